@@ -16,46 +16,48 @@ import (
 
 const module = "penstock/"
 
-// rank orders the tree from the bottom up; the longest matching key wins. A key
-// ending in "/" matches packages below it, otherwise the package itself too.
-// A package may import lower ranks, its own parents and children, and the
-// siblings listed in mayImport.
+// rank orders the tree from the bottom up; the longest matching key wins. A key ending in "/" matches
+// packages below it, otherwise also the package itself. A package may import lower ranks, its own parents and
+// children, and the siblings listed in mayImport.
 var rank = map[string]int{
 	"core/kv": 0, "core/fault": 0, "core/exact": 0, "core/splitmix": 0,
-	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/zmtp": 1, "internal/media": 1, "internal/bounded": 1,
-	"internal/plane": 2, "internal/edge": 2, "internal/obs": 2, "internal/attempt": 2, "internal/engine": 2,
-	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3, "internal/serve": 3, "internal/replay": 3, "internal/mimic": 3,
+	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/corpustest": 1,
+	"internal/zmtp": 1, "internal/media": 1, "internal/bounded": 1,
+	"internal/plane": 2, "internal/edge": 2, "internal/obs": 2, "internal/dispatch": 2, "internal/engine": 2,
+	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3,
+	"internal/serve": 3, "internal/replay": 3, "internal/enginemock": 3,
 	"internal/config": 4, "internal/node": 4, "internal/simcluster": 4,
 	"cmd": 5, "test": 5, "bench": 5,
 }
 
 var mayImport = map[string][]string{
-	"core/route":                     {"core/slots"},   // choosing and reserving are one step
-	"internal/attempt":               {"internal/obs"}, // attempts and decisions are spans
-	"internal/plane/bus":             {"internal/plane/natsd"},
-	"internal/plane/rpc":             {"internal/plane/natsd"},
-	"internal/plane/disco":           {"internal/plane/natsd"},
-	"internal/edge/openai":           {"internal/edge/api"},                                    // a dialect of it
-	"internal/edge/anthropic":        {"internal/edge/api"},                                    // likewise
-	"internal/edge/openai/responses": {"internal/edge/api"},                                    // likewise
-	"internal/edge/readiness":        {"internal/engine"},                                      // shows what engines warn of
-	"internal/edge/prep/chat":        {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
-	"internal/engine/tiny/model":     {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
-	"internal/zmtp":                  {"internal/backoff"},                                     // peers that are dialled again
-	"internal/media/fetch":           {"core/media", "core/media/probe"},                       // reads what it fetches, as far as it must
-	"internal/media/pixel":           {"core/media", "core/media/probe"},                       // decodes what was probed
-	"internal/mimic/mimictest":       {"internal/engine/sim", "internal/engine/enginetest"},    // what its servers are around, and rigs of the same tests
-	"internal/node":                  {"internal/config"},
-	"bench/feeds":                    {"bench/child"}, // measures what it starts
-	"bench/gateway":                  {"bench/child"}, // likewise
-	"bench/media":                    {"bench/child"}, // likewise
-	"bench/replicas":                 {"test/fleet"},  // likewise
-	"test/chaos":                     {"test/fleet"},  // disturbs what it starts
-	"test/planes":                    {"test/fleet"},  // measures what it starts
-	"test/soak":                      {"test/fleet"},  // likewise
+	"core/route":                         {"core/activeseq"}, // choosing and reserving are one step
+	"internal/dispatch":                  {"internal/obs"},   // attempts and decisions are spans
+	"internal/plane/bus":                 {"internal/plane/natsd"},
+	"internal/plane/rpc":                 {"internal/plane/natsd"},
+	"internal/plane/disco":               {"internal/plane/natsd"},
+	"internal/edge/openai":               {"internal/edge/api"},                                    // a dialect of it
+	"internal/edge/anthropic":            {"internal/edge/api"},                                    // a dialect of it
+	"internal/edge/openai/responses":     {"internal/edge/api"},                                    // a dialect of it
+	"internal/edge/readiness":            {"internal/engine"},                                      // shows the warnings of engines
+	"internal/edge/prep/chat":            {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
+	"internal/engine/tiny/model":         {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
+	"internal/zmtp":                      {"internal/backoff"},                                     // redials peers
+	"internal/media/probe":               {"core/media"},                                           // says what kind of object it read
+	"internal/media/fetch":               {"core/media", "internal/media/probe"},                   // reads media as far as necessary
+	"internal/media/pixel":               {"core/media", "internal/media/probe"},                   // decodes what was probed
+	"internal/enginemock/enginemocktest": {"internal/engine/sim", "internal/engine/enginetest"},    // the engines which its servers wrap, and test support
+	"internal/node":                      {"internal/config"},
+	"bench/feeds":                        {"bench/child"}, // measures what it starts
+	"bench/gateway":                      {"bench/child"}, // measures what it starts
+	"bench/media":                        {"bench/child"}, // measures what it starts
+	"bench/replicas":                     {"test/fleet"},  // measures what it starts
+	"test/chaos":                         {"test/fleet"},  // disturbs what it starts
+	"test/planes":                        {"test/fleet"},  // measures what it starts
+	"test/soak":                          {"test/fleet"},  // measures what it starts
 }
 
-// mayImportOnly narrows what its layer would allow.
+// mayImportOnly restricts packages further than their layer.
 var mayImportOnly = map[string][]string{
 	"internal/backoff":    {},
 	"internal/bounded":    {},
@@ -66,13 +68,13 @@ var mayImportOnly = map[string][]string{
 	"internal/simcluster": {"core/", "internal/engine", "internal/engine/sim", "internal/replay"}, // machines, not services
 }
 
-// Core is deterministic: these packages, with those below them, and calls would
-// make it a service.
+// Core is deterministic: it must not use these packages, with the packages below them, and these functions.
 var (
 	impureImport = []string{"context", "crypto/rand", "hash/maphash", "log", "math/rand", "net", "os", "runtime", "sync", "syscall"}
 	impureCall   = []string{"time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.NewTimer", "time.NewTicker", "time.Tick"}
 	coreThird    = map[string][]string{"core/kv": {"github.com/zeebo/xxh3"}}
-	// atomics order one writer and many readers; they start nothing and wait for nothing.
+	// The packages with atomics, which order one writer and many readers; they start nothing and wait for
+	// nothing.
 	coreAtomic = []string{"core/prefix"}
 )
 
@@ -87,8 +89,7 @@ func rankOf(pkg string) int {
 	return r
 }
 
-// sources calls visit with every file of Go that is part of the product, parsed,
-// and the package that it is in.
+// sources calls visit with every parsed Go file of the product, and its package.
 func sources(t *testing.T, visit func(fset *token.FileSet, pkg string, f *ast.File)) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -182,7 +183,7 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// TestStyle holds the rules of STYLE.md that can be told from the text.
+// TestStyle checks the rules of STYLE.md which the source text shows.
 func TestStyle(t *testing.T) {
 	sources(t, func(fset *token.FileSet, pkg string, f *ast.File) {
 		bad := func(n ast.Node, format string, args ...any) {
@@ -223,7 +224,7 @@ func TestStyle(t *testing.T) {
 	})
 }
 
-// exportedReceiver reports whether d is a function, or a method that others see.
+// exportedReceiver reports whether d is a function, or a method of an exported type.
 func exportedReceiver(d *ast.FuncDecl) bool {
 	if d.Recv == nil {
 		return true
@@ -239,8 +240,7 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	return ok && id.IsExported()
 }
 
-// undocumented returns the exported name of spec that neither it nor the group
-// around it says anything about.
+// undocumented returns the exported name in spec if neither spec nor its group has a comment.
 func undocumented(d *ast.GenDecl, spec ast.Spec) string {
 	if d.Doc != nil {
 		return ""
@@ -258,4 +258,43 @@ func undocumented(d *ast.GenDecl, spec ast.Spec) string {
 		}
 	}
 	return ""
+}
+
+// TestJourneys checks that the functions which ARCHITECTURE.md follows a request and an event through exist where it says, at most
+// 25 of each.
+func TestJourneys(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]bool{} // package, a space, function
+	sources(t, func(_ *token.FileSet, pkg string, f *ast.File) {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok {
+				declared[pkg+" "+fn.Name.Name] = true
+			}
+		}
+	})
+	for _, title := range []string{"## 2. A chat request", "## 3. A KV event"} {
+		_, section, _ := strings.Cut(string(text), "\n"+title+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		found := 0
+		for line := range strings.Lines(section) {
+			cells := strings.Split(line, "|")
+			if len(cells) != 4 || !strings.HasPrefix(cells[1], " `") {
+				continue
+			}
+			pkg := strings.Trim(cells[1], " `")
+			for name := range strings.SplitSeq(cells[2], ",") {
+				name = strings.Trim(name, " `")
+				found++
+				if !declared[pkg+" "+name] {
+					t.Errorf("%s: there is no %s in %s", title, name, pkg)
+				}
+			}
+		}
+		if found < 10 || found > 25 {
+			t.Errorf("%s: %d functions, want 10 to 25", title, found)
+		}
+	}
 }

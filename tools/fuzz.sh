@@ -4,7 +4,7 @@
 #   tools/fuzz.sh [TIME]                    every target of the repository, for that long each (10s)
 #   tools/fuzz.sh -cpu 20m [-keep] PKG...   each package, its targets by turns, until they have used
 #                                           so many CPU-minutes; -keep adds some of the inputs that
-#                                           were found to reach new code to testdata/fuzz
+#                                           were found to reach new code to testdata/corpus.txtar
 #
 # What a target finds is written to the package's testdata/fuzz, where go test
 # runs it from then on. It exits 1 if anything was found.
@@ -45,7 +45,7 @@ shift 2
 keep=""
 if [ "${1:-}" = -keep ]; then keep=yes; shift; fi
 round=60 # seconds for a target at a time
-kept=48  # inputs that -keep leaves in testdata for a target, none above 4 KiB
+kept=48  # inputs that -keep leaves in the archive for a target, none above 4 KiB
 found=0
 for pkg in "$@"; do
   pkg="./${pkg#./}"
@@ -73,11 +73,18 @@ for pkg in "$@"; do
     done
   done
   if [ -n "$keep" ]; then
+    archive="$pkg/testdata/corpus.txtar"
     for target in $(targets "$pkg"); do
       [ -d "$cache/$target" ] || continue
-      mkdir -p "$pkg/testdata/fuzz/$target"
-      # The names are hashes: the first of them are a fair sample.
-      find "$cache/$target" -type f -size -8 | sort | awk -v n="$kept" 'NR <= n' | xargs -r cp -t "$pkg/testdata/fuzz/$target"
+      mkdir -p "$pkg/testdata"
+      touch "$archive"
+      # The others' inputs stay. The names are hashes: the first of them are a fair sample.
+      awk -v head="-- $target/" '/^-- .* --$/ { skip = index($0, head) == 1 } !skip' "$archive" >"$work/corpus"
+      find "$cache/$target" -type f -size -8 | sort | awk -v n="$kept" 'NR <= n' | while read -r input; do
+        printf -- '-- %s/%s --\n%s\n' "$target" "$(basename "$input")" "$(cat "$input")"
+      done >>"$work/corpus"
+      cp "$work/corpus" "$archive"
+      grep -qs 'corpustest.Add(f)' "$pkg"/*_test.go || echo "$target needs corpustest.Add(f), which reads $archive"
     done
   fi
   rm -rf "$work"

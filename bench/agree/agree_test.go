@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/core/activeseq"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/core/slots"
 	"penstock/internal/replay"
 )
 
@@ -16,7 +16,7 @@ import (
 // those of replay's.
 func TestAfterProbe(t *testing.T) {
 	draws := func(seed uint64, n int) (out []kv.WorkerID) {
-		active, err := slots.New(slots.Config{BlockSize: 16})
+		active, err := activeseq.New(activeseq.Config{BlockSize: 16})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func TestAfterProbe(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range n {
-			d, err := r.Pick(0, &route.Query{Key: slots.Key{ID: strconv.Itoa(i), Attempt: 1}, PromptTokens: 8})
+			d, err := r.Pick(0, &route.Query{Key: activeseq.AttemptKey{ID: strconv.Itoa(i), Attempt: 1}, PromptTokens: 8})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,7 +40,7 @@ func TestAfterProbe(t *testing.T) {
 		}
 		return out
 	}
-	server, virtual := draws(afterProbe, 101), draws(1, 100)
+	server, virtual := draws(seedAfterProbe, 101), draws(1, 100)
 	for i := range virtual {
 		if server[i+1] != virtual[i] {
 			t.Fatalf("draw %d: %d, want %d", i, server[i+1], virtual[i])
@@ -57,7 +57,7 @@ func TestFormula(t *testing.T) {
 		{1000, 37.897755},  // 63 blocks
 		{8193, 191.814722}, // 8192 and 1 tokens, 513 blocks
 	} {
-		if first, _ := formula(tt.prompt); math.Abs(first-tt.want) > 1e-6 {
+		if first, _ := expectedTimes(tt.prompt); math.Abs(first-tt.want) > 1e-6 {
 			t.Errorf("%d: %.6f, want %.6f", tt.prompt, first, tt.want)
 		}
 	}
@@ -81,7 +81,7 @@ func TestApart(t *testing.T) {
 		{row(100, 0.5, 1), "1 errors"},
 		{row(math.NaN(), 0.5, 0), "NaN times"},
 	} {
-		err := apart("kv", 8, base, tt.row)
+		err := checkDistance("kv", 8, base, tt.row)
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%+v: %v, want %q", tt.row.TTFT, err, tt.want)
 		}

@@ -10,26 +10,25 @@ import (
 	"penstock/internal/replay"
 )
 
-// What is close enough.
+// The limits of agreement.
 const (
-	maxOff    = 0.10 // of the mean time to the first token
-	maxPoints = 2.0  // of the cached share
+	maxTTFTDistance  = 0.10 // of the mean time to the first token
+	maxShareDistance = 2.0  // of the cached share
 )
 
-// hold runs the workload both ways and prints how far apart they are. off says what is
-// too far.
-func (s *settings) hold(ctx context.Context, policy string, workers int) (off, err error) {
-	bench, err := s.bench(ctx, policy, workers)
+// compareRuns runs the workload both ways and prints the differences. off lists the excessive ones.
+func (s *agreeSettings) compareRuns(ctx context.Context, policy string, workers int) (off, err error) {
+	bench, err := s.runBench(ctx, policy, workers)
 	if err != nil {
 		return nil, err
 	}
-	base, err := s.replay(ctx, policy, workers, 0)
+	base, err := s.runReplay(ctx, policy, workers, 0)
 	if err != nil {
 		return nil, err
 	}
 	fmt.Printf("\n%s, %d workers of %d blocks, %d requests\n", policy, workers, s.blocks, base.Requests)
-	table(base, bench)
-	if err := s.chance(ctx, policy, workers); err != nil {
+	printRows(base, bench)
+	if err := s.printSpread(ctx, policy, workers); err != nil {
 		return nil, err
 	}
 	if bench.Late {
@@ -38,46 +37,44 @@ func (s *settings) hold(ctx context.Context, policy string, workers int) (off, e
 	a, b := &base.TTFT, &bench.TTFT
 	fmt.Printf("BenchmarkAgree/policy=%s/workers=%d/blocks=%d %d %.3f replay-ttft-ms %.3f bench-ttft-ms %.4f ttft-ratio %.4f ttft-p50-ratio %.4f ttft-p99-ratio %.4f itl-ratio %.4f e2e-ratio %.3f replay-cached-percent %.3f bench-cached-percent %.3f cached-points %d errors\n",
 		policy, workers, s.blocks, bench.Requests, a.Mean, b.Mean, b.Mean/a.Mean, b.P50/a.P50, b.P99/a.P99, bench.ITL.Mean/base.ITL.Mean, bench.E2E.Mean/base.E2E.Mean,
-		100*base.CachedShare, 100*bench.CachedShare, points(base, bench), bench.Errors)
-	return apart(policy, workers, base, bench), nil
+		100*base.CachedShare, 100*bench.CachedShare, cachedSharePoints(base, bench), bench.Errors)
+	return checkDistance(policy, workers, base, bench), nil
 }
 
-// bench measures in real time.
-func (s *settings) bench(ctx context.Context, policy string, workers int) (_ *replay.Row, err error) {
-	srv, err := s.serve(workers, "--router-mode", policy, "--kv-cache-blocks", strconv.Itoa(s.blocks), "--sim-speedup", decimal(s.engine))
+// runBench measures in real time.
+func (s *agreeSettings) runBench(ctx context.Context, policy string, workers int) (_ *replay.Row, err error) {
+	srv, err := s.startServer(workers, "--router-mode", policy, "--kv-cache-blocks", strconv.Itoa(s.blocks), "--sim-speedup", formatDecimal(s.engine))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, srv.stop()) }()
-	args := append([]string{"bench", "--url", srv.url, "--requests", strconv.Itoa(s.requests), "--speedup", decimal(s.arrival)}, s.workload...)
-	return s.measure(ctx, args...)
+	defer func() { err = errors.Join(err, srv.stopServer()) }()
+	args := append([]string{"bench", "--url", srv.url, "--requests", strconv.Itoa(s.requests), "--speedup", formatDecimal(s.arrival)}, s.workload...)
+	return s.runAndReadRow(ctx, args...)
 }
 
-// replay measures in virtual time. Others than run 0 differ in what should not matter:
-// their moments are a thousandth apart each, and, where that does not change the
-// workload, so is the seed.
-func (s *settings) replay(ctx context.Context, policy string, workers, run int) (*replay.Row, error) {
+// runReplay measures in virtual time. Runs other than 0 differ in irrelevant ways: their send times scale by
+// a thousandth more each, and, where that does not change the workload, so does the seed.
+func (s *agreeSettings) runReplay(ctx context.Context, policy string, workers, run int) (*replay.Row, error) {
 	seed := 1
-	if !s.made {
+	if !s.generated {
 		seed += run
 	}
 	arrival := s.arrival * (1 + float64(run)/1000)
 	args := append([]string{
-		"replay", "--requests", strconv.Itoa(s.requests), "--arrival", "trace:speedup=" + decimal(arrival), "--speedup", decimal(s.engine),
+		"replay", "--requests", strconv.Itoa(s.requests), "--arrival", "trace:speedup=" + formatDecimal(arrival), "--speedup", formatDecimal(s.engine),
 		"--policy", policy, "--workers", strconv.Itoa(workers), "--blocks-per-worker", strconv.Itoa(s.blocks), "--seed", strconv.Itoa(seed),
 	}, s.workload...)
-	return s.measure(ctx, args...)
+	return s.runAndReadRow(ctx, args...)
 }
 
-// chance prints what the other runs of replay give: how far two runs may be apart that
-// differ in nothing that matters.
-func (s *settings) chance(ctx context.Context, policy string, workers int) error {
-	if s.others == 0 {
+// printSpread prints the spread of further replay runs, which differ only in irrelevant ways.
+func (s *agreeSettings) printSpread(ctx context.Context, policy string, workers int) error {
+	if s.extraReplays == 0 {
 		return nil
 	}
 	least, most := [2]float64{math.Inf(1), math.Inf(1)}, [2]float64{}
-	for i := range s.others {
-		row, err := s.replay(ctx, policy, workers, i+1)
+	for i := range s.extraReplays {
+		row, err := s.runReplay(ctx, policy, workers, i+1)
 		if err != nil {
 			return err
 		}
@@ -85,12 +82,12 @@ func (s *settings) chance(ctx context.Context, policy string, workers int) error
 			least[j], most[j] = min(least[j], v), max(most[j], v)
 		}
 	}
-	fmt.Printf("  %d other runs of replay: TTFT mean %.1f to %.1f ms, cached %.2f to %.2f %%\n", s.others, least[0], most[0], least[1], most[1])
+	fmt.Printf("  %d other runs of replay: TTFT mean %.1f to %.1f ms, cached %.2f to %.2f %%\n", s.extraReplays, least[0], most[0], least[1], most[1])
 	return nil
 }
 
-// table prints two rows side by side.
-func table(a, b *replay.Row) {
+// printRows prints two rows side by side.
+func printRows(a, b *replay.Row) {
 	fmt.Printf("  %-10s %12s %12s %12s\n", "", "replay", "bench", "bench/replay")
 	for _, d := range []struct {
 		name string
@@ -103,7 +100,7 @@ func table(a, b *replay.Row) {
 			fmt.Printf("  %-10s %9.2f ms %9.2f ms %12.3f\n", d.name+" "+v.name, v.a, v.b, v.b/v.a)
 		}
 	}
-	fmt.Printf("  %-10s %10.2f %% %10.2f %% %+5.2f points\n", "cached", 100*a.CachedShare, 100*b.CachedShare, points(a, b))
+	fmt.Printf("  %-10s %10.2f %% %10.2f %% %+5.2f points\n", "cached", 100*a.CachedShare, 100*b.CachedShare, cachedSharePoints(a, b))
 	fmt.Printf("  %-10s %12.2f %12.2f %12.3f\n", "imbalance", a.Imbalance, b.Imbalance, b.Imbalance/a.Imbalance)
 	fmt.Printf("  %-10s %12d %12d\n", "errors", a.Errors, b.Errors)
 	if b.Lateness != nil {
@@ -111,11 +108,11 @@ func table(a, b *replay.Row) {
 	}
 }
 
-// points is how much more of its prompts b found in caches.
-func points(a, b *replay.Row) float64 { return 100 * (b.CachedShare - a.CachedShare) }
+// cachedSharePoints is how much more of its prompts b found in caches, in percentage points.
+func cachedSharePoints(a, b *replay.Row) float64 { return 100 * (b.CachedShare - a.CachedShare) }
 
-// apart says what of two rows is too far apart.
-func apart(policy string, workers int, a, b *replay.Row) error {
+// checkDistance lists the excessive differences of two rows.
+func checkDistance(policy string, workers int, a, b *replay.Row) error {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s, %d workers: "+format, append([]any{policy, workers}, args...)...))
@@ -123,13 +120,13 @@ func apart(policy string, workers int, a, b *replay.Row) error {
 	if b.Errors > a.Errors {
 		bad("%d errors in real time, %d in replay", b.Errors, a.Errors)
 	}
-	if ratio := b.TTFT.Mean / a.TTFT.Mean; !(math.Abs(ratio-1) <= maxOff) {
+	if ratio := b.TTFT.Mean / a.TTFT.Mean; !(math.Abs(ratio-1) <= maxTTFTDistance) {
 		bad("a mean time to the first token of %.3f times that of replay", ratio)
 	}
-	if p := points(a, b); !(math.Abs(p) <= maxPoints) {
+	if p := cachedSharePoints(a, b); !(math.Abs(p) <= maxShareDistance) {
 		bad("a cached share %.2f points from that of replay", p)
 	}
 	return errors.Join(errs...)
 }
 
-func decimal(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+func formatDecimal(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

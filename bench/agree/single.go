@@ -10,33 +10,33 @@ import (
 )
 
 const (
-	singleTokens   = 64   // of an answer
-	singleRequests = 12   // of each length
-	tokensPerPass  = 8192 // the engine's defaults
-	tokensPerBlock = 16
-	blocks         = 65536
-	noTime         = "1000000" // a speed-up with which the engine takes none
+	singleTokens    = 64   // per response
+	singleRequests  = 12   // of each length
+	tokensPerPass   = 8192 // the engine's defaults
+	tokensPerBlock  = 16
+	blocks          = 65536
+	zeroTimeSpeedup = "1000000" // a speed-up with which the engine takes no time
 )
 
-// singles sends requests one after another to one worker, and prints their times beside
-// the formulas and beside those of an engine that takes no time.
-func (s *settings) singles(ctx context.Context) error {
+// measureSingles sends requests one after another to one worker, and prints their times beside the formulas
+// and beside the times of an engine which takes no time.
+func (s *agreeSettings) measureSingles(ctx context.Context) error {
 	fmt.Printf("\nSingle requests: medians in ms; over is what the median is over the formula, alone the median where the engine takes no time\n")
 	fmt.Printf("  %6s %31s %9s %9s   %31s %9s %9s\n", "prompt", "TTFT: formula, replay, bench", "over", "alone", "ITL: formula, replay, bench", "over", "alone")
 	for _, prompt := range s.single {
-		timed, err := s.singleBench(ctx, prompt, "1")
+		timed, err := s.runSingleBench(ctx, prompt, "1")
 		if err != nil {
 			return err
 		}
-		alone, err := s.singleBench(ctx, prompt, noTime)
+		alone, err := s.runSingleBench(ctx, prompt, zeroTimeSpeedup)
 		if err != nil {
 			return err
 		}
-		virtual, err := s.measure(ctx, append([]string{"replay", "--policy", "round-robin", "--workers", "1", "--arrival", "uniform", "--rate", "0.01"}, single(prompt)...)...)
+		virtual, err := s.runAndReadRow(ctx, append([]string{"replay", "--policy", "round-robin", "--workers", "1", "--arrival", "uniform", "--rate", "0.01"}, singleWorkload(prompt)...)...)
 		if err != nil {
 			return err
 		}
-		first, between := formula(prompt)
+		first, between := expectedTimes(prompt)
 		f, i := timed.TTFT.P50, timed.ITL.P50
 		fmt.Printf("  %6d %10.3f %9.3f %10.3f %9.3f %9.3f   %10.3f %9.3f %10.3f %9.3f %9.3f\n",
 			prompt, first, virtual.TTFT.Mean, f, f-first, alone.TTFT.P50, between, virtual.ITL.Mean, i, i-between, alone.ITL.P50)
@@ -46,25 +46,24 @@ func (s *settings) singles(ctx context.Context) error {
 	return nil
 }
 
-// single are the flags of a workload of prompts of one length that share nothing.
-func single(prompt int) []string {
+// singleWorkload are the flags of a workload of prompts of one length which share nothing.
+func singleWorkload(prompt int) []string {
 	return []string{"--generate", fmt.Sprintf("random:requests=%d,input=%d,output=%d,vary=0", singleRequests, prompt, singleTokens)}
 }
 
-// singleBench sends single requests to a server of one worker.
-func (s *settings) singleBench(ctx context.Context, prompt int, speedup string) (_ *replay.Row, err error) {
-	srv, err := s.serve(1, "--sim-speedup", speedup)
+// runSingleBench sends single requests to a server of one worker.
+func (s *agreeSettings) runSingleBench(ctx context.Context, prompt int, speedup string) (_ *replay.Row, err error) {
+	srv, err := s.startServer(1, "--sim-speedup", speedup)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, srv.stop()) }()
-	return s.measure(ctx, append([]string{"bench", "--url", srv.url, "--concurrency", "1", "--requests", strconv.Itoa(singleRequests)}, single(prompt)...)...)
+	defer func() { err = errors.Join(err, srv.stopServer()) }()
+	return s.runAndReadRow(ctx, append([]string{"bench", "--url", srv.url, "--concurrency", "1", "--requests", strconv.Itoa(singleRequests)}, singleWorkload(prompt)...)...)
 }
 
-// formula returns the time to the first token and the mean time between tokens of a
-// request that has a worker for itself, in ms, as docs/sim.md gives them for the
-// preset mocker.
-func formula(prompt int) (first, between float64) {
+// expectedTimes returns the time to the first token and the mean time between tokens of a request alone on a
+// worker, in ms, by docs/sim.md for the preset mocker.
+func expectedTimes(prompt int) (first, between float64) {
 	for left := prompt; left > 0; left -= tokensPerPass {
 		t := float64(min(left, tokensPerPass))
 		first += 16.50142 + 1.518344e-2*t + 4.209989e-7*t*t

@@ -1,5 +1,5 @@
-// Package child runs the processes that a measurement consists of: each says on its standard
-// output when it is ready, and ends with its standard input or at an interrupt.
+// Package child runs the processes of a measurement: each reports on its standard output when it is ready,
+// and ends with its standard input or at an interrupt.
 package child
 
 import (
@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// ticks is the unit of the times in /proc on every Linux that there is.
-const ticks = time.Second / 100
+// clockTick is the unit of the times in /proc on every Linux.
+const clockTick = time.Second / 100
 
-// Child is a running process.
-type Child struct {
-	// URL is what it said in its first line.
+// Process is a running process.
+type Process struct {
+	// URL is the address in its first line.
 	URL string
 
 	cmd *exec.Cmd
@@ -29,9 +29,9 @@ type Child struct {
 	out *bufio.Reader
 }
 
-// Start starts a process that says where it is in the first line of its standard output:
-// as a URL, or as an object with a field "url". It ends with its standard input.
-func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
+// StartProcess starts a process which prints its address in the first line of its standard output: as a URL,
+// or as an object with a field "url". It ends with its standard input.
+func StartProcess(ctx context.Context, log io.Writer, argv ...string) (*Process, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stderr = log
 	in, err := cmd.StdinPipe()
@@ -45,10 +45,10 @@ func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	c := &Child{cmd: cmd, in: in, out: bufio.NewReader(out)}
+	c := &Process{cmd: cmd, in: in, out: bufio.NewReader(out)}
 	line, err := c.out.ReadString('\n')
 	if err != nil {
-		c.Stop()
+		c.StopProcess()
 		return nil, fmt.Errorf("%s ended before it was ready: %w", argv[0], err)
 	}
 	c.URL = strings.TrimSpace(line)
@@ -57,7 +57,7 @@ func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
 			URL string `json:"url"`
 		}
 		if err := json.Unmarshal([]byte(line), &ready); err != nil {
-			c.Stop()
+			c.StopProcess()
 			return nil, err
 		}
 		c.URL = ready.URL
@@ -65,8 +65,8 @@ func Start(ctx context.Context, log io.Writer, argv ...string) (*Child, error) {
 	return c, nil
 }
 
-// Ask writes a line to the process's standard input and returns the line that it answers.
-func (c *Child) Ask(line string) (string, error) {
+// SendLine writes a line to the process's standard input and returns the line which it answers.
+func (c *Process) SendLine(line string) (string, error) {
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
 		return "", err
 	}
@@ -74,8 +74,8 @@ func (c *Child) Ask(line string) (string, error) {
 	return strings.TrimSpace(answer), err
 }
 
-// Stop ends the process and waits for it.
-func (c *Child) Stop() {
+// StopProcess stops the process and waits for it.
+func (c *Process) StopProcess() {
 	_ = c.in.Close()
 	_ = c.cmd.Process.Signal(os.Interrupt)
 	done := make(chan struct{})
@@ -88,8 +88,8 @@ func (c *Child) Stop() {
 	}
 }
 
-// CPU returns the time that the process has computed for, in and for it.
-func (c *Child) CPU() (time.Duration, error) {
+// CPUTime returns the user and system time of the process.
+func (c *Process) CPUTime() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
 	if err != nil {
 		return 0, err
@@ -105,7 +105,7 @@ func (c *Child) CPU() (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		sum += time.Duration(n) * ticks
+		sum += time.Duration(n) * clockTick
 	}
 	return sum, nil
 }

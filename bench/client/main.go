@@ -1,11 +1,10 @@
-// Command client measures the load generator of "penstock bench" itself: how much
-// it can drive against a server that does next to nothing, beside wrk with the same
-// requests, and how far from the truth the moments are that it measures. Server and
-// clients are processes of their own on this machine. It prints its figures as
-// "go test -bench" does, for tools/benchjson; tools/bench/client.sh runs it.
+// Command client measures the load generator of "penstock bench" itself: its highest rates against a nearly
+// free server, beside wrk with the same requests, and the error of its timestamps. Server and clients are
+// separate processes on this machine. It prints its figures in the format of "go test -bench", for
+// tools/benchjson; tools/bench/client.sh runs it.
 //
-// The truth comes from the server: it notes, on the machine's one monotonic clock,
-// the moment before it hands each token to the system.
+// The true times come from the server: it records, on the machine's monotonic clock, the time before it
+// writes each token.
 package main
 
 import (
@@ -18,7 +17,7 @@ import (
 	"time"
 )
 
-type settings struct {
+type clientSettings struct {
 	connections int
 	streams     int
 	window      time.Duration
@@ -28,7 +27,7 @@ type settings struct {
 }
 
 func main() {
-	var s settings
+	var s clientSettings
 	role := flag.String("role", "", "serve, or empty for all")
 	flag.IntVar(&s.connections, "connections", 64, "connections of the tests of the ceiling")
 	flag.IntVar(&s.streams, "streams", 200, "streams of the test of the moments")
@@ -37,9 +36,9 @@ func main() {
 	flag.StringVar(&s.wrk, "wrk", "wrk", "the program wrk; empty leaves it out")
 	flag.StringVar(&s.only, "only", "", "requests, tokens or moments; empty is all")
 	flag.Parse()
-	run := func() error { return measure(s) }
+	run := func() error { return measureAll(s) }
 	if *role == "serve" {
-		run = func() error { return serve(s.pace) }
+		run = func() error { return runServer(s.pace) }
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/client:", err)
@@ -47,8 +46,8 @@ func main() {
 	}
 }
 
-// measure starts the server and runs all tests.
-func measure(s settings) error {
+// measureAll starts the server and runs all tests.
+func measureAll(s clientSettings) error {
 	url, stop, err := startServer(s.pace)
 	if err != nil {
 		return err
@@ -58,8 +57,8 @@ func measure(s settings) error {
 	ctx := context.Background()
 	for _, test := range []struct {
 		name string
-		run  func(ctx context.Context, url string, s settings) error
-	}{{"requests", requests}, {"tokens", tokens}, {"moments", moments}} {
+		run  func(ctx context.Context, url string, s clientSettings) error
+	}{{"requests", measureRequestRate}, {"tokens", measureTokenRate}, {"moments", measureTimestamps}} {
 		if s.only != "" && s.only != test.name {
 			continue
 		}

@@ -17,48 +17,47 @@ import (
 )
 
 const (
-	perBurst = 32  // events that the burst server writes at once
-	perFlood = 512 // tokens of an answer in the tests of tokens/s
+	eventsPerBurst = 32  // events per write of the burst server
+	tokensPerFlood = 512 // response tokens in the tests of tokens/s
 )
 
 var (
-	event = []byte(`data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1795255455,"model":"m","choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
-	burst = bytes.Repeat(event, perBurst)
+	tokenEvent = []byte(`data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1795255455,"model":"m","choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
+	eventBurst = bytes.Repeat(tokenEvent, eventsPerBurst)
 )
 
-// end is what follows the tokens.
-func end(tokens int) []byte {
+// streamEnd is the end of a stream.
+func streamEnd(tokens int) []byte {
 	return fmt.Appendf(nil, "data: {\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"choices\":[],\"usage\":{\"prompt_tokens\":32,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\ndata: [DONE]\n\n", tokens)
 }
 
-// server answers completions in the ways that the tests need, each below a path of
-// its own.
-type server struct {
+// tokenServer answers completions in the ways of the tests, each under its own path.
+type tokenServer struct {
 	pace time.Duration
 	mu   struct {
 		sync.Mutex
-		moments map[string][]int64 // of tokens, by the request's id
+		moments map[string][]int64 // times of tokens, by request id
 	}
 }
 
-// serve serves until standard input ends; it tells its URL on standard output.
-func serve(pace time.Duration) error {
+// runServer serves until standard input ends; it prints its URL on standard output.
+func runServer(pace time.Duration) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	s := &server{pace: pace}
+	s := &tokenServer{pace: pace}
 	s.mu.moments = map[string][]int64{}
 	mux := http.NewServeMux()
-	whole := append(append([]byte(nil), event...), end(1)...)
+	whole := append(append([]byte(nil), tokenEvent...), streamEnd(1)...)
 	mux.HandleFunc("/plain/v1/completions", func(w http.ResponseWriter, r *http.Request) {
-		head(w, r)
+		writeHeader(w, r)
 		w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
 		_, _ = w.Write(whole)
 	})
-	mux.HandleFunc("/one/v1/completions", flood(event, perFlood))
-	mux.HandleFunc("/burst/v1/completions", flood(burst, perFlood/perBurst))
-	mux.HandleFunc("/paced/v1/completions", s.paced)
+	mux.HandleFunc("/one/v1/completions", floodHandler(tokenEvent, tokensPerFlood))
+	mux.HandleFunc("/burst/v1/completions", floodHandler(eventBurst, tokensPerFlood/eventsPerBurst))
+	mux.HandleFunc("/paced/v1/completions", s.writePaced)
 	mux.HandleFunc("/moments", func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -81,16 +80,16 @@ func serve(pace time.Duration) error {
 	return nil
 }
 
-func head(w http.ResponseWriter, r *http.Request) {
+func writeHeader(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("Content-Type", "text/event-stream")
 }
 
-// flood writes an answer in so many writes, as fast as they go.
-func flood(write []byte, times int) http.HandlerFunc {
-	last := end(perFlood)
+// floodHandler writes a response in times writes, as fast as possible.
+func floodHandler(write []byte, times int) http.HandlerFunc {
+	last := streamEnd(tokensPerFlood)
 	return func(w http.ResponseWriter, r *http.Request) {
-		head(w, r)
+		writeHeader(w, r)
 		flush := http.NewResponseController(w)
 		for range times {
 			if _, err := w.Write(write); err != nil {
@@ -104,8 +103,8 @@ func flood(write []byte, times int) http.HandlerFunc {
 	}
 }
 
-// paced writes tokens at the pace of an engine and notes when.
-func (s *server) paced(w http.ResponseWriter, r *http.Request) {
+// writePaced writes tokens at an engine's pace and records the times.
+func (s *tokenServer) writePaced(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		MaxTokens int `json:"max_tokens"`
 	}
@@ -117,9 +116,9 @@ func (s *server) paced(w http.ResponseWriter, r *http.Request) {
 	flush := http.NewResponseController(w)
 	at := make([]int64, 0, body.MaxTokens)
 	for range body.MaxTokens {
-		time.Sleep(s.pace/2 + rand.N(s.pace)) // the pace of an engine, whose passes are not all alike
-		at = append(at, monotonic())
-		if _, err := w.Write(event); err != nil {
+		time.Sleep(s.pace/2 + rand.N(s.pace)) // an engine's pace, whose passes vary
+		at = append(at, monotonicNanos())
+		if _, err := w.Write(tokenEvent); err != nil {
 			return
 		}
 		if err := flush.Flush(); err != nil {
@@ -129,12 +128,11 @@ func (s *server) paced(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.mu.moments[r.Header.Get("X-Request-Id")] = at
 	s.mu.Unlock()
-	_, _ = w.Write(end(body.MaxTokens))
+	_, _ = w.Write(streamEnd(body.MaxTokens))
 }
 
-// monotonic reads the clock that all processes of the machine share, in
-// nanoseconds.
-func monotonic() int64 {
+// monotonicNanos reads the monotonic clock which all processes of the machine share, in nanoseconds.
+func monotonicNanos() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
 		panic(err) // every Linux has it

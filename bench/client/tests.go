@@ -23,14 +23,13 @@ import (
 
 const inputTokens = 32
 
-// same is a workload of equal requests, count of them or without end, one each
-// every.
-type same struct {
+// equalRequests is a workload of equal requests, count of them or without end, one each every.
+type equalRequests struct {
 	output, count, next int
 	every               time.Duration
 }
 
-func (s *same) Next(r *replay.Request) error {
+func (s *equalRequests) Next(r *replay.Request) error {
 	if s.count > 0 && s.next == s.count {
 		return io.EOF
 	}
@@ -39,63 +38,63 @@ func (s *same) Next(r *replay.Request) error {
 	return nil
 }
 
-func (s *same) Close() error { return nil }
+func (s *equalRequests) Close() error { return nil }
 
-// tally counts answers.
-type tally struct {
+// resultCounter counts responses.
+type resultCounter struct {
 	samples, errors int
 	tokens          int64
-	kinds           map[string]int
+	errorKinds      map[string]int
 }
 
-func (t *tally) Sample(s *replay.Sample) {
+func (t *resultCounter) RecordSample(s *replay.Sample) {
 	t.samples++
 	t.tokens += int64(s.Output)
 	if s.Error != "" {
 		t.errors++
-		if t.kinds == nil {
-			t.kinds = map[string]int{}
+		if t.errorKinds == nil {
+			t.errorKinds = map[string]int{}
 		}
-		t.kinds[s.Error]++
+		t.errorKinds[s.Error]++
 	}
 }
 
-func (t *tally) Gap(time.Duration, int) {}
+func (t *resultCounter) RecordGap(time.Duration, int) {}
 
-func (t *tally) check() error {
+func (t *resultCounter) checkErrors() error {
 	if t.errors > 0 || t.samples == 0 {
-		return fmt.Errorf("%d of %d requests failed: %v", t.errors, t.samples, t.kinds)
+		return fmt.Errorf("%d of %d requests failed: %v", t.errors, t.samples, t.errorKinds)
 	}
 	return nil
 }
 
-// closedLoop runs the generator on so many connections for a while, and returns the
-// time it took and what this process spent.
-func closedLoop(ctx context.Context, url string, connections int, window time.Duration, source replay.Source, record load.Recorder) (took, cpu time.Duration, allocs uint64, err error) {
+// runClosedLoop runs the generator on this many connections for a while, and returns the duration and this
+// process's resource use.
+func runClosedLoop(ctx context.Context, url string, connections int, window time.Duration, source replay.Source, record load.Recorder) (took, cpu time.Duration, allocs uint64, err error) {
 	runtime.GC()
-	before, mallocs := spent()
+	before, mallocs := resourceUsage()
 	sum, err := load.Run(ctx, load.Config{
 		Endpoint: load.Endpoint{URL: url}, Model: "m", Concurrency: connections, Duration: window,
 	}, source, record)
 	took = time.Since(sum.Start)
-	after, mallocsAfter := spent()
+	after, mallocsAfter := resourceUsage()
 	return took, after - before, mallocsAfter - mallocs, err
 }
 
-// requests measures requests/s: wrk's and the generator's, with the same requests.
-func requests(ctx context.Context, url string, s settings) error {
+// measureRequestRate measures requests/s of wrk and of the generator, with the same requests.
+func measureRequestRate(ctx context.Context, url string, s clientSettings) error {
 	theirs := 0.0
 	if s.wrk != "" {
 		var err error
-		if theirs, err = wrk(ctx, url+"/plain/v1/completions", s); err != nil {
+		if theirs, err = runWrk(ctx, url+"/plain/v1/completions", s); err != nil {
 			return err
 		}
 		fmt.Printf("BenchmarkRequests/client=wrk-%d 1 %.0f requests/s\n", runtime.NumCPU(), theirs)
 	}
-	var t tally
-	took, cpu, allocs, err := closedLoop(ctx, url+"/plain", s.connections, s.window, &same{output: 1}, &t)
+	var t resultCounter
+	took, cpu, allocs, err := runClosedLoop(ctx, url+"/plain", s.connections, s.window, &equalRequests{output: 1}, &t)
 	if err == nil {
-		err = t.check()
+		err = t.checkErrors()
 	}
 	if err != nil {
 		return err
@@ -110,14 +109,14 @@ func requests(ctx context.Context, url string, s settings) error {
 	return nil
 }
 
-// tokens measures tokens/s over streams that come as fast as the server writes:
-// each token in a write of its own, and many in one.
-func tokens(ctx context.Context, url string, s settings) error {
+// measureTokenRate measures tokens/s over streams at the server's full speed: each token in its own write,
+// and many in one.
+func measureTokenRate(ctx context.Context, url string, s clientSettings) error {
 	for _, writes := range []string{"one", "burst"} {
-		var t tally
-		took, cpu, allocs, err := closedLoop(ctx, url+"/"+writes, s.connections, s.window, &same{output: perFlood}, &t)
+		var t resultCounter
+		took, cpu, allocs, err := runClosedLoop(ctx, url+"/"+writes, s.connections, s.window, &equalRequests{output: tokensPerFlood}, &t)
 		if err == nil {
-			err = t.check()
+			err = t.checkErrors()
 		}
 		if err != nil {
 			return err
@@ -129,7 +128,7 @@ func tokens(ctx context.Context, url string, s settings) error {
 	return nil
 }
 
-// wrkScript has wrk send what the generator sends.
+// wrkScript makes wrk send the generator's requests.
 const wrkScript = `wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 wrk.headers["Accept"] = "text/event-stream"
@@ -143,8 +142,8 @@ var (
 	wrkErrors = regexp.MustCompile(`(?m)^\s*(Non-2xx.*|Socket errors.*)$`)
 )
 
-// wrk runs wrk and returns its requests/s.
-func wrk(ctx context.Context, url string, s settings) (float64, error) {
+// runWrk runs wrk and returns its requests/s.
+func runWrk(ctx context.Context, url string, s clientSettings) (float64, error) {
 	script, err := os.CreateTemp("", "wrk-*.lua")
 	if err != nil {
 		return 0, err
@@ -173,62 +172,62 @@ func wrk(ctx context.Context, url string, s settings) (float64, error) {
 	return strconv.ParseFloat(string(m[1]), 64)
 }
 
-// witness keeps the moments of all tokens.
-type witness struct {
-	tally
-	at   map[int][]time.Duration
-	late []float64 // microseconds
+// tokenRecorder keeps the times of all tokens.
+type tokenRecorder struct {
+	resultCounter
+	at       map[int][]time.Duration
+	lateness []float64 // microseconds
 }
 
-func (w *witness) Tokens(s *replay.Sample, at []time.Duration) {
+func (w *tokenRecorder) RecordTokens(s *replay.Sample, at []time.Duration) {
 	w.at[s.Index] = slices.Clone(at)
 }
 
-func (w *witness) Sample(s *replay.Sample) {
-	w.tally.Sample(s)
-	w.late = append(w.late, micros(s.Sent-s.Due))
+func (w *tokenRecorder) RecordSample(s *replay.Sample) {
+	w.resultCounter.RecordSample(s)
+	w.lateness = append(w.lateness, toMicroseconds(s.Sent-s.Due))
 }
 
-// moments measures by how much the client's moments are off the server's: of first
-// tokens, and of the time between each two tokens. Requests begin at moments of
-// their own, as many in the time of one as there are to be at once.
-func moments(ctx context.Context, url string, s settings) error {
+// measureTimestamps measures the error of the client's times against the server's: of first tokens, and of
+// the time between every two tokens. Requests start spread out, as many per response time as there are to be
+// at once.
+func measureTimestamps(ctx context.Context, url string, s clientSettings) error {
 	tokensEach := max(int(s.window/s.pace), 2)
-	w := &witness{at: map[int][]time.Duration{}}
+	w := &tokenRecorder{at: map[int][]time.Duration{}}
 	runtime.GC()
-	before, _ := spent()
+	before, _ := resourceUsage()
 	sum, err := load.Run(ctx, load.Config{
 		Endpoint: load.Endpoint{URL: url + "/paced"}, Model: "m",
-	}, &same{output: tokensEach, count: 2 * s.streams, every: s.window / time.Duration(s.streams)}, w)
+	}, &equalRequests{output: tokensEach, count: 2 * s.streams, every: s.window / time.Duration(s.streams)}, w)
 	if err == nil {
-		err = w.check()
+		err = w.checkErrors()
 	}
 	if err != nil {
 		return err
 	}
 	took := time.Since(sum.Start)
-	cpu, _ := spent()
-	truth, err := serverMoments(ctx, url)
+	cpu, _ := resourceUsage()
+	truth, err := fetchServerTimes(ctx, url)
 	if err != nil {
 		return err
 	}
-	// What the monotonic clock of the machine said at the run's start.
-	start := monotonic() - int64(time.Since(sum.Start))
+	// The machine's monotonic clock at the run's start.
+	start := monotonicNanos() - int64(time.Since(sum.Start))
 	var first, gaps []float64
 	for index, at := range w.at {
 		sent := truth["bench-"+strconv.Itoa(index)]
 		if len(sent) != len(at) {
 			return fmt.Errorf("request %d: %d tokens seen, %d sent", index, len(at), len(sent))
 		}
-		first = append(first, micros(at[0]-time.Duration(sent[0]-start)))
+		first = append(first, toMicroseconds(at[0]-time.Duration(sent[0]-start)))
 		for i := 1; i < len(at); i++ {
-			gaps = append(gaps, math.Abs(micros(at[i]-at[i-1]-time.Duration(sent[i]-sent[i-1]))))
+			gaps = append(gaps, math.Abs(toMicroseconds(at[i]-at[i-1]-time.Duration(sent[i]-sent[i-1]))))
 		}
 	}
 	name := fmt.Sprintf("BenchmarkMoments/streams=%d", s.streams)
 	printError(name+"/of=ttft", first)
 	printError(name+"/of=itl", gaps)
-	printError(name+"/of=sending", w.late)
+	printError(name+"/of=sending", w.lateness)
 	fmt.Printf("%s/cpu-%d 1 %.3f cores %.0f tokens/s\n", name, runtime.NumCPU(), (cpu-before).Seconds()/took.Seconds(), float64(w.tokens)/took.Seconds())
 	return nil
 }
@@ -239,7 +238,7 @@ func printError(name string, off []float64) {
 	fmt.Printf("%s-%d %d %.1f p50-us %.1f p99-us %.1f p999-us %.1f max-us\n", name, runtime.NumCPU(), len(off), at(.5), at(.99), at(.999), at(1))
 }
 
-func serverMoments(ctx context.Context, url string) (map[string][]int64, error) {
+func fetchServerTimes(ctx context.Context, url string) (map[string][]int64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/moments", nil)
 	if err != nil {
 		return nil, err
@@ -253,14 +252,14 @@ func serverMoments(ctx context.Context, url string) (map[string][]int64, error) 
 	return out, json.NewDecoder(resp.Body).Decode(&out)
 }
 
-func micros(d time.Duration) float64 { return float64(d) / 1e3 }
+func toMicroseconds(d time.Duration) float64 { return float64(d) / 1e3 }
 
-// spent returns the processor time and the allocations of this process so far.
-func spent() (cpu time.Duration, mallocs uint64) {
+// resourceUsage returns the processor time and the allocations of this process so far.
+func resourceUsage() (cpu time.Duration, mallocs uint64) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	var r syscall.Rusage
-	// It fails for wrong arguments alone.
+	// It fails only for wrong arguments.
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), m.Mallocs
 }

@@ -21,21 +21,21 @@ import (
 )
 
 const (
-	blockSize = 16
-	perEvent  = 32  // blocks of a stored event
-	prompts   = 256 // that an engine holds: 8,192 blocks
-	replays   = 10000
+	blockSize        = 16
+	blocksPerEvent   = 32  // blocks per stored event
+	promptsPerEngine = 256 // prompts in an engine's cache: 8,192 blocks
+	replayBatches    = 10000
 )
 
-// publisher is one engine as a router sees it: the HTTP API as far as a start asks for it,
-// and a PUB socket on which batches come that were encoded before. Batch n stores prompt n of
-// a round and, from the second round on, removes it first, so that the cache stays full.
-type publisher struct {
+// enginePublisher is one engine as a router sees it: the HTTP API as far as startup needs it, and a PUB
+// socket which sends pre-encoded batches. Batch n stores prompt n of a round and, from the second round on,
+// removes it first, so that the cache stays full.
+type enginePublisher struct {
 	url     string
 	events  zmtp.Endpoint
 	pub     *zmtp.Pub
 	first   [][]byte // batches of the first round
-	later   [][]byte // of all others
+	later   [][]byte // batches of the other rounds
 	next    uint64   // sequence number
 	counted atomic.Uint64
 }
@@ -64,8 +64,8 @@ func appendUint(dst []byte, v uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, 0xcf), v)
 }
 
-// mix is a hash of what names a block, as arbitrary as an engine's.
-func mix(v uint64) uint64 {
+// mixHash is a hash of a block's name, as arbitrary as an engine's.
+func mixHash(v uint64) uint64 {
 	v ^= v >> 30
 	v *= 0xbf58476d1ce4e5b9
 	v ^= v >> 27
@@ -73,24 +73,24 @@ func mix(v uint64) uint64 {
 	return v ^ v>>31
 }
 
-func hashes(engine, prompt int) []uint64 {
-	all := make([]uint64, perEvent)
+func blockHashes(engine, prompt int) []uint64 {
+	all := make([]uint64, blocksPerEvent)
 	for i := range all {
-		all[i] = mix(uint64(engine+1)<<40 | uint64(prompt)<<16 | uint64(i))
+		all[i] = mixHash(uint64(engine+1)<<40 | uint64(prompt)<<16 | uint64(i))
 	}
 	return all
 }
 
-// batch encodes what an engine says of a prompt, in the form of vLLM since 0.24: every second
-// prompt is one that all engines have.
-func batch(engine, prompt int, removed bool) []byte {
-	b := append([]byte{0x93, 0xcb}, 0x41, 0xda, 0xbb, 0, 0, 0, 0, 0) // some moment
+// encodeBatch encodes an engine's events of a prompt, in the format of vLLM since 0.24: every second prompt
+// is common to all engines.
+func encodeBatch(engine, prompt int, removed bool) []byte {
+	b := append([]byte{0x93, 0xcb}, 0x41, 0xda, 0xbb, 0, 0, 0, 0, 0) // an arbitrary timestamp
 	events := 1
 	if removed {
 		events = 2
 	}
 	b = appendHead(b, 0x90, 0xdc, events)
-	names := hashes(engine, prompt)
+	names := blockHashes(engine, prompt)
 	if removed {
 		b = appendHead(b, 0x80, 0xde, 3)
 		b = appendText(appendText(b, "type"), "BlockRemoved")
@@ -107,13 +107,13 @@ func batch(engine, prompt int, removed bool) []byte {
 		b = appendUint(b, h)
 	}
 	b = append(appendText(b, "parent_block_hash"), 0xc0)
-	b = appendHead(appendText(b, "token_ids"), 0x90, 0xdc, perEvent*blockSize)
+	b = appendHead(appendText(b, "token_ids"), 0x90, 0xdc, blocksPerEvent*blockSize)
 	seed := uint64(prompt)
 	if prompt%2 == 1 {
 		seed |= uint64(engine+1) << 32
 	}
-	for i := range perEvent * blockSize {
-		b = appendUint(b, mix(seed<<10|uint64(i))%128000)
+	for i := range blocksPerEvent * blockSize {
+		b = appendUint(b, mixHash(seed<<10|uint64(i))%128000)
 	}
 	b = appendUint(appendText(b, "block_size"), blockSize)
 	b = append(appendText(b, "lora_id"), 0xc0)
@@ -124,33 +124,33 @@ func batch(engine, prompt int, removed bool) []byte {
 	return append(b, 0)
 }
 
-func newPublisher(ctx context.Context, engine int, model string) (*publisher, error) {
+func newEnginePublisher(ctx context.Context, engine int, model string) (*enginePublisher, error) {
 	ep, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &publisher{}
+	p := &enginePublisher{}
 	if p.pub, err = zmtp.ListenPub(ep, zmtp.Options{HighWater: 100000, QueueBytes: 1 << 30}); err != nil {
 		return nil, err
 	}
 	p.events = p.pub.Addr()
-	for i := range prompts {
-		p.first = append(p.first, batch(engine, i, false))
-		p.later = append(p.later, batch(engine, i, true))
+	for i := range promptsPerEngine {
+		p.first = append(p.first, encodeBatch(engine, i, false))
+		p.later = append(p.later, encodeBatch(engine, i, true))
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	p.url = "http://" + l.Addr().String()
-	srv := &http.Server{Handler: api(model), ReadHeaderTimeout: time.Minute}
+	srv := &http.Server{Handler: newEngineAPI(model), ReadHeaderTimeout: time.Minute}
 	context.AfterFunc(ctx, func() { _ = srv.Close() })
 	go func() { _ = srv.Serve(l) }()
 	return p, nil
 }
 
-// api is what an adapter asks an engine at its start, and now and then.
-func api(model string) http.Handler {
+// newEngineAPI answers the requests of an adapter at startup and afterwards.
+func newEngineAPI(model string) http.Handler {
 	mux := http.NewServeMux()
 	text := func(s string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, s) }
@@ -180,9 +180,9 @@ vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="0",n
 	return mux
 }
 
-// send publishes the next batch. It belongs to one goroutine.
-func (p *publisher) send() {
-	round, i := p.next/prompts, p.next%prompts
+// publishNext publishes the next batch. Only one goroutine calls it.
+func (p *enginePublisher) publishNext() {
+	round, i := p.next/promptsPerEngine, p.next%promptsPerEngine
 	payload, events := p.later[i], uint64(2)
 	if round == 0 {
 		payload, events = p.first[i], 1
@@ -192,14 +192,14 @@ func (p *publisher) send() {
 	p.counted.Add(events)
 }
 
-// stage is what one process of engines does: it publishes at the rate that it was told last.
-type stage struct {
-	all  []*publisher
+// publisherGroup is the work of one process of engines: it publishes at the last commanded rate.
+type publisherGroup struct {
+	all  []*enginePublisher
 	stop func()
 }
 
-// run publishes batches at rate a second over all engines, until stop is called.
-func (s *stage) run(rate float64) {
+// publishAtRate publishes rate batches a second over all engines, until stop is called.
+func (s *publisherGroup) publishAtRate(rate float64) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -214,7 +214,7 @@ func (s *stage) run(rate float64) {
 				return
 			}
 			for due := int(time.Since(began).Seconds() * rate); sent < due; sent++ {
-				s.all[turn%len(s.all)].send()
+				s.all[turn%len(s.all)].publishNext()
 				turn++
 			}
 		}
@@ -222,15 +222,14 @@ func (s *stage) run(rate float64) {
 	s.stop = func() { close(done); wg.Wait() }
 }
 
-// engines is the role: it answers each line "rate N" and "stop" with a line that says what
-// was published.
-func engines(n int, model string) error {
+// runEngines is the engine role: it answers each line "rate N" and "stop" with a line of its counts.
+func runEngines(n int, model string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	s := &stage{}
+	s := &publisherGroup{}
 	var where []string
 	for i := range n {
-		p, err := newPublisher(ctx, i, model)
+		p, err := newEnginePublisher(ctx, i, model)
 		if err != nil {
 			return err
 		}
@@ -250,9 +249,9 @@ func engines(n int, model string) error {
 			if err != nil {
 				return err
 			}
-			s.run(rate)
+			s.publishAtRate(rate)
 		}
-		var said said
+		var said engineCounts
 		for _, p := range s.all {
 			said.Events += p.counted.Load()
 			said.Dropped += p.pub.Dropped()
@@ -267,9 +266,9 @@ func engines(n int, model string) error {
 	return nil
 }
 
-// said is what the engines answer.
-type said struct {
+// engineCounts is the engines' answer.
+type engineCounts struct {
 	Events      uint64 `json:"events"`      // published so far, of 32 blocks each
-	Dropped     uint64 `json:"dropped"`     // batches that a subscriber was too slow for
+	Dropped     uint64 `json:"dropped"`     // batches which a subscriber was too slow for
 	Subscribers int    `json:"subscribers"` // connected
 }

@@ -1,14 +1,13 @@
-// Command feeds measures how fast the cache events of many engines get into one router: 64
-// engines publish over ZeroMQ as vLLM does, and "penstock up" with an adapter for each decodes
-// the batches, turns them into its own hashes, publishes those on its event plane, and its
-// router applies them. Engines are one process, Penstock another, both on this machine.
+// Command feeds measures how fast one router takes in the cache events of many engines: 64 engines publish
+// over ZeroMQ as vLLM does, and "penstock up" with an adapter for each decodes the batches, converts them to
+// its own hashes, publishes those on its event plane, and its router applies them. The engines are one
+// process, Penstock another, both on this machine.
 //
 //	go build -o penstock ./cmd/penstock && go run ./bench/feeds -bin ./penstock -model DIR
 //
-// DIR is a checkpoint's directory, for its tokenizer. At one rate after another it says how many
-// events and blocks a second were applied, by how much the router was behind when the engines
-// stopped, how long it took to catch up, whether anything was lost, and what Penstock computed.
-// An event is 32 blocks of 16 tokens stored, or removed.
+// DIR is a checkpoint's directory, for its tokenizer. At one rate after another it reports how many events
+// and blocks a second were applied, the router's lag when the engines stopped, the time to catch up, losses,
+// and Penstock's CPU use. An event stores or removes 32 blocks of 16 tokens.
 package main
 
 import (
@@ -30,11 +29,11 @@ import (
 )
 
 const (
-	limit    = 15 * time.Minute
-	patience = 2 * time.Minute // until a router has caught up
+	runTimeout     = 15 * time.Minute
+	catchUpTimeout = 2 * time.Minute // for a router to catch up
 )
 
-type settings struct {
+type feedSettings struct {
 	bin     string
 	model   string
 	engines int
@@ -45,7 +44,7 @@ type settings struct {
 }
 
 func main() {
-	var s settings
+	var s feedSettings
 	role := flag.String("role", "", "engines; empty measures")
 	flag.StringVar(&s.bin, "bin", "./penstock", "the binary")
 	flag.StringVar(&s.model, "model", "", "directory of a checkpoint: config.json, tokenizer.json")
@@ -57,13 +56,13 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	err := error(nil)
 	if *role == "engines" {
-		err = engines(s.engines, s.model)
+		err = runEngines(s.engines, s.model)
 	} else {
-		err = s.measure(ctx)
+		err = s.measureRates(ctx)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench/feeds:", err)
@@ -71,23 +70,22 @@ func main() {
 	}
 }
 
-// row is one measurement.
-type row struct {
+// rateRow is one measurement.
+type rateRow struct {
 	Rate    float64 `json:"offered_events_per_s"`
 	Applied float64 `json:"applied_events_per_s"`
 	Blocks  float64 `json:"applied_blocks_per_s"`
-	// Behind is how much the router had not applied when the engines stopped, in events, and
-	// CatchUp how long that took.
+	// Behind is the router's lag when the engines stopped, in events, and CatchUp the time to apply it.
 	Behind  float64 `json:"behind_events"`
 	CatchUp float64 `json:"catch_up_s"`
-	// Dropped are batches that Penstock was too slow for, Gaps losses that it noticed.
+	// Dropped are batches which Penstock was too slow for, Gaps the losses which it detected.
 	Dropped float64 `json:"dropped_batches"`
 	Gaps    float64 `json:"gaps"`
-	// CPU is how many of the machine's processors Penstock used.
+	// CPU is the number of processors which Penstock used.
 	CPU float64 `json:"cpus"`
 }
 
-func (s *settings) measure(ctx context.Context) (err error) {
+func (s *feedSettings) measureRates(ctx context.Context) (err error) {
 	if s.model, err = filepath.Abs(s.model); err != nil {
 		return err
 	}
@@ -102,32 +100,32 @@ func (s *settings) measure(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	fleet, err := child.Start(ctx, log, self, "-role", "engines", "-engines", strconv.Itoa(s.engines), "-model", s.model)
+	fleet, err := child.StartProcess(ctx, log, self, "-role", "engines", "-engines", strconv.Itoa(s.engines), "-model", s.model)
 	if err != nil {
 		return err
 	}
-	defer fleet.Stop()
+	defer fleet.StopProcess()
 	argv := []string{s.bin, "up", "--json", "--http-addr", "127.0.0.1:0", "--model-path", s.model, "--served-model-name", "bench"}
 	for _, spec := range strings.Fields(fleet.URL) {
 		argv = append(argv, "--engine", spec)
 	}
-	penstock, err := child.Start(ctx, log, argv...)
+	penstock, err := child.StartProcess(ctx, log, argv...)
 	if err != nil {
 		return fmt.Errorf("%w (-v shows what it says)", err)
 	}
-	defer penstock.Stop()
-	m := &meter{engines: fleet, penstock: penstock}
-	if err := m.connected(ctx, s.engines); err != nil {
+	defer penstock.StopProcess()
+	m := &feedMeter{engines: fleet, penstock: penstock}
+	if err := m.awaitConnected(ctx, s.engines); err != nil {
 		return err
 	}
-	var rows []row
+	var rows []rateRow
 	fmt.Fprintf(os.Stderr, "%10s %12s %12s %9s %9s %8s %6s %6s\n", "events/s", "applied/s", "blocks/s", "behind", "catch-up", "dropped", "gaps", "CPUs")
 	for _, text := range strings.Split(s.rates, ",") {
 		rate, err := strconv.ParseFloat(text, 64)
 		if err != nil {
 			return err
 		}
-		r, err := m.at(ctx, rate, s.window)
+		r, err := m.measureRate(ctx, rate, s.window)
 		if err != nil {
 			return err
 		}
@@ -137,34 +135,34 @@ func (s *settings) measure(ctx context.Context) (err error) {
 	if s.asJSON {
 		out := json.NewEncoder(os.Stdout)
 		out.SetIndent("", "  ")
-		return out.Encode(map[string]any{"engines": s.engines, "blocks_per_event": perEvent, "rows": rows})
+		return out.Encode(map[string]any{"engines": s.engines, "blocks_per_event": blocksPerEvent, "rows": rows})
 	}
 	return nil
 }
 
-type meter struct{ engines, penstock *child.Child }
+type feedMeter struct{ engines, penstock *child.Process }
 
-// ask tells the engines something and returns what they say.
-func (m *meter) ask(line string) (said, error) {
-	var s said
-	answer, err := m.engines.Ask(line)
+// askEngines sends a command to the engines and returns their counts.
+func (m *feedMeter) askEngines(line string) (engineCounts, error) {
+	var s engineCounts
+	answer, err := m.engines.SendLine(line)
 	if err == nil {
 		err = json.Unmarshal([]byte(answer), &s)
 	}
 	return s, err
 }
 
-// connected waits until all publishers have a subscriber.
-func (m *meter) connected(ctx context.Context, n int) error {
-	return until(ctx, func() (bool, error) {
-		s, err := m.ask("stop")
+// awaitConnected waits until all publishers have a subscriber.
+func (m *feedMeter) awaitConnected(ctx context.Context, n int) error {
+	return pollUntil(ctx, func() (bool, error) {
+		s, err := m.askEngines("stop")
 		return s.Subscribers >= n, err
 	})
 }
 
-// until asks now and then whether something is so.
-func until(ctx context.Context, so func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// pollUntil polls until so returns true.
+func pollUntil(ctx context.Context, so func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -180,10 +178,10 @@ func until(ctx context.Context, so func() (bool, error)) error {
 	}
 }
 
-// counts are what Penstock's metrics say.
-type counts struct{ applied, gaps float64 }
+// penstockCounts are counts of Penstock's metrics.
+type penstockCounts struct{ applied, gaps float64 }
 
-func (m *meter) counts(ctx context.Context) (c counts, err error) {
+func (m *feedMeter) readCounts(ctx context.Context) (c penstockCounts, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.penstock.URL+"/metrics", nil)
 	if err != nil {
 		return c, err
@@ -216,49 +214,49 @@ func (m *meter) counts(ctx context.Context) (c counts, err error) {
 	return c, nil
 }
 
-// at measures one rate.
-func (m *meter) at(ctx context.Context, rate float64, window time.Duration) (row, error) {
-	first, err := m.ask("stop")
+// measureRate measures one rate.
+func (m *feedMeter) measureRate(ctx context.Context, rate float64, window time.Duration) (rateRow, error) {
+	first, err := m.askEngines("stop")
 	if err != nil {
-		return row{}, err
+		return rateRow{}, err
 	}
-	before, err := m.counts(ctx)
+	before, err := m.readCounts(ctx)
 	if err != nil {
-		return row{}, err
+		return rateRow{}, err
 	}
-	cpu, err := m.penstock.CPU()
+	cpu, err := m.penstock.CPUTime()
 	if err != nil {
-		return row{}, err
+		return rateRow{}, err
 	}
 	began := time.Now()
 	// A batch is two events once the caches are full.
-	if _, err := m.ask("rate " + strconv.FormatFloat(rate/2, 'f', -1, 64)); err != nil {
-		return row{}, err
+	if _, err := m.askEngines("rate " + strconv.FormatFloat(rate/2, 'f', -1, 64)); err != nil {
+		return rateRow{}, err
 	}
 	select {
 	case <-time.After(window):
 	case <-ctx.Done():
-		return row{}, ctx.Err()
+		return rateRow{}, ctx.Err()
 	}
-	last, err := m.ask("stop")
+	last, err := m.askEngines("stop")
 	if err != nil {
-		return row{}, err
+		return rateRow{}, err
 	}
 	stopped := time.Now()
-	c, err := m.counts(ctx)
+	c, err := m.readCounts(ctx)
 	if err != nil {
-		return row{}, err
+		return rateRow{}, err
 	}
-	spent, err := m.penstock.CPU()
+	spent, err := m.penstock.CPUTime()
 	if err != nil {
-		return row{}, err
+		return rateRow{}, err
 	}
-	r := row{Rate: rate, Behind: float64(last.Events-first.Events) - (c.applied - before.applied), Dropped: float64(last.Dropped - first.Dropped)}
+	r := rateRow{Rate: rate, Behind: float64(last.Events-first.Events) - (c.applied - before.applied), Dropped: float64(last.Dropped - first.Dropped)}
 	took := stopped.Sub(began).Seconds()
 	r.CPU = (spent - cpu).Seconds() / took
 	still, since := c.applied, time.Now()
-	err = until(ctx, func() (bool, error) {
-		if c, err = m.counts(ctx); err != nil {
+	err = pollUntil(ctx, func() (bool, error) {
+		if c, err = m.readCounts(ctx); err != nil {
 			return false, err
 		}
 		if c.applied != still {
@@ -267,10 +265,10 @@ func (m *meter) at(ctx context.Context, rate float64, window time.Duration) (row
 		return c.applied-before.applied >= float64(last.Events-first.Events) || time.Since(since) > 3*time.Second, nil
 	})
 	if err != nil {
-		return row{}, err
+		return rateRow{}, err
 	}
 	r.CatchUp = since.Sub(stopped).Seconds()
 	r.Applied = (c.applied - before.applied) / (took + max(0, r.CatchUp))
-	r.Blocks, r.Gaps = r.Applied*perEvent, c.gaps-before.gaps
+	r.Blocks, r.Gaps = r.Applied*blocksPerEvent, c.gaps-before.gaps
 	return r, nil
 }

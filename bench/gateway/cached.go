@@ -6,28 +6,27 @@ import (
 	"sync"
 )
 
-// peeked is how many bytes of a request tell its prompt from others: the texts of the measurements
-// differ from their first line on.
-const peeked = 4 << 10
+// peekBytes is how many bytes of a request identify its prompt: the texts of the measurements differ from
+// their first line on.
+const peekBytes = 4 << 10
 
-// longestProbe is less than the bytes of any request that is measured.
-const longestProbe = 512
+// maxProbeBytes is less than the size of any measured request.
+const maxProbeBytes = 512
 
-// prefixes knows what an engine with room for everything has cached, at next to no cost:
-// conversations grow at their end, so that of a prompt which begins as an earlier one did the
-// engine has all that it had then.
-type prefixes struct {
+// prefixCache models the cache of an engine with unlimited room, at next to no cost: conversations grow at
+// their end, so for a prompt which starts like an earlier one the engine has all of the earlier one.
+type prefixCache struct {
 	mu   sync.Mutex
 	seed maphash.Seed
-	had  map[uint64]int // tokens, by the hash of what was peeked of a request
+	had  map[uint64]int // tokens, by the hash of a request's first bytes
 }
 
-// maxPrefixes bounds them. Beyond it the engine forgets.
+// maxPrefixes bounds the prefixes. Beyond it the cache is cleared.
 const maxPrefixes = 1 << 16
 
-// cached returns how many tokens of a prompt of so many the engine has in whole blocks, and
-// enters the prompt. The last token is always computed, and with it its block.
-func (p *prefixes) cached(peek []byte, tokens int) int {
+// lookupAndAdd returns how many tokens of a prompt of this length are cached in whole blocks, and adds the
+// prompt. The last token is always computed, and with it its block.
+func (p *prefixCache) lookupAndAdd(peek []byte, tokens int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.had) >= maxPrefixes || p.had == nil {
@@ -39,14 +38,14 @@ func (p *prefixes) cached(peek []byte, tokens int) int {
 	return min(before, max(tokens-1, 0)) / blockSize * blockSize
 }
 
-// tokenCount counts the ids of a body that is written to it: the first array of it. Of a chat, whose
-// first array is its messages, it counts something else, which nobody looks at.
-type tokenCount struct {
+// tokenCounter counts the ids of a body which is written to it: the elements of its first array. For a chat,
+// whose first array is its messages, the count is meaningless and not used.
+type tokenCounter struct {
 	commas        int
 	begun, closed bool
 }
 
-func (c *tokenCount) Write(b []byte) (int, error) {
+func (c *tokenCounter) Write(b []byte) (int, error) {
 	n := len(b)
 	if !c.begun {
 		i := bytes.IndexByte(b, '[')
@@ -65,5 +64,5 @@ func (c *tokenCount) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// tokens returns how many there were.
-func (c *tokenCount) tokens() int { return c.commas + 1 }
+// countTokens returns their number.
+func (c *tokenCounter) countTokens() int { return c.commas + 1 }

@@ -13,21 +13,21 @@ func TestTokenCount(t *testing.T) {
 		`{"prompt":[1]}`: 1,
 	} {
 		for name, r := range map[string]io.Reader{"whole": strings.NewReader(body), "bytes": iotest.OneByteReader(strings.NewReader(body))} {
-			var c tokenCount
-			if _, err := io.Copy(&c, r); err != nil || c.tokens() != want {
-				t.Errorf("%s %s: %d tokens, %v", name, body, c.tokens(), err)
+			var c tokenCounter
+			if _, err := io.Copy(&c, r); err != nil || c.countTokens() != want {
+				t.Errorf("%s %s: %d tokens, %v", name, body, c.countTokens(), err)
 			}
 		}
 	}
 }
 
 func TestPrefixes(t *testing.T) {
-	var p prefixes
+	var p prefixCache
 	for _, c := range []struct {
 		peek         string
 		tokens, want int
 	}{{"a", 100, 0}, {"b", 50, 0}, {"a", 200, 96}, {"a", 192, 176}, {"b", 50, 48}, {"b", 40, 32}} {
-		if got := p.cached([]byte(c.peek), c.tokens); got != c.want {
+		if got := p.lookupAndAdd([]byte(c.peek), c.tokens); got != c.want {
 			t.Errorf("%s with %d tokens: %d cached, want %d", c.peek, c.tokens, got, c.want)
 		}
 	}

@@ -15,29 +15,28 @@ import (
 	"penstock/core/kv"
 )
 
-// blockSize is that of the engine's cache, in tokens; blocks is how many it has room for: enough
-// for the conversations that grow, which an engine that had not would compute anew each time.
+// blockSize is the block size of the engine's cache, in tokens; blocks is its capacity: enough for the
+// growing conversations, which would otherwise be recomputed each time.
 const (
 	blockSize = 16
 	blocks    = 1 << 19
 )
 
-// fakeEngine answers as vLLM does, at once: it reads a request and writes an answer that was
-// made before, each token in a write and a flush of its own, as engines do. All that a
-// gateway costs is then the gateway's.
+// fakeEngine answers as vLLM does, immediately: it reads a request and writes a prepared response, each token
+// in its own write and flush, as engines do. All cost is then the gateway's.
 type fakeEngine struct {
 	model   string
 	dir     string
 	context int
 	pace    time.Duration // between tokens; 0 is none
-	chat    [][]byte      // events of a chat answer: the role, then a token each
-	ids     [][]byte      // events with the tokens' ids, as completions with return_token_ids have them
-	raw     [][]byte      // the same as the token endpoint has them
-	// prefixes are what it has cached.
-	prefixes prefixes
+	chat    [][]byte      // events of a chat response: the role, then one token each
+	ids     [][]byte      // events with the tokens' ids, as in completions with return_token_ids
+	raw     [][]byte      // the same as in the token endpoint
+	// prefixes are the cached prompts.
+	prefixes prefixCache
 }
 
-// newFakeEngine prepares answers of these tokens, whose texts are given.
+// newFakeEngine prepares responses of these tokens, with the given texts.
 func newFakeEngine(model, dir string, tokens []kv.Token, texts []string, pace time.Duration) *fakeEngine {
 	e := &fakeEngine{model: model, dir: dir, context: 131072, pace: pace}
 	const head = `{"id":"chatcmpl-7f3a9c52d1e84b0f","object":"chat.completion.chunk","created":1795255455,"model":"bench","choices":[{"index":0,`
@@ -55,13 +54,13 @@ func newFakeEngine(model, dir string, tokens []kv.Token, texts []string, pace ti
 	return e
 }
 
-// tail ends a stream.
-func tail(object, id string, prompt, output, cached int) []byte {
+// streamEnd is the end of a stream.
+func streamEnd(object, id string, prompt, output, cached int) []byte {
 	return fmt.Appendf(nil, "data: {\"id\":%q,\"object\":%q,\"created\":1795255455,\"model\":\"bench\",\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n",
 		id, object, prompt, prompt+output, output, cached)
 }
 
-func (e *fakeEngine) handler() http.Handler {
+func (e *fakeEngine) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	text := func(s string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, s) }
@@ -74,35 +73,35 @@ vllm:num_requests_waiting{engine="0",model_name=%[1]q} 0.0
 vllm:kv_cache_usage_perc{engine="0",model_name=%[1]q} 0.0
 vllm:cache_config_info{block_size="%[2]d",enable_prefix_caching="True",engine="0",num_gpu_blocks="%[3]d"} 1.0
 `, e.model, blockSize, blocks)))
-	mux.HandleFunc("POST /v1/chat/completions", e.stream(e.chat, "chat.completion.chunk", "chatcmpl-7f3a9c52d1e84b0f"))
-	mux.HandleFunc("POST /v1/completions", e.stream(e.ids, "text_completion", "cmpl-7f3a9c52d1e84b0f"))
-	mux.HandleFunc("POST /inference/v1/generate", e.stream(e.raw, "", "7f3a9c52d1e84b0f"))
+	mux.HandleFunc("POST /v1/chat/completions", e.streamHandler(e.chat, "chat.completion.chunk", "chatcmpl-7f3a9c52d1e84b0f"))
+	mux.HandleFunc("POST /v1/completions", e.streamHandler(e.ids, "text_completion", "cmpl-7f3a9c52d1e84b0f"))
+	mux.HandleFunc("POST /inference/v1/generate", e.streamHandler(e.raw, "", "7f3a9c52d1e84b0f"))
 	return mux
 }
 
-// stream answers a request: of one for a single token, which whoever probes sends, with that.
-func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc {
+// streamHandler answers a request, and a probe for a single token with that.
+func (e *fakeEngine) streamHandler(events [][]byte, object, id string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		// Most of a body is its prompt; what matters of it stands outside.
-		peek := make([]byte, peeked)
+		// Most of a body is its prompt; the relevant fields are outside of it.
+		peek := make([]byte, peekBytes)
 		n, _ := io.ReadFull(r.Body, peek)
-		var prompt tokenCount
+		var prompt tokenCounter
 		_, _ = prompt.Write(peek[:n])
 		rest, _ := io.Copy(&prompt, r.Body)
-		if n+int(rest) < longestProbe { // so short a request is a probe
-			e.probed(w, peek[:n], r.URL.Path)
+		if n+int(rest) < maxProbeBytes { // so short a request is a probe
+			e.respondToProbe(w, peek[:n], r.URL.Path)
 			return
 		}
-		tokens, cached := prompt.tokens(), 0
-		if rest > 0 { // short prompts are never the same twice while the engine remembers
-			cached = e.prefixes.cached(peek, tokens)
+		tokens, cached := prompt.countTokens(), 0
+		if rest > 0 { // short prompts never repeat while the engine remembers them
+			cached = e.prefixes.lookupAndAdd(peek, tokens)
 		}
-		end := tail(object, id, tokens, len(e.ids), cached)
+		end := streamEnd(object, id, tokens, len(e.ids), cached)
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		flush := http.NewResponseController(w)
 		for _, event := range events {
 			if e.pace > 0 {
-				time.Sleep(e.pace) // the step of an engine, which is what this one imitates
+				time.Sleep(e.pace) // the simulated step of an engine
 			}
 			if _, err := w.Write(event); err != nil {
 				return
@@ -115,8 +114,8 @@ func (e *fakeEngine) stream(events [][]byte, object, id string) http.HandlerFunc
 	}
 }
 
-// probed answers a small request with one token, as a whole or as a stream.
-func (e *fakeEngine) probed(w http.ResponseWriter, body []byte, path string) {
+// respondToProbe answers a small request with one token, as a whole or as a stream.
+func (e *fakeEngine) respondToProbe(w http.ResponseWriter, body []byte, path string) {
 	var q struct {
 		Stream bool `json:"stream"`
 		Max    int  `json:"max_tokens"`
@@ -139,11 +138,11 @@ func (e *fakeEngine) probed(w http.ResponseWriter, body []byte, path string) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	_, _ = io.WriteString(w, "data: "+first+"\n\n")
-	_, _ = w.Write(tail("text_completion", "cmpl-7f3a9c52d1e84b0f", 4, 1, 0))
+	_, _ = w.Write(streamEnd("text_completion", "cmpl-7f3a9c52d1e84b0f", 4, 1, 0))
 }
 
-// serve serves until standard input ends; it tells its URL on standard output.
-func serve(h http.Handler) error {
+// serveUntilEOF serves until standard input ends; it prints its URL on standard output.
+func serveUntilEOF(h http.Handler) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -163,7 +162,7 @@ func serve(h http.Handler) error {
 	return nil
 }
 
-// answerTokens reads the ids and texts of an answer, as the parent wrote them.
+// answerTokens reads the ids and texts of a response, as written by the parent.
 func answerTokens(path string) (tokens []kv.Token, texts []string, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

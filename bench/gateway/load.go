@@ -11,13 +11,13 @@ import (
 	"penstock/internal/replay/load"
 )
 
-// figures are what one run measured.
-type figures struct {
+// runFigures are the measurements of one run.
+type runFigures struct {
 	Name     string  `json:"name"`
 	Streams  int     `json:"streams"`
 	Requests float64 `json:"requests_per_s"`
 	Tokens   float64 `json:"tokens_per_s"`
-	// CPU is what the gateway's process computed for a request, in microseconds; 0 without one.
+	// CPU is the gateway's processor time per request, in microseconds; 0 without a gateway.
 	CPU float64 `json:"cpu_us_per_request"`
 	// First and Whole are the times to the first and the last token, in milliseconds.
 	First quantiles `json:"first_ms"`
@@ -29,8 +29,8 @@ type quantiles struct {
 	P99 float64 `json:"p99"`
 }
 
-// tally keeps what is needed of the samples that count: those sent after warm.
-type tally struct {
+// sampleCounter keeps the needed data of the counted samples: those sent after warm.
+type sampleCounter struct {
 	warm         time.Duration
 	count        int
 	tokens       int64
@@ -39,7 +39,7 @@ type tally struct {
 	errors       map[string]int
 }
 
-func (t *tally) Sample(s *replay.Sample) {
+func (t *sampleCounter) RecordSample(s *replay.Sample) {
 	if s.Error != "" {
 		if t.errors == nil {
 			t.errors = map[string]int{}
@@ -57,9 +57,9 @@ func (t *tally) Sample(s *replay.Sample) {
 	t.whole = append(t.whole, s.Done-s.Sent)
 }
 
-func (t *tally) Gap(time.Duration, int) {}
+func (t *sampleCounter) RecordGap(time.Duration, int) {}
 
-func quantilesOf(d []time.Duration) quantiles {
+func newQuantiles(d []time.Duration) quantiles {
 	slices.Sort(d)
 	at := func(q float64) float64 {
 		if len(d) == 0 {
@@ -70,49 +70,48 @@ func quantilesOf(d []time.Duration) quantiles {
 	return quantiles{at(0.5), at(0.99)}
 }
 
-// drive sends requests of source to url, so many at once, for the window, and says what came
-// of it; what the process behind gateway computed meanwhile is counted, if there is one. The
-// first part of the window is not counted.
-func drive(ctx context.Context, name, url string, gateway *child.Child, streams int, window time.Duration, source replay.Source) (figures, error) {
+// runLoad sends requests of source to url, streams at once, for the window, and returns the figures, with the
+// CPU time of the gateway's process, if there is one. The first part of the window is not counted.
+func runLoad(ctx context.Context, name, url string, gateway *child.Process, streams int, window time.Duration, source replay.Source) (runFigures, error) {
 	warm := window / 5
-	t := &tally{warm: warm}
+	t := &sampleCounter{warm: warm}
 	var before, after time.Duration
 	var err error
 	read := make(chan error, 1)
 	if gateway != nil {
 		ticker := time.AfterFunc(warm, func() {
 			var e error
-			before, e = gateway.CPU()
+			before, e = gateway.CPUTime()
 			read <- e
 		})
 		defer ticker.Stop()
 	}
 	sum, err := load.Run(ctx, load.Config{
-		Endpoint: load.Endpoint{URL: url}, Model: "bench", Form: load.Form{Prompt: load.Text},
+		Endpoint: load.Endpoint{URL: url}, Model: "bench", Form: load.RequestForm{Prompt: load.TextPrompt},
 		Concurrency: streams, Duration: window, Ahead: max(16, min(256, streams)),
 	}, source, t)
 	if err != nil {
-		return figures{}, err
+		return runFigures{}, err
 	}
 	if sum.Interrupted {
-		return figures{}, ctx.Err()
+		return runFigures{}, ctx.Err()
 	}
 	if len(t.errors) > 0 || t.count == 0 {
-		return figures{}, fmt.Errorf("%s: %d answers, and errors %v", name, t.count, t.errors)
+		return runFigures{}, fmt.Errorf("%s: %d answers, and errors %v", name, t.count, t.errors)
 	}
 	if gateway != nil {
 		if err := <-read; err != nil {
-			return figures{}, err
+			return runFigures{}, err
 		}
-		if after, err = gateway.CPU(); err != nil {
-			return figures{}, err
+		if after, err = gateway.CPUTime(); err != nil {
+			return runFigures{}, err
 		}
 	}
 	took := (t.ended - warm).Seconds()
-	return figures{
+	return runFigures{
 		Name: name, Streams: streams,
 		Requests: float64(t.count) / took, Tokens: float64(t.tokens) / took,
 		CPU:   float64((after - before).Microseconds()) / float64(t.count),
-		First: quantilesOf(t.first), Whole: quantilesOf(t.whole),
+		First: newQuantiles(t.first), Whole: newQuantiles(t.whole),
 	}, nil
 }

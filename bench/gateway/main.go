@@ -1,15 +1,14 @@
-// Command gateway measures what Penstock costs in front of an engine that costs nothing. In
-// one run, on one machine, each a process of its own: clients that ask the engine directly,
-// through the standard library's reverse proxy, and through "penstock up --engine vllm=URL",
-// which renders the template, tokenizes, hashes, routes and puts the answer's tokens together
-// as text. The engine answers at once, a write for each token, as vLLM would.
+// Command gateway measures the cost of Penstock in front of an engine which costs nothing. In one run, on one
+// machine, each in its own process: clients which use the engine directly, through the standard library's
+// reverse proxy, and through "penstock up --engine vllm=URL", which renders the template, tokenizes, hashes,
+// routes and decodes the response's tokens. The engine answers immediately, with a write for each token, as
+// vLLM would.
 //
 //	tools/bench/gateway.sh
 //
-// First prompts of about 500 tokens at 64 and 1,000 streams: as many as go, and what the
-// gateway computes for each; then, with tokens at a pace, what it adds to the time to the
-// first and the last token. Then prompts of about 60,000 tokens, cold and in conversations that
-// grow, with the parts of what they cost.
+// First prompts of about 500 tokens at 64 and 1,000 streams: at full rate, with the gateway's CPU time per
+// request; then, with paced tokens, its added time to the first and the last token. Then prompts of about
+// 60,000 tokens, cold and in growing conversations, with the steps of their cost.
 package main
 
 import (
@@ -30,10 +29,10 @@ import (
 	"penstock/internal/replay"
 )
 
-// limit bounds the whole.
-const limit = 20 * time.Minute
+// runTimeout bounds the whole run.
+const runTimeout = 20 * time.Minute
 
-type settings struct {
+type gatewaySettings struct {
 	bin     string
 	model   string
 	text    string
@@ -49,7 +48,7 @@ type settings struct {
 }
 
 func main() {
-	var s settings
+	var s gatewaySettings
 	role := flag.String("role", "", "engine or proxy; empty measures")
 	flag.StringVar(&s.bin, "bin", "./penstock", "the binary")
 	flag.StringVar(&s.model, "model", "", "directory of a checkpoint: config.json, tokenizer.json, tokenizer_config.json with a template")
@@ -66,16 +65,16 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	var err error
 	switch *role {
 	case "engine":
-		err = s.engine()
+		err = s.runEngine()
 	case "proxy":
-		err = s.proxy()
+		err = s.runProxy()
 	default:
-		err = s.measure(ctx)
+		err = s.measureAll(ctx)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench/gateway:", err)
@@ -83,36 +82,36 @@ func main() {
 	}
 }
 
-func (s *settings) engine() error {
+func (s *gatewaySettings) runEngine() error {
 	tokens, texts, err := answerTokens(s.answer)
 	if err != nil {
 		return err
 	}
-	return serve(newFakeEngine("bench", s.model, tokens, texts, s.pace).handler())
+	return serveUntilEOF(newFakeEngine("bench", s.model, tokens, texts, s.pace).newHandler())
 }
 
-func (s *settings) proxy() error {
-	h, err := proxyTo(s.to)
+func (s *gatewaySettings) runProxy() error {
+	h, err := newReverseProxy(s.to)
 	if err != nil {
 		return err
 	}
-	return serve(h)
+	return serveUntilEOF(h)
 }
 
-// result is what is printed with -json.
-type result struct {
-	Flood []figures `json:"flood"`
-	Paced []figures `json:"paced"`
-	Long  []long    `json:"long"`
+// gatewayResult is the output of -json.
+type gatewayResult struct {
+	Flood []runFigures  `json:"flood"`
+	Paced []runFigures  `json:"paced"`
+	Long  []longFigures `json:"long"`
 }
 
-type long struct {
-	figures
-	PromptTokens int    `json:"prompt_tokens"`
-	Parts        []part `json:"parts"`
+type longFigures struct {
+	runFigures
+	PromptTokens int        `json:"prompt_tokens"`
+	Parts        []stepTime `json:"parts"`
 }
 
-func (s *settings) measure(ctx context.Context) error {
+func (s *gatewaySettings) measureAll(ctx context.Context) error {
 	if s.model == "" || s.text == "" {
 		return fmt.Errorf("-model and -text are needed: tools/bench/gateway.sh has both")
 	}
@@ -125,7 +124,7 @@ func (s *settings) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	library, err := newLibrary(string(text), pipe, s.seed)
+	library, err := newTextLibrary(string(text), pipe, s.seed)
 	if err != nil {
 		return err
 	}
@@ -134,19 +133,19 @@ func (s *settings) measure(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	var r result
+	var r gatewayResult
 	if s.only == "" || s.only == "flood" {
-		if r.Flood, err = s.beside(ctx, dir, pipe, library, 0, []int{64, 1000}); err != nil {
+		if r.Flood, err = s.measureShort(ctx, dir, pipe, library, 0, []int{64, 1000}); err != nil {
 			return err
 		}
 	}
 	if s.only == "" || s.only == "paced" {
-		if r.Paced, err = s.beside(ctx, dir, pipe, library, 50*time.Millisecond, []int{64, 1000}); err != nil {
+		if r.Paced, err = s.measureShort(ctx, dir, pipe, library, 50*time.Millisecond, []int{64, 1000}); err != nil {
 			return err
 		}
 	}
 	if s.only == "" || s.only == "long" {
-		if r.Long, err = s.long(ctx, dir, pipe, library); err != nil {
+		if r.Long, err = s.measureLong(ctx, dir, pipe, library); err != nil {
 			return err
 		}
 	}
@@ -158,21 +157,21 @@ func (s *settings) measure(ctx context.Context) error {
 	return nil
 }
 
-// world is the engine and the two gateways in front of it.
-type world struct {
-	engine, proxy, penstock *child.Child
+// processSet is the engine and the two gateways in front of it.
+type processSet struct {
+	engine, proxy, penstock *child.Process
 }
 
-func (w *world) stop() {
-	for _, c := range []*child.Child{w.penstock, w.proxy, w.engine} {
+func (w *processSet) stopAll() {
+	for _, c := range []*child.Process{w.penstock, w.proxy, w.engine} {
 		if c != nil {
-			c.Stop()
+			c.StopProcess()
 		}
 	}
 }
 
-// start starts an engine whose answers have so many tokens, and both gateways.
-func (s *settings) start(ctx context.Context, dir string, pipe *prep.Pipeline, output int, pace time.Duration) (w *world, err error) {
+// startProcesses starts an engine with responses of output tokens, and both gateways.
+func (s *gatewaySettings) startProcesses(ctx context.Context, dir string, pipe *prep.Pipeline, output int, pace time.Duration) (w *processSet, err error) {
 	answer := filepath.Join(dir, "answer-"+strconv.Itoa(output))
 	if err := writeAnswer(answer, pipe, output); err != nil {
 		return nil, err
@@ -188,26 +187,26 @@ func (s *settings) start(ctx context.Context, dir string, pipe *prep.Pipeline, o
 	if err != nil {
 		return nil, err
 	}
-	w = &world{}
+	w = &processSet{}
 	defer func() {
 		if err != nil {
-			w.stop()
+			w.stopAll()
 		}
 	}()
-	if w.engine, err = child.Start(ctx, log, self, "-role", "engine", "-model", s.model, "-answer", answer, "-pace", pace.String()); err != nil {
+	if w.engine, err = child.StartProcess(ctx, log, self, "-role", "engine", "-model", s.model, "-answer", answer, "-pace", pace.String()); err != nil {
 		return nil, err
 	}
-	if w.proxy, err = child.Start(ctx, log, self, "-role", "proxy", "-to", w.engine.URL); err != nil {
+	if w.proxy, err = child.StartProcess(ctx, log, self, "-role", "proxy", "-to", w.engine.URL); err != nil {
 		return nil, err
 	}
-	w.penstock, err = child.Start(ctx, log, s.bin, "up", "--json", "--http-addr", "127.0.0.1:0", "--engine", "vllm="+w.engine.URL, "--model-path", s.model, "--served-model-name", "bench")
+	w.penstock, err = child.StartProcess(ctx, log, s.bin, "up", "--json", "--http-addr", "127.0.0.1:0", "--engine", "vllm="+w.engine.URL, "--model-path", s.model, "--served-model-name", "bench")
 	if err != nil {
 		return nil, fmt.Errorf("%w (-v shows what it says)", err)
 	}
 	return w, nil
 }
 
-// writeAnswer writes the tokens of an answer and the text of each.
+// writeAnswer writes the tokens of a response and the text of each.
 func writeAnswer(path string, pipe *prep.Pipeline, n int) error {
 	const words = "The water goes down through the pipe and drives the wheel, and none of it is lost on its way to the river below. "
 	ids := pipe.Tokenizer.Encode(nil, words, prep.EncodeOptions{})
@@ -226,17 +225,17 @@ func writeAnswer(path string, pipe *prep.Pipeline, n int) error {
 	return os.WriteFile(path, b, 0o600)
 }
 
-// beside measures the engine alone, behind the proxy, and behind Penstock.
-func (s *settings) beside(ctx context.Context, dir string, pipe *prep.Pipeline, l *library, pace time.Duration, streams []int) ([]figures, error) {
-	w, err := s.start(ctx, dir, pipe, s.output, pace)
+// measureShort measures the engine alone, behind the proxy, and behind Penstock.
+func (s *gatewaySettings) measureShort(ctx context.Context, dir string, pipe *prep.Pipeline, l *textLibrary, pace time.Duration, streams []int) ([]runFigures, error) {
+	w, err := s.startProcesses(ctx, dir, pipe, s.output, pace)
 	if err != nil {
 		return nil, err
 	}
-	defer w.stop()
-	// Many more than a gateway's caches of whole texts would know by heart would be unlike
-	// users, and fewer unlike them too: prompts differ from their first line on.
-	prompts := (&apart{library: l, input: 500, output: s.output}).made(20000)
-	var all []figures
+	defer w.stopAll()
+	// Neither more prompts than a gateway's caches of whole texts hold, nor few: prompts differ from their
+	// first line on, as users' do.
+	prompts := (&distinctChats{library: l, input: 500, output: s.output}).prebuild(20000)
+	var all []runFigures
 	kind := "flood"
 	if pace > 0 {
 		kind = "paced"
@@ -246,9 +245,9 @@ func (s *settings) beside(ctx context.Context, dir string, pipe *prep.Pipeline, 
 		for _, to := range []struct {
 			name    string
 			url     string
-			gateway *child.Child
+			gateway *child.Process
 		}{{"direct", w.engine.URL, nil}, {"proxy", w.proxy.URL, w.proxy}, {"penstock", w.penstock.URL, w.penstock}} {
-			f, err := drive(ctx, to.name, to.url, to.gateway, n, s.window, prompts)
+			f, err := runLoad(ctx, to.name, to.url, to.gateway, n, s.window, prompts)
 			if err != nil {
 				return nil, err
 			}
@@ -259,43 +258,43 @@ func (s *settings) beside(ctx context.Context, dir string, pipe *prep.Pipeline, 
 	return all, nil
 }
 
-// longTokens are those of a long prompt, longOutput those of its answer.
+// longTokens is the length of a long prompt, longOutput of its response.
 const (
 	longTokens  = 60000
 	longOutput  = 16
 	longStreams = 16
-	// longTalks are the conversations that grow: so many that each is asked a hundred times.
-	longTalks = 64
+	// longConversations is the number of growing conversations: each gets about a hundred requests.
+	longConversations = 64
 )
 
-// long measures Penstock with long prompts.
-func (s *settings) long(ctx context.Context, dir string, pipe *prep.Pipeline, l *library) ([]long, error) {
-	w, err := s.start(ctx, dir, pipe, longOutput, 0)
+// measureLong measures Penstock with long prompts.
+func (s *gatewaySettings) measureLong(ctx context.Context, dir string, pipe *prep.Pipeline, l *textLibrary) ([]longFigures, error) {
+	w, err := s.startProcesses(ctx, dir, pipe, longOutput, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer w.stop()
-	var all []long
+	defer w.stopAll()
+	var all []longFigures
 	fmt.Fprintf(os.Stderr, "%-6s %-9s %7s %10s %10s %12s %9s %9s\n", "long", "", "tokens", "requests/s", "", "CPU µs/req", "first p50", "p99 ms")
 	for _, kind := range []struct {
 		name   string
 		source func() replay.Source
-		skip   int // requests that are not what is asked about
+		skip   int // requests which are not measured
 	}{
-		{"cold", func() replay.Source { return &apart{library: l, input: longTokens, output: longOutput} }, 4},
-		// In the middle of the measurement they are as long as is asked for.
-		{"growing", func() replay.Source { return newGrowing(l, longTalks, longTokens*17/20, longOutput) }, 2 * longTalks},
+		{"cold", func() replay.Source { return &distinctChats{library: l, input: longTokens, output: longOutput} }, 4},
+		// In the middle of the measurement they have the nominal length.
+		{"growing", func() replay.Source { return newGrowingChats(l, longConversations, longTokens*17/20, longOutput) }, 2 * longConversations},
 	} {
-		parts, tokens, err := partsOf(pipe, kind.source(), kind.skip, 100)
+		parts, tokens, err := measureSteps(pipe, kind.source(), kind.skip, 100)
 		if err != nil {
 			return nil, err
 		}
-		f, err := drive(ctx, kind.name, w.penstock.URL, w.penstock, longStreams, s.window, kind.source())
+		f, err := runLoad(ctx, kind.name, w.penstock.URL, w.penstock, longStreams, s.window, kind.source())
 		if err != nil {
 			return nil, err
 		}
 		fmt.Fprintf(os.Stderr, "%-6s %-9s %7d %10.0f %10s %12.0f %9.2f %9.2f   parts in µs: %v\n", "", f.Name, tokens, f.Requests, "", f.CPU, f.First.P50, f.First.P99, parts)
-		all = append(all, long{f, tokens, parts})
+		all = append(all, longFigures{f, tokens, parts})
 	}
 	return all, nil
 }

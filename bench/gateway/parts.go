@@ -14,17 +14,17 @@ import (
 	"penstock/internal/replay"
 )
 
-// part is one step of what a gateway does with a request before anything comes back.
-type part struct {
+// stepTime is the time of one step of a gateway's work on a request before the first response byte.
+type stepTime struct {
 	Name string  `json:"part"`
-	US   float64 `json:"us"` // median, of one goroutine that does nothing else
+	US   float64 `json:"us"` // median, on a single otherwise idle goroutine
 }
 
-// partsOf measures the steps of requests of a workload by themselves, with the code that the
-// gateway runs: parse (JSON to a request), template (a conversation to its text), tokenize,
-// hash (blocks and their chain), match (against an index of a worker that has what came
-// before), and forward (the frame to the worker, without the adapter's body and the network).
-func partsOf(pipe *prep.Pipeline, source replay.Source, skip, n int) ([]part, int, error) {
+// measureSteps measures the steps of a workload's requests separately, with the gateway's code: parse (JSON
+// to a request), template (a conversation to its text), tokenize, hash (blocks and their chain), match
+// (against the index of a worker with the earlier prompts), and forward (the frame to the worker, without the
+// adapter's body and the network).
+func measureSteps(pipe *prep.Pipeline, source replay.Source, skip, n int) ([]stepTime, int, error) {
 	hasher, err := kv.NewHasher(blockSize, kv.Salt{})
 	if err != nil {
 		return nil, 0, err
@@ -58,21 +58,21 @@ func partsOf(pipe *prep.Pipeline, source replay.Source, skip, n int) ([]part, in
 		for j, m := range q.Messages {
 			chat.Messages[j] = prep.Message{Role: m.Role, Content: m.Content}
 		}
-		segments, err := pipe.Render(chat)
+		segments, err := pipe.RenderChat(chat)
 		if err != nil {
 			return nil, 0, err
 		}
 		at[2] = time.Now()
 		ids = pipe.EncodeSegments(ids[:0], segments)
 		at[3] = time.Now()
-		blocks = hasher.Blocks(blocks[:0], ids, nil)
+		blocks = hasher.AppendBlockHashes(blocks[:0], ids, nil)
 		chain = kv.AppendChain(chain[:0], blocks)
 		at[4] = time.Now()
 		index.Match(&match, chain, nil)
 		at[5] = time.Now()
 		frame = engine.AppendRequest(frame[:0], &engine.Request{ID: "bench", Attempt: 1, Choices: 1, Prompt: ids, Stop: engine.Stop{MaxTokens: 1}, Logprobs: -1})
 		at[6] = time.Now()
-		index.Apply(worker, kv.Event{Kind: kv.Stored, Blocks: blocks})
+		index.ApplyEvent(worker, kv.Event{Kind: kv.Stored, Blocks: blocks})
 		if i < skip {
 			continue
 		}
@@ -81,15 +81,15 @@ func partsOf(pipe *prep.Pipeline, source replay.Source, skip, n int) ([]part, in
 			times[p] = append(times[p], at[p+1].Sub(at[p]))
 		}
 	}
-	var all []part
+	var all []stepTime
 	var sum float64
 	for p, name := range []string{"parse", "template", "tokenize", "hash", "match", "forward"} {
 		slices.Sort(times[p])
 		us := float64(times[p][len(times[p])/2].Nanoseconds()) / 1000
 		sum += us
-		all = append(all, part{name, us})
+		all = append(all, stepTime{name, us})
 	}
-	return append(all, part{"sum", sum}), tokens / n, nil
+	return append(all, stepTime{"sum", sum}), tokens / n, nil
 }
 
-func (p part) String() string { return fmt.Sprintf("%s %.0f", p.Name, p.US) }
+func (p stepTime) String() string { return fmt.Sprintf("%s %.0f", p.Name, p.US) }

@@ -12,18 +12,17 @@ import (
 	"penstock/internal/replay"
 )
 
-// library makes texts from lines of English, by a seed. What it makes is as it stands in
-// JSON, so that a body of hundreds of kilobytes costs whoever sends it next to nothing.
-type library struct {
-	lines [][]byte // each a line with its end, as in a JSON string
+// textLibrary makes texts from lines of English, by a seed. Its texts are already JSON-escaped, so that
+// sending a body of hundreds of kilobytes costs next to nothing.
+type textLibrary struct {
+	lines [][]byte // with line end, as in a JSON string
 	rng   *rand.Rand
-	// perToken is the bytes of JSON of a token, so that texts have about as many tokens
-	// as are asked for.
-	perToken float64
+	// bytesPerToken is the JSON bytes of a token, so that texts have about the requested number of tokens.
+	bytesPerToken float64
 }
 
-func newLibrary(text string, pipe *prep.Pipeline, seed uint64) (*library, error) {
-	l := &library{rng: rand.New(rand.NewPCG(seed, 0))}
+func newTextLibrary(text string, pipe *prep.Pipeline, seed uint64) (*textLibrary, error) {
+	l := &textLibrary{rng: rand.New(rand.NewPCG(seed, 0))}
 	tokens, bytes := 0, 0
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); len(line) <= 30 {
@@ -44,29 +43,29 @@ func newLibrary(text string, pipe *prep.Pipeline, seed uint64) (*library, error)
 	if len(l.lines) < 4000 {
 		return nil, errors.New("the text has fewer than 4,000 lines of 30 characters: take a larger one")
 	}
-	l.perToken = float64(bytes) / float64(tokens)
+	l.bytesPerToken = float64(bytes) / float64(tokens)
 	return l, nil
 }
 
-// text appends a text of about so many tokens, never the same twice.
-func (l *library) text(dst []byte, tokens int) []byte {
-	for end := len(dst) + int(float64(tokens)*l.perToken); len(dst) < end; {
+// appendText appends a text of about this many tokens, never the same twice.
+func (l *textLibrary) appendText(dst []byte, tokens int) []byte {
+	for end := len(dst) + int(float64(tokens)*l.bytesPerToken); len(dst) < end; {
 		dst = append(dst, l.lines[l.rng.IntN(len(l.lines))]...)
 	}
 	return dst
 }
 
-// message appends a message with such a text to a conversation.
-func (l *library) message(talk []byte, role string, tokens int) []byte {
+// appendMessage appends a message with such a text to a conversation.
+func (l *textLibrary) appendMessage(talk []byte, role string, tokens int) []byte {
 	if len(talk) > 0 {
 		talk = append(talk, ',')
 	}
 	talk = append(talk, `{"role":"`+role+`","content":"`...)
-	return append(l.text(talk, tokens), `"}`...)
+	return append(l.appendText(talk, tokens), `"}`...)
 }
 
-// body returns a request for a streamed answer to a conversation.
-func body(talk []byte, output int) json.RawMessage {
+// newRequestBody returns a request for a streamed response to a conversation.
+func newRequestBody(talk []byte, output int) json.RawMessage {
 	b := make([]byte, 0, len(talk)+192)
 	b = append(b, `{"model":"bench","stream":true,"stream_options":{"include_usage":true},"temperature":0,"max_tokens":`...)
 	b = strconv.AppendInt(b, int64(output), 10)
@@ -74,44 +73,43 @@ func body(talk []byte, output int) json.RawMessage {
 	return append(append(b, talk...), "]}"...)
 }
 
-// apart is a workload of conversations of one message that share nothing. With ready set it
-// gives those in turn, else it makes each when it is asked for.
-type apart struct {
-	library       *library
+// distinctChats is a workload of single-message conversations which share nothing. With ready set it cycles
+// through those, otherwise it makes each on demand.
+type distinctChats struct {
+	library       *textLibrary
 	ready         []json.RawMessage
 	input, output int
 	talk          []byte
 	next          int
 }
 
-// made makes n of the requests ahead.
-func (a *apart) made(n int) *apart {
+// prebuild builds n of the requests in advance.
+func (a *distinctChats) prebuild(n int) *distinctChats {
 	for range n {
-		a.ready = append(a.ready, body(a.library.message(nil, "user", a.input), a.output))
+		a.ready = append(a.ready, newRequestBody(a.library.appendMessage(nil, "user", a.input), a.output))
 	}
 	return a
 }
 
-func (a *apart) Next(r *replay.Request) error {
+func (a *distinctChats) Next(r *replay.Request) error {
 	var b json.RawMessage
 	if len(a.ready) > 0 {
 		b = a.ready[a.next%len(a.ready)]
 	} else {
-		a.talk = a.library.message(a.talk[:0], "user", a.input)
-		b = body(a.talk, a.output)
+		a.talk = a.library.appendMessage(a.talk[:0], "user", a.input)
+		b = newRequestBody(a.talk, a.output)
 	}
 	*r = replay.Request{Index: a.next, Input: a.input, Output: a.output, Payload: b}
 	a.next++
 	return nil
 }
 
-func (a *apart) Close() error { return nil }
+func (a *distinctChats) Close() error { return nil }
 
-// growing is a workload of so many conversations at once, which grow by an answer and a
-// question with each request, a turn of each in turn. Their first requests, as many as there
-// are conversations, are about input tokens long.
-type growing struct {
-	library *library
+// growingChats is a workload of several conversations, which grow by a response and a question with each
+// request, in turn. Their first requests, one per conversation, are about input tokens long.
+type growingChats struct {
+	library *textLibrary
 	talks   [][]byte
 	input   int
 	output  int
@@ -119,25 +117,25 @@ type growing struct {
 	limit   int // requests; 0 is no end
 }
 
-const each = 100 // tokens of an answer, and of a question
+const turnTokens = 100 // tokens of a response, and of a question
 
-func newGrowing(l *library, conversations, input, output int) *growing {
-	return &growing{library: l, talks: make([][]byte, conversations), input: input, output: output}
+func newGrowingChats(l *textLibrary, conversations, input, output int) *growingChats {
+	return &growingChats{library: l, talks: make([][]byte, conversations), input: input, output: output}
 }
 
-func (g *growing) Next(r *replay.Request) error {
+func (g *growingChats) Next(r *replay.Request) error {
 	if g.limit > 0 && g.next == g.limit {
 		return io.EOF
 	}
 	t := &g.talks[g.next%len(g.talks)]
 	if len(*t) == 0 {
-		*t = g.library.message(nil, "user", g.input)
+		*t = g.library.appendMessage(nil, "user", g.input)
 	} else {
-		*t = g.library.message(g.library.message(*t, "assistant", each), "user", each)
+		*t = g.library.appendMessage(g.library.appendMessage(*t, "assistant", turnTokens), "user", turnTokens)
 	}
-	*r = replay.Request{Index: g.next, Input: g.input, Output: g.output, Payload: body(*t, g.output)}
+	*r = replay.Request{Index: g.next, Input: g.input, Output: g.output, Payload: newRequestBody(*t, g.output)}
 	g.next++
 	return nil
 }
 
-func (g *growing) Close() error { return nil }
+func (g *growingChats) Close() error { return nil }

@@ -7,30 +7,29 @@ import (
 	"penstock/core/kv"
 )
 
-// bitmaps is the baseline: the least that can hold the same facts. One open-addressing
-// table, sized before the first store, has for each prefix its SeqHash and one bit per
-// worker. A row of up to 256 workers lies beside its key; of more, in an array of rows, so
-// that empty slots cost two words. The table is two thirds full at most.
+// bitmapTable is the baseline: the smallest structure which can hold the same facts. One open-addressing
+// table, sized before the first store, has for each prefix its SeqHash and one bit per worker. A row of up to
+// 256 workers is next to its key; larger rows are in an array, so that empty slots cost two words. The table
+// is at most two thirds full.
 //
-// One writer may run beside readers: words are stored and loaded atomically, a key
-// after its row. It is a floor and not a product: it knows one tier, keys stay when their
-// last holder leaves, a worker that leaves costs a pass over all, it cannot grow, and
-// nothing bounds it.
-type bitmaps struct {
+// One writer may run beside readers: words are stored and loaded atomically, a key after its row. It is a
+// lower bound and not a product: it has one tier, keeps keys after their last holder is removed, needs a full
+// pass to remove a worker, cannot grow, and is unbounded.
+type bitmapTable struct {
 	words  int // of a row
-	stride int // of a slot: the key, then the row or its place in rows
+	stride int // of a slot: the key, then the row or its index in rows
 	slots  []uint64
 	size   uint64 // in slots
 	rows   []uint64
 	used   int
 }
 
-// inlineWords is the longest row that lies beside its key.
+// inlineWords is the longest row stored next to its key.
 const inlineWords = 4
 
-// newBitmaps returns a table for prefixes distinct prefixes and workers workers.
-func newBitmaps(workers, prefixes int) *bitmaps {
-	t := &bitmaps{words: (workers + 63) / 64, size: uint64(prefixes)*3/2 + 1}
+// newBitmapTable returns a table for prefixes distinct prefixes and workers workers.
+func newBitmapTable(workers, prefixes int) *bitmapTable {
+	t := &bitmapTable{words: (workers + 63) / 64, size: uint64(prefixes)*3/2 + 1}
 	t.stride = 1 + t.words
 	if t.words > inlineWords {
 		t.stride = 2
@@ -40,7 +39,7 @@ func newBitmaps(workers, prefixes int) *bitmaps {
 	return t
 }
 
-// bitmapBytes is what newBitmaps allocates.
+// bitmapBytes is the allocation of newBitmapTable.
 func bitmapBytes(workers, prefixes int) int {
 	words := (workers + 63) / 64
 	if words > inlineWords {
@@ -49,9 +48,9 @@ func bitmapBytes(workers, prefixes int) int {
 	return 8 * (prefixes * 3 / 2 * (1 + words))
 }
 
-// find returns the slot of seq, or the free one where it belongs. A SeqHash is a hash
-// already: its high bits choose the slot.
-func (t *bitmaps) find(seq kv.SeqHash) (at int, found bool) {
+// findSlot returns the slot of seq, or the free one where it belongs. A SeqHash is already a hash: its high
+// bits choose the slot.
+func (t *bitmapTable) findSlot(seq kv.SeqHash) (at int, found bool) {
 	hi, _ := bits.Mul64(uint64(seq), t.size)
 	at = int(hi) * t.stride
 	for {
@@ -67,8 +66,8 @@ func (t *bitmaps) find(seq kv.SeqHash) (at int, found bool) {
 	}
 }
 
-// row returns the words of the slot at.
-func (t *bitmaps) row(at int) []uint64 {
+// rowAt returns the words of the slot at.
+func (t *bitmapTable) rowAt(at int) []uint64 {
 	if t.rows == nil {
 		return t.slots[at+1 : at+t.stride]
 	}
@@ -76,52 +75,52 @@ func (t *bitmaps) row(at int) []uint64 {
 	return t.rows[from : from+t.words]
 }
 
-// store says that worker w holds the prefixes in chain.
-func (t *bitmaps) store(w int, chain []kv.SeqHash) {
+// storeChain records that worker w holds the prefixes in chain.
+func (t *bitmapTable) storeChain(w int, chain []kv.SeqHash) {
 	for _, seq := range chain {
-		at, found := t.find(seq)
+		at, found := t.findSlot(seq)
 		if !found {
 			t.used++
 			if t.rows != nil {
 				t.slots[at+1] = uint64((t.used - 1) * t.words)
 			}
 		}
-		atomic.OrUint64(&t.row(at)[w/64], 1<<(w%64))
+		atomic.OrUint64(&t.rowAt(at)[w/64], 1<<(w%64))
 		if !found {
 			atomic.StoreUint64(&t.slots[at], uint64(seq))
 		}
 	}
 }
 
-// remove says that worker w no longer holds the prefixes in seqs.
-func (t *bitmaps) remove(w int, seqs []kv.SeqHash) {
+// removeSeqs records that worker w no longer holds the prefixes in seqs.
+func (t *bitmapTable) removeSeqs(w int, seqs []kv.SeqHash) {
 	for _, seq := range seqs {
-		if at, found := t.find(seq); found {
-			atomic.AndUint64(&t.row(at)[w/64], ^uint64(1<<(w%64)))
+		if at, found := t.findSlot(seq); found {
+			atomic.AndUint64(&t.rowAt(at)[w/64], ^uint64(1<<(w%64)))
 		}
 	}
 }
 
-// holds reports whether worker w holds seq.
-func (t *bitmaps) holds(w int, seq kv.SeqHash) bool {
-	at, found := t.find(seq)
-	return found && t.row(at)[w/64]>>(w%64)&1 != 0
+// workerHolds reports whether worker w holds seq.
+func (t *bitmapTable) workerHolds(w int, seq kv.SeqHash) bool {
+	at, found := t.findSlot(seq)
+	return found && t.rowAt(at)[w/64]>>(w%64)&1 != 0
 }
 
-// answer is what a walk finds: the sets of workers that hold exactly so many leading
-// blocks, shallowest first, and its memory.
-type answer struct {
+// walkAnswer is the result of a walk: the sets of workers which hold exactly this many leading blocks,
+// shallowest first, and its memory.
+type walkAnswer struct {
 	depths []int
 	sets   []uint64 // a row for each of depths
 	active []uint64
 }
 
-// walk asks block after block which workers hold it, until none of those that held all
-// before is left. It is exact for every worker whatever was removed.
-func (t *bitmaps) walk(a *answer, chain []kv.SeqHash) {
+// walkChain checks block after block which workers hold it, until no worker which held all earlier blocks is
+// left. It is exact for every worker whatever was removed.
+func (t *bitmapTable) walkChain(a *walkAnswer, chain []kv.SeqHash) {
 	a.depths, a.sets = a.depths[:0], a.sets[:0]
 	if t.words == 1 {
-		t.walkWord(a, chain)
+		t.walkChainWord(a, chain)
 		return
 	}
 	if a.active == nil {
@@ -132,11 +131,11 @@ func (t *bitmaps) walk(a *answer, chain []kv.SeqHash) {
 	}
 	depth := 0
 	for ; depth < len(chain); depth++ {
-		at, found := t.find(chain[depth])
+		at, found := t.findSlot(chain[depth])
 		if !found {
 			break
 		}
-		row := t.row(at)
+		row := t.rowAt(at)
 		var lost, left uint64
 		for i, active := range a.active {
 			still := active & atomic.LoadUint64(&row[i])
@@ -147,7 +146,7 @@ func (t *bitmaps) walk(a *answer, chain []kv.SeqHash) {
 			continue
 		}
 		if depth > 0 {
-			a.lose(depth, row)
+			a.endRuns(depth, row)
 		} else {
 			for i := range a.active {
 				a.active[i] = atomic.LoadUint64(&row[i])
@@ -163,8 +162,8 @@ func (t *bitmaps) walk(a *answer, chain []kv.SeqHash) {
 	}
 }
 
-// lose ends the run of the active workers that are not in row.
-func (a *answer) lose(depth int, row []uint64) {
+// endRuns ends the run of the active workers which are not in row.
+func (a *walkAnswer) endRuns(depth int, row []uint64) {
 	a.depths = append(a.depths, depth)
 	for i, active := range a.active {
 		still := active & atomic.LoadUint64(&row[i])
@@ -173,12 +172,12 @@ func (a *answer) lose(depth int, row []uint64) {
 	}
 }
 
-// walkWord is walk for up to 64 workers.
-func (t *bitmaps) walkWord(a *answer, chain []kv.SeqHash) {
+// walkChainWord is walkChain for up to 64 workers.
+func (t *bitmapTable) walkChainWord(a *walkAnswer, chain []kv.SeqHash) {
 	var active uint64
 	depth := 0
 	for ; depth < len(chain); depth++ {
-		at, found := t.find(chain[depth])
+		at, found := t.findSlot(chain[depth])
 		if !found {
 			break
 		}
@@ -199,28 +198,28 @@ func (t *bitmaps) walkWord(a *answer, chain []kv.SeqHash) {
 	}
 }
 
-// best returns the depth of the deepest run.
-func (a *answer) best() int {
+// deepestRun returns the depth of the deepest run.
+func (a *walkAnswer) deepestRun() int {
 	if len(a.depths) == 0 {
 		return 0
 	}
 	return a.depths[len(a.depths)-1]
 }
 
-// gallop returns how many leading blocks some worker holds, by doubling and then halving
-// steps. That is the best worker's depth as long as every worker that holds a block holds
-// all before it, which an eviction in the middle ends; and it does not say which worker.
-func (t *bitmaps) gallop(chain []kv.SeqHash) int {
+// gallopDepth returns how many leading blocks some worker holds, by doubling and then halving steps. That is
+// the best worker's depth only while every worker which holds a block holds all before it, which evictions
+// break; and it does not identify the worker.
+func (t *bitmapTable) gallopDepth(chain []kv.SeqHash) int {
 	held, beyond := 0, len(chain)+1
 	for step := 1; held+step <= len(chain); step *= 2 {
-		if !t.any(chain[held+step-1]) {
+		if !t.anyHolds(chain[held+step-1]) {
 			beyond = held + step
 			break
 		}
 		held += step
 	}
 	for held+1 < beyond {
-		if mid := (held + beyond) / 2; t.any(chain[mid-1]) {
+		if mid := (held + beyond) / 2; t.anyHolds(chain[mid-1]) {
 			held = mid
 		} else {
 			beyond = mid
@@ -229,13 +228,13 @@ func (t *bitmaps) gallop(chain []kv.SeqHash) int {
 	return held
 }
 
-// any reports whether some worker holds seq.
-func (t *bitmaps) any(seq kv.SeqHash) bool {
-	at, found := t.find(seq)
+// anyHolds reports whether some worker holds seq.
+func (t *bitmapTable) anyHolds(seq kv.SeqHash) bool {
+	at, found := t.findSlot(seq)
 	if !found {
 		return false
 	}
-	row := t.row(at)
+	row := t.rowAt(at)
 	for i := range row {
 		if atomic.LoadUint64(&row[i]) != 0 {
 			return true

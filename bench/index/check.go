@@ -10,14 +10,14 @@ import (
 	"penstock/core/splitmix"
 )
 
-// cache is the blocks of one worker by when they were used last.
-type cache struct {
-	order list.List // of kv.SeqHash, the latest first
+// lruCache is the blocks of one worker in LRU order.
+type lruCache struct {
+	order list.List // of kv.SeqHash, the most recent first
 	at    map[kv.SeqHash]*list.Element
 }
 
-// touch makes seq the latest and reports whether it was there.
-func (c *cache) touch(seq kv.SeqHash) bool {
+// touchBlock makes seq the most recent and reports whether it was present.
+func (c *lruCache) touchBlock(seq kv.SeqHash) bool {
 	if e, ok := c.at[seq]; ok {
 		c.order.MoveToFront(e)
 		return true
@@ -26,16 +26,16 @@ func (c *cache) touch(seq kv.SeqHash) bool {
 	return false
 }
 
-// oldest removes the block that was not used for longest.
-func (c *cache) oldest() kv.SeqHash {
+// evictOldest removes the least recently used block.
+func (c *lruCache) evictOldest() kv.SeqHash {
 	e := c.order.Back()
 	seq := c.order.Remove(e).(kv.SeqHash)
 	delete(c.at, seq)
 	return seq
 }
 
-// remove removes seq and reports whether it was there.
-func (c *cache) remove(seq kv.SeqHash) bool {
+// removeBlock removes seq and reports whether it was present.
+func (c *lruCache) removeBlock(seq kv.SeqHash) bool {
 	e, ok := c.at[seq]
 	if ok {
 		c.order.Remove(e)
@@ -44,29 +44,28 @@ func (c *cache) remove(seq kv.SeqHash) bool {
 	return ok
 }
 
-// eviction is an order in which a full cache gives up blocks.
-type eviction struct {
+// evictionOrder is an order in which a full cache evicts blocks.
+type evictionOrder struct {
 	name string
-	// rootFirst has the first block of a prompt be the oldest one, so that an eviction leaves
-	// a prompt without its beginning.
+	// rootFirst makes the first block of a prompt the oldest, so that an eviction removes a prompt's
+	// beginning.
 	rootFirst bool
-	// holes is how many blocks of each prompt, wherever they are, are evicted
-	// besides.
+	// holes is how many additional blocks of each prompt are evicted, anywhere in it.
 	holes int
 }
 
-var evictions = [...]eviction{{name: "leaf first"}, {name: "root first", rootFirst: true}, {name: "leaf first and holes", holes: 3}}
+var evictions = [...]evictionOrder{{name: "leaf first"}, {name: "root first", rootFirst: true}, {name: "leaf first and holes", holes: 3}}
 
-// replay looks each request up and then stores it on worker i mod N, whose cache is
-// bounded, and holds every answer, before and after, against the oracle.
-func (s *settings) replay(w *workload) error {
+// checkReplay looks each request up and then stores it on worker i mod N, whose cache is bounded, and
+// compares every answer, before and after, with the oracle.
+func (s *indexSettings) checkReplay(w *requestSet) error {
 	fmt.Println(w)
 	for _, n := range s.workers {
 		if n < 0 {
 			continue
 		}
 		for _, how := range evictions {
-			if err := replayed(w, n, s.cache, how); err != nil {
+			if err := replayWith(w, n, s.cache, how); err != nil {
 				return fmt.Errorf("%d workers, %s: %w", n, how.name, err)
 			}
 		}
@@ -74,31 +73,31 @@ func (s *settings) replay(w *workload) error {
 	return nil
 }
 
-func replayed(w *workload, workers, bound int, how eviction) error {
-	index, err := newPrefix()
+func replayWith(w *requestSet, workers, bound int, how evictionOrder) error {
+	index, err := newPrefixSubject()
 	if err != nil {
 		return err
 	}
-	r := replayer{eviction: how, bound: bound, index: index, truth: newOracle(w.unique), caches: make([]cache, workers)}
+	r := boundedReplay{evictionOrder: how, bound: bound, index: index, truth: newHolderOracle(w.unique), caches: make([]lruCache, workers)}
 	for i := range r.caches {
 		r.caches[i].at = map[kv.SeqHash]*list.Element{}
 	}
 	fmt.Fprintf(os.Stderr, "%d workers: %s\n", workers, how.name)
-	ask := index.reader().(picker)
-	var before agreement
+	ask := index.newReader().(overlapReader)
+	var before answerAgreement
 	var got []kv.Overlap
-	var want []held
+	var want []holderDepth
 	for i := range w.requests {
 		q := &w.requests[i]
-		got, want = ask.overlaps(got[:0], q.chain), r.truth.match(want[:0], q.chain)
-		before.one(got, want)
+		got, want = ask.appendOverlaps(got[:0], q.chain), r.truth.matchHolders(want[:0], q.chain)
+		before.compareOne(got, want)
 		if before.wrong > 0 {
 			return fmt.Errorf("request %d: %d workers are matched, want %d, or other depths", i, len(got), len(want))
 		}
-		r.serve(i%workers, q)
+		r.serveRequest(i%workers, q)
 	}
-	var after agreement
-	after.compare(ask, r.truth, w, 1000)
+	var after answerAgreement
+	after.compareAnswers(ask, r.truth, w, 1000)
 	stats := index.index.Stats()
 	if err := index.index.Check(); err != nil {
 		return err
@@ -107,25 +106,25 @@ func replayed(w *workload, workers, bound int, how eviction) error {
 		return fmt.Errorf("%d of %d answers are wrong in the end, and %d entries are held, want %d", after.wrong, after.asked, stats.Entries, r.truth.entries)
 	}
 	fmt.Printf("%d workers of %d blocks, %s: %d answers exact for every worker, %d blocks matched (%.2f %% of the oracle's), %d evicted, %d held\n",
-		workers, bound, how.name, before.asked+after.asked, before.found, 100*before.share(), r.evicted, stats.Entries)
+		workers, bound, how.name, before.asked+after.asked, before.found, 100*before.matchedShare(), r.evicted, stats.Entries)
 	return nil
 }
 
-// replayer is workers with bounded caches, of which index and oracle hear the same.
-type replayer struct {
-	eviction
+// boundedReplay is a set of workers with bounded caches, which feed both index and oracle.
+type boundedReplay struct {
+	evictionOrder
 	bound   int
 	index   prefixSubject
-	truth   *oracle
-	caches  []cache
+	truth   *holderOracle
+	caches  []lruCache
 	evicted int
 	rng     splitmix.Source
 	seqs    []kv.SeqHash
 }
 
-// serve has worker w compute q. Blocks that it has are not stored again, as an engine does
-// it: the event begins where the worker's own prefix ends, and leaves out nothing after.
-func (r *replayer) serve(w int, q *request) {
+// serveRequest makes worker w compute q. Cached blocks are not stored again, as in an engine: the event
+// starts where the worker's own prefix ends, and includes everything after.
+func (r *boundedReplay) serveRequest(w int, q *request) {
 	c := &r.caches[w]
 	own := 0
 	for own < len(q.chain) && c.at[q.chain[own]] != nil {
@@ -135,29 +134,29 @@ func (r *replayer) serve(w int, q *request) {
 		if !r.rootFirst {
 			i = len(q.chain) - 1 - i // the last block becomes the oldest
 		}
-		c.touch(q.chain[i])
+		c.touchBlock(q.chain[i])
 	}
 	for from := own; from < len(q.chain); from += eventBlocks {
 		to := min(from+eventBlocks, len(q.chain))
-		r.index.store(w, q, from, to)
+		r.index.storeRange(w, q, from, to)
 		for _, seq := range q.chain[from:to] {
-			r.truth.store(w, seq)
+			r.truth.addHolder(w, seq)
 		}
 	}
 	r.seqs = r.seqs[:0]
 	for range r.holes {
-		if seq := q.chain[r.rng.Below(len(q.chain))]; c.remove(seq) {
+		if seq := q.chain[r.rng.Below(len(q.chain))]; c.removeBlock(seq) {
 			r.seqs = append(r.seqs, seq)
 		}
 	}
 	for len(c.at) > r.bound {
-		r.seqs = append(r.seqs, c.oldest())
+		r.seqs = append(r.seqs, c.evictOldest())
 	}
 	for some := range slices.Chunk(r.seqs, eventBlocks) {
-		r.index.remove(w, some)
+		r.index.removeSeqs(w, some)
 	}
 	for _, seq := range r.seqs {
-		r.truth.remove(w, seq)
+		r.truth.removeHolder(w, seq)
 	}
 	r.evicted += len(r.seqs)
 }

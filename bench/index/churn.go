@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	churnWorkers = 64      // at a time
-	churnBlocks  = 8_192   // cache of each
-	churnPrompts = 16      // common prompts that are in use at a time
-	churnRenew   = 5_000   // events after which one of them is another
-	churnLeave   = 100_000 // events after which a worker leaves and another comes
-	churnClear   = 370_000 // events after which a worker clears its cache
-	churnLongest = 600     // blocks of a prompt
-	churnPiece   = 64      // most blocks of an event
-	churnWarm    = 500_000 // events before the heap is looked at first: caches were full several times
-	churnWithin  = 0.05    // share by which the heap may be another
+	churnWorkers       = 64      // at a time
+	churnBlocks        = 8_192   // cache of each
+	churnPrompts       = 16      // common prompts in use at a time
+	churnRenewEvery    = 5_000   // events after which one of them is replaced
+	churnReplaceEvery  = 100_000 // events after which a worker is replaced
+	churnClearEvery    = 370_000 // events after which a worker clears its cache
+	churnMaxPrompt     = 600     // blocks of a prompt
+	churnMaxEvent      = 64      // most blocks of an event
+	churnWarmupEvents  = 500_000 // events before the first heap measurement: caches were full several times
+	churnHeapTolerance = 0.05    // allowed relative change of the heap
 )
 
-// churner makes events as engines do whose caches are full: prompts that are stored in
-// pieces, grow block by block and are evicted, while prompts go out of use and
-// workers leave. It allocates nothing after it was made, so that the heap is the index's.
+// churner makes the events of engines with full caches: prompts are stored in pieces, grow block by block and
+// are evicted, while prompts go out of use and workers are replaced. It does not allocate after it was made,
+// so that the heap is the index's.
 type churner struct {
 	index   *prefix.Index
 	rng     splitmix.Source
@@ -40,7 +40,7 @@ type churner struct {
 	gone    []kv.SeqHash
 }
 
-// churnWorker is a worker's cache: a ring of what it stored, prompt by prompt.
+// churnWorker is a worker's cache: a ring of its stored blocks, prompt by prompt.
 type churnWorker struct {
 	id         kv.WorkerID
 	leafFirst  bool
@@ -48,13 +48,13 @@ type churnWorker struct {
 	first      []bool // whether a prompt begins there
 	head, used int    // of the ring
 	open       kv.SeqHash
-	length     int // of the prompt that ends in open
+	length     int // of the prompt which ends in open
 	want       int
-	prompt     int // whose blocks it begins with
+	prompt     int // the common prompt at its beginning
 }
 
 func newChurner(index *prefix.Index) *churner {
-	c := &churner{index: index, rng: 3, workers: make([]churnWorker, churnWorkers), blocks: make([]kv.BlockHash, 0, churnPiece), gone: make([]kv.SeqHash, 0, churnLongest)}
+	c := &churner{index: index, rng: 3, workers: make([]churnWorker, churnWorkers), blocks: make([]kv.BlockHash, 0, churnMaxEvent), gone: make([]kv.SeqHash, 0, churnMaxPrompt)}
 	for i := range c.workers {
 		w := &c.workers[i]
 		w.ring, w.first = make([]kv.SeqHash, churnBlocks), make([]bool, churnBlocks)
@@ -64,36 +64,36 @@ func newChurner(index *prefix.Index) *churner {
 	}
 	for i := range c.prompts {
 		c.prompts[i] = make([]kv.BlockHash, 100)
-		c.renew(i)
+		c.renewPrompt(i)
 	}
 	return c
 }
 
-// renew replaces a common prompt.
-func (c *churner) renew(i int) {
+// renewPrompt replaces a common prompt.
+func (c *churner) renewPrompt(i int) {
 	for j := range c.prompts[i] {
 		c.prompts[i][j] = kv.BlockHash(c.rng.Next())
 	}
 }
 
-// step has a worker store something, and evict as much if it is full.
-func (c *churner) step() {
+// stepWorker makes a worker store something, and evict as much if it is full.
+func (c *churner) stepWorker() {
 	w := &c.workers[c.rng.Below(len(c.workers))]
 	if w.length >= w.want {
-		w.open, w.length, w.want = 0, 0, 1+c.rng.Below(churnLongest)
+		w.open, w.length, w.want = 0, 0, 1+c.rng.Below(churnMaxPrompt)
 		w.prompt = c.rng.Below(churnPrompts)
 	}
 	n := 1 // as while decoding
 	if c.rng.Below(3) == 0 {
-		n = min(1+c.rng.Below(churnPiece), w.want-w.length)
+		n = min(1+c.rng.Below(churnMaxEvent), w.want-w.length)
 	}
 	for w.used+n > len(w.ring) {
-		c.evict(w)
+		c.evictPrompt(w)
 	}
-	c.store(w, n)
+	c.storeBlocks(w, n)
 }
 
-func (c *churner) store(w *churnWorker, n int) {
+func (c *churner) storeBlocks(w *churnWorker, n int) {
 	common := c.prompts[w.prompt]
 	c.blocks = c.blocks[:0]
 	ev := kv.Event{Kind: kv.Stored, Start: uint32(w.length), Parent: w.open}
@@ -103,119 +103,119 @@ func (c *churner) store(w *churnWorker, n int) {
 			b = common[w.length]
 		}
 		at := (w.head + w.used) % len(w.ring)
-		w.open = kv.Extend(w.open, uint32(w.length), b)
+		w.open = kv.ExtendSeq(w.open, uint32(w.length), b)
 		w.ring[at], w.first[at] = w.open, w.length == 0
 		w.used++
 		w.length++
 		c.blocks = append(c.blocks, b)
 	}
 	ev.Blocks = c.blocks
-	c.apply(w, ev)
+	c.applyEvent(w, ev)
 }
 
-// evict removes the oldest prompt: of a worker that evicts leaf first all of it, in pieces
-// from its end; of another one a piece from its beginning.
-func (c *churner) evict(w *churnWorker) {
+// evictPrompt evicts the oldest prompt: for a leaf-first worker all of it, in pieces from its end; for others
+// a piece from its beginning.
+func (c *churner) evictPrompt(w *churnWorker) {
 	c.gone = c.gone[:0]
 	for w.used > 0 && len(c.gone) < cap(c.gone) && (len(c.gone) == 0 || !w.first[w.head]) {
 		c.gone = append(c.gone, w.ring[w.head])
 		w.head = (w.head + 1) % len(w.ring)
 		w.used--
-		if !w.leafFirst && len(c.gone) == churnPiece {
+		if !w.leafFirst && len(c.gone) == churnMaxEvent {
 			break
 		}
 	}
 	if w.leafFirst {
 		slices.Reverse(c.gone)
 	}
-	for piece := range slices.Chunk(c.gone, churnPiece) {
-		c.apply(w, kv.Event{Kind: kv.Removed, Seqs: piece})
+	for piece := range slices.Chunk(c.gone, churnMaxEvent) {
+		c.applyEvent(w, kv.Event{Kind: kv.Removed, Seqs: piece})
 	}
 }
 
-func (c *churner) apply(w *churnWorker, ev kv.Event) {
-	c.index.Apply(kv.Worker{ID: w.id}, ev)
+func (c *churner) applyEvent(w *churnWorker, ev kv.Event) {
+	c.index.ApplyEvent(kv.Worker{ID: w.id}, ev)
 	c.events++
 }
 
-// run applies events until there were so many, with all that churns.
-func (c *churner) run(events int) {
+// runEvents applies this many events, with all churn.
+func (c *churner) runEvents(events int) {
 	for until := c.events + events; c.events < until; {
 		before := c.events
-		c.step()
-		if every(before, c.events, churnRenew) {
-			c.renew(c.renewed % churnPrompts)
+		c.stepWorker()
+		if crossesMultiple(before, c.events, churnRenewEvery) {
+			c.renewPrompt(c.renewed % churnPrompts)
 			c.renewed++
 		}
-		if every(before, c.events, churnLeave) {
+		if crossesMultiple(before, c.events, churnReplaceEvery) {
 			w := &c.workers[c.rng.Below(len(c.workers))]
-			c.index.Drop(kv.Worker{ID: w.id})
+			c.index.DropWorker(kv.Worker{ID: w.id})
 			c.next++
 			w.id = c.next
-			w.empty()
+			w.clearCache()
 		}
-		if every(before, c.events, churnClear) {
+		if crossesMultiple(before, c.events, churnClearEvery) {
 			w := &c.workers[c.rng.Below(len(c.workers))]
-			c.apply(w, kv.Event{Kind: kv.Cleared})
-			w.empty()
+			c.applyEvent(w, kv.Event{Kind: kv.Cleared})
+			w.clearCache()
 		}
 	}
 }
 
-// every reports whether a multiple of n is among the numbers after before up to now.
-func every(before, now, n int) bool { return before/n != now/n }
+// crossesMultiple reports whether a multiple of n is in (before, now].
+func crossesMultiple(before, now, n int) bool { return before/n != now/n }
 
-func (w *churnWorker) empty() { w.head, w.used, w.length, w.want = 0, 0, 0, 0 }
+func (w *churnWorker) clearCache() { w.head, w.used, w.length, w.want = 0, 0, 0, 0 }
 
-// settle fills all caches again, without churn.
-func (c *churner) settle() {
-	for c.short() {
-		c.step()
+// fillCaches fills all caches again, without churn.
+func (c *churner) fillCaches() {
+	for c.hasRoom() {
+		c.stepWorker()
 	}
 }
 
-// short reports whether a cache has more room than an eviction frees.
-func (c *churner) short() bool {
-	return slices.ContainsFunc(c.workers, func(w churnWorker) bool { return w.used < len(w.ring)-churnLongest })
+// hasRoom reports whether a cache has more room than an eviction frees.
+func (c *churner) hasRoom() bool {
+	return slices.ContainsFunc(c.workers, func(w churnWorker) bool { return w.used < len(w.ring)-churnMaxPrompt })
 }
 
-// runChurn applies events and compares the heap before and after: when caches are as
-// full as they were, and when all workers have left.
+// runChurn applies events and compares the heap before and after: with equally full caches, and after all
+// workers were removed.
 func runChurn(out io.Writer, events int) error {
 	index, err := prefix.New(prefix.Config{})
 	if err != nil {
 		return fmt.Errorf("make index: %w", err)
 	}
 	c := newChurner(index)
-	bare := heap()
-	c.run(churnWarm)
-	c.settle()
-	full, entries := heap()-bare, index.Stats().Entries
+	bare := heapInUse()
+	c.runEvents(churnWarmupEvents)
+	c.fillCaches()
+	full, entries := heapInUse()-bare, index.Stats().Entries
 	fmt.Fprintf(out, "before: heap of the index %d bytes, %d entries, %.1f bytes each\n", full, entries, float64(full)/float64(entries))
 	c.events = 0
 	begin := time.Now()
-	c.run(events)
+	c.runEvents(events)
 	took := time.Since(begin)
-	c.settle()
-	after, now := heap()-bare, index.Stats().Entries
+	c.fillCaches()
+	after, now := heapInUse()-bare, index.Stats().Entries
 	fmt.Fprintf(out, "after %d events (%.0f/s) and %d workers: heap of the index %d bytes (%+.2f %%), %d entries, %.1f bytes each\n",
 		events, float64(events)/took.Seconds(), c.next, after, 100*float64(after-full)/float64(full), now, float64(after)/float64(now))
 	if err := index.Check(); err != nil {
 		return err
 	}
 	for i := range c.workers {
-		index.Drop(kv.Worker{ID: c.workers[i].id})
+		index.DropWorker(kv.Worker{ID: c.workers[i].id})
 	}
-	left := heap() - bare
+	left := heapInUse() - bare
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	fmt.Fprintf(out, "after all workers left: heap of the index %d bytes (%.2f %% of the full one), %d entries; the process has %d MiB of the system\n",
 		left, 100*float64(left)/float64(full), index.Stats().Entries, (m.Sys-m.HeapReleased)>>20)
 	runtime.KeepAlive(c)
 	switch each := float64(after) / float64(now) / (float64(full) / float64(entries)); {
-	case each > 1+churnWithin || each < 1-churnWithin:
+	case each > 1+churnHeapTolerance || each < 1-churnHeapTolerance:
 		return fmt.Errorf("churn: the bytes of an entry are %.3f of what they were", each)
-	case float64(left) > churnWithin*float64(full):
+	case float64(left) > churnHeapTolerance*float64(full):
 		return fmt.Errorf("churn: %d bytes are left of what nobody holds", left)
 	}
 	return nil

@@ -8,31 +8,31 @@ import (
 	"penstock/core/splitmix"
 )
 
-// setup is one cluster that is measured: request i is stored on worker i mod workers.
-type setup struct {
-	workers  int
-	everyone int // leading blocks of every request, which every worker holds
-	*workload
+// clusterSetup is one measured cluster: request i is stored on worker i mod workers.
+type clusterSetup struct {
+	workers      int
+	commonBlocks int // leading blocks of every request, held by every worker
+	*requestSet
 }
 
-// String names the setup as rows do.
-func (s *setup) String() string {
-	if s.everyone > 0 {
+// String names the setup as in rows.
+func (s *clusterSetup) String() string {
+	if s.commonBlocks > 0 {
 		return fmt.Sprintf("workers=%d+prompt", s.workers)
 	}
 	return fmt.Sprintf("workers=%d", s.workers)
 }
 
-// fill stores the workload, in events of at most eventBlocks blocks.
-func (s *setup) fill(store func(w int, r *request, from, to int)) {
+// fillIndex stores the workload, in events of at most eventBlocks blocks.
+func (s *clusterSetup) fillIndex(store func(w int, r *request, from, to int)) {
 	whole := func(w int, r *request, to int) {
 		for from := 0; from < to; from += eventBlocks {
 			store(w, r, from, min(from+eventBlocks, to))
 		}
 	}
-	if s.everyone > 0 {
+	if s.commonBlocks > 0 {
 		for w := range s.workers {
-			whole(w, &s.requests[0], s.everyone)
+			whole(w, &s.requests[0], s.commonBlocks)
 		}
 	}
 	for i := range s.requests {
@@ -40,9 +40,9 @@ func (s *setup) fill(store func(w int, r *request, from, to int)) {
 	}
 }
 
-// evict removes one in every blocks of what fill stored, wherever it is in its prompt: what
-// an engine does that evicts by age alone. Which ones follows from worker and prefix.
-func (s *setup) evict(every int, remove func(w int, seqs []kv.SeqHash)) {
+// evictShare removes one in every blocks of what fillIndex stored, anywhere in its prompt, as an engine which
+// evicts by age only. The choice depends on worker and prefix.
+func (s *clusterSetup) evictShare(every int, remove func(w int, seqs []kv.SeqHash)) {
 	for i := range s.requests {
 		w := i % s.workers
 		var seqs []kv.SeqHash
@@ -57,8 +57,8 @@ func (s *setup) evict(every int, remove func(w int, seqs []kv.SeqHash)) {
 	}
 }
 
-// heap returns the bytes of the heap that are in use after garbage is collected.
-func heap() int {
+// heapInUse returns the bytes of the heap in use after garbage collection.
+func heapInUse() int {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats
@@ -66,46 +66,45 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// truth fills an oracle.
-func (s *setup) truth() *oracle {
-	o := newOracle(s.unique)
-	s.fill(func(w int, r *request, from, to int) {
+// newTruth fills an oracle.
+func (s *clusterSetup) newTruth() *holderOracle {
+	o := newHolderOracle(s.unique)
+	s.fillIndex(func(w int, r *request, from, to int) {
 		for _, seq := range r.chain[from:to] {
-			o.store(w, seq)
+			o.addHolder(w, seq)
 		}
 	})
 	return o
 }
 
-// agreement is how answers compare with the truth.
-type agreement struct {
+// answerAgreement counts how answers compare with the truth.
+type answerAgreement struct {
 	asked, wrong   int // requests
-	found, matched int // blocks over all workers, of the subject and in truth
+	found, matched int // blocks over all workers, by the subject and by the oracle
 }
 
-// share returns the matched share.
-func (a agreement) share() float64 {
+// matchedShare returns the matched share.
+func (a answerAgreement) matchedShare() float64 {
 	if a.matched == 0 {
 		return 1
 	}
 	return float64(a.found) / float64(a.matched)
 }
 
-// compare holds the answers of p for at most most requests against the truth, for every
-// worker.
-func (a *agreement) compare(p picker, o *oracle, w *workload, most int) {
+// compareAnswers compares the answers of p for at most most requests with the truth, for every worker.
+func (a *answerAgreement) compareAnswers(p overlapReader, o *holderOracle, w *requestSet, most int) {
 	var got []kv.Overlap
-	var want []held
+	var want []holderDepth
 	step := max(1, (len(w.requests)+most-1)/most)
 	for i := 0; i < len(w.requests); i += step {
 		chain := w.requests[i].chain
-		got, want = p.overlaps(got[:0], chain), o.match(want[:0], chain)
-		a.one(got, want)
+		got, want = p.appendOverlaps(got[:0], chain), o.matchHolders(want[:0], chain)
+		a.compareOne(got, want)
 	}
 }
 
-// one compares one answer.
-func (a *agreement) one(got []kv.Overlap, want []held) {
+// compareOne compares one answer.
+func (a *answerAgreement) compareOne(got []kv.Overlap, want []holderDepth) {
 	a.asked++
 	same := len(got) == len(want)
 	for _, g := range got {

@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// histogram counts durations in steps of 1.6 %: 64 between a power of two of nanoseconds
-// and the next.
-type histogram struct {
+// latencyHistogram counts durations in steps of 1.6 %: 64 between consecutive powers of two of nanoseconds.
+type latencyHistogram struct {
 	counts [64 * 64]uint64
 	total  uint64
 }
 
 const stepBits = 6
 
-func (h *histogram) add(d time.Duration) {
+func (h *latencyHistogram) addDuration(d time.Duration) {
 	n := uint64(max(d, 0))
 	at := n
 	if over := bits.Len64(n) - stepBits - 1; over > 0 {
@@ -24,27 +23,27 @@ func (h *histogram) add(d time.Duration) {
 	h.total++
 }
 
-func (h *histogram) merge(o *histogram) {
+func (h *latencyHistogram) mergeCounts(o *latencyHistogram) {
 	for i, n := range o.counts {
 		h.counts[i] += n
 	}
 	h.total += o.total
 }
 
-// at returns the duration that a share of all do not exceed, 0 if there are none.
-func (h *histogram) at(share float64) time.Duration {
+// durationAt returns the duration which a share of all does not exceed, 0 without any.
+func (h *latencyHistogram) durationAt(share float64) time.Duration {
 	want := uint64(share * float64(h.total))
 	sum := uint64(0)
 	for i, n := range h.counts {
 		if sum += n; n > 0 && sum >= max(want, 1) {
-			return ceiling(uint64(i))
+			return bucketCeiling(uint64(i))
 		}
 	}
 	return 0
 }
 
-// ceiling returns the longest duration that is counted at i.
-func ceiling(i uint64) time.Duration {
+// bucketCeiling returns the longest duration counted at i.
+func bucketCeiling(i uint64) time.Duration {
 	over := i >> stepBits
 	if over <= 1 {
 		return time.Duration(i)

@@ -9,15 +9,14 @@ import (
 	"penstock/core/kv"
 )
 
-// rate is what goroutines that asked one question after another got through.
-type rate struct {
+// lookupRate is the throughput of goroutines which query in a loop.
+type lookupRate struct {
 	requests, blocks float64 // per second
 }
 
-// throughput has n goroutines ask for every request in turn, each from another place, for
-// at least window. What they ask is how deep the deepest run is, and how deep it ought to be
-// at least is what want says.
-func throughput(s subject, w *workload, n int, window time.Duration) (rate, error) {
+// measureThroughput makes n goroutines query every request in turn, each from another start, for at least
+// window. A query returns the depth of the deepest run, which is checked against the expected minimum.
+func measureThroughput(s indexSubject, w *requestSet, n int, window time.Duration) (lookupRate, error) {
 	var wait sync.WaitGroup
 	type share struct {
 		requests, blocks, deepest int
@@ -26,14 +25,14 @@ func throughput(s subject, w *workload, n int, window time.Duration) (rate, erro
 	begin := time.Now()
 	for g := range n {
 		wait.Go(func() {
-			r, at := s.reader(), g*len(w.requests)/n
+			r, at := s.newReader(), g*len(w.requests)/n
 			var sum share
 			for time.Since(begin) < window {
 				for range 64 {
 					chain := w.requests[at].chain
 					sum.requests++
 					sum.blocks += len(chain)
-					sum.deepest += r.lookup(chain)
+					sum.deepest += r.lookupDepth(chain)
 					if at++; at == len(w.requests) {
 						at = 0
 					}
@@ -51,26 +50,26 @@ func throughput(s subject, w *workload, n int, window time.Duration) (rate, erro
 		sum.deepest += s.deepest
 	}
 	if sum.deepest == 0 {
-		return rate{}, fmt.Errorf("throughput: nothing matched")
+		return lookupRate{}, fmt.Errorf("throughput: nothing matched")
 	}
-	return rate{float64(sum.requests) / took, float64(sum.blocks) / took}, nil
+	return lookupRate{float64(sum.requests) / took, float64(sum.blocks) / took}, nil
 }
 
-// latency has n goroutines time each question for window. It also returns how many answers
-// were not as deep as their request is long.
-func latency(s subject, w *workload, n int, window time.Duration) (histogram, int) {
+// measureLatency makes n goroutines time each query for window. It also returns how many answers were
+// shallower than their request.
+func measureLatency(s indexSubject, w *requestSet, n int, window time.Duration) (latencyHistogram, int) {
 	var wait sync.WaitGroup
-	all := make([]histogram, n)
+	all := make([]latencyHistogram, n)
 	short := make([]int, n)
 	begin := time.Now()
 	for g := range n {
 		wait.Go(func() {
-			r, at := s.reader(), g*len(w.requests)/n
+			r, at := s.newReader(), g*len(w.requests)/n
 			for before := begin; before.Sub(begin) < window; {
 				chain := w.requests[at].chain
 				before = time.Now()
-				depth := r.lookup(chain)
-				all[g].add(time.Since(before))
+				depth := r.lookupDepth(chain)
+				all[g].addDuration(time.Since(before))
 				if depth < len(chain) {
 					short[g]++
 				}
@@ -82,18 +81,18 @@ func latency(s subject, w *workload, n int, window time.Duration) (histogram, in
 	}
 	wait.Wait()
 	for g := 1; g < n; g++ {
-		all[0].merge(&all[g])
+		all[0].mergeCounts(&all[g])
 		short[0] += short[g]
 	}
 	return all[0], short[0]
 }
 
-// hashed is throughput on one goroutine with the hashing of the tokens in it, over a
-// sample of requests whose tokens fit in memory.
-func hashed(s subject, w *workload, window time.Duration) (rate, error) {
+// measureWithHashing is measureThroughput on one goroutine including the hashing of the tokens, over a sample
+// of requests whose tokens fit in memory.
+func measureWithHashing(s indexSubject, w *requestSet, window time.Duration) (lookupRate, error) {
 	h, err := kv.NewHasher(blockTokens, kv.Salt{})
 	if err != nil {
-		return rate{}, err
+		return lookupRate{}, err
 	}
 	step := (len(w.requests) + hashedSample - 1) / hashedSample
 	var tokens [][]kv.Token
@@ -101,40 +100,40 @@ func hashed(s subject, w *workload, window time.Duration) (rate, error) {
 		tokens = append(tokens, appendTokens(nil, w.requests[i].ids))
 	}
 	var chain []kv.SeqHash
-	var out rate
-	r, deepest := s.reader(), 0
+	var out lookupRate
+	r, deepest := s.newReader(), 0
 	begin := time.Now()
 	for at := 0; time.Since(begin) < window; at = (at + 1) % len(tokens) {
-		chain = h.Chain(chain[:0], tokens[at], nil)
-		deepest += r.lookup(chain)
+		chain = h.AppendSeqHashes(chain[:0], tokens[at], nil)
+		deepest += r.lookupDepth(chain)
 		out.requests++
 		out.blocks += float64(len(chain))
 	}
 	took := time.Since(begin).Seconds()
 	if deepest == 0 {
-		return rate{}, fmt.Errorf("throughput with hashing: nothing matched")
+		return lookupRate{}, fmt.Errorf("throughput with hashing: nothing matched")
 	}
-	return rate{out.requests / took, out.blocks / took}, nil
+	return lookupRate{out.requests / took, out.blocks / took}, nil
 }
 
 const hashedSample = 500
 
-// picks is the rate of one goroutine that asks how much every worker holds, and how many
-// workers an answer names.
-func picks(r picker, w *workload, window time.Duration) (perSecond, workers float64) {
+// measurePicks is the rate of one goroutine which queries the overlap of every worker, and the mean number of
+// workers in an answer.
+func measurePicks(r overlapReader, w *requestSet, window time.Duration) (perSecond, workers float64) {
 	var dst []kv.Overlap
 	asked, named := 0, 0
 	begin := time.Now()
 	for at := 0; time.Since(begin) < window; at = (at + 1) % len(w.requests) {
-		dst = r.overlaps(dst[:0], w.requests[at].chain)
+		dst = r.appendOverlaps(dst[:0], w.requests[at].chain)
 		asked++
 		named += len(dst)
 	}
 	return float64(asked) / time.Since(begin).Seconds(), float64(named) / float64(asked)
 }
 
-// median of what rounds measured; the machine is never quite quiet.
-func median(of []float64) float64 {
+// medianOf returns the median of the rounds; the machine is never quite idle.
+func medianOf(of []float64) float64 {
 	slices.Sort(of)
 	return of[len(of)/2]
 }

@@ -5,22 +5,20 @@ import (
 	"penstock/core/splitmix"
 )
 
-// The workload that is made up has the shape of Mooncake's trace of conversations, as far
-// as an index sees it: 12,031 requests, of 24 blocks of 512 tokens on average (768 of
-// 16), of 167 at the 99th percentile, some two thirds of which are new, all behind one
-// common block.
+// The generated workload has the shape of Mooncake's conversation trace, as far as an index sees it: 12,031
+// requests, of 24 blocks of 512 tokens on average (768 of 16), of 167 at the 99th percentile, about two
+// thirds of them new, all after one common block.
 const (
 	madeRequests  = 12_031
 	madeMean      = 2.6 // of the length's logarithm
 	madeDeviation = 1.089
 	madeMost      = 400 // blocks of 512 tokens
-	madeContinue  = 45  // percent of requests that try to go on with a conversation
-	madeLook      = 24  // conversations that such a request looks at
+	madeContinue  = 45  // percent of requests which try to continue a conversation
+	madeLook      = 24  // conversations which such a request considers
 )
 
-// makePrompts draws requests: each is as long as a log-normal draw says. Some go on with
-// the longest of a few recent conversations that is shorter than they are, the others begin
-// one.
+// makePrompts draws requests of log-normal length. Some continue the longest of a few recent conversations
+// which is shorter than they are, the others start one.
 func makePrompts(requests int) [][]uint64 {
 	rng := splitmix.Source(1)
 	next := uint64(1)

@@ -1,18 +1,17 @@
-// Command index measures core/prefix beside the least that can answer the same question:
-// a bare open-addressing table with a bitmap of workers for each prefix, of which a
-// prompt's blocks are looked up one after the other. Both are in one process, hold the same
-// and are asked the same, in turns, so that the ratio of the two means something on any machine.
-// For information the same table is also asked by doubling steps, which is faster and finds
-// the best length only. An oracle says what is true; the program fails if an answer for
-// any worker is another.
+// Command index measures core/prefix beside the simplest structure which can answer the same query: an
+// open-addressing table with a bitmap of workers for each prefix, in which a prompt's blocks are looked up
+// one after the other. Both are in one process, hold the same data and get the same queries, in turns, so
+// that their ratio is meaningful on any machine. For information the same table is also queried by doubling
+// steps, which is faster and finds only the best length. An oracle has the truth; the program fails if an
+// answer for any worker differs.
 //
-//	go run ./bench/index                              # a workload that is made up
+//	go run ./bench/index                              # a generated workload
 //	go run ./bench/index -trace mooncake.jsonl -json
 //	go run ./bench/index -check -trace mooncake.jsonl # the whole trace against the oracle, with evictions
 //	go run ./bench/index -churn 10000000              # does memory come back?
 //
-// It prints tables, then the same figures as "go test -bench" would, for tools/benchjson;
-// tools/bench/index.sh runs it and docs/index.md says what the figures mean.
+// It prints tables, then the same figures in the format of "go test -bench", for tools/benchjson;
+// tools/bench/index.sh runs it and docs/index.md explains the figures.
 package main
 
 import (
@@ -25,36 +24,36 @@ import (
 	"time"
 )
 
-// settings are the flags.
-type settings struct {
-	trace    string
-	requests int
-	workers  []int
-	prompt   int
-	window   time.Duration
-	rounds   int
-	evicts   int
-	memory   int64
-	json     bool
-	check    bool
-	cache    int
-	churn    int
+// indexSettings are the flags.
+type indexSettings struct {
+	trace      string
+	requests   int
+	workers    []int
+	prompt     int
+	window     time.Duration
+	rounds     int
+	evictEvery int
+	memory     int64
+	json       bool
+	check      bool
+	cache      int
+	churn      int
 }
 
 func main() {
-	s, err := parse()
+	s, err := parseFlags()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench/index:", err)
 		os.Exit(2)
 	}
-	if err := s.run(); err != nil {
+	if err := s.runAll(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/index:", err)
 		os.Exit(1)
 	}
 }
 
-func parse() (settings, error) {
-	var s settings
+func parseFlags() (indexSettings, error) {
+	var s indexSettings
 	var errs [2]error
 	workers := flag.String("workers", "8,64,256,7000,7000+", "numbers of workers; with + all of them hold a common prompt before each request")
 	flag.StringVar(&s.trace, "trace", "", "file of requests in Mooncake's form; empty is a workload that is made up")
@@ -62,7 +61,7 @@ func parse() (settings, error) {
 	flag.IntVar(&s.prompt, "prompt", 4, "blocks of 512 tokens of that common prompt")
 	flag.DurationVar(&s.window, "for", time.Second, "how long each measurement takes")
 	flag.IntVar(&s.rounds, "rounds", 3, "rounds of each throughput, of which the median counts")
-	flag.IntVar(&s.evicts, "evict", 1000, "one block in so many is evicted wherever it is, before the last measurements")
+	flag.IntVar(&s.evictEvery, "evict", 1000, "one block in so many is evicted wherever it is, before the last measurements")
 	flag.Int64Var(&s.memory, "memory", 3<<30, "bytes that the baseline may take; beyond, the first requests that fit are measured")
 	flag.BoolVar(&s.json, "json", false, "print one JSON document instead of tables")
 	flag.BoolVar(&s.check, "check", false, "measure nothing: replay the workload against the oracle, with bounded caches")
@@ -72,7 +71,7 @@ func parse() (settings, error) {
 	if flag.NArg() > 0 {
 		errs[0] = fmt.Errorf("%q is no flag: the trace is given with -trace", flag.Arg(0))
 	}
-	if s.window <= 0 || s.rounds < 1 || s.evicts < 1 || s.prompt < 1 || s.cache < 1 || s.requests < 0 || s.churn < 0 {
+	if s.window <= 0 || s.rounds < 1 || s.evictEvery < 1 || s.prompt < 1 || s.cache < 1 || s.requests < 0 || s.churn < 0 {
 		errs[1] = errors.New("-for, -rounds, -evict, -prompt and -cache must be above 0, -requests and -churn not below")
 	}
 	for word := range strings.SplitSeq(*workers, ",") {
@@ -89,51 +88,51 @@ func parse() (settings, error) {
 	return s, errors.Join(errs[:]...)
 }
 
-func (s *settings) run() error {
+func (s *indexSettings) runAll() error {
 	if s.churn > 0 {
 		return runChurn(os.Stdout, s.churn)
 	}
-	w, err := s.open()
+	w, err := s.openWorkload()
 	if err != nil {
 		return err
 	}
 	if s.check {
-		return s.replay(w)
+		return s.checkReplay(w)
 	}
-	var r report
-	r.note("%s", w)
-	wrong := s.measure(w, &r)
+	var r indexReport
+	r.addNote("%s", w)
+	wrong := s.measureSetups(w, &r)
 	if s.json {
-		return errors.Join(r.json(os.Stdout), wrong)
+		return errors.Join(r.printJSON(os.Stdout), wrong)
 	}
-	err = r.tables(os.Stdout)
-	r.lines(os.Stdout)
+	err = r.printTables(os.Stdout)
+	r.printBenchLines(os.Stdout)
 	return errors.Join(err, wrong)
 }
 
-// measure fills r with the figures of all setups, until one is wrong.
-func (s *settings) measure(w *workload, r *report) error {
+// measureSetups adds the figures of all setups to r, until one is wrong.
+func (s *indexSettings) measureSetups(w *requestSet, r *indexReport) error {
 	for _, n := range s.workers {
-		set, err := s.setup(w, n)
+		set, err := s.newSetup(w, n)
 		if err != nil {
 			return err
 		}
-		if set.workload != w {
-			r.note("%s: %s", set, set.workload)
+		if set.requestSet != w {
+			r.addNote("%s: %s", set, set.requestSet)
 		}
-		b := bench{setup: set, report: r, window: s.window, rounds: s.rounds, evicts: s.evicts, sample: len(w.requests)}
+		b := setupBench{clusterSetup: set, indexReport: r, window: s.window, rounds: s.rounds, evictEvery: s.evictEvery, sample: len(w.requests)}
 		if set.workers > 1000 {
-			b.sample = 150 // the oracle goes through all holders of each block
+			b.sample = 150 // the oracle visits all holders of each block
 		}
-		if err := b.run(); err != nil {
+		if err := b.runSteps(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// open reads or makes the workload.
-func (s *settings) open() (*workload, error) {
+// openWorkload reads or generates the workload.
+func (s *indexSettings) openWorkload() (*requestSet, error) {
 	name, prompts := "made up", [][]uint64(nil)
 	if s.trace == "" {
 		prompts = makePrompts(madeRequests)
@@ -144,19 +143,19 @@ func (s *settings) open() (*workload, error) {
 		}
 		name = "trace"
 	}
-	w, err := newWorkload(name, prompts)
+	w, err := newRequestSet(name, prompts)
 	if err != nil {
 		return nil, err
 	}
-	return w.first(s.requests)
+	return w.firstRequests(s.requests)
 }
 
-// setup returns the cluster of n workers, of -n with a common prompt, with as many requests
-// as the baseline has room for.
-func (s *settings) setup(w *workload, n int) (_ *setup, err error) {
-	out := &setup{workers: max(n, -n), workload: w}
+// newSetup returns the cluster of n workers, or of -n with a common prompt, with as many requests as the
+// baseline has room for.
+func (s *indexSettings) newSetup(w *requestSet, n int) (_ *clusterSetup, err error) {
+	out := &clusterSetup{workers: max(n, -n), requestSet: w}
 	for requests := len(w.requests); ; requests = requests * 3 / 4 {
-		if out.workload, err = w.first(requests); err != nil {
+		if out.requestSet, err = w.firstRequests(requests); err != nil {
 			return nil, err
 		}
 		if int64(bitmapBytes(out.workers, out.unique)) <= s.memory || requests < 2 {
@@ -164,8 +163,8 @@ func (s *settings) setup(w *workload, n int) (_ *setup, err error) {
 		}
 	}
 	if n < 0 {
-		out.everyone = s.prompt * perID
-		out.workload, err = out.behind(s.prompt)
+		out.commonBlocks = s.prompt * blocksPerID
+		out.requestSet, err = out.withCommonPrompt(s.prompt)
 	}
 	return out, err
 }

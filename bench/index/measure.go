@@ -10,112 +10,112 @@ import (
 	"penstock/core/kv"
 )
 
-// contender is a subject that is measured, and its name.
-type contender struct {
+// namedSubject is a measured subject with its name.
+type namedSubject struct {
 	name string
-	subject
+	indexSubject
 }
 
-// bench is the measurement of one setup.
-type bench struct {
-	*setup
-	*report
-	window time.Duration // of each measurement
-	rounds int           // of throughput, of which the median counts
-	evicts int           // one block in so many
-	sample int           // requests that are compared with the oracle
-	storm  steps
-	truth  *oracle
-	table  *bitmaps
-	prefix prefixSubject
-	all    []contender
+// setupBench is the measurement of one setup.
+type setupBench struct {
+	*clusterSetup
+	*indexReport
+	window     time.Duration // of each measurement
+	rounds     int           // of throughput; the median counts
+	evictEvery int           // one in this many blocks
+	sample     int           // requests compared with the oracle
+	storm      stormScript
+	truth      *holderOracle
+	table      *bitmapTable
+	prefix     prefixSubject
+	all        []namedSubject
 }
 
-// run measures everything and fails if an answer was wrong.
-func (b *bench) run() error {
+// runSteps measures everything and fails if an answer was wrong.
+func (b *setupBench) runSteps() error {
 	for _, step := range []struct {
 		name string
 		run  func() error
 	}{
-		{"build", b.build},
-		{"compare", func() error { return b.compare("Match") }},
-		{"throughput", func() error { return b.throughput("Lookup", 1, runtime.GOMAXPROCS(0)) }},
-		{"latency", func() error { return b.latency("Latency", 1, stormReaders) }},
-		{"hashing", b.hashing},
-		{"picks", b.picks},
-		{"storms", b.storms},
-		{"compare after the storms", func() error { return b.compare("Match-after-storm") }},
-		{"evict", b.evict},
+		{"build", b.buildIndexes},
+		{"compare", func() error { return b.compareWithOracle("Match") }},
+		{"throughput", func() error { return b.measureRates("Lookup", 1, runtime.GOMAXPROCS(0)) }},
+		{"latency", func() error { return b.measureLatencies("Latency", 1, stormReaders) }},
+		{"hashing", b.measureHashing},
+		{"picks", b.measureAllPicks},
+		{"storms", b.measureStorms},
+		{"compare after the storms", func() error { return b.compareWithOracle("Match-after-storm") }},
+		{"evict", b.measureAfterEviction},
 	} {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", b.setup, step.name)
+		fmt.Fprintf(os.Stderr, "%s: %s\n", b.clusterSetup, step.name)
 		if err := step.run(); err != nil {
-			return fmt.Errorf("%s: %s: %w", b.setup, step.name, err)
+			return fmt.Errorf("%s: %s: %w", b.clusterSetup, step.name, err)
 		}
 	}
 	return nil
 }
 
-// build fills both, and says what they take.
-func (b *bench) build() (err error) {
-	if b.storm, err = newSteps(b.workload, b.workers); err != nil {
+// buildIndexes fills both, and reports time and memory.
+func (b *setupBench) buildIndexes() (err error) {
+	if b.storm, err = newStormScript(b.requestSet, b.workers); err != nil {
 		return err
 	}
-	b.truth = b.setup.truth()
-	empty := heap()
-	b.table = newBitmaps(b.workers, b.unique+b.storm.prefixes())
-	if err := b.filled(walkName, bitmapSubject{b.table}, empty); err != nil {
+	b.truth = b.clusterSetup.newTruth()
+	empty := heapInUse()
+	b.table = newBitmapTable(b.workers, b.unique+b.storm.countPrefixes())
+	if err := b.fillSubject(walkName, bitmapSubject{b.table}, empty); err != nil {
 		return err
 	}
-	empty = heap()
-	if b.prefix, err = newPrefix(); err != nil {
+	empty = heapInUse()
+	if b.prefix, err = newPrefixSubject(); err != nil {
 		return err
 	}
-	if err := b.filled(prefixName, b.prefix, empty); err != nil {
+	if err := b.fillSubject(prefixName, b.prefix, empty); err != nil {
 		return err
 	}
 	if s := b.prefix.index.Stats(); s.Entries != b.truth.entries {
 		return fmt.Errorf("holds %d entries, not %d", s.Entries, b.truth.entries)
 	}
-	b.all = []contender{
+	b.all = []namedSubject{
 		{walkName, bitmapSubject{b.table}},
 		{gallopName, gallopSubject{bitmapSubject{b.table}}},
 		{prefixName, b.prefix},
 	}
-	b.storm.settle(b.table.holds)
+	b.storm.resolveBases(b.table.workerHolds)
 	return nil
 }
 
-// filled fills one subject; empty is the heap before it was made.
-func (b *bench) filled(name string, s subject, empty int) error {
+// fillSubject fills one subject; empty is the heap before it was made.
+func (b *setupBench) fillSubject(name string, s indexSubject, empty int) error {
 	events, blocks := 0, 0
 	begin := time.Now()
-	b.fill(func(w int, r *request, from, to int) {
-		s.store(w, r, from, to)
+	b.fillIndex(func(w int, r *request, from, to int) {
+		s.storeRange(w, r, from, to)
 		events++
 		blocks += to - from
 	})
 	took := time.Since(begin).Seconds()
-	bytes := heap() - empty
-	b.add(b.setup, "Fill", name,
-		metric{"events/s", float64(events) / took}, metric{"blocks/s", float64(blocks) / took},
-		metric{"entries", float64(b.truth.entries)}, metric{"B/entry", float64(bytes) / float64(b.truth.entries)},
-		metric{"B/block", float64(bytes) / float64(b.unique)})
+	bytes := heapInUse() - empty
+	b.addRow(b.clusterSetup, "Fill", name,
+		unitValue{"events/s", float64(events) / took}, unitValue{"blocks/s", float64(blocks) / took},
+		unitValue{"entries", float64(b.truth.entries)}, unitValue{"B/entry", float64(bytes) / float64(b.truth.entries)},
+		unitValue{"B/block", float64(bytes) / float64(b.unique)})
 	runtime.KeepAlive(s)
 	return nil
 }
 
-// compare holds both against the oracle, for every worker.
-func (b *bench) compare(test string) error {
+// compareWithOracle compares both with the oracle, for every worker.
+func (b *setupBench) compareWithOracle(test string) error {
 	var wrong error
 	for _, c := range b.all {
-		p, ok := c.reader().(picker)
+		p, ok := c.newReader().(overlapReader)
 		if !ok {
 			continue
 		}
-		var a agreement
-		a.compare(p, b.truth, b.workload, b.sample)
-		b.add(b.setup, test, c.name, metric{"requests", float64(a.asked)},
-			metric{"wrong", float64(a.wrong)}, metric{"matched-%", 100 * a.share()})
+		var a answerAgreement
+		a.compareAnswers(p, b.truth, b.requestSet, b.sample)
+		b.addRow(b.clusterSetup, test, c.name, unitValue{"requests", float64(a.asked)},
+			unitValue{"wrong", float64(a.wrong)}, unitValue{"matched-%", 100 * a.matchedShare()})
 		if a.wrong > 0 {
 			wrong = errors.Join(wrong, fmt.Errorf("%s: %d of %d answers are not the oracle's", c.name, a.wrong, a.asked))
 		}
@@ -123,97 +123,97 @@ func (b *bench) compare(test string) error {
 	return wrong
 }
 
-// throughput measures all in turns, so that what disturbs the machine disturbs all.
-func (b *bench) throughput(test string, goroutines ...int) error {
+// measureRates measures all in turns, so that disturbances of the machine affect all.
+func (b *setupBench) measureRates(test string, goroutines ...int) error {
 	for _, n := range goroutines {
 		requests, blocks := make([][]float64, len(b.all)), make([][]float64, len(b.all))
 		for range b.rounds {
 			for i, c := range b.all {
-				got, err := throughput(c, b.workload, n, b.window)
+				got, err := measureThroughput(c, b.requestSet, n, b.window)
 				if err != nil {
 					return err
 				}
 				requests[i], blocks[i] = append(requests[i], got.requests), append(blocks[i], got.blocks)
 			}
 		}
-		base := median(requests[0])
+		base := medianOf(requests[0])
 		for i, c := range b.all {
-			b.add(b.setup, fmt.Sprintf("%s/goroutines=%d", test, n), c.name,
-				metric{"requests/s", median(requests[i])}, metric{"blocks/s", median(blocks[i])}, metric{"ratio", median(requests[i]) / base})
+			b.addRow(b.clusterSetup, fmt.Sprintf("%s/goroutines=%d", test, n), c.name,
+				unitValue{"requests/s", medianOf(requests[i])}, unitValue{"blocks/s", medianOf(blocks[i])}, unitValue{"ratio", medianOf(requests[i]) / base})
 		}
 	}
 	return nil
 }
 
-// times are the metrics of a distribution.
-func times(h *histogram) []metric {
-	us := func(share float64) float64 { return float64(h.at(share).Nanoseconds()) / 1e3 }
-	return []metric{{"p50-us", us(0.5)}, {"p99-us", us(0.99)}, {"p999-us", us(0.999)}, {"max-us", us(1)}}
+// latencyMetrics are the metrics of a distribution.
+func latencyMetrics(h *latencyHistogram) []unitValue {
+	us := func(share float64) float64 { return float64(h.durationAt(share).Nanoseconds()) / 1e3 }
+	return []unitValue{{"p50-us", us(0.5)}, {"p99-us", us(0.99)}, {"p999-us", us(0.999)}, {"max-us", us(1)}}
 }
 
-func (b *bench) latency(test string, goroutines ...int) error {
+func (b *setupBench) measureLatencies(test string, goroutines ...int) error {
 	for _, n := range goroutines {
 		for _, c := range b.all {
-			h, _ := latency(c, b.workload, n, b.window)
-			b.add(b.setup, fmt.Sprintf("%s/goroutines=%d", test, n), c.name, times(&h)...)
+			h, _ := measureLatency(c, b.requestSet, n, b.window)
+			b.addRow(b.clusterSetup, fmt.Sprintf("%s/goroutines=%d", test, n), c.name, latencyMetrics(&h)...)
 		}
 	}
 	return nil
 }
 
-func (b *bench) hashing() error {
+func (b *setupBench) measureHashing() error {
 	var base float64
 	for i, c := range b.all {
-		got, err := hashed(c, b.workload, b.window)
+		got, err := measureWithHashing(c, b.requestSet, b.window)
 		if err != nil {
 			return err
 		}
 		if i == 0 {
 			base = got.requests
 		}
-		b.add(b.setup, "Lookup-with-hashing/goroutines=1", c.name,
-			metric{"requests/s", got.requests}, metric{"blocks/s", got.blocks}, metric{"ratio", got.requests / base})
+		b.addRow(b.clusterSetup, "Lookup-with-hashing/goroutines=1", c.name,
+			unitValue{"requests/s", got.requests}, unitValue{"blocks/s", got.blocks}, unitValue{"ratio", got.requests / base})
 	}
 	return nil
 }
 
-// picks measures answers that name every worker.
-func (b *bench) picks() error {
+// measureAllPicks measures answers with the overlap of every worker.
+func (b *setupBench) measureAllPicks() error {
 	var base float64
 	for _, c := range b.all {
-		p, ok := c.reader().(picker)
+		p, ok := c.newReader().(overlapReader)
 		if !ok {
 			continue
 		}
-		perSecond, workers := picks(p, b.workload, b.window)
+		perSecond, workers := measurePicks(p, b.requestSet, b.window)
 		if base == 0 {
 			base = perSecond
 		}
-		b.add(b.setup, "Pick-over-all/goroutines=1", c.name, metric{"requests/s", perSecond},
-			metric{"workers/answer", workers}, metric{"ratio", perSecond / base})
+		b.addRow(b.clusterSetup, "Pick-over-all/goroutines=1", c.name, unitValue{"requests/s", perSecond},
+			unitValue{"workers/answer", workers}, unitValue{"ratio", perSecond / base})
 	}
 	return nil
 }
 
-// storms measures what a writer applies, alone and beside readers, and what those see.
-func (b *bench) storms() error {
+// measureStorms measures a writer's rate, alone and beside readers, and the readers' latency.
+func (b *setupBench) measureStorms() error {
 	for _, c := range b.all {
-		storm := b.storm.over(c)
-		events, blocks := storm.alone(b.window)
-		storm.drain()
-		b.add(b.setup, "Apply", c.name, metric{"events/s", events}, metric{"blocks/s", blocks})
+		storm := b.storm.newStormWriter(c)
+		events, blocks := storm.runAlone(b.window)
+		storm.removeAll()
+		b.addRow(b.clusterSetup, "Apply", c.name, unitValue{"events/s", events}, unitValue{"blocks/s", blocks})
 	}
 	for _, k := range []struct {
 		name string
 		pace float64
 	}{{"Storm/pace=full", 0}, {"Storm/pace=200k", 200_000}} {
 		for _, c := range b.all {
-			storm := b.storm.over(c)
-			got := storm.during(b.workload, b.window, k.pace)
-			storm.drain()
-			b.add(b.setup, k.name, c.name, append(times(&got.latency),
-				metric{"requests/s", float64(got.latency.total) / b.window.Seconds()},
-				metric{"events/s", got.events}, metric{"blocks/s", got.blocks}, metric{"short", float64(got.short)})...)
+			storm := b.storm.newStormWriter(c)
+			got := storm.runWithReaders(b.requestSet, b.window, k.pace)
+			storm.removeAll()
+			b.addRow(b.clusterSetup, k.name, c.name, append(latencyMetrics(&got.latency),
+				unitValue{"requests/s", float64(got.latency.total) / b.window.Seconds()},
+				unitValue{"events/s", got.events}, unitValue{"blocks/s", got.blocks}, unitValue{"short", float64(got.short)})...)
 			if got.short > 0 {
 				return fmt.Errorf("%s: %d answers were not as deep as what is held", c.name, got.short)
 			}
@@ -222,20 +222,20 @@ func (b *bench) storms() error {
 	return nil
 }
 
-// evict removes a share of the blocks, wherever they are, and measures again.
-func (b *bench) evict() error {
-	b.setup.evict(b.evicts, func(w int, seqs []kv.SeqHash) {
-		b.table.remove(w, seqs)
-		b.prefix.remove(w, seqs)
+// measureAfterEviction removes a share of the blocks, anywhere, and measures again.
+func (b *setupBench) measureAfterEviction() error {
+	b.clusterSetup.evictShare(b.evictEvery, func(w int, seqs []kv.SeqHash) {
+		b.table.removeSeqs(w, seqs)
+		b.prefix.removeSeqs(w, seqs)
 		for _, seq := range seqs {
-			b.truth.remove(w, seq)
+			b.truth.removeHolder(w, seq)
 		}
 	})
-	if err := b.compare("Match-after-eviction"); err != nil {
+	if err := b.compareWithOracle("Match-after-eviction"); err != nil {
 		return err
 	}
-	if err := b.throughput("Lookup-after-eviction", 1); err != nil {
+	if err := b.measureRates("Lookup-after-eviction", 1); err != nil {
 		return err
 	}
-	return b.latency("Latency-after-eviction", 1)
+	return b.measureLatencies("Latency-after-eviction", 1)
 }

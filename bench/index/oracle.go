@@ -6,20 +6,20 @@ import (
 	"penstock/core/kv"
 )
 
-// oracle is the truth by brute force: for each prefix the sorted list of its holders. It
-// has nothing in common with either index.
-type oracle struct {
+// holderOracle is the truth by brute force: for each prefix the sorted list of its holders. It shares no code
+// with either index.
+type holderOracle struct {
 	ids     map[kv.SeqHash]int32
 	holders [][]uint32
 	entries int
 }
 
-func newOracle(prefixes int) *oracle {
-	return &oracle{ids: make(map[kv.SeqHash]int32, prefixes)}
+func newHolderOracle(prefixes int) *holderOracle {
+	return &holderOracle{ids: make(map[kv.SeqHash]int32, prefixes)}
 }
 
-// store says that w holds seq and reports whether that is news.
-func (o *oracle) store(w int, seq kv.SeqHash) bool {
+// addHolder records that w holds seq and reports whether that is new.
+func (o *holderOracle) addHolder(w int, seq kv.SeqHash) bool {
 	id, ok := o.ids[seq]
 	if !ok {
 		id = int32(len(o.holders))
@@ -35,8 +35,8 @@ func (o *oracle) store(w int, seq kv.SeqHash) bool {
 	return true
 }
 
-// remove says that w does not hold seq and reports whether that is news.
-func (o *oracle) remove(w int, seq kv.SeqHash) bool {
+// removeHolder records that w does not hold seq and reports whether that is new.
+func (o *holderOracle) removeHolder(w int, seq kv.SeqHash) bool {
 	id, ok := o.ids[seq]
 	if !ok {
 		return false
@@ -50,14 +50,14 @@ func (o *oracle) remove(w int, seq kv.SeqHash) bool {
 	return true
 }
 
-// held is a worker and how many leading blocks it holds.
-type held struct {
+// holderDepth is a worker and how many leading blocks it holds.
+type holderDepth struct {
 	worker uint32
 	depth  int
 }
 
-// match appends, ordered by worker, each holder of the first block and its depth.
-func (o *oracle) match(dst []held, chain []kv.SeqHash) []held {
+// matchHolders appends, ordered by worker, each holder of the first block and its depth.
+func (o *holderOracle) matchHolders(dst []holderDepth, chain []kv.SeqHash) []holderDepth {
 	base := len(dst)
 	for depth, seq := range chain {
 		id, ok := o.ids[seq]
@@ -66,7 +66,7 @@ func (o *oracle) match(dst []held, chain []kv.SeqHash) []held {
 		}
 		if depth == 0 {
 			for _, w := range o.holders[id] {
-				dst = append(dst, held{w, 1})
+				dst = append(dst, holderDepth{w, 1})
 			}
 			continue
 		}

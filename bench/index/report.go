@@ -9,34 +9,34 @@ import (
 	"text/tabwriter"
 )
 
-// metric is one figure and its unit.
-type metric struct {
+// unitValue is one figure and its unit.
+type unitValue struct {
 	unit  string
 	value float64
 }
 
-// row is the figures of one subject in one measurement.
-type row struct {
+// subjectRow is the figures of one subject in one measurement.
+type subjectRow struct {
 	setup, test, subject string
-	metrics              []metric
+	metrics              []unitValue
 }
 
-// report collects rows, in the order in which they were measured.
-type report struct {
-	rows  []row
+// indexReport collects rows in the order of measurement.
+type indexReport struct {
+	rows  []subjectRow
 	notes []string
 }
 
-func (r *report) add(s *setup, test, subject string, metrics ...metric) {
-	r.rows = append(r.rows, row{s.String(), test, subject, metrics})
+func (r *indexReport) addRow(s *clusterSetup, test, subject string, metrics ...unitValue) {
+	r.rows = append(r.rows, subjectRow{s.String(), test, subject, metrics})
 }
 
-func (r *report) note(format string, args ...any) {
+func (r *indexReport) addNote(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// tables prints a table for each measurement.
-func (r *report) tables(out io.Writer) error {
+// printTables prints a table for each measurement.
+func (r *indexReport) printTables(out io.Writer) error {
 	for _, n := range r.notes {
 		fmt.Fprintln(out, n)
 	}
@@ -55,15 +55,15 @@ func (r *report) tables(out io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t", row.subject)
 		for _, m := range row.metrics {
-			fmt.Fprintf(t, "%s\t", short(m.value))
+			fmt.Fprintf(t, "%s\t", formatShort(m.value))
 		}
 		fmt.Fprintln(t)
 	}
 	return t.Flush()
 }
 
-// short writes a figure with some four digits.
-func short(v float64) string {
+// formatShort writes a figure with about four digits.
+func formatShort(v float64) string {
 	switch {
 	case v >= 1e6:
 		return fmt.Sprintf("%.2fM", v/1e6)
@@ -75,17 +75,17 @@ func short(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// name is a row's as "go test -bench" would have it.
-func (r row) name() string {
+// benchmarkName is a row's name in the format of "go test -bench".
+func (r subjectRow) benchmarkName() string {
 	return fmt.Sprintf("%s/%s/index=%s-%d", r.test, r.setup, r.subject, runtime.GOMAXPROCS(0))
 }
 
-// lines prints the rows as "go test -bench" does, for tools/benchjson.
-func (r *report) lines(out io.Writer) {
+// printBenchLines prints the rows in the format of "go test -bench", for tools/benchjson.
+func (r *indexReport) printBenchLines(out io.Writer) {
 	fmt.Fprintln(out, "\npkg: penstock/bench/index")
 	for _, row := range r.rows {
 		var b strings.Builder
-		fmt.Fprintf(&b, "Benchmark%s 1", row.name())
+		fmt.Fprintf(&b, "Benchmark%s 1", row.benchmarkName())
 		for _, m := range row.metrics {
 			fmt.Fprintf(&b, " %.6g %s", m.value, m.unit)
 		}
@@ -93,8 +93,8 @@ func (r *report) lines(out io.Writer) {
 	}
 }
 
-// json prints the rows as one document.
-func (r *report) json(out io.Writer) error {
+// printJSON prints the rows as one document.
+func (r *indexReport) printJSON(out io.Writer) error {
 	type object struct {
 		Name    string             `json:"name"`
 		Metrics map[string]float64 `json:"metrics"`
@@ -104,7 +104,7 @@ func (r *report) json(out io.Writer) error {
 		Rows  []object `json:"rows"`
 	}{Notes: r.notes}
 	for _, row := range r.rows {
-		o := object{row.name(), map[string]float64{}}
+		o := object{row.benchmarkName(), map[string]float64{}}
 		for _, m := range row.metrics {
 			o.Metrics[m.unit] = m.value
 		}

@@ -10,28 +10,28 @@ import (
 )
 
 const (
-	eventBlocks  = 128 // blocks of an event of a storm
+	eventBlocks  = 128 // blocks per event of a storm
 	stormSteps   = 2048
-	stormLive    = 256 // prompts of a storm that are stored at a time
-	stormReaders = 3   // goroutines that ask meanwhile
+	stormLive    = 256 // stored prompts of a storm at a time
+	stormReaders = 3   // goroutines which query meanwhile
 )
 
-// step is one prompt of a storm: it is stored on a worker that holds its first base blocks
-// anyway, and later removed down to them, leaf first. So what the requests of the
-// workload ask for is held by its worker throughout, and every answer can be checked.
-type step struct {
+// stormStep is one prompt of a storm: it is stored on a worker which permanently holds its first base blocks,
+// and later removed down to them, leaf first. So the blocks of the workload's requests stay on their workers
+// throughout, and every answer can be checked.
+type stormStep struct {
 	worker int
 	base   int
 	request
 }
 
-// steps are what a storm goes through again and again. Half of them store a prompt of the
-// workload on another worker, on the pages that readers read; the other half leave such
-// a prompt in the middle for blocks that are new.
-type steps []step
+// stormScript is the repeated steps of a storm. Half of them store a prompt of the workload on another
+// worker, on the pages which readers read; the other half diverge from such a prompt in the middle into new
+// blocks.
+type stormScript []stormStep
 
-// newSteps draws them.
-func newSteps(w *workload, workers int) (steps, error) {
+// newStormScript draws the steps.
+func newStormScript(w *requestSet, workers int) (stormScript, error) {
 	rng := splitmix.Source(7)
 	var ids [][]uint64
 	var on []int
@@ -46,19 +46,19 @@ func newSteps(w *workload, workers int) (steps, error) {
 		ids = append(ids, prompt)
 		on = append(on, (at+1+rng.Below(max(workers-1, 1)))%workers)
 	}
-	made, err := newWorkload("storm", ids)
+	made, err := newRequestSet("storm", ids)
 	if err != nil {
 		return nil, err
 	}
-	var out steps
+	var out stormScript
 	for i := range made.requests {
-		out = append(out, step{worker: on[i], request: made.requests[i]})
+		out = append(out, stormStep{worker: on[i], request: made.requests[i]})
 	}
 	return out, nil
 }
 
-// settle looks up what each step's worker holds of it anyway.
-func (s steps) settle(holds func(w int, seq kv.SeqHash) bool) {
+// resolveBases looks up what each step's worker permanently holds of it.
+func (s stormScript) resolveBases(holds func(w int, seq kv.SeqHash) bool) {
 	for i := range s {
 		st := &s[i]
 		for st.base = 0; st.base < len(st.chain) && holds(st.worker, st.chain[st.base]); st.base++ {
@@ -66,8 +66,8 @@ func (s steps) settle(holds func(w int, seq kv.SeqHash) bool) {
 	}
 }
 
-// prefixes returns how many distinct prefixes the steps have.
-func (s steps) prefixes() int {
+// countPrefixes returns how many distinct prefixes the steps have.
+func (s stormScript) countPrefixes() int {
 	seen := map[kv.SeqHash]bool{}
 	for i := range s {
 		for _, seq := range s[i].chain {
@@ -77,57 +77,57 @@ func (s steps) prefixes() int {
 	return len(seen)
 }
 
-// storm is a writer that goes through steps.
-type storm struct {
-	steps  steps
-	to     subject
-	stored int // steps since the beginning; the last stormLive of them are there
-	gone   int // steps that were removed again
+// stormWriter is a writer which executes steps.
+type stormWriter struct {
+	steps  stormScript
+	to     indexSubject
+	stored int // steps so far; the last stormLive of them are stored
+	gone   int // steps removed again
 
 	begin  time.Time
-	pace   float64 // blocks per second since begin, 0 as many as can be
+	pace   float64 // blocks per second since begin, 0 for full speed
 	events int     // since begin
 	blocks int
 	seqs   []kv.SeqHash // scratch
 }
 
-// over returns a storm over to, in which as many prompts are live as ever will be.
-func (s steps) over(to subject) *storm {
-	out := &storm{steps: s, to: to}
+// newStormWriter returns a storm on to, with the full number of live prompts.
+func (s stormScript) newStormWriter(to indexSubject) *stormWriter {
+	out := &stormWriter{steps: s, to: to}
 	for range stormLive {
-		out.advance()
+		out.storeNext()
 	}
 	return out
 }
 
-// advance stores the next prompt, and removes the oldest one if enough are live.
-func (s *storm) advance() {
+// storeNext stores the next prompt, and removes the oldest one if enough are live.
+func (s *stormWriter) storeNext() {
 	st := &s.steps[s.stored%len(s.steps)]
 	for from := 0; from < len(st.chain); from += eventBlocks {
 		until := min(from+eventBlocks, len(st.chain))
-		s.to.store(st.worker, &st.request, from, until)
-		s.count(until - from)
+		s.to.storeRange(st.worker, &st.request, from, until)
+		s.countAndWait(until - from)
 	}
 	s.stored++
 	if s.stored-s.gone > stormLive {
-		s.retire()
+		s.removeOldest()
 	}
 }
 
-// retire removes the oldest prompt that is live.
-func (s *storm) retire() {
+// removeOldest removes the oldest live prompt.
+func (s *stormWriter) removeOldest() {
 	st := &s.steps[s.gone%len(s.steps)]
 	for end := len(st.chain); end > st.base; end -= eventBlocks {
 		s.seqs = append(s.seqs[:0], st.chain[max(end-eventBlocks, st.base):end]...)
 		slices.Reverse(s.seqs)
-		s.to.remove(st.worker, s.seqs)
-		s.count(len(s.seqs))
+		s.to.removeSeqs(st.worker, s.seqs)
+		s.countAndWait(len(s.seqs))
 	}
 	s.gone++
 }
 
-// count counts an event, and waits until it was due.
-func (s *storm) count(blocks int) {
+// countAndWait counts an event, and waits until it is due.
+func (s *stormWriter) countAndWait(blocks int) {
 	s.events++
 	s.blocks += blocks
 	if s.pace > 0 {
@@ -136,61 +136,61 @@ func (s *storm) count(blocks int) {
 	}
 }
 
-// start begins to count anew.
-func (s *storm) start(pace float64) {
+// resetCounts restarts the counts.
+func (s *stormWriter) resetCounts(pace float64) {
 	s.events, s.blocks, s.begin, s.pace = 0, 0, time.Now(), pace
 }
 
-// rates returns events and blocks per second since start.
-func (s *storm) rates() (events, blocks float64) {
+// eventRates returns events and blocks per second since resetCounts.
+func (s *stormWriter) eventRates() (events, blocks float64) {
 	took := time.Since(s.begin).Seconds()
 	return float64(s.events) / took, float64(s.blocks) / took
 }
 
-// drain removes all that is live.
-func (s *storm) drain() {
+// removeAll removes all live prompts.
+func (s *stormWriter) removeAll() {
 	for s.pace = 0; s.gone < s.stored; {
-		s.retire()
+		s.removeOldest()
 	}
 }
 
-// weather is what a storm was like, and what readers saw in it.
-type weather struct {
-	latency        histogram
-	short          int     // answers that were not as deep as their request is long
+// stormResult is the result of a storm and of its readers.
+type stormResult struct {
+	latency        latencyHistogram
+	short          int     // answers shallower than their request
 	events, blocks float64 // applied per second
 }
 
-// during runs the storm beside readers. pace is how many blocks a second are applied,
-// 0 as many as can be.
-func (s *storm) during(w *workload, window time.Duration, pace float64) weather {
-	var out weather
+// runWithReaders runs the storm beside readers. pace is how many blocks a second are applied, 0 for full
+// speed.
+func (s *stormWriter) runWithReaders(w *requestSet, window time.Duration, pace float64) stormResult {
+	var out stormResult
 	stop := make(chan struct{})
 	var wait sync.WaitGroup
-	s.start(pace)
+	s.resetCounts(pace)
 	wait.Go(func() {
 		for {
 			select {
 			case <-stop:
-				out.events, out.blocks = s.rates()
+				out.events, out.blocks = s.eventRates()
 				return
 			default:
-				s.advance()
+				s.storeNext()
 			}
 		}
 	})
-	latency, short := latency(s.to, w, stormReaders, window)
+	latency, short := measureLatency(s.to, w, stormReaders, window)
 	close(stop)
 	wait.Wait()
 	out.latency, out.short = latency, short
 	return out
 }
 
-// alone runs the storm without readers and returns what was applied per second.
-func (s *storm) alone(window time.Duration) (events, blocks float64) {
-	s.start(0)
+// runAlone runs the storm without readers and returns the rates.
+func (s *stormWriter) runAlone(window time.Duration) (events, blocks float64) {
+	s.resetCounts(0)
 	for time.Since(s.begin) < window {
-		s.advance()
+		s.storeNext()
 	}
-	return s.rates()
+	return s.eventRates()
 }

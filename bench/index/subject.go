@@ -9,62 +9,64 @@ import (
 	"penstock/core/prefix"
 )
 
-// subject is one way to know who holds what. One goroutine stores and removes; each
-// goroutine that asks has a reader of its own.
-type subject interface {
-	// store says that worker w holds blocks [from, to) of r, of which it holds those before.
-	store(w int, r *request, from, to int)
-	remove(w int, seqs []kv.SeqHash)
-	reader() reader
+// indexSubject is an index under test. One goroutine stores and removes; each querying goroutine has its own
+// reader.
+type indexSubject interface {
+	// storeRange records that worker w holds blocks [from, to) of r; it already holds the ones before.
+	storeRange(w int, r *request, from, to int)
+	removeSeqs(w int, seqs []kv.SeqHash)
+	newReader() subjectReader
 }
 
-// reader asks a subject.
-type reader interface {
-	// lookup finds all runs and returns the depth of the deepest.
-	lookup(chain []kv.SeqHash) int
+// subjectReader queries a subject.
+type subjectReader interface {
+	// lookupDepth finds all runs and returns the depth of the deepest.
+	lookupDepth(chain []kv.SeqHash) int
 }
 
-// picker is a reader that can say how much each worker holds.
-type picker interface {
-	reader
-	// overlaps appends what each worker holds of chain, ordered by worker.
-	overlaps(dst []kv.Overlap, chain []kv.SeqHash) []kv.Overlap
+// overlapReader is a reader which can return the overlap of each worker.
+type overlapReader interface {
+	subjectReader
+	// appendOverlaps appends each worker's overlap with chain, ordered by worker.
+	appendOverlaps(dst []kv.Overlap, chain []kv.SeqHash) []kv.Overlap
 }
 
-// The subjects, as rows name them.
+// The names of the subjects in rows.
 const (
 	walkName   = "bitmap-walk"
 	gallopName = "bitmap-gallop"
 	prefixName = "prefix"
 )
 
-// workerOf gives a worker's place its name: ids begin at 1.
+// workerOf returns the worker of an index: ids start at 1.
 func workerOf(w int) kv.Worker { return kv.Worker{ID: kv.WorkerID(w + 1)} }
 
-func (t *bitmaps) reader() reader { return &walker{table: t} }
+func (t *bitmapTable) newReader() subjectReader { return &walkReader{table: t} }
 
-// bitmapSubject makes a table a subject: it takes prefixes as they are.
-type bitmapSubject struct{ *bitmaps }
+// bitmapSubject adapts a table to a subject: it takes prefixes as they are.
+type bitmapSubject struct{ *bitmapTable }
 
-func (t bitmapSubject) store(w int, r *request, from, to int) { t.bitmaps.store(w, r.chain[from:to]) }
+func (t bitmapSubject) storeRange(w int, r *request, from, to int) {
+	t.bitmapTable.storeChain(w, r.chain[from:to])
+}
 
-// gallopSubject is the same table, asked for the best length alone.
+// gallopSubject is the same table, queried for the best length only.
 type gallopSubject struct{ bitmapSubject }
 
-func (t gallopSubject) reader() reader { return galloper{t.bitmaps} }
+func (t gallopSubject) newReader() subjectReader { return gallopReader{t.bitmapTable} }
 
-type walker struct {
-	table  *bitmaps
-	answer answer
+type walkReader struct {
+	table  *bitmapTable
+	answer walkAnswer
 }
 
-func (r *walker) lookup(chain []kv.SeqHash) int {
-	r.table.walk(&r.answer, chain)
-	return r.answer.best()
+func (r *walkReader) lookupDepth(chain []kv.SeqHash) int {
+	r.table.walkChain(&r.answer, chain)
+	return r.answer.deepestRun()
 }
 
-func (r *walker) overlaps(dst []kv.Overlap, chain []kv.SeqHash) []kv.Overlap {
-	r.table.walk(&r.answer, chain)
+func (r *walkReader) appendOverlaps(dst []kv.Overlap, chain []kv.SeqHash) []kv.Overlap {
+	r.table.walkChain(&r.answer, chain)
 	base, words := len(dst), r.table.words
 	for i, depth := range r.answer.depths {
 		for j, word := range r.answer.sets[i*words : (i+1)*words] {
@@ -79,14 +81,14 @@ func (r *walker) overlaps(dst []kv.Overlap, chain []kv.SeqHash) []kv.Overlap {
 	return dst
 }
 
-type galloper struct{ table *bitmaps }
+type gallopReader struct{ table *bitmapTable }
 
-func (r galloper) lookup(chain []kv.SeqHash) int { return r.table.gallop(chain) }
+func (r gallopReader) lookupDepth(chain []kv.SeqHash) int { return r.table.gallopDepth(chain) }
 
 // prefixSubject is core/prefix.
 type prefixSubject struct{ index *prefix.Index }
 
-func newPrefix() (prefixSubject, error) {
+func newPrefixSubject() (prefixSubject, error) {
 	x, err := prefix.New(prefix.Config{})
 	if err != nil {
 		return prefixSubject{}, fmt.Errorf("make index: %w", err)
@@ -94,34 +96,34 @@ func newPrefix() (prefixSubject, error) {
 	return prefixSubject{x}, nil
 }
 
-func (p prefixSubject) store(w int, r *request, from, to int) {
+func (p prefixSubject) storeRange(w int, r *request, from, to int) {
 	ev := kv.Event{Kind: kv.Stored, Blocks: r.blocks[from:to]}
 	if from > 0 {
 		ev.Start, ev.Parent = uint32(from), r.chain[from-1]
 	}
-	p.index.Apply(workerOf(w), ev)
+	p.index.ApplyEvent(workerOf(w), ev)
 }
 
-func (p prefixSubject) remove(w int, seqs []kv.SeqHash) {
-	p.index.Apply(workerOf(w), kv.Event{Kind: kv.Removed, Seqs: seqs})
+func (p prefixSubject) removeSeqs(w int, seqs []kv.SeqHash) {
+	p.index.ApplyEvent(workerOf(w), kv.Event{Kind: kv.Removed, Seqs: seqs})
 }
 
-func (p prefixSubject) reader() reader { return &prefixReader{index: p.index} }
+func (p prefixSubject) newReader() subjectReader { return &prefixReader{index: p.index} }
 
 type prefixReader struct {
 	index *prefix.Index
 	match prefix.Match
 }
 
-func (r *prefixReader) lookup(chain []kv.SeqHash) int {
+func (r *prefixReader) lookupDepth(chain []kv.SeqHash) int {
 	r.index.Match(&r.match, chain, nil)
-	if runs := r.match.Runs(kv.TierDevice); len(runs) > 0 {
+	if runs := r.match.DepthRuns(kv.TierDevice); len(runs) > 0 {
 		return runs[0].Depth
 	}
 	return 0
 }
 
-func (r *prefixReader) overlaps(dst []kv.Overlap, chain []kv.SeqHash) []kv.Overlap {
+func (r *prefixReader) appendOverlaps(dst []kv.Overlap, chain []kv.SeqHash) []kv.Overlap {
 	r.index.Match(&r.match, chain, nil)
 	return r.match.AppendOverlaps(dst)
 }

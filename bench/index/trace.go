@@ -10,9 +10,8 @@ import (
 	"path/filepath"
 )
 
-// readTrace returns the prompts of a file in Mooncake's form: a JSON object per line,
-// of which hash_ids names the blocks of 512 tokens. The last block of a prompt, of which
-// the trace has only a part, counts whole.
+// readTrace returns the prompts of a file in Mooncake's format: a JSON object per line, whose hash_ids name
+// the blocks of 512 tokens. A partial last block of a prompt counts as whole.
 func readTrace(path string) (_ [][]uint64, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -10,42 +10,41 @@ import (
 
 const (
 	blockTokens = 16 // tokens of a block of the index
-	perID       = 32 // blocks of 16 tokens that one block of 512 tokens of a trace becomes
+	blocksPerID = 32 // blocks of 16 tokens per 512-token block of a trace
 	vocabulary  = 128_000
 )
 
-// request is one prompt: the blocks of 512 tokens that it is made of, as a trace names
-// them, and the hashes of its blocks of 16.
+// request is one prompt: its blocks of 512 tokens, as named in a trace, and the hashes of its blocks of 16.
 type request struct {
 	ids    []uint64
 	blocks []kv.BlockHash
 	chain  []kv.SeqHash
 }
 
-// workload is the requests of a run, in the order in which they arrive.
-type workload struct {
+// requestSet is the requests of a run, in order of arrival.
+type requestSet struct {
 	name     string
 	requests []request
 	touches  int // blocks of all requests
 	unique   int // distinct prefixes among them
 }
 
-// newWorkload hashes the prompts that ids describe. The tokens of a block of 512 follow
-// from its id alone, so equal ids after equal ids are equal prefixes.
-func newWorkload(name string, prompts [][]uint64) (*workload, error) {
+// newRequestSet hashes the prompts described by ids. The tokens of a block of 512 depend only on its id, so
+// equal ids after equal ids are equal prefixes.
+func newRequestSet(name string, prompts [][]uint64) (*requestSet, error) {
 	h, err := kv.NewHasher(blockTokens, kv.Salt{})
 	if err != nil {
 		return nil, err
 	}
-	w := &workload{name: name, requests: make([]request, 0, len(prompts))}
+	w := &requestSet{name: name, requests: make([]request, 0, len(prompts))}
 	var tokens []kv.Token
 	var all []kv.SeqHash
 	for _, ids := range prompts {
 		tokens = appendTokens(tokens[:0], ids)
 		r := request{
 			ids:    ids,
-			blocks: h.Blocks(make([]kv.BlockHash, 0, len(ids)*perID), tokens, nil),
-			chain:  h.Chain(make([]kv.SeqHash, 0, len(ids)*perID), tokens, nil),
+			blocks: h.AppendBlockHashes(make([]kv.BlockHash, 0, len(ids)*blocksPerID), tokens, nil),
+			chain:  h.AppendSeqHashes(make([]kv.SeqHash, 0, len(ids)*blocksPerID), tokens, nil),
 		}
 		w.requests = append(w.requests, r)
 		all = append(all, r.chain...)
@@ -63,42 +62,41 @@ func newWorkload(name string, prompts [][]uint64) (*workload, error) {
 func appendTokens(dst []kv.Token, ids []uint64) []kv.Token {
 	for _, id := range ids {
 		at := splitmix.Source(splitmix.Mix(id + 1))
-		for range perID * blockTokens {
+		for range blocksPerID * blockTokens {
 			dst = append(dst, kv.Token(at.Below(vocabulary)))
 		}
 	}
 	return dst
 }
 
-// first returns the workload of the first n requests.
-func (w *workload) first(n int) (*workload, error) {
+// firstRequests returns the workload of the first n requests.
+func (w *requestSet) firstRequests(n int) (*requestSet, error) {
 	if n <= 0 || n >= len(w.requests) {
 		return w, nil
 	}
-	return newWorkload(w.name, prompts(w.requests[:n]))
+	return newRequestSet(w.name, requestIDs(w.requests[:n]))
 }
 
-// behind returns the workload with a common prompt of n blocks of 512 tokens before each
-// request.
-func (w *workload) behind(n int) (*workload, error) {
+// withCommonPrompt returns the workload with a common prompt of n blocks of 512 tokens before each request.
+func (w *requestSet) withCommonPrompt(n int) (*requestSet, error) {
 	common := make([]uint64, n)
 	for i := range common {
 		common[i] = commonID + uint64(i)
 	}
-	out := prompts(w.requests)
+	out := requestIDs(w.requests)
 	for i, ids := range out {
 		out[i] = slices.Concat(common, ids)
 	}
-	return newWorkload(fmt.Sprintf("%s behind a prompt of %d blocks", w.name, n*perID), out)
+	return newRequestSet(fmt.Sprintf("%s behind a prompt of %d blocks", w.name, n*blocksPerID), out)
 }
 
-// Names of blocks that no trace has.
+// Block ids which no trace has.
 const (
 	commonID = 1 << 40
 	freshID  = 1 << 41
 )
 
-func prompts(requests []request) [][]uint64 {
+func requestIDs(requests []request) [][]uint64 {
 	out := make([][]uint64, len(requests))
 	for i := range requests {
 		out[i] = requests[i].ids
@@ -106,8 +104,8 @@ func prompts(requests []request) [][]uint64 {
 	return out
 }
 
-// String says what the workload is like.
-func (w *workload) String() string {
+// String summarizes the workload.
+func (w *requestSet) String() string {
 	lengths := make([]int, len(w.requests))
 	for i := range w.requests {
 		lengths[i] = len(w.requests[i].chain)

@@ -1,17 +1,17 @@
-// Command media measures what it costs to route by what requests show besides text, and what it
-// gives.
+// Command media measures the cost and the benefit of routing by the media of requests.
 //
 // path: the media of one request are resolved, counted, put into the prompt and hashed, for 1, 4 and 10
-// pictures of 1280 by 720 pixels (JPEG) in front of Qwen2-VL's rules, by each identity: as data: URIs, and behind URLs of
-// a server of this machine, seen before or not. Beside it, in the same run: what the standard library
-// takes to know the sizes and SHA-256 of the same data: URIs, and the same request without pictures.
+// images of 1280 by 720 pixels (JPEG) by Qwen2-VL's rules, by each identity: as data: URIs, and by URLs of a
+// server on this machine, seen before or not. Beside it, in the same run: the standard library's time for the
+// sizes and SHA-256 of the same data: URIs, and the same request without images.
 //
-// pool: simulated workers, and requests that show one picture each of a pool of 1,024, four fifths of which
-// were shown before, routed by cache, at the default weight of reuse and at four times that, and by turns; the cached share and the time to the first token.
+// pool: simulated workers, and requests with one image each of a pool of 1,024, four fifths of them repeated,
+// routed by cache, at the default weight of reuse and at four times that, and round-robin; the cached share
+// and the time to the first token.
 //
 //	go build -o penstock ./cmd/penstock && go run ./bench/media -bin ./penstock
 //
-// It prints its figures for people and, with -json, as one document.
+// It prints its figures as tables and, with -json, as one document.
 package main
 
 import (
@@ -25,11 +25,11 @@ import (
 	"time"
 )
 
-// limit bounds the whole.
-const limit = 15 * time.Minute
+// runTimeout bounds the whole run.
+const runTimeout = 15 * time.Minute
 
-// settings are the flags.
-type settings struct {
+// mediaSettings are the flags.
+type mediaSettings struct {
 	bin      string
 	only     string
 	each     time.Duration
@@ -41,8 +41,8 @@ type settings struct {
 	asJSON   bool
 }
 
-// document is what -json prints.
-type document struct {
+// mediaDocument is the output of -json.
+type mediaDocument struct {
 	Path []pathRow `json:"path,omitempty"`
 	Pool []poolRow `json:"pool,omitempty"`
 	// Workload is the pool's.
@@ -50,7 +50,7 @@ type document struct {
 }
 
 func main() {
-	var s settings
+	var s mediaSettings
 	flag.StringVar(&s.bin, "bin", "./penstock", "the binary")
 	flag.StringVar(&s.only, "only", "", "path or pool; empty is both")
 	flag.DurationVar(&s.each, "each", time.Second, "how long each row of path is measured")
@@ -63,9 +63,9 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	if err := s.run(ctx); err != nil {
+	if err := s.runAll(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/media:", err)
 		cancel()
 		stop()
@@ -73,17 +73,17 @@ func main() {
 	}
 }
 
-func (s *settings) run(ctx context.Context) error {
-	var out document
+func (s *mediaSettings) runAll(ctx context.Context) error {
+	var out mediaDocument
 	var err error
 	if s.only != "pool" {
-		if out.Path, err = s.path(ctx); err != nil {
+		if out.Path, err = s.measurePath(ctx); err != nil {
 			return fmt.Errorf("path: %w", err)
 		}
 	}
 	if s.only != "path" {
-		out.Workload = s.workload()
-		if out.Pool, err = s.pooled(ctx); err != nil {
+		out.Workload = s.describeWorkload()
+		if out.Pool, err = s.measurePool(ctx); err != nil {
 			return fmt.Errorf("pool: %w", err)
 		}
 	}
@@ -92,11 +92,11 @@ func (s *settings) run(ctx context.Context) error {
 		e.SetIndent("", "  ")
 		return e.Encode(out)
 	}
-	out.print()
+	out.printTables()
 	return nil
 }
 
-func (d *document) print() {
+func (d *mediaDocument) printTables() {
 	if len(d.Path) > 0 {
 		fmt.Printf("%-9s %-8s %-12s %9s %10s %12s %14s %12s\n", "PICTURES", "IDENTITY", "FROM", "TOKENS", "us", "STD LIB us", "OF STD LIB", "TEXT us")
 		for _, r := range d.Path {

@@ -31,7 +31,7 @@ const (
 	maxFile       = 64 << 20
 )
 
-// pathRow is what one request takes.
+// pathRow is the cost of one request.
 type pathRow struct {
 	Pictures int     `json:"pictures"`
 	Identity string  `json:"identity"`
@@ -43,13 +43,13 @@ type pathRow struct {
 	Text     float64 `json:"text_only_us"`
 }
 
-// path measures all rows.
-func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
-	p, err := pipeline()
+// measurePath measures all rows.
+func (s *mediaSettings) measurePath(ctx context.Context) (rows []pathRow, err error) {
+	p, err := openPipeline()
 	if err != nil {
 		return nil, err
 	}
-	shown, err := newGallery()
+	shown, err := newPictureSet()
 	if err != nil {
 		return nil, err
 	}
@@ -62,23 +62,23 @@ func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
 	for _, n := range []int{1, 4, 10} {
 		row := pathRow{Pictures: n, Bytes: len(shown.files[0])}
 		same := func() []string { return shown.data[:n] }
-		row.Text, err = s.time(same, func([]string) error { _, err := s.once(ctx, prep.Local{Pipeline: p}, nil); return err })
+		row.Text, err = s.timeCall(same, func([]string) error { _, err := s.encodeOnce(ctx, prep.LocalEncoder{Pipeline: p}, nil); return err })
 		if err != nil {
 			return nil, err
 		}
-		if row.Standard, err = s.time(same, standardLibrary); err != nil {
+		if row.Standard, err = s.timeCall(same, readWithStdlib); err != nil {
 			return nil, err
 		}
 		for _, identity := range []media.Identity{media.ByURL, media.ByBytes, media.ByPixels} {
-			resolver, err := resolve.New(resolve.Config{Identity: identity, URLTTL: time.Hour}, resolve.FromFetcher(fetcher, maxFile), nil)
+			resolver, err := resolve.New(resolve.Config{Identity: identity, URLTTL: time.Hour}, resolve.NewFetcherSource(fetcher, maxFile), nil)
 			if err != nil {
 				return nil, err
 			}
-			local := prep.Local{Pipeline: p, Media: resolver.For(resolve.Way{})}
-			for _, from := range shown.origins(n) {
+			local := prep.LocalEncoder{Pipeline: p, Media: resolver.ResolverFor(resolve.ModelOptions{})}
+			for _, from := range shown.newOrigins(n) {
 				row.Identity, row.From = string(identity), from.name
-				row.Micros, err = s.time(from.urls, func(urls []string) (err error) {
-					row.Tokens, err = s.once(ctx, local, urls)
+				row.Micros, err = s.timeCall(from.urls, func(urls []string) (err error) {
+					row.Tokens, err = s.encodeOnce(ctx, local, urls)
 					return err
 				})
 				if err != nil {
@@ -91,25 +91,25 @@ func (s *settings) path(ctx context.Context) (rows []pathRow, err error) {
 	return rows, nil
 }
 
-// gallery is the pictures that requests show: as files, as data: URIs, and behind a server.
-type gallery struct {
+// pictureSet is the images of requests: as files, as data: URIs, and on a server.
+type pictureSet struct {
 	files  [][]byte
 	data   []string
 	server *httptest.Server
-	serial int // of the requests that show what was not seen before
+	serial int // of the requests with unseen images
 }
 
-func newGallery() (*gallery, error) {
-	g := &gallery{}
+func newPictureSet() (*pictureSet, error) {
+	g := &pictureSet{}
 	for i := range 10 {
-		file, err := picture(uint8(i))
+		file, err := newPicture(uint8(i))
 		if err != nil {
 			return nil, err
 		}
 		g.files = append(g.files, file)
 		g.data = append(g.data, dataURI(file))
 	}
-	// The last element of a path is the picture; what comes before makes the URL another one.
+	// The last element of a path is the image; the rest makes the URL unique.
 	g.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, err := strconv.Atoi(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:])
 		if err != nil || n < 0 || n >= len(g.files) {
@@ -125,14 +125,14 @@ func dataURI(file []byte) string {
 	return "data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(file)
 }
 
-// origin is where requests have their pictures from.
-type origin struct {
+// pictureOrigin is where requests get their images.
+type pictureOrigin struct {
 	name string
 	urls func() []string // of the next request
 }
 
-// origins returns those of requests with n pictures.
-func (g *gallery) origins(n int) []origin {
+// newOrigins returns the origins for requests with n images.
+func (g *pictureSet) newOrigins(n int) []pictureOrigin {
 	each := func(url func(i int) string) func() []string {
 		return func() (urls []string) {
 			g.serial++
@@ -142,9 +142,9 @@ func (g *gallery) origins(n int) []origin {
 			return urls
 		}
 	}
-	return []origin{
+	return []pictureOrigin{
 		{"data:, seen", func() []string { return g.data[:n] }},
-		{"data:, new", each(func(i int) string { // what follows a picture's end is none of it
+		{"data:, new", each(func(i int) string { // bytes after an image's end are not part of it
 			return dataURI(strconv.AppendInt(slices.Clone(g.files[i]), int64(g.serial), 10))
 		})},
 		{"URL, new", each(func(i int) string { return fmt.Sprintf("%s/%d/%d", g.server.URL, g.serial, i) })},
@@ -152,8 +152,8 @@ func (g *gallery) origins(n int) []origin {
 	}
 }
 
-// pipeline is that of the built-in model, with the rules of Qwen2-VL's checkpoints.
-func pipeline() (*prep.Pipeline, error) {
+// openPipeline returns the pipeline of the built-in model, with the rules of Qwen2-VL's checkpoints.
+func openPipeline() (*prep.Pipeline, error) {
 	p, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func pipeline() (*prep.Pipeline, error) {
 	if !ok {
 		return nil, errors.New("the built-in model shows no pictures")
 	}
-	f, err := family.Open(family.Files{
+	f, err := family.Open(family.CheckpointFiles{
 		Config:       fmt.Appendf(nil, `{"model_type":"qwen2_vl","image_token_id":%d,"vision_config":{"patch_size":14,"spatial_merge_size":2}}`, id),
 		Preprocessor: []byte(`{"image_processor_type":"Qwen2VLImageProcessor","patch_size":14,"merge_size":2,"temporal_patch_size":2,"min_pixels":3136,"max_pixels":12845056}`),
 	}, p.Tokenizer)
@@ -173,8 +173,8 @@ func pipeline() (*prep.Pipeline, error) {
 	return p, nil
 }
 
-// once makes the prompt of one request with its hashes, and returns how many tokens it has.
-func (s *settings) once(ctx context.Context, encoder prep.Local, urls []string) (int, error) {
+// encodeOnce makes the prompt of one request with its hashes, and returns its number of tokens.
+func (s *mediaSettings) encodeOnce(ctx context.Context, encoder prep.LocalEncoder, urls []string) (int, error) {
 	m := prep.Message{Role: "user", Content: question}
 	c := &prep.Chat{AddGenerationPrompt: true}
 	if len(urls) > 0 {
@@ -194,14 +194,14 @@ func (s *settings) once(ctx context.Context, encoder prep.Local, urls []string) 
 	if prompt.Release != nil {
 		defer prompt.Release()
 	}
-	if prompt.TextOnly != media.NoReason {
-		return 0, fmt.Errorf("routed by text only: %s: %w", prompt.TextOnly, prompt.Why)
+	if prompt.TextOnlyReason != media.NoReason {
+		return 0, fmt.Errorf("routed by text only: %s: %w", prompt.TextOnlyReason, prompt.TextOnlyError)
 	}
 	h, err := kv.NewHasher(blockSize, kv.Salt{})
 	if err != nil {
 		return 0, err
 	}
-	h.Chain(nil, prompt.Tokens, prompt.Media)
+	h.AppendSeqHashes(nil, prompt.Tokens, prompt.Media)
 	return len(prompt.Tokens), nil
 }
 
@@ -209,8 +209,8 @@ func (s *settings) once(ctx context.Context, encoder prep.Local, urls []string) 
 const question = `Compare these pictures with each other. Say for each what stands in the middle, which colours there are at its left
 edge, whether anything is written on it, and if so what. Then say which two of them were probably taken at the same place, and why you think so.`
 
-// standardLibrary finds out sizes and contents as a program without this one would.
-func standardLibrary(uris []string) error {
+// readWithStdlib determines sizes and contents as a program without this one would.
+func readWithStdlib(uris []string) error {
 	for _, uri := range uris {
 		file, err := base64.StdEncoding.DecodeString(uri[strings.IndexByte(uri, ',')+1:])
 		if err != nil {
@@ -224,10 +224,10 @@ func standardLibrary(uris []string) error {
 	return nil
 }
 
-// time returns how many microseconds do takes, the mean of as many calls as there is time for. What it is
-// done with is made outside of that time.
-func (s *settings) time(with func() []string, do func([]string) error) (float64, error) {
-	if err := do(with()); err != nil { // what is made once is made now
+// timeCall returns the mean microseconds of do, over as many calls as there is time for. Making its argument
+// is not timed.
+func (s *mediaSettings) timeCall(with func() []string, do func([]string) error) (float64, error) {
+	if err := do(with()); err != nil { // one-time work is done now
 		return 0, err
 	}
 	var sum time.Duration
@@ -244,8 +244,8 @@ func (s *settings) time(with func() []string, do func([]string) error) (float64,
 	return float64(sum.Nanoseconds()) / 1000 / float64(n), nil
 }
 
-// picture returns a JPEG of some 100 kB.
-func picture(seed uint8) ([]byte, error) {
+// newPicture returns a JPEG of some 100 kB.
+func newPicture(seed uint8) ([]byte, error) {
 	img := image.NewYCbCr(image.Rect(0, 0, width, height), image.YCbCrSubsampleRatio420)
 	state := uint32(seed) + 1
 	for i := range img.Y {

@@ -14,7 +14,7 @@ import (
 	"penstock/internal/replay"
 )
 
-// poolRow is one way of routing.
+// poolRow is one routing mode.
 type poolRow struct {
 	Routing     string   `json:"routing"`
 	Requests    int      `json:"requests"`
@@ -26,19 +26,19 @@ type poolRow struct {
 	Notes       []string `json:"notes,omitempty"`
 }
 
-// side is that of a picture: 256 tokens of the built-in model.
-const side = 448
+// pictureSide is the side of an image: 256 tokens of the built-in model.
+const pictureSide = 448
 
-// encoder is how long the simulated encoder takes: 12 ms for a picture, 40 for four.
-const encoder = "64:5,256:12,1024:40"
+// encoderTimes are the times of the simulated encoder: 12 ms for one image, 40 for four.
+const encoderTimes = "64:5,256:12,1024:40"
 
-func (s *settings) workload() string {
+func (s *mediaSettings) describeWorkload() string {
 	return fmt.Sprintf("%d workers (sim, %d blocks each, encoder %s), %d requests at %g/s, a picture of %d by %d of %d each, 64 tokens of text",
-		s.workers, s.blocks, encoder, s.requests, s.rate, side, side, s.pool)
+		s.workers, s.blocks, encoderTimes, s.requests, s.rate, pictureSide, pictureSide, s.pool)
 }
 
-// pooled measures each way of routing.
-func (s *settings) pooled(ctx context.Context) (rows []poolRow, err error) {
+// measurePool measures each routing mode.
+func (s *mediaSettings) measurePool(ctx context.Context) (rows []poolRow, err error) {
 	for _, way := range []struct {
 		name string
 		args []string
@@ -48,7 +48,7 @@ func (s *settings) pooled(ctx context.Context) (rows []poolRow, err error) {
 		{"round-robin", []string{"--router-mode", "round-robin"}},
 	} {
 		fmt.Fprintf(os.Stderr, "%s: %d requests\n", way.name, s.requests)
-		r, err := s.route(ctx, way.args)
+		r, err := s.runRouting(ctx, way.args)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", way.name, err)
 		}
@@ -58,23 +58,23 @@ func (s *settings) pooled(ctx context.Context) (rows []poolRow, err error) {
 	return rows, nil
 }
 
-// route starts Penstock and sends the workload.
-func (s *settings) route(ctx context.Context, args []string) (row poolRow, err error) {
+// runRouting starts Penstock and sends the workload.
+func (s *mediaSettings) runRouting(ctx context.Context, args []string) (row poolRow, err error) {
 	dir, err := os.MkdirTemp("", "penstock-media-")
 	if err != nil {
 		return row, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	up, err := child.Start(ctx, os.Stderr, append([]string{
+	up, err := child.StartProcess(ctx, os.Stderr, append([]string{
 		s.bin, "up", "--engine", "sim", "--workers", strconv.Itoa(s.workers), "--kv-cache-blocks", strconv.Itoa(s.blocks),
-		"--sim-encoder", encoder, "--http-addr", "127.0.0.1:0", "--data-dir", dir, "--log-level", "warn", "--json",
+		"--sim-encoder", encoderTimes, "--http-addr", "127.0.0.1:0", "--data-dir", dir, "--log-level", "warn", "--json",
 	}, args...)...)
 	if err != nil {
 		return row, err
 	}
-	defer up.Stop()
+	defer up.StopProcess()
 	var said bytes.Buffer
-	bench := exec.CommandContext(ctx, s.bin, "bench", "--url", up.URL, "--images", fmt.Sprintf("pool:size=%d,width=%d,height=%d", s.pool, side, side),
+	bench := exec.CommandContext(ctx, s.bin, "bench", "--url", up.URL, "--images", fmt.Sprintf("pool:size=%d,width=%d,height=%d", s.pool, pictureSide, pictureSide),
 		"--generate", fmt.Sprintf("random:input=64,output=16,vary=0,requests=%d", s.requests), "--rate", strconv.FormatFloat(s.rate, 'g', -1, 64), "--prompt-seed", "1", "--json")
 	bench.Stdout, bench.Stderr = &said, os.Stderr
 	if err := bench.Run(); err != nil {

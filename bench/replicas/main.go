@@ -1,15 +1,13 @@
-// Command replicas measures what it costs that a fleet has two routers, and what it
-// gives that they tell each other of their requests. For each of three ways (one router;
-// two that know of their own requests alone; two that tell each other) it starts a fleet
-// of real processes: one with the NATS server inside, so many workers of the simulated
-// engine, and the frontends, each with its router inside. It sends the same
-// workload, alternating between the frontends, and prints how evenly the workers were
-// loaded and how much of the prompts they had cached.
+// Command replicas measures the cost of two routers in a fleet, and the benefit of exchanging their requests.
+// For each of three modes (one router; two which know only their own requests; two which exchange them) it
+// starts a fleet of real processes: one with the NATS server inside, the workers of the simulated engine, and
+// the frontends, each with its router inside. It sends the same workload, alternating between the frontends,
+// and prints how evenly the workers were loaded and how much of the prompts they had cached.
 //
 //	go build -o penstock ./cmd/penstock && go run ./bench/replicas -bin ./penstock
 //
-// It prints its figures for people and, with -json, as one document. The workload and the
-// moments of its requests are made by the seed; what is left to chance is real time.
+// It prints its figures as tables and, with -json, as one document. The workload and its send times depend
+// only on the seed; the rest varies with real time.
 package main
 
 import (
@@ -24,11 +22,11 @@ import (
 	"time"
 )
 
-// limit bounds the whole.
-const limit = 15 * time.Minute
+// runTimeout bounds the whole run.
+const runTimeout = 15 * time.Minute
 
-// settings are the flags.
-type settings struct {
+// replicaSettings are the flags.
+type replicaSettings struct {
 	bin      string
 	workers  int
 	requests int
@@ -41,7 +39,7 @@ type settings struct {
 }
 
 func main() {
-	var s settings
+	var s replicaSettings
 	flag.StringVar(&s.bin, "bin", "./penstock", "the binary")
 	flag.IntVar(&s.workers, "workers", 64, "workers, each a process")
 	flag.IntVar(&s.requests, "requests", 2000, "requests of each way")
@@ -54,9 +52,9 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	if err := s.run(ctx); err != nil {
+	if err := s.runAll(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/replicas:", err)
 		cancel()
 		stop()
@@ -64,31 +62,31 @@ func main() {
 	}
 }
 
-// way is how the fleet is routed.
-type way struct {
+// routingMode is how the fleet is routed.
+type routingMode struct {
 	name      string
 	frontends int
 	sync      string
 }
 
-// document is what -json prints.
-type document struct {
-	Workers  int     `json:"workers"`
-	Requests int     `json:"requests"`
-	Rate     float64 `json:"requests_per_s"`
-	Workload string  `json:"workload"`
-	Blocks   int     `json:"blocks_per_worker"`
-	Speedup  float64 `json:"sim_speedup"`
-	Rows     []row   `json:"rows"`
+// replicaDocument is the output of -json.
+type replicaDocument struct {
+	Workers  int       `json:"workers"`
+	Requests int       `json:"requests"`
+	Rate     float64   `json:"requests_per_s"`
+	Workload string    `json:"workload"`
+	Blocks   int       `json:"blocks_per_worker"`
+	Speedup  float64   `json:"sim_speedup"`
+	Rows     []modeRow `json:"rows"`
 }
 
-func (s *settings) run(ctx context.Context) error {
-	out := document{
+func (s *replicaSettings) runAll(ctx context.Context) error {
+	out := replicaDocument{
 		Workers: s.workers, Requests: s.requests, Rate: s.rate, Workload: s.generate, Blocks: s.blocks, Speedup: s.speedup,
 	}
-	for _, w := range []way{{"one router", 1, "on"}, {"two, sync off", 2, "off"}, {"two, sync on", 2, "on"}} {
+	for _, w := range []routingMode{{"one router", 1, "on"}, {"two, sync off", 2, "off"}, {"two, sync on", 2, "on"}} {
 		fmt.Fprintf(os.Stderr, "%s: %d workers, %d requests\n", w.name, s.workers, s.requests)
-		r, err := s.measure(ctx, w)
+		r, err := s.measureMode(ctx, w)
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
@@ -99,11 +97,11 @@ func (s *settings) run(ctx context.Context) error {
 		e.SetIndent("", "  ")
 		return e.Encode(out)
 	}
-	table(out.Rows)
+	printTable(out.Rows)
 	return nil
 }
 
-func table(rows []row) {
+func printTable(rows []modeRow) {
 	fmt.Printf("%-14s %8s %6s %9s %9s %13s %14s %14s %9s\n", "ROUTERS", "REQUESTS", "ERRORS", "CACHED %", "IMBALANCE", "BUSIEST NOW", "MEAN NOW", "TTFT MEAN ms", "P99 ms")
 	for _, r := range rows {
 		fmt.Printf("%-14s %8d %6d %9.2f %9.3f %13.2f %14.2f %14.1f %9.1f\n", r.Routers, r.Requests, r.Errors, 100*r.CachedShare, r.Imbalance, r.Busiest, r.Active, r.TTFTMean, r.TTFTP99)
@@ -116,4 +114,4 @@ func table(rows []row) {
 	}
 }
 
-func decimal(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+func formatDecimal(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

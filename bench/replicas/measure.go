@@ -17,20 +17,19 @@ import (
 	"penstock/test/fleet"
 )
 
-// model is what simulated engines serve.
+// model is the model of simulated engines.
 const model = "penstock-sim"
 
-// row is what was measured of one way.
-type row struct {
+// modeRow has the measurements of one mode.
+type modeRow struct {
 	Routers     string  `json:"routers"`
 	Requests    int     `json:"requests"`
 	Errors      int     `json:"errors"`
 	CachedShare float64 `json:"cached_share"`
-	// Imbalance is the work of the worker that did most, over the mean: prompt tokens
-	// computed and tokens generated.
+	// Imbalance is the busiest worker's work over the mean: prompt tokens computed and tokens generated.
 	Imbalance float64 `json:"imbalance"`
-	// Busiest is the number of requests at the worker that has most of them, averaged
-	// over time, Active that at a worker.
+	// Busiest is the number of requests at the worker with the most, averaged over time, Active the mean per
+	// worker.
 	Busiest  float64 `json:"busiest_requests"`
 	Active   float64 `json:"mean_requests"`
 	TTFTMean float64 `json:"ttft_mean_ms"`
@@ -38,8 +37,8 @@ type row struct {
 	Late     bool    `json:"late,omitempty"`
 }
 
-// measure starts a fleet, sends the workload, and stops it.
-func (s *settings) measure(ctx context.Context, w way) (out row, err error) {
+// measureMode starts a fleet, sends the workload, and stops it.
+func (s *replicaSettings) measureMode(ctx context.Context, w routingMode) (out modeRow, err error) {
 	dir, err := os.MkdirTemp("", "penstock-replicas-")
 	if err != nil {
 		return out, err
@@ -49,31 +48,31 @@ func (s *settings) measure(ctx context.Context, w way) (out row, err error) {
 	f, err := fleet.Start(ctx, fleet.Config{
 		Bin: s.bin, Dir: dir, Ports: fleet.NewPorts(s.seed), Workers: s.workers, Frontends: w.frontends,
 		HubArgs: routed, FrontendArgs: routed,
-		WorkerArgs: []string{"--engine", "sim", "--kv-cache-blocks", strconv.Itoa(s.blocks), "--sim-speedup", decimal(s.speedup), "--log-level", "warn"},
+		WorkerArgs: []string{"--engine", "sim", "--kv-cache-blocks", strconv.Itoa(s.blocks), "--sim-speedup", formatDecimal(s.speedup), "--log-level", "warn"},
 	})
 	if err != nil {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	// The hub's frontend serves too, and is left alone.
-	rec := &recorder{inner: replay.NewRecorder(replay.Measure{Workers: s.workers, Sender: replay.Real})}
-	if err := s.send(ctx, f.Frontends, rec); err != nil {
+	// The hub also has a frontend, which is not used.
+	rec := &sharedRecorder{inner: replay.NewRecorder(replay.RecorderConfig{Workers: s.workers, Sender: replay.RealSender})}
+	if err := s.sendWorkload(ctx, f.Frontends, rec); err != nil {
 		return out, err
 	}
-	if err := f.Died(); err != nil {
+	if err := f.CheckDied(); err != nil {
 		return out, err
 	}
 	r := rec.inner.Run().Row
-	out = row{
+	out = modeRow{
 		Routers: w.name, Requests: r.Requests, Errors: r.Errors, CachedShare: r.CachedShare, Imbalance: r.Imbalance,
 		TTFTMean: r.TTFT.Mean, TTFTP99: r.TTFT.P99, Late: r.Late,
 	}
-	out.Busiest, out.Active = rec.crowding(s.workers)
+	out.Busiest, out.Active = rec.workerOccupancy(s.workers)
 	return out, nil
 }
 
-// send sends the workload to the doors in turn, each request at its moment.
-func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder) error {
+// sendWorkload sends the workload to the frontends in turn, each request at its time.
+func (s *replicaSettings) sendWorkload(ctx context.Context, doors []*fleet.Role, rec *sharedRecorder) error {
 	spec := s.generate
 	if !strings.Contains(spec, "requests=") {
 		spec += ",requests=" + strconv.Itoa(s.requests)
@@ -82,7 +81,7 @@ func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder)
 	if err != nil {
 		return err
 	}
-	cfg := load.Config{Model: model, Vocabulary: replay.Vocabulary{Seed: s.seed}, Form: load.Form{Prompt: load.Tokens, Length: load.Exactly}}
+	cfg := load.Config{Model: model, Vocabulary: replay.Vocabulary{Seed: s.seed}, Form: load.RequestForm{Prompt: load.TokenPrompt, Length: load.ExactLength}}
 	errs := make([]error, len(doors))
 	var wg sync.WaitGroup
 	for i, door := range doors {
@@ -90,14 +89,14 @@ func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder)
 		if err != nil {
 			return err
 		}
-		timed, err := replay.Arrive(source, replay.Arrival{Process: replay.Poisson, Rate: s.rate, Seed: s.seed})
+		timed, err := replay.ApplyArrival(source, replay.Arrival{Process: replay.Poisson, Rate: s.rate, Seed: s.seed})
 		if err != nil {
 			return err
 		}
 		own := cfg
 		own.Endpoint.URL = door.URL()
 		wg.Go(func() {
-			sum, err := load.Run(ctx, own, &turns{Source: timed, of: len(doors), mine: i}, rec)
+			sum, err := load.Run(ctx, own, &shareSource{Source: timed, of: len(doors), mine: i}, rec)
 			if err == nil && sum.Interrupted {
 				err = fmt.Errorf("send to %s: %w", door.Name(), ctx.Err())
 			}
@@ -108,15 +107,15 @@ func (s *settings) send(ctx context.Context, doors []*fleet.Role, rec *recorder)
 	return errors.Join(errs...)
 }
 
-// turns are the requests of a workload that are one door's.
-type turns struct {
+// shareSource is one frontend's share of a workload.
+type shareSource struct {
 	replay.Source
 	of, mine int
 	n        int
 }
 
 // Next implements replay.Source.
-func (t *turns) Next(r *replay.Request) error {
+func (t *shareSource) Next(r *replay.Request) error {
 	for {
 		if err := t.Source.Next(r); err != nil {
 			return err
@@ -128,46 +127,46 @@ func (t *turns) Next(r *replay.Request) error {
 	}
 }
 
-// recorder takes what is measured at all doors.
-type recorder struct {
+// sharedRecorder records the samples of all frontends.
+type sharedRecorder struct {
 	mu     sync.Mutex
 	inner  *replay.Recorder
-	visits []visit
+	served []servedRequest
 }
 
-// visit is a request at a worker.
-type visit struct {
+// servedRequest is a request at a worker.
+type servedRequest struct {
 	worker   uint64
 	from, to time.Duration
 }
 
-// Sample implements load.Recorder.
-func (r *recorder) Sample(s *replay.Sample) {
+// RecordSample implements load.Recorder.
+func (r *sharedRecorder) RecordSample(s *replay.Sample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.inner.Sample(s)
+	r.inner.RecordSample(s)
 	if s.Worker != 0 {
-		r.visits = append(r.visits, visit{s.Worker, s.Sent, s.Done})
+		r.served = append(r.served, servedRequest{s.Worker, s.Sent, s.Done})
 	}
 }
 
-// Gap implements load.Recorder.
-func (r *recorder) Gap(between time.Duration, n int) {
+// RecordGap implements load.Recorder.
+func (r *sharedRecorder) RecordGap(between time.Duration, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.inner.Gap(between, n)
+	r.inner.RecordGap(between, n)
 }
 
-// crowding returns the number of requests at the worker that has most of them at a
-// moment, averaged over the time in which there are any, and the average at a worker.
-func (r *recorder) crowding(workers int) (busiest, active float64) {
+// workerOccupancy returns the number of requests at the worker with the most at a time, averaged over the
+// time with any requests, and the mean per worker.
+func (r *sharedRecorder) workerOccupancy(workers int) (busiest, active float64) {
 	type change struct {
 		at     time.Duration
 		worker uint64
 		by     int
 	}
 	var all []change
-	for _, v := range r.visits {
+	for _, v := range r.served {
 		all = append(all, change{v.from, v.worker, 1}, change{v.to, v.worker, -1})
 	}
 	slices.SortFunc(all, func(a, b change) int { return cmp.Compare(a.at, b.at) })
@@ -194,4 +193,4 @@ func (r *recorder) crowding(workers int) (busiest, active float64) {
 	return busiest / float64(total), active / float64(total) / float64(workers)
 }
 
-var _ load.Recorder = (*recorder)(nil)
+var _ load.Recorder = (*sharedRecorder)(nil)

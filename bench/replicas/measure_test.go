@@ -27,7 +27,7 @@ func (*count) Close() error { return nil }
 // TestTurns: each request is sent by one door, in turn.
 func TestTurns(t *testing.T) {
 	for mine, want := range [][]int{{0, 2, 4}, {1, 3}} {
-		src := &turns{Source: &count{n: 5}, of: 2, mine: mine}
+		src := &shareSource{Source: &count{n: 5}, of: 2, mine: mine}
 		var got []int
 		var r replay.Request
 		err := src.Next(&r)
@@ -44,12 +44,12 @@ func TestTurns(t *testing.T) {
 // a pause, and one for 2 s; at two workers.
 func TestCrowding(t *testing.T) {
 	s := time.Second
-	r := recorder{visits: []visit{{1, 0, 2 * s}, {1, s, 2 * s}, {2, s, 2 * s}, {2, 5 * s, 7 * s}}}
-	busiest, active := r.crowding(2)
+	r := sharedRecorder{served: []servedRequest{{1, 0, 2 * s}, {1, s, 2 * s}, {2, s, 2 * s}, {2, 5 * s, 7 * s}}}
+	busiest, active := r.workerOccupancy(2)
 	if busiest != (1+2+1+1)/4. || active != (1+3+1+1)/4./2 {
 		t.Errorf("%v at the busiest, %v on average", busiest, active)
 	}
-	if busiest, active := (&recorder{}).crowding(2); busiest != 0 || active != 0 {
+	if busiest, active := (&sharedRecorder{}).workerOccupancy(2); busiest != 0 || active != 0 {
 		t.Errorf("%v and %v of nothing", busiest, active)
 	}
 }

@@ -8,65 +8,64 @@ import (
 	"time"
 )
 
-// result is what one cell came to.
-type result struct {
+// cellResult is the result of one cell.
+type cellResult struct {
 	Tokens         uint64
 	Took           time.Duration
-	P50, P99       float64 // from send to receive, microseconds
-	Client, Server usage   // in the measured time, and of the server's life
+	P50, P99       float64     // from send to receive, microseconds
+	Client, Server resourceUse // in the measured time; the server's is over its lifetime
 }
 
-// usage is what a process spent.
-type usage struct {
+// resourceUse is the resource use of a process.
+type resourceUse struct {
 	CPU    time.Duration
 	Allocs uint64
-	// Tokens is how many it handled meanwhile.
+	// Tokens is how many tokens it handled in that time.
 	Tokens uint64
 }
 
-// spent returns what this process has spent so far.
-func spent() usage {
+// resourcesSpent returns the resource use of this process so far.
+func resourcesSpent() resourceUse {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	var r syscall.Rusage
-	// It fails for wrong arguments alone.
+	// It fails only for wrong arguments.
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
-	return usage{CPU: time.Duration(r.Utime.Nano() + r.Stime.Nano()), Allocs: m.Mallocs}
+	return resourceUse{CPU: time.Duration(r.Utime.Nano() + r.Stime.Nano()), Allocs: m.Mallocs}
 }
 
-func (u usage) since(before usage) usage {
-	return usage{CPU: u.CPU - before.CPU, Allocs: u.Allocs - before.Allocs}
+func (u resourceUse) subtractUsage(before resourceUse) resourceUse {
+	return resourceUse{CPU: u.CPU - before.CPU, Allocs: u.Allocs - before.Allocs}
 }
 
-func (r result) rate() float64 { return float64(r.Tokens) / r.Took.Seconds() }
+func (r cellResult) tokenRate() float64 { return float64(r.Tokens) / r.Took.Seconds() }
 
-// print writes r as a line of "go test -bench".
-func (r result) print(name string) {
+// printBenchLine writes r as a line of "go test -bench".
+func (r cellResult) printBenchLine(name string) {
 	per := func(total float64, tokens uint64) float64 { return total / float64(max(tokens, 1)) }
 	fmt.Printf("Benchmark%s-%d %d %.0f tokens/s %.1f p50-us %.1f p99-us %.3f client-allocs/token %.3f server-allocs/token %.0f client-cpu-ns/token %.0f server-cpu-ns/token\n",
-		name, runtime.NumCPU(), r.Tokens, r.rate(), r.P50, r.P99,
+		name, runtime.NumCPU(), r.Tokens, r.tokenRate(), r.P50, r.P99,
 		per(float64(r.Client.Allocs), r.Client.Tokens), per(float64(r.Server.Allocs), r.Server.Tokens),
 		per(float64(r.Client.CPU), r.Client.Tokens), per(float64(r.Server.CPU), r.Server.Tokens))
 }
 
-// histogram counts durations in buckets an eighth of a power of two wide.
-type histogram [64 * 8]uint64
+// octaveHistogram counts durations in buckets an eighth of a power of two wide.
+type octaveHistogram [64 * 8]uint64
 
-func (h *histogram) add(d time.Duration) {
+func (h *octaveHistogram) addDuration(d time.Duration) {
 	n := uint64(max(d, 8))
 	top := bits.Len64(n) - 1
 	h[top*8+int(n>>(top-3)&7)]++
 }
 
-func (h *histogram) merge(other *histogram) {
+func (h *octaveHistogram) mergeCounts(other *octaveHistogram) {
 	for i, n := range other {
 		h[i] += n
 	}
 }
 
-// quantile returns the upper end of the bucket in which q of all lie, in
-// microseconds.
-func (h *histogram) quantile(q float64) float64 {
+// quantileMicros returns the upper end of the bucket with quantile q, in microseconds.
+func (h *octaveHistogram) quantileMicros(q float64) float64 {
 	var all, seen uint64
 	for _, n := range h {
 		all += n

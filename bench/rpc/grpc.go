@@ -9,23 +9,22 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// grpcPlane streams over grpc-go as it is by default, but for its codec: bytes go
-// as they are, into a buffer that is used again, so that no time of protobuf is
-// counted against it.
+// grpcPlane streams over grpc-go with its defaults, except for its codec: bytes are copied into a reused
+// buffer, so that protobuf does not count.
 type grpcPlane struct{}
 
-// raw is that codec, for messages of type *[]byte.
-type raw struct{}
+// rawCodec is that codec, for messages of type *[]byte.
+type rawCodec struct{}
 
-func (raw) Name() string { return "raw" }
+func (rawCodec) Name() string { return "raw" }
 
-func (raw) Marshal(v any) (mem.BufferSlice, error) {
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	b := *v.(*[]byte)
 	own := append(make([]byte, 0, len(b)), b...) // grpc-go may send it later
 	return mem.BufferSlice{mem.SliceBuffer(own)}, nil
 }
 
-func (raw) Unmarshal(data mem.BufferSlice, v any) error {
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	to := v.(*[]byte)
 	n := data.Len()
 	if cap(*to) < n {
@@ -36,14 +35,14 @@ func (raw) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-var generate = grpc.StreamDesc{StreamName: "Generate", ServerStreams: true}
+var generateStream = grpc.StreamDesc{StreamName: "Generate", ServerStreams: true}
 
-func (grpcPlane) serve(told func(string) error, until <-chan struct{}, stream func(func([]byte) error) error) error {
+func (grpcPlane) serveStreams(told func(string) error, until <-chan struct{}, stream func(func([]byte) error) error) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	desc := generate
+	desc := generateStream
 	desc.Handler = func(_ any, s grpc.ServerStream) error {
 		var request []byte
 		if err := s.RecvMsg(&request); err != nil {
@@ -51,7 +50,7 @@ func (grpcPlane) serve(told func(string) error, until <-chan struct{}, stream fu
 		}
 		return stream(func(frame []byte) error { return s.SendMsg(&frame) })
 	}
-	srv := grpc.NewServer(grpc.ForceServerCodecV2(raw{}))
+	srv := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}))
 	srv.RegisterService(&grpc.ServiceDesc{ServiceName: "bench", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{desc}}, nil)
 	if err := told(l.Addr().String()); err != nil {
 		return err
@@ -63,13 +62,13 @@ func (grpcPlane) serve(told func(string) error, until <-chan struct{}, stream fu
 	return srv.Serve(l)
 }
 
-func (grpcPlane) connect(addr string) (func(context.Context, func([]byte) error) error, error) {
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{})))
+func (grpcPlane) dialStreams(addr string) (func(context.Context, func([]byte) error) error, error) {
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, recv func([]byte) error) error {
-		s, err := conn.NewStream(ctx, &generate, "/bench/Generate")
+		s, err := conn.NewStream(ctx, &generateStream, "/bench/Generate")
 		if err != nil {
 			return err
 		}

@@ -16,11 +16,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// pace is how often an engine has a token for a stream.
-const pace = 40 * time.Millisecond
+// tokenPace is how often an engine has a token for a stream.
+const tokenPace = 40 * time.Millisecond
 
-// warmUp returns the time that is not counted: queues are to be as full as they
-// get, and of a flood over grpc-go that takes a while.
+// warmUp returns the time which is not counted: queues must fill first, which takes a while in a flood over
+// grpc-go.
 func warmUp(load string) time.Duration {
 	if load == "flood" {
 		return 1500 * time.Millisecond
@@ -28,15 +28,15 @@ func warmUp(load string) time.Duration {
 	return 500 * time.Millisecond
 }
 
-// plane is one of the two ways to carry a stream.
-type plane interface {
-	// serve streams until stdin ends, and tells its address first.
-	serve(told func(addr string) error, until <-chan struct{}, stream func(send func([]byte) error) error) error
-	// connect returns a way to open streams, all on one connection.
-	connect(addr string) (open func(ctx context.Context, recv func([]byte) error) error, err error)
+// streamPlane is one of the two transports.
+type streamPlane interface {
+	// serveStreams serves until stdin ends, and first prints its address.
+	serveStreams(told func(addr string) error, until <-chan struct{}, stream func(send func([]byte) error) error) error
+	// dialStreams returns a function to open streams, all on one connection.
+	dialStreams(addr string) (open func(ctx context.Context, recv func([]byte) error) error, err error)
 }
 
-func planeOf(name string) (plane, error) {
+func lookupPlane(name string) (streamPlane, error) {
 	switch name {
 	case "tcp":
 		return tcpPlane{}, nil
@@ -46,9 +46,9 @@ func planeOf(name string) (plane, error) {
 	return nil, errors.New("no such plane: " + name)
 }
 
-// serve is the serving process.
-func serve(c cell) error {
-	p, err := planeOf(c.Plane)
+// runServer is the serving process.
+func runServer(c benchCell) error {
+	p, err := lookupPlane(c.Plane)
 	if err != nil {
 		return err
 	}
@@ -59,28 +59,27 @@ func serve(c cell) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}()
 	var tokens atomic.Uint64
-	before := spent()
-	err = p.serve(func(addr string) error { return says.Encode(addr) }, until, func(send func([]byte) error) error {
-		n, err := stream(c.Load, send)
+	before := resourcesSpent()
+	err = p.serveStreams(func(addr string) error { return says.Encode(addr) }, until, func(send func([]byte) error) error {
+		n, err := sendDeltas(c.Load, send)
 		tokens.Add(n)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	used := spent().since(before)
+	used := resourcesSpent().subtractUsage(before)
 	used.Tokens = tokens.Load()
 	return says.Encode(used)
 }
 
-// stream sends deltas, each with the moment at which it was sent, until the
-// caller has had enough, and returns how many.
-func stream(load string, send func([]byte) error) (n uint64, err error) {
+// sendDeltas sends deltas, each with its send time, until the caller has enough, and returns their number.
+func sendDeltas(load string, send func([]byte) error) (n uint64, err error) {
 	delta := engine.Delta{Attempt: 1, Tokens: []kv.Token{128_000, 77, 1_234, 90_210, 3, 41, 512, 70_000}}
 	var tick <-chan time.Time
 	if load == "paced" {
-		time.Sleep(rand.N(pace)) // engines do not step together: the streams begin spread over one step
-		t := time.NewTicker(pace)
+		time.Sleep(rand.N(tokenPace)) // engines do not step together: the streams start spread over one step
+		t := time.NewTicker(tokenPace)
 		defer t.Stop()
 		tick = t.C
 	}
@@ -92,27 +91,27 @@ func stream(load string, send func([]byte) error) (n uint64, err error) {
 		delta.Pos = int(n)
 		frame = binary.LittleEndian.AppendUint64(frame[:0], uint64(time.Now().UnixNano()))
 		if err := send(engine.AppendDelta(frame, &delta)); err != nil {
-			return n, nil // the caller has had enough
+			return n, nil // the caller has enough
 		}
 	}
 }
 
-// call is the calling process.
-func call(c cell, addr string) (result, error) {
-	p, err := planeOf(c.Plane)
+// runCaller is the calling process.
+func runCaller(c benchCell, addr string) (cellResult, error) {
+	p, err := lookupPlane(c.Plane)
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
-	open, err := p.connect(addr)
+	open, err := p.dialStreams(addr)
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var (
 		callers   sync.WaitGroup
 		measuring atomic.Bool
-		counts    = make([]counter, c.Streams)
+		counts    = make([]callCounter, c.Streams)
 		failed    atomic.Pointer[error]
 	)
 	for i := range c.Streams {
@@ -120,7 +119,7 @@ func call(c cell, addr string) (result, error) {
 			err := open(ctx, func(frame []byte) error {
 				if measuring.Load() {
 					counts[i].tokens++
-					counts[i].latency.add(time.Duration(time.Now().UnixNano() - int64(binary.LittleEndian.Uint64(frame))))
+					counts[i].latency.addDuration(time.Duration(time.Now().UnixNano() - int64(binary.LittleEndian.Uint64(frame))))
 				}
 				return nil
 			})
@@ -130,33 +129,33 @@ func call(c cell, addr string) (result, error) {
 			}
 		})
 	}
-	wait(ctx, warmUp(c.Load))
-	before, start := spent(), time.Now()
+	waitFor(ctx, warmUp(c.Load))
+	before, start := resourcesSpent(), time.Now()
 	measuring.Store(true)
-	wait(ctx, c.For)
+	waitFor(ctx, c.For)
 	measuring.Store(false)
-	r := result{Took: time.Since(start), Client: spent().since(before)}
+	r := cellResult{Took: time.Since(start), Client: resourcesSpent().subtractUsage(before)}
 	cancel()
 	callers.Wait()
 	if err := failed.Load(); err != nil {
 		return r, *err
 	}
-	var all histogram
+	var all octaveHistogram
 	for i := range counts {
 		r.Tokens += counts[i].tokens
-		all.merge(&counts[i].latency)
+		all.mergeCounts(&counts[i].latency)
 	}
 	r.Client.Tokens = r.Tokens
-	r.P50, r.P99 = all.quantile(0.5), all.quantile(0.99)
+	r.P50, r.P99 = all.quantileMicros(0.5), all.quantileMicros(0.99)
 	return r, nil
 }
 
-type counter struct {
+type callCounter struct {
 	tokens  uint64
-	latency histogram
+	latency octaveHistogram
 }
 
-func wait(ctx context.Context, d time.Duration) {
+func waitFor(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():

@@ -1,11 +1,10 @@
-// Command rpc measures streams of token deltas over the request plane's TCP
-// beside those of grpc-go: one process serves, another calls, over the loopback
-// interface, the same frames on both. It prints its figures as "go test -bench"
-// does, for tools/benchjson; tools/bench/rpc.sh runs it.
+// Command rpc measures streams of token deltas over the request plane's TCP beside grpc-go: one process
+// serves, another calls, over the loopback interface, with the same frames on both. It prints its figures in
+// the format of "go test -bench", for tools/benchjson; tools/bench/rpc.sh runs it.
 //
-// Two loads. In "flood" each stream sends as fast as it may: tokens/s says what
-// a connection carries. In "paced" each sends 25 tokens a second, as engines do:
-// the latency from send to receive is that of the transport, not of a queue.
+// There are two loads. In "flood" each stream sends at full speed: tokens/s is the capacity of a connection.
+// In "paced" each sends 25 tokens a second, as engines do: the latency from send to receive is that of the
+// transport, not of a queue.
 package main
 
 import (
@@ -20,8 +19,8 @@ import (
 	"time"
 )
 
-// cell is one measurement.
-type cell struct {
+// benchCell is one measurement.
+type benchCell struct {
 	Plane   string
 	Streams int
 	Load    string
@@ -36,15 +35,15 @@ func main() {
 	streams := flag.String("streams", "1,100,1000,10000", "how many streams; several for a whole run")
 	window := flag.Duration("for", 1500*time.Millisecond, "how long to measure, after a time that is not counted")
 	flag.Parse()
-	if err := run(*role, *addr, *streams, cell{Plane: *plane, Load: *load, For: *window}); err != nil {
+	if err := runBench(*role, *addr, *streams, benchCell{Plane: *plane, Load: *load, For: *window}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/rpc:", err)
 		os.Exit(1)
 	}
 }
 
-func run(role, addr, streams string, c cell) error {
+func runBench(role, addr, streams string, c benchCell) error {
 	if role == "serve" {
-		return serve(c)
+		return runServer(c)
 	}
 	var counts []int
 	for _, s := range strings.Split(streams, ",") {
@@ -56,61 +55,61 @@ func run(role, addr, streams string, c cell) error {
 	}
 	if role == "call" {
 		c.Streams = counts[0]
-		got, err := call(c, addr)
+		got, err := runCaller(c, addr)
 		if err != nil {
 			return err
 		}
 		return json.NewEncoder(os.Stdout).Encode(got)
 	}
 	fmt.Println("pkg: penstock/bench/rpc")
-	fmt.Println("cpu:", cpu())
+	fmt.Println("cpu:", processorName())
 	for _, load := range []string{"flood", "paced"} {
 		for _, n := range counts {
-			both := map[string]result{}
+			both := map[string]cellResult{}
 			for _, plane := range []string{"grpc", "tcp"} {
-				got, err := measure(cell{Plane: plane, Streams: n, Load: load, For: c.For})
+				got, err := measureCell(benchCell{Plane: plane, Streams: n, Load: load, For: c.For})
 				if err != nil {
 					return fmt.Errorf("%s, %d streams, %s: %w", plane, n, load, err)
 				}
 				both[plane] = got
-				got.print(fmt.Sprintf("load=%s/streams=%d/plane=%s", load, n, plane))
+				got.printBenchLine(fmt.Sprintf("load=%s/streams=%d/plane=%s", load, n, plane))
 			}
-			compare(fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), both["tcp"], both["grpc"])
+			printRatios(fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), both["tcp"], both["grpc"])
 		}
 	}
 	return nil
 }
 
-// measure starts both processes for one cell.
-func measure(c cell) (result, error) {
+// measureCell starts both processes for one cell.
+func measureCell(c benchCell) (cellResult, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	server := exec.Command(self, "-role", "serve", "-plane", c.Plane, "-load", c.Load)
 	server.Stderr = os.Stderr
 	in, err := server.StdinPipe()
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	out, err := server.StdoutPipe()
 	if err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	if err := server.Start(); err != nil {
-		return result{}, err
+		return cellResult{}, err
 	}
 	says := json.NewDecoder(out)
 	var addr string
 	if err := says.Decode(&addr); err != nil {
-		return result{}, fmt.Errorf("the server's address: %w", err)
+		return cellResult{}, fmt.Errorf("the server's address: %w", err)
 	}
 	client := exec.Command(self, "-role", "call", "-plane", c.Plane, "-load", c.Load,
 		"-streams", strconv.Itoa(c.Streams), "-for", c.For.String(), "-addr", addr)
 	client.Stderr = os.Stderr
 	text, callErr := client.Output()
-	in.Close() // the server says what it used, and ends
-	var r result
+	in.Close() // the server prints its resource use, and ends
+	var r cellResult
 	if callErr == nil {
 		callErr = json.Unmarshal(text, &r)
 	}
@@ -124,19 +123,18 @@ func measure(c cell) (result, error) {
 	return r, used
 }
 
-// compare prints a as multiples of b. One that got nothing through in time has
-// no multiples.
-func compare(name string, a, b result) {
+// printRatios prints a as multiples of b, unless one transferred nothing in time.
+func printRatios(name string, a, b cellResult) {
 	if a.Tokens == 0 || b.Tokens == 0 {
 		fmt.Fprintf(os.Stderr, "%s: %d and %d tokens came; nothing to compare\n", name, a.Tokens, b.Tokens)
 		return
 	}
 	fmt.Printf("Benchmark%s-%d 1 %.2f tokens/s-ratio %.4f p50-ratio %.4f p99-ratio\n",
-		name, runtime.NumCPU(), a.rate()/b.rate(), a.P50/b.P50, a.P99/b.P99)
+		name, runtime.NumCPU(), a.tokenRate()/b.tokenRate(), a.P50/b.P50, a.P99/b.P99)
 }
 
-// cpu returns the name of the processor.
-func cpu() string {
+// processorName returns the name of the processor.
+func processorName() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {
 		if name, ok := strings.CutPrefix(line, "model name"); ok {

@@ -8,8 +8,8 @@ import (
 
 type tcpPlane struct{}
 
-func (tcpPlane) serve(told func(string) error, until <-chan struct{}, stream func(func([]byte) error) error) error {
-	p, err := rpc.NewTCP(rpc.TCPConfig{})
+func (tcpPlane) serveStreams(told func(string) error, until <-chan struct{}, stream func(func([]byte) error) error) error {
+	p, err := rpc.NewTCPPlane(rpc.TCPConfig{})
 	if err != nil {
 		return err
 	}
@@ -28,8 +28,8 @@ func (tcpPlane) serve(told func(string) error, until <-chan struct{}, stream fun
 	return tellErr
 }
 
-func (tcpPlane) connect(addr string) (func(context.Context, func([]byte) error) error, error) {
-	p, err := rpc.NewTCP(rpc.TCPConfig{})
+func (tcpPlane) dialStreams(addr string) (func(context.Context, func([]byte) error) error, error) {
+	p, err := rpc.NewTCPPlane(rpc.TCPConfig{})
 	if err != nil {
 		return nil, err
 	}

@@ -1,13 +1,11 @@
-// Command zmtp measures how fast a subscriber receives messages over ZeroMQ: our
-// penstock/internal/zmtp beside libzmq through cgo (github.com/pebbe/zmq4), from
-// the same publisher, in the same run. A publisher and a subscriber are processes
-// of their own, over the loopback interface; every message has three parts, as
-// engines publish events (topic, number, payload), every number is checked, and a
-// message that is lost is an error. The publisher is libzmq's XPUB, which waits
-// when its queue is full, and then our Pub.
+// Command zmtp measures how fast a subscriber receives messages over ZeroMQ: our penstock/internal/zmtp
+// beside libzmq through cgo (github.com/pebbe/zmq4), from the same publisher, in the same run. Publisher and
+// subscriber are separate processes, over the loopback interface; every message has three parts, as engines
+// publish events (topic, number, payload), every number is checked, and a lost message is an error. The
+// publisher is libzmq's XPUB, which blocks when its queue is full, and then our Pub.
 //
-// It prints its figures as "go test -bench" does, for tools/benchjson;
-// tools/bench/zmtp.sh installs what it needs and runs it.
+// It prints its figures in the format of "go test -bench", for tools/benchjson; tools/bench/zmtp.sh installs
+// what it needs and runs it.
 package main
 
 import (
@@ -62,8 +60,7 @@ func run(role, kind, addr string, size, count int, sizes string, rounds int) err
 	return nil
 }
 
-// compare measures both subscribers in turns, and prints the median of each and
-// how they compare.
+// compareSubscribers measures both subscribers in turns, and prints the median of each and their ratio.
 func compare(publisher string, size, count, rounds int) error {
 	if count == 0 {
 		count = min(500_000, 1_500_000_000/size)
@@ -91,7 +88,7 @@ func median(r []result) result {
 	return r[len(r)/2]
 }
 
-// measure has one process publish and another subscribe.
+// measureOnce runs one publishing and one subscribing process.
 func measure(publisher, subscriber string, size, count int) (result, error) {
 	common := []string{"-size", strconv.Itoa(size), "-count", strconv.Itoa(count)}
 	pub := command(append(common, "-role", "publish", "-kind", publisher))
@@ -127,7 +124,7 @@ func command(args []string) *exec.Cmd {
 	return c
 }
 
-// awaitEnd returns when whoever started this process wants it to end.
+// awaitEnd returns when the parent closes standard input.
 func awaitEnd() error {
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err

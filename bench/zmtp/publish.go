@@ -14,10 +14,10 @@ import (
 
 const topic = "kv@10.0.0.1:8000@model"
 
-// highWater is how many messages wait for the subscriber, on both sides.
+// highWater is how many messages are queued for the subscriber, on both sides.
 const highWater = 10_000
 
-// publish prints its address, and sends count messages when somebody subscribes.
+// runPublisher prints its address, and sends count messages to the first subscriber.
 func publish(kind string, size, count int) error {
 	if kind == "libzmq" {
 		return publishLibzmq(size, count)
@@ -31,7 +31,7 @@ func publish(kind string, size, count int) error {
 		return err
 	}
 	fmt.Println(p.Addr())
-	if err := p.Await(context.Background(), 1); err != nil {
+	if err := p.AwaitSubscribers(context.Background(), 1); err != nil {
 		return err
 	}
 	number, payload := make([]byte, 8), make([]byte, size)
@@ -43,7 +43,7 @@ func publish(kind string, size, count int) error {
 			if p.Dropped() == lost {
 				break
 			}
-			runtime.Gosched() // its queue is full: a Pub never waits, so this does
+			runtime.Gosched() // its queue is full: a Pub never blocks, so this does
 		}
 	}
 	return errors.Join(awaitEnd(), p.Close())

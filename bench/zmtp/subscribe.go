@@ -16,25 +16,25 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// result is one measurement.
+// subscribeResult is one measurement.
 type result struct {
 	Messages uint64
 	Size     int
 	Took     time.Duration // from the first message to the last
-	CPU      time.Duration // of the subscribing process meanwhile
+	CPU      time.Duration // of the subscribing process in that time
 	Allocs   uint64
 }
 
 func (r result) rate() float64 { return float64(r.Messages) / r.Took.Seconds() }
 func (r result) cpu() float64  { return float64(r.CPU) / float64(r.Messages) }
 
-// print writes r as a line of "go test -bench".
+// printBenchLine writes r as a line of "go test -bench".
 func (r result) print(name string) {
 	fmt.Printf("Benchmark%s-%d %d %.0f msgs/s %.0f MB/s %.0f cpu-ns/msg %.3f allocs/msg\n", name, runtime.NumCPU(),
 		r.Messages, r.rate(), r.rate()*float64(r.Size)/1e6, r.cpu(), float64(r.Allocs)/float64(r.Messages))
 }
 
-// counter checks the messages and takes the time.
+// messageCounter checks the messages and takes the time.
 type counter struct {
 	size, count int
 	next        uint64
@@ -43,7 +43,7 @@ type counter struct {
 	allocs      uint64
 }
 
-// errDone says that all messages have come.
+// errDone means that all messages were received.
 var errDone = errors.New("all messages have come")
 
 func (c *counter) take(frames [][]byte) error {
@@ -63,17 +63,17 @@ func (c *counter) take(frames [][]byte) error {
 	return nil
 }
 
-// spent returns what this process has spent so far.
+// resourcesSpent returns the resource use of this process so far.
 func spent() (cpu time.Duration, allocs uint64) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	var r syscall.Rusage
-	// It fails for wrong arguments alone.
+	// It fails only for wrong arguments.
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), m.Mallocs
 }
 
-// subscribe receives all messages and prints a result.
+// runSubscriber receives all messages and prints a result.
 func subscribe(kind, addr string, size, count int) error {
 	c := &counter{size: size, count: count}
 	receive := subscribeOurs

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// routed answers like a server that serves the given list of models, and keeps
-// the last question about a prompt.
+// routed starts a server which serves the given list of models, and keeps the body of the last question about
+// a prompt.
 func routed(t *testing.T, models string) (url string, asked *map[string]any) {
 	t.Helper()
 	asked = new(map[string]any)
@@ -30,7 +30,7 @@ func routed(t *testing.T, models string) (url string, asked *map[string]any) {
 	return s.URL, asked
 }
 
-// A router has no list of models: the only one is then that of its workers.
+// A router has no list of models, so the models of its workers count.
 func TestRouteAsksARouter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		status       int
@@ -57,7 +57,7 @@ func TestRouteAsksARouter(t *testing.T) {
 			s := httptest.NewServer(mux)
 			defer s.Close()
 			var out, errs bytes.Buffer
-			code := run([]string{"route", "--server", s.URL, "text"}, &out, &errs)
+			code := runCommandLine([]string{"route", "--server", s.URL, "text"}, &out, &errs)
 			if tc.err == "" && (code != exitDone || model != "m") {
 				t.Errorf("exit code %d, asked about %v: %s", code, model, errs.String())
 			}
@@ -68,10 +68,10 @@ func TestRouteAsksARouter(t *testing.T) {
 	}
 }
 
-// Some flags may stand without a value, and take no word behind them for one.
+// A flag with an optional value does not take the next word as its value.
 func TestValueWithoutEquals(t *testing.T) {
 	var out, errs bytes.Buffer
-	code := run([]string{"frontend", "--router-reset-states", "force"}, &out, &errs)
+	code := runCommandLine([]string{"frontend", "--router-reset-states", "force"}, &out, &errs)
 	if code != exitUsage || !strings.Contains(errs.String(), "--router-reset-states=force") {
 		t.Errorf("exit code %d: %s", code, errs.String())
 	}
@@ -90,7 +90,7 @@ func TestRouteAsksAboutTheOnlyModel(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			url, asked := routed(t, tc.models)
 			var out, errs bytes.Buffer
-			code := run([]string{"route", "--server", url, "hello"}, &out, &errs)
+			code := runCommandLine([]string{"route", "--server", url, "hello"}, &out, &errs)
 			if tc.err != "" {
 				if code == exitDone || !strings.Contains(errs.String(), tc.err) {
 					t.Errorf("exit code %d, %q, want an error that has %q", code, errs.String(), tc.err)
@@ -107,7 +107,7 @@ func TestRouteAsksAboutTheOnlyModel(t *testing.T) {
 func TestRouteRawIsAPlainPrompt(t *testing.T) {
 	url, asked := routed(t, `{"data":[{"id":"m","root":"m"}]}`)
 	var out, errs bytes.Buffer
-	if code := run([]string{"route", "--server", url, "--raw", "hello"}, &out, &errs); code != exitDone {
+	if code := runCommandLine([]string{"route", "--server", url, "--raw", "hello"}, &out, &errs); code != exitDone {
 		t.Fatalf("exit code %d: %s", code, errs.String())
 	}
 	if (*asked)["prompt"] != "hello" || (*asked)["messages"] != nil {
@@ -115,8 +115,8 @@ func TestRouteRawIsAPlainPrompt(t *testing.T) {
 	}
 }
 
-// TestRouteMessages: a file has a whole chat request or its messages, and what it
-// says goes out letter by letter.
+// TestRouteMessages: a file contains a whole chat request or its messages, and its contents are sent
+// unchanged.
 func TestRouteMessages(t *testing.T) {
 	const messages = `[ {"role":"user","content":"a < b"} ]`
 	for name, c := range map[string]struct {
@@ -151,7 +151,7 @@ func TestRouteMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out, errs bytes.Buffer
-			if code := run(append([]string{"route", "--server", s.URL, "--messages", file}, c.flags...), &out, &errs); code != exitDone {
+			if code := runCommandLine(append([]string{"route", "--server", s.URL, "--messages", file}, c.flags...), &out, &errs); code != exitDone {
 				t.Fatalf("exit code %d: %s", code, errs.String())
 			}
 			if string(asked) != c.want {

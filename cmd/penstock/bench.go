@@ -15,9 +15,9 @@ import (
 	"penstock/internal/replay/trace"
 )
 
-// benchOptions are the flags of bench.
+// benchOptions holds the flags of bench.
 type benchOptions struct {
-	target     target
+	target     serverTarget
 	model      string
 	headers    []string
 	trace      string
@@ -43,21 +43,21 @@ type benchOptions struct {
 
 	slo struct{ ttft, itl, e2e time.Duration }
 
-	outputs outputs
+	outputs outputFlags
 }
 
-// defaultWorkload is small enough for the built-in model.
+// defaultWorkload fits the built-in model.
 const (
 	defaultWorkload = "shared:rate=10,groups=8,prefix=512,input=64,output=32"
-	// defaultPictured is what is asked about pictures.
-	defaultPictured = "random:rate=10,input=64,output=32"
-	defaultRequests = 200
+	// defaultImageWorkload is the default text workload when --images is set.
+	defaultImageWorkload = "random:rate=10,input=64,output=32"
+	defaultRequests      = 200
 )
 
-// maxBenchConnections is how many connections a client may have.
+// maxBenchConnections bounds the client's connections: more would exceed its ports.
 const maxBenchConnections = 1 << 16
 
-func newBench() *cobra.Command {
+func newBenchCommand() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -76,13 +76,13 @@ figure.`,
   penstock bench --images pool:size=200 --requests 1000
   penstock bench --concurrency 32 --requests 1000 --json > after.json
   penstock bench compare before.json after.json`,
-		Args: unknownCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+		Args: rejectUnknownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.runBench(cmd) },
 	}
 	f := cmd.Flags()
-	o.target.addServer(cmd, "url", defaultServer, "URL of the server; /v1 at its end may be left out")
-	o.target.addKeyFile(cmd)
-	o.target.addCA(cmd)
+	o.target.addServerFlag(cmd, "url", defaultServer, "URL of the server; /v1 at its end may be left out")
+	o.target.addKeyFileFlag(cmd)
+	o.target.addCAFlag(cmd)
 	f.StringArrayVar(&o.headers, "header", nil, "another header for each request, as 'Name: value' (repeatable)")
 	f.StringVar(&o.model, "model", "", "model to ask; the only one that is served if empty")
 
@@ -90,7 +90,7 @@ figure.`,
 	f.StringVar(&o.format, "format", "", "format of the trace, if its first row does not tell")
 	f.BoolVar(&o.traceOpts.IgnoreUnknown, "ignore-unknown", false, "pass over fields of the trace that its format does not have")
 	f.BoolVar(&o.traceOpts.Sort, "sort", false, "put the requests of the trace in the order of their times")
-	f.StringVar(&o.generate, "generate", "", "workload to make up instead, such as chat:turns=8 or shared:prefix=2048 (default \""+ofRequests(defaultWorkload, defaultRequests)+"\")")
+	f.StringVar(&o.generate, "generate", "", "workload to make up instead, such as chat:turns=8 or shared:prefix=2048 (default \""+withRequestCount(defaultWorkload, defaultRequests)+"\")")
 	f.StringVar(&o.images, "images", "", "pictures that requests show: pool:size=1024,width=224,height=224,each=1, unique:width=…, or workload for those that the workload has")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of what is drawn: a made-up workload, random arrivals")
 	f.Uint64Var(&o.promptSeed, "prompt-seed", 0, "seed of the prompts' words; 0 draws one, so that nothing of an earlier run is cached")
@@ -111,12 +111,12 @@ figure.`,
 	f.DurationVar(&o.slo.ttft, "slo-ttft", 0, "goodput: the time to the first token that is good enough")
 	f.DurationVar(&o.slo.itl, "slo-itl", 0, "goodput: the mean time between an answer's tokens that is good enough")
 	f.DurationVar(&o.slo.e2e, "slo-e2e", 0, "goodput: the time of a whole answer that is good enough")
-	o.outputs.add(f)
-	cmd.AddCommand(newCompare())
+	o.outputs.addFlags(f)
+	cmd.AddCommand(newCompareCommand())
 	return cmd
 }
 
-// validate reports flags that contradict each other.
+// validate reports flags which contradict each other.
 func (o *benchOptions) validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -141,7 +141,7 @@ func (o *benchOptions) validate() error {
 	if o.input != "auto" && o.input != "tokens" && o.input != "text" {
 		bad("--input: %q is none of auto, tokens, text", o.input)
 	}
-	if _, err := o.pictures(); err != nil {
+	if _, err := o.parsePictures(); err != nil {
 		errs = append(errs, err)
 	} else if o.images != "" && o.input == "tokens" {
 		bad("--images and --input tokens: pictures are sent in conversations")
@@ -149,21 +149,21 @@ func (o *benchOptions) validate() error {
 	if o.extraBody != "" && json.Unmarshal([]byte(o.extraBody), &map[string]any{}) != nil {
 		bad("--extra-body: want a JSON object such as {\"temperature\": 0}")
 	}
-	if _, err := o.arrivals(); err != nil {
+	if _, err := o.buildArrival(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// arrivals says when requests are sent, and which.
-func (o *benchOptions) arrivals() (replay.Arrival, error) {
+// buildArrival returns the arrival process of the flags, with its request limit.
+func (o *benchOptions) buildArrival() (replay.Arrival, error) {
 	if o.concurrency > 0 {
 		if o.arrival != "" {
 			return replay.Arrival{}, errors.New("--arrival and --concurrency both say when requests are sent: give one of them")
 		}
 		return replay.Arrival{Process: replay.Closed, Limit: o.requests, Seed: o.seed}, nil
 	}
-	a, err := arrivalOf(o.arrival, o.rate)
+	a, err := parseArrivalFlags(o.arrival, o.rate)
 	switch {
 	case err != nil:
 		return a, err
@@ -175,44 +175,44 @@ func (o *benchOptions) arrivals() (replay.Arrival, error) {
 		a.Speedup = o.speedup
 	}
 	a.Limit, a.Seed = o.requests, o.seed
-	_, err = replay.Arrive(nil, a)
+	_, err = replay.ApplyArrival(nil, a)
 	return a, err
 }
 
-// pictures are those that requests show; nil if they show none.
-func (o *benchOptions) pictures() (*replay.Pictures, error) {
+// parsePictures returns the pictures which requests carry; nil if there are none.
+func (o *benchOptions) parsePictures() (*replay.Pictures, error) {
 	if o.images == "" {
 		return nil, nil
 	}
 	return replay.ParsePictures(o.images, o.seed)
 }
 
-// prompts are the ways in which prompts may be sent, the best first.
-func (o *benchOptions) prompts() []load.Prompt {
+// promptForms returns the forms in which prompts may be sent, in order of preference.
+func (o *benchOptions) promptForms() []load.PromptForm {
 	switch {
 	case o.input == "tokens":
-		return []load.Prompt{load.Tokens}
+		return []load.PromptForm{load.TokenPrompt}
 	case o.input == "text" || o.images != "":
-		return []load.Prompt{load.Text}
+		return []load.PromptForm{load.TextPrompt}
 	}
-	return []load.Prompt{load.Tokens, load.Text}
+	return []load.PromptForm{load.TokenPrompt, load.TextPrompt}
 }
 
-// header returns the headers of the flags.
-func (o *benchOptions) header() (http.Header, error) {
+// parseHeaders returns the extra HTTP headers of the flags.
+func (o *benchOptions) parseHeaders() (http.Header, error) {
 	h := http.Header{}
 	for _, line := range o.headers {
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || strings.TrimSpace(name) == "" {
-			return nil, errors.New("--header: want 'Name: value'") // not what was given: it may be a secret
+			return nil, errors.New("--header: want 'Name: value'") // the value is not printed: it may be a secret
 		}
 		h.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
 	return h, nil
 }
 
-// sloOf is what goodput is held against.
-func (o *benchOptions) sloOf() replay.SLO {
+// goodputSLO returns the objectives which define goodput.
+func (o *benchOptions) goodputSLO() replay.SLO {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	return replay.SLO{TTFT: ms(o.slo.ttft), ITL: ms(o.slo.itl), E2E: ms(o.slo.e2e)}
 }

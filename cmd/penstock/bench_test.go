@@ -19,9 +19,8 @@ import (
 	"penstock/internal/replay/report"
 )
 
-// benchServerLike is a server that answers completions of any length and, as
-// Penstock would, tells of its workers. Of what a prompt has in common with one before it, it
-// counts whole blocks of 16 as cached.
+// benchServerLike is a server which answers completions of any length and, like Penstock, reports its
+// workers. It counts the whole blocks of 16 tokens which a prompt shares with an earlier one as cached.
 type benchServerLike struct {
 	t      *testing.T
 	router bool // it has the router API
@@ -87,15 +86,15 @@ func (s *benchServerLike) complete(w http.ResponseWriter, r *http.Request) {
 		len(body.Prompt), body.MaxTokens, cached)
 }
 
-// runBench runs bench against the server; one request after another, so that the
-// order is the workload's.
+// runBench runs bench against the server with one request after another, so that their order is the
+// workload's.
 func runBench(t *testing.T, s *benchServerLike, args ...string) (out, errs string, code int) {
 	t.Helper()
 	s.t, s.seen = t, map[string]bool{}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
 	var stdout, stderr bytes.Buffer
-	code = run(append([]string{"bench", "--url", srv.URL + "/v1/", "--concurrency", "1"}, args...), &stdout, &stderr)
+	code = runCommandLine(append([]string{"bench", "--url", srv.URL + "/v1/", "--concurrency", "1"}, args...), &stdout, &stderr)
 	return stdout.String(), stderr.String(), code
 }
 
@@ -116,7 +115,7 @@ func TestBench(t *testing.T) {
 		if row.Policy != "kv" || row.Workers != 2 || row.BlockSize != 16 || row.Blocks != 4096 || row.Requests != want || row.Errors != 0 || row.TTFT.Count != int64(want) || row.ITL.Count != row.OutputTokens-int64(want) {
 			t.Errorf("%+v", row)
 		}
-		// One server with one cache does exactly what the ideal is.
+		// One server with one cache achieves exactly the ideal.
 		if ideal := row.Ideal; ideal == nil || ideal.Workers != 2 || row.CachedTokens == 0 || fmt.Sprintf("%.9f", row.CachedShare) != fmt.Sprintf("%.9f", ideal.Infinite.CachedShare) {
 			t.Errorf("warm-up %s: cached share %v, ideal %+v", warmup, row.CachedShare, ideal)
 		}
@@ -129,8 +128,8 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// TestBenchOfStrangers: of a server that tells nothing of itself the row is called
-// server, and the ideal is in a note.
+// TestBenchOfStrangers: if the server reports nothing of itself, the row is called server and the ideal is in
+// a note.
 func TestBenchOfStrangers(t *testing.T) {
 	dir := t.TempDir()
 	page, table := filepath.Join(dir, "r.html"), filepath.Join(dir, "r.csv")
@@ -146,8 +145,8 @@ func TestBenchOfStrangers(t *testing.T) {
 	}
 }
 
-// TestBenchPrompts: without a seed of its own each run has other prompts, so that a
-// cache which is still full is of no use; the seed that the result has repeats them.
+// TestBenchPrompts: without --prompt-seed each run has different prompts, so that a full cache is of no use;
+// the seed in the result repeats them.
 func TestBenchPrompts(t *testing.T) {
 	s := &benchServerLike{t: t, seen: map[string]bool{}}
 	srv := httptest.NewServer(s)
@@ -155,7 +154,7 @@ func TestBenchPrompts(t *testing.T) {
 	bench := func(args ...string) *replay.Result {
 		var out, errs bytes.Buffer
 		args = append([]string{"bench", "--url", srv.URL, "--concurrency", "1", "--json", "--generate", "random:requests=3,input=64,output=1"}, args...)
-		if code := run(args, &out, &errs); code != exitDone {
+		if code := runCommandLine(args, &out, &errs); code != exitDone {
 			t.Fatalf("exit code %d: %s", code, errs.String())
 		}
 		r, err := report.Read(&out)
@@ -229,7 +228,7 @@ func TestBenchUsage(t *testing.T) {
 		_, errs, code := runBench(t, s, tt.args...)
 		if tt.args[0] == "compare" {
 			var out, stderr bytes.Buffer
-			code = run(append([]string{"bench"}, tt.args...), &out, &stderr)
+			code = runCommandLine(append([]string{"bench"}, tt.args...), &out, &stderr)
 			errs = stderr.String()
 		}
 		if code != exitUsage || !strings.Contains(errs, tt.want) || strings.Contains(errs, "secret") {
@@ -238,13 +237,13 @@ func TestBenchUsage(t *testing.T) {
 	}
 }
 
-// TestBenchFolder: a folder that is not there is told before the server is asked anything.
+// TestBenchFolder: a missing directory is reported before the first request.
 func TestBenchFolder(t *testing.T) {
 	asked := false
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
 	defer srv.Close()
 	var stdout, stderr bytes.Buffer
-	code := run([]string{"bench", "--url", srv.URL, "--report", filepath.Join(t.TempDir(), "no", "page.html")}, &stdout, &stderr)
+	code := runCommandLine([]string{"bench", "--url", srv.URL, "--report", filepath.Join(t.TempDir(), "no", "page.html")}, &stdout, &stderr)
 	if code != exitUsage || asked || !strings.HasSuffix(stderr.String(), "no: no such file or directory\n") {
 		t.Errorf("exit code %d, asked %t: %s", code, asked, stderr.String())
 	}
@@ -252,7 +251,7 @@ func TestBenchFolder(t *testing.T) {
 
 func TestBenchProgress(t *testing.T) {
 	p := &benchProgress{total: 100}
-	if got, want := p.line(time.Second), "0/100 requests  0.0/s  0 errors  late by 0s"; got != want {
+	if got, want := p.formatLine(time.Second), "0/100 requests  0.0/s  0 errors  late by 0s"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for i := range 30 {
@@ -260,20 +259,20 @@ func TestBenchProgress(t *testing.T) {
 		if i%10 == 0 {
 			s.Error = "reset"
 		}
-		p.add(s)
+		p.recordSample(s)
 	}
-	p.bar = true
-	if got, want := p.line(2*time.Second), "[#######.................] 30/100 requests  15.0/s  TTFT p50 15ms  3 errors  late by 1ms"; got != want {
+	p.showBar = true
+	if got, want := p.formatLine(2*time.Second), "[#######.................] 30/100 requests  15.0/s  TTFT p50 15ms  3 errors  late by 1ms"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := p.line(2 * time.Second); !strings.HasSuffix(got, "late by 0s") {
+	if got := p.formatLine(2 * time.Second); !strings.HasSuffix(got, "late by 0s") {
 		t.Errorf("%q: lateness is that since the last look", got)
 	}
 }
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// TestBenchInterrupted: what was over by then is printed, and marked.
+// TestBenchInterrupted: the results up to the interrupt are printed and marked.
 func TestBenchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -288,7 +287,7 @@ func TestBenchInterrupted(t *testing.T) {
 		s.ServeHTTP(w, r)
 	}))
 	defer srv.Close()
-	cmd := newRoot()
+	cmd := newRootCommand()
 	var out bytes.Buffer
 	cmd.SetArgs([]string{"bench", "--url", srv.URL, "--concurrency", "1", "--generate", smallWorkload, "--json"})
 	cmd.SetOut(&out)
@@ -300,14 +299,13 @@ func TestBenchInterrupted(t *testing.T) {
 	}
 }
 
-// TestBenchWarmup: pauses of a request of the warm-up are not in the figures, even if
-// it ends after others.
+// TestBenchWarmup: the gaps of a warm-up request are not in the figures, even if it ends after others.
 func TestBenchWarmup(t *testing.T) {
-	m := replay.Measure{WarmupRequests: 1}
-	b := &benchRecorder{Recorder: replay.NewRecorder(m), measure: m, show: &benchProgress{}}
+	m := replay.RecorderConfig{WarmupRequests: 1}
+	b := &benchRecorder{Recorder: replay.NewRecorder(m), measure: m, progress: &benchProgress{}}
 	for _, index := range []int{1, 0} {
-		b.Sample(&replay.Sample{Index: index, Output: 2})
-		b.Gap(ms(3), 1)
+		b.RecordSample(&replay.Sample{Index: index, Output: 2})
+		b.RecordGap(ms(3), 1)
 	}
 	if n := b.Run().Row.ITL.Count; n != 1 {
 		t.Errorf("%d pauses count, want 1", n)
@@ -325,14 +323,14 @@ func TestOfRequests(t *testing.T) {
 		{"chat:turns=8", 7, "chat:turns=8,requests=7"},
 		{"chat:requests=5", 7, "chat:requests=5"},
 	} {
-		if got := ofRequests(c.spec, c.n); got != c.want {
+		if got := withRequestCount(c.spec, c.n); got != c.want {
 			t.Errorf("%s of %d: %q, want %q", c.spec, c.n, got, c.want)
 		}
 	}
 }
 
-// TestBenchOddServer: what a server says of itself that cannot be is not known, and
-// what it says is shown, never done by the terminal.
+// TestBenchOddServer: impossible reports of a server count as not known, and escape sequences in its texts
+// are escaped.
 func TestBenchOddServer(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -352,7 +350,7 @@ func TestBenchOddServer(t *testing.T) {
 	}))
 	defer srv.Close()
 	var stdout, stderr bytes.Buffer
-	code := run([]string{"bench", "--url", srv.URL, "--concurrency", "1", "--generate", smallWorkload}, &stdout, &stderr)
+	code := runCommandLine([]string{"bench", "--url", srv.URL, "--concurrency", "1", "--generate", smallWorkload}, &stdout, &stderr)
 	if out := stdout.String() + stderr.String(); code != exitDone || strings.Contains(out, "\x1b") || !strings.Contains(out, "does not tell the size of its caches") {
 		t.Errorf("exit code %d: %q", code, out)
 	}
@@ -362,19 +360,18 @@ func TestBenchOddServer(t *testing.T) {
 		_, _ = io.WriteString(w, `{"error":{"message":"no\u001b[2J"}}`)
 	}))
 	defer refusing.Close()
-	if code := run([]string{"bench", "--url", refusing.URL}, &stdout, &stderr); code != exitFailed || stderr.String() != "penstock: no\\x1b[2J\n" {
+	if code := runCommandLine([]string{"bench", "--url", refusing.URL}, &stdout, &stderr); code != exitFailed || stderr.String() != "penstock: no\\x1b[2J\n" {
 		t.Errorf("exit code %d: %q", code, stderr.String())
 	}
 }
 
-// TestBenchInterruptedEarly: before anything is measured an interrupt is no fault of
-// the flags, and leaves no files.
+// TestBenchInterruptedEarly: an interrupt before the first result is not a usage error, and leaves no files.
 func TestBenchInterruptedEarly(t *testing.T) {
 	for _, model := range []string{"", "m"} {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		dir := t.TempDir()
-		cmd := newRoot()
+		cmd := newRootCommand()
 		cmd.SetOut(io.Discard)
 		cmd.SetErr(io.Discard)
 		cmd.SetArgs([]string{"bench", "--url", "http://127.0.0.1:1", "--model", model, "--csv", filepath.Join(dir, "rows.csv")})

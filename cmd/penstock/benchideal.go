@@ -8,17 +8,17 @@ import (
 	"penstock/internal/replay"
 )
 
-// ideal returns what a cache could give for the requests past the warm-up, which
-// finds what those of the warm-up left there, and how many requests there are in all.
-func (o *benchOptions) ideal(ctx context.Context, w replay.Workload, cfg replay.IdealConfig) (replay.Ideal, int, error) {
-	all, whole, err := idealOf(ctx, w, cfg, 0, 0)
+// idealAfterWarmup returns the best possible cache hits for the requests after the warm-up, given a cache
+// which the warm-up filled, and the total number of requests.
+func (o *benchOptions) idealAfterWarmup(ctx context.Context, w replay.Workload, cfg replay.IdealConfig) (replay.Ideal, int, error) {
+	all, whole, err := computeIdeal(ctx, w, cfg, 0, 0)
 	if err != nil {
 		return replay.Ideal{}, 0, err
 	}
 	if o.warmup == (warmup{}) {
 		return all, whole.requests, nil
 	}
-	before, warm, err := idealOf(ctx, w, cfg, o.warmup.requests, o.warmup.window)
+	before, warm, err := computeIdeal(ctx, w, cfg, o.warmup.requests, o.warmup.window)
 	if err != nil {
 		return replay.Ideal{}, 0, err
 	}
@@ -32,39 +32,39 @@ func (o *benchOptions) ideal(ctx context.Context, w replay.Workload, cfg replay.
 	return all, whole.requests, nil
 }
 
-// idealOf returns the ideal of a workload, or of its beginning: so many requests,
-// or those before a moment.
-func idealOf(ctx context.Context, w replay.Workload, cfg replay.IdealConfig, requests int, window time.Duration) (replay.Ideal, counted, error) {
+// computeIdeal returns the ideal of a workload, or of its first requests, or of those before window; 0 means
+// all.
+func computeIdeal(ctx context.Context, w replay.Workload, cfg replay.IdealConfig, requests int, window time.Duration) (replay.Ideal, workloadSize, error) {
 	source, err := w.Open()
 	if err != nil {
-		return replay.Ideal{}, counted{}, err
+		return replay.Ideal{}, workloadSize{}, err
 	}
 	defer source.Close()
-	c := &counting{Source: source, most: requests, window: window}
+	c := &countingSource{Source: source, maxRequests: requests, window: window}
 	ideals, err := replay.Ideals(ctx, c, cfg)
 	if err != nil {
-		return replay.Ideal{}, counted{}, err
+		return replay.Ideal{}, workloadSize{}, err
 	}
-	return ideals[0], c.counted, nil
+	return ideals[0], c.workloadSize, nil
 }
 
-// counted is how much of a workload was read.
-type counted struct {
+// workloadSize is the part of a workload which was read.
+type workloadSize struct {
 	requests int
 	tokens   int64 // of prompts
 }
 
-// counting counts what it reads of a source, as much of it as is wanted.
-type counting struct {
+// countingSource counts what it reads of a source, up to its limits.
+type countingSource struct {
 	replay.Source
-	most   int           // requests; 0 is all
-	window time.Duration // 0 is all
-	counted
+	maxRequests int           // requests; 0 is all
+	window      time.Duration // 0 is all
+	workloadSize
 }
 
 // Next implements replay.Source.
-func (c *counting) Next(r *replay.Request) error {
-	if c.most > 0 && c.requests == c.most {
+func (c *countingSource) Next(r *replay.Request) error {
+	if c.maxRequests > 0 && c.requests == c.maxRequests {
 		return io.EOF
 	}
 	if err := c.Source.Next(r); err != nil {
@@ -74,6 +74,6 @@ func (c *counting) Next(r *replay.Request) error {
 		return io.EOF
 	}
 	c.requests++
-	c.tokens += int64(replay.PromptTokens(r))
+	c.tokens += int64(replay.CountPromptTokens(r))
 	return nil
 }

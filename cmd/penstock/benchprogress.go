@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	benchLine   = 5 * time.Second // between lines where there is no terminal
-	benchRecent = 512             // answers that the median of a line is of
+	benchLineInterval = 5 * time.Second // between lines if there is no terminal
+	benchMedianWindow = 512             // latest responses of which a line shows the median
 )
 
-// benchProgress is what the line about a running bench says.
+// benchProgress is the state behind the progress line of a bench.
 type benchProgress struct {
-	total int
-	bar   bool
-	mu    struct {
+	total   int
+	showBar bool
+	mu      struct {
 		sync.Mutex
 		seen, errors int
-		recent       [benchRecent]time.Duration // times to the first token
+		recent       [benchMedianWindow]time.Duration // times to the first token
 		answers      int
-		late         time.Duration // the most since the last look
+		late         time.Duration // maximum since the last line
 	}
 }
 
-// add takes a request that is over.
-func (p *benchProgress) add(s *replay.Sample) {
+// recordSample records a finished request.
+func (p *benchProgress) recordSample(s *replay.Sample) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.seen++
@@ -38,21 +38,21 @@ func (p *benchProgress) add(s *replay.Sample) {
 		p.mu.errors++
 		return
 	}
-	p.mu.recent[p.mu.answers%benchRecent] = s.First - s.Sent
+	p.mu.recent[p.mu.answers%benchMedianWindow] = s.First - s.Sent
 	p.mu.answers++
 }
 
-// line says how it goes after so much time.
-func (p *benchProgress) line(after time.Duration) string {
+// formatLine returns the progress line after the given time and resets the maximum lateness.
+func (p *benchProgress) formatLine(after time.Duration) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := min(p.mu.answers, benchRecent)
+	n := min(p.mu.answers, benchMedianWindow)
 	recent := slices.Clone(p.mu.recent[:n])
 	late := p.mu.late
 	p.mu.late = 0
 
 	var b strings.Builder
-	if p.bar {
+	if p.showBar {
 		b.WriteString(progressBar(p.mu.seen, p.total) + " ")
 	}
 	fmt.Fprintf(&b, "%d/%d requests  %.1f/s", p.mu.seen, p.total, float64(p.mu.seen)/max(after.Seconds(), 1e-3))

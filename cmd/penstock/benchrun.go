@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// benchGC is how much the heap may grow between two collections, in percent: the
-	// client has little on it, and a collection is time in which tokens are read late.
-	benchGC = 800
-	// defaultBlockSize is that of caches whose size nobody tells.
+	// benchGCPercent is the heap growth between two collections, in percent. The client's heap is small, and
+	// tokens are read late during a collection.
+	benchGCPercent = 800
+	// defaultBlockSize applies if the server does not report a block size.
 	defaultBlockSize = 16
 )
 
-// run is the command.
-func (o *benchOptions) run(cmd *cobra.Command) (err error) {
+// runBench runs the command.
+func (o *benchOptions) runBench(cmd *cobra.Command) (err error) {
 	defer func() {
 		if errors.Is(err, context.Canceled) {
 			err = errors.New("bench: interrupted before anything was measured")
@@ -40,52 +40,52 @@ func (o *benchOptions) run(cmd *cobra.Command) (err error) {
 	}()
 	ctx := cmd.Context()
 	if err := o.validate(); err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	c, err := o.target.client()
+	c, err := o.target.newClient()
 	if err != nil {
 		return err
 	}
 	if o.promptSeed == 0 {
 		o.promptSeed = drawSeed()
 	}
-	files, err := o.outputs.create(o.trace)
+	files, err := o.outputs.createFiles(o.trace)
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	defer files.discard()
-	cfg, err := o.config(c)
+	defer files.discardUnfinished()
+	cfg, err := o.generatorConfig(c)
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	workload, closeWorkload, err := o.open(cmd.InOrStdin())
+	workload, closeWorkload, err := o.openWorkload(cmd.InOrStdin())
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
 	defer closeWorkload()
 	if cfg.Model == "" {
-		if cfg.Model, err = c.onlyModel(ctx); err != nil {
+		if cfg.Model, err = c.findOnlyModel(ctx); err != nil {
 			return err
 		}
 	}
-	if cfg.Form, err = load.Probe(ctx, cfg, o.prompts()...); err != nil {
-		if wrong := c.wrongScheme(ctx, err); wrong != nil {
+	if cfg.Form, err = load.Probe(ctx, cfg, o.promptForms()...); err != nil {
+		if wrong := c.diagnoseScheme(ctx, err); wrong != nil {
 			return wrong
 		}
 		return err
 	}
-	server := c.askServer(ctx, cfg.Model, load.ProbeID(cfg))
-	plan, err := o.plan(ctx, workload, server, cfg.Vocabulary)
+	server := c.queryBenchServer(ctx, cfg.Model, load.ProbeID(cfg))
+	plan, err := o.planRun(ctx, workload, server, cfg.Vocabulary)
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s at %s (%s), prompts as %s, %d requests\n", printable(cfg.Model), o.target.server, server, formText(cfg.Form), plan.requests)
-	result, interrupted, err := o.measure(ctx, cmd.ErrOrStderr(), cfg, workload, server, plan)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s at %s (%s), prompts as %s, %d requests\n", printable(cfg.Model), o.target.server, server, describeForm(cfg.Form), plan.requests)
+	result, interrupted, err := o.runWorkload(ctx, cmd.ErrOrStderr(), cfg, workload, server, plan)
 	if err != nil {
 		return err
 	}
-	result.Settings = append([]replay.Setting{}, givenFlags(cmd, o)...)
-	if err := files.write(cmd.OutOrStdout(), result); err != nil {
+	result.Settings = append([]replay.Setting{}, collectBenchSettings(cmd, o)...)
+	if err := files.writeResult(cmd.OutOrStdout(), result); err != nil {
 		return err
 	}
 	row := &result.Rows[0]
@@ -98,16 +98,16 @@ func (o *benchOptions) run(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// drawSeed returns a seed that no run had before.
+// drawSeed returns a random seed, so that no run repeats another's prompts.
 func drawSeed() uint64 {
 	var b [8]byte
-	_, _ = rand.Read(b[:])                        // it never fails
-	return binary.LittleEndian.Uint64(b[:]) >> 16 // short enough to repeat by hand
+	_, _ = rand.Read(b[:])                        // rand.Read never fails
+	return binary.LittleEndian.Uint64(b[:]) >> 16 // short enough to type
 }
 
-// config is that of the generator.
-func (o *benchOptions) config(c *client) (load.Config, error) {
-	header, err := o.header()
+// generatorConfig returns the configuration of the load generator.
+func (o *benchOptions) generatorConfig(c *apiClient) (load.Config, error) {
+	header, err := o.parseHeaders()
 	if err != nil {
 		return load.Config{}, err
 	}
@@ -123,35 +123,34 @@ func (o *benchOptions) config(c *client) (load.Config, error) {
 	return cfg, nil
 }
 
-// arriving is a workload with other moments.
-type arriving struct {
+// retimedWorkload is a workload with another arrival process.
+type retimedWorkload struct {
 	replay.Workload
 	arrival replay.Arrival
 }
 
 // Open implements replay.Workload.
-func (a *arriving) Open() (replay.Source, error) {
+func (a *retimedWorkload) Open() (replay.Source, error) {
 	source, err := a.Workload.Open()
 	if err != nil {
 		return nil, err
 	}
-	return replay.Arrive(source, a.arrival)
+	return replay.ApplyArrival(source, a.arrival)
 }
 
-// spec returns the workload that is made up.
-func (o *benchOptions) spec() string {
+// workloadSpec returns the spec of the generated workload.
+func (o *benchOptions) workloadSpec() string {
 	switch {
 	case o.generate == "" && o.images != "":
-		return ofRequests(defaultPictured, cmp.Or(o.requests, defaultRequests))
+		return withRequestCount(defaultImageWorkload, cmp.Or(o.requests, defaultRequests))
 	case o.generate == "":
-		return ofRequests(defaultWorkload, cmp.Or(o.requests, defaultRequests))
+		return withRequestCount(defaultWorkload, cmp.Or(o.requests, defaultRequests))
 	}
-	return ofRequests(o.generate, o.requests)
+	return withRequestCount(o.generate, o.requests)
 }
 
-// ofRequests returns the spec of a workload with so many requests, unless it says
-// itself how many; 0 changes nothing.
-func ofRequests(spec string, n int) string {
+// withRequestCount returns spec with n requests, unless spec already has a number; n = 0 changes nothing.
+func withRequestCount(spec string, n int) string {
 	if n == 0 || strings.Contains(spec, "requests=") {
 		return spec
 	}
@@ -162,24 +161,24 @@ func ofRequests(spec string, n int) string {
 	return fmt.Sprintf("%s%srequests=%d", spec, between, n)
 }
 
-// open opens the workload of the flags.
-func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
-	arrival, err := o.arrivals()
+// openWorkload opens the workload of the flags. The caller calls the returned function to close it.
+func (o *benchOptions) openWorkload(stdin io.Reader) (replay.Workload, func(), error) {
+	arrival, err := o.buildArrival()
 	if err != nil {
 		return nil, nil, err
 	}
-	pictures, err := o.pictures()
+	pictures, err := o.parsePictures()
 	if err != nil {
 		return nil, nil, err
 	}
 	shown := func(w replay.Workload) replay.Workload {
 		if pictures != nil {
-			w = pictures.Show(w)
+			w = pictures.AddPictures(w)
 		}
-		return &arriving{w, arrival}
+		return &retimedWorkload{w, arrival}
 	}
 	if o.trace == "" {
-		w, err := replay.ParseGenerator(o.spec(), o.seed)
+		w, err := replay.ParseGenerator(o.workloadSpec(), o.seed)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -191,7 +190,7 @@ func (o *benchOptions) open(stdin io.Reader) (replay.Workload, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return shown(w), func() { _ = w.Close() }, nil // it was read
+	return shown(w), func() { _ = w.Close() }, nil // read only
 }
 
 // benchPlan is what is known of the workload before it runs.
@@ -201,16 +200,16 @@ type benchPlan struct {
 	note     string
 }
 
-// plan reads the workload: its faults are found before anything is sent.
-func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServer, v replay.Vocabulary) (benchPlan, error) {
+// planRun reads the whole workload, so that its errors are found before anything is sent.
+func (o *benchOptions) planRun(ctx context.Context, w replay.Workload, s benchServer, v replay.Vocabulary) (benchPlan, error) {
 	if o.images != "" {
-		return o.pictured(ctx, w)
+		return o.planPictures(ctx, w)
 	}
 	cfg := replay.IdealConfig{BlockSize: s.blockSize, Workers: []int{max(s.workers, 1)}, Blocks: max(s.blocks, 1), Vocabulary: v}
 	if cfg.BlockSize == 0 {
 		cfg.BlockSize = defaultBlockSize
 	}
-	ideal, requests, err := o.ideal(ctx, w, cfg)
+	ideal, requests, err := o.idealAfterWarmup(ctx, w, cfg)
 	if err != nil {
 		return benchPlan{}, err
 	}
@@ -224,9 +223,9 @@ func (o *benchOptions) plan(ctx context.Context, w replay.Workload, s benchServe
 	return p, nil
 }
 
-// pictured reads a workload with pictures. How many tokens one is, the server knows, so that there is no
-// ideal; but how many of them come again.
-func (o *benchOptions) pictured(ctx context.Context, w replay.Workload) (benchPlan, error) {
+// planPictures reads a workload with pictures and counts repeated ones. It computes no ideal: only the server
+// knows how many tokens a picture takes.
+func (o *benchOptions) planPictures(ctx context.Context, w replay.Workload) (benchPlan, error) {
 	source, err := w.Open()
 	if err != nil {
 		return benchPlan{}, err
@@ -259,23 +258,23 @@ func (o *benchOptions) pictured(ctx context.Context, w replay.Workload) (benchPl
 	return p, ctx.Err()
 }
 
-// measure runs the workload.
-func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.Config, w replay.Workload, s benchServer, plan benchPlan) (_ *replay.Result, interrupted bool, err error) {
+// runWorkload sends the workload and returns the result, and whether it was interrupted.
+func (o *benchOptions) runWorkload(ctx context.Context, stderr io.Writer, cfg load.Config, w replay.Workload, s benchServer, plan benchPlan) (_ *replay.Result, interrupted bool, err error) {
 	source, err := w.Open()
 	if err != nil {
 		return nil, false, err
 	}
 	defer source.Close()
-	measure := replay.Measure{
-		Policy: s.policy(), Workers: s.workers, BlockSize: s.blockSize, Blocks: s.blocks, SLO: o.sloOf(), Sender: replay.Real,
+	measure := replay.RecorderConfig{
+		Policy: s.policyName(), Workers: s.workers, BlockSize: s.blockSize, Blocks: s.blocks, SLO: o.goodputSLO(), Sender: replay.RealSender,
 		WarmupRequests: o.warmup.requests, Warmup: o.warmup.window,
 	}
 	rec := replay.NewRecorder(measure)
-	show := &benchProgress{total: plan.requests, bar: plan.requests > 0 && isTerminal(stderr)}
-	defer debug.SetGCPercent(debug.SetGCPercent(benchGC))
-	progress := newProgress(stderr, benchLine, show.line)
-	sum, err := load.Run(ctx, cfg, source, &benchRecorder{Recorder: rec, measure: measure, show: show})
-	progress.end()
+	show := &benchProgress{total: plan.requests, showBar: plan.requests > 0 && isTerminal(stderr)}
+	defer debug.SetGCPercent(debug.SetGCPercent(benchGCPercent))
+	progress := newProgressDisplay(stderr, benchLineInterval, show.formatLine)
+	sum, err := load.Run(ctx, cfg, source, &benchRecorder{Recorder: rec, measure: measure, progress: show})
+	progress.finish()
 	if err != nil {
 		return nil, false, err
 	}
@@ -288,29 +287,29 @@ func (o *benchOptions) measure(ctx context.Context, stderr io.Writer, cfg load.C
 	return result, sum.Interrupted, nil
 }
 
-// benchRecorder shows what is recorded.
+// benchRecorder records samples and updates the progress line.
 type benchRecorder struct {
 	*replay.Recorder
-	measure replay.Measure
-	show    *benchProgress
-	skip    bool // the gaps of a request of the warm-up
+	measure  replay.RecorderConfig
+	progress *benchProgress
+	inWarmup bool // the current request belongs to the warm-up: its gaps are not recorded
 }
 
-// Sample implements load.Recorder.
-func (b *benchRecorder) Sample(s *replay.Sample) {
-	b.skip = s.Index < b.measure.WarmupRequests || s.Sent < b.measure.Warmup
-	b.show.add(s)
-	b.Recorder.Sample(s)
+// RecordSample implements load.Recorder.
+func (b *benchRecorder) RecordSample(s *replay.Sample) {
+	b.inWarmup = s.Index < b.measure.WarmupRequests || s.Sent < b.measure.Warmup
+	b.progress.recordSample(s)
+	b.Recorder.RecordSample(s)
 }
 
-// Gap implements load.Recorder.
-func (b *benchRecorder) Gap(between time.Duration, n int) {
-	if !b.skip {
-		b.Recorder.Gap(between, n)
+// RecordGap implements load.Recorder.
+func (b *benchRecorder) RecordGap(between time.Duration, n int) {
+	if !b.inWarmup {
+		b.Recorder.RecordGap(between, n)
 	}
 }
 
-// benchNotes are what the reader of the figures must know.
+// benchNotes returns what a reader must know to judge the figures.
 func benchNotes(s load.Summary, cfg load.Config, plan benchPlan) []string {
 	var notes []string
 	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
@@ -324,7 +323,7 @@ func benchNotes(s load.Summary, cfg load.Config, plan benchPlan) []string {
 		add("Of %d of %d answers the server did not tell the cached tokens: they count as none.", s.NoCached, s.Answers)
 	}
 	if s.Short > 0 {
-		add("%d of %d answers have fewer tokens than the workload says%s.", s.Short, s.Answers, map[bool]string{true: ": the server does not take ignore_eos"}[cfg.Form.Length == load.AtMost])
+		add("%d of %d answers have fewer tokens than the workload says%s.", s.Short, s.Answers, map[bool]string{true: ": the server does not take ignore_eos"}[cfg.Form.Length == load.MaxLength])
 	}
 	if s.Together > 0 {
 		add("%d tokens came in one event with another: between them lies no time.", s.Together)
@@ -338,26 +337,26 @@ func benchNotes(s load.Summary, cfg load.Config, plan benchPlan) []string {
 	return notes
 }
 
-// formText says how requests are written.
-func formText(f load.Form) string {
-	text := map[load.Prompt]string{load.Tokens: "token ids", load.Text: "text"}[f.Prompt]
+// describeForm describes how requests are written.
+func describeForm(f load.RequestForm) string {
+	text := map[load.PromptForm]string{load.TokenPrompt: "token ids", load.TextPrompt: "text"}[f.Prompt]
 	switch f.Length {
-	case load.WithoutEnd:
+	case load.IgnoreEOS:
 		text += " (without min_tokens, which it refuses)"
-	case load.AtMost:
+	case load.MaxLength:
 		text += " (without ignore_eos, which it refuses: answers may be shorter)"
 	}
 	return text
 }
 
-// givenFlags are the flags that shaped the run: those given, and what was drawn.
-func givenFlags(cmd *cobra.Command, o *benchOptions) []replay.Setting {
+// collectBenchSettings returns the flags which shaped the run: those given, and the seeds.
+func collectBenchSettings(cmd *cobra.Command, o *benchOptions) []replay.Setting {
 	var out []replay.Setting
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		value := f.Value.String()
 		switch f.Name {
 		case "json", "csv", "report", "header", "api-key-file", "help":
-			return // they shape what is printed, or are nobody's business
+			return // these affect only the output, or are private
 		case "url":
 			value = o.target.server
 		case "seed": // of the workload, given or not
@@ -365,7 +364,7 @@ func givenFlags(cmd *cobra.Command, o *benchOptions) []replay.Setting {
 			value = strconv.FormatUint(o.promptSeed, 10)
 		case "generate":
 			if o.trace == "" {
-				value = o.spec()
+				value = o.workloadSpec()
 			}
 		default:
 			if !f.Changed {

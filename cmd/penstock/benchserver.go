@@ -6,26 +6,25 @@ import (
 	"net/url"
 )
 
-// benchServer is what a server tells of itself, if it is Penstock.
+// benchServer is what a Penstock server reports of itself.
 type benchServer struct {
-	mode      string // of its router; "" if not known
+	mode      string // routing mode; "" if not known
 	workers   int    // 0 if not known
-	blocks    int    // of the worker with the fewest, of those that said; 0 if none did
+	blocks    int    // of the worker with the fewest, among those which reported; 0 if none did
 	blockSize int    // tokens; 0 if not known
 }
 
-// mostBlocks are more than a worker has: what is beyond is not known.
-const mostBlocks = 1 << 30
+// maxWorkerBlocks bounds a plausible number of blocks; larger values count as not known.
+const maxWorkerBlocks = 1 << 30
 
-// askServer asks the router API about the workers, and about the decision that was
-// made for the request with the given id. Another server, or one that keeps that API
-// to administrators, tells nothing.
-func (c *client) askServer(ctx context.Context, model, requestID string) benchServer {
+// queryBenchServer asks the router API about the workers, and about the routing decision of the request with
+// the given id. The result is empty for another server, or one which restricts that API to administrators.
+func (c *apiClient) queryBenchServer(ctx context.Context, model, requestID string) benchServer {
 	var s benchServer
 	var table struct {
 		Rows []workerRow `json:"rows"`
 	}
-	if c.get(ctx, "/v1/router/workers", &table) != nil {
+	if c.getJSON(ctx, "/v1/router/workers", &table) != nil {
 		return s
 	}
 	for i := range table.Rows {
@@ -34,11 +33,11 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 			continue
 		}
 		s.workers++
-		if r.Load.Reported == nil { // it has just come
+		if r.Load.Reported == nil { // the worker has just been added
 			continue
 		}
 		total := r.Load.Reported.TotalBlocks
-		if total >= 1 && total <= mostBlocks && (s.blocks == 0 || total < s.blocks) {
+		if total >= 1 && total <= maxWorkerBlocks && (s.blocks == 0 || total < s.blocks) {
 			s.blocks = total
 		}
 	}
@@ -48,7 +47,7 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 			BlockSize int    `json:"block_size"`
 		} `json:"attempts"`
 	}
-	if c.get(ctx, "/v1/router/decisions?request_id="+url.QueryEscape(requestID), &decision) == nil && len(decision.Attempts) > 0 {
+	if c.getJSON(ctx, "/v1/router/decisions?request_id="+url.QueryEscape(requestID), &decision) == nil && len(decision.Attempts) > 0 {
 		last := decision.Attempts[len(decision.Attempts)-1]
 		s.mode = last.Mode
 		if last.BlockSize >= 2 && last.BlockSize <= 65536 {
@@ -58,8 +57,8 @@ func (c *client) askServer(ctx context.Context, model, requestID string) benchSe
 	return s
 }
 
-// policy names the run.
-func (s benchServer) policy() string {
+// policyName returns the name of the run's policy.
+func (s benchServer) policyName() string {
 	if s.mode == "" {
 		return "server"
 	}
@@ -70,5 +69,5 @@ func (s benchServer) String() string {
 	if s.workers == 0 {
 		return "server"
 	}
-	return fmt.Sprintf("%d workers, routed by %s", s.workers, printable(s.policy()))
+	return fmt.Sprintf("%d workers, routed by %s", s.workers, printable(s.policyName()))
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxMessage bounds a message that chat reads from a pipe, and an answer, in bytes.
-const maxMessage = 32 << 20
+// maxMessageBytes bounds a message which chat reads from a pipe, and a response.
+const maxMessageBytes = 32 << 20
 
 type chatFlags struct {
-	target
+	serverTarget
 	model, system     string
 	temperature, topP float64
 	maxTokens         int
@@ -25,7 +25,7 @@ type chatFlags struct {
 	asJSON            bool
 }
 
-func newChat() *cobra.Command {
+func newChatCommand() *cobra.Command {
 	var f chatFlags
 	cmd := &cobra.Command{
 		Use:   "chat [TEXT]",
@@ -43,10 +43,10 @@ Ctrl-D leaves.`,
   penstock chat "Where does the water go?"
   git diff | penstock chat --system "Review this change." --max-tokens 400
   penstock chat --server https://gpu1:8443 --ca ca.pem --model m --json "Hello"`,
-		Args: args(oneText),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+		Args: checkArgs(requireOneText),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.runChat(cmd, args) },
 	}
-	addServerFlags(cmd, &f.target)
+	addTargetFlags(cmd, &f.serverTarget)
 	cmd.Flags().StringVar(&f.model, "model", "", "model to talk to; may be left out where there is only one")
 	cmd.Flags().StringVar(&f.system, "system", "", "system message that the conversation begins with")
 	cmd.Flags().Float64Var(&f.temperature, "temperature", 0, "sampling temperature, from 0 to 2; the model's default if not given")
@@ -57,7 +57,7 @@ Ctrl-D leaves.`,
 	return cmd
 }
 
-func (f *chatFlags) run(cmd *cobra.Command, args []string) error {
+func (f *chatFlags) runChat(cmd *cobra.Command, args []string) error {
 	in := cmd.InOrStdin()
 	interactive := len(args) == 0 && isKeyboard(in)
 	question := strings.Join(args, "")
@@ -68,29 +68,29 @@ func (f *chatFlags) run(cmd *cobra.Command, args []string) error {
 		}
 	}
 	if !interactive && strings.TrimSpace(question) == "" {
-		return usage(errors.New(`the message is empty: give one, as in penstock chat "Hello"`))
+		return usageError(errors.New(`the message is empty: give one, as in penstock chat "Hello"`))
 	}
-	c, err := f.conversation(cmd)
+	c, err := f.newConversation(cmd)
 	switch {
 	case err != nil:
 		return err
 	case interactive:
 		return converseOnTerminal(cmd, c, in)
 	}
-	return c.ask(cmd.Context(), question)
+	return c.askQuestion(cmd.Context(), question)
 }
 
-// converseOnTerminal holds a conversation whose interrupts end answers, not the process as elsewhere.
+// converseOnTerminal runs a conversation in which an interrupt stops the current response, not the process.
 func converseOnTerminal(cmd *cobra.Command, c *conversation, in io.Reader) error {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
 	defer signal.Stop(interrupts)
 	ctx, stop := signal.NotifyContext(context.WithoutCancel(cmd.Context()), syscall.SIGTERM)
 	defer stop()
-	return c.converse(ctx, in, interrupts)
+	return c.runREPL(ctx, in, interrupts)
 }
 
-// isKeyboard reports whether a person types what r reads.
+// isKeyboard reports whether r is a terminal on which a person types.
 func isKeyboard(r io.Reader) bool {
 	file, ok := r.(*os.File)
 	if !ok || !isTerminal(file) {
@@ -103,32 +103,32 @@ func isKeyboard(r io.Reader) bool {
 
 // readMessage reads all of r as one message.
 func readMessage(r io.Reader) (string, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxMessage+1))
+	text, err := io.ReadAll(io.LimitReader(r, maxMessageBytes+1))
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("standard input: %w", err)
-	case len(text) > maxMessage:
-		return "", usage(fmt.Errorf("standard input is larger than %d bytes", maxMessage))
+	case len(text) > maxMessageBytes:
+		return "", usageError(fmt.Errorf("standard input is larger than %d bytes", maxMessageBytes))
 	}
 	return strings.TrimRight(string(text), "\n"), nil
 }
 
-// conversation returns one that has not begun.
-func (f *chatFlags) conversation(cmd *cobra.Command) (*conversation, error) {
-	f.patient = true // a first token may take as long as the prompt is long
-	client, err := f.client()
+// newConversation returns an empty conversation.
+func (f *chatFlags) newConversation(cmd *cobra.Command) (*conversation, error) {
+	f.noHeaderTimeout = true // the first token may take long for a long prompt
+	client, err := f.newClient()
 	if err != nil {
 		return nil, err
 	}
 	if f.model == "" {
-		if f.model, err = client.onlyModel(cmd.Context()); err != nil {
+		if f.model, err = client.findOnlyModel(cmd.Context()); err != nil {
 			return nil, err
 		}
 	}
 	c := &conversation{client: client, model: f.model, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), asJSON: f.asJSON, options: map[string]any{}}
 	if f.system != "" {
-		c.begin = []message{{"system", f.system}}
-		c.messages = c.begin
+		c.initialMessages = []chatMessage{{"system", f.system}}
+		c.messages = c.initialMessages
 	}
 	for name, option := range map[string]struct {
 		field string

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// typist is a process on a terminal, and what a person sees there.
+// typist is a process on a terminal, with its output.
 type typist struct {
 	t      *testing.T
 	screen *os.File // the other end of the terminal
@@ -62,7 +62,7 @@ func onTerminal(t *testing.T, args ...string) *typist {
 	return p
 }
 
-// watch keeps what is shown.
+// watch collects the output.
 func (p *typist) watch() {
 	b := make([]byte, 4096)
 	for {
@@ -80,7 +80,7 @@ func (p *typist) watch() {
 	}
 }
 
-// sees waits until text is shown, and forgets what is shown up to its end.
+// sees waits until text is shown, and discards the output up to its end.
 func (p *typist) sees(text string) {
 	p.t.Helper()
 	late := time.After(time.Minute)
@@ -123,8 +123,8 @@ func (p *typist) leaves() {
 	}
 }
 
-// TestChatOnTerminal: Ctrl-C stops the answer and not the conversation, of which the part that was said
-// stays; a second one, or Ctrl-D, leaves.
+// TestChatOnTerminal: Ctrl-C stops the answer but not the conversation, which keeps the part already printed.
+// A second Ctrl-C, or Ctrl-D, quits.
 func TestChatOnTerminal(t *testing.T) {
 	const interrupt, end, prompt = "\x03", "\x04", ">>> "
 	url, stop := startTalker()

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// startTalker starts a server whose answers are told by the last message of a chat request: what the
-// cases of talk say, or how many messages there were and the last one.
+// startTalker starts a server whose answer depends on the last message of a chat request: the case of talk
+// with that name, or the number of messages and the last one.
 func startTalker() (url string, stop func()) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
@@ -19,8 +19,8 @@ func startTalker() (url string, stop func()) {
 	})
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
 		var q struct {
-			Messages []message `json:"messages"`
-			Model    string    `json:"model"`
+			Messages []chatMessage `json:"messages"`
+			Model    string        `json:"model"`
 			Options  map[string]any
 		}
 		var raw json.RawMessage
@@ -37,7 +37,7 @@ func startTalker() (url string, stop func()) {
 }
 
 // talk writes one answer.
-func talk(w http.ResponseWriter, r *http.Request, messages []message, options string) {
+func talk(w http.ResponseWriter, r *http.Request, messages []chatMessage, options string) {
 	last := messages[len(messages)-1].Content
 	if last == "refuse" {
 		w.WriteHeader(http.StatusBadRequest)
@@ -89,14 +89,14 @@ func talk(w http.ResponseWriter, r *http.Request, messages []message, options st
 	}
 	fmt.Fprintf(w, `data: {"choices":[{"delta":{},"finish_reason":%q}]}`+"\n\n", reason)
 	usage := `"usage":{"prompt_tokens":20,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":16}},"nvext":{"workers":[{"worker_id":7},{"worker_id":9}]}`
-	if last == "plain" { // as a server that is none of Penstock's
+	if last == "plain" { // as another server
 		usage = `"usage":{"prompt_tokens":20,"completion_tokens":4}`
 	}
 	fmt.Fprintf(w, "data: {\"choices\":[],%s}\n\ndata: [DONE]\n\n", usage)
 }
 
-// TestChatOnce: a question on the command line is answered on standard output, as text or as one object, and
-// what is not known is not said.
+// TestChatOnce: a question on the command line is answered on standard output, as text or as one object,
+// without unknown values.
 func TestChatOnce(t *testing.T) {
 	url, stop := startTalker()
 	defer stop()
@@ -114,27 +114,27 @@ func TestChatOnce(t *testing.T) {
 		"refuse": {exitFailed, "", "penstock: 'messages' has a word that is refused\n"},
 	} {
 		var out, errs strings.Builder
-		code := run([]string{"chat", "--server", url, question}, &out, &errs)
+		code := runCommandLine([]string{"chat", "--server", url, question}, &out, &errs)
 		if code != want.code || out.String() != want.out || !strings.Contains(errs.String(), want.errs) {
 			t.Errorf("%s: exit code %d, %q and %q, want %d, %q and %q", question, code, out.String(), errs.String(), want.code, want.out, want.errs)
 		}
 	}
 }
 
-// TestWithoutControls: a terminal shows what a model says and does not obey it.
+// TestWithoutControls: control characters in a model's output do not reach the terminal.
 func TestWithoutControls(t *testing.T) {
 	for in, want := range map[string]string{
 		"a\tb\nc 👩‍🚀 é":  "a\tb\nc 👩‍🚀 é",
 		"\x1b]0;x\x07\r": `\x1b]0;x\a\r`,
 		"\u009b31m":      `\u009b31m`,
 	} {
-		if got := withoutControls(in); got != want {
+		if got := escapeControls(in); got != want {
 			t.Errorf("%q is shown as %q, want %q", in, got, want)
 		}
 	}
 }
 
-// TestChatHostile: what a server sends is bounded, and its mistakes are told in words of its API.
+// TestChatHostile: the response is bounded, and errors in it are described in terms of the API.
 func TestChatHostile(t *testing.T) {
 	url, stop := startTalker()
 	defer stop()
@@ -143,14 +143,14 @@ func TestChatHostile(t *testing.T) {
 		"object":  "the answer is not what this version expects: choices is a JSON object",
 	} {
 		var errs strings.Builder
-		code := run([]string{"chat", "--server", url, question}, io.Discard, &errs)
+		code := runCommandLine([]string{"chat", "--server", url, question}, io.Discard, &errs)
 		if code != exitFailed || !strings.HasSuffix(errs.String(), want+"\n") {
 			t.Errorf("%s: exit code %d, %q", question, code, errs.String())
 		}
 	}
 }
 
-// TestOnlyModel: an alias stands for its model; the root of a model of another server is a path.
+// TestOnlyModel: an alias counts as its model; another server's root is a path.
 func TestOnlyModel(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"data":[{"id":"a","root":"a"},{"id":"b","root":"a"}]}`: "a",
@@ -170,7 +170,7 @@ func TestOnlyModel(t *testing.T) {
 			_, _ = w.Write([]byte("data: [DONE]\n\n"))
 		}))
 		var errs strings.Builder
-		if code := run([]string{"chat", "--server", s.URL, "Hello"}, io.Discard, &errs); code != exitDone {
+		if code := runCommandLine([]string{"chat", "--server", s.URL, "Hello"}, io.Discard, &errs); code != exitDone {
 			t.Errorf("%s: exit code %d, %q", body, code, errs.String())
 		}
 		s.Close()

@@ -17,13 +17,13 @@ const chatHelp = `  /reset   begin a new conversation: what was said is not sent
   A line that ends in \ goes on in the next one; // at its beginning is a / of the message.
 `
 
-// converse asks what is typed until its end, /quit, a second interrupt, or the end of ctx. Errors of
-// single answers are printed, and the conversation goes on.
-func (c *conversation) converse(ctx context.Context, in io.Reader, interrupts <-chan os.Signal) error {
+// runREPL asks what the user types until end of input, /quit, a second interrupt or the end of ctx. An error
+// of one response is printed, and the conversation continues.
+func (c *conversation) runREPL(ctx context.Context, in io.Reader, interrupts <-chan os.Signal) error {
 	fmt.Fprintf(c.errs, "Talking to %s on %s. /help lists commands, Ctrl-D leaves.\n", printable(c.model), c.client.server)
 	r := &repl{conversation: c, lines: readLines(in), interrupts: interrupts}
 	for {
-		text, ok := r.read(ctx)
+		text, ok := r.promptMessage(ctx)
 		if !ok {
 			return nil
 		}
@@ -32,38 +32,38 @@ func (c *conversation) converse(ctx context.Context, in io.Reader, interrupts <-
 		case "/help":
 			fmt.Fprint(c.errs, chatHelp)
 		case "/reset":
-			c.forget()
+			c.resetMessages()
 			fmt.Fprintln(c.errs, "(a new conversation)")
 		case "/quit", "/exit":
 			return nil
 		default:
-			if err := r.answer(ctx, text); err != nil {
+			if err := r.answerMessage(ctx, text); err != nil {
 				return err
 			}
 		}
-		if r.left || ctx.Err() != nil {
+		if r.quit || ctx.Err() != nil {
 			return nil
 		}
 	}
 }
 
-// repl is what a conversation on a terminal waits for.
+// repl is a conversation on a terminal, with its input and its interrupts.
 type repl struct {
 	*conversation
-	lines      <-chan string
-	interrupts <-chan os.Signal
-	warned     bool // the last thing typed was an interrupt
-	left       bool // by an interrupt while an answer was being stopped
+	lines           <-chan string
+	interrupts      <-chan os.Signal
+	interruptedLast bool // the last input was an interrupt
+	quit            bool // interrupted again while a response was being stopped
 }
 
-// readLines returns the lines of in, without their ends; it is closed at the end of in. A read of a
-// terminal cannot be ended, so the goroutine lives as long as the process.
+// readLines returns the lines of in, without line ends. The channel is closed at the end of in. A read of a
+// terminal cannot be cancelled, so the goroutine lives as long as the process.
 func readLines(in io.Reader) <-chan string {
 	lines := make(chan string)
 	go func() {
 		defer close(lines)
 		r := bufio.NewScanner(in)
-		r.Buffer(nil, maxMessage)
+		r.Buffer(nil, maxMessageBytes)
 		for r.Scan() {
 			lines <- r.Text()
 		}
@@ -71,14 +71,14 @@ func readLines(in io.Reader) <-chan string {
 	return lines
 }
 
-// read prompts for a message and returns it. It is false if the user leaves.
-func (r *repl) read(ctx context.Context) (text string, ok bool) {
+// promptMessage prompts for a message and returns it; ok is false if the user quits.
+func (r *repl) promptMessage(ctx context.Context) (text string, ok bool) {
 	prompt := ">>> "
 	for {
 		fmt.Fprint(r.errs, prompt)
 		select {
 		case line, ok := <-r.lines:
-			r.warned = false
+			r.interruptedLast = false
 			if !ok {
 				fmt.Fprintln(r.errs)
 				return "", false
@@ -90,10 +90,10 @@ func (r *repl) read(ctx context.Context) (text string, ok bool) {
 			text, prompt = text+"\n", "... "
 		case <-r.interrupts:
 			fmt.Fprintln(r.errs)
-			if r.warned {
+			if r.interruptedLast {
 				return "", false
 			}
-			r.warned, text, prompt = true, "", ">>> "
+			r.interruptedLast, text, prompt = true, "", ">>> "
 			fmt.Fprintln(r.errs, "(Ctrl-C again or Ctrl-D leaves)")
 		case <-ctx.Done():
 			fmt.Fprintln(r.errs)
@@ -102,8 +102,9 @@ func (r *repl) read(ctx context.Context) (text string, ok bool) {
 	}
 }
 
-// answer asks one question. The first interrupt stops the answer. The error is that of standard output.
-func (r *repl) answer(ctx context.Context, text string) error {
+// answerMessage asks one question. The first interrupt stops the response. The error is that of standard
+// output.
+func (r *repl) answerMessage(ctx context.Context, text string) error {
 	if command, rest, slash := strings.Cut(text, "/"); slash && command == "" {
 		if !strings.HasPrefix(rest, "/") {
 			fmt.Fprintf(r.errs, "%s is not a command: /help lists them, and // begins a message with /\n", printable(strings.Fields(text)[0]))
@@ -114,22 +115,22 @@ func (r *repl) answer(ctx context.Context, text string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	answered := make(chan error, 1)
-	go func() { answered <- r.ask(ctx, text) }()
+	go func() { answered <- r.askQuestion(ctx, text) }()
 	for {
 		select {
 		case <-r.interrupts:
-			r.left = r.warned
-			r.warned = true
+			r.quit = r.interruptedLast
+			r.interruptedLast = true
 			stop()
 			continue
 		case err := <-answered:
-			return r.report(err)
+			return r.reportError(err)
 		}
 	}
 }
 
-// report tells of an answer that failed. It returns an error after which there is no use in asking more.
-func (r *repl) report(err error) error {
+// reportError prints the error of a response. It returns an error only if the conversation cannot continue.
+func (r *repl) reportError(err error) error {
 	switch {
 	case err == nil:
 	case errors.Is(err, errInterrupted):

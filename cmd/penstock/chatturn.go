@@ -17,58 +17,58 @@ import (
 	"unicode"
 )
 
-// conversation is a series of questions to one model, each sent with what was said before it. It
-// belongs to one goroutine.
+// conversation is a series of questions to one model, each sent with the messages before it. It is not safe
+// for concurrent use.
 type conversation struct {
-	client    *client
-	model     string
-	options   map[string]any // further fields of each request
-	begin     []message      // which every conversation begins with
-	messages  []message      // so far
-	out, errs io.Writer
-	asJSON    bool
+	client          *apiClient
+	model           string
+	options         map[string]any // further fields of each request
+	initialMessages []chatMessage  // initial messages of every conversation
+	messages        []chatMessage  // so far, with the initial ones
+	out, errs       io.Writer
+	asJSON          bool
 }
 
-type message struct {
+type chatMessage struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
-// turn is one answer, as --json prints it.
-type turn struct {
+// chatAnswer is one response, as --json prints it.
+type chatAnswer struct {
 	Model            string  `json:"model"`
 	Text             string  `json:"text"`
 	Reasoning        string  `json:"reasoning,omitempty"`
-	FinishReason     *string `json:"finish_reason"` // nil if the answer was stopped
+	FinishReason     *string `json:"finish_reason"` // nil if the response was stopped
 	WorkerID         uint64  `json:"worker_id,omitempty"`
 	Attempts         int     `json:"attempts,omitempty"`
-	PromptTokens     *int    `json:"prompt_tokens"` // the three are nil if the server does not say
+	PromptTokens     *int    `json:"prompt_tokens"` // this and the next two are nil if the server does not report them
 	CachedTokens     *int    `json:"cached_tokens"`
 	CompletionTokens *int    `json:"completion_tokens"`
-	FirstMS          float64 `json:"ttft_ms"` // 0 if nothing came
+	FirstMS          float64 `json:"ttft_ms"` // 0 if no token arrived
 	TotalMS          float64 `json:"e2e_ms"`
 }
 
-// errOutput is the error of an answer that cannot be written.
+// errOutput is the error of a failed write to standard output.
 var errOutput = errors.New("standard output")
 
-// errInterrupted is the error of an answer that the user stopped.
+// errInterrupted is the error of a response which the user stopped.
 var errInterrupted = errors.New("interrupted")
 
-// ask sends a question and prints the answer. What was said of an answer that broke or was
-// stopped stays in the conversation; a question without any answer does not.
-func (c *conversation) ask(ctx context.Context, question string) error {
-	messages := append(slices.Clip(c.messages), message{"user", question})
-	t := turn{Model: c.model}
+// askQuestion sends a question and prints the response. The text of a response which failed or was stopped
+// stays in the conversation; a question without any response text does not.
+func (c *conversation) askQuestion(ctx context.Context, question string) error {
+	messages := append(slices.Clip(c.messages), chatMessage{"user", question})
+	t := chatAnswer{Model: c.model}
 	p := c.newPrinter()
-	err := c.stream(ctx, messages, &t, p)
+	err := c.streamAnswer(ctx, messages, &t, p)
 	if ctx.Err() != nil {
 		err = errInterrupted
 	}
 	if t.Text != "" {
-		c.messages = append(messages, message{"assistant", t.Text})
+		c.messages = append(messages, chatMessage{"assistant", t.Text})
 	}
-	if endErr := p.end(); err == nil {
+	if endErr := p.finishLines(); err == nil {
 		err = endErr
 	}
 	if err != nil {
@@ -77,20 +77,20 @@ func (c *conversation) ask(ctx context.Context, question string) error {
 	if c.asJSON {
 		return json.NewEncoder(c.out).Encode(&t)
 	}
-	fmt.Fprintln(c.errs, t.stats(p.dim))
+	fmt.Fprintln(c.errs, t.statsLine(p.dim))
 	return nil
 }
 
-// forget begins a new conversation.
-func (c *conversation) forget() { c.messages = c.begin }
+// resetMessages starts a new conversation.
+func (c *conversation) resetMessages() { c.messages = c.initialMessages }
 
-// chunk is what is read of one event of an answer.
-type chunk struct {
+// chatChunk holds the fields which are read of one event of a response.
+type chatChunk struct {
 	Choices []struct {
 		Delta struct {
 			Content          string `json:"content"`
 			ReasoningContent string `json:"reasoning_content"`
-			Reasoning        string `json:"reasoning"` // its name at other servers
+			Reasoning        string `json:"reasoning"` // other servers' name of the field
 		} `json:"delta"`
 		FinishReason *string `json:"finish_reason"`
 	} `json:"choices"`
@@ -111,13 +111,13 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// stream sends the messages and takes the answer into t while it prints it.
-func (c *conversation) stream(ctx context.Context, messages []message, t *turn, p *answerPrinter) error {
+// streamAnswer sends the messages and prints the response while it fills t.
+func (c *conversation) streamAnswer(ctx context.Context, messages []chatMessage, t *chatAnswer, p *answerPrinter) error {
 	began := time.Now()
 	body := maps.Clone(c.options)
 	body["model"], body["messages"], body["stream"] = c.model, messages, true
 	body["stream_options"] = map[string]bool{"include_usage": true}
-	resp, err := c.client.open(ctx, http.MethodPost, "/v1/chat/completions", body)
+	resp, err := c.client.sendRequest(ctx, http.MethodPost, "/v1/chat/completions", body)
 	if err != nil {
 		return err
 	}
@@ -134,11 +134,11 @@ func (c *conversation) stream(ctx context.Context, messages []message, t *turn, 
 		if data == "[DONE]" {
 			return nil
 		}
-		var ch chunk
+		var ch chatChunk
 		if err := json.Unmarshal([]byte(data), &ch); err != nil {
-			return fmt.Errorf("%s: the answer is not what this version expects: %s", c.client.server, unexpected(err))
+			return fmt.Errorf("%s: the answer is not what this version expects: %s", c.client.server, describeDecodeError(err))
 		}
-		if err := t.take(&ch, p); err != nil {
+		if err := t.applyChunk(&ch, p); err != nil {
 			return err
 		}
 	}
@@ -148,8 +148,8 @@ func (c *conversation) stream(ctx context.Context, messages []message, t *turn, 
 	return fmt.Errorf("the answer of %s broke off: ask again", c.client.server)
 }
 
-// unexpected says what is wrong with an event, without the types that it is read into.
-func unexpected(err error) string {
+// describeDecodeError says what is wrong with an event, without naming Go types.
+func describeDecodeError(err error) string {
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 		return fmt.Sprintf("%s is a JSON %s", cmp.Or(wrong.Field, "an event"), wrong.Value)
 	}
@@ -158,8 +158,8 @@ func unexpected(err error) string {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// take adds one event to the answer.
-func (t *turn) take(ch *chunk, p *answerPrinter) error {
+// applyChunk adds one event to the response.
+func (t *chatAnswer) applyChunk(ch *chatChunk, p *answerPrinter) error {
 	if ch.Error != nil {
 		return errors.New(ch.Error.Message)
 	}
@@ -178,20 +178,20 @@ func (t *turn) take(ch *chunk, p *answerPrinter) error {
 		if t.FirstMS == 0 && reasoning+text != "" {
 			t.FirstMS = t.TotalMS
 		}
-		if len(t.Reasoning)+len(t.Text)+len(reasoning)+len(text) > maxMessage {
-			return fmt.Errorf("the answer has more than %d bytes: limit it with --max-tokens", maxMessage)
+		if len(t.Reasoning)+len(t.Text)+len(reasoning)+len(text) > maxMessageBytes {
+			return fmt.Errorf("the answer has more than %d bytes: limit it with --max-tokens", maxMessageBytes)
 		}
 		t.Reasoning += reasoning
 		t.Text += text
-		if err := p.print(reasoning, text); err != nil {
+		if err := p.printDelta(reasoning, text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// stats is the line about the answer that follows it.
-func (t *turn) stats(dim bool) string {
+// statsLine returns the line which follows a response.
+func (t *chatAnswer) statsLine(dim bool) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if t.WorkerID != 0 {
@@ -220,32 +220,32 @@ func (t *turn) stats(dim bool) string {
 	return line
 }
 
-// answerPrinter prints an answer while it comes: text to standard output, reasoning to standard error.
+// answerPrinter prints a response as it arrives: text to standard output, reasoning to standard error.
 type answerPrinter struct {
-	out, errs io.Writer
-	quiet     bool // print nothing
-	dim       bool // reasoning, and other words about the answer, are dimmed
-	safe      bool // out is a terminal, which obeys control characters
-	thinking  bool // the last that was printed is reasoning
-	open      bool // a line of text is not ended
+	out, errs     io.Writer
+	quiet         bool // print nothing
+	dim           bool // reasoning and remarks are dimmed
+	outIsTerminal bool // out is a terminal: control characters are escaped
+	inReasoning   bool // the last output was reasoning
+	lineOpen      bool // the last line of text has no line end yet
 }
 
 func (c *conversation) newPrinter() *answerPrinter {
-	return &answerPrinter{out: c.out, errs: c.errs, quiet: c.asJSON, dim: isTerminal(c.errs), safe: isTerminal(c.out)}
+	return &answerPrinter{out: c.out, errs: c.errs, quiet: c.asJSON, dim: isTerminal(c.errs), outIsTerminal: isTerminal(c.out)}
 }
 
-// print prints what has come. The error is that of standard output.
-func (p *answerPrinter) print(reasoning, text string) error {
+// printDelta prints new reasoning and text. The error is that of standard output.
+func (p *answerPrinter) printDelta(reasoning, text string) error {
 	if p.quiet {
 		return nil
 	}
 	if reasoning != "" {
-		if !p.thinking {
-			p.thinking = true
-			p.say("\x1b[2m", "(reasoning) ")
+		if !p.inReasoning {
+			p.inReasoning = true
+			p.printStyled("\x1b[2m", "(reasoning) ")
 		}
 		if p.dim {
-			reasoning = withoutControls(reasoning)
+			reasoning = escapeControls(reasoning)
 		}
 		fmt.Fprint(p.errs, reasoning)
 	}
@@ -253,48 +253,48 @@ func (p *answerPrinter) print(reasoning, text string) error {
 		return nil
 	}
 	p.endReasoning()
-	if p.safe {
-		text = withoutControls(text)
+	if p.outIsTerminal {
+		text = escapeControls(text)
 	}
-	p.open = !strings.HasSuffix(text, "\n")
-	return p.write(text)
+	p.lineOpen = !strings.HasSuffix(text, "\n")
+	return p.writeText(text)
 }
 
-func (p *answerPrinter) write(text string) error {
+func (p *answerPrinter) writeText(text string) error {
 	if _, err := io.WriteString(p.out, text); err != nil {
 		return fmt.Errorf("%w: %w", errOutput, err)
 	}
 	return nil
 }
 
-// end ends the lines that are open.
-func (p *answerPrinter) end() error {
+// finishLines ends the lines which are open.
+func (p *answerPrinter) finishLines() error {
 	p.endReasoning()
-	if !p.open {
+	if !p.lineOpen {
 		return nil
 	}
-	p.open = false
-	return p.write("\n")
+	p.lineOpen = false
+	return p.writeText("\n")
 }
 
 func (p *answerPrinter) endReasoning() {
-	if p.thinking {
-		p.thinking = false
-		p.say("\x1b[0m\n\n", "\n")
+	if p.inReasoning {
+		p.inReasoning = false
+		p.printStyled("\x1b[0m\n\n", "\n")
 	}
 }
 
-// say writes to standard error what suits it: a terminal, or not.
-func (p *answerPrinter) say(terminal, elsewhere string) {
+// printStyled writes one of two strings to standard error: the first on a terminal, the second elsewhere.
+func (p *answerPrinter) printStyled(terminal, elsewhere string) {
 	if p.dim {
 		elsewhere = terminal
 	}
 	fmt.Fprint(p.errs, elsewhere)
 }
 
-// withoutControls returns s with its control characters, other than line feeds and tabs, written as escapes:
-// a terminal only shows what a model says.
-func withoutControls(s string) string {
+// escapeControls returns s with its control characters, except line feeds and tabs, escaped: a model's output
+// must not control the terminal.
+func escapeControls(s string) string {
 	control := func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 	if strings.IndexFunc(s, control) < 0 {
 		return s

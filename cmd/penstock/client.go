@@ -25,113 +25,113 @@ import (
 // defaultServer is where "penstock up" listens.
 const defaultServer = "http://127.0.0.1:8000"
 
-// maxAnswer bounds what the client reads of one answer, in bytes.
+// maxAnswer bounds what the client reads of one response, in bytes.
 const maxAnswer = 64 << 20
 
-// client asks a running Penstock.
-type client struct {
+// apiClient calls the HTTP API of a running Penstock.
+type apiClient struct {
 	server string
-	flag   string // that names the server, with its dashes
-	key    string // "" shows none
+	flag   string // flag which names the server, with its dashes
+	key    string // "" sends none
 	http   *http.Client
 }
 
-// target is the process that a command asks, and how.
-type target struct {
-	server  string
-	flag    *pflag.Flag // that names the server
-	keyFile string
-	ca      string
-	patient bool // wait for the header of an answer as long as it takes
+// serverTarget is the server which a command calls, and how.
+type serverTarget struct {
+	server          string
+	flag            *pflag.Flag // flag which names the server
+	keyFile         string
+	caFile          string
+	noHeaderTimeout bool // no timeout for the response header
 }
 
-// addServerFlags defines the flags of a target.
-func addServerFlags(cmd *cobra.Command, t *target) {
-	t.addServer(cmd, "server", defaultServer, "URL of the running process to ask")
-	t.addKeyFile(cmd)
-	t.addCA(cmd)
+// addTargetFlags defines the flags of a target.
+func addTargetFlags(cmd *cobra.Command, t *serverTarget) {
+	t.addServerFlag(cmd, "server", defaultServer, "URL of the running process to ask")
+	t.addKeyFileFlag(cmd)
+	t.addCAFlag(cmd)
 }
 
-// addServer defines the flag that names the server.
-func (t *target) addServer(cmd *cobra.Command, name, value, help string) {
+// addServerFlag defines the flag which names the server.
+func (t *serverTarget) addServerFlag(cmd *cobra.Command, name, value, help string) {
 	cmd.Flags().StringVar(&t.server, name, value, help)
 	t.flag = cmd.Flags().Lookup(name)
 }
 
-func (t *target) addKeyFile(cmd *cobra.Command) {
+func (t *serverTarget) addKeyFileFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&t.keyFile, "api-key-file", "", "key file whose first key for administrators is shown to the server (env "+config.EnvKey+" is a key itself)")
 }
 
-func (t *target) addCA(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&t.ca, "ca", "", "file with the certificates that sign an https server's (PEM); empty is the system's")
+func (t *serverTarget) addCAFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&t.caFile, "ca", "", "file with the certificates that sign an https server's (PEM); empty is the system's")
 }
 
-// named reports whether the command line names a server.
-func (t *target) named() bool { return t.flag.Changed || t.server != "" }
+// isNamed reports whether a server is given, by flag or default.
+func (t *serverTarget) isNamed() bool { return t.flag.Changed || t.server != "" }
 
-// flagName is the flag as users write it.
-func (t *target) flagName() string { return "--" + t.flag.Name }
+// flagName returns the flag as users write it.
+func (t *serverTarget) flagName() string { return "--" + t.flag.Name }
 
-// url returns the URL of the server without a slash at its end, and without the /v1 with which
-// the clients of the OpenAI API write it.
-func (t *target) url() (string, error) {
+// serverURL returns the URL of the server without a trailing slash and without a trailing /v1, which clients
+// of the OpenAI API include.
+func (t *serverTarget) serverURL() (string, error) {
 	server := t.server
 	if !strings.Contains(server, "://") && server != "" {
 		server = "http://" + server
 	}
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
-		return "", usage(fmt.Errorf("%s: %.100q is not a URL like %s", t.flagName(), t.server, defaultServer))
+		return "", usageError(fmt.Errorf("%s: %.100q is not a URL like %s", t.flagName(), t.server, defaultServer))
 	}
 	return strings.TrimRight(strings.TrimSuffix(strings.TrimRight(server, "/"), "/v1"), "/"), nil
 }
 
-// client returns what asks the target.
-func (t *target) client() (*client, error) {
+// newClient returns a client of the target.
+func (t *serverTarget) newClient() (*apiClient, error) {
 	server, err := "", error(nil)
-	if t.named() {
-		if server, err = t.url(); err != nil {
+	if t.isNamed() {
+		if server, err = t.serverURL(); err != nil {
 			return nil, err
 		}
 	}
-	c := &client{server: server, flag: t.flagName(), key: config.APIKey(os.Environ())}
+	c := &apiClient{server: server, flag: t.flagName(), key: config.APIKey(os.Environ())}
 	if t.keyFile != "" {
 		if c.key, err = node.AdminKey(t.keyFile); err != nil {
-			return nil, usage(fmt.Errorf("--api-key-file: %w", err))
+			return nil, usageError(fmt.Errorf("--api-key-file: %w", err))
 		}
 	}
 	transport := &http.Transport{ForceAttemptHTTP2: true}
-	if !t.patient {
+	if !t.noHeaderTimeout {
 		transport.ResponseHeaderTimeout = 30 * time.Second
 	}
-	if t.ca != "" {
-		roots, err := node.Authorities(t.ca)
+	if t.caFile != "" {
+		roots, err := node.LoadAuthorities(t.caFile)
 		if err != nil {
-			return nil, usage(fmt.Errorf("--ca: %w", err))
+			return nil, usageError(fmt.Errorf("--ca: %w", err))
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	// A key is for one server: nobody is followed elsewhere with it.
+	// The key is for one server only, so redirects are not followed.
 	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
 
-func (c *client) get(ctx context.Context, path string, out any) error {
-	return c.do(ctx, http.MethodGet, path, nil, out)
+func (c *apiClient) getJSON(ctx context.Context, path string, out any) error {
+	return c.requestJSON(ctx, http.MethodGet, path, nil, out)
 }
 
-func (c *client) post(ctx context.Context, path string, in, out any) error {
-	return c.do(ctx, http.MethodPost, path, in, out)
+func (c *apiClient) postJSON(ctx context.Context, path string, in, out any) error {
+	return c.requestJSON(ctx, http.MethodPost, path, in, out)
 }
 
-func (c *client) do(ctx context.Context, method, path string, in, out any) error {
-	resp, err := c.open(ctx, method, path, in)
+func (c *apiClient) requestJSON(ctx context.Context, method, path string, in, out any) error {
+	resp, err := c.sendRequest(ctx, method, path, in)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
-		if wrong := c.wrongPeer(ctx, nil); wrong != nil {
+		if wrong := c.diagnosePeer(ctx, nil); wrong != nil {
 			return wrong
 		}
 		return fmt.Errorf("%s%s: answer is not what this version expects: %w", c.server, path, err)
@@ -139,13 +139,13 @@ func (c *client) do(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
-// onlyModel returns the name of the model served, if it is one; its aliases are
-// listed with it. A router has no list of models, but knows those of its workers.
-func (c *client) onlyModel(ctx context.Context) (string, error) {
+// findOnlyModel returns the name of the served model if there is exactly one. The list contains its aliases
+// too. A router process has no list of models; there the models of its workers count.
+func (c *apiClient) findOnlyModel(ctx context.Context) (string, error) {
 	var list struct {
 		Data []struct {
 			ID   string `json:"id"`
-			Root string `json:"root"` // of an alias, the model's own name
+			Root string `json:"root"` // an alias has the model's own name here
 		} `json:"data"`
 	}
 	var names []string
@@ -154,14 +154,14 @@ func (c *client) onlyModel(ctx context.Context) (string, error) {
 			names = append(names, name)
 		}
 	}
-	err := c.get(ctx, "/v1/models", &list)
-	if refusal := (*refusal)(nil); errors.As(err, &refusal) && refusal.status == http.StatusNotFound {
+	err := c.getJSON(ctx, "/v1/models", &list)
+	if refusal := (*statusError)(nil); errors.As(err, &refusal) && refusal.status == http.StatusNotFound {
 		var workers struct {
 			Rows []struct {
 				Model string `json:"model"`
 			} `json:"rows"`
 		}
-		err = c.get(ctx, "/v1/router/workers", &workers)
+		err = c.getJSON(ctx, "/v1/router/workers", &workers)
 		for _, w := range workers.Rows {
 			add(w.Model)
 		}
@@ -174,7 +174,7 @@ func (c *client) onlyModel(ctx context.Context) (string, error) {
 		listed[m.ID] = true
 	}
 	for _, m := range list.Data {
-		if listed[m.Root] { // other servers have the path of the model's files there
+		if listed[m.Root] { // other servers put the path of the model's files there
 			m.ID = m.Root
 		}
 		add(m.ID)
@@ -185,15 +185,14 @@ func (c *client) onlyModel(ctx context.Context) (string, error) {
 	case 1:
 		return names[0], nil
 	}
-	return "", usage(fmt.Errorf("several models are served, choose one with --model: %s", strings.Join(names, ", ")))
+	return "", usageError(fmt.Errorf("several models are served, choose one with --model: %s", strings.Join(names, ", ")))
 }
 
-// open sends a request and returns its answer if the status is 200. The caller
-// closes the body.
-func (c *client) open(ctx context.Context, method, path string, in any) (*http.Response, error) {
+// sendRequest sends a request and returns the response if its status is 200. The caller closes the body.
+func (c *apiClient) sendRequest(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
-		data, raw := in.(json.RawMessage) // goes as it is
+		data, raw := in.(json.RawMessage) // sent unchanged
 		if !raw {
 			var err error
 			if data, err = json.Marshal(in); err != nil {
@@ -204,7 +203,7 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %w", c.flag, err))
+		return nil, usageError(fmt.Errorf("%s: %w", c.flag, err))
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if c.key != "" {
@@ -215,62 +214,62 @@ func (c *client) open(ctx context.Context, method, path string, in any) (*http.R
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if wrong := c.wrongPeer(ctx, err); wrong != nil {
+		if wrong := c.diagnosePeer(ctx, err); wrong != nil {
 			return nil, wrong
 		}
 		return nil, fmt.Errorf("no answer from %s (is \"penstock up\" running? name another with %s): %w", c.server, c.flag, errors.Unwrap(err))
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
-		return nil, c.refused(ctx, path, resp)
+		return nil, c.refusalError(ctx, path, resp)
 	}
 	return resp, nil
 }
 
-// wrongPeer returns an error if the server is not one that can be asked: it is no Penstock, or
-// the URL has the wrong scheme. cause is the error of a request; nil if it was answered.
-func (c *client) wrongPeer(ctx context.Context, cause error) error {
-	return misnamed(node.DescribePeer(ctx, c.http, c.server, c.flag, cause))
+// diagnosePeer returns an error if the server is not a Penstock, or if the URL has the wrong scheme. cause is
+// the error of a request; nil if there was a response.
+func (c *apiClient) diagnosePeer(ctx context.Context, cause error) error {
+	return peerError(node.DescribePeer(ctx, c.http, c.server, c.flag, cause))
 }
 
-// wrongScheme is wrongPeer for a server that need not be a Penstock.
-func (c *client) wrongScheme(ctx context.Context, cause error) error {
-	return misnamed(node.DescribeScheme(ctx, c.server, c.flag, cause))
+// diagnoseScheme is diagnosePeer for a server which need not be a Penstock.
+func (c *apiClient) diagnoseScheme(ctx context.Context, cause error) error {
+	return peerError(node.DescribeScheme(ctx, c.server, c.flag, cause))
 }
 
-func misnamed(wrong *node.WrongPeer) error {
+func peerError(wrong *node.WrongPeer) error {
 	if wrong == nil {
 		return nil
 	}
 	return fmt.Errorf("%s: %s", wrong.What, wrong.Remedy)
 }
 
-// refused returns the error of an answer that is not 200.
-func (c *client) refused(ctx context.Context, path string, resp *http.Response) error {
+// refusalError returns the error of a response whose status is not 200.
+func (c *apiClient) refusalError(ctx context.Context, path string, resp *http.Response) error {
 	var body struct {
 		Error struct {
 			Message string `json:"message"`
 		} `json:"error"`
 	}
 	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&body) == nil && body.Error.Message != "" {
-		return &refusal{resp.StatusCode, body.Error.Message}
+		return &statusError{resp.StatusCode, body.Error.Message}
 	}
 	says := fmt.Sprintf("%s%s answered %s", c.server, path, resp.Status)
 	switch resp.StatusCode {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		if wrong := c.wrongPeer(ctx, nil); wrong != nil {
+		if wrong := c.diagnosePeer(ctx, nil); wrong != nil {
 			says = wrong.Error()
 		} else if resp.StatusCode == http.StatusNotFound {
 			says = fmt.Sprintf("%s is a Penstock that does not serve %s: name a frontend or a router with %s", c.server, path, c.flag)
 		}
 	}
-	return &refusal{resp.StatusCode, says}
+	return &statusError{resp.StatusCode, says}
 }
 
-// refusal is an answer that is not 200.
-type refusal struct {
-	status int
-	says   string
+// statusError is a response whose status is not 200.
+type statusError struct {
+	status  int
+	message string
 }
 
-func (r *refusal) Error() string { return r.says }
+func (r *statusError) Error() string { return r.message }

@@ -10,7 +10,7 @@ import (
 	"penstock/internal/replay/report"
 )
 
-func newCompare() *cobra.Command {
+func newCompareCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "compare A.json B.json",
@@ -22,21 +22,21 @@ compared whatever they are called, such as a replay with what a server did.`,
 		Example: `  penstock bench --url http://127.0.0.1:8000 --requests 1000 --json > before.json
   penstock bench --url http://127.0.0.1:8000 --requests 1000 --json > after.json
   penstock bench compare before.json after.json`,
-		Args: args(cobra.ExactArgs(2)),
+		Args: checkArgs(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			a, err := readResult(names[0])
 			if err != nil {
-				return usage(err)
+				return usageError(err)
 			}
 			b, err := readResult(names[1])
 			if err != nil {
-				return usage(err)
+				return usageError(err)
 			}
 			c := report.Compare(a, b)
 			if asJSON {
-				return c.JSON(cmd.OutOrStdout())
+				return c.WriteJSON(cmd.OutOrStdout())
 			}
-			return c.Table(cmd.OutOrStdout())
+			return c.WriteTable(cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -18,7 +18,7 @@ func TestCompare(t *testing.T) {
 		file := filepath.Join(dir, name)
 		var out bytes.Buffer
 		row := replay.Row{Policy: "kv", Workers: 8, Requests: 2000, TTFT: replay.Distribution{Count: 2000, Mean: mean}}
-		if err := report.JSON(&out, &replay.Result{Command: "replay", Version: "v1", Rows: []replay.Row{row}}); err != nil {
+		if err := report.WriteJSON(&out, &replay.Result{Command: "replay", Version: "v1", Rows: []replay.Row{row}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
@@ -33,7 +33,7 @@ func TestCompare(t *testing.T) {
 	}
 	execute := func(arguments ...string) (string, error) {
 		var out bytes.Buffer
-		cmd := newCompare()
+		cmd := newCompareCommand()
 		cmd.SetArgs(arguments)
 		cmd.SetOut(&out)
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
@@ -51,7 +51,7 @@ func TestCompare(t *testing.T) {
 	}
 	for _, arguments := range [][]string{{a}, {a, b, b}, {a, filepath.Join(dir, "none.json")}, {a, bad}, {bad, a}} {
 		_, err := execute(arguments...)
-		coded, ok := err.(codedError)
+		coded, ok := err.(exitCodeError)
 		if !ok || coded.code != exitUsage {
 			t.Errorf("%v: %v", arguments, err)
 		}

@@ -21,15 +21,15 @@ func loadConfig(cmd *cobra.Command, flags *config.Flags) (*config.Loaded, error)
 	path, _ := cmd.Flags().GetString("config")
 	l, err := config.Load(path, os.Environ(), flags)
 	if err == nil {
-		err = idleFlags(cmd.Flags(), l.Engine())
+		err = rejectIdleFlags(cmd.Flags(), l.EngineKind())
 	}
-	return l, usage(err)
+	return l, usageError(err)
 }
 
-// idleFlags refuses flags of the simulated engine where there is none, and flags of this
-// program's engines where others run them: who gives them wants one. A file may have them,
-// since it is that of others too.
-func idleFlags(fs *pflag.FlagSet, engine string) (err error) {
+// rejectIdleFlags refuses flags of the simulated engine if another engine is configured, and flags of
+// built-in engines if the engines are external: the user expects an effect. In a file such settings are
+// allowed, because other commands read it too.
+func rejectIdleFlags(fs *pflag.FlagSet, engine string) (err error) {
 	local := map[string]string{
 		"workers":                "they have one worker for each data-parallel rank (ranks=N)",
 		"model":                  "clients call theirs by the name that the engine gives it, or name=NAME",
@@ -61,27 +61,27 @@ func addAllFlags(cmd *cobra.Command, command *string) *config.Flags {
 	return flags
 }
 
-// loadFor is loadConfig for the settings of a command that --for named.
-func loadFor(cmd *cobra.Command, command string, flags *config.Flags) (*config.Loaded, error) {
-	if err := flags.For(command); err != nil {
-		return nil, usage(err)
+// loadConfigFor is loadConfig for the settings of the command given by --for.
+func loadConfigFor(cmd *cobra.Command, command string, flags *config.Flags) (*config.Loaded, error) {
+	if err := flags.SetCommand(command); err != nil {
+		return nil, usageError(err)
 	}
 	return loadConfig(cmd, flags)
 }
 
-func newConfig() *cobra.Command {
+func newConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "config",
 		Short:   "Show or check the effective configuration",
 		Example: "  penstock config show\n  penstock config validate --config penstock.yaml",
 	}
-	cmd.AddCommand(newConfigShow(), newConfigValidate())
+	cmd.AddCommand(newConfigShowCommand(), newConfigValidateCommand())
 	return cmd
 }
 
-func newConfigShow() *cobra.Command {
+func newConfigShowCommand() *cobra.Command {
 	var asJSON bool
-	var t target
+	var t serverTarget
 	var command string
 	cmd := &cobra.Command{
 		Use:   "show",
@@ -90,39 +90,38 @@ func newConfigShow() *cobra.Command {
   PENSTOCK_WORKERS=4 penstock config show --router-mode random
   penstock config show --for worker --nats nats://127.0.0.1:4222
   penstock config show --server http://127.0.0.1:8000   # of a running process`,
-		Args: args(none),
+		Args: checkArgs(noArgs),
 	}
 	flags := addAllFlags(cmd, &command)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	t.addServer(cmd, "server", "", "URL of a running process to ask instead")
-	t.addCA(cmd)
+	t.addServerFlag(cmd, "server", "", "URL of a running process to ask instead")
+	t.addCAFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var rows struct {
 			Rows []config.Setting `json:"rows"`
 		}
 		var invalid error
-		if t.named() {
-			if err := onlyOf(cmd, "server", "json", "api-key-file", "ca"); err != nil {
+		if t.isNamed() {
+			if err := allowOnlyFlags(cmd, "server", "json", "api-key-file", "ca"); err != nil {
 				return err
 			}
-			// The setting of that name is the file that a server takes keys from, and
-			// whoever may read it has one to show.
+			// This setting is the key file of a server; a user who can read it can use its keys.
 			t.keyFile, _ = cmd.Flags().GetString("api-key-file")
-			c, err := t.client()
+			c, err := t.newClient()
 			if err != nil {
 				return err
 			}
-			if err := c.get(cmd.Context(), "/v1/config", &rows); err != nil {
+			if err := c.getJSON(cmd.Context(), "/v1/config", &rows); err != nil {
 				return err
 			}
 		} else {
-			if err := flags.For(command); err != nil {
-				return usage(err)
+			if err := flags.SetCommand(command); err != nil {
+				return usageError(err)
 			}
 			path, _ := cmd.Flags().GetString("config")
-			// Settings that are wrong are shown too: where they come from is the question.
+			// Invalid settings are shown too: the user asks where they come from.
 			l, err := config.Read(path, os.Environ(), flags)
-			rows.Rows, invalid = l.Settings(), usage(err)
+			rows.Rows, invalid = l.Settings(), usageError(err)
 		}
 		if asJSON {
 			return errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(rows), invalid)
@@ -132,19 +131,19 @@ func newConfigShow() *cobra.Command {
 	return cmd
 }
 
-// onlyOf refuses a command line with flags other than the given ones.
-func onlyOf(cmd *cobra.Command, names ...string) error {
+// allowOnlyFlags refuses a command line with flags other than the given ones.
+func allowOnlyFlags(cmd *cobra.Command, names ...string) error {
 	var err error
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if !slices.Contains(names, f.Name) {
-			err = usage(fmt.Errorf("--%s has no effect on what --%s shows; leave one of them out", f.Name, names[0]))
+			err = usageError(fmt.Errorf("--%s has no effect on what --%s shows; leave one of them out", f.Name, names[0]))
 		}
 	})
 	return err
 }
 
-// printSettings writes the settings as a YAML file that would give the same
-// tree, with the origin of each value as a comment.
+// printSettings writes the settings as a YAML file which would give the same tree, with the origin of each
+// value as a comment.
 func printSettings(w io.Writer, rows []config.Setting) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, s := range rows {
@@ -157,19 +156,19 @@ func printSettings(w io.Writer, rows []config.Setting) error {
 	return tw.Flush()
 }
 
-func newConfigValidate() *cobra.Command {
+func newConfigValidateCommand() *cobra.Command {
 	var asJSON bool
 	var command string
 	cmd := &cobra.Command{
 		Use:     "validate",
 		Short:   "Check file, environment and flags, and report everything wrong at once",
 		Example: "  penstock config validate --config penstock.yaml\n  penstock config validate --for frontend --config penstock.yaml",
-		Args:    args(none),
+		Args:    checkArgs(noArgs),
 	}
 	flags := addAllFlags(cmd, &command)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		_, err := loadFor(cmd, command, flags)
+		_, err := loadConfigFor(cmd, command, flags)
 		if asJSON {
 			answer := struct {
 				Valid    bool     `json:"valid"`

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -16,13 +17,22 @@ import (
 	"penstock/internal/config"
 )
 
-// TestProductDocument: the list of what this version has is the list of what it has.
-func TestProductDocument(t *testing.T) {
-	text, err := os.ReadFile("../../docs/product.md")
+// TestCommandsDocument checks that the table of docs/commands.md lists exactly the
+// commands of the binary.
+func TestCommandsDocument(t *testing.T) {
+	text, err := os.ReadFile("../../docs/commands.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	commands := names(t, string(text), "Commands", "`up` starts all")
+	_, rest, found := strings.Cut(string(text), "\n## All commands\n")
+	table, _, ends := strings.Cut(rest, "\n## ")
+	if !found || !ends {
+		t.Fatal("docs/commands.md has no section \"All commands\" before another one")
+	}
+	var documented []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(table, -1) {
+		documented = append(documented, m[1])
+	}
 	var have []string
 	var walk func(prefix string, c *cobra.Command)
 	walk = func(prefix string, c *cobra.Command) {
@@ -38,31 +48,22 @@ func TestProductDocument(t *testing.T) {
 			have = append(have, name)
 		}
 	}
-	walk("", newRoot())
-	same(t, "commands", commands, have)
-
-	var ofUp, others []string
-	for _, row := range settingRows(t) {
-		if slices.Contains(row.on, config.Up) {
-			ofUp = append(ofUp, row.key)
-		} else {
-			others = append(others, row.key)
-		}
+	walk("", newRootCommand())
+	slices.Sort(documented)
+	slices.Sort(have)
+	if !slices.Equal(documented, have) {
+		t.Errorf("commands in docs/commands.md: %v\nin this version: %v", documented, have)
 	}
-	settings := names(t, string(text), "Settings, each a flag of `up`, a key in `penstock.yaml` and a variable", "`kv-cache-block-size` sets")
-	same(t, "settings of up", settings, ofUp)
-	settings = names(t, string(text), "Settings that `up` has not, because they are about several processes", "[settings.md]")
-	same(t, "settings of the others", settings, others)
 }
 
-// TestFlagsAreDocumented: the pages of replay and bench have all of their flags, and the
-// settings that replay shares are in settings.md.
+// TestFlagsAreDocumented checks that the pages of replay and bench have all of their flags,
+// and that settings.md has the settings which replay shares.
 func TestFlagsAreDocumented(t *testing.T) {
 	shared, err := os.ReadFile("../../docs/settings.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cmd := range []*cobra.Command{newReplay(), newBench()} {
+	for _, cmd := range []*cobra.Command{newReplayCommand(), newBenchCommand()} {
 		page, err := os.ReadFile("../../docs/" + cmd.Name() + ".md")
 		if err != nil {
 			t.Fatal(err)
@@ -79,7 +80,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 	}
 }
 
-// settingRow is a setting with the commands that have it.
+// settingRow is a setting with the commands which have it.
 type settingRow struct {
 	key, help string
 	on        []config.Command
@@ -87,7 +88,7 @@ type settingRow struct {
 }
 
 // settingRows returns all settings, and checks that each is a flag of exactly the
-// commands that have it.
+// commands which have it.
 func settingRows(t *testing.T) []*settingRow {
 	t.Helper()
 	rows := map[string]*settingRow{}
@@ -97,7 +98,7 @@ func settingRows(t *testing.T) []*settingRow {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd, _, err := newRoot().Find([]string{string(command)})
+		cmd, _, err := newRootCommand().Find([]string{string(command)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +114,7 @@ func settingRows(t *testing.T) []*settingRow {
 				order = append(order, row)
 			}
 			if s.Key == "nats-listen" {
-				s.Value = "" // without one, or nats, the others cannot be loaded
+				s.Value = "" // the commands other than up need it, or nats, to load
 			}
 			row.on = append(row.on, command)
 			row.def[command] = s.Value
@@ -122,75 +123,141 @@ func settingRows(t *testing.T) []*settingRow {
 	return order
 }
 
-var rewrite = flag.Bool("rewrite", false, "write docs/settings.md anew")
+// settingGroups are the sections of docs/settings.md. A key is in the section with the
+// longest prefix of it.
+var settingGroups = []struct {
+	title, about string
+	prefixes     []string
+}{
+	{"Common", "Addresses, models, logs.", []string{
+		"http-addr", "data-dir", "namespace", "component", "endpoint", "engine", "workers", "model", "model-path",
+		"served-model-name", "log-level", "log-format", "access-log",
+	}},
+	{"Router", "Choice of a worker, queue, overload, migration, snapshots. [router.md](router.md) explains them.", []string{
+		"router-", "kv-overlap-score-weight", "no-kv-events", "busy-", "migration-", "active-request-expiry",
+	}},
+	{"Engine", "Cache, batches, prompts and health of engines. [engines.md](engines.md) explains them.", []string{
+		"engine-wait", "tool-call-parser", "reasoning-parser", "preprocess", "kv-cache-", "kv-events", "kv-replay",
+		"max-num-", "max-waiting", "hosted-experts", "canary-interval", "stall-timeout",
+	}},
+	{"Media", "Images, videos and sounds. [media.md](media.md) explains them.", []string{
+		"media-", "frontend-decoding", "mm-transfer", "multimodal",
+	}},
+	{"Network", "Discovery, planes, TLS, keys. [ops/fleet.md](ops/fleet.md) explains them.", []string{
+		"nats", "discovery", "static-workers", "request-plane", "event-", "rpc-", "worker-", "tls-", "api-key-file", "metrics-access",
+	}},
+	{"Limits", "Bounds of HTTP and of the shutdown. [ops/tls.md](ops/tls.md) explains those of connections.", []string{
+		"max-body-bytes", "max-inflight", "max-connections", "max-header-bytes", "sse-keep-alive", "drain-", "request-timeout",
+		"header-timeout", "body-timeout", "write-timeout", "idle-timeout",
+	}},
+	{"Simulation", "The engine `sim`. [sim.md](sim.md) has the formulas.", []string{"sim-"}},
+}
 
-// TestSettingsDocument: docs/settings.md is the table of the settings.
-func TestSettingsDocument(t *testing.T) {
-	const path = "../../docs/settings.md"
-	var b strings.Builder
-	b.WriteString(`# Settings
-
-Each is a flag (` + "`--http-addr`), a key in `penstock.yaml` (`http-addr`) and a variable (`PENSTOCK_HTTP_ADDR`" + `), each stronger than the one
-before it in the order file, variable, flag. ` + "`penstock config show --for COMMAND`" + ` prints the effective values and where they come from. A file or a
-variable may hold settings that the command has not; they have no effect on it. ` + "`DYN_REQUEST_PLANE`" + ` is read as ` + "`request-plane`, `DYNAMO_MM_TRANSFER` as `mm-transfer`" + `.
-
-| setting | commands | default | meaning |
-|---|---|---|---|
-`)
-	for _, row := range settingRows(t) {
-		var commands, defaults []string
-		for _, c := range row.on {
-			commands = append(commands, string(c))
-			value := fmt.Sprint(row.def[c])
-			if list := reflect.ValueOf(row.def[c]); list.Kind() == reflect.Slice {
-				value = strings.ReplaceAll(strings.Trim(value, "[]"), " ", ",")
-			}
-			if value == "" {
-				value = "none"
-			} else {
-				value = "`" + value + "`"
-			}
-			if !slices.Contains(defaults, value) {
-				defaults = append(defaults, value)
+// groupOf returns the index of the section of a setting, -1 if it has none.
+func groupOf(key string) int {
+	group, longest := -1, 0
+	for i, g := range settingGroups {
+		for _, prefix := range g.prefixes {
+			if strings.HasPrefix(key, prefix) && len(prefix) > longest {
+				group, longest = i, len(prefix)
 			}
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", row.key, strings.Join(commands, ", "), strings.Join(defaults, " or "), strings.ReplaceAll(row.help, "|", "\\|"))
 	}
+	return group
+}
+
+var rewrite = flag.Bool("rewrite", false, "write docs/settings.md from the settings")
+
+// TestSettingsDocument checks that docs/settings.md is what the settings say.
+func TestSettingsDocument(t *testing.T) {
+	const path = "../../docs/settings.md"
+	want := settingsDocument(t)
 	if *rewrite {
-		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	text, err := os.ReadFile(path)
+	have, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(text) != b.String() {
-		t.Error("docs/settings.md is not what the settings are: go test ./cmd/penstock -run Settings -rewrite writes it")
+	if string(have) != want {
+		t.Error("docs/settings.md is not what the settings say: go test ./cmd/penstock -run Settings -rewrite writes it")
+	}
+	for i, line := range strings.Split(want, "\n") {
+		if n := utf8.RuneCountInString(line); n > 120 {
+			t.Errorf("docs/settings.md:%d has %d characters, at most 120 are allowed", i+1, n)
+		}
 	}
 }
 
-// names returns the words in backquotes between the heading of an item of the
-// list and the given text.
-func names(t *testing.T, text, item, end string) []string {
+// settingsDocument returns the content of docs/settings.md: a section for each group, an
+// item for each setting.
+func settingsDocument(t *testing.T) string {
 	t.Helper()
-	_, rest, ok := strings.Cut(text, "\n* "+item+": ")
-	list, _, ends := strings.Cut(rest, end)
-	if !ok || !ends {
-		t.Fatalf("docs/product.md has no item %q that ends at %q", item, end)
+	items := make([]strings.Builder, len(settingGroups))
+	for _, row := range settingRows(t) {
+		group := groupOf(row.key)
+		if group < 0 {
+			t.Errorf("setting %s belongs to no section of docs/settings.md: add it to settingGroups", row.key)
+			continue
+		}
+		items[group].WriteString(wrap("* ", "  ", row.String()))
 	}
-	var out []string
-	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(list, -1) {
-		out = append(out, m[1])
+	var b strings.Builder
+	b.WriteString(`# Settings
+
+A setting is a flag (` + "`--http-addr`), a key in `penstock.yaml` (`http-addr`) and a variable (`PENSTOCK_HTTP_ADDR`" + `). A
+variable overrides the file, and a flag overrides both. ` + "`penstock config show --for COMMAND`" + ` prints the effective values
+and their origin. A file or a variable may hold settings which the command does not have; they have no effect on it.
+` + "`DYN_REQUEST_PLANE` is read as `request-plane`, `DYNAMO_MM_TRANSFER` as `mm-transfer`" + `.
+
+Each item has the setting, the commands which have it, its default and its meaning. Where commands have different
+defaults, the item lists each. A test generates this page from the settings.
+`)
+	for i, g := range settingGroups {
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s", g.title, g.about, items[i].String())
 	}
-	return out
+	return b.String()
 }
 
-func same(t *testing.T, what string, documented, have []string) {
-	t.Helper()
-	slices.Sort(documented)
-	slices.Sort(have)
-	if !slices.Equal(documented, have) {
-		t.Errorf("%s in docs/product.md: %v\nin this version: %v", what, documented, have)
+// String returns the setting as an item of docs/settings.md, on one line.
+func (row *settingRow) String() string {
+	var commands, defaults []string
+	for _, c := range row.on {
+		commands = append(commands, string(c))
+		value := fmt.Sprint(row.def[c])
+		if list := reflect.ValueOf(row.def[c]); list.Kind() == reflect.Slice {
+			value = strings.ReplaceAll(strings.Trim(value, "[]"), " ", ",")
+		}
+		if value == "" {
+			value = "none"
+		} else {
+			value = "`" + value + "`"
+		}
+		if !slices.Contains(defaults, value) {
+			defaults = append(defaults, value)
+		}
 	}
+	return fmt.Sprintf("**`%s`** (%s; default %s): %s", row.key, strings.Join(commands, ", "), strings.Join(defaults, " or "), row.help)
+}
+
+// wrap returns text in lines of at most 116 characters, as far as its words allow, the first
+// after prefix and the others after indent.
+func wrap(prefix, indent, text string) string {
+	var b strings.Builder
+	line := prefix
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+			line += word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= 116:
+			line += " " + word
+		default:
+			b.WriteString(line + "\n")
+			line = indent + word
+		}
+	}
+	b.WriteString(line + "\n")
+	return b.String()
 }

@@ -13,12 +13,12 @@ import (
 	"penstock/internal/node"
 )
 
-// errUnwell is the end of a doctor who found something that does not work.
-var errUnwell = errors.New("something does not work; what to do stands with each check")
+// errChecksFailed is the error of doctor if a check failed.
+var errChecksFailed = errors.New("something does not work; what to do stands with each check")
 
-func newDoctor() *cobra.Command {
+func newDoctorCommand() *cobra.Command {
 	var asJSON bool
-	var t target
+	var t serverTarget
 	var command string
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -34,19 +34,19 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
   penstock doctor --engine vllm=http://a:8000,events=tcp://a:5557
   penstock doctor --for worker --nats nats://10.0.0.5:4222 --data-dir ./worker-1
   penstock doctor --for frontend --nats nats://127.0.0.1:4222 --json`,
-		Args: args(none),
+		Args: checkArgs(noArgs),
 	}
 	flags := addAllFlags(cmd, &command)
-	t.addCA(cmd)
-	t.addServer(cmd, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
+	t.addCAFlag(cmd)
+	t.addServerFlag(cmd, "server", "", "URL of a running process to ask; without it the one at http-addr, if one is there")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := flags.For(command); err != nil {
-			return usage(err)
+		if err := flags.SetCommand(command); err != nil {
+			return usageError(err)
 		}
-		// The file that a server takes keys from has one to show it.
+		// The key file of a server holds a key which this client can use.
 		t.keyFile, _ = cmd.Flags().GetString("api-key-file")
-		c, err := t.client()
+		c, err := t.newClient()
 		if err != nil {
 			return err
 		}
@@ -56,29 +56,28 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
 		if err := printFindings(cmd.OutOrStdout(), found, asJSON); err != nil {
 			return err
 		}
-		return unwell(found)
+		return findingsError(found)
 	}
 	return cmd
 }
 
-// unwell is the error of findings; nil if nothing failed. Wrong settings are wrong usage here
-// as for every command that has them.
-func unwell(found []node.Finding) error {
+// findingsError returns the error for findings; nil if no check failed. Invalid settings are a usage error,
+// as for every command which has them.
+func findingsError(found []node.Finding) error {
 	var err error
 	for _, f := range found {
 		switch {
 		case f.Status != node.CheckFail:
 		case f.Check == node.CheckConfig:
-			return usage(errUnwell)
+			return usageError(errChecksFailed)
 		default:
-			err = errUnwell
+			err = errChecksFailed
 		}
 	}
 	return err
 }
 
-// printFindings writes a line for each check, and what to do below it where
-// something is wrong.
+// printFindings writes a line for each check, and below it the remedy if there is a problem.
 func printFindings(w io.Writer, found []node.Finding, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(map[string]any{"rows": found})

@@ -11,8 +11,8 @@ import (
 	"penstock/internal/node"
 )
 
-// models lists the models of engines that other programs run, each once.
-func models(engines []node.EngineStatus) string {
+// listServedModels lists the models of remote engines, each once.
+func listServedModels(engines []node.EngineStatus) string {
 	var names []string
 	for _, e := range engines {
 		if e.State == node.EngineServing && !slices.Contains(names, e.Model) {
@@ -22,11 +22,10 @@ func models(engines []node.EngineStatus) string {
 	return strings.Join(names, ", ")
 }
 
-// printEngines writes a table of engines that other programs run, and below it what is
-// wrong with them or could be better.
+// printEngines writes a table of remote engines, and below it their adapters, notes and warnings.
 func printEngines(w io.Writer, engines []node.EngineStatus) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	var later []string // below the table: a row of fewer cells would break its columns
+	var later []string // printed below the table: a row with fewer cells would break its columns
 	fmt.Fprintln(tw, "  ENGINE\tMODEL\tWORKERS\tKV BLOCKS\tEVENTS\tMEDIA\tTOKENS FROM")
 	for _, e := range engines {
 		if e.State != node.EngineServing {
@@ -37,9 +36,9 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 		for i, id := range e.Workers {
 			ids[i] = strconv.FormatUint(id, 10)
 		}
-		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), blocks(&e), e.Events, sees(&e), tokens(e.Tokenizer))
+		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Name(), e.Model, strings.Join(ids, ","), describeBlocks(&e), e.Events, describeMedia(&e), describeTokenizer(e.Tokenizer))
 	}
-	_ = tw.Flush() // nobody reads it: no reason not to serve
+	_ = tw.Flush() // a failed write is not a reason to stop serving
 	fmt.Fprint(w, strings.Join(later, ""))
 	for _, e := range engines {
 		for _, name := range e.Adapters {
@@ -57,16 +56,16 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 	}
 }
 
-// blocks tells the size of an engine's cache in a few words.
-func blocks(e *node.EngineStatus) string {
+// describeBlocks describes the size of an engine's cache.
+func describeBlocks(e *node.EngineStatus) string {
 	if e.Blocks == 0 {
 		return fmt.Sprintf("? of %d tokens", e.BlockSize)
 	}
 	return fmt.Sprintf("%d of %d tokens", e.Blocks, e.BlockSize)
 }
 
-// sees tells what an engine's model sees but text.
-func sees(e *node.EngineStatus) string {
+// describeMedia names the media which an engine's model accepts.
+func describeMedia(e *node.EngineStatus) string {
 	switch kinds := strings.Join(e.Media, ", "); {
 	case kinds == "":
 		return "none"
@@ -77,8 +76,8 @@ func sees(e *node.EngineStatus) string {
 	}
 }
 
-// tokens tells where texts become tokens.
-func tokens(from string) string {
+// describeTokenizer says where text is tokenized.
+func describeTokenizer(from string) string {
 	if from == "engine" {
 		return "the engine (requests pass as they are)"
 	}

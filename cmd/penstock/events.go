@@ -16,8 +16,8 @@ import (
 // maxEventLine bounds one line of the event stream, in bytes.
 const maxEventLine = 4 << 20
 
-func newEvents() *cobra.Command {
-	var t target
+func newEventsCommand() *cobra.Command {
+	var t serverTarget
 	var asJSON bool
 	var count int
 	cmd := &cobra.Command{
@@ -29,16 +29,16 @@ labels blocks with experts, they are shown as layer/expert or layer/expert@group
 Where blocks move through a pool of memory that workers share, their new state is shown.
 An outcome in brackets says why an event was not applied; docs/router-api.md lists them.`,
 		Example: "  penstock events\n  penstock events --count 10 --json",
-		Args:    args(none),
+		Args:    checkArgs(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := t.client()
+			c, err := t.newClient()
 			if err != nil {
 				return err
 			}
-			if err := c.followsEvents(cmd.Context()); err != nil {
+			if err := c.requireEvents(cmd.Context()); err != nil {
 				return err
 			}
-			resp, err := c.open(cmd.Context(), http.MethodGet, "/v1/router/events", nil)
+			resp, err := c.sendRequest(cmd.Context(), http.MethodGet, "/v1/router/events", nil)
 			if err != nil {
 				return err
 			}
@@ -46,23 +46,23 @@ An outcome in brackets says why an event was not applied; docs/router-api.md lis
 			fmt.Fprintf(cmd.ErrOrStderr(), "connected to %s; events are shown as they come, until Ctrl-C\n", c.server)
 			err = followEvents(resp.Body, cmd.OutOrStdout(), count, asJSON)
 			if cmd.Context().Err() != nil {
-				return nil // Ctrl-C is how one stops following
+				return nil // the user stopped following
 			}
 			return err
 		},
 	}
-	addServerFlags(cmd, &t)
+	addTargetFlags(cmd, &t)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per event")
 	cmd.Flags().IntVar(&count, "count", 0, "stop after this many events; 0 goes on until Ctrl-C")
 	return cmd
 }
 
-// followsEvents returns an error if the router hears of no events: nothing would ever come.
-func (c *client) followsEvents(ctx context.Context) error {
+// requireEvents returns an error if the router follows no events: the stream would stay empty.
+func (c *apiClient) requireEvents(ctx context.Context) error {
 	var index struct {
 		Events bool `json:"events"`
 	}
-	if err := c.get(ctx, "/v1/router/index", &index); err != nil {
+	if err := c.getJSON(ctx, "/v1/router/index", &index); err != nil {
 		return err
 	}
 	if !index.Events {
@@ -73,23 +73,23 @@ func (c *client) followsEvents(ctx context.Context) error {
 
 // eventLine is one event of the stream of /v1/router/events.
 type eventLine struct {
-	WorkerID uint64   `json:"worker_id"`
-	DPRank   uint32   `json:"dp_rank"`
-	Epoch    uint64   `json:"epoch"`
-	Seq      uint64   `json:"seq"`
-	Kind     string   `json:"kind"`
-	Tier     string   `json:"tier"`
-	Start    uint32   `json:"start"`
-	Parent   string   `json:"parent"`
-	Seqs     []string `json:"seqs"`
-	Outcome  string   `json:"outcome"`
-	Dropped  uint64   `json:"dropped"`
-	Labels   []*label `json:"labels"`
+	WorkerID uint64         `json:"worker_id"`
+	DPRank   uint32         `json:"dp_rank"`
+	Epoch    uint64         `json:"epoch"`
+	Seq      uint64         `json:"seq"`
+	Kind     string         `json:"kind"`
+	Tier     string         `json:"tier"`
+	Start    uint32         `json:"start"`
+	Parent   string         `json:"parent"`
+	Seqs     []string       `json:"seqs"`
+	Outcome  string         `json:"outcome"`
+	Dropped  uint64         `json:"dropped"`
+	Labels   []*expertLabel `json:"labels"`
 
 	Transition *transition `json:"cxl_state_transition"`
 }
 
-// transition is what an event says of blocks on their way through a pool.
+// transition is an event's change of state of blocks in a shared pool.
 type transition struct {
 	Blocks []string `json:"block_hashes"`
 	State  string   `json:"new_state"`
@@ -100,7 +100,7 @@ type transition struct {
 	} `json:"accessible_workers"`
 }
 
-// String returns the transition as state, pool, blocks and who can attach the pool.
+// String returns the transition as state, pool, blocks and the workers which can attach the pool.
 func (t *transition) String() string {
 	var b strings.Builder
 	b.WriteString(t.State)
@@ -108,27 +108,27 @@ func (t *transition) String() string {
 		fmt.Fprintf(&b, " pool %d", *t.Pool)
 	}
 	if len(t.Blocks) > 0 {
-		b.WriteString("  " + abridge(t.Blocks, "blocks"))
+		b.WriteString("  " + abbreviateList(t.Blocks, "blocks"))
 	}
 	if t.Access != nil {
 		names := make([]string, len(*t.Access))
 		for i, w := range *t.Access {
 			names[i] = fmt.Sprintf("%d.%d", w.WorkerID, w.DPRank)
 		}
-		b.WriteString("  for workers " + cmp.Or(abridge(names, "workers"), "none"))
+		b.WriteString("  for workers " + cmp.Or(abbreviateList(names, "workers"), "none"))
 	}
 	return b.String()
 }
 
-// label is what the engine says of a block, if it says anything: an expert of a layer.
-type label struct {
+// expertLabel is an engine's label of a block: an expert of a layer.
+type expertLabel struct {
 	Layer  uint32  `json:"layer"`
 	Expert uint32  `json:"expert"`
 	Group  *uint32 `json:"group"`
 }
 
 // String returns the label as layer/expert, with its group.
-func (l *label) String() string {
+func (l *expertLabel) String() string {
 	switch {
 	case l == nil:
 		return "-"
@@ -184,7 +184,7 @@ func printEvent(w io.Writer, data string, asJSON bool) error {
 		}
 	}
 	if e.Transition == nil {
-		what += "  " + abridge(e.Seqs, "blocks") + experts(e.Labels)
+		what += "  " + abbreviateList(e.Seqs, "blocks") + formatExperts(e.Labels)
 	}
 	outcome := ""
 	if e.Outcome != "apply" {
@@ -195,8 +195,8 @@ func printEvent(w io.Writer, data string, asJSON bool) error {
 	return err
 }
 
-// experts lists the labels of an event as layer/expert, "-" for a block without one.
-func experts(labels []*label) string {
+// formatExperts lists the labels of an event as layer/expert, "-" for a block without one.
+func formatExperts(labels []*expertLabel) string {
 	if len(labels) == 0 {
 		return ""
 	}
@@ -204,11 +204,11 @@ func experts(labels []*label) string {
 	for i, l := range labels {
 		all[i] = l.String()
 	}
-	return "  experts " + abridge(all, "blocks")
+	return "  experts " + abbreviateList(all, "blocks")
 }
 
-// abridge lists the first of what is said of many, and their number.
-func abridge(all []string, of string) string {
+// abbreviateList lists the first elements, followed by the total number if some are left out.
+func abbreviateList(all []string, of string) string {
 	const most = 4
 	if len(all) <= most {
 		return strings.Join(all, " ")

@@ -44,19 +44,19 @@ func TestPrintTransition(t *testing.T) {
 	}
 }
 
-// Where no events are followed none would ever be shown, and the command says so.
+// If the router follows no events, the command reports an error, since the stream would stay empty.
 func TestEventsOfARouterThatFollowsNone(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/router/index", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"events":false}`)) })
 	s := httptest.NewServer(mux)
 	defer s.Close()
 	var out, errs bytes.Buffer
-	if code := run([]string{"events", "--server", s.URL}, &out, &errs); code != exitFailed || !strings.Contains(errs.String(), "--no-kv-events") {
+	if code := runCommandLine([]string{"events", "--server", s.URL}, &out, &errs); code != exitFailed || !strings.Contains(errs.String(), "--no-kv-events") {
 		t.Errorf("exit code %d: %s", code, errs.String())
 	}
 }
 
-// firstWrite closes its channel when something is written.
+// firstWrite closes its channel at the first write.
 type firstWrite struct {
 	bytes.Buffer
 	once sync.Once
@@ -68,7 +68,7 @@ func (w *firstWrite) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
-// TestEventsSaysThatItWaits: while no event comes, standard error says that the command is connected.
+// TestEventsSaysThatItWaits: before the first event, standard error says that the command is connected.
 func TestEventsSaysThatItWaits(t *testing.T) {
 	errs := &firstWrite{come: make(chan struct{})}
 	mux := http.NewServeMux()
@@ -86,7 +86,7 @@ func TestEventsSaysThatItWaits(t *testing.T) {
 	s := httptest.NewServer(mux)
 	defer s.Close()
 	var out bytes.Buffer
-	code := run([]string{"events", "--server", s.URL, "--count", "1"}, &out, errs)
+	code := runCommandLine([]string{"events", "--server", s.URL, "--count", "1"}, &out, errs)
 	if want := "connected to " + s.URL + "; events are shown as they come, until Ctrl-C\n"; code != exitDone || errs.String() != want {
 		t.Errorf("exit code %d, %q, want %q", code, errs.String(), want)
 	}

@@ -12,11 +12,11 @@ import (
 	"penstock/internal/replay"
 )
 
-// TestCommandsInDocuments: a command that a document or a help text shows is one that this
-// version takes: its flags are known, and so are workloads, policies and arrivals.
+// TestCommandsInDocuments: every command in a document or a help text is valid in this version: its flags,
+// workloads, policies and arrivals are known.
 func TestCommandsInDocuments(t *testing.T) {
 	least := map[string]int{
-		"../../README.md": 8, "../../docs/choosing.md": 15, "../../docs/replay.md": 2, "../../docs/bench.md": 4, "../../docs/engines.md": 7,
+		"../../README.md": 1, "../../docs/tutorial.md": 13, "../../docs/choosing.md": 15, "../../docs/replay.md": 2, "../../docs/bench.md": 4, "../../docs/engines.md": 7,
 		"../../examples/vllm/README.md": 4, "../../examples/sglang/README.md": 3, "../../examples/trtllm/README.md": 5, "../../examples/llamacpp/README.md": 4,
 		"../../examples/multimodal/README.md": 2,
 	}
@@ -36,15 +36,14 @@ func TestCommandsInDocuments(t *testing.T) {
 			walk(sub)
 		}
 	}
-	walk(newRoot())
+	walk(newRootCommand())
 }
 
-// inShell is what a line of a shell has besides a command: what its output goes
-// to, a remark, a mark that it runs beside others.
+// inShell matches the parts of a shell line which do not belong to the command: redirections, a comment, an
+// ampersand.
 var inShell = regexp.MustCompile(`\s*(\s#.*|[|&].*|\d?>.*)$`)
 
-// checkCommands checks the lines of text that are commands, and returns how many
-// there are.
+// checkCommands checks the lines of text which are commands, and returns their number.
 func checkCommands(t *testing.T, where, text string) (found int) {
 	t.Helper()
 	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
@@ -57,7 +56,7 @@ func checkCommands(t *testing.T, where, text string) (found int) {
 		}
 		found++
 		words := shellWords(inShell.ReplaceAllString(line, ""))
-		cmd, rest, err := newRoot().Find(words[1:])
+		cmd, rest, err := newRootCommand().Find(words[1:])
 		if err == nil {
 			err = cmd.ParseFlags(rest)
 		}
@@ -73,7 +72,7 @@ func checkCommands(t *testing.T, where, text string) (found int) {
 	return found
 }
 
-// checkValues checks the values of flags that are a language of their own.
+// checkValues checks the values of flags which have a syntax of their own.
 func checkValues(t *testing.T, where string, cmd *cobra.Command) {
 	t.Helper()
 	given := func(name string) string {
@@ -99,7 +98,7 @@ func checkValues(t *testing.T, where string, cmd *cobra.Command) {
 	}
 }
 
-// shellWords splits a command as a shell does. A variable stands for 1.
+// shellWords splits a command as a shell does. A variable becomes 1.
 func shellWords(line string) []string {
 	line = regexp.MustCompile(`\$[a-z]+`).ReplaceAllString(line, "1")
 	var out []string

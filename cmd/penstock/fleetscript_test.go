@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestFleetScriptBuildFails: tools/fleet.sh ends with what the build said and leaves nothing
-// behind.
+// TestFleetScriptBuildFails: tools/fleet.sh ends with the output of the build and leaves no files.
 func TestFleetScriptBuildFails(t *testing.T) {
 	bin, temp := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "go"), []byte("#!/bin/sh\necho 'no space left on device' >&2\nexit 1\n"), 0o700); err != nil {

@@ -8,7 +8,7 @@ import (
 	"penstock/internal/node"
 )
 
-// TestGreet: what a process tells to others is what finds it with its discovery.
+// TestGreet: the printed flags find the process with its kind of discovery.
 func TestGreet(t *testing.T) {
 	for _, c := range []struct {
 		command config.Command
@@ -29,10 +29,10 @@ func TestGreet(t *testing.T) {
 		}
 		var out strings.Builder
 		s := node.Started{WorkerID: 3, Model: "m", Addr: "tcp://h:7000"}
-		if l.Remote() {
+		if l.HasRemoteEngines() {
 			s.Engines = []node.EngineStatus{{Kind: "vllm", URL: "http://e:1", State: node.EngineServing, Model: "m", Workers: []uint64{3, 4}, BlockSize: 16, Events: node.EventsYes, Tokenizer: "engine"}}
 		}
-		greet(&out, l, s)
+		printRoleGreeting(&out, l, s)
 		if !strings.Contains(out.String(), c.want) {
 			t.Errorf("%s with %q says %q, want %q in it", c.command, c.env, out.String(), c.want)
 		}

@@ -13,8 +13,7 @@ import (
 	"testing"
 )
 
-// TestKeysOfCommands: commands show their key to the server that they were told, over
-// TLS that they trust, and to nobody else.
+// TestKeysOfCommands: commands send their key only to the given server, over TLS which they trust.
 func TestKeysOfCommands(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("a key went elsewhere: %v", r.Header)
@@ -31,7 +30,7 @@ func TestKeysOfCommands(t *testing.T) {
 			_, _ = w.Write([]byte(`{"rows":[]}`))
 		}
 	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it complains of who does not trust it
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // the server logs refused handshakes
 	server.StartTLS()
 	defer server.Close()
 	dir := t.TempDir()
@@ -64,7 +63,7 @@ func TestKeysOfCommands(t *testing.T) {
 			t.Setenv("PENSTOCK_API_KEY", tt.env)
 			var out, errs bytes.Buffer
 			args := append(append(append([]string{}, command...), "--server", server.URL), tt.args...)
-			if code := run(args, &out, &errs); code != tt.code || !strings.Contains(errs.String(), tt.err) {
+			if code := runCommandLine(args, &out, &errs); code != tt.code || !strings.Contains(errs.String(), tt.err) {
 				t.Errorf("%s, %s: exit code %d, %q, want %d, %q", command, tt.name, code, errs.String(), tt.code, tt.err)
 			}
 			if strings.Contains(errs.String(), "sk-") {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestLimitsAtStart: a process says as it starts what doctor would say of this machine.
+// TestLimitsAtStart: a process logs at its start what doctor would report of this machine.
 func TestLimitsAtStart(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", "ulimit -n 512; exec penstock up --http-addr 127.0.0.1:0")
 	log := &until{text: "msg=serving ", found: func() { _ = cmd.Process.Signal(os.Interrupt) }}

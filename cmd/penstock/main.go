@@ -23,18 +23,18 @@ const (
 	exitNotReady = 3 // something did not become ready in time
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(runCommandLine(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run executes one command line and returns its exit code. The first interrupt
-// asks the command to stop; the second ends the process at once.
-func run(args []string, stdout, stderr io.Writer) int {
+// runCommandLine executes one command line and returns its exit code. The first interrupt asks the command to
+// stop; the second ends the process at once.
+func runCommandLine(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal has its default effect again
 
-	cmd := newRoot()
+	cmd := newRootCommand()
 	cmd.InitDefaultCompletionCmd()
-	needCommands(cmd)
+	requireSubcommands(cmd)
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
@@ -45,7 +45,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if told := (reportedError{}); !errors.As(err, &told) {
 		fmt.Fprintf(stderr, "penstock: %s\n", printableLines(err.Error()))
 	}
-	var coded codedError
+	var coded exitCodeError
 	if errors.As(err, &coded) {
 		return coded.code
 	}
@@ -58,18 +58,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// codedError is an error with an exit code other than 1.
-type codedError struct {
+// exitCodeError is an error with an exit code other than 1.
+type exitCodeError struct {
 	error
 	code int
 }
 
-func (e codedError) Unwrap() error { return e.error }
+func (e exitCodeError) Unwrap() error { return e.error }
 
-// usage marks err as the caller's mistake.
-func usage(err error) error {
+// usageError marks err as the user's mistake.
+func usageError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return codedError{err, exitUsage}
+	return exitCodeError{err, exitUsage}
 }

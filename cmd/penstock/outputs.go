@@ -13,47 +13,47 @@ import (
 	"penstock/internal/replay/report"
 )
 
-// outputs are the forms in which a result is written.
-type outputs struct {
+// outputFlags says in which forms a result is written.
+type outputFlags struct {
 	json      bool
 	csv, html string
 }
 
-// add defines the flags.
-func (o *outputs) add(fs *pflag.FlagSet) {
+// addFlags defines the flags.
+func (o *outputFlags) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.json, "json", false, "print JSON in place of the table")
 	fs.StringVar(&o.csv, "csv", "", "write the rows to this file too, as CSV")
 	fs.StringVar(&o.html, "report", "", "write a page with plots to this file too, as HTML")
 }
 
-// resultFile is a file that has its name only when it is whole. What is no regular
-// file (a device, a pipe) is written as it is: it must not be replaced.
+// resultFile is a file which gets its name only when it is complete. A target which is not a regular file (a
+// device, a pipe) is written directly: it must not be replaced.
 type resultFile struct {
 	temporary *os.File
 	path      string
-	target    string // path without links, which stay; "" if it is written as it is
+	target    string // path with symbolic links resolved, so that they stay; "" if it is written directly
 	write     func(io.Writer, *replay.Result) error
 }
 
-// resultFiles are the files of a result, begun before the work whose result they
-// are: hours of it are not lost to a folder that is not there.
+// resultFiles are the files of a result. They are created before the run, so that hours of work are not lost
+// to a missing directory.
 type resultFiles struct {
 	json  bool
 	files []resultFile
 }
 
-// create begins the files, which must be neither one another nor any of inputs.
-func (o *outputs) create(inputs ...string) (*resultFiles, error) {
+// createFiles creates the files. They must differ from each other and from all of inputs.
+func (o *outputFlags) createFiles(inputs ...string) (*resultFiles, error) {
 	out := &resultFiles{json: o.json}
-	for _, f := range []resultFile{{path: o.csv, write: report.CSV}, {path: o.html, write: report.HTML}} {
+	for _, f := range []resultFile{{path: o.csv, write: report.WriteCSV}, {path: o.html, write: report.WriteHTML}} {
 		if f.path == "" {
 			continue
 		}
 		var err error
-		if err = f.begin(inputs); err != nil {
-			out.discard()
+		if err = f.openTarget(inputs); err != nil {
+			out.discardUnfinished()
 			var at *os.PathError
-			if errors.As(err, &at) { // with the name of the file that has its place
+			if errors.As(err, &at) { // name the directory, not the temporary file
 				err = fmt.Errorf("%s: %w", filepath.Dir(f.path), at.Err)
 			}
 			return nil, fmt.Errorf("write %s: %w", f.path, err)
@@ -64,8 +64,8 @@ func (o *outputs) create(inputs ...string) (*resultFiles, error) {
 	return out, nil
 }
 
-// begin opens what f is written to, which must be none of the files of that name.
-func (f *resultFile) begin(taken []string) (err error) {
+// openTarget opens the file to write to. Its target must be none of the taken files.
+func (f *resultFile) openTarget(taken []string) (err error) {
 	f.target = f.path
 	if real, err := filepath.EvalSymlinks(f.path); err == nil {
 		f.target = real
@@ -91,21 +91,21 @@ func (f *resultFile) begin(taken []string) (err error) {
 	return err
 }
 
-// write writes the result, to out what people or programs read at once.
-func (r *resultFiles) write(out io.Writer, result *replay.Result) error {
+// writeResult writes the result to the files, and as JSON or a table to out.
+func (r *resultFiles) writeResult(out io.Writer, result *replay.Result) error {
 	for i := range r.files {
-		if err := r.files[i].finish(result); err != nil {
+		if err := r.files[i].commitResult(result); err != nil {
 			return fmt.Errorf("write %s: %w", r.files[i].path, err)
 		}
 	}
 	if r.json {
-		return report.JSON(out, result)
+		return report.WriteJSON(out, result)
 	}
-	return report.Table(out, result)
+	return report.WriteTable(out, result)
 }
 
-// finish writes the file and gives it its name.
-func (f *resultFile) finish(result *replay.Result) error {
+// commitResult writes the file and renames it to its target.
+func (f *resultFile) commitResult(result *replay.Result) error {
 	temporary := f.temporary
 	f.temporary = nil
 	err := f.write(temporary, result)
@@ -117,16 +117,16 @@ func (f *resultFile) finish(result *replay.Result) error {
 		err = os.Rename(temporary.Name(), f.target)
 	}
 	if err != nil {
-		_ = os.Remove(temporary.Name()) // the error is that the result is not there
+		_ = os.Remove(temporary.Name()) // the first error is returned
 	}
 	return err
 }
 
-// discard removes the files that were not finished.
-func (r *resultFiles) discard() {
+// discardUnfinished removes the files which were not committed.
+func (r *resultFiles) discardUnfinished() {
 	for i := range r.files {
 		if f := r.files[i].temporary; f != nil {
-			_ = f.Close() // nothing was written to them
+			_ = f.Close() // nothing was written to it
 			if r.files[i].target != "" {
 				_ = os.Remove(f.Name())
 			}

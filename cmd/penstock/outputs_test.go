@@ -11,8 +11,8 @@ import (
 	"penstock/internal/replay"
 )
 
-// TestOutputsReplaceFilesAlone: results replace files, through links that stay; what is
-// no file is written as it is.
+// TestOutputsReplaceFilesAlone: results replace regular files, through links which stay; other targets are
+// written directly.
 func TestOutputsReplaceFilesAlone(t *testing.T) {
 	dir := t.TempDir()
 	pipe, file, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "old.html"), filepath.Join(dir, "link.html")
@@ -25,18 +25,18 @@ func TestOutputsReplaceFilesAlone(t *testing.T) {
 	if err := os.Symlink(file, link); err != nil {
 		t.Fatal(err)
 	}
-	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // so that nobody waits for the other end
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // so that no open blocks
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer reader.Close()
 
-	files, err := (&outputs{csv: pipe, html: link}).create()
+	files, err := (&outputFlags{csv: pipe, html: link}).createFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer files.discard()
-	if err := files.write(io.Discard, &replay.Result{Command: "replay", Rows: []replay.Row{{Policy: "kv"}}, Plots: make([]replay.Plots, 1)}); err != nil {
+	defer files.discardUnfinished()
+	if err := files.writeResult(io.Discard, &replay.Result{Command: "replay", Rows: []replay.Row{{Policy: "kv"}}, Plots: make([]replay.Plots, 1)}); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Lstat(pipe); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
@@ -57,7 +57,7 @@ func TestOutputsReplaceFilesAlone(t *testing.T) {
 	}
 }
 
-// TestOutputsThatWouldBeLost: no file of a command is written over another one of it.
+// TestOutputsThatWouldBeLost: no output of a command overwrites another of its files.
 func TestOutputsThatWouldBeLost(t *testing.T) {
 	dir := t.TempDir()
 	trace, link := filepath.Join(dir, "trace.jsonl"), filepath.Join(dir, "link")
@@ -67,25 +67,25 @@ func TestOutputsThatWouldBeLost(t *testing.T) {
 	if err := os.Symlink(trace, link); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []outputs{
+	for _, o := range []outputFlags{
 		{csv: filepath.Join(dir, "same"), html: dir + "/./same"},
 		{csv: trace},
 		{html: link},
 		{html: dir},
 	} {
-		if files, err := o.create(trace); err == nil {
-			files.discard()
+		if files, err := o.createFiles(trace); err == nil {
+			files.discardUnfinished()
 			t.Errorf("%+v is taken", o)
 		}
 		if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
 			t.Errorf("%+v: %v is left, %v", o, left, err)
 		}
 	}
-	files, err := (&outputs{csv: os.DevNull, html: os.DevNull}).create("-")
+	files, err := (&outputFlags{csv: os.DevNull, html: os.DevNull}).createFiles("-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files.discard()
+	files.discardUnfinished()
 	if info, err := os.Stat(os.DevNull); err != nil || info.Mode().IsRegular() {
 		t.Errorf("it is now %v, %v", info, err)
 	}

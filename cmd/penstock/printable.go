@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// printable returns s as one line that a terminal only shows: what does not print,
-// such as escape sequences in what a server says, is written as its escape.
+// printable returns s as one line in which every character that does not print, such as an escape sequence
+// from a server, is escaped.
 func printable(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -21,7 +21,7 @@ func printable(s string) string {
 	return b.String()
 }
 
-// printableLines is printable where there may be several lines.
+// printableLines is printable for text of several lines.
 func printableLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {

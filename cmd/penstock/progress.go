@@ -14,32 +14,31 @@ const (
 	progressWidth  = 24                     // of a bar, in characters
 )
 
-// progress shows how far long work is, in a line that says so: redrawn on a
-// terminal, and elsewhere written now and then, if at all.
-type progress struct {
+// progressDisplay shows the progress of long work in one line, which is redrawn on a terminal and written at
+// intervals elsewhere, if at all.
+type progressDisplay struct {
 	out      io.Writer
 	terminal bool
 	stop     chan struct{}
-	gone     sync.WaitGroup
-	mu       sync.Mutex // of out
+	drawing  sync.WaitGroup
+	mu       sync.Mutex // guards out
 }
 
-// newProgress begins to show what line says of the work after so much time: on a
-// terminal all the time, elsewhere at these intervals, 0 for never. The caller
-// ends it.
-func newProgress(out io.Writer, elsewhere time.Duration, line func(after time.Duration) string) *progress {
-	p := &progress{out: out, terminal: isTerminal(out), stop: make(chan struct{})}
+// newProgressDisplay starts to show line, which gets the elapsed time: on a terminal continuously, elsewhere
+// at intervals of elsewhere, 0 for never. The caller calls finish.
+func newProgressDisplay(out io.Writer, elsewhere time.Duration, line func(after time.Duration) string) *progressDisplay {
+	p := &progressDisplay{out: out, terminal: isTerminal(out), stop: make(chan struct{})}
 	every := elsewhere
 	if p.terminal {
 		every = progressRedraw
 	}
 	if every > 0 {
-		p.gone.Go(func() { p.draw(every, line) })
+		p.drawing.Go(func() { p.drawLoop(every, line) })
 	}
 	return p
 }
 
-// isTerminal says whether a person is likely to look at w.
+// isTerminal reports whether w is probably watched by a person.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -49,8 +48,8 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && file.Name() != os.DevNull
 }
 
-// finished tells of a part that is done, where no bar says so.
-func (p *progress) finished(line string) {
+// printLine writes a line where no bar shows the progress.
+func (p *progressDisplay) printLine(line string) {
 	if p.terminal {
 		return
 	}
@@ -59,13 +58,13 @@ func (p *progress) finished(line string) {
 	fmt.Fprintln(p.out, line)
 }
 
-// end takes the line away.
-func (p *progress) end() {
+// finish stops the display and clears its line.
+func (p *progressDisplay) finish() {
 	close(p.stop)
-	p.gone.Wait()
+	p.drawing.Wait()
 }
 
-func (p *progress) draw(every time.Duration, line func(after time.Duration) string) {
+func (p *progressDisplay) drawLoop(every time.Duration, line func(after time.Duration) string) {
 	begin := time.Now()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -80,13 +79,13 @@ func (p *progress) draw(every time.Duration, line func(after time.Duration) stri
 			if p.terminal {
 				fmt.Fprint(p.out, "\r"+line(time.Since(begin))+"\x1b[K")
 			} else {
-				p.finished(line(time.Since(begin)))
+				p.printLine(line(time.Since(begin)))
 			}
 		}
 	}
 }
 
-// progressBar returns a bar that is full when done is total.
+// progressBar returns a bar which is full if done equals total.
 func progressBar(done, total int) string {
 	full := progressWidth * min(done, total) / max(total, 1)
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", progressWidth-full) + "]"

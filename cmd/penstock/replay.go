@@ -27,10 +27,10 @@ const (
 	maxReplayRouters = 1 << 10
 )
 
-// replayFlags are those of replay.
+// replayFlags holds the flags of replay.
 type replayFlags struct {
 	workloadFlags
-	outputs
+	outputFlags
 
 	workers, blockSizes, blocks []int
 	cacheTokens                 []int // in place of blocks
@@ -52,11 +52,11 @@ type replayFlags struct {
 	engine *config.SimulationFlags
 }
 
-// workloadFlags say which requests are sent and when.
+// workloadFlags says which requests are sent and when.
 type workloadFlags struct {
 	trace, format, generate string
 	sort, ignoreUnknown     bool
-	hashBlock               int
+	traceBlockSize          int
 	arrival                 string
 	rate                    float64
 	requests                int
@@ -64,7 +64,7 @@ type workloadFlags struct {
 	seed                    uint64
 }
 
-func newReplay() *cobra.Command {
+func newReplayCommand() *cobra.Command {
 	var f replayFlags
 	cmd := &cobra.Command{
 		Use:   "replay",
@@ -79,12 +79,12 @@ could give. The same command gives the same result on any machine.`,
   penstock replay --generate chat:rate=4,turns=8 --workers 4
   penstock replay --generate shared:requests=5000 --rate 40 --policy kv,random --report report.html
   penstock replay --trace azure.csv --requests 10000 --slo-ttft 2s --json`,
-		Args: args(none),
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		Args: checkArgs(noArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.runReplay(cmd) },
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	f.workloadFlags.add(fs)
+	f.workloadFlags.addFlags(fs)
 	fs.BoolVar(&f.describe, "describe", false, "run nothing: print what the workload consists of, and what caches of the sizes given could give it")
 	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers, such as 8,64")
 	fs.StringSliceVar(&f.policies, "policy", policyNames(), "policies of the router: kv, round-robin, random, least-loaded, power-of-two")
@@ -109,18 +109,18 @@ could give. The same command gives the same result on any machine.`,
 	fs.Var(&f.warmup, "warmup", "what is left out of the figures at the beginning: requests (20) or time (10s)")
 	f.engine = config.AddSimulationFlags(fs)
 	fs.IntVar(&f.jobs, "jobs", 0, "runs at a time; 0 is what processors and memory allow. Results do not depend on it")
-	f.outputs.add(fs)
+	f.outputFlags.addFlags(fs)
 	return cmd
 }
 
-// add defines the flags.
-func (f *workloadFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.trace, "trace", "", "file of requests, - for standard input: "+formatNames()+", told by its first row")
+// addFlags defines the flags.
+func (f *workloadFlags) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&f.trace, "trace", "", "file of requests, - for standard input: "+traceFormatNames()+", told by its first row")
 	fs.StringVar(&f.generate, "generate", "", "make a workload up, as KIND:KEY=VALUE,...; kinds: random, shared, rag, longdoc, images, chat, agent, code")
 	fs.StringVar(&f.format, "format", "", "format of the file, if its first row does not tell")
 	fs.BoolVar(&f.sort, "sort", false, "put the file's requests in the order of their times; without it a file that goes back is refused")
 	fs.BoolVar(&f.ignoreUnknown, "ignore-unknown", false, "pass over fields that the format does not have")
-	fs.IntVar(&f.hashBlock, "trace-block-size", 0, "tokens of a block of the file's hash_ids; 0 is the format's own")
+	fs.IntVar(&f.traceBlockSize, "trace-block-size", 0, "tokens of a block of the file's hash_ids; 0 is the format's own")
 	fs.StringVar(&f.arrival, "arrival", "", "when requests are sent: trace (as the file says), trace:speedup=X, uniform, poisson or gamma:cv=X; the last three with --rate")
 	fs.Float64Var(&f.rate, "rate", 0, "requests a second, in place of the workload's times; at random distances (poisson) unless --arrival says otherwise")
 	fs.IntVar(&f.requests, "requests", 0, "so many requests: of a trace the first ones, of a workload that is made up all; 0 is what it has")
@@ -129,7 +129,7 @@ func (f *workloadFlags) add(fs *pflag.FlagSet) {
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of everything that is drawn")
 }
 
-func formatNames() string {
+func traceFormatNames() string {
 	var out []string
 	for _, f := range trace.Formats() {
 		out = append(out, string(f))
@@ -137,62 +137,62 @@ func formatNames() string {
 	return strings.Join(out, ", ")
 }
 
-// policyNames are the policies that need nothing but a workload, the best first.
+// policyNames returns the policies which need nothing but a workload, the best first.
 func policyNames() []string {
 	return []string{string(route.KV), string(route.RoundRobin), string(route.Random), string(route.LeastLoaded), string(route.PowerOfTwo)}
 }
 
-// workload is what is sent: a workload with its moments.
-type workload struct {
+// timedWorkload is a workload with an arrival process.
+type timedWorkload struct {
 	replay.Workload
 	arrival replay.Arrival
-	closing io.Closer // nil if there is nothing to close
-	// asked says that the user chose the moments.
-	asked bool
+	closer  io.Closer // nil if there is nothing to close
+	// timedByUser is true if the user chose the arrival process.
+	timedByUser bool
 }
 
-// open prepares the workload.
-func (f *workloadFlags) open(stdin io.Reader) (*workload, error) {
+// openWorkload prepares the workload. The caller closes it.
+func (f *workloadFlags) openWorkload(stdin io.Reader) (*timedWorkload, error) {
 	if (f.trace == "") == (f.generate == "") {
-		return nil, usage(errors.New("give one workload: --trace FILE or --generate KIND"))
+		return nil, usageError(errors.New("give one workload: --trace FILE or --generate KIND"))
 	}
-	w := &workload{}
-	if err := f.moments(w); err != nil {
-		return nil, usage(err)
+	w := &timedWorkload{}
+	if err := f.setArrival(w); err != nil {
+		return nil, usageError(err)
 	}
 	if f.generate != "" {
-		if f.format != "" || f.sort || f.ignoreUnknown || f.hashBlock != 0 {
-			return nil, usage(errors.New("--format, --sort, --ignore-unknown and --trace-block-size are about a file: they go with --trace"))
+		if f.format != "" || f.sort || f.ignoreUnknown || f.traceBlockSize != 0 {
+			return nil, usageError(errors.New("--format, --sort, --ignore-unknown and --trace-block-size are about a file: they go with --trace"))
 		}
-		made, err := replay.ParseGenerator(ofRequests(f.generate, f.requests), f.seed)
+		made, err := replay.ParseGenerator(withRequestCount(f.generate, f.requests), f.seed)
 		w.Workload = made
-		return w, usage(err)
+		return w, usageError(err)
 	}
 	file, err := trace.Open(f.trace, trace.Options{
-		Format: trace.Format(f.format), IgnoreUnknown: f.ignoreUnknown, BlockSize: f.hashBlock, Sort: f.sort, Stdin: stdin,
+		Format: trace.Format(f.format), IgnoreUnknown: f.ignoreUnknown, BlockSize: f.traceBlockSize, Sort: f.sort, Stdin: stdin,
 	})
 	if err != nil {
-		return nil, usage(err)
+		return nil, usageError(err)
 	}
-	w.Workload, w.closing = file, file
+	w.Workload, w.closer = file, file
 	return w, nil
 }
 
-// moments makes the arrival process of the flags.
-func (f *workloadFlags) moments(w *workload) error {
-	a, err := arrivalOf(f.arrival, f.rate)
+// setArrival sets the arrival process from the flags.
+func (f *workloadFlags) setArrival(w *timedWorkload) error {
+	a, err := parseArrivalFlags(f.arrival, f.rate)
 	if err != nil {
 		return err
 	}
-	w.asked = f.arrival != "" || f.rate != 0
+	w.timedByUser = f.arrival != "" || f.rate != 0
 	a.Limit, a.From, a.Until, a.Seed = f.requests, f.from, f.until, f.seed
 	w.arrival = a
-	_, err = replay.Arrive(nil, a)
+	_, err = replay.ApplyArrival(nil, a)
 	return err
 }
 
-// arrivalOf is the arrival process of --arrival and --rate.
-func arrivalOf(text string, rate float64) (replay.Arrival, error) {
+// parseArrivalFlags returns the arrival process of --arrival and --rate.
+func parseArrivalFlags(text string, rate float64) (replay.Arrival, error) {
 	if text == "" && rate == 0 {
 		return replay.Arrival{}, nil
 	}
@@ -213,25 +213,25 @@ func arrivalOf(text string, rate float64) (replay.Arrival, error) {
 }
 
 // Open implements replay.Workload.
-func (w *workload) Open() (replay.Source, error) {
+func (w *timedWorkload) Open() (replay.Source, error) {
 	s, err := w.Workload.Open()
 	if err != nil {
 		return nil, err
 	}
-	return replay.Arrive(s, w.arrival)
+	return replay.ApplyArrival(s, w.arrival)
 }
 
-// Close gives up what the workload holds.
-func (w *workload) Close() error {
-	if w.closing == nil {
+// Close releases what the workload holds.
+func (w *timedWorkload) Close() error {
+	if w.closer == nil {
 		return nil
 	}
-	return w.closing.Close()
+	return w.closer.Close()
 }
 
-// survey runs through the workload once, so that what is wrong with it is told
-// before anything runs, and counts its requests.
-func (w *workload) survey(ctx context.Context) (int, error) {
+// validateAndCount reads the workload once, so that its errors are reported before anything runs, and returns
+// the number of its requests.
+func (w *timedWorkload) validateAndCount(ctx context.Context) (int, error) {
 	s, err := w.Workload.Open()
 	if err != nil {
 		return 0, err
@@ -246,14 +246,14 @@ func (w *workload) survey(ctx context.Context) (int, error) {
 		return 0, errors.New("the workload has no requests")
 	case err != nil:
 		return 0, err
-	case r.At < 0 && !w.asked:
-		return 0, usage(errors.New("the workload does not say when its requests are sent: give --rate with the requests a second, and --arrival if they shall not come at random distances"))
+	case r.At < 0 && !w.timedByUser:
+		return 0, usageError(errors.New("the workload does not say when its requests are sent: give --rate with the requests a second, and --arrival if they shall not come at random distances"))
 	}
-	return w.count(ctx)
+	return w.countRequests(ctx)
 }
 
-// count reads the workload to its end.
-func (w *workload) count(ctx context.Context) (n int, err error) {
+// countRequests reads the workload to its end.
+func (w *timedWorkload) countRequests(ctx context.Context) (n int, err error) {
 	s, err := w.Open()
 	if err != nil {
 		return 0, err
@@ -276,42 +276,42 @@ func (w *workload) count(ctx context.Context) (n int, err error) {
 	}
 }
 
-// run runs everything and writes what comes of it.
-func (f *replayFlags) run(cmd *cobra.Command) (err error) {
+// runReplay runs all scenarios and writes the result.
+func (f *replayFlags) runReplay(cmd *cobra.Command) (err error) {
 	ctx := cmd.Context()
-	all, err := f.scenarios(cmd)
+	all, err := f.buildScenarios(cmd)
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	work, err := f.open(cmd.InOrStdin())
+	work, err := f.openWorkload(cmd.InOrStdin())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, work.Close()) }()
 	if work.arrival.Process == replay.Closed {
-		return usage(errors.New("a replay needs moments at which requests are sent, so not --arrival closed: give --rate"))
+		return usageError(errors.New("a replay needs moments at which requests are sent, so not --arrival closed: give --rate"))
 	}
 	if f.describe {
-		return f.outline(cmd, all, work)
+		return f.describeWorkload(cmd, all, work)
 	}
-	files, err := f.outputs.create(f.trace)
+	files, err := f.outputFlags.createFiles(f.trace)
 	if err != nil {
-		return usage(err)
+		return usageError(err)
 	}
-	defer files.discard()
-	requests, err := work.survey(ctx)
+	defer files.discardUnfinished()
+	requests, err := work.validateAndCount(ctx)
 	if err != nil {
-		return interrupted(err)
+		return explainInterrupt(err)
 	}
 	progress := &replayProgress{total: len(all.runs) * requests}
-	progress.progress = newProgress(cmd.ErrOrStderr(), 0, progress.line)
-	result, err := all.run(ctx, work, progress)
-	progress.end()
+	progress.progressDisplay = newProgressDisplay(cmd.ErrOrStderr(), 0, progress.formatLine)
+	result, err := all.runAll(ctx, work, progress)
+	progress.finish()
 	if err != nil {
-		return interrupted(err)
+		return explainInterrupt(err)
 	}
-	result.Settings = settingsOf(cmd.Flags())
-	if err := files.write(cmd.OutOrStdout(), result); err != nil {
+	result.Settings = collectReplaySettings(cmd.Flags())
+	if err := files.writeResult(cmd.OutOrStdout(), result); err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(result.Rows, func(r replay.Row) bool { return r.Errors < r.Requests }) {
@@ -320,18 +320,17 @@ func (f *replayFlags) run(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-// interrupted says in words that the user ended the command.
-func interrupted(err error) error {
+// explainInterrupt replaces the error of a cancelled context by a message for the user.
+func explainInterrupt(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return errors.New("replay: interrupted; nothing was written")
 	}
 	return err
 }
 
-// settingsOf returns the flags that shaped a result: those that were given, and what the
-// others of a cluster were. Where results go is not among them, nor how
-// many runs there were at a time.
-func settingsOf(fs *pflag.FlagSet) []replay.Setting {
+// collectReplaySettings returns the flags which shaped a result: those given, and the defaults which define a
+// cluster. Flags for the output and the number of jobs are left out.
+func collectReplaySettings(fs *pflag.FlagSet) []replay.Setting {
 	always := []string{"workers", "policy", "block-size", "blocks-per-worker", "seed"}
 	never := []string{"jobs", "json", "csv", "report"}
 	if fs.Changed("cache-tokens") {
@@ -354,24 +353,24 @@ func settingsOf(fs *pflag.FlagSet) []replay.Setting {
 // scenario is one run.
 type scenario struct {
 	cluster simcluster.Config
-	measure replay.Measure
+	measure replay.RecorderConfig
 }
 
 // scenarios are all runs of a command, in the order of their rows.
 type scenarios struct {
 	runs []scenario
 	jobs int
-	// workers are the numbers that ideals are asked for, for each pair of sizes.
+	// workers are the worker counts for which ideals are computed, for each cache size.
 	workers []int
 	sizes   []cacheSize
 }
 
 // cacheSize is a block size in tokens and a number of blocks.
-type cacheSize struct{ size, blocks int }
+type cacheSize struct{ blockSize, blocks int }
 
-// scenarios lays out the runs, or says everything that is wrong with the flags.
-func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
-	engine, err := f.engine.Simulated()
+// buildScenarios lays out the runs. Its error reports everything wrong with the flags.
+func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
+	engine, err := f.engine.Resolve()
 	errs := []error{err}
 	if cmd.Flags().Changed("speedup") {
 		if cmd.Flags().Changed("sim-speedup") {
@@ -383,18 +382,18 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 	if min(f.sloTTFT, f.sloITL, f.sloE2E) < 0 || f.jobs < 0 {
 		errs = append(errs, errors.New("objectives and --jobs must not be negative"))
 	}
-	errs = append(errs, distinct("workers", f.workers), distinct("policy", f.policies),
-		distinct("block-size", f.blockSizes), distinct("blocks-per-worker", f.blocks),
-		within("workers", 1, maxReplayWorkers, f.workers...), within("routers", 1, maxReplayRouters, f.routers),
-		within("block-size", 2, 65536, f.blockSizes...), within("blocks-per-worker", 1, 1<<30, f.blocks...),
-		within("cache-tokens", 2, 1<<30, f.cacheTokens...))
+	errs = append(errs, requireDistinct("workers", f.workers), requireDistinct("policy", f.policies),
+		requireDistinct("block-size", f.blockSizes), requireDistinct("blocks-per-worker", f.blocks),
+		requireBetween("workers", 1, maxReplayWorkers, f.workers...), requireBetween("routers", 1, maxReplayRouters, f.routers),
+		requireBetween("block-size", 2, 65536, f.blockSizes...), requireBetween("blocks-per-worker", 1, 1<<30, f.blocks...),
+		requireBetween("cache-tokens", 2, 1<<30, f.cacheTokens...))
 	for _, choice := range [...][2]string{{"router-replica-sync", f.sync}, {"router-track-output-blocks", f.track}} {
 		if choice[1] != config.On && choice[1] != config.Off {
 			errs = append(errs, fmt.Errorf("--%s is on or off, not %.40q", choice[0], choice[1]))
 		}
 	}
 	if f.cacheTokens != nil {
-		errs = append(errs, distinct("cache-tokens", f.cacheTokens))
+		errs = append(errs, requireDistinct("cache-tokens", f.cacheTokens))
 		if cmd.Flags().Changed("blocks-per-worker") {
 			errs = append(errs, errors.New("--blocks-per-worker and --cache-tokens both say how large a cache is: give one"))
 		}
@@ -404,11 +403,11 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 	}
 	engine.Timing.Seed = f.seed
 	out := &scenarios{workers: f.workers}
-	out.sizes = f.caches()
+	out.sizes = f.cacheSizes()
 	for _, cache := range out.sizes {
 		for _, workers := range f.workers {
 			for _, policy := range f.policies {
-				out.runs = append(out.runs, f.scenario(engine, cache, workers, policy))
+				out.runs = append(out.runs, f.buildScenario(engine, cache, workers, policy))
 			}
 		}
 	}
@@ -421,13 +420,13 @@ func (f *replayFlags) scenarios(cmd *cobra.Command) (*scenarios, error) {
 	}
 	out.jobs = f.jobs
 	if out.jobs == 0 {
-		out.jobs = out.affordable(runtime.GOMAXPROCS(0), node.Memory())
+		out.jobs = out.affordableJobs(runtime.GOMAXPROCS(0), node.MemoryLimit())
 	}
 	return out, nil
 }
 
-// caches are the sizes of a worker's cache that are asked for.
-func (f *replayFlags) caches() []cacheSize {
+// cacheSizes returns the cache sizes of a worker to simulate.
+func (f *replayFlags) cacheSizes() []cacheSize {
 	var out []cacheSize
 	for _, size := range f.blockSizes {
 		for _, tokens := range f.cacheTokens {
@@ -443,27 +442,27 @@ func (f *replayFlags) caches() []cacheSize {
 	return out
 }
 
-// scenario returns one run.
-func (f *replayFlags) scenario(engine config.Simulated, cache cacheSize, workers int, policy string) scenario {
+// buildScenario returns one run.
+func (f *replayFlags) buildScenario(engine config.SimulatedEngine, cache cacheSize, workers int, policy string) scenario {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	return scenario{
 		cluster: simcluster.Config{
-			Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,
+			Workers: workers, BlockSize: cache.blockSize, Blocks: cache.blocks,
 			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing,
 			Routers: f.routers, Sync: f.sync == config.On, TrackOutput: f.track == config.On,
 			NoKVEvents: f.noEvents, PredictedTTL: f.predicted, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
 			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed, QueueWeight: &f.queueWeight, NearCost: f.nearCost},
 		},
-		measure: replay.Measure{
-			Policy: policy, Workers: workers, BlockSize: cache.size, Blocks: cache.blocks,
+		measure: replay.RecorderConfig{
+			Policy: policy, Workers: workers, BlockSize: cache.blockSize, Blocks: cache.blocks,
 			SLO:    replay.SLO{TTFT: ms(f.sloTTFT), ITL: ms(f.sloITL), E2E: ms(f.sloE2E)},
 			Warmup: f.warmup.window, WarmupRequests: f.warmup.requests,
 		},
 	}
 }
 
-// distinct refuses a list that is empty or has something twice.
-func distinct[T comparable](flag string, list []T) error {
+// requireDistinct refuses a list which is empty or has a duplicate.
+func requireDistinct[T comparable](flag string, list []T) error {
 	if len(list) == 0 {
 		return fmt.Errorf("--%s is empty", flag)
 	}
@@ -475,8 +474,8 @@ func distinct[T comparable](flag string, list []T) error {
 	return nil
 }
 
-// within refuses numbers that are out of bounds.
-func within(flag string, least, most int, list ...int) error {
+// requireBetween refuses numbers outside least to most.
+func requireBetween(flag string, least, most int, list ...int) error {
 	for _, v := range list {
 		if v < least || v > most {
 			return fmt.Errorf("--%s: %d is not between %d and %d", flag, v, least, most)
@@ -485,10 +484,10 @@ func within(flag string, least, most int, list ...int) error {
 	return nil
 }
 
-// affordable returns how many runs to have at a time: one a processor, as long as
-// the largest ones fit half of the memory with all their blocks in use (0 is not known).
-func (s *scenarios) affordable(processors int, memory uint64) int {
-	// A block costs its tokens and what worker and router know of it; see simcluster.
+// affordableJobs returns the number of concurrent runs: one per processor, as long as the largest ones fit
+// half of the memory with all their blocks in use. memory is in bytes; 0 is not known.
+func (s *scenarios) affordableJobs(processors int, memory uint64) int {
+	// A block costs its tokens and the records of worker and router; see simcluster.
 	const perBlock, perToken = 160, 4
 	var largest uint64
 	for _, r := range s.runs {
@@ -502,8 +501,8 @@ func (s *scenarios) affordable(processors int, memory uint64) int {
 	return max(jobs, 1)
 }
 
-// name is what progress calls a run.
-func (s *scenario) name() string {
+// displayName returns the name of a run in progress lines.
+func (s *scenario) displayName() string {
 	n := "workers"
 	if s.cluster.Workers == 1 {
 		n = "worker"

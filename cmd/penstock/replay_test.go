@@ -14,7 +14,7 @@ import (
 	"penstock/internal/simcluster"
 )
 
-// canceler ends a context when something is written to it.
+// canceler cancels a context at the first write.
 type canceler struct {
 	bytes.Buffer
 	cancel context.CancelFunc
@@ -25,15 +25,15 @@ func (c *canceler) Write(p []byte) (int, error) {
 	return c.Buffer.Write(p)
 }
 
-// TestReplayInterrupted: an interrupt between two runs ends the command, and leaves
-// neither half a result nor the beginnings of files.
+// TestReplayInterrupted: an interrupt between two runs ends the command, and leaves neither a partial result
+// nor temporary files.
 func TestReplayInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	stderr := &canceler{cancel: cancel} // the line of the first run
 	var stdout bytes.Buffer
-	cmd := newRoot()
+	cmd := newRootCommand()
 	cmd.SetOut(&stdout)
 	cmd.SetErr(stderr)
 	cmd.SetArgs([]string{"replay", "--generate", "random:requests=50", "--jobs", "1", "--csv", dir + "/rows.csv", "--report", dir + "/page.html"})
@@ -64,7 +64,7 @@ func TestInParallel(t *testing.T) {
 		for i := range jobs {
 			jobs[i] = job
 		}
-		if err := inParallel(context.Background(), most, jobs); err != nil || done.Load() != 50 || peak.Load() > int64(most) {
+		if err := runParallel(context.Background(), most, jobs); err != nil || done.Load() != 50 || peak.Load() > int64(most) {
 			t.Errorf("%d at a time: %v, %d done, %d at once", most, err, done.Load(), peak.Load())
 		}
 
@@ -78,7 +78,7 @@ func TestInParallel(t *testing.T) {
 		if most == 1 {
 			jobs = append(jobs, func(context.Context) error { after.Add(1); return nil })
 		}
-		if err := inParallel(context.Background(), most, jobs); !errors.Is(err, want) || after.Load() != 0 {
+		if err := runParallel(context.Background(), most, jobs); !errors.Is(err, want) || after.Load() != 0 {
 			t.Errorf("%d at a time: ends with %v, %d jobs after it", most, err, after.Load())
 		}
 	}
@@ -99,7 +99,7 @@ func TestAffordable(t *testing.T) {
 		{4, 1 << 30, 1},
 		{64, 1 << 40, 10},
 	} {
-		if got := s.affordable(c.processors, c.memory); got != c.want {
+		if got := s.affordableJobs(c.processors, c.memory); got != c.want {
 			t.Errorf("%d processors and %d bytes: %d at a time, want %d", c.processors, c.memory, got, c.want)
 		}
 	}
@@ -118,7 +118,7 @@ func TestReplayProgress(t *testing.T) {
 	} {
 		p := replayProgress{total: c.total}
 		p.done.Store(int64(c.done))
-		if got := p.line(10 * time.Second); got != c.want {
+		if got := p.formatLine(10 * time.Second); got != c.want {
 			t.Errorf("%d of %d: %q, want %q", c.done, c.total, got, c.want)
 		}
 	}

@@ -13,37 +13,37 @@ import (
 	"penstock/internal/replay/trace"
 )
 
-// description is a workload before anything runs.
-type description struct {
+// workloadDescription describes a workload without running it.
+type workloadDescription struct {
 	trace.Summary
 	Ideals []replay.Ideal `json:"ideals"`
 }
 
-// outline prints what the workload consists of, and the ideals of all sizes.
-func (f *replayFlags) outline(cmd *cobra.Command, all *scenarios, work *workload) error {
+// describeWorkload prints the contents of the workload, and the ideals of all cache sizes.
+func (f *replayFlags) describeWorkload(cmd *cobra.Command, all *scenarios, work *timedWorkload) error {
 	if f.csv != "" || f.html != "" {
-		return usage(errors.New("--describe runs nothing that --csv and --report could write of"))
+		return usageError(errors.New("--describe runs nothing that --csv and --report could write of"))
 	}
 	summary, err := trace.Describe(work)
 	if err != nil {
 		return err
 	}
-	d := description{Summary: summary}
+	d := workloadDescription{Summary: summary}
 	for _, size := range all.sizes {
-		ideals, err := all.ideals(cmd.Context(), work, size)
+		ideals, err := all.computeIdeals(cmd.Context(), work, size)
 		if err != nil {
-			return interrupted(err)
+			return explainInterrupt(err)
 		}
 		d.Ideals = append(d.Ideals, ideals...)
 	}
 	if f.json {
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(d)
 	}
-	return d.print(cmd.OutOrStdout())
+	return d.printText(cmd.OutOrStdout())
 }
 
-// print writes the description for people.
-func (d *description) print(out io.Writer) error {
+// printText writes the description as text.
+func (d *workloadDescription) printText(out io.Writer) error {
 	if _, err := d.WriteTo(out); err != nil {
 		return err
 	}
@@ -52,13 +52,13 @@ func (d *description) print(out io.Writer) error {
 	fmt.Fprintln(t, "WORKERS\tBLOCKS EACH\tTOKENS A BLOCK\tMILLION TOKENS IN ALL\tCACHED\tUNBOUNDED\t")
 	for _, i := range d.Ideals {
 		fmt.Fprintf(t, "%d\t%d\t%d\t%.3f\t%s\t%s\t\n", i.Workers, i.Blocks, i.BlockSize, float64(i.Workers)*float64(i.Blocks)*float64(i.BlockSize)/1e6,
-			shareText(i.SameCapacity), shareText(i.Infinite))
+			formatShare(i.SameCapacity), formatShare(i.Infinite))
 	}
 	return t.Flush()
 }
 
-// shareText writes a share; an estimate with a mark.
-func shareText(s replay.Share) string {
+// formatShare formats a share; "~" marks an estimate.
+func formatShare(s replay.Share) string {
 	text := fmt.Sprintf("%.1f %%", 100*s.CachedShare)
 	if s.Estimated {
 		return "~" + text

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// replayProgress is what the line about running replays says. Its methods may be
-// called from any goroutine.
+// replayProgress is the state behind the progress line of running replays. Its methods are safe for
+// concurrent use.
 type replayProgress struct {
-	*progress
+	*progressDisplay
 	total int
 	done  atomic.Int64 // requests, of all runs
 }
 
-// step counts one request as done.
-func (p *replayProgress) step() { p.done.Add(1) }
+// countDone counts one request as done.
+func (p *replayProgress) countDone() { p.done.Add(1) }
 
-// line says how far it is, and the time that is left if work goes on as it did.
-func (p *replayProgress) line(after time.Duration) string {
+// formatLine returns the progress and the estimated time left at the present pace.
+func (p *replayProgress) formatLine(after time.Duration) string {
 	done := min(int(p.done.Load()), p.total)
 	share := float64(done) / float64(max(p.total, 1))
 	text := fmt.Sprintf("%s %3.0f %%", progressBar(done, p.total), 100*share)

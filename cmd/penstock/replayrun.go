@@ -12,9 +12,9 @@ import (
 	"penstock/internal/simcluster"
 )
 
-// run runs all scenarios, some at a time, and the ideals beside them. Rows come in
-// the order of the scenarios, whichever ends first; the first error ends all.
-func (s *scenarios) run(ctx context.Context, work replay.Workload, progress *replayProgress) (*replay.Result, error) {
+// runAll runs all scenarios and the ideals, at most s.jobs at a time. Rows have the order of the scenarios,
+// whatever order they finish in. The first error cancels the others.
+func (s *scenarios) runAll(ctx context.Context, work replay.Workload, progress *replayProgress) (*replay.Result, error) {
 	rows := make([]replay.Run, len(s.runs))
 	notes := make([][]string, len(s.runs))
 	ideals := make([][]replay.Ideal, len(s.sizes))
@@ -22,25 +22,25 @@ func (s *scenarios) run(ctx context.Context, work replay.Workload, progress *rep
 	var jobs []func(context.Context) error
 	for i := range s.sizes {
 		jobs = append(jobs, func(ctx context.Context) (err error) {
-			ideals[i], err = s.ideals(ctx, work, s.sizes[i])
+			ideals[i], err = s.computeIdeals(ctx, work, s.sizes[i])
 			return err
 		})
 	}
 	for i := range s.runs {
 		jobs = append(jobs, func(ctx context.Context) (err error) {
-			rows[i], notes[i], err = s.runs[i].run(ctx, work, progress)
+			rows[i], notes[i], err = s.runs[i].runScenario(ctx, work, progress)
 			return err
 		})
 	}
-	if err := inParallel(ctx, s.jobs, jobs); err != nil {
+	if err := runParallel(ctx, s.jobs, jobs); err != nil {
 		return nil, err
 	}
-	return s.result(rows, notes, ideals), nil
+	return s.mergeResults(rows, notes, ideals), nil
 }
 
-// inParallel does jobs in their order, so many at a time, and waits for all that
-// have begun. The first error ends the others through their context.
-func inParallel(ctx context.Context, most int, jobs []func(context.Context) error) error {
+// runParallel starts jobs in their order, at most limit at a time, and waits for all which it started. The
+// first error cancels the others through their context.
+func runParallel(ctx context.Context, most int, jobs []func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	next := make(chan func(context.Context) error)
@@ -65,8 +65,8 @@ func inParallel(ctx context.Context, most int, jobs []func(context.Context) erro
 	return context.Cause(ctx)
 }
 
-// result puts together what came of the runs.
-func (s *scenarios) result(runs []replay.Run, notes [][]string, ideals [][]replay.Ideal) *replay.Result {
+// mergeResults combines the results of the runs.
+func (s *scenarios) mergeResults(runs []replay.Run, notes [][]string, ideals [][]replay.Ideal) *replay.Result {
 	out := &replay.Result{Command: "replay", Version: version}
 	for _, list := range ideals {
 		out.Ideals = append(out.Ideals, list...)
@@ -94,41 +94,41 @@ func (s *scenarios) result(runs []replay.Run, notes [][]string, ideals [][]repla
 	return out
 }
 
-// ideals computes those of one size of cache.
-func (s *scenarios) ideals(ctx context.Context, work replay.Workload, cache cacheSize) (_ []replay.Ideal, err error) {
+// computeIdeals computes the ideals of one cache size.
+func (s *scenarios) computeIdeals(ctx context.Context, work replay.Workload, cache cacheSize) (_ []replay.Ideal, err error) {
 	source, err := work.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
-	return replay.Ideals(ctx, source, replay.IdealConfig{BlockSize: cache.size, Blocks: cache.blocks, Workers: s.workers})
+	return replay.Ideals(ctx, source, replay.IdealConfig{BlockSize: cache.blockSize, Blocks: cache.blocks, Workers: s.workers})
 }
 
-// run runs one scenario.
-func (s *scenario) run(ctx context.Context, work replay.Workload, progress *replayProgress) (_ replay.Run, _ []string, err error) {
+// runScenario runs one scenario.
+func (s *scenario) runScenario(ctx context.Context, work replay.Workload, progress *replayProgress) (_ replay.Run, _ []string, err error) {
 	source, err := work.Open()
 	if err != nil {
 		return replay.Run{}, nil, err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
 	begin := time.Now()
-	record := watched{replay.NewRecorder(s.measure), progress}
+	record := progressRecorder{replay.NewRecorder(s.measure), progress}
 	if err := simcluster.Run(ctx, s.cluster, source, record); err != nil {
-		return replay.Run{}, nil, fmt.Errorf("%s: %w", s.name(), err)
+		return replay.Run{}, nil, fmt.Errorf("%s: %w", s.displayName(), err)
 	}
 	run := record.Run()
-	progress.finished(fmt.Sprintf("%s: %d requests over %.0f simulated seconds, computed in %.1f s", s.name(), run.Row.Requests, run.Row.Duration, time.Since(begin).Seconds()))
+	progress.printLine(fmt.Sprintf("%s: %d requests over %.0f simulated seconds, computed in %.1f s", s.displayName(), run.Row.Requests, run.Row.Duration, time.Since(begin).Seconds()))
 	return run, record.Notes(), nil
 }
 
-// watched is a recorder whose progress is shown.
-type watched struct {
+// progressRecorder is a recorder which also counts progress.
+type progressRecorder struct {
 	*replay.Recorder
 	progress *replayProgress
 }
 
-// Sample implements simcluster.Recorder.
-func (w watched) Sample(s *replay.Sample) {
-	w.Recorder.Sample(s)
-	w.progress.step()
+// RecordSample implements simcluster.Recorder.
+func (w progressRecorder) RecordSample(s *replay.Sample) {
+	w.Recorder.RecordSample(s)
+	w.progress.countDone()
 }

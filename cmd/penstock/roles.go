@@ -14,11 +14,11 @@ import (
 	"penstock/internal/node"
 )
 
-// runRole is how package node runs a process of one role.
-type runRole func(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(node.Started)) error
+// roleFunc is the signature with which package node runs a process of one role.
+type roleFunc func(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(node.Started)) error
 
-func newFrontend() *cobra.Command {
-	return newRole(config.Frontend, node.Frontend, &cobra.Command{
+func newFrontendCommand() *cobra.Command {
+	return newRoleCommand(config.Frontend, node.RunFrontend, &cobra.Command{
 		Short: "Serve the HTTP APIs for the workers of a fleet, with a router inside",
 		Long: `Serve the OpenAI-compatible API and the others for every model that the workers of a
 fleet serve, and route each request to the worker that holds most of its KV cache.
@@ -33,8 +33,8 @@ Ctrl-C lets running requests finish.`,
 	})
 }
 
-func newWorker() *cobra.Command {
-	return newRole(config.Worker, node.Worker, &cobra.Command{
+func newWorkerCommand() *cobra.Command {
+	return newRoleCommand(config.Worker, node.RunWorker, &cobra.Command{
 		Short: "Serve one engine to the frontends and routers of a fleet",
 		Long: `Run one engine, register it in the fleet, serve requests on the request plane and
 publish what its KV cache holds. There is no HTTP unless --http-addr is given:
@@ -56,8 +56,8 @@ the drain timeout goes on at another worker.`,
 	})
 }
 
-func newRouter() *cobra.Command {
-	return newRole(config.Router, node.Router, &cobra.Command{
+func newRouterCommand() *cobra.Command {
+	return newRoleCommand(config.Router, node.RunRouter, &cobra.Command{
 		Short: "Route for frontends: a process that is an instance of every model it routes to",
 		Long: `Register as an instance of each model that the workers of a fleet serve, under the
 component name "router", and pass every request on to the worker that holds most of
@@ -73,11 +73,11 @@ videos and sounds of requests are.`,
 	})
 }
 
-// newRole completes the command of one role.
-func newRole(command config.Command, run runRole, cmd *cobra.Command) *cobra.Command {
+// newRoleCommand completes the command of one role.
+func newRoleCommand(command config.Command, run roleFunc, cmd *cobra.Command) *cobra.Command {
 	var asJSON bool
 	cmd.Use = string(command)
-	cmd.Args = args(none)
+	cmd.Args = checkArgs(noArgs)
 	flags := config.AddFlags(cmd.Flags(), command)
 	addConfigFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
@@ -88,22 +88,22 @@ func newRole(command config.Command, run runRole, cmd *cobra.Command) *cobra.Com
 		}
 		ready := func(s node.Started) {
 			if asJSON {
-				// A reader that went away is not a reason to stop serving.
+				// A failed write is not a reason to stop serving.
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(s)
 				return
 			}
-			if forPeople(cmd.ErrOrStderr(), l) {
-				greet(cmd.ErrOrStderr(), l, s)
+			if wantsHumanText(cmd.ErrOrStderr(), l) {
+				printRoleGreeting(cmd.ErrOrStderr(), l, s)
 			}
 		}
 		err = run(cmd.Context(), l, cmd.ErrOrStderr(), ready)
-		return ended(cmd.ErrOrStderr(), l, string(command)+" stopped", err)
+		return reportExit(cmd.ErrOrStderr(), l, string(command)+" stopped", err)
 	}
 	return cmd
 }
 
-// greet says what a process of one role is and how others find it.
-func greet(w io.Writer, l *config.Loaded, s node.Started) {
+// printRoleGreeting prints what a process of one role serves and how others find it.
+func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 	var b strings.Builder
 	took := s.Took.Round(time.Millisecond)
 	switch l.Command {
@@ -122,11 +122,11 @@ func greet(w io.Writer, l *config.Loaded, s node.Started) {
 			b.WriteString("\n")
 		}
 	case config.Router:
-		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s %s\n", took, l.Namespace, l.Component, l.RouterName, joining(l, s))
+		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s %s\n", took, l.Namespace, l.Component, l.RouterName, discoveryFlags(l, s))
 	}
 	if s.NATS != "" {
 		fmt.Fprintf(&b, "  NATS:      %s   (join with: penstock worker --nats %s)\n", s.NATS, s.NATS)
-		if config.AllInterfaces(l.NATSListen) {
+		if config.IsAllInterfaces(l.NATSListen) {
 			b.WriteString("             From other hosts: with an address of this host in place of 127.0.0.1\n")
 		}
 	}
@@ -138,27 +138,27 @@ func greet(w io.Writer, l *config.Loaded, s node.Started) {
 		fmt.Fprintf(&b, "  Look in:   penstock workers%s\n", serverHint(s.URL, s.Access))
 	}
 	b.WriteString("  Stop:      Ctrl-C (running requests may finish)\n\n")
-	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
+	_, _ = io.WriteString(w, b.String()) // a failed write is not a reason to stop serving
 }
 
-// joining are the flags with which another process finds this router.
-func joining(l *config.Loaded, s node.Started) string {
+// discoveryFlags returns the flags with which another process finds this router.
+func discoveryFlags(l *config.Loaded, s node.Started) string {
 	switch l.Discovery {
 	case config.DiscoveryFile:
 		return "--discovery file --discovery-dir " + l.DiscoveryDir
 	case config.DiscoveryStatic:
 		return "--discovery static --static-workers ADDRESS"
 	}
-	return "--nats " + natsOf(l, s)
+	return "--nats " + natsURL(l, s)
 }
 
-// natsOf is how another process reaches the NATS server of this one's fleet.
-func natsOf(l *config.Loaded, s node.Started) string {
+// natsURL returns the URL at which another process reaches the fleet's NATS server.
+func natsURL(l *config.Loaded, s node.Started) string {
 	if s.NATS != "" {
 		return s.NATS
 	}
 	if l.NATS == "" || strings.Contains(l.NATS, "@") {
-		return "URL" // none, or with a password
+		return "URL" // there is none, or it contains a password
 	}
 	return l.NATS
 }

@@ -2,8 +2,8 @@ package main
 
 import "github.com/spf13/cobra"
 
-// newRoot returns the whole command tree.
-func newRoot() *cobra.Command {
+// newRootCommand returns the whole command tree.
+func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "penstock",
 		Short: "Serve large language models behind a KV-cache-aware router",
@@ -22,9 +22,9 @@ frontends, workers and, where wanted, routers.`,
 		SilenceUsage:  true,
 	}
 	root.SetVersionTemplate("penstock {{.Version}}\n")
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(explainFlagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newUp(), newFrontend(), newWorker(), newRouter(), newChat(), newRoute(), newWorkers(), newEvents(), newBench(), newConfig(), newDoctor(), newReplay(), newSim(), newVersion())
-	root.SetHelpCommand(newHelp())
+	root.AddCommand(newUpCommand(), newFrontendCommand(), newWorkerCommand(), newRouterCommand(), newChatCommand(), newRouteCommand(), newWorkersCommand(), newEventsCommand(), newBenchCommand(), newConfigCommand(), newDoctorCommand(), newReplayCommand(), newSimCommand(), newVersionCommand())
+	root.SetHelpCommand(newHelpCommand())
 	return root
 }

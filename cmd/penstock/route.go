@@ -15,17 +15,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxPromptFile bounds a file given to route, in bytes.
+// maxPromptFile bounds a prompt file, in bytes.
 const maxPromptFile = 32 << 20
 
 type routeFlags struct {
-	target
+	serverTarget
 	model, messages, tokens string
 	raw, explain, asJSON    bool
 	weight, temperature     float64
 }
 
-func newRoute() *cobra.Command {
+func newRouteCommand() *cobra.Command {
 	var f routeFlags
 	cmd := &cobra.Command{
 		Use:   "route [TEXT]",
@@ -48,10 +48,10 @@ and BY SESSION. Columns of zeros are left out but for those that always matter.`
   penstock route --raw "Once upon a time"
   penstock route --explain --messages conversation.json   # or a whole request, its nvext too
   penstock route --tokens ids.json --json`,
-		Args: args(oneText),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+		Args: checkArgs(requireOneText),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.runRoute(cmd, args) },
 	}
-	addServerFlags(cmd, &f.target)
+	addTargetFlags(cmd, &f.serverTarget)
 	cmd.Flags().StringVar(&f.model, "model", "", "model to route for; may be left out where there is only one, or the request names it")
 	cmd.Flags().StringVar(&f.messages, "messages", "", "file with a chat request or an array of messages as JSON, - for standard input")
 	cmd.Flags().StringVar(&f.tokens, "tokens", "", "file with a JSON array of token ids, - for standard input")
@@ -63,16 +63,16 @@ and BY SESSION. Columns of zeros are left out but for those that always matter.`
 	return cmd
 }
 
-// oneText refuses what a shell makes of a text without quotes.
-func oneText(_ *cobra.Command, args []string) error {
+// requireOneText refuses several arguments, which a shell makes of a text without quotes.
+func requireOneText(_ *cobra.Command, args []string) error {
 	if len(args) > 1 {
 		return fmt.Errorf("%d texts: put quotes around one", len(args))
 	}
 	return nil
 }
 
-// explanation is the answer of /v1/router/explain.
-type explanation struct {
+// routeExplanation is the response of /v1/router/explain.
+type routeExplanation struct {
 	Decision *struct {
 		WorkerID      uint64  `json:"worker_id"`
 		DPRank        uint32  `json:"dp_rank"`
@@ -85,34 +85,34 @@ type explanation struct {
 	Waits  *struct {
 		Requests int `json:"waiting_requests"`
 	} `json:"would_wait"`
-	OverlapWeight float64 `json:"overlap_score_weight"`
-	Temperature   float64 `json:"router_temperature"`
-	QueueWeight   float64 `json:"queue_weight"`
-	NearCost      float64 `json:"near_cost"`
-	PromptTokens  int     `json:"prompt_tokens"`
-	PromptBlocks  int     `json:"prompt_blocks"`
-	TextOnly      string  `json:"text_only"` // why media take no part, if they do not
-	Media         []shown `json:"media"`
+	OverlapWeight float64      `json:"overlap_score_weight"`
+	Temperature   float64      `json:"router_temperature"`
+	QueueWeight   float64      `json:"queue_weight"`
+	NearCost      float64      `json:"near_cost"`
+	PromptTokens  int          `json:"prompt_tokens"`
+	PromptBlocks  int          `json:"prompt_blocks"`
+	TextOnly      string       `json:"text_only"` // why media are ignored, if they are
+	Media         []shownMedia `json:"media"`
 	Session       *struct {
 		WorkerID uint64 `json:"worker_id"`
 		DPRank   uint32 `json:"dp_rank"`
 	} `json:"session_worker"`
-	Candidates []candidate `json:"candidates"`
+	Candidates []candidateRow `json:"candidates"`
 	Excluded   []struct {
 		WorkerID uint64 `json:"worker_id"`
 		DPRank   uint32 `json:"dp_rank"`
 		Reason   string `json:"reason"`
 	} `json:"excluded"`
-	// Behind holds the answers of the candidates which are router processes.
+	// Behind holds the responses of the candidates which are router processes.
 	Behind []struct {
-		Router uint64       `json:"router"`
-		Answer *explanation `json:"answer"`
-		Error  string       `json:"error"`
+		Router uint64            `json:"router"`
+		Answer *routeExplanation `json:"answer"`
+		Error  string            `json:"error"`
 	} `json:"behind"`
 }
 
-// shown is what a prompt shows besides text.
-type shown struct {
+// shownMedia is one image, video or sound in a prompt.
+type shownMedia struct {
 	Kind    string `json:"kind"`
 	Part    string `json:"part"`
 	Key     string `json:"key"`
@@ -124,8 +124,8 @@ type shown struct {
 	Samples int    `json:"samples"`
 }
 
-// size says how large it is, as far as it is known.
-func (s *shown) size() string {
+// describeSize describes the media's size as far as it is known.
+func (s *shownMedia) describeSize() string {
 	switch {
 	case s.Samples > 0:
 		return fmt.Sprintf(" of %d samples", s.Samples)
@@ -137,7 +137,7 @@ func (s *shown) size() string {
 	return ""
 }
 
-type candidate struct {
+type candidateRow struct {
 	WorkerID uint64 `json:"worker_id"`
 	DPRank   uint32 `json:"dp_rank"`
 	Overlap  struct {
@@ -165,42 +165,42 @@ type candidate struct {
 	Probability     float64 `json:"probability"`
 }
 
-func (f *routeFlags) run(cmd *cobra.Command, args []string) error {
-	q, err := f.question(cmd, args)
+func (f *routeFlags) runRoute(cmd *cobra.Command, args []string) error {
+	q, err := f.buildQuery(cmd, args)
 	if err != nil {
 		return err
 	}
-	c, err := f.client()
+	c, err := f.newClient()
 	if err != nil {
 		return err
 	}
 	if f.model == "" && q["model"] == nil {
-		if f.model, err = c.onlyModel(cmd.Context()); err != nil {
+		if f.model, err = c.findOnlyModel(cmd.Context()); err != nil {
 			return err
 		}
 	}
 	if f.model != "" {
-		if err := q.set("model", f.model); err != nil {
+		if err := q.setMember("model", f.model); err != nil {
 			return err
 		}
 	}
 	var raw json.RawMessage
-	if err := c.post(cmd.Context(), "/v1/router/explain", q.body(), &raw); err != nil {
+	if err := c.postJSON(cmd.Context(), "/v1/router/explain", q.encodeObject(), &raw); err != nil {
 		return err
 	}
 	if f.asJSON {
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), string(raw))
 		return err
 	}
-	var e explanation
+	var e routeExplanation
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return fmt.Errorf("answer of the router: %w", err)
 	}
-	return e.print(cmd.OutOrStdout(), f.explain)
+	return e.printText(cmd.OutOrStdout(), f.explain)
 }
 
-// question builds the body of the call from the arguments and flags.
-func (f *routeFlags) question(cmd *cobra.Command, args []string) (members, error) {
+// buildQuery builds the request body from the arguments and flags.
+func (f *routeFlags) buildQuery(cmd *cobra.Command, args []string) (jsonMembers, error) {
 	given := len(args)
 	for _, s := range []string{f.messages, f.tokens} {
 		if s != "" {
@@ -208,14 +208,14 @@ func (f *routeFlags) question(cmd *cobra.Command, args []string) (members, error
 		}
 	}
 	if given != 1 {
-		return nil, usage(errors.New("give one prompt: TEXT, --messages FILE or --tokens FILE"))
+		return nil, usageError(errors.New("give one prompt: TEXT, --messages FILE or --tokens FILE"))
 	}
 	if f.raw && len(args) == 0 {
-		return nil, usage(errors.New("--raw goes with TEXT; messages always have the chat template, token ids never"))
+		return nil, usageError(errors.New("--raw goes with TEXT; messages always have the chat template, token ids never"))
 	}
-	q, err := f.prompt(cmd.InOrStdin(), args)
+	q, err := f.promptMembers(cmd.InOrStdin(), args)
 	if err != nil {
-		return nil, usage(err)
+		return nil, usageError(err)
 	}
 	override := map[string]any{}
 	if cmd.Flags().Changed("kv-overlap-score-weight") {
@@ -225,38 +225,38 @@ func (f *routeFlags) question(cmd *cobra.Command, args []string) (members, error
 		override["router_temperature"] = f.temperature
 	}
 	if len(override) > 0 {
-		return q, q.set("router_config_override", override)
+		return q, q.setMember("router_config_override", override)
 	}
 	return q, nil
 }
 
-// prompt returns the members that say what the question is about.
-func (f *routeFlags) prompt(stdin io.Reader, args []string) (members, error) {
-	q := members{}
+// promptMembers returns the members which contain the prompt.
+func (f *routeFlags) promptMembers(stdin io.Reader, args []string) (jsonMembers, error) {
+	q := jsonMembers{}
 	switch {
 	case f.messages != "":
-		data, err := readJSON(stdin, f.messages)
+		data, err := readJSONFile(stdin, f.messages)
 		if err != nil {
 			return nil, err
 		}
 		if data[0] != '{' {
-			return members{"messages": data}, nil
+			return jsonMembers{"messages": data}, nil
 		}
 		if json.Unmarshal(data, &q) != nil {
 			return nil, fmt.Errorf("%s: want a chat request or an array of messages", f.messages)
 		}
 		return q, nil
 	case f.tokens != "":
-		data, err := readJSON(stdin, f.tokens)
-		return members{"token_ids": data}, err
+		data, err := readJSONFile(stdin, f.tokens)
+		return jsonMembers{"token_ids": data}, err
 	case f.raw:
-		return q, q.set("prompt", args[0])
+		return q, q.setMember("prompt", args[0])
 	}
-	return q, q.set("messages", []map[string]string{{"role": "user", "content": args[0]}})
+	return q, q.setMember("messages", []map[string]string{{"role": "user", "content": args[0]}})
 }
 
-// readJSON returns the JSON in a file, without white space around it.
-func readJSON(stdin io.Reader, path string) (json.RawMessage, error) {
+// readJSONFile returns the JSON in a file, without surrounding white space.
+func readJSONFile(stdin io.Reader, path string) (json.RawMessage, error) {
 	in := stdin
 	if path != "-" {
 		file, err := os.Open(path)
@@ -279,34 +279,34 @@ func readJSON(stdin io.Reader, path string) (json.RawMessage, error) {
 	return bytes.TrimSpace(data), nil
 }
 
-// members are those of a JSON object. What a file has of them is sent as it was
-// written: templates print tools in their own order and form.
-type members map[string]json.RawMessage
+// jsonMembers are the members of a JSON object. Members from a file are sent unchanged: chat templates print
+// tools in the given order and form.
+type jsonMembers map[string]json.RawMessage
 
-func (m members) set(key string, v any) error {
+func (m jsonMembers) setMember(key string, v any) error {
 	data, err := json.Marshal(v)
 	m[key] = data
 	return err
 }
 
-// body returns the object.
-func (m members) body() json.RawMessage {
+// encodeObject returns the object as JSON.
+func (m jsonMembers) encodeObject() json.RawMessage {
 	out := []byte{'{'}
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		if len(out) > 1 {
 			out = append(out, ',')
 		}
-		name, _ := json.Marshal(key) // a string cannot fail
+		name, _ := json.Marshal(key) // encoding a string cannot fail
 		out = append(append(out, name...), ':')
 		out = append(out, m[key]...)
 	}
 	return append(out, '}')
 }
 
-// print writes the decision and, if all is set, every candidate with its terms.
-func (e *explanation) print(w io.Writer, all bool) error {
+// printText writes the decision and, if all is set, every candidate with its terms.
+func (e *routeExplanation) printText(w io.Writer, all bool) error {
 	if len(e.Behind) > 0 {
-		return e.printBehind(w, all)
+		return e.printRouterAnswers(w, all)
 	}
 	if d := e.Decision; d != nil {
 		fmt.Fprintf(w, "worker %d rank %d: holds %d of the prompt's %d full blocks (%d tokens, blocks of %d); mode %s, cost %.2f\n",
@@ -323,8 +323,8 @@ func (e *explanation) print(w io.Writer, all bool) error {
 	if all {
 		for i := range e.Media {
 			m := &e.Media[i]
-			what, where := m.Kind+m.size(), ""
-			if m.Part == "" { // the engine that made the prompt says neither
+			what, where := m.Kind+m.describeSize(), ""
+			if m.Part == "" { // the engine which made the prompt reports neither
 				what = "an object"
 			} else {
 				where = " (" + m.Part + ")"
@@ -345,9 +345,8 @@ func (e *explanation) print(w io.Writer, all bool) error {
 	return nil
 }
 
-// printBehind writes what the router processes answer to which the prompt could be sent: they choose
-// the worker.
-func (e *explanation) printBehind(w io.Writer, all bool) error {
+// printRouterAnswers writes the responses of the candidate router processes, which choose the worker.
+func (e *routeExplanation) printRouterAnswers(w io.Writer, all bool) error {
 	for i := range e.Behind {
 		b := &e.Behind[i]
 		fmt.Fprintf(w, "through router %d", b.Router)
@@ -361,7 +360,7 @@ func (e *explanation) printBehind(w io.Writer, all bool) error {
 			continue
 		}
 		fmt.Fprint(w, ": ")
-		if err := b.Answer.print(w, all); err != nil {
+		if err := b.Answer.printText(w, all); err != nil {
 			return err
 		}
 		if all && i+1 < len(e.Behind) {
@@ -377,9 +376,9 @@ func (e *explanation) printBehind(w io.Writer, all bool) error {
 	return nil
 }
 
-// printCandidates writes the terms of every cost: what is there of the prompt, what there is to
-// do, what is preferred, and what follows. Columns in which there is nothing are left out.
-func (e *explanation) printCandidates(w io.Writer) error {
+// printCandidates writes every term of each candidate's cost: overlap, load, affinity and the result. It
+// leaves out optional columns which are zero for all candidates.
+func (e *routeExplanation) printCandidates(w io.Writer) error {
 	queued := ""
 	if e.QueueWeight != 1 {
 		queued = fmt.Sprintf(" + %g × queued", e.QueueWeight-1)
@@ -396,33 +395,33 @@ func (e *explanation) printCandidates(w io.Writer) error {
 		fmt.Fprintf(w, "the session is at worker %d rank %d\n", s.WorkerID, s.DPRank)
 	}
 	fmt.Fprintln(w)
-	columns := []column{
-		{"WORKER", func(c *candidate) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
-		{"RANK", func(c *candidate) string { return fmt.Sprint(c.DPRank) }, true},
-		{"DEVICE", func(c *candidate) string { return fmt.Sprint(c.Overlap.Device) }, true},
-		{"HOST", func(c *candidate) string { return fmt.Sprint(c.Overlap.Host) }, false},
-		{"DISK", func(c *candidate) string { return fmt.Sprint(c.Overlap.Disk) }, false},
-		{"POOL", func(c *candidate) string { return fmt.Sprint(c.Overlap.Pool) }, false},
-		{"PREDICTED", func(c *candidate) string { return fmt.Sprint(c.Predicted) }, false},
-		{"ATTACHABLE", func(c *candidate) string { return fmt.Sprint(c.Attachable) }, false},
-		{"LABELLED", func(c *candidate) string { return fmt.Sprint(c.Labelled) }, false},
-		{"PREFILL TOKENS", func(c *candidate) string { return fmt.Sprint(c.PrefillTokens) }, true},
-		{"QUEUED", func(c *candidate) string { return fmt.Sprint(c.QueuedTokens) }, false},
-		{"PREFILL", func(c *candidate) string { return fmt.Sprintf("%.2f", c.PrefillBlocks) }, true},
-		{"FETCH", func(c *candidate) string { return number(c.FetchBlocks) }, false},
-		{"DECODE", func(c *candidate) string { return fmt.Sprint(c.DecodeBlocks) }, true},
-		{"REQUESTS", func(c *candidate) string { return fmt.Sprint(c.ActiveRequests) }, true},
-		{"OF OTHERS", func(c *candidate) string { return fmt.Sprint(c.OthersRequests) }, false},
-		{"BY LABELS", func(c *candidate) string { return number(c.LabelAffinity) }, false},
-		{"BY EXPERTS", func(c *candidate) string { return number(c.ExpertAffinity) }, false},
-		{"BY SESSION", func(c *candidate) string { return number(c.SessionAffinity) }, false},
-		{"AFFINITY", func(c *candidate) string { return number(c.Affinity) }, true},
-		{"COST", func(c *candidate) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
-		{"CHANCE", func(c *candidate) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
-		{"FEED", func(c *candidate) string { return c.Cache }, true},
+	columns := []candidateColumn{
+		{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
+		{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
+		{"DEVICE", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Device) }, true},
+		{"HOST", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Host) }, false},
+		{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
+		{"POOL", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Pool) }, false},
+		{"PREDICTED", func(c *candidateRow) string { return fmt.Sprint(c.Predicted) }, false},
+		{"ATTACHABLE", func(c *candidateRow) string { return fmt.Sprint(c.Attachable) }, false},
+		{"LABELLED", func(c *candidateRow) string { return fmt.Sprint(c.Labelled) }, false},
+		{"PREFILL TOKENS", func(c *candidateRow) string { return fmt.Sprint(c.PrefillTokens) }, true},
+		{"QUEUED", func(c *candidateRow) string { return fmt.Sprint(c.QueuedTokens) }, false},
+		{"PREFILL", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.PrefillBlocks) }, true},
+		{"FETCH", func(c *candidateRow) string { return formatCost(c.FetchBlocks) }, false},
+		{"DECODE", func(c *candidateRow) string { return fmt.Sprint(c.DecodeBlocks) }, true},
+		{"REQUESTS", func(c *candidateRow) string { return fmt.Sprint(c.ActiveRequests) }, true},
+		{"OF OTHERS", func(c *candidateRow) string { return fmt.Sprint(c.OthersRequests) }, false},
+		{"BY LABELS", func(c *candidateRow) string { return formatCost(c.LabelAffinity) }, false},
+		{"BY EXPERTS", func(c *candidateRow) string { return formatCost(c.ExpertAffinity) }, false},
+		{"BY SESSION", func(c *candidateRow) string { return formatCost(c.SessionAffinity) }, false},
+		{"AFFINITY", func(c *candidateRow) string { return formatCost(c.Affinity) }, true},
+		{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
+		{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
+		{"FEED", func(c *candidateRow) string { return c.Cache }, true},
 	}
-	columns = slices.DeleteFunc(columns, func(col column) bool {
-		return !col.always && !slices.ContainsFunc(e.Candidates, func(c candidate) bool { return col.of(&c) != "0" })
+	columns = slices.DeleteFunc(columns, func(col candidateColumn) bool {
+		return !col.always && !slices.ContainsFunc(e.Candidates, func(c candidateRow) bool { return col.value(&c) != "0" })
 	})
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, col := range columns {
@@ -431,23 +430,23 @@ func (e *explanation) printCandidates(w io.Writer) error {
 	fmt.Fprintln(tw)
 	for i := range e.Candidates {
 		for _, col := range columns {
-			fmt.Fprint(tw, col.of(&e.Candidates[i]), "\t")
+			fmt.Fprint(tw, col.value(&e.Candidates[i]), "\t")
 		}
 		fmt.Fprintln(tw)
 	}
 	return tw.Flush()
 }
 
-// column is one of the table of candidates; one that is not shown always is left out where
-// it is 0 for all.
-type column struct {
+// candidateColumn is a column of the table of candidates. Unless always is set, it is left out if its value
+// is 0 for all.
+type candidateColumn struct {
 	name   string
-	of     func(*candidate) string
+	value  func(*candidateRow) string
 	always bool
 }
 
-// number is v with two digits after the point, but for a plain 0.
-func number(v float64) string {
+// formatCost formats v with two decimals, and 0 as "0".
+func formatCost(v float64) string {
 	if v == 0 {
 		return "0"
 	}

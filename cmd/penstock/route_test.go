@@ -69,12 +69,12 @@ func TestExplanationPrint(t *testing.T) {
 			[]string{"WORKER"},
 		},
 	} {
-		var e explanation
+		var e routeExplanation
 		if err := json.Unmarshal([]byte(tt.in), &e); err != nil {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		if err := e.print(&out, true); err != nil {
+		if err := e.printText(&out, true); err != nil {
 			t.Fatal(err)
 		}
 		var got strings.Builder // with single spaces
@@ -94,10 +94,9 @@ func TestExplanationPrint(t *testing.T) {
 	}
 }
 
-// TestExplanationThroughRouters: of a frontend in front of router processes each router's own answer
-// is shown, and one that cannot answer is named.
+// TestExplanationThroughRouters: the answer of each router process is shown, and one which fails is named.
 func TestExplanationThroughRouters(t *testing.T) {
-	var e explanation
+	var e routeExplanation
 	if err := json.Unmarshal([]byte(`{"decision":{"worker_id":71},"candidates":[{"worker_id":71,"probability":0.5},{"worker_id":72,"probability":0.5}],
 		"excluded":[{"worker_id":73,"reason":"draining"}],"behind":[
 		{"router":71,"answer":{"decision":{"worker_id":3,"overlap_blocks":2,"block_size":16,"mode":"kv","cost":4.5},"prompt_tokens":70,"prompt_blocks":4,
@@ -106,7 +105,7 @@ func TestExplanationThroughRouters(t *testing.T) {
 		t.Fatal(err)
 	}
 	var short, long bytes.Buffer
-	if err := errors.Join(e.print(&short, false), e.print(&long, true)); err != nil {
+	if err := errors.Join(e.printText(&short, false), e.printText(&long, true)); err != nil {
 		t.Fatal(err)
 	}
 	if want := "through router 71 (50%): worker 3 rank 0: holds 2 of the prompt's 4 full blocks (70 tokens, blocks of 16); mode kv, cost 4.50\n" +

@@ -9,12 +9,11 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"penstock": func() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) },
+		"penstock": func() { os.Exit(runCommandLine(os.Args[1:], os.Stdout, os.Stderr)) },
 	})
 }
 
-// TestScript runs the command line as a user would; the scripts say what it
-// prints and with which code it exits.
+// TestScript runs the command line as a user would; the scripts contain the output and the exit codes.
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",

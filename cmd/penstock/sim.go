@@ -14,7 +14,7 @@ import (
 	"penstock/internal/node"
 )
 
-func newSim() *cobra.Command {
+func newSimCommand() *cobra.Command {
 	var as node.SimServer
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -32,7 +32,7 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
   penstock sim --dialect llamacpp --slots 8 --kv-cache-blocks 4096
   penstock sim --dialect vllm --fault 'stream_error,after=20,probability=0.05' --fault 'drop_events,probability=0.01'
   penstock sim --dialect vllm-legacy --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it serves`,
-		Args: args(none),
+		Args: checkArgs(noArgs),
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
@@ -68,25 +68,25 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 			err = errors.Join(err, errors.New("export-model is about the built-in model, and model-path is given"))
 		}
 		if err = errors.Join(err, as.Validate()); err != nil {
-			return usage(err)
+			return usageError(err)
 		}
-		err = node.Sim(cmd.Context(), cfg, as, cmd.ErrOrStderr(), func(r node.SimReady) {
+		err = node.RunSim(cmd.Context(), cfg, as, cmd.ErrOrStderr(), func(r node.SimReady) {
 			if asJSON {
-				// A reader that went away is not a reason to stop serving.
+				// A failed write is not a reason to stop serving.
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 				return
 			}
-			if forPeople(cmd.ErrOrStderr(), cfg) {
-				greetSim(cmd.ErrOrStderr(), r)
+			if wantsHumanText(cmd.ErrOrStderr(), cfg) {
+				printSimGreeting(cmd.ErrOrStderr(), r)
 			}
 		})
-		return ended(cmd.ErrOrStderr(), cfg, "sim stopped", err)
+		return reportExit(cmd.ErrOrStderr(), cfg, "sim stopped", err)
 	}
 	return cmd
 }
 
-// greetSim says what serves and how Penstock is put in front of it.
-func greetSim(w io.Writer, r node.SimReady) {
+// printSimGreeting prints what is served and how to put Penstock in front of it.
+func printSimGreeting(w io.Writer, r node.SimReady) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n  A simulated %s serves %s on %s  (ready in %v)\n", r.Dialect, r.Model, r.URL, r.Took.Round(time.Millisecond))
 	fmt.Fprintf(&b, "  %d KV blocks of %d tokens; model of time: %s\n", r.Blocks, r.BlockSize, r.Simulation)
@@ -102,10 +102,10 @@ func greetSim(w io.Writer, r node.SimReady) {
 	fmt.Fprintf(&b, "  Use it:   penstock up --engine %s=%s%s --http-addr 127.0.0.1:9000\n", kind, r.URL, spec)
 	fmt.Fprintf(&b, "  Faults:   curl %s/admin/faults -d '{\"faults\":[{\"kind\":\"stall\",\"after\":10,\"for\":\"5s\"}]}'\n", r.URL)
 	b.WriteString("  Stop:     Ctrl-C\n\n")
-	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
+	_, _ = io.WriteString(w, b.String()) // a failed write is not a reason to stop serving
 }
 
-// reachableEndpoint is an endpoint as this machine dials it.
+// reachableEndpoint returns the endpoint as this machine dials it.
 func reachableEndpoint(e string) string {
 	for _, all := range []string{"//*:", "//0.0.0.0:", "//[::]:"} {
 		e = strings.Replace(e, all, "//127.0.0.1:", 1)

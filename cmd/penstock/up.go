@@ -13,7 +13,7 @@ import (
 	"penstock/internal/node"
 )
 
-func newUp() *cobra.Command {
+func newUpCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -43,7 +43,7 @@ It serves as soon as one engine does, and takes in the others when they come.`,
   penstock up --engine vllm=http://a:8000,events=tcp://a:5557 --engine vllm=http://b:8000,events=tcp://b:5557
   penstock up --engine llamacpp=http://127.0.0.1:8080 --model-path ./Qwen2.5-0.5B-Instruct
   penstock up --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it is ready`,
-		Args: args(none),
+		Args: checkArgs(noArgs),
 	}
 	flags := config.AddFlags(cmd.Flags(), config.Up)
 	addConfigFlag(cmd)
@@ -55,29 +55,29 @@ It serves as soon as one engine does, and takes in the others when they come.`,
 		}
 		ready := func(r node.Ready) {
 			if asJSON {
-				// A reader that went away is not a reason to stop serving.
+				// A failed write is not a reason to stop serving.
 				_ = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 				return
 			}
-			if forPeople(cmd.ErrOrStderr(), l) {
-				welcome(cmd.ErrOrStderr(), r)
+			if wantsHumanText(cmd.ErrOrStderr(), l) {
+				printWelcome(cmd.ErrOrStderr(), r)
 			}
 		}
-		err = node.Up(cmd.Context(), l, cmd.ErrOrStderr(), ready)
-		return ended(cmd.ErrOrStderr(), l, "stopped", err)
+		err = node.RunUp(cmd.Context(), l, cmd.ErrOrStderr(), ready)
+		return reportExit(cmd.ErrOrStderr(), l, "stopped", err)
 	}
 	return cmd
 }
 
-// welcome is the one screen that up prints.
-func welcome(w io.Writer, r node.Ready) {
+// printWelcome prints the one screen of up.
+func printWelcome(w io.Writer, r node.Ready) {
 	path, prompt, route := "/v1/chat/completions", `"messages": [{"role": "user", "content": "Where does the water go?"}]`, "route"
 	if !r.Chat {
 		path, prompt, route = "/v1/completions", `"prompt": "Where does the water"`, "route --raw"
 	}
 	served := r.Model
 	if len(r.Engines) > 0 {
-		served = models(r.Engines)
+		served = listServedModels(r.Engines)
 	}
 	fmt.Fprintf(w, `
   Penstock serves %s on %s  (ready in %v)
@@ -87,12 +87,12 @@ func welcome(w io.Writer, r node.Ready) {
     curl -N%s %s%s -H 'Content-Type: application/json'%s \
       -d '{"model": "%s", "stream": true, %s}'
 
-`, served, r.URL, r.Took.Round(time.Millisecond), chatHint(r), curlFlags(r.URL, r.Access), r.Access.URLOf(r.URL), path, keyHeader(r.Access), r.Model, prompt)
+`, served, r.URL, r.Took.Round(time.Millisecond), chatHint(r), curlFlags(r.URL, r.Access), r.Access.URLOf(r.URL), path, curlKeyFlag(r.Access), r.Model, prompt)
 	if len(r.Engines) > 0 {
 		printEngines(w, r.Engines)
-		fmt.Fprintf(w, "\n  %s, routed by %s\n", workers(r.Workers), r.RouterMode)
+		fmt.Fprintf(w, "\n  %s, routed by %s\n", formatWorkerCount(r.Workers), r.RouterMode)
 	} else {
-		fmt.Fprintf(w, "  %s, engine %s, %d KV blocks of %d tokens each, routed by %s\n", workers(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode)
+		fmt.Fprintf(w, "  %s, engine %s, %d KV blocks of %d tokens each, routed by %s\n", formatWorkerCount(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode)
 	}
 	if r.Simulation != "" {
 		fmt.Fprintf(w, "  A simulation: caches, batches and events are real, tokens are not computed; model of time: %s\n", r.Simulation)
@@ -111,7 +111,7 @@ func welcome(w io.Writer, r node.Ready) {
 `, route, serverHint(r.URL, r.Access))
 }
 
-// chatHint is the line that begins a conversation, where the model takes one.
+// chatHint returns the line with the chat command if the model supports chat.
 func chatHint(r node.Ready) string {
 	if !r.Chat {
 		return ""
@@ -119,7 +119,7 @@ func chatHint(r node.Ready) string {
 	return "\n    penstock chat" + serverFlags(r.URL, r.Access) + "\n"
 }
 
-func workers(n int) string {
+func formatWorkerCount(n int) string {
 	if n == 1 {
 		return "1 worker"
 	}

@@ -62,7 +62,7 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var b strings.Builder
-			welcome(&b, tc.ready)
+			printWelcome(&b, tc.ready)
 			for _, s := range tc.has {
 				if !strings.Contains(b.String(), s) {
 					t.Errorf("%s\nlacks %q", b.String(), s)

@@ -11,8 +11,8 @@ import (
 	"penstock/internal/node"
 )
 
-// version is that of the code, however it is built; CHANGELOG.md says what it has. Between
-// two releases it is the last one's, and the commit beside it says more.
+// version is the version of the code, however it is built; CHANGELOG.md describes it. Between two releases it
+// is the last release, and the commit identifies the build.
 const version = "0.1.0"
 
 type versionInfo struct {
@@ -24,13 +24,13 @@ type versionInfo struct {
 	Features []string `json:"features"`
 }
 
-func newVersion() *cobra.Command {
+func newVersionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print version, commit, Go version and features",
 		Example: "  penstock version\n  penstock version --json",
-		Args:    args(none),
+		Args:    checkArgs(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := readVersion()
 			if asJSON {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// warmup is the beginning of a run that is not in its figures: so many requests, or
-// those sent in so much time. It is a flag.
+// warmup is the start of a run which is left out of its figures: a number of requests, or those sent within a
+// time. It implements pflag.Value.
 type warmup struct {
 	requests int
 	window   time.Duration

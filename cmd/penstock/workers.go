@@ -15,8 +15,8 @@ import (
 	"penstock/internal/node"
 )
 
-func newWorkers() *cobra.Command {
-	var t target
+func newWorkersCommand() *cobra.Command {
+	var t serverTarget
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "workers",
@@ -25,32 +25,32 @@ func newWorkers() *cobra.Command {
 workers behind it, as it knows them. NAME is --worker-name of a process, or its host; ADDRESS is where
 it is called.`,
 		Example: "  penstock workers\n  penstock workers --server http://127.0.0.1:9000 --json",
-		Args:    args(none),
+		Args:    checkArgs(noArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var raw json.RawMessage
-			c, err := t.client()
+			c, err := t.newClient()
 			if err != nil {
 				return err
 			}
-			if err := c.get(cmd.Context(), "/v1/router/workers", &raw); err != nil {
+			if err := c.getJSON(cmd.Context(), "/v1/router/workers", &raw); err != nil {
 				return err
 			}
 			if asJSON {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), string(raw))
 				return err
 			}
-			return printWorkers(cmd.OutOrStdout(), raw, c.engines(cmd.Context()))
+			return printWorkers(cmd.OutOrStdout(), raw, c.engineNames(cmd.Context()))
 		},
 	}
-	addServerFlags(cmd, &t)
+	addTargetFlags(cmd, &t)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-// engines returns how people name the engine of each worker, of those that other programs
-// run and the server follows itself: by its URL, and its data-parallel rank if it has several.
-// What cannot be had is left out: the table then has the kinds alone.
-func (c *client) engines(ctx context.Context) map[uint64]string {
+// engineNames returns the display name of each worker's engine, for the remote engines which the server
+// follows itself: the URL, with the data-parallel rank if there are several. It returns nil on an error: the
+// table then shows only the engines' kinds.
+func (c *apiClient) engineNames(ctx context.Context) map[uint64]string {
 	var health struct {
 		Engines []node.EngineStatus `json:"engines"`
 	}
@@ -63,7 +63,7 @@ func (c *client) engines(ctx context.Context) map[uint64]string {
 		return nil
 	}
 	defer resp.Body.Close()
-	// The body is the same whatever the status says of the fleet.
+	// The body is the same whatever the status.
 	if json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&health) != nil {
 		return nil
 	}
@@ -116,13 +116,13 @@ type workerRow struct {
 		Lagging   bool    `json:"lagging"`
 		LagFor    float64 `json:"lag_seconds"`
 	} `json:"feed"`
-	// Behind are the workers behind a router process, or BehindError says why they are not known.
+	// Behind are the workers behind a router process; BehindError says why they are not known.
 	Behind      []workerRow `json:"behind"`
 	BehindError string      `json:"behind_error"`
 }
 
-// feed tells the health of a worker's event feed in a few words.
-func (r *workerRow) feed() string {
+// describeFeed describes the health of a worker's event feed.
+func (r *workerRow) describeFeed() string {
 	s := r.Feed.State
 	if r.Feed.Guessed {
 		s += " (guessed)"
@@ -139,8 +139,8 @@ func (r *workerRow) feed() string {
 	if r.Feed.Orphans > 0 {
 		s += fmt.Sprintf(", %d orphans", r.Feed.Orphans)
 	}
-	for _, w := range r.Warnings { // the feed from the worker can be in order, and that of its engine not
-		if !r.Feed.Guessed && w.OfEvents() {
+	for _, w := range r.Warnings { // the worker's feed can be healthy while its engine's is not
+		if !r.Feed.Guessed && w.ConcernsEvents() {
 			s += ", " + printable(w.Code)
 		}
 	}
@@ -150,9 +150,8 @@ func (r *workerRow) feed() string {
 	return s
 }
 
-// reported tells what the worker last said of itself: sequences running and
-// waiting, blocks in use and in all.
-func (r *workerRow) reported() (running, waiting, used, total string) {
+// reportedLoad returns the worker's last report: running and waiting sequences, used and total blocks.
+func (r *workerRow) reportedLoad() (running, waiting, used, total string) {
 	l := r.Load.Reported
 	if l == nil {
 		return "?", "?", "?", "?"
@@ -160,7 +159,7 @@ func (r *workerRow) reported() (running, waiting, used, total string) {
 	return strconv.Itoa(l.Running), strconv.Itoa(l.Waiting), strconv.Itoa(l.UsedBlocks), strconv.Itoa(l.TotalBlocks)
 }
 
-// printWorkers writes the table of workers, of which engines names some.
+// printWorkers writes the table of workers. engines names some of their engines.
 func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	var table struct {
 		Rows []workerRow `json:"rows"`
@@ -174,7 +173,7 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "WORKER\tNAME\tADDRESS\tPID\tRANK\tROLE\tMODEL\tENGINE\tSTATE\tREQUESTS\tRUNNING\tWAITING\tUSED\tCACHED\tBLOCKS\tFEED")
-	printRows(tw, table.Rows, engines, "")
+	printWorkerRows(tw, table.Rows, engines, "")
 	if err := tw.Flush(); err != nil {
 		return err
 	}
@@ -182,20 +181,20 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	return nil
 }
 
-// printRows writes one line per row, followed by one indented line per worker behind it.
-func printRows(w io.Writer, rows []workerRow, engines map[uint64]string, indent string) {
+// printWorkerRows writes one line per row, followed by one indented line per worker behind it.
+func printWorkerRows(w io.Writer, rows []workerRow, engines map[uint64]string, indent string) {
 	for i := range rows {
 		r := &rows[i]
-		running, waiting, used, total := r.reported()
+		running, waiting, used, total := r.reportedLoad()
 		fmt.Fprintf(w, "%s%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", indent, r.WorkerID,
 			cmp.Or(printable(r.Name), r.Host), cmp.Or(printable(r.Addr), "-"), r.PID, r.DPRank, r.Role, r.Model,
-			cmp.Or(printable(engines[r.WorkerID]), r.Engine), r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, r.feed())
-		printRows(w, r.Behind, nil, indent+"  ")
+			cmp.Or(printable(engines[r.WorkerID]), r.Engine), r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, r.describeFeed())
+		printWorkerRows(w, r.Behind, nil, indent+"  ")
 	}
 }
 
-// printProblems writes what is wrong with workers and those behind them, through being by which
-// routers the worker is known.
+// printProblems writes the problems of workers and of those behind them. through names the routers on the
+// way.
 func printProblems(w io.Writer, rows []workerRow, through string) {
 	for i := range rows {
 		r := &rows[i]

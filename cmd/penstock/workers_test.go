@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestWorkersTellOfFeeds: the table says in a few words what is wrong with a feed and what
-// became of its losses.
+// TestWorkersTellOfFeeds: the table describes problems of a feed and how its losses were repaired.
 func TestWorkersTellOfFeeds(t *testing.T) {
 	for feed, want := range map[string]string{
 		`{"state":"none"}`:                              "none",
@@ -30,7 +29,7 @@ func TestWorkersTellOfFeeds(t *testing.T) {
 	}
 }
 
-// TestWorkersWarn: what is wrong with an engine stands below the table, with what to do.
+// TestWorkersWarn: warnings about engines are below the table, with their remedies.
 func TestWorkersWarn(t *testing.T) {
 	var out bytes.Buffer
 	if err := printWorkers(&out, []byte(`{"rows":[{"worker_id":7,"engine":"vllm","warnings":[{"code":"no_kv_events","detail":"none come","remedy":"give\u001b events="}]}]}`), nil); err != nil {
@@ -41,8 +40,8 @@ func TestWorkersWarn(t *testing.T) {
 	}
 }
 
-// TestWorkersNameEngines: which engine of another program a worker stands for is told by its
-// URL, also while none answers; a feed whose engine is silent is not simply live.
+// TestWorkersNameEngines: a worker's remote engine is named by its URL, even while it does not answer; a feed
+// whose engine is silent is not simply live.
 func TestWorkersNameEngines(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/health" {
@@ -55,7 +54,7 @@ func TestWorkersNameEngines(t *testing.T) {
 	}))
 	defer server.Close()
 	var b bytes.Buffer
-	code := run([]string{"workers", "--server", server.URL}, &b, io.Discard)
+	code := runCommandLine([]string{"workers", "--server", server.URL}, &b, io.Discard)
 	out := b.String()
 	for _, want := range []string{"  vllm=http://a:8000  ", "  live, event 4, no_kv_events\n", "  sglang=http://b:30000#1  ", "  tiny  "} {
 		if code != 0 || !strings.Contains(out, want) {
@@ -64,8 +63,8 @@ func TestWorkersNameEngines(t *testing.T) {
 	}
 }
 
-// TestWorkersBehindRouters: a router process is shown as one, the workers behind it below it, each
-// with its name and its address, and what is wrong with them says through which router it is known.
+// TestWorkersBehindRouters: the workers behind a router process are shown below it, each with its name and
+// address, and their problems name the router.
 func TestWorkersBehindRouters(t *testing.T) {
 	var b bytes.Buffer
 	err := printWorkers(&b, []byte(`{"rows":[
@@ -83,7 +82,7 @@ func TestWorkersBehindRouters(t *testing.T) {
 	}
 }
 
-// TestServerWithV1: a server may be named as the clients of the OpenAI API name it.
+// TestServerWithV1: a server may be given with /v1, as clients of the OpenAI API write it.
 func TestServerWithV1(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/v1/router/workers" && r.URL.Path != "/health" {
@@ -94,7 +93,7 @@ func TestServerWithV1(t *testing.T) {
 	defer server.Close()
 	for _, end := range []string{"", "/", "/v1", "/v1/"} {
 		var out, errs bytes.Buffer
-		if code := run([]string{"workers", "--server", server.URL + end}, &out, &errs); code != 0 {
+		if code := runCommandLine([]string{"workers", "--server", server.URL + end}, &out, &errs); code != 0 {
 			t.Errorf("%q: exit code %d, %s", end, code, &errs)
 		}
 	}

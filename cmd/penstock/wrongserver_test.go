@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// TestRefusedCertificate: a command that does not accept the certificate of a server says whether
-// its authority or its host is the reason, and what mends it.
+// TestRefusedCertificate: if a command refuses a server's certificate, it says whether the authority or the
+// host name is the reason, and the remedy.
 func TestRefusedCertificate(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -44,7 +44,7 @@ func TestRefusedCertificate(t *testing.T) {
 			{elsewhere, "name a host that it is for with " + flag, []string{"--ca", ca}},
 		} {
 			var out, errs bytes.Buffer
-			code := run(append(append(slices.Clone(command), tt.url), tt.more...), &out, &errs)
+			code := runCommandLine(append(append(slices.Clone(command), tt.url), tt.more...), &out, &errs)
 			said := out.String() + errs.String()
 			if code != exitFailed || !strings.Contains(said, "the certificate of "+tt.url) || !strings.Contains(said, tt.remedy) {
 				t.Errorf("%s %s: exit code %d, %s; want %q", command, tt.url, code, said, tt.remedy)
@@ -53,8 +53,8 @@ func TestRefusedCertificate(t *testing.T) {
 	}
 }
 
-// TestWrongServer: a command that is told another HTTP server, or the wrong scheme, says so
-// and what to name instead.
+// TestWrongServer: if the target is another HTTP server, or the scheme is wrong, the command says so and what
+// to use instead.
 func TestWrongServer(t *testing.T) {
 	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", "nginx/1.22")
@@ -89,7 +89,7 @@ func TestWrongServer(t *testing.T) {
 				continue // with --model, bench asks any server
 			}
 			var out, errs bytes.Buffer
-			code := run(append(append([]string{}, command...), tt.url), &out, &errs)
+			code := runCommandLine(append(append([]string{}, command...), tt.url), &out, &errs)
 			said := out.String() + errs.String()
 			if code != exitFailed || !strings.Contains(said, tt.url+tt.what) || !strings.Contains(said, tt.remedy+command[len(command)-1]) {
 				t.Errorf("%s, %s: exit code %d, %s; want %q and %q", tt.name, command, code, said, tt.url+tt.what, tt.remedy)

@@ -1,17 +1,16 @@
-// Package exact has the exponential function and its inverse with results that are
-// equal on all processors, for decisions and draws that must be the same everywhere.
+// Package exact has the exponential function and its inverse with results which are equal on all processors,
+// for decisions and random draws which must be the same everywhere.
 //
-// Those of package math are not: some of their versions are written in assembly, and a
-// processor that multiplies and adds in one step rounds once where another rounds
-// twice. These consist of single operations of IEEE 754, and every product that is added to
-// something is converted, which forbids the compiler to fuse it. They are within 2 units
-// in the last place; near its zero at 1 Ln is within 2^-52.
+// The functions of package math are not: some are written in assembly, and a processor with fused
+// multiply-add rounds once where another rounds twice. These use only single IEEE 754 operations, and convert
+// every product before adding it, which forbids the compiler to fuse them. They are within 2 units in the
+// last place; near its zero at 1 Ln is within 2^-52.
 package exact
 
 import "math"
 
-// ln 2 in two parts: the upper 32 bits, so that its product with a whole number of at
-// most 11 bits is exact, and the rest.
+// ln 2 in two parts: the upper 32 bits, so that its product with an integer of at most 11 bits is exact, and
+// the rest.
 const (
 	ln2High = 6.93147180369123816490e-01
 	ln2Low  = 1.90821492927058770002e-10
@@ -45,7 +44,7 @@ func Exp(x float64) float64 {
 	p = 1.0/2 + float64(r*p)
 	p = 1 + float64(r*p)
 	p = 1 + float64(r*p)
-	if n < -1000 || n > 1000 { // the power of two alone may be none, the product may
+	if n < -1000 || n > 1000 { // the power of two alone may overflow or underflow, the product may not
 		return math.Ldexp(p, int(n))
 	}
 	return p * math.Float64frombits(uint64(1023+int(n))<<52)
@@ -62,7 +61,7 @@ func Ln(x float64) float64 {
 	}
 	s := (m - 1) / (m + 1)
 	square := float64(s * s)
-	// s + s³/3 + s⁵/5 + … + s²³/23, from its small end.
+	// s + s³/3 + s⁵/5 + … + s²³/23, starting with the smallest term.
 	sum := 0.0
 	for k := 23; k >= 3; k -= 2 {
 		sum = float64((sum + 1/float64(k)) * square)

@@ -14,7 +14,7 @@ func ulps(a, b float64) float64 {
 	return math.Abs(a-b) / (math.Nextafter(math.Abs(b), math.Inf(1)) - math.Abs(b))
 }
 
-// TestAgainstMath allows 3 units: those of package math may be off by 1 themselves.
+// TestAgainstMath allows 3 units: the functions of package math may be off by 1 themselves.
 func TestAgainstMath(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 200_000 {

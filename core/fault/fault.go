@@ -1,5 +1,5 @@
-// Package fault is the closed vocabulary of errors: a code decides what a client
-// sees and whether another worker may be tried, and one table says how.
+// Package fault is the closed set of error codes: a code decides what a client sees and whether another
+// worker may be tried, according to one table.
 package fault
 
 import (
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Code classifies an error. The numbers travel between versions: append only.
+// Code classifies an error. The numbers are part of the wire format: append only.
 type Code uint8
 
-// The codes. The zero value is not an error code of ours; it reads as Internal.
+// The codes. The zero value reads as Internal.
 const (
 	Internal      Code = iota // a defect or an unclassified failure
 	Invalid                   // the request can never succeed as it is
@@ -20,23 +20,23 @@ const (
 	Limited                   // the key is over its limit
 	Overloaded                // every queue that could take the request is full
 	Unavailable               // no worker can serve it now
-	Conflict                  // it contradicts what is already there
+	Conflict                  // it contradicts existing state
 	Canceled                  // the client went away
 	Deadline                  // time ran out
 	Unauthorized              // credentials are missing or wrong
-	Unimplemented             // known, and not offered by this server
-	Draining                  // the worker is leaving as planned: another goes on
-	Forbidden                 // the credentials are good, and not for this
-	Ineligible                // workers serve it, and the request itself rules out every one of them
+	Unimplemented             // known, but not offered by this server
+	Draining                  // the worker is shutting down as planned: another one continues
+	Forbidden                 // the credentials are valid, but do not allow this
+	Ineligible                // workers serve it, but the request itself rules out every one of them
 	EngineError               // a working engine failed on the request and says why: one other may be tried
 )
 
-// Class is what a Code means to those outside.
+// Class is what a Code means to clients.
 type Class struct {
 	Name      string // stable, for logs, metrics and the OpenAI "code" field
 	Status    int    // HTTP status
 	Type      string // OpenAI "type" field
-	Retryable bool   // another attempt, possibly elsewhere, may succeed: clients are told so
+	Retryable bool   // another attempt, possibly elsewhere, may succeed; clients are told so
 }
 
 var classes = [...]Class{
@@ -69,12 +69,12 @@ func (c Code) Class() Class {
 // String returns the code's stable name.
 func (c Code) String() string { return c.Class().Name }
 
-// Error is an error with a code. Message is what a client may read: it names
-// what is wrong and what to do, and never contains a prompt, a token or a secret.
+// Error is an error with a code. Message is for the client: it says what is wrong and what to do, and never
+// contains a prompt, a token or a secret.
 type Error struct {
 	Code    Code
 	Message string
-	// Param is the field of the request that is wrong, as a JSON path; "" if none.
+	// Param is the invalid field of the request, as a JSON path; "" if none.
 	Param string
 	// RetryAfter is how long a client should wait; 0 if unknown.
 	RetryAfter time.Duration
@@ -89,8 +89,8 @@ func New(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: err.Error(), Err: errors.Unwrap(err)}
 }
 
-// Param returns an Invalid error about one field of a request.
-func Param(param, format string, args ...any) *Error {
+// InvalidParam returns an Invalid error about one field of a request.
+func InvalidParam(param, format string, args ...any) *Error {
 	e := New(Invalid, format, args...)
 	e.Param = param
 	return e
@@ -102,9 +102,9 @@ func (e *Error) Error() string { return e.Message }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Of returns the code of the first *Error in err's chain; Internal if there is
-// none. Contexts' errors are classified by the shell that owns the context.
-func Of(err error) Code {
+// CodeOf returns the code of the first *Error in err's chain; Internal if there is none. The code which owns
+// a context classifies its errors.
+func CodeOf(err error) Code {
 	var e *Error
 	if errors.As(err, &e) {
 		return e.Code

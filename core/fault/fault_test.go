@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// all are the codes; EngineError is the last.
+// all returns the codes; EngineError is the last one.
 func all() (codes []Code) {
 	for c := Internal; c <= EngineError; c++ {
 		codes = append(codes, c)
@@ -33,7 +33,7 @@ func TestEveryCodeHasARow(t *testing.T) {
 		if c.String() != row.Name {
 			t.Errorf("code %d prints as %q, is called %q", c, c, row.Name)
 		}
-		// Whoever may try again is told so by the status too.
+		// The status also tells whether a client may try again.
 		if retry := map[int]bool{429: true, 503: true, 504: true}[row.Status]; retry != row.Retryable {
 			t.Errorf("%v: status %d, retryable %v", c, row.Status, row.Retryable)
 		}
@@ -43,7 +43,7 @@ func TestEveryCodeHasARow(t *testing.T) {
 	}
 }
 
-// TestNumbers: codes travel between versions, so none ever changes its number.
+// TestNumbers: codes are part of the wire format, so none ever changes its number.
 func TestNumbers(t *testing.T) {
 	for i, name := range []string{
 		"internal_error", "invalid_request", "not_found", "request_too_large", "rate_limit_exceeded", "overloaded",
@@ -68,25 +68,25 @@ func TestErrorThroughWrapping(t *testing.T) {
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error("the cause is lost")
 	}
-	if got := Of(err); got != Unavailable {
+	if got := CodeOf(err); got != Unavailable {
 		t.Errorf("the code is %v, want %v", got, Unavailable)
 	}
 	if got, want := inner.Error(), "worker 7 is gone: unexpected EOF"; got != want {
 		t.Errorf("the message is %q, want %q", got, want)
 	}
-	if joined := errors.Join(io.EOF, err); Of(joined) != Unavailable {
-		t.Errorf("the code is %v in joined errors, want %v", Of(joined), Unavailable)
+	if joined := errors.Join(io.EOF, err); CodeOf(joined) != Unavailable {
+		t.Errorf("the code is %v in joined errors, want %v", CodeOf(joined), Unavailable)
 	}
-	if got := Of(io.EOF); got != Internal {
+	if got := CodeOf(io.EOF); got != Internal {
 		t.Errorf("an error of others has code %v, want %v", got, Internal)
 	}
-	if got := Of(nil); got != Internal {
+	if got := CodeOf(nil); got != Internal {
 		t.Errorf("no error has code %v, want %v", got, Internal)
 	}
 }
 
 func TestParam(t *testing.T) {
-	e := Param("messages[2].content", "has %d parts: send one", 0)
+	e := InvalidParam("messages[2].content", "has %d parts: send one", 0)
 	if e.Code != Invalid || e.Param != "messages[2].content" || e.Message != "has 0 parts: send one" || e.Err != nil {
 		t.Errorf("Param gives %+v", e)
 	}

@@ -11,8 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// naive keeps the rules in their plainest form: a list of workers that is searched
-// from end to end.
+// naive implements the rules in the plainest form: a list of workers which is searched from end to end.
 type naive struct {
 	cfg   Config
 	list  []*plain
@@ -24,7 +23,7 @@ type plain struct {
 	status Status
 	heard  kv.Mono
 	due    kv.Mono
-	out    uint64 // ping
+	out    uint64 // number of the outstanding ping
 	fails  int    // how often the wait was doubled
 	ended  kv.Mono
 	tried  bool // there was a quarantine
@@ -45,18 +44,18 @@ func (n *naive) idle(p *plain) time.Duration {
 	if p.Confirmed {
 		every = n.cfg.IdleAfter
 	}
-	return every*11/10 + spread(p.ID, later, every/5)
+	return every*11/10 + spreadDelay(p.ID, spreadLater, every/5)
 }
 
 func (n *naive) retry(p *plain) time.Duration {
 	if p.fails == 0 {
 		return 0
 	}
-	d := n.cfg.RetryLeast
+	d := n.cfg.MinRetry
 	for range p.fails - 1 {
-		d = min(2*d, n.cfg.RetryMost)
+		d = min(2*d, n.cfg.MaxRetry)
 	}
-	return d - spread(p.ID, retried, d/4)
+	return d - spreadDelay(p.ID, spreadRetry, d/4)
 }
 
 func (n *naive) set(now kv.Mono, set []Worker) {
@@ -65,7 +64,7 @@ func (n *naive) set(now kv.Mono, set []Worker) {
 		if slices.ContainsFunc(set, func(o Worker) bool { return o.ID == w.ID && o.Epoch > w.Epoch }) {
 			continue
 		}
-		soon := now.Add(spread(w.ID, first, n.cfg.DoubtEvery))
+		soon := now.Add(spreadDelay(w.ID, spreadFirst, n.cfg.DoubtEvery))
 		p := n.find(w.ID)
 		if p == nil || p.Epoch != w.Epoch {
 			p = &plain{Worker: w, heard: now, due: soon}
@@ -87,7 +86,7 @@ func (n *naive) set(now kv.Mono, set []Worker) {
 func (n *naive) quarantine(now kv.Mono, p *plain, why Cause) {
 	p.status = Status{true, now, why}
 	p.out = 0
-	if p.tried && now.Sub(p.ended) < n.cfg.Steady {
+	if p.tried && now.Sub(p.ended) < n.cfg.SteadyAfter {
 		p.fails++
 	} else {
 		p.fails = 0
@@ -140,7 +139,7 @@ func (n *naive) take(now kv.Mono, limit int) []Ping {
 	return out
 }
 
-// agrees feeds random inputs in random order to a machine and to its twin.
+// agrees feeds random inputs in random order to a monitor and its twin.
 func agrees(t *rapid.T) {
 	m, err := New(Config{})
 	if err != nil {
@@ -162,16 +161,16 @@ func agrees(t *rapid.T) {
 		p := sent[rapid.IntRange(0, len(sent)-1).Draw(t, "ping")]
 		var got bool
 		e := epoch.Draw(t, "epoch")
-		before, _ := m.Status(p.ID)
+		before, _ := m.StatusOf(p.ID)
 		if answered {
-			got = m.Answered(now, p, e)
+			got = m.RecordAnswer(now, p, e)
 		} else {
-			got = m.Missed(now, p)
+			got = m.RecordMissed(now, p)
 		}
 		if want := n.pinged(now, p, e, answered); got != want {
 			t.Fatalf("ping %+v: changed %t, want %t", p, got, want)
 		}
-		after, _ := m.Status(p.ID)
+		after, _ := m.StatusOf(p.ID)
 		if before.Quarantined && !after.Quarantined && (!answered || e < p.Epoch) {
 			t.Fatalf("worker %d came back without an answer of its life", p.ID)
 		}
@@ -186,7 +185,7 @@ func agrees(t *rapid.T) {
 			}
 			next, any := kv.Mono(0), false
 			for _, p := range n.list {
-				if got, ok := m.Status(p.ID); !ok || got != p.status {
+				if got, ok := m.StatusOf(p.ID); !ok || got != p.status {
 					t.Fatalf("worker %d: %+v, want %+v", p.ID, got, p.status)
 				}
 				if p.out == 0 && (!any || p.due < next) {
@@ -202,12 +201,12 @@ func agrees(t *rapid.T) {
 		},
 		"set": func(t *rapid.T) {
 			set := rapid.SliceOfNDistinct(worker, 0, 8, distinct).Draw(t, "set")
-			m.Set(now, set)
+			m.SetWorkers(now, set)
 			n.set(now, set)
 		},
 		"heard": func(t *rapid.T) {
 			w := worker.Draw(t, "worker")
-			m.Heard(now, w.ID, w.Epoch)
+			m.RecordHeard(now, w.ID, w.Epoch)
 			if p := n.find(w.ID); p != nil && p.Epoch == w.Epoch {
 				p.heard = now
 				if p.Confirmed && p.known && p.out == 0 && !p.status.Quarantined {
@@ -217,14 +216,14 @@ func agrees(t *rapid.T) {
 		},
 		"expect": func(t *rapid.T) {
 			w := id.Draw(t, "worker")
-			m.Expect(now, w)
+			m.ExpectReports(now, w)
 			if p := n.find(w); p != nil && p.out == 0 && !p.status.Quarantined && now.Sub(p.heard) >= n.cfg.BusyAfter && p.due > now {
 				p.due = now
 			}
 		},
 		"failed": func(t *rapid.T) {
 			w := worker.Draw(t, "worker")
-			got := m.Failed(now, w.ID, w.Epoch)
+			got := m.RecordFailedCall(now, w.ID, w.Epoch)
 			p := n.find(w.ID)
 			want := p != nil && p.Epoch == w.Epoch && !p.status.Quarantined
 			if want {
@@ -233,14 +232,14 @@ func agrees(t *rapid.T) {
 			if got != want {
 				t.Fatalf("failed %+v: %t, want %t", w, got, want)
 			}
-			// Whatever came before: after a failure there is a quarantine, at once.
-			if st, ok := m.Status(w.ID); p != nil && p.Epoch == w.Epoch && (!ok || !st.Quarantined) {
+			// In any state: after a failure there is a quarantine, at once.
+			if st, ok := m.StatusOf(w.ID); p != nil && p.Epoch == w.Epoch && (!ok || !st.Quarantined) {
 				t.Fatalf("worker %d is trusted after a failure", w.ID)
 			}
 		},
 		"due": func(t *rapid.T) {
 			limit := rapid.IntRange(0, 4).Draw(t, "limit")
-			got, want := m.Due(now, nil, limit), n.take(now, limit)
+			got, want := m.DuePings(now, nil, limit), n.take(now, limit)
 			if !slices.Equal(got, want) {
 				t.Fatalf("pings %+v, want %+v", got, want)
 			}
@@ -255,8 +254,8 @@ func TestMachineAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees) }
 
 func FuzzMachine(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees)) }
 
-// TestThousandsIdle: the pings to workers that nobody hears of are spread over
-// time, and those to workers that report are not sent at all.
+// TestThousandsIdle: the pings to silent workers are spread over time, and workers which report get no pings
+// at all.
 func TestThousandsIdle(t *testing.T) {
 	const workers = 5000
 	m, err := New(Config{})
@@ -267,19 +266,19 @@ func TestThousandsIdle(t *testing.T) {
 	for i := range set {
 		set[i] = Worker{ID: kv.WorkerID(i + 1), Epoch: 1, Confirmed: true}
 	}
-	m.Set(0, set)
+	m.SetWorkers(0, set)
 	const step = 10 * time.Millisecond
 	run := func(from kv.Mono, span time.Duration, reports bool) (all, most int) {
 		for now := from; now < from.Add(span); now = now.Add(step) {
 			if at := now.Sub(from); reports && at%(5*time.Second) == 0 {
 				for _, w := range set {
-					m.Heard(now, w.ID, 1)
+					m.RecordHeard(now, w.ID, 1)
 				}
 			}
-			pings := m.Due(now, nil, workers)
+			pings := m.DuePings(now, nil, workers)
 			all, most = all+len(pings), max(most, len(pings))
 			for _, p := range pings {
-				m.Answered(now, p, 1)
+				m.RecordAnswer(now, p, 1)
 			}
 		}
 		return all, most
@@ -294,7 +293,7 @@ func TestThousandsIdle(t *testing.T) {
 	for i := range set {
 		set[i].Confirmed = false
 	}
-	m.Set(kv.Mono(2*time.Minute), set)
+	m.SetWorkers(kv.Mono(2*time.Minute), set)
 	all, most = run(kv.Mono(2*time.Minute), 10*time.Second, true)
 	if all < 7*workers || all > 11*workers || most > workers/25 {
 		t.Errorf("in doubt: %d pings in 10 s, at most %d at once", all, most)
@@ -306,15 +305,15 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Set(0, []Worker{{ID: 1, Epoch: 1, Confirmed: true}, {ID: 2, Epoch: 1}})
+	m.SetWorkers(0, []Worker{{ID: 1, Epoch: 1, Confirmed: true}, {ID: 2, Epoch: 1}})
 	var now kv.Mono
 	pings := make([]Ping, 0, 2)
 	if n := testing.AllocsPerRun(100, func() {
 		now = now.Add(time.Second)
-		m.Heard(now, 1, 1)
-		m.Failed(now, 2, 1)
-		for _, p := range m.Due(now.Add(time.Minute), pings, 2) {
-			m.Answered(now, p, 1)
+		m.RecordHeard(now, 1, 1)
+		m.RecordFailedCall(now, 2, 1)
+		for _, p := range m.DuePings(now.Add(time.Minute), pings, 2) {
+			m.RecordAnswer(now, p, 1)
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -322,7 +321,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 }
 
 func TestConfigRefused(t *testing.T) {
-	for _, c := range []Config{{IdleAfter: -1}, {RetryLeast: time.Minute}, {Steady: -1}} {
+	for _, c := range []Config{{IdleAfter: -1}, {MinRetry: time.Minute}, {SteadyAfter: -1}} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%+v is accepted", c)
 		}

@@ -12,8 +12,7 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs the golden scripts. Time starts at 0 and stands still but for
-// "advance". Commands:
+// TestScripts runs the golden scripts. Time starts at 0 and passes only with "advance" and "run". Commands:
 //
 //	set                        lines: ID EPOCH [doubt]
 //	heard id=N epoch=N
@@ -45,7 +44,7 @@ func TestScripts(t *testing.T) {
 }
 
 type script struct {
-	m     *Machine
+	m     *Monitor
 	now   kv.Mono
 	known []kv.WorkerID
 	pings map[uint64]Ping
@@ -60,24 +59,24 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "set":
 		s.set(t, d)
 	case "heard":
-		s.m.Heard(s.now, kv.WorkerID(id), epoch)
+		s.m.RecordHeard(s.now, kv.WorkerID(id), epoch)
 	case "expect":
-		s.m.Expect(s.now, kv.WorkerID(id))
+		s.m.ExpectReports(s.now, kv.WorkerID(id))
 	case "failed":
-		return said("quarantine begins", s.m.Failed(s.now, kv.WorkerID(id), epoch))
+		return said("quarantine begins", s.m.RecordFailedCall(s.now, kv.WorkerID(id), epoch))
 	case "due":
 		limit := 100
 		d.MaybeScanArgs(t, "limit", &limit)
 		var out strings.Builder
-		for _, p := range s.m.Due(s.now, nil, limit) {
+		for _, p := range s.m.DuePings(s.now, nil, limit) {
 			s.pings[p.Number] = p
 			fmt.Fprintf(&out, "ping %d to worker %d of epoch %d\n", p.Number, p.ID, p.Epoch)
 		}
 		return out.String()
 	case "answered":
-		return said("quarantine ends", s.m.Answered(s.now, s.pings[number], epoch))
+		return said("quarantine ends", s.m.RecordAnswer(s.now, s.pings[number], epoch))
 	case "missed":
-		return said("quarantine begins", s.m.Missed(s.now, s.pings[number]))
+		return said("quarantine begins", s.m.RecordMissed(s.now, s.pings[number]))
 	case "advance":
 		s.now = s.now.Add(duration(t, d, "by"))
 	case "run":
@@ -120,17 +119,17 @@ func (s *script) set(t *testing.T, d *datadriven.TestData) {
 		}
 	}
 	slices.Sort(s.known)
-	s.m.Set(s.now, set)
+	s.m.SetWorkers(s.now, set)
 }
 
-// answer is the end of a ping that is out.
+// answer is the end of an outstanding ping.
 type answer struct {
 	at   kv.Mono
 	ping Ping
 	dead bool
 }
 
-// live lets time pass over workers of which some answer.
+// live lets time pass over workers, some of which answer.
 func (s *script) live(t *testing.T, d *datadriven.TestData) string {
 	var dead []string
 	for _, a := range d.CmdArgs {
@@ -150,9 +149,9 @@ func (s *script) live(t *testing.T, d *datadriven.TestData) string {
 			}
 			answers, s.now = answers[1:], a.at
 			if a.dead {
-				s.m.Missed(s.now, a.ping)
+				s.m.RecordMissed(s.now, a.ping)
 			} else {
-				s.m.Answered(s.now, a.ping, a.ping.Epoch)
+				s.m.RecordAnswer(s.now, a.ping, a.ping.Epoch)
 			}
 			continue
 		}
@@ -160,7 +159,7 @@ func (s *script) live(t *testing.T, d *datadriven.TestData) string {
 			break
 		}
 		s.now = max(s.now, next)
-		for _, p := range s.m.Due(s.now, nil, 100) {
+		for _, p := range s.m.DuePings(s.now, nil, 100) {
 			a := answer{s.now.Add(10 * time.Millisecond), p, slices.Contains(dead, fmt.Sprint(p.ID))}
 			if a.dead {
 				a.at = s.now.Add(time.Second)
@@ -179,7 +178,7 @@ func at(m kv.Mono) time.Duration { return time.Duration(m).Round(time.Millisecon
 func (s *script) state() string {
 	out := fmt.Sprintf("at %v", at(s.now))
 	for _, id := range s.known {
-		st, ok := s.m.Status(id)
+		st, ok := s.m.StatusOf(id)
 		switch {
 		case !ok:
 			continue

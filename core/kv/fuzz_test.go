@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzChain: whatever the tokens, the media and the cut, the chain of a prefix is
-// the prefix of the chain, as long as no media begin in what is cut off.
+// FuzzChain: for any tokens, media and cut, the chain of a prefix is the prefix of the chain, if no media
+// start in the part which is cut off.
 func FuzzChain(f *testing.F) {
 	f.Add([]byte("0123456789abcdef0123456789abcdef"), 4, 5, uint64(42), 1, 3, uint64(7), -3, 99)
 	f.Add([]byte{}, 2, 0, uint64(0), 0, 0, uint64(0), -1<<63, 1<<63-1)
@@ -22,8 +22,8 @@ func FuzzChain(f *testing.F) {
 			tokens[i] = Token(binary.LittleEndian.Uint32(raw[4*i:]))
 		}
 		media := []Media{{Hash: h1, Start: s1, End: e1}, {Hash: h2, Start: s2, End: e2}}
-		chain := h.Chain(nil, tokens, media)
-		blocks := h.Blocks(nil, tokens, media)
+		chain := h.AppendSeqHashes(nil, tokens, media)
+		blocks := h.AppendBlockHashes(nil, tokens, media)
 		if len(chain) != len(tokens)/size || len(blocks) != len(chain) {
 			t.Fatalf("%d tokens in blocks of %d give %d and %d hashes", len(tokens), size, len(blocks), len(chain))
 		}
@@ -32,24 +32,24 @@ func FuzzChain(f *testing.F) {
 		}
 		var parent SeqHash
 		for i, b := range blocks {
-			if parent = Extend(parent, uint32(i), b); parent != chain[i] {
+			if parent = ExtendSeq(parent, uint32(i), b); parent != chain[i] {
 				t.Fatalf("block %d: incremental %x, chain %x", i, parent, chain[i])
 			}
 		}
 		if cut < 0 || cut > len(tokens) {
 			return
 		}
-		if prefix := h.Chain(nil, tokens[:cut], media); !slices.Equal(prefix, chain[:len(prefix)]) {
+		if prefix := h.AppendSeqHashes(nil, tokens[:cut], media); !slices.Equal(prefix, chain[:len(prefix)]) {
 			t.Fatalf("the first %d tokens give %x, all give %x", cut, prefix, chain)
 		}
 		slices.Reverse(media)
-		if !slices.Equal(h.Blocks(nil, tokens, media), blocks) {
+		if !slices.Equal(h.AppendBlockHashes(nil, tokens, media), blocks) {
 			t.Fatal("the order of media matters")
 		}
 	})
 }
 
-// FuzzMediaHash: any text has a hash but the empty one.
+// FuzzMediaHash: any text except the empty one has a hash.
 func FuzzMediaHash(f *testing.F) {
 	f.Add("")
 	f.Add("my-image-42")

@@ -10,9 +10,9 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// The vectors of this file are also in docs/format/hash.md. They were computed with
-// the reference implementation and must never change: workers of different
-// versions, and other routers, name blocks by them.
+// The vectors in this file are also in docs/format/hash.md. They were computed with the reference
+// implementation and must never change: workers of different versions, and other routers, identify blocks by
+// them.
 
 func TestGoldenKnownVector(t *testing.T) {
 	if got := xxh3.HashSeed([]byte("test data"), Seed); got != 13226331709069118873 {
@@ -53,10 +53,10 @@ func TestGoldenBlocks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := hasher(t, 4, c.salt)
-			if got := h.Blocks(nil, c.tokens, c.media); !slices.Equal(got, c.blocks) {
+			if got := h.AppendBlockHashes(nil, c.tokens, c.media); !slices.Equal(got, c.blocks) {
 				t.Errorf("blocks are %d, want %d", got, c.blocks)
 			}
-			if got := h.Chain(nil, c.tokens, c.media); !slices.Equal(got, c.chain) {
+			if got := h.AppendSeqHashes(nil, c.tokens, c.media); !slices.Equal(got, c.chain) {
 				t.Errorf("chain is %d, want %d", got, c.chain)
 			}
 		})
@@ -136,10 +136,10 @@ func TestGoldenMedia(t *testing.T) {
 			blocks = append(blocks, BlockHash(hex(t, r.Blocks[i])))
 			chain = append(chain, SeqHash(hex(t, r.Chain[i])))
 		}
-		if got := h.Blocks(nil, r.Tokens, nil)[:len(blocks)]; !slices.Equal(got, blocks) {
+		if got := h.AppendBlockHashes(nil, r.Tokens, nil)[:len(blocks)]; !slices.Equal(got, blocks) {
 			t.Errorf("blocks of %v are %x, want %x", r.Tokens, got, blocks)
 		}
-		if got := h.Chain(nil, r.Tokens, nil)[:len(chain)]; !slices.Equal(got, chain) {
+		if got := h.AppendSeqHashes(nil, r.Tokens, nil)[:len(chain)]; !slices.Equal(got, chain) {
 			t.Errorf("chain of %v is %x, want %x", r.Tokens, got, chain)
 		}
 	}

@@ -9,20 +9,19 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Seed is the seed of every hash before salts: that of the field's router
-// implementations, so that hashes can be compared with theirs.
+// Seed is the seed of every hash before salts. It is the one which other KV routers use, so that hashes can
+// be compared with theirs.
 const Seed uint64 = 1337
 
-// Salt separates caches that must never share blocks although the tokens are
-// equal. The zero Salt is the plain model.
+// Salt separates caches which must never share blocks even if the tokens are equal. The zero Salt is the
+// plain model.
 type Salt struct {
-	LoRA      string // name of the adapter; "" is the base model
+	LoRA      string // adapter name; "" is the base model
 	Namespace string // cache namespace or client-supplied cache salt; "" is the shared one
 }
 
-// Seed returns the seed of the block hashes under this salt:
-// Seed + XXH3(LoRA, seed 0) + XXH3(Namespace, seed 1), wrapping, where an empty
-// string adds nothing.
+// Seed returns the seed of the block hashes under this salt: Seed + XXH3(LoRA, seed 0) + XXH3(Namespace, seed
+// 1), wrapping; an empty string adds nothing.
 func (s Salt) Seed() uint64 {
 	seed := Seed
 	if s.LoRA != "" {
@@ -37,16 +36,16 @@ func (s Salt) Seed() uint64 {
 // Media is one media object inside a prompt: its content hash and the half-open
 // range of token positions [Start, End) that its placeholders fill.
 //
-// Block hashes take Hash alone. Digest is the object's identity in full width,
-// for those whose mistake would show one picture in place of another (core/paged
-// compares it); it is zero where nobody said it, as in what engines report.
+// Block hashes contain only Hash. Digest is the object's full-width identity, for packages where a collision
+// would show one picture in place of another (core/paged compares it); it is zero where it is unknown, as in
+// what engines report.
 type Media struct {
 	Hash       uint64
 	Start, End int
 	Digest     Digest
 }
 
-// Digest is a SHA-256 over what a media object is; the zero Digest is none.
+// Digest is a SHA-256 over the content of a media object; the zero Digest is none.
 type Digest [32]byte
 
 // Hasher turns tokens into block and sequence hashes for one block size and one
@@ -70,80 +69,78 @@ func NewHasher(blockSize int, salt Salt) (Hasher, error) {
 // BlockSize returns the number of tokens in a block.
 func (h Hasher) BlockSize() int { return h.size }
 
-// Blocks appends to dst the hash of every full block of tokens; a shorter tail
-// has none. The hash of a block is XXH3-64 over its tokens as little-endian u32
-// followed, for each distinct media object that overlaps it, by the object's
-// hash as little-endian u64, ascending. It allocates only if dst must grow or
-// more than a few media objects meet in one block.
-func (h Hasher) Blocks(dst []BlockHash, tokens []Token, media []Media) []BlockHash {
+// AppendBlockHashes appends to dst the hash of every full block of tokens; a shorter tail has none. The hash
+// of a block is XXH3-64 over its tokens as little-endian u32 followed, for each distinct media object which
+// overlaps it, by the object's hash as little-endian u64, ascending. It allocates only if dst must grow or
+// more than a few media objects overlap one block.
+func (h Hasher) AppendBlockHashes(dst []BlockHash, tokens []Token, media []Media) []BlockHash {
 	n := len(tokens) / h.size
 	dst = slices.Grow(dst, n)
 	for i := range n {
 		block := tokens[i*h.size : (i+1)*h.size]
-		dst = append(dst, h.Block(block, i*h.size, media))
+		dst = append(dst, h.HashBlock(block, i*h.size, media))
 	}
 	return dst
 }
 
-// Block returns the hash of one block: tokens are its contents, exactly
-// BlockSize of them, and start is the position in its sequence of the first, by
-// which media find it. It is one element of what Blocks appends.
-func (h Hasher) Block(tokens []Token, start int, media []Media) BlockHash {
+// HashBlock returns the hash of one block: tokens are its content, exactly BlockSize of them, and start is
+// the position of the first in its sequence, which determines the overlapping media. It is one element of
+// what AppendBlockHashes appends.
+func (h Hasher) HashBlock(tokens []Token, start int, media []Media) BlockHash {
 	if len(media) > 0 {
 		var few [8]uint64
-		if hashes := overlapping(few[:0], media, start, start+len(tokens)); len(hashes) > 0 {
+		if hashes := appendOverlapping(few[:0], media, start, start+len(tokens)); len(hashes) > 0 {
 			return h.mediaBlock(tokens, hashes)
 		}
 	}
-	return BlockHash(xxh3.HashSeed(littleEndian(tokens), h.seed))
+	return BlockHash(xxh3.HashSeed(littleEndianBytes(tokens), h.seed))
 }
 
-// Chain appends to dst the SeqHash of every full block of tokens.
-func (h Hasher) Chain(dst []SeqHash, tokens []Token, media []Media) []SeqHash {
+// AppendSeqHashes appends to dst the SeqHash of every full block of tokens.
+func (h Hasher) AppendSeqHashes(dst []SeqHash, tokens []Token, media []Media) []SeqHash {
 	n := len(tokens) / h.size
 	dst = slices.Grow(dst, n)
 	var parent SeqHash
 	for i := range n {
 		block := tokens[i*h.size : (i+1)*h.size]
-		parent = extend(parent, i == 0, h.Block(block, i*h.size, media))
+		parent = extendSeq(parent, i == 0, h.HashBlock(block, i*h.size, media))
 		dst = append(dst, parent)
 	}
 	return dst
 }
 
-// AppendChain appends to dst the SeqHash of each of blocks, which begin a sequence.
+// AppendChain appends to dst the SeqHash of each of blocks, which start a sequence.
 func AppendChain(dst []SeqHash, blocks []BlockHash) []SeqHash {
 	dst = slices.Grow(dst, len(blocks))
 	var parent SeqHash
 	for i, b := range blocks {
-		parent = extend(parent, i == 0, b)
+		parent = extendSeq(parent, i == 0, b)
 		dst = append(dst, parent)
 	}
 	return dst
 }
 
-// mediaBlock hashes block and hashes as one piece. A block of 512 tokens with 32
-// media needs no allocation; the usual ones need no large buffer to be cleared.
+// mediaBlock hashes the concatenation of block and hashes. A block of 512 tokens with 32 media needs no
+// allocation; smaller ones do not need to clear the large buffer.
 func (h Hasher) mediaBlock(block []Token, hashes []uint64) BlockHash {
 	if 4*len(block)+8*len(hashes) <= 320 {
 		var small [320]byte
-		return h.joined(small[:0], block, hashes)
+		return h.hashJoined(small[:0], block, hashes)
 	}
 	var large [4*512 + 8*32]byte
-	return h.joined(large[:0], block, hashes)
+	return h.hashJoined(large[:0], block, hashes)
 }
 
-func (h Hasher) joined(buf []byte, block []Token, hashes []uint64) BlockHash {
-	buf = append(buf, littleEndian(block)...)
+func (h Hasher) hashJoined(buf []byte, block []Token, hashes []uint64) BlockHash {
+	buf = append(buf, littleEndianBytes(block)...)
 	for _, m := range hashes {
 		buf = binary.LittleEndian.AppendUint64(buf, m)
 	}
 	return BlockHash(xxh3.HashSeed(buf, h.seed))
 }
 
-// overlapping appends the distinct hashes of the media that overlap
-// [start, end), ascending.
-func overlapping(dst []uint64, media []Media, start, end int) []uint64 {
+// appendOverlapping appends the distinct hashes of the media which overlap [start, end), ascending.
+func appendOverlapping(dst []uint64, media []Media, start, end int) []uint64 {
 	for _, m := range media {
 		if m.Start < end && m.End > start && m.Start < m.End {
 			dst = append(dst, m.Hash)
@@ -153,15 +150,14 @@ func overlapping(dst []uint64, media []Media, start, end int) []uint64 {
 	return slices.Compact(dst)
 }
 
-// Extend returns the SeqHash of the block after parent: XXH3-64 with the plain
-// seed over parent and block, both little-endian u64. start is the block's index
-// in its sequence; at 0 there is no parent and the answer is the block's own
-// hash, which already carries the salts.
-func Extend(parent SeqHash, start uint32, block BlockHash) SeqHash {
-	return extend(parent, start == 0, block)
+// ExtendSeq returns the SeqHash of the block after parent: XXH3-64 with the plain seed over parent and block,
+// both little-endian u64. start is the block's index in its sequence; at 0 there is no parent and the result
+// is the block's own hash, which already includes the salts.
+func ExtendSeq(parent SeqHash, start uint32, block BlockHash) SeqHash {
+	return extendSeq(parent, start == 0, block)
 }
 
-func extend(parent SeqHash, first bool, block BlockHash) SeqHash {
+func extendSeq(parent SeqHash, first bool, block BlockHash) SeqHash {
 	if first {
 		return SeqHash(block)
 	}
@@ -171,13 +167,12 @@ func extend(parent SeqHash, first bool, block BlockHash) SeqHash {
 	return SeqHash(xxh3.HashSeed(buf[:], Seed))
 }
 
-// littleEndian views tokens as little-endian bytes, without a copy where the
-// machine's own order is that one.
-func littleEndian(tokens []Token) []byte {
+// littleEndianBytes returns tokens as little-endian bytes, without a copy on little-endian machines.
+func littleEndianBytes(tokens []Token) []byte {
 	if len(tokens) == 0 {
 		return nil
 	}
-	if nativeLittle {
+	if isLittleEndian {
 		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
 	}
 	buf := make([]byte, 0, 4*len(tokens))
@@ -187,4 +182,4 @@ func littleEndian(tokens []Token) []byte {
 	return buf
 }
 
-var nativeLittle = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+var isLittleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1

@@ -10,7 +10,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// naiveChain hashes as docs/format/hash.md says it, one byte at a time.
+// naiveChain hashes as docs/format/hash.md specifies, one byte at a time.
 func naiveChain(size int, salt Salt, tokens []Token, media []Media) (blocks []BlockHash, chain []SeqHash) {
 	seed := Seed
 	if salt.LoRA != "" {
@@ -69,18 +69,18 @@ func TestHasherAgreesWithNaive(t *testing.T) {
 		}
 		h := hasher(t, size, salt)
 		blocks, chain := naiveChain(size, salt, tokens, media)
-		if got := h.Blocks(nil, tokens, media); !slices.Equal(got, blocks) {
+		if got := h.AppendBlockHashes(nil, tokens, media); !slices.Equal(got, blocks) {
 			t.Fatalf("seed %d: blocks are %x, want %x", seed, got, blocks)
 		}
-		if got := h.Chain(nil, tokens, media); !slices.Equal(got, chain) {
+		if got := h.AppendSeqHashes(nil, tokens, media); !slices.Equal(got, chain) {
 			t.Fatalf("seed %d: chain is %x, want %x", seed, got, chain)
 		}
-		// Block by block it is the same.
+		// Hashing block by block gives the same.
 		var parent SeqHash
 		for i := range blocks {
 			start := i * size
-			block := h.Block(tokens[start:start+size], start, media)
-			parent = Extend(parent, uint32(i), block)
+			block := h.HashBlock(tokens[start:start+size], start, media)
+			parent = ExtendSeq(parent, uint32(i), block)
 			if block != blocks[i] || parent != chain[i] {
 				t.Fatalf("seed %d: block %d is %x in %x, want %x in %x", seed, i, block, parent, blocks[i], chain[i])
 			}
@@ -91,22 +91,22 @@ func TestHasherAgreesWithNaive(t *testing.T) {
 func TestHasherAppends(t *testing.T) {
 	h := hasher(t, 4, Salt{})
 	tokens := []Token{1, 2, 3, 4, 5, 6, 7, 8}
-	if got := h.Blocks([]BlockHash{7}, tokens, nil); len(got) != 3 || got[0] != 7 {
+	if got := h.AppendBlockHashes([]BlockHash{7}, tokens, nil); len(got) != 3 || got[0] != 7 {
 		t.Errorf("Blocks gives %x, want 7 and two more", got)
 	}
-	if got := h.Chain([]SeqHash{7}, tokens, nil); len(got) != 3 || got[0] != 7 || got[1] != h.Chain(nil, tokens, nil)[0] {
+	if got := h.AppendSeqHashes([]SeqHash{7}, tokens, nil); len(got) != 3 || got[0] != 7 || got[1] != h.AppendSeqHashes(nil, tokens, nil)[0] {
 		t.Errorf("Chain gives %x, want 7 and two more that do not depend on it", got)
 	}
 }
 
-// TestBigEndian: a machine of the other byte order hashes the same.
+// TestBigEndian: a big-endian machine computes the same hashes.
 func TestBigEndian(t *testing.T) {
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 2)), 64)
 	media := []Media{{Hash: 5, Start: 3, End: 9}}
-	want := hasher(t, 16, Salt{}).Chain(nil, tokens, media)
-	defer func(was bool) { nativeLittle = was }(nativeLittle)
-	nativeLittle = false
-	if got := hasher(t, 16, Salt{}).Chain(nil, tokens, media); !slices.Equal(got, want) {
+	want := hasher(t, 16, Salt{}).AppendSeqHashes(nil, tokens, media)
+	defer func(was bool) { isLittleEndian = was }(isLittleEndian)
+	isLittleEndian = false
+	if got := hasher(t, 16, Salt{}).AppendSeqHashes(nil, tokens, media); !slices.Equal(got, want) {
 		t.Errorf("copied token bytes hash to %x, want %x", got, want)
 	}
 }
@@ -124,7 +124,7 @@ func TestSaltsSeparate(t *testing.T) {
 		{LoRA: "a", Namespace: "b"},
 		{LoRA: "b", Namespace: "a"},
 	} {
-		for _, seq := range hasher(t, 4, salt).Chain(nil, tokens, nil) {
+		for _, seq := range hasher(t, 4, salt).AppendSeqHashes(nil, tokens, nil) {
 			if other, ok := seen[seq]; ok {
 				t.Errorf("%+v and %+v share %x", salt, other, seq)
 			}
@@ -136,7 +136,7 @@ func TestSaltsSeparate(t *testing.T) {
 func TestMediaInBlocks(t *testing.T) {
 	tokens := []Token{9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9}
 	h := hasher(t, 4, Salt{})
-	hash := func(media ...Media) []BlockHash { return h.Blocks(nil, tokens, media) }
+	hash := func(media ...Media) []BlockHash { return h.AppendBlockHashes(nil, tokens, media) }
 	plain := hash()
 	one := hash(Media{Hash: 1, Start: 2, End: 6})
 
@@ -175,21 +175,21 @@ func TestBlockSizeLimits(t *testing.T) {
 			t.Errorf("block size is %d, want %d", h.BlockSize(), size)
 		}
 		tokens := make([]Token, 2*size-1)
-		if n := len(h.Blocks(nil, tokens, nil)); n != 1 {
+		if n := len(h.AppendBlockHashes(nil, tokens, nil)); n != 1 {
 			t.Errorf("%d tokens have %d full blocks of %d, want 1", len(tokens), n, size)
 		}
-		if n := len(h.Chain(nil, tokens[:size-1], nil)); n != 0 {
+		if n := len(h.AppendSeqHashes(nil, tokens[:size-1], nil)); n != 0 {
 			t.Errorf("a tail shorter than a block has %d hashes", n)
 		}
 	}
 }
 
-// TestFullBlocksOnly: a tail that fills no block has no hash, in blocks of any size.
+// TestFullBlocksOnly: a tail which fills no block has no hash, for any block size.
 func TestFullBlocksOnly(t *testing.T) {
 	for _, size := range []int{11, 32, 64} {
 		h := hasher(t, size, Salt{})
 		for tokens, want := range map[int]int{0: 0, size - 1: 0, size: 1, size + 1: 1, 2*size - 1: 1, 2 * size: 2, 2*size + 1: 2} {
-			blocks, chain := h.Blocks(nil, make([]Token, tokens), nil), h.Chain(nil, make([]Token, tokens), nil)
+			blocks, chain := h.AppendBlockHashes(nil, make([]Token, tokens), nil), h.AppendSeqHashes(nil, make([]Token, tokens), nil)
 			if len(blocks) != want || len(chain) != want {
 				t.Errorf("%d tokens have %d blocks of %d and %d prefixes, want %d", tokens, len(blocks), size, len(chain), want)
 			}
@@ -205,8 +205,8 @@ func TestHasherAllocatesNothing(t *testing.T) {
 		for name, media := range map[string][]Media{"text": nil, "media": few} {
 			h := hasher(t, size, Salt{LoRA: "a"})
 			if n := testing.AllocsPerRun(100, func() {
-				h.Blocks(blocks, tokens, media)
-				h.Chain(chain, tokens, media)
+				h.AppendBlockHashes(blocks, tokens, media)
+				h.AppendSeqHashes(chain, tokens, media)
 			}); n != 0 {
 				t.Errorf("%s in blocks of %d: %v allocations", name, size, n)
 			}

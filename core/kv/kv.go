@@ -1,11 +1,10 @@
-// Package kv is the vocabulary of Penstock: tokens, blocks, the three kinds of
-// hash, workers, and the events that say which worker holds which block.
+// Package kv is the vocabulary of Penstock: tokens, blocks, the three kinds of hash, workers, and the events
+// which report which worker holds which block.
 //
-// The three hash types never mix. A [BlockHash] names the contents of one
-// block, a [SeqHash] names a whole prefix up to and including a block, and an
-// [EngineHash] is whatever an engine reported: it resolves parents and removals
-// of the worker that sent it and nothing else. The byte layout of both of our
-// own hashes is in docs/format/hash.md.
+// The three hash types never mix. A [BlockHash] identifies the content of one block, a [SeqHash] identifies a
+// whole prefix up to and including a block, and an [EngineHash] is an opaque value which an engine reported:
+// it only resolves parents and removals of the worker which sent it. The byte layout of our own two hashes is
+// in docs/format/hash.md.
 package kv
 
 import "time"
@@ -13,9 +12,8 @@ import "time"
 // Token is one id of a model's vocabulary.
 type Token uint32
 
-// Mono is a reading of a monotonic clock in nanoseconds. Its zero is arbitrary:
-// only differences mean anything. Core packages take it as an argument instead
-// of asking for the time.
+// Mono is a reading of a monotonic clock in nanoseconds. Its zero is arbitrary: only differences are
+// meaningful. Core packages take it as an argument instead of reading a clock.
 type Mono int64
 
 // Add returns m moved by d.
@@ -24,26 +22,25 @@ func (m Mono) Add(d time.Duration) Mono { return m + Mono(d) }
 // Sub returns the duration from o to m.
 func (m Mono) Sub(o Mono) time.Duration { return time.Duration(m - o) }
 
-// BlockHash names the contents of one block: its tokens, the media that overlap
-// it, and (through the seed) the adapter and namespace it was computed under.
+// BlockHash identifies the content of one block: its tokens, the media which overlap it, and (through the
+// seed) the adapter and namespace under which it was computed.
 type BlockHash uint64
 
-// SeqHash names a prefix: the chain of BlockHashes from the first block to this
-// one. Two equal SeqHashes mean, up to a collision, the same whole prefix.
+// SeqHash identifies a prefix: the chain of BlockHashes from the first block to this one. Two equal SeqHashes
+// mean, up to a collision, the same whole prefix.
 type SeqHash uint64
 
-// EngineHash is the opaque name that an engine gave a block.
+// EngineHash is the opaque identifier which an engine gave a block.
 type EngineHash uint64
 
-// WorkerID identifies a worker process. It is below 2^53, so that it survives
-// JSON numbers.
+// WorkerID identifies a worker process. It is below 2^53, so that JSON numbers can represent it.
 type WorkerID uint64
 
 // MaxWorkerID is the largest id a worker may have.
 const MaxWorkerID WorkerID = 1<<53 - 1
 
-// Worker is one data-parallel rank of a worker process: the unit that owns a
-// KV cache and that a request is routed to.
+// Worker is one data-parallel rank of a worker process: the unit which owns a KV cache and to which a request
+// is routed.
 type Worker struct {
 	ID   WorkerID
 	Rank uint32
@@ -64,7 +61,7 @@ func (w Worker) Compare(o Worker) int {
 	return 0
 }
 
-// Tier is where a cached block lives, from fastest to slowest.
+// Tier is where a cached block is, from fastest to slowest.
 type Tier uint8
 
 // The tiers. The zero value is the engine's own memory.
@@ -99,11 +96,11 @@ const (
 	Stored EventKind = iota + 1
 	// Removed: the prefixes in Seqs no longer end in the worker's cache.
 	Removed
-	// Cleared: the worker's cache is empty. It is also how a full description
-	// of a cache begins, so it heals any doubt about what came before.
+	// Cleared: the worker's cache is empty. A full description of a cache also starts with it, so it resolves
+	// any doubt about earlier events.
 	Cleared
-	// Moved: the prefixes in Seqs changed their state in a pool of memory that several
-	// workers share. It says nothing of the worker's own cache, and Cleared nothing of pools.
+	// Moved: the prefixes in Seqs changed their state in a memory pool which several workers share. It does
+	// not affect the worker's own cache, and Cleared does not affect pools.
 	Moved
 )
 
@@ -122,39 +119,36 @@ func (k EventKind) String() string {
 	return "kind?"
 }
 
-// Event is one change of one worker's cache, in our own hashes. Token ids never
-// appear in it.
+// Event is one change of one worker's cache, in our own hashes. It never contains token ids.
 type Event struct {
 	Kind EventKind
 	Tier Tier
-	// Start is the index within its sequence of Blocks[0]; 0 means the blocks
-	// begin a sequence and Parent is not set. Stored only.
+	// Start is the index within its sequence of Blocks[0]; at 0 the blocks start a sequence and Parent is not
+	// set. Stored only.
 	Start uint32
-	// Parent names the prefix that Blocks[0] extends. Stored only.
+	// Parent identifies the prefix which Blocks[0] extends. Stored only.
 	Parent SeqHash
-	// Blocks are the contents of the stored blocks, in sequence order. The
-	// SeqHash of each follows from Parent by [Extend]. Stored only.
+	// Blocks are the content hashes of the stored blocks, in sequence order. The SeqHash of each follows from
+	// Parent by [ExtendSeq]. Stored only.
 	Blocks []BlockHash
-	// Labels are nil, or one for each of Blocks; of another length they are ignored.
-	// Stored only.
+	// Labels are nil, or one for each of Blocks; with another length they are ignored. Stored only.
 	Labels []MoELabel
-	// Seqs name the removed or moved blocks, each by the prefix that it ends. Removed and
-	// Moved only.
+	// Seqs identify the removed or moved blocks, each by the prefix which it ends. Removed and Moved only.
 	Seqs []SeqHash
 	// Move says to which state, and in which pool. Moved only.
-	Move Move
+	Move PoolMove
 }
 
-// MoELabel is what an engine of a mixture-of-experts model says of a block beside
-// its content: the expert that it reports the block under. A block has K and V of
-// all layers and does not depend on experts, so this is a hint of the engine about its
-// own placement: it is no part of a block's name. The zero MoELabel is none.
+// MoELabel is what an engine of a mixture-of-experts model reports of a block in addition to its content: the
+// expert under which it reports the block. A block has K and V of all layers and does not depend on experts,
+// so this is the engine's hint about its own placement, and no part of a block's identity. The zero MoELabel
+// is none.
 type MoELabel struct {
 	Has                  MoEFields
 	Layer, Expert, Group uint32 // 0 where Has does not name them
 }
 
-// MoEFields says what a MoELabel has.
+// MoEFields says which fields a MoELabel has.
 type MoEFields uint8
 
 // The fields. A group is never without layer and expert.
@@ -163,8 +157,8 @@ const (
 	HasGroup                        // Group
 )
 
-// Valid reports whether l is one that an event may carry.
-func (l MoELabel) Valid() bool {
+// IsValid reports whether an event may carry l.
+func (l MoELabel) IsValid() bool {
 	switch l.Has {
 	case 0:
 		return l == MoELabel{}

@@ -42,7 +42,7 @@ func TestWorkerCompare(t *testing.T) {
 			}
 		}
 	}
-	// It survives a float64.
+	// A float64 represents it exactly.
 	if id := MaxWorkerID; WorkerID(float64(id)) != id || WorkerID(float64(id-1)) != id-1 {
 		t.Error("the largest worker id does not survive JSON")
 	}

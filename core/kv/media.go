@@ -6,10 +6,9 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// MediaHash maps the identifier that a client or an engine gave a media object
-// to the 64-bit hash that enters block hashes: 64 hex digits (a full digest)
-// count by their first 16, any other text by XXH3-64 with seed 0. An empty
-// identifier has no hash.
+// MediaHash maps the identifier which a client or an engine gave a media object to the 64-bit hash which
+// enters block hashes: for 64 hex digits (a full digest) the first 16 of them, for any other text XXH3-64
+// with seed 0. An empty identifier has no hash.
 func MediaHash(id string) (hash uint64, ok bool) {
 	if id == "" {
 		return 0, false
@@ -22,8 +21,8 @@ func MediaHash(id string) (hash uint64, ok bool) {
 	return xxh3.HashString(id), true
 }
 
-// ContentHash is the 64-bit hash of a media object's bytes or of its URL: XXH3-64
-// over the parts, one after another, with a seed.
+// ContentHash returns the 64-bit hash of a media object's bytes or URL: XXH3-64 with a seed over the
+// concatenated parts.
 func ContentHash(seed uint64, parts ...[]byte) uint64 {
 	if len(parts) == 1 {
 		return xxh3.HashSeed(parts[0], seed)
@@ -35,9 +34,8 @@ func ContentHash(seed uint64, parts ...[]byte) uint64 {
 	return h.Sum64()
 }
 
-// PadToken returns the placeholder token that stands for a media object where an
-// engine wants the object to show in the token ids themselves (SGLang's rule):
-// 1,000,000 plus the low 30 bits of its hash.
+// PadToken returns the placeholder token for a media object where an engine expects its identity in the token
+// ids (SGLang's rule): 1,000,000 plus the low 30 bits of its hash.
 func PadToken(hash uint64) Token {
 	return Token(1_000_000 + hash&(1<<30-1))
 }

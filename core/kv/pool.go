@@ -1,22 +1,22 @@
 package kv
 
-// PoolID names a pool of memory that several workers can attach, such as CXL memory.
+// PoolID identifies a memory pool which several workers can attach, such as CXL memory.
 type PoolID uint32
 
-// PoolState is where a block is on its way through a pool.
+// PoolState is the state of a block with respect to a pool.
 type PoolState uint8
 
 // The states. The zero value is none of them.
 const (
-	// LocalGPU: the block is in a worker's own memory only. With a pool and no blocks:
-	// nothing that the worker put into that pool is there.
+	// LocalGPU: the block is in a worker's own memory only. With a pool and no blocks: the pool has nothing
+	// which the worker put there.
 	LocalGPU PoolState = iota + 1
-	// InTransit: a worker is copying the block into the pool. Nobody can attach it yet.
+	// InTransit: a worker is copying the block into the pool. No worker can attach it yet.
 	InTransit
-	// Pooled: the block is in the pool, for all that have access to it.
+	// Pooled: the block is in the pool, for all workers with access to it.
 	Pooled
-	// Evicted: the block left the pool; that it was there is remembered for a while. With a
-	// pool and no blocks: the pool is empty.
+	// Evicted: the block was evicted from the pool; that it was there is remembered for a while. With a pool
+	// and no blocks: the pool is empty.
 	Evicted
 )
 
@@ -30,14 +30,14 @@ func (s PoolState) String() string {
 	return poolStateNames[0]
 }
 
-// Move is the part of an event that says how blocks changed their state in a pool.
-type Move struct {
+// PoolMove is the part of an event which says how blocks changed their state in a pool.
+type PoolMove struct {
 	To PoolState
-	// Pool means something if HasPool; without, the pool is the one that the block was
-	// last said to be on its way to.
+	// Pool is valid if HasPool; otherwise the pool is the one to which the block was last reported to be on
+	// its way.
 	Pool    PoolID
 	HasPool bool
-	// Access are the workers that can attach the pool, nil if the event does not say.
-	// They are those of the pool, not of the blocks: the last event that says them counts.
+	// Access are the workers which can attach the pool, nil if the event does not list them. They apply to
+	// the pool, not to the blocks: the last event with a list counts.
 	Access []Worker
 }

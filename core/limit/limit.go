@@ -1,11 +1,9 @@
-// Package limit keeps account of what a client may use: requests and tokens in a
-// minute, and requests at once.
+// Package limit accounts for what a client may use: requests and tokens per minute, and concurrent requests.
 //
-// The first two are token buckets: full at first, filled evenly within a minute,
-// so that after a pause a minute's worth may come at once. Tokens of a request are
-// known only after it was let in, so their bucket may fall below zero, and nothing
-// more is let in until it has recovered: a client gets what it may over time, and
-// is never refused for the size of one request.
+// The first two are token buckets: full at first and refilled evenly over a minute, so that after a pause a
+// minute's worth may come at once. The tokens of a request are known only after it was admitted, so their
+// bucket may become negative, and nothing more is admitted until it has recovered: a client gets its rate
+// over time, and is never refused because of the size of one request.
 package limit
 
 import (
@@ -15,17 +13,17 @@ import (
 	"penstock/core/kv"
 )
 
-// Limits are what one account may use; 0 is no limit.
+// Limits are what one account may use; 0 is unlimited.
 type Limits struct {
 	RequestsPerMinute int
-	TokensPerMinute   int // of prompts and of answers
-	MaxInflight       int // requests at once
+	TokensPerMinute   int // of prompts and outputs
+	MaxInflight       int // concurrent requests
 }
 
-// Most bounds each limit: far beyond any fleet, and far from the end of the numbers.
-const Most = 1_000_000_000
+// MaxLimit bounds each limit: far more than any fleet needs, and far from an integer overflow.
+const MaxLimit = 1_000_000_000
 
-// Validate reports the first limit that cannot be.
+// Validate reports the first invalid limit.
 func (l *Limits) Validate() error {
 	for _, f := range [...]struct {
 		name string
@@ -35,19 +33,19 @@ func (l *Limits) Validate() error {
 		{"tokens_per_minute", l.TokensPerMinute},
 		{"max_inflight", l.MaxInflight},
 	} {
-		if f.v < 0 || f.v > Most {
-			return fmt.Errorf("%s must be between 0, which is no limit, and %d", f.name, Most)
+		if f.v < 0 || f.v > MaxLimit {
+			return fmt.Errorf("%s must be between 0, which is no limit, and %d", f.name, MaxLimit)
 		}
 	}
 	return nil
 }
 
-// Kind names a limit.
-type Kind uint8
+// LimitKind identifies a limit.
+type LimitKind uint8
 
-// The kinds. None is that of a verdict that lets a request in.
+// The kinds. None is for an admitted request.
 const (
-	None Kind = iota
+	None LimitKind = iota
 	Requests
 	Tokens
 	Inflight
@@ -55,21 +53,20 @@ const (
 
 var kindNames = [...]string{None: "none", Requests: "requests_per_minute", Tokens: "tokens_per_minute", Inflight: "max_inflight"}
 
-// String returns the name that the limit has in files and metrics.
-func (k Kind) String() string { return kindNames[k] }
+// String returns the limit's name in files and metrics.
+func (k LimitKind) String() string { return kindNames[k] }
 
-// Verdict says whether a request may come in.
-type Verdict struct {
-	// Over is the limit that does not allow it; None lets it in.
-	Over Kind
-	// Wait is how long until that limit allows it again, at most a day; 0 is not
-	// known, since it depends on when others end.
+// Admission says whether a request is admitted.
+type Admission struct {
+	// Exceeded is the limit which does not allow the request; None admits it.
+	Exceeded LimitKind
+	// Wait is how long until that limit allows it again, at most a day; 0 is unknown, because it depends on
+	// the end of other requests.
 	Wait time.Duration
 }
 
-// Account is what one client has used. It has one owner: no method may run beside
-// another one. Times come from one clock and do not go back; one that does counts
-// as the latest.
+// Account is what one client has used. It has one owner: its methods must not run concurrently. Times come
+// from one clock and should not go backwards; an earlier time counts as the latest one.
 type Account struct {
 	limits   Limits
 	requests bucket
@@ -77,56 +74,55 @@ type Account struct {
 	inflight int
 }
 
-// New returns an account that has used nothing.
+// New returns an unused account.
 func New(now kv.Mono, l Limits) *Account {
 	return &Account{limits: l, requests: newBucket(now, l.RequestsPerMinute), tokens: newBucket(now, l.TokensPerMinute)}
 }
 
-// Set changes the limits. What was used stays used.
-func (a *Account) Set(now kv.Mono, l Limits) {
+// SetLimits changes the limits. What was used stays used.
+func (a *Account) SetLimits(now kv.Mono, l Limits) {
 	a.limits = l
-	a.requests.set(now, l.RequestsPerMinute)
-	a.tokens.set(now, l.TokensPerMinute)
+	a.requests.setLimit(now, l.RequestsPerMinute)
+	a.tokens.setLimit(now, l.TokensPerMinute)
 }
 
-// Enter lets a request in, until Leave, or says why not. A request that is refused
-// uses nothing.
-func (a *Account) Enter(now kv.Mono) Verdict {
-	a.requests.fill(now)
-	a.tokens.fill(now)
+// Admit admits a request, until Release, or says why not. A refused request uses nothing.
+func (a *Account) Admit(now kv.Mono) Admission {
+	a.requests.refill(now)
+	a.tokens.refill(now)
 	switch {
 	case a.limits.MaxInflight > 0 && a.inflight >= a.limits.MaxInflight:
-		return Verdict{Over: Inflight}
-	case !a.tokens.has(1):
-		return Verdict{Over: Tokens, Wait: a.tokens.until(1)}
-	case !a.requests.has(1):
-		return Verdict{Over: Requests, Wait: a.requests.until(1)}
+		return Admission{Exceeded: Inflight}
+	case !a.tokens.hasUnits(1):
+		return Admission{Exceeded: Tokens, Wait: a.tokens.waitFor(1)}
+	case !a.requests.hasUnits(1):
+		return Admission{Exceeded: Requests, Wait: a.requests.waitFor(1)}
 	}
-	a.requests.take(1)
+	a.requests.takeUnits(1)
 	a.inflight++
-	return Verdict{}
+	return Admission{}
 }
 
-// Leave ends a request that was let in.
-func (a *Account) Leave() { a.inflight-- }
+// Release ends an admitted request.
+func (a *Account) Release() { a.inflight-- }
 
-// Spend counts n tokens, also of a request that has left.
-func (a *Account) Spend(now kv.Mono, n int) {
-	a.tokens.fill(now)
-	a.tokens.take(n)
+// SpendTokens counts n tokens, also of a request which was released.
+func (a *Account) SpendTokens(now kv.Mono, n int) {
+	a.tokens.refill(now)
+	a.tokens.takeUnits(n)
 }
 
-// Inflight is how many requests are in.
+// Inflight returns how many requests are admitted and not released.
 func (a *Account) Inflight() int { return a.inflight }
 
-// Check states what always holds.
+// Check reports the first violated invariant.
 func (a *Account) Check() error {
 	switch {
 	case a.inflight < 0:
 		return fmt.Errorf("limit: %d requests are in flight", a.inflight)
 	case a.requests.level < 0:
 		return fmt.Errorf("limit: the requests are overdrawn by %d", -a.requests.level)
-	case a.requests.level > a.requests.full() || a.tokens.level > a.tokens.full():
+	case a.requests.level > a.requests.capacity() || a.tokens.level > a.tokens.capacity():
 		return fmt.Errorf("limit: a bucket is over its brim: %d, %d", a.requests.level, a.tokens.level)
 	}
 	return nil

@@ -9,8 +9,8 @@ import (
 	"penstock/core/kv"
 )
 
-// twin is an account that remembers everything: at every question it runs through
-// all that happened, in exact arithmetic.
+// twin is an account which remembers everything: for every call it replays all that happened, in exact
+// arithmetic.
 type twin struct {
 	limits   Limits
 	from     kv.Mono
@@ -24,7 +24,7 @@ type use struct {
 	n  int64
 }
 
-// level is what a bucket that was full at from holds at now.
+// level returns the level at now of a bucket which was full at from.
 func level(limit int, from, now kv.Mono, uses []use) *big.Rat {
 	full := big.NewRat(int64(limit), 1)
 	have, last := new(big.Rat).Set(full), from
@@ -43,7 +43,7 @@ func level(limit int, from, now kv.Mono, uses []use) *big.Rat {
 	return have
 }
 
-func (w *twin) enter(now kv.Mono) Kind {
+func (w *twin) enter(now kv.Mono) LimitKind {
 	one := big.NewRat(1, 1)
 	l := w.limits
 	switch {
@@ -59,8 +59,8 @@ func (w *twin) enter(now kv.Mono) Kind {
 	return None
 }
 
-// TestAgainstTwin holds an account to its twin: the same is let in, at the same
-// times, and who waits as long as told is let in then and not a microsecond before.
+// TestAgainstTwin compares an account with its twin: they admit the same requests at the same times, and a
+// request which waits for the reported time is admitted then and not a microsecond before.
 func TestAgainstTwin(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -68,36 +68,36 @@ func TestAgainstTwin(t *testing.T) {
 		l := Limits{RequestsPerMinute: some(40), TokensPerMinute: some(5000), MaxInflight: some(5)}
 		now := kv.Mono(r.Int64N(1e15) * 1000)
 		a, w := New(now, l), &twin{limits: l, from: now}
-		seen := map[Kind]int{}
+		seen := map[LimitKind]int{}
 		for step := range 120 {
 			now = now.Add(time.Duration(r.Int64N(int64(4*time.Second))) * time.Duration(r.IntN(2)))
 			now -= now % 1000
 			switch r.IntN(4) {
 			case 0:
 				n := r.IntN(400)
-				a.Spend(now, n)
+				a.SpendTokens(now, n)
 				w.tokens = append(w.tokens, use{now, int64(n)})
 			case 1:
 				if w.inflight > 0 {
-					a.Leave()
+					a.Release()
 					w.inflight--
 				}
 			default:
-				v := a.Enter(now)
-				if want := w.enter(now); v.Over != want {
-					t.Fatalf("seed %d, step %d, %+v: %v, want %v", seed, step, l, v.Over, want)
+				v := a.Admit(now)
+				if want := w.enter(now); v.Exceeded != want {
+					t.Fatalf("seed %d, step %d, %+v: %v, want %v", seed, step, l, v.Exceeded, want)
 				}
-				seen[v.Over]++
-				if (v.Over == Requests || v.Over == Tokens) != (v.Wait > 0) {
-					t.Fatalf("seed %d, step %d: over %v and to wait %v", seed, step, v.Over, v.Wait)
+				seen[v.Exceeded]++
+				if (v.Exceeded == Requests || v.Exceeded == Tokens) != (v.Wait > 0) {
+					t.Fatalf("seed %d, step %d: over %v and to wait %v", seed, step, v.Exceeded, v.Wait)
 				}
 				if v.Wait > 0 {
 					then := *a
-					if early := then.Enter(now.Add(v.Wait - time.Microsecond)); early.Over != v.Over {
+					if early := then.Admit(now.Add(v.Wait - time.Microsecond)); early.Exceeded != v.Exceeded {
 						t.Fatalf("seed %d, step %d: let in before the wait of %v is over", seed, step, v.Wait)
 					}
-					if later := then.Enter(now.Add(v.Wait)); later.Over == v.Over {
-						t.Fatalf("seed %d, step %d: still over %v after %v", seed, step, v.Over, v.Wait)
+					if later := then.Admit(now.Add(v.Wait)); later.Exceeded == v.Exceeded {
+						t.Fatalf("seed %d, step %d: still over %v after %v", seed, step, v.Exceeded, v.Wait)
 					}
 				}
 			}
@@ -111,20 +111,19 @@ func TestAgainstTwin(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostToRounding: a bucket that is looked at all the time is as full as
-// one that is not.
+// TestNothingIsLostToRounding: a bucket which is refilled all the time is as full as one which is not.
 func TestNothingIsLostToRounding(t *testing.T) {
-	for _, limit := range []int{1, 7, 60, 999_983, Most} {
+	for _, limit := range []int{1, 7, 60, 999_983, MaxLimit} {
 		a := New(0, Limits{TokensPerMinute: limit})
-		a.Spend(0, 2*limit)
+		a.SpendTokens(0, 2*limit)
 		r := rand.New(rand.NewPCG(uint64(limit), 1))
 		var now kv.Mono
 		const end = kv.Mono(90 * time.Second)
 		for now < end {
 			now = min(end, now+kv.Mono(r.Int64N(200_000)))
-			a.Spend(now, 0)
+			a.SpendTokens(now, 0)
 		}
-		if got, want := a.tokens.level, -int64(limit)*one/2+int64(limit)*one; got != want {
+		if got, want := a.tokens.level, -int64(limit)*partsPerUnit/2+int64(limit)*partsPerUnit; got != want {
 			t.Errorf("limit %d: the level is %d after 90 s, want %d", limit, got, want)
 		}
 	}
@@ -133,20 +132,20 @@ func TestNothingIsLostToRounding(t *testing.T) {
 // TestExtremes: numbers at the ends of their ranges do not wrap around.
 func TestExtremes(t *testing.T) {
 	const late = kv.Mono(1<<63 - 1)
-	a := New(-late, Limits{RequestsPerMinute: Most, TokensPerMinute: Most})
+	a := New(-late, Limits{RequestsPerMinute: MaxLimit, TokensPerMinute: MaxLimit})
 	for range 3 {
-		a.Spend(-late, 1<<62)
+		a.SpendTokens(-late, 1<<62)
 	}
-	if v := a.Enter(-late); v.Over != Tokens || v.Wait < 49*time.Minute || v.Wait > 51*time.Minute {
+	if v := a.Admit(-late); v.Exceeded != Tokens || v.Wait < 49*time.Minute || v.Wait > 51*time.Minute {
 		t.Errorf("a bucket that owes as much as it can: %+v", v)
 	}
-	if v := a.Enter(-late + kv.Mono(time.Hour)); v.Over != None {
+	if v := a.Admit(-late + kv.Mono(time.Hour)); v.Exceeded != None {
 		t.Errorf("an hour later: %+v", v)
 	}
 	b := New(0, Limits{TokensPerMinute: 1})
-	b.Spend(0, 1<<62)
-	for _, now := range []kv.Mono{-5, late} { // a clock that goes back stands still
-		if v := b.Enter(now); v.Over != Tokens || v.Wait != longest {
+	b.SpendTokens(0, 1<<62)
+	for _, now := range []kv.Mono{-5, late} { // a clock which goes back counts as stopped
+		if v := b.Admit(now); v.Exceeded != Tokens || v.Wait != maxWait {
 			t.Errorf("at %d: %+v", now, v)
 		}
 	}
@@ -164,29 +163,29 @@ func errorsOf(all ...*Account) error {
 	return nil
 }
 
-// TestSet: new limits hold at once and forgive nothing that counts.
+// TestSet: new limits apply at once, and what was used stays used.
 func TestSet(t *testing.T) {
 	a := New(0, Limits{RequestsPerMinute: 10})
 	for range 10 {
-		if v := a.Enter(0); v.Over != None {
+		if v := a.Admit(0); v.Exceeded != None {
 			t.Fatal(v)
 		}
 	}
 	for _, step := range []struct {
 		l    Limits
-		want Kind
+		want LimitKind
 	}{
 		{Limits{RequestsPerMinute: 10}, Requests},
 		{Limits{RequestsPerMinute: 11}, None},
 		{Limits{RequestsPerMinute: 5}, Requests},
 		{Limits{MaxInflight: 11}, Inflight},
 		{Limits{}, None},
-		{Limits{RequestsPerMinute: 1}, None}, // there was no account of requests
+		{Limits{RequestsPerMinute: 1}, None}, // requests were not limited before
 		{Limits{RequestsPerMinute: 1}, Requests},
 	} {
-		a.Set(0, step.l)
-		if v := a.Enter(0); v.Over != step.want {
-			t.Errorf("%+v: %v, want %v", step.l, v.Over, step.want)
+		a.SetLimits(0, step.l)
+		if v := a.Admit(0); v.Exceeded != step.want {
+			t.Errorf("%+v: %v, want %v", step.l, v.Exceeded, step.want)
 		}
 		if err := a.Check(); err != nil {
 			t.Error(err)
@@ -195,12 +194,12 @@ func TestSet(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	for _, l := range []Limits{{RequestsPerMinute: -1}, {TokensPerMinute: Most + 1}, {MaxInflight: -5}} {
+	for _, l := range []Limits{{RequestsPerMinute: -1}, {TokensPerMinute: MaxLimit + 1}, {MaxInflight: -5}} {
 		if l.Validate() == nil {
 			t.Errorf("%+v is valid", l)
 		}
 	}
-	if err := (&Limits{Most, Most, 0}).Validate(); err != nil {
+	if err := (&Limits{MaxLimit, MaxLimit, 0}).Validate(); err != nil {
 		t.Error(err)
 	}
 }
@@ -210,9 +209,9 @@ func TestNoAllocation(t *testing.T) {
 	var now kv.Mono
 	if n := testing.AllocsPerRun(100, func() {
 		now = now.Add(time.Millisecond)
-		if a.Enter(now).Over == None {
-			a.Spend(now, 3)
-			a.Leave()
+		if a.Admit(now).Exceeded == None {
+			a.SpendTokens(now, 3)
+			a.Release()
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

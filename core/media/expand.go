@@ -7,29 +7,29 @@ import (
 	"penstock/core/kv"
 )
 
-// Run is a token, so many times.
-type Run struct {
+// TokenRun is a token repeated Count times.
+type TokenRun struct {
 	Token kv.Token
 	Count int
 }
 
-// Layout is what stands in a prompt in place of one placeholder.
+// Layout holds the tokens which replace one placeholder in a prompt.
 type Layout struct {
 	// Runs are the tokens, in order.
-	Runs []Run
-	// Pads are how many of them hold rows of the encoder's output.
-	Pads int
-	// Grid is how many patches there are in time, height and width, for engines that place
-	// them (0 where the family has none).
+	Runs []TokenRun
+	// PadCount is how many of them stand for rows of the encoder's output.
+	PadCount int
+	// Grid is the number of patches in time, height and width, for engines which need positions (0 if the
+	// family has none).
 	Grid [3]int
-	// Breaks are the tokens of one line break, of two in a row and so on, if the layout begins
-	// and ends with line breaks: tokenizers write those that meet as one token, so that Expand
-	// joins them with the ones beside the layout. Nil of other layouts.
+	// Breaks holds the tokens of one line break, of two in a row and so on, if the layout starts and ends
+	// with line breaks. Tokenizers encode adjacent line breaks as one token, so ExpandPrompt joins them
+	// with the ones beside the layout. It is nil for other layouts.
 	Breaks []kv.Token
 }
 
-// Tokens returns how many tokens the layout has.
-func (l *Layout) Tokens() int {
+// CountTokens returns the number of tokens in the layout.
+func (l *Layout) CountTokens() int {
 	n := 0
 	for _, r := range l.Runs {
 		n += r.Count
@@ -37,22 +37,21 @@ func (l *Layout) Tokens() int {
 	return n
 }
 
-// Placed is a media object that is to be put into a prompt.
-type Placed struct {
-	Placeholder kv.Token // the token that holds its place
+// PromptObject is a media object to insert into a prompt.
+type PromptObject struct {
+	Placeholder kv.Token // the token in its place
 	Key         Key
 	Layout      Layout
 }
 
-// MaxExpanded bounds the tokens of a prompt whose media were expanded.
+// MaxExpanded bounds the tokens of a prompt after its media are expanded.
 const MaxExpanded = 1 << 20
 
-// MismatchError says that a prompt does not show the media that it was given:
-// the number of its placeholders differs, or their order.
+// MismatchError says that a prompt does not match the media sent with it: the number of its placeholders
+// differs, or their order.
 type MismatchError struct {
 	Placeholders, Objects int
-	// At is the index of the first placeholder that is another one than its object's, if the
-	// numbers are equal.
+	// At is the index of the first placeholder which differs from its object's, if the numbers are equal.
 	At int
 }
 
@@ -64,7 +63,7 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("media: the prompt has %d placeholders for %d media objects", e.Placeholders, e.Objects)
 }
 
-// LengthError says that a prompt would be longer than limit tokens.
+// LengthError says that a prompt would be longer than Limit tokens.
 type LengthError struct{ Limit int }
 
 // Error implements error.
@@ -72,13 +71,12 @@ func (e *LengthError) Error() string {
 	return fmt.Sprintf("media: the prompt would have more than %d tokens", e.Limit)
 }
 
-// Expand appends to dst a prompt as the engine's cache sees it, each placeholder
-// replaced by its object's layout, and to places where each object stands. marks are
-// the tokens that are placeholders, whether an object is shown or not; objects are in
-// the order of the prompt. A prompt of more than limit tokens (at most MaxExpanded) is
-// refused before anything of that length is allocated. After an error dst and places are
-// as they were.
-func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects []Placed, limit int) ([]kv.Token, []kv.Media, error) {
+// ExpandPrompt appends to dst the prompt as the engine's cache sees it, with each placeholder replaced by
+// its object's layout, and appends the range of each object to places. marks are the placeholder tokens,
+// whether objects are sent or not. objects are in prompt order. It refuses a prompt of more than limit
+// tokens (at most MaxExpanded) before it allocates anything of that length. After an error dst and places
+// are unchanged.
+func ExpandPrompt(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects []PromptObject, limit int) ([]kv.Token, []kv.Media, error) {
 	limit = min(limit, MaxExpanded)
 	found, wrong, size := 0, -1, len(prompt)
 	for _, t := range prompt {
@@ -89,7 +87,7 @@ func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects
 			if objects[found].Placeholder != t && wrong < 0 {
 				wrong = found
 			}
-			if n := objects[found].Layout.Tokens() - 1; n > limit-size {
+			if n := objects[found].Layout.CountTokens() - 1; n > limit-size {
 				return dst, places, &LengthError{Limit: limit}
 			} else {
 				size += n
@@ -108,10 +106,10 @@ func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects
 	begin := len(dst)
 	dst = slices.Grow(dst, size)
 	next := 0
-	var breaks []kv.Token // of the layout that ends where dst does
+	var breaks []kv.Token // of the layout which ends where dst ends
 	for _, t := range prompt {
 		if next == len(objects) || !slices.Contains(marks, t) {
-			dst = join(dst, begin, breaks, t)
+			dst = appendJoined(dst, begin, breaks, t)
 			breaks = nil
 			continue
 		}
@@ -121,7 +119,7 @@ func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects
 		for i, r := range o.Layout.Runs {
 			for range r.Count {
 				if i == 0 && o.Layout.Breaks != nil {
-					dst = join(dst, begin, o.Layout.Breaks, r.Token)
+					dst = appendJoined(dst, begin, o.Layout.Breaks, r.Token)
 					continue
 				}
 				dst = append(dst, r.Token)
@@ -136,10 +134,10 @@ func Expand(dst []kv.Token, places []kv.Media, prompt, marks []kv.Token, objects
 	return dst, places, nil
 }
 
-// join appends t to dst, as one token with the last if both are line breaks; before
-// begin is nothing of the prompt. A vocabulary that has no token of so many has the
-// longest one first.
-func join(dst []kv.Token, begin int, breaks []kv.Token, t kv.Token) []kv.Token {
+// appendJoined appends t to dst. It merges t with the last token if both are line breaks; tokens before
+// begin are not part of the prompt. If the vocabulary has no token for that many, the longest one comes
+// first.
+func appendJoined(dst []kv.Token, begin int, breaks []kv.Token, t kv.Token) []kv.Token {
 	j := slices.Index(breaks, t)
 	if j < 0 || len(dst) == begin {
 		return append(dst, t)

@@ -1,16 +1,15 @@
-// Package media is the vocabulary of what prompts show besides text: images,
-// videos and sounds, who they are, and which tokens hold their places.
+// Package media defines the non-text inputs of prompts: images, videos and sounds, their keys, and the
+// tokens which stand for them.
 //
-// A media object has three forms on its way. As a client sends it, it is a part of
-// a message with a URL. Resolved, it is an [Object]: it has a [Key], by which
-// caches know it, and a size, from which a model's family (package family) tells
-// its [Layout], the tokens in place of the one placeholder that the chat template
-// wrote. In a prompt ([Expand]) it is a range of tokens, a kv.Media.
+// A media object has three forms. In a client's request it is a part of a message with a URL. Resolved, it
+// is an [Object]: it has a [Key], by which caches identify it, and a size, from which the model's family
+// (package family) computes its [Layout], the tokens in place of the one placeholder which the chat
+// template wrote. In a prompt ([ExpandPrompt]) it is a range of tokens, a kv.Media.
 package media
 
 import "strconv"
 
-// Kind says what a media object is.
+// Kind is the type of a media object.
 type Kind uint8
 
 // The kinds. The zero value is none of them.
@@ -37,38 +36,38 @@ func (k Kind) String() string {
 type Object struct {
 	Kind Kind
 	Key  Key
-	// Identity is what Key was made of; "" if that is a name of the client's, or not said. Who fetches
-	// the object again must check, where it can be, that it is the one of the key.
+	// Identity says what Key was made of; "" if it is a name of the client's, or unknown. A process which
+	// fetches the object again must check, if possible, that the object matches the key.
 	Identity Identity
-	// Part names the part of the request that shows it, for errors: "messages[0].content[1]".
+	// Part names the part of the request with the object, for errors: "messages[0].content[1]".
 	Part string
-	// Source is where an engine can have it from: the URL as the client sent it, which may be a
-	// data: URI; "" if only Tensor has it.
+	// Source is where an engine can fetch it: the URL as the client sent it, which may be a data: URI; ""
+	// if only Tensor has the object.
 	Source string
-	// Name is the client's own name of it (uuid), as it was sent; "" if none. Key has it already,
-	// in the namespace of the request's salt.
+	// Name is the client's name of the object (uuid), as sent; "" if none. Key already includes it, in the
+	// namespace of the request's salt.
 	Name string
-	// Size is what its tokens are counted from; zero if it is not known.
+	// Size determines the number of its tokens; zero if unknown.
 	Size Size
 	// Tensor is the decoded object; zero if it was not decoded here.
 	Tensor Tensor
 }
 
-// Size is how large a media object is, as a model sees it: after rotation by EXIF.
+// Size is the size of a media object as a model sees it: after rotation by EXIF.
 type Size struct {
-	Width, Height int     // pixels; of images and videos
-	Frames        int     // of videos
-	Rate          float64 // frames a second; 0 if not known
-	Sequence      bool    // of videos: pictures one after another, which have no rate
-	Samples       int     // of sounds, at 16 kHz, one channel
+	Width, Height int     // pixels, for images and videos
+	Frames        int     // for videos
+	Rate          float64 // frames per second; 0 if unknown
+	Sequence      bool    // for videos: a sequence of images, which has no rate
+	Samples       int     // for sounds, at 16 kHz, one channel
 }
 
-// Tensor is a decoded media object: of an image [H, W, 3] bytes of RGB, of a video
-// [F, H, W, 3], of a sound [S] little-endian float32 samples at 16 kHz.
+// Tensor is a decoded media object: for an image [H, W, 3] bytes of RGB, for a video [F, H, W, 3], for a
+// sound [S] little-endian float32 samples at 16 kHz.
 type Tensor struct {
 	Shape []int
-	// Data are the elements, row by row, if they travel with the request. Segment is where they
-	// are otherwise: a shared-memory segment of the same host, whose lease the sender holds.
+	// Data holds the elements, row by row, if they are sent with the request. Otherwise Segment names a
+	// shared-memory segment of the same host with them, whose lease the sender holds.
 	Data    []byte
 	Segment string
 }

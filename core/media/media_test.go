@@ -9,7 +9,7 @@ import (
 	"penstock/core/kv"
 )
 
-// TestKeys holds keys against vectors of the field.
+// TestKeys compares keys with published vectors.
 func TestKeys(t *testing.T) {
 	for url, want := range map[string]string{
 		"":                            "2d06800538d394c2",
@@ -44,31 +44,33 @@ func TestKeys(t *testing.T) {
 
 func TestExpand(t *testing.T) {
 	marks := []kv.Token{100, 200}
-	image := Placed{Placeholder: 100, Key: Key{Hash: 7}, Layout: Layout{Runs: []Run{{8, 1}, {9, 2}, {8, 1}}}}
-	video := Placed{Placeholder: 200, Key: Key{Hash: 5}, Layout: Layout{Runs: []Run{{200, 1}}}}
-	tokens, places, err := Expand([]kv.Token{0}, nil, []kv.Token{1, 100, 200, 3}, marks, []Placed{image, video}, 8)
+	image := PromptObject{Placeholder: 100, Key: Key{Hash: 7}, Layout: Layout{Runs: []TokenRun{{8, 1}, {9, 2}, {8, 1}}}}
+	video := PromptObject{Placeholder: 200, Key: Key{Hash: 5}, Layout: Layout{Runs: []TokenRun{{200, 1}}}}
+	tokens, places, err := ExpandPrompt([]kv.Token{0}, nil, []kv.Token{1, 100, 200, 3}, marks, []PromptObject{image, video}, 8)
 	want := []kv.Media{{Hash: 7, Start: 1, End: 5}, {Hash: 5, Start: 5, End: 6}}
 	if err != nil || !slices.Equal(tokens, []kv.Token{0, 1, 8, 9, 9, 8, 200, 3}) || !slices.Equal(places, want) {
 		t.Errorf("%v %v %v", tokens, places, err)
 	}
 	var length *LengthError
 	var mismatch *MismatchError
-	huge := Placed{Placeholder: 100, Layout: Layout{Runs: []Run{{9, math.MaxInt}}}}
-	if _, _, err := Expand(nil, nil, []kv.Token{100, 100}, marks, []Placed{huge, huge}, math.MaxInt); !errors.As(err, &length) || length.Limit != MaxExpanded {
+	huge := PromptObject{Placeholder: 100, Layout: Layout{Runs: []TokenRun{{9, math.MaxInt}}}}
+	if _, _, err := ExpandPrompt(nil, nil, []kv.Token{100, 100}, marks, []PromptObject{huge, huge}, math.MaxInt); !errors.As(err, &length) || length.Limit != MaxExpanded {
 		t.Errorf("%v", err)
 	}
 	for _, prompt := range [][]kv.Token{{100}, {100, 200, 100}, {200, 100}, {1}} {
-		if _, _, err := Expand(nil, nil, prompt, marks, []Placed{image, video}, 100); !errors.As(err, &mismatch) {
+		if _, _, err := ExpandPrompt(nil, nil, prompt, marks, []PromptObject{image, video}, 100); !errors.As(err, &mismatch) {
 			t.Errorf("%v: %v", prompt, err)
 		}
 	}
 }
 
-// TestExpandJoins: line breaks that meet are one token, in the places of both objects.
+// TestExpandJoins: adjacent line breaks become one token, which is in the ranges of both objects.
 func TestExpandJoins(t *testing.T) {
-	breaks := []kv.Token{1, 2, 3, 4} // so many line breaks
-	layout := Layout{Runs: []Run{{2, 1}, {9, 2}, {2, 1}}, Breaks: breaks}
-	image := func(hash uint64) Placed { return Placed{Placeholder: 100, Key: Key{Hash: hash}, Layout: layout} }
+	breaks := []kv.Token{1, 2, 3, 4} // one to four line breaks
+	layout := Layout{Runs: []TokenRun{{2, 1}, {9, 2}, {2, 1}}, Breaks: breaks}
+	image := func(hash uint64) PromptObject {
+		return PromptObject{Placeholder: 100, Key: Key{Hash: hash}, Layout: layout}
+	}
 	for _, c := range []struct {
 		prompt, want []kv.Token
 		places       []kv.Media
@@ -78,8 +80,8 @@ func TestExpandJoins(t *testing.T) {
 		{[]kv.Token{100, 1, 1}, []kv.Token{2, 9, 9, 3, 1}, []kv.Media{{Hash: 1, Start: 0, End: 4}}},
 		{[]kv.Token{3, 100, 100, 3}, []kv.Token{4, 1, 9, 9, 4, 9, 9, 4, 1}, []kv.Media{{Hash: 1, Start: 1, End: 5}, {Hash: 2, Start: 4, End: 8}}},
 	} {
-		objects := []Placed{image(1), image(2)}[:len(c.places)]
-		got, places, err := Expand([]kv.Token{1}, nil, c.prompt, []kv.Token{100}, objects, 100)
+		objects := []PromptObject{image(1), image(2)}[:len(c.places)]
+		got, places, err := ExpandPrompt([]kv.Token{1}, nil, c.prompt, []kv.Token{100}, objects, 100)
 		if err != nil || !slices.Equal(got[1:], c.want) || !slices.Equal(places, c.places) {
 			t.Errorf("%v: %v %v %v, want %v %v", c.prompt, got, places, err, c.want, c.places)
 		}

@@ -1,26 +1,26 @@
 package media
 
-// Reason says why the media of a request take no part in the choice of a worker, so
-// that only the text before the first of them does.
+// Reason says why the media of a request do not take part in the choice of a worker, so that only the text
+// before the first of them does.
 type Reason string
 
 // The reasons, as metrics, explanations and logs print them.
 const (
 	NoReason            Reason = ""
-	UnsupportedModel    Reason = "unsupported_model"     // the model's family is not known, or its configuration says too little
+	UnsupportedModel    Reason = "unsupported_model"     // the model's family is unknown, or its configuration is incomplete
 	ProcessorOverridden Reason = "processor_overridden"  // the request sets arguments of the processor
-	DimensionsUnknown   Reason = "dims_unavailable"      // no header was had from which the size can be read
-	OrientationUnknown  Reason = "orientation_unknown"   // the size is known but not which way up it is, and the family's count depends on it
-	SizeRefused         Reason = "size_refused"          // the model's processor takes no media of that shape or length; of a picture it is an error to the client
-	PlaceholderMismatch Reason = "placeholder_mismatch"  // the prompt does not show what was sent
+	DimensionsUnknown   Reason = "dims_unavailable"      // no header from which to read the size was available
+	OrientationUnknown  Reason = "orientation_unknown"   // the size is known but not the orientation, and the family's token count depends on it
+	SizeRefused         Reason = "size_refused"          // the model's processor takes no media of that shape or length; for an image it is an error to the client
+	PlaceholderMismatch Reason = "placeholder_mismatch"  // the prompt does not match what was sent
 	OverLimit           Reason = "over_limit"            // more or larger than the limits of this frontend
-	HashForwardDisabled Reason = "hash_forward_disabled" // the engine cannot be told the keys, and would have its own
-	NotRouted           Reason = "not_routed"            // the router's mode asks no cache
-	CountsDiffer        Reason = "counts_differ"         // an engine of the model makes other tokens of such media than are counted here
+	HashForwardDisabled Reason = "hash_forward_disabled" // the engine cannot be sent the keys, and would use its own
+	NotRouted           Reason = "not_routed"            // the router's mode uses no cache
+	CountsDiffer        Reason = "counts_differ"         // an engine of the model makes other tokens of such media than are computed here
 )
 
-// Known reports whether r is one of the reasons, or none.
-func (r Reason) Known() bool {
+// IsKnown reports whether r is one of the reasons, or NoReason.
+func (r Reason) IsKnown() bool {
 	switch r {
 	case NoReason, UnsupportedModel, ProcessorOverridden, DimensionsUnknown, OrientationUnknown, SizeRefused,
 		PlaceholderMismatch, OverLimit, HashForwardDisabled, NotRouted, CountsDiffer:

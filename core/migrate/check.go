@@ -7,10 +7,10 @@ import (
 	"penstock/core/kv"
 )
 
-// Check states the invariants. It is for tests.
-func (m *Machine) Check() error {
+// Check reports the first violated invariant. It is for tests.
+func (m *Planner) Check() error {
 	seen := map[kv.WorkerID]bool{}
-	for _, f := range m.failures {
+	for _, f := range m.failed {
 		if seen[f.worker] {
 			return fmt.Errorf("worker %d is noted twice", f.worker)
 		}
@@ -22,13 +22,13 @@ func (m *Machine) Check() error {
 		}
 	}
 	switch {
-	case m.tried > m.cfg.Attempts:
-		return fmt.Errorf("%d attempts, at most %d", m.tried, m.cfg.Attempts)
-	case m.counted > max(m.cfg.Limit, 0)+1:
-		return fmt.Errorf("%d failures, at most %d are made good", m.counted, m.cfg.Limit)
-	case m.counted > m.tried || len(m.failures) > m.tried:
-		return fmt.Errorf("%d failures counted and %d noted of %d", m.counted, len(m.failures), m.tried)
-	case m.bound && m.tried == 0:
+	case m.failedAttempts > m.cfg.MaxAttempts:
+		return fmt.Errorf("%d attempts, at most %d", m.failedAttempts, m.cfg.MaxAttempts)
+	case m.countedFailures > max(m.cfg.MaxFailures, 0)+1:
+		return fmt.Errorf("%d failures, at most %d are made good", m.countedFailures, m.cfg.MaxFailures)
+	case m.countedFailures > m.failedAttempts || len(m.failed) > m.failedAttempts:
+		return fmt.Errorf("%d failures counted and %d noted of %d", m.countedFailures, len(m.failed), m.failedAttempts)
+	case m.bound && m.failedAttempts == 0:
 		return errors.New("bound by no attempt")
 	case m.waited < 0:
 		return fmt.Errorf("waited for %v", m.waited)

@@ -11,7 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// naive remembers all that happened to a task and reads every answer off it anew.
+// naive remembers everything that happened to a task and recomputes every answer from it.
 type naive struct {
 	cfg      Config
 	failures []failed
@@ -23,7 +23,7 @@ type failed struct {
 	at kv.Mono
 }
 
-// wait is an Await that is over.
+// wait is an Await which is over.
 type wait struct {
 	failures int // before it
 	took     time.Duration
@@ -38,8 +38,8 @@ func (n *naive) last() map[kv.WorkerID]failed {
 	return all
 }
 
-// excluded are the workers that failed in the life that they are in.
-func (n *naive) excluded(lives Lives) []kv.WorkerID {
+// excluded returns the workers which failed in their present epoch.
+func (n *naive) excluded(lives EpochLookup) []kv.WorkerID {
 	var ids []kv.WorkerID
 	for id, f := range n.last() {
 		if epoch, known := lives(id); !known || epoch == f.Epoch {
@@ -50,7 +50,7 @@ func (n *naive) excluded(lives Lives) []kv.WorkerID {
 	return ids
 }
 
-// barred are those of the excluded that have no reprieve.
+// barred returns the excluded workers which are not past their reprieve.
 func (n *naive) barred(now kv.Mono, excluded []kv.WorkerID) []kv.WorkerID {
 	var ids []kv.WorkerID
 	for _, id := range excluded {
@@ -61,7 +61,7 @@ func (n *naive) barred(now kv.Mono, excluded []kv.WorkerID) []kv.WorkerID {
 	return ids
 }
 
-// out is how many tokens were out after the first so many failures.
+// out returns how many tokens were sent after the first n failures.
 func (n *naive) out(failures int) int {
 	most := 0
 	for _, f := range n.failures[:failures] {
@@ -70,15 +70,15 @@ func (n *naive) out(failures int) int {
 	return most
 }
 
-// bound reports whether the task had lost a worker after so many failures.
+// bound reports whether the task had lost a worker after the given number of failures.
 func (n *naive) bound(failures int) bool {
 	return n.out(failures) > 0 || slices.ContainsFunc(n.failures[:failures], func(f failed) bool {
 		return f.Code != fault.Overloaded && f.Code != fault.Limited && f.Code != fault.Ineligible
 	})
 }
 
-// waited is how long the task had waited, after so many failures, since the last of
-// them that brought tokens or was its first loss.
+// waited returns how long the task had waited, after the given number of failures, since the last of them
+// which produced tokens or was its first loss.
 func (n *naive) waited(failures int) time.Duration {
 	from := failures
 	for from > 0 && n.out(from) == n.out(from-1) && n.bound(from) == n.bound(from-1) {
@@ -99,10 +99,10 @@ func (n *naive) counts(i int) bool {
 	case fault.Draining, fault.Ineligible:
 		return false
 	case fault.Overloaded, fault.Limited:
-		// The wait before it, not that after it.
+		// The wait before it, not the one after it.
 		before := *n
 		before.waits = slices.DeleteFunc(slices.Clone(n.waits), func(w wait) bool { return w.failures > i })
-		return !n.bound(i+1) || before.waited(i+1) >= n.cfg.Wait
+		return !n.bound(i+1) || before.waited(i+1) >= n.cfg.MaxWait
 	}
 	return true
 }
@@ -117,60 +117,60 @@ func (n *naive) counted() int {
 	return all
 }
 
-// patience is how long the task may wait at most, as things are.
+// patience returns the longest wait of the task in its present state.
 func (n *naive) patience(code fault.Code) time.Duration {
 	tried := len(n.failures)
 	switch {
 	case !slices.Contains([]fault.Code{fault.Unavailable, fault.Overloaded, fault.Limited}, code):
 		return 0
 	case n.bound(tried):
-		return n.cfg.Wait
+		return n.cfg.MaxWait
 	case tried == 0 && code == fault.Unavailable:
 		return n.cfg.FirstWait
 	}
 	return 0
 }
 
-// repeated reports whether the last two failures are of engines that say the same of the
-// request, at one place.
+// repeated reports whether the last two failures are of engines which report the same message for the
+// request, at one position.
 func (n *naive) repeated() bool {
 	last := len(n.failures) - 1
 	if last < 1 {
 		return false
 	}
 	a, b := n.failures[last-1], n.failures[last]
-	return a.Code == fault.EngineError && b.Code == a.Code && b.Words == a.Words && n.out(last+1) == n.out(last)
+	return a.Code == fault.EngineError && b.Code == a.Code && b.Message == a.Message && n.out(last+1) == n.out(last)
 }
 
-// unless is why, unless an engine said of the request last what is wrong.
-func (n *naive) unless(why Reason) Reason {
+// unless returns why, or Final if the last failure was an engine's on the request.
+func (n *naive) unless(why GiveUpReason) GiveUpReason {
 	if last := len(n.failures) - 1; last >= 0 && n.failures[last].Code == fault.EngineError {
 		return Final
 	}
 	return why
 }
 
-// afterFailure is what must follow the last failure.
-func (n *naive) afterFailure() (Action, Reason) {
+// afterFailure returns the action which must follow the last failure.
+func (n *naive) afterFailure() (Action, GiveUpReason) {
 	f := n.failures[len(n.failures)-1]
 	switch {
 	case !f.Code.Class().Retryable && f.Code != fault.EngineError, n.repeated():
 		return GiveUp, Final
 	case n.cfg.Pinned:
 		return GiveUp, n.unless(Pinned)
-	case len(n.failures) == n.cfg.Attempts:
+	case len(n.failures) == n.cfg.MaxAttempts:
 		return GiveUp, n.unless(Exhausted)
-	case n.counts(len(n.failures)-1) && n.counted() > max(n.cfg.Limit, 0):
+	case n.counts(len(n.failures)-1) && n.counted() > max(n.cfg.MaxFailures, 0):
 		return GiveUp, n.unless(Exhausted)
 	}
-	return Pause, Hopeful
+	return Pause, NoReason
 }
 
-// fleet is the workers and the router that a task meets.
+// fleet is the workers and the router of a task.
 type fleet struct {
 	now   kv.Mono
 	lives map[kv.WorkerID]uint64
-	out   int // tokens
+	out   int // tokens sent
 }
 
 const workers = 5
@@ -184,7 +184,7 @@ func (w *fleet) advance(t *rapid.T) {
 	w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int{1, 7, 90, 600, 60000}).Draw(t, "ms")) * time.Millisecond)
 }
 
-// change lets a worker come, go, or come back.
+// change adds, removes or restarts a worker.
 func (w *fleet) change(t *rapid.T) {
 	id := kv.WorkerID(rapid.IntRange(1, workers).Draw(t, "changes"))
 	if epoch := rapid.Uint64Range(0, 3).Draw(t, "epoch"); epoch > 0 {
@@ -194,15 +194,15 @@ func (w *fleet) change(t *rapid.T) {
 	}
 }
 
-// moves carries one task through a fleet that does as it likes, to its end.
+// moves runs one task through a fleet which changes at random, to its end.
 func moves(t *rapid.T) {
 	ms := func(name string, most int) time.Duration {
 		return time.Duration(rapid.SampledFrom([]int{-1, most / 20, most}).Draw(t, name)) * time.Millisecond
 	}
 	cfg := Config{
-		Limit:    rapid.SampledFrom([]int{-1, 0, 1, 3, 9}).Draw(t, "limit"),
-		Attempts: rapid.SampledFrom([]int{1, 4, 12, 30}).Draw(t, "attempts"),
-		Wait:     ms("wait", 2000), FirstWait: ms("first", 500),
+		MaxFailures: rapid.SampledFrom([]int{-1, 0, 1, 3, 9}).Draw(t, "limit"),
+		MaxAttempts: rapid.SampledFrom([]int{1, 4, 12, 30}).Draw(t, "attempts"),
+		MaxWait:     ms("wait", 2000), FirstWait: ms("first", 500),
 		Pinned: rapid.IntRange(0, 9).Draw(t, "pinned") == 0,
 	}
 	seed := rapid.Uint64().Draw(t, "seed")
@@ -225,7 +225,7 @@ func moves(t *rapid.T) {
 	}
 	next := func() Step {
 		step := same(m.Next(w.now, w.life), twin.Next(w.now, w.life))
-		if want := n.excluded(w.life); step.Do != Try || !slices.Equal(sorted(step.Exclude), want) {
+		if want := n.excluded(w.life); step.Action != Try || !slices.Equal(sorted(step.Exclude), want) {
 			t.Fatalf("%v, want to try any but %v", step, want)
 		}
 		return step
@@ -233,7 +233,7 @@ func moves(t *rapid.T) {
 
 	step, short := next(), time.Duration(0)
 	for range 100_000 {
-		switch step.Do {
+		switch step.Action {
 		case GiveUp:
 			return
 		case Try:
@@ -246,17 +246,17 @@ func moves(t *rapid.T) {
 				excluded := sorted(step.Exclude)
 				barred := n.barred(w.now, excluded)
 				left := n.patience(code) - n.waited(len(n.failures))
-				step = same(m.NoWorker(w.now, code), twin.NoWorker(w.now, code))
+				step = same(m.HandleNoWorker(w.now, code), twin.HandleNoWorker(w.now, code))
 				switch {
 				case len(barred) < len(excluded):
-					if step.Do != Try || !slices.Equal(sorted(step.Exclude), barred) {
+					if step.Action != Try || !slices.Equal(sorted(step.Exclude), barred) {
 						t.Fatalf("%v, want to try any but %v", step, barred)
 					}
 				case left > 0:
-					if step.Do != Await || step.For <= 0 || step.For > left || step.For > mostPoll*3/2 || step.For < leastPoll && step.For != left {
+					if step.Action != Await || step.Wait <= 0 || step.Wait > left || step.Wait > maxPollWait*3/2 || step.Wait < minPollWait && step.Wait != left {
 						t.Fatalf("%v, with %v left", step, left)
 					}
-				case step.Do != GiveUp || (step.Why == Refused) != (len(n.failures) == 0) || step.Why != Refused && step.Why != n.unless(Exhausted):
+				case step.Action != GiveUp || (step.Reason == Refused) != (len(n.failures) == 0) || step.Reason != Refused && step.Reason != n.unless(Exhausted):
 					t.Fatalf("%v, with no time left and %d failures", step, len(n.failures))
 				}
 				continue
@@ -267,7 +267,7 @@ func moves(t *rapid.T) {
 				fault.Overloaded, fault.Limited, fault.Deadline, fault.Internal, fault.EngineError, fault.EngineError,
 			}).Draw(t, "code")
 			if f.Code == fault.EngineError {
-				f.Words = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "words")
+				f.Message = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "words")
 			}
 			progress := rapid.Bool().Draw(t, "tokens")
 			if progress {
@@ -276,42 +276,42 @@ func moves(t *rapid.T) {
 			f.Tokens = w.out
 			w.advance(t)
 			n.failures = append(n.failures, failed{f, w.now})
-			step = same(m.Failed(w.now, f), twin.Failed(w.now, f))
-			if do, why := n.afterFailure(); step.Do != do || step.Why != why {
-				t.Fatalf("%v after %+v, want %v", step, f, Step{Do: do, Why: why})
+			step = same(m.HandleFailure(w.now, f), twin.HandleFailure(w.now, f))
+			if do, why := n.afterFailure(); step.Action != do || step.Reason != why {
+				t.Fatalf("%v after %+v, want %v", step, f, Step{Action: do, Reason: why})
 			}
 			if progress {
 				short = 0
 			}
 		case Pause:
-			// At once after tokens and after what does not count; then longer and longer.
+			// Immediate after tokens and after failures which do not count; then longer and longer.
 			i := len(n.failures) - 1
 			switch {
 			case !n.counts(i):
-				if step.For != 0 {
+				if step.Wait != 0 {
 					t.Fatalf("%v after a failure that does not count", step)
 				}
 			case short == 0:
-				if step.For != 0 {
+				if step.Wait != 0 {
 					t.Fatalf("%v after the first failure", step)
 				}
-				short = leastPace
+				short = minRetryWait
 			default:
-				if step.For < short || step.For > short*3/2 {
+				if step.Wait < short || step.Wait > short*3/2 {
 					t.Fatalf("%v, want %v and up to a half more", step, short)
 				}
-				short = min(2*short, mostPace)
+				short = min(2*short, maxRetryWait)
 			}
-			w.now = w.now.Add(step.For)
+			w.now = w.now.Add(step.Wait)
 			step = next()
 		case Await:
-			took := step.For
+			took := step.Wait
 			if rapid.IntRange(0, 3).Draw(t, "news") == 0 {
 				took = max(1, time.Duration(rapid.Int64Range(1, int64(took)).Draw(t, "took")))
-				took = max(took, min(step.For, time.Millisecond))
+				took = max(took, min(step.Wait, time.Millisecond))
 				w.change(t)
-				m.News()
-				twin.News()
+				m.WorkersChanged()
+				twin.WorkersChanged()
 			}
 			w.now = w.now.Add(took)
 			n.waits = append(n.waits, wait{len(n.failures), took})
@@ -321,20 +321,19 @@ func moves(t *rapid.T) {
 	t.Fatal("it does not end")
 }
 
-// TestMachineAgreesWithNaiveTwin also shows that every path ends, and that nothing
-// but the arguments decides.
+// TestMachineAgreesWithNaiveTwin also shows that every task ends, and that only the arguments decide.
 func TestMachineAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, moves) }
 
 func FuzzMachine(f *testing.F) { f.Fuzz(rapid.MakeFuzz(moves)) }
 
-// TestSeedsDiffer: tasks that failed together do not return together.
+// TestSeedsDiffer: tasks which failed at the same time do not retry at the same time.
 func TestSeedsDiffer(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for seed := range uint64(100) {
-		m := New(Config{Wait: time.Minute, Limit: 9}, seed)
+		m := New(Config{MaxWait: time.Minute, MaxFailures: 9}, seed)
 		m.Next(0, nil)
-		m.Failed(0, Failure{Worker: 1, Code: fault.Unavailable})
-		seen[m.NoWorker(0, fault.Unavailable).For] = true
+		m.HandleFailure(0, Failure{Worker: 1, Code: fault.Unavailable})
+		seen[m.HandleNoWorker(0, fault.Unavailable).Wait] = true
 	}
 	if len(seen) < 90 {
 		t.Errorf("100 tasks wait for %d different times", len(seen))

@@ -13,8 +13,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs the golden scripts. Time starts at 0 with each task and passes as
-// the steps say, and with "advance". Commands:
+// TestScripts runs the golden scripts. Time starts at 0 with each task and passes as the steps require, and
+// with "advance". Commands:
 //
 //	new [limit=N] [attempts=N] [wait=D] [first-wait=D] [pinned]
 //	lives                  lines: WORKER EPOCH, of those that are registered
@@ -40,7 +40,7 @@ func TestScripts(t *testing.T) {
 }
 
 type script struct {
-	m     *Machine
+	m     *Planner
 	now   kv.Mono
 	lives map[kv.WorkerID]uint64
 }
@@ -53,9 +53,9 @@ func (s *script) life(id kv.WorkerID) (uint64, bool) {
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "new":
-		c := Config{Wait: duration(t, d, "wait"), FirstWait: duration(t, d, "first-wait"), Pinned: d.HasArg("pinned")}
-		d.MaybeScanArgs(t, "limit", &c.Limit)
-		d.MaybeScanArgs(t, "attempts", &c.Attempts)
+		c := Config{MaxWait: duration(t, d, "wait"), FirstWait: duration(t, d, "first-wait"), Pinned: d.HasArg("pinned")}
+		d.MaybeScanArgs(t, "limit", &c.MaxFailures)
+		d.MaybeScanArgs(t, "attempts", &c.MaxAttempts)
 		s.m, s.now = New(c, 1), 0
 		return s.step(s.m.Next(s.now, s.life))
 	case "lives":
@@ -72,20 +72,20 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "next":
 		return s.step(s.m.Next(s.now, s.life))
 	case "news":
-		s.m.News()
+		s.m.WorkersChanged()
 		return s.step(s.m.Next(s.now, s.life))
 	case "advance":
 		s.now = s.now.Add(duration(t, d, "by"))
 		return ""
 	case "no-worker":
-		return s.step(s.m.NoWorker(s.now, code(t, d)))
+		return s.step(s.m.HandleNoWorker(s.now, code(t, d)))
 	case "failed":
 		f := Failure{Code: code(t, d)}
 		d.ScanArgs(t, "worker", &f.Worker)
 		d.MaybeScanArgs(t, "epoch", &f.Epoch)
 		d.MaybeScanArgs(t, "tokens", &f.Tokens)
-		d.MaybeScanArgs(t, "words", &f.Words)
-		return s.step(s.m.Failed(s.now, f))
+		d.MaybeScanArgs(t, "words", &f.Message)
+		return s.step(s.m.HandleFailure(s.now, f))
 	case "alone":
 		return s.alone(t, d)
 	}
@@ -93,28 +93,28 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
-// step says what the step says and does what it can of it.
+// step prints a step, and executes it as far as possible.
 func (s *script) step(step Step) string {
 	out := fmt.Sprintf("%v: %v\n", time.Duration(s.now), step)
-	if step.Do == Pause {
-		s.now = s.now.Add(step.For)
+	if step.Action == Pause {
+		s.now = s.now.Add(step.Wait)
 		out += s.step(s.m.Next(s.now, s.life))
 	}
 	return out
 }
 
-// alone is a router without workers.
+// alone simulates a router without workers.
 func (s *script) alone(t *testing.T, d *datadriven.TestData) string {
 	var out strings.Builder
 	end := s.now.Add(duration(t, d, "for"))
 	for {
-		step := s.m.NoWorker(s.now, code(t, d))
+		step := s.m.HandleNoWorker(s.now, code(t, d))
 		out.WriteString(s.step(step))
 		switch {
-		case step.Do == GiveUp || s.now >= end:
+		case step.Action == GiveUp || s.now >= end:
 			return out.String()
-		case step.Do == Await:
-			s.now = s.now.Add(step.For)
+		case step.Action == Await:
+			s.now = s.now.Add(step.Wait)
 			s.m.Next(s.now, s.life)
 		}
 	}
@@ -132,7 +132,7 @@ func duration(t *testing.T, d *datadriven.TestData, arg string) time.Duration {
 	return v
 }
 
-// code is the argument of that name; unavailable without it.
+// code returns the code argument; the default is unavailable.
 func code(t *testing.T, d *datadriven.TestData) fault.Code {
 	name := fault.Unavailable.String()
 	d.MaybeScanArgs(t, "code", &name)

@@ -2,45 +2,45 @@ package paged
 
 import "penstock/core/kv"
 
-// gate remembers that the head of the queue did not fit, so that it is not hashed
-// and looked up in every step until then. Only two things can make it fit: blocks
-// given up, and the first block that it missed being registered. Both open it.
-type gate struct {
+// admissionGate remembers that the head of the queue did not fit, so that it is not hashed and looked up
+// again in every step. Only two events can make it fit: blocks were freed, or the first block which it
+// missed was registered. Both open the gate.
+type admissionGate struct {
 	closed bool
 	miss   kv.SeqHash
 }
 
-// admit moves sequences from the queue into the batch, in order, while they fit.
-func (s *Scheduler) admit() {
+// admitWaiting moves sequences from the queue into the batch, in order, while they fit.
+func (s *Scheduler) admitWaiting() {
 	for !s.gate.closed && s.budget > 0 && s.waiting.head != nil && s.running.len < s.cfg.MaxSeqs {
 		q := s.waiting.head
-		hits, tip := s.match(q)
-		fetch := s.elsewhere(q, hits, tip)
+		hits, tip := s.matchPrefix(q)
+		fetch := s.countFetchable(q, hits, tip)
 		pending := len(q.tokens) - (len(hits)+fetch)*s.cfg.BlockSize
 		if s.cfg.Chunking == Off && pending > s.budget {
 			return
 		}
-		if !s.fits(q, hits) {
+		if !s.canAdmit(q, hits) {
 			s.gate.closed = true
 			return
 		}
-		s.start(q, hits, tip, fetch)
-		s.give(q, min(pending, s.budget))
+		s.startSequence(q, hits, tip, fetch)
+		s.scheduleTokens(q, min(pending, s.budget))
 	}
 }
 
-// match finds the longest prefix of q in whole blocks that is cached, short of its
-// last token: that one is computed, since its logits are wanted. The hits are valid
-// until the next call and not held yet; tip is the name of the last.
-func (s *Scheduler) match(q *sequence) (hits []int32, tip kv.SeqHash) {
+// matchPrefix finds the longest cached prefix of q in whole blocks, excluding its last token: that one is
+// computed because its logits are needed. The hits are valid until the next call and not held yet. tip is
+// the prefix hash of the last hit.
+func (s *Scheduler) matchPrefix(q *seqState) (hits []int32, tip kv.SeqHash) {
 	s.hits = s.hits[:0]
 	if q.reuse == Off {
 		return nil, 0
 	}
-	parent := int32(none)
+	parent := int32(noBlock)
 	for i := range (len(q.tokens) - 1) / s.cfg.BlockSize {
-		c := q.content(i, parent, tip)
-		b, ok := s.pool.find(&c)
+		c := q.describeBlock(i, parent, tip)
+		b, ok := s.pool.findBlock(&c)
 		if !ok {
 			s.gate.miss = c.seq
 			break
@@ -51,40 +51,40 @@ func (s *Scheduler) match(q *sequence) (hits []int32, tip kv.SeqHash) {
 	return s.hits, tip
 }
 
-// fits reports whether all that is known of q can be held at once beside what is
-// held now, with the reserve left over if others run.
-func (s *Scheduler) fits(q *sequence, hits []int32) bool {
+// canAdmit reports whether all known tokens of q fit in addition to what is held now, with the reserve left
+// over if other sequences run.
+func (s *Scheduler) canAdmit(q *seqState, hits []int32) bool {
 	need := s.cfg.blocksFor(len(q.tokens)) - len(hits)
 	for _, b := range hits {
 		if s.pool.blocks[b].refs == 0 {
-			need++ // holding it takes it from what is available
+			need++ // holding it makes it unavailable
 		}
 	}
 	if s.running.len > 0 {
-		need += s.cfg.reserve()
+		need += s.cfg.reservedBlocks()
 	}
-	return need <= s.pool.available()
+	return need <= s.pool.availableBlocks()
 }
 
-// start puts the head of the queue into the batch with its hits, and fetches blocks.
-func (s *Scheduler) start(q *sequence, hits []int32, tip kv.SeqHash, fetch int) {
-	s.leave(q)
+// startSequence puts the head of the queue into the batch with its hits, and fetches blocks.
+func (s *Scheduler) startSequence(q *seqState, hits []int32, tip kv.SeqHash, fetch int) {
+	s.leaveQueue(q)
 	s.running.pushBack(q)
 	q.active = true
 
 	for _, b := range hits {
-		s.pool.hold(b)
+		s.pool.holdBlock(b)
 	}
 	q.blocks = append(q.blocks[:0], hits...)
 	q.registered, q.tip = len(hits), tip
-	s.stats.PrefillTokens -= q.left()
+	s.stats.PrefillTokens -= q.prefillLeft()
 	q.computed = len(hits) * s.cfg.BlockSize
-	s.fetch(q, fetch)
-	s.stats.PrefillTokens += q.left()
+	s.fetchBlocks(q, fetch)
+	s.stats.PrefillTokens += q.prefillLeft()
 
 	if !q.admitted {
 		q.admitted = true
-		q.cached = min(q.there(), q.prompt)
+		q.cached = min(q.readyTokens(), q.prompt)
 		s.stats.PromptTokens += uint64(q.prompt)
 		s.stats.CachedTokens += uint64(q.cached)
 	}

@@ -7,9 +7,8 @@ import (
 	"penstock/core/kv"
 )
 
-// decoding returns a scheduler with n sequences of length tokens that decode, and a
-// function that takes them one token further. They grow for the given number of
-// tokens without an allocation.
+// decoding returns a scheduler with n decoding sequences of length tokens, and a function which advances
+// them by one token. They can grow by the given number of tokens without an allocation.
 func decoding(t testing.TB, n, length, growth int) (s *Scheduler, advance func()) {
 	s, err := New(Config{
 		Blocks: 2 * n * (length + growth) / 16, BlockSize: 16,
@@ -19,18 +18,18 @@ func decoding(t testing.TB, n, length, growth int) (s *Scheduler, advance func()
 		t.Fatal(err)
 	}
 	for i := range n {
-		if err := s.Add(Sequence{ID: SeqID(i), Tokens: prompt(i*length, length), Prompt: length}); err != nil {
+		if err := s.AddSequence(Sequence{ID: SeqID(i), Tokens: prompt(i*length, length), Prompt: length}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	step := Step{Work: make([]Work, 0, n)}
-	sampled := make([]Sampled, 0, n)
+	sampled := make([]SampledToken, 0, n)
 	advance = func() {
 		s.Step(&step)
 		sampled = sampled[:0]
 		for i := range step.Work {
 			if w := &step.Work[i]; w.Sample {
-				sampled = append(sampled, Sampled{ID: w.ID, Token: 7})
+				sampled = append(sampled, SampledToken{ID: w.ID, Token: 7})
 			}
 		}
 		s.Commit(sampled)
@@ -43,25 +42,24 @@ func decoding(t testing.TB, n, length, growth int) (s *Scheduler, advance func()
 	return s, advance
 }
 
-// TestDecodeAllocatesNothing: in steady state a step takes no memory but for the
-// growth of each sequence's own token list and block table.
+// TestDecodeAllocatesNothing: in steady state a step allocates only for the growth of each sequence's token
+// list and block table.
 func TestDecodeAllocatesNothing(t *testing.T) {
 	const steps = 200
 	s, advance := decoding(t, 64, 40, 5*steps)
 	var events []kv.Event
 	for range 2 * steps { // the pool and the log reach their sizes
 		advance()
-		events = s.Events(events[:0])
+		events = s.AppendEvents(events[:0])
 	}
-	// Registration fills the index, whose growth is the map's affair: it gets its
-	// size here, and is emptied again.
+	// Registration fills the index. Grow the map to its final size first, and empty it again.
 	for i := range 64 * 5 * steps / 16 {
 		s.pool.index[kv.SeqHash(i)] = 0
 	}
 	for i := range 64 * 5 * steps / 16 {
 		delete(s.pool.index, kv.SeqHash(i))
 	}
-	s.pool.blocks = append(make([]block, 0, s.cfg.Blocks), s.pool.blocks...)
+	s.pool.blocks = append(make([]physicalBlock, 0, s.cfg.Blocks), s.pool.blocks...)
 	s.pool.tokens = append(make([]kv.Token, 0, s.cfg.Blocks*16), s.pool.tokens...)
 	for range steps {
 		advance()
@@ -77,15 +75,14 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestBlockedQueueAllocatesNothing: a head of the queue that does not fit costs no
-// memory, whenever it is looked at.
+// TestBlockedQueueAllocatesNothing: a queue head which does not fit costs no memory in later steps.
 func TestBlockedQueueAllocatesNothing(t *testing.T) {
 	s, err := New(Config{Blocks: 8, BlockSize: 16, MaxSeqs: 4, TokenBudget: 256, MaxContext: 128, MaxWaiting: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if err := s.Add(Sequence{ID: SeqID(i), Tokens: prompt(0, 100), Prompt: 100}); err != nil {
+		if err := s.AddSequence(Sequence{ID: SeqID(i), Tokens: prompt(0, 100), Prompt: 100}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -106,7 +103,7 @@ func TestBlockedQueueAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestIdleSchedulerIsSmall: capacity that was never used costs nothing.
+// TestIdleSchedulerIsSmall: unused capacity costs nothing.
 func TestIdleSchedulerIsSmall(t *testing.T) {
 	s, err := New(Config{Blocks: 1 << 20, BlockSize: 512, MaxSeqs: 1024, TokenBudget: 8192, MaxContext: 1 << 20, MaxWaiting: 1 << 16})
 	if err != nil {
@@ -119,7 +116,7 @@ func TestIdleSchedulerIsSmall(t *testing.T) {
 	if got := len(s.pool.blocks); got != 4 {
 		t.Errorf("2000 tokens in blocks of 512 made %d blocks", got)
 	}
-	if got := unsafe.Sizeof(block{}); got > 40 {
+	if got := unsafe.Sizeof(physicalBlock{}); got > 40 {
 		t.Errorf("a block costs %d bytes beside its tokens, want at most 40", got)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"penstock/core/kv"
 )
 
-// BenchmarkDecode is a step and its commit with 256 decoding sequences.
+// BenchmarkDecode measures a step and its commit with 256 decoding sequences.
 func BenchmarkDecode(b *testing.B) {
 	const n, length = 256, 64
 	_, advance := decoding(b, n, length, 16)
@@ -26,8 +26,8 @@ func BenchmarkDecode(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/seq-step")
 }
 
-// BenchmarkAdmit is a prompt of 1024 blocks served: admission with all of them
-// cached but the last, one step, commit and removal.
+// BenchmarkAdmit measures a prompt of 1024 blocks: admission with all of them cached except the last, one
+// step, commit and removal.
 func BenchmarkAdmit(b *testing.B) {
 	for _, size := range []int{16, 64, 512} {
 		const blocks = 1024
@@ -39,12 +39,12 @@ func BenchmarkAdmit(b *testing.B) {
 			seq := Sequence{Tokens: prompt(0, blocks*size), Prompt: blocks * size}
 			var step Step
 			serve := func() {
-				if err := s.Add(seq); err != nil {
+				if err := s.AddSequence(seq); err != nil {
 					b.Fatal(err)
 				}
 				s.Step(&step)
 				s.Commit(nil)
-				s.Remove(seq.ID)
+				s.RemoveSequence(seq.ID)
 			}
 			serve()
 			b.ReportAllocs()
@@ -59,7 +59,7 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
-// BenchmarkEvict is a prompt of 64 blocks of which none is cached, in a full cache.
+// BenchmarkEvict measures a prompt of 64 uncached blocks in a full cache.
 func BenchmarkEvict(b *testing.B) {
 	const blocks, size = 64, 16
 	s, err := New(Config{Blocks: 1024, BlockSize: size, MaxSeqs: 1, TokenBudget: blocks * size, MaxContext: 1024 * size, MaxWaiting: 1})
@@ -71,13 +71,13 @@ func BenchmarkEvict(b *testing.B) {
 	var events []kv.Event
 	for i := 0; b.Loop(); i++ {
 		tokens[0] = kv.Token(i)
-		if err := s.Add(Sequence{Tokens: tokens, Prompt: len(tokens)}); err != nil {
+		if err := s.AddSequence(Sequence{Tokens: tokens, Prompt: len(tokens)}); err != nil {
 			b.Fatal(err)
 		}
 		s.Step(&step)
 		s.Commit(nil)
-		s.Remove(0)
-		events = s.Events(events[:0])
+		s.RemoveSequence(0)
+		events = s.AppendEvents(events[:0])
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/blocks, "ns/block")
 }

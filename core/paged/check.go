@@ -6,10 +6,9 @@ import (
 	"penstock/core/kv"
 )
 
-// Check returns the first broken invariant, nil if all hold. It is for tests: it
-// walks everything.
+// Check returns the first broken invariant, nil if all hold. It is for tests: it walks everything.
 func (s *Scheduler) Check() error {
-	for _, check := range []func() error{s.checkQueues, s.checkTables, s.checkHolders, s.pool.check} {
+	for _, check := range []func() error{s.checkQueues, s.checkTables, s.checkHolders, s.pool.checkBlocks} {
 		if err := check(); err != nil {
 			return fmt.Errorf("paged: %w", err)
 		}
@@ -17,12 +16,12 @@ func (s *Scheduler) Check() error {
 	return nil
 }
 
-// checkQueues: running and then waiting sequences are in order of arrival, each
-// known by its id; the running are few enough; prefill counts add up.
+// checkQueues: running and then waiting sequences are in order of arrival, and byID finds each; at most
+// MaxSeqs run; the prefill counts add up.
 func (s *Scheduler) checkQueues() error {
 	var arrival uint64
 	prefill, preempted, n := 0, 0, 0
-	for _, l := range []*queue{&s.running, &s.waiting} {
+	for _, l := range []*sequenceQueue{&s.running, &s.waiting} {
 		length := 0
 		for q := l.head; q != nil; q = q.next {
 			switch {
@@ -39,7 +38,7 @@ func (s *Scheduler) checkQueues() error {
 				preempted++
 			}
 			arrival = q.arrival
-			prefill += q.left()
+			prefill += q.prefillLeft()
 			length++
 		}
 		if length != l.len {
@@ -62,28 +61,28 @@ func (s *Scheduler) checkQueues() error {
 	return nil
 }
 
-// checkTables: waiting sequences have nothing; running ones have blocks for what
-// is computed and planned and not beyond what is known, all but the newest for all
-// that is known before the last token; nothing is in chunks without chunking; the registered head of a table is a chain
-// that holds the sequence's own tokens.
+// checkTables: waiting sequences have no blocks. Running ones have blocks for the computed and planned
+// tokens and not beyond the known tokens; all but the newest have blocks for all known tokens before the
+// last. Without chunking no prefill is split. The registered head of a table is a chain which holds the
+// sequence's own tokens.
 func (s *Scheduler) checkTables() error {
 	for q := s.waiting.head; q != nil; q = q.next {
-		if len(q.blocks) != 0 || q.computed != 0 || q.planned != 0 || q.fetched != 0 || q.registered != 0 || q.due {
+		if len(q.blocks) != 0 || q.computed != 0 || q.planned != 0 || q.fetched != 0 || q.registered != 0 || q.awaitsToken {
 			return fmt.Errorf("sequence %d waits but is not empty", q.id)
 		}
 	}
 	for q := s.running.head; q != nil; q = q.next {
 		switch {
-		case q.planned < 0 || q.computed < 0 || q.planned > q.pending():
+		case q.planned < 0 || q.computed < 0 || q.planned > q.pendingTokens():
 			return fmt.Errorf("sequence %d: %d tokens planned after %d of %d", q.id, q.planned, q.computed, len(q.tokens))
-		case len(q.blocks) < s.cfg.blocksFor(q.there()+q.planned), len(q.blocks) > s.cfg.blocksFor(len(q.tokens)):
+		case len(q.blocks) < s.cfg.blocksFor(q.readyTokens()+q.planned), len(q.blocks) > s.cfg.blocksFor(len(q.tokens)):
 			return fmt.Errorf("sequence %d: %d blocks for %d of %d tokens", q.id, len(q.blocks), q.computed+q.planned, len(q.tokens))
-		case s.cfg.Chunking == Off && q.planned > 0 && q.planned < q.pending():
-			return fmt.Errorf("sequence %d: %d of %d tokens planned without chunking", q.id, q.planned, q.pending())
+		case s.cfg.Chunking == Off && q.planned > 0 && q.planned < q.pendingTokens():
+			return fmt.Errorf("sequence %d: %d of %d tokens planned without chunking", q.id, q.planned, q.pendingTokens())
 		case q.next != nil && len(q.blocks) < s.cfg.blocksFor(len(q.tokens)-1):
 			return fmt.Errorf("sequence %d: %d blocks for %d tokens, and others run behind it", q.id, len(q.blocks), len(q.tokens))
-		case q.due && q.pending() != 0:
-			return fmt.Errorf("sequence %d is due with %d tokens pending", q.id, q.pending())
+		case q.awaitsToken && q.pendingTokens() != 0:
+			return fmt.Errorf("sequence %d is due with %d tokens pending", q.id, q.pendingTokens())
 		case q.reuse == On && !q.sealed && q.registered != q.computed/s.cfg.BlockSize:
 			return fmt.Errorf("sequence %d: %d blocks registered of %d tokens", q.id, q.registered, q.computed)
 		}
@@ -94,18 +93,18 @@ func (s *Scheduler) checkTables() error {
 	return nil
 }
 
-func (s *Scheduler) checkTable(q *sequence) error {
-	parent, tip := int32(none), kv.SeqHash(0)
+func (s *Scheduler) checkTable(q *seqState) error {
+	parent, tip := int32(noBlock), kv.SeqHash(0)
 	for i, b := range q.blocks {
 		blk := &s.pool.blocks[b]
 		if i >= q.registered {
-			if blk.state != private {
+			if blk.state != statePrivate {
 				return fmt.Errorf("block %d is at %d, where none is registered", b, i)
 			}
 			continue
 		}
-		c := q.content(i, parent, tip)
-		if own, ok := s.pool.find(&c); !ok || own != b {
+		c := q.describeBlock(i, parent, tip)
+		if own, ok := s.pool.findBlock(&c); !ok || own != b {
 			return fmt.Errorf("block %d at %d has other content in the index", b, i)
 		}
 		parent, tip = b, c.seq
@@ -116,8 +115,8 @@ func (s *Scheduler) checkTable(q *sequence) error {
 	return nil
 }
 
-// checkHolders: a block is held as often as it stands in tables, so a block is
-// held at least as often as one that extends it.
+// checkHolders: a block's reference count is its number of occurrences in tables, so a block is held at
+// least as often as one which extends it.
 func (s *Scheduler) checkHolders() error {
 	refs := make([]int32, len(s.pool.blocks))
 	for q := s.running.head; q != nil; q = q.next {
@@ -130,17 +129,17 @@ func (s *Scheduler) checkHolders() error {
 		if blk.refs != refs[b] {
 			return fmt.Errorf("block %d counts %d holders, has %d", b, blk.refs, refs[b])
 		}
-		if blk.state == registered && blk.parent != none && refs[blk.parent] < blk.refs {
+		if blk.state == stateRegistered && blk.parent != noBlock && refs[blk.parent] < blk.refs {
 			return fmt.Errorf("block %d is held more often than the one before it, %d", b, blk.parent)
 		}
 	}
 	return nil
 }
 
-// check: every block is free, held or cached, and counted as that; free blocks
-// are in the free list, cached ones in the order of disuse, leaf first; the index
-// names the registered blocks and no others, each one after a registered one.
-func (p *pool) check() error {
+// checkBlocks: every block is free, held or cached, and counted as such. Free blocks are in the free list,
+// cached ones in the LRU list, leaf first. The index contains exactly the registered blocks, each after a
+// registered one.
+func (p *blockPool) checkBlocks() error {
 	if len(p.blocks) > p.capacity {
 		return fmt.Errorf("pool has %d blocks of %d", len(p.blocks), p.capacity)
 	}
@@ -148,19 +147,19 @@ func (p *pool) check() error {
 	for b := range p.blocks {
 		blk := &p.blocks[b]
 		switch {
-		case blk.state == free:
+		case blk.state == stateFree:
 			vacant++
 		case blk.refs > 0:
 			held++
-		case blk.state == registered:
+		case blk.state == stateRegistered:
 			cached++
 		default:
 			return fmt.Errorf("block %d is lost: private and not held", b)
 		}
-		if blk.noted {
+		if blk.hasExtra {
 			noted++
 		}
-		if blk.state != registered {
+		if blk.state != stateRegistered {
 			continue
 		}
 		indexed++
@@ -173,37 +172,37 @@ func (p *pool) check() error {
 		return fmt.Errorf("%d blocks are held and %d cached, %d and %d are counted", held, cached, p.used, p.cached)
 	case indexed != len(p.index):
 		return fmt.Errorf("%d blocks are registered, %d are in the index", indexed, len(p.index))
-	case noted != len(p.notes):
-		return fmt.Errorf("%d blocks have notes, %d are kept", noted, len(p.notes))
+	case noted != len(p.extras):
+		return fmt.Errorf("%d blocks have notes, %d are kept", noted, len(p.extras))
 	}
-	if err := p.checkVacant(vacant); err != nil {
+	if err := p.checkFreeList(vacant); err != nil {
 		return err
 	}
-	return p.checkDisuse()
+	return p.checkCachedList()
 }
 
-func (p *pool) checkRegistered(b int32) error {
+func (p *blockPool) checkRegistered(b int32) error {
 	blk := &p.blocks[b]
 	var tip kv.SeqHash
-	if blk.parent != none {
+	if blk.parent != noBlock {
 		parent := &p.blocks[blk.parent]
-		if parent.state != registered || parent.index+1 != blk.index {
+		if parent.state != stateRegistered || parent.index+1 != blk.index {
 			return fmt.Errorf("is at %d, and %d before it is not at %d", blk.index, blk.parent, blk.index-1)
 		}
 		tip = parent.seq
 	} else if blk.index != 0 {
 		return fmt.Errorf("is at %d, and none is before it", blk.index)
 	}
-	if own, ok := p.index[blk.seq]; !ok || own != b || kv.Extend(tip, blk.index, blk.hash) != blk.seq {
+	if own, ok := p.index[blk.seq]; !ok || own != b || kv.ExtendSeq(tip, blk.index, blk.hash) != blk.seq {
 		return fmt.Errorf("is not what its name says")
 	}
 	return nil
 }
 
-func (p *pool) checkVacant(want int) error {
+func (p *blockPool) checkFreeList(want int) error {
 	n := 0
-	for b := p.vacant; b != none; b = p.blocks[b].next {
-		if p.blocks[b].state != free || p.blocks[b].refs != 0 || n == want {
+	for b := p.freeList; b != noBlock; b = p.blocks[b].next {
+		if p.blocks[b].state != stateFree || p.blocks[b].refs != 0 || n == want {
 			return fmt.Errorf("block %d should not be in the free list", b)
 		}
 		n++
@@ -214,17 +213,17 @@ func (p *pool) checkVacant(want int) error {
 	return nil
 }
 
-func (p *pool) checkDisuse() error {
+func (p *blockPool) checkCachedList() error {
 	n := 0
 	seen := make([]bool, len(p.blocks))
-	for b := p.oldest; b != none; b = p.blocks[b].next {
+	for b := p.oldest; b != noBlock; b = p.blocks[b].next {
 		blk := &p.blocks[b]
 		switch {
-		case n == p.cached, blk.state != registered, blk.refs != 0:
+		case n == p.cached, blk.state != stateRegistered, blk.refs != 0:
 			return fmt.Errorf("block %d should not be in the order of disuse", b)
-		case blk.next == none && p.newest != b, blk.next != none && p.blocks[blk.next].prev != b:
+		case blk.next == noBlock && p.newest != b, blk.next != noBlock && p.blocks[blk.next].prev != b:
 			return fmt.Errorf("block %d is linked one way only", b)
-		case blk.parent != none && seen[blk.parent]:
+		case blk.parent != noBlock && seen[blk.parent]:
 			return fmt.Errorf("block %d would be evicted after the one before it, %d", b, blk.parent)
 		}
 		seen[b] = true

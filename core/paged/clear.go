@@ -1,12 +1,11 @@
 package paged
 
-// Clear forgets every registered block: no sequence will ever hit what was
-// computed before. Blocks that nobody holds become free. Running sequences go on
-// with theirs, which are private from now on, as are the blocks they add until
-// they are preempted. The change is one Cleared event, whatever was cached. It
-// returns the number of blocks forgotten.
+// Clear drops every registered block: no sequence will hit what was computed before. Blocks without holders
+// become free. Running sequences keep their blocks, which become private, and so do the blocks they add
+// until they are preempted. The change is one Cleared event, whatever was cached. Clear returns the number
+// of dropped blocks.
 func (s *Scheduler) Clear() int {
-	n := s.pool.clear()
+	n := s.pool.clearIndex()
 	for q := s.running.head; q != nil; q = q.next {
 		q.registered, q.tip = 0, 0
 		q.sealed = true
@@ -15,23 +14,23 @@ func (s *Scheduler) Clear() int {
 	return n
 }
 
-// clear empties the index.
-func (p *pool) clear() int {
+// clearIndex empties the index.
+func (p *blockPool) clearIndex() int {
 	n := len(p.index)
 	for i := range p.blocks {
 		b := int32(i)
-		if p.blocks[b].state != registered {
+		if p.blocks[b].state != stateRegistered {
 			continue
 		}
 		idle := p.blocks[b].refs == 0
 		if idle {
-			p.unlink(b)
+			p.removeCached(b)
 		}
-		p.unregister(b)
+		p.unregisterBlock(b)
 		if idle {
-			p.release(b)
+			p.freeBlock(b)
 		}
 	}
-	p.log.cleared()
+	p.log.logCleared()
 	return n
 }

@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// Switch turns a part of the scheduler off; the zero value is on.
+// Switch turns a part of the scheduler off. The zero value is on.
 type Switch uint8
 
 // The positions of a Switch.
@@ -15,12 +15,12 @@ const (
 	Off
 )
 
-// Config is the shape of one scheduler. It has no defaults of its own: an engine
-// knows its memory and its model, this package does not.
+// Config configures a Scheduler. It has no defaults, because only the engine knows its memory and its
+// model.
 type Config struct {
 	// Blocks is the capacity of the cache; physical blocks are 0..Blocks-1.
 	Blocks int
-	// BlockSize is in tokens.
+	// BlockSize is the number of tokens in a block.
 	BlockSize int
 	// MaxSeqs bounds the sequences that run at once.
 	MaxSeqs int
@@ -28,18 +28,18 @@ type Config struct {
 	// so that every decoding sequence gets its token in every step.
 	TokenBudget int
 	// MaxContext bounds prompt plus output tokens of one sequence. A pool of
-	// fewer tokens lowers it; see [Scheduler.Limit].
+	// fewer tokens lowers it; see [Scheduler.MaxTokens].
 	MaxContext int
-	// MaxWaiting bounds the queue; Add beyond it is Overloaded. Preempted
+	// MaxWaiting bounds the queue; AddSequence beyond it is Overloaded. Preempted
 	// sequences go back to the queue without counting.
 	MaxWaiting int
-	// Reuse off keeps nothing after its last sequence and emits no events.
+	// Reuse off keeps no block after its last sequence and emits no events.
 	Reuse Switch
-	// Chunking off computes the known tokens of a sequence in one step. The
-	// budget must then hold the longest sequence.
+	// Chunking off computes the known tokens of a sequence in one step. The budget must then hold the
+	// longest sequence.
 	Chunking Switch
-	// Elsewhere, if not nil, has blocks that can be fetched in place of being computed.
-	Elsewhere Elsewhere
+	// Remote, if not nil, holds blocks which can be fetched instead of computed.
+	Remote BlockSource
 }
 
 // Validate reports every problem of c at once, nil if there is none.
@@ -68,20 +68,20 @@ func (c Config) Validate() error {
 	if c.Reuse > Off || c.Chunking > Off {
 		refuse("a switch is neither on nor off")
 	}
-	if len(all) == 0 && c.Chunking == Off && c.TokenBudget < c.limit() {
-		refuse("token budget of a step is %d: without chunking it must hold the longest sequence, %d tokens", c.TokenBudget, c.limit())
+	if len(all) == 0 && c.Chunking == Off && c.TokenBudget < c.maxTokens() {
+		refuse("token budget of a step is %d: without chunking it must hold the longest sequence, %d tokens", c.TokenBudget, c.maxTokens())
 	}
 	return errors.Join(all...)
 }
 
-// limit is the longest that a sequence may become: the context, or the tokens
-// of the whole pool if that is less.
-func (c Config) limit() int { return min(c.MaxContext, c.Blocks*c.BlockSize) }
+// maxTokens is the largest length of a sequence: the context, or the tokens of the whole pool if that is
+// less.
+func (c Config) maxTokens() int { return min(c.MaxContext, c.Blocks*c.BlockSize) }
 
 // blocksFor returns the number of blocks that hold n tokens.
 func (c Config) blocksFor(n int) int { return (n + c.BlockSize - 1) / c.BlockSize }
 
-// reserve is the number of blocks that admission leaves free while others run:
-// one in a hundred, so that a full cache does not preempt the newcomer as soon
-// as an older sequence grows. (vLLM's watermark is 0.01 too.)
-func (c Config) reserve() int { return c.Blocks / 100 }
+// reservedBlocks is the number of blocks which admission leaves free while other sequences run: one in a
+// hundred, so that a full cache does not preempt a new sequence as soon as an older one grows. (vLLM's
+// watermark is 0.01 too.)
+func (c Config) reservedBlocks() int { return c.Blocks / 100 }

@@ -7,7 +7,7 @@ import (
 	"penstock/core/paged"
 )
 
-// The loop of an engine: two requests with a common beginning, one after the other.
+// The loop of an engine: two requests with a common prefix, one after the other.
 func Example() {
 	s, err := paged.New(paged.Config{
 		Blocks: 16, BlockSize: 4,
@@ -23,23 +23,23 @@ func Example() {
 		{1, 2, 3, 4, 5, 6, 7, 8, 10},
 	} {
 		id := paged.SeqID(id)
-		if err := s.Add(paged.Sequence{ID: id, Tokens: prompt, Prompt: len(prompt)}); err != nil {
+		if err := s.AddSequence(paged.Sequence{ID: id, Tokens: prompt, Prompt: len(prompt)}); err != nil {
 			fmt.Println(err)
 			return
 		}
 		for outputs := 0; outputs < 2; {
 			s.Step(&step)
-			var sampled []paged.Sampled
+			var sampled []paged.SampledToken
 			for _, w := range step.Work {
 				fmt.Printf("sequence %d: compute %v after %d, in blocks %v\n", w.ID, w.Tokens, w.Start, w.Blocks)
 				if w.Sample {
-					sampled = append(sampled, paged.Sampled{ID: w.ID, Token: 11})
+					sampled = append(sampled, paged.SampledToken{ID: w.ID, Token: 11})
 					outputs++
 				}
 			}
 			s.Commit(sampled)
 		}
-		s.Remove(id)
+		s.RemoveSequence(id)
 	}
 	st := s.Stats()
 	fmt.Printf("%d of %d prompt tokens came from the cache\n", st.CachedTokens, st.PromptTokens)

@@ -7,10 +7,9 @@ import (
 	"penstock/core/kv"
 )
 
-// forged returns a block of 8 tokens whose hash under salt does not depend on a
-// and b. XXH3 folds each 16 bytes of a short input into a product whose first
-// factor is the input's first 8 bytes, exclusive-or a constant plus the seed: if
-// those are equal, the product is 0 whatever the other 8 bytes are.
+// forged returns a block of 8 tokens whose hash under salt does not depend on a and b. XXH3 folds each 16
+// bytes of a short input into a product whose first factor is the input's first 8 bytes, exclusive-or a
+// constant plus the seed: if those are equal, the product is 0 for any other 8 bytes.
 func forged(salt kv.Salt, a, b kv.Token, rest [4]kv.Token) []kv.Token {
 	const secret = 0xbe4ba423396cfeb8 // the first 8 bytes of XXH3's default secret
 	lane := secret + salt.Seed()
@@ -26,7 +25,7 @@ func TestForgedBlockIsNotShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, b := h.Block(mine, 0, nil), h.Block(theirs, 0, nil); a != b {
+	if a, b := h.HashBlock(mine, 0, nil), h.HashBlock(theirs, 0, nil); a != b {
 		t.Fatalf("the blocks hash to %x and %x: the forgery does not work, so this test proves nothing", a, b)
 	}
 
@@ -63,7 +62,7 @@ func TestForgedBlockIsNotShared(t *testing.T) {
 	if w := run(3, slices.Concat(mine, tail)); w.Cached != 16 {
 		t.Errorf("the first prefix is served %d tokens from the cache, want 16", w.Cached)
 	}
-	// When what was there first has gone, the name is free for the other.
+	// When the first block is gone, the hash is free for the other.
 	try(r.remove(1))
 	try(r.remove(2))
 	try(r.remove(3))

@@ -6,74 +6,73 @@ import (
 	"penstock/core/kv"
 )
 
-// leastLog is the smallest bound of the log, in hashes.
-const leastLog = 1024
+// minLogHashes is the smallest bound of the log, in hashes.
+const minLogHashes = 1024
 
-// log keeps the changes of the cache until they are asked for. It is bounded: once
-// it would take more than a description of the whole cache, it is dropped, and that
-// description is what the next asker gets.
-type log struct {
+// eventLog keeps the changes of the cache until they are drained. It is bounded: when it would exceed a
+// description of the whole cache it is dropped, and the next drain returns that description.
+type eventLog struct {
 	limit   int // hashes
 	lost    bool
-	changes []change
+	changes []loggedChange
 	blocks  []kv.BlockHash // of Stored changes, in order
 	seqs    []kv.SeqHash   // of Removed changes, in order
-	tip     kv.SeqHash     // name of the last stored block
+	tip     kv.SeqHash     // prefix hash of the last stored block
 }
 
-// change is an event whose hashes are the next n of the log's.
-type change struct {
+// loggedChange is an event whose hashes are the next n of the log's.
+type loggedChange struct {
 	kind   kv.EventKind
 	start  uint32
 	parent kv.SeqHash
 	n      int
 }
 
-func newLog(blocks int) log { return log{limit: max(blocks, leastLog)} }
+func newEventLog(blocks int) eventLog { return eventLog{limit: max(blocks, minLogHashes)} }
 
-// stored adds c, to the last event if it goes on from there.
-func (l *log) stored(c *content) {
-	if !l.room() {
+// logStored adds c, to the last event if c continues it.
+func (l *eventLog) logStored(c *blockContent) {
+	if !l.hasRoom() {
 		return
 	}
-	if last := l.last(kv.Stored); last != nil && last.start+uint32(last.n) == c.index && l.tip == c.after {
+	if last := l.lastOfKind(kv.Stored); last != nil && last.start+uint32(last.n) == c.index && l.tip == c.parentSeq {
 		last.n++
 	} else {
-		l.changes = append(l.changes, change{kind: kv.Stored, start: c.index, parent: c.after, n: 1})
+		l.changes = append(l.changes, loggedChange{kind: kv.Stored, start: c.index, parent: c.parentSeq, n: 1})
 	}
 	l.blocks = append(l.blocks, c.hash)
 	l.tip = c.seq
 }
 
-// removed adds seq, to the last event if that is a removal.
-func (l *log) removed(seq kv.SeqHash) {
-	if !l.room() {
+// logRemoved adds seq, to the last event if that is a removal.
+func (l *eventLog) logRemoved(seq kv.SeqHash) {
+	if !l.hasRoom() {
 		return
 	}
-	if last := l.last(kv.Removed); last != nil {
+	if last := l.lastOfKind(kv.Removed); last != nil {
 		last.n++
 	} else {
-		l.changes = append(l.changes, change{kind: kv.Removed, n: 1})
+		l.changes = append(l.changes, loggedChange{kind: kv.Removed, n: 1})
 	}
 	l.seqs = append(l.seqs, seq)
 }
 
-// cleared adds that nothing is cached. What came before no longer matters.
-func (l *log) cleared() {
+// logCleared records that nothing is cached, and drops the earlier changes.
+func (l *eventLog) logCleared() {
 	l.reset()
-	l.changes = append(l.changes, change{kind: kv.Cleared})
+	l.changes = append(l.changes, loggedChange{kind: kv.Cleared})
 }
 
-// last returns the last change if it is of this kind, else nil.
-func (l *log) last(kind kv.EventKind) *change {
+// lastOfKind returns the last change if it is of this kind, else nil.
+func (l *eventLog) lastOfKind(kind kv.EventKind) *loggedChange {
 	if n := len(l.changes); n > 0 && l.changes[n-1].kind == kind {
 		return &l.changes[n-1]
 	}
 	return nil
 }
 
-// room reports whether one more hash may be logged; if not, the log is lost.
-func (l *log) room() bool {
+// hasRoom reports whether one more hash may be logged. If not, it drops the log.
+func (l *eventLog) hasRoom() bool {
 	if !l.lost && len(l.blocks)+len(l.seqs) == l.limit {
 		l.reset()
 		l.lost = true
@@ -81,13 +80,13 @@ func (l *log) room() bool {
 	return !l.lost
 }
 
-func (l *log) reset() {
+func (l *eventLog) reset() {
 	l.lost = false
 	l.changes, l.blocks, l.seqs = l.changes[:0], l.blocks[:0], l.seqs[:0]
 }
 
-// drain appends the changes to dst as events that share nothing with the log.
-func (l *log) drain(dst []kv.Event) []kv.Event {
+// drainEvents appends the changes to dst as events which share no memory with the log.
+func (l *eventLog) drainEvents(dst []kv.Event) []kv.Event {
 	blocks, seqs := slices.Clone(l.blocks), slices.Clone(l.seqs)
 	for _, c := range l.changes {
 		e := kv.Event{Kind: c.kind}

@@ -2,40 +2,39 @@ package paged
 
 import "penstock/core/kv"
 
-// Media enter a block's hash by content only. K and V also depend on which row of
-// an object a position shows, so blocks compare the ranges too: the same picture
-// begun elsewhere is other content.
+// A block's hash covers only the content of its media. K and V also depend on which row of an object each
+// position shows, so blocks compare the ranges too: the same image at another offset is other content.
 
-// overlaps reports whether m shows in the block.
-func (c *content) overlaps(m kv.Media) bool {
+// overlapsMedia reports whether m overlaps the block.
+func (c *blockContent) overlapsMedia(m kv.Media) bool {
 	return m.Start < c.start+len(c.tokens) && m.End > c.start
 }
 
-func (c *content) hasMedia() bool {
+func (c *blockContent) hasMedia() bool {
 	for _, m := range c.media {
-		if c.overlaps(m) {
+		if c.overlapsMedia(m) {
 			return true
 		}
 	}
 	return false
 }
 
-// shown returns the media that show in the block; nil if there are none.
-func (c *content) shown() []kv.Media {
+// shownMedia returns the media which overlap the block; nil if there are none.
+func (c *blockContent) shownMedia() []kv.Media {
 	var shown []kv.Media
 	for _, m := range c.media {
-		if c.overlaps(m) {
+		if c.overlapsMedia(m) {
 			shown = append(shown, m)
 		}
 	}
 	return shown
 }
 
-// shows reports whether media are what shows in the block.
-func (c *content) shows(media []kv.Media) bool {
+// showsExactly reports whether media are exactly the media which overlap the block.
+func (c *blockContent) showsExactly(media []kv.Media) bool {
 	n := 0
 	for _, m := range c.media {
-		if !c.overlaps(m) {
+		if !c.overlapsMedia(m) {
 			continue
 		}
 		if n == len(media) || media[n] != m {

@@ -6,233 +6,230 @@ import (
 	"penstock/core/kv"
 )
 
-// none stands for no block.
-const none = -1
+// noBlock stands for no block.
+const noBlock = -1
 
-// state is what a physical block is.
-type state uint8
+// blockState is the state of a physical block.
+type blockState uint8
 
 const (
-	free       state = iota // empty, in the free list
-	private                 // held, and not in the index
-	registered              // in the index; if nobody holds it, in the order of disuse
+	stateFree       blockState = iota // empty, in the free list
+	statePrivate                      // held, and not in the index
+	stateRegistered                   // in the index, and in the LRU list if it has no holder
 )
 
-// block is what the pool knows of one physical block.
-type block struct {
-	// Of a registered block: its names and its place in its sequence.
+// physicalBlock is the state of one physical block.
+type physicalBlock struct {
+	// For a registered block: its hashes and its position in its sequence.
 	seq    kv.SeqHash
 	hash   kv.BlockHash
-	parent int32 // the registered block before it, none for the first
+	parent int32 // the registered block before it, noBlock for the first
 	index  uint32
 
-	refs       int32 // sequences that hold it
-	prev, next int32 // in the order of disuse; next also links the free list
-	state      state
-	noted      bool // pool.notes has more of its content
+	refs       int32 // sequences which hold it
+	prev, next int32 // in the LRU list; next also links the free list
+	state      blockState
+	hasExtra   bool // blockPool.extras has the rest of its content
 }
 
-// note is what few blocks have: media, and of a sequence's first block the salt.
-type note struct {
+// extraContent is content which few blocks have: media, and, for a sequence's first block, the salt.
+type extraContent struct {
 	salt  kv.Salt
-	media []kv.Media // those that show in the block
+	media []kv.Media // which overlap the block
 }
 
-// content is what a full block holds and after what. Two blocks of equal content
-// hold equal K and V.
-type content struct {
-	seq    kv.SeqHash
-	hash   kv.BlockHash
-	parent int32 // the registered block before it, none for the first
-	index  uint32
-	after  kv.SeqHash // parent's name, if any
-	tokens []kv.Token
-	start  int        // position of tokens[0]
-	media  []kv.Media // of the whole sequence
-	salt   kv.Salt
+// blockContent is the content of a full block with its predecessor. Blocks of equal content hold equal K
+// and V.
+type blockContent struct {
+	seq       kv.SeqHash
+	hash      kv.BlockHash
+	parent    int32 // the registered block before it, noBlock for the first
+	index     uint32
+	parentSeq kv.SeqHash // parent's prefix hash, if any
+	tokens    []kv.Token
+	start     int        // position of tokens[0]
+	media     []kv.Media // of the whole sequence
+	salt      kv.Salt
 }
 
-// pool owns the physical blocks: which are free, held or cached, and the index of
-// those that can be reused.
-type pool struct {
-	capacity int
-	size     int // tokens per block
+// blockPool owns the physical blocks: which are free, held or cached, and the index of reusable ones.
+type blockPool struct {
+	capacity  int
+	blockSize int // tokens per block
 
-	blocks []block    // of the physical blocks used so far
-	tokens []kv.Token // size per block; of registered ones only
-	notes  map[int32]note
+	blocks []physicalBlock // the physical blocks used so far
+	tokens []kv.Token      // size per block; valid for registered ones only
+	extras map[int32]extraContent
 	index  map[kv.SeqHash]int32
 
-	vacant         int32 // head of the list of free blocks below len(blocks)
-	oldest, newest int32 // ends of the order of disuse
+	freeList       int32 // head of the list of free blocks below len(blocks)
+	oldest, newest int32 // ends of the LRU list
 	used           int   // blocks held
-	cached         int   // blocks in the order of disuse
+	cached         int   // blocks in the LRU list
 
-	log        log
+	log        eventLog
 	evictions  uint64
 	collisions uint64
 }
 
-func newPool(cfg Config) pool {
-	return pool{
-		capacity: cfg.Blocks,
-		size:     cfg.BlockSize,
-		vacant:   none,
-		oldest:   none,
-		newest:   none,
-		log:      newLog(cfg.Blocks),
+func newPool(cfg Config) blockPool {
+	return blockPool{
+		capacity:  cfg.Blocks,
+		blockSize: cfg.BlockSize,
+		freeList:  noBlock,
+		oldest:    noBlock,
+		newest:    noBlock,
+		log:       newEventLog(cfg.Blocks),
 	}
 }
 
-// available is the number of blocks that take can give.
-func (p *pool) available() int { return p.capacity - p.used }
+// availableBlocks is the number of blocks which takeBlock can return.
+func (p *blockPool) availableBlocks() int { return p.capacity - p.used }
 
-// take returns an empty block, held once, evicting the block out of use for the
-// longest time if there is no other way. Something must be available.
-func (p *pool) take() int32 {
-	b := p.vacant
+// takeBlock returns an empty block with one holder. If there is no other way it evicts the least recently
+// used block. A block must be available.
+func (p *blockPool) takeBlock() int32 {
+	b := p.freeList
 	switch {
-	case b != none:
-		p.vacant = p.blocks[b].next
+	case b != noBlock:
+		p.freeList = p.blocks[b].next
 	case len(p.blocks) < p.capacity:
 		b = int32(len(p.blocks))
-		p.blocks = append(p.blocks, block{})
+		p.blocks = append(p.blocks, physicalBlock{})
 	default:
 		b = p.oldest
-		p.evict(b)
+		p.evictBlock(b)
 	}
-	p.blocks[b] = block{state: private, refs: 1, parent: none, prev: none, next: none}
+	p.blocks[b] = physicalBlock{state: statePrivate, refs: 1, parent: noBlock, prev: noBlock, next: noBlock}
 	p.used++
 	return b
 }
 
-// hold adds a holder to a block that has some or is cached.
-func (p *pool) hold(b int32) {
+// holdBlock adds a holder to a block which is held or cached.
+func (p *blockPool) holdBlock(b int32) {
 	blk := &p.blocks[b]
 	if blk.refs == 0 {
-		p.unlink(b)
+		p.removeCached(b)
 		p.used++
 	}
 	blk.refs++
 }
 
-// drop takes a holder from b. Without holders a registered block stays for reuse
-// and any other is free.
-func (p *pool) drop(b int32) {
+// dropHolder removes a holder from b. Without holders a registered block stays cached and any other is
+// freed.
+func (p *blockPool) dropHolder(b int32) {
 	blk := &p.blocks[b]
 	blk.refs--
 	if blk.refs > 0 {
 		return
 	}
 	p.used--
-	if blk.state == registered {
-		p.link(b)
+	if blk.state == stateRegistered {
+		p.pushCached(b)
 		return
 	}
-	p.release(b)
+	p.freeBlock(b)
 }
 
-// find returns the registered block that has exactly this content. The name
-// alone proves nothing; together with the identity of the block before, which was
-// compared the same way, equal tokens, media and salt do.
-func (p *pool) find(c *content) (b int32, ok bool) {
+// findBlock returns the registered block with exactly this content. The hash alone proves nothing. Equal
+// tokens, media and salt after the same previous block, which was compared the same way, do.
+func (p *blockPool) findBlock(c *blockContent) (b int32, ok bool) {
 	b, ok = p.index[c.seq]
-	return b, ok && p.holds(b, c)
+	return b, ok && p.hasContent(b, c)
 }
 
-// register puts the private block b into the index under c, unless the name is
-// taken. It returns the block to use from now on: b, or the one that has the same
-// content already. If the name belongs to other content, it returns ok false and
-// b stays private.
-func (p *pool) register(b int32, c *content) (own int32, ok bool) {
+// registerBlock adds the private block b to the index under c, unless the hash is taken. It returns the
+// block to use from now on: b, or the block which has the same content already. If the hash belongs to
+// other content, ok is false and b stays private.
+func (p *blockPool) registerBlock(b int32, c *blockContent) (own int32, ok bool) {
 	if other, taken := p.index[c.seq]; taken {
-		if p.holds(other, c) {
+		if p.hasContent(other, c) {
 			return other, true
 		}
 		p.collisions++
 		return b, false
 	}
 	blk := &p.blocks[b]
-	blk.state, blk.seq, blk.hash, blk.parent, blk.index = registered, c.seq, c.hash, c.parent, c.index
+	blk.state, blk.seq, blk.hash, blk.parent, blk.index = stateRegistered, c.seq, c.hash, c.parent, c.index
 	if p.index == nil {
 		p.index = map[kv.SeqHash]int32{}
 	}
 	p.index[c.seq] = b
-	p.write(b, c)
-	p.log.stored(c)
+	p.storeContent(b, c)
+	p.log.logStored(c)
 	return b, true
 }
 
-// holds reports whether the registered block b has content c.
-func (p *pool) holds(b int32, c *content) bool {
+// hasContent reports whether the registered block b has content c.
+func (p *blockPool) hasContent(b int32, c *blockContent) bool {
 	blk := &p.blocks[b]
-	if blk.parent != c.parent || blk.index != c.index || !slices.Equal(p.tokensOf(b), c.tokens) {
+	if blk.parent != c.parent || blk.index != c.index || !slices.Equal(p.blockTokens(b), c.tokens) {
 		return false
 	}
-	if !blk.noted {
-		return (c.parent != none || c.salt == kv.Salt{}) && !c.hasMedia()
+	if !blk.hasExtra {
+		return (c.parent != noBlock || c.salt == kv.Salt{}) && !c.hasMedia()
 	}
-	n := p.notes[b]
-	return (c.parent != none || n.salt == c.salt) && c.shows(n.media)
+	n := p.extras[b]
+	return (c.parent != noBlock || n.salt == c.salt) && c.showsExactly(n.media)
 }
 
-// write keeps what holds compares.
-func (p *pool) write(b int32, c *content) {
-	if need := (int(b) + 1) * p.size; len(p.tokens) < need {
+// storeContent stores what hasContent compares.
+func (p *blockPool) storeContent(b int32, c *blockContent) {
+	if need := (int(b) + 1) * p.blockSize; len(p.tokens) < need {
 		p.tokens = slices.Grow(p.tokens, need-len(p.tokens))[:need]
 	}
-	copy(p.tokensOf(b), c.tokens)
-	var n note
-	if c.parent == none {
+	copy(p.blockTokens(b), c.tokens)
+	var n extraContent
+	if c.parent == noBlock {
 		n.salt = c.salt
 	}
-	n.media = c.shown()
+	n.media = c.shownMedia()
 	if (n.salt == kv.Salt{}) && n.media == nil {
 		return
 	}
-	if p.notes == nil {
-		p.notes = map[int32]note{}
+	if p.extras == nil {
+		p.extras = map[int32]extraContent{}
 	}
-	p.notes[b] = n
-	p.blocks[b].noted = true
+	p.extras[b] = n
+	p.blocks[b].hasExtra = true
 }
 
-func (p *pool) tokensOf(b int32) []kv.Token {
-	return p.tokens[int(b)*p.size : (int(b)+1)*p.size]
+func (p *blockPool) blockTokens(b int32) []kv.Token {
+	return p.tokens[int(b)*p.blockSize : (int(b)+1)*p.blockSize]
 }
 
-// evict empties a cached block.
-func (p *pool) evict(b int32) {
-	p.unlink(b)
-	p.unregister(b)
-	p.log.removed(p.blocks[b].seq)
+// evictBlock empties a cached block.
+func (p *blockPool) evictBlock(b int32) {
+	p.removeCached(b)
+	p.unregisterBlock(b)
+	p.log.logRemoved(p.blocks[b].seq)
 	p.evictions++
 }
 
-// unregister takes b out of the index; it keeps its holders.
-func (p *pool) unregister(b int32) {
+// unregisterBlock removes b from the index; b keeps its holders.
+func (p *blockPool) unregisterBlock(b int32) {
 	blk := &p.blocks[b]
 	delete(p.index, blk.seq)
-	if blk.noted {
-		delete(p.notes, b)
-		blk.noted = false
+	if blk.hasExtra {
+		delete(p.extras, b)
+		blk.hasExtra = false
 	}
-	blk.state = private
-	blk.parent = none
+	blk.state = statePrivate
+	blk.parent = noBlock
 }
 
-// release puts a block that nobody holds into the free list.
-func (p *pool) release(b int32) {
-	p.blocks[b].state = free
-	p.blocks[b].next = p.vacant
-	p.vacant = b
+// freeBlock puts a block without holders into the free list.
+func (p *blockPool) freeBlock(b int32) {
+	p.blocks[b].state = stateFree
+	p.blocks[b].next = p.freeList
+	p.freeList = b
 }
 
-// link makes b the most recently used of the cached blocks.
-func (p *pool) link(b int32) {
+// pushCached makes b the most recently used of the cached blocks.
+func (p *blockPool) pushCached(b int32) {
 	blk := &p.blocks[b]
-	blk.prev, blk.next = p.newest, none
-	if p.newest == none {
+	blk.prev, blk.next = p.newest, noBlock
+	if p.newest == noBlock {
 		p.oldest = b
 	} else {
 		p.blocks[p.newest].next = b
@@ -241,19 +238,19 @@ func (p *pool) link(b int32) {
 	p.cached++
 }
 
-// unlink takes b out of the order of disuse.
-func (p *pool) unlink(b int32) {
+// removeCached removes b from the LRU list.
+func (p *blockPool) removeCached(b int32) {
 	blk := &p.blocks[b]
-	if blk.prev == none {
+	if blk.prev == noBlock {
 		p.oldest = blk.next
 	} else {
 		p.blocks[blk.prev].next = blk.next
 	}
-	if blk.next == none {
+	if blk.next == noBlock {
 		p.newest = blk.prev
 	} else {
 		p.blocks[blk.next].prev = blk.prev
 	}
-	blk.prev, blk.next = none, none
+	blk.prev, blk.next = noBlock, noBlock
 	p.cached--
 }

@@ -1,19 +1,19 @@
 package paged
 
-// preempt takes the newest running sequence, which has no part in the step yet,
-// out of the batch. Its blocks go, and it waits in front of all others to be
-// computed again; its full blocks may still be cached by then.
-func (s *Scheduler) preempt(q *sequence, out *Step) {
-	if len(q.tokens) >= s.Limit() {
-		s.fail(q, out)
+// preemptSequence removes the newest running sequence, which is not in the step yet, from the batch. It
+// releases its blocks, and the sequence waits before all others to be computed again. Its full blocks may
+// still be cached by then.
+func (s *Scheduler) preemptSequence(q *seqState, out *Step) {
+	if len(q.tokens) >= s.MaxTokens() {
+		s.failSequence(q, out)
 		return
 	}
-	s.stats.PrefillTokens -= q.left()
-	s.leave(q)
-	s.release(q)
-	q.computed, q.due = 0, false
-	q.goal = len(q.tokens)
-	s.stats.PrefillTokens += q.left()
+	s.stats.PrefillTokens -= q.prefillLeft()
+	s.leaveQueue(q)
+	s.releaseBlocks(q)
+	q.computed, q.awaitsToken = 0, false
+	q.prefillGoal = len(q.tokens)
+	s.stats.PrefillTokens += q.prefillLeft()
 
 	s.waiting.pushFront(q)
 	s.preempted++
@@ -21,8 +21,8 @@ func (s *Scheduler) preempt(q *sequence, out *Step) {
 	out.Preempted = append(out.Preempted, q.id)
 }
 
-// fail drops a sequence that can get no further token.
-func (s *Scheduler) fail(q *sequence, out *Step) {
+// failSequence drops a sequence which can get no further token.
+func (s *Scheduler) failSequence(q *seqState, out *Step) {
 	out.Failed = append(out.Failed, q.id)
-	s.forget(q)
+	s.forgetSequence(q)
 }

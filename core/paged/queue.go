@@ -1,13 +1,13 @@
 package paged
 
-// queue is an ordered list of sequences, linked through them: joining at either
-// end and leaving from anywhere cost O(1) and no memory.
-type queue struct {
-	head, tail *sequence
+// sequenceQueue is an ordered list of sequences, linked through them: insertion at either end and removal
+// anywhere cost O(1) and no memory.
+type sequenceQueue struct {
+	head, tail *seqState
 	len        int
 }
 
-func (l *queue) pushBack(q *sequence) {
+func (l *sequenceQueue) pushBack(q *seqState) {
 	q.prev, q.next = l.tail, nil
 	if l.tail == nil {
 		l.head = q
@@ -18,7 +18,7 @@ func (l *queue) pushBack(q *sequence) {
 	l.len++
 }
 
-func (l *queue) pushFront(q *sequence) {
+func (l *sequenceQueue) pushFront(q *seqState) {
 	q.prev, q.next = nil, l.head
 	if l.head == nil {
 		l.tail = q
@@ -29,7 +29,7 @@ func (l *queue) pushFront(q *sequence) {
 	l.len++
 }
 
-func (l *queue) remove(q *sequence) {
+func (l *sequenceQueue) remove(q *seqState) {
 	if q.prev == nil {
 		l.head = q.next
 	} else {

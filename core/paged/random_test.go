@@ -10,7 +10,7 @@ import (
 	"penstock/core/kv"
 )
 
-// source gives choices: from a generator, or from a fuzzer's bytes.
+// source makes choices: from a generator, or from a fuzzer's bytes.
 type source interface {
 	// pick returns a number in [0,n); ok is false when there are no more.
 	pick(n int) (i int, ok bool)
@@ -52,7 +52,7 @@ var (
 	}
 )
 
-// someConfig is a small scheduler, where everything is scarce.
+// someConfig is a small scheduler with scarce resources.
 func someConfig(pick func(int) int) Config {
 	size := []int{2, 4, 8, 8, 8}[pick(5)]
 	c := Config{
@@ -69,22 +69,22 @@ func someConfig(pick func(int) int) Config {
 		c.Blocks += 90 // so that there is a reserve
 	}
 	if pick(3) == 0 {
-		c.Elsewhere = someNames(2 + pick(3))
+		c.Remote = someNames(2 + pick(3))
 	}
 	c.TokenBudget = c.MaxSeqs + pick(4*size)
 	if c.Chunking == Off {
-		c.TokenBudget = max(c.TokenBudget, c.limit())
+		c.TokenBudget = max(c.TokenBudget, c.maxTokens())
 	}
 	return c
 }
 
-// someNames is memory that has all blocks but those whose name n divides.
+// someNames is remote memory with all blocks except those whose hash n divides.
 type someNames int
 
 func (n someNames) Has(seq kv.SeqHash) bool { return seq%kv.SeqHash(n) != 0 }
 
-// someTokens is a prompt that shares its beginning with others: whole blocks of
-// a few kinds, some of which have equal hashes, and a tail.
+// someTokens returns a prompt which shares its prefix with others: whole blocks of a few kinds, some with
+// equal hashes, and a tail.
 func someTokens(cfg Config, salt kv.Salt, pick func(int) int) []kv.Token {
 	var tokens []kv.Token
 	for range pick(6) {
@@ -102,7 +102,7 @@ func someTokens(cfg Config, salt kv.Salt, pick func(int) int) []kv.Token {
 	return tokens
 }
 
-// drive does what src says until it ends. It returns the first contradiction.
+// drive performs the choices of src until it ends. It returns the first contradiction.
 func drive(r *rig, src source) error {
 	ended := false
 	pick := func(n int) int {
@@ -111,7 +111,7 @@ func drive(r *rig, src source) error {
 		return i
 	}
 	var id SeqID
-	var debts []Sampled // tokens withheld
+	var debts []SampledToken // tokens withheld
 	live := func() (SeqID, bool) {
 		if len(r.seqs) == 0 {
 			return 0, false
@@ -174,9 +174,9 @@ func drive(r *rig, src source) error {
 					break
 				}
 			}
-			var sampled []Sampled
+			var sampled []SampledToken
 			for _, w := range r.step.Work {
-				t := Sampled{ID: w.ID, Token: kv.Token(pick(2))}
+				t := SampledToken{ID: w.ID, Token: kv.Token(pick(2))}
 				switch {
 				case w.Sample && pick(8) == 0:
 					debts = append(debts, t)
@@ -211,7 +211,7 @@ func TestRandomOperations(t *testing.T) {
 		total.Collisions += st.Collisions
 		total.CachedTokens += st.CachedTokens
 	}
-	// The operations reach what they are meant to.
+	// The operations reach the intended cases.
 	if total.Preemptions < 100 || total.Evictions < 1000 || total.Collisions < 50 || total.CachedTokens < 1000 {
 		t.Errorf("only %+v", total)
 	}
@@ -239,9 +239,8 @@ func FuzzOperations(f *testing.F) {
 	})
 }
 
-// TestEverySequenceIsServed: as long as sequences end when they should, all of
-// them do, in a bounded number of steps, however scarce blocks are; the oldest
-// advances in every step and is never preempted.
+// TestEverySequenceIsServed: as long as sequences end in time, all of them do, in a bounded number of
+// steps, however scarce blocks are. The oldest advances in every step and is never preempted.
 func TestEverySequenceIsServed(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -261,7 +260,7 @@ func serveAll(cfg Config, rng *rand.Rand) error {
 	work := 0
 	for id := range SeqID(20) {
 		tokens := someTokens(cfg, kv.Salt{}, rng.IntN)
-		if len(tokens) == 0 || len(tokens) >= r.s.Limit() {
+		if len(tokens) == 0 || len(tokens) >= r.s.MaxTokens() {
 			continue
 		}
 		if r.s.Stats().Waiting == cfg.MaxWaiting {
@@ -270,12 +269,11 @@ func serveAll(cfg Config, rng *rand.Rand) error {
 		if err := r.add(Sequence{ID: id, Tokens: tokens, Prompt: len(tokens)}); err != nil {
 			return err
 		}
-		length[id] = len(tokens) + 1 + rng.IntN(r.s.Limit()-len(tokens))
+		length[id] = len(tokens) + 1 + rng.IntN(r.s.MaxTokens()-len(tokens))
 		work += length[id]
 	}
 	for steps := 0; len(length) > 0; steps++ {
-		// Each step gives the oldest at least one token, so that at worst they
-		// are served one after the other.
+		// Each step gives the oldest at least one token, so at worst they are served one after the other.
 		if steps > work {
 			return fmt.Errorf("%d sequences are left after %d steps", len(length), steps)
 		}
@@ -289,10 +287,10 @@ func serveAll(cfg Config, rng *rand.Rand) error {
 		if err := r.compute(); err != nil {
 			return err
 		}
-		var sampled []Sampled
+		var sampled []SampledToken
 		for _, w := range r.step.Work {
 			if w.Sample {
-				sampled = append(sampled, Sampled{w.ID, kv.Token(rng.IntN(2))})
+				sampled = append(sampled, SampledToken{w.ID, kv.Token(rng.IntN(2))})
 			}
 		}
 		if err := r.commit(sampled); err != nil {

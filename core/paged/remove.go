@@ -1,26 +1,26 @@
 package paged
 
-// Remove forgets a sequence, finished or aborted, whatever it was doing, and
-// reports whether there was one. Its full blocks stay cached, the last one being
-// the first to be evicted. Between Step and Commit its share of the step is lost.
-func (s *Scheduler) Remove(id SeqID) bool {
+// RemoveSequence removes a sequence, finished or aborted, in any state, and reports whether there was one.
+// Its full blocks stay cached, and the last one is evicted first. Between Step and Commit its part of the
+// step is lost.
+func (s *Scheduler) RemoveSequence(id SeqID) bool {
 	q, ok := s.byID[id]
 	if !ok {
 		return false
 	}
-	s.forget(q)
+	s.forgetSequence(q)
 	return true
 }
 
-func (s *Scheduler) forget(q *sequence) {
-	s.stats.PrefillTokens -= q.left()
+func (s *Scheduler) forgetSequence(q *seqState) {
+	s.stats.PrefillTokens -= q.prefillLeft()
 	delete(s.byID, q.id)
-	s.leave(q)
-	s.release(q)
+	s.leaveQueue(q)
+	s.releaseBlocks(q)
 }
 
-// leave takes q out of the queue it is in.
-func (s *Scheduler) leave(q *sequence) {
+// leaveQueue removes q from its queue.
+func (s *Scheduler) leaveQueue(q *seqState) {
 	if q.active {
 		s.running.remove(q)
 		q.active = false
@@ -32,11 +32,11 @@ func (s *Scheduler) leave(q *sequence) {
 	}
 }
 
-// release lets go of q's blocks, last to first, so that of those that nobody
-// holds now the ones that extend others are evicted first.
-func (s *Scheduler) release(q *sequence) {
+// releaseBlocks releases q's blocks, last to first, so that blocks which extend others are evicted before
+// them.
+func (s *Scheduler) releaseBlocks(q *seqState) {
 	for i := len(q.blocks) - 1; i >= 0; i-- {
-		s.pool.drop(q.blocks[i])
+		s.pool.dropHolder(q.blocks[i])
 	}
 	q.blocks = q.blocks[:0]
 	q.registered, q.tip, q.sealed, q.fetched = 0, 0, false, 0

@@ -8,16 +8,15 @@ import (
 	"penstock/core/kv"
 )
 
-// rig drives a scheduler with everything that can contradict it: its own
-// invariants, a naive twin, a shadow of the KV cache and a replica that follows
-// its events.
+// rig drives a scheduler together with everything which can contradict it: its own invariants, a naive
+// twin, a model of the KV cache and a replica which follows its events.
 type rig struct {
 	s    *Scheduler
 	twin *twin
-	mem  *shadow
+	mem  *cacheModel
 	seqs map[SeqID]*Sequence // with the output appended to Tokens
 
-	replica map[kv.SeqHash]bool // what the events say is registered
+	replica map[kv.SeqHash]bool // registered blocks, by the events
 	step    Step
 	planned bool // step is not committed
 	want    Step // the twin's
@@ -44,7 +43,7 @@ func (r *rig) logf(format string, args ...any) {
 
 func (r *rig) add(seq Sequence) error {
 	r.logf("add %+v", seq)
-	err := r.s.Add(seq)
+	err := r.s.AddSequence(seq)
 	if took := r.twin.add(seq); took != (err == nil) {
 		return fmt.Errorf("Add: %v, twin took it: %v", err, took)
 	}
@@ -58,7 +57,7 @@ func (r *rig) add(seq Sequence) error {
 
 func (r *rig) remove(id SeqID) error {
 	r.logf("remove %d", id)
-	ok := r.s.Remove(id)
+	ok := r.s.RemoveSequence(id)
 	if want := r.twin.remove(id); ok != want {
 		return fmt.Errorf("Remove is %v, twin says %v", ok, want)
 	}
@@ -87,7 +86,7 @@ func (r *rig) plan() error {
 	return r.verify()
 }
 
-// compute runs the planned batch in the shadow.
+// compute runs the planned batch in the cache model.
 func (r *rig) compute() error {
 	return r.mem.compute(r.step.Work, func(id SeqID) ([]int, bool) {
 		q, ok := r.seqs[id]
@@ -98,12 +97,12 @@ func (r *rig) compute() error {
 	})
 }
 
-// commit commits with these tokens.
-func (r *rig) commit(sampled []Sampled) error {
+// commit commits these tokens.
+func (r *rig) commit(sampled []SampledToken) error {
 	r.logf("commit %v", sampled)
 	took := map[SeqID]bool{} // only the first token of each
 	for _, t := range sampled {
-		if q := r.s.byID[t.ID]; q != nil && !took[t.ID] && (q.due || q.planned > 0 && q.planned == q.pending()) {
+		if q := r.s.byID[t.ID]; q != nil && !took[t.ID] && (q.awaitsToken || q.planned > 0 && q.planned == q.pendingTokens()) {
 			took[t.ID] = true
 			r.seqs[t.ID].Tokens = append(r.seqs[t.ID].Tokens, t.Token)
 		}
@@ -122,10 +121,10 @@ func (r *rig) clear() error {
 	return r.verify()
 }
 
-// drain takes the events, compares them with the twin's one by one, and follows
-// them. Callers drain often enough that the log is never lost.
+// drain takes the events, compares them with the twin's one by one, and applies them. Callers drain often
+// enough that the log is never lost.
 func (r *rig) drain() error {
-	events := r.s.Events(nil)
+	events := r.s.AppendEvents(nil)
 	r.logf("events %d", len(events))
 	var got []string
 	if err := replay(r.replica, events, &got); err != nil {
@@ -139,7 +138,7 @@ func (r *rig) drain() error {
 		return fmt.Errorf("after events: %w", err)
 	}
 	dumped := map[kv.SeqHash]bool{}
-	if err := replay(dumped, r.s.Dump(nil), nil); err != nil {
+	if err := replay(dumped, r.s.AppendDump(nil), nil); err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
 	if err := r.same(dumped); err != nil {
@@ -148,7 +147,7 @@ func (r *rig) drain() error {
 	return nil
 }
 
-// same reports whether set is the set of registered blocks, as the twin knows it.
+// same reports whether set is the twin's set of registered blocks.
 func (r *rig) same(set map[kv.SeqHash]bool) error {
 	for _, b := range r.twin.cache {
 		if !set[b.seq] {
@@ -180,9 +179,8 @@ func (r *rig) verify() error {
 	return nil
 }
 
-// replay applies events to the set of prefixes as a stranger would who knows
-// nothing but kv: a block is stored after its parent and once, and removed once
-// and before its parent.
+// replay applies events to the set of prefixes, with the knowledge of kv only: a block is stored once and
+// after its parent, and removed once and before its parent.
 func replay(set map[kv.SeqHash]bool, events []kv.Event, seen *[]string) error {
 	note := func(format string, args ...any) {
 		if seen != nil {
@@ -203,7 +201,7 @@ func replay(set map[kv.SeqHash]bool, events []kv.Event, seen *[]string) error {
 			}
 			parent := e.Parent
 			for i, b := range e.Blocks {
-				parent = kv.Extend(parent, e.Start+uint32(i), b)
+				parent = kv.ExtendSeq(parent, e.Start+uint32(i), b)
 				if set[parent] {
 					return fmt.Errorf("%x stored twice", parent)
 				}
@@ -228,7 +226,7 @@ func replay(set map[kv.SeqHash]bool, events []kv.Event, seen *[]string) error {
 	return nil
 }
 
-// describe prints a step without what a twin cannot know: which blocks.
+// describe prints a step without the block numbers, which a twin cannot know.
 func describe(s *Step) string {
 	text := ""
 	for _, w := range s.Work {

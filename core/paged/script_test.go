@@ -13,20 +13,20 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs testdata: the specification of the scheduler by example. The
-// commands, after each of which all invariants are checked:
+// TestScripts runs testdata: the specification of the scheduler by example. All invariants are checked
+// after each of these commands:
 //
 //	new blocks=N size=N seqs=N budget=N context=N waiting=N [reuse=off] [chunking=off]
 //	add id=N tokens=1-4,9 [prompt=N] [lora=S] [ns=S] [media=hash:start-end,…]
 //	step              plan a batch; prints id, start+tokens, block table
-//	commit [none] [ID=TOKEN…]  each sampled sequence gets 100*id + outputs so far
+//	commit [noBlock] [ID=TOKEN…]  each sampled sequence gets 100*id + outputs so far
 //	run n=N           step and commit, N times
 //	remove id=N
 //	clear
 //	events | dump | stats | queues | blocks
 //
-// Prefixes are printed as the tokens of their blocks, "1-4/5-8", and a block after
-// the one before it as "/5-8".
+// Prefixes are printed as the tokens of their blocks, "1-4/5-8", and a block after the one before it as
+// "/5-8".
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		d := &scripted{t: t, names: map[kv.SeqHash]string{}}
@@ -110,11 +110,11 @@ func (d *scripted) do(cmd *datadriven.TestData) (string, error) {
 	case "clear":
 		return "", r.clear()
 	case "events":
-		events := r.s.Events(nil)
+		events := r.s.AppendEvents(nil)
 		r.twin.events = nil
 		return d.events(events), replay(r.replica, events, nil)
 	case "dump":
-		events := r.s.Dump(nil)
+		events := r.s.AppendDump(nil)
 		set := map[kv.SeqHash]bool{}
 		if err := replay(set, events, nil); err != nil {
 			return "", err
@@ -172,8 +172,8 @@ func (d *scripted) add(cmd *datadriven.TestData) (string, error) {
 		return "", err
 	}
 	if _, ok := d.rig.seqs[seq.ID]; !ok || known {
-		err := d.rig.s.Add(seq)
-		return fmt.Sprintf("%v: %v\n", fault.Of(err), err), nil
+		err := d.rig.s.AddSequence(seq)
+		return fmt.Sprintf("%v: %v\n", fault.CodeOf(err), err), nil
 	}
 	return "", nil
 }
@@ -213,7 +213,7 @@ func (d *scripted) step() (string, error) {
 
 func (d *scripted) commit(args []datadriven.CmdArg) error {
 	r := d.rig
-	var sampled []Sampled
+	var sampled []SampledToken
 	if r.planned {
 		if err := r.compute(); err != nil {
 			return err
@@ -221,7 +221,7 @@ func (d *scripted) commit(args []datadriven.CmdArg) error {
 		for _, w := range r.step.Work {
 			q, live := r.seqs[w.ID]
 			if w.Sample && live && len(args) == 0 {
-				sampled = append(sampled, Sampled{w.ID, kv.Token(100*int(w.ID) + len(q.Tokens) - q.Prompt)})
+				sampled = append(sampled, SampledToken{w.ID, kv.Token(100*int(w.ID) + len(q.Tokens) - q.Prompt)})
 			}
 		}
 	}
@@ -231,7 +231,7 @@ func (d *scripted) commit(args []datadriven.CmdArg) error {
 		}
 		id, _ := d.span(a.Key)
 		token, _ := d.span(a.Vals[0])
-		sampled = append(sampled, Sampled{SeqID(id), kv.Token(token)})
+		sampled = append(sampled, SampledToken{SeqID(id), kv.Token(token)})
 	}
 	if err := r.commit(sampled); err != nil {
 		return err
@@ -242,7 +242,7 @@ func (d *scripted) commit(args []datadriven.CmdArg) error {
 	return nil
 }
 
-// name learns the names of a sequence's prefixes.
+// name records the hashes of a sequence's prefixes.
 func (d *scripted) name(q *Sequence) {
 	size := d.rig.s.cfg.BlockSize
 	h, err := kv.NewHasher(size, q.Salt)
@@ -250,7 +250,7 @@ func (d *scripted) name(q *Sequence) {
 		d.t.Fatal(err)
 	}
 	path := ""
-	for i, seq := range h.Chain(nil, q.Tokens, q.Media) {
+	for i, seq := range h.AppendSeqHashes(nil, q.Tokens, q.Media) {
 		if i > 0 {
 			path += "/"
 		}
@@ -277,7 +277,7 @@ func (d *scripted) events(events []kv.Event) string {
 			fmt.Fprintf(&out, " at %d after %s:", e.Start, d.names[parent])
 		}
 		for i, b := range e.Blocks {
-			parent = kv.Extend(parent, e.Start+uint32(i), b)
+			parent = kv.ExtendSeq(parent, e.Start+uint32(i), b)
 			name := d.names[parent]
 			if e.Start > 0 || i > 0 {
 				name = name[strings.LastIndexByte(name, '/'):]
@@ -295,24 +295,24 @@ func (d *scripted) events(events []kv.Event) string {
 	return out.String()
 }
 
-// blocks prints every physical block used so far: who holds it and what it is.
+// blocks prints every physical block used so far, with its holders and its state.
 func (d *scripted) blocks() string {
 	var out strings.Builder
 	p := &d.rig.s.pool
 	for b := range p.blocks {
 		fmt.Fprintf(&out, "%d:", b)
 		switch blk := &p.blocks[b]; blk.state {
-		case free:
+		case stateFree:
 			out.WriteString(" free")
-		case private:
+		case statePrivate:
 			fmt.Fprintf(&out, " private of %v", d.holders(int32(b)))
-		case registered:
+		case stateRegistered:
 			fmt.Fprintf(&out, " %s of %v", d.names[blk.seq], d.holders(int32(b)))
 		}
 		out.WriteByte('\n')
 	}
 	var order []int32
-	for b := p.oldest; b != none; b = p.blocks[b].next {
+	for b := p.oldest; b != noBlock; b = p.blocks[b].next {
 		order = append(order, b)
 	}
 	fmt.Fprintf(&out, "evict next: %v\n", order)
@@ -350,7 +350,7 @@ func (d *scripted) span(v string) (from, to int) {
 	return from, to
 }
 
-func ids(l *queue) []SeqID {
+func ids(l *sequenceQueue) []SeqID {
 	all := []SeqID{}
 	for q := l.head; q != nil; q = q.next {
 		all = append(all, q.id)

@@ -7,82 +7,82 @@ import (
 	"penstock/core/kv"
 )
 
-// sequence is one request's state.
-type sequence struct {
+// seqState is the state of one sequence.
+type seqState struct {
 	id      SeqID
 	arrival uint64 // order of Add
 	salt    kv.Salt
 	hasher  kv.Hasher
-	media   []kv.Media // without empty ranges and repetitions, sorted
+	media   []kv.Media // sorted, without empty ranges and duplicates
 	tokens  []kv.Token // prompt, then output
 	prompt  int        // how many of tokens are prompt
-	reuse   Switch     // off if the scheduler's or its own is
+	reuse   Switch     // off if the scheduler's or the sequence's is
 
-	blocks     []int32 // table; the first registered ones are in the index
+	blocks     []int32 // table; the first `registered` ones are in the index
 	registered int
-	tip        kv.SeqHash // name of the last registered block
-	sealed     bool       // later blocks cannot be registered: one before is not
+	tip        kv.SeqHash // prefix hash of the last registered block
+	sealed     bool       // later blocks cannot be registered, because an earlier one is not
 
-	active   bool // in the batch, not in the queue
-	computed int  // tokens whose K and V are in blocks
-	planned  int  // tokens of the Step being computed
-	goal     int  // tokens known at Add or at the last preemption
-	due      bool // all is computed and the next token is not known yet
+	active      bool // in the batch, not in the queue
+	computed    int  // tokens whose K and V are in blocks
+	planned     int  // tokens in the current Step
+	prefillGoal int  // tokens known when added or last preempted
+	awaitsToken bool // all tokens are computed and the next one is not known yet
 
 	admitted bool // at least once
 	cached   int  // prompt tokens hit or fetched at the first admission
-	fetched  int  // tokens that follow the computed ones and are fetched until the next Commit
+	fetched  int  // tokens after the computed ones which are fetched by the next Commit
 
-	prev, next *sequence // in the queue that it is in
+	prev, next *seqState // in its queue
 }
 
-func newSequence(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) *sequence {
-	return &sequence{
+func newSeqState(seq Sequence, arrival uint64, hasher kv.Hasher, blockSize int) *seqState {
+	return &seqState{
 		id:      seq.ID,
 		arrival: arrival,
 		salt:    seq.Salt,
 		hasher:  hasher,
-		media:   canonical(seq.Media),
-		// Room for the first output, so that a prompt is not copied twice.
-		tokens: append(make([]kv.Token, 0, len(seq.Tokens)+blockSize), seq.Tokens...),
-		prompt: seq.Prompt,
-		reuse:  seq.Reuse,
-		goal:   len(seq.Tokens),
+		media:   canonicalMedia(seq.Media),
+		// Reserve the first output block, so that a prompt is not copied twice.
+		tokens:      append(make([]kv.Token, 0, len(seq.Tokens)+blockSize), seq.Tokens...),
+		prompt:      seq.Prompt,
+		reuse:       seq.Reuse,
+		prefillGoal: len(seq.Tokens),
 	}
 }
 
-// left is the sequence's part of Stats.PrefillTokens.
-func (q *sequence) left() int { return max(0, q.goal-q.there()) }
+// prefillLeft is the sequence's part of Stats.PrefillTokens.
+func (q *seqState) prefillLeft() int { return max(0, q.prefillGoal-q.readyTokens()) }
 
-// there is the number of tokens that need not be computed any more.
-func (q *sequence) there() int { return q.computed + q.fetched }
+// readyTokens is the number of tokens which need no computation any more.
+func (q *seqState) readyTokens() int { return q.computed + q.fetched }
 
-// pending is the number of known tokens that are still to be computed.
-func (q *sequence) pending() int { return len(q.tokens) - q.there() }
+// pendingTokens is the number of known tokens which are still to be computed.
+func (q *seqState) pendingTokens() int { return len(q.tokens) - q.readyTokens() }
 
-// content describes block i of the sequence, which is full, as the successor of
-// the registered block parent.
-func (q *sequence) content(i int, parent int32, tip kv.SeqHash) content {
+// describeBlock returns the content of block i, which is full, as the successor of the registered block
+// parent.
+func (q *seqState) describeBlock(i int, parent int32, tip kv.SeqHash) blockContent {
 	size := q.hasher.BlockSize()
 	start := i * size
 	tokens := q.tokens[start : start+size]
-	hash := q.hasher.Block(tokens, start, q.media)
-	return content{
-		seq:    kv.Extend(tip, uint32(i), hash),
-		hash:   hash,
-		parent: parent,
-		index:  uint32(i),
-		after:  tip,
-		tokens: tokens,
-		start:  start,
-		media:  q.media,
-		salt:   q.salt,
+	hash := q.hasher.HashBlock(tokens, start, q.media)
+	return blockContent{
+		seq:       kv.ExtendSeq(tip, uint32(i), hash),
+		hash:      hash,
+		parent:    parent,
+		index:     uint32(i),
+		parentSeq: tip,
+		tokens:    tokens,
+		start:     start,
+		media:     q.media,
+		salt:      q.salt,
 	}
 }
 
-// canonical copies media without empty ranges and repetitions, in a fixed order,
-// so that equal sets compare equal.
-func canonical(media []kv.Media) []kv.Media {
+// canonicalMedia copies media without empty ranges and duplicates, in a fixed order, so that equal sets
+// compare equal.
+func canonicalMedia(media []kv.Media) []kv.Media {
 	if len(media) == 0 {
 		return nil
 	}

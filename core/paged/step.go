@@ -1,102 +1,100 @@
 package paged
 
-// Step plans the next batch into out, whose slices it reuses. Nothing counts as
-// computed until Commit: if the batch failed, the shell removes whom it blames and
-// calls Step again, which plans anew.
+// Step plans the next batch into out, and reuses its slices. Nothing counts as computed until Commit: after
+// a failed batch the shell removes the sequences which caused it and calls Step again, which makes a new
+// plan.
 func (s *Scheduler) Step(out *Step) {
 	out.Work, out.Preempted, out.Failed = out.Work[:0], out.Preempted[:0], out.Failed[:0]
-	s.discard()
+	s.discardPlan()
 	s.budget = s.cfg.TokenBudget
 
 	if prefills := s.planDecodes(out); prefills {
 		s.planPrefills()
 	}
 	if len(out.Preempted) == 0 {
-		s.admit()
+		s.admitWaiting()
 	}
-	s.emit(out)
+	s.emitWork(out)
 }
 
-// discard forgets a plan that was not committed.
-func (s *Scheduler) discard() {
+// discardPlan drops a plan which was not committed.
+func (s *Scheduler) discardPlan() {
 	for q := s.running.head; q != nil; q = q.next {
 		q.planned = 0
 	}
 }
 
-// planDecodes gives every sequence that lacks one token that token, oldest first,
-// and reports whether there are some that lack more. While a block is lacking, it
-// preempts the newest running sequence.
+// planDecodes schedules one token for every sequence which needs exactly one, oldest first, and reports
+// whether some need more. While a block is missing it preempts the newest running sequence.
 func (s *Scheduler) planDecodes(out *Step) (prefills bool) {
 	for q := s.running.head; q != nil; {
 		next := q.next
-		switch pending := q.pending(); {
-		case len(q.tokens) >= s.Limit():
-			s.fail(q, out)
+		switch pending := q.pendingTokens(); {
+		case len(q.tokens) >= s.MaxTokens():
+			s.failSequence(q, out)
 		case pending > 1:
 			prefills = true
 		case pending == 1:
-			for s.room(q) == 0 {
+			for s.tokenRoom(q) == 0 {
 				newest := s.running.tail
-				s.preempt(newest, out)
+				s.preemptSequence(newest, out)
 				if newest == q {
 					return prefills
 				}
 			}
-			s.give(q, 1)
-			next = q.next // some behind it may be gone
+			s.scheduleTokens(q, 1)
+			next = q.next // later sequences may be gone
 		}
 		q = next
 	}
 	return prefills
 }
 
-// planPrefills spends the budget on sequences that lack more than one token,
-// oldest first, as far as there are blocks. One that remains unfinished has spent the
-// budget or the last block, so none is admitted behind it: all but the newest have
-// the blocks for what is known of them, and a prefill has nobody to preempt. It keeps
-// what it has until an older sequence needs it.
+// planPrefills spends the budget on sequences which need more than one token, oldest first, as far as there
+// are blocks. A sequence which remains unfinished has spent the budget or the last block, so no sequence is
+// admitted after it: all but the newest have the blocks for their known tokens, and a prefill preempts no
+// other sequence. It keeps its blocks until an older sequence needs them.
 //
-// Without chunking, a prefill that is here was planned whole in a step that failed,
-// with the same sequences before it, so it has its blocks and fits again.
+// Without chunking, a prefill here was planned whole in a step which failed, with the same sequences before
+// it, so it has its blocks and fits again.
 func (s *Scheduler) planPrefills() {
 	for q := s.running.head; q != nil && s.budget > 0; q = q.next {
-		pending := q.pending()
+		pending := q.pendingTokens()
 		if pending <= 1 {
 			continue
 		}
-		s.give(q, min(pending, s.budget, s.room(q)))
+		s.scheduleTokens(q, min(pending, s.budget, s.tokenRoom(q)))
 	}
 }
 
-// room is the number of tokens for which q has blocks or can get them.
-func (s *Scheduler) room(q *sequence) int {
-	return (len(q.blocks)+s.pool.available())*s.cfg.BlockSize - q.there()
+// tokenRoom is the number of tokens for which q has blocks or can get them.
+func (s *Scheduler) tokenRoom(q *seqState) int {
+	return (len(q.blocks)+s.pool.availableBlocks())*s.cfg.BlockSize - q.readyTokens()
 }
 
-// give schedules the next n tokens of q, for which there is room.
-func (s *Scheduler) give(q *sequence, n int) {
-	for len(q.blocks) < s.cfg.blocksFor(q.there()+n) {
-		q.blocks = append(q.blocks, s.pool.take())
+// scheduleTokens schedules the next n tokens of q, for which there is room.
+func (s *Scheduler) scheduleTokens(q *seqState, n int) {
+	for len(q.blocks) < s.cfg.blocksFor(q.readyTokens()+n) {
+		q.blocks = append(q.blocks, s.pool.takeBlock())
 	}
 	q.planned = n
 	s.budget -= n
 }
 
-// emit writes the plan out.
-func (s *Scheduler) emit(out *Step) {
+// emitWork writes the plan to out.
+func (s *Scheduler) emitWork(out *Step) {
 	for q := s.running.head; q != nil; q = q.next {
 		if q.planned == 0 {
 			continue
 		}
-		end := q.there() + q.planned
+		end := q.readyTokens() + q.planned
 		table := s.cfg.blocksFor(end)
 		out.Work = append(out.Work, Work{
 			ID:      q.id,
-			Start:   q.there(),
-			Tokens:  q.tokens[q.there():end:end],
+			Start:   q.readyTokens(),
+			Tokens:  q.tokens[q.readyTokens():end:end],
 			Blocks:  q.blocks[:table:table],
-			Prefill: min(q.planned, q.left()),
+			Prefill: min(q.planned, q.prefillLeft()),
 			Sample:  end == len(q.tokens),
 			Cached:  q.cached,
 			Fetched: q.fetched,

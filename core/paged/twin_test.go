@@ -7,9 +7,8 @@ import (
 	"penstock/core/kv"
 )
 
-// twin is a naive scheduler of the same policy: slices searched from end to end,
-// prefixes compared as whole strings, nothing remembered that can be recomputed.
-// It has no physical blocks, only their number.
+// twin is a naive scheduler of the same policy: slices with linear search, prefixes compared as whole
+// strings, nothing cached which can be recomputed. It has no physical blocks, only their number.
 type twin struct {
 	cfg     Config
 	running []*twinSeq
@@ -38,7 +37,7 @@ type twinBlock struct {
 	path       string // the whole prefix, with salt and media
 	seq        kv.SeqHash
 	registered bool
-	released   int // when the last holder let go
+	released   int // when the last holder released it
 }
 
 func (w *twin) limit() int { return min(w.cfg.MaxContext, w.cfg.Blocks*w.cfg.BlockSize) }
@@ -136,11 +135,11 @@ func (w *twin) remove(id SeqID) bool {
 	return true
 }
 
-// path writes out all that K and V of the first n blocks depend on.
+// path writes out everything on which K and V of the first n blocks depend.
 func (w *twin) path(q *twinSeq, n int) string {
 	end := n * w.cfg.BlockSize
 	s := fmt.Sprintf("%q %v", q.Salt, q.tokens[:end])
-	for _, m := range canonical(q.Media) {
+	for _, m := range canonicalMedia(q.Media) {
 		if m.Start < end && m.End > 0 {
 			s += fmt.Sprint(m)
 		}
@@ -153,7 +152,7 @@ func (w *twin) chain(q *twinSeq) []kv.SeqHash {
 	if err != nil {
 		panic(err)
 	}
-	return h.Chain(nil, q.tokens, q.Media)
+	return h.AppendSeqHashes(nil, q.tokens, q.Media)
 }
 
 func (w *twin) named(seq kv.SeqHash) *twinBlock {
@@ -211,7 +210,7 @@ func (w *twin) step(out *Step) {
 			continue
 		}
 		give(q, min(n, budget, room(q)))
-		if q.planned < n { // none behind it
+		if q.planned < n { // no sequence after it
 			budget = 0
 		}
 	}
@@ -228,12 +227,12 @@ func (w *twin) step(out *Step) {
 			}
 		}
 		fetch := 0
-		if w.cfg.Elsewhere != nil && w.cfg.Reuse == On && q.Reuse == On {
+		if w.cfg.Remote != nil && w.cfg.Reuse == On && q.Reuse == On {
 			for i, seq := range w.chain(q) {
 				if i < len(hits) {
 					continue
 				}
-				if (i+1)*w.cfg.BlockSize >= len(q.tokens) || w.named(seq) != nil || !w.cfg.Elsewhere.Has(seq) {
+				if (i+1)*w.cfg.BlockSize >= len(q.tokens) || w.named(seq) != nil || !w.cfg.Remote.Has(seq) {
 					break
 				}
 				fetch++
@@ -284,7 +283,7 @@ func (w *twin) step(out *Step) {
 	}
 }
 
-func (w *twin) commit(sampled []Sampled) {
+func (w *twin) commit(sampled []SampledToken) {
 	for _, q := range w.running {
 		before := q.computed / w.cfg.BlockSize
 		if q.planned > 0 {

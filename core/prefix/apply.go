@@ -7,11 +7,11 @@ import (
 	"penstock/core/kv"
 )
 
-// Apply records one event of w's cache. Events of one worker must come in the
-// order in which it sent them. Storing what is held and removing what is not
-// change nothing but a count; an event of an unknown kind or tier, or of positions
-// that no sequence has, is ignored, as is kv.Moved, which is not of w's cache.
-func (x *Index) Apply(w kv.Worker, ev kv.Event) {
+// ApplyEvent applies one event of w's cache. Events of one worker must come in the order in which it sent
+// them. Storing a held block or removing one which is not held changes only a count. ApplyEvent ignores
+// events of an unknown kind or tier, or with impossible positions, and kv.Moved, which does not concern w's
+// cache.
+func (x *Index) ApplyEvent(w kv.Worker, ev kv.Event) {
 	if ev.Tier >= kv.Tiers {
 		return
 	}
@@ -20,145 +20,144 @@ func (x *Index) Apply(w kv.Worker, ev kv.Event) {
 		if uint64(ev.Start)+uint64(len(ev.Blocks)) > math.MaxUint32 {
 			return
 		}
-		x.store(x.number(w), ev)
+		x.storeEvent(x.numberOf(w), ev)
 	case kv.Removed:
-		x.remove(x.number(w), ev)
+		x.removeBlocks(x.numberOf(w), ev)
 	case kv.Cleared:
 		x.counts.Clears++
-		x.empty(x.number(w))
+		x.removeAll(x.numberOf(w))
 	}
-	x.settle()
+	x.finishChange()
 }
 
-// Drop forgets w and all that it held; what is in pools stays there. It reports
-// whether w was known.
-func (x *Index) Drop(w kv.Worker) bool {
+// DropWorker removes w and all its blocks; blocks in pools stay. It reports whether w was known.
+func (x *Index) DropWorker(w kv.Worker) bool {
 	n, ok := x.numbers[w]
 	if !ok {
 		return false
 	}
-	x.empty(n)
-	x.forget(n)
-	x.settle()
+	x.removeAll(n)
+	x.removeWorkers(n)
+	x.finishChange()
 	return true
 }
 
-// store gives worker n the blocks of ev.
-func (x *Index) store(n uint32, ev kv.Event) {
-	x.seqs = x.seqs[:0]
+// storeEvent adds the blocks of ev to worker n.
+func (x *Index) storeEvent(n uint32, ev kv.Event) {
+	x.scratchSeqs = x.scratchSeqs[:0]
 	seq := ev.Parent
 	for i, b := range ev.Blocks {
-		seq = kv.Extend(seq, ev.Start+uint32(i), b)
-		x.seqs = append(x.seqs, seq)
+		seq = kv.ExtendSeq(seq, ev.Start+uint32(i), b)
+		x.scratchSeqs = append(x.scratchSeqs, seq)
 	}
 	if len(ev.Labels) != len(ev.Blocks) {
 		ev.Labels = nil
 	}
-	x.storeNamed(n, ev, x.seqs)
-	if cap(x.seqs) > maxScratch {
-		x.seqs = nil
+	x.storeHashed(n, ev, x.scratchSeqs)
+	if cap(x.scratchSeqs) > maxScratch {
+		x.scratchSeqs = nil
 	}
 }
 
-// maxScratch is how much scratch is kept for the next event.
+// maxScratch is how many hashes of scratch are kept for the next event.
 const maxScratch = 64 << 10
 
-// storeNamed gives worker n the blocks of ev, whose prefixes are seqs, page by page.
-func (x *Index) storeNamed(n uint32, ev kv.Event, seqs []kv.SeqHash) {
-	s := storing{x: x, n: n, ev: ev, seqs: seqs}
+// storeHashed adds the blocks of ev, whose prefixes are seqs, to worker n, page by page.
+func (x *Index) storeHashed(n uint32, ev kv.Event, seqs []kv.SeqHash) {
+	s := storeCursor{index: x, number: n, ev: ev, seqs: seqs}
 	if ev.Start > 0 {
-		if s.before, s.attached = x.locate(ev.Parent); !s.attached || !x.holds(n, s.before) {
+		if s.prev, s.attached = x.locateBlock(ev.Parent); !s.attached || !x.holdsBlock(n, s.prev) {
 			x.counts.Orphans++
 		}
 	}
-	for warm := 0; s.i < len(seqs); s.page() {
-		if s.i >= warm {
-			warm = min(s.i+warmed, len(seqs))
-			x.where.warm(seqs[s.i:warm])
+	for warm := 0; s.done < len(seqs); s.storePage() {
+		if s.done >= warm {
+			warm = min(s.done+prefetchBlocks, len(seqs))
+			x.blocks.prefetch(seqs[s.done:warm])
 		}
 	}
 }
 
-// holds reports whether worker n holds the block at p, on any tier.
-func (x *Index) holds(n uint32, p place) bool {
-	g := x.pages.get(p.page).of(n)
-	return g.any()>>p.offset&1 != 0
+// holdsBlock reports whether worker n holds the block at p, on any tier.
+func (x *Index) holdsBlock(n uint32, p blockLocation) bool {
+	g := x.pages.pageAt(p.page).holdingsOf(n)
+	return g.onAnyTier()>>p.offset&1 != 0
 }
 
-// storing is a Stored event on its way into the index.
-type storing struct {
-	x    *Index
-	n    uint32 // the worker
-	ev   kv.Event
-	seqs []kv.SeqHash // the prefixes of its blocks
-	i    int          // blocks done
-	// before is the place of the block before the next one, if it has one.
-	before   place
+// storeCursor is the progress of storing a Stored event.
+type storeCursor struct {
+	index  *Index
+	number uint32 // number of the worker
+	ev     kv.Event
+	seqs   []kv.SeqHash // prefixes of its blocks
+	done   int          // blocks done
+	// prev is the location of the block before the next one, if attached.
+	prev     blockLocation
 	attached bool
 }
 
-// page stores as many of the next blocks as are of one page, or refuses one.
-func (s *storing) page() {
-	x, room := s.x, s.x.room(s.n)
-	at, known := x.locate(s.seqs[s.i])
+// storePage stores as many of the next blocks as belong to one page, or refuses one.
+func (s *storeCursor) storePage() {
+	x, room := s.index, s.index.roomFor(s.number)
+	at, known := x.locateBlock(s.seqs[s.done])
 	switch {
 	case known:
-		x.open(at.page)
+		x.openPage(at.page)
 	case room == 0:
 		x.counts.Refused++
-		s.i++
+		s.done++
 		s.attached = false
 		return
 	default:
-		at = s.begin()
+		at = s.openNextPage()
 	}
-	h := x.edit.of(s.n)
-	mask, run := s.found(int(at.offset))
-	if fresh := mask &^ h.any(); bits.OnesCount64(fresh) > room {
-		over := above(fresh, room)
+	h := x.edit.holdingsOf(s.number)
+	mask, run := s.matchPage(int(at.offset))
+	if fresh := mask &^ h.onAnyTier(); bits.OnesCount64(fresh) > room {
+		over := clearLowest(fresh, room)
 		x.counts.Refused += uint64(bits.OnesCount64(over))
 		mask &^= over
 	}
-	room -= bits.OnesCount64(mask &^ h.any())
-	added := s.extend(int(at.offset)+run, run, room)
+	room -= bits.OnesCount64(mask &^ h.onAnyTier())
+	added := s.extendPage(int(at.offset)+run, run, room)
 	mask |= maskOf(int(at.offset)+run, added)
 
-	had := h.on(s.ev.Tier)
+	had := h.onTier(s.ev.Tier)
 	x.counts.Duplicates += uint64(bits.OnesCount64(mask & had))
 	x.counts.Stored += uint64(bits.OnesCount64(mask &^ had))
-	h.store(s.ev.Tier, mask)
+	h.addBlocks(s.ev.Tier, mask)
 	if s.ev.Labels != nil {
-		h.label(mask, int(at.offset), s.ev.Labels[s.i:])
+		h.setLabels(mask, int(at.offset), s.ev.Labels[s.done:])
 	}
-	x.put(s.n, h)
-	s.i += run + added
-	before, follows := s.before, s.attached && s.before.offset == window-1 && at.offset == 0
-	s.before, s.attached = place{x.edit.id, at.offset + uint8(run+added-1)}, true
-	x.commit()
+	x.setHoldings(s.number, h)
+	s.done += run + added
+	before, follows := s.prev, s.attached && s.prev.offset == window-1 && at.offset == 0
+	s.prev, s.attached = blockLocation{x.edit.id, at.offset + uint8(run+added-1)}, true
+	x.commitPage()
 	if follows {
-		x.follow(before.page, s.before.page)
+		x.linkNext(before.page, s.prev.page)
 	}
 }
 
-// begin opens the page that the next block, which is nowhere, belongs into: that of the
-// block before it if there is room behind, else a new one.
-func (s *storing) begin() place {
-	x := s.x
+// openNextPage opens the page for the next block, which is in no page: the page of the block before it if
+// that has room after it, else a new one.
+func (s *storeCursor) openNextPage() blockLocation {
+	x := s.index
 	if !s.attached {
-		offset := (s.ev.Start + uint32(s.i)) % window
-		return place{x.create(int(offset)).id, uint8(offset)}
+		offset := (s.ev.Start + uint32(s.done)) % window
+		return blockLocation{x.createPage(int(offset)).id, uint8(offset)}
 	}
-	offset := (s.before.offset + 1) % window
-	if v := x.pages.get(s.before.page); offset != 0 && offset == v.start+v.n {
-		return place{x.open(s.before.page).id, offset}
+	offset := (s.prev.offset + 1) % window
+	if v := x.pages.pageAt(s.prev.page); offset != 0 && offset == v.start+v.count {
+		return blockLocation{x.openPage(s.prev.page).id, offset}
 	}
-	return place{x.create(int(offset)).id, offset}
+	return blockLocation{x.createPage(int(offset)).id, offset}
 }
 
-// found returns how many of the next blocks the open page has from an offset on.
-func (s *storing) found(offset int) (mask uint64, run int) {
-	e, next := &s.x.edit, s.seqs[s.i:]
-	for offset+run < e.end() && run < len(next) && e.hashes[offset+run-e.start] == next[run] {
+// matchPage returns how many of the next blocks the open page has from an offset on.
+func (s *storeCursor) matchPage(offset int) (mask uint64, run int) {
+	e, next := &s.index.edit, s.seqs[s.done:]
+	for offset+run < e.endOffset() && run < len(next) && e.hashes[offset+run-e.start] == next[run] {
 		run++
 	}
 	if run == 0 {
@@ -167,64 +166,63 @@ func (s *storing) found(offset int) (mask uint64, run int) {
 	return maskOf(offset, run), run
 }
 
-// extend appends to the open page, if the offset is its end, the blocks after the run
-// that was found in it: up to room of them, and those that are nowhere.
-func (s *storing) extend(offset, run, room int) (added int) {
-	x, e, next := s.x, &s.x.edit, s.seqs[s.i+run:]
-	for offset+added == e.end() && e.end() < window && added < min(room, len(next)) {
-		if _, known := x.locate(next[added]); known {
+// extendPage appends to the open page, if it ends at the offset, up to room blocks after the run which was
+// found in it, as long as they are in no page.
+func (s *storeCursor) extendPage(offset, run, room int) (added int) {
+	x, e, next := s.index, &s.index.edit, s.seqs[s.done+run:]
+	for offset+added == e.endOffset() && e.endOffset() < window && added < min(room, len(next)) {
+		if _, known := x.locateBlock(next[added]); known {
 			break
 		}
-		e.extend(next[added], min(room, len(next))-added-1)
-		x.where.add(next[added], place{e.id, uint8(offset + added)})
+		e.appendBlock(next[added], min(room, len(next))-added-1)
+		x.blocks.addBlock(next[added], blockLocation{e.id, uint8(offset + added)})
 		added++
 	}
 	return added
 }
 
-// room returns how many more blocks worker n may hold.
-func (x *Index) room(n uint32) int {
-	if x.bytes() >= x.cfg.MaxBytes {
+// roomFor returns how many more blocks worker n may hold.
+func (x *Index) roomFor(n uint32) int {
+	if x.memoryBytes() >= x.cfg.MaxBytes {
 		return 0
 	}
 	return max(0, x.cfg.MaxBlocks-x.workers[n].held)
 }
 
-// above returns mask without its lowest n bits.
-func above(mask uint64, n int) uint64 {
+// clearLowest returns mask without its lowest n bits.
+func clearLowest(mask uint64, n int) uint64 {
 	for range n {
 		mask &= mask - 1
 	}
 	return mask
 }
 
-// remove takes the blocks of ev from worker n, page by page.
-func (x *Index) remove(n uint32, ev kv.Event) {
+// removeBlocks removes the blocks of ev from worker n, page by page.
+func (x *Index) removeBlocks(n uint32, ev kv.Event) {
 	for i, warm := 0, 0; i < len(ev.Seqs); {
 		if i >= warm {
-			warm = min(i+warmed, len(ev.Seqs))
-			x.where.warm(ev.Seqs[i:warm])
+			warm = min(i+prefetchBlocks, len(ev.Seqs))
+			x.blocks.prefetch(ev.Seqs[i:warm])
 		}
 		i += x.removeRun(n, ev.Tier, ev.Seqs[i:])
 	}
 }
 
-// removeRun takes the first of seqs and those after it that are in the same page, and
-// returns how many that were. Engines remove what they stored together, in its order or
-// against it.
+// removeRun removes the first of seqs and the following ones in the same page, and returns how many there
+// were. Engines remove blocks which they stored together in the same order or in reverse.
 func (x *Index) removeRun(n uint32, t kv.Tier, seqs []kv.SeqHash) int {
-	at, known := x.locate(seqs[0])
+	at, known := x.locateBlock(seqs[0])
 	if !known {
 		x.counts.Unknown++
 		return 1
 	}
-	e := x.open(at.page)
-	h := e.of(n)
-	on := h.on(t)
+	e := x.openPage(at.page)
+	h := e.holdingsOf(n)
+	on := h.onTier(t)
 	mask := uint64(0)
 	run := 0
 	for ; run < len(seqs); run++ {
-		offset, here := e.near(int(at.offset), seqs[run])
+		offset, here := e.findNear(int(at.offset), seqs[run])
 		if !here {
 			break
 		}
@@ -236,29 +234,29 @@ func (x *Index) removeRun(n uint32, t kv.Tier, seqs []kv.SeqHash) int {
 		}
 		at.offset = uint8(offset)
 	}
-	h.remove(t, mask)
-	x.put(n, h)
-	x.commit()
+	h.removeBlocks(t, mask)
+	x.setHoldings(n, h)
+	x.commitPage()
 	return run
 }
 
-// near returns where in e seq is if that is at an offset or beside it.
-func (e *edit) near(offset int, seq kv.SeqHash) (int, bool) {
+// findNear returns the offset of seq in e if it is at the given offset or next to it.
+func (e *pageEdit) findNear(offset int, seq kv.SeqHash) (int, bool) {
 	for _, at := range [...]int{offset + 1, offset - 1, offset} {
-		if at >= e.start && at < e.end() && e.hashes[at-e.start] == seq {
+		if at >= e.start && at < e.endOffset() && e.hashes[at-e.start] == seq {
 			return at, true
 		}
 	}
 	return 0, false
 }
 
-// empty takes all from worker n.
-func (x *Index) empty(n uint32) {
-	for _, id := range x.workers[n].pages.take() {
+// removeAll removes all blocks of worker n.
+func (x *Index) removeAll(n uint32) {
+	for _, id := range x.workers[n].pages.takeAll() {
 		if id != 0 {
-			x.open(id)
-			x.put(n, group{})
-			x.commit()
+			x.openPage(id)
+			x.setHoldings(n, holderGroup{})
+			x.commitPage()
 		}
 	}
 }

@@ -32,10 +32,10 @@ func newApprox(t testing.TB, cfg ApproxConfig) *Approx {
 
 func send(t testing.TB, a *Approx, at time.Duration, w kv.Worker, path string) {
 	t.Helper()
-	a.Insert(kv.Mono(at), w, chain(path))
+	a.RecordSent(kv.Mono(at), w, chain(path))
 }
 
-// believed says what is believed of a prompt, as "1:3 2:1" for worker:blocks.
+// believed returns the predictions for a prompt, as "1:3 2:1" for worker:blocks.
 func believed(a *Approx, path string) string {
 	var m Match
 	a.Match(&m, chain(path), nil)
@@ -74,14 +74,14 @@ func TestApproxTTLRemoves(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	send(t, a, 0, one, "a/b")
 	send(t, a, 30*time.Second, one, "a/c")
-	a.Expire(kv.Mono(64*time.Second - 1))
+	a.ExpireBlocks(kv.Mono(64*time.Second - 1))
 	wantBelieved(t, a, "a/b", "1:2")
-	a.Expire(kv.Mono(66 * time.Second))
+	a.ExpireBlocks(kv.Mono(66 * time.Second))
 	wantBelieved(t, a, "a/b", "1:1")
 	wantBelieved(t, a, "a/c", "1:2")
-	a.Expire(kv.Mono(time.Hour))
+	a.ExpireBlocks(kv.Mono(time.Hour))
 	wantBelieved(t, a, "a/c", "")
-	if st := a.Stats(); st.Entries != 0 || st.Workers != 0 || st.Beliefs != 0 || st.Totals.Expired != 3 {
+	if st := a.Stats(); st.Entries != 0 || st.Workers != 0 || st.EntryBytes != 0 || st.Totals.Expired != 3 {
 		t.Errorf("what is left: %+v", st)
 	}
 }
@@ -97,21 +97,21 @@ func TestApproxInsertRefreshes(t *testing.T) {
 	}
 }
 
-// TestApproxDropCleansTimers: of a worker, and of a rank, that is gone nothing is left to
-// expire, and one that comes back starts with nothing.
+// TestApproxDropCleansTimers: after a worker, or a rank, is dropped nothing of it is left to expire, and it
+// starts without predictions when it returns.
 func TestApproxDropCleansTimers(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	send(t, a, 0, one, "a/b")
 	send(t, a, 0, other, "a/b/c")
 	send(t, a, 0, two, "a")
-	if !a.Drop(other) || a.Drop(other) {
+	if !a.DropWorker(other) || a.DropWorker(other) {
 		t.Error("a rank was not dropped once")
 	}
 	wantBelieved(t, a, "a/b/c", "1:2 2:1")
-	a.Drop(one)
+	a.DropWorker(one)
 	wantBelieved(t, a, "a/b/c", "2:1")
 	send(t, a, 32*time.Second, one, "a")
-	a.Expire(kv.Mono(70 * time.Second))
+	a.ExpireBlocks(kv.Mono(70 * time.Second))
 	wantBelieved(t, a, "a/b/c", "1:1")
 	if c := a.Stats().Totals; c.Expired != 1 {
 		t.Errorf("%d blocks expired, want the one of worker 2", c.Expired)
@@ -122,9 +122,9 @@ func TestApproxPrunesSoonestThenDeepest(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second, MaxBlocks: 10})
 	send(t, a, 0, one, "o/l/d")
 	send(t, a, 20*time.Second, two, "a/b/c/d/e")
-	send(t, a, 40*time.Second, one, "o") // used again: now the youngest of its prompt
+	send(t, a, 40*time.Second, one, "o") // used again: now the newest of its prompt
 	wantBelieved(t, a, "o/l/d", "1:3")
-	send(t, a, 40*time.Second, one, "x/y/z") // 11: down to 8
+	send(t, a, 40*time.Second, one, "x/y/z") // 11: evicts down to 8
 	wantBelieved(t, a, "o/l/d", "1:1")
 	wantBelieved(t, a, "a/b/c/d/e", "2:4")
 	wantBelieved(t, a, "x/y/z", "1:3")
@@ -135,15 +135,15 @@ func TestApproxPrunesSoonestThenDeepest(t *testing.T) {
 
 func report(t testing.TB, a *Approx, at time.Duration, w kv.Worker, path string, predicted, held int) {
 	t.Helper()
-	a.Report(kv.Mono(at), w, chain(path), predicted, held)
+	a.RecordReport(kv.Mono(at), w, chain(path), predicted, held)
 }
 
-// TestApproxReport: what a worker had cached is held against what was believed.
+// TestApproxReport: reports of cached blocks are compared with the predictions.
 func TestApproxReport(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	send(t, a, 0, one, "a/b/c/d")
 	send(t, a, 0, two, "a/b/c/d")
-	report(t, a, 0, one, "a/b/c/d", 4, 0) // it may not say what it has
+	report(t, a, 0, one, "a/b/c/d", 4, 0) // it may not support reports
 	wantBelieved(t, a, "a/b/c/d", "1:4 2:4")
 	report(t, a, 0, one, "a/b/c/d", 4, 4)
 	report(t, a, 0, kv.Worker{ID: 9}, "a", 1, 0)
@@ -152,7 +152,7 @@ func TestApproxReport(t *testing.T) {
 	wantBelieved(t, a, "a/b/c/d", "1:1 2:4")
 	report(t, a, 0, one, "a/b/c/d", 4, 0)
 	wantBelieved(t, a, "a/b/c/d", "2:4")
-	report(t, a, 0, one, "a/b/c/d", 0, 3) // more than was believed
+	report(t, a, 0, one, "a/b/c/d", 0, 3) // more than predicted
 	wantBelieved(t, a, "a/b/c/d", "1:4 2:4")
 }
 
@@ -162,9 +162,9 @@ func TestApproxRefute(t *testing.T) {
 	send(t, a, 0, two, "a/b/c/d")
 	report(t, a, 0, one, "a/b/c/d", 4, 1)
 	wantBelieved(t, a, "a/b/c/d", "1:1 2:4")
-	send(t, a, 32*time.Second, one, "a/b/c") // computed again
+	send(t, a, 32*time.Second, one, "a/b/c") // recomputed
 	wantBelieved(t, a, "a/b/c/d", "1:3 2:4")
-	a.Expire(kv.Mono(70 * time.Second))
+	a.ExpireBlocks(kv.Mono(70 * time.Second))
 	wantBelieved(t, a, "a/b/c/d", "1:3")
 	if c := a.Stats().Totals; c.Refuted != 3 || c.Expired != 4 {
 		t.Errorf("totals %+v", c)
@@ -180,32 +180,32 @@ func TestApproxRetract(t *testing.T) {
 		{Kind: kv.Stored, Blocks: blocks("a")},
 		{Kind: kv.Removed, Seqs: chain("x")},
 	} {
-		a.Retract(one, &ev)
+		a.RetractEvent(one, &ev)
 	}
 	wantBelieved(t, a, "a/b/c", "1:3 2:3")
 	gone := kv.Event{Kind: kv.Removed, Seqs: chain("a/b")[1:]}
-	a.Retract(one, &gone)
+	a.RetractEvent(one, &gone)
 	wantBelieved(t, a, "a/b/c", "1:1 2:3")
-	a.Retract(two, &kv.Event{Kind: kv.Cleared})
-	a.Retract(kv.Worker{ID: 9}, &gone)
+	a.RetractEvent(two, &kv.Event{Kind: kv.Cleared})
+	a.RetractEvent(kv.Worker{ID: 9}, &gone)
 	wantBelieved(t, a, "a/b/c", "1:1")
 }
 
-// TestApproxSweepsRefuted: what is refuted again and again takes no memory, and does not cost the
-// belief in the rest, nor its time.
+// TestApproxSweepsRefuted: blocks which are refuted again and again take no memory, and affect neither the
+// predictions for the rest nor the time.
 func TestApproxSweepsRefuted(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second, MaxBlocks: 40})
 	send(t, a, 0, one, "a/b/c/d/e")
-	a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain("a/b/c")[1:2]})
+	a.RetractEvent(one, &kv.Event{Kind: kv.Removed, Seqs: chain("a/b/c")[1:2]})
 	swept := false
 	for i := range 100 {
 		path := fmt.Sprintf("x%d/y/z", i)
 		send(t, a, 0, one, path)
-		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain(path)[1:]})
-		before := a.kept
-		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain(path)[:1]})
-		swept = swept || a.kept < before
-		if n := a.kept; n > 100 {
+		a.RetractEvent(one, &kv.Event{Kind: kv.Removed, Seqs: chain(path)[1:]})
+		before := a.runBlocks
+		a.RetractEvent(one, &kv.Event{Kind: kv.Removed, Seqs: chain(path)[:1]})
+		swept = swept || a.runBlocks < before
+		if n := a.runBlocks; n > 100 {
 			t.Fatalf("%d blocks are kept after %d refuted prompts", n, i+1)
 		}
 	}
@@ -213,16 +213,16 @@ func TestApproxSweepsRefuted(t *testing.T) {
 		t.Fatal("nothing was swept")
 	}
 	wantBelieved(t, a, "a/b/c/d/e", "1:1")
-	send(t, a, 20*time.Second, one, "a/b") // what follows it was never refuted
+	send(t, a, 20*time.Second, one, "a/b") // the blocks after it were never refuted
 	wantBelieved(t, a, "a/b/c/d/e", "1:5")
 	send(t, a, 30*time.Second, one, "a/b/c/x")
 	wantBelieved(t, a, "a/b/c/d/e", "1:5")
-	a.Expire(kv.Mono(70 * time.Second))
+	a.ExpireBlocks(kv.Mono(70 * time.Second))
 	wantBelieved(t, a, "a/b/c/d/e", "1:3")
 	wantBelieved(t, a, "a/b/c/x", "1:4")
 }
 
-// TestApproxEndsRefuted: a prompt that is refuted whole, in its order or against it, is not kept.
+// TestApproxEndsRefuted: a prompt which is refuted completely, in order or in reverse, is not kept.
 func TestApproxEndsRefuted(t *testing.T) {
 	for _, turned := range []bool{false, true} {
 		a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
@@ -233,45 +233,44 @@ func TestApproxEndsRefuted(t *testing.T) {
 		if turned {
 			slices.Reverse(gone)
 		}
-		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: gone})
-		if a.kept != 3 {
-			t.Errorf("turned %v: %d blocks are kept", turned, a.kept)
+		a.RetractEvent(one, &kv.Event{Kind: kv.Removed, Seqs: gone})
+		if a.runBlocks != 3 {
+			t.Errorf("turned %v: %d blocks are kept", turned, a.runBlocks)
 		}
 		wantBelieved(t, a, "a/b/c/d/e", "1:2")
 		send(t, a, 30*time.Second, one, "a/b/c/d")
 		wantBelieved(t, a, "a/b/c/d/e", "1:4")
-		a.Expire(kv.Mono(70 * time.Second))
+		a.ExpireBlocks(kv.Mono(70 * time.Second))
 		wantBelieved(t, a, "x", "")
 		wantBelieved(t, a, "a/b/c/d/e", "1:4")
-		a.Expire(kv.Mono(100 * time.Second))
-		if st := a.Stats(); st.Beliefs != 0 || a.kept != 0 {
+		a.ExpireBlocks(kv.Mono(100 * time.Second))
+		if st := a.Stats(); st.EntryBytes != 0 || a.runBlocks != 0 {
 			t.Errorf("turned %v: what is left: %+v", turned, st)
 		}
 	}
 }
 
-// TestApproxEndsRefutedBefore: what follows a prompt that is refuted whole is found when the prompt
-// is sent again.
+// TestApproxEndsRefutedBefore: blocks after a completely refuted prompt are found when the prompt is sent
+// again.
 func TestApproxEndsRefutedBefore(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	send(t, a, 0, one, "a/b")
 	send(t, a, 0, one, "a/b/c/d")
-	a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain("a/b")})
+	a.RetractEvent(one, &kv.Event{Kind: kv.Removed, Seqs: chain("a/b")})
 	wantBelieved(t, a, "a/b/c/d", "")
 	send(t, a, 30*time.Second, one, "a/b/c")
 	wantBelieved(t, a, "a/b/c/d", "1:4")
-	a.Expire(kv.Mono(70 * time.Second))
+	a.ExpireBlocks(kv.Mono(70 * time.Second))
 	wantBelieved(t, a, "a/b/c/d", "1:3")
 }
 
-// TestApproxIsNoEventIndex: what events say of a worker does not expire, whatever is
-// predicted of it.
+// TestApproxIsNoEventIndex: entries from events do not expire, whatever is predicted for the worker.
 func TestApproxIsNoEventIndex(t *testing.T) {
 	x, err := New(Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.Apply(one, stored("", "a/b", kv.TierDevice))
+	x.ApplyEvent(one, stored("", "a/b", kv.TierDevice))
 	a := newApprox(t, ApproxConfig{TTL: 2 * time.Second})
 	send(t, a, 0, one, "a/b/c")
 	together := func() []kv.Overlap {
@@ -283,7 +282,7 @@ func TestApproxIsNoEventIndex(t *testing.T) {
 	if got := together(); len(got) != 1 || got[0].Blocks != [kv.Tiers]int{3} {
 		t.Errorf("at once: %+v", got)
 	}
-	a.Expire(kv.Mono(time.Hour))
+	a.ExpireBlocks(kv.Mono(time.Hour))
 	if got := together(); len(got) != 1 || got[0].Blocks != [kv.Tiers]int{2} {
 		t.Errorf("an hour later: %+v", got)
 	}
@@ -311,7 +310,7 @@ func TestAppendLarger(t *testing.T) {
 	}
 }
 
-// naiveApprox is an Approx as anyone would write it.
+// naiveApprox is the simplest possible Approx.
 type naiveApprox struct {
 	ttl, tick time.Duration
 	most      int
@@ -392,8 +391,8 @@ func (n *naiveApprox) believed(path string) string {
 	return strings.Join(out, " ")
 }
 
-// approxAgrees drives an Approx and its naive twin with the same decisions, reports and
-// pauses, and compares what they believe after each.
+// approxAgrees runs the same decisions, reports and pauses on an Approx and its naive twin, and compares
+// their predictions after each.
 func approxAgrees(t *rapid.T) {
 	most := rapid.SampledFrom([]int{1, 4, 9, 40, 1000}).Draw(t, "max blocks")
 	a, err := NewApprox(ApproxConfig{TTL: 64 * time.Second, MaxBlocks: most})
@@ -421,13 +420,13 @@ func approxAgrees(t *rapid.T) {
 		},
 		"insert": func(t *rapid.T) {
 			w, p := workers.Draw(t, "worker"), path.Draw(t, "path")
-			a.Insert(kv.Mono(now), w, chain(p))
+			a.RecordSent(kv.Mono(now), w, chain(p))
 			n.insert(now, w, p)
 		},
 		"refute": func(t *rapid.T) {
 			w, p, held := workers.Draw(t, "worker"), path.Draw(t, "path"), rapid.IntRange(0, 4).Draw(t, "held")
-			if at, known := a.find(w); known {
-				a.refute(a.workers[at], chain(p), held)
+			if at, known := a.findWorker(w); known {
+				a.refuteBlocks(a.workers[at], chain(p), held)
 			}
 			n.refute(w, p, held)
 		},
@@ -438,17 +437,17 @@ func approxAgrees(t *rapid.T) {
 			if rapid.Bool().Draw(t, "turned") {
 				slices.Reverse(gone)
 			}
-			a.Retract(w, &kv.Event{Kind: kv.Removed, Seqs: gone})
+			a.RetractEvent(w, &kv.Event{Kind: kv.Removed, Seqs: gone})
 			n.refute(w, p, from)
 		},
 		"drop": func(t *rapid.T) {
 			w := workers.Draw(t, "worker")
-			a.Drop(w)
+			a.DropWorker(w)
 			delete(n.due, w)
 		},
 		"wait": func(t *rapid.T) {
 			now += time.Duration(rapid.SampledFrom([]int{1, 700, 1000, 20_000, 65_000, 300_000}).Draw(t, "ms")) * time.Millisecond
-			a.Expire(kv.Mono(now))
+			a.ExpireBlocks(kv.Mono(now))
 			n.expire(now)
 		},
 	})
@@ -458,8 +457,8 @@ func TestApproxAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, approxAgrees) 
 
 func FuzzApprox(f *testing.F) { f.Fuzz(rapid.MakeFuzz(approxAgrees)) }
 
-// TestApproxMemory: a belief costs at most 12 bytes beside the index, what is counted is what
-// is there, and all of it is given back.
+// TestApproxMemory: a predicted block takes at most 12 bytes in addition to the index, the counted memory is
+// the real one, and all of it is released.
 func TestApproxMemory(t *testing.T) {
 	const prompts, length = 1000, 100
 	heap := func() int {
@@ -470,16 +469,16 @@ func TestApproxMemory(t *testing.T) {
 		return int(m.HeapAlloc)
 	}
 	a := newApprox(t, ApproxConfig{})
-	b := newBeliefs(one, factorOf(0))
+	b := newWorkerEntries(one, factorOf(0))
 	prompt := make([]kv.SeqHash, length)
 	before := heap()
 	for p := range prompts {
 		for i := range length {
-			prompt[i] = kv.Extend(kv.SeqHash(p), uint32(i+1), kv.BlockHash(i))
+			prompt[i] = kv.ExtendSeq(kv.SeqHash(p), uint32(i+1), kv.BlockHash(i))
 		}
-		b.touch(prompt, 100)
+		b.touchChain(prompt, 100)
 	}
-	used, counted := heap()-before, b.bytes()
+	used, counted := heap()-before, b.memoryBytes()
 	runtime.KeepAlive(b)
 	if per := float64(counted) / (prompts * length); per > 12 {
 		t.Errorf("a belief costs %.1f bytes", per)
@@ -490,21 +489,21 @@ func TestApproxMemory(t *testing.T) {
 	for p := range prompts {
 		seq := kv.SeqHash(0)
 		for i := range length {
-			seq = kv.Extend(seq, uint32(i), kv.BlockHash(p<<16|i))
+			seq = kv.ExtendSeq(seq, uint32(i), kv.BlockHash(p<<16|i))
 			prompt[i] = seq
 		}
-		a.Insert(kv.Mono(p), one, prompt)
+		a.RecordSent(kv.Mono(p), one, prompt)
 	}
 	if n := a.Stats().Entries; n != prompts*length {
 		t.Fatalf("%d blocks are believed in", n)
 	}
-	a.Expire(kv.Mono(time.Hour))
-	if st := a.Stats(); st.Entries != 0 || st.Beliefs != 0 {
+	a.ExpireBlocks(kv.Mono(time.Hour))
+	if st := a.Stats(); st.Entries != 0 || st.EntryBytes != 0 {
 		t.Errorf("after all expired: %+v", st)
 	}
 }
 
-// TestApproxInsertDoesNotAllocate: a prompt that is known is refreshed in place.
+// TestApproxInsertDoesNotAllocate: a known prompt is refreshed in place.
 func TestApproxInsertDoesNotAllocate(t *testing.T) {
 	a := newApprox(t, ApproxConfig{TTL: 64 * time.Second})
 	path := strings.Repeat("a/", 200) + "a"
@@ -512,7 +511,7 @@ func TestApproxInsertDoesNotAllocate(t *testing.T) {
 	now := kv.Mono(0)
 	if n := testing.AllocsPerRun(100, func() {
 		now = now.Add(10 * time.Second)
-		a.Insert(now, one, c)
+		a.RecordSent(now, one, c)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -2,9 +2,9 @@ package prefix
 
 import "penstock/core/kv"
 
-// AppendLarger appends to dst, ordered by worker, what known and predicted say together,
-// both ordered by worker: of a worker, for each tier, the longer of the runs that it and the
-// faster ones reach. What is predicted is so of the device.
+// AppendLarger appends to dst, ordered by worker, the combination of known and predicted, both ordered by
+// worker: for each worker and tier, the longer of the runs over the tier and all faster ones. Predictions are
+// for the device.
 func AppendLarger(dst, known, predicted []kv.Overlap) []kv.Overlap {
 	for len(known) > 0 && len(predicted) > 0 {
 		k, p := &known[0], &predicted[0]
@@ -14,13 +14,13 @@ func AppendLarger(dst, known, predicted []kv.Overlap) []kv.Overlap {
 		case 1:
 			dst, predicted = append(dst, *p), predicted[1:]
 		default:
-			dst, known, predicted = append(dst, larger(*k, *p)), known[1:], predicted[1:]
+			dst, known, predicted = append(dst, largerOverlap(*k, *p)), known[1:], predicted[1:]
 		}
 	}
 	return append(append(dst, known...), predicted...)
 }
 
-func larger(k, p kv.Overlap) kv.Overlap {
+func largerOverlap(k, p kv.Overlap) kv.Overlap {
 	reachedK, reachedP, reached := 0, 0, 0
 	out := k
 	for t := range kv.Tiers {

@@ -12,13 +12,13 @@ import (
 
 const (
 	churnWorkers = 32
-	churnRoom    = 2048 // blocks of a worker's cache
-	churnPiece   = 48   // most blocks of an event
+	churnRoom    = 2048 // blocks in a worker's cache
+	churnPiece   = 48   // maximum blocks of an event
 )
 
-// churner makes the events of engines whose caches are full: prompts behind common ones
-// that go out of use, stored in pieces or block by block and removed piece by piece, from
-// workers that come and go. It allocates nothing after it was made.
+// churner generates the events of engines with full caches: prompts which share prefixes that go out of use,
+// stored in parts or block by block and removed in parts, from workers which are added and removed. It
+// allocates nothing after its creation.
 type churner struct {
 	index   *prefix.Index
 	rng     splitmix.Source
@@ -30,12 +30,12 @@ type churner struct {
 	gone    []kv.SeqHash
 }
 
-// churned is a worker: a ring of what it stored, the oldest first.
+// churned is a worker: a ring of its stored blocks, the oldest first.
 type churned struct {
 	worker   kv.Worker
 	ring     [churnRoom]kv.SeqHash
 	at, used int
-	tip      kv.SeqHash // of the prompt that grows
+	tip      kv.SeqHash // of the growing prompt
 	length   int
 	want     int
 	behind   int
@@ -49,7 +49,7 @@ func newChurner(index *prefix.Index) *churner {
 	return c
 }
 
-// join makes w a worker that nobody knows.
+// join makes w an unknown worker.
 func (c *churner) join(w *churned) {
 	c.ids++
 	w.worker = kv.Worker{ID: c.ids}
@@ -57,12 +57,11 @@ func (c *churner) join(w *churned) {
 }
 
 func (c *churner) apply(w *churned, ev kv.Event) {
-	c.index.Apply(w.worker, ev)
+	c.index.ApplyEvent(w.worker, ev)
 	c.events++
 }
 
-// step stores a piece of a prompt on some worker, and removes the oldest where there is
-// no room.
+// step stores a part of a prompt on some worker, and removes the oldest blocks where there is no room.
 func (c *churner) step() {
 	w := &c.workers[c.rng.Below(churnWorkers)]
 	if w.length == w.want {
@@ -91,7 +90,7 @@ func (c *churner) step() {
 			b = c.common[w.behind][w.length]
 		}
 		c.blocks = append(c.blocks, b)
-		w.tip = kv.Extend(w.tip, uint32(w.length), b)
+		w.tip = kv.ExtendSeq(w.tip, uint32(w.length), b)
 		w.ring[w.at] = w.tip
 		w.at, w.used, w.length = (w.at+1)%churnRoom, w.used+1, w.length+1
 	}
@@ -99,8 +98,8 @@ func (c *churner) step() {
 	c.apply(w, ev)
 }
 
-// run applies some events, with prompts that go out of use and workers that leave, and
-// then fills all caches again.
+// run applies some events, with prompts which go out of use and workers which are removed, and then fills all
+// caches again.
 func (c *churner) run(events int) {
 	next := c.events
 	for end := c.events + events; c.events < end; c.step() {
@@ -114,7 +113,7 @@ func (c *churner) run(events int) {
 		w := &c.workers[c.rng.Below(churnWorkers)]
 		switch c.rng.Below(8) {
 		case 0:
-			c.index.Drop(w.worker)
+			c.index.DropWorker(w.worker)
 			c.join(w)
 		case 1:
 			c.apply(w, kv.Event{Kind: kv.Cleared})
@@ -134,9 +133,8 @@ func heapInUse() int {
 	return int(m.HeapAlloc)
 }
 
-// TestChurnReturnsMemory says that after 300,000 events, in which everything was replaced
-// many times, the index takes what it took before, that each event allocated little, and that
-// nothing is left when all workers have left.
+// TestChurnReturnsMemory: after 300,000 events, which replaced everything many times, the index takes as much
+// memory as before, each event allocated little, and nothing is left when all workers are removed.
 func TestChurnReturnsMemory(t *testing.T) {
 	index, err := prefix.New(prefix.Config{})
 	if err != nil {
@@ -166,7 +164,7 @@ func TestChurnReturnsMemory(t *testing.T) {
 		t.Error(err)
 	}
 	for i := range c.workers {
-		index.Drop(c.workers[i].worker)
+		index.DropWorker(c.workers[i].worker)
 	}
 	if left := heapInUse() - bare; left > before/20 {
 		t.Errorf("%d bytes are left of %d when nobody holds anything: %+v", left, before, index.Stats())

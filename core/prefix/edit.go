@@ -7,124 +7,123 @@ import (
 	"penstock/core/kv"
 )
 
-// edit is a page while the writer changes it: opened, changed, and committed as the
-// page's next version.
-type edit struct {
-	id     uint32 // 0 while there is none
-	old    *version
+// pageEdit is a page while the writer changes it: opened, changed, and committed as the page's next version.
+type pageEdit struct {
+	id     uint32 // 0 if there is none
+	old    *pageVersion
 	start  int
-	n      int
+	count  int
 	hashes []kv.SeqHash
-	groups []group
-	pools  []pooled
+	groups []holderGroup
+	pools  []pooledBlocks
 	// changed says that there is something to commit.
 	changed bool
 }
 
-// open begins the change of a page.
-func (x *Index) open(id uint32) *edit {
-	e, v := &x.edit, x.pages.get(id)
-	e.id, e.old, e.start, e.n, e.hashes = id, v, int(v.start), int(v.n), v.hashes
+// openPage starts the change of a page.
+func (x *Index) openPage(id uint32) *pageEdit {
+	e, v := &x.edit, x.pages.pageAt(id)
+	e.id, e.old, e.start, e.count, e.hashes = id, v, int(v.start), int(v.count), v.hashes
 	e.groups, e.pools, e.changed = e.groups[:0], e.pools[:0], false
-	v.groups(func(g *group) { e.groups = append(e.groups, *g) })
-	e.pools = append(e.pools, v.pooled()...)
+	v.eachGroup(func(g *holderGroup) { e.groups = append(e.groups, *g) })
+	e.pools = append(e.pools, v.pools()...)
 	return e
 }
 
-// create begins a page of which the first block will be at an offset.
-func (x *Index) create(offset int) *edit {
+// createPage starts a new page whose first block will be at an offset.
+func (x *Index) createPage(offset int) *pageEdit {
 	e := &x.edit
-	e.id, e.old, e.start, e.n, e.hashes = x.pages.reserve(), nil, offset, 0, nil
+	e.id, e.old, e.start, e.count, e.hashes = x.pages.reserveID(), nil, offset, 0, nil
 	e.groups, e.pools, e.changed = e.groups[:0], e.pools[:0], false
 	return e
 }
 
-// hashAt returns the hash of the block at p, in the page that is being changed too.
-func (x *Index) hashAt(p place) kv.SeqHash {
+// blockHash returns the hash of the block at p, also in the page which is being changed.
+func (x *Index) blockHash(p blockLocation) kv.SeqHash {
 	if e := &x.edit; p.page == e.id {
 		return e.hashes[int(p.offset)-e.start]
 	}
-	return x.pages.get(p.page).at(int(p.offset))
+	return x.pages.pageAt(p.page).hashAt(int(p.offset))
 }
 
-// end returns the offset behind the last block.
-func (e *edit) end() int { return e.start + e.n }
+// endOffset returns the offset after the last block.
+func (e *pageEdit) endOffset() int { return e.start + e.count }
 
-// extend appends a block; more is how many are expected to follow it. Versions that
-// readers have end before it in the shared array.
-func (e *edit) extend(seq kv.SeqHash, more int) {
+// appendBlock appends a block; more is how many are expected to follow it. The versions which readers have
+// end before it in the shared array.
+func (e *pageEdit) appendBlock(seq kv.SeqHash, more int) {
 	switch {
-	case len(e.hashes) > e.n: // remains, which readers of older versions may be at
-		e.grow(1 + more)
+	case len(e.hashes) > e.count: // leftovers, which readers of older versions may read
+		e.growHashes(1 + more)
 	case len(e.hashes) == cap(e.hashes):
-		e.grow(max(1+more, e.n))
+		e.growHashes(max(1+more, e.count))
 	}
 	e.hashes = append(e.hashes, seq)
-	e.n++
+	e.count++
 	e.changed = true
 }
 
-// grow moves the hashes to an array with room for so many more, if the window has it.
-func (e *edit) grow(room int) {
-	hashes := make([]kv.SeqHash, e.n, min(e.n+room, window-e.start))
+// growHashes moves the hashes to an array with room for the given number of further blocks, up to the window.
+func (e *pageEdit) growHashes(room int) {
+	hashes := make([]kv.SeqHash, e.count, min(e.count+room, window-e.start))
 	copy(hashes, e.hashes)
 	e.hashes = hashes
 }
 
-// of returns what worker n holds: a group without a set, empty if it holds nothing.
-func (e *edit) of(n uint32) group {
-	if i := e.find(n); i >= 0 {
-		return group{device: e.groups[i].device, ext: e.groups[i].ext}
+// holdingsOf returns what worker n holds: a group without a set, empty if it holds nothing.
+func (e *pageEdit) holdingsOf(n uint32) holderGroup {
+	if i := e.findGroup(n); i >= 0 {
+		return holderGroup{device: e.groups[i].device, ext: e.groups[i].ext}
 	}
-	return group{}
+	return holderGroup{}
 }
 
-func (e *edit) find(n uint32) int {
-	return slices.IndexFunc(e.groups, func(g group) bool { return g.set.has(n) })
+func (e *pageEdit) findGroup(n uint32) int {
+	return slices.IndexFunc(e.groups, func(g holderGroup) bool { return g.set.contains(n) })
 }
 
-// put says that worker n holds what h does: it moves to the group that holds the same.
-func (x *Index) put(n uint32, h group) {
+// setHoldings sets the holdings of worker n to h: it moves to the group with the same holdings.
+func (x *Index) setHoldings(n uint32, h holderGroup) {
 	e, w := &x.edit, &x.workers[n]
 	had := uint64(0)
-	if i := e.find(n); i >= 0 {
+	if i := e.findGroup(n); i >= 0 {
 		g := &e.groups[i]
-		if g.same(&h) {
+		if g.holdsSame(&h) {
 			return
 		}
 		e.changed = true
-		had = g.any()
-		x.size.left(g)
-		if g.set = g.set.without(n); g.set.one == 0 {
+		had = g.onAnyTier()
+		x.sizes.removeHolder(g)
+		if g.set = g.set.withoutNumber(n); g.set.one == 0 {
 			e.groups = slices.Delete(e.groups, i, i+1)
 		}
 	}
-	has := h.any()
+	has := h.onAnyTier()
 	w.held += bits.OnesCount64(has) - bits.OnesCount64(had)
 	switch {
 	case has == 0:
 		if had != 0 {
-			w.pages.remove(e.id)
+			w.pages.removePage(e.id)
 		}
 		return
 	case had == 0:
-		w.pages.add(e.id)
+		w.pages.addPage(e.id)
 	}
 	e.changed = true
-	x.size.came(&h)
-	if i := slices.IndexFunc(e.groups, func(g group) bool { return g.same(&h) }); i >= 0 {
-		e.groups[i].set = e.groups[i].set.with(n)
+	x.sizes.addHolder(&h)
+	if i := slices.IndexFunc(e.groups, func(g holderGroup) bool { return g.holdsSame(&h) }); i >= 0 {
+		e.groups[i].set = e.groups[i].set.withNumber(n)
 		return
 	}
-	h.set = set{}.with(n)
+	h.set = numberSet{}.withNumber(n)
 	e.groups = append(e.groups, h)
 }
 
-// held returns the blocks that are held by a worker or are in a pool.
-func (e *edit) held() uint64 {
+// heldMask returns the blocks which are held by a worker or are in a pool.
+func (e *pageEdit) heldMask() uint64 {
 	var mask uint64
 	for i := range e.groups {
-		mask |= e.groups[i].any()
+		mask |= e.groups[i].onAnyTier()
 	}
 	for _, p := range e.pools {
 		mask |= p.mask
@@ -132,79 +131,78 @@ func (e *edit) held() uint64 {
 	return mask
 }
 
-// commit makes the page's next version what readers find. A page that nobody holds
-// anything of is gone.
-func (x *Index) commit() {
+// commitPage publishes the page's next version. A page without holders is removed.
+func (x *Index) commitPage() {
 	e := &x.edit
-	defer e.close()
+	defer e.closePage()
 	if !e.changed {
 		return
 	}
-	held := e.held()
-	x.trim(held)
-	var v *version
-	if e.n > 0 {
-		v = e.version(held)
+	held := e.heldMask()
+	x.trimEnds(held)
+	var v *pageVersion
+	if e.count > 0 {
+		v = e.newVersion(held)
 	}
 	x.leaveSpan(v)
-	x.size.replaced(e.old, v)
-	x.show(v)
+	x.sizes.replaceVersion(e.old, v)
+	x.publishVersion(v)
 	if v == nil {
-		x.pages.release(e.id)
+		x.pages.releaseID(e.id)
 	} else {
-		x.pages.set(e.id, v)
+		x.pages.setPage(e.id, v)
 	}
 }
 
-// close forgets the page, and with it sets and labels that would be kept alive.
-func (e *edit) close() {
+// closePage resets the edit, so that it does not keep sets and labels alive.
+func (e *pageEdit) closePage() {
 	clear(e.groups)
 	e.id, e.old, e.hashes, e.groups = 0, nil, nil, e.groups[:0]
 }
 
-// show lets readers find v instead of the old version: first by its own head, so that
-// a page of which the beginning went is not gone for a moment.
-func (x *Index) show(v *version) {
+// publishVersion makes readers find v instead of the old version. It inserts v by its own head first, so that
+// a page whose first blocks were removed never disappears.
+func (x *Index) publishVersion(v *pageVersion) {
 	old := x.edit.old
 	if v != nil {
-		x.heads.put(v)
+		x.heads.putPage(v)
 	}
 	if old != nil && (v == nil || v.head != old.head) {
-		x.heads.remove(old.head)
+		x.heads.removePage(old.head)
 	}
 }
 
-// trim cuts off the blocks at both ends that nobody holds.
-func (x *Index) trim(held uint64) {
+// trimEnds removes the blocks without holders at both ends.
+func (x *Index) trimEnds(held uint64) {
 	e := &x.edit
-	first, end := e.end(), e.end()
+	first, end := e.endOffset(), e.endOffset()
 	if held != 0 {
 		first, end = bits.TrailingZeros64(held), window-bits.LeadingZeros64(held)
 	}
-	for at := e.start; at < e.end(); at++ {
+	for at := e.start; at < e.endOffset(); at++ {
 		if at < first || at >= end {
-			x.where.remove(e.hashes[at-e.start], place{e.id, uint8(at)})
+			x.blocks.removeBlock(e.hashes[at-e.start], blockLocation{e.id, uint8(at)})
 		}
 	}
-	e.hashes, e.start, e.n = e.hashes[first-e.start:], first, end-first
-	// An array of which less than half is used is left to the versions that have it.
-	if 2*e.n < cap(e.hashes) || e.old != nil && int(e.old.start) != first {
-		e.grow(0)
+	e.hashes, e.start, e.count = e.hashes[first-e.start:], first, end-first
+	// An array which is less than half used is left to the versions which share it.
+	if 2*e.count < cap(e.hashes) || e.old != nil && int(e.old.start) != first {
+		e.growHashes(0)
 	}
 }
 
-// version returns what e has become.
-func (e *edit) version(held uint64) *version {
-	v := &version{
-		head: e.hashes[0], last: e.hashes[e.n-1],
-		start: uint8(e.start), n: uint8(e.n), hashes: e.hashes, held: held,
+// newVersion returns the version which e has become.
+func (e *pageEdit) newVersion(held uint64) *pageVersion {
+	v := &pageVersion{
+		head: e.hashes[0], last: e.hashes[e.count-1],
+		start: uint8(e.start), count: uint8(e.count), hashes: e.hashes, heldMask: held,
 	}
-	var others []group
+	var others []holderGroup
 	if len(e.groups) > 0 {
-		v.first, others = e.groups[0], e.groups[1:]
+		v.firstGroup, others = e.groups[0], e.groups[1:]
 	}
 	if len(others) > 0 || len(e.pools) > 0 {
-		v.more = &more{groups: clone(others), pools: clone(e.pools)}
+		v.more = &extraHolders{groups: cloneCompact(others), pools: cloneCompact(e.pools)}
 	}
 	return v
 }

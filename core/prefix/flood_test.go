@@ -9,21 +9,21 @@ import (
 	"penstock/core/splitmix"
 )
 
-// floodBlocks are the full blocks of a prompt of 500 tokens, in blocks of 16.
+// floodBlocks is the number of full blocks in a prompt of 500 tokens, in blocks of 16.
 const floodBlocks = 31
 
-// coldPrompt makes dst the blocks of a prompt that shares nothing with the others.
+// coldPrompt sets dst to the blocks of a prompt which shares nothing with the others.
 func coldPrompt(n uint64, chain []kv.SeqHash, blocks []kv.BlockHash) {
 	var seq kv.SeqHash
 	for i := range blocks {
 		blocks[i] = kv.BlockHash(splitmix.Mix(n*floodBlocks + uint64(i)))
-		seq = kv.Extend(seq, uint32(i), blocks[i])
+		seq = kv.ExtendSeq(seq, uint32(i), blocks[i])
 		chain[i] = seq
 	}
 }
 
-// BenchmarkApproxCold: prompts of which nothing is known, 4,000 a second, each forgotten after
-// two. An operation is a prompt: its insertion, and the expiry of another one.
+// BenchmarkApproxCold sends unknown prompts, 4,000 a second, each of which expires after two seconds. An
+// operation is one prompt: its insertion, and the expiry of another one.
 func BenchmarkApproxCold(b *testing.B) {
 	a := newApprox(b, ApproxConfig{TTL: 2 * time.Second})
 	chain, blocks := make([]kv.SeqHash, floodBlocks), make([]kv.BlockHash, floodBlocks)
@@ -31,7 +31,7 @@ func BenchmarkApproxCold(b *testing.B) {
 	insert := func() {
 		n++
 		coldPrompt(n, chain, blocks)
-		a.Insert(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
+		a.RecordSent(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
 	}
 	for range 16000 {
 		insert()
@@ -43,7 +43,7 @@ func BenchmarkApproxCold(b *testing.B) {
 	}
 }
 
-// BenchmarkApproxRefuted: the same, and each is refuted when 64 others have come.
+// BenchmarkApproxRefuted does the same, and refutes each prompt after 64 others.
 func BenchmarkApproxRefuted(b *testing.B) {
 	a := newApprox(b, ApproxConfig{TTL: 2 * time.Second})
 	chain, blocks := make([]kv.SeqHash, floodBlocks), make([]kv.BlockHash, floodBlocks)
@@ -52,9 +52,9 @@ func BenchmarkApproxRefuted(b *testing.B) {
 		n++
 		coldPrompt(n-64, chain, blocks)
 		slices.Reverse(chain)
-		a.Retract(one, &kv.Event{Kind: kv.Removed, Seqs: chain})
+		a.RetractEvent(one, &kv.Event{Kind: kv.Removed, Seqs: chain})
 		coldPrompt(n, chain, blocks)
-		a.Insert(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
+		a.RecordSent(kv.Mono(n)*kv.Mono(250*time.Microsecond), one, chain)
 	}
 	for range 16000 {
 		insert()
@@ -66,8 +66,8 @@ func BenchmarkApproxRefuted(b *testing.B) {
 	}
 }
 
-// BenchmarkApplyCold: one event of prompts of which nothing is known, and one of an eviction
-// for each, in an index with half a million blocks.
+// BenchmarkApplyCold applies one event per unknown prompt, and one eviction for each, to an index with half a
+// million blocks.
 func BenchmarkApplyCold(b *testing.B) {
 	const kept = 1 << 19 / floodBlocks
 	x, err := New(Config{})
@@ -77,11 +77,11 @@ func BenchmarkApplyCold(b *testing.B) {
 	chain, blocks := make([]kv.SeqHash, floodBlocks), make([]kv.BlockHash, floodBlocks)
 	store := func(n uint64) {
 		coldPrompt(n, chain, blocks)
-		x.Apply(one, kv.Event{Kind: kv.Stored, Blocks: blocks})
+		x.ApplyEvent(one, kv.Event{Kind: kv.Stored, Blocks: blocks})
 	}
 	remove := func(n uint64) {
 		coldPrompt(n, chain, blocks)
-		x.Apply(one, kv.Event{Kind: kv.Removed, Seqs: chain})
+		x.ApplyEvent(one, kv.Event{Kind: kv.Removed, Seqs: chain})
 	}
 	n := uint64(0)
 	for ; n < kept; n++ {

@@ -7,13 +7,13 @@ import (
 	"penstock/core/kv"
 )
 
-// TestAccessListsLeaveNothingBehind: a pool whose list changes all the time, to workers
-// that nobody has heard of, makes no more of them known than its last list has.
+// TestAccessListsLeaveNothingBehind: a pool whose access list keeps changing to unknown workers makes no more
+// of them known than its last list has.
 func TestAccessListsLeaveNothingBehind(t *testing.T) {
 	x := mustNew(t, Config{})
 	held, hidden := kv.Worker{ID: 1}, kv.Worker{ID: 2}
-	x.Apply(held, stored("", "a", kv.TierDevice))
-	x.Hide(hidden)
+	x.ApplyEvent(held, stored("", "a", kv.TierDevice))
+	x.HideWorker(hidden)
 	next := kv.WorkerID(10)
 	for range 100 {
 		list := []kv.Worker{held, hidden}
@@ -43,8 +43,7 @@ func TestAccessListsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// TestListsOfMillions: beyond a bound workers of which nothing is known have access only
-// once something is.
+// TestListsOfMillions: beyond a bound, unknown workers get access only when they are added by other calls.
 func TestListsOfMillions(t *testing.T) {
 	x := mustNew(t, Config{})
 	list := make([]kv.Worker, 1_000_000)
@@ -57,9 +56,9 @@ func TestListsOfMillions(t *testing.T) {
 		t.Errorf("%d workers are known, want %d", n, maxIdle)
 	}
 	last, other := list[len(list)-1], kv.Worker{ID: kv.MaxWorkerID}
-	x.Apply(other, stored("", "a/b", kv.TierDevice))
-	x.Place(1, []kv.SeqHash{seqOf("a/b"), seqOf("a")})
-	x.Apply(last, kv.Event{Kind: kv.Cleared})
+	x.ApplyEvent(other, stored("", "a/b", kv.TierDevice))
+	x.AddToPool(1, []kv.SeqHash{seqOf("a/b"), seqOf("a")})
+	x.ApplyEvent(last, kv.Event{Kind: kv.Cleared})
 	if err := x.Check(); err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +72,8 @@ func TestListsOfMillions(t *testing.T) {
 	t.Errorf("worker %v cannot attach the pool", last)
 }
 
-// TestSnapshotsMadeToTakeLong: what is in a snapshot costs its share, however many of one
-// kind there are. Each of these would take minutes if it cost as much as all before it.
+// TestSnapshotsMadeToTakeLong: each item of a snapshot takes constant time, however many of one kind there
+// are. Each of these snapshots would take minutes if an item took time proportional to all before it.
 func TestSnapshotsMadeToTakeLong(t *testing.T) {
 	const many = 300_000
 	number := func(dst []byte, n int) []byte { return binary.AppendUvarint(dst, uint64(n)) }
@@ -87,7 +86,7 @@ func TestSnapshotsMadeToTakeLong(t *testing.T) {
 		pools = number(number(pools, i+1), 0)
 	}
 	hash := func(dst []byte, n int) []byte { return binary.LittleEndian.AppendUint64(dst, uint64(n)) }
-	// Pages of one block each, of the first and the last worker.
+	// Pages with one block each, of the first and the last worker.
 	pages := number(nil, 1000)
 	for i := range 1000 {
 		pages = hash(append(pages, 0, 0), i+1)
@@ -127,7 +126,7 @@ func TestSnapshotsMadeToTakeLong(t *testing.T) {
 	}
 }
 
-// TestRefusedSnapshotLeavesNothing: an index that refused one is as new.
+// TestRefusedSnapshotLeavesNothing: an index which refused a snapshot is like a new one.
 func TestRefusedSnapshotLeavesNothing(t *testing.T) {
 	data := sampled(t).AppendSnapshot(nil)
 	x := mustNew(t, Config{})
@@ -147,11 +146,11 @@ func TestRefusedSnapshotLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestHashesMadeToMeet: hashes that were chosen to be in one place of the tables are not
-// where nobody knows the seed. With seed 0 the first kind would take many minutes.
+// TestHashesMadeToMeet: hashes chosen to collide in the tables do not collide if the seed is unknown. With
+// seed 0 the first kind would take many minutes.
 func TestHashesMadeToMeet(t *testing.T) {
 	inverse := factorOf(0)
-	for range 6 { // each doubles the bits that are right
+	for range 6 { // each doubles the number of right bits
 		inverse *= 2 - factorOf(0)*inverse
 	}
 	if inverse*factorOf(0) != 1 {
@@ -170,10 +169,10 @@ func TestHashesMadeToMeet(t *testing.T) {
 		}
 		w := kv.Worker{ID: 1}
 		for i := range uint64(many) {
-			h := hash(i + 1) // of a first block both hashes are the same
+			h := hash(i + 1) // for a first block both hashes are equal
 			blocks := []kv.BlockHash{kv.BlockHash(h)}
-			x.Apply(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
-			a.Insert(0, w, []kv.SeqHash{kv.SeqHash(h)})
+			x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
+			a.RecordSent(0, w, []kv.SeqHash{kv.SeqHash(h)})
 		}
 		if n := x.Stats().Blocks; n != many {
 			t.Errorf("%s: %d blocks, want %d", name, n, many)

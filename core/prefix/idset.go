@@ -1,38 +1,38 @@
 package prefix
 
-// idSet is the set of the pages that one worker or pool is in, so that forgetting it
-// costs what it holds: 4 bytes and some room for each page. It is a table with open
-// addressing that grows and shrinks; 0 is no page.
-type idSet struct {
+// pageSet is the set of the pages of one worker or pool, so that removing the holder takes time proportional
+// to its pages. It takes 4 bytes and some room for each page. It is a table with open addressing which grows
+// and shrinks; 0 is no page.
+type pageSet struct {
 	slots []uint32
-	n     int
+	count int
 }
 
 const minIDSlots = 4
 
-func (s *idSet) home(id uint32) int {
+func (s *pageSet) homeSlot(id uint32) int {
 	return int(id*0x9E3779B1>>8) & (len(s.slots) - 1)
 }
 
-func (s *idSet) add(id uint32) {
-	if 4*(s.n+1) > 3*len(s.slots) {
-		s.resize(max(minIDSlots, 2*len(s.slots)))
+func (s *pageSet) addPage(id uint32) {
+	if 4*(s.count+1) > 3*len(s.slots) {
+		s.resizeTable(max(minIDSlots, 2*len(s.slots)))
 	}
-	at := s.home(id)
+	at := s.homeSlot(id)
 	for ; s.slots[at] != 0; at = (at + 1) & (len(s.slots) - 1) {
 		if s.slots[at] == id {
 			return
 		}
 	}
 	s.slots[at] = id
-	s.n++
+	s.count++
 }
 
-func (s *idSet) has(id uint32) bool {
-	if s.n == 0 {
+func (s *pageSet) hasPage(id uint32) bool {
+	if s.count == 0 {
 		return false
 	}
-	at := s.home(id)
+	at := s.homeSlot(id)
 	for ; s.slots[at] != 0; at = (at + 1) & (len(s.slots) - 1) {
 		if s.slots[at] == id {
 			return true
@@ -41,49 +41,48 @@ func (s *idSet) has(id uint32) bool {
 	return false
 }
 
-// remove takes id out and moves up what was pushed away from its place, so that no
-// marks are left.
-func (s *idSet) remove(id uint32) {
-	if !s.has(id) {
+// removePage removes id and moves up the entries which it displaced, so that no tombstones are left.
+func (s *pageSet) removePage(id uint32) {
+	if !s.hasPage(id) {
 		return
 	}
 	mask := len(s.slots) - 1
-	at := s.home(id)
+	at := s.homeSlot(id)
 	for s.slots[at] != id {
 		at = (at + 1) & mask
 	}
 	for next := (at + 1) & mask; s.slots[next] != 0; next = (next + 1) & mask {
-		// What lies between its home and next may move to at if at is in between too.
-		if (next-s.home(s.slots[next]))&mask >= (next-at)&mask {
+		// An entry may move to at if at lies between its home and its slot.
+		if (next-s.homeSlot(s.slots[next]))&mask >= (next-at)&mask {
 			s.slots[at] = s.slots[next]
 			at = next
 		}
 	}
 	s.slots[at] = 0
-	s.n--
+	s.count--
 	switch {
-	case s.n == 0:
+	case s.count == 0:
 		s.slots = nil
-	case 8*s.n < len(s.slots) && len(s.slots) > minIDSlots:
-		s.resize(len(s.slots) / 2)
+	case 8*s.count < len(s.slots) && len(s.slots) > minIDSlots:
+		s.resizeTable(len(s.slots) / 2)
 	}
 }
 
-func (s *idSet) resize(slots int) {
+func (s *pageSet) resizeTable(slots int) {
 	old := s.slots
-	s.slots, s.n = make([]uint32, slots), 0
+	s.slots, s.count = make([]uint32, slots), 0
 	for _, id := range old {
 		if id != 0 {
-			s.add(id)
+			s.addPage(id)
 		}
 	}
 }
 
-// take empties s and returns what was in it, among zeros.
-func (s *idSet) take() []uint32 {
+// takeAll empties s and returns its pages, among zeros.
+func (s *pageSet) takeAll() []uint32 {
 	ids := s.slots
-	*s = idSet{}
+	*s = pageSet{}
 	return ids
 }
 
-func (s *idSet) bytes() int { return alloc(4 * len(s.slots)) }
+func (s *pageSet) memoryBytes() int { return allocBytes(4 * len(s.slots)) }

@@ -7,10 +7,10 @@ import (
 	"penstock/core/kv"
 )
 
-// label is a label of some blocks of a page.
-type label struct {
-	mask uint64
-	is   kv.MoELabel
+// blockLabels is a label with the blocks of a page which have it.
+type blockLabels struct {
+	mask  uint64
+	label kv.MoELabel
 }
 
 func compareLabels(a, b kv.MoELabel) int {
@@ -18,69 +18,69 @@ func compareLabels(a, b kv.MoELabel) int {
 		cmp.Compare(a.Expert, b.Expert), cmp.Compare(a.Group, b.Group))
 }
 
-// labelled returns the blocks whose label answers q.
-func (g *group) labelled(q *kv.MoEQuery) uint64 {
+// labelledBlocks returns the blocks whose label matches q.
+func (g *holderGroup) labelledBlocks(q *kv.MoEQuery) uint64 {
 	if g.ext == nil {
 		return 0
 	}
 	var mask uint64
 	for i := range g.ext.labels {
-		if q.Matches(g.ext.labels[i].is) {
+		if q.MatchesLabel(g.ext.labels[i].label) {
 			mask |= g.ext.labels[i].mask
 		}
 	}
 	return mask
 }
 
-// store adds blocks on a tier.
-func (g *group) store(t kv.Tier, mask uint64) {
+// addBlocks adds blocks on a tier.
+func (g *holderGroup) addBlocks(t kv.Tier, mask uint64) {
 	if t == kv.TierDevice {
 		g.device |= mask
 		return
 	}
-	x := g.own()
+	x := g.copyExt()
 	x.slow[t-1] |= mask
-	g.adopt(x)
+	g.setExt(x)
 }
 
-// remove takes blocks from a tier; those that are on none have no label.
-func (g *group) remove(t kv.Tier, mask uint64) {
+// removeBlocks removes blocks from a tier; blocks which are on no tier have no label.
+func (g *holderGroup) removeBlocks(t kv.Tier, mask uint64) {
 	if t == kv.TierDevice {
 		g.device &^= mask
 	}
 	if g.ext == nil {
 		return
 	}
-	x := g.own()
+	x := g.copyExt()
 	if t != kv.TierDevice {
 		x.slow[t-1] &^= mask
 	}
-	x.labels = unlabel(x.labels, ^(g.device | x.slow[0] | x.slow[1] | x.slow[2]))
-	g.adopt(x)
+	x.labels = removeLabels(x.labels, ^(g.device | x.slow[0] | x.slow[1] | x.slow[2]))
+	g.setExt(x)
 }
 
-// label gives the blocks in mask the labels that an event says of the blocks from an
-// offset on: a label that is none takes away the one before.
-func (g *group) label(mask uint64, offset int, labels []kv.MoELabel) {
-	x := g.own()
-	x.labels = unlabel(x.labels, mask)
+// setLabels sets the labels of the blocks in mask to those which an event has for the blocks from an offset
+// on; an empty label removes the one before.
+func (g *holderGroup) setLabels(mask uint64, offset int, labels []kv.MoELabel) {
+	x := g.copyExt()
+	x.labels = removeLabels(x.labels, mask)
 	for i, is := range labels[:min(len(labels), window-offset)] {
 		bit := mask & (1 << (offset + i))
-		if bit == 0 || is.Has == 0 || !is.Valid() {
+		if bit == 0 || is.Has == 0 || !is.IsValid() {
 			continue
 		}
-		at, found := slices.BinarySearchFunc(x.labels, is, func(l label, is kv.MoELabel) int { return compareLabels(l.is, is) })
+		at, found := slices.BinarySearchFunc(x.labels, is, func(l blockLabels, is kv.MoELabel) int { return compareLabels(l.label, is) })
 		if !found {
-			x.labels = slices.Insert(x.labels, at, label{is: is})
+			x.labels = slices.Insert(x.labels, at, blockLabels{label: is})
 		}
 		x.labels[at].mask |= bit
 	}
-	g.adopt(x)
+	g.setExt(x)
 }
 
-// unlabel returns a copy of labels without those of the blocks in mask.
-func unlabel(labels []label, mask uint64) []label {
-	var left []label
+// removeLabels returns a copy of labels without the blocks in mask.
+func removeLabels(labels []blockLabels, mask uint64) []blockLabels {
+	var left []blockLabels
 	for _, l := range labels {
 		if l.mask &^= mask; l.mask != 0 {
 			left = append(left, l)
@@ -89,21 +89,21 @@ func unlabel(labels []label, mask uint64) []label {
 	return left
 }
 
-// own returns a copy of what g has beside blocks on the device.
-func (g *group) own() ext {
+// copyExt returns a copy of the extension of g.
+func (g *holderGroup) copyExt() groupExt {
 	if g.ext == nil {
-		return ext{}
+		return groupExt{}
 	}
-	return ext{slow: g.ext.slow, labels: slices.Clone(g.ext.labels)}
+	return groupExt{slow: g.ext.slow, labels: slices.Clone(g.ext.labels)}
 }
 
-// adopt makes x what g has beside blocks on the device.
-func (g *group) adopt(x ext) {
+// setExt makes x the extension of g; an empty one becomes nil.
+func (g *holderGroup) setExt(x groupExt) {
 	switch {
 	case len(x.labels) == 0 && x.slow == [len(x.slow)]uint64{}:
 		g.ext = nil
 	default:
-		x.labels = clone(x.labels)
+		x.labels = cloneCompact(x.labels)
 		g.ext = &x
 	}
 }

@@ -10,68 +10,66 @@ import (
 	"penstock/core/kv"
 )
 
-// LoadSnapshot fills x, which must be empty, from what AppendSnapshot wrote. What is
-// not exactly that is refused, as is what exceeds the bounds of x's Config; x is empty
-// then. The memory that it takes is bounded by MaxBytes and a multiple of the data.
+// LoadSnapshot fills x, which must be empty, from the output of AppendSnapshot. It refuses anything else, and
+// what exceeds the bounds of x's Config; x is empty then. The memory which it takes is bounded by MaxBytes
+// and a multiple of the data.
 func (x *Index) LoadSnapshot(data []byte) error {
-	if len(x.numbers) > 0 || len(x.places) > 0 || x.pages.live > 0 {
+	if len(x.numbers) > 0 || len(x.poolNumbers) > 0 || x.pages.live > 0 {
 		return errors.New("prefix: load snapshot: the index is not empty")
 	}
-	l := loader{x: x, data: data, page: math.MaxUint32}
-	if err := l.load(); err != nil {
-		x.discard()
+	l := snapshotLoader{index: x, data: data, page: math.MaxUint32}
+	if err := l.readSnapshot(); err != nil {
+		x.discardAll()
 		return fmt.Errorf("prefix: load snapshot: at byte %d of %d: %w", len(data)-len(l.data), len(data), err)
 	}
-	x.settle()
+	x.finishChange()
 	return nil
 }
 
-// discard empties x at once: what was loaded may be so made that taking it apart takes
-// very long.
-func (x *Index) discard() {
+// discardAll empties x at once: a malicious snapshot could make removing its content step by step very slow.
+func (x *Index) discardAll() {
 	for i := range x.heads.shards {
 		s := &x.heads.shards[i]
 		s.table.Store(nil)
 		s.used, s.live = 0, 0
 	}
 	x.heads.live, x.heads.bytes = 0, 0
-	x.pages, x.where, x.size, x.edit = pages{}, where{factor: x.where.factor}, size{}, edit{}
-	x.numbers, x.workers, x.vacant = map[kv.Worker]uint32{}, nil, nil
-	x.places, x.pools, x.free = map[kv.PoolID]uint32{}, nil, nil
-	x.view.Store(&view{levels: 1, reused: x.view.Load().reused + 1})
+	x.pages, x.blocks, x.sizes, x.edit = pageTable{}, blockTable{factor: x.blocks.factor}, sizeCounts{}, pageEdit{}
+	x.numbers, x.workers, x.freeNumbers = map[kv.Worker]uint32{}, nil, nil
+	x.poolNumbers, x.pools, x.freePools = map[kv.PoolID]uint32{}, nil, nil
+	x.view.Store(&lookupView{levels: 1, reused: x.view.Load().reused + 1})
 }
 
 var (
-	errShort = errors.New("it ends early")
-	errRange = errors.New("a number is out of range")
-	errOrder = errors.New("not in order")
-	errHeld  = errors.New("a page's blocks and their holders do not fit")
-	errFull  = errors.New("it exceeds the bounds of the index; raise them, or begin without it")
+	errTruncated = errors.New("it ends early")
+	errRange     = errors.New("a number is out of range")
+	errOrder     = errors.New("not in order")
+	errHolders   = errors.New("a page's blocks and their holders do not fit")
+	errLimit     = errors.New("it exceeds the bounds of the index; raise them, or begin without it")
 )
 
-// loader reads a snapshot. Its err is that of the first thing that was wrong; what is
-// read after it is 0.
-type loader struct {
-	x    *Index
-	data []byte
-	err  error
+// snapshotLoader reads a snapshot. Its err is the first error; values read after it are 0.
+type snapshotLoader struct {
+	index *Index
+	data  []byte
+	err   error
 
-	page  uint32   // the pages read
-	seen  []uint32 // by worker: the last page that it was in
-	words []uint64 // of a set, from word lo on
+	page  uint32   // number of pages read
+	seen  []uint32 // by worker: the last page which had it
+	words []uint64 // of the set being read, from word lo on
 	lo    uint32
 	spent int // bytes of the sets of the page
 }
 
-func (l *loader) fail(err error) {
+func (l *snapshotLoader) setError(err error) {
 	if l.err == nil {
 		l.err = err
 	}
 }
 
-func (l *loader) byte() byte {
+func (l *snapshotLoader) readByte() byte {
 	if l.err != nil || len(l.data) == 0 {
-		l.fail(errShort)
+		l.setError(errTruncated)
 		return 0
 	}
 	b := l.data[0]
@@ -79,9 +77,9 @@ func (l *loader) byte() byte {
 	return b
 }
 
-func (l *loader) u64() uint64 {
+func (l *snapshotLoader) readUint64() uint64 {
 	if l.err != nil || len(l.data) < 8 {
-		l.fail(errShort)
+		l.setError(errTruncated)
 		return 0
 	}
 	u := binary.LittleEndian.Uint64(l.data)
@@ -89,69 +87,69 @@ func (l *loader) u64() uint64 {
 	return u
 }
 
-// number reads a number up to limit.
-func (l *loader) number(limit uint64) uint64 {
+// readNumber reads a number up to limit.
+func (l *snapshotLoader) readNumber(limit uint64) uint64 {
 	if l.err != nil {
 		return 0
 	}
 	u, n := binary.Uvarint(l.data)
 	switch {
 	case n == 0:
-		l.fail(errShort)
+		l.setError(errTruncated)
 		return 0
 	case n < 0 || u > limit || n > 1 && l.data[n-1] == 0:
-		l.fail(errRange)
+		l.setError(errRange)
 		return 0
 	}
 	l.data = l.data[n:]
 	return u
 }
 
-// count reads how many things of at least so many bytes follow.
-func (l *loader) count(each int) int {
-	return int(l.number(uint64(len(l.data) / each)))
+// readCount reads the number of following items, each of at least each bytes.
+func (l *snapshotLoader) readCount(each int) int {
+	return int(l.readNumber(uint64(len(l.data) / each)))
 }
 
-func (l *loader) worker() kv.Worker {
-	id := l.number(uint64(kv.MaxWorkerID))
-	return kv.Worker{ID: kv.WorkerID(id), Rank: uint32(l.number(math.MaxUint32))}
+func (l *snapshotLoader) readWorker() kv.Worker {
+	id := l.readNumber(uint64(kv.MaxWorkerID))
+	return kv.Worker{ID: kv.WorkerID(id), Rank: uint32(l.readNumber(math.MaxUint32))}
 }
 
-func (l *loader) load() error {
-	if v := l.byte(); l.err == nil && v != snapshotVersion {
+func (l *snapshotLoader) readSnapshot() error {
+	if v := l.readByte(); l.err == nil && v != snapshotVersion {
 		return fmt.Errorf("version %d, not %d", v, snapshotVersion)
 	}
-	l.workers()
-	l.pools()
+	l.readWorkers()
+	l.readPools()
 	var before kv.SeqHash
-	for n := l.count(12); n > 0 && l.err == nil; n-- {
+	for n := l.readCount(12); n > 0 && l.err == nil; n-- {
 		l.page++
 		head := l.readPage()
 		if l.page > 0 && head <= before {
-			l.fail(errOrder)
+			l.setError(errOrder)
 		}
 		before = head
 	}
 	if len(l.data) > 0 {
-		l.fail(errors.New("more follows"))
+		l.setError(errors.New("more follows"))
 	}
 	return l.err
 }
 
-func (l *loader) workers() {
-	n := l.count(3)
+func (l *snapshotLoader) readWorkers() {
+	n := l.readCount(3)
 	l.seen = make([]uint32, n)
 	names, hidden := make([]kv.Worker, 0, n), make([]bool, 0, n)
 	for i := 0; i < n && l.err == nil; i++ {
-		w, flags := l.worker(), l.byte()
+		w, flags := l.readWorker(), l.readByte()
 		switch {
 		case l.err != nil:
 			return
 		case i > 0 && w.Compare(names[i-1]) <= 0:
-			l.fail(errOrder)
+			l.setError(errOrder)
 			return
 		case flags > workerHidden:
-			l.fail(errRange)
+			l.setError(errRange)
 			return
 		}
 		l.seen[i] = math.MaxUint32
@@ -160,44 +158,44 @@ func (l *loader) workers() {
 	if l.err != nil || n == 0 {
 		return
 	}
-	l.x.introduce(names) // so that the number of each is its place among them
+	l.index.addWorkers(names) // in order, so each number is the index in names
 	for i := range hidden {
-		l.x.workers[i].hidden = hidden[i]
+		l.index.workers[i].hidden = hidden[i]
 	}
-	v := *l.x.view.Load()
-	l.x.look(&v)
-	l.x.view.Store(&v)
+	v := *l.index.view.Load()
+	l.index.setVisible(&v)
+	l.index.view.Store(&v)
 }
 
-func (l *loader) pools() {
+func (l *snapshotLoader) readPools() {
 	var before kv.PoolID
-	v, spent := *l.x.view.Load(), 0
-	for i, n := 0, l.count(2); i < n && l.err == nil; i++ {
-		id := kv.PoolID(l.number(math.MaxUint32))
+	v, spent := *l.index.view.Load(), 0
+	for i, n := 0, l.readCount(2); i < n && l.err == nil; i++ {
+		id := kv.PoolID(l.readNumber(math.MaxUint32))
 		if i > 0 && id <= before {
-			l.fail(errOrder)
+			l.setError(errOrder)
 		}
 		before = id
-		p := pool{id: id, known: true, access: l.access()}
-		who := l.x.whoOf(&p)
-		if spent += 8 * len(who.rest); spent > l.x.cfg.MaxBytes {
-			l.fail(errFull)
+		p := blockPool{id: id, known: true, access: l.readAccess()}
+		who := l.index.accessSet(&p)
+		if spent += 8 * len(who.rest); spent > l.index.cfg.MaxBytes {
+			l.setError(errLimit)
 		}
 		if l.err != nil {
 			return
 		}
-		l.x.places[id] = uint32(len(l.x.pools))
-		l.x.pools, v.access = append(l.x.pools, p), append(v.access, who)
+		l.index.poolNumbers[id] = uint32(len(l.index.pools))
+		l.index.pools, v.access = append(l.index.pools, p), append(v.access, who)
 	}
-	l.x.view.Store(&v)
+	l.index.view.Store(&v)
 }
 
-// access reads who can attach a pool.
-func (l *loader) access() (access []kv.Worker) {
-	for k := l.count(2); k > 0 && l.err == nil; k-- {
-		w := l.worker()
+// readAccess reads which workers can attach a pool.
+func (l *snapshotLoader) readAccess() (access []kv.Worker) {
+	for k := l.readCount(2); k > 0 && l.err == nil; k-- {
+		w := l.readWorker()
 		if len(access) > 0 && w.Compare(access[len(access)-1]) <= 0 {
-			l.fail(errOrder)
+			l.setError(errOrder)
 		}
 		access = append(access, w)
 	}
@@ -205,197 +203,197 @@ func (l *loader) access() (access []kv.Worker) {
 }
 
 // readPage reads a page and returns its head.
-func (l *loader) readPage() kv.SeqHash {
-	start, form := int(l.byte()), l.byte()
+func (l *snapshotLoader) readPage() kv.SeqHash {
+	start, form := int(l.readByte()), l.readByte()
 	n := int(form&pageBlocks) + 1
 	if l.err == nil && start+n > window {
-		l.fail(errRange)
+		l.setError(errRange)
 	}
 	if l.err == nil && len(l.data) < 8*n {
-		l.fail(errShort)
+		l.setError(errTruncated)
 	}
 	if l.err != nil {
 		return 0
 	}
-	e := l.x.create(start)
+	e := l.index.createPage(start)
 	head := kv.SeqHash(binary.LittleEndian.Uint64(l.data))
 	for i := 0; i < n && l.err == nil; i++ {
-		seq := kv.SeqHash(l.u64())
-		if _, known := l.x.locate(seq); known {
-			l.fail(errors.New("a block is there twice"))
+		seq := kv.SeqHash(l.readUint64())
+		if _, known := l.index.locateBlock(seq); known {
+			l.setError(errors.New("a block is there twice"))
 			break
 		}
-		e.extend(seq, n-i-1)
-		l.x.where.add(seq, place{e.id, uint8(start + i)})
+		e.appendBlock(seq, n-i-1)
+		l.index.blocks.addBlock(seq, blockLocation{e.id, uint8(start + i)})
 	}
-	l.holders(form, start, n)
-	if l.err == nil && !ends(e.held(), start, n) {
-		l.fail(errHeld)
+	l.readHolders(form, start, n)
+	if l.err == nil && !holdsEnds(e.heldMask(), start, n) {
+		l.setError(errHolders)
 	}
-	if l.err == nil && l.x.bytes() > l.x.cfg.MaxBytes {
-		l.fail(errFull)
+	if l.err == nil && l.index.memoryBytes() > l.index.cfg.MaxBytes {
+		l.setError(errLimit)
 	}
 	e.changed = true
-	l.x.commit() // after an error too: the page is taken apart with the rest
+	l.index.commitPage() // also after an error: discardAll removes the page with the rest
 	return head
 }
 
-func (l *loader) holders(form byte, start, n int) {
-	e, groups := &l.x.edit, 1
+func (l *snapshotLoader) readHolders(form byte, start, n int) {
+	e, groups := &l.index.edit, 1
 	if form&pageGroups != 0 {
-		if groups = l.count(2); groups == 1 {
-			l.fail(errRange)
+		if groups = l.readCount(2); groups == 1 {
+			l.setError(errRange)
 		}
 	}
 	l.spent = 0
 	for ; groups > 0 && l.err == nil; groups-- {
-		g := l.group(maskOf(start, n))
+		g := l.readGroup(maskOf(start, n))
 		if k := len(e.groups); l.err == nil && k > 0 && compareGroups(&e.groups[k-1], &g) >= 0 {
-			l.fail(errOrder)
+			l.setError(errOrder)
 		}
 		if l.err == nil {
-			l.fail(l.x.join(g))
+			l.setError(l.index.joinGroup(g))
 		}
 	}
 	if form&pagePools == 0 || l.err != nil {
 		return
 	}
-	pools := l.count(9)
+	pools := l.readCount(9)
 	if pools == 0 {
-		l.fail(errRange)
+		l.setError(errRange)
 	}
 	next := uint64(0)
 	for ; pools > 0 && l.err == nil; pools-- {
-		i, mask := l.number(uint64(len(l.x.pools))), l.u64()
+		i, mask := l.readNumber(uint64(len(l.index.pools))), l.readUint64()
 		switch {
 		case l.err != nil:
-		case i >= uint64(len(l.x.pools)) || mask == 0 || mask&^maskOf(start, n) != 0:
-			l.fail(errRange)
+		case i >= uint64(len(l.index.pools)) || mask == 0 || mask&^maskOf(start, n) != 0:
+			l.setError(errRange)
 		case i < next:
-			l.fail(errOrder)
+			l.setError(errOrder)
 		default:
-			l.x.joinPool(uint32(i), mask)
+			l.index.joinPool(uint32(i), mask)
 			next = i + 1
 		}
 	}
 }
 
-// join makes the workers of g, which hold nothing of the open page, hold what it says.
-func (x *Index) join(g group) error {
-	held := bits.OnesCount64(g.any())
+// joinGroup adds g to the open page; its workers hold nothing of the page yet.
+func (x *Index) joinGroup(g holderGroup) error {
+	held := bits.OnesCount64(g.onAnyTier())
 	x.edit.groups = append(x.edit.groups, g)
-	x.size.entry(&g, g.set.count())
+	x.sizes.countEntries(&g, g.set.size())
 	var err error
-	for n := range g.set.all() {
+	for n := range g.set.eachNumber() {
 		w := &x.workers[n]
 		w.held += held
-		w.pages.add(x.edit.id)
+		w.pages.addPage(x.edit.id)
 		if w.held > x.cfg.MaxBlocks {
-			err = errFull
+			err = errLimit
 		}
 	}
 	return err
 }
 
-// joinPool puts blocks of the open page into pool i, which has none of it.
+// joinPool adds blocks of the open page to pool i, which has none of it.
 func (x *Index) joinPool(i uint32, mask uint64) {
 	p := &x.pools[i]
 	p.held += bits.OnesCount64(mask)
-	x.size.pooled += bits.OnesCount64(mask)
-	p.pages.add(x.edit.id)
-	x.edit.pools = append(x.edit.pools, pooled{mask: mask, pool: i})
+	x.sizes.pooled += bits.OnesCount64(mask)
+	p.pages.addPage(x.edit.id)
+	x.edit.pools = append(x.edit.pools, pooledBlocks{mask: mask, pool: i})
 }
 
-// group reads a group of a page of which all has the blocks.
-func (l *loader) group(all uint64) group {
-	flags := l.byte()
+// readGroup reads a group of a page which has the blocks all.
+func (l *snapshotLoader) readGroup(all uint64) holderGroup {
+	flags := l.readByte()
 	if flags > groupFlags {
-		l.fail(errRange)
+		l.setError(errRange)
 	}
-	g := group{device: all}
+	g := holderGroup{device: all}
 	if flags&groupAll == 0 {
-		if g.device = l.u64(); g.device == all {
-			l.fail(errRange)
+		if g.device = l.readUint64(); g.device == all {
+			l.setError(errRange)
 		}
 	}
-	var x ext
+	var x groupExt
 	for t := range x.slow {
 		if flags&(groupSlow<<t) != 0 {
-			if x.slow[t] = l.u64(); x.slow[t] == 0 {
-				l.fail(errRange)
+			if x.slow[t] = l.readUint64(); x.slow[t] == 0 {
+				l.setError(errRange)
 			}
 		}
 	}
 	if flags&groupLabels != 0 {
-		n := l.count(11)
+		n := l.readCount(11)
 		if n == 0 {
-			l.fail(errRange)
+			l.setError(errRange)
 		}
 		for ; n > 0 && l.err == nil; n-- {
-			x.labels = append(x.labels, l.label())
+			x.labels = append(x.labels, l.readLabel())
 		}
 	}
-	g.adopt(x)
-	held := g.any()
-	if held == 0 || held&^all != 0 || g.ext != nil && g.ext.check(held) != nil {
-		l.fail(errHeld)
+	g.setExt(x)
+	held := g.onAnyTier()
+	if held == 0 || held&^all != 0 || g.ext != nil && g.ext.checkLabels(held) != nil {
+		l.setError(errHolders)
 	}
-	g.set = l.set(flags&groupOne != 0)
+	g.set = l.readSet(flags&groupOne != 0)
 	return g
 }
 
-func (l *loader) label() label {
-	is := label{mask: l.u64()}
-	is.is.Has = kv.MoEFields(l.byte())
-	is.is.Layer = uint32(l.number(math.MaxUint32))
-	is.is.Expert = uint32(l.number(math.MaxUint32))
-	if is.is.Has&kv.HasGroup != 0 {
-		is.is.Group = uint32(l.number(math.MaxUint32))
+func (l *snapshotLoader) readLabel() blockLabels {
+	is := blockLabels{mask: l.readUint64()}
+	is.label.Has = kv.MoEFields(l.readByte())
+	is.label.Layer = uint32(l.readNumber(math.MaxUint32))
+	is.label.Expert = uint32(l.readNumber(math.MaxUint32))
+	if is.label.Has&kv.HasGroup != 0 {
+		is.label.Group = uint32(l.readNumber(math.MaxUint32))
 	}
 	return is
 }
 
-// set reads the workers of a group, of which none may be in another one of the page.
-func (l *loader) set(one bool) set {
+// readSet reads the workers of a group; none may be in another group of the page.
+func (l *snapshotLoader) readSet(one bool) numberSet {
 	runs := 1
 	if !one {
-		runs = l.count(2)
+		runs = l.readCount(2)
 		if runs == 0 {
-			l.fail(errRange)
+			l.setError(errRange)
 		}
 	}
 	l.words = l.words[:0]
 	l.lo = 0
 	next, count := uint64(0), 0
 	for i := 0; i < runs && l.err == nil; i++ {
-		gap := l.number(uint64(len(l.seen)))
+		gap := l.readNumber(uint64(len(l.seen)))
 		more := uint64(0)
 		if !one {
-			more = l.number(uint64(len(l.seen)))
+			more = l.readNumber(uint64(len(l.seen)))
 		}
 		first, end := next+gap, next+gap+more+1
 		if end > uint64(len(l.seen)) || i > 0 && gap == 0 {
-			l.fail(errRange)
+			l.setError(errRange)
 		}
 		for n := first; n < end && l.err == nil; n++ {
-			l.add(uint32(n))
+			l.addNumber(uint32(n))
 			count++
 		}
 		next = end
 	}
 	if !one && count == 1 {
-		l.fail(errRange)
+		l.setError(errRange)
 	}
 	if l.err != nil {
-		return set{}
+		return numberSet{}
 	}
-	return l.pack()
+	return l.packSet()
 }
 
-// add puts worker n into the words of the set.
-func (l *loader) add(n uint32) {
+// addNumber adds worker n to the words of the set.
+func (l *snapshotLoader) addNumber(n uint32) {
 	if l.seen[n] == l.page {
-		l.fail(errHeld)
+		l.setError(errHolders)
 	}
 	l.seen[n] = l.page
 	if len(l.words) == 0 {
@@ -407,11 +405,11 @@ func (l *loader) add(n uint32) {
 	l.words[n/64-l.lo] |= 1 << (n % 64)
 }
 
-// pack makes the set of the words, of which the first and the last are not 0.
-func (l *loader) pack() set {
-	if l.spent += 8 * len(l.words); l.x.bytes()+l.spent > l.x.cfg.MaxBytes {
-		l.fail(errFull)
-		return set{}
+// packSet makes the set of the words, the first and last of which are not 0.
+func (l *snapshotLoader) packSet() numberSet {
+	if l.spent += 8 * len(l.words); l.index.memoryBytes()+l.spent > l.index.cfg.MaxBytes {
+		l.setError(errLimit)
+		return numberSet{}
 	}
-	return set{one: l.words[0], rest: clone(l.words[1:]), lo: l.lo}
+	return numberSet{one: l.words[0], rest: cloneCompact(l.words[1:]), lo: l.lo}
 }

@@ -2,41 +2,40 @@ package prefix
 
 import "penstock/core/kv"
 
-// Match is the answer of [Index.Match], and the memory of it: one that is used again
-// allocates nothing. Runs and Sets in it are valid until it is used again.
+// Match is the answer of [Index.Match], and its memory: reusing one avoids allocations. Its Runs and Sets are
+// valid until it is reused.
 type Match struct {
-	view   *view
-	levels [kv.Tiers]level
-	n      int // levels in use
-	// tallies are of the last level.
-	tallies []tally
-	words   []uint64 // the sets of runs and tallies
-	runs    []Run    // what Runs returned
+	view  *lookupView
+	walks [kv.Tiers]tierWalk
+	tiers int // tiers in use
+	// counts are for the last tier.
+	counts []specialCounts
+	words  []uint64 // the sets of runs and counts
+	runs   []Run    // result of DepthRuns
 
-	// Scratch of a page.
-	parts   []part
-	next    []int32
-	full    []uint64
-	split   []uint64
-	columns columns // scratch of AppendOverlaps
+	// Scratch for a page.
+	parts    []pagePart
+	nextPart []int32
+	full     []uint64
+	split    []uint64
+	columns  overlapColumns // scratch of AppendOverlaps
 }
 
-// Match finds who holds how much of a prompt, of which chain has the SeqHashes of the full
-// blocks in order, into m. moe, if not nil, has labels counted. It may run beside the
-// writer and beside others; see the package's comment for what it then answers. What is
-// hidden is not matched.
+// Match finds into m which workers hold how much of a prompt; chain has the SeqHashes of its full blocks in
+// order. If moe is not nil, labels are counted. Match may run concurrently with the writer and with other
+// lookups; the package comment says what it then answers. Hidden workers are not matched.
 //
-// The cost of a lookup is that of one page for each 64 blocks, for up to 512 where the same
-// workers hold them all, and for each place where a page begins or the chain leaves one; of a page, some steps for each of its groups and
-// each 64 workers.
+// A lookup visits one page per 64 blocks (up to 512 where the same workers hold them all), and one more for
+// each place where a page begins or the chain leaves one. Each page takes a few steps for each of its groups
+// and each 64 workers.
 func (x *Index) Match(m *Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
 	for {
 		v := x.view.Load()
-		m.begin(v)
+		m.startWalk(v)
 		if v.levels == 1 && moe == nil {
 			m.walkDevice(&x.heads, chain)
 		} else {
-			m.walk(&x.heads, chain, moe)
+			m.walkTiers(&x.heads, chain, moe)
 		}
 		if x.view.Load().reused == v.reused {
 			return
@@ -44,23 +43,23 @@ func (x *Index) Match(m *Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
 	}
 }
 
-// begin makes every visible worker one that holds nothing yet.
-func (m *Match) begin(v *view) {
-	m.view, m.n = v, v.levels
-	m.tallies, m.words = m.tallies[:0], m.words[:0]
-	for i := range m.levels[:m.n] {
-		l := &m.levels[i]
+// startWalk initializes the walks with all visible workers.
+func (m *Match) startWalk(v *lookupView) {
+	m.view, m.tiers = v, v.levels
+	m.counts, m.words = m.counts[:0], m.words[:0]
+	for i := range m.walks[:m.tiers] {
+		l := &m.walks[i]
 		l.active = append(l.active[:0], v.visible...)
 		l.lo, l.hi = 0, len(l.active)
-		l.narrow()
+		l.trimEmpty()
 		l.runs = l.runs[:0]
 	}
 }
 
-// covers returns how many leading blocks of chain v has: all that it can have, in one
-// comparison, or else those before the chain left it.
-func (v *version) covers(chain []kv.SeqHash) int {
-	n := int(v.n)
+// commonBlocks returns how many leading blocks of chain v has: all which it can have, found in one
+// comparison, or those before the chain leaves the page.
+func (v *pageVersion) commonBlocks(chain []kv.SeqHash) int {
+	n := int(v.count)
 	if n <= len(chain) {
 		if chain[n-1] == v.last {
 			return n
@@ -71,7 +70,7 @@ func (v *version) covers(chain []kv.SeqHash) int {
 			return n
 		}
 	}
-	has, not := 1, n-1 // the head is equal, what is at not or behind is not
+	has, not := 1, n-1 // the head is equal; blocks from not on differ
 	for has < not {
 		if mid := (has + not) / 2; chain[mid] == v.hashes[mid] {
 			has = mid + 1
@@ -82,108 +81,106 @@ func (v *version) covers(chain []kv.SeqHash) int {
 	return has
 }
 
-// walkDevice is walk where nothing is on slower tiers and no label is asked for.
-func (m *Match) walkDevice(h *heads, chain []kv.SeqHash) {
-	l, pos := &m.levels[0], 0
-	for pos < len(chain) && !l.empty() {
-		v := h.find(chain[pos])
+// walkDevice is walkTiers for an index without blocks on slower tiers, and a lookup without labels.
+func (m *Match) walkDevice(h *headIndex, chain []kv.SeqHash) {
+	l, pos := &m.walks[0], 0
+	for pos < len(chain) && !l.isEmpty() {
+		v := h.findPage(chain[pos])
 		if v == nil {
 			break
 		}
 		rest := chain[pos:]
-		// Most pages are full windows held by one group, and several in a row by the same. Where
-		// the next page begins is then a constant behind branches that the processor guesses, and
-		// not a number that comes from this page's memory: the misses of pages that follow one
-		// another overlap.
+		// Most pages are full windows held by one group, and several in a row by the same. The position of
+		// the next page is then a constant after predictable branches, and does not depend on this page's
+		// memory, so the cache misses of consecutive pages overlap.
 		if v.span > 0 {
 			if len(rest) >= spanBlocks && v.span == spanPages && rest[spanBlocks-1] == v.lasts[spanPages-1] {
-				m.keep(l, pos, &v.first.set)
+				m.keepOnly(l, pos, &v.firstGroup.set)
 				pos += spanBlocks
 				continue
 			}
-			if n := v.passes(rest); n > 0 {
-				m.keep(l, pos, &v.first.set)
+			if n := v.passedWindows(rest); n > 0 {
+				m.keepOnly(l, pos, &v.firstGroup.set)
 				pos += n * window
 				continue
 			}
 		}
-		if len(rest) >= window && v.n == window && rest[window-1] == v.last && v.more == nil && v.first.device == ^uint64(0) {
-			m.keep(l, pos, &v.first.set)
+		if len(rest) >= window && v.count == window && rest[window-1] == v.last && v.more == nil && v.firstGroup.device == ^uint64(0) {
+			m.keepOnly(l, pos, &v.firstGroup.set)
 			pos += window
 			continue
 		}
-		k := v.covers(rest)
+		k := v.commonBlocks(rest)
 		switch {
-		case v.more == nil && leading(v.first.device, int(v.start)) >= k:
-			m.keep(l, pos, &v.first.set)
-		case !l.stays(v, k):
+		case v.more == nil && leadingBlocks(v.firstGroup.device, int(v.start)) >= k:
+			m.keepOnly(l, pos, &v.firstGroup.set)
+		case !l.allHold(v, k):
 			m.parts = m.parts[:0]
-			v.groups(func(g *group) { m.parts = append(m.parts, part{set: g.set, mask: g.device}) })
-			m.cut(l, pos, int(v.start), k)
+			v.eachGroup(func(g *holderGroup) { m.parts = append(m.parts, pagePart{set: g.set, mask: g.device}) })
+			m.stopInPage(l, pos, int(v.start), k)
 		}
 		pos += k
 	}
-	m.leave(l, pos)
+	m.stopAll(l, pos)
 }
 
-// ahead finds pages along a chain. Most begin 64 blocks after the one before, and what
-// costs time is to wait for memory: so several are looked for at once, more each time
-// that they were there.
-type ahead struct {
-	heads *heads
-	first int // position of the first of found
-	n     int
-	found [aheadPages]*version
+// pageFinder finds pages along a chain. Most begin 64 blocks after the one before, and memory latency
+// dominates: so it looks up several at once, twice as many each time it succeeds.
+type pageFinder struct {
+	heads *headIndex
+	first int // number of entries in found, the first at position first
+	count int
+	found [aheadPages]*pageVersion
 }
 
 const aheadPages = 8
 
-func (a *ahead) find(chain []kv.SeqHash, pos int) *version {
-	if i := (pos - a.first) / window; a.first+i*window == pos && i < a.n {
+func (a *pageFinder) findPage(chain []kv.SeqHash, pos int) *pageVersion {
+	if i := (pos - a.first) / window; a.first+i*window == pos && i < a.count {
 		return a.found[i]
 	}
-	if a.n > 0 && pos == a.first+a.n*window {
-		a.n = min(2*a.n, aheadPages)
+	if a.count > 0 && pos == a.first+a.count*window {
+		a.count = min(2*a.count, aheadPages)
 	} else {
-		a.n = 1
+		a.count = 1
 	}
 	a.first = pos
-	for i := range a.n {
+	for i := range a.count {
 		at := pos + i*window
 		if at >= len(chain) {
-			a.n = i
+			a.count = i
 			break
 		}
-		a.found[i] = a.heads.find(chain[at])
+		a.found[i] = a.heads.findPage(chain[at])
 	}
 	return a.found[0]
 }
 
-// walk goes along the pages of the prompt with all levels at once, so that all see the
-// same version of a page.
-func (m *Match) walk(h *heads, chain []kv.SeqHash, moe *kv.MoEQuery) {
-	last, pos := &m.levels[m.n-1], 0
-	a := ahead{heads: h}
-	for pos < len(chain) && !last.empty() {
-		v := a.find(chain, pos)
+// walkTiers walks along the pages of the prompt for all tiers at once, so that all see the same version of a
+// page.
+func (m *Match) walkTiers(h *headIndex, chain []kv.SeqHash, moe *kv.MoEQuery) {
+	last, pos := &m.walks[m.tiers-1], 0
+	a := pageFinder{heads: h}
+	for pos < len(chain) && !last.isEmpty() {
+		v := a.findPage(chain, pos)
 		if v == nil {
 			break
 		}
-		k := v.covers(chain[pos:])
-		for i := range m.levels[:m.n] {
-			l := &m.levels[i]
-			if l.empty() {
+		k := v.commonBlocks(chain[pos:])
+		for i := range m.walks[:m.tiers] {
+			l := &m.walks[i]
+			if l.isEmpty() {
 				continue
 			}
-			m.divide(v, i, moe)
+			m.splitParts(v, i, moe)
 			if l == last {
-				m.tally(l, int(v.start), k)
+				m.countSpecial(l, int(v.start), k)
 			}
-			m.cut(l, pos, int(v.start), k)
+			m.stopInPage(l, pos, int(v.start), k)
 		}
 		pos += k
 	}
-	for i := range m.levels[:m.n] {
-		m.leave(&m.levels[i], pos)
+	for i := range m.walks[:m.tiers] {
+		m.stopAll(&m.walks[i], pos)
 	}
 }

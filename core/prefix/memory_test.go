@@ -17,7 +17,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestBytesAreTheHeap compares Stats.Bytes with what the heap says.
+// TestBytesAreTheHeap compares Stats.Bytes with the growth of the heap.
 func TestBytesAreTheHeap(t *testing.T) {
 	label := kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 2}
 	for _, c := range []struct {
@@ -38,10 +38,10 @@ func TestBytesAreTheHeap(t *testing.T) {
 					ev.Labels = append(ev.Labels, label)
 				}
 				for w := range 2 {
-					x.Apply(kv.Worker{ID: kv.WorkerID(w)}, ev)
+					x.ApplyEvent(kv.Worker{ID: kv.WorkerID(w)}, ev)
 					ev.Blocks, ev.Labels = ev.Blocks[:10], ev.Labels[:10]
 				}
-				x.Place(kv.PoolID(i%3), chainOf(ev.Blocks))
+				x.AddToPool(kv.PoolID(i%3), chainOf(ev.Blocks))
 			}
 			return x
 		}},
@@ -53,7 +53,7 @@ func TestBytesAreTheHeap(t *testing.T) {
 					if i > 0 {
 						ev.Parent = chainOf(chain[:i])[i-1]
 					}
-					x.Apply(kv.Worker{ID: 1}, ev)
+					x.ApplyEvent(kv.Worker{ID: 1}, ev)
 				}
 			}
 			return x
@@ -62,9 +62,9 @@ func TestBytesAreTheHeap(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			before := heap()
 			x := c.fill()
-			x.seqs, x.edit = nil, edit{} // scratch is not what an entry costs
+			x.scratchSeqs, x.edit = nil, pageEdit{} // scratch is not part of an entry
 			grown := float64(heap()) - float64(before)
-			// The runtime allocates some of its own meanwhile.
+			// The runtime allocates some memory of its own at the same time.
 			if got := float64(x.Stats().Bytes); math.Abs(got-grown) > 0.07*grown+32<<10 {
 				t.Errorf("%.0f bytes are said, the heap grew by %.0f", got, grown)
 			}
@@ -85,8 +85,8 @@ func grownChains(n, length int) [][]kv.BlockHash {
 	return out
 }
 
-// churn is a fleet in which conversations come and go under some shared beginnings, which
-// themselves become others with time, and workers leave and come back under other names.
+// churn is a fleet in which conversations start and end. They share some prefixes, which change over time,
+// and workers are removed and return under other names.
 type churn struct {
 	x      *Index
 	rng    *rand.Rand
@@ -118,26 +118,26 @@ func (c *churn) step() {
 	if c.epoch%50 == 0 {
 		c.shared[c.rng.IntN(len(c.shared))] = c.random(100)
 	}
-	if c.epoch%1000 == 999 { // everybody goes
+	if c.epoch%1000 == 999 { // all are removed
 		for w := range c.live {
-			c.x.Drop(c.worker(w))
+			c.x.DropWorker(c.worker(w))
 			c.live[w] = nil
 		}
 	}
 	c.epoch++
 	for w := range c.live {
 		blocks := append(append([]kv.BlockHash(nil), c.shared[c.rng.IntN(len(c.shared))]...), c.random(20+c.rng.IntN(60))...)
-		c.x.Apply(c.worker(w), kv.Event{Kind: kv.Stored, Blocks: blocks})
+		c.x.ApplyEvent(c.worker(w), kv.Event{Kind: kv.Stored, Blocks: blocks})
 		c.live[w] = append(c.live[w], conversation{chainOf(blocks)})
 		if len(c.live[w]) > churnConversations {
-			c.x.Apply(c.worker(w), kv.Event{Kind: kv.Removed, Seqs: c.live[w][0].seqs})
+			c.x.ApplyEvent(c.worker(w), kv.Event{Kind: kv.Removed, Seqs: c.live[w][0].seqs})
 			c.live[w] = c.live[w][1:]
 		}
 	}
 }
 
-// TestMemoryIsReclaimed: after some thousand turns of everything the index takes what it
-// took, the heap and what is said of it; and after all have left nothing is left.
+// TestMemoryIsReclaimed: after thousands of replacements the index and the heap take as much memory as
+// before; after all workers are removed nothing is left.
 func TestMemoryIsReclaimed(t *testing.T) {
 	c := &churn{x: mustNew(t, Config{}), rng: rand.New(rand.NewPCG(5, 6)), shared: make([][]kv.BlockHash, 4), live: make([][]conversation, churnWorkers)}
 	for i := range c.shared {
@@ -150,11 +150,11 @@ func TestMemoryIsReclaimed(t *testing.T) {
 		return float64(c.x.Stats().Bytes), float64(heap())
 	}
 	bytes, before := settle()
-	for range 3500 { // and the 500 of settle: at the same place between leavings
+	for range 3500 { // and the 500 of settle: at the same point between removals
 		c.step()
 	}
 	later, after := settle()
-	// The heap has the test's own lists too, which are as long as they were.
+	// The heap includes the test's own lists, whose lengths have not changed.
 	if later < bytes*0.95 || later > bytes*1.05 || after > before*1.05 {
 		t.Errorf("%.0f bytes became %.0f, a heap of %.0f became one of %.0f", bytes, later, before, after)
 	}
@@ -165,7 +165,7 @@ func TestMemoryIsReclaimed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for w := range c.live {
-		c.x.Drop(c.worker(w))
+		c.x.DropWorker(c.worker(w))
 	}
 	got := c.x.Stats()
 	if got.Counts = (Counts{}); got != (Stats{}) {

@@ -8,8 +8,7 @@ import (
 	"penstock/core/kv"
 )
 
-// naive is the index as anyone would write it: for each worker and tier the set of
-// prefixes, and the same for pools.
+// naive is the simplest possible index: for each worker and tier the set of prefixes, and the same for pools.
 type naive struct {
 	workers map[kv.Worker]*naiveWorker
 	pools   map[kv.PoolID]*naivePool
@@ -44,7 +43,7 @@ func (n *naive) pool(p kv.PoolID) *naivePool {
 	return n.pools[p]
 }
 
-// unlist forgets who was on a list, is on none, and of whom there is nothing to remember.
+// unlist removes the workers which were on a list, are on none now, and need not be kept.
 func (n *naive) unlist(workers map[kv.Worker]bool) {
 	for w := range workers {
 		listed := false
@@ -63,7 +62,7 @@ func (n *naive) apply(w kv.Worker, ev kv.Event) {
 	case kv.Stored:
 		seq := ev.Parent
 		for i, b := range ev.Blocks {
-			seq = kv.Extend(seq, ev.Start+uint32(i), b)
+			seq = kv.ExtendSeq(seq, ev.Start+uint32(i), b)
 			x.on[seq] |= 1 << ev.Tier
 			if len(ev.Labels) == len(ev.Blocks) {
 				delete(x.labels, seq)
@@ -147,7 +146,7 @@ func (n *naive) match(chain []kv.SeqHash, moe *kv.MoEQuery) []kv.Overlap {
 			if n.attachable(w, seq) {
 				o.Attachable++
 			}
-			if l, ok := x.labels[seq]; ok && moe != nil && moe.Matches(l) {
+			if l, ok := x.labels[seq]; ok && moe != nil && moe.MatchesLabel(l) {
 				o.Labelled++
 			}
 		}
@@ -157,7 +156,7 @@ func (n *naive) match(chain []kv.SeqHash, moe *kv.MoEQuery) []kv.Overlap {
 	return out
 }
 
-// blocks lists what w holds, as AppendBlocks does.
+// blocks returns the blocks of w, as AppendBlocks does.
 func (n *naive) blocks(w kv.Worker) []Block {
 	var out []Block
 	if n.workers[w] == nil {
@@ -174,7 +173,7 @@ func (n *naive) blocks(w kv.Worker) []Block {
 	return out
 }
 
-// sizes are what Stats must say, without what depends on how the index is made.
+// sizes returns the expected Stats, without the fields which depend on the implementation.
 func (n *naive) sizes() Stats {
 	all := map[kv.SeqHash]bool{}
 	s := Stats{Workers: len(n.workers), Pools: len(n.pools)}

@@ -11,14 +11,13 @@ import (
 	"penstock/core/kv"
 )
 
-// tree is a few chains that leave each other near the ends of pages, by block contents
-// and by prefixes.
+// tree is a few chains which leave each other near the ends of pages, as block contents and as prefixes.
 type tree struct {
 	blocks [][]kv.BlockHash
 	chains [][]kv.SeqHash
 }
 
-// grove returns chains of 150 blocks: each leaves an earlier one at a place of interest.
+// grove returns chains of 150 blocks: each leaves an earlier one at a boundary case.
 func grove() tree {
 	var g tree
 	leaves := []int{0, 1, 2, 30, 31, 32, 33, 62, 63, 64, 65, 100, 127, 128, 129}
@@ -41,13 +40,13 @@ func chainOf(blocks []kv.BlockHash) []kv.SeqHash {
 	var out []kv.SeqHash
 	var seq kv.SeqHash
 	for i, b := range blocks {
-		seq = kv.Extend(seq, uint32(i), b)
+		seq = kv.ExtendSeq(seq, uint32(i), b)
 		out = append(out, seq)
 	}
 	return out
 }
 
-// twins are an Index and its naive twin, driven with the same operations.
+// twins is an Index and its naive twin, which run the same operations.
 type twins struct {
 	x     *Index
 	n     *naive
@@ -72,7 +71,7 @@ func newTwins(t fataler, wide int) *twins {
 		pools:   rapid.SampledFrom([]kv.PoolID{3, 1, 7}),
 		edges:   rapid.OneOf(rapid.SampledFrom([]int{0, 1, 30, 31, 32, 33, 62, 63, 64, 65, 126, 127, 128, 129, 150}), rapid.IntRange(0, 150)),
 	}
-	if wide > 64 { // all have numbers from the beginning, so that sets have gaps
+	if wide > 64 { // all have numbers from the start, so that sets have gaps
 		for _, worker := range workers {
 			w.apply(worker, kv.Event{Kind: kv.Cleared})
 		}
@@ -80,15 +79,15 @@ func newTwins(t fataler, wide int) *twins {
 	return w
 }
 
-// stretch draws a part of a chain.
+// stretch draws a range of a chain.
 func (w *twins) stretch(t *rapid.T) (c, from, to int) {
 	c = rapid.IntRange(0, len(w.grove.chains)-1).Draw(t, "chain")
 	from, to = w.edges.Draw(t, "from"), w.edges.Draw(t, "to")
 	return c, min(from, to), max(from, to)
 }
 
-// event draws a Stored event: of any stretch, so of orphans and duplicates too, some
-// with labels, some that say a wrong position.
+// event draws a Stored event of any range, so also of orphans and duplicates, some with labels, some with a
+// wrong position.
 func (w *twins) event(t *rapid.T) kv.Event {
 	c, from, to := w.stretch(t)
 	ev := kv.Event{Kind: kv.Stored, Tier: w.tiers.Draw(t, "tier"), Blocks: w.grove.blocks[c][from:to]}
@@ -128,7 +127,7 @@ func (w *twins) removal(t *rapid.T) []kv.SeqHash {
 }
 
 func (w *twins) apply(worker kv.Worker, ev kv.Event) {
-	w.x.Apply(worker, ev)
+	w.x.ApplyEvent(worker, ev)
 	w.n.apply(worker, ev)
 }
 
@@ -145,7 +144,7 @@ func (w *twins) clear(t *rapid.T) {
 
 func (w *twins) drop(t *rapid.T) {
 	worker := w.workers.Draw(t, "worker")
-	if got, want := w.x.Drop(worker), w.n.workers[worker] != nil; got != want {
+	if got, want := w.x.DropWorker(worker), w.n.workers[worker] != nil; got != want {
 		t.Fatalf("drop %v: %t, want %t", worker, got, want)
 	}
 	delete(w.n.workers, worker)
@@ -153,13 +152,13 @@ func (w *twins) drop(t *rapid.T) {
 
 func (w *twins) hide(t *rapid.T) {
 	worker := w.workers.Draw(t, "worker")
-	w.x.Hide(worker)
+	w.x.HideWorker(worker)
 	w.n.worker(worker).hidden = true
 }
 
 func (w *twins) show(t *rapid.T) {
 	worker := w.workers.Draw(t, "worker")
-	w.x.Show(worker)
+	w.x.ShowWorker(worker)
 	if x := w.n.workers[worker]; x != nil {
 		x.hidden = false
 	}
@@ -167,14 +166,14 @@ func (w *twins) show(t *rapid.T) {
 
 func (w *twins) place(t *rapid.T) {
 	p, seqs := w.pools.Draw(t, "pool"), w.removal(t)
-	if got, want := w.x.Place(p, seqs), w.n.place(p, seqs); got != want {
+	if got, want := w.x.AddToPool(p, seqs), w.n.place(p, seqs); got != want {
 		t.Fatalf("placed %d blocks, want %d", got, want)
 	}
 }
 
 func (w *twins) displace(t *rapid.T) {
 	p, seqs := w.pools.Draw(t, "pool"), w.removal(t)
-	w.x.Displace(p, seqs)
+	w.x.RemoveFromPool(p, seqs)
 	if w.n.pools[p] != nil {
 		for _, seq := range seqs {
 			delete(w.n.pools[p].blocks, seq)
@@ -202,7 +201,7 @@ func (w *twins) dropPool(t *rapid.T) {
 	w.n.unlist(before)
 }
 
-// reload goes on with what a snapshot says.
+// reload continues with an index loaded from a snapshot.
 func (w *twins) reload(t *rapid.T) {
 	data := w.x.AppendSnapshot(nil)
 	x := mustNew(t, Config{})
@@ -215,7 +214,7 @@ func (w *twins) reload(t *rapid.T) {
 	w.x = x
 }
 
-// agree compares all that can be asked.
+// agree compares all query results.
 func (w *twins) agree(t *rapid.T) {
 	if err := w.x.Check(); err != nil {
 		t.Fatal(err)
@@ -243,7 +242,7 @@ func (w *twins) matches(t *rapid.T, x *Index, prompt []kv.SeqHash, moe *kv.MoEQu
 	for tier := range kv.Tier(kv.Tiers) {
 		depths := map[kv.Worker]int{}
 		deeper := len(prompt) + 1
-		for _, run := range w.m.Runs(tier) {
+		for _, run := range w.m.DepthRuns(tier) {
 			if run.Depth >= deeper || run.Depth <= 0 || run.Workers.Len() == 0 {
 				t.Fatalf("a run of %d workers and depth %d after one of depth %d", run.Workers.Len(), run.Depth, deeper)
 			}
@@ -268,14 +267,14 @@ func (w *twins) matches(t *rapid.T, x *Index, prompt []kv.SeqHash, moe *kv.MoEQu
 	}
 }
 
-// sizesOf returns what Stats says without what depends on how the index is made.
+// sizesOf returns Stats without the fields which depend on the implementation.
 func sizesOf(x *Index) Stats {
 	s := x.Stats()
 	s.Pages, s.Ghosts, s.Bytes, s.Counts = 0, 0, 0, Counts{}
 	return s
 }
 
-// agrees drives the twins with operations at random and compares after each.
+// agrees runs random operations on the twins and compares after each.
 func agrees(wide int) func(*rapid.T) {
 	return func(t *rapid.T) {
 		w := newTwins(t, wide)
@@ -301,7 +300,7 @@ func agrees(wide int) func(*rapid.T) {
 
 func TestIndexAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees(4)) }
 
-// TestWideIndexAgreesWithNaiveTwin has sets of several words, that grow and shrink.
+// TestWideIndexAgreesWithNaiveTwin has sets of several words which grow and shrink.
 func TestWideIndexAgreesWithNaiveTwin(t *testing.T) { rapid.Check(t, agrees(300)) }
 
 func FuzzIndex(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees(4))) }

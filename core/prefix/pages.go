@@ -2,19 +2,18 @@ package prefix
 
 import "math/bits"
 
-// pages finds a page by its number, for the writer: 4 bytes name one where a pointer
-// would take 8. It is made of chunks, which are freed when they are empty. No page has
-// the number 0.
-type pages struct {
-	chunks []*chunk
-	open   []uint32 // chunks that have room, each once; an empty one is nil
+// pageTable finds a page by its number, for the writer: a number takes 4 bytes where a pointer would take 8.
+// It consists of chunks, which are freed when they are empty. No page has the number 0.
+type pageTable struct {
+	chunks []*pageChunk
+	open   []uint32 // chunks with room, each once; an empty one is nil
 	live   int
 	bytes  int
 }
 
-type chunk struct {
-	versions [chunkPages]*version
-	spans    [chunkPages]*span
+type pageChunk struct {
+	versions [chunkPages]*pageVersion
+	spans    [chunkPages]*pageSpan
 	taken    [chunkPages / 64]uint64
 	live     int
 }
@@ -24,17 +23,21 @@ const (
 	chunkBytes = 16*chunkPages + chunkPages/8 + 8
 )
 
-func (p *pages) get(id uint32) *version { return p.chunks[id/chunkPages].versions[id%chunkPages] }
+func (p *pageTable) pageAt(id uint32) *pageVersion {
+	return p.chunks[id/chunkPages].versions[id%chunkPages]
+}
 
-func (p *pages) set(id uint32, v *version) { p.chunks[id/chunkPages].versions[id%chunkPages] = v }
+func (p *pageTable) setPage(id uint32, v *pageVersion) {
+	p.chunks[id/chunkPages].versions[id%chunkPages] = v
+}
 
-// span returns the span that a page is in, or nil.
-func (p *pages) span(id uint32) *span { return p.chunks[id/chunkPages].spans[id%chunkPages] }
+// spanOf returns the span of a page, or nil.
+func (p *pageTable) spanOf(id uint32) *pageSpan { return p.chunks[id/chunkPages].spans[id%chunkPages] }
 
-func (p *pages) setSpan(id uint32, s *span) { p.chunks[id/chunkPages].spans[id%chunkPages] = s }
+func (p *pageTable) setSpan(id uint32, s *pageSpan) { p.chunks[id/chunkPages].spans[id%chunkPages] = s }
 
-// reserve returns a free number.
-func (p *pages) reserve() uint32 {
+// reserveID returns a free number.
+func (p *pageTable) reserveID() uint32 {
 	if len(p.open) == 0 {
 		p.open = append(p.open, uint32(len(p.chunks)))
 		p.chunks = append(p.chunks, nil)
@@ -42,26 +45,26 @@ func (p *pages) reserve() uint32 {
 	at := p.open[len(p.open)-1]
 	c := p.chunks[at]
 	if c == nil {
-		c = &chunk{}
+		c = &pageChunk{}
 		if at == 0 {
-			c.taken[0] = 1 // the number 0
+			c.taken[0] = 1 // the number 0 is not used
 		}
 		p.chunks[at] = c
-		p.bytes += allocPointers(chunkBytes)
+		p.bytes += allocPointerBytes(chunkBytes)
 	}
-	id := at*chunkPages + c.reserve()
-	if c.full() {
+	id := at*chunkPages + c.reserveSlot()
+	if c.isFull() {
 		p.open = p.open[:len(p.open)-1]
 	}
 	p.live++
 	return id
 }
 
-// release makes a number free.
-func (p *pages) release(id uint32) {
+// releaseID frees a number.
+func (p *pageTable) releaseID(id uint32) {
 	at := id / chunkPages
 	c := p.chunks[at]
-	if c.full() {
+	if c.isFull() {
 		p.open = append(p.open, at)
 	}
 	c.versions[id%chunkPages] = nil
@@ -69,14 +72,14 @@ func (p *pages) release(id uint32) {
 	p.live--
 	if c.live--; c.live == 0 {
 		p.chunks[at] = nil
-		p.bytes -= allocPointers(chunkBytes)
+		p.bytes -= allocPointerBytes(chunkBytes)
 	}
 	if p.live == 0 {
 		p.chunks, p.open = nil, nil
 	}
 }
 
-func (c *chunk) reserve() uint32 {
+func (c *pageChunk) reserveSlot() uint32 {
 	for i, taken := range c.taken {
 		if free := ^taken; free != 0 {
 			c.taken[i] |= free & -free
@@ -87,7 +90,7 @@ func (c *chunk) reserve() uint32 {
 	panic("prefix: a full chunk among those with room")
 }
 
-func (c *chunk) full() bool {
+func (c *pageChunk) isFull() bool {
 	for _, taken := range c.taken {
 		if ^taken != 0 {
 			return false

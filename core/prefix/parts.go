@@ -6,69 +6,69 @@ import (
 	"penstock/core/kv"
 )
 
-// tally counts for some workers blocks that were matched in one page.
-type tally struct {
-	set                  run
+// specialCounts counts the matched blocks of one page which are attachable or labelled, for a set of workers.
+type specialCounts struct {
+	set                  workerRun
 	attachable, labelled int
 }
 
-// part is a set of workers that have the same of a page.
-type part struct {
-	set                  set
+// pagePart is a set of workers which have the same blocks of a page.
+type pagePart struct {
+	set                  numberSet
 	mask                 uint64
 	attachable, labelled uint64
 }
 
-// divide makes parts of who has what of a page when tiers up to t count.
-func (m *Match) divide(v *version, t int, moe *kv.MoEQuery) {
+// splitParts sets parts to the sets of workers with the same blocks of a page when tiers up to t count.
+func (m *Match) splitParts(v *pageVersion, t int, moe *kv.MoEQuery) {
 	m.parts, m.split = m.parts[:0], m.split[:0]
-	v.groups(func(g *group) {
-		p := part{set: g.set, mask: g.upTo(t)}
-		if moe != nil && t == m.n-1 {
-			p.labelled = g.labelled(moe)
+	v.eachGroup(func(g *holderGroup) {
+		p := pagePart{set: g.set, mask: g.upToTier(t)}
+		if moe != nil && t == m.tiers-1 {
+			p.labelled = g.labelledBlocks(moe)
 		}
 		m.parts = append(m.parts, p)
 	})
 	if t < int(kv.TierPool) || v.more == nil || len(v.more.pools) == 0 {
 		return
 	}
-	m.others(&m.levels[t])
+	m.addOthers(&m.walks[t])
 	for _, p := range v.more.pools {
 		if int(p.pool) < len(m.view.access) {
-			m.share(&m.levels[t], p.mask, &m.view.access[p.pool])
+			m.splitByAccess(&m.walks[t], p.mask, &m.view.access[p.pool])
 		}
 	}
 }
 
-// others adds the part of those that are in no other.
-func (m *Match) others(l *level) {
-	m.addPart(l, part{}, func(i int) uint64 {
+// addOthers adds the part of the workers which are in no other.
+func (m *Match) addOthers(l *tierWalk) {
+	m.addPart(l, pagePart{}, func(i int) uint64 {
 		w := l.active[i]
 		for j := range m.parts {
-			w &^= m.parts[j].set.word(i)
+			w &^= m.parts[j].set.wordAt(i)
 		}
 		return w
 	})
 }
 
-// share divides each part into those with access to a pool, which have its blocks too,
-// and those without.
-func (m *Match) share(l *level, mask uint64, access *set) {
+// splitByAccess splits each part into the workers with access to a pool, which also have its blocks, and the
+// workers without.
+func (m *Match) splitByAccess(l *tierWalk, mask uint64, access *numberSet) {
 	for j := range m.parts {
 		all := m.parts[j]
 		with := all
 		with.mask |= mask
 		with.attachable |= mask
-		if m.addPart(l, with, func(i int) uint64 { return all.set.word(i) & access.word(i) }) {
-			// Who is in no part has nothing of the page: the empty set does for that.
-			m.parts[j].set = set{}
-			m.addPart(l, all, func(i int) uint64 { return all.set.word(i) &^ access.word(i) })
+		if m.addPart(l, with, func(i int) uint64 { return all.set.wordAt(i) & access.wordAt(i) }) {
+			// Workers which are in no part have nothing of the page, so the empty set may stay.
+			m.parts[j].set = numberSet{}
+			m.addPart(l, all, func(i int) uint64 { return all.set.wordAt(i) &^ access.wordAt(i) })
 		}
 	}
 }
 
-// addPart adds p with the set that word gives, unless that is empty.
-func (m *Match) addPart(l *level, p part, word func(i int) uint64) bool {
+// addPart adds p with the set which word returns, unless the set is empty.
+func (m *Match) addPart(l *tierWalk, p pagePart, word func(i int) uint64) bool {
 	at, some := len(m.split), uint64(0)
 	for i := l.lo; i < l.hi; i++ {
 		w := word(i) & l.active[i]
@@ -80,24 +80,24 @@ func (m *Match) addPart(l *level, p part, word func(i int) uint64) bool {
 		return false
 	}
 	words := m.split[at:]
-	p.set = set{one: words[0], rest: words[1:], lo: uint32(l.lo)}
+	p.set = numberSet{one: words[0], rest: words[1:], lo: uint32(l.lo)}
 	m.parts = append(m.parts, p)
 	return true
 }
 
-// tally counts what parts have of special blocks among those that they match of a page.
-func (m *Match) tally(l *level, start, k int) {
+// countSpecial counts the attachable and labelled blocks among the blocks of a page which parts match.
+func (m *Match) countSpecial(l *tierWalk, start, k int) {
 	for i := range m.parts {
 		p := &m.parts[i]
-		matched := maskOf(start, min(leading(p.mask, start), k))
-		t := tally{attachable: bits.OnesCount64(p.attachable & matched), labelled: bits.OnesCount64(p.labelled & matched)}
+		matched := maskOf(start, min(leadingBlocks(p.mask, start), k))
+		t := specialCounts{attachable: bits.OnesCount64(p.attachable & matched), labelled: bits.OnesCount64(p.labelled & matched)}
 		if t.attachable == 0 && t.labelled == 0 {
 			continue
 		}
-		t.set = run{lo: l.lo, at: len(m.words), n: l.hi - l.lo}
+		t.set = workerRun{lo: l.lo, at: len(m.words), n: l.hi - l.lo}
 		for i := l.lo; i < l.hi; i++ {
-			m.words = append(m.words, l.active[i]&p.set.word(i))
+			m.words = append(m.words, l.active[i]&p.set.wordAt(i))
 		}
-		m.tallies = append(m.tallies, t)
+		m.counts = append(m.counts, t)
 	}
 }

@@ -7,39 +7,39 @@ import (
 	"penstock/core/kv"
 )
 
-// pool is a holder of blocks that is no worker: what is in it can be had by every
-// worker that has access, and outlives all of them.
-type pool struct {
+// blockPool is a holder of blocks which is not a worker: every worker with access can attach its blocks,
+// which outlive the workers.
+type blockPool struct {
 	id     kv.PoolID
 	known  bool
-	access []kv.Worker // as SetAccess said, whether they are known or not; ascending
+	access []kv.Worker // as set by SetAccess, also unknown ones; ascending
 	held   int
-	pages  idSet
+	pages  pageSet
 }
 
-// pool returns p's place, giving it one if it has none.
-func (x *Index) pool(p kv.PoolID) uint32 {
-	if i, ok := x.places[p]; ok {
+// poolNumber returns p's index, and assigns one if it has none.
+func (x *Index) poolNumber(p kv.PoolID) uint32 {
+	if i, ok := x.poolNumbers[p]; ok {
 		return i
 	}
 	v := *x.view.Load()
 	var i uint32
-	if last := len(x.free) - 1; last >= 0 {
-		i, x.free = x.free[last], x.free[:last]
+	if last := len(x.freePools) - 1; last >= 0 {
+		i, x.freePools = x.freePools[last], x.freePools[:last]
 		v.reused++
 	} else {
 		i = uint32(len(x.pools))
-		x.pools = append(x.pools, pool{})
+		x.pools = append(x.pools, blockPool{})
 	}
-	x.pools[i] = pool{id: p, known: true}
-	x.places[p] = i
-	x.attach(&v, i, set{})
+	x.pools[i] = blockPool{id: p, known: true}
+	x.poolNumbers[p] = i
+	x.publishAccess(&v, i, numberSet{})
 	return i
 }
 
-// attach publishes who can attach pool i.
-func (x *Index) attach(v *view, i uint32, who set) {
-	access := make([]set, len(x.pools))
+// publishAccess publishes which workers can attach pool i.
+func (x *Index) publishAccess(v *lookupView, i uint32, who numberSet) {
+	access := make([]numberSet, len(x.pools))
 	copy(access, v.access)
 	if int(i) < len(access) {
 		access[i] = who
@@ -48,63 +48,62 @@ func (x *Index) attach(v *view, i uint32, who set) {
 	x.view.Store(v)
 }
 
-// Place says that the blocks that end in seqs are in a pool. A block that no worker holds
-// and that is in no pool has no known place among prefixes and is left out; Place returns
-// how many were not.
-func (x *Index) Place(p kv.PoolID, seqs []kv.SeqHash) int {
-	i, placed := x.pool(p), 0
+// AddToPool records that the blocks which end in seqs are in a pool. A block which no worker holds and which
+// is in no pool has no known position and is skipped; AddToPool returns how many were not skipped.
+func (x *Index) AddToPool(p kv.PoolID, seqs []kv.SeqHash) int {
+	i, placed := x.poolNumber(p), 0
 	for _, seq := range seqs {
-		at, known := x.locate(seq)
-		if !known || x.pages.get(at.page).held>>at.offset&1 == 0 {
+		at, known := x.locateBlock(seq)
+		if !known || x.pages.pageAt(at.page).heldMask>>at.offset&1 == 0 {
 			continue
 		}
 		placed++
-		e := x.open(at.page)
-		x.putPooled(i, e.inPool(i)|1<<at.offset)
-		x.commit()
+		e := x.openPage(at.page)
+		x.setPooled(i, e.inPool(i)|1<<at.offset)
+		x.commitPage()
 	}
-	x.settle()
+	x.finishChange()
 	return placed
 }
 
-// Displace says that the blocks that end in seqs are no longer in a pool.
-func (x *Index) Displace(p kv.PoolID, seqs []kv.SeqHash) {
-	i, ok := x.places[p]
+// RemoveFromPool records that the blocks which end in seqs are no longer in a pool.
+func (x *Index) RemoveFromPool(p kv.PoolID, seqs []kv.SeqHash) {
+	i, ok := x.poolNumbers[p]
 	if !ok {
 		return
 	}
 	for _, seq := range seqs {
-		if at, known := x.locate(seq); known {
-			e := x.open(at.page)
-			x.putPooled(i, e.inPool(i)&^(1<<at.offset))
-			x.commit()
+		if at, known := x.locateBlock(seq); known {
+			e := x.openPage(at.page)
+			x.setPooled(i, e.inPool(i)&^(1<<at.offset))
+			x.commitPage()
 		}
 	}
-	x.settle()
+	x.finishChange()
 }
 
-// maxIdle is how many workers may be known that hold nothing, for lists to make more of
-// them known. Those beyond it can attach their pools when something is said of them.
+// maxIdle is the number of known workers without blocks up to which access lists add workers. Further ones
+// can attach their pools once they are added by another call.
 const maxIdle = 1 << 14
 
-// SetAccess says which workers can attach a pool. A worker among them that is dropped
-// can no more, until it is known again. One that holds nothing, and is not hidden, is
-// forgotten when no list names it any more: lists may be long, and change often.
+// SetAccess sets which workers can attach a pool. A listed worker which is dropped loses access until it is
+// added again. A worker which holds nothing and is not hidden is removed when no list names it any more:
+// lists may be long, and change often.
 func (x *Index) SetAccess(p kv.PoolID, workers []kv.Worker) {
-	i := x.pool(p)
+	i := x.poolNumber(p)
 	access := slices.Compact(slices.SortedFunc(slices.Values(workers), kv.Worker.Compare))
 	before := x.pools[i].access
 	x.pools[i].access = access
-	x.unlist(before)
-	x.list(access)
-	x.admit(i)
+	x.removeUnlisted(before)
+	x.introduceListed(access)
+	x.admitListed(i)
 }
 
-// list makes those of workers known that are not, as far as there is room.
-func (x *Index) list(workers []kv.Worker) {
+// introduceListed adds the workers which are not known, as far as there is room.
+func (x *Index) introduceListed(workers []kv.Worker) {
 	room := maxIdle
 	for n := range x.workers {
-		if x.idle(uint32(n)) {
+		if x.isIdle(uint32(n)) {
 			room--
 		}
 	}
@@ -115,31 +114,31 @@ func (x *Index) list(workers []kv.Worker) {
 		}
 	}
 	if len(unknown) > 0 {
-		x.introduce(unknown)
+		x.addWorkers(unknown)
 	}
 }
 
-// idle reports whether number n is that of a worker of which there is nothing to remember.
-func (x *Index) idle(n uint32) bool {
+// isIdle reports whether number n belongs to a worker which need not be kept.
+func (x *Index) isIdle(n uint32) bool {
 	w := &x.workers[n]
 	return w.known && w.held == 0 && !w.hidden
 }
 
-// unlist forgets those of workers that are idle and on no list.
-func (x *Index) unlist(workers []kv.Worker) {
+// removeUnlisted removes the workers which are idle and on no list.
+func (x *Index) removeUnlisted(workers []kv.Worker) {
 	var gone []uint32
 	for _, w := range workers {
-		if n, ok := x.numbers[w]; ok && x.idle(n) && !x.onList(w) {
+		if n, ok := x.numbers[w]; ok && x.isIdle(n) && !x.hasAccess(w) {
 			gone = append(gone, n)
 		}
 	}
 	if len(gone) > 0 {
-		x.forget(gone...)
+		x.removeWorkers(gone...)
 	}
 }
 
-// onList reports whether w can attach any pool.
-func (x *Index) onList(w kv.Worker) bool {
+// hasAccess reports whether w can attach any pool.
+func (x *Index) hasAccess(w kv.Worker) bool {
 	for i := range x.pools {
 		if _, ok := slices.BinarySearchFunc(x.pools[i].access, w, kv.Worker.Compare); ok {
 			return true
@@ -148,15 +147,15 @@ func (x *Index) onList(w kv.Worker) bool {
 	return false
 }
 
-// admit gives the workers on the list of pool i that are known access to it, and the others
-// when they are.
-func (x *Index) admit(i uint32) {
+// admitListed gives the known workers on the list of pool i access to it. The others get it when they are
+// added.
+func (x *Index) admitListed(i uint32) {
 	v := *x.view.Load()
-	x.attach(&v, i, x.whoOf(&x.pools[i]))
+	x.publishAccess(&v, i, x.accessSet(&x.pools[i]))
 }
 
-// whoOf returns the known workers on the list of a pool.
-func (x *Index) whoOf(p *pool) set {
+// accessSet returns the known workers on the list of a pool.
+func (x *Index) accessSet(p *blockPool) numberSet {
 	var who []uint32
 	for _, w := range p.access {
 		if n, ok := x.numbers[w]; ok {
@@ -164,40 +163,40 @@ func (x *Index) whoOf(p *pool) set {
 		}
 	}
 	if len(who) == 0 {
-		return set{}
+		return numberSet{}
 	}
 	return setOf(who)
 }
 
-// DropPool forgets a pool and all that was in it.
+// DropPool removes a pool and its blocks.
 func (x *Index) DropPool(p kv.PoolID) {
-	i, ok := x.places[p]
+	i, ok := x.poolNumbers[p]
 	if !ok {
 		return
 	}
-	for _, id := range x.pools[i].pages.take() {
+	for _, id := range x.pools[i].pages.takeAll() {
 		if id != 0 {
-			x.open(id)
-			x.putPooled(i, 0)
-			x.commit()
+			x.openPage(id)
+			x.setPooled(i, 0)
+			x.commitPage()
 		}
 	}
-	delete(x.places, p)
+	delete(x.poolNumbers, p)
 	access := x.pools[i].access
-	x.pools[i] = pool{}
-	x.unlist(access)
-	x.free = append(x.free, i)
+	x.pools[i] = blockPool{}
+	x.removeUnlisted(access)
+	x.freePools = append(x.freePools, i)
 	v := *x.view.Load()
-	if len(x.places) == 0 {
-		x.pools, x.free = nil, nil
-		v.reused++ // all places begin anew
+	if len(x.poolNumbers) == 0 {
+		x.pools, x.freePools = nil, nil
+		v.reused++ // all indexes are reassigned
 	}
-	x.attach(&v, i, set{})
-	x.settle()
+	x.publishAccess(&v, i, numberSet{})
+	x.finishChange()
 }
 
-// inPool returns the blocks that are in pool i.
-func (e *edit) inPool(i uint32) uint64 {
+// inPool returns the blocks which are in pool i.
+func (e *pageEdit) inPool(i uint32) uint64 {
 	for _, p := range e.pools {
 		if p.pool == i {
 			return p.mask
@@ -206,8 +205,8 @@ func (e *edit) inPool(i uint32) uint64 {
 	return 0
 }
 
-// putPooled says which blocks of the open page are in pool i.
-func (x *Index) putPooled(i uint32, mask uint64) {
+// setPooled sets which blocks of the open page are in pool i.
+func (x *Index) setPooled(i uint32, mask uint64) {
 	e, p := &x.edit, &x.pools[i]
 	had := e.inPool(i)
 	if had == mask {
@@ -215,15 +214,15 @@ func (x *Index) putPooled(i uint32, mask uint64) {
 	}
 	e.changed = true
 	p.held += bits.OnesCount64(mask) - bits.OnesCount64(had)
-	x.size.pooled += bits.OnesCount64(mask) - bits.OnesCount64(had)
-	at := slices.IndexFunc(e.pools, func(p pooled) bool { return p.pool == i })
+	x.sizes.pooled += bits.OnesCount64(mask) - bits.OnesCount64(had)
+	at := slices.IndexFunc(e.pools, func(p pooledBlocks) bool { return p.pool == i })
 	switch {
 	case mask == 0:
-		p.pages.remove(e.id)
+		p.pages.removePage(e.id)
 		e.pools = slices.Delete(e.pools, at, at+1)
 	case had == 0:
-		p.pages.add(e.id)
-		e.pools = append(e.pools, pooled{mask: mask, pool: i})
+		p.pages.addPage(e.id)
+		e.pools = append(e.pools, pooledBlocks{mask: mask, pool: i})
 	default:
 		e.pools[at].mask = mask
 	}

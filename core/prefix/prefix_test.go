@@ -9,8 +9,7 @@ import (
 	"penstock/core/kv"
 )
 
-// fill makes an index in which every worker holds a shared system prompt and
-// conversations of its own.
+// fill returns an index in which every worker holds a shared system prompt and conversations of its own.
 func fill(t testing.TB, workers, shared, conversations, depth int) (*Index, [][]kv.SeqHash) {
 	t.Helper()
 	x := mustNew(t, Config{})
@@ -27,11 +26,11 @@ func fill(t testing.TB, workers, shared, conversations, depth int) (*Index, [][]
 	for w := range workers {
 		for range conversations {
 			blocks := append(append([]kv.BlockHash(nil), system...), random(depth)...)
-			x.Apply(kv.Worker{ID: kv.WorkerID(w + 1)}, kv.Event{Kind: kv.Stored, Blocks: blocks})
+			x.ApplyEvent(kv.Worker{ID: kv.WorkerID(w + 1)}, kv.Event{Kind: kv.Stored, Blocks: blocks})
 			var c []kv.SeqHash
 			var seq kv.SeqHash
 			for i, b := range blocks {
-				seq = kv.Extend(seq, uint32(i), b)
+				seq = kv.ExtendSeq(seq, uint32(i), b)
 				c = append(c, seq)
 			}
 			chains = append(chains, c)
@@ -40,8 +39,8 @@ func fill(t testing.TB, workers, shared, conversations, depth int) (*Index, [][]
 	return x, chains
 }
 
-// TestTokensFindTheirOwn: the same tokens of another adapter, in another namespace or with
-// other media are another prompt, and find nothing of this one's.
+// TestTokensFindTheirOwn: the same tokens with another adapter, in another namespace or with other media are
+// a different prompt, and match nothing of this one.
 func TestTokensFindTheirOwn(t *testing.T) {
 	tokens := make([]kv.Token, 10*4+3)
 	for i := range tokens {
@@ -67,8 +66,8 @@ func TestTokensFindTheirOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.Apply(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: h.Blocks(nil, tokens, p.media)})
-		chains = append(chains, h.Chain(nil, tokens, p.media))
+		x.ApplyEvent(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: h.AppendBlockHashes(nil, tokens, p.media)})
+		chains = append(chains, h.AppendSeqHashes(nil, tokens, p.media))
 	}
 	for i, c := range chains {
 		for _, o := range matched(x, c, nil) {
@@ -76,7 +75,7 @@ func TestTokensFindTheirOwn(t *testing.T) {
 			switch j := int(o.Worker.ID) - 1; {
 			case j == i:
 				want = 10
-			case prompts[i].salt == prompts[j].salt: // up to the image
+			case prompts[i].salt == prompts[j].salt: // equal up to the image
 				want = 4
 			}
 			if o.Blocks[kv.TierDevice] != want {
@@ -89,7 +88,7 @@ func TestTokensFindTheirOwn(t *testing.T) {
 	}
 }
 
-// TestMatchAllocatesNothing: of a Match that has been used, whatever there is to find.
+// TestMatchAllocatesNothing: a reused Match does not allocate, whatever it finds.
 func TestMatchAllocatesNothing(t *testing.T) {
 	label := kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 2}
 	for _, c := range []struct {
@@ -99,16 +98,16 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	}{
 		{"device", func(*Index, []kv.BlockHash) {}, nil},
 		{"tiers", func(x *Index, blocks []kv.BlockHash) {
-			x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Tier: kv.TierDisk, Blocks: blocks})
+			x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Tier: kv.TierDisk, Blocks: blocks})
 		}, nil},
 		{"pools", func(x *Index, blocks []kv.BlockHash) {
 			x.SetAccess(1, []kv.Worker{{ID: 5}, {ID: 60}})
 			x.SetAccess(2, []kv.Worker{{ID: 60}, {ID: 64}})
-			x.Place(1, chainOf(blocks))
-			x.Place(2, chainOf(blocks)[10:])
+			x.AddToPool(1, chainOf(blocks))
+			x.AddToPool(2, chainOf(blocks)[10:])
 		}, nil},
 		{"labels", func(x *Index, blocks []kv.BlockHash) {
-			x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: blocks, Labels: slices.Repeat([]kv.MoELabel{label}, len(blocks))})
+			x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: blocks, Labels: slices.Repeat([]kv.MoELabel{label}, len(blocks))})
 		}, &kv.MoEQuery{Layer: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -122,7 +121,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 				x.Match(&m, chains[i%len(chains)], c.moe)
 				dst = m.AppendOverlaps(dst[:0])
 				for tier := range kv.Tier(kv.Tiers) {
-					for _, run := range m.Runs(tier) {
+					for _, run := range m.DepthRuns(tier) {
 						for range run.Workers.All() {
 						}
 					}
@@ -141,8 +140,8 @@ func TestMatchAllocatesNothing(t *testing.T) {
 
 func TestMatchAppends(t *testing.T) {
 	x := mustNew(t, Config{})
-	x.Apply(kv.Worker{ID: 3}, stored("", "a/b", kv.TierDevice))
-	x.Apply(kv.Worker{ID: 1}, stored("", "a", kv.TierDevice))
+	x.ApplyEvent(kv.Worker{ID: 3}, stored("", "a/b", kv.TierDevice))
+	x.ApplyEvent(kv.Worker{ID: 1}, stored("", "a", kv.TierDevice))
 	first := kv.Overlap{Worker: kv.Worker{ID: 7}}
 	var m Match
 	x.Match(&m, chain("a/b"), nil)
@@ -158,19 +157,19 @@ func TestMatchAppends(t *testing.T) {
 
 func TestApplyIgnoresWhatItDoesNotKnow(t *testing.T) {
 	x := mustNew(t, Config{})
-	x.Apply(kv.Worker{ID: 1}, kv.Event{Kind: 9, Blocks: blocks("a")})
-	x.Apply(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Tier: kv.Tiers, Blocks: blocks("a")})
+	x.ApplyEvent(kv.Worker{ID: 1}, kv.Event{Kind: 9, Blocks: blocks("a")})
+	x.ApplyEvent(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Tier: kv.Tiers, Blocks: blocks("a")})
 	if s := x.Stats(); s != (Stats{}) {
 		t.Errorf("got %+v, want nothing", s)
 	}
 }
 
-// TestAnyHash: an engine may name a first block with any hash, also with the one that marks
-// an empty slot of a table.
+// TestAnyHash: an engine may give a first block any hash, including the value which marks an empty slot of a
+// table.
 func TestAnyHash(t *testing.T) {
 	x := mustNew(t, Config{})
 	for i := range 3 {
-		x.Apply(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{kv.BlockHash(i)}})
+		x.ApplyEvent(kv.Worker{ID: kv.WorkerID(i + 1)}, kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{kv.BlockHash(i)}})
 	}
 	for i := range 3 {
 		got := matched(x, []kv.SeqHash{kv.SeqHash(i)}, nil)
@@ -178,7 +177,7 @@ func TestAnyHash(t *testing.T) {
 			t.Errorf("block %d: %v", i, got)
 		}
 	}
-	x.Drop(kv.Worker{ID: 1})
+	x.DropWorker(kv.Worker{ID: 1})
 	if got := matched(x, []kv.SeqHash{0}, nil); len(got) != 0 {
 		t.Errorf("block 0 after its worker left: %v", got)
 	}
@@ -193,13 +192,13 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestNumbersAreReused says that workers that come and go do not widen the index.
+// TestNumbersAreReused: workers which are added and removed do not widen the index.
 func TestNumbersAreReused(t *testing.T) {
 	x := mustNew(t, Config{})
 	for i := range 1000 {
 		w := kv.Worker{ID: kv.WorkerID(i + 1)}
-		x.Apply(w, stored("", "a/b", kv.TierDevice))
-		x.Drop(w)
+		x.ApplyEvent(w, stored("", "a/b", kv.TierDevice))
+		x.DropWorker(w)
 	}
 	if len(x.workers) > 1 {
 		t.Errorf("%d numbers were given out, want 1", len(x.workers))
@@ -230,11 +229,11 @@ func BenchmarkApply(b *testing.B) {
 		var seq kv.SeqHash
 		for j := range blocks {
 			blocks[j] = kv.BlockHash(rng.Uint64())
-			seq = kv.Extend(seq, uint32(j), blocks[j])
+			seq = kv.ExtendSeq(seq, uint32(j), blocks[j])
 			seqs[j] = seq
 		}
-		x.Apply(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
-		x.Apply(w, kv.Event{Kind: kv.Removed, Seqs: seqs})
+		x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
+		x.ApplyEvent(w, kv.Event{Kind: kv.Removed, Seqs: seqs})
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/128, "ns/block")
 }

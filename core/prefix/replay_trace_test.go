@@ -13,15 +13,15 @@ import (
 	"penstock/core/splitmix"
 )
 
-// prompt is a request of a small trace: its blocks and the prefixes that they end.
+// prompt is a request of a small trace: its blocks and their prefixes.
 type prompt struct {
 	blocks []kv.BlockHash
 	chain  []kv.SeqHash
 }
 
-// tracePrompts makes requests as a trace of conversations has them: some begin anew behind a
-// common prompt, others go on with an earlier one from anywhere in it. Most are some hundred
-// blocks long and leave one another at any place.
+// tracePrompts returns requests as in a trace of conversations: some start after a common prompt, others
+// continue an earlier one from any position. Most are some hundred blocks long and leave one another
+// anywhere.
 func tracePrompts(seed uint64, n int) []prompt {
 	rng := splitmix.Source(seed)
 	common := make([]kv.BlockHash, 97)
@@ -35,7 +35,7 @@ func tracePrompts(seed uint64, n int) []prompt {
 		case from < 6 && len(out) > 0:
 			old := out[max(0, len(out)-1-rng.Below(40))]
 			p.blocks = slices.Clone(old.blocks)
-			if from < 2 { // and leaves it where it likes
+			if from < 2 { // and leaves it anywhere
 				p.blocks = p.blocks[:1+rng.Below(len(p.blocks))]
 			}
 		case from < 9:
@@ -49,7 +49,7 @@ func tracePrompts(seed uint64, n int) []prompt {
 		}
 		var seq kv.SeqHash
 		for i, b := range p.blocks {
-			seq = kv.Extend(seq, uint32(i), b)
+			seq = kv.ExtendSeq(seq, uint32(i), b)
 			p.chain = append(p.chain, seq)
 		}
 		out = append(out, p)
@@ -57,7 +57,7 @@ func tracePrompts(seed uint64, n int) []prompt {
 	return out
 }
 
-// truth is what each worker holds by brute force: for each prefix a bit per tier.
+// truth is what each worker holds, by brute force: for each prefix one bit per tier.
 type truth map[kv.Worker]map[kv.SeqHash]uint8
 
 // depth counts the leading blocks of chain that w has on tiers up to t.
@@ -70,7 +70,7 @@ func (o truth) depth(w kv.Worker, chain []kv.SeqHash, t kv.Tier) int {
 	return len(chain)
 }
 
-// match is what Match must answer but for the workers in hidden.
+// match returns the answer which Match must give, without the workers in hidden.
 func (o truth) match(chain []kv.SeqHash, hidden map[kv.Worker]bool) []kv.Overlap {
 	var out []kv.Overlap
 	for w := range o {
@@ -99,20 +99,20 @@ func (o truth) entries() int {
 	return n
 }
 
-// engine is one worker's cache: what is on each tier, in the order of its last use, and
-// what happens to what does not fit.
+// engine is one worker's cache: the blocks on each tier, in the order of their last use, and what happens to
+// blocks which do not fit.
 type engine struct {
 	worker kv.Worker
 	used   [kv.Tiers][]kv.SeqHash // the oldest first
 }
 
-// replayer has an index and the truth hear the same events.
+// replayer applies the same events to an index and to the truth.
 type replayer struct {
 	t     *testing.T
 	rng   splitmix.Source
 	index *prefix.Index
 	truth truth
-	// places finds any prompt of the trace that has a prefix, and where in it.
+	// places finds any prompt of the trace with a prefix, and the position in it.
 	places map[kv.SeqHash]place
 	match  prefix.Match
 	got    []kv.Overlap
@@ -151,14 +151,14 @@ func (r *replayer) store(w kv.Worker, p *prompt, from, to int, t kv.Tier) {
 	if from > 0 {
 		ev.Parent = p.chain[from-1]
 	}
-	r.index.Apply(w, ev)
+	r.index.ApplyEvent(w, ev)
 	for _, seq := range p.chain[from:to] {
 		r.held(w)[seq] |= 1 << t
 	}
 }
 
 func (r *replayer) remove(w kv.Worker, t kv.Tier, seqs []kv.SeqHash) {
-	r.index.Apply(w, kv.Event{Kind: kv.Removed, Tier: t, Seqs: seqs})
+	r.index.ApplyEvent(w, kv.Event{Kind: kv.Removed, Tier: t, Seqs: seqs})
 	for _, seq := range seqs {
 		if r.held(w)[seq] &^= 1 << t; r.held(w)[seq] == 0 {
 			delete(r.held(w), seq)
@@ -180,7 +180,7 @@ func (r *replayer) ask(what string, chain []kv.SeqHash, hidden map[kv.Worker]boo
 	}
 }
 
-// runs holds the runs of a tier against overlaps that are right.
+// runs compares the runs of a tier with the right overlaps.
 func (r *replayer) runs(what string, t kv.Tier, want []kv.Overlap) {
 	r.t.Helper()
 	left := map[kv.Worker]int{}
@@ -194,7 +194,7 @@ func (r *replayer) runs(what string, t kv.Tier, want []kv.Overlap) {
 		}
 	}
 	before := 1 << 30
-	for _, run := range r.match.Runs(t) {
+	for _, run := range r.match.DepthRuns(t) {
 		if run.Depth >= before || run.Depth < 1 || run.Workers.Len() == 0 {
 			r.t.Fatalf("%s: tier %v: a run of depth %d with %d workers after one of depth %d", what, t, run.Depth, run.Workers.Len(), before)
 		}
@@ -216,7 +216,7 @@ func (r *replayer) runs(what string, t kv.Tier, want []kv.Overlap) {
 	}
 }
 
-// dump holds what the index says of each worker against the truth.
+// dump compares the blocks which the index has for each worker with the truth.
 func (r *replayer) dump(what string) {
 	r.t.Helper()
 	if err := r.index.Check(); err != nil {
@@ -240,19 +240,19 @@ func (r *replayer) dump(what string) {
 		if got := r.index.AppendBlocks(nil, w); !slices.Equal(got, want) {
 			r.t.Fatalf("%s: worker %v: %d facts, want %d, or others", what, w, len(got), len(want))
 		}
-		if got := r.index.Held(w); got != len(held) {
+		if got := r.index.HeldBlocks(w); got != len(held) {
 			r.t.Fatalf("%s: worker %v holds %d blocks, want %d", what, w, got, len(held))
 		}
 	}
 }
 
-// serve has e compute p: what of it the device lacks is stored, in pieces of a random
-// size, and what does not fit any more goes one tier down, by how.
+// serve lets e compute p: blocks which are not on the device are stored, in parts of a random size, and
+// blocks which no longer fit move one tier down, as how says.
 func (r *replayer) serve(e *engine, p *prompt, how evictor) {
 	w := e.worker
 	own := r.truth.depth(w, p.chain, kv.TierDevice)
 	if r.rng.Below(8) == 0 {
-		own = 0 // and says all of it again
+		own = 0 // and stores all of it again
 	}
 	pieces := slices.Collect(pieces(&r.rng, own, len(p.chain)))
 	if r.rng.Below(8) == 0 {
@@ -276,8 +276,7 @@ func (r *replayer) serve(e *engine, p *prompt, how evictor) {
 	}
 }
 
-// lower stores seqs on a lower tier, each as an event of its own as engines do that offload
-// block by block.
+// lower stores seqs on a lower tier, each in an event of its own, as engines do which offload block by block.
 func (r *replayer) lower(e *engine, t kv.Tier, seqs []kv.SeqHash) {
 	for _, seq := range seqs {
 		at, ok := r.places[seq]
@@ -289,16 +288,16 @@ func (r *replayer) lower(e *engine, t kv.Tier, seqs []kv.SeqHash) {
 	e.use(seqs, t, true)
 }
 
-// evictor is how caches give up blocks.
+// evictor says how caches evict blocks.
 type evictor struct {
 	name      string
 	bound     int     // blocks of a tier
 	tiers     kv.Tier // that engines have
 	rootFirst bool    // the first block of a prompt is its oldest
-	holes     int     // blocks at any place that go each time besides
+	holes     int     // additional blocks at random positions evicted each time
 }
 
-// use makes seqs the latest on a tier.
+// use makes seqs the most recently used on a tier.
 func (e *engine) use(seqs []kv.SeqHash, t kv.Tier, rootFirst bool) {
 	now := map[kv.SeqHash]bool{}
 	for _, seq := range seqs {
@@ -312,7 +311,7 @@ func (e *engine) use(seqs []kv.SeqHash, t kv.Tier, rootFirst bool) {
 	}
 }
 
-// evict takes what a tier has no room for, and holes.
+// evict removes the blocks for which a tier has no room, and holes.
 func (e *engine) evict(rng *splitmix.Source, t kv.Tier, how evictor) []kv.SeqHash {
 	over := max(0, len(e.used[t])-how.bound)
 	gone := slices.Clone(e.used[t][:over])
@@ -327,7 +326,7 @@ func (e *engine) evict(rng *splitmix.Source, t kv.Tier, how evictor) []kv.SeqHas
 	return gone
 }
 
-// pieces cuts [from, to) at random.
+// pieces splits [from, to) at random.
 func pieces(rng *splitmix.Source, from, to int) iter.Seq[[2]int] {
 	return func(yield func([2]int) bool) {
 		for from < to {
@@ -340,8 +339,8 @@ func pieces(rng *splitmix.Source, from, to int) iter.Seq[[2]int] {
 	}
 }
 
-// TestReplayAgreesWithOracle looks each request of a trace up, then stores it on a worker
-// whose cache is bounded: every answer is exact for every worker and tier.
+// TestReplayAgreesWithOracle looks up each request of a trace, then stores it on a worker with a bounded
+// cache: every answer is exact for every worker and tier.
 func TestReplayAgreesWithOracle(t *testing.T) {
 	for _, c := range []struct {
 		workers, requests int
@@ -389,10 +388,10 @@ func TestReplayAgreesWithOracle(t *testing.T) {
 	}
 }
 
-// leave has a worker leave; the next request to it comes from a new one.
+// leave removes a worker; the next request to it comes from a new one.
 func (r *replayer) leave(e *engine) {
 	_, known := r.truth[e.worker]
-	if got := r.index.Drop(e.worker); got != known {
+	if got := r.index.DropWorker(e.worker); got != known {
 		r.t.Fatalf("drop of %v: %t, want %t", e.worker, got, known)
 	}
 	delete(r.truth, e.worker)
@@ -400,16 +399,16 @@ func (r *replayer) leave(e *engine) {
 }
 
 func (r *replayer) clear(e *engine) {
-	r.index.Apply(e.worker, kv.Event{Kind: kv.Cleared})
+	r.index.ApplyEvent(e.worker, kv.Event{Kind: kv.Cleared})
 	r.truth[e.worker] = map[kv.SeqHash]uint8{}
 	*e = engine{worker: e.worker}
 }
 
-// empty has all workers leave and looks for what is left.
+// empty removes all workers and checks that nothing is left.
 func (r *replayer) empty() {
 	r.t.Helper()
 	for _, w := range slices.SortedFunc(maps.Keys(r.truth), kv.Worker.Compare) {
-		r.index.Drop(w)
+		r.index.DropWorker(w)
 	}
 	if s := r.index.Stats(); s.Workers != 0 || s.Blocks != 0 || s.Entries != 0 {
 		r.t.Fatalf("after all have left: %+v", s)

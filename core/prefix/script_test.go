@@ -13,7 +13,7 @@ import (
 	"penstock/core/kv"
 )
 
-// block returns the hash of a block named in a script.
+// block returns the hash of the block with a name in a script.
 func block(name string) kv.BlockHash {
 	h := fnv.New64a()
 	h.Write([]byte(name))
@@ -37,7 +37,7 @@ func chain(path string) []kv.SeqHash {
 	var out []kv.SeqHash
 	var seq kv.SeqHash
 	for i, b := range blocks(path) {
-		seq = kv.Extend(seq, uint32(i), b)
+		seq = kv.ExtendSeq(seq, uint32(i), b)
 		out = append(out, seq)
 	}
 	return out
@@ -49,7 +49,7 @@ func seqOf(path string) kv.SeqHash {
 	return c[len(c)-1]
 }
 
-// stored returns the event of path being stored after parent ("" for none).
+// stored returns the event which stores path after parent ("" for none).
 func stored(parent, path string, tier kv.Tier) kv.Event {
 	ev := kv.Event{Kind: kv.Stored, Tier: tier, Blocks: blocks(path)}
 	if parent != "" {
@@ -65,7 +65,7 @@ func matched(x *Index, chain []kv.SeqHash, moe *kv.MoEQuery) []kv.Overlap {
 	return m.AppendOverlaps(nil)
 }
 
-// fataler is what testing.TB and rapid.T have in common here.
+// fataler is the common part of testing.TB and rapid.T which is used here.
 type fataler interface {
 	Helper()
 	Fatal(args ...any)
@@ -140,7 +140,7 @@ func (s *script) run(t *testing.T, input string) string {
 		if err := s.x.Check(); err != nil {
 			t.Fatalf("after %q: %v", line, err)
 		}
-		if s.x != x { // reloaded: counts begin anew
+		if s.x != x { // reloaded: counts start at 0
 			before = Counts{}
 		}
 	}
@@ -151,20 +151,20 @@ func (s *script) run(t *testing.T, input string) string {
 func (s *script) line(t *testing.T, line, cmd string, f []string, tier kv.Tier) {
 	switch cmd {
 	case "store", "label":
-		s.x.Apply(parseWorker(t, f[0]), s.stored(t, f[1:], tier))
+		s.x.ApplyEvent(parseWorker(t, f[0]), s.stored(t, f[1:], tier))
 	case "remove":
-		s.x.Apply(parseWorker(t, f[0]), kv.Event{Kind: kv.Removed, Tier: tier, Seqs: seqsOf(f[1:])})
+		s.x.ApplyEvent(parseWorker(t, f[0]), kv.Event{Kind: kv.Removed, Tier: tier, Seqs: seqsOf(f[1:])})
 	case "evict":
 		from, to := parseInt(t, f[2]), parseInt(t, f[3])
-		s.x.Apply(parseWorker(t, f[0]), kv.Event{Kind: kv.Removed, Tier: tier, Seqs: chain(expand(f[1]))[from-1 : to]})
+		s.x.ApplyEvent(parseWorker(t, f[0]), kv.Event{Kind: kv.Removed, Tier: tier, Seqs: chain(expand(f[1]))[from-1 : to]})
 	case "clear":
-		s.x.Apply(parseWorker(t, f[0]), kv.Event{Kind: kv.Cleared})
+		s.x.ApplyEvent(parseWorker(t, f[0]), kv.Event{Kind: kv.Cleared})
 	case "drop":
-		fmt.Fprintf(&s.out, "%s: %t\n", line, s.x.Drop(parseWorker(t, f[0])))
+		fmt.Fprintf(&s.out, "%s: %t\n", line, s.x.DropWorker(parseWorker(t, f[0])))
 	case "hide":
-		s.x.Hide(parseWorker(t, f[0]))
+		s.x.HideWorker(parseWorker(t, f[0]))
 	case "show":
-		s.x.Show(parseWorker(t, f[0]))
+		s.x.ShowWorker(parseWorker(t, f[0]))
 	case "access":
 		var workers []kv.Worker
 		for _, w := range f[1:] {
@@ -172,9 +172,9 @@ func (s *script) line(t *testing.T, line, cmd string, f []string, tier kv.Tier) 
 		}
 		s.x.SetAccess(kv.PoolID(parseInt(t, f[0])), workers)
 	case "place":
-		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.Place(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:])))
+		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.AddToPool(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:])))
 	case "displace":
-		s.x.Displace(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:]))
+		s.x.RemoveFromPool(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:]))
 	case "droppool":
 		s.x.DropPool(kv.PoolID(parseInt(t, f[0])))
 	case "reload":
@@ -190,7 +190,7 @@ func (s *script) line(t *testing.T, line, cmd string, f []string, tier kv.Tier) 
 		q := &kv.MoEQuery{Layer: l.Layer, Experts: []uint32{l.Expert}, Group: l.Group, HasGroup: l.Has&kv.HasGroup != 0}
 		fmt.Fprintf(&s.out, "%s:%s\n", line, overlaps(matched(s.x, chain(expand(f[1])), q)))
 	case "held":
-		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.Held(parseWorker(t, f[0])))
+		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.HeldBlocks(parseWorker(t, f[0])))
 	case "size":
 		st := s.x.Stats()
 		fmt.Fprintf(&s.out, "%s: workers=%d blocks=%d entries=%d pooled=%d ghosts=%d\n", line, st.Workers, st.Blocks, st.Entries, st.Pooled, st.Ghosts)
@@ -199,7 +199,7 @@ func (s *script) line(t *testing.T, line, cmd string, f []string, tier kv.Tier) 
 	}
 }
 
-// stored returns the event of a path, PARENT+PATH or PATH, and of its label if there is one.
+// stored returns the event for a path, PARENT+PATH or PATH, with its label if there is one.
 func (s *script) stored(t *testing.T, f []string, tier kv.Tier) kv.Event {
 	parent, path, ok := strings.Cut(expand(f[0]), "+")
 	if !ok {
@@ -218,7 +218,7 @@ func (s *script) stored(t *testing.T, f []string, tier kv.Tier) kv.Event {
 	return ev
 }
 
-// expand writes out the ranges of a path, of whichever parts.
+// expand expands the ranges of a path.
 func expand(path string) string {
 	var out []string
 	for _, side := range strings.Split(path, "+") {
@@ -256,7 +256,7 @@ func parseInt(t *testing.T, s string) int {
 	return n
 }
 
-// parseLabel reads LAYER.EXPERT or LAYER.EXPERT.GROUP; "none" is no label.
+// parseLabel parses LAYER.EXPERT or LAYER.EXPERT.GROUP; "none" is no label.
 func parseLabel(t *testing.T, s string) kv.MoELabel {
 	if s == "none" {
 		return kv.MoELabel{}
@@ -349,12 +349,12 @@ func dump(x *Index, names map[kv.SeqHash]string) string {
 	s := x.Stats()
 	fmt.Fprintf(&out, "workers=%d blocks=%d entries=%d\n", s.Workers, s.Blocks, s.Entries)
 	for _, w := range x.AppendWorkers(nil) {
-		fmt.Fprintf(&out, "%d.%d (%d):", w.ID, w.Rank, x.Held(w))
+		fmt.Fprintf(&out, "%d.%d (%d):", w.ID, w.Rank, x.HeldBlocks(w))
 		var lines []string
 		for _, b := range x.AppendBlocks(nil, w) {
 			lines = append(lines, fmt.Sprintf(" %s@%s", names[b.Seq], b.Tier))
 		}
-		// By name instead of by hash, for the reader.
+		// Ordered by name instead of by hash, for the reader.
 		slices.Sort(lines)
 		out.WriteString(strings.Join(lines, "") + "\n")
 	}

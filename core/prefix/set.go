@@ -6,18 +6,17 @@ import (
 	"slices"
 )
 
-// set is a set of dense numbers: bit i of word w stands for number 64w+i. It covers
-// the words from its first to its last that are not zero, the first one inline: a set
-// of up to 64 neighbours needs no memory of its own. Sets are never changed; with and
-// without return others.
-type set struct {
+// numberSet is a set of dense numbers: bit i of word w stands for number 64w+i. It has the words from the
+// first to the last nonzero one. The first one is inline: a set of up to 64 neighbours needs no memory of its
+// own. Sets are never changed; withNumber and withoutNumber return new ones.
+type numberSet struct {
 	one  uint64 // word lo; 0 only if the set is empty
 	lo   uint32
 	rest []uint64 // the words after it; the last is not 0
 }
 
-// word returns word i.
-func (s *set) word(i int) uint64 {
+// wordAt returns word i.
+func (s *numberSet) wordAt(i int) uint64 {
 	i -= int(s.lo)
 	if i == 0 {
 		return s.one
@@ -28,16 +27,16 @@ func (s *set) word(i int) uint64 {
 	return 0
 }
 
-func (s *set) has(n uint32) bool { return s.word(int(n>>6))>>(n&63)&1 != 0 }
+func (s *numberSet) contains(n uint32) bool { return s.wordAt(int(n>>6))>>(n&63)&1 != 0 }
 
-// end returns the number of the word after the last.
-func (s *set) end() int { return int(s.lo) + 1 + len(s.rest) }
+// endWord returns the index after the last word.
+func (s *numberSet) endWord() int { return int(s.lo) + 1 + len(s.rest) }
 
-func (s set) with(n uint32) set {
+func (s numberSet) withNumber(n uint32) numberSet {
 	w, bit := n>>6, uint64(1)<<(n&63)
 	switch {
 	case s.one == 0:
-		return set{one: bit, lo: w}
+		return numberSet{one: bit, lo: w}
 	case w == s.lo:
 		s.one |= bit
 		return s
@@ -45,7 +44,7 @@ func (s set) with(n uint32) set {
 		rest := make([]uint64, int(s.lo-w)+len(s.rest))
 		rest[s.lo-w-1] = s.one
 		copy(rest[s.lo-w:], s.rest)
-		return set{one: bit, rest: rest, lo: w}
+		return numberSet{one: bit, rest: rest, lo: w}
 	}
 	rest := make([]uint64, max(len(s.rest), int(w-s.lo)))
 	copy(rest, s.rest)
@@ -54,19 +53,19 @@ func (s set) with(n uint32) set {
 	return s
 }
 
-// setOf returns the set of numbers, of which there is one at least.
-func setOf(numbers []uint32) set {
+// setOf returns the set of numbers, which must not be empty.
+func setOf(numbers []uint32) numberSet {
 	lo, hi := slices.Min(numbers)>>6, slices.Max(numbers)>>6
 	words := make([]uint64, hi-lo+1)
 	for _, n := range numbers {
 		words[n>>6-lo] |= 1 << (n & 63)
 	}
-	return set{one: words[0], rest: clone(words[1:]), lo: lo}
+	return numberSet{one: words[0], rest: cloneCompact(words[1:]), lo: lo}
 }
 
-func (s set) without(n uint32) set {
+func (s numberSet) withoutNumber(n uint32) numberSet {
 	w, bit := n>>6, uint64(1)<<(n&63)
-	if !s.has(n) {
+	if !s.contains(n) {
 		return s
 	}
 	if w == s.lo {
@@ -75,28 +74,28 @@ func (s set) without(n uint32) set {
 		}
 		for i, word := range s.rest {
 			if word != 0 {
-				return set{one: word, rest: clone(s.rest[i+1:]), lo: s.lo + 1 + uint32(i)}
+				return numberSet{one: word, rest: cloneCompact(s.rest[i+1:]), lo: s.lo + 1 + uint32(i)}
 			}
 		}
-		return set{}
+		return numberSet{}
 	}
 	at, last := int(w-s.lo-1), len(s.rest)
 	if at == last-1 && s.rest[at] == bit {
 		for last--; last > 0 && s.rest[last-1] == 0; last-- {
 		}
-		s.rest = clone(s.rest[:last])
+		s.rest = cloneCompact(s.rest[:last])
 		return s
 	}
-	s.rest = clone(s.rest)
+	s.rest = cloneCompact(s.rest)
 	s.rest[at] &^= bit
 	return s
 }
 
-// all yields the numbers in s, ascending.
-func (s set) all() iter.Seq[uint32] {
+// eachNumber yields the numbers in s, ascending.
+func (s numberSet) eachNumber() iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
-		for i := int(s.lo); i < s.end(); i++ {
-			for w := s.word(i); w != 0; w &= w - 1 {
+		for i := int(s.lo); i < s.endWord(); i++ {
+			for w := s.wordAt(i); w != 0; w &= w - 1 {
 				if !yield(uint32(i<<6 | bits.TrailingZeros64(w))) {
 					return
 				}
@@ -105,8 +104,8 @@ func (s set) all() iter.Seq[uint32] {
 	}
 }
 
-// count returns the size of s.
-func (s *set) count() int {
+// size returns the number of elements in s.
+func (s *numberSet) size() int {
 	n := bits.OnesCount64(s.one)
 	for _, w := range s.rest {
 		n += bits.OnesCount64(w)
@@ -114,9 +113,8 @@ func (s *set) count() int {
 	return n
 }
 
-// behind returns those of rest that are among n words from lo on, and where among them
-// they begin.
-func (s *set) behind(lo, n int) (from int, rest []uint64) {
+// restWithin returns the words of rest which are among n words from lo on, and where among them they begin.
+func (s *numberSet) restWithin(lo, n int) (from int, rest []uint64) {
 	from, rest = int(s.lo)+1-lo, s.rest
 	if from < 0 {
 		from, rest = 0, rest[min(-from, len(rest)):]
@@ -127,13 +125,13 @@ func (s *set) behind(lo, n int) (from int, rest []uint64) {
 	return from, rest[:min(n-from, len(rest))]
 }
 
-// equal reports whether both are the same set.
-func (s *set) equal(o *set) bool {
+// equals reports whether both are the same set.
+func (s *numberSet) equals(o *numberSet) bool {
 	return s.one == o.one && s.lo == o.lo && slices.Equal(s.rest, o.rest)
 }
 
-// clone returns a copy of exactly the room that it needs; nil of nothing.
-func clone[E any](s []E) []E {
+// cloneCompact returns a copy whose capacity is only rounded up by the allocator; nil if s is empty.
+func cloneCompact[E any](s []E) []E {
 	if len(s) == 0 {
 		return nil
 	}

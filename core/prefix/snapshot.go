@@ -9,26 +9,25 @@ import (
 	"penstock/core/kv"
 )
 
-// The form of a snapshot: docs/format/snapshot.md, "Index section".
+// The format of a snapshot: docs/format/snapshot.md, "Index section".
 const (
 	snapshotVersion = 1
 
 	workerHidden = 1 << 0
 
-	pageBlocks = 0x3f   // of a page's second byte: one less than its blocks
+	pageBlocks = 0x3f   // mask for a page's second byte: its number of blocks less one
 	pageGroups = 1 << 6 // the number of groups follows; else there is one
 	pagePools  = 1 << 7 // pools follow the groups
 
 	groupAll    = 1 << 0 // all blocks are on the device
-	groupSlow   = 1 << 1 // the first of three: the tiers that follow
+	groupSlow   = 1 << 1 // first of three flags: the slower tiers
 	groupLabels = 1 << 4
 	groupOne    = 1 << 5 // one worker
 	groupFlags  = 1<<6 - 1
 )
 
-// AppendSnapshot appends to dst all that the index holds, pools and hidden workers
-// included; counts are not. It is the writer's, and takes about as long as copying the
-// hashes.
+// AppendSnapshot appends to dst everything the index holds, including pools and hidden workers, but not
+// counts. Only the writer may call it. It takes about as long as copying the hashes.
 func (x *Index) AppendSnapshot(dst []byte) []byte {
 	v := x.view.Load()
 	dst = append(dst, snapshotVersion)
@@ -42,7 +41,7 @@ func (x *Index) AppendSnapshot(dst []byte) []byte {
 			dst = append(dst, 0)
 		}
 	}
-	pools, index := x.poolsInOrder()
+	pools, index := x.sortedPools()
 	dst = binary.AppendUvarint(dst, uint64(len(pools)))
 	for _, p := range pools {
 		dst = binary.AppendUvarint(dst, uint64(p.id))
@@ -52,9 +51,9 @@ func (x *Index) AppendSnapshot(dst []byte) []byte {
 		}
 	}
 	dst = binary.AppendUvarint(dst, uint64(x.pages.live))
-	s := saver{view: v, pools: index}
-	for _, page := range x.pages.inOrder() {
-		dst = s.page(dst, page)
+	s := snapshotWriter{view: v, pools: index}
+	for _, page := range x.pages.sortedByHead() {
+		dst = s.appendPage(dst, page)
 	}
 	return dst
 }
@@ -63,24 +62,24 @@ func appendWorker(dst []byte, w kv.Worker) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(dst, uint64(w.ID)), uint64(w.Rank))
 }
 
-// poolsInOrder returns the pools by ascending id, and by place the index among them.
-func (x *Index) poolsInOrder() (pools []*pool, index []int) {
+// sortedPools returns the pools by ascending id, and for each index in Index.pools the position among them.
+func (x *Index) sortedPools() (pools []*blockPool, index []int) {
 	for i := range x.pools {
 		if x.pools[i].known {
 			pools = append(pools, &x.pools[i])
 		}
 	}
-	slices.SortFunc(pools, func(a, b *pool) int { return cmp.Compare(a.id, b.id) })
+	slices.SortFunc(pools, func(a, b *blockPool) int { return cmp.Compare(a.id, b.id) })
 	index = make([]int, len(x.pools))
 	for i, p := range pools {
-		index[x.places[p.id]] = i
+		index[x.poolNumbers[p.id]] = i
 	}
 	return pools, index
 }
 
-// inOrder returns the pages by ascending head.
-func (p *pages) inOrder() []*version {
-	all := make([]*version, 0, p.live)
+// sortedByHead returns the pages by ascending head.
+func (p *pageTable) sortedByHead() []*pageVersion {
+	all := make([]*pageVersion, 0, p.live)
 	for _, c := range p.chunks {
 		if c == nil {
 			continue
@@ -91,25 +90,25 @@ func (p *pages) inOrder() []*version {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b *version) int { return cmp.Compare(a.head, b.head) })
+	slices.SortFunc(all, func(a, b *pageVersion) int { return cmp.Compare(a.head, b.head) })
 	return all
 }
 
-// saver writes pages; the rest is scratch.
-type saver struct {
-	view   *view
-	pools  []int // by place: the index in the snapshot
-	groups []*group
+// snapshotWriter writes pages; groups and ranks are scratch.
+type snapshotWriter struct {
+	view   *lookupView
+	pools  []int // by index in Index.pools: the position in the snapshot
+	groups []*holderGroup
 	ranks  []uint32
 }
 
-func (s *saver) page(dst []byte, v *version) []byte {
+func (s *snapshotWriter) appendPage(dst []byte, v *pageVersion) []byte {
 	s.groups = s.groups[:0]
-	v.groups(func(g *group) { s.groups = append(s.groups, g) })
+	v.eachGroup(func(g *holderGroup) { s.groups = append(s.groups, g) })
 	slices.SortFunc(s.groups, compareGroups)
-	pools := v.pooled()
+	pools := v.pools()
 
-	form := v.n - 1
+	form := v.count - 1
 	if len(s.groups) != 1 {
 		form |= pageGroups
 	}
@@ -117,20 +116,20 @@ func (s *saver) page(dst []byte, v *version) []byte {
 		form |= pagePools
 	}
 	dst = append(dst, v.start, form)
-	for _, seq := range v.hashes[:v.n] {
+	for _, seq := range v.hashes[:v.count] {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(seq))
 	}
 	if form&pageGroups != 0 {
 		dst = binary.AppendUvarint(dst, uint64(len(s.groups)))
 	}
 	for _, g := range s.groups {
-		dst = s.group(dst, g, maskOf(int(v.start), int(v.n)))
+		dst = s.appendGroup(dst, g, maskOf(int(v.start), int(v.count)))
 	}
 	if form&pagePools == 0 {
 		return dst
 	}
 	ordered := slices.Clone(pools)
-	slices.SortFunc(ordered, func(a, b pooled) int { return s.pools[a.pool] - s.pools[b.pool] })
+	slices.SortFunc(ordered, func(a, b pooledBlocks) int { return s.pools[a.pool] - s.pools[b.pool] })
 	dst = binary.AppendUvarint(dst, uint64(len(ordered)))
 	for _, p := range ordered {
 		dst = binary.AppendUvarint(dst, uint64(s.pools[p.pool]))
@@ -139,28 +138,28 @@ func (s *saver) page(dst []byte, v *version) []byte {
 	return dst
 }
 
-// compareGroups orders the groups of a page, of which no two hold the same.
-func compareGroups(a, b *group) int {
+// compareGroups orders the groups of a page; no two hold the same blocks.
+func compareGroups(a, b *holderGroup) int {
 	if c := cmp.Compare(a.device, b.device); c != 0 || a.ext == b.ext {
 		return c
 	}
-	var none ext
+	var none groupExt
 	ea, eb := cmp.Or(a.ext, &none), cmp.Or(b.ext, &none)
-	return cmp.Or(slices.Compare(ea.slow[:], eb.slow[:]), slices.CompareFunc(ea.labels, eb.labels, func(a, b label) int {
-		return cmp.Or(compareLabels(a.is, b.is), cmp.Compare(a.mask, b.mask))
+	return cmp.Or(slices.Compare(ea.slow[:], eb.slow[:]), slices.CompareFunc(ea.labels, eb.labels, func(a, b blockLabels) int {
+		return cmp.Or(compareLabels(a.label, b.label), cmp.Compare(a.mask, b.mask))
 	}))
 }
 
-func (s *saver) group(dst []byte, g *group, all uint64) []byte {
+func (s *snapshotWriter) appendGroup(dst []byte, g *holderGroup, all uint64) []byte {
 	flags := byte(0)
 	if g.device == all {
 		flags |= groupAll
 	}
-	if g.set.count() == 1 {
+	if g.set.size() == 1 {
 		flags |= groupOne
 	}
 	for t := range kv.Tiers - 1 {
-		if g.on(kv.Tier(t+1)) != 0 {
+		if g.onTier(kv.Tier(t+1)) != 0 {
 			flags |= groupSlow << t
 		}
 	}
@@ -172,7 +171,7 @@ func (s *saver) group(dst []byte, g *group, all uint64) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, g.device)
 	}
 	for t := kv.Tier(1); t < kv.Tiers; t++ {
-		if mask := g.on(t); mask != 0 {
+		if mask := g.onTier(t); mask != 0 {
 			dst = binary.LittleEndian.AppendUint64(dst, mask)
 		}
 	}
@@ -182,24 +181,24 @@ func (s *saver) group(dst []byte, g *group, all uint64) []byte {
 			dst = appendLabel(dst, l)
 		}
 	}
-	return s.set(dst, g.set)
+	return s.appendSet(dst, g.set)
 }
 
-func appendLabel(dst []byte, l label) []byte {
+func appendLabel(dst []byte, l blockLabels) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, l.mask)
-	dst = append(dst, byte(l.is.Has))
-	dst = binary.AppendUvarint(dst, uint64(l.is.Layer))
-	dst = binary.AppendUvarint(dst, uint64(l.is.Expert))
-	if l.is.Has&kv.HasGroup != 0 {
-		dst = binary.AppendUvarint(dst, uint64(l.is.Group))
+	dst = append(dst, byte(l.label.Has))
+	dst = binary.AppendUvarint(dst, uint64(l.label.Layer))
+	dst = binary.AppendUvarint(dst, uint64(l.label.Expert))
+	if l.label.Has&kv.HasGroup != 0 {
+		dst = binary.AppendUvarint(dst, uint64(l.label.Group))
 	}
 	return dst
 }
 
-// set writes one worker by its index, more as runs of indexes.
-func (s *saver) set(dst []byte, set set) []byte {
+// appendSet writes a single worker as its rank, several as runs of ranks.
+func (s *snapshotWriter) appendSet(dst []byte, set numberSet) []byte {
 	s.ranks = s.ranks[:0]
-	for n := range set.all() {
+	for n := range set.eachNumber() {
 		s.ranks = append(s.ranks, s.view.rank[n])
 	}
 	if len(s.ranks) == 1 {
@@ -213,7 +212,7 @@ func (s *saver) set(dst []byte, set set) []byte {
 		}
 	}
 	dst = binary.AppendUvarint(dst, uint64(runs))
-	end := uint32(0) // of the run before
+	end := uint32(0) // of the previous run
 	for i := 0; i < len(s.ranks); {
 		first, n := s.ranks[i], uint32(1)
 		for i+int(n) < len(s.ranks) && s.ranks[i+int(n)] == first+n {
@@ -227,8 +226,7 @@ func (s *saver) set(dst []byte, set set) []byte {
 	return dst
 }
 
-// ends reports whether the blocks at both ends of a page are in held, and nothing else
-// than its blocks.
-func ends(held uint64, start, n int) bool {
+// holdsEnds reports whether held has the blocks at both ends of a page, and no others than the page's.
+func holdsEnds(held uint64, start, n int) bool {
 	return held&^maskOf(start, n) == 0 && bits.TrailingZeros64(held) == start && bits.Len64(held) == start+n
 }

@@ -12,7 +12,7 @@ import (
 	"penstock/core/kv"
 )
 
-// sampled returns an index that has everything that a snapshot can say.
+// sampled returns an index with everything that a snapshot can contain.
 func sampled(t testing.TB) *Index {
 	x := mustNew(t, Config{})
 	one, two, three := kv.Worker{ID: 1}, kv.Worker{ID: 2, Rank: 1}, kv.Worker{ID: 300}
@@ -23,20 +23,20 @@ func sampled(t testing.TB) *Index {
 		{Has: kv.HasExpert | kv.HasGroup, Layer: 2, Expert: 7, Group: 3},
 		{Has: kv.HasExpert, Layer: 2, Expert: 7},
 	}
-	x.Apply(one, ev)
-	x.Apply(two, stored("", "a/b", kv.TierDevice))
-	x.Apply(three, stored("", "a/b", kv.TierDevice))
-	x.Apply(three, stored("a", "b/c", kv.TierHost))
-	x.Apply(three, stored("", "x", kv.TierDisk))
+	x.ApplyEvent(one, ev)
+	x.ApplyEvent(two, stored("", "a/b", kv.TierDevice))
+	x.ApplyEvent(three, stored("", "a/b", kv.TierDevice))
+	x.ApplyEvent(three, stored("a", "b/c", kv.TierHost))
+	x.ApplyEvent(three, stored("", "x", kv.TierDisk))
 	x.SetAccess(9, []kv.Worker{two, {ID: 4}})
-	x.Drop(kv.Worker{ID: 4}) // which keeps its access
-	x.Place(9, []kv.SeqHash{seqOf("a/b/c"), seqOf("x")})
-	x.Apply(three, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: []kv.SeqHash{seqOf("x")}})
-	x.Hide(two)
+	x.DropWorker(kv.Worker{ID: 4}) // it keeps its access
+	x.AddToPool(9, []kv.SeqHash{seqOf("a/b/c"), seqOf("x")})
+	x.ApplyEvent(three, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: []kv.SeqHash{seqOf("x")}})
+	x.HideWorker(two)
 	return x
 }
 
-// TestSnapshotBytes holds the form against the document, byte by byte.
+// TestSnapshotBytes compares the encoding with the document, byte by byte.
 func TestSnapshotBytes(t *testing.T) {
 	datadriven.RunTest(t, "testdata/snapshot.txt", func(t *testing.T, d *datadriven.TestData) string {
 		x := mustNew(t, Config{})
@@ -44,7 +44,7 @@ func TestSnapshotBytes(t *testing.T) {
 		case "empty":
 		case "sample":
 			x = sampled(t)
-		case "load": // what earlier versions wrote
+		case "load": // written by earlier versions
 			data, err := hex.DecodeString(strings.Join(strings.Fields(d.Input), ""))
 			if err != nil {
 				t.Fatal(err)
@@ -59,7 +59,7 @@ func TestSnapshotBytes(t *testing.T) {
 			s := x.Stats()
 			fmt.Fprintf(&out, "workers=%d hidden=%d blocks=%d entries=%d pools=%d pooled=%d\n", s.Workers, s.Hidden, s.Blocks, s.Entries, s.Pools, s.Pooled)
 			for _, w := range x.AppendWorkers(nil) {
-				fmt.Fprintf(&out, "%d.%d holds %d\n", w.ID, w.Rank, x.Held(w))
+				fmt.Fprintf(&out, "%d.%d holds %d\n", w.ID, w.Rank, x.HeldBlocks(w))
 			}
 			return out.String()
 		default:
@@ -77,7 +77,7 @@ func TestSnapshotBytes(t *testing.T) {
 	})
 }
 
-// TestSnapshotSize: what one worker holds alone costs its hashes and little more.
+// TestSnapshotSize: blocks held by one worker only take little more than their hashes.
 func TestSnapshotSize(t *testing.T) {
 	x, _ := fill(t, 8, 0, 20, 500)
 	if got := float64(len(x.AppendSnapshot(nil))) / float64(x.Stats().Entries); got > 8.5 {
@@ -107,7 +107,7 @@ func TestLoadSnapshotRefuses(t *testing.T) {
 	})
 }
 
-// mustRefuse loads data and wants an error and an index that is as good as new.
+// mustRefuse loads data and expects an error and an index like a new one.
 func mustRefuse(t *testing.T, cfg Config, data []byte) {
 	t.Helper()
 	x := mustNew(t, cfg)
@@ -124,8 +124,8 @@ func mustRefuse(t *testing.T, cfg Config, data []byte) {
 	}
 }
 
-// FuzzLoadSnapshot: whatever is loaded is a sound index of which the snapshot is the
-// same bytes; whatever is not leaves nothing behind.
+// FuzzLoadSnapshot: any accepted input gives a valid index whose snapshot is the same bytes; any refused
+// input leaves nothing behind.
 func FuzzLoadSnapshot(f *testing.F) {
 	f.Add(sampled(f).AppendSnapshot(nil))
 	x, _ := fill(f, 3, 20, 2, 60)

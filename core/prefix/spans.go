@@ -7,35 +7,34 @@ import (
 	"penstock/core/kv"
 )
 
-// A span is up to 8 pages that follow one another along a chain, each of them a whole
-// window. The version of its first page says how many of them, itself included, are held
-// whole by the same workers, on the device and in no other way, and which their last hashes
-// are: a lookup that has found the first page passes as many of them as the prompt has, in
-// one step.
+// pageSpan is up to 8 pages which follow one another along a chain, all but the last whole windows. The
+// version of its first page says how many of them, including itself, the same workers hold completely, on the
+// device only, and what their last hashes are: a lookup which has found the first page passes as many of them
+// as the prompt has, in one step.
 //
-// What readers see of a span is part of its first page, so it is true like all that a page
-// says: before a page changes, the first page is replaced by one that says nothing of it.
-// When the event is done, the first page says again what is then so.
-type span struct {
-	// pages are numbers, 0 behind the last. Each begins with the block after the last of the
-	// one before, and all but the last are whole windows, whoever holds them.
+// What readers see of a span is part of its first page, so it is as current as the rest of the page: before a
+// page changes, the first page is replaced by a version which does not include it. When the event is done,
+// the first page is updated.
+type pageSpan struct {
+	// pages are numbers, then 0. Each page begins with the block after the last of the one before, and all
+	// but the last are whole windows, whichever workers hold them.
 	pages [spanPages]uint32
-	// stale says that a page changed since the first page was made to say what is so.
+	// stale says that a page has changed since the first page was updated.
 	stale bool
 }
 
 const (
 	spanPages = 8
-	// minSpan is how many pages make a span worth its memory.
+	// minSpan is the number of pages from which a span is worth its memory.
 	minSpan    = 3
 	spanBlocks = spanPages * window
 )
 
-// lasts are the hashes of the last blocks of a span's pages.
-type lasts [spanPages]kv.SeqHash
+// lastHashes are the hashes of the last blocks of a span's pages.
+type lastHashes [spanPages]kv.SeqHash
 
-// passes returns how many whole windows of chain v's span has, 0 if it has none.
-func (v *version) passes(chain []kv.SeqHash) int {
+// passedWindows returns how many whole windows of chain v's span has, 0 if it has no span.
+func (v *pageVersion) passedWindows(chain []kv.SeqHash) int {
 	has, not := 0, min(int(v.span), len(chain)/window)
 	if not > 0 && chain[not*window-1] == v.lasts[not-1] {
 		return not
@@ -50,19 +49,19 @@ func (v *version) passes(chain []kv.SeqHash) int {
 	return has
 }
 
-// whole reports whether v is a whole window.
-func (v *version) whole() bool { return v.n == window }
+// isWhole reports whether v is a whole window.
+func (v *pageVersion) isWhole() bool { return v.count == window }
 
-// plain reports whether v is a whole window that one group holds, all on the device.
-func (v *version) plain() bool {
-	return v.whole() && v.more == nil && v.first.device == ^uint64(0) && v.first.ext == nil
+// isPlain reports whether v is a whole window which one group holds, all on the device.
+func (v *pageVersion) isPlain() bool {
+	return v.isWhole() && v.more == nil && v.firstGroup.device == ^uint64(0) && v.firstGroup.ext == nil
 }
 
-// spanBytes returns what a span takes.
-func spanBytes() int { return alloc(int(unsafe.Sizeof(span{}))) }
+// spanBytes returns the memory of a span.
+func spanBytes() int { return allocBytes(int(unsafe.Sizeof(pageSpan{}))) }
 
-// length returns how many pages s has.
-func (s *span) length() int {
+// pageCount returns how many pages s has.
+func (s *pageSpan) pageCount() int {
 	n := 0
 	for n < spanPages && s.pages[n] != 0 {
 		n++
@@ -70,58 +69,58 @@ func (s *span) length() int {
 	return n
 }
 
-// follow says that page next begins with the block after the last of page id, which is at
-// the end of its window. A page that is followed by several is in a span with the first.
-func (x *Index) follow(id, next uint32) {
-	if x.pages.span(next) != nil || !x.pages.get(id).whole() {
+// linkNext records that page next begins with the block after the last of page id, which is at the end of its
+// window. A page with several successors is in a span with the first of them.
+func (x *Index) linkNext(id, next uint32) {
+	if x.pages.spanOf(next) != nil || !x.pages.pageAt(id).isWhole() {
 		return
 	}
-	s := x.pages.span(id)
+	s := x.pages.spanOf(id)
 	if s == nil {
-		s = &span{pages: [spanPages]uint32{id}}
+		s = &pageSpan{pages: [spanPages]uint32{id}}
 		x.pages.setSpan(id, s)
 		x.pages.bytes += spanBytes()
 	}
-	if n := s.length(); n < spanPages && s.pages[n-1] == id {
+	if n := s.pageCount(); n < spanPages && s.pages[n-1] == id {
 		s.pages[n] = next
 		x.pages.setSpan(next, s)
-		x.touch(s)
+		x.markStale(s)
 	}
 }
 
-// touch has settle look at s.
-func (x *Index) touch(s *span) {
+// markStale schedules s for refreshSpans.
+func (x *Index) markStale(s *pageSpan) {
 	if !s.stale {
 		s.stale = true
-		x.stale = append(x.stale, s)
+		x.staleSpans = append(x.staleSpans, s)
 	}
 }
 
-// leaveSpan prepares the span of the open page, which is about to become v, nil if it
-// goes: lookups no longer pass over it.
-func (x *Index) leaveSpan(v *version) {
+// leaveSpan prepares the span of the open page, which will become v, or be removed if v is nil: lookups no
+// longer pass over it.
+func (x *Index) leaveSpan(v *pageVersion) {
 	id := x.edit.id
-	s := x.pages.span(id)
+	s := x.pages.spanOf(id)
 	if s == nil {
 		return
 	}
 	at := slices.Index(s.pages[:], id)
 	if at > 0 {
-		if root := x.pages.get(s.pages[0]); at < int(root.span) {
-			x.say(s, at)
+		if root := x.pages.pageAt(s.pages[0]); at < int(root.span) {
+			x.publishSpan(s, at)
 		}
 	}
-	x.touch(s)
+	x.markStale(s)
 	switch {
 	case v == nil || v.start > 0:
 		x.cutSpan(s, at)
-	case !v.whole():
+	case !v.isWhole():
 		x.cutSpan(s, at+1)
 	}
 }
 
-// cutSpan takes the pages from the n-th on out of s. One page is no span.
-func (x *Index) cutSpan(s *span, n int) {
+// cutSpan removes the pages from the n-th on from s. A single page is no span.
+func (x *Index) cutSpan(s *pageSpan, n int) {
 	if n < 2 {
 		n = 0
 		if s.pages[0] != 0 {
@@ -134,18 +133,18 @@ func (x *Index) cutSpan(s *span, n int) {
 	}
 }
 
-// alike returns how many pages of s, the first included, the same workers hold whole.
-func (x *Index) alike(s *span) int {
+// alikePages returns how many pages of s, including the first, the same workers hold completely.
+func (x *Index) alikePages(s *pageSpan) int {
 	if s.pages[0] == 0 {
 		return 0
 	}
-	first := x.pages.get(s.pages[0])
-	if !first.plain() {
+	first := x.pages.pageAt(s.pages[0])
+	if !first.isPlain() {
 		return 0
 	}
 	n := 1
 	for n < spanPages && s.pages[n] != 0 {
-		if v := x.pages.get(s.pages[n]); !v.plain() || !v.first.set.equal(&first.first.set) {
+		if v := x.pages.pageAt(s.pages[n]); !v.isPlain() || !v.firstGroup.set.equals(&first.firstGroup.set) {
 			break
 		}
 		n++
@@ -156,46 +155,46 @@ func (x *Index) alike(s *span) int {
 	return n
 }
 
-// say publishes a version of the first page of s that speaks of n pages.
-func (x *Index) say(s *span, n int) {
+// publishSpan publishes a version of the first page of s whose span has n pages.
+func (x *Index) publishSpan(s *pageSpan, n int) {
 	id := s.pages[0]
-	old := x.pages.get(id)
+	old := x.pages.pageAt(id)
 	v := *old
 	v.span = uint8(n)
 	switch {
 	case n < minSpan:
 		v.span, v.lasts = 0, nil
 	case n > int(old.span):
-		v.lasts = &lasts{}
+		v.lasts = &lastHashes{}
 		for i, page := range s.pages[:n] {
-			v.lasts[i] = x.pages.get(page).last
+			v.lasts[i] = x.pages.pageAt(page).last
 		}
 	}
-	x.size.replaced(old, &v)
-	x.heads.put(&v)
-	x.pages.set(id, &v)
+	x.sizes.replaceVersion(old, &v)
+	x.heads.putPage(&v)
+	x.pages.setPage(id, &v)
 }
 
-// mend makes the first pages of spans that were touched say what is so.
-func (x *Index) mend() {
-	for _, s := range x.stale {
+// refreshSpans updates the first pages of stale spans.
+func (x *Index) refreshSpans() {
+	for _, s := range x.staleSpans {
 		s.stale = false
 		if s.pages[0] == 0 {
 			continue
 		}
-		if n := x.alike(s); n != int(x.pages.get(s.pages[0]).span) {
-			x.say(s, n)
+		if n := x.alikePages(s); n != int(x.pages.pageAt(s.pages[0]).span) {
+			x.publishSpan(s, n)
 		}
 	}
-	clear(x.stale)
-	x.stale = x.stale[:0]
-	if cap(x.stale) > maxScratch/8 {
-		x.stale = nil
+	clear(x.staleSpans)
+	x.staleSpans = x.staleSpans[:0]
+	if cap(x.staleSpans) > maxScratch/8 {
+		x.staleSpans = nil
 	}
 }
 
-// settle ends a change of any number of pages.
-func (x *Index) settle() {
-	x.mend()
-	x.level()
+// finishChange ends a change of any number of pages.
+func (x *Index) finishChange() {
+	x.refreshSpans()
+	x.publishLevels()
 }

@@ -13,8 +13,8 @@ import (
 	"penstock/core/kv"
 )
 
-// spanGrove returns chains that are longer than a span and leave each other within, at the
-// end and at both sides of its pages.
+// spanGrove returns chains which are longer than a span and leave each other within its pages, at their ends
+// and on both sides of them.
 func spanGrove() tree {
 	const length = spanBlocks + 5*window + 7
 	var g tree
@@ -32,14 +32,14 @@ func spanGrove() tree {
 	return g
 }
 
-// spanTally counts what happened to spans, from one look at all of them to the next.
+// spanTally counts the changes of spans between two calls of look.
 type spanTally struct {
 	said                        map[uint32]uint8 // by first page
 	built, grown, shrunk, ended int
 	used, inside                int // lookups that passed whole spans, and parts of one
 }
 
-// look compares with what was before.
+// look compares the spans with those of the last call.
 func (s *spanTally) look(x *Index) {
 	now := map[uint32]uint8{}
 	for at, c := range x.pages.chunks {
@@ -70,17 +70,17 @@ func (s *spanTally) look(x *Index) {
 	s.said = now
 }
 
-// ask counts how a lookup of prompt goes along.
+// ask counts how a lookup of prompt passes spans.
 func (s *spanTally) ask(x *Index, prompt []kv.SeqHash) {
 	for pos := 0; pos < len(prompt); {
-		v := x.heads.find(prompt[pos])
+		v := x.heads.findPage(prompt[pos])
 		if v == nil {
 			return
 		}
-		n := v.passes(prompt[pos:])
+		n := v.passedWindows(prompt[pos:])
 		switch {
 		case n == 0:
-			pos += v.covers(prompt[pos:])
+			pos += v.commonBlocks(prompt[pos:])
 			continue
 		case n == spanPages:
 			s.used++
@@ -91,7 +91,7 @@ func (s *spanTally) ask(x *Index, prompt []kv.SeqHash) {
 	}
 }
 
-// spanAgrees is agrees with long chains, of which workers often hold the same.
+// spanAgrees is agrees with long chains, which often have the same holders.
 func spanAgrees(s *spanTally, wide int) func(*rapid.T) {
 	return func(t *rapid.T) {
 		w := newTwins(t, wide)
@@ -105,7 +105,7 @@ func spanAgrees(s *spanTally, wide int) func(*rapid.T) {
 			rapid.IntRange(0, length))
 		w.tiers = rapid.SampledFrom([]kv.Tier{kv.TierDevice, kv.TierDevice, kv.TierDevice, kv.TierDevice, kv.TierDevice, kv.TierHost})
 		s.said = nil
-		fill := func(t *rapid.T) { // some workers hold all of a chain, as caches do
+		fill := func(t *rapid.T) { // some workers hold a whole chain, as caches do
 			c := rapid.IntRange(0, len(w.grove.chains)-1).Draw(t, "filled")
 			worker, step := w.workers.Draw(t, "worker"), rapid.SampledFrom([]int{length, 128, 100}).Draw(t, "step")
 			for from := 0; from < length; from += step {
@@ -116,7 +116,7 @@ func spanAgrees(s *spanTally, wide int) func(*rapid.T) {
 				w.apply(worker, ev)
 			}
 		}
-		one := func(t *rapid.T) { // one block goes, and may come back
+		one := func(t *rapid.T) { // one block is removed, and may return
 			c, at := rapid.IntRange(0, len(w.grove.chains)-1).Draw(t, "chain"), rapid.IntRange(1, length-1).Draw(t, "block")
 			worker := w.workers.Draw(t, "worker")
 			w.apply(worker, kv.Event{Kind: kv.Removed, Seqs: w.grove.chains[c][at : at+1]})
@@ -151,13 +151,14 @@ func spanAgrees(s *spanTally, wide int) func(*rapid.T) {
 	}
 }
 
-// TestSpansAgreeWithNaiveTwin: whatever happens to the pages of a span; and enough does.
+// TestSpansAgreeWithNaiveTwin: lookups are exact whatever happens to the pages of a span, and all cases
+// occur.
 func TestSpansAgreeWithNaiveTwin(t *testing.T) {
 	for _, wide := range []int{2, 70} {
 		var s spanTally
 		rapid.Check(t, spanAgrees(&s, wide))
 		for name, n := range map[string]int{"built": s.built, "grown": s.grown, "shrunk": s.shrunk, "ended": s.ended, "used": s.used, "left inside": s.inside} {
-			if n == 0 && !testing.Short() { // which draws a fifth as many
+			if n == 0 && !testing.Short() { // the short run draws a fifth as many
 				t.Errorf("%d workers: no span was %s", wide, name)
 			}
 		}
@@ -171,13 +172,13 @@ func longFill(t fataler, n int) (*Index, tree, [2]kv.Worker) {
 	x, g := mustNew(t, Config{}), spanGrove()
 	workers := [2]kv.Worker{{ID: 1}, {ID: 2}}
 	for _, w := range workers {
-		x.Apply(w, kv.Event{Kind: kv.Stored, Blocks: g.blocks[0][:n]})
+		x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Blocks: g.blocks[0][:n]})
 	}
 	return x, g, workers
 }
 
-// TestWhatBreaksASpan: each kind of change to a page in the middle ends the span before it,
-// and undoing the change makes it whole again.
+// TestWhatBreaksASpan: each kind of change to a page in the middle ends the span before it, and undoing the
+// change restores it.
 func TestWhatBreaksASpan(t *testing.T) {
 	const at = 3*window + 7
 	for _, c := range []struct {
@@ -185,33 +186,33 @@ func TestWhatBreaksASpan(t *testing.T) {
 		break_, do func(x *Index, g tree)
 	}{
 		{"a worker more", func(x *Index, g tree) {
-			x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
-		}, func(x *Index, _ tree) { x.Drop(kv.Worker{ID: 3}) }},
+			x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
+		}, func(x *Index, _ tree) { x.DropWorker(kv.Worker{ID: 3}) }},
 		{"a block less", func(x *Index, g tree) {
-			x.Apply(kv.Worker{ID: 1}, kv.Event{Kind: kv.Removed, Seqs: g.chains[0][at : at+1]})
+			x.ApplyEvent(kv.Worker{ID: 1}, kv.Event{Kind: kv.Removed, Seqs: g.chains[0][at : at+1]})
 		}, func(x *Index, g tree) {
-			x.Apply(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
+			x.ApplyEvent(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
 		}},
 		{"another tier", func(x *Index, g tree) {
 			for id := range kv.WorkerID(2) {
-				x.Apply(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Stored, Tier: kv.TierDisk, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
+				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Stored, Tier: kv.TierDisk, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1]})
 			}
 		}, func(x *Index, g tree) {
 			for id := range kv.WorkerID(2) {
-				x.Apply(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: g.chains[0][at : at+1]})
+				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: g.chains[0][at : at+1]})
 			}
 		}},
-		{"a pool", func(x *Index, g tree) { x.Place(1, g.chains[0][at:at+1]) }, func(x *Index, _ tree) { x.DropPool(1) }},
+		{"a pool", func(x *Index, g tree) { x.AddToPool(1, g.chains[0][at:at+1]) }, func(x *Index, _ tree) { x.DropPool(1) }},
 		{"a label", func(x *Index, g tree) {
 			for id := range kv.WorkerID(2) {
-				x.Apply(kv.Worker{ID: id + 1}, kv.Event{
+				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{
 					Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1],
 					Labels: []kv.MoELabel{{Has: kv.HasExpert, Layer: 1}},
 				})
 			}
 		}, func(x *Index, g tree) {
 			for id := range kv.WorkerID(2) {
-				x.Apply(kv.Worker{ID: id + 1}, kv.Event{
+				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{
 					Kind: kv.Stored, Start: at, Parent: g.chains[0][at-1], Blocks: g.blocks[0][at : at+1], Labels: []kv.MoELabel{{}},
 				})
 			}
@@ -224,7 +225,7 @@ func TestWhatBreaksASpan(t *testing.T) {
 				if err := x.Check(); err != nil {
 					t.Fatal(err)
 				}
-				if got := x.heads.find(g.chains[0][0]).span; got != want {
+				if got := x.heads.findPage(g.chains[0][0]).span; got != want {
 					t.Fatalf("the first page speaks of %d pages, want %d", got, want)
 				}
 			}
@@ -237,47 +238,47 @@ func TestWhatBreaksASpan(t *testing.T) {
 	}
 }
 
-// TestSpanIsBrokenFirst: when a page of a span has changed, no lookup passes over it, not
-// even before the event is done.
+// TestSpanIsBrokenFirst: when a page of a span has changed, no lookup passes over it, not even before the
+// event is done.
 func TestSpanIsBrokenFirst(t *testing.T) {
 	x, g, workers := longFill(t, spanBlocks)
-	at, _ := x.locate(g.chains[0][3*window+7])
+	at, _ := x.locateBlock(g.chains[0][3*window+7])
 	n := x.numbers[workers[0]]
-	e := x.open(at.page)
-	h := e.of(n)
-	h.remove(kv.TierDevice, 1<<at.offset)
-	x.put(n, h)
-	x.commit()
+	e := x.openPage(at.page)
+	h := e.holdingsOf(n)
+	h.removeBlocks(kv.TierDevice, 1<<at.offset)
+	x.setHoldings(n, h)
+	x.commitPage()
 	got := matched(x, g.chains[0][:spanBlocks], nil)
 	if len(got) != 2 || got[0].Depth() != 3*window+7 || got[1].Depth() != spanBlocks {
 		t.Errorf("got %v", got)
 	}
-	x.settle()
+	x.finishChange()
 	if err := x.Check(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestSpanIsSaidOnce: an event that touches every page of a span replaces its first page
-// for itself and once for the span, not for each page.
+// TestSpanIsSaidOnce: an event which touches every page of a span replaces its first page once for itself and
+// once for the span, not once per page.
 func TestSpanIsSaidOnce(t *testing.T) {
 	x, g, _ := longFill(t, spanBlocks)
 	allocs := testing.AllocsPerRun(20, func() {
-		x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: g.blocks[0][:spanBlocks]})
-		x.Apply(kv.Worker{ID: 3}, kv.Event{Kind: kv.Removed, Seqs: g.chains[0][:spanBlocks]})
+		x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: g.blocks[0][:spanBlocks]})
+		x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Removed, Seqs: g.chains[0][:spanBlocks]})
 	})
-	// Of each event: 8 versions, one of the first page and its hashes; and the worker's pages.
+	// Per event: 8 versions, one of the first page and its hashes; and the worker's pages.
 	if allocs > 2*(spanPages+2)+6 {
 		t.Errorf("%v allocations", allocs)
 	}
 }
 
-// spanStorm is a writer that makes and breaks spans beside readers.
+// spanStorm is a writer which makes and breaks spans concurrently with readers.
 type spanStorm struct {
 	x     *Index
 	grove tree
 	done  atomic.Bool
-	fixed [][]kv.Overlap // by chain: what workers 1 and 2 hold for good
+	fixed [][]kv.Overlap // by chain: what workers 1 and 2 hold throughout
 }
 
 func newSpanStorm(t testing.TB) *spanStorm {
@@ -285,7 +286,7 @@ func newSpanStorm(t testing.TB) *spanStorm {
 	for c, blocks := range s.grove.blocks {
 		for id := range kv.WorkerID(2) {
 			n := len(blocks) - int(id)*(c+1)*70
-			s.x.Apply(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Stored, Blocks: blocks[:n]})
+			s.x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Stored, Blocks: blocks[:n]})
 		}
 	}
 	for _, chain := range s.grove.chains {
@@ -294,7 +295,7 @@ func newSpanStorm(t testing.TB) *spanStorm {
 	return s
 }
 
-// write changes what others hold of pages of spans: in the middle, of all, at the end.
+// write changes what other workers hold of pages of spans: in the middle, of all, at the end.
 func (s *spanStorm) write(ops int) (said int) {
 	rng := rand.New(rand.NewPCG(8, 9))
 	var tally spanTally
@@ -304,22 +305,22 @@ func (s *spanStorm) write(ops int) (said int) {
 		at := 1 + rng.IntN(len(blocks)-1)
 		switch rng.IntN(5) {
 		case 0:
-			s.x.Apply(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Blocks: blocks})
 		case 1:
-			s.x.Apply(w, kv.Event{Kind: kv.Stored, Start: uint32(at), Parent: chain[at-1], Blocks: blocks[at:]})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Stored, Start: uint32(at), Parent: chain[at-1], Blocks: blocks[at:]})
 		case 2:
-			s.x.Apply(w, kv.Event{Kind: kv.Removed, Seqs: chain[at : at+1]})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Removed, Seqs: chain[at : at+1]})
 		case 3:
-			s.x.Apply(w, kv.Event{Kind: kv.Removed, Seqs: chain[at:]})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Removed, Seqs: chain[at:]})
 		case 4:
-			s.x.Drop(w)
+			s.x.DropWorker(w)
 		}
 		tally.look(s.x)
 	}
 	return tally.built + tally.grown + tally.shrunk + tally.ended
 }
 
-// read asks until the writer is done, and reports the first answer that was never true.
+// read queries until the writer is done, and reports the first answer which was never true.
 func (s *spanStorm) read(seed uint64) (passed int, err error) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	var m Match
@@ -346,7 +347,7 @@ func (s *spanStorm) read(seed uint64) (passed int, err error) {
 	return tally.used + tally.inside, nil
 }
 
-// TestSpanStorm breaks and makes spans beside lookups that pass them.
+// TestSpanStorm breaks and makes spans concurrently with lookups which pass them.
 func TestSpanStorm(t *testing.T) {
 	s := newSpanStorm(t)
 	var errs [4]error

@@ -8,33 +8,33 @@ import (
 	"penstock/core/kv"
 )
 
-// Counts are totals since the index was made, in blocks unless they say otherwise.
+// Counts are totals since the index was created, in blocks except where noted.
 type Counts struct {
 	Stored     uint64 // new to the worker's tier
-	Duplicates uint64 // stored again though held
+	Duplicates uint64 // stored again while held
 	Removed    uint64
-	Unknown    uint64 // removed though not held
+	Unknown    uint64 // removed while not held
 	Refused    uint64 // beyond Config.MaxBlocks or Config.MaxBytes
-	Orphans    uint64 // Stored events whose parent the worker did not hold then
+	Orphans    uint64 // Stored events whose parent the worker did not hold
 	Clears     uint64 // Cleared events
 }
 
 // Stats describes an index at one moment.
 type Stats struct {
-	Workers int // known, even if they hold nothing
-	Hidden  int // of those, by Hide
+	Workers int // including workers without blocks
+	Hidden  int // number of them which are hidden
 	Blocks  int // distinct prefixes held by any worker or in any pool
 	Entries int // pairs of worker and prefix
-	Pools   int // known, even if nothing is in them
+	Pools   int // including empty ones
 	Pooled  int // pairs of pool and prefix
 	Pages   int // runs of up to 64 blocks of one chain
-	Ghosts  int // prefixes that nobody holds, kept inside of pages
+	Ghosts  int // prefixes without holders, kept within pages
 	Bytes   int // memory, as allocations are rounded; an empty index counts as nothing
 	Counts  Counts
 }
 
-// size is what the writer keeps of the sizes.
-type size struct {
+// sizeCounts are the sizes which the writer counts.
+type sizeCounts struct {
 	blocks, slots int // slots are blocks and ghosts
 	entries       int
 	onTier        [kv.Tiers]int // entries by tier
@@ -42,51 +42,51 @@ type size struct {
 	pages         int // bytes of versions
 }
 
-// came counts what one worker more holds of a page, left one worker less.
-func (s *size) came(g *group) { s.entry(g, 1) }
-func (s *size) left(g *group) { s.entry(g, -1) }
+// addHolder counts the holdings of one more worker of a page; removeHolder the holdings of one fewer.
+func (s *sizeCounts) addHolder(g *holderGroup)    { s.countEntries(g, 1) }
+func (s *sizeCounts) removeHolder(g *holderGroup) { s.countEntries(g, -1) }
 
-func (s *size) entry(g *group, by int) {
-	s.entries += by * bits.OnesCount64(g.any())
+func (s *sizeCounts) countEntries(g *holderGroup, by int) {
+	s.entries += by * bits.OnesCount64(g.onAnyTier())
 	for t := range kv.Tier(kv.Tiers) {
-		s.onTier[t] += by * bits.OnesCount64(g.on(t))
+		s.onTier[t] += by * bits.OnesCount64(g.onTier(t))
 	}
 }
 
-// replaced counts that a page became another version; nil is none.
-func (s *size) replaced(old, v *version) {
-	s.version(old, -1)
-	s.version(v, 1)
+// replaceVersion counts the replacement of a page's version; nil is none.
+func (s *sizeCounts) replaceVersion(old, v *pageVersion) {
+	s.countVersion(old, -1)
+	s.countVersion(v, 1)
 }
 
-func (s *size) version(v *version, by int) {
+func (s *sizeCounts) countVersion(v *pageVersion, by int) {
 	if v != nil {
-		s.blocks += by * bits.OnesCount64(v.held)
-		s.slots += by * int(v.n)
-		s.pages += by * v.bytes()
+		s.blocks += by * bits.OnesCount64(v.heldMask)
+		s.slots += by * int(v.count)
+		s.pages += by * v.memoryBytes()
 	}
 }
 
-// Counts returns the totals of the index; unlike Stats it looks at nothing else, so that
-// it can be asked for around every record.
+// Counts returns the totals of the index; it is cheaper than Stats, so that callers can compare them before
+// and after every record.
 func (x *Index) Counts() Counts { return x.counts }
 
 // Stats returns the sizes and totals of the index.
 func (x *Index) Stats() Stats {
 	s := Stats{
 		Workers: len(x.numbers),
-		Blocks:  x.size.blocks,
-		Entries: x.size.entries,
-		Pools:   len(x.places),
-		Pooled:  x.size.pooled,
+		Blocks:  x.sizes.blocks,
+		Entries: x.sizes.entries,
+		Pools:   len(x.poolNumbers),
+		Pooled:  x.sizes.pooled,
 		Pages:   x.pages.live,
-		Ghosts:  x.size.slots - x.size.blocks,
-		Bytes:   x.bytes(),
+		Ghosts:  x.sizes.slots - x.sizes.blocks,
+		Bytes:   x.memoryBytes(),
 		Counts:  x.counts,
 	}
 	for i := range x.workers {
 		if w := &x.workers[i]; w.known {
-			s.Bytes += workerBytes + w.pages.bytes()
+			s.Bytes += workerBytes + w.pages.memoryBytes()
 			if w.hidden {
 				s.Hidden++
 			}
@@ -94,26 +94,26 @@ func (x *Index) Stats() Stats {
 	}
 	for i := range x.pools {
 		if p := &x.pools[i]; p.known {
-			s.Bytes += poolBytes + p.pages.bytes() + alloc(16*len(p.access))
+			s.Bytes += poolBytes + p.pages.memoryBytes() + allocBytes(16*len(p.access))
 		}
 	}
 	return s
 }
 
-// What a worker and a pool cost beside the pages that they are in: their place, that
-// in the map with the room that maps have, and that in the view.
+// The memory of a worker and a pool in addition to the pages: its struct, its entry in the map with spare
+// room, and its entry in the view.
 const (
 	workerBytes = 64 + 48 + 32
 	poolBytes   = 80 + 32 + 48
 )
 
-// bytes returns what pages and the tables of pages take, which grows with every block.
-func (x *Index) bytes() int {
-	return x.size.pages + x.pages.bytes + x.heads.bytes + x.where.bytes
+// memoryBytes returns the memory of pages and their tables, which grows with every block.
+func (x *Index) memoryBytes() int {
+	return x.sizes.pages + x.pages.bytes + x.heads.bytes + x.blocks.bytes
 }
 
-// Held returns how many blocks w holds, on any tier.
-func (x *Index) Held(w kv.Worker) int {
+// HeldBlocks returns how many blocks w holds, on any tier.
+func (x *Index) HeldBlocks(w kv.Worker) int {
 	n, ok := x.numbers[w]
 	if !ok {
 		return 0
@@ -130,14 +130,14 @@ func (x *Index) AppendWorkers(dst []kv.Worker) []kv.Worker {
 	return dst
 }
 
-// Block is one fact of the index: a prefix that a worker holds on a tier.
+// Block is a prefix which a worker holds on a tier.
 type Block struct {
 	Seq  kv.SeqHash
 	Tier kv.Tier
 }
 
-// AppendBlocks appends what w holds to dst, by hash and then tier: a dump of the
-// index goes worker by worker, so that its owner is never busy for long.
+// AppendBlocks appends the blocks of w to dst, by hash and then tier. A dump of the index goes worker by
+// worker, so that no single call takes long.
 func (x *Index) AppendBlocks(dst []Block, w kv.Worker) []Block {
 	n, ok := x.numbers[w]
 	if !ok {
@@ -146,7 +146,7 @@ func (x *Index) AppendBlocks(dst []Block, w kv.Worker) []Block {
 	base := len(dst)
 	for _, id := range x.workers[n].pages.slots {
 		if id != 0 {
-			dst = x.pages.get(id).append(dst, n)
+			dst = x.pages.pageAt(id).appendBlocks(dst, n)
 		}
 	}
 	slices.SortFunc(dst[base:], func(a, b Block) int {
@@ -155,12 +155,12 @@ func (x *Index) AppendBlocks(dst []Block, w kv.Worker) []Block {
 	return dst
 }
 
-// append appends what worker n holds of v.
-func (v *version) append(dst []Block, n uint32) []Block {
-	g := v.of(n)
+// appendBlocks appends the blocks of v which worker n holds.
+func (v *pageVersion) appendBlocks(dst []Block, n uint32) []Block {
+	g := v.holdingsOf(n)
 	for t := range kv.Tier(kv.Tiers) {
-		for mask := g.on(t); mask != 0; mask &= mask - 1 {
-			dst = append(dst, Block{Seq: v.at(bits.TrailingZeros64(mask)), Tier: t})
+		for mask := g.onTier(t); mask != 0; mask &= mask - 1 {
+			dst = append(dst, Block{Seq: v.hashAt(bits.TrailingZeros64(mask)), Tier: t})
 		}
 	}
 	return dst

@@ -11,20 +11,19 @@ import (
 	"penstock/core/kv"
 )
 
-// storm is one writer's script beside readers: workers that never change, workers that
-// only grow, workers that come and go under numbers that others had, and a flood of
-// stores and removals of the same blocks.
+// storm is one writer's script concurrent with readers: workers which never change, workers which only grow,
+// workers which are added and removed under reused numbers, and a flood of stores and removals of the same
+// blocks.
 type storm struct {
 	x     *Index
 	grove tree
-	// fixed has what the first workers hold for good: of chain i, the blocks fixed[w][i].
+	// fixed has what the first workers hold throughout: of chain i, the blocks fixed[w][i].
 	fixed map[kv.Worker][]int
 	done  atomic.Bool
 }
 
-// passer returns one of two workers that take turns under the same number: 1000 holds the
-// first 64 blocks of chain 0 and no more, 1001 those behind them and no more. A lookup that
-// took them for one would find a worker with all.
+// passer returns one of two workers which alternate under the same number: 1000 holds only the first 64
+// blocks of chain 0, 1001 only those after them. A lookup which confused them would find a worker with all.
 func passer(i int) kv.Worker { return kv.Worker{ID: kv.WorkerID(1000 + i%2)} }
 
 func newStorm(t testing.TB, workers int) *storm {
@@ -36,7 +35,7 @@ func newStorm(t testing.TB, workers int) *storm {
 			if w%3 == 0 {
 				n = len(blocks) // many are in one group
 			}
-			s.x.Apply(id, kv.Event{Kind: kv.Stored, Blocks: blocks[:n]})
+			s.x.ApplyEvent(id, kv.Event{Kind: kv.Stored, Blocks: blocks[:n]})
 		}
 	}
 	for w := range workers {
@@ -71,24 +70,24 @@ func (s *storm) write(ops int) {
 		}
 		switch rng.IntN(8) {
 		case 0, 1:
-			s.x.Apply(w, ev)
+			s.x.ApplyEvent(w, ev)
 		case 2, 3:
-			s.x.Apply(w, kv.Event{Kind: kv.Removed, Seqs: s.grove.chains[c][from:to]})
+			s.x.ApplyEvent(w, kv.Event{Kind: kv.Removed, Seqs: s.grove.chains[c][from:to]})
 		case 4:
-			s.x.Drop(w)
+			s.x.DropWorker(w)
 		default:
-			s.x.Drop(passer(i))
-			s.x.Drop(passer(i + 1))
+			s.x.DropWorker(passer(i))
+			s.x.DropWorker(passer(i + 1))
 			if p := passer(i); p.ID == 1000 {
-				s.x.Apply(p, kv.Event{Kind: kv.Stored, Blocks: s.grove.blocks[0][:64]})
+				s.x.ApplyEvent(p, kv.Event{Kind: kv.Stored, Blocks: s.grove.blocks[0][:64]})
 			} else {
-				s.x.Apply(p, kv.Event{Kind: kv.Stored, Start: 64, Parent: s.grove.chains[0][63], Blocks: s.grove.blocks[0][64:]})
+				s.x.ApplyEvent(p, kv.Event{Kind: kv.Stored, Start: 64, Parent: s.grove.chains[0][63], Blocks: s.grove.blocks[0][64:]})
 			}
 		}
 	}
 }
 
-// read asks until the writer is done, and reports the first answer that was never true.
+// read queries until the writer is done, and reports the first answer which was never true.
 func (s *storm) read(seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	var m Match
@@ -137,7 +136,7 @@ func (s *storm) judge(c int, got []kv.Overlap) error {
 	return nil
 }
 
-// TestStorm has readers beside the writer; the race detector sees what they share.
+// TestStorm runs readers concurrently with the writer; the race detector checks their shared memory.
 func TestStorm(t *testing.T) {
 	for _, workers := range []int{6, 90} {
 		s := newStorm(t, workers)

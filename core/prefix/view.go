@@ -6,70 +6,70 @@ import (
 	"penstock/core/kv"
 )
 
-// view is what a lookup needs to know of workers and pools. It is replaced when one
-// comes, goes, is hidden or shown, which is rare beside events of blocks.
-type view struct {
+// lookupView is what a lookup needs to know about workers and pools. It is replaced when one is added,
+// removed, hidden or shown, which is rare compared to block events.
+type lookupView struct {
 	names   []kv.Worker // by number
-	order   []uint32    // the numbers in use, by ascending worker
-	rank    []uint32    // by number: its place in order
-	visible []uint64    // the numbers in use that are not hidden
-	// levels is one more than the slowest tier that anything is on.
+	order   []uint32    // numbers in use, by ascending worker
+	rank    []uint32    // by number: its index in order
+	visible []uint64    // numbers in use which are not hidden
+	// levels is one more than the slowest tier with blocks.
 	levels int
-	// access has by pool the numbers of the workers that can attach it.
-	access []set
-	// reused counts how often a number, of a worker or a pool, was given to another one.
-	// A lookup that began with another count may have seen both under the number.
+	// access has for each pool the numbers of the workers which can attach it.
+	access []numberSet
+	// reused counts how often a number, of a worker or a pool, was reassigned. A lookup which started with
+	// another count may have seen both owners under the number.
 	reused uint64
 }
 
-// worker is one worker's side of the index.
-type worker struct {
+// workerState is one worker's part of the index.
+type workerState struct {
 	id     kv.Worker
 	known  bool // the number is in use
 	hidden bool
 	held   int // blocks, on any tier
-	pages  idSet
+	pages  pageSet
 }
 
-// number returns w's dense number, giving it one if it has none. The number means w
-// before anything is stored under it.
-func (x *Index) number(w kv.Worker) uint32 {
+// numberOf returns w's dense number, and assigns one if it has none. Readers can resolve the number before
+// anything is stored under it.
+func (x *Index) numberOf(w kv.Worker) uint32 {
 	if n, ok := x.numbers[w]; ok {
 		return n
 	}
-	x.introduce([]kv.Worker{w})
+	x.addWorkers([]kv.Worker{w})
 	return x.numbers[w]
 }
 
-// introduce gives numbers to workers that have none, each named once. Readers see all of
-// them at once: it costs as much as there are workers, however many come.
-func (x *Index) introduce(workers []kv.Worker) {
+// addWorkers assigns numbers to new workers, each named once. Readers see all of them at once: one call takes
+// time proportional to the number of known workers, however many are added.
+func (x *Index) addWorkers(workers []kv.Worker) {
 	v := *x.view.Load()
-	if len(x.vacant) > 0 {
+	if len(x.freeNumbers) > 0 {
 		v.names = slices.Clone(v.names)
 		v.reused++
 	}
 	numbers := make([]uint32, 0, len(workers))
 	for _, w := range workers {
 		n := uint32(len(x.workers))
-		if last := len(x.vacant) - 1; last >= 0 {
-			n, x.vacant = x.vacant[last], x.vacant[:last]
+		if last := len(x.freeNumbers) - 1; last >= 0 {
+			n, x.freeNumbers = x.freeNumbers[last], x.freeNumbers[:last]
 			v.names[n] = w
 		} else {
-			x.workers = append(x.workers, worker{})
-			v.names = append(v.names, w) // behind the end of what older views have
+			x.workers = append(x.workers, workerState{})
+			v.names = append(v.names, w) // after the end of what older views have
 		}
-		x.workers[n] = worker{id: w, known: true}
+		x.workers[n] = workerState{id: w, known: true}
 		x.numbers[w] = n
 		numbers = append(numbers, n)
 	}
-	v.order = v.with(numbers)
-	x.grant(&v, workers)
-	x.publish(&v)
+	v.order = v.orderWith(numbers)
+	x.grantAccess(&v, workers)
+	x.publishView(&v)
 }
 
-// with returns the order with some numbers more, which have their names.
-func (v *view) with(numbers []uint32) []uint32 {
+// orderWith returns the order with additional numbers, whose names are already set.
+func (v *lookupView) orderWith(numbers []uint32) []uint32 {
 	order := slices.Clone(v.order)
 	if len(numbers) == 1 {
 		name := v.names[numbers[0]]
@@ -81,8 +81,8 @@ func (v *view) with(numbers []uint32) []uint32 {
 	return order
 }
 
-// grant gives new workers the access to pools that they are on the lists of.
-func (x *Index) grant(v *view, workers []kv.Worker) {
+// grantAccess gives new workers access to the pools which list them.
+func (x *Index) grantAccess(v *lookupView, workers []kv.Worker) {
 	cloned := false
 	for i := range x.pools {
 		var gained []uint32
@@ -97,46 +97,45 @@ func (x *Index) grant(v *view, workers []kv.Worker) {
 		if !cloned {
 			v.access, cloned = slices.Clone(v.access), true
 		}
-		for n := range v.access[i].all() {
+		for n := range v.access[i].eachNumber() {
 			gained = append(gained, n)
 		}
 		v.access[i] = setOf(gained)
 	}
 }
 
-// forget takes back the numbers of workers that hold nothing.
-func (x *Index) forget(numbers ...uint32) {
+// removeWorkers frees the numbers of workers which hold nothing.
+func (x *Index) removeWorkers(numbers ...uint32) {
 	v := *x.view.Load()
 	v.access = slices.Clone(v.access)
 	for _, n := range numbers {
 		for i := range v.access {
-			v.access[i] = v.access[i].without(n)
+			v.access[i] = v.access[i].withoutNumber(n)
 		}
 		delete(x.numbers, x.workers[n].id)
-		x.workers[n] = worker{}
-		x.vacant = append(x.vacant, n)
+		x.workers[n] = workerState{}
+		x.freeNumbers = append(x.freeNumbers, n)
 	}
 	v.order = slices.DeleteFunc(slices.Clone(v.order), func(n uint32) bool { return !x.workers[n].known })
 	if len(x.numbers) == 0 {
-		x.workers, x.vacant, v.names = nil, nil, nil
-		v.reused++ // all numbers begin anew
+		x.workers, x.freeNumbers, v.names = nil, nil, nil
+		v.reused++ // all numbers are reassigned
 	}
-	x.publish(&v)
+	x.publishView(&v)
 }
 
-// publish fills in what follows from the order and who is visible, and lets readers
-// see v.
-func (x *Index) publish(v *view) {
+// publishView derives ranks and visibility from the order and the workers, and publishes v.
+func (x *Index) publishView(v *lookupView) {
 	v.rank = make([]uint32, len(x.workers))
 	for i, n := range v.order {
 		v.rank[n] = uint32(i)
 	}
-	x.look(v)
+	x.setVisible(v)
 	x.view.Store(v)
 }
 
-// look fills in who is visible.
-func (x *Index) look(v *view) {
+// setVisible derives which workers are visible.
+func (x *Index) setVisible(v *lookupView) {
 	v.visible = make([]uint64, (len(x.workers)+63)/64)
 	for n := range x.workers {
 		if w := &x.workers[n]; w.known && !w.hidden {
@@ -145,15 +144,15 @@ func (x *Index) look(v *view) {
 	}
 }
 
-// level publishes how many tiers lookups have to look at, if that changed.
-func (x *Index) level() {
+// publishLevels publishes how many tiers lookups have to consider, if the number changed.
+func (x *Index) publishLevels() {
 	levels := 1
 	for t := range kv.Tiers {
-		if x.size.onTier[t] > 0 {
+		if x.sizes.onTier[t] > 0 {
 			levels = t + 1
 		}
 	}
-	if x.size.pooled > 0 {
+	if x.sizes.pooled > 0 {
 		levels = kv.Tiers
 	}
 	if old := x.view.Load(); old.levels != levels {
@@ -163,12 +162,12 @@ func (x *Index) level() {
 	}
 }
 
-// Hide keeps w out of all answers until Show: what it holds is in doubt, but goes on being
-// kept, and Apply goes on. A worker that is dropped is no longer hidden.
-func (x *Index) Hide(w kv.Worker) { x.setHidden(x.number(w), true) }
+// HideWorker excludes w from all answers until ShowWorker: its blocks are in doubt, but are kept, and
+// ApplyEvent goes on. Dropping a worker also ends hiding it.
+func (x *Index) HideWorker(w kv.Worker) { x.setHidden(x.numberOf(w), true) }
 
-// Show ends Hide.
-func (x *Index) Show(w kv.Worker) {
+// ShowWorker ends HideWorker.
+func (x *Index) ShowWorker(w kv.Worker) {
 	if n, ok := x.numbers[w]; ok {
 		x.setHidden(n, false)
 	}
@@ -180,6 +179,6 @@ func (x *Index) setHidden(n uint32, hidden bool) {
 	}
 	x.workers[n].hidden = hidden
 	v := *x.view.Load()
-	x.look(&v)
+	x.setVisible(&v)
 	x.view.Store(&v)
 }

@@ -5,12 +5,12 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"penstock/core/activeseq"
 	"penstock/core/kv"
-	"penstock/core/slots"
 )
 
-// loaded returns a router of 64 workers with 16 requests each, and a query of 2000
-// tokens that all of them hold some of.
+// loaded returns a router of 64 workers with 16 requests each, and a query of 2000 tokens, some of which each
+// of them holds.
 func loaded(t testing.TB, cfg Config) (*Router, *Query) {
 	t.Helper()
 	const workers, perWorker, depth = 64, 16, 125
@@ -24,7 +24,7 @@ func loaded(t testing.TB, cfg Config) (*Router, *Query) {
 		}
 		return c
 	}
-	q := &Query{Key: slots.Key{ID: "request", Attempt: 1}, Chain: prompt(), PromptTokens: 16 * depth}
+	q := &Query{Key: activeseq.AttemptKey{ID: "request", Attempt: 1}, Chain: prompt(), PromptTokens: 16 * depth}
 	var list []Target
 	for i := range workers {
 		w := kv.Worker{ID: kv.WorkerID(i + 1)}
@@ -35,10 +35,10 @@ func loaded(t testing.TB, cfg Config) (*Router, *Query) {
 		t.Fatal(err)
 	}
 	for i := range workers * perWorker {
-		key := slots.Key{ID: fmt.Sprint("background ", i), Attempt: 1}
+		key := activeseq.AttemptKey{ID: fmt.Sprint("background ", i), Attempt: 1}
 		c := prompt()
 		copy(c, q.Chain[:i%depth])
-		if err := active.Reserve(0, key, list[i%workers].Worker, slots.Demand{Chain: c, PromptTokens: 16 * depth}); err != nil {
+		if err := active.Reserve(0, key, list[i%workers].Worker, activeseq.Demand{Chain: c, PromptTokens: 16 * depth}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,11 +66,10 @@ func TestPickAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestPreferencesAllocateNothing: neither sessions, nor labels and experts, nor a margin,
-// nor the question whether to wait.
+// TestPreferencesAllocateNothing: sessions, labels, experts, a cost margin and ShouldQueue allocate nothing.
 func TestPreferencesAllocateNothing(t *testing.T) {
 	for _, stickiness := range []Stickiness{Soft, Hard} {
-		r, q := loaded(t, Config{NearCost: 0.05, Sessions: Sessions{Stickiness: stickiness}, QueueThreshold: new(100.0)})
+		r, q := loaded(t, Config{NearCost: 0.05, Sessions: SessionConfig{Stickiness: stickiness}, QueueThreshold: new(100.0)})
 		q.Session.ID = "s"
 		q.Allowed = []kv.WorkerID{1, 2, 3, 60}
 		q.Override.MoE = &MoEQuery{Layer: new(uint32(3)), Experts: []uint32{1, 2}, Fallback: new(false)}
@@ -78,7 +77,7 @@ func TestPreferencesAllocateNothing(t *testing.T) {
 			q.Overlaps[i].Labelled = 1
 		}
 		step := func() {
-			if r.Full(0, q) {
+			if r.ShouldQueue(0, q) {
 				t.Fatal("full")
 			}
 			if _, err := r.Pick(0, q); err != nil {

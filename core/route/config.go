@@ -13,46 +13,42 @@ import (
 type Config struct {
 	// Mode is how a worker is chosen; "" is KV.
 	Mode Mode
-	// OverlapWeight is what one block of prefill work costs against one active
-	// block; nil is 1. At 0 a worker's cache does not matter for the choice:
-	// nobody needs to be asked for overlaps then.
+	// OverlapWeight is the cost of one block of prefill work relative to one active block; nil is 1. At 0 a
+	// worker's cache does not matter for the choice, and no overlaps need to be looked up.
 	OverlapWeight *float64
-	// QueueWeight is what a block of prefill work that other requests have on the worker
-	// costs against one of the request's own; nil is 1. Above 1 the choice keeps from
-	// workers where the request would wait.
+	// QueueWeight is the cost of a block of prefill work which other requests have on the worker, relative to
+	// one of the request's own; nil is 1. A value above 1 avoids workers where the request would wait.
 	QueueWeight *float64
-	// Temperature spreads choices of mode KV: at 0 the least cost wins, and the
-	// higher it is, the closer to uniform they are.
+	// Temperature spreads choices of mode KV: at 0 the least cost wins; the higher it is, the closer to
+	// uniform they are.
 	Temperature float64
-	// Fetch is what reuse costs that is not on the device; nil is DefaultFetchCosts.
+	// Fetch is the cost of reuse which is not on the device; nil is DefaultFetchCosts.
 	Fetch *FetchCosts
 	// Affinity weighs preferences; nil is DefaultAffinityWeights.
 	Affinity *AffinityWeights
-	// AdapterAffinity is what it is worth, in blocks, that a worker has the request's LoRA
-	// adapter in memory; nil is DefaultAdapterAffinity.
+	// AdapterAffinity is the preference, in blocks, for a worker which has the request's LoRA adapter in
+	// memory; nil is DefaultAdapterAffinity.
 	AdapterAffinity *float64
-	// NearCost says which costs count as nearly equal in mode KV at temperature 0: those
-	// that exceed the least by no more than this share of it, at most 1. Of two workers
-	// drawn among them the less loaded is taken, so that routers which do not see each
-	// other's decisions do not all choose the same one. At 0 only equal costs are equal,
-	// and each of these is as likely.
+	// NearCost, a share of at most 1, says which costs count as nearly equal in mode KV at temperature 0:
+	// costs which exceed the least by no more than this share of it. Two of these workers are drawn and the
+	// less loaded is taken, so that routers which do not see each other's decisions do not all choose the
+	// same one. At 0 only equal costs count, and each of their workers is as likely.
 	NearCost float64
-	// Sessions says what a session is worth.
-	Sessions Sessions
-	// QueueThreshold is the share of a worker's BatchTokens above which so many prompt
-	// tokens wait there that a request rather waits in the router; nil is never.
+	// Sessions configures session affinity.
+	Sessions SessionConfig
+	// QueueThreshold is the share of a worker's BatchTokens: while more prompt tokens than that wait on the
+	// worker, a request waits in the router instead; nil is never.
 	QueueThreshold *float64
-	// Seed starts the sequence of draws. Routers with equal seeds that see equal
-	// histories decide equally.
+	// Seed starts the sequence of draws. Routers with equal seeds which see equal histories decide equally.
 	Seed uint64
-	// Busy says when a worker has enough to do.
-	Busy Busy
+	// Busy says above which loads a worker is busy.
+	Busy BusyThresholds
 }
 
-// DefaultAdapterAffinity is what loading an adapter costs: tens to hundreds of megabytes
-// that are read and put on the device, in which time an engine computes some hundreds of
-// tokens. It is so little that a worker with more to do, or with less of the prompt, is passed over
-// and the adapter comes to be in more than one place when it is asked for a lot.
+// DefaultAdapterAffinity is the cost of loading an adapter: reading tens to hundreds of megabytes and copying
+// them to the device takes as long as an engine needs for some hundreds of tokens. It is small enough that a
+// more loaded worker, or one with less of the prompt, is passed over, so that an adapter in demand gets
+// loaded on several workers.
 const DefaultAdapterAffinity = 16.0
 
 // The bounds of weights and temperatures keep costs finite.
@@ -61,7 +57,7 @@ const (
 	maxTemperature = 1e9
 )
 
-// EnsureDefaults fills in what is not set.
+// EnsureDefaults fills in the fields which are not set.
 func (c *Config) EnsureDefaults() {
 	if c.Mode == "" {
 		c.Mode = KV
@@ -87,28 +83,28 @@ func (c *Config) EnsureDefaults() {
 // Validate reports every problem of c at once. Call EnsureDefaults first.
 func (c *Config) Validate() error {
 	var errs []error
-	if !c.Mode.known() {
+	if !c.Mode.isKnown() {
 		errs = append(errs, fmt.Errorf("route: mode %.100q is not one of %s", string(c.Mode), modeNames))
 	}
-	if c.OverlapWeight == nil || !within(*c.OverlapWeight, maxWeight) {
+	if c.OverlapWeight == nil || !isInRange(*c.OverlapWeight, maxWeight) {
 		errs = append(errs, fmt.Errorf("route: overlap weight must be between 0 and %g", maxWeight))
 	}
-	if !within(c.Temperature, maxTemperature) {
+	if !isInRange(c.Temperature, maxTemperature) {
 		errs = append(errs, fmt.Errorf("route: temperature must be between 0 and %g", maxTemperature))
 	}
-	if c.QueueWeight != nil && !within(*c.QueueWeight, maxWeight) {
+	if c.QueueWeight != nil && !isInRange(*c.QueueWeight, maxWeight) {
 		errs = append(errs, fmt.Errorf("route: queue weight must be between 0 and %g", maxWeight))
 	}
-	if !within(c.NearCost, 1) {
+	if !isInRange(c.NearCost, 1) {
 		errs = append(errs, errors.New("route: near cost must be a share between 0 and 1"))
 	}
-	if c.QueueThreshold != nil && !within(*c.QueueThreshold, maxWeight) {
+	if c.QueueThreshold != nil && !isInRange(*c.QueueThreshold, maxWeight) {
 		errs = append(errs, fmt.Errorf("route: queue threshold must be between 0 and %g", maxWeight))
 	}
 	if c.Fetch != nil {
 		errs = append(errs, c.Fetch.validate())
 	}
-	if c.AdapterAffinity != nil && !within(*c.AdapterAffinity, maxWeight) {
+	if c.AdapterAffinity != nil && !isInRange(*c.AdapterAffinity, maxWeight) {
 		errs = append(errs, fmt.Errorf("route: adapter affinity must be between 0 and %g", maxWeight))
 	}
 	if c.Affinity != nil {
@@ -118,12 +114,12 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// within reports whether v is between 0 and limit; NaN is not.
-func within(v, limit float64) bool { return v >= 0 && v <= limit && !math.IsNaN(v) }
+// isInRange reports whether v is between 0 and limit; NaN is not.
+func isInRange(v, limit float64) bool { return v >= 0 && v <= limit && !math.IsNaN(v) }
 
 const modeNames = "kv, round-robin, random, power-of-two, least-loaded, direct"
 
-func (m Mode) known() bool {
+func (m Mode) isKnown() bool {
 	switch m {
 	case KV, RoundRobin, Random, PowerOfTwo, LeastLoaded, Direct:
 		return true
@@ -131,70 +127,69 @@ func (m Mode) known() bool {
 	return false
 }
 
-// policy is what is in force for one request.
-type policy struct {
-	mode        Mode
-	weight      float64
-	temperature float64
-	// moe is what the request asks of experts, if asks; strict says that a worker without
-	// a labelled block cannot be chosen.
-	moe          kv.MoEQuery
-	asks, strict bool
-	// alone and untracked are about what the request counts for once it is placed: no
-	// block of it is shared, no token of its prompt waits.
-	alone, untracked bool
-	// bound is the worker that the request's session is at; its ID is 0 if at none. held
-	// says that it must be chosen.
-	bound kv.Worker
-	held  bool
+// requestPolicy is what is in force for one request.
+type requestPolicy struct {
+	mode          Mode
+	overlapWeight float64
+	temperature   float64
+	// moe is the request's query for experts, if hasMoE. requiresLabel says that a worker without a labelled
+	// block cannot be chosen.
+	moe                   kv.MoEQuery
+	hasMoE, requiresLabel bool
+	// unshared and untracked change what the placed request counts for: no block of it is shared; no token of
+	// its prompt waits for prefill.
+	unshared, untracked bool
+	// bound is the worker to which the request's session is bound; its ID is 0 if there is none. mustUseBound
+	// says that no other worker can be chosen.
+	bound        kv.Worker
+	mustUseBound bool
 }
 
-// policy returns what is in force for q: the configuration, the request's
-// override, a pin above both, and what its session says. It fails with Invalid.
-func (r *Router) policy(now kv.Mono, q *Query) (policy, error) {
-	p, err := r.override(&q.Override)
+// resolvePolicy returns what is in force for q: the configuration, the request's override, a pin (which takes
+// precedence over both) and its session. It fails with Invalid.
+func (r *Router) resolvePolicy(now kv.Mono, q *Query) (requestPolicy, error) {
+	p, err := r.applyOverride(&q.Override)
 	switch {
 	case err != nil:
 		return p, err
 	case q.Pin.ID != 0:
 		p.mode = Direct
 	case p.mode == Direct:
-		return p, fault.Param("worker_id", "router mode direct needs the worker in the request: set nvext.backend_instance_id or the header x-worker-instance-id")
+		return p, fault.InvalidParam("worker_id", "router mode direct needs the worker in the request: set nvext.backend_instance_id or the header x-worker-instance-id")
 	}
-	r.bind(now, &p, q)
+	r.resolveSession(now, &p, q)
 	return p, nil
 }
 
-// override returns the configured policy changed by o, or an Invalid error that
-// names the wrong field.
-func (r *Router) override(o *Override) (policy, error) {
-	p := policy{mode: r.cfg.Mode, weight: *r.cfg.OverlapWeight, temperature: r.cfg.Temperature}
+// applyOverride returns the configured policy changed by o, or an Invalid error which names the wrong field.
+func (r *Router) applyOverride(o *Override) (requestPolicy, error) {
+	p := requestPolicy{mode: r.cfg.Mode, overlapWeight: *r.cfg.OverlapWeight, temperature: r.cfg.Temperature}
 	if o.Mode != nil {
-		if !o.Mode.known() {
-			return p, fault.Param("router_config_override.router_mode", "router mode %.40q is not one of %s", string(*o.Mode), modeNames)
+		if !o.Mode.isKnown() {
+			return p, fault.InvalidParam("router_config_override.router_mode", "router mode %.40q is not one of %s", string(*o.Mode), modeNames)
 		}
 		p.mode = *o.Mode
 	}
 	if o.OverlapWeight != nil {
-		if !within(*o.OverlapWeight, maxWeight) {
-			return p, fault.Param("router_config_override.overlap_score_weight", "overlap weight must be between 0 and %g", maxWeight)
+		if !isInRange(*o.OverlapWeight, maxWeight) {
+			return p, fault.InvalidParam("router_config_override.overlap_score_weight", "overlap weight must be between 0 and %g", maxWeight)
 		}
-		p.weight = *o.OverlapWeight
+		p.overlapWeight = *o.OverlapWeight
 	}
 	if o.Temperature != nil {
-		if !within(*o.Temperature, maxTemperature) {
-			return p, fault.Param("router_config_override.router_temperature", "router temperature must be between 0 and %g", maxTemperature)
+		if !isInRange(*o.Temperature, maxTemperature) {
+			return p, fault.InvalidParam("router_config_override.router_temperature", "router temperature must be between 0 and %g", maxTemperature)
 		}
 		p.temperature = *o.Temperature
 	}
 	if o.MoE != nil {
-		if err := o.MoE.check(); err != nil {
+		if err := o.MoE.validate(); err != nil {
 			return p, err
 		}
-		p.moe, p.asks = o.MoE.query()
-		p.strict = !p.moe.Fallback
+		p.moe, p.hasMoE = o.MoE.toIndexQuery()
+		p.requiresLabel = !p.moe.Fallback
 	}
-	p.alone = o.AssumeReuse != nil && !*o.AssumeReuse
+	p.unshared = o.AssumeReuse != nil && !*o.AssumeReuse
 	p.untracked = o.TrackPrefill != nil && !*o.TrackPrefill
 	return p, nil
 }

@@ -17,10 +17,10 @@ const (
 	eligible refusal = iota
 	notPinned
 	notAllowed
-	withoutAdapter
+	lacksAdapter
 	excluded
 	unlabelled
-	elsewhere
+	boundElsewhere
 	unfit
 	draining
 	notReady
@@ -28,25 +28,25 @@ const (
 	otherBlockSize
 	busy
 	suspected
-	refusals
+	refusalCount
 )
 
-// refuse returns why t cannot be picked for q, or eligible. What the request
-// itself rules out comes before the worker's own state.
-func (r *Router) refuse(p *policy, t *Target, q *Query) refusal {
+// checkEligible returns why t cannot be picked for q, or eligible. Conditions of the request come before the
+// worker's own state.
+func (r *Router) checkEligible(p *requestPolicy, t *Target, q *Query) refusal {
 	switch {
 	case q.Pin.ID != 0 && q.Pin != t.Worker:
 		return notPinned
 	case !t.Router && len(q.Allowed) > 0 && !slices.Contains(q.Allowed, t.Worker.ID):
 		return notAllowed
-	case q.Adapter != "" && !contains(t.Adapters, q.Adapter):
-		return withoutAdapter
-	case !t.Router && p.strict && q.overlap(t.Worker).Labelled == 0:
+	case q.Adapter != "" && !containsSorted(t.Adapters, q.Adapter):
+		return lacksAdapter
+	case !t.Router && p.requiresLabel && q.overlapOf(t.Worker).Labelled == 0:
 		return unlabelled
 	case slices.Contains(q.Exclude, t.Worker.ID):
 		return excluded
-	case p.held && t.Worker != p.bound:
-		return elsewhere
+	case p.mustUseBound && t.Worker != p.bound:
+		return boundElsewhere
 	case t.Unfit != "":
 		return unfit
 	case t.State == Draining:
@@ -57,7 +57,7 @@ func (r *Router) refuse(p *policy, t *Target, q *Query) refusal {
 		return notReady
 	case t.BlockSize != r.active.BlockSize():
 		return otherBlockSize
-	case r.cfg.Busy != Busy{} && r.cfg.Busy.with(r.active.Load(t.Worker), t.Blocks):
+	case r.cfg.Busy != BusyThresholds{} && r.cfg.Busy.areExceeded(r.active.LoadOf(t.Worker), t.Blocks):
 		return busy
 	case t.State == Suspected:
 		return suspected
@@ -65,14 +65,14 @@ func (r *Router) refuse(p *policy, t *Target, q *Query) refusal {
 	return eligible
 }
 
-// contains reports whether name is among names, which are ascending.
-func contains(names []string, name string) bool {
+// containsSorted reports whether name is among names, which are ascending.
+func containsSorted(names []string, name string) bool {
 	_, found := slices.BinarySearch(names, name)
 	return found
 }
 
-// overlap returns what w has of q's chain.
-func (q *Query) overlap(w kv.Worker) kv.Overlap {
+// overlapOf returns the overlap of q's chain with the cache of w.
+func (q *Query) overlapOf(w kv.Worker) kv.Overlap {
 	at, found := slices.BinarySearchFunc(q.Overlaps, w, func(o kv.Overlap, w kv.Worker) int { return o.Worker.Compare(w) })
 	if !found {
 		return kv.Overlap{Worker: w}
@@ -80,24 +80,24 @@ func (q *Query) overlap(w kv.Worker) kv.Overlap {
 	return q.Overlaps[at]
 }
 
-// reason says in words why t was refused at a time.
-func (r *Router) reason(now kv.Mono, why refusal, p *policy, t *Target, q *Query) string {
+// describeRefusal says why t was refused, as of now.
+func (r *Router) describeRefusal(now kv.Mono, why refusal, p *requestPolicy, t *Target, q *Query) string {
 	switch why {
-	case elsewhere:
-		return fmt.Sprintf("the request's session is at worker %s", name(p.bound))
+	case boundElsewhere:
+		return fmt.Sprintf("the request's session is at worker %s", formatWorker(p.bound))
 	case notReady:
 		return "not ready: its engine does not answer"
 	case notAnswering:
-		return "not answering for " + rough(now.Sub(t.Since)).String()
+		return "not answering for " + roundDuration(now.Sub(t.Since)).String()
 	case suspected:
-		return fmt.Sprintf("a call to it failed %v ago, and others answer", rough(now.Sub(t.Since)))
+		return fmt.Sprintf("a call to it failed %v ago, and others answer", roundDuration(now.Sub(t.Since)))
 	case busy:
-		return r.cfg.Busy.why(r.active.Load(t.Worker), t.Blocks)
+		return r.cfg.Busy.describeExcess(r.active.LoadOf(t.Worker), t.Blocks)
 	case notPinned:
-		return fmt.Sprintf("the request is pinned to worker %s", name(q.Pin))
+		return fmt.Sprintf("the request is pinned to worker %s", formatWorker(q.Pin))
 	case unfit:
 		return t.Unfit
-	case withoutAdapter:
+	case lacksAdapter:
 		return fmt.Sprintf("it does not serve the adapter %.100q", q.Adapter)
 	case otherBlockSize:
 		return fmt.Sprintf("its blocks are of %d tokens, the router's of %d", t.BlockSize, r.active.BlockSize())
@@ -105,19 +105,19 @@ func (r *Router) reason(now kv.Mono, why refusal, p *policy, t *Target, q *Query
 	return refusalNames[why]
 }
 
-// rough rounds a duration to what a reader wants to know of it.
-func rough(d time.Duration) time.Duration {
+// roundDuration rounds a duration for messages.
+func roundDuration(d time.Duration) time.Duration {
 	if d < 10*time.Second {
 		return max(d, 0).Round(100 * time.Millisecond)
 	}
 	return d.Round(time.Second)
 }
 
-var refusalNames = [refusals]string{
+var refusalNames = [refusalCount]string{
 	notAllowed:     "not among those that the request allows",
-	withoutAdapter: "without the adapter",
+	lacksAdapter:   "without the adapter",
 	unlabelled:     "without a block of the prompt that is labelled as moe_query asks",
-	elsewhere:      "not the session's",
+	boundElsewhere: "not the session's",
 	excluded:       "excluded by the request",
 	unfit:          "with another model card",
 	draining:       "draining",
@@ -126,37 +126,36 @@ var refusalNames = [refusals]string{
 	otherBlockSize: "other block size",
 }
 
-// retrySoon is when a request that found no worker may be tried again: by then a
-// worker that was in doubt has answered or not, and a busy one has done something.
+// retrySoon is when a request which found no worker may be tried again: by then a suspected worker has
+// answered or has been found dead, and a busy one has made progress.
 const retrySoon = time.Second
 
-// nobody is the error when no worker is eligible for q: Ineligible if it rules out all
-// by itself, Overloaded if all it takes is a worker with less to do, else Unavailable, or
-// NotFound for a pin to nowhere.
-func (r *Router) nobody(now kv.Mono, p *policy, q *Query) error {
-	f := r.whyNobody(now, p, q)
+// noWorkerError is the error when no worker is eligible for q: Ineligible if q itself rules out every worker,
+// Overloaded if only load rules them out, NotFound for a pin to an unknown worker, else Unavailable.
+func (r *Router) noWorkerError(now kv.Mono, p *requestPolicy, q *Query) error {
+	f := r.explainNoWorker(now, p, q)
 	if f.Code != fault.NotFound && f.Code != fault.Ineligible {
 		f.RetryAfter = retrySoon
 	}
 	return f
 }
 
-func (r *Router) whyNobody(now kv.Mono, p *policy, q *Query) *fault.Error {
+func (r *Router) explainNoWorker(now kv.Mono, p *requestPolicy, q *Query) *fault.Error {
 	if q.Pin.ID != 0 {
-		return r.whyNotPinned(now, p, q)
+		return r.explainPinRefusal(now, p, q)
 	}
 	if len(r.targets) == 0 {
 		return fault.New(fault.Unavailable, "no worker serves this model now; start one or try again")
 	}
-	var counts [refusals]int
+	var counts [refusalCount]int
 	for i := range r.targets {
-		counts[r.refuse(p, &r.targets[i], q)]++
+		counts[r.checkEligible(p, &r.targets[i], q)]++
 	}
-	if p.held {
-		return fault.New(fault.Overloaded, "worker %s, which has the request's session, is busy; try again", name(p.bound))
+	if p.mustUseBound {
+		return fault.New(fault.Overloaded, "worker %s, which has the request's session, is busy; try again", formatWorker(p.bound))
 	}
 	if n := counts[notAllowed] + counts[unlabelled]; n == len(r.targets) {
-		return fault.New(fault.Ineligible, "no eligible worker: of %d, %s; %s", n, tally(&counts), p.advice())
+		return fault.New(fault.Ineligible, "no eligible worker: of %d, %s; %s", n, formatRefusalCounts(&counts), p.suggestRemedy())
 	}
 	switch n := counts[busy]; n {
 	case 0:
@@ -165,11 +164,11 @@ func (r *Router) whyNobody(now kv.Mono, p *policy, q *Query) *fault.Error {
 	default:
 		return fault.New(fault.Overloaded, "the %d of %d workers that could take the request are busy; try again", n, len(r.targets))
 	}
-	return fault.New(fault.Unavailable, "none of %d workers can take the request (%s); try again", len(r.targets), tally(&counts))
+	return fault.New(fault.Unavailable, "none of %d workers can take the request (%s); try again", len(r.targets), formatRefusalCounts(&counts))
 }
 
-// tally says in words how many workers were refused why.
-func tally(counts *[refusals]int) string {
+// formatRefusalCounts says how many workers were refused for each reason.
+func formatRefusalCounts(counts *[refusalCount]int) string {
 	var reasons []string
 	for why, n := range counts {
 		if n > 0 {
@@ -179,66 +178,66 @@ func tally(counts *[refusals]int) string {
 	return strings.Join(reasons, ", ")
 }
 
-// advice is what a client can do whose request rules out every worker.
-func (p *policy) advice() string {
-	if p.strict {
+// suggestRemedy says what a client can do whose request rules out every worker.
+func (p *requestPolicy) suggestRemedy() string {
+	if p.requiresLabel {
 		return "set moe_query.fallback_to_unlabeled to true to take any"
 	}
 	return "allow others"
 }
 
-func (r *Router) whyNotPinned(now kv.Mono, p *policy, q *Query) *fault.Error {
-	at, found := find(r.targets, q.Pin)
+func (r *Router) explainPinRefusal(now kv.Mono, p *requestPolicy, q *Query) *fault.Error {
+	at, found := findTarget(r.targets, q.Pin)
 	if !found {
-		return fault.New(fault.NotFound, "worker %s does not serve this model; `penstock workers` lists those that do", name(q.Pin))
+		return fault.New(fault.NotFound, "worker %s does not serve this model; `penstock workers` lists those that do", formatWorker(q.Pin))
 	}
 	t := &r.targets[at]
-	why, code := r.refuse(p, t, q), fault.Unavailable
+	why, code := r.checkEligible(p, t, q), fault.Unavailable
 	switch why {
 	case busy:
 		code = fault.Overloaded
-	case notAllowed, unlabelled, withoutAdapter:
+	case notAllowed, unlabelled, lacksAdapter:
 		code = fault.Ineligible
 	}
-	return fault.New(code, "worker %s cannot take the request: %s; leave the choice to the router or try again", name(q.Pin), r.reason(now, why, p, t, q))
+	return fault.New(code, "worker %s cannot take the request: %s; leave the choice to the router or try again", formatWorker(q.Pin), r.describeRefusal(now, why, p, t, q))
 }
 
-// assess returns the eligible workers, ordered, with their costs and the
-// probability of each; if there is none those of the next condition: busy ones for a
-// request that moves, then those of which nothing worse is known than one failed
-// call. The slice is valid until the next call.
-func (r *Router) assess(now kv.Mono, p *policy, q *Query) ([]candidate, error) {
-	r.active.Advance(now)
-	cands := r.weigh(p, q, eligible)
+// assessCandidates returns the eligible workers, ordered, with the cost and the probability of each. If there
+// is none it returns the busy workers, for a request which migrates, and if there is none either the
+// suspected ones, for which nothing worse than one failed call is known. The slice is valid until the next
+// call.
+func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query) ([]scoredCandidate, error) {
+	r.active.AdvanceTime(now)
+	cands := r.scoreWorkers(p, q, eligible)
 	if len(cands) == 0 && q.Moving {
-		cands = r.weigh(p, q, busy)
+		cands = r.scoreWorkers(p, q, busy)
 	}
 	if len(cands) == 0 {
-		cands = r.weigh(p, q, suspected)
+		cands = r.scoreWorkers(p, q, suspected)
 	}
 	if len(cands) == 0 {
-		return nil, r.nobody(now, p, q)
+		return nil, r.noWorkerError(now, p, q)
 	}
-	r.odds(p, cands)
+	r.setProbabilities(p, cands)
 	return cands, nil
 }
 
-// weigh returns the workers that are in a condition, with their costs.
-func (r *Router) weigh(p *policy, q *Query, condition refusal) []candidate {
+// scoreWorkers returns the workers for which checkEligible returns condition, with their costs.
+func (r *Router) scoreWorkers(p *requestPolicy, q *Query, condition refusal) []scoredCandidate {
 	cands, overlaps := r.candidates[:0], q.Overlaps
 	for i := range r.targets {
 		t := &r.targets[i]
 		for len(overlaps) > 0 && overlaps[0].Worker.Compare(t.Worker) < 0 {
 			overlaps = overlaps[1:]
 		}
-		if r.refuse(p, t, q) != condition {
+		if r.checkEligible(p, t, q) != condition {
 			continue
 		}
 		var have kv.Overlap
 		if len(overlaps) > 0 && overlaps[0].Worker == t.Worker {
 			have = overlaps[0]
 		}
-		cands = append(cands, r.cost(p, q, t, have))
+		cands = append(cands, r.scoreCandidate(p, q, t, have))
 	}
 	r.candidates = cands
 	return cands

@@ -9,16 +9,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/slots"
 )
 
-// naive keeps what a router should know in the plainest form.
+// naive implements the router's rules in the plainest form.
 type naive struct {
 	targets []Target // ascending
-	active  map[slots.Key]booking
-	busy    Busy
+	active  map[activeseq.AttemptKey]booking
+	busy    BusyThresholds
 }
 
 type booking struct {
@@ -30,7 +30,7 @@ type booking struct {
 
 const size = 16 // tokens in a block
 
-// cost is the formula, over sets of paths instead of hashes and counts.
+// cost computes the formula over sets of paths instead of hashes and counts.
 func (n *naive) cost(w kv.Worker, path string, tokens int, have kv.Overlap, weight float64) (prefill float64, decode, requests int, cost float64) {
 	overlap := have.Blocks[0] + have.Blocks[1] + have.Blocks[2] + have.Blocks[3]
 	fetch := 0.25*float64(have.Blocks[1]) + 0.75*float64(have.Blocks[2]) + 0.25*float64(have.Blocks[3])
@@ -55,10 +55,10 @@ func (n *naive) cost(w kv.Worker, path string, tokens int, have kv.Overlap, weig
 	return prefill, decode, requests, weight*(prefill+fetch) + float64(decode) - float64(have.Labelled)
 }
 
-// agrees makes random decisions and compares each explanation with the naive
-// twin's costs, and each pick with the explanation.
+// agrees makes random decisions and compares each explanation with the naive twin's costs, and each pick with
+// the explanation.
 func agrees(t *rapid.T) {
-	active, err := slots.New(slots.Config{BlockSize: size})
+	active, err := activeseq.New(activeseq.Config{BlockSize: size})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func agrees(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := naive{active: map[slots.Key]booking{}}
+	n := naive{active: map[activeseq.AttemptKey]booking{}}
 	next := 0
 	path := rapid.StringOfN(rapid.RuneFrom([]rune("xy")), 0, 5, -1)
 	worker := rapid.Custom(func(t *rapid.T) kv.Worker {
@@ -86,7 +86,7 @@ func agrees(t *rapid.T) {
 			for i, w := range rapid.SliceOfNDistinct(worker, 0, 6, rapid.ID[kv.Worker]).Draw(t, "workers") {
 				list = append(list, Target{
 					Worker: w, Addr: fmt.Sprint("addr ", i), BlockSize: size,
-					State:  State(rapid.SampledFrom([]State{Ready, Ready, Ready, Draining, NotReady, NotAnswering, Suspected}).Draw(t, "state")),
+					State:  WorkerState(rapid.SampledFrom([]WorkerState{Ready, Ready, Ready, Draining, NotReady, NotAnswering, Suspected}).Draw(t, "state")),
 					Blocks: rapid.SampledFrom([]int{0, 4, 8}).Draw(t, "blocks"),
 				})
 			}
@@ -96,13 +96,13 @@ func agrees(t *rapid.T) {
 			slices.SortFunc(list, func(a, b Target) int { return a.Worker.Compare(b.Worker) })
 			n.targets = list
 			for key, b := range n.active {
-				if _, found := find(list, b.worker); !found {
+				if _, found := findTarget(list, b.worker); !found {
 					delete(n.active, key)
 				}
 			}
 		},
 		"state": func(t *rapid.T) {
-			w, state := worker.Draw(t, "worker"), rapid.SampledFrom([]State{Ready, NotAnswering, Suspected}).Draw(t, "state")
+			w, state := worker.Draw(t, "worker"), rapid.SampledFrom([]WorkerState{Ready, NotAnswering, Suspected}).Draw(t, "state")
 			at := slices.IndexFunc(n.targets, func(o Target) bool { return o.Worker == w })
 			want := at >= 0 && n.targets[at].State != state
 			if r.SetState(w, state, 1) != want {
@@ -113,18 +113,18 @@ func agrees(t *rapid.T) {
 			}
 		},
 		"busy": func(t *rapid.T) {
-			n.busy = Busy{
+			n.busy = BusyThresholds{
 				DecodeBlocks:  rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "share"),
 				PrefillTokens: rapid.SampledFrom([]int{0, 48, 100}).Draw(t, "tokens"),
 			}
-			if err := r.SetBusy(n.busy); err != nil {
+			if err := r.SetBusyThresholds(n.busy); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"pick": func(t *rapid.T) {
 			next++
 			p := path.Draw(t, "path")
-			q := &Query{Key: slots.Key{ID: fmt.Sprint(next), Attempt: 1}, Chain: chain(p), PromptTokens: len(p)*size + rapid.IntRange(0, 40).Draw(t, "more tokens")}
+			q := &Query{Key: activeseq.AttemptKey{ID: fmt.Sprint(next), Attempt: 1}, Chain: chain(p), PromptTokens: len(p)*size + rapid.IntRange(0, 40).Draw(t, "more tokens")}
 			overlap := map[kv.Worker]kv.Overlap{}
 			for _, w := range rapid.SliceOfNDistinct(worker, 0, 4, rapid.ID[kv.Worker]).Draw(t, "holders") {
 				o := kv.Overlap{Worker: w}
@@ -151,9 +151,9 @@ func agrees(t *rapid.T) {
 			n.pick(t, r, q, p, overlap)
 		},
 		"prefilled": func(t *rapid.T) {
-			key := slots.Key{ID: fmt.Sprint(rapid.IntRange(1, next+1).Draw(t, "key")), Attempt: 1}
+			key := activeseq.AttemptKey{ID: fmt.Sprint(rapid.IntRange(1, next+1).Draw(t, "key")), Attempt: 1}
 			b, ok := n.active[key]
-			if active.Prefilled(key) != ok {
+			if active.MarkPrefilled(key) != ok {
 				t.Fatalf("prefilled %v is not %t", key, ok)
 			}
 			if ok {
@@ -162,7 +162,7 @@ func agrees(t *rapid.T) {
 			}
 		},
 		"free": func(t *rapid.T) {
-			key := slots.Key{ID: fmt.Sprint(rapid.IntRange(1, next+1).Draw(t, "key")), Attempt: 1}
+			key := activeseq.AttemptKey{ID: fmt.Sprint(rapid.IntRange(1, next+1).Draw(t, "key")), Attempt: 1}
 			_, ok := n.active[key]
 			if active.Free(key) != ok {
 				t.Fatalf("free %v is not %t", key, ok)
@@ -215,7 +215,7 @@ func (n *naive) pick(t *rapid.T, r *Router, q *Query, path string, overlap map[k
 	}
 	dec, pickErr := r.Pick(0, q)
 	if len(eligible) == 0 {
-		if fault.Of(err) != code || fault.Of(pickErr) != code || err == nil || pickErr == nil {
+		if fault.CodeOf(err) != code || fault.CodeOf(pickErr) != code || err == nil || pickErr == nil {
 			t.Fatalf("nobody is eligible: %v, %v, want %v", err, pickErr, code)
 		}
 		return

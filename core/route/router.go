@@ -4,121 +4,117 @@ import (
 	"fmt"
 	"slices"
 
+	"penstock/core/activeseq"
 	"penstock/core/kv"
-	"penstock/core/slots"
 )
 
-// State says whether a worker takes requests.
-type State uint8
+// WorkerState says whether a worker takes requests.
+type WorkerState uint8
 
-// The states. The zero value is that of a worker of which only its existence is
-// known.
+// The states. The zero value is for a worker which is only known to exist.
 const (
-	NotReady     State = iota // it exists, and its engine does not answer
-	Ready                     // it takes requests
-	Draining                  // it finishes what it has
-	NotAnswering              // it does not answer
-	Suspected                 // a call to it failed, and that is all that is known
+	NotReady     WorkerState = iota // it exists, but its engine does not answer
+	Ready                           // it takes requests
+	Draining                        // it finishes its requests and takes no new ones
+	NotAnswering                    // it does not answer
+	Suspected                       // a call to it failed; nothing else is known
 )
 
 var stateNames = [...]string{"not ready", "ready", "draining", "not answering", "suspected"}
 
 // String returns the state's name as tables print it.
-func (s State) String() string {
+func (s WorkerState) String() string {
 	if int(s) < len(stateNames) {
 		return stateNames[s]
 	}
 	return stateNames[NotReady]
 }
 
-// Target is a worker that requests can be sent to.
+// Target is a worker to which requests can be sent.
 type Target struct {
 	Worker kv.Worker
 	// Addr is where the request plane reaches it.
 	Addr string
-	// BlockSize is the number of tokens in one of its blocks. A worker whose
-	// size differs from the router's cannot be compared and is not picked.
+	// BlockSize is the number of tokens in one of its blocks. A worker whose size differs from the router's
+	// cannot be compared and is not picked.
 	BlockSize int
-	// Blocks is how many blocks it has; 0 if that is not known.
+	// Blocks is how many blocks it has; 0 if unknown.
 	Blocks int
-	State  State
-	// Since is when State began; it is for explanations.
+	State  WorkerState
+	// Since is when State was entered; it is for explanations.
 	Since kv.Mono
-	// Unfit says in words why requests for the model must not go to the worker,
-	// whatever its state: it is not quite the same model. "" if nothing is wrong.
+	// Unfit says why requests for the model must not go to the worker in any state: its model card differs.
+	// "" if it fits.
 	Unfit string
-	// Router says that it is a router with workers of its own, of whom it asks what a
-	// request asks of workers: labelled blocks, and to be among the allowed.
+	// Router says that it is a router with workers of its own. It applies the request's constraints on
+	// workers (labelled blocks, allowed workers) itself.
 	Router bool
-	// BatchTokens is how many tokens it computes in one step; 0 if that is not known, and
-	// then no request waits for it in the router.
+	// BatchTokens is how many tokens it computes in one step; 0 if unknown, and then no request waits for it
+	// in the router.
 	BatchTokens int
-	// Experts are those that it hosts, ascending by layer and number; nil if that is not
-	// known. The router keeps the slice.
+	// Experts are the experts which it hosts, ascending by layer and number; nil if unknown. The router keeps
+	// the slice.
 	Experts []Expert
-	// Adapters are the LoRA adapters that it serves, Loaded those of them that are in its
-	// engine's memory, as far as that is known; both ascending. The router keeps the slices.
+	// Adapters are the LoRA adapters which it serves; Loaded are the ones known to be in its engine's memory.
+	// Both are ascending. The router keeps the slices.
 	Adapters, Loaded []string
 }
 
 // Query is a [Request] after its prompt was hashed and looked up.
 type Query struct {
 	// Key names the reservation that Pick makes; Explain ignores it.
-	Key slots.Key
-	// Chain are the SeqHashes of the prompt's full blocks in order; nil if
-	// nobody hashed it.
+	Key activeseq.AttemptKey
+	// Chain are the SeqHashes of the prompt's full blocks in order; nil if the prompt was not hashed.
 	Chain        []kv.SeqHash
 	PromptTokens int
 	// ExpectedOutput is the client's hint of output tokens; 0 if none.
 	ExpectedOutput int
-	// Overlaps say what of the chain workers hold, ordered by worker. A worker
-	// that is missing holds nothing.
+	// Overlaps say which blocks of the chain workers hold, ordered by worker. A worker which is missing holds
+	// nothing.
 	Overlaps []kv.Overlap
 	Override Override
-	// Pin, when its ID is not 0, is the worker that must be chosen.
+	// Pin, if its ID is not 0, is the worker which must be chosen.
 	Pin kv.Worker
-	// Allowed, if there are any, are the only workers that may be chosen.
+	// Allowed, if not empty, are the only workers which may be chosen.
 	Allowed []kv.WorkerID
 	Session Session
 	// Exclude are workers that must not be chosen.
 	Exclude []kv.WorkerID
-	// Adapter is the LoRA adapter that the request is for; "" if none. Only workers that
-	// serve it can be chosen.
+	// Adapter is the LoRA adapter which the request needs; "" if none. Only workers which serve it can be
+	// chosen.
 	Adapter string
-	// Moving says that the request was let in before and comes from another worker.
+	// Moving says that the request was admitted before and migrates from another worker.
 	Moving bool
 }
 
-// Router decides for the workers of one model. It has one owner: no method may
-// run beside another one, nor beside one of its table of active requests.
+// Router decides for the workers of one model. It has one owner: its methods must not run concurrently, nor
+// concurrently with the methods of its table of active sequences.
 type Router struct {
 	cfg     Config
-	active  *slots.Table
+	active  *activeseq.ReservationTable
 	targets []Target // ascending by worker
 
-	// decisions numbers the next decision: its draw is a function of that and
-	// the seed. last is what the newest decision chose.
-	decisions uint64
-	last      kv.Worker
-	sessions  *sessions
+	// decisions numbers the next decision: its draw is a function of that and the seed. last is the worker
+	// chosen last.
+	decisions  uint64
+	lastChosen kv.Worker
+	sessions   *sessionTable
 
-	candidates []candidate // scratch
-	loads      []load      // scratch
+	candidates []scoredCandidate // scratch
+	ranks      []loadRank        // scratch
 }
 
-// New returns a router without workers that reserves in active, whose block size
-// is the model's.
-func New(cfg Config, active *slots.Table) (*Router, error) {
+// New returns a router without workers which reserves in active, whose block size is the model's.
+func New(cfg Config, active *activeseq.ReservationTable) (*Router, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Router{cfg: cfg, active: active, sessions: newSessions(cfg.Sessions)}, nil
+	return &Router{cfg: cfg, active: active, sessions: newSessionTable(cfg.Sessions)}, nil
 }
 
-// SetWorkers replaces the set of workers, given in any order; two entries for one
-// worker are an error. Reservations on workers that are no longer there end. The
-// router keeps a copy.
+// SetWorkers replaces the set of workers, given in any order; two entries for one worker are an error. It
+// frees the reservations on workers which are no longer in the set. The router keeps a copy.
 func (r *Router) SetWorkers(targets []Target) error {
 	next := slices.Clone(targets)
 	slices.SortFunc(next, func(a, b Target) int { return a.Worker.Compare(b.Worker) })
@@ -127,13 +123,13 @@ func (r *Router) SetWorkers(targets []Target) error {
 		case next[i].Worker.ID == 0 || next[i].Worker.ID > kv.MaxWorkerID:
 			return fmt.Errorf("route: set workers: id %d is out of range", next[i].Worker.ID)
 		case i > 0 && next[i-1].Worker == next[i].Worker:
-			return fmt.Errorf("route: set workers: worker %s appears twice", name(next[i].Worker))
+			return fmt.Errorf("route: set workers: worker %s appears twice", formatWorker(next[i].Worker))
 		case !slices.IsSortedFunc(next[i].Experts, compareExperts):
-			return fmt.Errorf("route: set workers: the experts of worker %s are not in order", name(next[i].Worker))
+			return fmt.Errorf("route: set workers: the experts of worker %s are not in order", formatWorker(next[i].Worker))
 		}
 	}
 	for i := range r.targets {
-		if _, found := find(next, r.targets[i].Worker); !found {
+		if _, found := findTarget(next, r.targets[i].Worker); !found {
 			r.active.DropWorker(r.targets[i].Worker)
 		}
 	}
@@ -141,10 +137,10 @@ func (r *Router) SetWorkers(targets []Target) error {
 	return nil
 }
 
-// SetState changes the state of one worker, since a time, and reports whether there
-// is such a worker and its state was another. Reservations stay.
-func (r *Router) SetState(w kv.Worker, state State, since kv.Mono) bool {
-	at, found := find(r.targets, w)
+// SetState changes the state of one worker, as of since, and reports whether the worker exists and was in
+// another state. Reservations stay.
+func (r *Router) SetState(w kv.Worker, state WorkerState, since kv.Mono) bool {
+	at, found := findTarget(r.targets, w)
 	if !found || r.targets[at].State == state {
 		return false
 	}
@@ -152,10 +148,10 @@ func (r *Router) SetState(w kv.Worker, state State, since kv.Mono) bool {
 	return true
 }
 
-// SetLoaded says which adapters, ascending, one worker has in its engine's memory. The
-// router keeps the slice.
+// SetLoaded sets the adapters, ascending, which one worker has in its engine's memory. The router keeps the
+// slice.
 func (r *Router) SetLoaded(w kv.Worker, adapters []string) {
-	if at, found := find(r.targets, w); found {
+	if at, found := findTarget(r.targets, w); found {
 		r.targets[at].Loaded = adapters
 	}
 }
@@ -163,67 +159,63 @@ func (r *Router) SetLoaded(w kv.Worker, adapters []string) {
 // Workers returns the workers in order. The caller must not change the slice.
 func (r *Router) Workers() []Target { return r.targets }
 
-// NeedsOverlaps reports whether the overlaps of a request with this override have
-// a part in the choice of its worker. If not, matching can be saved; the prompt
-// then counts as wholly to be computed.
+// NeedsOverlaps reports whether the overlaps of a request with this override affect the choice of its worker.
+// If not, the caller can skip the lookup; the whole prompt then counts as to be computed.
 func (r *Router) NeedsOverlaps(o *Override) bool {
-	p, err := r.override(o)
-	return err == nil && (p.strict || p.mode == KV && (p.weight > 0 || p.asks && r.cfg.Affinity.Label > 0))
+	p, err := r.applyOverride(o)
+	return err == nil && (p.requiresLabel || p.mode == KV && (p.overlapWeight > 0 || p.hasMoE && r.cfg.Affinity.Label > 0))
 }
 
-// Pick chooses a worker for q and reserves its load there: the caller ends the
-// reservation with the table's Free. It fails with
+// Pick chooses a worker for q and reserves its load there; the caller frees the reservation with the table's
+// Free. Pick changes nothing if it fails. It fails with
 //   - Invalid: the override is out of bounds, or mode direct names no worker
 //   - NotFound: the pinned worker does not exist
-//   - Ineligible: the request itself rules out every worker that there is
+//   - Ineligible: the request itself rules out every existing worker
 //   - Unavailable: no worker, or not the pinned one, can take the request now
-//   - Overloaded: those that could, or the pinned one, or that of the session, are busy
+//   - Overloaded: the workers which could take it, or the pinned one, or the session's, are busy
 //   - Conflict: the attempt is reserved already
-//
-// and has changed nothing then.
 func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
-	p, err := r.policy(now, q)
+	p, err := r.resolvePolicy(now, q)
 	if err != nil {
 		return Decision{}, err
 	}
-	cands, err := r.assess(now, &p, q)
+	cands, err := r.assessCandidates(now, &p, q)
 	if err != nil {
 		return Decision{}, err
 	}
-	c := &cands[r.choose(cands)]
-	if err := r.active.Reserve(now, q.Key, c.Worker, q.demand(&p, depth(&c.Overlap))); err != nil {
+	c := &cands[r.drawCandidate(cands)]
+	if err := r.active.Reserve(now, q.Key, c.Worker, q.newDemand(&p, sumTiers(&c.Overlap))); err != nil {
 		return Decision{}, err
 	}
 	r.decisions++
-	r.last = c.Worker
-	r.follow(now, q, c.Worker)
-	return r.decision(&p, c), nil
+	r.lastChosen = c.Worker
+	r.recordSession(now, q, c.Worker)
+	return r.newDecision(&p, c), nil
 }
 
-// follow has the session of q be at w from now on.
-func (r *Router) follow(now kv.Mono, q *Query, w kv.Worker) {
+// recordSession binds the session of q to w, or releases it after its last request.
+func (r *Router) recordSession(now kv.Mono, q *Query, w kv.Worker) {
 	switch {
 	case q.Session.ID == "" || r.cfg.Sessions.Stickiness == Unbound:
 	case q.Session.Last:
-		r.sessions.release(q.Session.ID)
+		r.sessions.releaseSession(q.Session.ID)
 	default:
-		r.sessions.bind(now, q.Session.ID, w)
+		r.sessions.bindSession(now, q.Session.ID, w)
 	}
 }
 
-// Explain returns the decision that Pick would make for q now, and all that leads
-// to it; it changes nothing. It fails as Pick does, and also then says which
-// workers were excluded and why.
+// Explain returns the decision which Pick would make for q now, and everything which leads to it; it changes
+// nothing. It fails as Pick does, and also then returns the excluded workers with the reasons.
 func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 	ex := Explanation{PromptTokens: q.PromptTokens, PromptBlocks: q.PromptTokens / r.active.BlockSize()}
 	ex.QueueWeight = *r.cfg.QueueWeight
 	ex.Fetch, ex.Weights, ex.NearCost = *r.cfg.Fetch, *r.cfg.Affinity, r.cfg.NearCost
-	p, err := r.policy(now, q)
-	ex.OverlapWeight, ex.Temperature, ex.Bound = p.weight, p.temperature, p.bound
+	p, err := r.resolvePolicy(now, q)
+	ex.OverlapWeight, ex.Temperature, ex.Bound = p.overlapWeight, p.temperature, p.bound
 	if err != nil {
 		return ex, err
 	}
-	cands, err := r.assess(now, &p, q)
+	cands, err := r.assessCandidates(now, &p, q)
 	left := cands
 	for i := range r.targets {
 		t := &r.targets[i]
@@ -231,58 +223,58 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 			left = left[1:]
 			continue
 		}
-		ex.Excluded = append(ex.Excluded, Exclusion{Worker: t.Worker, Reason: r.reason(now, r.refuse(&p, t, q), &p, t, q)})
+		ex.Excluded = append(ex.Excluded, Exclusion{Worker: t.Worker, Reason: r.describeRefusal(now, r.checkEligible(&p, t, q), &p, t, q)})
 	}
 	if err != nil {
 		return ex, err
 	}
 	for i := range cands {
-		cands[i].OthersRequests = r.active.Others(cands[i].Worker).Requests
+		cands[i].OthersRequests = r.active.OthersShare(cands[i].Worker).Requests
 		ex.Candidates = append(ex.Candidates, cands[i].Candidate)
 	}
-	ex.Decision = r.decision(&p, &cands[r.choose(cands)])
+	ex.Decision = r.newDecision(&p, &cands[r.drawCandidate(cands)])
 	return ex, nil
 }
 
-func (r *Router) decision(p *policy, c *candidate) Decision {
+func (r *Router) newDecision(p *requestPolicy, c *scoredCandidate) Decision {
 	return Decision{
 		Worker:        c.Worker,
 		Addr:          c.addr,
 		Mode:          p.mode,
-		OverlapBlocks: depth(&c.Overlap),
+		OverlapBlocks: sumTiers(&c.Overlap),
 		BlockSize:     r.active.BlockSize(),
 		Cost:          c.Cost,
 	}
 }
 
-// demand returns what q asks of a worker that has reuse blocks of it.
-func (q *Query) demand(p *policy, reuse int) slots.Demand {
-	d := slots.Demand{
+// newDemand returns the demand of q on a worker which has reuse blocks of it.
+func (q *Query) newDemand(p *requestPolicy, reuse int) activeseq.Demand {
+	d := activeseq.Demand{
 		Chain:          q.Chain,
 		PromptTokens:   q.PromptTokens,
 		OverlapBlocks:  reuse,
 		ExpectedOutput: q.ExpectedOutput,
 	}
-	if p.alone {
+	if p.unshared {
 		d.Chain = nil
 	}
 	if p.untracked {
-		d.OverlapBlocks = q.PromptTokens // at least as many as it has blocks
+		d.OverlapBlocks = q.PromptTokens // at least the number of its blocks
 	}
 	return d
 }
 
-// depth is the length of a run over all tiers, in blocks.
-func depth(blocks *[kv.Tiers]int) (n int) {
+// sumTiers returns the length of a run over all tiers, in blocks.
+func sumTiers(blocks *[kv.Tiers]int) (n int) {
 	for _, b := range blocks {
 		n += b
 	}
 	return n
 }
 
-func find(targets []Target, w kv.Worker) (at int, found bool) {
+func findTarget(targets []Target, w kv.Worker) (at int, found bool) {
 	return slices.BinarySearchFunc(targets, w, func(t Target, w kv.Worker) int { return t.Worker.Compare(w) })
 }
 
-// name returns w as messages print it.
-func name(w kv.Worker) string { return fmt.Sprintf("%d rank %d", w.ID, w.Rank) }
+// formatWorker returns w as messages print it.
+func formatWorker(w kv.Worker) string { return fmt.Sprintf("%d rank %d", w.ID, w.Rank) }

@@ -11,33 +11,32 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/slots"
 )
 
-// chain returns the SeqHash of every prefix of path, which has a letter for each
-// block.
+// chain returns the SeqHash of every prefix of path, which has one letter per block.
 func chain(path string) []kv.SeqHash {
 	var out []kv.SeqHash
 	var seq kv.SeqHash
 	for i, name := range []byte(path) {
-		seq = kv.Extend(seq, uint32(i), kv.BlockHash(name))
+		seq = kv.ExtendSeq(seq, uint32(i), kv.BlockHash(name))
 		out = append(out, seq)
 	}
 	return out
 }
 
-func mustTable(t testing.TB, blockSize int) *slots.Table {
+func mustTable(t testing.TB, blockSize int) *activeseq.ReservationTable {
 	t.Helper()
-	table, err := slots.New(slots.Config{BlockSize: blockSize})
+	table, err := activeseq.New(activeseq.Config{BlockSize: blockSize})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return table
 }
 
-func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
+func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *Router {
 	t.Helper()
 	r, err := New(cfg, active)
 	if err != nil {
@@ -46,8 +45,7 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 	return r
 }
 
-// TestScripts runs the golden scripts. Blocks are of 16 tokens, and a path has a
-// letter for each. Commands:
+// TestScripts runs the golden scripts. Blocks have 16 tokens, and a path has one letter per block. Commands:
 //
 //	router [mode=M] [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
 //	       [near=F] [queue-weight=F] [threshold=F] [sessions=soft|hard|off] [ttl=DURATION] [most=N]
@@ -63,12 +61,11 @@ func mustRouter(t testing.TB, cfg Config, active *slots.Table) *Router {
 //	available [adapter=NAME]
 //	free id=ID
 //
-// with QUERY any of chain=PATH, tokens=N (what the chain has, unless given),
-// overlap=(W:N,…) where N may be DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) of
-// those, pin=W, exclude=(ID,…), allow=(ID,…), moving, session=ID, last, adapter=NAME, and the overrides
-// mode=M, weight=F, temperature=F, layer=N, experts=(N,…), group=N, strict, alone, untracked. A
-// worker is ID or ID.RANK, an id a name or NAME.ATTEMPT. With times, each pick is freed at
-// once and the line counts the workers that were picked.
+// with QUERY any of chain=PATH, tokens=N (default: the tokens of the chain), overlap=(W:N,…) where N may be
+// DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) as parts of that, pin=W, exclude=(ID,…),
+// allow=(ID,…), moving, session=ID, last, adapter=NAME, and the overrides mode=M, weight=F, temperature=F,
+// layer=N, experts=(N,…), group=N, strict, alone, untracked. A worker is ID or ID.RANK, an id a name or
+// NAME.ATTEMPT. With times, each pick is freed at once and the line counts the workers which were picked.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		s := &script{active: mustTable(t, 16)}
@@ -84,7 +81,7 @@ func TestScripts(t *testing.T) {
 }
 
 type script struct {
-	active *slots.Table
+	active *activeseq.ReservationTable
 	router *Router
 }
 
@@ -109,7 +106,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		if d.MaybeScanArgs(t, "ttl", &ttl); ttl != "" {
 			cfg.Sessions.TTL = duration(t, ttl)
 		}
-		d.MaybeScanArgs(t, "most", &cfg.Sessions.Most)
+		d.MaybeScanArgs(t, "most", &cfg.Sessions.MaxSessions)
 		cfg.Busy = thresholds(t, d, "busy-blocks", "busy-tokens")
 		s.active = mustTable(t, 16)
 		r, err := New(cfg, s.active)
@@ -132,12 +129,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		d.MaybeScanArgs(t, "adapters", &names)
 		s.router.SetLoaded(worker(t, w), strings.Split(names, "+"))
 	case "busy":
-		if err := s.router.SetBusy(thresholds(t, d, "blocks", "tokens")); err != nil {
+		if err := s.router.SetBusyThresholds(thresholds(t, d, "blocks", "tokens")); err != nil {
 			return err.Error() + "\n"
 		}
 	case "reserve":
 		q := query(t, d)
-		demand := slots.Demand{Chain: q.Chain, PromptTokens: q.PromptTokens}
+		demand := activeseq.Demand{Chain: q.Chain, PromptTokens: q.PromptTokens}
 		d.MaybeScanArgs(t, "overlap", &demand.OverlapBlocks)
 		var w string
 		d.ScanArgs(t, "w", &w)
@@ -145,7 +142,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			d.Fatalf(t, "%v", err)
 		}
 		if d.HasArg("prefilled") {
-			s.active.Prefilled(q.Key)
+			s.active.MarkPrefilled(q.Key)
 		}
 	case "pick":
 		q := query(t, d)
@@ -158,14 +155,14 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		return decision(dec)
 	case "prefilled":
-		s.active.Prefilled(query(t, d).Key)
+		s.active.MarkPrefilled(query(t, d).Key)
 	case "available":
 		var adapter string
 		d.MaybeScanArgs(t, "adapter", &adapter)
 		a := s.router.Availability(adapter)
 		return fmt.Sprintf("%d of %d ready: %s\n", a.Ready, a.Workers, a.Reason)
 	case "full":
-		return fmt.Sprintln(s.router.Full(when(t, d), query(t, d)))
+		return fmt.Sprintln(s.router.ShouldQueue(when(t, d), query(t, d)))
 	case "explain":
 		ex, err := s.router.Explain(when(t, d), query(t, d))
 		return explanation(ex, err)
@@ -196,9 +193,9 @@ func (s *script) tally(t *testing.T, d *datadriven.TestData, q *Query) string {
 	return out.String()
 }
 
-var states = map[string]State{"ready": Ready, "draining": Draining, "not-ready": NotReady, "not-answering": NotAnswering, "suspected": Suspected}
+var states = map[string]WorkerState{"ready": Ready, "draining": Draining, "not-ready": NotReady, "not-answering": NotAnswering, "suspected": Suspected}
 
-// when returns the time that a command says, 0 if none.
+// when returns the time argument of a command, 0 if there is none.
 func when(t *testing.T, d *datadriven.TestData) kv.Mono {
 	at := "0s"
 	d.MaybeScanArgs(t, "at", &at)
@@ -213,7 +210,7 @@ func duration(t *testing.T, s string) time.Duration {
 	return v
 }
 
-func thresholds(t *testing.T, d *datadriven.TestData, blocks, tokens string) (b Busy) {
+func thresholds(t *testing.T, d *datadriven.TestData, blocks, tokens string) (b BusyThresholds) {
 	if v := float(t, d, blocks); v != nil {
 		b.DecodeBlocks = *v
 	}
@@ -269,7 +266,7 @@ func experts(t *testing.T, list string) (out []Expert) {
 }
 
 func query(t *testing.T, d *datadriven.TestData) *Query {
-	q := &Query{Key: slots.Key{Attempt: 1}, Moving: d.HasArg("moving")}
+	q := &Query{Key: activeseq.AttemptKey{Attempt: 1}, Moving: d.HasArg("moving")}
 	var id, path, pin string
 	d.MaybeScanArgs(t, "id", &id)
 	name, attempt, ok := strings.Cut(id, ".")
@@ -361,7 +358,7 @@ func moe(t *testing.T, d *datadriven.TestData) *MoEQuery {
 	return m
 }
 
-// float returns the argument as a number, nil if it is not there.
+// float returns an argument as a number, nil if it is missing.
 func float(t *testing.T, d *datadriven.TestData, arg string) *float64 {
 	var s string
 	if d.MaybeScanArgs(t, arg, &s); s == "" {
@@ -395,7 +392,7 @@ func short(w kv.Worker) string {
 }
 
 func failure(err error) string {
-	out := fault.Of(err).String()
+	out := fault.CodeOf(err).String()
 	if fe, ok := errors.AsType[*fault.Error](err); ok && fe.Param != "" {
 		out += " (" + fe.Param + ")"
 	}
@@ -424,7 +421,7 @@ func explanation(ex Explanation, err error) string {
 	return out.String() + decision(ex.Decision)
 }
 
-// term prints what is not 0.
+// term formats a value which is not 0.
 func term(name string, v float64) string {
 	if v == 0 {
 		return ""

@@ -5,38 +5,38 @@ import (
 	"testing"
 	"time"
 
+	"penstock/core/activeseq"
 	"penstock/core/kv"
-	"penstock/core/slots"
 )
 
 func TestSessionsAreBoundedAndForgotten(t *testing.T) {
-	s := newSessions(Sessions{TTL: time.Minute, Most: 3})
+	s := newSessionTable(SessionConfig{TTL: time.Minute, MaxSessions: 3})
 	at := func(seconds int) kv.Mono { return kv.Mono(time.Duration(seconds) * time.Second) }
 	for i := range 5 {
-		s.bind(at(i), fmt.Sprint(i), kv.Worker{ID: kv.WorkerID(i + 1)})
+		s.bindSession(at(i), fmt.Sprint(i), kv.Worker{ID: kv.WorkerID(i + 1)})
 	}
-	s.bind(at(5), "2", kv.Worker{ID: 9}) // makes it the newest
-	s.bind(at(6), "5", kv.Worker{ID: 6})
+	s.bindSession(at(5), "2", kv.Worker{ID: 9}) // makes it the newest
+	s.bindSession(at(6), "5", kv.Worker{ID: 6})
 	for id, want := range map[string]kv.WorkerID{"0": 0, "1": 0, "2": 9, "3": 0, "4": 5, "5": 6} {
-		if got := s.at(at(6), id).ID; got != want {
+		if got := s.workerOf(at(6), id).ID; got != want {
 			t.Errorf("session %s is at %d, want %d", id, got, want)
 		}
 	}
-	if got := s.at(at(64), "4").ID; got != 0 {
+	if got := s.workerOf(at(64), "4").ID; got != 0 {
 		t.Errorf("session 4 is at %d a minute later", got)
 	}
-	s.bind(at(65), "6", kv.Worker{ID: 1})
-	s.release("6")
-	s.release("6")
+	s.bindSession(at(65), "6", kv.Worker{ID: 1})
+	s.releaseSession("6")
+	s.releaseSession("6")
 	if len(s.byID) != 1 || s.head.newer != s.head.older || s.head.newer.id != "5" {
 		t.Errorf("%d sessions are left, the oldest %q", len(s.byID), s.head.newer.id)
 	}
 }
 
-// sessionRouter returns a router with hard sessions over workers that all are ready.
+// sessionRouter returns a router with hard sessions over workers which are all ready.
 func sessionRouter(t *testing.T, workers ...kv.WorkerID) *Router {
 	t.Helper()
-	r := mustRouter(t, Config{Sessions: Sessions{Stickiness: Hard}, Seed: uint64(len(workers))}, mustTable(t, size))
+	r := mustRouter(t, Config{Sessions: SessionConfig{Stickiness: Hard}, Seed: uint64(len(workers))}, mustTable(t, size))
 	setWorkers(t, r, workers...)
 	return r
 }
@@ -54,7 +54,7 @@ func setWorkers(t *testing.T, r *Router, ids ...kv.WorkerID) {
 
 func pickSession(t *testing.T, r *Router, n int) kv.WorkerID {
 	t.Helper()
-	q := &Query{Key: slots.Key{ID: fmt.Sprint(r.decisions), Attempt: 1}, PromptTokens: 100, Session: Session{ID: fmt.Sprint("session ", n)}}
+	q := &Query{Key: activeseq.AttemptKey{ID: fmt.Sprint(r.decisions), Attempt: 1}, PromptTokens: 100, Session: Session{ID: fmt.Sprint("session ", n)}}
 	d, err := r.Pick(0, q)
 	if err != nil {
 		t.Fatal(err)
@@ -62,10 +62,9 @@ func pickSession(t *testing.T, r *Router, n int) kv.WorkerID {
 	return d.Worker.ID
 }
 
-// TestReplicasAgreeOnHardSessions: routers that have seen nothing of each other send a
-// session to the same worker, spread sessions evenly, and one that meets a new worker
-// keeps the sessions that it knows, while of those it does not know only those move that
-// the new worker takes.
+// TestReplicasAgreeOnHardSessions: routers which do not know of each other's decisions send a session to the
+// same worker, and spread sessions evenly. A router with a new worker keeps the sessions which it knows; of
+// the others, only those which the new worker takes move.
 func TestReplicasAgreeOnHardSessions(t *testing.T) {
 	const sessions = 4000
 	a, b := sessionRouter(t, 1, 2, 3, 4), sessionRouter(t, 4, 3, 2, 1)

@@ -6,10 +6,9 @@ import (
 	"fmt"
 )
 
-// Open checks a snapshot and returns what it covers and those of its sections that knows
-// accepts, with data that aliases the argument. Sections that it does not accept are left
-// out if they are optional; one that is required is an error, as is anything that is not
-// exactly what a Writer writes.
+// Open checks a snapshot and returns what it covers and the sections which knows accepts, with data which
+// aliases the argument. It omits other sections if they are optional. A required one is an error, as is any
+// deviation from the output of a Writer.
 func Open(data []byte, knows func(Section) bool) (Header, []Section, error) {
 	h, rest, err := openHeader(data)
 	if err != nil {
@@ -31,9 +30,8 @@ func Open(data []byte, knows func(Section) bool) (Header, []Section, error) {
 	return h, known, nil
 }
 
-// Peek returns what the snapshot covers of which data is at least the beginning, of 40
-// bytes.
-func Peek(data []byte) (Header, error) {
+// PeekHeader returns what a snapshot covers; data must have at least its first 40 bytes.
+func PeekHeader(data []byte) (Header, error) {
 	h, _, err := openHeader(data)
 	if err != nil {
 		return Header{}, fmt.Errorf("open snapshot: %w", err)
@@ -49,23 +47,23 @@ func openHeader(data []byte) (h Header, rest []byte, err error) {
 		return h, nil, errors.New("it does not begin like a snapshot")
 	}
 	head := data[:headerSize]
-	// The version comes before the checksum: another one may place it elsewhere.
+	// The version is read before the checksum, because another version may place the checksum elsewhere.
 	if v := binary.LittleEndian.Uint16(head[8:]); v != Version {
 		return h, nil, fmt.Errorf("it is of version %d, this build reads %d", v, Version)
 	}
-	if binary.LittleEndian.Uint32(head[36:]) != sum(head[:36]) {
+	if binary.LittleEndian.Uint32(head[36:]) != checksum(head[:36]) {
 		return h, nil, errors.New("its header is damaged")
 	}
 	if head[10] != 0 || head[11] != 0 {
 		return h, nil, errors.New("reserved bytes of its header are set")
 	}
-	h.Life = binary.LittleEndian.Uint64(head[12:])
+	h.StreamID = binary.LittleEndian.Uint64(head[12:])
 	h.Seq = binary.LittleEndian.Uint64(head[20:])
 	h.Taken = int64(binary.LittleEndian.Uint64(head[28:]))
 	return h, data[headerSize:], nil
 }
 
-// openSections reads what follows the header of data, to the end.
+// openSections reads everything after the header of data.
 func openSections(data, rest []byte) (all []Section, err error) {
 	for {
 		if len(rest) < endSize {
@@ -93,7 +91,7 @@ func openSections(data, rest []byte) (all []Section, err error) {
 		return nil, fmt.Errorf("%d bytes follow its end", len(rest)-endSize)
 	case binary.LittleEndian.Uint32(rest[8:]) != uint32(len(all)):
 		return nil, errors.New("sections are missing")
-	case binary.LittleEndian.Uint32(rest[12:]) != sum(data[:len(data)-4]):
+	case binary.LittleEndian.Uint32(rest[12:]) != checksum(data[:len(data)-4]):
 		return nil, errors.New("it is damaged")
 	}
 	return all, nil
@@ -104,10 +102,10 @@ func openSection(data []byte) (s Section, rest []byte, err error) {
 		return s, nil, errors.New("its end is missing")
 	}
 	frame := data[:frameSize]
-	if binary.LittleEndian.Uint32(frame[20:]) != sum(frame[:20]) {
+	if binary.LittleEndian.Uint32(frame[20:]) != checksum(frame[:20]) {
 		return s, nil, errors.New("the frame of a section is damaged")
 	}
-	s.Kind, s.Version = Kind(binary.LittleEndian.Uint16(frame)), binary.LittleEndian.Uint16(frame[2:])
+	s.Kind, s.Version = SectionKind(binary.LittleEndian.Uint16(frame)), binary.LittleEndian.Uint16(frame[2:])
 	size := binary.LittleEndian.Uint64(frame[8:])
 	data = data[frameSize:]
 	switch {
@@ -119,7 +117,7 @@ func openSection(data []byte) (s Section, rest []byte, err error) {
 		return s, nil, fmt.Errorf("section %v has %d bytes, of which %d are there", s.Kind, size, len(data))
 	}
 	s.Data = data[:size:size]
-	if binary.LittleEndian.Uint32(frame[16:]) != sum(s.Data) {
+	if binary.LittleEndian.Uint32(frame[16:]) != checksum(s.Data) {
 		return s, nil, fmt.Errorf("section %v is damaged", s.Kind)
 	}
 	if frame[4] == required {

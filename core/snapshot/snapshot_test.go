@@ -17,22 +17,22 @@ var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
 func all(Section) bool { return true }
 
-// write makes a snapshot of sections.
+// write encodes a snapshot of sections.
 func write(h Header, sections ...Section) []byte {
 	w := NewWriter(nil, h)
 	for _, s := range sections {
-		w.Add(s.Kind, s.Version, s.Need, func(dst []byte) []byte { return append(dst, s.Data...) })
+		w.AddSection(s.Kind, s.Version, s.Need, func(dst []byte) []byte { return append(dst, s.Data...) })
 	}
 	return w.Finish()
 }
 
-// golden is the snapshot in testdata/v1.hex.
+// golden returns the snapshot in testdata/v1.hex.
 func golden() (Header, []Section) {
-	return Header{Life: 1763732945123456789, Seq: 123456, Taken: 1763733000000}, []Section{
+	return Header{StreamID: 1763732945123456789, Seq: 123456, Taken: 1763733000000}, []Section{
 		{Index, 1, Required, []byte("who holds what")},
 		{Feeds, 2, Required, bytes.Repeat([]byte{0xa5}, 40)},
 		{Residency, 1, Optional, nil},
-		{Kind(900), 7, Optional, []byte("of a build to come")},
+		{SectionKind(900), 7, Optional, []byte("of a build to come")},
 	}
 }
 
@@ -44,23 +44,23 @@ func TestRoundTrip(t *testing.T) {
 	h, sections := golden()
 	many := make([]Section, maxSections)
 	for i := range many {
-		many[i] = Section{Kind: Kind(i + 1), Data: []byte{byte(i)}}
+		many[i] = Section{Kind: SectionKind(i + 1), Data: []byte{byte(i)}}
 	}
 	for name, want := range map[string][]Section{"golden": sections, "none": nil, "many": many} {
-		for _, h := range []Header{h, {}, {Life: math.MaxUint64, Seq: math.MaxUint64, Taken: math.MinInt64}} {
+		for _, h := range []Header{h, {}, {StreamID: math.MaxUint64, Seq: math.MaxUint64, Taken: math.MinInt64}} {
 			data := write(h, want...)
 			got, read, err := Open(data, all)
 			if err != nil || got != h || !slices.EqualFunc(read, want, equal) {
 				t.Errorf("%s: %+v with %d sections, %v", name, got, len(read), err)
 			}
-			if got, err := Peek(data[:headerSize]); err != nil || got != h {
+			if got, err := PeekHeader(data[:headerSize]); err != nil || got != h {
 				t.Errorf("%s: peek sees %+v, %v", name, got, err)
 			}
 		}
 	}
 }
 
-// What build 1 wrote is read, and written the same, for ever.
+// TestGolden: snapshots of build 1 can be read, and are written the same, forever.
 func TestGolden(t *testing.T) {
 	const file = "testdata/v1.hex"
 	h, sections := golden()
@@ -108,7 +108,7 @@ func TestUnknownSections(t *testing.T) {
 	}
 }
 
-// No byte can change, and none can be missing or added, unseen.
+// TestDamage: no changed, missing or added byte is undetected.
 func TestDamage(t *testing.T) {
 	h, sections := golden()
 	data := write(h, sections...)
@@ -127,7 +127,7 @@ func TestDamage(t *testing.T) {
 	if _, _, err := Open(append(bytes.Clone(data), 0), all); err == nil {
 		t.Error("a byte that follows is not seen")
 	}
-	// Sections in another order, and one that is left out, with sound frames.
+	// Sections in another order, and a missing one, with valid frames.
 	a, b := data[headerSize:headerSize+frameSize+14], data[headerSize+frameSize+14:headerSize+2*frameSize+54]
 	rest := data[headerSize+len(a)+len(b):]
 	for name, bad := range map[string][]byte{
@@ -141,29 +141,29 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// sound makes the checksums of data right again after a change.
+// sound recomputes the checksums of data after a change.
 func sound(data []byte) []byte {
 	if len(data) >= headerSize {
-		binary.LittleEndian.PutUint32(data[36:], sum(data[:36]))
+		binary.LittleEndian.PutUint32(data[36:], checksum(data[:36]))
 	}
 	for at := headerSize; at+frameSize+endSize <= len(data); {
 		frame := data[at : at+frameSize]
-		binary.LittleEndian.PutUint32(frame[20:], sum(frame[:20]))
+		binary.LittleEndian.PutUint32(frame[20:], checksum(frame[:20]))
 		size := binary.LittleEndian.Uint64(frame[8:])
 		if size > uint64(len(data)-at-frameSize-endSize) {
 			break
 		}
-		binary.LittleEndian.PutUint32(frame[16:], sum(data[at+frameSize:at+frameSize+int(size)]))
-		binary.LittleEndian.PutUint32(frame[20:], sum(frame[:20]))
+		binary.LittleEndian.PutUint32(frame[16:], checksum(data[at+frameSize:at+frameSize+int(size)]))
+		binary.LittleEndian.PutUint32(frame[20:], checksum(frame[:20]))
 		at += frameSize + int(size)
 	}
 	if len(data) >= endSize {
-		binary.LittleEndian.PutUint32(data[len(data)-4:], sum(data[:len(data)-4]))
+		binary.LittleEndian.PutUint32(data[len(data)-4:], checksum(data[:len(data)-4]))
 	}
 	return data
 }
 
-// What is wrong with sound checksums is refused, and said.
+// TestRefused: errors with valid checksums are refused and described.
 func TestRefused(t *testing.T) {
 	h, sections := golden()
 	for want, change := range map[string]func([]byte){
@@ -184,7 +184,7 @@ func TestRefused(t *testing.T) {
 	}
 	w := NewWriter(nil, h)
 	for i := range maxSections {
-		w.Add(Kind(i+1), 1, Optional, func(dst []byte) []byte { return dst })
+		w.AddSection(SectionKind(i+1), 1, Optional, func(dst []byte) []byte { return dst })
 	}
 	data := w.Finish()
 	more := slices.Concat(data[:headerSize+frameSize], data[headerSize:])
@@ -193,7 +193,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Anything is either refused or exactly what a Writer writes, whatever its checksums.
+// FuzzOpen: any input is either refused or exactly what a Writer writes, even with valid checksums.
 func FuzzOpen(f *testing.F) {
 	h, sections := golden()
 	data := write(h, sections...)

@@ -2,8 +2,8 @@ package splitmix
 
 import "testing"
 
-// TestReference holds the generator against outputs of the authors' own (seed
-// 1234567, as xoshiro's page and Java's SplittableRandom have it).
+// TestReference compares the generator with the authors' own outputs (seed 1234567, as xoshiro's page and
+// Java's SplittableRandom have it).
 func TestReference(t *testing.T) {
 	s := Source(1234567)
 	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821} {
@@ -23,7 +23,7 @@ func TestBelowIsEven(t *testing.T) {
 	for _, n := range counts {
 		chi += float64((n-10_000)*(n-10_000)) / 10_000
 	}
-	if chi > 16.8 { // one in a hundred for 6 degrees of freedom
+	if chi > 16.8 { // 1 % quantile for 6 degrees of freedom
 		t.Errorf("chi square is %.1f for %v", chi, counts)
 	}
 }

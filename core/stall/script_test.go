@@ -11,8 +11,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestScripts runs the golden scripts. Time begins at 1 h with each machine and passes with "advance" and "run".
-// Commands:
+// TestScripts runs the golden scripts. Time begins at 1 h with each machine and passes with "advance" and
+// "run". Commands:
 //
 //	new [limit=D] [idle=D] [patience=D]
 //	learn [gap=D | first=D [computed=N]] [n=N]
@@ -36,8 +36,8 @@ func TestScripts(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd == "new" {
 				s = &script{m: New(Config{Limit: duration(t, d, "limit", 0), Idle: duration(t, d, "idle", 0), Patience: duration(t, d, "patience", 0)}), now: kv.Mono(time.Hour)}
-				s.signs.Token, s.signs.Heard = s.now, s.now
-				s.m.Look(s.now, s.signs)
+				s.signs.LastToken, s.signs.LastHeard = s.now, s.now
+				s.m.Observe(s.now, s.signs)
 				return ""
 			}
 			out := s.do(t, d)
@@ -50,7 +50,7 @@ func TestScripts(t *testing.T) {
 }
 
 type script struct {
-	m     *Machine
+	m     *Detector
 	now   kv.Mono
 	signs Signs
 }
@@ -64,9 +64,9 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 		d.MaybeScanArgs(t, "computed", &computed)
 		for range n {
 			if d.HasArg("gap") {
-				s.m.Gap(duration(t, d, "gap", 0), 1)
+				s.m.RecordGap(duration(t, d, "gap", 0), 1)
 			} else {
-				s.m.First(duration(t, d, "first", 0), computed)
+				s.m.RecordFirst(duration(t, d, "first", 0), computed)
 			}
 		}
 		return ""
@@ -79,7 +79,7 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 		d.MaybeScanArgs(t, "prompt", &s.signs.Prompt)
 		d.MaybeScanArgs(t, "running", &s.signs.Running)
 		d.MaybeScanArgs(t, "waiting", &s.signs.Waiting)
-		d.MaybeScanArgs(t, "tells", &s.signs.Tells)
+		d.MaybeScanArgs(t, "tells", &s.signs.HasQueue)
 		d.MaybeScanArgs(t, "remote", &s.signs.Remote)
 		return ""
 	case "does":
@@ -89,18 +89,18 @@ func (s *script) do(t *testing.T, d *datadriven.TestData) string {
 		s.now = s.now.Add(duration(t, d, "by", 0))
 		return ""
 	case "look":
-		return s.said(s.m.Look(s.now, s.signs))
+		return s.said(s.m.Observe(s.now, s.signs))
 	case "timeout":
-		return fmt.Sprintln(s.m.Timeout(s.now))
+		return fmt.Sprintln(s.m.ProbeTimeout(s.now))
 	case "answered", "failed", "unanswered":
 		if d.HasArg("took") {
-			s.m.Took(duration(t, d, "took", 0))
+			s.m.RecordProbe(duration(t, d, "took", 0))
 		}
 		return s.end(d.Cmd, duration(t, d, "after", 3*time.Second))
 	case "stalled":
-		st := Stream{Since: s.now.Add(-duration(t, d, "since", 0)), Begun: d.HasArg("begun")}
+		st := StreamState{Since: s.now.Add(-duration(t, d, "since", 0)), Started: d.HasArg("begun")}
 		d.MaybeScanArgs(t, "prompt", &st.Prompt)
-		return fmt.Sprintln(s.m.Stalled(s.now, st))
+		return fmt.Sprintln(s.m.IsStalled(s.now, st))
 	case "run":
 		return s.live(t, d)
 	}
@@ -112,13 +112,13 @@ func (s *script) does(d *datadriven.TestData) {
 	for _, a := range d.CmdArgs {
 		switch a.Key {
 		case "token":
-			s.signs.Token, s.signs.Heard = s.now, s.now
+			s.signs.LastToken, s.signs.LastHeard = s.now, s.now
 		case "work":
 			s.signs.Work++
 		case "heard":
-			s.signs.Heard, s.signs.Asked = s.now, 0
+			s.signs.LastHeard, s.signs.AskedSince = s.now, 0
 		case "asked":
-			s.signs.Asked = s.now
+			s.signs.AskedSince = s.now
 		case "preempted":
 			s.signs.Preempted++
 		}
@@ -130,24 +130,24 @@ func (s *script) said(ask bool) string {
 	if ask {
 		out = "ask"
 	}
-	if s.m.Broken() {
+	if s.m.IsBroken() {
 		out += ", broken"
 	}
 	return out + "\n"
 }
 
-// end is the end of a question that is asked now.
+// end ends a probe which is sent now.
 func (s *script) end(how string, after time.Duration) string {
 	asked := s.now
 	switch how {
 	case "answered":
-		s.signs.Token, s.signs.Heard = s.now, s.now
-		s.m.Answered(asked)
+		s.signs.LastToken, s.signs.LastHeard = s.now, s.now
+		s.m.RecordAnswer(asked)
 	case "failed":
-		s.m.Failed()
+		s.m.RecordError()
 	default:
 		s.now = s.now.Add(after)
-		s.m.Unanswered(s.now, asked, s.signs)
+		s.m.RecordUnanswered(s.now, asked, s.signs)
 	}
 	return s.said(false)
 }
@@ -162,21 +162,21 @@ func (s *script) live(t *testing.T, d *datadriven.TestData) string {
 	for s.now < end {
 		s.now = s.now.Add(time.Second)
 		if due(tokens) {
-			s.signs.Token, s.signs.Heard = s.now, s.now
+			s.signs.LastToken, s.signs.LastHeard = s.now, s.now
 		}
 		if due(works) {
 			s.signs.Work++
 		}
 		if due(hears) {
-			s.signs.Heard, s.signs.Asked = s.now, 0
-		} else if s.signs.Remote && hears == 0 && s.now.Sub(s.signs.Asked) > 5*time.Second { // the last one is given up
-			s.signs.Asked = s.now
+			s.signs.LastHeard, s.signs.AskedSince = s.now, 0
+		} else if s.signs.Remote && hears == 0 && s.now.Sub(s.signs.AskedSince) > 5*time.Second { // the last one is given up
+			s.signs.AskedSince = s.now
 		}
-		was := s.m.Broken()
-		if s.m.Look(s.now, s.signs) {
+		was := s.m.IsBroken()
+		if s.m.Observe(s.now, s.signs) {
 			fmt.Fprintf(&out, "%v: asked, %s", s.now.Sub(began), how)
 			out.WriteString(strings.TrimPrefix(s.end(how, 3*time.Second), "-"))
-		} else if was != s.m.Broken() {
+		} else if was != s.m.IsBroken() {
 			fmt.Fprintf(&out, "%v: %s", s.now.Sub(began), s.said(false))
 		}
 	}

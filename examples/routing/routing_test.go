@@ -6,10 +6,10 @@ package routing_test
 import (
 	"fmt"
 
+	"penstock/core/activeseq"
 	"penstock/core/kv"
 	"penstock/core/prefix"
 	"penstock/core/route"
-	"penstock/core/slots"
 )
 
 const blockSize = 4
@@ -40,10 +40,10 @@ func decide() error {
 	if err != nil {
 		return err
 	}
-	index.Apply(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Blocks: hasher.Blocks(nil, system, nil)})
+	index.ApplyEvent(kv.Worker{ID: 1}, kv.Event{Kind: kv.Stored, Blocks: hasher.AppendBlockHashes(nil, system, nil)})
 
 	// What is active on them is counted as requests come and go.
-	active, err := slots.New(slots.Config{BlockSize: blockSize})
+	active, err := activeseq.New(activeseq.Config{BlockSize: blockSize})
 	if err != nil {
 		return err
 	}
@@ -64,8 +64,8 @@ func decide() error {
 	var now kv.Mono
 	prompt := append(system, 13, 14)
 	query := route.Query{
-		Key: slots.Key{ID: "a", Attempt: 1}, PromptTokens: len(prompt),
-		Chain: hasher.Chain(nil, prompt, nil),
+		Key: activeseq.AttemptKey{ID: "a", Attempt: 1}, PromptTokens: len(prompt),
+		Chain: hasher.AppendSeqHashes(nil, prompt, nil),
 	}
 	var match prefix.Match // used again, it allocates nothing
 	index.Match(&match, query.Chain, nil)
@@ -91,9 +91,9 @@ func decide() error {
 	}
 
 	// The first token of an answer ends its prefill, the last one its reservation.
-	active.Prefilled(slots.Key{ID: "a", Attempt: 1})
-	active.Free(slots.Key{ID: "a", Attempt: 1})
-	active.Free(slots.Key{ID: "b", Attempt: 1})
+	active.MarkPrefilled(activeseq.AttemptKey{ID: "a", Attempt: 1})
+	active.Free(activeseq.AttemptKey{ID: "a", Attempt: 1})
+	active.Free(activeseq.AttemptKey{ID: "b", Attempt: 1})
 	return nil
 }
 

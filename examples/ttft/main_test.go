@@ -13,27 +13,27 @@ import (
 
 // TestChoose: less to prefill is sooner, unless what runs slows it down more.
 func TestChoose(t *testing.T) {
-	m := timing{prefill: time.Millisecond, decode: 100 * time.Microsecond}
+	m := timeModel{prefill: time.Millisecond, decode: 100 * time.Microsecond}
 	for _, tt := range []struct {
-		loads []load
+		loads []workerLoad
 		want  uint64
 	}{
-		{[]load{{WorkerID: 1, PrefillTokens: 100}, {WorkerID: 2, PrefillTokens: 10}}, 2},
-		{[]load{{WorkerID: 1, PrefillTokens: 100}, {WorkerID: 2, PrefillTokens: 10, DecodeBlocks: 901}}, 1},
-		{[]load{{WorkerID: 3, PrefillTokens: 5}, {WorkerID: 1, PrefillTokens: 5}}, 3},
+		{[]workerLoad{{WorkerID: 1, PrefillTokens: 100}, {WorkerID: 2, PrefillTokens: 10}}, 2},
+		{[]workerLoad{{WorkerID: 1, PrefillTokens: 100}, {WorkerID: 2, PrefillTokens: 10, DecodeBlocks: 901}}, 1},
+		{[]workerLoad{{WorkerID: 3, PrefillTokens: 5}, {WorkerID: 1, PrefillTokens: 5}}, 3},
 	} {
-		if got, err := m.choose(tt.loads); err != nil || got.WorkerID != tt.want {
+		if got, err := m.chooseWorker(tt.loads); err != nil || got.WorkerID != tt.want {
 			t.Errorf("%v: chose %d, %v, want %d", tt.loads, got.WorkerID, err, tt.want)
 		}
 	}
-	if _, err := m.choose(nil); err == nil {
+	if _, err := m.chooseWorker(nil); err == nil {
 		t.Error("chose among nobody")
 	}
 }
 
 // TestRun: the worker that was chosen is the one that the request names.
 func TestRun(t *testing.T) {
-	var asked, sent question
+	var asked, sent requestBody
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/router/potential_loads", func(w http.ResponseWriter, r *http.Request) {
 		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
@@ -51,7 +51,7 @@ func TestRun(t *testing.T) {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"--server", server.URL, "--model", "m", "1", "2", "3"}, &out); err != nil {
+	if err := runExample(t.Context(), []string{"--server", server.URL, "--model", "m", "1", "2", "3"}, &out); err != nil {
 		t.Fatal(err)
 	}
 	if asked.Model != "m" || len(asked.TokenIDs) != 3 || asked.WorkerID != 0 || sent.WorkerID != 2 || sent.Rank != 1 || len(sent.TokenIDs) != 3 {
@@ -60,7 +60,7 @@ func TestRun(t *testing.T) {
 	if !strings.HasPrefix(out.String(), "worker 2 rank 1: ") || !strings.Contains(out.String(), "[DONE]") {
 		t.Errorf("printed %q", out.String())
 	}
-	if err := run(t.Context(), []string{"--server", server.URL + "/nowhere", "1"}, &out); err == nil || !strings.Contains(err.Error(), "404") {
+	if err := runExample(t.Context(), []string{"--server", server.URL + "/nowhere", "1"}, &out); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("of a server that does not know the call: %v", err)
 	}
 }

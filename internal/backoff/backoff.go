@@ -1,5 +1,4 @@
-// Package backoff spaces out the attempts of those who try again until they
-// succeed or are told to stop.
+// Package backoff spaces out retries.
 package backoff
 
 import (
@@ -8,30 +7,29 @@ import (
 	"time"
 )
 
-// Backoff waits longer each time: Least, doubling up to Most, each up to a half
-// more at random, so that those who failed together do not return together. One
-// goroutine uses it.
+// Backoff is an exponential backoff with jitter: the wait starts at Min and doubles up to Max, plus
+// a random half of it at most, so that clients which failed together do not retry together. It is
+// not safe for concurrent use.
 type Backoff struct {
-	Least, Most time.Duration // both above 0
-	next        time.Duration
+	Min, Max time.Duration // both above 0
+	next     time.Duration
 }
 
-// Wait waits for the next attempt, or returns ctx's error if it ends first.
-func (b *Backoff) Wait(ctx context.Context) error { return Pause(ctx, b.Next()) }
+// Wait waits for the next attempt, or returns ctx's error if ctx ends first.
+func (b *Backoff) Wait(ctx context.Context) error { return SleepContext(ctx, b.Next()) }
 
-// Next returns how long to wait for the next attempt, for those who wait for
-// something else besides.
+// Next returns the wait before the next attempt, for callers which also wait for other events.
 func (b *Backoff) Next() time.Duration {
-	d := max(b.next, b.Least)
-	b.next = min(2*d, b.Most)
+	d := max(b.next, b.Min)
+	b.next = min(2*d, b.Max)
 	return d + rand.N(d/2+1)
 }
 
-// Reset makes the next wait the least one: an attempt has succeeded.
+// Reset makes the next wait the shortest one, after a successful attempt.
 func (b *Backoff) Reset() { b.next = 0 }
 
-// Pause waits for d, or returns ctx's error if it ends first.
-func Pause(ctx context.Context, d time.Duration) error {
+// SleepContext waits for d, or returns ctx's error if ctx ends first.
+func SleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

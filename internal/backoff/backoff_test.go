@@ -10,7 +10,7 @@ import (
 
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := Backoff{Least: 100 * time.Millisecond, Most: 500 * time.Millisecond}
+		b := Backoff{Min: 100 * time.Millisecond, Max: 500 * time.Millisecond}
 		for round := range 3 {
 			jitter := time.Duration(0)
 			for i, least := range []time.Duration{100, 200, 400, 500, 500, 500} {
@@ -38,11 +38,11 @@ func TestEndOfContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		b := Backoff{Least: time.Hour, Most: time.Hour}
+		b := Backoff{Min: time.Hour, Max: time.Hour}
 		if err := b.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
-		if err := Pause(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+		if err := SleepContext(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})

@@ -1,5 +1,5 @@
-// Package bounded keeps the work of many requests within what there is for it: memory, for which
-// requests wait in order ([Memory]), and hands ([Each]).
+// Package bounded limits the resources used by concurrent requests: memory, for which requests wait
+// in order ([MemoryBudget]), and goroutines ([ForEach]).
 package bounded
 
 import (
@@ -9,10 +9,10 @@ import (
 	"runtime/debug"
 )
 
-// Each calls do with each number below n, as many at a time as there are hands, until all have
-// returned nil or one has failed: then ctx ends for the others, and no further one begins. It
-// returns the first error, when all that it started have ended. A panic in do is its error.
-func Each(ctx context.Context, n, hands int, do func(ctx context.Context, i int) error) error {
+// ForEach calls do with each number below n, with at most hands calls at a time. After the first
+// error it cancels ctx for the other calls and starts no more. It waits for all started calls and
+// returns the first error. A panic in do becomes its error.
+func ForEach(ctx context.Context, n, hands int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	queue := make(chan int, n)
@@ -24,7 +24,7 @@ func Each(ctx context.Context, n, hands int, do func(ctx context.Context, i int)
 	done := make(chan error, hands)
 	for range hands {
 		go func() { // the loop below waits for it
-			done <- Contain(func() error {
+			done <- RecoverPanic(func() error {
 				for i := range queue {
 					if err := ctx.Err(); err != nil {
 						return err
@@ -47,10 +47,10 @@ func Each(ctx context.Context, n, hands int, do func(ctx context.Context, i int)
 	return first
 }
 
-// Contain calls f and makes a panic in it an error: a defect is the failure of the request that it
-// shows in, not of those beside it. The value of the panic may be part of a prompt, so that only
-// what the runtime itself panics with is kept.
-func Contain(f func() error) (err error) {
+// RecoverPanic calls f and converts a panic in it to an error, so that a bug fails only the request
+// in which it occurs. The panic value may contain part of a prompt, so only the runtime's own
+// panics are kept.
+func RecoverPanic(f func() error) (err error) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:

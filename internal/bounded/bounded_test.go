@@ -10,11 +10,11 @@ import (
 	"testing/synctest"
 )
 
-// TestMemory: who waits is served in the order of coming, a share larger than all
-// there is gets all, and who gives up leaves nothing reserved.
+// TestMemory: waits are served in order of arrival, a reservation above the limit gets the limit,
+// and a canceled wait leaves nothing reserved.
 func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewMemory(10)
+		m := NewMemoryBudget(10)
 		var mu sync.Mutex
 		var order []int64
 		note := func(n int64) {
@@ -23,7 +23,7 @@ func TestMemory(t *testing.T) {
 			order = append(order, n)
 		}
 		wait := func(ctx context.Context, n int64) {
-			got, err := m.Wait(ctx, n)
+			got, err := m.Reserve(ctx, n)
 			if err != nil {
 				note(-n)
 				return
@@ -33,7 +33,7 @@ func TestMemory(t *testing.T) {
 			}
 			note(n)
 		}
-		if !m.Take(6) || m.Take(5) {
+		if !m.TryReserve(6) || m.TryReserve(5) {
 			t.Fatal("6 of 10 fit, and 5 more do not")
 		}
 		leaves, leave := context.WithCancel(t.Context())
@@ -48,7 +48,7 @@ func TestMemory(t *testing.T) {
 		if len(order) > 0 || m.Waiting() != 3 {
 			t.Fatalf("%v did not wait", order)
 		}
-		m.Give(6)
+		m.Release(6)
 		synctest.Wait()
 		leave()
 		synctest.Wait()
@@ -60,14 +60,14 @@ func TestMemory(t *testing.T) {
 		}
 		ended, end := context.WithCancel(t.Context())
 		end()
-		if _, err := m.Wait(ended, 9); !errors.Is(err, context.Canceled) || m.Used() != 8 {
+		if _, err := m.Reserve(ended, 9); !errors.Is(err, context.Canceled) || m.Used() != 8 {
 			t.Errorf("%v, %d are used", err, m.Used())
 		}
-		m.Give(8)
+		m.Release(8)
 	})
 }
 
-// TestEach: all are done, so many at a time and no more, and a failure ends what is left.
+// TestEach: all calls run, with a bounded number at a time, and an error cancels the rest.
 func TestEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var done, now, most atomic.Int32
@@ -77,7 +77,7 @@ func TestEach(t *testing.T) {
 			most.Store(now.Load())
 			close(open)
 		}()
-		err := Each(t.Context(), 10, 3, func(context.Context, int) error {
+		err := ForEach(t.Context(), 10, 3, func(context.Context, int) error {
 			now.Add(1)
 			defer now.Add(-1)
 			<-open
@@ -91,7 +91,7 @@ func TestEach(t *testing.T) {
 	bad := errors.New("bad")
 	for name, fails := range map[string]func() error{"": func() error { return bad }, "panic: *errors.errorString": func() error { panic(bad) }} {
 		var begun atomic.Int32
-		err := Each(t.Context(), 10, 2, func(ctx context.Context, i int) error {
+		err := ForEach(t.Context(), 10, 2, func(ctx context.Context, i int) error {
 			if begun.Add(1) == 1 {
 				return fails()
 			}
@@ -102,7 +102,7 @@ func TestEach(t *testing.T) {
 			t.Errorf("%d were begun: %.60v", begun.Load(), err)
 		}
 	}
-	if err := Each(t.Context(), 0, 3, nil); err != nil {
+	if err := ForEach(t.Context(), 0, 3, nil); err != nil {
 		t.Errorf("nothing to do: %v", err)
 	}
 }

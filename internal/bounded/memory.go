@@ -6,27 +6,28 @@ import (
 	"sync"
 )
 
-// Memory is memory that requests share, in bytes. It is safe for concurrent use.
-type Memory struct {
+// MemoryBudget is a bounded amount of memory that requests share, in bytes. It is safe for
+// concurrent use.
+type MemoryBudget struct {
 	limit int64
 	mu    struct {
 		sync.Mutex
 		used    int64
-		waiting []*share // in the order in which they came
+		waiting []*reservation // in order of arrival
 	}
 }
 
-// share is somebody's wait for n bytes; granted is closed when they are there.
-type share struct {
+// reservation is a pending wait for n bytes; granted is closed when they are reserved.
+type reservation struct {
 	n       int64
 	granted chan struct{}
 }
 
-// NewMemory returns a Memory of limit bytes, of which none is used.
-func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
+// NewMemoryBudget returns an unused budget of limit bytes.
+func NewMemoryBudget(limit int64) *MemoryBudget { return &MemoryBudget{limit: limit} }
 
-// Take reserves n bytes if they are there.
-func (m *Memory) Take(n int64) bool {
+// TryReserve reserves n bytes and reports whether they were available.
+func (m *MemoryBudget) TryReserve(n int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mu.used+n > m.limit {
@@ -36,14 +37,14 @@ func (m *Memory) Take(n int64) bool {
 	return true
 }
 
-// Wait reserves n bytes, or all there are if that is less, as soon as those who
-// waited before have theirs. It returns how many it reserved, or the error of ctx.
-// Callers bound how many wait.
-func (m *Memory) Wait(ctx context.Context, n int64) (reserved int64, err error) {
-	s := &share{n: min(n, m.limit), granted: make(chan struct{})}
+// Reserve waits until n bytes are available, and reserves them; a larger n than the limit is
+// reduced to it. Waits are served in order. It returns how many bytes it reserved, or the error of
+// ctx. Callers must bound the number of waits.
+func (m *MemoryBudget) Reserve(ctx context.Context, n int64) (reserved int64, err error) {
+	s := &reservation{n: min(n, m.limit), granted: make(chan struct{})}
 	m.mu.Lock()
 	m.mu.waiting = append(m.mu.waiting, s)
-	m.grant()
+	m.grantLocked()
 	m.mu.Unlock()
 	select {
 	case <-s.granted:
@@ -57,20 +58,20 @@ func (m *Memory) Wait(ctx context.Context, n int64) (reserved int64, err error) 
 	} else { // granted at the same moment
 		m.mu.used -= s.n
 	}
-	m.grant() // those behind it may fit
+	m.grantLocked() // later waits may fit now
 	return 0, ctx.Err()
 }
 
-// Give returns n bytes that were reserved.
-func (m *Memory) Give(n int64) {
+// Release returns n reserved bytes.
+func (m *MemoryBudget) Release(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.used -= n
-	m.grant()
+	m.grantLocked()
 }
 
-// grant serves the first who wait, as far as there is room.
-func (m *Memory) grant() {
+// grantLocked serves the first waits while there is room.
+func (m *MemoryBudget) grantLocked() {
 	for len(m.mu.waiting) > 0 && m.mu.used+m.mu.waiting[0].n <= m.limit {
 		s := m.mu.waiting[0]
 		m.mu.waiting = m.mu.waiting[1:]
@@ -79,15 +80,15 @@ func (m *Memory) grant() {
 	}
 }
 
-// Used returns how much is reserved, and Waiting how many wait.
-func (m *Memory) Used() int64 {
+// Used returns how many bytes are reserved.
+func (m *MemoryBudget) Used() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.used
 }
 
-// Waiting is explained at Used.
-func (m *Memory) Waiting() int {
+// Waiting returns the number of pending waits.
+func (m *MemoryBudget) Waiting() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.mu.waiting)

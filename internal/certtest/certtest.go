@@ -1,4 +1,4 @@
-// Package certtest makes certificates for tests.
+// Package certtest creates certificates for tests.
 package certtest
 
 import (
@@ -15,24 +15,23 @@ import (
 	"time"
 )
 
-// Form says what a certificate is like.
-type Form struct {
+// CertOptions describes a certificate.
+type CertOptions struct {
 	Name string // of its subject
-	// From and Until bound its time. Zero is from 1970 on, which is past in bubbles
-	// of virtual time too, and for an hour from now.
+	// From and Until bound its validity. Zero From means 1970, which is also in the past in
+	// synctest bubbles; zero Until means an hour from now.
 	From, Until time.Time
 }
 
-// Pair is a certificate for 127.0.0.1 and its key. It is its own authority, for
-// servers and clients.
+// Pair is a certificate for 127.0.0.1 and its key. It is its own CA, for servers and clients.
 type Pair struct {
 	TLS       tls.Certificate
-	Pool      *x509.CertPool // that trusts it
+	Pool      *x509.CertPool // trusts the certificate
 	Cert, Key []byte         // in PEM
 }
 
-// Make returns a new pair.
-func Make(t testing.TB, f Form) *Pair {
+// NewPair returns a new pair.
+func NewPair(t testing.TB, f CertOptions) *Pair {
 	t.Helper()
 	if f.From.IsZero() {
 		f.From = time.Unix(0, 0)

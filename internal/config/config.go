@@ -1,6 +1,6 @@
-// Package config is the one tree of settings. A setting has a default, a key in
-// penstock.yaml, an environment variable and a flag, each stronger than the one
-// before, and remembers which of them it came from.
+// Package config holds the one tree of settings. A setting has a default, a key in penstock.yaml, an
+// environment variable and a flag. Each of these overrides the one before, and the tree records the origin of
+// every value.
 package config
 
 import (
@@ -14,13 +14,13 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"penstock/core/stall"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/parse"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 )
 
-// Command is a command that starts roles, and so has settings.
+// Command is a command which starts roles, and so has settings.
 type Command string
 
 // The commands with settings.
@@ -34,23 +34,22 @@ const (
 // Commands lists the commands with settings.
 func Commands() []Command { return []Command{Up, Frontend, Worker, Router} }
 
-// Config is the effective tree. Field tags define each setting once: "key" is
-// its name in penstock.yaml and, behind two dashes, on the command line; its
-// environment variable is PENSTOCK_ and the name in capitals; "help" is what
-// --help says; "on" lists the commands whose setting it is: the others accept it
-// in a file or a variable, which a whole fleet may share, and make nothing of it.
+// Config is the effective tree. Field tags define each setting once. "key" is its name in penstock.yaml and,
+// after two dashes, on the command line. Its environment variable is PENSTOCK_ plus the key in upper case.
+// "help" is the text of --help. "on" lists the commands to which the setting belongs. Other commands accept
+// it in a file or a variable, which a whole fleet may share, and ignore it.
 type Config struct {
 	HTTPAddr string `key:"http-addr" on:"up,frontend,worker,router" help:"address of the HTTP API, HOST:PORT; port 0 picks a free one; empty is none, for worker and router"`
 	DataDir  string `key:"data-dir" on:"up,frontend,worker,router" help:"directory of JetStream, if NATS is embedded, and of the worker's id; empty uses what goes with the process"`
 
-	NATSListen    string  `key:"nats-listen" on:"up,frontend,worker,router" help:"embed a NATS server that others reach at HOST:PORT (up always embeds one, for itself unless this is given)"`
-	NATS          string  `key:"nats" on:"frontend,worker,router" help:"URL of the fleet's NATS server, several separated by commas: nats://HOST:PORT, tls://…, with USER:PASSWORD@ if it asks"`
-	NATSCreds     string  `key:"nats-creds" on:"frontend,worker,router" help:"file with NATS credentials (JWT and seed)"`
-	NATSTokenFile string  `key:"nats-token-file" on:"up,frontend,worker,router" help:"file with the token that an embedded NATS server asks of others, and that is shown to --nats"`
-	NATSTLSCA     string  `key:"nats-tls-ca" on:"up,frontend,worker,router" help:"file with the certificates that sign the NATS server's (PEM); empty is the system's. An embedded server with a certificate asks its clients for one that they sign"`
-	NATSTLSCert   string  `key:"nats-tls-cert" on:"up,frontend,worker,router" help:"file with this process's certificate for NATS (PEM); an embedded server that has one speaks TLS only"`
-	NATSTLSKey    string  `key:"nats-tls-key" on:"up,frontend,worker,router" help:"file with the key of nats-tls-cert (PEM)"`
-	NATSWait      Seconds `key:"nats-wait" on:"frontend,worker,router" help:"time that --nats has to answer at the start; later interruptions may last"`
+	NATSListen    string   `key:"nats-listen" on:"up,frontend,worker,router" help:"embed a NATS server that others reach at HOST:PORT (up always embeds one, for itself unless this is given)"`
+	NATS          string   `key:"nats" on:"frontend,worker,router" help:"URL of the fleet's NATS server, several separated by commas: nats://HOST:PORT, tls://…, with USER:PASSWORD@ if it asks"`
+	NATSCreds     string   `key:"nats-creds" on:"frontend,worker,router" help:"file with NATS credentials (JWT and seed)"`
+	NATSTokenFile string   `key:"nats-token-file" on:"up,frontend,worker,router" help:"file with the token that an embedded NATS server asks of others, and that is shown to --nats"`
+	NATSTLSCA     string   `key:"nats-tls-ca" on:"up,frontend,worker,router" help:"file with the certificates that sign the NATS server's (PEM); empty is the system's. An embedded server with a certificate asks its clients for one that they sign"`
+	NATSTLSCert   string   `key:"nats-tls-cert" on:"up,frontend,worker,router" help:"file with this process's certificate for NATS (PEM); an embedded server that has one speaks TLS only"`
+	NATSTLSKey    string   `key:"nats-tls-key" on:"up,frontend,worker,router" help:"file with the key of nats-tls-cert (PEM)"`
+	NATSWait      Duration `key:"nats-wait" on:"frontend,worker,router" help:"time that --nats has to answer at the start; later interruptions may last"`
 
 	Discovery     string   `key:"discovery" on:"frontend,worker,router" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`
 	DiscoveryDir  string   `key:"discovery-dir" on:"frontend,worker,router" help:"directory of --discovery file"`
@@ -77,7 +76,7 @@ type Config struct {
 	RPCTokenFile string `key:"rpc-token-file" on:"frontend,worker,router" help:"file with the token that callers show on the request plane"`
 
 	Engines         Engines  `key:"engine" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU), sim (the cache and schedule of an engine, the time of a model of one, and a passage as its text), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, and behind commas events=tcp://HOST:PORT, replay=tcp://HOST:PORT, snapshot=tcp://HOST:PORT, ranks=N, mode=auto|tokens|pass, block-size=N, api-key-file=FILE, name=NAME, model-path=DIR, media=KINDS, media-keys=uuid|off, mm-processor-kwargs=JSON, media-check=on|off; up takes several of those"`
-	EngineWait      Seconds  `key:"engine-wait" on:"up,worker" help:"time that an engine that runs already has to answer at the start, of several the first one; those that come later are taken in then"`
+	EngineWait      Duration `key:"engine-wait" on:"up,worker" help:"time that an engine that runs already has to answer at the start, of several the first one; those that come later are taken in then"`
 	KVEvents        string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
 	KVReplay        string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
 	Workers         int      `key:"workers" on:"up" help:"number of workers; engines that run already have one for each data-parallel rank"`
@@ -100,35 +99,35 @@ type Config struct {
 
 	Simulation
 
-	RouterMode         string  `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
-	OverlapScoreWeight float64 `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
-	NoKVEvents         bool    `key:"no-kv-events" bare:"true" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
-	PredictedTTL       Seconds `key:"router-predicted-ttl" on:"up,frontend,router" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
-	RouterTemperature  float64 `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
-	RouterSeed         uint64  `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
-	RouterReplicaSync  string  `key:"router-replica-sync" on:"up,frontend,router" help:"on or off: routers of one component tell each other what they have sent to its workers, so that each counts the requests of all"`
-	RouterTrackOutput  string  `key:"router-track-output-blocks" on:"up,frontend,router" help:"on or off: blocks of answers count as load of their worker as they are generated, and fade towards the expected end of a request that gives one (nvext.agent_hints.osl)"`
-	BusyThreshold      float64 `key:"busy-threshold" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
-	BusyPrefillTokens  int     `key:"busy-prefill-tokens" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
-	SnapshotThreshold  int     `key:"router-snapshot-threshold" on:"up,frontend,router" help:"messages of cache events after which a router leaves a snapshot of what it knows, for those that start later; 0 leaves none"`
-	ResetStates        string  `key:"router-reset-states" bare:"on" on:"up,frontend,router" help:"on: throw away what earlier routers left of cache events and snapshots, unless others are using it; force: throw it away; off: use it"`
+	RouterMode         string   `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
+	OverlapScoreWeight float64  `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
+	NoKVEvents         bool     `key:"no-kv-events" bare:"true" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
+	PredictedTTL       Duration `key:"router-predicted-ttl" on:"up,frontend,router" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
+	RouterTemperature  float64  `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
+	RouterSeed         uint64   `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
+	RouterReplicaSync  string   `key:"router-replica-sync" on:"up,frontend,router" help:"on or off: routers of one component tell each other what they have sent to its workers, so that each counts the requests of all"`
+	RouterTrackOutput  string   `key:"router-track-output-blocks" on:"up,frontend,router" help:"on or off: blocks of answers count as load of their worker as they are generated, and fade towards the expected end of a request that gives one (nvext.agent_hints.osl)"`
+	BusyThreshold      float64  `key:"busy-threshold" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
+	BusyPrefillTokens  int      `key:"busy-prefill-tokens" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
+	SnapshotThreshold  int      `key:"router-snapshot-threshold" on:"up,frontend,router" help:"messages of cache events after which a router leaves a snapshot of what it knows, for those that start later; 0 leaves none"`
+	ResetStates        string   `key:"router-reset-states" bare:"on" on:"up,frontend,router" help:"on: throw away what earlier routers left of cache events and snapshots, unless others are using it; force: throw it away; off: use it"`
 
 	Routing
 
-	MigrationLimit      int     `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
-	MigrationWait       Seconds `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
-	ActiveRequestExpiry Seconds `key:"active-request-expiry" on:"up,frontend,router" help:"time after which a reservation that was neither freed nor renewed is dropped; running requests renew theirs"`
+	MigrationLimit      int      `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
+	MigrationWait       Duration `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
+	ActiveRequestExpiry Duration `key:"active-request-expiry" on:"up,frontend,router" help:"time after which a reservation that was neither freed nor renewed is dropped; running requests renew theirs"`
 
 	Media
 
-	CanaryInterval Seconds `key:"canary-interval" on:"up,worker" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
-	StallTimeout   Seconds `key:"stall-timeout" on:"up,worker" help:"time without a token after which a stream goes on at another worker although its engine works, from 10s to 5m; 0s learns it from the engine's streams"`
+	CanaryInterval Duration `key:"canary-interval" on:"up,worker" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
+	StallTimeout   Duration `key:"stall-timeout" on:"up,worker" help:"time without a token after which a stream goes on at another worker although its engine works, from 10s to 5m; 0s learns it from the engine's streams"`
 
-	MaxBodyBytes int64   `key:"max-body-bytes" on:"up,frontend,router" help:"largest request body"`
-	MaxInflight  int     `key:"max-inflight" on:"up,frontend,router" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
-	SSEKeepAlive Seconds `key:"sse-keep-alive" on:"up,frontend" help:"silence after which a stream says that it lives, with a comment that clients skip"`
-	DrainGrace   Seconds `key:"drain-grace" on:"up,frontend" help:"time that a frontend goes on taking requests after Ctrl-C or SIGTERM, while /health says draining, so that load balancers find another"`
-	DrainTimeout Seconds `key:"drain-timeout" on:"up,frontend,worker,router" help:"time that running requests have to finish after Ctrl-C or SIGTERM"`
+	MaxBodyBytes int64    `key:"max-body-bytes" on:"up,frontend,router" help:"largest request body"`
+	MaxInflight  int      `key:"max-inflight" on:"up,frontend,router" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
+	SSEKeepAlive Duration `key:"sse-keep-alive" on:"up,frontend" help:"silence after which a stream says that it lives, with a comment that clients skip"`
+	DrainGrace   Duration `key:"drain-grace" on:"up,frontend" help:"time that a frontend goes on taking requests after Ctrl-C or SIGTERM, while /health says draining, so that load balancers find another"`
+	DrainTimeout Duration `key:"drain-timeout" on:"up,frontend,worker,router" help:"time that running requests have to finish after Ctrl-C or SIGTERM"`
 
 	TLSCert       string `key:"tls-cert" on:"up,frontend,worker,router" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is taken over"`
 	TLSKey        string `key:"tls-key" on:"up,frontend,worker,router" help:"file with the key of tls-cert (PEM)"`
@@ -136,32 +135,31 @@ type Config struct {
 	MetricsAccess string `key:"metrics-access" on:"up,frontend,worker,router" help:"who may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
 	AccessLog     string `key:"access-log" on:"up,frontend" help:"on or off: a line for each HTTP request that is over, at level info of component access"`
 
-	RequestTimeout Seconds `key:"request-timeout" on:"up,frontend" help:"longest time of a whole request, its answer included; 0s is no bound"`
-	HeaderTimeout  Seconds `key:"header-timeout" on:"up,frontend" help:"longest time in which a client sends the headers of a request, and TLS agrees"`
-	BodyTimeout    Seconds `key:"body-timeout" on:"up,frontend" help:"longest time in which a client sends the body of a request"`
-	WriteTimeout   Seconds `key:"write-timeout" on:"up,frontend" help:"time after which a client that takes nothing of its answer is gone"`
-	IdleTimeout    Seconds `key:"idle-timeout" on:"up,frontend" help:"time after which a connection without a request is closed"`
-	MaxConnections int     `key:"max-connections" on:"up,frontend,worker,router" help:"connections of HTTP at once; one more is closed as it comes"`
-	MaxHeaderBytes int     `key:"max-header-bytes" on:"up,frontend" help:"largest headers of a request"`
+	RequestTimeout Duration `key:"request-timeout" on:"up,frontend" help:"longest time of a whole request, its answer included; 0s is no bound"`
+	HeaderTimeout  Duration `key:"header-timeout" on:"up,frontend" help:"longest time in which a client sends the headers of a request, and TLS agrees"`
+	BodyTimeout    Duration `key:"body-timeout" on:"up,frontend" help:"longest time in which a client sends the body of a request"`
+	WriteTimeout   Duration `key:"write-timeout" on:"up,frontend" help:"time after which a client that takes nothing of its answer is gone"`
+	IdleTimeout    Duration `key:"idle-timeout" on:"up,frontend" help:"time after which a connection without a request is closed"`
+	MaxConnections int      `key:"max-connections" on:"up,frontend,worker,router" help:"connections of HTTP at once; one more is closed as it comes"`
+	MaxHeaderBytes int      `key:"max-header-bytes" on:"up,frontend" help:"largest headers of a request"`
 
 	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, disco, nats, rpc, relay, access, traces): info,router=debug"`
 	LogFormat string `key:"log-format" on:"up,frontend,worker,router" help:"text or json"`
 }
 
-// Seconds is a duration that is written like 30s or 10m everywhere.
-type Seconds time.Duration
+// Duration is a duration which is written like 30s or 10m everywhere.
+type Duration time.Duration
 
-// String returns the duration as it is written.
-func (s Seconds) String() string { return time.Duration(s).String() }
+// String returns the duration as users write it.
+func (s Duration) String() string { return time.Duration(s).String() }
 
-// UnmarshalYAML reads 30s, 1m30s and the like; a bare number has no unit and is
-// refused.
-func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
+// UnmarshalYAML reads durations such as 30s and 1m30s. It refuses a bare number, which has no unit.
+func (s *Duration) UnmarshalYAML(n *yaml.Node) error {
 	d, err := time.ParseDuration(n.Value)
 	if err != nil {
-		return err // explainNode and explainValue have the words
+		return err // explainNode and explainValue explain it to the user
 	}
-	*s = Seconds(d)
+	*s = Duration(d)
 	return nil
 }
 
@@ -169,7 +167,7 @@ func (s *Seconds) UnmarshalYAML(n *yaml.Node) error {
 func Defaults(command Command) Config {
 	c := Config{
 		HTTPAddr:            "127.0.0.1:8000",
-		NATSWait:            Seconds(15 * time.Second),
+		NATSWait:            Duration(15 * time.Second),
 		Discovery:           "nats",
 		StaticWorkers:       []string{},
 		Namespace:           "penstock",
@@ -180,166 +178,167 @@ func Defaults(command Command) Config {
 		EventPlane:          "nats",
 		EventPeers:          []string{},
 		Engines:             Engines{EngineTiny},
-		EngineWait:          Seconds(10 * time.Minute),
+		EngineWait:          Duration(10 * time.Minute),
 		Workers:             2,
 		ServedModelName:     []string{},
-		ToolCallParser:      auto,
-		ReasoningParser:     auto,
+		ToolCallParser:      autoParser,
+		ReasoningParser:     autoParser,
 		Preprocess:          "local",
 		KVCacheBlockSize:    16,
 		MaxNumSeqs:          256,
 		MaxWaiting:          1024,
-		Simulation:          simulation(),
-		Routing:             routing(),
-		Media:               mediaSettings(),
+		Simulation:          defaultSimulation(),
+		Routing:             defaultRouting(),
+		Media:               defaultMedia(),
 		RouterMode:          "kv",
 		OverlapScoreWeight:  1,
-		PredictedTTL:        Seconds(2 * time.Second),
+		PredictedTTL:        Duration(2 * time.Second),
 		SnapshotThreshold:   10_000,
 		ResetStates:         Off,
 		RouterReplicaSync:   On,
 		RouterTrackOutput:   Off,
 		MigrationLimit:      3,
-		MigrationWait:       Seconds(10 * time.Second),
-		ActiveRequestExpiry: Seconds(10 * time.Minute),
-		CanaryInterval:      Seconds(10 * time.Second),
+		MigrationWait:       Duration(10 * time.Second),
+		ActiveRequestExpiry: Duration(10 * time.Minute),
+		CanaryInterval:      Duration(10 * time.Second),
 		MaxBodyBytes:        32 << 20,
 		MaxInflight:         4096,
-		SSEKeepAlive:        Seconds(15 * time.Second),
-		DrainTimeout:        Seconds(30 * time.Second),
+		SSEKeepAlive:        Duration(15 * time.Second),
+		DrainTimeout:        Duration(30 * time.Second),
 		MetricsAccess:       AccessAdmin,
 		AccessLog:           On,
-		HeaderTimeout:       Seconds(10 * time.Second),
-		BodyTimeout:         Seconds(time.Minute),
-		WriteTimeout:        Seconds(time.Minute),
-		IdleTimeout:         Seconds(2 * time.Minute),
+		HeaderTimeout:       Duration(10 * time.Second),
+		BodyTimeout:         Duration(time.Minute),
+		WriteTimeout:        Duration(time.Minute),
+		IdleTimeout:         Duration(2 * time.Minute),
 		MaxConnections:      16384,
 		MaxHeaderBytes:      64 << 10,
 		LogLevel:            "info",
 		LogFormat:           "text",
 	}
 	if command == Up {
-		c.AccessLog = Off // its screen is for people
+		c.AccessLog = Off // the terminal shows messages for people
 	}
 	if command == Worker || command == Router {
-		c.HTTPAddr = "" // several of them share a machine, and nobody need ask them
+		c.HTTPAddr = "" // several of them share a machine, and their API is rarely used
 	}
 	if command == Frontend {
-		c.DrainGrace = Seconds(5 * time.Second) // load balancers look every few seconds
+		c.DrainGrace = Duration(5 * time.Second) // load balancers poll every few seconds
 	}
 	return c
 }
 
-// Force is a choice of ResetStates; the others are On and Off.
-const Force = "force"
+// ResetForce is a choice of ResetStates; the others are On and Off.
+const ResetForce = "force"
 
-// auto is a parser that is found out.
-const auto = "auto"
+// autoParser is the name of a parser which is detected from the model.
+const autoParser = "auto"
 
-// maxBlockSize is the largest block of the engines there are, in tokens.
+// maxBlockSize is the largest block of the supported engines, in tokens.
 const maxBlockSize = 1024
 
-// Components lists the parts of the process that log under a name of their own.
-func Components() []string {
+// LogComponents lists the components which log under a name of their own.
+func LogComponents() []string {
 	return []string{"frontend", "router", "worker", "engine", "bus", "disco", "nats", "rpc", "relay", "access", "traces"}
 }
 
-// Levels reads LogLevel. A component that there is not is an error.
-func (c *Config) Levels() (obs.Levels, error) { return obs.ParseLevels(c.LogLevel, Components()) }
+// ParseLogLevels parses LogLevel. An unknown component is an error.
+func (c *Config) ParseLogLevels() (obs.Levels, error) {
+	return obs.ParseLevels(c.LogLevel, LogComponents())
+}
 
-// Validate reports everything that is wrong with the tree at once, each problem
-// with the key to change.
+// Validate reports everything wrong with the tree at once, each problem with its key.
 func (c *Config) Validate() error {
 	var p problems
-	p.optionalAddress("http-addr", c.HTTPAddr)
-	p.optionalAddress("nats-listen", c.NATSListen)
-	p.fleet(c)
-	p.door(c)
-	p.name("namespace", c.Namespace)
-	p.name("component", c.Component)
-	p.name("endpoint", c.Endpoint)
-	p.engines(c)
-	p.engine(c)
-	p.positive("engine-wait", c.EngineWait)
-	p.between("workers", int64(c.Workers), 1, 1024)
+	p.checkOptionalAddress("http-addr", c.HTTPAddr)
+	p.checkOptionalAddress("nats-listen", c.NATSListen)
+	p.checkFleet(c)
+	p.checkHTTP(c)
+	p.checkName("namespace", c.Namespace)
+	p.checkName("component", c.Component)
+	p.checkName("endpoint", c.Endpoint)
+	p.checkEngines(c)
+	p.checkModel(c)
+	p.requirePositive("engine-wait", c.EngineWait)
+	p.requireBetween("workers", int64(c.Workers), 1, 1024)
 	for _, n := range c.ServedModelName {
 		if strings.TrimSpace(n) == "" {
-			p.add("served-model-name", "must not be blank")
+			p.report("served-model-name", "must not be blank")
 		}
 	}
-	p.parser("tool-call-parser", parse.Config{Tools: c.ToolCallParser})
-	p.parser("reasoning-parser", parse.Config{Reasoning: c.ReasoningParser})
-	p.oneOf("preprocess", c.Preprocess, "local", "engine")
-	p.between("kv-cache-block-size", int64(c.KVCacheBlockSize), 2, maxBlockSize)
-	p.between("kv-cache-blocks", int64(c.KVCacheBlocks), 0, 1<<24)
-	p.between("max-num-seqs", int64(c.MaxNumSeqs), 1, 65536)
-	p.between("max-num-batched-tokens", int64(c.MaxBatchedTokens), 0, 1<<20)
-	p.between("max-waiting", int64(c.MaxWaiting), 1, 1<<20)
-	p.oneOf("router-mode", c.RouterMode, "kv", "round-robin", "random", "power-of-two", "least-loaded", "direct")
-	p.weight("kv-overlap-score-weight", c.OverlapScoreWeight)
-	p.weight("router-temperature", c.RouterTemperature)
-	p.oneOf("router-replica-sync", c.RouterReplicaSync, On, Off)
-	p.oneOf("router-track-output-blocks", c.RouterTrackOutput, On, Off)
-	p.share("busy-threshold", c.BusyThreshold)
-	p.between("busy-prefill-tokens", int64(c.BusyPrefillTokens), 0, 1<<30)
+	p.checkParser("tool-call-parser", parse.Config{Tools: c.ToolCallParser})
+	p.checkParser("reasoning-parser", parse.Config{Reasoning: c.ReasoningParser})
+	p.requireOneOf("preprocess", c.Preprocess, "local", "engine")
+	p.requireBetween("kv-cache-block-size", int64(c.KVCacheBlockSize), 2, maxBlockSize)
+	p.requireBetween("kv-cache-blocks", int64(c.KVCacheBlocks), 0, 1<<24)
+	p.requireBetween("max-num-seqs", int64(c.MaxNumSeqs), 1, 65536)
+	p.requireBetween("max-num-batched-tokens", int64(c.MaxBatchedTokens), 0, 1<<20)
+	p.requireBetween("max-waiting", int64(c.MaxWaiting), 1, 1<<20)
+	p.requireOneOf("router-mode", c.RouterMode, "kv", "round-robin", "random", "power-of-two", "least-loaded", "direct")
+	p.checkWeight("kv-overlap-score-weight", c.OverlapScoreWeight)
+	p.checkWeight("router-temperature", c.RouterTemperature)
+	p.requireOneOf("router-replica-sync", c.RouterReplicaSync, On, Off)
+	p.requireOneOf("router-track-output-blocks", c.RouterTrackOutput, On, Off)
+	p.checkShare("busy-threshold", c.BusyThreshold)
+	p.requireBetween("busy-prefill-tokens", int64(c.BusyPrefillTokens), 0, 1<<30)
 	if _, err := engine.ParseExperts(c.HostedExperts); err != nil {
-		p.add("hosted-experts", err.Error())
+		p.report("hosted-experts", err.Error())
 	}
-	p.between("router-snapshot-threshold", int64(c.SnapshotThreshold), 0, 1<<30)
-	p.oneOf("router-reset-states", c.ResetStates, Off, On, Force)
-	p.routing(c)
-	p.media(c)
-	p.between("migration-limit", int64(c.MigrationLimit), 0, 100)
-	p.notNegative("router-predicted-ttl", c.PredictedTTL)
-	p.notNegative("migration-wait", c.MigrationWait)
-	p.atLeast("active-request-expiry", c.ActiveRequestExpiry, 3*attempt.RenewEvery) // renewals may be late
-	p.notNegative("canary-interval", c.CanaryInterval)
-	if s := time.Duration(c.StallTimeout); s != 0 && (s < stall.Least || s > stall.Most) {
-		p.add("stall-timeout", fmt.Sprintf("%v is not 0s, nor between %v and %v", s, stall.Least, stall.Most))
+	p.requireBetween("router-snapshot-threshold", int64(c.SnapshotThreshold), 0, 1<<30)
+	p.requireOneOf("router-reset-states", c.ResetStates, Off, On, ResetForce)
+	p.checkRouting(c)
+	p.checkMedia(c)
+	p.requireBetween("migration-limit", int64(c.MigrationLimit), 0, 100)
+	p.requireNotNegative("router-predicted-ttl", c.PredictedTTL)
+	p.requireNotNegative("migration-wait", c.MigrationWait)
+	p.requireAtLeast("active-request-expiry", c.ActiveRequestExpiry, 3*dispatch.RenewInterval) // renewals may be late
+	p.requireNotNegative("canary-interval", c.CanaryInterval)
+	if s := time.Duration(c.StallTimeout); s != 0 && (s < stall.MinLimit || s > stall.MaxLimit) {
+		p.report("stall-timeout", fmt.Sprintf("%v is not 0s, nor between %v and %v", s, stall.MinLimit, stall.MaxLimit))
 	}
-	p.between("max-body-bytes", c.MaxBodyBytes, 1024, 1<<40)
-	p.between("max-inflight", int64(c.MaxInflight), 1, 1<<24)
-	p.positive("sse-keep-alive", c.SSEKeepAlive)
-	p.notNegative("drain-grace", c.DrainGrace)
-	p.positive("drain-timeout", c.DrainTimeout)
-	p.batch(c)
-	p.simulation(c)
-	if _, err := c.Levels(); err != nil {
-		p.add("log-level", err.Error())
+	p.requireBetween("max-body-bytes", c.MaxBodyBytes, 1024, 1<<40)
+	p.requireBetween("max-inflight", int64(c.MaxInflight), 1, 1<<24)
+	p.requirePositive("sse-keep-alive", c.SSEKeepAlive)
+	p.requireNotNegative("drain-grace", c.DrainGrace)
+	p.requirePositive("drain-timeout", c.DrainTimeout)
+	p.checkBatch(c)
+	p.checkSimulation(c)
+	if _, err := c.ParseLogLevels(); err != nil {
+		p.report("log-level", err.Error())
 	}
-	p.oneOf("log-format", c.LogFormat, "text", "json")
+	p.requireOneOf("log-format", c.LogFormat, "text", "json")
 	if c.ModelPath != "" {
-		p.directory("model-path", c.ModelPath)
+		p.requireDirectory("model-path", c.ModelPath)
 	}
 	return errors.Join(p...)
 }
 
 type problems []error
 
-func (p *problems) add(key, what string) {
+func (p *problems) report(key, what string) {
 	*p = append(*p, fmt.Errorf("%s: %s", key, what))
 }
 
-// directory checks where a checkpoint should be.
-func (p *problems) directory(key, path string) {
+// requireDirectory checks that path is a directory, which should contain a checkpoint.
+func (p *problems) requireDirectory(key, path string) {
 	if st, err := os.Stat(path); err != nil || !st.IsDir() {
-		p.add(key, fmt.Sprintf("%.100q is not a directory; name one with config.json and *.safetensors", path))
+		p.report(key, fmt.Sprintf("%.100q is not a directory; name one with config.json and *.safetensors", path))
 	}
 }
 
-func (p *problems) optionalAddress(key, v string) {
+func (p *problems) checkOptionalAddress(key, v string) {
 	if v != "" {
-		p.address(key, v)
+		p.checkAddress(key, v)
 	}
 }
 
-func (p *problems) address(key, v string) {
+func (p *problems) checkAddress(key, v string) {
 	if err := CheckAddress(v); err != nil {
-		p.add(key, err.Error())
+		p.report(key, err.Error())
 	}
 }
 
-// CheckAddress reports whether v is an address to listen at.
+// CheckAddress returns an error if v is not an address to listen on.
 func CheckAddress(v string) error {
 	_, port, err := net.SplitHostPort(v)
 	if err == nil && port != "" {
@@ -351,72 +350,71 @@ func CheckAddress(v string) error {
 	return nil
 }
 
-// notFile checks that a directory, which may be missing, is not something else.
-func (p *problems) notFile(key, path string) {
+// requireNotFile checks that path, if it exists, is a directory.
+func (p *problems) requireNotFile(key, path string) {
 	if st, err := os.Stat(path); path != "" && err == nil && !st.IsDir() {
-		p.add(key, fmt.Sprintf("%.100q is not a directory", path))
+		p.report(key, fmt.Sprintf("%.100q is not a directory", path))
 	}
 }
 
-func (p *problems) name(key, v string) {
+func (p *problems) checkName(key, v string) {
 	ok := v != "" && len(v) <= 64 && strings.Trim(v, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == ""
 	if !ok {
-		p.add(key, fmt.Sprintf("%.100q must be 1 to 64 letters, digits, '-' or '_'", v))
+		p.report(key, fmt.Sprintf("%.100q must be 1 to 64 letters, digits, '-' or '_'", v))
 	}
 }
 
-func (p *problems) oneOf(key, v string, choices ...string) {
+func (p *problems) requireOneOf(key, v string, choices ...string) {
 	for _, c := range choices {
 		if v == c {
 			return
 		}
 	}
-	p.add(key, fmt.Sprintf("%.100q is not one of %s", v, strings.Join(choices, ", ")))
+	p.report(key, fmt.Sprintf("%.100q is not one of %s", v, strings.Join(choices, ", ")))
 }
 
-// parser checks the name of a parser, which is auto, none or one that package parse
-// knows.
-func (p *problems) parser(key string, cfg parse.Config) {
+// checkParser checks the name of a parser: auto, none or one which package parse knows.
+func (p *problems) checkParser(key string, cfg parse.Config) {
 	switch cfg.Tools + cfg.Reasoning {
-	case auto, "none":
+	case autoParser, "none":
 		return
 	case "":
-		p.add(key, "must not be empty: auto or none")
+		p.report(key, "must not be empty: auto or none")
 	}
-	if _, err := parse.Compile(cfg); err != nil {
-		p.add(key, strings.TrimPrefix(err.Error(), "parse: "))
+	if _, err := parse.CompileGrammar(cfg); err != nil {
+		p.report(key, strings.TrimPrefix(err.Error(), "parse: "))
 	}
 }
 
-func (p *problems) between(key string, v, lo, hi int64) {
+func (p *problems) requireBetween(key string, v, lo, hi int64) {
 	if v < lo || v > hi {
-		p.add(key, fmt.Sprintf("%d is not between %d and %d", v, lo, hi))
+		p.report(key, fmt.Sprintf("%d is not between %d and %d", v, lo, hi))
 	}
 }
 
-// maxWeight keeps products of a weight and a number of blocks exact enough.
+// maxWeight bounds weights, so that products of a weight and a number of blocks stay exact enough.
 const maxWeight = 1e9
 
-func (p *problems) weight(key string, v float64) {
+func (p *problems) checkWeight(key string, v float64) {
 	if !(v >= 0 && v <= maxWeight) {
-		p.add(key, fmt.Sprintf("%v is not between 0 and %v", v, maxWeight))
+		p.report(key, fmt.Sprintf("%v is not between 0 and %v", v, maxWeight))
 	}
 }
 
-func (p *problems) notNegative(key string, v Seconds) {
+func (p *problems) requireNotNegative(key string, v Duration) {
 	if v < 0 {
-		p.add(key, fmt.Sprintf("%v must not be negative; 0s turns it off", v))
+		p.report(key, fmt.Sprintf("%v must not be negative; 0s turns it off", v))
 	}
 }
 
-func (p *problems) atLeast(key string, v Seconds, least time.Duration) {
+func (p *problems) requireAtLeast(key string, v Duration, least time.Duration) {
 	if time.Duration(v) < least {
-		p.add(key, fmt.Sprintf("%v is too short: use %v or more", v, least))
+		p.report(key, fmt.Sprintf("%v is too short: use %v or more", v, least))
 	}
 }
 
-func (p *problems) positive(key string, v Seconds) {
+func (p *problems) requirePositive(key string, v Duration) {
 	if v <= 0 {
-		p.add(key, fmt.Sprintf("%v must be positive, for example 30s", v))
+		p.report(key, fmt.Sprintf("%v must be positive, for example 30s", v))
 	}
 }

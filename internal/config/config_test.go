@@ -42,7 +42,7 @@ func TestEverySettingIsDescribed(t *testing.T) {
 		if f.Anonymous {
 			continue
 		}
-		key := keyOf(f)
+		key := settingKey(f)
 		if key == "" || f.Tag.Get("help") == "" || f.Tag.Get("on") == "" || seen[key] {
 			t.Errorf("%s: needs a key of its own, help and on", f.Name)
 		}
@@ -55,7 +55,7 @@ func TestEverySettingIsDescribed(t *testing.T) {
 	}
 }
 
-// Help shows a list as it is written on a command line.
+// Help shows a list as written on a command line.
 func TestHelpOfLists(t *testing.T) {
 	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
 	AddFlags(fs, Up)
@@ -108,8 +108,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestComponents: the names that --log-level takes are those that the parts of
-// the process log under.
+// TestComponents: the names accepted by --log-level are those which the components log under.
 func TestComponents(t *testing.T) {
 	used := map[string]bool{}
 	call := regexp.MustCompile(`obs\.Component\([^,]+, "(\w+)"\)`)
@@ -127,21 +126,21 @@ func TestComponents(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := slices.Sorted(maps.Keys(used))
-	if have := slices.Sorted(slices.Values(Components())); !slices.Equal(have, want) {
+	if have := slices.Sorted(slices.Values(LogComponents())); !slices.Equal(have, want) {
 		t.Errorf("components are %v, those that log are %v", have, want)
 	}
 	field, _ := reflect.TypeFor[Config]().FieldByName("LogLevel")
-	if list := strings.Join(Components(), ", "); !strings.Contains(field.Tag.Get("help"), "("+list+")") {
+	if list := strings.Join(LogComponents(), ", "); !strings.Contains(field.Tag.Get("help"), "("+list+")") {
 		t.Errorf("the help of log-level does not list %s", list)
 	}
 }
 
-// TestEchoesAreBounded: a message quotes the beginning of what was given.
+// TestEchoesAreBounded: a message quotes only the start of a value.
 func TestEchoesAreBounded(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	for _, key := range []string{"namespace", "http-addr", "router-mode", "model", "model-path", "log-level", "log-format", "drain-timeout", "workers", long} {
 		_, inFile := Load(write(t, key+": "+long+"\n"), nil, nil)
-		_, inEnv := Load("", []string{Env(key) + "=" + long}, nil)
+		_, inEnv := Load("", []string{EnvName(key) + "=" + long}, nil)
 		for _, err := range []error{inFile, inEnv} {
 			if err == nil || len(err.Error()) > 1000 {
 				t.Errorf("%.20s: an error of %d bytes: %.300v", key, len(fmt.Sprint(err)), err)
@@ -203,8 +202,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	}
 }
 
-// TestEventPlane: the processes of an event plane over ZeroMQ must be able to find
-// each other.
+// TestEventPlane: the processes of an event plane over ZeroMQ must be able to find each other.
 func TestEventPlane(t *testing.T) {
 	for name, tc := range map[string]struct{ env, want string }{
 		"static without peers":                    {"DISCOVERY=static STATIC_WORKERS=tcp://h:1", "event-peers: zmq with discovery static needs"},
@@ -237,7 +235,7 @@ func TestEmptyVariables(t *testing.T) {
 }
 
 func TestFileIsBounded(t *testing.T) {
-	if _, err := Load(write(t, strings.Repeat("# x\n", maxFile/4+1)), nil, nil); err == nil || !strings.Contains(err.Error(), "larger than") {
+	if _, err := Load(write(t, strings.Repeat("# x\n", maxConfigFile/4+1)), nil, nil); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Fatalf("err = %v", err)
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml"), nil, nil); err == nil {

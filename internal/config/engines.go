@@ -14,14 +14,12 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// Engines are the values of the setting engine: one engine of this program by its
-// name, or engines that other programs run, each as KIND=URL and what follows behind
-// commas. A file has one as a text or several as a list; a variable has several
-// behind each other, separated by commas like their parts, since what begins a new one
-// is clear: the kind of an engine.
+// Engines are the values of the setting engine: the name of one built-in engine, or remote engines, each as
+// KIND=URL[,KEY=VALUE…]. A file has one as a string or several as a list. A variable has several separated by
+// commas, as their options are; an engine's kind starts a new one.
 type Engines []string
 
-// The kinds of engines that other programs run.
+// The kinds of remote engines.
 const (
 	EngineVLLM     = "vllm"
 	EngineSGLang   = "sglang"
@@ -29,57 +27,56 @@ const (
 	EngineLlamaCpp = "llamacpp"
 )
 
-// RemoteKinds lists the kinds of engines that other programs run.
+// RemoteKinds lists the kinds of remote engines.
 func RemoteKinds() []string {
 	return []string{EngineVLLM, EngineSGLang, EngineTRTLLM, EngineLlamaCpp}
 }
 
 // The modes of a remote engine.
 const (
-	ModeAuto   = "auto"   // tokens where there is a tokenizer, else pass
-	ModeTokens = "tokens" // the engine is given token ids and gives them back
-	ModePass   = "pass"   // the engine is given what the client sent
+	ModeAuto   = "auto"   // tokens if there is a tokenizer, else pass
+	ModeTokens = "tokens" // the engine receives and returns token ids
+	ModePass   = "pass"   // the engine receives the client's request unchanged
 )
 
-// RemoteEngine is an engine that another program runs, as a value of the setting
-// engine names it. Fields are zero where it does not say.
+// RemoteEngine is an engine which another program runs, as given by a value of the setting engine. Fields are
+// zero if the value does not set them.
 type RemoteEngine struct {
 	Kind string // one of RemoteKinds
-	// URL is where it serves HTTP, without a slash at the end.
+	// URL is the base URL of its HTTP API, without a trailing slash.
 	URL *url.URL
-	// Events, Replay and Snapshot are ZeroMQ endpoints as the engine's own settings have
-	// them, of its first data-parallel rank; those of the others follow by port.
+	// Events, Replay and Snapshot are the ZeroMQ endpoints of the first data-parallel rank, as in the
+	// engine's own settings. The ports of the other ranks follow from them.
 	Events, Replay, Snapshot zmtp.Endpoint
-	// Ranks is how many data-parallel ranks there are behind the URL; 0 is as many as are
-	// found.
+	// Ranks is the number of data-parallel ranks behind the URL; 0 detects it.
 	Ranks int
 	Mode  string // ModeAuto, ModeTokens or ModePass
-	// BlockSize is in tokens; 0 is the engine's own.
+	// BlockSize is in tokens; 0 takes the engine's.
 	BlockSize int
-	// APIKeyFile is the file with the key that the engine asks for.
+	// APIKeyFile is the file with the engine's API key.
 	APIKeyFile string
-	// Name is what clients call the model; "" is what the engine calls it.
+	// Name is the model's name for clients; "" takes the engine's.
 	Name string
-	// ModelPath is the directory of the model's tokenizer, if it is not that of the setting
-	// model-path.
+	// ModelPath is the directory of the model's tokenizer; "" takes the setting model-path.
 	ModelPath string
-	// Media are the kinds of media that the model sees, ascending; nil if that is to be found out, empty if none.
+	// Media are the kinds of media which the model accepts, ascending; nil detects them, empty means none.
 	Media []string
-	// MediaKeys says how the engine is told who the media of a request are: "uuid" or "off"; "" is as its kind is.
+	// MediaKeys says how the engine receives the identity of a request's media: "uuid" or "off"; "" is the
+	// default of the engine's kind.
 	MediaKeys string
-	// ProcessorArgs are the arguments with which vLLM calls the processor of media: the value of its
-	// --mm-processor-kwargs; "" if there are none.
+	// ProcessorArgs is the value of vLLM's --mm-processor-kwargs, the arguments of its media processor; "" if
+	// there are none.
 	ProcessorArgs string
-	// Unchecked says that the engine's counts of media are not compared with those here.
+	// Unchecked disables the comparison of the engine's media token counts with Penstock's.
 	Unchecked bool
 }
 
-// String names the engine for people: its kind and its URL, which has no secrets.
+// String returns the engine's kind and URL, which contains no secrets.
 func (e *RemoteEngine) String() string { return e.Kind + "=" + e.URL.String() }
 
-// Engine is the kind of the engines of this process: EngineTiny, EngineSim, or that of
-// the first one that another program runs.
-func (c *Config) Engine() string {
+// EngineKind returns the kind of this process's engines: EngineTiny, EngineSim, or that of the first remote
+// engine.
+func (c *Config) EngineKind() string {
 	if len(c.Engines) == 0 {
 		return EngineTiny
 	}
@@ -87,28 +84,27 @@ func (c *Config) Engine() string {
 	return kind
 }
 
-// Remote reports whether other programs run the engines of this process.
-func (c *Config) Remote() bool { return slices.Contains(RemoteKinds(), c.Engine()) }
+// HasRemoteEngines reports whether the engines of this process are remote.
+func (c *Config) HasRemoteEngines() bool { return slices.Contains(RemoteKinds(), c.EngineKind()) }
 
-// RemoteEngines returns the engines that other programs run, with what other settings
-// say of each. It is for a tree that is valid.
+// RemoteEngines returns the remote engines, completed from other settings. The tree must be valid.
 func (l *Loaded) RemoteEngines() []RemoteEngine {
-	if !l.Remote() {
+	if !l.HasRemoteEngines() {
 		return nil
 	}
 	var all []RemoteEngine
 	for _, text := range l.Engines {
 		e, err := ParseRemoteEngine(text)
 		if err != nil {
-			continue // is valid
+			continue // validated before
 		}
 		if l.Command == Worker {
-			e.add(&l.Config)
+			e.applyWorkerSettings(&l.Config)
 		}
 		if e.Name == "" && len(l.ServedModelName) > 0 {
 			e.Name = l.ServedModelName[0]
 		}
-		if e.BlockSize == 0 && l.Given("kv-cache-block-size") {
+		if e.BlockSize == 0 && l.IsSet("kv-cache-block-size") {
 			e.BlockSize = l.KVCacheBlockSize
 		}
 		if e.ModelPath == "" && e.Mode != ModePass {
@@ -119,12 +115,13 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 	return all
 }
 
-// add takes over what settings of a worker say of its engine's events.
-func (e *RemoteEngine) add(c *Config) {
-	if v, err := endpoint(c.KVEvents); err == nil && e.Events.IsZero() {
+// applyWorkerSettings sets the event endpoints from a worker's settings kv-events and kv-replay, unless they
+// are set already.
+func (e *RemoteEngine) applyWorkerSettings(c *Config) {
+	if v, err := parseEndpoint(c.KVEvents); err == nil && e.Events.IsZero() {
 		e.Events = v
 	}
-	if v, err := endpoint(c.KVReplay); err == nil && e.Replay.IsZero() {
+	if v, err := parseEndpoint(c.KVReplay); err == nil && e.Replay.IsZero() {
 		e.Replay = v
 	}
 }
@@ -132,11 +129,11 @@ func (e *RemoteEngine) add(c *Config) {
 // maxRanks bounds the data-parallel ranks of an engine.
 const maxRanks = 1024
 
-// exampleEngine is what a whole value looks like, for messages.
+// exampleEngine is a complete value, for messages.
 const exampleEngine = "vllm=http://10.0.0.5:8000,events=tcp://10.0.0.5:5557,replay=tcp://10.0.0.5:5558"
 
-// ParseRemoteEngine reads KIND=URL[,KEY=VALUE…]. Nothing of a value that could hold a
-// secret is in the error.
+// ParseRemoteEngine reads KIND=URL[,KEY=VALUE…]. Its error contains no part of a value which could be a
+// secret.
 func ParseRemoteEngine(text string) (RemoteEngine, error) {
 	head, rest, more := strings.Cut(text, ",")
 	kind, address, ok := strings.Cut(head, "=")
@@ -145,7 +142,7 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 	}
 	e := RemoteEngine{Kind: kind, Mode: ModeAuto}
 	var err error
-	if e.URL, err = engineURL(kind, address); err != nil {
+	if e.URL, err = parseEngineURL(kind, address); err != nil {
 		return RemoteEngine{}, err
 	}
 	seen := map[string]bool{}
@@ -156,25 +153,25 @@ func ParseRemoteEngine(text string) (RemoteEngine, error) {
 		switch {
 		case seen[key]:
 			err = errors.New("it is given twice")
-		case value == "" && slices.Contains(engineKeys(), key):
+		case value == "" && slices.Contains(engineOptionKeys(), key):
 			err = fmt.Errorf("it has no value: write %s=…", key)
 		default:
-			err = e.set(key, value)
+			err = e.setOption(key, value)
 		}
 		if err != nil {
 			return RemoteEngine{}, fmt.Errorf("%s: %.40s: %w", e.String(), key, err)
 		}
 		seen[key] = true
 	}
-	return e, e.fits()
+	return e, e.validate()
 }
 
-// engineKeys lists what may follow the URL.
-func engineKeys() []string {
+// engineOptionKeys lists the keys which may follow the URL.
+func engineOptionKeys() []string {
 	return []string{"events", "replay", "snapshot", "ranks", "mode", "block-size", "api-key-file", "name", "model-path", "media", "media-keys", "mm-processor-kwargs", "media-check"}
 }
 
-// cutPart is strings.Cut at the first comma that is not within a JSON object.
+// cutPart is strings.Cut at the first comma outside a JSON object.
 func cutPart(text string) (part, rest string, more bool) {
 	depth, quoted := 0, false
 	for i := 0; i < len(text); i++ {
@@ -195,8 +192,8 @@ func cutPart(text string) (part, rest string, more bool) {
 	return text, "", false
 }
 
-// parts returns the parts of a value, of one or of several engines.
-func parts(text string) []string {
+// splitParts returns the comma-separated parts of a value, of one or of several engines.
+func splitParts(text string) []string {
 	var all []string
 	for more := true; more; {
 		var part string
@@ -206,13 +203,13 @@ func parts(text string) []string {
 	return all
 }
 
-// engineURL reads the URL of an engine.
-func engineURL(kind, text string) (*url.URL, error) {
+// parseEngineURL parses the URL of an engine.
+func parseEngineURL(kind, text string) (*url.URL, error) {
 	const want = "want http://HOST:PORT or https://HOST[:PORT], with a path if the engine has one"
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		// It is not repeated: it may hold a password.
+		// The message does not repeat the text, which may contain a password.
 		return nil, fmt.Errorf("%s: its address is not a URL: %s, for example %s=http://127.0.0.1:8000", kind, want, kind)
 	case u.User != nil:
 		return nil, fmt.Errorf("%s: its URL has a user or a password in it: put the key of the engine into a file and name that with api-key-file=FILE", kind)
@@ -228,19 +225,19 @@ func engineURL(kind, text string) (*url.URL, error) {
 	return u, nil
 }
 
-// set takes over one part of a value.
-func (e *RemoteEngine) set(key, value string) (err error) {
+// setOption sets the field for one part of a value.
+func (e *RemoteEngine) setOption(key, value string) (err error) {
 	switch key {
 	case "events":
-		e.Events, err = endpoint(value)
+		e.Events, err = parseEndpoint(value)
 	case "replay":
-		e.Replay, err = endpoint(value)
+		e.Replay, err = parseEndpoint(value)
 	case "snapshot":
-		e.Snapshot, err = endpoint(value)
+		e.Snapshot, err = parseEndpoint(value)
 	case "ranks":
-		e.Ranks, err = number(value, 1, maxRanks)
+		e.Ranks, err = parseNumber(value, 1, maxRanks)
 	case "block-size":
-		e.BlockSize, err = number(value, 2, 65536)
+		e.BlockSize, err = parseNumber(value, 2, 65536)
 	case "mode":
 		if e.Mode = value; !slices.Contains([]string{ModeAuto, ModeTokens, ModePass}, value) {
 			err = fmt.Errorf("%.40q is not one of auto, tokens, pass", value)
@@ -252,25 +249,26 @@ func (e *RemoteEngine) set(key, value string) (err error) {
 	case "model-path":
 		e.ModelPath = value
 	case "media":
-		e.Media, err = mediaKinds(value)
+		e.Media, err = parseMediaKinds(value)
 	case "media-keys":
 		if e.MediaKeys = value; value != "uuid" && value != "off" {
 			err = fmt.Errorf("%.40q is not one of uuid, off", value)
 		}
 	case "mm-processor-kwargs":
-		e.ProcessorArgs, err = processorArgs(value)
+		e.ProcessorArgs, err = parseProcessorArgs(value)
 	case "media-check":
 		if e.Unchecked = value == "off"; value != "on" && value != "off" {
 			err = fmt.Errorf("%.40q is not one of on, off", value)
 		}
 	default:
-		err = fmt.Errorf("there is no such key; those are %s%s", strings.Join(engineKeys(), ", "), hintOf(key))
+		err = fmt.Errorf("there is no such key; those are %s%s", strings.Join(engineOptionKeys(), ", "), suggestKey(key))
 	}
 	return err
 }
 
-// mediaKinds reads the kinds of media that a model sees: some of audio, image and video, with + between them, or none.
-func mediaKinds(text string) ([]string, error) {
+// parseMediaKinds parses the kinds of media which a model accepts: some of audio, image and video, joined by
+// +, or none.
+func parseMediaKinds(text string) ([]string, error) {
 	kinds := []string{}
 	if text == "none" {
 		return kinds, nil
@@ -285,12 +283,12 @@ func mediaKinds(text string) ([]string, error) {
 	return kinds, nil
 }
 
-// maxProcessorArgs bounds the arguments of a processor, in bytes, as model cards do.
+// maxProcessorArgs bounds the processor arguments, in bytes. Model cards have the same bound.
 const maxProcessorArgs = 4096
 
-// processorArgs reads the arguments of a processor: a JSON object, which is written without spaces so that
-// those of two engines are compared by what they say.
-func processorArgs(text string) (string, error) {
+// parseProcessorArgs parses a JSON object and returns it in canonical form without spaces, so that the
+// arguments of two engines can be compared.
+func parseProcessorArgs(text string) (string, error) {
 	var args map[string]any
 	if err := json.Unmarshal([]byte(text), &args); err != nil || args == nil || len(text) > maxProcessorArgs {
 		return "", fmt.Errorf(`%.40q is not a JSON object of at most %d bytes, such as {"max_pixels":1003520}`, text, maxProcessorArgs)
@@ -299,8 +297,8 @@ func processorArgs(text string) (string, error) {
 	return string(b), err
 }
 
-// hintOf says what was perhaps meant by a key that there is not.
-func hintOf(key string) string {
+// suggestKey explains a likely mistake behind an unknown key; "" if there is none.
+func suggestKey(key string) string {
 	switch key {
 	case "api-key", "key", "token", "password":
 		return "; a key itself is not taken here, since command lines can be read by others: put it into a file for api-key-file"
@@ -311,8 +309,8 @@ func hintOf(key string) string {
 	return ""
 }
 
-// number reads a whole number between two bounds.
-func number(text string, lo, hi int) (int, error) {
+// parseNumber parses an integer from lo to hi.
+func parseNumber(text string, lo, hi int) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < lo || n > hi {
 		return 0, fmt.Errorf("%.40q is not a number from %d to %d", text, lo, hi)
@@ -320,9 +318,9 @@ func number(text string, lo, hi int) (int, error) {
 	return n, nil
 }
 
-// endpoint reads the ZeroMQ endpoint of an engine, that this side dials or, with * or
-// 0.0.0.0 for the host, listens at.
-func endpoint(text string) (zmtp.Endpoint, error) {
+// parseEndpoint parses a ZeroMQ endpoint of an engine. This process dials it, or listens on it if the host is
+// * or 0.0.0.0.
+func parseEndpoint(text string) (zmtp.Endpoint, error) {
 	e, err := zmtp.ParseEndpoint(text)
 	switch {
 	case len(text) > 300 || err != nil && !strings.HasPrefix(text, "tcp://") && !strings.HasPrefix(text, "ipc://"):
@@ -335,32 +333,32 @@ func endpoint(text string) (zmtp.Endpoint, error) {
 	return e, nil
 }
 
-// meet reports whether endpoints of different ranks would be the same.
-func (e *RemoteEngine) meet() bool {
+// endpointsCollide reports whether the endpoints of two ranks would be the same.
+func (e *RemoteEngine) endpointsCollide() bool {
 	if e.Events.IsZero() || e.Replay.IsZero() {
 		return false
 	}
 	for i := range e.Ranks {
-		if e.Events.Rank(i) == e.Replay || e.Replay.Rank(i) == e.Events {
+		if e.Events.RankEndpoint(i) == e.Replay || e.Replay.RankEndpoint(i) == e.Events {
 			return true
 		}
 	}
 	return false
 }
 
-// fits checks what the parts mean together.
-func (e *RemoteEngine) fits() error {
+// validate checks that the options fit together.
+func (e *RemoteEngine) validate() error {
 	silent := e.Kind == EngineLlamaCpp
 	switch {
 	case silent && !e.Events.IsZero():
 		return fmt.Errorf("%s: events: llama.cpp sends none; leave it out: what its slots hold is followed by what is sent to it", e)
-	case !e.Replay.IsZero() && e.Events.IsZero() && e.Kind != EngineSGLang: // SGLang says itself where it publishes
+	case !e.Replay.IsZero() && e.Events.IsZero() && e.Kind != EngineSGLang: // SGLang reports its event endpoint itself
 		return fmt.Errorf("%s: replay: it repeats events, and there are none to follow: give events=tcp://HOST:PORT too", e)
 	case !e.Snapshot.IsZero() && e.Events.IsZero():
 		return fmt.Errorf("%s: snapshot: it goes together with events: give events=tcp://HOST:PORT too", e)
 	case silent && e.Ranks > 1:
 		return fmt.Errorf("%s: ranks: llama.cpp has one; give each server a --engine of its own", e)
-	case e.meet():
+	case e.endpointsCollide():
 		return fmt.Errorf("%s: replay: rank i has the port of events plus i and that of replay plus i, so that some of them are the same with ranks=%d: have the engine keep the two ports at least %d apart", e, e.Ranks, e.Ranks)
 	case e.ProcessorArgs != "" && e.Kind != EngineVLLM:
 		return fmt.Errorf("%s: mm-processor-kwargs: it is the setting of that name of vLLM; leave it out", e)
@@ -370,7 +368,7 @@ func (e *RemoteEngine) fits() error {
 	return nil
 }
 
-// UnmarshalYAML reads one engine, or a list.
+// UnmarshalYAML reads one engine or a list.
 func (e *Engines) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		*e = Engines{n.Value}
@@ -384,10 +382,10 @@ func (e *Engines) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// splitEngines reads engines that are separated like their parts.
+// splitEngines splits engines which are separated by commas, as their options are.
 func splitEngines(value string) Engines {
 	all := Engines{}
-	for _, part := range parts(value) {
+	for _, part := range splitParts(value) {
 		key, _, assigned := strings.Cut(part, "=")
 		if len(all) > 0 && assigned && !slices.Contains(RemoteKinds(), key) {
 			all[len(all)-1] += "," + part
@@ -398,8 +396,8 @@ func splitEngines(value string) Engines {
 	return all
 }
 
-// enginesFlag is the flag of the setting: each one given is one more engine, the first
-// of them in place of the default.
+// enginesFlag is the flag of the setting. The first value replaces the default; each further one adds an
+// engine.
 type enginesFlag struct {
 	list  *Engines
 	given bool
@@ -415,32 +413,32 @@ func (f *enginesFlag) Set(value string) error {
 }
 
 // String implements pflag.Value.
-func (f *enginesFlag) String() string { return strings.Join(f.list.shown(), " ") }
+func (f *enginesFlag) String() string { return strings.Join(f.list.redact(), " ") }
 
 // Type implements pflag.Value.
 func (f *enginesFlag) Type() string { return "engine" }
 
-// shown is the list without anything that could be a secret.
-func (e *Engines) shown() []string {
+// redact returns the list without anything which could be a secret.
+func (e *Engines) redact() []string {
 	var out []string
 	for _, text := range *e {
-		all := parts(text)
+		all := splitParts(text)
 		for i, part := range all {
-			all[i] = shownPart(part)
+			all[i] = redactPart(part)
 		}
 		out = append(out, strings.Join(all, ","))
 	}
 	return out
 }
 
-// shownPart is one part of a value without anything that could be a secret: what is not
-// known is not shown.
-func shownPart(part string) string {
+// redactPart returns one part of a value without anything which could be a secret. It hides the values of
+// unknown keys.
+func redactPart(part string) string {
 	key, value, assigned := strings.Cut(part, "=")
 	switch {
 	case !assigned:
 		return part
-	case slices.Contains(engineKeys(), key):
+	case slices.Contains(engineOptionKeys(), key):
 		return part
 	case !slices.Contains(RemoteKinds(), key):
 		return key + "=xxxxx"
@@ -461,19 +459,19 @@ func shownPart(part string) string {
 	return key + "=" + u.String()
 }
 
-// value is the setting as it is shown: one engine as a text, like that of a file.
-func (e *Engines) value() any {
-	shown := e.shown()
+// displayValue returns the redacted setting: a string if there is one engine, as in a file, else a list.
+func (e *Engines) displayValue() any {
+	shown := e.redact()
 	if len(shown) == 1 {
 		return shown[0]
 	}
 	return shown
 }
 
-// engines checks the engines themselves, and that they can be together.
-func (p *problems) engines(c *Config) {
+// checkEngines checks each engine, and that they can be combined.
+func (p *problems) checkEngines(c *Config) {
 	if len(c.Engines) == 0 {
-		p.add("engine", "there is none: write tiny, sim, or KIND=URL, for example "+exampleEngine)
+		p.report("engine", "there is none: write tiny, sim, or KIND=URL, for example "+exampleEngine)
 		return
 	}
 	local, remote, feeds := 0, map[string]bool{}, map[zmtp.Endpoint]bool{}
@@ -484,72 +482,72 @@ func (p *problems) engines(c *Config) {
 		}
 		e, err := ParseRemoteEngine(text)
 		if err != nil {
-			p.add("engine", err.Error())
+			p.report("engine", err.Error())
 			continue
 		}
 		at := e.URL.String()
 		if remote[at] {
-			p.add("engine", fmt.Sprintf("%s is given twice: an engine has one worker, or one for each data-parallel rank (ranks=N)", at))
+			p.report("engine", fmt.Sprintf("%s is given twice: an engine has one worker, or one for each data-parallel rank (ranks=N)", at))
 		}
 		remote[at] = true
 		if !e.Events.IsZero() && feeds[e.Events] {
-			p.add("engine", fmt.Sprintf("events=%s is given twice: each engine publishes at an endpoint of its own", e.Events))
+			p.report("engine", fmt.Sprintf("events=%s is given twice: each engine publishes at an endpoint of its own", e.Events))
 		}
 		feeds[e.Events] = true
 		if e.ModelPath != "" {
-			p.directory("engine", e.ModelPath)
+			p.requireDirectory("engine", e.ModelPath)
 		}
 	}
 	switch {
 	case local > 0 && len(remote) > 0:
-		p.add("engine", "engines of this program (tiny, sim) and of others are not mixed in one process: start two workers in a fleet, or leave one of them out")
+		p.report("engine", "engines of this program (tiny, sim) and of others are not mixed in one process: start two workers in a fleet, or leave one of them out")
 	case local > 1:
-		p.add("engine", "one engine of this program is enough: workers says how many there are of it")
+		p.report("engine", "one engine of this program is enough: workers says how many there are of it")
 	}
 	if len(remote) > 0 && len(c.ServedModelName) > 1 {
-		p.add("served-model-name", "an engine that runs already is told one name: name=NAME of each says which")
+		p.report("served-model-name", "an engine that runs already is told one name: name=NAME of each says which")
 	}
-	p.feeds(c)
+	p.checkEventEndpoints(c)
 }
 
-// feeds checks the settings of a worker that say where its engine's events are.
-func (p *problems) feeds(c *Config) {
+// checkEventEndpoints checks a worker's settings for its engine's event endpoints.
+func (p *problems) checkEventEndpoints(c *Config) {
 	for _, s := range []struct{ key, value string }{{"kv-events", c.KVEvents}, {"kv-replay", c.KVReplay}} {
 		if s.value == "" {
 			continue
 		}
-		if _, err := endpoint(s.value); err != nil {
-			p.add(s.key, err.Error())
+		if _, err := parseEndpoint(s.value); err != nil {
+			p.report(s.key, err.Error())
 		}
 	}
 }
 
-// oneRemote checks what a worker's engine and the settings beside it say together.
-func (p *problems) oneRemote(c *Config) {
+// checkWorkerEngine checks a worker's engine together with the related settings.
+func (p *problems) checkWorkerEngine(c *Config) {
 	if len(c.Engines) > 1 {
-		p.add("engine", "a worker has one engine: start a worker for each, or one process in front of all with penstock up")
+		p.report("engine", "a worker has one engine: start a worker for each, or one process in front of all with penstock up")
 		return
 	}
-	if !c.Remote() {
+	if !c.HasRemoteEngines() {
 		if c.KVEvents+c.KVReplay != "" {
-			p.add("kv-events", fmt.Sprintf("it is about engines that other programs run, and engine %s is not one", c.Engine()))
+			p.report("kv-events", fmt.Sprintf("it is about engines that other programs run, and engine %s is not one", c.EngineKind()))
 		}
 		return
 	}
 	e, err := ParseRemoteEngine(c.Engines[0])
 	if err != nil {
-		return // has been said
+		return // already reported
 	}
 	switch {
 	case c.KVEvents != "" && !e.Events.IsZero():
-		p.add("kv-events", "the value of engine says events= too; give one of them")
+		p.report("kv-events", "the value of engine says events= too; give one of them")
 		return
 	case c.KVReplay != "" && !e.Replay.IsZero():
-		p.add("kv-replay", "the value of engine says replay= too; give one of them")
+		p.report("kv-replay", "the value of engine says replay= too; give one of them")
 		return
 	}
-	e.add(c)
-	if err := e.fits(); err != nil {
-		p.add("kv-events", err.Error())
+	e.applyWorkerSettings(c)
+	if err := e.validate(); err != nil {
+		p.report("kv-events", err.Error())
 	}
 }

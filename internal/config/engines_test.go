@@ -157,7 +157,7 @@ func TestEnginesFromEverywhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.Remote() && len(l.RemoteEngines()) != len(l.Engines) {
+		if l.HasRemoteEngines() && len(l.RemoteEngines()) != len(l.Engines) {
 			t.Errorf("%d engines of %q", len(l.RemoteEngines()), l.Engines)
 		}
 		return l.Engines
@@ -185,13 +185,13 @@ func TestEnginesFromEverywhere(t *testing.T) {
 	}
 }
 
-// TestEnginesTogether: what may stand beside what.
+// TestEnginesTogether: which engines may be combined.
 func TestEnginesTogether(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {
 		command Command
 		environ []string
-		want    string // "" is that it is fine
+		want    string // "" if it is valid
 	}{
 		{Up, []string{"ENGINE=vllm=http://a:1,vllm=http://b:1"}, ""},
 		{Up, []string{"ENGINE=vllm=http://a:1,model-path=" + dir, "MAX_NUM_SEQS=600"}, ""},
@@ -222,7 +222,7 @@ func TestEnginesTogether(t *testing.T) {
 	}
 }
 
-// TestRemoteEngines: other settings say what a value of engine does not.
+// TestRemoteEngines: other settings complete a value of engine.
 func TestRemoteEngines(t *testing.T) {
 	load := func(command Command, environ ...string) []RemoteEngine {
 		t.Helper()
@@ -249,7 +249,7 @@ func TestRemoteEngines(t *testing.T) {
 	}
 }
 
-// TestEnginesShown: what is shown of engines that were refused holds no secret.
+// TestEnginesShown: the redacted values of refused engines contain no secret.
 func TestEnginesShown(t *testing.T) {
 	for given, want := range map[string]string{
 		"tiny":                              "tiny",
@@ -271,7 +271,7 @@ func TestEnginesShown(t *testing.T) {
 
 func TestBuiltinModel(t *testing.T) {
 	for name, want := range map[string]bool{"penstock-sim": true, "penstock-tiny": true, "": false, "org/penstock-sim": false} {
-		if BuiltinModel(name) != want {
+		if IsBuiltinModel(name) != want {
 			t.Errorf("%q is built in: %v", name, !want)
 		}
 	}
@@ -292,7 +292,7 @@ func TestHubCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := filepath.ToSlash(l.HubCache()); got != c.want {
+		if got := filepath.ToSlash(l.HubCacheDir()); got != c.want {
 			t.Errorf("%v: %s, want %s", c.environ, got, c.want)
 		}
 	}

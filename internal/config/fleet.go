@@ -21,62 +21,62 @@ const (
 	PlaneHTTP = "http"
 	PlaneNATS = "nats"
 
-	PlaneZMQ = "zmq" // of EventPlane
+	PlaneZMQ = "zmq" // only for EventPlane
 )
 
-// fleet checks the settings by which processes find and reach each other.
-func (p *problems) fleet(c *Config) {
-	p.natsURLs(c.NATS)
-	p.oneOf("discovery", c.Discovery, DiscoveryNATS, DiscoveryFile, DiscoveryStatic)
-	p.oneOf("request-plane", c.RequestPlane, PlaneTCP, PlaneHTTP, PlaneNATS)
-	p.eventPlane(c)
-	p.positive("nats-wait", c.NATSWait)
-	p.name("router-component", c.RouterName)
-	p.optionalAddress("rpc-addr", c.RPCAddr)
+// checkFleet checks the settings by which processes find and reach each other.
+func (p *problems) checkFleet(c *Config) {
+	p.checkNATSURLs(c.NATS)
+	p.requireOneOf("discovery", c.Discovery, DiscoveryNATS, DiscoveryFile, DiscoveryStatic)
+	p.requireOneOf("request-plane", c.RequestPlane, PlaneTCP, PlaneHTTP, PlaneNATS)
+	p.checkEventPlane(c)
+	p.requirePositive("nats-wait", c.NATSWait)
+	p.checkName("router-component", c.RouterName)
+	p.checkOptionalAddress("rpc-addr", c.RPCAddr)
 	if strings.ContainsAny(c.RPCAdvertise, "/ ") {
-		p.add("rpc-advertise", fmt.Sprintf("%.100q is not HOST or HOST:PORT", c.RPCAdvertise))
+		p.report("rpc-advertise", fmt.Sprintf("%.100q is not HOST or HOST:PORT", c.RPCAdvertise))
 	}
 	if c.WorkerID > uint64(kv.MaxWorkerID) {
-		p.add("worker-id", fmt.Sprintf("%d is not below 2^53", c.WorkerID))
+		p.report("worker-id", fmt.Sprintf("%d is not below 2^53", c.WorkerID))
 	}
 	if c.WorkerName != "" {
-		p.name("worker-name", strings.ReplaceAll(c.WorkerName, ".", "-")) // hosts have dots
+		p.checkName("worker-name", strings.ReplaceAll(c.WorkerName, ".", "-")) // host names have dots
 	}
 	for _, addr := range c.StaticWorkers {
 		if u, err := url.Parse(addr); err != nil || u.Host == "" || !slices.Contains([]string{"tcp", "http", "https", "nats"}, u.Scheme) {
-			p.add("static-workers", fmt.Sprintf("%.100q is not the address of a worker, for example tcp://10.0.0.7:7000", addr))
+			p.report("static-workers", fmt.Sprintf("%.100q is not the address of a worker, for example tcp://10.0.0.7:7000", addr))
 		}
 	}
-	p.pair("nats-tls-cert", c.NATSTLSCert, "nats-tls-key", c.NATSTLSKey)
-	p.pair("rpc-tls-cert", c.RPCTLSCert, "rpc-tls-key", c.RPCTLSKey)
+	p.requirePair("nats-tls-cert", c.NATSTLSCert, "nats-tls-key", c.NATSTLSKey)
+	p.requirePair("rpc-tls-cert", c.RPCTLSCert, "rpc-tls-key", c.RPCTLSKey)
 }
 
-// eventPlane checks the settings of the event plane.
-func (p *problems) eventPlane(c *Config) {
-	p.oneOf("event-plane", c.EventPlane, PlaneNATS, PlaneZMQ)
-	p.optionalAddress("event-addr", c.EventAddr)
+// checkEventPlane checks the settings of the event plane.
+func (p *problems) checkEventPlane(c *Config) {
+	p.requireOneOf("event-plane", c.EventPlane, PlaneNATS, PlaneZMQ)
+	p.checkOptionalAddress("event-addr", c.EventAddr)
 	if strings.ContainsAny(c.EventAdvertise, "/: ") && net.ParseIP(c.EventAdvertise) == nil {
-		p.add("event-advertise", fmt.Sprintf("%.100q is not HOST", c.EventAdvertise))
+		p.report("event-advertise", fmt.Sprintf("%.100q is not HOST", c.EventAdvertise))
 	}
 	for _, addr := range c.EventPeers {
 		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" || port == "0" {
-			p.add("event-peers", fmt.Sprintf("%.100q is not HOST:PORT, for example 10.0.0.7:5600", addr))
+			p.report("event-peers", fmt.Sprintf("%.100q is not HOST:PORT, for example 10.0.0.7:5600", addr))
 		}
 	}
 	if c.EventPlane != PlaneZMQ && len(c.EventPeers) > 0 {
-		p.add("event-peers", "belongs to --event-plane zmq")
+		p.report("event-peers", "belongs to --event-plane zmq")
 	}
 }
 
-// AllInterfaces reports whether addr, HOST:PORT, is an address to listen at which
-// has every interface of the host, and so names none. "" is no address.
-func AllInterfaces(addr string) bool {
+// IsAllInterfaces reports whether the listen address addr, HOST:PORT, stands for every interface of the host.
+// It is false for "".
+func IsAllInterfaces(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	ip := net.ParseIP(host)
 	return err == nil && (host == "" || ip != nil && ip.IsUnspecified())
 }
 
-// EventHost is the host at which others reach event-addr, if the settings name one.
+// EventHost returns the host at which others reach event-addr; "" if no setting names one.
 func (c *Config) EventHost() string {
 	if c.EventAdvertise != "" || c.RPCAdvertise == "" {
 		return c.EventAdvertise
@@ -87,79 +87,77 @@ func (c *Config) EventHost() string {
 	return c.RPCAdvertise
 }
 
-// natsURLs checks URLs separated by commas. What is wrong is not repeated: it may
-// hold a password.
-func (p *problems) natsURLs(urls string) {
+// checkNATSURLs checks URLs separated by commas. Its message does not repeat them, because they may contain a
+// password.
+func (p *problems) checkNATSURLs(urls string) {
 	if urls == "" {
 		return
 	}
 	for one := range strings.SplitSeq(urls, ",") {
 		u, err := url.Parse(strings.TrimSpace(one))
 		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			p.add("nats", "want URLs like nats://10.0.0.5:4222, separated by commas")
+			p.report("nats", "want URLs like nats://10.0.0.5:4222, separated by commas")
 			return
 		}
 	}
 }
 
-func (p *problems) pair(a, av, b, bv string) {
+func (p *problems) requirePair(a, av, b, bv string) {
 	if (av == "") != (bv == "") {
-		p.add(a, fmt.Sprintf("goes together with %s; give both or neither", b))
+		p.report(a, fmt.Sprintf("goes together with %s; give both or neither", b))
 	}
 }
 
-// validateFor reports what does not go together in a process of the command.
-func (c *Config) validateFor(command Command) error {
+// validateCommand reports settings which do not fit together in a process of the command.
+func (c *Config) validateCommand(command Command) error {
 	var p problems
 	if (command == Up || command == Frontend) && c.HTTPAddr == "" {
-		p.add("http-addr", fmt.Sprintf("%s needs an address to serve at, for example 127.0.0.1:8000", command))
+		p.report("http-addr", fmt.Sprintf("%s needs an address to serve at, for example 127.0.0.1:8000", command))
 	}
-	p.notFile("data-dir", c.DataDir)
+	p.requireNotFile("data-dir", c.DataDir)
 	if command == Worker {
-		p.oneRemote(c)
+		p.checkWorkerEngine(c)
 	}
 	if command != Up {
-		p.connection(command, c)
+		p.checkConnection(command, c)
 	}
 	return errors.Join(p...)
 }
 
-// events checks that the others of an event plane over ZeroMQ can be found, and find
-// this process.
-func (p *problems) events(c *Config) {
+// checkEventPeers checks that processes on a ZeroMQ event plane can find each other.
+func (p *problems) checkEventPeers(c *Config) {
 	if c.EventPlane != PlaneZMQ {
 		return
 	}
-	noRoute := c.NATS == "" && c.NATSListen == "" // by which the process could tell its address
+	noRoute := c.NATS == "" && c.NATSListen == "" // the process cannot learn its own address
 	switch {
 	case c.Discovery == DiscoveryStatic && len(c.EventPeers) == 0:
-		p.add("event-peers", "zmq with discovery static needs the addresses at which all processes publish, for example --event-peers 10.0.0.7:5600")
-	case c.Discovery != DiscoveryStatic && c.EventHost() == "" && noRoute && AllInterfaces(c.EventAddr):
-		p.add("event-advertise", "event-addr is all interfaces: say at which host others reach this process, for example --event-advertise 10.0.0.7")
+		p.report("event-peers", "zmq with discovery static needs the addresses at which all processes publish, for example --event-peers 10.0.0.7:5600")
+	case c.Discovery != DiscoveryStatic && c.EventHost() == "" && noRoute && IsAllInterfaces(c.EventAddr):
+		p.report("event-advertise", "event-addr is all interfaces: say at which host others reach this process, for example --event-advertise 10.0.0.7")
 	}
 }
 
-// connection checks that a process that is not whole by itself has a way to the
-// others.
-func (p *problems) connection(command Command, c *Config) {
+// checkConnection checks that a process which needs others can reach them.
+func (p *problems) checkConnection(command Command, c *Config) {
 	switch {
 	case c.NATS != "" && c.NATSListen != "":
-		p.add("nats", "a process embeds a NATS server (nats-listen) or uses another's (nats); give one of them")
+		p.report("nats", "a process embeds a NATS server (nats-listen) or uses another's (nats); give one of them")
 	case c.NATS == "" && c.NATSListen == "" && c.Discovery == DiscoveryNATS:
-		p.add("nats", fmt.Sprintf("%s needs the fleet's NATS server: name it with --nats nats://HOST:PORT, or embed it here with --nats-listen 127.0.0.1:4222", command))
+		p.report("nats", fmt.Sprintf("%s needs the fleet's NATS server: name it with --nats nats://HOST:PORT, or embed it here with --nats-listen 127.0.0.1:4222", command))
 	case c.NATS == "" && c.NATSListen == "" && c.RequestPlane == PlaneNATS && command != Frontend:
-		p.add("request-plane", "nats needs a NATS server: give --nats or --nats-listen, or choose tcp")
+		p.report("request-plane", "nats needs a NATS server: give --nats or --nats-listen, or choose tcp")
 	}
-	p.events(c)
+	p.checkEventPeers(c)
 	switch c.Discovery {
 	case DiscoveryFile:
 		if c.DiscoveryDir == "" {
-			p.add("discovery-dir", "discovery file needs the directory that all share")
+			p.report("discovery-dir", "discovery file needs the directory that all share")
 		}
-		p.notFile("discovery-dir", c.DiscoveryDir)
+		p.requireNotFile("discovery-dir", c.DiscoveryDir)
 	case DiscoveryStatic:
 		if len(c.StaticWorkers) == 0 && command != Worker {
-			p.add("static-workers", "discovery static needs the addresses of the workers, for example --static-workers tcp://10.0.0.7:7000")
+			p.report("static-workers", "discovery static needs the addresses of the workers, for example --static-workers tcp://10.0.0.7:7000")
 		}
 	}
 }

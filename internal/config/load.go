@@ -17,13 +17,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile bounds the size of a configuration file, in bytes.
-const maxFile = 1 << 20
+// maxConfigFile bounds the size of a configuration file, in bytes.
+const maxConfigFile = 1 << 20
 
-// envPrefix begins the name of every environment variable that is a setting.
+// envPrefix is the prefix of the environment variables of all settings.
 const envPrefix = "PENSTOCK_"
 
-// EnvFile is the variable that names the configuration file, as --config does.
+// EnvFile is the variable which names the configuration file, as --config does.
 const EnvFile = envPrefix + "CONFIG"
 
 // Setting is one line of the effective tree.
@@ -36,48 +36,47 @@ type Setting struct {
 // Loaded is an effective tree with the origin of each value.
 type Loaded struct {
 	Config
-	// Command is what the tree is for.
+	// Command is the command to which the tree belongs.
 	Command Command
 	origin  map[string]string
 
-	traces   bool
-	noTraces string // why, though they are wanted
-	hubCache string
+	tracesEnabled bool
+	tracesProblem string // why traces are off although an endpoint is configured
+	hubCacheDir   string
 }
 
-// Given reports whether a setting has its value from anywhere but its default.
-func (l *Loaded) Given(key string) bool { return l.origin[key] != "default" }
+// IsSet reports whether a setting has its value from anywhere but its default.
+func (l *Loaded) IsSet(key string) bool { return l.origin[key] != "default" }
 
-// Settings lists every setting of the command in the order of the tree, without
-// the passwords in URLs.
+// Settings lists every setting of the command in the order of the tree, without passwords in URLs.
 func (l *Loaded) Settings() []Setting {
 	var out []Setting
-	for _, f := range settings() {
-		if !isOn(f, l.Command) {
+	for _, f := range settingFields() {
+		if !appliesTo(f, l.Command) {
 			continue
 		}
 		v := reflect.ValueOf(l.Config).FieldByIndex(f.Index).Interface()
 		switch of := v.(type) {
-		case Seconds:
+		case Duration:
 			v = of.String()
 		case Engines:
-			v = of.value()
+			v = of.displayValue()
 		}
-		if keyOf(f) == "nats" {
-			v = withoutSecrets(l.NATS)
+		if settingKey(f) == "nats" {
+			v = redactURLs(l.NATS)
 		}
-		out = append(out, Setting{Key: keyOf(f), Value: v, Origin: l.origin[keyOf(f)]})
+		out = append(out, Setting{Key: settingKey(f), Value: v, Origin: l.origin[settingKey(f)]})
 	}
 	return out
 }
 
-// Env returns the environment variable of a key.
-func Env(key string) string {
+// EnvName returns the name of the environment variable of a key.
+func EnvName(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
 }
 
-// withoutSecrets returns URLs without the passwords and tokens in them.
-func withoutSecrets(urls string) string {
+// redactURLs returns comma-separated URLs without their passwords and tokens.
+func redactURLs(urls string) string {
 	if urls == "" {
 		return ""
 	}
@@ -95,58 +94,58 @@ func withoutSecrets(urls string) string {
 	return strings.Join(list, ",")
 }
 
-// Flags are the settings that a command line gave.
+// Flags holds the settings given on a command line.
 type Flags struct {
 	command Command
 	values  Config
-	set     *pflag.FlagSet
+	flagSet *pflag.FlagSet
 }
 
-// AddFlags defines on fs the flags of the command.
+// AddFlags defines the flags of the command on fs.
 func AddFlags(fs *pflag.FlagSet, command Command) *Flags {
-	return addFlags(fs, command, func(f reflect.StructField) bool { return isOn(f, command) })
+	return addFlags(fs, command, func(f reflect.StructField) bool { return appliesTo(f, command) })
 }
 
-// AddAllFlags defines on fs the flags of every command, for a command line that
-// says only with [Flags.For] whose they are.
+// AddAllFlags defines the flags of every command on fs, for a command line which names its command only with
+// [Flags.SetCommand].
 func AddAllFlags(fs *pflag.FlagSet) *Flags {
 	return addFlags(fs, Up, func(reflect.StructField) bool { return true })
 }
 
 func addFlags(fs *pflag.FlagSet, command Command, has func(reflect.StructField) bool) *Flags {
-	fl := &Flags{command: command, values: Defaults(command), set: fs}
+	fl := &Flags{command: command, values: Defaults(command), flagSet: fs}
 	tree := reflect.ValueOf(&fl.values).Elem()
-	for _, f := range settings() {
+	for _, f := range settingFields() {
 		if has(f) {
-			addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), keyOf(f), f.Tag.Get("help"))
-			fs.Lookup(keyOf(f)).NoOptDefVal = f.Tag.Get("bare") // what the flag means without a value
+			addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), settingKey(f), f.Tag.Get("help"))
+			fs.Lookup(settingKey(f)).NoOptDefVal = f.Tag.Get("bare") // the value of the flag when it is given without one
 		}
 	}
 	return fl
 }
 
-// NoFlags are those of a command line that gave no setting of the command.
+// NoFlags returns the flags of a command line without settings.
 func NoFlags(command Command) *Flags {
 	return AddFlags(pflag.NewFlagSet(string(command), pflag.ContinueOnError), command)
 }
 
-// For makes the flags those of the named command. A flag that was given and is
-// not one of its flags is an error, and so is a command without settings.
-func (fl *Flags) For(command string) error {
+// SetCommand sets the command to which the flags belong. It is an error if a given flag is not a setting of
+// that command, or if the command has no settings.
+func (fl *Flags) SetCommand(command string) error {
 	if !slices.Contains(Commands(), Command(command)) {
 		return fmt.Errorf("%.100q is not a command with settings; those are up, frontend, worker and router", command)
 	}
 	fl.command = Command(command)
 	var errs []error
-	for _, f := range settings() {
-		if fl.set.Changed(keyOf(f)) && !isOn(f, fl.command) {
-			errs = append(errs, fmt.Errorf("--%s is not a setting of %s, but of %s", keyOf(f), command, strings.ReplaceAll(f.Tag.Get("on"), ",", ", ")))
+	for _, f := range settingFields() {
+		if fl.flagSet.Changed(settingKey(f)) && !appliesTo(f, fl.command) {
+			errs = append(errs, fmt.Errorf("--%s is not a setting of %s, but of %s", settingKey(f), command, strings.ReplaceAll(f.Tag.Get("on"), ",", ", ")))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func isOn(f reflect.StructField, command Command) bool {
+func appliesTo(f reflect.StructField, command Command) bool {
 	return slices.Contains(strings.Split(f.Tag.Get("on"), ","), string(command))
 }
 
@@ -171,19 +170,19 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 	case *[]float64:
 		fs.Float64SliceVar(p, key, *p, help)
 		f := fs.Lookup(key)
-		f.Value, f.DefValue = numbers{f.Value}, join(*p)
-	case *Seconds:
+		f.Value, f.DefValue = numbersValue{f.Value}, formatNumbers(*p)
+	case *Duration:
 		fs.DurationVar((*time.Duration)(p), key, time.Duration(*p), help)
 	}
 }
 
-// numbers is a list of numbers, by the name that help gives its kind.
-type numbers struct{ pflag.Value }
+// numbersValue is a list of numbers which help calls "numbers".
+type numbersValue struct{ pflag.Value }
 
-func (numbers) Type() string { return "numbers" }
+func (numbersValue) Type() string { return "numbers" }
 
-// join writes a list as a flag takes it.
-func join(list []float64) string {
+// formatNumbers formats a list as a flag accepts it.
+func formatNumbers(list []float64) string {
 	texts := make([]string, len(list))
 	for i, v := range list {
 		texts[i] = strconv.FormatFloat(v, 'g', -1, 64)
@@ -191,11 +190,10 @@ func join(list []float64) string {
 	return strings.Join(texts, ",")
 }
 
-// Load merges the defaults of a command, the file at path (or that of EnvFile in
-// environ; none if both are empty), the variables of environ that begin with
-// PENSTOCK_, and the flags that were set, and validates the result for the command
-// that the flags are of (nil is none of those of up). It reports every problem at
-// once; a key or variable that names no setting of any command is one.
+// Load merges the defaults of a command, the file at path (or that of EnvFile in environ; none if both are
+// empty), the variables in environ with prefix PENSTOCK_, and the flags which were given, and validates the
+// result for the flags' command. nil flags mean those of up, none given. The error reports every problem at
+// once. A key or variable which names no setting of any command is a problem.
 func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l, err := Read(path, environ, flags)
 	if err != nil {
@@ -204,38 +202,37 @@ func Load(path string, environ []string, flags *Flags) (*Loaded, error) {
 	return l, nil
 }
 
-// Read is Load for those who only look: beside the error it returns the settings as
-// they are. What could not be read has the value of the layer before.
+// Read is Load for inspection: it returns the settings even if there is an error. A value which could not be
+// read keeps the value of the layer below.
 func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	if flags == nil {
 		flags = NoFlags(Up)
 	}
 	l := &Loaded{Config: Defaults(flags.command), Command: flags.command, origin: map[string]string{}}
-	for _, f := range settings() {
-		l.origin[keyOf(f)] = "default"
+	for _, f := range settingFields() {
+		l.origin[settingKey(f)] = "default"
 	}
 	if path == "" {
-		path = fileOf(environ)
+		path = configFileFromEnv(environ)
 	}
-	l.traces, l.noTraces = traces(environ)
-	l.hubCache = hubCache(environ)
-	err := errors.Join(l.file(path), l.environment(environ))
-	l.flags(flags)
-	// What could not be read still has the value of the layer before, so nothing
-	// is reported twice.
-	return l, errors.Join(err, l.Validate(), l.validateFor(l.Command))
+	l.tracesEnabled, l.tracesProblem = detectTraces(environ)
+	l.hubCacheDir = findHubCacheDir(environ)
+	err := errors.Join(l.applyFile(path), l.applyEnvironment(environ))
+	l.applyFlags(flags)
+	// A value which could not be read keeps the valid value of the layer below, so nothing is reported twice.
+	return l, errors.Join(err, l.Validate(), l.validateCommand(l.Command))
 }
 
-// fileOf returns the value of EnvFile; "" if it is not set.
-func fileOf(environ []string) string {
-	return variable(environ, EnvFile)
+// configFileFromEnv returns the value of EnvFile; "" if it is not set.
+func configFileFromEnv(environ []string) string {
+	return lookupEnv(environ, EnvFile)
 }
 
-func (l *Loaded) file(path string) error {
+func (l *Loaded) applyFile(path string) error {
 	if path == "" {
 		return nil
 	}
-	data, err := readFile(path)
+	data, err := readConfigFile(path)
 	if err != nil {
 		return err
 	}
@@ -255,17 +252,17 @@ func (l *Loaded) file(path string) error {
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, value := root.Content[i], root.Content[i+1]
 		at := fmt.Sprintf("%s:%d", path, key.Line)
-		setting, ok := settingOf(key.Value)
+		setting, ok := findSetting(key.Value)
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("config file %s: unknown key %.100q%s", at, key.Value, suggest(key.Value)))
+			errs = append(errs, fmt.Errorf("config file %s: unknown key %.100q%s", at, key.Value, suggestSetting(key.Value)))
 		case seen[key.Value]:
 			errs = append(errs, fmt.Errorf("config file %s: key %.100q given twice", at, key.Value))
 		case value.Tag == "!!null":
 			errs = append(errs, fmt.Errorf("config file %s: %s has no value; give it one or leave the line out", at, key.Value))
 		default:
-			if err := value.Decode(l.target(setting)); err != nil {
-				errs = append(errs, fmt.Errorf("config file %s: %s: %s", at, key.Value, explainNode(flagOf(setting, l.Command), value, err)))
+			if err := value.Decode(l.settingPointer(setting)); err != nil {
+				errs = append(errs, fmt.Errorf("config file %s: %s: %s", at, key.Value, explainNode(newSettingFlag(setting, l.Command), value, err)))
 			}
 			l.origin[key.Value] = "file " + at
 		}
@@ -274,25 +271,25 @@ func (l *Loaded) file(path string) error {
 	return errors.Join(errs...)
 }
 
-func readFile(path string) ([]byte, error) {
+func readConfigFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("config file: %w", err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	data, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("config file %s: %w", path, err)
 	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("config file %s: larger than %d bytes", path, maxFile)
+	if len(data) > maxConfigFile {
+		return nil, fmt.Errorf("config file %s: larger than %d bytes", path, maxConfigFile)
 	}
 	return bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), nil
 }
 
-// environment takes over the variables. One that other systems have for the same
-// thing, by a name of theirs, is weaker than ours.
-func (l *Loaded) environment(environ []string) error {
+// applyEnvironment applies the variables. A variable of another system with the same meaning is overridden by
+// ours.
+func (l *Loaded) applyEnvironment(environ []string) error {
 	var errs []error
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
@@ -310,17 +307,17 @@ func (l *Loaded) environment(environ []string) error {
 			continue
 		}
 		key := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-")
-		setting, ok := settingOf(key)
+		setting, ok := findSetting(key)
 		if !ok {
-			errs = append(errs, fmt.Errorf("environment: %.100s names no setting%s", name, suggest(key)))
+			errs = append(errs, fmt.Errorf("environment: %.100s names no setting%s", name, suggestSetting(key)))
 			continue
 		}
-		if strings.TrimSpace(value) == "" && !mayBeEmpty(l.target(setting)) {
+		if strings.TrimSpace(value) == "" && !allowsEmpty(l.settingPointer(setting)) {
 			errs = append(errs, fmt.Errorf("environment: %s: it is empty; give it a value or unset it", name))
 			continue
 		}
-		if err := decode(l.target(setting), value); err != nil {
-			errs = append(errs, fmt.Errorf("environment: %s: %s", name, explainValue(flagOf(setting, l.Command), value, err)))
+		if err := decodeValue(l.settingPointer(setting), value); err != nil {
+			errs = append(errs, fmt.Errorf("environment: %s: %s", name, explainValue(newSettingFlag(setting, l.Command), value, err)))
 			continue
 		}
 		l.origin[key] = "env " + name
@@ -328,8 +325,8 @@ func (l *Loaded) environment(environ []string) error {
 	return errors.Join(errs...)
 }
 
-// mayBeEmpty reports whether nothing is a value of the setting: texts and lists can be empty.
-func mayBeEmpty(target any) bool {
+// allowsEmpty reports whether the empty string is a valid value: strings and lists can be empty.
+func allowsEmpty(target any) bool {
 	switch target.(type) {
 	case *string, *[]string, *[]float64:
 		return true
@@ -337,9 +334,8 @@ func mayBeEmpty(target any) bool {
 	return false
 }
 
-// decode reads a value as it stands in an environment variable; the items of a
-// list are separated by commas.
-func decode(target any, value string) error {
+// decodeValue parses the value of an environment variable. List items are separated by commas.
+func decodeValue(target any, value string) error {
 	switch p := target.(type) {
 	case *string:
 		*p = value
@@ -359,72 +355,72 @@ func decode(target any, value string) error {
 	return yaml.Unmarshal([]byte(value), target)
 }
 
-func (l *Loaded) flags(flags *Flags) {
+func (l *Loaded) applyFlags(flags *Flags) {
 	from := reflect.ValueOf(&flags.values).Elem()
 	to := reflect.ValueOf(&l.Config).Elem()
-	for _, f := range settings() {
-		key := keyOf(f)
-		if flags.set.Changed(key) {
+	for _, f := range settingFields() {
+		key := settingKey(f)
+		if flags.flagSet.Changed(key) {
 			to.FieldByIndex(f.Index).Set(from.FieldByIndex(f.Index))
 			l.origin[key] = "flag --" + key
 		}
 	}
 }
 
-// settingOf returns the field of the setting with the given key.
-func settingOf(key string) (reflect.StructField, bool) {
-	for _, f := range settings() {
-		if keyOf(f) == key {
+// findSetting returns the field of the setting with the given key.
+func findSetting(key string) (reflect.StructField, bool) {
+	for _, f := range settingFields() {
+		if settingKey(f) == key {
 			return f, true
 		}
 	}
 	return reflect.StructField{}, false
 }
 
-// target returns a pointer to the value of a setting.
-func (l *Loaded) target(f reflect.StructField) any {
+// settingPointer returns a pointer to the value of a setting.
+func (l *Loaded) settingPointer(f reflect.StructField) any {
 	return reflect.ValueOf(&l.Config).Elem().FieldByIndex(f.Index).Addr().Interface()
 }
 
-// settings lists the fields of the tree that are settings.
-func settings() []reflect.StructField {
+// settingFields lists the fields of the tree which are settings.
+func settingFields() []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(reflect.TypeFor[Config]()), func(f reflect.StructField) bool {
-		return keyOf(f) == ""
+		return settingKey(f) == ""
 	})
 }
 
-func keyOf(f reflect.StructField) string { return f.Tag.Get("key") }
+func settingKey(f reflect.StructField) string { return f.Tag.Get("key") }
 
-// suggest names the setting whose key is most like the one given, if any is.
-func suggest(key string) string {
+// suggestSetting suggests the setting with the most similar key; "" if none is similar.
+func suggestSetting(key string) string {
 	var keys []string
-	for _, f := range settings() {
-		keys = append(keys, keyOf(f))
+	for _, f := range settingFields() {
+		keys = append(keys, settingKey(f))
 	}
-	best := Closest(key, keys)
+	best := ClosestName(key, keys)
 	if best == "" {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean %.100q?", best)
 }
 
-// Closest returns the name that a mistyped one was perhaps meant to be: the nearest by
-// edits, the first of several; "" if none is near.
-func Closest(given string, names []string) string {
+// ClosestName returns the name with the smallest edit distance to given, the first of several; "" if none is
+// near.
+func ClosestName(given string, names []string) string {
 	if len(given) > 64 {
-		return "" // nothing is like it, and measuring takes long
+		return "" // nothing is similar, and the distance is expensive
 	}
 	best, least := "", len(given)/3+2
 	for _, name := range names {
-		if d := distance(given, name); d < least {
+		if d := editDistance(given, name); d < least {
 			best, least = name, d
 		}
 	}
 	return best
 }
 
-// distance is the Levenshtein distance.
-func distance(a, b string) int {
+// editDistance returns the Levenshtein distance.
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -8,24 +8,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// simServer is the command that serves as other engines do. It is no role of a fleet, and has
-// some of the settings of one.
-const simServer Command = "sim"
+// simServerCommand is the command which simulates another engine's server. It is not a role of a fleet, and
+// has some of a worker's settings.
+const simServerCommand Command = "sim"
 
-// simServerKeys are the settings of simServer beside those that begin with sim-.
+// simServerKeys are the settings of simServerCommand except the ones with prefix sim-.
 func simServerKeys() []string {
 	return []string{"model-path", "served-model-name", "kv-cache-block-size", "kv-cache-blocks", "max-num-seqs", "max-num-batched-tokens", "max-waiting", "log-level", "log-format"}
 }
 
-// SimServerFlags are the settings of a worker's simulated engine on the command line of a server that
-// imitates another one.
+// SimServerFlags are the settings of a worker's simulated engine on the command line of a simulated server.
 type SimServerFlags struct{ flags *Flags }
 
-// AddSimServerFlags defines them on fs, with the names, defaults and meanings that they have for a worker.
-// "speedup" is another name of "sim-speedup".
+// AddSimServerFlags defines the flags on fs, with the names, defaults and meanings of a worker's. "speedup"
+// is an alias of "sim-speedup".
 func AddSimServerFlags(fs *pflag.FlagSet) *SimServerFlags {
-	fl := addFlags(fs, simServer, func(f reflect.StructField) bool {
-		key := keyOf(f)
+	fl := addFlags(fs, simServerCommand, func(f reflect.StructField) bool {
+		key := settingKey(f)
 		return strings.HasPrefix(key, "sim-") && key != "sim-cxl" && key != "sim-moe" || slices.Contains(simServerKeys(), key)
 	})
 	fl.values.Engines = Engines{EngineSim}
@@ -38,8 +37,8 @@ func AddSimServerFlags(fs *pflag.FlagSet) *SimServerFlags {
 	return &SimServerFlags{fl}
 }
 
-// Load returns the settings of a worker with that engine, or everything that is wrong with them.
-// It is for a command line that has been parsed.
+// Load returns the settings of a worker with a simulated engine. Its error reports everything wrong with
+// them. The command line must have been parsed.
 func (f *SimServerFlags) Load() (*Loaded, error) {
 	if err := f.flags.values.Validate(); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ type Simulation struct {
 	SimLoadFactor    float64   `key:"sim-load-factor" on:"up,worker,replay" help:"how many times as long everything takes with max-num-seqs sequences as with one; straight line between"`
 	SimJitter        float64   `key:"sim-jitter" on:"up,worker,replay" help:"standard deviation of the times of steps as a share of them, at most 0.3"`
 	SimSeed          uint64    `key:"sim-seed" on:"up,worker" help:"seed of what is drawn in a simulated engine, such as the jitter"`
-	SimStartup       Seconds   `key:"sim-startup" on:"up,worker" help:"time that a simulated engine takes to start"`
+	SimStartup       Duration  `key:"sim-startup" on:"up,worker" help:"time that a simulated engine takes to start"`
 	SimPrefixCaching string    `key:"sim-prefix-caching" on:"up,worker" help:"on or off: whether a simulated engine keeps the blocks of sequences that ended, to see what that is worth"`
 	SimChunked       string    `key:"sim-chunked-prefill" on:"up,worker" help:"on or off: whether a simulated engine computes long prompts in several steps; without, max-num-batched-tokens must hold the longest"`
 	SimMoE           string    `key:"sim-moe" on:"up,worker" help:"shape of a mixture of experts, LAYERS:EXPERTS or LAYERS:EXPERTS:GROUPS (61:256:8): the cache events of simulated engines then label each block with an expert"`
@@ -36,18 +36,18 @@ type Simulation struct {
 	SimText          string    `key:"sim-text" on:"up,worker" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
 }
 
-// The choices of SimText; those of SimPrefixCaching and SimChunked are On and Off.
+// The choices of SimText. SimPrefixCaching and SimChunked are On or Off.
 const (
 	SimPassage = "passage"
 	SimEcho    = "echo"
 )
 
-// replay is the command that is no role and has some of the settings.
-const replay Command = "replay"
+// replayCommand is the command replay, which is not a role and has some of the settings.
+const replayCommand Command = "replay"
 
-func simulation() Simulation {
+func defaultSimulation() Simulation {
 	return Simulation{
-		SimTiming:        sim.Presets()[0],
+		SimTiming:        sim.PresetNames()[0],
 		SimPrefill:       []float64{},
 		SimDecode:        []float64{},
 		SimSpeedup:       1,
@@ -60,34 +60,34 @@ func simulation() Simulation {
 	}
 }
 
-// Simulated is what the settings of the simulated engine come to.
-type Simulated struct {
-	// Timing is the model of time, complete and valid.
+// SimulatedEngine holds the parameters of a simulated engine.
+type SimulatedEngine struct {
+	// Timing is the timing model, complete and valid.
 	Timing sim.Timing
 	// MaxSeqs and TokenBudget bound a batch, in sequences and in tokens.
 	MaxSeqs, TokenBudget int
 }
 
-// Simulated returns what the settings of the simulated engine come to. It reads
-// the file that they may name.
-func (c *Config) Simulated() (Simulated, error) {
-	timing, err := c.timing()
-	return Simulated{Timing: timing, MaxSeqs: c.MaxNumSeqs, TokenBudget: c.TokenBudget()}, err
+// ResolveSimulation returns the parameters of the simulated engine. It reads the profile file if the settings
+// name one.
+func (c *Config) ResolveSimulation() (SimulatedEngine, error) {
+	timing, err := c.buildTiming()
+	return SimulatedEngine{Timing: timing, MaxSeqs: c.MaxNumSeqs, TokenBudget: c.TokenBudget()}, err
 }
 
-// timing makes the model of time.
-func (c *Config) timing() (sim.Timing, error) {
-	t, err := sim.Preset(c.SimTiming)
+// buildTiming returns the timing model.
+func (c *Config) buildTiming() (sim.Timing, error) {
+	t, err := sim.PresetTiming(c.SimTiming)
 	if err != nil {
 		return sim.Timing{}, fmt.Errorf("sim-timing: %w", err)
 	}
 	if len(c.SimPrefill) > 0 {
 		t.Prefill = sim.Prefill{}
-		fill(c.SimPrefill, &t.Prefill.Pass, &t.Prefill.Token, &t.Prefill.TokenSquared, &t.Prefill.Prompt, &t.Prefill.PromptSquared, &t.Prefill.Context)
+		fillFields(c.SimPrefill, &t.Prefill.Pass, &t.Prefill.Token, &t.Prefill.TokenSquared, &t.Prefill.Prompt, &t.Prefill.PromptSquared, &t.Prefill.Context)
 	}
 	if len(c.SimDecode) > 0 {
 		t.Decode = sim.Decode{}
-		fill(c.SimDecode, &t.Decode.Base, &t.Decode.Use, &t.Decode.UseSquared, &t.Decode.Sequence, &t.Decode.Context)
+		fillFields(c.SimDecode, &t.Decode.Base, &t.Decode.Use, &t.Decode.UseSquared, &t.Decode.Sequence, &t.Decode.Context)
 	}
 	if c.SimProfile != "" {
 		if t.Profile, err = sim.OpenProfile(c.SimProfile); err != nil {
@@ -104,8 +104,8 @@ func (c *Config) timing() (sim.Timing, error) {
 	return t, t.Validate()
 }
 
-// MoE returns the shape that SimMoE says; zero if there is none.
-func (c *Config) MoE() (sim.MoE, error) {
+// ParseMoE returns the shape given by SimMoE; zero if there is none.
+func (c *Config) ParseMoE() (sim.MoE, error) {
 	if c.SimMoE == "" {
 		return sim.MoE{}, nil
 	}
@@ -125,21 +125,21 @@ func (c *Config) MoE() (sim.MoE, error) {
 	return sim.MoE{Layers: shape[0], Experts: shape[1], Groups: shape[2]}, nil
 }
 
-// CXL is what SimCXL says: a pool, the blocks that it has room for, and how long a copy into
-// it takes beside the time of its bytes. Without blocks there is none.
-type CXL struct {
+// CXLPool is a shared memory pool as given by SimCXL: its id, its capacity in blocks, and the delay of a copy
+// into it in addition to the transfer time. Blocks is 0 if there is none.
+type CXLPool struct {
 	Pool   kv.PoolID
 	Blocks int
 	Delay  time.Duration
 }
 
-// CXL returns what SimCXL says; zero if there is none.
-func (c *Config) CXL() (CXL, error) {
+// ParseCXL returns the pool given by SimCXL; zero if there is none.
+func (c *Config) ParseCXL() (CXLPool, error) {
 	if c.SimCXL == "" {
-		return CXL{}, nil
+		return CXLPool{}, nil
 	}
-	refuse := func() (CXL, error) {
-		return CXL{}, fmt.Errorf("sim-cxl: %.100q is not POOL:BLOCKS or POOL:BLOCKS:DELAY, such as 0:65536 or 0:65536:5ms, with room for 1 to %d blocks", c.SimCXL, maxPoolBlocks)
+	refuse := func() (CXLPool, error) {
+		return CXLPool{}, fmt.Errorf("sim-cxl: %.100q is not POOL:BLOCKS or POOL:BLOCKS:DELAY, such as 0:65536 or 0:65536:5ms, with room for 1 to %d blocks", c.SimCXL, maxPoolBlocks)
 	}
 	parts := strings.Split(c.SimCXL, ":")
 	if len(parts) < 2 || len(parts) > 3 {
@@ -150,7 +150,7 @@ func (c *Config) CXL() (CXL, error) {
 	if err != nil || notBlocks != nil || blocks < 1 || blocks > maxPoolBlocks {
 		return refuse()
 	}
-	cxl := CXL{Pool: kv.PoolID(pool), Blocks: blocks}
+	cxl := CXLPool{Pool: kv.PoolID(pool), Blocks: blocks}
 	if len(parts) == 3 {
 		if cxl.Delay, err = time.ParseDuration(parts[2]); err != nil || cxl.Delay < 0 || cxl.Delay > time.Minute {
 			return refuse()
@@ -159,22 +159,21 @@ func (c *Config) CXL() (CXL, error) {
 	return cxl, nil
 }
 
-// maxPoolBlocks bounds the room of a simulated pool.
+// maxPoolBlocks bounds the capacity of a simulated pool.
 const maxPoolBlocks = 1 << 24
 
-// maxExperts bounds each number of a mixture's shape.
+// maxExperts bounds each number in the shape of a mixture of experts.
 const maxExperts = 1 << 16
 
-// fill sets the first fields to the values, as far as either goes.
-func fill(values []float64, fields ...*float64) {
+// fillFields sets the first fields to the values; surplus values or fields are ignored.
+func fillFields(values []float64, fields ...*float64) {
 	for i, v := range values[:min(len(values), len(fields))] {
 		*fields[i] = v
 	}
 }
 
-// SimulationText says for people by which model the time of the simulated engines
-// passes, and how fast.
-func (c *Config) SimulationText() string {
+// DescribeSimulation describes the timing model of the simulated engines and their speedup.
+func (c *Config) DescribeSimulation() string {
 	text := c.SimTiming
 	switch {
 	case c.SimProfile != "":
@@ -190,85 +189,84 @@ func (c *Config) SimulationText() string {
 	return text
 }
 
-// SimulationFlags are the settings of the simulated engine on the command line of a
-// command that starts none.
+// SimulationFlags are the settings of the simulated engine on the command line of a command which starts no
+// engine.
 type SimulationFlags struct{ flags *Flags }
 
-// AddSimulationFlags defines on fs the settings of the simulated engine that shape
-// its time and its batches. They have the names, the defaults and the meaning that
-// they have for a worker.
+// AddSimulationFlags defines on fs the settings of the simulated engine for its timing and batches. They have
+// the names, defaults and meanings of a worker's.
 func AddSimulationFlags(fs *pflag.FlagSet) *SimulationFlags {
-	fl := addFlags(fs, replay, func(f reflect.StructField) bool {
-		return isOn(f, replay) || slices.Contains([]string{"max-num-seqs", "max-num-batched-tokens"}, keyOf(f))
+	fl := addFlags(fs, replayCommand, func(f reflect.StructField) bool {
+		return appliesTo(f, replayCommand) || slices.Contains([]string{"max-num-seqs", "max-num-batched-tokens"}, settingKey(f))
 	})
 	fl.values.Engines = Engines{EngineSim}
 	return &SimulationFlags{fl}
 }
 
-// Simulated returns what the flags come to, or everything that is wrong with them.
-// It is for a command line that has been parsed.
-func (f *SimulationFlags) Simulated() (Simulated, error) {
+// Resolve returns the parameters given by the flags. Its error reports everything wrong with them. The
+// command line must have been parsed.
+func (f *SimulationFlags) Resolve() (SimulatedEngine, error) {
 	if err := f.flags.values.Validate(); err != nil {
-		return Simulated{}, err
+		return SimulatedEngine{}, err
 	}
-	return f.flags.values.Simulated()
+	return f.flags.values.ResolveSimulation()
 }
 
-// maxMillis bounds a coefficient, in either direction.
+// maxMillis bounds the absolute value of a coefficient, in milliseconds.
 const maxMillis = 1e9
 
-// simulation checks the settings of the simulated engine. The file that they may
-// name matters where the engine runs only.
-func (p *problems) simulation(c *Config) {
+// checkSimulation checks the settings of the simulated engine. It opens the profile file only if the engine
+// is simulated.
+func (p *problems) checkSimulation(c *Config) {
 	found := len(*p)
-	p.oneOf("sim-timing", c.SimTiming, sim.Presets()...)
-	p.coefficients("sim-prefill", c.SimPrefill, 6)
-	p.coefficients("sim-decode", c.SimDecode, 5)
+	p.requireOneOf("sim-timing", c.SimTiming, sim.PresetNames()...)
+	p.checkCoefficients("sim-prefill", c.SimPrefill, 6)
+	p.checkCoefficients("sim-decode", c.SimDecode, 5)
 	if _, err := sim.ParseEncoder(c.SimEncoder); err != nil {
-		p.add("sim-encoder", err.Error())
+		p.report("sim-encoder", err.Error())
 	}
-	p.within("sim-speedup", c.SimSpeedup, 1e-3, 1e6)
-	p.within("sim-decode-speedup", c.SimDecodeSpeedup, 1e-3, 1e6)
-	p.within("sim-load-factor", c.SimLoadFactor, 1, 1e3)
-	p.within("sim-jitter", c.SimJitter, 0, sim.MaxJitter)
-	p.notNegative("sim-startup", c.SimStartup)
-	p.oneOf("sim-prefix-caching", c.SimPrefixCaching, On, Off)
-	p.oneOf("sim-chunked-prefill", c.SimChunked, On, Off)
+	p.requireFloatBetween("sim-speedup", c.SimSpeedup, 1e-3, 1e6)
+	p.requireFloatBetween("sim-decode-speedup", c.SimDecodeSpeedup, 1e-3, 1e6)
+	p.requireFloatBetween("sim-load-factor", c.SimLoadFactor, 1, 1e3)
+	p.requireFloatBetween("sim-jitter", c.SimJitter, 0, sim.MaxJitter)
+	p.requireNotNegative("sim-startup", c.SimStartup)
+	p.requireOneOf("sim-prefix-caching", c.SimPrefixCaching, On, Off)
+	p.requireOneOf("sim-chunked-prefill", c.SimChunked, On, Off)
 	if c.SimContextLength != 0 {
-		p.between("sim-context-length", int64(c.SimContextLength), 2, 1<<30)
+		p.requireBetween("sim-context-length", int64(c.SimContextLength), 2, 1<<30)
 	}
-	p.between("sim-output", int64(c.SimOutput), 0, 1<<24)
-	p.oneOf("sim-text", c.SimText, SimPassage, SimEcho)
-	if _, err := c.CXL(); err != nil {
+	p.requireBetween("sim-output", int64(c.SimOutput), 0, 1<<24)
+	p.requireOneOf("sim-text", c.SimText, SimPassage, SimEcho)
+	if _, err := c.ParseCXL(); err != nil {
 		*p = append(*p, err)
 	}
-	if _, err := c.MoE(); err != nil {
+	if _, err := c.ParseMoE(); err != nil {
 		*p = append(*p, err)
 	}
 	if c.SimProfile != "" && len(c.SimPrefill)+len(c.SimDecode) > 0 {
-		p.add("sim-profile", "a profile is in place of all coefficients; leave out it, or sim-prefill and sim-decode")
+		p.report("sim-profile", "a profile is in place of all coefficients; leave out it, or sim-prefill and sim-decode")
 	}
-	if c.Engine() != EngineSim || len(*p) > found {
+	if c.EngineKind() != EngineSim || len(*p) > found {
 		return
 	}
-	if _, err := c.timing(); err != nil {
+	if _, err := c.buildTiming(); err != nil {
 		*p = append(*p, err)
 	}
 }
 
-// within checks a number with a fraction.
-func (p *problems) within(key string, v, lo, hi float64) {
+// requireFloatBetween checks that v is from lo to hi.
+func (p *problems) requireFloatBetween(key string, v, lo, hi float64) {
 	if !(v >= lo && v <= hi) {
-		p.add(key, fmt.Sprintf("%v is not between %v and %v", v, lo, hi))
+		p.report(key, fmt.Sprintf("%v is not between %v and %v", v, lo, hi))
 	}
 }
 
-// coefficients checks a list of at most so many milliseconds; none says nothing.
-func (p *problems) coefficients(key string, list []float64, most int) {
+// checkCoefficients checks a list of at most limit coefficients in milliseconds; it may be empty.
+func (p *problems) checkCoefficients(key string, list []float64, most int) {
 	if len(list) > most {
-		p.add(key, fmt.Sprintf("it has %d numbers, and %d are taken", len(list), most))
+		p.report(key, fmt.Sprintf("it has %d numbers, and %d are taken", len(list), most))
 	}
 	for _, v := range list {
-		p.within(key, v, -maxMillis, maxMillis)
+		p.requireFloatBetween(key, v, -maxMillis, maxMillis)
 	}
 }

@@ -29,14 +29,13 @@ func TestEnginesOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.ModelName() != c.name || l.TokenBudget() != c.budget || l.Blocks() != c.blocks {
-			t.Errorf("%q: model %s, %d tokens, %d blocks, want %s, %d and %d", c.env, l.ModelName(), l.TokenBudget(), l.Blocks(), c.name, c.budget, c.blocks)
+		if l.ModelName() != c.name || l.TokenBudget() != c.budget || l.CacheBlocks() != c.blocks {
+			t.Errorf("%q: model %s, %d tokens, %d blocks, want %s, %d and %d", c.env, l.ModelName(), l.TokenBudget(), l.CacheBlocks(), c.name, c.budget, c.blocks)
 		}
 	}
 }
 
-// TestLists: numbers are separated by commas in variables and flags, and are a list
-// in a file.
+// TestLists: numbers are separated by commas in variables and flags, and are a list in a file.
 func TestLists(t *testing.T) {
 	want := []float64{16.5, 0.015, 4.2e-7}
 	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
@@ -99,10 +98,10 @@ func TestBadSimulation(t *testing.T) {
 	}
 }
 
-// TestSimulated: settings come to the model of time that they say.
+// TestSimulated: the settings produce the right timing model.
 func TestSimulated(t *testing.T) {
 	preset := func(name string) sim.Timing {
-		timing, err := sim.Preset(name)
+		timing, err := sim.PresetTiming(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +133,7 @@ func TestSimulated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := l.Simulated()
+		got, err := l.ResolveSimulation()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,12 +144,12 @@ func TestSimulated(t *testing.T) {
 		if diff := cmp.Diff(want, got.Timing); diff != "" {
 			t.Errorf("%s: the model of time is (-want +got)\n%s", c.name, diff)
 		}
-		if text := l.SimulationText(); text != c.says {
+		if text := l.DescribeSimulation(); text != c.says {
 			t.Errorf("%s: it says %q, want %q", c.name, text, c.says)
 		}
 	}
 	field, _ := reflect.TypeFor[Simulation]().FieldByName("SimTiming")
-	for _, name := range sim.Presets() {
+	for _, name := range sim.PresetNames() {
 		if !strings.Contains(field.Tag.Get("help"), name) {
 			t.Errorf("the help of sim-timing does not name %s", name)
 		}
@@ -163,26 +162,26 @@ func TestMoE(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := l.MoE(); err != nil || got != want {
+		if got, err := l.ParseMoE(); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
 		}
 	}
 }
 
 func TestCXL(t *testing.T) {
-	for text, want := range map[string]CXL{"": {}, "3:64": {Pool: 3, Blocks: 64}, "0:1:5ms": {Blocks: 1, Delay: 5 * time.Millisecond}} {
+	for text, want := range map[string]CXLPool{"": {}, "3:64": {Pool: 3, Blocks: 64}, "0:1:5ms": {Blocks: 1, Delay: 5 * time.Millisecond}} {
 		l, err := Load("", []string{"PENSTOCK_SIM_CXL=" + text}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := l.CXL(); err != nil || got != want {
+		if got, err := l.ParseCXL(); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
 		}
 	}
 }
 
-// TestSimulationFlags: a command that is no role has those of a worker that shape
-// time and batches, with the defaults of the simulated engine.
+// TestSimulationFlags: a command which is not a role has the worker settings for timing and batches, with the
+// defaults of the simulated engine.
 func TestSimulationFlags(t *testing.T) {
 	fs := pflag.NewFlagSet("replay", pflag.ContinueOnError)
 	flags := AddSimulationFlags(fs)
@@ -196,20 +195,20 @@ func TestSimulationFlags(t *testing.T) {
 			t.Errorf("there is --%s, which means nothing here", name)
 		}
 	}
-	s, err := flags.Simulated()
+	s, err := flags.Resolve()
 	if err != nil || s.MaxSeqs != 256 || s.TokenBudget != 8192 {
 		t.Errorf("defaults: %+v, %v", s, err)
 	}
 	if err := fs.Parse([]string{"--max-num-seqs=16", "--max-num-batched-tokens=64"}); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := flags.Simulated(); err != nil || s.MaxSeqs != 16 || s.TokenBudget != 64 {
+	if s, err := flags.Resolve(); err != nil || s.MaxSeqs != 16 || s.TokenBudget != 64 {
 		t.Errorf("as given: %+v, %v", s, err)
 	}
 	if err := fs.Parse([]string{"--sim-speedup=-1", "--sim-jitter=7"}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = flags.Simulated()
+	_, err = flags.Resolve()
 	if err == nil || !strings.Contains(err.Error(), "sim-speedup: -1") || !strings.Contains(err.Error(), "sim-jitter: 7") {
 		t.Errorf("bad flags: %v", err)
 	}

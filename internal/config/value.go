@@ -11,15 +11,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// valueKind is what the values of a setting or flag are, in words.
+// valueKind describes the values of a setting or flag in words.
 type valueKind struct {
 	what    string // with its article
-	example string // where the default is none; of a list its items, separated by commas
+	example string // used if the default is empty; list items are separated by commas
 	list    bool
 }
 
-// valueKinds has the kinds of values by the types of their flags. A type that is not here
-// has a Set of its own, which explains its errors itself.
+// valueKinds maps the type names of flags to their kinds. A type which is not here has a Set method which
+// explains its errors itself.
 var valueKinds = map[string]valueKind{
 	"bool":        {what: "true or false", example: "true"},
 	"duration":    {what: "a duration with a unit", example: "30s"},
@@ -33,8 +33,8 @@ var valueKinds = map[string]valueKind{
 	"stringArray": {what: "a list of texts", example: "a,b", list: true},
 }
 
-// exampleOf returns a value of the kind: the default of the flag where it is one.
-func (k valueKind) exampleOf(f *pflag.Flag) string {
+// exampleFor returns a value of the kind: the flag's default, unless that is empty or a list.
+func (k valueKind) exampleFor(f *pflag.Flag) string {
 	switch f.DefValue {
 	case "", "0", "0s", "false", "[]":
 		return k.example
@@ -45,16 +45,16 @@ func (k valueKind) exampleOf(f *pflag.Flag) string {
 	return f.DefValue
 }
 
-// described returns the kind with an example of its values.
-func (k valueKind) described(f *pflag.Flag) string {
-	if e := k.exampleOf(f); e != "" && f.Value.Type() != "bool" {
+// describe returns the kind with an example.
+func (k valueKind) describe(f *pflag.Flag) string {
+	if e := k.exampleFor(f); e != "" && f.Value.Type() != "bool" {
 		return k.what + ", for example " + e
 	}
 	return k.what
 }
 
-// explainValue says what is wrong with a text that the flag's type cannot hold. cause is
-// the error of the parser, whose words are shown only for types that valueKinds lacks.
+// explainValue explains why the flag's type cannot hold the given text. cause is the parser's error, which is
+// shown only for types missing in valueKinds.
 func explainValue(f *pflag.Flag, given string, cause error) string {
 	k, known := valueKinds[f.Value.Type()]
 	switch {
@@ -62,19 +62,19 @@ func explainValue(f *pflag.Flag, given string, cause error) string {
 		return cause.Error()
 	case f.Value.Type() == "bool":
 		return fmt.Sprintf("%.100q is neither true nor false", given)
-	case outOfRange(given) && strings.Contains(f.Value.Type(), "int"):
+	case isOutOfRange(given) && strings.Contains(f.Value.Type(), "int"):
 		return fmt.Sprintf("%.100q is out of range for %s", given, k.what)
 	}
-	return fmt.Sprintf("%.100q is not %s", given, k.described(f))
+	return fmt.Sprintf("%.100q is not %s", given, k.describe(f))
 }
 
-// outOfRange reports whether text is a whole number that no integer type holds.
-func outOfRange(text string) bool {
+// isOutOfRange reports whether text is an integer which does not fit in an int64.
+func isOutOfRange(text string) bool {
 	_, err := strconv.ParseInt(text, 10, 64)
 	return errors.Is(err, strconv.ErrRange)
 }
 
-// explainNode says what is wrong with a value in a file.
+// explainNode explains what is wrong with a value in a file.
 func explainNode(f *pflag.Flag, n *yaml.Node, cause error) string {
 	k, known := valueKinds[f.Value.Type()]
 	if !known {
@@ -94,19 +94,18 @@ func explainNode(f *pflag.Flag, n *yaml.Node, cause error) string {
 		}
 	case yaml.ScalarNode:
 		if k.list {
-			return fmt.Sprintf("%.100q is not %s", n.Value, k.described(f))
+			return fmt.Sprintf("%.100q is not %s", n.Value, k.describe(f))
 		}
 		return explainValue(f, n.Value, cause)
 	default: // an alias
 		is = "something else"
 	}
-	return fmt.Sprintf("want %s; it is %s", k.described(f), is)
+	return fmt.Sprintf("want %s; it is %s", k.describe(f), is)
 }
 
-// FlagError explains an error of parsing a command line: which flag it is, what was
-// given, what is wanted, and an example. Errors about flags that are not there are
-// returned as they are.
-func FlagError(err error) error {
+// ExplainFlagError explains an error of parsing a command line: the flag, the given value, the expected kind
+// and an example. It returns other errors, such as those about unknown flags, unchanged.
+func ExplainFlagError(err error) error {
 	var invalid *pflag.InvalidValueError
 	var missing *pflag.ValueRequiredError
 	switch {
@@ -116,23 +115,22 @@ func FlagError(err error) error {
 	case errors.As(err, &missing):
 		f := missing.GetFlag()
 		if k, known := valueKinds[f.Value.Type()]; known && f.Value.Type() != "string" {
-			return fmt.Errorf("--%s needs a value: %s", f.Name, k.described(f))
+			return fmt.Errorf("--%s needs a value: %s", f.Name, k.describe(f))
 		}
 		return fmt.Errorf("--%s needs a value", f.Name)
 	}
 	return err
 }
 
-// flagOf returns the flag of a setting, with its default for the command.
-func flagOf(f reflect.StructField, command Command) *pflag.Flag {
+// newSettingFlag returns the flag of a setting, with its default for the command.
+func newSettingFlag(f reflect.StructField, command Command) *pflag.Flag {
 	values := Defaults(command)
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	addFlag(fs, reflect.ValueOf(&values).Elem().FieldByIndex(f.Index).Addr().Interface(), keyOf(f), "")
-	return fs.Lookup(keyOf(f))
+	addFlag(fs, reflect.ValueOf(&values).Elem().FieldByIndex(f.Index).Addr().Interface(), settingKey(f), "")
+	return fs.Lookup(settingKey(f))
 }
 
-// syntaxError explains why a file is not YAML, in which the library's own prefix says nothing
-// to the user.
+// syntaxError explains why a file is not YAML, without the library's prefix.
 func syntaxError(path string, err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
@@ -143,12 +141,11 @@ func syntaxError(path string, err error) error {
 	return fmt.Errorf("config file %s: this is not YAML: %s", path, text)
 }
 
-// SettingError is an error that the caller of a command causes: the value of a setting, or
-// the file that it names, is wrong.
+// SettingError is an error caused by the user: the value of a setting, or the file which it names, is wrong.
 type SettingError struct{ cause error }
 
-// WrongSetting marks err, which names the setting, as a SettingError; nil stays nil.
-func WrongSetting(err error) error {
+// AsSettingError wraps err, which names the setting, in a SettingError; nil stays nil.
+func AsSettingError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -158,5 +155,5 @@ func WrongSetting(err error) error {
 // Error implements error.
 func (e *SettingError) Error() string { return e.cause.Error() }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the cause.
 func (e *SettingError) Unwrap() error { return e.cause }

@@ -1,42 +1,40 @@
 package engine
 
-// CachedReport gathers from the deltas of one attempt how much of the prompt its engine
-// had cached: with the first tokens or, from an engine that knows it late, with the
-// end of a choice. The choices share a prompt, so the first to tell speaks for all. The
-// zero value is ready.
+// CachedReport finds out from the deltas of one attempt how many prompt tokens the engine had cached. The
+// engine reports this with the first tokens or, if it knows late, with the end of a choice. The choices share
+// a prompt, so the first report counts for all. The zero value is ready.
 type CachedReport struct {
-	told        bool // the first tokens have come
-	known       bool
-	begun, late choiceSet
+	reportedStart bool // the first tokens were reported
+	known         bool
+	started, late choiceSet
 }
 
-// Take takes the next delta as it came. news says that the attempt's first tokens have
-// come, cached being CachedUnknown if its engine does not know yet; it says so once more
-// when the number comes after that.
-func (r *CachedReport) Take(d *Delta) (cached int, news bool) {
+// ObserveDelta takes the next delta in arrival order. news is true when the attempt's first tokens arrive,
+// with cached = CachedUnknown if the engine does not know yet, and once more if the number arrives later.
+func (r *CachedReport) ObserveDelta(d *Delta) (cached int, news bool) {
 	if r.known || d.Choice < 0 || d.Choice >= MaxChoices || d.Accepted {
 		return CachedUnknown, false
 	}
 	switch {
-	case !r.begun.has(d.Choice):
+	case !r.started.contains(d.Choice):
 		if len(d.Tokens) == 0 {
 			return CachedUnknown, false
 		}
-		r.begun.add(d.Choice)
+		r.started.add(d.Choice)
 		if d.Cached == CachedUnknown {
 			r.late.add(d.Choice)
-			news, r.told = !r.told, true
+			news, r.reportedStart = !r.reportedStart, true
 			return CachedUnknown, news
 		}
-	case d.Finish == NotFinished || !r.late.has(d.Choice) || d.Cached == CachedUnknown:
+	case d.Finish == NotFinished || !r.late.contains(d.Choice) || d.Cached == CachedUnknown:
 		return CachedUnknown, false
 	}
-	r.told, r.known = true, true
+	r.reportedStart, r.known = true, true
 	return d.Cached, true
 }
 
-// choiceSet is a set of choices of a request.
+// choiceSet is a set of choice indexes of a request.
 type choiceSet [MaxChoices / 64]uint64
 
-func (s *choiceSet) has(choice int) bool { return s[choice/64]>>(choice%64)&1 != 0 }
-func (s *choiceSet) add(choice int)      { s[choice/64] |= 1 << (choice % 64) }
+func (s *choiceSet) contains(choice int) bool { return s[choice/64]>>(choice%64)&1 != 0 }
+func (s *choiceSet) add(choice int)           { s[choice/64] |= 1 << (choice % 64) }

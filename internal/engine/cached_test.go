@@ -8,8 +8,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestCachedReport: what is told of an attempt's cached tokens, delta by delta. A delta is
-// choice, tokens, cached and "." if it is the choice's last.
+// TestCachedReport checks the reports of an attempt's cached tokens, delta by delta. A delta is choice,
+// tokens, cached and "." if it is the choice's last.
 func TestCachedReport(t *testing.T) {
 	type deltas = [][4]int // choice, tokens, cached, last
 	for _, tt := range []struct {
@@ -33,11 +33,11 @@ func TestCachedReport(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var r CachedReport
-			r.Take(&Delta{Accepted: true})
+			r.ObserveDelta(&Delta{Accepted: true})
 			var got []string
 			for _, d := range tt.deltas {
 				delta := Delta{Choice: d[0], Tokens: make([]kv.Token, d[1]), Cached: d[2], Finish: Finish(d[3])}
-				if cached, news := r.Take(&delta); news {
+				if cached, news := r.ObserveDelta(&delta); news {
 					got = append(got, fmt.Sprint(cached))
 				} else {
 					got = append(got, "-")

@@ -12,7 +12,7 @@ import (
 	"penstock/core/media/family"
 )
 
-// The bounds of a model card as discovery carries it.
+// The limits of a model card in discovery.
 const (
 	MaxCardBytes = 64 << 10
 	maxName      = 256
@@ -22,19 +22,18 @@ const (
 	maxEOS       = 1024
 	maxAdapters  = 1024
 	maxPasses    = 64
-	// MaxProcessorArgs bounds the arguments of a processor, in bytes.
+	// MaxProcessorArgs bounds ProcessorArgs, in bytes.
 	MaxProcessorArgs = 4096
 )
 
-// sealedCard is a card as it stands in discovery.
+// sealedCard is a card with its checksum, as discovery stores it.
 type sealedCard struct {
 	Card
-	// Checksum is that of the card, so that nobody serves by one that was changed
-	// on its way. Builds before it wrote none.
+	// Checksum lets a reader detect a card that was changed in transit. Older builds wrote none.
 	Checksum string `json:"checksum,omitempty"`
 }
 
-// EncodeCard returns the JSON of a valid card, as it stands in discovery.
+// EncodeCard returns the JSON of a valid card for discovery.
 func EncodeCard(c Card) ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -49,9 +48,8 @@ func EncodeCard(c Card) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeCard reads a card from discovery. Fields of later versions are ignored;
-// a card that breaks a rule, or is not that of its checksum, is an error that says
-// which.
+// DecodeCard reads a card from discovery. It ignores fields of later versions. A card that breaks a rule or
+// does not match its checksum is an error that names the problem.
 func DecodeCard(b []byte) (Card, error) {
 	if len(b) > MaxCardBytes {
 		return Card{}, fmt.Errorf("decode model card: %d bytes, at most %d are read", len(b), MaxCardBytes)
@@ -69,8 +67,8 @@ func DecodeCard(b []byte) (Card, error) {
 	return c.Card, nil
 }
 
-// Names reports whether clients may ask for the model as name.
-func (c *Card) Names(name string) bool {
+// HasName reports whether clients may ask for the model as name.
+func (c *Card) HasName(name string) bool {
 	if name == c.Name {
 		return true
 	}
@@ -82,19 +80,18 @@ func (c *Card) Names(name string) bool {
 	return false
 }
 
-// Serving returns what the engine adds to the files of its model's checkpoint.
-func (c *Card) Serving() family.Serving {
-	return family.Serving{Loader: family.LoaderOf(c.Engine), ProcessorArgs: c.ProcessorArgs}
+// ServingSettings returns the engine's settings that add to the files of the model's checkpoint.
+func (c *Card) ServingSettings() family.Serving {
+	return family.Serving{Loader: family.LoaderForEngine(c.Engine), ProcessorArgs: c.ProcessorArgs}
 }
 
-// Serves reports whether the card lists a LoRA adapter.
-func (c *Card) Serves(adapter string) bool {
+// ServesAdapter reports whether the card lists a LoRA adapter.
+func (c *Card) ServesAdapter(adapter string) bool {
 	_, found := slices.BinarySearch(c.Adapters, adapter)
 	return found
 }
 
-// Validate checks the rules that frontends and routers rely on and reports all
-// that are broken.
+// Validate checks the rules on which frontends and routers rely and reports all that are broken.
 func (c *Card) Validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -102,10 +99,10 @@ func (c *Card) Validate() error {
 			errs = append(errs, fmt.Errorf("model card: "+format, args...))
 		}
 	}
-	check(goodName(c.Name), "name must be 1 to %d printable bytes", maxName)
+	check(isPrintableName(c.Name), "name must be 1 to %d printable bytes", maxName)
 	check(len(c.Aliases) <= maxAliases, "%d aliases, at most %d are allowed", len(c.Aliases), maxAliases)
-	for _, a := range c.Aliases[:min(len(c.Aliases), maxAliases)] { // as many problems as names are no help
-		check(goodName(a), "every alias must be 1 to %d printable bytes", maxName)
+	for _, a := range c.Aliases[:min(len(c.Aliases), maxAliases)] { // do not report more problems than a card may have aliases
+		check(isPrintableName(a), "every alias must be 1 to %d printable bytes", maxName)
 	}
 	check(c.BlockSize >= 2 && c.BlockSize <= 65536, "block_size must be between 2 and 65536 tokens, not %d", c.BlockSize)
 	check(c.Blocks >= 0, "blocks must not be negative, but is %d", c.Blocks)
@@ -114,18 +111,18 @@ func (c *Card) Validate() error {
 	check(c.VocabSize >= 1 && c.VocabSize <= 1<<31-1, "vocab_size must be positive, not %d", c.VocabSize)
 	check(c.DefaultMaxTokens >= 0, "default_max_tokens must not be negative, but is %d", c.DefaultMaxTokens)
 	check(len(c.EOS) <= maxEOS, "%d eos tokens, at most %d are allowed", len(c.EOS), maxEOS)
-	check(c.ToolParser == "" || goodName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
-	check(c.MediaKeys == "" || goodName(c.MediaKeys), "media_keys must be at most %d printable bytes", maxName)
-	check(c.ReasoningParser == "" || goodName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
+	check(c.ToolParser == "" || isPrintableName(c.ToolParser), "tool_parser must be at most %d printable bytes", maxName)
+	check(c.MediaKeys == "" || isPrintableName(c.MediaKeys), "media_keys must be at most %d printable bytes", maxName)
+	check(c.ReasoningParser == "" || isPrintableName(c.ReasoningParser), "reasoning_parser must be at most %d printable bytes", maxName)
 	check(len(c.ProcessorArgs) <= MaxProcessorArgs && (c.ProcessorArgs == "" || json.Valid([]byte(c.ProcessorArgs))), "mm_processor_kwargs must be JSON of at most %d bytes", MaxProcessorArgs)
 	check(len(c.Adapters) <= maxAdapters, "%d adapters, at most %d are allowed", len(c.Adapters), maxAdapters)
-	check(len(c.Passes) <= maxPasses, "%d passes, at most %d are allowed", len(c.Passes), maxPasses)
+	check(len(c.PassthroughPaths) <= maxPasses, "%d passes, at most %d are allowed", len(c.PassthroughPaths), maxPasses)
 	for _, list := range [...]struct {
 		name string
 		of   []string
-	}{{"adapters", c.Adapters}, {"passes", c.Passes}, {"media_miscounted", c.Miscounted}} {
+	}{{"adapters", c.Adapters}, {"passes", c.PassthroughPaths}, {"media_miscounted", c.MiscountedMedia}} {
 		for i, s := range list.of[:min(len(list.of), maxAdapters)] {
-			check(goodName(s), "every one of %s must be 1 to %d printable bytes", list.name, maxName)
+			check(isPrintableName(s), "every one of %s must be 1 to %d printable bytes", list.name, maxName)
 			check(i == 0 || list.of[i-1] < s, "%s must be ascending, but %.100q comes after %.100q", list.name, s, list.of[max(i, 1)-1])
 		}
 	}
@@ -143,8 +140,7 @@ func (c *Card) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkExperts checks that layers and their experts are ascending, so that each is there
-// once, and that shares are some.
+// checkExperts checks that layers and their experts are strictly ascending and that every share is in [0, 1].
 func checkExperts(layers []HostedExperts) error {
 	for i, l := range layers {
 		if i > 0 && layers[i-1].Layer >= l.Layer {
@@ -167,7 +163,7 @@ func checkExperts(layers []HostedExperts) error {
 	return nil
 }
 
-func goodName(s string) bool {
+func isPrintableName(s string) bool {
 	return s != "" && len(s) <= maxName && utf8.ValidString(s) &&
 		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

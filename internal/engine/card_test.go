@@ -12,13 +12,14 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 )
 
 func goodCard() Card {
 	return Card{
 		Name: "penstock-tiny", Aliases: []string{"tiny"}, Engine: "tiny", BlockSize: 16, Blocks: 1024, Ranks: 1,
 		ContextLength: 8192, VocabSize: 2048, DefaultMaxTokens: 128, EOS: []kv.Token{1, 2},
-		Defaults: Sampling{Temperature: 0.7, TopP: 0.9}, Numerics: "abc", Guided: true, Tokenizer: TokenizerRef{Kind: "builtin"},
+		Defaults: Sampling{Temperature: 0.7, TopP: 0.9}, Numerics: "abc", StructuredOutput: true, Tokenizer: TokenizerRef{Kind: "builtin"},
 	}
 }
 
@@ -35,7 +36,7 @@ func TestCardRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if !got.Names("tiny") || !got.Names("penstock-tiny") || got.Names("") || got.Names("other") {
+	if !got.HasName("tiny") || !got.HasName("penstock-tiny") || got.HasName("") || got.HasName("other") {
 		t.Error("Names does not follow name and aliases")
 	}
 }
@@ -84,6 +85,7 @@ func TestCardBounds(t *testing.T) {
 }
 
 func FuzzDecodeCard(f *testing.F) {
+	corpustest.Add(f)
 	b, err := EncodeCard(goodCard())
 	if err != nil {
 		f.Fatal(err)
@@ -102,8 +104,8 @@ func FuzzDecodeCard(f *testing.F) {
 			return // escapes may make it longer
 		}
 		again, err := DecodeCard(sealed)
-		if err != nil || again.DiffersFrom(&c) != "" {
-			t.Fatalf("became another card: %v, %s", err, again.DiffersFrom(&c))
+		if err != nil || again.DescribeDifference(&c) != "" {
+			t.Fatalf("became another card: %v, %s", err, again.DescribeDifference(&c))
 		}
 	})
 }
@@ -130,7 +132,7 @@ func TestRequestValidate(t *testing.T) {
 		"media":       func(r *Request) { r.Media[0].End = len(r.Prompt) + 1 },
 		"temperature": func(r *Request) { r.Sampling.Temperature = math.NaN() },
 		"top_p":       func(r *Request) { r.Sampling.TopP = math.Inf(1) },
-		GuideParam:    func(r *Request) { r.Guide.Schema = []byte("{") },
+		SchemaParam:   func(r *Request) { r.OutputSchema.Schema = []byte("{") },
 		"logit_bias":  func(r *Request) { r.Sampling.Bias[0].Bias = float32(math.Inf(-1)) },
 	} {
 		r := good()
@@ -146,17 +148,17 @@ func TestGuideValidate(t *testing.T) {
 	for name, schema := range map[string]string{
 		"empty": "", "not JSON": "{]", "two values": "{}{}", "too long": `"` + strings.Repeat("x", MaxSchema-1) + `"`,
 	} {
-		r := Request{Attempt: 1, Prompt: []kv.Token{1}, Choices: 1, Stop: Stop{MaxTokens: 1}, Guide: &Guide{Schema: []byte(schema)}}
+		r := Request{Attempt: 1, Prompt: []kv.Token{1}, Choices: 1, Stop: Stop{MaxTokens: 1}, OutputSchema: &OutputSchema{Schema: []byte(schema)}}
 		err, ok := r.Validate().(*fault.Error)
-		if !ok || err.Code != fault.Invalid || err.Param != GuideParam {
+		if !ok || err.Code != fault.Invalid || err.Param != SchemaParam {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := (&Guide{Schema: []byte(`"` + strings.Repeat("x", MaxSchema-2) + `"`)}).validate(); err != nil {
+	if err := (&OutputSchema{Schema: []byte(`"` + strings.Repeat("x", MaxSchema-2) + `"`)}).validate(); err != nil {
 		t.Errorf("the longest: %v", err)
 	}
-	if err, ok := RefuseGuide().(*fault.Error); !ok || err.Code != fault.Unimplemented || err.Param != GuideParam {
-		t.Errorf("refused with %v", RefuseGuide())
+	if err, ok := RefuseSchema().(*fault.Error); !ok || err.Code != fault.Unimplemented || err.Param != SchemaParam {
+		t.Errorf("refused with %v", RefuseSchema())
 	}
 }
 
@@ -181,6 +183,7 @@ func TestLoadReport(t *testing.T) {
 }
 
 func FuzzDecodeLoadReport(f *testing.F) {
+	corpustest.Add(f)
 	b, err := EncodeLoadReport(LoadReport{WorkerID: 7, Epoch: 12, State: StateReady, KVNext: 9})
 	if err != nil {
 		f.Fatal(err)
@@ -232,7 +235,7 @@ func FuzzDecodePong(f *testing.F) {
 	})
 }
 
-// TestImplausibleCard: a card with a million names is refused in a few words.
+// TestImplausibleCard checks that the error for a card with a million names is short.
 func TestImplausibleCard(t *testing.T) {
 	names := make([]string, 1_000_000)
 	for i := range names {

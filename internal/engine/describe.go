@@ -10,8 +10,8 @@ import (
 // maxDescription bounds a description in bytes: a card and some names.
 const maxDescription = MaxCardBytes + 4<<10
 
-// Description is who a worker is and what it serves: what it registers, for those
-// who know its address and ask it themselves.
+// Description identifies a worker and what it serves: the content of its registration, for clients which know
+// its address and ask it directly.
 type Description struct {
 	ID        kv.WorkerID `json:"id"`
 	Epoch     uint64      `json:"epoch"`
@@ -20,7 +20,7 @@ type Description struct {
 	Endpoint  string      `json:"endpoint"`
 	Host      string      `json:"host"`
 	PID       int         `json:"pid"`
-	Name      string      `json:"name,omitempty"` // for people; "" is Host
+	Name      string      `json:"name,omitempty"` // for display; "" means Host
 	// Card is the JSON of the model card, as EncodeCard makes it.
 	Card json.RawMessage `json:"card"`
 }
@@ -40,8 +40,8 @@ func EncodeDescription(d Description) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeDescription reads a description; fields of later versions are ignored. Its
-// card can be decoded.
+// DecodeDescription reads a description and ignores fields of later versions. The card of the result can be
+// decoded.
 func DecodeDescription(b []byte) (Description, error) {
 	if len(b) > maxDescription {
 		return Description{}, fmt.Errorf("decode description: %d bytes, at most %d are read", len(b), maxDescription)

@@ -17,7 +17,7 @@ func goodDescription(t testing.TB) Description {
 	return Description{ID: 7, Epoch: 3, Namespace: "penstock", Component: "backend", Endpoint: "generate", Host: "node-1", PID: 4242, Card: card}
 }
 
-// TestDescriptionBytes: the bytes are those of docs/format/engine.md.
+// TestDescriptionBytes pins the bytes of docs/format/engine.md to the code.
 func TestDescriptionBytes(t *testing.T) {
 	want := goodDescription(t)
 	got, err := EncodeDescription(want)

@@ -1,11 +1,10 @@
-// Package engine is the contract between Penstock and whatever produces tokens:
-// the built-in engines and the adapters of real ones.
+// Package engine is the contract between Penstock and anything that produces tokens: the built-in engines and
+// the adapters of real ones.
 //
-// Resumption is part of it from the start. A request carries the tokens that an
-// earlier attempt already delivered; random draws are a function of seed, choice
-// and absolute position; penalties and limits count what was generated before.
-// So a stream that moves between engines of equal numerics is, token for token,
-// the stream that did not move.
+// Resumption is part of the contract. A request carries the tokens that earlier attempts already delivered;
+// random draws are a function of seed, choice and absolute position; penalties and limits count the earlier
+// output. So a stream that moves between engines of equal numerics is, token for token, the stream that did
+// not move.
 package engine
 
 import (
@@ -17,30 +16,27 @@ import (
 
 // Engine produces tokens. Implementations are safe for concurrent use.
 type Engine interface {
-	// Card describes the model served. It does not change, but for the adapters of an
-	// AdapterWatcher, which are in it as they were at some time.
+	// Card describes the model served. It does not change, except for the adapters of an AdapterWatcher: the
+	// card has them as they were at one time.
 	Card() Card
-	// Run does the engine's work until ctx ends; it returns nil then. Generate
-	// may be called before Run and waits for it.
+	// Run does the engine's work until ctx ends and then returns nil. Generate may be called before Run and
+	// waits for it.
 	Run(ctx context.Context) error
-	// Generate serves one request and calls sink with each delta in order. The
-	// first delta has Accepted set and no tokens; nothing before it commits the
-	// engine. A choice's last delta has its Finish set, and Generate returns nil
-	// after the last one of the last choice. It returns ctx's error when ctx
-	// ends, sink's error if sink fails, or a *fault.Error; in each case the
-	// request's blocks are released before it returns. sink must not keep the
-	// delta or its slices.
+	// Generate serves one request and calls sink with each delta in order. The first delta has Accepted set
+	// and no tokens; nothing before it commits the engine. A choice's last delta has its Finish set, and
+	// Generate returns nil after the last delta of the last choice. It returns ctx's error when ctx ends,
+	// sink's error if sink fails, or a *fault.Error; in each case it releases the request's blocks before it
+	// returns. sink must not keep the delta or its slices.
 	Generate(ctx context.Context, req *Request, sink func(*Delta) error) error
 }
 
-// KVSource is an engine that reports its cache.
+// KVSource is an engine that reports the content of its KV cache.
 type KVSource interface {
-	// WatchKV calls sink with a Cleared event and Stored events that describe
-	// all that is cached now, then with every change in order, until ctx ends or
-	// sink fails. Several watchers may run; a slow one never holds up the
-	// engine: it is started over with Cleared when its bounded queue overflows.
-	// A block of which a tier has several copies is stored with the first and removed
-	// with the last one. sink must not keep the slice.
+	// WatchKV calls sink with a Cleared event and Stored events that describe everything cached now, then
+	// with every change in order, until ctx ends or sink fails. Several watchers may run. A slow watcher
+	// never holds up the engine: when its bounded queue overflows it is restarted with Cleared. A block with
+	// several copies in one tier is stored with the first copy and removed with the last. sink must not keep
+	// the slice.
 	WatchKV(ctx context.Context, sink func([]kv.Event) error) error
 }
 
@@ -71,136 +67,132 @@ func (l *Load) Add(o Load) {
 	l.Preemptions += o.Preemptions
 }
 
-// AdapterSource is an engine that says which LoRA adapters it has at hand.
+// AdapterSource is an engine that reports which LoRA adapters are loaded.
 type AdapterSource interface {
-	// Adapters returns those of the card's that are in the engine's memory now,
-	// ascending. The slice belongs to the caller.
-	Adapters() []string
+	// LoadedAdapters returns the adapters of the card that are in the engine's memory now, ascending. The slice
+	// belongs to the caller.
+	LoadedAdapters() []string
 }
 
 // AdapterWatcher is an engine whose set of adapters changes while it runs.
 type AdapterWatcher interface {
-	// WatchAdapters calls sink with what Card.Adapters is to be, now and whenever it
-	// changes, until ctx ends; it returns nil then. sink keeps the slice. Requests for an adapter
-	// that is no longer listed may still come for a while.
+	// WatchAdapters calls sink with the new value of Card.Adapters, now and whenever it changes, until ctx
+	// ends, and then returns nil. sink keeps the slice. Requests for an adapter that is no longer listed may
+	// still arrive for a while.
 	WatchAdapters(ctx context.Context, sink func(adapters []string)) error
 }
 
-// CountWatcher is an engine of which it is found out, while it runs, whether it makes as many tokens of
-// media as are counted for it.
-type CountWatcher interface {
-	// WatchCounts calls sink with what Card.Miscounted is to be, now and whenever it changes, until ctx
-	// ends; it returns nil then. sink keeps the slice.
-	WatchCounts(ctx context.Context, sink func(kinds []string)) error
+// MediaCountWatcher is an engine that compares, while it runs, its token counts of media with Penstock's.
+type MediaCountWatcher interface {
+	// WatchMediaCounts calls sink with the new value of Card.MiscountedMedia, now and whenever it changes,
+	// until ctx ends, and then returns nil. sink keeps the slice.
+	WatchMediaCounts(ctx context.Context, sink func(kinds []string)) error
 }
 
-// Card describes a served model; frontends and routers work from it. It is JSON
-// in discovery: fields are only ever added.
+// Card describes a served model for frontends and routers. It is JSON in discovery: fields are only ever
+// added.
 type Card struct {
-	// Name is what clients put in "model"; Aliases are further such names.
+	// Name is the "model" of client requests; Aliases are further names.
 	Name    string   `json:"name"`
 	Aliases []string `json:"aliases,omitempty"`
 	Engine  string   `json:"engine"` // "tiny", "sim", "vllm", …
-	// BlockSize is in tokens, Blocks the capacity of one rank, Ranks the number
-	// of data-parallel ranks (at least 1).
+	// BlockSize is in tokens, Blocks the capacity of one rank, Ranks the number of data-parallel ranks (at
+	// least 1).
 	BlockSize int `json:"block_size"`
 	Blocks    int `json:"blocks"`
 	Ranks     int `json:"ranks"`
 	// ContextLength bounds prompt plus output tokens.
 	ContextLength int `json:"context_length"`
 	VocabSize     int `json:"vocab_size"`
-	// DefaultMaxTokens bounds the output of a request that sets no limit; 0
-	// means up to the context length.
+	// DefaultMaxTokens bounds the output of a request that sets no limit; 0 means the rest of the context
+	// length.
 	DefaultMaxTokens int        `json:"default_max_tokens,omitempty"`
 	EOS              []kv.Token `json:"eos,omitempty"`
 	// Defaults are the checkpoint's recommended sampling parameters.
 	Defaults Sampling `json:"defaults"`
-	// Numerics names what must be equal for two engines to continue each
-	// other's streams bit for bit: weights, kernel and CPU architecture.
+	// Numerics names what must be equal for two engines to continue each other's streams bit for bit:
+	// weights, kernel and CPU architecture.
 	Numerics string `json:"numerics"`
-	// KVEvents says that the worker publishes what its cache holds. The worker
-	// sets it; without it routers expect no event feed.
+	// KVEvents says that the worker publishes the content of its cache. The worker sets it; without it
+	// routers expect no event feed.
 	KVEvents bool `json:"kv_events,omitempty"`
-	// KVGuessed says that those events are what the worker believes, from the requests
-	// that it sent and the cached tokens that the engine reported: the engine itself says
-	// nothing of its cache.
-	KVGuessed bool `json:"kv_guessed,omitempty"`
-	// NoReuse says that the engine computes every prompt anew, as its prefix cache is off: routers predict nothing of it.
-	NoReuse bool `json:"no_reuse,omitempty"`
-	// Adapters are the LoRA adapters that the engine serves, ascending: names of models of their
-	// own, whose parent is Name. A request for one has it as Model and in its Salt.
+	// KVPredicted says that those events are a prediction: the worker derives them from the requests that it
+	// sent and the cached tokens that the engine reported, since the engine reports no KV events.
+	KVPredicted bool `json:"kv_guessed,omitempty"`
+	// NoPrefixCache says that the engine's prefix cache is off: routers predict no hits for it.
+	NoPrefixCache bool `json:"no_reuse,omitempty"`
+	// Adapters are the LoRA adapters that the engine serves, ascending. Each is a model name of its own, with
+	// Name as its parent. A request for one has it as Model and in its Salt.
 	Adapters []string `json:"adapters,omitempty"`
-	// Passes are the paths of the HTTP API of which the engine takes a client's request as it
-	// is ("/v1/chat/completions"), ascending: it is a Passer. The worker sets it.
-	Passes []string `json:"passes,omitempty"`
-	// Media are the kinds of media that the model sees ("audio", "image", "video"), ascending;
-	// nil is text only. Attaches says that the engine takes them with a Request's tokens, as its
-	// Objects; others take them in requests that are passed on.
-	Media    []string `json:"media,omitempty"`
-	Attaches bool     `json:"attaches,omitempty"`
-	// MediaKeys says that an engine which takes media in conversations that are passed on is told
-	// the keys of a PassRequest's Objects, and how: MediaKeysUUID. Without, its cache knows media by
-	// names of its own, and what follows them in a prompt cannot be found in it.
+	// PassthroughPaths are the paths of the HTTP API whose requests the engine takes unchanged
+	// ("/v1/chat/completions"), ascending: it is a PassthroughEngine. The worker sets them.
+	PassthroughPaths []string `json:"passes,omitempty"`
+	// Media are the kinds of media that the model accepts ("audio", "image", "video"), ascending; nil is text
+	// only. AcceptsObjects says that the engine takes media with a Request's tokens, as its Objects; other
+	// engines take them in passthrough requests.
+	Media          []string `json:"media,omitempty"`
+	AcceptsObjects bool     `json:"attaches,omitempty"`
+	// MediaKeys names how an engine that takes media in passthrough conversations is sent the keys of a
+	// PassthroughRequest's Objects: MediaKeysUUID. Without it the engine's cache has media names of its own,
+	// and the part of a prompt after its media cannot be found in that cache.
 	MediaKeys string `json:"media_keys,omitempty"`
-	// ProcessorArgs are the arguments with which the engine calls the processor of its media, where its
-	// settings say so: a JSON object, as vLLM's --mm-processor-kwargs. They change how many tokens media have.
+	// ProcessorArgs are the arguments with which the engine calls its media processor, where its settings
+	// name them: a JSON object, as in vLLM's --mm-processor-kwargs. They change the token counts of media.
 	ProcessorArgs string `json:"mm_processor_kwargs,omitempty"`
-	// Miscounted are the kinds of media of which the engine was found to make other tokens than are counted
-	// for it, ascending; see CountWatcher. Requests that show one are routed by their text.
-	Miscounted []string `json:"media_miscounted,omitempty"`
-	// Features says that the engine hands over what its processor made of media, with the prompt that it
-	// makes of a conversation (Preprocessed.Features), and that it takes the like in a Request's Features
-	// from any engine of the model, so that it need not process them again.
+	// MiscountedMedia are the kinds of media for which the engine's token counts were found to differ from
+	// Penstock's, ascending; see MediaCountWatcher. Requests that show one are routed by their text.
+	MiscountedMedia []string `json:"media_miscounted,omitempty"`
+	// Features says that the engine returns the output of its media processor with the prompt that it makes
+	// of a conversation (Preprocessed.Features), and that it takes such features in a Request's Features from
+	// any engine of the model, so that it need not process the media again.
 	Features bool `json:"features,omitempty"`
-	// MediaDecoder says that frontends fetch and decode media for the engine, which are then known
-	// by their pixels; nil leaves that to the engine.
+	// MediaDecoder says that frontends fetch and decode media for the engine and identify them by their
+	// pixels; nil leaves both to the engine.
 	MediaDecoder *MediaDecoder `json:"media_decoder,omitempty"`
-	// Sights says that the engine, a router process's, finds out what the media of conversations are, for
-	// frontends that leave it to it: it is a Preprocessor and takes a PreprocessRequest with Shows.
-	Sights bool `json:"sights,omitempty"`
-	// Embeddings says that the engine is an Embedder. The worker sets it; others
-	// are not asked for embeddings.
+	// ResolvesMedia says that the engine, which is a router process, resolves the media of conversations for
+	// frontends: it is a Preprocessor and takes a PreprocessRequest with ResolveMedia.
+	ResolvesMedia bool `json:"sights,omitempty"`
+	// Embeddings says that the engine is an Embedder. The worker sets it; workers without it get no embedding
+	// requests.
 	Embeddings bool `json:"embeddings,omitempty"`
-	// Preprocess says that the engine is a Preprocessor. The worker sets it; others
-	// are not asked for prompts.
+	// Preprocess says that the engine is a Preprocessor. The worker sets it; workers without it get no
+	// preprocess requests.
 	Preprocess bool `json:"preprocess,omitempty"`
-	// Guided says that the engine takes requests with a Guide.
-	Guided bool `json:"guided,omitempty"`
-	// ToolParser and ReasoningParser name the form in which the model writes calls
-	// and reasoning: "" for what its chat template, vocabulary or name tells,
-	// "none" for neither.
+	// StructuredOutput says that the engine takes requests with an OutputSchema.
+	StructuredOutput bool `json:"guided,omitempty"`
+	// ToolParser and ReasoningParser name the format in which the model writes tool calls and reasoning: ""
+	// means the format is derived from its chat template, vocabulary or name, "none" means neither.
 	ToolParser      string `json:"tool_parser,omitempty"`
 	ReasoningParser string `json:"reasoning_parser,omitempty"`
-	// Router says that the worker is a router process: what requests want of workers, it
-	// asks of its own.
+	// Router says that the worker is a router process, which forwards requests to workers of its own.
 	Router bool `json:"router,omitempty"`
-	// MaxBatchedTokens is how many tokens the engine computes in one step; 0 if it does
-	// not say. Routers measure the prompts that wait for it by that.
+	// MaxBatchedTokens is how many tokens the engine computes in one step; 0 if unknown. Routers use it to
+	// measure the queue of waiting prompts.
 	MaxBatchedTokens int `json:"max_num_batched_tokens,omitempty"`
-	// Experts are those of a mixture-of-experts model that the worker hosts, if it does
-	// not host all; nil if it does not say.
+	// Experts are the experts of a mixture-of-experts model that the worker hosts, if it does not host all;
+	// nil if unknown.
 	Experts []HostedExperts `json:"experts,omitempty"`
 	// Tokenizer says where the tokenizer and chat template come from.
 	Tokenizer TokenizerRef `json:"tokenizer"`
 }
 
-// MediaKeysUUID is the MediaKeys of engines that take a key as the "uuid" of the part that shows
-// the object (media.Key.UUID).
+// MediaKeysUUID is the MediaKeys of engines that take a key as the "uuid" of the part that shows the object
+// (media.Key.UUID).
 const MediaKeysUUID = "uuid"
 
-// MediaDecoder is how media are decoded for an engine.
+// MediaDecoder says how media are decoded for an engine.
 type MediaDecoder struct {
-	// Transfer is how what was decoded reaches the worker: "shm", "network" or "off". With off only
-	// the keys do, and the engine fetches by itself.
+	// Transfer is how decoded media reach the worker: "shm", "network" or "off". With "off" only the keys are
+	// sent, and the engine fetches the media itself.
 	Transfer string `json:"transfer,omitempty"`
 }
 
-// HostedExperts are experts of one layer that a worker hosts.
+// HostedExperts are the experts of one layer that a worker hosts.
 type HostedExperts struct {
 	Layer uint32 `json:"layer_id"`
-	// Experts are ascending, Shares nil or one for each of them: how much of the tokens
-	// for that expert the worker computes itself, from 0 to 1, where other workers have
-	// replicas of it. Without, it is all.
+	// Experts are ascending. Shares is nil or has one entry for each expert: the share of the expert's tokens
+	// that the worker computes itself, from 0 to 1, where other workers have replicas of it. nil means 1 for
+	// all.
 	Experts []uint32  `json:"expert_ids"`
 	Shares  []float64 `json:"shares,omitempty"`
 }
@@ -208,9 +200,9 @@ type HostedExperts struct {
 // TokenizerOfEngine is the kind of a tokenizer that only the engine has.
 const TokenizerOfEngine = "engine"
 
-// TokenizerRef locates a tokenizer: the one built into the binary or the files
-// of a checkpoint directory, with the digest that they must have, or that only the engine has
-// it: then texts become tokens there, if it is a Preprocessor, and tokens never become text here.
+// TokenizerRef locates a tokenizer: the one built into the binary, the files of a checkpoint directory with
+// the digest that they must have, or one that only the engine has. In the last case texts become tokens in
+// the engine, if it is a Preprocessor, and tokens never become text here.
 type TokenizerRef struct {
 	Kind   string `json:"kind"`             // "builtin", "dir" or TokenizerOfEngine
 	Dir    string `json:"dir,omitempty"`    // for "dir"
@@ -219,67 +211,61 @@ type TokenizerRef struct {
 
 // Request is one attempt at a generation.
 type Request struct {
-	ID      string // of the client's request, the same for all attempts
-	Attempt uint32 // from 1; a late answer of an old attempt is dropped by it
+	ID      string // client request id, the same for all attempts
+	Attempt uint32 // from 1; identifies late answers of an old attempt, which are dropped
 	Model   string
 	Salt    kv.Salt
 	Prompt  []kv.Token
-	// Media are where the prompt shows media: each fills the tokens that hold its place, as
-	// many as the encoder gives rows for. Objects are what they show, in the same order, or nil
-	// if nothing does or the engine has no use for it (Card.Attaches).
+	// Media are the ranges of placeholder tokens where the prompt shows media, with one token for each row of
+	// encoder output. Objects are the media shown, in the same order, or nil if there are none or the engine
+	// does not take them (Card.AcceptsObjects).
 	Media   []kv.Media
 	Objects []media.Object
-	// Features is what the processor of one of the model's engines made of the media, as that engine wrote it
-	// (Preprocessed.Features); nil if there is none. Only engines whose card says Features take it, others
-	// refuse it with [RefuseFeatures]: without it they would answer about what they have not seen.
+	// Features is the output of the media processor of one of the model's engines, as that engine encoded it
+	// (Preprocessed.Features); nil if there is none. Only engines whose card says Features take it; others
+	// refuse it with [RefuseFeatures], since they would answer without having seen the media.
 	Features []byte
-	// Generated are, for each choice, the tokens that earlier attempts delivered;
-	// nil on a first attempt, else of length Choices.
+	// Generated are, for each choice, the tokens that earlier attempts delivered; nil on a first attempt,
+	// else of length Choices.
 	Generated [][]kv.Token
-	// Done are the choices that already finished; nil or of length Choices.
+	// Done says which choices already finished; nil or of length Choices.
 	Done     []bool
 	Choices  int // at least 1; all run on one engine in one attempt
 	Sampling Sampling
 	Stop     Stop
-	// Logprobs is -1 for none, else how many alternatives to report beside the
-	// chosen token.
+	// Logprobs is -1 for none, else how many alternatives to report in addition to the chosen token.
 	Logprobs int
-	// Hints are what the client wants of the choice of a worker, as a router process
-	// reads them that makes it; nil if nothing. Engines take no notice of them.
+	// Hints are the client's routing hints, encoded for a router process that picks the worker; nil if none.
+	// Engines ignore them.
 	Hints []byte
-	// Guide constrains the text of every choice; nil is free text. Only engines
-	// whose card says Guided take it, others refuse it with [RefuseGuide].
-	Guide *Guide
+	// OutputSchema constrains the text of every choice; nil is free text. Only engines whose card says
+	// StructuredOutput take it; others refuse it with [RefuseSchema].
+	OutputSchema *OutputSchema
 }
 
-// Guide is what the text of a choice must be. It holds of the text as a whole,
-// Generated included, when the choice ends with FinishStop; one that ends with
-// FinishLength is a beginning of such a text.
+// OutputSchema constrains the text of a choice. It applies to the whole text, Generated included, when the
+// choice ends with FinishStop; a choice that ends with FinishLength is a prefix of a matching text.
 //
-// Stop tokens may be drawn exactly where the text before them is complete; text
-// that they have themselves does not count. Other tokens without text are never
-// drawn. MinTokens does not hold back the end of a text to which nothing can be
-// added. If no stop token can be drawn, because the model has
-// none or IgnoreEOS is set, the choice ends by itself after the token that no other
-// may follow; a text that is complete and may go on, such as a number, goes on.
-// That end is a delta without tokens whose Finish is FinishStop, so that nobody
-// takes the last token for a stop token.
-type Guide struct {
-	// Schema is a JSON Schema that the text must match: of 1 to MaxSchema bytes.
-	// {"type":"object"} asks for any object. What an engine cannot enforce it
-	// refuses as Invalid, about the parameter GuideParam.
+// Stop tokens may be drawn exactly where the text before them is complete; the text of a stop token itself
+// does not count. Other tokens without text are never drawn. MinTokens does not delay the end of a text to
+// which nothing can be added. If no stop token can be drawn, because the model has none or IgnoreEOS is set,
+// the choice ends after the token that no other token may follow; a text that is complete and may continue,
+// such as a number, continues. That end is a delta without tokens whose Finish is FinishStop, so that the
+// last token is not mistaken for a stop token.
+type OutputSchema struct {
+	// Schema is a JSON Schema that the text must match: of 1 to MaxSchema bytes. {"type":"object"} asks for
+	// any object. An engine refuses what it cannot enforce as Invalid, about the parameter SchemaParam.
 	Schema []byte
 }
 
-// MaxSchema bounds the schema of a guide in bytes.
+// MaxSchema bounds the schema of an OutputSchema in bytes.
 const MaxSchema = 256 << 10
 
-// GuideParam is the client's name of what a guide is made from; errors about
-// guides carry it.
-const GuideParam = "response_format"
+// SchemaParam is the client's parameter from which an OutputSchema is made; errors about it carry this name.
+const SchemaParam = "response_format"
 
-// Sampling says how tokens are drawn. The zero value is greedy, but
-// RepetitionPenalty 0 reads as 1. The JSON form is that of model cards.
+// Sampling says how tokens are drawn. The zero value is greedy, where RepetitionPenalty 0 means 1. The JSON
+// form is that of model cards.
 type Sampling struct {
 	Temperature       float64     `json:"temperature"`                  // 0 is greedy
 	TopK              int         `json:"top_k,omitempty"`              // 0 is off
@@ -298,16 +284,16 @@ type TokenBias struct {
 	Bias  float32  `json:"bias"`
 }
 
-// Stop says when a choice ends. Stop strings are the frontend's affair.
+// Stop says when a choice ends. The frontend handles stop strings.
 type Stop struct {
 	MaxTokens int        // output tokens, Generated included; at least 1
 	MinTokens int        // no stop token is drawn before this many
-	Tokens    []kv.Token // end the choice besides the card's EOS
+	Tokens    []kv.Token // end the choice in addition to the card's EOS
 	IgnoreEOS bool       // the card's EOS tokens do not end the choice
 }
 
-// CachedUnknown is Delta.Cached where the engine has not said yet, or does not say, what it
-// had in its cache. It must never be taken for 0.
+// CachedUnknown is the value of Delta.Cached before, or without, a report by the engine. It must never be
+// taken for 0.
 const CachedUnknown = -1
 
 // Finish says why a choice ended.
@@ -316,11 +302,11 @@ type Finish uint8
 // The reasons; the zero value means that the choice goes on.
 const (
 	NotFinished  Finish = iota
-	FinishStop          // the last token is a stop token; it is in Tokens. Without Tokens, the guide's end
+	FinishStop          // the last token is a stop token, which is in Tokens; without Tokens, the end of the OutputSchema
 	FinishLength        // MaxTokens or the context length
 )
 
-// Delta is a piece of one choice of one attempt.
+// Delta is a piece of the output of one choice of one attempt.
 type Delta struct {
 	Attempt  uint32
 	Accepted bool // the engine took the request; no other field but Attempt is set
@@ -328,12 +314,11 @@ type Delta struct {
 	// Pos is the index of Tokens[0] in the choice's output, Generated included.
 	Pos    int
 	Tokens []kv.Token
-	// Logprobs has one entry per token when they were asked for.
+	// Logprobs has one entry per token if the request asked for them.
 	Logprobs []Logprob
-	// Cached is the number of prompt tokens served from cache; set in the first
-	// delta with tokens of each choice. An engine that says it with its last word, or
-	// never, sets CachedUnknown there, and in the choice's last delta the number, or
-	// CachedUnknown again.
+	// Cached is the number of prompt tokens served from cache, set in the first delta with tokens of each
+	// choice. An engine that reports it at the end, or never, sets CachedUnknown there, and in the choice's
+	// last delta the number or CachedUnknown again.
 	Cached int
 	Finish Finish
 }

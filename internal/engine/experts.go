@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// maxHosted bounds the pairs of a layer and an expert that one worker may name.
+// maxHosted bounds the pairs of layer and expert that one worker may name.
 const maxHosted = 1 << 16
 
-// ParseExperts reads which experts a worker hosts, as settings have it: LAYERS:EXPERTS or
-// LAYERS:EXPERTS@SHARE, separated by commas, where each is a number or two with a - between
-// (0-60:0-31,0-60:64@0.5). "" is nothing said.
+// ParseExperts parses the setting that names the experts which a worker hosts: LAYERS:EXPERTS or
+// LAYERS:EXPERTS@SHARE, separated by commas, where LAYERS and EXPERTS are a number or a range
+// (0-60:0-31,0-60:64@0.5). It returns nil for "".
 func ParseExperts(s string) ([]HostedExperts, error) {
 	if s == "" {
 		return nil, nil
@@ -27,21 +27,21 @@ func ParseExperts(s string) ([]HostedExperts, error) {
 			v, err := strconv.ParseFloat(text, 64)
 			ok, share = ok && err == nil && v >= 0 && v <= 1, v
 		}
-		l, okLayers := parseSpan(layers)
-		e, okExperts := parseSpan(experts)
+		l, okLayers := parseIDRange(layers)
+		e, okExperts := parseIDRange(experts)
 		if !ok || !okLayers || !okExperts {
 			return nil, fmt.Errorf("%.100q is not LAYERS:EXPERTS or LAYERS:EXPERTS@SHARE, such as 0-60:0-31@0.5", part)
 		}
-		if n += l.size() * e.size(); n > maxHosted {
+		if n += l.count() * e.count(); n > maxHosted {
 			return nil, fmt.Errorf("names more than %d experts of all layers together", maxHosted)
 		}
-		for layer := range l.size() {
+		for layer := range l.count() {
 			of := shares[l.first+uint32(layer)]
 			if of == nil {
 				of = map[uint32]float64{}
 				shares[l.first+uint32(layer)] = of
 			}
-			for expert := range e.size() {
+			for expert := range e.count() {
 				of[e.first+uint32(expert)] = share
 			}
 		}
@@ -60,17 +60,17 @@ func ParseExperts(s string) ([]HostedExperts, error) {
 	return out, nil
 }
 
-// span are the numbers from first to last.
-type span struct{ first, last uint32 }
+// idRange is the ids from first to last, inclusive.
+type idRange struct{ first, last uint32 }
 
-func (s span) size() int { return int(s.last-s.first) + 1 }
+func (s idRange) count() int { return int(s.last-s.first) + 1 }
 
-func parseSpan(s string) (span, bool) {
+func parseIDRange(s string) (idRange, bool) {
 	first, last, two := strings.Cut(s, "-")
 	if !two {
 		last = first
 	}
 	a, errA := strconv.ParseUint(first, 10, 16)
 	b, errB := strconv.ParseUint(last, 10, 16)
-	return span{uint32(a), uint32(b)}, errA == nil && errB == nil && a <= b
+	return idRange{uint32(a), uint32(b)}, errA == nil && errB == nil && a <= b
 }

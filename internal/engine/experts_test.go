@@ -29,7 +29,7 @@ func TestParseExperts(t *testing.T) {
 	}
 }
 
-// FuzzParseExperts: whatever is read makes a valid card.
+// FuzzParseExperts checks that everything it accepts makes a valid card.
 func FuzzParseExperts(f *testing.F) {
 	f.Add("0-60:0-31,0-60:64@0.5")
 	f.Add("1:1,1:1@0")

@@ -8,7 +8,7 @@ import (
 	"penstock/core/fault"
 )
 
-// The calls of an [Inspection], named as those of the router API.
+// The calls of an [Inspection], with the names of the router API.
 const (
 	InspectWorkers    = "workers"
 	InspectExplain    = "explain"
@@ -17,30 +17,29 @@ const (
 	InspectDecisions  = "decisions"
 )
 
-// Inspection is a question to a router process about what is behind it: a call of the router API.
+// Inspection is a query to a router process about its workers: a call of the router API.
 type Inspection struct {
 	// Call is one of the constants above.
 	Call string `json:"call"`
-	// Model is the model that the question is about.
+	// Model is the model that the query is about.
 	Model string `json:"model"`
 	// Request is the request that InspectExplain, InspectBestWorker and InspectLoads are about, as
-	// it would be sent: AppendRequest, hints included. Nothing is sent to a worker.
+	// AppendRequest encodes it, hints included. Nothing is sent to a worker.
 	Request []byte `json:"request,omitempty"`
 	// RequestID is the request that InspectDecisions is about.
 	RequestID string `json:"request_id,omitempty"`
-	// Depth is through how many routers behind the one that is asked the question may go on.
+	// Depth is how many further routers the query may pass through.
 	Depth int `json:"depth,omitempty"`
 }
 
 // Inspector is an engine that is a router with workers of its own.
 type Inspector interface {
-	// Inspect answers a question with the JSON of the router API. It reserves nothing. The error
-	// is a *fault.Error.
+	// Inspect answers a query with the JSON of the router API. It reserves nothing. The error is a
+	// *fault.Error.
 	Inspect(ctx context.Context, q *Inspection) ([]byte, error)
 }
 
-// maxInspection bounds the answer to an inspection, in bytes; inspectionFrame is the size of the
-// frames that it is sent in.
+// maxInspection bounds the answer to an inspection, in bytes; inspectionFrame is the size of its frames.
 const (
 	maxInspection   = 32 << 20
 	inspectionFrame = 1 << 20
@@ -55,8 +54,7 @@ func EncodeInspection(q *Inspection) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeInspection reads a question; fields of later versions are ignored. The error is a
-// *fault.Error.
+// DecodeInspection reads a query and ignores fields of later versions. The error is a *fault.Error.
 func DecodeInspection(b []byte) (*Inspection, error) {
 	q := new(Inspection)
 	if err := json.Unmarshal(b, q); err != nil {
@@ -65,8 +63,8 @@ func DecodeInspection(b []byte) (*Inspection, error) {
 	return q, nil
 }
 
-// SendInspected sends the answer to an inspection in frames.
-func SendInspected(answer []byte, send func(frame []byte) error) error {
+// SendInspectionFrames sends the answer to an inspection in frames.
+func SendInspectionFrames(answer []byte, send func(frame []byte) error) error {
 	if len(answer) > maxInspection {
 		return fault.New(fault.TooLarge, "the answer to the inspection has %d bytes, at most %d are sent", len(answer), maxInspection)
 	}
@@ -80,8 +78,8 @@ func SendInspected(answer []byte, send func(frame []byte) error) error {
 	return nil
 }
 
-// TakeInspected appends a frame of the answer to an inspection to those before it.
-func TakeInspected(answer, frame []byte) ([]byte, error) {
+// AppendInspectionFrame appends a frame of the answer to an inspection to the frames before it.
+func AppendInspectionFrame(answer, frame []byte) ([]byte, error) {
 	if len(answer)+len(frame) > maxInspection {
 		return nil, fault.New(fault.TooLarge, "the answer to the inspection has more than %d bytes", maxInspection)
 	}

@@ -11,34 +11,31 @@ import (
 // maxLoadReport bounds a load report in bytes.
 const maxLoadReport = 4 << 10
 
-// The states that a worker reports of itself.
+// The states that a worker reports.
 const (
 	StateReady    = "ready"
-	StateDraining = "draining"  // finishing what it has, taking nothing new
-	StateNotReady = "not_ready" // its engine does not answer; it may come back
+	StateDraining = "draining"  // finishing its requests, taking no new ones
+	StateNotReady = "not_ready" // its engine does not answer; it may recover
 )
 
-// LoadReport is what a worker tells everyone about its load; docs/format/engine.md
-// has the JSON. It is gossip: reports may be lost.
+// LoadReport is a worker's broadcast of its load; docs/format/engine.md has the JSON. Reports may be lost.
 type LoadReport struct {
 	WorkerID kv.WorkerID `json:"worker_id"`
 	Rank     uint32      `json:"dp_rank"`
-	// Epoch is that of the worker's registration; a lower one than is known is stale.
+	// Epoch is that of the worker's registration; a report with a lower epoch than the known one is stale.
 	Epoch uint64 `json:"epoch"`
 	// State is StateReady, StateDraining or StateNotReady.
 	State string `json:"state"`
-	// KVNext is the sequence number that the worker's next cache event will have:
-	// all before it were published. 0 if it publishes none. It lets a router tell
-	// how far behind it is, and that the last events of a worker were lost.
+	// KVNext is the sequence number of the worker's next cache event: all before it were published. 0 if it
+	// publishes none. It lets a router tell how far it lags, and that the last events of a worker were lost.
 	KVNext uint64 `json:"kv_next,omitempty"`
-	// KVAttempted is the number after the last event which the worker tried to publish.
-	// Those from KVNext on may have arrived though nothing acknowledged them. 0 if there
-	// are none.
+	// KVAttempted is one more than the number of the last event that the worker tried to publish. Events from
+	// KVNext on may have arrived unacknowledged. 0 if there are none.
 	KVAttempted uint64 `json:"kv_attempted,omitempty"`
 	Load        Load   `json:"load"`
-	// Adapters are what an AdapterSource says.
+	// Adapters are the result of an AdapterSource.
 	Adapters []string `json:"adapters,omitempty"`
-	// Warnings are what the worker's engine says is wrong, as far as there is room.
+	// Warnings are the warnings of the worker's engine, as many as fit.
 	Warnings []Warning `json:"warnings,omitempty"`
 }
 
@@ -51,7 +48,7 @@ func EncodeLoadReport(r LoadReport) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeLoadReport reads a report; fields of later versions are ignored.
+// DecodeLoadReport reads a report and ignores fields of later versions.
 func DecodeLoadReport(b []byte) (LoadReport, error) {
 	if len(b) > maxLoadReport {
 		return LoadReport{}, fmt.Errorf("decode load report: %d bytes, at most %d are read", len(b), maxLoadReport)

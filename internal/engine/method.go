@@ -11,32 +11,32 @@ import (
 const (
 	// MethodGenerate takes a Request and answers with Delta frames.
 	MethodGenerate = "generate"
-	// MethodEmbed takes an EmbedRequest and answers with one frame, an Embedding,
-	// if the model card says that the engine makes them.
+	// MethodEmbed takes an EmbedRequest and answers with one frame, an Embedding, if the model card says
+	// Embeddings.
 	MethodEmbed = "embed"
-	// MethodPreprocess takes a PreprocessRequest and answers with one frame, a
-	// Preprocessed, if the model card says that the engine makes prompts.
+	// MethodPreprocess takes a PreprocessRequest and answers with the frames of [Preprocessed.SendFrames], if
+	// the model card says Preprocess.
 	MethodPreprocess = "preprocess"
-	// MethodPass takes a PassRequest and answers with PassPiece frames, if the model card
-	// lists the path.
-	MethodPass = "pass"
+	// MethodPassthrough takes a PassthroughRequest and answers with PassthroughChunk frames, if the model
+	// card lists the path.
+	MethodPassthrough = "pass"
 	// MethodPing takes nothing and answers with one frame, a Pong as JSON.
 	MethodPing = "ping"
-	// MethodDescribe takes nothing and answers with one frame, a Description as
-	// JSON; a worker that leaves refuses it with Draining.
+	// MethodDescribe takes nothing and answers with one frame, a Description as JSON; a draining worker
+	// refuses it with Draining.
 	MethodDescribe = "describe"
-	// MethodInspect takes an Inspection as JSON and answers with frames that together are JSON, if
-	// the model card says that the instance is a router.
+	// MethodInspect takes an Inspection as JSON and answers with frames that together are JSON, if the model
+	// card says Router.
 	MethodInspect = "inspect"
 )
 
-// Pong is a worker's answer to a ping: it is there, and this is its state.
+// Pong is a worker's answer to a ping: its state and load.
 type Pong struct {
 	LoadReport
 	InFlight int `json:"in_flight"` // calls being served
 }
 
-// DecodePong reads an answer to a ping; fields of later versions are ignored.
+// DecodePong reads an answer to a ping and ignores fields of later versions.
 func DecodePong(b []byte) (Pong, error) {
 	if len(b) > maxLoadReport {
 		return Pong{}, fmt.Errorf("decode pong: %d bytes, at most %d are read", len(b), maxLoadReport)

@@ -6,11 +6,11 @@ import (
 	"penstock/core/fault"
 )
 
-// MaxLogprobs is the most alternatives that a request may ask for.
+// MaxLogprobs is the largest number of alternatives that a request may ask for.
 const MaxLogprobs = 20
 
-// ValidateSampling returns an Invalid error that names the first parameter of s that
-// cannot be served over a vocabulary of size tokens, or nil. Requests that fit a card have passed it.
+// ValidateSampling returns an Invalid error that names the first parameter of s that cannot be served over a
+// vocabulary of size tokens, or nil. Card.CheckRequest includes it.
 func ValidateSampling(s *Sampling, logprobs, size int) error {
 	ranges := []struct {
 		name       string
@@ -29,18 +29,18 @@ func ValidateSampling(s *Sampling, logprobs, size int) error {
 	}
 	for _, r := range ranges {
 		if !(r.value >= r.low && r.value <= r.high) { // written so that NaN fails
-			return fault.Param(r.name, "%s is %v; it must be %s", r.name, r.value, r.constraint)
+			return fault.InvalidParam(r.name, "%s is %v; it must be %s", r.name, r.value, r.constraint)
 		}
 	}
 	if s.RepetitionPenalty != 0 && s.RepetitionPenalty < 1e-6 {
-		return fault.Param("repetition_penalty", "repetition_penalty is %v; it must be at least 1e-6, or 0 for none", s.RepetitionPenalty)
+		return fault.InvalidParam("repetition_penalty", "repetition_penalty is %v; it must be at least 1e-6, or 0 for none", s.RepetitionPenalty)
 	}
 	for _, b := range s.Bias {
 		if int(b.Token) >= size {
-			return fault.Param("logit_bias", "logit_bias names a token outside the vocabulary of %d; use smaller ids", size)
+			return fault.InvalidParam("logit_bias", "logit_bias names a token outside the vocabulary of %d; use smaller ids", size)
 		}
 		if !(b.Bias >= -1e6 && b.Bias <= 1e6) {
-			return fault.Param("logit_bias", "logit_bias has the value %v; it must be between -1e6 and 1e6", b.Bias)
+			return fault.InvalidParam("logit_bias", "logit_bias has the value %v; it must be between -1e6 and 1e6", b.Bias)
 		}
 	}
 	return nil

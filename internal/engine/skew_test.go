@@ -13,8 +13,8 @@ import (
 	"penstock/core/kv"
 )
 
-// kept returns the messages in testdata/messages-v1.txt: what builds before this one
-// wrote. Each line is a name and bytes in hex.
+// kept returns the messages in testdata/messages-v1.txt, which earlier builds wrote. Each line is a name and
+// bytes in hex.
 func kept(t *testing.T) map[string][]byte {
 	t.Helper()
 	text, err := os.ReadFile("testdata/messages-v1.txt")
@@ -34,8 +34,7 @@ func kept(t *testing.T) map[string][]byte {
 	return all
 }
 
-// message is one kind of message: what was written, and how this build reads and
-// writes it.
+// message is one kind of message: the bytes written, and how this build reads and writes it.
 type message struct {
 	said   any
 	decode func([]byte) (any, error)
@@ -81,9 +80,9 @@ func messages() map[string]message {
 		}
 	}
 	return map[string]message{
-		"request":        request(func(r *Request) { r.Guide = nil }),
+		"request":        request(func(r *Request) { r.OutputSchema = nil }),
 		"request-guided": request(func(*Request) {}),
-		"request-first":  request(func(r *Request) { r.Guide, r.Generated, r.Done, r.Attempt = nil, nil, nil, 1 }),
+		"request-first":  request(func(r *Request) { r.OutputSchema, r.Generated, r.Done, r.Attempt = nil, nil, nil, 1 }),
 		"delta-accepted": delta(&Delta{Attempt: 1, Accepted: true}),
 		"delta-token":    delta(&Delta{Attempt: 1, Pos: 100, Tokens: []kv.Token{50256}}),
 		"delta":          delta(fullDelta()),
@@ -112,9 +111,8 @@ func messages() map[string]message {
 	}
 }
 
-// TestMessagesAreReadForEver: what an older build of the fleet says is what this one
-// understands, and the other way round: a message that needs nothing new is the
-// same bytes.
+// TestMessagesAreReadForEver checks that this build understands the messages of older builds and vice versa:
+// a message without new fields has the same bytes.
 func TestMessagesAreReadForEver(t *testing.T) {
 	all := kept(t)
 	for name, m := range messages() {

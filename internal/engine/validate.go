@@ -7,68 +7,67 @@ import (
 	"penstock/core/fault"
 )
 
-// Validate checks what every engine may rely on, whatever its model: the shape
-// of the request and that its numbers are numbers. It returns a *fault.Error of
-// code Invalid that names the field, or nil.
+// Validate checks what every engine may rely on, whatever its model: the shape of the request and that its
+// numbers are finite. It returns a *fault.Error of code Invalid that names the field, or nil.
 func (r *Request) Validate() error {
 	switch {
 	case r.Attempt == 0:
-		return fault.Param("attempt", "attempts are numbered from 1")
+		return fault.InvalidParam("attempt", "attempts are numbered from 1")
 	case len(r.Prompt) == 0:
-		return fault.Param("prompt", "the prompt is empty")
+		return fault.InvalidParam("prompt", "the prompt is empty")
 	case r.Choices < 1 || r.Choices > MaxChoices:
-		return fault.Param("n", "n must be between 1 and %d, not %d", MaxChoices, r.Choices)
+		return fault.InvalidParam("n", "n must be between 1 and %d, not %d", MaxChoices, r.Choices)
 	case len(r.Generated) != 0 && len(r.Generated) != r.Choices:
-		return fault.Param("generated", "earlier output is given for %d choices of %d", len(r.Generated), r.Choices)
+		return fault.InvalidParam("generated", "earlier output is given for %d choices of %d", len(r.Generated), r.Choices)
 	case len(r.Done) != 0 && len(r.Done) != r.Choices:
-		return fault.Param("done", "%d choices of %d say whether they are done", len(r.Done), r.Choices)
+		return fault.InvalidParam("done", "%d choices of %d say whether they are done", len(r.Done), r.Choices)
 	case r.Stop.MaxTokens < 1:
-		return fault.Param("max_tokens", "max_tokens must be at least 1, not %d", r.Stop.MaxTokens)
-	case r.Stop.MaxTokens > math.MaxInt32: // as large as the wire's numbers are
-		return fault.Param("max_tokens", "max_tokens must be at most %d, not %d", math.MaxInt32, r.Stop.MaxTokens)
+		return fault.InvalidParam("max_tokens", "max_tokens must be at least 1, not %d", r.Stop.MaxTokens)
+	case r.Stop.MaxTokens > math.MaxInt32: // the wire's largest number
+		return fault.InvalidParam("max_tokens", "max_tokens must be at most %d, not %d", math.MaxInt32, r.Stop.MaxTokens)
 	case r.Stop.MinTokens < 0 || r.Stop.MinTokens > math.MaxInt32:
-		return fault.Param("min_tokens", "min_tokens must be between 0 and %d, not %d", math.MaxInt32, r.Stop.MinTokens)
+		return fault.InvalidParam("min_tokens", "min_tokens must be between 0 and %d, not %d", math.MaxInt32, r.Stop.MinTokens)
 	case r.Sampling.TopK < math.MinInt32 || r.Sampling.TopK > math.MaxInt32:
-		return fault.Param("top_k", "top_k must be at most %d, not %d", math.MaxInt32, r.Sampling.TopK)
+		return fault.InvalidParam("top_k", "top_k must be at most %d, not %d", math.MaxInt32, r.Sampling.TopK)
 	case r.Logprobs < -1:
-		return fault.Param("logprobs", "logprobs must be at least 0, or -1 for none, not %d", r.Logprobs)
+		return fault.InvalidParam("logprobs", "logprobs must be at least 0, or -1 for none, not %d", r.Logprobs)
 	}
 	for _, m := range r.Media {
 		if m.Start < 0 || m.End < m.Start || m.End > len(r.Prompt) {
-			return fault.Param("media", "a media object fills tokens %d to %d of a prompt of %d", m.Start, m.End, len(r.Prompt))
+			return fault.InvalidParam("media", "a media object fills tokens %d to %d of a prompt of %d", m.Start, m.End, len(r.Prompt))
 		}
 	}
 	if len(r.Objects) > MaxObjects || len(r.Objects) > 0 && len(r.Objects) != len(r.Media) {
-		return fault.Param("media", "%d media objects for the %d places that the prompt has for them; at most %d are allowed", len(r.Objects), len(r.Media), MaxObjects)
+		return fault.InvalidParam("media", "%d media objects for the %d places that the prompt has for them; at most %d are allowed", len(r.Objects), len(r.Media), MaxObjects)
 	}
 	switch {
 	case len(r.Features) > MaxFeatures:
-		return fault.Param(FeaturesParam, "%d bytes of processed media; at most %d are taken", len(r.Features), MaxFeatures)
+		return fault.InvalidParam(FeaturesParam, "%d bytes of processed media; at most %d are taken", len(r.Features), MaxFeatures)
 	case len(r.Features) > 0 && len(r.Media) == 0:
-		return fault.Param(FeaturesParam, "processed media for a prompt that shows none")
+		return fault.InvalidParam(FeaturesParam, "processed media for a prompt that shows none")
 	case len(r.Features) > 0 && len(r.Objects) > 0:
-		return fault.Param(FeaturesParam, "media that are processed and media that are not, of one prompt")
+		return fault.InvalidParam(FeaturesParam, "media that are processed and media that are not, of one prompt")
 	}
-	if err := r.Guide.validate(); err != nil {
+	if err := r.OutputSchema.validate(); err != nil {
 		return err
 	}
 	return r.Sampling.validate()
 }
 
-// RefuseGuide is the answer of an engine that cannot guide to a request with a
-// Guide: Unimplemented, about GuideParam.
-func RefuseGuide() error {
+// RefuseSchema is the answer of an engine without structured output to a request with an OutputSchema:
+// Unimplemented, about SchemaParam.
+func RefuseSchema() error {
 	err := fault.New(fault.Unimplemented, "this model's engine cannot hold its answers to a JSON schema; ask without response_format, or ask another model")
-	err.Param = GuideParam
+	err.Param = SchemaParam
 	return err
 }
 
-// FeaturesParam names the Features of a request in errors: one that is Unimplemented with it says that the request
-// may be served if its media are sent as the client did.
+// FeaturesParam names the Features of a request in errors. An Unimplemented error about it says that the
+// request may be served if its media are sent as the client sent them.
 const FeaturesParam = "features"
 
-// RefuseFeatures is the answer of an engine to Features that it does not take: Unimplemented, about FeaturesParam. The
-// cause is for the log; it may be nil.
+// RefuseFeatures is the answer of an engine to Features that it does not take: Unimplemented, about
+// FeaturesParam. The cause is for the log; it may be nil.
 func RefuseFeatures(cause error) error {
 	return &fault.Error{
 		Code: fault.Unimplemented, Param: FeaturesParam, Err: cause,
@@ -76,18 +75,18 @@ func RefuseFeatures(cause error) error {
 	}
 }
 
-// validate checks what adapters rely on when they pass a schema on: that it is
-// JSON, of a bounded size. nil is valid.
-func (g *Guide) validate() error {
+// validate checks what adapters rely on when they forward a schema: that it is JSON of a bounded size. nil is
+// valid.
+func (g *OutputSchema) validate() error {
 	switch {
 	case g == nil:
 		return nil
 	case len(g.Schema) == 0:
-		return fault.Param(GuideParam, "the JSON schema is empty")
+		return fault.InvalidParam(SchemaParam, "the JSON schema is empty")
 	case len(g.Schema) > MaxSchema:
-		return fault.Param(GuideParam, "the JSON schema has %d bytes; at most %d are taken", len(g.Schema), MaxSchema)
+		return fault.InvalidParam(SchemaParam, "the JSON schema has %d bytes; at most %d are taken", len(g.Schema), MaxSchema)
 	case !json.Valid(g.Schema):
-		return fault.Param(GuideParam, "the JSON schema is not valid JSON")
+		return fault.InvalidParam(SchemaParam, "the JSON schema is not valid JSON")
 	}
 	return nil
 }
@@ -105,12 +104,12 @@ func (s *Sampling) validate() error {
 		{"frequency_penalty", s.FrequencyPenalty},
 	} {
 		if math.IsNaN(f.v) || math.IsInf(f.v, 0) {
-			return fault.Param(f.name, "%s must be a finite number", f.name)
+			return fault.InvalidParam(f.name, "%s must be a finite number", f.name)
 		}
 	}
 	for _, b := range s.Bias {
 		if v := float64(b.Bias); math.IsNaN(v) || math.IsInf(v, 0) {
-			return fault.Param("logit_bias", "the bias of every token must be a finite number")
+			return fault.InvalidParam("logit_bias", "the bias of every token must be a finite number")
 		}
 	}
 	return nil

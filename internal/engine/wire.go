@@ -10,26 +10,23 @@ import (
 	"penstock/core/kv"
 )
 
-// The byte layout of both messages is in docs/format/engine.md. In short: a
-// version byte, then fields in ascending order of number, each a key
-// (number<<2 | kind) and a value of that kind; a field with its zero value is
-// left out, and a reader skips the numbers it does not know.
+// The byte layout of both messages is in docs/format/engine.md. In short: a version byte, then fields in
+// ascending order of number, each a key (number<<2 | kind) and a value of that kind. A field with its zero
+// value is left out, and a reader skips the numbers it does not know.
 
-// The first byte of every message. It is another one only if an older reader
-// would misunderstand the rest, which most new fields do not do. A writer takes
-// the least version that says all.
+// The first byte of every message. A new version is needed only if an older reader would misunderstand the
+// rest, which is not so for most new fields. A writer uses the lowest version that can express the message.
 const (
 	wireVersion = 1
-	// guidedVersion is that of requests with a guide: a reader that skipped the
-	// guide would answer with free text.
-	guidedVersion = 2
-	// mediaVersion is that of requests with objects or features: a reader that skipped them would answer
-	// without having seen what it is asked about.
+	// schemaVersion is the version of requests with an OutputSchema: a reader that skipped it would answer
+	// with free text.
+	schemaVersion = 2
+	// mediaVersion is the version of requests with objects or features: a reader that skipped them would
+	// answer without the media.
 	mediaVersion = 3
 )
 
-// MaxChoices bounds the choices of one request, and so what a decoder allocates
-// for the bookkeeping of each.
+// MaxChoices bounds the choices of one request, and so what a decoder allocates for the bookkeeping of each.
 const MaxChoices = 128
 
 // MaxHints bounds the hints of a request, in bytes.
@@ -68,7 +65,7 @@ const (
 	reqStopTokens
 	reqIgnoreEOS
 	reqLogprobs
-	reqGuide // of guidedVersion
+	reqSchema // of schemaVersion
 	reqHints
 	reqDigests
 	reqObject   // of mediaVersion; repeated
@@ -93,8 +90,8 @@ func AppendRequest(dst []byte, r *Request) []byte {
 	switch {
 	case len(r.Objects) > 0 || len(r.Features) > 0:
 		dst = append(dst, mediaVersion)
-	case r.Guide != nil:
-		dst = append(dst, guidedVersion)
+	case r.OutputSchema != nil:
+		dst = append(dst, schemaVersion)
 	default:
 		dst = append(dst, wireVersion)
 	}
@@ -124,10 +121,10 @@ func AppendRequest(dst []byte, r *Request) []byte {
 	dst = appendTokens(dst, reqStopTokens, r.Stop.Tokens)
 	dst = appendBool(dst, reqIgnoreEOS, r.Stop.IgnoreEOS)
 	dst = appendInt(dst, reqLogprobs, r.Logprobs)
-	if r.Guide != nil {
-		dst = appendKey(dst, reqGuide, kindBytes)
-		dst = binary.AppendUvarint(dst, uint64(len(r.Guide.Schema)))
-		dst = append(dst, r.Guide.Schema...)
+	if r.OutputSchema != nil {
+		dst = appendKey(dst, reqSchema, kindBytes)
+		dst = binary.AppendUvarint(dst, uint64(len(r.OutputSchema.Schema)))
+		dst = append(dst, r.OutputSchema.Schema...)
 	}
 	if len(r.Hints) > 0 {
 		dst = binary.AppendUvarint(appendKey(dst, reqHints, kindBytes), uint64(len(r.Hints)))
@@ -138,9 +135,9 @@ func AppendRequest(dst []byte, r *Request) []byte {
 	return appendBytes(dst, reqFeatures, r.Features)
 }
 
-// DecodeRequest sets r to the request that b encodes, reusing r's slices and
-// guide, but for what media are made of. It keeps nothing of b. Whether the values make sense is [Request.Validate]'s
-// question; what fails here is malformed. After an error r is unspecified.
+// DecodeRequest sets r to the request that b encodes. It reuses r's slices and OutputSchema, except for the
+// contents of media, and keeps nothing of b. It fails on malformed bytes; [Request.Validate] checks the
+// values. After an error r is unspecified.
 func DecodeRequest(b []byte, r *Request) error {
 	prompt, media, bias, stop := r.Prompt[:0], r.Media[:0], r.Sampling.Bias[:0], r.Stop.Tokens[:0]
 	old := *r
@@ -149,23 +146,23 @@ func DecodeRequest(b []byte, r *Request) error {
 	if err != nil {
 		return err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case reqID:
-			r.ID = d.string(old.ID)
+			r.ID = d.readString(old.ID)
 		case reqAttempt:
-			r.Attempt = d.uint32()
+			r.Attempt = d.readUint32()
 		case reqModel:
-			r.Model = d.string(old.Model)
+			r.Model = d.readString(old.Model)
 		case reqLoRA:
-			r.Salt.LoRA = d.string(old.Salt.LoRA)
+			r.Salt.LoRA = d.readString(old.Salt.LoRA)
 		case reqNamespace:
-			r.Salt.Namespace = d.string(old.Salt.Namespace)
+			r.Salt.Namespace = d.readString(old.Salt.Namespace)
 		case reqPrompt:
-			r.Prompt = d.tokens(r.Prompt)
+			r.Prompt = d.readTokens(r.Prompt)
 		case reqMedia:
-			r.Media = append(r.Media, d.media())
-			d.repeat()
+			r.Media = append(r.Media, d.readMedia())
+			d.allowRepeat()
 		case reqGenerated:
 			if len(r.Generated) == MaxChoices {
 				d.fail()
@@ -173,56 +170,56 @@ func DecodeRequest(b []byte, r *Request) error {
 			}
 			r.Generated = appendReusing(r.Generated, old.Generated)
 			g := &r.Generated[len(r.Generated)-1]
-			*g = d.tokens((*g)[:0])
-			d.repeat()
+			*g = d.readTokens((*g)[:0])
+			d.allowRepeat()
 		case reqDone:
-			r.Done = d.bools(old.Done[:0])
+			r.Done = d.readBools(old.Done[:0])
 		case reqChoices:
-			r.Choices = d.int()
+			r.Choices = d.readInt()
 		case reqTemperature:
-			r.Sampling.Temperature = d.float()
+			r.Sampling.Temperature = d.readFloat()
 		case reqTopK:
-			r.Sampling.TopK = d.int()
+			r.Sampling.TopK = d.readInt()
 		case reqTopP:
-			r.Sampling.TopP = d.float()
+			r.Sampling.TopP = d.readFloat()
 		case reqMinP:
-			r.Sampling.MinP = d.float()
+			r.Sampling.MinP = d.readFloat()
 		case reqRepetition:
-			r.Sampling.RepetitionPenalty = d.float()
+			r.Sampling.RepetitionPenalty = d.readFloat()
 		case reqPresence:
-			r.Sampling.PresencePenalty = d.float()
+			r.Sampling.PresencePenalty = d.readFloat()
 		case reqFrequency:
-			r.Sampling.FrequencyPenalty = d.float()
+			r.Sampling.FrequencyPenalty = d.readFloat()
 		case reqSeed:
-			r.Sampling.Seed = d.fixed()
+			r.Sampling.Seed = d.readFixed()
 		case reqBias:
-			r.Sampling.Bias = d.bias(r.Sampling.Bias)
+			r.Sampling.Bias = d.readBias(r.Sampling.Bias)
 		case reqMaxTokens:
-			r.Stop.MaxTokens = d.int()
+			r.Stop.MaxTokens = d.readInt()
 		case reqMinTokens:
-			r.Stop.MinTokens = d.int()
+			r.Stop.MinTokens = d.readInt()
 		case reqStopTokens:
-			r.Stop.Tokens = d.tokens(r.Stop.Tokens)
+			r.Stop.Tokens = d.readTokens(r.Stop.Tokens)
 		case reqIgnoreEOS:
-			r.Stop.IgnoreEOS = d.bool()
+			r.Stop.IgnoreEOS = d.readBool()
 		case reqLogprobs:
-			r.Logprobs = d.int()
-		case reqGuide:
-			r.Guide = d.guide(old.Guide)
+			r.Logprobs = d.readInt()
+		case reqSchema:
+			r.OutputSchema = d.readSchema(old.OutputSchema)
 		case reqHints:
-			r.Hints = d.hints(old.Hints[:0])
+			r.Hints = d.readHints(old.Hints[:0])
 		case reqDigests:
-			d.digests(r.Media)
+			d.readDigests(r.Media)
 		case reqObject:
-			r.Objects = d.object(r.Objects, mediaVersion)
+			r.Objects = d.readObject(r.Objects, mediaVersion)
 		case reqFeatures:
-			r.Features = d.features(d.version >= mediaVersion)
+			r.Features = d.readFeatures(d.version >= mediaVersion)
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
-	if d.version == guidedVersion && r.Guide == nil || d.version == mediaVersion && len(r.Objects) == 0 && len(r.Features) == 0 {
-		d.fail() // there is no other reason for this version
+	if d.version == schemaVersion && r.OutputSchema == nil || d.version == mediaVersion && len(r.Objects) == 0 && len(r.Features) == 0 {
+		d.fail() // no other field needs this version
 	}
 	return d.err()
 }
@@ -241,35 +238,34 @@ func AppendDelta(dst []byte, d *Delta) []byte {
 	return appendUint(dst, deltaFinish, uint64(d.Finish))
 }
 
-// DecodeDelta sets d to the delta that b encodes, reusing d's slices, those of
-// its log-probabilities included. It keeps nothing of b. After an error d is
-// unspecified.
+// DecodeDelta sets d to the delta that b encodes. It reuses d's slices, including its log-probabilities, and
+// keeps nothing of b. After an error d is unspecified.
 func DecodeDelta(b []byte, d *Delta) error {
 	*d = Delta{Tokens: d.Tokens[:0], Logprobs: d.Logprobs[:0]}
 	r, err := newReader("delta", b, wireVersion)
 	if err != nil {
 		return err
 	}
-	for r.next() {
+	for r.nextField() {
 		switch r.field {
 		case deltaAttempt:
-			d.Attempt = r.uint32()
+			d.Attempt = r.readUint32()
 		case deltaAccepted:
-			d.Accepted = r.bool()
+			d.Accepted = r.readBool()
 		case deltaChoice:
-			d.Choice = r.int()
+			d.Choice = r.readInt()
 		case deltaPos:
-			d.Pos = r.int()
+			d.Pos = r.readInt()
 		case deltaTokens:
-			d.Tokens = r.tokens(d.Tokens)
+			d.Tokens = r.readTokens(d.Tokens)
 		case deltaLogprobs:
-			d.Logprobs = r.logprobs(d.Logprobs)
+			d.Logprobs = r.readLogprobs(d.Logprobs)
 		case deltaCached:
-			d.Cached = r.int()
+			d.Cached = r.readInt()
 		case deltaFinish:
-			d.Finish = Finish(r.uint8())
+			d.Finish = Finish(r.readUint8())
 		default:
-			r.skip()
+			r.skipField()
 		}
 	}
 	return r.err()
@@ -328,9 +324,9 @@ func appendTokens(dst []byte, field uint64, tokens []kv.Token) []byte {
 	return appendPacked(dst, field, tokens)
 }
 
-// appendPacked appends tokens as uvarints one after another; how many there are
-// shows at the end of the field. It has no branch that depends on a token: those of a prompt have two or
-// three bytes, in no order that a processor could foresee.
+// appendPacked appends tokens as consecutive uvarints; the length of the field gives their number. It has no
+// branch that depends on a token: the tokens of a prompt have two or three bytes, in an order that a
+// processor cannot predict.
 func appendPacked(dst []byte, field uint64, tokens []kv.Token) []byte {
 	size := 0
 	for _, t := range tokens {
@@ -343,17 +339,17 @@ func appendPacked(dst []byte, field uint64, tokens []kv.Token) []byte {
 		n := tokenLen(t)
 		v := uint64(t)
 		v = v&0x7f | v&(0x7f<<7)<<1 | v&(0x7f<<14)<<2 | v&(0x7f<<21)<<3 | v&(0x7f<<28)<<4
-		v |= 0x80808080 & (1<<(8*(n-1)) - 1) // all bytes but the last say that another follows
+		v |= 0x80808080 & (1<<(8*(n-1)) - 1) // all bytes but the last have the continuation bit
 		binary.LittleEndian.PutUint64(room[at:], v)
 		at += n
 	}
 	return dst[:at]
 }
 
-// packedRoom is how many bytes behind its own a packed token is written over.
+// packedRoom is how many bytes past the end a write of a packed token may touch.
 const packedRoom = 8
 
-// tokenLen is the number of bytes of t as a uvarint: its bits, of which there is at least one, by seven,
+// tokenLen is the number of bytes of t as a uvarint: its number of bits, at least one, divided by seven and
 // rounded up.
 func tokenLen(t kv.Token) int { return (9*bits.Len32(uint32(t)|1) + 64) >> 6 }
 
@@ -396,7 +392,7 @@ func appendBias(dst []byte, field uint64, bias []TokenBias) []byte {
 	dst = appendKey(dst, field, kindBytes)
 	dst = binary.AppendUvarint(dst, uint64(size))
 	for _, b := range bias {
-		dst = appendWeighted(dst, b.Token, b.Bias)
+		dst = appendTokenValue(dst, b.Token, b.Bias)
 	}
 	return dst
 }
@@ -417,17 +413,17 @@ func appendLogprobs(dst []byte, field uint64, logprobs []Logprob) []byte {
 	dst = binary.AppendUvarint(dst, uint64(size))
 	for i := range logprobs {
 		l := &logprobs[i]
-		dst = appendWeighted(dst, l.Token, l.Logprob)
+		dst = appendTokenValue(dst, l.Token, l.Logprob)
 		dst = binary.AppendUvarint(dst, uint64(len(l.Top)))
 		for _, t := range l.Top {
-			dst = appendWeighted(dst, t.Token, t.Logprob)
+			dst = appendTokenValue(dst, t.Token, t.Logprob)
 		}
 	}
 	return dst
 }
 
-// appendWeighted appends a token and a number: uvarint, then 4 bytes.
-func appendWeighted(dst []byte, t kv.Token, v float32) []byte {
+// appendTokenValue appends a token and a number: uvarint, then 4 bytes.
+func appendTokenValue(dst []byte, t kv.Token, v float32) []byte {
 	dst = binary.AppendUvarint(dst, uint64(t))
 	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))
 }
@@ -444,8 +440,8 @@ func uintLen(v uint64) int {
 // intLen is the number of bytes of v as a zigzag varint.
 func intLen(v int) int { return uintLen(uint64(v)<<1 ^ uint64(v>>63)) }
 
-// appendReusing appends an empty slice to s that has the capacity of old's
-// element at that place, if it has one.
+// appendReusing appends an empty slice to s. It reuses the capacity of old's element at that index, if there
+// is one.
 func appendReusing(s, old [][]kv.Token) [][]kv.Token {
 	if s == nil {
 		s = old[:0]
@@ -456,8 +452,8 @@ func appendReusing(s, old [][]kv.Token) [][]kv.Token {
 	return append(s, nil)
 }
 
-// malformed is the error of every decoder. It names the message and the field
-// by number: the content may be a prompt.
-func malformed(message string, field uint64) error {
+// malformedField is the error of every decoder. It names the message and the field by number only, since the
+// content may be a prompt.
+func malformedField(message string, field uint64) error {
 	return fault.New(fault.Invalid, "decode engine %s: field %d is malformed", message, field)
 }

@@ -18,6 +18,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 )
 
 // sameBits compares messages: an empty slice is a nil one, floats by their bits.
@@ -39,9 +40,9 @@ func fullRequest() *Request {
 			Temperature: 0.7, TopK: -1, TopP: 0.9, MinP: 0.1, RepetitionPenalty: 1.1, PresencePenalty: -2,
 			FrequencyPenalty: math.Copysign(0, -1), Seed: math.MaxUint64, Bias: []TokenBias{{9, -100}, {70000, 0.5}},
 		},
-		Stop:     Stop{MaxTokens: 128, MinTokens: 2, Tokens: []kv.Token{2, 50256}, IgnoreEOS: true},
-		Logprobs: -1,
-		Guide:    &Guide{Schema: []byte(`{"type":"object"}`)},
+		Stop:         Stop{MaxTokens: 128, MinTokens: 2, Tokens: []kv.Token{2, 50256}, IgnoreEOS: true},
+		Logprobs:     -1,
+		OutputSchema: &OutputSchema{Schema: []byte(`{"type":"object"}`)},
 	}
 }
 
@@ -64,7 +65,7 @@ func TestRequestBytes(t *testing.T) {
 		t.Errorf("encoded % x\nthe document says % x", got, want)
 	}
 	guided := *plain
-	guided.Guide = &Guide{Schema: []byte(`{"type":"object"}`)}
+	guided.OutputSchema = &OutputSchema{Schema: []byte(`{"type":"object"}`)}
 	if got, want := AppendRequest(nil, &guided), documented(t, "    02 "); !bytes.Equal(got, want) {
 		t.Errorf("with a guide: encoded % x\nthe document says % x", got, want)
 	}
@@ -96,9 +97,34 @@ func documented(t *testing.T, prefix string) (want []byte) {
 	return want
 }
 
+// documentedMessages returns the messages in hex, with single spaces, which docs/format/engine.md
+// shows one to a line. A line which is indented further continues the message before it.
+func documentedMessages(t *testing.T) map[string]bool {
+	t.Helper()
+	doc, err := os.ReadFile("../../docs/format/engine.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, message := map[string]bool{}, ""
+	for line := range strings.Lines(string(doc)) {
+		code, indented := strings.CutPrefix(line, "    ")
+		if indented && strings.HasPrefix(code, " ") && message != "" {
+			delete(messages, message)
+			message += " "
+		} else {
+			message = ""
+		}
+		if indented {
+			message += strings.Join(strings.Fields(code), " ")
+			messages[message] = true
+		}
+	}
+	return messages
+}
+
 func TestRequestRoundTrip(t *testing.T) {
 	for _, want := range []*Request{{}, fullRequest()} {
-		target := fullRequest() // leftovers must not show
+		target := fullRequest() // old content must not remain
 		target.Done = []bool{true, true, true, true}
 		if err := DecodeRequest(AppendRequest(nil, want), target); err != nil {
 			t.Fatal(err)
@@ -143,7 +169,7 @@ func TestRandomRoundTrip(t *testing.T) {
 			Logprobs:  rapid.IntRange(-1, 20).Draw(t, "logprobs"),
 		}
 		if rapid.Bool().Draw(t, "guided") {
-			want.Guide = &Guide{Schema: rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "schema")}
+			want.OutputSchema = &OutputSchema{Schema: rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "schema")}
 		}
 		want.Hints = rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "hints")
 		if err := DecodeRequest(AppendRequest(nil, want), &req); err != nil {
@@ -206,10 +232,10 @@ func TestMalformed(t *testing.T) {
 		"empty":              {nil, fault.Invalid},
 		"version":            {[]byte{4}, fault.Unimplemented},
 		"version too low":    {[]byte{0}, fault.Unimplemented},
-		"guide of version 1": {appendString([]byte{1}, reqGuide, "{}"), fault.Invalid},
+		"guide of version 1": {appendString([]byte{1}, reqSchema, "{}"), fault.Invalid},
 		"version 2 for none": {[]byte{2}, fault.Invalid},
 		"long hints":         {appendString([]byte{1}, reqHints, strings.Repeat(" ", MaxHints+1)), fault.Invalid},
-		"long guide":         {appendString([]byte{2}, reqGuide, strings.Repeat(" ", MaxSchema+1)), fault.Invalid},
+		"long guide":         {appendString([]byte{2}, reqSchema, strings.Repeat(" ", MaxSchema+1)), fault.Invalid},
 		"cut key":            {[]byte{1, 0x80}, fault.Invalid},
 		"cut string":         {[]byte{1, reqID<<2 | kindBytes, 5, 'a'}, fault.Invalid},
 		"huge length":        {append([]byte{1, reqPrompt<<2 | kindBytes}, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1), fault.Invalid},
@@ -231,11 +257,11 @@ func TestMalformed(t *testing.T) {
 		"long media":         {appendString([]byte{1}, reqMedia, "12345678\x00\x00\x00"), fault.Invalid},
 		"cut bias":           {appendString([]byte{1}, reqBias, "\x01123"), fault.Invalid},
 	} {
-		if err := DecodeRequest(c.body, new(Request)); err == nil || fault.Of(err) != c.code {
+		if err := DecodeRequest(c.body, new(Request)); err == nil || fault.CodeOf(err) != c.code {
 			t.Errorf("%s: %v, want %v", name, err, c.code)
 		}
 	}
-	if err := DecodeDelta([]byte{2}, new(Delta)); fault.Of(err) != fault.Unimplemented {
+	if err := DecodeDelta([]byte{2}, new(Delta)); fault.CodeOf(err) != fault.Unimplemented {
 		t.Errorf("a delta of the version of guides: %v", err)
 	}
 	for name, body := range map[string][]byte{
@@ -243,13 +269,13 @@ func TestMalformed(t *testing.T) {
 		"more alternatives": appendString([]byte{1}, deltaLogprobs, "\x011234\x02\x011234"),
 		"huge alternatives": appendString([]byte{1}, deltaLogprobs, "\x011234\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
 	} {
-		if err := DecodeDelta(body, new(Delta)); fault.Of(err) != fault.Invalid || err == nil {
+		if err := DecodeDelta(body, new(Delta)); fault.CodeOf(err) != fault.Invalid || err == nil {
 			t.Errorf("%s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
 }
 
-// TestErrorsKeepSecrets: a broken message's content does not enter the error.
+// TestErrorsKeepSecrets checks that an error does not contain the content of a broken message.
 func TestErrorsKeepSecrets(t *testing.T) {
 	b := AppendRequest(nil, &Request{ID: "secret-id", Model: "secret-model", Prompt: []kv.Token{777777}})
 	for cut := range len(b) {
@@ -287,9 +313,9 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestHostileCounts: what a decoder allocates is bounded by what it was sent.
+// TestHostileCounts checks that a decoder's allocations are bounded by the size of its input.
 func TestHostileCounts(t *testing.T) {
-	// A prompt that claims 2^62 bytes and brings none.
+	// A prompt that claims 2^62 bytes and has none.
 	hostile := append([]byte{wireVersion, reqPrompt<<2 | kindBytes}, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f)
 	const runs = 100
 	var before, after runtime.MemStats
@@ -304,9 +330,10 @@ func TestHostileCounts(t *testing.T) {
 }
 
 func FuzzDecodeRequest(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendRequest(nil, fullRequest()))
 	f.Add(AppendRequest(nil, &Request{}))
-	f.Add(AppendRequest(nil, &Request{Guide: &Guide{}}))
+	f.Add(AppendRequest(nil, &Request{OutputSchema: &OutputSchema{}}))
 	f.Add(AppendRequest(nil, seeing(nil)))
 	f.Add([]byte{wireVersion, 60 << 2, 1})
 	f.Add(AppendRequest(nil, processed()))
@@ -328,6 +355,7 @@ func FuzzDecodeRequest(f *testing.F) {
 }
 
 func FuzzDecodeDelta(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendDelta(nil, fullDelta()))
 	f.Add(AppendDelta(nil, &Delta{}))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -356,7 +384,7 @@ func BenchmarkDelta(b *testing.B) {
 }
 
 func BenchmarkRequest(b *testing.B) {
-	// So many tokens, in no order, that a processor does not learn them.
+	// Enough tokens, in random order, to defeat branch prediction.
 	random := rand.New(rand.NewPCG(1, 2))
 	all := make([]kv.Token, 1<<20)
 	for i := range all {
@@ -399,17 +427,17 @@ func TestPackedTokens(t *testing.T) {
 		if !bytes.Equal(got, want) {
 			t.Fatalf("%d tokens: %x, want %x", n, got, want)
 		}
-		r := wireReader{rest: got[1:], floor: 1}
-		if !r.next() || r.field != 5 {
+		r := wireReader{rest: got[1:], minField: 1}
+		if !r.nextField() || r.field != 5 {
 			t.Fatal("no field")
 		}
-		if back := r.tokens([]kv.Token{7}); r.err() != nil || !slices.Equal(back[1:], some) || back[0] != 7 {
+		if back := r.readTokens([]kv.Token{7}); r.err() != nil || !slices.Equal(back[1:], some) || back[0] != 7 {
 			t.Fatalf("%d tokens came back as %v: %v", n, back, r.err())
 		}
 	}
 }
 
-// FuzzPackedTokens compares with encoding/binary what is read of any bytes.
+// FuzzPackedTokens compares the tokens read from any bytes with encoding/binary.
 func FuzzPackedTokens(f *testing.F) {
 	f.Add([]byte{0x80, 0x80, 0x80, 0x80, 0x80, 1})
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0x80, 0, 1, 2, 0x80, 0x80, 4})
@@ -425,9 +453,9 @@ func FuzzPackedTokens(f *testing.F) {
 			want, rest = append(want, kv.Token(v)), rest[n:]
 		}
 		r := wireReader{kind: kindBytes, rest: append(binary.AppendUvarint(nil, uint64(len(b))), b...)}
-		got := r.tokens(nil)
-		if r.bad == ok || ok && !slices.Equal(got, want) {
-			t.Fatalf("%x: %v, bad %v, want %v, good %v", b, got, r.bad, want, ok)
+		got := r.readTokens(nil)
+		if r.failed == ok || ok && !slices.Equal(got, want) {
+			t.Fatalf("%x: %v, bad %v, want %v, good %v", b, got, r.failed, want, ok)
 		}
 	})
 }

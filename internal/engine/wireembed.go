@@ -29,10 +29,8 @@ func AppendEmbedRequest(dst []byte, r *EmbedRequest) []byte {
 	return appendTokens(dst, embedPrompt, r.Prompt)
 }
 
-// DecodeEmbedRequest sets r to the request that b encodes, reusing its slice. It
-// keeps nothing of b. Whether the values make sense is
-// [EmbedRequest.Validate]'s question; what fails here is malformed. After an
-// error r is unspecified.
+// DecodeEmbedRequest sets r to the request that b encodes. It reuses r's slice and keeps nothing of b. It
+// fails on malformed bytes; [EmbedRequest.Validate] checks the values. After an error r is unspecified.
 func DecodeEmbedRequest(b []byte, r *EmbedRequest) error {
 	old := *r
 	*r = EmbedRequest{Prompt: old.Prompt[:0]}
@@ -40,18 +38,18 @@ func DecodeEmbedRequest(b []byte, r *EmbedRequest) error {
 	if err != nil {
 		return err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case embedID:
-			r.ID = d.string(old.ID)
+			r.ID = d.readString(old.ID)
 		case embedAttempt:
-			r.Attempt = d.uint32()
+			r.Attempt = d.readUint32()
 		case embedModel:
-			r.Model = d.string(old.Model)
+			r.Model = d.readString(old.Model)
 		case embedPrompt:
-			r.Prompt = d.tokens(r.Prompt)
+			r.Prompt = d.readTokens(r.Prompt)
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
 	return d.err()
@@ -73,35 +71,34 @@ func AppendEmbedding(dst []byte, e *Embedding) []byte {
 	return dst
 }
 
-// DecodeEmbedding sets e to the embedding that b encodes, reusing its slice. It
-// keeps nothing of b. What fails here is malformed; after an error e is
-// unspecified.
+// DecodeEmbedding sets e to the embedding that b encodes. It reuses e's slice, keeps nothing of b and fails
+// on malformed bytes. After an error e is unspecified.
 func DecodeEmbedding(b []byte, e *Embedding) error {
 	*e = Embedding{Vector: e.Vector[:0]}
 	d, err := newReader("embedding", b, wireVersion)
 	if err != nil {
 		return err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case embeddingAttempt:
-			e.Attempt = d.uint32()
+			e.Attempt = d.readUint32()
 		case embeddingVector:
-			e.Vector = d.floats(e.Vector)
+			e.Vector = d.readFloats(e.Vector)
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
 	return d.err()
 }
 
-// floats appends numbers of 4 bytes each to dst.
-func (r *wireReader) floats(dst []float32) []float32 {
-	s := r.sub()
+// readFloats appends float32 values of 4 bytes each to dst.
+func (r *wireReader) readFloats(dst []float32) []float32 {
+	s := r.openField()
 	dst = slices.Grow(dst, len(s.rest)/4)
-	for len(s.rest) > 0 && !s.bad {
-		dst = append(dst, s.float32())
+	for len(s.rest) > 0 && !s.failed {
+		dst = append(dst, s.readFloat32())
 	}
-	r.join(&s)
+	r.closeField(&s)
 	return dst
 }

@@ -3,8 +3,6 @@ package engine
 import (
 	"fmt"
 	"math"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,6 +10,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 )
 
 func fullEmbedRequest() *EmbedRequest {
@@ -24,16 +23,12 @@ func fullEmbedding() *Embedding {
 
 // TestEmbedBytes pins the examples of docs/format/engine.md to the code.
 func TestEmbedBytes(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/format/engine.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	spaced := strings.ReplaceAll(string(doc), "  ", " ")
+	messages := documentedMessages(t)
 	for name, got := range map[string][]byte{
 		"request":   AppendEmbedRequest(nil, &EmbedRequest{ID: "r1", Attempt: 1, Model: "m", Prompt: []kv.Token{1, 2, 300}}),
 		"embedding": AppendEmbedding(nil, &Embedding{Attempt: 1, Vector: []float32{0.6, -0.8}}),
 	} {
-		if !strings.Contains(spaced, fmt.Sprintf(" % x\n", got)) {
+		if !messages[fmt.Sprintf("% x", got)] {
 			t.Errorf("the %s is % x, which is not what is documented", name, got)
 		}
 	}
@@ -89,7 +84,7 @@ func TestEmbedMalformed(t *testing.T) {
 		"wrong kind": {1, embedPrompt<<2 | kindInt, 1},
 		"descending": appendString(appendUint([]byte{1}, embedAttempt, 1), embedID, "x"),
 	} {
-		if err := DecodeEmbedRequest(body, new(EmbedRequest)); fault.Of(err) != fault.Invalid || err == nil {
+		if err := DecodeEmbedRequest(body, new(EmbedRequest)); fault.CodeOf(err) != fault.Invalid || err == nil {
 			t.Errorf("request, %s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
@@ -99,7 +94,7 @@ func TestEmbedMalformed(t *testing.T) {
 		"huge vector": append([]byte{1, embeddingVector<<2 | kindBytes}, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f),
 		"wrong kind":  {1, embeddingVector<<2 | kindInt, 1},
 	} {
-		if err := DecodeEmbedding(body, new(Embedding)); fault.Of(err) != fault.Invalid || err == nil {
+		if err := DecodeEmbedding(body, new(Embedding)); fault.CodeOf(err) != fault.Invalid || err == nil {
 			t.Errorf("embedding, %s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
@@ -123,6 +118,7 @@ func TestEmbedValidate(t *testing.T) {
 }
 
 func FuzzDecodeEmbedRequest(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendEmbedRequest(nil, fullEmbedRequest()))
 	f.Add(AppendEmbedRequest(nil, &EmbedRequest{}))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -143,6 +139,7 @@ func FuzzDecodeEmbedRequest(f *testing.F) {
 }
 
 func FuzzDecodeEmbedding(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendEmbedding(nil, fullEmbedding()))
 	f.Add(AppendEmbedding(nil, &Embedding{}))
 	f.Fuzz(func(t *testing.T, b []byte) {

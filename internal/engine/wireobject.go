@@ -8,7 +8,7 @@ import (
 	"penstock/core/media"
 )
 
-// MaxObjects bounds the media objects of a request, and maxDimensions those of a tensor.
+// MaxObjects bounds the media objects of a request, and maxDimensions the dimensions of a tensor.
 const (
 	MaxObjects    = 256
 	maxDimensions = 8
@@ -33,7 +33,7 @@ const (
 	objectIdentity
 )
 
-// appendDigests appends the digests of media one after another, if any has one.
+// appendDigests appends the digests of media in order, if any has one.
 func appendDigests(dst []byte, field uint64, objects []kv.Media) []byte {
 	some := false
 	for i := range objects {
@@ -49,9 +49,9 @@ func appendDigests(dst []byte, field uint64, objects []kv.Media) []byte {
 	return dst
 }
 
-// digests reads the digests of the media that were read before.
-func (r *wireReader) digests(objects []kv.Media) {
-	b := r.bytes()
+// readDigests sets the digests of objects, which were read before.
+func (r *wireReader) readDigests(objects []kv.Media) {
+	b := r.readBytes()
 	if len(b) != len(objects)*len(kv.Digest{}) {
 		r.fail()
 		return
@@ -67,7 +67,7 @@ func appendObjects(dst []byte, field uint64, objects []media.Object) []byte {
 	for i := range objects {
 		o := &objects[i]
 		head = appendObject(head[:0], o)
-		// The elements are large and come after these, so that they are copied once.
+		// The tensor data are large and are appended after the head, so that they are copied once.
 		size := len(head) + bytesFieldLen(objectData, len(o.Tensor.Data)) + bytesFieldLen(objectSegment, len(o.Tensor.Segment)) +
 			bytesFieldLen(objectIdentity, len(o.Identity))
 		dst = binary.AppendUvarint(appendKey(dst, field, kindBytes), uint64(size))
@@ -79,7 +79,7 @@ func appendObjects(dst []byte, field uint64, objects []media.Object) []byte {
 	return dst
 }
 
-// bytesFieldLen is how long a field of n bytes is; 0 if it is left out.
+// bytesFieldLen is the encoded length of a field of n bytes; 0 if it is left out.
 func bytesFieldLen(field uint64, n int) int {
 	if n == 0 {
 		return 0
@@ -95,7 +95,7 @@ func uvarintLen(v uint64) int {
 	return n
 }
 
-// appendObject appends all fields of an object but the elements of its tensor and those after them.
+// appendObject appends all fields of an object before the data of its tensor.
 func appendObject(dst []byte, o *media.Object) []byte {
 	dst = appendUint(dst, objectKind, uint64(o.Kind))
 	dst = appendFixed(dst, objectHash, o.Key.Hash)
@@ -120,63 +120,63 @@ func appendObject(dst []byte, o *media.Object) []byte {
 	return dst
 }
 
-// object appends the object of a field to dst, which it may do in messages of a version or newer.
-func (r *wireReader) object(dst []media.Object, version byte) []media.Object {
-	s := wireReader{rest: r.bytes(), bad: r.bad || r.version < version || len(dst) == MaxObjects, floor: 1}
+// readObject appends the object of a field to dst. It fails if the message is older than version.
+func (r *wireReader) readObject(dst []media.Object, version byte) []media.Object {
+	s := wireReader{rest: r.readBytes(), failed: r.failed || r.version < version || len(dst) == MaxObjects, minField: 1}
 	var o media.Object
-	for s.next() {
+	for s.nextField() {
 		switch s.field {
 		case objectKind:
-			o.Kind = media.Kind(s.uint8())
+			o.Kind = media.Kind(s.readUint8())
 		case objectHash:
-			o.Key.Hash = s.fixed()
+			o.Key.Hash = s.readFixed()
 		case objectDigest:
-			if copy(o.Key.Digest[:], s.bytes()) != len(o.Key.Digest) {
+			if copy(o.Key.Digest[:], s.readBytes()) != len(o.Key.Digest) {
 				s.fail()
 			}
 		case objectPart:
-			o.Part = s.string("")
+			o.Part = s.readString("")
 		case objectSource:
-			o.Source = s.string("")
+			o.Source = s.readString("")
 		case objectName:
-			o.Name = s.string("")
+			o.Name = s.readString("")
 		case objectWidth:
-			o.Size.Width = s.int()
+			o.Size.Width = s.readInt()
 		case objectHeight:
-			o.Size.Height = s.int()
+			o.Size.Height = s.readInt()
 		case objectFrames:
-			o.Size.Frames = s.int()
+			o.Size.Frames = s.readInt()
 		case objectRate:
-			o.Size.Rate = s.float()
+			o.Size.Rate = s.readFloat()
 		case objectSamples:
-			o.Size.Samples = s.int()
+			o.Size.Samples = s.readInt()
 		case objectShape:
-			o.Tensor.Shape = s.shape()
+			o.Tensor.Shape = s.readShape()
 		case objectData:
-			o.Tensor.Data = append([]byte(nil), s.bytes()...)
+			o.Tensor.Data = append([]byte(nil), s.readBytes()...)
 		case objectSegment:
-			o.Tensor.Segment = s.string("")
+			o.Tensor.Segment = s.readString("")
 		case objectIdentity:
-			o.Identity = media.Identity(s.string(""))
+			o.Identity = media.Identity(s.readString(""))
 		default:
-			s.skip()
+			s.skipField()
 		}
 	}
-	r.join(&s)
-	r.repeat()
+	r.closeField(&s)
+	r.allowRepeat()
 	return append(dst, o)
 }
 
-// shape reads the dimensions of a tensor.
-func (r *wireReader) shape() (shape []int) {
-	s := r.sub()
+// readShape reads the dimensions of a tensor.
+func (r *wireReader) readShape() (shape []int) {
+	s := r.openField()
 	for len(s.rest) > 0 {
-		n := s.uvarint()
+		n := s.readUvarint()
 		if n > math.MaxInt32 || len(shape) == maxDimensions {
 			s.fail()
 		}
 		shape = append(shape, int(n))
 	}
-	r.join(&s)
+	r.closeField(&s)
 	return shape
 }

@@ -25,10 +25,10 @@ func fullObjects() []media.Object {
 	}
 }
 
-// seeing is a request with objects, with or without a guide.
-func seeing(guide *Guide) *Request {
+// seeing returns a request with objects, with or without a schema.
+func seeing(guide *OutputSchema) *Request {
 	r := fullRequest()
-	r.Guide, r.Objects = guide, fullObjects()
+	r.OutputSchema, r.Objects = guide, fullObjects()
 	r.Media = make([]kv.Media, len(r.Objects))
 	for i := range r.Media {
 		r.Media[i] = kv.Media{Hash: r.Objects[i].Key.Hash, Start: i, End: i + 1, Digest: r.Objects[i].Key.Digest}
@@ -36,14 +36,14 @@ func seeing(guide *Guide) *Request {
 	return r
 }
 
-// TestObjects: objects arrive as they were sent, in a version that older readers refuse.
+// TestObjects checks that objects arrive unchanged, in a version that older readers refuse.
 func TestObjects(t *testing.T) {
-	for _, want := range []*Request{seeing(nil), seeing(&Guide{Schema: []byte("{}")})} {
+	for _, want := range []*Request{seeing(nil), seeing(&OutputSchema{Schema: []byte("{}")})} {
 		b := AppendRequest(nil, want)
 		if b[0] != mediaVersion {
 			t.Errorf("the version is %d", b[0])
 		}
-		got := seeing(&Guide{Schema: []byte("x")}) // what is reused leaves nothing behind
+		got := seeing(&OutputSchema{Schema: []byte("x")}) // old content must not remain
 		if err := DecodeRequest(b, got); err != nil {
 			t.Fatal(err)
 		}
@@ -57,14 +57,14 @@ func TestObjects(t *testing.T) {
 			t.Error(err)
 		}
 		got.Objects = got.Objects[1:]
-		if err := got.Validate(); fault.Of(err) != fault.Invalid {
+		if err := got.Validate(); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("three objects in four places: %v", err)
 		}
 	}
 	want := fullPassRequest()
 	want.Objects, want.Media = fullObjects(), seeing(nil).Media
-	var got PassRequest
-	if err := DecodePassRequest(AppendPassRequest(nil, want), &got); err != nil {
+	var got PassthroughRequest
+	if err := DecodePassthroughRequest(AppendPassthroughRequest(nil, want), &got); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, &got, sameBits); diff != "" {
@@ -84,7 +84,7 @@ func TestMalformedObjects(t *testing.T) {
 		"none in its version":   {mediaVersion},
 		"empty features":        appendKey([]byte{mediaVersion}, reqFeatures, kindBytes),
 		"features in version 1": appendBytes([]byte{wireVersion}, reqFeatures, []byte("{}")),
-		"features in version 2": appendBytes([]byte{guidedVersion}, reqFeatures, []byte("{}")),
+		"features in version 2": appendBytes([]byte{schemaVersion}, reqFeatures, []byte("{}")),
 		"one in version 1":      append([]byte{wireVersion}, object([]byte{objectKind<<2 | kindInt, 1})[1:]...),
 		"short digest":          object(appendBytes(nil, objectDigest, make([]byte, 31))),
 		"too many":              append([]byte{mediaVersion}, many...),
@@ -96,21 +96,21 @@ func TestMalformedObjects(t *testing.T) {
 		"a kind of nine bits":   object(appendUint(nil, objectKind, 256)),
 		"a kind that is a text": object(appendString(nil, objectKind, "a")),
 	} {
-		if err := DecodeRequest(b, new(Request)); fault.Of(err) != fault.Invalid {
+		if err := DecodeRequest(b, new(Request)); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// processed is a request whose media a processor has processed.
+// processed returns a request with processed media.
 func processed() *Request {
 	r := fullRequest()
 	r.Media, r.Features = []kv.Media{{Hash: 3, Start: 1, End: 3}}, []byte(`{"kwargs_data":{}}`)
 	return r
 }
 
-// TestFeatures: what a processor made arrives as it was sent, in a version that older readers refuse, and only an engine
-// that says so takes it.
+// TestFeatures checks that a processor's output arrives unchanged, in a version that older readers refuse,
+// and that only an engine with the ability takes it.
 func TestFeatures(t *testing.T) {
 	want := processed()
 	b := AppendRequest(nil, want)
@@ -141,14 +141,14 @@ func TestFeatures(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	card := Card{VocabSize: 1 << 31, ContextLength: 1 << 20, Guided: true}
+	card := Card{VocabSize: 1 << 31, ContextLength: 1 << 20, StructuredOutput: true}
 	var f *fault.Error
-	if err := card.Fits(processed()); !errors.As(err, &f) || f.Code != fault.Unimplemented || f.Param != FeaturesParam {
+	if err := card.CheckRequest(processed()); !errors.As(err, &f) || f.Code != fault.Unimplemented || f.Param != FeaturesParam {
 		t.Errorf("an engine that does not take them: %v", err)
 	}
 	card.Features = true
 	fits := &Request{Prompt: []kv.Token{1, 2, 3}, Media: processed().Media, Features: processed().Features, Choices: 1, Stop: Stop{MaxTokens: 1}, Logprobs: -1}
-	if err := card.Fits(fits); err != nil {
+	if err := card.CheckRequest(fits); err != nil {
 		t.Errorf("one that does: %v", err)
 	}
 }

@@ -21,13 +21,13 @@ const (
 	prepShows
 )
 
-// The fields of what was preprocessed. Numbers are never reused.
+// The fields of a preprocessed prompt. Numbers are never reused.
 const (
 	preppedAttempt = iota + 1
 	preppedTokens
 	preppedMedia    // repeated
 	preppedFeatures // a piece
-	preppedMore     // another frame follows, and this one has no more than a piece
+	preppedMore     // another frame follows, and this one has only a piece of the features
 	preppedDigests
 	preppedObject // repeated
 	preppedReason
@@ -50,13 +50,12 @@ func AppendPreprocessRequest(dst []byte, r *PreprocessRequest) []byte {
 	dst = appendBool(dst, prepParseSpecial, r.ParseSpecial)
 	dst = appendBool(dst, prepAddSpecial, r.AddSpecial)
 	dst = appendBool(dst, prepFeatures, r.Features)
-	return appendBool(dst, prepShows, r.Shows)
+	return appendBool(dst, prepShows, r.ResolveMedia)
 }
 
-// DecodePreprocessRequest sets r to the request that b encodes, reusing its slice.
-// It keeps nothing of b. Whether the values make sense is
-// [PreprocessRequest.Validate]'s question; what fails here is malformed. After an
-// error r is unspecified.
+// DecodePreprocessRequest sets r to the request that b encodes. It reuses r's slice and keeps nothing of b.
+// It fails on malformed bytes; [PreprocessRequest.Validate] checks the values. After an error r is
+// unspecified.
 func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 	old := *r
 	*r = PreprocessRequest{Chat: old.Chat[:0]}
@@ -64,34 +63,34 @@ func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
 	if err != nil {
 		return err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case prepID:
-			r.ID = d.string(old.ID)
+			r.ID = d.readString(old.ID)
 		case prepAttempt:
-			r.Attempt = d.uint32()
+			r.Attempt = d.readUint32()
 		case prepModel:
-			r.Model = d.string(old.Model)
+			r.Model = d.readString(old.Model)
 		case prepChat:
-			r.Chat = append(r.Chat, d.bytes()...)
+			r.Chat = append(r.Chat, d.readBytes()...)
 		case prepText:
-			r.Text = d.string(old.Text)
+			r.Text = d.readString(old.Text)
 		case prepParseSpecial:
-			r.ParseSpecial = d.bool()
+			r.ParseSpecial = d.readBool()
 		case prepAddSpecial:
-			r.AddSpecial = d.bool()
+			r.AddSpecial = d.readBool()
 		case prepFeatures:
-			r.Features = d.bool()
+			r.Features = d.readBool()
 		case prepShows:
-			r.Shows = d.bool()
+			r.ResolveMedia = d.readBool()
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
 	return d.err()
 }
 
-// AppendPreprocessed appends the encoding of p, but for its Features, to dst: the last frame of an answer.
+// AppendPreprocessed appends the encoding of p without its Features to dst: the last frame of an answer.
 func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	dst = append(dst, wireVersion)
 	dst = appendUint(dst, preppedAttempt, uint64(p.Attempt))
@@ -99,19 +98,19 @@ func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 	dst = appendMedia(dst, preppedMedia, p.Media)
 	dst = appendDigests(dst, preppedDigests, p.Media)
 	dst = appendObjects(dst, preppedObject, p.Objects)
-	if p.Why == nil {
+	if p.TextOnlyError == nil {
 		return dst
 	}
 	dst = appendString(dst, preppedReason, string(p.TextOnly))
-	dst = appendString(dst, preppedWhy, p.Why.Message)
-	return appendString(dst, preppedParam, p.Why.Param)
+	dst = appendString(dst, preppedWhy, p.TextOnlyError.Message)
+	return appendString(dst, preppedParam, p.TextOnlyError.Param)
 }
 
-// Frames hands send the frames of an answer in their order: p's Features in pieces, and then what
-// [AppendPreprocessed] writes. send keeps nothing.
-func (p *Preprocessed) Frames(send func(frame []byte) error) error {
+// SendFrames calls send with the frames of an answer in order: p's Features in pieces, then the result of
+// [AppendPreprocessed]. send keeps nothing.
+func (p *Preprocessed) SendFrames(send func(frame []byte) error) error {
 	var frame []byte
-	for piece := range slices.Chunk(p.Features, maxPiece) {
+	for piece := range slices.Chunk(p.Features, maxFeaturesPiece) {
 		frame = appendUint(append(frame[:0], wireVersion), preppedAttempt, uint64(p.Attempt))
 		frame = appendBool(appendBytes(frame, preppedFeatures, piece), preppedMore, true)
 		if err := send(frame); err != nil {
@@ -121,31 +120,31 @@ func (p *Preprocessed) Frames(send func(frame []byte) error) error {
 	return send(AppendPreprocessed(frame[:0], p))
 }
 
-// DecodePreprocessed sets p to what the last frame of an answer, b, encodes, reusing p's slices. It keeps nothing
-// of b, and refuses more than a Preprocessed may have. What fails here is
-// malformed; after an error p is unspecified.
+// DecodePreprocessed sets p to what b, the last frame of an answer, encodes. It reuses p's slices, keeps
+// nothing of b, and fails on malformed bytes and on more than a Preprocessed may have. After an error p is
+// unspecified.
 func DecodePreprocessed(b []byte, p *Preprocessed) error {
 	more, err := decodePreprocessed(b, p)
 	if err == nil && more {
-		return malformed("preprocessed prompt", preppedMore)
+		return malformedField("preprocessed prompt", preppedMore)
 	}
 	return err
 }
 
-// decodePreprocessed is DecodePreprocessed of any frame. more says that others follow: then p has a piece of the
-// features, else all but them.
+// decodePreprocessed is DecodePreprocessed for any frame. more says that others follow: then p has only a
+// piece of the features, else everything but them.
 func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 	*p = Preprocessed{Tokens: p.Tokens[:0], Media: p.Media[:0]}
 	d, err := newReader("preprocessed prompt", b, wireVersion)
 	if err != nil {
 		return false, err
 	}
-	for d.next() {
+	for d.nextField() {
 		switch d.field {
 		case preppedAttempt:
-			p.Attempt = d.uint32()
+			p.Attempt = d.readUint32()
 		case preppedTokens:
-			if p.Tokens = d.tokens(p.Tokens); len(p.Tokens) > MaxPreprocessed {
+			if p.Tokens = d.readTokens(p.Tokens); len(p.Tokens) > MaxPreprocessed {
 				d.fail()
 			}
 		case preppedMedia:
@@ -153,25 +152,25 @@ func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 				d.fail()
 				break
 			}
-			p.Media = append(p.Media, d.media())
-			d.repeat()
+			p.Media = append(p.Media, d.readMedia())
+			d.allowRepeat()
 		case preppedFeatures:
-			p.Features = d.features(true)
+			p.Features = d.readFeatures(true)
 		case preppedMore:
-			more = d.bool()
+			more = d.readBool()
 		case preppedDigests:
-			d.digests(p.Media)
+			d.readDigests(p.Media)
 		case preppedObject:
-			p.Objects = d.object(p.Objects, wireVersion)
+			p.Objects = d.readObject(p.Objects, wireVersion)
 		case preppedReason:
-			if p.TextOnly = media.Reason(d.string("")); p.TextOnly == media.NoReason {
+			if p.TextOnly = media.Reason(d.readString("")); p.TextOnly == media.NoReason {
 				d.fail()
 			}
-			p.Why = &fault.Error{Code: fault.Invalid}
+			p.TextOnlyError = &fault.Error{Code: fault.Invalid}
 		case preppedWhy, preppedParam:
-			d.why(p)
+			d.readRefusal(p)
 		default:
-			d.skip()
+			d.skipField()
 		}
 	}
 	if more != (len(p.Features) > 0) || more && len(p.Tokens)+len(p.Media) > 0 {
@@ -180,15 +179,15 @@ func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
 	return more, d.err()
 }
 
-// why reads what of a refusal comes after its reason.
-func (r *wireReader) why(p *Preprocessed) {
-	s := r.string("")
+// readRefusal reads the message or the parameter of a refusal, which follow its reason.
+func (r *wireReader) readRefusal(p *Preprocessed) {
+	s := r.readString("")
 	switch {
-	case p.Why == nil:
+	case p.TextOnlyError == nil:
 		r.fail()
 	case r.field == preppedWhy:
-		p.Why.Message = s
+		p.TextOnlyError.Message = s
 	default:
-		p.Why.Param = s
+		p.TextOnlyError.Param = s
 	}
 }

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +13,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
+	"penstock/internal/corpustest"
 )
 
 func chatRequest() *PreprocessRequest {
@@ -32,7 +31,7 @@ func fullPreprocessed() *Preprocessed {
 	}
 }
 
-// shownPreprocessed is an answer whose media were found out.
+// shownPreprocessed returns an answer whose media were resolved.
 func shownPreprocessed() *Preprocessed {
 	p := fullPreprocessed()
 	for i := range p.Media {
@@ -45,24 +44,20 @@ func shownPreprocessed() *Preprocessed {
 	return p
 }
 
-// blindPreprocessed is one whose media were not.
+// blindPreprocessed returns an answer whose media were not resolved.
 func blindPreprocessed() *Preprocessed {
-	return &Preprocessed{Attempt: 2, Tokens: []kv.Token{4}, TextOnly: media.DimensionsUnknown, Why: fault.Param("messages[0].content[1]", "cannot be read")}
+	return &Preprocessed{Attempt: 2, Tokens: []kv.Token{4}, TextOnly: media.DimensionsUnknown, TextOnlyError: fault.InvalidParam("messages[0].content[1]", "cannot be read")}
 }
 
 // TestPreprocessBytes pins the examples of docs/format/engine.md to the code.
 func TestPreprocessBytes(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/format/engine.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	spaced := strings.ReplaceAll(string(doc), "  ", " ")
+	messages := documentedMessages(t)
 	for name, got := range map[string][]byte{
 		"text":         AppendPreprocessRequest(nil, &PreprocessRequest{ID: "r1", Attempt: 1, Model: "m", Text: "hi", ParseSpecial: true, AddSpecial: true}),
 		"conversation": AppendPreprocessRequest(nil, &PreprocessRequest{Attempt: 1, Model: "m", Chat: []byte(`{}`)}),
 		"prompt":       AppendPreprocessed(nil, &Preprocessed{Attempt: 1, Tokens: []kv.Token{1, 2, 300}, Media: []kv.Media{{Hash: 258, Start: 1, End: 3}}}),
 	} {
-		if !strings.Contains(spaced, fmt.Sprintf(" % x\n", got)) {
+		if !messages[fmt.Sprintf("% x", got)] {
 			t.Errorf("the %s is % x, which is not what is documented", name, got)
 		}
 	}
@@ -75,7 +70,7 @@ func TestPreprocessRoundTrip(t *testing.T) {
 		want := &PreprocessRequest{
 			ID: rapid.String().Draw(t, "id"), Attempt: rapid.Uint32().Draw(t, "attempt"), Model: rapid.String().Draw(t, "model"),
 			Chat: rapid.SliceOf(rapid.Byte()).Draw(t, "chat"), Text: rapid.String().Draw(t, "text"),
-			ParseSpecial: rapid.Bool().Draw(t, "parse"), AddSpecial: rapid.Bool().Draw(t, "add"), Shows: rapid.Bool().Draw(t, "shows"),
+			ParseSpecial: rapid.Bool().Draw(t, "parse"), AddSpecial: rapid.Bool().Draw(t, "add"), ResolveMedia: rapid.Bool().Draw(t, "shows"),
 		}
 		if err := DecodePreprocessRequest(AppendPreprocessRequest(nil, want), &req); err != nil {
 			t.Fatal(err)
@@ -89,7 +84,7 @@ func TestPreprocessRoundTrip(t *testing.T) {
 			wantAnswer.Objects = shownPreprocessed().Objects
 		case 2:
 			blind := blindPreprocessed()
-			wantAnswer.TextOnly, wantAnswer.Why = blind.TextOnly, blind.Why
+			wantAnswer.TextOnly, wantAnswer.TextOnlyError = blind.TextOnly, blind.TextOnlyError
 		}
 		for _, v := range rapid.SliceOf(rapid.Uint32()).Draw(t, "tokens") {
 			wantAnswer.Tokens = append(wantAnswer.Tokens, kv.Token(v))
@@ -133,7 +128,7 @@ func TestPreprocessMalformed(t *testing.T) {
 		"no flag":    {1, prepAddSpecial<<2 | kindInt, 2},
 		"descending": appendString(appendString([]byte{1}, prepText, "x"), prepModel, "x"),
 	} {
-		if err := DecodePreprocessRequest(body, new(PreprocessRequest)); fault.Of(err) != fault.Invalid || err == nil {
+		if err := DecodePreprocessRequest(body, new(PreprocessRequest)); fault.CodeOf(err) != fault.Invalid || err == nil {
 			t.Errorf("request, %s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
@@ -148,7 +143,7 @@ func TestPreprocessMalformed(t *testing.T) {
 		"digests":     appendDigests([]byte{1}, preppedDigests, []kv.Media{{Digest: kv.Digest{1}}}),
 		"many media":  appendMedia([]byte{1}, preppedMedia, make([]kv.Media, MaxPreprocessedMedia+1)),
 	} {
-		if err := DecodePreprocessed(body, new(Preprocessed)); fault.Of(err) != fault.Invalid || err == nil {
+		if err := DecodePreprocessed(body, new(Preprocessed)); fault.CodeOf(err) != fault.Invalid || err == nil {
 			t.Errorf("answer, %s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
@@ -160,7 +155,7 @@ func TestPreprocessRequestValidate(t *testing.T) {
 	special := chatRequest()
 	special.AddSpecial = true
 	shows := chatRequest()
-	shows.Shows = true
+	shows.ResolveMedia = true
 	unnumbered := textRequest()
 	unnumbered.Attempt = 0
 	for name, c := range map[string]struct {
@@ -168,7 +163,7 @@ func TestPreprocessRequestValidate(t *testing.T) {
 		ok  bool
 	}{
 		"chat": {chatRequest(), true}, "text": {textRequest(), true}, "empty text": {&PreprocessRequest{Attempt: 1}, true},
-		"shows": {shows, true}, "a text that shows": {&PreprocessRequest{Attempt: 1, Text: "x", Shows: true}, false},
+		"shows": {shows, true}, "a text that shows": {&PreprocessRequest{Attempt: 1, Text: "x", ResolveMedia: true}, false},
 		"both": {both, false}, "chat with special tokens": {special, false}, "attempt": {unnumbered, false},
 	} {
 		if err := c.req.Validate(); (err == nil) != c.ok {
@@ -196,25 +191,25 @@ func TestPreprocessedValidate(t *testing.T) {
 		"found out":        {p: *shownPreprocessed()},
 		"not found out":    {p: *blindPreprocessed()},
 		"no reason":        {Preprocessed{Tokens: three, TextOnly: media.OverLimit}, fault.Internal, true},
-		"a new reason":     {Preprocessed{Tokens: three, TextOnly: "new", Why: fault.Param("a", "b")}, fault.Internal, true},
+		"a new reason":     {Preprocessed{Tokens: three, TextOnly: "new", TextOnlyError: fault.InvalidParam("a", "b")}, fault.Internal, true},
 		"half found out":   {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}, {Start: 1, End: 2}}, Objects: make([]media.Object, 1)}, fault.Internal, true},
 		"another object":   {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1, Hash: 1}}, Objects: []media.Object{{Key: media.Key{Hash: 2}}}}, fault.Internal, true},
 		"another digest":   {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}}, Objects: []media.Object{{Key: media.Key{Digest: kv.Digest{1}}}}}, fault.Internal, true},
-		"media and reason": {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}}, TextOnly: media.OverLimit, Why: fault.Param("a", "b")}, fault.Internal, true},
+		"media and reason": {Preprocessed{Tokens: three, Media: []kv.Media{{End: 1}}, TextOnly: media.OverLimit, TextOnlyError: fault.InvalidParam("a", "b")}, fault.Internal, true},
 		"media descending": {Preprocessed{Tokens: three, Media: []kv.Media{{Start: 1, End: 2}, {Start: 0, End: 1}}}, fault.Internal, true},
 	} {
 		size := 10
 		if c.p.Attempt != 0 {
 			size = math.MaxInt
 		}
-		if err := c.p.Validate(size); (err != nil) != c.bad || c.bad && fault.Of(err) != c.want {
+		if err := c.p.Validate(size); (err != nil) != c.bad || c.bad && fault.CodeOf(err) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// TestPreprocessedFitsAFrame: the largest prompt that engines may hand over is
-// within what the request plane carries in one frame.
+// TestPreprocessedFitsAFrame checks that the largest prompt of an engine fits in one frame of the request
+// plane.
 func TestPreprocessedFitsAFrame(t *testing.T) {
 	const frame = 8 << 20 // rpc.MaxFrame
 	p := &Preprocessed{
@@ -228,6 +223,7 @@ func TestPreprocessedFitsAFrame(t *testing.T) {
 }
 
 func FuzzDecodePreprocessRequest(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendPreprocessRequest(nil, chatRequest()))
 	f.Add(AppendPreprocessRequest(nil, textRequest()))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -248,6 +244,7 @@ func FuzzDecodePreprocessRequest(f *testing.F) {
 }
 
 func FuzzDecodePreprocessed(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(AppendPreprocessed(nil, fullPreprocessed()))
 	f.Add(AppendPreprocessed(nil, shownPreprocessed()))
 	f.Add(AppendPreprocessed(nil, blindPreprocessed()))
@@ -281,7 +278,7 @@ func FuzzDecodePreprocessed(f *testing.F) {
 // framesOf returns the frames of an answer.
 func framesOf(t *testing.T, p *Preprocessed) (all [][]byte) {
 	t.Helper()
-	if err := p.Frames(func(frame []byte) error {
+	if err := p.SendFrames(func(frame []byte) error {
 		all = append(all, bytes.Clone(frame))
 		return nil
 	}); err != nil {
@@ -290,16 +287,17 @@ func framesOf(t *testing.T, p *Preprocessed) (all [][]byte) {
 	return all
 }
 
-// TestPieces: what a processor made comes in pieces, before the prompt, and all of it or none is taken.
+// TestPieces checks that a processor's output comes in pieces before the prompt, and is taken as a whole or
+// not at all.
 func TestPieces(t *testing.T) {
-	features := bytes.Repeat([]byte("0123456789"), maxPiece/4)
+	features := bytes.Repeat([]byte("0123456789"), maxFeaturesPiece/4)
 	want := &Preprocessed{Attempt: 3, Tokens: []kv.Token{1, 2, 3}, Media: []kv.Media{{Hash: 7, Start: 1, End: 2}}, Features: features}
 	frames := framesOf(t, want)
 	if len(frames) != 4 {
 		t.Fatalf("%d frames", len(frames))
 	}
 	for i, f := range frames {
-		if len(f) > maxPiece+64 {
+		if len(f) > maxFeaturesPiece+64 {
 			t.Errorf("frame %d has %d bytes", i, len(f))
 		}
 		if err := DecodePreprocessed(f, new(Preprocessed)); (err == nil) != (i == len(frames)-1) {
@@ -313,7 +311,7 @@ func TestPieces(t *testing.T) {
 		}
 		late := framesOf(t, &Preprocessed{Attempt: 2, Features: []byte("late")})
 		for _, f := range append(late, f) {
-			if err := got.Take(f, 3, 100); err != nil {
+			if err := got.TakeFrame(f, 3, 100); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -321,13 +319,13 @@ func TestPieces(t *testing.T) {
 	if diff := cmp.Diff(want, &got); diff != "" {
 		t.Error(diff)
 	}
-	if err := got.Take(frames[0], 3, 100); fault.Of(err) != fault.Internal {
+	if err := got.TakeFrame(frames[0], 3, 100); fault.CodeOf(err) != fault.Internal {
 		t.Errorf("a piece after the answer: %v", err)
 	}
-	if got = (Preprocessed{Features: make([]byte, MaxFeatures)}); fault.Of(got.Take(frames[0], 3, 100)) != fault.Internal {
+	if got = (Preprocessed{Features: make([]byte, MaxFeatures)}); fault.CodeOf(got.TakeFrame(frames[0], 3, 100)) != fault.Internal {
 		t.Error("more than may be is taken")
 	}
-	if p := (Preprocessed{Features: make([]byte, MaxFeatures+1)}); fault.Of(p.Validate(100)) != fault.Internal {
+	if p := (Preprocessed{Features: make([]byte, MaxFeatures+1)}); fault.CodeOf(p.Validate(100)) != fault.Internal {
 		t.Error("more than may be is handed over")
 	}
 	piece := appendBytes([]byte{wireVersion}, preppedFeatures, []byte("x"))
@@ -338,7 +336,7 @@ func TestPieces(t *testing.T) {
 		"a piece with the tokens":          appendBool(append(appendTokens([]byte{wireVersion}, preppedTokens, want.Tokens), piece[1:]...), preppedMore, true),
 		"a piece that is larger than most": appendBool(appendBytes([]byte{wireVersion}, preppedFeatures, make([]byte, MaxFeatures+1)), preppedMore, true),
 	} {
-		if _, err := decodePreprocessed(b, new(Preprocessed)); fault.Of(err) != fault.Invalid {
+		if _, err := decodePreprocessed(b, new(Preprocessed)); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -10,20 +10,20 @@ import (
 	"penstock/core/kv"
 )
 
-// wireReader walks the fields of one message. Its first failure sticks: value
-// methods return zeros after it, and next ends the walk.
+// wireReader reads the fields of one message. Its first failure sticks: value methods return zeros after it,
+// and nextField returns false.
 type wireReader struct {
 	message string
 	version byte
 	rest    []byte
 	field   uint64
 	kind    uint64
-	// floor is the least number the next field may have.
-	floor uint64
-	bad   bool
+	// minField is the lowest number the next field may have.
+	minField uint64
+	failed   bool
 }
 
-// newReader reads a message of a version up to the newest that it may have.
+// newReader returns a reader of a message whose version is at most newest.
 func newReader(message string, b []byte, newest byte) (wireReader, error) {
 	if len(b) == 0 {
 		return wireReader{}, fault.New(fault.Invalid, "decode engine %s: empty message", message)
@@ -32,54 +32,54 @@ func newReader(message string, b []byte, newest byte) (wireReader, error) {
 		return wireReader{}, fault.New(fault.Unimplemented,
 			"decode engine %s: wire version %d is not known here, the newest is %d; upgrade the older side", message, b[0], newest)
 	}
-	return wireReader{message: message, version: b[0], rest: b[1:], floor: 1}, nil
+	return wireReader{message: message, version: b[0], rest: b[1:], minField: 1}, nil
 }
 
-// next moves to the next field; false at the end or after a failure.
-func (r *wireReader) next() bool {
-	if r.bad || len(r.rest) == 0 {
+// nextField moves to the next field. It returns false at the end or after a failure.
+func (r *wireReader) nextField() bool {
+	if r.failed || len(r.rest) == 0 {
 		return false
 	}
-	key := r.uvarint()
+	key := r.readUvarint()
 	r.field, r.kind = key>>2, key&3
-	if r.field < r.floor {
+	if r.field < r.minField {
 		r.fail()
 	}
-	r.floor = r.field + 1
-	return !r.bad
+	r.minField = r.field + 1
+	return !r.failed
 }
 
-// repeat allows the field just read once more.
-func (r *wireReader) repeat() { r.floor = r.field }
+// allowRepeat allows the field just read to appear again.
+func (r *wireReader) allowRepeat() { r.minField = r.field }
 
 func (r *wireReader) fail() {
-	r.bad = true
+	r.failed = true
 	r.rest = nil
 }
 
 func (r *wireReader) err() error {
-	if r.bad {
-		return malformed(r.message, r.field)
+	if r.failed {
+		return malformedField(r.message, r.field)
 	}
 	return nil
 }
 
-// skip passes over a field of a later version; it may be repeated.
-func (r *wireReader) skip() {
+// skipField skips a field of a later version, which may be repeated.
+func (r *wireReader) skipField() {
 	switch r.kind {
 	case kindInt:
-		r.uvarint()
+		r.readUvarint()
 	case kindFixed:
-		r.take(8)
+		r.readRaw(8)
 	case kindBytes:
-		r.bytes()
+		r.readBytes()
 	default:
 		r.fail()
 	}
-	r.repeat()
+	r.allowRepeat()
 }
 
-func (r *wireReader) uvarint() uint64 {
+func (r *wireReader) readUvarint() uint64 {
 	v, n := binary.Uvarint(r.rest)
 	if n <= 0 {
 		r.fail()
@@ -89,7 +89,7 @@ func (r *wireReader) uvarint() uint64 {
 	return v
 }
 
-func (r *wireReader) take(n uint64) []byte {
+func (r *wireReader) readRaw(n uint64) []byte {
 	if n > uint64(len(r.rest)) {
 		r.fail()
 		return nil
@@ -99,18 +99,18 @@ func (r *wireReader) take(n uint64) []byte {
 	return b
 }
 
-func (r *wireReader) want(kind uint64) bool {
+func (r *wireReader) expectKind(kind uint64) bool {
 	if r.kind != kind {
 		r.fail()
 	}
-	return !r.bad
+	return !r.failed
 }
 
-func (r *wireReader) uintUpTo(limit uint64) uint64 {
-	if !r.want(kindInt) {
+func (r *wireReader) readUintUpTo(limit uint64) uint64 {
+	if !r.expectKind(kindInt) {
 		return 0
 	}
-	v := r.uvarint()
+	v := r.readUvarint()
 	if v > limit {
 		r.fail()
 		return 0
@@ -118,52 +118,52 @@ func (r *wireReader) uintUpTo(limit uint64) uint64 {
 	return v
 }
 
-func (r *wireReader) uint8() uint8   { return uint8(r.uintUpTo(math.MaxUint8)) }
-func (r *wireReader) uint32() uint32 { return uint32(r.uintUpTo(math.MaxUint32)) }
-func (r *wireReader) bool() bool     { return r.uintUpTo(1) == 1 }
+func (r *wireReader) readUint8() uint8   { return uint8(r.readUintUpTo(math.MaxUint8)) }
+func (r *wireReader) readUint32() uint32 { return uint32(r.readUintUpTo(math.MaxUint32)) }
+func (r *wireReader) readBool() bool     { return r.readUintUpTo(1) == 1 }
 
-// int reads a zigzag number of at most 32 bits: no count, position or limit of
-// the contract is larger, and sums of a few cannot overflow.
-func (r *wireReader) int() int {
-	v := r.uint32()
+// readInt reads a zigzag number of at most 32 bits: no count, position or limit of the contract is larger,
+// and sums of a few cannot overflow.
+func (r *wireReader) readInt() int {
+	v := r.readUint32()
 	return int(int32(v>>1) ^ -int32(v&1))
 }
 
-func (r *wireReader) fixed() uint64 {
-	if !r.want(kindFixed) {
+func (r *wireReader) readFixed() uint64 {
+	if !r.expectKind(kindFixed) {
 		return 0
 	}
-	b := r.take(8)
-	if r.bad {
+	b := r.readRaw(8)
+	if r.failed {
 		return 0
 	}
 	return binary.LittleEndian.Uint64(b)
 }
 
-func (r *wireReader) float() float64 { return math.Float64frombits(r.fixed()) }
+func (r *wireReader) readFloat() float64 { return math.Float64frombits(r.readFixed()) }
 
-func (r *wireReader) bytes() []byte {
-	if !r.want(kindBytes) {
+func (r *wireReader) readBytes() []byte {
+	if !r.expectKind(kindBytes) {
 		return nil
 	}
-	n := r.uvarint()
-	if r.bad {
+	n := r.readUvarint()
+	if r.failed {
 		return nil
 	}
-	return r.take(n)
+	return r.readRaw(n)
 }
 
-// string returns old if it is equal, so that a reused target costs nothing.
-func (r *wireReader) string(old string) string {
-	b := r.bytes()
+// readString returns old if it is equal, so that a reused target allocates nothing.
+func (r *wireReader) readString(old string) string {
+	b := r.readBytes()
 	if string(b) == old {
 		return old
 	}
 	return string(b)
 }
 
-func (r *wireReader) bools(dst []bool) []bool {
-	b := r.bytes()
+func (r *wireReader) readBools(dst []bool) []bool {
+	b := r.readBytes()
 	if len(b) > MaxChoices {
 		r.fail()
 		return nil
@@ -178,20 +178,20 @@ func (r *wireReader) bools(dst []bool) []bool {
 	return dst
 }
 
-// sub returns a reader of the bytes of a field, to be closed by join.
-func (r *wireReader) sub() wireReader {
-	return wireReader{rest: r.bytes(), bad: r.bad}
+// openField returns a reader of the bytes of a field; closeField must follow.
+func (r *wireReader) openField() wireReader {
+	return wireReader{rest: r.readBytes(), failed: r.failed}
 }
 
-// join takes over a failure of a sub-reader.
-func (r *wireReader) join(s *wireReader) {
-	if s.bad {
+// closeField passes a failure of a field's reader on to r.
+func (r *wireReader) closeField(s *wireReader) {
+	if s.failed {
 		r.fail()
 	}
 }
 
-func (r *wireReader) token() kv.Token {
-	v := r.uvarint()
+func (r *wireReader) readToken() kv.Token {
+	v := r.readUvarint()
 	if v > math.MaxUint32 {
 		r.fail()
 		return 0
@@ -199,26 +199,26 @@ func (r *wireReader) token() kv.Token {
 	return kv.Token(v)
 }
 
-func (r *wireReader) float32() float32 {
-	b := r.take(4)
-	if r.bad {
+func (r *wireReader) readFloat32() float32 {
+	b := r.readRaw(4)
+	if r.failed {
 		return 0
 	}
 	return math.Float32frombits(binary.LittleEndian.Uint32(b))
 }
 
-// tokens appends packed tokens to dst. Every token ends in a byte below 0x80,
-// so their number is known, and bounded by the bytes there are, before dst grows.
-func (r *wireReader) tokens(dst []kv.Token) []kv.Token {
-	s := r.sub()
+// readTokens appends packed tokens to dst. Every token ends in a byte below 0x80, so their number is known,
+// and bounded by the number of bytes, before dst grows.
+func (r *wireReader) readTokens(dst []kv.Token) []kv.Token {
+	s := r.openField()
 	n := 0
 	for _, b := range s.rest {
 		n += int(^b >> 7)
 	}
 	dst = slices.Grow(dst, n)
 	for len(s.rest) > 0 {
-		// Ids of up to four bytes are taken without a branch that depends on them, while there are
-		// eight bytes to look at: see appendPacked.
+		// Ids of up to four bytes are read without a branch that depends on them while eight bytes are left:
+		// see appendPacked.
 		b := s.rest
 		for len(b) >= 8 {
 			v := binary.LittleEndian.Uint64(b)
@@ -232,31 +232,31 @@ func (r *wireReader) tokens(dst []kv.Token) []kv.Token {
 			b = b[n:]
 		}
 		if s.rest = b; len(b) > 0 {
-			dst = append(dst, s.token())
+			dst = append(dst, s.readToken())
 		}
 	}
-	r.join(&s)
+	r.closeField(&s)
 	return dst
 }
 
-// guide returns the guide of a request, in the memory of old if there is one.
-func (r *wireReader) guide(old *Guide) *Guide {
-	b := r.bytes()
-	if r.version < guidedVersion || len(b) > MaxSchema {
+// readSchema returns the OutputSchema of a request, in the memory of old if there is one.
+func (r *wireReader) readSchema(old *OutputSchema) *OutputSchema {
+	b := r.readBytes()
+	if r.version < schemaVersion || len(b) > MaxSchema {
 		r.fail()
 		return nil
 	}
 	if old == nil {
-		old = new(Guide)
+		old = new(OutputSchema)
 	}
 	old.Schema = append(old.Schema[:0], b...)
 	return old
 }
 
-// features reads what a processor made, where a message may have it. The memory is its own: it is too large to be kept
-// for a message that has none.
-func (r *wireReader) features(may bool) []byte {
-	b := r.bytes()
+// readFeatures reads a processor's output; may says whether the message may have it. The memory is not
+// reused: it is too large to be kept for messages without features.
+func (r *wireReader) readFeatures(may bool) []byte {
+	b := r.readBytes()
 	if !may || len(b) > MaxFeatures || len(b) == 0 {
 		r.fail()
 		return nil
@@ -264,9 +264,9 @@ func (r *wireReader) features(may bool) []byte {
 	return append([]byte(nil), b...)
 }
 
-// hints appends the hints of a request to dst.
-func (r *wireReader) hints(dst []byte) []byte {
-	b := r.bytes()
+// readHints appends the hints of a request to dst.
+func (r *wireReader) readHints(dst []byte) []byte {
+	b := r.readBytes()
 	if len(b) > MaxHints {
 		r.fail()
 		return nil
@@ -274,32 +274,32 @@ func (r *wireReader) hints(dst []byte) []byte {
 	return append(dst, b...)
 }
 
-func (r *wireReader) media() kv.Media {
-	s := r.sub()
+func (r *wireReader) readMedia() kv.Media {
+	s := r.openField()
 	var m kv.Media
-	if b := s.take(8); b != nil {
+	if b := s.readRaw(8); b != nil {
 		m.Hash = binary.LittleEndian.Uint64(b)
 	}
 	s.kind = kindInt
-	m.Start, m.End = s.int(), s.int()
+	m.Start, m.End = s.readInt(), s.readInt()
 	if len(s.rest) > 0 {
 		s.fail()
 	}
-	r.join(&s)
+	r.closeField(&s)
 	return m
 }
 
-func (r *wireReader) bias(dst []TokenBias) []TokenBias {
-	s := r.sub()
+func (r *wireReader) readBias(dst []TokenBias) []TokenBias {
+	s := r.openField()
 	for len(s.rest) > 0 {
-		dst = append(dst, TokenBias{Token: s.token(), Bias: s.float32()})
+		dst = append(dst, TokenBias{Token: s.readToken(), Bias: s.readFloat32()})
 	}
-	r.join(&s)
+	r.closeField(&s)
 	return dst
 }
 
-func (r *wireReader) logprobs(dst []Logprob) []Logprob {
-	s := r.sub()
+func (r *wireReader) readLogprobs(dst []Logprob) []Logprob {
+	s := r.openField()
 	for len(s.rest) > 0 {
 		if len(dst) < cap(dst) {
 			dst = dst[:len(dst)+1]
@@ -307,17 +307,17 @@ func (r *wireReader) logprobs(dst []Logprob) []Logprob {
 			dst = append(dst, Logprob{})
 		}
 		l := &dst[len(dst)-1]
-		l.Token, l.Logprob = s.token(), s.float32()
+		l.Token, l.Logprob = s.readToken(), s.readFloat32()
 		l.Top = l.Top[:0]
-		n := s.uvarint()
-		if n > uint64(len(s.rest))/5 { // a token and four bytes each
+		n := s.readUvarint()
+		if n > uint64(len(s.rest))/5 { // each alternative is a token and four bytes
 			s.fail()
 			break
 		}
 		for range n {
-			l.Top = append(l.Top, TokenLogprob{Token: s.token(), Logprob: s.float32()})
+			l.Top = append(l.Top, TokenLogprob{Token: s.readToken(), Logprob: s.readFloat32()})
 		}
 	}
-	r.join(&s)
+	r.closeField(&s)
 	return dst
 }

@@ -7,33 +7,32 @@ import (
 	"strings"
 )
 
-// Access is what a client on this machine needs beside the URL of the HTTP API.
+// Access is what a client on this machine needs in addition to the URL of the HTTP API.
 type Access struct {
-	// CertFile is the file of the server's certificate, which a client can name as what it
-	// trusts; "" without TLS.
+	// CertFile is the server's certificate file, which a client can trust directly; "" without TLS.
 	CertFile string
-	// Name is a host that the certificate is for; "" if it is for that of the URL.
+	// Name is a host name that the certificate covers; "" if it covers the URL's host.
 	Name string
-	// KeyFile is the file with the keys of which a request shows one; "" without keys.
+	// KeyFile is the API key file, from which a request presents one key; "" without keys.
 	KeyFile string
 }
 
-// access returns what clients of this process need.
-func (p *process) access() Access {
+// clientAccess returns what clients of this process need.
+func (p *process) clientAccess() Access {
 	a := Access{KeyFile: p.cfg.APIKeyFile}
-	if p.ln == nil || p.door.cert == nil {
+	if p.listener == nil || p.endpoint.cert == nil {
 		return a
 	}
 	a.CertFile = p.cfg.TLSCert
-	cert, err := p.door.cert.Get(nil)
-	if u, bad := url.Parse(p.url()); bad == nil && err == nil && cert.Leaf != nil {
-		a.Name = otherName(cert.Leaf, u.Hostname())
+	cert, err := p.endpoint.cert.Get(nil)
+	if u, bad := url.Parse(p.httpURL()); bad == nil && err == nil && cert.Leaf != nil {
+		a.Name = alternateName(cert.Leaf, u.Hostname())
 	}
 	return a
 }
 
-// otherName returns a host that the certificate is for, unless it is for the given one.
-func otherName(leaf *x509.Certificate, host string) string {
+// alternateName returns a host name which the certificate covers; "" if it covers host.
+func alternateName(leaf *x509.Certificate, host string) string {
 	switch {
 	case leaf.VerifyHostname(host) == nil:
 		return ""
@@ -45,8 +44,7 @@ func otherName(leaf *x509.Certificate, host string) string {
 	return ""
 }
 
-// URLOf returns the URL by which a client reaches the server at url: with the name that its
-// certificate is for.
+// URLOf returns the URL by which a client reaches server, with the host name that the certificate covers.
 func (a Access) URLOf(server string) string {
 	u, err := url.Parse(server)
 	if err != nil || a.Name == "" {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestOtherName: a client is told a name that the certificate is for, unless the address is one.
+// TestOtherName: a client gets a host name which the certificate covers, unless it covers the address.
 func TestOtherName(t *testing.T) {
 	for _, tt := range []struct {
 		leaf       x509.Certificate
@@ -18,7 +18,7 @@ func TestOtherName(t *testing.T) {
 		{x509.Certificate{DNSNames: []string{"*.example.com"}}, "127.0.0.1", "penstock.example.com"},
 		{x509.Certificate{IPAddresses: []net.IP{net.IPv4(10, 0, 0, 5)}}, "localhost", "10.0.0.5"},
 	} {
-		got := otherName(&tt.leaf, tt.host)
+		got := alternateName(&tt.leaf, tt.host)
 		if got != tt.want || got != "" && tt.leaf.VerifyHostname(got) != nil {
 			t.Errorf("%v at %s: %q, want %q", tt.leaf.DNSNames, tt.host, got, tt.want)
 		}

@@ -22,10 +22,11 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// checkpoints are directories as transformers writes them (tools/fixtures/make_configs.py), without weights; they share a tokenizer.
+// checkpoints are directories as transformers writes them (tools/fixtures/make_configs.py), without weights;
+// they share a tokenizer.
 const checkpoints = "testdata/checkpoints"
 
-// checkpointDir copies the files of a checkpoint, and those that all of them share, into a directory.
+// checkpointDir copies the files of a checkpoint, and the shared files, into a directory.
 func checkpointDir(t *testing.T, name string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -50,8 +51,8 @@ func checkpointDir(t *testing.T, name string) string {
 	return dir
 }
 
-// simulated runs "penstock sim --dialect vllm" of the model in dir until the end of the test.
-func simulated(t *testing.T, dir string) SimReady {
+// startSimServer runs "penstock sim --dialect vllm" of the model in dir until the end of the test.
+func startSimServer(t *testing.T, dir string) SimReady {
 	t.Helper()
 	fs := pflag.NewFlagSet("sim", pflag.ContinueOnError)
 	flags := config.AddSimServerFlags(fs)
@@ -65,7 +66,7 @@ func simulated(t *testing.T, dir string) SimReady {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan SimReady, 1), make(chan error, 1)
 	go func() {
-		ended <- Sim(ctx, cfg, SimServer{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}, &lockedBuffer{}, func(r SimReady) { ready <- r })
+		ended <- RunSim(ctx, cfg, SimServer{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}, &lockedBuffer{}, func(r SimReady) { ready <- r })
 	}()
 	select {
 	case r := <-ready:
@@ -83,8 +84,8 @@ func simulated(t *testing.T, dir string) SimReady {
 	}
 }
 
-// asks posts a conversation that shows what parts say beside a question, and returns the answer.
-func asks(t *testing.T, url string, parts ...string) (status int, header http.Header, body string) {
+// postChat posts a conversation of parts and a question, and returns the answer.
+func postChat(t *testing.T, url string, parts ...string) (status int, header http.Header, body string) {
 	t.Helper()
 	content := strings.Join(append(parts, `{"type":"text","text":"Where does the water go?"}`), ",")
 	resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"m","max_tokens":3,"messages":[{"role":"user","content":[`+content+`]}]}`))
@@ -99,8 +100,8 @@ func asks(t *testing.T, url string, parts ...string) (status int, header http.He
 	return resp.StatusCode, resp.Header, b.String()
 }
 
-// pictureOf is the part of a message that shows a PNG of that size.
-func pictureOf(t *testing.T, w, h int) string {
+// pictureURL is the message part of a PNG of the given size.
+func pictureURL(t *testing.T, w, h int) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := png.Encode(&b, image.NewGray(image.Rect(0, 0, w, h))); err != nil {
@@ -109,14 +110,15 @@ func pictureOf(t *testing.T, w, h int) string {
 	return fmt.Sprintf(`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}`, base64.StdEncoding.EncodeToString(b.Bytes()))
 }
 
-// TestCheckpointsOfTransformers: in front of an engine that runs already, a checkpoint is served as transformers writes it,
-// though the built-in engine could compute few of them; and the pictures of families that are counted take part in routing.
+// TestCheckpointsOfTransformers: in front of a running engine, a checkpoint is served as transformers writes
+// it, though the built-in engine could compute few of them. The pictures of families which are counted take
+// part in routing.
 func TestCheckpointsOfTransformers(t *testing.T) {
 	entries, err := os.ReadDir(checkpoints)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What Phi-3-vision writes for a picture is text, which is not found in a prompt.
+	// Phi-3-vision writes text for a picture, which is not found in a prompt.
 	uncounted := map[string]bool{"gemma3n": true, "gemma4": true, "gemma4_unified": true, "olmo3": true, "phi3_v": true}
 	const thin = "one side is more than 200 times the other, and this one has 8 by 3200 pixels"
 	refuses := map[string]string{
@@ -131,23 +133,23 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 		count++
 		t.Run(e.Name(), func(t *testing.T) {
 			dir := checkpointDir(t, e.Name())
-			sim := simulated(t, dir)
-			ready, _ := upOn(t, "ENGINE=vllm="+sim.URL+",events="+sim.KVEvents, "MODEL_PATH="+dir)
+			sim := startSimServer(t, dir)
+			ready, _ := startUp(t, "ENGINE=vllm="+sim.URL+",events="+sim.KVEvents, "MODEL_PATH="+dir)
 			if status := ready.Engines[0]; status.Tokenizer != dir || !status.Chat {
 				t.Errorf("it is served as %+v", status)
 			}
 			answerFrom(t, ready.URL, "m")
-			if status, _, body := asks(t, ready.URL); status != http.StatusOK {
+			if status, _, body := postChat(t, ready.URL); status != http.StatusOK {
 				t.Errorf("a text: %d %s", status, body)
 			}
 			if uncounted[e.Name()] {
 				return
 			}
-			part := pictureOf(t, 300, 200)
+			part := pictureURL(t, 300, 200)
 			if hears[e.Name()] {
 				part = string(remote.SamplePart("audio"))
 			}
-			status, header, body := asks(t, ready.URL, part)
+			status, header, body := postChat(t, ready.URL, part)
 			if why := header.Get("x-penstock-text-only"); status != http.StatusOK || why != "" {
 				t.Errorf("a picture or sound: %d, %q, %s", status, why, body)
 			}
@@ -166,7 +168,7 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 			if words := refuses[e.Name()]; words != "" {
 				want = http.StatusBadRequest
 			}
-			if status, _, body := asks(t, ready.URL, pictureOf(t, 8, 3200)); status != want || !strings.Contains(body, refuses[e.Name()]) {
+			if status, _, body := postChat(t, ready.URL, pictureURL(t, 8, 3200)); status != want || !strings.Contains(body, refuses[e.Name()]) {
 				t.Errorf("a thin picture: %d %s", status, body)
 			}
 		})
@@ -176,31 +178,31 @@ func TestCheckpointsOfTransformers(t *testing.T) {
 	}
 }
 
-// TestUncountedFamily: of a model whose media are not counted here it is said, where people look, that vLLM itself can
-// be asked, and no longer where it is.
+// TestUncountedFamily: if a model's media are not counted here, /health reports that vLLM itself can be
+// asked, and no longer once it is.
 func TestUncountedFamily(t *testing.T) {
 	dir := checkpointDir(t, "gemma4")
-	sim := simulated(t, dir)
+	sim := startSimServer(t, dir)
 	of := "vllm=" + sim.URL
 	settings := []string{"ENGINE=" + of + ",media=image,events=" + sim.KVEvents, "MODEL_PATH=" + dir}
 	const why, remedy = `requests with image are routed by their text alone: it is not known here whether and how models of type "gemma4" show media`, "start vLLM with --enable-scale-out and frontends with --preprocess engine"
-	ready, log := upOn(t, slices.Clone(settings)...)
-	eventually(t, func() bool {
+	ready, log := startUp(t, slices.Clone(settings)...)
+	waitFor(t, func() bool {
 		warnings := warningsIn(t, ready.URL)
-		i := slices.IndexFunc(warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUncounted })
+		i := slices.IndexFunc(warnings, func(w engine.Warning) bool { return w.Code == engine.WarnMediaUncounted })
 		return i >= 0 && strings.Contains(warnings[i].Detail, why) && strings.Contains(warnings[i].Remedy, remedy)
 	})
-	eventually(t, func() bool { return strings.Contains(log.String(), "--enable-scale-out") })
+	waitFor(t, func() bool { return strings.Contains(log.String(), "--enable-scale-out") })
 	found := Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, append(slices.Clone(settings), "HTTP_ADDR=127.0.0.1:0")...)})
-	expect(t, found, engine.WarnUncounted+" of "+of, CheckWarn, why)
-	if f := finding(t, found, engine.WarnUncounted+" of "+of); !strings.Contains(f.Remedy, remedy) {
+	checkFinding(t, found, engine.WarnMediaUncounted+" of "+of, CheckWarn, why)
+	if f := findFinding(t, found, engine.WarnMediaUncounted+" of "+of); !strings.Contains(f.Remedy, remedy) {
 		t.Errorf("the remedy is %q", f.Remedy)
 	}
 	found = Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, append(slices.Clone(settings), "HTTP_ADDR=127.0.0.1:0", "PREPROCESS=engine")...)})
-	silent(t, found, engine.WarnUncounted+" of "+of)
+	checkNoFinding(t, found, engine.WarnMediaUncounted+" of "+of)
 }
 
-// warningsIn are the warnings of all workers.
+// warningsIn returns the warnings of all workers.
 func warningsIn(t *testing.T, url string) []engine.Warning {
 	t.Helper()
 	resp, err := http.Get(url + "/v1/router/workers")

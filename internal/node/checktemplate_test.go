@@ -13,7 +13,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// renderer makes prompts as an engine of a kind does.
+// renderer makes prompts as an engine of one kind does.
 type renderer struct {
 	pipe *prep.Pipeline
 	rule prep.ContentRule
@@ -29,8 +29,8 @@ func (r renderer) Preprocess(_ context.Context, req *engine.PreprocessRequest) (
 	return &engine.Preprocessed{Attempt: req.Attempt, Tokens: tokens}, err
 }
 
-// TestCheckTemplate: it is said where an engine makes other prompts of conversations than are made here,
-// also if that is so for content parts alone.
+// TestCheckTemplate: a note says that the engine makes different prompts of conversations, even if only
+// content parts differ.
 func TestCheckTemplate(t *testing.T) {
 	open := func(template string) *prep.Pipeline {
 		dir := t.TempDir()

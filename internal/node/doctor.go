@@ -16,14 +16,14 @@ import (
 // The outcomes of a check.
 const (
 	CheckOK   = "ok"
-	CheckWarn = "warn" // it works, and something is not as it should be
+	CheckWarn = "warn" // it works, but something should be corrected
 	CheckFail = "fail" // it does not work
 )
 
 // CheckConfig is the check of the settings themselves.
 const CheckConfig = "config"
 
-// Finding is what one check of a doctor found.
+// Finding is the result of one check.
 type Finding struct {
 	Check  string `json:"check"`
 	Status string `json:"status"` // CheckOK, CheckWarn or CheckFail
@@ -32,99 +32,97 @@ type Finding struct {
 	Remedy string `json:"remedy"`
 }
 
-// Examination is what a doctor looks at.
+// Examination is the input of Examine.
 type Examination struct {
-	// Config are the settings of the process that is, or is to be, started; nil
-	// if they are not valid, for the reason Invalid.
+	// Config holds the settings of the process which is, or is to be, started; nil if they are invalid, for
+	// the reason Invalid.
 	Config  *config.Loaded
 	Invalid error
-	// Server is the URL of a running process with HTTP; "" is the one that has
-	// the address of the settings, if there is one.
+	// Server is the URL of a running process with HTTP; "" is the process at the HTTP address of the
+	// settings, if one runs.
 	Server string
-	// HTTP asks running processes, with Key as the bearer's unless it is "". Nil is
-	// a client without special trust.
+	// HTTP sends requests to running processes, with Key as the bearer token unless it is "". Nil is a client
+	// without special trust.
 	HTTP *http.Client
 	Key  string
 }
 
-// checkTimeout bounds every question that a doctor asks another process.
+// checkTimeout bounds every request to another process.
 const checkTimeout = 3 * time.Second
 
-// Examine checks settings, this machine, and the running processes that the
-// settings and the server lead to, and says what to do about what is wrong. It
-// changes nothing: nothing is created, registered or published.
+// Examine checks the settings, this machine, and the running processes which the settings and Server lead to,
+// and proposes remedies. It changes nothing: it creates, registers and publishes nothing.
 func Examine(ctx context.Context, e Examination) []Finding {
-	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, adapt: adaptTo, host: thisHost()}
+	d := &doctor{cfg: e.Config, log: slog.New(slog.DiscardHandler), key: e.Key, openAdapter: openAdapter, host: newHostProbe()}
 	if e.HTTP != nil {
 		d.http = *e.HTTP
 	}
 	d.http.Timeout = checkTimeout
 	defer d.http.CloseIdleConnections()
-	d.settings(e.Invalid)
-	d.machine()
+	d.checkSettings(e.Invalid)
+	d.checkMachine()
 	if d.cfg != nil {
-		d.ports(ctx)
-		d.memory(ctx)
-		d.engines(ctx)
-		d.fleet(ctx)
+		d.checkPorts(ctx)
+		d.checkMemory(ctx)
+		d.checkEngines(ctx)
+		d.checkFleet(ctx)
 	}
-	d.running(ctx, e.Server)
+	d.checkServer(ctx, e.Server)
 	return d.found
 }
 
-// doctor collects findings. Fields are set as checks find out about them.
+// doctor collects findings. Checks set its fields as they learn of them.
 type doctor struct {
 	cfg  *config.Loaded
 	log  *slog.Logger
 	http http.Client
-	key  string // shown to running processes
-	// ownKey is one of the settings, for the process of the settings alone.
-	ownKey string
-	adapt  adapter // to engines that other programs run
-	host   host
-	found  []Finding
+	key  string // presented to running processes
+	// ownKey is from the settings, and used only for the process of the settings.
+	ownKey      string
+	openAdapter adapterOpener // to engines which run outside Penstock
+	host        hostProbe
+	found       []Finding
 }
 
-func (d *doctor) ok(check, format string, args ...any) {
+func (d *doctor) reportOK(check, format string, args ...any) {
 	d.found = append(d.found, Finding{check, CheckOK, fmt.Sprintf(format, args...), ""})
 }
 
-func (d *doctor) warn(check, remedy, format string, args ...any) {
+func (d *doctor) reportWarning(check, remedy, format string, args ...any) {
 	d.found = append(d.found, Finding{check, CheckWarn, fmt.Sprintf(format, args...), remedy})
 }
 
-func (d *doctor) fail(check, remedy, format string, args ...any) {
+func (d *doctor) reportFailure(check, remedy, format string, args ...any) {
 	d.found = append(d.found, Finding{check, CheckFail, fmt.Sprintf(format, args...), remedy})
 }
 
-// settings checks what the configuration says of itself. A configuration that was
-// loaded is valid.
-func (d *doctor) settings(invalid error) {
+// checkSettings checks the configuration itself. A configuration that was loaded is valid.
+func (d *doctor) checkSettings(invalid error) {
 	const remedy = "correct the file, variable or flag that the message names; penstock config show tells where each value comes from"
 	if d.cfg == nil {
 		if invalid == nil {
 			invalid = errors.New("there are no settings")
 		}
-		d.fail(CheckConfig, remedy, "%s", oneLine(invalid))
+		d.reportFailure(CheckConfig, remedy, "%s", joinLines(invalid))
 		return
 	}
-	if err := errors.Join(d.secrets(), d.certificates()); err != nil {
-		d.fail(CheckConfig, remedy, "%s", oneLine(err))
+	if err := errors.Join(d.checkSecrets(), d.checkCertificates()); err != nil {
+		d.reportFailure(CheckConfig, remedy, "%s", joinLines(err))
 		return
 	}
-	d.ok(CheckConfig, "the settings of %s are valid", d.cfg.Command)
+	d.reportOK(CheckConfig, "the settings of %s are valid", d.cfg.Command)
 }
 
-// secrets reads the tokens and keys that settings name.
-func (d *doctor) secrets() error {
-	_, nats := secret("nats-token-file", d.cfg.NATSTokenFile)
-	_, rpc := secret("rpc-token-file", d.cfg.RPCTokenFile)
+// checkSecrets reads the tokens and keys which the settings name.
+func (d *doctor) checkSecrets() error {
+	_, nats := readSecret("nats-token-file", d.cfg.NATSTokenFile)
+	_, rpc := readSecret("rpc-token-file", d.cfg.RPCTokenFile)
 	if d.cfg.APIKeyFile == "" {
 		return errors.Join(nats, rpc)
 	}
 	_, err := keys.Open(d.cfg.APIKeyFile)
 	if err == nil {
-		d.ownKey, _ = AdminKey(d.cfg.APIKeyFile) // a file may have keys for users alone
+		d.ownKey, _ = AdminKey(d.cfg.APIKeyFile) // a file may have only user keys
 	}
 	if err != nil {
 		err = fmt.Errorf("api-key-file %s: %w", d.cfg.APIKeyFile, err)
@@ -132,12 +130,11 @@ func (d *doctor) secrets() error {
 	return errors.Join(nats, rpc, err)
 }
 
-// soon is how long a certificate should still hold.
-const soon = 14 * 24 * time.Hour
+// certificateWarningPeriod is the remaining validity below which a certificate gets a warning.
+const certificateWarningPeriod = 14 * 24 * time.Hour
 
-// certificates reads those that settings name, and tells which will not hold for
-// long.
-func (d *doctor) certificates() error {
+// checkCertificates reads the certificates in the settings, and reports the ones which expire soon.
+func (d *doctor) checkCertificates() error {
 	cfg := d.cfg
 	var errs []error
 	for _, c := range []struct{ setting, cert, key string }{
@@ -145,7 +142,7 @@ func (d *doctor) certificates() error {
 		{"nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey},
 		{"rpc-tls-cert", cfg.RPCTLSCert, cfg.RPCTLSKey},
 	} {
-		own, err := certificate(c.setting, c.cert, c.key)
+		own, err := loadCertificate(c.setting, c.cert, c.key)
 		if err != nil || len(own) == 0 {
 			errs = append(errs, err)
 			continue
@@ -153,34 +150,34 @@ func (d *doctor) certificates() error {
 		const remedy = "have a new one made, and replace the file"
 		switch leaf := own[0].Leaf; {
 		case time.Now().After(leaf.NotAfter) || time.Now().Before(leaf.NotBefore):
-			d.fail(c.setting, remedy, "%s holds from %s to %s", c.cert, leaf.NotBefore.Format(time.DateOnly), leaf.NotAfter.Format(time.DateOnly))
-		case time.Until(leaf.NotAfter) < soon:
-			d.warn(c.setting, remedy, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
+			d.reportFailure(c.setting, remedy, "%s holds from %s to %s", c.cert, leaf.NotBefore.Format(time.DateOnly), leaf.NotAfter.Format(time.DateOnly))
+		case time.Until(leaf.NotAfter) < certificateWarningPeriod:
+			d.reportWarning(c.setting, remedy, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
 		default:
-			d.ok(c.setting, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
+			d.reportOK(c.setting, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
 		}
 	}
-	_, nats := authorities("nats-tls-ca", cfg.NATSTLSCA)
-	_, rpc := authorities("rpc-tls-ca", cfg.RPCTLSCA)
+	_, nats := loadAuthorities("nats-tls-ca", cfg.NATSTLSCA)
+	_, rpc := loadAuthorities("rpc-tls-ca", cfg.RPCTLSCA)
 	return errors.Join(append(errs, nats, rpc)...)
 }
 
-// ports checks that this process could listen where its settings say.
-func (d *doctor) ports(ctx context.Context) {
+// checkPorts checks that this process could listen where its settings say.
+func (d *doctor) checkPorts(ctx context.Context) {
 	cfg := d.cfg
-	d.port(ctx, "http-addr", cfg.HTTPAddr)
-	d.port(ctx, "nats-listen", cfg.NATSListen)
-	if serves(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
-		d.port(ctx, "rpc-addr", cfg.RPCAddr)
+	d.checkPort(ctx, "http-addr", cfg.HTTPAddr)
+	d.checkPort(ctx, "nats-listen", cfg.NATSListen)
+	if servesCalls(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
+		d.checkPort(ctx, "rpc-addr", cfg.RPCAddr)
 	}
 	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
-		d.port(ctx, "event-addr", cfg.EventAddr)
+		d.checkPort(ctx, "event-addr", cfg.EventAddr)
 	}
 }
 
-// port checks one address. One that a Penstock has is taken for that of the
-// process that is being examined.
-func (d *doctor) port(ctx context.Context, setting, addr string) {
+// checkPort checks one address. An address held by a Penstock process is assumed to belong to the process
+// being examined.
+func (d *doctor) checkPort(ctx context.Context, setting, addr string) {
 	if addr == "" {
 		return
 	}
@@ -188,44 +185,44 @@ func (d *doctor) port(ctx context.Context, setting, addr string) {
 	if err == nil {
 		at := ln.Addr().String()
 		if err := ln.Close(); err != nil {
-			d.warn(setting, "", "%s: %v", at, err)
+			d.reportWarning(setting, "", "%s: %v", at, err)
 			return
 		}
-		d.ok(setting, "%s is free", addr)
+		d.reportOK(setting, "%s is free", addr)
 		return
 	}
-	if !inUse(err) {
-		d.fail(setting, fmt.Sprintf("give an address of this machine with --%s, and a port above 1023 unless it runs as root", setting), "%v", err)
+	if !isAddrInUse(err) {
+		d.reportFailure(setting, fmt.Sprintf("give an address of this machine with --%s, and a port above 1023 unless it runs as root", setting), "%v", err)
 		return
 	}
-	_, port, _ := net.SplitHostPort(addr) // Listen has read it
+	_, port, _ := net.SplitHostPort(addr) // Listen has parsed it
 	who := holderOf(port)
 	switch {
 	case who.ours:
-		d.ok(setting, "%s is taken by a running Penstock (pid %d)", addr, who.pid)
-	case setting == "http-addr" && d.isPenstock(ctx, d.url(addr)):
-		d.ok(setting, "%s is taken by a running Penstock", addr)
+		d.reportOK(setting, "%s is taken by a running Penstock (pid %d)", addr, who.pid)
+	case setting == "http-addr" && d.isPenstock(ctx, d.httpURL(addr)):
+		d.reportOK(setting, "%s is taken by a running Penstock", addr)
 	default:
-		d.fail(setting, fmt.Sprintf("stop that process, or choose another address with --%s; port 0 picks a free one", setting), "%s is in use by %s", addr, who)
+		d.reportFailure(setting, fmt.Sprintf("stop that process, or choose another address with --%s; port 0 picks a free one", setting), "%s is in use by %s", addr, who)
 	}
 }
 
-// holder is a process that listens on a port.
-type holder struct {
-	pid  int // 0 if it is not known
+// portHolder is a process that listens on a port.
+type portHolder struct {
+	pid  int // 0 if unknown
 	name string
 	ours bool // it runs the same program as this process
 }
 
-func (h holder) String() string {
+func (h portHolder) String() string {
 	if h.pid == 0 {
 		return "another process"
 	}
 	return fmt.Sprintf("%s (pid %d)", h.name, h.pid)
 }
 
-// oneLine is an error as one line: several problems are reported at once.
-func oneLine(err error) string {
+// joinLines returns an error's text on one line: an error may report several problems.
+func joinLines(err error) string {
 	var out []byte
 	for _, c := range []byte(err.Error()) {
 		if c == '\n' {

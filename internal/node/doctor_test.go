@@ -46,8 +46,8 @@ func settingsOf(t *testing.T, command config.Command, env ...string) *config.Loa
 	return cfg
 }
 
-// finding returns what a check found, and fails if it did not take place once.
-func finding(t *testing.T, found []Finding, check string) Finding {
+// findFinding returns the finding of a check, and fails unless there is exactly one.
+func findFinding(t *testing.T, found []Finding, check string) Finding {
 	t.Helper()
 	var of []Finding
 	for _, f := range found {
@@ -62,18 +62,17 @@ func finding(t *testing.T, found []Finding, check string) Finding {
 	return of[0]
 }
 
-// expect checks the outcome of a check, and that a remedy stands where, and only
-// where, something is wrong.
-func expect(t *testing.T, found []Finding, check, status, words string) {
+// checkFinding checks the outcome of a check, and that there is a remedy exactly if something is wrong.
+func checkFinding(t *testing.T, found []Finding, check, status, words string) {
 	t.Helper()
-	f := finding(t, found, check)
+	f := findFinding(t, found, check)
 	if f.Status != status || !strings.Contains(f.Detail, words) || (f.Remedy == "") != (status == CheckOK) {
 		t.Errorf("%s: %+v, want %s with %q", check, f, status, words)
 	}
 }
 
-// silent checks that there is no finding of a check.
-func silent(t *testing.T, found []Finding, check string) {
+// checkNoFinding checks that there is no finding of a check.
+func checkNoFinding(t *testing.T, found []Finding, check string) {
 	t.Helper()
 	if slices.ContainsFunc(found, func(f Finding) bool { return f.Check == check }) {
 		t.Errorf("%s was checked: %+v", check, found)
@@ -106,8 +105,7 @@ func answerAt(t *testing.T, plane rpc.Plane, pong engine.Pong) (addr string) {
 	return <-ready
 }
 
-// TestExamineFleet: every worker that discovery knows is asked, and what is wrong
-// with one is said of that one.
+// TestExamineFleet: every worker in discovery is checked, and a problem is attributed to its worker.
 func TestExamineFleet(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{Listen: "127.0.0.1:0"})
 	if err != nil {
@@ -122,11 +120,11 @@ func TestExamineFleet(t *testing.T) {
 	cfg := settingsOf(t, config.Worker, "NATS="+server.URL(), "SERVED_MODEL_NAME=m")
 	examine := func() []Finding { return Examine(t.Context(), Examination{Config: cfg}) }
 
-	// Nobody has registered yet, and looking does not change that.
+	// No process has registered yet, and the check does not change that.
 	found := examine()
-	expect(t, found, "nats", CheckOK, "answers after")
-	expect(t, found, "jetstream", CheckOK, "0 streams")
-	expect(t, found, "discovery", CheckWarn, "nobody has registered yet")
+	checkFinding(t, found, "nats", CheckOK, "answers after")
+	checkFinding(t, found, "jetstream", CheckOK, "0 streams")
+	checkFinding(t, found, "discovery", CheckWarn, "nobody has registered yet")
 	js, err := jetstream.New(conn)
 	if err != nil {
 		t.Fatal(err)
@@ -135,12 +133,12 @@ func TestExamineFleet(t *testing.T) {
 		t.Errorf("the doctor made the bucket: %v", err)
 	}
 
-	registry, err := disco.NewNATS(conn, disco.NATSConfig{})
+	registry, err := disco.NewNATSRegistry(conn, disco.NATSRegistryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer registry.Close()
-	plane, err := rpc.NewTCP(rpc.TCPConfig{})
+	plane, err := rpc.NewTCPPlane(rpc.TCPConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +148,7 @@ func TestExamineFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := "node-1" // of what is put next
+	host := "node-1" // of the next registration
 	put := func(id kv.WorkerID, component, addr string, change func(*engine.Card)) {
 		card := engine.Card{Name: "m", BlockSize: 32, Ranks: 1, ContextLength: 100, VocabSize: 32}
 		change(&card)
@@ -162,7 +160,7 @@ func TestExamineFleet(t *testing.T) {
 			meta = []byte("{}")
 		}
 		_, err = registry.Register(t.Context(), disco.Instance{
-			Kind: disco.Worker, ID: id, Epoch: began, Namespace: "penstock", Component: component, Addr: addr, Host: host, PID: 7, Meta: meta,
+			Kind: disco.KindWorker, ID: id, Epoch: began, Namespace: "penstock", Component: component, Addr: addr, Host: host, PID: 7, Meta: meta,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -181,7 +179,7 @@ func TestExamineFleet(t *testing.T) {
 	put(1, "backend", answerAt(t, plane, pong(engine.StateReady, began)), same)
 	put(2, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.ContextLength = 99 })
 	put(3, "backend", nowhere, same)
-	put(9, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same) // another's, at that port of this host
+	put(9, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same) // another worker's, at that port of this host
 	host = here
 	put(10, "backend", nowhere, same)
 	put(4, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same)
@@ -192,39 +190,39 @@ func TestExamineFleet(t *testing.T) {
 	put(11, "backend", answerWithoutChecksums(t, pong(engine.StateReady, began)), same)
 
 	found = examine()
-	expect(t, found, "discovery", CheckOK, "10 workers are registered in namespace penstock, component backend")
-	expect(t, found, "worker 1", CheckOK, "node-1 (pid 7) for 1h0m")
-	expect(t, found, "worker 2", CheckFail, "context_length is 99 here and 100 there")
-	expect(t, found, "worker 3", CheckFail, "node-1 (pid 7) for 1h")
-	expect(t, found, "worker 3", CheckFail, "tells others the loopback address "+nowhere)
-	expect(t, found, "worker 9", CheckFail, "loopback address")
-	expect(t, found, "worker 10", CheckFail, "does not answer")
-	expect(t, found, "worker 4", CheckWarn, fmt.Sprintf("is in epoch %d, and discovery says %d", began+1, began))
-	expect(t, found, "worker 5", CheckWarn, "is draining")
-	expect(t, found, "worker 6", CheckFail, "its model card cannot be read")
-	expect(t, found, "worker 7", CheckOK, "within its process")
-	silent(t, found, "worker 8")
-	expect(t, found, "worker 11", CheckWarn, "its version has no checksums")
-	expect(t, found, "block size", CheckFail, "blocks of 32 tokens, and these settings say 16")
-	expect(t, found, "stream KV_penstock_discovery", CheckOK, "messages")
-	expect(t, found, "router snapshots", CheckOK, "there is none yet of penstock/backend")
-	snapshots(t, conn, examine)
+	checkFinding(t, found, "discovery", CheckOK, "10 workers are registered in namespace penstock, component backend")
+	checkFinding(t, found, "worker 1", CheckOK, "node-1 (pid 7) for 1h0m")
+	checkFinding(t, found, "worker 2", CheckFail, "context_length is 99 here and 100 there")
+	checkFinding(t, found, "worker 3", CheckFail, "node-1 (pid 7) for 1h")
+	checkFinding(t, found, "worker 3", CheckFail, "tells others the loopback address "+nowhere)
+	checkFinding(t, found, "worker 9", CheckFail, "loopback address")
+	checkFinding(t, found, "worker 10", CheckFail, "does not answer")
+	checkFinding(t, found, "worker 4", CheckWarn, fmt.Sprintf("is in epoch %d, and discovery says %d", began+1, began))
+	checkFinding(t, found, "worker 5", CheckWarn, "is draining")
+	checkFinding(t, found, "worker 6", CheckFail, "its model card cannot be read")
+	checkFinding(t, found, "worker 7", CheckOK, "within its process")
+	checkNoFinding(t, found, "worker 8")
+	checkFinding(t, found, "worker 11", CheckWarn, "its version has no checksums")
+	checkFinding(t, found, "block size", CheckFail, "blocks of 32 tokens, and these settings say 16")
+	checkFinding(t, found, "stream KV_penstock_discovery", CheckOK, "messages")
+	checkFinding(t, found, "router snapshots", CheckOK, "there is none yet of penstock/backend")
+	testSnapshots(t, conn, examine)
 
-	// From the side of a process that embeds that server, and of a frontend.
+	// As the process that embeds that server, and as a frontend.
 	cfg = settingsOf(t, config.Frontend, "NATS_LISTEN="+strings.TrimPrefix(server.URL(), "nats://"), "HTTP_ADDR=127.0.0.1:0")
 	found = examine()
-	expect(t, found, "worker 1", CheckOK, "answers after")
-	silent(t, found, "block size")
+	checkFinding(t, found, "worker 1", CheckOK, "answers after")
+	checkNoFinding(t, found, "block size")
 }
 
-// snapshots has the doctor look at snapshots in all their states.
-func snapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
+// testSnapshots lets the doctor check snapshots in all their states.
+func testSnapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
 	t.Helper()
 	archive, err := bus.NewNATSArchive(conn, bus.ArchiveConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err := bus.NewNATS(conn, bus.NATSConfig{})
+	events, err := bus.NewNATSBus(conn, bus.NATSBusConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,35 +232,34 @@ func snapshots(t *testing.T, conn *nats.Conn, examine func() []Finding) {
 		}
 	}
 	taken := func(life, seq uint64) []byte {
-		return snapshot.NewWriter(nil, snapshot.Header{Life: life, Seq: seq, Taken: time.Now().Add(-time.Minute).UnixMilli()}).Finish()
+		return snapshot.NewWriter(nil, snapshot.Header{StreamID: life, Seq: seq, Taken: time.Now().Add(-time.Minute).UnixMilli()}).Finish()
 	}
 	const check = "router snapshots"
 	put("1", taken(5, 1))
-	expect(t, examine(), check, CheckWarn, "is of a stream that is not there any more")
-	topic := bus.KVEvents("penstock", "backend")
+	checkFinding(t, examine(), check, CheckWarn, "is of a stream that is not there any more")
+	topic := bus.KVEventsTopic("penstock", "backend")
 	for range 3 {
 		if err := events.Publish(t.Context(), topic, "k", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	span, err := events.Span(t.Context(), topic)
+	span, err := events.DescribeTopic(t.Context(), topic)
 	if err != nil {
 		t.Fatal(err)
 	}
 	put("2", taken(5, 1))
-	expect(t, examine(), check, CheckWarn, "is of a stream that is not there any more")
-	put("3", taken(span.Life, 9))
-	expect(t, examine(), check, CheckWarn, "ends at message 9; the stream has 1 to 3")
-	put("4", taken(span.Life, 2))
+	checkFinding(t, examine(), check, CheckWarn, "is of a stream that is not there any more")
+	put("3", taken(span.Incarnation, 9))
+	checkFinding(t, examine(), check, CheckWarn, "ends at message 9; the stream has 1 to 3")
+	put("4", taken(span.Incarnation, 2))
 	found := examine()
-	expect(t, found, check, CheckOK, "taken 1m") // and what the test has taken since
-	expect(t, found, check, CheckOK, "s ago; 1 messages came since")
+	checkFinding(t, found, check, CheckOK, "taken 1m") // plus the time of the test
+	checkFinding(t, found, check, CheckOK, "s ago; 1 messages came since")
 	put("5", []byte("x"))
-	expect(t, examine(), check, CheckWarn, "the newest of 5 cannot be read")
+	checkFinding(t, examine(), check, CheckWarn, "the newest of 5 cannot be read")
 }
 
-// TestExamineWithoutServer: a NATS server that is not there is a failure, but for
-// the process that would embed it.
+// TestExamineWithoutServer: a missing NATS server is a failure, except for the process that would embed it.
 func TestExamineWithoutServer(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -271,37 +268,37 @@ func TestExamineWithoutServer(t *testing.T) {
 	addr := ln.Addr().String()
 	ln.Close()
 	found := Examine(t.Context(), Examination{Config: settingsOf(t, config.Frontend, "NATS=nats://user:hidden@"+addr, "HTTP_ADDR=127.0.0.1:0")})
-	expect(t, found, "nats", CheckFail, "check that a NATS server runs there")
+	checkFinding(t, found, "nats", CheckFail, "check that a NATS server runs there")
 	if b, err := json.Marshal(found); err != nil || strings.Contains(string(b), "hidden") {
 		t.Errorf("the password is shown: %s", b)
 	}
 	found = Examine(t.Context(), Examination{Config: settingsOf(t, config.Frontend, "NATS_LISTEN="+addr, "HTTP_ADDR=127.0.0.1:0")})
-	expect(t, found, "nats-listen", CheckOK, "is free")
-	silent(t, found, "nats")
+	checkFinding(t, found, "nats-listen", CheckOK, "is free")
+	checkNoFinding(t, found, "nats")
 }
 
-// TestExamineFiles: discovery in a directory is read and not made.
+// TestExamineFiles: a discovery directory is read and not created.
 func TestExamineFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
 	cfg := settingsOf(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+dir, "HTTP_ADDR=127.0.0.1:0")
-	expect(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckWarn, "is not there")
+	checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckWarn, "is not there")
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the doctor made the directory: %v", err)
 	}
 	if err := os.WriteFile(dir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckFail, "not a directory")
+	checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckFail, "not a directory")
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckWarn, "no worker is registered in namespace penstock")
+	checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckWarn, "no worker is registered in namespace penstock")
 }
 
-// TestExamineListed: an address of static discovery at which nobody answers is named.
+// TestExamineListed: an address of static discovery where no worker answers is named.
 func TestExamineListed(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -309,7 +306,7 @@ func TestExamineListed(t *testing.T) {
 	}
 	addr := "tcp://" + ln.Addr().String()
 	ln.Close()
-	plane, err := rpc.NewTCP(rpc.TCPConfig{})
+	plane, err := rpc.NewTCPPlane(rpc.TCPConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,12 +314,11 @@ func TestExamineListed(t *testing.T) {
 	there := answerAt(t, plane, engine.Pong{LoadReport: engine.LoadReport{State: engine.StateReady}})
 	cfg := settingsOf(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS="+addr+","+there, "HTTP_ADDR=127.0.0.1:0")
 	found := Examine(t.Context(), Examination{Config: cfg})
-	expect(t, found, "worker at "+addr, CheckFail, "nobody answers")
-	silent(t, found, "worker at "+there)
+	checkFinding(t, found, "worker at "+addr, CheckFail, "nobody answers")
+	checkNoFinding(t, found, "worker at "+there)
 }
 
-// TestExamineServerWithoutNATS: a fleet without NATS has no cache events, and no
-// worker is to blame for that.
+// TestExamineServerWithoutNATS: a fleet without NATS has no cache events, and no worker is blamed for that.
 func TestExamineServerWithoutNATS(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/router/workers" {
@@ -334,15 +330,15 @@ func TestExamineServerWithoutNATS(t *testing.T) {
 	defer server.Close()
 	cfg := settingsOf(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+t.TempDir(), "HTTP_ADDR=127.0.0.1:0")
 	found := Examine(t.Context(), Examination{Config: cfg, Server: server.URL})
-	silent(t, found, "events of 1/0")
-	silent(t, found, "events of 2/0")
-	expect(t, found, "events", CheckOK, "without NATS there are none")
-	if f := finding(t, found, "worker 1 rank 0"); !strings.Contains(f.Remedy, "--discovery-dir") {
+	checkNoFinding(t, found, "events of 1/0")
+	checkNoFinding(t, found, "events of 2/0")
+	checkFinding(t, found, "events", CheckOK, "without NATS there are none")
+	if f := findFinding(t, found, "worker 1 rank 0"); !strings.Contains(f.Remedy, "--discovery-dir") {
 		t.Errorf("the remedy of an unconfirmed worker is %q", f.Remedy)
 	}
 }
 
-// TestExaminePorts: a port that is taken says by whom.
+// TestExaminePorts: the finding of a busy port names its process.
 func TestExaminePorts(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -353,15 +349,15 @@ func TestExaminePorts(t *testing.T) {
 	cfg := settingsOf(t, config.Up, "HTTP_ADDR="+addr)
 	ports := func() []Finding {
 		d := &doctor{cfg: cfg, http: http.Client{Timeout: 100 * time.Millisecond}}
-		d.ports(t.Context())
+		d.checkPorts(t.Context())
 		return d.found
 	}
 	if runtime.GOOS == "linux" {
-		// This process runs the program that examines, as a running Penstock does.
-		expect(t, ports(), "http-addr", CheckOK, fmt.Sprintf("running Penstock (pid %d)", os.Getpid()))
+		// This process runs the same program as the doctor, as a running Penstock does.
+		checkFinding(t, ports(), "http-addr", CheckOK, fmt.Sprintf("running Penstock (pid %d)", os.Getpid()))
 	}
 
-	// Another program gets the socket.
+	// Another program receives the socket.
 	file, err := ln.(*net.TCPListener).File()
 	if err != nil {
 		t.Fatal(err)
@@ -378,42 +374,42 @@ func TestExaminePorts(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		want = fmt.Sprintf("(pid %d)", other.Process.Pid)
 	}
-	expect(t, ports(), "http-addr", CheckFail, want)
+	checkFinding(t, ports(), "http-addr", CheckFail, want)
 	stop()
 	_ = other.Wait() // it was killed
-	expect(t, ports(), "http-addr", CheckOK, "is free")
+	checkFinding(t, ports(), "http-addr", CheckOK, "is free")
 
-	cfg = settingsOf(t, config.Up, "HTTP_ADDR=203.0.113.1:8000") // of nobody's machine
-	expect(t, ports(), "http-addr", CheckFail, "203.0.113.1:8000")
+	cfg = settingsOf(t, config.Up, "HTTP_ADDR=203.0.113.1:8000") // an address of no machine
+	checkFinding(t, ports(), "http-addr", CheckFail, "203.0.113.1:8000")
 }
 
-// TestExamineMachine: what settings ask of the machine is compared with it.
+// TestExamineMachine: the needs of the settings are compared with the machine.
 func TestExamineMachine(t *testing.T) {
-	if memory() != 0 {
+	if memoryLimit() != 0 {
 		cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
-		expect(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckFail, "the engines reserve")
+		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckFail, "the engines reserve")
 		cfg = settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim", "KV_CACHE_BLOCKS=10000")
-		expect(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckOK, "take up to 9 MiB, with full caches")
+		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckOK, "take up to 9 MiB, with full caches")
 		cfg = settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
-		expect(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckWarn, "with full caches")
+		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckWarn, "with full caches")
 		checkpoint := t.TempDir()
 		f, err := os.Create(filepath.Join(checkpoint, "model.safetensors"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(f.Truncate(3<<20), f.Close()); err != nil { // a file with a hole
+		if err := errors.Join(f.Truncate(3<<20), f.Close()); err != nil { // a sparse file
 			t.Fatal(err)
 		}
 		cfg = settingsOf(t, config.Worker, "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+checkpoint)
-		expect(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckOK, "3 MiB")
+		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckOK, "3 MiB")
 	}
 	if n, known := fileLimit(); known {
 		cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", fmt.Sprintf("MAX_INFLIGHT=%d", min(n, 1<<24)))
-		expect(t, Examine(t.Context(), Examination{Config: cfg}), "files", CheckWarn, "may be needed")
+		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "files", CheckWarn, "may be needed")
 	}
 	dir := t.TempDir()
 	cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "DATA_DIR="+filepath.Join(dir, "to", "be", "made"))
-	if f := finding(t, Examine(t.Context(), Examination{Config: cfg}), "data-dir"); f.Status == CheckFail || !strings.Contains(f.Detail, dir) {
+	if f := findFinding(t, Examine(t.Context(), Examination{Config: cfg}), "data-dir"); f.Status == CheckFail || !strings.Contains(f.Detail, dir) {
 		t.Errorf("%+v", f)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
@@ -421,7 +417,7 @@ func TestExamineMachine(t *testing.T) {
 	}
 }
 
-// TestExamineServer: what a running process says of its workers is told.
+// TestExamineServer: a running process's reports of its workers become findings.
 func TestExamineServer(t *testing.T) {
 	date := time.Now()
 	answers := map[string]string{
@@ -449,44 +445,44 @@ func TestExamineServer(t *testing.T) {
 		return Examine(t.Context(), Examination{Invalid: errors.New("a: wrong\nb: too"), Server: strings.TrimPrefix(server.URL, "http://")})
 	}
 	found := examine()
-	expect(t, found, "config", CheckFail, "a: wrong; b: too")
-	expect(t, found, "server", CheckOK, "serving m (workers: 2)")
-	expect(t, found, "model n", CheckWarn, "no worker")
-	expect(t, found, "clock", CheckOK, "agree")
-	expect(t, found, "workers", CheckOK, "4 of 6 are ready")
-	expect(t, found, "worker 2 rank 0", CheckFail, "unfit: its card differs")
-	expect(t, found, "worker 3 rank 0", CheckWarn, "draining")
-	expect(t, found, "events of 3/0", CheckWarn, "2 gaps")
-	expect(t, found, "events of 4/0", CheckFail, "another block size")
-	expect(t, found, "events of 5/0", CheckWarn, "no event")
-	expect(t, found, "events of 6/0", CheckWarn, "at event 9")
-	expect(t, found, "events", CheckWarn, "2 of 6")
-	expect(t, found, "index", CheckWarn, "has not read all")
+	checkFinding(t, found, "config", CheckFail, "a: wrong; b: too")
+	checkFinding(t, found, "server", CheckOK, "serving m (workers: 2)")
+	checkFinding(t, found, "model n", CheckWarn, "no worker")
+	checkFinding(t, found, "clock", CheckOK, "agree")
+	checkFinding(t, found, "workers", CheckOK, "4 of 6 are ready")
+	checkFinding(t, found, "worker 2 rank 0", CheckFail, "unfit: its card differs")
+	checkFinding(t, found, "worker 3 rank 0", CheckWarn, "draining")
+	checkFinding(t, found, "events of 3/0", CheckWarn, "2 gaps")
+	checkFinding(t, found, "events of 4/0", CheckFail, "another block size")
+	checkFinding(t, found, "events of 5/0", CheckWarn, "no event")
+	checkFinding(t, found, "events of 6/0", CheckWarn, "at event 9")
+	checkFinding(t, found, "events", CheckWarn, "2 of 6")
+	checkFinding(t, found, "index", CheckWarn, "has not read all")
 
 	for _, apart := range []time.Duration{time.Hour, -time.Hour} {
 		date = time.Now().Add(apart)
-		expect(t, examine(), "clock", CheckWarn, "apart")
+		checkFinding(t, examine(), "clock", CheckWarn, "apart")
 	}
 	answers["/health"] = `{"status":"unhealthy","models":0}`
 	delete(answers, "/v1/router/workers")
 	answers["/v1/router/index"] = `{"events":false}`
 	found = examine()
-	expect(t, found, "server", CheckFail, "unhealthy")
-	expect(t, found, "index", CheckOK, "does not follow")
-	silent(t, found, "workers")
+	checkFinding(t, found, "server", CheckFail, "unhealthy")
+	checkFinding(t, found, "index", CheckOK, "does not follow")
+	checkNoFinding(t, found, "workers")
 	answers["/live"] = `{"status":"live"}`
 	answers["/health"] = "what"
-	expect(t, examine(), "server", CheckFail, "not what this version expects")
+	checkFinding(t, examine(), "server", CheckFail, "not what this version expects")
 	delete(answers, "/health")
-	expect(t, examine(), "server", CheckFail, "404")
+	checkFinding(t, examine(), "server", CheckFail, "404")
 }
 
-// TestExamineEngines: a row for each thing that is to be known of an engine that another
-// program runs, before or beside the process that serves it.
+// TestExamineEngines: one finding for each fact about a remote engine, before or beside the process that
+// serves it.
 func TestExamineEngines(t *testing.T) {
-	dir := small(t, `{"vocab_size": 2048}`, "")
-	a, b := runOther(t, "m", dir), runOther(t, "m", "org/model")
-	down := runOther(t, "m", dir)
+	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", "org/model")
+	down := startFakeEngine(t, "m", dir)
 	down.loading.Store(true)
 	free, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
 	if err != nil {
@@ -499,51 +495,51 @@ func TestExamineEngines(t *testing.T) {
 	defer events.Close()
 	s := &stubs{change: func(of *config.RemoteEngine, s *remoteStub) {
 		if of.URL.String() == b.URL {
-			s.card.KVGuessed = true
-			s.warnings = []engine.Warning{{Code: engine.WarnNoReport, Detail: "no cached tokens are reported", Remedy: "start it with the flag"}}
+			s.card.KVPredicted = true
+			s.warnings = []engine.Warning{{Code: engine.WarnNoCachedTokens, Detail: "no cached tokens are reported", Remedy: "start it with the flag"}}
 		}
 	}}
 	d := &doctor{
 		cfg: settingsOf(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=tcp://%s,replay=tcp://127.0.0.1:1,vllm=%s,sglang=%s,trtllm=%s/x", a.URL, strings.TrimPrefix(events.Addr().String(), "tcp://"), b.URL, down.URL, a.URL)),
-		log: slog.New(slog.DiscardHandler), adapt: s.adapt,
+		log: slog.New(slog.DiscardHandler), openAdapter: s.adapt,
 	}
-	d.engines(t.Context())
-	expect(t, d.found, "engine vllm="+a.URL, CheckOK, "vllm serves m")
-	expect(t, d.found, "replay of vllm="+a.URL, CheckFail, "connection refused")
-	expect(t, d.found, "tokenizer of vllm="+a.URL, CheckOK, dir)
-	expect(t, d.found, "adapter of vllm="+a.URL, CheckOK, "m with 256 blocks of 16 tokens")
-	expect(t, d.found, "events of vllm="+a.URL, CheckOK, "followed for 2s")
-	expect(t, d.found, "tokenizer of vllm="+b.URL, CheckWarn, "org/model")
-	expect(t, d.found, "events of vllm="+b.URL, CheckWarn, "guessed")
-	expect(t, d.found, "no_cached_tokens of vllm="+b.URL, CheckWarn, "no cached tokens are reported")
-	expect(t, d.found, "engine sglang="+down.URL, CheckFail, "loading (503)")
-	expect(t, d.found, "engine trtllm="+a.URL+"/x", CheckFail, "is the path of the URL right")
+	d.checkEngines(t.Context())
+	checkFinding(t, d.found, "engine vllm="+a.URL, CheckOK, "vllm serves m")
+	checkFinding(t, d.found, "replay of vllm="+a.URL, CheckFail, "connection refused")
+	checkFinding(t, d.found, "tokenizer of vllm="+a.URL, CheckOK, dir)
+	checkFinding(t, d.found, "adapter of vllm="+a.URL, CheckOK, "m with 256 blocks of 16 tokens")
+	checkFinding(t, d.found, "events of vllm="+a.URL, CheckOK, "followed for 2s")
+	checkFinding(t, d.found, "tokenizer of vllm="+b.URL, CheckWarn, "org/model")
+	checkFinding(t, d.found, "events of vllm="+b.URL, CheckWarn, "guessed")
+	checkFinding(t, d.found, "no_cached_tokens of vllm="+b.URL, CheckWarn, "no cached tokens are reported")
+	checkFinding(t, d.found, "engine sglang="+down.URL, CheckFail, "loading (503)")
+	checkFinding(t, d.found, "engine trtllm="+a.URL+"/x", CheckFail, "is the path of the URL right")
 }
 
-// TestExamineBadTokenizers: what is recommended about a tokenizer that cannot be used is not what fails, and works.
+// TestExamineBadTokenizers: the remedy for an unusable tokenizer differs from what failed, and works.
 func TestExamineBadTokenizers(t *testing.T) {
-	damaged, odd := small(t, `{"vocab_size": 2048`, ""), small(t, "", "")
+	damaged, odd := writeSmallCheckpoint(t, `{"vocab_size": 2048`, ""), writeSmallCheckpoint(t, "", "")
 	if err := os.WriteFile(filepath.Join(odd, "tokenizer.json"), []byte(`{"model":{"type":"Sorcery"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, b := runOther(t, "m", "org/model"), runOther(t, "m", odd)
+	a, b := startFakeEngine(t, "m", "org/model"), startFakeEngine(t, "m", odd)
 	for _, c := range []struct{ engine, status, detail, remedy string }{
 		{a.URL + ",model-path=" + damaged, CheckFail, damaged + ": checkpoint config.json: ", "mode=pass"},
 		{a.URL + ",model-path=" + odd, CheckFail, "name another directory with --model-path", "mode=pass"},
 		{a.URL + ",mode=pass", CheckOK, "engine", ""},
 		{b.URL, CheckWarn, "the tokenizer in " + odd + " cannot be used", "repair the file, or name a directory with a converted tokenizer"},
 	} {
-		d := &doctor{cfg: settingsOf(t, config.Up, "ENGINE=vllm="+c.engine), log: slog.New(slog.DiscardHandler), adapt: (&stubs{}).adapt}
-		d.engines(t.Context())
+		d := &doctor{cfg: settingsOf(t, config.Up, "ENGINE=vllm="+c.engine), log: slog.New(slog.DiscardHandler), openAdapter: (&stubs{}).adapt}
+		d.checkEngines(t.Context())
 		at, _, _ := strings.Cut(c.engine, ",")
-		expect(t, d.found, "tokenizer of vllm="+at, c.status, c.detail)
-		if f := finding(t, d.found, "tokenizer of vllm="+at); !strings.Contains(f.Remedy, c.remedy) {
+		checkFinding(t, d.found, "tokenizer of vllm="+at, c.status, c.detail)
+		if f := findFinding(t, d.found, "tokenizer of vllm="+at); !strings.Contains(f.Remedy, c.remedy) {
 			t.Errorf("%s: the remedy is %q", c.engine, f.Remedy)
 		}
 	}
 }
 
-// TestExamineWarnings: what workers say of their engines is said on.
+// TestExamineWarnings: the workers' warnings about their engines are passed on.
 func TestExamineWarnings(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -557,15 +553,15 @@ func TestExamineWarnings(t *testing.T) {
 	}))
 	defer server.Close()
 	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL})
-	expect(t, found, "block_size of 3/0", CheckWarn, "they differ")
-	expect(t, found, "events", CheckOK, "1 of them are guesses")
+	checkFinding(t, found, "block_size of 3/0", CheckWarn, "they differ")
+	checkFinding(t, found, "events", CheckOK, "1 of them are guesses")
 }
 
-// TestExamineWrongPorts: where something listens that is no publisher, or no router of replays, is
-// said, and nothing is said to be followed there.
+// TestExamineWrongPorts: an endpoint which is not a publisher, or not a replay router, is a failure, and its
+// events do not count as followed.
 func TestExamineWrongPorts(t *testing.T) {
-	dir := small(t, `{"vocab_size": 2048}`, "")
-	a := runOther(t, "m", dir)
+	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := startFakeEngine(t, "m", dir)
 	free, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -595,19 +591,19 @@ func TestExamineWrongPorts(t *testing.T) {
 				log: slog.New(slog.DiscardHandler),
 			}
 			of := d.cfg.RemoteEngines()[0]
-			got := d.endpoints(t.Context(), &of, 1)
-			if (got == feedUnreached) != slices.Contains(c.wrong, "events") || len(d.found) != len(c.wrong) {
+			got := d.checkEndpoints(t.Context(), &of, 1)
+			if (got == eventsUnreached) != slices.Contains(c.wrong, "events") || len(d.found) != len(c.wrong) {
 				t.Errorf("%v: %+v", got, d.found)
 			}
 			for _, name := range c.wrong {
-				expect(t, d.found, name+" of vllm="+a.URL, CheckFail, "cannot be followed")
+				checkFinding(t, d.found, name+" of vllm="+a.URL, CheckFail, "cannot be followed")
 			}
 		})
 	}
 }
 
-// TestExamineSilentEngines: a feed that is in order up to the worker is not called so if the
-// worker's engine sends it nothing, and an engine that does not serve yet is named.
+// TestExamineSilentEngines: a feed that works up to the worker is not called good if the engine sends the
+// worker nothing, and an engine that does not serve yet is named.
 func TestExamineSilentEngines(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -623,26 +619,26 @@ func TestExamineSilentEngines(t *testing.T) {
 	}))
 	defer server.Close()
 	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL})
-	expect(t, found, "events", CheckWarn, "1 of 2 event feeds")
-	expect(t, found, "engine vllm=http://a:1", CheckWarn, "waiting: nobody listens")
-	expect(t, found, "engine vllm=http://b:1", CheckFail, "another tokenizer")
-	silent(t, found, "engine vllm=http://c:1")
+	checkFinding(t, found, "events", CheckWarn, "1 of 2 event feeds")
+	checkFinding(t, found, "engine vllm=http://a:1", CheckWarn, "waiting: nobody listens")
+	checkFinding(t, found, "engine vllm=http://b:1", CheckFail, "another tokenizer")
+	checkNoFinding(t, found, "engine vllm=http://c:1")
 }
 
-// TestExamineUnheardEngines: an adapter to which nobody sends events has not followed them, also
-// where the engine itself said where they are.
+// TestExamineUnheardEngines: an adapter that receives no events has not followed them, even if the engine
+// itself announced their address.
 func TestExamineUnheardEngines(t *testing.T) {
-	a := runOther(t, "m", small(t, `{"vocab_size": 2048}`, ""))
+	a := startFakeEngine(t, "m", writeSmallCheckpoint(t, `{"vocab_size": 2048}`, ""))
 	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) { s.unheard = true }}
-	d := &doctor{cfg: settingsOf(t, config.Up, "ENGINE=sglang="+a.URL+",model-path="+small(t, `{"vocab_size": 2048}`, "")), log: slog.New(slog.DiscardHandler), adapt: s.adapt}
-	d.engines(t.Context())
-	expect(t, d.found, "events of sglang="+a.URL, CheckFail, "nobody is connected")
+	d := &doctor{cfg: settingsOf(t, config.Up, "ENGINE=sglang="+a.URL+",model-path="+writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")), log: slog.New(slog.DiscardHandler), openAdapter: s.adapt}
+	d.checkEngines(t.Context())
+	checkFinding(t, d.found, "events of sglang="+a.URL, CheckFail, "nobody is connected")
 }
 
-// TestRanksOf: settings and engine agree on its ranks, or one of them does not know.
+// TestRanksOf: settings and engine agree on the ranks, or only one of them gives a number.
 func TestRanksOf(t *testing.T) {
 	for _, c := range []struct{ set, found, want int }{{0, 0, 1}, {0, 2, 2}, {3, 0, 3}, {2, 2, 2}, {3, 2, 0}, {1, 2, 0}} {
-		got, err := ranksOf(&config.RemoteEngine{Ranks: c.set}, lookedAt{ranks: c.found})
+		got, err := ranksOf(&config.RemoteEngine{Ranks: c.set}, engineFacts{ranks: c.found})
 		if got != c.want || (err == nil) != (c.want > 0) {
 			t.Errorf("%+v: %d (%v)", c, got, err)
 		}

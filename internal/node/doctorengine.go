@@ -13,21 +13,20 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// listenFor is how long a doctor listens to the events of an engine.
-const listenFor = 2 * time.Second
+// eventListenTime is how long the doctor listens to an engine's events.
+const eventListenTime = 2 * time.Second
 
-// engines checks the engines of the settings that other programs run: whether each
-// answers and is what the settings say, where its tokenizer is, whether its events come,
-// and what its adapter finds wrong with it. It asks and listens: the
-// engine computes no more than the few tokens by which the adapter sees whether it can.
-func (d *doctor) engines(ctx context.Context) {
+// checkEngines checks the remote engines of the settings: whether each answers and matches the settings,
+// where its tokenizer is, whether its events arrive, and what its adapter reports. The engine computes no
+// more than the few tokens by which the adapter tests it.
+func (d *doctor) checkEngines(ctx context.Context) {
 	var wait sync.WaitGroup
 	all := d.cfg.RemoteEngines()
 	found := make([][]Finding, len(all))
 	for i := range all {
 		wait.Go(func() {
-			one := doctor{cfg: d.cfg, log: d.log, adapt: d.adapt}
-			one.engine(ctx, &all[i])
+			one := doctor{cfg: d.cfg, log: d.log, openAdapter: d.openAdapter}
+			one.checkEngine(ctx, &all[i])
 			found[i] = one.found
 		})
 	}
@@ -37,77 +36,77 @@ func (d *doctor) engines(ctx context.Context) {
 	}
 }
 
-// engine checks one of them.
-func (d *doctor) engine(ctx context.Context, of *config.RemoteEngine) {
+// checkEngine checks one remote engine.
+func (d *doctor) checkEngine(ctx context.Context, of *config.RemoteEngine) {
 	check := "engine " + of.String()
-	key, err := secret("api-key-file", of.APIKeyFile)
+	key, err := readSecret("api-key-file", of.APIKeyFile)
 	if err != nil {
-		d.fail(check, "name a file that this user can read with api-key-file=FILE", "%v", err)
+		d.reportFailure(check, "name a file that this user can read with api-key-file=FILE", "%v", err)
 		return
 	}
-	a := newAsker(of, key)
-	found, err := a.look(ctx)
-	var later *notYet
+	a := newEngineProber(of, key)
+	found, err := a.probe(ctx)
+	var later *notReadyError
 	switch {
 	case errors.As(err, &later):
-		d.fail(check, "start it, or wait until it has loaded its model; is the address right, seen from this machine?", "it does not serve: %s", later.why)
+		d.reportFailure(check, "start it, or wait until it has loaded its model; is the address right, seen from this machine?", "it does not serve: %s", later.why)
 		return
 	case err != nil:
-		d.fail(check, "correct the value of --engine", "%v", err)
+		d.reportFailure(check, "correct the value of --engine", "%v", err)
 		return
 	}
 	version := a.version(ctx)
 	if version != "" {
 		version = " " + version
 	}
-	d.ok(check, "%s%s serves %s", of.Kind, version, found.model)
+	d.reportOK(check, "%s%s serves %s", of.Kind, version, found.model)
 	ranks, err := ranksOf(of, found)
 	if err != nil {
-		d.fail(check, "correct the value of --engine as the message says", "%v", err)
+		d.reportFailure(check, "correct the value of --engine as the message says", "%v", err)
 		return
 	}
-	events := d.endpoints(ctx, of, ranks)
-	m, err := tokenizerOf(of, found, d.cfg.HubCache())
+	events := d.checkEndpoints(ctx, of, ranks)
+	m, err := resolveTokenizer(of, found, d.cfg.HubCacheDir())
 	switch {
 	case err != nil:
-		d.fail("tokenizer of "+of.String(), "correct what the message names, or "+passRemedy, "%v", err)
+		d.reportFailure("tokenizer of "+of.String(), "correct what the message names, or "+passRemedy, "%v", err)
 		return
 	case m.note != "":
-		d.warn("tokenizer of "+of.String(), m.remedy, "%s", m.note)
+		d.reportWarning("tokenizer of "+of.String(), m.remedy, "%s", m.note)
 	default:
-		d.ok("tokenizer of "+of.String(), "%s", m.from)
+		d.reportOK("tokenizer of "+of.String(), "%s", m.from)
 	}
-	m.elsewhere = enginePrompts(d.cfg)
-	d.adapter(ctx, of, key, &m, ranks, events)
+	m.enginePrompts = usesEnginePrompts(d.cfg)
+	d.checkAdapter(ctx, of, key, &m, ranks, events)
 }
 
-// feedReach says whether an engine's events can be subscribed to.
-type feedReach uint8
+// eventReach says whether an engine's events can be subscribed to.
+type eventReach uint8
 
 const (
-	feedReached feedReach = iota
-	feedUnreached
+	eventsReached eventReach = iota
+	eventsUnreached
 )
 
-// endpoints checks that where the settings say that the engine publishes there is a socket
-// of the kind that publishes, and likewise those that repeat and describe.
-func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine, ranks int) feedReach {
-	events := feedReached
+// checkEndpoints checks that the configured event addresses are publishing sockets, and that the configured
+// replay and snapshot addresses are ROUTER sockets.
+func (d *doctor) checkEndpoints(ctx context.Context, of *config.RemoteEngine, ranks int) eventReach {
+	events := eventsReached
 	for _, e := range []struct {
 		name  string
 		at    zmtp.Endpoint
 		greet func(context.Context, zmtp.Endpoint) error
-	}{{"events", of.Events, greetPublisher}, {"replay", of.Replay, greetRouter}, {"snapshot", of.Snapshot, greetRouter}} {
-		if e.at.IsZero() || e.at.Wildcard() { // an engine that dials comes by itself
+	}{{"events", of.Events, probePublisher}, {"replay", of.Replay, probeRouter}, {"snapshot", of.Snapshot, probeRouter}} {
+		if e.at.IsZero() || e.at.IsWildcard() { // an engine that dials in needs no check
 			continue
 		}
 		for rank := range ranks {
-			at := e.at.Rank(rank)
+			at := e.at.RankEndpoint(rank)
 			if err := e.greet(ctx, at); err != nil {
-				d.fail(e.name+" of "+of.String(), "start the engine with its events published there (docs/engines.md has the flag of each), and look at firewalls; of an engine in a container the port must be open too",
-					"%s cannot be followed: %s", at, whyNot(err))
+				d.reportFailure(e.name+" of "+of.String(), "start the engine with its events published there (docs/engines.md has the flag of each), and look at firewalls; of an engine in a container the port must be open too",
+					"%s cannot be followed: %s", at, describeError(err))
 				if e.name == "events" {
-					events = feedUnreached
+					events = eventsUnreached
 				}
 			}
 		}
@@ -115,24 +114,24 @@ func (d *doctor) endpoints(ctx context.Context, of *config.RemoteEngine, ranks i
 	return events
 }
 
-// greetPublisher subscribes for as long as it takes to see whether that can be done.
-func greetPublisher(ctx context.Context, at zmtp.Endpoint) error {
+// probePublisher subscribes, and cancels as soon as the outcome is known.
+func probePublisher(ctx context.Context, at zmtp.Endpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*checkTimeout)
 	defer cancel()
 	var why error
-	o := zmtp.Options{HandshakeTimeout: checkTimeout, OnState: func(s zmtp.State) {
+	o := zmtp.Options{HandshakeTimeout: checkTimeout, OnState: func(s zmtp.ConnState) {
 		why = s.Err
 		cancel()
 	}}
-	// It ends with the first state, or cannot begin.
+	// It ends with the first state, or cannot start.
 	if err := zmtp.Subscribe(ctx, at, nil, o, func([][]byte) error { return nil }); ctx.Err() == nil {
 		return err
 	}
 	return why
 }
 
-// greetRouter connects, and asks nothing.
-func greetRouter(ctx context.Context, at zmtp.Endpoint) error {
+// probeRouter connects, and sends no request.
+func probeRouter(ctx context.Context, at zmtp.Endpoint) error {
 	dealer, err := zmtp.DialDealer(ctx, at, zmtp.Options{HandshakeTimeout: checkTimeout})
 	if err != nil {
 		return err
@@ -140,18 +139,18 @@ func greetRouter(ctx context.Context, at zmtp.Endpoint) error {
 	return dealer.Close()
 }
 
-// adapter opens what would speak with the engine, and listens for a moment to what it says.
-func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key string, m *remoteModel, ranks int, events feedReach) {
+// checkAdapter opens the engine's adapter, and listens to it for a moment.
+func (d *doctor) checkAdapter(ctx context.Context, of *config.RemoteEngine, key string, m *remoteModel, ranks int, events eventReach) {
 	check := "adapter of " + of.String()
-	if drains(of) {
-		d.ok("events of "+of.String(), "they are taken from the engine as they are read, so that only the process that serves may read them: it says more")
+	if drainsEvents(of) {
+		d.reportOK("events of "+of.String(), "they are taken from the engine as they are read, so that only the process that serves may read them: it says more")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	eng, err := d.adapt(ctx, of, 0, ranks, key, m, d.log)
+	eng, err := d.openAdapter(ctx, of, 0, ranks, key, m, d.log)
 	if err != nil {
-		d.fail(check, "correct the value of --engine as the message says", "%v", err)
+		d.reportFailure(check, "correct the value of --engine as the message says", "%v", err)
 		return
 	}
 	card := eng.Card()
@@ -159,22 +158,21 @@ func (d *doctor) adapter(ctx context.Context, of *config.RemoteEngine, key strin
 	if card.Blocks > 0 {
 		size = fmt.Sprintf("%d %s", card.Blocks, size)
 	}
-	d.ok(check, "%s with %s, %d data-parallel ranks", card.Name, size, ranks)
-	d.listen(ctx, of, eng, m, events)
+	d.reportOK(check, "%s with %s, %d data-parallel ranks", card.Name, size, ranks)
+	d.checkEvents(ctx, of, eng, m, events)
 }
 
-// drains reports whether looking at an engine's events takes them from whoever else
-// follows them.
-func drains(of *config.RemoteEngine) bool {
+// drainsEvents reports whether reading an engine's events takes them from its other readers.
+func drainsEvents(of *config.RemoteEngine) bool {
 	return of.Kind == config.EngineTRTLLM && of.Events.IsZero()
 }
 
-// listen runs the adapter for a moment.
-func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine.Engine, m *remoteModel, events feedReach) {
-	ctx, cancel := context.WithTimeout(ctx, listenFor)
+// checkEvents runs the adapter for eventListenTime.
+func (d *doctor) checkEvents(ctx context.Context, of *config.RemoteEngine, eng engine.Engine, m *remoteModel, events eventReach) {
+	ctx, cancel := context.WithTimeout(ctx, eventListenTime)
 	defer cancel()
 	var running sync.WaitGroup
-	running.Go(func() { _ = eng.Run(ctx) }) // what ends it is among the warnings
+	running.Go(func() { _ = eng.Run(ctx) }) // its error is among the warnings
 	blocks := 0
 	if src, ok := eng.(engine.KVSource); ok {
 		running.Go(func() {
@@ -193,38 +191,38 @@ func (d *doctor) listen(ctx context.Context, of *config.RemoteEngine, eng engine
 	running.Wait()
 	switch {
 	case err != nil:
-		d.fail("tokens of "+of.String(), "name the checkpoint that the engine serves with --model-path", "%v", err)
+		d.reportFailure("tokens of "+of.String(), "name the checkpoint that the engine serves with --model-path", "%v", err)
 	case note != "":
-		d.warn("tokens of "+of.String(), "see docs/engines.md", "%s", note)
+		d.reportWarning("tokens of "+of.String(), "see docs/engines.md", "%s", note)
 	}
 	check := "events of " + of.String()
 	counted, known := statsOf(eng)
 	switch eventsOf(eng) {
 	case EventsNo:
-		d.warn(check, "see docs/engines.md for what this engine can publish", "nothing is known of its cache but what routers predict")
+		d.reportWarning(check, "see docs/engines.md for what this engine can publish", "nothing is known of its cache but what routers predict")
 	case EventsGuessed:
 		if of.Kind == config.EngineLlamaCpp {
-			d.ok(check, "this engine has none: what its slots hold is guessed from what is sent there, and corrected by the cached tokens that it reports")
+			d.reportOK(check, "this engine has none: what its slots hold is guessed from what is sent there, and corrected by the cached tokens that it reports")
 			break
 		}
-		d.warn(check, "see docs/engines.md for the engine's flag, and give events=tcp://HOST:PORT", "none: what it caches is guessed from what is sent there, and corrected by the cached tokens that it reports")
+		d.reportWarning(check, "see docs/engines.md for the engine's flag, and give events=tcp://HOST:PORT", "none: what it caches is guessed from what is sent there, and corrected by the cached tokens that it reports")
 	default:
-		if events == feedUnreached {
-			break // it is said already
+		if events == eventsUnreached {
+			break // already reported
 		}
 		if known && !counted.Connected {
-			d.fail(check, "see whether its events are on, and name with events=tcp://HOST:PORT where this machine reaches them", "nobody is connected that could send them, after %v", listenFor)
+			d.reportFailure(check, "see whether its events are on, and name with events=tcp://HOST:PORT where this machine reaches them", "nobody is connected that could send them, after %v", eventListenTime)
 			break
 		}
-		d.ok(check, "followed for %v: %d blocks were named; an idle engine has none to name", listenFor, blocks)
+		d.reportOK(check, "followed for %v: %d blocks were named; an idle engine has none to name", eventListenTime, blocks)
 	}
 	for _, w := range warnings {
-		d.warn(w.Code+" of "+of.String(), w.Remedy, "%s", w.Detail)
+		d.reportWarning(w.Code+" of "+of.String(), w.Remedy, "%s", w.Detail)
 	}
 }
 
-// version returns what the engine says of its version; "" if nothing.
-func (a *asker) version(ctx context.Context) string {
+// version returns the engine's version; "" if it reports none.
+func (a *engineProber) version(ctx context.Context) string {
 	var says struct {
 		Version string `json:"version"`
 		Build   string `json:"build_info"`
@@ -235,8 +233,8 @@ func (a *asker) version(ctx context.Context) string {
 		config.EngineSGLang:   {"/server_info", "/get_server_info"},
 		config.EngineLlamaCpp: {"/props"},
 	}
-	for _, path := range paths[a.of.Kind] {
-		if _, err := a.get(ctx, path, &says); err == nil && says.Version+says.Build != "" {
+	for _, path := range paths[a.spec.Kind] {
+		if _, err := a.getJSON(ctx, path, &says); err == nil && says.Version+says.Build != "" {
 			break
 		}
 	}

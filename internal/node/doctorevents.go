@@ -9,13 +9,13 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// eventPlane checks that every process which publishes over ZeroMQ can be heard from
-// here, and says what there is not over it.
-func (d *doctor) eventPlane(ctx context.Context, p *planes, cfg *config.Loaded) {
+// checkEventPlane checks that every process which publishes over ZeroMQ can be reached from here, and reports
+// what ZeroMQ does not provide.
+func (d *doctor) checkEventPlane(ctx context.Context, p *planes, cfg *config.Loaded) {
 	const check = "event plane"
 	peers, err := zmqFixed(cfg)
 	if err != nil {
-		d.fail(check, "correct --event-peers", "%v", err)
+		d.reportFailure(check, "correct --event-peers", "%v", err)
 		return
 	}
 	loopbacks := map[string]disco.Instance{} // of other hosts, by address
@@ -28,7 +28,7 @@ func (d *doctor) eventPlane(ctx context.Context, p *planes, cfg *config.Loaded) 
 			if !come {
 				come, found = true, zmqPeers(set, disco.Instance{Namespace: cfg.Namespace}, d.log)
 				for _, in := range set {
-					if elsewhere(&in) && loopbackURL(in.Addr) {
+					if onOtherHost(&in) && isLoopbackURL(in.Addr) {
 						loopbacks[in.Addr] = in
 					}
 				}
@@ -36,7 +36,7 @@ func (d *doctor) eventPlane(ctx context.Context, p *planes, cfg *config.Loaded) 
 			cancel()
 		})
 		if err != nil || !come {
-			d.fail(check, "look at the store, and at the network between", "discovery did not tell who publishes within %v", checkTimeout)
+			d.reportFailure(check, "look at the store, and at the network between", "discovery did not tell who publishes within %v", checkTimeout)
 			return
 		}
 		peers = append(found, peers...)
@@ -54,15 +54,15 @@ func (d *doctor) eventPlane(ctx context.Context, p *planes, cfg *config.Loaded) 
 		}
 		deaf++
 		if in, ok := loopbacks[peer.Events.String()]; ok {
-			d.fail("events at "+in.Addr, reachableRemedy("event-addr"), "%s (pid %d) tells others a loopback address, which other hosts cannot reach", in.Host, in.PID)
+			d.reportFailure("events at "+in.Addr, reachableRemedy("event-addr"), "%s (pid %d) tells others a loopback address, which other hosts cannot reach", in.Host, in.PID)
 		} else {
-			d.fail("events at "+peer.Events.String(), "look whether the process runs, and at its --event-addr and --event-advertise and the network between; one that died leaves discovery by itself", "%v", err)
+			d.reportFailure("events at "+peer.Events.String(), "look whether the process runs, and at its --event-addr and --event-advertise and the network between; one that died leaves discovery by itself", "%v", err)
 		}
 	}
 	switch {
 	case len(peers) == 0:
-		d.warn(check, "start a process with --event-plane zmq in the same --namespace", "nobody publishes over ZeroMQ in namespace %s", cfg.Namespace)
+		d.reportWarning(check, "start a process with --event-plane zmq in the same --namespace", "nobody publishes over ZeroMQ in namespace %s", cfg.Namespace)
 	case deaf == 0:
-		d.ok(check, "all %d processes that publish over ZeroMQ are heard; there are no snapshots over it: a router that starts asks each for what it keeps", len(peers))
+		d.reportOK(check, "all %d processes that publish over ZeroMQ are heard; there are no snapshots over it: a router that starts asks each for what it keeps", len(peers))
 	}
 }

@@ -21,95 +21,94 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// nearlyFull is the part of what JetStream may store from which on it is to be
-// told.
+// nearlyFull is the used share of a limit above which a finding is a warning.
 const nearlyFull = 0.9
 
-// fleet checks what the settings share with other processes: the NATS server,
-// discovery, and every worker that discovery knows.
-func (d *doctor) fleet(ctx context.Context) {
-	p := &planes{rpc: rpc.NewMem()}
+// checkFleet checks what the settings share with other processes: the NATS server, discovery, and every
+// worker in discovery.
+func (d *doctor) checkFleet(ctx context.Context) {
+	p := &planes{rpc: rpc.NewMemPlane()}
 	defer p.Close()
-	if !d.connect(p) {
+	if !d.connectNATS(p) {
 		return
 	}
 	if p.conn != nil {
 		d.found = append(d.found, checkJetStream(ctx, p.conn)...)
 		if d.cfg.EventPlane != config.PlaneZMQ {
-			d.snapshots(ctx, p.conn)
+			d.checkSnapshots(ctx, p.conn)
 		}
 	}
 	cfg := *d.cfg
 	if cfg.Command == config.Up {
 		if p.conn == nil {
-			return // all of it is in one process: the server tells
+			return // everything is in one process: checkServer covers it
 		}
 		cfg.Discovery = config.DiscoveryNATS
 	} else if err := p.openRPC(&cfg, d.log); err != nil {
-		d.fail("request plane", "correct the settings that begin with rpc-", "%v", err)
+		d.reportFailure("request plane", "correct the settings that begin with rpc-", "%v", err)
 		return
 	} else if cfg.RPCAddr == "" && p.addr != "" {
-		d.ok("rpc-addr", "none is given: requests are served at %s, a free port", p.addr)
+		d.reportOK("rpc-addr", "none is given: requests are served at %s, a free port", p.addr)
 	}
-	set, ok := d.discover(ctx, p, &cfg)
+	set, ok := d.discoverWorkers(ctx, p, &cfg)
 	if !ok {
 		return
 	}
 	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
-		d.eventPlane(ctx, p, &cfg)
+		d.checkEventPlane(ctx, p, &cfg)
 	}
 	cards := map[string]engine.Card{} // the first of each model
 	for i := range set {
-		d.worker(ctx, p.rpc, &set[i], cards)
+		d.checkWorker(ctx, p.rpc, &set[i], cards)
 	}
 	if cfg.Discovery == config.DiscoveryStatic {
-		d.listed(ctx, p.rpc, cfg.StaticWorkers, set)
+		d.checkStaticWorkers(ctx, p.rpc, cfg.StaticWorkers, set)
 	}
-	d.ownBlocks(cards)
+	d.checkBlockSize(cards)
 }
 
-// listed checks the addresses of static discovery that no worker of set has: each
-// should be somebody's.
-func (d *doctor) listed(ctx context.Context, plane rpc.Plane, addrs []string, set []disco.Instance) {
+// checkStaticWorkers checks the addresses of static discovery which have no worker in set: each should
+// answer.
+func (d *doctor) checkStaticWorkers(ctx context.Context, plane rpc.Plane, addrs []string, set []disco.Instance) {
 	for _, addr := range addrs {
 		if slices.ContainsFunc(set, func(in disco.Instance) bool { return in.Addr == addr }) {
 			continue
 		}
-		if _, _, err := ping(ctx, plane, addr); err != nil {
-			d.fail("worker at "+addr, "start a worker there, or take the address out of --static-workers", "nobody answers: %v", err)
+		if _, _, err := pingWorker(ctx, plane, addr); err != nil {
+			d.reportFailure("worker at "+addr, "start a worker there, or take the address out of --static-workers", "nobody answers: %v", err)
 		}
 	}
 }
 
-// connect connects to the NATS server of the settings; without one there is
-// nothing to check. It reports whether checks that need it can go on.
-func (d *doctor) connect(p *planes) bool {
+// connectNATS connects to the NATS server of the settings; without one there is nothing to check. It reports
+// whether checks that need it can go on.
+func (d *doctor) connectNATS(p *planes) bool {
 	cfg := d.cfg
 	url, mayBeAway := cfg.NATS, false
 	if url == "" && cfg.NATSListen != "" {
-		// This process embeds the server: it is there only while it runs.
+		// This process embeds the server, which exists only while the process runs.
 		url, mayBeAway = "nats://"+cfg.NATSListen, true
 	}
 	if url == "" {
 		return cfg.Command == config.Up || cfg.Discovery != config.DiscoveryNATS
 	}
 	const remedy = "start a NATS server there, or have a process of the fleet embed one with --nats-listen; see --nats, --nats-creds, --nats-token-file and --nats-tls-ca"
-	token, err := secret("nats-token-file", cfg.NATSTokenFile)
+	token, err := readSecret("nats-token-file", cfg.NATSTokenFile)
 	if err != nil {
-		return false // the check of the settings tells
+		return false // checkSettings has reported it
 	}
 	opts, err := natsOptions(cfg, token)
 	if err != nil {
-		d.fail("nats", remedy, "%v", err)
+		d.reportFailure("nats", remedy, "%v", err)
 		return false
 	}
 	p.conn, err = natsd.Connect(url, "penstock doctor", d.log, append(opts, nats.NoReconnect())...)
 	switch {
 	case errors.Is(err, natsd.ErrTooOld):
-		d.fail("nats", "upgrade the NATS server to "+natsd.MinServerVersion+" or newer, or have a process of the fleet embed one with --nats-listen", "%v", err)
+		d.reportFailure("nats", "upgrade the NATS server to "+natsd.MinServerVersion+" or newer, or have a process of the fleet embed one with --nats-listen", "%v", err)
 		return false
 	case err != nil && !mayBeAway:
-		d.fail("nats", remedy, "%v", err)
+		d.reportFailure("nats", remedy, "%v", err)
 		return false
 	case err != nil:
 		return false
@@ -117,14 +116,14 @@ func (d *doctor) connect(p *planes) bool {
 	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
 	trip, err := p.conn.RTT()
 	if err != nil {
-		d.fail("nats", remedy, "the server does not answer: %v", err)
+		d.reportFailure("nats", remedy, "the server does not answer: %v", err)
 		return false
 	}
-	d.ok("nats", "a server of version %s answers after %v", p.conn.ConnectedServerVersion(), trip.Round(time.Microsecond))
+	d.reportOK("nats", "a server of version %s answers after %v", p.conn.ConnectedServerVersion(), trip.Round(time.Microsecond))
 	return true
 }
 
-// checkJetStream checks that JetStream is there, has room, and has our streams.
+// checkJetStream checks that JetStream is available and has room, and that our streams exist.
 func checkJetStream(ctx context.Context, conn *nats.Conn) (found []Finding) {
 	const look = "look into the log of the NATS server"
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -143,11 +142,11 @@ func checkJetStream(ctx context.Context, conn *nats.Conn) (found []Finding) {
 	used, limit := info.Store, info.Limits.MaxStore
 	if limit > 0 && float64(used) > nearlyFull*float64(limit) {
 		found = append(found, Finding{
-			"jetstream", CheckWarn, fmt.Sprintf("%s of %s are used: when it is full, events are lost", bytesText(used), bytesText(uint64(limit))),
+			"jetstream", CheckWarn, fmt.Sprintf("%s of %s are used: when it is full, events are lost", formatBytes(used), formatBytes(uint64(limit))),
 			"give the account or the server more room, or shorten what streams keep",
 		})
 	} else {
-		found = append(found, Finding{"jetstream", CheckOK, fmt.Sprintf("%s are stored in %d streams", bytesText(used), info.Streams), ""})
+		found = append(found, Finding{"jetstream", CheckOK, fmt.Sprintf("%s are stored in %d streams", formatBytes(used), info.Streams), ""})
 	}
 	streams := js.ListStreams(ctx)
 	for s := range streams.Info() {
@@ -159,12 +158,12 @@ func checkJetStream(ctx context.Context, conn *nats.Conn) (found []Finding) {
 	return found
 }
 
-// checkStream checks one stream's room, and by it the server's clock.
+// checkStream checks one stream's room, and the server's clock by the stream's timestamp.
 func checkStream(s *jetstream.StreamInfo) (found []Finding) {
 	check := "stream " + s.Config.Name
 	if s.Config.MaxBytes > 0 && s.Config.Discard == jetstream.DiscardNew && float64(s.State.Bytes) > nearlyFull*float64(s.Config.MaxBytes) {
 		return []Finding{{
-			check, CheckWarn, fmt.Sprintf("%s of %s are used: when it is full, writing fails", bytesText(s.State.Bytes), bytesText(uint64(s.Config.MaxBytes))),
+			check, CheckWarn, fmt.Sprintf("%s of %s are used: when it is full, writing fails", formatBytes(s.State.Bytes), formatBytes(uint64(s.Config.MaxBytes))),
 			"remove what is old, or give the stream more room",
 		}}
 	}
@@ -174,47 +173,47 @@ func checkStream(s *jetstream.StreamInfo) (found []Finding) {
 			"keep the clocks of all machines right with NTP",
 		})
 	}
-	return append(found, Finding{check, CheckOK, fmt.Sprintf("%d messages, %s, %d readers", s.State.Msgs, bytesText(s.State.Bytes), s.State.Consumers), ""})
+	return append(found, Finding{check, CheckOK, fmt.Sprintf("%d messages, %s, %d readers", s.State.Msgs, formatBytes(s.State.Bytes), s.State.Consumers), ""})
 }
 
-// discover reads the workers of the settings' namespace and component from
-// discovery, which must be there: looking at it makes it otherwise.
-func (d *doctor) discover(ctx context.Context, p *planes, cfg *config.Loaded) (set []disco.Instance, ok bool) {
+// discoverWorkers reads the workers of the settings' namespace and component from discovery. It first checks
+// that the store exists, because opening a registry creates it.
+func (d *doctor) discoverWorkers(ctx context.Context, p *planes, cfg *config.Loaded) (set []disco.Instance, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	const empty = "start a worker, or a fleet's first process: it makes what is missing"
 	switch cfg.Discovery {
 	case config.DiscoveryNATS:
-		var c disco.NATSConfig
+		var c disco.NATSRegistryConfig
 		c.EnsureDefaults()
 		js, err := jetstream.New(p.conn)
 		if err == nil {
 			_, err = js.KeyValue(ctx, c.Bucket)
 		}
 		if errors.Is(err, jetstream.ErrBucketNotFound) {
-			d.warn("discovery", empty, "the bucket %s is not there: nobody has registered yet", c.Bucket)
+			d.reportWarning("discovery", empty, "the bucket %s is not there: nobody has registered yet", c.Bucket)
 			return nil, false
 		}
 		if err != nil {
-			d.fail("discovery", "look into the log of the NATS server", "the bucket %s cannot be read: %v", c.Bucket, err)
+			d.reportFailure("discovery", "look into the log of the NATS server", "the bucket %s cannot be read: %v", c.Bucket, err)
 			return nil, false
 		}
 	case config.DiscoveryFile:
 		switch _, err := os.ReadDir(cfg.DiscoveryDir); {
 		case errors.Is(err, os.ErrNotExist):
-			d.warn("discovery", empty, "the directory %s is not there: nobody has registered yet", cfg.DiscoveryDir)
+			d.reportWarning("discovery", empty, "the directory %s is not there: nobody has registered yet", cfg.DiscoveryDir)
 			return nil, false
 		case err != nil:
-			d.fail("discovery", "check the directory and the rights to it", "%v", err)
+			d.reportFailure("discovery", "check the directory and the rights to it", "%v", err)
 			return nil, false
 		}
 	}
 	if err := p.openRegistry(cfg, d.log); err != nil {
-		d.fail("discovery", "correct --discovery", "%v", err)
+		d.reportFailure("discovery", "correct --discovery", "%v", err)
 		return nil, false
 	}
 	come := false
-	err := p.registry.Watch(ctx, disco.Worker, func(all []disco.Instance) {
+	err := p.registry.Watch(ctx, disco.KindWorker, func(all []disco.Instance) {
 		if come = true; ctx.Err() != nil {
 			return
 		}
@@ -227,81 +226,81 @@ func (d *doctor) discover(ctx context.Context, p *planes, cfg *config.Loaded) (s
 	})
 	switch {
 	case err != nil || !come:
-		d.fail("discovery", "look at the store, and at the network between", "it did not tell within %v", checkTimeout)
+		d.reportFailure("discovery", "look at the store, and at the network between", "it did not tell within %v", checkTimeout)
 		return nil, false
 	case len(set) == 0:
-		d.warn("discovery", "start a worker with the same --namespace and --component, or look with others", "no worker is registered in namespace %s, component %s", cfg.Namespace, cfg.Component)
+		d.reportWarning("discovery", "start a worker with the same --namespace and --component, or look with others", "no worker is registered in namespace %s, component %s", cfg.Namespace, cfg.Component)
 	default:
-		d.ok("discovery", "%d workers are registered in namespace %s, component %s", len(set), cfg.Namespace, cfg.Component)
+		d.reportOK("discovery", "%d workers are registered in namespace %s, component %s", len(set), cfg.Namespace, cfg.Component)
 	}
 	return set, true
 }
 
-// worker checks one worker: its registration, its card beside those before, and
+// checkWorker checks one worker: its registration, its card against the earlier cards of its model, and
 // whether it answers.
-func (d *doctor) worker(ctx context.Context, plane rpc.Plane, in *disco.Instance, cards map[string]engine.Card) {
+func (d *doctor) checkWorker(ctx context.Context, plane rpc.Plane, in *disco.Instance, cards map[string]engine.Card) {
 	check := fmt.Sprintf("worker %d", in.ID)
-	where := fmt.Sprintf("%s (pid %d)%s", in.Host, in.PID, age(in.Epoch, time.Now()))
+	where := fmt.Sprintf("%s (pid %d)%s", in.Host, in.PID, workerAge(in.Epoch, time.Now()))
 	card, err := engine.DecodeCard(in.Meta)
 	if err != nil {
-		d.fail(check, "run the same version everywhere", "%s: its model card cannot be read: %v", where, err)
+		d.reportFailure(check, "run the same version everywhere", "%s: its model card cannot be read: %v", where, err)
 		return
 	}
 	if first, ok := cards[card.Name]; !ok {
 		cards[card.Name] = card
-	} else if why := card.DiffersFrom(&first); why != "" {
-		d.fail(check, "start the workers of one name with the same settings, or give one another name with --served-model-name", "%s: %s", where, why)
+	} else if why := card.DescribeDifference(&first); why != "" {
+		d.reportFailure(check, "start the workers of one name with the same settings, or give one another name with --served-model-name", "%s: %s", where, why)
 		return
 	}
 	if !strings.Contains(in.Addr, "://") {
-		d.ok(check, "%s serves %s within its process", where, card.Name)
+		d.reportOK(check, "%s serves %s within its process", where, card.Name)
 		return
 	}
-	pong, took, err := ping(ctx, plane, in.Addr)
+	pong, took, err := pingWorker(ctx, plane, in.Addr)
 	switch {
-	case elsewhere(in) && loopbackURL(in.Addr) && (err != nil || pong.Epoch != in.Epoch):
-		d.fail(check, reachableRemedy("rpc-addr"), "%s tells others the loopback address %s, which other hosts cannot reach", where, in.Addr)
+	case onOtherHost(in) && isLoopbackURL(in.Addr) && (err != nil || pong.Epoch != in.Epoch):
+		d.reportFailure(check, reachableRemedy("rpc-addr"), "%s tells others the loopback address %s, which other hosts cannot reach", where, in.Addr)
 	case err != nil:
-		d.fail(check, "look into its log, and at the network and the --rpc- settings between; a worker that died leaves discovery by itself", "%s at %s does not answer: %v", where, in.Addr, err)
+		d.reportFailure(check, "look into its log, and at the network and the --rpc- settings between; a worker that died leaves discovery by itself", "%s at %s does not answer: %v", where, in.Addr, err)
 	case pong.Epoch != in.Epoch:
-		d.warn(check, "wait until discovery has followed; if it stays so, two processes have one --worker-id", "%s at %s is in epoch %d, and discovery says %d", where, in.Addr, pong.Epoch, in.Epoch)
+		d.reportWarning(check, "wait until discovery has followed; if it stays so, two processes have one --worker-id", "%s at %s is in epoch %d, and discovery says %d", where, in.Addr, pong.Epoch, in.Epoch)
 	case pong.State != engine.StateReady:
-		d.warn(check, "look into its log", "%s at %s is %s", where, in.Addr, pong.State)
+		d.reportWarning(check, "look into its log", "%s at %s is %s", where, in.Addr, pong.State)
 	case in.Unconfirmed:
-		d.warn(check, "look at the connection between it and the store", "%s at %s answers, but discovery does not confirm it", where, in.Addr)
-	case unchecked(plane, in.Addr):
-		d.warn(check, "run this version there too, or use TLS with the --rpc-tls- settings", "%s at %s answers, and its version has no checksums: bytes that are damaged on the way to it are not noticed", where, in.Addr)
+		d.reportWarning(check, "look at the connection between it and the store", "%s at %s answers, but discovery does not confirm it", where, in.Addr)
+	case lacksChecksums(plane, in.Addr):
+		d.reportWarning(check, "run this version there too, or use TLS with the --rpc-tls- settings", "%s at %s answers, and its version has no checksums: bytes that are damaged on the way to it are not noticed", where, in.Addr)
 	default:
-		d.ok(check, "%s serves %s at %s, answers after %v, card %.8s", where, card.Name, in.Addr, took.Round(10*time.Microsecond), card.Checksum())
+		d.reportOK(check, "%s serves %s at %s, answers after %v, card %.8s", where, card.Name, in.Addr, took.Round(10*time.Microsecond), card.Checksum())
 	}
 }
 
-// elsewhere reports whether an instance is on another host, by the name of that.
-func elsewhere(in *disco.Instance) bool {
+// onOtherHost reports whether an instance is on another host, by host name.
+func onOtherHost(in *disco.Instance) bool {
 	own, err := os.Hostname()
 	return err == nil && in.Host != own
 }
 
-// loopbackURL reports whether an address on a plane is one of loopback.
-func loopbackURL(addr string) bool {
+// isLoopbackURL reports whether the address of a request plane is a loopback address.
+func isLoopbackURL(addr string) bool {
 	u, err := url.Parse(addr)
-	return err == nil && loopback(u.Host)
+	return err == nil && isLoopback(u.Host)
 }
 
-// reachableRemedy is what to do about a process that tells others an address of
-// loopback. setting is where it listens.
+// reachableRemedy is the remedy for a process which advertises a loopback address. setting is its listen
+// flag.
 func reachableRemedy(setting string) string {
 	return fmt.Sprintf("start it without --%s, and with --nats naming the NATS server by an address that all hosts reach, or with --%s HOST:0 and an address of its host", setting, setting)
 }
 
-// unchecked reports whether the connection to addr has neither TLS nor checksums.
-func unchecked(plane rpc.Plane, addr string) bool {
+// lacksChecksums reports whether the connection to addr has neither TLS nor checksums.
+func lacksChecksums(plane rpc.Plane, addr string) bool {
 	p, ok := plane.(interface{ Unchecked(addr string) bool })
 	return ok && p.Unchecked(addr)
 }
 
-// ping asks a worker for its state.
-func ping(ctx context.Context, plane rpc.Plane, addr string) (pong engine.Pong, took time.Duration, err error) {
+// pingWorker asks a worker for its state.
+func pingWorker(ctx context.Context, plane rpc.Plane, addr string) (pong engine.Pong, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	start := time.Now()
@@ -309,9 +308,9 @@ func ping(ctx context.Context, plane rpc.Plane, addr string) (pong engine.Pong, 
 	return pong, time.Since(start), err
 }
 
-// age says for how long a worker has been there, if its epoch is the time in
-// milliseconds, as those of our processes are.
-func age(epoch uint64, now time.Time) string {
+// workerAge returns how long a worker has run, if its epoch is a time in milliseconds, as Penstock's epochs
+// are.
+func workerAge(epoch uint64, now time.Time) string {
 	d := now.Sub(time.UnixMilli(int64(epoch))).Round(time.Second)
 	if epoch > uint64(now.UnixMilli()) || d > 10*365*24*time.Hour {
 		return ""
@@ -319,10 +318,10 @@ func age(epoch uint64, now time.Time) string {
 	return fmt.Sprintf(" for %v", d)
 }
 
-// ownBlocks checks that a worker of these settings would have the blocks of those
-// that serve its model already.
-func (d *doctor) ownBlocks(cards map[string]engine.Card) {
-	if d.cfg.Command != config.Worker || d.cfg.Remote() {
+// checkBlockSize checks that a worker of these settings would have the block size of the workers which
+// already serve its model.
+func (d *doctor) checkBlockSize(cards map[string]engine.Card) {
+	if d.cfg.Command != config.Worker || d.cfg.HasRemoteEngines() {
 		return
 	}
 	name := d.cfg.ModelName()
@@ -331,8 +330,8 @@ func (d *doctor) ownBlocks(cards map[string]engine.Card) {
 		return
 	}
 	if card.BlockSize != d.cfg.KVCacheBlockSize {
-		d.fail("block size", fmt.Sprintf("give --kv-cache-block-size %d, or another --served-model-name", card.BlockSize), "%s is served with blocks of %d tokens, and these settings say %d", name, card.BlockSize, d.cfg.KVCacheBlockSize)
+		d.reportFailure("block size", fmt.Sprintf("give --kv-cache-block-size %d, or another --served-model-name", card.BlockSize), "%s is served with blocks of %d tokens, and these settings say %d", name, card.BlockSize, d.cfg.KVCacheBlockSize)
 		return
 	}
-	d.ok("block size", "%d tokens, as those who serve %s have", card.BlockSize, name)
+	d.reportOK("block size", "%d tokens, as those who serve %s have", card.BlockSize, name)
 }

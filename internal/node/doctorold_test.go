@@ -11,8 +11,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// answerWithoutChecksums answers pings as a worker of a build without checksums does, in the
-// bytes of docs/format/rpc.md, and returns its address.
+// answerWithoutChecksums answers pings as a worker of a build without checksums does, in the bytes of
+// docs/format/rpc.md, and returns its address.
 func answerWithoutChecksums(t *testing.T, pong engine.Pong) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

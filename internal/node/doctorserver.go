@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	// maxSkew is how far clocks may be apart. Lives of workers are numbered by
-	// them, and certificates hold between two times.
+	// maxSkew is how far clocks may be apart. Worker epochs come from clocks, and certificates are valid
+	// between two times.
 	maxSkew = 5 * time.Second
-	// maxProbe bounds an answer of a running process, in bytes.
+	// maxProbe bounds a response of a running process, in bytes.
 	maxProbe = 16 << 20
-	// oddShare: more orphans than one in so many events are no accident.
+	// oddShare: more than one orphan in oddShare events is not an accident.
 	oddShare = 10
 )
 
-// running checks the process at a URL: what it serves, how it sees its workers,
-// and whether it follows their caches. Without a URL it is the one at the HTTP
-// address of the settings, and that none is there is no fault.
-func (d *doctor) running(ctx context.Context, server string) {
+// checkServer checks the process at a URL: what it serves, its view of its workers, and whether it follows
+// their caches. Without a URL it checks the HTTP address of the settings, where a missing process is no
+// fault.
+func (d *doctor) checkServer(ctx context.Context, server string) {
 	named := server != ""
 	if !named {
 		if d.cfg == nil || d.cfg.HTTPAddr == "" || strings.HasSuffix(d.cfg.HTTPAddr, ":0") {
 			return
 		}
-		server = d.url(d.cfg.HTTPAddr)
-		if live, _, err := asksLive(ctx, &d.http, server); !live || err != nil {
+		server = d.httpURL(d.cfg.HTTPAddr)
+		if live, _, err := probeLive(ctx, &d.http, server); !live || err != nil {
 			if wrong := describeCertificate(server, "--server", err); wrong != nil {
-				d.warn("server", wrong.Remedy, "%s", wrong.What)
+				d.reportWarning("server", wrong.Remedy, "%s", wrong.What)
 			}
-			return // the check of the port says who is there
+			return // checkPort has reported what is there
 		}
 		d.key = cmp.Or(d.key, d.ownKey)
 	}
@@ -52,54 +52,54 @@ func (d *doctor) running(ctx context.Context, server string) {
 	server = strings.TrimRight(server, "/")
 	var health healthAnswer
 	asked := time.Now()
-	header, err := d.get(ctx, server+"/health", &health)
+	header, err := d.getJSON(ctx, server+"/health", &health)
 	if err != nil {
 		if wrong := DescribePeer(ctx, &d.http, server, "--server", transportError(err)); wrong != nil {
-			d.fail("server", wrong.Remedy, "%s", wrong.What)
+			d.reportFailure("server", wrong.Remedy, "%s", wrong.What)
 			return
 		}
-		d.fail("server", "start it, or name another with --server", "%s: %v", server, err)
+		d.reportFailure("server", "start it, or name another with --server", "%s: %v", server, err)
 		return
 	}
-	d.health(server, &health)
-	d.skew(server, header, asked, time.Now())
-	d.workers(ctx, server)
-	d.index(ctx, server)
+	d.checkHealth(server, &health)
+	d.checkClock(server, header, asked, time.Now())
+	d.checkWorkers(ctx, server)
+	d.checkIndex(ctx, server)
 }
 
-// url is where the process of these settings serves HTTP.
-func (d *doctor) url(addr string) string {
+// httpURL is the URL at which the process of these settings serves HTTP.
+func (d *doctor) httpURL(addr string) string {
 	if d.cfg.TLSCert != "" {
 		return "https://" + addr
 	}
 	return "http://" + addr
 }
 
-// healthAnswer is what a frontend says of itself; other roles say less.
+// healthAnswer is a frontend's health response; other roles report less.
 type healthAnswer struct {
 	Status string          `json:"status"`
 	Models json.RawMessage `json:"models"`
-	// Engines are those that other programs run, if the process follows some.
+	// Engines are the remote engines, if the process follows some.
 	Engines []EngineStatus `json:"engines"`
 }
 
-// health checks what the server says of itself.
-func (d *doctor) health(server string, h *healthAnswer) {
-	var models []readiness.Model
-	_ = json.Unmarshal(h.Models, &models) // routers of earlier versions say only how many
+// checkHealth checks what the server reports of itself.
+func (d *doctor) checkHealth(server string, h *healthAnswer) {
+	var models []readiness.ModelStatus
+	_ = json.Unmarshal(h.Models, &models) // routers of earlier versions send only a count
 	var served []string
 	for i := range models {
-		if m := &models[i]; d.model(server, m) {
+		if m := &models[i]; d.checkModel(server, m) {
 			served = append(served, fmt.Sprintf("%s (%s)", m.ID, readyText(m)))
 		}
 	}
 	for i := range h.Engines {
 		switch e := &h.Engines[i]; e.State {
-		case EngineServing, EngineDown: // of what is wrong with these their workers tell
+		case EngineServing, EngineDown: // their workers report the problem
 		case EngineRefused:
-			d.fail("engine "+e.Name(), "correct the value of --engine as the message says", "%s", e.Detail)
+			d.reportFailure("engine "+e.Name(), "correct the value of --engine as the message says", "%s", e.Detail)
 		default:
-			d.warn("engine "+e.Name(), "start it, or wait until it has loaded its model: it is taken in when it comes", "%s: %s", e.State, e.Detail)
+			d.reportWarning("engine "+e.Name(), "start it, or wait until it has loaded its model: it is taken in when it comes", "%s: %s", e.State, e.Detail)
 		}
 	}
 	what := ""
@@ -108,61 +108,62 @@ func (d *doctor) health(server string, h *healthAnswer) {
 	}
 	switch h.Status {
 	case "healthy", "ready":
-		d.ok("server", "%s is %s%s", server, h.Status, what)
+		d.reportOK("server", "%s is %s%s", server, h.Status, what)
 	default:
-		d.fail("server", "start workers in its namespace and component, or wait until it is ready", "%s is %s", server, h.Status)
+		d.reportFailure("server", "start workers in its namespace and component, or wait until it is ready", "%s is %s", server, h.Status)
 	}
 }
 
-// model reports whether a model can be served, and complains if not. One that has workers should be.
-func (d *doctor) model(server string, m *readiness.Model) (served bool) {
+// checkModel reports whether a model can be served, and records a finding if not. A model with workers should
+// be.
+func (d *doctor) checkModel(server string, m *readiness.ModelStatus) (served bool) {
 	switch check := "model " + m.ID; {
 	case m.Reason == "":
 		return true
 	case m.Workers > 0:
-		d.fail(check, "look at its workers below, and into the frontend's log", "%s: %s", server, m.Reason)
+		d.reportFailure(check, "look at its workers below, and into the frontend's log", "%s: %s", server, m.Reason)
 	default:
-		d.warn(check, "start a worker for it, or look into the frontend's log", "%s: %s", server, m.Reason)
+		d.reportWarning(check, "start a worker for it, or look into the frontend's log", "%s: %s", server, m.Reason)
 	}
 	return false
 }
 
-// readyText tells how many workers a model has, and how many of them are ready if not all are;
-// earlier versions do not say.
-func readyText(m *readiness.Model) string {
+// readyText describes how many workers a model has, and how many are ready unless all are. Earlier versions
+// do not report it.
+func readyText(m *readiness.ModelStatus) string {
 	if m.Status == "" || m.Ready == m.Workers {
 		return fmt.Sprintf("workers: %d", m.Workers)
 	}
 	return fmt.Sprintf("workers: %d, ready: %d", m.Workers, m.Ready)
 }
 
-// skew compares the server's clock with ours. Its date has whole seconds.
-func (d *doctor) skew(server string, header http.Header, asked, answered time.Time) {
+// checkClock compares the server's clock with ours. The Date header has whole seconds.
+func (d *doctor) checkClock(server string, header http.Header, asked, answered time.Time) {
 	date, err := http.ParseTime(header.Get("Date"))
 	if err != nil {
 		return
 	}
 	early, late := asked.Sub(date.Add(time.Second)), date.Sub(answered)
 	if apart := max(early, late); apart > maxSkew {
-		d.warn("clock", "keep the clocks of all machines right with NTP", "the clocks of this machine and of %s are %v apart", server, apart.Round(time.Second))
+		d.reportWarning("clock", "keep the clocks of all machines right with NTP", "the clocks of this machine and of %s are %v apart", server, apart.Round(time.Second))
 		return
 	}
-	d.ok("clock", "this machine and %s agree", server)
+	d.reportOK("clock", "this machine and %s agree", server)
 }
 
-// workers checks the server's table of workers, if it has one.
-func (d *doctor) workers(ctx context.Context, server string) {
+// checkWorkers checks the server's table of workers, if it has one.
+func (d *doctor) checkWorkers(ctx context.Context, server string) {
 	var table struct {
 		Rows []examinedWorker `json:"rows"`
 	}
-	_, err := d.get(ctx, server+"/v1/router/workers", &table)
+	_, err := d.getJSON(ctx, server+"/v1/router/workers", &table)
 	if needsKey(err) {
-		d.warn("workers", "show a key for administrators: in the variable PENSTOCK_API_KEY, or one of --api-key-file", "%s does not tell of its workers: %v", server, err)
+		d.reportWarning("workers", "show a key for administrators: in the variable PENSTOCK_API_KEY, or one of --api-key-file", "%s does not tell of its workers: %v", server, err)
 	}
 	if err != nil {
-		return // or not a process with a router
+		return // or the process has no router
 	}
-	table.Rows = withBehind(table.Rows)
+	table.Rows = includeWorkersBehind(table.Rows)
 	ready, live, guessed := 0, 0, 0
 	for _, r := range table.Rows {
 		of := fmt.Sprintf("worker %d rank %d", r.ID, r.Rank)
@@ -170,32 +171,32 @@ func (d *doctor) workers(ctx context.Context, server string) {
 		case r.State == "ready":
 			ready++
 		case r.Problem != "":
-			d.fail(of, remedyOf(&r), "%s: %s", r.State, r.Problem)
+			d.reportFailure(of, remedyOf(&r), "%s: %s", r.State, r.Problem)
 		default:
-			d.warn(of, remedyOf(&r), "%s", r.State)
+			d.reportWarning(of, remedyOf(&r), "%s", r.State)
 		}
 		if r.BehindError != "" {
-			d.warn(of, "look into the log of that router on "+r.Host, "what is behind it is not known: %s", r.BehindError)
+			d.reportWarning(of, "look into the log of that router on "+r.Host, "what is behind it is not known: %s", r.BehindError)
 		}
 		for _, w := range r.Warnings {
-			d.warn(fmt.Sprintf("%s of %d/%d", w.Code, r.ID, r.Rank), cmp.Or(w.Remedy, "look into the log of that worker on "+r.Host), "%s", w.Detail)
+			d.reportWarning(fmt.Sprintf("%s of %d/%d", w.Code, r.ID, r.Rank), cmp.Or(w.Remedy, "look into the log of that worker on "+r.Host), "%s", w.Detail)
 		}
 		check := fmt.Sprintf("events of %d/%d", r.ID, r.Rank)
 		switch {
-		case d.withoutEvents() && slices.Contains([]string{"repairing", "resync", "waiting"}, r.Feed.State):
+		case d.lacksEventPlane() && slices.Contains([]string{"repairing", "resync", "waiting"}, r.Feed.State):
 		case r.Feed.State == "repairing":
-			d.warn(check, "wait a moment; if it stays so, look at the NATS server and the worker's log", "%d events are missing (%d gaps so far): its cache does not count until it has sent them again", r.Feed.Missing, r.Feed.Gaps)
+			d.reportWarning(check, "wait a moment; if it stays so, look at the NATS server and the worker's log", "%d events are missing (%d gaps so far): its cache does not count until it has sent them again", r.Feed.Missing, r.Feed.Gaps)
 		case r.Feed.State == "resync":
-			d.warn(check, "wait a moment; if it stays so, look at the NATS server and the worker's log", "events were lost (%d gaps, %d repairs given up): its cache does not count until it has described it again", r.Feed.Gaps, r.Feed.GivenUp)
+			d.reportWarning(check, "wait a moment; if it stays so, look at the NATS server and the worker's log", "events were lost (%d gaps, %d repairs given up): its cache does not count until it has described it again", r.Feed.Gaps, r.Feed.GivenUp)
 		case r.Feed.State == "mismatch":
-			d.fail(check, "start the worker with the block size of its engine", "its events have another block size than its model card")
+			d.reportFailure(check, "start the worker with the block size of its engine", "its events have another block size than its model card")
 		case r.Feed.State == "waiting":
-			d.warn(check, "wait a moment; if it stays so, look at the NATS server: frontends and workers need the same one", "no event has come yet")
+			d.reportWarning(check, "wait a moment; if it stays so, look at the NATS server: frontends and workers need the same one", "no event has come yet")
 		case r.Feed.Lagging:
-			d.warn(check, "look at the load of this machine and of the NATS server", "the server has been behind the worker for %.0f s, at event %d, %d missing", r.Feed.LagFor, r.Feed.LastSeq, r.Feed.Missing)
+			d.reportWarning(check, "look at the load of this machine and of the NATS server", "the server has been behind the worker for %.0f s, at event %d, %d missing", r.Feed.LagFor, r.Feed.LastSeq, r.Feed.Missing)
 		case r.Feed.Orphans > r.Feed.Events/oddShare:
-			d.warn(check, "the engine stores blocks after ones that it has not stored, or has removed: look at how it sends its events", "%d of %d events are orphans: their blocks match nothing", r.Feed.Orphans, r.Feed.Events)
-		case !r.Feed.Guessed && slices.ContainsFunc(r.Warnings, engine.Warning.OfEvents): // said above
+			d.reportWarning(check, "the engine stores blocks after ones that it has not stored, or has removed: look at how it sends its events", "%d of %d events are orphans: their blocks match nothing", r.Feed.Orphans, r.Feed.Events)
+		case !r.Feed.Guessed && slices.ContainsFunc(r.Warnings, engine.Warning.ConcernsEvents): // reported above
 		default:
 			live++
 		}
@@ -204,52 +205,52 @@ func (d *doctor) workers(ctx context.Context, server string) {
 		}
 	}
 	if ready > 0 {
-		d.ok("workers", "%d of %d are ready", ready, len(table.Rows))
+		d.reportOK("workers", "%d of %d are ready", ready, len(table.Rows))
 	}
-	if d.withoutEvents() {
-		d.ok("events", "without NATS there are none: routing goes by load, not by caches")
+	if d.lacksEventPlane() {
+		d.reportOK("events", "without NATS there are none: routing goes by load, not by caches")
 	} else if live > 0 && live < len(table.Rows) {
-		d.warn("events", "see what is said of the others above", "%d of %d event feeds are as they should be%s", live, len(table.Rows), guesses(guessed))
+		d.reportWarning("events", "see what is said of the others above", "%d of %d event feeds are as they should be%s", live, len(table.Rows), guessText(guessed))
 	} else if live > 0 {
-		d.ok("events", "%d of %d event feeds are as they should be%s", live, len(table.Rows), guesses(guessed))
+		d.reportOK("events", "%d of %d event feeds are as they should be%s", live, len(table.Rows), guessText(guessed))
 	}
 }
 
-// guesses tells how many feeds are what workers believe of engines that say nothing.
-func guesses(n int) string {
+// guessText describes how many feeds are predictions for engines which publish no events.
+func guessText(n int) string {
 	if n == 0 {
 		return ""
 	}
 	return fmt.Sprintf("; %d of them are guesses about engines that publish nothing", n)
 }
 
-// index checks that the server's router has read what was kept of cache events.
-func (d *doctor) index(ctx context.Context, server string) {
+// checkIndex checks that the server's router has read the retained cache events.
+func (d *doctor) checkIndex(ctx context.Context, server string) {
 	var index struct {
 		Events   bool `json:"events"`
 		CaughtUp bool `json:"caught_up"`
 		Blocks   int  `json:"blocks"`
 	}
-	if _, err := d.get(ctx, server+"/v1/router/index", &index); err != nil {
+	if _, err := d.getJSON(ctx, server+"/v1/router/index", &index); err != nil {
 		return
 	}
 	switch {
 	case !index.Events:
-		d.ok("index", "this router does not follow cache events")
+		d.reportOK("index", "this router does not follow cache events")
 	case !index.CaughtUp:
-		d.warn("index", "wait; if it stays so, look at the NATS server", "the router has not read all cache events yet: fewer cache hits are found")
+		d.reportWarning("index", "wait; if it stays so, look at the NATS server", "the router has not read all cache events yet: fewer cache hits are found")
 	default:
-		d.ok("index", "%d blocks are known, all events are read", index.Blocks)
+		d.reportOK("index", "%d blocks are known, all events are read", index.Blocks)
 	}
 }
 
-// isPenstock reports whether a Penstock answers at a URL.
+// isPenstock reports whether a Penstock process answers at a URL.
 func (d *doctor) isPenstock(ctx context.Context, server string) bool {
-	live, _, err := asksLive(ctx, &d.http, server)
+	live, _, err := probeLive(ctx, &d.http, server)
 	return live && err == nil
 }
 
-// transportError returns the error of a request that got no answer; nil if it got one.
+// transportError returns the error of a request that got no response; nil if it got one.
 func transportError(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {
@@ -258,9 +259,8 @@ func transportError(err error) error {
 	return nil
 }
 
-// get reads JSON from a URL, whatever the status but for those that say that
-// there is nothing.
-func (d *doctor) get(ctx context.Context, url string, out any) (http.Header, error) {
+// getJSON reads JSON from a URL. It accepts the statuses 200 and 503.
+func (d *doctor) getJSON(ctx context.Context, url string, out any) (http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -282,20 +282,20 @@ func (d *doctor) get(ctx context.Context, url string, out any) (http.Header, err
 	return resp.Header, nil
 }
 
-// statusError is an answer that says no more than its status.
+// statusError is a response without a usable body.
 type statusError struct{ status int }
 
 func (e *statusError) Error() string {
 	return fmt.Sprintf("it answers %d %s", e.status, http.StatusText(e.status))
 }
 
-// needsKey reports whether a question was refused for want of a key.
+// needsKey reports whether a request was refused because it needs a key.
 func needsKey(err error) bool {
 	var e *statusError
 	return errors.As(err, &e) && (e.status == http.StatusUnauthorized || e.status == http.StatusForbidden)
 }
 
-// remedyOf is what to do about a worker whose state is not that of one that serves.
+// remedyOf is the remedy for a worker which is not ready.
 func remedyOf(w *examinedWorker) string {
 	switch w.State {
 	case readiness.StateQuarantined:
@@ -312,8 +312,8 @@ func remedyOf(w *examinedWorker) string {
 	return "look into the log of that worker on " + w.Host
 }
 
-// withoutEvents reports whether the settings are those of a fleet without NATS and
-// ZeroMQ, in which nobody hears of another process's caches.
-func (d *doctor) withoutEvents() bool {
+// lacksEventPlane reports whether the settings are those of a fleet without NATS and ZeroMQ, in which no
+// process receives another's cache events.
+func (d *doctor) lacksEventPlane() bool {
 	return d.cfg != nil && d.cfg.Command != config.Up && d.cfg.NATS == "" && d.cfg.NATSListen == "" && d.cfg.EventPlane != config.PlaneZMQ
 }

@@ -13,26 +13,26 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// snapshots checks what routers have left for those that start later: that the newest
-// snapshot can be read, and that the stream of cache events goes on where it ends.
-func (d *doctor) snapshots(ctx context.Context, conn *nats.Conn) {
+// checkSnapshots checks what routers have stored for later routers: that the newest snapshot can be read, and
+// that the stream of cache events continues from its end.
+func (d *doctor) checkSnapshots(ctx context.Context, conn *nats.Conn) {
 	const check = "router snapshots"
 	const remedy = "routers ask workers for their caches instead; if it stays so, start one with --router-reset-states"
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	archive, err := bus.NewNATSArchive(conn, bus.ArchiveConfig{})
 	if err != nil {
-		d.warn(check, remedy, "%v", err)
+		d.reportWarning(check, remedy, "%v", err)
 		return
 	}
 	prefix := d.cfg.Namespace + "." + d.cfg.Component + ".snapshot."
 	list, err := archive.List(ctx, prefix)
 	if err != nil {
-		d.warn(check, remedy, "they cannot be listed: %v", err)
+		d.reportWarning(check, remedy, "they cannot be listed: %v", err)
 		return
 	}
 	if len(list) == 0 {
-		d.ok(check, "there is none yet of %s/%s: a router leaves the first soon after events came", d.cfg.Namespace, d.cfg.Component)
+		d.reportOK(check, "there is none yet of %s/%s: a router leaves the first soon after events came", d.cfg.Namespace, d.cfg.Component)
 		return
 	}
 	newest := list[len(list)-1]
@@ -42,36 +42,37 @@ func (d *doctor) snapshots(ctx context.Context, conn *nats.Conn) {
 		h, _, err = snapshot.Open(data, func(snapshot.Section) bool { return true })
 	}
 	if err != nil {
-		d.warn(check, remedy, "the newest of %d cannot be read: %v", len(list), err)
+		d.reportWarning(check, remedy, "the newest of %d cannot be read: %v", len(list), err)
 		return
 	}
-	text := fmt.Sprintf("%d, the newest of %s, taken %v ago", len(list), bytesText(newest.Size), time.Since(time.UnixMilli(h.Taken)).Round(time.Second))
-	span, err := d.span(ctx, conn)
+	text := fmt.Sprintf("%d, the newest of %s, taken %v ago", len(list), formatBytes(newest.Size), time.Since(time.UnixMilli(h.Taken)).Round(time.Second))
+	span, err := d.streamSpan(ctx, conn)
 	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound) || err == nil && h.Life != span.Life:
-		d.warn(check, remedy, "%s, is of a stream that is not there any more", text)
+	case errors.Is(err, jetstream.ErrStreamNotFound) || err == nil && h.StreamID != span.Incarnation:
+		d.reportWarning(check, remedy, "%s, is of a stream that is not there any more", text)
 	case err != nil:
-		d.warn(check, remedy, "%s; the stream that it belongs to: %v", text, err)
+		d.reportWarning(check, remedy, "%s; the stream that it belongs to: %v", text, err)
 	case h.Seq+1 < span.First || h.Seq > span.Last:
-		d.warn(check, remedy, "%s, ends at message %d; the stream has %d to %d", text, h.Seq, span.First, span.Last)
+		d.reportWarning(check, remedy, "%s, ends at message %d; the stream has %d to %d", text, h.Seq, span.First, span.Last)
 	default:
-		d.ok(check, "%s; %d messages came since", text, span.Last-h.Seq)
+		d.reportOK(check, "%s; %d messages came since", text, span.Last-h.Seq)
 	}
 }
 
-// span looks at the stream of cache events, if it is there: the bus would make it.
-func (d *doctor) span(ctx context.Context, conn *nats.Conn) (bus.Span, error) {
-	topic := bus.KVEvents(d.cfg.Namespace, d.cfg.Component)
+// streamSpan returns the span of the cache event stream, if it exists. It checks first because the bus would
+// create the stream.
+func (d *doctor) streamSpan(ctx context.Context, conn *nats.Conn) (bus.TopicState, error) {
+	topic := bus.KVEventsTopic(d.cfg.Namespace, d.cfg.Component)
 	js, err := jetstream.New(conn)
 	if err != nil {
-		return bus.Span{}, err
+		return bus.TopicState{}, err
 	}
 	if _, err := js.StreamNameBySubject(ctx, "penstock."+topic.Name+".*"); err != nil {
-		return bus.Span{}, err
+		return bus.TopicState{}, err
 	}
-	events, err := bus.NewNATS(conn, bus.NATSConfig{})
+	events, err := bus.NewNATSBus(conn, bus.NATSBusConfig{})
 	if err != nil {
-		return bus.Span{}, err
+		return bus.TopicState{}, err
 	}
-	return events.Span(ctx, topic)
+	return events.DescribeTopic(ctx, topic)
 }

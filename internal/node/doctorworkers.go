@@ -6,7 +6,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// examinedWorker is what is read of a row of the server's table of workers.
+// examinedWorker holds the fields which the doctor reads from a row of the server's worker table.
 type examinedWorker struct {
 	ID      uint64 `json:"worker_id"`
 	Rank    uint32 `json:"dp_rank"`
@@ -16,7 +16,7 @@ type examinedWorker struct {
 	Addr    string `json:"addr"`
 	State   string `json:"state"`
 	Problem string `json:"problem"`
-	// Warnings are what is wrong with the worker's engine though it serves.
+	// Warnings are problems of the worker's engine which do not stop it from serving.
 	Warnings []engine.Warning `json:"warnings"`
 	Feed     struct {
 		State   string  `json:"state"`
@@ -30,16 +30,16 @@ type examinedWorker struct {
 		Lagging bool    `json:"lagging"`
 		LagFor  float64 `json:"lag_seconds"`
 	} `json:"feed"`
-	// Behind are the workers behind a router process, or BehindError says why they are not known.
+	// Behind are the workers behind a router process; BehindError says why they are unknown.
 	Behind      []examinedWorker `json:"behind"`
 	BehindError string           `json:"behind_error"`
 }
 
-// withBehind returns rows, and once each the workers behind those that are routers.
-func withBehind(rows []examinedWorker) []examinedWorker {
+// includeWorkersBehind returns rows and, once each, the workers behind the rows which are routers.
+func includeWorkersBehind(rows []examinedWorker) []examinedWorker {
 	all := slices.Clone(rows)
 	for i := range rows {
-		for _, w := range withBehind(rows[i].Behind) {
+		for _, w := range includeWorkersBehind(rows[i].Behind) {
 			if !slices.ContainsFunc(all, func(have examinedWorker) bool {
 				return have.ID == w.ID && have.Rank == w.Rank && have.State == w.State
 			}) {

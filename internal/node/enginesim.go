@@ -14,21 +14,21 @@ import (
 	"penstock/internal/engine/sim"
 )
 
-// openSim makes simulated engines. They share their text, and have a jitter each.
-func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
-	simulated, err := cfg.Simulated()
+// openSimEngines makes simulated engines. They share their output text; each has its own jitter.
+func openSimEngines(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]localEngine, error) {
+	simulated, err := cfg.ResolveSimulation()
 	if err != nil {
 		return nil, err
 	}
-	m, err := pretend(cfg, pipe)
+	m, err := readSimulatedModel(cfg, pipe)
 	if err != nil {
 		return nil, err
 	}
-	moe, err := cfg.MoE()
+	moe, err := cfg.ParseMoE()
 	if err != nil {
 		return nil, err
 	}
-	cxl, err := cfg.CXL()
+	cxl, err := cfg.ParseCXL()
 	if err != nil {
 		return nil, err
 	}
@@ -36,11 +36,11 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 		Name:          cfg.ModelName(),
 		Tokenizer:     ref,
 		Vocabulary:    m.vocabulary,
-		Media:         shows(pipe),
-		Text:          sim.Passage(plainText(pipe.Tokenizer)),
+		Media:         mediaKindsOf(pipe),
+		Text:          sim.BuiltinText(plainEncoder(pipe.Tokenizer)),
 		Output:        cfg.SimOutput,
 		BlockSize:     cfg.KVCacheBlockSize,
-		Blocks:        cfg.Blocks(),
+		Blocks:        cfg.CacheBlocks(),
 		ContextLength: m.context,
 		MaxSeqs:       simulated.MaxSeqs,
 		TokenBudget:   simulated.TokenBudget,
@@ -71,7 +71,7 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 	}
 	all := make([]localEngine, engineCount(cfg))
 	for i := range all {
-		sc.As = kv.Worker{ID: kv.WorkerID(i + 1)} // as the workers of up are numbered
+		sc.PoolWorker = kv.Worker{ID: kv.WorkerID(i + 1)} // as up numbers its workers
 		sc.Worker = cfg.WorkerID + uint64(i)
 		if all[i], err = sim.New(sc); err != nil {
 			return nil, err
@@ -80,13 +80,13 @@ func openSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) (
 	return all, nil
 }
 
-// shows returns the kinds of media that prompts of a pipeline can show, ascending.
-func shows(pipe *prep.Pipeline) (kinds []string) {
+// mediaKindsOf returns the media kinds that a pipeline's prompts can contain, ascending.
+func mediaKindsOf(pipe *prep.Pipeline) (kinds []string) {
 	if pipe.Family == nil {
 		return nil
 	}
-	for _, k := range prep.Kinds() {
-		if pipe.Family.Takes(k) {
+	for _, k := range prep.MediaKinds() {
+		if pipe.Family.Supports(k) {
 			kinds = append(kinds, k.String())
 		}
 	}
@@ -94,27 +94,27 @@ func shows(pipe *prep.Pipeline) (kinds []string) {
 	return kinds
 }
 
-// pretended is what a simulated model takes from the one that it stands for.
-type pretended struct {
+// simulatedModel holds the facts which a simulated model takes from the model it stands for.
+type simulatedModel struct {
 	vocabulary sim.Vocabulary
 	context    int // in tokens
 }
 
-// longContext is the context of a simulated model that stands for none.
+// longContext is the context of a simulated model which stands for no checkpoint, in tokens.
 const longContext = 262144
 
-// pretend says which model is simulated: the built-in one, or that of a checkpoint,
-// of which the small files are read.
-func pretend(cfg *config.Loaded, pipe *prep.Pipeline) (pretended, error) {
+// readSimulatedModel returns the facts of the model to simulate: the built-in model, or a checkpoint, whose
+// small files it reads.
+func readSimulatedModel(cfg *config.Loaded, pipe *prep.Pipeline) (simulatedModel, error) {
 	if cfg.ModelPath == "" {
 		v, err := builtinVocabulary()
-		return pretended{sim.Vocabulary{Size: v.Size, Mask: v.Mask, EOS: v.EOS}, cmp.Or(cfg.SimContextLength, longContext)}, err
+		return simulatedModel{sim.Vocabulary{Size: v.Size, Mask: v.Mask, EOS: v.EOS}, cmp.Or(cfg.SimContextLength, longContext)}, err
 	}
-	of, err := readModel(cfg.ModelPath, pipe)
+	of, err := readModelFacts(cfg.ModelPath, pipe)
 	if err != nil {
-		return pretended{}, fmt.Errorf("model %s: %w", cfg.ModelName(), err)
+		return simulatedModel{}, fmt.Errorf("model %s: %w", cfg.ModelName(), err)
 	}
-	m := pretended{context: cmp.Or(cfg.SimContextLength, of.context, longContext)}
+	m := simulatedModel{context: cmp.Or(cfg.SimContextLength, of.context, longContext)}
 	m.vocabulary = sim.Vocabulary{Size: of.vocabulary, EOS: of.eos}
 	if t, ok := pipe.Tokenizer.(*token.Tokenizer); ok {
 		m.vocabulary.Mask = t.MaskedIDs()
@@ -122,7 +122,7 @@ func pretend(cfg *config.Loaded, pipe *prep.Pipeline) (pretended, error) {
 	return m, nil
 }
 
-// plainText encodes text as it is, without special tokens.
-func plainText(t prep.Tokenizer) func(string) []kv.Token {
+// plainEncoder returns a function that encodes text as it is, without special tokens.
+func plainEncoder(t prep.Tokenizer) func(string) []kv.Token {
 	return func(text string) []kv.Token { return t.Encode(nil, text, prep.EncodeOptions{}) }
 }

@@ -17,8 +17,8 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// small writes what a simulated model needs of a checkpoint: all but the weights.
-func small(t *testing.T, configJSON, generation string) string {
+// writeSmallCheckpoint writes a checkpoint for a simulated model: everything except the weights.
+func writeSmallCheckpoint(t *testing.T, configJSON, generation string) string {
 	t.Helper()
 	dir := t.TempDir()
 	tokenizer, tokenizerConfig := token.BuiltinFiles()
@@ -35,8 +35,7 @@ func small(t *testing.T, configJSON, generation string) string {
 	return dir
 }
 
-// TestSimulatedCard: a simulated model is the built-in one, or says of itself what the
-// checkpoint says that it stands for.
+// TestSimulatedCard: a simulated model has the card of the built-in model, or the facts of its checkpoint.
 func TestSimulatedCard(t *testing.T) {
 	tok, err := token.Builtin()
 	if err != nil {
@@ -44,8 +43,8 @@ func TestSimulatedCard(t *testing.T) {
 	}
 	size := tok.VocabSize()
 	own, _ := tok.EOS()
-	full := small(t, fmt.Sprintf(`{"vocab_size": %d, "max_position_embeddings": 40960, "eos_token_id": 5}`, size+100), `{"eos_token_id": [7, 9]}`)
-	bare := small(t, `{"text_config": {"vocab_size": 7}}`, "")
+	full := writeSmallCheckpoint(t, fmt.Sprintf(`{"vocab_size": %d, "max_position_embeddings": 40960, "eos_token_id": 5}`, size+100), `{"eos_token_id": [7, 9]}`)
+	bare := writeSmallCheckpoint(t, `{"text_config": {"vocab_size": 7}}`, "")
 	for _, c := range []struct {
 		name, dir      string
 		settings       []string
@@ -68,7 +67,7 @@ func TestSimulatedCard(t *testing.T) {
 			t.Errorf("%q: %v", c.settings, m.err)
 			continue
 		}
-		card := m.card()
+		card := m.modelCard()
 		if len(m.engines) != 3 || card.Engine != "sim" || card.Name != c.name || card.VocabSize != c.vocab || card.ContextLength != c.context || !slices.Equal(card.EOS, c.eos) {
 			t.Errorf("%q: %d engines of %+v, want %+v", c.settings, len(m.engines), card, c)
 		}
@@ -76,8 +75,8 @@ func TestSimulatedCard(t *testing.T) {
 			t.Errorf("%q: the tokenizer on the card is %+v", c.settings, card.Tokenizer)
 		}
 	}
-	// A value of another form than the facts have is left out; a file that is no object is damaged.
-	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+small(t, `{"vocab_size": 7`, "")), nil)
+	// A value in an unknown form is skipped; a file that is not an object is damaged.
+	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+writeSmallCheckpoint(t, `{"vocab_size": 7`, "")), nil)
 	if broken.err == nil {
 		t.Error("a broken config.json was accepted")
 	}
@@ -87,8 +86,7 @@ func TestSimulatedCard(t *testing.T) {
 	}
 }
 
-// TestSimulatedEngineConforms: it is an engine like any other, with what the node
-// adds to it.
+// TestSimulatedEngineConforms: with the node's wrapper it passes the engine conformance suite.
 func TestSimulatedEngineConforms(t *testing.T) {
 	cfg := settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_SPEEDUP=1000", "KV_CACHE_BLOCKS=40", "MAX_NUM_SEQS=16")
 	enginetest.Test(t, enginetest.Options{New: func(t testing.TB) engine.Engine {
@@ -108,7 +106,7 @@ func TestSimulatedEngineConforms(t *testing.T) {
 	}
 }
 
-// TestSimulatedEvents: settings decide what a simulated engine says of its cache.
+// TestSimulatedEvents: settings decide which cache events a simulated engine sends.
 func TestSimulatedEvents(t *testing.T) {
 	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 2}}
 	for i := range 50 {
@@ -144,13 +142,13 @@ func TestSimulatedEvents(t *testing.T) {
 	}
 }
 
-// TestReadyWithin: who waits for an engine that takes a minute to start waits longer.
+// TestReadyWithin: the start of an engine that takes a minute has a longer limit.
 func TestReadyWithin(t *testing.T) {
 	for want, settings := range map[time.Duration][]string{
 		readyTimeout:               {"ENGINE=tiny", "SIM_STARTUP=60s"},
 		readyTimeout + time.Minute: {"ENGINE=sim", "SIM_STARTUP=60s"},
 	} {
-		if got := readyWithin(settingsOf(t, config.Up, settings...)); got != want {
+		if got := startTimeout(settingsOf(t, config.Up, settings...)); got != want {
 			t.Errorf("%q: %v, want %v", settings, got, want)
 		}
 	}

@@ -12,11 +12,11 @@ import (
 	"penstock/internal/engine/tiny"
 )
 
-// openTiny makes engines that compute a model on the CPU and share its weights.
-func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]localEngine, error) {
+// openTinyEngines makes engines which compute a model on the CPU and share its weights.
+func openTinyEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]localEngine, error) {
 	tc := tinyConfig(cfg)
-	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), memory()
-	tc.Files, tc.Segment, tc.MediaLimits = files, segment, mediaLimits(cfg)
+	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), memoryLimit()
+	tc.Files, tc.Segment, tc.MediaLimits = files, openSegment, mediaLimits(cfg)
 	if len(cfg.ServedModelName) > 0 {
 		tc.Aliases = cfg.ServedModelName[1:]
 	}
@@ -40,13 +40,13 @@ func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref 
 	return all, nil
 }
 
-// tinyConfig is what the settings say of such engines.
+// tinyConfig is the part of a tiny engine's configuration which comes from the settings.
 func tinyConfig(cfg *config.Loaded) tiny.Config {
 	return tiny.Config{
 		Name:        cfg.ModelName(),
 		ModelPath:   cfg.ModelPath,
 		BlockSize:   cfg.KVCacheBlockSize,
-		Blocks:      cfg.Blocks(),
+		Blocks:      cfg.CacheBlocks(),
 		MaxSeqs:     cfg.MaxNumSeqs,
 		TokenBudget: cfg.TokenBudget(),
 		MaxWaiting:  cfg.MaxWaiting,

@@ -13,16 +13,14 @@ import (
 
 const (
 	epochFile = "penstock.epoch"
-	// maxEpoch is far beyond any clock, in milliseconds, and far from the end of
-	// the numbers.
+	// maxEpoch is far above any clock in milliseconds, and far below overflow.
 	maxEpoch = 1 << 62
 )
 
-// nextEpoch returns the epoch of the workers of this process: the time in
-// milliseconds, or one more than the last epoch of the data directory if the
-// clock was set back since. Events of that epoch may still be in the directory's
-// streams, and a lower one would count as older than they are. The caller has the
-// directory's lock; "" is a directory that goes with the process.
+// nextEpoch returns the epoch of this process's workers: the time in milliseconds, or one more than the last
+// epoch of the data directory if the clock was set back since. Events of the last epoch may still be in the
+// directory's streams, and a lower epoch would count as older than they are. The caller holds the directory's
+// lock; dir is "" for a temporary directory.
 func nextEpoch(dir string, now time.Time) (uint64, error) {
 	epoch := uint64(now.UnixMilli())
 	if dir == "" {
@@ -40,7 +38,7 @@ func nextEpoch(dir string, now time.Time) (uint64, error) {
 	return epoch, nil
 }
 
-// readNumber returns the number in a file, 0 if there is no file. what names it.
+// readNumber returns the number in a file, 0 if there is no file. what names the number in errors.
 func readNumber(path string, most uint64, what string) (uint64, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +54,7 @@ func readNumber(path string, most uint64, what string) (uint64, error) {
 	return n, nil
 }
 
-// replaceFile writes a file so that a crash leaves the old contents or the new.
+// replaceFile writes a file so that a crash leaves either the old contents or the new.
 func replaceFile(path string, data []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"-")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A later life has a higher epoch, whatever the clock says.
+// A later incarnation has a higher epoch, whatever the clock says.
 func TestEpochsGrow(t *testing.T) {
 	dir := t.TempDir()
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)

@@ -13,88 +13,89 @@ import (
 	"penstock/internal/serve/router"
 )
 
-// Frontend runs a frontend with a router inside until ctx ends. It calls ready
-// once, when it accepts requests; until a worker is there it answers 503. Logs go
-// to stderr. When ctx ends it lets running requests finish, within the drain
-// timeout, and returns nil.
-func Frontend(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
-	return play(ctx, cfg, stderr, func(p *process) role { return &frontendRole{process: p, ready: ready} })
+// RunFrontend runs a frontend with an embedded router until ctx ends. It calls ready once, when it accepts
+// requests; until a worker is available it answers 503. Logs go to stderr. When ctx ends it lets running
+// requests finish, within the drain timeout, and returns nil.
+func RunFrontend(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
+	return runRole(ctx, cfg, stderr, func(p *process) role { return &frontendRole{process: p, ready: ready} })
 }
 
 type frontendRole struct {
 	*process
 	ready func(Started)
 
-	// What build makes.
-	prompts  prompts
-	router   *router.Router
-	sight    *sight
-	frontend *frontend.Frontend
+	// Set by build.
+	prompter      frontendPrompter
+	router        *router.Router
+	mediaResolver *mediaResolver
+	frontend      *frontend.Frontend
 }
 
-func (f *frontendRole) build() error {
-	f.planes.measure(f.metrics)
+func (f *frontendRole) buildServices() error {
+	f.planes.registerMetrics(f.metrics)
 	var err error
-	if f.router, err = f.newRouter(&f.prompts); err != nil {
+	if f.router, err = f.newRouter(&f.prompter); err != nil {
 		return err
 	}
-	if f.sight, err = newSight(f.process); err != nil {
+	if f.mediaResolver, err = newMediaResolver(f.process); err != nil {
 		return err
 	}
-	f.frontend, err = f.newFrontend(f.router, f.sight)
-	f.prompts.frontend = f.frontend
+	f.frontend, err = f.newFrontend(f.router, f.mediaResolver)
+	f.prompter.frontend = f.frontend
 	return err
 }
 
-func (f *frontendRole) start(ctx context.Context, stages *stages) {
-	stages.start(ctx, "router", f.router.Run)
-	stages.start(ctx, "media", f.sight.run)
-	stages.start(ctx, "frontend", after(f.router.Begun(), func(ctx context.Context) error { return f.frontend.Run(ctx, f.ln) }))
+func (f *frontendRole) startServices(ctx context.Context, stages *stages) {
+	stages.startStage(ctx, "router", f.router.Run)
+	stages.startStage(ctx, "media", f.mediaResolver.run)
+	stages.startStage(ctx, "frontend", runAfter(f.router.StatesReady(), func(ctx context.Context) error { return f.frontend.Run(ctx, f.listener) }))
 }
 
-// await waits for no worker: the listener takes connections, and a frontend says itself
-// what it cannot serve yet.
-func (f *frontendRole) await(ctx context.Context) error { return reached(ctx, f.router.Begun()) }
+// awaitReady does not wait for workers: the listener accepts connections, and a frontend reports itself what
+// it cannot serve yet.
+func (f *frontendRole) awaitReady(ctx context.Context) error {
+	return awaitClosed(ctx, f.router.StatesReady())
+}
 
-func (f *frontendRole) announce() { f.ready(f.started()) }
+func (f *frontendRole) announceReady() { f.ready(f.startedStatus()) }
 
 // newRouter makes the router of a frontend or of a router process.
 func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 	return router.New(router.Config{
 		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
-		Route: p.cfg.Route(), Queue: p.cfg.Queue(),
-		NoKVEvents: p.cfg.NoKVEvents, PredictedTTL: orOff(p.cfg.PredictedTTL),
+		Route: p.cfg.RouteConfig(), Queue: p.cfg.QueueConfig(),
+		NoKVEvents: p.cfg.NoKVEvents, PredictedTTL: negativeIfZero(p.cfg.PredictedTTL),
 		Sync:           p.cfg.RouterReplicaSync == config.On,
 		TrackOutput:    p.cfg.RouterTrackOutput == config.On,
 		ReservationTTL: time.Duration(p.cfg.ActiveRequestExpiry),
 		MaxBodyBytes:   p.cfg.MaxBodyBytes,
-		Snapshots:      router.Snapshots{Threshold: uint64(p.cfg.SnapshotThreshold), Reset: resetOf(p.cfg.ResetStates)},
+		Snapshots:      router.SnapshotPolicy{Threshold: uint64(p.cfg.SnapshotThreshold), Reset: snapshotReset(p.cfg.ResetStates)},
 	}, router.Planes{Bus: p.planes.events, Registry: p.planes.registry, RPC: p.planes.rpc, Archive: p.planes.archive}, prompter, p.metrics, p.log)
 }
 
-func resetOf(setting string) router.Reset {
+func snapshotReset(setting string) router.ResetMode {
 	switch setting {
 	case config.On:
-		return router.Alone
-	case config.Force:
-		return router.Force
+		return router.ResetIfAlone
+	case config.ResetForce:
+		return router.ResetForce
 	}
-	return router.Keep
+	return router.ResetNever
 }
 
-func (p *process) newFrontend(r *router.Router, s *sight) (*frontend.Frontend, error) {
+func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Frontend, error) {
 	limit := p.cfg.MigrationLimit
 	if limit == 0 {
 		limit = -1 // the frontend reads 0 as its default
 	}
 	var engines func() any
-	if p.remotes != nil {
-		engines = func() any { return p.remotes.status() }
+	if p.remoteEngines != nil {
+		engines = func() any { return p.remoteEngines.engineStatuses() }
 	}
 	return frontend.New(frontend.Config{
 		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
 		MaxBodyBytes: p.cfg.MaxBodyBytes, MaxInflight: p.cfg.MaxInflight,
-		MigrationLimit: limit, MigrationWait: orOff(p.cfg.MigrationWait),
+		MigrationLimit: limit, MigrationWait: negativeIfZero(p.cfg.MigrationWait),
 		DrainGrace: time.Duration(p.cfg.DrainGrace), DrainTimeout: time.Duration(p.cfg.DrainTimeout),
 		RequestTimeout: time.Duration(p.cfg.RequestTimeout), HeaderTimeout: time.Duration(p.cfg.HeaderTimeout),
 		BodyTimeout: time.Duration(p.cfg.BodyTimeout), WriteTimeout: time.Duration(p.cfg.WriteTimeout),
@@ -102,27 +103,27 @@ func (p *process) newFrontend(r *router.Router, s *sight) (*frontend.Frontend, e
 		OpenMetrics: p.cfg.MetricsAccess == config.AccessOpen,
 		KeepAlive:   time.Duration(p.cfg.SSEKeepAlive),
 		Preprocess:  frontend.Preprocess(p.cfg.Preprocess),
-		// Other modes look at no cache, whatever the workers hold.
+		// Other modes use no cache state, whatever the workers report.
 		IgnoresCaches: p.cfg.RouterMode != string(route.KV),
 	}, frontend.Deps{
-		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, Open: p.openTokenizer,
+		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, OpenTokenizer: p.openTokenizer,
 		Metrics: p.metrics, Log: p.log,
 		Mount: map[string]http.Handler{
 			"/v1/router/":     r.Handler(),
 			"/busy_threshold": r.Handler(),
 			"/v1/config":      configHandler(p.cfg),
 		},
-		Seen: r.Seen(), OnDrain: r.EndWatches,
-		OnModel: r.Refer, Engines: engines, Media: s.resolver,
-		Keys: p.door.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
+		WorkersSeen: r.WorkersSeen(), OnDrain: r.EndWatches,
+		OnModel: r.SetReferenceCard, Engines: engines, Media: s.resolver,
+		Keys: p.endpoint.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})
 }
 
-// configHandler shows the effective configuration to "config show --server".
+// configHandler serves the effective configuration to "config show --server".
 func configHandler(cfg *config.Loaded) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		// Plain values: encoding cannot fail, and a client that is gone is gone.
+		// The values are plain, so encoding cannot fail; a write error means that the client disconnected.
 		_ = json.NewEncoder(w).Encode(map[string]any{"rows": cfg.Settings()})
 	})
 }

@@ -8,33 +8,33 @@ import (
 )
 
 const (
-	// roomyGarbage is how much garbage may be made before it is collected, however little
-	// lives. A process that only routes has some dozens of megabytes alive and makes tens of
-	// kilobytes of garbage with each request: collected at twice what lives, a tenth of
-	// its work under load would be collecting.
-	roomyGarbage = 192 << 20
-	// roomyShare bounds it to a share of the machine's memory.
-	roomyShare = 16
-	// stockPercent is what the runtime does by itself.
-	stockPercent = 100
-	tuneEvery    = time.Second
+	// gcHeadroom is how much garbage may accumulate before a collection, even with a small live heap. A
+	// process which only routes has some dozens of megabytes live, and makes tens of kilobytes of garbage per
+	// request: if it collected at twice the live heap, it would spend a tenth of its work under load on
+	// collection.
+	gcHeadroom = 192 << 20
+	// gcMemoryShare limits the headroom to 1/gcMemoryShare of the machine's memory.
+	gcMemoryShare = 16
+	// defaultGCPercent is the runtime's default.
+	defaultGCPercent = 100
+	gcTuneInterval   = time.Second
 )
 
-// roomy gives the collector room until ctx ends. It leaves it alone where GOGC is set.
-func roomy(ctx context.Context) {
-	old := debug.SetGCPercent(stockPercent)
+// tuneGC adjusts the garbage collector's target until ctx ends. It changes nothing if GOGC is set.
+func tuneGC(ctx context.Context) {
+	old := debug.SetGCPercent(defaultGCPercent)
 	defer debug.SetGCPercent(old)
-	if old != stockPercent { // somebody's choice
+	if old != defaultGCPercent { // the operator set it
 		debug.SetGCPercent(old)
 		<-ctx.Done()
 		return
 	}
-	room := uint64(roomyGarbage)
-	if m := memory(); m > 0 {
-		room = min(room, m/roomyShare)
+	room := uint64(gcHeadroom)
+	if m := memoryLimit(); m > 0 {
+		room = min(room, m/gcMemoryShare)
 	}
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	tick := time.NewTicker(tuneEvery)
+	tick := time.NewTicker(gcTuneInterval)
 	defer tick.Stop()
 	for {
 		metrics.Read(live)
@@ -47,9 +47,9 @@ func roomy(ctx context.Context) {
 	}
 }
 
-// gcPercent is how much the heap may grow over what lives, in percent, so that it is
-// collected when room was filled with garbage, or at twice what lives if that is more.
+// gcPercent is the heap growth over the live heap, in percent, at which room bytes of garbage have
+// accumulated, or twice the live heap if that is more.
 func gcPercent(live, room uint64) int {
-	const least = 4 << 20 // less than the runtime collects at all
-	return max(stockPercent, int(min(room, 1<<40)*100/max(live, least)))
+	const least = 4 << 20 // below it the runtime does not collect at all
+	return max(defaultGCPercent, int(min(room, 1<<40)*100/max(live, least)))
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeBytes returns how much may be written to the file system of dir.
+// freeBytes returns how many bytes may be written to the file system of dir.
 func freeBytes(dir string) (n uint64, known bool) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -21,8 +21,8 @@ func freeBytes(dir string) (n uint64, known bool) {
 	return st.Bavail * uint64(st.Bsize), true
 }
 
-// openFiles returns how many files this process has open. To count them takes one more: where none
-// is left, they are as many as may be.
+// openFiles returns how many files this process has open. Counting needs one more descriptor: if none is
+// left, the count is the limit.
 func openFiles() (n uint64, known bool) {
 	dir, err := os.Open("/proc/self/fd")
 	if errors.Is(err, unix.EMFILE) {
@@ -41,12 +41,11 @@ func openFiles() (n uint64, known bool) {
 	}
 }
 
-// holderOf returns who listens on a TCP port of this machine, as far as this user
-// may see it.
-func holderOf(port string) holder {
+// holderOf returns the process that listens on a TCP port of this machine, as far as this user may see it.
+func holderOf(port string) portHolder {
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		return holder{}
+		return portHolder{}
 	}
 	sockets := map[string]bool{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -54,11 +53,11 @@ func holderOf(port string) holder {
 		if err != nil {
 			continue
 		}
-		for _, inode := range listeners(string(data), uint16(n)) {
+		for _, inode := range listenerInodes(string(data), uint16(n)) {
 			sockets[fmt.Sprintf("socket:[%s]", inode)] = true
 		}
 	}
-	own, _ := os.Readlink("/proc/self/exe") // "" is nobody's
+	own, _ := os.Readlink("/proc/self/exe") // "" matches no process
 	files, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	for _, file := range files {
 		if target, err := os.Readlink(file); err != nil || !sockets[target] {
@@ -69,14 +68,14 @@ func holderOf(port string) holder {
 			continue
 		}
 		exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		return holder{pid: pid, name: filepath.Base(exe), ours: own != "" && filepath.Base(exe) == filepath.Base(own)}
+		return portHolder{pid: pid, name: filepath.Base(exe), ours: own != "" && filepath.Base(exe) == filepath.Base(own)}
 	}
-	return holder{}
+	return portHolder{}
 }
 
-// listeners returns the inodes of the sockets that listen on a port, of a table
-// like /proc/net/tcp.
-func listeners(table string, port uint16) (inodes []string) {
+// listenerInodes returns the inodes of the sockets which listen on a port, from a table in the format of
+// /proc/net/tcp.
+func listenerInodes(table string, port uint16) (inodes []string) {
 	const listening = "0A"
 	for line := range strings.Lines(table) {
 		// sl local_address rem_address st tx:rx tr:tm retrnsmt uid timeout inode …

@@ -14,18 +14,18 @@ func TestListeners(t *testing.T) {
    3: 00000000000000000000000000000000:1F40 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 2630 1 0 100 0 0 10 0
    4: short
 `
-	if got := listeners(table, 8000); !slices.Equal(got, []string{"2627", "2630"}) {
+	if got := listenerInodes(table, 8000); !slices.Equal(got, []string{"2627", "2630"}) {
 		t.Errorf("listeners %v", got)
 	}
-	if got := listeners("", 8000); got != nil {
+	if got := listenerInodes("", 8000); got != nil {
 		t.Errorf("listeners %v", got)
 	}
-	if h := holderOf("none"); h != (holder{}) {
+	if h := holderOf("none"); h != (portHolder{}) {
 		t.Errorf("%+v", h)
 	}
 }
 
-// TestOpenFiles: what is opened is counted.
+// TestOpenFiles: opened files are counted.
 func TestOpenFiles(t *testing.T) {
 	before, ok := openFiles()
 	if !ok || before == 0 {

@@ -2,11 +2,11 @@
 
 package node
 
-// freeBytes is not known here.
+// freeBytes is unknown on this system.
 func freeBytes(string) (n uint64, known bool) { return 0, false }
 
-// openFiles is not known here.
+// openFiles is unknown on this system.
 func openFiles() (n uint64, known bool) { return 0, false }
 
-// holderOf is not known here.
-func holderOf(string) holder { return holder{} }
+// holderOf is unknown on this system.
+func holderOf(string) portHolder { return portHolder{} }

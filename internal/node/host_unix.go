@@ -18,5 +18,5 @@ func fileLimit() (n uint64, known bool) {
 	return uint64(r.Cur), true
 }
 
-// inUse reports whether listening failed because somebody else listens.
-func inUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
+// isAddrInUse reports whether listening failed because another socket listens there.
+func isAddrInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// fileLimit is none here.
+// fileLimit does not exist on this system.
 func fileLimit() (n uint64, known bool) { return 0, false }
 
-// inUse reports whether listening failed because somebody else listens.
-func inUse(err error) bool { return errors.Is(err, windows.WSAEADDRINUSE) }
+// isAddrInUse reports whether listening failed because another socket listens there.
+func isAddrInUse(err error) bool { return errors.Is(err, windows.WSAEADDRINUSE) }

@@ -18,27 +18,27 @@ import (
 	"penstock/internal/obs"
 )
 
-// handler serves what processes without a frontend have to show: probes, metrics,
-// the configuration, and what more has.
-func (p *process) handler(health, ready http.Handler, more map[string]http.Handler) http.Handler {
+// newHandler serves the HTTP API of processes without a frontend: probes, metrics, the configuration, and the
+// patterns of more.
+func (p *process) newHandler(health, ready http.Handler, more map[string]http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	get := func(path string, h http.Handler) {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodGet && r.Method != http.MethodHead {
-				openai.RefuseMethod(w, r, "GET, HEAD")
+				openai.WriteMethodNotAllowed(w, r, "GET, HEAD")
 				return
 			}
 			h.ServeHTTP(w, r)
 		})
 	}
-	get("/metrics", p.door.admins(p.metrics.Handler(), p.cfg.MetricsAccess))
-	get("/v1/config", p.door.admins(configHandler(p.cfg), config.AccessAdmin))
-	get("/live", http.HandlerFunc(readiness.Live))
+	get("/metrics", p.endpoint.requireAdmin(p.metrics.Handler(), p.cfg.MetricsAccess))
+	get("/v1/config", p.endpoint.requireAdmin(configHandler(p.cfg), config.AccessAdmin))
+	get("/live", http.HandlerFunc(readiness.ServeLive))
 	get("/ready", ready)
 	get("/health", health)
 	serves := "/health, /ready, /live, /metrics and /v1/config"
 	for _, pattern := range slices.Sorted(maps.Keys(more)) {
-		mux.Handle(pattern, p.door.admins(more[pattern], config.AccessAdmin))
+		mux.Handle(pattern, p.endpoint.requireAdmin(more[pattern], config.AccessAdmin))
 		serves = pattern + ", " + serves
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
@@ -47,7 +47,7 @@ func (p *process) handler(health, ready http.Handler, more map[string]http.Handl
 	return mux
 }
 
-// The bounds of HTTP without a frontend.
+// The limits of HTTP without a frontend.
 const (
 	headerTimeout  = 10 * time.Second
 	bodyTimeout    = time.Minute
@@ -56,14 +56,14 @@ const (
 	closeTimeout   = 5 * time.Second
 )
 
-// serveHTTP serves h on ln, which it closes, until ctx ends; it returns nil then.
+// serveHTTP serves h on ln, which it closes, until ctx ends, and then returns nil.
 func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger) error {
 	srv := &http.Server{
-		Handler:           bounded(h),
+		Handler:           withDeadlines(h),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          obs.NewThrottle(log, time.Minute).Writer(slog.LevelWarn, "HTTP connection failed"),
+		ErrorLog:          obs.NewThrottle(log, time.Minute).LineLogger(slog.LevelWarn, "HTTP connection failed"),
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
@@ -82,9 +82,9 @@ func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler, log *slog.L
 	return err
 }
 
-// bounded bounds how long a client may take to send a body and to take an answer;
-// handlers that stream move the second themselves.
-func bounded(h http.Handler) http.Handler {
+// withDeadlines limits how long a client may take to send a body and to read a response; handlers that stream
+// extend the second themselves.
+func withDeadlines(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Only a real connection has deadlines.
 		control, now := http.NewResponseController(w), time.Now()

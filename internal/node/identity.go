@@ -15,9 +15,8 @@ import (
 // idFile keeps a worker's id in its data directory.
 const idFile = "penstock.worker"
 
-// workerID returns the number by which a fleet knows this process: the configured
-// one, or that of the data directory, where the first start puts one drawn at
-// random, or a random one. The caller has the directory's lock.
+// workerID returns this process's id in the fleet: the configured id, or the id in the data directory, where
+// the first start writes a random one, or a random id. The caller holds the directory's lock.
 func workerID(cfg *config.Loaded) (kv.WorkerID, error) {
 	switch {
 	case cfg.WorkerID != 0:
@@ -37,27 +36,27 @@ func workerID(cfg *config.Loaded) (kv.WorkerID, error) {
 	return id, nil
 }
 
-// firstDrawn keeps drawn ids apart from the small numbers of workers that share a
-// process, and from those that people choose.
+// firstDrawn keeps random ids apart from the small numbers of workers which share a process, and from ids
+// which people choose.
 const firstDrawn = 1 << 32
 
-// drawID returns one of 2^53 - 2^32 ids: of 10,000 drawn, two are equal once in
-// 180 million fleets.
+// drawID returns one of 2^53 - 2^32 ids: in a fleet of 10,000 random ids, a collision occurs in one of 180
+// million fleets.
 func drawID() kv.WorkerID {
 	var b [8]byte
 	rand.Read(b[:]) // never fails
 	return firstDrawn + kv.WorkerID(binary.LittleEndian.Uint64(b[:])%(uint64(kv.MaxWorkerID)-firstDrawn+1))
 }
 
-// modelID returns the id under which a router with an id registers for a model:
-// the same after a restart, and another one for every model.
+// modelID returns the id under which a router registers for a model: the same after a restart, and different
+// for every model.
 func modelID(router kv.WorkerID, model string) kv.WorkerID {
 	h := xxh3.HashStringSeed(model, uint64(router))
 	return firstDrawn + kv.WorkerID(h%(uint64(kv.MaxWorkerID)-firstDrawn+1))
 }
 
-// rankID returns the id of a data-parallel rank of a worker's engine: of the first that of
-// the worker, of the others the same after a restart.
+// rankID returns the id of a data-parallel rank of a worker's engine: the worker's own for the first rank,
+// for others a derived id which is the same after a restart.
 func rankID(id kv.WorkerID, rank int) kv.WorkerID {
 	if rank == 0 {
 		return id

@@ -15,7 +15,7 @@ func identityConfig(dir string, id uint64) *config.Loaded {
 	return &config.Loaded{Config: config.Config{DataDir: dir, WorkerID: id}, Command: config.Worker}
 }
 
-// A worker keeps its id in its directory; without one each start is another worker.
+// A worker keeps its id in its directory; without a directory each start is another worker.
 func TestWorkerIDs(t *testing.T) {
 	dir := t.TempDir()
 	id := func(dir string, configured uint64) kv.WorkerID {

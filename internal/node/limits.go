@@ -14,22 +14,22 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// host is how this machine's limits are read; tests have one of their own.
-type host struct {
-	// files is how many files this process may have open.
+// hostProbe reads this machine's limits; tests replace its functions.
+type hostProbe struct {
+	// files returns how many files this process may have open.
 	files func() (n uint64, known bool)
-	// open is how many files this process has open.
+	// open returns how many files this process has open.
 	open func() (n uint64, known bool)
-	// free is how much may be written to the file system of a directory, in bytes.
+	// free returns how many bytes may be written to the file system of a directory.
 	free func(dir string) (n uint64, known bool)
 }
 
-// thisHost reads the limits of the machine that this process runs on.
-func thisHost() host { return host{files: fileLimit, open: openFiles, free: freeBytes} }
+// newHostProbe reads the limits of the machine on which this process runs.
+func newHostProbe() hostProbe { return hostProbe{files: fileLimit, open: openFiles, free: freeBytes} }
 
-// checkFiles compares the limit on open files with what a process of the settings (nil if they
-// are not valid) may need. It returns no finding where the limit is not known.
-func (h host) checkFiles(cfg *config.Loaded) []Finding {
+// checkFiles compares the limit on open files with what a process with these settings may need; cfg is nil if
+// the settings are invalid. It returns no finding where the limit is unknown.
+func (h hostProbe) checkFiles(cfg *config.Loaded) []Finding {
 	const check = "files"
 	limit, known := h.files()
 	if !known {
@@ -48,9 +48,9 @@ func (h host) checkFiles(cfg *config.Loaded) []Finding {
 	return []Finding{{check, CheckOK, fmt.Sprintf("a process may have %d files open", limit), ""}}
 }
 
-// checkOpenFiles compares what this process has open with the limit. It returns no finding where
-// one of them is not known.
-func (h host) checkOpenFiles() []Finding {
+// checkOpenFiles compares this process's open files with the limit. It returns no finding where either is
+// unknown.
+func (h hostProbe) checkOpenFiles() []Finding {
 	const check = "open files"
 	limit, known := h.files()
 	open, counted := h.open()
@@ -67,9 +67,9 @@ func (h host) checkOpenFiles() []Finding {
 	return []Finding{{check, CheckOK, detail, ""}}
 }
 
-// checkRoom compares what is free on the file system of dir with what JetStream, or the state of
-// a worker, may need there. It returns no finding where that is not known.
-func (h host) checkRoom(dir string) []Finding {
+// checkRoom compares the free space on the file system of dir with what JetStream, or a worker's state, may
+// need there. It returns no finding where the free space is unknown.
+func (h hostProbe) checkRoom(dir string) []Finding {
 	const check = "data-dir"
 	const remedy = "make room there, or choose another place with --data-dir: when it is full, JetStream takes no events"
 	free, known := h.free(dir)
@@ -77,15 +77,15 @@ func (h host) checkRoom(dir string) []Finding {
 	case !known:
 		return nil
 	case free < fullDisk:
-		return []Finding{{check, CheckFail, fmt.Sprintf("%s is full: %s are free, and %s are needed", dir, bytesText(free), bytesText(fullDisk)), remedy}}
+		return []Finding{{check, CheckFail, fmt.Sprintf("%s is full: %s are free, and %s are needed", dir, formatBytes(free), formatBytes(fullDisk)), remedy}}
 	case free < littleDisk:
-		return []Finding{{check, CheckWarn, fmt.Sprintf("%s has %s free, less than %s", dir, bytesText(free), bytesText(littleDisk)), remedy}}
+		return []Finding{{check, CheckWarn, fmt.Sprintf("%s has %s free, less than %s", dir, formatBytes(free), formatBytes(littleDisk)), remedy}}
 	}
-	return []Finding{{check, CheckOK, fmt.Sprintf("%s has %s free", dir, bytesText(free)), ""}}
+	return []Finding{{check, CheckOK, fmt.Sprintf("%s has %s free", dir, formatBytes(free)), ""}}
 }
 
-// dataDir is the directory to which a process of the settings writes, or the nearest above it
-// that is there; "" if it writes to none.
+// dataDir is the directory to which a process with these settings writes, or its nearest existing parent; ""
+// if it writes to none.
 func dataDir(cfg *config.Loaded) string {
 	dir := cfg.DataDir
 	if dir == "" {
@@ -103,49 +103,48 @@ func dataDir(cfg *config.Loaded) string {
 	}
 }
 
-// checkStore compares what the embedded server stores and has promised to streams with what it
-// may store.
+// checkStore compares what the embedded server stores, and has reserved for streams, with its limit.
 func checkStore(used, reserved, limit uint64) []Finding {
 	const check = "jetstream"
 	const remedy = "remove streams that are not used, or start a NATS server with more room and name it with --nats"
 	if float64(max(used, reserved)) > nearlyFull*float64(limit) {
 		return []Finding{{
-			check, CheckWarn, fmt.Sprintf("the embedded server stores %s and has promised %s of %s to streams: when it is full, events are lost", bytesText(used), bytesText(reserved), bytesText(limit)), remedy,
+			check, CheckWarn, fmt.Sprintf("the embedded server stores %s and has promised %s of %s to streams: when it is full, events are lost", formatBytes(used), formatBytes(reserved), formatBytes(limit)), remedy,
 		}}
 	}
-	return []Finding{{check, CheckOK, fmt.Sprintf("the embedded server stores %s of %s", bytesText(used), bytesText(limit)), ""}}
+	return []Finding{{check, CheckOK, fmt.Sprintf("the embedded server stores %s of %s", formatBytes(used), formatBytes(limit)), ""}}
 }
 
-// limits are those that a process looks at by itself.
-type limits struct {
-	host   host
+// limitMonitor checks the limits of this process while it runs.
+type limitMonitor struct {
+	host   hostProbe
 	cfg    *config.Loaded
 	server *natsd.Server // nil unless NATS is embedded
 	conn   *nats.Conn    // nil without NATS
 	log    limitLog
 }
 
-func newLimits(cfg *config.Loaded, p *planes, log *slog.Logger) *limits {
-	return &limits{host: thisHost(), cfg: cfg, server: p.server, conn: p.conn, log: limitLog{log: log, said: map[string]saidLimit{}}}
+func newLimitMonitor(cfg *config.Loaded, p *planes, log *slog.Logger) *limitMonitor {
+	return &limitMonitor{host: newHostProbe(), cfg: cfg, server: p.server, conn: p.conn, log: limitLog{log: log, logged: map[string]loggedLimit{}}}
 }
 
-// atStart logs what the process is short of as it starts: of what doctor checks, what it can
-// see by itself.
-func (l *limits) atStart(ctx context.Context) {
-	found := append(l.host.checkFiles(l.cfg), l.stored()...)
+// logAtStart logs which limits are short when the process starts, from the doctor's checks which it can run
+// itself.
+func (l *limitMonitor) logAtStart(ctx context.Context) {
+	found := append(l.host.checkFiles(l.cfg), l.checkStorage()...)
 	if l.conn != nil && l.server == nil {
 		found = append(found, checkJetStream(ctx, l.conn)...)
 	}
-	l.log.tell(found, time.Now())
+	l.log.logFindings(found, time.Now())
 }
 
-// stored returns the findings about what is written on this machine.
-func (l *limits) stored() (found []Finding) {
+// checkStorage returns the findings about what this process writes on this machine.
+func (l *limitMonitor) checkStorage() (found []Finding) {
 	if dir := dataDir(l.cfg); dir != "" {
 		found = l.host.checkRoom(dir)
 	}
 	if l.server != nil {
-		if used, reserved, limit, ok := l.server.Store(); ok {
+		if used, reserved, limit, ok := l.server.StoreUsage(); ok {
 			found = append(found, checkStore(used, reserved, limit)...)
 		}
 	}
@@ -153,49 +152,49 @@ func (l *limits) stored() (found []Finding) {
 }
 
 const (
-	// limitsEvery is how often a process looks at its limits while it runs.
+	// limitsEvery is the interval between checks of a running process.
 	limitsEvery = 15 * time.Second
-	// limitsAgain is after what time a limit that is still short stands in the log again.
+	// limitsAgain is the interval after which a persisting shortage is logged again.
 	limitsAgain = 10 * time.Minute
 )
 
-// run looks at the room of what this process writes, and at its open files, until ctx ends.
-func (l *limits) run(ctx context.Context) error {
+// runChecks checks the storage of this process, and its open files, until ctx ends.
+func (l *limitMonitor) runChecks(ctx context.Context) error {
 	tick := time.NewTicker(limitsEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			l.log.tell(append(l.stored(), l.host.checkOpenFiles()...), time.Now())
+			l.log.logFindings(append(l.checkStorage(), l.host.checkOpenFiles()...), time.Now())
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// limitLog logs findings that are not ok: each as it begins or gets worse, then at intervals, and
-// once when it is over.
+// limitLog logs findings which are not ok: each when it appears or changes status, then at intervals, and
+// once when it is resolved.
 type limitLog struct {
-	log  *slog.Logger
-	said map[string]saidLimit // by check
+	log    *slog.Logger
+	logged map[string]loggedLimit // by check
 }
 
-// saidLimit is a finding that is in the log.
-type saidLimit struct {
+// loggedLimit is a finding that has been logged.
+type loggedLimit struct {
 	status string
 	at     time.Time
 }
 
-func (l *limitLog) tell(found []Finding, now time.Time) {
+func (l *limitLog) logFindings(found []Finding, now time.Time) {
 	for _, f := range found {
-		last, told := l.said[f.Check]
+		last, told := l.logged[f.Check]
 		switch {
 		case f.Status == CheckOK && told:
-			delete(l.said, f.Check)
+			delete(l.logged, f.Check)
 			l.log.Info("this process is no longer short", "check", f.Check, "detail", f.Detail)
 		case f.Status == CheckOK || told && last.status == f.Status && now.Sub(last.at) < limitsAgain:
 		default:
-			l.said[f.Check] = saidLimit{f.Status, now}
+			l.logged[f.Check] = loggedLimit{f.Status, now}
 			level := slog.LevelWarn
 			if f.Status == CheckFail {
 				level = slog.LevelError

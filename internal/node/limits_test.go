@@ -14,7 +14,7 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// TestHostChecks: limits that are short are found, with what to do, and nothing is said where they are not known.
+// TestHostChecks: short limits are found, with a remedy, and unknown limits give no finding.
 func TestHostChecks(t *testing.T) {
 	l, err := config.Load("", []string{"PENSTOCK_DATA_DIR=/nowhere/data", "PENSTOCK_MAX_INFLIGHT=9000"}, config.NoFlags(config.Up))
 	if err != nil {
@@ -33,7 +33,7 @@ func TestHostChecks(t *testing.T) {
 		{"a full disk", 1 << 20, 1 << 20, true, []string{CheckOK, CheckFail}, "JetStream takes no events"},
 		{"nothing known", 0, 0, false, nil, ""},
 	} {
-		h := host{files: func() (uint64, bool) { return tt.files, tt.known }, free: func(string) (uint64, bool) { return tt.free, tt.known }}
+		h := hostProbe{files: func() (uint64, bool) { return tt.files, tt.known }, free: func(string) (uint64, bool) { return tt.free, tt.known }}
 		found := append(h.checkFiles(l), h.checkRoom(dataDir(l))...)
 		remedies := ""
 		var got []string
@@ -50,7 +50,8 @@ func TestHostChecks(t *testing.T) {
 	}
 }
 
-// TestLimitsInOperation: what becomes short is in the log with the remedy, again after a while, and once when it is over.
+// TestLimitsInOperation: a new shortage is logged with its remedy, again after a while, and once when it is
+// over.
 func TestLimitsInOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := config.Load("", nil, config.NoFlags(config.Up))
@@ -61,14 +62,14 @@ func TestLimitsInOperation(t *testing.T) {
 		free.Store(1 << 40)
 		var out lockedBuffer
 		all := ""
-		w := &limits{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), said: map[string]saidLimit{}}}
+		w := &limitMonitor{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), logged: map[string]loggedLimit{}}}
 		var open atomic.Uint64
-		w.host = host{
+		w.host = hostProbe{
 			files: func() (uint64, bool) { return 10_000, true },
 			open:  func() (uint64, bool) { return open.Load(), true },
 			free:  func(string) (uint64, bool) { return free.Load(), true },
 		}
-		go func() { _ = w.run(t.Context()) }()
+		go func() { _ = w.runChecks(t.Context()) }()
 		said := func(after time.Duration) string {
 			time.Sleep(after)
 			synctest.Wait()
@@ -105,7 +106,7 @@ func TestLimitsInOperation(t *testing.T) {
 	})
 }
 
-// TestStoreWithoutRoom: an embedded server whose streams have been promised all that it may store is found.
+// TestStoreWithoutRoom: an embedded server whose whole storage is reserved for streams is reported.
 func TestStoreWithoutRoom(t *testing.T) {
 	s, err := natsd.Start(natsd.Config{MaxStore: 1 << 20})
 	if err != nil {
@@ -118,7 +119,7 @@ func TestStoreWithoutRoom(t *testing.T) {
 	}
 	defer conn.Close()
 	check := func() Finding {
-		used, reserved, limit, ok := s.Store()
+		used, reserved, limit, ok := s.StoreUsage()
 		if !ok {
 			t.Fatal("the server does not tell")
 		}

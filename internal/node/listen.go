@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// listen opens the HTTP address. It says what to do if somebody else has it.
-func listen(addr string) (net.Listener, error) {
+// listenHTTP opens the HTTP address. Its errors say what to do if the address is in use.
+func listenHTTP(addr string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("http-addr %s is in use by another process; stop it or choose another with --http-addr, for example 127.0.0.1:0 for a free port", addr)
@@ -23,16 +23,16 @@ func listen(addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// loopback reports whether only this machine can reach a host and port; a name
-// other than localhost is taken for one that others can reach.
-func loopback(addr string) bool {
+// isLoopback reports whether only this machine can reach a host and port. It assumes that others can reach a
+// name other than localhost.
+func isLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }
 
-// reachable returns the host and port at which this machine reaches a listener:
-// one that listens on every address has none of its own.
-func reachable(addr net.Addr) string {
+// reachableAddr returns the host and port at which this machine reaches a listener: one that listens on every
+// address has no host of its own.
+func reachableAddr(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {
 		return addr.String()

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestListenElsewhere: an address that no interface has is told as such, with what to give instead.
+// TestListenElsewhere: the error of an address that no interface has says so, with a remedy.
 func TestListenElsewhere(t *testing.T) {
-	ln, err := listen("192.0.2.1:0") // of TEST-NET-1: no machine has it
+	ln, err := listenHTTP("192.0.2.1:0") // of TEST-NET-1: no machine has it
 	if err == nil {
 		ln.Close()
 		t.Skip("this machine takes addresses that it does not have")

@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// locate returns the directory of the tokenizer of a model that an engine names by what it
-// was started with: a directory, if this machine has it too, or a name of the Hugging Face
-// hub whose files are in the cache here. Nothing is fetched, and nothing written. "" is that
-// it is not here; tried says where it was looked for.
-func locate(root, hub string) (dir string, tried []string) {
+// locateTokenizer returns the directory of the tokenizer of an engine's model. root is what the engine was
+// started with: a directory, if it also exists here, or a Hugging Face hub name whose files are in the local
+// cache. It fetches and writes nothing. It returns "" if the tokenizer is not here; tried says where it
+// looked.
+func locateTokenizer(root, hub string) (dir string, tried []string) {
 	if root == "" {
 		return "", nil
 	}
-	if filepath.IsAbs(root) { // others depend on where the engine was started
+	if filepath.IsAbs(root) { // relative paths depend on where the engine was started
 		if hasTokenizer(root) {
 			return root, nil
 		}
 		return "", []string{root}
 	}
-	if hub == "" || !hubName(root) {
+	if hub == "" || !isHubName(root) {
 		return "", nil
 	}
 	model := filepath.Join(hub, "models--"+strings.ReplaceAll(root, "/", "--"))
-	for _, revision := range revisions(model) {
+	for _, revision := range listRevisions(model) {
 		if dir := filepath.Join(model, "snapshots", revision); hasTokenizer(dir) {
 			return dir, nil
 		}
@@ -33,18 +33,18 @@ func locate(root, hub string) (dir string, tried []string) {
 	return "", []string{model}
 }
 
-// hubNames are names of the hub: an organisation and a model, or a model alone.
+// hubNames matches hub names: organisation/model, or a model alone.
 const hubNames = `^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?$`
 
-// hubName reports whether text is a name of the hub: not one that leads out of its cache.
-func hubName(text string) bool {
+// isHubName reports whether text is a hub name which cannot lead out of the cache.
+func isHubName(text string) bool {
 	ok, err := regexp.MatchString(hubNames, text)
 	return ok && err == nil && len(text) < 256 && !strings.Contains(text, "..") && !strings.Contains(text, "--")
 }
 
-// revisions lists the revisions of a cached model to look at: the one that is main, which
-// is what engines load unless told otherwise, or the only one that there is.
-func revisions(model string) []string {
+// listRevisions lists the revisions of a cached model to try: main, which engines load unless told otherwise,
+// or the only one present.
+func listRevisions(model string) []string {
 	const maxRevision = 256
 	if data, err := os.ReadFile(filepath.Join(model, "refs", "main")); err == nil && len(data) <= maxRevision {
 		if name := strings.TrimSpace(string(data)); name != "" && name == filepath.Base(name) && !strings.HasPrefix(name, ".") {
@@ -53,7 +53,7 @@ func revisions(model string) []string {
 	}
 	entries, err := os.ReadDir(filepath.Join(model, "snapshots"))
 	if err != nil || len(entries) != 1 {
-		return nil // of several nobody knows which one the engine has
+		return nil // with several, it is unknown which one the engine uses
 	}
 	return []string{entries[0].Name()}
 }

@@ -35,7 +35,7 @@ func TestLocate(t *testing.T) {
 		{filepath.Join(local, "none"), "", 1},
 		{"org/main", filepath.Join(hub, "models--org--main", "snapshots", "bbb"), 0},
 		{"gpt2", filepath.Join(hub, "models--gpt2", "snapshots", "ccc"), 0},
-		{"org/two", "", 1},     // which of them?
+		{"org/two", "", 1},     // ambiguous
 		{"org/weights", "", 1}, // it has no tokenizer
 		{"org/none", "", 1},
 		{"org/out", "", 1},
@@ -45,12 +45,12 @@ func TestLocate(t *testing.T) {
 		{"a/b/c", "", 0},
 		{"", "", 0},
 	} {
-		got, tried := locate(c.root, hub)
+		got, tried := locateTokenizer(c.root, hub)
 		if got != c.want || len(tried) != c.tried {
 			t.Errorf("%s: %q, tried %q; want %q", c.root, got, tried, c.want)
 		}
 	}
-	if got, _ := locate("gpt2", ""); got != "" {
+	if got, _ := locateTokenizer("gpt2", ""); got != "" {
 		t.Errorf("without a cache: %q", got)
 	}
 }

@@ -15,23 +15,23 @@ import (
 	"penstock/internal/obs"
 )
 
-// longestLease is how long shared memory is lent at most: leases end with their requests, and this is
-// for those whose end is lost.
+// longestLease is the maximum lease of shared memory: leases end with their requests, and the limit covers
+// lost ends.
 const longestLease = time.Hour
 
-// sight is what a frontend has to find out what the media of requests are.
-type sight struct {
-	lender   *shm.Lender // nil where there is no shared memory
+// mediaResolver is what a frontend needs to resolve the media of requests.
+type mediaResolver struct {
+	lender   *shm.Lender // nil without shared memory
 	resolver *resolve.Resolver
 }
 
-// newSight makes what the settings say.
-func newSight(p *process) (s *sight, err error) {
+// newMediaResolver makes the media resolver of the settings.
+func newMediaResolver(p *process) (s *mediaResolver, err error) {
 	cfg, fetcher, log := p.cfg, p.fetcher, p.log
-	s = &sight{}
+	s = &mediaResolver{}
 	var lends resolve.Lender
 	if s.lender, err = shm.NewLender(shm.Config{}); err == nil {
-		lends = resolve.FromLender(s.lender, longestLease)
+		lends = resolve.NewShmLender(s.lender, longestLease)
 	} else {
 		s.lender = nil
 		obs.Component(log, "frontend").Debug("there is no shared memory for media: engines that would have them there fetch them", "error", err)
@@ -44,13 +44,13 @@ func newSight(p *process) (s *sight, err error) {
 		Limits:     mediaLimits(cfg),
 	}, mediaFiles(cfg, fetcher), lends)
 	if err != nil {
-		return nil, errors.Join(err, s.close())
+		return nil, errors.Join(err, s.closeLender())
 	}
-	p.metrics.Collect(newMediaMetrics(fetcher, s.lender))
+	p.metrics.RegisterCollector(newMediaMetrics(fetcher, s.lender))
 	return s, nil
 }
 
-// newFetcher makes what fetches media, within the settings.
+// newFetcher makes the media fetcher of the settings.
 func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
 	rate := cfg.MediaMinRate
 	if rate == 0 {
@@ -61,53 +61,54 @@ func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
 		AllowPrivate: cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
 		MaxBytes: cfg.MediaMaxBytes, MaxPixels: cfg.MediaMaxPixels,
 		Timeout: time.Duration(cfg.MediaTimeout), CacheBytes: cfg.MediaCacheBytes,
-		// A size is not believed for longer than that a URL shows the same; 0 is the default.
+		// A size is trusted no longer than a URL's content; 0 is the default.
 		DimensionsTTL: min(time.Duration(cfg.MediaURLTTL), 24*time.Hour),
 	})
 }
 
-// mediaFiles is where media come from.
+// mediaFiles is the source of media files.
 func mediaFiles(cfg *config.Loaded, fetcher *fetch.Fetcher) resolve.Source {
-	return resolve.FromFetcher(fetcher, cfg.MediaMaxBytes)
+	return resolve.NewFetcherSource(fetcher, cfg.MediaMaxBytes)
 }
 
-// segment opens a segment of shared memory that a frontend of this host lends.
-func segment(name string, size int) ([]byte, func(), error) {
+// openSegment opens a segment of shared memory which a frontend on this host has lent.
+func openSegment(name string, size int) ([]byte, func(), error) {
 	m, err := shm.Open(name, size)
 	if err != nil {
 		return nil, nil, err
 	}
-	return m.Bytes(), func() { _ = m.Close() }, nil // what is read has been copied
+	return m.Bytes(), func() { _ = m.Close() }, nil // readers have copied the data
 }
 
-// mediaLimits are the bounds of one object that is decoded.
+// mediaLimits are the limits of one decoded object.
 func mediaLimits(cfg *config.Loaded) pixel.Limits {
 	return pixel.Limits{Bytes: int(cfg.MediaMaxBytes), Pixels: int(cfg.MediaMaxPixels)}
 }
 
-// run closes all of it when ctx ends.
-func (s *sight) run(ctx context.Context) error {
+// run closes the resolver when ctx ends.
+func (s *mediaResolver) run(ctx context.Context) error {
 	<-ctx.Done()
-	return s.close()
+	return s.closeLender()
 }
 
-func (s *sight) close() error {
+func (s *mediaResolver) closeLender() error {
 	if s.lender == nil {
 		return nil
 	}
 	return s.lender.Close()
 }
 
-// mediaDecoder is what the settings say of who decodes media for the engines; nil if they do.
+// mediaDecoder returns the card's description of the media decoder; nil if the engines decode.
 func mediaDecoder(cfg *config.Loaded) *engine.MediaDecoder {
 	if !cfg.FrontendDecoding {
 		return nil
 	}
-	if cfg.Remote() { // what runs already takes files
+	if cfg.HasRemoteEngines() { // remote engines take files
 		return &engine.MediaDecoder{Transfer: string(resolve.TransferOff)}
 	}
 	return &engine.MediaDecoder{Transfer: cfg.MMTransfer}
 }
 
-// keepsFeatures reports whether what an engine's processor makes of media stays with it.
+// keepsFeatures reports whether the features which an engine's processor computes from media stay with the
+// engine.
 func keepsFeatures(cfg *config.Loaded) bool { return cfg.MMTransfer == string(resolve.TransferOff) }

@@ -9,23 +9,23 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// counter counts the tokens of conversations with media as frontends do, for the comparison with the
-// counts of an engine.
-type counter struct{ local prep.Local }
+// promptCounter counts the tokens of conversations with media as frontends do, to compare them with an
+// engine's counts.
+type promptCounter struct{ local prep.LocalEncoder }
 
-func newCounter(pipe *prep.Pipeline) (*counter, error) {
-	resolver, err := resolve.New(resolve.Config{}, resolve.FromFetcher(nil, maxCounted), nil) // data: URIs are not fetched
+func newPromptCounter(pipe *prep.Pipeline) (*promptCounter, error) {
+	resolver, err := resolve.New(resolve.Config{}, resolve.NewFetcherSource(nil, maxCounted), nil) // data: URIs are not fetched
 	if err != nil {
 		return nil, err
 	}
-	return &counter{prep.Local{Pipeline: pipe, Media: resolver.For(resolve.Way{Identity: media.ByBytes})}}, nil
+	return &promptCounter{prep.LocalEncoder{Pipeline: pipe, Media: resolver.ResolverFor(resolve.ModelOptions{Identity: media.ByBytes})}}, nil
 }
 
-// maxCounted bounds the file of a sample, in bytes.
+// maxCounted bounds a sample's file, in bytes.
 const maxCounted = 16 << 20
 
-// prompt returns the prompt of a conversation, see [remote.Counting].
-func (c *counter) prompt(ctx context.Context, kind media.Kind, url string) (remote.Shown, error) {
+// buildPrompt returns the prompt of a conversation, see [remote.Counting].
+func (c *promptCounter) buildPrompt(ctx context.Context, kind media.Kind, url string) (remote.MediaPrompt, error) {
 	chat := &prep.Chat{Messages: []prep.Message{{Role: "user"}}, AddGenerationPrompt: true}
 	parts := []byte{'['}
 	if url != "" {
@@ -37,11 +37,11 @@ func (c *counter) prompt(ctx context.Context, kind media.Kind, url string) (remo
 	chat.Messages[0].Parts = append(parts, ']')
 	p, err := c.local.EncodeChat(ctx, chat)
 	if err != nil {
-		return remote.Shown{}, err
+		return remote.MediaPrompt{}, err
 	}
 	defer p.Free()
-	if p.TextOnly != media.NoReason {
-		return remote.Shown{}, p.Why
+	if p.TextOnlyReason != media.NoReason {
+		return remote.MediaPrompt{}, p.TextOnlyError
 	}
-	return remote.Shown{Tokens: p.Tokens, Media: p.Media, Objects: p.Objects}, nil
+	return remote.MediaPrompt{Tokens: p.Tokens, Media: p.Media, Objects: p.Objects}, nil
 }

@@ -17,11 +17,11 @@ import (
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
-// seeing writes a checkpoint of a family of models with media, around the built-in tokenizer.
-func seeing(t *testing.T, family string) (dir string) {
+// exportMediaModel writes a checkpoint of a family of models with media, around the built-in tokenizer.
+func exportMediaModel(t *testing.T, family string) (dir string) {
 	t.Helper()
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
@@ -45,18 +45,18 @@ func seeing(t *testing.T, family string) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir = small(t, string(config), "")
+	dir = writeSmallCheckpoint(t, string(config), "")
 	if err := os.WriteFile(filepath.Join(dir, "preprocessor_config.json"), []byte(processor), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// checkedEngine returns what /health says of the only engine once its media were compared.
+// checkedEngine returns /health's status of the only engine once its media were compared.
 func checkedEngine(t *testing.T, url string) EngineStatus {
 	t.Helper()
 	var e EngineStatus
-	if err := until(t.Context(), func() bool {
+	if err := waitUntil(t.Context(), func() bool {
 		var health struct{ Engines []EngineStatus }
 		getJSON(t, url+"/health", &health)
 		if len(health.Engines) == 1 {
@@ -85,20 +85,22 @@ func getJSON(t *testing.T, url string, v any) {
 	}
 }
 
-// TestMediaCountsDiffer: an engine that makes other tokens of media than are counted here is found out when
-// it starts, by each of the ways in which engines are known to differ; it is said with a remedy, and the
-// kind is routed by text from then on. Without a difference nothing is said.
+// TestMediaCountsDiffer: an engine whose media tokens differ from the counts here is detected when it starts,
+// for each known kind of difference. It is reported with a remedy, and the kind is routed by text from then
+// on. Without a difference nothing is reported.
 func TestMediaCountsDiffer(t *testing.T) {
-	off := func(of func(*mimic.Features) *mimic.Switch) func(*mimic.Config) {
-		return func(c *mimic.Config) { *of(&c.Features) = mimic.Off }
+	off := func(of func(*enginemock.Features) *enginemock.Switch) func(*enginemock.Config) {
+		return func(c *enginemock.Config) { *of(&c.Features) = enginemock.Off }
 	}
-	sequences := off(func(f *mimic.Features) *mimic.Switch { return &f.Sequences })
-	sampling := off(func(f *mimic.Features) *mimic.Switch { return &f.Sampling })
-	roundUp := off(func(f *mimic.Features) *mimic.Switch { return &f.RoundUp })
-	args := func(text string) func(*mimic.Config) { return func(c *mimic.Config) { c.ProcessorArgs = text } }
+	sequences := off(func(f *enginemock.Features) *enginemock.Switch { return &f.Sequences })
+	sampling := off(func(f *enginemock.Features) *enginemock.Switch { return &f.Sampling })
+	roundUp := off(func(f *enginemock.Features) *enginemock.Switch { return &f.RoundUp })
+	args := func(text string) func(*enginemock.Config) {
+		return func(c *enginemock.Config) { c.ProcessorArgs = text }
+	}
 	for name, c := range map[string]struct {
 		family string
-		differ func(*mimic.Config)
+		differ func(*enginemock.Config)
 		spec   string // more of the value of --engine
 		kind   string // that differs; "" if none does
 		sample string
@@ -115,21 +117,21 @@ func TestMediaCountsDiffer(t *testing.T) {
 		"arguments named":          {"qwen2_vl", args(`{"max_pixels":50176,"min_pixels":784}`), `,mm-processor-kwargs={"max_pixels":50176, "min_pixels":784}`, "", ""},
 		"arguments named in vain":  {"qwen2_vl", nil, `,mm-processor-kwargs={"images_kwargs":{"max_pixels":50176}}`, "image", "a picture of 1344 by 1008 pixels"},
 		"arguments, of qwen3":      {"qwen3_vl", args(`{"images_kwargs":{"size":{"longest_edge":100352}}}`), `,mm-processor-kwargs={"images_kwargs":{"size":{"longest_edge":100352}}}`, "", ""},
-		"arguments for one kind":   {"qwen3_vl", args(`{"videos_kwargs":{"fps":1}}`), "", "", ""}, // which the loader does not heed
+		"arguments for one kind":   {"qwen3_vl", args(`{"videos_kwargs":{"fps":1}}`), "", "", ""}, // the loader ignores it
 		"sounds, and not compared": {"qwen2_audio", roundUp, ",media-check=off", "", "off"},
 	} {
-		for _, render := range []mimic.Switch{mimic.On, mimic.Off} {
-			if render == mimic.Off && c.family != "qwen2_vl" { // one family shows that both ways to ask do
+		for _, render := range []enginemock.Switch{enginemock.On, enginemock.Off} {
+			if render == enginemock.Off && c.family != "qwen2_vl" { // one family shows that both ways to ask work
 				continue
 			}
-			t.Run(fmt.Sprintf("%s, render %v", name, render == mimic.On), func(t *testing.T) {
-				spec, _ := mimicked(t, mimic.VLLM, seeing(t, c.family), func(m *mimic.Config) {
+			t.Run(fmt.Sprintf("%s, render %v", name, render == enginemock.On), func(t *testing.T) {
+				spec, _ := startEngineMock(t, enginemock.VLLM, exportMediaModel(t, c.family), func(m *enginemock.Config) {
 					m.Features.Tokens = render
 					if c.differ != nil {
 						c.differ(m)
 					}
 				})
-				r, log := upOn(t, "ENGINE="+spec+c.spec)
+				r, log := startUp(t, "ENGINE="+spec+c.spec)
 				if c.sample == "off" {
 					if e := r.Engines[0]; e.MediaChecks != nil || e.Warnings != nil {
 						t.Errorf("%+v", e)
@@ -146,7 +148,7 @@ func TestMediaCountsDiffer(t *testing.T) {
 					}
 				}
 				i := slices.IndexFunc(e.MediaChecks, func(m engine.MediaCheck) bool { return m.Differs() && strings.HasPrefix(m.Sample, c.sample) })
-				w := slices.IndexFunc(e.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnCounts })
+				w := slices.IndexFunc(e.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnMediaCounts })
 				if (i >= 0) != (c.kind != "") || (w >= 0) != (c.kind != "") {
 					t.Fatalf("%+v\n%+v", e.MediaChecks, e.Warnings)
 				}
@@ -157,7 +159,7 @@ func TestMediaCountsDiffer(t *testing.T) {
 					t.Errorf("it says %q", said)
 				}
 				showsRoutedByText(t, r.URL, c.kind)
-				if err := until(t.Context(), func() bool { return strings.Contains(log.String(), "media_counts_differ") }); err != nil {
+				if err := waitUntil(t.Context(), func() bool { return strings.Contains(log.String(), "media_counts_differ") }); err != nil {
 					t.Errorf("the log does not say it: %s", log)
 				}
 				if n := strings.Count(log.String(), "media_counts_differ"); n != 1 {
@@ -168,7 +170,7 @@ func TestMediaCountsDiffer(t *testing.T) {
 	}
 }
 
-// showsRoutedByText waits until a request that shows an object of a kind is routed by its text, for that reason.
+// showsRoutedByText waits until a request with an object of a kind is routed by its text, for that reason.
 func showsRoutedByText(t *testing.T, url, kind string) {
 	t.Helper()
 	body := fmt.Sprintf(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[%s]}]}`, samplePart(kind))
@@ -196,5 +198,5 @@ func showsRoutedByText(t *testing.T, url, kind string) {
 	t.Error("no request was routed by its text for that reason")
 }
 
-// samplePart is the part of a message that shows a small object of a kind.
+// samplePart is the message part of a small object of a kind.
 func samplePart(kind string) string { return string(remote.SamplePart(kind)) }

@@ -8,10 +8,10 @@ import (
 	"penstock/internal/obs"
 )
 
-// mediaMetrics tell of the files of media and of shared memory; they are collected when somebody looks.
+// mediaMetrics reports media files and shared memory; it collects at each scrape.
 type mediaMetrics struct {
-	fetcher *fetch.Fetcher // nil where none are fetched
-	lender  *shm.Lender    // nil where there is no shared memory
+	fetcher *fetch.Fetcher // nil if none are fetched
+	lender  *shm.Lender    // nil without shared memory
 
 	asked, hits, bytes, segments, lent *prometheus.Desc
 }
@@ -53,7 +53,7 @@ func (m *mediaMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(s.Bytes))
 	}
 	if m.lender != nil {
-		segments, bytes := m.lender.Held()
+		segments, bytes := m.lender.Usage()
 		ch <- prometheus.MustNewConstMetric(m.segments, prometheus.GaugeValue, float64(segments))
 		ch <- prometheus.MustNewConstMetric(m.lent, prometheus.GaugeValue, float64(bytes))
 	}

@@ -12,7 +12,7 @@ import (
 	"penstock/internal/engine/tiny"
 )
 
-// explainMemory adds to a lack of memory what the operator can do.
+// explainMemory adds a remedy to a memory error.
 func explainMemory(err error) error {
 	var over *tiny.MemoryError
 	if !errors.As(err, &over) {
@@ -21,16 +21,14 @@ func explainMemory(err error) error {
 	return fmt.Errorf("%w; lower --kv-cache-blocks or --workers", err)
 }
 
-// Memory returns how many bytes of memory this process may have: those of the
-// machine or, if that is less, of its control groups. 0 is not known.
-func Memory() uint64 { return memory() }
+// MemoryLimit returns how many bytes of memory this process may use: the machine's memory or, if lower, the
+// limit of its control groups. 0 means unknown.
+func MemoryLimit() uint64 { return memoryLimit() }
 
-// cgroupLimit returns the least memory limit of the control groups that this
-// process is in, in bytes, 0 if there is none. root is the root of the file
-// system. Both versions of control groups are read, with every group above the
-// process's own, because each of them has a limit of its own. A container may see
-// its own group as the root of the hierarchy whatever its name: groups that are
-// not there are left out.
+// cgroupLimit returns the lowest memory limit of the control groups of this process, in bytes, 0 if there is
+// none. root is the root of the file system. It reads both cgroup versions, and every ancestor of the
+// process's own group, because each group has a limit of its own. A container may see its own group as the
+// root of the hierarchy under any name, so it skips groups which do not exist.
 func cgroupLimit(root fs.FS) (limit uint64) {
 	groups, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {

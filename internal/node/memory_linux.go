@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory returns how many bytes of memory this process may have: those of the
-// machine or, if that is less, of its control groups. 0 is not known.
-func memory() uint64 {
+// memoryLimit returns how many bytes of memory this process may use: the machine's memory or, if lower, the
+// limit of its control groups. 0 means unknown.
+func memoryLimit() uint64 {
 	var total uint64
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {

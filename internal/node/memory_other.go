@@ -2,5 +2,5 @@
 
 package node
 
-// memory is not known here: an allocation that is too large ends the process.
-func memory() uint64 { return 0 }
+// memoryLimit is unknown on this system: an allocation that is too large ends the process.
+func memoryLimit() uint64 { return 0 }

@@ -46,20 +46,19 @@ func TestCgroupLimit(t *testing.T) {
 	}
 }
 
-// A cache that no machine has the memory for is an error that says so, not the
-// end of the process.
+// A cache too large for any machine is an error that says so, not the end of the process.
 func TestTooMuchCache(t *testing.T) {
-	if runtime.GOOS == "linux" && memory() == 0 {
+	if runtime.GOOS == "linux" && memoryLimit() == 0 {
 		t.Fatal("how much memory the machine has is not known")
 	}
-	if memory() == 0 {
+	if memoryLimit() == 0 {
 		return
 	}
 	cfg, err := config.Load("", []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_KV_CACHE_BLOCKS=16777216", "PENSTOCK_WORKERS=1024"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = Up(t.Context(), cfg, io.Discard, func(Ready) { t.Error("ready") })
+	err = RunUp(t.Context(), cfg, io.Discard, func(Ready) { t.Error("ready") })
 	if err == nil || !strings.Contains(err.Error(), "GiB are needed") || !strings.Contains(err.Error(), "lower --kv-cache-blocks or --workers") {
 		t.Errorf("got %v", err)
 	}

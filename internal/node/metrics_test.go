@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,21 +19,28 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// metric is what documents and registry both say of a metric, in the form of the
-// document's table.
+// metric has what both the document and the registry say about a metric, in the form of
+// the document.
 type metric struct{ labels, meaning string }
 
-// TestMetricsAreDocumented: docs/metrics.md lists what a node registers, neither
-// more nor less, with its labels and its help.
+// TestMetricsAreDocumented checks that docs/metrics.md lists exactly the metrics which a
+// node registers, each with its type, its labels and its help, in lines of at most 120
+// characters. An item is "* **`NAME`** (TYPE; LABELS): HELP", wrapped.
 func TestMetricsAreDocumented(t *testing.T) {
-	registered, types := registry(t)
+	registered, types := documentedMetrics(t)
 	documented := map[string]metric{}
 	data, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile("(?m)^\\| `(penstock_\\w+)` \\| (\\w+) \\| (.*?) ?\\| (.*) \\|$")
-	for _, m := range row.FindAllStringSubmatch(string(data), -1) {
+	for i, line := range strings.Split(string(data), "\n") {
+		if n := utf8.RuneCountInString(line); n > 120 {
+			t.Errorf("docs/metrics.md:%d has %d characters, at most 120 are allowed", i+1, n)
+		}
+	}
+	unwrapped := strings.ReplaceAll(string(data), "\n  ", " ")
+	item := regexp.MustCompile("(?m)^\\* \\*\\*`(penstock_\\w+)`\\*\\* \\((\\w+)(?:; ([^)]*))?\\): (.*)$")
+	for _, m := range item.FindAllStringSubmatch(unwrapped, -1) {
 		name, typ := m[1], m[2]
 		if _, twice := documented[name]; twice {
 			t.Errorf("%s is listed twice", name)
@@ -47,7 +55,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(registered)) {
 		if have, want := documented[name], registered[name]; have != want {
-			t.Errorf("docs/metrics.md says of %s %q, want the row\n| `%s` | … | %s | %s |", name, have, name, want.labels, want.meaning)
+			t.Errorf("docs/metrics.md says of %s %q, want the item\n* **`%s`** (TYPE; %s): %s", name, have, name, want.labels, want.meaning)
 		}
 		delete(documented, name)
 	}
@@ -56,14 +64,13 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// registry returns the metrics of our own that processes have, and the types of
-// those that have a value before anything happened. Those of a frontend and of a
-// worker are those of up.
-func registry(t *testing.T) (metrics map[string]metric, types map[string]string) {
+// documentedMetrics returns the processes' own metrics, and the types of the metrics with a value before any
+// traffic. Up has the metrics of a frontend and of a worker.
+func documentedMetrics(t *testing.T) (metrics map[string]metric, types map[string]string) {
 	t.Helper()
 	metrics, types = map[string]metric{}, map[string]string{}
 	for command, as := range map[config.Command]func(*process) role{
-		config.Up:     func(p *process) role { return &up{process: p} },
+		config.Up:     func(p *process) role { return &upRole{process: p} },
 		config.Router: func(p *process) role { return &routerRole{process: p} },
 	} {
 		cfg, err := config.Load("", []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0"}, config.NoFlags(command))
@@ -77,18 +84,18 @@ func registry(t *testing.T) (metrics map[string]metric, types map[string]string)
 		// Nothing runs, so the planes are not used.
 		p := &process{
 			cfg: cfg, log: log, metrics: obs.NewMetrics(), model: &modelResult{},
-			planes: &planes{events: bus.NewMem(), registry: disco.NewMem(), rpc: rpc.NewMem(), dropped: none, malformed: none, unreadable: none, holes: none},
+			planes: &planes{events: bus.NewMemBus(), registry: disco.NewMemRegistry(), rpc: rpc.NewMemPlane(), dropped: zeroCount, malformed: zeroCount, unreadable: zeroCount, holes: zeroCount},
 		}
-		if err := as(p).build(); err != nil {
+		if err := as(p).buildServices(); err != nil {
 			t.Fatal(err)
 		}
-		describe(t, p.metrics.Gatherer().(*prometheus.Registry), metrics, types)
+		describeMetrics(t, p.metrics.Gatherer().(*prometheus.Registry), metrics, types)
 	}
 	return metrics, types
 }
 
-// describe adds what is registered.
-func describe(t *testing.T, all *prometheus.Registry, metrics map[string]metric, types map[string]string) {
+// describeMetrics adds the registered metrics.
+func describeMetrics(t *testing.T, all *prometheus.Registry, metrics map[string]metric, types map[string]string) {
 	t.Helper()
 	described := make(chan *prometheus.Desc)
 	go func() {

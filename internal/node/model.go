@@ -11,24 +11,24 @@ import (
 	"penstock/internal/engine/tiny"
 )
 
-// localEngine is what every engine of this process can do.
+// localEngine is what every engine of this process implements.
 type localEngine interface {
 	engine.Engine
 	engine.KVSource
 	engine.LoadSource
 }
 
-// modelResult is a served model, or why there is none.
+// modelResult is a served model, or the error that prevents it.
 type modelResult struct {
 	engines []localEngine // at least one
 	pipe    *prep.Pipeline
 	err     error
 }
 
-func (m *modelResult) card() engine.Card { return m.engines[0].Card() }
+func (m *modelResult) modelCard() engine.Card { return m.engines[0].Card() }
 
-// openModel makes the engines of all workers and the pipeline of their model,
-// unless ctx ends first. files is where engines have media from; nil for nowhere.
+// openModel makes the engines of all workers and the pipeline of their model, unless ctx ends first. files is
+// the source of the engines' media; nil for none.
 func openModel(ctx context.Context, cfg *config.Loaded, files tiny.Files) *modelResult {
 	ref := chat.Ref{Kind: "builtin"}
 	if cfg.ModelPath != "" {
@@ -45,10 +45,10 @@ func openModel(ctx context.Context, cfg *config.Loaded, files tiny.Files) *model
 
 // openEngines makes the engines of all workers of this process.
 func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]localEngine, error) {
-	if cfg.Engine() == config.EngineSim {
-		return openSim(cfg, pipe, ref)
+	if cfg.EngineKind() == config.EngineSim {
+		return openSimEngines(cfg, pipe, ref)
 	}
-	return openTiny(ctx, cfg, pipe, ref, files)
+	return openTinyEngines(ctx, cfg, pipe, ref, files)
 }
 
 // engineCount is how many engines run in this process.
@@ -59,15 +59,14 @@ func engineCount(cfg *config.Loaded) int {
 	return 1
 }
 
-// openTokenizer opens the pipeline of a model's tokenizer: that of the engines of
-// this process, the built-in one, or the files that the worker names or, where
-// they are elsewhere here, those of model-path.
+// openTokenizer opens the pipeline of a model's tokenizer: that of this process's engines, the built-in one,
+// the files which the worker names or, if they are elsewhere on this machine, the files of model-path.
 func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 	if p.model != nil && ref.Digest == p.model.pipe.Digest {
 		return p.model.pipe, nil
 	}
-	if p.remotes != nil && ref.Digest != "" {
-		if pipe := p.remotes.pipeline(ref.Digest); pipe != nil {
+	if p.remoteEngines != nil && ref.Digest != "" {
+		if pipe := p.remoteEngines.pipeline(ref.Digest); pipe != nil {
 			return pipe, nil
 		}
 	}

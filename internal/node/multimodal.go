@@ -11,46 +11,46 @@ import (
 	resolve "penstock/internal/edge/prep/media"
 	"penstock/internal/engine"
 	"penstock/internal/serve/frontend"
-	"penstock/internal/serve/relay"
+	"penstock/internal/serve/routerproxy"
 )
 
-// sightOf returns what finds out, in a router process, what the media of a model's conversations are;
-// nil if nothing can.
-func (r *routerRole) sightOf(card engine.Card) relay.Sight {
-	pipe, err := r.openSeeing(&card)
+// newModelMediaResolver returns the media resolver of a model in a router process; nil if its media cannot be
+// resolved here.
+func (r *routerRole) newModelMediaResolver(card engine.Card) routerproxy.MediaResolver {
+	pipe, err := r.openMediaPipeline(&card)
 	if err != nil {
 		r.log.Warn("what the media of a model are cannot be found out here: it is left to frontends", "model", card.Name, "error", err)
 		return nil
 	}
-	s := &modelSight{making: r.making, log: r.log}
+	s := &modelMediaResolver{encodeSem: r.encodeSem, log: r.log}
 	s.content, _ = prep.ContentRuleOf(card.Engine)
-	s.local = prep.Local{Pipeline: pipe, Media: frontend.ResolverOf(r.sight.resolver, undecoded(card))}
-	if card.Attaches && card.MediaDecoder != nil && card.MediaDecoder.Transfer != string(resolve.TransferOff) {
-		s.decoding = frontend.ResolverOf(r.sight.resolver, &card)
+	s.local = prep.LocalEncoder{Pipeline: pipe, Media: frontend.ResolverForCard(r.mediaResolver.resolver, undecoded(card))}
+	if card.AcceptsObjects && card.MediaDecoder != nil && card.MediaDecoder.Transfer != string(resolve.TransferOff) {
+		s.decoding = frontend.ResolverForCard(r.mediaResolver.resolver, &card)
 	}
 	r.log.Info("what the media of a model are is found out here", "model", card.Name, "family", pipe.Family.Name())
 	return s
 }
 
-// openSeeing opens the pipeline of a model that makes prompts of conversations with media.
-func (r *routerRole) openSeeing(card *engine.Card) (*prep.Pipeline, error) {
+// openMediaPipeline opens a pipeline which makes a model's prompts of conversations with media.
+func (r *routerRole) openMediaPipeline(card *engine.Card) (*prep.Pipeline, error) {
 	if card.Tokenizer.Kind == engine.TokenizerOfEngine {
 		return nil, errors.New("only its engines have its tokenizer: start the workers with --model-path")
 	}
 	pipe, err := r.openTokenizer(card.Tokenizer)
-	pipe = pipe.For(card.Serving())
+	pipe = pipe.ForServing(card.ServingSettings())
 	switch {
 	case err != nil:
 		return nil, err
 	case pipe.Template == nil:
 		return nil, errors.New("it has no chat template that can be run: " + pipe.TemplateName)
 	case pipe.Family == nil:
-		return nil, errors.New("how its prompts show media is not known: " + pipe.NoFamily)
+		return nil, errors.New("how its prompts show media is not known: " + pipe.NoFamilyReason)
 	}
 	return pipe, nil
 }
 
-// undecoded is the card of a model of whose media engines are given nothing that was decoded.
+// undecoded returns a model's card for the case that its engines receive no decoded media.
 func undecoded(card engine.Card) *engine.Card {
 	if card.MediaDecoder != nil {
 		card.MediaDecoder = &engine.MediaDecoder{Transfer: string(resolve.TransferOff)}
@@ -58,38 +58,39 @@ func undecoded(card engine.Card) *engine.Card {
 	return &card
 }
 
-// modelSight is the sight of one model.
-type modelSight struct {
-	local   prep.Local
+// modelMediaResolver resolves the media of one model.
+type modelMediaResolver struct {
+	local   prep.LocalEncoder
 	content prep.ContentRule // of the model's engines
-	// decoding resolves media with what was decoded of them; nil if engines are given nothing of that.
-	decoding prep.Resolver
-	making   chan struct{} // has room for those who make prompts at once
-	log      *slog.Logger
+	// decoding resolves media together with their decoded data; nil if engines receive none.
+	decoding  prep.Resolver
+	encodeSem chan struct{} // semaphore of concurrent prompt encodings
+	log       *slog.Logger
 }
 
-var _ relay.Sight = (*modelSight)(nil)
+var _ routerproxy.MediaResolver = (*modelMediaResolver)(nil)
 
 // Preprocess implements engine.Preprocessor.
-func (s *modelSight) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
+func (s *modelMediaResolver) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	p, err := s.prompt(ctx, req)
+	p, err := s.makePrompt(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	defer p.Free()
 	return &engine.Preprocessed{
-		Attempt: req.Attempt, Tokens: p.Tokens, Media: p.Media, Objects: found(p.Objects), TextOnly: p.TextOnly, Why: p.Why,
+		Attempt: req.Attempt, Tokens: p.Tokens, Media: p.Media, Objects: identitiesOf(p.Objects), TextOnly: p.TextOnlyReason, TextOnlyError: p.TextOnlyError,
 	}, nil
 }
 
-// prompt makes a prompt. Its text is computed, by a few at a time; for its media others are waited for.
-func (s *modelSight) prompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
+// makePrompt makes a prompt. A semaphore limits the concurrent encoding of text; waiting for media does not
+// hold it.
+func (s *modelMediaResolver) makePrompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
 	var p prep.Prompt
 	var chat *prep.Chat
-	err := s.turn(ctx, func() (err error) {
+	err := s.runLimited(ctx, func() (err error) {
 		if len(req.Chat) == 0 {
 			p, err = s.local.EncodeText(ctx, req.Text, prep.EncodeOptions{ParseSpecial: req.ParseSpecial, AddSpecial: req.AddSpecial})
 			return err
@@ -104,22 +105,22 @@ func (s *modelSight) prompt(ctx context.Context, req *engine.PreprocessRequest) 
 	if err != nil || chat == nil {
 		return p, err
 	}
-	return s.local.Complete(ctx, chat, p.Tokens)
+	return s.local.CompletePrompt(ctx, chat, p.Tokens)
 }
 
-// turn calls do when it is the caller's turn.
-func (s *modelSight) turn(ctx context.Context, do func() error) error {
+// runLimited calls do while it holds the semaphore.
+func (s *modelMediaResolver) runLimited(ctx context.Context, do func() error) error {
 	select {
-	case s.making <- struct{}{}:
+	case s.encodeSem <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-s.making }()
+	defer func() { <-s.encodeSem }()
 	return do()
 }
 
-// found is what others are told of objects: who they are and how large.
-func found(objects []media.Object) []media.Object {
+// identitiesOf returns copies of objects with only their kinds, keys, identities and sizes.
+func identitiesOf(objects []media.Object) []media.Object {
 	all := make([]media.Object, len(objects))
 	for i := range objects {
 		o := &objects[i]
@@ -128,11 +129,11 @@ func found(objects []media.Object) []media.Object {
 	return all
 }
 
-// Attach implements relay.Sight. It is all of them or none: an engine that fetches one of them
+// Attach implements relay.Sight. It attaches all decoded objects or none: an engine that fetches one of them
 // may fetch the others.
-func (s *modelSight) Attach(ctx context.Context, objects []media.Object) ([]media.Object, func()) {
+func (s *modelMediaResolver) Attach(ctx context.Context, objects []media.Object) ([]media.Object, func()) {
 	none := func() {}
-	if s.decoding == nil || !slices.ContainsFunc(objects, bare) {
+	if s.decoding == nil || !slices.ContainsFunc(objects, lacksTensor) {
 		return objects, none
 	}
 	chat := &prep.Chat{Media: make([]prep.Media, len(objects))}
@@ -147,13 +148,13 @@ func (s *modelSight) Attach(ctx context.Context, objects []media.Object) ([]medi
 	}
 	with := slices.Clone(objects)
 	for i := range with {
-		// A URL may show something else by now. Of what goes by its client's name nobody can tell.
-		if bare(with[i]) && (with[i].Identity == "" || with[i].Key == decoded[i].Key) {
+		// A URL may have other content by now. For an identity which the client gave, that cannot be checked.
+		if lacksTensor(with[i]) && (with[i].Identity == "" || with[i].Key == decoded[i].Key) {
 			with[i].Tensor = decoded[i].Tensor
 		}
 	}
-	return frontend.Sent(with), release
+	return frontend.TrimObjects(with), release
 }
 
-// bare reports whether an object comes without what was decoded of it.
-func bare(o media.Object) bool { return o.Tensor.IsZero() && o.Source != "" }
+// lacksTensor reports whether an object comes without its decoded data.
+func lacksTensor(o media.Object) bool { return o.Tensor.IsZero() && o.Source != "" }

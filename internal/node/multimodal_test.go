@@ -22,8 +22,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// square is a picture in one colour, as a file.
-func square(t *testing.T, shade uint8) []byte {
+// squarePNG is a picture in one colour, as a file.
+func squarePNG(t *testing.T, shade uint8) []byte {
 	t.Helper()
 	p := image.NewRGBA(image.Rect(0, 0, 112, 112))
 	for i := range 112 * 112 {
@@ -36,8 +36,9 @@ func square(t *testing.T, shade uint8) []byte {
 	return b.Bytes()
 }
 
-// newSeeing returns a router process that looks at media, as far as it is needed for that, and what it says.
-func newSeeing(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
+// newMediaRouter returns a router process which resolves media, with only the parts needed for that, and its
+// log.
+func newMediaRouter(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
 	t.Helper()
 	env := []string{"PENSTOCK_NATS_LISTEN=127.0.0.1:0", "PENSTOCK_MULTIMODAL=true", "PENSTOCK_MEDIA_ALLOW_PRIVATE=true"}
 	cfg, err := config.Load("", append(env, settings...), config.NoFlags(config.Router))
@@ -54,20 +55,20 @@ func newSeeing(t *testing.T, settings ...string) (*routerRole, *bytes.Buffer) {
 			t.Error(err)
 		}
 	})
-	r := &routerRole{process: p, making: make(chan struct{}, 2)}
-	if r.sight, err = newSight(p); err != nil {
+	r := &routerRole{process: p, encodeSem: make(chan struct{}, 2)}
+	if r.mediaResolver, err = newMediaResolver(p); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := r.sight.close(); err != nil {
+		if err := r.mediaResolver.closeLender(); err != nil {
 			t.Error(err)
 		}
 	})
 	return r, said
 }
 
-// seeingCard is the card of the built-in model.
-func seeingCard(t *testing.T, transfer string) engine.Card {
+// mediaCard is the card of the built-in model.
+func mediaCard(t *testing.T, transfer string) engine.Card {
 	t.Helper()
 	eng, _ := servedEngine(t, smallConfig(t))
 	card := eng.Card()
@@ -77,8 +78,8 @@ func seeingCard(t *testing.T, transfer string) engine.Card {
 	return card
 }
 
-// asked is a request about pictures.
-func asked(urls ...string) *engine.PreprocessRequest {
+// preprocessRequest is a request with pictures.
+func preprocessRequest(urls ...string) *engine.PreprocessRequest {
 	c := &prep.Chat{AddGenerationPrompt: true, Namespace: "n"}
 	parts := prep.AppendTextPart([]byte{'['}, "What is this?")
 	for _, u := range urls {
@@ -86,25 +87,25 @@ func asked(urls ...string) *engine.PreprocessRequest {
 		c.Media = append(c.Media, prep.Media{Kind: media.Image, URL: u, Part: "messages[0].content[1]", Param: "messages[0].content[1].image_url.url"})
 	}
 	c.Messages = []prep.Message{{Role: "user", Parts: append(parts, ']')}}
-	return &engine.PreprocessRequest{Attempt: 3, Model: "m", Chat: prep.AppendShown(nil, c), Shows: true}
+	return &engine.PreprocessRequest{Attempt: 3, Model: "m", Chat: prep.AppendChatWithMedia(nil, c), ResolveMedia: true}
 }
 
-// TestSightOfRouter: what a router process finds out is what can be told in a few bytes, and it lends what was decoded of the
-// picture that was asked about, and of no other that its URL shows later.
+// TestSightOfRouter: a router process returns identities of a few bytes, and lends the decoded picture of the
+// request, and no picture which its URL has later.
 func TestSightOfRouter(t *testing.T) {
 	var shows atomic.Pointer[[]byte]
 	files := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(*shows.Load()) }))
 	defer files.Close()
 	for _, transfer := range []string{"", "off", "shm", "network"} {
-		one, other := square(t, 10), square(t, 200)
+		one, other := squarePNG(t, 10), squarePNG(t, 200)
 		shows.Store(&one)
-		r, said := newSeeing(t)
-		sight := r.sightOf(seeingCard(t, transfer))
+		r, said := newMediaRouter(t)
+		sight := r.newModelMediaResolver(mediaCard(t, transfer))
 		if sight == nil {
 			t.Fatal(said)
 		}
 		url := files.URL + "/" + transfer
-		p, err := sight.Preprocess(t.Context(), asked(url))
+		p, err := sight.Preprocess(t.Context(), preprocessRequest(url))
 		if err != nil || p.TextOnly != media.NoReason || len(p.Objects) != 1 || p.Attempt != 3 || p.Validate(1<<20) != nil {
 			t.Fatalf("%s: %v, %+v", transfer, err, p)
 		}
@@ -143,45 +144,45 @@ func TestSightOfRouter(t *testing.T) {
 			t.Errorf("%s: another picture is attached", transfer)
 		}
 		release()
-		if n, _ := r.sight.lender.Held(); n != 0 {
+		if n, _ := r.mediaResolver.lender.Usage(); n != 0 {
 			t.Errorf("%s: %d segments are lent", transfer, n)
 		}
 	}
 }
 
-// TestSightRefuses: what a client is told, and what is a reason to go by the text, is told apart.
+// TestSightRefuses: errors for the client and reasons for routing by text are distinguished.
 func TestSightRefuses(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	defer page.Close()
-	r, _ := newSeeing(t, "PENSTOCK_MEDIA_IDENTITY=bytes")
-	sight := r.sightOf(seeingCard(t, ""))
-	p, err := sight.Preprocess(t.Context(), asked(page.URL))
-	if err != nil || p.TextOnly != media.DimensionsUnknown || p.Why.Param != "messages[0].content[1].image_url.url" || len(p.Tokens) == 0 {
+	r, _ := newMediaRouter(t, "PENSTOCK_MEDIA_IDENTITY=bytes")
+	sight := r.newModelMediaResolver(mediaCard(t, ""))
+	p, err := sight.Preprocess(t.Context(), preprocessRequest(page.URL))
+	if err != nil || p.TextOnly != media.DimensionsUnknown || p.TextOnlyError.Param != "messages[0].content[1].image_url.url" || len(p.Tokens) == 0 {
 		t.Errorf("%v, %+v", err, p)
 	}
 	for url, says := range map[string]string{"http://169.254.169.254/": "may be fetched", "data:image/png;base64,%%%": "data: URI"} {
-		if _, err := sight.Preprocess(t.Context(), asked(url)); fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), says) {
+		if _, err := sight.Preprocess(t.Context(), preprocessRequest(url)); fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
 	if p, err := sight.Preprocess(t.Context(), &engine.PreprocessRequest{Attempt: 1, Text: "hi"}); err != nil || len(p.Tokens) == 0 {
 		t.Errorf("a text: %v", err)
 	}
-	for name, bad := range map[string]*engine.PreprocessRequest{"no attempt": {Text: "x"}, "no JSON": {Attempt: 1, Shows: true, Chat: []byte("x")}} {
-		if _, err := sight.Preprocess(t.Context(), bad); fault.Of(err) != fault.Invalid {
+	for name, bad := range map[string]*engine.PreprocessRequest{"no attempt": {Text: "x"}, "no JSON": {Attempt: 1, ResolveMedia: true, Chat: []byte("x")}} {
+		if _, err := sight.Preprocess(t.Context(), bad); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	r.making <- struct{}{} // all hands are busy
-	r.making <- struct{}{}
+	r.encodeSem <- struct{}{} // all workers are busy
+	r.encodeSem <- struct{}{}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	if _, err := sight.Preprocess(gone, asked(page.URL)); err == nil {
+	if _, err := sight.Preprocess(gone, preprocessRequest(page.URL)); err == nil {
 		t.Error("somebody who left had a turn")
 	}
 }
 
-// TestNoSight: a model that cannot be looked at is served without, and the log says why.
+// TestNoSight: a model whose media cannot be resolved is served without, and the log says why.
 func TestNoSight(t *testing.T) {
 	for name, c := range map[string]struct {
 		ref  engine.TokenizerRef
@@ -191,10 +192,10 @@ func TestNoSight(t *testing.T) {
 		"not here":      {engine.TokenizerRef{Kind: "dir", Dir: filepath.Join(t.TempDir(), "none")}, "--model-path"},
 		"of others":     {engine.TokenizerRef{Kind: "builtin", Digest: strings.Repeat("0", 64)}, "the same checkpoint"},
 	} {
-		r, said := newSeeing(t)
-		card := seeingCard(t, "")
+		r, said := newMediaRouter(t)
+		card := mediaCard(t, "")
 		card.Tokenizer = c.ref
-		if r.sightOf(card) != nil || !strings.Contains(said.String(), c.says) {
+		if r.newModelMediaResolver(card) != nil || !strings.Contains(said.String(), c.says) {
 			t.Errorf("%s: %s", name, said)
 		}
 	}

@@ -17,17 +17,16 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// dial connects to the fleet's NATS server. It waits for one that does not answer
-// yet: the processes of a fleet start together. Once connected, the connection
-// returns by itself for ever.
-func dial(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logger) (*nats.Conn, error) {
+// dialNATS connects to the fleet's NATS server. It retries while the server does not answer yet, because the
+// processes of a fleet start together. Once connected, the connection reconnects without limit.
+func dialNATS(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logger) (*nats.Conn, error) {
 	opts, err := natsOptions(cfg, token)
 	if err != nil {
 		return nil, err
 	}
 	log = obs.Component(log, "nats")
 	late := time.Now().Add(time.Duration(cfg.NATSWait))
-	wait := backoff.Backoff{Least: 20 * time.Millisecond, Most: time.Second}
+	wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}
 	for said := false; ; said = true {
 		conn, err := natsd.Connect(cfg.NATS, "penstock "+string(cfg.Command), log, opts...)
 		switch {
@@ -46,14 +45,14 @@ func dial(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logge
 	}
 }
 
-// natsServerTLS is the TLS of an embedded server: with a certificate of its own it
-// speaks nothing else, and with authorities it asks its clients for one.
+// natsServerTLS is the TLS configuration of an embedded server: with a certificate it accepts only TLS, and
+// with authorities it requires client certificates.
 func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
-	own, err := certificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
+	own, err := loadCertificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
 	if err != nil || len(own) == 0 {
 		return nil, err
 	}
-	roots, err := authorities("nats-tls-ca", cfg.NATSTLSCA)
+	roots, err := loadAuthorities("nats-tls-ca", cfg.NATSTLSCA)
 	if err != nil {
 		return nil, err
 	}
@@ -72,15 +71,15 @@ func natsOptions(cfg *config.Loaded, token string) ([]nats.Option, error) {
 	}
 	if cfg.NATSCreds != "" {
 		if _, err := os.Stat(cfg.NATSCreds); err != nil {
-			return nil, config.WrongSetting(fmt.Errorf("nats-creds: %w", err))
+			return nil, config.AsSettingError(fmt.Errorf("nats-creds: %w", err))
 		}
 		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
 	}
-	own, err := certificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
+	own, err := loadCertificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
 	if err != nil {
 		return nil, err
 	}
-	roots, err := authorities("nats-tls-ca", cfg.NATSTLSCA)
+	roots, err := loadAuthorities("nats-tls-ca", cfg.NATSTLSCA)
 	if err != nil {
 		return nil, err
 	}

@@ -10,33 +10,32 @@ import (
 	"penstock/internal/config"
 )
 
-// natsRoute is the address of this host from which it reaches the fleet's NATS server.
-// Others of the fleet reach that server too, so it is the best guess at where they
-// reach this host.
+// natsRoute is the address of this host from which it reaches the fleet's NATS server. Other processes of the
+// fleet reach that server too, so it is the best guess at the address by which they reach this host.
 type natsRoute struct {
-	ip  netip.Addr // not valid if there is none
+	ip  netip.Addr // invalid if there is none
 	why string     // where ip comes from, or why there is none
-	// shared says that other hosts may use the server.
+	// shared means that other hosts may use the server.
 	shared bool
 }
 
-// route finds the natsRoute of a process whose NATS connection is open.
-func (p *planes) route(cfg *config.Loaded) (natsRoute, error) {
+// findNATSRoute finds the natsRoute of a process whose NATS connection is open.
+func (p *planes) findNATSRoute(cfg *config.Loaded) (natsRoute, error) {
 	switch {
-	case p.server != nil && config.AllInterfaces(cfg.NATSListen):
+	case p.server != nil && config.IsAllInterfaces(cfg.NATSListen):
 		return natsRoute{why: "the embedded NATS server listens on all interfaces, which names none", shared: true}, nil
 	case p.server != nil:
 		u, err := url.Parse(p.server.URL())
 		if err != nil {
 			return natsRoute{}, err
 		}
-		ip, _ := netip.ParseAddr(u.Hostname()) // there is none if it does not listen
+		ip, _ := netip.ParseAddr(u.Hostname()) // invalid if the server does not listen
 		return natsRoute{ip, "the embedded NATS server listens there", ip.IsValid() && !ip.IsLoopback()}, nil
 	case p.conn == nil:
 		return natsRoute{why: "there is no NATS server to reach"}, nil
 	}
 	local, err := netip.ParseAddrPort(p.conn.LocalAddr())
-	if err != nil { // the connection has just broken
+	if err != nil { // the connection has just failed
 		return natsRoute{}, fmt.Errorf("the address from which the NATS server is reached: %w", err)
 	}
 	ip := local.Addr().Unmap()
@@ -46,47 +45,47 @@ func (p *planes) route(cfg *config.Loaded) (natsRoute, error) {
 	return natsRoute{ip, "the NATS server is reached from there", true}, nil
 }
 
-// remote reports whether other hosts reach this one at ip.
-func (r natsRoute) remote() bool { return r.ip.IsValid() && !r.ip.IsLoopback() }
+// isReachableRemotely reports whether other hosts reach this one at ip.
+func (r natsRoute) isReachableRemotely() bool { return r.ip.IsValid() && !r.ip.IsLoopback() }
 
-// place is where a plane listens, and what it tells others.
-type place struct {
+// planeAddr is where a plane listens, and the address it advertises.
+type planeAddr struct {
 	listen    string // HOST:PORT
-	advertise string // HOST or HOST:PORT; "" is what it listens on
+	advertise string // HOST or HOST:PORT; "" is the listen address
 }
 
-// choose completes the settings of a plane: an empty address to listen at is a free
-// port at the route's address, and a plane that listens on all interfaces advertises
-// the route's address. It fails where others could not use that one.
-func (r natsRoute) choose(setting string, want place) (place, error) {
-	everywhere := config.AllInterfaces(want.listen) && want.advertise == ""
+// completeAddr completes the settings of a plane. An empty listen address becomes a free port at the route's
+// address, and a plane that listens on all interfaces advertises the route's address. It fails if others
+// could not use that address.
+func (r natsRoute) completeAddr(setting string, want planeAddr) (planeAddr, error) {
+	everywhere := config.IsAllInterfaces(want.listen) && want.advertise == ""
 	switch {
 	case want.listen != "" && !everywhere:
 		return want, nil
-	case want.listen == "" && !r.remote():
-		return place{"127.0.0.1:0", want.advertise}, nil
-	case !r.remote():
-		return want, nil // the plane says what is missing
+	case want.listen == "" && !r.isReachableRemotely():
+		return planeAddr{"127.0.0.1:0", want.advertise}, nil
+	case !r.isReachableRemotely():
+		return want, nil // the plane reports what is missing
 	case r.ip.Zone() != "" || r.ip.IsLinkLocalUnicast():
 		return want, fmt.Errorf("%s: the NATS server is reached from %v, an address that is good on one link alone; give --%s HOST:0 with an address at which others reach this host", setting, r.ip, setting)
 	case want.listen == "":
-		return place{net.JoinHostPort(r.ip.String(), "0"), want.advertise}, nil
+		return planeAddr{net.JoinHostPort(r.ip.String(), "0"), want.advertise}, nil
 	}
-	return place{want.listen, r.ip.String()}, nil
+	return planeAddr{want.listen, r.ip.String()}, nil
 }
 
-// choosePlace returns where a plane of this process serves, and says so in the log
-// where the settings leave it open, or where other hosts cannot reach it.
-func (p *planes) choosePlace(cfg *config.Loaded, setting string, want place, log *slog.Logger) (place, error) {
-	r, err := p.route(cfg)
+// choosePlaneAddr returns where a plane of this process serves. It logs the choice where the settings leave
+// it open, and a warning where other hosts cannot reach it.
+func (p *planes) choosePlaneAddr(cfg *config.Loaded, setting string, want planeAddr, log *slog.Logger) (planeAddr, error) {
+	r, err := p.findNATSRoute(cfg)
 	if err != nil {
 		return want, fmt.Errorf("%s: %w", setting, err)
 	}
-	at, err := r.choose(setting, want)
+	at, err := r.completeAddr(setting, want)
 	switch {
 	case err != nil:
 		return at, err
-	case r.shared && loopback(at.listen) && at.advertise == "":
+	case r.shared && isLoopback(at.listen) && at.advertise == "":
 		log.Warn("others are told a loopback address, which other hosts cannot reach: give an address of this host, or have it chosen by --nats with an address that all hosts reach",
 			"setting", setting, "addr", at.listen, "because", r.why)
 	case at != want:

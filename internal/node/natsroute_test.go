@@ -15,41 +15,40 @@ import (
 func TestChoosePlace(t *testing.T) {
 	for _, c := range []struct {
 		route     string // address of this host, "" for none
-		want, got place
+		want, got planeAddr
 		err       string
 	}{
 		// Not given: loopback unless the server is reached from elsewhere.
-		{route: "", got: place{listen: "127.0.0.1:0"}},
-		{route: "127.0.0.1", got: place{listen: "127.0.0.1:0"}},
-		{route: "::1", got: place{listen: "127.0.0.1:0"}},
-		{route: "10.0.0.6", got: place{listen: "10.0.0.6:0"}},
-		{route: "2001:db8::6", got: place{listen: "[2001:db8::6]:0"}},
-		{route: "10.0.0.6", want: place{"", "host-6"}, got: place{"10.0.0.6:0", "host-6"}},
+		{route: "", got: planeAddr{listen: "127.0.0.1:0"}},
+		{route: "127.0.0.1", got: planeAddr{listen: "127.0.0.1:0"}},
+		{route: "::1", got: planeAddr{listen: "127.0.0.1:0"}},
+		{route: "10.0.0.6", got: planeAddr{listen: "10.0.0.6:0"}},
+		{route: "2001:db8::6", got: planeAddr{listen: "[2001:db8::6]:0"}},
+		{route: "10.0.0.6", want: planeAddr{"", "host-6"}, got: planeAddr{"10.0.0.6:0", "host-6"}},
 		{route: "fe80::1%eth0", err: "--rpc-addr HOST:0"},
 		{route: "169.254.7.7", err: "--rpc-addr HOST:0"},
-		// All interfaces: others are told the route's address.
-		{route: "10.0.0.6", want: place{"0.0.0.0:7000", ""}, got: place{"0.0.0.0:7000", "10.0.0.6"}},
-		{route: "10.0.0.6", want: place{":7000", ""}, got: place{":7000", "10.0.0.6"}},
-		{route: "10.0.0.6", want: place{"[::]:7000", "host-6:1"}, got: place{"[::]:7000", "host-6:1"}},
-		{route: "fe80::1%eth0", want: place{":7000", ""}, err: "one link alone"},
-		{route: "", want: place{":7000", ""}, got: place{":7000", ""}}, // which the plane refuses
+		// All interfaces: the route's address is advertised.
+		{route: "10.0.0.6", want: planeAddr{"0.0.0.0:7000", ""}, got: planeAddr{"0.0.0.0:7000", "10.0.0.6"}},
+		{route: "10.0.0.6", want: planeAddr{":7000", ""}, got: planeAddr{":7000", "10.0.0.6"}},
+		{route: "10.0.0.6", want: planeAddr{"[::]:7000", "host-6:1"}, got: planeAddr{"[::]:7000", "host-6:1"}},
+		{route: "fe80::1%eth0", want: planeAddr{":7000", ""}, err: "one link alone"},
+		{route: "", want: planeAddr{":7000", ""}, got: planeAddr{":7000", ""}}, // refused by the plane
 		// Given: as it is.
-		{route: "10.0.0.6", want: place{"127.0.0.1:7000", ""}, got: place{"127.0.0.1:7000", ""}},
-		{route: "fe80::1%eth0", want: place{"10.0.0.6:0", ""}, got: place{"10.0.0.6:0", ""}},
+		{route: "10.0.0.6", want: planeAddr{"127.0.0.1:7000", ""}, got: planeAddr{"127.0.0.1:7000", ""}},
+		{route: "fe80::1%eth0", want: planeAddr{"10.0.0.6:0", ""}, got: planeAddr{"10.0.0.6:0", ""}},
 	} {
 		var r natsRoute
 		if c.route != "" {
 			r.ip = netip.MustParseAddr(c.route)
 		}
-		got, err := r.choose("rpc-addr", c.want)
+		got, err := r.completeAddr("rpc-addr", c.want)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) || err == nil && got != c.got {
 			t.Errorf("route %q, settings %+v: %+v, %v; want %+v, %q", c.route, c.want, got, err, c.got, c.err)
 		}
 	}
 }
 
-// What the log says of the choice: one line, a warning where other hosts are told
-// what they cannot reach.
+// The log of the choice is one line, a warning if other hosts get an address which they cannot reach.
 func TestChoosePlaceLog(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{Listen: "127.0.0.1:0"})
 	if err != nil {
@@ -70,17 +69,17 @@ func TestChoosePlaceLog(t *testing.T) {
 		cfg := settingsOf(t, config.Worker, c.env...)
 		var out bytes.Buffer
 		p := &planes{}
-		if cfg.NATSListen != "" { // at loopback, whatever the settings are
+		if cfg.NATSListen != "" { // at loopback, regardless of the settings
 			p.server = server
 		}
-		_, err := p.choosePlace(cfg, "rpc-addr", place{cfg.RPCAddr, cfg.RPCAdvertise}, slog.New(slog.NewTextHandler(&out, nil)))
+		_, err := p.choosePlaneAddr(cfg, "rpc-addr", planeAddr{cfg.RPCAddr, cfg.RPCAdvertise}, slog.New(slog.NewTextHandler(&out, nil)))
 		if err != nil || !strings.Contains(out.String(), c.want) || strings.Count(out.String(), "\n") != min(len(c.want), 1) {
 			t.Errorf("%v: %v, log:\n%s", c.env, err, out.String())
 		}
 	}
 }
 
-// A connection to a server at loopback is no way out of this host.
+// A connection to a server at loopback does not give a route out of this host.
 func TestRouteOfConnection(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{Listen: "127.0.0.1:0"})
 	if err != nil {
@@ -92,11 +91,11 @@ func TestRouteOfConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := settingsOf(t, config.Worker, "NATS="+server.URL())
-	if r, err := p.route(cfg); err != nil || r.remote() || r.shared || r.ip.String() != "127.0.0.1" {
+	if r, err := p.findNATSRoute(cfg); err != nil || r.isReachableRemotely() || r.shared || r.ip.String() != "127.0.0.1" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	p.conn.Close()
-	if _, err := p.choosePlace(cfg, "rpc-addr", place{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "rpc-addr") {
+	if _, err := p.choosePlaneAddr(cfg, "rpc-addr", planeAddr{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "rpc-addr") {
 		t.Errorf("without a connection: %v", err)
 	}
 }

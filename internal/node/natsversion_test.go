@@ -12,23 +12,23 @@ import (
 	"penstock/internal/plane/natsd/natsdtest"
 )
 
-// A process ends at a NATS server that is too old, as one that failed and not as
-// one that was too late, and doctor fails for the same reason.
+// A process ends at a NATS server that is too old, as a failure and not as a timeout, and doctor fails for
+// the same reason.
 func TestNATSTooOld(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a process that does not end at it
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a process that does not end
 	defer cancel()
 	for _, command := range []config.Command{config.Worker, config.Frontend, config.Router} {
 		cfg := settingsOf(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")
 		run := map[config.Command]func() error{
-			config.Worker:   func() error { return Worker(ctx, cfg, new(bytes.Buffer), nil) },
-			config.Frontend: func() error { return Frontend(ctx, cfg, new(bytes.Buffer), nil) },
-			config.Router:   func() error { return Router(ctx, cfg, new(bytes.Buffer), nil) },
+			config.Worker:   func() error { return RunWorker(ctx, cfg, new(bytes.Buffer), nil) },
+			config.Frontend: func() error { return RunFrontend(ctx, cfg, new(bytes.Buffer), nil) },
+			config.Router:   func() error { return RunRouter(ctx, cfg, new(bytes.Buffer), nil) },
 		}[command]
 		if err := run(); !errors.Is(err, natsd.ErrTooOld) || errors.Is(err, ErrNotReady) {
 			t.Errorf("%s: error %v, want ErrTooOld", command, err)
 		}
 		found := Examine(t.Context(), Examination{Config: cfg})
-		expect(t, found, "nats", CheckFail, "2.9.10")
-		silent(t, found, "jetstream")
+		checkFinding(t, found, "nats", CheckFail, "2.9.10")
+		checkNoFinding(t, found, "jetstream")
 	}
 }

@@ -1,6 +1,5 @@
-// Package node is the composition root: the one place that names concrete
-// implementations, starts them in the order in which they need each other, and
-// stops them in the reverse.
+// Package node is the composition root: the one place that names concrete implementations, starts them in
+// dependency order, and stops them in the reverse order.
 package node
 
 import (
@@ -21,23 +20,23 @@ type Ready struct {
 	Model      string `json:"model"`
 	Chat       bool   `json:"chat"` // whether the model has a chat template
 	Engine     string `json:"engine"`
-	Simulation string `json:"simulation,omitempty"` // model of the engines' time, for people; "" if they compute
+	Simulation string `json:"simulation,omitempty"` // description of simulated timing, for people; "" for real engines
 	Workers    int    `json:"workers"`
 	Blocks     int    `json:"blocks"` // of each worker
 	BlockSize  int    `json:"block_size"`
-	// Media are the kinds of media that the model sees.
+	// Media are the kinds of media that the model accepts.
 	Media      []string `json:"media,omitempty"`
 	RouterMode string   `json:"router_mode"`
-	NATS       string   `json:"nats,omitempty"` // URL, if it is open to others
-	Keys       bool     `json:"keys,omitempty"` // whether requests must show one
+	NATS       string   `json:"nats,omitempty"` // URL, if others can connect
+	Keys       bool     `json:"keys,omitempty"` // whether requests must present a key
 	Access     Access   `json:"-"`
-	// Engines are those that other programs run. Model, Blocks and BlockSize are then those of the
-	// first that serves, Workers all that there are.
+	// Engines are the remote engines. Model, Blocks and BlockSize then come from the first which serves,
+	// Workers the sum of all.
 	Engines []EngineStatus `json:"engines,omitempty"`
 	Took    time.Duration  `json:"took_ns"` // from the call to readiness
 }
 
-// Started describes a process of one role that does its work.
+// Started describes a process of one role that is running.
 type Started struct {
 	Role     string      `json:"role"`                // frontend, worker or router
 	URL      string      `json:"url,omitempty"`       // of HTTP
@@ -46,16 +45,16 @@ type Started struct {
 	Model    string      `json:"model,omitempty"`
 	NATS     string      `json:"nats,omitempty"` // URL, if a server is embedded
 	Access   Access      `json:"-"`
-	// Engines has the worker's engine, if another program runs it.
+	// Engines holds the worker's engine, if it is remote.
 	Engines []EngineStatus `json:"engines,omitempty"`
 	Took    time.Duration  `json:"took_ns"` // from the call to readiness
 }
 
-func (p *process) started() Started {
-	return Started{Role: string(p.cfg.Command), URL: p.url(), NATS: p.planes.url(), Access: p.access(), Took: time.Since(p.began)}
+func (p *process) startedStatus() Started {
+	return Started{Role: string(p.cfg.Command), URL: p.httpURL(), NATS: p.planes.natsURL(), Access: p.clientAccess(), Took: time.Since(p.startedAt)}
 }
 
-// Features lists what this build has besides the common parts.
+// Features lists the optional parts of this build.
 func Features() []string {
 	features := []string{"engine:" + config.EngineTiny, "engine:" + config.EngineSim, "nats:embedded"}
 	for _, kind := range config.RemoteKinds() {

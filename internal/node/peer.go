@@ -14,25 +14,24 @@ import (
 	"time"
 )
 
-// peerTimeout bounds each look at a server that did not answer as expected.
-const peerTimeout = 2 * time.Second
+// peerProbeTimeout bounds each probe of a server that did not answer as expected.
+const peerProbeTimeout = 2 * time.Second
 
-// WrongPeer says that the server at a URL is not the one that was meant.
+// WrongPeer says that the server at a URL is not the intended one.
 type WrongPeer struct {
 	What   string // what is there
 	Remedy string // what to do: a setting to give, or another server to name
 }
 
-// DescribePeer finds out why the server at a URL did not answer as a Penstock does: it
-// speaks TLS and the URL does not, or the reverse, its certificate is not accepted here, or it
-// is another HTTP server. flag is the one that names the server; cause is the error of the
-// request, nil if there was an answer. It returns nil if nothing listens there, and if a
-// Penstock does.
+// DescribePeer finds out why the server at a URL did not answer as Penstock does: only one of the server and
+// the URL uses TLS, its certificate is not accepted here, or it is another HTTP server. flag is the flag that
+// names the server; cause is the error of the request, nil if there was an answer. It returns nil if nothing
+// listens there, and if the server is Penstock.
 func DescribePeer(ctx context.Context, client *http.Client, server, flag string, cause error) *WrongPeer {
-	if wrong := DescribeScheme(ctx, server, flag, cause); wrong != nil || undialed(cause) {
+	if wrong := DescribeScheme(ctx, server, flag, cause); wrong != nil || isDialError(cause) {
 		return wrong
 	}
-	live, header, err := asksLive(ctx, client, server)
+	live, header, err := probeLive(ctx, client, server)
 	if live || err != nil {
 		return nil
 	}
@@ -42,7 +41,7 @@ func DescribePeer(ctx context.Context, client *http.Client, server, flag string,
 	return &WrongPeer{fmt.Sprintf("%s is not a Penstock, but another HTTP server%s", server, header), "name a Penstock with " + flag}
 }
 
-// DescribeScheme is DescribePeer for any HTTP server: it looks at the use of TLS alone.
+// DescribeScheme is DescribePeer for any HTTP server: it checks only the use of TLS.
 func DescribeScheme(ctx context.Context, server, flag string, cause error) *WrongPeer {
 	if wrong := describeCertificate(server, flag, cause); wrong != nil {
 		return wrong
@@ -55,14 +54,14 @@ func DescribeScheme(ctx context.Context, server, flag string, cause error) *Wron
 	switch {
 	case errors.Is(cause, http.ErrSchemeMismatch) || errors.As(cause, &record):
 		return &WrongPeer{server + " does not speak TLS", "name http://" + u.Host + " with " + flag}
-	case u.Scheme == "http" && !undialed(cause) && speaksTLS(ctx, u):
+	case u.Scheme == "http" && !isDialError(cause) && speaksTLS(ctx, u):
 		return &WrongPeer{server + " speaks TLS", "name https://" + u.Host + " with " + flag}
 	}
 	return nil
 }
 
-// describeCertificate is DescribePeer for a request that failed because the certificate of the
-// server was not accepted, and returns nil for every other cause.
+// describeCertificate is DescribePeer for a request that failed because the server's certificate was not
+// accepted. It returns nil for every other cause.
 func describeCertificate(server, flag string, cause error) *WrongPeer {
 	var refused *tls.CertificateVerificationError
 	if !errors.As(cause, &refused) {
@@ -80,16 +79,16 @@ func describeCertificate(server, flag string, cause error) *WrongPeer {
 	return wrong
 }
 
-// undialed reports whether a request failed because there was no connection.
-func undialed(err error) bool {
+// isDialError reports whether a request failed because there was no connection.
+func isDialError(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// speaksTLS reports whether a TLS handshake gets an answer in TLS. Nothing is sent over the
+// speaksTLS reports whether the server at u answers a TLS handshake in TLS. It sends nothing over the
 // connection, so the certificate does not matter.
 func speaksTLS(ctx context.Context, u *url.URL) bool {
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, peerProbeTimeout)
 	defer cancel()
 	addr := u.Host
 	if u.Port() == "" {
@@ -104,10 +103,9 @@ func speaksTLS(ctx context.Context, u *url.URL) bool {
 	return errors.As(err, &alert)
 }
 
-// asksLive asks a server whether it is a live Penstock, and returns the name that it gives
-// itself in its headers.
-func asksLive(ctx context.Context, client *http.Client, server string) (live bool, header string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+// probeLive asks a server whether it is a live Penstock process, and returns its Server header.
+func probeLive(ctx context.Context, client *http.Client, server string) (live bool, header string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, peerProbeTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/live", nil)
 	if err != nil {

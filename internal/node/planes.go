@@ -18,18 +18,17 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// planes are what a process reaches others through. Fields are zero where opening
-// stopped.
+// planes are the connections of a process to others. Fields not reached before an error are zero.
 type planes struct {
 	server   *natsd.Server // nil unless NATS is embedded
 	conn     *nats.Conn    // nil without NATS
 	events   bus.Bus
 	archive  bus.Archive // nil without NATS, and with events over ZeroMQ
-	mesh     *bus.ZMQ    // events, if they travel over ZeroMQ
+	mesh     *bus.ZMQBus // the same as events, if they travel over ZeroMQ
 	registry disco.Registry
 	rpc      rpc.Plane
 	addr     string // where to serve on rpc; "" lets the plane choose
-	// eventHost is where others reach the mesh; "" is where it listens.
+	// eventHost is the host at which others reach the mesh; "" is the listen address.
 	eventHost string
 
 	// What the planes lost or could not read.
@@ -37,16 +36,15 @@ type planes struct {
 	closers                               []func() error
 }
 
-// forgetTimeout bounds the removal of old registrations, in the same process.
-const forgetTimeout = 10 * time.Second
+// deregisterTimeout bounds the removal of registrations.
+const deregisterTimeout = 10 * time.Second
 
-// none is the count of planes that lose nothing.
-func none() uint64 { return 0 }
+// zeroCount is the counter of planes that lose nothing.
+func zeroCount() uint64 { return 0 }
 
-// openPlanes opens what the settings name. The planes are to be closed also after
-// an error.
+// openPlanes opens what the settings name. The caller closes the planes even after an error.
 func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*planes, error) {
-	p := &planes{dropped: none, malformed: none, unreadable: none, holes: none}
+	p := &planes{dropped: zeroCount, malformed: zeroCount, unreadable: zeroCount, holes: zeroCount}
 	if err := p.openNATS(ctx, cfg, log); err != nil {
 		return p, err
 	}
@@ -62,19 +60,19 @@ func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*pla
 	if err := p.openMesh(ctx, cfg, log); err != nil {
 		return p, err
 	}
-	return p, p.forget(ctx, cfg)
+	return p, p.removeStaleRegistrations(ctx, cfg)
 }
 
-// openNATS starts the embedded server or connects to the fleet's. Without either
-// there is no connection. It also takes the lock of the data directory.
+// openNATS starts the embedded server or connects to the fleet's. Without either there is no connection. It
+// also takes the lock of the data directory.
 func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
-	token, err := secret("nats-token-file", cfg.NATSTokenFile)
+	token, err := readSecret("nats-token-file", cfg.NATSTokenFile)
 	if err != nil {
 		return err
 	}
 	switch {
 	case cfg.Command == config.Up || cfg.NATSListen != "":
-		return p.embed(cfg, token, log)
+		return p.startEmbeddedNATS(cfg, token, log)
 	case cfg.DataDir != "":
 		lock, err := natsd.Lock(cfg.DataDir)
 		if err != nil {
@@ -85,14 +83,14 @@ func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Log
 	if cfg.NATS == "" {
 		return nil
 	}
-	if p.conn, err = dial(ctx, cfg, token, log); err != nil {
+	if p.conn, err = dialNATS(ctx, cfg, token, log); err != nil {
 		return err
 	}
 	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
 	return nil
 }
 
-func (p *planes) embed(cfg *config.Loaded, token string, log *slog.Logger) (err error) {
+func (p *planes) startEmbeddedNATS(cfg *config.Loaded, token string, log *slog.Logger) (err error) {
 	secure, err := natsServerTLS(cfg)
 	if err != nil {
 		return err
@@ -103,7 +101,7 @@ func (p *planes) embed(cfg *config.Loaded, token string, log *slog.Logger) (err 
 	}
 	p.closers = append(p.closers, p.server.Close)
 	switch {
-	case cfg.NATSListen == "" || loopback(cfg.NATSListen):
+	case cfg.NATSListen == "" || isLoopback(cfg.NATSListen):
 	case secure != nil && (token != "" || secure.ClientCAs != nil):
 	case secure != nil:
 		log.Warn("the NATS server listens beyond this machine without a token (--nats-token-file) and without asking for certificates (--nats-tls-ca): who reaches it can read and forge events", "addr", cfg.NATSListen)
@@ -119,18 +117,18 @@ func (p *planes) embed(cfg *config.Loaded, token string, log *slog.Logger) (err 
 	return nil
 }
 
-// openBus opens the event plane. Without NATS and ZeroMQ it ends at this process:
-// routing goes by what the router decides and by what workers answer to pings.
+// openBus opens the event plane. Without NATS and ZeroMQ it stays within this process: routing then uses the
+// router's own decisions and the workers' answers to pings.
 func (p *planes) openBus(cfg *config.Loaded, log *slog.Logger) error {
 	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
 		return p.openZMQ(cfg, log)
 	}
 	if p.conn == nil {
-		events := bus.NewMem()
+		events := bus.NewMemBus()
 		p.events, p.dropped = events, events.Dropped
 		return nil
 	}
-	events, err := bus.NewNATS(p.conn, bus.NATSConfig{Log: obs.Component(log, "bus")})
+	events, err := bus.NewNATSBus(p.conn, bus.NATSBusConfig{Log: obs.Component(log, "bus")})
 	if err != nil {
 		return err
 	}
@@ -147,7 +145,7 @@ func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 	}
 	switch discovery {
 	case config.DiscoveryNATS:
-		registry, err := disco.NewNATS(p.conn, disco.NATSConfig{Log: log})
+		registry, err := disco.NewNATSRegistry(p.conn, disco.NATSRegistryConfig{Log: log})
 		if err != nil {
 			return err
 		}
@@ -155,7 +153,7 @@ func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 		p.closers = append(p.closers, func() error { registry.Close(); return nil })
 		return nil
 	case config.DiscoveryFile:
-		registry, err := disco.NewFile(disco.FileConfig{Dir: cfg.DiscoveryDir, Log: log})
+		registry, err := disco.NewFileRegistry(disco.FileConfig{Dir: cfg.DiscoveryDir, Log: log})
 		if err != nil {
 			return err
 		}
@@ -164,42 +162,42 @@ func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 		return nil
 	case config.DiscoveryStatic:
 		var err error
-		p.registry, err = disco.NewStatic(disco.StaticConfig{Addrs: cfg.StaticWorkers, Ask: worker.Ask(p.rpc), Log: log})
+		p.registry, err = disco.NewStaticRegistry(disco.StaticConfig{Addrs: cfg.StaticWorkers, Ask: worker.DescribeFunc(p.rpc), Log: log})
 		return err
 	}
 	return fmt.Errorf("discovery %s: there is none of that name", discovery)
 }
 
-// forget removes the registrations of the process that had the data directory
-// before: when it was killed its workers died with it. A server that others reach
-// may know others who live: their leases say who does.
-func (p *planes) forget(ctx context.Context, cfg *config.Loaded) error {
-	registry, ok := p.registry.(*disco.NATS)
+// removeStaleRegistrations removes the registrations of the previous process with this data directory: if it
+// was killed, its workers died with it. It leaves a server which others reach alone, because other workers
+// may be alive: their leases decide.
+func (p *planes) removeStaleRegistrations(ctx context.Context, cfg *config.Loaded) error {
+	registry, ok := p.registry.(*disco.NATSRegistry)
 	if !ok || p.server == nil || cfg.NATSListen != "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
+	ctx, cancel := context.WithTimeout(ctx, deregisterTimeout)
 	defer cancel()
-	return registry.Forget(ctx)
+	return registry.PurgeInstances(ctx)
 }
 
-// url is where others reach the embedded NATS server; "" if they cannot.
-func (p *planes) url() string {
+// natsURL is where others reach the embedded NATS server; "" if they cannot.
+func (p *planes) natsURL() string {
 	if p.server == nil {
 		return ""
 	}
 	return p.server.URL()
 }
 
-// measure shows what the planes lost or could not read.
-func (p *planes) measure(m *obs.Metrics) {
+// registerMetrics registers the counters of what the planes lost or could not read.
+func (p *planes) registerMetrics(m *obs.Metrics) {
 	m.CounterFunc("bus_dropped_total", "Messages of topics that are not durable, lost by subscribers that fell behind.", p.dropped)
 	m.CounterFunc("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.malformed)
 	m.CounterFunc("bus_holes_total", "Times that messages of a peer of --event-plane zmq were lost for good: it no longer had them.", p.holes)
 	m.CounterFunc("disco_malformed_total", "Records of the discovery plane that could not be read.", p.unreadable)
 }
 
-// Close closes what was opened, the last first.
+// Close closes what was opened, in reverse order.
 func (p *planes) Close() error {
 	var errs []error
 	for i := len(p.closers) - 1; i >= 0; i-- {

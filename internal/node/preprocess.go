@@ -9,43 +9,42 @@ import (
 	"penstock/internal/serve/frontend"
 )
 
-// promptEngine is an engine of this process with the tokenizer and the template of
-// its checkpoint, as engines of other makes have theirs.
+// promptEngine is an engine of this process with the tokenizer and the template of its checkpoint, as remote
+// engines have theirs.
 type promptEngine struct {
 	localEngine
-	local prep.Local
+	local prep.LocalEncoder
 }
 
-// fullEngine is one that makes embeddings too.
-type fullEngine struct {
+// embeddingEngine is a promptEngine that also computes embeddings.
+type embeddingEngine struct {
 	promptEngine
 	engine.Embedder
 }
 
 var (
 	_ engine.Preprocessor = promptEngine{}
-	_ engine.KVSource     = fullEngine{}
-	_ engine.LoadSource   = fullEngine{}
-	_ engine.Embedder     = fullEngine{}
-	_ engine.Preprocessor = fullEngine{}
+	_ engine.KVSource     = embeddingEngine{}
+	_ engine.LoadSource   = embeddingEngine{}
+	_ engine.Embedder     = embeddingEngine{}
+	_ engine.Preprocessor = embeddingEngine{}
 )
 
-// withPrompts returns the engine with the ability to make prompts, if its pipeline
-// can make those of conversations too: it is the frontend's own pipeline, and an
-// engine that can do no more must not be named as the way out.
+// withPrompts adds prompt making to the engine if its pipeline can also encode conversations. It is the
+// frontend's own pipeline, so an engine that can do no more must not be offered as the fallback.
 func withPrompts(e localEngine, pipe *prep.Pipeline) engine.Engine {
 	if pipe.Template == nil {
 		return e
 	}
-	able := promptEngine{localEngine: e, local: prep.Local{Pipeline: pipe}}
+	able := promptEngine{localEngine: e, local: prep.LocalEncoder{Pipeline: pipe}}
 	if embedder, ok := e.(engine.Embedder); ok {
-		return fullEngine{able, embedder}
+		return embeddingEngine{able, embedder}
 	}
 	return able
 }
 
-// Started is closed when an engine that takes time to start has done so; nil is one
-// that does not.
+// Started returns a channel which is closed when an engine with a slow start has started; nil for other
+// engines.
 func (e promptEngine) Started() <-chan struct{} {
 	if s, ok := e.localEngine.(interface{ Started() <-chan struct{} }); ok {
 		return s.Started()
@@ -58,14 +57,14 @@ func (e promptEngine) Preprocess(ctx context.Context, req *engine.PreprocessRequ
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	p, err := e.prompt(ctx, req)
+	p, err := e.makePrompt(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	return &engine.Preprocessed{Attempt: req.Attempt, Tokens: p.Tokens, Media: p.Media}, nil
 }
 
-func (e promptEngine) prompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
+func (e promptEngine) makePrompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
 	if len(req.Chat) == 0 {
 		return e.local.EncodeText(ctx, req.Text, prep.EncodeOptions{ParseSpecial: req.ParseSpecial, AddSpecial: req.AddSpecial})
 	}
@@ -76,11 +75,11 @@ func (e promptEngine) prompt(ctx context.Context, req *engine.PreprocessRequest)
 	return e.local.EncodeChat(ctx, c)
 }
 
-// prompts makes the router's prompts with the frontend, which needs the router
-// first. Nothing asks before both are made.
-type prompts struct{ frontend *frontend.Frontend }
+// frontendPrompter makes the router's prompts with the frontend, which is built after the router. No request
+// comes before both are built.
+type frontendPrompter struct{ frontend *frontend.Frontend }
 
-// Prompt implements router.Prompter.
-func (p *prompts) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
-	return p.frontend.Prompt(ctx, q)
+// MakePrompt implements router.Prompter.
+func (p *frontendPrompter) MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	return p.frontend.MakePrompt(ctx, q)
 }

@@ -33,7 +33,7 @@ func smallConfig(t testing.TB) *config.Loaded {
 	return cfg
 }
 
-// TestServedEngineConforms: what the node adds to the engine keeps to the contract.
+// TestServedEngineConforms: the node's wrapper keeps to the engine contract.
 func TestServedEngineConforms(t *testing.T) {
 	cfg := smallConfig(t)
 	enginetest.TestPreprocess(t, enginetest.Options{New: func(t testing.TB) engine.Engine {
@@ -45,11 +45,11 @@ func TestServedEngineConforms(t *testing.T) {
 	}})
 }
 
-// TestServedEngineIsTheFrontend: prompts and refusals are those of the pipeline in
-// this process, to the letter, after a conversation has travelled.
+// TestServedEngineIsTheFrontend: prompts and refusals equal the local pipeline's exactly, after a
+// conversation was encoded and decoded.
 func TestServedEngineIsTheFrontend(t *testing.T) {
 	e, pipe := servedEngine(t, smallConfig(t))
-	local := prep.Local{Pipeline: pipe}
+	local := prep.LocalEncoder{Pipeline: pipe}
 	ask := func(req *engine.PreprocessRequest) (prep.Prompt, error) {
 		body := engine.AppendPreprocessRequest(nil, req)
 		got := new(engine.PreprocessRequest)
@@ -110,7 +110,7 @@ func TestServedEngineIsTheFrontend(t *testing.T) {
 	}
 }
 
-// TestWithoutTemplate: an engine that can do no more than the frontend is no way out.
+// TestWithoutTemplate: an engine that can do no more than the frontend is not offered as a fallback.
 func TestWithoutTemplate(t *testing.T) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {

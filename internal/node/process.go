@@ -13,51 +13,50 @@ import (
 	"penstock/internal/obs"
 )
 
-// readyTimeout bounds the time from start to the first request that could be
-// served. Loading a checkpoint is not part of it.
+// readyTimeout bounds the time from start to readiness. Loading a checkpoint is not part of it.
 const readyTimeout = 30 * time.Second
 
-// process is what the roles of one process share, and what they are built from.
+// process is what the roles of one process share and are built from.
 type process struct {
-	cfg     *config.Loaded
-	log     *slog.Logger
-	metrics *obs.Metrics
-	began   time.Time
-	ln      net.Listener // of HTTP; nil if there is none
-	door    door         // of ln
-	tracer  *obs.Tracer  // nil unless the environment wants traces
-	planes  *planes
-	fetcher *fetch.Fetcher // of media; nil where none are looked at
-	model   *modelResult   // nil unless engines run here
-	remotes *remotes       // nil unless other programs run this process's engines
-	adapt   adapter        // opens what speaks with those
+	cfg           *config.Loaded
+	log           *slog.Logger
+	metrics       *obs.Metrics
+	startedAt     time.Time
+	listener      net.Listener // of HTTP; nil if there is none
+	endpoint      httpEndpoint // of ln
+	tracer        *obs.Tracer  // nil unless the environment enables traces
+	planes        *planes
+	fetcher       *fetch.Fetcher // of media; nil if this process resolves none
+	model         *modelResult   // nil unless engines run here
+	remoteEngines *remoteEngines // nil unless this process follows remote engines
+	openAdapter   adapterOpener  // opens their adapters
 }
 
 // role is what a process does.
 type role interface {
-	// build makes all services, and with them all metrics.
-	build() error
-	// start starts the services, those first that others need.
-	start(ctx context.Context, stages *stages)
-	// await returns when the role can be told to be ready.
-	await(ctx context.Context) error
-	// announce tells the caller that it is.
-	announce()
+	// buildServices makes all services, and with them all metrics.
+	buildServices() error
+	// startServices starts the services in dependency order.
+	startServices(ctx context.Context, stages *stages)
+	// awaitReady returns when the role is ready.
+	awaitReady(ctx context.Context) error
+	// announceReady tells the caller that it is ready.
+	announceReady()
 }
 
-// play runs a process with the role that as makes, until ctx ends. Then it lets
-// running requests finish, within the drain timeout, and returns nil.
-func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*process) role) (err error) {
-	p := &process{cfg: cfg, began: time.Now(), metrics: obs.NewMetrics(), adapt: adaptTo}
+// runRole runs a process with the role that newRole makes, until ctx ends. Then it lets running requests
+// finish, within the drain timeout, and returns nil.
+func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*process) role) (err error) {
+	p := &process{cfg: cfg, startedAt: time.Now(), metrics: obs.NewMetrics(), openAdapter: openAdapter}
 	if p.log, err = newLogger(cfg, stderr); err != nil {
 		return err
 	}
 	if cfg.HTTPAddr != "" {
-		if p.door, err = openDoor(cfg, p.log); err != nil {
+		if p.endpoint, err = openHTTPEndpoint(cfg, p.log); err != nil {
 			return err
 		}
-		p.ln = p.door.ln
-		defer p.ln.Close() // whoever serves it closes it too, once it runs
+		p.listener = p.endpoint.listener
+		defer p.listener.Close() // a server that runs on it also closes it
 	}
 	traces, err := openTraces(ctx, cfg, p.log)
 	if err != nil {
@@ -65,7 +64,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	}
 	if traces != nil {
 		p.tracer = traces.Tracer()
-		defer traces.Close() // when all that has spans is over
+		defer traces.Close() // after everything that has spans
 	}
 	if cfg.Command != config.Router || cfg.Multimodal {
 		if p.fetcher, err = newFetcher(cfg); err != nil {
@@ -73,7 +72,7 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 		}
 		defer func() { err = errors.Join(err, p.fetcher.Close()) }()
 	}
-	if err = p.open(ctx); err != nil || ctx.Err() != nil {
+	if err = p.openAll(ctx); err != nil || ctx.Err() != nil {
 		err = errors.Join(err, p.planes.Close())
 		if ctx.Err() != nil {
 			return nil // stopped before it was ready
@@ -82,36 +81,36 @@ func play(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*pr
 	}
 	defer func() { err = errors.Join(err, p.planes.Close()) }()
 
-	limits := newLimits(cfg, p.planes, p.log)
-	limits.atStart(ctx)
+	limits := newLimitMonitor(cfg, p.planes, p.log)
+	limits.logAtStart(ctx)
 	r := as(p)
-	if err := r.build(); err != nil {
+	if err := r.buildServices(); err != nil {
 		return err
 	}
 	stages, life := newStages(ctx)
-	defer func() { err = errors.Join(err, stages.stop()) }()
-	stages.start(life, "garbage collector", func(ctx context.Context) error { roomy(ctx); return nil })
-	stages.start(life, "limits", limits.run)
-	p.door.follow(life, stages, p.log)
-	r.start(life, stages)
-	if err := r.await(life); err != nil {
+	defer func() { err = errors.Join(err, stages.stopAll()) }()
+	stages.startStage(life, "garbage collector", func(ctx context.Context) error { tuneGC(ctx); return nil })
+	stages.startStage(life, "limits", limits.runChecks)
+	p.endpoint.startReloading(life, stages, p.log)
+	r.startServices(life, stages)
+	if err := r.awaitReady(life); err != nil {
 		if ctx.Err() != nil || life.Err() != nil {
-			return nil // stopped before it was ready, or a stage says why not
+			return nil // stopped before it was ready, or a failed stage holds the error
 		}
 		return err
 	}
 	p.logServing()
-	r.announce()
+	r.announceReady()
 	<-life.Done()
 	p.log.Info("stopping", "running_requests_may_take", cfg.DrainTimeout.String())
 	return nil
 }
 
-// open opens the planes and, where engines run, makes them: neither needs the
-// other, so both are made at once. What was opened before an error is in planes.
-func (p *process) open(ctx context.Context) error {
+// openAll opens the planes and, if engines run here, makes them, concurrently since neither needs the other.
+// After an error, planes holds what was opened.
+func (p *process) openAll(ctx context.Context) error {
 	models := make(chan *modelResult, 1)
-	if p.hasEngines() && !p.cfg.Remote() {
+	if p.hasEngines() && !p.cfg.HasRemoteEngines() {
 		go func() { models <- openModel(ctx, p.cfg, mediaFiles(p.cfg, p.fetcher)) }()
 	} else {
 		models <- nil
@@ -124,10 +123,10 @@ func (p *process) open(ctx context.Context) error {
 	return err
 }
 
-// logServing is the record of what announce tells the caller.
+// logServing logs what announce tells the caller.
 func (p *process) logServing() {
-	args := []any{"role", string(p.cfg.Command), "took", time.Since(p.began).Round(time.Millisecond).String()}
-	for _, at := range [][2]string{{"url", p.url()}, {"nats", p.planes.url()}} {
+	args := []any{"role", string(p.cfg.Command), "took", time.Since(p.startedAt).Round(time.Millisecond).String()}
+	for _, at := range [][2]string{{"url", p.httpURL()}, {"nats", p.planes.natsURL()}} {
 		if at[1] != "" {
 			args = append(args, at[0], at[1])
 		}
@@ -135,7 +134,7 @@ func (p *process) logServing() {
 	p.log.Info("serving", args...)
 }
 
-// LogFailure writes the error that a process ended with to its log.
+// LogFailure logs the error with which a process ended.
 func LogFailure(cfg *config.Loaded, w io.Writer, failure error) {
 	log, err := newLogger(cfg, w)
 	if err != nil {
@@ -144,17 +143,18 @@ func LogFailure(cfg *config.Loaded, w io.Writer, failure error) {
 	log.Error("ended by an error", "error", failure)
 }
 
-// hasEngines reports whether the workers of this process are those of engines: a
-// router's are not.
+// hasEngines reports whether this process's workers are engines: a router's are not.
 func (p *process) hasEngines() bool {
 	return p.cfg.Command == config.Up || p.cfg.Command == config.Worker
 }
 
-// until returns when ok says so, or with ctx's cause.
-func until(ctx context.Context, ok func() bool) error { return untilAt(ctx, time.Millisecond, ok) }
+// waitUntil returns when ok reports true, or with ctx's cause.
+func waitUntil(ctx context.Context, ok func() bool) error {
+	return waitUntilEvery(ctx, time.Millisecond, ok)
+}
 
-// untilAt is until for what may take long: it looks at such intervals.
-func untilAt(ctx context.Context, every time.Duration, ok func() bool) error {
+// waitUntilEvery is waitUntil for long waits: it polls at the given interval.
+func waitUntilEvery(ctx context.Context, every time.Duration, ok func() bool) error {
 	look := time.NewTicker(every)
 	defer look.Stop()
 	for !ok() {
@@ -168,17 +168,17 @@ func untilAt(ctx context.Context, every time.Duration, ok func() bool) error {
 }
 
 func newLogger(cfg *config.Loaded, w io.Writer) (*slog.Logger, error) {
-	levels, err := cfg.Levels()
+	levels, err := cfg.ParseLogLevels()
 	if err != nil {
 		return nil, err
 	}
-	return obs.NewLogger(w, obs.Format(cfg.LogFormat), levels)
+	return obs.NewLogger(w, obs.LogFormat(cfg.LogFormat), levels)
 }
 
-// url is where this machine reaches the HTTP API; "" if there is none.
-func (p *process) url() string {
-	if p.ln == nil {
+// httpURL is where this machine reaches the HTTP API; "" if there is none.
+func (p *process) httpURL() string {
+	if p.listener == nil {
 		return ""
 	}
-	return p.door.scheme() + "://" + reachable(p.ln.Addr())
+	return p.endpoint.urlScheme() + "://" + reachableAddr(p.listener.Addr())
 }

@@ -20,23 +20,23 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// remotes are the engines of this process that other programs run. Each comes and goes by
-// itself: none waits for another, and one that comes late is taken in then.
-type remotes struct {
-	p       *process
+// remoteEngines are the engines of this process which run as other programs. Each connects and disconnects
+// independently: none waits for another, and one that appears late is added then.
+type remoteEngines struct {
+	process *process
 	log     *slog.Logger
 	metrics *worker.Metrics
 	all     []*remoteEngine
-	// id is the number of a worker in the fleet.
-	id func(of, rank int) kv.WorkerID
-	// look asks an engine what it serves, and adapt opens the adapter of one of its ranks.
-	look  func(ctx context.Context, of *config.RemoteEngine, key string) (lookedAt, error)
-	adapt adapter
+	// workerID is the id of a worker in the fleet.
+	workerID func(of, rank int) kv.WorkerID
+	// probe asks an engine what it serves; openAdapter opens the adapter of one of its ranks.
+	probe       func(ctx context.Context, of *config.RemoteEngine, key string) (engineFacts, error)
+	openAdapter adapterOpener
 	// returnLook is the constant of that name.
 	returnLook time.Duration
-	// settled is set once the process has told that it serves: until then an engine
-	// that cannot be used as the settings say ends the process.
-	settled atomic.Bool
+	// announced is set once the process has announced that it serves. Until then an engine that cannot be
+	// used as the settings say ends the process.
+	announced atomic.Bool
 
 	mu struct {
 		sync.Mutex
@@ -46,11 +46,11 @@ type remotes struct {
 	}
 }
 
-// remoteEngine is one of them: an engine, or as many as it has data-parallel ranks, with
-// a worker for each.
+// remoteEngine is one remote engine, with a worker for each of its data-parallel ranks. EngineAsking and the
+// constants after it are its states.
 type remoteEngine struct {
-	set   *remotes
-	of    config.RemoteEngine
+	set   *remoteEngines
+	spec  config.RemoteEngine
 	index int
 	log   *slog.Logger
 
@@ -70,27 +70,28 @@ type rankWorker struct {
 	engine engine.Engine
 }
 
-// The states of an engine that another program runs.
+// The states of a remote engine. Asking and waiting lead to opening, and opening to serving; an error leads
+// to waiting if it is transient, and else to refused. Both are retried.
 const (
-	EngineAsking  = "asking"  // it has not been reached or given up yet
-	EngineWaiting = "waiting" // it does not answer; it is asked again
-	EngineOpening = "opening" // it answers, and its worker is being made
+	EngineAsking  = "asking"  // not yet reached or given up
+	EngineWaiting = "waiting" // it does not answer, and is retried
+	EngineOpening = "opening" // it answers, and its workers are being made
 	EngineServing = "serving"
-	EngineDown    = "unreachable" // it served, and does not answer now: its workers wait for it
-	EngineRefused = "refused"     // it answers, and cannot be used; it is tried again
+	EngineDown    = "unreachable" // it served, and now does not answer: its workers wait for it
+	EngineRefused = "refused"     // it answers but cannot be used, and is retried
 )
 
-// The kinds of what routers know of an engine's cache.
+// The sources of what routers know of an engine's cache.
 const (
-	EventsYes     = "yes"     // the engine says what it stores and evicts
-	EventsGuessed = "guessed" // it follows from what is sent there, corrected by what the engine reports
-	EventsNo      = "no"      // nothing is known but what routers predict
+	EventsYes     = "yes"     // the engine reports what it stores and evicts
+	EventsGuessed = "guessed" // predicted from the requests sent there, corrected by the engine's reports
+	EventsNo      = "no"      // nothing except the routers' predictions
 )
 
-// Warning is one thing that is wrong with an engine though it serves.
+// Warning is one problem of an engine that serves.
 type Warning = engine.Warning
 
-// EngineStatus is what is known of an engine that another program runs.
+// EngineStatus is the status of a remote engine.
 type EngineStatus struct {
 	Kind   string `json:"kind"` // one of config.RemoteKinds
 	URL    string `json:"url"`
@@ -106,43 +107,43 @@ type EngineStatus struct {
 	Events    string   `json:"events,omitempty"` // EventsYes, EventsGuessed or EventsNo
 	// Tokenizer is where texts become tokens: a directory, or "engine".
 	Tokenizer string `json:"tokenizer,omitempty"`
-	Chat      bool   `json:"chat,omitempty"` // whether conversations are taken
-	// Media are the kinds of media that the model sees, and MediaNamed says that the engine knows them by
-	// the names by which requests are routed.
+	Chat      bool   `json:"chat,omitempty"` // whether it accepts conversations
+	// Media are the kinds of media that the model accepts. MediaNamed means that the engine names media by
+	// the identities with which requests are routed.
 	Media      []string         `json:"media,omitempty"`
 	MediaNamed bool             `json:"media_named,omitempty"`
-	Notes      []string         `json:"notes,omitempty"` // what would make it better
+	Notes      []string         `json:"notes,omitempty"` // possible improvements
 	Warnings   []engine.Warning `json:"warnings,omitempty"`
-	// MediaChecks are the counts of media that were compared with the engine's since it started.
+	// MediaChecks compares media token counts with the engine's, since it started.
 	MediaChecks []engine.MediaCheck `json:"media_checks,omitempty"`
 }
 
 // Name names an engine for people.
 func (s *EngineStatus) Name() string { return s.Kind + "=" + s.URL }
 
-// newRemotes makes what follows the engines of the settings. id may be nil: then the
-// workers have small numbers.
-func (p *process) newRemotes(id func(of, rank int) kv.WorkerID) (*remotes, error) {
+// newRemoteEngines makes the remote engines of the settings. id may be nil: then the workers have small
+// numbers.
+func (p *process) newRemoteEngines(id func(of, rank int) kv.WorkerID) (*remoteEngines, error) {
 	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	r := &remotes{p: p, log: obs.Component(p.log, "engine"), metrics: worker.NewMetrics(p.metrics), id: id, look: lookAt, adapt: p.adapt, returnLook: returnLook}
+	r := &remoteEngines{process: p, log: obs.Component(p.log, "engine"), metrics: worker.NewMetrics(p.metrics), workerID: id, probe: probeEngine, openAdapter: p.openAdapter, returnLook: returnLook}
 	if id == nil {
-		r.id = r.smallID
+		r.workerID = r.smallID
 	}
 	r.mu.epoch = epoch - 1
 	r.mu.pipes = map[string]*prep.Pipeline{}
 	for i, of := range p.cfg.RemoteEngines() {
-		e := &remoteEngine{set: r, of: of, index: i, log: r.log.With("engine", of.String())}
+		e := &remoteEngine{set: r, spec: of, index: i, log: r.log.With("engine", of.String())}
 		e.mu.status = EngineStatus{Kind: of.Kind, URL: of.URL.String(), State: EngineAsking}
 		r.all = append(r.all, e)
 	}
 	return r, nil
 }
 
-// runs are the services of all engines.
-func (r *remotes) runs() []func(context.Context) error {
+// runners returns the services of all engines.
+func (r *remoteEngines) runners() []func(context.Context) error {
 	var all []func(context.Context) error
 	for _, e := range r.all {
 		all = append(all, e.run)
@@ -150,10 +151,10 @@ func (r *remotes) runs() []func(context.Context) error {
 	return all
 }
 
-// smallID numbers the workers of one process, which need to be told apart from each other
-// only: the first ranks of all engines have the first numbers, so that worker 2 is the
-// second engine, and further ranks those after them, as they are found.
-func (r *remotes) smallID(of, rank int) kv.WorkerID {
+// smallID numbers the workers of one process, which only need to differ from each other. The first ranks of
+// all engines have the first numbers, so that worker 2 is the second engine; further ranks follow in the
+// order in which they are found.
+func (r *remoteEngines) smallID(of, rank int) kv.WorkerID {
 	if rank == 0 {
 		return kv.WorkerID(of + 1)
 	}
@@ -169,104 +170,104 @@ func (r *remotes) smallID(of, rank int) kv.WorkerID {
 	return r.mu.ids[key]
 }
 
-// nextEpoch returns a higher epoch than any before: an engine that is opened again is
-// another life of its workers.
-func (r *remotes) nextEpoch() uint64 {
+// nextEpoch returns a higher epoch than any before: an engine that is reopened is a new incarnation of its
+// workers.
+func (r *remoteEngines) nextEpoch() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.epoch = max(r.mu.epoch+1, uint64(time.Now().UnixMilli()))
 	return r.mu.epoch
 }
 
-// keep remembers a pipeline for a frontend in this process.
-func (r *remotes) keep(pipe *prep.Pipeline) {
+// keepPipeline stores a pipeline for a frontend in this process.
+func (r *remoteEngines) keepPipeline(pipe *prep.Pipeline) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.pipes[pipe.Digest] = pipe
 }
 
 // pipeline returns the pipeline of a digest; nil if no engine here has it.
-func (r *remotes) pipeline(digest string) *prep.Pipeline {
+func (r *remoteEngines) pipeline(digest string) *prep.Pipeline {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.pipes[digest]
 }
 
-// status lists what is known of all engines.
-func (r *remotes) status() []EngineStatus {
+// engineStatuses returns the status of all engines.
+func (r *remoteEngines) engineStatuses() []EngineStatus {
 	var all []EngineStatus
 	for _, e := range r.all {
-		all = append(all, e.status())
+		all = append(all, e.fullStatus())
 	}
 	return all
 }
 
-// undecided reports whether an engine may yet turn out to serve at once.
-func (r *remotes) undecided() bool {
+// hasPending reports whether an engine may still turn out to serve at once.
+func (r *remoteEngines) hasPending() bool {
 	for _, e := range r.all {
-		if s := e.now().State; s == EngineAsking || s == EngineOpening {
+		if s := e.currentStatus().State; s == EngineAsking || s == EngineOpening {
 			return true
 		}
 	}
 	return false
 }
 
-// served returns how many workers there are of each model.
-func (r *remotes) served() map[string]int {
+// countServing returns the number of serving workers of each model.
+func (r *remoteEngines) countServing() map[string]int {
 	models := map[string]int{}
 	for _, e := range r.all {
-		if s := e.now(); s.State == EngineServing {
+		if s := e.currentStatus(); s.State == EngineServing {
 			models[s.Model] += len(s.Workers)
 		}
 	}
 	return models
 }
 
-// await returns when what can serve does: at least one engine, and every other one that
-// answers. seen reports whether so many workers of a model can be sent requests.
-func (r *remotes) await(ctx context.Context, seen func(model string, workers int) bool) error {
-	limit := time.Duration(r.p.cfg.EngineWait)
+// awaitServing returns when at least one engine serves, and so does every other which answers. seen reports
+// whether the given number of workers of a model can receive requests.
+func (r *remoteEngines) awaitServing(ctx context.Context, seen func(model string, workers int) bool) error {
+	limit := time.Duration(r.process.cfg.EngineWait)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
-	err := untilAt(ctx, 10*time.Millisecond, func() bool {
-		served := r.served()
+	err := waitUntilEvery(ctx, 10*time.Millisecond, func() bool {
+		served := r.countServing()
 		for model, workers := range served {
 			if !seen(model, workers) {
 				return false
 			}
 		}
-		return len(served) > 0 && !r.undecided()
+		return len(served) > 0 && !r.hasPending()
 	})
-	if served := r.served(); err == ErrNotReady && len(served) > 0 {
+	if served := r.countServing(); err == ErrNotReady && len(served) > 0 {
 		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", ErrNotReady, limit)
 	}
 	if err == ErrNotReady {
-		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", ErrNotReady, limit, r.unanswered())
+		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", ErrNotReady, limit, r.describeNotServing())
 	}
 	return err
 }
 
-// unanswered says which engines do not serve, for an error.
-func (r *remotes) unanswered() (list string) {
+// describeNotServing lists the engines which do not serve, for an error.
+func (r *remoteEngines) describeNotServing() (list string) {
 	for _, e := range r.all {
-		if s := e.now(); s.State != EngineServing {
+		if s := e.currentStatus(); s.State != EngineServing {
 			list += fmt.Sprintf("\n%s: %s", s.Name(), s.Detail)
 		}
 	}
 	return list
 }
 
-// now returns what is known of the engine, without what its adapters find wrong.
-func (e *remoteEngine) now() EngineStatus {
+// currentStatus returns the engine's status without its adapters' warnings.
+func (e *remoteEngine) currentStatus() EngineStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.status
 }
 
-// status returns what is known of the engine.
-func (e *remoteEngine) status() EngineStatus {
-	s := e.now()
-	for _, w := range e.workers() {
+// fullStatus returns the engine's status with its adapters' warnings.
+func (e *remoteEngine) fullStatus() EngineStatus {
+	s := e.currentStatus()
+	for _, w := range e.currentWorkers() {
 		s.Warnings = append(s.Warnings, warningsOf(w.engine)...)
 		if src, ok := w.engine.(engine.MediaCheckSource); ok {
 			s.MediaChecks = append(s.MediaChecks, src.MediaChecks()...)
@@ -278,52 +279,51 @@ func (e *remoteEngine) status() EngineStatus {
 	return s
 }
 
-// workers returns the engine's workers; none unless it serves.
-func (e *remoteEngine) workers() []rankWorker {
+// currentWorkers returns the engine's workers; none unless it serves.
+func (e *remoteEngine) currentWorkers() []rankWorker {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.workers
 }
 
-// is notes a state in which the engine does not serve.
-func (e *remoteEngine) is(state, detail string) {
+// setNotServing records a state in which the engine does not serve.
+func (e *remoteEngine) setNotServing(state, detail string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.workers = nil
-	e.mu.status = EngineStatus{Kind: e.of.Kind, URL: e.of.URL.String(), State: state, Detail: detail}
+	e.mu.status = EngineStatus{Kind: e.spec.Kind, URL: e.spec.URL.String(), State: state, Detail: detail}
 }
 
-// run has the engine served until ctx ends: it waits until the engine answers, makes its
-// workers, and does so again when they end by themselves. What the settings say wrongly
-// of an engine ends it with an error as long as the process is starting, since somebody
-// looks on; afterwards it is logged and tried again. Another process that registers with the
-// id of one of the workers ends it with an error at any time.
+// run serves the engine until ctx ends: it waits until the engine answers, makes its workers, and starts over
+// when they end. A wrong setting of an engine ends run with an error while the process starts, when an
+// operator is watching; later it is logged and retried. If another process registers with the id of one of
+// the workers, run ends with an error at any time.
 func (e *remoteEngine) run(ctx context.Context) error {
-	pause := backoff.Backoff{Least: 2 * time.Second, Most: 30 * time.Second}
+	pause := backoff.Backoff{Min: 2 * time.Second, Max: 30 * time.Second}
 	for {
 		began := time.Now()
-		err := e.life(ctx)
+		err := e.serveOnce(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if time.Since(began) > time.Minute {
 			pause.Reset() // it has served
 		}
-		if errors.Is(err, errAnew) {
+		if errors.Is(err, errEngineReplaced) {
 			e.log.Warn("the engine is not the one that it was: it is opened again")
 			continue
 		}
 		if err == nil {
 			err = errEnded
 		}
-		if errors.Is(err, worker.ErrReplaced) || !e.set.settled.Load() && !errors.Is(err, errAway) {
-			return fmt.Errorf("%s: %w", e.of.String(), err)
+		if errors.Is(err, worker.ErrReplaced) || !e.set.announced.Load() && !errors.Is(err, errEngineGone) {
+			return fmt.Errorf("%s: %w", e.spec.String(), err)
 		}
-		if errors.Is(err, errAway) {
-			e.is(EngineWaiting, err.Error())
+		if errors.Is(err, errEngineGone) {
+			e.setNotServing(EngineWaiting, err.Error())
 			e.log.Warn("the engine went away as it was opened", "error", err)
 		} else {
-			e.is(EngineRefused, err.Error())
+			e.setNotServing(EngineRefused, err.Error())
 			e.log.Error("the engine cannot be used; it will be tried again", "error", err)
 		}
 		if pause.Wait(ctx) != nil {
@@ -332,17 +332,17 @@ func (e *remoteEngine) run(ctx context.Context) error {
 	}
 }
 
-// life serves the engine once: from its first answer to the end of its workers.
-func (e *remoteEngine) life(ctx context.Context) error {
-	key, err := secret("api-key-file", e.of.APIKeyFile)
+// serveOnce serves the engine once: from its first answer to the end of its workers.
+func (e *remoteEngine) serveOnce(ctx context.Context) error {
+	key, err := readSecret("api-key-file", e.spec.APIKeyFile)
 	if err != nil {
 		return err
 	}
-	found, err := e.await(ctx, key)
+	found, err := e.awaitReady(ctx, key)
 	if err != nil {
 		return err
 	}
-	e.is(EngineOpening, "")
+	e.setNotServing(EngineOpening, "")
 	opened, err := e.open(ctx, key, found)
 	if err != nil {
 		return err
@@ -350,61 +350,60 @@ func (e *remoteEngine) life(ctx context.Context) error {
 	return e.serve(ctx, key, opened)
 }
 
-// errAnew is an engine that answers while its adapter keeps away from it: it has come
-// back with another model, or as something else.
-var errAnew = errors.New("the engine came back as another one")
+// errEngineReplaced is an engine that answers while its adapter considers it unreachable: it has come back
+// with another model, or as another kind.
+var errEngineReplaced = errors.New("the engine came back as another one")
 
-// returnLook is how often it is seen whether an engine that its adapter keeps away from
-// answers, and returnLooks how often it must do so: adapters find out sooner that one is back.
+// returnLook is the interval at which an engine considered unreachable by its adapter is probed, and
+// returnLooks how many answers in a row reopen it: adapters notice the return of the same engine sooner.
 const (
 	returnLook  = 3 * time.Second
 	returnLooks = 3
 )
 
-// watchReturn returns errAnew when the engine is to be opened again, or ctx's error.
+// watchReturn returns errEngineReplaced when the engine must be reopened, or ctx's error.
 func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []engine.Engine) error {
 	for answered := 0; answered < returnLooks; {
-		if err := backoff.Pause(ctx, e.set.returnLook); err != nil {
+		if err := backoff.SleepContext(ctx, e.set.returnLook); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(adapters, keepsAway) {
+		if !slices.ContainsFunc(adapters, isUnreachable) {
 			answered = 0
 			continue
 		}
-		if _, err := e.set.look(ctx, &e.of, key); err != nil {
+		if _, err := e.set.probe(ctx, &e.spec, key); err != nil {
 			answered = 0
 			continue
 		}
 		answered++
 	}
-	return errAnew
+	return errEngineReplaced
 }
 
-// keepsAway reports whether an adapter takes its engine for one that does not answer.
-func keepsAway(e engine.Engine) bool {
+// isUnreachable reports whether an adapter considers its engine unreachable.
+func isUnreachable(e engine.Engine) bool {
 	return slices.ContainsFunc(warningsOf(e), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
 }
 
-// errAway is an engine that went away again before it served.
-var errAway = errors.New("the engine does not answer any more")
+// errEngineGone is an engine that stopped answering before it served.
+var errEngineGone = errors.New("the engine does not answer any more")
 
-// rankSet is an engine that has been opened: the adapters of its ranks.
-type rankSet struct {
+// openedEngine is an engine that has been opened: the adapters of its ranks.
+type openedEngine struct {
 	ranks []engine.Engine // at least one
 	// tokenizer is where texts become tokens, for people.
-	tokenizer string
-	chat      bool // whether conversations are taken
-	notes     []string
-	blind     bool // requests that show media are routed by their text; a note says why
-	// aliases are further names of the model; nil is what the adapter says.
+	tokenizer  string
+	chat       bool // whether it accepts conversations
+	notes      []string
+	textRouted bool // requests with media are routed by their text; a note says why
+	// aliases are further names of the model; nil means the adapter's.
 	aliases []string
-	// check compares the tokenizer with the engine's, once it runs; afterwards notes has what
-	// it found besides.
+	// check compares the tokenizer with the engine's, once it runs; it appends what it finds to notes.
 	check func(context.Context) error
 }
 
 // serve makes the workers of an engine and runs them until ctx ends or one of them does.
-func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error {
+func (e *remoteEngine) serve(ctx context.Context, key string, o *openedEngine) error {
 	workers, err := e.makeWorkers(o)
 	if err != nil {
 		return err
@@ -413,10 +412,10 @@ func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error 
 	if o.aliases != nil {
 		card.Aliases = o.aliases
 	}
-	if err := e.claim(card); err != nil {
+	if err := e.claimModel(card); err != nil {
 		return err
 	}
-	defer e.disclaim()
+	defer e.releaseModel()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
@@ -429,8 +428,8 @@ func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error 
 		running.Go(func() { watchWarnings(ctx, w.engine, e.log.With("worker", uint64(w.id))) })
 	}
 	running.Go(func() { cancel(e.watchReturn(ctx, key, o.ranks)) })
-	if e.registered(ctx, workers) {
-		e.serving(card, workers, o)
+	if e.awaitRegistered(ctx, workers) {
+		e.setServing(card, workers, o)
 	}
 	running.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -440,12 +439,12 @@ func (e *remoteEngine) serve(ctx context.Context, key string, o *rankSet) error 
 }
 
 // makeWorkers makes a worker for each rank.
-func (e *remoteEngine) makeWorkers(o *rankSet) ([]rankWorker, error) {
+func (e *remoteEngine) makeWorkers(o *openedEngine) ([]rankWorker, error) {
 	var all []rankWorker
 	epoch := e.set.nextEpoch()
 	for rank, eng := range o.ranks {
-		id := e.set.id(e.index, rank)
-		w, err := e.set.p.newRankWorker(id, epoch, rank, o, e.set.metrics)
+		id := e.set.workerID(e.index, rank)
+		w, err := e.set.process.newRankWorker(id, epoch, rank, o, e.set.metrics)
 		if err != nil {
 			return nil, err
 		}
@@ -454,10 +453,10 @@ func (e *remoteEngine) makeWorkers(o *rankSet) ([]rankWorker, error) {
 	return all, nil
 }
 
-// claim takes the name of a model for the engine, unless another one here serves it by
-// another card: frontends would send nothing to one of them.
-func (e *remoteEngine) claim(card engine.Card) error {
-	e.set.mu.Lock() // so that of two that differ one is the first
+// claimModel claims a model's name for the engine, unless another engine of this process serves it with a
+// different card: frontends would send nothing to one of them.
+func (e *remoteEngine) claimModel(card engine.Card) error {
+	e.set.mu.Lock() // so that of two which differ, one is the first
 	defer e.set.mu.Unlock()
 	for _, other := range e.set.all {
 		if other == e {
@@ -469,8 +468,8 @@ func (e *remoteEngine) claim(card engine.Card) error {
 		if theirs.Name != card.Name {
 			continue
 		}
-		if field, mine, their, differ := card.Differs(&theirs); differ {
-			return fmt.Errorf("it serves %s as %s does, with another model card: %s is %s here and %s there; start both engines alike, or tell clients two names with name=NAME", card.Name, other.of.String(), field, mine, their)
+		if field, mine, their, differ := card.FirstDifference(&theirs); differ {
+			return fmt.Errorf("it serves %s as %s does, with another model card: %s is %s here and %s there; start both engines alike, or tell clients two names with name=NAME", card.Name, other.spec.String(), field, mine, their)
 		}
 	}
 	e.mu.Lock()
@@ -479,19 +478,19 @@ func (e *remoteEngine) claim(card engine.Card) error {
 	return nil
 }
 
-// disclaim gives the name up again.
-func (e *remoteEngine) disclaim() {
+// releaseModel gives up the claim.
+func (e *remoteEngine) releaseModel() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.card = engine.Card{}
 	e.mu.workers = nil
 }
 
-// registered waits until all workers are in discovery; not if ctx ended before.
-func (e *remoteEngine) registered(ctx context.Context, workers []rankWorker) bool {
-	return until(ctx, func() bool {
+// awaitRegistered waits until all workers are in discovery. It reports false if ctx ended first.
+func (e *remoteEngine) awaitRegistered(ctx context.Context, workers []rankWorker) bool {
+	return waitUntil(ctx, func() bool {
 		for _, w := range workers {
-			if _, ok := w.Registered(); !ok {
+			if _, ok := w.RegisteredAddr(); !ok {
 				return false
 			}
 		}
@@ -499,13 +498,13 @@ func (e *remoteEngine) registered(ctx context.Context, workers []rankWorker) boo
 	}) == nil
 }
 
-// serving notes that the engine serves.
-func (e *remoteEngine) serving(card engine.Card, workers []rankWorker, o *rankSet) {
+// setServing records that the engine serves.
+func (e *remoteEngine) setServing(card engine.Card, workers []rankWorker, o *openedEngine) {
 	s := EngineStatus{
-		Kind: e.of.Kind, URL: e.of.URL.String(), State: EngineServing,
+		Kind: e.spec.Kind, URL: e.spec.URL.String(), State: EngineServing,
 		Model: card.Name, Adapters: card.Adapters, BlockSize: card.BlockSize, Blocks: card.Blocks,
 		Events: eventsOf(o.ranks[0]), Tokenizer: o.tokenizer, Chat: o.chat, Notes: o.notes,
-		Media: card.Media, MediaNamed: !o.blind && (card.Attaches || card.MediaKeys != ""),
+		Media: card.Media, MediaNamed: !o.textRouted && (card.AcceptsObjects || card.MediaKeys != ""),
 	}
 	for _, w := range workers {
 		s.Workers = append(s.Workers, uint64(w.id))
@@ -519,12 +518,12 @@ func (e *remoteEngine) serving(card engine.Card, workers []rankWorker, o *rankSe
 	}
 }
 
-// eventsOf says what routers know of an engine's cache.
+// eventsOf returns the source of what routers know of an engine's cache.
 func eventsOf(e engine.Engine) string {
 	if _, ok := e.(engine.KVSource); !ok {
 		return EventsNo
 	}
-	if e.Card().KVGuessed {
+	if e.Card().KVPredicted {
 		return EventsGuessed
 	}
 	return EventsYes

@@ -27,18 +27,18 @@ import (
 	"penstock/internal/engine/sim"
 )
 
-// otherProgram stands for an engine of another make: it says over HTTP what it serves.
-type otherProgram struct {
+// fakeEngine mocks a remote engine: it reports over HTTP what it serves.
+type fakeEngine struct {
 	*httptest.Server
 	loading atomic.Bool
 	key     string
 	models  string // JSON of /v1/models
 }
 
-// runOther starts one that serves a model whose files are at root.
-func runOther(t *testing.T, model, root string) *otherProgram {
+// startFakeEngine starts a fake engine which serves a model whose files are at root.
+func startFakeEngine(t *testing.T, model, root string) *fakeEngine {
 	t.Helper()
-	o := &otherProgram{models: fmt.Sprintf(`{"data":[{"id":"lora","parent":%q},{"id":%q,"root":%q}]}`, model, model, root)}
+	o := &fakeEngine{models: fmt.Sprintf(`{"data":[{"id":"lora","parent":%q},{"id":%q,"root":%q}]}`, model, model, root)}
 	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case o.loading.Load():
@@ -63,8 +63,8 @@ type remoteStub struct {
 	*sim.Engine
 	card     engine.Card
 	warnings []engine.Warning
-	unheard  bool     // nobody sends its events
-	shift    kv.Token // added to the tokens that the engine makes of texts
+	unheard  bool     // its events do not arrive
+	shift    kv.Token // added to the tokens which the engine makes of texts
 }
 
 func (s *remoteStub) Card() engine.Card          { return s.card }
@@ -84,8 +84,7 @@ func (s *remoteStub) Preprocess(_ context.Context, req *engine.PreprocessRequest
 	return p, nil
 }
 
-// stubs makes adapters that say what is on the wire, as the real ones do. change may
-// alter each.
+// stubs makes adapters which report what is on the wire, as the real ones do. change may alter each.
 type stubs struct {
 	mu     sync.Mutex
 	made   []string // "kind url rank/ranks"
@@ -106,7 +105,7 @@ func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks in
 	if err != nil {
 		return nil, err
 	}
-	timing, err := sim.Preset(sim.Presets()[0])
+	timing, err := sim.PresetTiming(sim.PresetNames()[0])
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +120,7 @@ func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks in
 	}
 	e, err := sim.New(sim.Config{
 		Name: name, Tokenizer: m.ref, Vocabulary: sim.Vocabulary{Size: vocabulary.Size, Mask: vocabulary.Mask, EOS: vocabulary.EOS}, BlockSize: block, Blocks: 256, ContextLength: 4096,
-		MaxSeqs: 16, TokenBudget: 4096, MaxWaiting: 64, Timing: timing, Output: 8, Text: sim.Passage(func(string) []kv.Token { return []kv.Token{300, 301, 302} }),
+		MaxSeqs: 16, TokenBudget: 4096, MaxWaiting: 64, Timing: timing, Output: 8, Text: sim.BuiltinText(func(string) []kv.Token { return []kv.Token{300, 301, 302} }),
 	})
 	if err != nil {
 		return nil, err
@@ -134,7 +133,7 @@ func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks in
 	return stub, nil
 }
 
-// lockedBuffer is a log that is read while it is written.
+// lockedBuffer is a log that can be read while it is written.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -152,18 +151,18 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// upWith runs up with engines of the stubs until the end of the test, and returns what it
-// says once it is ready, or its error.
-func upWith(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuffer, error) {
+// startUpWithStubs runs up with the stubs' engines until the end of the test, and returns what it announces
+// once it is ready, or its error.
+func startUpWithStubs(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuffer, error) {
 	t.Helper()
 	cfg := settingsOf(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
 	ctx, cancel := context.WithCancel(context.Background())
 	log := &lockedBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
 	go func() {
-		ended <- play(ctx, cfg, log, func(p *process) role {
-			p.adapt = s.adapt
-			return &up{process: p, ready: func(r Ready) { ready <- r }}
+		ended <- runRole(ctx, cfg, log, func(p *process) role {
+			p.openAdapter = s.adapt
+			return &upRole{process: p, ready: func(r Ready) { ready <- r }}
 		})
 	}()
 	select {
@@ -197,20 +196,19 @@ func answerFrom(t *testing.T, url, model string) (worker string) {
 	return resp.Header.Get("x-penstock-worker")
 }
 
-// TestUpInFrontOfEngines: engines that run already are served as soon as they are there,
-// each with its own model, one that is down does not hold up the others and is taken in
-// when it comes, and what is wrong with them is said.
+// TestUpInFrontOfEngines: running engines are served as soon as they answer, each with its own model. One
+// that is down does not delay the others and is added later, and its problem is reported.
 func TestUpInFrontOfEngines(t *testing.T) {
-	dir := small(t, `{"vocab_size": 2048}`, "")
-	a, b, c := runOther(t, "m", dir), runOther(t, "m", dir), runOther(t, "other", dir)
+	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b, c := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", dir), startFakeEngine(t, "other", dir)
 	b.loading.Store(true)
 	s := &stubs{change: func(of *config.RemoteEngine, s *remoteStub) {
 		if of.Name == "other" {
 			s.warnings = []engine.Warning{{Code: engine.WarnNoEvents, Detail: "no events are configured", Remedy: "give events="}}
-			s.card.KVGuessed = true
+			s.card.KVPredicted = true
 		}
 	}}
-	r, log, err := upWith(t, s, fmt.Sprintf("ENGINE=vllm=%s,vllm=%s,sglang=%s,name=other,ranks=2,model-path=%s", a.URL, b.URL, c.URL, dir))
+	r, log, err := startUpWithStubs(t, s, fmt.Sprintf("ENGINE=vllm=%s,vllm=%s,sglang=%s,name=other,ranks=2,model-path=%s", a.URL, b.URL, c.URL, dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,10 +237,10 @@ func TestUpInFrontOfEngines(t *testing.T) {
 	if got := answerFrom(t, r.URL, "other"); got != "3" && got != "4" {
 		t.Errorf("other was answered by worker %s", got)
 	}
-	eventually(t, func() bool { return strings.Contains(log.String(), "no events are configured") })
+	waitFor(t, func() bool { return strings.Contains(log.String(), "no events are configured") })
 
 	b.loading.Store(false)
-	eventually(t, func() bool {
+	waitFor(t, func() bool {
 		resp, err := http.Get(r.URL + "/v1/router/workers")
 		if err != nil {
 			return false
@@ -261,15 +259,14 @@ func TestUpInFrontOfEngines(t *testing.T) {
 	}
 }
 
-// TestPathsAreNoNames: engines that clients know by one name serve one model, whatever each of
-// them calls it.
+// TestPathsAreNoNames: engines which clients know by one name serve one model, whatever their own names are.
 func TestPathsAreNoNames(t *testing.T) {
-	dir := small(t, `{"vocab_size": 2048}`, "")
-	a, b := runOther(t, "m", dir), runOther(t, "m", dir)
+	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", dir)
 	s := &stubs{change: func(of *config.RemoteEngine, s *remoteStub) {
 		s.card.Aliases = []string{of.URL.Path + "/models/" + of.URL.Port()}
 	}}
-	r, _, err := upWith(t, s, "ENGINE=sglang="+a.URL+",name=x,sglang="+b.URL+",name=x")
+	r, _, err := startUpWithStubs(t, s, "ENGINE=sglang="+a.URL+",name=x,sglang="+b.URL+",name=x")
 	if err != nil || r.Workers != 2 {
 		t.Fatalf("%+v %v", r, err)
 	}
@@ -284,22 +281,22 @@ func TestPathsAreNoNames(t *testing.T) {
 	}
 }
 
-// TestEngineWithoutTokens: a tokenizer here is of no use with an engine that takes none.
+// TestEngineWithoutTokens: a local tokenizer is of no use with an engine which accepts no tokens.
 func TestEngineWithoutTokens(t *testing.T) {
-	dir := small(t, `{"vocab_size": 2048}`, "")
-	a := runOther(t, "m", dir)
+	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := startFakeEngine(t, "m", dir)
 	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) {
 		s.card.Tokenizer = engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
 	}}
 	of := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL)
-	e := &remoteEngine{set: &remotes{p: &process{cfg: of}, adapt: s.adapt}, of: of.RemoteEngines()[0], log: slog.New(slog.DiscardHandler)}
-	o, err := e.open(t.Context(), "", lookedAt{root: dir})
+	e := &remoteEngine{set: &remoteEngines{process: &process{cfg: of}, openAdapter: s.adapt}, spec: of.RemoteEngines()[0], log: slog.New(slog.DiscardHandler)}
+	o, err := e.open(t.Context(), "", engineFacts{root: dir})
 	if err != nil || o.tokenizer != "engine" || o.chat {
 		t.Errorf("%+v (%v)", o, err)
 	}
 	s.change = nil
 	e.set.mu.pipes = map[string]*prep.Pipeline{}
-	if o, err = e.open(t.Context(), "", lookedAt{root: dir}); err != nil || o.tokenizer != dir || !o.chat {
+	if o, err = e.open(t.Context(), "", engineFacts{root: dir}); err != nil || o.tokenizer != dir || !o.chat {
 		t.Errorf("%+v (%v)", o, err)
 	}
 }
@@ -341,25 +338,24 @@ func enginesIn(t *testing.T, url string) []EngineStatus {
 	return h.Engines
 }
 
-// eventually waits for something that takes its time.
-func eventually(t *testing.T, ok func() bool) {
+// waitFor waits until ok reports true.
+func waitFor(t *testing.T, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
 	defer cancel()
-	if err := until(ctx, ok); err != nil {
+	if err := waitUntil(ctx, ok); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestEnginesThatCannotBeServed: what the settings say wrongly of an engine ends the
-// process as it starts, with what to do.
+// TestEnginesThatCannotBeServed: a wrong setting of an engine ends the process at the start, with a remedy.
 func TestEnginesThatCannotBeServed(t *testing.T) {
-	dir := small(t, `{"vocab_size": 2048}`, "")
+	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
 	for name, c := range map[string]struct {
 		env     func(a, b string) string
 		stub    func(of *config.RemoteEngine, s *remoteStub)
 		refuse  func(of *config.RemoteEngine) error
-		prepare func(o *otherProgram)
+		prepare func(o *fakeEngine)
 		want    string
 	}{
 		"another tokenizer": {
@@ -369,17 +365,17 @@ func TestEnginesThatCannotBeServed(t *testing.T) {
 		},
 		"no tokenizer for tokens": {
 			env:     func(a, _ string) string { return "vllm=" + a + ",mode=tokens" },
-			prepare: func(o *otherProgram) { o.models = `{"data":[{"id":"m","root":"org/model"}]}` },
+			prepare: func(o *fakeEngine) { o.models = `{"data":[{"id":"m","root":"org/model"}]}` },
 			want:    "mode=tokens needs the model's tokenizer",
 		},
 		"a key": {
 			env:     func(a, _ string) string { return "vllm=" + a },
-			prepare: func(o *otherProgram) { o.key = "k" },
+			prepare: func(o *fakeEngine) { o.key = "k" },
 			want:    "put that into a file and name it with api-key-file=FILE",
 		},
 		"not an engine": {
 			env:     func(a, _ string) string { return "vllm=" + a + "/elsewhere" },
-			prepare: func(o *otherProgram) {},
+			prepare: func(o *fakeEngine) {},
 			want:    "is the path of the URL right",
 		},
 		"two cards of one name": {
@@ -399,11 +395,11 @@ func TestEnginesThatCannotBeServed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := runOther(t, "m", dir), runOther(t, "m", dir)
+			a, b := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", dir)
 			if c.prepare != nil {
 				c.prepare(a)
 			}
-			_, log, err := upWith(t, &stubs{change: c.stub, refuse: c.refuse}, "ENGINE="+c.env(a.URL, b.URL))
+			_, log, err := startUpWithStubs(t, &stubs{change: c.stub, refuse: c.refuse}, "ENGINE="+c.env(a.URL, b.URL))
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), a.URL) && name != "two cards of one name" {
 				t.Errorf("%v, want %q\n%s", err, c.want, log)
 			}
@@ -411,22 +407,21 @@ func TestEnginesThatCannotBeServed(t *testing.T) {
 	}
 }
 
-// TestNoEngineAnswers: a start without any engine ends after the time that it has, as one
-// that is not ready.
+// TestNoEngineAnswers: a start without any engine ends after its time limit, as not ready.
 func TestNoEngineAnswers(t *testing.T) {
-	a := runOther(t, "m", "")
+	a := startFakeEngine(t, "m", "")
 	a.loading.Store(true)
-	_, _, err := upWith(t, &stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
+	_, _, err := startUpWithStubs(t, &stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
 	if !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "vllm="+a.URL+": loading (503)") {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestEngineThatReturnsAsAnother: an engine that answers while its adapter keeps away from it is
-// opened again.
+// TestEngineThatReturnsAsAnother: an engine which answers while its adapter considers it unreachable is
+// reopened.
 func TestEngineThatReturnsAsAnother(t *testing.T) {
-	dir := small(t, `{"vocab_size": 2048}`, "")
-	a := runOther(t, "m", dir)
+	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := startFakeEngine(t, "m", dir)
 	var opened atomic.Int32
 	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) {
 		if opened.Add(1) == 1 {
@@ -438,13 +433,13 @@ func TestEngineThatReturnsAsAnother(t *testing.T) {
 	defer cancel()
 	log, ended := &lockedBuffer{}, make(chan error, 1)
 	go func() {
-		ended <- play(ctx, cfg, log, func(p *process) role {
-			p.adapt = s.adapt
-			u := &up{process: p, ready: func(Ready) {}}
-			return built{u, func() { u.remotes.returnLook = time.Millisecond }}
+		ended <- runRole(ctx, cfg, log, func(p *process) role {
+			p.openAdapter = s.adapt
+			u := &upRole{process: p, ready: func(Ready) {}}
+			return builtRole{u, func() { u.remoteEngines.returnLook = time.Millisecond }}
 		})
 	}()
-	eventually(t, func() bool { return opened.Load() == 2 && strings.Contains(log.String(), "the engine serves") })
+	waitFor(t, func() bool { return opened.Load() == 2 && strings.Contains(log.String(), "the engine serves") })
 	if !strings.Contains(log.String(), "it is opened again") || strings.Contains(log.String(), "cannot be used") {
 		t.Error(log)
 	}
@@ -454,44 +449,44 @@ func TestEngineThatReturnsAsAnother(t *testing.T) {
 	}
 }
 
-// TestStopWhileEnginesLoad: who stops a process that waits for engines does not wait for them.
+// TestStopWhileEnginesLoad: stopping a process that waits for engines does not wait for them.
 func TestStopWhileEnginesLoad(t *testing.T) {
-	a := runOther(t, "m", "")
+	a := startFakeEngine(t, "m", "")
 	a.loading.Store(true)
 	cfg := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	ended, made := make(chan error, 1), make(chan *up, 1)
+	ended, made := make(chan error, 1), make(chan *upRole, 1)
 	go func() {
-		ended <- play(ctx, cfg, &lockedBuffer{}, func(p *process) role {
-			u := &up{process: p, ready: func(Ready) { t.Error("it is ready without an engine") }}
-			return built{u, func() { made <- u }}
+		ended <- runRole(ctx, cfg, &lockedBuffer{}, func(p *process) role {
+			u := &upRole{process: p, ready: func(Ready) { t.Error("it is ready without an engine") }}
+			return builtRole{u, func() { made <- u }}
 		})
 	}()
 	u := <-made
-	eventually(t, func() bool { return u.remotes.all[0].now().State == EngineWaiting })
+	waitFor(t, func() bool { return u.remoteEngines.all[0].currentStatus().State == EngineWaiting })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }
 
-// built is a role that tells when it has been built.
-type built struct {
+// builtRole is a role that reports when it has been built.
+type builtRole struct {
 	role
 	tell func()
 }
 
-func (b built) build() error {
+func (b builtRole) buildServices() error {
 	defer b.tell()
-	return b.role.build()
+	return b.role.buildServices()
 }
 
-// TestLateMistakeIsTriedAgain: an engine that comes late and cannot be served leaves the
-// others alone, and is taken in once it can.
+// TestLateMistakeIsTriedAgain: an engine that appears late and cannot be served does not affect the others,
+// and is added once it can.
 func TestLateMistakeIsTriedAgain(t *testing.T) {
-	dir := small(t, `{"vocab_size": 2048}`, "")
-	a, b := runOther(t, "m", dir), runOther(t, "m", dir)
+	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", dir)
 	b.loading.Store(true)
 	var refused atomic.Int32
 	s := &stubs{refuse: func(of *config.RemoteEngine) error {
@@ -500,27 +495,27 @@ func TestLateMistakeIsTriedAgain(t *testing.T) {
 		}
 		return nil
 	}}
-	r, log, err := upWith(t, s, "ENGINE=vllm="+a.URL+",vllm="+b.URL)
+	r, log, err := startUpWithStubs(t, s, "ENGINE=vllm="+a.URL+",vllm="+b.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.loading.Store(false)
-	eventually(t, func() bool { return strings.Contains(log.String(), "it is not what it was") })
+	waitFor(t, func() bool { return strings.Contains(log.String(), "it is not what it was") })
 	answerFrom(t, r.URL, "m")
-	eventually(t, func() bool { return strings.Count(log.String(), "the engine serves") == 2 })
+	waitFor(t, func() bool { return strings.Count(log.String(), "the engine serves") == 2 })
 }
 
-// TestWorkerInFrontOfEngine: a worker serves all ranks of its engine, and says so.
+// TestWorkerInFrontOfEngine: a worker serves all ranks of its engine, and reports them.
 func TestWorkerInFrontOfEngine(t *testing.T) {
-	dir := small(t, `{"vocab_size": 2048}`, "")
-	a := runOther(t, "m", dir)
+	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := startFakeEngine(t, "m", dir)
 	s := &stubs{}
 	cfg := settingsOf(t, config.Worker, "ENGINE=vllm="+a.URL+",ranks=3", "NATS_LISTEN=127.0.0.1:0", "HTTP_ADDR=127.0.0.1:0", "WORKER_ID=77")
 	ctx, cancel := context.WithCancel(context.Background())
 	started, ended := make(chan Started, 1), make(chan error, 1)
 	go func() {
-		ended <- play(ctx, cfg, &lockedBuffer{}, func(p *process) role {
-			p.adapt = s.adapt
+		ended <- runRole(ctx, cfg, &lockedBuffer{}, func(p *process) role {
+			p.openAdapter = s.adapt
 			return &workerRole{process: p, ready: func(s Started) { started <- s }}
 		})
 	}()
@@ -554,14 +549,14 @@ func TestWorkerInFrontOfEngine(t *testing.T) {
 }
 
 func TestLook(t *testing.T) {
-	a := runOther(t, "m", "org/model")
+	a := startFakeEngine(t, "m", "org/model")
 	of := settingsOf(t, config.Up, "ENGINE=sglang="+a.URL).RemoteEngines()[0]
-	got, err := lookAt(t.Context(), &of, "")
-	if err != nil || got != (lookedAt{model: "m", root: "org/tokenizer"}) {
+	got, err := probeEngine(t.Context(), &of, "")
+	if err != nil || got != (engineFacts{model: "m", root: "org/tokenizer"}) {
 		t.Errorf("%+v (%v)", got, err)
 	}
 	of.Kind = config.EngineVLLM
-	if got, err := lookAt(t.Context(), &of, ""); err != nil || got.root != "org/model" {
+	if got, err := probeEngine(t.Context(), &of, ""); err != nil || got.root != "org/model" {
 		t.Errorf("%+v (%v)", got, err)
 	}
 	text := []byte("# HELP vllm:cache_config_info x\nvllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1.0\nvllm:cache_config_info{block_size=\"16\",engine=\"1\"} 1.0\nvllm:other{engine=\"7\"} 1\n")
@@ -569,25 +564,25 @@ func TestLook(t *testing.T) {
 		t.Errorf("%d ranks in the metrics", n)
 	}
 	a.key = "right"
-	if _, err := lookAt(t.Context(), &of, "wrong"); err == nil || !strings.Contains(err.Error(), "does not take the key") || strings.Contains(err.Error(), "wrong") {
+	if _, err := probeEngine(t.Context(), &of, "wrong"); err == nil || !strings.Contains(err.Error(), "does not take the key") || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("%v", err)
 	}
 	a.Close()
-	var later *notYet
-	if _, err := lookAt(t.Context(), &of, ""); !errors.As(err, &later) || !strings.Contains(later.why, "connection refused") {
+	var later *notReadyError
+	if _, err := probeEngine(t.Context(), &of, ""); !errors.As(err, &later) || !strings.Contains(later.why, "connection refused") {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestLookAtAnotherKind: an engine that names itself is not taken for one of another kind, which
-// would serve without its events; one behind something that names itself otherwise is.
+// TestLookAtAnotherKind: an engine which names its kind is not accepted as another kind, which would serve
+// without its events; one behind a proxy with an unknown name is accepted.
 func TestLookAtAnotherKind(t *testing.T) {
 	for owner, kind := range map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "llamacpp": "llamacpp", "library": "", "": ""} {
-		a := runOther(t, "m", "org/model")
+		a := startFakeEngine(t, "m", "org/model")
 		a.models = fmt.Sprintf(`{"data":[{"id":"m","root":"org/model","owned_by":%q}]}`, owner)
 		for _, as := range config.RemoteKinds() {
 			of := settingsOf(t, config.Up, "ENGINE="+as+"="+a.URL).RemoteEngines()[0]
-			_, err := lookAt(t.Context(), &of, "")
+			_, err := probeEngine(t.Context(), &of, "")
 			if good := kind == "" || kind == as; good != (err == nil) || !good && !strings.Contains(err.Error(), "write "+kind+"="+a.URL) {
 				t.Errorf("%q as %s: %v", owner, as, err)
 			}
@@ -595,10 +590,10 @@ func TestLookAtAnotherKind(t *testing.T) {
 	}
 }
 
-// TestTokenizerOf: where the tokenizer of an engine is looked for.
+// TestTokenizerOf: the places where the tokenizer of an engine is searched.
 func TestTokenizerOf(t *testing.T) {
-	dir, empty := small(t, `{"vocab_size": 2048, "max_position_embeddings": 512}`, `{"temperature": 0.5}`), t.TempDir()
-	alone := small(t, "", "") // the tokenizer
+	dir, empty := writeSmallCheckpoint(t, `{"vocab_size": 2048, "max_position_embeddings": 512}`, `{"temperature": 0.5}`), t.TempDir()
+	alone := writeSmallCheckpoint(t, "", "") // the tokenizer
 	for name, c := range map[string]struct {
 		of      config.RemoteEngine
 		root    string
@@ -616,13 +611,13 @@ func TestTokenizerOf(t *testing.T) {
 		"wanted":            {of: config.RemoteEngine{Mode: config.ModeTokens}, root: empty, problem: "it is not in " + empty},
 		"not wanted":        {of: config.RemoteEngine{Mode: config.ModePass}, root: dir, from: "engine"},
 	} {
-		m, err := tokenizerOf(&c.of, lookedAt{root: c.root}, "")
+		m, err := resolveTokenizer(&c.of, engineFacts{root: c.root}, "")
 		switch {
 		case c.problem != "":
 			if err == nil || !strings.Contains(err.Error(), c.problem) {
 				t.Errorf("%s: %v, want %q", name, err, c.problem)
 			}
-		case err != nil || m.from != c.from || !strings.Contains(m.text(), c.note) || (m.note == "") != (c.note == ""):
+		case err != nil || m.from != c.from || !strings.Contains(m.noteText(), c.note) || (m.note == "") != (c.note == ""):
 			t.Errorf("%s: %+v (%v)", name, m, err)
 		case m.from == dir && (m.facts.context != 512 || m.facts.defaults.Temperature != 0.5 || m.ref.Digest != m.pipe.Digest):
 			t.Errorf("%s: %+v", name, m.facts)
@@ -630,7 +625,7 @@ func TestTokenizerOf(t *testing.T) {
 	}
 }
 
-// TestAway: what another attempt may change does not end the start.
+// TestAway: an error which a retry may resolve does not end the start.
 func TestAway(t *testing.T) {
 	for err, want := range map[error]bool{
 		fault.New(fault.Unavailable, "gone"):                     true,
@@ -639,14 +634,14 @@ func TestAway(t *testing.T) {
 		fault.New(fault.Invalid, "no"):                           false,
 		errors.New("block-size is 48, and the engine's have 32"): false,
 	} {
-		if got := errors.Is(away(err), errAway); got != want {
+		if got := errors.Is(markTransient(err), errEngineGone); got != want {
 			t.Errorf("%v: %v", err, got)
 		}
 	}
 }
 
 func TestSmallIDs(t *testing.T) {
-	r := &remotes{all: make([]*remoteEngine, 3)}
+	r := &remoteEngines{all: make([]*remoteEngine, 3)}
 	for _, c := range []struct{ of, rank, want int }{{1, 0, 2}, {2, 1, 4}, {0, 1, 5}, {2, 1, 4}, {0, 0, 1}} {
 		if got := r.smallID(c.of, c.rank); got != kv.WorkerID(c.want) {
 			t.Errorf("engine %d rank %d is worker %d, want %d", c.of, c.rank, got, c.want)

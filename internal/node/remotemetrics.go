@@ -10,31 +10,31 @@ import (
 	"penstock/internal/obs"
 )
 
-// engineMetrics tell of engines that other programs run, as their adapters see them; they are
-// collected when somebody looks. Counts begin anew when an engine is opened again.
+// engineMetrics reports the remote engines as their adapters see them; it collects at each scrape. Counters
+// restart when an engine is reopened.
 type engineMetrics struct {
-	// of is nil where no other program runs engines: then nothing is collected.
-	of     *remotes
-	up     *prometheus.Desc
-	counts []adapterCount
+	// engines is nil if no engine is remote: then nothing is collected.
+	engines *remoteEngines
+	up      *prometheus.Desc
+	counts  []adapterMetric
 }
 
-// adapterCount is one metric of an adapter.
-type adapterCount struct {
+// adapterMetric is one metric of an adapter.
+type adapterMetric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
-	of   func(*remote.Stats) uint64
+	read func(*remote.Stats) uint64
 }
 
 var _ prometheus.Collector = (*engineMetrics)(nil)
 
-func newEngineMetrics(of *remotes) *engineMetrics {
+func newEngineMetrics(of *remoteEngines) *engineMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(obs.Namespace+"_engine_"+name, help, append([]string{"engine"}, labels...), nil)
 	}
-	m := &engineMetrics{of: of, up: desc("up", "Whether an engine that another program runs serves and answers: 1 or 0.")}
+	m := &engineMetrics{engines: of, up: desc("up", "Whether an engine that another program runs serves and answers: 1 or 0.")}
 	add := func(kind prometheus.ValueType, name, help string, of func(*remote.Stats) uint64) {
-		m.counts = append(m.counts, adapterCount{desc(name, help, "worker"), kind, of})
+		m.counts = append(m.counts, adapterMetric{desc(name, help, "worker"), kind, of})
 	}
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	add(counter, "calls_total", "Requests sent to the engine.", func(s *remote.Stats) uint64 { return s.Calls })
@@ -43,7 +43,7 @@ func newEngineMetrics(of *remotes) *engineMetrics {
 	add(counter, "predicted_cached_tokens_total", "Cached tokens that the adapter expected, over the requests of which the engine reported some number.", func(s *remote.Stats) uint64 { return s.Predicted })
 	add(counter, "reported_cached_tokens_total", "Cached tokens that the engine reported, over the same requests.", func(s *remote.Stats) uint64 { return s.Reported })
 	add(counter, "compared_requests_total", "Requests of which both are known.", func(s *remote.Stats) uint64 { return s.Compared })
-	add(counter, "mispredicted_requests_total", "Those of which both differ by more than a block.", func(s *remote.Stats) uint64 { return s.Apart })
+	add(counter, "mispredicted_requests_total", "Those of which both differ by more than a block.", func(s *remote.Stats) uint64 { return s.Mismatched })
 	add(gauge, "known_blocks", "Blocks that the engine is known, or believed, to have cached.", func(s *remote.Stats) uint64 { return uint64(max(s.Blocks, 0)) })
 	add(gauge, "feed_connected", "Whether the engine's events are subscribed to: 1 or 0.", func(s *remote.Stats) uint64 {
 		if s.Connected {
@@ -73,29 +73,29 @@ func (m *engineMetrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *engineMetrics) Collect(ch chan<- prometheus.Metric) {
-	if m.of == nil {
+	if m.engines == nil {
 		return
 	}
-	for _, e := range m.of.all {
-		up, name := 0.0, e.of.String()
-		if e.status().State == EngineServing {
+	for _, e := range m.engines.all {
+		up, name := 0.0, e.spec.String()
+		if e.fullStatus().State == EngineServing {
 			up = 1
 		}
 		ch <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, up, name)
-		for _, w := range e.workers() {
+		for _, w := range e.currentWorkers() {
 			s, ok := statsOf(w.engine)
 			if !ok {
 				continue
 			}
 			id := strconv.FormatUint(uint64(w.id), 10)
 			for _, c := range m.counts {
-				ch <- prometheus.MustNewConstMetric(c.desc, c.kind, float64(c.of(&s)), name, id)
+				ch <- prometheus.MustNewConstMetric(c.desc, c.kind, float64(c.read(&s)), name, id)
 			}
 		}
 	}
 }
 
-// statsOf returns what an adapter has counted.
+// statsOf returns an adapter's counters.
 func statsOf(e engine.Engine) (remote.Stats, bool) {
 	if src, ok := e.(interface{ Stats() remote.Stats }); ok {
 		return src.Stats(), true

@@ -16,36 +16,34 @@ import (
 	"penstock/internal/engine"
 )
 
-// remoteModel is what is between text and tokens for an engine that another program runs,
-// as far as it is here.
+// remoteModel is the local tokenizer, template and facts of a remote engine's model, as far as they are here.
 type remoteModel struct {
 	ref   engine.TokenizerRef
-	pipe  *prep.Pipeline // nil: the engine alone has it
-	facts modelFacts     // with pipe
-	// from says where it is, for people, and note what keeps it from being here, with remedy; "" if nothing.
+	pipe  *prep.Pipeline // nil: only the engine has it
+	facts modelFacts     // valid with pipe
+	// from says where the tokenizer is, for people. note says why it is not here, with remedy; "" if it is.
 	from, note, remedy string
-	// elsewhere says that frontends have the engine make their prompts all the same.
-	elsewhere bool
+	// usesEnginePrompts means that frontends nevertheless let the engine make their prompts.
+	enginePrompts bool
 }
 
-// passRemedy says how an engine is served whose tokenizer cannot be used here.
+// passRemedy says how to serve an engine whose tokenizer cannot be used here.
 const passRemedy = "have the engine make the tokens with mode=pass"
 
-// text is the note with its remedy; "" if there is none.
-func (m *remoteModel) text() string {
+// noteText is the note with its remedy; "" if there is none.
+func (m *remoteModel) noteText() string {
 	if m.note == "" {
 		return ""
 	}
 	return m.note + ": " + m.remedy
 }
 
-// tokenizerOf finds the tokenizer of an engine's model: in the directory that the
-// settings name, or in the one that the engine names, or in the cache of the hub. An engine whose
-// tokenizer is not here has requests passed on as they are, unless the settings ask
-// for tokens.
-func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteModel, error) {
+// resolveTokenizer finds the tokenizer of an engine's model: in the directory of the settings, in the
+// directory which the engine names, or in the hub cache. Requests for an engine without a local tokenizer are
+// passed through, unless the settings ask for tokens.
+func resolveTokenizer(of *config.RemoteEngine, found engineFacts, hub string) (remoteModel, error) {
 	if of.Mode == config.ModePass {
-		return engineOnly("", ""), nil
+		return engineOnlyModel("", ""), nil
 	}
 	if of.ModelPath != "" {
 		m, err := openTokenizerDir(of.ModelPath)
@@ -54,16 +52,16 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 		}
 		return m, err
 	}
-	if config.BuiltinModel(found.root) {
-		return builtinTokenizer()
+	if config.IsBuiltinModel(found.root) {
+		return openBuiltinTokenizer()
 	}
-	dir, tried := locate(found.root, hub)
+	dir, tried := locateTokenizer(found.root, hub)
 	if dir != "" {
 		m, err := openTokenizerDir(dir)
 		if err == nil || of.Mode == config.ModeTokens {
 			return m, err
 		}
-		return engineOnly(
+		return engineOnlyModel(
 			fmt.Sprintf("the tokenizer in %s cannot be used (%v), so that requests are passed on as they are, and streams cannot move", dir, err),
 			"repair the file, or name a directory with a converted tokenizer with --model-path",
 		), nil
@@ -79,19 +77,19 @@ func tokenizerOf(of *config.RemoteEngine, found lookedAt, hub string) (remoteMod
 	if of.Mode == config.ModeTokens {
 		return remoteModel{}, fmt.Errorf("mode=tokens needs the model's tokenizer%s: name %s with --model-path DIR, or for this engine alone with model-path=DIR", where, what)
 	}
-	return engineOnly(
+	return engineOnlyModel(
 		fmt.Sprintf("the tokenizer of %s is not here%s, so that requests are passed on as they are, and streams cannot move to another engine", cmp.Or(found.root, "its model"), where),
 		fmt.Sprintf("name %s with --model-path", what),
 	), nil
 }
 
-// engineOnly is a model whose tokenizer only the engine has.
-func engineOnly(note, remedy string) remoteModel {
+// engineOnlyModel is a model whose tokenizer only the engine has.
+func engineOnlyModel(note, remedy string) remoteModel {
 	return remoteModel{ref: engine.TokenizerRef{Kind: engine.TokenizerOfEngine}, from: engine.TokenizerOfEngine, note: note, remedy: remedy}
 }
 
-// builtinTokenizer is that of the built-in models, which simulated servers serve.
-func builtinTokenizer() (remoteModel, error) {
+// openBuiltinTokenizer opens the tokenizer of the built-in models, which simulated servers serve.
+func openBuiltinTokenizer() (remoteModel, error) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
 		return remoteModel{}, err
@@ -111,21 +109,21 @@ func openTokenizerDir(dir string) (remoteModel, error) {
 	if err != nil {
 		return remoteModel{}, err
 	}
-	facts, err := readModel(dir, pipe)
+	facts, err := readModelFacts(dir, pipe)
 	if err != nil {
 		return remoteModel{}, err
 	}
 	return remoteModel{ref: engine.TokenizerRef{Kind: "dir", Dir: dir, Digest: pipe.Digest}, pipe: pipe, facts: facts, from: dir}, nil
 }
 
-// probeText is made of what tokenizers of different models cut differently: words,
-// numbers, other scripts, marks, spaces.
+// probeText contains what the tokenizers of different models split differently: words, numbers, other
+// scripts, marks, spaces.
 const probeText = "Water flows downhill: 1234567 litres, 3.14159%; naïve café, Grüße, вода течёт, 水が流れる, 물 🙂\n\n\t\tfor (int i=0; i<n; ++i) { x_1 += \"a b  c\"; }\n"
 
-// checkTokenizer compares the tokenizer here with the engine's, where the engine makes
-// tokens of texts: with another one every cached prefix would be a wrong guess, and every
-// prompt another text, and nothing would say so. A template that differs is no error: the
-// prompt is that of the template here, and note says what that means.
+// checkTokenizer compares the tokenizer here with the engine's, if the engine tokenizes texts. With a
+// different tokenizer every prefix prediction would be wrong and every prompt a different text, without any
+// error. A different chat template is no error: the prompt follows the template here, and note says what that
+// means.
 func checkTokenizer(ctx context.Context, e engine.Engine, m *remoteModel, log *slog.Logger) (note string, err error) {
 	p, ok := e.(engine.Preprocessor)
 	if !ok || m.pipe == nil {
@@ -136,7 +134,7 @@ func checkTokenizer(ctx context.Context, e engine.Engine, m *remoteModel, log *s
 	name := e.Card().Name
 	theirs, err := p.Preprocess(ctx, &engine.PreprocessRequest{ID: "penstock-check", Attempt: 1, Model: name, Text: probeText})
 	if err != nil {
-		if fault.Of(err) != fault.Unimplemented {
+		if fault.CodeOf(err) != fault.Unimplemented {
 			log.Warn("the tokenizer cannot be compared with the engine's", "error", err)
 		}
 		return "", nil
@@ -148,25 +146,26 @@ func checkTokenizer(ctx context.Context, e engine.Engine, m *remoteModel, log *s
 	return checkTemplate(ctx, p, e.Card(), m), nil
 }
 
-// probeParts are the parts of a message's content, by which engines are told apart that join texts.
+// probeParts are content parts of a message; they expose engines which join texts differently.
 const probeParts = `[{"type":"text","text":"Where does the water go?"},{"type":"text","text":"And why?"}]`
 
-// checkTemplate compares the prompts of a message that is a text and of one that has parts.
+// checkTemplate compares the prompts of a message with text content and of one with content parts.
 func checkTemplate(ctx context.Context, p engine.Preprocessor, card engine.Card, m *remoteModel) (note string) {
 	if m.pipe.Template == nil {
 		return fmt.Sprintf("the chat template in %s is not there or cannot be run, so that chats are refused (%s); frontends started with --preprocess engine have the engine make their prompts", m.from, m.pipe.TemplateName)
 	}
-	if !samePrompt(ctx, p, &card, m, prep.Message{Role: "user", Content: "Where does the water go?"}) {
+	if !hasSamePrompt(ctx, p, &card, m, prep.Message{Role: "user", Content: "Where does the water go?"}) {
 		return fmt.Sprintf("the engine's chat template makes another prompt of a conversation than the one in %s, which is used: frontends started with --preprocess engine use the engine's", m.from)
 	}
-	if !samePrompt(ctx, p, &card, m, prep.Message{Role: "user", Parts: []byte(probeParts)}) {
+	if !hasSamePrompt(ctx, p, &card, m, prep.Message{Role: "user", Parts: []byte(probeParts)}) {
 		return "the engine makes another prompt of a message with content parts than other engines of its kind, which its prompts are made like here: frontends started with --preprocess engine have it make them"
 	}
 	return ""
 }
 
-// samePrompt reports whether the engine's prompt of a message is ours, as far as it can be told.
-func samePrompt(ctx context.Context, p engine.Preprocessor, card *engine.Card, m *remoteModel, of prep.Message) bool {
+// hasSamePrompt reports whether the engine's prompt of a message equals ours; true if it cannot be
+// determined.
+func hasSamePrompt(ctx context.Context, p engine.Preprocessor, card *engine.Card, m *remoteModel, of prep.Message) bool {
 	c := &prep.Chat{Messages: []prep.Message{of}, AddGenerationPrompt: true}
 	c.Content, _ = prep.ContentRuleOf(card.Engine)
 	theirs, err := p.Preprocess(ctx, &engine.PreprocessRequest{ID: "penstock-check", Attempt: 1, Model: card.Name, Chat: prep.AppendChat(nil, c)})
@@ -177,7 +176,7 @@ func samePrompt(ctx context.Context, p engine.Preprocessor, card *engine.Card, m
 	return err != nil || slices.Equal(ours, theirs.Tokens)
 }
 
-// firstDifference returns where two texts of tokens begin to differ.
+// firstDifference returns the first index at which two token sequences differ.
 func firstDifference(a, b []kv.Token) (at int, same bool) {
 	if slices.Equal(a, b) {
 		return 0, true

@@ -20,14 +20,14 @@ import (
 	"penstock/internal/serve/frontend"
 )
 
-// adapter opens what speaks with one data-parallel rank of an engine.
-type adapter func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error)
+// adapterOpener opens the adapter of one data-parallel rank of an engine.
+type adapterOpener func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error)
 
 // openTimeout bounds the opening of one rank of an engine that answers.
 const openTimeout = readyTimeout
 
-// ranksOf returns how many data-parallel ranks an engine has, by its settings and by itself.
-func ranksOf(of *config.RemoteEngine, found lookedAt) (int, error) {
+// ranksOf returns the number of data-parallel ranks of an engine, from its settings and its own report.
+func ranksOf(of *config.RemoteEngine, found engineFacts) (int, error) {
 	if of.Ranks > 0 && found.ranks > 0 && of.Ranks != found.ranks {
 		return 0, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", of.Ranks, found.ranks)
 	}
@@ -35,46 +35,46 @@ func ranksOf(of *config.RemoteEngine, found lookedAt) (int, error) {
 }
 
 // open opens all ranks of an engine that has answered.
-func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*rankSet, error) {
-	m, err := tokenizerOf(&e.of, found, e.set.p.cfg.HubCache())
+func (e *remoteEngine) open(ctx context.Context, key string, found engineFacts) (*openedEngine, error) {
+	m, err := resolveTokenizer(&e.spec, found, e.set.process.cfg.HubCacheDir())
 	if err != nil {
 		return nil, err
 	}
-	m.elsewhere = enginePrompts(e.set.p.cfg)
-	own := m.pipe // the tokenizer's, whoever serves the model
-	m.pipe = own.For(family.Serving{Loader: family.LoaderOf(e.of.Kind), ProcessorArgs: e.of.ProcessorArgs})
-	o := &rankSet{tokenizer: m.from}
-	ranks, err := ranksOf(&e.of, found)
+	m.enginePrompts = usesEnginePrompts(e.set.process.cfg)
+	own := m.pipe // the tokenizer's pipeline, for any kind of engine
+	m.pipe = own.ForServing(family.Serving{Loader: family.LoaderForEngine(e.spec.Kind), ProcessorArgs: e.spec.ProcessorArgs})
+	o := &openedEngine{tokenizer: m.from}
+	ranks, err := ranksOf(&e.spec, found)
 	if err != nil {
 		return nil, err
 	}
 	for rank := range ranks {
 		eng, err := e.openRank(ctx, rank, ranks, key, &m)
 		if err != nil {
-			return nil, away(err)
+			return nil, markTransient(err)
 		}
 		o.ranks = append(o.ranks, eng)
 	}
 	first := o.ranks[0]
-	if e.of.Name != "" || e.of.Kind == config.EngineLlamaCpp {
-		// What an engine calls a model that has another name is often a path where it runs: engines of one
-		// model differ in it, and no client should depend on it.
+	if e.spec.Name != "" || e.spec.Kind == config.EngineLlamaCpp {
+		// An engine's own name for a renamed model is often a path on its host: engines of one model differ
+		// in it, and no client should depend on it.
 		o.aliases = []string{}
 	}
 	if first.Card().Tokenizer.Kind == engine.TokenizerOfEngine {
 		m.pipe, o.tokenizer = nil, engine.TokenizerOfEngine // it takes no tokens: one of its warnings says so
 	}
-	if text := m.text(); text != "" {
+	if text := m.noteText(); text != "" {
 		o.notes = append(o.notes, text)
 	}
-	o.blind = m.pipe != nil && m.pipe.Family == nil && !m.elsewhere
+	o.textRouted = m.pipe != nil && m.pipe.Family == nil && !m.enginePrompts
 	if m.pipe != nil {
-		e.set.keep(own)
+		e.set.keepPipeline(own)
 		o.chat = m.pipe.Template != nil
-	} else if p, ok := first.(engine.Passer); ok {
-		o.chat = slices.Contains(p.Passes(), "/v1/chat/completions")
+	} else if p, ok := first.(engine.PassthroughEngine); ok {
+		o.chat = slices.Contains(p.PassthroughPaths(), "/v1/chat/completions")
 	}
-	// All ranks have one tokenizer: the first that asks waits for the answer, as do the others.
+	// All ranks have one tokenizer: the first check makes the request, and the others wait for it.
 	var once sync.Once
 	var wrong error
 	o.check = func(ctx context.Context) error {
@@ -89,8 +89,8 @@ func (e *remoteEngine) open(ctx context.Context, key string, found lookedAt) (*r
 	return o, nil
 }
 
-// enginePrompts reports whether frontends of these settings have engines make their prompts.
-func enginePrompts(cfg *config.Loaded) bool {
+// usesEnginePrompts reports whether frontends with these settings let engines make their prompts.
+func usesEnginePrompts(cfg *config.Loaded) bool {
 	return frontend.Preprocess(cfg.Preprocess) == frontend.PreprocessEngine
 }
 
@@ -98,38 +98,38 @@ func enginePrompts(cfg *config.Loaded) bool {
 func (e *remoteEngine) openRank(ctx context.Context, rank, ranks int, key string, m *remoteModel) (engine.Engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	return e.set.adapt(ctx, &e.of, rank, ranks, key, m, e.log)
+	return e.set.openAdapter(ctx, &e.spec, rank, ranks, key, m, e.log)
 }
 
-// away marks the failure of an engine that answered a moment ago and does not now, or has too much
-// to do to be opened: what another attempt may change.
-func away(err error) error {
-	switch fault.Of(err) {
+// markTransient marks an error which a retry may resolve: the engine answered a moment ago and now does not,
+// or is too busy to be opened.
+func markTransient(err error) error {
+	switch fault.CodeOf(err) {
 	case fault.Unavailable, fault.Deadline, fault.Overloaded:
-		return fmt.Errorf("%w: %w", errAway, err)
+		return fmt.Errorf("%w: %w", errEngineGone, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: it could not be opened within %v", errAway, openTimeout)
+		return fmt.Errorf("%w: it could not be opened within %v", errEngineGone, openTimeout)
 	}
 	return err
 }
 
-// adaptTo opens the adapter of the engine's kind.
-func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
+// openAdapter opens the adapter of the engine's kind.
+func openAdapter(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
 	f := &m.facts
-	o := remote.Opening{
+	o := remote.OpenConfig{
 		Spec: specOf(of, rank, ranks, key), Tokenizer: m.ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log,
-		Media: of.Media, MediaKeys: of.MediaKeys, ProcessorArgs: of.ProcessorArgs, EnginePrompts: m.elsewhere, ProveSalts: true,
+		Media: of.Media, MediaKeys: of.MediaKeys, ProcessorArgs: of.ProcessorArgs, EnginePrompts: m.enginePrompts, ProveSalts: true,
 	}
 	if m.pipe != nil {
-		o.Family, o.NoFamily = m.pipe.Family, m.pipe.NoFamily
+		o.Family, o.NoFamilyReason = m.pipe.Family, m.pipe.NoFamilyReason
 	}
 	if o.Family != nil && !of.Unchecked {
-		count, err := newCounter(m.pipe)
+		count, err := newPromptCounter(m.pipe)
 		if err != nil {
 			return nil, err
 		}
-		o.CountHere = count.prompt
+		o.LocalPrompt = count.buildPrompt
 	}
 	switch of.Kind {
 	case config.EngineVLLM:
@@ -144,13 +144,13 @@ func adaptTo(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key 
 	return nil, fmt.Errorf("engine %s: there is no adapter", of.Kind)
 }
 
-// specOf is what an adapter is told of one rank of an engine.
+// specOf is an adapter's specification of one rank of an engine.
 func specOf(of *config.RemoteEngine, rank, ranks int, key string) remote.Spec {
 	spec := remote.Spec{
 		Kind: of.Kind, URL: of.URL,
-		Events: of.Events.Rank(rank), Replay: of.Replay.Rank(rank), Snapshot: of.Snapshot.Rank(rank),
+		Events: of.Events.RankEndpoint(rank), Replay: of.Replay.RankEndpoint(rank), Snapshot: of.Snapshot.RankEndpoint(rank),
 		Rank: rank, Ranks: ranks, APIKey: key, Mode: remote.Mode(of.Mode), BlockSize: of.BlockSize, Name: of.Name,
-		Patience: openTimeout,
+		LoadTimeout: openTimeout,
 	}
 	if ranks == 1 {
 		spec.Rank = remote.AnyRank

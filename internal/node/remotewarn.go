@@ -8,10 +8,10 @@ import (
 	"penstock/internal/engine"
 )
 
-// warnLook is how often an engine is asked what is wrong with it, for the log.
+// warnLook is the interval at which an engine's warnings are read for the log.
 const warnLook = 2 * time.Second
 
-// warningsOf returns what an engine says is wrong; nil if it says nothing.
+// warningsOf returns an engine's warnings; nil if it reports none.
 func warningsOf(e engine.Engine) []engine.Warning {
 	if src, ok := e.(engine.WarningSource); ok {
 		return src.Warnings()
@@ -19,17 +19,17 @@ func warningsOf(e engine.Engine) []engine.Warning {
 	return nil
 }
 
-// watchWarnings logs each thing that is wrong with an engine once when it begins, and
-// once when it is over, until ctx ends.
+// watchWarnings logs each warning of an engine once when it appears, and once when it is resolved, until ctx
+// ends.
 func watchWarnings(ctx context.Context, e engine.Engine, log *slog.Logger) {
 	if _, ok := e.(engine.WarningSource); !ok {
 		return
 	}
 	tick := time.NewTicker(warnLook)
 	defer tick.Stop()
-	said := warnings{}
+	said := loggedWarnings{}
 	for {
-		said.tell(warningsOf(e), log)
+		said.logChanges(warningsOf(e), log)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -38,11 +38,11 @@ func watchWarnings(ctx context.Context, e engine.Engine, log *slog.Logger) {
 	}
 }
 
-// warnings are those that are in the log, by code. A detail that changes is no news: it
-// may have a number that counts.
-type warnings map[string]bool
+// loggedWarnings are the codes of the warnings in the log. A changed detail is not logged again: it may
+// contain a counter.
+type loggedWarnings map[string]bool
 
-func (said warnings) tell(now []engine.Warning, log *slog.Logger) {
+func (said loggedWarnings) logChanges(now []engine.Warning, log *slog.Logger) {
 	have := map[string]bool{}
 	for _, w := range now {
 		if !said[w.Code] {

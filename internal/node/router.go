@@ -14,38 +14,37 @@ import (
 	"penstock/internal/config"
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
-	"penstock/internal/serve/relay"
 	"penstock/internal/serve/router"
+	"penstock/internal/serve/routerproxy"
 	"penstock/internal/serve/worker"
 )
 
-// Router runs a router process until ctx ends: for frontends it is an instance of
-// every model that the workers of its component serve. It calls ready once, when
-// it follows the workers; it registers as soon as one is there. Logs go to stderr.
-// When ctx ends it leaves discovery, lets what passes through it finish, within
+// RunRouter runs a router process until ctx ends: to frontends it is an instance of every model which the
+// workers of its component serve. It calls ready once, when it follows the workers; it registers as soon as
+// one is available. Logs go to stderr. When ctx ends it deregisters, lets requests in flight finish, within
 // the drain timeout, and returns nil.
-func Router(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
-	return play(ctx, cfg, stderr, func(p *process) role { return &routerRole{process: p, ready: ready, replaced: make(chan error, 1)} })
+func RunRouter(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
+	return runRole(ctx, cfg, stderr, func(p *process) role { return &routerRole{process: p, ready: ready, replaced: make(chan error, 1)} })
 }
 
 type routerRole struct {
 	*process
-	ready   func(Started)
-	id      kv.WorkerID
-	router  *router.Router
-	relay   *relay.Relay
-	shells  *worker.Metrics
-	sight   *sight        // nil unless media are looked at here
-	making  chan struct{} // has room for those who make prompts at once
-	epochMu sync.Mutex
-	epoch   uint64 // the last one
-	// replaced gets the error that the router ends with when another process has
-	// registered with its id; it has room for one.
+	ready         func(Started)
+	id            kv.WorkerID
+	router        *router.Router
+	proxy         *routerproxy.Proxy
+	workerMetrics *worker.Metrics
+	mediaResolver *mediaResolver // nil unless this process resolves media
+	encodeSem     chan struct{}  // semaphore of concurrent prompt encodings
+	epochMu       sync.Mutex
+	epoch         uint64 // the last one
+	// replaced receives the error with which the router ends when another process has registered with its id;
+	// its capacity is one.
 	replaced chan error
 }
 
-func (r *routerRole) build() error {
-	r.planes.measure(r.metrics)
+func (r *routerRole) buildServices() error {
+	r.planes.registerMetrics(r.metrics)
 	if r.cfg.RouterName == r.cfg.Component {
 		return fmt.Errorf("router-component %s is that of the workers: the router would send requests to itself; choose another", r.cfg.RouterName)
 	}
@@ -59,38 +58,38 @@ func (r *routerRole) build() error {
 	if r.router, err = r.newRouter(&routerPrompts{role: r}); err != nil {
 		return err
 	}
-	r.shells = worker.NewMetrics(r.metrics)
+	r.workerMetrics = worker.NewMetrics(r.metrics)
 	limit := r.cfg.MigrationLimit
 	if limit == 0 {
-		limit = -1 // the relay reads 0 as its default
+		limit = -1 // the proxy reads 0 as its default
 	}
-	deps := relay.Deps{
-		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serve, OnModel: r.router.Refer,
+	deps := routerproxy.Deps{
+		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serveModel, OnModel: r.router.SetReferenceCard,
 		Metrics: r.metrics, Log: r.log, Tracer: r.tracer,
 		Inspect: r.router.Inspect,
 	}
 	if r.cfg.Multimodal {
-		if r.sight, err = newSight(r.process); err != nil {
+		if r.mediaResolver, err = newMediaResolver(r.process); err != nil {
 			return err
 		}
-		r.making = make(chan struct{}, runtime.GOMAXPROCS(0))
-		deps.Sight = r.sightOf
+		r.encodeSem = make(chan struct{}, runtime.GOMAXPROCS(0))
+		deps.MediaResolver = r.newModelMediaResolver
 	}
-	r.relay, err = relay.New(relay.Config{
+	r.proxy, err = routerproxy.New(routerproxy.Config{
 		Namespace: r.cfg.Namespace, Component: r.cfg.Component,
 		MigrationLimit: limit, MigrationWait: r.migrationWait(),
 	}, deps)
 	return err
 }
 
-// migrationWait is less than frontends wait, so that a request is not lost to both.
+// migrationWait is shorter than the frontends' wait, so that a request is not lost at both.
 func (r *routerRole) migrationWait() time.Duration {
-	return max(time.Duration(r.cfg.MigrationWait)*4/5, 1) // 1 ns is not at all
+	return max(time.Duration(r.cfg.MigrationWait)*4/5, 1) // 1 ns is no wait
 }
 
-// serve is an instance of one model until ctx ends.
-func (r *routerRole) serve(ctx context.Context, model engine.Engine) error {
-	w, err := r.newWorker(modelID(r.id, model.Card().Name), r.nextEpoch(), r.cfg.RouterName, model, r.shells)
+// serveModel runs an instance of one model until ctx ends.
+func (r *routerRole) serveModel(ctx context.Context, model engine.Engine) error {
+	w, err := r.newWorker(modelID(r.id, model.Card().Name), r.nextEpoch(), r.cfg.RouterName, model, r.workerMetrics)
 	if err != nil {
 		return err
 	}
@@ -98,15 +97,15 @@ func (r *routerRole) serve(ctx context.Context, model engine.Engine) error {
 	if ctx.Err() == nil && errors.Is(err, worker.ErrReplaced) {
 		select {
 		case r.replaced <- err:
-		default: // that of another model has come first
+		default: // another model's error came first
 		}
-		<-ctx.Done() // not to be begun again
+		<-ctx.Done() // so that it is not restarted
 	}
 	return err
 }
 
-// awaitReplaced returns the error of the first model whose registration another
-// process has taken, or nil when ctx ends.
+// awaitReplaced returns the error of the first model whose registration another process has taken, or nil
+// when ctx ends.
 func (r *routerRole) awaitReplaced(ctx context.Context) error {
 	select {
 	case err := <-r.replaced:
@@ -116,8 +115,8 @@ func (r *routerRole) awaitReplaced(ctx context.Context) error {
 	}
 }
 
-// nextEpoch returns a higher epoch than any before: a model that comes back is
-// another life of its registration.
+// nextEpoch returns a higher epoch than any before: a model that comes back is a new incarnation of its
+// registration.
 func (r *routerRole) nextEpoch() uint64 {
 	r.epochMu.Lock()
 	defer r.epochMu.Unlock()
@@ -125,27 +124,29 @@ func (r *routerRole) nextEpoch() uint64 {
 	return r.epoch
 }
 
-func (r *routerRole) start(ctx context.Context, stages *stages) {
-	if r.ln != nil {
-		stages.start(ctx, "http", func(ctx context.Context) error {
-			// Streams of events end by nothing but their clients.
+func (r *routerRole) startServices(ctx context.Context, stages *stages) {
+	if r.listener != nil {
+		stages.startStage(ctx, "http", func(ctx context.Context) error {
+			// Only their clients end event streams.
 			defer context.AfterFunc(ctx, r.router.EndWatches)()
-			return serveHTTP(ctx, r.ln, r.handler(http.HandlerFunc(r.serveHealth), http.HandlerFunc(r.serveReady), map[string]http.Handler{"/v1/router/": r.router.Handler(), "/busy_threshold": r.router.Handler()}), r.log)
+			return serveHTTP(ctx, r.listener, r.newHandler(http.HandlerFunc(r.serveHealth), http.HandlerFunc(r.serveReady), map[string]http.Handler{"/v1/router/": r.router.Handler(), "/busy_threshold": r.router.Handler()}), r.log)
 		})
 	}
-	stages.start(ctx, "router", r.router.Run)
-	stages.start(ctx, "registration", r.awaitReplaced)
-	if r.sight != nil {
-		stages.start(ctx, "media", r.sight.run)
+	stages.startStage(ctx, "router", r.router.Run)
+	stages.startStage(ctx, "registration", r.awaitReplaced)
+	if r.mediaResolver != nil {
+		stages.startStage(ctx, "media", r.mediaResolver.run)
 	}
-	stages.start(ctx, "relay", after(r.router.Begun(), r.relay.Run))
+	stages.startStage(ctx, "relay", runAfter(r.router.StatesReady(), r.proxy.Run))
 }
 
-// await waits for no worker: a router without workers is one that waits for them.
-func (r *routerRole) await(ctx context.Context) error { return reached(ctx, r.router.Begun()) }
+// awaitReady does not wait for workers: a router without workers waits for them while it serves.
+func (r *routerRole) awaitReady(ctx context.Context) error {
+	return awaitClosed(ctx, r.router.StatesReady())
+}
 
-func (r *routerRole) announce() {
-	s := r.started()
+func (r *routerRole) announceReady() {
+	s := r.startedStatus()
 	s.WorkerID = r.id
 	r.ready(s)
 }
@@ -153,11 +154,11 @@ func (r *routerRole) announce() {
 // serveReady answers GET /ready: 200 while any model can be served.
 func (r *routerRole) serveReady(w http.ResponseWriter, req *http.Request) {
 	body := readiness.NewReport(req, r.router.Models())
-	readiness.Write(w, body.Code(), body)
+	readiness.WriteJSON(w, body.StatusCode(), body)
 }
 
-// serveHealth answers GET /health: the same, with the workers.
+// serveHealth answers GET /health: the same report, with the workers.
 func (r *routerRole) serveHealth(w http.ResponseWriter, req *http.Request) {
-	body := readiness.NewHealth(readiness.NewReport(req, r.router.Models()), r.router.Instances())
-	readiness.Write(w, body.Code(), body)
+	body := readiness.NewHealthReport(readiness.NewReport(req, r.router.Models()), r.router.Instances())
+	readiness.WriteJSON(w, body.StatusCode(), body)
 }

@@ -12,57 +12,57 @@ import (
 	"penstock/internal/serve/frontend"
 )
 
-// routerPrompts makes the prompts of questions to a router process. Requests come to it as tokens,
-// so that it opens the tokenizer of a model when the first question with a text comes.
+// routerPrompts makes the prompts of route queries to a router process. Requests come to it as tokens, so it
+// opens a model's tokenizer only at the first query with a text.
 type routerPrompts struct {
 	role *routerRole
 	mu   struct {
 		sync.Mutex
-		models map[string]*openPrompter // by model name
+		models map[string]*lazyPrompter // by model name
 	}
 }
 
-// openPrompter is the prompter of one model card, or why there is none.
-type openPrompter struct {
-	checksum string                             // of the card, and the kinds that it miscounts
+// lazyPrompter is the prompter of one model card, or the error that prevents it.
+type lazyPrompter struct {
+	checksum string                             // of the card, and the media kinds that it miscounts
 	open     func() (*frontend.Prompter, error) // once
 }
 
-// Prompt implements router.Prompter.
-func (p *routerPrompts) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
-	card, ok := p.role.router.Card(q.Model)
+// MakePrompt implements router.Prompter.
+func (p *routerPrompts) MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	card, ok := p.role.router.ReferenceCard(q.Model)
 	if !ok {
 		return prep.Prompt{}, fault.New(fault.Unavailable, "the model '%.100s' has no worker now: try again later", q.Model)
 	}
-	prompter, err := p.of(card).open()
+	prompter, err := p.prompterFor(card).open()
 	if err != nil {
-		p.forget(card.Name)
+		p.dropPrompter(card.Name)
 		return prep.Prompt{}, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened by this router, and without it questions take token_ids only (penstock route --tokens): start the router with --model-path, or ask a frontend: %w", card.Name, err)
 	}
-	return prompter.Prompt(ctx, q)
+	return prompter.MakePrompt(ctx, q)
 }
 
 // maxPrompters bounds the models whose tokenizers are open.
 const maxPrompters = 64
 
-// of returns the prompter of a card, which its first user opens.
-func (p *routerPrompts) of(card engine.Card) *openPrompter {
+// prompterFor returns the prompter of a card, which its first use opens.
+func (p *routerPrompts) prompterFor(card engine.Card) *lazyPrompter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	checksum := card.Checksum() + strings.Join(card.Miscounted, "+")
+	checksum := card.Checksum() + strings.Join(card.MiscountedMedia, "+")
 	if have := p.mu.models[card.Name]; have != nil && have.checksum == checksum {
 		return have
 	}
 	if p.mu.models == nil || len(p.mu.models) >= maxPrompters {
-		p.mu.models = map[string]*openPrompter{}
+		p.mu.models = map[string]*lazyPrompter{}
 	}
-	made := &openPrompter{checksum: checksum, open: sync.OnceValues(func() (*frontend.Prompter, error) { return p.role.newPrompter(card) })}
+	made := &lazyPrompter{checksum: checksum, open: sync.OnceValues(func() (*frontend.Prompter, error) { return p.role.newPrompter(card) })}
 	p.mu.models[card.Name] = made
 	return made
 }
 
-// forget has the next question open the tokenizer again.
-func (p *routerPrompts) forget(model string) {
+// dropPrompter makes the next query open the tokenizer again.
+func (p *routerPrompts) dropPrompter(model string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.models, model)
@@ -76,10 +76,10 @@ func (r *routerRole) newPrompter(card engine.Card) (*frontend.Prompter, error) {
 	if err != nil {
 		return nil, err
 	}
-	pipe = pipe.For(card.Serving())
+	pipe = pipe.ForServing(card.ServingSettings())
 	r.log.Info("tokenizer opened for questions", "model", card.Name, "kind", card.Tokenizer.Kind, "template", pipe.TemplateName)
-	if r.sight == nil {
+	if r.mediaResolver == nil {
 		return frontend.NewPrompter(card, pipe, nil), nil
 	}
-	return frontend.NewPrompter(*undecoded(card), pipe, r.sight.resolver), nil
+	return frontend.NewPrompter(*undecoded(card), pipe, r.mediaResolver.resolver), nil
 }

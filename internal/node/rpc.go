@@ -9,15 +9,15 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// openRPC opens the request planes: the one that this process serves on, and all
-// by which it may have to call others.
+// openRPC opens the request planes: the one on which this process serves, and all by which it may have to
+// call others.
 func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 	if cfg.Command == config.Up {
-		p.rpc = rpc.NewMem() // everyone is here
+		p.rpc = rpc.NewMemPlane() // all roles are in this process
 		return nil
 	}
 	log = obs.Component(log, "rpc")
-	token, err := secret("rpc-token-file", cfg.RPCTokenFile)
+	token, err := readSecret("rpc-token-file", cfg.RPCTokenFile)
 	if err != nil {
 		return err
 	}
@@ -25,31 +25,31 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	at := place{cfg.RPCAddr, cfg.RPCAdvertise}
-	if serves(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
-		if at, err = p.choosePlace(cfg, "rpc-addr", at, log); err != nil {
+	at := planeAddr{cfg.RPCAddr, cfg.RPCAdvertise}
+	if servesCalls(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
+		if at, err = p.choosePlaneAddr(cfg, "rpc-addr", at, log); err != nil {
 			return err
 		}
 		p.addr = at.listen
-		if !loopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
+		if !isLoopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
 			log.Warn("the request plane listens beyond this machine without TLS, or takes any caller: give --rpc-tls-cert and --rpc-tls-key, and --rpc-tls-ca or --rpc-token-file", "addr", at.listen)
 		}
 	}
 	planes := map[string]rpc.Plane{}
-	overTCP, err := rpc.NewTCP(rpc.TCPConfig{Advertise: at.advertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
+	overTCP, err := rpc.NewTCPPlane(rpc.TCPConfig{Advertise: at.advertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
 	if err != nil {
 		return err
 	}
 	p.closers = append(p.closers, overTCP.Close)
 	planes["tcp"] = overTCP
-	overHTTP, err := rpc.NewHTTP(rpc.HTTPConfig{Advertise: at.advertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
+	overHTTP, err := rpc.NewHTTPPlane(rpc.HTTPConfig{Advertise: at.advertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
 	if err != nil {
 		return err
 	}
 	p.closers = append(p.closers, func() error { overHTTP.Close(); return nil })
 	planes["http"], planes["https"] = overHTTP, overHTTP
 	if p.conn != nil {
-		overNATS, err := rpc.NewNATS(p.conn, rpc.NATSConfig{Log: log})
+		overNATS, err := rpc.NewNATSPlane(p.conn, rpc.NATSPlaneConfig{Log: log})
 		if err != nil {
 			return err
 		}
@@ -57,23 +57,23 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 		planes["nats"] = overNATS
 	}
 	serving := planes[cfg.RequestPlane]
-	if serving == nil { // a frontend without NATS, which serves nobody here
+	if serving == nil { // a frontend without NATS, which serves no calls
 		serving = overTCP
 	}
-	p.rpc = &rpc.Schemes{Plane: serving, ByScheme: planes}
+	p.rpc = &rpc.SchemeMux{Plane: serving, ByScheme: planes}
 	return nil
 }
 
-// serves reports whether processes of the command answer calls.
-func serves(c config.Command) bool { return c == config.Worker || c == config.Router }
+// servesCalls reports whether processes of the command answer calls.
+func servesCalls(c config.Command) bool { return c == config.Worker || c == config.Router }
 
-// rpcTLS returns how calls are taken and made: nil is without TLS.
+// rpcTLS returns the TLS configurations for serving and making calls; nil is without TLS.
 func rpcTLS(cfg *config.Loaded) (server, client *tls.Config, err error) {
-	own, err := certificate("rpc-tls-cert", cfg.RPCTLSCert, cfg.RPCTLSKey)
+	own, err := loadCertificate("rpc-tls-cert", cfg.RPCTLSCert, cfg.RPCTLSKey)
 	if err != nil {
 		return nil, nil, err
 	}
-	roots, err := authorities("rpc-tls-ca", cfg.RPCTLSCA)
+	roots, err := loadAuthorities("rpc-tls-ca", cfg.RPCTLSCA)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,48 +13,46 @@ import (
 // maxSecret bounds a token, in bytes.
 const maxSecret = 4 << 10
 
-// secret reads the token in a file, without the white space around it; "" if the
-// setting is empty.
-func secret(setting, path string) (string, error) {
+// readSecret reads the token in a file, without surrounding white space; "" if the setting is empty.
+func readSecret(setting, path string) (string, error) {
 	if path == "" {
 		return "", nil
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return "", config.WrongSetting(fmt.Errorf("%s: %w", setting, err))
+		return "", config.AsSettingError(fmt.Errorf("%s: %w", setting, err))
 	}
 	token := strings.TrimSpace(string(data))
 	if token == "" || len(token) > maxSecret || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", config.WrongSetting(fmt.Errorf("%s: %s must hold one token: 1 to %d printable characters without spaces, such as the output of \"openssl rand -hex 32\"", setting, path, maxSecret))
+		return "", config.AsSettingError(fmt.Errorf("%s: %s must hold one token: 1 to %d printable characters without spaces, such as the output of \"openssl rand -hex 32\"", setting, path, maxSecret))
 	}
 	return token, nil
 }
 
-// certificate reads a certificate and its key; none if the setting is empty.
-func certificate(setting, cert, key string) ([]tls.Certificate, error) {
+// loadCertificate reads a certificate and its key; none if the setting is empty.
+func loadCertificate(setting, cert, key string) ([]tls.Certificate, error) {
 	if cert == "" {
 		return nil, nil
 	}
 	c, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return nil, config.WrongSetting(fmt.Errorf("%s %s with key %s: %w", setting, cert, key, err))
+		return nil, config.AsSettingError(fmt.Errorf("%s %s with key %s: %w", setting, cert, key, err))
 	}
 	return []tls.Certificate{c}, nil
 }
 
-// authorities reads the certificates that others' are signed by; nil if the
-// setting is empty.
-func authorities(setting, path string) (*x509.CertPool, error) {
+// loadAuthorities reads the CA certificates for verifying peers; nil if the setting is empty.
+func loadAuthorities(setting, path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, config.WrongSetting(fmt.Errorf("%s: %w", setting, err))
+		return nil, config.AsSettingError(fmt.Errorf("%s: %w", setting, err))
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(data) {
-		return nil, config.WrongSetting(fmt.Errorf("%s: %s holds no certificate in PEM form", setting, path))
+		return nil, config.AsSettingError(fmt.Errorf("%s: %s holds no certificate in PEM form", setting, path))
 	}
 	return pool, nil
 }

@@ -21,17 +21,17 @@ import (
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
-// SimServer says which engine a stand-alone server imitates, as a command line has it. The texts are
-// those of package mimic.
+// SimServer configures a stand-alone engine mock, as on the command line. The formats come from package
+// enginemock.
 type SimServer struct {
 	Dialect, HTTPAddr string
-	// EngineVersion is the release of the engine, "" the newest that is known.
+	// EngineVersion is the release of the engine; "" is the newest known.
 	EngineVersion                       string
 	KVEvents, KVReplay, Snapshot, Topic string
-	// Dial has the publisher of events connect, where others listen.
+	// Dial makes the publisher of events connect to a listening subscriber.
 	Dial          bool
 	Ranks, Slots  int
 	BufferSteps   int
@@ -42,18 +42,18 @@ type SimServer struct {
 	APIKeyFile    string
 	KeepAlive     time.Duration
 	Ping, Startup time.Duration
-	// ExportModel is a directory to which the tokenizer and the facts of the built-in model are written,
-	// which is then the root of the model that is served: so that others find its tokenizer. "" writes none.
+	// ExportModel is a directory to which the tokenizer and the facts of the built-in model are written. It
+	// becomes the root of the served model, so that others find its tokenizer. "" writes none.
 	ExportModel string
-	// Family is by which rules the exported model shows media: "qwen2-vl", or "" for a model of texts.
+	// Family says how the exported model represents media: "qwen2-vl", or "" for a text-only model.
 	Family string
-	// MediaLimits are KIND=N: how many images, videos or sounds a prompt may show.
+	// MediaLimits are KIND=N: how many images, videos or sounds a prompt may contain.
 	MediaLimits []string
-	// ProcessorArgs are the arguments with which the engine calls the processor of its media; "" for none.
+	// ProcessorArgs are the engine's arguments to its media processor; "" for none.
 	ProcessorArgs string
 }
 
-// SimReady describes a server that imitates an engine and serves.
+// SimReady describes an engine mock that serves.
 type SimReady struct {
 	URL        string        `json:"url"`
 	Dialect    string        `json:"dialect"`
@@ -64,36 +64,37 @@ type SimReady struct {
 	Ranks      int           `json:"ranks"`
 	BlockSize  int           `json:"block_size"`
 	Blocks     int           `json:"blocks"`               // of each rank
-	Simulation string        `json:"simulation,omitempty"` // model of time, for people
+	Simulation string        `json:"simulation,omitempty"` // description of the simulated timing, for people
 	Took       time.Duration `json:"took_ns"`
 }
 
-// SimDialects returns the dialects that there are.
+// SimDialects returns the known dialects.
 func SimDialects() []string {
 	var names []string
-	for _, d := range mimic.Dialects() {
+	for _, d := range enginemock.Dialects() {
 		names = append(names, string(d))
 	}
 	return names
 }
 
-// SimEngineVersions returns the releases that a dialect can be of, the newest last; none where there is but one.
-func SimEngineVersions(dialect string) []string { return mimic.EngineVersions(mimic.Dialect(dialect)) }
+// SimEngineVersions returns the known releases of a dialect, the newest last; none if there is only one.
+func SimEngineVersions(dialect string) []string {
+	return enginemock.EngineVersions(enginemock.Dialect(dialect))
+}
 
-// Sim serves as another engine does until ctx ends, and returns nil then. It calls ready once, when
-// it listens.
-func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer, ready func(SimReady)) error {
+// RunSim serves as an engine mock until ctx ends, and then returns nil. It calls ready once, when it listens.
+func RunSim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer, ready func(SimReady)) error {
 	began := time.Now()
 	log, err := newLogger(cfg, stderr)
 	if err != nil {
 		return err
 	}
-	mc, err := as.config()
+	mc, err := as.parseConfig()
 	if err != nil {
 		return err
 	}
 	if as.ExportModel != "" {
-		if cfg, err = exported(cfg, as.ExportModel, as.Family); err != nil {
+		if cfg, err = exportModel(cfg, as.ExportModel, as.Family); err != nil {
 			return err
 		}
 	}
@@ -109,13 +110,13 @@ func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer
 	mc.Open = func(rank int) (engine.Engine, error) {
 		one := *cfg
 		one.WorkerID = uint64(rank)
-		all, err := openSim(&one, mc.Pipe, engine.TokenizerRef(ref))
+		all, err := openSimEngines(&one, mc.Pipe, engine.TokenizerRef(ref))
 		if err != nil {
 			return nil, err
 		}
 		return all[0], nil
 	}
-	s, err := mimic.New(mc)
+	s, err := enginemock.New(mc)
 	if err != nil {
 		return err
 	}
@@ -123,13 +124,14 @@ func Sim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Writer
 	card := s.Card()
 	ready(SimReady{
 		URL: s.URL(), Dialect: as.Dialect, Model: s.Models()[0], KVEvents: s.EventsAddr(), KVReplay: s.ReplayAddr(), Snapshot: s.SnapshotAddr(),
-		Ranks: as.Ranks, BlockSize: card.BlockSize, Blocks: card.Blocks, Simulation: cfg.SimulationText(), Took: time.Since(began),
+		Ranks: as.Ranks, BlockSize: card.BlockSize, Blocks: card.Blocks, Simulation: cfg.DescribeSimulation(), Took: time.Since(began),
 	})
 	return s.Run(ctx)
 }
 
-// exported writes the built-in model to a directory and returns the settings with which it is served from there.
-func exported(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
+// exportModel writes the built-in model to a directory and returns the settings with which it is served from
+// there.
+func exportModel(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
 	v, err := builtinVocabulary()
 	if err != nil {
 		return nil, err
@@ -157,7 +159,7 @@ func exported(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
 		if f.data == nil {
 			continue
 		}
-		if err := shareFile(filepath.Join(dir, f.name), f.data); err != nil {
+		if err := replaceSharedFile(filepath.Join(dir, f.name), f.data); err != nil {
 			return nil, fmt.Errorf("export-model: %w", err)
 		}
 	}
@@ -169,11 +171,11 @@ func exported(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
 	return &own, nil
 }
 
-// familyQwen2VL is the family that an exported model can be of.
+// familyQwen2VL is the family of an exported model with media.
 const familyQwen2VL = "qwen2-vl"
 
-// familyFacts adds to the facts of a model what makes it one of a family that shows media, with the built-in model's
-// tokens, and returns the settings of its processor; nil for a model of texts.
+// familyFacts adds to a model's facts what makes it a model of the media family, with the built-in model's
+// tokens, and returns the settings of its processor; nil for a text-only model.
 func familyFacts(family string, facts map[string]any) ([]byte, error) {
 	if family != familyQwen2VL {
 		return nil, nil
@@ -190,9 +192,9 @@ func familyFacts(family string, facts map[string]any) ([]byte, error) {
 	return []byte(`{"image_processor_type":"Qwen2VLImageProcessor","min_pixels":3136,"max_pixels":1003520,"patch_size":14,"merge_size":2,"temporal_patch_size":2}` + "\n"), nil
 }
 
-// shareFile writes a file that others read while several processes write it, all the same:
-// nobody sees a part of it.
-func shareFile(path string, data []byte) error {
+// replaceSharedFile writes a file which several processes read and write concurrently: no reader sees a part
+// of it.
+func replaceSharedFile(path string, data []byte) error {
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
 		return nil
 	}
@@ -202,31 +204,31 @@ func shareFile(path string, data []byte) error {
 	return os.Chmod(path, 0o644)
 }
 
-// Validate reports everything that is wrong with the texts at once.
+// Validate reports every invalid value at once.
 func (as *SimServer) Validate() error {
-	_, err := as.config()
+	_, err := as.parseConfig()
 	return err
 }
 
-// config reads the texts, and reports every problem at once.
-func (as *SimServer) config() (mimic.Config, error) {
+// parseConfig parses the values, and reports every problem at once.
+func (as *SimServer) parseConfig() (enginemock.Config, error) {
 	var errs []error
-	mc := mimic.Config{
-		Dialect: mimic.Dialect(as.Dialect), EngineVersion: as.EngineVersion, HTTPAddr: as.HTTPAddr, KVEvents: as.KVEvents, KVReplay: as.KVReplay, Snapshot: as.Snapshot, Topic: as.Topic,
+	mc := enginemock.Config{
+		Dialect: enginemock.Dialect(as.Dialect), EngineVersion: as.EngineVersion, HTTPAddr: as.HTTPAddr, KVEvents: as.KVEvents, KVReplay: as.KVReplay, Snapshot: as.Snapshot, Topic: as.Topic,
 		Ranks: as.Ranks, Slots: as.Slots, BufferSteps: as.BufferSteps, KeepAlive: as.KeepAlive, Ping: as.Ping, Startup: as.Startup, Headers: map[string]string{}, ProcessorArgs: as.ProcessorArgs,
 	}
 	if as.Dial {
-		mc.Dial = mimic.Connect
+		mc.Dial = enginemock.Connect
 	}
 	for _, text := range as.Adapters {
 		name, path, found := strings.Cut(text, "=")
 		if !found {
 			path = name
 		}
-		mc.Adapters = append(mc.Adapters, mimic.Adapter{Name: name, Path: path})
+		mc.Adapters = append(mc.Adapters, enginemock.Adapter{Name: name, Path: path})
 	}
 	for _, text := range as.Faults {
-		f, err := mimic.ParseFault(text)
+		f, err := enginemock.ParseFault(text)
 		errs = append(errs, err)
 		mc.Faults = append(mc.Faults, f)
 	}
@@ -241,7 +243,7 @@ func (as *SimServer) config() (mimic.Config, error) {
 		mc.Headers[name] = value
 	}
 	for _, text := range as.MediaLimits {
-		kind, n, err := mediaLimit(text)
+		kind, n, err := parseMediaLimit(text)
 		errs = append(errs, err)
 		if mc.MediaLimits == nil {
 			mc.MediaLimits = map[media.Kind]int{}
@@ -263,10 +265,10 @@ func (as *SimServer) config() (mimic.Config, error) {
 	return mc, errors.Join(append(errs, mc.Validate())...)
 }
 
-// mediaLimit reads KIND=N.
-func mediaLimit(text string) (kind media.Kind, n int, err error) {
+// parseMediaLimit parses KIND=N.
+func parseMediaLimit(text string) (kind media.Kind, n int, err error) {
 	name, number, _ := strings.Cut(text, "=")
-	for _, kind := range prep.Kinds() {
+	for _, kind := range prep.MediaKinds() {
 		if kind.String() == name {
 			n, err := strconv.Atoi(number)
 			if err != nil || n < 0 {
@@ -278,13 +280,13 @@ func mediaLimit(text string) (kind media.Kind, n int, err error) {
 	return 0, 0, fmt.Errorf("limit %.40q is not image=N, video=N or audio=N", text)
 }
 
-// The bounds of a file that a simulated server fetches.
+// The limits of a file that a simulated server fetches.
 const (
 	simFetchTimeout = 10 * time.Second
 	simFetchBytes   = 64 << 20
 )
 
-// fetchFile returns what a URL shows, as the engines that are imitated fetch it: from wherever they can reach.
+// fetchFile returns the content of a URL, as the mocked engines fetch it: from any host they can reach.
 func fetchFile(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, simFetchTimeout)
 	defer cancel()

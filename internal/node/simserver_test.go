@@ -18,8 +18,7 @@ import (
 	"penstock/internal/edge/prep/chat"
 )
 
-// TestSim: a server that imitates an engine serves with the settings of its command line, and ends
-// with its context.
+// TestSim: an engine mock serves with the settings of its command line, and ends with its context.
 func TestSim(t *testing.T) {
 	for _, dialect := range SimDialects() {
 		t.Run(dialect, func(t *testing.T) {
@@ -41,7 +40,7 @@ func TestSim(t *testing.T) {
 			defer cancel()
 			ready, done := make(chan SimReady, 1), make(chan error, 1)
 			var log bytes.Buffer
-			go func() { done <- Sim(ctx, cfg, as, &log, func(r SimReady) { ready <- r }) }()
+			go func() { done <- RunSim(ctx, cfg, as, &log, func(r SimReady) { ready <- r }) }()
 			var r SimReady
 			select {
 			case r = <-ready:
@@ -74,7 +73,7 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// TestBadSim: everything that is wrong is said at once.
+// TestBadSim: every invalid setting is reported at once.
 func TestBadSim(t *testing.T) {
 	as := SimServer{Dialect: "triton", KVReplay: "tcp://*:1", Faults: []string{"stall,for=soon"}, Features: []string{"tokens"}, Headers: []string{"x"}, MediaLimits: []string{"pictures=1"}, Family: "llava"}
 	err := as.Validate()
@@ -85,15 +84,15 @@ func TestBadSim(t *testing.T) {
 	}
 }
 
-// TestExportsAtOnce: servers that are started together export one model to one directory, and
-// who reads it meanwhile never finds a part of a file.
+// TestExportsAtOnce: mocks which start together export one model to one directory, and a concurrent reader
+// never finds a part of a file.
 func TestExportsAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sim-model")
 	cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim")
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			own, err := exported(cfg, dir, familyQwen2VL)
+			own, err := exportModel(cfg, dir, familyQwen2VL)
 			if err != nil {
 				t.Error(err)
 				return

@@ -7,15 +7,14 @@ import (
 	"sync"
 )
 
-// stages are services that run until they are stopped, last started first. When
-// one ends by itself, the context that start returned ends with its error as the
-// cause, and the owner is expected to stop them all.
+// stages are services which run until they are stopped, last started first. When one ends by itself, the
+// context which start returned ends with its error as the cause, and the owner must stop them all.
 type stages struct {
 	failed context.CancelCauseFunc
-	all    []*stage
+	list   []*stage
 }
 
-// stage is a set of like services that start and stop together.
+// stage is a set of similar services which start and stop together.
 type stage struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -25,21 +24,20 @@ type stage struct {
 	}
 }
 
-// newStages returns an empty set and a context that ends with ctx or when a
-// service fails.
+// newStages returns an empty set and a context that ends with ctx or when a service fails.
 func newStages(ctx context.Context) (*stages, context.Context) {
 	ctx, failed := context.WithCancelCause(ctx)
 	return &stages{failed: failed}, ctx
 }
 
-// errEnded is the failure of a service that returned before it was asked to.
+// errEnded is the failure of a service that returned before it was stopped.
 var errEnded = errors.New("ended by itself")
 
-// start runs the services as one stage. They get a context that only stop ends.
-func (s *stages) start(ctx context.Context, name string, runs ...func(context.Context) error) {
+// startStage runs the services as one stage. Only stop ends their context.
+func (s *stages) startStage(ctx context.Context, name string, runs ...func(context.Context) error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	st := &stage{stop: stop}
-	s.all = append(s.all, st)
+	s.list = append(s.list, st)
 	for _, run := range runs {
 		st.done.Go(func() {
 			err := run(life)
@@ -58,33 +56,32 @@ func (s *stages) start(ctx context.Context, name string, runs ...func(context.Co
 	}
 }
 
-// stop ends the stages, the last one first, waiting for each, and returns their
-// errors.
-func (s *stages) stop() error {
+// stopAll ends the stages, the last one first, waiting for each, and returns their errors.
+func (s *stages) stopAll() error {
 	var errs []error
-	for i := len(s.all) - 1; i >= 0; i-- {
-		st := s.all[i]
+	for i := len(s.list) - 1; i >= 0; i-- {
+		st := s.list[i]
 		st.stop()
 		st.done.Wait()
 		errs = append(errs, st.mu.errs...)
 	}
-	s.all = nil
+	s.list = nil
 	s.failed(nil)
 	return errors.Join(errs...)
 }
 
-// after is a service that begins once another has come to a point, if it does.
-func after(point <-chan struct{}, run func(context.Context) error) func(context.Context) error {
+// runAfter returns a service that starts run once point is closed.
+func runAfter(point <-chan struct{}, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if reached(ctx, point) != nil {
-			return nil // stopped before it began
+		if awaitClosed(ctx, point) != nil {
+			return nil // stopped before it started
 		}
 		return run(ctx)
 	}
 }
 
-// reached waits for a point, or returns with ctx's cause.
-func reached(ctx context.Context, point <-chan struct{}) error {
+// awaitClosed waits until point is closed, or returns with ctx's cause.
+func awaitClosed(ctx context.Context, point <-chan struct{}) error {
 	select {
 	case <-point:
 		return nil

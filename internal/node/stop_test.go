@@ -8,8 +8,7 @@ import (
 	"penstock/internal/config"
 )
 
-// Who stops a node before it is ready gets neither readiness nor an error,
-// wherever it was.
+// A node stopped before it is ready returns neither readiness nor an error, at whatever point it was stopped.
 func TestStoppedWhileLoading(t *testing.T) {
 	cfg, err := config.Load("", []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0"}, nil)
 	if err != nil {
@@ -17,7 +16,7 @@ func TestStoppedWhileLoading(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := Up(ctx, cfg, io.Discard, func(Ready) { t.Error("ready") }); err != nil {
+	if err := RunUp(ctx, cfg, io.Discard, func(Ready) { t.Error("ready") }); err != nil {
 		t.Error(err)
 	}
 }

@@ -8,14 +8,13 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// tokenText returns what the engine must know of the tokens' texts to hold its
-// answers to a schema: the bytes that each adds to the decoded text, none for
-// special tokens, which decoded text leaves out. It returns nil if that depends on
-// what is before a token, as with WordPiece. What only depends on it is the space
-// at the beginning of a text, and JSON begins with none.
+// tokenText returns the bytes which each token adds to decoded text, which the engine needs to constrain its
+// answers to a schema: none for special tokens, which decoded text omits. It returns nil if they depend on
+// the preceding token, as with WordPiece. A space at the beginning of a text is the only exception, and JSON
+// does not start with one.
 func tokenText(t prep.Tokenizer) func(dst []byte, id kv.Token) ([]byte, bool) {
 	text := func(dst []byte, id kv.Token) ([]byte, bool) {
-		if t.Special(id) {
+		if t.IsSpecial(id) {
 			return dst, false
 		}
 		return t.AppendBytes(dst, id)

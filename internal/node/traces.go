@@ -9,11 +9,10 @@ import (
 	"penstock/internal/obs/otlp"
 )
 
-// openTraces opens the way of spans to a collector; nil if the environment wants
-// none.
-func openTraces(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*otlp.Traces, error) {
+// openTraces opens the exporter of spans to a collector; nil if the environment disables it.
+func openTraces(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*otlp.TraceExporter, error) {
 	log = obs.Component(log, "traces")
-	on, trouble := cfg.Traces()
+	on, trouble := cfg.TracesEnabled()
 	if trouble != "" {
 		log.Warn("traces are wanted and there are none", "reason", trouble)
 	}

@@ -22,8 +22,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// TestIndexIsTheTruth: after a storm in which caches overflowed, the router's
-// index has, block by block, what the engines hold.
+// TestIndexIsTheTruth: after a load under which caches overflowed, the router's index equals the engines'
+// caches, block by block.
 func TestIndexIsTheTruth(t *testing.T) {
 	for _, engine := range []string{config.EngineTiny, config.EngineSim} {
 		t.Run(engine, func(t *testing.T) { testIndexIsTheTruth(t, engine) })
@@ -49,21 +49,21 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := up{process: &process{cfg: cfg, log: log, metrics: obs.NewMetrics(), planes: planes, model: openModel(t.Context(), cfg, nil), ln: ln}}
+	u := upRole{process: &process{cfg: cfg, log: log, metrics: obs.NewMetrics(), planes: planes, model: openModel(t.Context(), cfg, nil), listener: ln}}
 	if u.model.err != nil {
 		t.Fatal(u.model.err)
 	}
-	if err := u.build(); err != nil {
+	if err := u.buildServices(); err != nil {
 		t.Fatal(err)
 	}
 	stages, life := newStages(t.Context())
 	defer func() {
-		if err := stages.stop(); err != nil {
+		if err := stages.stopAll(); err != nil {
 			t.Error(err)
 		}
 	}()
-	u.start(life, stages)
-	if err := u.await(life); err != nil {
+	u.startServices(life, stages)
+	if err := u.awaitReady(life); err != nil {
 		t.Fatal(err)
 	}
 	client := &http.Client{Transport: &http.Transport{}}
@@ -74,7 +74,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	for c := range 12 {
 		storm.Go(func() {
 			for i := range 6 {
-				complete(t, client, url, model, c*6+i)
+				sendCompletion(t, client, url, model, c*6+i)
 			}
 		})
 	}
@@ -85,10 +85,10 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for {
-		have, want := dump(t, client, url), map[kv.WorkerID][]kv.SeqHash{}
+		have, want := dumpIndex(t, client, url), map[kv.WorkerID][]kv.SeqHash{}
 		blocks := 0
 		for i, e := range u.model.engines {
-			held := holds(t, e)
+			held := heldBlocks(t, e)
 			blocks += len(held)
 			want[kv.WorkerID(i+1)] = held
 		}
@@ -106,8 +106,8 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	}
 }
 
-// complete sends prompt i: six beginnings, with ends of their own.
-func complete(t *testing.T, client *http.Client, url, model string, i int) {
+// sendCompletion sends prompt i: one of six prefixes, with its own end.
+func sendCompletion(t *testing.T, client *http.Client, url, model string, i int) {
 	prompt := make([]int, 0, 512)
 	for j := range 200 + i%6*40 {
 		prompt = append(prompt, 300+(j*31+i%6*17)%1200)
@@ -131,8 +131,8 @@ func complete(t *testing.T, client *http.Client, url, model string, i int) {
 	}
 }
 
-// dump reads what the index says each worker holds, ascending.
-func dump(t *testing.T, client *http.Client, url string) map[kv.WorkerID][]kv.SeqHash {
+// dumpIndex reads each worker's blocks from the index, ascending.
+func dumpIndex(t *testing.T, client *http.Client, url string) map[kv.WorkerID][]kv.SeqHash {
 	t.Helper()
 	resp, err := client.Get(url + "/v1/router/index/dump")
 	if err != nil {
@@ -165,15 +165,15 @@ func dump(t *testing.T, client *http.Client, url string) map[kv.WorkerID][]kv.Se
 // errDescribed ends a watch after its first events, which describe the cache.
 var errDescribed = errors.New("described")
 
-// holds asks an engine what its cache holds, ascending.
-func holds(t *testing.T, e engine.KVSource) []kv.SeqHash {
+// heldBlocks reads an engine's cached blocks, ascending.
+func heldBlocks(t *testing.T, e engine.KVSource) []kv.SeqHash {
 	t.Helper()
 	var held []kv.SeqHash
 	err := e.WatchKV(t.Context(), func(events []kv.Event) error {
 		for _, ev := range events {
 			seq := ev.Parent
 			for i, b := range ev.Blocks {
-				seq = kv.Extend(seq, ev.Start+uint32(i), b)
+				seq = kv.ExtendSeq(seq, ev.Start+uint32(i), b)
 				held = append(held, seq)
 			}
 		}

@@ -12,111 +12,109 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// Up runs all roles in this process until ctx ends: embedded NATS, workers, the
-// router and a frontend. It calls ready once, when requests can be served. Logs
-// go to stderr. When ctx ends it lets running requests finish, within the drain
-// timeout, and returns nil.
-func Up(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Ready)) error {
-	return play(ctx, cfg, stderr, func(p *process) role { return &up{process: p, ready: ready} })
+// RunUp runs all roles in this process until ctx ends: embedded NATS, workers, the router and a frontend. It
+// calls ready once, when requests can be served. Logs go to stderr. When ctx ends it lets running requests
+// finish, within the drain timeout, and returns nil.
+func RunUp(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Ready)) error {
+	return runRole(ctx, cfg, stderr, func(p *process) role { return &upRole{process: p, ready: ready} })
 }
 
-// up is all roles in one process.
-type up struct {
+// upRole is all roles in one process.
+type upRole struct {
 	*process
 	ready func(Ready)
 
-	// What build makes.
-	prompts  prompts
-	router   *router.Router
-	workers  []*worker.Worker
-	sight    *sight
-	frontend *frontend.Frontend
+	// Set by build.
+	prompter      frontendPrompter
+	router        *router.Router
+	workers       []*worker.Worker
+	mediaResolver *mediaResolver
+	frontend      *frontend.Frontend
 }
 
-func (u *up) build() error {
-	u.planes.measure(u.metrics)
+func (u *upRole) buildServices() error {
+	u.planes.registerMetrics(u.metrics)
 	var err error
-	if u.router, err = u.newRouter(&u.prompts); err != nil {
+	if u.router, err = u.newRouter(&u.prompter); err != nil {
 		return err
 	}
-	if u.cfg.Remote() {
-		u.remotes, err = u.newRemotes(nil)
+	if u.cfg.HasRemoteEngines() {
+		u.remoteEngines, err = u.newRemoteEngines(nil)
 	} else {
 		u.workers, err = u.newWorkers()
 	}
 	if err != nil {
 		return err
 	}
-	u.metrics.Collect(newEngineMetrics(u.remotes))
-	if u.sight, err = newSight(u.process); err != nil {
+	u.metrics.RegisterCollector(newEngineMetrics(u.remoteEngines))
+	if u.mediaResolver, err = newMediaResolver(u.process); err != nil {
 		return err
 	}
-	u.frontend, err = u.newFrontend(u.router, u.sight)
-	u.prompts.frontend = u.frontend
+	u.frontend, err = u.newFrontend(u.router, u.mediaResolver)
+	u.prompter.frontend = u.frontend
 	return err
 }
 
-// start starts the services: the router, which others report to, then the
-// workers, then the frontend, so that they stop in the order in which requests
-// pass through them.
-func (u *up) start(ctx context.Context, stages *stages) {
-	stages.start(ctx, "router", u.router.Run)
-	if u.remotes != nil {
-		stages.start(ctx, "engine", u.remotes.runs()...)
+// startServices starts the router first, because others report to it, then the workers, then the frontend, so
+// that they stop in the order in which requests pass through them.
+func (u *upRole) startServices(ctx context.Context, stages *stages) {
+	stages.startStage(ctx, "router", u.router.Run)
+	if u.remoteEngines != nil {
+		stages.startStage(ctx, "engine", u.remoteEngines.runners()...)
 	} else {
-		stages.start(ctx, "worker", runs(u.workers)...)
+		stages.startStage(ctx, "worker", workerRunners(u.workers)...)
 	}
-	stages.start(ctx, "media", u.sight.run)
-	stages.start(ctx, "frontend", after(u.router.Begun(), func(ctx context.Context) error { return u.frontend.Run(ctx, u.ln) }))
+	stages.startStage(ctx, "media", u.mediaResolver.run)
+	stages.startStage(ctx, "frontend", runAfter(u.router.StatesReady(), func(ctx context.Context) error { return u.frontend.Run(ctx, u.listener) }))
 }
 
-// await returns when requests can be served by every worker; of engines that other
-// programs run, by those of every engine that answers.
-func (u *up) await(ctx context.Context) error {
-	if u.remotes != nil {
-		return u.remotes.await(ctx, func(model string, workers int) bool {
-			return min(u.router.Workers(model), u.frontend.Workers(model)) >= workers
+// awaitReady returns when every worker can serve requests; with remote engines, when every engine that
+// answers can.
+func (u *upRole) awaitReady(ctx context.Context) error {
+	if u.remoteEngines != nil {
+		return u.remoteEngines.awaitServing(ctx, func(model string, workers int) bool {
+			return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= workers
 		})
 	}
-	limit := readyWithin(u.cfg)
+	limit := startTimeout(u.cfg)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
-	model := u.model.card().Name
-	err := until(ctx, func() bool { return min(u.router.Workers(model), u.frontend.Workers(model)) >= u.cfg.Workers })
+	model := u.model.modelCard().Name
+	err := waitUntil(ctx, func() bool { return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= u.cfg.Workers })
 	if err == ErrNotReady {
 		return fmt.Errorf("%w: of %d workers the router sees %d and the frontend %d after %v; the log says more with --log-level debug",
-			ErrNotReady, u.cfg.Workers, u.router.Workers(model), u.frontend.Workers(model), limit)
+			ErrNotReady, u.cfg.Workers, u.router.WorkerCount(model), u.frontend.WorkerCount(model), limit)
 	}
 	return err
 }
 
-// readyWithin bounds the start: engines that pretend to take time have it besides.
-func readyWithin(cfg *config.Loaded) time.Duration {
-	if cfg.Engine() == config.EngineSim {
+// startTimeout bounds the start: simulated engines have their simulated startup in addition.
+func startTimeout(cfg *config.Loaded) time.Duration {
+	if cfg.EngineKind() == config.EngineSim {
 		return readyTimeout + time.Duration(cfg.SimStartup)
 	}
 	return readyTimeout
 }
 
-func (u *up) announce() {
-	if u.remotes != nil {
+func (u *upRole) announceReady() {
+	if u.remoteEngines != nil {
 		u.announceRemotes()
 		return
 	}
-	card := u.model.card()
+	card := u.model.modelCard()
 	r := Ready{
-		URL: u.url(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Workers,
-		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Access: u.access(), Took: time.Since(u.began),
+		URL: u.httpURL(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Workers,
+		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.RouterMode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt),
 	}
-	if u.cfg.Engine() == config.EngineSim {
-		r.Simulation = u.cfg.SimulationText()
+	if u.cfg.EngineKind() == config.EngineSim {
+		r.Simulation = u.cfg.DescribeSimulation()
 	}
 	u.ready(r)
 }
 
-func (u *up) announceRemotes() {
-	u.remotes.settled.Store(true)
-	r := Ready{URL: u.url(), RouterMode: u.cfg.RouterMode, NATS: u.planes.url(), Keys: u.door.keys != nil, Access: u.access(), Took: time.Since(u.began), Engines: u.remotes.status()}
+func (u *upRole) announceRemotes() {
+	u.remoteEngines.announced.Store(true)
+	r := Ready{URL: u.httpURL(), RouterMode: u.cfg.RouterMode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt), Engines: u.remoteEngines.engineStatuses()}
 	for i := range r.Engines {
 		s := &r.Engines[i]
 		if s.State != EngineServing {

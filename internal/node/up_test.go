@@ -17,7 +17,7 @@ func TestReachable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := reachable(addr); got != tc.want {
+		if got := reachableAddr(addr); got != tc.want {
 			t.Errorf("a listener at %s is reached at %s, want %s", tc.listens, got, tc.want)
 		}
 	}
@@ -28,7 +28,7 @@ func TestLoopback(t *testing.T) {
 		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true,
 		"0.0.0.0:1": false, "[::]:1": false, ":1": false, "192.0.2.1:1": false, "example.org:1": false, "nonsense": false,
 	} {
-		if got := loopback(addr); got != want {
+		if got := isLoopback(addr); got != want {
 			t.Errorf("loopback(%q) = %v", addr, got)
 		}
 	}

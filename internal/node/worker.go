@@ -18,30 +18,30 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// Worker runs one worker until ctx ends. It calls ready once, when the worker is
-// registered and can be called. Logs go to stderr. When ctx ends the worker leaves
-// discovery, finishes what it has, within the drain timeout, and Worker returns nil.
-func Worker(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
-	return play(ctx, cfg, stderr, func(p *process) role { return &workerRole{process: p, ready: ready} })
+// RunWorker runs one worker until ctx ends. It calls ready once, when the worker is registered and can be
+// called. Logs go to stderr. When ctx ends the worker deregisters, finishes its requests, within the drain
+// timeout, and Worker returns nil.
+func RunWorker(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Started)) error {
+	return runRole(ctx, cfg, stderr, func(p *process) role { return &workerRole{process: p, ready: ready} })
 }
 
 type workerRole struct {
 	*process
 	ready func(Started)
 	id    kv.WorkerID
-	// worker is that of an engine of this program; nil if another program runs it.
+	// worker is the worker of a local engine; nil if the engine is remote.
 	worker *worker.Worker
 }
 
-func (w *workerRole) build() error {
-	w.planes.measure(w.metrics)
+func (w *workerRole) buildServices() error {
+	w.planes.registerMetrics(w.metrics)
 	var err error
 	if w.id, err = workerID(w.cfg); err != nil {
 		return err
 	}
-	if w.cfg.Remote() {
-		w.remotes, err = w.newRemotes(func(_, rank int) kv.WorkerID { return rankID(w.id, rank) })
-		w.metrics.Collect(newEngineMetrics(w.remotes))
+	if w.cfg.HasRemoteEngines() {
+		w.remoteEngines, err = w.newRemoteEngines(func(_, rank int) kv.WorkerID { return rankID(w.id, rank) })
+		w.metrics.RegisterCollector(newEngineMetrics(w.remoteEngines))
 		return err
 	}
 	epoch, err := nextEpoch(w.cfg.DataDir, time.Now())
@@ -52,40 +52,40 @@ func (w *workerRole) build() error {
 	return err
 }
 
-func (w *workerRole) start(ctx context.Context, stages *stages) {
-	if w.ln != nil {
-		stages.start(ctx, "http", func(ctx context.Context) error {
-			return serveHTTP(ctx, w.ln, w.handler(http.HandlerFunc(w.serveHealth), http.HandlerFunc(w.serveHealth), nil), w.log)
+func (w *workerRole) startServices(ctx context.Context, stages *stages) {
+	if w.listener != nil {
+		stages.startStage(ctx, "http", func(ctx context.Context) error {
+			return serveHTTP(ctx, w.listener, w.newHandler(http.HandlerFunc(w.serveHealth), http.HandlerFunc(w.serveHealth), nil), w.log)
 		})
 	}
-	if w.remotes != nil {
-		stages.start(ctx, "engine", w.remotes.runs()...)
+	if w.remoteEngines != nil {
+		stages.startStage(ctx, "engine", w.remoteEngines.runners()...)
 		return
 	}
-	stages.start(ctx, "worker", w.worker.Run)
+	stages.startStage(ctx, "worker", w.worker.Run)
 }
 
-func (w *workerRole) await(ctx context.Context) error {
-	if w.remotes != nil {
-		return w.remotes.await(ctx, func(string, int) bool { return true })
+func (w *workerRole) awaitReady(ctx context.Context) error {
+	if w.remoteEngines != nil {
+		return w.remoteEngines.awaitServing(ctx, func(string, int) bool { return true })
 	}
-	return until(ctx, func() bool { _, ok := w.worker.Registered(); return ok })
+	return waitUntil(ctx, func() bool { _, ok := w.worker.RegisteredAddr(); return ok })
 }
 
-func (w *workerRole) announce() {
-	s := w.started()
+func (w *workerRole) announceReady() {
+	s := w.startedStatus()
 	s.WorkerID = w.id
-	if w.remotes == nil {
-		s.Model = w.model.card().Name
-		s.Addr, _ = w.worker.Registered()
+	if w.remoteEngines == nil {
+		s.Model = w.model.modelCard().Name
+		s.Addr, _ = w.worker.RegisteredAddr()
 		w.ready(s)
 		return
 	}
-	w.remotes.settled.Store(true)
-	s.Engines = w.remotes.status()
+	w.remoteEngines.announced.Store(true)
+	s.Engines = w.remoteEngines.engineStatuses()
 	s.Model = s.Engines[0].Model
-	for i, of := range w.remotes.all[0].workers() {
-		if addr, ok := of.Registered(); ok && i == 0 {
+	for i, of := range w.remoteEngines.all[0].currentWorkers() {
+		if addr, ok := of.RegisteredAddr(); ok && i == 0 {
 			s.Addr = addr
 		}
 	}
@@ -98,26 +98,26 @@ type workerHealth struct {
 	Model    string      `json:"model"`
 	WorkerID kv.WorkerID `json:"worker_id"`
 	Addr     string      `json:"addr,omitempty"`
-	// Engine is the engine that another program runs.
+	// Engine is the remote engine.
 	Engine *EngineStatus `json:"engine,omitempty"`
 }
 
-// health is what GET /health says: 200 while requests are taken, of an engine with several
-// ranks by any of them.
-func (w *workerRole) health() (status int, body any) {
+// healthStatus is the response to GET /health: 200 while requests are accepted; for an engine with several
+// ranks, by any of them.
+func (w *workerRole) healthStatus() (status int, body any) {
 	h := workerHealth{Status: "starting", WorkerID: w.id}
 	all := []*worker.Worker{w.worker}
-	if w.remotes != nil {
-		engine := w.remotes.all[0].status()
+	if w.remoteEngines != nil {
+		engine := w.remoteEngines.all[0].fullStatus()
 		h.Model, h.Engine, all = engine.Model, &engine, nil
-		for _, of := range w.remotes.all[0].workers() {
+		for _, of := range w.remoteEngines.all[0].currentWorkers() {
 			all = append(all, of.Worker)
 		}
 	} else {
-		h.Model = w.model.card().Name
+		h.Model = w.model.modelCard().Name
 	}
 	for _, of := range all {
-		addr, ok := of.Registered()
+		addr, ok := of.RegisteredAddr()
 		if !ok {
 			continue
 		}
@@ -133,8 +133,8 @@ func (w *workerRole) health() (status int, body any) {
 
 // serveHealth answers GET /health and GET /ready.
 func (w *workerRole) serveHealth(out http.ResponseWriter, _ *http.Request) {
-	status, body := w.health()
-	readiness.Write(out, status, body)
+	status, body := w.healthStatus()
+	readiness.WriteJSON(out, status, body)
 }
 
 // newWorkers makes the workers of up, which share one model.
@@ -146,8 +146,8 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	metrics := worker.NewMetrics(p.metrics)
 	var all []*worker.Worker
 	for i, eng := range p.model.engines {
-		// Small numbers: the workers of one process need to be told apart from
-		// each other only. A restart on the same data is a higher epoch.
+		// Small numbers: the workers of one process only need to differ from each other. A restart on the
+		// same data has a higher epoch.
 		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Component, withPrompts(eng, p.model.pipe), metrics)
 		if err != nil {
 			return nil, err
@@ -157,19 +157,20 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	return all, nil
 }
 
-// linger is how long a worker that has left discovery tells so those who have not
-// heard of it.
-const linger = 200 * time.Millisecond
+// lingerTime is how long a deregistered worker still answers callers which have not heard of it, with a
+// redirect elsewhere.
+const lingerTime = 200 * time.Millisecond
 
-// many workers in one process do not each say that they are ready.
-const many = 8
+// quietReadyWorkers is the number of workers in one process above which they do not each log that they are
+// ready.
+const quietReadyWorkers = 8
 
-// newWorker puts an engine behind the planes.
+// newWorker serves an engine on the planes.
 func (p *process) newWorker(id kv.WorkerID, epoch uint64, component string, eng engine.Engine, metrics *worker.Metrics) (*worker.Worker, error) {
 	return worker.New(p.workerConfig(id, epoch, component), eng, p.workerPlanes(), metrics, p.log)
 }
 
-// workerConfig is what the settings say of a worker.
+// workerConfig is a worker's configuration from the settings.
 func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) worker.Config {
 	host, err := os.Hostname()
 	if err != nil {
@@ -180,30 +181,30 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		Namespace: p.cfg.Namespace, Component: component, Endpoint: p.cfg.Endpoint,
 		Addr: p.planes.addr, Host: host, PID: os.Getpid(), Name: p.cfg.WorkerName,
 		DrainTimeout: time.Duration(p.cfg.DrainTimeout),
-		// A router's engines are workers, who ask their own.
+		// A router's engines are workers, which check their own engines.
 		MaxCalls: p.cfg.MaxInflight, CanaryInterval: -1, StallTimeout: -1,
 	}
-	if p.cfg.Command == config.Up && p.cfg.Workers > many {
+	if p.cfg.Command == config.Up && p.cfg.Workers > quietReadyWorkers {
 		cfg.ReadyLevel = slog.LevelDebug
 	}
 	if p.cfg.Command != config.Up {
-		// Others hear of it over a network: until then they are told to go elsewhere.
-		cfg.Linger = linger
+		// Others learn of the deregistration over a network: until then their requests are sent elsewhere.
+		cfg.Linger = lingerTime
 	}
 	if p.hasEngines() {
-		cfg.CanaryInterval, cfg.StallTimeout = orOff(p.cfg.CanaryInterval), time.Duration(p.cfg.StallTimeout)
-		cfg.ToolParser, cfg.ReasoningParser = named(p.cfg.ToolCallParser), named(p.cfg.ReasoningParser)
+		cfg.CanaryInterval, cfg.StallTimeout = negativeIfZero(p.cfg.CanaryInterval), time.Duration(p.cfg.StallTimeout)
+		cfg.ToolParser, cfg.ReasoningParser = parserName(p.cfg.ToolCallParser), parserName(p.cfg.ReasoningParser)
 		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
-		cfg.Experts = p.cfg.Experts()
+		cfg.Experts = p.cfg.ParseHostedExperts()
 		cfg.MediaDecoder = mediaDecoder(p.cfg)
 		cfg.KeepFeatures = keepsFeatures(p.cfg)
 	}
 	return cfg
 }
 
-// newRankWorker puts one data-parallel rank of an engine that another program runs behind
-// the planes. The ranks of a process serve at ports of their own.
-func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *rankSet, metrics *worker.Metrics) (*worker.Worker, error) {
+// newRankWorker serves one data-parallel rank of a remote engine on the planes. Each rank of a process serves
+// at its own port.
+func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *openedEngine, metrics *worker.Metrics) (*worker.Worker, error) {
 	addr, ranks, eng := p.planes.addr, len(o.ranks), o.ranks[rank]
 	if host, port, err := net.SplitHostPort(addr); err == nil && rank > 0 && port != "0" {
 		n, err := strconv.Atoi(port)
@@ -224,7 +225,7 @@ func (p *process) workerPlanes() worker.Planes {
 	return worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry, Tracer: p.tracer}
 }
 
-func runs(workers []*worker.Worker) []func(context.Context) error {
+func workerRunners(workers []*worker.Worker) []func(context.Context) error {
 	var all []func(context.Context) error
 	for _, w := range workers {
 		all = append(all, w.Run)
@@ -232,17 +233,17 @@ func runs(workers []*worker.Worker) []func(context.Context) error {
 	return all
 }
 
-// orOff is a setting whose 0 turns off what services do at intervals: they read 0
-// as their default.
-func orOff(s config.Seconds) time.Duration {
+// negativeIfZero converts a setting whose 0 turns a periodic action off: services read 0 as their default,
+// and a negative value as off.
+func negativeIfZero(s config.Duration) time.Duration {
 	if s == 0 {
 		return -1
 	}
 	return time.Duration(s)
 }
 
-// named is what a card says of a parser: nothing if it is found out.
-func named(parser string) string {
+// parserName is a parser's name for a card: "" for automatic detection.
+func parserName(parser string) string {
 	if parser == "auto" {
 		return ""
 	}

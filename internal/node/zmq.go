@@ -18,19 +18,18 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// kindEvents is what processes register as that publish over ZeroMQ.
+// kindEvents is the registration kind of processes which publish over ZeroMQ.
 const kindEvents disco.Kind = "events"
 
-// zmqMeta is the Meta of such a registration, beside its Addr, which is where the
-// process publishes.
+// zmqMeta is the Meta of such a registration, whose Addr is where the process publishes.
 type zmqMeta struct {
-	Replay string `json:"replay"` // where it is asked for what it published before
+	Replay string `json:"replay"` // where its past messages are requested
 }
 
-// openZMQ opens the event plane over ZeroMQ. It keeps no snapshots: nobody numbers
-// all messages, so there is nothing that one could go on from.
+// openZMQ opens the event plane over ZeroMQ. It keeps no snapshots: messages have no common numbering, so
+// there is no position to resume from.
 func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
-	at, err := p.choosePlace(cfg, "event-addr", place{cfg.EventAddr, cfg.EventHost()}, log)
+	at, err := p.choosePlaneAddr(cfg, "event-addr", planeAddr{cfg.EventAddr, cfg.EventHost()}, log)
 	if err != nil {
 		return err
 	}
@@ -38,14 +37,14 @@ func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("event-addr: %w", err)
 	}
-	b, err := bus.NewZMQ(bus.ZMQConfig{Events: events, Replay: replay, Log: obs.Component(log, "bus")})
+	b, err := bus.NewZMQBus(bus.ZMQBusConfig{Events: events, Replay: replay, Log: obs.Component(log, "bus")})
 	if err != nil {
 		return err
 	}
 	p.eventHost = at.advertise
-	p.events, p.mesh, p.dropped, p.malformed, p.holes = b, b, b.Dropped, b.Malformed, b.Holes
+	p.events, p.mesh, p.dropped, p.malformed, p.holes = b, b, b.Dropped, b.Malformed, b.Gaps
 	p.closers = append(p.closers, b.Close)
-	if !loopback(at.listen) {
+	if !isLoopback(at.listen) {
 		log.Warn("the event plane listens beyond this machine, and ZeroMQ here knows neither TLS nor tokens: who reaches it can read what caches hold", "addr", at.listen)
 	}
 	if cfg.SnapshotThreshold > 0 && cfg.Command != config.Worker {
@@ -54,8 +53,8 @@ func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
 	return nil
 }
 
-// zmqEndpoints are where to publish and to be asked for what was published before:
-// HOST:PORT and the port behind it, or two that the system chooses.
+// zmqEndpoints are the endpoints for publishing and for replaying past messages: HOST:PORT and the next port,
+// or two which the system chooses.
 func zmqEndpoints(addr string) (events, replay zmtp.Endpoint, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -70,14 +69,14 @@ func zmqEndpoints(addr string) (events, replay zmtp.Endpoint, err error) {
 	if port == "0" {
 		return events, events, nil
 	}
-	if replay = events.Rank(1); replay.IsZero() {
+	if replay = events.RankEndpoint(1); replay.IsZero() {
 		return events, replay, fmt.Errorf("%s: what was published before is asked for at the port behind it, and there is none", addr)
 	}
 	return events, replay, nil
 }
 
-// openMesh has the event plane over ZeroMQ find the others: those of event-peers, and
-// those that register in discovery, as this process does.
+// openMesh connects the event plane over ZeroMQ to its peers: event-peers, and peers registered in
+// discovery, where this process registers too.
 func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
 	if p.mesh == nil {
 		return nil
@@ -88,9 +87,9 @@ func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Log
 	}
 	p.mesh.SetPeers(fixed)
 	if cfg.Discovery == config.DiscoveryStatic {
-		return nil // a list of workers tells nothing of others
+		return nil // a list of workers contains no other peers
 	}
-	self, err := zmqInstance(cfg, p.eventHost, p.mesh.Self())
+	self, err := zmqInstance(cfg, p.eventHost, p.mesh.LocalPeer())
 	if err != nil {
 		return err
 	}
@@ -112,15 +111,15 @@ func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Log
 	p.closers = append(p.closers, func() error {
 		cancel()
 		watching.Wait()
-		ctx, cancel := context.WithTimeout(context.Background(), forgetTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), deregisterTimeout)
 		defer cancel()
-		_ = lease.Release(ctx) // else it ends by itself
+		_ = lease.Release(ctx) // if it fails, the lease expires
 		return nil
 	})
 	return nil
 }
 
-// zmqFixed returns the others that the settings name.
+// zmqFixed returns the peers which the settings name.
 func zmqFixed(cfg *config.Loaded) (fixed []bus.ZMQPeer, err error) {
 	for _, addr := range cfg.EventPeers {
 		events, replay, err := zmqEndpoints(addr)
@@ -132,18 +131,18 @@ func zmqFixed(cfg *config.Loaded) (fixed []bus.ZMQPeer, err error) {
 	return fixed, nil
 }
 
-// zmqInstance describes this process to the others: the host that they can reach,
-// "" for the one that it listens at, and the ports that it has.
+// zmqInstance is this process's registration for its peers: the host which they can reach, "" for the listen
+// host, and its ports.
 func zmqInstance(cfg *config.Loaded, advertise string, at bus.ZMQPeer) (disco.Instance, error) {
-	if advertise == "" && at.Events.Wildcard() {
+	if advertise == "" && at.Events.IsWildcard() {
 		return disco.Instance{}, fmt.Errorf("event-addr %s is all interfaces: say at which host others reach this process, for example --event-advertise 10.0.0.7", cfg.EventAddr)
 	}
 	if advertise != "" {
 		var err error
-		if at.Events, err = withHost(at.Events, advertise); err != nil {
+		if at.Events, err = replaceHost(at.Events, advertise); err != nil {
 			return disco.Instance{}, err
 		}
-		if at.Replay, err = withHost(at.Replay, advertise); err != nil {
+		if at.Replay, err = replaceHost(at.Replay, advertise); err != nil {
 			return disco.Instance{}, err
 		}
 	}
@@ -158,7 +157,7 @@ func zmqInstance(cfg *config.Loaded, advertise string, at bus.ZMQPeer) (disco.In
 	}, nil
 }
 
-func withHost(e zmtp.Endpoint, host string) (zmtp.Endpoint, error) {
+func replaceHost(e zmtp.Endpoint, host string) (zmtp.Endpoint, error) {
 	at, err := zmtp.ParseEndpoint("tcp://" + net.JoinHostPort(host, strconv.Itoa(e.Port())))
 	if err != nil {
 		return at, fmt.Errorf("event-advertise: %w", err)
@@ -166,7 +165,7 @@ func withHost(e zmtp.Endpoint, host string) (zmtp.Endpoint, error) {
 	return at, nil
 }
 
-// zmqPeers reads registrations of others of the namespace.
+// zmqPeers parses the registrations of other processes of the namespace.
 func zmqPeers(set []disco.Instance, self disco.Instance, log *slog.Logger) (peers []bus.ZMQPeer) {
 	for _, in := range set {
 		if in.ID == self.ID || in.Namespace != self.Namespace {

@@ -28,20 +28,20 @@ func TestZMQEndpoints(t *testing.T) {
 	}
 }
 
-// TestZMQRegistration holds that what a process registers is what others read, and
-// that it passes over itself, other namespaces and what it cannot read.
+// TestZMQRegistration: peers read a process's registration as written, and skip their own, other namespaces'
+// and unreadable ones.
 func TestZMQRegistration(t *testing.T) {
 	events, replay, err := zmqEndpoints("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := bus.NewZMQ(bus.ZMQConfig{Events: events, Replay: replay})
+	b, err := bus.NewZMQBus(bus.ZMQBusConfig{Events: events, Replay: replay})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
 	cfg := settingsOf(t, config.Worker, "DISCOVERY=file", "DISCOVERY_DIR="+t.TempDir(), "EVENT_PLANE=zmq", "RPC_ADVERTISE=10.0.0.7:7000")
-	in, err := zmqInstance(cfg, cfg.EventHost(), b.Self())
+	in, err := zmqInstance(cfg, cfg.EventHost(), b.LocalPeer())
 	if err != nil || !strings.HasPrefix(in.Addr, "tcp://10.0.0.7:") {
 		t.Fatalf("%+v, %v", in, err)
 	}
@@ -54,13 +54,12 @@ func TestZMQRegistration(t *testing.T) {
 		t.Errorf("a process has itself as a peer: %v", got)
 	}
 	got := zmqPeers(set, disco.Instance{ID: 3, Namespace: in.Namespace}, log)
-	if len(got) != 1 || got[0].Events.Port() != b.Self().Events.Port() || got[0].Replay.Port() != b.Self().Replay.Port() || !strings.Contains(got[0].Replay.String(), "10.0.0.7") {
-		t.Errorf("others read %v, it is at %v", got, b.Self())
+	if len(got) != 1 || got[0].Events.Port() != b.LocalPeer().Events.Port() || got[0].Replay.Port() != b.LocalPeer().Replay.Port() || !strings.Contains(got[0].Replay.String(), "10.0.0.7") {
+		t.Errorf("others read %v, it is at %v", got, b.LocalPeer())
 	}
 }
 
-// TestExamineDeafEventPlane: a process that is registered and cannot be heard is
-// named.
+// TestExamineDeafEventPlane: a process that is registered but cannot be reached is named.
 func TestExamineDeafEventPlane(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -70,6 +69,6 @@ func TestExamineDeafEventPlane(t *testing.T) {
 	ln.Close()
 	cfg := settingsOf(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS=tcp://"+addr, "EVENT_PLANE=zmq", "EVENT_PEERS="+addr, "HTTP_ADDR=127.0.0.1:0")
 	found := Examine(t.Context(), Examination{Config: cfg})
-	expect(t, found, "events at tcp://"+addr, CheckFail, "")
-	silent(t, found, "event plane")
+	checkFinding(t, found, "events at tcp://"+addr, CheckFail, "")
+	checkNoFinding(t, found, "event plane")
 }

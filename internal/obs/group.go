@@ -8,84 +8,88 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Other is the label value under which things are counted that have no series of their own.
+// Other is the label value for everything that has no series of its own.
 const Other = "other"
 
-// Group is the metrics of things of one kind that come and go, such as models, adapters and workers. Each
-// thing that is there has a [Set] of instruments, whose series carry its name in one label; they are deleted
-// when it leaves. All series together take at most so many bytes of what is scraped: what has no room counts
-// in the series of [Other], or of the thing that it is part of, so that sums stay true.
+// MetricGroup is the metrics of a changing set of members of one kind, such as models, adapters and
+// workers. Each member has an [InstrumentSet], whose series carry the member's name in one label;
+// they are deleted when the member is removed. All series together take a bounded number of bytes
+// of scraped output. What does not fit is counted in the series of [Other], or of the member that
+// it is part of, so that sums stay correct.
 //
-// A Group is safe for concurrent use.
-type Group[S any] struct {
-	build  func(*Set) S
-	ledger *ledger
+// A MetricGroup is safe for concurrent use.
+type MetricGroup[S any] struct {
+	build  func(*InstrumentSet) S
+	budget *seriesBudget
 	other  S
 	mu     struct {
 		sync.Mutex
-		things map[string]*thing[S]
+		things map[string]*groupMember[S]
 	}
 }
 
-// thing is one that is there.
-type thing[S any] struct {
-	set    *Set
-	is     S
-	adders int
+// groupMember is a current member.
+type groupMember[S any] struct {
+	set         *InstrumentSet
+	instruments S
+	adders      int
 }
 
-// NewGroup returns a group without things. Its series have the label given, and take at most room bytes.
-// build creates the instruments of a thing.
-func NewGroup[S any](m *Metrics, label string, room int, build func(*Set) S) *Group[S] {
-	g := &Group[S]{build: build, ledger: &ledger{metrics: m, label: label, room: room, vecs: map[string]any{}}}
-	g.ledger.other = &Set{ledger: g.ledger, name: Other}
-	g.other = build(g.ledger.other)
-	g.mu.things = map[string]*thing[S]{}
+// NewGroup returns an empty group. Its series have the given label, and take at most room bytes.
+// build creates the instruments of a member.
+func NewGroup[S any](m *Metrics, label string, room int, build func(*InstrumentSet) S) *MetricGroup[S] {
+	g := &MetricGroup[S]{build: build, budget: &seriesBudget{metrics: m, label: label, room: room, vecs: map[string]any{}}}
+	g.budget.other = &InstrumentSet{budget: g.budget, name: Other}
+	g.other = build(g.budget.other)
+	g.mu.things = map[string]*groupMember[S]{}
 	return g
 }
 
-// Add says that a thing is there, and returns its instruments. A thing can be added several times, and is
-// there until it was removed as often.
-func (g *Group[S]) Add(name string) S { return g.add(name, nil) }
+// AddMember adds a member and returns its instruments. A member can be added several times, and is
+// removed when it was removed as often.
+func (g *MetricGroup[S]) AddMember(name string) S { return g.addMember(name, nil) }
 
-// AddPart is Add for a thing that is part of another one, whose set is whole: it has counters of its own as
-// long as the parts take no more than half of the room, and shares the histograms and gauges of the whole.
-func (g *Group[S]) AddPart(name string, whole *Set) S { return g.add(name, whole) }
+// AddPart is AddMember for a member that is part of another one, whose set is whole. It has its own
+// counters as long as the parts take no more than half of the room, and shares the histograms and
+// gauges of the whole.
+func (g *MetricGroup[S]) AddPart(name string, whole *InstrumentSet) S {
+	return g.addMember(name, whole)
+}
 
-func (g *Group[S]) add(name string, whole *Set) S {
+func (g *MetricGroup[S]) addMember(name string, whole *InstrumentSet) S {
 	if name == Other {
 		return g.other
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := g.mu.things[name]
-	if t == nil || !g.ledger.restore(t.set) {
-		t = &thing[S]{set: &Set{ledger: g.ledger, name: name, whole: whole}}
-		t.is = g.build(t.set)
-		g.ledger.attach(t.set)
+	if t == nil || !g.budget.restoreSet(t.set) {
+		t = &groupMember[S]{set: &InstrumentSet{budget: g.budget, name: name, whole: whole}}
+		t.instruments = g.build(t.set)
+		g.budget.attachPart(t.set)
 		g.mu.things[name] = t
 	}
 	t.adders++
-	return t.is
+	return t.instruments
 }
 
-// Remove says that a thing that was added has left. Its series are deleted, and those of its parts; what
-// still comes of it counts as what has no room does.
-func (g *Group[S]) Remove(name string) {
-	g.leave(name, func(t *thing[S]) {
+// Remove removes a member. Its series and its parts' series are deleted. Values recorded later
+// count in [Other].
+func (g *MetricGroup[S]) Remove(name string) {
+	g.releaseMember(name, func(t *groupMember[S]) {
 		delete(g.mu.things, name)
-		g.ledger.remove(t.set)
+		g.budget.removeSet(t.set)
 	})
 }
 
-// Retire says that a thing that was added is away, and may come back. Its series stay until there is no
-// room for those of others, or it is removed.
-func (g *Group[S]) Retire(name string) {
-	g.leave(name, func(t *thing[S]) { g.ledger.retire(t.set) })
+// Retire marks a member as absent, for the case that it returns. Its series stay until others need
+// the room, or it is removed.
+func (g *MetricGroup[S]) Retire(name string) {
+	g.releaseMember(name, func(t *groupMember[S]) { g.budget.retireSet(t.set) })
 }
 
-// leave does what the last who added a thing wants done.
-func (g *Group[S]) leave(name string, last func(*thing[S])) {
+// releaseMember calls last when the last adder of a member has released it.
+func (g *MetricGroup[S]) releaseMember(name string, last func(*groupMember[S])) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := g.mu.things[name]
@@ -97,40 +101,41 @@ func (g *Group[S]) leave(name string, last func(*thing[S])) {
 	}
 }
 
-// Of returns the instruments of a thing, those of [Other] if it is not there.
-func (g *Group[S]) Of(name string) S {
+// Lookup returns the instruments of a member, or the instruments of [Other] if there is no such
+// member.
+func (g *MetricGroup[S]) Lookup(name string) S {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if t := g.mu.things[name]; t != nil {
-		return t.is
+		return t.instruments
 	}
 	return g.other
 }
 
-// Set is where the instruments of one thing are created.
-type Set struct {
-	ledger *ledger
+// InstrumentSet creates the instruments of one member.
+type InstrumentSet struct {
+	budget *seriesBudget
 	name   string
-	whole  *Set // nil if it is not part of one
-	vecs   []named
+	whole  *InstrumentSet // nil if it is not part of another set
+	vecs   []namedInstrument
 
-	// Guarded by the ledger's mu.
+	// Guarded by the budget's mu.
 	used  int // bytes of its series
 	gone  bool
-	parts []*Set
+	parts []*InstrumentSet
 }
 
-// named is an instrument by its name.
-type named struct {
+// namedInstrument is an instrument with its name.
+type namedInstrument struct {
 	name string
-	vec  any // *Vec of something
+	vec  any // *InstrumentVec of some type
 }
 
 // Name returns the value of the set's label.
-func (s *Set) Name() string { return s.name }
+func (s *InstrumentSet) Name() string { return s.name }
 
-// find returns the instrument of a name, nil if there is none.
-func (s *Set) find(name string) any {
+// findInstrument returns the instrument with that name, nil if there is none.
+func (s *InstrumentSet) findInstrument(name string) any {
 	for _, n := range s.vecs {
 		if n.name == name {
 			return n.vec
@@ -139,24 +144,24 @@ func (s *Set) find(name string) any {
 	return nil
 }
 
-// ledger counts what series take, and creates and deletes them.
-type ledger struct {
+// seriesBudget accounts for the bytes of series, and creates and deletes them.
+type seriesBudget struct {
 	metrics *Metrics
 	label   string
 	room    int
-	other   *Set
+	other   *InstrumentSet
 	mu      sync.RWMutex
-	vecs    map[string]any // what is registered, by name
-	used    int            // bytes of all series but those of Other
-	parts   int            // of them those of sets that are part of another
-	retired []*Set         // in the order in which they left
+	vecs    map[string]any   // the registered metrics, by name
+	used    int              // bytes of all series, without the series of Other
+	parts   int              // the part of used in sets that are part of another
+	retired []*InstrumentSet // in the order of retirement
 }
 
-// chargeLocked reserves n bytes for a series, and reports whether there is room. The series of things that
-// are away make room, the first that left first.
-func (l *ledger) chargeLocked(s *Set, n int) bool {
+// chargeLocked reserves n bytes for a series, and reports whether there is room. To make room it
+// removes the series of retired members, oldest retirement first.
+func (l *seriesBudget) chargeLocked(s *InstrumentSet, n int) bool {
 	switch {
-	case s.name == Other: // its label values are few
+	case s.name == Other: // it has few label values
 		return true
 	case s.gone, s.whole != nil && l.parts+n > l.room/2:
 		return false
@@ -165,7 +170,7 @@ func (l *ledger) chargeLocked(s *Set, n int) bool {
 		if len(l.retired) == 0 || l.retired[0] == s {
 			return false
 		}
-		l.removeLocked(l.retired[0])
+		l.removeSetLocked(l.retired[0])
 	}
 	s.used += n
 	l.used += n
@@ -175,8 +180,8 @@ func (l *ledger) chargeLocked(s *Set, n int) bool {
 	return true
 }
 
-// attach notes that a set is part of another one.
-func (l *ledger) attach(s *Set) {
+// attachPart records that a set is part of another one.
+func (l *seriesBudget) attachPart(s *InstrumentSet) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s.whole != nil {
@@ -184,8 +189,8 @@ func (l *ledger) attach(s *Set) {
 	}
 }
 
-// retire has the series of a set make room where others need some.
-func (l *ledger) retire(s *Set) {
+// retireSet allows others to take the room of a set's series.
+func (l *seriesBudget) retireSet(s *InstrumentSet) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !s.gone && !slices.Contains(l.retired, s) {
@@ -193,38 +198,38 @@ func (l *ledger) retire(s *Set) {
 	}
 }
 
-// restore ends that, and reports whether the series are still there.
-func (l *ledger) restore(s *Set) bool {
+// restoreSet undoes retireSet, and reports whether the series still exist.
+func (l *seriesBudget) restoreSet(s *InstrumentSet) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unretireLocked(s)
 	return !s.gone
 }
 
-func (l *ledger) unretireLocked(s *Set) {
-	l.retired = slices.DeleteFunc(l.retired, func(r *Set) bool { return r == s })
+func (l *seriesBudget) unretireLocked(s *InstrumentSet) {
+	l.retired = slices.DeleteFunc(l.retired, func(r *InstrumentSet) bool { return r == s })
 }
 
-// remove deletes the series of a set and of its parts.
-func (l *ledger) remove(s *Set) {
+// removeSet deletes the series of a set and of its parts.
+func (l *seriesBudget) removeSet(s *InstrumentSet) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.removeLocked(s)
+	l.removeSetLocked(s)
 }
 
-func (l *ledger) removeLocked(s *Set) {
+func (l *seriesBudget) removeSetLocked(s *InstrumentSet) {
 	l.unretireLocked(s)
 	if s.gone {
 		return
 	}
 	s.gone = true
 	for _, part := range slices.Clone(s.parts) {
-		l.removeLocked(part)
+		l.removeSetLocked(part)
 	}
 	l.used -= s.used
 	if s.whole != nil {
 		l.parts -= s.used
-		s.whole.parts = slices.DeleteFunc(s.whole.parts, func(p *Set) bool { return p == s })
+		s.whole.parts = slices.DeleteFunc(s.whole.parts, func(p *InstrumentSet) bool { return p == s })
 	}
 	for _, v := range l.vecs {
 		v.(interface {
@@ -233,43 +238,43 @@ func (l *ledger) removeLocked(s *Set) {
 	}
 }
 
-// Vec is a metric of one thing: an instrument for each combination of values of its labels.
-type Vec[M any] struct {
-	set      *Set
-	overflow *Vec[M] // where that counts for which there is no room; nil in the set of Other
-	create   func(values ...string) M
-	lines    int // of a series in what is scraped
-	width    int // bytes of such a line, but for the values of labels
-	known    map[string]M
+// InstrumentVec is a metric of one member: an instrument for each combination of label values.
+type InstrumentVec[M any] struct {
+	set         *InstrumentSet
+	overflow    *InstrumentVec[M] // counts what has no room; nil in the set of Other
+	create      func(values ...string) M
+	lines       int // scraped lines per series
+	width       int // bytes of such a line, without the label values
+	instruments map[string]M
 }
 
-// WithLabelValues returns the instrument for values of the labels, which are few: none of them is an
-// outsider's word.
-func (v *Vec[M]) WithLabelValues(values ...string) M {
+// WithLabelValues returns the instrument for the label values. There must be few combinations, and
+// none may come from outside the process.
+func (v *InstrumentVec[M]) WithLabelValues(values ...string) M {
 	key := strings.Join(values, "\xff")
-	l := v.set.ledger
+	l := v.set.budget
 	l.mu.RLock()
-	m, ok := v.known[key]
+	m, ok := v.instruments[key]
 	gone := v.set.gone
 	l.mu.RUnlock()
 	if ok && !gone {
 		return m
 	}
-	if m, ok := v.add(key, values); ok {
+	if m, ok := v.addSeries(key, values); ok {
 		return m
 	}
 	return v.overflow.WithLabelValues(values...)
 }
 
-// add returns a new instrument, if there is room for one.
-func (v *Vec[M]) add(key string, values []string) (m M, ok bool) {
-	l := v.set.ledger
+// addSeries returns a new instrument, if there is room for one.
+func (v *InstrumentVec[M]) addSeries(key string, values []string) (m M, ok bool) {
+	l := v.set.budget
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m, ok = v.known[key]; ok && !v.set.gone { // in the meantime
+	if m, ok = v.instruments[key]; ok && !v.set.gone { // added in the meantime
 		return m, true
 	}
-	n := v.width + 2*len(v.set.name) // a quote or a line break takes two
+	n := v.width + 2*len(v.set.name) // escaping doubles a quote or a line break
 	for _, s := range values {
 		n += len(s)
 	}
@@ -277,46 +282,46 @@ func (v *Vec[M]) add(key string, values []string) (m M, ok bool) {
 		return m, false
 	}
 	m = v.create(append([]string{v.set.name}, values...)...)
-	v.known[key] = m
+	v.instruments[key] = m
 	return m, true
 }
 
-// Counter creates a counter named penstock_<name>, with the group's label and others.
-func (s *Set) Counter(name, help string, labels ...string) *Vec[prometheus.Counter] {
-	vec := registered(s.ledger, name, func() *prometheus.CounterVec {
-		return s.ledger.metrics.Counter(name, help, append([]string{s.ledger.label}, labels...)...)
+// Counter creates a counter named penstock_<name>, with the group's label and the given ones.
+func (s *InstrumentSet) Counter(name, help string, labels ...string) *InstrumentVec[prometheus.Counter] {
+	vec := registerOnce(s.budget, name, func() *prometheus.CounterVec {
+		return s.budget.metrics.Counter(name, help, append([]string{s.budget.label}, labels...)...)
 	})
-	var overflow *Vec[prometheus.Counter]
+	var overflow *InstrumentVec[prometheus.Counter]
 	if s.whole != nil {
-		overflow = s.whole.find(name).(*Vec[prometheus.Counter])
+		overflow = s.whole.findInstrument(name).(*InstrumentVec[prometheus.Counter])
 	}
 	return newVec(s, name, overflow, vec.WithLabelValues, 1, labels)
 }
 
-// Gauge creates a gauge named penstock_<name>, with the group's label and others.
-func (s *Set) Gauge(name, help string, labels ...string) *Vec[prometheus.Gauge] {
+// Gauge creates a gauge named penstock_<name>, with the group's label and the given ones.
+func (s *InstrumentSet) Gauge(name, help string, labels ...string) *InstrumentVec[prometheus.Gauge] {
 	if s.whole != nil {
-		return s.whole.find(name).(*Vec[prometheus.Gauge])
+		return s.whole.findInstrument(name).(*InstrumentVec[prometheus.Gauge])
 	}
-	vec := registered(s.ledger, name, func() *prometheus.GaugeVec {
-		return s.ledger.metrics.Gauge(name, help, append([]string{s.ledger.label}, labels...)...)
+	vec := registerOnce(s.budget, name, func() *prometheus.GaugeVec {
+		return s.budget.metrics.Gauge(name, help, append([]string{s.budget.label}, labels...)...)
 	})
 	return newVec[prometheus.Gauge](s, name, nil, vec.WithLabelValues, 1, labels)
 }
 
-// Histogram creates a histogram named penstock_<name>, with the group's label and others.
-func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) *Vec[prometheus.Observer] {
+// Histogram creates a histogram named penstock_<name>, with the group's label and the given ones.
+func (s *InstrumentSet) Histogram(name, help string, buckets []float64, labels ...string) *InstrumentVec[prometheus.Observer] {
 	if s.whole != nil {
-		return s.whole.find(name).(*Vec[prometheus.Observer])
+		return s.whole.findInstrument(name).(*InstrumentVec[prometheus.Observer])
 	}
-	vec := registered(s.ledger, name, func() *prometheus.HistogramVec {
-		return s.ledger.metrics.Histogram(name, help, buckets, append([]string{s.ledger.label}, labels...)...)
+	vec := registerOnce(s.budget, name, func() *prometheus.HistogramVec {
+		return s.budget.metrics.Histogram(name, help, buckets, append([]string{s.budget.label}, labels...)...)
 	})
 	return newVec[prometheus.Observer](s, name, nil, vec.WithLabelValues, len(buckets)+3, labels)
 }
 
-// registered returns what is registered under a name, which create does once.
-func registered[V any](l *ledger, name string, create func() V) V {
+// registerOnce returns the metric registered under a name; it calls create the first time.
+func registerOnce[V any](l *seriesBudget, name string, create func() V) V {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if v, ok := l.vecs[name]; ok {
@@ -327,20 +332,20 @@ func registered[V any](l *ledger, name string, create func() V) V {
 	return v
 }
 
-// newVec returns a metric of a set. Without overflow, that of Other is.
-func newVec[M any](s *Set, name string, overflow *Vec[M], create func(...string) M, lines int, labels []string) *Vec[M] {
-	const values = len(`_bucket{le="0.0000",} 1.7976931348623157e+308`) // and the end of a line
-	v := &Vec[M]{
-		set: s, overflow: overflow, create: create, lines: lines, known: map[string]M{},
+// newVec returns a metric of a set. Without overflow, the metric of Other is the overflow.
+func newVec[M any](s *InstrumentSet, name string, overflow *InstrumentVec[M], create func(...string) M, lines int, labels []string) *InstrumentVec[M] {
+	const values = len(`_bucket{le="0.0000",} 1.7976931348623157e+308`) // including the newline
+	v := &InstrumentVec[M]{
+		set: s, overflow: overflow, create: create, lines: lines, instruments: map[string]M{},
 		width: len(Namespace) + 1 + len(name) + values + 1,
 	}
-	v.width += len(s.ledger.label) + len(`="",`)
+	v.width += len(s.budget.label) + len(`="",`)
 	for _, label := range labels {
 		v.width += len(label) + len(`="",`)
 	}
 	if overflow == nil && s.name != Other {
-		v.overflow = s.ledger.other.find(name).(*Vec[M])
+		v.overflow = s.budget.other.findInstrument(name).(*InstrumentVec[M])
 	}
-	s.vecs = append(s.vecs, named{name, v})
+	s.vecs = append(s.vecs, namedInstrument{name, v})
 	return v
 }

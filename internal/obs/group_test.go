@@ -28,13 +28,13 @@ func page(t *testing.T, m *Metrics) string {
 
 // shop is what the things of these tests have.
 type shop struct {
-	set   *Set
-	sold  *Vec[prometheus.Counter]
-	open  *Vec[prometheus.Gauge]
-	queue *Vec[prometheus.Observer]
+	set   *InstrumentSet
+	sold  *InstrumentVec[prometheus.Counter]
+	open  *InstrumentVec[prometheus.Gauge]
+	queue *InstrumentVec[prometheus.Observer]
 }
 
-func newShop(s *Set) *shop {
+func newShop(s *InstrumentSet) *shop {
 	return &shop{
 		set: s, sold: s.Counter("sold_total", "Things sold.", "what"), open: s.Gauge("open", "1 if open."),
 		queue: s.Histogram("queue_seconds", "Time in the queue.", []float64{1, 2}),
@@ -55,18 +55,18 @@ func TestGroup(t *testing.T) {
 	m := NewMetrics()
 	g := NewGroup(m, "shop", 10_000, newShop)
 	expect(t, m, "nothing")
-	a, b := g.Add("a"), g.Add("b")
+	a, b := g.AddMember("a"), g.AddMember("b")
 	a.sell("tea")
 	a.open.WithLabelValues().Set(1)
 	a.queue.WithLabelValues().Observe(1.5)
 	b.sell("tea")
-	g.Of("b").sell("tea")
-	g.Of("unknown").sell("rice")
+	g.Lookup("b").sell("tea")
+	g.Lookup("unknown").sell("rice")
 	expect(t, m, "two shops",
 		`penstock_open{shop="a"} 1`,
 		`penstock_queue_seconds_bucket{shop="a",le="1"} 0`, `penstock_queue_seconds_bucket{shop="a",le="2"} 1`, `penstock_queue_seconds_bucket{shop="a",le="+Inf"} 1`, `penstock_queue_seconds_sum{shop="a"} 1.5`, `penstock_queue_seconds_count{shop="a"} 1`,
 		`penstock_sold_total{shop="a",what="tea"} 1`, `penstock_sold_total{shop="b",what="tea"} 2`, `penstock_sold_total{shop="other",what="rice"} 1`)
-	g.Add("a")
+	g.AddMember("a")
 	g.Remove("a") // once of two times
 	g.Remove("b")
 	g.Remove("b")
@@ -74,12 +74,12 @@ func TestGroup(t *testing.T) {
 	b.sell("tea") // it was under way
 	g.Remove("a")
 	expect(t, m, "none", `penstock_sold_total{shop="other",what="rice"} 1`, `penstock_sold_total{shop="other",what="tea"} 1`)
-	if again := g.Add("b"); again == b {
+	if again := g.AddMember("b"); again == b {
 		t.Error("what left is there again")
 	}
-	g.Add(Other).sell("ink")
+	g.AddMember(Other).sell("ink")
 	g.Remove(Other)
-	g.Of("b").sell("ink")
+	g.Lookup("b").sell("ink")
 	expect(t, m, "one again", `penstock_sold_total{shop="b",what="ink"} 1`, `penstock_sold_total{shop="other",what="ink"} 1`, `penstock_sold_total{shop="other",what="rice"} 1`, `penstock_sold_total{shop="other",what="tea"} 1`)
 }
 
@@ -87,7 +87,7 @@ func TestGroup(t *testing.T) {
 func TestParts(t *testing.T) {
 	m := NewMetrics()
 	g := NewGroup(m, "shop", 10_000, newShop)
-	whole := g.Add("whole")
+	whole := g.AddMember("whole")
 	part := g.AddPart("part", whole.set)
 	part.sell("tea")
 	part.open.WithLabelValues().Set(1)
@@ -106,23 +106,23 @@ func TestParts(t *testing.T) {
 func TestRetired(t *testing.T) {
 	m := NewMetrics()
 	g := NewGroup(m, "shop", 200, newShop) // room for two counters
-	a := g.Add("a")
+	a := g.AddMember("a")
 	a.sell("tea")
-	g.Add("b").sell("tea")
+	g.AddMember("b").sell("tea")
 	g.Retire("a")
 	a.sell("tea")
 	expect(t, m, "one is away", `penstock_sold_total{shop="a",what="tea"} 2`, `penstock_sold_total{shop="b",what="tea"} 1`)
-	if g.Add("a") != a {
+	if g.AddMember("a") != a {
 		t.Error("what is back is another one")
 	}
-	g.Add("c").sell("tea")
+	g.AddMember("c").sell("tea")
 	expect(t, m, "no room", `penstock_sold_total{shop="a",what="tea"} 2`, `penstock_sold_total{shop="b",what="tea"} 1`, `penstock_sold_total{shop="other",what="tea"} 1`)
 	g.Retire("b")
 	g.Retire("a")
-	g.Of("c").sell("tea")
+	g.Lookup("c").sell("tea")
 	expect(t, m, "the first that left", `penstock_sold_total{shop="a",what="tea"} 2`, `penstock_sold_total{shop="c",what="tea"} 1`, `penstock_sold_total{shop="other",what="tea"} 1`)
-	g.Of("b").sell("tea")
-	g.Add("b").sell("tea")
+	g.Lookup("b").sell("tea")
+	g.AddMember("b").sell("tea")
 	expect(t, m, "it is back", `penstock_sold_total{shop="b",what="tea"} 1`, `penstock_sold_total{shop="c",what="tea"} 1`, `penstock_sold_total{shop="other",what="tea"} 2`)
 	g.Retire("c")
 	g.Remove("c")
@@ -143,7 +143,7 @@ func TestGroupIsBounded(t *testing.T) {
 			switch r.IntN(6) {
 			case 0:
 				if wholes[name] == nil {
-					wholes[name] = g.Add(name)
+					wholes[name] = g.AddMember(name)
 				}
 			case 1:
 				if w := wholes[name]; w != nil && parts["of "+name] == nil {
@@ -160,9 +160,9 @@ func TestGroupIsBounded(t *testing.T) {
 				}
 				delete(parts, "of "+name)
 			default:
-				g.Of(name).sell(fmt.Sprint(r.IntN(20)))
-				g.Of("of " + name).sell("tea")
-				g.Of(name).queue.WithLabelValues().Observe(1)
+				g.Lookup(name).sell(fmt.Sprint(r.IntN(20)))
+				g.Lookup("of " + name).sell("tea")
+				g.Lookup(name).queue.WithLabelValues().Observe(1)
 			}
 		}
 		text := page(t, m)
@@ -178,8 +178,8 @@ func TestGroupIsBounded(t *testing.T) {
 				t.Fatalf("seed %d: it is left: %s", seed, line)
 			}
 		}
-		if g.ledger.used != 0 || g.ledger.parts != 0 || len(g.ledger.retired) != 0 {
-			t.Errorf("seed %d: %+v", seed, g.ledger)
+		if g.budget.used != 0 || g.budget.parts != 0 || len(g.budget.retired) != 0 {
+			t.Errorf("seed %d: %+v", seed, g.budget)
 		}
 	}
 }
@@ -192,9 +192,9 @@ func TestGroupTogether(t *testing.T) {
 	for i := range 4 {
 		all.Go(func() {
 			for range 500 {
-				s := g.Add("a")
+				s := g.AddMember("a")
 				s.sell(fmt.Sprint(i))
-				g.Of("a").queue.WithLabelValues().Observe(1)
+				g.Lookup("a").queue.WithLabelValues().Observe(1)
 				g.Remove("a")
 				s.sell("late")
 			}

@@ -11,31 +11,31 @@ import (
 	"strings"
 )
 
-// ComponentKey is the attribute that says which part of the process logs; the
-// level of a record follows from it.
+// ComponentKey is the attribute which names the part of the process that logs. It determines the
+// minimum level of a record.
 const ComponentKey = "component"
 
-// Format is how log records are written.
-type Format string
+// LogFormat is the encoding of log records.
+type LogFormat string
 
 // The formats, by the names that users know.
 const (
-	Text Format = "text"
-	JSON Format = "json"
+	TextFormat LogFormat = "text"
+	JSONFormat LogFormat = "json"
 )
 
-// Levels is a least level for all components and others for some of them.
+// Levels is a minimum level for all components, and different ones for some of them.
 type Levels struct {
-	base slog.Level
-	of   map[string]slog.Level
+	base        slog.Level
+	byComponent map[string]slog.Level
 }
 
-// ParseLevels reads the form of --log-level: comma-separated levels, a bare one
-// for everything and component=level for one component, as "info,router=debug".
-// Levels are debug, info, warn and error; without a bare one the base is info.
-// Every problem is reported, and that a component is not among those given.
+// ParseLevels parses the value of --log-level: comma-separated levels, a bare one for everything
+// and component=level for one component, for example "info,router=debug". Levels are debug, info,
+// warn and error; without a bare one the base is info. It reports all problems, including
+// components which are not in components.
 func ParseLevels(s string, components []string) (Levels, error) {
-	l := Levels{of: map[string]slog.Level{}}
+	l := Levels{byComponent: map[string]slog.Level{}}
 	var errs []error
 	bare := 0
 	for part := range strings.SplitSeq(s, ",") {
@@ -48,7 +48,7 @@ func ParseLevels(s string, components []string) (Levels, error) {
 			component, name = "", part
 			bare++
 		}
-		level, ok := levelNames[strings.ToLower(strings.TrimSpace(name))]
+		level, ok := levelByName[strings.ToLower(strings.TrimSpace(name))]
 		component = strings.TrimSpace(component)
 		switch {
 		case !ok:
@@ -58,7 +58,7 @@ func ParseLevels(s string, components []string) (Levels, error) {
 		case named && !slices.Contains(components, component):
 			errs = append(errs, fmt.Errorf("log level %.100q: there is no component %.100q; there are %s", part, component, strings.Join(components, ", ")))
 		case named:
-			l.of[component] = level
+			l.byComponent[component] = level
 		default:
 			l.base = level
 		}
@@ -69,71 +69,73 @@ func ParseLevels(s string, components []string) (Levels, error) {
 	return l, errors.Join(errs...)
 }
 
-var levelNames = map[string]slog.Level{
+var levelByName = map[string]slog.Level{
 	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
 }
 
-// For returns the least level that component logs at.
-func (l Levels) For(component string) slog.Level {
-	if level, ok := l.of[component]; ok {
+// LevelOf returns the minimum level of component.
+func (l Levels) LevelOf(component string) slog.Level {
+	if level, ok := l.byComponent[component]; ok {
 		return level
 	}
 	return l.base
 }
 
-// String returns the form that [ParseLevels] reads, components in order.
+// String returns the form that [ParseLevels] parses, with the components sorted.
 func (l Levels) String() string {
 	parts := []string{strings.ToLower(l.base.String())}
-	for component, level := range l.of {
+	for component, level := range l.byComponent {
 		parts = append(parts, component+"="+strings.ToLower(level.String()))
 	}
 	slices.Sort(parts[1:])
 	return strings.Join(parts, ",")
 }
 
-// NewLogger returns a logger that writes records to w, one per line. A logger
-// derived with [Component] has that component's level, all others the base one.
-func NewLogger(w io.Writer, format Format, levels Levels) (*slog.Logger, error) {
-	all := &slog.HandlerOptions{Level: slog.Level(math.MinInt)} // leveled decides
+// NewLogger returns a logger which writes records to w, one per line. A logger derived with
+// [Component] has that component's level; all others have the base level.
+func NewLogger(w io.Writer, format LogFormat, levels Levels) (*slog.Logger, error) {
+	all := &slog.HandlerOptions{Level: slog.Level(math.MinInt)} // leveledHandler filters
 	var h slog.Handler
 	switch format {
-	case Text:
+	case TextFormat:
 		h = slog.NewTextHandler(w, all)
-	case JSON:
+	case JSONFormat:
 		h = slog.NewJSONHandler(w, all)
 	default:
-		return nil, fmt.Errorf("log format %.100q: not one of %s, %s", format, Text, JSON)
+		return nil, fmt.Errorf("log format %.100q: not one of %s, %s", format, TextFormat, JSONFormat)
 	}
-	return slog.New(&leveled{Handler: h, levels: levels, least: levels.base}), nil
+	return slog.New(&leveledHandler{Handler: h, levels: levels, minLevel: levels.base}), nil
 }
 
-// Component returns log for one part of the process.
+// Component returns log with the attribute for one component of the process.
 func Component(log *slog.Logger, name string) *slog.Logger {
 	return log.With(slog.String(ComponentKey, name))
 }
 
-// leveled passes on the records that its component may log.
-type leveled struct {
+// leveledHandler passes on the records which its component may log.
+type leveledHandler struct {
 	slog.Handler
-	levels  Levels
-	least   slog.Level
-	grouped bool // inside a group an attribute of our name is the group's affair
+	levels   Levels
+	minLevel slog.Level
+	grouped  bool // within a group, an attribute with our key belongs to the group
 }
 
-func (h *leveled) Enabled(_ context.Context, level slog.Level) bool { return level >= h.least }
+func (h *leveledHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= h.minLevel
+}
 
-func (h *leveled) WithAttrs(attrs []slog.Attr) slog.Handler {
+func (h *leveledHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	out := *h
 	out.Handler = h.Handler.WithAttrs(attrs)
 	for _, a := range attrs {
 		if a.Key == ComponentKey && !h.grouped {
-			out.least = h.levels.For(a.Value.String())
+			out.minLevel = h.levels.LevelOf(a.Value.String())
 		}
 	}
 	return &out
 }
 
-func (h *leveled) WithGroup(name string) slog.Handler {
+func (h *leveledHandler) WithGroup(name string) slog.Handler {
 	out := *h
 	out.Handler = h.Handler.WithGroup(name)
 	out.grouped = h.grouped || name != ""

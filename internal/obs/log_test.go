@@ -49,7 +49,7 @@ func TestParseLevelsReportsEverything(t *testing.T) {
 
 func TestComponentLevels(t *testing.T) {
 	var out bytes.Buffer
-	log, err := NewLogger(&out, Text, mustLevels(t, "warn,media=debug,quiet=error"))
+	log, err := NewLogger(&out, TextFormat, mustLevels(t, "warn,media=debug,quiet=error"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestComponentLevels(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	var out bytes.Buffer
-	log, err := NewLogger(&out, JSON, Levels{})
+	log, err := NewLogger(&out, JSONFormat, Levels{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestFormats(t *testing.T) {
 func TestThrottle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log, err := NewLogger(&out, Text, Levels{})
+		log, err := NewLogger(&out, TextFormat, Levels{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,12 +146,12 @@ func TestThrottle(t *testing.T) {
 func TestThrottledLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log, err := NewLogger(&out, Text, Levels{})
+		log, err := NewLogger(&out, TextFormat, Levels{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		th := NewThrottle(log, time.Minute)
-		lines := th.Writer(slog.LevelWarn, "failed")
+		lines := th.LineLogger(slog.LevelWarn, "failed")
 		for i := range 100 {
 			lines.Printf("handshake with client %d", i)
 		}
@@ -167,7 +167,7 @@ func TestThrottledLines(t *testing.T) {
 
 func TestThrottleIsBounded(t *testing.T) {
 	var out bytes.Buffer
-	log, err := NewLogger(&out, Text, Levels{})
+	log, err := NewLogger(&out, TextFormat, Levels{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package obs is what an operator sees from outside: the metrics registry and
-// the logger.
+// Package obs provides observability for operators: the metrics registry, the logger and the
+// tracer.
 package obs
 
 import (
@@ -11,11 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Namespace prefixes the name of every metric.
+// Namespace is the prefix of every metric's name.
 const Namespace = "penstock"
 
-// Metrics is one process's registry. Services take it by injection and create
-// their own instruments; a name registered twice is a defect and panics.
+// Metrics is one process's registry. Services get it by injection and create their own instruments.
+// Registering a name twice is a bug and panics.
 type Metrics struct {
 	reg *prometheus.Registry
 }
@@ -30,8 +30,8 @@ func NewMetrics() *Metrics {
 	return &Metrics{reg: reg}
 }
 
-// liveHeap adds what the last collection found in use: the figure by which a leak
-// shows, which the default metrics lack.
+// liveHeap adds the heap which the last garbage collection found live: it reveals leaks, and the
+// default metrics lack it.
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)}
 
 // Handler serves the Prometheus text format.
@@ -64,13 +64,13 @@ func (m *Metrics) Histogram(name, help string, buckets []float64, labels ...stri
 	return h
 }
 
-// CounterFunc creates a counter named penstock_<name> whose value f returns; f is
-// safe for concurrent use and never returns less than before.
+// CounterFunc creates a counter named penstock_<name> whose value is f(). f must be safe for
+// concurrent use and never decrease.
 func (m *Metrics) CounterFunc(name, help string, f func() uint64) {
 	m.reg.MustRegister(prometheus.NewCounterFunc(
 		prometheus.CounterOpts{Namespace: Namespace, Name: name, Help: help},
 		func() float64 { return float64(f()) }))
 }
 
-// Collect registers a collector of the caller's own making.
-func (m *Metrics) Collect(c prometheus.Collector) { m.reg.MustRegister(c) }
+// RegisterCollector registers a custom collector.
+func (m *Metrics) RegisterCollector(c prometheus.Collector) { m.reg.MustRegister(c) }

@@ -12,37 +12,37 @@ import (
 	"penstock/core/fault"
 )
 
-// Tracer starts the spans of a trace: one for each stage that a request passes
-// through. Nil starts none, and costs nothing.
+// Tracer starts the spans of a trace: one for each stage of a request. A nil Tracer starts none, at
+// no cost.
 //
-// A span has numbers, ids and names: never a prompt, a token or a key, so that a
-// trace may be shown to those who must not see what users write.
+// Spans carry numbers, ids and names, never a prompt, a token or a key, so that traces may be shown
+// to people without access to user content.
 type Tracer struct{ tracer trace.Tracer }
 
 // NewTracer returns a tracer whose spans go to p.
 func NewTracer(p trace.TracerProvider) *Tracer { return &Tracer{p.Tracer("penstock")} }
 
-// Span is a stage of a request; the zero Span is that of a tracer that is off. It is
-// used by one goroutine at a time.
+// Span is a stage of a request. The zero Span is that of a disabled tracer. It is not safe for
+// concurrent use.
 type Span struct{ span trace.Span }
 
-// Start starts a span under that of ctx, and returns a context that has it: calls
-// over the request plane carry it to others.
+// Start starts a span under that of ctx, and returns a context with it, which calls over the
+// request plane propagate.
 func (t *Tracer) Start(ctx context.Context, name string) (context.Context, Span) {
-	return t.start(ctx, name, trace.SpanKindInternal)
+	return t.startKind(ctx, name, trace.SpanKindInternal)
 }
 
-// Client starts the span of a call to another process.
-func (t *Tracer) Client(ctx context.Context, name string) (context.Context, Span) {
-	return t.start(ctx, name, trace.SpanKindClient)
+// StartClient starts the span of a call to another process.
+func (t *Tracer) StartClient(ctx context.Context, name string) (context.Context, Span) {
+	return t.startKind(ctx, name, trace.SpanKindClient)
 }
 
-// Serve starts the span of a call that another process made.
-func (t *Tracer) Serve(ctx context.Context, name string) (context.Context, Span) {
-	return t.start(ctx, name, trace.SpanKindServer)
+// StartServer starts the span of a call from another process.
+func (t *Tracer) StartServer(ctx context.Context, name string) (context.Context, Span) {
+	return t.startKind(ctx, name, trace.SpanKindServer)
 }
 
-func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
+func (t *Tracer) startKind(ctx context.Context, name string, kind trace.SpanKind) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
 	}
@@ -50,56 +50,55 @@ func (t *Tracer) start(ctx context.Context, name string, kind trace.SpanKind) (c
 	return ctx, Span{span}
 }
 
-// Incoming returns ctx with the trace that a request's W3C headers say it is part
-// of, so that what is traced here, or only further on, continues it.
-func Incoming(ctx context.Context, h http.Header) context.Context {
+// ExtractTrace returns ctx with the trace of a request's W3C headers, so that spans started here,
+// or only further downstream, continue it.
+func ExtractTrace(ctx context.Context, h http.Header) context.Context {
 	if h.Get("Traceparent") == "" {
 		return ctx
 	}
 	return propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(h))
 }
 
-// Recording reports whether anybody will see the span: whether it is worth the work
-// of saying more than numbers.
-func (s Span) Recording() bool { return s.span != nil && s.span.IsRecording() }
+// IsRecording reports whether the span is exported, and so whether computing expensive attributes
+// is worthwhile.
+func (s Span) IsRecording() bool { return s.span != nil && s.span.IsRecording() }
 
-// Name changes the span's name.
-func (s Span) Name(name string) {
+// SetName changes the span's name.
+func (s Span) SetName(name string) {
 	if s.span != nil {
 		s.span.SetName(name)
 	}
 }
 
-// Int says a number.
-func (s Span) Int(key string, v int64) {
-	if s.Recording() {
+// SetInt sets an integer attribute.
+func (s Span) SetInt(key string, v int64) {
+	if s.IsRecording() {
 		s.span.SetAttributes(attribute.Int64(key, v))
 	}
 }
 
-// Float says a number that may not be whole.
-func (s Span) Float(key string, v float64) {
-	if s.Recording() {
+// SetFloat sets a floating-point attribute.
+func (s Span) SetFloat(key string, v float64) {
+	if s.IsRecording() {
 		s.span.SetAttributes(attribute.Float64(key, v))
 	}
 }
 
-// Text says an id or a name.
-func (s Span) Text(key, v string) {
-	if s.Recording() {
+// SetText sets an attribute which is an id or a name.
+func (s Span) SetText(key, v string) {
+	if s.IsRecording() {
 		s.span.SetAttributes(attribute.String(key, v))
 	}
 }
 
-// End ends the span with what became of the stage. An error is told by its code
-// alone; one that is not the client's own, or the client's going, marks the span as
-// failed.
+// End ends the span with the outcome of the stage. Only the code of an error is recorded. A server
+// error marks the span as failed; errors of the client and cancellations do not.
 func (s Span) End(err error) {
 	if s.span == nil {
 		return
 	}
 	if err != nil && s.span.IsRecording() {
-		code := fault.Of(err)
+		code := fault.CodeOf(err)
 		s.span.SetAttributes(attribute.String("error.type", code.String()))
 		if code.Class().Status >= http.StatusInternalServerError {
 			s.span.SetStatus(codes.Error, code.String())

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Certificate is a certificate chain with its private key, from files in PEM. It
-// follows them while its Files run.
+// Certificate is a certificate chain with its private key, from PEM files. It follows changes of
+// them while its Files run.
 type Certificate struct {
 	*Files
 	pair atomic.Pointer[tls.Certificate]
 }
 
-// OpenCertificate reads a chain, the server's own certificate first, and its key.
+// OpenCertificate reads a chain, which starts with the server's own certificate, and its key.
 func OpenCertificate(certPath, keyPath string) (*Certificate, error) {
 	c := &Certificate{}
 	var err error
-	c.Files, err = Open("TLS certificate", func(contents [][]byte) error { return c.use(contents[0], contents[1]) }, certPath, keyPath)
+	c.Files, err = Open("TLS certificate", func(contents [][]byte) error { return c.storePair(contents[0], contents[1]) }, certPath, keyPath)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Certificate) use(cert, key []byte) error {
+func (c *Certificate) storePair(cert, key []byte) error {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return err
@@ -37,5 +37,5 @@ func (c *Certificate) use(cert, key []byte) error {
 	return nil
 }
 
-// Get returns the pair in use, for [tls.Config.GetCertificate].
+// Get returns the current pair, for [tls.Config.GetCertificate].
 func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.pair.Load(), nil }

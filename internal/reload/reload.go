@@ -1,5 +1,5 @@
-// Package reload follows files that change while the process runs: keys,
-// certificates. What cannot be read or used leaves in force what was.
+// Package reload follows files which change while the process runs: keys, certificates. If a file
+// becomes unreadable or invalid, the previous content stays in use.
 package reload
 
 import (
@@ -13,93 +13,93 @@ import (
 	"time"
 )
 
-// Every is how often files are looked at.
-const Every = 2 * time.Second
+// PollInterval is the time between two reads of the files.
+const PollInterval = 2 * time.Second
 
 // maxFile bounds a file, in bytes.
 const maxFile = 4 << 20
 
-// Files are one or more files that are of use together, such as a certificate and
-// its key. Files are read, not watched: a look at a few kilobytes costs nothing, and
-// it sees a change whatever it was made by, links that are swapped included.
+// Files is one or more files that are used together, such as a certificate and its key. Files are
+// polled, not watched: reading a few kilobytes costs nothing, and it detects every kind of change,
+// including swapped symbolic links.
 type Files struct {
 	what  string
 	paths []string
 	use   func(contents [][]byte) error
 
-	inUse   [sha256.Size]byte // of what use was last called with
-	seen    [sha256.Size]byte // by the last look
-	trouble string            // that was last logged
+	usedSum     [sha256.Size]byte // checksum of the content that use last accepted or was opened with
+	lastSum     [sha256.Size]byte // checksum of the last read
+	lastProblem string            // the problem that was logged last
 }
 
-// Open reads the files and calls use with their contents, in the order of paths.
-// what names them in errors and in the log, as "API keys"; neither has what a file
-// holds, unless use's errors do. use keeps nothing that it refuses, and is called
-// again, by Run, when the files have changed.
+// Open reads the files and calls use with their contents, in the order of paths. what names them in
+// errors and logs, for example "API keys"; neither contains file content, unless use's errors do.
+// Run calls use again when the files have changed. If use returns an error, it must keep nothing of
+// the new contents.
 func Open(what string, use func(contents [][]byte) error, paths ...string) (*Files, error) {
 	f := &Files{what: what, paths: paths, use: use}
-	contents, sum, err := f.read()
+	contents, sum, err := f.readFiles()
 	if err == nil {
 		err = use(contents)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	f.inUse, f.seen = sum, sum
+	f.usedSum, f.lastSum = sum, sum
 	return f, nil
 }
 
-// Run looks at the files until ctx ends, and returns nil then.
+// Run polls the files until ctx ends, and then returns nil.
 func (f *Files) Run(ctx context.Context, log *slog.Logger) error {
-	tick := time.NewTicker(Every)
+	tick := time.NewTicker(PollInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			f.look(log)
+			f.pollFiles(log)
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// look uses what the files hold if that is new, and was there at the last look
-// already: a file that is being written is left alone.
-func (f *Files) look(log *slog.Logger) {
-	contents, sum, err := f.read()
+// pollFiles calls use if the content is new and was the same in the previous poll: a file which is
+// still being written is not used.
+func (f *Files) pollFiles(log *slog.Logger) {
+	contents, sum, err := f.readFiles()
 	if err != nil {
-		f.complain(log, err)
+		f.logProblem(log, err)
 		return
 	}
-	settled := sum == f.seen
-	f.seen = sum
+	settled := sum == f.lastSum
+	f.lastSum = sum
 	if !settled {
 		return
 	}
-	if sum == f.inUse {
-		if f.trouble != "" {
-			f.trouble = ""
+	if sum == f.usedSum {
+		if f.lastProblem != "" {
+			f.lastProblem = ""
 			log.Info("file can be read again and has what is in use", "what", f.what)
 		}
 		return
 	}
 	if err := f.use(contents); err != nil {
-		f.complain(log, err)
+		f.logProblem(log, err)
 		return
 	}
-	f.inUse, f.trouble = sum, ""
+	f.usedSum, f.lastProblem = sum, ""
 	log.Info("file was read anew", "what", f.what)
 }
 
-// complain logs a trouble once, as long as it is the same.
-func (f *Files) complain(log *slog.Logger, err error) {
-	if text := err.Error(); text != f.trouble {
-		f.trouble = text
+// logProblem logs a problem once until it changes.
+func (f *Files) logProblem(log *slog.Logger, err error) {
+	if text := err.Error(); text != f.lastProblem {
+		f.lastProblem = text
 		log.Error("file cannot be used, what was read before stays in force", "what", f.what, "error", err)
 	}
 }
 
-func (f *Files) read() (contents [][]byte, sum [sha256.Size]byte, err error) {
+func (f *Files) readFiles() (contents [][]byte, sum [sha256.Size]byte, err error) {
 	all := sha256.New()
 	for _, path := range f.paths {
 		data, err := readFile(path)
@@ -115,7 +115,7 @@ func (f *Files) read() (contents [][]byte, sum [sha256.Size]byte, err error) {
 }
 
 func readFile(path string) ([]byte, error) {
-	// A device or a pipe may have no end, and opening it may wait for ever.
+	// A device or a pipe may be endless, and opening it may block.
 	if st, err := os.Stat(path); err != nil {
 		return nil, err
 	} else if !st.Mode().IsRegular() {

@@ -59,7 +59,7 @@ func TestRun(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- files.Run(ctx, slog.New(slog.NewTextHandler(locked{&mu, &out}, nil))) }()
 		looks := func(n int) { // virtual time: each look is over before the next
-			<-time.After(time.Duration(n) * Every)
+			<-time.After(time.Duration(n) * PollInterval)
 			synctest.Wait()
 		}
 		expect := func(when, want string, lines int) {
@@ -123,7 +123,7 @@ func TestOpenRefuses(t *testing.T) {
 // pair returns a certificate and its key, in PEM.
 func pair(t *testing.T, name string, until time.Time) (cert, key string) {
 	t.Helper()
-	p := certtest.Make(t, certtest.Form{Name: name, Until: until})
+	p := certtest.NewPair(t, certtest.CertOptions{Name: name, Until: until})
 	return string(p.Cert), string(p.Key)
 }
 
@@ -146,8 +146,8 @@ func TestCertificate(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	expect := func(want string) {
 		t.Helper()
-		c.look(log)
-		c.look(log)
+		c.pollFiles(log)
+		c.pollFiles(log)
 		if got, err := c.Get(nil); err != nil || got.Leaf.Subject.CommonName != want {
 			t.Errorf("%v is in use, %v, want %s", got.Leaf.Subject, err, want)
 		}

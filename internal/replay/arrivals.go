@@ -8,84 +8,82 @@ import (
 	"time"
 )
 
-// Process says when requests are sent.
-type Process string
+// ArrivalProcess says when requests are sent.
+type ArrivalProcess string
 
 const (
-	// AsWritten sends at the moments of the workload.
-	AsWritten Process = "trace"
-	// Uniform sends at equal distances.
-	Uniform Process = "uniform"
-	// Poisson sends at random, each moment as likely as any other.
-	Poisson Process = "poisson"
-	// Gamma sends at distances from a gamma distribution: burstier than Poisson if
-	// their coefficient of variation is above 1, more even if it is below.
-	Gamma Process = "gamma"
-	// Closed leaves the moments to the runner, which sends when an answer has ended.
-	Closed Process = "closed"
+	// AsWritten keeps the times of the workload.
+	AsWritten ArrivalProcess = "trace"
+	// Uniform sends at equal intervals.
+	Uniform ArrivalProcess = "uniform"
+	// Poisson sends at random, with exponential intervals.
+	Poisson ArrivalProcess = "poisson"
+	// Gamma draws intervals from a gamma distribution: burstier than Poisson if their coefficient of
+	// variation is above 1, more even if it is below.
+	Gamma ArrivalProcess = "gamma"
+	// Closed leaves the times to the runner, which sends when a response has finished.
+	Closed ArrivalProcess = "closed"
 )
 
-// maxAt is the latest moment that a workload may reach.
-const maxAt = 100 * 365 * 24 * time.Hour
+// maxRequestTime is the latest time in a workload.
+const maxRequestTime = 100 * 365 * 24 * time.Hour
 
 // Arrival says when the requests of a workload are sent, and which of them.
 type Arrival struct {
-	Process Process // "" is AsWritten
-	// Rate is in requests a second, for the processes that draw.
+	Process ArrivalProcess // "" is AsWritten
+	// Rate is in requests a second, for the random and uniform processes.
 	Rate float64
-	// CV is the coefficient of variation of Gamma's distances; 0 is 2.
+	// CV is the coefficient of variation of Gamma's intervals; 0 is 2.
 	CV float64
-	// Speedup divides the moments and delays of AsWritten; 0 is 1. It says nothing
-	// about how fast the workers are.
+	// Speedup divides the times and delays of AsWritten; 0 is 1. It does not change the speed of the workers.
 	Speedup float64
 	// Limit is the number of requests; 0 is all.
 	Limit int
-	// From and Until keep what lies between them in the workload's own time, which then
-	// begins at From; Until 0 is its end.
+	// From and Until select a window of the workload's own time, which then begins at From; Until 0 is its
+	// end.
 	From, Until time.Duration
-	// Offset is when the first moment is, in the time of the run.
+	// Offset is the time of the first request in the run.
 	Offset time.Duration
 	Seed   uint64
 }
 
-// ParseArrival reads an arrival process as a flag has it: trace:speedup=2,
-// uniform:rate=10, poisson:rate=10, gamma:rate=10,cv=3 or closed.
+// ParseArrival reads an arrival process from a flag: trace:speedup=2, uniform:rate=10, poisson:rate=10,
+// gamma:rate=10,cv=3 or closed.
 func ParseArrival(s string) (Arrival, error) {
 	a := Arrival{}
-	sp, err := parseSpec(s)
+	sp, err := parseFlagSpec(s)
 	if err != nil {
 		return a, fmt.Errorf("arrival: %w", err)
 	}
-	a.Process = Process(sp.kind)
-	rate := number("rate", &a.Rate, leastRate, mostRate)
-	var knobs []knob
+	a.Process = ArrivalProcess(sp.kind)
+	rate := floatParameter("rate", &a.Rate, minRate, maxRate)
+	var knobs []parameter
 	switch a.Process {
 	case AsWritten:
-		knobs = []knob{number("speedup", &a.Speedup, leastRate, mostRate)}
+		knobs = []parameter{floatParameter("speedup", &a.Speedup, minRate, maxRate)}
 	case Uniform, Poisson:
-		knobs = []knob{rate}
+		knobs = []parameter{rate}
 	case Gamma:
-		knobs = []knob{rate, number("cv", &a.CV, leastCV, mostCV)}
+		knobs = []parameter{rate, floatParameter("cv", &a.CV, minCV, maxCV)}
 	case Closed:
 	default:
 		return a, fmt.Errorf("arrival: %q is none of trace, uniform, poisson, gamma, closed", sp.kind)
 	}
-	if err := sp.turn(knobs); err != nil {
+	if err := sp.applyParameters(knobs); err != nil {
 		return a, fmt.Errorf("arrival: %w", err)
 	}
 	return a, nil
 }
 
 const (
-	leastRate, mostRate = 1e-6, 1e6
-	leastCV, mostCV     = 0.01, 10
+	minRate, maxRate = 1e-6, 1e6
+	minCV, maxCV     = 0.01, 10
 )
 
-// Arrive returns source with other moments. Requests stay in their order and are
-// counted anew from 0. A process that draws gives every request a moment, those of
-// a session too: theirs are the earliest at which they are sent, since they also
-// wait for the answer before them and for their delay. Closing the result closes source.
-func Arrive(source Source, a Arrival) (Source, error) {
+// ApplyArrival returns source with other request times. Requests keep their order and are renumbered from 0.
+// A process with a rate sets the time of every request; for later requests of a session it is the earliest
+// time, since they also wait for the previous response and their delay. Closing the result closes source.
+func ApplyArrival(source Source, a Arrival) (Source, error) {
 	if a.Process == "" {
 		a.Process = AsWritten
 	}
@@ -99,21 +97,21 @@ func Arrive(source Source, a Arrival) (Source, error) {
 	switch {
 	case draws && a.Rate == 0:
 		return nil, fmt.Errorf("arrival: %s needs a rate in requests a second", a.Process)
-	case draws && !(a.Rate >= leastRate && a.Rate <= mostRate):
-		return nil, fmt.Errorf("arrival: a rate of %v requests a second: must be from %v to %v", a.Rate, leastRate, mostRate)
-	case !(a.CV >= leastCV && a.CV <= mostCV):
-		return nil, fmt.Errorf("arrival: a coefficient of variation of %v: must be from %v to %v", a.CV, leastCV, mostCV)
-	case !(a.Speedup >= leastRate && a.Speedup <= mostRate):
-		return nil, fmt.Errorf("arrival: a speed-up of %v: must be from %v to %v", a.Speedup, leastRate, mostRate)
+	case draws && !(a.Rate >= minRate && a.Rate <= maxRate):
+		return nil, fmt.Errorf("arrival: a rate of %v requests a second: must be from %v to %v", a.Rate, minRate, maxRate)
+	case !(a.CV >= minCV && a.CV <= maxCV):
+		return nil, fmt.Errorf("arrival: a coefficient of variation of %v: must be from %v to %v", a.CV, minCV, maxCV)
+	case !(a.Speedup >= minRate && a.Speedup <= maxRate):
+		return nil, fmt.Errorf("arrival: a speed-up of %v: must be from %v to %v", a.Speedup, minRate, maxRate)
 	case a.From < 0 || a.Until < 0 || a.Until > 0 && a.Until <= a.From:
 		return nil, fmt.Errorf("arrival: a window from %v until %v is empty", a.From, a.Until)
 	case a.Offset < 0 || a.Limit < 0:
 		return nil, errors.New("arrival: offset and limit must not be negative")
 	}
-	return &arrivals{Source: source, a: a, clock: newClock(a)}, nil
+	return &arrivalSource{Source: source, arrival: a, clock: newArrivalClock(a)}, nil
 }
 
-// What the generators of a seed are for.
+// The purposes of the random sources of a seed.
 const (
 	purposeArrival uint64 = 0xa1 + iota
 	purposeShape
@@ -121,104 +119,104 @@ const (
 	purposePictures
 )
 
-// arrivals is a Source whose moments are not those of the workload.
-type arrivals struct {
+// arrivalSource is a Source whose request times are not the workload's.
+type arrivalSource struct {
 	Source
-	a     Arrival
-	clock clock
-	count int
+	arrival Arrival
+	clock   arrivalClock
+	count   int
 }
 
 // Next implements Source.
-func (s *arrivals) Next(r *Request) error {
-	if s.a.Limit > 0 && s.count >= s.a.Limit {
+func (s *arrivalSource) Next(r *Request) error {
+	if s.arrival.Limit > 0 && s.count >= s.arrival.Limit {
 		return io.EOF
 	}
 	for {
 		if err := s.Source.Next(r); err != nil {
 			return err
 		}
-		if s.a.From == 0 && s.a.Until == 0 {
+		if s.arrival.From == 0 && s.arrival.Until == 0 {
 			break
 		}
 		if r.At < 0 {
-			return fmt.Errorf("request %d%s has no time, so a window of time cannot be cut out", r.Index, onLine(r))
+			return fmt.Errorf("request %d%s has no time, so a window of time cannot be cut out", r.Index, lineSuffix(r))
 		}
-		if s.a.Until > 0 && r.At >= s.a.Until {
+		if s.arrival.Until > 0 && r.At >= s.arrival.Until {
 			return io.EOF
 		}
-		if r.At >= s.a.From {
-			r.At -= s.a.From
+		if r.At >= s.arrival.From {
+			r.At -= s.arrival.From
 			break
 		}
 	}
 	r.Index = s.count
-	if err := s.place(r); err != nil {
+	if err := s.assignTime(r); err != nil {
 		return err
 	}
 	s.count++
 	return nil
 }
 
-// place gives r its moment.
-func (s *arrivals) place(r *Request) error {
-	switch s.a.Process {
+// assignTime sets the time of r.
+func (s *arrivalSource) assignTime(r *Request) error {
+	switch s.arrival.Process {
 	case Closed:
 		r.At = -1
 		return nil
 	case AsWritten:
 		if r.At < 0 {
-			return fmt.Errorf("request %d%s has no time: give --rate with the requests a second", r.Index, onLine(r))
+			return fmt.Errorf("request %d%s has no time: give --rate with the requests a second", r.Index, lineSuffix(r))
 		}
-		if s.a.Speedup != 1 {
-			r.At = duration(float64(r.At) / s.a.Speedup)
-			r.Delay = duration(float64(r.Delay) / s.a.Speedup)
+		if s.arrival.Speedup != 1 {
+			r.At = clampDuration(float64(r.At) / s.arrival.Speedup)
+			r.Delay = clampDuration(float64(r.Delay) / s.arrival.Speedup)
 		}
-		r.At += s.a.Offset
+		r.At += s.arrival.Offset
 		return nil
 	}
-	r.At = s.a.Offset + s.clock.next()
+	r.At = s.arrival.Offset + s.clock.nextTime()
 	return nil
 }
 
-// clock draws the moments of a process.
-type clock struct {
-	process Process
-	mean    float64 // distance in nanoseconds
+// arrivalClock draws the request times of a process.
+type arrivalClock struct {
+	process ArrivalProcess
+	mean    float64 // interval in nanoseconds
 	cv      float64
-	draw    random
+	random  randomSource
 	count   int
 	now     time.Duration
 }
 
-// newClock returns the clock of a process that draws, at 0.
-func newClock(a Arrival) clock {
-	return clock{process: a.Process, mean: 1e9 / a.Rate, cv: a.CV, draw: newRandom(a.Seed, purposeArrival)}
+// newArrivalClock returns the clock of a process with a rate, at 0.
+func newArrivalClock(a Arrival) arrivalClock {
+	return arrivalClock{process: a.Process, mean: 1e9 / a.Rate, cv: a.CV, random: newRandomSource(a.Seed, purposeArrival)}
 }
 
-// next returns the next moment.
-func (c *clock) next() time.Duration {
+// nextTime returns the next request time.
+func (c *arrivalClock) nextTime() time.Duration {
 	switch c.process {
 	case Poisson:
-		c.now += duration(c.mean * c.draw.exponential())
+		c.now += clampDuration(c.mean * c.random.drawExponential())
 	case Gamma:
-		c.now += duration(c.mean * c.draw.gamma(1/float64(c.cv*c.cv)))
+		c.now += clampDuration(c.mean * c.random.drawGamma(1/float64(c.cv*c.cv)))
 	default:
-		// Of the whole, not of one distance, so that roundings do not add up.
-		c.now = duration(c.mean * float64(c.count))
+		// Computed from the count, so that rounding errors do not add up.
+		c.now = clampDuration(c.mean * float64(c.count))
 	}
 	c.count++
-	c.now = min(c.now, maxAt)
+	c.now = min(c.now, maxRequestTime)
 	return c.now
 }
 
-// duration returns so many nanoseconds, within what a workload may reach.
-func duration(ns float64) time.Duration {
-	return time.Duration(min(math.Floor(ns), float64(maxAt)))
+// clampDuration returns ns nanoseconds, at most maxRequestTime.
+func clampDuration(ns float64) time.Duration {
+	return time.Duration(min(math.Floor(ns), float64(maxRequestTime)))
 }
 
-// onLine says where in its file a request is.
-func onLine(r *Request) string {
+// lineSuffix says where in its file a request is.
+func lineSuffix(r *Request) string {
 	if r.Line == 0 {
 		return ""
 	}

@@ -61,7 +61,7 @@ func collect(t *testing.T, s Source) []Request {
 
 func arrive(t *testing.T, s Source, a Arrival) Source {
 	t.Helper()
-	out, err := Arrive(s, a)
+	out, err := ApplyArrival(s, a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestArrivalsKeepOrderAndSayMoments(t *testing.T) {
 					t.Errorf("request %d is %+v", i, r)
 				}
 			}
-			if want := duration(1e9 / max(c.a.Speedup, 1)); all[0].Delay != want {
+			if want := clampDuration(1e9 / max(c.a.Speedup, 1)); all[0].Delay != want {
 				t.Errorf("the delay is %v, want %v", all[0].Delay, want)
 			}
 			if s.Close() != nil || !source.closed {
@@ -152,7 +152,7 @@ func TestArrivalsThatCannotBe(t *testing.T) {
 		{Arrival{From: 2, Until: 1}, "is empty"},
 		{Arrival{Limit: -1}, "negative"},
 	} {
-		if _, err := Arrive(every(1, 1), c.a); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := ApplyArrival(every(1, 1), c.a); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.a, err, c.want)
 		}
 	}
@@ -174,7 +174,7 @@ func TestSlowArrivalsStayInRange(t *testing.T) {
 	for _, a := range []Arrival{{Process: Gamma, Rate: 1e-6, CV: 10}, {Process: Uniform, Rate: 1e-6}, {Speedup: 1e-6}} {
 		var before time.Duration
 		for i, r := range collect(t, arrive(t, every(10_000, 24*time.Hour), a)) {
-			if r.At < before || r.At > maxAt {
+			if r.At < before || r.At > maxRequestTime {
 				t.Fatalf("%+v: request %d is at %v after %v", a, i, r.At, before)
 			}
 			before = r.At

@@ -7,91 +7,90 @@ import (
 	"penstock/core/splitmix"
 )
 
-// conversation is one that has requests to come.
+// conversation is one which has requests left.
 type conversation struct {
-	number  int
-	name    string
-	at      time.Duration // of the next request, the earliest
-	pause   time.Duration // before it
-	left    int           // requests
-	group   int
-	said    int // tokens after the prefix: what the next request sends
-	content uint64
-	draw    random
+	number       int
+	name         string
+	at           time.Duration // of the next request, the earliest
+	pause        time.Duration // before it
+	turnsLeft    int           // requests
+	group        int
+	promptTokens int // tokens after the prefix which the next request sends
+	content      uint64
+	random       randomSource
 }
 
-// converse makes the next request of any conversation: one that goes on or one that
-// begins, whichever is earlier.
-func (s *making) converse(r *Request) {
-	if !s.drawn {
-		s.coming, s.drawn = s.clock.next(), true
+// makeTurn makes the next request of any conversation: of an open one or a new one, whichever is earlier.
+func (s *generatorSource) makeTurn(r *Request) {
+	if !s.nextStartDrawn {
+		s.nextStart, s.nextStartDrawn = s.clock.nextTime(), true
 	}
-	if len(s.open) == 0 || s.coming < s.open[0].at {
-		s.open.push(s.beginning())
+	if len(s.conversations) == 0 || s.nextStart < s.conversations[0].at {
+		s.conversations.push(s.startConversation())
 	}
-	c := &s.open[0]
-	s.speak(r, c)
-	if s.goesOn(c, r) {
-		s.open.fix()
+	c := &s.conversations[0]
+	s.fillTurn(r, c)
+	if s.scheduleNextTurn(c, r) {
+		s.conversations.siftDown()
 	} else {
-		s.open.pop()
+		s.conversations.pop()
 	}
 }
 
-// beginning returns the conversation that begins next.
-func (s *making) beginning() conversation {
-	g := s.g
+// startConversation returns the conversation which starts next.
+func (s *generatorSource) startConversation() conversation {
+	g := s.gen
 	c := conversation{
-		number: s.begun, name: "c" + strconv.Itoa(s.begun), at: s.coming,
-		group: s.group.draw(&s.shape), content: s.name(ofConversation, s.begun),
+		number: s.started, name: "c" + strconv.Itoa(s.started), at: s.nextStart,
+		group: s.group.drawRank(&s.shape), content: s.contentID(conversationContent, s.started),
 	}
-	c.draw = random{splitmix.Source(splitmix.Mix(c.content))}
-	c.left = 1 + c.draw.Below(2*g.turns-1) // turns in the mean
-	c.said = min(length(&c.draw, g.first, g.vary), max(g.context-g.prefix, 1))
-	s.begun++
-	s.drawn = false
+	c.random = randomSource{splitmix.Source(splitmix.Mix(c.content))}
+	c.turnsLeft = 1 + c.random.Below(2*g.turns-1) // turns on average
+	c.promptTokens = min(drawLength(&c.random, g.first, g.variation), max(g.context-g.prefix, 1))
+	s.started++
+	s.nextStartDrawn = false
 	return c
 }
 
-// speak makes r the next request of c: everything that was said, answers too.
-func (s *making) speak(r *Request, c *conversation) {
+// fillTurn makes r the next request of c: all previous prompts and responses are in its prompt.
+func (s *generatorSource) fillTurn(r *Request, c *conversation) {
 	r.Session, r.At, r.Delay = c.name, c.at, c.pause
-	r.Output = length(&c.draw, s.g.output, s.g.vary)
-	if s.g.prefix > 0 {
-		s.begin(r, c.group)
+	r.Output = drawLength(&c.random, s.gen.output, s.gen.variation)
+	if s.gen.prefix > 0 {
+		s.appendPrefix(r, c.group)
 	}
-	s.put(r, c.content, c.said)
+	s.appendContent(r, c.content, c.promptTokens)
 }
 
-// goesOn moves c to the request after r, if there is one.
-func (s *making) goesOn(c *conversation, r *Request) bool {
-	g := s.g
-	c.left--
-	more := r.Output + length(&c.draw, g.input, g.vary)
-	if c.left == 0 || r.Input+more > g.context {
+// scheduleNextTurn moves c to the request after r, if there is one.
+func (s *generatorSource) scheduleNextTurn(c *conversation, r *Request) bool {
+	g := s.gen
+	c.turnsLeft--
+	more := r.Output + drawLength(&c.random, g.input, g.variation)
+	if c.turnsLeft == 0 || r.Input+more > g.context {
 		return false
 	}
-	c.said += more
+	c.promptTokens += more
 	c.pause = g.think
-	if g.vary > 0 {
-		c.pause = duration(float64(g.think) * c.draw.gamma(1/float64(g.vary*g.vary)))
+	if g.variation > 0 {
+		c.pause = clampDuration(float64(g.think) * c.random.drawGamma(1/float64(g.variation*g.variation)))
 	}
-	c.at = min(c.at+c.pause, maxAt)
+	c.at = min(c.at+c.pause, maxRequestTime)
 	return true
 }
 
-// conversations is a heap with the earliest one first, of equals the older.
-type conversations []conversation
+// conversationHeap is a min-heap by time, then by number.
+type conversationHeap []conversation
 
-func (h conversations) less(i, j int) bool {
+func (h conversationHeap) isBefore(i, j int) bool {
 	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].number < h[j].number
 }
 
-func (h *conversations) push(c conversation) {
+func (h *conversationHeap) push(c conversation) {
 	*h = append(*h, c)
 	for i := len(*h) - 1; i > 0; {
 		up := (i - 1) / 2
-		if !h.less(i, up) {
+		if !h.isBefore(i, up) {
 			return
 		}
 		(*h)[i], (*h)[up] = (*h)[up], (*h)[i]
@@ -99,12 +98,12 @@ func (h *conversations) push(c conversation) {
 	}
 }
 
-// fix puts the first one to its place after its moment has grown.
-func (h conversations) fix() {
+// siftDown restores the heap after the time of the first one has grown.
+func (h conversationHeap) siftDown() {
 	for i := 0; ; {
 		least := i
 		for _, down := range [...]int{2*i + 1, 2*i + 2} {
-			if down < len(h) && h.less(down, least) {
+			if down < len(h) && h.isBefore(down, least) {
 				least = down
 			}
 		}
@@ -116,11 +115,11 @@ func (h conversations) fix() {
 	}
 }
 
-// pop drops the first one.
-func (h *conversations) pop() {
+// pop removes the first one.
+func (h *conversationHeap) pop() {
 	last := len(*h) - 1
 	(*h)[0] = (*h)[last]
 	(*h)[last] = conversation{}
 	*h = (*h)[:last]
-	h.fix()
+	h.siftDown()
 }

@@ -31,21 +31,21 @@ func TestDraws(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		draw func(r *random) float64
+		draw func(r *randomSource) float64
 		cdf  func(float64) float64
 		off  float64 // a factor that must be noticed
 	}{
-		{"unit", (*random).unit, func(x float64) float64 { return x }, 1.05},
-		{"exponential", (*random).exponential, func(x float64) float64 { return -math.Expm1(-x) }, 1.05},
-		{"normal", (*random).normal, distuv.UnitNormal.CDF, 1.05},
-		{"gamma 0.04", func(r *random) float64 { return r.gamma(0.04) }, gammaOf(0.04), 2},
-		{"gamma 0.25", func(r *random) float64 { return r.gamma(0.25) }, gammaOf(0.25), 1.05},
-		{"gamma 1", func(r *random) float64 { return r.gamma(1) }, gammaOf(1), 1.05},
-		{"gamma 4", func(r *random) float64 { return r.gamma(4) }, gammaOf(4), 1.05},
-		{"gamma 100", func(r *random) float64 { return r.gamma(100) }, gammaOf(100), 1.05},
+		{"unit", (*randomSource).drawUnit, func(x float64) float64 { return x }, 1.05},
+		{"exponential", (*randomSource).drawExponential, func(x float64) float64 { return -math.Expm1(-x) }, 1.05},
+		{"normal", (*randomSource).drawNormal, distuv.UnitNormal.CDF, 1.05},
+		{"gamma 0.04", func(r *randomSource) float64 { return r.drawGamma(0.04) }, gammaOf(0.04), 2},
+		{"gamma 0.25", func(r *randomSource) float64 { return r.drawGamma(0.25) }, gammaOf(0.25), 1.05},
+		{"gamma 1", func(r *randomSource) float64 { return r.drawGamma(1) }, gammaOf(1), 1.05},
+		{"gamma 4", func(r *randomSource) float64 { return r.drawGamma(4) }, gammaOf(4), 1.05},
+		{"gamma 100", func(r *randomSource) float64 { return r.drawGamma(100) }, gammaOf(100), 1.05},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g := newRandom(7, 7)
+			g := newRandomSource(7, 7)
 			values := make([]float64, n)
 			for i := range values {
 				values[i] = c.draw(&g)

@@ -10,43 +10,41 @@ import (
 	"penstock/core/splitmix"
 )
 
-// pieceSize is the tokens of a block in a made-up prompt: what a prompt is put
-// together from begins at a multiple of it.
-const pieceSize = 16
+// promptBlockTokens is the size of a block in a generated prompt; each content of a prompt starts at a block
+// boundary.
+const promptBlockTokens = 16
 
-// generator is a made-up workload: its kind with all its parameters. Lengths are in
-// tokens and means of what is drawn.
+// generator is a synthetic workload: its kind and parameters. Lengths are means, in tokens.
 type generator struct {
 	kind     string
 	seed     uint64
 	requests int
-	arrival  Process
+	arrival  ArrivalProcess
 	rate, cv float64
 
 	input, output int
-	vary          float64 // coefficient of variation of lengths and pauses
+	variation     float64 // coefficient of variation of lengths and pauses
 
-	// A prompt begins with one of groups prefixes, chosen with popularity
-	// 1/rank^zipf; so are documents and images.
+	// A prompt starts with one of groups prefixes, chosen with popularity 1/rank^zipf; the same holds for
+	// documents and images.
 	groups, prefix int
 	zipf           float64
 
-	// Of a pool of documents, each request shows docs.
+	// Each request has docs documents of a pool of documents.
 	documents, document, docs int
-	// Of a pool of images, each request shows one first.
+	// Each request starts with one image of a pool of images.
 	images, imageTokens, width, height int
 
-	// Conversations have turns requests; what is said grows by input and output with
-	// each. The first request says first.
+	// Conversations have turns requests. The first request sends first tokens; each later one adds input
+	// tokens and the previous output.
 	turns, first int
 	think        time.Duration
 	context      int
 }
 
-// kinds returns the workloads that can be made up, with their defaults, and for
-// each the knobs beyond those that all have.
-func kinds() []generator {
-	base := generator{requests: 1000, arrival: Poisson, rate: 10, cv: 2, vary: 0.5, zipf: 1, groups: 1, context: 131072}
+// generatorKinds returns the kinds of synthetic workloads with their defaults.
+func generatorKinds() []generator {
+	base := generator{requests: 1000, arrival: Poisson, rate: 10, cv: 2, variation: 0.5, zipf: 1, groups: 1, context: 131072}
 	with := func(change func(g *generator)) generator {
 		g := base
 		change(&g)
@@ -86,72 +84,70 @@ func kinds() []generator {
 }
 
 const (
-	mostTokens   = 1 << 20
-	mostRequests = 100_000_000
-	mostPool     = 1_000_000
-	mostOpen     = 1 << 20
+	maxTokens        = 1 << 20
+	maxRequests      = 100_000_000
+	maxPoolSize      = 1_000_000
+	maxConversations = 1 << 20
 )
 
-// knobs returns the parameters that g's kind has.
-func (g *generator) knobs() []knob {
-	out := []knob{
-		whole("requests", &g.requests, 1, mostRequests),
-		number("rate", &g.rate, leastRate, mostRate),
-		choice("arrival", &g.arrival, Uniform, Poisson, Gamma),
-		number("cv", &g.cv, leastCV, mostCV),
-		whole("input", &g.input, 1, mostTokens),
-		whole("output", &g.output, 1, mostTokens),
-		number("vary", &g.vary, 0, 3),
+// parameters returns the parameters of g's kind.
+func (g *generator) parameters() []parameter {
+	out := []parameter{
+		intParameter("requests", &g.requests, 1, maxRequests),
+		floatParameter("rate", &g.rate, minRate, maxRate),
+		choiceParameter("arrival", &g.arrival, Uniform, Poisson, Gamma),
+		floatParameter("cv", &g.cv, minCV, maxCV),
+		intParameter("input", &g.input, 1, maxTokens),
+		intParameter("output", &g.output, 1, maxTokens),
+		floatParameter("vary", &g.variation, 0, 3),
 	}
-	add := func(k ...knob) { out = append(out, k...) }
+	add := func(k ...parameter) { out = append(out, k...) }
 	if g.prefix > 0 {
-		add(whole("groups", &g.groups, 1, mostPool), whole("prefix", &g.prefix, 0, mostTokens))
+		add(intParameter("groups", &g.groups, 1, maxPoolSize), intParameter("prefix", &g.prefix, 0, maxTokens))
 	}
 	if g.documents > 0 {
-		add(whole("documents", &g.documents, 1, mostPool), whole("document", &g.document, 1, mostTokens))
+		add(intParameter("documents", &g.documents, 1, maxPoolSize), intParameter("document", &g.document, 1, maxTokens))
 	}
 	if g.docs > 1 {
-		add(whole("docs", &g.docs, 1, 100))
+		add(intParameter("docs", &g.docs, 1, 100))
 	}
 	if g.images > 0 {
-		add(whole("images", &g.images, 1, mostPool), whole("tokens", &g.imageTokens, 1, mostTokens),
-			whole("width", &g.width, 1, 65536), whole("height", &g.height, 1, 65536))
+		add(intParameter("images", &g.images, 1, maxPoolSize), intParameter("tokens", &g.imageTokens, 1, maxTokens),
+			intParameter("width", &g.width, 1, 65536), intParameter("height", &g.height, 1, 65536))
 	}
 	if g.kind != "random" {
-		add(number("zipf", &g.zipf, 0, 5))
+		add(floatParameter("zipf", &g.zipf, 0, 5))
 	}
 	if g.turns > 0 {
-		add(whole("turns", &g.turns, 1, 10_000), whole("first", &g.first, 1, mostTokens),
-			period("think", &g.think), whole("context", &g.context, pieceSize, 16*mostTokens))
+		add(intParameter("turns", &g.turns, 1, 10_000), intParameter("first", &g.first, 1, maxTokens),
+			durationParameter("think", &g.think), intParameter("context", &g.context, promptBlockTokens, 16*maxTokens))
 	}
 	return out
 }
 
-// ParseGenerator reads a workload to make up as a flag has it, such as
-// chat:rate=2,turns=8. What it gives is a function of the text and the seed. It holds the
-// conversations that are open and the popularity of its pools in memory, never
-// the workload.
+// ParseGenerator reads a synthetic workload from a flag, such as chat:rate=2,turns=8. Its requests are a
+// function of the text and the seed. It holds the open conversations and the popularity of its pools in
+// memory, never the workload.
 //
-// Each kind begins with the same parameters: requests, rate (of requests or, where there
-// are any, conversations a second), arrival (uniform, poisson, gamma) and its cv, input,
-// output, and vary, the coefficient of variation of all lengths. docs/replay.md
-// describes the kinds.
+// Each kind has the common parameters requests, rate (of requests or, where there are any, conversations a
+// second), arrival (uniform, poisson, gamma) and its cv, input, output, and vary, the coefficient of
+// variation of all lengths. docs/replay.md describes the kinds.
 func ParseGenerator(s string, seed uint64) (Workload, error) {
-	sp, err := parseSpec(s)
+	sp, err := parseFlagSpec(s)
 	if err != nil {
 		return nil, fmt.Errorf("generate: %w", err)
 	}
 	var names []string
-	for _, g := range kinds() {
+	for _, g := range generatorKinds() {
 		if g.kind != sp.kind {
 			names = append(names, g.kind)
 			continue
 		}
 		g.seed = seed
-		if err := sp.turn(g.knobs()); err != nil {
+		if err := sp.applyParameters(g.parameters()); err != nil {
 			return nil, fmt.Errorf("generate: %w", err)
 		}
-		if err := g.check(); err != nil {
+		if err := g.checkParameters(); err != nil {
 			return nil, fmt.Errorf("generate: %s: %w", g.kind, err)
 		}
 		return &g, nil
@@ -159,8 +155,8 @@ func ParseGenerator(s string, seed uint64) (Workload, error) {
 	return nil, fmt.Errorf("generate: %q is none of %s", sp.kind, strings.Join(names, ", "))
 }
 
-// check refuses parameters that do not fit together.
-func (g *generator) check() error {
+// checkParameters refuses inconsistent parameters.
+func (g *generator) checkParameters() error {
 	if g.docs > g.documents {
 		return fmt.Errorf("a request shows %d documents of a pool of %d", g.docs, g.documents)
 	}
@@ -171,7 +167,7 @@ func (g *generator) check() error {
 		return fmt.Errorf("prefix and first request, %d and %d tokens, do not fit a context of %d", g.prefix, g.first, g.context)
 	}
 	open := g.rate * float64(g.turns) * g.think.Seconds()
-	if min(open, float64(g.requests)) > mostOpen {
+	if min(open, float64(g.requests)) > maxConversations {
 		return errors.New("more than a million conversations would be open at once: lower rate, turns or think")
 	}
 	return nil
@@ -179,97 +175,97 @@ func (g *generator) check() error {
 
 // Open implements Workload.
 func (g *generator) Open() (Source, error) {
-	s := &making{
-		g:     g,
-		clock: newClock(Arrival{Process: g.arrival, Rate: g.rate, CV: g.cv, Seed: g.seed}),
-		shape: newRandom(g.seed, purposeShape),
-		names: uint64(newRandom(g.seed, purposeContent).Source),
-		group: newZipf(g.groups, g.zipf),
+	s := &generatorSource{
+		gen:         g,
+		clock:       newArrivalClock(Arrival{Process: g.arrival, Rate: g.rate, CV: g.cv, Seed: g.seed}),
+		shape:       newRandomSource(g.seed, purposeShape),
+		contentSeed: uint64(newRandomSource(g.seed, purposeContent).Source),
+		group:       newZipfSampler(g.groups, g.zipf),
 	}
 	if g.documents > 0 {
-		s.docs = newZipf(g.documents, g.zipf)
+		s.docs = newZipfSampler(g.documents, g.zipf)
 	}
 	if g.images > 0 {
-		s.images = newZipf(g.images, g.zipf)
+		s.images = newZipfSampler(g.images, g.zipf)
 	}
 	return s, nil
 }
 
-// making is the source of a generator.
-type making struct {
-	g     *generator
-	clock clock
-	shape random // of all that is drawn for requests
-	names uint64 // from which contents are named
-	count int
+// generatorSource is the source of a generator.
+type generatorSource struct {
+	gen         *generator
+	clock       arrivalClock
+	shape       randomSource // for everything drawn per request
+	contentSeed uint64       // content ids derive from it
+	count       int
 
-	group, docs, images zipf
+	group, docs, images zipfSampler
 	shown               []int // documents of the request
 
-	open   conversations
-	begun  int           // conversations
-	coming time.Duration // when the next one begins
-	drawn  bool          // coming is
+	conversations  conversationHeap
+	started        int           // conversations
+	nextStart      time.Duration // when the next one starts
+	nextStartDrawn bool          // nextStart is set
 }
 
-// What a content of a made-up workload is.
+// The kinds of contents in a generated workload.
 const (
-	ofPrefix uint64 = iota + 1
-	ofDocument
-	ofRequest
-	ofConversation
-	ofImage
+	prefixContent uint64 = iota + 1
+	documentContent
+	requestContent
+	conversationContent
+	imageContent
 )
 
-// name returns the name of the n-th content of a kind.
-func (s *making) name(kind uint64, n int) uint64 {
-	return splitmix.Mix(s.names ^ splitmix.Mix(kind<<56|uint64(n)))
+// contentID returns the id of the n-th content of a kind.
+func (s *generatorSource) contentID(kind uint64, n int) uint64 {
+	return splitmix.Mix(s.contentSeed ^ splitmix.Mix(kind<<56|uint64(n)))
 }
 
 // Close implements Source.
-func (*making) Close() error { return nil }
+func (*generatorSource) Close() error { return nil }
 
 // Next implements Source.
-func (s *making) Next(r *Request) error {
-	if s.count == s.g.requests {
+func (s *generatorSource) Next(r *Request) error {
+	if s.count == s.gen.requests {
 		return io.EOF
 	}
-	*r = Request{Index: s.count, Blocks: r.Blocks[:0], Media: r.Media[:0], BlockTokens: pieceSize}
+	*r = Request{Index: s.count, Blocks: r.Blocks[:0], Media: r.Media[:0], BlockTokens: promptBlockTokens}
 	s.count++
-	if s.g.turns > 0 {
-		s.converse(r)
+	if s.gen.turns > 0 {
+		s.makeTurn(r)
 		return nil
 	}
-	s.single(r)
+	s.makeSingle(r)
 	return nil
 }
 
-// single makes a request that stands alone.
-func (s *making) single(r *Request) {
-	g := s.g
-	r.At = s.clock.next()
-	r.Output = length(&s.shape, g.output, g.vary)
+// makeSingle makes a request outside a conversation.
+func (s *generatorSource) makeSingle(r *Request) {
+	g := s.gen
+	r.At = s.clock.nextTime()
+	r.Output = drawLength(&s.shape, g.output, g.variation)
 	if g.images > 0 {
-		s.show(r)
+		s.makeImagePrompt(r)
 		return
 	}
 	if g.prefix > 0 {
-		s.begin(r, s.group.draw(&s.shape))
+		s.appendPrefix(r, s.group.drawRank(&s.shape))
 	}
 	s.shown = s.shown[:0]
 	for range g.docs {
-		n := s.docs.draw(&s.shape)
-		for s.isShown(n) {
+		n := s.docs.drawRank(&s.shape)
+		for s.isDocumentShown(n) {
 			n = (n + 1) % g.documents
 		}
 		s.shown = append(s.shown, n)
-		name := s.name(ofDocument, n)
-		s.put(r, name, s.fixed(name, g.document))
+		name := s.contentID(documentContent, n)
+		s.appendContent(r, name, s.fixedLength(name, g.document))
 	}
-	s.put(r, s.name(ofRequest, r.Index), length(&s.shape, g.input, g.vary))
+	s.appendContent(r, s.contentID(requestContent, r.Index), drawLength(&s.shape, g.input, g.variation))
 }
 
-func (s *making) isShown(n int) bool {
+func (s *generatorSource) isDocumentShown(n int) bool {
 	for _, m := range s.shown {
 		if m == n {
 			return true
@@ -278,42 +274,42 @@ func (s *making) isShown(n int) bool {
 	return false
 }
 
-// show makes a prompt of an image and a question. Its tokens have no names: those
-// of the image are made up from its id, the question is nobody else's.
-func (s *making) show(r *Request) {
-	g := s.g
-	id := s.name(ofImage, s.images.draw(&s.shape))
+// makeImagePrompt makes a prompt of an image and a question. It has no blocks: the image tokens derive from
+// the image id, and the question is unique to the request.
+func (s *generatorSource) makeImagePrompt(r *Request) {
+	g := s.gen
+	id := s.contentID(imageContent, s.images.drawRank(&s.shape))
 	r.Media = append(r.Media, Media{
 		Kind: "image", ID: fmt.Sprintf("%016x", id), Width: g.width, Height: g.height, Tokens: g.imageTokens,
 	})
-	r.Input = g.imageTokens + length(&s.shape, g.input, g.vary)
+	r.Input = g.imageTokens + drawLength(&s.shape, g.input, g.variation)
 	r.BlockTokens = 0
 }
 
-// begin puts the prefix of a group into an empty prompt.
-func (s *making) begin(r *Request, group int) {
-	name := s.name(ofPrefix, group)
-	s.put(r, name, s.fixed(name, s.g.prefix))
+// appendPrefix appends the prefix of a group to an empty prompt.
+func (s *generatorSource) appendPrefix(r *Request, group int) {
+	name := s.contentID(prefixContent, group)
+	s.appendContent(r, name, s.fixedLength(name, s.gen.prefix))
 }
 
-// fixed returns the length of a content that has the same one wherever it is shown.
-func (s *making) fixed(name uint64, mean int) int {
-	own := random{splitmix.Source(name)}
-	return length(&own, mean, s.g.vary)
+// fixedLength returns the length of a content, the same in every request.
+func (s *generatorSource) fixedLength(name uint64, mean int) int {
+	own := randomSource{splitmix.Source(name)}
+	return drawLength(&own, mean, s.gen.variation)
 }
 
-// put adds the first tokens of a content to a prompt, from the next block on.
-func (s *making) put(r *Request, name uint64, tokens int) {
-	r.Input = len(r.Blocks)*pieceSize + tokens
-	for i := range (tokens + pieceSize - 1) / pieceSize {
+// appendContent appends the first tokens of a content to a prompt, from the next block on.
+func (s *generatorSource) appendContent(r *Request, name uint64, tokens int) {
+	r.Input = len(r.Blocks)*promptBlockTokens + tokens
+	for i := range (tokens + promptBlockTokens - 1) / promptBlockTokens {
 		r.Blocks = append(r.Blocks, int64(splitmix.Mix(name+uint64(i)*splitmix.Step)))
 	}
 }
 
-// length draws a length with this mean: of a gamma distribution, at least 1.
-func length(r *random, mean int, vary float64) int {
+// drawLength draws a length with this mean from a gamma distribution, at least 1.
+func drawLength(r *randomSource, mean int, vary float64) int {
 	if vary == 0 {
 		return mean
 	}
-	return int(min(max(float64(float64(mean)*r.gamma(1/float64(vary*vary)))+0.5, 1), mostTokens))
+	return int(min(max(float64(float64(mean)*r.drawGamma(1/float64(vary*vary)))+0.5, 1), maxTokens))
 }

@@ -36,7 +36,7 @@ func made(t *testing.T, text string, seed uint64) []Request {
 
 func kindNames() []string {
 	var out []string
-	for _, g := range kinds() {
+	for _, g := range generatorKinds() {
 		out = append(out, g.kind)
 	}
 	return out
@@ -54,7 +54,7 @@ func TestGeneratorsMakeWorkloads(t *testing.T) {
 				if r.Index != i || r.Input < 1 || r.Output < 1 || r.At < 0 || i > 0 && r.At < all[i-1].At {
 					t.Fatalf("request %d is %+v", i, r)
 				}
-				if len(r.Blocks) > 0 && len(r.Blocks) != (r.Input+pieceSize-1)/pieceSize {
+				if len(r.Blocks) > 0 && len(r.Blocks) != (r.Input+promptBlockTokens-1)/promptBlockTokens {
 					t.Fatalf("request %d has %d blocks of %d for %d tokens", i, len(r.Blocks), r.BlockTokens, r.Input)
 				}
 				before, begun := last[r.Session]
@@ -159,7 +159,7 @@ func shared(a, b *Request) int {
 	for n < min(len(a.Blocks), len(b.Blocks)) && a.Blocks[n] == b.Blocks[n] {
 		n++
 	}
-	return n * pieceSize
+	return n * promptBlockTokens
 }
 
 func TestSharedPrefixesArePopularByRank(t *testing.T) {

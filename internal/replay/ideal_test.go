@@ -43,7 +43,7 @@ func naiveIdeal(all []Request, size, capacity int) (cached, input int) {
 
 // branching makes up prompts that share prefixes in many ways.
 func branching(n int, seed uint64) []Request {
-	g := newRandom(seed, 1)
+	g := newRandomSource(seed, 1)
 	var out []Request
 	for i := range n {
 		r := Request{Index: i, BlockTokens: 4}
@@ -84,25 +84,25 @@ func TestIdealsAreThoseOfANaiveCache(t *testing.T) {
 // TestLRUAgainstASlice drives the structure itself, evictions and all, with hashes
 // that collide in its table.
 func TestLRUAgainstASlice(t *testing.T) {
-	g := newRandom(2, 2)
+	g := newRandomSource(2, 2)
 	for _, capacity := range []int{1, 2, 10, 700} {
-		l := newLRU(capacity, 1<<20)
+		l := newLRUCache(capacity, 1<<20)
 		var list []kv.SeqHash
 		for range 20_000 {
 			h := kv.SeqHash(g.Below(60))<<10 | kv.SeqHash(g.Below(30)) | 1<<63
 			held := slices.Contains(list, h)
-			if (l.hits([]kv.SeqHash{h}) == 1) != held {
+			if (l.countHits([]kv.SeqHash{h}) == 1) != held {
 				t.Fatalf("capacity %d: %x is held: %v", capacity, h, held)
 			}
-			l.put([]kv.SeqHash{h})
+			l.addPrompt([]kv.SeqHash{h})
 			if at := slices.Index(list, h); at >= 0 {
 				list = slices.Delete(list, at, at+1)
 			}
 			if list = slices.Insert(list, 0, h); len(list) > capacity {
 				list = list[:capacity]
 			}
-			if l.size() != len(list) {
-				t.Fatalf("capacity %d: %d blocks, want %d", capacity, l.size(), len(list))
+			if l.blockCount() != len(list) {
+				t.Fatalf("capacity %d: %d blocks, want %d", capacity, l.blockCount(), len(list))
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func TestEstimatesAreNear(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := Ideals(context.Background(), s, IdealConfig{BlockSize: 16, Workers: []int{1, 8}, Blocks: 3000, MostBlocks: most})
+		got, err := Ideals(context.Background(), s, IdealConfig{BlockSize: 16, Workers: []int{1, 8}, Blocks: 3000, MaxBlocks: most})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ func shown(t *testing.T, spec string, seed uint64) (all [][]Media) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source, err := p.Show(w).Open()
+	source, err := p.AddPictures(w).Open()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,15 +2,15 @@ package replay
 
 import "penstock/core/splitmix"
 
-// random is a generator of a part of a workload.
-type random struct{ splitmix.Source }
+// randomSource is the random source of one part of a workload.
+type randomSource struct{ splitmix.Source }
 
-// newRandom returns the generator of a purpose under a seed.
-func newRandom(seed, purpose uint64) random {
-	return random{splitmix.Source(splitmix.Mix(splitmix.Mix(seed+splitmix.Step) ^ purpose))}
+// newRandomSource returns the random source of a purpose under a seed.
+func newRandomSource(seed, purpose uint64) randomSource {
+	return randomSource{splitmix.Source(splitmix.Mix(splitmix.Mix(seed+splitmix.Step) ^ purpose))}
 }
 
-// unit returns a number in (0, 1]: a multiple of 2^-53, whose logarithm exists.
-func (r *random) unit() float64 {
+// drawUnit returns a number in (0, 1]: a multiple of 2^-53, whose logarithm exists.
+func (r *randomSource) drawUnit() float64 {
 	return float64(float64(r.Next()>>11+1) / (1 << 53))
 }

@@ -8,87 +8,84 @@ import (
 	"time"
 )
 
-// Measure says what a [Recorder] makes of the samples.
-type Measure struct {
-	// Policy, Workers, BlockSize and Blocks go into the row. Where Workers is known,
-	// workers that served nothing count in the imbalance.
+// RecorderConfig configures a [Recorder].
+type RecorderConfig struct {
+	// Policy, Workers, BlockSize and Blocks are copied to the row. If Workers is known, idle workers count in
+	// the imbalance.
 	Policy            string
 	Workers           int
 	BlockSize, Blocks int
-	// SLO is what goodput is held against; the zero value is none.
+	// SLO is the objective of goodput; the zero value is none.
 	SLO SLO
-	// WarmupRequests leaves the requests with an Index below it out of the figures,
-	// Warmup those sent earlier than that.
+	// WarmupRequests excludes the requests with a lower Index from the figures, Warmup the ones sent earlier.
 	WarmupRequests int
 	Warmup         time.Duration
-	// Sender says whether the client can be late. Its lateness is then in the row.
-	Sender Sender
+	// Sender says whether the client can be late. The row then has its lateness.
+	Sender SenderKind
 }
 
-// Sender is what kind of client sends the requests.
-type Sender int
+// SenderKind is the kind of client which sends the requests.
+type SenderKind int
 
 const (
-	// Virtual clients send on the moment.
-	Virtual Sender = iota
-	// Real clients send when their machine lets them.
-	Real
+	// VirtualSender sends exactly on time.
+	VirtualSender SenderKind = iota
+	// RealSender sends when its machine schedules it.
+	RealSender
 )
 
 const (
 	maxErrorKinds = 32
 	maxWorkers    = 1 << 16
-	// otherErrors counts errors whose kinds are too many to tell apart.
+	// otherErrors counts errors of further kinds once there are maxErrorKinds.
 	otherErrors = "other"
 )
 
-// Recorder turns the samples of a run into a [Run]. It has one owner. What it takes
-// is bounded, however many requests there are: about 2.5 MB, and 40 bytes for each
-// worker.
+// Recorder turns the samples of a run into a [Run]. It has one owner. Its memory is bounded for any number of
+// requests: about 2.5 MB, and 40 bytes per worker.
 type Recorder struct {
-	cfg Measure
+	cfg RecorderConfig
 
-	seen, counted  int64 // samples, and those in the figures
-	errors, good   int
-	kinds          map[string]int
-	first, last    time.Duration // sent, done
-	input, cached  int64
-	output         int64
-	ttft, itl      quantity
-	tpot, e2e      quantity
-	late           quantity
-	line           timeline
-	workers        map[uint64]*WorkerShare
-	recent         *WorkerShare // that of the sample before
-	warmedUp       bool
-	skippedSamples int64
+	samples, counted int64 // all samples, and the ones in the figures
+	errors, metSLO   int
+	errorKinds       map[string]int
+	first, last      time.Duration // sent, finished
+	input, cached    int64
+	output           int64
+	ttft, itl        timeHistogram
+	tpot, e2e        timeHistogram
+	lateness         timeHistogram
+	line             timeline
+	workers          map[uint64]*WorkerShare
+	lastWorker       *WorkerShare // the worker of the previous sample
+	warmedUp         bool
+	skippedSamples   int64
 }
 
-// NewRecorder returns a recorder that has seen nothing.
-func NewRecorder(cfg Measure) *Recorder {
+// NewRecorder returns an empty recorder.
+func NewRecorder(cfg RecorderConfig) *Recorder {
 	return &Recorder{
-		cfg: cfg, kinds: map[string]int{}, workers: map[uint64]*WorkerShare{},
-		ttft: newQuantity(), itl: newQuantity(), tpot: newQuantity(), e2e: newQuantity(), late: newQuantity(),
+		cfg: cfg, errorKinds: map[string]int{}, workers: map[uint64]*WorkerShare{},
+		ttft: newTimeHistogram(), itl: newTimeHistogram(), tpot: newTimeHistogram(), e2e: newTimeHistogram(), lateness: newTimeHistogram(),
 	}
 }
 
-// Gap takes the pause between two tokens of a request, n times; those of answers
-// that break off later count too. Pauses until the
-// first request past the warm-up ends belong to the warm-up.
-func (r *Recorder) Gap(between time.Duration, n int) {
-	if !r.warmedUp && r.warms() {
+// RecordGap records the time between two tokens of a request, n times, also for responses which fail later.
+// Gaps before the first request after the warm-up finishes belong to the warm-up.
+func (r *Recorder) RecordGap(between time.Duration, n int) {
+	if !r.warmedUp && r.hasWarmup() {
 		return
 	}
-	r.itl.add(between, n)
+	r.itl.addTimes(between, n)
 }
 
-// warms says whether there is a warm-up.
-func (r *Recorder) warms() bool { return r.cfg.WarmupRequests > 0 || r.cfg.Warmup > 0 }
+// hasWarmup reports whether there is a warm-up.
+func (r *Recorder) hasWarmup() bool { return r.cfg.WarmupRequests > 0 || r.cfg.Warmup > 0 }
 
-// Sample takes a request that is over. Its times are from Sent: what the client is
-// late by is not the server's doing and is counted apart.
-func (r *Recorder) Sample(s *Sample) {
-	r.seen++
+// RecordSample records a finished request. Its times count from Sent: the client's lateness is not the
+// server's and is counted apart.
+func (r *Recorder) RecordSample(s *Sample) {
+	r.samples++
 	if s.Index < r.cfg.WarmupRequests || s.Sent < r.cfg.Warmup {
 		r.skippedSamples++
 		return
@@ -99,31 +96,31 @@ func (r *Recorder) Sample(s *Sample) {
 	}
 	r.last = max(r.last, s.Done)
 	r.counted++
-	if r.cfg.Sender == Real {
-		r.late.add(s.Sent-s.Due, 1)
+	if r.cfg.Sender == RealSender {
+		r.lateness.addTimes(s.Sent-s.Due, 1)
 	}
-	tick := r.line.at(s.Sent)
+	tick := r.line.stepAt(s.Sent)
 	tick.sent++
 	if s.Error != "" {
 		tick.errors++
-		r.fail(s)
+		r.countFailure(s)
 		return
 	}
-	r.answer(s, tick)
+	r.countAnswer(s, tick)
 }
 
-// fail counts a request without a whole answer.
-func (r *Recorder) fail(s *Sample) {
+// countFailure counts a request without a complete response.
+func (r *Recorder) countFailure(s *Sample) {
 	r.errors++
 	kind := s.Error
-	if _, known := r.kinds[kind]; !known && len(r.kinds) >= maxErrorKinds {
+	if _, known := r.errorKinds[kind]; !known && len(r.errorKinds) >= maxErrorKinds {
 		kind = otherErrors
 	}
-	r.kinds[kind]++
+	r.errorKinds[kind]++
 }
 
-// answer counts a whole answer.
-func (r *Recorder) answer(s *Sample, tick *tick) {
+// countAnswer counts a complete response.
+func (r *Recorder) countAnswer(s *Sample, tick *timelineStep) {
 	r.input += int64(s.Input)
 	r.cached += int64(s.Cached)
 	r.output += int64(s.Output)
@@ -132,41 +129,41 @@ func (r *Recorder) answer(s *Sample, tick *tick) {
 	tick.output += int64(s.Output)
 
 	e2e := max(s.Done-s.Sent, 0)
-	r.e2e.add(e2e, 1)
+	r.e2e.addTimes(e2e, 1)
 	var ttft, tpot time.Duration
 	if s.Output > 0 {
 		ttft = max(s.First-s.Sent, 0)
-		r.ttft.add(ttft, 1)
+		r.ttft.addTimes(ttft, 1)
 		tick.ttft += int64(ttft)
 		tick.answers++
 	}
 	if s.Output > 1 {
 		tpot = max(s.Last-s.First, 0) / time.Duration(s.Output-1)
-		r.tpot.add(tpot, 1)
+		r.tpot.addTimes(tpot, 1)
 		tick.itl += int64(tpot)
-		tick.paced++
+		tick.itlAnswers++
 	}
-	if r.cfg.SLO.met(ttft, tpot, e2e) {
-		r.good++
+	if r.cfg.SLO.isMetBy(ttft, tpot, e2e) {
+		r.metSLO++
 	}
-	w := r.worker(s.Worker)
+	w := r.workerShare(s.Worker)
 	w.Requests++
 	w.Computed += int64(s.Input - s.Cached)
 	w.Cached += int64(s.Cached)
 	w.Output += int64(s.Output)
 }
 
-// met says whether an answer with these times keeps the bounds.
-func (o SLO) met(ttft, itl, e2e time.Duration) bool {
-	within := func(d time.Duration, bound float64) bool { return bound <= 0 || milliseconds(int64(d)) <= bound }
+// isMetBy reports whether a response with these times meets the bounds.
+func (o SLO) isMetBy(ttft, itl, e2e time.Duration) bool {
+	within := func(d time.Duration, bound float64) bool { return bound <= 0 || toMilliseconds(int64(d)) <= bound }
 	return within(ttft, o.TTFT) && within(itl, o.ITL) && within(e2e, o.E2E)
 }
 
-// worker returns the share of a worker. Those beyond a bound are counted as not
-// known: a server can send any number.
-func (r *Recorder) worker(id uint64) *WorkerShare {
-	if r.recent != nil && r.recent.Worker == id {
-		return r.recent
+// workerShare returns the share of a worker. Beyond maxWorkers ids count as unknown: a server can send any
+// number.
+func (r *Recorder) workerShare(id uint64) *WorkerShare {
+	if r.lastWorker != nil && r.lastWorker.Worker == id {
+		return r.lastWorker
 	}
 	w := r.workers[id]
 	if w == nil {
@@ -178,11 +175,11 @@ func (r *Recorder) worker(id uint64) *WorkerShare {
 			r.workers[id] = w
 		}
 	}
-	r.recent = w
+	r.lastWorker = w
 	return w
 }
 
-// Run returns what was measured so far.
+// Run returns the results so far.
 func (r *Recorder) Run() Run {
 	shares := make([]WorkerShare, 0, len(r.workers))
 	for _, w := range r.workers {
@@ -190,54 +187,53 @@ func (r *Recorder) Run() Run {
 	}
 	slices.SortFunc(shares, func(a, b WorkerShare) int { return cmp.Compare(a.Worker, b.Worker) })
 	if len(shares) == 1 && shares[0].Worker == 0 {
-		shares = nil // nobody says who served what
+		shares = nil // the workers are unknown
 	}
 	run := Run{
 		Row: Row{
 			Policy: r.cfg.Policy, Workers: r.cfg.Workers, BlockSize: r.cfg.BlockSize, Blocks: r.cfg.Blocks,
 			Requests: int(r.counted), Errors: r.errors,
-			TTFT: r.ttft.distribution(), ITL: r.itl.distribution(), TPOT: r.tpot.distribution(), E2E: r.e2e.distribution(),
+			TTFT: r.ttft.toDistribution(), ITL: r.itl.toDistribution(), TPOT: r.tpot.toDistribution(), E2E: r.e2e.toDistribution(),
 			InputTokens: r.input, CachedTokens: r.cached, OutputTokens: r.output,
-			Imbalance: imbalance(shares, r.cfg.Workers),
+			Imbalance: computeImbalance(shares, r.cfg.Workers),
 		},
 		Plots: Plots{
-			TTFT: r.ttft.plot(), ITL: r.itl.plot(), E2E: r.e2e.plot(),
-			Step: r.line.step.Seconds(), Timeline: r.line.plot(), PerWorker: shares,
+			TTFT: r.ttft.toHistogram(), ITL: r.itl.toHistogram(), E2E: r.e2e.toHistogram(),
+			Step: r.line.step.Seconds(), Timeline: r.line.toPoints(), PerWorker: shares,
 		},
 	}
 	row := &run.Row
 	if r.errors > 0 {
-		row.ErrorKinds = maps.Clone(r.kinds)
+		row.ErrorKinds = maps.Clone(r.errorKinds)
 	}
-	row.CachedShare = ratio(float64(r.cached), float64(r.input))
+	row.CachedShare = divideOrZero(float64(r.cached), float64(r.input))
 	row.Duration = max(r.last-r.first, 0).Seconds()
-	row.RequestsPerSecond = ratio(float64(r.counted-int64(r.errors)), row.Duration)
-	row.OutputPerSecond = ratio(float64(r.output), row.Duration)
+	row.RequestsPerSecond = divideOrZero(float64(r.counted-int64(r.errors)), row.Duration)
+	row.OutputPerSecond = divideOrZero(float64(r.output), row.Duration)
 	if r.cfg.SLO != (SLO{}) {
 		row.Goodput = &Goodput{
 			SLO:               r.cfg.SLO,
-			Share:             ratio(float64(r.good), float64(r.counted)),
-			RequestsPerSecond: ratio(float64(r.good), row.Duration),
+			Share:             divideOrZero(float64(r.metSLO), float64(r.counted)),
+			RequestsPerSecond: divideOrZero(float64(r.metSLO), row.Duration),
 		}
 	}
-	if r.cfg.Sender == Real {
-		late := r.late.distribution()
+	if r.cfg.Sender == RealSender {
+		late := r.lateness.toDistribution()
 		row.Lateness = &late
-		row.Late = late.P99 > tolerated(row.TTFT.Mean)
+		row.Late = late.P99 > toleratedLateness(row.TTFT.Mean)
 	}
 	return run
 }
 
-func ratio(a, b float64) float64 {
+func divideOrZero(a, b float64) float64 {
 	if b == 0 {
 		return 0
 	}
 	return a / b
 }
 
-// imbalance returns the busiest worker's work over the mean. Work that nobody is
-// known to have done is left out.
-func imbalance(shares []WorkerShare, workers int) float64 {
+// computeImbalance returns the busiest worker's work over the mean. Work of unknown workers is left out.
+func computeImbalance(shares []WorkerShare, workers int) float64 {
 	var most, sum int64
 	known := 0
 	for _, w := range shares {
@@ -255,34 +251,33 @@ func imbalance(shares []WorkerShare, workers int) float64 {
 }
 
 const (
-	leastTolerated = 1   // milliseconds
-	mostTolerated  = 100 // milliseconds
+	minTolerated = 1   // milliseconds
+	maxTolerated = 100 // milliseconds
 )
 
-// tolerated returns the lateness in milliseconds that one request in a hundred may
-// exceed before the figures are marked: a twentieth of the mean time to the first
-// token, since late requests come in heaps and what they then wait for one another is
-// counted as the server's time. Below a millisecond it is the noise of timers and
-// schedulers. Above a tenth of a second the client is too slow whatever the server is:
-// it will be late in reading tokens too.
-func tolerated(meanTTFT float64) float64 {
-	return max(leastTolerated, min(meanTTFT/20, mostTolerated))
+// toleratedLateness returns the lateness in milliseconds which one request in a hundred may exceed before the
+// figures are marked: a twentieth of the mean time to the first token, since late requests come in bursts and
+// their waiting for each other is counted as the server's time. Below a millisecond it is the noise of timers
+// and schedulers. Above a tenth of a second the client is too slow for any server: it will read tokens late
+// too.
+func toleratedLateness(meanTTFT float64) float64 {
+	return max(minTolerated, min(meanTTFT/20, maxTolerated))
 }
 
-// Notes returns sentences that the reader of the run must see.
+// Notes returns sentences which the reader of the run must see.
 func (r *Recorder) Notes() []string {
 	var notes []string
 	if r.skippedSamples > 0 {
-		notes = append(notes, fmt.Sprintf("Warm-up: %d of %d requests are not in the figures.", r.skippedSamples, r.seen))
+		notes = append(notes, fmt.Sprintf("Warm-up: %d of %d requests are not in the figures.", r.skippedSamples, r.samples))
 	}
-	if r.warms() && r.counted == 0 && r.seen > 0 {
+	if r.hasWarmup() && r.counted == 0 && r.samples > 0 {
 		notes = append(notes, "Everything was warm-up: nothing is left to measure. Make the warm-up shorter or the run longer.")
 	}
 	if run := r.Run(); run.Row.Late {
 		notes = append(notes, fmt.Sprintf(
 			"The client was late: one request in a hundred was sent more than %.1f ms after it was due, where %.1f ms are tolerated. "+
 				"The figures are not the server's alone; run the client on another machine, or send less.",
-			run.Row.Lateness.P99, tolerated(run.Row.TTFT.Mean)))
+			run.Row.Lateness.P99, toleratedLateness(run.Row.TTFT.Mean)))
 	}
 	return notes
 }

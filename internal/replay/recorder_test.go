@@ -21,7 +21,7 @@ type life struct {
 // lives makes up n requests by seed, in order of Done: times spread over six
 // orders of magnitude, a tenth of the answers broken.
 func lives(n int, seed uint64) []life {
-	g := newRandom(seed, 77)
+	g := newRandomSource(seed, 77)
 	out := make([]life, n)
 	var sent time.Duration
 	for i := range out {
@@ -54,9 +54,9 @@ func lives(n int, seed uint64) []life {
 func record(r *Recorder, all []life) {
 	for i := range all {
 		for _, p := range all[i].pauses {
-			r.Gap(p, 1)
+			r.RecordGap(p, 1)
 		}
-		r.Sample(&all[i].s)
+		r.RecordSample(&all[i].s)
 	}
 }
 
@@ -80,7 +80,7 @@ func naiveDistribution(times []time.Duration) Distribution {
 }
 
 // naiveRow computes a row from all samples at once.
-func naiveRow(cfg Measure, all []life) Row {
+func naiveRow(cfg RecorderConfig, all []life) Row {
 	row := Row{Policy: cfg.Policy, Workers: cfg.Workers, ErrorKinds: map[string]int{}}
 	var ttft, itl, tpot, e2e, late []time.Duration
 	work := map[uint64]int64{}
@@ -140,7 +140,7 @@ func near() cmp.Option {
 
 func TestRowIsThatOfAllSamplesAtOnce(t *testing.T) {
 	for seed := range uint64(20) {
-		cfg := Measure{Policy: "kv", Workers: 7, SLO: SLO{TTFT: 100, ITL: 50, E2E: 1000}, Sender: Real}
+		cfg := RecorderConfig{Policy: "kv", Workers: 7, SLO: SLO{TTFT: 100, ITL: 50, E2E: 1000}, Sender: RealSender}
 		all := lives(1+int(seed*seed*9), seed)
 		r := NewRecorder(cfg)
 		record(r, all)
@@ -158,14 +158,14 @@ func TestRowIsThatOfAllSamplesAtOnce(t *testing.T) {
 }
 
 func TestMeansAreExact(t *testing.T) {
-	q := newQuantity()
-	q.add(3*time.Nanosecond, 1)
-	q.add(math.MaxInt64, 3_000_000) // far beyond what 64 bits hold in sum
-	q.add(-time.Second, 1)
-	if got, want := q.mean(), int64(math.MaxInt64/3_000_002*3_000_000); got < want || float64(got) > float64(want)*1.000001 {
+	q := newTimeHistogram()
+	q.addTimes(3*time.Nanosecond, 1)
+	q.addTimes(math.MaxInt64, 3_000_000) // far beyond what 64 bits hold in sum
+	q.addTimes(-time.Second, 1)
+	if got, want := q.meanNanoseconds(), int64(math.MaxInt64/3_000_002*3_000_000); got < want || float64(got) > float64(want)*1.000001 {
 		t.Errorf("mean is %d, want about %d", got, want)
 	}
-	d := q.distribution()
+	d := q.toDistribution()
 	if d.Min != 0 || d.Max != float64(math.MaxInt64)/1e6 || d.Count != 3_000_002 {
 		t.Errorf("distribution is %+v", d)
 	}
@@ -183,22 +183,22 @@ func TestRanks(t *testing.T) {
 		{1, 999, 1},
 		{math.MaxInt64, 999, math.MaxInt64 - math.MaxInt64/1000},
 	} {
-		if got := rank(c.n, c.perMille); got != c.want {
+		if got := nearestRank(c.n, c.perMille); got != c.want {
 			t.Errorf("the %d/1000 of %d values is the %d., want %d.", c.perMille, c.n, got, c.want)
 		}
 	}
 }
 
 func TestTimelineIsBounded(t *testing.T) {
-	r := NewRecorder(Measure{})
-	want := map[time.Duration]tick{}
-	g := newRandom(5, 5)
+	r := NewRecorder(RecorderConfig{})
+	want := map[time.Duration]timelineStep{}
+	g := newRandomSource(5, 5)
 	const step = 819200 * time.Millisecond // 100 ms doubled until 450,000 s have 600 points
 	for i := range 20_000 {
 		sent := time.Duration(g.Below(450_000_000)) * time.Millisecond
-		r.Sample(&Sample{Index: i, Sent: sent, First: sent + 2, Last: sent + 8, Done: sent + 8, Input: 5, Cached: 2, Output: 3})
+		r.RecordSample(&Sample{Index: i, Sent: sent, First: sent + 2, Last: sent + 8, Done: sent + 8, Input: 5, Cached: 2, Output: 3})
 		w := want[sent/step]
-		w.add(&tick{sent: 1, input: 5, cached: 2, output: 3, ttft: 2, answers: 1, itl: 3, paced: 1})
+		w.addStep(&timelineStep{sent: 1, input: 5, cached: 2, output: 3, ttft: 2, answers: 1, itl: 3, itlAnswers: 1})
 		want[sent/step] = w
 	}
 	plots := r.Run().Plots
@@ -220,15 +220,15 @@ func TestPlotsHoldEverything(t *testing.T) {
 			t.Fatalf("bound %d is %v times the one before it", i+1, f)
 		}
 	}
-	if bounds[plotCount-1] < int64(longest) {
+	if bounds[plotCount-1] < int64(longestTime) {
 		t.Fatal("the bounds end before the longest time")
 	}
-	q := newQuantity()
+	q := newTimeHistogram()
 	values := []time.Duration{0, 1, 999, 1000, 1001, 1090, 1091, time.Millisecond, time.Hour, 1 << 62}
 	for _, v := range values {
-		q.add(v, 2)
+		q.addTimes(v, 2)
 	}
-	h := q.plot()
+	h := q.toHistogram()
 	var sum int64
 	for i, n := range h.Count {
 		sum += n
@@ -243,8 +243,8 @@ func TestPlotsHoldEverything(t *testing.T) {
 
 func TestWarmUpIsLeftOutAndSaid(t *testing.T) {
 	all := lives(400, 3)
-	for _, cfg := range []Measure{{WarmupRequests: 100}, {Warmup: 2 * time.Second}} {
-		r, plain := NewRecorder(cfg), NewRecorder(Measure{})
+	for _, cfg := range []RecorderConfig{{WarmupRequests: 100}, {Warmup: 2 * time.Second}} {
+		r, plain := NewRecorder(cfg), NewRecorder(RecorderConfig{})
 		var rest []life
 		for _, l := range all {
 			if l.s.Index >= cfg.WarmupRequests && l.s.Sent >= cfg.Warmup {
@@ -265,7 +265,7 @@ func TestWarmUpIsLeftOutAndSaid(t *testing.T) {
 			t.Errorf("notes are %q, want %q in them", notes, text)
 		}
 	}
-	r := NewRecorder(Measure{WarmupRequests: 1000})
+	r := NewRecorder(RecorderConfig{WarmupRequests: 1000})
 	record(r, all)
 	if n := r.Run().Row.ITL.Count; n != 0 {
 		t.Errorf("%d pauses of a warm-up are counted", n)
@@ -287,7 +287,7 @@ func TestLateClientsAreToldOf(t *testing.T) {
 		{time.Minute, 99 * time.Millisecond, false},
 		{time.Minute, 101 * time.Millisecond, true},
 	} {
-		r := NewRecorder(Measure{Sender: Real})
+		r := NewRecorder(RecorderConfig{Sender: RealSender})
 		for i := range 1000 {
 			s := Sample{Index: i, Output: 1}
 			if i < 20 {
@@ -295,13 +295,13 @@ func TestLateClientsAreToldOf(t *testing.T) {
 			}
 			s.First = s.Sent + c.ttft
 			s.Done = s.First
-			r.Sample(&s)
+			r.RecordSample(&s)
 		}
 		if got := r.Run().Row.Late; got != c.want || len(r.Notes()) > 0 != c.want {
 			t.Errorf("late by %v with a TTFT of %v: marked %v, notes %q", c.late, c.ttft, got, r.Notes())
 		}
 	}
-	if NewRecorder(Measure{}).Run().Row.Lateness != nil {
+	if NewRecorder(RecorderConfig{}).Run().Row.Lateness != nil {
 		t.Error("a virtual client has a lateness")
 	}
 }
@@ -321,9 +321,9 @@ func TestImbalance(t *testing.T) {
 		{"some not known", 0, map[uint64]int{0: 90, 1: 10, 2: 30}, 1.5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := NewRecorder(Measure{Workers: c.workers})
+			r := NewRecorder(RecorderConfig{Workers: c.workers})
 			for w, n := range c.work {
-				r.Sample(&Sample{Worker: w, Input: n, Cached: 3, Output: 3})
+				r.RecordSample(&Sample{Worker: w, Input: n, Cached: 3, Output: 3})
 			}
 			if got := r.Run().Row.Imbalance; got != c.want {
 				t.Errorf("imbalance is %v, want %v", got, c.want)
@@ -333,10 +333,10 @@ func TestImbalance(t *testing.T) {
 }
 
 func TestRecorderIsBounded(t *testing.T) {
-	r := NewRecorder(Measure{})
+	r := NewRecorder(RecorderConfig{})
 	for i := range 2 * maxWorkers {
-		r.Sample(&Sample{Index: i, Sent: time.Duration(i) * time.Minute, Worker: uint64(1 + i), Error: ""})
-		r.Sample(&Sample{Index: i, Error: fmt.Sprint("kind ", i)})
+		r.RecordSample(&Sample{Index: i, Sent: time.Duration(i) * time.Minute, Worker: uint64(1 + i), Error: ""})
+		r.RecordSample(&Sample{Index: i, Error: fmt.Sprint("kind ", i)})
 	}
 	run := r.Run()
 	if n := len(run.Plots.PerWorker); n != maxWorkers+1 {
@@ -351,7 +351,7 @@ func TestRecorderIsBounded(t *testing.T) {
 }
 
 func TestRecorderAllocatesNothing(t *testing.T) {
-	r := NewRecorder(Measure{SLO: SLO{TTFT: 1}, Sender: Real})
+	r := NewRecorder(RecorderConfig{SLO: SLO{TTFT: 1}, Sender: RealSender})
 	all := lives(100, 1)
 	record(r, all)
 	if n := testing.AllocsPerRun(100, func() { record(r, all) }); n != 0 {
@@ -362,7 +362,7 @@ func TestRecorderAllocatesNothing(t *testing.T) {
 // TestGoldenRun holds a result in bytes, as JSON prints it: it is the same on every
 // machine.
 func TestGoldenRun(t *testing.T) {
-	r := NewRecorder(Measure{Policy: "kv", Workers: 5, SLO: SLO{TTFT: 100}, Sender: Real})
+	r := NewRecorder(RecorderConfig{Policy: "kv", Workers: 5, SLO: SLO{TTFT: 100}, Sender: RealSender})
 	record(r, lives(60, 8))
 	got, err := json.MarshalIndent(r.Run(), "", " ")
 	if err != nil {
@@ -372,7 +372,7 @@ func TestGoldenRun(t *testing.T) {
 }
 
 func BenchmarkRecorder(b *testing.B) {
-	r := NewRecorder(Measure{})
+	r := NewRecorder(RecorderConfig{})
 	all := lives(1000, 1)
 	b.ReportAllocs()
 	for b.Loop() {

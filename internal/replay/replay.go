@@ -1,8 +1,7 @@
-// Package replay is the vocabulary of load: requests with the moments at which
-// they are sent, where they come from, the prompts that they stand for, and what
-// was measured of their answers. The simulated cluster, which serves them in
-// virtual time, and the load generator, which sends them to a server, work on the
-// same requests and report the same rows.
+// Package replay defines workloads and results: requests with their send times, the sources of requests, the
+// prompts which they stand for, and the measured results. The simulated cluster, which serves requests in
+// virtual time, and the load generator, which sends them to a server, work on the same requests and report
+// the same rows.
 package replay
 
 import (
@@ -14,35 +13,34 @@ import (
 
 // Request is one request of a workload.
 type Request struct {
-	// Index is the request's place in its workload, from 0. Line is its place in
-	// the file that it comes from, from 1; 0 if there is none.
+	// Index is the request's position in its workload, from 0. Line is its line in the file, from 1; 0 if
+	// there is none.
 	Index, Line int
 
-	// At is when the request is sent, from the beginning of the workload; negative
-	// if the workload does not say, so that an arrival process must.
+	// At is the send time from the start of the workload; negative if the workload has none, so that an
+	// arrival process must set it.
 	At time.Duration
-	// Session names a conversation: its requests are sent in order, each not before
-	// the answer to the one before it has ended and Delay has passed. "" is none.
+	// Session names a conversation: its requests are sent in order, each after the previous response has
+	// finished and Delay has passed. "" is none.
 	Session string
 	Delay   time.Duration
 
-	// Input and Output are the tokens of the prompt and of the answer.
+	// Input and Output are the token counts of the prompt and of the response.
 	Input, Output int
-	// Blocks name the prompt's content, each a block of BlockTokens tokens, the last
-	// one cut to Input: equal names at the equal place, after equal names, are equal
-	// tokens. nil if the workload does not say: the prompt then shares nothing.
+	// Blocks name the prompt's content, each a block of BlockTokens tokens, the last one cut to Input. Equal
+	// names at the same position after equal names are equal tokens. nil if the workload has none: the prompt
+	// then shares nothing.
 	Blocks      []int64
 	BlockTokens int
-	// The content of the prompt where the workload has it: token ids, a text, or
-	// a conversation with its tools as the Chat Completions API has them; Payload is
-	// a whole body of a request. At most one of Tokens, Text, Messages and Payload
-	// is set.
+	// The content of the prompt where the workload has it: token ids, a text, or a conversation with its
+	// tools as in the Chat Completions API; Payload is a whole request body. At most one of Tokens, Text,
+	// Messages and Payload is set.
 	Tokens   []kv.Token
 	Text     string
 	Messages json.RawMessage
 	Tools    json.RawMessage
 	Payload  json.RawMessage
-	// Extra is an object whose members are put into the body that is sent.
+	// Extra is an object whose members are added to the request body.
 	Extra json.RawMessage
 	Media []Media
 
@@ -51,18 +49,18 @@ type Request struct {
 	Priority int
 }
 
-// Media is one image, video or piece of audio that a prompt shows.
+// Media is one image, video or audio clip of a prompt.
 type Media struct {
 	Kind          string // "image", "video", "audio"
-	ID            string // equal ids are equal content
-	Width, Height int    // pixels; 0 if not known
-	Tokens        int    // that it takes in the prompt; 0 if not known
+	ID            string // equal ids mean equal content
+	Width, Height int    // pixels; 0 if unknown
+	Tokens        int    // in the prompt; 0 if unknown
 	URL           string
 }
 
-// Set makes r a copy of o that shares no slice of tokens, blocks or bytes with it, in
-// the memory that r's slices have: what a source gave can so be kept.
-func (r *Request) Set(o *Request) {
+// CopyFrom makes r a copy of o which shares no slice of tokens, blocks or bytes with it, reusing the memory
+// of r's slices, so that a caller can keep a request of a source.
+func (r *Request) CopyFrom(o *Request) {
 	old := *r
 	*r = *o
 	r.Blocks = append(old.Blocks[:0], o.Blocks...)
@@ -74,19 +72,18 @@ func (r *Request) Set(o *Request) {
 	r.Media = append(old.Media[:0], o.Media...)
 }
 
-// Source gives the requests of a workload, once, in the order of At; those of a
-// session in their order. It has one owner.
+// Source returns the requests of a workload once, in the order of At, and the requests of a session in their
+// order. It has one owner.
 type Source interface {
-	// Next sets r to the next request, reusing its slices; what r has is good until
-	// the next call, since it may be the source's own memory. It returns io.EOF after the last one. Other errors say where in
-	// the workload the fault is.
+	// Next sets r to the next request, reusing its slices; r is valid until the next call, since it may refer
+	// to the source's own memory. It returns io.EOF after the last one. Other errors say where in the
+	// workload the fault is.
 	Next(r *Request) error
-	// Close ends the use of the source.
+	// Close releases the source.
 	Close() error
 }
 
-// Workload can be run through again and again: every Open gives the same
-// requests.
+// Workload can be read repeatedly: every Open returns the same requests.
 type Workload interface {
 	Open() (Source, error)
 }

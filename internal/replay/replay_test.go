@@ -36,7 +36,7 @@ func filled(t *testing.T, n int64) *Request {
 func TestSetSharesNothing(t *testing.T) {
 	for _, before := range []*Request{{}, filled(t, 1), filled(t, 9)} {
 		o := filled(t, 4)
-		before.Set(o)
+		before.CopyFrom(o)
 		if diff := cmp.Diff(filled(t, 4), before); diff != "" {
 			t.Fatal(diff)
 		}
@@ -52,7 +52,7 @@ func TestSetSharesNothing(t *testing.T) {
 	}
 	r := &Request{Tokens: make([]kv.Token, 0, 100), Blocks: make([]int64, 0, 100)}
 	o := &Request{Tokens: make([]kv.Token, 50), Blocks: make([]int64, 50)}
-	if n := testing.AllocsPerRun(10, func() { r.Set(o) }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { r.CopyFrom(o) }); n != 0 {
 		t.Errorf("%v allocations where there is room", n)
 	}
 }

@@ -2,24 +2,22 @@ package replay
 
 import "time"
 
-// Sample is what came of one request. Moments are from the beginning of the run.
+// Sample is the outcome of one request. Times count from the start of the run.
 type Sample struct {
 	Index int
-	// Due is when the request should have been sent, Sent when it was: a client that
-	// is late distorts what it measures.
+	// Due is when the request should have been sent, Sent when it was: a late client distorts its
+	// measurements.
 	Due, Sent time.Duration
-	// First and Last are when the first and the last token came; they mean something
-	// if Output is not 0.
+	// First and Last are when the first and the last token arrived; valid if Output is not 0.
 	First, Last time.Duration
-	// Done is when the request was over, with or without an answer.
+	// Done is when the request finished, with or without a response.
 	Done time.Duration
-	// Input and Cached are prompt tokens, and those of them that were served from
-	// a cache; Output are the tokens of the answer.
+	// Input is the number of prompt tokens, Cached how many of them came from a cache, Output the number of
+	// response tokens.
 	Input, Cached, Output int
-	// Worker served the request; 0 if that is not known.
+	// Worker served the request; 0 if unknown.
 	Worker uint64
-	// Error says in a word why there is no whole answer, such as "overloaded",
-	// "timeout", "status_500"; "" if there is one. The words are few: errors are
-	// counted by them.
+	// Error is a word for why there is no complete response, such as "overloaded", "timeout", "status_500";
+	// "" if there is one. There are few words, since errors are counted by them.
 	Error string
 }

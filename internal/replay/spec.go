@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// spec is a choice with its parameters as a flag has them: kind:key=value,key=value.
-type spec struct {
+// flagSpec is a kind with parameters in the form of a flag: kind:key=value,key=value.
+type flagSpec struct {
 	kind   string
 	values map[string]string
 }
 
-// parseSpec takes s apart.
-func parseSpec(s string) (spec, error) {
+// parseFlagSpec parses s.
+func parseFlagSpec(s string) (flagSpec, error) {
 	kind, rest, _ := strings.Cut(s, ":")
-	out := spec{kind: strings.TrimSpace(kind), values: map[string]string{}}
+	out := flagSpec{kind: strings.TrimSpace(kind), values: map[string]string{}}
 	if rest == "" {
 		return out, nil
 	}
@@ -36,15 +36,14 @@ func parseSpec(s string) (spec, error) {
 	return out, nil
 }
 
-// knob is a parameter of a choice: where its value goes and what it may be.
-type knob struct {
-	name string
-	set  func(value string) error
+// parameter is a parameter of a kind, with its destination and check.
+type parameter struct {
+	name     string
+	setValue func(value string) error
 }
 
-// turn sets the knobs by the values of s. It names what there is if a key is not
-// among them.
-func (s *spec) turn(knobs []knob) error {
+// applyParameters sets the parameters to the values of s. For an unknown key the error lists the known ones.
+func (s *flagSpec) applyParameters(knobs []parameter) error {
 	left := len(s.values)
 	for _, k := range knobs {
 		value, given := s.values[k.name]
@@ -52,7 +51,7 @@ func (s *spec) turn(knobs []knob) error {
 			continue
 		}
 		left--
-		if err := k.set(value); err != nil {
+		if err := k.setValue(value); err != nil {
 			return fmt.Errorf("%s: %s=%s: %w", s.kind, k.name, value, err)
 		}
 	}
@@ -75,9 +74,9 @@ func (s *spec) turn(knobs []knob) error {
 	return fmt.Errorf("%s has no parameter %s; it has %s", s.kind, strings.Join(unknown, ", "), strings.Join(names, ", "))
 }
 
-// whole is a knob for an integer from least to most.
-func whole(name string, to *int, least, most int) knob {
-	return knob{name, func(value string) error {
+// intParameter is an integer parameter from least to most.
+func intParameter(name string, to *int, least, most int) parameter {
+	return parameter{name, func(value string) error {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < least || n > most {
 			return fmt.Errorf("must be a whole number from %d to %d", least, most)
@@ -87,9 +86,9 @@ func whole(name string, to *int, least, most int) knob {
 	}}
 }
 
-// number is a knob for a number from least to most.
-func number(name string, to *float64, least, most float64) knob {
-	return knob{name, func(value string) error {
+// floatParameter is a number parameter from least to most.
+func floatParameter(name string, to *float64, least, most float64) parameter {
+	return parameter{name, func(value string) error {
 		x, err := strconv.ParseFloat(value, 64)
 		if err != nil || math.IsNaN(x) || x < least || x > most {
 			return fmt.Errorf("must be a number from %v to %v", least, most)
@@ -99,9 +98,9 @@ func number(name string, to *float64, least, most float64) knob {
 	}}
 }
 
-// period is a knob for a time of at most a day.
-func period(name string, to *time.Duration) knob {
-	return knob{name, func(value string) error {
+// durationParameter is a time of at most a day.
+func durationParameter(name string, to *time.Duration) parameter {
+	return parameter{name, func(value string) error {
 		d, err := time.ParseDuration(value)
 		if err != nil || d < 0 || d > 24*time.Hour {
 			return fmt.Errorf("must be a time from 0s to 24h, such as 1.5s")
@@ -111,19 +110,19 @@ func period(name string, to *time.Duration) knob {
 	}}
 }
 
-// choice is a knob for one of some words.
-func choice[T ~string](name string, to *T, words ...T) knob {
-	return knob{name, func(value string) error {
+// choiceParameter is one of several words.
+func choiceParameter[T ~string](name string, to *T, words ...T) parameter {
+	return parameter{name, func(value string) error {
 		if !slices.Contains(words, T(value)) {
-			return fmt.Errorf("must be one of %s", list(words))
+			return fmt.Errorf("must be one of %s", joinWords(words))
 		}
 		*to = T(value)
 		return nil
 	}}
 }
 
-// list prints words for a message.
-func list[T ~string](words []T) string {
+// joinWords joins words for a message.
+func joinWords[T ~string](words []T) string {
 	out := make([]string, len(words))
 	for i, w := range words {
 		out[i] = string(w)

@@ -15,7 +15,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|.*\\| `([a-z0-9.=,]+)` \\|$").FindAllStringSubmatch(string(text), -1)
-	all := kinds()
+	all := generatorKinds()
 	if len(rows) != len(all) {
 		t.Fatalf("%d kinds are documented, and there are %d", len(rows), len(all))
 	}
@@ -57,7 +57,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			a = Arrival{}
 		}
-		if again, err := Arrive(s, a); err == nil {
+		if again, err := ApplyArrival(s, a); err == nil {
 			s = again
 		}
 		var r Request

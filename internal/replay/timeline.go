@@ -7,44 +7,44 @@ const (
 	firstStep = 100 * time.Millisecond
 )
 
-// timeline is what happened when, in at most maxPoints steps of equal length: when
-// a run grows longer than they reach, the steps double.
+// timeline counts events over time in at most maxPoints steps of equal length: when a run outgrows them, the
+// step doubles.
 type timeline struct {
 	step   time.Duration
-	points []tick
+	points []timelineStep
 }
 
-// tick is a Point while it is being counted.
-type tick struct {
+// timelineStep accumulates a Point.
+type timelineStep struct {
 	sent, errors          int
 	input, cached, output int64
 	ttft, itl             int64 // sums, in nanoseconds
-	answers, paced        int64 // that they are of
+	answers, itlAnswers   int64 // how many are in each sum
 }
 
-// at returns the tick of a moment.
-func (l *timeline) at(when time.Duration) *tick {
+// stepAt returns the step of a time.
+func (l *timeline) stepAt(when time.Duration) *timelineStep {
 	if l.step == 0 {
 		l.step = firstStep
 	}
 	when = max(when, 0)
 	for when/l.step >= maxPoints {
-		l.halve()
+		l.mergePairs()
 	}
 	i := int(when / l.step)
 	for len(l.points) <= i {
-		l.points = append(l.points, tick{})
+		l.points = append(l.points, timelineStep{})
 	}
 	return &l.points[i]
 }
 
-// halve makes of every two steps one.
-func (l *timeline) halve() {
+// mergePairs merges every two steps.
+func (l *timeline) mergePairs() {
 	n := (len(l.points) + 1) / 2
 	for i := range n {
 		sum := l.points[2*i]
 		if 2*i+1 < len(l.points) {
-			sum.add(&l.points[2*i+1])
+			sum.addStep(&l.points[2*i+1])
 		}
 		l.points[i] = sum
 	}
@@ -52,7 +52,7 @@ func (l *timeline) halve() {
 	l.step *= 2
 }
 
-func (t *tick) add(o *tick) {
+func (t *timelineStep) addStep(o *timelineStep) {
 	t.sent += o.sent
 	t.errors += o.errors
 	t.input += o.input
@@ -61,19 +61,19 @@ func (t *tick) add(o *tick) {
 	t.ttft += o.ttft
 	t.itl += o.itl
 	t.answers += o.answers
-	t.paced += o.paced
+	t.itlAnswers += o.itlAnswers
 }
 
-// plot returns the points as a report draws them.
-func (l *timeline) plot() []Point {
+// toPoints returns the points for a report.
+func (l *timeline) toPoints() []Point {
 	out := make([]Point, len(l.points))
 	for i, t := range l.points {
 		out[i] = Point{Sent: t.sent, Errors: t.errors, Input: t.input, Cached: t.cached, Output: t.output}
 		if t.answers > 0 {
-			out[i].TTFT = milliseconds(t.ttft / t.answers)
+			out[i].TTFT = toMilliseconds(t.ttft / t.answers)
 		}
-		if t.paced > 0 {
-			out[i].ITL = milliseconds(t.itl / t.paced)
+		if t.itlAnswers > 0 {
+			out[i].ITL = toMilliseconds(t.itl / t.itlAnswers)
 		}
 	}
 	return out

@@ -6,9 +6,9 @@ import (
 	"penstock/core/kv"
 )
 
-// words returns what made-up text consists of: 256 short English words, each of
-// which common vocabularies have as one token together with the space before it.
-func words() []string {
+// commonWords returns the vocabulary of generated text: 256 short English words. Each is one token in common
+// vocabularies together with the space before it.
+func commonWords() []string {
 	return strings.Fields(`
 the of and to in is that for it as was with be by on not he his but at are this have from or had an they which
 one you were all her she there would their we him been has when who will no more if out so up said what its
@@ -26,19 +26,18 @@ person art sure history party within grow
 `)
 }
 
-// AppendText appends the prompt of r as text, for servers that take no token ids.
-// Text is taken as it is. Any other prompt is a word with a space before it for each token that
-// [AppendTokens] gives, about a token each, so that prompts share exactly the text that they share
-// tokens of. Another seed gives other text.
+// AppendText appends the prompt of r as text, for servers without token ids. Text is copied. Any other prompt
+// becomes a word with a space before it for each token of [AppendTokens], about a token each, so that prompts
+// share text exactly where they share tokens. Another seed gives other text.
 func AppendText(dst []byte, r *Request, seed uint64) []byte {
 	if r.Text != "" {
 		return append(dst, r.Text...)
 	}
-	list := words()
+	list := commonWords()
 	tokens := AppendTokens(nil, r, Vocabulary{High: kv.Token(len(list)), Seed: seed})
 	for _, t := range tokens {
 		dst = append(dst, ' ')
-		dst = append(dst, list[int(t)%len(list)]...) // Tokens of a file are any
+		dst = append(dst, list[int(t)%len(list)]...) // Tokens of a file may be any
 	}
 	return dst
 }

@@ -6,24 +6,23 @@ import (
 	"penstock/core/exact"
 )
 
-// zipf draws from n things with a popularity of 1/rank^a. It takes 8 bytes for
-// each.
-type zipf struct {
-	upTo []float64 // popularity of this thing and those before it
+// zipfSampler draws from n items with a popularity of 1/rank^a. It takes 8 bytes per item.
+type zipfSampler struct {
+	cumulative []float64 // popularity summed up to this item
 }
 
-func newZipf(n int, a float64) zipf {
-	z := zipf{make([]float64, n)}
+func newZipfSampler(n int, a float64) zipfSampler {
+	z := zipfSampler{make([]float64, n)}
 	sum := 0.0
-	for i := range z.upTo {
+	for i := range z.cumulative {
 		sum += exact.Exp(float64(-a * exact.Ln(float64(i+1))))
-		z.upTo[i] = sum
+		z.cumulative[i] = sum
 	}
 	return z
 }
 
-// draw returns a number from 0, the most popular thing.
-func (z *zipf) draw(r *random) int {
-	x := r.unit() * z.upTo[len(z.upTo)-1]
-	return min(sort.SearchFloat64s(z.upTo, x), len(z.upTo)-1)
+// drawRank returns a number from 0, the most popular item.
+func (z *zipfSampler) drawRank(r *randomSource) int {
+	x := r.drawUnit() * z.cumulative[len(z.cumulative)-1]
+	return min(sort.SearchFloat64s(z.cumulative, x), len(z.cumulative)-1)
 }

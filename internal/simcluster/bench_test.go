@@ -13,7 +13,7 @@ import (
 // nobody is a recorder that keeps nothing.
 type nobody struct{ input, cached, errors int }
 
-func (n *nobody) Sample(s *replay.Sample) {
+func (n *nobody) RecordSample(s *replay.Sample) {
 	n.input += s.Input
 	n.cached += s.Cached
 	if s.Error != "" {
@@ -21,7 +21,7 @@ func (n *nobody) Sample(s *replay.Sample) {
 	}
 }
 
-func (n *nobody) Gap(time.Duration, int) {}
+func (n *nobody) RecordGap(time.Duration, int) {}
 
 // TestTokensDoNotAllocate: in steady state a token costs no memory but that of its
 // sequence and, once in a block, of an event.
@@ -37,13 +37,13 @@ func TestTokensDoNotAllocate(t *testing.T) {
 	tokens := func() int {
 		n := 0
 		for i := range c.tasks.all {
-			n += c.tasks.all[i].got
+			n += c.tasks.all[i].generated
 		}
 		return n
 	}
 	until := func(n int) {
 		for tokens() < n {
-			if err := c.step(); err != nil {
+			if err := c.runEvent(); err != nil {
 				t.Fatal(err)
 			}
 		}

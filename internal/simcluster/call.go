@@ -7,39 +7,44 @@ import (
 	"penstock/internal/replay"
 )
 
-// callState is where a call is at its worker.
+// callState is the state of a call at its worker.
+//
+//	callSent       sent to the worker
+//	callQueued     accepted, not yet scheduled
+//	callRunning    scheduled
+//	callFinished   its last frame was sent
 type callState uint8
 
 const (
-	sent    callState = iota // on its way
-	inbox                    // taken, and not yet in the schedule
-	running                  // in the schedule
-	over                     // its last frame is on its way
+	callSent     callState = iota // sent to the worker
+	callQueued                    // accepted, not yet scheduled
+	callRunning                   // scheduled
+	callFinished                  // its last frame was sent
 )
 
-// call is one attempt of a task at one worker. Both sides of it may end it.
-type call struct {
+// attempt is one call of a task to one worker. Either side may end it.
+type attempt struct {
 	task, worker uint32
-	life         uint32 // of those at this place: frames of earlier ones are void
+	generation   uint32 // of the slot: frames of earlier generations are ignored
 	state        callState
-	client       bool // somebody waits for its frames
+	clientWaits  bool // a client waits for its frames
 	index        int  // of the request
 	prompt       int
-	generated    int // tokens of the answer, so far
+	generated    int // response tokens so far
 	limit        int
-	media        int // tokens at the beginning of the prompt that media fill
+	media        int // media tokens at the start of the prompt
 }
 
-func (cl *call) reset(at uint32, t *task, worker uint32) {
-	*cl = call{
-		task: at, worker: worker, life: cl.life, client: true,
-		index: t.request.Index, prompt: t.prompt, generated: t.got, limit: t.limit, media: placeholders(&t.request),
+func (cl *attempt) reset(at uint32, t *requestTask, worker uint32) {
+	*cl = attempt{
+		task: at, worker: worker, generation: cl.generation, clientWaits: true,
+		index: t.request.Index, prompt: t.prompt, generated: t.generated, limit: t.limit, media: countMediaTokens(&t.request),
 	}
 }
 
-// placeholders returns how many tokens of a prompt media fill: they come first
-// where the prompt's content is not given otherwise.
-func placeholders(r *replay.Request) int {
+// countMediaTokens returns how many prompt tokens are media: they come first where the prompt's content is
+// not given otherwise.
+func countMediaTokens(r *replay.Request) int {
 	if len(r.Tokens)+len(r.Text)+len(r.Messages)+len(r.Payload)+len(r.Blocks) > 0 {
 		return 0
 	}
@@ -50,66 +55,66 @@ func placeholders(r *replay.Request) int {
 	return min(n, r.Input)
 }
 
-// drop ends the client's side of a call.
-func (c *cluster) drop(at uint32) {
+// cancelCall ends the client's side of a call.
+func (c *cluster) cancelCall(at uint32) {
 	cl := &c.calls.all[at]
-	cl.client = false
-	if cl.state == inbox || cl.state == running {
+	cl.clientWaits = false
+	if cl.state == callQueued || cl.state == callRunning {
 		w := &c.workers[cl.worker]
 		w.aborts = append(w.aborts, at)
 	}
 }
 
-// forget makes the place of a call that has ended on both sides vacant.
-func (c *cluster) forget(at uint32) {
-	c.calls.all[at].life++
-	c.calls.all[at].state = over
-	c.calls.give(at)
+// freeCall frees the slot of a call which has ended on both sides.
+func (c *cluster) freeCall(at uint32) {
+	c.calls.all[at].generation++
+	c.calls.all[at].state = callFinished
+	c.calls.freeSlot(at)
 }
 
-// frameKind is what a frame says.
+// frameKind is the kind of a frame.
 type frameKind uint8
 
 const (
-	acceptance frameKind = iota
-	token
-	failure
+	frameAccepted frameKind = iota
+	frameToken
+	frameFailed
 )
 
-// frame is what a worker sends back.
-type frame struct {
-	call, life uint32
-	kind       frameKind
-	code       fault.Code // of a failure
-	last       bool       // the token ends the answer
-	position   int        // of the token in the answer
-	cached     int        // tokens of the prompt
+// responseFrame is a message from a worker to a client.
+type responseFrame struct {
+	call, generation uint32
+	kind             frameKind
+	code             fault.Code // of a failure
+	last             bool       // the token ends the response
+	position         int        // of the token in the response
+	cached           int        // prompt tokens
 }
 
-// batch returns an empty batch of frames.
-func (c *cluster) batch() uint32 {
-	at := c.batches.take()
+// newBatch returns an empty batch of frames.
+func (c *cluster) newBatch() uint32 {
+	at := c.batches.takeSlot()
 	c.batches.all[at] = c.batches.all[at][:0]
 	return at
 }
 
-func (c *cluster) batchOf(f frame) uint32 {
-	at := c.batch()
-	c.put(at, f)
+func (c *cluster) newBatchOf(f responseFrame) uint32 {
+	at := c.newBatch()
+	c.appendFrame(at, f)
 	return at
 }
 
-func (c *cluster) put(batch uint32, f frame) {
+func (c *cluster) appendFrame(batch uint32, f responseFrame) {
 	c.batches.all[batch] = append(c.batches.all[batch], f)
 }
 
-// send sends a batch of frames to their clients.
-func (c *cluster) send(batch uint32, delay time.Duration) {
+// sendBatch sends a batch of frames to their clients.
+func (c *cluster) sendBatch(batch uint32, delay time.Duration) {
 	if len(c.batches.all[batch]) == 0 {
-		c.recycle(batch)
+		c.freeBatch(batch)
 		return
 	}
-	c.queue.push(c.now.Add(delay), framed, batch, 0)
+	c.queue.push(c.now.Add(delay), eventFramesArrived, batch, 0)
 }
 
-func (c *cluster) recycle(batch uint32) { c.batches.give(batch) }
+func (c *cluster) freeBatch(batch uint32) { c.batches.freeSlot(batch) }

@@ -8,69 +8,67 @@ import (
 	"time"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/prefix"
 	"penstock/core/route"
 	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
 )
 
-// cluster is a run in progress.
+// cluster is the state of a run.
 type cluster struct {
 	cfg    Config
 	record Recorder
 	now    kv.Mono
-	queue  queue
-	chaos  chaos
+	queue  eventQueue
+	faults faultInjector
 
-	workers []worker
-	routers []router
-	matches bool      // whether choices depend on what is cached
-	pool    *sim.Pool // nil if there is none
-	follow  bool      // whether routers follow cache events for that
+	workers      []simWorker
+	routers      []simRouter
+	usesOverlaps bool      // whether decisions depend on cached blocks
+	pool         *sim.Pool // nil if there is none
+	usesEvents   bool      // whether routers follow cache events for that
 
-	source   replay.Source
-	head     replay.Request // the next of source, unless drained
-	drained  bool
-	sessions map[string]*session
-	served   int // requests begun
+	source      replay.Source
+	nextRequest replay.Request // the next request of source, unless drained
+	drained     bool
+	sessions    map[string]*sessionState
+	started     int // requests started
 
-	// tasks, calls, batches and parcels are numbered by their places; those of the
-	// vacant are in the free lists.
-	tasks   slab[task]
-	calls   slab[call]
-	batches slab[[]frame]
-	parcels slab[parcel]
-	copies  slab[copying]
-	// requests are those of routers to workers on their way.
-	requests slab[feed.Request]
-	pings    slab[ping]
-	letters  slab[letter]
+	// tasks, calls, batches and the other arenas hold values by slot number, with free lists.
+	tasks      arena[requestTask]
+	calls      arena[attempt]
+	batches    arena[[]responseFrame]
+	records    arena[recordInFlight]
+	poolCopies arena[poolCopy]
+	// requests are resync requests of routers in flight to workers.
+	requests     arena[kvfeed.ResyncRequest]
+	pings        arena[sentPing]
+	syncMessages arena[syncMessage]
 
-	prompt   []kv.Token // of the task whose serial is promptOf
-	promptOf uint64
-	serial   uint64
-	chain    []kv.SeqHash
-	blocks   []kv.BlockHash
-	match    prefix.Match
-	overlaps []kv.Overlap // what events say
-	guesses  []kv.Overlap // what is predicted
-	merged   []kv.Overlap
-	defect   error // of the cluster itself
-	// decided, if not nil, is told of each decision; it is for tests.
-	decided func(*task, *route.Query, route.Decision)
+	prompt        []kv.Token // of the task with serial promptSerial
+	promptSerial  uint64
+	serial        uint64
+	chain         []kv.SeqHash
+	blocks        []kv.BlockHash
+	match         prefix.Match
+	overlaps      []kv.Overlap // from events
+	guesses       []kv.Overlap // from predictions
+	merged        []kv.Overlap
+	internalError error // an internal error of the simulation
+	// onDecision, if not nil, is called with each decision; for tests.
+	onDecision func(*requestTask, *route.Query, route.Decision)
 }
 
-// slab is a set of values that keep their places.
-type slab[T any] struct {
+// arena is a set of values with stable slots.
+type arena[T any] struct {
 	all    []T
 	vacant []uint32
 }
 
-// take returns a vacant place. Its value is that of its last use. It invalidates
-// pointers to others.
-func (s *slab[T]) take() uint32 {
+// takeSlot returns a free slot, with the value of its last use. It invalidates pointers to other values.
+func (s *arena[T]) takeSlot() uint32 {
 	if last := len(s.vacant) - 1; last >= 0 {
 		at := s.vacant[last]
 		s.vacant = s.vacant[:last]
@@ -81,10 +79,10 @@ func (s *slab[T]) take() uint32 {
 	return uint32(len(s.all) - 1)
 }
 
-func (s *slab[T]) give(at uint32) { s.vacant = append(s.vacant, at) }
+func (s *arena[T]) freeSlot(at uint32) { s.vacant = append(s.vacant, at) }
 
-// used returns how many places are not vacant.
-func (s *slab[T]) used() int { return len(s.all) - len(s.vacant) }
+// usedCount returns how many slots are in use.
+func (s *arena[T]) usedCount() int { return len(s.all) - len(s.vacant) }
 
 func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, error) {
 	cfg.EnsureDefaults()
@@ -92,13 +90,13 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 		return nil, err
 	}
 	c := &cluster{
-		cfg: cfg, source: source, record: record, sessions: map[string]*session{},
-		matches: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
-		workers: make([]worker, cfg.Workers),
-		routers: make([]router, cfg.Routers),
+		cfg: cfg, source: source, record: record, sessions: map[string]*sessionState{},
+		usesOverlaps: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		workers:      make([]simWorker, cfg.Workers),
+		routers:      make([]simRouter, cfg.Routers),
 	}
-	c.follow = c.matches && !cfg.NoKVEvents
-	c.chaos = newChaos(cfg.Faults, cfg.Seed)
+	c.usesEvents = c.usesOverlaps && !cfg.NoKVEvents
+	c.faults = newFaultInjector(cfg.Faults, cfg.Seed)
 	if err := c.openPool(); err != nil {
 		return nil, fmt.Errorf("simcluster: %w", err)
 	}
@@ -113,131 +111,130 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 		}
 	}
 	for i := range c.routers {
-		c.discover(i)
+		c.updateMembers(i)
 	}
-	c.queue.push(c.now.Add(upkeepEvery), upkeep, 0, 0)
-	c.queue.push(c.now.Add(loadEvery), reported, 0, 0)
-	c.chaos.begin(c)
+	c.queue.push(c.now.Add(upkeepEvery), eventUpkeep, 0, 0)
+	c.queue.push(c.now.Add(loadEvery), eventLoadReport, 0, 0)
+	c.faults.scheduleFirstEnds(c)
 	if err := c.readAhead(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// finished reports whether every request is over.
-func (c *cluster) finished() bool { return c.drained && c.tasks.used() == 0 }
+// isFinished reports whether every request has finished.
+func (c *cluster) isFinished() bool { return c.drained && c.tasks.usedCount() == 0 }
 
-// step lets the next event happen.
-func (c *cluster) step() error {
+// runEvent runs the next event.
+func (c *cluster) runEvent() error {
 	e := c.queue.pop()
 	c.now = e.at
 	switch e.kind {
-	case arrive:
-		if err := c.arrive(); err != nil {
+	case eventRequestDue:
+		if err := c.addTask(); err != nil {
 			return err
 		}
-	case send:
-		c.begin(e.a)
-	case wake:
-		c.wake(e.a, e.b)
-	case stall:
-		c.stall(e.a, e.b)
-	case called:
-		c.workers[c.calls.all[e.a].worker].called(c, e.a)
-	case passed:
-		c.workers[e.a].passed(c, e.b)
-	case framed:
-		c.deliver(e.a)
-	case recorded:
-		c.unpack(e.a, e.b)
-	case asked:
-		c.workers[e.a].asked(c, e.b)
-	case asking:
-		c.routers[e.a].asking(c)
-	case answered:
-		c.workers[e.a].answered(c, e.b)
-	case crashed:
-		c.crash(e.a)
-	case leaving:
-		c.leave(e.a)
-	case left:
-		c.halt(&c.workers[e.a], fault.Draining)
-	case reborn:
-		c.reborn(e.a)
-	case expired:
-		c.expire(e.a, e.b)
-	case found:
-		c.discover(int(e.a))
-	case probed:
-		c.routers[e.a].probe(c, e.b)
-	case ponged:
-		c.ponged(e.a)
-	case told:
-		c.routers[e.a].speak(c, e.b)
-	case heard:
-		c.routers[e.b].hear(c, e.a)
-	case upkeep:
+	case eventSessionDue:
+		c.startTask(e.a)
+	case eventTaskWake:
+		c.wakeTask(e.a, e.b)
+	case eventTaskStall:
+		c.checkStall(e.a, e.b)
+	case eventCallArrived:
+		c.workers[c.calls.all[e.a].worker].acceptCall(c, e.a)
+	case eventBatchDone:
+		c.workers[e.a].finishBatch(c, e.b)
+	case eventFramesArrived:
+		c.deliverFrames(e.a)
+	case eventRecordArrived:
+		c.deliverRecord(e.a, e.b)
+	case eventResyncArrived:
+		c.workers[e.a].acceptResync(c, e.b)
+	case eventResyncDue:
+		c.routers[e.a].runResyncs(c)
+	case eventResyncAnswer:
+		c.workers[e.a].answerResyncs(c, e.b)
+	case eventWorkerCrash:
+		c.crashWorker(e.a)
+	case eventWorkerDrain:
+		c.drainWorker(e.a)
+	case eventWorkerStop:
+		c.stopWorker(&c.workers[e.a], fault.Draining)
+	case eventWorkerRestart:
+		c.restartWorker(e.a)
+	case eventLeaseExpired:
+		c.expireLease(e.a, e.b)
+	case eventDiscovery:
+		c.updateMembers(int(e.a))
+	case eventPingDue:
+		c.routers[e.a].sendPings(c, e.b)
+	case eventPingDone:
+		c.finishPing(e.a)
+	case eventSyncDue:
+		c.routers[e.a].sendSync(c, e.b)
+	case eventSyncArrived:
+		c.routers[e.b].receiveSync(c, e.a)
+	case eventUpkeep:
 		for i := range c.routers {
-			c.routers[i].tidy(c)
+			c.routers[i].runUpkeep(c)
 		}
-		c.queue.push(c.now.Add(upkeepEvery), upkeep, 0, 0)
-	case copied:
-		c.copied(e.a)
-	case reported:
+		c.queue.push(c.now.Add(upkeepEvery), eventUpkeep, 0, 0)
+	case eventCopyDone:
+		c.finishPoolCopy(e.a)
+	case eventLoadReport:
 		for i := range c.workers {
-			c.workers[i].report(c)
+			c.workers[i].reportLoad(c)
 		}
-		c.queue.push(c.now.Add(loadEvery), reported, 0, 0)
+		c.queue.push(c.now.Add(loadEvery), eventLoadReport, 0, 0)
 	}
-	return c.defect
+	return c.internalError
 }
 
-// readAhead takes the next request of the source and has it arrive.
+// readAhead reads the next request of the source and schedules its arrival.
 func (c *cluster) readAhead() error {
-	err := c.source.Next(&c.head)
+	err := c.source.Next(&c.nextRequest)
 	switch {
 	case errors.Is(err, io.EOF):
 		c.drained = true
 		return nil
 	case err != nil:
 		return fmt.Errorf("simcluster: read the workload: %w", err)
-	case c.head.At < 0:
-		return fmt.Errorf("simcluster: request %d does not say when it is sent: choose an arrival process", c.head.Index)
-	case kv.Mono(c.head.At) < c.now:
-		return fmt.Errorf("simcluster: request %d is to be sent at %v, before the one that it follows: sort the workload by time", c.head.Index, c.head.At)
+	case c.nextRequest.At < 0:
+		return fmt.Errorf("simcluster: request %d does not say when it is sent: choose an arrival process", c.nextRequest.Index)
+	case kv.Mono(c.nextRequest.At) < c.now:
+		return fmt.Errorf("simcluster: request %d is to be sent at %v, before the one that it follows: sort the workload by time", c.nextRequest.Index, c.nextRequest.At)
 	}
-	if idle := kv.Mono(c.head.At).Sub(c.now); idle > maxIdle {
-		return fmt.Errorf("simcluster: request %d is to be sent %v after the one before it, and a pause may be %v at most: look at the unit of the workload's times", c.head.Index, idle, maxIdle)
+	if idle := kv.Mono(c.nextRequest.At).Sub(c.now); idle > maxIdle {
+		return fmt.Errorf("simcluster: request %d is to be sent %v after the one before it, and a pause may be %v at most: look at the unit of the workload's times", c.nextRequest.Index, idle, maxIdle)
 	}
-	c.queue.push(kv.Mono(c.head.At), arrive, 0, 0)
+	c.queue.push(kv.Mono(c.nextRequest.At), eventRequestDue, 0, 0)
 	return nil
 }
 
-// maxIdle bounds the pauses of a workload: what a cluster does in them (workers report
-// their load, routers tidy up) takes time to compute, and a hundred years of it never
-// end.
+// maxIdle bounds the pauses of a workload: the cluster's periodic work (load reports, router upkeep) takes
+// real time to simulate, and a pause of a hundred years would never end.
 const maxIdle = 31 * 24 * time.Hour
 
-// session is a conversation: at most one of its requests is on its way.
-type session struct {
-	busy  bool
-	ended kv.Mono  // of the last answer
-	begun bool     // there was one
-	queue []uint32 // tasks that wait for it
+// sessionState is a conversation: at most one of its requests is in flight.
+type sessionState struct {
+	busy    bool
+	lastEnd kv.Mono  // end of the last response
+	started bool     // there was one
+	queue   []uint32 // tasks which wait for it
 }
 
-// arrive makes a task of the source's next request.
-func (c *cluster) arrive() error {
-	at := c.tasks.take()
+// addTask makes a task of the source's next request.
+func (c *cluster) addTask() error {
+	at := c.tasks.takeSlot()
 	t := &c.tasks.all[at]
-	t.reset(&c.head)
+	t.reset(&c.nextRequest)
 	c.serial++
 	t.serial = c.serial
 	t.due = c.now
 	if name := t.request.Session; name != "" {
 		s := c.sessions[name]
 		if s == nil {
-			s = &session{}
+			s = &sessionState{}
 			c.sessions[name] = s
 		}
 		t.session = s
@@ -246,17 +243,17 @@ func (c *cluster) arrive() error {
 			return c.readAhead()
 		}
 		s.busy = true
-		if s.begun {
-			t.due = c.after(t, s)
+		if s.started {
+			t.due = c.dueAfterSession(t, s)
 		}
 	}
-	c.queue.push(t.due, send, at, 0)
+	c.queue.push(t.due, eventSessionDue, at, 0)
 	return c.readAhead()
 }
 
-// free lets the next request of a session go.
-func (c *cluster) free(s *session) {
-	s.busy, s.begun, s.ended = false, true, c.now
+// releaseSession starts the next request of a session.
+func (c *cluster) releaseSession(s *sessionState) {
+	s.busy, s.started, s.lastEnd = false, true, c.now
 	if len(s.queue) == 0 {
 		return
 	}
@@ -264,27 +261,27 @@ func (c *cluster) free(s *session) {
 	s.queue = slices.Delete(s.queue, 0, 1)
 	s.busy = true
 	t := &c.tasks.all[at]
-	t.due = c.after(t, s)
-	c.queue.push(t.due, send, at, 0)
+	t.due = c.dueAfterSession(t, s)
+	c.queue.push(t.due, eventSessionDue, at, 0)
 }
 
-// after returns when a task is due that follows another one of its session.
-func (c *cluster) after(t *task, s *session) kv.Mono {
+// dueAfterSession returns when the next task of a session is due.
+func (c *cluster) dueAfterSession(t *requestTask, s *sessionState) kv.Mono {
 	if t.request.Delay > maxIdle {
-		c.defect = fmt.Errorf("simcluster: request %d is to be sent %v after the answer before it, and a pause may be %v at most: look at the unit of the workload's times", t.request.Index, t.request.Delay, maxIdle)
+		c.internalError = fmt.Errorf("simcluster: request %d is to be sent %v after the answer before it, and a pause may be %v at most: look at the unit of the workload's times", t.request.Index, t.request.Delay, maxIdle)
 		return c.now
 	}
-	return max(kv.Mono(t.request.At), s.ended.Add(t.request.Delay))
+	return max(kv.Mono(t.request.At), s.lastEnd.Add(t.request.Delay))
 }
 
-// expand makes the prompt of a task.
-func (c *cluster) expand(t *task) []kv.Token {
-	if c.promptOf != t.serial {
+// expandPrompt makes the prompt of a task.
+func (c *cluster) expandPrompt(t *requestTask) []kv.Token {
+	if c.promptSerial != t.serial {
 		c.prompt = replay.AppendTokens(c.prompt[:0], &t.request, c.cfg.Vocabulary)
-		c.promptOf = t.serial
+		c.promptSerial = t.serial
 	}
 	return c.prompt
 }
 
-// since is the time of an event from the beginning of the run.
-func since(m kv.Mono) time.Duration { return time.Duration(m) }
+// sinceStart returns a time as a duration from the start of the run.
+func sinceStart(m kv.Mono) time.Duration { return time.Duration(m) }

@@ -3,136 +3,134 @@ package simcluster
 import (
 	"slices"
 
-	"penstock/core/feed"
 	"penstock/core/health"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 )
 
-// discover tells a router who is registered.
-func (c *cluster) discover(number int) {
+// updateMembers updates a router's set of registered workers.
+func (c *cluster) updateMembers(number int) {
 	r := &c.routers[number]
 	r.watched, r.targets = r.watched[:0], r.targets[:0]
 	for i := range c.workers {
 		w, m := &c.workers[i], &r.members[i]
 		switch {
-		case !w.registered && !m.known: // what a stranger publishes has its time
+		case !w.registered && !m.known: // events of unregistered workers are kept for the grace period
 			continue
 		case !w.registered:
-			r.lose(c.now, w.id)
-			*m = member{}
+			r.removeWorker(c.now, w.id)
+			*m = memberState{}
 			continue
 		case !m.known:
-			if h, fed := r.tracker.Health(w.id); fed && h.Epoch < w.registeredEpoch { // late, of a life that was over
-				r.forget(c.now, w.id, w.registeredEpoch)
+			if h, fed := r.tracker.HealthOf(w.id); fed && h.Epoch < w.registeredEpoch { // a late event of an earlier epoch
+				r.forgetEarlierEpochs(c.now, w.id, w.registeredEpoch)
 			}
 			m.known, m.epoch, m.since = true, w.registeredEpoch, c.now
-		case m.epoch != w.registeredEpoch: // another life: nothing of the old one holds
-			r.forget(c.now, w.id, w.registeredEpoch)
-			source, epoch, since := m.source, m.sourceEpoch, m.sourceSince
-			*m = member{known: true, epoch: w.registeredEpoch, since: c.now, source: source, sourceEpoch: epoch, sourceSince: since}
+		case m.epoch != w.registeredEpoch: // a new epoch: nothing of the old one is valid
+			r.forgetEarlierEpochs(c.now, w.id, w.registeredEpoch)
+			source, epoch, since := m.hasRecords, m.sourceEpoch, m.sourceSince
+			*m = memberState{known: true, epoch: w.registeredEpoch, since: c.now, hasRecords: source, sourceEpoch: epoch, sourceSince: since}
 		}
 		r.watched = append(r.watched, health.Worker{ID: w.id.ID, Epoch: m.epoch, Confirmed: true})
 	}
-	r.health.Set(c.now, r.watched)
+	r.health.SetWorkers(c.now, r.watched)
 	for _, w := range r.watched {
-		state, since := r.state(c, w.ID)
+		state, since := r.workerState(c, w.ID)
 		r.targets = append(r.targets, route.Target{
 			Worker: kv.Worker{ID: w.ID}, BlockSize: c.cfg.BlockSize, Blocks: c.cfg.Blocks, State: state, Since: since,
 		})
 	}
-	r.ticks(c.now)
+	r.advanceReplica(c.now)
 	if err := r.router.SetWorkers(r.targets); err != nil {
-		c.defect = err
+		c.internalError = err
 	}
 	if r.replica != nil {
-		r.replica.Revisit(c.now)
-		r.tell(c)
+		r.replica.RequestUnplaced(c.now)
+		r.scheduleSync(c)
 	}
-	r.watch(c)
+	r.schedulePings(c)
 	waiting := slices.Clone(r.waiting)
 	for _, at := range waiting {
 		t := &c.tasks.all[at]
-		t.machine.News()
-		c.wake(at, t.wakes)
+		t.machine.WorkersChanged()
+		c.wakeTask(at, t.wakeSeq)
 	}
 }
 
-// forget drops what is known of a life of w before epoch. What its new life has
-// published already stays.
-func (r *router) forget(now kv.Mono, w kv.Worker, epoch uint64) {
-	if h, ok := r.tracker.Health(w); ok && h.Epoch >= epoch {
+// forgetEarlierEpochs drops the state of w before epoch. What the new epoch has already published stays.
+func (r *simRouter) forgetEarlierEpochs(now kv.Mono, w kv.Worker, epoch uint64) {
+	if h, ok := r.tracker.HealthOf(w); ok && h.Epoch >= epoch {
 		return
 	}
-	r.lose(now, w)
-	r.members[w.ID-1].source = false
+	r.removeWorker(now, w)
+	r.members[w.ID-1].hasRecords = false
 }
 
-// lose drops what is known of a worker that is gone. What it said last of pools may not
-// have come.
-func (r *router) lose(now kv.Mono, w kv.Worker) {
-	if h, _ := r.tracker.Health(w); h.Lagging {
-		r.pools.Settle(r.index, r.pools.Doubt(now, w, nil))
+// removeWorker drops the state of a removed worker. Its last pool events may not have arrived.
+func (r *simRouter) removeWorker(now kv.Mono, w kv.Worker) {
+	if h, _ := r.tracker.HealthOf(w); h.Lagging {
+		r.pools.ApplyEffects(r.index, r.pools.SuspectWorker(now, w, nil))
 	}
-	r.tracker.Forget(w)
-	r.drop(w)
+	r.tracker.RemoveWorker(w)
+	r.dropCached(w)
 }
 
-// tidy does what time alone brings about.
-func (r *router) tidy(c *cluster) {
-	r.ticks(c.now)
-	r.active.Expire(c.now)
-	r.tell(c)
+// runUpkeep does the periodic work.
+func (r *simRouter) runUpkeep(c *cluster) {
+	r.advanceReplica(c.now)
+	r.active.ExpireOld(c.now)
+	r.scheduleSync(c)
 	for i := range r.members {
 		if r.members[i].known {
-			r.settle(c, uint32(i)) // what a worker said of itself has its time
+			r.updateState(c, uint32(i)) // a worker's load report expires
 			w := kv.Worker{ID: kv.WorkerID(i + 1)}
-			if r.active.Load(w).Requests > 0 {
-				r.health.Expect(c.now, w.ID)
+			if r.active.LoadOf(w).Requests > 0 {
+				r.health.ExpectReports(c.now, w.ID)
 			}
 		}
 	}
-	r.watch(c)
-	if r.predict != nil {
-		r.predict.Expire(c.now)
+	r.schedulePings(c)
+	if r.predictions != nil {
+		r.predictions.ExpireBlocks(c.now)
 	}
-	if !c.follow {
+	if !c.usesEvents {
 		return
 	}
-	r.pools.Settle(r.index, r.pools.Tick(c.now, nil))
-	r.dropStrangers(c)
+	r.pools.ApplyEffects(r.index, r.pools.Tick(c.now, nil))
+	r.dropUnregistered(c)
 	for i := range r.members {
 		m := &r.members[i]
-		if !m.known || !elapsed(m.since, c.now, settle) {
+		if !m.known || !hasElapsed(m.since, c.now, settle) {
 			continue
 		}
 		w := kv.Worker{ID: kv.WorkerID(i + 1)}
-		r.obey(c.now, w, nil, r.tracker.Expect(c.now, w, m.epoch))
-		r.compare(c, w, m)
+		r.applyVerdict(c.now, w, nil, r.tracker.ExpectWorker(c.now, w, m.epoch))
+		r.checkClaim(c, w, m)
 	}
-	r.ask(c)
+	r.requestResyncs(c)
 }
 
-// dropStrangers forgets the workers, and the later lives of workers, whose events
-// came and that were not registered within the grace.
-func (r *router) dropStrangers(c *cluster) {
+// dropUnregistered drops workers and newer epochs whose events arrived but which did not register within the
+// grace period.
+func (r *simRouter) dropUnregistered(c *cluster) {
 	for i := range r.members {
 		m := &r.members[i]
-		if m.source && (!m.known || m.epoch < m.sourceEpoch) && elapsed(m.sourceSince, c.now, grace) {
+		if m.hasRecords && (!m.known || m.epoch < m.sourceEpoch) && hasElapsed(m.sourceSince, c.now, unregisteredGrace) {
 			w := kv.Worker{ID: kv.WorkerID(i + 1)}
-			r.lose(c.now, w)
-			m.source = false
+			r.removeWorker(c.now, w)
+			m.hasRecords = false
 		}
 	}
 }
 
-// compare holds what a worker says it has published against what has arrived.
-func (r *router) compare(c *cluster, w kv.Worker, m *member) {
-	var claim feed.Claim
+// checkClaim compares what a worker claims to have published with what has arrived.
+func (r *simRouter) checkClaim(c *cluster, w kv.Worker, m *memberState) {
+	var claim kvfeed.PublishReport
 	if m.reported {
-		claim = feed.Claim{Epoch: m.load.epoch, Next: m.load.next, At: m.loadAt}
+		claim = kvfeed.PublishReport{Epoch: m.load.epoch, Next: m.load.next, At: m.loadAt}
 	}
-	if finding, v := r.tracker.Compare(c.now, w, claim); finding != feed.Agrees {
-		r.obey(c.now, w, nil, v)
+	if finding, v := r.tracker.CompareReport(c.now, w, claim); finding != kvfeed.Agrees {
+		r.applyVerdict(c.now, w, nil, v)
 	}
 }

@@ -8,12 +8,12 @@ import (
 
 	"pgregory.net/rapid"
 
-	"penstock/core/feed"
+	"penstock/core/activeseq/replica"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/migrate"
 	"penstock/core/prefix"
 	"penstock/core/route"
-	"penstock/core/slots/replica"
 	"penstock/internal/replay"
 )
 
@@ -29,7 +29,7 @@ func drawFaults(t *rapid.T) Faults {
 	return Faults{
 		Until:       20 * time.Second,
 		RecordsLost: share("lost", 0.3), RecordsRepeated: share("repeated", 0.3),
-		RecordsLate: share("late", 0.5), MostLate: time.Duration(rapid.IntRange(0, 3).Draw(t, "late by")) * time.Second,
+		RecordsLate: share("late", 0.5), MaxLateness: time.Duration(rapid.IntRange(0, 3).Draw(t, "late by")) * time.Second,
 		ResyncsLost: share("resyncs lost", 0.8), LoadsLost: share("loads lost", 0.8), PingsLost: share("pings lost", 0.5),
 		CallsBroken: share("calls broken", 0.3),
 		Slow:        share("slow", 0.1), SlowBy: rapid.SampledFrom([]int{5, 100}).Draw(t, "slow by"),
@@ -54,7 +54,7 @@ func TestFaults(t *testing.T) {
 			Sync:    rapid.Bool().Draw(t, "sync"), TrackOutput: rapid.Bool().Draw(t, "track output"),
 			EventDelay: time.Duration(rapid.IntRange(0, 2).Draw(t, "event delay")) * 10 * time.Millisecond,
 			Delay:      time.Duration(rapid.IntRange(0, 2).Draw(t, "delay")) * time.Millisecond,
-			Migration:  migrate.Config{Limit: rapid.SampledFrom([]int{-1, 1, 3}).Draw(t, "limit")},
+			Migration:  migrate.Config{MaxFailures: rapid.SampledFrom([]int{-1, 1, 3}).Draw(t, "limit")},
 			MaxWaiting: rapid.SampledFrom([]int{1, 4, 0}).Draw(t, "waiting"), StallTimeout: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "stall"),
 			Pool: Pool{
 				Blocks: rapid.SampledFrom([]int{0, 20, 4000}).Draw(t, "pool"), Members: rapid.IntRange(0, 3).Draw(t, "members"),
@@ -80,9 +80,9 @@ func disturbed(t *rapid.T, cfg Config, all []replay.Request) (*journal, *cluster
 		t.Fatal(err)
 	}
 	tries := map[string]int{}
-	c.decided = func(task *task, q *route.Query, d route.Decision) {
-		most := max(c.cfg.Migration.Limit, 0) + 1
-		if cfg.MaxWaiting > 0 || cfg.Faults.Leaves > 0 { // what is full or leaves does not count
+	c.onDecision = func(task *requestTask, q *route.Query, d route.Decision) {
+		most := max(c.cfg.Migration.MaxFailures, 0) + 1
+		if cfg.MaxWaiting > 0 || cfg.Faults.DrainShare > 0 { // what is full or leaves does not count
 			most = 64
 		}
 		if tries[task.key]++; tries[task.key] > most {
@@ -93,12 +93,12 @@ func disturbed(t *rapid.T, cfg Config, all []replay.Request) (*journal, *cluster
 				continue // all of it is in the pool, whatever is known of the worker
 			}
 			r := &c.routers[task.router]
-			if h, known := r.tracker.Health(o.Worker); !known || h.State != feed.Live || h.Epoch < r.members[o.Worker.ID-1].epoch {
+			if h, known := r.tracker.HealthOf(o.Worker); !known || h.State != kvfeed.Live || h.Epoch < r.members[o.Worker.ID-1].epoch {
 				t.Fatalf("worker %d is matched in doubt, or by an earlier life: %+v", o.Worker.ID, h)
 			}
 		}
 	}
-	for n := 0; !c.finished(); n++ {
+	for n := 0; !c.isFinished(); n++ {
 		step(t, c)
 		if n%500 == 0 {
 			checkMachines(t, c)
@@ -122,7 +122,7 @@ func disturbed(t *rapid.T, cfg Config, all []replay.Request) (*journal, *cluster
 }
 
 func step(t *rapid.T, c *cluster) {
-	if err := c.step(); err != nil {
+	if err := c.runEvent(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -137,7 +137,7 @@ func checkMachines(t *rapid.T, c *cluster) {
 		vacant[at] = true
 	}
 	for i := range c.tasks.all {
-		if task := &c.tasks.all[i]; !vacant[uint32(i)] && task.call != nowhere {
+		if task := &c.tasks.all[i]; !vacant[uint32(i)] && task.call != noCall {
 			active[task.router]++
 			if !task.prefilled {
 				prefilling[[2]uint32{task.router, task.worker}] = true
@@ -155,8 +155,8 @@ func checkMachines(t *rapid.T, c *cluster) {
 			t.Fatalf("router %d has %d reservations for %d requests", i, n, active[i])
 		}
 		for j := range c.workers {
-			l := r.active.Load(c.workers[j].id)
-			if l.PrefillTokens > r.active.Others(c.workers[j].id).PrefillTokens && !prefilling[[2]uint32{uint32(i), uint32(j)}] {
+			l := r.active.LoadOf(c.workers[j].id)
+			if l.PrefillTokens > r.active.OthersShare(c.workers[j].id).PrefillTokens && !prefilling[[2]uint32{uint32(i), uint32(j)}] {
 				t.Fatalf("router %d counts %d tokens to prefill on worker %d, which has prefilled all", i, l.PrefillTokens, j+1)
 			}
 		}
@@ -172,7 +172,7 @@ func checkMachines(t *rapid.T, c *cluster) {
 // cache what is in it.
 func checkHealed(t *rapid.T, c *cluster) {
 	checkMachines(t, c)
-	if n := c.calls.used() + c.batches.used() + c.parcels.used() + c.requests.used(); n != 0 {
+	if n := c.calls.usedCount() + c.batches.usedCount() + c.records.usedCount() + c.requests.usedCount(); n != 0 {
 		t.Fatalf("%d calls, batches, parcels and requests are left", n)
 	}
 	for i := range c.routers {
@@ -180,8 +180,8 @@ func checkHealed(t *rapid.T, c *cluster) {
 	}
 	for i := range c.workers {
 		w := &c.workers[i]
-		if st := w.sched.Stats(); !w.alive || st.UsedBlocks != 0 || w.held != 0 || len(w.inbox)+len(w.aborts) != 0 {
-			t.Fatalf("worker %d: alive %t, %d calls, %+v", w.id.ID, w.alive, w.held, st)
+		if st := w.sched.Stats(); !w.alive || st.UsedBlocks != 0 || w.heldCalls != 0 || len(w.inbox)+len(w.aborts) != 0 {
+			t.Fatalf("worker %d: alive %t, %d calls, %+v", w.id.ID, w.alive, w.heldCalls, st)
 		}
 		want := cached(w)
 		for j := range c.routers {
@@ -189,13 +189,13 @@ func checkHealed(t *rapid.T, c *cluster) {
 			if n := r.active.Len(); n != 0 {
 				t.Fatalf("router %d has %d reservations at the end", j, n)
 			}
-			if h, _ := r.tracker.Health(w.id); h.State != feed.Live || h.Epoch != w.epoch || h.LastSeq != w.log.Next()-1 {
+			if h, _ := r.tracker.HealthOf(w.id); h.State != kvfeed.Live || h.Epoch != w.epoch || h.LastSeq != w.log.Next()-1 {
 				t.Fatalf("worker %d of epoch %d at event %d: %+v", w.id.ID, w.epoch, w.log.Next(), h)
 			}
 			if got := r.index.AppendBlocks(nil, w.id); !slices.Equal(got, want) {
 				t.Fatalf("router %d knows %d blocks of worker %d, which has %d", j, len(got), w.id.ID, len(want))
 			}
-			if st, ok := r.health.Status(w.id.ID); !ok || st.Quarantined {
+			if st, ok := r.health.StatusOf(w.id.ID); !ok || st.Quarantined {
 				t.Fatalf("worker %d is in quarantine: %+v", w.id.ID, st)
 			}
 		}
@@ -226,8 +226,8 @@ func checkPooled(t *rapid.T, c *cluster) {
 
 // checkExchange: a router that takes part knows all others, is told of nothing that is
 // not there any more, and what each of them said last is what it knows.
-func checkExchange(t *rapid.T, c *cluster, r *router) {
-	if n := r.active.Adopted(); n != 0 {
+func checkExchange(t *rapid.T, c *cluster, r *simRouter) {
+	if n := r.active.AdoptedCount(); n != 0 {
 		t.Fatalf("router %d counts %d requests of others at the end", r.number, n)
 	}
 	if r.replica == nil {
@@ -236,13 +236,13 @@ func checkExchange(t *rapid.T, c *cluster, r *router) {
 	if err := r.replica.Check(); err != nil {
 		t.Fatal(err)
 	}
-	peers := r.replica.Peers(nil)
+	peers := r.replica.AppendPeers(nil)
 	if len(peers) != len(c.routers)-1 {
 		t.Fatalf("router %d knows %d others", r.number, len(peers))
 	}
 	for _, p := range peers {
-		if p.Requests != 0 || p.Lacking || c.now.Sub(p.Agreed) > replica.Heals {
-			t.Fatalf("router %d has of another: %+v at %v", r.number, p, since(c.now))
+		if p.Requests != 0 || p.Lacking || c.now.Sub(p.Agreed) > replica.ConvergenceTime {
+			t.Fatalf("router %d has of another: %+v at %v", r.number, p, sinceStart(c.now))
 		}
 	}
 }
@@ -254,13 +254,13 @@ func TestSyncIsExact(t *testing.T) {
 		t.Fatal(err)
 	}
 	looks, shared := 0, 0
-	for !c.finished() {
-		if err := c.step(); err != nil {
+	for !c.isFinished() {
+		if err := c.runEvent(); err != nil {
 			t.Fatal(err)
 		}
-		quiet := c.letters.used() == 0
+		quiet := c.syncMessages.usedCount() == 0
 		for i := range c.routers {
-			quiet = quiet && !c.routers[i].replica.Pending()
+			quiet = quiet && !c.routers[i].replica.HasPending()
 		}
 		if !quiet || c.now < kv.Mono(time.Second) {
 			continue
@@ -268,12 +268,12 @@ func TestSyncIsExact(t *testing.T) {
 		looks++
 		for i := range c.workers {
 			id := c.workers[i].id
-			want := c.routers[0].active.Load(id)
+			want := c.routers[0].active.LoadOf(id)
 			for j := range c.routers {
 				r := &c.routers[j]
-				shared += r.active.Others(id).Requests
-				if got := r.active.Load(id); got != want {
-					t.Fatalf("at %v router %d counts %+v on worker %d, the first one %+v", since(c.now), j, got, id.ID, want)
+				shared += r.active.OthersShare(id).Requests
+				if got := r.active.LoadOf(id); got != want {
+					t.Fatalf("at %v router %d counts %+v on worker %d, the first one %+v", sinceStart(c.now), j, got, id.ID, want)
 				}
 			}
 		}
@@ -284,12 +284,12 @@ func TestSyncIsExact(t *testing.T) {
 }
 
 // cached is what a worker has in its cache, in the order of an index.
-func cached(w *worker) []prefix.Block {
+func cached(w *simWorker) []prefix.Block {
 	var all []prefix.Block
-	for _, ev := range w.sched.Dump(nil) {
+	for _, ev := range w.sched.AppendDump(nil) {
 		seq := ev.Parent
 		for i, b := range ev.Blocks {
-			seq = kv.Extend(seq, ev.Start+uint32(i), b)
+			seq = kv.ExtendSeq(seq, ev.Start+uint32(i), b)
 			all = append(all, prefix.Block{Seq: seq})
 		}
 	}
@@ -306,7 +306,7 @@ func TestOverlapsAreTrue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.decided = func(_ *task, q *route.Query, d route.Decision) {
+		c.onDecision = func(_ *requestTask, q *route.Query, d route.Decision) {
 			w := &c.workers[d.Worker.ID-1]
 			have := map[kv.SeqHash]bool{}
 			for _, b := range cached(w) {
@@ -321,8 +321,8 @@ func TestOverlapsAreTrue(t *testing.T) {
 			}
 			matched += d.OverlapBlocks
 		}
-		for !c.finished() {
-			if err := c.step(); err != nil {
+		for !c.isFinished() {
+			if err := c.runEvent(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -340,11 +340,11 @@ func TestIndexFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	evicted, looks := uint64(0), 0
-	for n := 0; !c.finished(); n++ {
-		if err := c.step(); err != nil {
+	for n := 0; !c.isFinished(); n++ {
+		if err := c.runEvent(); err != nil {
 			t.Fatal(err)
 		}
-		if n%20 != 0 || c.parcels.used() > 0 {
+		if n%20 != 0 || c.records.usedCount() > 0 {
 			continue
 		}
 		for i := range c.workers {
@@ -373,19 +373,19 @@ func TestStrangers(t *testing.T) {
 	}
 	r, w := &c.routers[0], &c.workers[1]
 	w.registered = false
-	c.discover(0)
-	r.accept(c, &feed.Record{Worker: w.id, Epoch: w.epoch, First: 1, BlockSize: 16, Events: []kv.Event{
+	c.updateMembers(0)
+	r.acceptRecord(c, &kvfeed.Record{Worker: w.id, Epoch: w.epoch, First: 1, BlockSize: 16, Events: []kv.Event{
 		{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{7}},
 	}})
 	for range 3 {
-		c.now = c.now.Add(grace / 3)
-		c.discover(0)
+		c.now = c.now.Add(unregisteredGrace / 3)
+		c.updateMembers(0)
 		if n := len(r.index.AppendBlocks(nil, w.id)); n != 1 {
-			t.Fatalf("%d blocks are known after %v", n, since(c.now))
+			t.Fatalf("%d blocks are known after %v", n, sinceStart(c.now))
 		}
 	}
-	r.tidy(c)
-	if _, known := r.tracker.Health(w.id); known || len(r.index.AppendBlocks(nil, w.id)) != 0 {
+	r.runUpkeep(c)
+	if _, known := r.tracker.HealthOf(w.id); known || len(r.index.AppendBlocks(nil, w.id)) != 0 {
 		t.Error("the stranger's blocks are still known")
 	}
 }
@@ -400,8 +400,8 @@ func TestLateLife(t *testing.T) {
 	r, w := &c.routers[0], &c.workers[0]
 	old := w.epoch
 	w.registeredEpoch++
-	c.discover(0)
-	r.accept(c, &feed.Record{Worker: w.id, Epoch: old, First: 1, BlockSize: 16, Events: []kv.Event{
+	c.updateMembers(0)
+	r.acceptRecord(c, &kvfeed.Record{Worker: w.id, Epoch: old, First: 1, BlockSize: 16, Events: []kv.Event{
 		{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{7}},
 	}})
 	if n := len(r.index.AppendBlocks(nil, w.id)); n != 0 {
@@ -419,10 +419,10 @@ func TestDescriptionsAreRare(t *testing.T) {
 	w := &c.workers[0]
 	before := w.log.Next()
 	for at := time.Duration(0); at < 10*time.Second; at += 100 * time.Millisecond {
-		c.post(kv.Mono(at), 0, feed.Request{})
+		c.sendResync(kv.Mono(at), 0, kvfeed.ResyncRequest{})
 	}
 	for c.now < kv.Mono(11*time.Second) {
-		if err := c.step(); err != nil {
+		if err := c.runEvent(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -438,30 +438,30 @@ func TestPlannedLeaves(t *testing.T) {
 	for seed := range uint64(10) {
 		all := shape{requests: 150, every: 150 * time.Millisecond, roots: 5, blocks: 6, blockTokens: 48, output: 60}.make(seed)
 		cfg := Config{
-			Workers: 3, Seed: seed, Migration: migrate.Config{Limit: -1, FirstWait: 10 * time.Second}, Delay: time.Millisecond,
-			Faults: Faults{CrashEvery: 5 * time.Second, Leaves: 1, Drain: 200 * time.Millisecond, MostDown: 2 * time.Second, MostLate: 100 * time.Millisecond, LoadsLost: 1},
+			Workers: 3, Seed: seed, Migration: migrate.Config{MaxFailures: -1, FirstWait: 10 * time.Second}, Delay: time.Millisecond,
+			Faults: Faults{CrashEvery: 5 * time.Second, DrainShare: 1, Drain: 200 * time.Millisecond, MaxDowntime: 2 * time.Second, MaxLateness: 100 * time.Millisecond, LoadsLost: 1},
 		}
 		j := &journal{}
 		c, err := newCluster(cfg, &requests{all: all}, j)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.decided = func(_ *task, q *route.Query, _ route.Decision) {
+		c.onDecision = func(_ *requestTask, q *route.Query, _ route.Decision) {
 			if q.Moving {
 				moved++
 			}
 		}
 		held := make([]int, cfg.Workers)
-		for !c.finished() {
-			if err := c.step(); err != nil {
+		for !c.isFinished() {
+			if err := c.runEvent(); err != nil {
 				t.Fatal(err)
 			}
 			for i := range c.workers {
 				w := &c.workers[i]
-				if w.leaving && w.held > held[i] {
+				if w.draining && w.heldCalls > held[i] {
 					t.Fatalf("worker %d took a call though it leaves", i+1)
 				}
-				held[i] = w.held
+				held[i] = w.heldCalls
 			}
 		}
 		checkAnswers(t, all, j)

@@ -7,106 +7,105 @@ import (
 )
 
 const (
-	// pingTimeout is how long a worker may take to answer a ping.
+	// pingTimeout bounds the wait for a ping's response.
 	pingTimeout = time.Second
-	// maxPings bounds the pings that are sent at once.
+	// maxPings bounds the pings sent at once.
 	maxPings = 256
-	// loadEvery is how often workers look at their load, loadRefresh how often they
-	// report it even if it is the same.
+	// loadEvery is how often workers check their load, loadRefresh how often they report an unchanged one.
 	loadEvery   = 250 * time.Millisecond
 	loadRefresh = 5 * time.Second
 )
 
-// ping is one that is out.
-type ping struct {
+// sentPing is a ping in flight.
+type sentPing struct {
 	health.Ping
 	router uint32
 	lost   bool
 }
 
-// watch has the router look for pings when the next one is due, or earlier: signs of
-// life put pings off all the time.
-func (r *router) watch(c *cluster) {
+// schedulePings schedules the router's next check for due pings, possibly too early: responses postpone pings
+// all the time.
+func (r *simRouter) schedulePings(c *cluster) {
 	at, ok := r.health.Next()
-	if !ok || r.looks && r.look <= at {
+	if !ok || r.pingScheduled && r.pingAt <= at {
 		return
 	}
-	r.looks, r.look = true, max(at, c.now)
-	r.probing++
-	c.queue.push(r.look, probed, r.number, r.probing)
+	r.pingScheduled, r.pingAt = true, max(at, c.now)
+	r.pingSeq++
+	c.queue.push(r.pingAt, eventPingDue, r.number, r.pingSeq)
 }
 
-// probe sends the pings that are due.
-func (r *router) probe(c *cluster, number uint32) {
-	if number != r.probing {
-		return // there was an earlier look
+// sendPings sends the pings which are due.
+func (r *simRouter) sendPings(c *cluster, number uint32) {
+	if number != r.pingSeq {
+		return // an earlier check was scheduled
 	}
-	r.looks = false
-	r.pings = r.health.Due(c.now, r.pings[:0], maxPings)
+	r.pingScheduled = false
+	r.pings = r.health.DuePings(c.now, r.pings[:0], maxPings)
 	for _, p := range r.pings {
-		at := c.pings.take()
+		at := c.pings.takeSlot()
 		out := &c.pings.all[at]
-		*out = ping{Ping: p, router: r.number, lost: c.chaos.losesPing(c.now)}
+		*out = sentPing{Ping: p, router: r.number, lost: c.faults.losesPing(c.now)}
 		after := 2 * c.cfg.Delay
 		if out.lost {
 			after = pingTimeout
 		}
-		c.queue.push(c.now.Add(after), ponged, at, 0)
+		c.queue.push(c.now.Add(after), eventPingDone, at, 0)
 	}
-	r.watch(c)
+	r.schedulePings(c)
 }
 
-// ponged ends a ping.
-func (c *cluster) ponged(at uint32) {
+// finishPing completes a ping.
+func (c *cluster) finishPing(at uint32) {
 	p := c.pings.all[at]
-	c.pings.give(at)
+	c.pings.freeSlot(at)
 	r, w := &c.routers[p.router], &c.workers[p.ID-1]
 	if p.lost || !w.alive {
-		r.health.Missed(c.now, p.Ping)
+		r.health.RecordMissed(c.now, p.Ping)
 	} else {
-		r.health.Answered(c.now, p.Ping, w.epoch)
-		r.heed(c, w)
+		r.health.RecordAnswer(c.now, p.Ping, w.epoch)
+		r.applyLoad(c, w)
 	}
 	if r.members[w.number].known {
-		r.settle(c, w.number)
+		r.updateState(c, w.number)
 	}
-	r.watch(c)
+	r.schedulePings(c)
 }
 
-// loadReport is what a worker says of itself, as far as a router heeds it.
+// loadReport is the part of a worker's load report which a router uses.
 type loadReport struct {
 	epoch uint64
 	next  uint64 // number of its next cache event
 	drain bool
 }
 
-// report tells the routers about a worker, if there is news or it is time.
-func (w *worker) report(c *cluster) {
-	said := w.said()
-	if !w.alive || said == w.load && !elapsed(w.loadAt, c.now, loadRefresh) {
+// reportLoad sends a load report to the routers if it changed or is due.
+func (w *simWorker) reportLoad(c *cluster) {
+	said := w.currentLoad()
+	if !w.alive || said == w.load && !hasElapsed(w.loadAt, c.now, loadRefresh) {
 		return
 	}
 	w.load, w.loadAt = said, c.now
 	for i := range c.routers {
-		if r := &c.routers[i]; !c.chaos.losesLoad(c.now) {
-			r.health.Heard(c.now, w.id.ID, w.epoch)
-			r.heed(c, w)
-			r.watch(c)
+		if r := &c.routers[i]; !c.faults.losesLoad(c.now) {
+			r.health.RecordHeard(c.now, w.id.ID, w.epoch)
+			r.applyLoad(c, w)
+			r.schedulePings(c)
 		}
 	}
 }
 
-// said is what a worker says of itself when it is asked.
-func (w *worker) said() loadReport {
-	return loadReport{epoch: w.epoch, next: w.log.Next(), drain: w.leaving}
+// currentLoad is a worker's current load report.
+func (w *simWorker) currentLoad() loadReport {
+	return loadReport{epoch: w.epoch, next: w.log.Next(), drain: w.draining}
 }
 
-// heed takes over what a worker says of itself.
-func (r *router) heed(c *cluster, w *worker) {
+// applyLoad applies a worker's load report.
+func (r *simRouter) applyLoad(c *cluster, w *simWorker) {
 	m := &r.members[w.number]
 	if !m.known || m.epoch != w.epoch {
 		return
 	}
-	m.load, m.loadAt, m.reported = w.said(), c.now, true
-	r.settle(c, w.number)
+	m.load, m.loadAt, m.reported = w.currentLoad(), c.now, true
+	r.updateState(c, w.number)
 }

@@ -4,20 +4,20 @@ import (
 	"errors"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/paged"
 	"penstock/internal/engine/sim"
 )
 
-// Pool is memory that workers share: each copies what it has stored there, and fetches from
-// there what it need not compute. Routers must follow cache events.
+// Pool is memory shared by workers: each copies its stored blocks to it, and fetches blocks from it instead
+// of computing them. Routers must follow cache events.
 type Pool struct {
-	// Blocks is the room; 0 is no pool.
+	// Blocks is the capacity; 0 is no pool.
 	Blocks int
-	// Members are how many workers can attach it, from the first on; 0 is all.
+	// Members is how many workers can attach it, counted from the first; 0 is all.
 	Members int
-	// Delay is what a copy into the pool takes beside the time of [sim.Timing.Transfer].
+	// Delay is the time of a copy into the pool in addition to [sim.Timing.Transfer].
 	Delay time.Duration
 }
 
@@ -28,98 +28,96 @@ func (p *Pool) validate() error {
 	return nil
 }
 
-// copying is blocks on their way into the pool.
-type copying struct {
+// poolCopy is a copy of blocks into the pool in progress.
+type poolCopy struct {
 	worker uint32
 	epoch  uint64
 	seqs   []kv.SeqHash
 }
 
-// join makes a worker that begins a life a member of the pool, and the pool a part of
-// its engine.
-func (w *worker) join(c *cluster, cfg *paged.Config) {
+// joinPool makes a starting worker a member of the pool, and attaches the pool to its engine.
+func (w *simWorker) joinPool(c *cluster, cfg *paged.Config) {
 	if c.pool == nil || c.cfg.Pool.Members > 0 && int(w.number) >= c.cfg.Pool.Members {
 		return
 	}
-	w.member = c.pool.Join(w.id)
-	cfg.Elsewhere = w.member
+	w.member = c.pool.AddMember(w.id)
+	cfg.Remote = w.member
 }
 
-// part ends the membership of a worker that died.
-func (w *worker) part(c *cluster) {
+// leavePool ends the membership of a stopped worker.
+func (w *simWorker) leavePool(c *cluster) {
 	if w.member != nil {
-		w.member.Leave()
+		w.member.Detach()
 		w.member = nil
-		c.tellPool()
+		c.publishPoolNews()
 	}
 }
 
-// copy begins to copy what events say is stored into the pool.
-func (w *worker) copy(c *cluster, events []kv.Event) {
+// startPoolCopy starts to copy newly stored blocks into the pool.
+func (w *simWorker) startPoolCopy(c *cluster, events []kv.Event) {
 	if w.member == nil {
 		return
 	}
-	seqs := w.member.Offer(events)
+	seqs := w.member.StartCopies(events)
 	if len(seqs) == 0 {
 		return
 	}
-	w.tell(c, w.member.Moved(nil, kv.InTransit, seqs))
-	at := c.copies.take()
-	c.copies.all[at] = copying{w.number, w.epoch, seqs}
-	took := c.cfg.Pool.Delay + w.timing.Transfer(len(seqs)*c.cfg.BlockSize)
-	c.queue.push(c.now.Add(took), copied, at, 0)
+	w.publishEvents(c, w.member.AppendMoved(nil, kv.InTransit, seqs))
+	at := c.poolCopies.takeSlot()
+	c.poolCopies.all[at] = poolCopy{w.number, w.epoch, seqs}
+	took := c.cfg.Pool.Delay + w.timing.TransferDuration(len(seqs)*c.cfg.BlockSize)
+	c.queue.push(c.now.Add(took), eventCopyDone, at, 0)
 }
 
-// copied ends a copy.
-func (c *cluster) copied(at uint32) {
-	done := c.copies.all[at]
-	c.copies.all[at].seqs = nil
-	c.copies.give(at)
+// finishPoolCopy ends a copy.
+func (c *cluster) finishPoolCopy(at uint32) {
+	done := c.poolCopies.all[at]
+	c.poolCopies.all[at].seqs = nil
+	c.poolCopies.freeSlot(at)
 	w := &c.workers[done.worker]
 	if !w.alive || w.epoch != done.epoch {
 		return
 	}
-	w.member.End(done.seqs)
-	w.tell(c, w.member.Moved(nil, kv.Pooled, done.seqs))
-	c.tellPool()
+	w.member.FinishCopies(done.seqs)
+	w.publishEvents(c, w.member.AppendMoved(nil, kv.Pooled, done.seqs))
+	c.publishPoolNews()
 }
 
-// tellPool has workers tell what others brought about in the pool.
-func (c *cluster) tellPool() {
+// publishPoolNews lets members publish what others changed in the pool.
+func (c *cluster) publishPoolNews() {
 	for i := range c.workers {
-		if o := &c.workers[i]; o.member != nil && o.member.Waits() {
-			o.tell(c, o.member.News(nil))
+		if o := &c.workers[i]; o.member != nil && o.member.HasPending() {
+			o.publishEvents(c, o.member.AppendPending(nil))
 		}
 	}
 }
 
-// openPool makes the pool of a cluster that has one.
+// openPool makes the pool of a cluster with one.
 func (c *cluster) openPool() (err error) {
-	if c.cfg.Pool.Blocks > 0 && c.follow {
+	if c.cfg.Pool.Blocks > 0 && c.usesEvents {
 		c.pool, err = sim.NewPool(0, c.cfg.Pool.Blocks)
 	}
 	return err
 }
 
 // applyEvent applies an event of a worker's cache.
-func (r *router) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
+func (r *simRouter) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	if ev.Kind == kv.Moved {
-		r.pools.Settle(r.index, r.pools.Move(now, w, ev, nil))
+		r.pools.ApplyEffects(r.index, r.pools.ApplyMove(now, w, ev, nil))
 		return
 	}
-	r.index.Apply(w, *ev)
+	r.index.ApplyEvent(w, *ev)
 	if ev.Kind == kv.Stored {
-		r.pools.Settle(r.index, r.pools.Stored(ev, nil))
+		r.pools.ApplyEffects(r.index, r.pools.RetryParked(ev, nil))
 	}
 }
 
-// doubtMoves follows what the tracker says of what a worker moved, before events are
-// applied.
-func (r *router) doubtMoves(now kv.Mono, w kv.Worker, v feed.Verdict) {
-	if v.Outcome == feed.Gap || v.Lost {
-		r.pools.Settle(r.index, r.pools.Doubt(now, w, nil))
+// doubtMoves applies the tracker's verdict on a worker's pool moves, before its events are applied.
+func (r *simRouter) doubtMoves(now kv.Mono, w kv.Worker, v kvfeed.FeedVerdict) {
+	if v.Outcome == kvfeed.Gap || v.Lost {
+		r.pools.ApplyEffects(r.index, r.pools.SuspectWorker(now, w, nil))
 	}
 	if v.Lost {
-		r.pools.Lost(w)
+		r.pools.ForgetLost(w)
 	}
 }

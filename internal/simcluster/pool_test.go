@@ -30,25 +30,25 @@ func recoverAfter(t *testing.T, pool Pool, got int) recovery {
 		t.Fatal(err)
 	}
 	var r recovery
-	c.decided = func(_ *task, _ *route.Query, d route.Decision) {
+	c.onDecision = func(_ *requestTask, _ *route.Query, d route.Decision) {
 		if r.first == 0 {
 			r.first = d.Worker.ID
 		}
 		r.second = d.Worker.ID
 	}
 	died := kv.Mono(0)
-	for !c.finished() {
-		if err := c.step(); err != nil {
+	for !c.isFinished() {
+		if err := c.runEvent(); err != nil {
 			t.Fatal(err)
 		}
 		if len(c.tasks.all) == 0 {
 			continue
 		}
 		switch task := &c.tasks.all[0]; {
-		case died == 0 && task.got == got:
+		case died == 0 && task.generated == got:
 			died = task.last
-			c.crash(uint32(r.first - 1))
-		case died != 0 && r.pause == 0 && task.got > got:
+			c.crashWorker(uint32(r.first - 1))
+		case died != 0 && r.pause == 0 && task.generated > got:
 			r.pause = task.last.Sub(died)
 			st := c.workers[r.second-1].sched.Stats()
 			r.resumed = request.Input + got

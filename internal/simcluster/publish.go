@@ -3,164 +3,164 @@ package simcluster
 import (
 	"slices"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 )
 
-// publisher numbers the events of a worker's cache, and answers routers that miss some,
-// as the process of a worker does.
+// publisher numbers the events of a worker's cache, and answers resync requests of routers, as a worker
+// process does.
 type publisher struct {
-	cut    feed.Cutter
-	log    *feed.Log[*feed.Record]
-	again  []*feed.Record // scratch of answer
-	due    bool           // the cache is to be described as soon as no batch is computed
-	wakes  bool           // answer is called at wakeAt
-	wakeAt kv.Mono
+	cut             kvfeed.RecordSplitter
+	log             *kvfeed.EventLog[*kvfeed.Record]
+	resendScratch   []*kvfeed.Record // scratch of resendRecords
+	describeDue     bool             // describe the cache as soon as no batch is computed
+	resyncScheduled bool             // answerResyncs is scheduled at resyncAt
+	resyncAt        kv.Mono
 }
 
-// newPublisher begins a life of a worker.
+// newPublisher starts an epoch of a worker.
 func newPublisher(epoch uint64) (publisher, error) {
-	log, err := feed.NewLog[*feed.Record](feed.LogConfig{}, epoch)
+	log, err := kvfeed.NewEventLog[*kvfeed.Record](kvfeed.LogConfig{}, epoch)
 	return publisher{log: log}, err
 }
 
-// publish tells the routers what changed in the cache since the last time.
-func (w *worker) publish(c *cluster) {
-	if !c.follow {
+// publishChanges sends the routers the changes of the cache since the last time.
+func (w *simWorker) publishChanges(c *cluster) {
+	if !c.usesEvents {
 		return
 	}
-	events := w.sched.Events(nil)
-	w.tell(c, events)
-	w.copy(c, events)
-	if w.due {
-		w.describe(c)
+	events := w.sched.AppendEvents(nil)
+	w.publishEvents(c, events)
+	w.startPoolCopy(c, events)
+	if w.describeDue {
+		w.describeCache(c)
 	}
 }
 
-// describe tells the routers all that is cached. All changes have been told.
-func (w *worker) describe(c *cluster) {
-	w.due = false
-	w.log.Describing(c.now)
-	if c.follow {
-		w.tell(c, w.sched.Dump(nil))
+// describeCache sends the routers everything which is cached. All changes have been published.
+func (w *simWorker) describeCache(c *cluster) {
+	w.describeDue = false
+	w.log.StartDescription(c.now)
+	if c.usesEvents {
+		w.publishEvents(c, w.sched.AppendDump(nil))
 		if w.member != nil {
-			w.tell(c, w.member.Describe(nil))
+			w.publishEvents(c, w.member.AppendContents(nil))
 		}
 	}
 }
 
-// tell publishes events in records of bounded size.
-func (w *worker) tell(c *cluster, events []kv.Event) {
+// publishEvents publishes events in records of bounded size.
+func (w *simWorker) publishEvents(c *cluster, events []kv.Event) {
 	w.cut.Reset(events)
 	for {
 		piece := slices.Clone(w.cut.Next())
 		if len(piece) == 0 {
 			return
 		}
-		r := w.record(c, piece)
+		r := w.newRecord(c, piece)
 		size := 0
 		for i := range piece {
-			size += feed.EventSize(piece[i])
+			size += kvfeed.EventSize(piece[i])
 		}
-		w.log.Add(len(piece), size, r)
-		c.mail(r)
+		w.log.AddRecord(len(piece), size, r)
+		c.broadcastRecord(r)
 	}
 }
 
-// record is one with the events that come next.
-func (w *worker) record(c *cluster, events []kv.Event) *feed.Record {
-	return &feed.Record{Worker: w.id, Epoch: w.epoch, First: w.log.Next(), BlockSize: uint32(c.cfg.BlockSize), Events: events}
+// newRecord returns a record of the next events.
+func (w *simWorker) newRecord(c *cluster, events []kv.Event) *kvfeed.Record {
+	return &kvfeed.Record{Worker: w.id, Epoch: w.epoch, First: w.log.Next(), BlockSize: uint32(c.cfg.BlockSize), Events: events}
 }
 
-// post sends a router's request to a worker, in which it arrives at a time.
-func (c *cluster) post(at kv.Mono, worker uint32, q feed.Request) {
-	place := c.requests.take()
+// sendResync sends a router's resync request to a worker; at is its arrival time.
+func (c *cluster) sendResync(at kv.Mono, worker uint32, q kvfeed.ResyncRequest) {
+	place := c.requests.takeSlot()
 	c.requests.all[place] = q
-	c.queue.push(at, asked, worker, place)
+	c.queue.push(at, eventResyncArrived, worker, place)
 }
 
-// asked notes what a router wants.
-func (w *worker) asked(c *cluster, place uint32) {
+// acceptResync records a resync request.
+func (w *simWorker) acceptResync(c *cluster, place uint32) {
 	q := c.requests.all[place]
-	c.requests.give(place)
+	c.requests.freeSlot(place)
 	if w.alive {
-		w.log.Ask(q)
-		w.wake(c)
+		w.log.AddRequest(q)
+		w.scheduleResync(c)
 	}
 }
 
-// wake has the worker look at requests when the first of them is to be answered.
-func (w *worker) wake(c *cluster) {
-	at, ok := w.log.Due()
-	if !ok || w.due || w.wakes && w.wakeAt <= at {
+// scheduleResync schedules the answer to the first due resync request.
+func (w *simWorker) scheduleResync(c *cluster) {
+	at, ok := w.log.AnswerDue()
+	if !ok || w.describeDue || w.resyncScheduled && w.resyncAt <= at {
 		return
 	}
-	w.wakes, w.wakeAt = true, max(c.now, at)
-	c.queue.push(w.wakeAt, answered, w.number, uint32(w.epoch))
+	w.resyncScheduled, w.resyncAt = true, max(c.now, at)
+	c.queue.push(w.resyncAt, eventResyncAnswer, w.number, uint32(w.epoch))
 }
 
-// answered is when requests may be answered.
-func (w *worker) answered(c *cluster, epoch uint32) {
-	if !w.alive || uint32(w.epoch) != epoch || !w.wakes || c.now < w.wakeAt {
+// answerResyncs answers the due resync requests.
+func (w *simWorker) answerResyncs(c *cluster, epoch uint32) {
+	if !w.alive || uint32(w.epoch) != epoch || !w.resyncScheduled || c.now < w.resyncAt {
 		return
 	}
-	w.wakes = false
-	switch a := w.log.Answer(c.now); {
+	w.resyncScheduled = false
+	switch a := w.log.NextAnswer(c.now); {
 	case a.Describe:
-		w.due = true
+		w.describeDue = true
 		if !w.busy {
-			w.publish(c)
+			w.publishChanges(c)
 		}
 	case a.Repeat:
-		w.repeat(c, a.From)
+		w.resendRecords(c, a.From)
 	}
-	w.wake(c)
+	w.scheduleResync(c)
 }
 
-// repeat publishes what it has published before, with the same numbers.
-func (w *worker) repeat(c *cluster, from uint64) {
-	w.again = w.log.AppendFrom(w.again[:0], from)
-	for _, r := range w.again {
-		c.mail(r)
+// resendRecords resends published records with the same numbers.
+func (w *simWorker) resendRecords(c *cluster, from uint64) {
+	w.resendScratch = w.log.AppendRecords(w.resendScratch[:0], from)
+	for _, r := range w.resendScratch {
+		c.broadcastRecord(r)
 	}
-	if len(w.again) == 0 {
-		c.mail(w.record(c, nil))
+	if len(w.resendScratch) == 0 {
+		c.broadcastRecord(w.newRecord(c, nil))
 	}
-	clear(w.again)
+	clear(w.resendScratch)
 }
 
-// parcel is a record on its way to routers.
-type parcel struct {
-	record *feed.Record
-	copies int // that have not arrived
+// recordInFlight is a record in flight to routers.
+type recordInFlight struct {
+	record *kvfeed.Record
+	copies int // not yet arrived
 }
 
-// mail sends a record to all routers.
-func (c *cluster) mail(r *feed.Record) {
-	at := c.parcels.take()
-	p := &c.parcels.all[at]
+// broadcastRecord sends a record to all routers.
+func (c *cluster) broadcastRecord(r *kvfeed.Record) {
+	at := c.records.takeSlot()
+	p := &c.records.all[at]
 	p.record, p.copies = r, 0
 	for i := range c.routers {
-		for _, late := range c.chaos.copies(c.now) {
+		for _, late := range c.faults.copyDelays(c.now) {
 			p.copies++
-			c.queue.push(c.now.Add(c.cfg.EventDelay+late), recorded, at, uint32(i))
+			c.queue.push(c.now.Add(c.cfg.EventDelay+late), eventRecordArrived, at, uint32(i))
 		}
 	}
-	c.drain(at)
+	c.freeRecord(at)
 }
 
-// unpack hands a record to a router.
-func (c *cluster) unpack(at, router uint32) {
-	p := &c.parcels.all[at]
+// deliverRecord delivers a record to a router.
+func (c *cluster) deliverRecord(at, router uint32) {
+	p := &c.records.all[at]
 	p.copies--
-	c.routers[router].accept(c, p.record)
-	c.drain(at)
+	c.routers[router].acceptRecord(c, p.record)
+	c.freeRecord(at)
 }
 
-// drain makes the place of a parcel vacant if no copies are on their way.
-func (c *cluster) drain(at uint32) {
-	if p := &c.parcels.all[at]; p.copies == 0 {
+// freeRecord frees the slot of a record without copies in flight.
+func (c *cluster) freeRecord(at uint32) {
+	if p := &c.records.all[at]; p.copies == 0 {
 		p.record = nil
-		c.parcels.give(at)
+		c.records.freeSlot(at)
 	}
 }

@@ -2,63 +2,63 @@ package simcluster
 
 import "penstock/core/kv"
 
-// eventKind is what happens.
+// eventKind is the kind of an event.
 type eventKind uint8
 
 const (
-	arrive   eventKind = iota // the source's next request is due
-	send                      // task a is due, after the one before it in its session
-	wake                      // task a has waited
-	stall                     // task a may have heard nothing for too long
-	called                    // call a is at its worker
-	passed                    // worker a has computed its batch
-	framed                    // the frames of batch a are at their clients
-	recorded                  // parcel a is at router b
-	asked                     // request b of a router is at worker a
-	answered                  // worker a, in epoch b, may answer requests
-	asking                    // router a may have something to ask for
-	crashed                   // worker a dies
-	leaving                   // worker a begins to leave
-	left                      // it is gone
-	reborn                    // worker a begins its next life
-	expired                   // the lease of worker a runs out
-	found                     // router a hears of who is registered
-	probed                    // a ping of router a is due
-	ponged                    // ping a is over
-	told                      // router a may have something to tell others
-	heard                     // letter a is at router b
-	upkeep                    // what time alone brings about
-	reported                  // workers look at their load
-	copied                    // copy a into the pool ends
+	eventRequestDue    eventKind = iota // the source's next request is due
+	eventSessionDue                     // task a is due, after the previous one of its session
+	eventTaskWake                       // the wait of task a is over
+	eventTaskStall                      // task a may have been silent for too long
+	eventCallArrived                    // call a has reached its worker
+	eventBatchDone                      // worker a has computed its batch
+	eventFramesArrived                  // the frames of batch a have reached their clients
+	eventRecordArrived                  // record a has reached router b
+	eventResyncArrived                  // resync request b of a router has reached worker a
+	eventResyncAnswer                   // worker a, in epoch b, may answer resync requests
+	eventResyncDue                      // router a may have resync requests to send
+	eventWorkerCrash                    // worker a crashes
+	eventWorkerDrain                    // worker a starts to drain
+	eventWorkerStop                     // worker a stops
+	eventWorkerRestart                  // worker a starts its next epoch
+	eventLeaseExpired                   // the lease of worker a expires
+	eventDiscovery                      // router a gets the registered workers
+	eventPingDue                        // a ping of router a is due
+	eventPingDone                       // ping a is complete
+	eventSyncDue                        // router a may have sync messages to send
+	eventSyncArrived                    // sync message a has reached router b
+	eventUpkeep                         // periodic work
+	eventLoadReport                     // workers check their load
+	eventCopyDone                       // pool copy a is complete
 )
 
-// event is something that happens at a time. What a and b are depends on its kind.
-type event struct {
+// simEvent is an event at a time. The meaning of a and b depends on its kind.
+type simEvent struct {
 	at   kv.Mono
-	seq  uint64 // of those at one time, the first one pushed comes first
+	seq  uint64 // orders events of the same time by insertion
 	a, b uint32
 	kind eventKind
 }
 
-func (e *event) before(o *event) bool {
+func (e *simEvent) isBefore(o *simEvent) bool {
 	return e.at < o.at || e.at == o.at && e.seq < o.seq
 }
 
-// queue is a heap of events by time and then by order of arrival: four children to
-// a node, since it is deep rather than wide memory accesses that cost.
-type queue struct {
-	heap []event
+// eventQueue is a heap of events by time and then by insertion. It has four children per node, since the cost
+// is memory accesses, and the tree gets shallower.
+type eventQueue struct {
+	heap []simEvent
 	seq  uint64
 }
 
-func (q *queue) push(at kv.Mono, kind eventKind, a, b uint32) {
+func (q *eventQueue) push(at kv.Mono, kind eventKind, a, b uint32) {
 	q.seq++
-	q.heap = append(q.heap, event{})
+	q.heap = append(q.heap, simEvent{})
 	i := len(q.heap) - 1
-	e := event{at: at, seq: q.seq, kind: kind, a: a, b: b}
+	e := simEvent{at: at, seq: q.seq, kind: kind, a: a, b: b}
 	for i > 0 {
 		parent := (i - 1) / 4
-		if !e.before(&q.heap[parent]) {
+		if !e.isBefore(&q.heap[parent]) {
 			break
 		}
 		q.heap[i] = q.heap[parent]
@@ -68,7 +68,7 @@ func (q *queue) push(at kv.Mono, kind eventKind, a, b uint32) {
 }
 
 // pop returns the next event; there must be one.
-func (q *queue) pop() event {
+func (q *eventQueue) pop() simEvent {
 	top := q.heap[0]
 	n := len(q.heap) - 1
 	e := q.heap[n]
@@ -83,11 +83,11 @@ func (q *queue) pop() event {
 			break
 		}
 		for child := least + 1; child < min(4*i+5, n); child++ {
-			if q.heap[child].before(&q.heap[least]) {
+			if q.heap[child].isBefore(&q.heap[least]) {
 				least = child
 			}
 		}
-		if !q.heap[least].before(&e) {
+		if !q.heap[least].isBefore(&e) {
 			break
 		}
 		q.heap[i] = q.heap[least]

@@ -8,19 +8,21 @@ import (
 	"penstock/core/splitmix"
 )
 
-// derive returns the seed of one use of another seed.
-func derive(seed, use uint64) uint64 { return splitmix.Mix(splitmix.Mix(seed) + splitmix.Step*(use+1)) }
+// deriveSeed returns the seed for one use of another seed.
+func deriveSeed(seed, use uint64) uint64 {
+	return splitmix.Mix(splitmix.Mix(seed) + splitmix.Step*(use+1))
+}
 
-// random draws what goes wrong.
-type random struct{ splitmix.Source }
+// randomSource draws faults.
+type randomSource struct{ splitmix.Source }
 
-// chance reports true with a probability.
-func (r *random) chance(p float64) bool {
+// drawChance returns true with probability p.
+func (r *randomSource) drawChance(p float64) bool {
 	return p > 0 && float64(r.Next()>>11)/(1<<53) < p
 }
 
-// within returns a duration from 1 ns to most; 0 if most is 0.
-func (r *random) within(most time.Duration) time.Duration {
+// drawUpTo returns a duration from 1 ns to most; 0 if most is 0.
+func (r *randomSource) drawUpTo(most time.Duration) time.Duration {
 	if most <= 0 {
 		return 0
 	}
@@ -28,11 +30,10 @@ func (r *random) within(most time.Duration) time.Duration {
 	return time.Duration(high) + 1
 }
 
-// outputs is the least token that answers consist of: no prompt has it.
-const outputs kv.Token = 1 << 31
+// firstOutputToken is the smallest response token: no prompt has it.
+const firstOutputToken kv.Token = 1 << 31
 
-// output is the token at a position of the answer to a request: whichever worker
-// generates it.
-func output(index, position int) kv.Token {
-	return outputs | kv.Token(splitmix.Mix(uint64(index)<<24^uint64(position))>>33)
+// outputToken is the token at a position of the response to a request, on any worker.
+func outputToken(index, position int) kv.Token {
+	return firstOutputToken | kv.Token(splitmix.Mix(uint64(index)<<24^uint64(position))>>33)
 }

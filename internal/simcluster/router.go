@@ -3,100 +3,100 @@ package simcluster
 import (
 	"time"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/health"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
+	"penstock/core/poolindex"
 	"penstock/core/prefix"
-	"penstock/core/residency"
 	"penstock/core/route"
-	"penstock/core/slots"
 )
 
-// What a router process does in time.
+// The times of a router process.
 const (
-	upkeepEvery    = time.Second
-	settle         = 2 * time.Second  // a worker may be known before its events are missed
-	fresh          = 30 * time.Second // a load report speaks for a worker
-	grace          = 30 * time.Second // entries are kept of a worker that is not registered
-	reservationTTL = 10 * time.Minute
-	approxTTL      = 2 * time.Minute // without events, what was sent is believed to be cached
+	upkeepEvery       = time.Second
+	settle            = 2 * time.Second  // after which missing events of a known worker count
+	fresh             = 30 * time.Second // how long a load report is valid
+	unregisteredGrace = 30 * time.Second // how long state of an unregistered worker is kept
+	reservationTTL    = 10 * time.Minute
+	approxTTL         = 2 * time.Minute // without events, how long a sent prompt is assumed to be cached
 )
 
-// router is a router process, and the frontend in front of it.
-type router struct {
-	number  uint32
-	tracker *feed.Tracker
-	index   *prefix.Index
-	pools   *residency.Table
-	predict *prefix.Approx // nil if nothing is predicted
-	active  *slots.Table
-	router  *route.Router
-	health  *health.Machine
-	members []member // by number of the worker
-	asked   []feed.Request
-	given   []kv.Worker // scratch of ask
-	asks    bool        // again, at askAt
-	askAt   kv.Mono
-	waiting []uint32 // tasks, to which a change of the set of workers is news
-	looks   bool     // for pings that are due, at look: that one of number probing
-	look    kv.Mono
-	probing uint32
-	pings   []health.Ping
-	watched []health.Worker
-	targets []route.Target
-	exchange
-	// lives is asked by tasks: which life of a worker is registered.
-	life func(kv.WorkerID) (epoch uint64, known bool)
+// simRouter is a router process with its frontend.
+type simRouter struct {
+	number          uint32
+	tracker         *kvfeed.Tracker
+	index           *prefix.Index
+	pools           *poolindex.Table
+	predictions     *prefix.Approx // nil without predictions
+	active          *activeseq.ReservationTable
+	router          *route.Router
+	health          *health.Monitor
+	members         []memberState // by worker number
+	asked           []kvfeed.ResyncRequest
+	givenUp         []kv.Worker // scratch of requestResyncs
+	resyncScheduled bool        // requestResyncs is scheduled at resyncAt
+	resyncAt        kv.Mono
+	waiting         []uint32 // tasks which wait for a change of the worker set
+	pingScheduled   bool     // a check for due pings is scheduled at pingAt, with number pingSeq
+	pingAt          kv.Mono
+	pingSeq         uint32
+	pings           []health.Ping
+	watched         []health.Worker
+	targets         []route.Target
+	routerSync
+	// lookupEpoch returns the registered epoch of a worker, for tasks.
+	lookupEpoch func(kv.WorkerID) (epoch uint64, known bool)
 }
 
-// member is what a router knows of a worker.
-type member struct {
+// memberState is a router's state of a worker.
+type memberState struct {
 	known bool
 	epoch uint64
-	since kv.Mono // when this life was first seen
+	since kv.Mono // when this epoch was first seen
 
-	source      bool // records came
+	hasRecords  bool // records arrived
 	sourceEpoch uint64
 	sourceSince kv.Mono
 
-	leaving  kv.Mono // until when a call counts that was refused so
-	reported bool
-	load     loadReport
-	loadAt   kv.Mono
+	drainingUntil kv.Mono // until when a Draining refusal counts
+	reported      bool
+	load          loadReport
+	loadAt        kv.Mono
 }
 
-// openRouter makes a router that knows no worker.
+// openRouter makes a router which knows no worker.
 func (c *cluster) openRouter(number int) (err error) {
 	r := &c.routers[number]
 	r.number = uint32(number)
-	r.members = make([]member, c.cfg.Workers)
-	if r.tracker, err = feed.NewTracker(feed.Config{}); err != nil {
+	r.members = make([]memberState, c.cfg.Workers)
+	if r.tracker, err = kvfeed.NewTracker(kvfeed.Config{}); err != nil {
 		return err
 	}
 	if r.index, err = prefix.New(prefix.Config{}); err != nil {
 		return err
 	}
-	if r.pools, err = residency.New(residency.Config{}); err != nil {
+	if r.pools, err = poolindex.New(poolindex.Config{}); err != nil {
 		return err
 	}
 	if ttl := c.predictedTTL(); ttl > 0 {
-		if r.predict, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl}); err != nil {
+		if r.predictions, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl}); err != nil {
 			return err
 		}
 	}
 	if c.cfg.Sync && c.cfg.Routers > 1 {
-		if err = r.openExchange(); err != nil {
+		if err = r.openSync(); err != nil {
 			return err
 		}
-		r.tell(c)
+		r.scheduleSync(c)
 	}
-	if r.active, err = slots.New(slots.Config{BlockSize: c.cfg.BlockSize, TTL: reservationTTL, Journal: r.journal()}); err != nil {
+	if r.active, err = activeseq.New(activeseq.Config{BlockSize: c.cfg.BlockSize, TTL: reservationTTL, Journal: r.reservationJournal()}); err != nil {
 		return err
 	}
 	cfg := c.cfg.Route
 	if number > 0 {
-		cfg.Seed = derive(cfg.Seed, uint64(number))
+		cfg.Seed = deriveSeed(cfg.Seed, uint64(number))
 	}
 	if r.router, err = route.New(cfg, r.active); err != nil {
 		return err
@@ -104,18 +104,17 @@ func (c *cluster) openRouter(number int) (err error) {
 	if r.health, err = health.New(health.Config{}); err != nil {
 		return err
 	}
-	r.life = func(id kv.WorkerID) (uint64, bool) {
+	r.lookupEpoch = func(id kv.WorkerID) (uint64, bool) {
 		m := &r.members[id-1]
 		return m.epoch, m.known
 	}
 	return nil
 }
 
-// predictedTTL is for how long prompts are believed to be cached where they were sent; 0 is
-// not at all.
+// predictedTTL is how long prompts are assumed to be cached where they were sent; 0 disables predictions.
 func (c *cluster) predictedTTL() time.Duration {
 	switch {
-	case !c.matches:
+	case !c.usesOverlaps:
 		return 0
 	case c.cfg.NoKVEvents:
 		return approxTTL
@@ -123,117 +122,117 @@ func (c *cluster) predictedTTL() time.Duration {
 	return c.cfg.PredictedTTL
 }
 
-// route hashes a prompt, looks it up and picks a worker.
-func (r *router) route(c *cluster, q *route.Query, prompt []kv.Token) (route.Decision, error) {
+// routeRequest hashes a prompt, looks it up and picks a worker.
+func (r *simRouter) routeRequest(c *cluster, q *route.Query, prompt []kv.Token) (route.Decision, error) {
 	hasher, err := kv.NewHasher(c.cfg.BlockSize, kv.Salt{})
 	if err != nil {
 		return route.Decision{}, err
 	}
-	c.blocks = hasher.Blocks(c.blocks[:0], prompt, nil)
+	c.blocks = hasher.AppendBlockHashes(c.blocks[:0], prompt, nil)
 	c.chain = kv.AppendChain(c.chain[:0], c.blocks)
 	q.Chain = c.chain
-	if c.matches && r.router.NeedsOverlaps(&q.Override) {
-		r.match(c, q)
+	if c.usesOverlaps && r.router.NeedsOverlaps(&q.Override) {
+		r.matchPrompt(c, q)
 	}
-	r.ticks(c.now)
-	defer r.tell(c)
+	r.advanceReplica(c.now)
+	defer r.scheduleSync(c)
 	d, err := r.router.Pick(c.now, q)
-	if err == nil && r.predict != nil {
-		r.predict.Insert(c.now, d.Worker, c.chain)
+	if err == nil && r.predictions != nil {
+		r.predictions.RecordSent(c.now, d.Worker, c.chain)
 	}
 	return d, err
 }
 
-// match finds who holds how much of the prompt, by events and by prediction.
-func (r *router) match(c *cluster, q *route.Query) {
+// matchPrompt finds the overlap of each worker with the prompt, by events and by prediction.
+func (r *simRouter) matchPrompt(c *cluster, q *route.Query) {
 	r.index.Match(&c.match, q.Chain, nil)
 	c.overlaps = c.match.AppendOverlaps(c.overlaps[:0])
 	q.Overlaps = c.overlaps
-	if r.predict != nil {
-		r.predict.Match(&c.match, q.Chain, nil)
+	if r.predictions != nil {
+		r.predictions.Match(&c.match, q.Chain, nil)
 		c.guesses = c.match.AppendOverlaps(c.guesses[:0])
 		c.merged = prefix.AppendLarger(c.merged[:0], c.overlaps, c.guesses)
 		q.Overlaps = c.merged
 	}
 }
 
-// drop forgets what a worker has cached.
-func (r *router) drop(w kv.Worker) {
-	r.index.Drop(w)
-	r.pools.Lost(w)
-	if r.predict != nil {
-		r.predict.Drop(w)
+// dropCached drops the cached blocks of a worker.
+func (r *simRouter) dropCached(w kv.Worker) {
+	r.index.DropWorker(w)
+	r.pools.ForgetLost(w)
+	if r.predictions != nil {
+		r.predictions.DropWorker(w)
 	}
 }
 
-// prefilled notes the first token of an attempt, and how many tokens were cached. Events
-// know better.
-func (r *router) prefilled(c *cluster, t *task, cached int) {
-	r.ticks(c.now)
-	defer r.tell(c)
-	r.active.Prefilled(slots.Key{ID: t.key, Attempt: t.number})
-	if r.predict == nil || c.follow {
+// recordFirstToken records the first token of an attempt, and how many tokens were cached. Events are more
+// precise.
+func (r *simRouter) recordFirstToken(c *cluster, t *requestTask, cached int) {
+	r.advanceReplica(c.now)
+	defer r.scheduleSync(c)
+	r.active.MarkPrefilled(activeseq.AttemptKey{ID: t.key, Attempt: t.number})
+	if r.predictions == nil || c.usesEvents {
 		return
 	}
 	hasher, err := kv.NewHasher(c.cfg.BlockSize, kv.Salt{})
 	if err != nil {
-		c.defect = err
+		c.internalError = err
 		return
 	}
-	c.blocks = hasher.Blocks(c.blocks[:0], c.expand(t), nil)
+	c.blocks = hasher.AppendBlockHashes(c.blocks[:0], c.expandPrompt(t), nil)
 	c.chain = kv.AppendChain(c.chain[:0], c.blocks)
 	predicted := min(t.predicted, (t.prompt-1)/c.cfg.BlockSize) // the last token is always computed
 	w := kv.Worker{ID: kv.WorkerID(t.worker + 1)}
-	r.predict.Report(c.now, w, c.chain, predicted, cached/c.cfg.BlockSize)
+	r.predictions.RecordReport(c.now, w, c.chain, predicted, cached/c.cfg.BlockSize)
 }
 
-// grown notes tokens of an attempt's answer, whole blocks of them.
-func (r *router) grown(c *cluster, t *task) {
-	if t.grown++; !c.cfg.TrackOutput || t.grown < c.cfg.BlockSize {
+// recordOutput records response tokens of an attempt in whole blocks.
+func (r *simRouter) recordOutput(c *cluster, t *requestTask) {
+	if t.unreported++; !c.cfg.TrackOutput || t.unreported < c.cfg.BlockSize {
 		return
 	}
-	r.ticks(c.now)
-	defer r.tell(c)
-	r.active.Grow(slots.Key{ID: t.key, Attempt: t.number}, t.grown)
-	t.grown = 0
+	r.advanceReplica(c.now)
+	defer r.scheduleSync(c)
+	r.active.AddOutput(activeseq.AttemptKey{ID: t.key, Attempt: t.number}, t.unreported)
+	t.unreported = 0
 }
 
-// free ends the reservation of an attempt.
-func (r *router) free(c *cluster, t *task) {
-	r.ticks(c.now)
-	defer r.tell(c)
-	r.active.Free(slots.Key{ID: t.key, Attempt: t.number})
+// freeReservation ends the reservation of an attempt.
+func (r *simRouter) freeReservation(c *cluster, t *requestTask) {
+	r.advanceReplica(c.now)
+	defer r.scheduleSync(c)
+	r.active.Free(activeseq.AttemptKey{ID: t.key, Attempt: t.number})
 }
 
-// failed notes that a call to a worker failed. One that did not answer gets nothing
-// more, while there is another, until it answers a ping.
-func (r *router) failed(c *cluster, worker uint32, code fault.Code) {
+// recordFailure records a failed call to a worker. A worker which did not respond gets no more requests,
+// while there is another, until it answers a ping.
+func (r *simRouter) recordFailure(c *cluster, worker uint32, code fault.Code) {
 	m := &r.members[worker]
 	switch {
 	case !m.known:
 	case code == fault.Draining:
-		m.leaving = c.now.Add(fresh)
-		r.settle(c, worker)
+		m.drainingUntil = c.now.Add(fresh)
+		r.updateState(c, worker)
 	case code != fault.Unavailable && code != fault.Deadline:
-	case r.health.Failed(c.now, kv.WorkerID(worker+1), m.epoch):
-		r.settle(c, worker)
-		r.watch(c)
+	case r.health.RecordFailedCall(c.now, kv.WorkerID(worker+1), m.epoch):
+		r.updateState(c, worker)
+		r.schedulePings(c)
 	}
 }
 
-// settle makes decisions follow a worker's state.
-func (r *router) settle(c *cluster, worker uint32) {
+// updateState passes a worker's state to the route decisions.
+func (r *simRouter) updateState(c *cluster, worker uint32) {
 	w := kv.Worker{ID: kv.WorkerID(worker + 1)}
-	state, since := r.state(c, w.ID)
+	state, since := r.workerState(c, w.ID)
 	r.router.SetState(w, state, since)
 }
 
-// state is how requests see a worker.
-func (r *router) state(c *cluster, id kv.WorkerID) (route.State, kv.Mono) {
-	st, _ := r.health.Status(id)
+// workerState is a worker's state for requests.
+func (r *simRouter) workerState(c *cluster, id kv.WorkerID) (route.WorkerState, kv.Mono) {
+	st, _ := r.health.StatusOf(id)
 	m := &r.members[id-1]
 	switch {
-	case c.now < m.leaving || m.reported && m.load.drain && !elapsed(m.loadAt, c.now, fresh):
+	case c.now < m.drainingUntil || m.reported && m.load.drain && !hasElapsed(m.loadAt, c.now, fresh):
 		return route.Draining, c.now
 	case st.Quarantined && st.Cause == health.CallFailed:
 		return route.Suspected, st.Since
@@ -243,89 +242,88 @@ func (r *router) state(c *cluster, id kv.WorkerID) (route.State, kv.Mono) {
 	return route.Ready, c.now
 }
 
-// accept judges a record and changes the index accordingly.
-func (r *router) accept(c *cluster, rec *feed.Record) {
+// acceptRecord accepts or rejects a record and updates the index.
+func (r *simRouter) acceptRecord(c *cluster, rec *kvfeed.Record) {
 	m := &r.members[rec.Worker.ID-1]
 	if m.known && rec.Epoch < m.epoch {
-		return // of a life that discovery knows to be over
+		return // of an epoch which discovery has ended
 	}
-	if !m.source {
-		m.source, m.sourceEpoch, m.sourceSince = true, rec.Epoch, c.now
+	if !m.hasRecords {
+		m.hasRecords, m.sourceEpoch, m.sourceSince = true, rec.Epoch, c.now
 	}
 	if rec.Epoch > m.sourceEpoch {
 		m.sourceEpoch, m.sourceSince = rec.Epoch, c.now
 	}
-	v := r.tracker.Accept(c.now, rec)
-	r.obey(c.now, rec.Worker, rec.Events, v)
+	v := r.tracker.AcceptRecord(c.now, rec)
+	r.applyVerdict(c.now, rec.Worker, rec.Events, v)
 	if v.Resync {
-		r.ask(c)
+		r.requestResyncs(c)
 	}
 }
 
-// obey does what the tracker asks for.
-func (r *router) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict) {
+// applyVerdict applies the tracker's verdict.
+func (r *simRouter) applyVerdict(now kv.Mono, w kv.Worker, events []kv.Event, v kvfeed.FeedVerdict) {
 	if v.Drop {
-		r.index.Drop(w)
+		r.index.DropWorker(w)
 	}
 	if v.Hide {
-		r.index.Hide(w)
+		r.index.HideWorker(w)
 	}
-	if r.predict != nil && (v.Drop || v.Hide) {
-		r.predict.Drop(w)
+	if r.predictions != nil && (v.Drop || v.Hide) {
+		r.predictions.DropWorker(w)
 	}
 	r.doubtMoves(now, w, v)
-	if v.Outcome == feed.Apply {
+	if v.Outcome == kvfeed.Apply {
 		for i := range events[v.Skip:] {
 			r.applyEvent(now, w, &events[v.Skip+i])
-			if r.predict != nil {
-				r.predict.Retract(w, &events[v.Skip+i])
+			if r.predictions != nil {
+				r.predictions.RetractEvent(w, &events[v.Skip+i])
 			}
 		}
 	}
 	if v.Partial {
-		r.pools.Settle(r.index, r.pools.Doubt(now, w, nil))
+		r.pools.ApplyEffects(r.index, r.pools.SuspectWorker(now, w, nil))
 	}
 	if v.Show {
-		r.index.Show(w)
-		r.pools.Settle(r.index, r.pools.Trust(w, nil))
+		r.index.ShowWorker(w)
+		r.pools.ApplyEffects(r.index, r.pools.TrustWorker(w, nil))
 	}
 	if v.Resync {
 		r.asked = append(r.asked, v.Request)
 	}
 }
 
-// ask has the workers in doubt asked for what is missing, or for their caches, as far as
-// it is time.
-func (r *router) ask(c *cluster) {
-	r.given = r.tracker.GiveUp(c.now, r.given[:0])
-	for _, w := range r.given {
-		r.index.Drop(w)
+// requestResyncs sends the due resync requests, for missing events or whole caches.
+func (r *simRouter) requestResyncs(c *cluster) {
+	r.givenUp = r.tracker.GiveUpRepairs(c.now, r.givenUp[:0])
+	for _, w := range r.givenUp {
+		r.index.DropWorker(w)
 	}
-	r.asked = r.tracker.Due(c.now, r.asked)
+	r.asked = r.tracker.DueRequests(c.now, r.asked)
 	for _, q := range r.asked {
 		number := uint32(q.Worker.ID - 1)
-		if r.members[number].known && !c.chaos.losesResync(c.now) {
-			c.post(c.now.Add(c.cfg.EventDelay), number, q)
+		if r.members[number].known && !c.faults.losesResync(c.now) {
+			c.sendResync(c.now.Add(c.cfg.EventDelay), number, q)
 		}
 	}
 	r.asked = r.asked[:0]
-	r.askAgain(c)
+	r.scheduleResyncs(c)
 }
 
-// askAgain has ask called when there may be more to ask for.
-func (r *router) askAgain(c *cluster) {
+// scheduleResyncs schedules requestResyncs when further requests may be due.
+func (r *simRouter) scheduleResyncs(c *cluster) {
 	at, ok := r.tracker.NextDue()
-	if !ok || r.asks && c.now < r.askAt && r.askAt <= at {
+	if !ok || r.resyncScheduled && c.now < r.resyncAt && r.resyncAt <= at {
 		return
 	}
-	r.asks, r.askAt = true, max(at, c.now.Add(time.Millisecond))
-	c.queue.push(r.askAt, asking, r.number, 0)
+	r.resyncScheduled, r.resyncAt = true, max(at, c.now.Add(time.Millisecond))
+	c.queue.push(r.resyncAt, eventResyncDue, r.number, 0)
 }
 
-// asking is when ask was to be called again.
-func (r *router) asking(c *cluster) {
-	if r.asks && c.now >= r.askAt {
-		r.asks = false
-		r.ask(c)
+// runResyncs is the scheduled call of requestResyncs.
+func (r *simRouter) runResyncs(c *cluster) {
+	if r.resyncScheduled && c.now >= r.resyncAt {
+		r.resyncScheduled = false
+		r.requestResyncs(c)
 	}
 }

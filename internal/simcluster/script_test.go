@@ -33,9 +33,9 @@ func TestScripts(t *testing.T) {
 		cfg.Workers, cfg.Blocks, cfg.Route.Mode = workers, blocks, route.Mode(mode)
 		cfg.EventDelay, cfg.Delay = 5*time.Millisecond, time.Millisecond
 		cfg.Faults = Faults{
-			RecordsLost: share, RecordsRepeated: share, RecordsLate: share, MostLate: time.Second,
+			RecordsLost: share, RecordsRepeated: share, RecordsLate: share, MaxLateness: time.Second,
 			ResyncsLost: share, LoadsLost: share, PingsLost: share, CallsBroken: share, Slow: share,
-			CrashEvery: time.Duration(crash) * time.Second, MostDown: 2 * time.Second,
+			CrashEvery: time.Duration(crash) * time.Second, MaxDowntime: 2 * time.Second,
 		}
 		s := shape{requests: requests, every: time.Duration(every) * time.Millisecond, roots: 3, blocks: 6, blockTokens: 64, output: 20, sessions: 2}
 		j := run(t, cfg, s.make(cfg.Seed))

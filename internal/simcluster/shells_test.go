@@ -55,7 +55,7 @@ func TestTimesOfTheShells(t *testing.T) {
 	for _, c := range []struct{ dir, name, ours string }{
 		{"../serve/router", "upkeep", "upkeepEvery"},
 		{"../serve/router", "settle", "settle"},
-		{"../serve/router", "fresh", "fresh"},
+		{"../serve/router", "reportValidFor", "fresh"},
 		{"../serve/router", "pingTimeout", "pingTimeout"},
 		{"../serve/router", "maxPings", "maxPings"},
 		{"../serve/frontend", "firstWait", "firstWait"},
@@ -67,8 +67,8 @@ func TestTimesOfTheShells(t *testing.T) {
 	}
 	var r routershell.Config
 	r.EnsureDefaults()
-	if grace != r.Grace || reservationTTL != r.ReservationTTL {
-		t.Errorf("entries stay %v and reservations %v, in a router %v and %v", grace, reservationTTL, r.Grace, r.ReservationTTL)
+	if unregisteredGrace != r.Grace || reservationTTL != r.ReservationTTL {
+		t.Errorf("entries stay %v and reservations %v, in a router %v and %v", unregisteredGrace, reservationTTL, r.Grace, r.ReservationTTL)
 	}
 	var w workershell.Config
 	w.EnsureDefaults()
@@ -79,7 +79,7 @@ func TestTimesOfTheShells(t *testing.T) {
 	f.EnsureDefaults()
 	var c Config
 	c.EnsureDefaults()
-	if want := (migrate.Config{Limit: f.MigrationLimit, Wait: f.MigrationWait, FirstWait: firstWait}); c.Migration != want || c.StallTimeout != f.StallTimeout {
+	if want := (migrate.Config{MaxFailures: f.MigrationLimit, MaxWait: f.MigrationWait, FirstWait: firstWait}); c.Migration != want || c.StallTimeout != f.StallTimeout {
 		t.Errorf("%+v and %v, in a frontend %+v and %v", c.Migration, c.StallTimeout, want, f.StallTimeout)
 	}
 }

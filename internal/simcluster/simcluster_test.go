@@ -124,7 +124,7 @@ func TestFull(t *testing.T) {
 	for i := range 6 {
 		all = append(all, replay.Request{Index: i, Input: 20, Output: 5})
 	}
-	j := run(t, Config{MaxSeqs: 2, MaxWaiting: 3, Migration: migrate.Config{Limit: -1}}, all)
+	j := run(t, Config{MaxSeqs: 2, MaxWaiting: 3, Migration: migrate.Config{MaxFailures: -1}}, all)
 	if s := j.samples[0]; s.Index != 5 || s.Error != "overloaded" || s.Done != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -138,7 +138,7 @@ func TestFull(t *testing.T) {
 // TestBusy: what the router refuses for load is told so.
 func TestBusy(t *testing.T) {
 	all := []replay.Request{{Index: 0, Input: 500, Output: 5}, {Index: 1, Input: 500, Output: 5}, {Index: 2, At: time.Second, Input: 500, Output: 5}}
-	j := run(t, Config{Route: route.Config{Busy: route.Busy{PrefillTokens: 100}}}, all)
+	j := run(t, Config{Route: route.Config{Busy: route.BusyThresholds{PrefillTokens: 100}}}, all)
 	if s := j.samples[0]; s.Index != 1 || s.Error != "overloaded" || s.Worker != 0 || s.Done != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -193,7 +193,7 @@ func TestRunsThatCannotEnd(t *testing.T) {
 		"events of years":                {Config{EventDelay: 90 * year}, one, "between 0 and 24h0m0s"},
 		"stalls of years":                {Config{StallTimeout: 90 * year}, one, "between 0 and 24h0m0s"},
 		"passes beyond the clock":        {Config{Faults: Faults{Slow: 1, SlowBy: 1 << 30}}, one, "more than 100 times"},
-		"lives of nothing":               {Config{Faults: Faults{CrashEvery: 1, MostDown: 1}}, one, "a life at least 1ms"},
+		"lives of nothing":               {Config{Faults: Faults{CrashEvery: 1, MaxDowntime: 1}}, one, "a life at least 1ms"},
 		"leases of years":                {Config{Faults: Faults{CrashEvery: time.Second, Lease: 90 * year}}, one, "at most 744h0m0s"},
 		"everybody knows everybody":      {Config{Workers: 1 << 20, Routers: 1 << 10}, one, "product must be at most"},
 	} {

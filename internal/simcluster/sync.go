@@ -1,104 +1,104 @@
 package simcluster
 
 import (
+	"penstock/core/activeseq"
+	"penstock/core/activeseq/replica"
 	"penstock/core/kv"
-	"penstock/core/slots"
-	"penstock/core/slots/replica"
 )
 
-// exchange is a router's part in what routers tell each other of their requests.
-type exchange struct {
-	replica *replica.Replica // nil without
-	says    bool             // it will look, at say, for what is due: the look of number saying
-	say     kv.Mono
-	saying  uint32
-	out     [][]byte
+// routerSync is a router's part of the exchange of reservations between routers.
+type routerSync struct {
+	replica       *replica.Replica // nil without sync
+	syncScheduled bool             // a check for due messages is scheduled at syncAt, with number syncSeq
+	syncAt        kv.Mono
+	syncSeq       uint32
+	out           [][]byte
 }
 
-// letter is a message on its way from router to router.
-type letter struct {
+// syncMessage is a message in flight between routers.
+type syncMessage struct {
 	data   []byte
-	copies int // that have not arrived
+	copies int // not yet arrived
 }
 
-// openExchange lets a router take part.
-func (r *router) openExchange() (err error) {
+// openSync joins a router to the exchange.
+func (r *simRouter) openSync() (err error) {
 	r.replica, err = replica.New(replica.Config{Router: uint64(r.number) + 1}, r)
 	return err
 }
 
-// Table implements replica.Tables.
-func (r *router) Table(w kv.Worker) *slots.Table {
+// TableOf implements replica.Tables.
+func (r *simRouter) TableOf(w kv.Worker) *activeseq.ReservationTable {
 	if w.ID == 0 || int(w.ID) > len(r.members) || !r.members[w.ID-1].known {
 		return nil
 	}
 	return r.active
 }
 
-// tell has the router look for what it has to tell others, when it is due.
-func (r *router) tell(c *cluster) {
+// scheduleSync schedules the router's next check for due messages.
+func (r *simRouter) scheduleSync(c *cluster) {
 	if r.replica == nil {
 		return
 	}
 	at := max(c.now, r.replica.Next())
-	if r.says && r.say <= at {
+	if r.syncScheduled && r.syncAt <= at {
 		return
 	}
-	r.says, r.say = true, at
-	r.saying++
-	c.queue.push(at, told, r.number, r.saying)
+	r.syncScheduled, r.syncAt = true, at
+	r.syncSeq++
+	c.queue.push(at, eventSyncDue, r.number, r.syncSeq)
 }
 
-// speak sends what is due to all routers, itself included, as planes do.
-func (r *router) speak(c *cluster, number uint32) {
-	if number != r.saying {
-		return // there was an earlier look
+// sendSync sends the due messages to all routers, including itself, as planes do.
+func (r *simRouter) sendSync(c *cluster, number uint32) {
+	if number != r.syncSeq {
+		return // an earlier check was scheduled
 	}
-	r.says = false
+	r.syncScheduled = false
 	r.out = r.replica.Step(c.now, r.out[:0])
 	for _, data := range r.out {
-		at := c.letters.take()
-		l := &c.letters.all[at]
+		at := c.syncMessages.takeSlot()
+		l := &c.syncMessages.all[at]
 		l.data, l.copies = data, 0
 		for i := range c.routers {
-			for _, late := range c.chaos.copies(c.now) {
+			for _, late := range c.faults.copyDelays(c.now) {
 				l.copies++
-				c.queue.push(c.now.Add(c.cfg.EventDelay+late), heard, at, uint32(i))
+				c.queue.push(c.now.Add(c.cfg.EventDelay+late), eventSyncArrived, at, uint32(i))
 			}
 		}
-		c.file(at)
+		c.freeSyncMessage(at)
 	}
-	r.tell(c)
+	r.scheduleSync(c)
 }
 
-// hear takes a message of a router.
-func (r *router) hear(c *cluster, at uint32) {
-	l := &c.letters.all[at]
+// receiveSync handles a message of a router.
+func (r *simRouter) receiveSync(c *cluster, at uint32) {
+	l := &c.syncMessages.all[at]
 	l.copies--
-	if err := r.replica.Accept(c.now, l.data); err != nil {
-		c.defect = err
+	if err := r.replica.HandleMessage(c.now, l.data); err != nil {
+		c.internalError = err
 	}
-	c.file(at)
-	r.tell(c)
+	c.freeSyncMessage(at)
+	r.scheduleSync(c)
 }
 
-// file makes the place of a letter vacant if no copies are on their way.
-func (c *cluster) file(at uint32) {
-	if l := &c.letters.all[at]; l.copies == 0 {
+// freeSyncMessage frees the slot of a message without copies in flight.
+func (c *cluster) freeSyncMessage(at uint32) {
+	if l := &c.syncMessages.all[at]; l.copies == 0 {
 		l.data = nil
-		c.letters.give(at)
+		c.syncMessages.freeSlot(at)
 	}
 }
 
-// ticks tells the router's part the time, before its reservations change.
-func (r *router) ticks(now kv.Mono) {
+// advanceReplica advances the replica's clock, before the router's reservations change.
+func (r *simRouter) advanceReplica(now kv.Mono) {
 	if r.replica != nil {
-		r.replica.Advance(now)
+		r.replica.AdvanceTime(now)
 	}
 }
 
-// journal is told of the router's reservations; nil if nobody is.
-func (r *router) journal() slots.Journal {
+// reservationJournal returns the journal of the router's reservations; nil without sync.
+func (r *simRouter) reservationJournal() activeseq.Journal {
 	if r.replica == nil {
 		return nil
 	}

@@ -6,306 +6,306 @@ import (
 	"strconv"
 	"time"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/core/route"
-	"penstock/core/slots"
 	"penstock/internal/replay"
 )
 
-// never is a number of tokens that no answer has.
-const never = -1
+// neverTokens is a token count which no response reaches.
+const neverTokens = -1
 
-// nowhere is the call of a task that has none.
-const nowhere = ^uint32(0)
+// noCall is the call of a task without one.
+const noCall = ^uint32(0)
 
-// task is a request on its way through workers: what a frontend has of it.
-type task struct {
+// requestTask is a request on its way through workers: a frontend's state of it.
+type requestTask struct {
 	request replay.Request
-	serial  uint64 // no two tasks have the same
+	serial  uint64 // unique
 	due     kv.Mono
-	session *session
+	session *sessionState
 	key     string
 	router  uint32
-	machine *migrate.Machine
-	number  uint32 // of the attempt in progress, or the next
+	machine *migrate.Planner
+	number  uint32 // of the current or next attempt
 
-	prompt, limit int // tokens of the prompt, and most of the answer
-	got           int // tokens of the answer
+	prompt, limit int // prompt tokens, and the response limit
+	generated     int // response tokens
 	cached        int
 	first, last   kv.Mono
 
-	call      uint32 // in progress, or nowhere
-	worker    uint32 // of the last call
-	predicted int    // blocks that it was believed to have cached
-	epoch     uint64 // of its life, 0 if not known
-	tried     bool   // there was one
-	prefilled bool
-	grown     int // tokens that the router was not told of
-	heard     kv.Mono
-	breaks    int   // when this many tokens are out, by a fault; or never
-	awaits    bool  // a change of the set of workers is news
-	refused   error // what the router said last
-	code      fault.Code
+	call          uint32 // current call, or noCall
+	worker        uint32 // of the last call
+	predicted     int    // predicted cached blocks
+	epoch         uint64 // of its worker, 0 if unknown
+	hasWorker     bool   // there was a call
+	prefilled     bool
+	unreported    int // tokens not yet reported to the router
+	lastHeard     kv.Mono
+	breakAt       int   // break at this many tokens, by a fault; or neverTokens
+	awaitsWorkers bool  // waits for a change of the worker set
+	lastRefusal   error // the router's last refusal
+	code          fault.Code
 
-	// wakes and stalls number the events that the task waits for, over all tasks at
-	// one place: earlier ones are void.
-	wakes, stalls uint32
+	// wakeSeq and stallSeq number the events for which the task waits, over all tasks of a slot: earlier
+	// events are ignored.
+	wakeSeq, stallSeq uint32
 }
 
-// reset makes a task of a copy of a request, in the memory of the one that it had.
-func (t *task) reset(r *replay.Request) {
-	old, wakes, stalls := t.request, t.wakes, t.stalls
-	*t = task{request: old, call: nowhere, number: 1, wakes: wakes, stalls: stalls}
-	t.request.Set(r) // the source overwrites what it gave
+// reset makes a task of a copy of a request, reusing the memory of the previous one.
+func (t *requestTask) reset(r *replay.Request) {
+	old, wakes, stalls := t.request, t.wakeSeq, t.stallSeq
+	*t = requestTask{request: old, call: noCall, number: 1, wakeSeq: wakes, stallSeq: stalls}
+	t.request.CopyFrom(r) // the source overwrites its request
 }
 
-// begin sends a request.
-func (c *cluster) begin(at uint32) {
+// startTask starts a request.
+func (c *cluster) startTask(at uint32) {
 	t := &c.tasks.all[at]
-	t.router = uint32(c.served % len(c.routers))
-	c.served++
+	t.router = uint32(c.started % len(c.routers))
+	c.started++
 	t.key = strconv.FormatUint(t.serial, 10)
-	t.prompt = len(c.expand(t))
-	t.limit = min(t.request.Output, c.limit()-t.prompt)
+	t.prompt = len(c.expandPrompt(t))
+	t.limit = min(t.request.Output, c.contextLimit()-t.prompt)
 	if t.prompt < 1 || t.limit < 1 {
-		c.end(at, "invalid")
+		c.finishTask(at, "invalid")
 		return
 	}
-	t.machine = migrate.New(c.cfg.Migration, derive(c.cfg.Seed, t.serial))
-	c.drive(at, c.next(at))
+	t.machine = migrate.New(c.cfg.Migration, deriveSeed(c.cfg.Seed, t.serial))
+	c.driveTask(at, c.nextStep(at))
 }
 
-// limit is the most tokens that a request may have in all.
-func (c *cluster) limit() int { return min(c.cfg.MaxContext, c.cfg.Blocks*c.cfg.BlockSize) }
+// contextLimit is the most tokens of a request in total.
+func (c *cluster) contextLimit() int { return min(c.cfg.MaxContext, c.cfg.Blocks*c.cfg.BlockSize) }
 
-func (c *cluster) next(at uint32) migrate.Step {
+func (c *cluster) nextStep(at uint32) migrate.Step {
 	t := &c.tasks.all[at]
-	return t.machine.Next(c.now, c.routers[t.router].life)
+	return t.machine.Next(c.now, c.routers[t.router].lookupEpoch)
 }
 
-// drive does what the task's machine says until it has to wait for something.
-func (c *cluster) drive(at uint32, step migrate.Step) {
+// driveTask follows the steps of the task's migration machine until it has to wait.
+func (c *cluster) driveTask(at uint32, step migrate.Step) {
 	t := &c.tasks.all[at]
 	for {
-		switch step.Do {
+		switch step.Action {
 		case migrate.Try:
-			d, err := c.choose(t, step.Exclude)
+			d, err := c.chooseWorker(t, step.Exclude)
 			if err == nil {
-				c.place(at, d)
+				c.startCall(at, d)
 				return
 			}
-			t.refused = err
-			step = t.machine.NoWorker(c.now, fault.Of(err))
+			t.lastRefusal = err
+			step = t.machine.HandleNoWorker(c.now, fault.CodeOf(err))
 		case migrate.Pause:
-			if step.For > 0 {
-				c.sleep(at, step.For)
+			if step.Wait > 0 {
+				c.scheduleWake(at, step.Wait)
 				return
 			}
-			step = c.next(at)
+			step = c.nextStep(at)
 		case migrate.Await:
-			t.awaits = true
+			t.awaitsWorkers = true
 			r := &c.routers[t.router]
 			r.waiting = append(r.waiting, at)
-			c.sleep(at, step.For)
+			c.scheduleWake(at, step.Wait)
 			return
 		case migrate.GiveUp:
-			if step.Why == migrate.Refused {
-				t.code = fault.Of(t.refused)
+			if step.Reason == migrate.Refused {
+				t.code = fault.CodeOf(t.lastRefusal)
 			}
-			c.end(at, word(t.code))
+			c.finishTask(at, errorWord(t.code))
 			return
 		}
 	}
 }
 
-func (c *cluster) sleep(at uint32, d time.Duration) {
+func (c *cluster) scheduleWake(at uint32, d time.Duration) {
 	t := &c.tasks.all[at]
-	t.wakes++
-	c.queue.push(c.now.Add(d), wake, at, t.wakes)
+	t.wakeSeq++
+	c.queue.push(c.now.Add(d), eventTaskWake, at, t.wakeSeq)
 }
 
-// wake ends a wait.
-func (c *cluster) wake(at, number uint32) {
+// wakeTask ends a wait.
+func (c *cluster) wakeTask(at, number uint32) {
 	t := &c.tasks.all[at]
-	if t.wakes != number {
+	if t.wakeSeq != number {
 		return
 	}
-	t.wakes++
-	if t.awaits {
-		t.awaits = false
+	t.wakeSeq++
+	if t.awaitsWorkers {
+		t.awaitsWorkers = false
 		r := &c.routers[t.router]
 		r.waiting = slices.DeleteFunc(r.waiting, func(other uint32) bool { return other == at })
 	}
-	c.drive(at, c.next(at))
+	c.driveTask(at, c.nextStep(at))
 }
 
-// choose asks the task's router for a worker that is none of exclude, and reserves
-// the task's load there.
-func (c *cluster) choose(t *task, exclude []kv.WorkerID) (route.Decision, error) {
+// chooseWorker asks the task's router for a worker which is not in exclude, and reserves the task's load
+// there.
+func (c *cluster) chooseWorker(t *requestTask, exclude []kv.WorkerID) (route.Decision, error) {
 	q := route.Query{
-		Key: slots.Key{ID: t.key, Attempt: t.number}, PromptTokens: t.prompt,
+		Key: activeseq.AttemptKey{ID: t.key, Attempt: t.number}, PromptTokens: t.prompt,
 		Exclude: exclude, Moving: t.number > 1,
 	}
-	d, err := c.routers[t.router].route(c, &q, c.expand(t))
-	if c.decided != nil && err == nil {
-		c.decided(t, &q, d)
+	d, err := c.routers[t.router].routeRequest(c, &q, c.expandPrompt(t))
+	if c.onDecision != nil && err == nil {
+		c.onDecision(t, &q, d)
 	}
 	return d, err
 }
 
-// place calls the worker that was chosen.
-func (c *cluster) place(at uint32, d route.Decision) {
+// startCall calls the chosen worker.
+func (c *cluster) startCall(at uint32, d route.Decision) {
 	t := &c.tasks.all[at]
 	w := uint32(d.Worker.ID - 1)
-	t.worker, t.tried, t.prefilled, t.predicted = w, true, false, d.OverlapBlocks
-	t.epoch, _ = c.routers[t.router].life(d.Worker.ID)
-	t.call = c.calls.take()
+	t.worker, t.hasWorker, t.prefilled, t.predicted = w, true, false, d.OverlapBlocks
+	t.epoch, _ = c.routers[t.router].lookupEpoch(d.Worker.ID)
+	t.call = c.calls.takeSlot()
 	cl := &c.calls.all[t.call]
 	cl.reset(at, t, w)
-	t.heard = c.now
-	t.stalls++
-	c.queue.push(c.now.Add(c.cfg.StallTimeout), stall, at, t.stalls)
-	t.breaks = never
-	if c.chaos.breaks(c.now) {
-		t.breaks = t.got + c.chaos.random.Below(t.limit-t.got)
+	t.lastHeard = c.now
+	t.stallSeq++
+	c.queue.push(c.now.Add(c.cfg.StallTimeout), eventTaskStall, at, t.stallSeq)
+	t.breakAt = neverTokens
+	if c.faults.breaksCall(c.now) {
+		t.breakAt = t.generated + c.faults.random.Below(t.limit-t.generated)
 	}
-	if c.chaos.breaks(c.now) { // on its way: nobody has seen it
-		cl.state = over
-		c.send(c.batchOf(frame{call: t.call, life: cl.life, kind: failure, code: fault.Unavailable}), 2*c.cfg.Delay)
+	if c.faults.breaksCall(c.now) { // in transit, before the worker sees it
+		cl.state = callFinished
+		c.sendBatch(c.newBatchOf(responseFrame{call: t.call, generation: cl.generation, kind: frameFailed, code: fault.Unavailable}), 2*c.cfg.Delay)
 		return
 	}
-	c.queue.push(c.now.Add(c.cfg.Delay), called, t.call, 0)
+	c.queue.push(c.now.Add(c.cfg.Delay), eventCallArrived, t.call, 0)
 }
 
-// stall ends an attempt whose worker was silent for too long.
-func (c *cluster) stall(at, number uint32) {
+// checkStall ends an attempt whose worker was silent for too long.
+func (c *cluster) checkStall(at, number uint32) {
 	t := &c.tasks.all[at]
-	if t.stalls != number {
+	if t.stallSeq != number {
 		return
 	}
-	if due := t.heard.Add(c.cfg.StallTimeout); due > c.now {
-		c.queue.push(due, stall, at, number)
+	if due := t.lastHeard.Add(c.cfg.StallTimeout); due > c.now {
+		c.queue.push(due, eventTaskStall, at, number)
 		return
 	}
-	c.drop(t.call)
-	c.failed(at, fault.Unavailable)
+	c.cancelCall(t.call)
+	c.failAttempt(at, fault.Unavailable)
 }
 
-// deliver gives the frames of a batch to their tasks.
-func (c *cluster) deliver(batch uint32) {
+// deliverFrames delivers the frames of a batch to their tasks.
+func (c *cluster) deliverFrames(batch uint32) {
 	gap, n := time.Duration(0), 0
 	for _, f := range c.batches.all[batch] {
 		cl := &c.calls.all[f.call]
-		if cl.life != f.life {
-			continue // let go of
+		if cl.generation != f.generation {
+			continue // freed
 		}
 		at := cl.task
 		t := &c.tasks.all[at]
-		mine := cl.client
-		if f.kind == failure || f.last {
-			c.forget(f.call)
+		mine := cl.clientWaits
+		if f.kind == frameFailed || f.last {
+			c.freeCall(f.call)
 		}
 		if !mine {
 			continue
 		}
-		t.heard = c.now
+		t.lastHeard = c.now
 		switch f.kind {
-		case acceptance:
-			c.sever(at)
-		case failure:
-			c.failed(at, f.code)
-		case token:
+		case frameAccepted:
+			c.breakCall(at)
+		case frameFailed:
+			c.failAttempt(at, f.code)
+		case frameToken:
 			if !t.prefilled {
 				t.prefilled = true
-				c.routers[t.router].prefilled(c, t, f.cached)
+				c.routers[t.router].recordFirstToken(c, t, f.cached)
 			}
-			if t.got > 0 {
+			if t.generated > 0 {
 				d := c.now.Sub(t.last)
 				if n > 0 && d != gap {
-					c.record.Gap(gap, n)
+					c.record.RecordGap(gap, n)
 					n = 0
 				}
 				gap, n = d, n+1
 			}
-			if f.position != t.got {
-				c.defect = fmt.Errorf("simcluster: request %d got token %d after %d", t.request.Index, f.position, t.got)
+			if f.position != t.generated {
+				c.internalError = fmt.Errorf("simcluster: request %d got token %d after %d", t.request.Index, f.position, t.generated)
 			}
-			if t.got == 0 {
+			if t.generated == 0 {
 				t.first, t.cached = c.now, f.cached
 			}
-			t.got, t.last = t.got+1, c.now
-			c.routers[t.router].grown(c, t)
-			c.sever(at)
+			t.generated, t.last = t.generated+1, c.now
+			c.routers[t.router].recordOutput(c, t)
+			c.breakCall(at)
 			if f.last {
-				t.call = nowhere
-				c.routers[t.router].free(c, t)
-				c.end(at, "")
+				t.call = noCall
+				c.routers[t.router].freeReservation(c, t)
+				c.finishTask(at, "")
 			}
 		}
 	}
 	if n > 0 {
-		c.record.Gap(gap, n)
+		c.record.RecordGap(gap, n)
 	}
-	c.recycle(batch)
+	c.freeBatch(batch)
 }
 
-// sever breaks the call of a task that is to break now.
-func (c *cluster) sever(at uint32) {
+// breakCall breaks a task's call if its break is due.
+func (c *cluster) breakCall(at uint32) {
 	t := &c.tasks.all[at]
-	if t.breaks == t.got {
-		c.drop(t.call)
-		c.failed(at, fault.Unavailable)
+	if t.breakAt == t.generated {
+		c.cancelCall(t.call)
+		c.failAttempt(at, fault.Unavailable)
 	}
 }
 
-// failed ends an attempt that did not complete the task.
-func (c *cluster) failed(at uint32, code fault.Code) {
+// failAttempt ends an attempt which did not complete the task.
+func (c *cluster) failAttempt(at uint32, code fault.Code) {
 	t := &c.tasks.all[at]
 	r := &c.routers[t.router]
-	t.call = nowhere
-	t.stalls++
-	r.free(c, t)
+	t.call = noCall
+	t.stallSeq++
+	r.freeReservation(c, t)
 	t.number++
 	t.code = code
 	if code.Class().Retryable {
-		r.failed(c, t.worker, code)
+		r.recordFailure(c, t.worker, code)
 	}
 	id := kv.WorkerID(t.worker + 1)
 	epoch := t.epoch
 	if epoch == 0 {
-		epoch, _ = r.life(id)
+		epoch, _ = r.lookupEpoch(id)
 	}
-	c.drive(at, t.machine.Failed(c.now, migrate.Failure{Worker: id, Epoch: epoch, Code: code, Tokens: t.got}))
+	c.driveTask(at, t.machine.HandleFailure(c.now, migrate.Failure{Worker: id, Epoch: epoch, Code: code, Tokens: t.generated}))
 }
 
-// end tells what came of a task, which is over.
-func (c *cluster) end(at uint32, problem string) {
+// finishTask records the outcome of a finished task.
+func (c *cluster) finishTask(at uint32, problem string) {
 	t := &c.tasks.all[at]
 	s := replay.Sample{
-		Index: t.request.Index, Due: since(t.due), Sent: since(t.due), Done: since(c.now),
-		Input: t.prompt, Cached: t.cached, Output: t.got, Error: problem,
+		Index: t.request.Index, Due: sinceStart(t.due), Sent: sinceStart(t.due), Done: sinceStart(c.now),
+		Input: t.prompt, Cached: t.cached, Output: t.generated, Error: problem,
 	}
-	if t.got > 0 {
-		s.First, s.Last = since(t.first), since(t.last)
+	if t.generated > 0 {
+		s.First, s.Last = sinceStart(t.first), sinceStart(t.last)
 	}
-	if t.tried {
+	if t.hasWorker {
 		s.Worker = uint64(t.worker + 1)
 	}
 	session := t.session
-	t.session, t.machine, t.refused, t.key = nil, nil, nil, ""
-	t.wakes++
-	t.stalls++
-	c.tasks.give(at)
-	c.record.Sample(&s)
+	t.session, t.machine, t.lastRefusal, t.key = nil, nil, nil, ""
+	t.wakeSeq++
+	t.stallSeq++
+	c.tasks.freeSlot(at)
+	c.record.RecordSample(&s)
 	if session != nil {
-		c.free(session)
+		c.releaseSession(session)
 	}
 }
 
-// word is how samples name an error.
-func word(code fault.Code) string {
+// errorWord is the name of an error in samples.
+func errorWord(code fault.Code) string {
 	switch code {
 	case fault.Invalid:
 		return "invalid"

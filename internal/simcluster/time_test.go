@@ -96,7 +96,7 @@ func TestTimes(t *testing.T) {
 func TestStall(t *testing.T) {
 	timing := plain()
 	timing.Prefill.Pass = 3000
-	j := run(t, Config{Workers: 2, Timing: timing, StallTimeout: time.Second, Migration: migrate.Config{Limit: 2}}, []replay.Request{{Input: 100, Output: 3}})
+	j := run(t, Config{Workers: 2, Timing: timing, StallTimeout: time.Second, Migration: migrate.Config{MaxFailures: 2}}, []replay.Request{{Input: 100, Output: 3}})
 	// It is accepted at once; then there is nothing for a second, at each of two workers, and
 	// after half a second and more at the first one again.
 	s := j.samples[0]

@@ -10,25 +10,25 @@ import (
 	"penstock/internal/engine/sim"
 )
 
-// worker is an engine that computes in batches, and the process around it.
-type worker struct {
-	number  uint32
-	id      kv.Worker
-	alive   bool
-	leaving bool   // it finishes what it has
-	epoch   uint64 // of this life, from 1
+// simWorker is a batching engine with its worker process.
+type simWorker struct {
+	number   uint32
+	id       kv.Worker
+	alive    bool
+	draining bool   // it finishes its calls
+	epoch    uint64 // of the worker, from 1
 
-	sched   *paged.Scheduler
-	plan    paged.Step
-	sampled []paged.Sampled
-	timing  sim.Timing
-	passes  uint64 // of all lives
-	busy    bool   // it computes a batch
-	inbox   []uint32
-	aborts  []uint32
-	held    int // calls that run or wait
+	sched     *paged.Scheduler
+	plan      paged.Step
+	sampled   []paged.SampledToken
+	timing    sim.Timing
+	passes    uint64 // over all epochs
+	busy      bool   // it computes a batch
+	inbox     []uint32
+	aborts    []uint32
+	heldCalls int // calls which run or wait
 
-	// registered is what discovery says, until the lease of a dead one runs out.
+	// registered is the state in discovery; a dead worker stays registered until its lease expires.
 	registered      bool
 	registeredEpoch uint64
 
@@ -38,151 +38,151 @@ type worker struct {
 	loadAt kv.Mono
 }
 
-// openWorker begins the first life of a worker. Engines differ in their jitter.
+// openWorker starts the first epoch of a worker. Engines differ in their jitter.
 func (c *cluster) openWorker(number int) error {
 	w := &c.workers[number]
 	w.number, w.id = uint32(number), kv.Worker{ID: kv.WorkerID(number + 1)}
 	w.timing = c.cfg.Timing
-	w.timing.Seed = derive(c.cfg.Timing.Seed, uint64(number))
-	if err := w.live(c); err != nil {
+	w.timing.Seed = deriveSeed(c.cfg.Timing.Seed, uint64(number))
+	if err := w.startEpoch(c); err != nil {
 		return err
 	}
 	w.registered, w.registeredEpoch = true, w.epoch
 	return nil
 }
 
-// live begins a life, with an empty cache.
-func (w *worker) live(c *cluster) error {
-	w.part(c)
+// startEpoch starts an epoch with an empty cache.
+func (w *simWorker) startEpoch(c *cluster) error {
+	w.leavePool(c)
 	cfg := paged.Config{
 		Blocks: c.cfg.Blocks, BlockSize: c.cfg.BlockSize, MaxSeqs: c.cfg.MaxSeqs,
 		TokenBudget: c.cfg.TokenBudget, MaxContext: c.cfg.MaxContext,
-		MaxWaiting: c.cfg.MaxSeqs + c.cfg.MaxWaiting, // the bound on what is held is reached first
+		MaxWaiting: c.cfg.MaxSeqs + c.cfg.MaxWaiting, // the limit on heldCalls is reached first
 	}
-	w.join(c, &cfg)
+	w.joinPool(c, &cfg)
 	sched, err := paged.New(cfg)
 	if err != nil {
 		return err
 	}
-	w.sched, w.alive, w.leaving, w.busy = sched, true, false, false
+	w.sched, w.alive, w.draining, w.busy = sched, true, false, false
 	w.epoch++
-	w.held, w.inbox, w.aborts = 0, w.inbox[:0], w.aborts[:0]
+	w.heldCalls, w.inbox, w.aborts = 0, w.inbox[:0], w.aborts[:0]
 	if w.publisher, err = newPublisher(w.epoch); err != nil {
 		return err
 	}
-	w.describe(c)
+	w.describeCache(c)
 	return nil
 }
 
-// called takes a call, or refuses it.
-func (w *worker) called(c *cluster, at uint32) {
+// acceptCall accepts or refuses a call.
+func (w *simWorker) acceptCall(c *cluster, at uint32) {
 	cl := &c.calls.all[at]
 	switch {
-	case !cl.client:
-		c.forget(at)
+	case !cl.clientWaits:
+		c.freeCall(at)
 		return
 	case !w.alive:
-		w.end(c, at, fault.Unavailable)
+		w.failCall(c, at, fault.Unavailable)
 		return
-	case w.leaving:
-		w.end(c, at, fault.Draining)
+	case w.draining:
+		w.failCall(c, at, fault.Draining)
 		return
-	case w.held >= c.cfg.MaxSeqs+c.cfg.MaxWaiting:
-		w.end(c, at, fault.Overloaded)
+	case w.heldCalls >= c.cfg.MaxSeqs+c.cfg.MaxWaiting:
+		w.failCall(c, at, fault.Overloaded)
 		return
 	}
-	cl.state = inbox
-	w.held++
+	cl.state = callQueued
+	w.heldCalls++
 	w.inbox = append(w.inbox, at)
 	if !w.busy {
-		w.turn(c)
+		w.startBatch(c)
 	}
 }
 
-// end sends the last frame of a call that failed.
-func (w *worker) end(c *cluster, at uint32, code fault.Code) {
+// failCall sends the last frame of a failed call.
+func (w *simWorker) failCall(c *cluster, at uint32, code fault.Code) {
 	cl := &c.calls.all[at]
-	cl.state = over
-	c.send(c.batchOf(frame{call: at, life: cl.life, kind: failure, code: code}), c.cfg.Delay)
+	cl.state = callFinished
+	c.sendBatch(c.newBatchOf(responseFrame{call: at, generation: cl.generation, kind: frameFailed, code: code}), c.cfg.Delay)
 }
 
-// turn looks at what came, and begins the next batch if there is one.
-func (w *worker) turn(c *cluster) {
-	w.abort(c)
-	w.take(c)
+// startBatch handles new calls, and starts the next batch if there is one.
+func (w *simWorker) startBatch(c *cluster) {
+	w.removeAborted(c)
+	w.scheduleInbox(c)
 	w.sched.Step(&w.plan)
 	for _, id := range w.plan.Failed {
-		// Cannot be: an answer ends when it reaches the context's length.
-		w.held--
-		w.end(c, uint32(id), fault.Internal)
+		// Impossible: a response ends at the context's length.
+		w.heldCalls--
+		w.failCall(c, uint32(id), fault.Internal)
 	}
 	w.busy = len(w.plan.Work) > 0
 	if !w.busy {
-		w.publish(c)
+		w.publishChanges(c)
 		return
 	}
-	pass := sim.Describe(&w.plan, w.sched.Stats(), c.cfg.Blocks)
+	pass := sim.DescribePass(&w.plan, w.sched.Stats(), c.cfg.Blocks)
 	for i := range w.plan.Work {
 		work := &w.plan.Work[i]
 		pass.Media += max(0, min(c.calls.all[work.ID].media, work.Start+work.Prefill)-work.Start)
 	}
-	d := c.chaos.slowed(c.now, w.timing.Pass(&pass, w.passes))
+	d := c.faults.slowedTime(c.now, w.timing.PassDuration(&pass, w.passes))
 	w.passes++
-	c.queue.push(c.now.Add(d), passed, w.number, uint32(w.epoch))
+	c.queue.push(c.now.Add(d), eventBatchDone, w.number, uint32(w.epoch))
 }
 
-// abort lets go of the calls whose clients are gone.
-func (w *worker) abort(c *cluster) {
+// removeAborted drops the calls whose clients are gone.
+func (w *simWorker) removeAborted(c *cluster) {
 	for _, at := range w.aborts {
 		cl := &c.calls.all[at]
 		switch cl.state {
-		case inbox:
+		case callQueued:
 			w.inbox = slices.DeleteFunc(w.inbox, func(other uint32) bool { return other == at })
-		case running:
-			w.sched.Remove(paged.SeqID(at))
+		case callRunning:
+			w.sched.RemoveSequence(paged.SeqID(at))
 		default:
-			continue // its last frame is on its way, and ends it
+			continue // its last frame is in flight and ends it
 		}
-		w.held--
-		c.forget(at)
+		w.heldCalls--
+		c.freeCall(at)
 	}
 	w.aborts = w.aborts[:0]
 }
 
-// take adds the calls that came to the schedule.
-func (w *worker) take(c *cluster) {
+// scheduleInbox adds the new calls to the schedule.
+func (w *simWorker) scheduleInbox(c *cluster) {
 	if len(w.inbox) == 0 {
 		return
 	}
-	accepted := c.batch()
+	accepted := c.newBatch()
 	for _, at := range w.inbox {
 		cl := &c.calls.all[at]
-		c.put(accepted, frame{call: at, life: cl.life, kind: acceptance})
+		c.appendFrame(accepted, responseFrame{call: at, generation: cl.generation, kind: frameAccepted})
 		t := &c.tasks.all[cl.task]
-		tokens := c.expand(t)
+		tokens := c.expandPrompt(t)
 		for i := range cl.generated {
-			tokens = append(tokens, output(cl.index, i))
+			tokens = append(tokens, outputToken(cl.index, i))
 		}
 		c.prompt = tokens[:cl.prompt]
-		err := w.sched.Add(paged.Sequence{ID: paged.SeqID(at), Tokens: tokens, Prompt: cl.prompt})
-		cl.state = running
+		err := w.sched.AddSequence(paged.Sequence{ID: paged.SeqID(at), Tokens: tokens, Prompt: cl.prompt})
+		cl.state = callRunning
 		if err != nil {
-			w.held--
-			cl.state = over
-			c.put(accepted, frame{call: at, life: cl.life, kind: failure, code: fault.Of(err)})
+			w.heldCalls--
+			cl.state = callFinished
+			c.appendFrame(accepted, responseFrame{call: at, generation: cl.generation, kind: frameFailed, code: fault.CodeOf(err)})
 		}
 	}
 	w.inbox = w.inbox[:0]
-	c.send(accepted, c.cfg.Delay)
+	c.sendBatch(accepted, c.cfg.Delay)
 }
 
-// passed ends a batch: its tokens are known.
-func (w *worker) passed(c *cluster, epoch uint32) {
+// finishBatch ends a batch: its tokens are known.
+func (w *simWorker) finishBatch(c *cluster, epoch uint32) {
 	if uint32(w.epoch) != epoch || !w.alive {
-		return // of an earlier life
+		return // of an earlier epoch
 	}
 	w.sampled = w.sampled[:0]
-	batch := c.batch()
+	batch := c.newBatch()
 	for i := range w.plan.Work {
 		work := &w.plan.Work[i]
 		if !work.Sample {
@@ -190,25 +190,25 @@ func (w *worker) passed(c *cluster, epoch uint32) {
 		}
 		at := uint32(work.ID)
 		cl := &c.calls.all[at]
-		w.sampled = append(w.sampled, paged.Sampled{ID: work.ID, Token: output(cl.index, cl.generated)})
-		f := frame{call: at, life: cl.life, kind: token, position: cl.generated, cached: work.Cached}
+		w.sampled = append(w.sampled, paged.SampledToken{ID: work.ID, Token: outputToken(cl.index, cl.generated)})
+		f := responseFrame{call: at, generation: cl.generation, kind: frameToken, position: cl.generated, cached: work.Cached}
 		cl.generated++
 		f.last = cl.generated == cl.limit
-		c.put(batch, f)
+		c.appendFrame(batch, f)
 	}
 	w.sched.Commit(w.sampled)
 	for _, f := range c.batches.all[batch] {
 		if f.last {
-			w.sched.Remove(paged.SeqID(f.call))
-			w.held--
-			c.calls.all[f.call].state = over
+			w.sched.RemoveSequence(paged.SeqID(f.call))
+			w.heldCalls--
+			c.calls.all[f.call].state = callFinished
 		}
 	}
-	w.publish(c)
+	w.publishChanges(c)
 	w.busy = false
-	c.send(batch, c.cfg.Delay)
-	w.turn(c)
+	c.sendBatch(batch, c.cfg.Delay)
+	w.startBatch(c)
 }
 
-// elapsed reports whether d has passed from one time to another.
-func elapsed(from, to kv.Mono, d time.Duration) bool { return to.Sub(from) >= d }
+// hasElapsed reports whether d has passed from one time to another.
+func hasElapsed(from, to kv.Mono, d time.Duration) bool { return to.Sub(from) >= d }

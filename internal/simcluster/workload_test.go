@@ -49,14 +49,14 @@ type shape struct {
 
 // make draws the workload of a seed.
 func (s shape) make(seed uint64) []replay.Request {
-	rng := random{splitmix.Source(derive(seed, 99))}
+	rng := randomSource{splitmix.Source(deriveSeed(seed, 99))}
 	below := func(n int) int { return int(rng.Next() % uint64(max(n, 1))) }
 	histories := make([][]int64, s.roots)
 	fresh := int64(1)
 	at := time.Duration(0)
 	all := make([]replay.Request, s.requests)
 	for i := range all {
-		at += rng.within(2 * s.every)
+		at += rng.drawUpTo(2 * s.every)
 		root := below(s.roots)
 		h := histories[root]
 		path := slices.Clone(h[:below(len(h)+1)])
@@ -77,7 +77,7 @@ func (s shape) make(seed uint64) []replay.Request {
 		}
 		if s.sessions > 0 && below(3) > 0 {
 			r.Session = fmt.Sprintf("s%d", below(s.sessions))
-			r.Delay = rng.within(time.Second)
+			r.Delay = rng.drawUpTo(time.Second)
 		}
 		all[i] = r
 	}
@@ -91,12 +91,12 @@ type journal struct {
 	gaps    int
 }
 
-func (j *journal) Sample(s *replay.Sample) {
+func (j *journal) RecordSample(s *replay.Sample) {
 	j.samples = append(j.samples, *s)
 	fmt.Fprintf(j, "%+v\n", *s)
 }
 
-func (j *journal) Gap(between time.Duration, n int) {
+func (j *journal) RecordGap(between time.Duration, n int) {
 	j.gaps += n
 	fmt.Fprintf(j, "gap %d %d\n", between, n)
 }

@@ -5,40 +5,40 @@ import (
 	"hash/maphash"
 )
 
-// keys finds keys given twice in one object: by comparing while there are few, by
-// a hash table beyond. Objects are inside one another, so both the keys and the
-// tables are stacks, which all objects of a text share: an object's part begins
-// where it was opened, and grows only while none is open in it.
-type keys struct {
+// keyStack detects duplicate keys in an object: by comparison while there are few, with a hash
+// table beyond that. Objects are nested, so the keys and the tables are stacks which all objects of
+// a text share: an object's part starts where it was opened, and grows only while no object within
+// it is open.
+type keyStack struct {
 	all   [][]byte
-	table []uint32 // open addressing: 1 + index among the object's keys, 0 is free
+	table []uint32 // open addressing: 1 + index among the object's keys; 0 is free
 	seed  maphash.Seed
 }
 
-// keySet is one object's part.
+// keySet is one object's part of the stacks.
 type keySet struct {
-	base      int // in keys.all
+	base      int // in keyStack.all
 	tableBase int
-	tableSize int // a power of two, more than twice the keys; 0 while there are few
+	tableSize int // a power of two, more than twice the number of keys; 0 while there are few
 }
 
 const fewKeys = 16
 
-func (k *keys) open() keySet {
+func (k *keyStack) openSet() keySet {
 	return keySet{base: len(k.all), tableBase: len(k.table)}
 }
 
-// close forgets s, which is the last one open.
-func (k *keys) close(s keySet) {
+// closeSet removes s, which must be the last one open.
+func (k *keyStack) closeSet(s keySet) {
 	clear(k.all[s.base:])
 	k.all = k.all[:s.base]
 	k.table = k.table[:s.tableBase]
 }
 
-func (k *keys) len(s keySet) int { return len(k.all) - s.base }
+func (k *keyStack) countKeys(s keySet) int { return len(k.all) - s.base }
 
-// add adds key to s, which is the last one open, and reports whether it is new.
-func (k *keys) add(s *keySet, key []byte) bool {
+// addKey adds key to s, which must be the last one open, and reports whether it is new.
+func (k *keyStack) addKey(s *keySet, key []byte) bool {
 	mine := k.all[s.base:]
 	if s.tableSize == 0 {
 		for _, have := range mine {
@@ -46,7 +46,7 @@ func (k *keys) add(s *keySet, key []byte) bool {
 				return false
 			}
 		}
-	} else if !k.place(*s, len(mine), key) {
+	} else if !k.insertSlot(*s, len(mine), key) {
 		return false
 	}
 	if k.all == nil {
@@ -55,15 +55,15 @@ func (k *keys) add(s *keySet, key []byte) bool {
 	k.all = append(k.all, key)
 	switch n := len(mine) + 1; {
 	case s.tableSize == 0 && n == fewKeys:
-		k.grow(s, 4*fewKeys)
+		k.growTable(s, 4*fewKeys)
 	case s.tableSize > 0 && 2*n >= s.tableSize:
-		k.grow(s, 2*s.tableSize)
+		k.growTable(s, 2*s.tableSize)
 	}
 	return true
 }
 
-// place enters key under index i, unless it is there.
-func (k *keys) place(s keySet, i int, key []byte) bool {
+// insertSlot inserts key with index i, and returns false if it is already present.
+func (k *keyStack) insertSlot(s keySet, i int, key []byte) bool {
 	table, mine := k.table[s.tableBase:][:s.tableSize], k.all[s.base:]
 	mask := uint64(s.tableSize - 1)
 	for at := maphash.Bytes(k.seed, key) & mask; ; at = (at + 1) & mask {
@@ -77,14 +77,14 @@ func (k *keys) place(s keySet, i int, key []byte) bool {
 	}
 }
 
-// grow makes s's table so large and enters all its keys.
-func (k *keys) grow(s *keySet, size int) {
+// growTable resizes s's table to size and inserts all its keys.
+func (k *keyStack) growTable(s *keySet, size int) {
 	if k.seed == (maphash.Seed{}) {
 		k.seed = maphash.MakeSeed()
 	}
 	s.tableSize = size
 	k.table = append(k.table[:s.tableBase], make([]uint32, size)...)
 	for i, key := range k.all[s.base:] {
-		k.place(*s, i, key)
+		k.insertSlot(*s, i, key)
 	}
 }

@@ -2,24 +2,24 @@ package strictjson
 
 import "strconv"
 
-// literal reads a number and returns its text, a part of the Reader's.
-func (r *Reader) literal(want string) ([]byte, error) {
+// readNumberText reads a number and returns its text, which aliases the Reader's data.
+func (r *Reader) readNumberText(want string) ([]byte, error) {
 	if r.Kind() != NumberKind {
-		return nil, r.Expected(want)
+		return nil, r.WrongTypeError(want)
 	}
 	start := r.pos
-	if _, err := r.number(); err != nil {
+	if _, err := r.scanNumber(); err != nil {
 		return nil, err
 	}
 	return r.data[start:r.pos], nil
 }
 
-// number steps over a number. ordinary says that it is small enough to be told
-// from its form that a float64 holds it.
-func (r *Reader) number() (ordinary bool, err error) {
+// scanNumber advances past a number. ordinary means that its form alone shows that it fits a
+// float64.
+func (r *Reader) scanNumber() (ordinary bool, err error) {
 	const (
 		shortExponent = 2   // digits
-		shortNumber   = 100 // bytes beside the exponent
+		shortNumber   = 100 // bytes without the exponent
 	)
 	start := r.pos
 	if r.data[r.pos] == '-' {
@@ -28,13 +28,13 @@ func (r *Reader) number() (ordinary bool, err error) {
 	switch {
 	case r.pos < len(r.data) && r.data[r.pos] == '0':
 		r.pos++
-	case r.digits() == 0:
-		return false, r.syntax("invalid number")
+	case r.skipDigits() == 0:
+		return false, r.syntaxError("invalid number")
 	}
 	if r.pos < len(r.data) && r.data[r.pos] == '.' {
 		r.pos++
-		if r.digits() == 0 {
-			return false, r.syntax("invalid number")
+		if r.skipDigits() == 0 {
+			return false, r.syntaxError("invalid number")
 		}
 	}
 	ordinary = r.pos-start <= shortNumber
@@ -43,20 +43,20 @@ func (r *Reader) number() (ordinary bool, err error) {
 		if r.pos < len(r.data) && (r.data[r.pos] == '+' || r.data[r.pos] == '-') {
 			r.pos++
 		}
-		n := r.digits()
+		n := r.skipDigits()
 		if n == 0 {
-			return false, r.syntax("invalid number")
+			return false, r.syntaxError("invalid number")
 		}
 		ordinary = ordinary && n <= shortExponent
 	}
 	if n := r.pos - start; n > maxNumber {
-		return false, r.Refuse("is a number out of range: it has %d characters, the limit is %d", n, maxNumber)
+		return false, r.InvalidError("is a number out of range: it has %d characters, the limit is %d", n, maxNumber)
 	}
 	return ordinary, nil
 }
 
-// digits steps over digits and returns how many there were.
-func (r *Reader) digits() int {
+// skipDigits advances past digits and returns their number.
+func (r *Reader) skipDigits() int {
 	start := r.pos
 	for r.pos < len(r.data) && '0' <= r.data[r.pos] && r.data[r.pos] <= '9' {
 		r.pos++
@@ -64,17 +64,17 @@ func (r *Reader) digits() int {
 	return r.pos - start
 }
 
-// skipNumber reads a number that nobody needs, and refuses what Float would.
+// skipNumber skips a number, and rejects it if ReadFloat would.
 func (r *Reader) skipNumber() error {
 	start := r.pos
-	ordinary, err := r.number()
+	ordinary, err := r.scanNumber()
 	if ordinary || err != nil {
 		return err
 	}
 	if _, err := strconv.ParseFloat(string(r.data[start:r.pos]), 64); err != nil {
-		return r.outOfRange()
+		return r.rangeError()
 	}
 	return nil
 }
 
-func (r *Reader) outOfRange() error { return r.Refuse("is a number out of range") }
+func (r *Reader) rangeError() error { return r.InvalidError("is a number out of range") }

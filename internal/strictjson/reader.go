@@ -1,10 +1,8 @@
-// Package strictjson reads JSON as strangers write it, and writes strings as
-// they read them.
+// Package strictjson reads untrusted JSON strictly, and writes JSON strings.
 //
-// A [Reader] is a cursor that leaves nothing to luck: what encoding/json lets
-// pass (keys given twice, keys in another case, half of a surrogate pair, bytes
-// that are no UTF-8) is an error here, sizes are bounded, and an error names the
-// field by its path and says in JSON's words what it must be.
+// A [Reader] is a strict cursor: what encoding/json accepts (duplicate keys, keys in a different
+// case, lone surrogates, invalid UTF-8) is an error here, sizes are bounded, and an error names the
+// field by its path and the expected type in JSON's terms.
 package strictjson
 
 import (
@@ -19,11 +17,11 @@ import (
 const (
 	maxDepth  = 64      // nesting of arrays and objects
 	maxKeys   = 1 << 14 // keys of one object
-	maxAll    = 1 << 20 // keys of all objects: comparing them is most of what a hostile text costs
-	maxNumber = 1 << 10 // bytes of a number as it is written
+	maxAll    = 1 << 20 // keys of all objects: comparing them dominates the cost of a hostile text
+	maxNumber = 1 << 10 // bytes of a number's text
 )
 
-// Kind is the type of a JSON value, told by its first byte.
+// Kind is the type of a JSON value, determined by its first byte.
 type Kind string
 
 // The kinds of values, as errors name them.
@@ -37,35 +35,34 @@ const (
 	InvalidKind Kind = "no JSON value"
 )
 
-// Reader is a strict cursor over one JSON text. Unlike encoding/json it refuses
-// duplicate keys, lone surrogates, invalid UTF-8, deep nesting and numbers that
-// nothing could hold, compares keys exactly, and reports a wrong type by the path
-// of the field and in JSON's own words. Each value is read once, in order: by one
-// of the typed methods, or by Skip or Raw, which are as strict about what is in it.
+// Reader is a strict cursor over one JSON text. Unlike encoding/json it rejects duplicate keys,
+// lone surrogates, invalid UTF-8, deep nesting and numbers out of range, compares keys exactly, and
+// reports a wrong type by the path of the field and in JSON's terms. Each value is read once, in
+// order: by one of the typed methods, or by SkipValue or ReadRaw, which validate it as strictly.
 //
-// The work is linear in the text, and what a Reader keeps is bounded by its depth
-// and the keys of the objects that are open.
+// The work is linear in the text. The memory of a Reader is bounded by its depth and the keys of
+// the open objects.
 type Reader struct {
-	data  []byte
-	pos   int
-	depth int
-	path  []step
-	seen  keys
-	keys  int // read so far
+	data     []byte
+	pos      int
+	depth    int
+	path     []pathStep
+	seen     keyStack
+	keyCount int // number of keys read so far
 }
 
-// step is one element of the path to the value being read: the index of an
-// array element, or a key if index is negative.
-type step struct {
+// pathStep is one element of the path to the current value: the index of an array element, or a key
+// if index is negative.
+type pathStep struct {
 	key   []byte
 	index int
 }
 
-// fewSteps is as deep as most values are.
+// fewSteps is the depth of most values.
 const fewSteps = 4
 
-// NewReader returns a Reader at the start of data, of which it keeps hold. The
-// error is that of data that is no UTF-8.
+// NewReader returns a Reader at the start of data, which it keeps. It returns an error if data is
+// not valid UTF-8.
 func NewReader(data []byte) (*Reader, error) {
 	if !utf8.Valid(data) {
 		return nil, fault.New(fault.Invalid, "the request body is not valid UTF-8 (byte %d)", invalidAt(data))
@@ -84,8 +81,8 @@ func invalidAt(data []byte) int {
 	return len(data)
 }
 
-// Param is the path of the value being read, such as "messages[0].content".
-func (r *Reader) Param() string {
+// ParamPath returns the path of the current value, such as "messages[0].content".
+func (r *Reader) ParamPath() string {
 	var b strings.Builder
 	for _, s := range r.path {
 		switch {
@@ -95,16 +92,16 @@ func (r *Reader) Param() string {
 			b.WriteByte(']')
 		case b.Len() > 0:
 			b.WriteByte('.')
-			b.WriteString(Clip(string(s.key)))
+			b.WriteString(TruncateKey(string(s.key)))
 		default:
-			b.WriteString(Clip(string(s.key)))
+			b.WriteString(TruncateKey(string(s.key)))
 		}
 	}
 	return b.String()
 }
 
-// Clip bounds a client's key where a message repeats it.
-func Clip(key string) string {
+// TruncateKey truncates a client's key for use in a message.
+func TruncateKey(key string) string {
 	const limit = 64
 	if len(key) <= limit {
 		return key
@@ -116,53 +113,52 @@ func Clip(key string) string {
 	return key[:cut] + "…"
 }
 
-// syntax returns the error of a text that is not JSON.
-func (r *Reader) syntax(what string) error {
+// syntaxError returns the error for a text that is not JSON.
+func (r *Reader) syntaxError(what string) error {
 	return fault.New(fault.Invalid, "the request body is not valid JSON: %s at byte %d", what, r.pos)
 }
 
-// Refuse returns an Invalid error about the value being read.
-func (r *Reader) Refuse(format string, args ...any) error {
-	p := r.Param()
+// InvalidError returns an Invalid error about the current value.
+func (r *Reader) InvalidError(format string, args ...any) error {
+	p := r.ParamPath()
 	if p == "" {
 		return fault.New(fault.Invalid, "the request body "+format, args...)
 	}
-	return fault.Param(p, "'%s' "+format, append([]any{p}, args...)...)
+	return fault.InvalidParam(p, "'%s' "+format, append([]any{p}, args...)...)
 }
 
-// RefuseParent returns an Invalid error about the array or the object that the
-// value being read is in.
-func (r *Reader) RefuseParent(format string, args ...any) error {
+// ParentInvalidError returns an Invalid error about the array or object which contains the current
+// value.
+func (r *Reader) ParentInvalidError(format string, args ...any) error {
 	if n := len(r.path); n > 0 {
 		r.path = r.path[:n-1]
 	}
-	return r.Refuse(format, args...)
+	return r.InvalidError(format, args...)
 }
 
-// Unsupported returns the error of a key that nobody defines: the value being
-// read is that key's.
-func (r *Reader) Unsupported() error {
-	return fault.Param(r.Param(), "Unsupported parameter(s): %s", r.Param())
+// UnsupportedError returns the error for an undefined key, whose value is the current one.
+func (r *Reader) UnsupportedError() error {
+	return fault.InvalidParam(r.ParamPath(), "Unsupported parameter(s): %s", r.ParamPath())
 }
 
-// Expected returns the error of a value of the wrong type.
-func (r *Reader) Expected(want string) error {
+// WrongTypeError returns the error for a value of the wrong type.
+func (r *Reader) WrongTypeError(want string) error {
 	got := r.Kind()
 	if got == InvalidKind {
-		return r.unexpected()
+		return r.unexpectedError()
 	}
-	return r.Refuse("must be %s, not %s", want, got)
+	return r.InvalidError("must be %s, not %s", want, got)
 }
 
-// unexpected is the syntax error of a byte that begins nothing.
-func (r *Reader) unexpected() error {
-	if r.space(); r.pos >= len(r.data) {
-		return r.syntax("unexpected end")
+// unexpectedError returns the syntax error for a byte which starts no value.
+func (r *Reader) unexpectedError() error {
+	if r.skipSpace(); r.pos >= len(r.data) {
+		return r.syntaxError("unexpected end")
 	}
-	return r.syntax("unexpected character")
+	return r.syntaxError("unexpected character")
 }
 
-func (r *Reader) space() {
+func (r *Reader) skipSpace() {
 	for r.pos < len(r.data) {
 		switch r.data[r.pos] {
 		case ' ', '\t', '\n', '\r':
@@ -173,9 +169,9 @@ func (r *Reader) space() {
 	}
 }
 
-// Kind tells the type of the next value without reading it.
+// Kind returns the type of the next value without reading it.
 func (r *Reader) Kind() Kind {
-	r.space()
+	r.skipSpace()
 	if r.pos >= len(r.data) {
 		return InvalidKind
 	}
@@ -196,49 +192,49 @@ func (r *Reader) Kind() Kind {
 	return InvalidKind
 }
 
-// Null reads a null if that is the next value.
-func (r *Reader) Null() (bool, error) {
+// ReadNull reads a null if that is the next value.
+func (r *Reader) ReadNull() (bool, error) {
 	if r.Kind() != NullKind {
 		return false, nil
 	}
-	return true, r.word("null")
+	return true, r.readWord("null")
 }
 
-func (r *Reader) word(w string) error {
+func (r *Reader) readWord(w string) error {
 	if len(r.data)-r.pos < len(w) || string(r.data[r.pos:r.pos+len(w)]) != w {
-		return r.syntax("unexpected character")
+		return r.syntaxError("unexpected character")
 	}
 	r.pos += len(w)
 	return nil
 }
 
-// Bool reads a boolean.
-func (r *Reader) Bool() (bool, error) {
+// ReadBool reads a boolean.
+func (r *Reader) ReadBool() (bool, error) {
 	if r.Kind() != BoolKind {
-		return false, r.Expected("a boolean")
+		return false, r.WrongTypeError("a boolean")
 	}
 	if r.data[r.pos] == 't' {
-		return true, r.word("true")
+		return true, r.readWord("true")
 	}
-	return false, r.word("false")
+	return false, r.readWord("false")
 }
 
-// Float reads a number; one beyond float64 is refused.
-func (r *Reader) Float() (float64, error) {
-	lit, err := r.literal("a number")
+// ReadFloat reads a number; it rejects one outside the range of float64.
+func (r *Reader) ReadFloat() (float64, error) {
+	lit, err := r.readNumberText("a number")
 	if err != nil {
 		return 0, err
 	}
 	f, err := strconv.ParseFloat(string(lit), 64)
 	if err != nil {
-		return 0, r.outOfRange()
+		return 0, r.rangeError()
 	}
 	return f, nil
 }
 
-// Int reads an integer; 1.0 and 1e2 are integers.
-func (r *Reader) Int() (int64, error) {
-	lit, err := r.literal("an integer")
+// ReadInt reads an integer; 1.0 and 1e2 are integers.
+func (r *Reader) ReadInt() (int64, error) {
+	lit, err := r.readNumberText("an integer")
 	if err != nil {
 		return 0, err
 	}
@@ -248,90 +244,90 @@ func (r *Reader) Int() (int64, error) {
 	f, err := strconv.ParseFloat(string(lit), 64)
 	switch {
 	case err != nil || math.Abs(f) > 1<<53:
-		return 0, r.Refuse("is an integer out of range")
+		return 0, r.InvalidError("is an integer out of range")
 	case f != math.Trunc(f):
-		return 0, r.Refuse("must be an integer")
+		return 0, r.InvalidError("must be an integer")
 	}
 	return int64(f), nil
 }
 
-// Object reads an object; visit reads the value of each key.
-func (r *Reader) Object(visit func(key string) error) error {
+// ReadObject reads an object; visit reads the value of each key.
+func (r *Reader) ReadObject(visit func(key string) error) error {
 	if r.Kind() != ObjectKind {
-		return r.Expected("an object")
+		return r.WrongTypeError("an object")
 	}
-	return r.object(func(key []byte) error { return visit(string(key)) })
+	return r.visitObject(func(key []byte) error { return visit(string(key)) })
 }
 
-// object reads the object that is there; key is valid until visit returns.
-func (r *Reader) object(visit func(key []byte) error) error {
-	if err := r.enter(); err != nil {
+// visitObject reads an object; key is valid until visit returns.
+func (r *Reader) visitObject(visit func(key []byte) error) error {
+	if err := r.openContainer(); err != nil {
 		return err
 	}
-	mine := r.seen.open()
+	mine := r.seen.openSet()
 	at := len(r.path)
-	r.path = append(r.path, step{index: -1})
+	r.path = append(r.path, pathStep{index: -1})
 	for first := true; ; first = false {
-		done, err := r.next('}', first)
+		done, err := r.nextElement('}', first)
 		if err != nil {
 			return err
 		}
 		if done {
-			r.seen.close(mine)
+			r.seen.closeSet(mine)
 			r.path = r.path[:at]
 			return nil
 		}
-		key, err := r.key()
+		key, err := r.readKey()
 		if err != nil {
 			return err
 		}
 		r.path[at].key = key
 		switch {
-		case !r.seen.add(&mine, key):
-			return r.Refuse("is given twice")
-		case r.seen.len(mine) > maxKeys:
-			return r.RefuseParent("has more than %d keys", maxKeys)
-		case r.keys == maxAll:
+		case !r.seen.addKey(&mine, key):
+			return r.InvalidError("is given twice")
+		case r.seen.countKeys(mine) > maxKeys:
+			return r.ParentInvalidError("has more than %d keys", maxKeys)
+		case r.keyCount == maxAll:
 			return fault.New(fault.Invalid, "the request body has more than %d keys", maxAll)
 		}
-		r.keys++
+		r.keyCount++
 		if err := visit(key); err != nil {
 			return err
 		}
 	}
 }
 
-// key reads a key and the colon behind it. It is a part of the text if it can be.
-func (r *Reader) key() ([]byte, error) {
-	if r.space(); r.pos >= len(r.data) || r.data[r.pos] != '"' {
-		return nil, r.unexpected()
+// readKey reads a key and the colon after it. The result aliases the text if it has no escapes.
+func (r *Reader) readKey() ([]byte, error) {
+	if r.skipSpace(); r.pos >= len(r.data) || r.data[r.pos] != '"' {
+		return nil, r.unexpectedError()
 	}
-	s, err := r.scan()
+	s, err := r.scanString()
 	if err != nil {
 		return nil, err
 	}
-	if r.space(); r.pos >= len(r.data) || r.data[r.pos] != ':' {
-		return nil, r.unexpected()
+	if r.skipSpace(); r.pos >= len(r.data) || r.data[r.pos] != ':' {
+		return nil, r.unexpectedError()
 	}
 	r.pos++
-	if s.plain() {
+	if s.isLiteral() {
 		return r.data[s.start:s.end:s.end], nil
 	}
-	return []byte(s.text(r.data)), nil
+	return []byte(s.decode(r.data)), nil
 }
 
-// Array reads an array; visit reads each element.
-func (r *Reader) Array(want string, visit func(i int) error) error {
+// ReadArray reads an array; visit reads each element.
+func (r *Reader) ReadArray(want string, visit func(i int) error) error {
 	if r.Kind() != ArrayKind {
-		return r.Expected(want)
+		return r.WrongTypeError(want)
 	}
-	if err := r.enter(); err != nil {
+	if err := r.openContainer(); err != nil {
 		return err
 	}
 	at := len(r.path)
-	r.path = append(r.path, step{})
+	r.path = append(r.path, pathStep{})
 	for i := 0; ; i++ {
-		done, err := r.next(']', i == 0)
+		done, err := r.nextElement(']', i == 0)
 		if err != nil {
 			return err
 		}
@@ -346,10 +342,10 @@ func (r *Reader) Array(want string, visit func(i int) error) error {
 	}
 }
 
-// enter steps over an opening bracket.
-func (r *Reader) enter() error {
+// openContainer advances past an opening bracket.
+func (r *Reader) openContainer() error {
 	if r.path == nil {
-		r.path = make([]step, 0, fewSteps)
+		r.path = make([]pathStep, 0, fewSteps)
 	}
 	if r.depth++; r.depth > maxDepth {
 		return fault.New(fault.Invalid, "the request body is nested deeper than %d levels", maxDepth)
@@ -358,13 +354,13 @@ func (r *Reader) enter() error {
 	return nil
 }
 
-// next steps over what stands before an element: nothing, a comma, or the
-// closing bracket, which ends the container.
-func (r *Reader) next(closing byte, first bool) (done bool, err error) {
-	r.space()
+// nextElement advances past the separator before an element: nothing, a comma, or the closing
+// bracket, which ends the container.
+func (r *Reader) nextElement(closing byte, first bool) (done bool, err error) {
+	r.skipSpace()
 	switch {
 	case r.pos >= len(r.data):
-		return false, r.syntax("unexpected end")
+		return false, r.syntaxError("unexpected end")
 	case r.data[r.pos] == closing:
 		r.pos++
 		r.depth--
@@ -372,16 +368,16 @@ func (r *Reader) next(closing byte, first bool) (done bool, err error) {
 	case first:
 		return false, nil
 	case r.data[r.pos] != ',':
-		return false, r.syntax("unexpected character")
+		return false, r.syntaxError("unexpected character")
 	}
 	r.pos++
 	return false, nil
 }
 
-// End checks that nothing follows the value read.
-func (r *Reader) End() error {
-	if r.space(); r.pos < len(r.data) {
-		return r.syntax("unexpected data after the end")
+// CheckEnd checks that nothing follows the value read.
+func (r *Reader) CheckEnd() error {
+	if r.skipSpace(); r.pos < len(r.data) {
+		return r.syntaxError("unexpected data after the end")
 	}
 	return nil
 }

@@ -1,41 +1,40 @@
 package strictjson
 
-// Skip reads a value of any type and keeps nothing. It refuses what would be
-// refused if the value were read. It allocates only to compare keys that are
-// many or have escapes.
-func (r *Reader) Skip() error {
-	r.space()
+// SkipValue skips a value of any type. It rejects what reading the value would reject. It allocates
+// only to compare keys that are many or have escapes.
+func (r *Reader) SkipValue() error {
+	r.skipSpace()
 	if r.pos >= len(r.data) {
-		return r.unexpected()
+		return r.unexpectedError()
 	}
 	switch c := r.data[r.pos]; {
 	case c == '"':
-		_, err := r.scan()
+		_, err := r.scanString()
 		return err
 	case c == '-' || '0' <= c && c <= '9':
 		return r.skipNumber()
 	case c == '{':
-		return r.object(func([]byte) error { return r.Skip() })
+		return r.visitObject(func([]byte) error { return r.SkipValue() })
 	case c == '[':
 		return r.skipArray()
 	case c == 'n':
-		return r.word("null")
+		return r.readWord("null")
 	case c == 't':
-		return r.word("true")
+		return r.readWord("true")
 	case c == 'f':
-		return r.word("false")
+		return r.readWord("false")
 	}
-	return r.unexpected()
+	return r.unexpectedError()
 }
 
 func (r *Reader) skipArray() error {
-	if err := r.enter(); err != nil {
+	if err := r.openContainer(); err != nil {
 		return err
 	}
 	at := len(r.path)
-	r.path = append(r.path, step{})
+	r.path = append(r.path, pathStep{})
 	for i := 0; ; i++ {
-		done, err := r.next(']', i == 0)
+		done, err := r.nextElement(']', i == 0)
 		if err != nil {
 			return err
 		}
@@ -44,20 +43,19 @@ func (r *Reader) skipArray() error {
 			return nil
 		}
 		r.path[at].index = i
-		if err := r.Skip(); err != nil {
+		if err := r.SkipValue(); err != nil {
 			return err
 		}
 	}
 }
 
-// Raw reads a value of any type and returns its text as it was written, a part of
-// what the Reader was made of. It is as strict about it as Skip.
-func (r *Reader) Raw() ([]byte, error) { return r.Capture(r.Skip) }
+// ReadRaw reads a value of any type and returns its text unchanged, as a part of the Reader's data.
+// It is as strict as SkipValue.
+func (r *Reader) ReadRaw() ([]byte, error) { return r.CaptureRaw(r.SkipValue) }
 
-// Capture calls read, which reads one value, and returns the value's text as Raw
-// does.
-func (r *Reader) Capture(read func() error) ([]byte, error) {
-	r.space()
+// CaptureRaw calls read, which must read one value, and returns the value's text as ReadRaw does.
+func (r *Reader) CaptureRaw(read func() error) ([]byte, error) {
+	r.skipSpace()
 	start := r.pos
 	if err := read(); err != nil {
 		return nil, err

@@ -11,12 +11,15 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"penstock/internal/corpustest"
 )
 
 // FuzzReader compares the cursor with encoding/json: what it accepts means the
 // same there, and what it refuses beyond that is a duplicate key, a lone
 // surrogate, invalid UTF-8, depth or size.
 func FuzzReader(f *testing.F) {
+	corpustest.Add(f)
 	for _, s := range []string{
 		`null`, ` {"a":[1,-0.5e+3,"x\ud83d\ude00"],"b":{}} `, `[tru]`, `"\ud800"`, `{"a":1,"a":2}`, `-`, `1e5`, `"\u00zz"`, `[1,]`, `{"":{"":1}}`,
 	} {
@@ -32,7 +35,7 @@ func FuzzReader(f *testing.F) {
 		}
 		got, err := anyOf(r)
 		if err == nil {
-			err = r.End()
+			err = r.CheckEnd()
 		}
 		var want any
 		wantErr := json.Unmarshal(text, &want)
@@ -52,7 +55,7 @@ func FuzzReader(f *testing.F) {
 		}
 		// skip must see the same end.
 		s, _ := NewReader(text)
-		if err := s.Skip(); err != nil || s.End() != nil {
+		if err := s.SkipValue(); err != nil || s.CheckEnd() != nil {
 			t.Fatalf("skip of %q: %v", text, err)
 		}
 	})
@@ -62,17 +65,17 @@ func FuzzReader(f *testing.F) {
 func anyOf(r *Reader) (any, error) {
 	switch r.Kind() {
 	case NullKind:
-		_, err := r.Null()
+		_, err := r.ReadNull()
 		return nil, err
 	case BoolKind:
-		return r.Bool()
+		return r.ReadBool()
 	case NumberKind:
-		return r.Float()
+		return r.ReadFloat()
 	case StringKind:
-		return r.String()
+		return r.ReadString()
 	case ArrayKind:
 		out := []any{}
-		err := r.Array("an array", func(int) error {
+		err := r.ReadArray("an array", func(int) error {
 			v, err := anyOf(r)
 			out = append(out, v)
 			return err
@@ -80,18 +83,19 @@ func anyOf(r *Reader) (any, error) {
 		return out, err
 	case ObjectKind:
 		out := map[string]any{}
-		err := r.Object(func(key string) error {
+		err := r.ReadObject(func(key string) error {
 			v, err := anyOf(r)
 			out[key] = v
 			return err
 		})
 		return out, err
 	}
-	return nil, r.unexpected()
+	return nil, r.unexpectedError()
 }
 
 // FuzzString compares AppendString with encoding/json.
 func FuzzString(f *testing.F) {
+	corpustest.Add(f)
 	for _, s := range []string{"", "plain", "\"\\/\b\f\n\r\t\x00\x1f\x7f", "é😀\u2028\u2029\ufffd", "<&>", "\xff\xc3", "a\xe2\x80b", "\xed\xa0\x80"} {
 		f.Add(s)
 	}
@@ -145,7 +149,7 @@ func TestKeysGivenTwice(t *testing.T) {
 		}
 		object(0)
 		for name, read := range map[string]func(*Reader) error{
-			"Skip": (*Reader).Skip,
+			"Skip": (*Reader).SkipValue,
 			"Object": func(r *Reader) error {
 				_, err := anyOf(r)
 				return err
@@ -185,7 +189,7 @@ func TestSkipRefusesWhatReadingWould(t *testing.T) {
 	} {
 		r, err := NewReader([]byte(text))
 		if err == nil {
-			err = r.Skip()
+			err = r.SkipValue()
 		}
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%.60s: %v, want %s", text, err, words)
@@ -201,7 +205,7 @@ func TestSkipRefusesWhatReadingWould(t *testing.T) {
 	for _, text := range []string{`1e308`, `-0.1e-99`, strings.Repeat("1", 300), `1e-999999`} {
 		r, err := NewReader([]byte(text))
 		if err == nil {
-			err = r.Skip()
+			err = r.SkipValue()
 		}
 		if err != nil {
 			t.Errorf("%.60s: %v", text, err)
@@ -215,7 +219,7 @@ func TestSkipAllocates(t *testing.T) {
 	n := testing.AllocsPerRun(5, func() {
 		r, err := NewReader(text)
 		if err == nil {
-			err = r.Skip()
+			err = r.SkipValue()
 		}
 		if err != nil {
 			t.Error(err)
@@ -233,9 +237,9 @@ func TestCapture(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	whole, err := r.Capture(func() error {
-		return r.Object(func(string) error {
-			raw, err := r.Raw()
+	whole, err := r.CaptureRaw(func() error {
+		return r.ReadObject(func(string) error {
+			raw, err := r.ReadRaw()
 			got = append(got, string(raw))
 			return err
 		})
@@ -276,7 +280,7 @@ func BenchmarkSkip(b *testing.B) {
 			for b.Loop() {
 				r, err := NewReader(text)
 				if err == nil {
-					err = r.Skip()
+					err = r.SkipValue()
 				}
 				if err != nil {
 					b.Fatal(err)
@@ -293,14 +297,14 @@ func TestAllKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Skip(); err != nil {
+	if err := r.SkipValue(); err != nil {
 		t.Errorf("%d keys: %v", maxAll, err)
 	}
 	more, err := NewReader([]byte(text[:len(text)-2] + `{"a":0}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := more.Skip(); err == nil || !strings.Contains(err.Error(), "more than 1048576 keys") {
+	if err := more.SkipValue(); err == nil || !strings.Contains(err.Error(), "more than 1048576 keys") {
 		t.Errorf("one more: %v", err)
 	}
 }

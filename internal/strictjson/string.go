@@ -4,12 +4,12 @@ import "unicode/utf8"
 
 const hexDigits = "0123456789abcdef"
 
-// AppendString appends s as a JSON string. Bytes that are no UTF-8 become
-// U+FFFD, one for each. It escapes what JSON demands and the two line
-// separators that JavaScript forbids; '<', '>' and '&' stay.
+// AppendString appends s as a JSON string. Each byte that is not valid UTF-8 becomes U+FFFD. It
+// escapes what JSON requires and the two line separators which JavaScript forbids; '<', '>' and '&'
+// stay.
 func AppendString[S []byte | string](dst []byte, s S) []byte {
 	dst = append(dst, '"')
-	start := 0 // of what is not appended yet
+	start := 0 // start of the part that is not appended yet
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c < utf8.RuneSelf {
@@ -59,7 +59,7 @@ func appendEscape(dst []byte, c byte) []byte {
 	return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&0xf])
 }
 
-// decodeRune decodes the first rune of s without a conversion that allocates.
+// decodeRune decodes the first rune of s without an allocating conversion.
 func decodeRune[S []byte | string](s S) (rune, int) {
 	var buf [utf8.UTFMax]byte
 	return utf8.DecodeRune(buf[:copy(buf[:], s)])

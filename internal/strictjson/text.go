@@ -9,31 +9,30 @@ import (
 	"unicode/utf8"
 )
 
-// String reads a string.
-func (r *Reader) String() (string, error) {
+// ReadString reads a string.
+func (r *Reader) ReadString() (string, error) {
 	if r.Kind() != StringKind {
-		return "", r.Expected("a string")
+		return "", r.WrongTypeError("a string")
 	}
-	s, err := r.scan()
+	s, err := r.scanString()
 	if err != nil {
 		return "", err
 	}
-	return s.text(r.data), nil
+	return s.decode(r.data), nil
 }
 
-// span is a string in the text.
-type span struct {
+// stringSpan is the location of a string in the text.
+type stringSpan struct {
 	start, end int // between the quotes
-	size       int // of what it stands for, in bytes
+	size       int // of the decoded string, in bytes
 }
 
-// plain reports whether the string stands for itself: every escape is longer than
-// what it stands for.
-func (s span) plain() bool { return s.size == s.end-s.start }
+// isLiteral reports whether the string has no escapes: every escape is longer than what it encodes.
+func (s stringSpan) isLiteral() bool { return s.size == s.end-s.start }
 
-// text is what the string stands for.
-func (s span) text(data []byte) string {
-	if s.plain() {
+// decode returns the decoded string.
+func (s stringSpan) decode(data []byte) string {
+	if s.isLiteral() {
 		return string(data[s.start:s.end])
 	}
 	var b strings.Builder
@@ -45,7 +44,7 @@ func (s span) text(data []byte) string {
 		}
 		b.Write(rest[:n])
 		if rest = rest[n:]; len(rest) > 0 {
-			c, n := escape(rest)
+			c, n := decodeEscape(rest)
 			b.WriteRune(c)
 			rest = rest[n:]
 		}
@@ -53,10 +52,10 @@ func (s span) text(data []byte) string {
 	return b.String()
 }
 
-// scan steps over the string whose opening quote is next.
-func (r *Reader) scan() (span, error) {
+// scanString advances past the string whose opening quote is next.
+func (r *Reader) scanString() (stringSpan, error) {
 	data := r.data
-	s := span{start: r.pos + 1}
+	s := stringSpan{start: r.pos + 1}
 	for i := s.start; i < len(data); {
 		if i += plainRun(data[i:]); i == len(data) {
 			break
@@ -67,26 +66,26 @@ func (r *Reader) scan() (span, error) {
 			s.size += i - s.start
 			return s, nil
 		case c == '\\':
-			char, n := escape(data[i:])
+			char, n := decodeEscape(data[i:])
 			if n == 0 {
 				r.pos = i
-				return s, r.syntax("invalid escape in a string")
+				return s, r.syntaxError("invalid escape in a string")
 			}
 			s.size += utf8.RuneLen(char) - n
 			i += n
 		case c < ' ':
 			r.pos = i
-			return s, r.syntax("control character in a string")
+			return s, r.syntaxError("control character in a string")
 		default:
 			i++
 		}
 	}
 	r.pos = len(data)
-	return s, r.syntax("unexpected end")
+	return s, r.syntaxError("unexpected end")
 }
 
-// plainRun returns how many bytes at the start of s have no meaning in a string, up to
-// the last few of s, by looking at eight at once.
+// plainRun returns how many bytes at the start of s have no special meaning in a string. It
+// examines eight bytes at a time and ignores the last few of s.
 func plainRun(s []byte) int {
 	const (
 		each = 0x0101010101010101
@@ -95,8 +94,8 @@ func plainRun(s []byte) int {
 	n := 0
 	for ; len(s)-n >= 8; n += 8 {
 		x := binary.LittleEndian.Uint64(s[n:])
-		// The top bit of a byte is set where it is zero, or less than a space. Borrowing can
-		// set others too, but only above one that is, and the lowest is what counts.
+		// The top bit of a byte is set where the byte is zero, or less than a space. Borrows can
+		// set further bits, but only above a set one, and only the lowest counts.
 		quote, escape := x^'"'*each, x^'\\'*each
 		found := ((quote-each)&^quote | (escape-each)&^escape | (x-' '*each)&^x) & top
 		if found != 0 {
@@ -106,9 +105,9 @@ func plainRun(s []byte) int {
 	return n
 }
 
-// escape returns what the escape at the start of s stands for and its length; 0
-// if it is none. Surrogates must come in pairs.
-func escape(s []byte) (c rune, n int) {
+// decodeEscape returns the character of the escape at the start of s and the escape's length; 0 if
+// it is invalid. Surrogates must come in pairs.
+func decodeEscape(s []byte) (c rune, n int) {
 	if len(s) < 2 {
 		return 0, 0
 	}
@@ -143,7 +142,7 @@ func escape(s []byte) (c rune, n int) {
 	return 0, 0
 }
 
-// hex4 reads \uXXXX at the start of s.
+// hex4 decodes \uXXXX at the start of s.
 func hex4(s []byte) (c rune, ok bool) {
 	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
 		return 0, false

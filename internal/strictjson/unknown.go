@@ -6,25 +6,25 @@ import (
 	"penstock/core/fault"
 )
 
-// Unknown gathers the keys of an object that nobody defines, so that all are
-// reported together. Its zero value has none.
-type Unknown struct {
-	names   []string // the first of them
-	dropped bool     // there are more
+// UnknownKeys collects the undefined keys of an object, so that they are reported together. Its
+// zero value is empty.
+type UnknownKeys struct {
+	names   []string // the first keys
+	dropped bool     // there were more
 }
 
-// Note notes a key.
-func (u *Unknown) Note(key string) {
+// Add adds a key.
+func (u *UnknownKeys) Add(key string) {
 	const most = 16
 	if len(u.names) == most {
 		u.dropped = true
 		return
 	}
-	u.names = append(u.names, Clip(key))
+	u.names = append(u.names, TruncateKey(key))
 }
 
-// Err refuses what was noted; nil if nothing was.
-func (u *Unknown) Err() error {
+// Err returns an error which names the keys; nil if there are none.
+func (u *UnknownKeys) Err() error {
 	if len(u.names) == 0 {
 		return nil
 	}
@@ -32,5 +32,5 @@ func (u *Unknown) Err() error {
 	if u.dropped {
 		names += ", …"
 	}
-	return fault.Param(u.names[0], "Unsupported parameter(s): %s", names)
+	return fault.InvalidParam(u.names[0], "Unsupported parameter(s): %s", names)
 }

@@ -7,43 +7,42 @@ import (
 	"sync/atomic"
 )
 
-// inbox is how many received messages wait for Recv, and inboxBytes how large they
-// may be together; a message that is over it alone waits alone. Beyond them the
-// connection waits, and TCP holds up the peer.
+// inboxMessages bounds how many received messages wait for Recv, and inboxBytes their total size. A
+// single message above inboxBytes waits alone. Beyond the bounds nothing is read, and TCP flow
+// control stops the peer.
 const (
-	inbox      = 64
-	inboxBytes = 16 << 20
+	inboxMessages = 64
+	inboxBytes    = 16 << 20
 )
 
-// Dealer is one connection to a ROUTER: messages there and back, as they come. It
-// does not dial again: who asks for a replay wants to know that the answer will not
-// come. Send and Recv may be called at once.
+// Dealer is one connection to a ROUTER, with messages in both directions. It does not dial again,
+// because a requester of a replay must learn that the answer will not arrive. Send and Recv may be
+// called concurrently.
 type Dealer struct {
-	o    Options
-	out  *outbox
-	in   chan [][]byte
-	held atomic.Int64  // bytes in in
-	took chan struct{} // of capacity 1: held has become less
-	life *lifetime
-	err  error // why the connection ended; read after in is closed
+	o          Options
+	out        *outbox
+	in         chan [][]byte
+	held       atomic.Int64  // bytes in in
+	spaceFreed chan struct{} // signals that held has decreased; capacity one
+	lifetime   *lifetime
+	err        error // why the connection ended; read after in is closed
 }
 
-// DialDealer connects to the ROUTER at ep; ctx and Options.HandshakeTimeout bound
-// how long that takes.
+// DialDealer connects to the ROUTER at ep. ctx and Options.HandshakeTimeout bound the time.
 func DialDealer(ctx context.Context, ep Endpoint, o Options) (*Dealer, error) {
-	if err := ep.dialable(); err != nil {
+	if err := ep.checkDialable(); err != nil {
 		return nil, err
 	}
-	d := &Dealer{o: o.withDefaults(), in: make(chan [][]byte, inbox), took: make(chan struct{}, 1), life: newLifetime(nil)}
+	d := &Dealer{o: o.withDefaults(), in: make(chan [][]byte, inboxMessages), spaceFreed: make(chan struct{}, 1), lifetime: newLifetime(nil)}
 	if err := checkIdentity(d.o.Identity); err != nil {
 		return nil, err
 	}
-	l, err := connect(ctx, ep, typeDealer, &d.o)
+	l, err := dialConn(ctx, ep, typeDealer, &d.o)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", ep, err)
 	}
 	d.out = newOutbox(&d.o)
-	d.life.begin(context.Background(), func(ctx context.Context) { d.run(ctx, l) })
+	d.lifetime.start(context.Background(), func(ctx context.Context) { d.receiveMessages(ctx, l) })
 	return d, nil
 }
 
@@ -54,16 +53,16 @@ func checkIdentity(id string) error {
 	return nil
 }
 
-func (d *Dealer) run(ctx context.Context, l *link) {
-	d.err = exchange(ctx, l, d.out, func(frames [][]byte, _ command) error {
+func (d *Dealer) receiveMessages(ctx context.Context, l *peerConn) {
+	d.err = exchangeMessages(ctx, l, d.out, func(frames [][]byte, _ peerCommand) error {
 		if frames == nil {
-			return nil // a command that is none of a dealer's
+			return nil // not a command for a dealer
 		}
-		size := sizeOf(frames)
+		size := messageBytes(frames)
 		for held := d.held.Load(); held > 0 && held+size > inboxBytes; held = d.held.Load() {
 			select {
-			case <-d.took:
-			case <-d.life.closing:
+			case <-d.spaceFreed:
+			case <-d.lifetime.closing:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -71,21 +70,21 @@ func (d *Dealer) run(ctx context.Context, l *link) {
 		}
 		d.held.Add(size)
 		select {
-		case d.in <- clone(frames):
-		case <-d.life.closing: // nobody will take it
+		case d.in <- cloneMessage(frames):
+		case <-d.lifetime.closing: // no receiver is left
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 		return nil
 	})
-	if d.life.isClosing() {
+	if d.lifetime.isClosing() {
 		d.err = ErrClosed
 	}
 	close(d.in)
 }
 
-// Send queues one message of at least one frame, and copies it. It waits while
-// there is no room, and returns ctx's error or why the connection ended.
+// Send queues a copy of one message of at least one frame. It blocks while there is no room, and
+// returns ctx's error or why the connection ended.
 func (d *Dealer) Send(ctx context.Context, frames ...[]byte) error {
 	if len(frames) == 0 {
 		return errors.New("send: a message has at least one frame")
@@ -99,8 +98,8 @@ func (d *Dealer) Send(ctx context.Context, frames ...[]byte) error {
 		}
 		select {
 		case <-d.out.room:
-		case <-d.life.done:
-		case <-d.life.closing:
+		case <-d.lifetime.done:
+		case <-d.lifetime.closing:
 			return fmt.Errorf("send: %w", ErrClosed)
 		case <-ctx.Done():
 			return ctx.Err()
@@ -111,24 +110,24 @@ func (d *Dealer) Send(ctx context.Context, frames ...[]byte) error {
 // isDone reports whether the connection has ended.
 func (d *Dealer) isDone() bool {
 	select {
-	case <-d.life.done:
+	case <-d.lifetime.done:
 		return true
 	default:
 		return false
 	}
 }
 
-// Recv returns the next message, which is the caller's, or ctx's error, or, after
-// all that came before, why the connection ended: io.EOF when the peer closed it.
+// Recv returns the next message, which the caller owns, or ctx's error. After all received messages
+// it returns why the connection ended: io.EOF when the peer closed it.
 func (d *Dealer) Recv(ctx context.Context) ([][]byte, error) {
 	select {
 	case frames, ok := <-d.in:
 		if !ok {
 			return nil, fmt.Errorf("receive: %w", d.err)
 		}
-		d.held.Add(-sizeOf(frames))
+		d.held.Add(-messageBytes(frames))
 		select {
-		case d.took <- struct{}{}:
+		case d.spaceFreed <- struct{}{}:
 		default:
 		}
 		return frames, nil
@@ -137,26 +136,26 @@ func (d *Dealer) Recv(ctx context.Context) ([][]byte, error) {
 	}
 }
 
-// Close ends the connection, after what is queued is sent or Options.Linger.
+// Close ends the connection after queued messages are sent or Options.Linger has passed.
 func (d *Dealer) Close() error {
-	d.life.end(d.o.Linger, func() int {
-		d.out.close()
+	d.lifetime.shutdown(d.o.Linger, func() int {
+		d.out.closeWhenEmpty()
 		return 1
 	})
 	return nil
 }
 
-// sizeOf returns how many bytes a message has.
-func sizeOf(frames [][]byte) (size int64) {
+// messageBytes returns the total size of a message's frames.
+func messageBytes(frames [][]byte) (size int64) {
 	for _, f := range frames {
 		size += int64(len(f))
 	}
 	return size
 }
 
-// clone copies a message into memory of its own.
-func clone(frames [][]byte) [][]byte {
-	size := sizeOf(frames)
+// cloneMessage copies a message into new memory.
+func cloneMessage(frames [][]byte) [][]byte {
+	size := messageBytes(frames)
 	own := make([][]byte, len(frames))
 	buf := make([]byte, 0, size)
 	for i, f := range frames {

@@ -83,7 +83,7 @@ func TestReplay(t *testing.T) {
 func TestStuckPeer(t *testing.T) {
 	ctx := limited(t)
 	r := listenRouter(t, Options{HighWater: 50, Linger: -1})
-	c, err := net.Dial("tcp", r.Addr().address())
+	c, err := net.Dial("tcp", r.Addr().netAddress())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +126,8 @@ func TestStuckPeer(t *testing.T) {
 	}
 }
 
-// TestSameIdentity holds that who comes again takes its own place, and that its old
-// connection ends.
+// TestSameIdentity: a peer which reconnects with the same identity replaces its old connection,
+// which is closed.
 func TestSameIdentity(t *testing.T) {
 	ctx := limited(t)
 	r := listenRouter(t, Options{})
@@ -237,7 +237,7 @@ func TestDealerEnds(t *testing.T) {
 // TestDealerWaitsForRoom holds that Send waits for a ROUTER that does not read, no
 // longer than its context.
 func TestDealerWaitsForRoom(t *testing.T) {
-	r := listenRouter(t, Options{Linger: -1}) // and nobody calls Recv
+	r := listenRouter(t, Options{Linger: -1}) // Recv is never called
 	d := dialDealer(t, r.Addr(), Options{HighWater: 10, Linger: -1})
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()

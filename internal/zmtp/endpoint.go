@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// Endpoint is an address as ZeroMQ writes it: "tcp://host:port", where host may
-// be a name, an IPv4 address, an IPv6 address in brackets, or "*" for all
-// interfaces, or "ipc://path". The zero value is no endpoint.
+// Endpoint is an address in ZeroMQ syntax: "ipc://path", or "tcp://host:port", where host is a
+// name, an IPv4 address, an IPv6 address in brackets, or "*" for all interfaces. The zero value is
+// no endpoint.
 type Endpoint struct {
 	network string // "tcp" or "unix"
-	host    string // of tcp: without brackets; "*" is all interfaces
-	port    int    // of tcp; 0 lets the system choose, for those who listen
-	path    string // of ipc; a leading "@" is a name in Linux's abstract space
+	host    string // of tcp: without brackets; "*" means all interfaces
+	port    int    // of tcp; 0 lets the system choose, for listening only
+	path    string // of ipc; a leading "@" means Linux's abstract namespace
 }
 
-// ParseEndpoint reads an endpoint. Its errors say what an endpoint looks like.
+// ParseEndpoint parses an endpoint. Its errors explain the syntax.
 func ParseEndpoint(s string) (Endpoint, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	switch {
@@ -55,15 +55,15 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return Endpoint{network: "tcp", host: host, port: int(n)}, nil
 }
 
-// maxIPCPath is what a socket address holds on Linux, with its final zero.
+// maxIPCPath is the capacity of a socket address on Linux, without its final zero, in bytes.
 const maxIPCPath = 107
 
 // IsZero reports whether e is no endpoint.
 func (e Endpoint) IsZero() bool { return e == Endpoint{} }
 
-// Wildcard reports whether e names all interfaces of a machine, or a port that
-// the system chooses: one can listen there and not dial it.
-func (e Endpoint) Wildcard() bool {
+// IsWildcard reports whether e means all interfaces of a machine, or a port that the system
+// chooses. It is possible to listen there, but not to dial it.
+func (e Endpoint) IsWildcard() bool {
 	if e.network != "tcp" {
 		return false
 	}
@@ -71,10 +71,10 @@ func (e Endpoint) Wildcard() bool {
 	return e.host == "*" || e.port == 0 || ip != nil && ip.IsUnspecified()
 }
 
-// Rank returns the endpoint of data-parallel rank i beside e, which is that of
-// rank 0, as engines assign them: i ports further. Beyond the last port, and for
-// a path, which has no ranks, the result is the zero endpoint unless i is 0.
-func (e Endpoint) Rank(i int) Endpoint {
+// RankEndpoint returns the endpoint of data-parallel rank i, where e is that of rank 0, as engines
+// assign them: the port plus i. Beyond the last port, and for a path, which has no ranks, the
+// result is the zero endpoint unless i is 0.
+func (e Endpoint) RankEndpoint(i int) Endpoint {
 	switch {
 	case i == 0:
 		return e
@@ -85,7 +85,7 @@ func (e Endpoint) Rank(i int) Endpoint {
 	return e
 }
 
-// String returns e as ParseEndpoint reads it, "" for no endpoint.
+// String returns e in the syntax of ParseEndpoint, "" for no endpoint.
 func (e Endpoint) String() string {
 	switch e.network {
 	case "tcp":
@@ -99,10 +99,10 @@ func (e Endpoint) String() string {
 // Network returns "tcp" or "unix", and "" for no endpoint.
 func (e Endpoint) Network() string { return e.network }
 
-// Port returns the port of a TCP endpoint, 0 of others.
+// Port returns the port of a TCP endpoint, 0 for others.
 func (e Endpoint) Port() int { return e.port }
 
-// EndpointOf returns the endpoint of an address that was listened on.
+// EndpointOf returns the endpoint of a listener's address.
 func EndpointOf(a net.Addr) Endpoint {
 	switch a := a.(type) {
 	case *net.TCPAddr:
@@ -120,8 +120,8 @@ func EndpointOf(a net.Addr) Endpoint {
 	return Endpoint{}
 }
 
-// Listen opens e for peers that dial, as ListenPub and ListenRouter do, for
-// SubscribeListen. The socket file of an owner that is gone is removed.
+// Listen opens e for peers that dial, as ListenPub and ListenRouter do, for SubscribeListen. It
+// removes the socket file of a dead owner.
 func Listen(e Endpoint) (net.Listener, error) {
 	if e.IsZero() {
 		return nil, errors.New("listen: no endpoint")
@@ -129,15 +129,15 @@ func Listen(e Endpoint) (net.Listener, error) {
 	if e.network == "unix" {
 		removeStale(e.path)
 	}
-	ln, err := net.Listen(e.network, e.address())
+	ln, err := net.Listen(e.network, e.netAddress())
 	if err != nil {
 		return nil, fmt.Errorf("listen %s: %w", e, err)
 	}
 	return ln, nil
 }
 
-// removeStale removes a socket file that nobody listens on any more: a process
-// that was killed leaves its own behind.
+// removeStale removes a socket file on which no process listens, which a killed process leaves
+// behind.
 func removeStale(path string) {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {
@@ -150,7 +150,7 @@ func removeStale(path string) {
 	_ = os.Remove(path)
 }
 
-func (e Endpoint) address() string {
+func (e Endpoint) netAddress() string {
 	switch {
 	case e.network == "unix":
 		return e.path
@@ -160,17 +160,17 @@ func (e Endpoint) address() string {
 	return net.JoinHostPort(e.host, strconv.Itoa(e.port))
 }
 
-// dialable says why e cannot be dialled, nil if it can.
-func (e Endpoint) dialable() error {
+// checkDialable returns an error if e cannot be dialled.
+func (e Endpoint) checkDialable() error {
 	switch {
 	case e.IsZero():
 		return errors.New("dial: no endpoint")
-	case e.Wildcard():
+	case e.IsWildcard():
 		return fmt.Errorf("dial %s: one can listen there and not dial it; write the address and port of the peer", e)
 	}
 	return nil
 }
 
-func (e Endpoint) dial(ctx context.Context) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, e.network, e.address())
+func (e Endpoint) dialContext(ctx context.Context) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, e.network, e.netAddress())
 }

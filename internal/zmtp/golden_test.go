@@ -98,7 +98,7 @@ func play(t *testing.T, script string) {
 			if b, err := io.ReadAll(s.conn); len(b) > 0 || err != nil {
 				t.Fatalf("%s: got %x, %v", at, b, err)
 			}
-			var st State
+			var st ConnState
 			for st = range s.states {
 				if st.Kind != Connected {
 					break
@@ -146,7 +146,7 @@ func setStage(t *testing.T, args []string) *stage {
 		done := make(chan error, 1)
 		go func() {
 			done <- SubscribeListen(ctx, ln, args[1:], o, func(frames [][]byte) error {
-				s.got <- clone(frames)
+				s.got <- cloneMessage(frames)
 				return nil
 			})
 		}()
@@ -158,7 +158,7 @@ func setStage(t *testing.T, args []string) *stage {
 	case "PUB":
 		p := servePub(ln, o)
 		s.send = func(frames [][]byte) error {
-			if err := p.Await(ctx, 1); err != nil {
+			if err := p.AwaitSubscribers(ctx, 1); err != nil {
 				return err
 			}
 			p.Send(frames...)
@@ -186,7 +186,7 @@ func setStage(t *testing.T, args []string) *stage {
 		go func() {
 			d, err := DialDealer(ctx, EndpointOf(ln.Addr()), o)
 			if err != nil {
-				s.states <- State{Kind: Refused, Err: err}
+				s.states <- ConnState{Kind: Refused, Err: err}
 			}
 			made <- d
 		}()

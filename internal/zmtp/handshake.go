@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The socket types that matter here, as READY names them.
+// Socket types in this package, as READY names them.
 const (
 	typePub    = "PUB"
 	typeXPub   = "XPUB"
@@ -22,8 +22,8 @@ const (
 	typeRep    = "REP"
 )
 
-// legalPeers returns the types that a socket of this type talks with.
-func legalPeers(socket string) []string {
+// compatibleTypes returns the socket types that may connect to the given type.
+func compatibleTypes(socket string) []string {
 	switch socket {
 	case typePub:
 		return []string{typeSub, typeXSub}
@@ -36,23 +36,22 @@ func legalPeers(socket string) []string {
 	}
 }
 
-// side is who made a connection.
-type side uint8
+// connSide tells which side established a connection.
+type connSide uint8
 
 const (
-	dialled side = iota
+	dialled connSide = iota
 	accepted
 )
 
-// shake makes a new connection ready for traffic as a socket of the given type, or
-// closes it.
-func shake(conn net.Conn, by side, socket string, o *Options) (*link, error) {
-	l := &link{conn: conn, o: o, rd: reader{src: conn, max: o.MaxMessage, maxFrames: o.MaxFrames}}
+// handshake prepares a new connection for traffic as a socket of the given type, or closes it.
+func handshake(conn net.Conn, by connSide, socket string, o *Options) (*peerConn, error) {
+	l := &peerConn{conn: conn, opts: o, rd: frameReader{src: conn, maxMessage: o.MaxMessage, maxFrames: o.MaxFrames}}
 	_ = conn.SetDeadline(time.Now().Add(o.HandshakeTimeout))
-	if err := l.shake(by, socket); err != nil {
+	if err := l.runHandshake(by, socket); err != nil {
 		_ = conn.Close()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = errSilent
+			err = errNoGreeting
 		}
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
@@ -60,10 +59,10 @@ func shake(conn net.Conn, by side, socket string, o *Options) (*link, error) {
 	return l, nil
 }
 
-// shake exchanges greetings and READY. Who dials sends the mechanism after it has
-// the listener's: libzmq does not say which one it wants once it knows that ours is
-// another, and an operator needs to hear it.
-func (l *link) shake(by side, socket string) error {
+// runHandshake exchanges greetings and READY. The dialling side sends the mechanism only after it
+// has the listener's greeting: libzmq does not tell which mechanism it requires once it knows that
+// ours differs, and the error message needs it.
+func (l *peerConn) runHandshake(by connSide, socket string) error {
 	ours := appendGreeting(nil)
 	first := ours
 	if by == dialled {
@@ -72,12 +71,12 @@ func (l *link) shake(by side, socket string) error {
 	if _, err := l.conn.Write(first); err != nil {
 		return err
 	}
-	g, err := l.rd.take(signatureSize)
+	g, err := l.rd.peekBytes(signatureSize)
 	if err == nil {
 		err = checkSignature(g)
 	}
 	if err == nil {
-		g, err = l.rd.take(greetingSize)
+		g, err = l.rd.peekBytes(greetingSize)
 	}
 	if err == nil {
 		l.peer.minor, err = checkGreeting(g)
@@ -86,17 +85,17 @@ func (l *link) shake(by side, socket string) error {
 		return err
 	}
 	l.rd.r += greetingSize
-	if _, err := l.conn.Write(appendReady(ours[len(first):], socket, l.o.Identity)); err != nil {
+	if _, err := l.conn.Write(appendReady(ours[len(first):], socket, l.opts.Identity)); err != nil {
 		return err
 	}
 	switch err := l.readReady(); {
 	case errors.Is(err, io.EOF):
-		// libzmq closes without a word when it does not talk with our type.
-		return fmt.Errorf("the peer closed the connection on hearing that this is a %s; is it the port of a %s? (%w)", socket, legalPeers(socket)[0], err)
+		// libzmq closes without an error when the socket types are incompatible.
+		return fmt.Errorf("the peer closed the connection on hearing that this is a %s; is it the port of a %s? (%w)", socket, compatibleTypes(socket)[0], err)
 	case err != nil:
 		return err
 	}
-	if legal := legalPeers(socket); !slices.Contains(legal, l.peer.socket) {
+	if legal := compatibleTypes(socket); !slices.Contains(legal, l.peer.socket) {
 		_, _ = l.conn.Write(appendCommand(nil, "ERROR", "\x1aInvalid socket combination"))
 		return fmt.Errorf("%w: the peer is a socket of type %.20q, a %s talks with %v", ErrProtocol, l.peer.socket, socket, legal)
 	}
@@ -104,14 +103,14 @@ func (l *link) shake(by side, socket string) error {
 }
 
 // readReady reads the command that ends the peer's part of the handshake.
-func (l *link) readReady() error {
+func (l *peerConn) readReady() error {
 	for {
-		kind, body, err := l.rd.next()
+		kind, body, err := l.rd.nextToken()
 		switch {
 		case err != nil:
 			return err
 		case kind == tokenNone:
-			if err := l.rd.fill(); err != nil {
+			if err := l.rd.fillBuffer(); err != nil {
 				return err
 			}
 			continue
@@ -131,11 +130,11 @@ func (l *link) readReady() error {
 	}
 }
 
-// take returns the first n bytes that are unread, without reading on.
-func (rd *reader) take(n int) ([]byte, error) {
+// peekBytes returns the first n unread bytes, without consuming them.
+func (rd *frameReader) peekBytes(n int) ([]byte, error) {
 	for rd.w-rd.r < n {
 		rd.need = n
-		if err := rd.fill(); err != nil {
+		if err := rd.fillBuffer(); err != nil {
 			return nil, err
 		}
 	}

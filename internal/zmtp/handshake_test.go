@@ -9,7 +9,7 @@ import (
 )
 
 func TestMetadata(t *testing.T) {
-	var h hello
+	var h peerInfo
 	meta := appendProperty(appendProperty(nil, "SOCKET-TYPE", "SUB"), "identity", "\x01me")
 	if err := h.readMetadata(meta); err != nil || h.socket != "SUB" || h.identity != "\x01me" {
 		t.Errorf("%+v, %v", h, err)
@@ -18,7 +18,7 @@ func TestMetadata(t *testing.T) {
 		if n == len(appendProperty(nil, "SOCKET-TYPE", "SUB")) || n == 0 {
 			continue // whole properties
 		}
-		if err := new(hello).readMetadata(meta[:n]); err == nil {
+		if err := new(peerInfo).readMetadata(meta[:n]); err == nil {
 			t.Errorf("%d of %d bytes are read as whole", n, len(meta))
 		}
 	}
@@ -54,14 +54,14 @@ func FuzzConnection(f *testing.F) {
 	f.Add(append(append(bytes.Clone(greeting), appendReady(nil, typeDealer, "id")...), appendMessage(nil, strs("", "x"))...), uint8(2))
 	f.Fuzz(func(t *testing.T, said []byte, socket uint8) {
 		o := Options{MaxMessage: 1000, MaxFrames: 4}.withDefaults()
-		l, err := shake(&stream{in: bytes.NewReader(said)}, side(socket>>7), []string{typeSub, typePub, typeRouter}[socket%3], &o)
+		l, err := handshake(&stream{in: bytes.NewReader(said)}, connSide(socket>>7), []string{typeSub, typePub, typeRouter}[socket%3], &o)
 		if err != nil {
 			return
 		}
 		l.control = func(command []byte) error { return nil }
-		wants := wishes{}
+		wants := subscriptionCounts{}
 		for {
-			frames, c, err := l.next()
+			frames, c, err := l.nextMessage()
 			if err != nil {
 				break
 			}
@@ -72,8 +72,8 @@ func FuzzConnection(f *testing.F) {
 			if total > 1000 || len(frames) > 4 || !bytes.Contains(said, bytes.Join(frames[:min(1, len(frames))], nil)) {
 				t.Fatalf("handed over %x", frames)
 			}
-			op, topic := subscriptionOf(frames, c)
-			if op != opNone && wants.change(op, topic) == nil && wants.filter().matches([]byte("topic")) != expect(wants, "topic") {
+			op, topic := parseSubscription(frames, c)
+			if op != opNone && wants.applyOp(op, topic) == nil && wants.buildFilter().matchesTopic([]byte("topic")) != expect(wants, "topic") {
 				t.Fatalf("the filter of %v is wrong", wants)
 			}
 		}
@@ -84,7 +84,7 @@ func FuzzConnection(f *testing.F) {
 }
 
 // expect is the naive twin of filter.matches.
-func expect(w wishes, topic string) bool {
+func expect(w subscriptionCounts, topic string) bool {
 	for p := range w {
 		if strings.HasPrefix(topic, p) {
 			return true
@@ -94,16 +94,16 @@ func expect(w wishes, topic string) bool {
 }
 
 func TestPrefixesAreBounded(t *testing.T) {
-	w := wishes{}
+	w := subscriptionCounts{}
 	for i := range maxPrefixes {
-		if err := w.change(opSubscribe, []byte{byte(i), byte(i >> 8)}); err != nil {
+		if err := w.applyOp(opSubscribe, []byte{byte(i), byte(i >> 8)}); err != nil {
 			t.Fatal(i, err)
 		}
 	}
-	if w.change(opSubscribe, []byte("more")) == nil || w.change(opSubscribe, []byte{0, 0}) != nil {
+	if w.applyOp(opSubscribe, []byte("more")) == nil || w.applyOp(opSubscribe, []byte{0, 0}) != nil {
 		t.Error("the bound is not the number of different prefixes")
 	}
-	if (wishes{}).change(opSubscribe, make([]byte, maxPrefix+1)) == nil {
+	if (subscriptionCounts{}).applyOp(opSubscribe, make([]byte, maxPrefix+1)) == nil {
 		t.Error("a prefix over the bound is accepted")
 	}
 }

@@ -62,14 +62,14 @@ func (p *pipes) dial() net.Conn {
 }
 
 // states collects what OnState hears.
-type states chan State
+type states chan ConnState
 
 func newStates() states { return make(states, 1024) }
 
-func (s states) tell(st State) { s <- st }
+func (s states) tell(st ConnState) { s <- st }
 
 // await returns the next state of a kind.
-func (s states) await(t testing.TB, kind StateKind) State {
+func (s states) await(t testing.TB, kind ConnStateKind) ConnState {
 	t.Helper()
 	for {
 		select {
@@ -96,7 +96,7 @@ func background(t testing.TB, f func(ctx context.Context, recv func([][]byte) er
 	r := &received{messages: make(chan [][]byte, 1<<16), done: make(chan error, 1), cancel: cancel}
 	go func() {
 		r.done <- f(ctx, func(frames [][]byte) error {
-			r.messages <- clone(frames)
+			r.messages <- cloneMessage(frames)
 			return nil
 		})
 	}()

@@ -6,36 +6,35 @@ import (
 	"sync"
 )
 
-// chunkSize is how much is written at once: many messages, or one that is larger.
+// chunkSize is how much is written at once: many small messages, or one larger one.
 const chunkSize = 64 << 10
 
-// freeChunks is how many written ones are kept, so that bursts cost no memory anew.
+// freeChunks is how many written chunks are kept for reuse, so that bursts need no allocation.
 const freeChunks = 8
 
-// controlRoom is what the answers to a peer's commands may take beyond the bounds.
+// controlRoom is how much the answers to a peer's commands may exceed maxBytes, in bytes.
 const controlRoom = 64 << 10
 
-// outbox holds what waits to be written to one peer, encoded. Pushing never waits
-// for the peer. One goroutine runs it; it writes what has gathered in the meantime
-// with one call.
+// outbox is the queue of encoded messages for one peer. Pushing never blocks. One goroutine runs
+// it, and writes the accumulated messages with one call.
 type outbox struct {
 	highWater, maxBytes int
 
-	wake chan struct{} // holds a token when there may be something to do
+	wake chan struct{} // holds a token when there may be work
 	room chan struct{} // holds a token when there may be room again
 	mu   struct {
 		sync.Mutex
-		chunks []chunk // chunks[head:] wait
+		chunks []outboxChunk // chunks[head:] are waiting
 		head   int
-		free   [][]byte // memory of chunks, to be used again
-		count  int      // messages that wait
+		free   [][]byte // memory for reuse
+		count  int      // waiting messages
 		bytes  int
 		closed bool
 	}
 }
 
-// chunk is some messages in a row.
-type chunk struct {
+// outboxChunk is a sequence of encoded messages.
+type outboxChunk struct {
 	buf   []byte
 	count int
 }
@@ -47,7 +46,7 @@ func newOutbox(o *Options) *outbox {
 	}
 }
 
-// push queues a message; false says that there is no room for it.
+// push queues a message; it returns false if there is no room.
 func (o *outbox) push(frames [][]byte) bool {
 	size := messageSize(frames)
 	o.mu.Lock()
@@ -55,33 +54,32 @@ func (o *outbox) push(frames [][]byte) bool {
 		o.mu.Unlock()
 		return false
 	}
-	c := o.last(size)
+	c := o.lastChunkLocked(size)
 	before := len(c.buf)
 	c.buf = appendMessage(c.buf, frames)
 	c.count++
 	o.mu.count++
 	o.mu.bytes += len(c.buf) - before
 	o.mu.Unlock()
-	signal(o.wake)
+	notify(o.wake)
 	return true
 }
 
-// control queues a command. A peer that reads nothing and makes us answer gets no
-// answers in the end.
-func (o *outbox) control(command []byte) error {
+// queueCommand queues a command. It drops answers to a peer which sends commands but does not read.
+func (o *outbox) queueCommand(command []byte) error {
 	o.mu.Lock()
 	if !o.mu.closed && o.mu.bytes+len(command) <= o.maxBytes+controlRoom {
-		c := o.last(len(command))
+		c := o.lastChunkLocked(len(command))
 		c.buf = append(c.buf, command...)
 		o.mu.bytes += len(command)
 	}
 	o.mu.Unlock()
-	signal(o.wake)
+	notify(o.wake)
 	return nil
 }
 
-// last returns the chunk at the end, with room for size bytes. o.mu is held.
-func (o *outbox) last(size int) *chunk {
+// lastChunkLocked returns the last chunk, with room for size bytes.
+func (o *outbox) lastChunkLocked(size int) *outboxChunk {
 	if n := len(o.mu.chunks); n > o.mu.head {
 		if c := &o.mu.chunks[n-1]; cap(c.buf)-len(c.buf) >= size {
 			return c
@@ -97,25 +95,24 @@ func (o *outbox) last(size int) *chunk {
 	default:
 		buf = make([]byte, 0, chunkSize)
 	}
-	o.mu.chunks = append(o.mu.chunks, chunk{buf: buf})
+	o.mu.chunks = append(o.mu.chunks, outboxChunk{buf: buf})
 	return &o.mu.chunks[len(o.mu.chunks)-1]
 }
 
-// pop takes the oldest chunk; ok is false if there is none, and done true if there
-// will be none.
-func (o *outbox) pop() (c chunk, ok, done bool) {
+// pop removes the oldest chunk. ok is false if there is none; done is true if there will be none.
+func (o *outbox) pop() (c outboxChunk, ok, done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.mu.head == len(o.mu.chunks) {
-		return chunk{}, false, o.mu.closed
+		return outboxChunk{}, false, o.mu.closed
 	}
 	c = o.mu.chunks[o.mu.head]
-	o.mu.chunks[o.mu.head] = chunk{}
+	o.mu.chunks[o.mu.head] = outboxChunk{}
 	o.mu.head++
 	switch rest := len(o.mu.chunks) - o.mu.head; {
 	case rest == 0:
 		o.mu.chunks, o.mu.head = o.mu.chunks[:0], 0
-	case o.mu.head > rest: // each is moved once at most for each that was taken
+	case o.mu.head > rest: // amortized: each chunk is moved at most once per removed chunk
 		copy(o.mu.chunks, o.mu.chunks[o.mu.head:])
 		clear(o.mu.chunks[rest:])
 		o.mu.chunks, o.mu.head = o.mu.chunks[:rest], 0
@@ -125,7 +122,7 @@ func (o *outbox) pop() (c chunk, ok, done bool) {
 	return c, true, false
 }
 
-func (o *outbox) recycle(c chunk) {
+func (o *outbox) recycleChunk(c outboxChunk) {
 	if cap(c.buf) != chunkSize {
 		return
 	}
@@ -136,20 +133,20 @@ func (o *outbox) recycle(c chunk) {
 	o.mu.Unlock()
 }
 
-// run writes what is pushed until ctx ends, w fails, or the outbox is closed and
-// empty, which is nil.
-func (o *outbox) run(ctx context.Context, w io.Writer) error {
+// writeQueued writes pushed messages until ctx ends, w fails, or the outbox is closed and empty,
+// which returns nil.
+func (o *outbox) writeQueued(ctx context.Context, w io.Writer) error {
 	for {
 		c, ok, done := o.pop()
 		switch {
 		case done:
 			return nil
 		case ok:
-			signal(o.room)
+			notify(o.room)
 			if _, err := w.Write(c.buf); err != nil {
 				return err
 			}
-			o.recycle(c)
+			o.recycleChunk(c)
 			continue
 		}
 		select {
@@ -160,15 +157,15 @@ func (o *outbox) run(ctx context.Context, w io.Writer) error {
 	}
 }
 
-// close has run end once all is written. Nothing is queued any more.
-func (o *outbox) close() {
+// closeWhenEmpty ends writeQueued once everything is written. Nothing more can be queued.
+func (o *outbox) closeWhenEmpty() {
 	o.mu.Lock()
 	o.mu.closed = true
 	o.mu.Unlock()
-	signal(o.wake)
+	notify(o.wake)
 }
 
-func signal(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -34,7 +34,7 @@ func TestOutboxAgainstAList(t *testing.T) {
 					t.Fatalf("seed %d: a chunk of %d messages is not what was pushed", seed, c.count)
 				}
 				list = list[c.count:]
-				out.recycle(c)
+				out.recycleChunk(c)
 				continue
 			}
 			m := [][]byte{make([]byte, rng.IntN(300)), make([]byte, []int{0, 10, 2000, 100_000}[rng.IntN(4)])}
@@ -49,12 +49,12 @@ func TestOutboxAgainstAList(t *testing.T) {
 				list = append(list, appendMessage(nil, m))
 			}
 		}
-		out.close()
+		out.closeWhenEmpty()
 		if out.push(strs("x")) {
 			t.Error("a closed outbox takes messages")
 		}
 		var rest bytes.Buffer
-		if err := out.run(context.Background(), &rest); err != nil || !bytes.Equal(rest.Bytes(), bytes.Join(list, nil)) {
+		if err := out.writeQueued(context.Background(), &rest); err != nil || !bytes.Equal(rest.Bytes(), bytes.Join(list, nil)) {
 			t.Errorf("seed %d: %v, %d bytes are left of %d", seed, err, rest.Len(), size())
 		}
 	}
@@ -66,7 +66,7 @@ func TestControlIsBounded(t *testing.T) {
 	o := Options{QueueBytes: 1000}.withDefaults()
 	out := newOutbox(&o)
 	for range 100_000 {
-		if err := out.control(appendCommand(nil, "PONG", "0123456789")); err != nil {
+		if err := out.queueCommand(appendCommand(nil, "PONG", "0123456789")); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,32 +9,32 @@ import (
 	"sync/atomic"
 )
 
-// maxPrefixes bounds the subscriptions of one peer, which a message is held
-// against one by one. A peer that asks for more is disconnected.
+// maxPrefixes bounds the subscriptions of one peer, which each message is compared with one by one.
+// A peer that exceeds it is disconnected.
 const maxPrefixes = 256
 
-// Pub publishes messages to those who subscribed to a prefix of their first frame.
-// Its methods may be called at once.
+// Pub publishes messages to subscribers of a prefix of their first frame. Its methods may be called
+// concurrently.
 type Pub struct {
-	o       Options
-	addr    Endpoint
-	dropped atomic.Uint64
-	subs    atomic.Pointer[[]*subscriber] // never changed in place
-	life    *lifetime
-	mu      struct {
+	o        Options
+	addr     Endpoint
+	dropped  atomic.Uint64
+	subs     atomic.Pointer[[]*pubPeer] // copy on write
+	lifetime *lifetime
+	mu       struct {
 		sync.Mutex
-		changed chan struct{} // closed when a peer subscribes or goes
+		changed chan struct{} // closed when a peer subscribes or disconnects
 	}
 }
 
-// subscriber is a peer that a Pub sends to.
-type subscriber struct {
+// pubPeer is a connected peer of a Pub.
+type pubPeer struct {
 	out    *outbox
-	filter atomic.Pointer[filter] // nil: nothing
+	filter atomic.Pointer[prefixFilter] // nil matches nothing
 }
 
-// filter is what a peer has subscribed to; it is never changed in place.
-type filter struct {
+// prefixFilter is the set of a peer's subscriptions. It is immutable.
+type prefixFilter struct {
 	all      bool
 	prefixes []string
 }
@@ -48,28 +48,27 @@ func ListenPub(ep Endpoint, o Options) (*Pub, error) {
 	return servePub(ln, o), nil
 }
 
-// servePub is ListenPub on a listener that is open already.
+// servePub is ListenPub on an open listener.
 func servePub(ln net.Listener, o Options) *Pub {
 	p := newPub(o, ln)
 	p.addr = EndpointOf(ln.Addr())
-	p.life.begin(context.Background(), func(ctx context.Context) {
-		acceptAll(ctx, ln, typePub, &p.o, p.serve)
+	p.lifetime.start(context.Background(), func(ctx context.Context) {
+		acceptAll(ctx, ln, typePub, &p.o, p.serveSubscriber)
 	})
 	return p
 }
 
-// DialPub publishes to the one subscriber that listens at ep. It dials until it is
-// closed or ctx ends, and again when the connection is lost. What is sent while
-// there is no connection is lost.
+// DialPub publishes to the one subscriber that listens at ep. It dials until it is closed or ctx
+// ends, and dials again when the connection is lost. Messages sent without a connection are lost.
 func DialPub(ctx context.Context, ep Endpoint, o Options) (*Pub, error) {
-	if err := ep.dialable(); err != nil {
+	if err := ep.checkDialable(); err != nil {
 		return nil, err
 	}
 	p := newPub(o, nil)
-	p.life.begin(ctx, func(ctx context.Context) {
-		_ = persist(ctx, ep, typePub, &p.o, func(ctx context.Context, l *link) error {
-			err := p.serve(ctx, l)
-			if p.life.isClosing() {
+	p.lifetime.start(ctx, func(ctx context.Context) {
+		_ = keepDialing(ctx, ep, typePub, &p.o, func(ctx context.Context, l *peerConn) error {
+			err := p.serveSubscriber(ctx, l)
+			if p.lifetime.isClosing() {
 				err = &finalError{ErrClosed}
 			}
 			return err
@@ -79,27 +78,26 @@ func DialPub(ctx context.Context, ep Endpoint, o Options) (*Pub, error) {
 }
 
 func newPub(o Options, ln net.Listener) *Pub {
-	p := &Pub{o: o.withDefaults(), life: newLifetime(ln)}
-	p.subs.Store(new([]*subscriber))
+	p := &Pub{o: o.withDefaults(), lifetime: newLifetime(ln)}
+	p.subs.Store(new([]*pubPeer))
 	p.mu.changed = make(chan struct{})
 	return p
 }
 
-// Send publishes one message of at least one frame, and copies it. It never waits:
-// a subscriber whose queue is full loses the message, which Dropped counts.
-// Messages of one caller keep their order.
+// Send publishes a copy of one message of at least one frame. It never blocks: a subscriber whose
+// queue is full loses the message, which Dropped counts. Messages of one caller keep their order.
 func (p *Pub) Send(frames ...[]byte) {
 	if len(frames) == 0 {
 		return
 	}
 	for _, s := range *p.subs.Load() {
-		if f := s.filter.Load(); f.matches(frames[0]) && !s.out.push(frames) {
+		if f := s.filter.Load(); f.matchesTopic(frames[0]) && !s.out.push(frames) {
 			p.dropped.Add(1)
 		}
 	}
 }
 
-// Addr returns where p listens, with the port that the system chose; the zero
+// Addr returns the endpoint at which p listens, with the port that the system chose; the zero
 // endpoint if it dials.
 func (p *Pub) Addr() Endpoint { return p.addr }
 
@@ -114,9 +112,9 @@ func (p *Pub) Subscribers() int {
 	return n
 }
 
-// Await waits until at least n connected peers have a subscription. It returns
-// ctx's error, or ErrClosed.
-func (p *Pub) Await(ctx context.Context, n int) error {
+// AwaitSubscribers waits until at least n connected peers have a subscription. It returns ctx's
+// error, or ErrClosed.
+func (p *Pub) AwaitSubscribers(ctx context.Context, n int) error {
 	for {
 		p.mu.Lock()
 		changed := p.mu.changed
@@ -126,7 +124,7 @@ func (p *Pub) Await(ctx context.Context, n int) error {
 		}
 		select {
 		case <-changed:
-		case <-p.life.closing:
+		case <-p.lifetime.closing:
 			return ErrClosed
 		case <-ctx.Done():
 			return ctx.Err()
@@ -134,53 +132,52 @@ func (p *Pub) Await(ctx context.Context, n int) error {
 	}
 }
 
-// Dropped returns how many messages were lost because the queue of a subscriber was
-// full, counted once for each of them.
+// Dropped returns how many messages were lost because the queue of a subscriber was full, counted
+// once per subscriber.
 func (p *Pub) Dropped() uint64 { return p.dropped.Load() }
 
-// Close sends what is queued, for as long as Options.Linger allows, and ends every
-// connection.
+// Close sends queued messages, for at most Options.Linger, and closes all connections.
 func (p *Pub) Close() error {
-	p.life.end(p.o.Linger, func() int {
-		p.mu.Lock() // nobody comes after this
+	p.lifetime.shutdown(p.o.Linger, func() int {
+		p.mu.Lock() // no subscriber is added after this
 		subs := *p.subs.Load()
 		p.mu.Unlock()
 		for _, s := range subs {
-			s.out.close()
+			s.out.closeWhenEmpty()
 		}
 		return len(subs)
 	})
 	return nil
 }
 
-// serve sends to one subscriber, and hears what it wants, until it goes.
-func (p *Pub) serve(ctx context.Context, l *link) error {
-	s := &subscriber{out: newOutbox(&p.o)}
-	if !p.add(s) {
+// serveSubscriber sends to one subscriber, and handles its subscriptions, until it disconnects.
+func (p *Pub) serveSubscriber(ctx context.Context, l *peerConn) error {
+	s := &pubPeer{out: newOutbox(&p.o)}
+	if !p.addPeer(s) {
 		_ = l.conn.Close()
 		return ErrClosed
 	}
-	defer p.remove(s)
-	wants := wishes{}
-	return exchange(ctx, l, s.out, func(frames [][]byte, c command) error {
-		op, topic := subscriptionOf(frames, c)
+	defer p.removePeer(s)
+	wants := subscriptionCounts{}
+	return exchangeMessages(ctx, l, s.out, func(frames [][]byte, c peerCommand) error {
+		op, topic := parseSubscription(frames, c)
 		if op == opNone {
 			return nil
 		}
-		if err := wants.change(op, topic); err != nil {
+		if err := wants.applyOp(op, topic); err != nil {
 			return err
 		}
-		s.filter.Store(wants.filter())
-		p.announce()
+		s.filter.Store(wants.buildFilter())
+		p.notifyWaiters()
 		return nil
 	})
 }
 
-// add reports false when p is closing.
-func (p *Pub) add(s *subscriber) bool {
+// addPeer returns false if p is closing.
+func (p *Pub) addPeer(s *pubPeer) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.life.isClosing() {
+	if p.lifetime.isClosing() {
 		return false
 	}
 	subs := append(slices.Clip(*p.subs.Load()), s)
@@ -188,23 +185,23 @@ func (p *Pub) add(s *subscriber) bool {
 	return true
 }
 
-func (p *Pub) remove(s *subscriber) {
+func (p *Pub) removePeer(s *pubPeer) {
 	p.mu.Lock()
-	subs := slices.DeleteFunc(slices.Clone(*p.subs.Load()), func(o *subscriber) bool { return o == s })
+	subs := slices.DeleteFunc(slices.Clone(*p.subs.Load()), func(o *pubPeer) bool { return o == s })
 	p.subs.Store(&subs)
 	p.mu.Unlock()
-	p.announce()
+	p.notifyWaiters()
 }
 
-// announce wakes those who wait for subscribers.
-func (p *Pub) announce() {
+// notifyWaiters wakes AwaitSubscribers.
+func (p *Pub) notifyWaiters() {
 	p.mu.Lock()
 	close(p.mu.changed)
 	p.mu.changed = make(chan struct{})
 	p.mu.Unlock()
 }
 
-func (f *filter) matches(topic []byte) bool {
+func (f *prefixFilter) matchesTopic(topic []byte) bool {
 	if f == nil || f.all {
 		return f != nil
 	}
@@ -216,7 +213,7 @@ func (f *filter) matches(topic []byte) bool {
 	return false
 }
 
-// What a subscriber asks for.
+// subscriptionOp is a request of a subscriber.
 type subscriptionOp uint8
 
 const (
@@ -225,10 +222,9 @@ const (
 	opCancel
 )
 
-// subscriptionOf reads a subscription: a command, or, as ZMTP 3.0 has it, a message
-// of one frame that begins with 1 or 0. Other messages of a subscriber mean
-// nothing to a PUB.
-func subscriptionOf(frames [][]byte, c command) (subscriptionOp, []byte) {
+// parseSubscription parses a subscription: a command, or, in ZMTP 3.0, a message of one frame that
+// begins with 1 or 0. A PUB ignores other messages of a subscriber.
+func parseSubscription(frames [][]byte, c peerCommand) (subscriptionOp, []byte) {
 	switch {
 	case c.name == "SUBSCRIBE":
 		return opSubscribe, c.data
@@ -242,10 +238,10 @@ func subscriptionOf(frames [][]byte, c command) (subscriptionOp, []byte) {
 	return opCancel, frames[0][1:]
 }
 
-// wishes counts a peer's subscriptions: each needs a cancellation of its own.
-type wishes map[string]int
+// subscriptionCounts counts a peer's subscriptions by prefix: each needs its own cancellation.
+type subscriptionCounts map[string]int
 
-func (w wishes) change(op subscriptionOp, topic []byte) error {
+func (w subscriptionCounts) applyOp(op subscriptionOp, topic []byte) error {
 	switch n := w[string(topic)]; {
 	case op == opSubscribe && (len(topic) > maxPrefix || n == 0 && len(w) >= maxPrefixes):
 		return ErrTooLarge
@@ -259,12 +255,12 @@ func (w wishes) change(op subscriptionOp, topic []byte) error {
 	return nil
 }
 
-// filter returns what matches the wishes, the shortest first; nil if there are none.
-func (w wishes) filter() *filter {
+// buildFilter returns a filter for the subscriptions, sorted by prefix; nil if there are none.
+func (w subscriptionCounts) buildFilter() *prefixFilter {
 	if len(w) == 0 {
 		return nil
 	}
-	f := &filter{}
+	f := &prefixFilter{}
 	for p := range w {
 		f.all = f.all || p == ""
 		f.prefixes = append(f.prefixes, p)

@@ -51,7 +51,7 @@ func await(t *testing.T, p *Pub, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := p.Await(ctx, n); err != nil {
+	if err := p.AwaitSubscribers(ctx, n); err != nil {
 		t.Fatalf("%d subscribers, waiting for %d: %v", p.Subscribers(), n, err)
 	}
 }
@@ -117,7 +117,7 @@ func TestNotYetSubscribed(t *testing.T) {
 	pong := appendCommand(nil, "PONG", afterSubscriptions)
 	for _, c := range []struct {
 		said []byte // by the publisher
-		then StateKind
+		then ConnStateKind
 	}{{pong, Connected}, {appendMessage(nil, strs("x")), Connected}, {appendCommand(nil, "PONG"), Refused}, {nil, Refused}} {
 		ln, err := Listen(loopback(t))
 		if err != nil {
@@ -154,8 +154,7 @@ func TestNotYetSubscribed(t *testing.T) {
 	}
 }
 
-// TestUnwanted holds that what a publisher sends to somebody who did not ask for it
-// is not handed over.
+// TestUnwanted: messages which match no subscription are not passed on.
 func TestUnwanted(t *testing.T) {
 	ln, err := Listen(loopback(t))
 	if err != nil {
@@ -230,7 +229,7 @@ func TestReconnect(t *testing.T) {
 		if lost := st.await(t, Lost); !errors.Is(lost.Err, io.EOF) || lost.Peer != ep.String() {
 			t.Errorf("lost %s: %v", lost.Peer, lost.Err)
 		}
-		st.await(t, Refused) // nobody listens
+		st.await(t, Refused) // no process listens
 		p = listenPub(t, ep, o)
 	}
 }
@@ -267,8 +266,8 @@ func TestRecvEndsASubscription(t *testing.T) {
 	}
 }
 
-// TestSlowSubscriber holds that one who does not read loses messages, which are
-// counted, and holds up nobody.
+// TestSlowSubscriber: a subscriber which does not read loses messages, which are counted, and does
+// not delay others.
 func TestSlowSubscriber(t *testing.T) {
 	p := listenPub(t, loopback(t), Options{HighWater: 100, QueueBytes: 10 << 20})
 	stuck := make(chan struct{})
@@ -341,7 +340,7 @@ func TestGarbagePeers(t *testing.T) {
 	st := newStates()
 	p := listenPub(t, loopback(t), Options{OnState: st.tell, MaxPeers: 3})
 	for _, said := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", strings.Repeat("\x00", 64), "\xff" + strings.Repeat("\x00", 63), "\x16\x03\x01"} {
-		c, err := net.Dial("tcp", p.Addr().address())
+		c, err := net.Dial("tcp", p.Addr().netAddress())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -359,7 +358,7 @@ func TestGarbagePeers(t *testing.T) {
 	// More connections than there may be: the ones too many are closed.
 	var held []net.Conn
 	for range 3 {
-		c, err := net.Dial("tcp", p.Addr().address())
+		c, err := net.Dial("tcp", p.Addr().netAddress())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -391,20 +390,20 @@ func TestCloseSendsWhatIsQueued(t *testing.T) {
 func raw(t *testing.T, c net.Conn, socket string) net.Conn {
 	t.Helper()
 	go func() { _, _ = c.Write(append(appendGreeting(nil), appendReady(nil, socket, "")...)) }()
-	rd := reader{src: c, max: 1 << 20, maxFrames: 10}
-	if _, err := rd.take(greetingSize); err != nil {
+	rd := frameReader{src: c, maxMessage: 1 << 20, maxFrames: 10}
+	if _, err := rd.peekBytes(greetingSize); err != nil {
 		t.Fatal(err)
 	}
 	rd.r += greetingSize
 	for {
-		kind, _, err := rd.next()
+		kind, _, err := rd.nextToken()
 		if err != nil || kind == tokenMessage {
 			t.Fatal(kind, err)
 		}
 		if kind == tokenCommand {
 			return c
 		}
-		if err := rd.fill(); err != nil {
+		if err := rd.fillBuffer(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -451,13 +450,13 @@ func TestSilentPeer(t *testing.T) {
 }
 
 // await2 is await in virtual time.
-func (s states) await2(kind StateKind) State {
+func (s states) await2(kind ConnStateKind) ConnState {
 	for st := range s {
 		if st.Kind == kind {
 			return st
 		}
 	}
-	return State{}
+	return ConnState{}
 }
 
 // TestHandshakeTimeout holds, in virtual time, that a peer which never finishes its
@@ -480,8 +479,8 @@ func TestHandshakeTimeout(t *testing.T) {
 	})
 }
 
-// TestDialASilentServer holds that a port where something else listens, which waits for us
-// to say more, is named as such and not by what became of our connection.
+// TestDialASilentServer: the error for a port with a different service, which waits for more input,
+// says so and does not merely report the closed connection.
 func TestDialASilentServer(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -492,19 +491,19 @@ func TestDialASilentServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = connect(t.Context(), ep, typeSub, &Options{HandshakeTimeout: 20 * time.Millisecond, MaxMessage: 1 << 10, MaxFrames: 4})
+	_, err = dialConn(t.Context(), ep, typeSub, &Options{HandshakeTimeout: 20 * time.Millisecond, MaxMessage: 1 << 10, MaxFrames: 4})
 	if err == nil || !strings.Contains(err.Error(), "does not speak ZeroMQ") {
 		t.Error(err)
 	}
 }
 
-// TestSendDoesNotAllocate holds that a message costs nothing on its way into the
-// queues of those who want it, once they are warm.
+// TestSendDoesNotAllocate: Send allocates nothing for a message to subscribers' queues once they
+// have grown.
 func TestSendDoesNotAllocate(t *testing.T) {
 	p := newPub(Options{}, nil)
-	s := &subscriber{out: newOutbox(&p.o)}
-	s.filter.Store(&filter{all: true})
-	p.subs.Store(&[]*subscriber{s})
+	s := &pubPeer{out: newOutbox(&p.o)}
+	s.filter.Store(&prefixFilter{all: true})
+	p.subs.Store(&[]*pubPeer{s})
 	frames := numbered("t", 1, 2000)
 	n := testing.AllocsPerRun(1000, func() {
 		p.Send(frames...)
@@ -512,7 +511,7 @@ func TestSendDoesNotAllocate(t *testing.T) {
 		if !ok {
 			t.Fatal("nothing was queued")
 		}
-		s.out.recycle(c)
+		s.out.recycleChunk(c)
 	})
 	if n != 0 {
 		t.Errorf("%v allocations", n)

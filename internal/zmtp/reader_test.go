@@ -67,9 +67,9 @@ func naive(r io.Reader, limit int64, maxFrames int) (found []event, err error) {
 
 // read is what the reader finds.
 func read(src io.Reader, limit int64, maxFrames int) (found []event, err error) {
-	rd := reader{src: src, max: limit, maxFrames: maxFrames}
+	rd := frameReader{src: src, maxMessage: limit, maxFrames: maxFrames}
 	for {
-		kind, body, err := rd.next()
+		kind, body, err := rd.nextToken()
 		switch {
 		case err != nil:
 			return found, err
@@ -82,7 +82,7 @@ func read(src io.Reader, limit int64, maxFrames int) (found []event, err error) 
 			}
 			found = append(found, e)
 		default:
-			if err := rd.fill(); err != nil {
+			if err := rd.fillBuffer(); err != nil {
 				return found, err
 			}
 		}
@@ -180,12 +180,12 @@ func TestReaderBounds(t *testing.T) {
 // is given back.
 func TestReaderMemory(t *testing.T) {
 	head := appendHeader(nil, 0, 60<<20)
-	rd := reader{src: bytes.NewReader(append(head, make([]byte, 300_000)...)), max: 64 << 20, maxFrames: 4}
+	rd := frameReader{src: bytes.NewReader(append(head, make([]byte, 300_000)...)), maxMessage: 64 << 20, maxFrames: 4}
 	for {
-		if _, _, err := rd.next(); err != nil {
+		if _, _, err := rd.nextToken(); err != nil {
 			t.Fatal(err)
 		}
-		if rd.fill() != nil {
+		if rd.fillBuffer() != nil {
 			break
 		}
 	}
@@ -198,11 +198,11 @@ func TestReaderMemory(t *testing.T) {
 	for range 2000 {
 		stream = append(stream, small...)
 	}
-	rd = reader{src: &dribble{stream, rand.New(rand.NewPCG(1, 1)), 64 << 10}, max: 64 << 20, maxFrames: 4}
+	rd = frameReader{src: &dribble{stream, rand.New(rand.NewPCG(1, 1)), 64 << 10}, maxMessage: 64 << 20, maxFrames: 4}
 	rd.src = io.MultiReader(bytes.NewReader(stream[:len(stream)-1000*len(small)]), iotest.OneByteReader(bytes.NewReader(stream[len(stream)-1000*len(small):])))
 	largest, messages := 0, 0
 	for {
-		kind, _, err := rd.next()
+		kind, _, err := rd.nextToken()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +211,7 @@ func TestReaderMemory(t *testing.T) {
 			continue
 		}
 		largest = max(largest, len(rd.buf))
-		if rd.fill() != nil {
+		if rd.fillBuffer() != nil {
 			break
 		}
 	}
@@ -238,9 +238,9 @@ func (l *loop) Read(p []byte) (int, error) {
 func TestReaderDoesNotAllocate(t *testing.T) {
 	for _, size := range []int{200, 2000, 20_000} {
 		stream := appendMessage(nil, [][]byte{[]byte("kv@pod"), make([]byte, 8), make([]byte, size)})
-		l := &link{o: new(Options{}.withDefaults()), rd: reader{src: &loop{b: stream}, max: 64 << 20, maxFrames: 256}}
+		l := &peerConn{opts: new(Options{}.withDefaults()), rd: frameReader{src: &loop{b: stream}, maxMessage: 64 << 20, maxFrames: 256}}
 		message := func() {
-			if frames, _, err := l.next(); err != nil || len(frames) != 3 {
+			if frames, _, err := l.nextMessage(); err != nil || len(frames) != 3 {
 				t.Fatal(len(frames), err)
 			}
 		}
@@ -279,11 +279,11 @@ func BenchmarkReader(b *testing.B) {
 	for _, size := range []int{200, 2000, 20_000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			stream := appendMessage(nil, [][]byte{[]byte("kv@pod"), make([]byte, 8), make([]byte, size)})
-			l := &link{o: new(Options{}.withDefaults()), rd: reader{src: &loop{b: stream}, max: 64 << 20, maxFrames: 256}}
+			l := &peerConn{opts: new(Options{}.withDefaults()), rd: frameReader{src: &loop{b: stream}, maxMessage: 64 << 20, maxFrames: 256}}
 			b.SetBytes(int64(size))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, _, err := l.next(); err != nil {
+				if _, _, err := l.nextMessage(); err != nil {
 					b.Fatal(err)
 				}
 			}

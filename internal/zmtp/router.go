@@ -8,33 +8,33 @@ import (
 	"sync"
 )
 
-// Router talks with many peers by their identities. Its methods may be called at
-// once.
+// Router exchanges messages with many peers, which it addresses by identity. Its methods may be
+// called concurrently.
 type Router struct {
-	o    Options
-	addr Endpoint
-	in   chan routed
-	life *lifetime
-	mu   struct {
+	o        Options
+	addr     Endpoint
+	in       chan routedMessage
+	lifetime *lifetime
+	mu       struct {
 		sync.Mutex
 		peers map[string]*routerPeer
-		ids   uint32 // given so far to peers that bring none
+		ids   uint32 // number of identities assigned to peers without one
 	}
 }
 
-// routerPeer is one that is connected.
+// routerPeer is a connected peer.
 type routerPeer struct {
-	out  *outbox
-	kick context.CancelFunc // ends the connection
+	out        *outbox
+	disconnect context.CancelFunc // closes the connection
 }
 
-// routed is a message that came, with who sent it.
-type routed struct {
+// routedMessage is a received message with the sender's identity.
+type routedMessage struct {
 	id     []byte
 	frames [][]byte
 }
 
-// ListenRouter talks with the peers that dial ep.
+// ListenRouter exchanges messages with the peers that dial ep.
 func ListenRouter(ep Endpoint, o Options) (*Router, error) {
 	ln, err := Listen(ep)
 	if err != nil {
@@ -43,32 +43,32 @@ func ListenRouter(ep Endpoint, o Options) (*Router, error) {
 	return serveRouter(ln, o), nil
 }
 
-// serveRouter is ListenRouter on a listener that is open already.
+// serveRouter is ListenRouter on an open listener.
 func serveRouter(ln net.Listener, o Options) *Router {
-	r := &Router{o: o.withDefaults(), addr: EndpointOf(ln.Addr()), in: make(chan routed, inbox), life: newLifetime(ln)}
+	r := &Router{o: o.withDefaults(), addr: EndpointOf(ln.Addr()), in: make(chan routedMessage, inboxMessages), lifetime: newLifetime(ln)}
 	r.mu.peers = make(map[string]*routerPeer)
-	r.life.begin(context.Background(), func(ctx context.Context) {
-		acceptAll(ctx, ln, typeRouter, &r.o, r.serve)
+	r.lifetime.start(context.Background(), func(ctx context.Context) {
+		acceptAll(ctx, ln, typeRouter, &r.o, r.servePeer)
 	})
 	return r
 }
 
-// Recv returns the next message and the identity of the peer that sent it; both are
-// the caller's. It returns ctx's error, or ErrClosed.
+// Recv returns the next message and the identity of the sender; the caller owns both. Otherwise it
+// returns ctx's error, or ErrClosed.
 func (r *Router) Recv(ctx context.Context) (id []byte, frames [][]byte, err error) {
 	select {
 	case m := <-r.in:
 		return m.id, m.frames, nil
-	case <-r.life.closing:
+	case <-r.lifetime.closing:
 		return nil, nil, ErrClosed
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
 	}
 }
 
-// Send queues one message of at least one frame for the peer of identity id, and
-// copies it. It never waits: it returns ErrFull when the queue of that peer has no
-// room, which is nothing to any other, and ErrUnknownPeer when there is none.
+// Send queues a copy of one message of at least one frame for the peer with identity id. It never
+// blocks: it returns ErrFull when the queue of that peer has no room, which does not affect other
+// peers, and ErrUnknownPeer when there is no such peer.
 func (r *Router) Send(id []byte, frames ...[]byte) error {
 	if len(frames) == 0 {
 		return errors.New("send: a message has at least one frame")
@@ -85,41 +85,40 @@ func (r *Router) Send(id []byte, frames ...[]byte) error {
 	return nil
 }
 
-// Addr returns where r listens, with the port that the system chose.
+// Addr returns the endpoint at which r listens, with the port that the system chose.
 func (r *Router) Addr() Endpoint { return r.addr }
 
-// Close sends what is queued, for as long as Options.Linger allows, and ends every
-// connection.
+// Close sends queued messages, for at most Options.Linger, and closes all connections.
 func (r *Router) Close() error {
-	r.life.end(r.o.Linger, func() int {
+	r.lifetime.shutdown(r.o.Linger, func() int {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, p := range r.mu.peers {
-			p.out.close()
+			p.out.closeWhenEmpty()
 		}
 		return len(r.mu.peers)
 	})
 	return nil
 }
 
-// serve receives from one peer and sends to it until it goes.
-func (r *Router) serve(ctx context.Context, l *link) error {
+// servePeer receives from one peer and sends to it until it disconnects.
+func (r *Router) servePeer(ctx context.Context, l *peerConn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p := &routerPeer{newOutbox(&r.o), cancel}
-	id, ok := r.add(l.peer.identity, p)
+	id, ok := r.addPeer(l.peer.identity, p)
 	if !ok {
 		_ = l.conn.Close()
 		return ErrClosed
 	}
-	defer r.remove(id, p)
-	return exchange(ctx, l, p.out, func(frames [][]byte, _ command) error {
+	defer r.removePeer(id, p)
+	return exchangeMessages(ctx, l, p.out, func(frames [][]byte, _ peerCommand) error {
 		if frames == nil {
-			return nil // a command that is none of a router's
+			return nil // not a command for a router
 		}
 		select {
-		case r.in <- routed{[]byte(id), clone(frames)}:
-		case <-r.life.closing: // nobody will take it
+		case r.in <- routedMessage{[]byte(id), cloneMessage(frames)}:
+		case <-r.lifetime.closing: // no receiver is left
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -127,27 +126,27 @@ func (r *Router) serve(ctx context.Context, l *link) error {
 	})
 }
 
-// add enters a peer. One that comes with the identity of another takes its place:
-// it is the same that dialled again before its old connection was known to be lost.
-// A peer without one gets five bytes that begin with zero, as libzmq gives them.
-func (r *Router) add(id string, p *routerPeer) (string, bool) {
+// addPeer registers a peer. A peer with the identity of an existing one replaces it: it is the same
+// peer which dialled again before its old connection was known to be lost. A peer without identity
+// gets five bytes that begin with zero, as in libzmq.
+func (r *Router) addPeer(id string, p *routerPeer) (string, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.life.isClosing() {
+	if r.lifetime.isClosing() {
 		return "", false
 	}
-	if id == "" || id[0] == 0 { // the latter are not for peers to choose
+	if id == "" || id[0] == 0 { // peers may not choose an identity that begins with zero
 		r.mu.ids++
 		id = string(binary.BigEndian.AppendUint32([]byte{0}, r.mu.ids))
 	}
 	if old := r.mu.peers[id]; old != nil {
-		old.kick()
+		old.disconnect()
 	}
 	r.mu.peers[id] = p
 	return id, true
 }
 
-func (r *Router) remove(id string, p *routerPeer) {
+func (r *Router) removePeer(id string, p *routerPeer) {
 	r.mu.Lock()
 	if r.mu.peers[id] == p {
 		delete(r.mu.peers, id)

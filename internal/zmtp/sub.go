@@ -6,36 +6,36 @@ import (
 	"net"
 )
 
-// Subscribe dials the publisher at ep, subscribes to the prefixes (nil is
-// everything) and calls recv with the frames of each message, in order. The frames
-// alias memory that is used again: they are valid until recv returns. A connection
-// that cannot be made or is lost is dialled again, with pauses, until ctx ends;
-// what was published meanwhile is lost, as is what the publisher had no room for.
+// Subscribe dials the publisher at ep, subscribes to the prefixes (nil means everything) and calls
+// recv with the frames of each message, in order. The frames alias reused memory and are valid
+// until recv returns. A connection that cannot be made or is lost is dialled again, with backoff,
+// until ctx ends. Messages published meanwhile are lost, as are messages for which the publisher
+// had no room.
 //
-// Subscribe returns the error of ctx or of recv, or one that says why ep cannot be
-// dialled. OnState is told of everything else. While recv runs nothing is read, and
-// no heartbeat answered: a publisher may give up a subscriber that takes too long.
+// Subscribe returns the error of ctx or of recv, or an error if ep cannot be dialled at all.
+// OnState gets all other errors. While recv runs, nothing is read and no heartbeat is answered: a
+// publisher may disconnect a subscriber whose recv takes too long.
 func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, recv func(frames [][]byte) error) error {
 	o = o.withDefaults()
 	s := newSubscription(prefixes)
-	if err := s.check(); err != nil {
+	if err := s.checkPrefixes(); err != nil {
 		return err
 	}
-	return persist(ctx, ep, typeSub, &o, func(ctx context.Context, l *link) error {
-		defer closeWith(ctx, l.conn)()
-		if err := s.announce(l); err != nil {
+	return keepDialing(ctx, ep, typeSub, &o, func(ctx context.Context, l *peerConn) error {
+		defer closeOnDone(ctx, l.conn)()
+		if err := s.sendSubscriptions(l); err != nil {
 			return err
 		}
 		for {
-			frames, _, err := l.next()
+			frames, _, err := l.nextMessage()
 			switch {
 			case err != nil:
 				return err
 			case frames == nil:
-				continue // a command that is none of a subscriber's
+				continue // not a command for a subscriber
 			}
-			l.stand()
-			if !s.wants(frames) {
+			l.markConnected()
+			if !s.matches(frames) {
 				continue
 			}
 			if err := recv(frames); err != nil {
@@ -45,27 +45,27 @@ func Subscribe(ctx context.Context, ep Endpoint, prefixes []string, o Options, r
 	})
 }
 
-// SubscribeListen is Subscribe for publishers that dial: it accepts them on ln,
-// many at once, and hands over what all of them send, one message at a time, on
-// the goroutine that called it. It closes ln before it returns.
+// SubscribeListen is Subscribe for publishers that dial. It accepts many of them on ln, and calls
+// recv with the messages of all, one at a time, on the calling goroutine. It closes ln before it
+// returns.
 func SubscribeListen(ctx context.Context, ln net.Listener, prefixes []string, o Options, recv func(frames [][]byte) error) error {
 	o = o.withDefaults()
 	s := newSubscription(prefixes)
-	if err := s.check(); err != nil {
+	if err := s.checkPrefixes(); err != nil {
 		_ = ln.Close()
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	turns := make(chan *turn)
+	turns := make(chan *readTurn)
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	go func() {
 		defer close(done)
-		acceptAll(ctx, ln, typeSub, &o, func(ctx context.Context, l *link) error {
-			return s.listen(ctx, l, turns)
+		acceptAll(ctx, ln, typeSub, &o, func(ctx context.Context, l *peerConn) error {
+			return s.readPublisher(ctx, l, turns)
 		})
 	}()
-	err := s.takeTurns(ctx, turns, done, recv)
+	err := s.serveTurns(ctx, turns, done, recv)
 	cancel(err)
 	stop()
 	_ = ln.Close()
@@ -73,14 +73,14 @@ func SubscribeListen(ctx context.Context, ln net.Listener, prefixes []string, o 
 	return err
 }
 
-// turn is a link that has messages, and waits for them to be taken.
-type turn struct {
-	l    *link
-	done chan error // what became of it; room for one
+// readTurn is a connection with messages which waits for its turn to be read.
+type readTurn struct {
+	l    *peerConn
+	done chan error // result of the turn; capacity one
 }
 
-// takeTurns calls recv with the messages of one link after another.
-func (s *subscription) takeTurns(ctx context.Context, turns <-chan *turn, done <-chan struct{}, recv func([][]byte) error) error {
+// serveTurns calls recv with the messages of one connection after another.
+func (s *subscription) serveTurns(ctx context.Context, turns <-chan *readTurn, done <-chan struct{}, recv func([][]byte) error) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -88,7 +88,7 @@ func (s *subscription) takeTurns(ctx context.Context, turns <-chan *turn, done <
 		case <-done:
 			return fmt.Errorf("accept: %w", net.ErrClosed)
 		case t := <-turns:
-			final, err := s.drain(t.l, recv)
+			final, err := s.drainConn(t.l, recv)
 			t.done <- err
 			if final != nil {
 				return final
@@ -97,10 +97,10 @@ func (s *subscription) takeTurns(ctx context.Context, turns <-chan *turn, done <
 	}
 }
 
-// drain hands over what has come over l. final is recv's error, err one of l.
-func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err error) {
+// drainConn passes the messages received over l to recv. final is an error of recv, err one of l.
+func (s *subscription) drainConn(l *peerConn, recv func([][]byte) error) (final, err error) {
 	for {
-		frames, c, err := l.buffered()
+		frames, c, err := l.nextBuffered()
 		switch {
 		case err != nil:
 			return nil, err
@@ -109,8 +109,8 @@ func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err err
 		case frames == nil:
 			continue
 		}
-		l.stand()
-		if !s.wants(frames) {
+		l.markConnected()
+		if !s.matches(frames) {
 			continue
 		}
 		if err := recv(frames); err != nil {
@@ -119,32 +119,32 @@ func (s *subscription) drain(l *link, recv func([][]byte) error) (final, err err
 	}
 }
 
-// listen reads from one publisher that dialled, and takes turns with the others.
-func (s *subscription) listen(ctx context.Context, l *link, turns chan<- *turn) error {
-	defer closeWith(ctx, l.conn)()
-	if err := s.announce(l); err != nil {
+// readPublisher reads from one publisher that dialled, in turns with the others.
+func (s *subscription) readPublisher(ctx context.Context, l *peerConn, turns chan<- *readTurn) error {
+	defer closeOnDone(ctx, l.conn)()
+	if err := s.sendSubscriptions(l); err != nil {
 		return err
 	}
-	t := &turn{l: l, done: make(chan error, 1)}
+	t := &readTurn{l: l, done: make(chan error, 1)}
 	for {
 		select {
 		case turns <- t:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := <-t.done; err != nil { // whoever took the turn answers
+		if err := <-t.done; err != nil { // the goroutine which took the turn always answers
 			return err
 		}
-		if err := l.fill(); err != nil {
+		if err := l.readMore(); err != nil {
 			return err
 		}
 	}
 }
 
-// afterSubscriptions is the context of the PING that is sent behind subscriptions.
+// afterSubscriptions is the context of the PING which follows the subscriptions.
 const afterSubscriptions = "subscribed"
 
-// subscription is what a SUB wants.
+// subscription is the set of prefixes of a SUB.
 type subscription struct {
 	prefixes []string
 	all      bool
@@ -164,7 +164,7 @@ func newSubscription(prefixes []string) *subscription {
 // maxPrefix bounds a prefix, in bytes.
 const maxPrefix = 1 << 10
 
-func (s *subscription) check() error {
+func (s *subscription) checkPrefixes() error {
 	if len(s.prefixes) > maxPrefixes {
 		return fmt.Errorf("subscribe: %d prefixes, at most %d are allowed", len(s.prefixes), maxPrefixes)
 	}
@@ -176,11 +176,11 @@ func (s *subscription) check() error {
 	return nil
 }
 
-// announce tells the publisher at the other end of l: by command from ZMTP 3.1
-// on, by a message that begins with 1 before. A PING behind them is answered when
-// they are in force.
-func (s *subscription) announce(l *link) error {
-	l.direct()
+// sendSubscriptions sends the subscriptions to the publisher at the other end of l: as commands
+// from ZMTP 3.1 on, as messages that begin with 1 before. The answer to the PING which follows them
+// shows that they are active.
+func (s *subscription) sendSubscriptions(l *peerConn) error {
+	l.writeCommandsDirectly()
 	var b []byte
 	for _, p := range s.prefixes {
 		if l.peer.minor >= 1 {
@@ -196,15 +196,15 @@ func (s *subscription) announce(l *link) error {
 		return err
 	}
 	if l.peer.minor < 1 {
-		l.stand()
+		l.markConnected()
 	}
-	l.start()
+	l.startHeartbeat()
 	return nil
 }
 
-// wants tells whether a message matches: publishers filter, but one may send what
-// nobody asked for.
-func (s *subscription) wants(frames [][]byte) bool {
+// matches reports whether a message matches the subscription. Publishers filter, but a publisher
+// may send more.
+func (s *subscription) matches(frames [][]byte) bool {
 	if s.all {
 		return true
 	}

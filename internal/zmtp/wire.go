@@ -6,19 +6,18 @@ import (
 	"strings"
 )
 
-// A greeting of ZMTP 3, 64 bytes: FF, eight bytes of padding, 7F, the version
-// (major, minor), the mechanism's name in 20 bytes, whether the sender is the
-// server of the mechanism, 31 zeros.
+// A ZMTP 3 greeting has 64 bytes: FF, eight bytes of padding, 7F, the version (major, minor), the
+// mechanism's name in 20 bytes, whether the sender is the mechanism's server, 31 zeros.
 const (
 	greetingSize  = 64
-	signatureSize = 11 // up to the major version, which says how the rest reads
+	signatureSize = 11 // up to the major version, which determines the format of the rest
 	mechanismAt   = 12
 	mechanismSize = 20
 	mechanism     = "NULL"
 	ourMinor      = 1 // we speak ZMTP 3.1
 )
 
-// Flags of a frame. A short frame has one byte of size, a long one eight.
+// Flags of a frame. The size takes one byte in a short frame and eight in a long one.
 const (
 	flagMore    = 1
 	flagLong    = 2
@@ -26,8 +25,8 @@ const (
 	flagsKnown  = flagMore | flagLong | flagCommand
 )
 
-// maxCommand bounds the body of a command. The longest in use, READY and
-// SUBSCRIBE, have a few dozen bytes.
+// maxCommand bounds the body of a command. The longest in use, READY and SUBSCRIBE, have a few
+// dozen bytes.
 const maxCommand = 16 << 10
 
 // maxHeader is the size of a long frame's header.
@@ -41,8 +40,8 @@ func appendGreeting(b []byte) []byte {
 	return append(b, g[:]...)
 }
 
-// checkSignature reads the first bytes of a greeting: older versions send no more
-// before they know ours.
+// checkSignature checks the first bytes of a greeting. Older versions send no more before they know
+// ours.
 func checkSignature(g []byte) error {
 	switch {
 	case g[0] != 0xff || g[9]&1 == 0:
@@ -53,15 +52,15 @@ func checkSignature(g []byte) error {
 	return nil
 }
 
-// checkGreeting reads a whole greeting, whose signature was checked. It returns
-// the minor version that both speak.
+// checkGreeting checks a whole greeting, whose signature was checked before. It returns the minor
+// version that both sides speak.
 func checkGreeting(g []byte) (minor int, err error) {
 	name := string(g[mechanismAt : mechanismAt+mechanismSize])
 	if name = strings.TrimRight(name, "\x00"); name != mechanism {
 		return 0, fmt.Errorf("%w: the peer wants the security mechanism %.20q; only NULL is supported, turn it off there", ErrProtocol, name)
 	}
 	if g[10] > 3 {
-		return ourMinor, nil // a later version speaks ours with us
+		return ourMinor, nil // a later major version falls back to ours
 	}
 	return min(int(g[11]), ourMinor), nil
 }
@@ -87,7 +86,7 @@ func appendMessage(b []byte, frames [][]byte) []byte {
 	return b
 }
 
-// messageSize is at most how many bytes appendMessage appends.
+// messageSize returns an upper bound of the bytes which appendMessage appends.
 func messageSize(frames [][]byte) int {
 	n := len(frames) * maxHeader
 	for _, f := range frames {
@@ -96,7 +95,7 @@ func messageSize(frames [][]byte) int {
 	return n
 }
 
-// appendCommand appends a command with its data in parts.
+// appendCommand appends a command; data are the parts of its data.
 func appendCommand(b []byte, name string, data ...string) []byte {
 	size := 1 + len(name)
 	for _, d := range data {
@@ -110,7 +109,7 @@ func appendCommand(b []byte, name string, data ...string) []byte {
 	return b
 }
 
-// appendReady appends the command that ends our part of the handshake.
+// appendReady appends READY, the command that ends our part of the handshake.
 func appendReady(b []byte, socket, identity string) []byte {
 	meta := appendProperty(nil, "Socket-Type", socket)
 	if socket == typeDealer || socket == typeRouter {
@@ -134,15 +133,15 @@ func splitCommand(body []byte) (name, data []byte, err error) {
 	return body[1:n], body[n:], nil
 }
 
-// hello is what a peer said of itself.
-type hello struct {
-	minor    int    // of the protocol that both speak
-	socket   string // its type, "" if it does not say
+// peerInfo is what a peer declared about itself.
+type peerInfo struct {
+	minor    int    // of the protocol that both sides speak
+	socket   string // its socket type, "" if not declared
 	identity string
 }
 
-// readMetadata fills h from the properties of READY.
-func (h *hello) readMetadata(data []byte) error {
+// readMetadata sets h from the properties of READY.
+func (h *peerInfo) readMetadata(data []byte) error {
 	for len(data) > 0 {
 		n := int(data[0])
 		if n == 0 || len(data) < 1+n+4 {
@@ -167,7 +166,7 @@ func (h *hello) readMetadata(data []byte) error {
 	return nil
 }
 
-// errorReason is what the data of an ERROR command says, as far as it can be shown.
+// errorReason returns the printable reason in the data of an ERROR command.
 func errorReason(data []byte) string {
 	if len(data) > 0 && int(data[0]) <= len(data)-1 {
 		data = data[1 : 1+data[0]]

@@ -1,19 +1,17 @@
-// Package zmtp is a peer of ZeroMQ's wire protocol, ZMTP 3.0 and 3.1, in Go
-// alone: SUB and PUB, DEALER and ROUTER, over TCP and Unix sockets, dialling and
-// listening. It exists for the events that inference engines publish, so its
-// reader is what matters: many messages for one read of the socket, frames that
-// alias the reader's buffer, and no allocation for a message.
+// Package zmtp implements ZeroMQ's wire protocol, ZMTP 3.0 and 3.1, in pure Go: SUB and PUB, DEALER
+// and ROUTER, over TCP and Unix sockets, dialling and listening. It exists for the KV events that
+// inference engines publish, so its reader is optimized: one socket read yields many messages,
+// frames alias the reader's buffer, and a message needs no allocation.
 //
-// The mechanism is NULL: nobody is authenticated and nothing is encrypted, as
-// engines have it. A peer that wants another one is told so, and so is the
-// caller.
+// The security mechanism is NULL, as engines use it: no authentication and no encryption. A peer
+// which requires another mechanism gets an error, and so does the caller.
 //
-// Everything a peer can send is bounded (Options): the size of a message, its
-// frames, the time of a handshake, subscriptions, peers. Everything that waits
-// for a peer is a queue with a bound: a subscriber or peer that does not keep up
-// loses messages, which are counted, and holds up nobody.
+// Everything a peer can send is bounded (see Options): the size of a message, its frames, the time
+// of a handshake, subscriptions, peers. All data that waits for a peer is in a bounded queue: a
+// subscriber or peer which does not keep up loses messages, which are counted, and does not delay
+// others.
 //
-// The formats are in docs/format/zmtp.md.
+// docs/format/zmtp.md documents the formats.
 package zmtp
 
 import (
@@ -22,41 +20,39 @@ import (
 	"time"
 )
 
-// Options bound a socket. The zero value of every field is its default.
+// Options bounds a socket. The zero value of every field selects its default.
 type Options struct {
-	// HighWater is how many messages wait for one peer before further ones are
-	// dropped (Pub) or refused (Router, Dealer): 10,000. QueueBytes bounds the same
-	// queue in bytes: 64 MiB. A message that is over it alone waits when the queue
-	// is empty.
+	// HighWater is how many messages may wait for one peer before further ones are dropped (Pub) or
+	// refused (Router, Dealer). The default is 10,000. QueueBytes bounds the same queue in bytes;
+	// the default is 64 MiB. A single message above QueueBytes is accepted if the queue is empty.
 	HighWater  int
 	QueueBytes int
-	// MaxMessage bounds the bytes of a message that is received, all its frames
-	// together: 64 MiB. MaxFrames bounds their number: 256. A peer that sends more is
-	// disconnected.
+	// MaxMessage bounds a received message, all frames together, in bytes; the default is 64 MiB.
+	// MaxFrames bounds its frames; the default is 256. A peer that exceeds either is disconnected.
 	MaxMessage int64
 	MaxFrames  int
-	// MaxPeers is how many connections a listening socket has at once, those in
-	// handshakes included: 1,024. Further ones are closed as they come.
+	// MaxPeers bounds the connections of a listening socket, including those in handshakes; the
+	// default is 1,024. Further ones are closed at once.
 	MaxPeers int
-	// Heartbeat is the silence of a peer after which it is asked for a sign of life:
-	// 15 s; below 0 nobody is asked. HeartbeatTimeout is how long it may take to give
-	// one: 15 s. Only peers of ZMTP 3.1 are asked: older ones may not know the
-	// command. TCP's own keep-alive watches those.
+	// Heartbeat is the silence of a peer after which it gets a PING; the default is 15 s, and a
+	// negative value disables PINGs. HeartbeatTimeout is how long it may take to answer; the
+	// default is 15 s. Only peers of ZMTP 3.1 get PINGs, because older ones may not know the
+	// command; TCP keep-alive covers those.
 	Heartbeat, HeartbeatTimeout time.Duration
-	// HandshakeTimeout bounds a connection's beginning, dialling included: 10 s.
+	// HandshakeTimeout bounds establishing a connection, including dialling; the default is 10 s.
 	HandshakeTimeout time.Duration
-	// ReconnectMin and ReconnectMax bound the pause before a lost connection is
-	// dialled again: 100 ms doubling up to 5 s, each up to a half more at random.
+	// ReconnectMin and ReconnectMax bound the backoff before a lost connection is dialled again:
+	// from 100 ms, doubling up to 5 s by default, each plus a random half at most.
 	ReconnectMin, ReconnectMax time.Duration
-	// Linger bounds how long Close waits for what is queued to be sent: 1 s; below 0
-	// it does not wait.
+	// Linger bounds how long Close waits for queued messages to be sent; the default is 1 s. A
+	// negative value means that it does not wait.
 	Linger time.Duration
-	// Identity is what a Dealer calls itself towards a ROUTER: at most 255 bytes, the
-	// first not zero. "" leaves it to the ROUTER.
+	// Identity is a Dealer's identity towards a ROUTER: at most 255 bytes, not beginning with a
+	// zero byte. If it is "", the ROUTER assigns one.
 	Identity string
-	// OnState, if set, hears of connections made, lost and refused. It is called by
-	// the goroutines of the socket, for one peer in order, and must not wait.
-	OnState func(State)
+	// OnState, if set, is called for connections that are established, lost or refused. The
+	// socket's goroutines call it, in order for each peer. It must not block.
+	OnState func(ConnState)
 }
 
 func (o Options) withDefaults() Options {
@@ -74,38 +70,38 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-func (o *Options) tell(s State) {
+func (o *Options) reportState(s ConnState) {
 	if o.OnState != nil {
 		o.OnState(s)
 	}
 }
 
-// State is what became of a connection.
-type State struct {
-	Kind StateKind
-	Peer string // the peer's address; for what is dialled, the endpoint
+// ConnState is a change of a connection's state.
+type ConnState struct {
+	Kind ConnStateKind
+	Peer string // the peer's address; for dialled connections the endpoint
 	Err  error  // why it was lost or refused; nil when connected
 }
 
-// StateKind is the kind of a State.
-type StateKind uint8
+// ConnStateKind is the kind of a ConnState.
+type ConnStateKind uint8
 
 const (
-	// Connected says that a handshake is done. A SUB's subscriptions are in force, too:
-	// the publisher has answered a question that was sent behind them, or sent a message.
-	// One of this package has taken them then, and what it publishes from there on
-	// comes; one of libzmq has them before it. A peer of ZMTP 3.0 cannot be asked: of it
-	// nothing more is known than that they were sent.
-	Connected StateKind = iota + 1
-	// Lost says that a connection that was Connected is no more.
+	// Connected means that the handshake is done. For a SUB, the subscriptions are active too: the
+	// publisher has answered a PING which followed them, or has sent a message. A publisher of this
+	// package has then applied them, and everything it publishes from then on arrives; libzmq
+	// applies them before it answers. A peer of ZMTP 3.0 does not know PING; for it Connected only
+	// means that the subscriptions were sent.
+	Connected ConnStateKind = iota + 1
+	// Lost means that a Connected connection has ended.
 	Lost
-	// Refused says that no connection came about: nobody listens, or the handshake
-	// failed, or the peer went before subscriptions were in force.
+	// Refused means that no connection was established: no process listens, the handshake failed,
+	// or the peer disconnected before subscriptions were active.
 	Refused
 )
 
-// String names k.
-func (k StateKind) String() string {
+// String returns the name of k.
+func (k ConnStateKind) String() string {
 	switch k {
 	case Connected:
 		return "connected"
@@ -117,19 +113,18 @@ func (k StateKind) String() string {
 	return "unknown"
 }
 
-// Errors that callers tell apart with errors.Is.
+// Errors which callers can distinguish with errors.Is.
 var (
-	// ErrFull says that the queue of a peer has no room for a message.
+	// ErrFull means that the queue of a peer has no room for a message.
 	ErrFull = errors.New("the queue of the peer is full")
-	// ErrUnknownPeer says that no peer of that identity is connected.
+	// ErrUnknownPeer means that no peer with that identity is connected.
 	ErrUnknownPeer = errors.New("no peer of that identity is connected")
-	// ErrClosed says that the socket was closed.
+	// ErrClosed means that the socket was closed.
 	ErrClosed = errors.New("the socket is closed")
-	// ErrSilent says that a peer gave no sign of life when asked for one.
+	// ErrSilent means that a peer did not answer a PING.
 	ErrSilent = errors.New("the peer gave no sign of life")
-	// ErrProtocol says that a peer does not speak ZMTP 3 with the NULL mechanism, or
-	// speaks it wrongly.
+	// ErrProtocol means that a peer does not speak ZMTP 3 with the NULL mechanism, or violates it.
 	ErrProtocol = errors.New("the peer does not keep to ZMTP 3")
-	// ErrTooLarge says that a peer sent more than Options allow.
+	// ErrTooLarge means that a peer exceeded a bound of Options.
 	ErrTooLarge = errors.New("the message is over the limit")
 )

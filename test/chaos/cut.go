@@ -13,118 +13,117 @@ import (
 	"penstock/test/fleet"
 )
 
-// cutPatience bounds the time from the moment that a worker falls silent to its
-// quarantine: the first failure is noticed by keep-alives, which take up to two
-// seconds, and the quarantine may take two more.
+// cutPatience bounds the time from a worker's silence to its quarantine: keep-alives notice the first failure
+// in up to two seconds, and the quarantine may take two more.
 const cutPatience = 4 * time.Second
 
-// cutProxy has a worker behind proxies, for requests and for NATS, that drop
-// everything for a while without telling anybody.
-func cutProxy(ctx context.Context, e *env, r *result) error {
-	var rpc, bus *proxy
+// runProxyCut puts a worker behind proxies, for requests and for NATS, which silently drop everything for a
+// while.
+func runProxyCut(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	var rpc, bus *cutProxyConn
 	var failed error
-	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 1, Each: func(role *fleet.Role) {
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 1, Each: func(role *fleet.Role) {
 		if role.Kind != "worker" || role.ID != 1 {
 			return
 		}
 		var err1, err2 error
-		rpc, err1 = e.proxy(role.RPC)
-		bus, err2 = e.proxy(strings.TrimPrefix(role.NATS, "nats://"))
+		rpc, err1 = e.startProxy(role.RPC)
+		bus, err2 = e.startProxy(strings.TrimPrefix(role.NATS, "nats://"))
 		if failed = errors.Join(err1, err2); failed == nil {
-			role.Advertise, role.NATS = rpc.addr(), "nats://"+bus.addr()
+			role.Advertise, role.NATS = rpc.listenAddr(), "nats://"+bus.listenAddr()
 		}
 	}})
-	for _, p := range []*proxy{rpc, bus} {
+	for _, p := range []*cutProxyConn{rpc, bus} {
 		if p != nil {
-			defer p.close()
+			defer p.closeAll()
 		}
 	}
 	if err = errors.Join(failed, err); err != nil {
 		return err
 	}
-	defer e.end(f, r)
-	s := separation{
+	defer e.endFleet(f, r)
+	s := partitionScenario{
 		e, r, f, f.Workers[0], "cut by a proxy",
-		func() error { rpc.cut(); bus.cut(); return nil },
-		func() error { rpc.mend(); bus.mend(); return nil },
+		func() error { rpc.cutTraffic(); bus.cutTraffic(); return nil },
+		func() error { rpc.restoreTraffic(); bus.restoreTraffic(); return nil },
 	}
-	return s.hold(ctx, pick(e, 25*time.Second, 4*time.Second))
+	return s.runPartition(ctx, longOrShort(e, 25*time.Second, 4*time.Second))
 }
 
-func (e *env) proxy(target string) (*proxy, error) {
-	addr, err := e.ports.Addr("127.0.0.1")
+func (e *testEnv) startProxy(target string) (*cutProxyConn, error) {
+	addr, err := e.ports.ReserveAddr("127.0.0.1")
 	if err != nil {
 		return nil, err
 	}
-	return newProxy(addr, target)
+	return newCutProxyConn(addr, target)
 }
 
-// separation parts a worker from everybody else for a while.
-type separation struct {
-	e         *env
-	r         *result
-	f         *fleet.Fleet
-	worker    *fleet.Role
-	what      string
-	cut, mend func() error
+// partitionScenario separates a worker from all others for a while.
+type partitionScenario struct {
+	e            *testEnv
+	r            *scenarioResult
+	f            *fleet.Fleet
+	worker       *fleet.Role
+	what         string
+	cut, restore func() error
 }
 
-// hold parts the worker under load, and sees to it that streams go on elsewhere,
-// that every router stops using it, and that it is back by itself afterwards.
-func (s separation) hold(ctx context.Context, length time.Duration) error {
-	load := s.e.load(s.f.Doors()...).Start(ctx, 8)
-	defer load.Abandon()
-	if err := pause(ctx, 2*time.Second); err != nil {
+// runPartition separates the worker under load, and checks that streams continue elsewhere, that every router
+// stops using it, and that it recovers by itself.
+func (s partitionScenario) runPartition(ctx context.Context, length time.Duration) error {
+	load := s.e.newLoad(s.f.ClientRoles()...).StartClients(ctx, 8)
+	defer load.AbandonStreams()
+	if err := sleepContext(ctx, 2*time.Second); err != nil {
 		return err
 	}
 	began := time.Now()
-	load.Dead(s.worker.ID, began)
+	load.MarkWorkerDead(s.worker.ID, began)
 	if err := s.cut(); err != nil {
 		return err
 	}
-	s.e.say("%s for %v", s.what, length)
-	for _, door := range s.f.Watchers() {
-		if _, err := fleet.Until(ctx, 5*time.Millisecond, returnPatience, gone(door, s.worker)); err != nil {
-			return errors.Join(err, s.mend())
+	s.e.logProgress("%s for %v", s.what, length)
+	for _, door := range s.f.DirectRouters() {
+		if _, err := fleet.WaitUntil(ctx, 5*time.Millisecond, returnPatience, workerGone(door, s.worker)); err != nil {
+			return errors.Join(err, s.restore())
 		}
 	}
 	noticed := time.Since(began)
-	s.r.time(s.what+": to quarantine in every router", noticed)
+	s.r.addTime(s.what+": to quarantine in every router", noticed)
 	if noticed > cutPatience {
-		s.r.problem("%s: the worker counted as ready for %v", s.what, noticed)
+		s.r.addProblem("%s: the worker counted as ready for %v", s.what, noticed)
 	}
-	if err := pause(ctx, length-noticed); err != nil {
-		return errors.Join(err, s.mend())
+	if err := sleepContext(ctx, length-noticed); err != nil {
+		return errors.Join(err, s.restore())
 	}
-	if err := s.mend(); err != nil {
+	if err := s.restore(); err != nil {
 		return err
 	}
 	mended := time.Now()
-	if err := s.f.Ready(ctx); err != nil {
+	if err := s.f.WaitReady(ctx); err != nil {
 		return fmt.Errorf("after the end: %w", err)
 	}
-	s.r.time(s.what+": from its end to ready in every router", time.Since(mended))
-	if err := s.serves(ctx); err != nil {
+	s.r.addTime(s.what+": from its end to ready in every router", time.Since(mended))
+	if err := s.awaitServing(ctx); err != nil {
 		return err
 	}
-	tally, held := load.Finish()
-	s.r.flawless(&tally)
-	s.r.times(s.what+": to the next token of its streams", &held)
-	s.r.times(s.what+": longest pause of any stream", &tally.Pause)
+	tally, held := load.FinishLoad()
+	s.r.requireFlawless(&tally)
+	s.r.addDurations(s.what+": to the next token of its streams", &held)
+	s.r.addDurations(s.what+": longest pause of any stream", &tally.Pause)
 	return nil
 }
 
-// serves waits until the worker is given requests again.
-func (s separation) serves(ctx context.Context) error {
+// awaitServing waits until the worker gets requests again.
+func (s partitionScenario) awaitServing(ctx context.Context) error {
 	done := func() (float64, error) {
-		m, err := fleet.Look(ctx, s.worker.URL())
-		return m.Sum("penstock_worker_requests_total", `outcome="ok"`), err
+		m, err := fleet.ReadMetrics(ctx, s.worker.URL())
+		return m.SumOf("penstock_worker_requests_total", `outcome="ok"`), err
 	}
 	before, err := done()
 	if err != nil {
 		return err
 	}
-	took, err := fleet.Until(ctx, 50*time.Millisecond, returnPatience, func(context.Context) error {
+	took, err := fleet.WaitUntil(ctx, 50*time.Millisecond, returnPatience, func(context.Context) error {
 		now, err := done()
 		if err == nil && now <= before {
 			err = fmt.Errorf("%s is given nothing", s.worker.Name())
@@ -134,19 +133,19 @@ func (s separation) serves(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.r.time(s.what+": from ready to an answer of its own", took)
+	s.r.addTime(s.what+": from ready to an answer of its own", took)
 	return nil
 }
 
-// cutNamespace has a worker in a network namespace of its own, whose link goes
-// down: packets are dropped, and nobody is told.
-func cutNamespace(ctx context.Context, e *env, r *result) error {
-	ns, err := newNamespace(e.seed)
+// runNamespaceCut puts a worker in its own network namespace and takes its link down: packets are silently
+// dropped.
+func runNamespaceCut(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	ns, err := newNetNamespace(e.seed)
 	if err != nil {
 		return err
 	}
-	defer ns.remove()
-	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 1, HubHost: ns.host, Each: func(role *fleet.Role) {
+	defer ns.removeNamespace()
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 1, HubHost: ns.host, Each: func(role *fleet.Role) {
 		if role.Kind != "worker" || role.ID != 1 {
 			return
 		}
@@ -157,29 +156,29 @@ func cutNamespace(ctx context.Context, e *env, r *result) error {
 	if err != nil {
 		return err
 	}
-	defer e.end(f, r)
-	s := separation{e, r, f, f.Workers[0], "link down", ns.down, ns.up}
-	return s.hold(ctx, pick(e, 25*time.Second, 4*time.Second))
+	defer e.endFleet(f, r)
+	s := partitionScenario{e, r, f, f.Workers[0], "link down", ns.takeDown, ns.bringUp}
+	return s.runPartition(ctx, longOrShort(e, 25*time.Second, 4*time.Second))
 }
 
-// namespace is a network namespace with one link to the outside.
-type namespace struct {
+// netNamespace is a network namespace with one link to the outside.
+type netNamespace struct {
 	name, link   string
 	host, inside string // addresses of the two ends
 }
 
-// newNamespace makes one; it takes root and the program "ip".
-func newNamespace(seed uint64) (*namespace, error) {
+// newNetNamespace makes a namespace; it needs root and the program "ip".
+func newNetNamespace(seed uint64) (*netNamespace, error) {
 	if os.Geteuid() != 0 {
-		return nil, skipped{"a network namespace takes root"}
+		return nil, skippedError{"a network namespace takes root"}
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
-		return nil, skipped{"the program ip (iproute2) is not there"}
+		return nil, skippedError{"the program ip (iproute2) is not there"}
 	}
 	id := os.Getpid()
 	net := fmt.Sprintf("10.213.%d.", (uint64(id)+seed)%250)
-	n := &namespace{name: "penstock-" + strconv.Itoa(id), link: "ps" + strconv.Itoa(id), host: net + "1", inside: net + "2"}
-	err := n.ip(
+	n := &netNamespace{name: "penstock-" + strconv.Itoa(id), link: "ps" + strconv.Itoa(id), host: net + "1", inside: net + "2"}
+	err := n.runIP(
 		"netns add "+n.name,
 		"link add "+n.link+" type veth peer name eth0 netns "+n.name,
 		"addr add "+n.host+"/30 dev "+n.link,
@@ -189,16 +188,15 @@ func newNamespace(seed uint64) (*namespace, error) {
 		"-n "+n.name+" link set eth0 up",
 	)
 	if err != nil {
-		n.remove()
-		return nil, skipped{fmt.Sprintf("network namespaces cannot be made here: %v", err)}
+		n.removeNamespace()
+		return nil, skippedError{fmt.Sprintf("network namespaces cannot be made here: %v", err)}
 	}
 	return n, nil
 }
 
-// down takes the far end's link down. The near end has its neighbour noted for
-// good, so that it goes on sending into the void instead of finding out that
-// nobody is there.
-func (n *namespace) down() error {
+// takeDown takes the far end's link down. The near end keeps a permanent neighbour entry, so that it goes on
+// sending instead of detecting that the peer is gone.
+func (n *netNamespace) takeDown() error {
 	mac, err := exec.Command("ip", "-n", n.name, "-br", "link", "show", "eth0").Output()
 	if err != nil {
 		return err
@@ -207,22 +205,22 @@ func (n *namespace) down() error {
 	if len(fields) < 3 {
 		return fmt.Errorf("ip link: %q", mac)
 	}
-	return n.ip(
+	return n.runIP(
 		"neigh replace "+n.inside+" lladdr "+fields[2]+" dev "+n.link+" nud permanent",
 		"-n "+n.name+" link set eth0 down",
 	)
 }
 
-func (n *namespace) up() error { return n.ip("-n " + n.name + " link set eth0 up") }
+func (n *netNamespace) bringUp() error { return n.runIP("-n " + n.name + " link set eth0 up") }
 
-func (n *namespace) remove() {
+func (n *netNamespace) removeNamespace() {
 	// Both go if the namespace was made at all; the link goes with its far end.
-	_ = n.ip("netns del " + n.name)
+	_ = n.runIP("netns del " + n.name)
 	_ = exec.Command("ip", "link", "del", n.link).Run()
 }
 
-// ip runs the program ip with each line of arguments.
-func (n *namespace) ip(lines ...string) error {
+// runIP runs the program ip with each line of arguments.
+func (n *netNamespace) runIP(lines ...string) error {
 	for _, line := range lines {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w: %s", line, err, strings.TrimSpace(string(out)))
@@ -231,17 +229,17 @@ func (n *namespace) ip(lines ...string) error {
 	return nil
 }
 
-// stopWorker pauses a worker: its sockets stay open, and nobody answers.
-func stopWorker(ctx context.Context, e *env, r *result) error {
-	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 1})
+// runWorkerPause pauses a worker: its sockets stay open without an answer.
+func runWorkerPause(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 1})
 	if err != nil {
 		return err
 	}
-	defer e.end(f, r)
+	defer e.endFleet(f, r)
 	w := f.Workers[0]
-	for range pick(e, 3, 1) {
-		s := separation{e, r, f, w, "paused", w.Pause, w.Resume}
-		if err := s.hold(ctx, 5*time.Second); err != nil {
+	for range longOrShort(e, 3, 1) {
+		s := partitionScenario{e, r, f, w, "paused", w.Pause, w.Resume}
+		if err := s.runPartition(ctx, 5*time.Second); err != nil {
 			return err
 		}
 	}

@@ -14,43 +14,40 @@ import (
 	"penstock/test/fleet"
 )
 
-// diskSize is that of the disk that is filled: it has room for what JetStream
-// reserves.
+// diskSize is the size of the disk which is filled, with room for JetStream's reservation.
 const diskSize = "512m"
 
-// diskFull fills the disk that JetStream writes to, under load, and empties it
-// again.
-func diskFull(ctx context.Context, e *env, r *result) error {
+// runDiskFull fills the disk of JetStream under load, and empties it again.
+func runDiskFull(ctx context.Context, e *testEnv, r *scenarioResult) error {
 	if os.Geteuid() != 0 {
-		return skipped{"mounting a small disk takes root"}
+		return skippedError{"mounting a small disk takes root"}
 	}
 	dir := filepath.Join(e.dir, "disk")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+diskSize, "penstock-chaos", dir).CombinedOutput(); err != nil {
-		return skipped{fmt.Sprintf("a small disk cannot be mounted here: %v: %s", err, strings.TrimSpace(string(out)))}
+		return skippedError{fmt.Sprintf("a small disk cannot be mounted here: %v: %s", err, strings.TrimSpace(string(out)))}
 	}
-	// Lazily: the processes that write there are gone when this runs, their last
-	// descriptors may not be.
+	// Lazily: the writing processes are gone by now, but possibly not their last descriptors.
 	defer func() { _ = exec.Command("umount", "-l", dir).Run() }()
-	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 2, HubData: filepath.Join(dir, "data")})
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 2, HubData: filepath.Join(dir, "data")})
 	if err != nil {
 		return err
 	}
-	defer e.end(f, r)
-	r.excused = "component=nats" // says that it cannot write
-	r.note("JetStream's directory is on a tmpfs of %s, filled with a file", diskSize)
-	full := absence{
-		e, r, f, "disk full", pick(e, 25*time.Second, 5*time.Second),
-		func() error { return fill(filepath.Join(dir, "ballast")) },
+	defer e.endFleet(f, r)
+	r.excused = "component=nats" // reports that it cannot write
+	r.addNote("JetStream's directory is on a tmpfs of %s, filled with a file", diskSize)
+	full := natsAbsence{
+		e, r, f, "disk full", longOrShort(e, 25*time.Second, 5*time.Second),
+		func() error { return fillDisk(filepath.Join(dir, "ballast")) },
 		func() error { return os.Remove(filepath.Join(dir, "ballast")) },
 	}
-	return full.hold(ctx)
+	return full.runAbsence(ctx)
 }
 
-// fill writes a file until there is no room for a byte more.
-func fill(path string) error {
+// fillDisk writes a file until no byte is free.
+func fillDisk(path string) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err

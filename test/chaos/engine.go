@@ -15,15 +15,16 @@ import (
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 	"penstock/test/fleet"
 )
 
-// engineCommand is the argument with which this program is an engine that a scenario disturbs.
+// engineCommand is the argument with which this program runs as an engine for a scenario.
 const engineCommand = "serve-engine"
 
-// serveEngine speaks as vLLM around an engine that computes, so that another one goes on with what it said to the token, until
-// ctx ends. args are a directory with the tokenizer and the addresses of HTTP, events and replay.
+// serveEngine runs a vLLM engine mock around an engine which computes, so that another one can continue its
+// responses to the token, until ctx ends. args are a directory with the tokenizer and the addresses of HTTP,
+// events and replay.
 func serveEngine(ctx context.Context, args []string) error {
 	if len(args) != 4 {
 		return fmt.Errorf("%s: want DIR HTTP EVENTS REPLAY", engineCommand)
@@ -33,8 +34,8 @@ func serveEngine(ctx context.Context, args []string) error {
 		return err
 	}
 	size := pipe.Tokenizer.VocabSize()
-	s, err := mimic.New(mimic.Config{
-		Dialect: mimic.VLLM, Pipe: pipe, Models: []string{fleet.Model}, Root: args[0], Seed: 1,
+	s, err := enginemock.New(enginemock.Config{
+		Dialect: enginemock.VLLM, Pipe: pipe, Models: []string{fleet.Model}, Root: args[0], Seed: 1,
 		HTTPAddr: args[1], KVEvents: "tcp://" + args[2], KVReplay: "tcp://" + args[3],
 		Open: func(int) (engine.Engine, error) {
 			return tiny.New(ctx, tiny.Config{Name: fleet.Model, Vocabulary: tiny.Vocabulary{Size: size}, BlockSize: 16, Blocks: 2048})
@@ -46,34 +47,34 @@ func serveEngine(ctx context.Context, args []string) error {
 	return s.Run(ctx)
 }
 
-// engines are processes of that kind.
-type engines struct {
+// mockEngines are processes of that kind.
+type mockEngines struct {
 	dir  string // of the tokenizer
 	all  []*fleet.Process
 	http []string
-	spec []string // what a worker is told of each
+	spec []string // the engine flag of each worker
 }
 
-// startEngines starts n.
-func (e *env) startEngines(ctx context.Context, n int) (_ *engines, err error) {
+// startEngines starts n engines.
+func (e *testEnv) startEngines(ctx context.Context, n int) (_ *mockEngines, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	e.fleets++
-	g := &engines{dir: filepath.Join(e.dir, fmt.Sprintf("%02d-%s-engines", e.fleets, e.name))}
+	g := &mockEngines{dir: filepath.Join(e.dir, fmt.Sprintf("%02d-%s-engines", e.fleets, e.name))}
 	if err := writeTokenizer(g.dir); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.close())
+			err = errors.Join(err, g.stopAll())
 		}
 	}()
 	for i := range n {
 		var addrs [3]string
 		for j := range addrs {
-			if addrs[j], err = e.ports.Addr("127.0.0.1"); err != nil {
+			if addrs[j], err = e.ports.ReserveAddr("127.0.0.1"); err != nil {
 				return nil, err
 			}
 		}
@@ -88,7 +89,7 @@ func (e *env) startEngines(ctx context.Context, n int) (_ *engines, err error) {
 	return g, nil
 }
 
-// writeTokenizer writes the built-in model's tokenizer, and what its engines have to know, to a directory.
+// writeTokenizer writes the built-in model's tokenizer and configuration to a directory.
 func writeTokenizer(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -109,19 +110,19 @@ func writeTokenizer(dir string) error {
 	return nil
 }
 
-// close ends them.
-func (g *engines) close() error {
+// stopAll stops them.
+func (g *mockEngines) stopAll() error {
 	var errs []error
 	for _, p := range g.all {
-		_ = p.Resume() // a paused process would not hear of its end
+		_ = p.Resume() // a paused process would not get the signal
 		errs = append(errs, p.Stop(10*time.Second))
 	}
 	return errors.Join(errs...)
 }
 
-// set puts faults in the place of those that an engine had.
-func (g *engines) set(ctx context.Context, i int, faults ...mimic.Fault) error {
-	body, err := json.Marshal(map[string]any{"faults": append([]mimic.Fault{}, faults...)})
+// setFaults replaces the faults of an engine.
+func (g *mockEngines) setFaults(ctx context.Context, i int, faults ...enginemock.Fault) error {
+	body, err := json.Marshal(map[string]any{"faults": append([]enginemock.Fault{}, faults...)})
 	if err != nil {
 		return err
 	}

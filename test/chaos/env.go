@@ -19,54 +19,54 @@ import (
 // scenario is one kind of disturbance.
 type scenario struct {
 	name, about string
-	// long and short bound the time of the two forms; 0 is not part of the form
-	// unless it is asked for by name.
+	// long and short bound the time of the two forms; a scenario with 0 is not in the form unless it is
+	// named.
 	long, short time.Duration
-	run         func(context.Context, *env, *result) error
+	run         func(context.Context, *testEnv, *scenarioResult) error
 }
 
 func scenarios() []scenario {
 	return []scenario{
-		{"kill", "workers die (SIGKILL) at random tokens of streams", 30 * time.Minute, time.Minute, kill},
-		{"nats", "the NATS server is away for five leases, then paused as long", 6 * time.Minute, time.Minute, natsAway},
-		{"cut", "a proxy drops everything between one worker and the rest", 4 * time.Minute, time.Minute, cutProxy},
-		{"netns", "a worker in a network namespace loses its link", 4 * time.Minute, 0, cutNamespace},
-		{"stop", "a worker is paused (SIGSTOP) for 5 s", 4 * time.Minute, 0, stopWorker},
-		{"flip", "a proxy flips one bit in about a thousand frames between a frontend and its workers", 15 * time.Minute, time.Minute, flipBits},
-		{"freeze", "an engine says nothing more (SIGSTOP) under load, with and without other traffic, and goes on", 10 * time.Minute, 3 * time.Minute, freeze},
-		{"stall", "streams of an engine that works stall, in the middle and before the first token", 10 * time.Minute, 3 * time.Minute, stalls},
-		{"slow", "clients read one byte a second, or nothing, beside normal ones", 4 * time.Minute, 0, slowClients},
-		{"disk", "the disk of JetStream is full", 4 * time.Minute, 0, diskFull},
-		{"frontend", "a frontend dies with streams in progress", 4 * time.Minute, time.Minute, killFrontend},
-		{"state", "all frontends but one die, while snapshots are written; then the store is restarted", 6 * time.Minute, time.Minute, deadRouters},
-		{"store", "workers die, then the NATS server is killed and started: the dead stay dead", 8 * time.Minute, time.Minute, restartStore},
-		{"rolling", "all workers and frontends are restarted in turn, under load", 60 * time.Minute, time.Minute, rolling},
-		{"overload", "ten times the clients come for a while", 4 * time.Minute, 0, overload},
-		{"cancel", "clients leave while queued, in prefill, in decode, and while their request moves", 4 * time.Minute, 0, cancelled},
-		{"churn", "clients do everything wrong, adapters come and go, workers die, NATS stops: nothing of it is left", 15 * time.Minute, 2 * time.Minute, churn},
+		{"kill", "workers die (SIGKILL) at random tokens of streams", 30 * time.Minute, time.Minute, runKill},
+		{"nats", "the NATS server is away for five leases, then paused as long", 6 * time.Minute, time.Minute, runNATSAway},
+		{"cut", "a proxy drops everything between one worker and the rest", 4 * time.Minute, time.Minute, runProxyCut},
+		{"netns", "a worker in a network namespace loses its link", 4 * time.Minute, 0, runNamespaceCut},
+		{"stop", "a worker is paused (SIGSTOP) for 5 s", 4 * time.Minute, 0, runWorkerPause},
+		{"flip", "a proxy flips one bit in about a thousand frames between a frontend and its workers", 15 * time.Minute, time.Minute, runBitFlips},
+		{"freeze", "an engine says nothing more (SIGSTOP) under load, with and without other traffic, and goes on", 10 * time.Minute, 3 * time.Minute, runFreeze},
+		{"stall", "streams of an engine that works stall, in the middle and before the first token", 10 * time.Minute, 3 * time.Minute, runStalls},
+		{"slow", "clients read one byte a second, or nothing, beside normal ones", 4 * time.Minute, 0, runSlowClients},
+		{"disk", "the disk of JetStream is full", 4 * time.Minute, 0, runDiskFull},
+		{"frontend", "a frontend dies with streams in progress", 4 * time.Minute, time.Minute, runFrontendKill},
+		{"state", "all frontends but one die, while snapshots are written; then the store is restarted", 6 * time.Minute, time.Minute, runRouterDeaths},
+		{"store", "workers die, then the NATS server is killed and started: the dead stay dead", 8 * time.Minute, time.Minute, runStoreRestart},
+		{"rolling", "all workers and frontends are restarted in turn, under load", 60 * time.Minute, time.Minute, runRolling},
+		{"overload", "ten times the clients come for a while", 4 * time.Minute, 0, runOverload},
+		{"cancel", "clients leave while queued, in prefill, in decode, and while their request moves", 4 * time.Minute, 0, runCancel},
+		{"churn", "clients do everything wrong, adapters come and go, workers die, NATS stops: nothing of it is left", 15 * time.Minute, 2 * time.Minute, runChurn},
 	}
 }
 
-// skipped is why a scenario cannot be held here.
-type skipped struct{ why string }
+// skippedError is the reason why a scenario cannot run here.
+type skippedError struct{ why string }
 
-func (s skipped) Error() string { return "skipped: " + s.why }
+func (s skippedError) Error() string { return "skipped: " + s.why }
 
-// env is what all scenarios share.
-type env struct {
+// testEnv is the state shared by all scenarios.
+type testEnv struct {
 	options
 	dir    string
-	name   string // of the scenario that runs
+	name   string // of the current scenario
 	ports  *fleet.Ports
 	random *rand.Rand
 	client *fleet.Client
-	mix    []fleet.Known
-	help   map[string]string // what --help of a command says
+	mix    []fleet.KnownRequest
+	help   map[string]string // the --help of commands
 	fleets int
 	began  time.Time
 }
 
-func newEnv(o options) (*env, error) {
+func newTestEnv(o options) (*testEnv, error) {
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {
 		return nil, err
@@ -84,62 +84,62 @@ func newEnv(o options) (*env, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &env{
+	e := &testEnv{
 		options: o, dir: dir, name: "chaos", began: time.Now(), help: map[string]string{},
 		ports:  fleet.NewPorts(o.seed ^ uint64(os.Getpid())<<32),
 		random: rand.New(rand.NewPCG(o.seed, 1)),
-		client: fleet.NewClient(fleet.Fresh),
+		client: fleet.NewClient(fleet.FreshConnections),
 	}
-	e.say("seed %d, logs in %s", o.seed, dir)
+	e.logProgress("seed %d, logs in %s", o.seed, dir)
 	return e, nil
 }
 
-func (e *env) close() {
+func (e *testEnv) cleanUp() {
 	e.client.Close()
 	if e.keep == "" {
 		_ = os.RemoveAll(e.dir)
 	}
 }
 
-// say prints one line of progress.
-func (e *env) say(format string, args ...any) {
+// logProgress prints one line of progress.
+func (e *testEnv) logProgress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "%6.1fs %-9s %s\n", time.Since(e.began).Seconds(), e.name, fmt.Sprintf(format, args...))
 }
 
-// pick is n in the long form and fewer in the short one.
-func pick[T any](e *env, long, short T) T {
+// longOrShort returns the value for the form.
+func longOrShort[T any](e *testEnv, long, short T) T {
 	if e.short {
 		return short
 	}
 	return long
 }
 
-// mixTokens is how long answers are, about.
+// mixTokens is the approximate length of responses.
 const mixTokens = 96
 
-// learn takes the answers of all requests from one process that nothing disturbs.
-func (e *env) learn(ctx context.Context) error {
+// learnAnswers gets the responses of all requests from one undisturbed process.
+func (e *testEnv) learnAnswers(ctx context.Context) error {
 	f, err := fleet.StartUp(ctx, fleet.Config{Bin: e.bin, Dir: filepath.Join(e.dir, "known"), Ports: e.ports, Workers: 1, HubArgs: e.engineArgs()})
 	if err != nil {
 		return err
 	}
-	mix := fleet.Mix(24, mixTokens)
+	mix := fleet.RequestMix(24, mixTokens)
 	if e.engine == config.EngineSim {
-		mix = slices.DeleteFunc(mix, func(r fleet.Request) bool { return r.Guided() })
+		mix = slices.DeleteFunc(mix, func(r fleet.Request) bool { return r.IsGuided() })
 	} else {
-		pictures, err := fleet.Pictures(8, mixTokens)
+		pictures, err := fleet.PictureRequests(8, mixTokens)
 		if err != nil {
 			return errors.Join(err, f.Close())
 		}
 		mix = append(mix, pictures...)
 	}
-	e.mix, err = fleet.Learn(ctx, e.client, f.Hub.URL(), mix)
+	e.mix, err = fleet.LearnAnswers(ctx, e.client, f.Hub.URL(), mix)
 	return errors.Join(err, f.Close())
 }
 
-// engineArgs are the flags of workers of the engine asked for, whatever its own model
-// is called. What those that see are shown comes to them in shared memory.
-func (e *env) engineArgs() []string {
+// engineArgs are the flags of workers with the chosen engine, whatever its own model is called. Engines with
+// vision get decoded media in shared memory.
+func (e *testEnv) engineArgs() []string {
 	args := []string{"--engine", e.engine, "--served-model-name", fleet.Model}
 	if e.engine != config.EngineSim {
 		args = append(args, "--frontend-decoding")
@@ -147,11 +147,11 @@ func (e *env) engineArgs() []string {
 	return args
 }
 
-// fleet starts a fleet for the scenario that runs.
-func (e *env) fleet(ctx context.Context, cfg fleet.Config) (*fleet.Fleet, error) {
+// startFleet starts a fleet for the current scenario.
+func (e *testEnv) startFleet(ctx context.Context, cfg fleet.Config) (*fleet.Fleet, error) {
 	e.fleets++
 	cfg.Bin, cfg.Ports = e.bin, e.ports
-	grace := e.flags("frontend", "drain-grace", "100ms") // nobody comes at the end of a scenario
+	grace := e.knownFlags("frontend", "drain-grace", "100ms") // no load balancer needs the grace at the end of a scenario
 	cfg.HubArgs, cfg.FrontendArgs = slices.Concat(grace, cfg.HubArgs), slices.Concat(grace, cfg.FrontendArgs)
 	cfg.WorkerArgs = slices.Concat(e.engineArgs(), cfg.WorkerArgs)
 	cfg.Dir = filepath.Join(e.dir, fmt.Sprintf("%02d-%s", e.fleets, e.name))
@@ -164,22 +164,22 @@ func (e *env) fleet(ctx context.Context, cfg fleet.Config) (*fleet.Fleet, error)
 	return fleet.Start(ctx, cfg)
 }
 
-// end stops a fleet, and reports what its processes did that nothing excuses.
-func (e *env) end(f *fleet.Fleet, r *result) {
-	if err := f.Died(); err != nil {
-		r.problem("%v", err)
+// endFleet stops a fleet, and reports unexcused problems of its processes.
+func (e *testEnv) endFleet(f *fleet.Fleet, r *scenarioResult) {
+	if err := f.CheckDied(); err != nil {
+		r.addProblem("%v", err)
 	}
 	if err := f.Close(); err != nil {
-		r.problem("at the end: %v", err)
+		r.addProblem("at the end: %v", err)
 	}
-	alarms := slices.DeleteFunc(f.Alarms(), func(line string) bool { return r.excused != "" && strings.Contains(line, r.excused) })
+	alarms := slices.DeleteFunc(f.LogAlarms(), func(line string) bool { return r.excused != "" && strings.Contains(line, r.excused) })
 	if len(alarms) > 0 {
-		r.problem("%d lines of the logs need an explanation, such as: %s", len(alarms), strings.Join(alarms[:min(3, len(alarms))], "\n"))
+		r.addProblem("%d lines of the logs need an explanation, such as: %s", len(alarms), strings.Join(alarms[:min(3, len(alarms))], "\n"))
 	}
 }
 
-// has reports whether a command of the binary knows a flag.
-func (e *env) has(command, name string) bool {
+// hasFlag reports whether a command of the binary has a flag.
+func (e *testEnv) hasFlag(command, name string) bool {
 	text, known := e.help[command]
 	if !known {
 		out, _ := exec.Command(e.bin, command, "--help").CombinedOutput()
@@ -189,21 +189,19 @@ func (e *env) has(command, name string) bool {
 	return strings.Contains(text, "--"+name+" ")
 }
 
-// flags returns those flags and values that a command knows: settings may be
-// younger than this program.
-func (e *env) flags(command string, pairs ...string) []string {
+// knownFlags returns the flags and values which a command has: a setting may be newer than the binary.
+func (e *testEnv) knownFlags(command string, pairs ...string) []string {
 	var args []string
 	for i := 0; i+1 < len(pairs); i += 2 {
-		if e.has(command, pairs[i]) {
+		if e.hasFlag(command, pairs[i]) {
 			args = append(args, "--"+pairs[i], pairs[i+1])
 		}
 	}
 	return args
 }
 
-// load returns clients of the given processes; half of their requests find no
-// cache.
-func (e *env) load(doors ...*fleet.Role) *fleet.Load {
+// newLoad returns clients of the given processes; half of their requests are uncached.
+func (e *testEnv) newLoad(doors ...*fleet.Role) *fleet.Load {
 	l := &fleet.Load{Client: e.client, Mix: e.mix, Fresh: 0.5, Seed: e.random.Uint64()}
 	for _, d := range doors {
 		l.URLs = append(l.URLs, d.URL())
@@ -211,8 +209,8 @@ func (e *env) load(doors ...*fleet.Role) *fleet.Load {
 	return l
 }
 
-// pause waits, as the world does between two events.
-func pause(ctx context.Context, d time.Duration) error {
+// sleepContext waits between two events.
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -9,40 +9,39 @@ import (
 	"penstock/test/fleet"
 )
 
-// flipEvery is how many bytes have one wrong bit, about: a thousand frames of a token each.
+// flipEvery is the mean number of bytes per flipped bit: a thousand frames of a token each.
 const flipEvery = 60_000
 
-// flipper damages bytes that pass: one bit in so many, at random. Its zero value damages
-// nothing.
-type flipper struct {
+// bitFlipper flips random bits in passing bytes. Its zero value flips none.
+type bitFlipper struct {
 	mu struct {
 		sync.Mutex
-		random *rand.Rand // nil: nothing is damaged
-		every  int        // bytes, about
+		random *rand.Rand // nil: nothing is flipped
+		every  int        // mean distance in bytes
 		left   int        // bytes until the next
 		flips  int
 	}
 }
 
-// start has it damage what passes from now on, one bit in so many bytes.
-func (f *flipper) start(seed uint64, every int) {
+// startFlipping starts to flip one bit per every bytes on average.
+func (f *bitFlipper) startFlipping(seed uint64, every int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.random, f.mu.every = rand.New(rand.NewPCG(seed, 2)), every
 	f.nextLocked()
 }
 
-func (f *flipper) nextLocked() { f.mu.left = f.mu.random.IntN(2*f.mu.every) + 1 }
+func (f *bitFlipper) nextLocked() { f.mu.left = f.mu.random.IntN(2*f.mu.every) + 1 }
 
-// count returns how many bits were flipped.
-func (f *flipper) count() int {
+// flipCount returns how many bits were flipped.
+func (f *bitFlipper) flipCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.flips
 }
 
-// flip damages b.
-func (f *flipper) flip(b []byte) {
+// damageBytes flips bits of b.
+func (f *bitFlipper) damageBytes(b []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for f.mu.random != nil {
@@ -58,55 +57,55 @@ func (f *flipper) flip(b []byte) {
 	}
 }
 
-// flipBits has every worker behind a proxy that damages what goes between it and the
-// frontend, in plain TCP. What is answered must be right, and 99 of 100 requests are: one
-// that loses its connection more often than a request may move is refused.
-func flipBits(ctx context.Context, e *env, r *result) error {
-	var proxies []*proxy
+// runBitFlips puts every worker behind a proxy which flips bits between it and the frontend, in plain TCP.
+// Responses must be right, and 99 of 100 requests succeed: one which loses its connection more often than a
+// request may migrate is refused.
+func runBitFlips(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	var proxies []*cutProxyConn
 	var failed error
-	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 1, Each: func(role *fleet.Role) {
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 1, Each: func(role *fleet.Role) {
 		if role.Kind != "worker" {
 			return
 		}
-		p, err := e.proxy(role.RPC)
+		p, err := e.startProxy(role.RPC)
 		failed = errors.Join(failed, err)
 		if err == nil {
 			proxies = append(proxies, p)
-			role.Advertise = p.addr()
+			role.Advertise = p.listenAddr()
 		}
 	}})
 	defer func() {
 		for _, p := range proxies {
-			p.close()
+			p.closeAll()
 		}
 	}()
 	if err = errors.Join(failed, err); err != nil {
 		return err
 	}
-	defer e.end(f, r)
+	defer e.endFleet(f, r)
 	for i, p := range proxies {
-		p.bits.start(e.seed+uint64(i), pick(e, flipEvery, flipEvery/4))
+		p.bits.startFlipping(e.seed+uint64(i), longOrShort(e, flipEvery, flipEvery/4))
 	}
-	load := e.load(f.Doors()...)
-	load.Limit = pick(e, int64(2000), 100)
-	tally, _ := load.Start(ctx, 8).Wait()
-	r.count(&tally)
-	r.right(&tally)
+	load := e.newLoad(f.ClientRoles()...)
+	load.Limit = longOrShort(e, int64(2000), 100)
+	tally, _ := load.StartClients(ctx, 8).WaitClients()
+	r.addCounts(&tally)
+	r.requireRight(&tally)
 	flips := 0
 	for _, p := range proxies {
-		flips += p.bits.count()
+		flips += p.bits.flipCount()
 	}
-	r.figure("bits flipped", float64(flips), "")
-	r.figure("answers that moved", float64(tally.Moved), "")
-	r.figure("requests that were refused or failed", float64(tally.Refused+tally.Failed), "")
-	r.times("longest pause of any stream", &tally.Pause)
+	r.addFigure("bits flipped", float64(flips), "")
+	r.addFigure("answers that moved", float64(tally.Moved), "")
+	r.addFigure("requests that were refused or failed", float64(tally.Refused+tally.Failed), "")
+	r.addDurations("longest pause of any stream", &tally.Pause)
 	switch answered := tally.Sent - tally.Refused - tally.Failed; {
 	case flips == 0:
-		r.problem("no bit was flipped: nothing was held")
+		r.addProblem("no bit was flipped: nothing was held")
 	case tally.Moved == 0:
-		r.problem("%d bits were flipped and no request moved", flips)
+		r.addProblem("%d bits were flipped and no request moved", flips)
 	case answered < tally.Sent*99/100:
-		r.problem("%d of %d requests were answered: %v", answered, tally.Sent, tally.Errors)
+		r.addProblem("%d of %d requests were answered: %v", answered, tally.Sent, tally.Errors)
 	}
 	return nil
 }

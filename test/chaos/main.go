@@ -1,16 +1,15 @@
-// Command chaos disturbs a fleet of real processes and holds every answer against
-// the one that is known: workers are killed in the middle of streams, NATS is
-// away for longer than leases last, networks are cut, disks fill up, clients stop
-// reading, everything is restarted under load. It says what was sent, failed and
-// came twice, and exits with 1 if anything was not as it must be.
+// Command chaos disturbs a fleet of real processes and compares every response with the known one: workers
+// are killed in the middle of streams, NATS is away for longer than leases last, networks are cut, disks fill
+// up, clients stop reading, everything is restarted under load. It reports the counts of sent, failed and
+// duplicated requests, and exits with 1 if anything was wrong.
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/chaos -bin ./penstock              # all scenarios, about an hour
 //	go run ./test/chaos -bin ./penstock -short       # a few of each fault, some minutes
 //	go run ./test/chaos -bin ./penstock -runs 200 kill
 //
-// Everything is on loopback, or in a network namespace that it makes and removes.
-// Processes do not outlive it, however it ends (on Linux).
+// Everything is on loopback, or in a network namespace which it makes and removes. Its processes never
+// outlive it (on Linux).
 package main
 
 import (
@@ -36,13 +35,13 @@ func main() {
 		}
 		return
 	}
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := runChaos(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
 	}
 }
 
-// options are what the command line says.
+// options are the command line's.
 type options struct {
 	bin, file, keep string
 	nats, engine    string
@@ -51,7 +50,7 @@ type options struct {
 	short           bool
 }
 
-func run(ctx context.Context, args []string) error {
+func runChaos(ctx context.Context, args []string) error {
 	var o options
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.StringVar(&o.bin, "bin", "./penstock", "the binary to disturb")
@@ -70,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 		fmt.Fprintln(flags.Output(), "\nflags:")
 		flags.PrintDefaults()
 	}
-	// Flags may stand behind the names, too.
+	// Flags may follow the names too.
 	var names []string
 	for rest := args; ; {
 		if err := flags.Parse(rest); err != nil {
@@ -84,15 +83,15 @@ func run(ctx context.Context, args []string) error {
 		}
 		names, rest = append(names, flags.Arg(0)), flags.Args()[1:]
 	}
-	chosen, err := choose(names, o)
+	chosen, err := chooseScenarios(names, o)
 	if err != nil {
 		return err
 	}
-	return perform(ctx, o, chosen)
+	return performScenarios(ctx, o, chosen)
 }
 
-// choose returns the scenarios of the given names, or all that the form has.
-func choose(names []string, o options) ([]scenario, error) {
+// chooseScenarios returns the scenarios of the given names, or all of the form.
+func chooseScenarios(names []string, o options) ([]scenario, error) {
 	if len(names) == 0 {
 		return slices.DeleteFunc(scenarios(), func(s scenario) bool { return o.short && s.short == 0 }), nil
 	}
@@ -107,47 +106,47 @@ func choose(names []string, o options) ([]scenario, error) {
 	return chosen, nil
 }
 
-// perform runs scenarios one after another and reports on them.
-func perform(ctx context.Context, o options, chosen []scenario) error {
-	e, err := newEnv(o)
+// performScenarios runs scenarios one after another and reports on them.
+func performScenarios(ctx context.Context, o options, chosen []scenario) error {
+	e, err := newTestEnv(o)
 	if err != nil {
 		return err
 	}
-	defer e.close()
-	if err := e.learn(ctx); err != nil {
+	defer e.cleanUp()
+	if err := e.learnAnswers(ctx); err != nil {
 		return err
 	}
 	form := "long"
 	if o.short {
 		form = "short"
 	}
-	rep := newReport(o.seed, form)
+	rep := newChaosReport(o.seed, form)
 	for _, s := range chosen {
 		if ctx.Err() != nil {
 			break
 		}
-		rep.Scenarios = append(rep.Scenarios, e.perform(ctx, s))
+		rep.Scenarios = append(rep.Scenarios, e.performScenario(ctx, s))
 	}
-	if err := rep.print(os.Stdout); err != nil {
+	if err := rep.printTable(os.Stdout); err != nil {
 		return err
 	}
 	if o.file != "" {
-		if err := rep.write(o.file); err != nil {
+		if err := rep.writeFile(o.file); err != nil {
 			return err
 		}
 	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
-	if failed := rep.failed(); len(failed) > 0 {
+	if failed := rep.failedScenarios(); len(failed) > 0 {
 		return fmt.Errorf("not as it must be: %s", strings.Join(failed, ", "))
 	}
 	return nil
 }
 
-// perform runs one scenario, within its time.
-func (e *env) perform(ctx context.Context, s scenario) *result {
-	r := &result{Scenario: s.name, Status: "ok"}
+// performScenario runs one scenario, within its time.
+func (e *testEnv) performScenario(ctx context.Context, s scenario) *scenarioResult {
+	r := &scenarioResult{Scenario: s.name, Status: "ok"}
 	limit := s.long
 	if e.short && s.short > 0 {
 		limit = s.short
@@ -155,25 +154,25 @@ func (e *env) perform(ctx context.Context, s scenario) *result {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the scenario took longer than %v", limit))
 	defer cancel()
 	e.name = s.name
-	e.say("begins: %s", s.about)
+	e.logProgress("begins: %s", s.about)
 	began := time.Now()
 	err := s.run(ctx, e, r)
 	r.Took = time.Since(began).Seconds()
-	var skip skipped
+	var skip skippedError
 	switch {
 	case errors.As(err, &skip):
 		r.Status = "skipped"
-		r.note("SKIPPED: %s", skip.why)
+		r.addNote("SKIPPED: %s", skip.why)
 	case err != nil:
-		r.problem("%v", errors.Join(err, context.Cause(ctx)))
+		r.addProblem("%v", errors.Join(err, context.Cause(ctx)))
 	}
 	if len(r.Problems) > 0 {
 		r.Status = "failed"
 	}
-	e.say("%s: sent %d, right %d, failed %d, refused %d, duplicated %d, missing %d, altered %d, moved %d, in %.0fs", r.Status,
+	e.logProgress("%s: sent %d, right %d, failed %d, refused %d, duplicated %d, missing %d, altered %d, moved %d, in %.0fs", r.Status,
 		r.Sent, r.Right, r.Failed, r.Refused, r.Duplicated, r.Missing, r.Altered, r.Moved, r.Took)
 	for _, p := range r.Problems {
-		e.say("problem: %s", p)
+		e.logProgress("problem: %s", p)
 	}
 	return r
 }

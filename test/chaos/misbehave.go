@@ -16,44 +16,43 @@ import (
 	"penstock/test/fleet"
 )
 
-// act is one thing that an ill-behaved client does on a connection of its own. It returns what the server did
-// that it should not have.
-type act struct {
+// clientAct is one misbehaviour of a client on its own connection. It returns a violation of the server.
+type clientAct struct {
 	name string
 	do   func(conn *net.TCPConn, r *rand.Rand) error
 }
 
-// acts are all of them.
-func acts() []act {
-	return []act{
+// clientActs are all of them.
+func clientActs() []clientAct {
+	return []clientAct{
 		{"leave a stream", leaveStream},
 		{"reset a stream", resetStream},
 		{"read nothing", readNothing},
-		{"send half a header", halfHeader},
-		{"send half a body", halfBody},
+		{"send half a header", sendHalfHeader},
+		{"send half a body", sendHalfBody},
 		{"upload slowly", uploadSlowly},
-		{"send wrong JSON", wrongJSON},
-		{"send a huge header", hugeHeader},
-		{"send a huge body", hugeBody},
-		{"ask for what is not there", askNothing},
-		{"send requests at once and leave", pipeline},
-		{"speak another protocol", otherProtocol},
+		{"send wrong JSON", sendWrongJSON},
+		{"send a huge header", sendHugeHeader},
+		{"send a huge body", sendHugeBody},
+		{"ask for what is not there", sendUnknown},
+		{"send requests at once and leave", sendPipelined},
+		{"speak another protocol", sendOtherProtocol},
 		{"break chunks", breakChunks},
 	}
 }
 
-// misbehave has so many clients misbehave at the fleet's frontends, until the function that it returns is
+// startMisbehaving starts clients which misbehave at the fleet's frontends, until the returned function is
 // called, which waits for them.
-func (c *churning) misbehave(ctx context.Context, clients int) (stop func()) {
+func (c *churnScenario) startMisbehaving(ctx context.Context, clients int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
-	list := acts()
+	list := clientActs()
 	for i := range clients {
 		r := rand.New(rand.NewPCG(c.e.random.Uint64(), uint64(i)))
 		all.Go(func() {
 			for ctx.Err() == nil {
 				a := list[r.IntN(len(list))]
-				c.perform(ctx, a, c.f.Frontends[r.IntN(len(c.f.Frontends))], r)
+				c.performAct(ctx, a, c.fleet.Frontends[r.IntN(len(c.fleet.Frontends))], r)
 			}
 		})
 	}
@@ -63,11 +62,11 @@ func (c *churning) misbehave(ctx context.Context, clients int) (stop func()) {
 	}
 }
 
-// perform does one act.
-func (c *churning) perform(ctx context.Context, a act, door *fleet.Role, r *rand.Rand) {
+// performAct performs one act.
+func (c *churnScenario) performAct(ctx context.Context, a clientAct, door *fleet.Role, r *rand.Rand) {
 	conn, err := (&net.Dialer{Timeout: dialPatience}).DialContext(ctx, "tcp", door.HTTP)
 	if err != nil {
-		return // the round is over
+		return // the round has ended
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
@@ -80,24 +79,24 @@ func (c *churning) perform(ctx context.Context, a act, door *fleet.Role, r *rand
 	}
 }
 
-// someTime waits up to most.
-func someTime(r *rand.Rand, most time.Duration) { time.Sleep(time.Duration(r.Int64N(int64(most)))) }
+// sleepRandom waits up to most.
+func sleepRandom(r *rand.Rand, most time.Duration) { time.Sleep(time.Duration(r.Int64N(int64(most)))) }
 
-// request writes a POST with a body.
-func request(w io.Writer, path, body string, headers ...string) error {
+// writePost writes a POST with a body.
+func writePost(w io.Writer, path, body string, headers ...string) error {
 	_, err := fmt.Fprintf(w, "POST %s HTTP/1.1\r\nHost: chaos\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s",
 		path, len(body), strings.Join(append(headers, ""), "\r\n"), body)
 	return err
 }
 
-// streamed is a request for a long stream.
-func streamed(r *rand.Rand) string {
+// streamBody is a request for a long stream.
+func streamBody(r *rand.Rand) string {
 	return fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":%d,"ignore_eos":true,"messages":[{"role":"user","content":"Count to %d."}]}`, fleet.Model, 50+r.IntN(400), r.IntN(1e6))
 }
 
-// answered reads the status of an answer, and returns an error if it is none of those that may be. That the
-// server closes the connection without one is its right.
-func answered(conn net.Conn, statuses ...int) error {
+// checkStatus reads the status of a response, and returns an error if it is not allowed. The server may also
+// close the connection without one.
+func checkStatus(conn net.Conn, statuses ...int) error {
 	if err := conn.SetReadDeadline(time.Now().Add(returnPatience)); err != nil {
 		return nil // it is closed
 	}
@@ -117,7 +116,7 @@ func answered(conn net.Conn, statuses ...int) error {
 }
 
 func leaveStream(conn *net.TCPConn, r *rand.Rand) error {
-	if request(conn, "/v1/chat/completions", streamed(r)) == nil {
+	if writePost(conn, "/v1/chat/completions", streamBody(r)) == nil {
 		_ = conn.SetReadDeadline(time.Now().Add(time.Duration(r.IntN(1500)) * time.Millisecond))
 		_, _ = io.Copy(io.Discard, conn)
 	}
@@ -131,24 +130,24 @@ func resetStream(conn *net.TCPConn, r *rand.Rand) error {
 
 func readNothing(conn *net.TCPConn, r *rand.Rand) error {
 	_ = conn.SetReadBuffer(4096)
-	if request(conn, "/v1/chat/completions", streamed(r)) == nil {
-		someTime(r, 2*time.Second)
+	if writePost(conn, "/v1/chat/completions", streamBody(r)) == nil {
+		sleepRandom(r, 2*time.Second)
 	}
 	return nil
 }
 
-func halfHeader(conn *net.TCPConn, r *rand.Rand) error {
+func sendHalfHeader(conn *net.TCPConn, r *rand.Rand) error {
 	text := "POST /v1/chat/completions HTTP/1.1\r\nHost: chaos\r\nContent-Length: 5\r\n"
 	_, _ = io.WriteString(conn, text[:1+r.IntN(len(text)-1)])
-	someTime(r, time.Second)
+	sleepRandom(r, time.Second)
 	return nil
 }
 
-func halfBody(conn *net.TCPConn, r *rand.Rand) error {
-	body := streamed(r)
+func sendHalfBody(conn *net.TCPConn, r *rand.Rand) error {
+	body := streamBody(r)
 	announced := len(body) + r.IntN(1<<20)
 	_, _ = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: chaos\r\nContent-Length: %d\r\n\r\n%s", announced+1, body[:r.IntN(len(body))])
-	someTime(r, time.Second)
+	sleepRandom(r, time.Second)
 	return nil
 }
 
@@ -163,71 +162,71 @@ func uploadSlowly(conn *net.TCPConn, r *rand.Rand) error {
 			return nil
 		}
 		body = body[n:]
-		someTime(r, 100*time.Millisecond)
+		sleepRandom(r, 100*time.Millisecond)
 	}
-	return answered(conn, http.StatusOK)
+	return checkStatus(conn, http.StatusOK)
 }
 
-func wrongJSON(conn *net.TCPConn, r *rand.Rand) error {
+func sendWrongJSON(conn *net.TCPConn, r *rand.Rand) error {
 	body := []string{
 		`{`, `[]`, `nonsense`, `{"model":7}`, "\x00\xff", `{"model":"` + fleet.Model + `","messages":"no"}`, `{"model":"` + fleet.Model + `","messages":[],"max_tokens":-1}`,
 		strings.Repeat(`[`, 10000), `{"model":"` + fleet.Model + `","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://127.0.0.1:1/"}}]}]}`,
 	}[r.IntN(9)]
-	if request(conn, "/v1/chat/completions", body) != nil {
+	if writePost(conn, "/v1/chat/completions", body) != nil {
 		return nil
 	}
-	return answered(conn, http.StatusBadRequest)
+	return checkStatus(conn, http.StatusBadRequest)
 }
 
-func hugeHeader(conn *net.TCPConn, r *rand.Rand) error {
-	if request(conn, "/v1/chat/completions", `{}`, "X-Huge: "+strings.Repeat("x", 1<<20+r.IntN(1<<20))) != nil {
+func sendHugeHeader(conn *net.TCPConn, r *rand.Rand) error {
+	if writePost(conn, "/v1/chat/completions", `{}`, "X-Huge: "+strings.Repeat("x", 1<<20+r.IntN(1<<20))) != nil {
 		return nil
 	}
-	return answered(conn, http.StatusRequestHeaderFieldsTooLarge)
+	return checkStatus(conn, http.StatusRequestHeaderFieldsTooLarge)
 }
 
-func hugeBody(conn *net.TCPConn, r *rand.Rand) error {
-	if r.IntN(2) == 0 { // it says so
+func sendHugeBody(conn *net.TCPConn, r *rand.Rand) error {
+	if r.IntN(2) == 0 { // the header announces it
 		_, _ = io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: chaos\r\nContent-Length: 99999999999\r\n\r\n{")
-		return answered(conn, http.StatusRequestEntityTooLarge)
+		return checkStatus(conn, http.StatusRequestEntityTooLarge)
 	}
 	body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"prompt":"%s"}`, fleet.Model, strings.Repeat("water ", 1<<18))
-	if request(conn, "/v1/completions", body) != nil {
+	if writePost(conn, "/v1/completions", body) != nil {
 		return nil
 	}
-	return answered(conn, http.StatusBadRequest, http.StatusServiceUnavailable)
+	return checkStatus(conn, http.StatusBadRequest, http.StatusServiceUnavailable)
 }
 
-func askNothing(conn *net.TCPConn, r *rand.Rand) error {
+func sendUnknown(conn *net.TCPConn, r *rand.Rand) error {
 	path, body := "/v1/completions", fmt.Sprintf(`{"model":"%s%d","prompt":"hi"}`, adapterPrefix, r.IntN(1e6))
 	if r.IntN(2) == 0 {
 		path = fmt.Sprintf("/v1/%d", r.IntN(1e6))
 	}
-	if request(conn, path, body) != nil {
+	if writePost(conn, path, body) != nil {
 		return nil
 	}
-	return answered(conn, http.StatusNotFound)
+	return checkStatus(conn, http.StatusNotFound)
 }
 
-func pipeline(conn *net.TCPConn, r *rand.Rand) error {
+func sendPipelined(conn *net.TCPConn, r *rand.Rand) error {
 	var all strings.Builder
 	for range 1 + r.IntN(4) {
-		_ = request(&all, "/v1/chat/completions", streamed(r))
+		_ = writePost(&all, "/v1/chat/completions", streamBody(r))
 	}
 	_, _ = io.WriteString(conn, all.String())
-	someTime(r, time.Second)
+	sleepRandom(r, time.Second)
 	return nil
 }
 
-func otherProtocol(conn *net.TCPConn, r *rand.Rand) error {
+func sendOtherProtocol(conn *net.TCPConn, r *rand.Rand) error {
 	_, _ = io.WriteString(conn, []string{
 		"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "SSH-2.0-x\r\n", "GET / HTTP/9.9\r\n\r\n", "\r\n\r\n\r\n", "*1\r\n$4\r\nPING\r\n",
 	}[r.IntN(6)])
-	someTime(r, 500*time.Millisecond)
+	sleepRandom(r, 500*time.Millisecond)
 	return nil
 }
 
 func breakChunks(conn *net.TCPConn, r *rand.Rand) error {
 	_, _ = io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: chaos\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"mod\r\nZZ\r\n")
-	return answered(conn, http.StatusBadRequest)
+	return checkStatus(conn, http.StatusBadRequest)
 }

@@ -8,72 +8,72 @@ import (
 	"penstock/test/fleet"
 )
 
-// natsAway takes the NATS server away under load, for longer than leases last:
-// first it dies, then it is paused.
-func natsAway(ctx context.Context, e *env, r *result) error {
-	f, err := e.fleet(ctx, fleet.Config{Workers: 3, Frontends: 2})
+// runNATSAway takes the NATS server away under load for longer than leases last: first it dies, then it is
+// paused.
+func runNATSAway(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 2})
 	if err != nil {
 		return err
 	}
-	defer e.end(f, r)
-	away := pick(e, 5*fleet.Lease, 12*time.Second)
-	died := absence{e, r, f, "NATS dead", away, func() error { f.Store.Kill(); return nil }, f.Store.Start}
-	if err := died.hold(ctx); err != nil || e.short {
+	defer e.endFleet(f, r)
+	away := longOrShort(e, 5*fleet.Lease, 12*time.Second)
+	died := natsAbsence{e, r, f, "NATS dead", away, func() error { f.Store.Kill(); return nil }, f.Store.Start}
+	if err := died.runAbsence(ctx); err != nil || e.short {
 		return err
 	}
-	paused := absence{e, r, f, "NATS paused", away, f.Store.Pause, f.Store.Resume}
-	return paused.hold(ctx)
+	paused := natsAbsence{e, r, f, "NATS paused", away, f.Store.Pause, f.Store.Resume}
+	return paused.runAbsence(ctx)
 }
 
-// absence is a time without NATS.
-type absence struct {
-	e           *env
-	r           *result
-	f           *fleet.Fleet
-	what        string
-	away        time.Duration
-	take, bring func() error
+// natsAbsence is a time without NATS.
+type natsAbsence struct {
+	e                   *testEnv
+	r                   *scenarioResult
+	f                   *fleet.Fleet
+	what                string
+	away                time.Duration
+	takeAway, bringBack func() error
 }
 
-func (a absence) hold(ctx context.Context) error {
+func (a natsAbsence) runAbsence(ctx context.Context) error {
 	before, err := fleet.ReadRegistry(ctx, a.f.NATS)
 	if err != nil {
 		return err
 	}
-	load := a.e.load(a.f.Frontends...).Start(ctx, 6) // the hub has none: it is what dies
-	defer load.Abandon()
-	if err := pause(ctx, 2*time.Second); err != nil {
+	load := a.e.newLoad(a.f.Frontends...).StartClients(ctx, 6) // the hub has none: it is what dies
+	defer load.AbandonStreams()
+	if err := sleepContext(ctx, 2*time.Second); err != nil {
 		return err
 	}
-	a.e.say("%s for %v", a.what, a.away)
-	if err := a.take(); err != nil {
+	a.e.logProgress("%s for %v", a.what, a.away)
+	if err := a.takeAway(); err != nil {
 		return err
 	}
-	if err := pause(ctx, a.away); err != nil {
+	if err := sleepContext(ctx, a.away); err != nil {
 		return err
 	}
-	during := load.Sofar()
-	a.e.say("%d answers meanwhile, %d failures", during.Right, during.Failed)
-	if err := a.bring(); err != nil {
+	during := load.CountsSoFar()
+	a.e.logProgress("%d answers meanwhile, %d failures", during.Right, during.Failed)
+	if err := a.bringBack(); err != nil {
 		return err
 	}
-	if err := a.back(ctx, before); err != nil {
+	if err := a.awaitRegistered(ctx, before); err != nil {
 		return err
 	}
-	if err := pause(ctx, 2*time.Second); err != nil {
+	if err := sleepContext(ctx, 2*time.Second); err != nil {
 		return err
 	}
-	tally, _ := load.Finish()
-	a.r.flawless(&tally)
-	a.r.times(a.what+": longest pause of any stream", &tally.Pause)
-	return a.eventsFlow(ctx)
+	tally, _ := load.FinishLoad()
+	a.r.requireFlawless(&tally)
+	a.r.addDurations(a.what+": longest pause of any stream", &tally.Pause)
+	return a.checkEventsFlow(ctx)
 }
 
-// back waits until every worker is registered again, by its id, and confirmed in
-// every router. A worker that lived through the absence keeps its epoch, which is
-// that of its life and of its cache; another holder's is higher.
-func (a absence) back(ctx context.Context, before fleet.Registry) error {
-	took, err := fleet.Until(ctx, 50*time.Millisecond, returnPatience, func(ctx context.Context) error {
+// awaitRegistered waits until every worker is registered again, with its id, and confirmed in every router. A
+// worker which survived the absence keeps its epoch, that of its process and its cache; the epoch of another
+// holder is higher.
+func (a natsAbsence) awaitRegistered(ctx context.Context, before fleet.Registry) error {
+	took, err := fleet.WaitUntil(ctx, 50*time.Millisecond, returnPatience, func(ctx context.Context) error {
 		now, err := fleet.ReadRegistry(ctx, a.f.NATS)
 		if err != nil {
 			return err
@@ -89,7 +89,7 @@ func (a absence) back(ctx context.Context, before fleet.Registry) error {
 			}
 		}
 		for _, door := range a.f.Frontends {
-			if err := a.f.Sees(ctx, door, a.f.Workers...); err != nil {
+			if err := a.f.CheckSees(ctx, door, a.f.Workers...); err != nil {
 				return err
 			}
 		}
@@ -98,23 +98,22 @@ func (a absence) back(ctx context.Context, before fleet.Registry) error {
 	if err != nil {
 		return err
 	}
-	a.r.time(a.what+": return to all confirmed", took)
+	a.r.addTime(a.what+": return to all confirmed", took)
 	return nil
 }
 
-// eventsFlow sees to it that what workers cache is what every router believes,
-// with new blocks among it.
-func (a absence) eventsFlow(ctx context.Context) error {
+// checkEventsFlow checks that every router's index equals the workers' caches, with new blocks among them.
+func (a natsAbsence) checkEventsFlow(ctx context.Context) error {
 	events, err := lastEvents(ctx, a.f)
 	if err != nil {
 		return err
 	}
-	load := a.e.load(a.f.Frontends...)
+	load := a.e.newLoad(a.f.Frontends...)
 	load.Fresh = 1
 	load.Limit = 24
-	tally, _ := load.Start(ctx, 6).Wait()
-	a.r.flawless(&tally)
-	took, err := fleet.Until(ctx, 20*time.Millisecond, returnPatience, func(ctx context.Context) error {
+	tally, _ := load.StartClients(ctx, 6).WaitClients()
+	a.r.requireFlawless(&tally)
+	took, err := fleet.WaitUntil(ctx, 20*time.Millisecond, returnPatience, func(ctx context.Context) error {
 		now, err := lastEvents(ctx, a.f)
 		if err != nil {
 			return err
@@ -126,48 +125,46 @@ func (a absence) eventsFlow(ctx context.Context) error {
 		if !moved {
 			return fmt.Errorf("no cache event arrives")
 		}
-		return indexTrue(ctx, a.f)
+		return checkIndex(ctx, a.f)
 	})
 	if err != nil {
 		return err
 	}
-	a.r.time(a.what+": index equals the caches after the load, within", took)
+	a.r.addTime(a.what+": index equals the caches after the load, within", took)
 	return nil
 }
 
-// place is a worker in a router.
-type place struct {
+// workerInRouter is a worker in a router.
+type workerInRouter struct {
 	door   string
 	worker uint64
 }
 
-// lastEvents returns the number of the last cache event of every worker in every
-// router that serves clients.
-func lastEvents(ctx context.Context, f *fleet.Fleet) (map[place]uint64, error) {
-	last := map[place]uint64{}
+// lastEvents returns the number of the last cache event of every worker in every router which serves clients.
+func lastEvents(ctx context.Context, f *fleet.Fleet) (map[workerInRouter]uint64, error) {
+	last := map[workerInRouter]uint64{}
 	for _, door := range f.Frontends {
-		rows, err := fleet.Workers(ctx, door.URL())
+		rows, err := fleet.ReadWorkers(ctx, door.URL())
 		if err != nil {
 			return nil, err
 		}
 		for _, row := range rows {
-			last[place{door.Name(), row.ID}] = row.Feed.LastSeq
+			last[workerInRouter{door.Name(), row.ID}] = row.Feed.LastSeq
 		}
 	}
 	return last, nil
 }
 
-// indexTrue returns nil if every router believes of every worker to hold as many
-// blocks as that worker says it holds.
-func indexTrue(ctx context.Context, f *fleet.Fleet) error {
+// checkIndex returns nil if every router counts as many blocks for every worker as that worker reports.
+func checkIndex(ctx context.Context, f *fleet.Fleet) error {
 	for _, w := range f.Workers {
-		m, err := fleet.Look(ctx, w.URL())
+		m, err := fleet.ReadMetrics(ctx, w.URL())
 		if err != nil {
 			return err
 		}
-		held := int(m.Sum("penstock_worker_load", `quantity="cached_blocks"`))
+		held := int(m.SumOf("penstock_worker_load", `quantity="cached_blocks"`))
 		for _, door := range f.Frontends {
-			rows, err := fleet.Workers(ctx, door.URL())
+			rows, err := fleet.ReadWorkers(ctx, door.URL())
 			if err != nil {
 				return err
 			}

@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// proxy passes connections on to one address, until it is cut: then no byte and no
-// end of a connection goes through, in neither direction, and nobody is told. New
-// connections are taken and left without an answer. When the cut ends, what was
-// held up arrives, as it does after a network of TCP connections was torn.
-type proxy struct {
+// cutProxyConn forwards connections to one address until it is cut: then no byte and no end of a connection
+// passes, in either direction, without notice. New connections are accepted and left without an answer. When
+// the cut ends, the held-up data arrives, as after a network outage under TCP.
+type cutProxyConn struct {
 	target string
 	ln     net.Listener
 	wg     sync.WaitGroup
-	bits   flipper
+	bits   bitFlipper
 	mu     struct {
 		sync.Mutex
 		open   chan struct{} // closed while bytes may pass
@@ -26,38 +25,38 @@ type proxy struct {
 	}
 }
 
-// dialPatience bounds a proxy's or balancer's attempt to reach a process.
+// dialPatience bounds a connection attempt of a proxy or balancer.
 const dialPatience = 2 * time.Second
 
-// newProxy listens at addr and passes on to target.
-func newProxy(addr, target string) (*proxy, error) {
+// newCutProxyConn listens at addr and forwards to target.
+func newCutProxyConn(addr, target string) (*cutProxyConn, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{target: target, ln: ln}
+	p := &cutProxyConn{target: target, ln: ln}
 	p.mu.open = make(chan struct{})
 	close(p.mu.open)
 	p.mu.conns = map[net.Conn]bool{}
-	p.wg.Go(p.accept)
+	p.wg.Go(p.acceptConns)
 	return p, nil
 }
 
-func (p *proxy) addr() string { return p.ln.Addr().String() }
+func (p *cutProxyConn) listenAddr() string { return p.ln.Addr().String() }
 
-// cut holds everything up until mend.
-func (p *proxy) cut() {
+// cutTraffic holds everything up until restoreTraffic.
+func (p *cutProxyConn) cutTraffic() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
 	case <-p.mu.open:
 		p.mu.open = make(chan struct{})
-	default: // it is cut
+	default: // already cut
 	}
 }
 
-// mend ends a cut.
-func (p *proxy) mend() {
+// restoreTraffic ends a cut.
+func (p *cutProxyConn) restoreTraffic() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
@@ -67,10 +66,10 @@ func (p *proxy) mend() {
 	}
 }
 
-// close ends everything, and waits.
-func (p *proxy) close() {
+// closeAll ends everything, and waits.
+func (p *cutProxyConn) closeAll() {
 	_ = p.ln.Close()
-	p.mend()
+	p.restoreTraffic()
 	p.mu.Lock()
 	p.mu.closed = true
 	for c := range p.mu.conns {
@@ -80,17 +79,17 @@ func (p *proxy) close() {
 	p.wg.Wait()
 }
 
-// pass waits until b may pass, and damages it if the proxy is to.
-func (p *proxy) pass(b []byte) {
-	p.bits.flip(b)
+// awaitOpen waits until b may pass, and damages it if flipping is on.
+func (p *cutProxyConn) awaitOpen(b []byte) {
+	p.bits.damageBytes(b)
 	p.mu.Lock()
 	open := p.mu.open
 	p.mu.Unlock()
 	<-open
 }
 
-// keep notes a connection for close; false if that was called.
-func (p *proxy) keep(c net.Conn) bool {
+// addConn registers a connection for closeAll; false after closeAll.
+func (p *cutProxyConn) addConn(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {
@@ -100,44 +99,43 @@ func (p *proxy) keep(c net.Conn) bool {
 	return true
 }
 
-func (p *proxy) drop(c net.Conn) {
+func (p *cutProxyConn) dropConn(c net.Conn) {
 	_ = c.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.conns, c)
 }
 
-func (p *proxy) accept() {
+func (p *cutProxyConn) acceptConns() {
 	for {
 		c, err := p.ln.Accept()
 		if err != nil {
 			return // closed
 		}
-		p.wg.Go(func() { p.serve(c) })
+		p.wg.Go(func() { p.serveConn(c) })
 	}
 }
 
-func (p *proxy) serve(in net.Conn) {
-	defer p.drop(in)
-	if !p.keep(in) {
+func (p *cutProxyConn) serveConn(in net.Conn) {
+	defer p.dropConn(in)
+	if !p.addConn(in) {
 		return
 	}
-	p.pass(nil)
+	p.awaitOpen(nil)
 	out, err := net.DialTimeout("tcp", p.target, dialPatience)
 	if err != nil {
 		return
 	}
-	defer p.drop(out)
-	if !p.keep(out) {
+	defer p.dropConn(out)
+	if !p.addConn(out) {
 		return
 	}
-	join(in, out, p.pass)
+	joinConns(in, out, p.awaitOpen)
 }
 
-// join copies between two connections until both directions are at their end;
-// before anything goes through, pass is asked, with nil for an end. An end without an error is passed
-// on as such, an error ends both.
-func join(a, b net.Conn, pass func([]byte)) {
+// joinConns copies between two connections until both directions have ended; it calls pass before anything
+// goes through, with nil for an end. An end without an error is forwarded as such, an error ends both.
+func joinConns(a, b net.Conn, pass func([]byte)) {
 	var both sync.WaitGroup
 	way := func(dst, src net.Conn) {
 		err := copyThrough(dst, src, pass)
@@ -175,10 +173,9 @@ func copyThrough(dst io.Writer, src io.Reader, pass func([]byte)) error {
 	}
 }
 
-// balancer passes each connection on to one of several processes, in turn, and
-// tries the next one if it cannot connect. That is all it does: it looks at no
-// request, asks for no health, and repeats nothing.
-type balancer struct {
+// connBalancer forwards each connection to one of several processes, in turn, and tries the next one if it
+// cannot connect. It does not look at requests, check health, or retry.
+type connBalancer struct {
 	ln     net.Listener
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -186,17 +183,17 @@ type balancer struct {
 		sync.Mutex
 		targets []string
 		next    int
-		refused int // connects that went elsewhere
-		lost    int // connections that nobody took
+		refused int // connects which went elsewhere
+		lost    int // connections which no process accepted
 	}
 }
 
-func newBalancer(addr string, targets ...string) (*balancer, error) {
+func newConnBalancer(addr string, targets ...string) (*connBalancer, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	b := &balancer{ln: ln}
+	b := &connBalancer{ln: ln}
 	b.mu.targets = targets
 	ctx, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
@@ -206,23 +203,23 @@ func newBalancer(addr string, targets ...string) (*balancer, error) {
 			if err != nil {
 				return // closed
 			}
-			b.wg.Go(func() { b.serve(ctx, c) })
+			b.wg.Go(func() { b.serveConn(ctx, c) })
 		}
 	})
 	return b, nil
 }
 
-func (b *balancer) url() string { return "http://" + b.ln.Addr().String() }
+func (b *connBalancer) baseURL() string { return "http://" + b.ln.Addr().String() }
 
-// close ends all connections and waits.
-func (b *balancer) close() {
+// closeAll ends all connections and waits.
+func (b *connBalancer) closeAll() {
 	_ = b.ln.Close()
 	b.cancel()
 	b.wg.Wait()
 }
 
-// order returns all targets, the one whose turn it is first.
-func (b *balancer) order() []string {
+// targetOrder returns all targets, starting with the next in turn.
+func (b *connBalancer) targetOrder() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.next++
@@ -233,17 +230,17 @@ func (b *balancer) order() []string {
 	return order
 }
 
-// retries returns how many connects went to another process than the one whose
-// turn it was, and how many connections found none.
-func (b *balancer) retries() (refused, lost int) {
+// retryCounts returns how many connects went to another process than the next in turn, and how many
+// connections found none.
+func (b *connBalancer) retryCounts() (refused, lost int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.mu.refused, b.mu.lost
 }
 
-func (b *balancer) serve(ctx context.Context, in net.Conn) {
+func (b *connBalancer) serveConn(ctx context.Context, in net.Conn) {
 	defer in.Close()
-	out := b.dial(ctx)
+	out := b.dialNext(ctx)
 	if out == nil {
 		return
 	}
@@ -253,13 +250,13 @@ func (b *balancer) serve(ctx context.Context, in net.Conn) {
 		_ = out.Close()
 	})
 	defer stop()
-	join(in, out, func([]byte) {})
+	joinConns(in, out, func([]byte) {})
 }
 
-// dial connects to the first target that takes the connection.
-func (b *balancer) dial(ctx context.Context) net.Conn {
+// dialNext connects to the first target which accepts the connection.
+func (b *connBalancer) dialNext(ctx context.Context) net.Conn {
 	d := net.Dialer{Timeout: dialPatience}
-	for _, target := range b.order() {
+	for _, target := range b.targetOrder() {
 		out, err := d.DialContext(ctx, "tcp", target)
 		if err == nil {
 			return out

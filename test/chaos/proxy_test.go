@@ -74,20 +74,20 @@ func silent(t *testing.T, c net.Conn) {
 // either, and all of it afterwards.
 func TestCut(t *testing.T) {
 	target := echo(t, ">")
-	p, err := newProxy("127.0.0.1:0", target.Addr().String())
+	p, err := newCutProxyConn("127.0.0.1:0", target.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.close()
-	c := dial(t, p.addr())
+	defer p.closeAll()
+	c := dial(t, p.listenAddr())
 	read(t, c, ">")
 	if _, err := c.Write([]byte("one")); err != nil {
 		t.Fatal(err)
 	}
 	read(t, c, "one")
 
-	p.cut()
-	p.cut() // again makes no difference
+	p.cutTraffic()
+	p.cutTraffic() // again makes no difference
 	if _, err := c.Write([]byte("two")); err != nil {
 		t.Fatal(err)
 	}
@@ -97,16 +97,16 @@ func TestCut(t *testing.T) {
 	}
 	silent(t, c) // the far end would close it now
 
-	p.mend()
+	p.restoreTraffic()
 	read(t, c, "two")
 	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("read %d bytes, %v, want the end", n, err)
 	}
 
-	p.cut()
-	late := dial(t, p.addr()) // taken, and left without an answer
+	p.cutTraffic()
+	late := dial(t, p.listenAddr()) // taken, and left without an answer
 	silent(t, late)
-	p.mend()
+	p.restoreTraffic()
 	read(t, late, ">")
 }
 
@@ -121,11 +121,11 @@ func TestBalancer(t *testing.T) {
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
-	lb, err := newBalancer("127.0.0.1:0", a.Addr().String(), gone.Addr().String(), b.Addr().String())
+	lb, err := newConnBalancer("127.0.0.1:0", a.Addr().String(), gone.Addr().String(), b.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lb.close()
+	defer lb.closeAll()
 	seen := map[string]int{}
 	for range 6 {
 		c := dial(t, lb.ln.Addr().String())
@@ -142,41 +142,41 @@ func TestBalancer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if refused, lost := lb.retries(); seen["a"] == 0 || seen["b"] == 0 || refused != 2 || lost != 0 {
+	if refused, lost := lb.retryCounts(); seen["a"] == 0 || seen["b"] == 0 || refused != 2 || lost != 0 {
 		t.Errorf("%v, %d refused, %d lost", seen, refused, lost)
 	}
 }
 
 // TestNobodyListens: a connection that no process takes is closed.
 func TestNobodyListens(t *testing.T) {
-	lb, err := newBalancer("127.0.0.1:0")
+	lb, err := newConnBalancer("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lb.close()
+	defer lb.closeAll()
 	c := dial(t, lb.ln.Addr().String())
 	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("read %d bytes, %v", n, err)
 	}
-	if _, lost := lb.retries(); lost != 1 {
+	if _, lost := lb.retryCounts(); lost != 1 {
 		t.Errorf("%d lost", lost)
 	}
 }
 
 func TestChoose(t *testing.T) {
-	all, err := choose(nil, options{})
+	all, err := chooseScenarios(nil, options{})
 	if err != nil || len(all) != len(scenarios()) {
 		t.Errorf("%d scenarios, %v", len(all), err)
 	}
-	short, err := choose(nil, options{short: true})
+	short, err := chooseScenarios(nil, options{short: true})
 	if err != nil || len(short) == 0 || len(short) >= len(all) {
 		t.Errorf("the short form has %d scenarios, %v", len(short), err)
 	}
-	named, err := choose([]string{"netns", "kill"}, options{short: true})
+	named, err := chooseScenarios([]string{"netns", "kill"}, options{short: true})
 	if err != nil || len(named) != 2 || named[0].name != "netns" {
 		t.Errorf("%v, %v", named, err)
 	}
-	if _, err := choose([]string{"quake"}, options{}); err == nil {
+	if _, err := chooseScenarios([]string{"quake"}, options{}); err == nil {
 		t.Error("no error for a scenario that does not exist")
 	}
 }
@@ -184,21 +184,21 @@ func TestChoose(t *testing.T) {
 // A flipper that was not started damages nothing; one that was flips one bit at a time, as
 // often as it says.
 func TestFlipper(t *testing.T) {
-	var f flipper
+	var f bitFlipper
 	b := make([]byte, 10*flipEvery)
-	f.flip(b)
-	if n := f.count(); n != 0 {
+	f.damageBytes(b)
+	if n := f.flipCount(); n != 0 {
 		t.Errorf("%d bits before it began", n)
 	}
-	f.start(1, flipEvery)
+	f.startFlipping(1, flipEvery)
 	for i := 0; i < len(b); i += 100 {
-		f.flip(b[i : i+100])
+		f.damageBytes(b[i : i+100])
 	}
 	wrong := 0
 	for _, c := range b {
 		wrong += bits.OnesCount8(c)
 	}
-	if n := f.count(); n != wrong || n < 4 || n > 40 {
+	if n := f.flipCount(); n != wrong || n < 4 || n > 40 {
 		t.Errorf("%d bits are wrong and %d counted, want about 10", wrong, n)
 	}
 }

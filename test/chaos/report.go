@@ -15,31 +15,31 @@ import (
 	"penstock/test/fleet"
 )
 
-// report is what a run of the program found.
-type report struct {
-	Date      string    `json:"date"`
-	Commit    string    `json:"commit"`
-	Machine   string    `json:"machine"`
-	Go        string    `json:"go"`
-	Seed      uint64    `json:"seed"`
-	Form      string    `json:"form"` // long or short
-	Scenarios []*result `json:"scenarios"`
+// chaosReport is the result of a run of the program.
+type chaosReport struct {
+	Date      string            `json:"date"`
+	Commit    string            `json:"commit"`
+	Machine   string            `json:"machine"`
+	Go        string            `json:"go"`
+	Seed      uint64            `json:"seed"`
+	Form      string            `json:"form"` // long or short
+	Scenarios []*scenarioResult `json:"scenarios"`
 }
 
-func newReport(seed uint64, form string) *report {
+func newChaosReport(seed uint64, form string) *chaosReport {
 	commit, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {
 		commit = []byte("unknown")
 	}
-	return &report{
+	return &chaosReport{
 		Date: time.Now().UTC().Format(time.DateOnly), Commit: strings.TrimSpace(string(commit)),
 		Machine: fmt.Sprintf("%s/%s, %d CPUs", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()), Go: runtime.Version(),
 		Seed: seed, Form: form,
 	}
 }
 
-// result is what one scenario found.
-type result struct {
+// scenarioResult is the result of one scenario.
+type scenarioResult struct {
 	Scenario string  `json:"scenario"`
 	Status   string  `json:"status"` // ok, failed or skipped
 	Took     float64 `json:"took_s"`
@@ -48,56 +48,56 @@ type result struct {
 	Right      int `json:"right"`
 	Failed     int `json:"failed"`
 	Refused    int `json:"refused"` // with Retry-After
-	Left       int `json:"left"`    // given up by the client
-	Doomed     int `json:"doomed"`  // streams of a frontend that was killed, which cannot go on
+	Left       int `json:"left"`    // aborted by the client
+	Doomed     int `json:"doomed"`  // streams of a killed frontend, which cannot continue
 	Duplicated int `json:"duplicated"`
 	Missing    int `json:"missing"`
 	Altered    int `json:"altered"`
-	Moved      int `json:"moved"` // answers that changed their worker
-	// Tokens that came twice or not at all, in all answers.
+	Moved      int `json:"moved"` // responses which changed their worker
+	// Duplicated and missing tokens, in all responses.
 	DuplicatedTokens int `json:"duplicated_tokens"`
 	MissingTokens    int `json:"missing_tokens"`
 
-	Figures  []figure `json:"figures,omitempty"`
-	Problems []string `json:"problems,omitempty"` // why it failed
-	Notes    []string `json:"notes,omitempty"`
+	Figures  []reportFigure `json:"figures,omitempty"`
+	Problems []string       `json:"problems,omitempty"` // why it failed
+	Notes    []string       `json:"notes,omitempty"`
 
-	excused string // lines of logs with this are as they must be; "" is none
+	excused string // log lines with this are expected; "" is none
 }
 
-// figure is a measured number; times are in milliseconds.
-type figure struct {
+// reportFigure is a measured number; times are in milliseconds.
+type reportFigure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
 }
 
-func (r *result) figure(name string, v float64, unit string) {
-	r.Figures = append(r.Figures, figure{name, math.Round(v*1000) / 1000, unit})
+func (r *scenarioResult) addFigure(name string, v float64, unit string) {
+	r.Figures = append(r.Figures, reportFigure{name, math.Round(v*1000) / 1000, unit})
 }
 
-func (r *result) time(name string, d time.Duration) {
-	r.figure(name, float64(d.Microseconds())/1000, "ms")
+func (r *scenarioResult) addTime(name string, d time.Duration) {
+	r.addFigure(name, float64(d.Microseconds())/1000, "ms")
 }
 
-// times states a sample.
-func (r *result) times(name string, d *fleet.Durations) {
-	r.figure(name+", count", float64(d.Count()), "")
-	r.time(name+", p50", d.Percentile(50))
-	r.time(name+", p99", d.Percentile(99))
-	r.time(name+", max", d.Max())
+// addDurations adds the figures of a sample.
+func (r *scenarioResult) addDurations(name string, d *fleet.Durations) {
+	r.addFigure(name+", count", float64(d.Count()), "")
+	r.addTime(name+", p50", d.Percentile(50))
+	r.addTime(name+", p99", d.Percentile(99))
+	r.addTime(name+", max", d.Max())
 }
 
-func (r *result) problem(format string, args ...any) {
+func (r *scenarioResult) addProblem(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
 }
 
-func (r *result) note(format string, args ...any) {
+func (r *scenarioResult) addNote(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// count adds what became of requests.
-func (r *result) count(t *fleet.Tally) {
+// addCounts adds the outcomes of requests.
+func (r *scenarioResult) addCounts(t *fleet.OutcomeCounts) {
 	r.Sent += t.Sent
 	r.Right += t.Right
 	r.Failed += t.Failed
@@ -111,27 +111,27 @@ func (r *result) count(t *fleet.Tally) {
 	r.MissingTokens += t.MissingTokens
 }
 
-// flawless counts requests of which each must have been answered, and right.
-func (r *result) flawless(t *fleet.Tally) {
-	r.count(t)
-	r.right(t)
+// requireFlawless counts requests which all must have a right response.
+func (r *scenarioResult) requireFlawless(t *fleet.OutcomeCounts) {
+	r.addCounts(t)
+	r.requireRight(t)
 	if t.Failed+t.Refused > 0 {
-		r.problem("%d requests failed and %d were refused of %d: %v", t.Failed, t.Refused, t.Sent, t.Errors)
+		r.addProblem("%d requests failed and %d were refused of %d: %v", t.Failed, t.Refused, t.Sent, t.Errors)
 	}
 	if t.Right == 0 {
-		r.problem("no request was answered")
+		r.addProblem("no request was answered")
 	}
 }
 
-// right demands that every answer there is, is the one that is known.
-func (r *result) right(t *fleet.Tally) {
-	if t.Wrong() > 0 {
-		r.problem("%d answers are not what they should be: %s", t.Wrong(), strings.Join(t.Differences, "\n"))
+// requireRight demands that every response is right.
+func (r *scenarioResult) requireRight(t *fleet.OutcomeCounts) {
+	if t.CountWrong() > 0 {
+		r.addProblem("%d answers are not what they should be: %s", t.CountWrong(), strings.Join(t.Differences, "\n"))
 	}
 }
 
-// print writes the table, then what each scenario has to say.
-func (rep *report) print(w io.Writer) error {
+// printTable writes the table, then the details of each scenario.
+func (rep *chaosReport) printTable(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "SCENARIO\tSTATUS\tTOOK\tSENT\tRIGHT\tFAILED\tREFUSED\tLEFT\tDOOMED\tDUPLICATED\tMISSING\tALTERED\tMOVED\t")
 	for _, r := range rep.Scenarios {
@@ -147,18 +147,18 @@ func (rep *report) print(w io.Writer) error {
 			fmt.Fprintf(w, "  %-60s %g %s\n", f.Name, f.Value, f.Unit)
 		}
 		for _, n := range r.Notes {
-			fmt.Fprintf(w, "  note: %s\n", indent(n))
+			fmt.Fprintf(w, "  note: %s\n", indentText(n))
 		}
 		for _, p := range r.Problems {
-			fmt.Fprintf(w, "  PROBLEM: %s\n", indent(p))
+			fmt.Fprintf(w, "  PROBLEM: %s\n", indentText(p))
 		}
 	}
 	return nil
 }
 
-func indent(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    ") }
+func indentText(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    ") }
 
-func (rep *report) write(file string) error {
+func (rep *chaosReport) writeFile(file string) error {
 	data, err := json.MarshalIndent(rep, "", " ")
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (rep *report) write(file string) error {
 	return os.WriteFile(file, append(data, '\n'), 0o644)
 }
 
-func (rep *report) failed() (names []string) {
+func (rep *chaosReport) failedScenarios() (names []string) {
 	for _, r := range rep.Scenarios {
 		if r.Status == "failed" {
 			names = append(names, r.Scenario)

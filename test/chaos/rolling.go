@@ -10,61 +10,60 @@ import (
 	"penstock/test/fleet"
 )
 
-// rolling restarts workers and frontends, one after another, as an operator does
-// who rolls out a version: SIGTERM, wait, start. Clients come through a balancer,
-// half of them with connections that they keep. The hub is never restarted: what
-// it would keep of those who leave shows in it.
-func rolling(ctx context.Context, e *env, r *result) error {
-	f, err := e.fleet(ctx, fleet.Config{
+// runRolling restarts workers and frontends one after another, as in a rolling update: SIGTERM, wait, start.
+// Clients come through a balancer, half of them with keep-alive connections. The hub is never restarted, so
+// that leaks of removed processes show in it.
+func runRolling(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	f, err := e.startFleet(ctx, fleet.Config{
 		Workers: 3, Frontends: 2,
-		// Short, so that calls in progress are moved rather than waited for.
-		WorkerArgs:   e.flags("worker", "drain-timeout", "100ms"),
-		FrontendArgs: e.flags("frontend", "drain-timeout", "30s", "drain-grace", "500ms"),
+		// Short, so that calls in progress migrate instead of being waited for.
+		WorkerArgs:   e.knownFlags("worker", "drain-timeout", "100ms"),
+		FrontendArgs: e.knownFlags("frontend", "drain-timeout", "30s", "drain-grace", "500ms"),
 	})
 	if err != nil {
 		return err
 	}
-	defer e.end(f, r)
-	b, err := e.balancer(f.Doors())
+	defer e.endFleet(f, r)
+	b, err := e.startBalancer(f.ClientRoles())
 	if err != nil {
 		return err
 	}
-	defer b.close()
-	roll := roll{e: e, r: r, f: f, b: b}
-	rounds := pick(e, max(1, (e.runs+4)/5), 1)
+	defer b.closeAll()
+	roll := rollingScenario{e: e, r: r, f: f, b: b}
+	rounds := longOrShort(e, max(1, (e.runs+4)/5), 1)
 	if !e.short {
 		// Connections and pools have grown after a round.
-		if err := roll.rounds(ctx, 1); err != nil {
+		if err := roll.runRounds(ctx, 1); err != nil {
 			return err
 		}
 	}
-	before, err := roll.rest(ctx, traces{})
+	before, err := roll.awaitRest(ctx, resourceCounts{})
 	if err != nil {
 		return err
 	}
-	if err := roll.rounds(ctx, rounds); err != nil {
+	if err := roll.runRounds(ctx, rounds); err != nil {
 		return err
 	}
-	after, err := roll.rest(ctx, before)
+	after, err := roll.awaitRest(ctx, before)
 	if err != nil {
 		return err
 	}
-	r.figure("restarts", float64(roll.restarts), "")
-	r.times("restart, from SIGTERM to part of the fleet", &roll.took)
-	refused, lost := b.retries()
-	r.figure("connects of the balancer that went elsewhere", float64(refused), "")
+	r.addFigure("restarts", float64(roll.restarts), "")
+	r.addDurations("restart, from SIGTERM to part of the fleet", &roll.took)
+	refused, lost := b.retryCounts()
+	r.addFigure("connects of the balancer that went elsewhere", float64(refused), "")
 	if lost > 0 {
-		r.problem("the balancer found nobody %d times", lost)
+		r.addProblem("the balancer found nobody %d times", lost)
 	}
-	r.note("the hub before: %v; after %d restarts of others: %v", before, roll.restarts, after)
-	if !after.within(before) {
-		r.problem("the hub keeps something of those who left: %v, after %v", before, after)
+	r.addNote("the hub before: %v; after %d restarts of others: %v", before, roll.restarts, after)
+	if !after.isWithin(before) {
+		r.addProblem("the hub keeps something of those who left: %v, after %v", before, after)
 	}
 	return nil
 }
 
-func (e *env) balancer(doors []*fleet.Role) (*balancer, error) {
-	addr, err := e.ports.Addr("127.0.0.1")
+func (e *testEnv) startBalancer(doors []*fleet.Role) (*connBalancer, error) {
+	addr, err := e.ports.ReserveAddr("127.0.0.1")
 	if err != nil {
 		return nil, err
 	}
@@ -72,57 +71,57 @@ func (e *env) balancer(doors []*fleet.Role) (*balancer, error) {
 	for _, d := range doors {
 		targets = append(targets, d.HTTP)
 	}
-	return newBalancer(addr, targets...)
+	return newConnBalancer(addr, targets...)
 }
 
-// roll is the state of that scenario.
-type roll struct {
-	e        *env
-	r        *result
+// rollingScenario is the state of that scenario.
+type rollingScenario struct {
+	e        *testEnv
+	r        *scenarioResult
 	f        *fleet.Fleet
-	b        *balancer
+	b        *connBalancer
 	restarts int
 	took     fleet.Durations
 }
 
-// rounds restarts every worker and frontend but the hub as often as told, under
-// load, and demands that no request fails.
-func (s *roll) rounds(ctx context.Context, n int) error {
-	var running []*fleet.Running
-	for _, c := range []fleet.Connections{fleet.Fresh, fleet.Kept} {
-		load := s.e.load()
-		load.URLs = []string{s.b.url()}
+// runRounds restarts every worker and frontend except the hub n times, under load, and demands that no
+// request fails.
+func (s *rollingScenario) runRounds(ctx context.Context, n int) error {
+	var running []*fleet.RunningLoad
+	for _, c := range []fleet.ConnectionMode{fleet.FreshConnections, fleet.KeepAlive} {
+		load := s.e.newLoad()
+		load.URLs = []string{s.b.baseURL()}
 		load.Client = fleet.NewClient(c)
 		defer load.Client.Close()
-		running = append(running, load.Start(ctx, 3))
+		running = append(running, load.StartClients(ctx, 3))
 	}
-	err := s.roll(ctx, n)
+	err := s.restartAll(ctx, n)
 	for i, load := range running {
-		tally, _ := load.Finish()
-		s.r.flawless(&tally)
-		s.r.times([]string{"connection per request", "connections kept"}[i]+": longest pause of any stream", &tally.Pause)
+		tally, _ := load.FinishLoad()
+		s.r.requireFlawless(&tally)
+		s.r.addDurations([]string{"connection per request", "connections kept"}[i]+": longest pause of any stream", &tally.Pause)
 	}
 	return err
 }
 
-func (s *roll) roll(ctx context.Context, n int) error {
+func (s *rollingScenario) restartAll(ctx context.Context, n int) error {
 	for round := range n {
 		for _, role := range slices.Concat(s.f.Frontends, s.f.Workers) {
-			if err := s.restart(ctx, role); err != nil {
+			if err := s.restartRole(ctx, role); err != nil {
 				return fmt.Errorf("restart %s: %w", role.Name(), err)
 			}
 		}
 		if (round+1)%5 == 0 {
-			s.e.say("%d restarts", s.restarts)
+			s.e.logProgress("%d restarts", s.restarts)
 		}
 	}
 	return nil
 }
 
-// stopPatience bounds the time from SIGTERM to the end of a process.
+// stopPatience bounds the time from SIGTERM to the exit of a process.
 const stopPatience = 40 * time.Second
 
-func (s *roll) restart(ctx context.Context, role *fleet.Role) error {
+func (s *rollingScenario) restartRole(ctx context.Context, role *fleet.Role) error {
 	began := time.Now()
 	if err := role.Terminate(); err != nil {
 		return err
@@ -135,7 +134,7 @@ func (s *roll) restart(ctx context.Context, role *fleet.Role) error {
 	if err := role.Start(); err != nil {
 		return err
 	}
-	if err := s.f.Ready(ctx); err != nil {
+	if err := s.f.WaitReady(ctx); err != nil {
 		return err
 	}
 	s.restarts++
@@ -143,67 +142,66 @@ func (s *roll) restart(ctx context.Context, role *fleet.Role) error {
 	return nil
 }
 
-// traces are what a process could keep of others that left.
-type traces struct {
+// resourceCounts are the resources which a process could leak.
+type resourceCounts struct {
 	goroutines, descriptors, keys int
 }
 
-func (t traces) String() string {
+func (t resourceCounts) String() string {
 	return fmt.Sprintf("%d goroutines, %d descriptors, %d keys in discovery", t.goroutines, t.descriptors, t.keys)
 }
 
-// What may be more: connections that are about to close.
+// The allowed excess: connections which are about to close.
 const (
 	spareGoroutines  = 12
 	spareDescriptors = 6
 )
 
-func (t traces) within(before traces) bool {
+func (t resourceCounts) isWithin(before resourceCounts) bool {
 	return t.goroutines <= before.goroutines+spareGoroutines && t.descriptors <= before.descriptors+spareDescriptors && t.keys <= before.keys
 }
 
-// What comes and goes at any moment, of pings and of whoever looks.
+// The fluctuation from pings and from polling.
 const (
 	briefGoroutines  = 5
 	briefDescriptors = 3
 )
 
-// like reports whether t is o but for what comes and goes.
-func (t traces) like(o traces) bool {
+// isSimilar reports whether t equals o within the fluctuation.
+func (t resourceCounts) isSimilar(o resourceCounts) bool {
 	return max(t.goroutines-o.goroutines, o.goroutines-t.goroutines) <= briefGoroutines &&
 		max(t.descriptors-o.descriptors, o.descriptors-t.descriptors) <= briefDescriptors && t.keys == o.keys
 }
 
-// How many looks in a row find a process at rest: before, they take longer than a router
-// needs to ping workers that nobody calls, for which it connects to them.
+// How many similar polls in a row count as rest: before, they cover the time in which a router pings unused
+// workers, for which it opens connections.
 const (
 	looksBefore = 30
 	looksAfter  = 5
 )
 
-// restPatience bounds the wait for the hub to come to rest: connections that
-// nobody uses are closed after two minutes.
+// restPatience bounds the wait for the hub to come to rest: idle connections are closed after two minutes.
 const restPatience = 150 * time.Second
 
-// rest looks at the hub, until it is within what it was before or for a while;
-// without a before until it does not change for long.
-func (s *roll) rest(ctx context.Context, before traces) (traces, error) {
+// awaitRest polls the hub until it is within before for a while; without a before until it stays constant for
+// long.
+func (s *rollingScenario) awaitRest(ctx context.Context, before resourceCounts) (resourceCounts, error) {
 	if s.f.Hub == nil {
-		return traces{}, nil
+		return resourceCounts{}, nil
 	}
-	var first, last traces // of the looks that were alike
+	var first, last resourceCounts // of the similar polls
 	calm, looks := 0, looksAfter
-	if before == (traces{}) {
+	if before == (resourceCounts{}) {
 		looks = looksBefore
 	}
-	_, err := fleet.Until(ctx, 200*time.Millisecond, restPatience, func(ctx context.Context) error {
-		now, err := s.look(ctx)
+	_, err := fleet.WaitUntil(ctx, 200*time.Millisecond, restPatience, func(ctx context.Context) error {
+		now, err := s.readCounts(ctx)
 		if err != nil {
 			return err
 		}
-		good := now.like(first)
-		if before != (traces{}) {
-			good = now.within(before)
+		good := now.isSimilar(first)
+		if before != (resourceCounts{}) {
+			good = now.isWithin(before)
 		}
 		if last = now; !good {
 			calm, first = 0, now
@@ -218,20 +216,20 @@ func (s *roll) rest(ctx context.Context, before traces) (traces, error) {
 		return last, context.Cause(ctx)
 	}
 	if err != nil {
-		s.e.say("the hub: %v: %v", last, err)
+		s.e.logProgress("the hub: %v: %v", last, err)
 	}
 	return last, nil
 }
 
-func (s *roll) look(ctx context.Context) (traces, error) {
-	m, err := fleet.Look(ctx, s.f.Hub.URL())
+func (s *rollingScenario) readCounts(ctx context.Context) (resourceCounts, error) {
+	m, err := fleet.ReadMetrics(ctx, s.f.Hub.URL())
 	if err != nil {
-		return traces{}, err
+		return resourceCounts{}, err
 	}
-	fds, err := fleet.Descriptors(s.f.Hub.PID())
+	fds, err := fleet.CountDescriptors(s.f.Hub.PID())
 	if err != nil {
-		return traces{}, err
+		return resourceCounts{}, err
 	}
 	reg, err := fleet.ReadRegistry(ctx, s.f.NATS)
-	return traces{int(m.Sum("go_goroutines")), fds, reg.Keys}, err
+	return resourceCounts{int(m.SumOf("go_goroutines")), fds, reg.Keys}, err
 }

@@ -11,64 +11,63 @@ import (
 	"penstock/test/fleet"
 )
 
-// slowPatience bounds the time in which clients that take nothing are cut off: the
-// write timeout, 60 s unless it is a setting, and what their buffers hold.
+// slowPatience bounds the time in which clients which read nothing are cut off: the write timeout, 60 s by
+// default, and the contents of their buffers.
 const slowPatience = 2 * time.Minute
 
-// slowClients has clients that read a byte a second, and clients that read
-// nothing, beside normal ones.
-func slowClients(ctx context.Context, e *env, r *result) error {
-	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 1})
+// runSlowClients runs clients which read a byte a second, and clients which read nothing, beside normal ones.
+func runSlowClients(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 2, Frontends: 1})
 	if err != nil {
 		return err
 	}
-	defer e.end(f, r)
+	defer e.endFleet(f, r)
 	door := f.Frontends[0]
-	alone, err := measure(ctx, e, door, 6*time.Second)
+	alone, err := measureNormal(ctx, e, door, 6*time.Second)
 	if err != nil {
 		return err
 	}
-	r.flawless(&alone)
-	r.times("normal clients alone: request", &alone.Took)
+	r.requireFlawless(&alone)
+	r.addDurations("normal clients alone: request", &alone.Took)
 
-	s := slow{e: e, door: door}
-	defer s.leave()
-	for range crowd {
+	s := slowReaders{e: e, door: door}
+	defer s.stopReaders()
+	for range slowClientCount {
 		for _, every := range []time.Duration{time.Second, 0} {
-			if err := s.start(ctx, every); err != nil {
+			if err := s.startReader(ctx, every); err != nil {
 				return err
 			}
 		}
 	}
-	if err := s.stuck(ctx, f); err != nil {
+	if err := s.awaitStuck(ctx, f); err != nil {
 		return err
 	}
-	beside, err := measure(ctx, e, door, 6*time.Second)
+	beside, err := measureNormal(ctx, e, door, 6*time.Second)
 	if err != nil {
 		return err
 	}
-	r.flawless(&beside)
-	r.times("normal clients beside slow ones: request", &beside.Took)
+	r.requireFlawless(&beside)
+	r.addDurations("normal clients beside slow ones: request", &beside.Took)
 	if p, limit := beside.Took.Percentile(99), 3*alone.Took.Percentile(99); p > limit {
-		r.problem("beside slow clients the p99 of a request is %v, alone %v", p, alone.Took.Percentile(99))
+		r.addProblem("beside slow clients the p99 of a request is %v, alone %v", p, alone.Took.Percentile(99))
 	}
-	return s.ends(ctx, r, f)
+	return s.awaitCutOff(ctx, r, f)
 }
 
-// measure has six normal clients for a time.
-func measure(ctx context.Context, e *env, door *fleet.Role, length time.Duration) (fleet.Tally, error) {
-	load := e.load(door).Start(ctx, 6)
-	err := pause(ctx, length)
-	tally, _ := load.Finish()
+// measureNormal runs six normal clients for a time.
+func measureNormal(ctx context.Context, e *testEnv, door *fleet.Role, length time.Duration) (fleet.OutcomeCounts, error) {
+	load := e.newLoad(door).StartClients(ctx, 6)
+	err := sleepContext(ctx, length)
+	tally, _ := load.FinishLoad()
 	return tally, err
 }
 
-// crowd is how many slow clients of each sort there are.
-const crowd = 6
+// slowClientCount is how many slow clients of each sort there are.
+const slowClientCount = 6
 
-// slow are clients that do not read as they should.
-type slow struct {
-	e       *env
+// slowReaders are clients which read slowly or not at all.
+type slowReaders struct {
+	e       *testEnv
 	door    *fleet.Role
 	readers sync.WaitGroup
 	mu      struct {
@@ -77,20 +76,19 @@ type slow struct {
 	}
 }
 
-// bulky is a request whose answer fills all buffers between its worker and a
-// client that does not read: each token comes with 20 others that it could have
-// been.
-func bulky(e *env) fleet.Request {
+// bulkyRequest is a request whose response fills all buffers between its worker and a client which does not
+// read: each token comes with 20 alternatives.
+func bulkyRequest(e *testEnv) fleet.Request {
 	return fleet.Request{Path: "/v1/chat/completions", Body: map[string]any{
 		"model": fleet.Model, "stream": true, "max_tokens": 3600, "ignore_eos": true, "logprobs": true, "top_logprobs": 20, "temperature": 1, "seed": e.random.IntN(1e6),
 		"messages": []map[string]string{{"role": "user", "content": fmt.Sprintf("Name %d rivers.", e.random.IntN(1e6))}},
 	}}
 }
 
-// start sends a request by hand, through a connection with small buffers, and
-// reads a byte of the answer at each interval; 0 is never.
-func (s *slow) start(ctx context.Context, every time.Duration) error {
-	req := bulky(s.e)
+// startReader sends a request over a connection with small buffers, and reads a byte of the response at each
+// interval; 0 is never.
+func (s *slowReaders) startReader(ctx context.Context, every time.Duration) error {
+	req := bulkyRequest(s.e)
 	body, err := json.Marshal(req.Body)
 	if err != nil {
 		return err
@@ -114,15 +112,15 @@ func (s *slow) start(ctx context.Context, every time.Duration) error {
 		defer tick.Stop()
 		for range tick.C {
 			if _, err := conn.Read(make([]byte, 1)); err != nil {
-				return // cut off, or left
+				return // cut off, or stopped
 			}
 		}
 	})
 	return nil
 }
 
-// leave ends all clients and waits for their readers.
-func (s *slow) leave() {
+// stopReaders ends all clients and waits for their readers.
+func (s *slowReaders) stopReaders() {
 	s.mu.Lock()
 	for _, c := range s.mu.conns {
 		_ = c.Close()
@@ -131,19 +129,19 @@ func (s *slow) leave() {
 	s.readers.Wait()
 }
 
-// stuck waits until nothing is computed for slow clients any more: either the
-// buffers between workers and them are full, or workers have finished and hold what
-// is left of the answers. None of them may have its answer, or be cut off, by then.
-func (s *slow) stuck(ctx context.Context, f *fleet.Fleet) error {
+// awaitStuck waits until nothing is computed for slow clients: either the buffers between workers and them
+// are full, or workers have finished and hold the rest of the responses. By then none may have its full
+// response, or be cut off.
+func (s *slowReaders) awaitStuck(ctx context.Context, f *fleet.Fleet) error {
 	last, calm := -1.0, 0
-	_, err := fleet.Until(ctx, 500*time.Millisecond, slowPatience, func(ctx context.Context) error {
+	_, err := fleet.WaitUntil(ctx, 500*time.Millisecond, slowPatience, func(ctx context.Context) error {
 		blocks := 0.0
 		for _, w := range f.Workers {
-			m, err := fleet.Look(ctx, w.URL())
+			m, err := fleet.ReadMetrics(ctx, w.URL())
 			if err != nil {
 				return err
 			}
-			blocks += m.Sum("penstock_worker_load", `quantity="used_blocks"`)
+			blocks += m.SumOf("penstock_worker_load", `quantity="used_blocks"`)
 		}
 		if blocks != last {
 			last, calm = blocks, 0
@@ -157,32 +155,31 @@ func (s *slow) stuck(ctx context.Context, f *fleet.Fleet) error {
 	if err != nil {
 		return err
 	}
-	m, err := fleet.Look(ctx, s.door.URL())
-	if n := m.Sum("penstock_frontend_inflight"); err == nil && n != 2*crowd {
-		err = fmt.Errorf("%v of %d slow clients are there when what is beside them is to be measured", n, 2*crowd)
+	m, err := fleet.ReadMetrics(ctx, s.door.URL())
+	if n := m.SumOf("penstock_frontend_inflight"); err == nil && n != 2*slowClientCount {
+		err = fmt.Errorf("%v of %d slow clients are there when what is beside them is to be measured", n, 2*slowClientCount)
 	}
-	s.e.say("slow clients are full: their answers stand at %v blocks", last)
+	s.e.logProgress("slow clients are full: their answers stand at %v blocks", last)
 	return err
 }
 
-// ends waits until the frontend has cut every slow client off, and everything is
-// free.
-func (s *slow) ends(ctx context.Context, r *result, f *fleet.Fleet) error {
-	took, err := fleet.Until(ctx, 100*time.Millisecond, slowPatience, func(ctx context.Context) error {
-		m, err := fleet.Look(ctx, s.door.URL())
+// awaitCutOff waits until the frontend has cut off every slow client, and all resources are free.
+func (s *slowReaders) awaitCutOff(ctx context.Context, r *scenarioResult, f *fleet.Fleet) error {
+	took, err := fleet.WaitUntil(ctx, 100*time.Millisecond, slowPatience, func(ctx context.Context) error {
+		m, err := fleet.ReadMetrics(ctx, s.door.URL())
 		if err != nil {
 			return err
 		}
-		if n := m.Sum("penstock_frontend_inflight"); n != 0 {
+		if n := m.SumOf("penstock_frontend_inflight"); n != 0 {
 			return fmt.Errorf("%v requests of slow clients are still served", n)
 		}
-		return idle(ctx, f, s.door)
+		return checkIdle(ctx, f, s.door)
 	})
 	if err != nil {
 		return err
 	}
-	r.Sent += 2 * crowd
-	r.Left += 2 * crowd
-	r.time("slow clients: cut off and freed after the measurement, within", took)
+	r.Sent += 2 * slowClientCount
+	r.Left += 2 * slowClientCount
+	r.addTime("slow clients: cut off and freed after the measurement, within", took)
 	return nil
 }

@@ -11,28 +11,26 @@ import (
 	"penstock/test/fleet"
 )
 
-// statePatience bounds the time in which a router that starts anew knows what the others
-// do.
+// statePatience bounds the time in which a restarted router catches up with the others.
 const statePatience = 20 * time.Second
 
-// deadRouters kills all frontends but the hub again and again, while snapshots are
-// written all the time and the stream of events is purged behind them: the next one knows
-// what is cached as well as the hub does, which has lived all along, without a worker
-// being asked. Then the hub, with the store in it, is restarted too.
-func deadRouters(ctx context.Context, e *env, r *result) error {
-	often := e.flags("frontend", "router-snapshot-threshold", "5")
-	f, err := e.fleet(ctx, fleet.Config{Workers: 2, Frontends: 2, HubArgs: often, FrontendArgs: often})
+// runRouterDeaths repeatedly kills all frontends but the hub, while snapshots are written all the time and
+// the event stream is purged after them: the next router knows the cached blocks as well as the hub, which
+// survived, without a resync of a worker. Then the hub, with the store in it, is restarted too.
+func runRouterDeaths(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	often := e.knownFlags("frontend", "router-snapshot-threshold", "5")
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 2, Frontends: 2, HubArgs: often, FrontendArgs: often})
 	if err != nil {
 		return err
 	}
-	defer e.end(f, r)
+	defer e.endFleet(f, r)
 	var known fleet.Durations
-	for round := range pick(e, 10, 2) {
-		tally, err := e.serveFor(ctx, f, pick(e, 12*time.Second, 7*time.Second))
+	for round := range longOrShort(e, 10, 2) {
+		tally, err := e.serveFor(ctx, f, longOrShort(e, 12*time.Second, 7*time.Second))
 		if err != nil {
 			return err
 		}
-		r.flawless(&tally)
+		r.requireFlawless(&tally)
 		for _, door := range f.Frontends {
 			door.Kill()
 		}
@@ -42,12 +40,12 @@ func deadRouters(ctx context.Context, e *env, r *result) error {
 				return err
 			}
 		}
-		if err := e.agree(ctx, r, f); err != nil {
+		if err := e.awaitAgreement(ctx, r, f); err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
 		known.Add(time.Since(began))
 	}
-	r.times("start of a router to the index of one that lived", &known)
+	r.addDurations("start of a router to the index of one that lived", &known)
 	if f.Hub == nil {
 		return nil
 	}
@@ -55,35 +53,35 @@ func deadRouters(ctx context.Context, e *env, r *result) error {
 	if err := f.Hub.Start(); err != nil {
 		return err
 	}
-	if err := f.Ready(ctx); err != nil {
+	if err := f.WaitReady(ctx); err != nil {
 		return err
 	}
-	return e.agree(ctx, r, f)
+	return e.awaitAgreement(ctx, r, f)
 }
 
-// serveFor has clients at every door for a while, and waits for their last answers.
-func (e *env) serveFor(ctx context.Context, f *fleet.Fleet, d time.Duration) (fleet.Tally, error) {
-	running := e.load(f.Doors()...).Start(ctx, 4)
-	defer running.Abandon()
-	err := pause(ctx, d)
-	tally, _ := running.Finish()
+// serveFor runs clients at every frontend for a while, and waits for their last responses.
+func (e *testEnv) serveFor(ctx context.Context, f *fleet.Fleet, d time.Duration) (fleet.OutcomeCounts, error) {
+	running := e.newLoad(f.ClientRoles()...).StartClients(ctx, 4)
+	defer running.AbandonStreams()
+	err := sleepContext(ctx, d)
+	tally, _ := running.FinishLoad()
 	return tally, err
 }
 
-// agree waits until the routers of all doors know the same, and says what it took.
-func (e *env) agree(ctx context.Context, r *result, f *fleet.Fleet) error {
-	if _, err := fleet.Until(ctx, 20*time.Millisecond, statePatience, func(ctx context.Context) error {
-		want, blocks, err := indexOf(ctx, f.Doors()[0])
+// awaitAgreement waits until the routers of all frontends agree, and reports the time.
+func (e *testEnv) awaitAgreement(ctx context.Context, r *scenarioResult, f *fleet.Fleet) error {
+	if _, err := fleet.WaitUntil(ctx, 20*time.Millisecond, statePatience, func(ctx context.Context) error {
+		want, blocks, err := indexDigest(ctx, f.ClientRoles()[0])
 		if err != nil {
 			return err
 		}
-		for _, door := range f.Doors()[1:] {
-			got, n, err := indexOf(ctx, door)
+		for _, door := range f.ClientRoles()[1:] {
+			got, n, err := indexDigest(ctx, door)
 			if err != nil {
 				return err
 			}
 			if got != want || blocks == 0 {
-				return fmt.Errorf("%s knows of %d blocks, %s of %d", door.Name(), n, f.Doors()[0].Name(), blocks)
+				return fmt.Errorf("%s knows of %d blocks, %s of %d", door.Name(), n, f.ClientRoles()[0].Name(), blocks)
 			}
 		}
 		return nil
@@ -91,23 +89,22 @@ func (e *env) agree(ctx context.Context, r *result, f *fleet.Fleet) error {
 		return err
 	}
 	for _, door := range f.Frontends {
-		m, err := fleet.Look(ctx, door.URL())
+		m, err := fleet.ReadMetrics(ctx, door.URL())
 		if err != nil {
 			return err
 		}
-		if m.Sum("penstock_router_snapshots_total", `outcome="restored"`) != 1 {
-			r.problem("%s started without a snapshot", door.Name())
+		if m.SumOf("penstock_router_snapshots_total", `outcome="restored"`) != 1 {
+			r.addProblem("%s started without a snapshot", door.Name())
 		}
-		if n := m.Sum("penstock_feed_resyncs_total", `wanted="all"`); n != 0 {
-			r.problem("%s asked workers %v times for all of their caches", door.Name(), n)
+		if n := m.SumOf("penstock_feed_resyncs_total", `wanted="all"`); n != 0 {
+			r.addProblem("%s asked workers %v times for all of their caches", door.Name(), n)
 		}
 	}
 	return nil
 }
 
-// indexOf returns a digest of what a router's index has, whatever its order, and how many
-// rows that is.
-func indexOf(ctx context.Context, door *fleet.Role) (digest uint64, rows int, err error) {
+// indexDigest returns an order-independent digest of a router's index, and its number of rows.
+func indexDigest(ctx context.Context, door *fleet.Role) (digest uint64, rows int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, door.URL()+"/v1/router/index/dump", nil)
 	if err != nil {
 		return 0, 0, err

@@ -10,38 +10,36 @@ import (
 )
 
 const (
-	// expiryWritten is longer than a NATS server takes to write down which keys
-	// expire when (2 minutes): of a key that expired before, and comes back when
-	// the server is killed, it then has nothing written.
+	// expiryWritten is longer than a NATS server takes to persist key expiries (2 minutes): for a key which
+	// expired before that, and returns when the server is killed, nothing is persisted.
 	expiryWritten = 170 * time.Second
-	// deadBound bounds the time from the start of the NATS server to the end of the
-	// registrations that it brought back: one and a half leases, and the start.
+	// deadBound bounds the time from the start of the NATS server to the end of the registrations which it
+	// restored: one and a half leases, and the start.
 	deadBound = fleet.Lease*3/2 + 10*time.Second
 )
 
-// restartStore kills all workers but one, then the NATS server and the frontend
-// around it, and starts those again: no router keeps the dead workers, neither the
-// one that starts nor the one that lived through it. In the short form the workers'
-// liveness keys lose their expiry by hand instead of by the server's death.
-func restartStore(ctx context.Context, e *env, r *result) error {
-	f, err := e.fleet(ctx, fleet.Config{Workers: 4, Frontends: 1})
+// runStoreRestart kills all workers but one, then the NATS server and the frontend around it, and restarts
+// those: no router keeps the dead workers, neither the restarted one nor the surviving one. In the short form
+// the workers' liveness keys lose their expiry by hand instead of by the server's death.
+func runStoreRestart(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 4, Frontends: 1})
 	if err != nil {
 		return err
 	}
-	defer e.end(f, r)
+	defer e.endFleet(f, r)
 	alive, dead := f.Workers[0], f.Workers[1:]
-	load := e.load(f.Frontends...).Start(ctx, 2) // the hub has none: it is killed
-	defer load.Abandon()
+	load := e.newLoad(f.Frontends...).StartClients(ctx, 2) // the hub has none: it is killed
+	defer load.AbandonStreams()
 	for _, w := range dead {
 		w.Kill()
 		if !e.short {
 			continue
 		}
-		if err := fleet.LoseExpiry(ctx, f.NATS, w.ID); err != nil {
+		if err := fleet.RemoveExpiry(ctx, f.NATS, w.ID); err != nil {
 			return err
 		}
 	}
-	if err := pause(ctx, pick(e, expiryWritten, time.Second)); err != nil {
+	if err := sleepContext(ctx, longOrShort(e, expiryWritten, time.Second)); err != nil {
 		return err
 	}
 	f.Store.Kill()
@@ -49,32 +47,31 @@ func restartStore(ctx context.Context, e *env, r *result) error {
 	if err := f.Store.Start(); err != nil {
 		return err
 	}
-	back, err := comeBack(ctx, f, dead)
+	back, err := countRevived(ctx, f, dead)
 	if err != nil {
 		return err
 	}
-	r.figure("dead workers", float64(len(dead)), "")
-	r.figure("of them with a liveness key after the restart of NATS", float64(back), "")
+	r.addFigure("dead workers", float64(len(dead)), "")
+	r.addFigure("of them with a liveness key after the restart of NATS", float64(back), "")
 	if back == 0 {
-		r.note("the NATS server brought no liveness key back: nothing was put to the test")
+		r.addNote("the NATS server brought no liveness key back: nothing was put to the test")
 	}
-	if _, err := fleet.Until(ctx, 50*time.Millisecond, deadBound, func(ctx context.Context) error {
-		return onlyAlive(ctx, f, alive)
+	if _, err := fleet.WaitUntil(ctx, 50*time.Millisecond, deadBound, func(ctx context.Context) error {
+		return checkOnlyAlive(ctx, f, alive)
 	}); err != nil {
 		return err
 	}
-	r.time("start of NATS to routers and store without the dead", time.Since(began))
-	tally, _ := load.Finish()
-	r.flawless(&tally)
-	r.times("longest pause of any stream", &tally.Pause)
+	r.addTime("start of NATS to routers and store without the dead", time.Since(began))
+	tally, _ := load.FinishLoad()
+	r.requireFlawless(&tally)
+	r.addDurations("longest pause of any stream", &tally.Pause)
 	return nil
 }
 
-// comeBack waits for the NATS server, and returns how many of the dead workers have
-// a liveness key in it.
-func comeBack(ctx context.Context, f *fleet.Fleet, dead []*fleet.Role) (back int, err error) {
+// countRevived waits for the NATS server, and returns how many of the dead workers have a liveness key in it.
+func countRevived(ctx context.Context, f *fleet.Fleet, dead []*fleet.Role) (back int, err error) {
 	var reg fleet.Registry
-	if _, err := fleet.Until(ctx, 10*time.Millisecond, returnPatience, func(ctx context.Context) (err error) {
+	if _, err := fleet.WaitUntil(ctx, 10*time.Millisecond, returnPatience, func(ctx context.Context) (err error) {
 		reg, err = fleet.ReadRegistry(ctx, f.NATS)
 		return err
 	}); err != nil {
@@ -88,9 +85,9 @@ func comeBack(ctx context.Context, f *fleet.Fleet, dead []*fleet.Role) (back int
 	return back, nil
 }
 
-// onlyAlive returns nil if every router has the one worker ready and knows no
-// other, and the store has no liveness key of another.
-func onlyAlive(ctx context.Context, f *fleet.Fleet, alive *fleet.Role) error {
+// checkOnlyAlive returns nil if every router has exactly the one worker ready, and the store has no other
+// liveness key.
+func checkOnlyAlive(ctx context.Context, f *fleet.Fleet, alive *fleet.Role) error {
 	reg, err := fleet.ReadRegistry(ctx, f.NATS)
 	if err != nil {
 		return err
@@ -98,11 +95,11 @@ func onlyAlive(ctx context.Context, f *fleet.Fleet, alive *fleet.Role) error {
 	if len(reg.Leases) != 1 || !reg.Leases[alive.ID] {
 		return fmt.Errorf("the store has liveness keys of the workers %v", reg.Leases)
 	}
-	for _, door := range f.Doors() {
-		if err := f.Sees(ctx, door, alive); err != nil {
+	for _, door := range f.ClientRoles() {
+		if err := f.CheckSees(ctx, door, alive); err != nil {
 			return err
 		}
-		rows, err := fleet.Workers(ctx, door.URL())
+		rows, err := fleet.ReadWorkers(ctx, door.URL())
 		if err != nil {
 			return err
 		}

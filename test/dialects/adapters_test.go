@@ -8,22 +8,22 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // TestAdaptersComeAndGo: a LoRA adapter that is loaded into an engine while it serves becomes a model of its own, whose
 // cache is its own, and is none when it is unloaded; what is cached of the model stays known.
 func TestAdaptersComeAndGo(t *testing.T) {
 	for _, c := range []struct {
-		dialect      mimic.Dialect
+		dialect      enginemock.Dialect
 		load, unload string
 	}{
-		{mimic.VLLM, "/v1/load_lora_adapter", "/v1/unload_lora_adapter"},
-		{mimic.SGLang, "/load_lora_adapter", "/unload_lora_adapter"},
+		{enginemock.VLLM, "/v1/load_lora_adapter", "/v1/unload_lora_adapter"},
+		{enginemock.SGLang, "/load_lora_adapter", "/unload_lora_adapter"},
 	} {
 		t.Run(string(c.dialect), func(t *testing.T) {
 			t.Parallel() // the engine is asked every ten seconds
-			h := build(t, c.dialect, plan{servers: 1, mimic: func(m *mimic.Config) { m.Adapters = []mimic.Adapter{{Name: "first", Path: "/first"}} }})
+			h := build(t, c.dialect, plan{servers: 1, mimic: func(m *enginemock.Config) { m.Adapters = []enginemock.Adapter{{Name: "first", Path: "/first"}} }})
 			p := prompt(1, 100)
 			h.ask(p, 5, false, nil)
 			h.settled()

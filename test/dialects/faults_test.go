@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // sound is an answer that nothing disturbed.
@@ -22,20 +22,20 @@ func sound(t *testing.T, what string, got answer, want string) {
 // TestFaultsOfAnAnswer: whatever goes wrong with an answer on the engine that has the prompt cached, the client gets
 // every byte of it, from there or from the other one; and the index is right when it is over.
 func TestFaultsOfAnAnswer(t *testing.T) {
-	for _, d := range mimic.Dialects() {
+	for _, d := range enginemock.Dialects() {
 		t.Run(string(d), func(t *testing.T) {
 			h := build(t, d, plan{tiny: true})
-			for i, f := range []mimic.Fault{
-				{Kind: mimic.FaultError, Status: 500},
-				{Kind: mimic.FaultError, Status: 503},
-				{Kind: mimic.FaultLimit},
-				{Kind: mimic.FaultStreamError},
-				{Kind: mimic.FaultStreamError, After: 7},
-				{Kind: mimic.FaultDisconnect},
-				{Kind: mimic.FaultDisconnect, After: 7},
-				{Kind: mimic.FaultStall, After: 7, For: mimic.Wait(100 * time.Millisecond)},
-				{Kind: mimic.FaultDrip, For: mimic.Wait(time.Millisecond)},
-				{Kind: mimic.FaultReset},
+			for i, f := range []enginemock.Fault{
+				{Kind: enginemock.FaultError, Status: 500},
+				{Kind: enginemock.FaultError, Status: 503},
+				{Kind: enginemock.FaultLimit},
+				{Kind: enginemock.FaultStreamError},
+				{Kind: enginemock.FaultStreamError, After: 7},
+				{Kind: enginemock.FaultDisconnect},
+				{Kind: enginemock.FaultDisconnect, After: 7},
+				{Kind: enginemock.FaultStall, After: 7, For: enginemock.Wait(100 * time.Millisecond)},
+				{Kind: enginemock.FaultDrip, For: enginemock.Wait(time.Millisecond)},
+				{Kind: enginemock.FaultReset},
 			} {
 				for _, stream := range []bool{true, false} {
 					what := fmt.Sprintf("%s after %d tokens, stream %v", f.Kind, f.After, stream)
@@ -46,13 +46,13 @@ func TestFaultsOfAnAnswer(t *testing.T) {
 					if err := h.engines[want.worker].Faults().Set(f); err != nil {
 						t.Fatal(err)
 					}
-					struck := h.engines[want.worker].Faults().Struck(f.Kind)
+					struck := h.engines[want.worker].Faults().TriggerCount(f.Kind)
 					if hasEvents(d) {
 						h.settled()
 					}
 					h.eventually(func() error { // the one that failed last may be in quarantine
 						sound(t, what, h.ask(p, 40, stream, nil), want.text)
-						if h.engines[want.worker].Faults().Struck(f.Kind) == struck {
+						if h.engines[want.worker].Faults().TriggerCount(f.Kind) == struck {
 							return fmt.Errorf("%s did not strike", what)
 						}
 						return nil
@@ -71,10 +71,10 @@ func TestFaultsOfAnAnswer(t *testing.T) {
 
 // TestNobodyLeft: with nowhere else to go the client is told what went wrong, before or inside the stream.
 func TestNobodyLeft(t *testing.T) {
-	for _, d := range mimic.Dialects() {
+	for _, d := range enginemock.Dialects() {
 		t.Run(string(d), func(t *testing.T) {
 			h := build(t, d, plan{servers: 1, speedup: 20, settings: []string{"MIGRATION_LIMIT=1", "MIGRATION_WAIT=100ms"}})
-			for _, f := range []mimic.Fault{{Kind: mimic.FaultError, Status: 500}, {Kind: mimic.FaultStreamError, After: 5}, {Kind: mimic.FaultDisconnect, After: 5}} {
+			for _, f := range []enginemock.Fault{{Kind: enginemock.FaultError, Status: 500}, {Kind: enginemock.FaultStreamError, After: 5}, {Kind: enginemock.FaultDisconnect, After: 5}} {
 				if err := h.engines[0].Faults().Set(f); err != nil {
 					t.Fatal(err)
 				}
@@ -101,7 +101,7 @@ func TestNobodyLeft(t *testing.T) {
 // TestRestartUnderAStream: an engine that is started anew in the middle of an answer loses it, its connections and its
 // cache. The stream goes on at the other one, and what is known of the cache begins anew.
 func TestRestartUnderAStream(t *testing.T) {
-	for _, d := range mimic.Dialects() {
+	for _, d := range enginemock.Dialects() {
 		t.Run(string(d), func(t *testing.T) {
 			h := build(t, d, plan{tiny: true})
 			p := prompt(3, 100)
@@ -141,20 +141,20 @@ func TestRestartUnderAStream(t *testing.T) {
 
 // TestEventsLostAndFound: batches that were lost are asked for again, where the engine has them.
 func TestEventsLostAndFound(t *testing.T) {
-	for _, d := range []mimic.Dialect{mimic.VLLM, mimic.VLLMLegacy, mimic.SGLang} {
-		for _, kind := range []mimic.FaultKind{mimic.FaultDropEvents, mimic.FaultGarbleEvents} {
+	for _, d := range []enginemock.Dialect{enginemock.VLLM, enginemock.VLLMLegacy, enginemock.SGLang} {
+		for _, kind := range []enginemock.FaultKind{enginemock.FaultDropEvents, enginemock.FaultGarbleEvents} {
 			t.Run(string(d)+"/"+string(kind), func(t *testing.T) {
 				h := build(t, d, plan{servers: 1})
 				h.ask(prompt(1, 100), 5, false, nil)
 				h.settled()
-				if err := h.engines[0].Faults().Set(mimic.Fault{Kind: kind, Count: 2}); err != nil {
+				if err := h.engines[0].Faults().Set(enginemock.Fault{Kind: kind, Count: 2}); err != nil {
 					t.Fatal(err)
 				}
 				for i := range 6 {
 					h.ask(prompt(10+i, 100), 20, false, nil)
 				}
 				h.settled()
-				if h.engines[0].Faults().Struck(kind) != 2 {
+				if h.engines[0].Faults().TriggerCount(kind) != 2 {
 					t.Error("the fault did not strike")
 				}
 				if rows := h.get("/v1/router/workers"); strings.Contains(rows, "kv_events") {
@@ -169,29 +169,29 @@ func TestEventsLostAndFound(t *testing.T) {
 // is stored from then on is known again, and nothing is believed that is not there.
 func TestEventsLostForGood(t *testing.T) {
 	for _, c := range []struct {
-		dialect mimic.Dialect
-		kind    mimic.FaultKind
+		dialect enginemock.Dialect
+		kind    enginemock.FaultKind
 		warning string
 	}{
-		{mimic.VLLM, mimic.FaultGap, "kv_events_lost"},
-		{mimic.VLLM, mimic.FaultGarbleEvents, "kv_events_bad"},
-		{mimic.VLLMLegacy, mimic.FaultGap, "kv_events_lost"},
-		{mimic.SGLang, mimic.FaultGap, "kv_events_lost"},
-		{mimic.SGLang, mimic.FaultGarbleEvents, "kv_events_bad"},
-		{mimic.TRTLLM, mimic.FaultGap, "kv_events_lost"},
+		{enginemock.VLLM, enginemock.FaultGap, "kv_events_lost"},
+		{enginemock.VLLM, enginemock.FaultGarbleEvents, "kv_events_bad"},
+		{enginemock.VLLMLegacy, enginemock.FaultGap, "kv_events_lost"},
+		{enginemock.SGLang, enginemock.FaultGap, "kv_events_lost"},
+		{enginemock.SGLang, enginemock.FaultGarbleEvents, "kv_events_bad"},
+		{enginemock.TRTLLM, enginemock.FaultGap, "kv_events_lost"},
 	} {
 		t.Run(string(c.dialect)+"/"+string(c.kind), func(t *testing.T) {
 			t.Parallel() // to give up on a hole takes seconds
 			p := plan{servers: 1}
-			if c.kind == mimic.FaultGarbleEvents { // a replay has it as it was
-				p.mimic = func(m *mimic.Config) { m.KVReplay = "" }
+			if c.kind == enginemock.FaultGarbleEvents { // a replay has it as it was
+				p.mimic = func(m *enginemock.Config) { m.KVReplay = "" }
 			}
 			h := build(t, c.dialect, p)
 			h.ask(prompt(1, 100), 5, false, nil)
-			if c.kind != mimic.FaultGarbleEvents { // else it joins late, and never knows all
+			if c.kind != enginemock.FaultGarbleEvents { // else it joins late, and never knows all
 				h.settled()
 			}
-			if err := h.engines[0].Faults().Set(mimic.Fault{Kind: c.kind, Count: 1}); err != nil {
+			if err := h.engines[0].Faults().Set(enginemock.Fault{Kind: c.kind, Count: 1}); err != nil {
 				t.Fatal(err)
 			}
 			h.ask(prompt(2, 100), 5, false, nil)
@@ -217,18 +217,18 @@ func TestEventsLostForGood(t *testing.T) {
 
 // TestSilence: what makes an engine serve worse than it could, and no request fails by, is said aloud.
 func TestSilence(t *testing.T) {
-	mute := func(m *mimic.Config) { m.Faults = []mimic.Fault{{Kind: mimic.FaultNoCached}} }
+	mute := func(m *enginemock.Config) { m.Faults = []enginemock.Fault{{Kind: enginemock.FaultNoCached}} }
 	for _, c := range []struct {
 		warning string
-		dialect mimic.Dialect
-		change  func(*mimic.Config)
+		dialect enginemock.Dialect
+		change  func(*enginemock.Config)
 	}{
-		{"no_kv_events", mimic.VLLM, func(m *mimic.Config) { m.KVEvents, m.KVReplay = "", "" }},
-		{"no_kv_events", mimic.SGLang, func(m *mimic.Config) { m.KVEvents, m.KVReplay = "", "" }},
-		{"no_cached_tokens", mimic.VLLM, func(m *mimic.Config) { m.Features.Details = mimic.Off }},
-		{"no_cached_tokens", mimic.SGLang, mute},
-		{"no_metrics", mimic.VLLM, func(m *mimic.Config) { m.Features.Metrics = mimic.Off }},
-		{"block_size", mimic.VLLM, func(m *mimic.Config) { m.Faults = []mimic.Fault{{Kind: mimic.FaultBlockSize}} }},
+		{"no_kv_events", enginemock.VLLM, func(m *enginemock.Config) { m.KVEvents, m.KVReplay = "", "" }},
+		{"no_kv_events", enginemock.SGLang, func(m *enginemock.Config) { m.KVEvents, m.KVReplay = "", "" }},
+		{"no_cached_tokens", enginemock.VLLM, func(m *enginemock.Config) { m.Features.Details = enginemock.Off }},
+		{"no_cached_tokens", enginemock.SGLang, mute},
+		{"no_metrics", enginemock.VLLM, func(m *enginemock.Config) { m.Features.Metrics = enginemock.Off }},
+		{"block_size", enginemock.VLLM, func(m *enginemock.Config) { m.Faults = []enginemock.Fault{{Kind: enginemock.FaultBlockSize}} }},
 	} {
 		t.Run(string(c.dialect)+"/"+c.warning, func(t *testing.T) {
 			t.Parallel()

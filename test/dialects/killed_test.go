@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // failedCalls is how many calls to workers failed.
@@ -27,7 +27,7 @@ func (h *house) failedCalls() (n int) {
 func TestKilledEngineIsOutAtOnce(t *testing.T) {
 	const clients = 12
 	for range 3 { // it is a race that each round may lose
-		h := build(t, mimic.VLLM, plan{})
+		h := build(t, enginemock.VLLM, plan{})
 		var sent atomic.Int64
 		var dead atomic.Bool
 		var all sync.WaitGroup

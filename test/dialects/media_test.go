@@ -24,7 +24,7 @@ import (
 	"penstock/core/media"
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/edge/prep/token"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // openEyes makes the model of a directory one of the family Qwen2-VL.
@@ -89,21 +89,21 @@ func (h *house) chat(fields map[string]any, parts ...string) answer {
 
 // lookers are engines that see, in front of which pictures are routed by who they are.
 func lookers() map[string]struct {
-	dialect mimic.Dialect
+	dialect enginemock.Dialect
 	plan    plan
 } {
 	type looker = struct {
-		dialect mimic.Dialect
+		dialect enginemock.Dialect
 		plan    plan
 	}
-	published := func(c *mimic.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
+	published := func(c *enginemock.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
 	return map[string]looker{
-		"vllm":              {mimic.VLLM, plan{sees: true}},
-		"vllm, shipped":     {mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}}},
-		"vllm of last year": {mimic.VLLMLegacy, plan{sees: true}},
-		"sglang":            {mimic.SGLang, plan{sees: true}},
-		"trtllm, asked":     {mimic.TRTLLM, plan{sees: true, spec: ",media=image,media-keys=uuid"}},
-		"trtllm":            {mimic.TRTLLM, plan{sees: true, spec: ",media=image,media-keys=uuid", mimic: published}},
+		"vllm":              {enginemock.VLLM, plan{sees: true}},
+		"vllm, shipped":     {enginemock.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}}},
+		"vllm of last year": {enginemock.VLLMLegacy, plan{sees: true}},
+		"sglang":            {enginemock.SGLang, plan{sees: true}},
+		"trtllm, asked":     {enginemock.TRTLLM, plan{sees: true, spec: ",media=image,media-keys=uuid"}},
+		"trtllm":            {enginemock.TRTLLM, plan{sees: true, spec: ",media=image,media-keys=uuid", mimic: published}},
 	}
 }
 
@@ -163,7 +163,7 @@ func TestPicturesAside(t *testing.T) {
 				h.settled()
 			}
 			// What is kept apart by a salt is apart, also if it shows the same.
-			if a := h.chat(map[string]any{"cache_salt": "tenant"}, one, two, tail); c.dialect == mimic.VLLM && (a.status != http.StatusOK || a.cached != 0 || a.expected != 0) {
+			if a := h.chat(map[string]any{"cache_salt": "tenant"}, one, two, tail); c.dialect == enginemock.VLLM && (a.status != http.StatusOK || a.cached != 0 || a.expected != 0) {
 				t.Errorf("under a salt: %+v", a)
 			}
 		})
@@ -239,7 +239,7 @@ func TestRefusedURLs(t *testing.T) {
 
 // TestNamesOfClients: what a client calls a picture counts among its own only, and is nobody's way to another's picture.
 func TestNamesOfClients(t *testing.T) {
-	h := build(t, mimic.VLLM, plan{sees: true})
+	h := build(t, enginemock.VLLM, plan{sees: true})
 	tail := strings.Repeat("and then some more of it ", 6)
 	ask := func(url, uuid, salt string) answer {
 		shown := map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}, "uuid": uuid}
@@ -270,7 +270,7 @@ func TestNamesOfClients(t *testing.T) {
 
 // TestPicturesOfEngines: where only the engine knows the model, its own word of a prompt is as good.
 func TestPicturesOfEngines(t *testing.T) {
-	h := build(t, mimic.VLLM, plan{sees: true, spec: ",mode=pass", settings: []string{"PREPROCESS=engine", "MODEL_PATH="}})
+	h := build(t, enginemock.VLLM, plan{sees: true, spec: ",mode=pass", settings: []string{"PREPROCESS=engine", "MODEL_PATH="}})
 	tail := strings.Repeat("and then some more of it ", 6)
 	for i, size := range [][2]int{{224, 168}, {56, 56}, {300, 301}} {
 		for seed := range 2 {
@@ -288,7 +288,7 @@ func TestPicturesOfEngines(t *testing.T) {
 
 // TestFaceless: an engine whose events do not say which pictures blocks show is not believed about them, and said to be so.
 func TestFaceless(t *testing.T) {
-	h := build(t, mimic.VLLMLegacy, plan{servers: 1, sees: true, mimic: func(c *mimic.Config) { c.Features.ExtraKeys = mimic.Off }})
+	h := build(t, enginemock.VLLMLegacy, plan{servers: 1, sees: true, mimic: func(c *enginemock.Config) { c.Features.ExtraKeys = enginemock.Off }})
 	before, tail := strings.Repeat("What is this, and why? ", 10), strings.Repeat("and then some more of it ", 6)
 	ask := func(seed int) answer { return h.chat(nil, before, picture(t, 300, 301, seed), tail) }
 	first := ask(1)
@@ -373,7 +373,7 @@ func TestConversationsApart(t *testing.T) {
 // TestShippedPictures: what one vLLM's processor made of a picture goes to the one that is chosen; one that does not take
 // it has the request as its client wrote it, and says so.
 func TestShippedPictures(t *testing.T) {
-	h := build(t, mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}})
+	h := build(t, enginemock.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine"}})
 	processed := func() (n int) {
 		for _, e := range h.engines {
 			n += e.Processed()
@@ -391,7 +391,7 @@ func TestShippedPictures(t *testing.T) {
 		t.Errorf("%d of 4 requests came with what a processor made", n)
 	}
 	for _, e := range h.engines {
-		if err := e.Faults().Set(mimic.Fault{Kind: mimic.FaultFeatures}); err != nil {
+		if err := e.Faults().Set(enginemock.Fault{Kind: enginemock.FaultFeatures}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -414,7 +414,7 @@ func TestShippedPictures(t *testing.T) {
 
 // TestUnshippedPictures: a setting keeps what processors make where it is.
 func TestUnshippedPictures(t *testing.T) {
-	h := build(t, mimic.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine", "MM_TRANSFER=off"}})
+	h := build(t, enginemock.VLLM, plan{sees: true, settings: []string{"PREPROCESS=engine", "MM_TRANSFER=off"}})
 	before := h.engines[0].Processed() + h.engines[1].Processed()
 	if a := h.chat(nil, picture(t, 140, 140, 1), "what is this?"); a.status != http.StatusOK || a.finish != "length" {
 		t.Errorf("%+v", a)
@@ -431,7 +431,7 @@ func TestFilms(t *testing.T) {
 	}))
 	defer films.Close()
 	var fetched atomic.Int64
-	h := build(t, mimic.SGLang, plan{sees: true, spec: ",media=image+video", settings: []string{"MEDIA_ALLOW_PRIVATE=true"}, mimic: func(c *mimic.Config) {
+	h := build(t, enginemock.SGLang, plan{sees: true, spec: ",media=image+video", settings: []string{"MEDIA_ALLOW_PRIVATE=true"}, mimic: func(c *enginemock.Config) {
 		c.Fetch = func(context.Context, string) ([]byte, error) {
 			fetched.Add(1)
 			return nil, errors.New("no decoder of films")

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"penstock/internal/config"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 	"penstock/internal/node"
 )
 
@@ -29,7 +29,7 @@ func (h *house) role(command config.Command, run func(context.Context, *config.L
 	var env []string
 	for _, s := range settings {
 		key, value, _ := strings.Cut(s, "=")
-		env = append(env, config.Env(key)+"="+value)
+		env = append(env, config.EnvName(key)+"="+value)
 	}
 	cfg, err := config.Load("", env, config.NoFlags(command))
 	if err != nil {
@@ -57,7 +57,7 @@ func (h *house) role(command config.Command, run func(context.Context, *config.L
 }
 
 // pave starts a street.
-func pave(t *testing.T, dialect mimic.Dialect, p plan) *street {
+func pave(t *testing.T, dialect enginemock.Dialect, p plan) *street {
 	t.Helper()
 	s := &street{house: &house{t: t, dialect: dialect, block: blockSize, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, log: &logBuffer{}}}
 	t.Cleanup(func() {
@@ -67,14 +67,14 @@ func pave(t *testing.T, dialect mimic.Dialect, p plan) *street {
 	})
 	dir := modelDir(t)
 	openEyes(t, dir)
-	front := s.role(config.Frontend, node.Frontend, "http-addr=127.0.0.1:0", "drain-grace=0s", "nats-listen=127.0.0.1:0", "component=router", "router-mode=round-robin")
+	front := s.role(config.Frontend, node.RunFrontend, "http-addr=127.0.0.1:0", "drain-grace=0s", "nats-listen=127.0.0.1:0", "component=router", "router-mode=round-robin")
 	s.url = front.URL
 	nats := "nats=" + front.NATS
 	for i := range 2 {
 		b := serve(t, dialect, dir, p)
 		s.engines = append(s.engines, b)
-		s.role(config.Worker, node.Worker, nats, fmt.Sprint("worker-id=", i+1), "model-path="+dir, "engine="+b.spec(dialect)+p.spec)
-		r := s.role(config.Router, node.Router, nats, "multimodal=true", "http-addr=127.0.0.1:0", "router-predicted-ttl=0s", fmt.Sprint("router-seed=", i+1))
+		s.role(config.Worker, node.RunWorker, nats, fmt.Sprint("worker-id=", i+1), "model-path="+dir, "engine="+b.spec(dialect)+p.spec)
+		r := s.role(config.Router, node.RunRouter, nats, "multimodal=true", "http-addr=127.0.0.1:0", "router-predicted-ttl=0s", fmt.Sprint("router-seed=", i+1))
 		seen := *s.house
 		seen.url = r.URL
 		s.routers = append(s.routers, &seen)

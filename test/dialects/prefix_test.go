@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"testing"
 
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // hasEvents reports whether a dialect says what is cached.
-func hasEvents(d mimic.Dialect) bool { return d != mimic.LlamaCPP }
+func hasEvents(d enginemock.Dialect) bool { return d != enginemock.LlamaCPP }
 
 // TestPredictionsComeTrue: conversations grow turn by turn, side by side. Each goes on where its beginning is
 // cached, and what the router predicts to be cached is what the engine reports, within one block.
 func TestPredictionsComeTrue(t *testing.T) {
-	for _, d := range mimic.Dialects() {
+	for _, d := range enginemock.Dialects() {
 		t.Run(string(d), func(t *testing.T) {
 			h := build(t, d, plan{})
 			const conversations, turns = 4, 4
@@ -76,7 +76,7 @@ func (h *house) believes(prompt []int, tokens int) {
 
 // TestSmallCaches: caches that forget all the time are known to the last block.
 func TestSmallCaches(t *testing.T) {
-	for _, d := range mimic.Dialects() {
+	for _, d := range enginemock.Dialects() {
 		if !hasEvents(d) {
 			continue
 		}
@@ -97,18 +97,18 @@ func TestSmallCaches(t *testing.T) {
 func TestHabits(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		dialect mimic.Dialect
-		f       mimic.Features
+		dialect enginemock.Dialect
+		f       enginemock.Features
 	}{
-		{"binary", mimic.VLLM, mimic.Features{BinaryHashes: mimic.On}},
-		{"duplicates", mimic.VLLM, mimic.Features{Duplicates: mimic.On}},
-		{"hybrid", mimic.VLLM, mimic.Features{Hybrid: mimic.On}},
-		{"no token endpoints", mimic.VLLM, mimic.Features{Tokens: mimic.Off}},
-		{"arrays", mimic.SGLang, mimic.Features{MapEvents: mimic.Off}},
-		{"incremental", mimic.SGLang, mimic.Features{Cumulative: mimic.Off}},
+		{"binary", enginemock.VLLM, enginemock.Features{BinaryHashes: enginemock.On}},
+		{"duplicates", enginemock.VLLM, enginemock.Features{Duplicates: enginemock.On}},
+		{"hybrid", enginemock.VLLM, enginemock.Features{Hybrid: enginemock.On}},
+		{"no token endpoints", enginemock.VLLM, enginemock.Features{Tokens: enginemock.Off}},
+		{"arrays", enginemock.SGLang, enginemock.Features{MapEvents: enginemock.Off}},
+		{"incremental", enginemock.SGLang, enginemock.Features{Cumulative: enginemock.Off}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := build(t, c.dialect, plan{blocks: 64, mimic: func(m *mimic.Config) { m.Features = c.f }})
+			h := build(t, c.dialect, plan{blocks: 64, mimic: func(m *enginemock.Config) { m.Features = c.f }})
 			for i := range 20 {
 				p := append(prompt(i%4, 64), prompt(50+i, 80)...)
 				if a := h.ask(p, 20, i%2 == 0, nil); a.status != 200 || a.err != "" || a.finish != "length" {

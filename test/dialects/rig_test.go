@@ -30,7 +30,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/sim"
 	"penstock/internal/engine/tiny"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 	"penstock/internal/node"
 )
 
@@ -44,7 +44,7 @@ const blockSize = 16
 // house is Penstock in front of servers of one dialect.
 type house struct {
 	t       *testing.T
-	dialect mimic.Dialect
+	dialect enginemock.Dialect
 	engines []*back
 	url     string
 	block   int // tokens of a block, as the router has them
@@ -54,7 +54,7 @@ type house struct {
 
 // back is one of those servers, with the engines that it had.
 type back struct {
-	*mimic.Server
+	*enginemock.Server
 	die    context.CancelFunc // ends it for good
 	faulty bool               // from its start
 	mu     sync.Mutex
@@ -94,7 +94,7 @@ type plan struct {
 	blocks   int // of each; 512
 	speedup  float64
 	tiny     bool // the engines compute, so that one goes on with what another one said
-	mimic    func(*mimic.Config)
+	mimic    func(*enginemock.Config)
 	spec     string // of each engine, beside where it is
 	sees     bool   // the model is one that shows images
 	settings []string
@@ -120,13 +120,13 @@ func modelDir(t *testing.T) string {
 }
 
 // serve starts one server.
-func serve(t *testing.T, dialect mimic.Dialect, dir string, p plan) *back {
+func serve(t *testing.T, dialect enginemock.Dialect, dir string, p plan) *back {
 	t.Helper()
 	pipe, err := chat.Open(chat.Ref{Kind: "dir", Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	timing, err := sim.Preset("mocker")
+	timing, err := sim.PresetTiming("mocker")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,14 +141,14 @@ func serve(t *testing.T, dialect mimic.Dialect, dir string, p plan) *back {
 	encode := func(text string) []kv.Token { return pipe.Tokenizer.Encode(nil, text, prep.EncodeOptions{}) }
 	size := pipe.Tokenizer.VocabSize()
 	b := &back{}
-	cfg := mimic.Config{
+	cfg := enginemock.Config{
 		Dialect: dialect, Pipe: pipe, Models: []string{"m"}, Root: dir, Seed: 5, KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0", Fetch: fetchFile,
 		Open: func(int) (e engine.Engine, err error) {
 			if p.tiny {
 				e, err = tiny.New(t.Context(), tiny.Config{Name: "m", Vocabulary: tiny.Vocabulary{Size: size}, BlockSize: blockSize, Blocks: blocks})
 			} else {
 				e, err = sim.New(sim.Config{
-					Name: "m", Vocabulary: sim.Vocabulary{Size: size}, Text: sim.Passage(encode), BlockSize: blockSize, Blocks: blocks, ContextLength: 4096,
+					Name: "m", Vocabulary: sim.Vocabulary{Size: size}, Text: sim.BuiltinText(encode), BlockSize: blockSize, Blocks: blocks, ContextLength: 4096,
 					Timing: timing, Output: 20,
 				})
 			}
@@ -158,14 +158,14 @@ func serve(t *testing.T, dialect mimic.Dialect, dir string, p plan) *back {
 			return e, err
 		},
 	}
-	if dialect == mimic.LlamaCPP || dialect == mimic.TRTLLM {
+	if dialect == enginemock.LlamaCPP || dialect == enginemock.TRTLLM {
 		cfg.KVEvents, cfg.KVReplay = "", ""
 	}
 	if p.mimic != nil {
 		p.mimic(&cfg)
 	}
 	b.faulty = len(cfg.Faults) > 0
-	if b.Server, err = mimic.New(cfg); err != nil {
+	if b.Server, err = enginemock.New(cfg); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -199,7 +199,7 @@ func fetchFile(ctx context.Context, url string) ([]byte, error) {
 }
 
 // spec is what up is told of a server.
-func (b *back) spec(dialect mimic.Dialect) string {
+func (b *back) spec(dialect enginemock.Dialect) string {
 	s := strings.TrimSuffix(string(dialect), "-legacy") + "=" + b.URL()
 	if at := b.EventsAddr(); at != "" {
 		s += ",events=" + at
@@ -211,7 +211,7 @@ func (b *back) spec(dialect mimic.Dialect) string {
 }
 
 // build starts a house.
-func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
+func build(t *testing.T, dialect enginemock.Dialect, p plan) *house {
 	t.Helper()
 	h := &house{t: t, dialect: dialect, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, log: &logBuffer{}}
 	dir := modelDir(t)
@@ -234,7 +234,7 @@ func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan node.Ready, 1), make(chan error, 1)
-	go func() { ended <- node.Up(ctx, cfg, h.log, func(r node.Ready) { ready <- r }) }()
+	go func() { ended <- node.RunUp(ctx, cfg, h.log, func(r node.Ready) { ready <- r }) }()
 	select {
 	case r := <-ready:
 		h.url, h.block = r.URL, r.BlockSize
@@ -257,7 +257,7 @@ func build(t *testing.T, dialect mimic.Dialect, p plan) *house {
 	if !slices.ContainsFunc(h.engines, func(b *back) bool { return b.faulty }) {
 		h.proven()
 		for _, b := range h.engines {
-			if dialect == mimic.TRTLLM {
+			if dialect == enginemock.TRTLLM {
 				b.own, b.first = b.truth(t), b.now()
 			}
 		}
@@ -431,7 +431,7 @@ func (b *back) truth(t *testing.T) map[string]bool {
 		for _, ev := range events {
 			parent := ev.Parent
 			for i, block := range ev.Blocks {
-				parent = kv.Extend(parent, ev.Start+uint32(i), block)
+				parent = kv.ExtendSeq(parent, ev.Start+uint32(i), block)
 				out[fmt.Sprintf("%016x", uint64(parent))] = true
 			}
 		}
@@ -447,7 +447,7 @@ func (b *back) truth(t *testing.T) map[string]bool {
 const proofBlocks = 8
 
 // fresh reports whether an engine, whose events do not tell of salts, was proven after own was noted, or that was not noted.
-func (b *back) fresh(h *house) bool { return h.dialect == mimic.TRTLLM && b.first != b.now() }
+func (b *back) fresh(h *house) bool { return h.dialect == enginemock.TRTLLM && b.first != b.now() }
 
 // settled waits until the router knows exactly what is cached.
 func (h *house) settled() {

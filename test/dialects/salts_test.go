@@ -6,33 +6,33 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // TestTenants: of two tenants that ask with the same prompts neither is ever told of a token that the other one cached.
 // Their salts are kept apart, or their requests are refused with what to do, and the warning says so.
 func TestTenants(t *testing.T) {
 	for _, c := range []struct {
-		dialect mimic.Dialect
+		dialect enginemock.Dialect
 		version string
 		ignores bool
 	}{
-		{mimic.VLLM, "", false},
-		{mimic.VLLM, "", true},
-		{mimic.VLLMLegacy, "", false},
-		{mimic.SGLang, "0.5.9", true},
-		{mimic.SGLang, "0.5.17", false},
-		{mimic.SGLang, "0.5.23", false},
-		{mimic.SGLang, "0.5.23", true},
-		{mimic.TRTLLM, "", false},
-		{mimic.TRTLLM, "", true},
-		{mimic.LlamaCPP, "", false},
+		{enginemock.VLLM, "", false},
+		{enginemock.VLLM, "", true},
+		{enginemock.VLLMLegacy, "", false},
+		{enginemock.SGLang, "0.5.9", true},
+		{enginemock.SGLang, "0.5.17", false},
+		{enginemock.SGLang, "0.5.23", false},
+		{enginemock.SGLang, "0.5.23", true},
+		{enginemock.TRTLLM, "", false},
+		{enginemock.TRTLLM, "", true},
+		{enginemock.LlamaCPP, "", false},
 	} {
 		t.Run(fmt.Sprint(c.dialect, c.version, " ignores ", c.ignores), func(t *testing.T) {
-			h := build(t, c.dialect, plan{servers: 1, mimic: func(m *mimic.Config) {
+			h := build(t, c.dialect, plan{servers: 1, mimic: func(m *enginemock.Config) {
 				m.EngineVersion = c.version
 				if c.ignores && c.version != "0.5.9" {
-					m.Faults = []mimic.Fault{{Kind: mimic.FaultSalts}}
+					m.Faults = []enginemock.Fault{{Kind: enginemock.FaultSalts}}
 				}
 			}})
 			h.proven()
@@ -48,7 +48,7 @@ func TestTenants(t *testing.T) {
 						if a.status != http.StatusServiceUnavailable || !strings.Contains(a.err, "cache_salt") || strings.Contains(a.err, "send it again") {
 							t.Errorf("round %d, tenant %q: %+v", round, tenant, a)
 						}
-					case a.status != http.StatusOK || round == 0 && a.cached >= h.block || round > 0 && a.cached == 0 && c.dialect != mimic.LlamaCPP:
+					case a.status != http.StatusOK || round == 0 && a.cached >= h.block || round > 0 && a.cached == 0 && c.dialect != enginemock.LlamaCPP:
 						t.Errorf("round %d, tenant %q: %+v", round, tenant, a)
 					}
 				}

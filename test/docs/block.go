@@ -8,45 +8,44 @@ import (
 	"strings"
 )
 
-// A kind says what is done with a block.
-type kind string
+// blockKind says how a block is checked.
+type blockKind string
 
 const (
-	commands kind = "commands" // run with bash
-	output   kind = "output"   // compared with what the commands before it print
-	yamlFile kind = "yaml"     // read as penstock.yaml, or written to the file that later commands read
-	jsonFile kind = "json"     // parsed, likewise
-	pythonIn kind = "python"   // run with python3
-	textOnly kind = "text"     // not for a computer: formulas, layouts of bytes
+	commandBlock blockKind = "commands" // run with bash
+	outputBlock  blockKind = "output"   // compared with the output of the commands before it
+	yamlFile     blockKind = "yaml"     // parsed as penstock.yaml, or written to the file which later commands read
+	jsonFile     blockKind = "json"     // parsed, or written in the same way
+	pythonBlock  blockKind = "python"   // run with python3
+	textBlock    blockKind = "text"     // for humans only: formulas, byte layouts
 )
 
-// A block is one code block of a Markdown file, or a comment of commands which
-// readers do not see.
-type block struct {
+// docBlock is one code block of a Markdown file, or a comment with hidden commands.
+type docBlock struct {
 	File    string
-	Line    int // of the first line of the block
-	Kind    kind
-	Prepare string // commands that run before it
+	Line    int // first line of the block
+	Kind    blockKind
+	Prepare string // commands to run before it
 	Text    string
-	Options options
+	Options blockOptions
 }
 
-func (b *block) String() string { return fmt.Sprintf("%s:%d", b.File, b.Line) }
+func (b *docBlock) String() string { return fmt.Sprintf("%s:%d", b.File, b.Line) }
 
 // languages are the info strings of fences.
-var languages = map[string]kind{
-	"sh": commands, "bash": commands, "console": commands, "yaml": yamlFile, "json": jsonFile, "python": pythonIn, "text": textOnly,
+var languages = map[string]blockKind{
+	"sh": commandBlock, "bash": commandBlock, "console": commandBlock, "yaml": yamlFile, "json": jsonFile, "python": pythonBlock, "text": textBlock,
 }
 
-// bytesOnly is the directory whose documents lay out bytes: blocks there are text
-// unless they begin with a program.
+// bytesOnly is the directory of documents with byte layouts: their blocks are text unless they begin with a
+// program.
 const bytesOnly = "docs/format/"
 
-// parse returns the blocks of a Markdown file in order.
-func parse(file, source string) ([]*block, error) {
-	p := parser{file: file, lines: strings.Split(source, "\n")}
+// parseBlocks returns the blocks of a Markdown file in order.
+func parseBlocks(file, source string) ([]*docBlock, error) {
+	p := blockParser{file: file, lines: strings.Split(source, "\n")}
 	for p.at < len(p.lines) {
-		if err := p.step(); err != nil {
+		if err := p.parseLine(); err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, p.at+1, err)
 		}
 	}
@@ -56,24 +55,24 @@ func parse(file, source string) ([]*block, error) {
 	return p.blocks, nil
 }
 
-type parser struct {
+type blockParser struct {
 	file      string
 	lines     []string
 	at        int
-	directive *block // options and preparation for the next block
-	blocks    []*block
+	directive *docBlock // options and preparation for the next block
+	blocks    []*docBlock
 }
 
-// step reads one line, or the block or comment that begins there.
-func (p *parser) step() error {
+// parseLine parses one line, or the block or comment which starts there.
+func (p *blockParser) parseLine() error {
 	line := p.lines[p.at]
 	switch trimmed := strings.TrimSpace(line); {
 	case strings.HasPrefix(trimmed, "<!-- run:"), strings.HasPrefix(trimmed, "<!-- check"):
-		return p.comment(trimmed)
+		return p.parseComment(trimmed)
 	case strings.HasPrefix(trimmed, "```"):
-		return p.fenced(strings.TrimPrefix(trimmed, "```"))
-	case strings.HasPrefix(line, "    ") && trimmed != "" && (p.at == 0 || p.afterBlank()):
-		return p.indented()
+		return p.parseFenced(strings.TrimPrefix(trimmed, "```"))
+	case strings.HasPrefix(line, "    ") && trimmed != "" && (p.at == 0 || p.isAfterBlank()):
+		return p.parseIndented()
 	case trimmed != "" && p.directive != nil:
 		return fmt.Errorf("no block follows the comment of line %d", p.directive.Line)
 	}
@@ -81,14 +80,14 @@ func (p *parser) step() error {
 	return nil
 }
 
-// afterBlank reports whether an indented line begins a block: it continues a
-// paragraph otherwise. A comment ends one.
-func (p *parser) afterBlank() bool {
+// isAfterBlank reports whether an indented line starts a block; otherwise it continues a paragraph. A comment
+// ends one.
+func (p *blockParser) isAfterBlank() bool {
 	before := strings.TrimSpace(p.lines[p.at-1])
 	return before == "" || strings.HasSuffix(before, "-->")
 }
 
-func (p *parser) comment(first string) error {
+func (p *blockParser) parseComment(first string) error {
 	if p.directive != nil {
 		return fmt.Errorf("two comments before one block")
 	}
@@ -104,12 +103,12 @@ func (p *parser) comment(first string) error {
 		body[len(body)-1] = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "-->"))
 	}
 	p.at++
-	for len(body) > 0 && strings.ContainsAny(first[len(first)-1:], ",;") { // options go on in the next line
+	for len(body) > 0 && strings.ContainsAny(first[len(first)-1:], ",;") { // options continue on the next line
 		first, body = first+" "+strings.TrimSpace(body[0]), body[1:]
 	}
 	text := strings.TrimSpace(strings.Join(body, "\n"))
 	if strings.HasPrefix(first, "<!-- check") {
-		b := &block{File: p.file, Line: start + 1, Kind: commands, Text: text, Options: options{"continues": ""}}
+		b := &docBlock{File: p.file, Line: start + 1, Kind: commandBlock, Text: text, Options: blockOptions{"continues": ""}}
 		p.blocks = append(p.blocks, b)
 		return nil
 	}
@@ -119,22 +118,22 @@ func (p *parser) comment(first string) error {
 		p.at = start
 		return err
 	}
-	p.directive = &block{Line: start + 1, Prepare: text, Options: o}
+	p.directive = &docBlock{Line: start + 1, Prepare: text, Options: o}
 	return nil
 }
 
-func (p *parser) fenced(language string) error {
+func (p *blockParser) parseFenced(language string) error {
 	start := p.at + 1
 	for p.at++; p.at < len(p.lines); p.at++ {
 		if strings.TrimSpace(p.lines[p.at]) == "```" {
 			p.at++
-			return p.append(start, language, p.lines[start:p.at-1])
+			return p.appendBlock(start, language, p.lines[start:p.at-1])
 		}
 	}
 	return fmt.Errorf("the fence of line %d does not end", start)
 }
 
-func (p *parser) indented() error {
+func (p *blockParser) parseIndented() error {
 	start, end := p.at, p.at
 	for ; p.at < len(p.lines); p.at++ {
 		if strings.HasPrefix(p.lines[p.at], "    ") {
@@ -147,64 +146,62 @@ func (p *parser) indented() error {
 	for _, l := range p.lines[start:end] {
 		lines = append(lines, strings.TrimPrefix(l, "    "))
 	}
-	return p.append(start, "indented", lines)
+	return p.appendBlock(start, "indented", lines)
 }
 
-func (p *parser) append(start int, language string, lines []string) error {
-	b := &block{File: p.file, Line: start + 1, Text: strings.Join(lines, "\n"), Options: options{}}
+func (p *blockParser) appendBlock(start int, language string, lines []string) error {
+	b := &docBlock{File: p.file, Line: start + 1, Text: strings.Join(lines, "\n"), Options: blockOptions{}}
 	if p.directive != nil {
 		b.Options, b.Prepare = p.directive.Options, p.directive.Prepare
 		p.directive = nil
 	}
-	b.Kind = p.classify(b, language)
+	b.Kind = p.classifyBlock(b, language)
 	if b.Kind == "" {
 		return fmt.Errorf("a block in %q: say what it is, for example <!-- run: output --> or <!-- run: text --> before it", language)
 	}
-	if b.Kind == textOnly && beginsWithProgram(b.Text) {
+	if b.Kind == textBlock && beginsWithProgram(b.Text) {
 		return fmt.Errorf("a block of commands is marked as text, so that nothing runs it")
 	}
 	p.blocks = append(p.blocks, b)
 	return nil
 }
 
-func (p *parser) classify(b *block, language string) kind {
-	for _, k := range []kind{commands, output, yamlFile, jsonFile, pythonIn, textOnly} {
-		if b.Options.has(string(k)) {
+func (p *blockParser) classifyBlock(b *docBlock, language string) blockKind {
+	for _, k := range []blockKind{commandBlock, outputBlock, yamlFile, jsonFile, pythonBlock, textBlock} {
+		if b.Options.hasOption(string(k)) {
 			return k
 		}
 	}
 	switch {
 	case strings.HasPrefix(filepath.ToSlash(p.file), bytesOnly) && (language == "indented" || language == ""):
 		if beginsWithProgram(b.Text) {
-			return commands
+			return commandBlock
 		}
-		return textOnly
+		return textBlock
 	case language == "indented":
-		return commands
+		return commandBlock
 	case language == "" && len(p.blocks) > 0:
 		if beginsWithProgram(b.Text) {
-			return commands
+			return commandBlock
 		}
-		return output
+		return outputBlock
 	}
 	return languages[language]
 }
 
-// continues reports whether a block uses the files, variables and processes of the
-// block before it.
-func (b *block) continues() bool {
-	return b.Options.has("continues") || b.Kind == output && b.Prepare == ""
+// isContinuation reports whether a block uses the files, variables and processes of the previous block.
+func (b *docBlock) isContinuation() bool {
+	return b.Options.hasOption("continues") || b.Kind == outputBlock && b.Prepare == ""
 }
 
-// groups splits the blocks of a file into those that run in one place. Text is
-// left out, and counted.
-func groups(blocks []*block) (runs [][]*block, texts int, err error) {
+// groupBlocks groups the blocks of a file which run in one place. Text is left out, and counted.
+func groupBlocks(blocks []*docBlock) (runs [][]*docBlock, texts int, err error) {
 	for _, b := range blocks {
 		switch {
-		case b.Kind == textOnly && !b.Options.has("file"):
+		case b.Kind == textBlock && !b.Options.hasOption("file"):
 			texts++
-		case !b.continues():
-			runs = append(runs, []*block{b})
+		case !b.isContinuation():
+			runs = append(runs, []*docBlock{b})
 		case len(runs) == 0:
 			return nil, 0, fmt.Errorf("%s: there is no block before it to continue", b)
 		default:

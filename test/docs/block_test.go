@@ -47,20 +47,20 @@ A paragraph
 
     cost = weight × blocks
 `
-	blocks, err := parse("README.md", document)
+	blocks, err := parseBlocks("README.md", document)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []struct {
-		kind kind
+		kind blockKind
 		line int
 		text string
 	}{
-		{commands, 3, "penstock up"},
-		{output, 6, "what it prints"},
-		{commands, 14, "curl localhost"},
-		{commands, 16, "true"},
-		{textOnly, 25, "cost = weight × blocks"},
+		{commandBlock, 3, "penstock up"},
+		{outputBlock, 6, "what it prints"},
+		{commandBlock, 14, "curl localhost"},
+		{commandBlock, 16, "true"},
+		{textBlock, 25, "cost = weight × blocks"},
 	}
 	if len(blocks) != len(want) {
 		t.Fatalf("%d blocks, want %d: %v", len(blocks), len(want), blocks)
@@ -73,7 +73,7 @@ A paragraph
 	if b := blocks[2]; b.Prepare != "export A=1" || b.Options["scaled"] != "a, b => c" || b.Options["timeout"] != "5s" {
 		t.Errorf("the comment is read as %q, %v", b.Prepare, b.Options)
 	}
-	runs, texts, err := groups(blocks)
+	runs, texts, err := groupBlocks(blocks)
 	if err != nil || len(runs) != 1 || texts != 1 {
 		t.Errorf("%d groups, %d texts, %v; want 1, 1", len(runs), texts, err)
 	}
@@ -94,7 +94,7 @@ func TestParseRefuses(t *testing.T) {
 		{"commands as text", "<!-- run: text -->\n\n    penstock up\n", "marked as text"},
 		{"timeout", "<!-- run: timeout=long -->\n\n    true\n", "timeout"},
 	} {
-		_, err := parse("README.md", c.document)
+		_, err := parseBlocks("README.md", c.document)
 		if err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: error %v, want one with %q", c.name, err, c.says)
 		}
@@ -105,7 +105,7 @@ func TestCompare(t *testing.T) {
 	const printed = "starting 3 workers\n  A   B\n  1.5 20%\nnote: kept for 2 s\n"
 	for _, c := range []struct {
 		document string
-		options  options
+		options  blockOptions
 		equal    bool
 	}{
 		{"starting 4 workers\n", nil, true},
@@ -114,26 +114,26 @@ func TestCompare(t *testing.T) {
 		{"7 1%\nA B\n", nil, false}, // another order
 		{"note: … for 9 s\n", nil, true},
 		{"note: … for 9 h\n", nil, false},
-		{"starting 4 workers\n", options{"exact": ""}, false},
-		{"  A   B\n", options{"exact": ""}, true},
-		{"starting 3 workers\n\n…\n  1.5  other\n", options{"labels": ""}, false},
+		{"starting 4 workers\n", blockOptions{"exact": ""}, false},
+		{"  A   B\n", blockOptions{"exact": ""}, true},
+		{"starting 3 workers\n\n…\n  1.5  other\n", blockOptions{"labels": ""}, false},
 	} {
-		if err := compare(c.document, printed, c.options); (err == nil) != c.equal {
+		if err := compareOutput(c.document, printed, c.options); (err == nil) != c.equal {
 			t.Errorf("%q %v: %v", c.document, c.options, err)
 		}
 	}
 }
 
 func TestSplit(t *testing.T) {
-	all, err := split("# a comment\nA=1 penstock up \\\n  --workers 2\n\nfor a in 1 2; do\n  echo $a\ndone\nsleep 1 & # there\n")
+	all, err := splitStatements("# a comment\nA=1 penstock up \\\n  --workers 2\n\nfor a in 1 2; do\n  echo $a\ndone\nsleep 1 & # there\n")
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%d statements, %v: %v", len(all), err, all)
 	}
-	if s := all[0]; s.line != 1 || !strings.HasPrefix(s.program(), "penstock up") {
-		t.Errorf("first statement: line %d, program %q", s.line, s.program())
+	if s := all[0]; s.line != 1 || !strings.HasPrefix(s.withoutVariables(), "penstock up") {
+		t.Errorf("first statement: line %d, program %q", s.line, s.withoutVariables())
 	}
 	for i, want := range []bool{true, false, false} {
-		if _, serves := all[i].serves(nil); serves != want {
+		if _, serves := all[i].runsUntilStopped(nil); serves != want {
 			t.Errorf("%q serves: %v", all[i].text, serves)
 		}
 	}

@@ -1,30 +1,27 @@
 //go:build linux
 
-// Command docs runs every command block of the repository's README.md, docs/ and
-// examples/ as it stands, and exits with 1 if one of them is wrong.
+// Command docs runs every command block of the repository's README.md, docs/ and examples/ as written, and
+// exits with 1 if one of them is wrong.
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/docs -bin ./penstock                    # all files
 //	go run ./test/docs -bin ./penstock docs/router.md     # one of them
 //
-// Indented blocks are commands. Fenced ones say what they are (sh, json, yaml,
-// python, text); without a word they are what the commands before them print. A
-// comment before a block says what its form does not:
+// Indented blocks are commands. Fenced ones name their kind (sh, json, yaml, python, text); without a kind
+// they are the output of the commands before them. A comment before a block gives its options:
 //
 //	<!-- run: continues, timeout=90s
 //	penstock up
 //	-->
 //
-// The options are in options.go. Commands inside the comment run before the block,
-// and a comment that begins with "check:" has commands that run after it; readers see
-// neither. A command that serves is started, awaited, and gets Ctrl-C when the
-// blocks that use it have run; it must then exit with 0. Commands that need an
-// accelerator run against "penstock sim": see the programs under imitation.
+// The options are in options.go. Commands inside the comment run before the block, and a comment which begins
+// with "check:" has commands which run after it; readers see neither. A command which serves is started,
+// awaited, and gets Ctrl-C when the blocks which use it have run; it must then exit with 0. Commands which
+// need an accelerator run against "penstock sim": see the programs under imitation.
 //
-// Each group of blocks has a directory and, where the system allows it, network,
-// mount and process namespaces of its own, in which the hosts that documents name
-// are this machine. Without namespaces groups run one after another, and those that
-// need such hosts are skipped.
+// Each group of blocks has its own directory and, where the system allows it, its own network, mount and
+// process namespaces, in which the host names of the documents are this machine. Without namespaces groups
+// run one after another, and groups which need such hosts are skipped.
 package main
 
 import (
@@ -54,14 +51,14 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	r := runner{out: os.Stdout}
+	r := docRunner{out: os.Stdout}
 	flag.StringVar(&r.bin, "bin", "./penstock", "the binary that blocks run")
 	flag.StringVar(&r.root, "root", ".", "the repository")
 	flag.IntVar(&r.jobs, "j", runtime.NumCPU()+2, "how many groups of blocks run at once")
 	flag.BoolVar(&r.sequential, "sequential", false, "use no namespaces: one group after another, and none that needs other hosts")
 	flag.BoolVar(&r.list, "list", false, "print the blocks and their kinds, and run nothing")
 	flag.Parse()
-	exitOn(r.run(ctx, flag.Args()))
+	exitOn(r.runFiles(ctx, flag.Args()))
 }
 
 func exitOn(err error) {
@@ -71,8 +68,8 @@ func exitOn(err error) {
 	}
 }
 
-// A runner runs the blocks of files and reports what became of them.
-type runner struct {
+// docRunner runs the blocks of files and reports their outcomes.
+type docRunner struct {
 	bin, root        string
 	jobs             int
 	list, sequential bool
@@ -80,7 +77,7 @@ type runner struct {
 
 	ci      string // the text of .ci/run
 	dir     string
-	caches  []string // where Go keeps what it has compiled: variables
+	caches  []string // the variables of Go's build caches
 	unshare []string
 
 	mu struct {
@@ -89,14 +86,14 @@ type runner struct {
 	}
 }
 
-func (r *runner) run(ctx context.Context, files []string) (err error) {
+func (r *docRunner) runFiles(ctx context.Context, files []string) (err error) {
 	begin := time.Now()
 	if len(files) == 0 {
-		if files, err = documents(r.root); err != nil {
+		if files, err = listDocuments(r.root); err != nil {
 			return err
 		}
 	}
-	all, texts, err := r.read(files)
+	all, texts, err := r.readGroups(files)
 	if err != nil || r.list {
 		return err
 	}
@@ -112,8 +109,8 @@ func (r *runner) run(ctx context.Context, files []string) (err error) {
 	return nil
 }
 
-// documents are the Markdown files whose blocks run.
-func documents(root string) ([]string, error) {
+// listDocuments returns the Markdown files whose blocks run.
+func listDocuments(root string) ([]string, error) {
 	files := []string{"README.md"}
 	for _, dir := range []string{"docs", "examples"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
@@ -130,8 +127,8 @@ func documents(root string) ([]string, error) {
 	return files, nil
 }
 
-// read returns the groups of all files, those first which take long.
-func (r *runner) read(files []string) (all [][]*block, texts int, err error) {
+// readGroups returns the groups of all files, slow ones first.
+func (r *docRunner) readGroups(files []string) (all [][]*docBlock, texts int, err error) {
 	ci, _ := os.ReadFile(filepath.Join(r.root, ".ci/run"))
 	r.ci = string(ci)
 	for _, f := range files {
@@ -139,37 +136,37 @@ func (r *runner) read(files []string) (all [][]*block, texts int, err error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		blocks, err := parse(f, string(source))
+		blocks, err := parseBlocks(f, string(source))
 		if err != nil {
 			return nil, 0, err
 		}
 		for _, b := range blocks {
-			if ci := b.Options["ci"]; ci != "" && !strings.Contains(r.ci, "\n"+ci+"\n") {
+			if ci := b.Options["ci"]; ci != "" && !slices.ContainsFunc(strings.Split(r.ci, "\n"), func(line string) bool { return strings.TrimSpace(line) == ci }) {
 				return nil, 0, fmt.Errorf("%s: %q is no line of .ci/run", b, ci)
 			}
 			if r.list {
 				fmt.Fprintln(r.out, b, b.Kind, b.Options)
 			}
 		}
-		runs, n, err := groups(blocks)
+		runs, n, err := groupBlocks(blocks)
 		if err != nil {
 			return nil, 0, err
 		}
 		all, texts = append(all, runs...), texts+n
 	}
-	slices.SortStableFunc(all, func(a, b []*block) int { return int(longest(b) - longest(a)) })
+	slices.SortStableFunc(all, func(a, b []*docBlock) int { return int(longestLimit(b) - longestLimit(a)) })
 	return all, texts, nil
 }
 
-func longest(g []*block) (t time.Duration) {
+func longestLimit(g []*docBlock) (t time.Duration) {
 	for _, b := range g {
-		t = max(t, b.Options.limit())
+		t = max(t, b.Options.timeLimit())
 	}
 	return t
 }
 
-// setUp makes the directory of the programs that blocks find on their PATH.
-func (r *runner) setUp() (err error) {
+// setUp makes the directory of the programs on the blocks' PATH.
+func (r *docRunner) setUp() (err error) {
 	if r.root, err = filepath.Abs(r.root); err != nil {
 		return err
 	}
@@ -183,7 +180,7 @@ func (r *runner) setUp() (err error) {
 		return err
 	}
 	if !r.sequential {
-		r.unshare = unshare()
+		r.unshare = unshareCommand()
 	}
 	if r.unshare == nil {
 		fmt.Fprintln(r.out, "no namespaces (they take root, or users that may make them): blocks run one after another")
@@ -212,7 +209,7 @@ func (r *runner) setUp() (err error) {
 	return nil
 }
 
-func (r *runner) runAll(ctx context.Context, all [][]*block) {
+func (r *docRunner) runAll(ctx context.Context, all [][]*docBlock) {
 	slots := make(chan struct{}, r.jobs)
 	var done sync.WaitGroup
 	for i, g := range all {
@@ -223,22 +220,22 @@ func (r *runner) runAll(ctx context.Context, all [][]*block) {
 		}
 		done.Go(func() {
 			defer func() { <-slots }()
-			r.report(g, r.group(ctx, filepath.Join(r.dir, fmt.Sprint(i)), g))
+			r.reportGroup(g, r.runGroup(ctx, filepath.Join(r.dir, fmt.Sprint(i)), g))
 		})
 	}
 	done.Wait()
 }
 
-// group runs blocks in a process of its own.
-func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
-	all := make([]outcome, len(g))
+// runGroup runs blocks in their own process.
+func (r *docRunner) runGroup(ctx context.Context, dir string, g []*docBlock) []blockOutcome {
+	all := make([]blockOutcome, len(g))
 	if r.unshare == nil && needsNamespace(g) {
 		for i := range all {
 			all[i].Skipped = []string{"all: it names hosts that exist in a network namespace only"}
 		}
 		return all
 	}
-	fail := func(err error, more []byte) []outcome {
+	fail := func(err error, more []byte) []blockOutcome {
 		for i := range all {
 			all[i].Failed = fmt.Sprintf("%v %s", err, more)
 		}
@@ -249,7 +246,7 @@ func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
 		return fail(err, nil)
 	}
 	defer os.RemoveAll(dir)
-	in, err := json.Marshal(task{Blocks: g, Root: r.root, Work: work, Alone: r.unshare != nil})
+	in, err := json.Marshal(sessionTask{Blocks: g, Root: r.root, Work: work, Alone: r.unshare != nil})
 	if err != nil {
 		return fail(err, nil)
 	}
@@ -259,7 +256,7 @@ func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
 	}
 	args := append(slices.Clone(r.unshare), self, "-task")
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Stdin, cmd.Env, cmd.Dir = bytes.NewReader(in), r.environment(dir), work
+	cmd.Stdin, cmd.Env, cmd.Dir = bytes.NewReader(in), r.groupEnvironment(dir), work
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -272,9 +269,9 @@ func (r *runner) group(ctx context.Context, dir string, g []*block) []outcome {
 	return all
 }
 
-// environment has nothing that differs from one machine to another and counts: no
-// proxies, and a home of its own, but the caches of Go.
-func (r *runner) environment(dir string) []string {
+// groupEnvironment returns an environment without machine-specific settings: no proxies, and a new home, but
+// Go's caches.
+func (r *docRunner) groupEnvironment(dir string) []string {
 	var env []string
 	for _, v := range os.Environ() {
 		name, value, _ := strings.Cut(v, "=")
@@ -288,14 +285,14 @@ func (r *runner) environment(dir string) []string {
 	home, tmp := filepath.Join(dir, "home"), filepath.Join(dir, "tmp")
 	_ = os.MkdirAll(home, 0o755)
 	_ = os.MkdirAll(tmp, 0o755)
-	_ = os.WriteFile(filepath.Join(home, ".curlrc"), []byte("fail-with-body\nsilent\nshow-error\n"), 0o600) // an error of HTTP is one
+	_ = os.WriteFile(filepath.Join(home, ".curlrc"), []byte("fail-with-body\nsilent\nshow-error\n"), 0o600) // HTTP errors are errors
 	return append(append(env, r.caches...), "HOME="+home, "TMPDIR="+tmp,
 		"GOFLAGS=-trimpath", "GOPROXY=off", "LC_ALL=C.UTF-8", "TESTDATA="+filepath.Join(r.root, "test/docs/testdata"))
 }
 
-// copyTree makes the directory in which blocks run: a copy of the repository, whole
-// if they build, else of what they read.
-func (r *runner) copyTree(work string, g []*block) error {
+// copyTree makes the directory in which blocks run: a copy of the whole repository if they build, else of the
+// files which they read.
+func (r *docRunner) copyTree(work string, g []*docBlock) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
 	}
@@ -315,8 +312,8 @@ func (r *runner) copyTree(work string, g []*block) error {
 	return nil
 }
 
-// report prints a line for each block, and why it failed.
-func (r *runner) report(g []*block, all []outcome) {
+// reportGroup prints a line for each block, and why it failed.
+func (r *docRunner) reportGroup(g []*docBlock, all []blockOutcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, o := range all {

@@ -28,12 +28,12 @@ func TestMain(m *testing.M) {
 // TestDocuments parses every block of the repository and its comment. .ci/run runs
 // them.
 func TestDocuments(t *testing.T) {
-	files, err := documents(root)
+	files, err := listDocuments(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := runner{root: root}
-	all, _, err := r.read(files)
+	r := docRunner{root: root}
+	all, _, err := r.readGroups(files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,8 +270,8 @@ func TestStepOfCI(t *testing.T) {
 		if file, err = filepath.Rel(top, file); err != nil {
 			t.Fatal(err)
 		}
-		r := runner{root: root}
-		if _, _, err := r.read([]string{file}); (err == nil) != (step == "go test ./...") {
+		r := docRunner{root: root}
+		if _, _, err := r.readGroups([]string{file}); (err == nil) != (step == "go test ./...") {
 			t.Errorf("%s: %v", step, err)
 		}
 	}
@@ -296,8 +296,8 @@ func runDocuments(t *testing.T, bin string, sequential bool, documents []string)
 		}
 	}
 	var out bytes.Buffer
-	r := runner{bin: bin, root: root, jobs: 4, sequential: sequential, out: &out}
-	_ = r.run(context.Background(), files) // the lines say which block failed
+	r := docRunner{bin: bin, root: root, jobs: 4, sequential: sequential, out: &out}
+	_ = r.runFiles(context.Background(), files) // the lines say which block failed
 	says := make([]string, len(documents))
 	at := -1
 	for line := range strings.Lines(out.String()) {

@@ -9,19 +9,18 @@ import (
 )
 
 var (
-	numbers = regexp.MustCompile(`-?\d[\d.,]*`)
-	spaces  = regexp.MustCompile(`\s+`)
+	numberPattern = regexp.MustCompile(`-?\d[\d.,]*`)
+	spacePattern  = regexp.MustCompile(`\s+`)
 )
 
-// normalize makes lines equal that differ in numbers and in the width of columns.
-func normalize(line string) string {
-	line = numbers.ReplaceAllString(line, "0")
-	return strings.TrimSpace(spaces.ReplaceAllString(line, " "))
+// normalizeLine removes differences in numbers and column widths.
+func normalizeLine(line string) string {
+	line = numberPattern.ReplaceAllString(line, "0")
+	return strings.TrimSpace(spacePattern.ReplaceAllString(line, " "))
 }
 
-// matches reports whether a line of a document stands for one that was printed: "…"
-// stands for anything.
-func matches(document, printed string) bool {
+// matchesLine reports whether a line of a document matches a printed one: "…" matches anything.
+func matchesLine(document, printed string) bool {
 	parts := strings.Split(document, "…")
 	if len(parts) == 1 {
 		return document == printed
@@ -32,21 +31,21 @@ func matches(document, printed string) bool {
 	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$").MatchString(printed)
 }
 
-// label is the first column of a line.
-func label(line string) string {
+// firstColumn is the first column of a line.
+func firstColumn(line string) string {
 	line, _, _ = strings.Cut(strings.TrimSpace(line), "  ")
-	return normalize(line)
+	return normalizeLine(line)
 }
 
-// compare looks for every line of a document in what was printed, in the same
-// order. Numbers and the width of columns do not count, unless the options say so.
-func compare(document, printed string, o options) error {
-	clean := normalize
+// compareOutput looks for every line of a document in the output, in the same order. Numbers and column
+// widths do not count, unless the options say so.
+func compareOutput(document, printed string, o blockOptions) error {
+	clean := normalizeLine
 	switch {
-	case o.has("exact"):
+	case o.hasOption("exact"):
 		clean = func(s string) string { return strings.TrimRight(s, " ") }
-	case o.has("labels"):
-		clean = label
+	case o.hasOption("labels"):
+		clean = firstColumn
 	}
 	rest := strings.Split(printed, "\n")
 	for line := range strings.Lines(document) {
@@ -55,7 +54,7 @@ func compare(document, printed string, o options) error {
 			continue
 		}
 		at := 0
-		for at < len(rest) && !matches(want, clean(rest[at])) {
+		for at < len(rest) && !matchesLine(want, clean(rest[at])) {
 			at++
 		}
 		if at == len(rest) {

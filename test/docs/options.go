@@ -9,38 +9,38 @@ import (
 	"time"
 )
 
-// options are what the comment before a block says: words, and words with a value.
-type options map[string]string
+// blockOptions are the options in the comment before a block: words, and words with a value.
+type blockOptions map[string]string
 
-// known are all options. The kinds say what the block is, if its form does not.
-var known = []string{
-	string(commands), string(output), string(yamlFile), string(jsonFile), string(pythonIn), string(textOnly),
-	"continues",    // uses the processes, files and variables of the block before
-	"exact",        // output is the same to the byte, numbers too
+// knownOptions are all options. The kinds override the kind of the block.
+var knownOptions = []string{
+	string(commandBlock), string(outputBlock), string(yamlFile), string(jsonFile), string(pythonBlock), string(textBlock),
+	"continues",    // uses the processes, files and variables of the previous block
+	"exact",        // output must be identical, including numbers
 	"joined",       // output is one line, which the document has in several
-	"labels",       // of each line of output only what is before two spaces is compared
-	"file",         // the name of the file that the block is
+	"labels",       // compares only the first column of each line of output
+	"file",         // the name of the file with the contents of the block
 	"config",       // the role for which a YAML block is the configuration
-	"needs",        // a program or Python module; without it the commands that use it are skipped
-	"ci",           // a command of the block which is a line of .ci/run, and is not run twice
+	"needs",        // a program or Python module; without it the commands which use it are skipped
+	"ci",           // a command of the block which is a line of .ci/run, and does not run twice
 	"validate",     // why the commands are not run; their flags and values are checked
-	"scaled",       // "OLD => NEW; OLD => NEW": replaced in the commands, so that they end in time
-	"alternatives", // each command that serves is stopped before the next one starts
+	"scaled",       // "OLD => NEW; OLD => NEW": replaced in the commands, so that they finish in time
+	"alternatives", // each command which serves is stopped before the next one starts
 	"repeat",       // how often the commands run
-	"prints",       // a text that they print, the last time
-	"timeout",      // how long a command may take (60s)
-	"ready",        // what a command that serves prints when it does; it then runs until the end of the group
+	"prints",       // a text which they print, the last time
+	"timeout",      // time limit of a command (60s)
+	"ready",        // what a command which serves prints when it is ready; it then runs until the end of the group
 }
 
-func (o options) has(name string) bool {
+func (o blockOptions) hasOption(name string) bool {
 	_, ok := o[name]
 	return ok
 }
 
-// parseOptions reads NAME, NAME=VALUE and NAME="VALUE, WITH COMMAS" (or in single
-// quotes), separated by commas.
-func parseOptions(s string) (options, error) {
-	o := options{}
+// parseOptions reads NAME, NAME=VALUE and NAME="VALUE, WITH COMMAS" (or in single quotes), separated by
+// commas.
+func parseOptions(s string) (blockOptions, error) {
+	o := blockOptions{}
 	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
 		end := strings.IndexAny(s, ",=")
 		if end < 0 {
@@ -53,8 +53,8 @@ func parseOptions(s string) (options, error) {
 				return nil, fmt.Errorf("option %s: the quote does not end", name)
 			}
 		}
-		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("there is no option %q; there are %s", name, strings.Join(known, ", "))
+		if !slices.Contains(knownOptions, name) {
+			return nil, fmt.Errorf("there is no option %q; there are %s", name, strings.Join(knownOptions, ", "))
 		}
 		o[name] = value
 		s = strings.TrimPrefix(strings.TrimSpace(rest), ",")
@@ -79,16 +79,16 @@ func cutValue(s string) (value, rest string, ok bool) {
 	return strings.TrimSpace(s), "", true
 }
 
-// limit is how long one command of the block may take.
-func (o options) limit() time.Duration {
+// timeLimit is the time limit of one command of the block.
+func (o blockOptions) timeLimit() time.Duration {
 	if t, err := time.ParseDuration(o["timeout"]); err == nil {
 		return t
 	}
 	return time.Minute
 }
 
-// scale replaces what "scaled" says. Each replacement must have something to replace.
-func (o options) scale(text string) (string, error) {
+// applyScaled does the replacements of "scaled". Each must have something to replace.
+func (o blockOptions) applyScaled(text string) (string, error) {
 	if o["scaled"] == "" {
 		return text, nil
 	}

@@ -17,22 +17,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// run executes a file of commands in the directory and with the variables that the
-// commands before it left, and leaves its own.
-const run = `
+// runScript executes a file of commands in the directory and with the variables which the previous commands
+// left, and saves its own.
+const runScript = `
 trap 'code=$?; trap - EXIT; { export -p; declare -f; } >"$DOCS_STATE/env"; pwd >"$DOCS_STATE/cwd"; exit $code' EXIT
-` + serve
+` + serveScript
 
-// serve is run, but leaves nothing: a process in another terminal.
-const serve = `
+// serveScript is runScript without saving: a process in another terminal.
+const serveScript = `
 . "$DOCS_STATE/env"
 cd "$(cat "$DOCS_STATE/cwd")"
 set -a -e -o pipefail
 . "$1"
 `
 
-// A process is a command that runs, or did. Its process group is its own.
-type process struct {
+// childProcess is a started command, in its own process group.
+type childProcess struct {
 	text           string
 	block          int // index of the block which started it
 	cmd            *exec.Cmd
@@ -41,18 +41,18 @@ type process struct {
 	err            error // once done is closed
 }
 
-// start runs the text of a statement with bash. Output goes to files; that of a
-// process which serves is a terminal's, as it is for a reader.
-func (s *session) start(text, script string) (*process, error) {
+// startProcess runs the text of a statement with bash. Output goes to files; a process which serves gets a
+// terminal, as for a reader.
+func (s *docSession) startProcess(text, script string) (*childProcess, error) {
 	s.count++
 	name := filepath.Join(s.state, fmt.Sprint(s.count))
 	if err := os.WriteFile(name, []byte(text+"\n"), 0o600); err != nil {
 		return nil, err
 	}
-	p := &process{text: text, block: s.current, stdout: name + ".out", stderr: name + ".err", done: make(chan struct{})}
+	p := &childProcess{text: text, block: s.current, stdout: name + ".out", stderr: name + ".err", done: make(chan struct{})}
 	p.cmd = exec.Command("bash", "--norc", "--noprofile", "-c", script, "bash", name)
 	p.cmd.Env = append(os.Environ(), "DOCS_STATE="+s.state)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // and so a process group of its own
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // and so its own process group
 	out, err := os.Create(p.stdout)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (s *session) start(text, script string) (*process, error) {
 	}
 	p.cmd.Stdout, p.cmd.Stderr = out, errs
 	finish := func() { _ = errors.Join(out.Close(), errs.Close()) }
-	if script == serve {
+	if script == serveScript {
 		terminal, copied, err := openTerminal(errs)
 		if err != nil {
 			return nil, errors.Join(err, out.Close(), errs.Close())
@@ -73,7 +73,7 @@ func (s *session) start(text, script string) (*process, error) {
 			_ = terminal.Close()
 			select {
 			case <-copied:
-			case <-time.After(time.Second): // a child of the process has the terminal, and goes on
+			case <-time.After(time.Second): // a child of the process still has the terminal
 			}
 			_ = errors.Join(out.Close(), errs.Close())
 		}
@@ -90,8 +90,7 @@ func (s *session) start(text, script string) (*process, error) {
 	return p, nil
 }
 
-// openTerminal returns a terminal whose output is copied to w until all processes
-// have closed it.
+// openTerminal returns a terminal whose output is copied to w until all processes have closed it.
 func openTerminal(w io.Writer) (terminal *os.File, copied <-chan struct{}, err error) {
 	control, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -116,21 +115,21 @@ func openTerminal(w io.Writer) (terminal *os.File, copied <-chan struct{}, err e
 	return terminal, done, nil
 }
 
-// wait returns how the process ended, or kills it when ctx does.
-func (p *process) wait(ctx context.Context) error {
+// awaitExit returns how the process ended, or kills it when ctx ends.
+func (p *childProcess) awaitExit(ctx context.Context) error {
 	select {
 	case <-p.done:
 		return p.err
 	case <-ctx.Done():
-		p.signal(syscall.SIGKILL)
+		p.sendSignal(syscall.SIGKILL)
 		<-p.done
 		return fmt.Errorf("did not end in time")
 	}
 }
 
-func (p *process) signal(sig syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, sig) }
+func (p *childProcess) sendSignal(sig syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, sig) }
 
-func (p *process) exited() bool {
+func (p *childProcess) hasExited() bool {
 	select {
 	case <-p.done:
 		return true
@@ -139,29 +138,28 @@ func (p *process) exited() bool {
 	}
 }
 
-func (p *process) printed() string {
+func (p *childProcess) readOutput() string {
 	out, _ := os.ReadFile(p.stdout)
 	errs, _ := os.ReadFile(p.stderr)
 	return string(out) + "\n" + strings.ReplaceAll(string(errs), "\r", "")
 }
 
-// awaitReady returns once the process has printed a text, or an error when it ends
-// before.
-func (p *process) awaitReady(ctx context.Context, text string) error {
-	return poll(ctx, func() (bool, error) {
-		if strings.Contains(p.printed(), text) {
+// awaitReady returns once the process has printed a text, or an error when it ends before.
+func (p *childProcess) awaitReady(ctx context.Context, text string) error {
+	return pollUntil(ctx, func() (bool, error) {
+		if strings.Contains(p.readOutput(), text) {
 			return true, nil
 		}
-		if p.exited() {
+		if p.hasExited() {
 			return false, fmt.Errorf("ended before it served: %v", p.err)
 		}
 		return false, nil
 	}, fmt.Errorf("did not print %q in time", text))
 }
 
-// poll asks until the answer is yes, an error, or ctx ends. Files and process groups
-// do not tell when they change.
-func poll(ctx context.Context, ask func() (bool, error), late error) error {
+// pollUntil polls until ask returns true or an error, or ctx ends. Files and process groups do not notify of
+// changes.
+func pollUntil(ctx context.Context, ask func() (bool, error), late error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -176,15 +174,15 @@ func poll(ctx context.Context, ask func() (bool, error), late error) error {
 	}
 }
 
-// interrupt sends Ctrl-C to a process that serves, which must then exit with 0.
-func (p *process) interrupt(ctx context.Context) error {
-	if p.exited() {
+// interruptServer sends Ctrl-C to a process which serves, which must then exit with 0.
+func (p *childProcess) interruptServer(ctx context.Context) error {
+	if p.hasExited() {
 		return fmt.Errorf("ended by itself: %v", p.err)
 	}
-	p.signal(syscall.SIGINT)
-	err := p.wait(ctx)
+	p.sendSignal(syscall.SIGINT)
+	err := p.awaitExit(ctx)
 	if strings.HasPrefix(p.text, "go run ") && exitCode(err) == 1 {
-		return nil // go itself ends with 1 after an interrupt, whatever its program does
+		return nil // go itself exits with 1 after an interrupt, whatever its program does
 	}
 	if err != nil {
 		return fmt.Errorf("after Ctrl-C: %w", err)
@@ -192,12 +190,12 @@ func (p *process) interrupt(ctx context.Context) error {
 	return nil
 }
 
-// terminate ends what a statement left in the background with "&". The session is
-// the parent of processes whose parent has ended, and so collects their exit codes.
-func (p *process) terminate(ctx context.Context) error {
-	p.signal(syscall.SIGTERM)
+// terminateGroup ends what a statement left in the background with "&". The session is the parent of orphaned
+// processes, and so collects their exit codes.
+func (p *childProcess) terminateGroup(ctx context.Context) error {
+	p.sendSignal(syscall.SIGTERM)
 	var failed error
-	return errors.Join(poll(ctx, func() (bool, error) {
+	return errors.Join(pollUntil(ctx, func() (bool, error) {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-p.cmd.Process.Pid, &status, syscall.WNOHANG, nil)
 		if err != nil { // no process of the group is left

@@ -20,47 +20,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An outcome is the result of one block.
-type outcome struct {
+// blockOutcome is the result of one block.
+type blockOutcome struct {
 	Index     int
-	Failed    string   // why; empty if it did not
-	Skipped   []string // commands that were not run, and why
-	Elsewhere []string // commands that .ci/run runs
+	Failed    string   // why; empty on success
+	Skipped   []string // commands which were not run, and why
+	Elsewhere []string // commands which .ci/run runs
 	How       string
 	Seconds   float64
 }
 
-// A task is what a session does: the blocks of one group in one directory.
-type task struct {
-	Blocks []*block
+// sessionTask is the work of a session: the blocks of one group in one directory.
+type sessionTask struct {
+	Blocks []*docBlock
 	Root   string // the repository
-	Work   string // the working directory, and beside it state and home
-	Alone  bool   // in namespaces of its own
+	Work   string // the working directory, with state and home next to it
+	Alone  bool   // in its own namespaces
 }
 
-// A session runs the blocks of a group, one after another.
-type session struct {
-	task
+// docSession runs the blocks of a group, one after another.
+type docSession struct {
+	sessionTask
 	state     string
 	count     int
 	current   int // index of the block
-	serving   []*process
-	processes []*process
-	outcomes  []outcome
-	printed   []*process // by the block whose output comes next
+	serving   []*childProcess
+	processes []*childProcess
+	outcomes  []blockOutcome
+	printed   []*childProcess // by the block before the expected output
 }
 
-// runTask is the child of the runner: it reads a task and writes its outcomes.
+// runTask is the child process of the runner: it reads a task and writes its outcomes.
 func runTask(in io.Reader, out io.Writer) error {
-	var t task
+	var t sessionTask
 	if err := json.NewDecoder(in).Decode(&t); err != nil {
 		return err
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	s := &session{task: t, state: filepath.Join(t.Work, "..", "state"), outcomes: make([]outcome, len(t.Blocks))}
-	if err := s.prepare(); err != nil {
+	s := &docSession{sessionTask: t, state: filepath.Join(t.Work, "..", "state"), outcomes: make([]blockOutcome, len(t.Blocks))}
+	if err := s.prepareDirs(); err != nil {
 		return err
 	}
 	failed := false
@@ -71,14 +71,14 @@ func runTask(in io.Reader, out io.Writer) error {
 			s.outcomes[i].Failed = "not run, since a block before it failed"
 			continue
 		}
-		failed = s.block(t.Blocks[i]) != nil
+		failed = s.runBlock(t.Blocks[i]) != nil
 	}
-	s.stop(failed)
+	s.stopProcesses(failed)
 	return json.NewEncoder(out).Encode(s.outcomes)
 }
 
-// prepare makes the directories, and the network and names of the namespace.
-func (s *session) prepare() error {
+// prepareDirs makes the directories, and the network and host names of the namespace.
+func (s *docSession) prepareDirs() error {
 	if err := os.MkdirAll(s.state, 0o700); err != nil {
 		return err
 	}
@@ -90,52 +90,52 @@ func (s *session) prepare() error {
 	return enterNamespace(filepath.Join(s.Work, ".."), s.Blocks)
 }
 
-// block runs one block and records its outcome.
-func (s *session) block(b *block) error {
+// runBlock runs one block and records its outcome.
+func (s *docSession) runBlock(b *docBlock) error {
 	begin := time.Now()
 	o := &s.outcomes[s.current]
 	var err error
-	if o.How, err = s.do(b); err != nil {
+	if o.How, err = s.executeBlock(b); err != nil {
 		o.Failed = err.Error()
 	}
 	o.Seconds = time.Since(begin).Seconds()
 	return err
 }
 
-func (s *session) do(b *block) (how string, err error) {
+func (s *docSession) executeBlock(b *docBlock) (how string, err error) {
 	if b.Prepare != "" {
 		s.printed = nil
-		if err := s.commands(b, b.Prepare, false); err != nil {
+		if err := s.runCommands(b, b.Prepare, false); err != nil {
 			return "", fmt.Errorf("preparation: %w", err)
 		}
 	}
 	if name := b.Options["file"]; name != "" {
 		if !filepath.IsAbs(name) {
-			name = filepath.Join(s.directory(), name)
+			name = filepath.Join(s.shellDirectory(), name)
 		}
 		if err := os.WriteFile(name, []byte(b.Text+"\n"), 0o600); err != nil {
 			return "", err
 		}
 	}
 	switch b.Kind {
-	case textOnly:
+	case textBlock:
 		return "written", nil
-	case output:
-		return s.output(b)
+	case outputBlock:
+		return s.compareBlock(b)
 	case yamlFile:
-		return s.yaml(b)
+		return s.checkYAML(b)
 	case jsonFile:
 		if !json.Valid([]byte(b.Text)) {
 			return "", fmt.Errorf("this is not JSON")
 		}
 		return "parsed", nil
-	case pythonIn:
-		return s.python(b)
+	case pythonBlock:
+		return s.runPython(b)
 	}
-	if b.Options.has("validate") {
-		return s.validate(b)
+	if b.Options.hasOption("validate") {
+		return s.validateFlags(b)
 	}
-	text, err := b.Options.scale(b.Text)
+	text, err := b.Options.applyScaled(b.Text)
 	if err != nil {
 		return "", err
 	}
@@ -145,18 +145,18 @@ func (s *session) do(b *block) (how string, err error) {
 	}
 	for range times {
 		s.printed = nil
-		if err := s.commands(b, text, true); err != nil {
+		if err := s.runCommands(b, text, true); err != nil {
 			return "", err
 		}
 	}
-	return s.ran(b), s.prints(b)
+	return s.describeRun(b), s.checkPrints(b)
 }
 
-// prints checks that a block printed the text that it must print.
-func (s *session) prints(b *block) error {
+// checkPrints checks that a block printed its required text.
+func (s *docSession) checkPrints(b *docBlock) error {
 	want := b.Options["prints"]
 	for _, p := range s.printed {
-		if strings.Contains(p.printed(), want) {
+		if strings.Contains(p.readOutput(), want) {
 			return nil
 		}
 	}
@@ -166,83 +166,83 @@ func (s *session) prints(b *block) error {
 	return fmt.Errorf("it does not print %s", want)
 }
 
-func (s *session) ran(b *block) string {
-	if b.Options.has("scaled") {
+func (s *docSession) describeRun(b *docBlock) string {
+	if b.Options.hasOption("scaled") {
 		return "ran, scaled"
 	}
 	return "ran"
 }
 
-// directory is where the last command left the shell.
-func (s *session) directory() string {
+// shellDirectory is the working directory after the last command.
+func (s *docSession) shellDirectory() string {
 	at, _ := os.ReadFile(filepath.Join(s.state, "cwd"))
 	return strings.TrimSpace(string(at))
 }
 
-// commands runs statements in order. What serves goes on until the end of the group.
-func (s *session) commands(b *block, text string, own bool) error {
-	all, err := split(text)
+// runCommands runs statements in order. A server keeps running until the end of the group.
+func (s *docSession) runCommands(b *docBlock, text string, own bool) error {
+	all, err := splitStatements(text)
 	if err != nil {
 		return err
 	}
 	for _, st := range all {
-		if own && s.elsewhere(b, st) {
+		if own && s.skipElsewhere(b, st) {
 			continue
 		}
-		if err := s.statement(b, st, own); err != nil {
+		if err := s.runStatement(b, st, own); err != nil {
 			return fmt.Errorf("line %d: %s: %w", b.Line+st.line, firstLine(st.text), err)
 		}
 	}
 	return nil
 }
 
-// elsewhere reports whether a statement is not run here, and records why.
-func (s *session) elsewhere(b *block, st statement) bool {
+// skipElsewhere reports whether a statement is not run here, and records why.
+func (s *docSession) skipElsewhere(b *docBlock, st shellStatement) bool {
 	if ci := b.Options["ci"]; ci != "" && strings.HasPrefix(st.text, ci) {
 		s.outcomes[s.current].Elsewhere = append(s.outcomes[s.current].Elsewhere, firstLine(st.text))
 		return true
 	}
-	if needs := b.Options["needs"]; needs != "" && strings.HasPrefix(st.program(), needs+" ") {
+	if needs := b.Options["needs"]; needs != "" && strings.HasPrefix(st.withoutVariables(), needs+" ") {
 		if _, err := exec.LookPath(needs); err != nil {
-			s.skip(st, "there is no "+needs)
+			s.recordSkip(st, "there is no "+needs)
 			return true
 		}
 	}
 	return false
 }
 
-func (s *session) skip(st statement, why string) {
+func (s *docSession) recordSkip(st shellStatement, why string) {
 	o := &s.outcomes[s.current]
 	o.Skipped = append(o.Skipped, fmt.Sprintf("%s: %s", firstLine(st.text), why))
 }
 
-func (s *session) statement(b *block, st statement, own bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), b.Options.limit())
+func (s *docSession) runStatement(b *docBlock, st shellStatement, own bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), b.Options.timeLimit())
 	defer cancel()
-	text, yes := st.serves(b.Options)
-	script := run
+	text, yes := st.runsUntilStopped(b.Options)
+	script := runScript
 	if yes {
-		script = serve
+		script = serveScript
 	}
-	p, err := s.start(st.text, script)
+	p, err := s.startProcess(st.text, script)
 	if err != nil {
 		return err
 	}
 	s.printed = append(s.printed, p)
 	if yes {
 		s.serving = append(s.serving, p)
-		if err = p.awaitReady(ctx, text); err == nil && b.Options.has("alternatives") && own {
+		if err = p.awaitReady(ctx, text); err == nil && b.Options.hasOption("alternatives") && own {
 			s.serving = slices.Delete(s.serving, len(s.serving)-1, len(s.serving))
-			err = p.interrupt(ctx)
+			err = p.interruptServer(ctx)
 		}
 	} else {
-		err = p.wait(ctx)
+		err = p.awaitExit(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, tail(p.printed()))
+		return fmt.Errorf("%w\n%s", err, lastLines(p.readOutput()))
 	}
 	if st.wants != "" {
-		return s.matches(ctx, st.wants, b.Options, []*process{p})
+		return s.awaitMatch(ctx, st.wants, b.Options, []*childProcess{p})
 	}
 	return nil
 }
@@ -254,39 +254,38 @@ func exitCode(err error) int {
 	return 0
 }
 
-// output compares a block with what the commands before it print.
-func (s *session) output(b *block) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), min(b.Options.limit(), 10*time.Second))
+// compareBlock compares a block with the output of the commands before it.
+func (s *docSession) compareBlock(b *docBlock) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), min(b.Options.timeLimit(), 10*time.Second))
 	defer cancel()
 	text := b.Text
-	if b.Options.has("joined") {
+	if b.Options.hasOption("joined") {
 		text = strings.ReplaceAll(text, "\n ", "")
 	}
-	return "compared", s.matches(ctx, text, b.Options, s.printed)
+	return "compared", s.awaitMatch(ctx, text, b.Options, s.printed)
 }
 
-// matches compares a text with what processes print, for as long as one of them may
-// print more.
-func (s *session) matches(ctx context.Context, text string, o options, by []*process) error {
+// awaitMatch compares a text with the output of processes, for as long as one of them may print more.
+func (s *docSession) awaitMatch(ctx context.Context, text string, o blockOptions, by []*childProcess) error {
 	var all strings.Builder
 	for {
-		more := slices.ContainsFunc(by, func(p *process) bool { return !p.exited() })
+		more := slices.ContainsFunc(by, func(p *childProcess) bool { return !p.hasExited() })
 		all.Reset()
 		for _, p := range by {
-			all.WriteString(p.printed() + "\n")
+			all.WriteString(p.readOutput() + "\n")
 		}
-		err := compare(text, all.String(), o)
+		err := compareOutput(text, all.String(), o)
 		if err == nil || !more || ctx.Err() != nil {
 			if err != nil {
-				return fmt.Errorf("%w\nprinted was:\n%s", err, tail(all.String()))
+				return fmt.Errorf("%w\nprinted was:\n%s", err, lastLines(all.String()))
 			}
 			return nil
 		}
-		time.Sleep(20 * time.Millisecond) // a file does not tell when it grows
+		time.Sleep(20 * time.Millisecond) // a file does not notify when it grows
 	}
 }
 
-func (s *session) yaml(b *block) (string, error) {
+func (s *docSession) checkYAML(b *docBlock) (string, error) {
 	var v any
 	if err := yaml.Unmarshal([]byte(b.Text), &v); err != nil {
 		return "", err
@@ -299,36 +298,36 @@ func (s *session) yaml(b *block) (string, error) {
 	if err := os.WriteFile(name, []byte(b.Text+"\n"), 0o600); err != nil {
 		return "", err
 	}
-	return "validated", s.commands(b, fmt.Sprintf("penstock config validate --for %s --config %q", role, name), false)
+	return "validated", s.runCommands(b, fmt.Sprintf("penstock config validate --for %s --config %q", role, name), false)
 }
 
-func (s *session) python(b *block) (string, error) {
+func (s *docSession) runPython(b *docBlock) (string, error) {
 	name := filepath.Join(s.state, "block.py")
 	if err := os.WriteFile(name, []byte(b.Text+"\n"), 0o600); err != nil {
 		return "", err
 	}
 	if module := b.Options["needs"]; module != "" && exec.Command("python3", "-c", "import "+module).Run() != nil {
-		s.skip(statement{text: "python3"}, "there is no module "+module)
-		return "compiled", s.commands(b, fmt.Sprintf("python3 -m py_compile %q", name), false)
+		s.recordSkip(shellStatement{text: "python3"}, "there is no module "+module)
+		return "compiled", s.runCommands(b, fmt.Sprintf("python3 -m py_compile %q", name), false)
 	}
 	s.printed = nil
-	return "ran", s.commands(b, fmt.Sprintf("python3 %q", name), false)
+	return "ran", s.runCommands(b, fmt.Sprintf("python3 %q", name), false)
 }
 
-// stop ends the processes in reverse order and checks their exit codes.
-func (s *session) stop(failed bool) {
+// stopProcesses ends the processes in reverse order and checks their exit codes.
+func (s *docSession) stopProcesses(failed bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
 	defer cancel()
 	for _, p := range slices.Backward(s.processes) {
 		var err error
 		if slices.Contains(s.serving, p) {
-			err = p.interrupt(ctx)
+			err = p.interruptServer(ctx)
 		} else {
-			err = p.terminate(ctx)
+			err = p.terminateGroup(ctx)
 		}
-		p.signal(syscall.SIGKILL)
+		p.sendSignal(syscall.SIGKILL)
 		if o := &s.outcomes[p.block]; err != nil && !failed && o.Failed == "" {
-			o.Failed = fmt.Sprintf("%s: %v\n%s", firstLine(p.text), err, tail(p.printed()))
+			o.Failed = fmt.Sprintf("%s: %v\n%s", firstLine(p.text), err, lastLines(p.readOutput()))
 		}
 	}
 }
@@ -341,8 +340,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// tail is the end of what a command printed.
-func tail(s string) string {
+// lastLines is the end of a command's output.
+func lastLines(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	return "    " + strings.Join(lines[max(0, len(lines)-30):], "\n    ")
 }

@@ -9,22 +9,20 @@ import (
 	"strings"
 )
 
-// A statement is one command as a reader would paste it into a terminal, of one
-// line or several.
-type statement struct {
+// shellStatement is one command as a reader would paste it into a terminal, on one or more lines.
+type shellStatement struct {
 	line  int    // of the block, from 0
-	text  string // what bash runs
-	wants string // what the document says that it prints, after "$ "
+	text  string // the input of bash
+	wants string // expected output in the document, after "$ "
 }
 
-// split cuts the text of a block into statements: a statement ends where bash
-// would run it. In a block with prompts ("$ "), what is between two of them is the
-// output of the first.
-func split(text string) ([]statement, error) {
+// splitStatements splits the text of a block into statements: a statement ends where bash would run it. In a
+// block with prompts ("$ "), the text between two of them is the output of the first.
+func splitStatements(text string) ([]shellStatement, error) {
 	if strings.HasPrefix(text, "$ ") {
 		return splitPrompts(text), nil
 	}
-	var all []statement
+	var all []shellStatement
 	var open []string
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -37,7 +35,7 @@ func split(text string) ([]statement, error) {
 		if strings.HasSuffix(line, `\`) || exec.Command("bash", "-n", "-c", joined).Run() != nil {
 			continue
 		}
-		all = append(all, statement{line: i + 1 - len(open), text: joined})
+		all = append(all, shellStatement{line: i + 1 - len(open), text: joined})
 		open = nil
 	}
 	if len(open) > 0 {
@@ -47,11 +45,11 @@ func split(text string) ([]statement, error) {
 	return all, nil
 }
 
-func splitPrompts(text string) []statement {
-	var all []statement
+func splitPrompts(text string) []shellStatement {
+	var all []shellStatement
 	for i, line := range strings.Split(text, "\n") {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			all = append(all, statement{line: i, text: command})
+			all = append(all, shellStatement{line: i, text: command})
 			continue
 		}
 		all[len(all)-1].wants += line + "\n"
@@ -59,26 +57,27 @@ func splitPrompts(text string) []statement {
 	return all
 }
 
-// programs are what a command of a document begins with.
-var programs = regexp.MustCompile(`^(\$ )?([A-Z_]+=\S* )*(penstock|curl|go|python3?|vllm|llama-server|trtllm-serve|openssl|(tools|examples|test|bench)/\S+\.sh) `)
+// programPattern matches the beginning of a documented command.
+var programPattern = regexp.MustCompile(`^(\$ )?([A-Z_]+=\S* )*(penstock|curl|go|python3?|vllm|llama-server|trtllm-serve|openssl|(tools|examples|test|bench)/\S+\.sh) `)
 
 func beginsWithProgram(text string) bool {
 	for line := range strings.Lines(text) {
-		if programs.MatchString(line) {
+		if programPattern.MatchString(line) {
 			return true
 		}
 	}
 	return false
 }
 
-var assignments = regexp.MustCompile(`^\s*([A-Z_]+=("[^"]*"|\S*)\s+)*`)
+var assignmentPattern = regexp.MustCompile(`^\s*([A-Z_]+=("[^"]*"|\S*)\s+)*`)
 
-// program returns a statement without the variables before its command.
-func (s statement) program() string { return s.text[len(assignments.FindString(s.text)):] }
+// withoutVariables returns a statement without the variables before its command.
+func (s shellStatement) withoutVariables() string {
+	return s.text[len(assignmentPattern.FindString(s.text)):]
+}
 
-// ready is what a process prints once it serves. A command that is not in this table
-// ends by itself.
-var ready = []struct{ command, text string }{
+// readyTexts are the texts which processes print once they serve. Other commands end by themselves.
+var readyTexts = []struct{ command, text string }{
 	{"penstock up", "(ready in "},
 	{"penstock frontend", "(ready in "},
 	{"penstock worker ", "(ready in "},
@@ -96,20 +95,20 @@ var ready = []struct{ command, text string }{
 
 var inBackground = regexp.MustCompile(`&\s*(#.*)?$`)
 
-// serves reports whether a statement runs until it is stopped, and what it prints
-// once others may use it.
-func (s statement) serves(o options) (text string, yes bool) {
-	if o.has("ready") {
+// runsUntilStopped reports whether a statement runs until it is stopped, and the text which it prints when it
+// is ready.
+func (s shellStatement) runsUntilStopped(o blockOptions) (text string, yes bool) {
+	if o.hasOption("ready") {
 		return o["ready"], true
 	}
-	p := strings.TrimPrefix(s.program(), "./") + " "
+	p := strings.TrimPrefix(s.withoutVariables(), "./") + " "
 	if inBackground.MatchString(s.text) {
 		return "", false
 	}
-	for _, r := range ready {
+	for _, r := range readyTexts {
 		switch {
 		case !strings.HasPrefix(p, r.command):
-		case r.text != "" && strings.Contains(p, "--log-format json"): // a log in JSON has no screen in it
+		case r.text != "" && strings.Contains(p, "--log-format json"): // a JSON log has no banner
 			return `"msg":"serving"`, true
 		default:
 			return r.text, true

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// parsePenstock checks the flags of commands that are not run: those of roles with
-// "config validate", those of other commands with "--help", which reads them first.
+// parsePenstock checks the flags of commands which are not run: of roles with "config validate", of other
+// commands with "--help", which parses them first.
 const parsePenstock = `penstock() {
   case "$1" in
     up | frontend | worker | router) command penstock config validate --for "$@" ;;
@@ -22,24 +22,24 @@ const parsePenstock = `penstock() {
 }
 `
 
-// validate checks the commands of a block without running them.
-func (s *session) validate(b *block) (string, error) {
-	all, err := split(b.Text)
+// validateFlags checks the commands of a block without running them.
+func (s *docSession) validateFlags(b *docBlock) (string, error) {
+	all, err := splitStatements(b.Text)
 	if err != nil {
 		return "", err
 	}
 	for _, st := range all {
-		word, _, _ := strings.Cut(st.program(), " ")
+		word, _, _ := strings.Cut(st.withoutVariables(), " ")
 		if word != "go" {
-			s.skip(st, b.Options["validate"])
+			s.recordSkip(st, b.Options["validate"])
 		}
 		switch {
 		case word == "penstock":
-			err = s.finish(b, "("+parsePenstock+st.text+")")
+			err = s.runToEnd(b, "("+parsePenstock+st.text+")")
 		case word == "go" && strings.HasSuffix(st.text, " -h"):
-			err = s.finish(b, st.text)
+			err = s.runToEnd(b, st.text)
 		case strings.HasSuffix(word, ".sh"):
-			err = s.script(word, st.text)
+			err = s.checkScript(word, st.text)
 		default:
 			err = fmt.Errorf("nothing is known of %s without running it", word)
 		}
@@ -50,25 +50,25 @@ func (s *session) validate(b *block) (string, error) {
 	return "validated", nil
 }
 
-// finish runs a text to its end, also if it looks like a server.
-func (s *session) finish(b *block, text string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), b.Options.limit())
+// runToEnd runs a text to its end, even if it looks like a server.
+func (s *docSession) runToEnd(b *docBlock, text string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), b.Options.timeLimit())
 	defer cancel()
-	p, err := s.start(text, run)
+	p, err := s.startProcess(text, runScript)
 	if err != nil {
 		return err
 	}
-	if err := p.wait(ctx); err != nil {
-		return fmt.Errorf("%w\n%s", err, tail(p.printed()))
+	if err := p.awaitExit(ctx); err != nil {
+		return fmt.Errorf("%w\n%s", err, lastLines(p.readOutput()))
 	}
 	return nil
 }
 
 var shortFlag = regexp.MustCompile(`\s-([a-z][a-z-]*)`)
 
-// script checks that a script can be started, and that a program of its name under
-// bench/ declares the flags that are passed on to it.
-func (s *session) script(name, text string) error {
+// checkScript checks that a script can be started, and that a program of its name under bench/ declares the
+// flags which are passed on to it.
+func (s *docSession) checkScript(name, text string) error {
 	file := filepath.Join(s.Root, name)
 	if info, err := os.Stat(file); err != nil || info.Mode()&0o111 == 0 {
 		return fmt.Errorf("it is not a program of the repository")

@@ -54,7 +54,7 @@ type fleetConfig struct {
 	engine   tiny.Config
 	frontend frontend.Config
 	worker   worker.Config
-	media    frontend.Media
+	media    frontend.MediaSource
 	// pretend says that what the test breaks are calls and not workers: the router is
 	// not told, or it would leave out workers that are well, and wait for those that
 	// pretend to leave.
@@ -64,7 +64,7 @@ type fleetConfig struct {
 // untold is a router that does not learn which calls failed.
 type untold struct{ frontend.Router }
 
-func (untold) Failed(kv.Worker, error) {}
+func (untold) ReportFailure(kv.Worker, error) {}
 
 // startFleet runs a fleet until the test ends.
 func startFleet(t *testing.T, cfg fleetConfig) *fleet {
@@ -78,19 +78,19 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 		ec.Vocabulary.EOS = []kv.Token{eos}
 	}
 	ec.Text = func(dst []byte, id kv.Token) ([]byte, bool) {
-		if pipe.Tokenizer.Special(id) {
+		if pipe.Tokenizer.IsSpecial(id) {
 			return dst, false
 		}
 		return pipe.Tokenizer.AppendBytes(dst, id)
 	}
 	f := &fleet{
 		server: &server{t: t, log: &logBuffer{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}},
-		cuts:   newCutter(rpc.NewMem()),
+		cuts:   newCutter(rpc.NewMemPlane()),
 	}
 	f.engines = must(tiny.NewReplicas(t.Context(), ec, max(cfg.engines, cfg.workers)))(t)
 	log := slog.New(slog.NewTextHandler(f.log, nil))
 	metrics := obs.NewMetrics()
-	events, registry := bus.NewMem(), disco.NewMem()
+	events, registry := bus.NewMemBus(), disco.NewMemRegistry()
 
 	r := must(router.New(router.Config{Route: route.Config{Mode: route.KV, Seed: 1}}, router.Planes{Bus: events, Registry: registry, RPC: f.cuts}, nil, metrics, log))(t)
 	var routes frontend.Router = r
@@ -99,9 +99,9 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 	}
 	front := must(frontend.New(cfg.frontend, frontend.Deps{
 		Router: routes, Plane: f.cuts, Registry: registry, Metrics: metrics, Log: log, Media: cfg.media,
-		Open:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
-		Mount:   map[string]http.Handler{"/v1/router/": r.Handler()},
-		OnDrain: r.EndWatches,
+		OpenTokenizer: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
+		Mount:         map[string]http.Handler{"/v1/router/": r.Handler()},
+		OnDrain:       r.EndWatches,
 	}))(t)
 
 	var parts sync.WaitGroup
@@ -136,7 +136,7 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 		parts.Wait()
 	})
 	name := f.engines[0].Card().Name
-	f.known = func() int { return min(r.Workers(name), front.Workers(name)) }
+	f.known = func() int { return min(r.WorkerCount(name), front.WorkerCount(name)) }
 	f.eventually("all workers are known", func() bool { return f.known() == cfg.workers })
 	return f
 }

@@ -1,3 +1,3 @@
-// Package e2e holds a whole Penstock, over real HTTP and embedded NATS, against
-// what its documents promise.
+// Package e2e tests a whole Penstock, over real HTTP and embedded NATS, against the promises of its
+// documents.
 package e2e

@@ -22,7 +22,7 @@ import (
 // certify writes a new certificate and its key, and returns who trusts it.
 func certify(t *testing.T, name, certPath, keyPath string) *x509.CertPool {
 	t.Helper()
-	p := certtest.Make(t, certtest.Form{Name: name})
+	p := certtest.NewPair(t, certtest.CertOptions{Name: name})
 	write(t, certPath, p.Cert)
 	write(t, keyPath, p.Key)
 	return p.Pool

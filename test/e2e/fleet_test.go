@@ -30,11 +30,11 @@ type starter func(ctx context.Context, cfg *config.Loaded, stderr io.Writer, rea
 func roleOf(command config.Command) starter {
 	switch command {
 	case config.Frontend:
-		return node.Frontend
+		return node.RunFrontend
 	case config.Worker:
-		return node.Worker
+		return node.RunWorker
 	}
-	return node.Router
+	return node.RunRouter
 }
 
 // loadRole returns the settings of a process, given as "key=value".
@@ -50,7 +50,7 @@ func loadRole(t *testing.T, command config.Command, settings ...string) *config.
 			continue
 		}
 		key, value, _ := strings.Cut(s, "=")
-		env = append(env, config.Env(key)+"="+value)
+		env = append(env, config.EnvName(key)+"="+value)
 	}
 	cfg, err := config.Load("", env, config.NoFlags(command))
 	if err != nil {
@@ -339,7 +339,7 @@ func TestFleetGuarded(t *testing.T) {
 		"no token":        {"nats-token-file="},
 		"another's token": {"nats-token-file=" + other},
 	} {
-		err := node.Worker(t.Context(), loadRole(t, config.Worker, append(wrong, nats)...), io.Discard, func(node.Started) { t.Error("ready") })
+		err := node.RunWorker(t.Context(), loadRole(t, config.Worker, append(wrong, nats)...), io.Discard, func(node.Started) { t.Error("ready") })
 		if err == nil || !strings.Contains(err.Error(), "--nats-token-file") || strings.Contains(err.Error(), "another-token") {
 			t.Errorf("%s: %v", name, err)
 		}

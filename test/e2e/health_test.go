@@ -19,7 +19,7 @@ const deadAddr = "tcp://127.0.0.1:1"
 // worker in dir, under another id, and does not answer.
 func registerDead(t *testing.T, dir, component string) {
 	t.Helper()
-	registry, err := disco.NewFile(disco.FileConfig{Dir: dir})
+	registry, err := disco.NewFileRegistry(disco.FileConfig{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func registerDead(t *testing.T, dir, component string) {
 	ctx, found := context.WithCancel(t.Context())
 	defer found()
 	var like disco.Instance
-	err = registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+	err = registry.Watch(ctx, disco.KindWorker, func(set []disco.Instance) {
 		for _, in := range set {
 			if in.Component == "backend" {
 				like = in

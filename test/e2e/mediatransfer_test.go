@@ -209,7 +209,7 @@ func TestEveryTokenOfPictures(t *testing.T) {
 	g := newGallery(t, map[string][]byte{"/picture.png": pngOf(t, picture(1, 112, 84))})
 	fetcher := must(fetch.New(fetch.Config{AllowPrivate: true}))(t)
 	t.Cleanup(func() { _ = fetcher.Close() })
-	source := resolve.FromFetcher(fetcher, 1<<20)
+	source := resolve.NewFetcherSource(fetcher, 1<<20)
 	dir := t.TempDir()
 	seeing := func(way resolve.Transfer, limit int) *fleet {
 		cfg := fleetConfig{
@@ -227,7 +227,7 @@ func TestEveryTokenOfPictures(t *testing.T) {
 		if way == resolve.TransferShared {
 			lender := must(shm.NewLender(shm.Config{Dir: dir}))(t)
 			t.Cleanup(func() { // after the fleet has stopped
-				if n, bytes := lender.Held(); n != 0 {
+				if n, bytes := lender.Usage(); n != 0 {
 					t.Errorf("%d segments of %d bytes are still lent", n, bytes)
 				}
 				left, err := os.ReadDir(dir)
@@ -236,7 +236,7 @@ func TestEveryTokenOfPictures(t *testing.T) {
 				}
 				_ = lender.Close()
 			})
-			lends = resolve.FromLender(lender, time.Hour)
+			lends = resolve.NewShmLender(lender, time.Hour)
 		}
 		cfg.media = must(resolve.New(resolve.Config{}, source, lends))(t)
 		return startFleet(t, cfg)
@@ -266,8 +266,8 @@ func TestEveryTokenOfPictures(t *testing.T) {
 // nothing is where an engine has nothing from that did not come with the request.
 type nothing struct{}
 
-func (nothing) File(context.Context, string) ([]byte, func(), error) {
+func (nothing) FetchFile(context.Context, string) ([]byte, func(), error) {
 	return nil, nil, errors.New("the engine fetches")
 }
 
-func (nothing) Data(string) ([]byte, error) { return nil, errors.New("the engine decodes") }
+func (nothing) ParseData(string) ([]byte, error) { return nil, errors.New("the engine decodes") }

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 )
 
 // garbage is what a client that is not ours may publish: messages that nobody
@@ -22,12 +22,12 @@ func garbage(r *rand.Rand, n int) (subject string, data []byte) {
 	const base = "penstock.penstock."
 	key := fmt.Sprintf("%d/0", r.IntN(4))
 	events := func(id, blockSize int) []byte {
-		rec := feed.Record{Worker: kv.Worker{ID: kv.WorkerID(id)}, Epoch: 1, First: 1 + uint64(n), BlockSize: uint32(blockSize)}
+		rec := kvfeed.Record{Worker: kv.Worker{ID: kv.WorkerID(id)}, Epoch: 1, First: 1 + uint64(n), BlockSize: uint32(blockSize)}
 		rec.Events = []kv.Event{{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: make([]kv.BlockHash, 50)}}
 		for i := range rec.Events[1].Blocks {
 			rec.Events[1].Blocks[i] = kv.BlockHash(r.Uint64())
 		}
-		return feed.AppendRecord(nil, &rec)
+		return kvfeed.AppendRecord(nil, &rec)
 	}
 	switch n % 9 {
 	case 0:

@@ -58,13 +58,13 @@ func TestOverload(t *testing.T) {
 	}{
 		{name: "the queues of the workers", says: "no worker could finish the request"},
 		{name: "the requests of the frontend", frontend: frontend.Config{MaxInflight: 24}, says: "too many requests in progress"},
-		{name: "active blocks", router: busyAbove(route.Busy{DecodeBlocks: 0.08}), says: "all 2 workers are busy"},
-		{name: "prompt tokens to prefill", router: busyAbove(route.Busy{PrefillTokens: 60}), says: "all 2 workers are busy"},
+		{name: "active blocks", router: busyAbove(route.BusyThresholds{DecodeBlocks: 0.08}), says: "all 2 workers are busy"},
+		{name: "prompt tokens to prefill", router: busyAbove(route.BusyThresholds{PrefillTokens: 60}), says: "all 2 workers are busy"},
 		{name: "the queue of the router", router: queueing(8), says: "requests wait for a worker already"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newOverloaded(t, pipe, rpc.NewMem(), tt.frontend, tt.router)
+				f := newOverloaded(t, pipe, rpc.NewMemPlane(), tt.frontend, tt.router)
 				defer f.stop()
 				f.overload(tt.says)
 			})
@@ -72,12 +72,14 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-func busyAbove(b route.Busy) router.Config { return router.Config{Route: route.Config{Busy: b}} }
+func busyAbove(b route.BusyThresholds) router.Config {
+	return router.Config{Route: route.Config{Busy: b}}
+}
 
 // queueing has up to so many requests wait in the router once a worker has prompts that
 // are worth overloadPrompts.
 func queueing(most int) router.Config {
-	return router.Config{Route: route.Config{QueueThreshold: new(1.0)}, Queue: queue.Config{Most: most}}
+	return router.Config{Route: route.Config{QueueThreshold: new(1.0)}, Queue: queue.Config{MaxEntries: most}}
 }
 
 // overloadPrompts are the tokens of a few prompts.
@@ -100,7 +102,7 @@ func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg front
 	f := &overloaded{t: t, pipe: pipe}
 	var ctx context.Context
 	ctx, f.end = context.WithCancel(t.Context())
-	events, registry := bus.NewMem(), servetest.NewRegistry()
+	events, registry := bus.NewMemBus(), servetest.NewRegistry()
 	metrics, log := obs.NewMetrics(), slog.New(slog.DiscardHandler)
 	f.metrics = metrics
 	run := func(what string, part func(context.Context) error) {
@@ -119,7 +121,7 @@ func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg front
 	run("router", r.Run)
 	measured := worker.NewMetrics(metrics)
 	for i := range overloadWorkers {
-		card := servetest.Card("m")
+		card := servetest.ModelCard("m")
 		card.Blocks, card.VocabSize, card.Tokenizer = 400, pipe.Tokenizer.VocabSize(), engine.TokenizerRef{Kind: "builtin"}
 		card.ContextLength, card.MaxBatchedTokens = 1024, overloadPrompts
 		e := servetest.New(servetest.Config{Card: card, Step: overloadStep, Batch: overloadBatch})
@@ -133,7 +135,7 @@ func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg front
 	}
 	f.frontend, err = frontend.New(cfg, frontend.Deps{
 		Router: r, Plane: calls, Registry: registry, Metrics: metrics, Log: log,
-		Open: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
+		OpenTokenizer: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -286,12 +288,12 @@ func TestSlotsAreFreed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for seed := range uint64(8) {
-		rcfg := busyAbove(route.Busy{DecodeBlocks: 0.2})
+		rcfg := busyAbove(route.BusyThresholds{DecodeBlocks: 0.2})
 		if seed%2 == 1 { // they are given up in the router's queue too
 			rcfg = queueing(100)
 		}
 		synctest.Test(t, func(t *testing.T) {
-			calls := rpc.Faulty(rpc.NewMem(), seed, rpc.Faults{Refuse: 0.05, Cut: 0.4, CutAfter: 30, Delay: 5 * time.Millisecond})
+			calls := rpc.WithFaults(rpc.NewMemPlane(), seed, rpc.CallFaults{Refuse: 0.05, Cut: 0.4, CutAfter: 30, Delay: 5 * time.Millisecond})
 			f := newOverloaded(t, pipe, calls, frontend.Config{}, rcfg)
 			defer f.stop()
 			rng := rand.New(rand.NewPCG(seed, 1))

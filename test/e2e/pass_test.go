@@ -15,12 +15,12 @@ import (
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
 	"penstock/internal/engine/sim"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 // closed starts servers of vLLM's kind whose tokenizer nobody else has, and Penstock in front
 // of them.
-func closed(t *testing.T, servers int) (*server, []*mimic.Server) {
+func closed(t *testing.T, servers int) (*server, []*enginemock.Server) {
 	t.Helper()
 	pipe, err := opening.Open(opening.Ref{Kind: "builtin"})
 	if err != nil {
@@ -31,22 +31,22 @@ func closed(t *testing.T, servers int) (*server, []*mimic.Server) {
 		t.Fatal(err)
 	}
 	eos, _ := builtin.EOS()
-	timing, err := sim.Preset("mocker")
+	timing, err := sim.PresetTiming("mocker")
 	if err != nil {
 		t.Fatal(err)
 	}
 	timing.Speedup = 100
 	encode := func(text string) []kv.Token { return pipe.Tokenizer.Encode(nil, text, prep.EncodeOptions{}) }
-	var all []*mimic.Server
+	var all []*enginemock.Server
 	var engines []string
 	for range servers {
-		s, err := mimic.New(mimic.Config{
-			Dialect: mimic.VLLM, Pipe: pipe, Models: []string{"closed"}, Adapters: []mimic.Adapter{{Name: "law"}},
+		s, err := enginemock.New(enginemock.Config{
+			Dialect: enginemock.VLLM, Pipe: pipe, Models: []string{"closed"}, Adapters: []enginemock.Adapter{{Name: "law"}},
 			KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0",
 			Open: func(rank int) (engine.Engine, error) {
 				return sim.New(sim.Config{
 					Vocabulary: sim.Vocabulary{Size: pipe.Tokenizer.VocabSize(), Mask: builtin.MaskedIDs(), EOS: []kv.Token{eos}},
-					Text:       sim.Passage(encode), Output: 8, BlockSize: 16, Blocks: 2048, ContextLength: 8192, Timing: timing, Worker: uint64(rank),
+					Text:       sim.BuiltinText(encode), Output: 8, BlockSize: 16, Blocks: 2048, ContextLength: 8192, Timing: timing, Worker: uint64(rank),
 				})
 			},
 		})
@@ -141,7 +141,7 @@ func TestPassedFailures(t *testing.T) {
 	s, engines := closed(t, 2)
 	const body = `{"model":"closed","stream":true,"max_tokens":500,"ignore_eos":true,"messages":[{"role":"user","content":"hi"}]}`
 	for _, e := range engines {
-		if err := e.Faults().Set(mimic.Fault{Kind: mimic.FaultError, Status: http.StatusServiceUnavailable, Count: 1}); err != nil {
+		if err := e.Faults().Set(enginemock.Fault{Kind: enginemock.FaultError, Status: http.StatusServiceUnavailable, Count: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestPassedFailures(t *testing.T) {
 	}
 	for _, e := range engines {
 		clearFaults(t, e)
-		if err := e.Faults().Set(mimic.Fault{Kind: mimic.FaultDisconnect, After: 2}); err != nil {
+		if err := e.Faults().Set(enginemock.Fault{Kind: enginemock.FaultDisconnect, After: 2}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -183,7 +183,7 @@ func TestPassedFailures(t *testing.T) {
 	})
 }
 
-func clearFaults(t *testing.T, e *mimic.Server) {
+func clearFaults(t *testing.T, e *enginemock.Server) {
 	t.Helper()
 	if err := e.Faults().Set(); err != nil {
 		t.Fatal(err)

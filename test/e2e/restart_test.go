@@ -19,7 +19,7 @@ func crash(t *testing.T, dir string, workers ...disco.Instance) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry, err := disco.NewNATS(conn, disco.NATSConfig{})
+	registry, err := disco.NewNATSRegistry(conn, disco.NATSRegistryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,8 +40,8 @@ func crash(t *testing.T, dir string, workers ...disco.Instance) {
 func TestRestartForgetsTheDead(t *testing.T) {
 	dir := t.TempDir()
 	crash(t, dir,
-		disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "mem-1"},
-		disco.Instance{Kind: disco.Worker, ID: 7, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "mem-2"},
+		disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "mem-1"},
+		disco.Instance{Kind: disco.KindWorker, ID: 7, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "mem-2"},
 	)
 	s := start(t, "data-dir="+dir, "workers=1")
 	var health struct {

@@ -357,7 +357,7 @@ func up(t *testing.T, settings ...string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return node.Up(t.Context(), cfg, io.Discard, func(node.Ready) { t.Error("it became ready") })
+	return node.RunUp(t.Context(), cfg, io.Discard, func(node.Ready) { t.Error("it became ready") })
 }
 
 func TestStartFailsWithAReason(t *testing.T) {

@@ -58,7 +58,7 @@ func start(t *testing.T, settings ...string) *server {
 	env := []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_ROUTER_SEED=1"}
 	for _, s := range settings {
 		key, value, _ := strings.Cut(s, "=")
-		env = append(env, config.Env(key)+"="+value)
+		env = append(env, config.EnvName(key)+"="+value)
 	}
 	cfg, err := config.Load("", env, nil)
 	if err != nil {
@@ -68,7 +68,7 @@ func start(t *testing.T, settings ...string) *server {
 	s := &server{t: t, log: &logBuffer{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
 	ready := make(chan node.Ready, 1)
 	ended := make(chan error, 1)
-	go func() { ended <- node.Up(ctx, cfg, s.log, func(r node.Ready) { ready <- r }) }()
+	go func() { ended <- node.RunUp(ctx, cfg, s.log, func(r node.Ready) { ready <- r }) }()
 	select {
 	case s.ready = <-ready:
 		s.url = s.ready.URL

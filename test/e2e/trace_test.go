@@ -128,7 +128,7 @@ func (d dying) Generate(ctx context.Context, req *engine.Request, sink func(*eng
 }
 
 // traced opens the way to the collector that the environment names.
-func traced(t *testing.T, service string) *otlp.Traces {
+func traced(t *testing.T, service string) *otlp.TraceExporter {
 	t.Helper()
 	traces, err := otlp.Open(t.Context(), service, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -151,12 +151,12 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	front, back := traced(t, "penstock-frontend"), traced(t, "penstock-worker")
-	calls, err := rpc.NewTCP(rpc.TCPConfig{Listen: "127.0.0.1:0"})
+	calls, err := rpc.NewTCPPlane(rpc.TCPConfig{Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer calls.Close()
-	events, registry, metrics := bus.NewMem(), disco.NewMem(), obs.NewMetrics()
+	events, registry, metrics := bus.NewMemBus(), disco.NewMemRegistry(), obs.NewMetrics()
 	log := slog.New(slog.DiscardHandler)
 	ctx, stop := context.WithCancel(t.Context())
 	var services sync.WaitGroup
@@ -167,7 +167,7 @@ func TestTrace(t *testing.T) {
 			}
 		})
 	}
-	card := servetest.Card("m")
+	card := servetest.ModelCard("m")
 	card.VocabSize, card.Tokenizer = pipe.Tokenizer.VocabSize(), engine.TokenizerRef{Kind: "builtin"}
 	workers, died := worker.NewMetrics(metrics), new(atomic.Bool)
 	for id := kv.WorkerID(1); id <= 2; id++ {
@@ -184,7 +184,7 @@ func TestTrace(t *testing.T) {
 	}
 	run(r.Run)
 	f, err := frontend.New(frontend.Config{}, frontend.Deps{
-		Router: r, Plane: calls, Registry: registry, Open: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
+		Router: r, Plane: calls, Registry: registry, OpenTokenizer: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
 		Metrics: metrics, Log: log, Tracer: front.Tracer(),
 	})
 	if err != nil {
@@ -195,7 +195,7 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(func(ctx context.Context) error { return f.Run(ctx, ln) })
-	until(t, func() bool { return min(r.Workers("m"), f.Workers("m")) == 2 })
+	until(t, func() bool { return min(r.WorkerCount("m"), f.WorkerCount("m")) == 2 })
 
 	const parent = "00f067aa0ba902b7"
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+ln.Addr().String()+"/v1/completions",

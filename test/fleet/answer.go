@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// Answer is what must be the same however a request was served: everything but
-// ids, times, and what says where it was served.
+// Answer is the part of a response which must be the same however a request was served: everything but ids,
+// times, and the serving worker.
 type Answer struct {
 	Choices        []Choice
-	Prompt, Output int // tokens, of usage
+	Prompt, Output int // tokens, from usage
 }
 
 // Choice is one of an answer's.
 type Choice struct {
 	Text, Finish string
-	Logprobs     []string // the JSON of each token's, as it came
+	Logprobs     []string // the JSON of each token's, as received
 }
 
-// chunk is an event of a stream.
-type chunk struct {
+// streamChunk is an event of a stream.
+type streamChunk struct {
 	Choices []struct {
 		Index        int     `json:"index"`
 		FinishReason *string `json:"finish_reason"`
@@ -46,11 +46,11 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// maxChoices bounds what a broken server could make of an index.
+// maxChoices bounds the index from a broken server.
 const maxChoices = 128
 
-// fold adds an event to the answer, and reports whether it had text.
-func (a *Answer) fold(c *chunk) (text bool, err error) {
+// addEvent adds an event to the answer, and reports whether it had text.
+func (a *Answer) addEvent(c *streamChunk) (text bool, err error) {
 	for _, in := range c.Choices {
 		if in.Index < 0 || in.Index >= maxChoices {
 			return text, fmt.Errorf("an event of choice %d", in.Index)
@@ -80,37 +80,37 @@ func (a *Answer) fold(c *chunk) (text bool, err error) {
 	return text, nil
 }
 
-// Flaw is what is wrong with an answer.
-type Flaw string
+// AnswerFlaw is the kind of a wrong answer.
+type AnswerFlaw string
 
-// The flaws, the worst that an answer has is its own.
+// The flaws; an answer has its worst.
 const (
-	Same       Flaw = ""
-	Duplicated Flaw = "duplicated" // something came twice, or too much
-	Missing    Flaw = "missing"    // something is left out
-	Altered    Flaw = "altered"    // it is another answer
+	NoFlaw     AnswerFlaw = ""
+	Duplicated AnswerFlaw = "duplicated" // some text is duplicated, or too much
+	Missing    AnswerFlaw = "missing"    // some text is missing
+	Altered    AnswerFlaw = "altered"    // it is another answer
 )
 
-// Difference is how an answer differs from the one it should be.
+// Difference is the difference of an answer from the expected one.
 type Difference struct {
-	Flaw   Flaw
-	Tokens int    // too many or missing; of an altered answer those after the change
+	Flaw   AnswerFlaw
+	Tokens int    // duplicated or missing; for an altered answer the tokens after the change
 	Detail string // for people
 }
 
-// Diff compares an answer with the one wanted, byte for byte.
+// Diff compares an answer with the expected one, byte for byte.
 func (a *Answer) Diff(want *Answer) Difference {
 	if len(a.Choices) != len(want.Choices) {
 		return Difference{Altered, want.Output, fmt.Sprintf("%d choices, want %d", len(a.Choices), len(want.Choices))}
 	}
 	for i := range want.Choices {
 		got, want := &a.Choices[i], &want.Choices[i]
-		detail := fmt.Sprintf("choice %d is %s\nwant %s", i, excerpt(got.Text, want.Text), excerpt(want.Text, got.Text))
-		switch flaw := compare([]byte(got.Text), []byte(want.Text)); {
-		case flaw != Same:
-			return Difference{flaw, a.off(got, want), detail}
+		detail := fmt.Sprintf("choice %d is %s\nwant %s", i, excerptDifference(got.Text, want.Text), excerptDifference(want.Text, got.Text))
+		switch flaw := compareSlices([]byte(got.Text), []byte(want.Text)); {
+		case flaw != NoFlaw:
+			return Difference{flaw, a.countTokensOff(got, want), detail}
 		case !slices.Equal(got.Logprobs, want.Logprobs):
-			flaw := compare(got.Logprobs, want.Logprobs)
+			flaw := compareSlices(got.Logprobs, want.Logprobs)
 			return Difference{flaw, max(1, abs(len(got.Logprobs)-len(want.Logprobs))), fmt.Sprintf("choice %d has the text wanted and %d other log-probabilities (%s)", i, len(got.Logprobs), flaw)}
 		case got.Finish != want.Finish:
 			return Difference{Altered, 1, fmt.Sprintf("choice %d finished for %q, want %q", i, got.Finish, want.Finish)}
@@ -122,9 +122,9 @@ func (a *Answer) Diff(want *Answer) Difference {
 	return Difference{}
 }
 
-// off estimates how many tokens a choice is off by: exactly where each token has
-// a log-probability, else by the share of the text.
-func (a *Answer) off(got, want *Choice) int {
+// countTokensOff estimates how many tokens a choice is off by: exactly where each token has a
+// log-probability, else by the share of the text.
+func (a *Answer) countTokensOff(got, want *Choice) int {
 	if len(want.Logprobs) > 0 {
 		return max(1, abs(len(got.Logprobs)-len(want.Logprobs)))
 	}
@@ -132,11 +132,11 @@ func (a *Answer) off(got, want *Choice) int {
 	return max(1, abs(len(got.Text)-len(want.Text))/perToken)
 }
 
-// compare tells apart what was repeated, left out and changed: the first two
-// leave all of the shorter one in place.
-func compare[T comparable](got, want []T) Flaw {
+// compareSlices tells apart duplication, omission and change: the first two leave all of the shorter one in
+// place.
+func compareSlices[T comparable](got, want []T) AnswerFlaw {
 	if slices.Equal(got, want) {
-		return Same
+		return NoFlaw
 	}
 	head, shorter := 0, min(len(got), len(want))
 	for head < shorter && got[head] == want[head] {
@@ -155,8 +155,8 @@ func compare[T comparable](got, want []T) Flaw {
 	return Missing
 }
 
-// excerpt is the part of s from a little before it differs from other.
-func excerpt(s, other string) string {
+// excerptDifference is the part of s from shortly before it differs from other.
+func excerptDifference(s, other string) string {
 	at := 0
 	for at < min(len(s), len(other)) && s[at] == other[at] {
 		at++

@@ -16,9 +16,9 @@ func TestDiff(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		got  *Answer
-		want Flaw
+		want AnswerFlaw
 	}{
-		"same":               {change(func(*Answer) {}), Same},
+		"same":               {change(func(*Answer) {}), NoFlaw},
 		"a token twice":      {change(func(a *Answer) { a.Choices[0].Text, a.Output = "the water water goes on", 5 }), Duplicated},
 		"too much":           {change(func(a *Answer) { a.Choices[0].Text, a.Output = "the water goes on on", 5 }), Duplicated},
 		"a token left out":   {change(func(a *Answer) { a.Choices[0].Text, a.Output = "the goes on", 3 }), Missing},
@@ -32,7 +32,7 @@ func TestDiff(t *testing.T) {
 		"longer and another": {change(func(a *Answer) { a.Choices[0].Text = "a water goes onward" }), Altered},
 	} {
 		d := c.got.Diff(&want)
-		if d.Flaw != c.want || (d.Flaw == Same) != (d.Tokens == 0) {
+		if d.Flaw != c.want || (d.Flaw == NoFlaw) != (d.Tokens == 0) {
 			t.Errorf("%s: %+v, want %q", name, d, c.want)
 		}
 	}
@@ -64,13 +64,13 @@ func TestCompareAgainstDefinition(t *testing.T) {
 			flaw := Altered
 			switch {
 			case got == want:
-				flaw = Same
+				flaw = NoFlaw
 			case len(got) > len(want) && without(got, want):
 				flaw = Duplicated
 			case len(got) < len(want) && without(want, got):
 				flaw = Missing
 			}
-			if have := compare([]byte(got), []byte(want)); have != flaw {
+			if have := compareSlices([]byte(got), []byte(want)); have != flaw {
 				t.Errorf("%q for %q is %q, want %q", got, want, have, flaw)
 			}
 		}
@@ -91,11 +91,11 @@ data: [DONE]
 
 func TestRead(t *testing.T) {
 	var o Outcome
-	if err := o.read(strings.NewReader(streamed), nil); err != nil {
+	if err := o.readStream(strings.NewReader(streamed), nil); err != nil {
 		t.Fatal(err)
 	}
 	want := Answer{Choices: []Choice{{Text: "the water", Finish: "length", Logprobs: []string{`{"logprob":-1}`}}}, Prompt: 3, Output: 2}
-	if d := o.Answer.Diff(&want); d.Flaw != Same || o.Texts != 2 || o.Moved() != 1 {
+	if d := o.Answer.Diff(&want); d.Flaw != NoFlaw || o.Texts != 2 || o.CountMoves() != 1 {
 		t.Errorf("%+v, %+v", o, d)
 	}
 	for name, s := range map[string]string{
@@ -107,7 +107,7 @@ func TestRead(t *testing.T) {
 		"events after end": streamed + streamed,
 		"no JSON":          "data: {\n\n",
 	} {
-		if err := new(Outcome).read(strings.NewReader(s), nil); err == nil {
+		if err := new(Outcome).readStream(strings.NewReader(s), nil); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -117,22 +117,22 @@ func TestRead(t *testing.T) {
 func TestMix(t *testing.T) {
 	seen := map[string]bool{}
 	names := map[string]bool{}
-	pictures, err := Pictures(4, 32)
+	pictures, err := PictureRequests(4, 32)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range append(Mix(3*kinds, 32), pictures...) {
+	for _, r := range append(RequestMix(3*requestKinds, 32), pictures...) {
 		data, err := json.Marshal(r.Body)
 		if err != nil || seen[string(data)] {
 			t.Errorf("%s: %v", data, err)
 		}
 		seen[string(data)], names[r.Name] = true, true
 	}
-	if len(names) != kinds+1 { // and pictures
-		t.Errorf("%d kinds, want %d", len(names), kinds+1)
+	if len(names) != requestKinds+1 { // and pictures
+		t.Errorf("%d kinds, want %d", len(names), requestKinds+1)
 	}
-	r := Mix(1, 8)[0]
-	if r.with("seed", 3); r.Body["seed"] != nil {
+	r := RequestMix(1, 8)[0]
+	if r.withField("seed", 3); r.Body["seed"] != nil {
 		t.Error("with changed the request itself")
 	}
 }

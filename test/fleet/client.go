@@ -17,72 +17,71 @@ import (
 	"time"
 )
 
-// Connections says how a client uses connections.
-type Connections int
+// ConnectionMode says how a client uses connections.
+type ConnectionMode int
 
-// The ways to use connections.
+// The connection modes.
 const (
-	// Fresh opens one per request, so that no request fails because of a
-	// connection that somebody closed between requests.
-	Fresh Connections = iota
-	// Kept keeps them, as official clients do.
-	Kept
+	// FreshConnections opens one per request, so that no request fails because of a connection closed between
+	// requests.
+	FreshConnections ConnectionMode = iota
+	// KeepAlive keeps them, as official clients do.
+	KeepAlive
 )
 
-// Client sends streamed requests, each exactly once: it never repeats one, not
-// even where HTTP allows it.
+// Client sends streamed requests, each exactly once: it never retries, not even where HTTP allows it.
 type Client struct{ http *http.Client }
 
-// maxRequest bounds a request: one that takes longer hangs.
+// maxRequest bounds the time of a request; a longer one hangs.
 const maxRequest = 3 * time.Minute
 
 // NewClient returns a client.
-func NewClient(c Connections) *Client {
+func NewClient(c ConnectionMode) *Client {
 	return &Client{http: &http.Client{Timeout: maxRequest, Transport: &http.Transport{
-		DisableKeepAlives: c == Fresh, MaxIdleConnsPerHost: 1024,
+		DisableKeepAlives: c == FreshConnections, MaxIdleConnsPerHost: 1024,
 		DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 	}}}
 }
 
-// Close closes connections that are kept.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Outcome is what became of a request.
+// Outcome is the outcome of a request.
 type Outcome struct {
 	Answer     Answer
-	Err        error // nil if the stream came to its end
-	Status     int   // 0 if there was no answer
+	Err        error // nil if the stream completed
+	Status     int   // 0 without a response
 	RetryAfter string
-	Worker     uint64   // that accepted it first
-	Workers    []uint64 // of all attempts, of streams that came to their end
+	Worker     uint64   // the first which accepted it
+	Workers    []uint64 // of all attempts, for completed streams
 	Began      time.Time
-	First      time.Duration // to the first text; 0 if there was none
+	First      time.Duration // to the first text; 0 without one
 	Last       time.Duration // from the first text to the last
 	Took       time.Duration
 	Pause      time.Duration // longest between two texts
 	Texts      int           // events with text
 }
 
-// Moved returns how often the request went to another worker.
-func (o *Outcome) Moved() int { return max(0, len(o.Workers)-1) }
+// CountMoves returns how often the request went to another worker.
+func (o *Outcome) CountMoves() int { return max(0, len(o.Workers)-1) }
 
-// Observer hears of a stream as it comes; calls are in order and hold it up.
+// Observer is notified of the events of a stream; calls are in order and block it.
 type Observer interface {
-	// Accepted is called when the headers are there.
-	Accepted(worker uint64)
-	// Text is called when the nth event with text is there, counted from 1.
-	Text(n int, at time.Time)
+	// OnAccepted is called when the headers have arrived.
+	OnAccepted(worker uint64)
+	// OnText is called when the nth event with text has arrived, counted from 1.
+	OnText(n int, at time.Time)
 }
 
 // Stream sends a request and reads its stream to the end. Observer may be nil.
 func (c *Client) Stream(ctx context.Context, url string, r Request, watch Observer) Outcome {
 	o := Outcome{Began: time.Now()}
-	o.Err = c.stream(ctx, url, r, watch, &o)
+	o.Err = c.sendRequest(ctx, url, r, watch, &o)
 	o.Took = time.Since(o.Began)
 	return o
 }
 
-func (c *Client) stream(ctx context.Context, url string, r Request, watch Observer, o *Outcome) error {
+func (c *Client) sendRequest(ctx context.Context, url string, r Request, watch Observer, o *Outcome) error {
 	body := maps.Clone(r.Body)
 	body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
 	data, err := json.Marshal(body)
@@ -93,11 +92,11 @@ func (c *Client) stream(ctx context.Context, url string, r Request, watch Observ
 	if err != nil {
 		return err
 	}
-	req.GetBody = nil // else the transport may send it twice
+	req.GetBody = nil // otherwise the transport may send it twice
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return plain(err)
+		return stripAddress(err)
 	}
 	defer resp.Body.Close()
 	o.Status, o.RetryAfter = resp.StatusCode, resp.Header.Get("Retry-After")
@@ -109,14 +108,13 @@ func (c *Client) stream(ctx context.Context, url string, r Request, watch Observ
 		return fmt.Errorf("x-penstock-worker: %w", err)
 	}
 	if watch != nil {
-		watch.Accepted(o.Worker)
+		watch.OnAccepted(o.Worker)
 	}
-	return o.read(resp.Body, watch)
+	return o.readStream(resp.Body, watch)
 }
 
-// plain takes address and ports out of a network error, so that equal ones count
-// as equal.
-func plain(err error) error {
+// stripAddress removes address and ports from a network error, so that equal ones count as equal.
+func stripAddress(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
 		return fmt.Errorf("%s: %w", op.Op, op.Err)
@@ -129,8 +127,8 @@ func plain(err error) error {
 	return err
 }
 
-// read reads events to the end of the stream.
-func (o *Outcome) read(body io.Reader, watch Observer) error {
+// readStream reads events to the end of the stream.
+func (o *Outcome) readStream(body io.Reader, watch Observer) error {
 	last, done := o.Began, false
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, 1<<20)
@@ -145,7 +143,7 @@ func (o *Outcome) read(body io.Reader, watch Observer) error {
 		case done:
 			return errors.New("the stream goes on after [DONE]")
 		}
-		var c chunk
+		var c streamChunk
 		if err := json.Unmarshal([]byte(data), &c); err != nil {
 			return fmt.Errorf("event: %w", err)
 		}
@@ -157,7 +155,7 @@ func (o *Outcome) read(body io.Reader, watch Observer) error {
 				o.Workers = append(o.Workers, w.ID)
 			}
 		}
-		text, err := o.Answer.fold(&c)
+		text, err := o.Answer.addEvent(&c)
 		if err != nil {
 			return err
 		}
@@ -173,11 +171,11 @@ func (o *Outcome) read(body io.Reader, watch Observer) error {
 		}
 		last = at
 		if watch != nil {
-			watch.Text(o.Texts, at)
+			watch.OnText(o.Texts, at)
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return fmt.Errorf("the stream broke off: %w", plain(err))
+		return fmt.Errorf("the stream broke off: %w", stripAddress(err))
 	}
 	unfinished := slices.ContainsFunc(o.Answer.Choices, func(c Choice) bool { return c.Finish == "" })
 	if !done || unfinished {

@@ -14,70 +14,66 @@ import (
 	"time"
 )
 
-// Model is what all fleets serve.
+// Model is the model of all fleets.
 const Model = "penstock-tiny"
 
-// Lease is how long a registration outlives the process that refreshes it.
+// Lease is how long a registration outlives the process which refreshes it.
 const Lease = 10 * time.Second
 
 const (
-	// startPatience bounds the time from a process's start to its answers.
+	// startPatience bounds the time from a process's start to its responses.
 	startPatience = 30 * time.Second
-	// stopPatience is beyond every drain timeout that fleets are given.
+	// stopPatience is beyond every drain timeout of fleets.
 	stopPatience = 40 * time.Second
 )
 
-// Config describes a fleet. Arguments are added to those that every fleet has, so
-// that they win.
+// Config describes a fleet. Arguments are appended to the common ones, so that they win.
 type Config struct {
 	Bin string
 	// Dir gets logs and data directories.
 	Dir string
 	// Ports hands out addresses; fleets of one program share it.
 	Ports *Ports
-	// Workers, Frontends and Routers are counted without the hub, which is a
-	// frontend too, with the NATS server inside.
+	// Workers, Frontends and Routers are counted without the hub, which is another frontend with the NATS
+	// server inside.
 	Workers, Frontends, Routers int
-	// Routed is how many of the frontends, the last ones, send to the routers, which
-	// send to the workers.
+	// Routed is how many of the frontends, the last ones, use the routers.
 	Routed int
-	// HubData is the hub's data directory, empty for one below Dir.
+	// HubData is the hub's data directory; empty for one in Dir.
 	HubData string
-	// HubHost is the address that the NATS server listens at. Default 127.0.0.1.
+	// HubHost is the listen address of the NATS server. Default 127.0.0.1.
 	HubHost string
-	// NATSServer is a nats-server binary to run instead of the hub; the fleet then
-	// has no hub.
+	// NATSServer is a nats-server binary to run instead of the hub; the fleet then has no hub.
 	NATSServer string
 
 	HubArgs, WorkerArgs, FrontendArgs, RouterArgs []string
-	// Each may change a role before it is started for the first time, such as the
-	// addresses that it is given.
+	// Each may change a role before its first start, such as its addresses.
 	Each func(*Role)
 }
 
-// Role is one process of a fleet, and where it is reached.
+// Role is one process of a fleet with its addresses.
 type Role struct {
 	*Process
 	Kind string // hub, frontend, worker or router
 	ID   uint64 // of a worker or router
-	// Routed says of a frontend that it sends to routers.
+	// Routed reports that a frontend uses routers.
 	Routed bool
 	HTTP   string // HOST:PORT of its HTTP API
 	RPC    string // HOST:PORT at which a worker or router serves requests
-	// Advertise is where others are told to reach RPC; empty is RPC itself.
+	// Advertise is the address which others use for RPC; empty is RPC itself.
 	Advertise string
-	// NATS is the URL that it is given.
+	// NATS is the URL of its NATS server.
 	NATS string
-	// Prefix is put before the command, such as one that enters a namespace.
+	// Prefix is put before the command, for example to enter a namespace.
 	Prefix []string
-	// Args are added at the end.
+	// Args are appended.
 	Args []string
 }
 
-// URL returns where the role's HTTP API is.
+// URL returns the address of the role's HTTP API.
 func (r *Role) URL() string { return "http://" + r.HTTP }
 
-// Fleet is running roles.
+// Fleet is a set of running roles.
 type Fleet struct {
 	cfg       Config
 	NATS      string // URL of the NATS server
@@ -88,24 +84,24 @@ type Fleet struct {
 	Routers   []*Role
 }
 
-// Start starts a fleet and returns when every frontend can send requests to every
-// worker. The caller closes it; after an error there is nothing to close.
+// Start starts a fleet and returns when every frontend can send requests to every worker. The caller closes
+// it; after an error there is nothing to close.
 func Start(ctx context.Context, cfg Config) (*Fleet, error) {
 	f := &Fleet{cfg: cfg}
-	if err := f.start(ctx); err != nil {
-		return nil, errors.Join(err, f.Close(), f.failure())
+	if err := f.startRoles(ctx); err != nil {
+		return nil, errors.Join(err, f.Close(), f.startFailure())
 	}
 	return f, nil
 }
 
-func (f *Fleet) start(ctx context.Context) error {
+func (f *Fleet) startRoles(ctx context.Context) error {
 	if f.cfg.HubHost == "" {
 		f.cfg.HubHost = "127.0.0.1"
 	}
 	if f.cfg.HubData == "" {
 		f.cfg.HubData = filepath.Join(f.cfg.Dir, "hub-data")
 	}
-	addr, err := f.cfg.Ports.Addr(f.cfg.HubHost)
+	addr, err := f.cfg.Ports.ReserveAddr(f.cfg.HubHost)
 	if err != nil {
 		return err
 	}
@@ -114,46 +110,46 @@ func (f *Fleet) start(ctx context.Context) error {
 		return err
 	}
 	for i := range f.cfg.Workers {
-		if err := f.add("worker", i+1); err != nil {
+		if err := f.addRole("worker", i+1); err != nil {
 			return err
 		}
 	}
 	for i := range f.cfg.Routers {
-		if err := f.add("router", i+1); err != nil {
+		if err := f.addRole("router", i+1); err != nil {
 			return err
 		}
 	}
 	for i := range f.cfg.Frontends {
-		if err := f.add("frontend", i+1); err != nil {
+		if err := f.addRole("frontend", i+1); err != nil {
 			return err
 		}
 	}
-	return f.Ready(ctx)
+	return f.WaitReady(ctx)
 }
 
-// startStore starts what the NATS server is in.
+// startStore starts the process with the NATS server.
 func (f *Fleet) startStore(ctx context.Context, addr string) error {
 	if f.cfg.NATSServer != "" {
 		host, port, _ := strings.Cut(addr, ":")
 		f.Store = NewProcess("nats", filepath.Join(f.cfg.Dir, "nats.log"), f.cfg.NATSServer, "-a", host, "-p", port, "-js", "-sd", f.cfg.HubData)
 		return f.Store.Start()
 	}
-	httpAddr, err := f.cfg.Ports.Addr("127.0.0.1")
+	httpAddr, err := f.cfg.Ports.ReserveAddr("127.0.0.1")
 	if err != nil {
 		return err
 	}
 	f.Hub = &Role{Kind: "hub", HTTP: httpAddr, NATS: f.NATS, Args: f.cfg.HubArgs}
-	if err := f.launch(f.Hub, "hub"); err != nil {
+	if err := f.launchRole(f.Hub, "hub"); err != nil {
 		return err
 	}
 	f.Store = f.Hub.Process
-	_, err = Until(ctx, 10*time.Millisecond, startPatience, f.Hub.Alive)
+	_, err = WaitUntil(ctx, 10*time.Millisecond, startPatience, f.Hub.CheckAlive)
 	return err
 }
 
-// add starts the nth role of a kind, counted from 1.
-func (f *Fleet) add(kind string, n int) error {
-	httpAddr, err := f.cfg.Ports.Addr("127.0.0.1")
+// addRole starts the nth role of a kind, counted from 1.
+func (f *Fleet) addRole(kind string, n int) error {
+	httpAddr, err := f.cfg.Ports.ReserveAddr("127.0.0.1")
 	if err != nil {
 		return err
 	}
@@ -173,23 +169,23 @@ func (f *Fleet) add(kind string, n int) error {
 		f.Routers = append(f.Routers, r)
 	}
 	if kind != "frontend" {
-		if r.RPC, err = f.cfg.Ports.Addr("127.0.0.1"); err != nil {
+		if r.RPC, err = f.cfg.Ports.ReserveAddr("127.0.0.1"); err != nil {
 			return err
 		}
 	}
-	return f.launch(r, fmt.Sprintf("%s-%d", kind, n))
+	return f.launchRole(r, fmt.Sprintf("%s-%d", kind, n))
 }
 
-func (f *Fleet) launch(r *Role, name string) error {
+func (f *Fleet) launchRole(r *Role, name string) error {
 	if f.cfg.Each != nil {
 		f.cfg.Each(r)
 	}
-	r.Process = NewProcess(name, filepath.Join(f.cfg.Dir, name+".log"), slices.Concat(r.Prefix, []string{f.cfg.Bin}, f.command(r))...)
+	r.Process = NewProcess(name, filepath.Join(f.cfg.Dir, name+".log"), slices.Concat(r.Prefix, []string{f.cfg.Bin}, f.roleArgs(r))...)
 	return r.Start()
 }
 
-// command is what the binary is given for a role.
-func (f *Fleet) command(r *Role) []string {
+// roleArgs are the arguments of the binary for a role.
+func (f *Fleet) roleArgs(r *Role) []string {
 	args := []string{r.Kind, "--http-addr", r.HTTP, "--nats", r.NATS}
 	switch r.Kind {
 	case "hub":
@@ -203,67 +199,67 @@ func (f *Fleet) command(r *Role) []string {
 	return append(args, r.Args...)
 }
 
-// Alive returns nil if the role's HTTP API answers.
-func (r *Role) Alive(ctx context.Context) error {
-	if err := r.Died(); err != nil {
+// CheckAlive returns nil if the role's HTTP API answers.
+func (r *Role) CheckAlive(ctx context.Context) error {
+	if err := r.CheckDied(); err != nil {
 		return err
 	}
-	status, err := Status(ctx, r.URL()+"/live")
+	status, err := ReadStatus(ctx, r.URL()+"/live")
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("%s: /live answers %d", r.Name(), status)
 	}
 	return err
 }
 
-// Watchers returns the roles whose routers follow the workers themselves.
-func (f *Fleet) Watchers() []*Role {
-	return slices.DeleteFunc(slices.Concat(f.Doors(), f.Routers), func(r *Role) bool { return r.Routed })
+// DirectRouters returns the roles whose routers follow the workers themselves.
+func (f *Fleet) DirectRouters() []*Role {
+	return slices.DeleteFunc(slices.Concat(f.ClientRoles(), f.Routers), func(r *Role) bool { return r.Routed })
 }
 
-// Doors returns the roles that clients may talk to: hub and frontends.
-func (f *Fleet) Doors() []*Role {
+// ClientRoles returns the roles for clients: hub and frontends.
+func (f *Fleet) ClientRoles() []*Role {
 	if f.Hub == nil {
 		return f.Frontends
 	}
 	return append([]*Role{f.Hub}, f.Frontends...)
 }
 
-// All returns every role.
-func (f *Fleet) All() []*Role { return slices.Concat(f.Doors(), f.Routers, f.Workers) }
+// AllRoles returns every role.
+func (f *Fleet) AllRoles() []*Role { return slices.Concat(f.ClientRoles(), f.Routers, f.Workers) }
 
-// Ready waits until every door can send requests to every worker, or router.
-func (f *Fleet) Ready(ctx context.Context) error {
-	for _, door := range slices.Concat(f.Doors(), f.Routers) {
+// WaitReady waits until every frontend can send requests to every worker, or router.
+func (f *Fleet) WaitReady(ctx context.Context) error {
+	for _, door := range slices.Concat(f.ClientRoles(), f.Routers) {
 		sends := f.Workers
 		if door.Routed {
 			sends = f.Routers
 		}
-		if _, err := Until(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return f.Sees(ctx, door, sends...) }); err != nil {
+		if _, err := WaitUntil(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error { return f.CheckSees(ctx, door, sends...) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Sees returns nil if a router, and the frontend around it if there is one, have
-// each of the workers ready, in the life that runs now.
-func (f *Fleet) Sees(ctx context.Context, door *Role, workers ...*Role) error {
-	rows, err := Workers(ctx, door.URL())
+// CheckSees returns nil if a router, and the frontend around it if there is one, have each of the workers
+// ready, with its current process.
+func (f *Fleet) CheckSees(ctx context.Context, door *Role, workers ...*Role) error {
+	rows, err := ReadWorkers(ctx, door.URL())
 	if err != nil {
 		return err
 	}
 	var instances []Instance
 	if door.Kind != "router" {
-		if instances, err = Instances(ctx, door.URL()); err != nil {
+		if instances, err = ReadInstances(ctx, door.URL()); err != nil {
 			return err
 		}
 	}
 	for _, w := range workers {
-		if err := w.Died(); err != nil {
+		if err := w.CheckDied(); err != nil {
 			return err
 		}
 		at := slices.IndexFunc(rows, func(r WorkerRow) bool {
-			// A router registers once for each model, by ids of its own making.
+			// A router registers once for each model, with generated ids.
 			return r.ID == w.ID || w.Kind == "router" && r.PID == w.PID()
 		})
 		switch {
@@ -280,8 +276,7 @@ func (f *Fleet) Sees(ctx context.Context, door *Role, workers ...*Role) error {
 	return nil
 }
 
-// Close stops every role, all at once, and returns what did not leave as it
-// should.
+// Close stops all roles at once, and returns unclean exits.
 func (f *Fleet) Close() error {
 	errs := make([]error, 0, 16)
 	var mu sync.Mutex
@@ -289,7 +284,7 @@ func (f *Fleet) Close() error {
 		if p == nil {
 			return
 		}
-		_ = p.Resume() // a paused process would not hear of its end
+		_ = p.Resume() // a paused process would not get the signal
 		if err := p.Stop(stopPatience); err != nil {
 			mu.Lock()
 			errs = append(errs, err)
@@ -307,39 +302,38 @@ func (f *Fleet) Close() error {
 	return errors.Join(errs...)
 }
 
-// failure returns the ends of the logs, for a fleet that did not start.
-func (f *Fleet) failure() error {
+// startFailure returns the ends of the logs, for a fleet which did not start.
+func (f *Fleet) startFailure() error {
 	var b strings.Builder
-	for _, r := range f.All() {
+	for _, r := range f.AllRoles() {
 		if r.Process != nil {
-			fmt.Fprintf(&b, "--- %s\n%s", r.Name(), r.Tail(1500))
+			fmt.Fprintf(&b, "--- %s\n%s", r.Name(), r.LogTail(1500))
 		}
 	}
 	return errors.New(b.String())
 }
 
-// Died returns every role that ended by itself.
-func (f *Fleet) Died() error {
+// CheckDied returns every role which ended by itself.
+func (f *Fleet) CheckDied() error {
 	var errs []error
-	for _, r := range f.All() {
-		errs = append(errs, r.Died())
+	for _, r := range f.AllRoles() {
+		errs = append(errs, r.CheckDied())
 	}
 	return errors.Join(errs...)
 }
 
-// Alarms returns the lines of all logs that no disturbance excuses.
-func (f *Fleet) Alarms() []string {
+// LogAlarms returns the log lines which no disturbance excuses.
+func (f *Fleet) LogAlarms() []string {
 	var alarms []string
-	for _, r := range f.All() {
-		alarms = append(alarms, r.Alarms()...)
+	for _, r := range f.AllRoles() {
+		alarms = append(alarms, r.LogAlarms()...)
 	}
 	return alarms
 }
 
-// StartUp starts "penstock up", all roles in one process, as a fleet whose only
-// door is the hub.
+// StartUp starts "penstock up", all roles in one process, as a fleet with only the hub.
 func StartUp(ctx context.Context, cfg Config) (*Fleet, error) {
-	httpAddr, err := cfg.Ports.Addr("127.0.0.1")
+	httpAddr, err := cfg.Ports.ReserveAddr("127.0.0.1")
 	if err != nil {
 		return nil, err
 	}
@@ -354,18 +348,18 @@ func StartUp(ctx context.Context, cfg Config) (*Fleet, error) {
 	if err := f.Hub.Start(); err != nil {
 		return nil, err
 	}
-	_, err = Until(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error {
-		if err := f.Hub.Alive(ctx); err != nil {
+	_, err = WaitUntil(ctx, 10*time.Millisecond, startPatience, func(ctx context.Context) error {
+		if err := f.Hub.CheckAlive(ctx); err != nil {
 			return err
 		}
-		status, err := Status(ctx, f.Hub.URL()+"/health")
+		status, err := ReadStatus(ctx, f.Hub.URL()+"/health")
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("up: /health answers %d", status)
 		}
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), f.failure())
+		return nil, errors.Join(err, f.Close(), f.startFailure())
 	}
 	return f, nil
 }

@@ -9,69 +9,67 @@ import (
 	"time"
 )
 
-// Load is clients that send requests with known answers, each its next when it
-// has the answer to the last.
+// Load is a set of clients which send requests with known answers, each the next one when it has the last
+// answer.
 type Load struct {
 	Client *Client
-	URLs   []string // client i talks to URL i modulo their number
-	Mix    []Known
-	// Fresh is the share of requests that find no cache: they have a salt of their
-	// own, which changes no answer.
+	URLs   []string // client i uses URL i modulo their number
+	Mix    []KnownRequest
+	// Fresh is the share of uncached requests: they have their own salt, which changes no answer.
 	Fresh float64
-	// Gap is how long a client pauses between requests; 0 is not at all.
+	// Gap is a client's pause between requests; 0 is none.
 	Gap time.Duration
-	// Seed makes the order of requests.
+	// Seed determines the order of requests.
 	Seed uint64
 	// Limit bounds the number of requests; 0 is no bound.
 	Limit int64
 }
 
-// Running is a load under way.
-type Running struct {
+// RunningLoad is a load in progress.
+type RunningLoad struct {
 	load   *Load
 	ctx    context.Context
-	leave  context.CancelFunc
+	cancel context.CancelFunc
 	ending atomic.Bool
 	sent   atomic.Int64 // requests
 	begun  atomic.Int64 // clients
 	wg     sync.WaitGroup
 	mu     struct {
 		sync.Mutex
-		tally Tally
+		tally OutcomeCounts
 		hit   Durations // longest pause after the death of a stream's worker
-		live  map[*flight]bool
+		live  map[*activeStream]bool
 	}
 }
 
-// flight is a stream in progress.
-type flight struct {
-	mu     sync.Mutex
-	worker uint64 // that accepted it; 0 before
-	last   time.Time
-	hit    time.Time     // when its worker died; zero if it did not
-	pause  time.Duration // longest since hit
+// activeStream is a stream in progress.
+type activeStream struct {
+	mu         sync.Mutex
+	worker     uint64 // which accepted it; 0 before
+	last       time.Time
+	workerDied time.Time     // when its worker died; zero if it did not
+	pause      time.Duration // longest since then
 }
 
-// Start starts the given number of clients. They end when Finish is called, or
-// with ctx.
-func (l *Load) Start(ctx context.Context, clients int) *Running {
-	r := &Running{load: l}
-	r.ctx, r.leave = context.WithCancel(ctx)
-	r.mu.live = map[*flight]bool{}
-	r.Add(clients)
+// StartClients starts clients. They end when FinishLoad is called, or with ctx.
+func (l *Load) StartClients(ctx context.Context, clients int) *RunningLoad {
+	r := &RunningLoad{load: l}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	r.mu.live = map[*activeStream]bool{}
+	r.AddClients(clients)
 	return r
 }
 
-// Add starts further clients.
-func (r *Running) Add(clients int) {
+// AddClients starts further clients.
+func (r *RunningLoad) AddClients(clients int) {
 	for range clients {
 		n := r.begun.Add(1)
-		r.wg.Go(func() { r.client(n) })
+		r.wg.Go(func() { r.runClient(n) })
 	}
 }
 
-// client is the nth client.
-func (r *Running) client(n int64) {
+// runClient is the nth client.
+func (r *RunningLoad) runClient(n int64) {
 	random := rand.New(rand.NewPCG(r.load.Seed, uint64(n)))
 	url := r.load.URLs[int(n)%len(r.load.URLs)]
 	pace := time.NewTimer(0)
@@ -84,9 +82,9 @@ func (r *Running) client(n int64) {
 		known := &r.load.Mix[random.IntN(len(r.load.Mix))]
 		req := known.Request
 		if random.Float64() < r.load.Fresh {
-			req = req.with("cache_salt", fmt.Sprintf("%x-%x-%x", n, sent, random.Uint64()))
+			req = req.withField("cache_salt", fmt.Sprintf("%x-%x-%x", n, sent, random.Uint64()))
 		}
-		r.one(url, req, known)
+		r.sendOne(url, req, known)
 		if r.load.Gap > 0 {
 			pace.Reset(r.load.Gap)
 			select {
@@ -97,9 +95,9 @@ func (r *Running) client(n int64) {
 	}
 }
 
-// one sends a request and counts what became of it.
-func (r *Running) one(url string, req Request, known *Known) {
-	f := &flight{}
+// sendOne sends a request and counts its outcome.
+func (r *RunningLoad) sendOne(url string, req Request, known *KnownRequest) {
+	f := &activeStream{}
 	r.mu.Lock()
 	r.mu.live[f] = true
 	r.mu.Unlock()
@@ -107,70 +105,68 @@ func (r *Running) one(url string, req Request, known *Known) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.mu.live, f)
-	r.mu.tally.count(&o, known, r.ctx.Err() != nil)
-	// A stream that was elsewhere already when its first worker died was not hit.
-	if !f.hit.IsZero() && o.Err == nil && o.Moved() > 0 {
+	r.mu.tally.addOutcome(&o, known, r.ctx.Err() != nil)
+	// A stream which had already moved when its first worker died was not hit.
+	if !f.workerDied.IsZero() && o.Err == nil && o.CountMoves() > 0 {
 		r.mu.hit.Add(f.pause)
 	}
 }
 
-// Accepted implements Observer.
-func (f *flight) Accepted(worker uint64) {
+// OnAccepted implements Observer.
+func (f *activeStream) OnAccepted(worker uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.worker, f.last = worker, time.Now()
 }
 
-// Text implements Observer.
-func (f *flight) Text(_ int, at time.Time) {
+// OnText implements Observer.
+func (f *activeStream) OnText(_ int, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.hit.IsZero() {
+	if !f.workerDied.IsZero() {
 		since := f.last
-		if f.hit.After(since) {
-			since = f.hit
+		if f.workerDied.After(since) {
+			since = f.workerDied
 		}
 		f.pause = max(f.pause, at.Sub(since))
 	}
 	f.last = at
 }
 
-// Dead notes that a worker died at a time: from then on, the longest pause of each
-// stream that it had accepted is how long that stream was held up. Texts that were
-// on their way already shorten no pause.
-func (r *Running) Dead(worker uint64, at time.Time) {
+// MarkWorkerDead records that a worker died at a time: from then on, the longest pause of each stream which
+// it had accepted is the delay of that stream. Texts in flight do not shorten a pause.
+func (r *RunningLoad) MarkWorkerDead(worker uint64, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for f := range r.mu.live {
 		f.mu.Lock()
-		if f.worker == worker && f.hit.IsZero() {
-			f.hit = at
+		if f.worker == worker && f.workerDied.IsZero() {
+			f.workerDied = at
 		}
 		f.mu.Unlock()
 	}
 }
 
-// Observe returns an observer for a stream that the load does not send, counted
-// by Dead as its own are, and a function that ends the counting.
-func (r *Running) Observe() (watch Observer, done func(o *Outcome, known *Known)) {
-	f := &flight{}
+// ObserveStream returns an observer for a stream which the load does not send, counted by MarkWorkerDead like
+// its own, and a function which ends the counting.
+func (r *RunningLoad) ObserveStream() (watch Observer, done func(o *Outcome, known *KnownRequest)) {
+	f := &activeStream{}
 	r.mu.Lock()
 	r.mu.live[f] = true
 	r.mu.Unlock()
-	return f, func(o *Outcome, known *Known) {
+	return f, func(o *Outcome, known *KnownRequest) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.mu.live, f)
-		r.mu.tally.count(o, known, r.ctx.Err() != nil)
-		if !f.hit.IsZero() && o.Err == nil && o.Moved() > 0 {
+		r.mu.tally.addOutcome(o, known, r.ctx.Err() != nil)
+		if !f.workerDied.IsZero() && o.Err == nil && o.CountMoves() > 0 {
 			r.mu.hit.Add(f.pause)
 		}
 	}
 }
 
-// InFlight returns how many streams are in progress, and how many of them a
-// worker has accepted.
-func (r *Running) InFlight() (all, accepted int) {
+// InFlight returns how many streams are in progress, and how many of them a worker has accepted.
+func (r *RunningLoad) InFlight() (all, accepted int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for f := range r.mu.live {
@@ -183,47 +179,45 @@ func (r *Running) InFlight() (all, accepted int) {
 	return len(r.mu.live), accepted
 }
 
-// Sofar returns a copy of the counts.
-func (r *Running) Sofar() Tally {
+// CountsSoFar returns a copy of the counts.
+func (r *RunningLoad) CountsSoFar() OutcomeCounts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var t Tally
-	t.Merge(&r.mu.tally)
+	var t OutcomeCounts
+	t.MergeCounts(&r.mu.tally)
 	return t
 }
 
-// Cut starts a new tally, and returns the one so far.
-func (r *Running) Cut() Tally {
+// TakeCounts resets the counts, and returns the old ones.
+func (r *RunningLoad) TakeCounts() OutcomeCounts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.mu.tally
-	r.mu.tally = Tally{}
+	r.mu.tally = OutcomeCounts{}
 	return t
 }
 
-// NoMore has every client end when it has the answer, or failure, that it waits
-// for.
-func (r *Running) NoMore() { r.ending.Store(true) }
+// StopSending makes every client end after its current request.
+func (r *RunningLoad) StopSending() { r.ending.Store(true) }
 
-// Finish lets every client finish the answer that it is in, and returns the
-// counts, and how long streams were held up by deaths.
-func (r *Running) Finish() (Tally, Durations) {
-	r.NoMore()
-	return r.Wait()
+// FinishLoad lets every client finish its current answer, and returns the counts, and the delays by deaths.
+func (r *RunningLoad) FinishLoad() (OutcomeCounts, Durations) {
+	r.StopSending()
+	return r.WaitClients()
 }
 
-// Abandon ends all streams at once, and returns the counts.
-func (r *Running) Abandon() Tally {
-	r.NoMore()
-	r.leave()
+// AbandonStreams ends all streams at once, and returns the counts.
+func (r *RunningLoad) AbandonStreams() OutcomeCounts {
+	r.StopSending()
+	r.cancel()
 	r.wg.Wait()
 	return r.mu.tally
 }
 
-// Wait returns when all clients have ended: the limit of requests is reached, or
-// ctx ended, or NoMore was called.
-func (r *Running) Wait() (Tally, Durations) {
+// WaitClients returns when all clients have ended: at the limit of requests, when ctx ends, or after
+// StopSending.
+func (r *RunningLoad) WaitClients() (OutcomeCounts, Durations) {
 	r.wg.Wait()
-	r.leave()
+	r.cancel()
 	return r.mu.tally, r.mu.hit
 }

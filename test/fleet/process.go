@@ -13,40 +13,40 @@ import (
 	"time"
 )
 
-// Process is one command that is started, ended and started again. Its methods
-// may be called from several goroutines.
+// Process is one command which can be started, stopped and restarted. Its methods may be called from several
+// goroutines.
 type Process struct {
 	name string
 	argv []string
-	log  string // file that gets what it prints, of all its lives
+	log  string // file of its output, over all runs
 
 	mu struct {
 		sync.Mutex
-		life *life // nil before the first
+		life *processRun // nil before the first run
 	}
 }
 
-// life is one run of a process.
-type life struct {
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it was waited for
-	err   error         // set before ended is closed
-	asked bool          // that it ends was asked for; guarded by Process.mu
+// processRun is one run of a process.
+type processRun struct {
+	cmd          *exec.Cmd
+	ended        chan struct{} // closed after Wait
+	err          error         // set before ended is closed
+	endRequested bool          // its end was requested; guarded by Process.mu
 }
 
-// NewProcess describes a process; log is the file that its output is added to.
+// NewProcess describes a process; its output is appended to the file log.
 func NewProcess(name, log string, argv ...string) *Process {
 	return &Process{name: name, argv: argv, log: log}
 }
 
-// Name returns what the process is called in reports.
+// Name returns the name of the process in reports.
 func (p *Process) Name() string { return p.name }
 
 // Start starts the process, which must not be running.
 func (p *Process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l := p.mu.life; l != nil && !l.over() {
+	if l := p.mu.life; l != nil && !l.hasEnded() {
 		return fmt.Errorf("start %s: it runs already", p.name)
 	}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -54,7 +54,7 @@ func (p *Process) Start() error {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
 	defer out.Close() // the process has its own descriptor
-	l := &life{cmd: exec.Command(p.argv[0], p.argv[1:]...), ended: make(chan struct{})}
+	l := &processRun{cmd: exec.Command(p.argv[0], p.argv[1:]...), ended: make(chan struct{})}
 	l.cmd.Stdout, l.cmd.Stderr = out, out
 	l.cmd.SysProcAttr = dieWithParent()
 	if err := l.cmd.Start(); err != nil {
@@ -68,7 +68,7 @@ func (p *Process) Start() error {
 	return nil
 }
 
-func (l *life) over() bool {
+func (l *processRun) hasEnded() bool {
 	select {
 	case <-l.ended:
 		return true
@@ -77,63 +77,61 @@ func (l *life) over() bool {
 	}
 }
 
-// current returns the running life, and notes that its end is asked for if end is
-// given.
-func (p *Process) current(end ending) *life {
+// currentRun returns the current run, and records a requested end.
+func (p *Process) currentRun(end endIntent) *processRun {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.mu.life
-	if l == nil || l.over() {
+	if l == nil || l.hasEnded() {
 		return nil
 	}
-	l.asked = l.asked || end == asked
+	l.endRequested = l.endRequested || end == endExpected
 	return l
 }
 
-// ending says whether a signal is meant to end a process.
-type ending int
+// endIntent says whether a signal is meant to end a process.
+type endIntent int
 
 const (
-	unasked ending = iota
-	asked
+	endUnexpected endIntent = iota
+	endExpected
 )
 
-// PID returns the process's id, 0 if it does not run.
+// PID returns the process id, 0 if it does not run.
 func (p *Process) PID() int {
-	if l := p.current(unasked); l != nil {
+	if l := p.currentRun(endUnexpected); l != nil {
 		return l.cmd.Process.Pid
 	}
 	return 0
 }
 
-// Kill ends the process at once (SIGKILL), and returns when it is gone.
+// Kill kills the process (SIGKILL), and returns when it is gone.
 func (p *Process) Kill() {
-	if l := p.current(asked); l != nil {
-		_ = l.cmd.Process.Kill() // it may have ended by itself meanwhile
+	if l := p.currentRun(endExpected); l != nil {
+		_ = l.cmd.Process.Kill() // it may have ended by itself
 		<-l.ended
 	}
 }
 
-// Pause stops the process without ending it (SIGSTOP): its sockets stay open and
-// nothing answers.
-func (p *Process) Pause() error { return p.signal(sigStop, unasked) }
+// Pause stops the process without ending it (SIGSTOP): its sockets stay open without an answer.
+func (p *Process) Pause() error { return p.sendSignal(sigStop, endUnexpected) }
 
-// Resume lets a paused process go on (SIGCONT).
-func (p *Process) Resume() error { return p.signal(sigCont, unasked) }
+// Resume continues a paused process (SIGCONT).
+func (p *Process) Resume() error { return p.sendSignal(sigCont, endUnexpected) }
 
-// Terminate asks the process to leave (SIGTERM). Wait waits for it.
-func (p *Process) Terminate() error { return p.signal(syscall.SIGTERM, asked) }
+// Terminate asks the process to exit (SIGTERM). Wait waits for it.
+func (p *Process) Terminate() error { return p.sendSignal(syscall.SIGTERM, endExpected) }
 
-func (p *Process) signal(s os.Signal, end ending) error {
-	l := p.current(end)
+func (p *Process) sendSignal(s os.Signal, end endIntent) error {
+	l := p.currentRun(end)
 	if l == nil {
 		return fmt.Errorf("signal %s: it does not run", p.name)
 	}
 	return l.cmd.Process.Signal(s)
 }
 
-// Wait returns when the process has ended: nil if it exited with 0. One that is
-// still there when ctx ends is killed, which is an error.
+// Wait returns when the process has ended: nil if it exited with 0. It kills a process which still runs when
+// ctx ends, and returns an error.
 func (p *Process) Wait(ctx context.Context) error {
 	p.mu.Lock()
 	l := p.mu.life
@@ -153,9 +151,9 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop terminates the process and waits for its end, at most for the time given.
+// Stop terminates the process and waits for its end, at most for patience.
 func (p *Process) Stop(patience time.Duration) error {
-	l := p.current(asked)
+	l := p.currentRun(endExpected)
 	if l == nil {
 		return nil
 	}
@@ -167,20 +165,19 @@ func (p *Process) Stop(patience time.Duration) error {
 	return p.Wait(ctx)
 }
 
-// Died returns why the process ended if nobody had asked it to, with the end of
-// its log.
-func (p *Process) Died() error {
+// CheckDied returns why the process ended without a request, with the end of its log.
+func (p *Process) CheckDied() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.mu.life
-	if l == nil || !l.over() || l.asked {
+	if l == nil || !l.hasEnded() || l.endRequested {
 		return nil
 	}
-	return fmt.Errorf("%s ended by itself (%v):\n%s", p.name, l.err, p.Tail(2000))
+	return fmt.Errorf("%s ended by itself (%v):\n%s", p.name, l.err, p.LogTail(2000))
 }
 
-// Tail returns the end of what the process printed, at most n bytes.
-func (p *Process) Tail(n int64) string {
+// LogTail returns the end of the process's output, at most n bytes.
+func (p *Process) LogTail(n int64) string {
 	f, err := os.Open(p.log)
 	if err != nil {
 		return err.Error()
@@ -196,9 +193,8 @@ func (p *Process) Tail(n int64) string {
 	return string(text)
 }
 
-// Alarms returns the lines of the process's log that no disturbance excuses:
-// crashes and what it logged as an error.
-func (p *Process) Alarms() []string {
+// LogAlarms returns the log lines which no disturbance excuses: crashes and logged errors.
+func (p *Process) LogAlarms() []string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
 		return []string{err.Error()}

@@ -7,8 +7,8 @@ const (
 	sigCont = syscall.SIGCONT
 )
 
-// dieWithParent has the kernel kill a process when the one that started it is
-// gone, however that ended; a signal of the terminal is the latter's alone.
+// dieWithParent makes the kernel kill a process when its parent is gone, however that ended; terminal signals
+// reach only the parent.
 func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }

@@ -4,11 +4,11 @@ package fleet
 
 import "syscall"
 
-// The numbers of BSD and macOS; elsewhere sending them is an error.
+// The numbers of BSD and macOS; on other systems sending them is an error.
 const (
 	sigStop = syscall.Signal(17)
 	sigCont = syscall.Signal(19)
 )
 
-// dieWithParent is Linux's alone: elsewhere a killed program leaves its processes.
+// dieWithParent exists on Linux only: elsewhere a killed program leaves its processes.
 func dieWithParent() *syscall.SysProcAttr { return nil }

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Registration is what the harness reads of a record in the discovery bucket
+// Registration has the fields which the harness reads of a record in the discovery bucket
 // (docs/format/disco.md).
 type Registration struct {
 	Kind   string `json:"kind"`
@@ -21,9 +21,9 @@ type Registration struct {
 	Holder string `json:"holder"`
 }
 
-// Registry is what the discovery bucket holds.
+// Registry is the content of the discovery bucket.
 type Registry struct {
-	Workers map[uint64]Registration // and routers, which register as such
+	Workers map[uint64]Registration // including routers, which register in the same way
 	Leases  map[uint64]bool         // workers with a liveness key
 	Keys    int                     // of all kinds
 }
@@ -52,9 +52,9 @@ func openBucket(ctx context.Context, url string) (jetstream.KeyValue, func(), er
 	return bucket, nc.Close, nil
 }
 
-// LoseExpiry takes the time to live from the liveness key of a worker, which must
-// be dead: a NATS server that is killed at a bad moment does so too.
-func LoseExpiry(ctx context.Context, url string, id uint64) error {
+// RemoveExpiry removes the time to live from the liveness key of a worker, which must be dead: a NATS server
+// killed at a bad time does so too.
+func RemoveExpiry(ctx context.Context, url string, id uint64) error {
 	bucket, closeBucket, err := openBucket(ctx, url)
 	if err != nil {
 		return fmt.Errorf("lose expiry: %w", err)
@@ -69,7 +69,7 @@ func LoseExpiry(ctx context.Context, url string, id uint64) error {
 	return err
 }
 
-// ReadRegistry looks into the discovery bucket of a NATS server.
+// ReadRegistry reads the discovery bucket of a NATS server.
 func ReadRegistry(ctx context.Context, url string) (Registry, error) {
 	reg := Registry{Workers: map[uint64]Registration{}, Leases: map[uint64]bool{}}
 	bucket, closeBucket, err := openBucket(ctx, url)
@@ -95,7 +95,7 @@ func ReadRegistry(ctx context.Context, url string) (Registry, error) {
 		}
 		entry, err := bucket.Get(ctx, key)
 		if errors.Is(err, jetstream.ErrKeyNotFound) {
-			continue // it left meanwhile
+			continue // deleted in between
 		}
 		if err != nil {
 			return reg, fmt.Errorf("read registry: %s: %w", key, err)

@@ -11,40 +11,39 @@ import (
 	"strings"
 )
 
-// Request is one of the requests of a mix. Its answer is a function of the
-// request alone, whoever gives it and whatever happens meanwhile.
+// Request is a request of a mix. Its answer is a function of the request only, on any worker and under any
+// disturbance.
 type Request struct {
 	Name string
 	Path string
 	Body map[string]any
 }
 
-// Guided reports whether the answer is held to a schema, which not every engine can.
-func (r Request) Guided() bool { return r.Body["response_format"] != nil }
+// IsGuided reports whether the answer has a schema, which not every engine supports.
+func (r Request) IsGuided() bool { return r.Body["response_format"] != nil }
 
-// Known is a request with the answer that it has when nothing disturbs it.
-type Known struct {
+// KnownRequest is a request with its undisturbed answer.
+type KnownRequest struct {
 	Request
 	Want Answer
 }
 
-// kinds is in how many ways answers are made that a change of worker could disturb,
-// each in its own manner.
-const kinds = 8
+// requestKinds is the number of request kinds which a change of worker could disturb, each in another way.
+const requestKinds = 8
 
-// Mix returns n requests of about the given number of tokens each: greedy, seeded
-// temperature, penalties, several choices, stop strings, log-probabilities, JSON
-// of a schema, and a plain completion, in turn.
-func Mix(n, tokens int) []Request {
+// RequestMix returns n requests of about the given number of tokens each: greedy, seeded temperature,
+// penalties, several choices, stop strings, log-probabilities, JSON of a schema, and a plain completion, in
+// turn.
+func RequestMix(n, tokens int) []Request {
 	mix := make([]Request, n)
 	for i := range mix {
-		mix[i] = request(i, tokens)
+		mix[i] = newMixRequest(i, tokens)
 	}
 	return mix
 }
 
-func request(i, tokens int) Request {
-	group := i / kinds
+func newMixRequest(i, tokens int) Request {
+	group := i / requestKinds
 	body := map[string]any{
 		"model": Model, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
 		"messages": []map[string]string{
@@ -53,7 +52,7 @@ func request(i, tokens int) Request {
 		},
 	}
 	r := Request{Path: "/v1/chat/completions", Body: body}
-	switch i % kinds {
+	switch i % requestKinds {
 	case 0:
 		r.Name = "greedy"
 	case 1:
@@ -92,12 +91,12 @@ func request(i, tokens int) Request {
 	return r
 }
 
-// Pictures returns n requests of about the given number of tokens each that show a picture, to
-// engines that see: greedy and seeded ones, in turn.
-func Pictures(n, tokens int) ([]Request, error) {
+// PictureRequests returns n requests of about the given number of tokens each with an image, for engines with
+// vision: greedy and seeded ones, in turn.
+func PictureRequests(n, tokens int) ([]Request, error) {
 	mix := make([]Request, n)
 	for i := range mix {
-		url, err := picture(i)
+		url, err := pictureURI(i)
 		if err != nil {
 			return nil, err
 		}
@@ -116,8 +115,8 @@ func Pictures(n, tokens int) ([]Request, error) {
 	return mix, nil
 }
 
-// picture returns a data: URI of a picture, another one for each i.
-func picture(i int) (string, error) {
+// pictureURI returns a data: URI of an image, a different one for each i.
+func pictureURI(i int) (string, error) {
 	const side = 112
 	p := image.NewGray(image.Rect(0, 0, side, side))
 	for at := range p.Pix {
@@ -130,37 +129,36 @@ func picture(i int) (string, error) {
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes()), nil
 }
 
-// with returns the request with one more field.
-func (r Request) with(key string, value any) Request {
+// withField returns the request with one more field.
+func (r Request) withField(key string, value any) Request {
 	r.Body = maps.Clone(r.Body)
 	r.Body[key] = value
 	return r
 }
 
-// Learn asks each request once, undisturbed, and returns it with its answer. A
-// request of the kind "stop" gets a stop string out of the middle of the answer
-// that it has without.
-func Learn(ctx context.Context, client *Client, url string, mix []Request) ([]Known, error) {
-	known := make([]Known, len(mix))
+// LearnAnswers sends each request once, undisturbed, and returns it with its answer. A request of the kind
+// "stop" gets a stop string from the middle of its answer without one.
+func LearnAnswers(ctx context.Context, client *Client, url string, mix []Request) ([]KnownRequest, error) {
+	known := make([]KnownRequest, len(mix))
 	for i, r := range mix {
-		want, err := learn(ctx, client, url, r)
+		want, err := learnAnswer(ctx, client, url, r)
 		if err != nil {
 			return nil, err
 		}
 		if r.Name == "stop" {
 			text := []rune(want.Choices[0].Text)
 			middle := len(text) / 2
-			r = r.with("stop", []string{string(text[middle:min(middle+4, len(text))])})
-			if want, err = learn(ctx, client, url, r); err != nil {
+			r = r.withField("stop", []string{string(text[middle:min(middle+4, len(text))])})
+			if want, err = learnAnswer(ctx, client, url, r); err != nil {
 				return nil, err
 			}
 		}
-		known[i] = Known{Request: r, Want: want}
+		known[i] = KnownRequest{Request: r, Want: want}
 	}
 	return known, nil
 }
 
-func learn(ctx context.Context, client *Client, url string, r Request) (Answer, error) {
+func learnAnswer(ctx context.Context, client *Client, url string, r Request) (Answer, error) {
 	out := client.Stream(ctx, url, r, nil)
 	if out.Err != nil {
 		return Answer{}, fmt.Errorf("learn the answer of request %s: %w", r.Name, out.Err)

@@ -14,18 +14,17 @@ import (
 	"time"
 )
 
-// Metrics are the samples of one look at /metrics.
+// Metrics are the samples of one read of /metrics.
 type Metrics []Sample
 
-// Sample is one line: name, labels as they are written (without braces), value.
+// Sample is one line: name, labels as written (without braces), value.
 type Sample struct {
 	Name, Labels string
 	Value        float64
 }
 
-// Sum adds up the samples of a name whose labels contain all the given texts,
-// such as `quantity="running"`.
-func (m Metrics) Sum(name string, labels ...string) float64 {
+// SumOf adds up the samples of a name whose labels contain all the given texts, such as `quantity="running"`.
+func (m Metrics) SumOf(name string, labels ...string) float64 {
 	sum := 0.0
 next:
 	for _, s := range m {
@@ -42,7 +41,7 @@ next:
 	return sum
 }
 
-// parseMetrics reads the Prometheus text format, as far as it has samples.
+// parseMetrics reads the samples of the Prometheus text format.
 func parseMetrics(r io.Reader) (Metrics, error) {
 	var m Metrics
 	lines := bufio.NewScanner(r)
@@ -63,24 +62,23 @@ func parseMetrics(r io.Reader) (Metrics, error) {
 	return m, lines.Err()
 }
 
-// lookTimeout bounds every look at a process.
+// lookTimeout bounds every query of a process.
 const lookTimeout = 5 * time.Second
 
-// looks are requests about processes: a connection each, since those who are
-// asked die and are paused.
-func looks() *http.Client {
+// newLookClient returns a client for queries: a connection each, since the processes die and are paused.
+func newLookClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: lookTimeout}
 }
 
-// Look returns what /metrics of the process at url says.
-func Look(ctx context.Context, url string) (Metrics, error) {
-	m, _, err := LookSized(ctx, url)
+// ReadMetrics returns /metrics of the process at url.
+func ReadMetrics(ctx context.Context, url string) (Metrics, error) {
+	m, _, err := ReadMetricsSized(ctx, url)
 	return m, err
 }
 
-// LookSized is Look that says also how many bytes there were.
-func LookSized(ctx context.Context, url string) (m Metrics, bytes int, err error) {
-	err = get(ctx, url+"/metrics", func(_ int, body io.Reader) error {
+// ReadMetricsSized is ReadMetrics with the size in bytes.
+func ReadMetricsSized(ctx context.Context, url string) (m Metrics, bytes int, err error) {
+	err = getPage(ctx, url+"/metrics", func(_ int, body io.Reader) error {
 		text, err := io.ReadAll(body)
 		if err != nil {
 			return err
@@ -92,7 +90,7 @@ func LookSized(ctx context.Context, url string) (m Metrics, bytes int, err error
 	return m, bytes, err
 }
 
-// WorkerRow is what the harness reads of a row of /v1/router/workers.
+// WorkerRow has the fields which the harness reads of a row of /v1/router/workers.
 type WorkerRow struct {
 	ID      uint64 `json:"worker_id"`
 	PID     int    `json:"pid"`
@@ -103,7 +101,7 @@ type WorkerRow struct {
 		Blocks   int `json:"active_blocks"`
 		Prefill  int `json:"prefill_tokens"`
 	} `json:"load"`
-	Cached int `json:"cached_blocks"` // as the router believes
+	Cached int `json:"cached_blocks"` // by the router's index
 	Feed   struct {
 		State   string `json:"state"`
 		Epoch   uint64 `json:"epoch"`
@@ -111,12 +109,12 @@ type WorkerRow struct {
 	} `json:"feed"`
 }
 
-// Workers returns what the router at url knows of its workers.
-func Workers(ctx context.Context, url string) ([]WorkerRow, error) {
+// ReadWorkers returns the workers of the router at url.
+func ReadWorkers(ctx context.Context, url string) ([]WorkerRow, error) {
 	var table struct {
 		Rows []WorkerRow `json:"rows"`
 	}
-	err := get(ctx, url+"/v1/router/workers", func(status int, body io.Reader) error {
+	err := getPage(ctx, url+"/v1/router/workers", func(status int, body io.Reader) error {
 		if status != http.StatusOK {
 			return fmt.Errorf("status %d", status)
 		}
@@ -125,39 +123,39 @@ func Workers(ctx context.Context, url string) ([]WorkerRow, error) {
 	return table.Rows, err
 }
 
-// Instance is what the harness reads of an instance in /health of a frontend.
+// Instance has the fields which the harness reads of an instance in /health of a frontend.
 type Instance struct {
 	ID    uint64 `json:"worker_id"`
 	PID   int    `json:"pid"`
 	State string `json:"state"`
 }
 
-// Instances returns what the frontend at url sends requests to. It follows the
-// registry by itself, beside its router.
-func Instances(ctx context.Context, url string) ([]Instance, error) {
+// ReadInstances returns the destinations of the frontend at url. It follows the registry itself,
+// independently of its router.
+func ReadInstances(ctx context.Context, url string) ([]Instance, error) {
 	var body struct {
 		Instances []Instance `json:"instances"`
 	}
-	err := get(ctx, url+"/health", func(_ int, in io.Reader) error { return json.NewDecoder(in).Decode(&body) })
+	err := getPage(ctx, url+"/health", func(_ int, in io.Reader) error { return json.NewDecoder(in).Decode(&body) })
 	return body.Instances, err
 }
 
-// Status returns the status of a GET, 0 with an error if there was no answer.
-func Status(ctx context.Context, url string) (int, error) {
+// ReadStatus returns the status of a GET, 0 with an error without a response.
+func ReadStatus(ctx context.Context, url string) (int, error) {
 	status := 0
-	err := get(ctx, url, func(s int, _ io.Reader) error {
+	err := getPage(ctx, url, func(s int, _ io.Reader) error {
 		status = s
 		return nil
 	})
 	return status, err
 }
 
-func get(ctx context.Context, url string, read func(status int, body io.Reader) error) error {
+func getPage(ctx context.Context, url string, read func(status int, body io.Reader) error) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := looks().Do(req)
+	resp, err := newLookClient().Do(req)
 	if err != nil {
 		return err
 	}
@@ -168,14 +166,14 @@ func get(ctx context.Context, url string, read func(status int, body io.Reader) 
 	return nil
 }
 
-// Descriptors returns how many files a process has open (Linux).
-func Descriptors(pid int) (int, error) {
+// CountDescriptors returns how many files a process has open (Linux).
+func CountDescriptors(pid int) (int, error) {
 	open, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
 	return len(open), err
 }
 
-// Resident returns the memory of a process that is in RAM, in bytes (Linux).
-func Resident(pid int) (int64, error) {
+// ResidentBytes returns the resident memory of a process, in bytes (Linux).
+func ResidentBytes(pid int) (int64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
 	if err != nil {
 		return 0, err
@@ -188,11 +186,10 @@ func Resident(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// Until asks every interval until ok says yes, and returns for how long that
-// took. What is asked of other processes has no moment at which it must have
-// come about; patience is what the caller can bear, and reaching it is an error
-// with ok's last.
-func Until(ctx context.Context, every, patience time.Duration, ok func(context.Context) error) (time.Duration, error) {
+// WaitUntil polls every interval until ok returns nil, and returns how long that took. Other processes have
+// no deadline for their state changes; patience is the caller's limit, and exceeding it is an error with ok's
+// last.
+func WaitUntil(ctx context.Context, every, patience time.Duration, ok func(context.Context) error) (time.Duration, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -205,7 +202,7 @@ func Until(ctx context.Context, every, patience time.Duration, ok func(context.C
 			return time.Since(began), nil
 		}
 		if ctx.Err() == nil || last == nil {
-			last = err // not that the patience ended while ok asked
+			last = err // not the error of a poll cut off by the patience
 		}
 		select {
 		case <-look.C:

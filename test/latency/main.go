@@ -1,6 +1,6 @@
-// Command latency measures what the README says of Penstock's latency, from
-// outside: the time from the start of the process to the first token, and the
-// time to first token of a long prompt with and without its blocks in a cache.
+// Command latency measures the latency claims of the README from outside: the time from the start of the
+// process to the first token, and the time to first token of a long prompt with and without its blocks in a
+// cache.
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/latency -bin ./penstock
@@ -30,14 +30,14 @@ func main() {
 	runs := flag.Int("runs", 5, "starts, and pairs of requests")
 	asJSON := flag.Bool("json", false, "print JSON")
 	flag.Parse()
-	if err := measure(*bin, *runs, *asJSON); err != nil {
+	if err := measureLatency(*bin, *runs, *asJSON); err != nil {
 		fmt.Fprintln(os.Stderr, "latency:", err)
 		os.Exit(1)
 	}
 }
 
-// result is what is printed; times are medians in milliseconds.
-type result struct {
+// latencyResult is the output; times are medians in milliseconds.
+type latencyResult struct {
 	Machine        string  `json:"machine"`
 	Go             string  `json:"go"`
 	Runs           int     `json:"runs"`
@@ -52,21 +52,21 @@ type result struct {
 	RandomUncached int     `json:"random_second_uncached"`
 }
 
-func measure(bin string, runs int, asJSON bool) error {
-	r := result{Machine: fmt.Sprintf("%s/%s, %d CPUs", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()), Go: runtime.Version(), Runs: runs}
+func measureLatency(bin string, runs int, asJSON bool) error {
+	r := latencyResult{Machine: fmt.Sprintf("%s/%s, %d CPUs", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()), Go: runtime.Version(), Runs: runs}
 	var starts []float64
 	for range runs {
-		ms, err := firstToken(bin)
+		ms, err := timeFirstToken(bin)
 		if err != nil {
 			return err
 		}
 		starts = append(starts, ms)
 	}
-	r.StartToToken = median(starts)
-	if err := r.pairs(bin, runs, "kv"); err != nil {
+	r.StartToToken = medianOf(starts)
+	if err := r.measurePairs(bin, runs, "kv"); err != nil {
 		return err
 	}
-	if err := r.pairs(bin, runs, "random"); err != nil {
+	if err := r.measurePairs(bin, runs, "random"); err != nil {
 		return err
 	}
 	if asJSON {
@@ -80,43 +80,42 @@ func measure(bin string, runs int, asJSON bool) error {
 	return nil
 }
 
-// firstToken starts the binary and returns the milliseconds to its first token.
-func firstToken(bin string) (float64, error) {
+// timeFirstToken starts the binary and returns the milliseconds to its first token.
+func timeFirstToken(bin string) (float64, error) {
 	began := time.Now()
-	s, err := start(bin)
+	s, err := startServer(bin)
 	if err != nil {
 		return 0, err
 	}
-	defer s.stop()
-	a, err := s.ask("Where does the water go?", 4)
+	defer s.stopServer()
+	a, err := s.askModel("Where does the water go?", 4)
 	if err != nil {
 		return 0, err
 	}
-	return ms(a.first.Sub(began)), nil
+	return toMilliseconds(a.first.Sub(began)), nil
 }
 
-// pairs asks long prompts twice.
-func (r *result) pairs(bin string, runs int, mode string) error {
-	s, err := start(bin, "--router-mode", mode)
+// measurePairs sends long prompts twice.
+func (r *latencyResult) measurePairs(bin string, runs int, mode string) error {
+	s, err := startServer(bin, "--router-mode", mode)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
+	defer s.stopServer()
 	var cold, cached, ratios []float64
 	for i := range runs {
 		var prompt strings.Builder
 		for n := range 80 {
 			fmt.Fprintf(&prompt, "In year %d of book %d the gate was opened %d times. ", n, i, n*7%13)
 		}
-		first, err := s.ask(prompt.String(), 1)
+		first, err := s.askModel(prompt.String(), 1)
 		if err != nil {
 			return err
 		}
-		// A user's pause: the events of the first answer travel to the router
-		// meanwhile. Nothing is asserted on it; if it were too short for them, the
-		// figures would say so.
+		// A user's pause: the events of the first response travel to the router meanwhile. Nothing is
+		// asserted on it; if it were too short, the figures would show it.
 		time.Sleep(100 * time.Millisecond)
-		second, err := s.ask(prompt.String(), 1)
+		second, err := s.askModel(prompt.String(), 1)
 		if err != nil {
 			return err
 		}
@@ -134,31 +133,31 @@ func (r *result) pairs(bin string, runs int, mode string) error {
 			r.SameWorker++
 		}
 		r.PromptTokens, r.CachedTokens = second.prompt, second.cached
-		cold, cached = append(cold, ms(first.ttft)), append(cached, ms(second.ttft))
-		ratios = append(ratios, ms(second.ttft)/ms(first.ttft))
+		cold, cached = append(cold, toMilliseconds(first.ttft)), append(cached, toMilliseconds(second.ttft))
+		ratios = append(ratios, toMilliseconds(second.ttft)/toMilliseconds(first.ttft))
 	}
 	if mode == "kv" {
-		r.ColdTTFT, r.CachedTTFT, r.Ratio = median(cold), median(cached), median(ratios)
+		r.ColdTTFT, r.CachedTTFT, r.Ratio = medianOf(cold), medianOf(cached), medianOf(ratios)
 	}
 	return nil
 }
 
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+func toMilliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func median(v []float64) float64 {
+func medianOf(v []float64) float64 {
 	slices.Sort(v)
 	return v[len(v)/2]
 }
 
-// server is a running Penstock.
-type server struct {
+// penstockServer is a running Penstock.
+type penstockServer struct {
 	cmd   *exec.Cmd
 	url   string
 	model string
 }
 
-func start(bin string, args ...string) (*server, error) {
-	s := &server{cmd: exec.Command(bin, append([]string{"up", "--http-addr", "127.0.0.1:0", "--json"}, args...)...)}
+func startServer(bin string, args ...string) (*penstockServer, error) {
+	s := &penstockServer{cmd: exec.Command(bin, append([]string{"up", "--http-addr", "127.0.0.1:0", "--json"}, args...)...)}
 	var log bytes.Buffer
 	s.cmd.Stderr = &log
 	out, err := s.cmd.StdoutPipe()
@@ -170,52 +169,52 @@ func start(bin string, args ...string) (*server, error) {
 	}
 	var ready struct{ URL, Model string }
 	if err := json.NewDecoder(out).Decode(&ready); err != nil {
-		s.stop()
+		s.stopServer()
 		return nil, fmt.Errorf("%s did not start: %w\n%s", bin, err, &log)
 	}
 	s.url, s.model = ready.URL, ready.Model
 	return s, nil
 }
 
-func (s *server) stop() {
+func (s *penstockServer) stopServer() {
 	_ = s.cmd.Process.Signal(syscall.SIGINT)
 	_ = s.cmd.Wait()
 }
 
-type answer struct {
+type streamAnswer struct {
 	worker         string
 	first          time.Time
 	ttft           time.Duration
 	prompt, cached int
 }
 
-// ask streams one answer of at most the given number of tokens.
-func (s *server) ask(prompt string, tokens int) (answer, error) {
+// askModel streams one response of at most the given number of tokens.
+func (s *penstockServer) askModel(prompt string, tokens int) (streamAnswer, error) {
 	body, err := json.Marshal(map[string]any{
 		"model": s.model, "stream": true, "max_tokens": tokens, "temperature": 0,
 		"stream_options": map[string]any{"include_usage": true},
 		"messages":       []map[string]string{{"role": "user", "content": prompt}},
 	})
 	if err != nil {
-		return answer{}, err
+		return streamAnswer{}, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
-		return answer{}, err
+		return streamAnswer{}, err
 	}
 	began := time.Now()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return answer{}, err
+		return streamAnswer{}, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
-		return answer{}, fmt.Errorf("%s: %s", resp.Status, text)
+		return streamAnswer{}, fmt.Errorf("%s: %s", resp.Status, text)
 	}
-	a := answer{worker: resp.Header.Get("x-penstock-worker")}
+	a := streamAnswer{worker: resp.Header.Get("x-penstock-worker")}
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")

@@ -1,6 +1,6 @@
-// Command parserdriver offers the parser of answers to programs in other languages: it
-// reads commands from standard input, one JSON object on each line, and writes one
-// JSON object for each to standard output. It ends when its input does.
+// Command parserdriver gives programs in other languages access to the output parser: it reads commands from
+// standard input, one JSON object on each line, and writes one JSON object for each to standard output. It
+// ends with its input.
 //
 //	{"op":"open","tools":"hermes","reasoning":"qwen3","start":"open","functions":[…],"special":["<|im_end|>"]}
 //	{"op":"push","session":1,"pieces":[{"text":"…","token":true}]}
@@ -21,41 +21,40 @@ import (
 
 // command is one line of input.
 type command struct {
-	Op        string     `json:"op"`
-	Session   int        `json:"session"`
-	Tools     string     `json:"tools"`
-	Reasoning string     `json:"reasoning"`
-	Start     string     `json:"start"` // "open", "closed", "amid", or "" where the style decides
-	Functions []function `json:"functions"`
-	Special   []string   `json:"special"` // the special tokens of the vocabulary
-	Pieces    []piece    `json:"pieces"`
-	Text      string     `json:"text"` // a prompt
+	Op        string           `json:"op"`
+	Session   int              `json:"session"`
+	Tools     string           `json:"tools"`
+	Reasoning string           `json:"reasoning"`
+	Start     string           `json:"start"` // "open", "closed", "amid", or "" where the style decides
+	Functions []functionSchema `json:"functions"`
+	Special   []string         `json:"special"` // the special tokens of the vocabulary
+	Pieces    []inputPiece     `json:"pieces"`
+	Text      string           `json:"text"` // a prompt
 }
 
-// piece is a part of an answer's text; token says that it is one token.
-type piece struct {
+// inputPiece is a part of a response's text; token marks a single token.
+type inputPiece struct {
 	Text  string `json:"text"`
 	Token bool   `json:"token"`
 }
 
-type function struct {
+type functionSchema struct {
 	Name       string          `json:"name"`
 	Parameters json.RawMessage `json:"parameters"`
 }
 
-// result is one line of output.
-type result struct {
-	Session  int     `json:"session,omitempty"`
-	Events   []event `json:"events,omitempty"`
-	Thinking bool    `json:"thinking"`        // what comes next is reasoning
-	Start    string  `json:"start,omitempty"` // of an answer to a prompt
-	// Silent are the special tokens whose text is no part of an answer: a caller does
-	// not push them.
+// driverResult is one line of output.
+type driverResult struct {
+	Session  int           `json:"session,omitempty"`
+	Events   []outputEvent `json:"events,omitempty"`
+	Thinking bool          `json:"thinking"`        // the next text is reasoning
+	Start    string        `json:"start,omitempty"` // of the response to a prompt
+	// Silent are the special tokens whose text is not part of a response: a caller does not push them.
 	Silent []string `json:"silent,omitempty"`
 	Error  string   `json:"error,omitempty"`
 }
 
-type event struct {
+type outputEvent struct {
 	Kind  string `json:"kind"`
 	Index int    `json:"index"`
 	ID    string `json:"id,omitempty"`
@@ -63,27 +62,27 @@ type event struct {
 	Text  string `json:"text,omitempty"`
 }
 
-var starts = map[string]parse.Start{
+var starts = map[string]parse.StartState{
 	"": parse.StyleDecides, "open": parse.StartOpen, "closed": parse.StartClosed, "amid": parse.StartAmid,
 }
 
-// sessions are the answers that are being parsed.
-type sessions struct {
+// sessionTable has the responses being parsed.
+type sessionTable struct {
 	open map[int]*parse.Parser
 	last int
 }
 
 func main() {
-	s := sessions{open: map[int]*parse.Parser{}}
+	s := sessionTable{open: map[int]*parse.Parser{}}
 	in, out := json.NewDecoder(bufio.NewReader(os.Stdin)), json.NewEncoder(os.Stdout)
 	for {
 		var c command
 		if in.Decode(&c) != nil {
-			return // the end of the input, or a line that is not JSON
+			return // the end of the input, or invalid JSON
 		}
-		r, err := s.execute(&c)
+		r, err := s.executeCommand(&c)
 		if err != nil {
-			r = result{Error: err.Error()}
+			r = driverResult{Error: err.Error()}
 		}
 		if err := out.Encode(r); err != nil {
 			return
@@ -91,26 +90,26 @@ func main() {
 	}
 }
 
-// execute runs c.
-func (s *sessions) execute(c *command) (result, error) {
+// executeCommand runs c.
+func (s *sessionTable) executeCommand(c *command) (driverResult, error) {
 	switch c.Op {
 	case "open":
 		return s.openSession(c)
 	case "prompt":
 		for name, start := range starts {
-			if start == parse.OpenAfter(c.Reasoning, c.Text) {
-				return result{Start: name}, nil
+			if start == parse.StartAfter(c.Reasoning, c.Text) {
+				return driverResult{Start: name}, nil
 			}
 		}
-		return result{}, nil
+		return driverResult{}, nil
 	}
 	p := s.open[c.Session]
 	if p == nil {
-		return result{}, fmt.Errorf("there is no session %d", c.Session)
+		return driverResult{}, fmt.Errorf("there is no session %d", c.Session)
 	}
 	switch c.Op {
 	case "push":
-		var events []event
+		var events []outputEvent
 		for _, piece := range c.Pieces {
 			push := p.Push
 			if piece.Token {
@@ -118,19 +117,19 @@ func (s *sessions) execute(c *command) (result, error) {
 			}
 			events = append(events, copyEvents(push(nil, []byte(piece.Text)))...)
 		}
-		return result{Events: events, Thinking: p.Thinking()}, nil
+		return driverResult{Events: events, Thinking: p.InReasoning()}, nil
 	case "close":
 		delete(s.open, c.Session)
-		thinking := p.Thinking()
-		return result{Events: copyEvents(p.Close(nil)), Thinking: thinking}, nil
+		thinking := p.InReasoning()
+		return driverResult{Events: copyEvents(p.Close(nil)), Thinking: thinking}, nil
 	}
-	return result{}, fmt.Errorf("unknown op %q", c.Op)
+	return driverResult{}, fmt.Errorf("unknown op %q", c.Op)
 }
 
-func (s *sessions) openSession(c *command) (result, error) {
+func (s *sessionTable) openSession(c *command) (driverResult, error) {
 	start, ok := starts[c.Start]
 	if !ok {
-		return result{}, fmt.Errorf("unknown start %q", c.Start)
+		return driverResult{}, fmt.Errorf("unknown start %q", c.Start)
 	}
 	cfg := parse.Config{Tools: c.Tools, Reasoning: c.Reasoning}
 	if len(c.Special) > 0 {
@@ -139,28 +138,28 @@ func (s *sessions) openSession(c *command) (result, error) {
 	for _, f := range c.Functions {
 		cfg.Functions = append(cfg.Functions, parse.Function{Name: f.Name, Parameters: f.Parameters})
 	}
-	g, err := parse.Compile(cfg)
+	g, err := parse.CompileGrammar(cfg)
 	if err != nil {
-		return result{}, err
+		return driverResult{}, err
 	}
-	r := result{}
+	r := driverResult{}
 	for _, token := range c.Special {
-		if !g.Markup(token) {
+		if !g.IsMarkup(token) {
 			r.Silent = append(r.Silent, token)
 		}
 	}
 	s.last++
-	p := g.Parser(start, strconv.Itoa(s.last))
+	p := g.NewParser(start, strconv.Itoa(s.last))
 	s.open[s.last] = p
-	r.Session, r.Thinking = s.last, p.Thinking()
+	r.Session, r.Thinking = s.last, p.InReasoning()
 	return r, nil
 }
 
-// copyEvents takes the texts, which the parser will use again.
-func copyEvents(from []parse.Event) []event {
-	var to []event
+// copyEvents copies the texts, whose memory the parser reuses.
+func copyEvents(from []parse.Event) []outputEvent {
+	var to []outputEvent
 	for _, e := range from {
-		to = append(to, event{Kind: e.Kind.String(), Index: e.Index, ID: e.ID, Name: e.Name, Text: string(e.Text)})
+		to = append(to, outputEvent{Kind: e.Kind.String(), Index: e.Index, ID: e.ID, Name: e.Name, Text: string(e.Text)})
 	}
 	return to
 }

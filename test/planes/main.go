@@ -1,7 +1,6 @@
-// Command planes measures what it costs that requests travel between processes:
-// the same load, in one run, through one process (penstock up) and through three
-// (a frontend, a worker, and a process with the NATS server), for each number of
-// clients. The two take turns, so that whatever else the machine does meets both.
+// Command planes measures the cost of requests between processes: the same load, in one run, through one
+// process (penstock up) and through three (a frontend, a worker, and a process with the NATS server), for
+// each number of clients. The two alternate, so that other load on the machine affects both.
 //
 //	go build -o penstock ./cmd/penstock
 //	go run ./test/planes -bin ./penstock
@@ -23,12 +22,12 @@ import (
 )
 
 func main() {
-	p := planes{}
+	p := planeComparison{}
 	flag.StringVar(&p.bin, "bin", "./penstock", "the binary to measure")
 	flag.StringVar(&p.plane, "request-plane", "tcp", "what requests travel over between the three: tcp, http or nats")
 	clients := flag.String("clients", "1,8,32", "numbers of clients")
-	flag.DurationVar(&p.turn, "turn", 3*time.Second, "how long one of the two is measured at a time")
-	flag.IntVar(&p.turns, "turns", 4, "turns of each, per number of clients")
+	flag.DurationVar(&p.turnLength, "turn", 3*time.Second, "how long one of the two is measured at a time")
+	flag.IntVar(&p.turnCount, "turns", 4, "turns of each, per number of clients")
 	flag.IntVar(&p.tokens, "tokens", 32, "tokens of each answer")
 	flag.Parse()
 	for _, n := range strings.Split(*clients, ",") {
@@ -41,20 +40,20 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := p.run(ctx); err != nil {
+	if err := p.runComparison(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "planes:", err)
 		os.Exit(1)
 	}
 }
 
-type planes struct {
-	bin, plane    string
-	clients       []int
-	turn          time.Duration
-	turns, tokens int
+type planeComparison struct {
+	bin, plane        string
+	clients           []int
+	turnLength        time.Duration
+	turnCount, tokens int
 }
 
-func (p *planes) run(ctx context.Context) (err error) {
+func (p *planeComparison) runComparison(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp("", "penstock-planes-")
 	if err != nil {
 		return err
@@ -80,9 +79,9 @@ func (p *planes) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, three.Close()) }()
 
-	client := fleet.NewClient(fleet.Kept)
+	client := fleet.NewClient(fleet.KeepAlive)
 	defer client.Close()
-	mix, err := fleet.Learn(ctx, client, one.Hub.URL(), greedy(fleet.Mix(64, p.tokens)))
+	mix, err := fleet.LearnAnswers(ctx, client, one.Hub.URL(), greedyOnly(fleet.RequestMix(64, p.tokens)))
 	if err != nil {
 		return err
 	}
@@ -91,22 +90,22 @@ func (p *planes) run(ctx context.Context) (err error) {
 		load := func(url string) *fleet.Load {
 			return &fleet.Load{Client: client, URLs: []string{url}, Mix: mix, Fresh: 0.5, Seed: 1}
 		}
-		a, b := side{name: "one", load: load(one.Hub.URL())}, side{name: "three", load: load(three.Frontends[0].URL())}
-		for turn := range 2*p.turns + 2 {
-			s := []*side{&a, &b}[turn%2]
-			if err := s.measure(ctx, n, p.turn, turn >= 2); err != nil { // the first of each warms up
+		a, b := measuredSide{name: "one", load: load(one.Hub.URL())}, measuredSide{name: "three", load: load(three.Frontends[0].URL())}
+		for turn := range 2*p.turnCount + 2 {
+			s := []*measuredSide{&a, &b}[turn%2]
+			if err := s.measureTurn(ctx, n, p.turnLength, turn >= 2); err != nil { // the first turn of each warms up
 				return err
 			}
 		}
-		if err := report(n, &a, &b); err != nil {
+		if err := printReport(n, &a, &b); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// greedy keeps the plainest of a mix: what is measured is not the sampler.
-func greedy(mix []fleet.Request) []fleet.Request {
+// greedyOnly keeps the greedy requests of a mix, to leave out the cost of sampling.
+func greedyOnly(mix []fleet.Request) []fleet.Request {
 	var plain []fleet.Request
 	for _, r := range mix {
 		if r.Name == "greedy" {
@@ -116,50 +115,50 @@ func greedy(mix []fleet.Request) []fleet.Request {
 	return plain
 }
 
-// side is one of the two that are compared.
-type side struct {
+// measuredSide is one of the two setups.
+type measuredSide struct {
 	name  string
 	load  *fleet.Load
-	tally fleet.Tally
+	tally fleet.OutcomeCounts
 	took  time.Duration
 }
 
-func (s *side) measure(ctx context.Context, clients int, length time.Duration, count bool) error {
+func (s *measuredSide) measureTurn(ctx context.Context, clients int, length time.Duration, count bool) error {
 	began := time.Now()
-	running := s.load.Start(ctx, clients)
+	running := s.load.StartClients(ctx, clients)
 	t := time.NewTimer(length)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-	tally, _ := running.Finish()
+	tally, _ := running.FinishLoad()
 	if count {
-		s.tally.Merge(&tally)
+		s.tally.MergeCounts(&tally)
 		s.took += time.Since(began)
 	}
 	return ctx.Err()
 }
 
-// report prints both in the form of go test -bench, with what three cost over one.
-func report(clients int, one, three *side) error {
-	for _, s := range []*side{one, three} {
+// printReport prints both in the format of go test -bench, with the ratio of three processes to one.
+func printReport(clients int, one, three *measuredSide) error {
+	for _, s := range []*measuredSide{one, three} {
 		t := &s.tally
 		if t.Right != t.Sent || t.Sent == 0 {
 			return fmt.Errorf("%s: of %d requests %d were answered as they should: %v %v", s.name, t.Sent, t.Right, t.Errors, t.Differences)
 		}
 		fmt.Printf("BenchmarkPlanes/processes=%s/clients=%d %d %.1f requests/s %.0f ttft-p50-us %.0f ttft-p99-us %.1f token-p50-us %.1f token-p99-us\n",
-			s.name, clients, t.Right, s.rate(), us(t.First.Percentile(50)), us(t.First.Percentile(99)), us(t.Token.Percentile(50)), us(t.Token.Percentile(99)))
+			s.name, clients, t.Right, s.requestRate(), toMicroseconds(t.First.Percentile(50)), toMicroseconds(t.First.Percentile(99)), toMicroseconds(t.Token.Percentile(50)), toMicroseconds(t.Token.Percentile(99)))
 	}
 	ratio := func(a, b float64) float64 { return b / a }
 	fmt.Printf("BenchmarkPlanes/three-over-one/clients=%d %d %.3f requests-ratio %.3f ttft-p50-ratio %.3f ttft-p99-ratio %.3f token-p50-ratio %.0f ttft-p50-more-us %.1f token-p50-more-us\n",
-		clients, three.tally.Right, ratio(one.rate(), three.rate()),
-		ratio(us(one.tally.First.Percentile(50)), us(three.tally.First.Percentile(50))), ratio(us(one.tally.First.Percentile(99)), us(three.tally.First.Percentile(99))),
-		ratio(us(one.tally.Token.Percentile(50)), us(three.tally.Token.Percentile(50))),
-		us(three.tally.First.Percentile(50))-us(one.tally.First.Percentile(50)), us(three.tally.Token.Percentile(50))-us(one.tally.Token.Percentile(50)))
+		clients, three.tally.Right, ratio(one.requestRate(), three.requestRate()),
+		ratio(toMicroseconds(one.tally.First.Percentile(50)), toMicroseconds(three.tally.First.Percentile(50))), ratio(toMicroseconds(one.tally.First.Percentile(99)), toMicroseconds(three.tally.First.Percentile(99))),
+		ratio(toMicroseconds(one.tally.Token.Percentile(50)), toMicroseconds(three.tally.Token.Percentile(50))),
+		toMicroseconds(three.tally.First.Percentile(50))-toMicroseconds(one.tally.First.Percentile(50)), toMicroseconds(three.tally.Token.Percentile(50))-toMicroseconds(one.tally.Token.Percentile(50)))
 	return nil
 }
 
-func (s *side) rate() float64 { return float64(s.tally.Right) / s.took.Seconds() }
+func (s *measuredSide) requestRate() float64 { return float64(s.tally.Right) / s.took.Seconds() }
 
-func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
+func toMicroseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

@@ -11,34 +11,32 @@ import (
 	"penstock/core/fault"
 )
 
-// dialect is a model: how it writes, and what there is to play. Its file is
-// dialect.json in a directory named for it.
+// dialect is a model with its output format and recordings. Its file is dialect.json in a directory of its
+// name.
 type dialect struct {
 	name string
-	// ToolParser and ReasoningParser are those of the model's card.
+	// ToolParser and ReasoningParser are the parsers in the model's card.
 	ToolParser      string `json:"tool_parser"`
 	ReasoningParser string `json:"reasoning_parser"`
-	// Opening is what the chat template writes for the assistant before it speaks,
-	// Silent the same when the request turns thinking off.
+	// Opening is the chat template's text before the assistant's response, Silent the same when the request
+	// disables thinking.
 	Opening string `json:"opening"`
 	Silent  string `json:"silent"`
 
 	recordings map[string]*recording
 }
 
-// recording is one answer: NAME.txt has the text, byte for byte but for one line
-// end at its end, and NAME.json beside it what clients must make of it. Only what
-// the engine needs of the latter is here.
+// recording is one response: NAME.txt has the text, byte for byte except for one final newline, and NAME.json
+// the expected result of clients. This type has only the fields which the engine needs.
 type recording struct {
 	Text string `json:"-"`
-	// Fail breaks the answer; nil if nothing does.
+	// Fail breaks the response; nil if it does not fail.
 	Fail *failure `json:"fail"`
 }
 
-// failure is how a worker breaks an answer.
+// failure says how a worker breaks a response.
 type failure struct {
-	// After is how many tokens of the answer come first; with 0 the worker refuses
-	// the request.
+	// After is how many tokens come first; with 0 the worker refuses the request.
 	After int `json:"after"`
 	// Attempts is how many attempts fail; the next one, if there is one, does not.
 	Attempts uint32 `json:"attempts"`
@@ -48,7 +46,7 @@ type failure struct {
 	code fault.Code
 }
 
-// loadDialects reads every directory that has a dialect.json.
+// loadDialects reads every directory with a dialect.json.
 func loadDialects(files fs.FS) ([]*dialect, error) {
 	found, err := fs.Glob(files, "*/dialect.json")
 	if err == nil && len(found) == 0 {
@@ -88,7 +86,7 @@ func loadDialect(files fs.FS, name string) (*dialect, error) {
 			return nil, err
 		}
 		if r.Fail != nil {
-			if r.Fail.code, err = codeOf(r.Fail.Code); err != nil {
+			if r.Fail.code, err = parseCode(r.Fail.Code); err != nil {
 				return nil, fmt.Errorf("%s.json: %w", title, err)
 			}
 		}
@@ -108,7 +106,7 @@ func loadJSON(files fs.FS, name string, v any) error {
 	return nil
 }
 
-func codeOf(name string) (fault.Code, error) {
+func parseCode(name string) (fault.Code, error) {
 	for c := fault.Internal; c <= fault.Draining; c++ {
 		if c.String() == name {
 			return c, nil

@@ -1,12 +1,11 @@
-// Command recorded serves recordings: the whole of Penstock from HTTP to workers,
-// with an engine that plays what models of several families write. Clients that
-// are held against it see tool calls, reasoning, truncation and failures whose
-// every byte is known, which no model with random weights would write.
+// Command recorded serves recordings: the whole of Penstock from HTTP to workers, with an engine which plays
+// responses in the formats of several model families. Clients tested against it see tool calls, reasoning,
+// truncation and failures whose every byte is known, which no model with random weights would write.
 //
 //	go run ./test/recorded -recordings test/interop/recordings
 //
-// There is one model for each directory of recordings, and a user who writes
-// play:NAME hears the recording of that name.
+// There is one model for each directory of recordings; a user message with play:NAME gets the recording of
+// that name.
 package main
 
 import (
@@ -27,15 +26,15 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *addr, *dir, os.Stdout, os.Stderr); err != nil {
+	if err := runServer(ctx, *addr, *dir, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "recorded:", err)
 		os.Exit(1)
 	}
 }
 
-// run serves until ctx ends. Once every model can be asked it prints one line of
-// JSON, as "penstock up --json" does.
-func run(ctx context.Context, addr, dir string, out, log io.Writer) error {
+// runServer serves until ctx ends. Once every model is ready it prints one line of JSON, as "penstock up
+// --json" does.
+func runServer(ctx context.Context, addr, dir string, out, log io.Writer) error {
 	scratch, err := os.MkdirTemp("", "recorded-")
 	if err != nil {
 		return err
@@ -50,12 +49,12 @@ func run(ctx context.Context, addr, dir string, out, log io.Writer) error {
 		return err
 	}
 	defer ln.Close() // the frontend closes it too, once it runs
-	s, err := build(dialects, scratch, log)
+	s, err := buildSystem(dialects, scratch, log)
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx, ln, func() {
-		// A reader that went away is not a reason to stop serving.
+	return s.serveUntilDone(ctx, ln, func() {
+		// A closed output is not a reason to stop serving.
 		_ = json.NewEncoder(out).Encode(map[string]any{"url": "http://" + ln.Addr().String(), "models": len(dialects)})
 	})
 }

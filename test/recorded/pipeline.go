@@ -12,18 +12,18 @@ import (
 	"penstock/internal/engine"
 )
 
-// chatTemplate is that of all dialects, which differ in what they let the assistant
-// begin with. Its files stand in for those of a checkpoint.
+// chatTemplate is the template of all dialects, which differ in how the assistant's response starts. Its
+// files stand in for a checkpoint's.
 //
 //go:embed chat.jinja
 var chatTemplate string
 
-// openPipeline writes the tokenizer and the chat template of a dialect into dir,
-// as a checkpoint has them, and opens them from there. The vocabulary is the
-// built-in one: in it the markup of every dialect is plain text.
+// openPipeline writes the tokenizer and the chat template of a dialect into dir, as in a checkpoint, and
+// opens them from there. The vocabulary is the built-in one, in which the markup of every dialect is plain
+// text.
 func openPipeline(d *dialect, dir string) (*prep.Pipeline, engine.TokenizerRef, error) {
 	tokenizer, config := token.BuiltinFiles()
-	// A literal of Go is one of Jinja2, as far as these go.
+	// These Go literals are valid in Jinja2.
 	template := `{%- set opening = ` + strconv.Quote(d.Opening) + ` %}{% set silent = ` + strconv.Quote(d.Silent) + " %}" + chatTemplate
 	for name, contents := range map[string][]byte{
 		"tokenizer.json": tokenizer, "tokenizer_config.json": config, "chat_template.jinja": []byte(template),

@@ -13,68 +13,67 @@ import (
 	"penstock/internal/engine"
 )
 
-// Tokens come in bursts, pace apart: a client's stream is neither one write nor a
-// write for each token.
+// Tokens come in bursts, pace apart: a client's stream is neither one write nor a write for each token.
 const (
-	burst = 4
-	pace  = 500 * time.Microsecond
+	burstTokens = 4
+	pace        = 500 * time.Microsecond
 )
 
-// chosen finds what a conversation asks for; the last one in the prompt counts, so
-// that the result of a tool may choose how the answer goes on.
-var chosen = regexp.MustCompile(`play:([a-z0-9-]+)`)
+// playPattern finds the requested recording; the last one in the prompt counts, so that a tool result can
+// choose the continuation.
+var playPattern = regexp.MustCompile(`play:([a-z0-9-]+)`)
 
-// player is an engine that plays recordings, whatever the sampling. It keeps the
-// contract where a client could tell: it resumes, counts tokens, stops and fails.
-type player struct {
+// recordingEngine is an engine which plays recordings, ignoring sampling. It keeps the contract where a
+// client could tell: it resumes, counts tokens, stops and fails.
+type recordingEngine struct {
 	card       engine.Card
 	tokenizer  prep.Tokenizer
 	stop       kv.Token
-	recordings map[string]*tape
+	recordings map[string]*tokenRecording
 }
 
-// tape is a recording as tokens, the stop token at its end.
-type tape struct {
+// tokenRecording is a recording as tokens, with the stop token at its end.
+type tokenRecording struct {
 	tokens []kv.Token
 	fail   *failure
 }
 
-var _ engine.Engine = (*player)(nil)
+var _ engine.Engine = (*recordingEngine)(nil)
 
-// newPlayer returns the engine of one worker of a dialect.
-func newPlayer(d *dialect, p *prep.Pipeline, ref engine.TokenizerRef) (*player, error) {
+// newRecordingEngine returns the engine of one worker of a dialect.
+func newRecordingEngine(d *dialect, p *prep.Pipeline, ref engine.TokenizerRef) (*recordingEngine, error) {
 	stop, ok := p.Tokenizer.ID("<|end|>")
 	if !ok {
 		return nil, fault.New(fault.Internal, "the vocabulary has no stop token")
 	}
-	e := &player{
+	e := &recordingEngine{
 		card: engine.Card{
 			Name: d.name, Engine: "recorded", Numerics: "recorded",
 			BlockSize: 16, Blocks: 4096, Ranks: 1, ContextLength: 8192, VocabSize: p.Tokenizer.VocabSize(),
-			EOS: []kv.Token{stop}, Guided: true, ToolParser: d.ToolParser, ReasoningParser: d.ReasoningParser,
+			EOS: []kv.Token{stop}, StructuredOutput: true, ToolParser: d.ToolParser, ReasoningParser: d.ReasoningParser,
 			Tokenizer: ref,
 		},
-		tokenizer: p.Tokenizer, stop: stop, recordings: map[string]*tape{},
+		tokenizer: p.Tokenizer, stop: stop, recordings: map[string]*tokenRecording{},
 	}
 	for name, r := range d.recordings {
 		tokens := p.Tokenizer.Encode(nil, r.Text, prep.EncodeOptions{})
-		e.recordings[name] = &tape{tokens: append(tokens, stop), fail: r.Fail}
+		e.recordings[name] = &tokenRecording{tokens: append(tokens, stop), fail: r.Fail}
 	}
 	return e, nil
 }
 
 // Card implements engine.Engine.
-func (e *player) Card() engine.Card { return e.card }
+func (e *recordingEngine) Card() engine.Card { return e.card }
 
 // Run implements engine.Engine.
-func (e *player) Run(ctx context.Context) error {
+func (e *recordingEngine) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
 
 // Generate implements engine.Engine: every choice is the same recording.
-func (e *player) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
-	t, err := e.find(req.Prompt)
+func (e *recordingEngine) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
+	t, err := e.findRecording(req.Prompt)
 	if err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (e *player) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	if fail != nil && fail.After == 0 {
 		return &fault.Error{Code: fail.code, Message: "this recording is refused", RetryAfter: time.Second}
 	}
-	done, err := e.heard(t, req)
+	done, err := e.receivedTokens(t, req)
 	if err != nil {
 		return err
 	}
@@ -95,7 +94,7 @@ func (e *player) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
 	for pos := slices.Min(done); pos < min(len(t.tokens), req.Stop.MaxTokens); pos++ {
-		if pos%burst == 0 {
+		if pos%burstTokens == 0 {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
@@ -109,7 +108,7 @@ func (e *player) Generate(ctx context.Context, req *engine.Request, sink func(*e
 			if pos < from {
 				continue
 			}
-			if err := sink(t.delta(req, choice, pos)); err != nil {
+			if err := sink(t.tokenDelta(req, choice, pos)); err != nil {
 				return err
 			}
 		}
@@ -117,13 +116,13 @@ func (e *player) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	return nil
 }
 
-// find returns the recording that a prompt names.
-func (e *player) find(prompt []kv.Token) (*tape, error) {
+// findRecording returns the recording named in a prompt.
+func (e *recordingEngine) findRecording(prompt []kv.Token) (*tokenRecording, error) {
 	var text []byte
 	for _, t := range prompt {
 		text, _ = e.tokenizer.AppendBytes(text, t)
 	}
-	all := chosen.FindAllSubmatch(text, -1)
+	all := playPattern.FindAllSubmatch(text, -1)
 	if len(all) > 0 {
 		if t := e.recordings[string(all[len(all)-1][1])]; t != nil {
 			return t, nil
@@ -137,9 +136,9 @@ func (e *player) find(prompt []kv.Token) (*tape, error) {
 	return nil, fault.New(fault.Invalid, "say play:NAME with one of the recordings of %s: %s", e.card.Name, strings.Join(names, ", "))
 }
 
-// heard returns how many tokens of each choice the client has, which must be those
-// of the recording; of choices that are complete, all that there are.
-func (e *player) heard(t *tape, req *engine.Request) ([]int, error) {
+// receivedTokens returns how many tokens of each choice the client has, which must equal the recording; all
+// of them for complete choices.
+func (e *recordingEngine) receivedTokens(t *tokenRecording, req *engine.Request) ([]int, error) {
 	done := make([]int, req.Choices)
 	for i := range done {
 		if i < len(req.Generated) {
@@ -155,8 +154,8 @@ func (e *player) heard(t *tape, req *engine.Request) ([]int, error) {
 	return done, nil
 }
 
-// delta is the token at pos of a choice.
-func (t *tape) delta(req *engine.Request, choice, pos int) *engine.Delta {
+// tokenDelta is the token at pos of a choice.
+func (t *tokenRecording) tokenDelta(req *engine.Request, choice, pos int) *engine.Delta {
 	d := &engine.Delta{Attempt: req.Attempt, Choice: choice, Pos: pos, Tokens: t.tokens[pos : pos+1]}
 	switch {
 	case pos == len(t.tokens)-1:
@@ -165,14 +164,14 @@ func (t *tape) delta(req *engine.Request, choice, pos int) *engine.Delta {
 		d.Finish = engine.FinishLength
 	}
 	if req.Logprobs >= 0 {
-		d.Logprobs = []engine.Logprob{logprob(d.Tokens[0], req.Logprobs)}
+		d.Logprobs = []engine.Logprob{tokenLogprob(d.Tokens[0], req.Logprobs)}
 	}
 	return d
 }
 
-// logprob is that of a recording's token: as good as certain, the alternatives
-// being the first tokens of the vocabulary.
-func logprob(t kv.Token, alternatives int) engine.Logprob {
+// tokenLogprob is the log-probability of a recording's token: nearly certain, with the first tokens of the
+// vocabulary as alternatives.
+func tokenLogprob(t kv.Token, alternatives int) engine.Logprob {
 	lp := engine.Logprob{Token: t, Logprob: -0.125}
 	for i := range alternatives {
 		lp.Top = append(lp.Top, engine.TokenLogprob{Token: t, Logprob: -0.125})

@@ -14,7 +14,7 @@ import (
 )
 
 // openPlayer returns the engine of a dialect among the recordings.
-func openPlayer(t *testing.T, model string) *player {
+func openPlayer(t *testing.T, model string) *recordingEngine {
 	t.Helper()
 	dialects, err := loadDialects(os.DirFS(recordings))
 	if err != nil {
@@ -25,14 +25,14 @@ func openPlayer(t *testing.T, model string) *player {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newPlayer(dialects[i], pipe, ref)
+	p, err := newRecordingEngine(dialects[i], pipe, ref)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-func (e *player) request(words string) *engine.Request {
+func (e *recordingEngine) request(words string) *engine.Request {
 	return &engine.Request{
 		ID: "r", Attempt: 1, Model: e.card.Name, Prompt: e.tokenizer.Encode(nil, words, prep.EncodeOptions{}),
 		Choices: 1, Stop: engine.Stop{MaxTokens: 1000}, Logprobs: -1,
@@ -40,7 +40,7 @@ func (e *player) request(words string) *engine.Request {
 }
 
 // play returns the tokens of every choice, why it ended, and the call's error.
-func play(t *testing.T, e *player, req *engine.Request) (tokens [][]kv.Token, finish []engine.Finish, err error) {
+func play(t *testing.T, e *recordingEngine, req *engine.Request) (tokens [][]kv.Token, finish []engine.Finish, err error) {
 	t.Helper()
 	tokens, finish = make([][]kv.Token, req.Choices), make([]engine.Finish, req.Choices)
 	for i, g := range req.Generated {
@@ -65,13 +65,13 @@ func play(t *testing.T, e *player, req *engine.Request) (tokens [][]kv.Token, fi
 }
 
 // inBubble runs f where time passes only while everything waits.
-func inBubble(t *testing.T, f func(t *testing.T, e *player)) {
+func inBubble(t *testing.T, f func(t *testing.T, e *recordingEngine)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, openPlayer(t, "hermes")) })
 }
 
 func TestPlay(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *player) {
+	inBubble(t, func(t *testing.T, e *recordingEngine) {
 		got, finish, err := play(t, e, e.request("play:call and then play:parallel"))
 		if err != nil || finish[0] != engine.FinishStop || !slices.Equal(got[0], e.recordings["parallel"].tokens) {
 			t.Errorf("%v, %v, %v", got, finish, err)
@@ -85,7 +85,7 @@ func TestPlay(t *testing.T) {
 			t.Errorf("truncated: %v, %v, %v", got, finish, err)
 		}
 		for _, words := range []string{"", "play", "play:nothing", "play:text play:nothing"} {
-			if _, _, err := play(t, e, e.request(words)); fault.Of(err) != fault.Invalid {
+			if _, _, err := play(t, e, e.request(words)); fault.CodeOf(err) != fault.Invalid {
 				t.Errorf("%q: %v", words, err)
 			}
 		}
@@ -93,7 +93,7 @@ func TestPlay(t *testing.T) {
 }
 
 func TestPlayResumed(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *player) {
+	inBubble(t, func(t *testing.T, e *recordingEngine) {
 		whole := e.recordings["parallel"].tokens
 		for n := range whole {
 			req := e.request("play:parallel")
@@ -107,16 +107,16 @@ func TestPlayResumed(t *testing.T) {
 		}
 		req := e.request("play:text")
 		req.Generated = [][]kv.Token{whole[:3]}
-		if _, _, err := play(t, e, req); fault.Of(err) != fault.Internal {
+		if _, _, err := play(t, e, req); fault.CodeOf(err) != fault.Internal {
 			t.Errorf("another answer: %v", err)
 		}
 	})
 }
 
 func TestPlayFails(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *player) {
+	inBubble(t, func(t *testing.T, e *recordingEngine) {
 		req := e.request("play:migrated")
-		if got, _, err := play(t, e, req); fault.Of(err) != fault.Unavailable || len(got[0]) != 9 {
+		if got, _, err := play(t, e, req); fault.CodeOf(err) != fault.Unavailable || len(got[0]) != 9 {
 			t.Errorf("first attempt: %d tokens, %v", len(got[0]), err)
 		}
 		req.Attempt = 2

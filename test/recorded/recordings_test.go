@@ -81,7 +81,7 @@ func interpret(t *testing.T, d *dialect, want *expected, text string) (h heard) 
 	default:
 		cfg.Tools, cfg.Reasoning = parser(d.ToolParser), parser(d.ReasoningParser)
 	}
-	g, err := parse.Compile(cfg)
+	g, err := parse.CompileGrammar(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func interpret(t *testing.T, d *dialect, want *expected, text string) (h heard) 
 	if want.Effort == "none" {
 		opening = d.Silent
 	}
-	p := g.Parser(parse.OpenAfter(cfg.Reasoning, "<|assistant|>"+opening), "seed")
+	p := g.NewParser(parse.StartAfter(cfg.Reasoning, "<|assistant|>"+opening), "seed")
 	var arguments []string
 	for _, e := range p.Close(p.Push(nil, []byte(text))) {
 		switch e.Kind {

@@ -26,17 +26,17 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// workersOfEach is how many workers a model has: one to fail, one to go on.
+// workersOfEach is how many workers a model has: one to fail, one to continue.
 const workersOfEach = 2
 
-// maxBody bounds request bodies: one that is too large need not be large.
+// maxBody bounds request bodies, low enough for a small test of the limit.
 const maxBody = 1 << 20
 
-// readyTimeout bounds the time until every model can be asked.
+// readyTimeout bounds the time until every model is ready.
 const readyTimeout = 30 * time.Second
 
-// system is a router, a frontend and workers on planes in memory.
-type system struct {
+// recordedSystem is a router, a frontend and workers on in-memory planes.
+type recordedSystem struct {
 	dialects []*dialect
 	pipes    map[engine.TokenizerRef]*prep.Pipeline
 	router   *router.Router
@@ -44,8 +44,8 @@ type system struct {
 	frontend *frontend.Frontend
 }
 
-// build makes the system of the dialects. Files of their pipelines go to scratch.
-func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, error) {
+// buildSystem makes the system of the dialects. Files of their pipelines go to scratch.
+func buildSystem(dialects []*dialect, scratch string, stderr io.Writer) (*recordedSystem, error) {
 	levels, err := obs.ParseLevels("warn", nil)
 	if err != nil {
 		return nil, err
@@ -54,9 +54,9 @@ func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, erro
 	if err != nil {
 		return nil, err
 	}
-	s := &system{dialects: dialects, pipes: map[engine.TokenizerRef]*prep.Pipeline{}}
+	s := &recordedSystem{dialects: dialects, pipes: map[engine.TokenizerRef]*prep.Pipeline{}}
 	metrics := obs.NewMetrics()
-	planes := worker.Planes{RPC: rpc.NewMem(), Bus: bus.NewMem(), Registry: disco.NewMem()}
+	planes := worker.Planes{RPC: rpc.NewMemPlane(), Bus: bus.NewMemBus(), Registry: disco.NewMemRegistry()}
 	s.router, err = router.New(router.Config{Route: route.Config{Mode: route.RoundRobin}},
 		router.Planes{Bus: planes.Bus, Registry: planes.Registry, RPC: planes.RPC}, nil, metrics, log)
 	if err != nil {
@@ -64,12 +64,12 @@ func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, erro
 	}
 	counts := worker.NewMetrics(metrics)
 	for _, d := range dialects {
-		engines, err := s.engines(d, filepath.Join(scratch, d.name))
+		engines, err := s.openEngines(d, filepath.Join(scratch, d.name))
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", d.name, err)
 		}
 		for _, eng := range engines {
-			// Nobody has recorded an answer for a canary.
+			// There is no recording for a canary.
 			cfg := worker.Config{ID: kv.WorkerID(len(s.workers) + 1), Epoch: 1, CanaryInterval: -1}
 			w, err := worker.New(cfg, eng, planes, counts, log)
 			if err != nil {
@@ -79,14 +79,14 @@ func build(dialects []*dialect, scratch string, stderr io.Writer) (*system, erro
 		}
 	}
 	s.frontend, err = frontend.New(frontend.Config{MaxBodyBytes: maxBody}, frontend.Deps{
-		Router: s.router, Plane: planes.RPC, Registry: planes.Registry, Open: s.open, Metrics: metrics, Log: log,
+		Router: s.router, Plane: planes.RPC, Registry: planes.Registry, OpenTokenizer: s.lookupPipeline, Metrics: metrics, Log: log,
 		Mount: map[string]http.Handler{"/v1/router/": s.router.Handler()}, OnDrain: s.router.EndWatches,
 	})
 	return s, err
 }
 
-// engines makes those of one dialect, whose pipeline has its files in dir.
-func (s *system) engines(d *dialect, dir string) ([]*player, error) {
+// openEngines makes the engines of one dialect, whose pipeline has its files in dir.
+func (s *recordedSystem) openEngines(d *dialect, dir string) ([]*recordingEngine, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -95,9 +95,9 @@ func (s *system) engines(d *dialect, dir string) ([]*player, error) {
 		return nil, err
 	}
 	s.pipes[ref] = pipe
-	var engines []*player
+	var engines []*recordingEngine
 	for range workersOfEach {
-		e, err := newPlayer(d, pipe, ref)
+		e, err := newRecordingEngine(d, pipe, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -106,42 +106,41 @@ func (s *system) engines(d *dialect, dir string) ([]*player, error) {
 	return engines, nil
 }
 
-// open hands out the pipelines that were opened for the workers.
-func (s *system) open(ref engine.TokenizerRef) (*prep.Pipeline, error) {
+// lookupPipeline returns the pipelines which were opened for the workers.
+func (s *recordedSystem) lookupPipeline(ref engine.TokenizerRef) (*prep.Pipeline, error) {
 	if p := s.pipes[ref]; p != nil {
 		return p, nil
 	}
 	return nil, fault.New(fault.NotFound, "no recordings have this tokenizer")
 }
 
-// serve runs everything until ctx ends or a part fails, and calls ready once. The
-// frontend stops first, then the workers, then the router, so that what is in
-// progress may finish.
-func (s *system) serve(ctx context.Context, ln net.Listener, ready func()) error {
+// serveUntilDone runs everything until ctx ends or a part fails, and calls ready once. The frontend stops
+// first, then the workers, then the router, so that requests in progress may finish.
+func (s *recordedSystem) serveUntilDone(ctx context.Context, ln net.Listener, ready func()) error {
 	ctx, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	var workers []func(context.Context) error
 	for _, w := range s.workers {
 		workers = append(workers, w.Run)
 	}
-	stages := []*stage{
-		start(ctx, failed, s.router.Run),
-		start(ctx, failed, workers...),
-		start(ctx, failed, func(ctx context.Context) error { return s.frontend.Run(ctx, ln) }),
+	stages := []*serviceStage{
+		startStage(ctx, failed, s.router.Run),
+		startStage(ctx, failed, workers...),
+		startStage(ctx, failed, func(ctx context.Context) error { return s.frontend.Run(ctx, ln) }),
 	}
-	err := s.await(ctx)
+	err := s.awaitReady(ctx)
 	if err == nil {
 		ready()
 		<-ctx.Done()
 	}
 	for _, st := range slices.Backward(stages) {
-		err = errors.Join(err, st.end())
+		err = errors.Join(err, st.endStage())
 	}
 	return err
 }
 
-// await returns when every model can be asked, or ctx has ended.
-func (s *system) await(ctx context.Context) error {
+// awaitReady returns when every model is ready, or ctx has ended.
+func (s *recordedSystem) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	look := time.NewTicker(time.Millisecond)
@@ -149,7 +148,7 @@ func (s *system) await(ctx context.Context) error {
 	for {
 		waiting := 0
 		for _, d := range s.dialects {
-			if min(s.router.Workers(d.name), s.frontend.Workers(d.name)) < workersOfEach {
+			if min(s.router.WorkerCount(d.name), s.frontend.WorkerCount(d.name)) < workersOfEach {
 				waiting++
 			}
 		}

@@ -22,7 +22,7 @@ func TestServe(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	lines, out := io.Pipe()
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, "127.0.0.1:0", recordings, out, os.Stderr) }()
+	go func() { ended <- runServer(ctx, "127.0.0.1:0", recordings, out, os.Stderr) }()
 	defer func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -58,7 +58,7 @@ func TestServe(t *testing.T) {
 }
 
 func TestServeNothing(t *testing.T) {
-	err := run(t.Context(), "127.0.0.1:0", t.TempDir(), io.Discard, io.Discard)
+	err := runServer(t.Context(), "127.0.0.1:0", t.TempDir(), io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "no directory has a dialect.json") {
 		t.Error(err)
 	}

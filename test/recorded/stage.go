@@ -5,17 +5,16 @@ import (
 	"errors"
 )
 
-// stage is a set of services that start and stop together.
-type stage struct {
+// serviceStage is a set of services which start and stop together.
+type serviceStage struct {
 	stop context.CancelFunc
 	ends chan error // has room for the result of each
 }
 
-// start runs services until the stage ends. One that fails is reported at once;
-// the end of ctx is not theirs.
-func start(ctx context.Context, failed context.CancelCauseFunc, runs ...func(context.Context) error) *stage {
+// startStage runs services until the stage ends. A failing one is reported at once; ctx does not cancel them.
+func startStage(ctx context.Context, failed context.CancelCauseFunc, runs ...func(context.Context) error) *serviceStage {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	st := &stage{stop: stop, ends: make(chan error, len(runs))}
+	st := &serviceStage{stop: stop, ends: make(chan error, len(runs))}
 	for _, run := range runs {
 		go func() {
 			err := run(life)
@@ -28,8 +27,8 @@ func start(ctx context.Context, failed context.CancelCauseFunc, runs ...func(con
 	return st
 }
 
-// end stops the services and waits for them.
-func (st *stage) end() (err error) {
+// endStage stops the services and waits for them.
+func (st *serviceStage) endStage() (err error) {
 	st.stop()
 	for range cap(st.ends) {
 		err = errors.Join(err, <-st.ends)

@@ -11,24 +11,23 @@ import (
 	"penstock/test/fleet"
 )
 
-// long is the soak of a whole fleet: two frontends beside the hub, of which one sends
-// through a router, and three workers, under clients that know their answers, while the memory of every
-// process is looked at.
-type long struct {
+// fleetSoak is the soak of a whole fleet: two frontends beside the hub (one uses a router) and three workers,
+// under clients which check their answers, while the memory of every process is sampled.
+type fleetSoak struct {
 	bin      string
 	clients  int
 	length   time.Duration
 	requests int64
 	tokens   int
 	every    time.Duration
-	slope    float64 // MiB per hour that a process may grow by
+	maxSlope float64 // allowed growth of a process in MiB per hour
 }
 
-// judged is the least time over which a slope says something: for minutes after
-// the start, pools and caches find their size.
-const judged = 5 * time.Minute
+// minJudgedTime is the shortest time for a meaningful slope: for minutes after the start, pools and caches
+// still grow.
+const minJudgedTime = 5 * time.Minute
 
-func (l *long) run(ctx context.Context) (err error) {
+func (l *fleetSoak) runFleetSoak(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp("", "penstock-soak-")
 	if err != nil {
 		return err
@@ -45,28 +44,28 @@ func (l *long) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Died(), f.Close()) }()
-	client := fleet.NewClient(fleet.Kept)
+	defer func() { err = errors.Join(err, f.CheckDied(), f.Close()) }()
+	client := fleet.NewClient(fleet.KeepAlive)
 	defer client.Close()
-	mix, err := fleet.Learn(ctx, client, f.Hub.URL(), fleet.Mix(64, l.tokens))
+	mix, err := fleet.LearnAnswers(ctx, client, f.Hub.URL(), fleet.RequestMix(64, l.tokens))
 	if err != nil {
 		return err
 	}
 	load := &fleet.Load{Client: client, Mix: mix, Fresh: 0.1, Seed: 1, Limit: l.requests}
-	for _, door := range f.Doors() {
+	for _, door := range f.ClientRoles() {
 		load.URLs = append(load.URLs, door.URL())
 	}
 	began := time.Now()
-	running := load.Start(ctx, l.clients)
-	memory := watch(f)
-	err = memory.during(ctx, running, l.length, l.every)
-	tally, _ := running.Finish()
+	running := load.StartClients(ctx, l.clients)
+	memory := newMemoryHistory(f)
+	err = memory.sampleDuring(ctx, running, l.length, l.every)
+	tally, _ := running.FinishLoad()
 	took := time.Since(began)
 	fmt.Printf("%d clients for %v: %d requests sent, %d right, %d failed, %d refused, %d with tokens twice, %d with tokens missing, %d altered; %.0f requests/s, %.0f tokens/s\n",
 		l.clients, took.Round(time.Second), tally.Sent, tally.Right, tally.Failed, tally.Refused, tally.Duplicated, tally.Missing, tally.Altered,
 		float64(tally.Right)/took.Seconds(), float64(tally.Tokens)/took.Seconds())
 	fmt.Printf("first token: %v\n", &tally.First)
-	grew := memory.report(l.slope)
+	grew := memory.reportSlopes(l.maxSlope)
 	switch {
 	case err != nil:
 		return err
@@ -76,25 +75,25 @@ func (l *long) run(ctx context.Context) (err error) {
 	return grew
 }
 
-// memory is what the processes of a fleet have resident over time.
-type memory struct {
+// memoryHistory is the resident memory of a fleet's processes over time.
+type memoryHistory struct {
 	roles  []*fleet.Role
 	began  time.Time
 	hours  []float64
-	mib    [][]float64 // by role, one per look
+	mib    [][]float64 // by role, one per sample
 	length time.Duration
 }
 
-func watch(f *fleet.Fleet) *memory {
-	return &memory{roles: f.All(), began: time.Now(), mib: make([][]float64, len(f.All()))}
+func newMemoryHistory(f *fleet.Fleet) *memoryHistory {
+	return &memoryHistory{roles: f.AllRoles(), began: time.Now(), mib: make([][]float64, len(f.AllRoles()))}
 }
 
-// during looks at regular intervals until the time is over, the load has sent what
-// it may, or ctx ends.
-func (m *memory) during(ctx context.Context, running *fleet.Running, length, every time.Duration) error {
+// sampleDuring samples at regular intervals until the time is over, the load has sent all its requests, or
+// ctx ends.
+func (m *memoryHistory) sampleDuring(ctx context.Context, running *fleet.RunningLoad, length, every time.Duration) error {
 	over := make(chan struct{})
 	go func() {
-		running.Wait()
+		running.WaitClients()
 		close(over)
 	}()
 	end := time.NewTimer(length)
@@ -110,31 +109,31 @@ func (m *memory) during(ctx context.Context, running *fleet.Running, length, eve
 		case <-over:
 			return nil
 		case <-tick.C:
-			if err := m.look(); err != nil {
+			if err := m.sampleMemory(); err != nil {
 				return err
 			}
 		}
 		if n := len(m.hours); n%12 == 0 {
-			t := running.Sofar()
-			fmt.Fprintf(os.Stderr, "%6.0fs %d requests, %d failed; resident MiB: %s\n", time.Since(m.began).Seconds(), t.Sent, t.Failed+t.Refused+t.Wrong(), m.now())
+			t := running.CountsSoFar()
+			fmt.Fprintf(os.Stderr, "%6.0fs %d requests, %d failed; resident MiB: %s\n", time.Since(m.began).Seconds(), t.Sent, t.Failed+t.Refused+t.CountWrong(), m.describeNow())
 		}
 	}
 }
 
-func (m *memory) look() error {
+func (m *memoryHistory) sampleMemory() error {
 	m.length = time.Since(m.began)
 	m.hours = append(m.hours, m.length.Hours())
 	for i, r := range m.roles {
-		bytes, err := fleet.Resident(r.PID())
+		bytes, err := fleet.ResidentBytes(r.PID())
 		if err != nil {
-			return errors.Join(err, r.Died())
+			return errors.Join(err, r.CheckDied())
 		}
 		m.mib[i] = append(m.mib[i], float64(bytes)/(1<<20))
 	}
 	return nil
 }
 
-func (m *memory) now() string {
+func (m *memoryHistory) describeNow() string {
 	s := ""
 	for i, r := range m.roles {
 		s += fmt.Sprintf(" %s %.0f", r.Name(), m.mib[i][len(m.hours)-1])
@@ -142,32 +141,31 @@ func (m *memory) now() string {
 	return s
 }
 
-// report prints how each process's memory went over the second half of the time,
-// and returns an error if one grew by more than it may.
-func (m *memory) report(most float64) error {
+// reportSlopes prints each process's memory over the second half of the time, and returns an error if one
+// grew by more than allowed.
+func (m *memoryHistory) reportSlopes(most float64) error {
 	half := len(m.hours) / 2
 	var errs []error
 	for i, r := range m.roles {
-		per := slope(m.hours[half:], m.mib[i][half:])
+		per := fitSlope(m.hours[half:], m.mib[i][half:])
 		last := 0.0
 		if n := len(m.mib[i]); n > 0 {
 			last = m.mib[i][n-1]
 		}
 		said := ""
-		if m.length/2 < judged {
+		if m.length/2 < minJudgedTime {
 			said = ", too short to judge"
 		}
 		fmt.Printf("%-12s %7.1f MiB resident at the end, %+8.2f MiB/hour over the last %v%s\n", r.Name(), last, per, (m.length / 2).Round(time.Second), said)
-		if m.length/2 >= judged && per > most {
+		if m.length/2 >= minJudgedTime && per > most {
 			errs = append(errs, fmt.Errorf("%s grows by %.1f MiB/hour, more than %.1f", r.Name(), per, most))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// slope is that of the straight line nearest to the points (least squares), 0 if
-// there is none.
-func slope(x, y []float64) float64 {
+// fitSlope is the slope of the least-squares line through the points, 0 if there is none.
+func fitSlope(x, y []float64) float64 {
 	n := float64(len(x))
 	var sx, sy, sxx, sxy float64
 	for i := range x {

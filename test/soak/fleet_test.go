@@ -17,7 +17,7 @@ func TestSlope(t *testing.T) {
 		{[]float64{0, 1, 2, 3}, []float64{4, 4, 4, 4}, 0},
 		{[]float64{0, 1, 2, 3}, []float64{0, 2, 1, 3}, 0.8}, // by hand: 4/5
 	} {
-		if got := slope(c.x, c.y); math.Abs(got-c.want) > 1e-12 {
+		if got := fitSlope(c.x, c.y); math.Abs(got-c.want) > 1e-12 {
 			t.Errorf("slope of %v over %v is %v, want %v", c.y, c.x, got, c.want)
 		}
 	}

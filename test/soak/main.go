@@ -1,12 +1,11 @@
-// Command soak holds many streaming clients on a running Penstock for a while
-// and fails if any of them saw an error, or if the server keeps goroutines or
-// memory afterwards.
+// Command soak runs many streaming clients against a running Penstock for a while and fails if any of them
+// saw an error, or if the server keeps goroutines or memory afterwards.
 //
 //	penstock up &
 //	go run ./test/soak -clients 200 -for 60s
 //
-// With -bin it starts a fleet of processes instead, holds clients on that whose
-// answers it knows, and states how the memory of every process went:
+// With -bin it starts a fleet of processes instead, runs clients against it which check their answers, and
+// reports the memory of every process over time:
 //
 //	go run ./test/soak -bin ./penstock -for 30m -requests 1000000 -tokens 4
 package main
@@ -32,22 +31,21 @@ import (
 	"time"
 )
 
-// What the server may have more after the soak than after the warm-up: some
-// goroutines of connections that are about to close, and memory of the requests
-// that were in progress when the garbage was last collected.
+// The allowed excess of the server after the soak over the warm-up: some goroutines of connections which are
+// about to close, and memory of the requests which were in progress at the last garbage collection.
 const (
 	spareGoroutines = 32
 	spareHeapBytes  = 32 << 20
 )
 
-// longestWarmUp bounds the wait for the server to grow to its size.
+// longestWarmUp bounds the wait for the server to reach its full size.
 const longestWarmUp = 3 * time.Minute
 
-// settle bounds the wait for the server to come to rest.
-const settle = 30 * time.Second
+// settleTime bounds the wait for the server to come to rest.
+const settleTime = 30 * time.Second
 
 func main() {
-	s, l := soak{}, long{}
+	s, l := clientSoak{}, fleetSoak{}
 	flag.StringVar(&s.url, "url", "http://127.0.0.1:8000", "Penstock to hold clients on")
 	flag.IntVar(&s.clients, "clients", 200, "streaming clients at once")
 	flag.DurationVar(&s.length, "for", 60*time.Second, "how long")
@@ -55,14 +53,14 @@ func main() {
 	flag.StringVar(&l.bin, "bin", "", "start a fleet of this binary, instead of holding clients on -url")
 	flag.Int64Var(&l.requests, "requests", 0, "with -bin: stop after so many requests; 0 is not before the time is over")
 	flag.DurationVar(&l.every, "every", 5*time.Second, "with -bin: time between looks at memory")
-	flag.Float64Var(&l.slope, "slope", 32, "with -bin: MiB per hour that a process may grow by, over the second half of runs of ten minutes and more")
+	flag.Float64Var(&l.maxSlope, "slope", 32, "with -bin: MiB per hour that a process may grow by, over the second half of runs of ten minutes and more")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	run := s.run
+	run := s.runSoak
 	if l.bin != "" {
 		l.clients, l.length, l.tokens = s.clients, s.length, s.tokens
-		run = l.run
+		run = l.runFleetSoak
 	}
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
@@ -70,7 +68,7 @@ func main() {
 	}
 }
 
-type soak struct {
+type clientSoak struct {
 	url     string
 	clients int
 	length  time.Duration
@@ -86,29 +84,29 @@ type soak struct {
 	}
 }
 
-func (s *soak) run(ctx context.Context) error {
+func (s *clientSoak) runSoak(ctx context.Context) error {
 	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: s.clients}}
 	s.mu.errs = map[string]int{}
 
 	if err := s.warmUp(ctx); err != nil {
 		return err
 	}
-	before, err := s.rest(ctx, server{})
+	before, err := s.awaitRest(ctx, serverMetrics{})
 	if err != nil {
 		return err
 	}
 	s.mu.answers, s.mu.tokens, s.mu.ttft = 0, 0, nil
 
 	began := time.Now()
-	s.hold(ctx, s.length)
+	s.holdClients(ctx, s.length)
 	took := time.Since(began)
-	after, err := s.rest(ctx, before)
+	after, err := s.awaitRest(ctx, before)
 	if err != nil {
 		return err
 	}
 	slices.Sort(s.mu.ttft)
 	fmt.Printf("%d clients for %v: %d answers, %.0f tokens/s, TTFT p50 %v p99 %v\n", s.clients, took.Round(time.Second),
-		s.mu.answers, float64(s.mu.tokens)/took.Seconds(), s.percentile(50), s.percentile(99))
+		s.mu.answers, float64(s.mu.tokens)/took.Seconds(), s.ttftPercentile(50), s.ttftPercentile(99))
 	fmt.Printf("server before: %v\nserver after:  %v\n", before, after)
 	for what, n := range s.mu.errs {
 		fmt.Printf("%d× %s\n", n, what)
@@ -118,20 +116,19 @@ func (s *soak) run(ctx context.Context) error {
 		return errors.New("clients saw errors")
 	case s.mu.answers == 0:
 		return errors.New("no answer was completed")
-	case !after.within(before):
+	case !after.isWithin(before):
 		return errors.New("the server did not return to what it was")
 	}
 	return ctx.Err()
 }
 
-// warmUp holds the clients until the server is as large as it gets: its workers
-// keep no more blocks than a round before, and its garbage was collected twice
-// since, so that the live heap that it reports is of now.
-func (s *soak) warmUp(ctx context.Context) error {
-	kept, collect := 0.0, math.Inf(1) // collections that are enough
+// warmUp runs the clients until the server has its full size: its workers keep no more blocks than a round
+// before, and its garbage was collected twice since, so that the reported live heap is current.
+func (s *clientSoak) warmUp(ctx context.Context) error {
+	kept, collect := 0.0, math.Inf(1) // number of collections which is enough
 	for end := time.Now().Add(longestWarmUp); ; {
-		s.hold(ctx, 3*time.Second)
-		v, err := s.look(ctx)
+		s.holdClients(ctx, 3*time.Second)
+		v, err := s.readMetrics(ctx)
 		if err != nil {
 			return err
 		}
@@ -147,22 +144,22 @@ func (s *soak) warmUp(ctx context.Context) error {
 	}
 }
 
-func (s *soak) percentile(p int) time.Duration {
+func (s *clientSoak) ttftPercentile(p int) time.Duration {
 	if len(s.mu.ttft) == 0 {
 		return 0
 	}
 	return s.mu.ttft[(len(s.mu.ttft)-1)*p/100].Round(time.Millisecond)
 }
 
-// hold keeps the clients busy for a time; each finishes the answer it is in.
-func (s *soak) hold(ctx context.Context, length time.Duration) {
+// holdClients keeps the clients busy for a time; each finishes its current answer.
+func (s *clientSoak) holdClients(ctx context.Context, length time.Duration) {
 	end := time.Now().Add(length)
 	var clients sync.WaitGroup
 	for c := range s.clients {
 		clients.Go(func() {
 			random := rand.New(rand.NewPCG(1, uint64(c)))
 			for time.Now().Before(end) && ctx.Err() == nil {
-				if err := s.answer(ctx, random); err != nil && ctx.Err() == nil {
+				if err := s.requestAnswer(ctx, random); err != nil && ctx.Err() == nil {
 					s.mu.Lock()
 					s.mu.errs[err.Error()]++
 					s.mu.Unlock()
@@ -173,8 +170,8 @@ func (s *soak) hold(ctx context.Context, length time.Duration) {
 	clients.Wait()
 }
 
-// answer asks one of a few conversations to go on and reads the stream.
-func (s *soak) answer(ctx context.Context, random *rand.Rand) error {
+// requestAnswer continues one of a few conversations and reads the stream.
+func (s *clientSoak) requestAnswer(ctx context.Context, random *rand.Rand) error {
 	group := random.IntN(8)
 	body, err := json.Marshal(map[string]any{
 		"model": "penstock-tiny", "stream": true, "max_tokens": s.tokens, "seed": random.Uint32(),
@@ -201,10 +198,10 @@ func (s *soak) answer(ctx context.Context, random *rand.Rand) error {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
 		return fmt.Errorf("%s: %s", resp.Status, text)
 	}
-	return s.read(resp.Body, began)
+	return s.readStream(resp.Body, began)
 }
 
-func (s *soak) read(body io.Reader, began time.Time) error {
+func (s *clientSoak) readStream(body io.Reader, began time.Time) error {
 	var first time.Duration
 	tokens, done := 0, false
 	lines := bufio.NewScanner(body)
@@ -250,37 +247,36 @@ func (s *soak) read(body io.Reader, began time.Time) error {
 	return nil
 }
 
-// server is what /metrics says of the process.
-type server struct {
+// serverMetrics are the /metrics of the process.
+type serverMetrics struct {
 	goroutines, heap, rss float64
-	cached                float64 // KV blocks that all workers keep for reuse
+	cached                float64 // KV blocks which all workers keep for reuse
 	collections           float64 // of garbage, since the start
 }
 
-func (v server) String() string {
+func (v serverMetrics) String() string {
 	return fmt.Sprintf("%.0f goroutines, %.1f MiB live heap, %.1f MiB resident", v.goroutines, v.heap/(1<<20), v.rss/(1<<20))
 }
 
-func (v server) within(before server) bool {
+func (v serverMetrics) isWithin(before serverMetrics) bool {
 	return v.goroutines <= before.goroutines+spareGoroutines && v.heap <= before.heap+spareHeapBytes
 }
 
-// rest waits until the server is within bounds of before, and returns the last
-// look if it never is.
-func (s *soak) rest(ctx context.Context, before server) (server, error) {
+// awaitRest waits until the server is within bounds of before, and returns the last sample if it never is.
+func (s *clientSoak) awaitRest(ctx context.Context, before serverMetrics) (serverMetrics, error) {
 	s.client.CloseIdleConnections()
-	end := time.Now().Add(settle)
+	end := time.Now().Add(settleTime)
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
-	var last server
+	var last serverMetrics
 	for calm := 0; ; {
-		v, err := s.look(ctx)
+		v, err := s.readMetrics(ctx)
 		if err != nil {
 			return v, err
 		}
 		quiet := v.goroutines == last.goroutines
-		if before != (server{}) {
-			quiet = v.within(before)
+		if before != (serverMetrics{}) {
+			quiet = v.isWithin(before)
 		}
 		if last = v; quiet {
 			calm++
@@ -298,17 +294,17 @@ func (s *soak) rest(ctx context.Context, before server) (server, error) {
 	}
 }
 
-func (s *soak) look(ctx context.Context) (server, error) {
+func (s *clientSoak) readMetrics(ctx context.Context) (serverMetrics, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/metrics", nil)
 	if err != nil {
-		return server{}, err
+		return serverMetrics{}, err
 	}
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return server{}, err
+		return serverMetrics{}, err
 	}
 	defer resp.Body.Close()
-	var v server
+	var v serverMetrics
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), " ")

@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 tmp="$(mktemp -d)"
 trap 'rm -rf "$tmp"' EXIT
-go test -run '^$' -bench . "$@" ./core/enginefeed | tee "$tmp/out" >&2
+go test -run '^$' -bench . "$@" ./core/engineevents | tee "$tmp/out" >&2
 out="bench/results/$(date -u +%Y-%m-%d)-$(git rev-parse --short HEAD)-events.json"
 go run ./tools/benchjson <"$tmp/out" >"$out"
 echo "$out"

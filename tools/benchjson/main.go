@@ -1,6 +1,5 @@
-// Command benchjson turns the output of "go test -bench" on standard input into
-// one JSON document with the machine, the Go version and the commit, as it is
-// kept under bench/results.
+// Command benchjson turns the output of "go test -bench" on standard input into one JSON document with the
+// machine, the Go version and the commit, as kept under bench/results.
 //
 //	go test -run '^$' -bench . ./core/kv | go run ./tools/benchjson >result.json
 package main
@@ -17,7 +16,7 @@ import (
 	"strings"
 )
 
-// Document is what is kept of one run.
+// Document is the record of one run.
 type Document struct {
 	Commit     string `json:"commit"`
 	Go         string `json:"go"`
@@ -27,7 +26,7 @@ type Document struct {
 	CPUs       int    `json:"cpus"`
 	Experiment string `json:"goexperiment,omitempty"`
 	Rows       []Row  `json:"rows"`
-	Latency    any    `json:"latency,omitempty"` // what test/latency printed
+	Latency    any    `json:"latency,omitempty"` // the output of test/latency
 }
 
 // Row is one benchmark.
@@ -40,10 +39,10 @@ type Row struct {
 
 func main() {
 	doc := Document{
-		Commit: commit(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+		Commit: headCommit(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		CPUs: runtime.NumCPU(), Experiment: os.Getenv("GOEXPERIMENT"),
 	}
-	if err := doc.read(os.Stdin); err != nil {
+	if err := doc.readBenchmarks(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, "benchjson:", err)
 		os.Exit(1)
 	}
@@ -55,7 +54,7 @@ func main() {
 	}
 }
 
-func commit() string {
+func headCommit() string {
 	out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {
 		return "unknown"
@@ -63,8 +62,8 @@ func commit() string {
 	return strings.TrimSpace(string(out))
 }
 
-// read takes the lines of a benchmark run, and lines of JSON as the latency.
-func (d *Document) read(in io.Reader) error {
+// readBenchmarks reads the lines of a benchmark run, and lines of JSON as the latency.
+func (d *Document) readBenchmarks(in io.Reader) error {
 	pkg := ""
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
@@ -79,7 +78,7 @@ func (d *Document) read(in io.Reader) error {
 				return err
 			}
 		case strings.HasPrefix(line, "Benchmark"):
-			if row, ok := parse(pkg, line); ok {
+			if row, ok := parseBenchLine(pkg, line); ok {
 				d.Rows = append(d.Rows, row)
 			}
 		case strings.HasPrefix(line, "FAIL"), strings.HasPrefix(line, "--- FAIL"):
@@ -89,8 +88,8 @@ func (d *Document) read(in io.Reader) error {
 	return lines.Err()
 }
 
-// parse reads "BenchmarkName-4  runs  value unit  value unit …".
-func parse(pkg, line string) (Row, bool) {
+// parseBenchLine reads "BenchmarkName-4 runs value unit value unit …".
+func parseBenchLine(pkg, line string) (Row, bool) {
 	f := strings.Fields(line)
 	if len(f) < 4 {
 		return Row{}, false

@@ -1,11 +1,10 @@
-// Mkvocab makes the vocabulary of the built-in model: byte-pair merges learnt
-// from Penstock's own documents, written as a tokenizer.json.
+// Mkvocab makes the vocabulary of the built-in model: byte-pair merges learnt from Penstock's own documents,
+// written as a tokenizer.json.
 //
 //	go run ./tools/mkvocab [-size N] [-o FILE] [DOCUMENT...]
 //
-// The same documents give the same file on every machine. The committed file is
-// frozen: the weights of the built-in model belong to its ids, so making it anew
-// from documents that changed gives another model.
+// The same documents give the same file on every machine. The committed file is frozen: the weights of the
+// built-in model belong to its ids, so a vocabulary of changed documents gives another model.
 package main
 
 import (
@@ -23,13 +22,13 @@ func main() {
 	if len(documents) == 0 {
 		documents = []string{"ARCHITECTURE.md", "STYLE.md", "docs/product.md"}
 	}
-	if err := run(*size, *out, documents); err != nil {
+	if err := writeVocabulary(*size, *out, documents); err != nil {
 		fmt.Fprintln(os.Stderr, "mkvocab:", err)
 		os.Exit(1)
 	}
 }
 
-func run(size int, out string, documents []string) error {
+func writeVocabulary(size int, out string, documents []string) error {
 	var texts []string
 	for _, name := range documents {
 		text, err := os.ReadFile(name)
@@ -38,7 +37,7 @@ func run(size int, out string, documents []string) error {
 		}
 		texts = append(texts, string(text))
 	}
-	v, err := train(texts, size-len(specials))
+	v, err := trainMerges(texts, size-len(specialTokens))
 	if err != nil {
 		return err
 	}
@@ -46,6 +45,6 @@ func run(size int, out string, documents []string) error {
 	if err := os.WriteFile(out, file, 0o644); err != nil {
 		return err
 	}
-	fmt.Printf("%s: %d entries, %d merges, sha256 %x\n", out, v.size(), len(v.merges), sha256.Sum256(file))
+	fmt.Printf("%s: %d entries, %d merges, sha256 %x\n", out, v.totalSize(), len(v.merges), sha256.Sum256(file))
 	return nil
 }

@@ -18,7 +18,7 @@ The router – a box – routes.
 `
 
 func TestTrain(t *testing.T) {
-	v, err := train([]string{corpus}, 400)
+	v, err := trainMerges([]string{corpus}, 400)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,11 +28,11 @@ func TestTrain(t *testing.T) {
 		}
 	}
 	for i, m := range v.merges {
-		if v.entries[256+i] != v.joined(m) || m.left >= 256+i || m.right >= 256+i {
+		if v.entries[256+i] != v.joinedText(m) || m.left >= 256+i || m.right >= 256+i {
 			t.Errorf("merge %d of %v does not make %q", i, m, v.entries[256+i])
 		}
 	}
-	if small, _ := train([]string{corpus}, 260); !slices.Equal(small.entries, v.entries[:260]) {
+	if small, _ := trainMerges([]string{corpus}, 260); !slices.Equal(small.entries, v.entries[:260]) {
 		t.Error("a smaller vocabulary is not the beginning of a larger one")
 	}
 }
@@ -40,7 +40,7 @@ func TestTrain(t *testing.T) {
 // TestFileIsDeterministic: also the order of the documents does not matter.
 func TestFileIsDeterministic(t *testing.T) {
 	file := func(texts ...string) []byte {
-		v, err := train(texts, 2048)
+		v, err := trainMerges(texts, 2048)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func TestFileIsDeterministic(t *testing.T) {
 // TestTrainedTokenizer reads the file back, and the merges take words to what
 // training made of them.
 func TestTrainedTokenizer(t *testing.T) {
-	v, err := train([]string{corpus}, 2048)
+	v, err := trainMerges([]string{corpus}, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,10 +65,10 @@ func TestTrainedTokenizer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tok.VocabSize() != v.size() {
-		t.Errorf("VocabSize = %d, want %d", tok.VocabSize(), v.size())
+	if tok.VocabSize() != v.totalSize() {
+		t.Errorf("VocabSize = %d, want %d", tok.VocabSize(), v.totalSize())
 	}
-	words, err := cut([]string{corpus})
+	words, err := countWords([]string{corpus})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestTrainedTokenizer(t *testing.T) {
 			text.WriteString(v.entries[e])
 		}
 		for i, m := range v.merges {
-			w.merge(m, 256+i)
+			w.mergePair(m, 256+i)
 		}
 		var got []int
 		for _, id := range tok.Encode(nil, text.String(), prep.EncodeOptions{}) {
@@ -93,14 +93,14 @@ func TestTrainedTokenizer(t *testing.T) {
 func TestUnwrap(t *testing.T) {
 	const text = "# Title\n\nOne\ntwo.\n* three\n    four"
 	const want = "# Title\n One two.\n* three\n    four"
-	if got := unwrap(text); got != want {
+	if got := joinLines(text); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
 func TestLikeness(t *testing.T) {
 	for entry, want := range map[string]int{" word": 2, "word": 1, " ": 0, "": 0, "  a": 0, "a1": 0, "é": 1, "\xc3": 0, "--": 0} {
-		if got := likeness(entry); got != want {
+		if got := wordLikeness(entry); got != want {
 			t.Errorf("likeness(%q) = %d, want %d", entry, got, want)
 		}
 	}

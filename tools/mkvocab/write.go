@@ -8,56 +8,56 @@ import (
 	"penstock/internal/edge/prep/token"
 )
 
-// specials are the tokens that mark up a chat, and some left free so that later
-// ones need no other vocabulary.
-var specials = []string{
+// specialTokens are the tokens which mark up a chat, and some reserved ones so that later ones do not change
+// the vocabulary.
+var specialTokens = []string{
 	"<|begin|>", "<|end|>",
 	"<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|call|>",
 	"<|image|>", "<|audio|>", "<|video|>",
 	"<|reserved0|>", "<|reserved1|>", "<|reserved2|>", "<|reserved3|>", "<|reserved4|>", "<|reserved5|>",
 }
 
-func (v *vocabulary) size() int { return len(v.entries) + len(specials) }
+func (v *tokenVocabulary) totalSize() int { return len(v.entries) + len(specialTokens) }
 
 // appendJSON appends the vocabulary as a tokenizer.json, one entry to a line.
-func (v *vocabulary) appendJSON(dst []byte) []byte {
+func (v *tokenVocabulary) appendJSON(dst []byte) []byte {
 	b := bytes.NewBuffer(dst)
 	begin := len(v.entries)
 	b.WriteString("{\n\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n\"added_tokens\": [\n")
-	for i, s := range specials {
+	for i, s := range specialTokens {
 		fmt.Fprintf(b, `{"id": %d, "content": %s, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}%s`,
-			begin+i, quote(s), comma(i, len(specials)))
+			begin+i, quoteJSON(s), separator(i, len(specialTokens)))
 	}
 	b.WriteString("],\n\"normalizer\": null,\n")
 	fmt.Fprintf(b, "\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n"+
 		"{\"type\": \"Split\", \"pattern\": {\"Regex\": %s}, \"behavior\": \"Isolated\", \"invert\": false},\n"+
-		"{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}\n]},\n", quote(token.PatternLlama3))
+		"{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}\n]},\n", quoteJSON(token.PatternLlama3))
 	fmt.Fprintf(b, "\"post_processor\": {\"type\": \"TemplateProcessing\",\n"+
 		"\"single\": [{\"SpecialToken\": {\"id\": %[1]s, \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}],\n"+
 		"\"pair\": [{\"SpecialToken\": {\"id\": %[1]s, \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}],\n"+
-		"\"special_tokens\": {%[1]s: {\"id\": %[1]s, \"ids\": [%[2]d], \"tokens\": [%[1]s]}}},\n", quote(specials[0]), begin)
+		"\"special_tokens\": {%[1]s: {\"id\": %[1]s, \"ids\": [%[2]d], \"tokens\": [%[1]s]}}},\n", quoteJSON(specialTokens[0]), begin)
 	b.WriteString("\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},\n")
 	b.WriteString("\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, " +
 		"\"fuse_unk\": false, \"byte_fallback\": false, \"ignore_merges\": false,\n\"vocab\": {\n")
 	for id, entry := range v.entries {
-		fmt.Fprintf(b, "%s: %d%s", quote(spell(entry)), id, comma(id, len(v.entries)))
+		fmt.Fprintf(b, "%s: %d%s", quoteJSON(spellBytes(entry)), id, separator(id, len(v.entries)))
 	}
 	b.WriteString("},\n\"merges\": [\n")
 	for i, m := range v.merges {
-		fmt.Fprintf(b, "[%s, %s]%s", quote(spell(v.entries[m.left])), quote(spell(v.entries[m.right])), comma(i, len(v.merges)))
+		fmt.Fprintf(b, "[%s, %s]%s", quoteJSON(spellBytes(v.entries[m.left])), quoteJSON(spellBytes(v.entries[m.right])), separator(i, len(v.merges)))
 	}
 	b.WriteString("]}\n}\n")
 	return b.Bytes()
 }
 
-func comma(i, n int) string {
+func separator(i, n int) string {
 	if i+1 < n {
 		return ",\n"
 	}
 	return "\n"
 }
 
-func quote(s string) string {
+func quoteJSON(s string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -65,8 +65,8 @@ func quote(s string) string {
 	return string(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
 
-// spell writes bytes in the byte-level alphabet.
-func spell(entry string) string {
+// spellBytes writes bytes in the byte-level alphabet.
+func spellBytes(entry string) string {
 	chars := token.Alphabet()
 	var spelt []rune
 	for i := range len(entry) {

@@ -30,7 +30,7 @@ func main() {
 	if len(roots) == 0 {
 		roots = []string{"."}
 	}
-	m, err := measure(roots, *tests)
+	m, err := measureTree(roots, *tests)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -39,11 +39,11 @@ func main() {
 	case *asJSON:
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")
-		err = e.Encode(m.summary())
+		err = e.Encode(m.summarize())
 	case *find:
 		m.printFound(os.Stdout)
 	default:
-		m.print(os.Stdout, *byPackage)
+		m.printSummary(os.Stdout, *byPackage)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

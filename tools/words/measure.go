@@ -16,17 +16,17 @@ import (
 	"unicode"
 )
 
-// A phrase is a wording that the style forbids in comments.
-type phrase struct {
+// forbiddenPhrase is a wording which the style forbids in comments.
+type forbiddenPhrase struct {
 	Name string
 	re   *regexp.Regexp
 }
 
 // forbiddenPhrases are counted in comments. The first two are counted as their sum.
-func forbiddenPhrases() []phrase {
-	var out []phrase
+func forbiddenPhrases() []forbiddenPhrase {
+	var out []forbiddenPhrase
 	for _, p := range []struct{ name, re string }{
-		{"those that/who/of", `\bthose\s+(that|who|of|which)\b`},
+		{"those that/who/of", `\bthose\s+(that|who|of)\b`},
 		{"nobody", `\bnobody\b`},
 		{"whoever", `\b(whoever|whomever)\b`},
 		{"of which", `\bof\s+(which|whom)\b`},
@@ -34,13 +34,13 @@ func forbiddenPhrases() []phrase {
 		{"besides, behind, so many", `\bbesides\b|\bso many\b|\blikewise\b|\bby and by\b`},
 		{"ritual phrases", `own affair|became of|\bhe\b|\bhis\b`},
 	} {
-		out = append(out, phrase{p.name, regexp.MustCompile(`(?i)` + p.re)})
+		out = append(out, forbiddenPhrase{p.name, regexp.MustCompile(`(?i)` + p.re)})
 	}
 	return out
 }
 
-// A counts is what is counted of one package, or of all.
-type counts struct {
+// wordCounts are the counts of one package, or of all.
+type wordCounts struct {
 	Functions int            `json:"functions"`
 	Single    int            `json:"single_word"`
 	Letters   int            `json:"letters"`
@@ -50,7 +50,7 @@ type counts struct {
 	Lines     int            `json:"lines"`
 }
 
-func (c *counts) add(d *counts) {
+func (c *wordCounts) addCounts(d *wordCounts) {
 	c.Functions += d.Functions
 	c.Single += d.Single
 	c.Letters += d.Letters
@@ -62,23 +62,23 @@ func (c *counts) add(d *counts) {
 	}
 }
 
-// measurement is what was counted, by directory.
+// measurement has all counts, by directory.
 type measurement struct {
-	packages map[string]*counts
-	types    map[string][]string // the directories that declare a type
-	singles  []string            // functions with a name of one word, with their place
-	found    []string            // forbidden phrases, with their place
-	phrases  []phrase
+	packages map[string]*wordCounts
+	types    map[string][]string // the directories which declare a type
+	singles  []string            // functions with a name of one word, with their positions
+	found    []string            // forbidden phrases, with their positions
+	phrases  []forbiddenPhrase
 }
 
-func measure(roots []string, tests bool) (*measurement, error) {
-	m := &measurement{packages: map[string]*counts{}, types: map[string][]string{}, phrases: forbiddenPhrases()}
+func measureTree(roots []string, tests bool) (*measurement, error) {
+	m := &measurement{packages: map[string]*wordCounts{}, types: map[string][]string{}, phrases: forbiddenPhrases()}
 	for _, root := range roots {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
-			if name := d.Name(); d.IsDir() && (name == "testdata" || name == "node_modules" || len(name) > 1 && strings.HasPrefix(name, ".")) {
+			if name := d.Name(); d.IsDir() && path != root && (name == "testdata" || name == "node_modules" || len(name) > 1 && strings.HasPrefix(name, ".")) {
 				return filepath.SkipDir
 			}
 			if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") != tests {
@@ -102,7 +102,7 @@ func (m *measurement) readFile(path string) error {
 	dir := filepath.ToSlash(filepath.Dir(path))
 	c := m.packages[dir]
 	if c == nil {
-		c = &counts{Phrases: map[string]int{}}
+		c = &wordCounts{Phrases: map[string]int{}}
 		m.packages[dir] = c
 	}
 	at := func(p token.Pos) string {
@@ -120,7 +120,7 @@ func (m *measurement) readFile(path string) error {
 			c.Letters += len(name)
 			if countWords(name) < 2 {
 				c.Single++
-				m.singles = append(m.singles, at(decl.Pos())+": "+receiver(decl)+name)
+				m.singles = append(m.singles, at(decl.Pos())+": "+receiverPrefix(decl)+name)
 			}
 		case *ast.GenDecl:
 			for _, spec := range decl.Specs {
@@ -145,7 +145,7 @@ func (m *measurement) readFile(path string) error {
 	return nil
 }
 
-func receiver(d *ast.FuncDecl) string {
+func receiverPrefix(d *ast.FuncDecl) string {
 	if d.Recv == nil || len(d.Recv.List) == 0 {
 		return ""
 	}
@@ -178,21 +178,21 @@ func countWords(name string) int {
 	return n
 }
 
-// A summary is what the style bounds.
-type summary struct {
-	counts
+// styleSummary has the figures which the style bounds.
+type styleSummary struct {
+	wordCounts
 	MeanLength  float64             `json:"mean_length"`
 	SingleShare float64             `json:"single_share"`
 	Per10000    map[string]float64  `json:"per_10000_comment_words"`
 	SharedTypes map[string][]string `json:"types_in_more_than_two_packages"`
 }
 
-func (m *measurement) summary() summary {
-	total := counts{Phrases: map[string]int{}}
+func (m *measurement) summarize() styleSummary {
+	total := wordCounts{Phrases: map[string]int{}}
 	for _, c := range m.packages {
-		total.add(c)
+		total.addCounts(c)
 	}
-	s := summary{counts: total, MeanLength: total.meanLength(), SingleShare: total.singleShare(), Per10000: map[string]float64{}, SharedTypes: map[string][]string{}}
+	s := styleSummary{wordCounts: total, MeanLength: total.meanLength(), SingleShare: total.singleShare(), Per10000: map[string]float64{}, SharedTypes: map[string][]string{}}
 	for k, n := range total.Phrases {
 		s.Per10000[k] = float64(n) / float64(max(total.Words, 1)) * 1e4
 	}
@@ -205,11 +205,12 @@ func (m *measurement) summary() summary {
 	return s
 }
 
-func (c *counts) meanLength() float64  { return float64(c.Letters) / float64(max(c.Functions, 1)) }
-func (c *counts) singleShare() float64 { return float64(c.Single) / float64(max(c.Functions, 1)) }
+func (c *wordCounts) meanLength() float64 { return float64(c.Letters) / float64(max(c.Functions, 1)) }
 
-func (m *measurement) print(w io.Writer, byPackage bool) {
-	line := func(name string, c *counts) {
+func (c *wordCounts) singleShare() float64 { return float64(c.Single) / float64(max(c.Functions, 1)) }
+
+func (m *measurement) printSummary(w io.Writer, byPackage bool) {
+	line := func(name string, c *wordCounts) {
 		n := 0
 		for _, k := range c.Phrases {
 			n += k
@@ -222,8 +223,8 @@ func (m *measurement) print(w io.Writer, byPackage bool) {
 			line(dir, m.packages[dir])
 		}
 	}
-	s := m.summary()
-	line("all", &s.counts)
+	s := m.summarize()
+	line("all", &s.wordCounts)
 	for _, p := range m.phrases {
 		fmt.Fprintf(w, "%-40s %6.1f in 10,000 comment words\n", p.Name, s.Per10000[p.Name])
 	}

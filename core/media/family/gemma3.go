@@ -7,40 +7,40 @@ import (
 	"penstock/core/media"
 )
 
-// openGemma3 makes the family of Gemma 3, which shows a picture as so many tokens, whatever
-// its size, between two of its own and empty lines. Its vocabulary has one token for each
-// number of line breaks in a row, so that those of a picture join the ones beside it.
+// openGemma3 creates the family of Gemma 3. An image of any size is a fixed number of tokens between a
+// start and an end token and empty lines. The vocabulary has one token for each number of consecutive line
+// breaks, so an image's line breaks join adjacent ones.
 //
-// With pan and scan long pictures are shown in crops too, in a sentence. The processor takes
-// that as an argument of a call only: do_pan_and_scan of the checkpoint has no effect.
-func openGemma3(s *source) *Family {
-	n := s.number(s.processor, "image_seq_length", 1, s.needed(s.config, "mm_tokens_per_image", 1))
-	if n != s.needed(s.config, "mm_tokens_per_image", 1) {
-		s.fail(s.processor, "image_seq_length", "is another one than mm_tokens_per_image of config.json")
+// With pan and scan, long images are shown in crops too, in a sentence. The processor takes that as a call
+// argument only: do_pan_and_scan of the checkpoint has no effect.
+func openGemma3(s *configSource) *Family {
+	n := s.getNumber(s.processor, "image_seq_length", 1, s.requireNumber(s.config, "mm_tokens_per_image", 1))
+	if n != s.requireNumber(s.config, "mm_tokens_per_image", 1) {
+		s.failKey(s.processor, "image_seq_length", "is another one than mm_tokens_per_image of config.json")
 	}
-	start, pad, end := s.token("<start_of_image>", "boi_token_index"), s.token("<image_soft_token>", "image_token_id", "image_token_index"), s.token("<end_of_image>", "eoi_token_index")
+	start, pad, end := s.findToken("<start_of_image>", "boi_token_index"), s.findToken("<image_soft_token>", "image_token_id", "image_token_index"), s.findToken("<end_of_image>", "eoi_token_index")
 	if n > maxTokens {
-		s.fail(s.config, "mm_tokens_per_image", "is above %d", maxTokens)
+		s.failKey(s.config, "mm_tokens_per_image", "is above %d", maxTokens)
 		return &Family{}
 	}
-	breaks := s.breaks()
+	breaks := s.lineBreaks()
 	if len(breaks) < 2 {
 		if s.err == nil {
-			s.err = unsupported("the vocabulary has no token of two line breaks")
+			s.err = newUnsupported("the vocabulary has no token of two line breaks")
 		}
 		return &Family{}
 	}
-	line := media.Run{Token: breaks[1], Count: 1}
-	whole := media.Layout{Runs: []media.Run{line, {Token: start, Count: 1}, times(pad, n), {Token: end, Count: 1}, line}, Pads: int(n), Breaks: breaks}
-	return only(media.Image, &medium{placeholder: start, pad: pad, layout: func(size) (media.Layout, *SizeError) {
+	line := media.TokenRun{Token: breaks[1], Count: 1}
+	whole := media.Layout{Runs: []media.TokenRun{line, {Token: start, Count: 1}, newRun(pad, n), {Token: end, Count: 1}, line}, PadCount: int(n), Breaks: breaks}
+	return newSingleFamily(media.Image, &mediaRules{placeholder: start, pad: pad, layout: func(mediaSize) (media.Layout, *SizeError) {
 		l := whole
 		l.Runs = slices.Clone(whole.Runs)
 		return l, nil
 	}})
 }
 
-// breaks returns the tokens of one line break, of two and so on, as far as there are.
-func (s *source) breaks() []kv.Token {
+// lineBreaks returns the tokens of one line break, of two and so on, as far as the vocabulary has them.
+func (s *configSource) lineBreaks() []kv.Token {
 	const most = 64
 	var text []byte
 	var of []kv.Token

@@ -17,7 +17,7 @@ import (
 	"penstock/core/media"
 )
 
-// golden is what a processor of the reference makes of media (tools/fixtures/make_media_tokens.py).
+// golden is what a reference processor makes of media (tools/fixtures/make_media_tokens.py).
 type golden struct {
 	Library string
 	Files   struct {
@@ -66,8 +66,8 @@ func readGolden(t testing.TB, path string) *golden {
 	return &g
 }
 
-func (g *golden) files() Files {
-	return Files{Config: g.Files.Config, Preprocessor: g.Files.Preprocessor, Processor: g.Files.Processor, VideoPreprocessor: g.Files.VideoPreprocessor}
+func (g *golden) files() CheckpointFiles {
+	return CheckpointFiles{Config: g.Files.Config, Preprocessor: g.Files.Preprocessor, Processor: g.Files.Processor, VideoPreprocessor: g.Files.VideoPreprocessor}
 }
 
 func (g *golden) open(t testing.TB) *Family {
@@ -87,20 +87,20 @@ func decoded[T any](t testing.TB, raw json.RawMessage) (v T) {
 	return v
 }
 
-// sized is a case of a golden.
+// sized is a case of a golden file.
 type sized struct {
 	kind media.Kind
 	size media.Size
-	runs []media.Run // nil if the processor takes none
+	runs []media.TokenRun // nil if the processor takes none
 }
 
 func (g *golden) cases(t testing.TB) []sized {
 	var of []sized
-	runs := func(raw json.RawMessage) []media.Run {
+	runs := func(raw json.RawMessage) []media.TokenRun {
 		n := decoded[[]int](t, raw)
-		var r []media.Run
+		var r []media.TokenRun
 		for i := 0; i < len(n); i += 2 {
-			r = append(r, media.Run{Token: kv.Token(n[i]), Count: n[i+1]})
+			r = append(r, media.TokenRun{Token: kv.Token(n[i]), Count: n[i+1]})
 		}
 		return r
 	}
@@ -118,9 +118,9 @@ func (g *golden) cases(t testing.TB) []sized {
 	return of
 }
 
-// joined puts runs of one token together, as the goldens have them.
-func joined(of []media.Run) []media.Run {
-	var out []media.Run
+// joined merges adjacent runs of one token, as the goldens have them.
+func joined(of []media.TokenRun) []media.TokenRun {
+	var out []media.TokenRun
 	for _, r := range of {
 		if n := len(out); n > 0 && out[n-1].Token == r.Token {
 			out[n-1].Count += r.Count
@@ -139,7 +139,7 @@ func goldens(t testing.TB) []string {
 	return paths
 }
 
-// TestGoldens: every token in place of every object is the reference's.
+// TestGoldens: every token in place of every object equals the reference's.
 func TestGoldens(t *testing.T) {
 	for _, path := range goldens(t) {
 		name := strings.TrimSuffix(filepath.Base(path), ".json.gz")
@@ -180,10 +180,10 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// holds checks what every layout has to fulfil.
+// holds checks the invariants of every layout.
 func holds(t *testing.T, f *Family, k media.Kind, l *media.Layout) {
 	t.Helper()
-	pad, _ := f.Pad(k)
+	pad, _ := f.PadToken(k)
 	pads := 0
 	for _, r := range l.Runs {
 		if r.Count <= 0 {
@@ -193,13 +193,12 @@ func holds(t *testing.T, f *Family, k media.Kind, l *media.Layout) {
 			pads += r.Count
 		}
 	}
-	if pads != l.Pads {
-		t.Errorf("%d pads in %v, not %d", pads, l.Runs, l.Pads)
+	if pads != l.PadCount {
+		t.Errorf("%d pads in %v, not %d", pads, l.Runs, l.PadCount)
 	}
 }
 
-// TestTurned: pictures that are turned have another layout where Turned says so, and
-// never elsewhere.
+// TestTurned: rotated images have another layout exactly where NeedsOrientation says so.
 func TestTurned(t *testing.T) {
 	for _, path := range goldens(t) {
 		g := readGolden(t, path)
@@ -213,18 +212,18 @@ func TestTurned(t *testing.T) {
 			a, errA := f.Layout(c.kind, c.size)
 			b, errB := f.Layout(c.kind, turned)
 			if (errA == nil) != (errB == nil) || !slices.Equal(a.Runs, b.Runs) {
-				if differ++; !f.Turned() {
+				if differ++; !f.NeedsOrientation() {
 					t.Fatalf("%s: %v %+v: %v %v, turned %v %v", path, c.kind, c.size, a.Runs, errA, b.Runs, errB)
 				}
 			}
 		}
-		if f.Turned() && differ == 0 {
+		if f.NeedsOrientation() && differ == 0 {
 			t.Errorf("%s: none of %d pictures differs from itself turned", path, len(g.Image))
 		}
 	}
 }
 
-// TestGemma3: whole prompts, in which line breaks of pictures join those of the text.
+// TestGemma3: whole prompts, in which line breaks of images join those of the text.
 func TestGemma3(t *testing.T) {
 	g := readGolden(t, "testdata/gemma3.json.gz")
 	f := g.open(t)
@@ -235,13 +234,13 @@ func TestGemma3(t *testing.T) {
 	mark, _ := f.Placeholder(media.Image)
 	for _, c := range g.Prompts {
 		prompt := decoded[[]kv.Token](t, c[0])
-		var objects []media.Placed
+		var objects []media.PromptObject
 		for _, token := range prompt {
 			if token == mark {
-				objects = append(objects, media.Placed{Placeholder: mark, Layout: l})
+				objects = append(objects, media.PromptObject{Placeholder: mark, Layout: l})
 			}
 		}
-		got, places, err := media.Expand(nil, nil, prompt, f.Marks(), objects, 1<<20)
+		got, places, err := media.ExpandPrompt(nil, nil, prompt, f.Placeholders(), objects, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +252,7 @@ func TestGemma3(t *testing.T) {
 			t.Errorf("%v: %v, want %v", prompt, got, want)
 		}
 		for _, p := range places {
-			if got[p.Start+1] != mark || p.End-p.Start != l.Tokens() {
+			if got[p.Start+1] != mark || p.End-p.Start != l.CountTokens() {
 				t.Errorf("%v: an object at %d to %d", prompt, p.Start, p.End)
 			}
 		}
@@ -263,19 +262,19 @@ func TestGemma3(t *testing.T) {
 	}
 }
 
-// row is a line of testdata/rows.json.gz: counts that were made independently of this
-// package and of the library. docs/media-tokens.md says where they differ from it.
+// row is a line of testdata/rows.json.gz: counts computed independently of this package and of the library.
+// docs/media-tokens.md says where they differ from it.
 type row struct {
 	Family        string
 	Config        map[string]any
 	Width, Height int
 	Frames        int
 	Samples       int
-	Tokens        *int // nil for what is refused
+	Tokens        *int // nil if refused
 	Pads          *int
 }
 
-// TestRows holds the counts of the rows.
+// TestRows checks the counts of the rows.
 func TestRows(t *testing.T) {
 	f, err := os.Open("testdata/rows/rows.json.gz")
 	if err != nil {
@@ -302,7 +301,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// check holds one row.
+// check checks one row.
 func (r *row) check(t *testing.T, base map[string]*golden) {
 	kind, size := media.Image, media.Size{Width: r.Width, Height: r.Height, Frames: r.Frames, Samples: r.Samples}
 	name, config := r.Family, maps.Clone(r.Config)
@@ -358,22 +357,22 @@ func (r *row) check(t *testing.T, base map[string]*golden) {
 		}
 	case err != nil:
 		t.Errorf("%s %d by %d: %v", r.Family, r.Width, r.Height, err)
-	case r.Pads == nil && l.Pads != *r.Tokens, r.Pads != nil && (l.Tokens() != *r.Tokens || l.Pads != *r.Pads):
-		t.Errorf("%s %+v: %d tokens of which %d pads, want %d", r.Family, size, l.Tokens(), l.Pads, *r.Tokens)
+	case r.Pads == nil && l.PadCount != *r.Tokens, r.Pads != nil && (l.CountTokens() != *r.Tokens || l.PadCount != *r.Pads):
+		t.Errorf("%s %+v: %d tokens of which %d pads, want %d", r.Family, size, l.CountTokens(), l.PadCount, *r.Tokens)
 	}
 }
 
-// frames holds a row of a video whose frames were chosen before.
+// frames checks a row of a video whose frames were sampled before.
 func (r *row) frames(t *testing.T) {
-	v := qwenVideo{qwenVision: qwenVision{patch: 16, merge: 2, temporal: 2, least: 4096, most: 25165824}}
-	gh, gw, refused := v.grid(int64(r.Frames), int64(r.Width), int64(r.Height))
-	if n := ceil(int64(r.Frames), 2) * gh * gw / 4; refused != nil || int(n) != *r.Tokens {
+	v := qwenVideo{qwenVision: qwenVision{patch: 16, merge: 2, temporal: 2, minPixels: 4096, maxPixels: 25165824}}
+	gh, gw, refused := v.videoGrid(int64(r.Frames), int64(r.Width), int64(r.Height))
+	if n := ceilDiv(int64(r.Frames), 2) * gh * gw / 4; refused != nil || int(n) != *r.Tokens {
 		t.Errorf("%s %d by %d by %d: %d %v, want %d", r.Family, r.Width, r.Height, r.Frames, n, refused, *r.Tokens)
 	}
 }
 
-// FuzzSizes: no size of any family crashes, takes long or makes a layout of many runs,
-// and every layout holds what it says.
+// FuzzSizes: no size of any family panics, takes long or makes a layout of many runs, and every layout is
+// consistent.
 func FuzzSizes(f *testing.F) {
 	f.Add(640, 480, 30, 24.0, 16000)
 	f.Add(1, 65535, 1<<20, 1e-300, math.MaxInt)
@@ -394,15 +393,15 @@ func FuzzSizes(f *testing.F) {
 					continue
 				}
 				holds(t, family, k, &l)
-				if len(l.Runs) > 1<<17 || l.Pads <= 0 || l.Tokens() < l.Pads {
-					t.Errorf("%s: %d runs, %d tokens", family.Name(), len(l.Runs), l.Tokens())
+				if len(l.Runs) > 1<<17 || l.PadCount <= 0 || l.CountTokens() < l.PadCount {
+					t.Errorf("%s: %d runs, %d tokens", family.Name(), len(l.Runs), l.CountTokens())
 				}
 			}
 		}
 	})
 }
 
-// FuzzOpen: no configuration crashes, and what opens counts sizes or says why not.
+// FuzzOpen: no configuration panics, and a family which opens computes sizes or says why not.
 func FuzzOpen(f *testing.F) {
 	vocab := spelling{}
 	for _, path := range goldens(f) {
@@ -411,7 +410,7 @@ func FuzzOpen(f *testing.F) {
 		maps.Copy(vocab, g.Vocab)
 	}
 	f.Fuzz(func(t *testing.T, config, preprocessor, processor, video []byte) {
-		family, err := Open(Files{config, preprocessor, processor, video}, vocab)
+		family, err := Open(CheckpointFiles{config, preprocessor, processor, video}, vocab)
 		if err != nil {
 			var unsupported *UnsupportedError
 			if family != nil || !errors.As(err, &unsupported) || unsupported.Reason == media.NoReason || unsupported.Detail == "" {
@@ -434,14 +433,13 @@ func countable(t *testing.T, f *Family, s media.Size) {
 			continue
 		}
 		holds(t, f, k, &l)
-		if len(l.Runs) > 1<<18 || l.Pads <= 0 || l.Tokens() < l.Pads {
-			t.Errorf("%+v: %d runs, %d tokens, %d pads", s, len(l.Runs), l.Tokens(), l.Pads)
+		if len(l.Runs) > 1<<18 || l.PadCount <= 0 || l.CountTokens() < l.PadCount {
+			t.Errorf("%+v: %d runs, %d tokens, %d pads", s, len(l.Runs), l.CountTokens(), l.PadCount)
 		}
 	}
 }
 
-// FuzzValues: a checkpoint's files in which one value is another. Whatever it is, nothing
-// overflows.
+// FuzzValues: a checkpoint's files with one changed value. No value causes an overflow.
 func FuzzValues(f *testing.F) {
 	var of []*golden
 	for _, path := range goldens(f) {
@@ -475,14 +473,14 @@ func FuzzValues(f *testing.F) {
 	})
 }
 
-// BenchmarkLayout times the count of one picture of 1280 by 720, or a video of ten
-// seconds, or a sound of ten.
+// BenchmarkLayout measures the count of one image of 1280 by 720, a video of ten seconds, or a sound of ten
+// seconds.
 func BenchmarkLayout(b *testing.B) {
 	for _, path := range goldens(b) {
 		g := readGolden(b, path)
 		f := g.open(b)
 		for k := media.Image; k <= media.Audio; k++ {
-			if !f.Takes(k) {
+			if !f.Supports(k) {
 				continue
 			}
 			b.Run(strings.TrimSuffix(filepath.Base(path), ".json.gz")+"/"+k.String(), func(b *testing.B) {

@@ -10,8 +10,8 @@ import (
 	"penstock/core/media"
 )
 
-// loadings returns the videos of which it is known what vLLM makes of them, from the file to the
-// tokens (tools/fixtures/make_media_loading.py), with the family of each golden.
+// loadings returns the videos with vLLM's recorded results, from the file to the tokens
+// (tools/fixtures/make_media_loading.py), with the family of each golden.
 func loadings(t *testing.T, as Serving) map[string]loading {
 	t.Helper()
 	paths, err := filepath.Glob("testdata/loading/*.json.gz")
@@ -30,10 +30,10 @@ func loadings(t *testing.T, as Serving) map[string]loading {
 			size := media.Size{
 				Width: decoded[int](t, c[0]), Height: decoded[int](t, c[1]), Frames: decoded[int](t, c[2]), Rate: decoded[float64](t, c[3]), Sequence: decoded[bool](t, c[4]),
 			}
-			var runs []media.Run
+			var runs []media.TokenRun
 			n := decoded[[]int](t, c[5])
 			for i := 0; i < len(n); i += 2 {
-				runs = append(runs, media.Run{Token: kv.Token(n[i]), Count: n[i+1]})
+				runs = append(runs, media.TokenRun{Token: kv.Token(n[i]), Count: n[i+1]})
 			}
 			l.cases = append(l.cases, sized{media.Video, size, runs})
 		}
@@ -42,13 +42,13 @@ func loadings(t *testing.T, as Serving) map[string]loading {
 	return all
 }
 
-// loading is a family and what vLLM makes of its videos.
+// loading is a family with vLLM's results for its videos.
 type loading struct {
 	family *Family
 	cases  []sized
 }
 
-// TestVLLMLoads: JPEG sequences and files of any length and rate have the tokens that vLLM gives them.
+// TestVLLMLoads: JPEG sequences and files of any length and rate have the tokens which vLLM gives them.
 func TestVLLMLoads(t *testing.T) {
 	for name, l := range loadings(t, Serving{Loader: VLLM}) {
 		if len(l.cases) < 150 {
@@ -60,14 +60,14 @@ func TestVLLMLoads(t *testing.T) {
 			case (err != nil) != (c.runs == nil):
 				t.Errorf("%s: %+v: %v, want %d runs", name, c.size, err, len(c.runs))
 			case err == nil && !slices.Equal(joined(got.Runs), c.runs):
-				t.Errorf("%s: %+v: %d tokens, want %d", name, c.size, got.Tokens(), (&media.Layout{Runs: c.runs}).Tokens())
+				t.Errorf("%s: %+v: %d tokens, want %d", name, c.size, got.CountTokens(), (&media.Layout{Runs: c.runs}).CountTokens())
 			}
 		}
 	}
 }
 
-// TestLoadersDiffer: without a loader of its own a family counts every frame, which is not what vLLM
-// shows; a video whose loading is not known is not counted.
+// TestLoadersDiffer: without a loader a family counts every frame, unlike vLLM. A video whose loading is
+// unknown is not counted.
 func TestLoadersDiffer(t *testing.T) {
 	differ := 0
 	for _, l := range loadings(t, Serving{}) {
@@ -105,8 +105,8 @@ func TestLoadersDiffer(t *testing.T) {
 	}
 }
 
-// TestSGLangLoads: SGLang samples as vLLM does and resizes each frame before the processor does. The
-// counts are worked out by hand from its code.
+// TestSGLangLoads: SGLang samples as vLLM does, and resizes each frame before the processor does. The
+// counts are computed by hand from its code.
 func TestSGLangLoads(t *testing.T) {
 	l := loadings(t, Serving{Loader: SGLang})["qwen2_vl.json.gz"]
 	for _, c := range []struct {
@@ -120,16 +120,16 @@ func TestSGLangLoads(t *testing.T) {
 		// 1920 by 1080 pixels become 1008 by 560, below 602,112.
 		{media.Size{Width: 1920, Height: 1080, Frames: 20, Rate: 10}, 2 * 36 * 20},
 	} {
-		if got, err := l.family.Layout(media.Video, c.size); err != nil || got.Tokens() != c.want {
-			t.Errorf("%+v: %d tokens, want %d: %v", c.size, got.Tokens(), c.want, err)
+		if got, err := l.family.Layout(media.Video, c.size); err != nil || got.CountTokens() != c.want {
+			t.Errorf("%+v: %d tokens, want %d: %v", c.size, got.CountTokens(), c.want, err)
 		}
 	}
 }
 
-// TestLoaderOf: each engine has a loader, by the name in its model's card.
+// TestLoaderOf: each engine has a loader, by its name in the model card.
 func TestLoaderOf(t *testing.T) {
 	for engine, want := range map[string]Loader{"": AllFrames, "tiny": AllFrames, "sim": AllFrames, "vllm": VLLM, "sglang": SGLang, "trtllm": UnknownLoader, "llamacpp": UnknownLoader} {
-		if got := LoaderOf(engine); got != want {
+		if got := LoaderForEngine(engine); got != want {
 			t.Errorf("%s: %d, want %d", engine, got, want)
 		}
 	}

@@ -7,26 +7,26 @@ import (
 	"penstock/core/media"
 )
 
-// kin is a family in the registry.
-type kin struct {
+// familyEntry is a family in the registry.
+type familyEntry struct {
 	name string
-	// types are the values of model_type that are of it, and visions, if there are any, those
-	// of vision_config one of which has to be beside: LLaVA is a frame for several encoders.
-	types, visions []string
-	// architectures are names of model classes that are of it, if the type is not known.
+	// types are the values of model_type of the family. visionTypes, if set, are the values of
+	// vision_config's model_type, one of which is required too: LLaVA wraps several encoders.
+	types, visionTypes []string
+	// architectures are names of model classes of the family, used if the type is unknown.
 	architectures []string
-	// names are parts of models' names that are of it, in lower case and with hyphens, if
-	// nothing else is said.
+	// names are parts of the names of its models, in lower case and with hyphens, used if there is nothing
+	// else.
 	names []string
-	open  func(*source) *Family
-	// own says that the family's processors are code of its checkpoints, which the rules here are
-	// those of. Where other checkpoints have such code, it can count as it likes.
-	own bool
+	open  func(*configSource) *Family
+	// ownProcessor says that the family's processors are code of its checkpoints, which the rules here
+	// reproduce. If other checkpoints contain such code, it can compute any count.
+	ownProcessor bool
 }
 
-// registry returns the families, in the order in which they are asked.
-func registry() []kin {
-	return []kin{
+// familyRegistry returns the families in the order of lookup.
+func familyRegistry() []familyEntry {
+	return []familyEntry{
 		{
 			name: "qwen3_5", types: []string{"qwen3_5", "qwen3_5_moe"}, names: []string{"qwen3.5", "qwen3.6"}, open: openQwen3,
 			architectures: []string{"Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"},
@@ -48,20 +48,20 @@ func registry() []kin {
 			architectures: []string{"Qwen2VLForConditionalGeneration"},
 		},
 		{
-			name: "llava_next", types: []string{"llava_next"}, visions: encoders(), names: []string{"llava-next", "llava-v1.6", "llava-1.6"}, open: openLlavaNext,
+			name: "llava_next", types: []string{"llava_next"}, visionTypes: llavaEncoders(), names: []string{"llava-next", "llava-v1.6", "llava-1.6"}, open: openLlavaNext,
 			architectures: []string{"LlavaNextForConditionalGeneration"},
 		},
 		{
-			name: "llava", types: []string{"llava", "vipllava"}, visions: encoders(), names: []string{"llava-v1.5", "llava-1.5", "vip-llava"}, open: openLlava,
+			name: "llava", types: []string{"llava", "vipllava"}, visionTypes: llavaEncoders(), names: []string{"llava-v1.5", "llava-1.5", "vip-llava"}, open: openLlava,
 			architectures: []string{"LlavaForConditionalGeneration", "VipLlavaForConditionalGeneration"},
 		},
 		{
-			name: "pixtral", types: []string{"llava", "mistral3", "mistral_large4"}, visions: []string{"pixtral"},
+			name: "pixtral", types: []string{"llava", "mistral3", "mistral_large4"}, visionTypes: []string{"pixtral"},
 			names: []string{"pixtral", "mistral-small-3.1", "mistral-small-3.2", "mistral-large-4"}, open: openPixtral,
 			architectures: []string{"LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration", "MistralLarge4ForConditionalGeneration"},
 		},
 		{
-			name: "phi3_v", types: []string{"phi3_v"}, names: []string{"phi-3-vision", "phi-3.5-vision"}, open: openPhi3, own: true,
+			name: "phi3_v", types: []string{"phi3_v"}, names: []string{"phi-3-vision", "phi-3.5-vision"}, open: openPhi3, ownProcessor: true,
 			architectures: []string{"Phi3VForCausalLM"},
 		},
 		{
@@ -69,7 +69,7 @@ func registry() []kin {
 			architectures: []string{"Llama4ForConditionalGeneration"},
 		},
 		{
-			name: "kimi_k25", types: []string{"kimi_k25"}, names: []string{"kimi-k2.5", "kimi-k25"}, open: openKimi, own: true,
+			name: "kimi_k25", types: []string{"kimi_k25"}, names: []string{"kimi-k2.5", "kimi-k25"}, open: openKimi, ownProcessor: true,
 			architectures: []string{"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"},
 		},
 		{
@@ -85,27 +85,26 @@ func registry() []kin {
 			architectures: []string{"Qwen2AudioForConditionalGeneration"},
 		},
 		{
-			name: "ultravox", types: []string{"ultravox"}, names: []string{"ultravox"}, open: openUltravox, own: true,
+			name: "ultravox", types: []string{"ultravox"}, names: []string{"ultravox"}, open: openUltravox, ownProcessor: true,
 			architectures: []string{"UltravoxModel", "UltravoxForConditionalGeneration"},
 		},
 	}
 }
 
-// encoders returns the vision encoders of LLaVA models whose tokens are known.
-func encoders() []string { return []string{"clip_vision_model", "siglip_vision_model"} }
+// llavaEncoders returns the vision encoders of LLaVA models whose tokens are known.
+func llavaEncoders() []string { return []string{"clip_vision_model", "siglip_vision_model"} }
 
-// identity is what a configuration says of which model it is of.
-type identity struct {
+// modelIdentity is what a configuration says about its model.
+type modelIdentity struct {
 	modelType, vision string
 	architectures     []string
 	name              string
 }
 
-// find returns the family of a model: by its type if that is of one, else by its
-// architecture, else, if neither is said, by its name, of which the longest part that is
-// of a family decides.
-func find(of []kin, id identity) (kin, bool) {
-	sees := func(k kin) bool { return len(k.visions) == 0 || slices.Contains(k.visions, id.vision) }
+// findFamily returns the family of a model: by its type, otherwise by its architecture, otherwise, if both
+// are missing, by the longest matching part of its name.
+func findFamily(of []familyEntry, id modelIdentity) (familyEntry, bool) {
+	sees := func(k familyEntry) bool { return len(k.visionTypes) == 0 || slices.Contains(k.visionTypes, id.vision) }
 	for _, k := range of {
 		if slices.Contains(k.types, id.modelType) && sees(k) {
 			return k, true
@@ -119,10 +118,10 @@ func find(of []kin, id identity) (kin, bool) {
 		}
 	}
 	if id.modelType != "" || len(id.architectures) > 0 {
-		return kin{}, false // another model, whatever it is called
+		return familyEntry{}, false // another model, whatever its name
 	}
 	name := strings.ReplaceAll(strings.ToLower(id.name), "_", "-")
-	best, length := kin{}, 0
+	best, length := familyEntry{}, 0
 	for _, k := range of {
 		for _, part := range k.names {
 			if len(part) > length && strings.Contains(name, part) && sees(k) {
@@ -133,83 +132,81 @@ func find(of []kin, id identity) (kin, bool) {
 	return best, length > 0
 }
 
-// Open returns the family of the model that the files are of, as an engine serves it that adds
-// nothing to them. Errors are of type [*UnsupportedError]: of models without media, of families that
-// are not known, and of configurations that say something that is not modelled or leave out what is
-// needed.
-func Open(files Files, v Vocabulary) (*Family, error) { return OpenFor(files, Serving{}, v) }
+// Open returns the family of the model of the files, for an engine which adds no settings. Errors are of
+// type [*UnsupportedError]: for models without media, for unknown families, and for configurations with
+// unmodelled settings or missing values.
+func Open(files CheckpointFiles, v Vocabulary) (*Family, error) { return OpenFor(files, Serving{}, v) }
 
-// OpenFor is Open for a model that an engine serves with settings of its own.
-func OpenFor(files Files, as Serving, v Vocabulary) (*Family, error) {
-	s := read(files, v)
+// OpenFor is Open for an engine with settings of its own.
+func OpenFor(files CheckpointFiles, as Serving, v Vocabulary) (*Family, error) {
+	s := readFiles(files, v)
 	s.serving = as
-	s.apply(as.ProcessorArgs)
-	id := identity{
-		modelType: s.text(s.config, "model_type", ""), vision: s.text(s.object(s.config, "vision_config"), "model_type", ""),
-		architectures: s.texts(s.config, "architectures"), name: s.text(s.config, "_name_or_path", ""),
+	s.applyArgs(as.ProcessorArgs)
+	id := modelIdentity{
+		modelType: s.getText(s.config, "model_type", ""), vision: s.getText(s.getObject(s.config, "vision_config"), "model_type", ""),
+		architectures: s.getTexts(s.config, "architectures"), name: s.getText(s.config, "_name_or_path", ""),
 	}
 	if s.err != nil {
 		return nil, s.err
 	}
-	if s.config.missing() {
-		return nil, unsupported("config.json and preprocessor_config.json are missing beside tokenizer.json")
+	if s.config.isMissing() {
+		return nil, newUnsupported("config.json and preprocessor_config.json are missing beside tokenizer.json")
 	}
-	k, ok := find(registry(), id)
+	k, ok := findFamily(familyRegistry(), id)
 	if !ok {
-		return nil, unsupported("it is not known here whether and how models of type %.60q show media", id.modelType)
+		return nil, newUnsupported("it is not known here whether and how models of type %.60q show media", id.modelType)
 	}
-	if !k.own {
-		s.ofTheLibrary(s.image)
-		s.ofTheLibrary(s.audio)
-		s.ofTheLibrary(s.processor)
+	if !k.ownProcessor {
+		s.requireLibraryProcessor(s.image)
+		s.requireLibraryProcessor(s.audio)
+		s.requireLibraryProcessor(s.processor)
 	}
 	f := k.open(s)
 	if s.err == nil {
-		s.settle(f)
+		s.checkArgs(f)
 	}
 	if s.err != nil {
 		return nil, s.err
 	}
-	return finish(k.name, f), nil
+	return finishFamily(k.name, f), nil
 }
 
-// finish fills in what follows from the rest.
-func finish(name string, f *Family) *Family {
+// finishFamily sets the fields which follow from the others.
+func finishFamily(name string, f *Family) *Family {
 	f.name = name
-	for _, m := range f.mediums {
-		if m != nil && !m.unmarked {
-			f.marks = append(f.marks, m.placeholder)
+	for _, m := range f.rules {
+		if m != nil && !m.noPlaceholder {
+			f.placeholders = append(f.placeholders, m.placeholder)
 		}
 	}
-	slices.Sort(f.marks)
-	f.marks = slices.Compact(f.marks)
+	slices.Sort(f.placeholders)
+	f.placeholders = slices.Compact(f.placeholders)
 	return f
 }
 
-// Builtin returns the family of the built-in model: pictures and videos by the rules of
-// Qwen2-VL, within small limits, and sounds by those of Qwen2-Audio. Its vocabulary has
-// to have the three placeholders.
-func Builtin(v Vocabulary) (*Family, error) { return BuiltinFor(Serving{}, v) }
+// OpenBuiltin returns the family of the built-in model: images and videos by the rules of Qwen2-VL within
+// small limits, and sounds by the rules of Qwen2-Audio. Its vocabulary must have the three placeholders.
+func OpenBuiltin(v Vocabulary) (*Family, error) { return OpenBuiltinFor(Serving{}, v) }
 
-// BuiltinFor is Builtin for a model that an engine serves with settings of its own.
-func BuiltinFor(as Serving, v Vocabulary) (*Family, error) {
-	s := &source{vocabulary: v, serving: as}
-	image, video, audio := s.token("<|image|>"), s.token("<|video|>"), s.token("<|audio|>")
-	s.image = s.parse("the built-in model", []byte(`{"min_pixels":3136,"max_pixels":200704}`))
+// OpenBuiltinFor is OpenBuiltin for an engine with settings of its own.
+func OpenBuiltinFor(as Serving, v Vocabulary) (*Family, error) {
+	s := &configSource{vocabulary: v, serving: as}
+	image, video, audio := s.findToken("<|image|>"), s.findToken("<|video|>"), s.findToken("<|audio|>")
+	s.image = s.parseObject("the built-in model", []byte(`{"min_pixels":3136,"max_pixels":200704}`))
 	s.video = s.image
-	s.apply(as.ProcessorArgs)
-	pictures, frames := s.qwenVision(s.image, 14), s.qwenVision(s.video, 14)
+	s.applyArgs(as.ProcessorArgs)
+	pictures, frames := s.readQwenVision(s.image, 14), s.readQwenVision(s.video, 14)
 	frames.loader = as.Loader
-	f := &Family{mediums: [...]*medium{
-		media.Image: {placeholder: image, pad: image, layout: pictures.image(image)},
-		media.Video: {placeholder: video, pad: video, layout: frames.frames(video)},
-		media.Audio: {placeholder: audio, pad: audio, layout: hear(audio)},
+	f := &Family{rules: [...]*mediaRules{
+		media.Image: {placeholder: image, pad: image, layout: pictures.imageLayout(image)},
+		media.Video: {placeholder: video, pad: video, layout: frames.frameLayout(video)},
+		media.Audio: {placeholder: audio, pad: audio, layout: qwen2AudioLayout(audio)},
 	}}
 	if s.err == nil {
-		s.settle(f)
+		s.checkArgs(f)
 	}
 	if s.err != nil {
 		return nil, s.err
 	}
-	return finish("penstock-vision", f), nil
+	return finishFamily("penstock-vision", f), nil
 }

@@ -12,12 +12,11 @@ import (
 	"penstock/core/media"
 )
 
-// TestRegistry: nothing that a configuration can say is of two families, and every
-// family is found by each of its names.
+// TestRegistry: no configuration matches two families, and every family is found by each of its names.
 func TestRegistry(t *testing.T) {
-	families := registry()
+	families := familyRegistry()
 	identities := map[identityKey]string{}
-	claim := func(key identityKey, k kin) {
+	claim := func(key identityKey, k familyEntry) {
 		if other, taken := identities[key]; taken {
 			t.Errorf("%+v is of %s and %s", key, other, k.name)
 		}
@@ -29,28 +28,28 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("%s is there twice", k.name)
 		}
 		names = append(names, k.name)
-		visions := k.visions
+		visions := k.visionTypes
 		if visions == nil {
 			visions = []string{"", "clip_vision_model", "siglip_vision_model", "pixtral", "another"}
 		}
 		for _, v := range visions {
 			for _, of := range k.types {
 				claim(identityKey{"type", of, v}, k)
-				if got, ok := find(families, identity{modelType: of, vision: v}); !ok || got.name != k.name {
+				if got, ok := findFamily(families, modelIdentity{modelType: of, vision: v}); !ok || got.name != k.name {
 					t.Errorf("type %s with %q is of %s", of, v, got.name)
 				}
 			}
 			for _, of := range k.architectures {
 				claim(identityKey{"architecture", of, v}, k)
-				if got, ok := find(families, identity{modelType: "new", architectures: []string{"X", of}, vision: v}); !ok || got.name != k.name {
+				if got, ok := findFamily(families, modelIdentity{modelType: "new", architectures: []string{"X", of}, vision: v}); !ok || got.name != k.name {
 					t.Errorf("architecture %s with %q is of %s", of, v, got.name)
 				}
 			}
 		}
 		for _, part := range k.names {
 			claim(identityKey{"name", part, ""}, k)
-			v := append(slices.Clone(k.visions), "")[0]
-			if got, ok := find(families, identity{name: "Org/" + strings.ToUpper(part) + "_Instruct", vision: v}); !ok || got.name != k.name {
+			v := append(slices.Clone(k.visionTypes), "")[0]
+			if got, ok := findFamily(families, modelIdentity{name: "Org/" + strings.ToUpper(part) + "_Instruct", vision: v}); !ok || got.name != k.name {
 				t.Errorf("name %s is of %s", part, got.name)
 			}
 			if part != strings.ReplaceAll(strings.ToLower(part), "_", "-") {
@@ -62,9 +61,9 @@ func TestRegistry(t *testing.T) {
 
 type identityKey struct{ by, of, vision string }
 
-// TestStrangers: models whose names are like those of families, and are of none.
+// TestStrangers: models whose names resemble those of families are not matched.
 func TestStrangers(t *testing.T) {
-	for _, id := range []identity{
+	for _, id := range []modelIdentity{
 		{},
 		{modelType: "llama"},
 		{modelType: "qwen2", name: "Qwen2-VL-7B"},
@@ -84,13 +83,13 @@ func TestStrangers(t *testing.T) {
 		{name: "Qwen/Qwen3-8B"},
 		{name: "meta-llama/Llama-3.2-11B-Vision"},
 	} {
-		if k, ok := find(registry(), id); ok {
+		if k, ok := findFamily(familyRegistry(), id); ok {
 			t.Errorf("%+v is of %s", id, k.name)
 		}
 	}
 }
 
-// TestUnsupported: what is not known for certain is not counted, and it is said why.
+// TestUnsupported: uncertain configurations are refused with a reason.
 func TestUnsupported(t *testing.T) {
 	const limits = `"min_pixels":3136,"max_pixels":12845056`
 	vocab := spelling{"<|image_pad|>": 300, "<|video_pad|>": 301}
@@ -114,7 +113,7 @@ func TestUnsupported(t *testing.T) {
 		{`{"model_type":"kimi_k25","image_token_id":9}`, `{"media_proc_cfg":{"patch_size":14,"merge_kernel_size":2,"in_patch_limit":9,"patch_limit_on_one_side":9,"fixed_output_tokens":4}}`, "fixed_output_tokens"},
 		{`{"model_type":"gemma3","mm_tokens_per_image":256,"boi_token_index":1,"eoi_token_index":2,"image_token_index":3}`, `{}`, "two line breaks"},
 	} {
-		files := Files{Preprocessor: []byte(c.preprocessor)}
+		files := CheckpointFiles{Preprocessor: []byte(c.preprocessor)}
 		if c.config != "" {
 			files.Config = []byte(c.config)
 		}
@@ -127,18 +126,18 @@ func TestUnsupported(t *testing.T) {
 			t.Errorf("%s %s: %v, want %q", c.config, c.preprocessor, err, c.want)
 		}
 	}
-	if _, err := Open(Files{Config: []byte(`{"model_type":"qwen2_vl"}`), Preprocessor: []byte(`{` + limits + `}`)}, nil); err == nil || !strings.Contains(err.Error(), "<|image_pad|>") {
+	if _, err := Open(CheckpointFiles{Config: []byte(`{"model_type":"qwen2_vl"}`), Preprocessor: []byte(`{` + limits + `}`)}, nil); err == nil || !strings.Contains(err.Error(), "<|image_pad|>") {
 		t.Errorf("without a vocabulary: %v", err)
 	}
-	if _, err := Open(Files{Config: make([]byte, maxFile+1)}, nil); err == nil || !strings.Contains(err.Error(), "bytes") {
+	if _, err := Open(CheckpointFiles{Config: make([]byte, maxFile+1)}, nil); err == nil || !strings.Contains(err.Error(), "bytes") {
 		t.Errorf("of a large file: %v", err)
 	}
-	if _, err := Builtin(spelling{"<|image|>": 1, "<|video|>": 2}); err == nil || !strings.Contains(err.Error(), "<|audio|>") {
+	if _, err := OpenBuiltin(spelling{"<|image|>": 1, "<|video|>": 2}); err == nil || !strings.Contains(err.Error(), "<|audio|>") {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestPart: what is wrong with videos is no reason not to count pictures.
+// TestPart: a problem with videos does not prevent images.
 func TestPart(t *testing.T) {
 	g := readGolden(t, "testdata/qwen3_vl.json.gz")
 	for _, c := range []struct {
@@ -157,8 +156,8 @@ func TestPart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Layout(media.Image, media.Size{Width: 9, Height: 9}); err != nil || len(f.Marks()) != 1 || f.Takes(media.Video) {
-			t.Errorf("%v %v", err, f.Marks())
+		if _, err := f.Layout(media.Image, media.Size{Width: 9, Height: 9}); err != nil || len(f.Placeholders()) != 1 || f.Supports(media.Video) {
+			t.Errorf("%v %v", err, f.Placeholders())
 		}
 		var refused *SizeError
 		_, err = f.Layout(media.Video, media.Size{Width: 9, Height: 9, Frames: 9})
@@ -184,7 +183,7 @@ func TestNested(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := Open(Files{Config: g.Files.Config, Processor: raw, Preprocessor: []byte(`{"do_resize":false}`)}, spelling(g.Vocab))
+		f, err := Open(CheckpointFiles{Config: g.Files.Config, Processor: raw, Preprocessor: []byte(`{"do_resize":false}`)}, spelling(g.Vocab))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -199,13 +198,13 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestUnmarked: media that are counted and cannot be found in a prompt have no mark.
+// TestUnmarked: media which are counted and cannot be found in a prompt have no placeholder.
 func TestUnmarked(t *testing.T) {
 	phi := readGolden(t, "testdata/phi3_v.json.gz").open(t)
-	if p, ok := phi.Placeholder(media.Image); ok || p != 0 || len(phi.Marks()) != 0 || !phi.Takes(media.Image) {
-		t.Errorf("%d %t %v", p, ok, phi.Marks())
+	if p, ok := phi.Placeholder(media.Image); ok || p != 0 || len(phi.Placeholders()) != 0 || !phi.Supports(media.Image) {
+		t.Errorf("%d %t %v", p, ok, phi.Placeholders())
 	}
-	if pad, ok := phi.Pad(media.Image); !ok || pad != 256 {
+	if pad, ok := phi.PadToken(media.Image); !ok || pad != 256 {
 		t.Errorf("%d %t", pad, ok)
 	}
 	named := readGolden(t, "testdata/ultravox.json.gz")
@@ -219,14 +218,14 @@ func TestUnmarked(t *testing.T) {
 	if _, ok := f.Placeholder(media.Audio); ok {
 		t.Error("a placeholder that is no token")
 	}
-	if _, ok := f.Pad(media.Image); ok || f.Takes(media.Image) {
+	if _, ok := f.PadToken(media.Image); ok || f.Supports(media.Image) {
 		t.Error("it sees")
 	}
 }
 
-// TestSizeErrors: sizes that nothing has, and kinds that a family does not take.
+// TestSizeErrors: impossible sizes, and kinds which a family does not take.
 func TestSizeErrors(t *testing.T) {
-	f, err := Builtin(spelling{"<|image|>": 1, "<|video|>": 2, "<|audio|>": 3})
+	f, err := OpenBuiltin(spelling{"<|image|>": 1, "<|video|>": 2, "<|audio|>": 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,13 +257,13 @@ func TestSizeErrors(t *testing.T) {
 	}
 }
 
-// TestAllocations: a layout is one slice, whatever the size; of the videos with text one
-// more for the text of each pair of frames.
+// TestAllocations: a layout is one slice, for any size; videos with text need one more for the text of each
+// pair of frames.
 func TestAllocations(t *testing.T) {
 	for _, path := range goldens(t) {
 		f := readGolden(t, path).open(t)
 		for k := media.Image; k <= media.Audio; k++ {
-			if !f.Takes(k) {
+			if !f.Supports(k) {
 				continue
 			}
 			size := media.Size{Width: 4000, Height: 3000, Frames: 480, Rate: 24, Samples: 480000}
@@ -283,7 +282,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestTextIsAskedOnce: the text of a video's frames is what the encoder is given.
+// TestTextIsAskedOnce: the encoder gets the text of each pair of frames once.
 func TestTextIsAskedOnce(t *testing.T) {
 	g := readGolden(t, "testdata/qwen3_vl.json.gz")
 	v := &listener{spelling: spelling(g.Vocab)}
@@ -294,7 +293,7 @@ func TestTextIsAskedOnce(t *testing.T) {
 	if _, err := f.Layout(media.Video, media.Size{Width: 64, Height: 64, Frames: 40, Rate: 10}); err != nil {
 		t.Fatal(err)
 	}
-	// Eight of the forty frames: the first, the last, and those between as evenly as can be.
+	// Eight of the forty frames: the first, the last, and evenly spread ones between them.
 	if want := []string{"<0.3 seconds>", "<1.4 seconds>", "<2.5 seconds>", "<3.6 seconds>"}; !slices.Equal(v.heard, want) {
 		t.Errorf("%q, want %q", v.heard, want)
 	}

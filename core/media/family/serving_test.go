@@ -7,20 +7,19 @@ import (
 	"penstock/core/media"
 )
 
-// TestProcessorArguments: what an engine's processor is called with stands in place of what the
-// checkpoint's files say.
+// TestProcessorArguments: the arguments of an engine's processor override the checkpoint's files.
 func TestProcessorArguments(t *testing.T) {
 	vocab := spelling{"<|image_pad|>": 300, "<|video_pad|>": 301, "<|vision_start|>": 302, "<|vision_end|>": 303}
-	qwen2 := Files{Config: []byte(`{"model_type":"qwen2_vl"}`), Preprocessor: []byte(`{"min_pixels":3136,"max_pixels":12845056}`)}
-	sized := Files{Config: qwen2.Config, Preprocessor: []byte(`{"size":{"shortest_edge":3136,"longest_edge":12845056}}`)}
-	bare := Files{Config: qwen2.Config, Preprocessor: []byte(`{}`)}
-	qwen3 := Files{
+	qwen2 := CheckpointFiles{Config: []byte(`{"model_type":"qwen2_vl"}`), Preprocessor: []byte(`{"min_pixels":3136,"max_pixels":12845056}`)}
+	sized := CheckpointFiles{Config: qwen2.Config, Preprocessor: []byte(`{"size":{"shortest_edge":3136,"longest_edge":12845056}}`)}
+	bare := CheckpointFiles{Config: qwen2.Config, Preprocessor: []byte(`{}`)}
+	qwen3 := CheckpointFiles{
 		Config: []byte(`{"model_type":"qwen3_vl"}`), Preprocessor: []byte(`{"size":{"shortest_edge":65536,"longest_edge":16777216}}`),
 		VideoPreprocessor: []byte(`{"size":{"shortest_edge":4096,"longest_edge":25165824}}`),
 	}
 	const whole = 36 * 36 // of 1,000 by 1,000 pixels, 28 each way
 	for _, c := range []struct {
-		files        Files
+		files        CheckpointFiles
 		args         string
 		image, video int // tokens; 0 if the kind is refused
 		why          string
@@ -56,7 +55,7 @@ func TestProcessorArguments(t *testing.T) {
 			if err != nil {
 				said = err.Error()
 			}
-			return l.Tokens()
+			return l.CountTokens()
 		}
 		image := count(media.Image, media.Size{Width: 1000, Height: 1000})
 		video := count(media.Video, media.Size{Width: 1000, Height: 1000, Frames: 4, Rate: 2})
@@ -69,17 +68,17 @@ func TestProcessorArguments(t *testing.T) {
 // TestBuiltinServed: the built-in model takes the same arguments, and the loader of another engine.
 func TestBuiltinServed(t *testing.T) {
 	vocab := spelling{"<|image|>": 300, "<|video|>": 301, "<|audio|>": 302}
-	f, err := BuiltinFor(Serving{Loader: VLLM, ProcessorArgs: `{"max_pixels":50176}`}, vocab)
+	f, err := OpenBuiltinFor(Serving{Loader: VLLM, ProcessorArgs: `{"max_pixels":50176}`}, vocab)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err := f.Layout(media.Image, media.Size{Width: 1000, Height: 1000}); err != nil || l.Tokens() != 8*8 {
-		t.Errorf("%d tokens: %v", l.Tokens(), err)
+	if l, err := f.Layout(media.Image, media.Size{Width: 1000, Height: 1000}); err != nil || l.CountTokens() != 8*8 {
+		t.Errorf("%d tokens: %v", l.CountTokens(), err)
 	}
-	if l, err := f.Layout(media.Video, media.Size{Width: 56, Height: 56, Frames: 40, Sequence: true}); err != nil || l.Tokens() != 16*4 {
-		t.Errorf("%d tokens: %v", l.Tokens(), err)
+	if l, err := f.Layout(media.Video, media.Size{Width: 56, Height: 56, Frames: 40, Sequence: true}); err != nil || l.CountTokens() != 16*4 {
+		t.Errorf("%d tokens: %v", l.CountTokens(), err)
 	}
-	if _, err := BuiltinFor(Serving{ProcessorArgs: `{"some":1}`}, vocab); err == nil {
+	if _, err := OpenBuiltinFor(Serving{ProcessorArgs: `{"some":1}`}, vocab); err == nil {
 		t.Error("an argument that no rule knows is taken")
 	}
 }

@@ -13,7 +13,7 @@ func (q *Queue) Check() error {
 			return fmt.Errorf("queue: lane %d has %d entries by order and %d by deadline", l.id, len(l.heaps[0].entries), len(l.heaps[1].entries))
 		}
 		for k := range l.heaps {
-			if err := l.heaps[k].check(l, k); err != nil {
+			if err := l.heaps[k].checkOrder(l, k); err != nil {
 				return err
 			}
 		}
@@ -21,19 +21,19 @@ func (q *Queue) Check() error {
 			n, tokens = n+1, tokens+e.Tokens
 		}
 	}
-	if n != q.n || tokens != q.tokens {
-		return fmt.Errorf("queue: %d entries of %d tokens are counted, there are %d of %d", q.n, q.tokens, n, tokens)
+	if n != q.count || tokens != q.tokens {
+		return fmt.Errorf("queue: %d entries of %d tokens are counted, there are %d of %d", q.count, q.tokens, n, tokens)
 	}
 	return nil
 }
 
-func (h *heap) check(l *lane, number int) error {
+func (h *entryHeap) checkOrder(l *lane, number int) error {
 	for i, e := range h.entries {
-		if e.lane != l || e.places[number] != i {
-			return fmt.Errorf("queue: entry %d is at %d of heap %d and says %d", e.serial, i, number, e.places[number])
+		if e.lane != l || e.positions[number] != i {
+			return fmt.Errorf("queue: entry %d is at %d of heap %d and says %d", e.arrivalNumber, i, number, e.positions[number])
 		}
 		if i > 0 && h.less(e, h.entries[(i-1)/2]) {
-			return fmt.Errorf("queue: entry %d goes before the one above it in heap %d", e.serial, number)
+			return fmt.Errorf("queue: entry %d goes before the one above it in heap %d", e.arrivalNumber, number)
 		}
 	}
 	return nil

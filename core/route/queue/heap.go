@@ -1,43 +1,43 @@
 package queue
 
-// heap is a binary heap that knows where its entries are, so that any of them can be
-// removed in O(log n).
-type heap struct {
+// entryHeap is a binary heap which records the positions of its entries, so that any of them can be removed
+// in O(log n).
+type entryHeap struct {
 	entries []*Entry
-	number  int // which of its entries' places are those in this heap
+	index   int // index of this heap in the positions of its entries
 	less    func(a, b *Entry) bool
 }
 
 func newLane(id uint64) *lane {
-	return &lane{id: id, heaps: [2]heap{{number: 0, less: ahead}, {number: 1, less: sooner}}}
+	return &lane{id: id, heaps: [2]entryHeap{{index: 0, less: lessByPriority}, {index: 1, less: lessByDeadline}}}
 }
 
-// ahead is the order of entries that have time.
-func ahead(a, b *Entry) bool {
+// lessByPriority is the order of entries before their deadlines.
+func lessByPriority(a, b *Entry) bool {
 	switch {
 	case a.Priority.Strict != b.Priority.Strict:
 		return a.Priority.Strict > b.Priority.Strict
-	case a.key != b.key:
-		return a.key > b.key
+	case a.sortKey != b.sortKey:
+		return a.sortKey > b.sortKey
 	}
-	return a.serial < b.serial
+	return a.arrivalNumber < b.arrivalNumber
 }
 
-// sooner is the order of deadlines.
-func sooner(a, b *Entry) bool {
+// lessByDeadline is the order of deadlines.
+func lessByDeadline(a, b *Entry) bool {
 	if a.deadline != b.deadline {
 		return a.deadline < b.deadline
 	}
-	return a.serial < b.serial
+	return a.arrivalNumber < b.arrivalNumber
 }
 
-func (h *heap) push(e *Entry) {
+func (h *entryHeap) pushEntry(e *Entry) {
 	h.entries = append(h.entries, e)
-	h.set(len(h.entries)-1, e)
-	h.up(len(h.entries) - 1)
+	h.setEntry(len(h.entries)-1, e)
+	h.siftUp(len(h.entries) - 1)
 }
 
-func (h *heap) remove(at int) {
+func (h *entryHeap) removeAt(at int) {
 	last := len(h.entries) - 1
 	e := h.entries[last]
 	h.entries[last] = nil
@@ -45,23 +45,23 @@ func (h *heap) remove(at int) {
 	if at == last {
 		return
 	}
-	h.set(at, e)
-	h.up(at)
-	h.down(at)
+	h.setEntry(at, e)
+	h.siftUp(at)
+	h.siftDown(at)
 }
 
-func (h *heap) up(at int) {
+func (h *entryHeap) siftUp(at int) {
 	for at > 0 {
 		parent := (at - 1) / 2
 		if !h.less(h.entries[at], h.entries[parent]) {
 			return
 		}
-		h.swap(at, parent)
+		h.swapEntries(at, parent)
 		at = parent
 	}
 }
 
-func (h *heap) down(at int) {
+func (h *entryHeap) siftDown(at int) {
 	for {
 		child := 2*at + 1
 		if child >= len(h.entries) {
@@ -73,15 +73,15 @@ func (h *heap) down(at int) {
 		if !h.less(h.entries[child], h.entries[at]) {
 			return
 		}
-		h.swap(at, child)
+		h.swapEntries(at, child)
 		at = child
 	}
 }
 
-func (h *heap) swap(a, b int) {
+func (h *entryHeap) swapEntries(a, b int) {
 	x, y := h.entries[a], h.entries[b]
-	h.set(a, y)
-	h.set(b, x)
+	h.setEntry(a, y)
+	h.setEntry(b, x)
 }
 
-func (h *heap) set(at int, e *Entry) { h.entries[at], e.places[h.number] = e, at }
+func (h *entryHeap) setEntry(at int, e *Entry) { h.entries[at], e.positions[h.index] = e, at }

@@ -1,18 +1,16 @@
-// Package queue is the waiting room of a router: which of the requests that no worker
-// should be given now goes first when one has less to do.
+// Package queue orders the requests which wait in a router until a worker can take them.
 //
-// Order is that of strict priority, then of a key which the policy defines, then of
-// arrival. Nobody starves: every entry has a deadline, the sooner the higher its strict
-// priority, and those past theirs go before all others, in the order of deadlines. So under
-// an overload that lasts, priorities are a bounded head start and no more.
+// The order is by strict priority, then by a key which the policy defines, then by arrival. No entry starves:
+// every entry has a deadline, the sooner the higher its strict priority, and entries past their deadlines go
+// before all others, in the order of deadlines. So under a lasting overload, priorities are only a bounded
+// head start.
 //
-// Entries that wait for the same workers share a lane. When the head of a lane cannot be
-// placed, nothing behind it in that lane can, and other lanes go on: a request that is
-// pinned to a busy worker holds up nobody else.
+// Entries which wait for the same workers share a lane. When the head of a lane cannot be placed, no other
+// entry of that lane can, but other lanes go on: a request which is pinned to a busy worker delays no request
+// for other workers.
 //
-// A Queue is a plain structure with one owner: no method may run beside another one. The
-// same calls at the same times give the same order. Adding and removing one entry, the
-// next one or any other, takes O(log n).
+// A Queue is a plain structure with one owner: its methods must not run concurrently. The same calls at the
+// same times give the same order. Adding and removing any entry takes O(log n).
 package queue
 
 import (
@@ -30,10 +28,10 @@ type Policy string
 
 // The policies.
 const (
-	// FCFS takes them as they came, each as if it had come its Jump earlier.
+	// FCFS orders by arrival, each entry as if it had arrived its Jump earlier.
 	FCFS Policy = "fcfs"
-	// WSPT takes the one with the most weight for its work first: (1 + Jump in seconds) /
-	// (prompt tokens left to compute). The mean wait is the shortest then (Smith's rule).
+	// WSPT takes the entry with the most weight per work first: (1 + Jump in seconds) / (prompt tokens left
+	// to compute). This minimizes the mean wait (Smith's rule).
 	WSPT Policy = "wspt"
 )
 
@@ -41,23 +39,23 @@ const (
 type Config struct {
 	// Policy is FCFS if "".
 	Policy Policy
-	// Most is how many entries there may be; 0 is 1,024.
-	Most int
-	// MostTokens is how many prompt tokens all entries together may have; 0 is no bound. One
-	// entry fits into an empty queue whatever it has.
-	MostTokens int
-	// Patience is after what time an entry of strict priority 0 goes before all that have
-	// waited less than theirs; that of strict priority n is 1/(n+1) of it. 0 is 30 s.
+	// MaxEntries is the maximum number of entries; 0 is 1,024.
+	MaxEntries int
+	// MaxTokens is the maximum number of prompt tokens of all entries together; 0 is no bound. An empty
+	// queue accepts an entry of any size.
+	MaxTokens int
+	// Patience is the wait after which an entry of strict priority 0 goes before all entries which are not
+	// past their own deadlines; for strict priority n it is 1/(n+1) of that. 0 is 30 s.
 	Patience time.Duration
 }
 
-// EnsureDefaults fills in what is not set.
+// EnsureDefaults fills in the fields which are not set.
 func (c *Config) EnsureDefaults() {
 	if c.Policy == "" {
 		c.Policy = FCFS
 	}
-	if c.Most == 0 {
-		c.Most = 1024
+	if c.MaxEntries == 0 {
+		c.MaxEntries = 1024
 	}
 	if c.Patience == 0 {
 		c.Patience = 30 * time.Second
@@ -70,11 +68,11 @@ func (c *Config) Validate() error {
 	if c.Policy != FCFS && c.Policy != WSPT {
 		errs = append(errs, fmt.Errorf("queue: policy %.40q is not one of fcfs, wspt", string(c.Policy)))
 	}
-	if c.Most < 1 {
-		errs = append(errs, fmt.Errorf("queue: at least 1 request must be able to wait, not %d", c.Most))
+	if c.MaxEntries < 1 {
+		errs = append(errs, fmt.Errorf("queue: at least 1 request must be able to wait, not %d", c.MaxEntries))
 	}
-	if c.MostTokens < 0 {
-		errs = append(errs, fmt.Errorf("queue: the bound of tokens must not be negative, but is %d", c.MostTokens))
+	if c.MaxTokens < 0 {
+		errs = append(errs, fmt.Errorf("queue: the bound of tokens must not be negative, but is %d", c.MaxTokens))
 	}
 	if c.Patience < 0 {
 		errs = append(errs, errors.New("queue: patience must be positive"))
@@ -82,51 +80,51 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Priority is what a request says of its own place.
+// Priority is what a request says about its own position.
 type Priority struct {
 	// Strict comes before every lower one.
 	Strict uint32
-	// Jump moves the request among those of its Strict: see the policies. Below 0 is 0.
+	// Jump moves the request ahead among the requests of its Strict: see the policies. A negative one is 0.
 	Jump time.Duration
 }
 
-// Item is what the queue is told of a request.
-type Item struct {
+// QueuedRequest is what the queue knows of a request.
+type QueuedRequest struct {
 	Priority Priority
-	// Lane is equal for requests that wait for the same workers.
+	// Lane is equal for requests which wait for the same workers.
 	Lane uint64
-	// Tokens are those of the prompt, Cached those that a typical worker need not compute.
+	// Tokens counts the prompt's, Cached what a typical worker need not compute.
 	Tokens, Cached int
 }
 
-// Entry is a request that waits. Its fields are for reading.
+// Entry is a request which waits. Callers must only read its fields.
 type Entry struct {
-	Item
-	// Value is the owner's own.
+	QueuedRequest
+	// Value belongs to the caller.
 	Value any
-	// Arrival is when it came.
+	// Arrival is when it was pushed.
 	Arrival kv.Mono
 
-	key      float64 // greater goes first
-	deadline kv.Mono
-	serial   uint64
-	lane     *lane
-	places   [2]int // in the heaps of its lane
+	sortKey       float64 // greater goes first
+	deadline      kv.Mono
+	arrivalNumber uint64
+	lane          *lane
+	positions     [2]int // in the heaps of its lane
 }
 
 // Queue holds the entries.
 type Queue struct {
-	cfg    Config
-	lanes  []*lane // ascending by id; none is empty
-	n      int
-	tokens int
-	serial uint64
-	heads  []*Entry // scratch of Offer
+	cfg        Config
+	lanes      []*lane // ascending by id; none is empty
+	count      int
+	tokens     int
+	lastNumber uint64
+	heads      []*Entry // scratch of OfferHeads
 }
 
 type lane struct {
 	id    uint64
-	heaps [2]heap // by order, by deadline
+	heaps [2]entryHeap // by order, by deadline
 }
 
 // New returns an empty queue.
@@ -139,54 +137,54 @@ func New(cfg Config) (*Queue, error) {
 }
 
 // Len returns how many entries wait.
-func (q *Queue) Len() int { return q.n }
+func (q *Queue) Len() int { return q.count }
 
-// Tokens returns how many prompt tokens they have.
+// Tokens returns how many prompt tokens the entries have.
 func (q *Queue) Tokens() int { return q.tokens }
 
-// Waits reports whether there are entries in a lane: who comes now must not overtake them.
-func (q *Queue) Waits(lane uint64) bool {
-	_, found := q.find(lane)
+// HasLane reports whether there are entries in a lane: a new request must not overtake them.
+func (q *Queue) HasLane(lane uint64) bool {
+	_, found := q.findLane(lane)
 	return found
 }
 
-// Push has a request wait. It fails with Overloaded if the queue is full.
-func (q *Queue) Push(now kv.Mono, item Item, value any) (*Entry, error) {
-	if q.n >= q.cfg.Most {
-		return nil, q.full("%d requests wait for a worker already, and no more may; try again", q.n)
+// Push adds a request. It fails with Overloaded if the queue is full.
+func (q *Queue) Push(now kv.Mono, item QueuedRequest, value any) (*Entry, error) {
+	if q.count >= q.cfg.MaxEntries {
+		return nil, q.newFullError("%d requests wait for a worker already, and no more may; try again", q.count)
 	}
-	if q.cfg.MostTokens > 0 && q.n > 0 && q.tokens+item.Tokens > q.cfg.MostTokens {
-		return nil, q.full("%d requests with %d prompt tokens wait for a worker already, and no more than %d may; try again", q.n, q.tokens, q.cfg.MostTokens)
+	if q.cfg.MaxTokens > 0 && q.count > 0 && q.tokens+item.Tokens > q.cfg.MaxTokens {
+		return nil, q.newFullError("%d requests with %d prompt tokens wait for a worker already, and no more than %d may; try again", q.count, q.tokens, q.cfg.MaxTokens)
 	}
 	item.Priority.Jump = max(0, item.Priority.Jump)
-	q.serial++
+	q.lastNumber++
 	e := &Entry{
-		Item: item, Value: value, Arrival: now, serial: q.serial,
-		key:      q.key(now, &item),
+		QueuedRequest: item, Value: value, Arrival: now, arrivalNumber: q.lastNumber,
+		sortKey:  q.sortKey(now, &item),
 		deadline: now.Add(q.cfg.Patience / (1 + time.Duration(item.Priority.Strict))),
 	}
-	at, found := q.find(item.Lane)
+	at, found := q.findLane(item.Lane)
 	if !found {
 		q.lanes = slices.Insert(q.lanes, at, newLane(item.Lane))
 	}
 	e.lane = q.lanes[at]
 	for i := range e.lane.heaps {
-		e.lane.heaps[i].push(e)
+		e.lane.heaps[i].pushEntry(e)
 	}
-	q.n++
+	q.count++
 	q.tokens += item.Tokens
 	return e, nil
 }
 
-// full is the refusal of one more. A queue that is full needs longer than a moment.
-func (q *Queue) full(format string, args ...any) error {
+// newFullError is the error of Push if the queue is full. A full queue needs longer than a moment to drain.
+func (q *Queue) newFullError(format string, args ...any) error {
 	err := fault.New(fault.Overloaded, format, args...)
 	err.RetryAfter = max(time.Second, q.cfg.Patience/10)
 	return err
 }
 
-// key returns what the policy orders by; greater goes first.
-func (q *Queue) key(now kv.Mono, item *Item) float64 {
+// sortKey returns the key by which the policy orders; greater goes first.
+func (q *Queue) sortKey(now kv.Mono, item *QueuedRequest) float64 {
 	jump := item.Priority.Jump.Seconds()
 	if q.cfg.Policy == WSPT {
 		return (1 + jump) / float64(max(1, item.Tokens-item.Cached))
@@ -194,40 +192,40 @@ func (q *Queue) key(now kv.Mono, item *Item) float64 {
 	return jump - now.Sub(0).Seconds()
 }
 
-// Remove takes an entry out, and reports whether it was still there.
+// Remove removes an entry, and reports whether it was still in the queue.
 func (q *Queue) Remove(e *Entry) bool {
 	l := e.lane
 	if l == nil {
 		return false
 	}
 	for i := range l.heaps {
-		l.heaps[i].remove(e.places[i])
+		l.heaps[i].removeAt(e.positions[i])
 	}
 	e.lane = nil
 	if len(l.heaps[0].entries) == 0 {
-		at, _ := q.find(l.id)
+		at, _ := q.findLane(l.id)
 		q.lanes = slices.Delete(q.lanes, at, at+1)
 	}
-	q.n--
+	q.count--
 	q.tokens -= e.Tokens
 	return true
 }
 
-// Offer calls take with the heads of lanes, the first of them by order first, until each
-// lane is empty or its head was not taken; an entry that take accepts is out of the queue
-// before the next one is looked at. take must not change the queue. Beside the calls it
-// takes O(n log n) of the number of lanes, and O(log n) for each entry taken.
-func (q *Queue) Offer(now kv.Mono, take func(*Entry) bool) (taken int) {
-	// The heads of lanes that were not refused, as a heap whose first is the next.
+// OfferHeads calls take with the heads of lanes, the first in the order first, until each lane is empty or
+// its head was not taken. An entry which take accepts is removed before the next one is offered. take must
+// not change the queue. Apart from the calls it takes O(n log n) for n lanes, and O(log n) for each entry
+// taken.
+func (q *Queue) OfferHeads(now kv.Mono, take func(*Entry) bool) (taken int) {
+	// The heads of the lanes which were not refused, as a heap whose first is the next.
 	heads := q.heads[:0]
 	for _, l := range q.lanes {
-		heads = append(heads, l.head(now))
+		heads = append(heads, l.firstEntry(now))
 	}
 	slices.SortFunc(heads, func(a, b *Entry) int {
 		switch {
 		case a == b:
 			return 0
-		case a.before(b, now):
+		case a.goesBefore(b, now):
 			return -1
 		}
 		return 1
@@ -239,30 +237,30 @@ func (q *Queue) Offer(now kv.Mono, take func(*Entry) bool) (taken int) {
 			q.Remove(best)
 			taken++
 			if len(l.heaps[0].entries) > 0 {
-				heads[0] = l.head(now)
-				sink(heads, now)
+				heads[0] = l.firstEntry(now)
+				siftDownHead(heads, now)
 				continue
 			}
 		}
 		heads[0], heads[last] = heads[last], nil
 		heads = heads[:last]
-		sink(heads, now)
+		siftDownHead(heads, now)
 	}
 	q.heads = heads[:0]
 	return taken
 }
 
-// sink moves the first entry of a heap down to where it belongs.
-func sink(heads []*Entry, now kv.Mono) {
+// siftDownHead moves the first entry of a heap down to its position.
+func siftDownHead(heads []*Entry, now kv.Mono) {
 	for at := 0; ; {
 		child := 2*at + 1
 		if child >= len(heads) {
 			return
 		}
-		if right := child + 1; right < len(heads) && heads[right].before(heads[child], now) {
+		if right := child + 1; right < len(heads) && heads[right].goesBefore(heads[child], now) {
 			child = right
 		}
-		if !heads[child].before(heads[at], now) {
+		if !heads[child].goesBefore(heads[at], now) {
 			return
 		}
 		heads[at], heads[child] = heads[child], heads[at]
@@ -270,27 +268,27 @@ func sink(heads []*Entry, now kv.Mono) {
 	}
 }
 
-// before reports whether e goes before o at a time.
-func (e *Entry) before(o *Entry, now kv.Mono) bool {
+// goesBefore reports whether e goes before o at a time.
+func (e *Entry) goesBefore(o *Entry, now kv.Mono) bool {
 	late, other := e.deadline <= now, o.deadline <= now
 	switch {
 	case late != other:
 		return late
 	case late:
-		return sooner(e, o)
+		return lessByDeadline(e, o)
 	}
-	return ahead(e, o)
+	return lessByPriority(e, o)
 }
 
-// head returns the entry of l that goes first.
-func (l *lane) head(now kv.Mono) *Entry {
+// firstEntry returns the entry of l which goes first.
+func (l *lane) firstEntry(now kv.Mono) *Entry {
 	if e := l.heaps[1].entries[0]; e.deadline <= now {
 		return e
 	}
 	return l.heaps[0].entries[0]
 }
 
-func (q *Queue) find(id uint64) (at int, found bool) {
+func (q *Queue) findLane(id uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(q.lanes, id, func(l *lane, id uint64) int {
 		switch {
 		case l.id < id:
@@ -302,9 +300,9 @@ func (q *Queue) find(id uint64) (at int, found bool) {
 	})
 }
 
-// Typical returns how many blocks of a prompt a typical worker has, of those that have
-// any: three quarters of depths, which it sorts, are not above it.
-func Typical(depths []int) int {
+// TypicalDepth returns how many blocks of a prompt a typical worker has, among the workers which have any:
+// the third quartile of depths, which it sorts.
+func TypicalDepth(depths []int) int {
 	if len(depths) == 0 {
 		return 0
 	}

@@ -23,7 +23,7 @@ func mustQueue(t testing.TB, cfg Config) *Queue {
 	return q
 }
 
-func mustPush(t testing.TB, q *Queue, at time.Duration, name string, item Item) *Entry {
+func mustPush(t testing.TB, q *Queue, at time.Duration, name string, item QueuedRequest) *Entry {
 	t.Helper()
 	e, err := q.Push(kv.Mono(at), item, name)
 	if err != nil {
@@ -32,10 +32,10 @@ func mustPush(t testing.TB, q *Queue, at time.Duration, name string, item Item) 
 	return e
 }
 
-// drain offers everything at a time and returns the names in order.
+// drain offers all entries at a time and returns their names in order.
 func drain(q *Queue, at time.Duration) string {
 	var names []string
-	q.Offer(kv.Mono(at), func(e *Entry) bool {
+	q.OfferHeads(kv.Mono(at), func(e *Entry) bool {
 		names = append(names, e.Value.(string))
 		return true
 	})
@@ -44,11 +44,11 @@ func drain(q *Queue, at time.Duration) string {
 
 func TestFCFS(t *testing.T) {
 	q := mustQueue(t, Config{})
-	mustPush(t, q, 2*time.Second, "second", Item{})
-	mustPush(t, q, 3*time.Second, "third", Item{})
-	mustPush(t, q, 4*time.Second, "jumped", Item{Priority: Priority{Jump: 3 * time.Second}})
-	mustPush(t, q, 4*time.Second, "humble", Item{Priority: Priority{Jump: -time.Hour}})
-	mustPush(t, q, 5*time.Second, "strict", Item{Priority: Priority{Strict: 1}})
+	mustPush(t, q, 2*time.Second, "second", QueuedRequest{})
+	mustPush(t, q, 3*time.Second, "third", QueuedRequest{})
+	mustPush(t, q, 4*time.Second, "jumped", QueuedRequest{Priority: Priority{Jump: 3 * time.Second}})
+	mustPush(t, q, 4*time.Second, "humble", QueuedRequest{Priority: Priority{Jump: -time.Hour}})
+	mustPush(t, q, 5*time.Second, "strict", QueuedRequest{Priority: Priority{Strict: 1}})
 	if got, want := drain(q, 5*time.Second), "strict jumped second third humble"; got != want {
 		t.Errorf("the order is %q, want %q", got, want)
 	}
@@ -56,17 +56,17 @@ func TestFCFS(t *testing.T) {
 
 func TestWSPT(t *testing.T) {
 	q := mustQueue(t, Config{Policy: WSPT})
-	mustPush(t, q, 0, "long", Item{Tokens: 1000})
-	mustPush(t, q, 1, "short", Item{Tokens: 100})
-	mustPush(t, q, 2, "cached", Item{Tokens: 1000, Cached: 950})
-	mustPush(t, q, 3, "heavy", Item{Tokens: 1000, Priority: Priority{Jump: 99 * time.Second}})
-	mustPush(t, q, 4, "nothing left", Item{Tokens: 10, Cached: 64})
+	mustPush(t, q, 0, "long", QueuedRequest{Tokens: 1000})
+	mustPush(t, q, 1, "short", QueuedRequest{Tokens: 100})
+	mustPush(t, q, 2, "cached", QueuedRequest{Tokens: 1000, Cached: 950})
+	mustPush(t, q, 3, "heavy", QueuedRequest{Tokens: 1000, Priority: Priority{Jump: 99 * time.Second}})
+	mustPush(t, q, 4, "nothing left", QueuedRequest{Tokens: 10, Cached: 64})
 	if got, want := drain(q, time.Second), "nothing left heavy cached short long"; got != want {
 		t.Errorf("the order is %q, want %q", got, want)
 	}
 }
 
-// TestTypical: of 1,024 tokens of which workers have 10, 20, 50 and 60 blocks of 16, 224
+// TestTypical: for a prompt of 1,024 tokens of which workers have 10, 20, 50 and 60 blocks of 16, 224 tokens
 // count as left.
 func TestTypical(t *testing.T) {
 	q := mustQueue(t, Config{Policy: WSPT})
@@ -76,33 +76,33 @@ func TestTypical(t *testing.T) {
 	}{
 		{[]int{60, 10, 50, 20}, 224},
 		{nil, 1024},
-		{[]int{64}, 1}, // of nothing left, one token is
+		{[]int{64}, 1}, // if nothing is left, one token is
 		{[]int{1, 2}, 1024 - 32},
 		{[]int{1, 2, 3}, 1024 - 48},
 		{[]int{5, 4, 3, 2, 1}, 1024 - 64},
 	} {
-		item := Item{Tokens: 1024, Cached: 16 * Typical(c.depths)}
-		if got := q.key(0, &item); got != 1/c.left {
+		item := QueuedRequest{Tokens: 1024, Cached: 16 * TypicalDepth(c.depths)}
+		if got := q.sortKey(0, &item); got != 1/c.left {
 			t.Errorf("depths %v: the key is 1/%g, want 1/%g", c.depths, 1/got, c.left)
 		}
 	}
 }
 
-// TestNobodyStarves: whoever waited for the patience goes before all who have not, though
-// more important requests keep coming, and of those who have the order is that of deadlines.
+// TestNobodyStarves: entries past their patience go before all others, in the order of deadlines, although
+// more important requests keep arriving.
 func TestNobodyStarves(t *testing.T) {
 	for _, policy := range []Policy{FCFS, WSPT} {
 		q := mustQueue(t, Config{Policy: policy, Patience: 10 * time.Second})
-		mustPush(t, q, 0, "low", Item{Tokens: 100_000})
+		mustPush(t, q, 0, "low", QueuedRequest{Tokens: 100_000})
 		second, served := 0, 0
 		for ; served == 0; second++ {
 			if second > 20 {
 				t.Fatalf("%s: not served within %d s", policy, second)
 			}
 			at := time.Duration(second) * time.Second
-			mustPush(t, q, at, "high", Item{Tokens: 1, Priority: Priority{Strict: 7, Jump: time.Hour}})
+			mustPush(t, q, at, "high", QueuedRequest{Tokens: 1, Priority: Priority{Strict: 7, Jump: time.Hour}})
 			first := ""
-			q.Offer(kv.Mono(at), func(e *Entry) bool { // room for one
+			q.OfferHeads(kv.Mono(at), func(e *Entry) bool { // room for one entry
 				if first != "" {
 					return false
 				}
@@ -118,33 +118,33 @@ func TestNobodyStarves(t *testing.T) {
 		}
 	}
 	q := mustQueue(t, Config{Patience: 10 * time.Second})
-	mustPush(t, q, 0, "low", Item{})
-	mustPush(t, q, 4*time.Second, "high", Item{Priority: Priority{Strict: 1}}) // overdue at 9 s
-	mustPush(t, q, 8*time.Second, "later", Item{})
+	mustPush(t, q, 0, "low", QueuedRequest{})
+	mustPush(t, q, 4*time.Second, "high", QueuedRequest{Priority: Priority{Strict: 1}}) // past its deadline at 9 s
+	mustPush(t, q, 8*time.Second, "later", QueuedRequest{})
 	if got, want := drain(q, time.Minute), "high low later"; got != want {
 		t.Errorf("all overdue: the order is %q, want %q", got, want)
 	}
 }
 
 func TestFullQueueRefuses(t *testing.T) {
-	q := mustQueue(t, Config{Most: 2, Patience: 40 * time.Second})
-	first := mustPush(t, q, 0, "a", Item{Tokens: 5})
-	mustPush(t, q, 0, "b", Item{Tokens: 5})
-	_, err := q.Push(0, Item{}, "c")
+	q := mustQueue(t, Config{MaxEntries: 2, Patience: 40 * time.Second})
+	first := mustPush(t, q, 0, "a", QueuedRequest{Tokens: 5})
+	mustPush(t, q, 0, "b", QueuedRequest{Tokens: 5})
+	_, err := q.Push(0, QueuedRequest{}, "c")
 	refused(t, err)
 	if !q.Remove(first) || q.Remove(first) {
 		t.Error("an entry is to be removed once")
 	}
-	mustPush(t, q, 0, "c", Item{})
+	mustPush(t, q, 0, "c", QueuedRequest{})
 
-	q = mustQueue(t, Config{MostTokens: 100})
-	big := mustPush(t, q, 0, "larger than all", Item{Tokens: 500})
-	_, err = q.Push(0, Item{Tokens: 1}, "d")
+	q = mustQueue(t, Config{MaxTokens: 100})
+	big := mustPush(t, q, 0, "larger than all", QueuedRequest{Tokens: 500})
+	_, err = q.Push(0, QueuedRequest{Tokens: 1}, "d")
 	refused(t, err)
 	q.Remove(big)
-	mustPush(t, q, 0, "e", Item{Tokens: 60})
-	mustPush(t, q, 0, "f", Item{Tokens: 40})
-	_, err = q.Push(0, Item{Tokens: 1}, "g")
+	mustPush(t, q, 0, "e", QueuedRequest{Tokens: 60})
+	mustPush(t, q, 0, "f", QueuedRequest{Tokens: 40})
+	_, err = q.Push(0, QueuedRequest{Tokens: 1}, "g")
 	refused(t, err)
 }
 
@@ -156,42 +156,42 @@ func refused(t *testing.T, err error) {
 	}
 }
 
-// TestLanesDoNotWaitForEachOther: a head that cannot be placed holds up its own lane only.
+// TestLanesDoNotWaitForEachOther: a head which cannot be placed delays only its own lane.
 func TestLanesDoNotWaitForEachOther(t *testing.T) {
 	q := mustQueue(t, Config{})
-	mustPush(t, q, 0, "pinned", Item{Lane: 9, Priority: Priority{Strict: 3}})
-	mustPush(t, q, 1, "pinned too", Item{Lane: 9})
-	mustPush(t, q, 2, "any", Item{})
-	mustPush(t, q, 3, "any too", Item{})
+	mustPush(t, q, 0, "pinned", QueuedRequest{Lane: 9, Priority: Priority{Strict: 3}})
+	mustPush(t, q, 1, "pinned too", QueuedRequest{Lane: 9})
+	mustPush(t, q, 2, "any", QueuedRequest{})
+	mustPush(t, q, 3, "any too", QueuedRequest{})
 	var asked []string
-	n := q.Offer(4, func(e *Entry) bool {
+	n := q.OfferHeads(4, func(e *Entry) bool {
 		asked = append(asked, e.Value.(string))
 		return e.Value == "any"
 	})
 	if want := []string{"pinned", "any", "any too"}; !slices.Equal(asked, want) || n != 1 {
 		t.Errorf("asked %v and took %d, want %v and 1", asked, n, want)
 	}
-	if !q.Waits(0) || !q.Waits(9) || q.Waits(1) || q.Len() != 3 {
+	if !q.HasLane(0) || !q.HasLane(9) || q.HasLane(1) || q.Len() != 3 {
 		t.Errorf("%d wait", q.Len())
 	}
 }
 
 func TestConfig(t *testing.T) {
-	for _, cfg := range []Config{{Policy: "lifo"}, {Most: -1}, {MostTokens: -1}, {Patience: -1}} {
+	for _, cfg := range []Config{{Policy: "lifo"}, {MaxEntries: -1}, {MaxTokens: -1}, {Patience: -1}} {
 		if _, err := New(cfg); err == nil {
 			t.Errorf("%+v is accepted", cfg)
 		}
 	}
 }
 
-// twin is a queue that sorts a plain list for every question.
+// twin is a queue which sorts a plain list for every call.
 type twin struct {
 	policy   Policy
 	patience time.Duration
 	entries  []*Entry
 }
 
-// first returns the entry that goes first at a time among those whose lane is not in not.
+// first returns the entry which goes first at a time, among the entries whose lane is not in not.
 func (w *twin) first(now kv.Mono, not map[uint64]bool) *Entry {
 	var left, late []*Entry
 	for _, e := range w.entries {
@@ -234,12 +234,12 @@ func (w *twin) rank(e *Entry) float64 {
 	return (e.Priority.Jump - e.Arrival.Sub(0)).Seconds()
 }
 
-// agrees works a queue and its twin at random. Entries come at different times, so that
-// the order is one.
+// agrees runs random operations on a queue and its twin. Entries arrive at different times, so that the order
+// is unique.
 func agrees(t *rapid.T) {
 	policy := rapid.SampledFrom([]Policy{FCFS, WSPT}).Draw(t, "policy")
 	patience := time.Duration(rapid.IntRange(1, 60).Draw(t, "patience")) * time.Second
-	q, err := New(Config{Policy: policy, Patience: patience, Most: 40})
+	q, err := New(Config{Policy: policy, Patience: patience, MaxEntries: 40})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,12 +263,12 @@ func agrees(t *rapid.T) {
 		},
 		"push": func(t *rapid.T) {
 			now++
-			item := Item{
+			item := QueuedRequest{
 				Lane:     rapid.Uint64Max(40).Draw(t, "lane"),
 				Priority: Priority{Strict: rapid.Uint32Max(2).Draw(t, "strict"), Jump: time.Duration(rapid.IntRange(0, 20).Draw(t, "jump")) * time.Second},
 				Tokens:   rapid.IntRange(0, 1000).Draw(t, "tokens"),
 			}
-			if policy == WSPT { // one key each
+			if policy == WSPT { // make keys unique
 				item.Tokens, item.Priority.Jump = 1000+int(now), 0
 			}
 			e, err := q.Push(now, item, nil)
@@ -294,9 +294,9 @@ func agrees(t *rapid.T) {
 			room := rapid.IntRange(0, 5).Draw(t, "room")
 			refuse := rapid.Uint64Max(4).Draw(t, "a lane without any")
 			not := map[uint64]bool{}
-			taken := q.Offer(now, func(e *Entry) bool {
+			taken := q.OfferHeads(now, func(e *Entry) bool {
 				if want := w.first(now, not); want != e {
-					t.Fatalf("offered %+v, want %+v", e.Item, want.Item)
+					t.Fatalf("offered %+v, want %+v", e.QueuedRequest, want.QueuedRequest)
 				}
 				if e.Lane == refuse || room == 0 {
 					not[e.Lane] = true
@@ -307,7 +307,7 @@ func agrees(t *rapid.T) {
 				return true
 			})
 			if rest := w.first(now, not); rest != nil {
-				t.Fatalf("took %d and did not offer %+v", taken, rest.Item)
+				t.Fatalf("took %d and did not offer %+v", taken, rest.QueuedRequest)
 			}
 		},
 	})
@@ -320,13 +320,13 @@ func FuzzQueue(f *testing.F) { f.Fuzz(rapid.MakeFuzz(agrees)) }
 func BenchmarkRemove(b *testing.B) {
 	for _, n := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("waiting=%d", n), func(b *testing.B) {
-			q := mustQueue(b, Config{Most: n + 1})
+			q := mustQueue(b, Config{MaxEntries: n + 1})
 			for i := range n {
-				mustPush(b, q, time.Duration(i*7919%n), "", Item{Tokens: i})
+				mustPush(b, q, time.Duration(i*7919%n), "", QueuedRequest{Tokens: i})
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				q.Remove(mustPush(b, q, time.Duration(n/2), "", Item{}))
+				q.Remove(mustPush(b, q, time.Duration(n/2), "", QueuedRequest{}))
 			}
 		})
 	}

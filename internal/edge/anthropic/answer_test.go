@@ -43,7 +43,7 @@ func golden(t *testing.T, name string, got []byte) {
 
 var head = api.Head{ID: "1", Model: "m\"", Fingerprint: "fp", Created: 7}
 
-// script makes chunks of words: a kind, and what the kind has.
+// script makes chunks of words: a kind, and its values.
 func script(chunks ...any) []api.Chunk {
 	out := []api.Chunk{{Kind: api.Role, Tokens: api.TokenCounts{Prompt: 20, Cached: 16}}}
 	calls := 0
@@ -60,7 +60,7 @@ func script(chunks ...any) []api.Chunk {
 			calls++
 		case api.Finish:
 			i++
-			c.Reason = chunks[i].(api.Reason)
+			c.Reason = chunks[i].(api.FinishReason)
 		}
 		if c.Kind == api.Arguments || c.Kind == api.CallEnd {
 			c.Call = calls - 1
@@ -70,7 +70,7 @@ func script(chunks ...any) []api.Chunk {
 	return append(out, api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 20, Cached: 16, Completion: 7, Reasoning: 3}})
 }
 
-// answers are the shapes of answers, by the name of their golden files.
+// answers maps the names of golden files to the chunks of answers.
 func answers() map[string][]api.Chunk {
 	stopped := script(api.Text, "one", api.Finish, api.ReasonStop)
 	stopped[2].StopString = "\n\n\""
@@ -90,8 +90,8 @@ func answers() map[string][]api.Chunk {
 	}
 }
 
-// TestAnswers is the shape of answers, whole and streamed. The official client reads
-// the same files in tools/fixtures/check_anthropic.py.
+// TestAnswers checks answers, whole and streamed. The official client reads the same files in
+// tools/fixtures/check_anthropic.py.
 func TestAnswers(t *testing.T) {
 	for name, chunks := range answers() {
 		whole := NewWriter(&api.Request{}, &head)
@@ -109,7 +109,7 @@ func TestAnswers(t *testing.T) {
 	golden(t, "count.json", append(AppendCount(nil, 42), '\n'))
 }
 
-// TestErrors is how each code of core/fault reaches a client, whole and in a stream.
+// TestErrors checks how each code of core/fault reaches a client, whole and in a stream.
 func TestErrors(t *testing.T) {
 	var out bytes.Buffer
 	for c := fault.Internal; c <= fault.Ineligible; c++ {
@@ -141,8 +141,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestThreads: the client's tool runner asks for a thread by itself, and goes on
-// without one where it is told so in the terms that it knows.
+// TestThreads: the client's tool runner requests a thread by default, and continues without one if the error
+// has the form which it knows.
 func TestThreads(t *testing.T) {
 	_, err := Decode([]byte(`{"model":"m","max_tokens":1,"thread":{"type":"create"},"messages":[{"role":"user","content":"x"}]}`))
 	w := httptest.NewRecorder()
@@ -161,7 +161,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// TestInput: only objects are inputs, and nothing that was written is lost.
+// TestInput: only objects become inputs, and no output of the model is lost.
 func TestInput(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"":              `{}}`,
@@ -214,8 +214,8 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// TestFold is the property that a stream and a whole answer are the same: for
-// random answers, what a client makes of the stream's events is the body.
+// TestFold: a streamed and a whole answer are the same. For random answers, a client's fold of the stream's
+// events equals the body.
 func TestFold(t *testing.T) {
 	for seed := range uint64(2000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -242,8 +242,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// randomChunks returns the chunks of one answer. Now and then the parts of a call
-// come with text in between, or without its end.
+// randomChunks returns the chunks of one answer. Sometimes a call has text between its parts, or no end.
 func randomChunks(rng *rand.Rand) []api.Chunk {
 	words := []string{"", "a", " b", "é", "😀", "\n", "\"", "\u2028"}
 	arguments := []string{"", "{}", `{"a": [1, {"b": "é\n"}]}`, `{"a": "b`, `[1]`, "5", "words", `{"a":1}x`}
@@ -281,7 +280,7 @@ func randomChunks(rng *rand.Rand) []api.Chunk {
 		calls++
 	}
 	if rng.IntN(8) > 0 {
-		c := api.Chunk{Kind: api.Finish, Reason: api.Reason(rng.IntN(4))}
+		c := api.Chunk{Kind: api.Finish, Reason: api.FinishReason(rng.IntN(4))}
 		if c.Reason == api.ReasonStop && rng.IntN(2) == 0 {
 			c.StopString = words[1+rng.IntN(len(words)-1)]
 		}
@@ -294,8 +293,7 @@ func randomChunks(rng *rand.Rand) []api.Chunk {
 	return out
 }
 
-// folder makes a message of events as clients do, and holds their order against
-// the API's.
+// folder folds events into a message as clients do, and checks their order.
 type folder struct {
 	t       *testing.T
 	seed    uint64
@@ -381,7 +379,7 @@ func (f *folder) add(event string) {
 	}
 }
 
-// end takes what message_delta says, and makes inputs of the arguments.
+// end handles message_delta, and converts the arguments to inputs.
 func (f *folder) end(content []any, delta, usage map[string]any, ext any) {
 	f.ended = true
 	for k, v := range delta {

@@ -1,27 +1,21 @@
-// Package anthropic is the wire form of Anthropic's Messages API: strict decoding
-// of requests to POST /v1/messages and /v1/messages/count_tokens, and the bytes of
-// answers, streams and errors.
+// Package anthropic implements the wire format of Anthropic's Messages API: strict decoding of requests to
+// POST /v1/messages and /v1/messages/count_tokens, and encoding of answers, streams and errors.
 //
-// Decoding knows every field that the official client sends. A field is understood,
-// or accepted because ignoring it cannot change the answer, or refused by name;
-// nothing is dropped in silence. What the API leaves to its own models is treated
-// so:
+// The decoder knows every field which the official client sends. It implements a field, or accepts it because
+// ignoring it cannot change the answer, or refuses it by name. It drops nothing silently. Where the API
+// depends on Anthropic's own models, this package does the following:
 //
-//   - Turns of one role in a row are one turn, as the API says. Blocks of text in a
-//     row, or of thinking, are joined by newlines; those that a call or a thought
-//     stands between were one text when the model wrote them, and are again.
-//   - Results of tools become messages of tools, before the text of the turn that
-//     they came in, under the name of the call that they answer. An error without a
-//     text says "error"; one with a text is that text, since templates know no
-//     other sign.
-//   - Thinking goes back into the prompt where the template wants it, whatever its
-//     signature, which is empty in our answers: nothing is signed. Redacted thinking
-//     is ciphertext of another server, and left out.
-//   - thinking.budget_tokens is accepted and not kept: there is nothing that ends a
-//     model's thinking in good order, and clients that think always send it.
-//     max_tokens bounds thinking and answer together.
-//   - cache_control is accepted anywhere: prefixes are found by themselves. The line
-//     "x-anthropic-billing-header: …" that Claude Code puts before its system prompt
-//     is no text for a model, and another one in every request, so that no prefix
-//     would ever be found: it is left out.
+//   - Adjacent turns of one role form one turn, as the API specifies. Adjacent blocks of text, or of
+//     thinking, are joined by newlines. Blocks separated by a tool call or by thinking are joined without a
+//     newline, since the model wrote them as one text.
+//   - Tool results become tool messages, before the text of the turn which contains them, with the name of
+//     the tool called. An error without a text gets the text "error"; other errors are plain text, since chat
+//     templates have no flag for errors.
+//   - Thinking is returned to the prompt if the template supports it. Its signature is ignored, and is empty
+//     in answers: nothing is signed. Redacted thinking is another server's ciphertext and is dropped.
+//   - thinking.budget_tokens is accepted and ignored: no mechanism ends a model's thinking cleanly, and
+//     clients which use thinking always send a budget. max_tokens limits thinking and answer together.
+//   - cache_control is accepted anywhere: the prefix cache needs no marks. The line
+//     "x-anthropic-billing-header: …", which Claude Code puts before its system prompt, is dropped: it is not
+//     meant for the model, and it differs in every request, so that no prefix would ever match.
 package anthropic

@@ -8,89 +8,89 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// block reads one content block into t.
-func (d *decoder) block(t *turn) error {
-	kind, err := d.TypeAhead()
+// readBlock reads one content block into t.
+func (d *requestDecoder) readBlock(t *chatTurn) error {
+	kind, err := d.PeekType()
 	if err != nil {
 		return err
 	}
 	var s string
 	switch kind {
 	case "text":
-		s, err = d.textBlock("text", "citations")
-		t.texts = t.piece(t.texts, kind, s)
+		s, err = d.readTextBlock("text", "citations")
+		t.texts = t.appendPiece(t.texts, kind, s)
 	case "thinking":
-		s, err = d.textBlock("thinking", "signature")
-		t.thoughts = t.piece(t.thoughts, kind, s)
+		s, err = d.readTextBlock("thinking", "signature")
+		t.thoughts = t.appendPiece(t.thoughts, kind, s)
 	case "redacted_thinking":
-		t.sealed = true
-		err = d.members(func(key string) (bool, error) { return key == "data", d.Skip() })
+		t.hasRedacted = true
+		err = d.readBlockMembers(func(key string) (bool, error) { return key == "data", d.SkipValue() })
 	case "image":
 		var m *api.Media
-		m, err = d.image()
-		t.images = append(t.images, image{len(t.texts), m})
+		m, err = d.readImage()
+		t.images = append(t.images, turnImage{len(t.texts), m})
 	case "tool_use":
-		err = d.toolUse(t)
+		err = d.readToolUse(t)
 	case "tool_result":
-		err = d.toolResult(t)
+		err = d.readToolResult(t)
 	case "":
-		return d.Refuse("needs a 'type'")
+		return d.InvalidError("needs a 'type'")
 	default:
-		return d.refuseType(kind)
+		return d.refuseBlockType(kind)
 	}
-	t.last = kind
+	t.lastType = kind
 	return err
 }
 
-// refuseType refuses a block of a type that is not taken.
-func (d *decoder) refuseType(kind string) error {
-	return d.Refuse("is of type %.100q, which is not supported by this server: send texts and images", kind)
+// refuseBlockType refuses a block of an unsupported type.
+func (d *requestDecoder) refuseBlockType(kind string) error {
+	return d.InvalidError("is of type %.100q, which is not supported by this server: send texts and images", kind)
 }
 
-// image reads an image: base64 with its type, or a URL.
-func (d *decoder) image() (*api.Media, error) {
-	if err := d.count.Count(d.Reader); err != nil {
+// readImage reads an image: base64 data with its type, or a URL.
+func (d *requestDecoder) readImage() (*api.Media, error) {
+	if err := d.mediaCount.CountObject(d.Reader); err != nil {
 		return nil, err
 	}
-	m := &api.Media{Kind: media.Image, Type: "image", Part: d.Param()}
-	err := d.members(func(key string) (bool, error) {
+	m := &api.Media{Kind: media.Image, Type: "image", Part: d.ParamPath()}
+	err := d.readBlockMembers(func(key string) (bool, error) {
 		switch key {
 		case "source":
-			return true, d.source(m)
+			return true, d.readImageSource(m)
 		case "uuid":
 			return true, api.ReadMediaName(d.Reader, m)
 		}
 		return false, nil
 	})
 	if err == nil && m.URL == "" {
-		err = d.Refuse("needs a 'source'")
+		err = d.InvalidError("needs a 'source'")
 	}
 	return m, err
 }
 
-// source reads where an image is.
-func (d *decoder) source(m *api.Media) error {
-	kind, err := d.TypeAhead()
+// readImageSource reads the source of an image.
+func (d *requestDecoder) readImageSource(m *api.Media) error {
+	kind, err := d.PeekType()
 	if err != nil {
 		return err
 	}
 	if kind != "base64" && kind != "url" {
-		return d.Refuse("is of type %.100q, which is not supported by this server: send a source of type base64 or url", kind)
+		return d.InvalidError("is of type %.100q, which is not supported by this server: send a source of type base64 or url", kind)
 	}
 	var mime, data string
-	err = d.members(func(key string) (bool, error) {
+	err = d.readBlockMembers(func(key string) (bool, error) {
 		switch {
 		case kind == "url" && key == "url":
 			return true, api.ReadURL(d.Reader, m)
 		case kind == "base64" && key == "data":
-			m.Param = d.Param()
-			return true, d.Text(&data)
+			m.Param = d.ParamPath()
+			return true, d.ReadStringInto(&data)
 		case kind == "base64" && key == "media_type":
-			if err := d.Text(&mime); err != nil {
+			if err := d.ReadStringInto(&mime); err != nil {
 				return true, err
 			}
-			if !api.IsName(mime, 64, "/+-.") {
-				return true, d.Refuse("must be the type of an image, such as image/png")
+			if !api.IsValidName(mime, 64, "/+-.") {
+				return true, d.InvalidError("must be the type of an image, such as image/png")
 			}
 			return true, nil
 		}
@@ -100,79 +100,78 @@ func (d *decoder) source(m *api.Media) error {
 	case err != nil:
 		return err
 	case kind == "url" && m.URL == "":
-		return d.Refuse("needs a 'url'")
+		return d.InvalidError("needs a 'url'")
 	case kind == "url":
 		return nil
 	case data == "":
-		return d.Refuse("needs 'data': the image in base64")
+		return d.InvalidError("needs 'data': the image in base64")
 	case mime == "":
-		return d.Refuse("needs a 'media_type', such as image/png")
+		return d.InvalidError("needs a 'media_type', such as image/png")
 	}
 	m.URL = api.DataURI(mime, data)
 	return nil
 }
 
-// members reads the object of a block. read takes the keys of its type that are
-// not null, and says whether there is such a key.
-func (d *decoder) members(read func(key string) (known bool, err error)) error {
-	return d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+// readBlockMembers reads the object of a block. read gets the keys which are not null, except type and
+// cache_control, and reports whether it knows the key.
+func (d *requestDecoder) readBlockMembers(read func(key string) (known bool, err error)) error {
+	return d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		if key == "type" || key == "cache_control" {
-			return d.Skip()
+			return d.SkipValue()
 		}
 		known, err := read(key)
 		if !known {
-			return d.Unsupported()
+			return d.UnsupportedError()
 		}
 		return err
 	})
 }
 
-// textBlock reads a block that has a text under a key, and beside it what is not
-// part of a prompt.
-func (d *decoder) textBlock(name, beside string) (text string, err error) {
+// readTextBlock reads a block with a text under the key name. The key beside is accepted and ignored.
+func (d *requestDecoder) readTextBlock(name, beside string) (text string, err error) {
 	given := false
-	err = d.members(func(key string) (bool, error) {
+	err = d.readBlockMembers(func(key string) (bool, error) {
 		switch key {
 		case name:
 			given = true
-			return true, d.Text(&text)
+			return true, d.ReadStringInto(&text)
 		case beside:
-			return true, d.Skip()
+			return true, d.SkipValue()
 		}
 		return false, nil
 	})
 	if err == nil && !given {
-		err = d.Refuse("needs '%s'", name)
+		err = d.InvalidError("needs '%s'", name)
 	}
 	return text, err
 }
 
-// toolUse reads an assistant's call.
-func (d *decoder) toolUse(t *turn) error {
+// readToolUse reads an assistant's tool call.
+func (d *requestDecoder) readToolUse(t *chatTurn) error {
 	var id, name string
-	var input []byte // a part of the body
-	err := d.members(func(key string) (bool, error) {
+	var input []byte // a slice of the body
+	err := d.readBlockMembers(func(key string) (bool, error) {
 		switch key {
 		case "id":
-			return true, d.Text(&id)
+			return true, d.ReadStringInto(&id)
 		case "name":
-			return true, d.Text(&name)
+			return true, d.ReadStringInto(&name)
 		case "input":
 			if d.Kind() != strictjson.ObjectKind {
-				return true, d.Expected("an object")
+				return true, d.WrongTypeError("an object")
 			}
-			raw, err := d.Raw()
+			raw, err := d.ReadRaw()
 			input = raw
 			return true, err
 		case "caller":
-			return true, d.caller()
+			return true, d.readCaller()
 		case "toolset_name":
-			return true, d.notSupported()
-		case "partial_json": // of our own answers, for calls that were cut short
-			return true, d.Skip()
+			return true, d.refuseUnsupported()
+		case "partial_json": // our own answers have it, for calls which were cut short
+			return true, d.SkipValue()
 		}
 		return false, nil
 	})
@@ -180,11 +179,11 @@ func (d *decoder) toolUse(t *turn) error {
 	case err != nil:
 		return err
 	case id == "":
-		return d.Refuse("needs an 'id'")
+		return d.InvalidError("needs an 'id'")
 	case name == "":
-		return d.Refuse("needs a 'name'")
+		return d.InvalidError("needs a 'name'")
 	case input == nil:
-		return d.Refuse("needs 'input'")
+		return d.InvalidError("needs 'input'")
 	}
 	c := append(t.calls, `,{"id":`...)
 	c = strictjson.AppendString(c, id)
@@ -200,33 +199,32 @@ func (d *decoder) toolUse(t *turn) error {
 	return nil
 }
 
-// caller reads who made a call: the model itself, or a tool that another server
-// ran.
-func (d *decoder) caller() error {
-	kind, err := d.TypeAhead()
+// readCaller reads the origin of a call, which must be the model itself and not a tool of another server.
+func (d *requestDecoder) readCaller() error {
+	kind, err := d.PeekType()
 	if err == nil && kind != "direct" {
-		return d.Refuse("is of type %.100q, which is not supported by this server: send the calls that the model made itself", kind)
+		return d.InvalidError("is of type %.100q, which is not supported by this server: send the calls that the model made itself", kind)
 	}
 	if err != nil {
 		return err
 	}
-	return d.Skip()
+	return d.SkipValue()
 }
 
-// toolResult reads a tool's answer.
-func (d *decoder) toolResult(t *turn) error {
+// readToolResult reads a tool's result.
+func (d *requestDecoder) readToolResult(t *chatTurn) error {
 	m := api.Message{Role: "tool"}
 	failed := false
-	err := d.members(func(key string) (bool, error) {
+	err := d.readBlockMembers(func(key string) (bool, error) {
 		switch key {
 		case "tool_use_id":
-			return true, d.Text(&m.ToolCallID)
+			return true, d.ReadStringInto(&m.ToolCallID)
 		case "content":
-			return true, d.resultContent(&m)
+			return true, d.readResultContent(&m)
 		case "is_error":
-			return true, d.Flag(&failed)
+			return true, d.ReadBoolInto(&failed)
 		case "toolset_name":
-			return true, d.notSupported()
+			return true, d.refuseUnsupported()
 		}
 		return false, nil
 	})
@@ -234,7 +232,7 @@ func (d *decoder) toolResult(t *turn) error {
 	case err != nil:
 		return err
 	case m.ToolCallID == "":
-		return d.Refuse("needs a 'tool_use_id'")
+		return d.InvalidError("needs a 'tool_use_id'")
 	case failed && m.Content == "" && m.Parts == nil:
 		m.Content = "error"
 	}
@@ -243,33 +241,33 @@ func (d *decoder) toolResult(t *turn) error {
 	return nil
 }
 
-// resultContent reads what a tool said: a string or an array of blocks of text and images.
-func (d *decoder) resultContent(m *api.Message) error {
+// readResultContent reads the content of a tool result: a string or an array of text and image blocks.
+func (d *requestDecoder) readResultContent(m *api.Message) error {
 	const want = "a string or an array of content blocks"
 	if d.Kind() == strictjson.StringKind {
-		return d.Text(&m.Content)
+		return d.ReadStringInto(&m.Content)
 	}
-	var said turn
-	err := d.Array(want, func(int) error {
-		kind, err := d.TypeAhead()
+	var said chatTurn
+	err := d.ReadArray(want, func(int) error {
+		kind, err := d.PeekType()
 		switch {
 		case err != nil:
 			return err
 		case kind == "":
-			return d.Refuse("needs a 'type'")
+			return d.InvalidError("needs a 'type'")
 		case kind == "image":
-			shown, err := d.image()
-			said.images = append(said.images, image{len(said.texts), shown})
+			shown, err := d.readImage()
+			said.images = append(said.images, turnImage{len(said.texts), shown})
 			return err
 		case kind != "text":
-			return d.refuseType(kind)
+			return d.refuseBlockType(kind)
 		}
-		s, err := d.textBlock("text", "citations")
-		said.texts = said.piece(said.texts, kind, s)
-		said.last = kind
+		s, err := d.readTextBlock("text", "citations")
+		said.texts = said.appendPiece(said.texts, kind, s)
+		said.lastType = kind
 		return err
 	})
 	m.Content = strings.Join(said.texts, "")
-	m.Parts = said.parts()
+	m.Parts = said.contentParts()
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/fault"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
 )
 
@@ -27,7 +28,7 @@ func plain(change func(*api.Request)) *api.Request {
 	return q
 }
 
-// TestDecode is what becomes of each field but messages.
+// TestDecode checks the effect of each field except messages.
 func TestDecode(t *testing.T) {
 	weather := api.Tool{Name: "weather", Parameters: []byte(`{"type":"object", "properties":{}}`)}
 	const weatherTool = `{"name":"weather","description":"of a \"city\"","input_schema":{"type":"object", "properties":{}},"cache_control":{"type":"ephemeral"}}`
@@ -36,7 +37,7 @@ func TestDecode(t *testing.T) {
 		q.Tools, q.ToolsJSON = []api.Tool{weather}, []byte(`[`+weatherJSON+`]`)
 	}
 	tests := []struct {
-		fields string // beside model, max_tokens and one message
+		fields string // in addition to model, max_tokens and one message
 		change func(*api.Request)
 	}{
 		{``, func(*api.Request) {}},
@@ -120,7 +121,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestMessages is how turns of blocks become messages.
+// TestMessages checks how turns of blocks become messages.
 func TestMessages(t *testing.T) {
 	const call = `{"type":"tool_use","id":"c1","name":"f","input":{"a": [1, "\""]}}`
 	const called = `{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"a\": [1, \"\\\"\"]}"}}`
@@ -189,7 +190,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestRefusals: what is wrong is named, with its path.
+// TestRefusals: an error names its field, with the path.
 func TestRefusals(t *testing.T) {
 	const user = `{"role":"user","content":"hi"}`
 	in := func(fields string) string {
@@ -315,7 +316,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestDecodeCount: the same but for what only an answer needs.
+// TestDecodeCount: as TestDecode, without the fields for the answer.
 func TestDecodeCount(t *testing.T) {
 	const fields = `"model":"m","system":"s","messages":[{"role":"user","content":"hi"}],"tools":[{"name":"f","input_schema":{}}],"thinking":{"type":"disabled"}`
 	got, err := DecodeCount([]byte(`{` + fields + `}`))
@@ -339,8 +340,7 @@ func TestDecodeCount(t *testing.T) {
 	}
 }
 
-// TestLongConversations: decoding allocates a small multiple of the body's length,
-// whatever it is made of.
+// TestLongConversations: decoding allocates a small multiple of the body's length, whatever its contents.
 func TestLongConversations(t *testing.T) {
 	const size = 1 << 20
 	for name, item := range map[string]string{
@@ -366,7 +366,7 @@ func TestLongConversations(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreCheap: what is wrong many times costs no more than once.
+// TestRefusalsAreCheap: many errors cost no more than one.
 func TestRefusalsAreCheap(t *testing.T) {
 	const size = 1 << 20
 	for name, parts := range map[string][2]string{
@@ -386,6 +386,7 @@ func TestRefusalsAreCheap(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
+	corpustest.Add(f)
 	f.Add([]byte(`{"model":"m","max_tokens":5,"system":[{"type":"text","text":"a\u00e9"}],"messages":[{"role":"user","content":[{"type":"text","text":"b"}]}],"stop_sequences":["x"]}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":""},{"type":"tool_use","id":"a","name":"f","input":{"x":[1]}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":"y"}],"is_error":true}]}],"tools":[{"name":"f","description":"d","input_schema":{}}],"tool_choice":{"type":"tool","name":"f"}}`))
 	f.Add([]byte(`{"max_tokens":1,"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x"}},{"type":"text","text":"a"}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AA=="}}]}]}]}`))
@@ -417,7 +418,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// checkRequest states what every decoded request is.
+// checkRequest checks the guarantees for every decoded request.
 func checkRequest(t *testing.T, q *api.Request) {
 	t.Helper()
 	if q.Endpoint != api.Messages || q.N != 1 || q.Logprobs != -1 || len(q.Messages) == 0 || q.AddGenerationPrompt == q.ContinueFinal {
@@ -461,8 +462,7 @@ func checkRequest(t *testing.T, q *api.Request) {
 	}
 }
 
-// TestManyMessages: a body of tiny messages or blocks does not become many times its
-// size.
+// TestManyMessages: a body of tiny messages or blocks does not become many times its size.
 func TestManyMessages(t *testing.T) {
 	decode := func(messages string) error {
 		_, err := Decode([]byte(`{"model":"m","max_tokens":1,"messages":[` + messages + `]}`))

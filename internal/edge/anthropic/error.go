@@ -8,8 +8,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// errorType returns the API's word for a code. It is told apart from the status,
-// which is that of core/fault's table for all APIs.
+// errorType returns the API's error type for a code. The status is independent of it: it comes from
+// core/fault's table for all APIs.
 func errorType(c fault.Code) string {
 	switch c {
 	case fault.Invalid, fault.Canceled, fault.Unimplemented:
@@ -34,17 +34,17 @@ func errorType(c fault.Code) string {
 	return "api_error"
 }
 
-// appendError appends err as the API's error object. An error without a
-// *fault.Error in its chain is a defect: the client learns that, and no detail.
+// appendError appends err as the API's error object. An error without a *fault.Error in its chain is a
+// defect: the client learns only that.
 func appendError(dst []byte, err error, requestID string) []byte {
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	dst = append(dst, `{"type":"error","error":{"type":"`...)
 	dst = append(dst, errorType(f.Code)...)
 	dst = append(dst, `","message":`...)
 	dst = strictjson.AppendString(dst, f.Message)
 	if f.Param == "thread" {
-		// The official client's tool runner asks for a thread by itself; told so, it
-		// sends the whole conversation each time instead.
+		// The official client's tool runner requests a thread by default. After this answer it sends the
+		// whole conversation each time instead.
 		dst = append(dst, `,"details":{"error_code":"thread_unsupported_request","unsupported":["thread"]}`...)
 	}
 	dst = append(dst, `},"request_id":`...)
@@ -56,27 +56,26 @@ func appendError(dst []byte, err error, requestID string) []byte {
 	return append(dst, '}')
 }
 
-// ErrorSchema is the JSON schema of an error: of a response's body, and of the
-// event that ends a broken stream.
+// ErrorSchema is the JSON schema of an error: of a response body, and of the event which ends a failed
+// stream.
 const ErrorSchema = `{"type":"object","additionalProperties":false,"required":["type","error","request_id"],"properties":{"type":{"const":"error"},` +
 	`"error":{"type":"object","additionalProperties":false,"required":["type","message"],"properties":{"type":{"type":"string"},"message":{"type":"string"},` +
 	`"details":{"type":"object","additionalProperties":false,"required":["error_code","unsupported"],"properties":{"error_code":{"type":"string"},` +
 	`"unsupported":{"type":"array","items":{"type":"string"}}}}}},` +
 	`"request_id":{"type":["string","null"]}}}`
 
-// WriteError writes err as a whole response: its status, Retry-After where
-// waiting helps, and the error object. The header x-request-id, if w has it, is
-// repeated under the name that the official clients read.
+// WriteError writes err as a whole response: its status, Retry-After if waiting helps, and the error object.
+// It copies the header x-request-id, if w has it, to request-id, which the official clients read.
 func WriteError(w http.ResponseWriter, err error) {
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	class := f.Code.Class()
 	h := w.Header()
-	api.SetErrorHeader(h, f)
+	api.SetErrorHeaders(h, f)
 	id := h.Get("x-request-id")
 	if id != "" {
 		h.Set("request-id", id)
 	}
 	w.WriteHeader(class.Status)
-	// A client that does not take its error is gone.
+	// An error here means that the client has disconnected.
 	_, _ = w.Write(append(appendError(nil, f, id), '\n'))
 }

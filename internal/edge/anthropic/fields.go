@@ -2,12 +2,12 @@ package anthropic
 
 import "penstock/internal/edge/api"
 
-// Schemas of several fields, and of parts of them.
+// JSON schemas which several fields share.
 const (
 	anyBoolean   = `{"type":"boolean"}`
 	anyString    = `{"type":"string"}`
 	anyObject    = `{"type":"object"}`
-	noElements   = `{"type":"array","maxItems":0}`
+	emptyArray   = `{"type":"array","maxItems":0}`
 	formatSchema = `{"type":"object","required":["type","schema"],"additionalProperties":{"type":"null"},"properties":{` +
 		`"type":{"const":"json_schema"},"schema":{"type":"object"}}}`
 	textBlock = `{"type":"object","required":["type","text"],"additionalProperties":{"type":"null"},"properties":{` +
@@ -15,30 +15,29 @@ const (
 	textOrBlocks = `{"anyOf":[{"type":"string"},{"type":"array","items":` + textBlock + `}]}`
 )
 
-// Fields lists the fields that requests to /v1/messages may have. Any other is
-// refused by name.
+// Fields lists the fields which requests to /v1/messages may have. Any other field is refused by name.
 func Fields() []api.Field {
 	return append(append(commonFields(), unusedFields()...), createFields()...)
 }
 
-// CountFields lists those of /v1/messages/count_tokens.
+// CountFields lists the fields of /v1/messages/count_tokens.
 func CountFields() []api.Field { return append(commonFields(), unusedFields()...) }
 
-// commonFields are those of decoder.common.
+// commonFields lists the fields which readCommonField reads.
 func commonFields() []api.Field {
 	return []api.Field{
-		api.Needs("model", anyString),
-		api.Needs("messages", messagesSchema),
-		api.Maps("system", textOrBlocks),
-		api.Maps("tools", toolsSchema),
-		api.Maps("tool_choice", `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{`+
+		api.RequiredField("model", anyString),
+		api.RequiredField("messages", messagesSchema),
+		api.MappedField("system", textOrBlocks),
+		api.MappedField("tools", toolsSchema),
+		api.MappedField("tool_choice", `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{`+
 			`"type":{"enum":["auto","any","tool","none"]},"name":{"type":"string"},"disable_parallel_tool_use":{"type":"boolean"}}}`),
-		api.Maps("thinking", `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{`+
+		api.MappedField("thinking", `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{`+
 			`"type":{"enum":["enabled","adaptive","disabled"]},"budget_tokens":{"type":"integer","minimum":1,"description":"without effect"},`+
 			`"display":{"enum":["summarized","omitted",null]}}}`),
-		api.Maps("output_config", `{"type":"object","additionalProperties":{"type":"null"},"properties":{`+
+		api.MappedField("output_config", `{"type":"object","additionalProperties":{"type":"null"},"properties":{`+
 			`"effort":{"enum":["low","medium","high","xhigh","max",null]},"format":{"anyOf":[{"type":"null"},`+formatSchema+`]}}}`),
-		api.Maps("output_format", formatSchema),
+		api.MappedField("output_format", formatSchema),
 	}
 }
 
@@ -54,37 +53,37 @@ const messagesSchema = `{"type":"array","minItems":1,"items":{"type":"object","r
 const toolsSchema = `{"type":"array","maxItems":1536,"items":{"type":"object","required":["name","input_schema"],"properties":{` +
 	`"type":{"enum":["custom",null]},"name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,128}$"},"description":{"type":"string"},"input_schema":{"type":"object"}}}}`
 
-// createFields are those of decoder.create.
+// createFields lists the fields which readCreateField reads.
 func createFields() []api.Field {
 	return []api.Field{
-		api.Needs("max_tokens", `{"type":"integer","minimum":1}`),
-		api.Maps("stream", anyBoolean),
-		api.Maps("stop_sequences", `{"type":"array","maxItems":32,"items":{"type":"string","minLength":1}}`),
-		api.Maps("temperature", `{"type":"number","minimum":0,"maximum":1}`),
-		api.Maps("top_p", `{"type":"number","minimum":0,"maximum":1}`),
-		api.Maps("top_k", `{"type":"integer","minimum":0}`),
-		api.Maps("cache_salt", `{"type":"string","minLength":1,"maxLength":1024}`),
-		api.Accepts("metadata", anyObject),
-		api.Accepts("diagnostics", anyObject),
-		api.Accepts("service_tier", anyString),
-		api.Refuses("inference_geo", `{"const":"global"}`),
-		api.Refuses("fallbacks", noElements),
-		api.Refuses("container", ""),
-		api.Refuses("fallback_credit_token", ""),
-		api.Refuses("thread", ""),
+		api.RequiredField("max_tokens", `{"type":"integer","minimum":1}`),
+		api.MappedField("stream", anyBoolean),
+		api.MappedField("stop_sequences", `{"type":"array","maxItems":32,"items":{"type":"string","minLength":1}}`),
+		api.MappedField("temperature", `{"type":"number","minimum":0,"maximum":1}`),
+		api.MappedField("top_p", `{"type":"number","minimum":0,"maximum":1}`),
+		api.MappedField("top_k", `{"type":"integer","minimum":0}`),
+		api.MappedField("cache_salt", `{"type":"string","minLength":1,"maxLength":1024}`),
+		api.AcceptedField("metadata", anyObject),
+		api.AcceptedField("diagnostics", anyObject),
+		api.AcceptedField("service_tier", anyString),
+		api.RefusedField("inference_geo", `{"const":"global"}`),
+		api.RefusedField("fallbacks", emptyArray),
+		api.RefusedField("container", ""),
+		api.RefusedField("fallback_credit_token", ""),
+		api.RefusedField("thread", ""),
 	}
 }
 
-// unusedFields are those of decoder.unused.
+// unusedFields lists the fields which readUnusedField reads.
 func unusedFields() []api.Field {
 	return []api.Field{
-		api.Accepts("cache_control", anyObject),
-		api.Accepts("speed", `{"enum":["standard","fast"]}`),
-		api.Refuses("mcp_servers", noElements),
-		api.Refuses("context_management", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"edits":{"type":"array","items":{`+
+		api.AcceptedField("cache_control", anyObject),
+		api.AcceptedField("speed", `{"enum":["standard","fast"]}`),
+		api.RefusedField("mcp_servers", emptyArray),
+		api.RefusedField("context_management", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"edits":{"type":"array","items":{`+
 			`"type":"object","required":["type","keep"],"properties":{"type":{"const":"clear_thinking_20251015"},`+
 			`"keep":{"anyOf":[{"const":"all"},{"type":"object","required":["type"],"properties":{"type":{"const":"all"}}}]}}}}}}`),
-		api.Refuses("billing_policy", ""),
-		api.Refuses("compaction", ""),
+		api.RefusedField("billing_policy", ""),
+		api.RefusedField("compaction", ""),
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// endpoint is one of the two that the package decodes.
+// endpoint is one of the two endpoints which the package decodes.
 type endpoint struct {
 	name   string
 	fields []api.Field
@@ -29,7 +29,7 @@ func endpoints() []endpoint {
 	return []endpoint{{"messages", Fields(), Decode}, {"count_tokens", CountFields(), DecodeCount}}
 }
 
-// bodyWith is the body of a request that has a field beside those that it must have.
+// bodyWith returns the body of a request with the required fields and one more.
 func (e endpoint) bodyWith(field, value string) string {
 	parts := []string{`"` + field + `":` + value}
 	for _, f := range e.fields {
@@ -43,8 +43,7 @@ func (e endpoint) bodyWith(field, value string) string {
 	return `{` + strings.Join(parts, ",") + `}`
 }
 
-// samples are, by field, a value that is taken and, for refused fields, one that
-// is not.
+// samples maps a field to an accepted value and, for refused fields, a refused one.
 var samples = map[string][2]string{
 	"model": {`"other"`}, "messages": {`[{"role":"user","content":"other"}]`}, "max_tokens": {`5`}, "system": {`"s"`},
 	"tools": {`[{"name":"f","input_schema":{}}]`}, "tool_choice": {`{"type":"any"}`}, "thinking": {`{"type":"enabled","budget_tokens":1024}`},
@@ -55,8 +54,8 @@ var samples = map[string][2]string{
 	"context_management": {`{"edits":[]}`, `{"edits":[{"type":"compact_20260112"}]}`},
 }
 
-// TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted
-// one does not, a refused one is refused by its name unless it asks for nothing.
+// TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted one does not, and a refused
+// one is refused by name unless its value has no effect.
 func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 	for _, e := range endpoints() {
 		seen := map[string]bool{}
@@ -106,7 +105,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 	}
 }
 
-// param is the field that an error is about; "" also if it is not about one.
+// param returns the field of an error; "" if there is none.
 func param(err error) string {
 	var f *fault.Error
 	if !errors.As(err, &f) || f.Code != fault.Invalid {
@@ -115,8 +114,8 @@ func param(err error) string {
 	return f.Param
 }
 
-// TestOfficialClientFields: whatever the official client can send, we know: on top,
-// and within what a request is made of.
+// TestOfficialClientFields: every field which the official client can send is known, at the top level and
+// inside objects.
 func TestOfficialClientFields(t *testing.T) {
 	b, err := os.ReadFile("testdata/client_fields.json")
 	if err != nil {
@@ -167,7 +166,7 @@ func TestOfficialClientFields(t *testing.T) {
 		}
 	}
 
-	// Types are taken, or refused under their own name.
+	// Types are accepted, or refused by name.
 	byName := func(kind, body string) {
 		t.Helper()
 		_, err := Decode([]byte(body))
@@ -199,11 +198,10 @@ func listed(fields []api.Field, name string) []api.Field {
 	return slices.DeleteFunc(slices.Clone(fields), func(f api.Field) bool { return f.Name != name })
 }
 
-// TestFieldsAreComplete: what the decoder's switches know is listed, and nothing
-// else is. It reads the source, so that a field cannot be added without saying how
-// it is treated.
+// TestFieldsAreComplete: the keys in the decoder's switches are exactly the listed fields. The test reads the
+// source, so that a field cannot be added without a treatment.
 func TestFieldsAreComplete(t *testing.T) {
-	tables := map[string][]api.Field{"common": commonFields(), "create": createFields(), "unused": unusedFields()}
+	tables := map[string][]api.Field{"readCommonField": commonFields(), "readCreateField": createFields(), "readUnusedField": unusedFields()}
 	for _, file := range []string{"decode.go", "unused.go"} {
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {

@@ -10,8 +10,7 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// TestDecodeMedia: images keep their places among texts, also where messages of one role
-// become one turn.
+// TestDecodeMedia: images keep their places among texts, even if messages of one role are joined.
 func TestDecodeMedia(t *testing.T) {
 	const block = `{"type":"image","cache_control":null,"source":{"type":"url","url":"http://x/`
 	q, err := Decode([]byte(`{"model":"m","max_tokens":1,"messages":[
@@ -45,10 +44,10 @@ func TestDecodeMedia(t *testing.T) {
 	}
 }
 
-// checkMedia states what Decode promises about what messages show.
+// checkMedia checks the guarantees of Decode for media.
 func checkMedia(t *testing.T, r *api.Request) {
 	t.Helper()
-	all := r.Media()
+	all := r.MediaObjects()
 	if len(all) > api.MaxMedia || r.HasMedia() != (len(all) > 0) {
 		t.Errorf("%d media objects", len(all))
 	}

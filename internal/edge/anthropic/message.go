@@ -8,46 +8,44 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// NewWriter returns what prints the answer of a request: as a stream, or whole.
-// Requests of this API have one choice.
+// NewWriter returns a writer of the answer to a request, streamed or whole. Requests of this API have one
+// choice.
 func NewWriter(q *api.Request, h *api.Head) api.Writer {
 	if q.Stream {
-		return &stream{head: h, open: noBlock, call: noBlock}
+		return &streamWriter{head: h, openBlock: noBlock, callBlock: noBlock}
 	}
-	return &body{head: h}
+	return &bodyWriter{head: h}
 }
 
-// AppendCount appends the answer of /v1/messages/count_tokens: how many tokens the
-// prompt has.
+// AppendCount appends the answer of /v1/messages/count_tokens: the number of prompt tokens.
 func AppendCount(dst []byte, tokens int) []byte {
 	dst = append(dst, `{"input_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(tokens), 10)
 	return append(dst, '}')
 }
 
-// body collects the chunks of one answer into the whole answer.
-type body struct {
+// bodyWriter collects the chunks of one answer and prints the whole answer at its end.
+type bodyWriter struct {
 	head   *api.Head
 	fold   api.Fold
-	tokens api.TokenCounts // as far as they are known
+	tokens api.TokenCounts // known so far
 }
 
-// Append implements api.Writer: a whole answer has nothing to say before its end.
-func (b *body) Append(dst []byte, c *api.Chunk) []byte {
-	b.fold.Add(c)
+// Append implements api.Writer. It prints nothing: a whole answer is printed by End.
+func (b *bodyWriter) Append(dst []byte, c *api.Chunk) []byte {
+	b.fold.AddChunk(c)
 	if c.Kind == api.Role || c.Kind == api.Usage {
 		b.tokens = c.Tokens
 	}
 	return dst
 }
 
-// Fail implements api.Writer: what is sent whole is not begun before it is complete.
-func (b *body) Fail(dst []byte, err error) []byte { return appendError(dst, err, b.head.ID) }
+// Fail implements api.Writer. Nothing has been printed yet, so the error is the whole answer.
+func (b *bodyWriter) Fail(dst []byte, err error) []byte { return appendError(dst, err, b.head.ID) }
 
-// End implements api.Writer. An answer whose Finish has not been added has a
-// stop_reason of null.
-func (b *body) End(dst []byte) []byte {
-	var choice api.Choice
+// End implements api.Writer. An answer without a Finish chunk has a stop_reason of null.
+func (b *bodyWriter) End(dst []byte) []byte {
+	var choice api.FoldedChoice
 	if len(b.fold.Choices) > 0 {
 		choice = b.fold.Choices[0]
 	}
@@ -57,18 +55,17 @@ func (b *body) End(dst []byte) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendItem(dst, &choice.Items[i])
+		dst = appendContentBlock(dst, &choice.Items[i])
 	}
 	dst = append(dst, `],`...)
-	dst = appendStop(dst, choice.Reason, choice.StopString)
+	dst = appendStopReason(dst, choice.Reason, choice.StopString)
 	dst = append(dst, `,"usage":`...)
 	dst = appendUsage(dst, b.tokens)
 	dst = api.AppendExt(dst, b.fold.Ext)
 	return append(dst, '}')
 }
 
-// appendOpening appends the brace that opens a message, and what is known of it
-// before its first token.
+// appendOpening appends the start of a message, with the members which are known before its first token.
 func appendOpening(dst []byte, h *api.Head) []byte {
 	dst = append(dst, `{"id":`...)
 	dst = strictjson.AppendString(dst, "msg_"+h.ID)
@@ -76,8 +73,8 @@ func appendOpening(dst []byte, h *api.Head) []byte {
 	return strictjson.AppendString(dst, h.Model)
 }
 
-// appendItem appends one content block.
-func appendItem(dst []byte, it *api.Item) []byte {
+// appendContentBlock appends one content block.
+func appendContentBlock(dst []byte, it *api.AnswerItem) []byte {
 	switch it.Kind {
 	case api.Reasoning:
 		dst = append(dst, `{"type":"thinking","thinking":`...)
@@ -101,11 +98,10 @@ func appendToolUse(dst []byte, id, name string) []byte {
 	return append(dst, `,"input":`...)
 }
 
-// appendInput appends a call's arguments and the brace that closes it. The API has
-// them as an object. What the model wrote instead, for instance because it came to
-// the limit of tokens in the middle, is kept as a string beside an empty one, under
-// the name that it has in a stream: it is not mended, since half of the arguments
-// may do what was never meant.
+// appendInput appends a call's arguments and the closing brace. The API requires an object. If the model
+// wrote anything else, for instance because it reached the token limit within the arguments, the input is
+// empty and the text is kept in the string partial_json, its name in a stream. It is not repaired, because
+// half of the arguments may have an unintended effect.
 func appendInput(dst, arguments []byte) []byte {
 	switch first := firstByte(arguments); {
 	case first == 0:
@@ -119,7 +115,7 @@ func appendInput(dst, arguments []byte) []byte {
 	return append(dst, '}')
 }
 
-// firstByte returns the first byte that is no white space of JSON; 0 if none.
+// firstByte returns the first byte which is not JSON white space; 0 if there is none.
 func firstByte(text []byte) byte {
 	for _, c := range text {
 		if c != ' ' && c != '\t' && c != '\n' && c != '\r' {
@@ -129,8 +125,8 @@ func firstByte(text []byte) byte {
 	return 0
 }
 
-// appendStop appends why an answer ended.
-func appendStop(dst []byte, r api.Reason, stop string) []byte {
+// appendStopReason appends the reason why an answer ended.
+func appendStopReason(dst []byte, r api.FinishReason, stop string) []byte {
 	dst = append(dst, `"stop_reason":`...)
 	switch {
 	case stop != "":
@@ -151,9 +147,9 @@ func appendStop(dst []byte, r api.Reason, stop string) []byte {
 	return strictjson.AppendString(dst, stop)
 }
 
-// appendInputUsage appends the brace that opens a usage, and what the prompt cost:
-// input_tokens are those that were computed, or all if nobody knows which. Nothing is
-// said to be written to a cache, since that costs nobody anything.
+// appendInputUsage appends the start of a usage object with the cost of the prompt. input_tokens are the
+// computed tokens, or all if the number of cached ones is unknown. Cache creation is 0, since it costs
+// nothing.
 func appendInputUsage(dst []byte, t api.TokenCounts) []byte {
 	dst = append(dst, `{"input_tokens":`...)
 	if t.Cached == api.CachedUnknown {

@@ -8,33 +8,33 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// turn is what one or more messages in a row of one role said. Texts and thoughts
-// are pieces with what stands between them.
-type turn struct {
-	role     string
-	texts    []string
-	thoughts []string
-	calls    []byte        // elements of api.Message.ToolCalls, each after a comma
-	results  []api.Message // of tools
-	images   []image
-	sealed   bool   // it has redacted thinking
-	last     string // the type of the last block
+// chatTurn is the content of one or more adjacent messages of one role. Texts and thoughts are pieces and the
+// separators between them.
+type chatTurn struct {
+	role        string
+	texts       []string
+	thoughts    []string
+	calls       []byte        // elements of api.Message.ToolCalls, each preceded by a comma
+	results     []api.Message // of tools
+	images      []turnImage
+	hasRedacted bool   // it contains redacted thinking
+	lastType    string // the type of the last block
 }
 
-// image is an image of a turn, which stands before a piece of its texts.
-type image struct {
+// turnImage is an image of a turn. It precedes the text piece of index before.
+type turnImage struct {
 	before int
 	media  *api.Media
 }
 
-// parts returns the pieces of a turn that shows images; nil of others.
-func (t *turn) parts() []api.Part {
+// contentParts returns the parts of a turn with images; nil for other turns.
+func (t *chatTurn) contentParts() []api.Part {
 	if len(t.images) == 0 {
 		return nil
 	}
 	var parts []api.Part
 	say := func(texts []string) {
-		if len(texts) > 0 && texts[0] == "\n" { // it parts a text from one before the image
+		if len(texts) > 0 && texts[0] == "\n" { // it separates a text from one before the image
 			texts = texts[1:]
 		}
 		if len(texts) > 0 {
@@ -51,115 +51,117 @@ func (t *turn) parts() []api.Part {
 	return parts
 }
 
-// assistant reports whether t has blocks that only an assistant's turns have.
-func (t *turn) assistant() bool { return t.sealed || len(t.calls)+len(t.thoughts) > 0 }
+// hasAssistantBlocks reports whether t has blocks which only an assistant's turn may have.
+func (t *chatTurn) hasAssistantBlocks() bool {
+	return t.hasRedacted || len(t.calls)+len(t.thoughts) > 0
+}
 
-// piece appends s to the pieces of a kind of block: on a line of its own, unless
-// an answer had blocks of another kind in between, which part what is one text.
-func (t *turn) piece(pieces []string, kind, s string) []string {
-	parted := t.last != kind && (t.last == "text" || t.last == "thinking" || t.last == "tool_use")
+// appendPiece appends s to the pieces of a kind of block. A newline separates it, unless an answer has blocks
+// of another kind in between, which split one text.
+func (t *chatTurn) appendPiece(pieces []string, kind, s string) []string {
+	parted := t.lastType != kind && (t.lastType == "text" || t.lastType == "thinking" || t.lastType == "tool_use")
 	if len(pieces) > 0 && !parted {
 		pieces = append(pieces, "\n")
 	}
 	return append(pieces, s)
 }
 
-// message reads one element of messages. Its role may come after its content, so
-// that the two are judged together at the end.
-func (d *decoder) message(i int) error {
+// readMessage reads one element of messages. Its role may follow its content, so both are validated at the
+// end.
+func (d *requestDecoder) readMessage(i int) error {
 	if i >= maxMessages {
-		return d.RefuseParent("must have at most %d messages", maxMessages)
+		return d.ParentInvalidError("must have at most %d messages", maxMessages)
 	}
-	var t turn
+	var t chatTurn
 	var content bool
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "role":
-			return d.Text(&t.role)
+			return d.ReadStringInto(&t.role)
 		case "content":
 			content = true
-			return d.content(&t)
+			return d.readContent(&t)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case t.role == "":
-		return d.Refuse("needs a 'role'")
+		return d.InvalidError("needs a 'role'")
 	case t.role != "user" && t.role != "assistant" && t.role != "system":
-		return d.Refuse("has an unknown role: it must be user, assistant or system")
+		return d.InvalidError("has an unknown role: it must be user, assistant or system")
 	case !content:
-		return d.Refuse("needs 'content'")
-	case t.role != "assistant" && t.assistant():
-		return d.Refuse("has blocks of an assistant (tool_use, thinking), and its role is %s", t.role)
+		return d.InvalidError("needs 'content'")
+	case t.role != "assistant" && t.hasAssistantBlocks():
+		return d.InvalidError("has blocks of an assistant (tool_use, thinking), and its role is %s", t.role)
 	case t.role != "user" && len(t.images) > 0:
-		return d.Refuse("has an image, and its role is %s: the user shows it", t.role)
+		return d.InvalidError("has an image, and its role is %s: the user shows it", t.role)
 	case t.role != "user" && len(t.results) > 0:
-		return d.Refuse("has a tool_result, and its role is %s: the user gives it", t.role)
+		return d.InvalidError("has a tool_result, and its role is %s: the user gives it", t.role)
 	}
-	d.add(&t)
+	d.addTurn(&t)
 	return nil
 }
 
-// content reads a string or an array of blocks.
-func (d *decoder) content(t *turn) error {
+// readContent reads a string or an array of blocks.
+func (d *requestDecoder) readContent(t *chatTurn) error {
 	if d.Kind() == strictjson.StringKind {
-		s, err := d.String()
+		s, err := d.ReadString()
 		t.texts = append(t.texts, s)
 		return err
 	}
-	return d.Array("a string or an array of content blocks", func(int) error {
+	return d.ReadArray("a string or an array of content blocks", func(int) error {
 		if d.blocks++; d.blocks > maxBlocks {
-			return d.RefuseParent("must have at most %d blocks together with those before it", maxBlocks)
+			return d.ParentInvalidError("must have at most %d blocks together with those before it", maxBlocks)
 		}
-		return d.block(t)
+		return d.readBlock(t)
 	})
 }
 
-// add takes a message's turn: as one of its own, or as more of the last.
-func (d *decoder) add(t *turn) {
+// addTurn adds a message's turn: as a new turn, or to the last one.
+func (d *requestDecoder) addTurn(t *chatTurn) {
 	last := &d.turn
 	if t.role != last.role || t.role == "system" {
-		d.flush()
+		d.flushTurn()
 		*last = *t
 		return
 	}
-	last.texts = more(last.texts, t.texts)
+	last.texts = joinPieces(last.texts, t.texts)
 	before := len(last.texts) - len(t.texts)
 	for _, i := range t.images {
 		i.before += before
 		last.images = append(last.images, i)
 	}
-	last.thoughts = more(last.thoughts, t.thoughts)
+	last.thoughts = joinPieces(last.thoughts, t.thoughts)
 	last.calls = append(last.calls, t.calls...)
 	last.results = append(last.results, t.results...)
 }
 
-// more appends the pieces of a further message.
-func more(pieces, further []string) []string {
+// joinPieces appends the pieces of a further message.
+func joinPieces(pieces, further []string) []string {
 	if len(pieces) > 0 && len(further) > 0 {
 		pieces = append(pieces, "\n")
 	}
 	return append(pieces, further...)
 }
 
-// flush makes messages of the last turn.
-func (d *decoder) flush() {
+// flushTurn converts the last turn to messages.
+func (d *requestDecoder) flushTurn() {
 	t := d.turn
-	d.turn = turn{}
+	d.turn = chatTurn{}
 	q := d.req
 	q.Messages = append(q.Messages, t.results...)
 	if t.role == "system" {
-		t.texts = withoutBilling(t.texts)
+		t.texts = stripBillingLine(t.texts)
 	}
 	if t.role == "" || len(t.texts)+len(t.images) == 0 && (len(t.results) > 0 || t.role == "system") {
-		return // nothing else was said
+		return // the turn has no other content
 	}
-	m := api.Message{Role: t.role, Content: strings.Join(t.texts, ""), Reasoning: strings.Join(t.thoughts, ""), Parts: t.parts()}
+	m := api.Message{Role: t.role, Content: strings.Join(t.texts, ""), Reasoning: strings.Join(t.thoughts, ""), Parts: t.contentParts()}
 	if len(t.calls) > 0 {
 		t.calls[0] = '['
 		m.ToolCalls = append(t.calls, ']')
@@ -168,52 +170,52 @@ func (d *decoder) flush() {
 	q.Messages = append(q.Messages, m)
 }
 
-// systemPrompt reads the field "system": a string or an array of blocks of text.
-func (d *decoder) systemPrompt() error {
-	var t turn
-	if err := d.content(&t); err != nil {
+// readSystemPrompt reads the field "system": a string or an array of text blocks.
+func (d *requestDecoder) readSystemPrompt() error {
+	var t chatTurn
+	if err := d.readContent(&t); err != nil {
 		return err
 	}
-	if t.assistant() || len(t.results)+len(t.images) > 0 {
-		return d.Refuse("must have blocks of type \"text\" only")
+	if t.hasAssistantBlocks() || len(t.results)+len(t.images) > 0 {
+		return d.InvalidError("must have blocks of type \"text\" only")
 	}
-	d.system = strings.Join(withoutBilling(t.texts), "")
+	d.system = strings.Join(stripBillingLine(t.texts), "")
 	return nil
 }
 
-// withoutBilling removes the line that Claude Code puts before its system prompt
-// from the pieces of a text: the first of them, or the first line of that.
-func withoutBilling(texts []string) []string {
+// stripBillingLine removes the line which Claude Code puts before its system prompt from the pieces of a
+// text: the first piece, or its first line.
+func stripBillingLine(texts []string) []string {
 	if len(texts) == 0 || !strings.HasPrefix(texts[0], "x-anthropic-billing-header:") {
 		return texts
 	}
 	_, rest, _ := strings.Cut(texts[0], "\n")
 	if rest == "" {
-		return texts[min(2, len(texts)):] // and what stands after it
+		return texts[min(2, len(texts)):] // and the separator after it
 	}
 	texts[0] = rest
 	return texts
 }
 
-// conversation completes the messages: the system prompt comes first, and an
-// assistant's turn at the end is the beginning of the answer.
-func (d *decoder) conversation() error {
+// finishMessages completes the messages: it puts the system prompt first, and treats an assistant's turn at
+// the end as the start of the answer.
+func (d *requestDecoder) finishMessages() error {
 	q := d.req
 	last := d.turn
 	silent := strings.Join(last.texts, "") == ""
-	opening := last.role == "assistant" && silent && !last.assistant()
+	opening := last.role == "assistant" && silent && !last.hasAssistantBlocks()
 	if opening {
-		d.turn = turn{} // an answer that begins with nothing
+		d.turn = chatTurn{} // the answer starts empty
 	}
-	d.flush()
+	d.flushTurn()
 	switch {
 	case len(q.Messages) == 0:
-		return fault.Param("messages", "'messages' is required and must have at least one message of the user")
+		return fault.InvalidParam("messages", "'messages' is required and must have at least one message of the user")
 	case last.role != "assistant" || opening:
 	case len(last.calls) > 0:
-		return fault.Param("messages", "'messages' ends with a tool_use: give the tool_result in a message of the user")
+		return fault.InvalidParam("messages", "'messages' ends with a tool_use: give the tool_result in a message of the user")
 	case silent:
-		return fault.Param("messages", "'messages' ends with thinking: an answer can be continued from its text only")
+		return fault.InvalidParam("messages", "'messages' ends with thinking: an answer can be continued from its text only")
 	default:
 		q.ContinueFinal, q.AddGenerationPrompt = true, false
 	}

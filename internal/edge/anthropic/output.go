@@ -7,8 +7,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// thinkMode says whether the model shall think; the zero value leaves it to the
-// model's template.
+// thinkMode says whether the model shall think; the zero value leaves it to the model's chat template.
 type thinkMode uint8
 
 const (
@@ -17,24 +16,24 @@ const (
 	thinkOff
 )
 
-// thinking reads whether the model shall think before it answers, and whether the
-// client sees it.
-func (d *decoder) thinking() error {
+// readThinking reads whether the model shall think before it answers, and whether the client receives the
+// thinking.
+func (d *requestDecoder) readThinking() error {
 	var kind string
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "type":
-			return d.Text(&kind)
+			return d.ReadStringInto(&kind)
 		case "budget_tokens":
 			var n int
-			return d.Integer(&n, 1, strictjson.MaxCount)
+			return d.ReadIntegerInto(&n, 1, strictjson.MaxCount)
 		case "display":
-			return d.display()
+			return d.readDisplay()
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	if err != nil {
 		return err
@@ -45,45 +44,44 @@ func (d *decoder) thinking() error {
 	case "disabled":
 		d.think = thinkOff
 	case "between_tools":
-		return d.Refuse("of type between_tools is not supported by this server: use enabled, adaptive or disabled")
+		return d.InvalidError("of type between_tools is not supported by this server: use enabled, adaptive or disabled")
 	default:
-		return d.Refuse("needs a 'type' of enabled, adaptive or disabled")
+		return d.InvalidError("needs a 'type' of enabled, adaptive or disabled")
 	}
 	return nil
 }
 
-func (d *decoder) display() error {
-	s, err := d.String()
+func (d *requestDecoder) readDisplay() error {
+	s, err := d.ReadString()
 	switch {
 	case err != nil:
 		return err
 	case s == "omitted":
 		d.req.HideReasoning = true
 		return nil
-	case s == "summarized": // all of it: nothing is summarized
+	case s == "summarized": // unabridged: nothing is summarized
 		return nil
 	}
-	return d.Refuse("must be summarized or omitted")
+	return d.InvalidError("must be summarized or omitted")
 }
 
-// outputConfig reads one field of output_config.
-func (d *decoder) outputConfig(key string) error {
-	if none, err := d.Null(); none || err != nil {
+// readOutputConfig reads one field of output_config.
+func (d *requestDecoder) readOutputConfig(key string) error {
+	if none, err := d.ReadNull(); none || err != nil {
 		return err
 	}
 	switch key {
 	case "effort":
 		return d.readEffort()
 	case "format":
-		return d.format()
+		return d.readOutputFormat()
 	}
-	return d.Unsupported()
+	return d.UnsupportedError()
 }
 
-// readEffort reads how much the model shall think. Templates have their own words
-// for it, mostly low, medium and high.
-func (d *decoder) readEffort() error {
-	s, err := d.String()
+// readEffort reads the reasoning effort. Chat templates have their own values, mostly low, medium and high.
+func (d *requestDecoder) readEffort() error {
+	s, err := d.ReadString()
 	if err != nil {
 		return err
 	}
@@ -92,47 +90,46 @@ func (d *decoder) readEffort() error {
 		d.effort = s
 		return nil
 	}
-	return d.Refuse("must be one of low, medium, high, xhigh and max")
+	return d.InvalidError("must be one of low, medium, high, xhigh and max")
 }
 
-// format reads the schema that the answer's text must match.
-func (d *decoder) format() error {
-	f := api.Format{Kind: api.FormatSchema, Param: d.Param()}
+// readOutputFormat reads the schema which the text of the answer must match.
+func (d *requestDecoder) readOutputFormat() error {
+	f := api.Format{Kind: api.FormatSchema, Param: d.ParamPath()}
 	var kind string
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "type":
-			return d.Text(&kind)
+			return d.ReadStringInto(&kind)
 		case "schema":
 			if d.Kind() != strictjson.ObjectKind {
-				return d.Expected("an object")
+				return d.WrongTypeError("an object")
 			}
-			raw, err := d.Raw()
+			raw, err := d.ReadRaw()
 			f.Schema = bytes.Clone(raw)
 			return err
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case kind != "json_schema":
-		return d.Refuse("needs a 'type' of json_schema")
+		return d.InvalidError("needs a 'type' of json_schema")
 	case f.Schema == nil:
-		return d.Refuse("needs a 'schema'")
+		return d.InvalidError("needs a 'schema'")
 	}
 	d.formats++
 	d.req.Format = f
 	return nil
 }
 
-// templateArgs returns the variables that tell chat templates what thinking and
-// effort ask for: there are two names for the switch in use, and templates that do
-// not know a variable do not look at it.
-func (d *decoder) templateArgs() []byte {
+// buildTemplateArgs returns the chat template variables for thinking and effort. It sets both names in use
+// for the switch, since templates ignore variables which they do not know.
+func (d *requestDecoder) buildTemplateArgs() []byte {
 	var args []byte
 	switch d.think {
 	case thinkOn:

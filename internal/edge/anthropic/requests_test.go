@@ -10,8 +10,8 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// TestClientRequests: what the official client sends is read as it means it. The
-// requests were made by tools/fixtures/make_anthropic_requests.py.
+// TestClientRequests: requests of the official client are decoded correctly.
+// tools/fixtures/make_anthropic_requests.py generated them.
 func TestClientRequests(t *testing.T) {
 	lines, err := os.ReadFile("testdata/requests.jsonl")
 	if err != nil {
@@ -40,7 +40,7 @@ func TestClientRequests(t *testing.T) {
 	golden(t, "../requests.txt", out.Bytes())
 }
 
-// describe prints what a request says beside its defaults.
+// describe prints the fields of a request which differ from their defaults.
 func describe(q *api.Request) []byte {
 	var b []byte
 	say := func(name string, zero bool, value any) {

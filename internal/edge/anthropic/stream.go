@@ -7,96 +7,96 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// noBlock is the index of no content block.
+// noBlock is the index which means that there is no content block.
 const noBlock = -1
 
-// stream prints an answer event by event: content blocks one after the other, each
-// begun by the first chunk of its kind.
-type stream struct {
-	head  *api.Head
-	begun bool // message_start was printed
+// streamWriter prints an answer event by event. Content blocks follow each other; the first chunk of another
+// kind starts a new block.
+type streamWriter struct {
+	head    *api.Head
+	started bool // message_start was printed
 
-	blocks int           // begun so far
-	open   int           // the block that is open; noBlock if none
-	kind   api.ChunkKind // of the open block: Text, Reasoning or CallBegin
-	call   int           // the block of the last call, which late arguments belong to
+	blocks    int           // started so far
+	openBlock int           // the index of the open block; noBlock if there is none
+	openKind  api.ChunkKind // of the open block: Text, Reasoning or CallBegin
+	callBlock int           // the index of the last call's block, to which late arguments belong
 
-	// The end, which Finish tells in part and Usage completes.
-	reason     api.Reason
+	// The end of the answer: Finish sets a part of it, Usage the rest.
+	reason     api.FinishReason
 	stopString string
 	ext        *api.AnswerExt
 	tokens     api.TokenCounts
-	told       bool // message_delta was printed
+	endPrinted bool // message_delta was printed
 }
 
 // Append implements api.Writer. It allocates only if dst must grow.
-func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
-	if !s.begun {
+func (s *streamWriter) Append(dst []byte, c *api.Chunk) []byte {
+	if !s.started {
 		s.tokens = c.Tokens // of the prompt
-		dst = s.appendStart(dst)
+		dst = s.appendMessageStart(dst)
 	}
 	switch c.Kind {
 	case api.Text, api.Reasoning:
 		if len(c.Text) == 0 {
-			return dst // log-probabilities only, which this API has not
+			return dst // log-probabilities only, which this API does not have
 		}
 		return s.appendText(dst, c)
 	case api.CallBegin:
 		return s.appendCall(dst, c)
 	case api.Arguments:
-		if s.call == noBlock || len(c.Text) == 0 {
+		if s.callBlock == noBlock || len(c.Text) == 0 {
 			return dst
 		}
-		return appendDelta(dst, s.call, `"input_json_delta","partial_json":`, c.Text)
+		return appendBlockDelta(dst, s.callBlock, `"input_json_delta","partial_json":`, c.Text)
 	case api.CallEnd:
-		if s.open != noBlock && s.open == s.call {
-			dst = s.appendClose(dst)
+		if s.openBlock != noBlock && s.openBlock == s.callBlock {
+			dst = s.appendBlockStop(dst)
 		}
 	case api.Finish:
 		s.reason, s.stopString = c.Reason, c.StopString
 		s.keepExt(c)
-		dst = s.appendClose(dst)
+		dst = s.appendBlockStop(dst)
 	case api.Usage:
 		s.tokens = c.Tokens
 		s.keepExt(c)
-		dst = s.appendEnd(dst)
+		dst = s.appendMessageDelta(dst)
 	}
 	return dst
 }
 
-// keepExt keeps how the answer came about until the end.
-func (s *stream) keepExt(c *api.Chunk) {
+// keepExt keeps c's Ext for the end.
+func (s *streamWriter) keepExt(c *api.Chunk) {
 	if c.Ext != nil {
 		s.ext = c.Ext
 	}
 }
 
-// End implements api.Writer. Without a Usage the end says what is known.
-func (s *stream) End(dst []byte) []byte {
-	if !s.begun {
-		dst = s.appendStart(dst)
+// End implements api.Writer. Without a Usage chunk it prints the counts known so far.
+func (s *streamWriter) End(dst []byte) []byte {
+	if !s.started {
+		dst = s.appendMessageStart(dst)
 	}
-	if !s.told {
-		dst = s.appendEnd(dst)
+	if !s.endPrinted {
+		dst = s.appendMessageDelta(dst)
 	}
 	return append(dst, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"...)
 }
 
 // Fail implements api.Writer.
-func (s *stream) Fail(dst []byte, err error) []byte {
+func (s *streamWriter) Fail(dst []byte, err error) []byte {
 	return AppendErrorEvent(dst, s.head.ID, err)
 }
 
-// AppendErrorEvent appends the event that ends a broken stream, for the request of an id.
+// AppendErrorEvent appends the event which ends a failed stream. requestID is the id of the request.
 func AppendErrorEvent(dst []byte, requestID string, err error) []byte {
 	dst = append(dst, "event: error\ndata: "...)
 	dst = appendError(dst, err, requestID)
 	return append(dst, "\n\n"...)
 }
 
-// appendStart appends the event that has the message without its content.
-func (s *stream) appendStart(dst []byte) []byte {
-	s.begun = true
+// appendMessageStart appends the event with the message without its content.
+func (s *streamWriter) appendMessageStart(dst []byte) []byte {
+	s.started = true
 	dst = append(dst, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":"...)
 	dst = appendOpening(dst, s.head)
 	dst = append(dst, `,"content":[],"stop_reason":null,"stop_sequence":null,"usage":`...)
@@ -105,9 +105,9 @@ func (s *stream) appendStart(dst []byte) []byte {
 }
 
 // appendText appends text or reasoning, in a block of its kind.
-func (s *stream) appendText(dst []byte, c *api.Chunk) []byte {
-	if s.open == noBlock || s.kind != c.Kind {
-		dst = s.appendOpen(dst, c.Kind)
+func (s *streamWriter) appendText(dst []byte, c *api.Chunk) []byte {
+	if s.openBlock == noBlock || s.openKind != c.Kind {
+		dst = s.appendBlockStart(dst, c.Kind)
 		if c.Kind == api.Text {
 			dst = append(dst, `{"type":"text","text":""}`...)
 		} else {
@@ -116,48 +116,46 @@ func (s *stream) appendText(dst []byte, c *api.Chunk) []byte {
 		dst = append(dst, "}\n\n"...)
 	}
 	if c.Kind == api.Text {
-		return appendDelta(dst, s.open, `"text_delta","text":`, c.Text)
+		return appendBlockDelta(dst, s.openBlock, `"text_delta","text":`, c.Text)
 	}
-	return appendDelta(dst, s.open, `"thinking_delta","thinking":`, c.Text)
+	return appendBlockDelta(dst, s.openBlock, `"thinking_delta","thinking":`, c.Text)
 }
 
-// appendCall begins the block of a call.
-func (s *stream) appendCall(dst []byte, c *api.Chunk) []byte {
-	dst = s.appendOpen(dst, api.CallBegin)
-	s.call = s.open
+// appendCall starts the block of a call.
+func (s *streamWriter) appendCall(dst []byte, c *api.Chunk) []byte {
+	dst = s.appendBlockStart(dst, api.CallBegin)
+	s.callBlock = s.openBlock
 	dst = appendToolUse(dst, c.CallID, c.Name)
 	return append(dst, "{}}}\n\n"...)
 }
 
-// appendOpen closes the block that is open and begins the next, up to the block
-// itself.
-func (s *stream) appendOpen(dst []byte, kind api.ChunkKind) []byte {
-	dst = s.appendClose(dst)
-	s.open, s.kind = s.blocks, kind
+// appendBlockStart closes the open block and starts the next, up to the value of content_block.
+func (s *streamWriter) appendBlockStart(dst []byte, kind api.ChunkKind) []byte {
+	dst = s.appendBlockStop(dst)
+	s.openBlock, s.openKind = s.blocks, kind
 	s.blocks++
 	dst = append(dst, "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":"...)
-	dst = strconv.AppendInt(dst, int64(s.open), 10)
+	dst = strconv.AppendInt(dst, int64(s.openBlock), 10)
 	return append(dst, `,"content_block":`...)
 }
 
-// appendClose ends the block that is open, if any. Clients that send thinking back
-// look for its signature, which is empty.
-func (s *stream) appendClose(dst []byte) []byte {
-	if s.open == noBlock {
+// appendBlockStop ends the open block, if any. A thinking block gets its signature, which is empty, because
+// clients which return thinking expect one.
+func (s *streamWriter) appendBlockStop(dst []byte) []byte {
+	if s.openBlock == noBlock {
 		return dst
 	}
-	if s.kind == api.Reasoning {
-		dst = appendDelta(dst, s.open, `"signature_delta","signature":`, nil)
+	if s.openKind == api.Reasoning {
+		dst = appendBlockDelta(dst, s.openBlock, `"signature_delta","signature":`, nil)
 	}
 	dst = append(dst, "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":"...)
-	dst = strconv.AppendInt(dst, int64(s.open), 10)
-	s.open = noBlock
+	dst = strconv.AppendInt(dst, int64(s.openBlock), 10)
+	s.openBlock = noBlock
 	return append(dst, "}\n\n"...)
 }
 
-// appendDelta appends more of a block; opening is the delta's type and the key of
-// its text.
-func appendDelta(dst []byte, index int, opening string, text []byte) []byte {
+// appendBlockDelta appends a delta of a block. opening is the delta's type and the key of its text.
+func appendBlockDelta(dst []byte, index int, opening string, text []byte) []byte {
 	dst = append(dst, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":"...)
 	dst = strconv.AppendInt(dst, int64(index), 10)
 	dst = append(dst, `,"delta":{"type":`...)
@@ -166,12 +164,12 @@ func appendDelta(dst []byte, index int, opening string, text []byte) []byte {
 	return append(dst, "}}\n\n"...)
 }
 
-// appendEnd appends the event that says why and at what cost the answer ended.
-func (s *stream) appendEnd(dst []byte) []byte {
-	s.told = true
-	dst = s.appendClose(dst)
+// appendMessageDelta appends the event with the stop reason and the usage.
+func (s *streamWriter) appendMessageDelta(dst []byte) []byte {
+	s.endPrinted = true
+	dst = s.appendBlockStop(dst)
 	dst = append(dst, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{"...)
-	dst = appendStop(dst, s.reason, s.stopString)
+	dst = appendStopReason(dst, s.reason, s.stopString)
 	dst = append(dst, `},"usage":`...)
 	dst = appendUsage(dst, s.tokens)
 	dst = api.AppendExt(dst, s.ext)

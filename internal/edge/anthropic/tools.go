@@ -13,29 +13,28 @@ const (
 	maxToolName = 128 // bytes
 )
 
-// tool is an element of tools.
-type tool struct {
+// toolDeclaration is an element of tools.
+type toolDeclaration struct {
 	name        string
 	description string
 	schema      []byte
 }
 
-// tools reads the functions that the model may call, and writes them as a chat
-// request has them.
-func (d *decoder) tools() error {
+// readTools reads the functions which the model may call, and writes them in the form of a chat request.
+func (d *requestDecoder) readTools() error {
 	q := d.req
 	names := map[string]bool{}
 	out := []byte{'['}
-	err := d.Array("an array of tools", func(i int) error {
+	err := d.ReadArray("an array of tools", func(i int) error {
 		if i >= maxTools {
-			return d.RefuseParent("must have at most %d tools", maxTools)
+			return d.ParentInvalidError("must have at most %d tools", maxTools)
 		}
-		t, err := d.tool()
+		t, err := d.readTool()
 		if err != nil {
 			return err
 		}
 		if names[t.name] {
-			return d.Refuse("has the name of an earlier tool: names must differ")
+			return d.InvalidError("has the name of an earlier tool: names must differ")
 		}
 		names[t.name] = true
 		q.Tools = append(q.Tools, api.Tool{Name: t.name, Parameters: t.schema})
@@ -51,69 +50,69 @@ func (d *decoder) tools() error {
 	return err
 }
 
-func (d *decoder) tool() (*tool, error) {
-	kind, err := d.TypeAhead()
+func (d *requestDecoder) readTool() (*toolDeclaration, error) {
+	kind, err := d.PeekType()
 	switch {
 	case err != nil:
 		return nil, err
 	case kind != "" && kind != "custom":
-		return nil, d.Refuse("is of type %.100q, which is not supported by this server: send custom tools with an 'input_schema'", kind)
+		return nil, d.InvalidError("is of type %.100q, which is not supported by this server: send custom tools with an 'input_schema'", kind)
 	}
-	t := &tool{}
-	err = d.members(func(key string) (bool, error) { return d.toolField(t, key) })
+	t := &toolDeclaration{}
+	err = d.readBlockMembers(func(key string) (bool, error) { return d.readToolField(t, key) })
 	switch {
 	case err != nil:
 		return nil, err
 	case t.name == "":
-		return nil, d.Refuse("needs a 'name'")
+		return nil, d.InvalidError("needs a 'name'")
 	case t.schema == nil:
-		return nil, d.Refuse("needs an 'input_schema'")
+		return nil, d.InvalidError("needs an 'input_schema'")
 	}
 	return t, nil
 }
 
-// toolField reads the value of one key of a tool.
-func (d *decoder) toolField(t *tool, key string) (known bool, err error) {
+// readToolField reads the value of one key of a tool.
+func (d *requestDecoder) readToolField(t *toolDeclaration, key string) (known bool, err error) {
 	switch key {
 	case "name":
-		err := d.Text(&t.name)
-		if err == nil && !api.IsName(t.name, maxToolName, "_-.") {
-			return true, d.Refuse("must have between 1 and %d letters, digits, '_', '-' and '.'", maxToolName)
+		err := d.ReadStringInto(&t.name)
+		if err == nil && !api.IsValidName(t.name, maxToolName, "_-.") {
+			return true, d.InvalidError("must have between 1 and %d letters, digits, '_', '-' and '.'", maxToolName)
 		}
 		return true, err
 	case "description":
-		return true, d.Text(&t.description)
+		return true, d.ReadStringInto(&t.description)
 	case "input_schema":
 		if d.Kind() != strictjson.ObjectKind {
-			return true, d.Expected("an object")
+			return true, d.WrongTypeError("an object")
 		}
-		raw, err := d.Raw()
+		raw, err := d.ReadRaw()
 		t.schema = bytes.Clone(raw)
 		return true, err
 	case "eager_input_streaming", "strict":
-		// Arguments are streamed as the model writes them.
-		return true, d.Skip()
-	case "defer_loading": // until a tool that searches tools finds it
-		return true, d.unset()
+		// Arguments are streamed as the model generates them.
+		return true, d.SkipValue()
+	case "defer_loading": // until a search tool finds it
+		return true, d.requireFalse()
 	case "input_examples":
-		return true, d.emptyArray()
+		return true, d.requireEmptyArray()
 	case "allowed_callers":
-		return true, d.Array("an array of strings", func(int) error { return d.usual("direct") })
+		return true, d.ReadArray("an array of strings", func(int) error { return d.requireString("direct") })
 	}
 	return false, nil
 }
 
-// unset reads a boolean that must be false.
-func (d *decoder) unset() error {
-	on, err := d.Bool()
+// requireFalse reads a boolean which must be false.
+func (d *requestDecoder) requireFalse() error {
+	on, err := d.ReadBool()
 	if err == nil && on {
-		return d.notSupported()
+		return d.refuseUnsupported()
 	}
 	return err
 }
 
 // appendFunction appends t as an element of a chat request's tools.
-func (t *tool) appendFunction(dst []byte) []byte {
+func (t *toolDeclaration) appendFunction(dst []byte) []byte {
 	dst = append(dst, `{"type":"function","function":{"name":`...)
 	dst = strictjson.AppendString(dst, t.name)
 	if t.description != "" {
@@ -125,23 +124,23 @@ func (t *tool) appendFunction(dst []byte) []byte {
 	return append(dst, `}}`...)
 }
 
-// toolChoice reads what the model may or must do with the tools.
-func (d *decoder) toolChoice() error {
+// readToolChoice reads tool_choice.
+func (d *requestDecoder) readToolChoice() error {
 	c := &d.req.ToolChoice
 	var kind string
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "type":
-			return d.Text(&kind)
+			return d.ReadStringInto(&kind)
 		case "name":
-			return d.Text(&c.Name)
+			return d.ReadStringInto(&c.Name)
 		case "disable_parallel_tool_use":
-			return d.Flag(&d.req.OneCall)
+			return d.ReadBoolInto(&d.req.OneCall)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	if err != nil {
 		return err
@@ -156,21 +155,21 @@ func (d *decoder) toolChoice() error {
 	case "none":
 		c.Mode = api.ToolNone
 	default:
-		return d.Refuse("needs a 'type' of auto, any, tool or none")
+		return d.InvalidError("needs a 'type' of auto, any, tool or none")
 	}
 	if (c.Name != "") != (c.Mode == api.ToolNamed) {
-		return d.Refuse("must have a 'name' if its type is tool, and only then")
+		return d.InvalidError("must have a 'name' if its type is tool, and only then")
 	}
 	return nil
 }
 
-// checkToolChoice judges tool_choice beside tools.
-func (d *decoder) checkToolChoice() error {
+// checkToolChoice validates tool_choice against tools.
+func (d *requestDecoder) checkToolChoice() error {
 	c := d.req.ToolChoice
 	switch c.Mode {
 	case api.ToolRequired:
 		if len(d.req.Tools) == 0 {
-			return fault.Param("tool_choice", "'tool_choice' of type any needs 'tools'")
+			return fault.InvalidParam("tool_choice", "'tool_choice' of type any needs 'tools'")
 		}
 	case api.ToolNamed:
 		for _, t := range d.req.Tools {
@@ -178,7 +177,7 @@ func (d *decoder) checkToolChoice() error {
 				return nil
 			}
 		}
-		return fault.Param("tool_choice", "'tool_choice' names a tool that is not among 'tools'")
+		return fault.InvalidParam("tool_choice", "'tool_choice' names a tool that is not among 'tools'")
 	}
 	return nil
 }

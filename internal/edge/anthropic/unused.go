@@ -2,102 +2,100 @@ package anthropic
 
 import "penstock/internal/strictjson"
 
-// unused reads the fields of both endpoints that this server does not act on:
-// accepted where ignoring them cannot change the answer, refused by name where it
-// would.
-func (d *decoder) unused(key string) (known bool, err error) {
+// readUnusedField reads the fields of both endpoints which this server does not implement. It accepts a field
+// if ignoring it cannot change the answer, and else refuses it by name.
+func (d *requestDecoder) readUnusedField(key string) (known bool, err error) {
 	switch key {
-	case "cache_control": // what can be reused is found by itself
-		return true, d.object()
-	case "speed": // both get the only speed there is
-		return true, d.oneOf("standard", "fast")
+	case "cache_control": // the prefix cache needs no marks
+		return true, d.readIgnoredObject()
+	case "speed": // there is only one speed
+		return true, d.requireOneOf("standard", "fast")
 	case "mcp_servers":
-		return true, d.emptyArray()
+		return true, d.requireEmptyArray()
 	case "context_management":
-		return true, d.contextManagement()
+		return true, d.readContextManagement()
 	case "billing_policy", "compaction":
-		return true, d.notSupported()
+		return true, d.refuseUnsupported()
 	}
 	return false, nil
 }
 
 const notSupported = "is not supported by this server: leave it out"
 
-// notSupported refuses the value being read: ignoring it would change the answer.
-// The status is 400 and not 501, which clients take for a server's trouble and
-// try again.
-func (d *decoder) notSupported() error { return d.Refuse(notSupported) }
+// refuseUnsupported refuses the value being read: ignoring it would change the answer. The status is 400 and
+// not 501, which clients would treat as a server error and retry.
+func (d *requestDecoder) refuseUnsupported() error { return d.InvalidError(notSupported) }
 
-// object reads an object that does not matter.
-func (d *decoder) object() error {
-	return d.Object(func(string) error { return d.Skip() })
+// readIgnoredObject reads an object which has no effect.
+func (d *requestDecoder) readIgnoredObject() error {
+	return d.ReadObject(func(string) error { return d.SkipValue() })
 }
 
-// usual reads a string that must be the one that asks for what happens anyway.
-func (d *decoder) usual(ok string) error {
-	s, err := d.String()
+// requireString reads a string which must equal ok, the value for the only supported behavior.
+func (d *requestDecoder) requireString(ok string) error {
+	s, err := d.ReadString()
 	if err == nil && s != ok {
-		return d.notSupported()
+		return d.refuseUnsupported()
 	}
 	return err
 }
 
-// oneOf reads one of two words.
-func (d *decoder) oneOf(a, b string) error {
-	s, err := d.String()
+// requireOneOf reads one of two strings.
+func (d *requestDecoder) requireOneOf(a, b string) error {
+	s, err := d.ReadString()
 	if err == nil && s != a && s != b {
-		return d.Refuse("must be %s or %s", a, b)
+		return d.InvalidError("must be %s or %s", a, b)
 	}
 	return err
 }
 
-func (d *decoder) emptyArray() error {
-	return d.Array("an array", func(int) error { return d.RefuseParent(notSupported) })
+func (d *requestDecoder) requireEmptyArray() error {
+	return d.ReadArray("an array", func(int) error { return d.ParentInvalidError(notSupported) })
 }
 
-// contextManagement accepts no edits, and the one that clears nothing, which
-// Claude Code asks for: all thinking stays in the conversation.
-func (d *decoder) contextManagement() error {
-	return d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+// readContextManagement accepts no edits, and the edit which clears nothing, which Claude Code requests: all
+// thinking stays in the conversation.
+func (d *requestDecoder) readContextManagement() error {
+	return d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		if key != "edits" {
-			return d.Unsupported()
+			return d.UnsupportedError()
 		}
-		return d.Array("an array of edits", func(int) error { return d.edit() })
+		return d.ReadArray("an array of edits", func(int) error { return d.readContextEdit() })
 	})
 }
 
-func (d *decoder) edit() error {
+func (d *requestDecoder) readContextEdit() error {
 	var kind, keep string
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "type":
-			return d.Text(&kind)
+			return d.ReadStringInto(&kind)
 		case "keep":
-			return d.keep(&keep)
+			return d.readKeep(&keep)
 		}
-		return d.Skip()
+		return d.SkipValue()
 	})
 	if err == nil && (kind != "clear_thinking_20251015" || keep != "all") {
-		return d.notSupported()
+		return d.refuseUnsupported()
 	}
 	return err
 }
 
-// keep reads "all", {"type":"all"} or the object of a number of turns.
-func (d *decoder) keep(dst *string) error {
+// readKeep reads "all", {"type":"all"} or an object with a number of turns.
+func (d *requestDecoder) readKeep(dst *string) error {
 	if d.Kind() != strictjson.ObjectKind {
-		return d.Text(dst)
+		return d.ReadStringInto(dst)
 	}
-	return d.Object(func(key string) error {
+	return d.ReadObject(func(key string) error {
 		if key == "type" {
-			return d.Text(dst)
+			return d.ReadStringInto(dst)
 		}
-		return d.Skip()
+		return d.SkipValue()
 	})
 }

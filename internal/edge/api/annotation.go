@@ -8,8 +8,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Names of annotations, as NVIDIA Dynamo has them. What follows a colon is a value, which
-// only QueryInstance tells from none.
+// Names of annotations, as in NVIDIA Dynamo. A colon and a value may follow; only QueryInstance distinguishes
+// whether there is a value.
 const (
 	QueryInstance   = "query_instance_id"
 	FormattedPrompt = "formatted_prompt"
@@ -18,16 +18,16 @@ const (
 	RequestID       = "request_id"
 )
 
-// AnnotationNames lists the annotations that are answered.
+// AnnotationNames lists the supported annotations.
 func AnnotationNames() []string {
 	return []string{QueryInstance, FormattedPrompt, TokenIDs, LLMMetrics, RequestID}
 }
 
 // Annotations are the annotations of a request.
 type Annotations struct {
-	// Query asks which worker would serve the request, without sending it there.
+	// Query asks which worker would serve the request, without sending it.
 	Query QueryForm
-	// The others ask for an event of a stream, or a member of a whole answer's nvext.
+	// The others request an event of a stream, or a member of a whole answer's nvext.
 	FormattedPrompt, TokenIDs, LLMMetrics, RequestID bool
 }
 
@@ -37,8 +37,8 @@ type QueryForm uint8
 // The forms.
 const (
 	NoQuery     QueryForm = iota
-	QueryEvents           // "query_instance_id": two events, as Dynamo wrote them before 1.0
-	QueryChunk            // "query_instance_id:VALUE": nvext of one chunk, as Dynamo 1.x writes it
+	QueryEvents           // "query_instance_id": two events, as Dynamo before 1.0
+	QueryChunk            // "query_instance_id:VALUE": nvext of one chunk, as Dynamo 1.x
 )
 
 // Add adds an annotation. It reports whether the annotation is one of AnnotationNames.
@@ -65,8 +65,9 @@ func (a *Annotations) Add(annotation string) bool {
 	return true
 }
 
-// First returns the name of the first annotation in the order of AnnotationNames; "" if there is none.
-func (a Annotations) First() string {
+// FirstAnnotation returns the name of the first annotation in the order of AnnotationNames; "" if there is
+// none.
+func (a Annotations) FirstAnnotation() string {
 	for i, asked := range []bool{a.Query != NoQuery, a.FormattedPrompt, a.TokenIDs, a.LLMMetrics, a.RequestID} {
 		if asked {
 			return AnnotationNames()[i]
@@ -75,8 +76,7 @@ func (a Annotations) First() string {
 	return ""
 }
 
-// Annotated is what a request is told for its annotations. Members that were not asked for
-// are zero.
+// Annotated holds the answers to a request's annotations. Members which were not requested are zero.
 type Annotated struct {
 	RequestID string
 	Prompt    *string    // the text that became the prompt's tokens
@@ -84,13 +84,13 @@ type Annotated struct {
 	Metrics   *Metrics
 }
 
-// Metrics answers LLMMetrics once the answer is complete.
+// Metrics answers LLMMetrics after the answer is complete.
 type Metrics struct {
 	Counts TokenCounts
 	Worker kv.Worker // of the last attempt
 }
 
-// AppendMembers appends the answers as members of an object, each with a comma before it.
+// AppendMembers appends the answers as members of an object, each preceded by a comma.
 func (a *Annotated) AppendMembers(dst []byte) []byte {
 	if a == nil {
 		return dst
@@ -110,8 +110,8 @@ func (a *Annotated) AppendMembers(dst []byte) []byte {
 	return dst
 }
 
-// Append appends the metrics as an object with the members of Dynamo's annotation. They are of the whole
-// answer, as if it had come in one chunk.
+// Append appends the metrics as an object with the members of Dynamo's annotation. They describe the whole
+// answer, as if it were one chunk.
 func (m *Metrics) Append(dst []byte) []byte {
 	number := func(name string, n int64) {
 		dst = append(append(append(dst, '"'), name...), `":`...)

@@ -1,13 +1,12 @@
-// Package api is what the APIs that clients speak have in common: a request as
-// the frontend understands it, and the steps of its answer.
+// Package api contains what the client APIs have in common: a decoded request as the frontend understands it,
+// and the chunks of its answer.
 //
-// A dialect decodes its own form into a [Request] and prints the [Chunk]s of the
-// answer in its own form, so that everything between the two is written once. A
-// whole answer is the fold of the chunks that a stream would have printed ([Fold]),
-// so the two can never differ.
+// A dialect decodes its wire format into a [Request] and prints the [Chunk]s of the answer in its wire
+// format, so that everything between exists once. A whole answer is the [Fold] of the chunks which a stream
+// would have printed, so the two cannot differ.
 package api
 
-// Endpoint is one of the endpoints that models serve.
+// Endpoint is an API endpoint of a model.
 type Endpoint uint8
 
 // The endpoints.
@@ -19,23 +18,20 @@ const (
 	Messages                   // POST /v1/messages
 )
 
-// String returns the endpoint's name as metrics print it.
+// String returns the endpoint's name in metrics.
 func (e Endpoint) String() string {
 	return [...]string{"chat_completions", "completions", "embeddings", "responses", "messages"}[e]
 }
 
-// Talks reports whether the endpoint's requests are conversations.
-func (e Endpoint) Talks() bool { return e == Chat || e == Responses || e == Messages }
+// IsConversation reports whether the endpoint's requests are conversations.
+func (e Endpoint) IsConversation() bool { return e == Chat || e == Responses || e == Messages }
 
-// Writer prints one answer in the form of one API, as a stream or whole. It
-// serves one goroutine.
+// Writer prints one answer in the format of one API, streamed or whole. It is not safe for concurrent use.
 type Writer interface {
-	// Append takes the next chunk, of which it keeps nothing but its Ext, and
-	// appends what a stream says of it to dst.
+	// Append appends the stream's events for the next chunk to dst. It retains nothing of c except Ext.
 	Append(dst []byte, c *Chunk) []byte
-	// End appends what completes the answer: a stream's last events, or the whole
-	// body.
+	// End appends the end of the answer: a stream's last events, or the whole body.
 	End(dst []byte) []byte
-	// Fail appends the event that ends a broken stream.
+	// Fail appends the event which ends a failed stream.
 	Fail(dst []byte, err error) []byte
 }

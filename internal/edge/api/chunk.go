@@ -2,24 +2,22 @@ package api
 
 import "penstock/core/kv"
 
-// Head is what all chunks of one answer have in common. Fingerprint is known when
-// a worker has accepted the request; nothing changes once a chunk has been
-// appended.
+// Head is common to all chunks of one answer. Fingerprint is set when a worker has accepted the request.
+// Nothing changes after the first chunk.
 type Head struct {
-	ID          string // of the request; dialects put their own word before it
-	Model       string // as the client named it
-	Fingerprint string // of the numerics that computed the answer
+	ID          string // of the request; dialects add their own prefix
+	Model       string // as in the request
+	Fingerprint string // of the numerics which computed the answer
 	Created     int64  // seconds since 1970
 }
 
 // ChunkKind says which part of an answer a Chunk is.
 type ChunkKind uint8
 
-// The kinds. A choice has at most one Role (conversations only, before the rest),
-// any number of Text, Reasoning and calls, and one Finish; Usage is the last chunk
-// of the answer. A call is a CallBegin, any number of Arguments and a CallEnd,
-// which is missing if the answer ended before the call did; calls of a choice do
-// not overlap, but text may stand between them.
+// The kinds. A choice has at most one Role (conversations only, before the rest), any number of Text,
+// Reasoning and calls, and one Finish. Usage is the last chunk of the answer. A call is a CallBegin, any
+// number of Arguments, and a CallEnd, which is missing if the answer ended within the call. Calls of a choice
+// do not overlap, but there may be text between them.
 const (
 	Role ChunkKind = iota
 	Text
@@ -31,15 +29,15 @@ const (
 	Usage
 )
 
-// Reason is why a choice ended.
-type Reason uint8
+// FinishReason is the reason why a choice ended.
+type FinishReason uint8
 
 // The reasons.
 const (
-	NoReason     Reason = iota // it has not ended
-	ReasonStop                 // the model ended it, or a stop string did
-	ReasonLength               // a limit of tokens
-	ReasonCalls                // the model called functions
+	NoReason     FinishReason = iota // it has not ended
+	ReasonStop                       // the model ended it, or a stop string did
+	ReasonLength                     // the token limit
+	ReasonCalls                      // the model called functions
 )
 
 // Chunk is one step of an answer.
@@ -48,30 +46,31 @@ type Chunk struct {
 	Choice int
 	// Text continues the choice's text, reasoning or arguments. It is valid UTF-8.
 	Text []byte
-	// Logprobs describe tokens, in order; nil if they were not asked for. Text and
-	// Reasoning only; the text may be empty then.
+	// Logprobs describe tokens in order; nil if they were not requested. Only Text and Reasoning have them,
+	// and their text may be empty.
 	Logprobs []Logprob
-	// Call counts the calls of the choice from 0; CallBegin, Arguments and CallEnd.
+	// Call is the index of the call within the choice, from 0. CallBegin, Arguments and CallEnd only.
 	Call int
 	// CallID and Name are a call's id and function. CallBegin only.
 	CallID, Name string
 	// Reason is why the choice ended. Finish only.
-	Reason Reason
-	// StopString is the one that ended the choice; "" if none did. Finish only.
+	Reason FinishReason
+	// StopString is the stop string which ended the choice; "" if none did. Finish only.
 	StopString string
-	// Tokens are what the answer cost: all of it in Usage; in the others Prompt and Cached of
-	// the choice's prompt, and Completion and Reasoning of the choice so far, which are 0 in Role.
+	// Tokens are the token counts. In Usage they cover the whole answer. In other chunks, Prompt and Cached
+	// are those of the choice's prompt, and Completion and Reasoning the tokens of the choice so far, which are 0
+	// in Role.
 	Tokens TokenCounts
-	// Ext says how the answer came about. In Usage and the last Finish.
+	// Ext says how the answer was produced. Usage and the last Finish have it.
 	Ext *AnswerExt
 }
 
 // Logprob is a token, its log-probability and the most likely alternatives.
 type Logprob struct {
-	Token   []byte // the bytes it stands for, which need not be whole characters
+	Token   []byte // the token's bytes, which may end within a character
 	Logprob float32
 	Top     []TokenLogprob
-	Offset  int // where the token begins, in characters of the choice's text
+	Offset  int // start of the token, in characters of the choice's text
 }
 
 // TokenLogprob is one alternative.
@@ -80,18 +79,16 @@ type TokenLogprob struct {
 	Logprob float32
 }
 
-// CachedUnknown is the number of cached tokens where no engine has said it. Answers leave
-// such a number out.
+// CachedUnknown is the number of cached tokens if no engine has reported it. Answers omit such a number.
 const CachedUnknown = -1
 
-// TokenCounts count the tokens of a request. Cached are those of Prompt whose
-// keys and values were not computed again, or CachedUnknown, Reasoning those of
-// Completion that the model thought with.
+// TokenCounts counts the tokens of a request. Cached counts the tokens of Prompt whose keys and values came
+// from the cache, or is CachedUnknown. Reasoning counts the reasoning tokens within Completion.
 type TokenCounts struct {
 	Prompt, Completion, Cached, Reasoning int
 }
 
-// Add adds o's counts to c's. What is cached of all is known only if it is of each.
+// Add adds o's counts to c's. The sum of Cached is known only if both are.
 func (c *TokenCounts) Add(o TokenCounts) {
 	c.Prompt += o.Prompt
 	c.Completion += o.Completion
@@ -105,27 +102,27 @@ func (c *TokenCounts) Add(o TokenCounts) {
 
 // AnswerExt is the object "nvext" of an answer.
 type AnswerExt struct {
-	// Attempts are all that were routed, in that order.
+	// Attempts are all attempts which were routed, in order.
 	Attempts []Attempt
 	// WorkerFields adds worker_id, the worker of the last attempt.
 	WorkerFields bool
-	// Query, if not nil, is there instead: the request only asked.
+	// Query, if not nil, replaces all of it: the request was only a query.
 	Query *QueryAnswer
-	// Annotated answers the annotations of a request whose answer has no events for them; nil
-	// if there are none.
+	// Annotated answers the request's annotations if the answer has no events for them; nil if there are
+	// none.
 	Annotated *Annotated
 }
 
-// Asked reports whether x, which may be nil, answers a request that only asked.
-func (x *AnswerExt) Asked() bool { return x != nil && x.Query != nil }
+// IsQuery reports whether x, which may be nil, answers a query.
+func (x *AnswerExt) IsQuery() bool { return x != nil && x.Query != nil }
 
-// QueryAnswer answers the annotation QueryInstance: where the request would
-// have gone, and its prompt.
+// QueryAnswer answers the annotation QueryInstance: the worker which the request would have been sent to, and
+// its prompt.
 type QueryAnswer struct {
 	Worker        kv.Worker
 	OverlapBlocks int
 	Tokens        []kv.Token
-	// TextOnly says why only the text before the request's media counts; "" if all of it does.
+	// TextOnly says why only the text before the request's media counts; "" if everything counts.
 	TextOnly string
 }
 
@@ -134,11 +131,11 @@ type Attempt struct {
 	Prompt        int // index among the request's prompts
 	Number        uint32
 	Worker        kv.Worker
-	OverlapBlocks int // the router's belief
-	// Predicted and Reported are the tokens of the prompt that the worker was believed to
-	// have cached, and that it said it had; Reported is CachedUnknown before it says so.
+	OverlapBlocks int // as the router estimated it
+	// Predicted and Reported are the prompt tokens which the router expected the worker to have cached, and
+	// which the worker reported. Reported is CachedUnknown until then.
 	Predicted, Reported int
-	// Inexact says that the worker went on with the tokens of one of other numerics:
-	// what follows need not be what that one would have said.
+	// Inexact says that the worker continued tokens which another worker generated with other numerics, so
+	// that the text may differ from that worker's.
 	Inexact bool
 }

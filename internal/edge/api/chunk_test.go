@@ -2,7 +2,7 @@ package api
 
 import "testing"
 
-// TestAddCounts: what is cached of all is known only if it is of each.
+// TestAddCounts: the sum of cached tokens is known only if every summand is.
 func TestAddCounts(t *testing.T) {
 	for _, tt := range []struct{ a, b, want int }{{1, 2, 3}, {0, CachedUnknown, CachedUnknown}, {CachedUnknown, 4, CachedUnknown}} {
 		c := TokenCounts{Prompt: 5, Cached: tt.a}

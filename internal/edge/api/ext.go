@@ -7,14 +7,13 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// AppendExt appends the member "nvext" of an answer with a comma before it; nothing
-// if x is nil.
+// AppendExt appends the member "nvext" of an answer, preceded by a comma; nothing if x is nil.
 func AppendExt(dst []byte, x *AnswerExt) []byte {
 	if x == nil {
 		return dst
 	}
 	if x.Query != nil {
-		return appendQuery(dst, x.Query, x.Annotated)
+		return appendQueryAnswer(dst, x.Query, x.Annotated)
 	}
 	dst = append(dst, `,"nvext":{"attempts":`...)
 	dst = strconv.AppendInt(dst, int64(len(x.Attempts)), 10)
@@ -61,7 +60,7 @@ func appendWorkerFields(dst []byte, w kv.Worker) []byte {
 	return append(appendWorkerMembers(dst, w), '}')
 }
 
-// appendWorkerMembers appends w as the worker that prefills and the one that decodes: they are one.
+// appendWorkerMembers appends w as both the prefill and the decode worker.
 func appendWorkerMembers(dst []byte, w kv.Worker) []byte {
 	id, rank := uint64(w.ID), uint64(w.Rank)
 	dst = strconv.AppendUint(append(dst, `"prefill_worker_id":`...), id, 10)
@@ -71,7 +70,7 @@ func appendWorkerMembers(dst []byte, w kv.Worker) []byte {
 	return dst
 }
 
-func appendQuery(dst []byte, q *QueryAnswer, a *Annotated) []byte {
+func appendQueryAnswer(dst []byte, q *QueryAnswer, a *Annotated) []byte {
 	dst = append(dst, `,"nvext":{`...)
 	dst = appendWorkerFields(dst, q.Worker)
 	dst = append(dst, `,"overlap_blocks":`...)

@@ -9,9 +9,9 @@ import (
 	"penstock/core/fault"
 )
 
-// Fault returns the first *fault.Error in err's chain. An error without one is a
-// defect: the Internal error that a client is told instead has no detail.
-func Fault(err error) *fault.Error {
+// AsFault returns the first *fault.Error in err's chain. An error without one is a defect: the client then
+// gets an Internal error without details.
+func AsFault(err error) *fault.Error {
 	var f *fault.Error
 	if errors.As(err, &f) {
 		return f
@@ -23,11 +23,10 @@ func Fault(err error) *fault.Error {
 	}
 }
 
-// SetErrorHeader sets the header of a response that is an error: its type, where
-// waiting helps for how long (in whole seconds, rounded up, at least one), and
-// whether to try again, which the official clients would guess from the status:
-// they repeat every 409 and everything above 499.
-func SetErrorHeader(h http.Header, f *fault.Error) {
+// SetErrorHeaders sets the headers of an error response: its type, how long to wait if waiting helps (in
+// whole seconds, rounded up, at least one), and whether to retry. Without the latter the official clients
+// decide by the status: they retry every 409 and everything above 499.
+func SetErrorHeaders(h http.Header, f *fault.Error) {
 	class := f.Code.Class()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Should-Retry", strconv.FormatBool(class.Retryable))

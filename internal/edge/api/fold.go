@@ -1,35 +1,34 @@
 package api
 
-// Fold makes a whole answer of its chunks, in time linear in their text. The zero
-// value is ready.
+// Fold combines the chunks of an answer into a whole answer, in time linear in their text. The zero value is
+// ready to use.
 type Fold struct {
-	Choices []Choice
+	Choices []FoldedChoice
 	Tokens  TokenCounts
 	Ext     *AnswerExt
 }
 
-// Choice is one choice so far.
-type Choice struct {
-	// Items are what it said, thought and called, in that order.
-	Items []Item
-	// Reason is NoReason until it has ended.
-	Reason     Reason
+// FoldedChoice is one choice so far.
+type FoldedChoice struct {
+	// Items are its text, reasoning and calls, in order.
+	Items []AnswerItem
+	// Reason is NoReason until the choice has ended.
+	Reason     FinishReason
 	StopString string
 }
 
-// Item is a run of text or of reasoning, or one call.
-type Item struct {
+// AnswerItem is a run of text or of reasoning, or one call.
+type AnswerItem struct {
 	Kind ChunkKind // Text, Reasoning or CallBegin
 	// Text is the text, the reasoning or the arguments.
 	Text []byte
-	// CallID and Name are those of a call, whose arguments are Complete if its end
-	// was seen.
+	// CallID and Name belong to a call. Complete says that the end of its arguments was seen.
 	CallID, Name string
 	Complete     bool
 }
 
-// Add takes the next chunk and keeps nothing of it but its Ext.
-func (f *Fold) Add(c *Chunk) {
+// AddChunk adds the next chunk. It retains nothing of c except Ext.
+func (f *Fold) AddChunk(c *Chunk) {
 	if c.Ext != nil {
 		f.Ext = c.Ext
 	}
@@ -38,30 +37,30 @@ func (f *Fold) Add(c *Chunk) {
 		return
 	}
 	for len(f.Choices) <= c.Choice {
-		f.Choices = append(f.Choices, Choice{})
+		f.Choices = append(f.Choices, FoldedChoice{})
 	}
-	f.Choices[c.Choice].add(c)
+	f.Choices[c.Choice].addChunk(c)
 }
 
-func (h *Choice) add(c *Chunk) {
+func (h *FoldedChoice) addChunk(c *Chunk) {
 	switch c.Kind {
 	case Text, Reasoning:
 		if len(c.Text) == 0 {
 			return // log-probabilities only
 		}
 		if n := len(h.Items); n == 0 || h.Items[n-1].Kind != c.Kind {
-			h.Items = append(h.Items, Item{Kind: c.Kind})
+			h.Items = append(h.Items, AnswerItem{Kind: c.Kind})
 		}
 		last := &h.Items[len(h.Items)-1]
 		last.Text = append(last.Text, c.Text...)
 	case CallBegin:
-		h.Items = append(h.Items, Item{Kind: CallBegin, CallID: c.CallID, Name: c.Name})
+		h.Items = append(h.Items, AnswerItem{Kind: CallBegin, CallID: c.CallID, Name: c.Name})
 	case Arguments:
-		if last := h.call(); last != nil {
+		if last := h.lastCall(); last != nil {
 			last.Text = append(last.Text, c.Text...)
 		}
 	case CallEnd:
-		if last := h.call(); last != nil {
+		if last := h.lastCall(); last != nil {
 			last.Complete = true
 		}
 	case Finish:
@@ -69,8 +68,8 @@ func (h *Choice) add(c *Chunk) {
 	}
 }
 
-// call returns the last call.
-func (h *Choice) call() *Item {
+// lastCall returns the last call; nil if there is none.
+func (h *FoldedChoice) lastCall() *AnswerItem {
 	for i := len(h.Items) - 1; i >= 0; i-- {
 		if h.Items[i].Kind == CallBegin {
 			return &h.Items[i]
@@ -79,8 +78,8 @@ func (h *Choice) call() *Item {
 	return nil
 }
 
-// AppendText appends all of the choice's text, or all of its reasoning, to dst.
-func (h *Choice) AppendText(dst []byte, kind ChunkKind) []byte {
+// AppendText appends the choice's whole text, or its whole reasoning, to dst.
+func (h *FoldedChoice) AppendText(dst []byte, kind ChunkKind) []byte {
 	for i := range h.Items {
 		if h.Items[i].Kind == kind {
 			dst = append(dst, h.Items[i].Text...)

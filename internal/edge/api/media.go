@@ -8,16 +8,16 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// MaxMedia bounds the media objects of one request, whatever the model and the settings.
+// MaxMedia bounds the media objects of one request, independent of model and settings.
 const MaxMedia = 256
 
-// MaxURL bounds a URL that is no data: URI, and MaxMediaName a client's name of an object, in bytes.
+// MaxURL bounds a URL other than a data: URI, and MaxMediaName a client's name of an object, in bytes.
 const (
 	MaxURL       = 16 << 10
 	MaxMediaName = 512
 )
 
-// Part is a piece of a message's content: a media object, or a text if Media is nil.
+// Part is a part of a message's content: a media object, or a text if Media is nil.
 type Part struct {
 	Text  string
 	Media *Media
@@ -26,27 +26,27 @@ type Part struct {
 // Media is a media object as a client sends it.
 type Media struct {
 	Kind media.Kind
-	// Type is the type of the part in the client's API, Part where in the request it is
-	// ("messages[1].content[2]"), and Param where the URL in it is.
+	// Type is the type of the part in the client's API. Part is the path of the part in the request
+	// ("messages[1].content[2]"), and Param that of the URL.
 	Type, Part, Param string
-	// URL is http, https or a data: URI. What a client sends as base64 without one is made into one.
+	// URL is an http, https or data: URI. Base64 data is converted to a data: URI.
 	URL string
-	// Name is the client's own name of the object (uuid); "" if none.
+	// Name is the client's own name of the object (uuid); "" if there is none.
 	Name string
 }
 
-// HasMedia reports whether a message shows anything but text.
+// HasMedia reports whether a message contains media.
 func (r *Request) HasMedia() bool {
 	return slices.ContainsFunc(r.Messages, func(m Message) bool { return m.HasMedia() })
 }
 
-// HasMedia reports whether the message shows anything but text.
+// HasMedia reports whether the message contains media.
 func (m *Message) HasMedia() bool {
 	return slices.ContainsFunc(m.Parts, func(p Part) bool { return p.Media != nil })
 }
 
-// Media returns what the messages show besides text, in order.
-func (r *Request) Media() []*Media {
+// MediaObjects returns the media objects of all messages, in order.
+func (r *Request) MediaObjects() []*Media {
 	var all []*Media
 	for i := range r.Messages {
 		for j := range r.Messages[i].Parts {
@@ -58,21 +58,21 @@ func (r *Request) Media() []*Media {
 	return all
 }
 
-// MediaCount counts the media objects of a request. The zero value is ready.
+// MediaCount counts the media objects of a request. The zero value is ready to use.
 type MediaCount struct{ n int }
 
-// Count takes an object more, which the part being read is.
-func (c *MediaCount) Count(r *strictjson.Reader) error {
+// CountObject counts one object, the part being read. It refuses the object after MaxMedia.
+func (c *MediaCount) CountObject(r *strictjson.Reader) error {
 	if c.n++; c.n > MaxMedia {
-		return r.Refuse("is one media object too many: a request has at most %d", MaxMedia)
+		return r.InvalidError("is one media object too many: a request has at most %d", MaxMedia)
 	}
 	return nil
 }
 
-// ReadURL reads a URL into m: a string.
+// ReadURL reads a URL, a string, into m.
 func ReadURL(r *strictjson.Reader, m *Media) error {
-	m.Param = r.Param()
-	if err := r.Text(&m.URL); err != nil {
+	m.Param = r.ParamPath()
+	if err := r.ReadStringInto(&m.URL); err != nil {
 		return err
 	}
 	scheme, _, ok := strings.Cut(m.URL[:min(len(m.URL), 16)], ":")
@@ -80,44 +80,44 @@ func ReadURL(r *strictjson.Reader, m *Media) error {
 	case ok && scheme == "data":
 		return nil
 	case !ok || scheme != "http" && scheme != "https":
-		return r.Refuse("must be an http or https URL, or a data: URI")
+		return r.InvalidError("must be an http or https URL, or a data: URI")
 	case len(m.URL) > MaxURL:
-		return r.Refuse("is a URL of %d bytes; at most %d are taken", len(m.URL), MaxURL)
+		return r.InvalidError("is a URL of %d bytes; at most %d are taken", len(m.URL), MaxURL)
 	}
 	return nil
 }
 
-// ReadLocation reads where an object is: a URL in a string, or an object with it under "url",
-// beside which it may have a "detail".
-func ReadLocation(r *strictjson.Reader, m *Media) error {
+// ReadMediaLocation reads the URL of an object: a string, or an object with members "url" and, optionally,
+// "detail".
+func ReadMediaLocation(r *strictjson.Reader, m *Media) error {
 	if r.Kind() != strictjson.ObjectKind {
 		if r.Kind() != strictjson.StringKind {
-			return r.Expected("a URL or an object with a 'url'")
+			return r.WrongTypeError("a URL or an object with a 'url'")
 		}
 		return ReadURL(r, m)
 	}
-	err := r.Object(func(key string) error {
-		if none, err := r.Null(); none || err != nil {
+	err := r.ReadObject(func(key string) error {
+		if none, err := r.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "url":
 			return ReadURL(r, m)
 		case "detail":
-			return ReadDetail(r)
+			return ReadImageDetail(r)
 		}
-		return r.Unsupported()
+		return r.UnsupportedError()
 	})
 	if err == nil && m.URL == "" {
-		return r.Refuse("needs a 'url'")
+		return r.InvalidError("needs a 'url'")
 	}
 	return err
 }
 
-// ReadDetail reads how closely a picture is to be looked at, which is what the model's
-// processor makes of its size in any case.
-func ReadDetail(r *strictjson.Reader) error {
-	s, err := r.String()
+// ReadImageDetail reads the detail of an image. It has no effect, since the model's processor decides by the
+// image's size.
+func ReadImageDetail(r *strictjson.Reader) error {
+	s, err := r.ReadString()
 	if err != nil {
 		return err
 	}
@@ -125,41 +125,41 @@ func ReadDetail(r *strictjson.Reader) error {
 	case "auto", "low", "high", "original":
 		return nil
 	}
-	return r.Refuse("must be one of auto, low, high and original")
+	return r.InvalidError("must be one of auto, low, high and original")
 }
 
-// ReadSound reads a sound in base64: {"data","format"}.
-func ReadSound(r *strictjson.Reader, m *Media) error {
+// ReadAudio reads audio in base64: {"data","format"}.
+func ReadAudio(r *strictjson.Reader, m *Media) error {
 	if r.Kind() != strictjson.ObjectKind {
-		return r.Expected("an object with 'data' and 'format'")
+		return r.WrongTypeError("an object with 'data' and 'format'")
 	}
 	var data, format string
-	err := r.Object(func(key string) error {
-		if none, err := r.Null(); none || err != nil {
+	err := r.ReadObject(func(key string) error {
+		if none, err := r.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "data":
-			m.Param = r.Param()
-			return r.Text(&data)
+			m.Param = r.ParamPath()
+			return r.ReadStringInto(&data)
 		case "format":
-			if err := r.Text(&format); err != nil {
+			if err := r.ReadStringInto(&format); err != nil {
 				return err
 			}
-			if !IsName(format, 32, "-+.") {
-				return r.Refuse("must be the name of a format, such as wav")
+			if !IsValidName(format, 32, "-+.") {
+				return r.InvalidError("must be the name of a format, such as wav")
 			}
 			return nil
 		}
-		return r.Unsupported()
+		return r.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case data == "":
-		return r.Refuse("needs 'data': the sound in base64")
+		return r.InvalidError("needs 'data': the sound in base64")
 	case format == "":
-		return r.Refuse("needs a 'format', such as wav")
+		return r.InvalidError("needs a 'format', such as wav")
 	}
 	m.URL = DataURI("audio/"+format, data)
 	return nil
@@ -167,14 +167,14 @@ func ReadSound(r *strictjson.Reader, m *Media) error {
 
 // ReadMediaName reads a client's own name of an object.
 func ReadMediaName(r *strictjson.Reader, m *Media) error {
-	if err := r.Text(&m.Name); err != nil {
+	if err := r.ReadStringInto(&m.Name); err != nil {
 		return err
 	}
 	if m.Name == "" || len(m.Name) > MaxMediaName {
-		return r.Refuse("must have between 1 and %d bytes, not %d", MaxMediaName, len(m.Name))
+		return r.InvalidError("must have between 1 and %d bytes, not %d", MaxMediaName, len(m.Name))
 	}
 	return nil
 }
 
-// DataURI returns the data: URI of something in base64.
+// DataURI returns the data: URI of base64 data.
 func DataURI(mime, base64 string) string { return "data:" + mime + ";base64," + base64 }

@@ -2,9 +2,9 @@ package api
 
 import "strings"
 
-// IsName reports whether s can name a function or a schema: whether it has 1 to
-// most bytes, each an ASCII letter, a digit or one of marks.
-func IsName(s string, most int, marks string) bool {
+// IsValidName reports whether s can name a function or a schema: it has 1 to most bytes, each an ASCII
+// letter, a digit or one of marks.
+func IsValidName(s string, most int, marks string) bool {
 	for i := range len(s) {
 		c := s[i]
 		switch {

@@ -7,7 +7,7 @@ func TestIsName(t *testing.T) {
 		"": false, "a": true, "Az09": true, "a_b-c": true, "a.b": false, "a b": false, "é": false, "a\x00": false,
 		"12345678": true, "123456789": false,
 	} {
-		if got := IsName(s, 8, "_-"); got != want {
+		if got := IsValidName(s, 8, "_-"); got != want {
 			t.Errorf("IsName(%q) is %v", s, got)
 		}
 	}

@@ -7,39 +7,37 @@ import (
 	"penstock/core/route/queue"
 )
 
-// Request is a decoded request whose every field is within its limits. What
-// depends on the model (context length, vocabulary, default sampling, formats of
-// tool calls) is left to whoever knows the model: nil pointers are fields that the
-// client did not set.
+// Request is a decoded request with every field within its limits. Code which knows the model handles what
+// depends on it: context length, vocabulary, default sampling, tool call formats. Nil pointers are fields
+// which the client did not set.
 type Request struct {
 	Endpoint Endpoint
 	Model    string
 
-	Messages            []Message // of conversations; at least one
-	AddGenerationPrompt bool      // of conversations
-	ContinueFinal       bool      // of conversations
+	Messages            []Message // conversations only; at least one
+	AddGenerationPrompt bool      // conversations only
+	ContinueFinal       bool      // conversations only
 
-	// Tools are the functions that the model may call, in the client's order, and
-	// ToolsJSON the same as the array of a chat request, which templates print.
+	// Tools are the functions which the model may call, in the client's order. ToolsJSON is the same as the
+	// array of a chat request, which chat templates print.
 	Tools      []Tool
 	ToolsJSON  []byte
 	ToolChoice ToolChoice
-	// OneCall says that the answer may have one call at most.
+	// OneCall limits the answer to one call.
 	OneCall bool
 
 	Format Format
-	// TemplateArgs is a JSON object of further variables for the chat template;
-	// nil if none.
+	// TemplateArgs is a JSON object of additional chat template variables; nil if there are none.
 	TemplateArgs []byte
-	// HideReasoning leaves what the model thought out of the answer.
+	// HideReasoning omits the model's reasoning from the answer.
 	HideReasoning bool
 
 	Prompts []Prompt // completions only; at least one
 	Echo    bool     // completions only: the answer begins with the prompt
 
 	Stream       bool
-	IncludeUsage bool // the stream ends with a chunk of usage
-	// ContinuousUsage says that, with IncludeUsage, the other chunks have the usage of their choice so far.
+	IncludeUsage bool // the stream ends with a usage chunk
+	// ContinuousUsage, with IncludeUsage, adds the usage of their choice so far to the other chunks.
 	ContinuousUsage bool
 
 	N         int // choices for each prompt, at least 1
@@ -62,44 +60,45 @@ type Request struct {
 	KeepStop    bool // the stop string stays in the text
 	KeepSpecial bool // special tokens stay in the text
 
-	Logprobs int // -1 for none, else how many alternatives beside the chosen token
+	Logprobs int // number of alternatives to the chosen token; -1 for no log-probabilities
 
 	CacheSalt string
-	// Owner is whose names of media those of the request are. Who takes the request says it.
+	// Owner is the namespace of the client's media names. The server sets it when it accepts the request.
 	Owner string
-	// Features asks for the prompt with what an engine's processor makes of its media. Who takes the request says it.
+	// Features requests the prompt together with the output of the engine's media processor. The server sets
+	// it when it accepts the request.
 	Features bool
-	// ProcessorArgs says that the client sets arguments of the model's media processor
-	// (mm_processor_kwargs), which only the engine knows the meaning of.
+	// ProcessorArgs says that the client sets arguments of the model's media processor (mm_processor_kwargs),
+	// which only the engine understands.
 	ProcessorArgs bool
 	Ext           RequestExt
 }
 
-// Message is one turn of a conversation. Content given as parts is their texts
-// joined by newlines.
+// Message is one turn of a conversation. If the content was given as parts, Content is their texts joined by
+// newlines.
 type Message struct {
 	Role    string // system, developer, user, assistant, tool or function
 	Name    string
 	Content string
-	// NoContent says that there is none: the client sent null, or nothing but calls.
+	// NoContent says that there is no content: the client sent null, or only tool calls.
 	NoContent bool
-	// Parts are the pieces of a content that was given as parts, whose texts alone Content then has;
-	// nil of all others. The Messages API, which joins texts itself, has them of media only.
+	// Parts are the parts of a content which was given as parts; nil for others. The Messages API, which
+	// joins texts itself, sets them only if there are media.
 	Parts []Part
-	// ToolCalls is a JSON array of what the assistant called, as chat requests
-	// have it: {"id","type":"function","function":{"name","arguments"}}, arguments
-	// being JSON in a string. nil if nothing.
+	// ToolCalls is a JSON array of the assistant's tool calls in the form of chat requests:
+	// {"id","type":"function","function":{"name","arguments"}}, with the arguments as JSON in a string; nil
+	// if there are none.
 	ToolCalls []byte
-	// ToolCallID says which call a tool's message answers.
+	// ToolCallID is the id of the call which a tool's message answers.
 	ToolCallID string
-	// Reasoning is what the assistant thought before it spoke.
+	// Reasoning is the assistant's reasoning before its text.
 	Reasoning string
 }
 
-// Tool is a function that the model may call.
+// Tool is a function which the model may call.
 type Tool struct {
 	Name string
-	// Parameters is the JSON schema of its arguments; nil for an object of any kind.
+	// Parameters is the JSON schema of its arguments; nil accepts any object.
 	Parameters []byte
 }
 
@@ -114,16 +113,16 @@ const (
 	ToolNamed                    // call ToolChoice.Name
 )
 
-// ToolChoice is a mode and, for ToolNamed, the tool, which is one of the request's.
+// ToolChoice is a mode and, for ToolNamed, the name of one of the request's tools.
 type ToolChoice struct {
 	Mode ToolMode
 	Name string
 }
 
-// Must reports whether the answer must be calls.
-func (c ToolChoice) Must() bool { return c.Mode == ToolRequired || c.Mode == ToolNamed }
+// RequiresCall reports whether the answer must be tool calls.
+func (c ToolChoice) RequiresCall() bool { return c.Mode == ToolRequired || c.Mode == ToolNamed }
 
-// FormatKind says what kind of text the answer must be.
+// FormatKind is the kind of text which the answer must be.
 type FormatKind uint8
 
 // The kinds.
@@ -133,15 +132,15 @@ const (
 	FormatSchema            // JSON that matches Format.Schema
 )
 
-// Format is what the text of the answer must be.
+// Format is the required format of the answer's text.
 type Format struct {
 	Kind   FormatKind
 	Schema []byte // FormatSchema only
-	// Param is the field that asked, for errors.
+	// Param is the field which set the format, for error messages.
 	Param string
 }
 
-// Prompt is one prompt of a completions request: Tokens, or Text if that is nil.
+// Prompt is one prompt of a completions request: Tokens, or Text if Tokens is nil.
 type Prompt struct {
 	Text   string
 	Tokens []kv.Token
@@ -155,13 +154,13 @@ type TokenBias struct {
 
 // RequestExt is the request object "nvext".
 type RequestExt struct {
-	// Annotations are what the request asks to be told beside its answer.
+	// Annotations are the annotations which the request asks for.
 	Annotations Annotations
-	// Worker is backend_instance_id or decode_worker_id: the worker that must
-	// serve the request; 0 if none. Rank is dp_rank, nil if not given.
+	// Worker is backend_instance_id or decode_worker_id: the worker which must serve the request; 0 if there
+	// is none. Rank is dp_rank; nil if not given.
 	Worker kv.WorkerID
 	Rank   *uint32
-	// Tokens are token_data: the prompt, tokenized by the client; nil if none.
+	// Tokens is token_data: the prompt, tokenized by the client; nil if not given.
 	Tokens []kv.Token
 	// ExpectedOutput is agent_hints.osl; 0 if none.
 	ExpectedOutput int
@@ -169,24 +168,23 @@ type RequestExt struct {
 	Priority queue.Priority
 	// Session is session_control.
 	Session route.Session
-	// Allowed are allowed_worker_ids: the only workers that may serve the request; nil if
-	// all may.
+	// Allowed is allowed_worker_ids: the only workers which may serve the request; nil allows all.
 	Allowed []kv.WorkerID
 	// Override is router_config_override.
 	Override route.Override
-	// WorkerFields asks for nvext.worker_id in the answer.
+	// WorkerFields requests nvext.worker_id in the answer.
 	WorkerFields bool
 }
 
-// Pin returns the worker and rank that must serve the request; the zero Worker if the router
-// may choose. The error is a *fault.Error: a rank is one of a worker.
-func (x *RequestExt) Pin() (kv.Worker, error) {
+// PinnedWorker returns the worker and rank which must serve the request; the zero Worker if the router may
+// choose. It returns a *fault.Error if there is a rank without a worker.
+func (x *RequestExt) PinnedWorker() (kv.Worker, error) {
 	pin := kv.Worker{ID: x.Worker}
 	if x.Rank == nil {
 		return pin, nil
 	}
 	if x.Worker == 0 {
-		return kv.Worker{}, fault.Param("nvext.dp_rank", "'nvext.dp_rank' needs a worker id beside it (nvext.backend_instance_id)")
+		return kv.Worker{}, fault.InvalidParam("nvext.dp_rank", "'nvext.dp_rank' needs a worker id beside it (nvext.backend_instance_id)")
 	}
 	pin.Rank = *x.Rank
 	return pin, nil

@@ -25,14 +25,13 @@ const (
 	maxSecret  = 512  // bytes
 )
 
-// fields are those of a key, for errors.
-const fields = "name, key, sha256, admin, models, requests_per_minute, tokens_per_minute, max_inflight"
+// keyFields lists the fields of a key, for errors.
+const keyFields = "name, key, sha256, admin, models, requests_per_minute, tokens_per_minute, max_inflight"
 
-// Parse reads a key file: YAML, whose one member keys is a list of keys. It reports
-// every problem at once, with its line. Errors have nothing of what the file holds
-// but names that are good: what stands in the wrong place may be a key.
-func Parse(data []byte) ([]Key, error) {
-	list, err := listOf(data)
+// ParseFile parses a key file: YAML with the one member keys, a list of keys. It reports every problem at
+// once, with its line. Of the file's contents, errors quote only valid names: a misplaced value may be a key.
+func ParseFile(data []byte) ([]Key, error) {
+	list, err := keyNodes(data)
 	if err != nil {
 		return nil, err
 	}
@@ -42,21 +41,20 @@ func Parse(data []byte) ([]Key, error) {
 	if len(list) > maxKeys {
 		return nil, fmt.Errorf("there are %d keys, at most %d are allowed", len(list), maxKeys)
 	}
-	p := parser{names: map[string]int{}, digests: map[digest]int{}}
+	p := fileParser{names: map[string]int{}, digests: map[digest]int{}}
 	all := make([]Key, 0, len(list))
 	for _, n := range list {
-		all = append(all, p.key(n))
+		all = append(all, p.parseKey(n))
 	}
 	return all, errors.Join(p.problems...)
 }
 
-// Secret returns a key of a key file that stands there as it is, for who asks: the
-// first that is for administrators, else the first.
-func Secret(data []byte) (string, error) {
-	if _, err := Parse(data); err != nil {
+// PickSecret returns a plain-text key of a key file for use by a client: the first admin key, else the first.
+func PickSecret(data []byte) (string, error) {
+	if _, err := ParseFile(data); err != nil {
 		return "", err
 	}
-	list, err := listOf(data)
+	list, err := keyNodes(data)
 	if err != nil {
 		return "", err
 	}
@@ -87,14 +85,14 @@ func Secret(data []byte) (string, error) {
 	return found, nil
 }
 
-var lineOf = regexp.MustCompile(`line ([0-9]+)`)
+var linePattern = regexp.MustCompile(`line ([0-9]+)`)
 
-// listOf returns the nodes of the list of keys.
-func listOf(data []byte) ([]*yaml.Node, error) {
+// keyNodes returns the nodes of the list of keys.
+func keyNodes(data []byte) ([]*yaml.Node, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(data, &doc); err != nil {
 		at := ""
-		if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
+		if m := linePattern.FindStringSubmatch(err.Error()); m != nil {
 			at = " at line " + m[1]
 		}
 		return nil, fmt.Errorf("this is not YAML%s", at) // the cause may quote a key
@@ -109,81 +107,81 @@ func listOf(data []byte) ([]*yaml.Node, error) {
 	return root.Content[1].Content, nil
 }
 
-type parser struct {
+type fileParser struct {
 	names    map[string]int // lines
 	digests  map[digest]int
 	problems []error
 }
 
-func (p *parser) problem(n *yaml.Node, format string, args ...any) {
+func (p *fileParser) report(n *yaml.Node, format string, args ...any) {
 	p.problems = append(p.problems, fmt.Errorf("line %d: %s", n.Line, fmt.Sprintf(format, args...)))
 }
 
-// key reads one key.
-func (p *parser) key(n *yaml.Node) (k Key) {
+// parseKey parses one key.
+func (p *fileParser) parseKey(n *yaml.Node) (k Key) {
 	if n.Kind != yaml.MappingNode {
-		p.problem(n, "a key has the fields %s", fields)
+		p.report(n, "a key has the fields %s", keyFields)
 		return k
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		field, value := n.Content[i], n.Content[i+1]
 		if name := field.Value; seen[name] {
-			p.problem(field, "a field of this key is given twice")
+			p.report(field, "a field of this key is given twice")
 			continue
 		}
 		seen[field.Value] = true
 		switch field.Value {
 		case "name":
-			k.Name = p.name(value)
+			k.Name = p.parseName(value)
 		case "key":
-			p.secrets(&k, value, secret)
+			p.parseSecrets(&k, value, digestSecret)
 		case "sha256":
-			p.secrets(&k, value, hash)
+			p.parseSecrets(&k, value, decodeDigest)
 		case "admin":
-			k.Admin = p.truth(value)
+			k.Admin = p.parseBool(value)
 		case "models":
-			k.Models = p.models(value)
+			k.Models = p.parseModels(value)
 		case "requests_per_minute":
-			k.Limits.RequestsPerMinute = p.number(value)
+			k.Limits.RequestsPerMinute = p.parseLimit(value)
 		case "tokens_per_minute":
-			k.Limits.TokensPerMinute = p.number(value)
+			k.Limits.TokensPerMinute = p.parseLimit(value)
 		case "max_inflight":
-			k.Limits.MaxInflight = p.number(value)
+			k.Limits.MaxInflight = p.parseLimit(value)
 		default:
-			p.problem(field, "there is no such field; the fields are %s", fields)
+			p.report(field, "there is no such field; the fields are %s", keyFields)
 		}
 	}
 	if !seen["name"] {
-		p.problem(n, "this key has no name")
+		p.report(n, "this key has no name")
 	}
 	if !seen["key"] && !seen["sha256"] {
-		p.problem(n, "this entry has neither key nor sha256")
+		p.report(n, "this entry has neither key nor sha256")
 	}
 	return k
 }
 
-func (p *parser) name(n *yaml.Node) string {
+func (p *fileParser) parseName(n *yaml.Node) string {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 	if n.Kind != yaml.ScalarNode || n.Value == "" || len(n.Value) > maxName || strings.Trim(n.Value, letters) != "" {
-		p.problem(n, "name must be 1 to %d letters, digits, '-', '_' or '.'", maxName)
+		p.report(n, "name must be 1 to %d letters, digits, '-', '_' or '.'", maxName)
 		return ""
 	}
 	if line, twice := p.names[n.Value]; twice {
-		p.problem(n, "the name %s is taken by the key of line %d; a key that changes may have two values for a time: key: [OLD, NEW]", n.Value, line)
+		p.report(n, "the name %s is taken by the key of line %d; a key that changes may have two values for a time: key: [OLD, NEW]", n.Value, line)
 	}
 	p.names[n.Value] = n.Line
 	return n.Value
 }
 
-// secrets reads one secret or a list of them.
-func (p *parser) secrets(k *Key, n *yaml.Node, read func(string) (digest, string)) {
+// parseSecrets parses one secret or a list of them.
+func (p *fileParser) parseSecrets(k *Key, n *yaml.Node, read func(string) (digest, string)) {
 	each := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
 		each = n.Content
 	}
 	if len(each) == 0 || len(each)+len(k.digests) > maxSecrets {
-		p.problem(n, "an entry has 1 to %d keys", maxSecrets)
+		p.report(n, "an entry has 1 to %d keys", maxSecrets)
 		return
 	}
 	for _, s := range each {
@@ -192,59 +190,59 @@ func (p *parser) secrets(k *Key, n *yaml.Node, read func(string) (digest, string
 			d, wrong = read(s.Value)
 		}
 		if wrong != "" {
-			p.problem(s, "%s", wrong)
+			p.report(s, "%s", wrong)
 			continue
 		}
 		if line, twice := p.digests[d]; twice {
-			p.problem(s, "this key is that of line %d", line)
+			p.report(s, "this key is that of line %d", line)
 		}
 		p.digests[d] = s.Line
 		k.digests = append(k.digests, d)
 	}
 }
 
-func secret(s string) (d digest, wrong string) {
+func digestSecret(s string) (d digest, wrong string) {
 	if len(s) < minSecret || len(s) > maxSecret || strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return d, fmt.Sprintf("a key has %d to %d printable characters of ASCII and no spaces; openssl rand -hex 24 makes one", minSecret, maxSecret)
 	}
 	return sha256.Sum256([]byte(s)), ""
 }
 
-func hash(s string) (d digest, wrong string) {
+func decodeDigest(s string) (d digest, wrong string) {
 	if n, err := hex.Decode(d[:], []byte(s[:min(len(s), 2*len(d))])); err != nil || n != len(d) || len(s) != 2*len(d) {
 		return d, "sha256 is the hash of the key in 64 hexadecimal digits; printf %s \"$KEY\" | sha256sum makes it"
 	}
 	return d, ""
 }
 
-func (p *parser) truth(n *yaml.Node) bool {
+func (p *fileParser) parseBool(n *yaml.Node) bool {
 	switch {
 	case n.Kind == yaml.ScalarNode && n.Value == "true":
 		return true
 	case n.Kind != yaml.ScalarNode || n.Value != "false":
-		p.problem(n, "admin is true or false")
+		p.report(n, "admin is true or false")
 	}
 	return false
 }
 
-func (p *parser) number(n *yaml.Node) int {
+func (p *fileParser) parseLimit(n *yaml.Node) int {
 	v, err := strconv.Atoi(n.Value)
-	if err != nil || n.Kind != yaml.ScalarNode || v < 1 || v > limit.Most {
-		p.problem(n, "a limit is a whole number between 1 and %d; leave it out for none", limit.Most)
+	if err != nil || n.Kind != yaml.ScalarNode || v < 1 || v > limit.MaxLimit {
+		p.report(n, "a limit is a whole number between 1 and %d; leave it out for none", limit.MaxLimit)
 		return 0
 	}
 	return v
 }
 
-func (p *parser) models(n *yaml.Node) []string {
+func (p *fileParser) parseModels(n *yaml.Node) []string {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > maxModels {
-		p.problem(n, "models is a list of 1 to %d names; leave it out for all", maxModels)
+		p.report(n, "models is a list of 1 to %d names; leave it out for all", maxModels)
 		return nil
 	}
 	models := make([]string, 0, len(n.Content))
 	for _, m := range n.Content {
 		if m.Kind != yaml.ScalarNode || m.Value == "" || len(m.Value) > maxModel {
-			p.problem(m, "the name of a model has 1 to %d bytes", maxModel)
+			p.report(m, "the name of a model has 1 to %d bytes", maxModel)
 			continue
 		}
 		models = append(models, m.Value)

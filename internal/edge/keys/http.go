@@ -7,9 +7,9 @@ import (
 	"penstock/core/fault"
 )
 
-// Identify returns whose key a request shows: as OpenAI's clients do, or as
-// Anthropic's. One that is good is enough. The error is Unauthorized.
-func (r *Ring) Identify(h http.Header) (*Client, error) {
+// IdentifyClient returns the client whose key the request has, in the header of OpenAI's or of Anthropic's
+// clients. One valid key is enough. The error is Unauthorized.
+func (r *Keyring) IdentifyClient(h http.Header) (*KeyClient, error) {
 	scheme, bearer, _ := strings.Cut(h.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		bearer = ""
@@ -19,7 +19,7 @@ func (r *Ring) Identify(h http.Header) (*Client, error) {
 		if secret == "" {
 			continue
 		}
-		if c := r.Find(secret); c != nil {
+		if c := r.FindClient(secret); c != nil {
 			return c, nil
 		}
 	}
@@ -29,15 +29,15 @@ func (r *Ring) Identify(h http.Header) (*Client, error) {
 	return nil, fault.New(fault.Unauthorized, "the API key is not one of this server's: check it, or ask the operator for one")
 }
 
-// IdentifyAdmin is Identify for what is for administrators. A key that is good and
-// not for this is Forbidden; its client is returned beside the error.
-func (r *Ring) IdentifyAdmin(h http.Header) (*Client, error) {
-	c, err := r.Identify(h)
+// IdentifyAdmin is IdentifyClient for administrative requests. A valid key without admin rights is Forbidden;
+// its client is returned with the error.
+func (r *Keyring) IdentifyAdmin(h http.Header) (*KeyClient, error) {
+	c, err := r.IdentifyClient(h)
 	if err == nil && !c.Key().Admin {
 		err = fault.New(fault.Forbidden, "the key %s may not do this: it takes one with admin: true in the key file", c.Key().Name)
 	}
 	return c, err
 }
 
-// Challenge sets the header that an answer to a request without a good key has.
-func Challenge(h http.Header) { h.Set("WWW-Authenticate", `Bearer realm="penstock"`) }
+// SetChallenge sets the header of a response to a request without a valid key.
+func SetChallenge(h http.Header) { h.Set("WWW-Authenticate", `Bearer realm="penstock"`) }

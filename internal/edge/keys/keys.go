@@ -1,8 +1,7 @@
-// Package keys says who may ask, for which models and for how much: API keys, from
-// a file that may change while the process runs.
+// Package keys implements API keys: who may use the server, for which models, and within which limits. The
+// keys come from a file which may change while the process runs.
 //
-// A key is compared by its SHA-256 and is not kept. What is said of a key anywhere
-// goes by its name.
+// Keys are compared by their SHA-256 and are not stored. Logs and metrics identify a key by its name.
 package keys
 
 import (
@@ -20,24 +19,23 @@ import (
 	"penstock/internal/reload"
 )
 
-// Key is what the file says of a client.
+// Key is the file's entry of a client.
 type Key struct {
 	Name string
-	// Admin lets the client see and change what is not for users: the router API,
-	// the configuration, metrics.
+	// Admin permits administrative requests: the router API, the configuration, metrics.
 	Admin bool
-	// Models are those that the client may ask for; nil is all.
+	// Models are the permitted models; nil permits all.
 	Models []string
 	Limits limit.Limits
 
-	digests []digest // of its secrets, of which a rotation has two
+	digests []digest // of its secrets; two during a rotation
 }
 
 // digest is the SHA-256 of a secret.
 type digest [sha256.Size]byte
 
-// Allows reports whether the client may ask for a model that goes by any of the names.
-func (k *Key) Allows(names ...string) bool {
+// AllowsModel reports whether the client may use a model with any of the names.
+func (k *Key) AllowsModel(names ...string) bool {
 	if k.Models == nil {
 		return true
 	}
@@ -51,76 +49,74 @@ func (k *Key) Allows(names ...string) bool {
 	return false
 }
 
-// Ring is the keys in force. It is safe for concurrent use.
-type Ring struct {
+// Keyring holds the current keys. It is safe for concurrent use.
+type Keyring struct {
 	files *reload.Files
 	start time.Time
-	// salt makes of a digest the place where it is looked up, so that the time of a
-	// look-up says nothing about the digests that are there.
+	// salt hashes a digest to the key of its map entry, so that the time of a look-up reveals nothing about
+	// the stored digests.
 	salt [sha256.Size]byte
 	mu   struct {
 		sync.RWMutex
-		clients map[string]*Client // by name
-		places  map[digest]place
+		clients map[string]*KeyClient // by name
+		places  map[digest]ringEntry
 	}
 }
 
-type place struct {
+type ringEntry struct {
 	digest digest
-	client *Client
+	client *KeyClient
 }
 
-// Open reads the key file at path. Run follows it.
-func Open(path string) (*Ring, error) {
-	r := &Ring{start: time.Now()}
-	_, _ = rand.Read(r.salt[:]) // never fails
+// Open reads the key file at path. Run watches it for changes.
+func Open(path string) (*Keyring, error) {
+	r := &Keyring{start: time.Now()}
+	_, _ = rand.Read(r.salt[:]) // rand.Read never fails
 	var err error
-	r.files, err = reload.Open("API keys", func(contents [][]byte) error { return r.use(contents[0]) }, path)
+	r.files, err = reload.Open("API keys", func(contents [][]byte) error { return r.applyFile(contents[0]) }, path)
 	if err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// Run takes over changes of the file until ctx ends. A file that cannot be used
-// leaves the keys as they are, and the log says so.
-func (r *Ring) Run(ctx context.Context, log *slog.Logger) error { return r.files.Run(ctx, log) }
+// Run applies changes of the file until ctx ends. An invalid file changes nothing and is logged.
+func (r *Keyring) Run(ctx context.Context, log *slog.Logger) error { return r.files.Run(ctx, log) }
 
-// use puts the keys of a file in force. Who was there before goes on with the account
-// that it had.
-func (r *Ring) use(data []byte) error {
-	all, err := Parse(data)
+// applyFile replaces the keys by the keys of a file. A client which existed before keeps its account.
+func (r *Keyring) applyFile(data []byte) error {
+	all, err := ParseFile(data)
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clients := make(map[string]*Client, len(all))
-	places := make(map[digest]place, len(all))
+	clients := make(map[string]*KeyClient, len(all))
+	places := make(map[digest]ringEntry, len(all))
 	for i := range all {
 		k := &all[i]
 		c := r.mu.clients[k.Name]
 		if c == nil {
-			c = &Client{ring: r}
-			c.mu.account = limit.New(r.now(), k.Limits)
+			c = &KeyClient{ring: r}
+			c.mu.account = limit.New(r.monotonicNow(), k.Limits)
 		}
-		c.set(k)
+		c.setKey(k)
 		clients[k.Name] = c
 		for _, d := range k.digests {
-			places[r.blind(d)] = place{d, c}
+			places[r.blindDigest(d)] = ringEntry{d, c}
 		}
 	}
 	r.mu.clients, r.mu.places = clients, places
 	return nil
 }
 
-// Find returns the client whose key it is; nil if there is none.
-func (r *Ring) Find(secret string) *Client {
+// FindClient returns the client with the given key; nil if there is none.
+func (r *Keyring) FindClient(secret string) *KeyClient {
 	if len(secret) > maxSecret {
 		return nil
 	}
 	d := digest(sha256.Sum256([]byte(secret)))
-	at := r.blind(d)
+	at := r.blindDigest(d)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	p := r.mu.places[at]
@@ -130,28 +126,28 @@ func (r *Ring) Find(secret string) *Client {
 	return p.client
 }
 
-func (r *Ring) blind(d digest) digest {
+func (r *Keyring) blindDigest(d digest) digest {
 	var b [2 * sha256.Size]byte
 	copy(b[:], r.salt[:])
 	copy(b[sha256.Size:], d[:])
 	return sha256.Sum256(b[:])
 }
 
-func (r *Ring) now() kv.Mono { return kv.Mono(time.Since(r.start)) }
+func (r *Keyring) monotonicNow() kv.Mono { return kv.Mono(time.Since(r.start)) }
 
-// Each calls f with the usage of every key in force, in no order.
-func (r *Ring) Each(f func(name string, u Usage)) {
+// EachUsage calls f with the usage of every current key, in no particular order. It holds the read lock
+// during the calls.
+func (r *Keyring) EachUsage(f func(name string, u Usage)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for name, c := range r.mu.clients {
-		f(name, c.usage())
+		f(name, c.currentUsage())
 	}
 }
 
-// Client is who has a key. It is safe for concurrent use, and goes on to work when
-// the key is gone.
-type Client struct {
-	ring *Ring
+// KeyClient is the owner of a key. It is safe for concurrent use, and stays usable after its key was removed.
+type KeyClient struct {
+	ring *Keyring
 	key  atomic.Pointer[Key]
 	mu   struct {
 		sync.Mutex
@@ -160,15 +156,15 @@ type Client struct {
 	}
 }
 
-// Usage is what a client has had since the process started.
+// Usage is a client's usage since the process started.
 type Usage struct {
-	Requests       uint64                     // that were let in
-	Refused        [limit.Inflight + 1]uint64 // by the limit that refused them
+	Requests       uint64                     // admitted
+	Refused        [limit.Inflight + 1]uint64 // by limit
 	Prompt, Output uint64                     // tokens
 	Inflight       int
 }
 
-// Add adds what another client has had.
+// Add adds another client's usage.
 func (u *Usage) Add(o Usage) {
 	u.Requests += o.Requests
 	for i := range u.Refused {
@@ -179,46 +175,47 @@ func (u *Usage) Add(o Usage) {
 	u.Inflight += o.Inflight
 }
 
-func (c *Client) set(k *Key) {
+func (c *KeyClient) setKey(k *Key) {
 	c.key.Store(k)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.account.Set(c.ring.now(), k.Limits)
+	c.mu.account.SetLimits(c.ring.monotonicNow(), k.Limits)
 }
 
-// Key returns what the file says of the client. It must not be changed.
-func (c *Client) Key() *Key { return c.key.Load() }
+// Key returns the file's entry of the client, which must not be changed.
+func (c *KeyClient) Key() *Key { return c.key.Load() }
 
-// Enter lets a request in, until Leave, or says why not.
-func (c *Client) Enter() limit.Verdict {
+// AdmitRequest admits a request, or returns the limit which refuses it. FinishRequest must follow an admitted
+// request.
+func (c *KeyClient) AdmitRequest() limit.Admission {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := c.mu.account.Enter(c.ring.now())
-	if v.Over == limit.None {
+	v := c.mu.account.Admit(c.ring.monotonicNow())
+	if v.Exceeded == limit.None {
 		c.mu.usage.Requests++
 	} else {
-		c.mu.usage.Refused[v.Over]++
+		c.mu.usage.Refused[v.Exceeded]++
 	}
 	return v
 }
 
-// Leave ends a request that was let in.
-func (c *Client) Leave() {
+// FinishRequest ends an admitted request.
+func (c *KeyClient) FinishRequest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.account.Leave()
+	c.mu.account.Release()
 }
 
-// Spend counts tokens of a request.
-func (c *Client) Spend(prompt, output int) {
+// SpendTokens counts tokens of a request.
+func (c *KeyClient) SpendTokens(prompt, output int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.account.Spend(c.ring.now(), prompt+output)
+	c.mu.account.SpendTokens(c.ring.monotonicNow(), prompt+output)
 	c.mu.usage.Prompt += uint64(prompt)
 	c.mu.usage.Output += uint64(output)
 }
 
-func (c *Client) usage() Usage {
+func (c *KeyClient) currentUsage() Usage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := c.mu.usage

@@ -35,7 +35,7 @@ func hashOf(secret string) string {
 }
 
 func TestParse(t *testing.T) {
-	all, err := Parse(fmt.Appendf(nil, `
+	all, err := ParseFile(fmt.Appendf(nil, `
 keys:
   - name: alice
     key: %s
@@ -51,21 +51,20 @@ keys:
 		t.Fatalf("%v, %v", all, err)
 	}
 	a, b := all[0], all[1]
-	if a.Name != "alice" || !a.Admin || a.Models != nil || a.Limits != (limit.Limits{}) || !a.Allows("anything") {
+	if a.Name != "alice" || !a.Admin || a.Models != nil || a.Limits != (limit.Limits{}) || !a.AllowsModel("anything") {
 		t.Errorf("alice is %+v", a)
 	}
 	if b.Name != "bob.2" || b.Admin || b.Limits != (limit.Limits{RequestsPerMinute: 60, TokensPerMinute: 100000, MaxInflight: 8}) || len(b.digests) != 2 {
 		t.Errorf("bob is %+v", b)
 	}
 	for names, want := range map[string]bool{"tiny": true, "alias,other": true, "tin": false, "": false} {
-		if b.Allows(strings.Split(names, ",")...) != want {
+		if b.AllowsModel(strings.Split(names, ",")...) != want {
 			t.Errorf("bob and the model %s: not %v", names, want)
 		}
 	}
 }
 
-// TestParseRefuses: every problem is reported, by its line, and never with what may
-// be a key.
+// TestParseRefuses: every problem is reported with its line, and without values which may be keys.
 func TestParseRefuses(t *testing.T) {
 	key := "key: " + alice
 	for _, c := range []struct{ file, want string }{
@@ -97,7 +96,7 @@ func TestParseRefuses(t *testing.T) {
 		{"keys: *" + alice, "not YAML"},
 		{"keys:\n\t- " + alice, "not YAML at line 2"},
 	} {
-		_, err := Parse([]byte(c.file))
+		_, err := ParseFile([]byte(c.file))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s\n\tgives %v\n\twant %s", c.file, err, c.want)
 		}
@@ -105,7 +104,7 @@ func TestParseRefuses(t *testing.T) {
 			t.Errorf("the error has the key: %v", err)
 		}
 	}
-	_, err := Parse([]byte("keys:\n  - {name: a, key: x}\n  - {name: b, admin: 3, sha256: y}"))
+	_, err := ParseFile([]byte("keys:\n  - {name: a, key: x}\n  - {name: b, admin: 3, sha256: y}"))
 	if err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("of three problems are reported:\n%v", err)
 	}
@@ -118,14 +117,14 @@ func TestSecret(t *testing.T) {
 		{"keys: [{name: h, sha256: " + hashOf(carol) + "}]", ""},
 		{"keys: []", ""},
 	} {
-		got, err := Secret([]byte(c.file))
+		got, err := PickSecret([]byte(c.file))
 		if got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%s gives %q, %v", c.file, got, err)
 		}
 	}
 }
 
-func open(t *testing.T, path, contents string) *Ring {
+func open(t *testing.T, path, contents string) *Keyring {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(contents), 0o600); err != nil {
 		t.Fatal(err)
@@ -140,15 +139,15 @@ func open(t *testing.T, path, contents string) *Ring {
 func TestFind(t *testing.T) {
 	r := open(t, filepath.Join(t.TempDir(), "keys"), "keys: [{name: a, key: "+alice+"}, {name: b, sha256: "+hashOf(bob)+"}]")
 	for secret, want := range map[string]string{alice: "a", bob: "b", carol: "", "": "", alice + "x": "", hashOf(bob): "", strings.Repeat("x", 1<<20): ""} {
-		c := r.Find(secret)
+		c := r.FindClient(secret)
 		if (c != nil) != (want != "") || c != nil && c.Key().Name != want {
 			t.Errorf("%.30q is the key of %v, want %q", secret, c, want)
 		}
 	}
 }
 
-// TestChange: who stays keeps what it has used, who goes is refused, and a broken
-// file changes nothing. Time is virtual.
+// TestChange: a remaining client keeps its usage, a removed one is refused, and an invalid file changes
+// nothing. Time is virtual.
 func TestChange(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	synctest.Test(t, func(t *testing.T) {
@@ -162,36 +161,36 @@ func TestChange(t *testing.T) {
 			if err := os.WriteFile(path, []byte(contents), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			<-time.After(3 * reload.Every)
+			<-time.After(3 * reload.PollInterval)
 			synctest.Wait()
 		}
-		a, b := r.Find(alice), r.Find(bob)
-		first, second := a.Enter(), a.Enter()
-		if first.Over != limit.None || second.Over != limit.None || b.Enter().Over != limit.None {
+		a, b := r.FindClient(alice), r.FindClient(bob)
+		first, second := a.AdmitRequest(), a.AdmitRequest()
+		if first.Exceeded != limit.None || second.Exceeded != limit.None || b.AdmitRequest().Exceeded != limit.None {
 			t.Fatal("who may was not let in")
 		}
-		a.Spend(10, 5)
+		a.SpendTokens(10, 5)
 		change("keys: [{name: a, key: [" + alice + ", " + carol + "], requests_per_minute: 2, max_inflight: 9}]")
-		if r.Find(bob) != nil {
+		if r.FindClient(bob) != nil {
 			t.Error("a key that is gone is good")
 		}
-		if r.Find(carol) != a || r.Find(alice) != a || a.Key().Limits.MaxInflight != 9 {
+		if r.FindClient(carol) != a || r.FindClient(alice) != a || a.Key().Limits.MaxInflight != 9 {
 			t.Error("a key that changed is not the same client")
 		}
-		if v := a.Enter(); v.Over != limit.Requests || v.Wait <= 0 || v.Wait > 30*time.Second {
+		if v := a.AdmitRequest(); v.Exceeded != limit.Requests || v.Wait <= 0 || v.Wait > 30*time.Second {
 			t.Errorf("what was used is forgotten: %+v", v)
 		}
 		change("keys: [{name: a, key: " + alice + ", sha256: oops}]")
-		if r.Find(carol) != a {
+		if r.FindClient(carol) != a {
 			t.Error("a broken file took a key away")
 		}
 		if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "64 hexadecimal") || strings.Contains(text, "sk-") {
 			t.Errorf("logged %s", text)
 		}
-		b.Leave() // a request that outlives its key
-		a.Leave()
+		b.FinishRequest() // a request which outlives its key
+		a.FinishRequest()
 		var got []string
-		r.Each(func(name string, u Usage) { got = append(got, fmt.Sprintf("%s %+v", name, u)) })
+		r.EachUsage(func(name string, u Usage) { got = append(got, fmt.Sprintf("%s %+v", name, u)) })
 		if want := "[a {Requests:2 Refused:[0 1 0 0] Prompt:10 Output:5 Inflight:1}]"; fmt.Sprint(got) != want {
 			t.Errorf("usage %v, want %s", got, want)
 		}
@@ -202,7 +201,7 @@ func TestChange(t *testing.T) {
 	})
 }
 
-// TestTogether uses a ring from many sides, for the race detector.
+// TestTogether uses a keyring concurrently, for the race detector.
 func TestTogether(t *testing.T) {
 	file := "keys: [{name: a, key: " + alice + ", max_inflight: 4}]"
 	r := open(t, filepath.Join(t.TempDir(), "keys"), file)
@@ -210,30 +209,30 @@ func TestTogether(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 200 {
-				if c := r.Find(alice); c.Enter().Over == limit.None {
-					c.Spend(1, 1)
-					c.Leave()
+				if c := r.FindClient(alice); c.AdmitRequest().Exceeded == limit.None {
+					c.SpendTokens(1, 1)
+					c.FinishRequest()
 				}
 			}
 		})
 	}
 	all.Go(func() {
 		for range 50 {
-			if err := r.use([]byte(file)); err != nil {
+			if err := r.applyFile([]byte(file)); err != nil {
 				t.Error(err)
 			}
-			r.Each(func(string, Usage) {})
+			r.EachUsage(func(string, Usage) {})
 		}
 	})
 	all.Wait()
-	r.Each(func(_ string, u Usage) {
+	r.EachUsage(func(_ string, u Usage) {
 		if u.Inflight != 0 || u.Requests+u.Refused[limit.Inflight] != 1600 || u.Prompt != u.Requests {
 			t.Errorf("%+v", u)
 		}
 	})
 }
 
-// FuzzParse: no file crashes the parser, and what it takes is whole.
+// FuzzParse: no file crashes the parser, and accepted keys are complete.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"keys: [{name: a, key: " + alice + ", admin: true, models: [x], max_inflight: 3}]",
@@ -243,7 +242,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		all, err := Parse(data)
+		all, err := ParseFile(data)
 		if err != nil {
 			return
 		}
@@ -263,7 +262,7 @@ func FuzzParse(f *testing.F) {
 		if len(all) == 0 {
 			t.Fatal("no keys")
 		}
-		if s, err := Secret(data); err == nil && !digests[sha256.Sum256([]byte(s))] {
+		if s, err := PickSecret(data); err == nil && !digests[sha256.Sum256([]byte(s))] {
 			t.Fatal("the secret is none of the keys")
 		}
 	})

@@ -20,11 +20,11 @@ import (
 	"penstock/internal/strictjson"
 )
 
-var chatForm = form{head: &api.Head{ID: "1", Model: "m", Fingerprint: "fp_1", Created: 7}}
+var chatForm = answerOptions{head: &api.Head{ID: "1", Model: "m", Fingerprint: "fp_1", Created: 7}}
 
-// TestChunks is the shape of every kind of chunk.
+// TestChunks checks the shape of every kind of chunk.
 func TestChunks(t *testing.T) {
-	usage, tops := chatForm, form{head: &api.Head{ID: "1", Model: "m", Created: 7}, endpoint: api.Completion, alternatives: 2}
+	usage, tops := chatForm, answerOptions{head: &api.Head{ID: "1", Model: "m", Created: 7}, endpoint: api.Completion, alternatives: 2}
 	usage.includeUsage = true
 	each := usage
 	each.eachUsage = true
@@ -38,7 +38,7 @@ func TestChunks(t *testing.T) {
 	const l = `{"id":"cmpl-1","object":"text_completion","created":7,"model":"m","system_fingerprint":null,"choices":[`
 	tests := []struct {
 		name  string
-		form  form
+		form  answerOptions
 		chunk api.Chunk
 		want  string
 	}{
@@ -92,13 +92,13 @@ func TestChunks(t *testing.T) {
 	}
 	d := described(t)
 	for _, tt := range tests {
-		s := stream{form: tt.form}
+		s := streamWriter{answerOptions: tt.form}
 		got, _ := strings.CutPrefix(string(s.Append(nil, &tt.chunk)), "data: ")
 		got, _ = strings.CutSuffix(got, "\n\n")
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", tt.name, diff)
 		}
-		_, event := answers(path(tt.form.endpoint))
+		_, event := answerSchemas(path(tt.form.endpoint))
 		if err := d.matches(d.component(event), []byte(got)); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -106,11 +106,11 @@ func TestChunks(t *testing.T) {
 }
 
 func TestChunksDoNotAllocate(t *testing.T) {
-	h := stream{form: chatForm}
+	h := streamWriter{answerOptions: chatForm}
 	buf := make([]byte, 0, 4096)
 	text := []byte(" wörld\n")
 	lps := []api.Logprob{{Token: text, Logprob: -1.25, Top: []api.TokenLogprob{{Token: text, Logprob: -1.25}}}}
-	completion := stream{form: form{head: &api.Head{ID: "x", Model: "m"}, endpoint: api.Completion, alternatives: 1}}
+	completion := streamWriter{answerOptions: answerOptions{head: &api.Head{ID: "x", Model: "m"}, endpoint: api.Completion, alternatives: 1}}
 	for _, c := range []api.Chunk{
 		{Kind: api.Role},
 		{Kind: api.Text, Text: text},
@@ -131,7 +131,7 @@ func TestChunksDoNotAllocate(t *testing.T) {
 }
 
 func BenchmarkAppendEvent(b *testing.B) {
-	h := stream{form: chatForm}
+	h := streamWriter{answerOptions: chatForm}
 	buf := make([]byte, 0, 4096)
 	c := api.Chunk{Kind: api.Text, Text: []byte(" world")}
 	b.ReportAllocs()
@@ -140,17 +140,17 @@ func BenchmarkAppendEvent(b *testing.B) {
 	}
 }
 
-// TestFold is the property that a stream and a whole answer are the same: for
-// random answers, what a client makes of the stream's chunks is the body.
+// TestFold: a streamed and a whole answer are the same. For random answers, a client's fold of the stream's
+// chunks equals the body.
 func TestFold(t *testing.T) {
 	d := described(t)
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		f := form{
+		f := answerOptions{
 			head:     &api.Head{ID: "id", Model: "m\"", Fingerprint: "fp"},
 			endpoint: api.Endpoint(rng.IntN(2)), includeUsage: true, alternatives: rng.IntN(3),
 		}
-		whole, parts := body{form: f}, stream{form: f}
+		whole, parts := bodyWriter{answerOptions: f}, streamWriter{answerOptions: f}
 		var events []byte
 		for _, c := range randomChunks(rng, f) {
 			events = parts.Append(events, &c)
@@ -164,15 +164,15 @@ func TestFold(t *testing.T) {
 		if diff := cmp.Diff(foldStream(t, f.endpoint, events), got); diff != "" {
 			t.Fatalf("seed %d: (-stream +body)\n%s", seed, diff)
 		}
-		name, _ := answers(path(f.endpoint))
+		name, _ := answerSchemas(path(f.endpoint))
 		if err := d.matches(d.component(name), body); err != nil {
 			t.Fatalf("seed %d: %v in %s", seed, err, body)
 		}
 	}
 }
 
-// randomChunks returns the chunks of an answer whose choices take turns.
-func randomChunks(rng *rand.Rand, h form) []api.Chunk {
+// randomChunks returns the chunks of an answer with interleaved choices.
+func randomChunks(rng *rand.Rand, h answerOptions) []api.Chunk {
 	words := []string{"a", " b", "é", "😀", "\n", "\"", "\u2028"}
 	token := func() []byte { return []byte(words[rng.IntN(len(words))]) }
 	n := 1 + rng.IntN(3)
@@ -221,7 +221,7 @@ func randomCall(rng *rand.Rand, choice, index int, token func() []byte) []api.Ch
 	return append(out, api.Chunk{Kind: api.CallEnd, Choice: choice, Call: index})
 }
 
-// foldStream does what a client does, with nothing but encoding/json.
+// foldStream folds a stream as a client does, with nothing but encoding/json.
 func foldStream(t *testing.T, endpoint api.Endpoint, stream []byte) map[string]any {
 	t.Helper()
 	out := map[string]any{}
@@ -246,7 +246,7 @@ func foldStream(t *testing.T, endpoint api.Endpoint, stream []byte) map[string]a
 	}
 	for _, c := range choices {
 		if m, ok := c.(map[string]any)["message"].(map[string]any); ok && m["tool_calls"] != nil && m["content"] == "" {
-			m["content"] = nil // nothing but calls
+			m["content"] = nil // only calls
 		}
 	}
 	out["choices"] = choices
@@ -307,7 +307,7 @@ func foldChoice(endpoint api.Endpoint, choices []any, c map[string]any) []any {
 	return choices
 }
 
-// foldCall adds what one chunk says of a call to a message.
+// foldCall adds the tool call part of a chunk to a message.
 func foldCall(message, call map[string]any) {
 	all, _ := message["tool_calls"].([]any)
 	function := call["function"].(map[string]any)
@@ -321,7 +321,7 @@ func foldCall(message, call map[string]any) {
 }
 
 func TestErrors(t *testing.T) {
-	param := fault.Param("n", "'n' is %s", `"odd"`)
+	param := fault.InvalidParam("n", "'n' is %s", `"odd"`)
 	busy := &fault.Error{Code: fault.Overloaded, Message: "busy", RetryAfter: 1500 * time.Millisecond}
 	tests := []struct {
 		err    error
@@ -347,9 +347,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsAreTyped: the official clients raise the exceptions of these names by
-// the status alone, and try again after 408, 409, 429 and every 5xx unless they
-// are told not to.
+// TestErrorsAreTyped: the official clients choose these exceptions by the status alone, and retry after 408,
+// 409, 429 and every 5xx unless a header forbids it.
 func TestErrorsAreTyped(t *testing.T) {
 	want := map[fault.Code]string{
 		fault.Internal:      "InternalServerError",
@@ -408,7 +407,7 @@ func TestQueryEvents(t *testing.T) {
 
 func TestClip(t *testing.T) {
 	s := strings.Repeat("é", 40)
-	if c := strictjson.Clip(s); !utf8.ValidString(c) || len(c) > 70 {
+	if c := strictjson.TruncateKey(s); !utf8.ValidString(c) || len(c) > 70 {
 		t.Errorf("clip gives %q", c)
 	}
 }

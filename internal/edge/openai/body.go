@@ -7,49 +7,49 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// body collects the chunks of one answer into the whole answer.
-type body struct {
-	form
+// bodyWriter collects the chunks of one answer and prints the whole answer at its end.
+type bodyWriter struct {
+	answerOptions
 	fold     api.Fold
-	logprobs []collected // by choice
+	logprobs []choiceLogprobs // by choice
 }
 
-// collected are the log-probabilities of one choice as the JSON that they become:
-// elements of chat's one array, or of the four of completions.
-type collected struct {
+// choiceLogprobs holds the log-probabilities of one choice as JSON array elements: of chat's one array, or of
+// the four arrays of completions.
+type choiceLogprobs struct {
 	given  bool
 	arrays [4][]byte
 }
 
-// Append implements api.Writer: a whole answer has nothing to say before its end.
-func (b *body) Append(dst []byte, c *api.Chunk) []byte {
-	b.fold.Add(c)
+// Append implements api.Writer. It prints nothing: a whole answer is printed by End.
+func (b *bodyWriter) Append(dst []byte, c *api.Chunk) []byte {
+	b.fold.AddChunk(c)
 	if c.Logprobs == nil {
 		return dst
 	}
 	for len(b.logprobs) <= c.Choice {
-		b.logprobs = append(b.logprobs, collected{})
+		b.logprobs = append(b.logprobs, choiceLogprobs{})
 	}
-	b.logprobs[c.Choice].add(b.endpoint, c.Logprobs)
+	b.logprobs[c.Choice].addLogprobs(b.endpoint, c.Logprobs)
 	return dst
 }
 
-// Fail implements api.Writer: what is sent whole is not begun before it is complete.
-func (b *body) Fail(dst []byte, err error) []byte { return AppendError(dst, err) }
+// Fail implements api.Writer. Nothing has been printed yet, so the error is the whole answer.
+func (b *bodyWriter) Fail(dst []byte, err error) []byte { return AppendError(dst, err) }
 
-func (c *collected) add(endpoint api.Endpoint, lps []api.Logprob) {
+func (c *choiceLogprobs) addLogprobs(endpoint api.Endpoint, lps []api.Logprob) {
 	c.given = true
-	if endpoint.Talks() {
-		c.extend(0, lps, appendChatLogprobs)
+	if endpoint.IsConversation() {
+		c.extendArray(0, lps, appendChatLogprobs)
 		return
 	}
-	appenders := [...]func([]byte, []api.Logprob) []byte{appendTokenTexts, appendTokenLogprobs, appendTops, appendOffsets}
+	appenders := [...]func([]byte, []api.Logprob) []byte{appendTokenTexts, appendTokenLogprobs, appendTopLogprobs, appendOffsets}
 	for i, appender := range appenders {
-		c.extend(i, lps, appender)
+		c.extendArray(i, lps, appender)
 	}
 }
 
-func (c *collected) extend(i int, lps []api.Logprob, appender func([]byte, []api.Logprob) []byte) {
+func (c *choiceLogprobs) extendArray(i int, lps []api.Logprob, appender func([]byte, []api.Logprob) []byte) {
 	if len(lps) == 0 {
 		return
 	}
@@ -59,9 +59,8 @@ func (c *collected) extend(i int, lps []api.Logprob, appender func([]byte, []api
 	c.arrays[i] = appender(c.arrays[i], lps)
 }
 
-// End implements api.Writer. A choice whose Finish has not been added has a
-// finish_reason of null.
-func (b *body) End(dst []byte) []byte {
+// End implements api.Writer. A choice without a Finish chunk has a finish_reason of null.
+func (b *bodyWriter) End(dst []byte) []byte {
 	object := "chat.completion"
 	if b.endpoint == api.Completion {
 		object = "text_completion"
@@ -79,7 +78,7 @@ func (b *body) End(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-func (b *body) appendChoice(dst []byte, i int) []byte {
+func (b *bodyWriter) appendChoice(dst []byte, i int) []byte {
 	choice := &b.fold.Choices[i]
 	dst = append(dst, `{"index":`...)
 	dst = strconv.AppendInt(dst, int64(i), 10)
@@ -97,13 +96,12 @@ func (b *body) appendChoice(dst []byte, i int) []byte {
 		dst = append(dst, "null"...)
 	}
 	dst = append(dst, `,"finish_reason":`...)
-	dst = appendReason(dst, choice.Reason)
+	dst = appendFinishReason(dst, choice.Reason)
 	return append(dst, '}')
 }
 
-// appendMessage appends what the assistant said. The content is null if it is
-// nothing but calls.
-func appendMessage(dst []byte, choice *api.Choice) []byte {
+// appendMessage appends the assistant's message. Its content is null if there are only tool calls.
+func appendMessage(dst []byte, choice *api.FoldedChoice) []byte {
 	dst = append(dst, `{"role":"assistant","content":`...)
 	text := choice.AppendText(nil, api.Text)
 	calls := 0
@@ -130,8 +128,8 @@ func appendMessage(dst []byte, choice *api.Choice) []byte {
 	return append(dst, '}')
 }
 
-// appendCalls appends the calls among items, arguments as far as they go.
-func appendCalls(dst []byte, items []api.Item) []byte {
+// appendCalls appends the tool calls among items. Arguments may be incomplete.
+func appendCalls(dst []byte, items []api.AnswerItem) []byte {
 	n := 0
 	for i := range items {
 		it := &items[i]
@@ -152,8 +150,8 @@ func appendCalls(dst []byte, items []api.Item) []byte {
 	return dst
 }
 
-func (b *body) appendLogprobs(dst []byte, c *collected) []byte {
-	if b.endpoint.Talks() {
+func (b *bodyWriter) appendLogprobs(dst []byte, c *choiceLogprobs) []byte {
+	if b.endpoint.IsConversation() {
 		dst = append(dst, `{"content":[`...)
 		dst = append(dst, c.arrays[0]...)
 		return append(dst, `],"refusal":null}`...)

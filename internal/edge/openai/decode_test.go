@@ -17,6 +17,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/route/queue"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
 )
 
@@ -43,7 +44,7 @@ func completionDefaults(change func(*api.Request)) *api.Request {
 func TestDecodeChat(t *testing.T) {
 	d := described(t)
 	tests := []struct {
-		fields string // beside model and one message
+		fields string // in addition to model and one message
 		change func(*api.Request)
 	}{
 		{``, func(*api.Request) {}},
@@ -170,7 +171,7 @@ func TestDecodeMessages(t *testing.T) {
 
 func TestDecodeCompletion(t *testing.T) {
 	tests := []struct {
-		fields string // beside the model
+		fields string // in addition to the model
 		change func(*api.Request)
 	}{
 		{`"prompt":"hi"`, func(*api.Request) {}},
@@ -197,8 +198,8 @@ func TestDecodeCompletion(t *testing.T) {
 	}
 }
 
-// TestDecodeRefuses is the table of what a client gets wrong: the field that the
-// error names, and words that must be in its message.
+// TestDecodeRefuses is the table of client errors: the field which the error names, and words which its
+// message must contain.
 func TestDecodeRefuses(t *testing.T) {
 	const msg = `"messages":[{"role":"user","content":"hi"}]`
 	chat := func(fields string) string { return `{"model":"m",` + msg + `,` + fields + `}` }
@@ -213,7 +214,7 @@ func TestDecodeRefuses(t *testing.T) {
 		param    string
 		words    string
 	}{
-		// The text itself.
+		// The JSON text itself.
 		{api.Chat, ``, "", "not valid JSON: unexpected end at byte 0"},
 		{api.Chat, `[]`, "", "the request body must be an object, not an array"},
 		{api.Chat, `"x"`, "", "must be an object, not a string"},
@@ -242,7 +243,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"metadata":{"a":` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`), "", "nested deeper than 64"},
 		{api.Chat, chat(`"metadata":` + manyKeys(1<<14+1)), "metadata", "more than 16384 keys"},
 
-		// Fields that nobody defines.
+		// Unknown fields.
 		{api.Chat, chat(`"frobnicate":1,"temperatur":2`), "frobnicate", "Unsupported parameter(s): frobnicate, temperatur"},
 		{api.Chat, chat(`"Temperature":1`), "Temperature", "Unsupported parameter(s): Temperature"},
 		{api.Chat, chat(`"` + long + `":1`), long[:64] + "…", "Unsupported"},
@@ -252,7 +253,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"nvext":{"foo":1}`), "nvext.foo", "Unsupported parameter(s): nvext.foo"},
 		{api.Chat, chat(`"stream":true,"stream_options":{"foo":1}`), "stream_options.foo", "Unsupported"},
 
-		// What is required.
+		// Required fields.
 		{api.Chat, `{}`, "model", "'model' is required"},
 		{api.Chat, `{"model":" ",` + msg + `}`, "model", "must not be blank"},
 		{api.Chat, `{"model":"m"}`, "messages", "'messages' is required"},
@@ -434,7 +435,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Completion, text(`"tools":[` + function("f") + `]`), "tools", "not supported"},
 		{api.Completion, text(`"tool_choice":"required"`), "tool_choice", "not supported"},
 
-		// The form of the text.
+		// The output format.
 		{api.Chat, chat(`"response_format":{}`), "response_format", "text, json_object or json_schema"},
 		{api.Chat, chat(`"response_format":{"type":"x"}`), "response_format", "text, json_object or json_schema"},
 		{api.Chat, chat(`"response_format":{"type":"json_schema"}`), "response_format", "needs 'json_schema'"},
@@ -468,7 +469,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"documents":[{}]`), "documents", "not supported"},
 		{api.Completion, text(`"reasoning_effort":"low"`), "reasoning_effort", "not supported"},
 
-		// Known, and not offered.
+		// Known but unsupported fields.
 		{api.Chat, chat(`"modalities":["text","audio"]`), "modalities[1]", "not supported"},
 		{api.Chat, chat(`"audio":{"voice":"x"}`), "audio", "not supported"},
 		{api.Chat, chat(`"use_beam_search":true`), "use_beam_search", "not supported"},
@@ -520,7 +521,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// function is a tool of that name.
+// function returns a tool with that name.
 func function(name string) string {
 	return `{"type":"function","function":{"name":"` + name + `"}}`
 }
@@ -545,8 +546,7 @@ func manyKeys(n int) string {
 	return b.String() + "}"
 }
 
-// TestErrorsAreInTheClientsWords checks that no message leaks a Go type or what
-// the client wrote.
+// TestErrorsAreInTheClientsWords checks that no message leaks a Go type or the client's values.
 func TestErrorsAreInTheClientsWords(t *testing.T) {
 	const secret = "xyzzy"
 	for _, body := range []string{
@@ -569,6 +569,7 @@ func TestErrorsAreInTheClientsWords(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
+	corpustest.Add(f)
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a\u00e9"}]}],"n":2,"stop":["x"],"logit_bias":{"1":2.5}}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"uuid":"u","type":"image_url","image_url":{"url":"http://x","detail":"low"}},{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}},{"type":"image","image":"data:,"}]}]}`))
 	f.Add([]byte(`{"model":"m","prompt":[[1,2],[3]],"logprobs":2,"nvext":{"token_data":[1]}}`))
@@ -618,7 +619,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// checkRequest states what Decode promises about a request.
+// checkRequest checks the guarantees of Decode for a request.
 func checkRequest(t *testing.T, r *api.Request) {
 	t.Helper()
 	within := func(name string, v *float64, lo, hi float64) {
@@ -643,8 +644,7 @@ func checkRequest(t *testing.T, r *api.Request) {
 	}
 }
 
-// checkTools states what Decode promises about JSON that it hands on, which
-// encoding/json reads here.
+// checkTools checks the guarantees of Decode for JSON which it passes on, with encoding/json.
 func checkTools(t *testing.T, r *api.Request) {
 	t.Helper()
 	var tools []map[string]any

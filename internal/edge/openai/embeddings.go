@@ -22,7 +22,7 @@ type EmbeddingsRequest struct {
 	Format VectorFormat
 }
 
-// VectorFormat is how an answer writes vectors.
+// VectorFormat is the encoding of vectors in an answer.
 type VectorFormat uint8
 
 // The formats.
@@ -31,23 +31,23 @@ const (
 	Base64                     // standard base64 of 4 bytes per number, little-endian
 )
 
-// DecodeEmbeddings reads the body of a request for embeddings. It keeps nothing
-// of body. The error is a *fault.Error of code Invalid that names the field.
+// DecodeEmbeddings decodes the body of a request for embeddings. The result does not reference body. The
+// error is a *fault.Error of code Invalid which names the field.
 func DecodeEmbeddings(body []byte) (*EmbeddingsRequest, error) {
 	r, err := strictjson.NewReader(body)
 	if err != nil {
 		return nil, err
 	}
 	q := &EmbeddingsRequest{}
-	d := &decoder{Reader: r, req: &api.Request{Endpoint: api.Embeddings}}
-	err = r.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	d := &requestDecoder{Reader: r, req: &api.Request{Endpoint: api.Embeddings}}
+	err = r.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
-		return d.embeddings(key, q)
+		return d.readEmbeddingsField(key, q)
 	})
 	if err == nil {
-		err = r.End()
+		err = r.CheckEnd()
 	}
 	if err == nil {
 		err = d.unknown.Err()
@@ -56,40 +56,40 @@ func DecodeEmbeddings(body []byte) (*EmbeddingsRequest, error) {
 	case err != nil:
 		return nil, err
 	case strings.TrimSpace(q.Model) == "":
-		return nil, fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+		return nil, fault.InvalidParam("model", "'model' is required and must not be blank: name one of GET /v1/models")
 	case len(d.req.Prompts) == 0:
-		return nil, fault.Param("input", "'input' is required")
+		return nil, fault.InvalidParam("input", "'input' is required")
 	}
 	q.Inputs = d.req.Prompts
 	return q, nil
 }
 
-// embeddings reads the value of one top-level key.
-func (d *decoder) embeddings(key string, q *EmbeddingsRequest) error {
+// readEmbeddingsField reads the value of one top-level key.
+func (d *requestDecoder) readEmbeddingsField(key string, q *EmbeddingsRequest) error {
 	switch key {
 	case "model":
-		return d.Text(&q.Model)
+		return d.ReadStringInto(&q.Model)
 	case "input":
-		return d.prompts(maxInputs)
+		return d.readPrompts(maxInputs)
 	case "encoding_format":
-		return d.vectorFormat(&q.Format)
+		return d.readVectorFormat(&q.Format)
 	case "dimensions", "truncate_prompt_tokens", "input_type", "task":
-		return d.notSupported()
+		return d.refuseUnsupported()
 	case "user":
-		_, err := d.String()
+		_, err := d.ReadString()
 		return err
 	case "priority":
-		_, err := d.Int()
+		_, err := d.ReadInt()
 		return err
 	case "add_special_tokens":
-		return d.only(true)
+		return d.requireBool(true)
 	}
-	d.unknown.Note(key)
-	return d.Skip()
+	d.unknown.Add(key)
+	return d.SkipValue()
 }
 
-func (d *decoder) vectorFormat(dst *VectorFormat) error {
-	s, err := d.String()
+func (d *requestDecoder) readVectorFormat(dst *VectorFormat) error {
+	s, err := d.ReadString()
 	switch {
 	case err != nil:
 		return err
@@ -100,12 +100,12 @@ func (d *decoder) vectorFormat(dst *VectorFormat) error {
 		*dst = Base64
 		return nil
 	}
-	return d.Refuse("must be float or base64")
+	return d.InvalidError("must be float or base64")
 }
 
 // EmbeddingsAnswer is the answer to a request for embeddings.
 type EmbeddingsAnswer struct {
-	Model   string // as the client named it
+	Model   string // as in the request
 	Vectors [][]float32
 	Format  VectorFormat
 	Tokens  int // of all inputs
@@ -133,8 +133,7 @@ func AppendEmbeddings(dst []byte, a *EmbeddingsAnswer) []byte {
 	return append(dst, `}}`...)
 }
 
-// appendVector appends a vector. As numbers each is the shortest that reads back
-// as the same 32 bits.
+// appendVector appends a vector. A number has the shortest form which parses to the same 32-bit float.
 func (f VectorFormat) appendVector(dst []byte, v []float32) []byte {
 	if f == Base64 {
 		raw := make([]byte, 0, 4*len(v))

@@ -14,6 +14,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
 )
 
@@ -60,13 +61,13 @@ func TestDecodeEmbeddingsRefuses(t *testing.T) {
 		`{`:                                                    "",
 	} {
 		_, err := DecodeEmbeddings([]byte(body))
-		if err == nil || fault.Of(err) != fault.Invalid || api.Fault(err).Param != param {
-			t.Errorf("%.80s: %v of param %q, want %q", body, err, api.Fault(err).Param, param)
+		if err == nil || fault.CodeOf(err) != fault.Invalid || api.AsFault(err).Param != param {
+			t.Errorf("%.80s: %v of param %q, want %q", body, err, api.AsFault(err).Param, param)
 		}
 	}
 }
 
-// TestAppendEmbeddings reads the answer back with encoding/json, in both formats.
+// TestAppendEmbeddings decodes the answer with encoding/json, in both formats.
 func TestAppendEmbeddings(t *testing.T) {
 	vectors := [][]float32{
 		{1, -0.5, 0, float32(math.Copysign(0, -1))},
@@ -122,13 +123,14 @@ func readVector(t *testing.T, format VectorFormat, b []byte) (v []float32) {
 }
 
 func FuzzDecodeEmbeddings(f *testing.F) {
+	corpustest.Add(f)
 	f.Add([]byte(`{"model":"m","input":["a","b"],"encoding_format":"base64"}`))
 	f.Add([]byte(`{"model":"m","input":[[1],[2,3]],"dimensions":3}`))
 	d := described(f)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := DecodeEmbeddings(body)
 		if err != nil {
-			if fault.Of(err) != fault.Invalid {
+			if fault.CodeOf(err) != fault.Invalid {
 				t.Fatalf("%v is not the client's affair", err)
 			}
 			return

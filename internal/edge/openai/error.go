@@ -8,10 +8,10 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// AppendError appends err as the API's error object. An error without a
-// *fault.Error in its chain is a defect: the client learns that, and no detail.
+// AppendError appends err as the API's error object. An error without a *fault.Error in its chain is a
+// defect: the client learns only that.
 func AppendError(dst []byte, err error) []byte {
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	class := f.Code.Class()
 	dst = append(dst, `{"error":{"message":`...)
 	dst = strictjson.AppendString(dst, f.Message)
@@ -28,20 +28,20 @@ func AppendError(dst []byte, err error) []byte {
 	return append(dst, `}}`...)
 }
 
-// WriteError writes err as a whole response: its status, by which the official
-// clients choose the exception that they raise, and the error object.
+// WriteError writes err as a whole response: the error object, and its status, from which the official
+// clients derive the exception which they raise.
 func WriteError(w http.ResponseWriter, err error) {
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	class := f.Code.Class()
-	api.SetErrorHeader(w.Header(), f)
+	api.SetErrorHeaders(w.Header(), f)
 	w.WriteHeader(class.Status)
-	// A client that does not take its error is gone.
+	// An error here means that the client has disconnected.
 	_, _ = w.Write(append(AppendError(nil, f), '\n'))
 }
 
-// RefuseMethod answers a request whose method the path does not take: 405, which
-// is no code of the vocabulary, since it is about HTTP. allow lists those it does.
-func RefuseMethod(w http.ResponseWriter, r *http.Request, allow string) {
+// WriteMethodNotAllowed answers a request whose method the path does not support. The status is 405, which
+// has no fault.Code because it concerns only HTTP. allow lists the supported methods.
+func WriteMethodNotAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 	h := w.Header()
 	h.Set("Allow", allow)
 	h.Set("Content-Type", "application/json")

@@ -8,24 +8,22 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Extras reads the fields that chat requests have beside those of the official
-// clients, for another form of request that takes them as well: sampling as the
-// servers in the field know it, variables of the chat template, cache_salt and
-// nvext.
-type Extras struct{ d decoder }
+// Extras reads the fields which chat requests have in addition to the official ones, for another API which
+// accepts them too: sampling fields of other servers, chat template variables, cache_salt and nvext.
+type Extras struct{ d requestDecoder }
 
-// NewExtras returns what reads such fields with r into q.
+// NewExtras returns a reader of such fields, from r into q.
 func NewExtras(r *strictjson.Reader, q *api.Request) *Extras {
-	return &Extras{decoder{Reader: r, req: q}}
+	return &Extras{requestDecoder{Reader: r, req: q}}
 }
 
-// ExtraFields lists the fields that Extras reads.
+// ExtraFields lists the fields which Extras reads.
 func ExtraFields() []api.Field {
 	all := append(append(chatFields(), sharedFields()...), unusedFields()...)
-	return slices.DeleteFunc(all, func(f api.Field) bool { return !isExtra(f.Name) })
+	return slices.DeleteFunc(all, func(f api.Field) bool { return !isExtraField(f.Name) })
 }
 
-func isExtra(key string) bool {
+func isExtraField(key string) bool {
 	switch key {
 	case "min_tokens", "min_p", "top_k", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logit_bias",
 		"stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "cache_salt", "nvext",
@@ -35,13 +33,12 @@ func isExtra(key string) bool {
 	return false
 }
 
-// Field reads the value of a top-level key, which is not null, if the key is one
-// of ExtraFields.
-func (x *Extras) Field(key string) (known bool, err error) {
-	if !isExtra(key) {
+// ReadField reads the value of a top-level key, which is not null, if the key is one of ExtraFields.
+func (x *Extras) ReadField(key string) (known bool, err error) {
+	if !isExtraField(key) {
 		return false, nil
 	}
-	for _, read := range []func(string) (bool, error){x.d.common, x.d.chat, x.d.unused} {
+	for _, read := range []func(string) (bool, error){x.d.readCommonField, x.d.readChatField, x.d.readUnusedField} {
 		if known, err = read(key); known || err != nil {
 			break
 		}
@@ -49,29 +46,28 @@ func (x *Extras) Field(key string) (known bool, err error) {
 	return known, err
 }
 
-// Effort reads how much the model should think, which chat requests have as
-// reasoning_effort.
-func (x *Extras) Effort() (string, error) {
-	err := x.d.reasoningEffort()
+// ReadEffort reads the reasoning effort, which is reasoning_effort in chat requests.
+func (x *Extras) ReadEffort() (string, error) {
+	err := x.d.readReasoningEffort()
 	return x.d.effort, err
 }
 
-// Check judges the fields together once all of the request has been read.
+// Check validates the fields together after the whole request has been read.
 func (x *Extras) Check() error {
 	x.d.setTemplateArgs()
 	return x.d.checkExt()
 }
 
-// checkExt judges the fields that nvext has under other names too.
-func (d *decoder) checkExt() error {
+// checkExt validates and merges the fields which nvext has under other names too.
+func (d *requestDecoder) checkExt() error {
 	q := d.req
-	if d.greed {
+	if d.greedSampling {
 		if q.Temperature != nil && *q.Temperature != 0 {
-			return fault.Param("nvext.greed_sampling", "'nvext.greed_sampling' contradicts 'temperature' (%v): give one of them", *q.Temperature)
+			return fault.InvalidParam("nvext.greed_sampling", "'nvext.greed_sampling' contradicts 'temperature' (%v): give one of them", *q.Temperature)
 		}
 		q.Temperature = new(float64)
 	}
-	if !d.prioritized {
+	if !d.hasPriority {
 		q.Ext.Priority.Jump = d.sensitivity
 	}
 	switch {
@@ -79,7 +75,7 @@ func (d *decoder) checkExt() error {
 	case q.CacheSalt == "":
 		q.CacheSalt = d.extSalt
 	case q.CacheSalt != d.extSalt:
-		return fault.Param("nvext.cache_salt", "'nvext.cache_salt' and 'cache_salt' differ: give one of them")
+		return fault.InvalidParam("nvext.cache_salt", "'nvext.cache_salt' and 'cache_salt' differ: give one of them")
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// TestExtras: every field listed is read as a chat request has it, and no other is.
+// TestExtras: every listed field is read as in a chat request, and no other is.
 func TestExtras(t *testing.T) {
 	fields := ExtraFields()
 	for _, f := range fields {
@@ -27,7 +27,7 @@ func TestExtras(t *testing.T) {
 			t.Fatal(err)
 		}
 		x := NewExtras(r, got)
-		if known, err := x.Field(f.Name); !known || err != nil || x.Check() != nil {
+		if known, err := x.ReadField(f.Name); !known || err != nil || x.Check() != nil {
 			t.Errorf("%s: known %v, %v", f.Name, known, err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -35,7 +35,7 @@ func TestExtras(t *testing.T) {
 		}
 	}
 	r, _ := strictjson.NewReader([]byte(`"x"`))
-	if known, err := NewExtras(r, &api.Request{}).Field("model"); known || err != nil {
+	if known, err := NewExtras(r, &api.Request{}).ReadField("model"); known || err != nil {
 		t.Errorf("model is read: %v", err)
 	}
 	if len(fields) != 19 {

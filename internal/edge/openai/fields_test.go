@@ -17,8 +17,7 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// samples are, by field, a value that is taken and, for refused fields, one that
-// is not.
+// samples maps a field to an accepted value and, for refused fields, a refused one.
 var samples = map[string][2]string{
 	"messages":              {`[{"role":"user","content":"other"}]`},
 	"max_completion_tokens": {`5`}, "logprobs": {`true`}, "top_logprobs": {`3`},
@@ -46,13 +45,13 @@ var samples = map[string][2]string{
 	"audio": {`null`, `{"voice":"alloy","format":"wav"}`}, "web_search_options": {`null`, `{}`}, "moderation": {`null`, `{"model":"x"}`},
 }
 
-// beside are further fields without which one means nothing.
+// beside maps a field to further fields which it requires.
 var beside = map[string]string{
 	"top_logprobs": `"logprobs":true`, "stream_options": `"stream":true`,
 	"tool_choice": `"tools":[{"type":"function","function":{"name":"f"}}]`,
 }
 
-// sample returns the samples of a field, also of those that differ by endpoint.
+// sample returns the samples of a field, including those which differ between endpoints.
 func sample(e api.Endpoint, f api.Field) (taken, refused string) {
 	chat := e == api.Chat
 	switch {
@@ -76,7 +75,7 @@ func sample(e api.Endpoint, f api.Field) (taken, refused string) {
 		return `"low"`, ""
 	case f.Name == "reasoning_effort":
 		return `"none"`, `"low"`
-	case f.Schema == noMembers:
+	case f.Schema == emptyObject:
 		return `{}`, `{"a":1}`
 	case f.Schema == "":
 		return `null`, `{}`
@@ -101,8 +100,8 @@ func bodyWith(e api.Endpoint, field, value string) string {
 	return `{` + strings.Join(parts, ",") + `}`
 }
 
-// TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted
-// one does not, a refused one is refused by its name unless it asks for nothing.
+// TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted one does not, and a refused
+// one is refused by name unless its value has no effect.
 func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 	for _, e := range []api.Endpoint{api.Chat, api.Completion} {
 		seen := map[string]bool{}
@@ -137,14 +136,14 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 				continue
 			}
 			_, err = Decode(e, []byte(bodyWith(e, f.Name, refused)))
-			if fl := api.Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
+			if fl := api.AsFault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name && !strings.HasPrefix(fl.Param, f.Name+"[") {
 				t.Errorf("%v %s: %s is answered with %v", e, f.Name, refused, err)
 			}
 		}
 	}
 }
 
-// clientFields is what the official client can send.
+// clientFields are the fields which the official client can send.
 type clientFields struct {
 	Package    string              `json:"package"`
 	Chat       []string            `json:"chat_completions"`
@@ -169,7 +168,7 @@ func readClientFields(t *testing.T) *clientFields {
 	return &c
 }
 
-// TestOfficialClientFields: whatever the official client can send, we know.
+// TestOfficialClientFields: every field which the official client can send is known.
 func TestOfficialClientFields(t *testing.T) {
 	client := readClientFields(t)
 	for e, names := range map[api.Endpoint][]string{api.Chat: client.Chat, api.Completion: client.Completion} {
@@ -186,9 +185,8 @@ func TestOfficialClientFields(t *testing.T) {
 	}
 }
 
-// nestedSamples are bodies that have, between them, every member of every object
-// that the official client can send inside chat's fields, and the field that the
-// refusal of a body names; "" if it is taken.
+// nestedSamples are bodies which together contain every member of every object that the official client can
+// send inside chat's fields, each with the field which a refusal names; "" if the body is accepted.
 var nestedSamples = []struct{ fields, refused string }{
 	{
 		`"messages":[
@@ -227,7 +225,7 @@ var nestedSamples = []struct{ fields, refused string }{
 	{`"web_search_options":{"search_context_size":"low","user_location":{"type":"approximate","approximate":{"city":"c","country":"c","region":"r","timezone":"t"}}}`, "web_search_options"},
 }
 
-// TestOfficialClientObjects: the same for the objects inside fields.
+// TestOfficialClientObjects is TestOfficialClientFields for the objects inside fields.
 func TestOfficialClientObjects(t *testing.T) {
 	client := readClientFields(t)
 	var bodies []any
@@ -245,7 +243,7 @@ func TestOfficialClientObjects(t *testing.T) {
 		switch {
 		case s.refused == "" && err != nil:
 			t.Errorf("%s: %v", s.fields, err)
-		case s.refused != "" && (err == nil || api.Fault(err).Param != s.refused || !strings.Contains(err.Error(), "not supported")):
+		case s.refused != "" && (err == nil || api.AsFault(err).Param != s.refused || !strings.Contains(err.Error(), "not supported")):
 			t.Errorf("%s: %v, want the refusal of %s", s.fields, err, s.refused)
 		}
 	}
@@ -262,8 +260,8 @@ func TestOfficialClientObjects(t *testing.T) {
 	}
 }
 
-// within returns the objects that a path of clientFields leads to: names divided
-// by dots, [] for the elements of an array, and in braces the role or the type.
+// within returns the objects at a path of clientFields: names separated by dots, [] for the elements of an
+// array, and in braces the role or the type.
 func within(v any, path string) []map[string]any {
 	head, rest, deeper := strings.Cut(path, ".")
 	head, kind, _ := strings.Cut(strings.TrimSuffix(head, "}"), "{")
@@ -291,11 +289,12 @@ func listed(e api.Endpoint, name string) []api.Field {
 	return slices.DeleteFunc(Fields(e), func(f api.Field) bool { return f.Name != name })
 }
 
-// TestFieldsAreComplete: what the decoder's switches know is listed. It reads the
-// source, so that a field cannot be added without saying how it is treated.
+// TestFieldsAreComplete: every key in the decoder's switches is listed. The test reads the source, so that a
+// field cannot be added without a treatment.
 func TestFieldsAreComplete(t *testing.T) {
 	methods := map[string][]api.Endpoint{
-		"common": {api.Chat, api.Completion}, "chat": {api.Chat}, "completion": {api.Completion}, "unused": {api.Chat, api.Completion},
+		"readCommonField": {api.Chat, api.Completion}, "readUnusedField": {api.Chat, api.Completion},
+		"readChatField": {api.Chat}, "readCompletionField": {api.Completion},
 	}
 	found := 0
 	for _, file := range []string{"decode.go", "unused.go"} {
@@ -323,11 +322,11 @@ func TestFieldsAreComplete(t *testing.T) {
 	}
 }
 
-// TestOtherFieldsAreComplete: the same for the endpoints that generate nothing, by
-// the function that reads their keys.
+// TestOtherFieldsAreComplete is TestFieldsAreComplete for the endpoints which generate nothing, by the
+// function which reads their keys.
 func TestOtherFieldsAreComplete(t *testing.T) {
 	tables := map[string][]api.Field{
-		"DecodeTokenize": TokenizeFields(), "DecodeDetokenize": DetokenizeFields(), "embeddings": EmbeddingsFields(),
+		"DecodeTokenize": TokenizeFields(), "DecodeDetokenize": DetokenizeFields(), "readEmbeddingsField": EmbeddingsFields(),
 	}
 	for _, file := range []string{"tokenize.go", "embeddings.go"} {
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)

@@ -10,111 +10,111 @@ import (
 
 const maxFormatName = 64 // bytes
 
-// setFormat notes what the field being read wants the text to be. Fields that ask
-// for different things contradict each other; so do two that ask for the same.
-func (d *decoder) setFormat(kind api.FormatKind, schema []byte, param string) error {
+// setFormat sets the format which the field being read requires of the text. Two fields with a format are
+// refused, even if they agree.
+func (d *requestDecoder) setFormat(kind api.FormatKind, schema []byte, param string) error {
 	if have := d.req.Format.Param; have != "" {
-		return fault.Param(param, "'%s' and '%s' both say what the text must be: give one of them", have, param)
+		return fault.InvalidParam(param, "'%s' and '%s' both say what the text must be: give one of them", have, param)
 	}
 	d.req.Format = api.Format{Kind: kind, Schema: bytes.Clone(schema), Param: param}
 	return nil
 }
 
-// responseFormat reads response_format.
-func (d *decoder) responseFormat() error {
+// readResponseFormat reads response_format.
+func (d *requestDecoder) readResponseFormat() error {
 	const param = "response_format"
 	var kind string
 	var schema []byte
-	err := d.Object(func(key string) error {
+	err := d.ReadObject(func(key string) error {
 		switch key {
 		case "type":
-			return d.Text(&kind)
+			return d.ReadStringInto(&kind)
 		case "json_schema":
-			if none, err := d.Null(); none || err != nil {
+			if none, err := d.ReadNull(); none || err != nil {
 				return err
 			}
-			return d.namedSchema(&schema)
+			return d.readNamedSchema(&schema)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case kind != "json_schema" && schema != nil:
-		return d.Refuse("has a 'json_schema', which goes with a 'type' of json_schema")
+		return d.InvalidError("has a 'json_schema', which goes with a 'type' of json_schema")
 	case kind == "text":
 		return nil
 	case kind == "json_object":
 		return d.setFormat(api.FormatJSON, nil, param)
 	case kind == "json_schema" && schema == nil:
-		return d.Refuse("needs 'json_schema'")
+		return d.InvalidError("needs 'json_schema'")
 	case kind == "json_schema":
 		return d.setFormat(api.FormatSchema, schema, param)
 	}
-	return d.Refuse("needs a 'type' of text, json_object or json_schema")
+	return d.InvalidError("needs a 'type' of text, json_object or json_schema")
 }
 
-// namedSchema reads response_format.json_schema.
-func (d *decoder) namedSchema(dst *[]byte) error {
+// readNamedSchema reads response_format.json_schema.
+func (d *requestDecoder) readNamedSchema(dst *[]byte) error {
 	var named bool
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "name":
 			named = true
-			s, err := d.String()
-			if err == nil && !api.IsName(s, maxFormatName, "_-") {
-				return d.Refuse("must have 1 to %d of the characters a-z, A-Z, 0-9, '_' and '-'", maxFormatName)
+			s, err := d.ReadString()
+			if err == nil && !api.IsValidName(s, maxFormatName, "_-") {
+				return d.InvalidError("must have 1 to %d of the characters a-z, A-Z, 0-9, '_' and '-'", maxFormatName)
 			}
 			return err
 		case "description":
-			_, err := d.String()
+			_, err := d.ReadString()
 			return err
 		case "schema":
-			return d.schema(dst)
+			return d.readSchema(dst)
 		case "strict":
-			return d.either()
+			return d.readIgnoredBool()
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case !named:
-		return d.Refuse("needs a 'name'")
+		return d.InvalidError("needs a 'name'")
 	case *dst == nil:
-		return d.Refuse("needs a 'schema'")
+		return d.InvalidError("needs a 'schema'")
 	}
 	return nil
 }
 
-// schema reads a JSON schema: an object, or true, which any JSON matches. Nothing
-// matches false.
-func (d *decoder) schema(dst *[]byte) (err error) {
-	*dst, err = d.Capture(func() error {
+// readSchema reads a JSON schema: an object, or true, which matches any JSON. It refuses false, which matches
+// nothing.
+func (d *requestDecoder) readSchema(dst *[]byte) (err error) {
+	*dst, err = d.CaptureRaw(func() error {
 		switch d.Kind() {
 		case strictjson.ObjectKind:
-			return d.Skip()
+			return d.SkipValue()
 		case strictjson.BoolKind:
-			b, err := d.Bool()
+			b, err := d.ReadBool()
 			if err == nil && !b {
-				return d.Refuse("must not be false, which no text matches")
+				return d.InvalidError("must not be false, which no text matches")
 			}
 			return err
 		}
-		return d.Expected("a JSON schema: an object or true")
+		return d.WrongTypeError("a JSON schema: an object or true")
 	})
 	return err
 }
 
-// schemaOrText reads a JSON schema, or a string that has one in it.
-func (d *decoder) schemaOrText(dst *[]byte) error {
+// readSchemaOrText reads a JSON schema, or a string which contains one.
+func (d *requestDecoder) readSchemaOrText(dst *[]byte) error {
 	if d.Kind() != strictjson.StringKind {
-		return d.schema(dst)
+		return d.readSchema(dst)
 	}
-	s, err := d.String()
+	s, err := d.ReadString()
 	if err != nil {
 		return err
 	}
@@ -122,54 +122,54 @@ func (d *decoder) schemaOrText(dst *[]byte) error {
 	if err != nil {
 		return err
 	}
-	in := &decoder{Reader: r}
-	if err = in.schema(dst); err == nil {
-		err = r.End()
+	in := &requestDecoder{Reader: r}
+	if err = in.readSchema(dst); err == nil {
+		err = r.CheckEnd()
 	}
 	if err != nil {
-		return d.Refuse("must be a JSON schema: an object, or a string with one in it")
+		return d.InvalidError("must be a JSON schema: an object, or a string with one in it")
 	}
 	return nil
 }
 
-// guidedJSON reads guided_json.
-func (d *decoder) guidedJSON() error {
+// readGuidedJSON reads guided_json.
+func (d *requestDecoder) readGuidedJSON() error {
 	var schema []byte
-	if err := d.schemaOrText(&schema); err != nil {
+	if err := d.readSchemaOrText(&schema); err != nil {
 		return err
 	}
 	return d.setFormat(api.FormatSchema, schema, "guided_json")
 }
 
-// structuredOutputs reads structured_outputs.
-func (d *decoder) structuredOutputs() error {
+// readStructuredOutputs reads structured_outputs.
+func (d *requestDecoder) readStructuredOutputs() error {
 	var schema []byte
 	var object bool
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "json":
-			return d.schemaOrText(&schema)
+			return d.readSchemaOrText(&schema)
 		case "json_object":
-			return d.Flag(&object)
+			return d.ReadBoolInto(&object)
 		case "disable_fallback", "disable_any_whitespace", "disable_additional_properties":
-			return d.only(false)
+			return d.requireBool(false)
 		case "regex", "choice", "grammar", "structural_tag", "whitespace_pattern":
-			return d.notSupported()
+			return d.refuseUnsupported()
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case object && schema != nil:
-		return d.Refuse("has both 'json' and 'json_object': give one of them")
+		return d.InvalidError("has both 'json' and 'json_object': give one of them")
 	case object:
 		return d.setFormat(api.FormatJSON, nil, "structured_outputs")
 	case schema != nil:
 		return d.setFormat(api.FormatSchema, schema, "structured_outputs")
 	}
-	return d.Refuse("needs 'json' or 'json_object': leave it out for any text")
+	return d.InvalidError("needs 'json' or 'json_object': leave it out for any text")
 }

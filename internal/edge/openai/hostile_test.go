@@ -11,9 +11,8 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// hostile returns chat bodies of about so many bytes that are meant to cost as
-// much as they can, and words of the error that each is answered with; "" if it is
-// legal.
+// hostile returns chat bodies of about n bytes which are meant to be as expensive as possible, each with
+// words of the expected error; "" if the body is valid.
 func hostile(size int) map[string]struct {
 	body  []byte
 	words string
@@ -49,7 +48,7 @@ func hostile(size int) map[string]struct {
 	}
 	deep := strings.Repeat("[", 60) + strings.Repeat("]", 60) + ","
 	return map[string]one{
-		// Refused where the trouble is, at the start of the body.
+		// Refused at the position of the error, at the start of the body.
 		"arrays too deep":     {fill(`"metadata":{"a":`, `[`, ``), "nested deeper"},
 		"objects too deep":    {fill(`"chat_template_kwargs":`, `{"a":`, ``), "nested deeper"},
 		"schema too deep":     {fill(`"tools":[{"type":"function","function":{"name":"f","parameters":`, `{"items":`, ``), "nested deeper"},
@@ -74,7 +73,7 @@ func hostile(size int) map[string]struct {
 		"unknown keys":        {fill(keys(16000, "0")+`"x":"`, `a`, `"`), "Unsupported parameter(s)"},
 		"arrays, then trash":  {fill(`"metadata":{"a":[`, deep, `x]}`), "unexpected character"},
 
-		// Legal.
+		// Valid.
 		"text":          {fill(`"user":"`, `plain words `, `"`), ""},
 		"escapes":       {fill(`"user":"`, `\u00e9`, `"`), ""},
 		"empty arrays":  {fill(`"metadata":{"a":[`, `[],`, `0]}`), ""},
@@ -88,9 +87,8 @@ func hostile(size int) map[string]struct {
 	}
 }
 
-// TestHostile: whatever the body, a clear error of bounded length, and memory in
-// proportion to the body: what is allocated on the way is less than six times its
-// size, and little where the trouble is at its start.
+// TestHostile: every body gets a clear error of bounded length, and allocates less than six times its size,
+// and little if the error is at its start.
 func TestHostile(t *testing.T) {
 	const size = 512 << 10
 	bodies := hostile(size)
@@ -101,7 +99,7 @@ func TestHostile(t *testing.T) {
 		case (err == nil) != (tt.words == ""):
 			t.Errorf("%s: %v, want %q", name, err, tt.words)
 		case err == nil:
-		case fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), tt.words) || len(err.Error()) > 4096:
+		case fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), tt.words) || len(err.Error()) > 4096:
 			t.Errorf("%s: %.200v, want %q", name, err, tt.words)
 		}
 		limit := uint64(6*size + 1<<20) // the rest is for the keys of one object
@@ -117,7 +115,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestWorkIsLinear: of what grows with a body, allocations grow no faster.
+// TestWorkIsLinear: allocations grow no faster than the body.
 func TestWorkIsLinear(t *testing.T) {
 	small, large := hostile(256<<10), hostile(1<<20)
 	for name := range small {
@@ -130,14 +128,13 @@ func TestWorkIsLinear(t *testing.T) {
 	}
 }
 
-// TestManyMessages: a message is larger than it looks, so their number is limited,
-// and so is their memory: 136 bytes for each, and as much again while the list
-// grows.
+// TestManyMessages: a message takes more memory than its text, so their number is limited, and with it their
+// memory: 136 bytes each, and as much again while the list grows.
 func TestManyMessages(t *testing.T) {
 	body := []byte(`{"model":"m","messages":[` + strings.Repeat(`{"role":"user","content":""},`, maxMessages) + `0]}`)
 	var err error
 	got := allocated(func() { _, err = Decode(api.Chat, body) })
-	if err == nil || api.Fault(err).Param != "messages" || !strings.Contains(err.Error(), "at most 65536") {
+	if err == nil || api.AsFault(err).Param != "messages" || !strings.Contains(err.Error(), "at most 65536") {
 		t.Error(err)
 	}
 	if got > maxMessages*360 {
@@ -145,7 +142,7 @@ func TestManyMessages(t *testing.T) {
 	}
 }
 
-// allocated returns the bytes that f allocates, with those of whatever else runs.
+// allocated returns the bytes allocated during f, including those of other goroutines.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -10,9 +10,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// AppendLogprobs appends the elements of a JSON array of log-probabilities as chat
-// answers have them: {"token","logprob","bytes","top_logprobs"}, with commas
-// between them.
+// AppendLogprobs appends log-probabilities as JSON array elements, as in chat answers:
+// {"token","logprob","bytes","top_logprobs"}, separated by commas.
 func AppendLogprobs(dst []byte, lps []api.Logprob) []byte { return appendChatLogprobs(dst, lps) }
 
 // appendChatLogprobs appends the elements of a chat choice's logprobs.content.
@@ -54,9 +53,8 @@ func appendToken(dst, token []byte, logprob float32) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// appendTokenText appends a token as a JSON string. One that is not whole
-// characters is written as mark and the escapes \xNN of all its bytes, so that
-// different tokens stay different.
+// appendTokenText appends a token as a JSON string. A token which is not valid UTF-8 is written as mark and
+// the escapes \xNN of all its bytes, so that different tokens stay different.
 func appendTokenText(dst, token []byte, mark string) []byte {
 	if utf8.Valid(token) {
 		return strictjson.AppendString(dst, token)
@@ -69,9 +67,8 @@ func appendTokenText(dst, token []byte, mark string) []byte {
 	return append(dst, '"')
 }
 
-// appendCompletionLogprobs appends a completions choice's logprobs: four
-// parallel arrays.
-func (f *form) appendCompletionLogprobs(dst []byte, lps []api.Logprob) []byte {
+// appendCompletionLogprobs appends a completions choice's logprobs: four parallel arrays.
+func (f *answerOptions) appendCompletionLogprobs(dst []byte, lps []api.Logprob) []byte {
 	dst = append(dst, `{"tokens":[`...)
 	dst = appendTokenTexts(dst, lps)
 	dst = append(dst, `],"token_logprobs":[`...)
@@ -81,7 +78,7 @@ func (f *form) appendCompletionLogprobs(dst []byte, lps []api.Logprob) []byte {
 		dst = append(dst, "null"...)
 	} else {
 		dst = append(dst, '[')
-		dst = appendTops(dst, lps)
+		dst = appendTopLogprobs(dst, lps)
 		dst = append(dst, ']')
 	}
 	dst = append(dst, `,"text_offset":[`...)
@@ -109,10 +106,9 @@ func appendTokenLogprobs(dst []byte, lps []api.Logprob) []byte {
 	return dst
 }
 
-// appendTops appends, for each token, an object from alternatives to their
-// log-probabilities. The chosen token is always one of them. Tokens of equal
-// text make one key, the likeliest's.
-func appendTops(dst []byte, lps []api.Logprob) []byte {
+// appendTopLogprobs appends for each token an object which maps the alternatives to their log-probabilities.
+// It always includes the chosen token. Tokens of equal text share one key, with the highest probability.
+func appendTopLogprobs(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -122,22 +118,22 @@ func appendTops(dst []byte, lps []api.Logprob) []byte {
 		chosen := false
 		top := lps[i].Top
 		for j, t := range top {
-			if named(top[:j], t.Token) {
+			if containsToken(top[:j], t.Token) {
 				continue
 			}
-			dst = appendTop(dst, n, t.Token, t.Logprob)
+			dst = appendTopLogprob(dst, n, t.Token, t.Logprob)
 			chosen = chosen || bytes.Equal(t.Token, lps[i].Token)
 			n++
 		}
 		if !chosen {
-			dst = appendTop(dst, n, lps[i].Token, lps[i].Logprob)
+			dst = appendTopLogprob(dst, n, lps[i].Token, lps[i].Logprob)
 		}
 		dst = append(dst, '}')
 	}
 	return dst
 }
 
-func named(top []api.TokenLogprob, token []byte) bool {
+func containsToken(top []api.TokenLogprob, token []byte) bool {
 	for _, t := range top {
 		if bytes.Equal(t.Token, token) {
 			return true
@@ -146,7 +142,7 @@ func named(top []api.TokenLogprob, token []byte) bool {
 	return false
 }
 
-func appendTop(dst []byte, n int, token []byte, logprob float32) []byte {
+func appendTopLogprob(dst []byte, n int, token []byte, logprob float32) []byte {
 	if n > 0 {
 		dst = append(dst, ',')
 	}
@@ -165,8 +161,8 @@ func appendOffsets(dst []byte, lps []api.Logprob) []byte {
 	return dst
 }
 
-// appendLogprob appends a log-probability. JSON has no infinity: what has no
-// probability at all prints as -9999, as the field does.
+// appendLogprob appends a log-probability. JSON has no infinity: like other servers, it writes -9999 for a
+// probability of zero.
 func appendLogprob(dst []byte, p float32) []byte {
 	if p < -9999 || math.IsNaN(float64(p)) || math.IsInf(float64(p), 1) {
 		return append(dst, "-9999"...)

@@ -10,7 +10,7 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// TestDecodeMedia: parts keep their order, whatever the order of their members.
+// TestDecodeMedia: parts keep their order, in any order of their members.
 func TestDecodeMedia(t *testing.T) {
 	q, err := Decode(api.Chat, []byte(`{"model":"m","mm_processor_kwargs":{"max_pixels":1},"messages":[
 		{"role":"system","content":[{"type":"text","text":"s"}]},
@@ -49,15 +49,15 @@ func TestDecodeMedia(t *testing.T) {
 	if diff := cmp.Diff(want, q.Messages); diff != "" {
 		t.Error(diff)
 	}
-	if !q.ProcessorArgs || !q.HasMedia() || len(q.Media()) != 7 || q.Media()[6].URL != "http://x/t" {
-		t.Errorf("%v %v", q.ProcessorArgs, q.Media())
+	if !q.ProcessorArgs || !q.HasMedia() || len(q.MediaObjects()) != 7 || q.MediaObjects()[6].URL != "http://x/t" {
+		t.Errorf("%v %v", q.ProcessorArgs, q.MediaObjects())
 	}
 }
 
-// checkMedia states what Decode promises about what messages show.
+// checkMedia checks the guarantees of Decode for media.
 func checkMedia(t *testing.T, r *api.Request) {
 	t.Helper()
-	all := r.Media()
+	all := r.MediaObjects()
 	if len(all) > api.MaxMedia || r.HasMedia() != (len(all) > 0) {
 		t.Errorf("%d media objects", len(all))
 	}

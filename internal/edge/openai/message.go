@@ -10,31 +10,30 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// turn is an element of messages while it is read: what a member means may depend
-// on others that come after it.
-type turn struct {
+// messageDraft is an element of messages while it is decoded: the meaning of a member may depend on later
+// ones.
+type messageDraft struct {
 	api.Message
 	content     bool // given
 	refusal     string
-	refusalPart bool // a part of the content is one
-	media       bool // a part of the content is
+	refusalPart bool // a content part is a refusal
+	media       bool // a content part is media
 }
 
-// maxMessages bounds what a body of tiny messages becomes: each is a struct of a
-// hundred bytes.
+// maxMessages bounds the memory of a body of tiny messages: each becomes a struct of a hundred bytes.
 const maxMessages = 1 << 16
 
-// message reads element i of messages. A null is a member not given.
-func (d *decoder) message(i int) error {
+// readMessage reads element i of messages. A null member counts as not given.
+func (d *requestDecoder) readMessage(i int) error {
 	if i >= maxMessages {
-		return d.RefuseParent("must have at most %d messages", maxMessages)
+		return d.ParentInvalidError("must have at most %d messages", maxMessages)
 	}
-	var m turn
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	var m messageDraft
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
-		return d.member(&m, key)
+		return d.readMessageMember(&m, key)
 	})
 	if err != nil {
 		return err
@@ -42,73 +41,71 @@ func (d *decoder) message(i int) error {
 	if err := d.checkMessage(&m); err != nil {
 		return err
 	}
-	d.req.Messages = push(d.req.Messages, m.Message)
+	d.req.Messages = appendDoubling(d.req.Messages, m.Message)
 	return nil
 }
 
-// member reads the value of one key of a message.
-func (d *decoder) member(m *turn, key string) error {
+// readMessageMember reads the value of one key of a message.
+func (d *requestDecoder) readMessageMember(m *messageDraft, key string) error {
 	switch key {
 	case "role":
-		return d.role(&m.Role)
+		return d.readRole(&m.Role)
 	case "content":
 		m.content = true
-		return d.content(m)
+		return d.readContent(m)
 	case "name":
-		return d.Text(&m.Name)
+		return d.ReadStringInto(&m.Name)
 	case "tool_calls":
-		return d.toolCalls(m)
+		return d.readToolCalls(m)
 	case "tool_call_id":
-		return d.Text(&m.ToolCallID)
+		return d.ReadStringInto(&m.ToolCallID)
 	case "reasoning_content", "reasoning":
-		return d.thought(m)
+		return d.readReasoning(m)
 	case "refusal":
-		return d.Text(&m.refusal)
-	case "annotations": // of an earlier answer's text, and no part of it
-		return d.Skip()
+		return d.ReadStringInto(&m.refusal)
+	case "annotations": // annotates the text of an earlier answer
+		return d.SkipValue()
 	case "function_call":
-		return d.Refuse(nowToolCalls)
+		return d.InvalidError(useToolCalls)
 	case "audio":
-		return d.notSupported()
+		return d.refuseUnsupported()
 	}
-	return d.Unsupported()
+	return d.UnsupportedError()
 }
 
-// thought reads what the assistant thought, which has two names. Clients that
-// echo both give it twice.
-func (d *decoder) thought(m *turn) error {
-	s, err := d.String()
+// readReasoning reads the assistant's reasoning, which has two names. Clients which echo both give it twice.
+func (d *requestDecoder) readReasoning(m *messageDraft) error {
+	s, err := d.ReadString()
 	switch {
 	case err != nil || s == "" || s == m.Reasoning:
 		return err
 	case m.Reasoning != "":
-		return d.Refuse("differs from the message's other reasoning: give one of 'reasoning_content' and 'reasoning'")
+		return d.InvalidError("differs from the message's other reasoning: give one of 'reasoning_content' and 'reasoning'")
 	}
 	m.Reasoning = s
 	return nil
 }
 
-// checkMessage judges a message as a whole. What the assistant said instead of an
-// answer, its refusal, is what it said: text like other text.
-func (d *decoder) checkMessage(m *turn) error {
+// checkMessage validates a message as a whole. It adds the assistant's refusal to the content as text.
+func (d *requestDecoder) checkMessage(m *messageDraft) error {
 	if m.Role == "" {
-		return d.Refuse("needs a 'role'")
+		return d.InvalidError("needs a 'role'")
 	}
 	if m.Role != "assistant" {
 		switch {
 		case m.ToolCalls != nil:
-			return d.Refuse("has 'tool_calls', which only role assistant has")
+			return d.InvalidError("has 'tool_calls', which only role assistant has")
 		case m.refusal != "" || m.refusalPart:
-			return d.Refuse("has a 'refusal', which only role assistant has")
+			return d.InvalidError("has a 'refusal', which only role assistant has")
 		case m.Reasoning != "":
-			return d.Refuse("has reasoning, which only role assistant has")
+			return d.InvalidError("has reasoning, which only role assistant has")
 		}
 	}
 	if m.media && m.Role == "assistant" {
-		return d.Refuse("shows media, which an assistant's message cannot: put them into one of the user")
+		return d.InvalidError("shows media, which an assistant's message cannot: put them into one of the user")
 	}
 	if m.ToolCallID != "" && m.Role != "tool" {
-		return d.Refuse("has a 'tool_call_id', which only role tool has")
+		return d.InvalidError("has a 'tool_call_id', which only role tool has")
 	}
 	switch {
 	case m.refusal == "":
@@ -127,31 +124,30 @@ func (d *decoder) checkMessage(m *turn) error {
 		m.NoContent = true
 		return nil
 	case m.Role == "assistant":
-		return d.Refuse("needs 'content' or 'tool_calls'")
+		return d.InvalidError("needs 'content' or 'tool_calls'")
 	}
-	return d.Refuse("needs 'content'")
+	return d.InvalidError("needs 'content'")
 }
 
-func (d *decoder) role(dst *string) error {
-	if err := d.Text(dst); err != nil {
+func (d *requestDecoder) readRole(dst *string) error {
+	if err := d.ReadStringInto(dst); err != nil {
 		return err
 	}
 	switch *dst {
 	case "system", "developer", "user", "assistant", "tool", "function":
 		return nil
 	}
-	return d.Refuse("must be one of system, developer, user, assistant, tool and function")
+	return d.InvalidError("must be one of system, developer, user, assistant, tool and function")
 }
 
-// toolCalls reads what the assistant called and keeps it as it was written, with
-// members that nobody defines: clients echo what they were given. An empty array
-// is none.
-func (d *decoder) toolCalls(m *turn) error {
+// readToolCalls reads the assistant's tool calls and keeps their JSON text, with unknown members, since
+// clients echo what they received. An empty array counts as none.
+func (d *requestDecoder) readToolCalls(m *messageDraft) error {
 	n := 0
-	text, err := d.Capture(func() error {
-		return d.Array("an array of tool calls", func(i int) error {
+	text, err := d.CaptureRaw(func() error {
+		return d.ReadArray("an array of tool calls", func(i int) error {
 			n = i + 1
-			return d.toolCall()
+			return d.readToolCall()
 		})
 	})
 	if n > 0 {
@@ -160,72 +156,72 @@ func (d *decoder) toolCalls(m *turn) error {
 	return err
 }
 
-func (d *decoder) toolCall() error {
-	var kind, id, name, arguments optional
-	err := d.Object(func(key string) error {
+func (d *requestDecoder) readToolCall() error {
+	var kind, id, name, arguments optionalString
+	err := d.ReadObject(func(key string) error {
 		switch key {
 		case "id":
-			return id.read(d)
+			return id.readFrom(d)
 		case "type":
-			return kind.read(d)
+			return kind.readFrom(d)
 		case "function":
-			return d.Object(func(key string) error {
+			return d.ReadObject(func(key string) error {
 				switch key {
 				case "name":
-					return name.read(d)
+					return name.readFrom(d)
 				case "arguments":
-					return arguments.read(d)
+					return arguments.readFrom(d)
 				}
-				return d.Skip()
+				return d.SkipValue()
 			})
 		}
-		return d.Skip()
+		return d.SkipValue()
 	})
 	switch {
 	case err != nil:
 		return err
 	case kind.text == "custom":
-		return d.Refuse("is of type custom, which is not supported by this server: send calls of functions")
+		return d.InvalidError("is of type custom, which is not supported by this server: send calls of functions")
 	case kind.text != "function":
-		return d.Refuse("needs a 'type', which must be function")
+		return d.InvalidError("needs a 'type', which must be function")
 	case !id.given:
-		return d.Refuse("needs an 'id', which the tool's message answers")
+		return d.InvalidError("needs an 'id', which the tool's message answers")
 	case name.text == "":
-		return d.Refuse("needs a 'function' with a 'name'")
+		return d.InvalidError("needs a 'function' with a 'name'")
 	case !arguments.given:
-		return d.Refuse("needs 'function.arguments': JSON in a string")
+		return d.InvalidError("needs 'function.arguments': JSON in a string")
 	}
 	return nil
 }
 
-// optional is a string that may be missing.
-type optional struct {
+// optionalString is a string which may be missing.
+type optionalString struct {
 	text  string
 	given bool
 }
 
-func (o *optional) read(d *decoder) error {
+func (o *optionalString) readFrom(d *requestDecoder) error {
 	o.given = true
-	return d.Text(&o.text)
+	return d.ReadStringInto(&o.text)
 }
 
-// content reads a string or an array of parts.
-func (d *decoder) content(m *turn) error {
+// readContent reads a string or an array of parts.
+func (d *requestDecoder) readContent(m *messageDraft) error {
 	const want = "a string or an array of content parts"
 	if d.Kind() == strictjson.StringKind {
-		return d.Text(&m.Content)
+		return d.ReadStringInto(&m.Content)
 	}
 	d.parts = d.parts[:0]
-	err := d.Array(want, func(int) error { return d.part(m) })
-	m.Content = joined(d.parts)
+	err := d.ReadArray(want, func(int) error { return d.readContentPart(m) })
+	m.Content = joinTexts(d.parts)
 	if len(d.parts) > 0 {
 		m.Parts = slices.Clone(d.parts)
 	}
 	return err
 }
 
-// joined returns the texts of parts with newlines between them.
-func joined(parts []api.Part) string {
+// joinTexts returns the texts of parts, separated by newlines.
+func joinTexts(parts []api.Part) string {
 	if len(parts) == 1 {
 		return parts[0].Text
 	}
@@ -244,7 +240,7 @@ func joined(parts []api.Part) string {
 	return text.String()
 }
 
-// mediaKeys are the members of parts that say where a media object is, by the types of parts.
+// mediaKeys maps the types of media parts to the member which contains the media object.
 var mediaKeys = [...]struct {
 	kind  string
 	key   string
@@ -258,101 +254,101 @@ var mediaKeys = [...]struct {
 	{"input_audio", "input_audio", media.Audio},
 }
 
-// location is a member of a part that says where a media object is.
-type location struct {
+// mediaMember is the member of a part which contains a media object.
+type mediaMember struct {
 	key   string // "" if there is none
 	media api.Media
 }
 
-// part reads one content part. Its type may come after the rest, so that the
-// part is judged at the end.
-func (d *decoder) part(m *turn) error {
+// readContentPart reads one content part. Its type may follow the other members, so the part is validated at
+// the end.
+func (d *requestDecoder) readContentPart(m *messageDraft) error {
 	var kind string
-	var said, refused optional
-	var shown location
+	var said, refused optionalString
+	var shown mediaMember
 	var stray error
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "type":
-			return d.Text(&kind)
+			return d.ReadStringInto(&kind)
 		case "text":
-			return said.read(d)
+			return said.readFrom(d)
 		case "refusal":
-			return refused.read(d)
-		case "prompt_cache_breakpoint", "cache_control": // what can be reused is found by itself
-			return d.Skip()
+			return refused.readFrom(d)
+		case "prompt_cache_breakpoint", "cache_control": // the prefix cache needs no hints
+			return d.SkipValue()
 		case "image_url", "image", "video_url", "audio_url", "input_audio":
 			if shown.key != "" {
-				return d.Refuse("is a second media object of one part: give it a part of its own")
+				return d.InvalidError("is a second media object of one part: give it a part of its own")
 			}
 			shown.key = key
 			if key == "input_audio" {
-				return api.ReadSound(d.Reader, &shown.media)
+				return api.ReadAudio(d.Reader, &shown.media)
 			}
-			return api.ReadLocation(d.Reader, &shown.media)
+			return api.ReadMediaLocation(d.Reader, &shown.media)
 		case "detail":
-			return api.ReadDetail(d.Reader)
+			return api.ReadImageDetail(d.Reader)
 		case "uuid":
 			return api.ReadMediaName(d.Reader, &shown.media)
 		}
 		if stray == nil {
-			stray = d.Unsupported()
+			stray = d.UnsupportedError()
 		}
-		return d.Skip()
+		return d.SkipValue()
 	})
 	if err != nil {
 		return err
 	}
 	if kind == "" {
-		return d.Refuse("needs a 'type'")
+		return d.InvalidError("needs a 'type'")
 	}
 	for _, k := range mediaKeys {
 		if k.kind == kind {
-			return d.shown(m, &shown, kind, k.key, k.shows, stray)
+			return d.addMediaPart(m, &shown, kind, k.key, k.shows, stray)
 		}
 	}
 	switch {
 	case kind == "file":
-		return d.Refuse("is of type %.100q, which is not supported by this server: send texts, images, videos and sounds", kind)
+		return d.InvalidError("is of type %.100q, which is not supported by this server: send texts, images, videos and sounds", kind)
 	case kind != "text" && kind != "refusal":
-		return d.Refuse("has an unknown type: the parts supported are of type \"text\", \"image_url\", \"video_url\", \"audio_url\" and \"input_audio\"")
+		return d.InvalidError("has an unknown type: the parts supported are of type \"text\", \"image_url\", \"video_url\", \"audio_url\" and \"input_audio\"")
 	case shown.key != "":
-		return d.Refuse("is of type %s and has '%s': give each a part of its own", kind, shown.key)
+		return d.InvalidError("is of type %s and has '%s': give each a part of its own", kind, shown.key)
 	case shown.media.Name != "":
-		return d.Refuse("has a 'uuid', which only media objects have")
+		return d.InvalidError("has a 'uuid', which only media objects have")
 	case stray != nil:
 		return stray
 	case kind == "refusal" && !refused.given:
-		return d.Refuse("needs 'refusal'")
+		return d.InvalidError("needs 'refusal'")
 	case kind == "refusal":
 		m.refusalPart = true
 		d.parts = append(d.parts, api.Part{Text: refused.text})
 		return nil
 	case !said.given:
-		return d.Refuse("needs 'text'")
+		return d.InvalidError("needs 'text'")
 	}
 	d.parts = append(d.parts, api.Part{Text: said.text})
 	return nil
 }
 
-// shown takes a part that shows a media object.
-func (d *decoder) shown(m *turn, l *location, kind, key string, shows media.Kind, stray error) error {
+// addMediaPart validates and adds a part with a media object.
+func (d *requestDecoder) addMediaPart(m *messageDraft, l *mediaMember, kind, key string, shows media.Kind, stray error) error {
 	switch {
 	case stray != nil:
 		return stray
 	case l.key == "":
-		return d.Refuse("needs '%s'", key)
+		return d.InvalidError("needs '%s'", key)
 	case l.key != key:
-		return d.Refuse("is of type %s and has '%s': it needs '%s'", kind, l.key, key)
+		return d.InvalidError("is of type %s and has '%s': it needs '%s'", kind, l.key, key)
 	}
-	if err := d.count.Count(d.Reader); err != nil {
+	if err := d.mediaCount.CountObject(d.Reader); err != nil {
 		return err
 	}
 	object := l.media
-	object.Kind, object.Type, object.Part = shows, kind, d.Param()
+	object.Kind, object.Type, object.Part = shows, kind, d.ParamPath()
 	d.parts = append(d.parts, api.Part{Media: &object})
 	m.media = true
 	return nil

@@ -9,8 +9,8 @@ import (
 // Model is one served model as GET /v1/models lists it.
 type Model struct {
 	ID            string
-	Root          string // the model that ID is a name of
-	Parent        string // the model that it adapts; "" if it is no adapter
+	Root          string // the model which ID names
+	Parent        string // the model which it adapts; "" if it is not an adapter
 	Created       int64  // seconds since 1970
 	ContextLength int    // tokens
 }

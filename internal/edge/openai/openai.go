@@ -1,7 +1,6 @@
-// Package openai is the wire form of the OpenAI API: strict decoding of chat,
-// completion and embedding requests, and the bytes of answers, streams and errors.
+// Package openai implements the wire format of the OpenAI API: strict decoding of chat, completion and
+// embedding requests, and encoding of answers, streams and errors.
 //
-// Decoding knows every field that OpenAI and the servers in the field define.
-// A field is understood, or accepted because ignoring it cannot change the
-// answer, or refused by name; nothing is dropped in silence.
+// The decoder knows every field of OpenAI and of other servers of that API. It implements a field, or accepts
+// it because ignoring it cannot change the answer, or refuses it by name. It drops nothing silently.
 package openai

@@ -8,18 +8,18 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Operation is one method of one path, as a description of the API lists it.
+// Operation is one method of one path in a description of the API.
 type Operation struct {
 	Path    string // parameters in braces: /v1/models/{id}
 	Method  string // in lower case
 	Summary string
-	// Fields are those of the request's body, a JSON object; nil if it has none.
+	// Fields are the fields of the request body, a JSON object; nil if there is no body.
 	Fields []api.Field
-	// Answer is the media type of a successful answer; a body that has a field
-	// "stream" may ask for server-sent events instead.
+	// Answer is the media type of a successful answer. If the body has a field "stream", it may ask for
+	// server-sent events instead.
 	Answer string
-	// Schema is the JSON schema of a successful answer, Events that of the data of
-	// a stream's events; "" for paths of OpenAI's API and for what has no schema.
+	// Schema is the JSON schema of a successful answer, and Events that of the data of a stream's events.
+	// They are "" for paths of OpenAI's API and for answers without a schema.
 	Schema, Events string
 	// Error is the JSON schema of an error; "" for OpenAI's.
 	Error string
@@ -27,46 +27,46 @@ type Operation struct {
 	Params []string
 }
 
-// TokenizeFields are the fields of POST /tokenize.
+// TokenizeFields lists the fields of POST /tokenize.
 func TokenizeFields() []api.Field {
 	return []api.Field{
-		api.Needs("model", anyString),
-		api.Maps("prompt", anyString),
-		api.Maps("messages", messagesSchema),
-		api.Maps("add_special_tokens", anyBoolean),
-		api.Maps("add_generation_prompt", anyBoolean),
-		api.Maps("continue_final_message", anyBoolean),
-		api.Maps("return_token_strs", anyBoolean),
-		api.Maps("tools", toolsSchema),
-		api.Maps("chat_template_kwargs", anyObject),
-		api.Refuses("chat_template", ""),
-		api.Refuses("mm_processor_kwargs", ""),
+		api.RequiredField("model", anyString),
+		api.MappedField("prompt", anyString),
+		api.MappedField("messages", messagesSchema),
+		api.MappedField("add_special_tokens", anyBoolean),
+		api.MappedField("add_generation_prompt", anyBoolean),
+		api.MappedField("continue_final_message", anyBoolean),
+		api.MappedField("return_token_strs", anyBoolean),
+		api.MappedField("tools", toolsSchema),
+		api.MappedField("chat_template_kwargs", anyObject),
+		api.RefusedField("chat_template", ""),
+		api.RefusedField("mm_processor_kwargs", ""),
 	}
 }
 
-// DetokenizeFields are the fields of POST /detokenize.
+// DetokenizeFields lists the fields of POST /detokenize.
 func DetokenizeFields() []api.Field {
-	return []api.Field{api.Needs("model", anyString), api.Needs("tokens", tokenIDs)}
+	return []api.Field{api.RequiredField("model", anyString), api.RequiredField("tokens", tokenIDs)}
 }
 
-// EmbeddingsFields are the fields of POST /v1/embeddings.
+// EmbeddingsFields lists the fields of POST /v1/embeddings.
 func EmbeddingsFields() []api.Field {
 	return []api.Field{
-		api.Needs("model", anyString),
-		api.Needs("input", promptSchema),
-		api.Maps("encoding_format", `{"enum":["float","base64"]}`),
-		api.Accepts("user", anyString),
-		api.Accepts("priority", anyInteger),
-		api.Accepts("add_special_tokens", yes),
-		api.Refuses("dimensions", ""),
-		api.Refuses("truncate_prompt_tokens", ""),
-		api.Refuses("input_type", ""),
-		api.Refuses("task", ""),
+		api.RequiredField("model", anyString),
+		api.RequiredField("input", promptSchema),
+		api.MappedField("encoding_format", `{"enum":["float","base64"]}`),
+		api.AcceptedField("user", anyString),
+		api.AcceptedField("priority", anyInteger),
+		api.AcceptedField("add_special_tokens", constTrue),
+		api.RefusedField("dimensions", ""),
+		api.RefusedField("truncate_prompt_tokens", ""),
+		api.RefusedField("input_type", ""),
+		api.RefusedField("task", ""),
 	}
 }
 
-// AppendOpenAPI appends the description of operations as OpenAPI 3.1. Those of
-// one path follow each other.
+// AppendOpenAPI appends an OpenAPI 3.1 description of the operations. Operations of one path must be
+// adjacent.
 func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 	dst = append(dst, `{"openapi":"3.1.0","info":{"title":"Penstock","version":`...)
 	dst = strictjson.AppendString(dst, version)
@@ -98,7 +98,7 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 		dst = append(dst, c.schema...)
 	}
 	dst = append(dst, `},"responses":{`...)
-	for i, r := range refusals() {
+	for i, r := range errorResponses() {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
@@ -107,21 +107,20 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 		dst = strictjson.AppendString(dst, r.description)
 		dst = append(dst, `,"content":{"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}}}`...)
 	}
-	// Which of them a server asks for, if any, is its operator's choice.
+	// Whether a server requires one of them depends on its configuration.
 	return append(dst, `},"securitySchemes":{"bearer":{"type":"http","scheme":"bearer"},"apiKey":{"type":"apiKey","in":"header","name":"x-api-key"}}}}`...)
 }
 
-// refusal is a status that operations answer with, and what it says.
-type refusal struct {
+// errorResponse is an error status which operations return.
+type errorResponse struct {
 	name        string
 	code        fault.Code
 	description string
 }
 
-// refusals are those that operations with a body can answer with; the last one
-// stands for all others.
-func refusals() []refusal {
-	return []refusal{
+// errorResponses lists the errors of operations with a body. The last one stands for all others.
+func errorResponses() []errorResponse {
+	return []errorResponse{
 		{"Invalid", fault.Invalid, "the request can never succeed as it is; param names the field that is wrong"},
 		{"Unauthorized", fault.Unauthorized, "the server asks for keys, and the request shows none that is good"},
 		{"Forbidden", fault.Forbidden, "the key is not for this"},
@@ -161,20 +160,20 @@ func appendOperation(dst []byte, op *Operation) []byte {
 		}
 	}
 	dst = append(dst, `,"responses":{"200":{"description":"done","content":{`...)
-	whole, event := op.schemas()
+	whole, event := op.responseSchemas()
 	dst = appendContent(dst, op.Answer, whole)
 	if streams {
 		dst = append(dst, ',')
 		dst = appendContent(dst, "text/event-stream", event)
 	}
 	dst = append(dst, `}}`...)
-	return append(appendRefusals(dst, op), `}}`...)
+	return append(appendErrorResponses(dst, op), `}}`...)
 }
 
-// schemas returns the JSON schemas of a whole answer and of the data of a stream's
-// events, "" if there is none.
-func (op *Operation) schemas() (whole, event string) {
-	whole, event = answers(op.Path)
+// responseSchemas returns the JSON schemas of a whole answer and of the data of a stream's events; "" for one
+// which does not exist.
+func (op *Operation) responseSchemas() (whole, event string) {
+	whole, event = answerSchemas(op.Path)
 	if whole != "" {
 		whole = `{"$ref":"#/components/schemas/` + whole + `"}`
 	}
@@ -201,10 +200,10 @@ func appendContent(dst []byte, media, schema string) []byte {
 	return append(dst, '}')
 }
 
-// appendRefusals appends what an operation answers if it does not succeed, each
-// with a comma before it. One without a body can refuse little.
-func appendRefusals(dst []byte, op *Operation) []byte {
-	all := refusals()
+// appendErrorResponses appends the error responses of an operation, each preceded by a comma. An operation
+// without a body has few.
+func appendErrorResponses(dst []byte, op *Operation) []byte {
+	all := errorResponses()
 	for i, r := range all {
 		other := i == len(all)-1
 		if op.Fields == nil && !other && !(r.code == fault.NotFound && len(op.Params) > 0) {
@@ -231,8 +230,7 @@ func appendRefusals(dst []byte, op *Operation) []byte {
 	return dst
 }
 
-// appendBody appends the schema of a body with these fields. Null is a field not
-// given.
+// appendBody appends the schema of a body with these fields. Null counts as not given.
 func appendBody(dst []byte, fields []api.Field) []byte {
 	dst = append(dst, `{"type":"object","additionalProperties":{"type":"null"},"required":[`...)
 	n := 0

@@ -16,7 +16,7 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// description is a document of every endpoint of this package, read back.
+// description is the decoded API description with every endpoint of this package.
 type description struct{ root map[string]any }
 
 func described(t testing.TB) *description {
@@ -40,7 +40,7 @@ func described(t testing.TB) *description {
 	return d
 }
 
-// at returns what a JSON pointer names, nil if nothing.
+// at returns the value at a JSON pointer; nil if there is none.
 func (d *description) at(pointer string) any {
 	var v any = d.root
 	for _, key := range strings.Split(strings.TrimPrefix(pointer, "#/"), "/") {
@@ -56,8 +56,8 @@ func (d *description) request(path string) any {
 
 func (d *description) component(name string) any { return d.at("#/components/schemas/" + name) }
 
-// check says why v does not match a JSON schema; nil if it does. It knows the
-// keywords that the description has, and no others.
+// check returns why v does not match a JSON schema; nil if it does. It knows only the keywords which the
+// description uses.
 func (d *description) check(schema, v any, where string) error {
 	s, ok := schema.(map[string]any)
 	if !ok {
@@ -216,7 +216,7 @@ func mapKeys(m map[string]any) func(yield func(string) bool) {
 	}
 }
 
-// matches reports why text does not match a schema.
+// matches returns why text does not match a schema.
 func (d *description) matches(schema any, text []byte) error {
 	var v any
 	if err := json.Unmarshal(text, &v); err != nil {
@@ -232,7 +232,7 @@ func path(e api.Endpoint) string {
 	return "/v1/completions"
 }
 
-// TestOpenAPIRefers: every reference leads somewhere, and to every component.
+// TestOpenAPIRefers: every reference resolves, and every component is referenced.
 func TestOpenAPIRefers(t *testing.T) {
 	d := described(t)
 	used := map[string]bool{}
@@ -265,7 +265,7 @@ func TestOpenAPIRefers(t *testing.T) {
 	}
 }
 
-// TestOpenAPIAnswers: what operations answer, by status and media type.
+// TestOpenAPIAnswers: the answers of operations, by status and media type.
 func TestOpenAPIAnswers(t *testing.T) {
 	d := described(t)
 	for operation, want := range map[string]string{
@@ -292,7 +292,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	}
 }
 
-// TestOpenAPIErrors: an API with errors of another form says so of each status.
+// TestOpenAPIErrors: an API with another error format describes it for each status.
 func TestOpenAPIErrors(t *testing.T) {
 	d := described(t)
 	for _, status := range []string{"400", "503", "default"} {
@@ -303,8 +303,7 @@ func TestOpenAPIErrors(t *testing.T) {
 	}
 }
 
-// TestRequestSchemas: samples of every field are taken by its schema as they are
-// by the decoder, and refused as they are by it.
+// TestRequestSchemas: the schema of every field accepts and refuses the same samples as the decoder.
 func TestRequestSchemas(t *testing.T) {
 	d := described(t)
 	for _, e := range []api.Endpoint{api.Chat, api.Completion} {
@@ -314,7 +313,7 @@ func TestRequestSchemas(t *testing.T) {
 				t.Errorf("%v %s: %s does not match: %v", e, f.Name, taken, err)
 			}
 			if f.Name == "best_of" {
-				continue // depends on another field, which schemas are not told
+				continue // depends on another field, which a schema cannot express
 			}
 			if refused != "" && d.matches(d.request(path(e)), []byte(bodyWith(e, f.Name, refused))) == nil {
 				t.Errorf("%v %s: %s matches, and is refused", e, f.Name, refused)
@@ -326,7 +325,7 @@ func TestRequestSchemas(t *testing.T) {
 	}
 }
 
-// TestNestedSchemas: values inside fields that the decoder refuses do not match.
+// TestNestedSchemas: nested values which the decoder refuses do not match the schema.
 func TestNestedSchemas(t *testing.T) {
 	d := described(t)
 	for _, fields := range []string{
@@ -373,8 +372,8 @@ func TestNestedSchemas(t *testing.T) {
 	}
 }
 
-// TestAnswerSchemas: whatever this package prints matches what it says of it.
-// Streams and whole answers are those of TestFold and TestChunks.
+// TestAnswerSchemas: everything which this package prints matches its schemas. The streams and whole answers
+// are those of TestFold and TestChunks.
 func TestAnswerSchemas(t *testing.T) {
 	d := described(t)
 	for name, text := range map[string][]byte{
@@ -383,7 +382,7 @@ func TestAnswerSchemas(t *testing.T) {
 		"Detokenized": AppendDetokenized(nil, []byte("a")),
 		"Models":      AppendModels(nil, []Model{{ID: "m", Root: "r", Created: 1, ContextLength: 2}}),
 		"Model":       AppendModel(nil, Model{ID: "m", Root: "r", Created: 1, ContextLength: 2}),
-		"Error":       AppendError(nil, api.Fault(nil)),
+		"Error":       AppendError(nil, api.AsFault(nil)),
 	} {
 		if err := d.matches(d.component(name), text); err != nil {
 			t.Errorf("%s: %v in %s", name, err, text)
@@ -407,8 +406,7 @@ func TestAnswerSchemas(t *testing.T) {
 	}
 }
 
-// TestOpenAPISecurity: the ways to show a key are described, and showing none is one
-// of them.
+// TestOpenAPISecurity: the ways to send a key are described, and so is sending none.
 func TestOpenAPISecurity(t *testing.T) {
 	d := described(t)
 	schemes := d.at("#/components/securitySchemes").(map[string]any)

@@ -1,7 +1,7 @@
 package openai
 
-// Schemas of what requests have inside their fields. A null member is one that is
-// not given, whatever its name. Every reference is to one of components.
+// Schemas of structured request fields. A member which is null counts as not given, whatever its name. Every
+// reference is to one of components.
 const (
 	messagesSchema = `{"type":"array","minItems":1,"maxItems":65536,"items":{"$ref":"#/components/schemas/Message"}}`
 	toolsSchema    = `{"type":"array","maxItems":1536,"items":{"$ref":"#/components/schemas/Tool"}}`
@@ -28,11 +28,11 @@ const (
 		`{"required":["json_object"],"properties":{"json_object":{"const":true},"json":{"type":"null"}}}]}`
 )
 
-// component is a schema that others refer to by its name.
+// component is a schema which others reference by name.
 type component struct{ name, schema string }
 
-// components are the schemas of requests and answers. Those of answers are closed:
-// they have every member that this package prints.
+// components returns the schemas of requests and answers. The schemas of answers are closed: they list every
+// member which this package prints.
 func components() []component {
 	const (
 		text       = `{"type":"string"}`
@@ -44,7 +44,7 @@ func components() []component {
 		mediaURL   = `{"type":"string","pattern":"^([hH][tT][tT][pP][sS]?|[dD][aA][tT][aA]):"}`
 		detail     = `{"enum":["auto","low","high","original"]}`
 		closed     = `"type":"object","additionalProperties":false,`
-		open       = `"type":"object","additionalProperties":{"type":"null"},` // what is null is not given
+		open       = `"type":"object","additionalProperties":{"type":"null"},` // null counts as not given
 
 		workerNames   = `"prefill_worker_id","prefill_dp_rank","decode_worker_id","decode_dp_rank"`
 		workerMembers = `"prefill_worker_id":` + integer + `,"prefill_dp_rank":` + integer + `,"decode_worker_id":` + integer + `,"decode_dp_rank":` + integer
@@ -138,10 +138,9 @@ func components() []component {
 
 const tokenMembers = `"token":{"type":"string"},"logprob":{"type":"number"},"bytes":{"type":"array","items":{"type":"integer","minimum":0,"maximum":255}}`
 
-// answers returns the names of the components that describe the successful
-// answers of one of this package's paths: of a whole one, and of what each event
-// of a stream has. Both are "" for paths of others.
-func answers(path string) (whole, event string) {
+// answerSchemas returns the names of the components which describe the successful answers of a path of this
+// package: of a whole answer, and of each event of a stream. Both are "" for other paths.
+func answerSchemas(path string) (whole, event string) {
 	switch path {
 	case "/v1/chat/completions":
 		return "ChatCompletion", "ChatCompletionChunk"

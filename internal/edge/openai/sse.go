@@ -7,16 +7,16 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// AppendErrorEvent appends the event that ends a broken stream.
+// AppendErrorEvent appends the event which ends a failed stream.
 func AppendErrorEvent(dst []byte, err error) []byte {
 	dst = append(dst, "data: "...)
 	dst = AppendError(dst, err)
 	return append(dst, "\n\n"...)
 }
 
-// AppendAnnotationEvents appends the events that open a stream whose request has annotations: each
-// has the annotation's name, and its value as a comment. The value of each is a JSON string, also of
-// token_ids, whose text is an array: so Dynamo writes them.
+// AppendAnnotationEvents appends the events at the start of a stream whose request has annotations. Each has
+// the annotation's name, and its value in a comment. As in Dynamo, each value is a JSON string, even that of
+// token_ids, whose text is an array.
 func AppendAnnotationEvents(dst []byte, a *api.Annotated) []byte {
 	if a.RequestID != "" {
 		dst = appendAnnotation(dst, api.RequestID, a.RequestID)
@@ -36,16 +36,15 @@ func appendAnnotation(dst []byte, name, value string) []byte {
 	return append(dst, "\n\n"...)
 }
 
-// AppendMetricsEvent appends the event that answers llm_metrics after all else.
+// AppendMetricsEvent appends the event for llm_metrics, the last one of a stream.
 func AppendMetricsEvent(dst []byte, m *api.Metrics) []byte {
 	dst = m.Append(append(dst, "event: "+api.LLMMetrics+"\n: "...))
 	return append(dst, "\n\n"...)
 }
 
-// AppendQueryEvents appends the two events that answer the annotation
-// query_instance_id in a stream: the worker and the prompt's tokens, each as a
-// named event whose value is a comment, which is the form that clients of the
-// annotation read.
+// AppendQueryEvents appends the two events which answer the annotation query_instance_id in a stream: the
+// worker and the prompt's tokens. Each is a named event with its value in a comment, as Dynamo's clients read
+// it.
 func AppendQueryEvents(dst []byte, q *api.QueryAnswer) []byte {
 	dst = append(dst, "event: worker_instance_id\n: \""...)
 	dst = strconv.AppendUint(dst, uint64(q.Worker.ID), 10)

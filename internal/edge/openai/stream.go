@@ -7,37 +7,37 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// form is how the answer of one request is printed.
-type form struct {
+// answerOptions says how the answer of one request is printed.
+type answerOptions struct {
 	head     *api.Head
 	endpoint api.Endpoint
-	// includeUsage says that a chunk of usage ends the stream. With eachUsage the others have
-	// that of their choice so far, else null.
+	// includeUsage says that the stream ends with a usage chunk. With eachUsage, every other chunk has the
+	// usage of its choice so far, else null.
 	includeUsage, eachUsage bool
-	// alternatives is how many alternatives of each token were asked for; 0 also
-	// if no log-probabilities were.
+	// alternatives is the number of alternatives requested for each token; 0 also if no log-probabilities
+	// were requested.
 	alternatives int
 }
 
-// NewWriter returns what prints the answer of a request: as a stream, or whole.
+// NewWriter returns a writer of the answer to a request, streamed or whole.
 func NewWriter(q *api.Request, h *api.Head) api.Writer {
-	f := form{head: h, endpoint: q.Endpoint, includeUsage: q.IncludeUsage, eachUsage: q.ContinuousUsage, alternatives: max(0, q.Logprobs)}
+	f := answerOptions{head: h, endpoint: q.Endpoint, includeUsage: q.IncludeUsage, eachUsage: q.ContinuousUsage, alternatives: max(0, q.Logprobs)}
 	if q.Stream {
-		return &stream{form: f}
+		return &streamWriter{answerOptions: f}
 	}
-	return &body{form: f}
+	return &bodyWriter{answerOptions: f}
 }
 
-// stream prints an answer chunk by chunk.
-type stream struct {
-	form
-	opening []byte // of every chunk, made by the first
+// streamWriter prints an answer chunk by chunk.
+type streamWriter struct {
+	answerOptions
+	opening []byte // start of every chunk, built by the first
 }
 
 // Append implements api.Writer. It allocates only if dst must grow.
-func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
-	if c.Kind == api.CallEnd || c.Kind == api.Usage && !s.includeUsage && !c.Ext.Asked() {
-		return dst // nothing says so here
+func (s *streamWriter) Append(dst []byte, c *api.Chunk) []byte {
+	if c.Kind == api.CallEnd || c.Kind == api.Usage && !s.includeUsage && !c.Ext.IsQuery() {
+		return dst // these have no chunk in this API
 	}
 	dst = append(dst, "data: "...)
 	dst = s.appendChunk(dst, c)
@@ -45,13 +45,13 @@ func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
 }
 
 // End implements api.Writer.
-func (s *stream) End(dst []byte) []byte { return append(dst, "data: [DONE]\n\n"...) }
+func (s *streamWriter) End(dst []byte) []byte { return append(dst, "data: [DONE]\n\n"...) }
 
 // Fail implements api.Writer.
-func (s *stream) Fail(dst []byte, err error) []byte { return AppendErrorEvent(dst, err) }
+func (s *streamWriter) Fail(dst []byte, err error) []byte { return AppendErrorEvent(dst, err) }
 
 // appendChunk appends c as one JSON object.
-func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
+func (s *streamWriter) appendChunk(dst []byte, c *api.Chunk) []byte {
 	if s.opening == nil {
 		object := "chat.completion.chunk"
 		if s.endpoint == api.Completion {
@@ -67,7 +67,7 @@ func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
 			dst = appendUsage(append(dst, `,"usage":`...), c.Tokens)
 		}
 		dst = api.AppendExt(dst, c.Ext)
-	case s.includeUsage: // the chunk of usage has the story
+	case s.includeUsage: // the usage chunk has the ext
 		dst = s.appendChoice(dst, c)
 		dst = append(dst, `],"usage":`...)
 		dst = s.appendUsageSoFar(dst, c)
@@ -79,9 +79,8 @@ func (s *stream) appendChunk(dst []byte, c *api.Chunk) []byte {
 	return append(dst, '}')
 }
 
-// appendOpening appends an answer's head up to and including the bracket that
-// opens its choices.
-func (f *form) appendOpening(dst []byte, object string) []byte {
+// appendOpening appends the start of an answer, up to and including the bracket which opens its choices.
+func (f *answerOptions) appendOpening(dst []byte, object string) []byte {
 	prefix := "chatcmpl-"
 	if f.endpoint == api.Completion {
 		prefix = "cmpl-"
@@ -103,7 +102,7 @@ func (f *form) appendOpening(dst []byte, object string) []byte {
 	return append(dst, `,"choices":[`...)
 }
 
-func (f *form) appendChoice(dst []byte, c *api.Chunk) []byte {
+func (f *answerOptions) appendChoice(dst []byte, c *api.Chunk) []byte {
 	dst = append(dst, `{"index":`...)
 	dst = strconv.AppendInt(dst, int64(c.Choice), 10)
 	if f.endpoint == api.Completion {
@@ -126,11 +125,11 @@ func (f *form) appendChoice(dst []byte, c *api.Chunk) []byte {
 		dst = append(dst, `],"refusal":null}`...)
 	}
 	dst = append(dst, `,"finish_reason":`...)
-	dst = appendReason(dst, c.Reason)
+	dst = appendFinishReason(dst, c.Reason)
 	return append(dst, '}')
 }
 
-// appendDelta appends the fields of a chat chunk's delta.
+// appendDelta appends the members of a chat chunk's delta.
 func appendDelta(dst []byte, c *api.Chunk) []byte {
 	switch c.Kind {
 	case api.Role:
@@ -162,7 +161,7 @@ func appendCallIndex(dst []byte, call int) []byte {
 	return strconv.AppendInt(dst, int64(call), 10)
 }
 
-func appendReason(dst []byte, r api.Reason) []byte {
+func appendFinishReason(dst []byte, r api.FinishReason) []byte {
 	switch r {
 	case api.ReasonStop:
 		return append(dst, `"stop"`...)
@@ -174,9 +173,9 @@ func appendReason(dst []byte, r api.Reason) []byte {
 	return append(dst, "null"...)
 }
 
-// appendUsageSoFar appends what c says of the tokens of its choice. What is cached of the prompt stands
-// in the chunk of usage alone, as in vLLM: an engine may say it last.
-func (s *stream) appendUsageSoFar(dst []byte, c *api.Chunk) []byte {
+// appendUsageSoFar appends the token counts of c's choice. As in vLLM, only the usage chunk has the cached
+// tokens: an engine may report them last.
+func (s *streamWriter) appendUsageSoFar(dst []byte, c *api.Chunk) []byte {
 	if !s.eachUsage {
 		return append(dst, "null"...)
 	}

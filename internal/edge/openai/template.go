@@ -6,27 +6,27 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Variables of chat templates that say how much the model thinks. Templates look
-// at one or the other; the effort's name is the request field's own.
+// Chat template variables which control reasoning. Templates use one or the other; the name of the effort is
+// that of the request field.
 const (
 	effortVariable   = "reasoning_effort"
 	thinkingVariable = "thinking"        // DeepSeek's
 	enableVariable   = "enable_thinking" // Qwen's and GLM's
 )
 
-// templateArgs is chat_template_kwargs as it is written, a part of the body, and
-// which of the variables above it has.
+// templateArgs is the text of chat_template_kwargs, a slice of the body, and which of the variables above it
+// sets.
 type templateArgs struct {
-	text                     []byte // nil if it has no variables
+	text                     []byte // nil if it sets no variables
 	effort, thinking, enable bool
 }
 
-// templateArgs reads chat_template_kwargs.
-func (d *decoder) templateArgs() error {
+// readTemplateArgs reads chat_template_kwargs.
+func (d *requestDecoder) readTemplateArgs() error {
 	a := &d.args
 	empty := true
-	text, err := d.Capture(func() error {
-		return d.Object(func(key string) error {
+	text, err := d.CaptureRaw(func() error {
+		return d.ReadObject(func(key string) error {
 			empty = false
 			switch key {
 			case effortVariable:
@@ -36,7 +36,7 @@ func (d *decoder) templateArgs() error {
 			case enableVariable:
 				a.enable = true
 			}
-			return d.Skip()
+			return d.SkipValue()
 		})
 	})
 	if !empty {
@@ -45,9 +45,9 @@ func (d *decoder) templateArgs() error {
 	return err
 }
 
-// reasoningEffort reads reasoning_effort.
-func (d *decoder) reasoningEffort() error {
-	s, err := d.String()
+// readReasoningEffort reads reasoning_effort.
+func (d *requestDecoder) readReasoningEffort() error {
+	s, err := d.ReadString()
 	if err != nil {
 		return err
 	}
@@ -56,12 +56,12 @@ func (d *decoder) reasoningEffort() error {
 		d.effort = s
 		return nil
 	}
-	return d.Refuse("must be one of none, minimal, low, medium, high, xhigh and max")
+	return d.InvalidError("must be one of none, minimal, low, medium, high, xhigh and max")
 }
 
-// setTemplateArgs puts the template's variables into the request: the client's
-// own, then those that its effort asks for and it has not set itself.
-func (d *decoder) setTemplateArgs() {
+// setTemplateArgs sets the request's template variables: the client's own, then the variables of its reasoning effort
+// which it did not set itself.
+func (d *requestDecoder) setTemplateArgs() {
 	a := &d.args
 	if d.effort == "" {
 		d.req.TemplateArgs = bytes.Clone(a.text)
@@ -69,7 +69,7 @@ func (d *decoder) setTemplateArgs() {
 	}
 	out := []byte{'{'}
 	if a.text != nil {
-		out = append(out[:0], a.text[:len(a.text)-1]...) // without the bracket at the end
+		out = append(out[:0], a.text[:len(a.text)-1]...) // without the closing brace
 	}
 	set := func(given bool, name string, value []byte) {
 		if given {

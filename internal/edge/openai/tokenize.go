@@ -12,58 +12,57 @@ import (
 
 // TokenizeRequest is a decoded request to POST /tokenize.
 type TokenizeRequest struct {
-	// Chat has the model and, if the request is about a conversation, its
-	// messages; if it has none, the request is about Prompt.
+	// Chat has the model, and the messages if the request has any; otherwise the request is about Prompt.
 	Chat   api.Request
 	Prompt string
-	// AddSpecial adds what the model expects around a text. Prompt only.
+	// AddSpecial adds the model's special tokens around a text. It applies only to Prompt.
 	AddSpecial bool
-	// Strings asks for the text of each token.
+	// Strings requests the text of each token.
 	Strings bool
 }
 
-// DecodeTokenize reads the body of POST /tokenize. It keeps nothing of body. The
-// error is a *fault.Error of code Invalid that names the field.
+// DecodeTokenize decodes the body of POST /tokenize. The result does not reference body. The error is a
+// *fault.Error of code Invalid which names the field.
 func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
 	q := &TokenizeRequest{Chat: api.Request{Endpoint: api.Chat, AddGenerationPrompt: true}, AddSpecial: true}
-	d := &decoder{req: &q.Chat}
+	d := &requestDecoder{req: &q.Chat}
 	var prompt, special bool
-	var chatOnly string // a field that goes with messages
-	err := d.whole(body, func(key string) error {
+	var chatOnly string // a given field which requires messages
+	err := d.readObject(body, func(key string) error {
 		switch key {
 		case "prompt":
 			prompt = true
-			return d.Text(&q.Prompt)
+			return d.ReadStringInto(&q.Prompt)
 		case "add_special_tokens":
 			special = true
-			return d.Flag(&q.AddSpecial)
+			return d.ReadBoolInto(&q.AddSpecial)
 		case "return_token_strs":
-			return d.Flag(&q.Strings)
+			return d.ReadBoolInto(&q.Strings)
 		case "model":
-			return d.Text(&q.Chat.Model)
+			return d.ReadStringInto(&q.Chat.Model)
 		case "messages", "add_generation_prompt", "continue_final_message":
-			_, err := d.chat(key)
+			_, err := d.readChatField(key)
 			return err
 		case "tools", "chat_template_kwargs":
 			chatOnly = key
-			_, err := d.chat(key)
+			_, err := d.readChatField(key)
 			return err
 		case "chat_template", "mm_processor_kwargs":
-			return d.notSupported()
+			return d.refuseUnsupported()
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return nil, err
 	case prompt == d.messages:
-		return nil, fault.Param("prompt", "give one of 'prompt' and 'messages'")
+		return nil, fault.InvalidParam("prompt", "give one of 'prompt' and 'messages'")
 	case prompt && chatOnly != "":
-		return nil, fault.Param(chatOnly, "'%s' is allowed only with 'messages'", chatOnly)
+		return nil, fault.InvalidParam(chatOnly, "'%s' is allowed only with 'messages'", chatOnly)
 	case prompt:
 		return q, d.checkModel()
 	case special && q.AddSpecial:
-		return nil, fault.Param("add_special_tokens", "'add_special_tokens' is not supported with 'messages': the template has them")
+		return nil, fault.InvalidParam("add_special_tokens", "'add_special_tokens' is not supported with 'messages': the template has them")
 	}
 	if err := d.checkModel(); err != nil {
 		return nil, err
@@ -77,35 +76,35 @@ type DetokenizeRequest struct {
 	Tokens []kv.Token
 }
 
-// DecodeDetokenize reads the body of POST /detokenize, as DecodeTokenize does.
+// DecodeDetokenize decodes the body of POST /detokenize, as DecodeTokenize does.
 func DecodeDetokenize(body []byte) (*DetokenizeRequest, error) {
-	d := &decoder{req: &api.Request{}}
+	d := &requestDecoder{req: &api.Request{}}
 	var tokens []kv.Token
-	err := d.whole(body, func(key string) error {
+	err := d.readObject(body, func(key string) error {
 		switch key {
 		case "model":
-			return d.Text(&d.req.Model)
+			return d.ReadStringInto(&d.req.Model)
 		case "tokens":
-			return d.tokens(&tokens)
+			return d.readTokens(&tokens)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return nil, err
 	case tokens == nil:
-		return nil, fault.Param("tokens", "'tokens' is required")
+		return nil, fault.InvalidParam("tokens", "'tokens' is required")
 	}
 	return &DetokenizeRequest{Model: d.req.Model, Tokens: tokens}, d.checkModel()
 }
 
-// whole reads body, which must be one object, and has visit read what is not null.
-func (d *decoder) whole(body []byte, visit func(key string) error) (err error) {
+// readObject reads body, which must be one object. It calls visit for each member which is not null.
+func (d *requestDecoder) readObject(body []byte, visit func(key string) error) (err error) {
 	if d.Reader, err = strictjson.NewReader(body); err != nil {
 		return err
 	}
-	err = d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err = d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		return visit(key)
@@ -113,12 +112,12 @@ func (d *decoder) whole(body []byte, visit func(key string) error) (err error) {
 	if err != nil {
 		return err
 	}
-	return d.End()
+	return d.CheckEnd()
 }
 
-func (d *decoder) checkModel() error {
+func (d *requestDecoder) checkModel() error {
 	if strings.TrimSpace(d.req.Model) == "" {
-		return fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+		return fault.InvalidParam("model", "'model' is required and must not be blank: name one of GET /v1/models")
 	}
 	return nil
 }
@@ -127,13 +126,11 @@ func (d *decoder) checkModel() error {
 type Tokenized struct {
 	Tokens        []kv.Token
 	ContextLength int // of the model, in tokens
-	// Text, if not nil, appends what a token stands for; it need not be whole
-	// characters.
+	// Text, if not nil, appends the text of a token, which may end within a character.
 	Text func(dst []byte, t kv.Token) []byte
 }
 
-// AppendTokenized appends the answer as JSON. Bytes of a token that are no UTF-8
-// become U+FFFD.
+// AppendTokenized appends the answer as JSON. Invalid UTF-8 of a token becomes U+FFFD.
 func AppendTokenized(dst []byte, a *Tokenized) []byte {
 	dst = append(dst, `{"count":`...)
 	dst = strconv.AppendInt(dst, int64(len(a.Tokens)), 10)

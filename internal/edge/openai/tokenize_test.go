@@ -9,6 +9,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
 )
 
@@ -81,8 +82,8 @@ func TestDecodeTokenizeRefuses(t *testing.T) {
 		`"model":"m","continue_final_message":true,"add_generation_prompt":true,` + messages: "continue_final_message",
 	} {
 		_, err := DecodeTokenize([]byte(`{` + fields + `}`))
-		if err == nil || fault.Of(err) != fault.Invalid || api.Fault(err).Param != param {
-			t.Errorf("%.200s: %v of param %q, want %q", fields, err, api.Fault(err).Param, param)
+		if err == nil || fault.CodeOf(err) != fault.Invalid || api.AsFault(err).Param != param {
+			t.Errorf("%.200s: %v of param %q, want %q", fields, err, api.AsFault(err).Param, param)
 		}
 	}
 }
@@ -103,13 +104,14 @@ func TestDecodeDetokenize(t *testing.T) {
 		`[]`:                                      "",
 	} {
 		_, err := DecodeDetokenize([]byte(body))
-		if err == nil || fault.Of(err) != fault.Invalid || api.Fault(err).Param != param {
-			t.Errorf("%s: %v of param %q, want %q", body, err, api.Fault(err).Param, param)
+		if err == nil || fault.CodeOf(err) != fault.Invalid || api.AsFault(err).Param != param {
+			t.Errorf("%s: %v of param %q, want %q", body, err, api.AsFault(err).Param, param)
 		}
 	}
 }
 
 func FuzzDecodeTokenize(f *testing.F) {
+	corpustest.Add(f)
 	f.Add([]byte(`{"model":"m","prompt":"a\u00e9","add_special_tokens":false,"return_token_strs":true}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"tools":[{"type":"function","function":{"name":"f"}}],"chat_template_kwargs":{"a":1}}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]}],"continue_final_message":true}`))
@@ -117,7 +119,7 @@ func FuzzDecodeTokenize(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := DecodeTokenize(body)
 		if err != nil {
-			if fault.Of(err) != fault.Invalid {
+			if fault.CodeOf(err) != fault.Invalid {
 				t.Fatalf("%v is not the client's affair", err)
 			}
 			return
@@ -133,13 +135,14 @@ func FuzzDecodeTokenize(f *testing.F) {
 }
 
 func FuzzDecodeDetokenize(f *testing.F) {
+	corpustest.Add(f)
 	f.Add([]byte(`{"model":"m","tokens":[1,2e1,4294967295]}`))
 	f.Add([]byte(`{"model":null,"tokens":[]}`))
 	d := described(f)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := DecodeDetokenize(body)
 		if err != nil {
-			if fault.Of(err) != fault.Invalid {
+			if fault.CodeOf(err) != fault.Invalid {
 				t.Fatalf("%v is not the client's affair", err)
 			}
 			return

@@ -13,35 +13,35 @@ const (
 	maxToolName = 96 // bytes; OpenAI's bound is 64, other servers' more
 )
 
-// declared is an element of tools: what it says, and its text, a part of the body.
-// Members that nobody defines stay in the text, which is what templates print.
-type declared struct {
+// toolDeclaration is an element of tools: its decoded members, and its text, a slice of the body. The text
+// keeps unknown members, since templates print it.
+type toolDeclaration struct {
 	name       string
 	parameters []byte
 	text       []byte
 }
 
-// toolChoice is tool_choice, judged when the tools are known too.
+// toolChoice is tool_choice. It is validated after the tools are known.
 type toolChoice struct {
 	api.ToolChoice
-	subset  bool // the model may call what is in allowed, and nothing else
+	subset  bool // the model may call only the tools in allowed
 	allowed []string
 }
 
-// toolList reads tools.
-func (d *decoder) toolList() (err error) {
+// readTools reads tools.
+func (d *requestDecoder) readTools() (err error) {
 	byName := map[string]int{}
-	d.toolsText, err = d.Capture(func() error {
-		return d.Array("an array of tools", func(i int) error {
+	d.toolsText, err = d.CaptureRaw(func() error {
+		return d.ReadArray("an array of tools", func(i int) error {
 			if i >= maxTools {
-				return d.RefuseParent("must have at most %d tools", maxTools)
+				return d.ParentInvalidError("must have at most %d tools", maxTools)
 			}
-			t, err := d.tool()
+			t, err := d.readTool()
 			if err != nil {
 				return err
 			}
 			if first, twice := byName[t.name]; twice {
-				return d.Refuse("has the function name of 'tools[%d]': names must differ", first)
+				return d.InvalidError("has the function name of 'tools[%d]': names must differ", first)
 			}
 			byName[t.name] = i
 			d.tools = append(d.tools, t)
@@ -51,73 +51,73 @@ func (d *decoder) toolList() (err error) {
 	return err
 }
 
-func (d *decoder) tool() (t declared, err error) {
+func (d *requestDecoder) readTool() (t toolDeclaration, err error) {
 	var kind string
-	t.text, err = d.Capture(func() error {
-		return d.Object(func(key string) error {
+	t.text, err = d.CaptureRaw(func() error {
+		return d.ReadObject(func(key string) error {
 			switch key {
 			case "type":
-				return d.Text(&kind)
+				return d.ReadStringInto(&kind)
 			case "function":
-				return d.function(&t)
+				return d.readFunction(&t)
 			}
-			return d.Skip()
+			return d.SkipValue()
 		})
 	})
 	switch {
 	case err != nil:
 		return t, err
 	case kind == "custom":
-		return t, d.Refuse("is of type custom, which is not supported by this server: declare functions")
+		return t, d.InvalidError("is of type custom, which is not supported by this server: declare functions")
 	case kind != "function":
-		return t, d.Refuse("needs a 'type', which must be function")
+		return t, d.InvalidError("needs a 'type', which must be function")
 	case t.name == "":
-		return t, d.Refuse("needs a 'function' with a 'name'")
+		return t, d.InvalidError("needs a 'function' with a 'name'")
 	}
 	return t, nil
 }
 
-// function reads the declaration of a function.
-func (d *decoder) function(t *declared) error {
-	return d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+// readFunction reads the declaration of a function.
+func (d *requestDecoder) readFunction(t *toolDeclaration) error {
+	return d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "name":
-			return d.toolName(&t.name)
+			return d.readToolName(&t.name)
 		case "description":
-			_, err := d.String()
+			_, err := d.ReadString()
 			return err
 		case "parameters":
-			return d.parameters(&t.parameters)
+			return d.readParameters(&t.parameters)
 		case "strict":
-			return d.either()
+			return d.readIgnoredBool()
 		}
-		return d.Skip()
+		return d.SkipValue()
 	})
 }
 
-func (d *decoder) toolName(dst *string) error {
-	if err := d.Text(dst); err != nil {
+func (d *requestDecoder) readToolName(dst *string) error {
+	if err := d.ReadStringInto(dst); err != nil {
 		return err
 	}
-	if !api.IsName(*dst, maxToolName, "_-.") {
-		return d.Refuse("must have 1 to %d of the characters a-z, A-Z, 0-9, '_', '-' and '.'", maxToolName)
+	if !api.IsValidName(*dst, maxToolName, "_-.") {
+		return d.InvalidError("must have 1 to %d of the characters a-z, A-Z, 0-9, '_', '-' and '.'", maxToolName)
 	}
 	return nil
 }
 
-// parameters reads the schema of a function's arguments, which are an object.
-func (d *decoder) parameters(dst *[]byte) (err error) {
-	*dst, err = d.Capture(func() error {
-		return d.Object(func(key string) error {
+// readParameters reads the schema of a function's arguments, which must be an object.
+func (d *requestDecoder) readParameters(dst *[]byte) (err error) {
+	*dst, err = d.CaptureRaw(func() error {
+		return d.ReadObject(func(key string) error {
 			if key != "type" || d.Kind() != strictjson.StringKind {
-				return d.Skip()
+				return d.SkipValue()
 			}
-			s, err := d.String()
+			s, err := d.ReadString()
 			if err == nil && s != "object" {
-				return d.Refuse("must be object: the arguments of a function are members of an object")
+				return d.InvalidError("must be object: the arguments of a function are members of an object")
 			}
 			return err
 		})
@@ -125,12 +125,12 @@ func (d *decoder) parameters(dst *[]byte) (err error) {
 	return err
 }
 
-// toolChoice reads tool_choice.
-func (d *decoder) toolChoice() error {
+// readToolChoice reads tool_choice.
+func (d *requestDecoder) readToolChoice() error {
 	const want = "none, auto, required or an object that names a function"
 	c := &d.choice
 	if d.Kind() == strictjson.StringKind {
-		s, err := d.String()
+		s, err := d.ReadString()
 		switch {
 		case err != nil:
 			return err
@@ -141,66 +141,66 @@ func (d *decoder) toolChoice() error {
 		case s == "required":
 			c.Mode = api.ToolRequired
 		default:
-			return d.Refuse("must be " + want)
+			return d.InvalidError("must be " + want)
 		}
 		return nil
 	}
 	if d.Kind() != strictjson.ObjectKind {
-		return d.Expected(want)
+		return d.WrongTypeError(want)
 	}
 	var kind, name string
-	err := d.Object(func(key string) error {
+	err := d.ReadObject(func(key string) error {
 		switch key {
 		case "type":
-			return d.Text(&kind)
+			return d.ReadStringInto(&kind)
 		case "function":
-			return d.named(&name)
+			return d.readFunctionName(&name)
 		case "allowed_tools":
-			return d.allowedTools()
+			return d.readAllowedTools()
 		case "custom":
-			return d.Skip()
+			return d.SkipValue()
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case kind == "allowed_tools" && !c.subset:
-		return d.Refuse("needs 'allowed_tools'")
+		return d.InvalidError("needs 'allowed_tools'")
 	case kind == "allowed_tools" && name == "":
 		return nil
 	case kind == "function" && name == "":
-		return d.Refuse("needs a 'function' with a 'name'")
+		return d.InvalidError("needs a 'function' with a 'name'")
 	case kind == "function" && !c.subset:
 		c.ToolChoice = api.ToolChoice{Mode: api.ToolNamed, Name: name}
 		return nil
 	case kind == "custom":
-		return d.notSupported()
+		return d.refuseUnsupported()
 	}
-	return d.Refuse("must have a 'type' of function or allowed_tools, and what goes with it")
+	return d.InvalidError("must have a 'type' of function or allowed_tools, and what goes with it")
 }
 
-// named reads an object with the name of a function.
-func (d *decoder) named(dst *string) error {
-	return d.Object(func(key string) error {
+// readFunctionName reads an object with the name of a function.
+func (d *requestDecoder) readFunctionName(dst *string) error {
+	return d.ReadObject(func(key string) error {
 		if key == "name" {
-			return d.Text(dst)
+			return d.ReadStringInto(dst)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 }
 
-// allowedTools reads the choice among some of the tools.
-func (d *decoder) allowedTools() error {
+// readAllowedTools reads a choice restricted to some of the tools.
+func (d *requestDecoder) readAllowedTools() error {
 	var mode string
-	err := d.Object(func(key string) error {
+	err := d.ReadObject(func(key string) error {
 		switch key {
 		case "mode":
-			return d.Text(&mode)
+			return d.ReadStringInto(&mode)
 		case "tools":
-			return d.Array("an array of tools", d.allowedTool)
+			return d.ReadArray("an array of tools", d.readAllowedTool)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	c := &d.choice
 	c.subset = true
@@ -212,55 +212,54 @@ func (d *decoder) allowedTools() error {
 	case mode == "auto":
 		c.Mode = api.ToolAuto
 	default:
-		return d.Refuse("needs a 'mode' of auto or required")
+		return d.InvalidError("needs a 'mode' of auto or required")
 	}
 	if len(c.allowed) == 0 {
-		return d.Refuse("needs 'tools' with at least one tool")
+		return d.InvalidError("needs 'tools' with at least one tool")
 	}
 	return nil
 }
 
-func (d *decoder) allowedTool(i int) error {
+func (d *requestDecoder) readAllowedTool(i int) error {
 	if i >= maxTools {
-		return d.RefuseParent("must have at most %d tools", maxTools)
+		return d.ParentInvalidError("must have at most %d tools", maxTools)
 	}
 	var kind, name string
-	err := d.Object(func(key string) error {
+	err := d.ReadObject(func(key string) error {
 		switch key {
 		case "type":
-			return d.Text(&kind)
+			return d.ReadStringInto(&kind)
 		case "function":
-			return d.named(&name)
+			return d.readFunctionName(&name)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case kind != "function" || name == "":
-		return d.Refuse("needs a 'type' of function and a 'function' with a 'name'")
+		return d.InvalidError("needs a 'type' of function and a 'function' with a 'name'")
 	}
 	d.choice.allowed = append(d.choice.allowed, name)
 	return nil
 }
 
-// checkTools puts the tools and the choice among them into the request.
+// checkTools sets the tools and the tool choice of the request.
 //
-// A choice of allowed tools leaves the others out of the request altogether: what
-// the model is not told of it does not call. OpenAI tells it of all and has its
-// decoder hold back, so that the prompt stays the same; here a changed choice is
-// a changed prompt, which costs the reuse of its cache and nothing else.
-func (d *decoder) checkTools() error {
+// It removes tools which the choice does not allow from the request: the model cannot call a tool of which
+// its prompt says nothing. OpenAI keeps all tools in the prompt and restricts decoding, so that the prompt
+// stays the same. Here a changed choice changes the prompt, which costs only the reuse of its cache.
+func (d *requestDecoder) checkTools() error {
 	q, c := d.req, &d.choice
 	if len(d.tools) == 0 {
 		if c.subset || c.Mode == api.ToolRequired || c.Mode == api.ToolNamed {
-			return fault.Param("tool_choice", "'tool_choice' is allowed only with 'tools', but for none and auto")
+			return fault.InvalidParam("tool_choice", "'tool_choice' is allowed only with 'tools', but for none and auto")
 		}
 		q.ToolChoice = c.ToolChoice
 		return nil
 	}
 	if c.subset {
-		if err := d.keepAllowed(); err != nil {
+		if err := d.keepAllowedTools(); err != nil {
 			return err
 		}
 	} else {
@@ -273,20 +272,20 @@ func (d *decoder) checkTools() error {
 		found = found || t.name == c.Name
 	}
 	if !found {
-		return fault.Param("tool_choice.function.name", "'tool_choice.function.name' must be the name of one of 'tools'")
+		return fault.InvalidParam("tool_choice.function.name", "'tool_choice.function.name' must be the name of one of 'tools'")
 	}
 	q.ToolChoice = c.ToolChoice
 	return nil
 }
 
-// keepAllowed drops the tools that the choice does not allow.
-func (d *decoder) keepAllowed() error {
+// keepAllowedTools removes the tools which the choice does not allow.
+func (d *requestDecoder) keepAllowedTools() error {
 	const param = "tool_choice.allowed_tools.tools"
 	allowed := make(map[string]bool, len(d.choice.allowed))
 	for _, name := range d.choice.allowed {
 		allowed[name] = true
 	}
-	kept := make([]declared, 0, len(allowed))
+	kept := make([]toolDeclaration, 0, len(allowed))
 	text := []byte{'['}
 	for _, t := range d.tools {
 		if !allowed[t.name] {
@@ -299,7 +298,7 @@ func (d *decoder) keepAllowed() error {
 		kept = append(kept, t)
 	}
 	if len(kept) < len(allowed) {
-		return fault.Param(param, "'%s' must name functions of 'tools' only", param)
+		return fault.InvalidParam(param, "'%s' must name functions of 'tools' only", param)
 	}
 	d.tools, d.req.ToolsJSON = kept, append(text, ']')
 	return nil

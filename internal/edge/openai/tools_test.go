@@ -9,8 +9,7 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// TestDecodeTools: what a request says of tools, of the form of its text and of its
-// template, and what of it is kept.
+// TestDecodeTools: tools, output format and template arguments of a request, and what of them is kept.
 func TestDecodeTools(t *testing.T) {
 	const (
 		f = `{ "type":"function", "function":{"name":"f","description":"é","parameters":{"type":"object","properties":{}},"strict":true,"returns":1}}`
@@ -107,7 +106,7 @@ func TestDecodeTools(t *testing.T) {
 	}
 }
 
-// TestDecodeCompletionFormat: completions have a form too.
+// TestDecodeCompletionFormat: completions have an output format too.
 func TestDecodeCompletionFormat(t *testing.T) {
 	got, err := Decode(api.Completion, []byte(`{"model":"m","prompt":"hi","response_format":{"type":"json_object"}}`))
 	if want := (api.Format{Kind: api.FormatJSON, Param: "response_format"}); err != nil || !cmp.Equal(got.Format, want) {

@@ -16,20 +16,20 @@ const (
 	maxSalt    = 1024 // bytes
 )
 
-// repetition reads repetition_penalty: a factor in (0, 2].
-func (d *decoder) repetition() error {
-	if err := d.Number(&d.req.RepetitionPenalty, 0, 2); err != nil {
+// readRepetitionPenalty reads repetition_penalty: a factor in (0, 2].
+func (d *requestDecoder) readRepetitionPenalty() error {
+	if err := d.ReadNumberInto(&d.req.RepetitionPenalty, 0, 2); err != nil {
 		return err
 	}
 	if *d.req.RepetitionPenalty == 0 {
-		return d.Refuse("must be greater than 0 and at most 2, not 0")
+		return d.InvalidError("must be greater than 0 and at most 2, not 0")
 	}
 	return nil
 }
 
-// push appends v to a list that clients can make long: it doubles where append
-// would copy the list four times as often.
-func push[T any](list []T, v T) []T {
+// appendDoubling appends v to a list which clients can make long. It doubles the capacity, where append would
+// copy the list four times as often.
+func appendDoubling[T any](list []T, v T) []T {
 	if len(list) == cap(list) {
 		grown := make([]T, len(list), max(8, 2*len(list)))
 		copy(grown, list)
@@ -38,71 +38,71 @@ func push[T any](list []T, v T) []T {
 	return append(list, v)
 }
 
-// token reads a token id.
-func (d *decoder) token() (kv.Token, error) {
-	n, err := d.Int()
+// readToken reads a token id.
+func (d *requestDecoder) readToken() (kv.Token, error) {
+	n, err := d.ReadInt()
 	if err != nil {
 		return 0, err
 	}
 	if n < 0 || n > math.MaxUint32 {
-		return 0, d.Refuse("must be a token id, not %d", n)
+		return 0, d.InvalidError("must be a token id, not %d", n)
 	}
 	return kv.Token(n), nil
 }
 
-// tokens reads an array of token ids; it may be empty, but is not nil then.
-func (d *decoder) tokens(dst *[]kv.Token) error {
+// readTokens reads an array of token ids. The result is not nil, even if it is empty.
+func (d *requestDecoder) readTokens(dst *[]kv.Token) error {
 	*dst = []kv.Token{}
-	return d.Array("an array of token ids", func(int) error {
-		t, err := d.token()
-		*dst = push(*dst, t)
+	return d.ReadArray("an array of token ids", func(int) error {
+		t, err := d.readToken()
+		*dst = appendDoubling(*dst, t)
 		return err
 	})
 }
 
-// stop reads one stop string, several or none, or an array of stop token ids.
-func (d *decoder) stop() error {
+// readStop reads a stop string, or an array of stop strings and stop token ids.
+func (d *requestDecoder) readStop() error {
 	switch d.Kind() {
 	case strictjson.StringKind:
-		return d.stopString()
+		return d.readStopString()
 	case strictjson.ArrayKind:
 	default:
-		return d.Expected("a string or an array of strings")
+		return d.WrongTypeError("a string or an array of strings")
 	}
-	return d.Array("a string or an array of strings", func(i int) error {
+	return d.ReadArray("a string or an array of strings", func(i int) error {
 		if i >= maxStops {
-			return d.RefuseParent("must have at most %d entries", maxStops)
+			return d.ParentInvalidError("must have at most %d entries", maxStops)
 		}
 		if d.Kind() == strictjson.NumberKind {
-			t, err := d.token()
+			t, err := d.readToken()
 			d.req.StopTokens = append(d.req.StopTokens, t)
 			return err
 		}
-		return d.stopString()
+		return d.readStopString()
 	})
 }
 
-func (d *decoder) stopString() error {
-	s, err := d.String()
+func (d *requestDecoder) readStopString() error {
+	s, err := d.ReadString()
 	if err != nil {
 		return err
 	}
 	if s == "" {
-		return d.Refuse("must not be an empty string")
+		return d.InvalidError("must not be an empty string")
 	}
 	d.req.Stop = append(d.req.Stop, s)
 	return nil
 }
 
-// bias reads logit_bias: an object from token ids to numbers.
-func (d *decoder) bias() error {
-	err := d.Object(func(key string) error {
+// readLogitBias reads logit_bias: an object from token ids to numbers.
+func (d *requestDecoder) readLogitBias() error {
+	err := d.ReadObject(func(key string) error {
 		id, err := strconv.ParseUint(key, 10, 32)
 		if err != nil {
-			return d.Refuse("must have a token id as its key")
+			return d.InvalidError("must have a token id as its key")
 		}
 		var b *float64
-		if err := d.Number(&b, -100, 100); err != nil {
+		if err := d.ReadNumberInto(&b, -100, 100); err != nil {
 			return err
 		}
 		d.req.Bias = append(d.req.Bias, api.TokenBias{Token: kv.Token(id), Bias: float32(*b)})
@@ -113,64 +113,64 @@ func (d *decoder) bias() error {
 	})
 	for i := 1; i < len(d.req.Bias) && err == nil; i++ {
 		if d.req.Bias[i].Token == d.req.Bias[i-1].Token { // "7" and "007"
-			return d.Refuse("names token %d twice", d.req.Bias[i].Token)
+			return d.InvalidError("names token %d twice", d.req.Bias[i].Token)
 		}
 	}
 	return err
 }
 
-func (d *decoder) salt(dst *string) error {
-	s, err := d.String()
+func (d *requestDecoder) readCacheSalt(dst *string) error {
+	s, err := d.ReadString()
 	if err != nil {
 		return err
 	}
 	if s == "" || len(s) > maxSalt {
-		return d.Refuse("must have between 1 and %d bytes, not %d", maxSalt, len(s))
+		return d.InvalidError("must have between 1 and %d bytes, not %d", maxSalt, len(s))
 	}
 	*dst = s
 	return nil
 }
 
-// prompts reads a string, an array of strings, an array of token ids, or an
-// array of arrays of token ids: at most so many prompts.
-func (d *decoder) prompts(most int) error {
+// readPrompts reads at most most prompts: a string, an array of strings, an array of token ids, or an array
+// of arrays of token ids.
+func (d *requestDecoder) readPrompts(most int) error {
 	const want = "a string, an array of strings, an array of token ids or an array of such arrays"
 	q := d.req
 	if d.Kind() == strictjson.StringKind {
 		q.Prompts = make([]api.Prompt, 1)
-		return d.Text(&q.Prompts[0].Text)
+		return d.ReadStringInto(&q.Prompts[0].Text)
 	}
 	var all strictjson.Kind // of the first element, and so of all
-	err := d.Array(want, func(i int) error {
+	err := d.ReadArray(want, func(i int) error {
 		k := d.Kind()
 		if i == 0 {
 			all = k
 		}
 		if k != all {
-			return d.Expected(string(all) + " like the first element")
+			return d.WrongTypeError(string(all) + " like the first element")
 		}
 		if k != strictjson.NumberKind && i >= most {
-			return d.RefuseParent("must have at most %d prompts", most)
+			return d.ParentInvalidError("must have at most %d prompts", most)
 		}
 		switch k {
 		case strictjson.NumberKind:
-			t, err := d.token()
+			t, err := d.readToken()
 			if i == 0 {
 				q.Prompts = make([]api.Prompt, 1)
 			}
-			q.Prompts[0].Tokens = push(q.Prompts[0].Tokens, t)
+			q.Prompts[0].Tokens = appendDoubling(q.Prompts[0].Tokens, t)
 			return err
 		case strictjson.StringKind:
 			q.Prompts = append(q.Prompts, api.Prompt{})
-			return d.Text(&q.Prompts[i].Text)
+			return d.ReadStringInto(&q.Prompts[i].Text)
 		case strictjson.ArrayKind:
 			q.Prompts = append(q.Prompts, api.Prompt{})
-			return d.tokens(&q.Prompts[i].Tokens)
+			return d.readTokens(&q.Prompts[i].Tokens)
 		}
-		return d.Expected("a string, a token id or an array of token ids")
+		return d.WrongTypeError("a string, a token id or an array of token ids")
 	})
 	if err == nil && len(q.Prompts) == 0 {
-		return d.Refuse("must not be an empty array")
+		return d.InvalidError("must not be an empty array")
 	}
 	return err
 }

@@ -1,44 +1,44 @@
 package parse
 
-// config says how one choice is parsed.
+// config configures the parsing of one choice.
 type config struct {
 	Config
-	Start Start
+	Start StartState
 	Seed  string
 }
 
 func newParser(cfg config) (*Parser, error) {
-	g, err := Compile(cfg.Config)
+	g, err := CompileGrammar(cfg.Config)
 	if err != nil {
 		return nil, err
 	}
-	return g.Parser(cfg.Start, cfg.Seed), nil
+	return g.NewParser(cfg.Start, cfg.Seed), nil
 }
 
-// Call is one call of a function.
+// Call is one function call.
 type Call struct {
 	ID, Name string
-	// Arguments is JSON, as far as the model wrote it.
+	// Arguments is JSON, complete or cut where the text ended.
 	Arguments string
 	// Complete says that the call's end was seen.
 	Complete bool
 }
 
-// Answer is what one choice says.
+// Answer is the fold of one choice.
 type Answer struct {
 	Content, Reasoning string
 	Calls              []Call
 }
 
-// Fold makes an Answer of events, in time linear in their text. The zero value
-// is ready; it serves one goroutine.
+// Fold folds events into an Answer, in time linear in their text. The zero value is ready to use; it is not
+// safe for concurrent use.
 type Fold struct {
 	content, reasoning []byte
 	calls              []Call
 	arguments          [][]byte // of calls
 }
 
-// Add takes the events of one Push or Close, in order, and keeps none of them.
+// Add adds the events of one Push or Close, in order, and retains none of them.
 func (f *Fold) Add(events []Event) {
 	for i := range events {
 		switch e := &events[i]; e.Kind {
@@ -57,7 +57,7 @@ func (f *Fold) Add(events []Event) {
 	}
 }
 
-// Answer returns the fold of all that was added.
+// Answer returns the fold of all added events.
 func (f *Fold) Answer() Answer {
 	a := Answer{Content: string(f.content), Reasoning: string(f.reasoning)}
 	for i, c := range f.calls {

@@ -6,32 +6,31 @@ import (
 	"strings"
 )
 
-// Model is what can be known of how a model writes before it does.
-type Model struct {
+// ModelHints is what is known of a model's output format before it runs.
+type ModelHints struct {
 	Name     string // of the checkpoint
 	Template string // its chat template; may be ""
 	// HasToken reports whether the vocabulary has an added token; may be nil.
 	HasToken func(string) bool
 }
 
-// Detection is what Detect found.
+// Detection is the result of DetectFormat.
 type Detection struct {
-	// Tools and Reasoning are a format and a style for Config; "" where nothing tells.
+	// Tools and Reasoning are a format and a style for Config; "" if there is no evidence.
 	Tools, Reasoning string
-	// Doubt says why Tools is "" though the model seems to write calls; else "".
+	// Doubt says why Tools is "" although the model seems to write tool calls; else "".
 	Doubt string
 }
 
-// evidence is markers that tell a format or a style if all of them are found.
-type evidence struct {
-	name    string // "" is a format that is not read here
+// markerEvidence is a set of markers which identify a format or a style if all of them are found.
+type markerEvidence struct {
+	name    string // "" is an unsupported format
 	markers []string
 }
 
-// templateEvidence is what templates tell. The first that holds decides; markers that
-// others contain come behind them, and formats that are not read before those that
-// share a marker with them.
-var templateEvidence = []evidence{
+// templateEvidence applies to chat templates. The first match decides. Markers which contain others therefore
+// come first, and an unsupported format comes before supported ones which share a marker with it.
+var templateEvidence = []markerEvidence{
 	{"harmony", []string{"<|constrain|>"}},
 	{"", []string{"<tool_sep>"}},
 	{"", []string{"<|tool_call_start|>"}},
@@ -66,8 +65,8 @@ var templateEvidence = []evidence{
 	{"granite", []string{"<|tool_call|>", "<|start_of_role|>"}},
 }
 
-// tokenEvidence is what vocabularies tell: markers of one format only.
-var tokenEvidence = []evidence{
+// tokenEvidence applies to vocabularies: markers of one format only.
+var tokenEvidence = []markerEvidence{
 	{"harmony", []string{"<|constrain|>"}},
 	{"deepseek_v3", []string{"<｜tool▁calls▁begin｜>"}},
 	{"kimi_k2", []string{"<|tool_calls_section_begin|>"}},
@@ -81,15 +80,15 @@ var tokenEvidence = []evidence{
 	{"pythonic", []string{"<|python_start|>"}},
 }
 
-// shared are markers of several formats, of which the name may tell the right one.
-var shared = []string{
+// sharedMarkers are markers of several formats. The model's name may identify the right one.
+var sharedMarkers = []string{
 	"｜DSML｜", "<tool_call>", "<tool_calls>", "<|tool_call|>", "<function_call>", "<function_calls>", "<TOOLCALL>", "<|python_tag|>",
 }
 
 type nameEvidence struct{ part, name string }
 
-// toolNames are parts of names of models, each of versions that write calls alike. A
-// family without its version tells nothing.
+// toolNames are parts of model names, each of versions with one tool call format. A family name without its
+// version is no evidence.
 var toolNames = []nameEvidence{
 	{"gpt-oss", "harmony"},
 	{"distill", ""},
@@ -154,7 +153,7 @@ var reasoningNames = []nameEvidence{
 	{"nemotron", "qwen3"},
 }
 
-var reasoningEvidence = []evidence{
+var reasoningEvidence = []markerEvidence{
 	{"gpt_oss", []string{"<|constrain|>"}},
 	{"mistral", []string{"[THINK]"}},
 	{"kimi", []string{"◁think▷"}},
@@ -168,12 +167,12 @@ var reasoningEvidence = []evidence{
 	{"qwen3", []string{"</think>"}},
 }
 
-// Detect finds out the format of m's calls and the style of its reasoning. The template
-// weighs most, since it shows the model how to write; then the vocabulary; then the
-// name. A format is found only if the evidence is its own: by a marker that several
-// share, only if the name tells one of them. Only a name tells that a model begins
-// inside reasoning without saying so; where the prompt is known, OpenAfter knows better.
-func Detect(m Model) Detection {
+// DetectFormat detects the tool call format and the reasoning style of m. The template has the most weight,
+// since it shows the model how to write; then the vocabulary; then the name. Evidence counts only if it is
+// unique: a marker which several formats share counts only if the name identifies one of them. Only a name
+// shows that a model starts inside reasoning without a marker; if the prompt is known, StartAfter is more
+// reliable.
+func DetectFormat(m ModelHints) Detection {
 	name := strings.ToLower(m.Name)
 	written := func(s string) bool { return strings.Contains(m.Template, s) }
 	if strings.Contains(m.Template, `\"name`) { // in a string of the template
@@ -182,49 +181,49 @@ func Detect(m Model) Detection {
 	has := func(s string) bool { return m.HasToken != nil && m.HasToken(s) }
 	d := Detection{}
 	d.Tools, d.Doubt = detectTools(name, written, has)
-	d.Reasoning = byName(reasoningNames, name)
-	if e := first(reasoningEvidence, written); e != nil && !reads(d.Reasoning, e.markers[0]) {
+	d.Reasoning = matchName(reasoningNames, name)
+	if e := firstMatching(reasoningEvidence, written); e != nil && !styleHasMarker(d.Reasoning, e.markers[0]) {
 		d.Reasoning = e.name
 	}
-	if e := first(reasoningEvidence, has); e != nil && d.Reasoning == "" && !strings.Contains(name, "qwen3-coder") {
+	if e := firstMatching(reasoningEvidence, has); e != nil && d.Reasoning == "" && !strings.Contains(name, "qwen3-coder") {
 		d.Reasoning = e.name
 	}
 	return d
 }
 
-// reads reports whether marker is one of the style's, which then tells nothing more.
-func reads(style, marker string) bool {
+// styleHasMarker reports whether marker belongs to the style, and is no further evidence then.
+func styleHasMarker(style, marker string) bool {
 	s, _ := findStyle(style)
 	return slices.Contains(s.open, marker) || slices.Contains(s.end, marker)
 }
 
-// detectTools returns the format of a model's calls, or why it is not sure.
+// detectTools returns the format of a model's tool calls, or why it is uncertain.
 func detectTools(name string, written, has func(string) bool) (tools, doubt string) {
-	named := byName(toolNames, name)
+	named := matchName(toolNames, name)
 	for _, source := range []struct {
 		of    string
-		tells []evidence
+		tells []markerEvidence
 		holds func(string) bool
 	}{{"chat template", templateEvidence, written}, {"vocabulary", tokenEvidence, has}} {
-		e := first(source.tells, source.holds)
+		e := firstMatching(source.tells, source.holds)
 		switch {
 		case e == nil:
 		case e.name == "":
 			return "", fmt.Sprintf("its %s has %s, the marker of a format that is not read here", source.of, e.markers[0])
-		case e.name == "qwen3_coder" && named == "mimo": // which writes values without lines
+		case e.name == "qwen3_coder" && named == "mimo": // it writes values without line breaks
 			return named, ""
 		default:
 			return e.name, ""
 		}
-		i := slices.IndexFunc(shared, source.holds)
+		i := slices.IndexFunc(sharedMarkers, source.holds)
 		if i < 0 {
 			continue
 		}
-		candidates := sharing(shared[i])
+		candidates := formatsWithMarker(sharedMarkers[i])
 		if slices.Contains(candidates, named) {
 			return named, ""
 		}
-		return "", fmt.Sprintf("its %s has %s, which is a marker of %s", source.of, shared[i], strings.Join(candidates, ", "))
+		return "", fmt.Sprintf("its %s has %s, which is a marker of %s", source.of, sharedMarkers[i], strings.Join(candidates, ", "))
 	}
 	if named == "" && written("tool_calls") {
 		return "", "its chat template shows calls in a format that is not known"
@@ -232,8 +231,8 @@ func detectTools(name string, written, has func(string) bool) (tools, doubt stri
 	return named, ""
 }
 
-// sharing returns the formats whose calls have marker.
-func sharing(marker string) []string {
+// formatsWithMarker returns the formats whose tool calls have marker.
+func formatsWithMarker(marker string) []string {
 	var names []string
 	for _, f := range formats {
 		if slices.ContainsFunc(slices.Concat(f.open, f.drop), func(m string) bool { return strings.Contains(m, marker) }) {
@@ -243,8 +242,8 @@ func sharing(marker string) []string {
 	return names
 }
 
-// first returns the first evidence all of whose markers are found, or nil.
-func first(es []evidence, holds func(string) bool) *evidence {
+// firstMatching returns the first evidence with all markers found, or nil.
+func firstMatching(es []markerEvidence, holds func(string) bool) *markerEvidence {
 	for i := range es {
 		if !slices.ContainsFunc(es[i].markers, func(m string) bool { return !holds(m) }) {
 			return &es[i]
@@ -253,8 +252,8 @@ func first(es []evidence, holds func(string) bool) *evidence {
 	return nil
 }
 
-// byName returns what the first part that name has tells.
-func byName(es []nameEvidence, name string) string {
+// matchName returns the result for the first part which name contains.
+func matchName(es []nameEvidence, name string) string {
 	for _, e := range es {
 		if strings.Contains(name, e.part) {
 			return e.name

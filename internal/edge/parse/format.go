@@ -5,112 +5,111 @@ import (
 	"strings"
 )
 
-// format is a way to write calls.
-type format struct {
-	names     []string // the first is ours, the others what engines call it
-	open      []string // markers that begin calls; open's arg is the place here
-	bare      []string // what begins calls where content begins; open's arg is negative
-	drop      []string // tokens that say nothing
+// toolFormat is a format of tool calls.
+type toolFormat struct {
+	names     []string // the first is ours, engines use the others
+	open      []string // markers which start calls; the arg of open is the index here
+	bare      []string // what starts calls where content starts; the arg of open is negative
+	drop      []string // tokens without meaning
 	separator string   // bytes between bare calls
-	machine   func() opener
+	machine   func() callMachine
 	shortIDs  bool
 	harmony   bool
 }
 
-// formats is the table. Names other than the first are those that vLLM, SGLang
-// and their users write.
-var formats = []format{
+// formats is the table. Names other than the first are those used by vLLM, SGLang and their users.
+var formats = []toolFormat{
 	{
 		names: []string{"hermes", "qwen", "qwen25", "qwen2.5", "qwen3_json", "granite4"}, open: []string{"<tool_call>"},
-		machine: func() opener { return newObjects("</tool_call>") },
+		machine: func() callMachine { return newObjectMachine("</tool_call>") },
 	},
 	{
 		names: []string{"llama3_json", "llama3", "llama4_json"}, open: []string{"<|python_tag|>"}, bare: []string{"{", "["}, separator: ";,",
-		drop: []string{"<|eom_id|>", "<|eot_id|>"}, machine: func() opener { return newObjects() },
+		drop: []string{"<|eom_id|>", "<|eot_id|>"}, machine: func() callMachine { return newObjectMachine() },
 	},
-	{names: []string{"json"}, bare: []string{"{", "["}, machine: func() opener { return newObjects() }},
+	{names: []string{"json"}, bare: []string{"{", "["}, machine: func() callMachine { return newObjectMachine() }},
 	{
 		names: []string{"pythonic", "llama4_pythonic"}, open: []string{"<|python_start|>"}, bare: []string{"["},
-		drop: []string{"<|python_end|>", "<|eom_id|>", "<|eot|>", "<|eot_id|>"}, machine: func() opener { return newPythonic("") },
+		drop: []string{"<|python_end|>", "<|eom_id|>", "<|eot|>", "<|eot_id|>"}, machine: func() callMachine { return newPythonicMachine("") },
 	},
 	{
 		names: []string{"olmo3"}, open: []string{"<function_calls>"},
-		machine: func() opener { return newPythonic("</function_calls>") },
+		machine: func() callMachine { return newPythonicMachine("</function_calls>") },
 	},
-	{names: []string{"mistral"}, open: []string{"[TOOL_CALLS]"}, machine: newMistral, shortIDs: true},
+	{names: []string{"mistral"}, open: []string{"[TOOL_CALLS]"}, machine: newMistralMachine, shortIDs: true},
 	{
 		names: []string{"deepseek_v3", "deepseek_v31", "deepseekv3", "deepseekv31", "deepseek_r1"},
 		open:  []string{"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"},
-		machine: func() opener {
-			return newHeaded(deepseekName, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
+		machine: func() callMachine {
+			return newHeaderMachine(parseDeepSeekHeader, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
 		},
 	},
 	{
 		names:   []string{"deepseek_v32", "deepseekv32"},
 		open:    []string{"<｜DSML｜function_calls>", "<｜DSML｜invoke name="},
-		machine: func() opener { return newElements(dsml) },
+		machine: func() callMachine { return newElementMachine(dsml) },
 	},
 	{ // the model spells its first tag in several ways
 		names:   []string{"deepseek_v4", "deepseekv4"},
 		open:    []string{"<｜DSML｜tool_calls>", "<｜DSML｜invoke name=", "<｜DSML｜toolcalls>", "<｜DSML｜tool>"},
-		machine: func() opener { return newElements(dsmlV4) },
+		machine: func() callMachine { return newElementMachine(dsmlV4) },
 	},
 	{
 		names:   []string{"deepseek_v41", "deepseekv41"},
 		open:    []string{"<｜DSML｜ calls>", "<｜DSML｜ invoke name="},
-		machine: func() opener { return newElements(dsmlV41) },
+		machine: func() callMachine { return newElementMachine(dsmlV41) },
 	},
 	{
 		names: []string{"kimi_k2"}, open: []string{"<|tool_calls_section_begin|>", "<|tool_call_begin|>"},
-		machine: func() opener {
-			return newHeaded(kimiName, "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>")
+		machine: func() callMachine {
+			return newHeaderMachine(parseKimiHeader, "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>")
 		},
 	},
 	{names: []string{"harmony", "gpt_oss", "gpt-oss", "openai"}, harmony: true},
-	{names: []string{"glm45", "glm", "glm47"}, open: []string{"<tool_call>"}, machine: func() opener { return newElements(glm) }},
+	{names: []string{"glm45", "glm", "glm47"}, open: []string{"<tool_call>"}, machine: func() callMachine { return newElementMachine(glm) }},
 	{
 		names: []string{"minimax_m2", "minimax", "minimax-m2"}, open: []string{"<minimax:tool_call>"},
-		machine: func() opener { return newElements(miniMax) },
+		machine: func() callMachine { return newElementMachine(miniMax) },
 	},
-	{names: []string{"minimax_m3", "minimax-m3"}, open: []string{tagPrefix + "<tool_call>"}, machine: newNested},
+	{names: []string{"minimax_m3", "minimax-m3"}, open: []string{tagPrefix + "<tool_call>"}, machine: newNestedMachine},
 	{
 		names: []string{"minimax_m1", "hunyuan_a13b", "jamba"}, open: []string{"<tool_calls>"},
-		machine: func() opener { return newObjects("</tool_calls>") },
+		machine: func() callMachine { return newObjectMachine("</tool_calls>") },
 	},
 	{
 		names:   []string{"qwen3_coder", "qwen3_xml", "nemotron_nano", "nemotron3", "step3p5", "nanbeige"},
 		open:    []string{"<tool_call>", "<function="},
-		machine: func() opener { return newElements(qwenCoder) },
+		machine: func() callMachine { return newElementMachine(qwenCoder) },
 	},
-	{names: []string{"mimo"}, open: []string{"<tool_call>", "<function="}, machine: func() opener { return newElements(miMo) }},
-	{names: []string{"seed_oss"}, open: []string{"<seed:tool_call>", "<function="}, machine: func() opener { return newElements(seedOSS) }},
+	{names: []string{"mimo"}, open: []string{"<tool_call>", "<function="}, machine: func() callMachine { return newElementMachine(miMo) }},
+	{names: []string{"seed_oss"}, open: []string{"<seed:tool_call>", "<function="}, machine: func() callMachine { return newElementMachine(seedOSS) }},
 	{
 		names: []string{"phi4", "phi4_mini_json"}, open: []string{"functools", "<|tool_call|>"}, drop: []string{"<|/tool_call|>"},
-		machine: func() opener { return newObjects() },
+		machine: func() callMachine { return newObjectMachine() },
 	},
-	{names: []string{"granite"}, open: []string{"<|tool_call|>", "<tool_call>"}, drop: []string{"</tool_call>"}, machine: func() opener { return newObjects() }},
-	{names: []string{"granite-20b-fc"}, open: []string{"<function_call>"}, machine: func() opener { return newObjects() }},
-	{names: []string{"longcat"}, open: []string{"<longcat_tool_call>"}, machine: func() opener { return newObjects("</longcat_tool_call>") }},
-	{names: []string{"nemotron_deci"}, open: []string{"<TOOLCALL>"}, machine: func() opener { return newObjects("</TOOLCALL>") }},
-	{names: []string{"gemma", "functiongemma"}, open: []string{"<start_function_call>"}, machine: func() opener { return newGemma("<escape>", "<end_function_call>") }},
-	{names: []string{"gemma4"}, open: []string{"<|tool_call>"}, machine: func() opener { return newGemma(`<|"|>`, "<tool_call|>") }},
+	{names: []string{"granite"}, open: []string{"<|tool_call|>", "<tool_call>"}, drop: []string{"</tool_call>"}, machine: func() callMachine { return newObjectMachine() }},
+	{names: []string{"granite-20b-fc"}, open: []string{"<function_call>"}, machine: func() callMachine { return newObjectMachine() }},
+	{names: []string{"longcat"}, open: []string{"<longcat_tool_call>"}, machine: func() callMachine { return newObjectMachine("</longcat_tool_call>") }},
+	{names: []string{"nemotron_deci"}, open: []string{"<TOOLCALL>"}, machine: func() callMachine { return newObjectMachine("</TOOLCALL>") }},
+	{names: []string{"gemma", "functiongemma"}, open: []string{"<start_function_call>"}, machine: func() callMachine { return newGemmaMachine("<escape>", "<end_function_call>") }},
+	{names: []string{"gemma4"}, open: []string{"<|tool_call>"}, machine: func() callMachine { return newGemmaMachine(`<|"|>`, "<tool_call|>") }},
 }
 
-// style is a way to mark reasoning.
-type style struct {
+// reasoningStyle is a way to mark reasoning.
+type reasoningStyle struct {
 	names     []string
 	open, end []string
-	label     string // that may follow open and is no part of the reasoning
-	forced    bool   // the template opens it, or the model does without a marker
-	anywhere  bool   // the markers are tokens that cannot be typed
+	label     string // may follow open; not part of the reasoning
+	forced    bool   // the template opens it, or the model starts inside it without a marker
+	anywhere  bool   // the markers are tokens which users cannot type
 	harmony   bool
-	// answer and answerEnd may stand around the content behind reasoning.
+	// answer and answerEnd may surround the content after reasoning.
 	answer, answerEnd string
 }
 
-var thinkTags = style{open: []string{"<think>"}, end: []string{"</think>"}}
+var thinkTags = reasoningStyle{open: []string{"<think>"}, end: []string{"</think>"}}
 
-var styles = []style{
+var styles = []reasoningStyle{
 	{
 		names: []string{
 			"deepseek_r1", "deepseek-r1", "deepseek_v4", "deepseek-v4", "deepseek_v41", "deepseek-v41", "kimi_k2", "kimi_k25",
@@ -146,7 +145,7 @@ var styles = []style{
 	{names: []string{"seed_oss"}, open: []string{"<seed:think>"}, end: []string{"</seed:think>"}, forced: true},
 }
 
-// Formats lists the names that Config.Tools may have, those of ours only.
+// Formats lists our names among the values of Config.Tools.
 func Formats() []string {
 	var names []string
 	for _, f := range formats {
@@ -155,7 +154,7 @@ func Formats() []string {
 	return names
 }
 
-// Styles lists the names that Config.Reasoning may have, those of ours only.
+// Styles lists our names among the values of Config.Reasoning.
 func Styles() []string {
 	var names []string
 	for _, s := range styles {
@@ -164,36 +163,36 @@ func Styles() []string {
 	return names
 }
 
-func findFormat(name string) (format, bool) {
+func findFormat(name string) (toolFormat, bool) {
 	for _, f := range formats {
 		if slices.Contains(f.names, name) {
 			return f, true
 		}
 	}
-	return format{}, name == ""
+	return toolFormat{}, name == ""
 }
 
-func findStyle(name string) (style, bool) {
+func findStyle(name string) (reasoningStyle, bool) {
 	for _, s := range styles {
 		if slices.Contains(s.names, name) {
 			return s, true
 		}
 	}
-	return style{}, name == ""
+	return reasoningStyle{}, name == ""
 }
 
-// Continued says where the rest of an answer begins whose beginning is text: inside
-// reasoning if the last of the style's markers in it opens some, else amid content.
-func Continued(reasoning, text string) Start {
+// ContinuedStart returns the start state for the rest of an answer which begins with text: StartOpen if the
+// last marker of the style in text opens reasoning, else StartAmid.
+func ContinuedStart(reasoning, text string) StartState {
 	s, _ := findStyle(reasoning)
-	if lastOf(s.open, text) > lastOf(s.end, text) {
+	if lastIndexOfAny(s.open, text) > lastIndexOfAny(s.end, text) {
 		return StartOpen
 	}
 	return StartAmid
 }
 
-// lastOf is where the last of the markers in text begins; -1 if there is none.
-func lastOf(markers []string, text string) int {
+// lastIndexOfAny returns the index of the last of the markers in text; -1 if there is none.
+func lastIndexOfAny(markers []string, text string) int {
 	last := -1
 	for _, m := range markers {
 		last = max(last, strings.LastIndex(text, m))
@@ -201,10 +200,9 @@ func lastOf(markers []string, text string) int {
 	return last
 }
 
-// OpenAfter says whether an answer to prompt, as the model's template rendered
-// it, begins inside reasoning: whether the last marker of the reasoning style
-// behind the last other text opens it.
-func OpenAfter(reasoning, prompt string) Start {
+// StartAfter returns the start state of an answer to prompt, as rendered by the model's template. It looks
+// for a marker of the reasoning style at the end of the prompt, ignoring white space.
+func StartAfter(reasoning, prompt string) StartState {
 	s, _ := findStyle(reasoning)
 	prompt = strings.TrimRight(prompt, " \n\r\t")
 	for _, m := range s.open {

@@ -2,18 +2,22 @@ package parse
 
 import "strings"
 
-// gemma reads call:NAME{key:value,…} between markers, where a token quotes
-// strings and keys have no quotes.
-type gemma struct {
-	header, body set
+// gemmaMachine reads call:NAME{key:value,…} between markers. A token quotes strings; keys have no quotes.
+type gemmaMachine struct {
+	header, body markerSet
 	phase        gemmaPhase
 	buf          []byte
-	l            python
+	l            literalConverter
 	out          []byte
 	types        map[string]typeMask // of the parameters
-	key          string              // of the value that is read
+	key          string              // of the current value
 }
 
+// gemmaPhase is the state of a gemmaMachine:
+//
+//	gemmaHeader  reads the word call and the name, up to {
+//	gemmaBody    reads the arguments
+//	gemmaPast    after a call
 type gemmaPhase uint8
 
 const (
@@ -27,58 +31,57 @@ const (
 	actGemmaEnd
 )
 
-func newGemma(quote, end string) *gemma {
-	e := literal{end, actGemmaEnd, 0}
-	return &gemma{header: newSet(e), body: newSet(e, literal{quote, actQuote, 0})}
+func newGemmaMachine(quote, end string) *gemmaMachine {
+	e := markerRule{end, actGemmaEnd, 0}
+	return &gemmaMachine{header: newMarkerSet(e), body: newMarkerSet(e, markerRule{quote, actQuote, 0})}
 }
 
-func (g *gemma) open(p *Parser, _ int) {
-	p.mach, p.set = g, &g.header
+func (g *gemmaMachine) openCalls(p *Parser, _ int) {
+	p.current, p.markers = g, &g.header
 	g.phase, g.buf = gemmaHeader, g.buf[:0]
 }
 
-func (g *gemma) char(p *Parser, c byte) {
+func (g *gemmaMachine) readByte(p *Parser, c byte) {
 	switch g.phase {
 	case gemmaHeader:
 		if c != '{' {
 			if g.buf = append(g.buf, c); len(g.buf) > maxName {
-				p.giveUp()
+				p.abandonCall()
 			}
 			return
 		}
-		// Some checkpoints leave out the word before the colon.
+		// Some checkpoints omit the word before the colon.
 		word, name, ok := strings.Cut(string(g.buf), ":")
 		word, name = strings.TrimSpace(word), strings.TrimSpace(name)
 		if !ok || word != "" && word != "call" || name == "" {
-			p.giveUp()
+			p.abandonCall()
 			return
 		}
-		if !p.call(name, "") {
+		if !p.beginCall(name, "") {
 			return
 		}
-		g.phase, g.l, p.set = gemmaBody, python{}, &g.body
+		g.phase, g.l, p.markers = gemmaBody, literalConverter{}, &g.body
 		g.types, g.key = p.types[name], ""
-		g.char(p, c)
+		g.readByte(p, c)
 	case gemmaBody:
-		inside := g.l.inside(c)
-		g.out = g.step(g.out[:0], c)
-		p.emit(Arguments, g.out...)
+		inside := g.l.isInString(c)
+		g.out = g.rewriteByte(g.out[:0], c)
+		p.emitText(Arguments, g.out...)
 		if !inside && g.l.depth == 0 {
-			p.finish()
-			g.phase, p.set = gemmaPast, &g.header
+			p.finishCall()
+			g.phase, p.markers = gemmaPast, &g.header
 		}
 	case gemmaPast:
 		if !isSpace(c) {
-			p.stray(c)
+			p.handleStrayByte(c)
 		}
 	}
 }
 
-// step reads c of the body. A value without quotes has the type that the schema gives
-// its parameter.
-func (g *gemma) step(dst []byte, c byte) []byte {
+// rewriteByte reads a byte of the body. A value without quotes gets the type of its parameter in the schema.
+func (g *gemmaMachine) rewriteByte(dst []byte, c byte) []byte {
 	if g.l.depth != 1 || g.l.quote != 0 {
-		return g.l.step(dst, c)
+		return g.l.convertByte(dst, c)
 	}
 	switch c {
 	case ':':
@@ -90,30 +93,30 @@ func (g *gemma) step(dst []byte, c byte) []byte {
 		}
 		g.key = ""
 	}
-	return g.l.step(dst, c)
+	return g.l.convertByte(dst, c)
 }
 
-func (g *gemma) marker(p *Parser, l literal) {
+func (g *gemmaMachine) readMarker(p *Parser, l markerRule) {
 	if l.act == actQuote {
-		g.out = g.l.toggle(g.out[:0])
-		p.emit(Arguments, g.out...)
+		g.out = g.l.toggleRawString(g.out[:0])
+		p.emitText(Arguments, g.out...)
 		return
 	}
 	if p.tentative {
-		p.giveUp()
+		p.abandonCall()
 		return
 	}
 	if g.phase == gemmaBody {
-		p.emit(Arguments, g.l.flush(nil)...)
-		p.finish()
+		p.emitText(Arguments, g.l.flushWord(nil)...)
+		p.finishCall()
 	}
-	p.leave()
+	p.leaveCalls()
 }
 
-func (g *gemma) end(p *Parser) {
+func (g *gemmaMachine) endText(p *Parser) {
 	if g.phase == gemmaBody {
-		p.emit(Arguments, g.l.flush(nil)...)
+		p.emitText(Arguments, g.l.flushWord(nil)...)
 	}
 }
 
-func (g *gemma) sets() []*set { return []*set{&g.header, &g.body} }
+func (g *gemmaMachine) markerSets() []*markerSet { return []*markerSet{&g.header, &g.body} }

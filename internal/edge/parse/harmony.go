@@ -2,22 +2,27 @@ package parse
 
 import "strings"
 
-// harmony reads the channels of gpt-oss. A message is a header and a body:
+// harmonyMachine reads the channels of gpt-oss. A message is a header and a body:
 //
 //	<|start|>assistant<|channel|>analysis<|message|>…<|end|>
 //	<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
 //	<|start|>assistant<|channel|>final<|message|>…<|return|>
 //
-// analysis is reasoning; a recipient makes a call, whatever the channel; all
-// else is content. Text outside of messages is content too.
-type harmony struct {
-	calls bool // recipients make calls, else content
+// The channel analysis is reasoning. A recipient makes a tool call in any channel. Everything else is
+// content, including text outside of messages.
+type harmonyMachine struct {
+	calls bool // recipients make calls; otherwise they are content
 	phase harmonyPhase
-	kind  Kind // of the body
+	kind  EventKind // of the body
 	buf   []byte
 	wrote bool
 }
 
+// harmonyPhase is the state of a harmonyMachine:
+//
+//	harmonyIdle    outside of messages
+//	harmonyHeader  reads a header
+//	harmonyBody    reads a body
 type harmonyPhase uint8
 
 const (
@@ -34,79 +39,79 @@ const (
 )
 
 var (
-	harmonyBetween = newSet(literal{"<|start|>", actHeader, 0}, literal{"<|channel|>", actHeader, 0}, literal{"<|message|>", actMessage, 0},
-		literal{"<|end|>", actMessageEnd, 0}, literal{"<|return|>", actMessageEnd, 0}, literal{"<|call|>", actMessageEnd, 0})
-	harmonyInHeader = newSet(literal{"<|message|>", actMessage, 0}, literal{"<|channel|>", actWord, 0}, literal{"<|constrain|>", actWord, 0},
-		literal{"<|start|>", actWord, 0})
-	harmonyInBody = newSet(literal{"<|end|>", actMessageEnd, 0}, literal{"<|return|>", actMessageEnd, 0}, literal{"<|call|>", actMessageEnd, 0},
-		literal{"<|start|>", actHeader, 0}, literal{"<|channel|>", actHeader, 0})
+	harmonyBetween = newMarkerSet(markerRule{"<|start|>", actHeader, 0}, markerRule{"<|channel|>", actHeader, 0}, markerRule{"<|message|>", actMessage, 0},
+		markerRule{"<|end|>", actMessageEnd, 0}, markerRule{"<|return|>", actMessageEnd, 0}, markerRule{"<|call|>", actMessageEnd, 0})
+	harmonyInHeader = newMarkerSet(markerRule{"<|message|>", actMessage, 0}, markerRule{"<|channel|>", actWord, 0}, markerRule{"<|constrain|>", actWord, 0},
+		markerRule{"<|start|>", actWord, 0})
+	harmonyInBody = newMarkerSet(markerRule{"<|end|>", actMessageEnd, 0}, markerRule{"<|return|>", actMessageEnd, 0}, markerRule{"<|call|>", actMessageEnd, 0},
+		markerRule{"<|start|>", actHeader, 0}, markerRule{"<|channel|>", actHeader, 0})
 )
 
-func (h *harmony) idle(p *Parser) {
+func (h *harmonyMachine) enterIdle(p *Parser) {
 	h.phase, h.kind = harmonyIdle, Content
-	p.mach, p.set, p.touch = h, &harmonyBetween, true
+	p.current, p.markers, p.afterMarkup = h, &harmonyBetween, true
 }
 
-func (h *harmony) char(p *Parser, c byte) {
+func (h *harmonyMachine) readByte(p *Parser, c byte) {
 	switch h.phase {
 	case harmonyHeader:
 		if h.buf = append(h.buf, c); len(h.buf) > 2*maxName {
-			p.giveUp()
-			content.end(p)
-			h.idle(p)
-			p.touch = false
+			p.abandonCall()
+			contentMachine.endText(p)
+			h.enterIdle(p)
+			p.afterMarkup = false
 		}
 	case harmonyIdle:
-		if p.touch && isSpace(c) {
+		if p.afterMarkup && isSpace(c) {
 			return
 		}
-		p.touch = false
-		p.emit(Content, c)
+		p.afterMarkup = false
+		p.emitText(Content, c)
 	case harmonyBody:
 		if h.kind != Arguments {
-			p.emit(h.kind, c)
+			p.emitText(h.kind, c)
 			return
 		}
-		if isSpace(c) { // around the arguments it says nothing
+		if isSpace(c) { // around the arguments it has no meaning
 			if h.wrote {
 				if p.space = append(p.space, c); len(p.space) > maxSpace {
-					h.end(p)
+					h.endText(p)
 				}
 			}
 			return
 		}
-		h.end(p)
+		h.endText(p)
 		h.wrote = true
-		p.emit(Arguments, c)
+		p.emitText(Arguments, c)
 	}
 }
 
-func (h *harmony) marker(p *Parser, l literal) {
+func (h *harmonyMachine) readMarker(p *Parser, l markerRule) {
 	switch l.act {
 	case actWord:
 		h.buf = append(h.buf, l.text...)
 	case actMessage:
-		h.message(p)
+		h.beginMessage(p)
 	case actHeader:
-		h.finish(p)
-		p.suppose(l.text)
+		h.finishCall(p)
+		p.holdMarkup(l.text)
 		h.phase, h.buf = harmonyHeader, append(h.buf[:0], l.text...)
-		p.set = &harmonyInHeader
+		p.markers = &harmonyInHeader
 	case actMessageEnd:
-		h.finish(p)
-		h.idle(p)
+		h.finishCall(p)
+		h.enterIdle(p)
 	}
 }
 
-// message reads the header that is complete and begins the body.
-func (h *harmony) message(p *Parser) {
+// beginMessage parses the complete header and begins the body.
+func (h *harmonyMachine) beginMessage(p *Parser) {
 	header := string(h.buf)
 	if h.phase == harmonyIdle {
 		header = ""
 	}
-	p.tentative, p.raw = false, p.raw[:0]
+	p.tentative, p.heldMarkup = false, p.heldMarkup[:0]
 	h.phase, h.kind, h.wrote = harmonyBody, Content, false
-	p.set, p.touch = &harmonyInBody, false
+	p.markers, p.afterMarkup = &harmonyInBody, false
 	_, channel, _ := strings.Cut(header, "<|channel|>")
 	if _, to, ok := strings.Cut(header, "to="); ok && h.calls {
 		if i := strings.IndexAny(to, " <\n\t"); i >= 0 {
@@ -115,7 +120,7 @@ func (h *harmony) message(p *Parser) {
 		if name := strings.TrimPrefix(to, "functions."); name != "" {
 			h.kind = Arguments
 			p.space = p.space[:0]
-			p.call(name, "")
+			p.beginCall(name, "")
 			return
 		}
 	}
@@ -124,19 +129,19 @@ func (h *harmony) message(p *Parser) {
 	}
 }
 
-// finish ends the call that is open, if one is.
-func (h *harmony) finish(p *Parser) {
+// finishCall ends the open call, if there is one.
+func (h *harmonyMachine) finishCall(p *Parser) {
 	if h.phase == harmonyBody && h.kind == Arguments {
 		if !h.wrote {
-			p.emit(Arguments, '{', '}')
+			p.emitText(Arguments, '{', '}')
 		}
-		p.finish()
+		p.finishCall()
 	}
 	p.space = p.space[:0]
 }
 
-// end says the white space inside of the arguments.
-func (h *harmony) end(p *Parser) {
-	p.emit(Arguments, p.space...)
+// endText emits the white space within the arguments.
+func (h *harmonyMachine) endText(p *Parser) {
+	p.emitText(Arguments, p.space...)
 	p.space = p.space[:0]
 }

@@ -2,7 +2,7 @@ package parse
 
 import "strings"
 
-// The markers of headed.
+// The markers of headerMachine.
 const (
 	actSection = actFormat + iota
 	actBegin
@@ -11,92 +11,102 @@ const (
 	actSectionEnd
 )
 
-// headed reads calls whose name stands in a header before their arguments:
+// headerMachine reads tool calls with the name in a header before the arguments:
 //
 //	section begin ( call begin, header, separator, arguments, call end )* section end
 //
-// The markers are tokens that text cannot contain, so they count everywhere.
-type headed struct {
-	between, header, body set
-	// name takes the name and the id from a header. ok is false if the name
-	// stands on a line behind the separator.
+// The markers are tokens which text cannot contain, so they count everywhere.
+type headerMachine struct {
+	between, header, body markerSet
+	// name parses the name and the id from a header. ok is false if the name is on a line after the
+	// separator.
 	name func(header string) (name, id string, ok bool)
 
-	phase headedPhase
-	buf   []byte
-	v     value
-	began bool // a call has begun
-	wrote bool
+	phase    headedPhase
+	buf      []byte
+	v        valueScanner
+	callOpen bool // a call has begun
+	wrote    bool
 }
 
+// headedPhase is the state of a headerMachine:
+//
+//	wantCall       before a call marker
+//	inHeader       reads the header, up to the separator
+//	wantBody       DeepSeek: before the arguments, or a line with the name
+//	inLine         reads the line with the name
+//	wantFence      between that line and the arguments
+//	wantArguments  before the arguments
+//	inBody         reads the arguments
+//	pastBody       after the arguments
 type headedPhase uint8
 
 const (
 	wantCall headedPhase = iota
 	inHeader
-	wantBody // DeepSeek: the arguments, or a line with the name
+	wantBody
 	inLine
-	wantFence // what stands between the line and the arguments
+	wantFence
 	wantArguments
 	inBody
 	pastBody
 )
 
-// newHeaded makes the machine; the markers are in the order of the text.
-func newHeaded(name func(string) (string, string, bool), section, begin, separator, end, sectionEnd string) *headed {
-	b, e, se := literal{begin, actBegin, 0}, literal{end, actEnd, 0}, literal{sectionEnd, actSectionEnd, 0}
-	return &headed{
+// newHeaderMachine returns a machine; its markers are given in the order of the text.
+func newHeaderMachine(name func(string) (string, string, bool), section, begin, separator, end, sectionEnd string) *headerMachine {
+	b, e, se := markerRule{begin, actBegin, 0}, markerRule{end, actEnd, 0}, markerRule{sectionEnd, actSectionEnd, 0}
+	return &headerMachine{
 		name:    name,
-		between: newSet(b, se, literal{section, actSection, 0}),
-		header:  newSet(literal{separator, actSeparator, 0}, b, e, se),
-		body:    newSet(b, e, se),
+		between: newMarkerSet(b, se, markerRule{section, actSection, 0}),
+		header:  newMarkerSet(markerRule{separator, actSeparator, 0}, b, e, se),
+		body:    newMarkerSet(b, e, se),
 	}
 }
 
-// open begins behind the section's marker (arg 0) or a call's (arg 1).
-func (h *headed) open(p *Parser, arg int) {
-	p.mach = h
-	h.to(p, wantCall)
+// openCalls starts after the section's marker (arg 0) or a call's (arg 1).
+func (h *headerMachine) openCalls(p *Parser, arg int) {
+	p.current = h
+	h.enterPhase(p, wantCall)
 	if arg == 1 {
-		h.to(p, inHeader)
+		h.enterPhase(p, inHeader)
 	}
 }
 
-func (h *headed) to(p *Parser, ph headedPhase) {
+func (h *headerMachine) enterPhase(p *Parser, ph headedPhase) {
 	h.phase, h.buf = ph, h.buf[:0]
 	switch ph {
 	case wantCall:
-		h.began = false
-		p.set = &h.between
+		h.callOpen = false
+		p.markers = &h.between
 	case inHeader:
-		p.set = &h.header
+		p.markers = &h.header
 	default:
-		p.set = &h.body
+		p.markers = &h.body
 	}
 }
 
-func (h *headed) char(p *Parser, c byte) {
+func (h *headerMachine) readByte(p *Parser, c byte) {
 	switch h.phase {
 	case wantCall:
 		switch {
 		case isSpace(c):
-		case !p.tentative || p.unclosed:
-			p.stray(c)
-		default: // between a section's marker and its first call: no content if the call comes
+		case !p.tentative || p.callInReasoning:
+			p.handleStrayByte(c)
+		default: // between a section's marker and its first call: not content if the call follows
 			if h.buf = append(h.buf, c); len(h.buf) > maxName {
-				p.giveUp()
+				p.abandonCall()
 			}
 		}
 	case inHeader:
 		if h.buf = append(h.buf, c); len(h.buf) > maxName {
-			p.giveUp()
+			p.abandonCall()
 		}
 	case wantBody:
 		switch {
 		case isSpace(c):
 		case c == '{':
-			if h.begin(p, string(h.buf), "") {
-				h.char(p, c)
+			if h.beginCall(p, string(h.buf), "") {
+				h.readByte(p, c)
 			}
 		default:
 			h.phase = inLine
@@ -105,28 +115,28 @@ func (h *headed) char(p *Parser, c byte) {
 	case inLine:
 		if c != '\n' {
 			if h.buf = append(h.buf, c); len(h.buf) > maxName {
-				p.giveUp()
+				p.abandonCall()
 			}
 			return
 		}
-		if h.begin(p, strings.TrimSpace(string(h.buf)), "") {
+		if h.beginCall(p, strings.TrimSpace(string(h.buf)), "") {
 			h.phase = wantFence
 		}
 	case wantFence:
 		if c == '{' || c == '[' {
 			h.phase = wantArguments
-			h.char(p, c)
+			h.readByte(p, c)
 		}
 	case wantArguments:
 		if isSpace(c) {
 			return
 		}
-		h.phase, h.v, h.wrote = inBody, value{}, true
+		h.phase, h.v, h.wrote = inBody, valueScanner{}, true
 		fallthrough
 	case inBody:
-		part, done := h.v.step(c)
+		part, done := h.v.scanByte(c)
 		if part {
-			p.emit(Arguments, c)
+			p.emitText(Arguments, c)
 		}
 		if done {
 			h.phase = pastBody
@@ -134,69 +144,70 @@ func (h *headed) char(p *Parser, c byte) {
 	}
 }
 
-// begin begins the call, and reports whether it did.
-func (h *headed) begin(p *Parser, name, id string) bool {
+// beginCall begins the call and reports whether it did.
+func (h *headerMachine) beginCall(p *Parser, name, id string) bool {
 	h.wrote = false
-	h.began = p.call(name, id)
+	h.callOpen = p.beginCall(name, id)
 	h.phase = wantArguments
-	return h.began
+	return h.callOpen
 }
 
-func (h *headed) marker(p *Parser, l literal) {
+func (h *headerMachine) readMarker(p *Parser, l markerRule) {
 	if l.act == actSeparator {
 		name, id, ok := h.name(strings.TrimSpace(string(h.buf)))
 		switch {
 		case name == "":
-			p.giveUp()
+			p.abandonCall()
 		case ok:
-			h.to(p, wantArguments)
-			h.begin(p, name, id)
+			h.enterPhase(p, wantArguments)
+			h.beginCall(p, name, id)
 		default:
-			h.to(p, wantBody)
+			h.enterPhase(p, wantBody)
 			h.buf = append(h.buf, name...)
 		}
 		return
 	}
 	if h.phase == inLine || h.phase == wantBody && string(h.buf) != "function" { // a call without arguments
-		if !h.begin(p, strings.TrimSpace(string(h.buf)), "") {
+		if !h.beginCall(p, strings.TrimSpace(string(h.buf)), "") {
 			return
 		}
 	}
-	if h.began {
+	if h.callOpen {
 		if !h.wrote {
-			p.emit(Arguments, '{', '}')
+			p.emitText(Arguments, '{', '}')
 		}
-		p.finish()
-		h.began = false
+		p.finishCall()
+		h.callOpen = false
 	} else if p.tentative && !(h.phase == wantCall && (l.act == actBegin || l.act == actSection)) {
-		p.giveUp()
+		p.abandonCall()
 		return
 	}
 	switch l.act {
 	case actBegin:
 		if !p.tentative {
-			p.suppose(l.text)
+			p.holdMarkup(l.text)
 		}
-		h.to(p, inHeader)
+		h.enterPhase(p, inHeader)
 	case actSectionEnd:
-		p.leave()
+		p.leaveCalls()
 	default:
-		h.to(p, wantCall)
+		h.enterPhase(p, wantCall)
 	}
 }
 
-// end ends a call whose arguments are complete: some models leave out the markers
-// behind the last one.
-func (h *headed) end(p *Parser) {
-	if h.began && h.phase == pastBody {
-		p.finish()
+// endText ends a call with complete arguments: some models omit the markers after the last one.
+func (h *headerMachine) endText(p *Parser) {
+	if h.callOpen && h.phase == pastBody {
+		p.finishCall()
 	}
 }
 
-func (h *headed) sets() []*set { return []*set{&h.between, &h.header, &h.body} }
+func (h *headerMachine) markerSets() []*markerSet {
+	return []*markerSet{&h.between, &h.header, &h.body}
+}
 
-// kimiName reads "functions.NAME:INDEX", which is also the id.
-func kimiName(header string) (name, id string, ok bool) {
+// parseKimiHeader parses "functions.NAME:INDEX", which is also the id.
+func parseKimiHeader(header string) (name, id string, ok bool) {
 	name = strings.TrimPrefix(header, "functions.")
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
 		name = name[:i]
@@ -204,5 +215,5 @@ func kimiName(header string) (name, id string, ok bool) {
 	return name, header, true
 }
 
-// deepseekName reads the name, or the type of the tool, whose name then follows.
-func deepseekName(header string) (name, id string, ok bool) { return header, "", false }
+// parseDeepSeekHeader returns the name, or the type of the tool, which the name follows.
+func parseDeepSeekHeader(header string) (name, id string, ok bool) { return header, "", false }

@@ -7,10 +7,9 @@ import (
 
 const alphanumeric = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-// callID makes the id of a call: a function of the seed and the index, so that
-// a resumed stream repeats it. Mistral's templates refuse ids that are not nine
-// letters and digits.
-func (p *Parser) callID(index int) string {
+// makeCallID returns the id of a call. It is a function of the seed and the index, so that a resumed stream
+// repeats it. Mistral's templates accept only ids of nine letters and digits.
+func (p *Parser) makeCallID(index int) string {
 	sum := sha256.Sum256([]byte(p.seed + "/" + strconv.Itoa(index)))
 	prefix, n := "call_", 24
 	if p.shortIDs {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Markup reports whether text, that of a special token, is a marker or a part of
-// one: parsers must see it. Other special tokens are no part of an answer.
-func (g *Grammar) Markup(text string) bool {
+// IsMarkup reports whether text, the text of a special token, is a marker or part of one, which the parser
+// must receive. Other special tokens are not part of an answer.
+func (g *Grammar) IsMarkup(text string) bool {
 	for _, m := range g.markup {
 		if strings.Contains(m, text) {
 			return true
@@ -16,8 +16,7 @@ func (g *Grammar) Markup(text string) bool {
 	return false
 }
 
-// TokenMarkers returns the markers that count in some states only where PushToken reads
-// them.
+// TokenMarkers returns the markers which count in some states only if PushToken reads them.
 func (g *Grammar) TokenMarkers() []string {
 	var markers []string
 	for _, l := range slices.Concat(g.think.literals, g.mid.literals) {
@@ -28,14 +27,14 @@ func (g *Grammar) TokenMarkers() []string {
 	return markers
 }
 
-// collect notes the markers that Markup knows. The brackets and commas of bare
-// calls are none of them: those are text.
-func (g *Grammar) collect(f *format, s *style) {
-	var sets []*set
+// collectMarkup collects the markers for IsMarkup. It leaves out the brackets and commas of bare calls, which
+// are text.
+func (g *Grammar) collectMarkup(f *toolFormat, s *reasoningStyle) {
+	var sets []*markerSet
 	if g.harmony {
-		sets = []*set{&harmonyBetween, &harmonyInHeader, &harmonyInBody}
+		sets = []*markerSet{&harmonyBetween, &harmonyInHeader, &harmonyInBody}
 	} else if g.machine != nil {
-		sets = g.machine().sets()
+		sets = g.machine().markerSets()
 	}
 	for _, of := range [][]string{f.open, f.drop, s.open, s.end} {
 		g.markup = append(g.markup, of...)

@@ -2,18 +2,24 @@ package parse
 
 import "strings"
 
-// mistral reads what follows [TOOL_CALLS]: an array of call objects, or, in the
-// newer form, NAME[CALL_ID]ID[ARGS]{…} once for each marker, ID and [ARGS] being
-// optional.
-type mistral struct {
-	objects *objects
-	header  set
+// mistralMachine reads what follows [TOOL_CALLS]: an array of call objects, or in the newer form
+// NAME[CALL_ID]ID[ARGS]{…} once for each marker, where ID and [ARGS] are optional.
+type mistralMachine struct {
+	objects *objectMachine
+	header  markerSet
 	phase   mistralPhase
 	buf     []byte
 	name    string
-	v       value
+	v       valueScanner
 }
 
+// mistralPhase is the state of a mistralMachine:
+//
+//	mistralStart  after the marker
+//	mistralName   reads the name
+//	mistralID     reads the id
+//	mistralWant   before the arguments
+//	mistralBody   reads the arguments
 type mistralPhase uint8
 
 const (
@@ -29,87 +35,87 @@ const (
 	actCallID
 )
 
-func newMistral() opener {
-	return &mistral{
-		objects: newObjects(),
-		header:  newSet(literal{"[ARGS]", actArgs, 0}, literal{"[CALL_ID]", actCallID, 0}),
+func newMistralMachine() callMachine {
+	return &mistralMachine{
+		objects: newObjectMachine(),
+		header:  newMarkerSet(markerRule{"[ARGS]", actArgs, 0}, markerRule{"[CALL_ID]", actCallID, 0}),
 	}
 }
 
-func (m *mistral) open(p *Parser, _ int) {
-	p.mach, p.set = m, &noMarkers
+func (m *mistralMachine) openCalls(p *Parser, _ int) {
+	p.current, p.markers = m, &noMarkers
 	m.phase, m.buf, m.name = mistralStart, m.buf[:0], ""
 }
 
-func (m *mistral) char(p *Parser, c byte) {
+func (m *mistralMachine) readByte(p *Parser, c byte) {
 	switch m.phase {
 	case mistralStart:
 		switch {
 		case isSpace(c):
 		case c == '[' || c == '{':
-			m.objects.open(p, 0)
-			m.objects.char(p, c)
+			m.objects.openCalls(p, 0)
+			m.objects.readByte(p, c)
 		default:
-			m.phase, p.set = mistralName, &m.header
+			m.phase, p.markers = mistralName, &m.header
 			m.buf = append(m.buf, c)
 		}
 	case mistralName, mistralID:
 		if c == '{' {
-			if m.begin(p) {
-				m.char(p, c)
+			if m.beginCall(p) {
+				m.readByte(p, c)
 			}
 			return
 		}
 		if m.buf = append(m.buf, c); len(m.buf) > maxName || c == '\n' {
-			p.giveUp()
+			p.abandonCall()
 		}
 	case mistralWant:
 		if isSpace(c) {
 			return
 		}
-		m.phase, m.v = mistralBody, value{}
+		m.phase, m.v = mistralBody, valueScanner{}
 		fallthrough
 	case mistralBody:
-		part, done := m.v.step(c)
+		part, done := m.v.scanByte(c)
 		if part {
-			p.emit(Arguments, c)
+			p.emitText(Arguments, c)
 		}
 		if done {
-			p.finish()
-			p.leave()
+			p.finishCall()
+			p.leaveCalls()
 			if !part {
-				p.unread(c)
+				p.unreadByte(c)
 			}
 		}
 	}
 }
 
-// begin begins the call that the header names, and reports whether it did.
-func (m *mistral) begin(p *Parser) bool {
+// beginCall begins the call of the header and reports whether it did.
+func (m *mistralMachine) beginCall(p *Parser) bool {
 	text := strings.TrimSpace(string(m.buf))
 	name, id := m.name, text
 	if m.phase == mistralName {
 		name, id = text, ""
 	}
 	if name == "" {
-		p.giveUp()
+		p.abandonCall()
 		return false
 	}
-	if !p.call(name, id) {
+	if !p.beginCall(name, id) {
 		return false
 	}
-	m.phase, p.set = mistralWant, &noMarkers
+	m.phase, p.markers = mistralWant, &noMarkers
 	return true
 }
 
-func (m *mistral) marker(p *Parser, l literal) {
+func (m *mistralMachine) readMarker(p *Parser, l markerRule) {
 	if l.act == actCallID && m.phase == mistralName {
 		m.name, m.phase, m.buf = strings.TrimSpace(string(m.buf)), mistralID, m.buf[:0]
 		return
 	}
-	m.begin(p)
+	m.beginCall(p)
 }
 
-func (m *mistral) end(*Parser) {}
+func (m *mistralMachine) endText(*Parser) {}
 
-func (m *mistral) sets() []*set { return []*set{&m.header} }
+func (m *mistralMachine) markerSets() []*markerSet { return []*markerSet{&m.header} }

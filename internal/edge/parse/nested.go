@@ -5,271 +5,277 @@ import (
 	"strings"
 )
 
-// tagPrefix stands before every tag of MiniMax M3's calls.
+// tagPrefix precedes every tag of MiniMax M3's calls.
 const tagPrefix = "]<]minimax[>["
 
-// maxDepth bounds how deep parameters nest; tags below that are text.
+// maxDepth bounds the nesting of parameters; deeper tags are text.
 const maxDepth = 128
 
-// nested reads calls whose parameters are elements that may nest. All tags have
-// tagPrefix:
+// nestedMachine reads tool calls whose parameters are elements which may nest. All tags have tagPrefix:
 //
 //	<tool_call> ( <invoke name="f"> ( <key>value</key> )* </invoke> )* </tool_call>
 //
-// A parameter that is a string goes out as it comes. Any other is held until it is
-// complete and another name follows, since a name that is repeated is one array.
-type nested struct {
-	prefix set
+// A string parameter is emitted as it arrives. Any other is held until it is complete and another name
+// follows, since repeated names form one array.
+type nestedMachine struct {
+	prefix markerSet
 	phase  nestedPhase
-	within nestedPhase // where the tag stands
-	tag    []byte      // what follows the prefix
+	within nestedPhase // the phase before the tag
+	tag    []byte      // with the prefix
 	called bool        // the section has had a call
 
-	args   *schema // of the function; may be nil
+	args   *paramSchema // of the function; may be nil
 	params int
 	key    string   // of the open parameter
-	inner  []string // the elements that are open inside of it
+	inner  []string // the open elements inside it
 	raw    []byte   // its text, held
 
 	name    string // of the parameters in pending
-	pending []*element
-	size    int // of the text that pending is made of
+	pending []*parameterElement
+	size    int // of the text of pending
 }
 
+// nestedPhase is the state of a nestedMachine:
+//
+//	nestedSection  outside of calls
+//	nestedTag      reads what follows tagPrefix
+//	nestedBody     between the parameters of a call
+//	nestedText     reads a string parameter
+//	nestedValue    reads a parameter which must be complete before it is emitted
 type nestedPhase uint8
 
 const (
 	nestedSection nestedPhase = iota
 	nestedTag
-	nestedBody  // of a call
-	nestedText  // a parameter that is a string
-	nestedValue // a parameter that must be seen whole
+	nestedBody
+	nestedText
+	nestedValue
 )
 
 const actPrefix = actFormat
 
-func newNested() opener {
-	return &nested{prefix: newSet(literal{tagPrefix, actPrefix, 0})}
+func newNestedMachine() callMachine {
+	return &nestedMachine{prefix: newMarkerSet(markerRule{tagPrefix, actPrefix, 0})}
 }
 
-func (n *nested) open(p *Parser, _ int) {
-	p.mach, p.set = n, &n.prefix
+func (n *nestedMachine) openCalls(p *Parser, _ int) {
+	p.current, p.markers = n, &n.prefix
 	n.phase, n.called = nestedSection, false
 }
 
-func (n *nested) sets() []*set { return []*set{&n.prefix} }
+func (n *nestedMachine) markerSets() []*markerSet { return []*markerSet{&n.prefix} }
 
-func (n *nested) marker(p *Parser, l literal) {
-	if n.phase == nestedTag { // that prefix began none
-		n.text(p, n.within, n.tag)
+func (n *nestedMachine) readMarker(p *Parser, l markerRule) {
+	if n.phase == nestedTag { // the previous prefix started no tag
+		n.readFailedTag(p, n.within, n.tag)
 	} else {
 		n.within = n.phase
 	}
 	if n.within == nestedSection && !p.tentative {
-		p.suppose(l.text)
+		p.holdMarkup(l.text)
 	}
 	n.phase, n.tag = nestedTag, append(n.tag[:0], l.text...)
 }
 
-func (n *nested) char(p *Parser, c byte) {
+func (n *nestedMachine) readByte(p *Parser, c byte) {
 	switch n.phase {
 	case nestedSection:
 		if !isSpace(c) {
-			p.stray(c)
+			p.handleStrayByte(c)
 		}
 	case nestedTag:
 		n.tag = append(n.tag, c)
 		switch at := len(n.tag) - len(tagPrefix); {
 		case at == 1 && c != '<', at > maxName:
 			n.phase = n.within
-			n.text(p, n.within, n.tag)
+			n.readFailedTag(p, n.within, n.tag)
 		case c == '>':
 			n.phase = n.within
-			n.endTag(p, string(n.tag[len(tagPrefix)+1:len(n.tag)-1]))
+			n.readTag(p, string(n.tag[len(tagPrefix)+1:len(n.tag)-1]))
 		}
 	case nestedText:
 		var b [6]byte
-		p.emit(Arguments, appendEscaped(b[:0], c)...)
+		p.emitText(Arguments, appendEscaped(b[:0], c)...)
 	case nestedValue:
-		n.hold(p, c)
+		n.holdText(p, c)
 	}
 }
 
-// text reads what looked like a tag and is none, where ph says.
-func (n *nested) text(p *Parser, ph nestedPhase, b []byte) {
+// readFailedTag handles bytes which looked like a tag and are none, in phase ph.
+func (n *nestedMachine) readFailedTag(p *Parser, ph nestedPhase, b []byte) {
 	switch ph {
 	case nestedSection:
-		p.giveUp() // b is part of what was supposed
+		p.abandonCall() // the held markup contains b
 	case nestedText:
 		q := appendQuoted(nil, b)
-		p.emit(Arguments, q[1:len(q)-1]...)
+		p.emitText(Arguments, q[1:len(q)-1]...)
 	case nestedValue:
-		n.hold(p, b...)
+		n.holdText(p, b...)
 	}
 }
 
-// endTag reads a whole tag.
-func (n *nested) endTag(p *Parser, tag string) {
+// readTag handles a complete tag.
+func (n *nestedMachine) readTag(p *Parser, tag string) {
 	switch n.phase {
 	case nestedSection:
-		n.sectionTag(p, tag)
+		n.readSectionTag(p, tag)
 	case nestedBody:
 		switch {
 		case tag == "/invoke":
-			n.finish(p)
+			n.finishCall(p)
 		case strings.TrimSpace(tag) != "" && tag[0] != '/':
-			n.begin(p, tag)
+			n.beginParameter(p, tag)
 		}
 	case nestedText:
 		switch tag {
 		case "/" + n.key:
-			p.emit(Arguments, '"')
+			p.emitText(Arguments, '"')
 			n.phase = nestedBody
 		case "/invoke":
-			p.emit(Arguments, '"')
-			n.finish(p)
+			p.emitText(Arguments, '"')
+			n.finishCall(p)
 		default:
-			n.text(p, nestedText, n.tag)
+			n.readFailedTag(p, nestedText, n.tag)
 		}
 	case nestedValue:
-		n.valueTag(p, tag)
+		n.readValueTag(p, tag)
 	}
 }
 
-// sectionTag reads a tag outside of calls.
-func (n *nested) sectionTag(p *Parser, tag string) {
+// readSectionTag handles a tag outside of calls.
+func (n *nestedMachine) readSectionTag(p *Parser, tag string) {
 	header, ok := strings.CutPrefix(tag, "invoke name=")
-	name, _ := attribute([]byte(header))
+	name, _ := parseAttribute([]byte(header))
 	switch {
 	case ok && name != "":
-		if p.call(name, "") {
+		if p.beginCall(name, "") {
 			n.phase, n.called, n.args, n.params = nestedBody, true, p.schemas[name], 0
 		}
-	case tag == "tool_call": // again
+	case tag == "tool_call": // repeated
 	case tag == "/tool_call" && n.called:
-		p.tentative, p.raw = false, p.raw[:0]
-		p.leave()
+		p.tentative, p.heldMarkup = false, p.heldMarkup[:0]
+		p.leaveCalls()
 	default:
-		p.giveUp()
+		p.abandonCall()
 	}
 }
 
-// begin begins the parameter key.
-func (n *nested) begin(p *Parser, key string) {
+// beginParameter begins the parameter key.
+func (n *nestedMachine) beginParameter(p *Parser, key string) {
 	n.key, n.raw, n.inner = key, n.raw[:0], n.inner[:0]
 	if key != n.name {
-		n.flush(p)
+		n.flushPending(p)
 	}
-	if n.phase = nestedValue; n.args.property(key).mask() == typeString {
-		n.flush(p)
-		n.write(p, key)
-		p.emit(Arguments, '"')
+	if n.phase = nestedValue; n.args.propertySchema(key).allowedMask() == typeString {
+		n.flushPending(p)
+		n.writeKey(p, key)
+		p.emitText(Arguments, '"')
 		n.phase = nestedText
 	}
 }
 
-// valueTag reads a tag inside a parameter that is held.
-func (n *nested) valueTag(p *Parser, tag string) {
+// readValueTag handles a tag inside a held parameter.
+func (n *nestedMachine) readValueTag(p *Parser, tag string) {
 	depth := len(n.inner)
 	switch {
 	case tag == "/invoke":
-		n.complete(p)
-		n.finish(p)
+		n.completeParameter(p)
+		n.finishCall(p)
 	case depth == 0 && tag == "/"+n.key:
-		n.complete(p)
+		n.completeParameter(p)
 	case depth > 0 && tag == "/"+n.inner[depth-1]:
 		n.inner = n.inner[:depth-1]
-		n.hold(p, n.tag...)
+		n.holdText(p, n.tag...)
 	default:
 		if tag != "" && tag[0] != '/' && depth < maxDepth {
 			n.inner = append(n.inner, tag)
 		}
-		n.hold(p, n.tag...)
+		n.holdText(p, n.tag...)
 	}
 }
 
-// hold keeps text of the open parameter. What is too long to be held is a string.
-func (n *nested) hold(p *Parser, text ...byte) {
+// holdText holds text of the open parameter. A parameter which is too long to hold becomes a string.
+func (n *nestedMachine) holdText(p *Parser, text ...byte) {
 	if n.raw = append(n.raw, text...); len(n.raw) <= maxHeld {
 		return
 	}
-	n.flush(p)
-	n.write(p, n.key)
+	n.flushPending(p)
+	n.writeKey(p, n.key)
 	q := appendQuoted(nil, n.raw)
-	p.emit(Arguments, q[:len(q)-1]...)
+	p.emitText(Arguments, q[:len(q)-1]...)
 	n.phase, n.raw = nestedText, n.raw[:0]
 }
 
-// complete ends the parameter that is held.
-func (n *nested) complete(p *Parser) {
+// completeParameter ends the held parameter.
+func (n *nestedMachine) completeParameter(p *Parser) {
 	n.phase = nestedBody
-	size := len(n.raw) + 1 // one without a text is held too
+	size := len(n.raw) + 1 // an empty one is held too
 	if n.size += size; n.size > maxHeld {
-		n.flush(p)
+		n.flushPending(p)
 		n.size = size
 	}
 	n.name, n.pending = n.key, append(n.pending, parseElement(n.raw))
 }
 
-// flush writes the parameters that are pending.
-func (n *nested) flush(p *Parser) {
+// flushPending emits the pending parameters.
+func (n *nestedMachine) flushPending(p *Parser) {
 	if len(n.pending) == 0 {
 		return
 	}
-	n.write(p, n.name)
-	p.emit(Arguments, appendMember(nil, n.pending, n.args.property(n.name))...)
+	n.writeKey(p, n.name)
+	p.emitText(Arguments, appendMember(nil, n.pending, n.args.propertySchema(n.name))...)
 	n.name, n.pending, n.size = "", nil, 0
 }
 
-// write writes the key of a parameter.
-func (n *nested) write(p *Parser, key string) {
+// writeKey emits the key of a parameter.
+func (n *nestedMachine) writeKey(p *Parser, key string) {
 	sep := byte(',')
 	if n.params == 0 {
 		sep = '{'
 	}
 	n.params++
-	p.emit(Arguments, append(appendQuoted([]byte{sep}, []byte(key)), ':')...)
+	p.emitText(Arguments, append(appendQuoted([]byte{sep}, []byte(key)), ':')...)
 }
 
-// finish ends the call.
-func (n *nested) finish(p *Parser) {
-	n.flush(p)
+// finishCall ends the call.
+func (n *nestedMachine) finishCall(p *Parser) {
+	n.flushPending(p)
 	if n.params == 0 {
-		p.emit(Arguments, '{')
+		p.emitText(Arguments, '{')
 	}
-	p.emit(Arguments, '}')
-	p.finish()
+	p.emitText(Arguments, '}')
+	p.finishCall()
 	n.phase = nestedSection
 }
 
-// end says as much of the arguments as there is.
-func (n *nested) end(p *Parser) {
+// endText emits the incomplete arguments.
+func (n *nestedMachine) endText(p *Parser) {
 	if n.phase == nestedTag {
 		n.phase = n.within
-		n.text(p, n.within, n.tag)
+		n.readFailedTag(p, n.within, n.tag)
 	}
 	if n.phase == nestedSection {
 		return
 	}
-	n.flush(p)
+	n.flushPending(p)
 	if n.phase == nestedValue {
-		n.write(p, n.key)
+		n.writeKey(p, n.key)
 		q := appendQuoted(nil, n.raw)
-		p.emit(Arguments, q[:len(q)-1]...)
+		p.emitText(Arguments, q[:len(q)-1]...)
 	}
 }
 
-// element is a parameter or a part of one.
-type element struct {
+// parameterElement is a parameter or a part of one.
+type parameterElement struct {
 	name     string
 	text     []byte
-	children []*element
+	children []*parameterElement
 }
 
-// parseElement reads the text of a parameter. Tags that do not fit are text, and an
-// element that is not closed ends with the text.
-func parseElement(raw []byte) *element {
-	open := []*element{{}}
+// parseElement parses the text of a parameter. Tags which do not match are text. An element which is not
+// closed ends with the text.
+func parseElement(raw []byte) *parameterElement {
+	open := []*parameterElement{{}}
 	for len(raw) > 0 {
 		top := open[len(open)-1]
 		text, rest, found := bytes.Cut(raw, []byte(tagPrefix+"<"))
@@ -283,7 +289,7 @@ func parseElement(raw []byte) *element {
 		case ok && len(open) > 1 && name == "/"+top.name:
 			open, raw = open[:len(open)-1], after
 		case ok && strings.TrimSpace(name) != "" && name[0] != '/' && len(open) <= maxDepth:
-			child := &element{name: name}
+			child := &parameterElement{name: name}
 			top.children = append(top.children, child)
 			open, raw = append(open, child), after
 		default:
@@ -293,49 +299,49 @@ func parseElement(raw []byte) *element {
 	return open[0]
 }
 
-// appendMember appends the value that elements of one name make.
-func appendMember(dst []byte, es []*element, s *schema) []byte {
+// appendMember appends the value of the elements of one name.
+func appendMember(dst []byte, es []*parameterElement, s *paramSchema) []byte {
 	if len(es) == 1 {
-		return es[0].append(dst, s)
+		return es[0].appendJSON(dst, s)
 	}
-	if c, kind := s.container(); kind == typeArray { // each is an item
+	if c, kind := s.containerSchema(); kind == typeArray { // each is an item
 		s = c.items
 	}
 	return appendItems(dst, es, s)
 }
 
-func appendItems(dst []byte, es []*element, s *schema) []byte {
+func appendItems(dst []byte, es []*parameterElement, s *paramSchema) []byte {
 	dst = append(dst, '[')
 	for i, e := range es {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = e.append(dst, s)
+		dst = e.appendJSON(dst, s)
 	}
 	return append(dst, ']')
 }
 
-// append appends e as JSON. Children are the items of an array if s says so, whatever
-// their names, and else the members of an object; text beside them is a member $text.
-func (e *element) append(dst []byte, s *schema) []byte {
-	c, kind := s.container()
+// appendJSON appends e as JSON. Its children are the items of an array if s says so, whatever their names,
+// and else the members of an object. Additional text becomes a member $text.
+func (e *parameterElement) appendJSON(dst []byte, s *paramSchema) []byte {
+	c, kind := s.containerSchema()
 	blank := len(bytes.TrimSpace(e.text)) == 0
 	switch {
 	case len(e.children) > 0 && kind == typeArray:
 		return appendItems(dst, e.children, c.items)
 	case len(e.children) > 0:
 		return e.appendObject(dst, c, blank)
-	case blank && c != nil && s.mask()&typeString == 0: // templates write what is empty so
+	case blank && c != nil && s.allowedMask()&typeString == 0: // templates write empty values like this
 		if kind == typeArray {
 			return append(dst, "[]"...)
 		}
 		return append(dst, "{}"...)
 	}
-	return appendTyped(dst, e.text, s.mask())
+	return appendTyped(dst, e.text, s.allowedMask())
 }
 
-func (e *element) appendObject(dst []byte, s *schema, blank bool) []byte {
-	members := map[string][]*element{}
+func (e *parameterElement) appendObject(dst []byte, s *paramSchema, blank bool) []byte {
+	members := map[string][]*parameterElement{}
 	var names []string
 	for _, child := range e.children {
 		if members[child.name] == nil {
@@ -348,7 +354,7 @@ func (e *element) appendObject(dst []byte, s *schema, blank bool) []byte {
 		for members[name] != nil {
 			name = "$" + name
 		}
-		names, members[name] = append(names, name), []*element{{text: e.text}}
+		names, members[name] = append(names, name), []*parameterElement{{text: e.text}}
 	}
 	for i, name := range names {
 		sep := byte(',')
@@ -356,7 +362,7 @@ func (e *element) appendObject(dst []byte, s *schema, blank bool) []byte {
 			sep = '{'
 		}
 		dst = append(appendQuoted(append(dst, sep), []byte(name)), ':')
-		dst = appendMember(dst, members[name], s.property(name))
+		dst = appendMember(dst, members[name], s.propertySchema(name))
 	}
 	return append(dst, '}')
 }

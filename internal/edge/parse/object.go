@@ -2,25 +2,37 @@ package parse
 
 import "slices"
 
-// objects reads calls that are JSON objects, {"name": …, "arguments": …}, one
-// or more, in an array or not, between markers or bare.
-type objects struct {
-	section, inText set  // the markers between values, and inside of strings
-	bare            bool // no marker proves that this is a call
+// objectMachine reads tool calls which are JSON objects, {"name": …, "arguments": …}: one or more, with or
+// without an array, between markers or bare.
+type objectMachine struct {
+	section, inText markerSet // the markers between values, and inside strings
+	bare            bool      // no marker proves that this is a call
 
-	phase  objectPhase
-	array  bool
-	level  int    // of {"function": {…}}
-	buf    []byte // a key, a name or an id, in quotes
-	key    string
-	early  []byte // arguments that came before the name
-	v      value
-	esc    []byte // an escape inside of arguments that are a string
-	id     string
-	named  bool
-	argued bool
+	phase          objectPhase
+	array          bool
+	level          int    // of {"function": {…}}
+	buf            []byte // a key, a name or an id, in quotes
+	key            string
+	earlyArguments []byte // arguments before the name
+	v              valueScanner
+	esc            []byte // an incomplete escape inside arguments which are a string
+	id             string
+	hasName        bool
+	hasArguments   bool
 }
 
+// objectPhase is the state of an objectMachine:
+//
+//	wantItem     before an object
+//	wantKey      before a key or the closing brace
+//	inKey        reads a key
+//	wantColon    after a key
+//	wantValue    before a value
+//	inString     reads a name or an id
+//	inArguments  reads arguments: an object or an array
+//	inEncoded    reads arguments which are a JSON string
+//	inOther      reads an ignored value
+//	afterValue   after a value
 type objectPhase uint8
 
 const (
@@ -29,79 +41,79 @@ const (
 	inKey
 	wantColon
 	wantValue
-	inString    // a name or an id
-	inArguments // an object or an array
-	inEncoded   // arguments as a string
-	inOther     // a value that says nothing to us
+	inString
+	inArguments
+	inEncoded
+	inOther
 	afterValue
 )
 
-// callKeys are the keys of a call before its name.
+// callKeys are the keys which a call may have before its name.
 var callKeys = []string{"name", "function", "id", "type", "arguments", "parameters", "args"}
 
 const actClose = actFormat
 
-// newObjects makes the machine for calls that end at one of the markers ends;
-// without any they end with the value.
-func newObjects(ends ...string) *objects {
-	o := &objects{}
+// newObjectMachine returns a machine for calls which end at one of the markers ends; without markers they end
+// with the value.
+func newObjectMachine(ends ...string) *objectMachine {
+	o := &objectMachine{}
 	for _, m := range ends {
-		o.section.add(literal{m, actClose, 0})
+		o.section.addMarker(markerRule{m, actClose, 0})
 	}
 	return o
 }
 
-func (o *objects) open(p *Parser, arg int) {
+func (o *objectMachine) openCalls(p *Parser, arg int) {
 	o.bare = arg < 0
 	o.array = false
-	p.mach = o
-	o.item(p)
+	p.current = o
+	o.startItem(p)
 	if arg < 0 { // the marker was the bracket
-		o.char(p, p.raw[len(p.raw)-1])
+		o.readByte(p, p.heldMarkup[len(p.heldMarkup)-1])
 	}
 }
 
-func (o *objects) item(p *Parser) {
-	o.phase, o.level, o.id, o.named, o.argued, o.early = wantItem, 0, "", false, false, o.early[:0]
-	p.set = &o.section
+func (o *objectMachine) startItem(p *Parser) {
+	o.phase, o.level, o.id, o.hasName, o.hasArguments, o.earlyArguments = wantItem, 0, "", false, false, o.earlyArguments[:0]
+	p.markers = &o.section
 }
 
-func (o *objects) char(p *Parser, c byte) {
+func (o *objectMachine) readByte(p *Parser, c byte) {
 	switch o.phase {
 	case inKey, inString:
 		o.buf = append(o.buf, c)
 		if len(o.buf) > maxName*8 {
-			o.fail(p, c)
+			o.abandonObject(p, c)
 			return
 		}
-		if _, done := o.v.step(c); !done {
+		if _, done := o.v.scanByte(c); !done {
 			return
 		}
 		if o.phase == inKey {
-			o.key, o.phase = unquoted(o.buf), wantColon
-			if (o.bare || p.unclosed) && !o.named && !slices.Contains(callKeys, o.key) { // an answer in JSON need not wait
-				p.giveUp()
+			o.key, o.phase = unquoteJSON(o.buf), wantColon
+			if (o.bare || p.callInReasoning) && !o.hasName && !slices.Contains(callKeys, o.key) { // a JSON answer need not be held
+				p.abandonCall()
 			}
 			return
 		}
-		o.string(p)
+		o.finishString(p)
 		return
 	case inArguments:
-		part, done := o.v.step(c)
+		part, done := o.v.scanByte(c)
 		if part {
-			o.argue(p, c)
+			o.addArgumentByte(p, c)
 		}
-		o.look(p)
+		o.selectMarkers(p)
 		if done {
 			o.phase = afterValue
 		}
 		return
 	case inEncoded:
-		o.encoded(p, c)
+		o.readEncodedByte(p, c)
 		return
 	case inOther:
-		part, done := o.v.step(c)
-		o.look(p)
+		part, done := o.v.scanByte(c)
+		o.selectMarkers(p)
 		if !done {
 			return
 		}
@@ -115,51 +127,51 @@ func (o *objects) char(p *Parser, c byte) {
 	}
 	switch o.phase {
 	case wantItem:
-		o.begin(p, c)
+		o.beginItem(p, c)
 	case wantKey:
 		switch c {
 		case '"':
-			o.phase, o.buf, o.v = inKey, append(o.buf[:0], c), value{inside: true}
+			o.phase, o.buf, o.v = inKey, append(o.buf[:0], c), valueScanner{inString: true}
 		case '}':
-			o.close(p)
+			o.closeObject(p)
 		case ',':
 		default:
-			o.fail(p, c)
+			o.abandonObject(p, c)
 		}
 	case wantColon:
 		if c != ':' {
-			o.fail(p, c)
+			o.abandonObject(p, c)
 			return
 		}
 		o.phase = wantValue
 	case wantValue:
-		o.value(p, c)
+		o.beginValue(p, c)
 	case afterValue:
 		switch c {
 		case ',':
 			o.phase = wantKey
 		case '}':
-			o.close(p)
+			o.closeObject(p)
 		default:
-			o.fail(p, c)
+			o.abandonObject(p, c)
 		}
 	}
 }
 
-// look chooses the markers: none count inside of a string.
-func (o *objects) look(p *Parser) {
-	p.set = &o.section
-	if o.v.inside {
-		p.set = &o.inText
+// selectMarkers selects the markers for the current position: inside strings none count.
+func (o *objectMachine) selectMarkers(p *Parser) {
+	p.markers = &o.section
+	if o.v.inString {
+		p.markers = &o.inText
 	}
 }
 
-// begin reads c where an object should begin.
-func (o *objects) begin(p *Parser, c byte) {
+// beginItem reads c where an object should start.
+func (o *objectMachine) beginItem(p *Parser, c byte) {
 	switch {
 	case c == '{':
 		if !p.tentative {
-			p.suppose("{")
+			p.holdMarkup("{")
 		}
 		o.phase, o.level = wantKey, 1
 	case c == '[' && !o.array:
@@ -167,22 +179,22 @@ func (o *objects) begin(p *Parser, c byte) {
 	case c == ']' && o.array && !p.tentative:
 		o.array = false
 		if len(o.section.literals) == 0 || o.bare {
-			p.leave()
+			p.leaveCalls()
 		}
 	case (c == ',' || c == ';' || c == '}' || c == ']') && !p.tentative:
 	default:
-		p.stray(c)
+		p.handleStrayByte(c)
 	}
 }
 
-// value reads the first byte of the value of o.key.
-func (o *objects) value(p *Parser, c byte) {
-	o.v = value{}
-	o.v.step(c)
+// beginValue reads the first byte of the value of o.key.
+func (o *objectMachine) beginValue(p *Parser, c byte) {
+	o.v = valueScanner{}
+	o.v.scanByte(c)
 	isText := c == '"'
 	switch o.key {
 	case "name", "function", "id":
-		if isText && !(o.named && o.key != "id") {
+		if isText && !(o.hasName && o.key != "id") {
 			o.phase, o.buf = inString, append(o.buf[:0], c)
 			return
 		}
@@ -193,76 +205,76 @@ func (o *objects) value(p *Parser, c byte) {
 		}
 	case "arguments", "parameters", "args":
 		switch {
-		case o.argued:
+		case o.hasArguments:
 		case isText:
-			o.phase, o.argued, o.esc = inEncoded, true, o.esc[:0]
-			p.set = &o.inText
+			o.phase, o.hasArguments, o.esc = inEncoded, true, o.esc[:0]
+			p.markers = &o.inText
 			return
 		case c == '{' || c == '[':
-			o.phase, o.argued = inArguments, true
-			o.argue(p, c)
+			o.phase, o.hasArguments = inArguments, true
+			o.addArgumentByte(p, c)
 			return
 		}
 	}
 	o.phase = inOther
-	o.look(p)
+	o.selectMarkers(p)
 	if c == '}' || c == ']' || c == ',' || c == ':' {
-		o.fail(p, c)
+		o.abandonObject(p, c)
 	}
 }
 
-// string takes a name or an id that is complete.
-func (o *objects) string(p *Parser) {
-	s := unquoted(o.buf)
+// finishString handles a complete name or id.
+func (o *objectMachine) finishString(p *Parser) {
+	s := unquoteJSON(o.buf)
 	o.phase = afterValue
 	if o.key == "id" {
-		if !o.named {
+		if !o.hasName {
 			o.id = s
 		}
 		return
 	}
 	if s == "" || o.bare && len(p.known) > 0 && !p.known[s] {
-		p.giveUp()
+		p.abandonCall()
 		return
 	}
-	if o.named = p.call(s, o.id); o.named {
-		p.emit(Arguments, o.early...)
+	if o.hasName = p.beginCall(s, o.id); o.hasName {
+		p.emitText(Arguments, o.earlyArguments...)
 	}
 }
 
-// argue says a byte of the arguments, or keeps it until there is a name.
-func (o *objects) argue(p *Parser, c byte) {
-	if o.named {
-		p.emit(Arguments, c)
+// addArgumentByte emits a byte of the arguments, or keeps it until the name is known.
+func (o *objectMachine) addArgumentByte(p *Parser, c byte) {
+	if o.hasName {
+		p.emitText(Arguments, c)
 		return
 	}
-	o.early = append(o.early, c)
+	o.earlyArguments = append(o.earlyArguments, c)
 }
 
-// encoded reads arguments that are a string of JSON.
-func (o *objects) encoded(p *Parser, c byte) {
+// readEncodedByte reads a byte of arguments which are a JSON string.
+func (o *objectMachine) readEncodedByte(p *Parser, c byte) {
 	if len(o.esc) == 0 && c != '\\' {
 		if c == '"' {
 			o.phase = afterValue
-			p.set = &o.section
+			p.markers = &o.section
 			return
 		}
-		o.argue(p, c)
+		o.addArgumentByte(p, c)
 		return
 	}
 	o.esc = append(o.esc, c)
-	if !escapeDone(o.esc) {
+	if !isCompleteEscape(o.esc) {
 		return
 	}
-	for _, c := range []byte(unquoted(slices.Concat([]byte{'"'}, o.esc, []byte{'"'}))) {
-		o.argue(p, c)
+	for _, c := range []byte(unquoteJSON(slices.Concat([]byte{'"'}, o.esc, []byte{'"'}))) {
+		o.addArgumentByte(p, c)
 	}
 	o.esc = o.esc[:0]
 }
 
-// escapeDone reports whether b is a whole escape of JSON, with the second half
-// of a surrogate pair if there is one to come.
-func escapeDone(b []byte) bool {
+// isCompleteEscape reports whether b is a complete JSON escape, including the second half of a surrogate pair
+// if one may follow.
+func isCompleteEscape(b []byte) bool {
 	switch {
 	case len(b) < 2:
 		return false
@@ -276,57 +288,56 @@ func escapeDone(b []byte) bool {
 	return len(b) >= 12 || len(b) == 7 && b[6] != '\\' || len(b) == 8 && b[7] != 'u'
 }
 
-// close reads the brace that ends an object.
-func (o *objects) close(p *Parser) {
+// closeObject reads the closing brace of an object.
+func (o *objectMachine) closeObject(p *Parser) {
 	if o.level--; o.level > 0 {
 		o.phase = afterValue
 		return
 	}
-	if !o.named {
-		p.giveUp()
+	if !o.hasName {
+		p.abandonCall()
 		return
 	}
-	o.done(p)
-	o.item(p)
+	o.finishCall(p)
+	o.startItem(p)
 	if !o.array && (len(o.section.literals) == 0 || o.bare) {
-		p.leave()
+		p.leaveCalls()
 	}
 }
 
-// done ends the call that is open.
-func (o *objects) done(p *Parser) {
-	if !o.argued {
-		p.emit(Arguments, '{', '}')
+// finishCall ends the open call.
+func (o *objectMachine) finishCall(p *Parser) {
+	if !o.hasArguments {
+		p.emitText(Arguments, '{', '}')
 	}
-	p.finish()
-	o.named = false
+	p.finishCall()
+	o.hasName = false
 }
 
-// fail gives up at c: an object that has no name is no call; one that has ends
-// here.
-func (o *objects) fail(p *Parser, c byte) {
-	if o.named {
-		o.done(p)
-		o.item(p)
+// abandonObject stops at c: an object without a name is not a call, and one with a name ends here.
+func (o *objectMachine) abandonObject(p *Parser, c byte) {
+	if o.hasName {
+		o.finishCall(p)
+		o.startItem(p)
 	}
-	p.stray(c)
+	p.handleStrayByte(c)
 }
 
-func (o *objects) marker(p *Parser, _ literal) {
+func (o *objectMachine) readMarker(p *Parser, _ markerRule) {
 	if p.tentative {
-		p.giveUp()
+		p.abandonCall()
 		return
 	}
-	if o.named {
-		o.done(p)
+	if o.hasName {
+		o.finishCall(p)
 	}
-	p.leave()
+	p.leaveCalls()
 }
 
-func (o *objects) end(p *Parser) {
-	if o.named {
-		p.emit(Arguments, o.esc...)
+func (o *objectMachine) endText(p *Parser) {
+	if o.hasName {
+		p.emitText(Arguments, o.esc...)
 	}
 }
 
-func (o *objects) sets() []*set { return []*set{&o.section, &o.inText} }
+func (o *objectMachine) markerSets() []*markerSet { return []*markerSet{&o.section, &o.inText} }

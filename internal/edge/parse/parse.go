@@ -1,37 +1,32 @@
-// Package parse takes the text of a model apart: what it says, what it thinks,
-// and which functions it calls with what arguments.
+// Package parse splits the output of a model into content, reasoning and tool calls.
 //
-// There is one parser, and it is incremental: text comes in pieces of any size,
-// events go out, and a whole answer is the fold of its events, so that
-// a streamed answer and a whole one cannot differ. It reads byte by byte; what
-// it says depends on the bytes and never on where the pieces end. Work is linear
-// in the text, and what it holds back is bounded by maxHeld.
+// There is one parser, and it is incremental: it reads pieces of text of any size and emits events. A whole
+// answer is the fold of its events, so that a streamed answer and a whole one cannot differ. The parser reads
+// byte by byte; its output depends on the bytes and never on the boundaries of the pieces. Its work is linear
+// in the text, and maxHeld bounds what it holds back.
 //
-// The rules, for all formats:
+// The rules for all formats:
 //
-//   - Reasoning comes first. Its opening marker counts only before anything else
-//     was said, unless it is a token that cannot be typed.
-//   - A call ends reasoning that was never closed if its marker is a token, or is
-//     no single token of the vocabulary, and its header names a known function.
-//     Any other call markup inside reasoning is reasoning.
-//   - A call begins when its name is complete. Until then its markup is held;
-//     if it turns out to be no call, or the text ends, the markup is content,
-//     byte for byte.
-//   - Arguments given as JSON are passed on as they were written. If the text
-//     ends inside of them, so do they: nothing is repaired, and the call has no
-//     CallEnd.
-//   - Arguments given in another form become compact JSON. Parameters in XML
-//     have the type that the function's schema gives them; without one, a
-//     value that is JSON and no string is that value, and anything else a string.
-//   - White space next to markup is layout and dropped, but that of content before
-//     calls and reasoning is kept if content follows them.
-//   - An end marker of reasoning that never began is dropped before anything else was
-//     said, and amid content if it is a token or cannot be typed.
-//   - What is left of a call's frame behind its arguments (a fence, a closing
-//     bracket too many) is dropped, as are unknown keys of a call object.
-//   - Formats without a marker of their own (bare JSON, Python calls) are calls
-//     only at the beginning of the content and, if functions are known, only
-//     with a known name.
+//   - Reasoning comes first. Its opening marker counts only before any other output, unless it is a token
+//     which users cannot type.
+//   - A call ends reasoning which was not closed, if its marker arrives as one token or is not a single token
+//     of the vocabulary, and its header names a known function. Any other call markup inside reasoning is
+//     reasoning.
+//   - A call begins when its name is complete. Until then its markup is held. If it is no call after all, or
+//     the text ends, the markup is content, byte for byte.
+//   - Arguments in JSON are passed on unchanged. If the text ends within them, they are incomplete: nothing
+//     is repaired, and the call has no CallEnd.
+//   - Arguments in another form are converted to compact JSON. XML parameters get the type in the function's
+//     schema. Without a schema, a value which is JSON but not a string is that value, and any other value is
+//     a string.
+//   - White space next to markup is layout and is dropped. That of content before calls and reasoning is kept
+//     if content follows them.
+//   - An end marker of reasoning without a start is dropped before any other output. Amid content it is
+//     dropped if it arrives as one token or cannot be typed.
+//   - The rest of a call's frame after its arguments (a fence, a surplus closing bracket) is dropped, as are
+//     unknown keys of a call object.
+//   - Formats without a marker of their own (bare JSON, Python calls) are calls only at the start of the
+//     content and, if functions are known, only with a known name.
 package parse
 
 import (
@@ -40,22 +35,21 @@ import (
 	"strings"
 )
 
-// maxHeld is how many bytes of markup are held until they prove to be a call;
-// more is content. maxName bounds a name or an id in a header, maxSpace the
-// white space that waits for what follows it.
+// maxHeld bounds the markup which is held until it proves to be a call, in bytes; more is content. maxName
+// bounds a name or an id in a header. maxSpace bounds the white space which waits for what follows it.
 const (
 	maxHeld  = 64 << 10
 	maxName  = 256
 	maxSpace = 256
 )
 
-// Kind says what an Event tells.
-type Kind uint8
+// EventKind is the kind of an Event.
+type EventKind uint8
 
-// The kinds. For each call there is one CallBegin, then any number of
-// Arguments, then a CallEnd unless the text ended before.
+// The kinds. Each call has one CallBegin, then any number of Arguments, then a CallEnd unless the text ended
+// before.
 const (
-	Content Kind = iota
+	Content EventKind = iota
 	Reasoning
 	CallBegin
 	Arguments
@@ -63,121 +57,125 @@ const (
 )
 
 // String returns the kind's name, for tests and logs.
-func (k Kind) String() string {
+func (k EventKind) String() string {
 	return [...]string{"content", "reasoning", "call", "arguments", "end"}[k]
 }
 
 // Event is one step of an answer.
 type Event struct {
-	Kind Kind
-	// Index counts the calls of the answer from 0. CallBegin, Arguments, CallEnd.
+	Kind EventKind
+	// Index is the index of the call in the answer, from 0. CallBegin, Arguments and CallEnd only.
 	Index int
-	// Name is the function that is called. CallBegin.
+	// Name is the function to call. CallBegin only.
 	Name string
-	// ID is the call's id: the model's own where its format has one, else made
-	// from the parser's seed and Index. CallBegin.
+	// ID is the call's id: the model's own if its format has one, else derived from the parser's seed and
+	// Index. CallBegin only.
 	ID string
-	// Text continues the content, the reasoning or the arguments. It is valid
-	// until the parser is used again, and ends between characters if the text
-	// that was pushed did.
+	// Text continues the content, the reasoning or the arguments. It is valid until the next use of the
+	// parser. It ends between characters if the pushed text did.
 	Text []byte
 
 	from, to int // of Text in Parser.out
 }
 
-// Start says where an answer begins.
-type Start uint8
+// StartState says where an answer starts.
+type StartState uint8
 
-// The starts. OpenAfter and Continued find them out.
+// The start states. StartAfter and ContinuedStart determine them.
 const (
-	StyleDecides Start = iota // inside reasoning if the style says so
-	StartOpen                 // inside reasoning
-	StartClosed               // where content begins
-	StartAmid                 // amid content, where only markers begin anything
+	StyleDecides StartState = iota // inside reasoning if the style says so
+	StartOpen                      // inside reasoning
+	StartClosed                    // at the start of content
+	StartAmid                      // within content, where only markers have a meaning
 )
 
-// Function is a tool that the client offered.
+// Function is a tool which the client offers.
 type Function struct {
 	Name string
 	// Parameters is the JSON schema of its arguments; may be nil.
 	Parameters []byte
 }
 
-// Config says how a model writes, and what it may call.
+// Config describes the output format of a model, and the functions which it may call.
 type Config struct {
-	// Tools and Reasoning name a format and a style (see Formats and Styles); ""
-	// is none, and its markup is content.
+	// Tools and Reasoning name a format and a style (see Formats and Styles); "" is none: then its markup is
+	// content.
 	Tools, Reasoning string
 	Functions        []Function
-	// HasToken reports whether the vocabulary has a marker as one token. Inside
-	// reasoning such a marker begins a call only where PushToken reads it, since a
-	// model that writes it in pieces only mentions it; and only so are markers that end
-	// reasoning no part of the content. Nil: nothing is known.
+	// HasToken reports whether the vocabulary has a marker as one token. Such a marker starts a call inside
+	// reasoning only if PushToken reads it, since a model which writes it in pieces only mentions it. Under
+	// the same condition an end marker of reasoning amid content is dropped. Nil means that nothing is known
+	// of the vocabulary.
 	HasToken func(marker string) bool
 }
 
-// Grammar is what the parsers of one request's choices have in common. It does not
-// change and is safe for concurrent use.
+// Grammar is common to the parsers of all choices of a request. It is immutable and safe for concurrent use.
 type Grammar struct {
 	types   map[string]map[string]typeMask // of parameters, by function
-	schemas map[string]*schema             // of arguments, by function
+	schemas map[string]*paramSchema        // of arguments, by function
 	known   map[string]bool                // names of functions
-	tokens  map[string]bool                // markers that are one token
+	tokens  map[string]bool                // whether a marker is one token
 
 	harmony, harmonyCalls bool
 
-	machine           func() opener // nil without a format
+	machine           func() callMachine // nil without a format
 	shortIDs          bool
-	start, mid, after set // of content: nothing said yet, amid, directly after a call
-	rethink, think    set // of reasoning: nothing thought yet, amid
+	start, mid, after markerSet // for content: before any output, amid, directly after a call
+	rethink, think    markerSet // for reasoning: before any output, amid
 	thinks            bool
-	forced            bool // begins inside reasoning if nobody knows better
+	forced            bool // the default is to start inside reasoning
 	markup            []string
 }
 
-// Parser parses one choice of an answer. It serves one goroutine.
+// Parser parses one choice of an answer. It is not safe for concurrent use.
+//
+// Its machine is the state of the output:
+//
+//	contentMachine    content, or white space before it
+//	reasoningMachine  reasoning
+//	tool              markup of a possible call (tentative), or a call
+//	harmonyMachine    everything, in the format harmony
 type Parser struct {
 	*Grammar
 	seed string
-	tool opener // nil without a format
+	tool callMachine // nil without a format
 
-	mach machine
-	set  *set   // the markers that mach waits for
-	hold []byte // a proper beginning of a marker of set
+	current stateMachine
+	markers *markerSet // which current reacts to
+	held    []byte     // a proper prefix of one of markers
 
-	tentative bool   // raw may prove to be no call
-	unclosed  bool   // and began inside reasoning
-	isToken   bool   // the text that is being read is one token
-	answered  bool   // a marker opened the answer that another ends
-	ended     bool   // space has that other
-	raw       []byte // markup as written
-	space     []byte // white space that may touch markup
-	before    []byte // white space of content before the reasoning that is read
-	touch     bool   // the last thing was markup
-	calls     int
+	tentative       bool   // heldMarkup may prove not to be a call
+	callInReasoning bool   // the tentative call is inside reasoning
+	isToken         bool   // the text being read is one token
+	answerOpened    bool   // the marker answer was read, which answerEnd follows
+	answerEnded     bool   // space contains answerEnd
+	heldMarkup      []byte // markup as written
+	space           []byte // white space which may be next to markup
+	contentSpace    []byte // white space of content before the current reasoning
+	afterMarkup     bool   // markup was read last
+	calls           int
 
 	events []Event
-	base   int // of this Push in events
+	base   int // index of this Push's first event in events
 	out    []byte
 }
 
-// machine reads one part of a format.
-type machine interface {
-	char(p *Parser, c byte)
-	marker(p *Parser, l literal) // which p's set had
-	end(p *Parser)               // of the text; what is held has been read
+// stateMachine reads one part of a format.
+type stateMachine interface {
+	readByte(p *Parser, c byte)
+	readMarker(p *Parser, l markerRule) // l is one of p.markers
+	endText(p *Parser)                  // called at the end of the text, after the held bytes were read
 }
 
-// opener is the machine of a format of calls; open begins it behind a marker.
-type opener interface {
-	machine
-	open(p *Parser, arg int)
-	sets() []*set // that it waits for once it is open
+// callMachine is the machine of a tool call format. openCalls starts it after a marker.
+type callMachine interface {
+	stateMachine
+	openCalls(p *Parser, arg int)
+	markerSets() []*markerSet // all sets which it uses after openCalls
 }
 
-// Compile returns the grammar of a model, or an error that lists the names there
-// are.
-func Compile(cfg Config) (*Grammar, error) {
+// CompileGrammar returns the grammar of a model. The error for an unknown name lists the valid ones.
+func CompileGrammar(cfg Config) (*Grammar, error) {
 	g := &Grammar{schemas: argumentSchemas(cfg.Functions), known: map[string]bool{}, tokens: map[string]bool{}}
 	g.types = parameterTypes(g.schemas)
 	for _, f := range cfg.Functions {
@@ -201,8 +199,8 @@ func Compile(cfg Config) (*Grammar, error) {
 	g.harmony, g.harmonyCalls = f.harmony || s.harmony, f.harmony
 	g.machine, g.shortIDs = f.machine, f.shortIDs
 	g.thinks, g.forced = len(s.end) > 0, s.forced
-	g.markers(&f, &s)
-	g.collect(&f, &s)
+	g.buildMarkerSets(&f, &s)
+	g.collectMarkup(&f, &s)
 	if cfg.HasToken != nil {
 		for _, m := range slices.Concat(f.open, s.end) {
 			g.tokens[m] = cfg.HasToken(m)
@@ -211,117 +209,114 @@ func Compile(cfg Config) (*Grammar, error) {
 	return g, nil
 }
 
-// markers sets what each state waits for.
-func (g *Grammar) markers(f *format, s *style) {
-	var tools, bare, first, anywhere, done []literal
+// buildMarkerSets builds the marker set of each state.
+func (g *Grammar) buildMarkerSets(f *toolFormat, s *reasoningStyle) {
+	var tools, bare, first, anywhere, done []markerRule
 	for i, m := range f.open {
-		tools = append(tools, literal{m, actTool, i})
+		tools = append(tools, markerRule{m, actTool, i})
 		if len(g.known) > 0 && isTag(m) {
-			done = append(done, literal{m, actUnclosed, i})
+			done = append(done, markerRule{m, actUnclosed, i})
 		}
 	}
 	for i, m := range f.bare {
-		bare = append(bare, literal{m, actTool, -1 - i})
+		bare = append(bare, markerRule{m, actTool, -1 - i})
 	}
 	for _, m := range f.drop {
-		tools = append(tools, literal{m, actDrop, 0})
+		tools = append(tools, markerRule{m, actDrop, 0})
 	}
 	for _, m := range s.open {
-		first = append(first, literal{m, actThink, 0})
+		first = append(first, markerRule{m, actThink, 0})
 	}
 	if s.anywhere {
 		anywhere = first
 	}
 	for _, m := range s.end {
-		done = append(done, literal{m, actEndThink, 0})
+		done = append(done, markerRule{m, actEndThink, 0})
 	}
-	g.start = newSet(slices.Concat(tools, bare, first)...)
-	g.mid = newSet(slices.Concat(tools, anywhere)...)
-	g.after = newSet(slices.Concat(tools, bare, anywhere)...)
+	g.start = newMarkerSet(slices.Concat(tools, bare, first)...)
+	g.mid = newMarkerSet(slices.Concat(tools, anywhere)...)
+	g.after = newMarkerSet(slices.Concat(tools, bare, anywhere)...)
 	stray := actStray
 	if s.anywhere {
 		stray = actDrop
 	}
-	for _, m := range s.end { // of reasoning that never began, or that a call ended before
-		g.start.add(literal{m, actEndThink, 0})
-		g.mid.add(literal{m, stray, 0})
-		g.after.add(literal{m, actDrop, 0})
+	for _, m := range s.end { // of reasoning which never began, or which a call ended
+		g.start.addMarker(markerRule{m, actEndThink, 0})
+		g.mid.addMarker(markerRule{m, stray, 0})
+		g.after.addMarker(markerRule{m, actDrop, 0})
 	}
-	if s.label != "" { // some checkpoints leave out the marker before it
-		g.start.add(literal{s.label, actThink, 0})
+	if s.label != "" { // some checkpoints omit the marker before it
+		g.start.addMarker(markerRule{s.label, actThink, 0})
 	}
 	if s.answer != "" {
-		g.start.add(literal{s.answer, actAnswer, 0})
-		g.mid.add(literal{s.answerEnd, actEndAnswer, 0})
-		g.after.add(literal{s.answerEnd, actEndAnswer, 0})
+		g.start.addMarker(markerRule{s.answer, actAnswer, 0})
+		g.mid.addMarker(markerRule{s.answerEnd, actEndAnswer, 0})
+		g.after.addMarker(markerRule{s.answerEnd, actEndAnswer, 0})
 	}
 	for _, c := range f.separator {
-		g.after.add(literal{string(c), actDrop, 0})
+		g.after.addMarker(markerRule{string(c), actDrop, 0})
 	}
-	g.think, g.rethink = newSet(done...), newSet(done...)
+	g.think, g.rethink = newMarkerSet(done...), newMarkerSet(done...)
 	for _, m := range s.open { // a model may repeat what its template wrote
-		g.rethink.add(literal{m, actDrop, 0})
+		g.rethink.addMarker(markerRule{m, actDrop, 0})
 	}
 	if s.label != "" {
-		g.rethink.add(literal{s.label, actDrop, 0})
+		g.rethink.addMarker(markerRule{s.label, actDrop, 0})
 	}
 }
 
-// isTag reports whether a tokenizer can have m as one token: whether it is a whole
-// tag, and not the beginning of one.
+// isTag reports whether m can be one token: it is a complete tag, not the start of one.
 func isTag(m string) bool { return strings.HasSuffix(m, ">") || strings.HasSuffix(m, "]") }
 
-// Parser returns the parser of one choice, whose answer begins as start says. seed
-// makes the ids of its calls: choices of one answer have different ones, and the
-// same choice, resumed, the same.
-func (g *Grammar) Parser(start Start, seed string) *Parser {
+// NewParser returns the parser of one choice, whose answer starts in the given state. The ids of its calls
+// derive from seed: use different seeds for the choices of an answer, and the same for a resumed choice.
+func (g *Grammar) NewParser(start StartState, seed string) *Parser {
 	p := &Parser{Grammar: g, seed: seed}
 	switch {
 	case g.harmony:
-		h := &harmony{calls: g.harmonyCalls}
-		h.idle(p)
+		h := &harmonyMachine{calls: g.harmonyCalls}
+		h.enterIdle(p)
 		return p
 	case g.machine != nil:
 		p.tool = g.machine()
 	}
-	p.mach, p.set = content, &p.start
-	if g.opens(start) {
-		p.mach, p.set, p.touch = reasoning, &p.rethink, true
+	p.current, p.markers = contentMachine, &p.start
+	if g.startsInReasoning(start) {
+		p.current, p.markers, p.afterMarkup = reasoningMachine, &p.rethink, true
 	} else if start == StartAmid {
-		p.set = &p.mid
+		p.markers = &p.mid
 	}
 	return p
 }
 
-// opens reports whether an answer begins inside reasoning.
-func (g *Grammar) opens(start Start) bool {
+// startsInReasoning reports whether an answer starts inside reasoning.
+func (g *Grammar) startsInReasoning(start StartState) bool {
 	return g.thinks && (start == StartOpen || start == StyleDecides && g.forced)
 }
 
-// Thinking reports whether the text that comes next is reasoning, as far as can be
-// told before it has come.
-func (p *Parser) Thinking() bool {
-	if h, ok := p.mach.(*harmony); ok {
+// InReasoning reports whether the next text is reasoning, as far as is known before it arrives.
+func (p *Parser) InReasoning() bool {
+	if h, ok := p.current.(*harmonyMachine); ok {
 		return h.phase == harmonyBody && h.kind == Reasoning
 	}
-	return p.unclosed || p.mach == machine(reasoning)
+	return p.callInReasoning || p.current == stateMachine(reasoningMachine)
 }
 
-// Push reads text and appends the events that it completes to dst.
+// Push reads text and appends the completed events to dst.
 func (p *Parser) Push(dst []Event, text []byte) []Event {
-	p.begin(dst)
+	p.beginEvents(dst)
 	for i := 0; i < len(text); {
-		if n := p.run(text[i:]); n > 0 {
+		if n := p.readPlainText(text[i:]); n > 0 {
 			i += n
 			continue
 		}
-		p.feed(text[i])
+		p.feedByte(text[i])
 		i++
 	}
-	return p.flush()
+	return p.flushEvents()
 }
 
-// PushToken is Push for text that is one token of the vocabulary, or a part of one.
+// PushToken is Push for text which is one token of the vocabulary, or part of one.
 func (p *Parser) PushToken(dst []Event, text []byte) []Event {
 	p.isToken = true
 	dst = p.Push(dst, text)
@@ -329,31 +324,31 @@ func (p *Parser) PushToken(dst []Event, text []byte) []Event {
 	return dst
 }
 
-// Close ends the text and appends the last events to dst. The parser is done.
+// Close ends the text and appends the last events to dst. The parser must not be used afterwards.
 func (p *Parser) Close(dst []Event) []Event {
-	p.begin(dst)
-	for len(p.hold) > 0 {
-		c := p.hold[0]
-		p.hold = p.hold[1:]
-		p.set = &noMarkers
-		p.char(c)
+	p.beginEvents(dst)
+	for len(p.held) > 0 {
+		c := p.held[0]
+		p.held = p.held[1:]
+		p.markers = &noMarkers
+		p.dispatchByte(c)
 	}
-	p.set = &noMarkers
+	p.markers = &noMarkers
 	if p.tentative {
-		p.giveUp()
+		p.abandonCall()
 	}
-	if p.touch || p.ended { // what stands before a call and has nothing behind it
+	if p.afterMarkup || p.answerEnded { // white space before a call with nothing after it
 		p.space = p.space[:0]
 	}
-	p.mach.end(p)
-	return p.flush()
+	p.current.endText(p)
+	return p.flushEvents()
 }
 
-func (p *Parser) begin(dst []Event) {
+func (p *Parser) beginEvents(dst []Event) {
 	p.events, p.base, p.out = dst, len(dst), p.out[:0]
 }
 
-func (p *Parser) flush() []Event {
+func (p *Parser) flushEvents() []Event {
 	for i := p.base; i < len(p.events); i++ {
 		if e := &p.events[i]; e.to > e.from {
 			e.Text = p.out[e.from:e.to:e.to]
@@ -364,8 +359,8 @@ func (p *Parser) flush() []Event {
 	return dst
 }
 
-// emit appends text to the event of kind that is being made, or makes one.
-func (p *Parser) emit(k Kind, text ...byte) {
+// emitText appends text to the current event if it is of kind k, and else to a new event.
+func (p *Parser) emitText(k EventKind, text ...byte) {
 	if len(text) == 0 {
 		return
 	}
@@ -382,27 +377,27 @@ func (p *Parser) emit(k Kind, text ...byte) {
 	p.events = append(p.events, Event{Kind: k, Index: index, from: from, to: len(p.out)})
 }
 
-// call begins the call of name and reports whether it did: what is written inside
-// reasoning is a call only of a known function. id is the model's, or "".
-func (p *Parser) call(name, id string) bool {
-	if p.unclosed {
+// beginCall begins the call of name and reports whether it did: inside reasoning, only a known function is a
+// call. id is the model's, or "".
+func (p *Parser) beginCall(name, id string) bool {
+	if p.callInReasoning {
 		if !p.known[name] {
-			p.giveUp()
+			p.abandonCall()
 			return false
 		}
-		p.unclosed = false
+		p.callInReasoning = false
 		p.endReasoning()
 	}
-	p.tentative, p.raw = false, p.raw[:0]
+	p.tentative, p.heldMarkup = false, p.heldMarkup[:0]
 	if id == "" {
-		id = p.callID(p.calls)
+		id = p.makeCallID(p.calls)
 	}
 	p.events = append(p.events, Event{Kind: CallBegin, Index: p.calls, Name: name, ID: id})
 	p.calls++
 	return true
 }
 
-// finish ends the last call.
-func (p *Parser) finish() {
+// finishCall ends the last call.
+func (p *Parser) finishCall() {
 	p.events = append(p.events, Event{Kind: CallEnd, Index: p.calls - 1})
 }

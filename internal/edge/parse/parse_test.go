@@ -23,7 +23,7 @@ func configOf(t *testing.T, d *datadriven.TestData, fs []Function) config {
 		case "reasoning":
 			cfg.Reasoning = v
 		case "start":
-			cfg.Start = map[string]Start{"open": StartOpen, "closed": StartClosed}[v]
+			cfg.Start = map[string]StartState{"open": StartOpen, "closed": StartClosed}[v]
 		default:
 			t.Fatalf("%s: unknown argument %s", d.Pos, arg.Key)
 		}
@@ -31,7 +31,7 @@ func configOf(t *testing.T, d *datadriven.TestData, fs []Function) config {
 	return cfg
 }
 
-// inPieces parses text as it comes in pieces that end at cuts.
+// inPieces parses text in pieces which end at cuts.
 func inPieces(t *testing.T, cfg config, text string, cuts ...int) Answer {
 	t.Helper()
 	p, err := newParser(cfg)
@@ -53,7 +53,7 @@ func inPieces(t *testing.T, cfg config, text string, cuts ...int) Answer {
 	return f.Answer()
 }
 
-// check holds the order of events.
+// check checks the order of events.
 func check(t *testing.T, f *Fold, events []Event) {
 	t.Helper()
 	calls, ended := len(f.calls), len(f.calls) > 0 && f.calls[len(f.calls)-1].Complete
@@ -98,7 +98,7 @@ func (a Answer) String() string {
 	return b.String()
 }
 
-// beginsCall reports whether text is reasoning and the beginning of a call behind it.
+// beginsCall reports whether text is reasoning followed by the start of a call.
 func beginsCall(cfg config, text, reasoning string) bool {
 	rest, ok := strings.CutPrefix(text, reasoning)
 	rest = strings.TrimSpace(rest)
@@ -106,9 +106,8 @@ func beginsCall(cfg config, text, reasoning string) bool {
 	return ok && slices.ContainsFunc(f.open, func(m string) bool { return strings.HasPrefix(rest, m) || strings.HasPrefix(m, rest) })
 }
 
-// TestGolden parses the corpus: whole, in two pieces cut at every byte, in
-// random pieces, and byte by byte, which must all be the same answer. Of a
-// beginning of the text it asks that no call or name is other than of the whole.
+// TestGolden parses the corpus whole, in two pieces cut at every byte, in random pieces and byte by byte; the
+// answers must be equal. For a prefix of the text, every call and name must be one of the whole answer's.
 func TestGolden(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -154,7 +153,7 @@ func TestGolden(t *testing.T) {
 						t.Fatalf("%s: in the first %d bytes call %d is complete: %+v", d.Pos, i, j, c)
 					}
 				}
-				// What was held when the text ended is at most a marker, or a call's header.
+				// The text held at the end is at most a marker or a call's header.
 				n := len(part.Reasoning) - len("Here is my thought process:")
 				if n > 0 && !strings.HasPrefix(whole.Reasoning, part.Reasoning[:n]) && !beginsCall(cfg, part.Reasoning, whole.Reasoning) {
 					t.Fatalf("%s: in the first %d bytes reasoning is %q", d.Pos, i, part.Reasoning)

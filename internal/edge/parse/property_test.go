@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"penstock/internal/corpustest"
 )
 
 var testFunctions = []Function{{
@@ -17,7 +19,7 @@ var testFunctions = []Function{{
 	Parameters: []byte(`{"properties": {"s": {"type": "string"}, "n": {"type": "number"}, "o": {"type": "object"}}}`),
 }, {Name: "g"}}
 
-// markup is what random texts are made of: every marker, and pieces of values.
+// markup is the material of random texts: every marker, and pieces of values.
 func markup() []string {
 	words := []string{
 		" ", "\n", "text", "日本", "🎉", "f", "g", "(", ")", "{", "}", "[", "]", "'", `"`, `\`, ",", ";", ":", "=", ">", "<", "1", "True",
@@ -30,7 +32,7 @@ func markup() []string {
 	for _, s := range styles {
 		words = append(append(words, s.open...), s.end...)
 	}
-	for _, s := range []set{harmonyBetween, harmonyInHeader} {
+	for _, s := range []markerSet{harmonyBetween, harmonyInHeader} {
 		for _, l := range s.literals {
 			words = append(words, l.text)
 		}
@@ -87,8 +89,8 @@ func TestRandomMarkup(t *testing.T) {
 	}
 }
 
-// naive is the rule of tags without a parser: reasoning up to the end marker,
-// then calls that a regular form would find.
+// naive implements the rule of tags without a parser: reasoning up to the end mark, then calls found by a
+// regular expression.
 func naive(text string) (a Answer) {
 	if rest, ok := strings.CutPrefix(strings.TrimSpace(text), "<think>"); ok {
 		text = rest
@@ -115,8 +117,8 @@ func naive(text string) (a Answer) {
 	return a
 }
 
-// TestAgainstNaive holds answers in the most used format against a twin that
-// sees the whole text and knows nothing of pieces.
+// TestAgainstNaive compares answers in the most used format with a naive implementation which sees the whole
+// text.
 func TestAgainstNaive(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -155,12 +157,12 @@ func TestAgainstNaive(t *testing.T) {
 	}
 }
 
-// TestPlainTextIsKept says that without markup nothing changes, in any format.
+// TestPlainTextIsKept: text without markup is unchanged in every format.
 func TestPlainTextIsKept(t *testing.T) {
 	const plain = "  Words, `code` <b>, a[0] | {x: 1};\n\n\n「日本」 🎉 functional </thin tool_call  \n"
 	for _, cfg := range allConfigs() {
 		if cfg.Start = StartClosed; cfg.Tools == "harmony" || cfg.Reasoning == "gpt_oss" {
-			continue // takes white space before its first header for layout
+			continue // treats white space before its first header as layout
 		}
 		if got := inPieces(t, cfg, plain, 3, 7, 60); got.Content != plain || got.Reasoning != "" || got.Calls != nil {
 			t.Errorf("%s/%s: %+v", cfg.Tools, cfg.Reasoning, got)
@@ -168,23 +170,23 @@ func TestPlainTextIsKept(t *testing.T) {
 	}
 }
 
-// TestMarkersArePrefixFree holds what set.match relies on.
+// TestMarkersArePrefixFree checks the precondition of matchMarker.
 func TestMarkersArePrefixFree(t *testing.T) {
 	for _, cfg := range allConfigs() {
 		p, err := newParser(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sets := []*set{p.set, &p.start, &p.mid, &p.after, &p.think, &p.rethink}
+		sets := []*markerSet{p.markers, &p.start, &p.mid, &p.after, &p.think, &p.rethink}
 		if p.tool != nil {
-			for _, s := range p.tool.sets() { // beside which the markers of reasoning count
-				sets = append(sets, s, &set{literals: slices.Concat(s.literals, p.think.literals)})
+			for _, s := range p.tool.markerSets() { // in addition to which the markers of reasoning count
+				sets = append(sets, s, &markerSet{literals: slices.Concat(s.literals, p.think.literals)})
 			}
 		}
 		for _, s := range sets {
 			for i, a := range s.literals {
 				for j, b := range s.literals {
-					// nested reads the first tag of a section again as a tag.
+					// nestedMachine reads the first tag of a section again as a tag.
 					if i != j && a.text != b.text && b.text != tagPrefix && strings.HasPrefix(a.text, b.text) {
 						t.Errorf("%s/%s: %q begins %q", cfg.Tools, cfg.Reasoning, b.text, a.text)
 					}
@@ -194,7 +196,7 @@ func TestMarkersArePrefixFree(t *testing.T) {
 	}
 }
 
-// TestHoldsLittle says that what never proves to be a call is let go of.
+// TestHoldsLittle: held text is emitted if it never proves to be a call.
 func TestHoldsLittle(t *testing.T) {
 	for _, f := range formats {
 		for _, begin := range append(append([]string{"<|channel|>"}, f.open...), f.bare...) {
@@ -209,7 +211,7 @@ func TestHoldsLittle(t *testing.T) {
 				for range 3 * maxHeld / len(piece) {
 					events = p.Push(events[:0], piece)
 				}
-				if n := len(p.raw) + len(p.hold) + len(p.space); n > maxHeld+2*maxSpace {
+				if n := len(p.heldMarkup) + len(p.held) + len(p.space); n > maxHeld+2*maxSpace {
 					t.Fatalf("%s behind %q %q: holds %d bytes", f.names[0], begin, more, n)
 				}
 			}
@@ -217,7 +219,7 @@ func TestHoldsLittle(t *testing.T) {
 	}
 }
 
-// TestAllocations says that a stream of text costs none.
+// TestAllocations: streaming text allocates nothing.
 func TestAllocations(t *testing.T) {
 	for _, text := range []string{"some words, ", `{"a": "b"}, `} {
 		p, err := newParser(config{Config: Config{Tools: "hermes", Reasoning: "qwen3"}})
@@ -236,6 +238,7 @@ func TestAllocations(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
+	corpustest.Add(f)
 	cs := allConfigs()
 	words := markup()
 	for i, w := range words {
@@ -264,8 +267,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// BenchmarkPush measures text as it comes from a model, four bytes at a time,
-// beside the same text whole.
+// BenchmarkPush measures text in pieces of four bytes, as it comes from a model, and the same text whole.
 func BenchmarkPush(b *testing.B) {
 	call := []byte(`<tool_call>{"name": "f", "arguments": {"text": "` + strings.Repeat("some words, ", 100) + `"}}</tool_call>`)
 	prose := []byte(strings.Repeat("Some words, and a line.\n", 50))
@@ -292,8 +294,7 @@ func BenchmarkPush(b *testing.B) {
 	}
 }
 
-// TestLongNames says that a header longer than any name is no call, and that
-// what follows can be one.
+// TestLongNames: a header which is longer than any name is not a call, and what follows can be one.
 func TestLongNames(t *testing.T) {
 	for format, header := range map[string]string{
 		"mistral":     "[TOOL_CALLS]%s[ARGS]{}",

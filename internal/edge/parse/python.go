@@ -5,42 +5,43 @@ import (
 	"unicode/utf8"
 )
 
-// python rewrites literals of Python, and of languages like it, as compact
-// JSON: strings in either quote, tuples, True, False, None, trailing commas,
-// names without quotes.
-type python struct {
+// literalConverter converts Python literals, and similar ones, to compact JSON: strings in either quote,
+// tuples, True, False, None, trailing commas, names without quotes.
+type literalConverter struct {
 	depth int
-	quote byte // that ends the string, 0 outside of strings, rawQuote for tokens
-	// opening counts the quotes at a string's beginning: after one the string
-	// has begun, after two it may be empty. triple strings end at a run of three.
+	quote byte // ends the string; 0 outside of strings, rawQuote for tokens
+	// opening counts the quotes at the start of a string: after one the string has begun, after two it may be
+	// empty. triple strings end at a run of three.
 	opening, run int
 	triple       bool
 	esc          []byte
-	word         []byte // that the next byte completes
-	spaced       bool   // behind word
+	word         []byte // which the next byte completes
+	spaced       bool   // white space follows word
 	comma        bool   // not written yet
 }
 
-// rawQuote stands for a token that quotes: nothing inside is escaped.
+// rawQuote stands for a token which quotes: there are no escapes inside.
 const rawQuote = 1
 
-// inside reports whether c would be read as part of a string.
-func (l *python) inside(c byte) bool { return l.quote != 0 && !(l.opening == 2 && c != l.quote) }
+// isInString reports whether c would be read as part of a string.
+func (l *literalConverter) isInString(c byte) bool {
+	return l.quote != 0 && !(l.opening == 2 && c != l.quote)
+}
 
-// step reads c and appends what that completes to dst.
-func (l *python) step(dst []byte, c byte) []byte {
+// convertByte reads c and appends the output which it completes to dst.
+func (l *literalConverter) convertByte(dst []byte, c byte) []byte {
 	if l.opening == 2 && c != l.quote {
-		dst = l.flush(dst)
+		dst = l.flushWord(dst)
 	}
 	if l.quote != 0 {
-		return l.string(dst, c)
+		return l.readStringByte(dst, c)
 	}
 	if len(l.word) > 0 {
 		switch {
 		case isSpace(c):
 			l.spaced = true
 			return dst
-		case isWord(c) && len(l.word) < maxHeld:
+		case isWordByte(c) && len(l.word) < maxHeld:
 			if l.spaced {
 				l.word, l.spaced = append(l.word, ' '), false
 			}
@@ -52,7 +53,7 @@ func (l *python) step(dst []byte, c byte) []byte {
 		case (c == '"' || c == '\'') && len(l.word) == 1: // r'…', b'…'
 			l.word = l.word[:0]
 		default:
-			dst = l.flush(dst)
+			dst = l.flushWord(dst)
 		}
 		l.spaced = false
 	}
@@ -63,7 +64,7 @@ func (l *python) step(dst []byte, c byte) []byte {
 	case ':':
 		dst = append(dst, c)
 	case '(', '[', '{':
-		dst = l.next(dst)
+		dst = l.writeComma(dst)
 		l.depth++
 		if c == '(' {
 			c = '['
@@ -77,16 +78,16 @@ func (l *python) step(dst []byte, c byte) []byte {
 		}
 		dst = append(dst, c)
 	case '"', '\'':
-		dst = append(l.next(dst), '"')
+		dst = append(l.writeComma(dst), '"')
 		l.quote, l.opening = c, 1
 	default:
-		dst = l.next(dst)
+		dst = l.writeComma(dst)
 		l.word = append(l.word, c)
 	}
 	return dst
 }
 
-func isWord(c byte) bool {
+func isWordByte(c byte) bool {
 	switch c {
 	case ',', ':', '(', '[', '{', ')', ']', '}', '"', '\'':
 		return false
@@ -94,8 +95,8 @@ func isWord(c byte) bool {
 	return true
 }
 
-// next writes the comma before a value.
-func (l *python) next(dst []byte) []byte {
+// writeComma writes the pending comma before a value.
+func (l *literalConverter) writeComma(dst []byte) []byte {
 	if l.comma {
 		l.comma = false
 		return append(dst, ',')
@@ -103,19 +104,19 @@ func (l *python) next(dst []byte) []byte {
 	return dst
 }
 
-// toggle reads a token that quotes.
-func (l *python) toggle(dst []byte) []byte {
+// toggleRawString reads a token which quotes.
+func (l *literalConverter) toggleRawString(dst []byte) []byte {
 	if l.quote == rawQuote {
 		l.quote = 0
 		return append(dst, '"')
 	}
-	dst = append(l.next(l.flush(dst)), '"')
+	dst = append(l.writeComma(l.flushWord(dst)), '"')
 	l.quote = rawQuote
 	return dst
 }
 
-// flush writes the word, or the end of the string, that was complete.
-func (l *python) flush(dst []byte) []byte {
+// flushWord writes the complete word, or the end of the complete string.
+func (l *literalConverter) flushWord(dst []byte) []byte {
 	if l.opening == 2 {
 		l.quote, l.opening = 0, 0
 		return append(dst, '"')
@@ -139,13 +140,13 @@ func (l *python) flush(dst []byte) []byte {
 	return dst
 }
 
-// string reads c inside of a string.
-func (l *python) string(dst []byte, c byte) []byte {
+// readStringByte reads c inside a string.
+func (l *literalConverter) readStringByte(dst []byte, c byte) []byte {
 	if l.quote == rawQuote {
 		return appendEscaped(dst, c)
 	}
 	if len(l.esc) > 0 {
-		return l.escape(dst, c)
+		return l.readEscapeByte(dst, c)
 	}
 	if c == l.quote {
 		switch {
@@ -175,8 +176,8 @@ func (l *python) string(dst []byte, c byte) []byte {
 	return appendEscaped(dst, c)
 }
 
-// escape reads c inside of an escape. One that Python does not know is text.
-func (l *python) escape(dst []byte, c byte) []byte {
+// readEscapeByte reads c inside an escape. An escape which Python does not know is text.
+func (l *literalConverter) readEscapeByte(dst []byte, c byte) []byte {
 	l.esc = append(l.esc, c)
 	kind := l.esc[1]
 	if len(l.esc) == 2 {
@@ -202,7 +203,7 @@ func (l *python) escape(dst []byte, c byte) []byte {
 			dst = appendEscaped(dst, e)
 		}
 		l.esc = l.esc[:0]
-		return l.string(dst, c)
+		return l.readStringByte(dst, c)
 	}
 	digits := l.esc[2:]
 	switch {
@@ -236,12 +237,12 @@ func hexValue(c byte) byte {
 	return c | 0x20 - 'a' + 10
 }
 
-// pythonValue returns literal v as JSON; it is not valid if v was no literal.
-func pythonValue(v []byte) []byte {
-	var l python
+// convertPythonValue returns the literal v as JSON. The result is not valid JSON if v is not a literal.
+func convertPythonValue(v []byte) []byte {
+	var l literalConverter
 	var dst []byte
 	for _, c := range v {
-		dst = l.step(dst, c)
+		dst = l.convertByte(dst, c)
 	}
-	return l.flush(dst)
+	return l.flushWord(dst)
 }

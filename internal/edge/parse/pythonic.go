@@ -1,94 +1,100 @@
 package parse
 
-// pythonic reads Python calls with keyword arguments: a list, [f(a=1, b='x'), g()],
-// or, up to a marker, one on each line.
-type pythonic struct {
-	close  set // the marker behind the calls
+// pythonicMachine reads Python calls with keyword arguments: a list, [f(a=1, b='x'), g()], or one call per
+// line up to a marker.
+type pythonicMachine struct {
+	close  markerSet // the marker after the calls
 	bare   bool
 	phase  pythonicPhase
 	array  bool
 	buf    []byte
 	name   string
 	params int
-	l      python
+	l      literalConverter
 	out    []byte
 }
 
+// pythonicPhase is the state of a pythonicMachine:
+//
+//	pythonicStart  before a bracket or a name
+//	pythonicName   reads the name of a function
+//	pythonicKey    reads a keyword
+//	pythonicValue  reads a value
+//	pythonicPast   after a call
 type pythonicPhase uint8
 
 const (
-	pythonicStart pythonicPhase = iota // a bracket or a name
+	pythonicStart pythonicPhase = iota
 	pythonicName
 	pythonicKey
 	pythonicValue
-	pythonicPast // behind a call
+	pythonicPast
 )
 
-func (y *pythonic) open(p *Parser, arg int) {
+func (y *pythonicMachine) openCalls(p *Parser, arg int) {
 	y.bare, y.array = arg < 0, arg < 0
-	p.mach = y
-	y.to(p, pythonicStart)
+	p.current = y
+	y.enterPhase(p, pythonicStart)
 }
 
-// newPythonic makes the machine for calls in lines up to a marker; without one they
-// are a list.
-func newPythonic(end string) *pythonic {
-	y := &pythonic{}
+// newPythonicMachine returns a machine for calls in lines up to the marker end; if end is "", for a list.
+func newPythonicMachine(end string) *pythonicMachine {
+	y := &pythonicMachine{}
 	if end != "" {
-		y.close.add(literal{end, actClose, 0})
+		y.close.addMarker(markerRule{end, actClose, 0})
 	}
 	return y
 }
 
-func (y *pythonic) to(p *Parser, ph pythonicPhase) {
-	y.phase, y.buf, p.set = ph, y.buf[:0], &y.close
+func (y *pythonicMachine) enterPhase(p *Parser, ph pythonicPhase) {
+	y.phase, y.buf, p.markers = ph, y.buf[:0], &y.close
 }
 
-// lines reports whether calls follow each other without a list.
-func (y *pythonic) lines() bool { return len(y.close.literals) > 0 }
+// hasLines reports whether calls follow each other without a list.
+func (y *pythonicMachine) hasLines() bool { return len(y.close.literals) > 0 }
 
-func (y *pythonic) char(p *Parser, c byte) {
+func (y *pythonicMachine) readByte(p *Parser, c byte) {
 	switch y.phase {
 	case pythonicStart:
 		switch {
 		case isSpace(c):
 		case c == '[' && !y.array:
 			y.array = true
-		case isName(c):
+		case isNameByte(c):
 			if !p.tentative {
-				p.suppose(string(c))
+				p.holdMarkup(string(c))
 			}
 			y.phase, y.buf = pythonicName, append(y.buf[:0], c)
 		case c == ']' && !p.tentative:
-			p.leave()
+			p.leaveCalls()
 		default:
-			p.stray(c)
+			p.handleStrayByte(c)
 		}
 	case pythonicName:
 		switch {
-		case isName(c) && len(y.buf) < maxName:
+		case isNameByte(c) && len(y.buf) < maxName:
 			y.buf = append(y.buf, c)
 		case c == '(' && !(y.bare && len(p.known) > 0 && !p.known[string(y.buf)]):
 			y.name, y.params = string(y.buf), 0
-			y.to(p, pythonicKey)
+			y.enterPhase(p, pythonicKey)
 		default:
-			p.giveUp()
+			p.abandonCall()
 		}
 	case pythonicKey:
-		y.key(p, c)
+		y.readKey(p, c)
 	case pythonicValue:
-		if y.l.depth == 0 && !y.l.inside(c) && (c == ',' || c == ')') {
-			p.emit(Arguments, y.l.flush(nil)...)
-			y.to(p, pythonicKey)
+		if y.l.depth == 0 && !y.l.isInString(c) && (c == ',' || c == ')') {
+			p.emitText(Arguments, y.l.flushWord(nil)...)
+			y.enterPhase(p, pythonicKey)
 			if c == ')' {
-				y.finish(p)
+				y.finishCall(p)
 			}
 			return
 		}
-		y.out = y.l.step(y.out[:0], c)
-		p.emit(Arguments, y.out...)
-		if p.set = &y.close; y.l.quote != 0 { // markers inside of strings are text
-			p.set = &noMarkers
+		y.out = y.l.convertByte(y.out[:0], c)
+		p.emitText(Arguments, y.out...)
+		if p.markers = &y.close; y.l.quote != 0 { // markers inside strings are text
+			p.markers = &noMarkers
 		}
 	case pythonicPast:
 		switch {
@@ -96,92 +102,92 @@ func (y *pythonic) char(p *Parser, c byte) {
 		case c == ',' || c == ';':
 			y.phase = pythonicStart
 		case c == ']' && y.array:
-			if y.array = false; !y.lines() {
-				p.leave()
+			if y.array = false; !y.hasLines() {
+				p.leaveCalls()
 			}
-		case y.lines() && isName(c):
+		case y.hasLines() && isNameByte(c):
 			y.phase = pythonicStart
-			y.char(p, c)
+			y.readByte(p, c)
 		default:
-			p.stray(c)
+			p.handleStrayByte(c)
 		}
 	}
 }
 
-func isName(c byte) bool {
+func isNameByte(c byte) bool {
 	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' || c == '.' || c == '-' || c >= 0x80
 }
 
-// key reads up to the '=' behind a keyword, or the end of the call. An argument
-// without a keyword cannot be passed on: the call is text, or ends.
-func (y *pythonic) key(p *Parser, c byte) {
+// readKey reads up to the '=' after a keyword, or to the end of the call. An argument without a keyword
+// cannot be represented: the call is text, or ends.
+func (y *pythonicMachine) readKey(p *Parser, c byte) {
 	switch {
 	case isSpace(c):
-	case isName(c) && len(y.buf) < maxName:
+	case isNameByte(c) && len(y.buf) < maxName:
 		y.buf = append(y.buf, c)
 	case c == '=' && len(y.buf) > 0:
 		sep := byte(',')
 		if y.params == 0 {
-			if !p.call(y.name, "") {
+			if !p.beginCall(y.name, "") {
 				return
 			}
 			sep = '{'
 		}
 		y.params++
-		p.emit(Arguments, append(appendQuoted([]byte{sep}, y.buf), ':')...)
-		y.phase, y.l = pythonicValue, python{}
+		p.emitText(Arguments, append(appendQuoted([]byte{sep}, y.buf), ':')...)
+		y.phase, y.l = pythonicValue, literalConverter{}
 	case c == ')' && len(y.buf) == 0:
-		if y.params > 0 || p.call(y.name, "") {
-			y.finish(p)
+		if y.params > 0 || p.beginCall(y.name, "") {
+			y.finishCall(p)
 		}
 	case p.tentative:
-		p.giveUp()
+		p.abandonCall()
 	default:
-		y.finish(p)
-		p.stray(c)
+		y.finishCall(p)
+		p.handleStrayByte(c)
 	}
 }
 
-// finish ends the call.
-func (y *pythonic) finish(p *Parser) {
+// finishCall ends the call.
+func (y *pythonicMachine) finishCall(p *Parser) {
 	if y.params == 0 {
-		p.emit(Arguments, '{')
+		p.emitText(Arguments, '{')
 	}
-	p.emit(Arguments, '}')
-	p.finish()
-	y.to(p, pythonicPast)
-	if !y.array && !y.lines() {
-		p.leave()
+	p.emitText(Arguments, '}')
+	p.finishCall()
+	y.enterPhase(p, pythonicPast)
+	if !y.array && !y.hasLines() {
+		p.leaveCalls()
 	}
 }
 
-// marker reads the end of all calls.
-func (y *pythonic) marker(p *Parser, _ literal) {
+// readMarker handles the end of all calls.
+func (y *pythonicMachine) readMarker(p *Parser, _ markerRule) {
 	if p.tentative {
-		p.giveUp()
+		p.abandonCall()
 		return
 	}
 	switch y.phase {
 	case pythonicValue:
-		p.emit(Arguments, y.l.flush(nil)...)
-		y.finish(p)
+		p.emitText(Arguments, y.l.flushWord(nil)...)
+		y.finishCall(p)
 	case pythonicKey:
-		y.finish(p)
+		y.finishCall(p)
 	}
-	p.leave()
+	p.leaveCalls()
 }
 
-func (y *pythonic) sets() []*set { return []*set{&y.close} }
+func (y *pythonicMachine) markerSets() []*markerSet { return []*markerSet{&y.close} }
 
-// end says the word or the quotes that waited for the next byte.
-func (y *pythonic) end(p *Parser) {
+// endText emits the word or the quotes which waited for the next byte.
+func (y *pythonicMachine) endText(p *Parser) {
 	switch y.phase {
 	case pythonicValue:
-		p.emit(Arguments, y.l.flush(nil)...)
+		p.emitText(Arguments, y.l.flushWord(nil)...)
 	case pythonicKey:
 		if len(y.buf) > 0 {
 			q := appendQuoted([]byte{','}, y.buf)
-			p.emit(Arguments, q[:len(q)-1]...)
+			p.emitText(Arguments, q[:len(q)-1]...)
 		}
 	}
 }

@@ -1,47 +1,47 @@
 package parse
 
-// act says what a marker of content or reasoning does; the machines of formats
-// number their own.
-type act uint8
+// markerAction says what a marker of content or reasoning does. The machines of formats number their own
+// actions from actFormat.
+type markerAction uint8
 
 const (
-	actDrop act = iota
+	actDrop markerAction = iota
 	actThink
 	actEndThink
 	actTool
 	actUnclosed // a call inside reasoning
-	actStray    // an end of reasoning amid content
+	actStray    // an end marker of reasoning amid content
 	actAnswer
 	actEndAnswer
-	actFormat // and above: the machines' own
+	actFormat // first number for the machines' own actions
 )
 
-// literal is a marker.
-type literal struct {
+// markerRule is a marker and its action.
+type markerRule struct {
 	text string
-	act  act
+	act  markerAction
 	arg  int
 }
 
-// set is the markers of one state. None is the beginning of another.
-type set struct {
-	literals []literal
+// markerSet holds the markers of one state. No marker is a prefix of another.
+type markerSet struct {
+	literals []markerRule
 	first    [256]bool
 }
 
-// noMarkers is where markup is not looked for.
-var noMarkers set
+// noMarkers is the set of states without markup.
+var noMarkers markerSet
 
-func newSet(ls ...literal) set {
-	var s set
+func newMarkerSet(ls ...markerRule) markerSet {
+	var s markerSet
 	for _, l := range ls {
-		s.add(l)
+		s.addMarker(l)
 	}
 	return s
 }
 
-// add appends l unless the set has its text already.
-func (s *set) add(l literal) {
+// addMarker appends l unless the set already has its text.
+func (s *markerSet) addMarker(l markerRule) {
 	for _, o := range s.literals {
 		if o.text == l.text {
 			return
@@ -51,8 +51,8 @@ func (s *set) add(l literal) {
 	s.first[l.text[0]] = true
 }
 
-// match returns the marker that b is, or whether b begins one.
-func (s *set) match(b []byte) (l *literal, begins bool) {
+// matchMarker returns the marker equal to b, or whether b is a proper prefix of one.
+func (s *markerSet) matchMarker(b []byte) (l *markerRule, begins bool) {
 	for i := range s.literals {
 		l := &s.literals[i]
 		switch n := len(l.text); {
@@ -66,45 +66,45 @@ func (s *set) match(b []byte) (l *literal, begins bool) {
 	return nil, begins
 }
 
-// feed reads one byte.
-func (p *Parser) feed(c byte) {
-	if len(p.hold) == 0 && !p.set.first[c] && !(p.unclosed && p.think.first[c]) {
-		p.char(c)
-		if len(p.hold) == 0 {
+// feedByte reads one byte.
+func (p *Parser) feedByte(c byte) {
+	if len(p.held) == 0 && !p.markers.first[c] && !(p.callInReasoning && p.think.first[c]) {
+		p.dispatchByte(c)
+		if len(p.held) == 0 {
 			return
 		}
 	} else {
-		p.hold = append(p.hold, c)
+		p.held = append(p.held, c)
 	}
-	for len(p.hold) > 0 {
-		l, begins := p.match()
+	for len(p.held) > 0 {
+		l, begins := p.matchHeld()
 		if l != nil {
-			p.hold = p.hold[:0]
+			p.held = p.held[:0]
 			switch {
-			case p.unclosed && l.act < actFormat: // of reasoning
-				p.giveUp()
+			case p.callInReasoning && l.act < actFormat: // of reasoning
+				p.abandonCall()
 			case p.tentative:
-				p.raw = append(p.raw, l.text...)
+				p.heldMarkup = append(p.heldMarkup, l.text...)
 			}
-			p.mach.marker(p, *l)
+			p.current.readMarker(p, *l)
 			return
 		}
 		if begins {
 			return
 		}
-		c := p.hold[0]
-		p.hold = p.hold[:copy(p.hold, p.hold[1:])]
-		p.char(c)
+		c := p.held[0]
+		p.held = p.held[:copy(p.held, p.held[1:])]
+		p.dispatchByte(c)
 	}
 }
 
-// match returns the marker that hold is, or whether it begins one. While markup
-// inside reasoning is held, the markers of reasoning count beside the machine's.
-func (p *Parser) match() (l *literal, begins bool) {
-	l, begins = p.set.match(p.hold)
-	if l == nil && p.unclosed {
+// matchHeld returns the marker equal to the held bytes, or whether they are a prefix of one. While markup
+// inside reasoning is held, the markers of reasoning count in addition to the machine's.
+func (p *Parser) matchHeld() (l *markerRule, begins bool) {
+	l, begins = p.markers.matchMarker(p.held)
+	if l == nil && p.callInReasoning {
 		var b bool
-		l, b = p.think.match(p.hold)
+		l, b = p.think.matchMarker(p.held)
 		begins = begins || b
 	}
 	if l != nil && l.act == actUnclosed && p.tokens[l.text] && !p.isToken {
@@ -113,39 +113,39 @@ func (p *Parser) match() (l *literal, begins bool) {
 	return l, begins
 }
 
-// unread puts c back before the bytes that are held, for another machine to read.
-func (p *Parser) unread(c byte) {
-	p.hold = append(p.hold, 0)
-	copy(p.hold[1:], p.hold)
-	p.hold[0] = c
+// unreadByte puts c back before the held bytes, for another machine to read.
+func (p *Parser) unreadByte(c byte) {
+	p.held = append(p.held, 0)
+	copy(p.held[1:], p.held)
+	p.held[0] = c
 }
 
-func (p *Parser) char(c byte) {
+func (p *Parser) dispatchByte(c byte) {
 	if p.tentative {
-		p.raw = append(p.raw, c)
-		if len(p.raw) > maxHeld {
-			p.giveUp()
+		p.heldMarkup = append(p.heldMarkup, c)
+		if len(p.heldMarkup) > maxHeld {
+			p.abandonCall()
 			return
 		}
 	}
-	p.mach.char(p, c)
+	p.current.readByte(p, c)
 }
 
-// run reads what needs no machine from the beginning of b: plain text. It
-// returns how much that was, and does what feeding it would.
-func (p *Parser) run(b []byte) int {
-	t, ok := p.mach.(text)
-	if !ok || p.touch || len(p.hold) > 0 || len(p.space) > 0 || p.set != &p.mid && p.set != &p.think {
+// readPlainText reads plain text from the start of b, without the machines. It returns the number of bytes
+// read; the effect is the same as feeding them.
+func (p *Parser) readPlainText(b []byte) int {
+	t, ok := p.current.(textMachine)
+	if !ok || p.afterMarkup || len(p.held) > 0 || len(p.space) > 0 || p.markers != &p.mid && p.markers != &p.think {
 		return 0
 	}
 	n := 0
-	for n < len(b) && !p.set.first[b[n]] && (b[n] == ' ' || !isSpace(b[n])) {
+	for n < len(b) && !p.markers.first[b[n]] && (b[n] == ' ' || !isSpace(b[n])) {
 		n++
 	}
-	for n > 0 && b[n-1] == ' ' { // may touch markup
+	for n > 0 && b[n-1] == ' ' { // may be next to markup
 		n--
 	}
-	p.emit(Kind(t), b[:n]...)
+	p.emitText(EventKind(t), b[:n]...)
 	return n
 }
 

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// typeMask is the JSON types that a schema allows; 0 is any.
+// typeMask is the set of JSON types which a schema allows; 0 is any.
 type typeMask uint8
 
 const (
@@ -19,7 +19,7 @@ const (
 	typeArray
 )
 
-func (m *typeMask) add(name string) {
+func (m *typeMask) addType(name string) {
 	switch name {
 	case "string":
 		*m |= typeString
@@ -36,31 +36,32 @@ func (m *typeMask) add(name string) {
 	}
 }
 
-// schema is the little of JSON schema that gives a parameter its type. What it allows is found once, when it is
-// made, so that each question takes the same time whatever the client's schema is.
-type schema struct {
-	types      typeMask // that it allows
-	own        typeMask // that it names itself
-	holder     *schema  // the first of it and its alternatives that is an array or an object; nil if none is
-	holds      typeMask // which of the two holder is
-	properties map[string]*schema
-	items      *schema
-	additional *schema
+// paramSchema is the part of a JSON schema which determines the type of a parameter. The allowed types are
+// computed once, so that each query takes constant time, whatever the client's schema.
+type paramSchema struct {
+	types      typeMask     // allowed
+	own        typeMask     // named by itself
+	holder     *paramSchema // the first of itself and its alternatives which is an array or an object; nil if none is
+	holds      typeMask     // which of the two holder is
+	properties map[string]*paramSchema
+	items      *paramSchema
+	additional *paramSchema
 }
 
-// newSchema makes the schema of decoded JSON. One that is true or false, or lists items, allows anything.
-func newSchema(v any) *schema {
-	s := &schema{}
+// newSchema builds the schema of decoded JSON. A schema which is true or false, or a list of items, allows
+// anything.
+func newSchema(v any) *paramSchema {
+	s := &paramSchema{}
 	o, ok := v.(map[string]any)
 	if !ok {
 		return s
 	}
 	s.own = namedTypes(o["type"])
 	anyOf, oneOf, allOf := newSchemas(o["anyOf"]), newSchemas(o["oneOf"]), newSchemas(o["allOf"])
-	s.types = s.allow(slices.Concat(anyOf, oneOf), allOf, o["enum"])
+	s.types = s.allowedTypes(slices.Concat(anyOf, oneOf), allOf, o["enum"])
 	if members, ok := o["properties"].(map[string]any); ok {
-		s.properties = make(map[string]*schema, len(members))
-		for name, member := range members { // each by itself
+		s.properties = make(map[string]*paramSchema, len(members))
+		for name, member := range members { // computed independently
 			s.properties[name] = newSchema(member)
 		}
 	}
@@ -70,36 +71,36 @@ func newSchema(v any) *schema {
 	if additional, ok := o["additionalProperties"]; ok && additional != nil {
 		s.additional = newSchema(additional)
 	}
-	s.hold(slices.Concat(anyOf, oneOf, allOf))
+	s.findContainer(slices.Concat(anyOf, oneOf, allOf))
 	return s
 }
 
-func newSchemas(v any) []*schema {
+func newSchemas(v any) []*paramSchema {
 	list, _ := v.([]any)
-	all := make([]*schema, len(list))
+	all := make([]*paramSchema, len(list))
 	for i := range list {
 		all[i] = newSchema(list[i])
 	}
 	return all
 }
 
-// namedTypes returns the types of a "type", which is a name or a list of them.
+// namedTypes returns the types of a "type", which is a name or a list of names.
 func namedTypes(v any) (m typeMask) {
 	switch v := v.(type) {
 	case string:
-		m.add(v)
+		m.addType(v)
 	case []any:
 		for _, name := range v {
 			if name, ok := name.(string); ok {
-				m.add(name)
+				m.addType(name)
 			}
 		}
 	}
 	return m
 }
 
-// allow returns what s allows; of an alternative without a type, anything.
-func (s *schema) allow(alternatives, all []*schema, enum any) typeMask {
+// allowedTypes returns the types which s allows. An alternative without a type allows anything.
+func (s *paramSchema) allowedTypes(alternatives, all []*paramSchema, enum any) typeMask {
 	m := s.own
 	for _, sub := range alternatives {
 		if sub.types == 0 {
@@ -123,8 +124,8 @@ func (s *schema) allow(alternatives, all []*schema, enum any) typeMask {
 	return m
 }
 
-// hold finds the first of s and its alternatives that is an array or an object.
-func (s *schema) hold(alternatives []*schema) {
+// findContainer finds the first of s and its alternatives which is an array or an object.
+func (s *paramSchema) findContainer(alternatives []*paramSchema) {
 	switch m := s.own; {
 	case m&typeArray != 0, m == 0 && s.items != nil:
 		s.holder, s.holds = s, typeArray
@@ -140,26 +141,25 @@ func (s *schema) hold(alternatives []*schema) {
 	}
 }
 
-// mask returns what s allows; 0 is anything.
-func (s *schema) mask() typeMask {
+// allowedMask returns the types which s allows; 0 is any.
+func (s *paramSchema) allowedMask() typeMask {
 	if s == nil {
 		return 0
 	}
 	return s.types
 }
 
-// container returns the first of s and its alternatives that is an array or an
-// object, and which of the two it is; nil and 0 if none is.
-func (s *schema) container() (*schema, typeMask) {
+// containerSchema returns the first of s and its alternatives which is an array or an object, and which of
+// the two it is; nil and 0 if none is.
+func (s *paramSchema) containerSchema() (*paramSchema, typeMask) {
 	if s == nil {
 		return nil, 0
 	}
 	return s.holder, s.holds
 }
 
-// property returns the schema of a member of the objects that s allows; nil if s says
-// nothing of it.
-func (s *schema) property(name string) *schema {
+// propertySchema returns the schema of a member of the objects which s allows; nil if s does not restrict it.
+func (s *paramSchema) propertySchema(name string) *paramSchema {
 	if s == nil {
 		return nil
 	}
@@ -169,10 +169,10 @@ func (s *schema) property(name string) *schema {
 	return s.additional
 }
 
-// argumentSchemas reads the schemas of functions; one that cannot be read is left out
-// and allows anything.
-func argumentSchemas(fs []Function) map[string]*schema {
-	schemas := map[string]*schema{}
+// argumentSchemas parses the schemas of functions. A schema which cannot be parsed is left out and allows
+// anything.
+func argumentSchemas(fs []Function) map[string]*paramSchema {
+	schemas := map[string]*paramSchema{}
 	for _, f := range fs {
 		d := json.NewDecoder(bytes.NewReader(f.Parameters))
 		d.UseNumber() // of any size
@@ -185,19 +185,19 @@ func argumentSchemas(fs []Function) map[string]*schema {
 }
 
 // parameterTypes returns the types of each function's parameters.
-func parameterTypes(schemas map[string]*schema) map[string]map[string]typeMask {
+func parameterTypes(schemas map[string]*paramSchema) map[string]map[string]typeMask {
 	types := map[string]map[string]typeMask{}
 	for f, s := range schemas {
 		ps := map[string]typeMask{}
 		for name, sub := range s.properties {
-			ps[name] = sub.mask()
+			ps[name] = sub.allowedMask()
 		}
 		types[f] = ps
 	}
 	return types
 }
 
-// typeOfValue returns the type of a value that was decoded.
+// typeOfValue returns the type of a decoded value.
 func typeOfValue(v any) typeMask {
 	switch v.(type) {
 	case string:
@@ -214,8 +214,8 @@ func typeOfValue(v any) typeMask {
 	return typeNumber
 }
 
-// typeOf returns the type of a JSON value by its first byte.
-func typeOf(b []byte) typeMask {
+// jsonTypeOf returns the type of a JSON value by its first byte.
+func jsonTypeOf(b []byte) typeMask {
 	if len(b) == 0 {
 		return 0
 	}
@@ -234,18 +234,17 @@ func typeOf(b []byte) typeMask {
 	return typeNumber
 }
 
-// appendTyped appends raw, the text of a parameter, as the JSON value that m
-// makes of it: of the types that are allowed the one that raw is written in, as
-// JSON or as Python, else a string.
+// appendTyped appends raw, the text of a parameter, as a JSON value. The value has the allowed type in which
+// raw is written, as JSON or as Python, and else is a string.
 func appendTyped(dst, raw []byte, m typeMask) []byte {
 	if m == typeString {
 		return appendQuoted(dst, raw)
 	}
 	v := bytes.TrimSpace(raw)
-	if fits(v, m) {
+	if matchesType(v, m) {
 		return append(dst, v...)
 	}
-	if w := pythonValue(v); m != 0 && fits(w, m) {
+	if w := convertPythonValue(v); m != 0 && matchesType(w, m) {
 		return append(dst, w...)
 	}
 	if m&typeNumber != 0 { // leading zeros, a plus
@@ -256,9 +255,9 @@ func appendTyped(dst, raw []byte, m typeMask) []byte {
 	return appendQuoted(dst, raw)
 }
 
-// fits reports whether v is JSON of a type in m, and no string: a string in
-// quotes is a string with quotes unless no other type is allowed.
-func fits(v []byte, m typeMask) bool {
-	t := typeOf(v)
+// matchesType reports whether v is JSON of a type in m other than string: text in quotes is a string
+// including the quotes, unless no other type is allowed.
+func matchesType(v []byte, m typeMask) bool {
+	t := jsonTypeOf(v)
 	return t != 0 && t != typeString && (m == 0 || m&t != 0) && json.Valid(v)
 }

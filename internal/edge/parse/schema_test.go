@@ -12,12 +12,12 @@ func TestSchemaWork(t *testing.T) {
 		strings.Repeat(tagPrefix+"<a>1"+tagPrefix+"</a>", 100) + tagPrefix + "</o>" + tagPrefix + "</invoke>" + tagPrefix + "</tool_call>")
 	work := func(alternatives int) float64 {
 		parameters := `{"properties":{"o":{"type":"object","additionalProperties":{"anyOf":[` + strings.Repeat(`{"type":"number"},`, alternatives) + `{"type":"boolean"}]}}}}`
-		g, err := Compile(Config{Tools: "minimax_m3", Functions: []Function{{Name: "f", Parameters: []byte(parameters)}}})
+		g, err := CompileGrammar(Config{Tools: "minimax_m3", Functions: []Function{{Name: "f", Parameters: []byte(parameters)}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return testing.AllocsPerRun(1, func() {
-			p := g.Parser(StyleDecides, "s")
+			p := g.NewParser(StyleDecides, "s")
 			if out := p.Push(nil, answer); len(out) != 3 || !bytes.HasPrefix(out[1].Text, []byte(`{"o":{"a":[1,1,`)) {
 				t.Fatalf("events %v", out)
 			}
@@ -28,16 +28,16 @@ func TestSchemaWork(t *testing.T) {
 	}
 }
 
-// TestHeldElements: parameters without a text are held within the bound too.
+// TestHeldElements: maxHeld also bounds held parameters without a text.
 func TestHeldElements(t *testing.T) {
-	g, err := Compile(Config{Tools: "minimax_m3", Functions: []Function{{Name: "f"}}})
+	g, err := CompileGrammar(Config{Tools: "minimax_m3", Functions: []Function{{Name: "f"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := g.Parser(StyleDecides, "s")
+	p := g.NewParser(StyleDecides, "s")
 	p.Push(nil, []byte(tagPrefix+"<tool_call>"+tagPrefix+`<invoke name="f">`))
 	p.Push(nil, bytes.Repeat([]byte(tagPrefix+"<o>"+tagPrefix+"</o>"), maxHeld+1))
-	if n := len(p.mach.(*nested).pending); n > maxHeld {
+	if n := len(p.current.(*nestedMachine).pending); n > maxHeld {
 		t.Errorf("%d elements are held", n)
 	}
 }

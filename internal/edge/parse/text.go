@@ -1,116 +1,116 @@
 package parse
 
-// text reads content or reasoning, and is the Kind that it reads.
-type text Kind
+// textMachine reads content or reasoning; its value is the kind of events which it emits.
+type textMachine EventKind
 
 const (
-	content   = text(Content)
-	reasoning = text(Reasoning)
+	contentMachine   = textMachine(Content)
+	reasoningMachine = textMachine(Reasoning)
 )
 
-func (t text) char(p *Parser, c byte) {
+func (t textMachine) readByte(p *Parser, c byte) {
 	if isSpace(c) {
-		if p.touch {
+		if p.afterMarkup {
 			return
 		}
 		if p.space = append(p.space, c); len(p.space) > maxSpace {
-			t.end(p)
+			t.endText(p)
 		}
 		return
 	}
-	p.touch = false
-	p.set = &p.mid
-	if t == reasoning {
-		p.set = &p.think
+	p.afterMarkup = false
+	p.markers = &p.mid
+	if t == reasoningMachine {
+		p.markers = &p.think
 	}
-	t.end(p)
-	p.emit(Kind(t), c)
+	t.endText(p)
+	p.emitText(EventKind(t), c)
 }
 
-func (t text) marker(p *Parser, l literal) {
+func (t textMachine) readMarker(p *Parser, l markerRule) {
 	switch l.act {
 	case actThink:
-		if p.set == &p.start && !p.touch { // nothing was said before
+		if p.markers == &p.start && !p.afterMarkup { // no output before
 			p.space = p.space[:0]
 		}
-		p.before, p.space = p.space, p.before[:0]
-		p.mach, p.set, p.touch = reasoning, &p.rethink, true
+		p.contentSpace, p.space = p.space, p.contentSpace[:0]
+		p.current, p.markers, p.afterMarkup = reasoningMachine, &p.rethink, true
 	case actEndThink:
 		p.endReasoning()
-		p.mach, p.set, p.touch = content, &p.start, true
+		p.current, p.markers, p.afterMarkup = contentMachine, &p.start, true
 	case actTool, actUnclosed:
-		p.unclosed = l.act == actUnclosed
-		p.suppose(l.text)
-		p.tool.open(p, l.arg)
+		p.callInReasoning = l.act == actUnclosed
+		p.holdMarkup(l.text)
+		p.tool.openCalls(p, l.arg)
 	case actAnswer:
 		p.space = p.space[:0]
-		p.answered, p.touch = true, true
+		p.answerOpened, p.afterMarkup = true, true
 	case actEndAnswer:
-		if !p.answered {
-			t.mention(p, l.text)
+		if !p.answerOpened {
+			t.emitMarker(p, l.text)
 			return
 		}
 		p.space = append(p.space, l.text...) // content if more follows
-		p.ended = true
+		p.answerEnded = true
 	case actStray:
 		if !p.isToken || !p.tokens[l.text] {
-			t.mention(p, l.text)
+			t.emitMarker(p, l.text)
 		}
 	}
 }
 
-// mention says a marker that is none here.
-func (t text) mention(p *Parser, marker string) {
-	p.touch, p.set = false, &p.mid
-	t.end(p)
-	p.emit(Kind(t), []byte(marker)...)
+// emitMarker emits a marker which has no meaning here, as text.
+func (t textMachine) emitMarker(p *Parser, marker string) {
+	p.afterMarkup, p.markers = false, &p.mid
+	t.endText(p)
+	p.emitText(EventKind(t), []byte(marker)...)
 }
 
-// end says the white space that did not touch markup.
-func (t text) end(p *Parser) {
-	p.emit(Kind(t), p.space...)
-	p.space, p.ended = p.space[:0], false
+// endText emits the white space which is not next to markup.
+func (t textMachine) endText(p *Parser) {
+	p.emitText(EventKind(t), p.space...)
+	p.space, p.answerEnded = p.space[:0], false
 }
 
-// endReasoning drops the white space that ends reasoning. That which content before
-// reasoning ended with is kept if content follows.
-func (p *Parser) endReasoning() { p.space, p.before = p.before, p.space[:0] }
+// endReasoning drops the white space at the end of reasoning. It restores that of the content before the
+// reasoning, which is kept if content follows.
+func (p *Parser) endReasoning() { p.space, p.contentSpace = p.contentSpace, p.space[:0] }
 
-// suppose holds what follows, with markup first, until it proves to be a call.
-func (p *Parser) suppose(markup string) {
+// holdMarkup holds what follows, starting with markup, until it proves to be a call.
+func (p *Parser) holdMarkup(markup string) {
 	p.tentative = true
-	p.raw = append(p.raw[:0], markup...)
+	p.heldMarkup = append(p.heldMarkup[:0], markup...)
 }
 
-// giveUp says what was held: it is no call.
-func (p *Parser) giveUp() {
-	t, s := content, &p.mid
-	if p.unclosed {
-		t, s = reasoning, &p.think
+// abandonCall emits what was held as text: it is not a call.
+func (p *Parser) abandonCall() {
+	t, s := contentMachine, &p.mid
+	if p.callInReasoning {
+		t, s = reasoningMachine, &p.think
 	}
-	t.end(p)
-	n := len(p.raw)
-	for n > 0 && isSpace(p.raw[n-1]) && len(p.raw)-n < maxSpace { // may touch markup
+	t.endText(p)
+	n := len(p.heldMarkup)
+	for n > 0 && isSpace(p.heldMarkup[n-1]) && len(p.heldMarkup)-n < maxSpace { // may be next to markup
 		n--
 	}
-	p.emit(Kind(t), p.raw[:n]...)
-	p.space = append(p.space, p.raw[n:]...)
-	p.tentative, p.unclosed, p.raw = false, false, p.raw[:0]
-	p.mach, p.set, p.touch = t, s, false
+	p.emitText(EventKind(t), p.heldMarkup[:n]...)
+	p.space = append(p.space, p.heldMarkup[n:]...)
+	p.tentative, p.callInReasoning, p.heldMarkup = false, false, p.heldMarkup[:0]
+	p.current, p.markers, p.afterMarkup = t, s, false
 }
 
-// leave goes back to content behind calls.
-func (p *Parser) leave() {
-	p.mach, p.set, p.touch = content, &p.after, true
+// leaveCalls returns to content after calls.
+func (p *Parser) leaveCalls() {
+	p.current, p.markers, p.afterMarkup = contentMachine, &p.after, true
 }
 
-// stray handles a byte where markup should be: what was held is no call, or
-// the calls have ended and content goes on.
-func (p *Parser) stray(c byte) {
-	if p.tentative { // raw has c
-		p.giveUp()
+// handleStrayByte handles a byte where markup should be: either what was held is not a call, or the calls
+// have ended and content continues.
+func (p *Parser) handleStrayByte(c byte) {
+	if p.tentative { // heldMarkup contains c
+		p.abandonCall()
 		return
 	}
-	p.leave()
-	p.unread(c)
+	p.leaveCalls()
+	p.unreadByte(c)
 }

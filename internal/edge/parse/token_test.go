@@ -6,14 +6,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// piece is a part of an answer, one token of the vocabulary or not.
+// piece is a part of an answer, which is one token of the vocabulary or not.
 type piece struct {
 	text  string
 	token bool
 }
 
-// TestTokens: where the vocabulary has a marker as a token, a model that spells it means
-// the text. How the pieces of a token come does not matter.
+// TestTokens: if the vocabulary has a marker as one token, a model which spells it in pieces means text. The
+// boundaries of pieces within a token do not matter.
 func TestTokens(t *testing.T) {
 	const object = `{"name": "f", "arguments": {}}</tool_call>`
 	cfg := Config{
@@ -44,11 +44,11 @@ func TestTokens(t *testing.T) {
 		{"content, spelled", []piece{{"a</think>b<tool_call>" + object, false}}, Answer{Reasoning: "a", Content: "b", Calls: called}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g, err := Compile(cfg)
+			g, err := CompileGrammar(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := g.Parser(StartOpen, "seed")
+			p := g.NewParser(StartOpen, "seed")
 			var f Fold
 			for _, part := range c.pieces {
 				push := p.Push
@@ -67,7 +67,7 @@ func TestTokens(t *testing.T) {
 			}
 		})
 	}
-	g, err := Compile(cfg)
+	g, err := CompileGrammar(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

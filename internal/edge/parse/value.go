@@ -2,32 +2,31 @@ package parse
 
 import "encoding/json"
 
-// value finds the end of one JSON value without looking at more than brackets
-// and quotes.
-type value struct {
-	depth   int
-	inside  bool // of a string
-	escaped bool
+// valueScanner finds the end of one JSON value by its brackets and quotes only.
+type valueScanner struct {
+	depth    int
+	inString bool // in a string
+	escaped  bool
 }
 
-// step reads c, which follows the value's beginning. part says that c belongs
-// to the value, done that the value is complete.
-func (v *value) step(c byte) (part, done bool) {
-	if v.inside {
+// scanByte reads c, a byte after the value's start. part says that c belongs to the value, done that the
+// value is complete.
+func (v *valueScanner) scanByte(c byte) (part, done bool) {
+	if v.inString {
 		switch {
 		case v.escaped:
 			v.escaped = false
 		case c == '\\':
 			v.escaped = true
 		case c == '"':
-			v.inside = false
+			v.inString = false
 			return true, v.depth == 0
 		}
 		return true, false
 	}
 	switch c {
 	case '"':
-		v.inside = true
+		v.inString = true
 	case '{', '[':
 		v.depth++
 	case '}', ']':
@@ -44,8 +43,8 @@ func (v *value) step(c byte) (part, done bool) {
 	return true, false
 }
 
-// unquoted is the string that JSON text b stands for, or b.
-func unquoted(b []byte) string {
+// unquoteJSON returns the string of the JSON text b, or b itself if it is not a JSON string.
+func unquoteJSON(b []byte) string {
 	var s string
 	if json.Unmarshal(b, &s) != nil {
 		return string(b)

@@ -5,81 +5,92 @@ import (
 	"strings"
 )
 
-// xmlForm is the tags of a format that gives each parameter an element.
+// xmlForm holds the tags of a format with an element for each parameter.
 type xmlForm struct {
 	sectionEnd         string
-	call, callEnd      string // call is "" where the name follows the section's tag
+	call, callEnd      string // call is "" if the name follows the section's tag
 	param, valueEnd    string
-	keyEnd, valueBegin string // "" where the key is an attribute, up to '>'
-	// lines says that values stand on lines of their own: one newline at either end is
-	// layout. Elsewhere all of a string's white space is the value's.
+	keyEnd, valueBegin string // "" if the key is an attribute, up to '>'
+	// lines says that values are on lines of their own: one newline at either end is layout. Otherwise all
+	// white space belongs to a string.
 	lines bool
 }
 
 var (
-	qwenCoder = lineForm("</tool_call>")
-	seedOSS   = lineForm("</seed:tool_call>")
-	miMo      = attributeForm("</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>")
-	miniMax   = attributeForm("</minimax:tool_call>", "<invoke name=", "</invoke>", "<parameter name=", "</parameter>")
-	dsml      = dsmlForm("function_calls", "")
-	dsmlV4    = dsmlForm("tool_calls", "")
-	dsmlV41   = dsmlForm(" calls", " ")
+	qwenCoder = newLineForm("</tool_call>")
+	seedOSS   = newLineForm("</seed:tool_call>")
+	miMo      = newAttributeForm("</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>")
+	miniMax   = newAttributeForm("</minimax:tool_call>", "<invoke name=", "</invoke>", "<parameter name=", "</parameter>")
+	dsml      = newDSMLForm("function_calls", "")
+	dsmlV4    = newDSMLForm("tool_calls", "")
+	dsmlV41   = newDSMLForm(" calls", " ")
 
 	glm = xmlForm{
 		sectionEnd: "</tool_call>", param: "<arg_key>", keyEnd: "</arg_key>", valueBegin: "<arg_value>", valueEnd: "</arg_value>",
 	}
 )
 
-// attributeForm is a form in which the names of functions and parameters are attributes.
-func attributeForm(sectionEnd, call, callEnd, param, valueEnd string) xmlForm {
+// newAttributeForm returns a form with the names of functions and parameters in attributes.
+func newAttributeForm(sectionEnd, call, callEnd, param, valueEnd string) xmlForm {
 	return xmlForm{sectionEnd: sectionEnd, call: call, callEnd: callEnd, param: param, valueEnd: valueEnd}
 }
 
-// lineForm is the form of Qwen3-Coder with another section around it.
-func lineForm(sectionEnd string) xmlForm {
-	f := attributeForm(sectionEnd, "<function=", "</function>", "<parameter=", "</parameter>")
+// newLineForm returns the form of Qwen3-Coder with another section.
+func newLineForm(sectionEnd string) xmlForm {
+	f := newAttributeForm(sectionEnd, "<function=", "</function>", "<parameter=", "</parameter>")
 	f.lines = true
 	return f
 }
 
-// dsmlForm is a form of DeepSeek since V3.2; space stands before each tag's word.
-func dsmlForm(section, space string) xmlForm {
+// newDSMLForm returns a form of DeepSeek since V3.2; space precedes each tag's word.
+func newDSMLForm(section, space string) xmlForm {
 	const open, end = "<｜DSML｜", "</｜DSML｜"
-	return attributeForm(end+section+">", open+space+"invoke name=", end+space+"invoke>",
+	return newAttributeForm(end+section+">", open+space+"invoke name=", end+space+"invoke>",
 		open+space+"parameter name=", end+space+"parameter>")
 }
 
-// elements reads calls whose parameters are elements.
-type elements struct {
-	section, name, body, key, gap, value, closing set
+// elementMachine reads tool calls whose parameters are elements.
+type elementMachine struct {
+	section, name, body, key, gap, value, closing markerSet
 	glm, lines                                    bool
 
-	phase  elementPhase
-	buf    []byte
-	fn     string
-	params int
-	typ    typeMask
-	begun  bool // a call
-	first  bool // nothing of the value was read
-	line   bool // a newline is held: the value may end behind it
-	object bool // the arguments are one object
-	json   value
-	within elementPhase // the value that closing may end
-	pend   []byte       // what closing has read
+	phase     elementPhase
+	buf       []byte
+	fn        string
+	params    int
+	typ       typeMask
+	callOpen  bool // a call is open
+	first     bool // no byte of the value was read
+	line      bool // a newline is held: the value may end after it
+	object    bool // the arguments are one object
+	json      valueScanner
+	within    elementPhase // the phase before elementClosing
+	heldBytes []byte       // the bytes read in elementClosing
 }
 
+// elementPhase is the state of an elementMachine:
+//
+//	elementSection  outside of calls
+//	elementName     reads the name of a function
+//	elementBody     between parameters
+//	elementJSON     reads arguments which are one JSON object
+//	elementKey      reads the key of a parameter
+//	elementGap      between key and value
+//	elementText     reads a string value
+//	elementValue    reads a value which must be complete before it is emitted
+//	elementClosing  after the call's end marker inside a value, whose own end may be missing
 type elementPhase uint8
 
 const (
 	elementSection elementPhase = iota
 	elementName
 	elementBody
-	elementJSON // arguments as one object, in place of parameters
+	elementJSON
 	elementKey
 	elementGap
-	elementText    // a value that is a string
-	elementValue   // a value that must be seen whole
-	elementClosing // behind the call's end inside a value, whose own end may be missing
+	elementText
+	elementValue
+	elementClosing
 )
 
 const (
@@ -92,14 +103,14 @@ const (
 	actElementsEnd
 )
 
-func newElements(f xmlForm) *elements {
-	e := &elements{glm: f.call == "", lines: f.lines}
-	fill := func(s *set, text string, a act) {
+func newElementMachine(f xmlForm) *elementMachine {
+	e := &elementMachine{glm: f.call == "", lines: f.lines}
+	fill := func(s *markerSet, text string, a markerAction) {
 		if text != "" {
-			s.add(literal{text, a, 0})
+			s.addMarker(markerRule{text, a, 0})
 		}
 	}
-	for _, s := range []*set{&e.section, &e.name, &e.body} {
+	for _, s := range []*markerSet{&e.section, &e.name, &e.body} {
 		fill(s, f.sectionEnd, actElementsEnd)
 	}
 	fill(&e.section, f.call, actCall)
@@ -110,12 +121,12 @@ func newElements(f xmlForm) *elements {
 	fill(&e.gap, f.valueBegin, actValueBegin)
 	fill(&e.value, f.valueEnd, actValueEnd)
 	if !e.glm { // the name is an attribute
-		e.name = set{}
+		e.name = markerSet{}
 		fill(&e.body, f.call, actCall)
 		fill(&e.value, f.param, actParam)
 		fill(&e.value, f.callEnd, actCallEnd)
 		for _, l := range e.value.literals {
-			e.closing.add(l)
+			e.closing.addMarker(l)
 		}
 		fill(&e.closing, f.call, actCall)
 		fill(&e.closing, f.sectionEnd, actElementsEnd)
@@ -123,111 +134,111 @@ func newElements(f xmlForm) *elements {
 	return e
 }
 
-func (e *elements) open(p *Parser, arg int) {
-	p.mach = e
-	e.begun = false
-	e.to(p, elementSection, &e.section)
+func (e *elementMachine) openCalls(p *Parser, arg int) {
+	p.current = e
+	e.callOpen = false
+	e.enterPhase(p, elementSection, &e.section)
 	if arg == 1 || e.glm {
-		e.to(p, elementName, &e.name)
+		e.enterPhase(p, elementName, &e.name)
 	}
 }
 
-func (e *elements) to(p *Parser, ph elementPhase, s *set) {
-	e.phase, p.set, e.buf = ph, s, e.buf[:0]
+func (e *elementMachine) enterPhase(p *Parser, ph elementPhase, s *markerSet) {
+	e.phase, p.markers, e.buf = ph, s, e.buf[:0]
 }
 
-func (e *elements) char(p *Parser, c byte) {
+func (e *elementMachine) readByte(p *Parser, c byte) {
 	switch e.phase {
 	case elementSection:
 		if !isSpace(c) {
-			p.stray(c)
+			p.handleStrayByte(c)
 		}
 	case elementName:
 		switch {
 		case e.glm && c == '\n' && len(bytes.TrimSpace(e.buf)) == 0:
 		case e.glm && c == '\n', !e.glm && c == '>':
-			e.call(p)
+			e.beginCall(p)
 		case !e.glm && (c == '\n' || c == '<') && len(e.buf) > 0: // the header has no end
-			p.giveUp()
+			p.abandonCall()
 		default:
 			if e.buf = append(e.buf, c); len(e.buf) > maxName {
-				p.giveUp()
+				p.abandonCall()
 			}
 		}
 	case elementBody:
 		if c == '{' && e.params == 0 {
-			e.phase, e.json, e.object = elementJSON, value{}, true
+			e.phase, e.json, e.object = elementJSON, valueScanner{}, true
 			e.params++
-			e.char(p, c)
+			e.readByte(p, c)
 		}
 	case elementJSON:
-		part, done := e.json.step(c)
+		part, done := e.json.scanByte(c)
 		if part {
-			p.emit(Arguments, c)
+			p.emitText(Arguments, c)
 		}
-		p.set = &e.body
+		p.markers = &e.body
 		switch {
 		case done:
 			e.phase = elementBody
-		case e.json.inside:
-			p.set = &noMarkers
+		case e.json.inString:
+			p.markers = &noMarkers
 		}
 	case elementKey:
 		if !e.glm && c == '>' {
-			e.attribute(p)
+			e.beginAttributeValue(p)
 			return
 		}
 		if len(e.buf) < maxHeld {
 			e.buf = append(e.buf, c)
 		}
 	case elementText:
-		e.text(p, c)
+		e.writeTextByte(p, c)
 	case elementValue:
 		if e.buf = append(e.buf, c); len(e.buf) > maxHeld {
-			e.spill(p)
+			e.spillValue(p)
 		}
 	case elementClosing:
-		if isSpace(c) && len(e.pend) < maxSpace {
-			e.pend = append(e.pend, c)
+		if isSpace(c) && len(e.heldBytes) < maxSpace {
+			e.heldBytes = append(e.heldBytes, c)
 			return
 		}
-		e.resume(p)
-		e.char(p, c)
+		e.resumeValue(p)
+		e.readByte(p, c)
 	}
 }
 
-// suspect holds the call's end, which stands inside a value: it ends the value too if
-// more markup of calls or the text's end follows, and else is text.
-func (e *elements) suspect(p *Parser, end string) {
-	e.within, e.phase, p.set = e.phase, elementClosing, &e.closing
-	e.pend = append(e.pend[:0], end...)
+// holdCallEnd holds the end of a call which is inside a value. It ends the value too if more call markup or
+// the end of the text follows; otherwise it is text.
+func (e *elementMachine) holdCallEnd(p *Parser, end string) {
+	e.within, e.phase, p.markers = e.phase, elementClosing, &e.closing
+	e.heldBytes = append(e.heldBytes[:0], end...)
 }
 
-// resume reads on in the value that the call's end proved to be a part of.
-func (e *elements) resume(p *Parser) {
-	e.phase, p.set = e.within, &e.value
-	for _, c := range e.pend {
-		e.char(p, c)
+// resumeValue continues the value: the held end of a call is part of it.
+func (e *elementMachine) resumeValue(p *Parser) {
+	e.phase, p.markers = e.within, &e.value
+	for _, c := range e.heldBytes {
+		e.readByte(p, c)
 	}
-	e.pend = e.pend[:0]
+	e.heldBytes = e.heldBytes[:0]
 }
 
-// call begins the call that buf names.
-func (e *elements) call(p *Parser) {
-	e.fn, _ = attribute(e.buf)
+// beginCall begins the call named in buf.
+func (e *elementMachine) beginCall(p *Parser) {
+	e.fn, _ = parseAttribute(e.buf)
 	if e.fn == "" {
-		p.giveUp()
+		p.abandonCall()
 		return
 	}
-	if !p.call(e.fn, "") {
+	if !p.beginCall(e.fn, "") {
 		return
 	}
-	e.params, e.begun, e.object, e.json = 0, true, false, value{}
-	e.to(p, elementBody, &e.body)
+	e.params, e.callOpen, e.object, e.json = 0, true, false, valueScanner{}
+	e.enterPhase(p, elementBody, &e.body)
 }
 
-// attribute reads a value with or without quotes, and what follows it.
-func attribute(b []byte) (value, rest string) {
+// parseAttribute parses a value with or without quotes, and returns it and the rest.
+func parseAttribute(b []byte) (value, rest string) {
 	s := strings.TrimSpace(string(b))
 	if s == "" || s[0] != '"' && s[0] != '\'' {
 		return s, ""
@@ -236,42 +247,42 @@ func attribute(b []byte) (value, rest string) {
 	return value, rest
 }
 
-// attribute begins the value whose key, and perhaps type, buf is.
-func (e *elements) attribute(p *Parser) {
-	key, rest := attribute(e.buf)
-	e.write(p, key)
+// beginAttributeValue begins a value. buf contains its key, and possibly its type.
+func (e *elementMachine) beginAttributeValue(p *Parser) {
+	key, rest := parseAttribute(e.buf)
+	e.writeKey(p, key)
 	if allowsString := e.typ == 0 || e.typ&typeString != 0; allowsString && strings.Contains(rest, `string="true"`) {
 		e.typ = typeString
 	}
-	e.begin(p)
+	e.beginValue(p)
 }
 
-// write says key.
-func (e *elements) write(p *Parser, key string) {
+// writeKey emits key.
+func (e *elementMachine) writeKey(p *Parser, key string) {
 	sep := byte(',')
 	if e.params == 0 {
 		sep = '{'
 	}
 	e.params++
 	e.typ = p.types[e.fn][key]
-	p.emit(Arguments, append(appendQuoted([]byte{sep}, []byte(key)), ':')...)
+	p.emitText(Arguments, append(appendQuoted([]byte{sep}, []byte(key)), ':')...)
 }
 
-// begin begins a value.
-func (e *elements) begin(p *Parser) {
+// beginValue begins a value.
+func (e *elementMachine) beginValue(p *Parser) {
 	e.first, e.line = true, false
-	e.to(p, elementValue, &e.value)
+	e.enterPhase(p, elementValue, &e.value)
 	if e.typ == typeString {
 		e.phase = elementText
-		p.emit(Arguments, '"')
+		p.emitText(Arguments, '"')
 	}
 }
 
-// text reads a byte of a string.
-func (e *elements) text(p *Parser, c byte) {
+// writeTextByte emits a byte of a string.
+func (e *elementMachine) writeTextByte(p *Parser, c byte) {
 	if !e.lines {
 		var b [6]byte
-		p.emit(Arguments, appendEscaped(b[:0], c)...)
+		p.emitText(Arguments, appendEscaped(b[:0], c)...)
 		return
 	}
 	if c == '\n' && e.first {
@@ -280,146 +291,146 @@ func (e *elements) text(p *Parser, c byte) {
 	}
 	e.first = false
 	if e.line {
-		p.emit(Arguments, '\\', 'n')
+		p.emitText(Arguments, '\\', 'n')
 	}
 	if e.line = c == '\n'; !e.line {
 		var b [6]byte
-		p.emit(Arguments, appendEscaped(b[:0], c)...)
+		p.emitText(Arguments, appendEscaped(b[:0], c)...)
 	}
 }
 
-// spill makes a value that is too long to be held a string.
-func (e *elements) spill(p *Parser) {
-	p.emit(Arguments, '"')
+// spillValue converts a value which is too long to hold to a string.
+func (e *elementMachine) spillValue(p *Parser) {
+	p.emitText(Arguments, '"')
 	for _, c := range e.buf {
-		e.text(p, c)
+		e.writeTextByte(p, c)
 	}
 	e.phase, e.buf = elementText, e.buf[:0]
 }
 
-func (e *elements) marker(p *Parser, l literal) {
+func (e *elementMachine) readMarker(p *Parser, l markerRule) {
 	if e.phase == elementClosing {
 		switch l.act {
 		case actCall, actElementsEnd:
 			e.phase = e.within
 			e.closeValue(p)
 		default:
-			e.resume(p)
+			e.resumeValue(p)
 		}
 	}
 	switch l.act {
 	case actCall:
-		e.finish(p)
+		e.finishCall(p)
 		if !p.tentative {
-			p.suppose(l.text)
+			p.holdMarkup(l.text)
 		}
-		e.to(p, elementName, &e.name)
+		e.enterPhase(p, elementName, &e.name)
 	case actParam:
 		if e.phase == elementName { // GLM without a newline
-			if e.call(p); !e.begun {
+			if e.beginCall(p); !e.callOpen {
 				return
 			}
 		}
 		if e.object { // has all arguments
 			return
 		}
-		if e.valuing() { // its end is missing
+		if e.isInValue() { // its end is missing
 			e.closeValue(p)
 		}
-		e.to(p, elementKey, &e.key)
+		e.enterPhase(p, elementKey, &e.key)
 	case actKeyEnd:
-		e.write(p, string(bytes.TrimSpace(e.buf)))
-		e.to(p, elementGap, &e.gap)
+		e.writeKey(p, string(bytes.TrimSpace(e.buf)))
+		e.enterPhase(p, elementGap, &e.gap)
 	case actValueBegin:
-		e.begin(p)
+		e.beginValue(p)
 	case actValueEnd:
 		e.closeValue(p)
 	case actCallEnd:
-		if e.valuing() {
-			e.suspect(p, l.text)
+		if e.isInValue() {
+			e.holdCallEnd(p, l.text)
 			return
 		}
-		e.finish(p)
-		e.to(p, elementSection, &e.section)
+		e.finishCall(p)
+		e.enterPhase(p, elementSection, &e.section)
 	case actElementsEnd:
 		if e.phase == elementName && len(bytes.TrimSpace(e.buf)) > 0 {
-			e.call(p)
+			e.beginCall(p)
 		}
 		if p.tentative {
-			p.giveUp()
+			p.abandonCall()
 			return
 		}
-		e.finish(p)
-		if p.mach == machine(e) {
-			p.leave()
+		e.finishCall(p)
+		if p.current == stateMachine(e) {
+			p.leaveCalls()
 		}
 	}
 }
 
-// valuing reports whether a value is being read.
-func (e *elements) valuing() bool { return e.phase == elementText || e.phase == elementValue }
+// isInValue reports whether a value is being read.
+func (e *elementMachine) isInValue() bool { return e.phase == elementText || e.phase == elementValue }
 
-// closeValue ends the value that is being read.
-func (e *elements) closeValue(p *Parser) {
+// closeValue ends the current value.
+func (e *elementMachine) closeValue(p *Parser) {
 	if e.phase == elementText {
-		p.emit(Arguments, '"')
+		p.emitText(Arguments, '"')
 	} else {
-		p.emit(Arguments, appendTyped(nil, e.trim(e.buf), e.typ)...)
+		p.emitText(Arguments, appendTyped(nil, e.trimLayout(e.buf), e.typ)...)
 	}
-	e.to(p, elementBody, &e.body)
+	e.enterPhase(p, elementBody, &e.body)
 }
 
-// finish ends the call that is open, if one is.
-func (e *elements) finish(p *Parser) {
-	if !e.begun {
+// finishCall ends the open call, if there is one.
+func (e *elementMachine) finishCall(p *Parser) {
+	if !e.callOpen {
 		return
 	}
-	e.begun = false
+	e.callOpen = false
 	switch {
 	case e.params == 0:
-		p.emit(Arguments, '{', '}')
+		p.emitText(Arguments, '{', '}')
 	case !e.object:
-		p.emit(Arguments, '}')
+		p.emitText(Arguments, '}')
 	}
-	p.finish()
+	p.finishCall()
 }
 
-// end says as much of a value as there is, without the quote that would end it.
-func (e *elements) end(p *Parser) {
+// endText emits the incomplete value, without its closing quote.
+func (e *elementMachine) endText(p *Parser) {
 	switch e.phase {
 	case elementClosing:
 		e.phase = e.within
 		e.closeValue(p)
-		e.finish(p)
+		e.finishCall(p)
 	case elementText:
 		if e.line {
-			p.emit(Arguments, '\\', 'n')
+			p.emitText(Arguments, '\\', 'n')
 		}
 	case elementValue:
-		v := e.trim(e.buf)
+		v := e.trimLayout(e.buf)
 		switch {
 		case len(v) == 0:
-		case fits(bytes.TrimSpace(v), e.typ), e.typ != 0 && e.typ&typeString == 0:
-			p.emit(Arguments, bytes.TrimSpace(v)...)
+		case matchesType(bytes.TrimSpace(v), e.typ), e.typ != 0 && e.typ&typeString == 0:
+			p.emitText(Arguments, bytes.TrimSpace(v)...)
 		default:
 			q := appendQuoted(nil, v)
-			p.emit(Arguments, q[:len(q)-1]...)
+			p.emitText(Arguments, q[:len(q)-1]...)
 		}
 	case elementKey:
 		q := appendQuoted([]byte{','}, e.buf)
 		if e.params == 0 {
 			q[0] = '{'
 		}
-		p.emit(Arguments, q[:len(q)-1]...)
+		p.emitText(Arguments, q[:len(q)-1]...)
 	}
 }
 
-func (e *elements) sets() []*set {
-	return []*set{&e.section, &e.name, &e.body, &e.key, &e.gap, &e.value}
+func (e *elementMachine) markerSets() []*markerSet {
+	return []*markerSet{&e.section, &e.name, &e.body, &e.key, &e.gap, &e.value}
 }
 
-// trim removes the layout of a value: one newline at either end.
-func (e *elements) trim(b []byte) []byte {
+// trimLayout removes the layout of a value: one newline at either end.
+func (e *elementMachine) trimLayout(b []byte) []byte {
 	if !e.lines {
 		return b
 	}

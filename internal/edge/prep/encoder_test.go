@@ -18,7 +18,7 @@ func TestLocal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	local := prep.Local{Pipeline: pipe}
+	local := prep.LocalEncoder{Pipeline: pipe}
 	conversation := &prep.Chat{Messages: []prep.Message{{Role: "user", Content: "hi"}}, AddGenerationPrompt: true}
 	want, err := pipe.EncodeChat(nil, conversation)
 	if err != nil {

@@ -23,147 +23,143 @@ type Media struct {
 	Kind media.Kind
 	// URL is http, https or a data: URI; Name is the client's own name of the object, "" if none.
 	URL, Name string
-	// Part names the part of the request that shows it, and Param where the URL in it is, for errors.
+	// Part names the part of the request with the object, and Param the field of its URL, for errors.
 	Part, Param string
 }
 
-// Resolver finds out who media are and how large. Implementations are safe for concurrent use.
+// Resolver identifies and measures media. Implementations are safe for concurrent use.
 type Resolver interface {
-	// Resolve returns an object for each of the media of a conversation, in order, with what family
-	// needs to count its tokens. release frees what the objects hold in common with others (leases of
-	// shared memory); it is never nil, and is called once nobody needs the objects any more.
+	// Resolve returns an object for each media part of a conversation, in order, with what family needs to
+	// count its tokens. release frees what the objects hold (leases of shared memory); it is never nil and is
+	// called once the objects are no longer used.
 	//
-	// An error that is an [*Unresolved] says that the engine, which fetches by itself, may still
-	// know better; a *fault.Error refuses the request; others are those of ctx.
+	// An [*UnresolvedError] means that the engine, which fetches by itself, may still succeed; a *fault.Error
+	// refuses the request; other errors come from ctx.
 	Resolve(ctx context.Context, c *Chat, f *family.Family) (objects []media.Object, release func(), err error)
 }
 
-// Unresolved says why the media of a request take no part in the choice of a worker.
-type Unresolved struct {
+// UnresolvedError says why the media of a request do not take part in the choice of a worker.
+type UnresolvedError struct {
 	Reason media.Reason
-	// Err tells the client, naming the part, if no engine is there that could do without.
+	// Err is for the client and names the part, if no engine can serve the request anyway.
 	Err *fault.Error
 }
 
 // Error implements error.
-func (u *Unresolved) Error() string { return string(u.Reason) + ": " + u.Err.Message }
+func (u *UnresolvedError) Error() string { return string(u.Reason) + ": " + u.Err.Message }
 
-// Unwrap returns what a client is told.
-func (u *Unresolved) Unwrap() error { return u.Err }
+// Unwrap returns the error for the client.
+func (u *UnresolvedError) Unwrap() error { return u.Err }
 
-// Refused is the refusal of a conversation for what it shows, or pretends to: no engine is to be
-// asked in spite of it.
-type Refused struct{ Err *fault.Error }
+// RefusedError refuses a conversation for the media which it has or imitates. No engine is asked.
+type RefusedError struct{ Err *fault.Error }
 
 // Error implements error.
-func (r *Refused) Error() string { return r.Err.Message }
+func (r *RefusedError) Error() string { return r.Err.Message }
 
-// Unwrap returns what a client is told.
-func (r *Refused) Unwrap() error { return r.Err }
+// Unwrap returns the error for the client.
+func (r *RefusedError) Unwrap() error { return r.Err }
 
-// Undecided returns an [*Unresolved] about one part of a request.
-func Undecided(reason media.Reason, param, format string, args ...any) *Unresolved {
-	return &Unresolved{Reason: reason, Err: fault.Param(param, format, args...)}
+// NewUnresolvedError returns an error about one part of a request.
+func NewUnresolvedError(reason media.Reason, param, format string, args ...any) *UnresolvedError {
+	return &UnresolvedError{Reason: reason, Err: fault.InvalidParam(param, format, args...)}
 }
 
-// SetFamily says how the model's prompts show media, whichever engine serves it. It is called before the
+// SetFamily sets how the model's prompts show media, whichever engine serves it. It is called before the
 // pipeline is used.
 func (p *Pipeline) SetFamily(f *family.Family) {
-	p.families = nil
+	p.openServing = nil
 	p.setFamily(f)
 }
 
 func (p *Pipeline) setFamily(f *family.Family) {
-	p.Family, p.marks, p.literals = f, nil, nil
+	p.Family, p.mediaTokens, p.mediaTexts = f, nil, nil
 	if f == nil {
 		return
 	}
-	p.marks = slices.Clone(f.Marks())
-	for _, k := range Kinds() {
-		if pad, ok := f.Pad(k); ok {
-			p.marks = append(p.marks, pad)
+	p.mediaTokens = slices.Clone(f.Placeholders())
+	for _, k := range MediaKinds() {
+		if pad, ok := f.PadToken(k); ok {
+			p.mediaTokens = append(p.mediaTokens, pad)
 		}
 	}
-	slices.Sort(p.marks)
-	p.marks = slices.Compact(p.marks)
-	for _, t := range p.marks {
+	slices.Sort(p.mediaTokens)
+	p.mediaTokens = slices.Compact(p.mediaTokens)
+	for _, t := range p.mediaTokens {
 		if text, ok := p.Tokenizer.AppendBytes(nil, t); ok && len(text) > 0 {
-			p.literals = append(p.literals, string(text))
+			p.mediaTexts = append(p.mediaTexts, string(text))
 		}
 	}
 }
 
-// OpenFamily sets the family that open returns for an engine without settings of its own, and keeps
-// open for [Pipeline.For]. Its error is that of open: the model is served without a family then. It is
+// OpenFamily sets the family which open returns for an engine with default settings, and keeps open for
+// [Pipeline.ForServing]. It returns the error of open; the model is then served without a family. It is
 // called before the pipeline is used.
 func (p *Pipeline) OpenFamily(open func(family.Serving) (*family.Family, error)) error {
-	p.families = open
+	p.openServing = open
 	return p.openFamily(family.Serving{})
 }
 
 func (p *Pipeline) openFamily(as family.Serving) error {
-	f, err := p.families(as)
+	f, err := p.openServing(as)
 	if err != nil {
 		p.setFamily(nil)
-		p.NoFamily = err.Error()
+		p.NoFamilyReason = err.Error()
 		var unsupported *family.UnsupportedError
 		if errors.As(err, &unsupported) {
-			p.NoFamily = unsupported.Detail
+			p.NoFamilyReason = unsupported.Detail
 		}
 		return err
 	}
 	p.setFamily(f)
-	p.NoFamily = ""
+	p.NoFamilyReason = ""
 	return nil
 }
 
-// For returns the pipeline of the model where an engine serves it with settings of its own: p but for
-// how prompts show media.
-func (p *Pipeline) For(as family.Serving) *Pipeline {
-	if p == nil || p.families == nil || as == (family.Serving{}) {
+// ForServing returns the pipeline for an engine with settings of its own: p with another media family.
+func (p *Pipeline) ForServing(as family.Serving) *Pipeline {
+	if p == nil || p.openServing == nil || as == (family.Serving{}) {
 		return p
 	}
 	own := *p
-	_ = own.openFamily(as) // NoFamily has the error
+	_ = own.openFamily(as) // NoFamilyReason has the error
 	return &own
 }
 
-// Kinds returns the kinds of media, in order.
-func Kinds() []media.Kind { return []media.Kind{media.Image, media.Video, media.Audio} }
+// MediaKinds returns the kinds of media, in order.
+func MediaKinds() []media.Kind { return []media.Kind{media.Image, media.Video, media.Audio} }
 
-// literal refuses a conversation in which somebody spelled what holds the place of a media object:
-// a template of a checkpoint's own makes the token of it, and the prompt would show an object that
-// there is not.
-func (p *Pipeline) literal(c *Chat) error {
-	if len(p.literals) == 0 {
+// rejectMediaText refuses a conversation whose text spells a media placeholder: a checkpoint's own template
+// would turn it into the token, and the prompt would show an object which does not exist.
+func (p *Pipeline) rejectMediaText(c *Chat) error {
+	if len(p.mediaTexts) == 0 {
 		return nil
 	}
 	for i := range c.Messages {
 		m := &c.Messages[i]
-		parts, calls := plainJSON(m.Parts), plainJSON(m.ToolCalls)
-		for _, l := range p.literals {
+		parts, calls := unescapeJSON(m.Parts), unescapeJSON(m.ToolCalls)
+		for _, l := range p.mediaTexts {
 			if strings.Contains(m.Content, l) || strings.Contains(m.Reasoning, l) || strings.Contains(m.Name, l) || strings.Contains(m.ToolCallID, l) ||
 				bytes.Contains(parts, []byte(l)) || bytes.Contains(calls, []byte(l)) {
-				return spelled(fmt.Sprintf("messages[%d]", i), l)
+				return mediaTextError(fmt.Sprintf("messages[%d]", i), l)
 			}
 		}
 	}
-	tools, args := plainJSON(c.Tools), plainJSON(c.Args)
-	for _, l := range p.literals {
+	tools, args := unescapeJSON(c.Tools), unescapeJSON(c.Args)
+	for _, l := range p.mediaTexts {
 		if bytes.Contains(tools, []byte(l)) {
-			return spelled("tools", l)
+			return mediaTextError("tools", l)
 		}
 		if bytes.Contains(args, []byte(l)) {
-			return spelled("chat_template_kwargs", l)
+			return mediaTextError("chat_template_kwargs", l)
 		}
 	}
 	return nil
 }
 
-// plainJSON returns JSON with the letters that are written by their numbers, also those in the JSON that a
-// string of it has, as arguments of functions are: templates have them in the end. It is to be searched,
-// and may be no JSON any more.
-func plainJSON(b []byte) []byte {
+// unescapeJSON resolves \u escapes in JSON, also in JSON inside its strings (function arguments), since
+// templates see them decoded. The result is for searching only and may not be valid JSON.
+func unescapeJSON(b []byte) []byte {
 	escape := []byte(`\u`)
 	if !bytes.Contains(b, escape) {
 		return b
@@ -182,58 +178,58 @@ func plainJSON(b []byte) []byte {
 	}
 }
 
-func spelled(field, text string) error {
-	return &Refused{fault.Param(field, "'%s' has the text %q, which stands for media in this model's prompts: write it another way", field, text)}
+func mediaTextError(field, text string) error {
+	return &RefusedError{fault.InvalidParam(field, "'%s' has the text %q, which stands for media in this model's prompts: write it another way", field, text)}
 }
 
-// Shows returns the index of the first token that holds the place of media, -1 if none does.
-func (p *Pipeline) Shows(tokens []kv.Token) int {
-	if len(p.marks) == 0 {
+// IndexMediaToken returns the index of the first media placeholder token, -1 if there is none.
+func (p *Pipeline) IndexMediaToken(tokens []kv.Token) int {
+	if len(p.mediaTokens) == 0 {
 		return -1
 	}
-	first, last := p.marks[0], p.marks[len(p.marks)-1]
+	first, last := p.mediaTokens[0], p.mediaTokens[len(p.mediaTokens)-1]
 	for i, t := range tokens {
-		if t >= first && t <= last && slices.Contains(p.marks, t) {
+		if t >= first && t <= last && slices.Contains(p.mediaTokens, t) {
 			return i
 		}
 	}
 	return -1
 }
 
-// Complete makes the prompt of a conversation from the tokens of its text, which it may keep:
-// it finds out what its media are, and puts their tokens in the places that the template left.
-func (l Local) Complete(ctx context.Context, c *Chat, tokens []kv.Token) (Prompt, error) {
+// CompletePrompt makes the prompt of a conversation from the tokens of its text, which it may keep: it
+// resolves the media and puts their tokens in place of the template's placeholders.
+func (l LocalEncoder) CompletePrompt(ctx context.Context, c *Chat, tokens []kv.Token) (Prompt, error) {
 	p := l.Pipeline
 	if len(c.Media) == 0 {
-		if p.Shows(tokens) >= 0 {
-			return Prompt{}, &Refused{fault.Param("messages", "the conversation has the place of a media object and no object: send it as a part of a message")}
+		if p.IndexMediaToken(tokens) >= 0 {
+			return Prompt{}, &RefusedError{fault.InvalidParam("messages", "the conversation has the place of a media object and no object: send it as a part of a message")}
 		}
 		return Prompt{Tokens: tokens}, nil
 	}
-	prompt, err := l.show(ctx, c, tokens)
-	var u *Unresolved
+	prompt, err := l.placeMedia(ctx, c, tokens)
+	var u *UnresolvedError
 	var refused *fault.Error
 	switch {
 	case err == nil:
 		return prompt, nil
 	case errors.As(err, &u):
 	case errors.As(err, &refused):
-		return Prompt{}, &Refused{refused}
+		return Prompt{}, &RefusedError{refused}
 	default:
 		return Prompt{}, err
 	}
-	return Prompt{Tokens: l.before(c, tokens), TextOnly: u.Reason, Why: u.Err}, nil
+	return Prompt{Tokens: l.tokensBeforeMedia(c, tokens), TextOnlyReason: u.Reason, TextOnlyError: u.Err}, nil
 }
 
-// show returns the prompt with its media in place.
-func (l Local) show(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, err error) {
+// placeMedia returns the prompt with its media in place.
+func (l LocalEncoder) placeMedia(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, err error) {
 	p := l.Pipeline
 	first := &c.Media[0]
 	if p.Family == nil || l.Media == nil {
-		return Prompt{}, Undecided(media.UnsupportedModel, first.Part, "'%s' is of type %v, and how this model's prompts show media is not known here", first.Part, first.Kind)
+		return Prompt{}, NewUnresolvedError(media.UnsupportedModel, first.Part, "'%s' is of type %v, and how this model's prompts show media is not known here", first.Part, first.Kind)
 	}
 	if c.ProcessorArgs {
-		return Prompt{}, Undecided(media.ProcessorOverridden, "mm_processor_kwargs", "'mm_processor_kwargs' is not supported by this server: leave it out")
+		return Prompt{}, NewUnresolvedError(media.ProcessorOverridden, "mm_processor_kwargs", "'mm_processor_kwargs' is not supported by this server: leave it out")
 	}
 	objects, release, err := l.Media.Resolve(ctx, c, p.Family)
 	if err != nil {
@@ -244,50 +240,49 @@ func (l Local) show(ctx context.Context, c *Chat, tokens []kv.Token) (_ Prompt, 
 			release()
 		}
 	}()
-	placed := make([]media.Placed, len(objects))
+	placed := make([]media.PromptObject, len(objects))
 	for i := range objects {
 		o := &objects[i]
 		placeholder, ok := p.Family.Placeholder(o.Kind)
 		if !ok {
-			return Prompt{}, Undecided(media.UnsupportedModel, o.Part, "'%s' shows media of kind %v, which this model does not take", o.Part, o.Kind)
+			return Prompt{}, NewUnresolvedError(media.UnsupportedModel, o.Part, "'%s' shows media of kind %v, which this model does not take", o.Part, o.Kind)
 		}
 		layout, err := p.Family.Layout(o.Kind, o.Size)
 		if err != nil {
-			return Prompt{}, unsized(o, err)
+			return Prompt{}, layoutError(o, err)
 		}
-		placed[i] = media.Placed{Placeholder: placeholder, Key: o.Key, Layout: layout}
+		placed[i] = media.PromptObject{Placeholder: placeholder, Key: o.Key, Layout: layout}
 	}
-	out, places, err := media.Expand(nil, nil, tokens, p.Family.Marks(), placed, media.MaxExpanded)
+	out, places, err := media.ExpandPrompt(nil, nil, tokens, p.Family.Placeholders(), placed, media.MaxExpanded)
 	if err != nil {
 		var long *media.LengthError
 		if errors.As(err, &long) {
-			return Prompt{}, Undecided(media.OverLimit, "messages", "with its media the prompt has more than %d tokens: send fewer, or smaller ones", long.Limit)
+			return Prompt{}, NewUnresolvedError(media.OverLimit, "messages", "with its media the prompt has more than %d tokens: send fewer, or smaller ones", long.Limit)
 		}
-		return Prompt{}, Undecided(media.PlaceholderMismatch, "messages", "this model's chat template does not show the media as they were sent: %v", err)
+		return Prompt{}, NewUnresolvedError(media.PlaceholderMismatch, "messages", "this model's chat template does not show the media as they were sent: %v", err)
 	}
 	return Prompt{Tokens: out, Media: places, Objects: objects, Release: release}, nil
 }
 
-// unsized is the error of an object of which no layout is known. What is wrong with a picture of a shape
-// that the model's processor refuses is the client's to know, whichever engine has the model. Of
-// videos and sounds engines show the processor what they choose, which may be of another length.
-func unsized(o *media.Object, err error) error {
+// layoutError returns the error for an object without a known layout. An image shape which the model's
+// processor refuses is the client's fault on any engine. For video and audio the engine chooses what the
+// processor sees, which may have another length.
+func layoutError(o *media.Object, err error) error {
 	var s *family.SizeError
 	if errors.As(err, &s) {
 		if s.Reason == media.SizeRefused && o.Kind == media.Image {
-			return fault.Param(o.Part, "'%s': %s: send one of another shape", o.Part, s.Detail)
+			return fault.InvalidParam(o.Part, "'%s': %s: send one of another shape", o.Part, s.Detail)
 		}
-		return Undecided(s.Reason, o.Part, "'%s': %s", o.Part, s.Detail)
+		return NewUnresolvedError(s.Reason, o.Part, "'%s': %s", o.Part, s.Detail)
 	}
-	return Undecided(media.DimensionsUnknown, o.Part, "'%s': %v", o.Part, err)
+	return NewUnresolvedError(media.DimensionsUnknown, o.Part, "'%s': %v", o.Part, err)
 }
 
-// before returns the tokens before the first media object of a conversation. Where it is not
-// known which tokens hold the places of media, it is what the prompt has in common with that of
-// the same conversation without them.
-func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
+// tokensBeforeMedia returns the tokens before the first media object of a conversation. Where the placeholder
+// tokens are unknown, it returns the common prefix with the same conversation without media.
+func (l LocalEncoder) tokensBeforeMedia(c *Chat, tokens []kv.Token) []kv.Token {
 	p := l.Pipeline
-	if i := p.Shows(tokens); i >= 0 {
+	if i := p.IndexMediaToken(tokens); i >= 0 {
 		return tokens[:i:i]
 	}
 	text := *c
@@ -295,9 +290,9 @@ func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
 	for i := range text.Messages {
 		text.Messages[i].Parts = withoutMedia(text.Messages[i].Parts)
 	}
-	segments, err := p.Render(&text)
+	segments, err := p.RenderChat(&text)
 	if err != nil {
-		return nil // it cannot be told
+		return nil // unknown
 	}
 	other := p.EncodeSegments(nil, segments)
 	n := 0
@@ -307,39 +302,39 @@ func (l Local) before(c *Chat, tokens []kv.Token) []kv.Token {
 	return tokens[:n:n]
 }
 
-// AppendTextPart and AppendMediaPart append a part of a message's content to dst, a JSON array that
-// is begun: "[" at least. An object is shown by what it is, as templates look for it; what it is of
-// does not pass through them.
+// AppendTextPart appends a text part of a message's content to dst, a JSON array which is already open ("["
+// at least).
 func AppendTextPart(dst []byte, text string) []byte {
-	dst = append(comma(dst), `{"type":"text","text":`...)
+	dst = append(appendComma(dst), `{"type":"text","text":`...)
 	return append(strictjson.AppendString(dst, text), '}')
 }
 
-// AppendMediaPart is explained at [AppendTextPart].
+// AppendMediaPart appends a media part to dst, as AppendTextPart does. It has only the kind, which is what
+// templates look for; the object itself does not pass through them.
 func AppendMediaPart(dst []byte, kind media.Kind) []byte {
-	dst = append(comma(dst), `{"type":"`...)
+	dst = append(appendComma(dst), `{"type":"`...)
 	dst = append(dst, kind.String()...)
 	return append(dst, `"}`...)
 }
 
-// AppendURLPart appends a part that has the object's URL, as clients write it.
+// AppendURLPart appends a part with the object's URL, as clients write it.
 func AppendURLPart(dst []byte, m *Media) []byte {
 	field := m.Kind.String() + "_url"
-	dst = append(comma(dst), `{"type":"`...)
+	dst = append(appendComma(dst), `{"type":"`...)
 	dst = append(append(dst, field...), `","`...)
 	dst = append(append(dst, field...), `":{"url":`...)
 	return append(strictjson.AppendString(dst, m.URL), `}}`...)
 }
 
-// comma appends one if something comes before.
-func comma(dst []byte) []byte {
+// appendComma appends a comma unless the array is empty.
+func appendComma(dst []byte) []byte {
 	if n := len(dst); n > 0 && dst[n-1] != '[' {
 		dst = append(dst, ',')
 	}
 	return dst
 }
 
-// ContentPart is a part of a message's content as templates that are Go code read it.
+// ContentPart is a part of a message's content as the templates in Go read it.
 type ContentPart struct {
 	Type string
 	Text string
@@ -352,7 +347,7 @@ func ReadParts(parts []byte) ([]ContentPart, error) {
 	return all, err
 }
 
-// withoutMedia returns the parts that are texts.
+// withoutMedia returns the text parts.
 func withoutMedia(parts []byte) []byte {
 	if len(parts) == 0 {
 		return nil

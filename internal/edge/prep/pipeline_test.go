@@ -67,7 +67,7 @@ func TestEncodeChatRefused(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	p.Template = nil
-	if got, err := p.EncodeChat([]kv.Token{7}, &Chat{}); fault.Of(err) != fault.Unimplemented || !slices.Equal(got, []kv.Token{7}) {
+	if got, err := p.EncodeChat([]kv.Token{7}, &Chat{}); fault.CodeOf(err) != fault.Unimplemented || !slices.Equal(got, []kv.Token{7}) {
 		t.Errorf("%v, %v", got, err)
 	}
 }

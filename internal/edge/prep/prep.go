@@ -1,5 +1,5 @@
-// Package prep turns what a client sent into the token ids that the engine sees,
-// and the engine's tokens back into text.
+// Package prep turns a client's request into the token ids which the engine sees, and the engine's tokens
+// back into text.
 package prep
 
 import "penstock/core/kv"
@@ -11,11 +11,11 @@ type Tokenizer interface {
 	// recognised only with opts.ParseSpecial, and begin-of-sequence tokens are
 	// added only with opts.AddSpecial.
 	Encode(dst []kv.Token, text string, opts EncodeOptions) []kv.Token
-	// AppendBytes appends the bytes that id stands for; a special token appends
-	// its literal text. ok is false if id is not in the vocabulary.
+	// AppendBytes appends the bytes of id; a special token appends its literal text. ok is false if id is not
+	// in the vocabulary.
 	AppendBytes(dst []byte, id kv.Token) (out []byte, ok bool)
-	// Special reports whether id is a special token, which decoded text leaves out.
-	Special(id kv.Token) bool
+	// IsSpecial reports whether id is a special token, which decoded text leaves out.
+	IsSpecial(id kv.Token) bool
 	// ID returns the id whose vocabulary entry is exactly text.
 	ID(text string) (id kv.Token, ok bool)
 	// VocabSize is one more than the largest id.
@@ -24,12 +24,11 @@ type Tokenizer interface {
 	NewDecoder(opts DecodeOptions) Decoder
 }
 
-// SegmentEncoder is what a Tokenizer is besides if it matters to it that the
-// segments of a prompt are one text. Of another one each kind of segment is
-// encoded by itself.
+// SegmentEncoder is implemented by a Tokenizer whose result depends on the segments of a prompt being one
+// text. For other tokenizers each run of one kind is encoded by itself.
 type SegmentEncoder interface {
-	// EncodeSegments appends the ids of the segments as of one text, in which
-	// special tokens are recognised in special segments only.
+	// EncodeSegments appends the ids of the segments as one text, in which special tokens are recognised in
+	// special segments only.
 	EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token
 }
 
@@ -47,9 +46,9 @@ type DecodeOptions struct {
 // Decoder turns one stream of tokens into valid UTF-8, never half a character.
 // It is not safe for concurrent use.
 type Decoder interface {
-	// Push appends the text that id completes to dst; it may be none.
+	// Push appends the text which id completes to dst; it may be empty.
 	Push(dst []byte, id kv.Token) []byte
-	// Flush appends what is left, broken characters as U+FFFD.
+	// Flush appends the rest, broken characters as U+FFFD.
 	Flush(dst []byte) []byte
 }
 
@@ -58,13 +57,13 @@ type Message struct {
 	Role    string // system, developer, user, assistant, tool, function
 	Name    string
 	Content string
-	// NoContent says that the client sent none, or null.
+	// NoContent reports that the client sent no content, or null.
 	NoContent bool
 
-	// Parts, if there are any, stand for Content: a JSON array of content parts.
+	// Parts, if not empty, replace Content: a JSON array of content parts.
 	Parts []byte
-	// ToolCalls is a JSON array of what the assistant called, ToolCallID which of
-	// those a tool's message answers, Reasoning what the assistant thought.
+	// ToolCalls is a JSON array of the assistant's tool calls. ToolCallID is the call which a tool message
+	// answers. Reasoning is the assistant's reasoning text.
 	ToolCalls  []byte
 	ToolCallID string
 	Reasoning  string
@@ -73,36 +72,34 @@ type Message struct {
 // Chat is a conversation to render.
 type Chat struct {
 	Messages []Message
-	// Tools is a JSON array of what the model may call; nil if nothing. JSON that
-	// a client wrote stays text, since templates print it in the client's order.
+	// Tools is a JSON array of the tools; nil if there are none. A client's JSON stays text, since templates
+	// print it in the client's order.
 	Tools []byte
-	// Args is a JSON object of further variables for the template
-	// (chat_template_kwargs); nil if none. Templates that are Go code have no use
-	// for any and ignore it.
+	// Args is a JSON object of further variables for the template (chat_template_kwargs); nil if none.
+	// Templates in Go ignore it.
 	Args []byte
-	// Content is the rule of the engine that the prompt is for. It does not travel: an engine that makes
-	// the prompt itself has its own.
+	// Content is the rule of the engine which gets the prompt. It is not encoded: an engine which makes the
+	// prompt itself follows its own.
 	Content ContentRule
-	// AddGenerationPrompt ends the prompt where the assistant speaks next.
+	// AddGenerationPrompt ends the prompt where the assistant's turn begins.
 	AddGenerationPrompt bool
-	// Media are what Parts show besides text, in the order of messages and parts. They, Namespace,
-	// ProcessorArgs and Features are for who encodes, and are no part of the conversation: the first three
-	// travel with [AppendShown] alone, Features beside it.
+	// Media are the media in Parts, in the order of messages and parts. Media, Namespace, ProcessorArgs and
+	// Features are for the encoder and no part of the conversation: the first three are encoded by
+	// [AppendChatWithMedia] only, Features is sent beside it.
 	Media []Media
-	// Namespace is whose names of media those are that the client gave: its salt and its key; with ""
-	// names count for nothing.
+	// Namespace scopes the client's names of media: its salt and its key. With "" names are ignored.
 	Namespace string
-	// ProcessorArgs says that the client sets arguments of the model's media processor.
+	// ProcessorArgs reports that the client sets arguments of the model's media processor.
 	ProcessorArgs bool
-	// Features asks an engine that makes the prompt also for what its processor makes of the media.
+	// Features asks an engine which makes the prompt to return its processor's output for the media as well.
 	Features bool
-	// ContinueFinal leaves the last message open for the model to go on with.
+	// ContinueFinal leaves the last message open for the model to continue.
 	ContinueFinal bool
 }
 
-// Segment is a run of prompt text. In special ones, and only there, the names of
-// special tokens stand for the tokens; what a client wrote is never special, so
-// that nobody can end a turn or open another role by spelling a token's name.
+// Segment is a run of prompt text. Names of special tokens stand for the tokens in special segments only. A
+// client's text is never special, so that a client cannot end a turn or open another role by spelling a
+// token's name.
 type Segment struct {
 	Text    string
 	Special bool

@@ -7,14 +7,12 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// The form in which a conversation travels to an engine is that of a chat request
-// (docs/format/engine.md): engines of other makes take it nearly as it is. This is
-// the one place that writes and reads it. JSON that a client wrote (parts, calls,
-// tools, arguments) goes through letter by letter, since templates print it.
+// A conversation travels to an engine in the form of a chat request (docs/format/engine.md), which other
+// engines take nearly as it is. Only this file writes and reads it. JSON which a client wrote (parts, calls,
+// tools, arguments) is copied byte by byte, since templates print it.
 
-// AppendChat appends c as a JSON object to dst. What c has as JSON must be JSON of
-// the kind that its comment says, and its texts UTF-8: then DecodeChat returns an
-// equal conversation.
+// AppendChat appends c as a JSON object to dst. The JSON fields of c must be JSON of the kind which their
+// comments name, and its texts UTF-8; DecodeChat then returns an equal conversation.
 func AppendChat(dst []byte, c *Chat) []byte {
 	dst = append(dst, `{"messages":[`...)
 	for i := range c.Messages {
@@ -31,16 +29,16 @@ func AppendChat(dst []byte, c *Chat) []byte {
 	return append(dst, '}')
 }
 
-// AppendShown is AppendChat for who finds out what a conversation shows: Media, Namespace and
-// ProcessorArgs go along.
-func AppendShown(dst []byte, c *Chat) []byte {
+// AppendChatWithMedia is AppendChat for a peer which resolves the media: it adds Media, Namespace and
+// ProcessorArgs.
+func AppendChatWithMedia(dst []byte, c *Chat) []byte {
 	dst = AppendChat(dst, c)
 	dst = append(dst[:len(dst)-1], `,"media":[`...)
 	for i := range c.Media {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendShown(dst, &c.Media[i])
+		dst = appendMediaObject(dst, &c.Media[i])
 	}
 	dst = append(dst, ']')
 	dst = appendText(dst, `,"media_namespace":`, c.Namespace)
@@ -48,7 +46,7 @@ func AppendShown(dst []byte, c *Chat) []byte {
 	return append(dst, '}')
 }
 
-func appendShown(dst []byte, m *Media) []byte {
+func appendMediaObject(dst []byte, m *Media) []byte {
 	dst = append(dst, `{"kind":`...)
 	dst = strictjson.AppendString(dst, m.Kind.String())
 	dst = appendText(dst, `,"url":`, m.URL)
@@ -77,7 +75,7 @@ func appendMessage(dst []byte, m *Message) []byte {
 	return append(dst, '}')
 }
 
-// appendRaw appends a key and JSON, or nothing if there is none.
+// appendRaw appends a key and JSON, or nothing if the JSON is empty.
 func appendRaw(dst []byte, key string, raw []byte) []byte {
 	if len(raw) == 0 {
 		return dst
@@ -100,20 +98,19 @@ func appendFlag(dst []byte, key string, v bool) []byte {
 	return append(dst, "false"...)
 }
 
-// DecodeChat reads what [AppendChat] or [AppendShown] wrote. It keeps nothing of b. A field that it
-// does not know is refused: without it the prompt would be another one. The error
-// is a *fault.Error of code Invalid that names the field. Whether the conversation
-// is one is the template's question.
+// DecodeChat reads the output of [AppendChat] or [AppendChatWithMedia]. It keeps nothing of b. It refuses
+// unknown fields: without them the prompt would be a different one. The error is a *fault.Error of code
+// Invalid which names the field. The template decides whether the conversation is valid.
 func DecodeChat(b []byte) (*Chat, error) {
 	r, err := strictjson.NewReader(b)
 	if err != nil {
 		return nil, err
 	}
 	d := chatDecoder{Reader: r, chat: &Chat{AddGenerationPrompt: true}} // the default of chat requests
-	if err := r.Object(d.field); err != nil {
+	if err := r.ReadObject(d.decodeField); err != nil {
 		return nil, err
 	}
-	if err := r.End(); err != nil {
+	if err := r.CheckEnd(); err != nil {
 		return nil, err
 	}
 	return d.chat, nil
@@ -124,109 +121,109 @@ type chatDecoder struct {
 	chat *Chat
 }
 
-// field reads the value of one key of a conversation.
-func (d *chatDecoder) field(key string) error {
-	if none, err := d.Null(); none || err != nil {
+// decodeField reads the value of one key of a conversation.
+func (d *chatDecoder) decodeField(key string) error {
+	if none, err := d.ReadNull(); none || err != nil {
 		return err
 	}
 	switch key {
 	case "messages":
-		return d.Array("an array of messages", d.message)
+		return d.ReadArray("an array of messages", d.decodeMessage)
 	case "tools":
-		return d.raw(&d.chat.Tools, strictjson.ArrayKind)
+		return d.copyRaw(&d.chat.Tools, strictjson.ArrayKind)
 	case "chat_template_kwargs":
-		return d.raw(&d.chat.Args, strictjson.ObjectKind)
+		return d.copyRaw(&d.chat.Args, strictjson.ObjectKind)
 	case "add_generation_prompt":
-		return d.Flag(&d.chat.AddGenerationPrompt)
+		return d.ReadBoolInto(&d.chat.AddGenerationPrompt)
 	case "continue_final_message":
-		return d.Flag(&d.chat.ContinueFinal)
+		return d.ReadBoolInto(&d.chat.ContinueFinal)
 	case "media":
-		return d.Array("an array of media objects", d.shown)
+		return d.ReadArray("an array of media objects", d.decodeMedia)
 	case "media_namespace":
-		return d.Text(&d.chat.Namespace)
+		return d.ReadStringInto(&d.chat.Namespace)
 	case "media_processor_args":
-		return d.Flag(&d.chat.ProcessorArgs)
+		return d.ReadBoolInto(&d.chat.ProcessorArgs)
 	}
-	return d.Unsupported()
+	return d.UnsupportedError()
 }
 
-// shown reads one element of media.
-func (d *chatDecoder) shown(int) error {
+// decodeMedia reads one element of media.
+func (d *chatDecoder) decodeMedia(int) error {
 	var m Media
-	err := d.Object(func(key string) error {
+	err := d.ReadObject(func(key string) error {
 		switch key {
 		case "kind":
-			return d.kind(&m.Kind)
+			return d.decodeMediaKind(&m.Kind)
 		case "url":
-			return d.Text(&m.URL)
+			return d.ReadStringInto(&m.URL)
 		case "uuid":
-			return d.Text(&m.Name)
+			return d.ReadStringInto(&m.Name)
 		case "part":
-			return d.Text(&m.Part)
+			return d.ReadStringInto(&m.Part)
 		case "param":
-			return d.Text(&m.Param)
+			return d.ReadStringInto(&m.Param)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	if err == nil && m.Kind == 0 {
-		err = d.Refuse("must have a 'kind'")
+		err = d.InvalidError("must have a 'kind'")
 	}
 	d.chat.Media = append(d.chat.Media, m)
 	return err
 }
 
-// kind reads the name of a kind of media.
-func (d *chatDecoder) kind(dst *media.Kind) error {
+// decodeMediaKind reads the name of a kind of media.
+func (d *chatDecoder) decodeMediaKind(dst *media.Kind) error {
 	var name string
-	if err := d.Text(&name); err != nil {
+	if err := d.ReadStringInto(&name); err != nil {
 		return err
 	}
-	for _, k := range Kinds() {
+	for _, k := range MediaKinds() {
 		if k.String() == name {
 			*dst = k
 			return nil
 		}
 	}
-	return d.Refuse("must be a kind of media, not %.100q", name)
+	return d.InvalidError("must be a kind of media, not %.100q", name)
 }
 
-// message reads one element of messages.
-func (d *chatDecoder) message(int) error {
+// decodeMessage reads one element of messages.
+func (d *chatDecoder) decodeMessage(int) error {
 	m := Message{NoContent: true}
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "role":
-			return d.Text(&m.Role)
+			return d.ReadStringInto(&m.Role)
 		case "name":
-			return d.Text(&m.Name)
+			return d.ReadStringInto(&m.Name)
 		case "content":
 			m.NoContent = false
 			if d.Kind() == strictjson.StringKind {
-				return d.Text(&m.Content)
+				return d.ReadStringInto(&m.Content)
 			}
-			return d.raw(&m.Parts, strictjson.ArrayKind)
+			return d.copyRaw(&m.Parts, strictjson.ArrayKind)
 		case "reasoning_content":
-			return d.Text(&m.Reasoning)
+			return d.ReadStringInto(&m.Reasoning)
 		case "tool_calls":
-			return d.raw(&m.ToolCalls, strictjson.ArrayKind)
+			return d.copyRaw(&m.ToolCalls, strictjson.ArrayKind)
 		case "tool_call_id":
-			return d.Text(&m.ToolCallID)
+			return d.ReadStringInto(&m.ToolCallID)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	d.chat.Messages = append(d.chat.Messages, m)
 	return err
 }
 
-// raw reads JSON of one kind and keeps a copy of its text.
-func (d *chatDecoder) raw(dst *[]byte, kind strictjson.Kind) error {
+// copyRaw reads JSON of one kind and keeps a copy of its text.
+func (d *chatDecoder) copyRaw(dst *[]byte, kind strictjson.Kind) error {
 	if d.Kind() != kind {
-		return d.Expected(string(kind))
+		return d.WrongTypeError(string(kind))
 	}
-	text, err := d.Raw()
+	text, err := d.ReadRaw()
 	*dst = slices.Clone(text)
 	return err
 }

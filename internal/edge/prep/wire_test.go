@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/media"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
 )
 
@@ -45,7 +46,7 @@ func showing() *prep.Chat {
 // TestShown: what finds out about media is told of them, and nobody else.
 func TestShown(t *testing.T) {
 	want := showing()
-	got := prep.AppendShown(nil, want)
+	got := prep.AppendChatWithMedia(nil, want)
 	back, err := prep.DecodeChat(got)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ func TestShown(t *testing.T) {
 		t.Error("an engine is told of media beside the parts")
 	}
 	for _, bad := range []string{`{"kind":"smell","url":"x"}`, `{"url":"x"}`, `{"kind":"image","size":1}`, `{"kind":null}`, `"image"`} {
-		if _, err := prep.DecodeChat([]byte(`{"media":[` + bad + `]}`)); fault.Of(err) != fault.Invalid {
+		if _, err := prep.DecodeChat([]byte(`{"media":[` + bad + `]}`)); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -210,14 +211,15 @@ func TestDecodeChatRefuses(t *testing.T) {
 }
 
 func FuzzDecodeChat(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(prep.AppendChat(nil, full()))
-	f.Add(prep.AppendShown(nil, showing()))
+	f.Add(prep.AppendChatWithMedia(nil, showing()))
 	f.Add([]byte(`{"messages":[{"role":"user","content":"hi"}]}`))
 	f.Add([]byte(strings.Repeat(`{"messages":[`, 70)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := prep.DecodeChat(b)
 		if err != nil {
-			if fault.Of(err) != fault.Invalid {
+			if fault.CodeOf(err) != fault.Invalid {
 				t.Fatalf("%v", err)
 			}
 			return
@@ -227,7 +229,7 @@ func FuzzDecodeChat(f *testing.F) {
 				t.Fatalf("message %d has more than one content, or none and one", i)
 			}
 		}
-		again, err := prep.DecodeChat(prep.AppendShown(nil, c))
+		again, err := prep.DecodeChat(prep.AppendChatWithMedia(nil, c))
 		if err != nil {
 			t.Fatalf("the encoding of a decoded conversation is refused: %v", err)
 		}

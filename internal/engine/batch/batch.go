@@ -1,18 +1,15 @@
-// Package batch is the shell of engines that compute in batches: requests come in
-// through it, [paged.Scheduler] says what is computed next, a [Computer] computes
-// it, and tokens, cache events and load go out.
+// Package batch is the shell of engines that compute in batches: it takes requests, [paged.Scheduler] decides
+// what is computed next, a [Computer] computes it, and the package delivers tokens, cache events and load.
 //
 // # One loop
 //
-// [Engine.Run] is one goroutine that owns the scheduler and the batch, and the only
-// one that calls [Computer.Compute]. Generate hands it requests through a bounded
-// inbox and gets tokens back through an outbox of its own, so that nobody's sink
-// holds up anybody's batch. A slow sink loses nothing and pauses nothing: what it
-// has not taken yet is merged into one delta per choice. An outbox is bounded by
-// the request's own token limit, and its sequence ends, and gives its blocks back,
-// as soon as it would have with a fast sink.
+// [Engine.Run] is one goroutine that owns the scheduler and the batch, and the only one that calls
+// [Computer.ComputeBatch]. Generate passes requests to it through a bounded inbox and gets tokens back
+// through an outbox per request, so that no sink holds up a batch. A slow sink loses nothing and pauses
+// nothing: its pending output is merged into one delta per choice. An outbox is bounded by the request's own
+// token limit, and its sequence ends, and releases its blocks, as early as with a fast sink.
 //
-// The package waits by channels alone: what takes time is the Computer's affair.
+// The package itself waits only on channels: only the Computer takes time.
 package batch
 
 import (
@@ -27,97 +24,89 @@ import (
 	"penstock/internal/engine/watch"
 )
 
-// Computer is what one kind of engine has of its own: what a request may ask of
-// it, and where the next tokens come from.
+// Computer is the engine-specific part: which requests are possible, and how the next tokens are computed.
 type Computer interface {
-	// Begin returns what the computer is to keep of each choice of a request; of
-	// those that are done it is not used. stops are the tokens that end a choice. It
-	// is called from any goroutine, with a request that has passed the checks of this package,
-	// and may take its time, until ctx, the request's, ends.
-	// Its error, which should be a *fault.Error, refuses the request.
-	Begin(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error)
-	// Compute computes a batch and draws the tokens that it asks for. An error or a
-	// panic fails all requests that have a part in it. It may return early, with any
-	// error, when ctx ends: the engine stops then. It must not keep b.
-	Compute(ctx context.Context, b *Batch) error
+	// StartRequest returns the computer's state for each choice of a request; states of choices that are done
+	// are not used. stops are the tokens that end a choice. It is called from any goroutine, with a request
+	// that has passed the checks of this package, and may block until ctx, which is the request's, ends. Its
+	// error, which should be a *fault.Error, refuses the request.
+	StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error)
+	// ComputeBatch computes a batch and draws the requested tokens. An error or a panic fails all requests in
+	// the batch. When ctx ends it may return early with any error: the engine then stops. It must not keep b.
+	ComputeBatch(ctx context.Context, b *Batch) error
 }
 
-// State is what a Computer keeps of one choice. It is used by one goroutine at a
-// time: by that of Begin, then by the loop.
+// State is a Computer's state of one choice. One goroutine at a time uses it: first the caller of
+// StartRequest, then the loop.
 type State interface {
-	// Over reports whether the choice ends after the output so far, although that
-	// does not end with a stop token.
-	Over() bool
+	// IsFinished reports whether the choice ends after the output so far, although its last token is no stop
+	// token.
+	IsFinished() bool
 }
 
-// Batch is what is computed at once.
+// Batch is the input and the output of one computation.
 type Batch struct {
-	// Plan has the work; it is not empty and belongs to the scheduler, whose figures
-	// Stats are.
+	// Plan has the work. It is not empty and belongs to the scheduler; Stats are the scheduler's statistics.
 	Plan  *paged.Step
 	Stats paged.Stats
-	// States[i] is of the choice that Plan.Work[i] belongs to.
+	// States[i] belongs to the choice of Plan.Work[i].
 	States []State
-	// Drawn[i] is to be set by the Computer where Plan.Work[i].Sample is, but for
-	// what [Engine.Prefill] computes.
-	Drawn []Drawn
-	// Follows says that the loop came from the batch before without waiting for work.
-	Follows bool
+	// The Computer sets Drawn[i] where Plan.Work[i].Sample is set, except for work of [Engine.Prefill].
+	Drawn []DrawnToken
+	// BackToBack says that the loop did not wait for work after the previous batch.
+	BackToBack bool
 }
 
-// Drawn is the next token of a choice; its log-probability and alternatives
-// matter where the request asked for them. With an Err none could be drawn, and the
-// request fails with it.
-type Drawn struct {
+// DrawnToken is the next token of a choice; its log-probability and alternatives are used if the request
+// asked for them. If Err is set there is no token, and the request fails with it.
+type DrawnToken struct {
 	engine.Logprob
 	Err error
 }
 
-// Config is the shape of an engine. It has no defaults.
+// Config configures an engine. It has no defaults.
 type Config struct {
-	// Card is what the engine serves; the sizes in it are those of its cache and its
-	// context.
+	// Card describes the served model; its sizes are the cache's and the context's.
 	Card engine.Card
-	// MaxSeqs bounds the sequences that are computed at once, TokenBudget the tokens
-	// of a batch, MaxWaiting the sequences beyond MaxSeqs that wait for their turn.
+	// MaxSeqs bounds the sequences computed at once, TokenBudget the tokens of a batch, MaxWaiting the
+	// waiting sequences in addition to MaxSeqs.
 	MaxSeqs, TokenBudget, MaxWaiting int
-	// Reuse off forgets blocks with their last sequence and reports no events,
-	// Chunking off computes each prompt in one batch.
+	// Reuse off drops blocks with their last sequence and reports no events; Chunking off computes each
+	// prompt in one batch.
 	Reuse, Chunking paged.Switch
-	// Label, if not nil, may add to events what the cache does not know of its
-	// blocks, before anyone sees them: to changes and to descriptions of the whole
-	// cache. It is called by the loop.
-	Label func([]kv.Event)
-	// Shared, if not nil, is memory that the engine shares with others.
-	Shared Shared
+	// LabelEvents, if not nil, may add labels of blocks to events before they are published: to changes and
+	// to descriptions of the whole cache. The loop calls it.
+	LabelEvents func([]kv.Event)
+	// SharedMemory, if not nil, is memory that the engine shares with others.
+	SharedMemory SharedMemory
 }
 
-// Shared is memory outside of the engine that others put blocks into too. Its methods are
-// called by the loop; they must not wait.
-type Shared interface {
-	// Elsewhere says what can be fetched from there.
-	paged.Elsewhere
-	// Tell takes what changed in the cache, perhaps nothing, and returns the events that
-	// follow it. After [Engine.Wake] it is called soon.
-	Tell(changed []kv.Event) []kv.Event
-	// Describe returns the events that go behind a description of the cache.
-	Describe() []kv.Event
+// SharedMemory is memory outside the engine into which other engines put blocks too. The loop calls its
+// methods; they must not wait.
+type SharedMemory interface {
+	// Elsewhere says which blocks can be fetched from there.
+	paged.BlockSource
+	// ExchangeEvents takes the changes of the cache, perhaps none, and returns the events to publish after
+	// them. [Engine.Wake] makes the loop call it soon.
+	ExchangeEvents(changed []kv.Event) []kv.Event
+	// DescribeShared returns the events to publish after a description of the cache.
+	DescribeShared() []kv.Event
 }
 
-func (c *Config) scheduler() paged.Config {
+func (c *Config) schedulerConfig() paged.Config {
 	pc := paged.Config{
 		Blocks:      c.Card.Blocks,
 		BlockSize:   c.Card.BlockSize,
 		MaxSeqs:     c.MaxSeqs,
 		TokenBudget: c.TokenBudget,
 		MaxContext:  c.Card.ContextLength,
-		// The engine's own bound on sequences is reached first.
+		// The engine's own limit of sequences is reached first.
 		MaxWaiting: c.MaxSeqs + c.MaxWaiting,
 		Reuse:      c.Reuse,
 		Chunking:   c.Chunking,
 	}
-	if c.Shared != nil {
-		pc.Elsewhere = c.Shared
+	if c.SharedMemory != nil {
+		pc.Remote = c.SharedMemory
 	}
 	return pc
 }
@@ -126,31 +115,31 @@ func (c *Config) scheduler() paged.Config {
 type Engine struct {
 	cfg      Config
 	computer Computer
-	watchers *watch.Hub
-	// turns counts the batches that were computed.
-	turns atomic.Uint64
+	watchers *watch.Broadcaster
+	// batches counts the computed batches.
+	batches atomic.Uint64
 	// wake tells the loop that the inbox, the aborts or the watchers changed.
 	wake chan struct{}
 
 	mu struct {
 		sync.Mutex
-		phase  phase
-		inbox  []*request // taken by the loop in order
-		aborts []*request // to be released by the loop; at most the live ones
-		// sequences are all choices not finished, the inbox's included; they are
-		// what the queue bound counts.
+		phase  enginePhase
+		inbox  []*request // the loop takes them in order
+		aborts []*request // for the loop to release; at most the live requests
+		// sequences counts all unfinished choices, including the inbox's; the queue limit applies to it.
 		sequences int
-		load      engine.Load // of the loop, without the inbox
+		load      engine.Load // as of the last report, without the inbox
 	}
 }
 
-// phase is where in its life an engine is.
-type phase uint8
+// enginePhase is the phase of an engine's lifecycle: phaseFresh until Run, phaseRunning until Run returns,
+// then phaseStopped.
+type enginePhase uint8
 
 const (
-	fresh phase = iota
-	running
-	stopped
+	phaseFresh enginePhase = iota
+	phaseRunning
+	phaseStopped
 )
 
 // Compile-time guards.
@@ -160,9 +149,9 @@ var (
 	_ engine.LoadSource = (*Engine)(nil)
 )
 
-// New returns an engine that does nothing until Run, or what is wrong with cfg.
+// New returns an engine that does nothing until Run, or an error for an invalid cfg.
 func New(cfg Config, computer Computer) (*Engine, error) {
-	if err := cfg.scheduler().Validate(); err != nil {
+	if err := cfg.schedulerConfig().Validate(); err != nil {
 		return nil, fmt.Errorf("%s model %s: %w", cfg.Card.Engine, cfg.Card.Name, err)
 	}
 	e := &Engine{cfg: cfg, computer: computer, wake: make(chan struct{}, 1)}
@@ -174,8 +163,8 @@ func New(cfg Config, computer Computer) (*Engine, error) {
 // Card describes the model served.
 func (e *Engine) Card() engine.Card { return e.cfg.Card }
 
-// Load returns the engine's load, requests that the loop has not seen included.
-// A request that Generate has returned for is not in it.
+// Load returns the engine's load, including requests in the inbox. It does not include requests whose
+// Generate has returned.
 func (e *Engine) Load() engine.Load {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -187,21 +176,22 @@ func (e *Engine) Load() engine.Load {
 	return l
 }
 
-// Signs implements engine.SignSource. Work changes with each batch alone; the queue is as the loop last saw it.
-func (e *Engine) Signs() engine.Signs {
+// HealthReport implements engine.HealthSource. Progress changes only with each batch; the queue is as of the
+// loop's last report.
+func (e *Engine) HealthReport() engine.HealthReport {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := &e.mu.load
-	return engine.Signs{Work: e.turns.Load(), Tells: true, Running: l.Running, Waiting: l.Waiting, Preempted: l.Preemptions}
+	return engine.HealthReport{Progress: e.batches.Load(), HasCounts: true, Running: l.Running, Waiting: l.Waiting, Preempted: l.Preemptions}
 }
 
-// Wake has the loop tell what there is to tell, though it has nothing to compute.
-func (e *Engine) Wake() { e.poke() }
+// Wake makes the loop report events even if it has nothing to compute.
+func (e *Engine) Wake() { e.wakeLoop() }
 
-// poke makes the loop look at what was handed to it.
-func (e *Engine) poke() {
+// wakeLoop makes the loop look at its inputs.
+func (e *Engine) wakeLoop() {
 	select {
 	case e.wake <- struct{}{}:
-	default: // it will look anyway
+	default: // the loop is already signalled
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestCancelReleasesBlocks cancels a request in every phase of its life, each
-// held still by the gate, beside another request whose blocks must stay.
+// TestCancelReleasesBlocks cancels a request in every phase of its lifecycle, each held by the gate, next to
+// another request whose blocks must stay.
 func TestCancelReleasesBlocks(t *testing.T) {
 	phases := []struct {
 		name  string
-		steps int // that the request takes part in before it is canceled
+		steps int // with the request, before it is canceled
 		seqs  int // MaxSeqs
 	}{
 		{"queued", 0, 1},
@@ -43,7 +43,7 @@ func testCancelAt(t *testing.T, steps, seqs int, blocked bool) {
 	g := closed(e)
 	ctx := enginetest.Start(t, e)
 
-	// A neighbour that goes on, known to run when the first step begins.
+	// A neighbour that continues, known to run when the first step starts.
 	neighbour := make(chan error, 1)
 	go func() {
 		_, err := enginetest.Generate(ctx, e, greedy(1, 12, 40))
@@ -69,9 +69,9 @@ func testCancelAt(t *testing.T, steps, seqs int, blocked bool) {
 			return nil
 		})
 	}()
-	synctest.Wait() // it is in the inbox; the loop stands still
+	synctest.Wait() // it is in the inbox; the loop waits
 	g.Leave <- struct{}{}
-	<-g.Enter // a step that the request is in, unless it is queued
+	<-g.Enter // a step with the request, unless it is queued
 	<-accepted
 	for range max(0, steps-1) {
 		g.Leave <- struct{}{}
@@ -86,7 +86,7 @@ func testCancelAt(t *testing.T, steps, seqs int, blocked bool) {
 	if err := <-result; !errors.Is(err, context.Canceled) {
 		t.Errorf("generate: %v, want context.Canceled", err)
 	}
-	// The neighbour alone is left: 12 tokens and at most 40 more in blocks of 4.
+	// Only the neighbour is left: 12 tokens and at most 40 more in blocks of 4.
 	if l := e.Load(); l.Running > 1 || l.Waiting != 0 || l.UsedBlocks > 13 || l.PrefillTokens > 12 {
 		t.Errorf("the canceled request is still there: %+v", l)
 	}
@@ -124,10 +124,10 @@ func testQueueIsBounded(t *testing.T) {
 	two := greedy(9, 10, 5)
 	two.Choices = 2
 	r := enginetest.NewRecorder(two)
-	if err := e.Generate(ctx, two, r.Sink); fault.Of(err) != fault.Overloaded || r.Accepted {
+	if err := e.Generate(ctx, two, r.Sink); fault.CodeOf(err) != fault.Overloaded || r.Accepted {
 		t.Errorf("two choices with room for one: %v, accepted %v", err, r.Accepted)
 	}
-	// One that gives up leaves its place to another.
+	// A canceled request leaves its place to another.
 	one, giveUp := context.WithCancel(ctx)
 	given := make(chan error, 1)
 	go func() {
@@ -136,7 +136,7 @@ func testQueueIsBounded(t *testing.T) {
 	}()
 	synctest.Wait()
 	r = enginetest.NewRecorder(greedy(9, 10, 5))
-	if err := e.Generate(ctx, greedy(9, 10, 5), r.Sink); fault.Of(err) != fault.Overloaded {
+	if err := e.Generate(ctx, greedy(9, 10, 5), r.Sink); fault.CodeOf(err) != fault.Overloaded {
 		t.Errorf("a request to a full queue: %v", err)
 	}
 	giveUp()
@@ -152,7 +152,7 @@ func testQueueIsBounded(t *testing.T) {
 
 	many := greedy(9, 10, 5)
 	many.Choices = 6
-	if err := e.Generate(ctx, many, r.Sink); fault.Of(err) != fault.Invalid {
+	if err := e.Generate(ctx, many, r.Sink); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("more choices than can ever be served: %v", err)
 	}
 	runCtx := enginetest.Start(t, e)
@@ -160,8 +160,7 @@ func testQueueIsBounded(t *testing.T) {
 	enginetest.MustGenerate(t, runCtx, e, two)
 }
 
-// TestStopReleasesEverybody ends Run while one request is computed and another is
-// in the inbox.
+// TestStopReleasesEverybody stops Run while one request is computed and another is in the inbox.
 func TestStopReleasesEverybody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, nil)
@@ -185,7 +184,7 @@ func TestStopReleasesEverybody(t *testing.T) {
 			t.Errorf("run: %v", err)
 		}
 		for range 2 {
-			if err := <-results; fault.Of(err) != fault.Unavailable {
+			if err := <-results; fault.CodeOf(err) != fault.Unavailable {
 				t.Errorf("a request when the engine stopped: %v", err)
 			}
 		}
@@ -195,15 +194,15 @@ func TestStopReleasesEverybody(t *testing.T) {
 	})
 }
 
-// faulty is a computer that fails as fail says when it computes the first token of
-// a prompt that begins with the victim.
+// faulty is a computer that fails in the way of fail when it computes the first token of a prompt that starts
+// with the victim.
 type faulty struct {
 	Computer
 	victim kv.Token
 	fail   func() error
 }
 
-func (f *faulty) Compute(ctx context.Context, b *Batch) error {
+func (f *faulty) ComputeBatch(ctx context.Context, b *Batch) error {
 	for i := range b.Plan.Work {
 		if w := &b.Plan.Work[i]; w.Start == 0 && w.Tokens[0] == f.victim {
 			if err := f.fail(); err != nil {
@@ -211,7 +210,7 @@ func (f *faulty) Compute(ctx context.Context, b *Batch) error {
 			}
 		}
 	}
-	return f.Computer.Compute(ctx, b)
+	return f.Computer.ComputeBatch(ctx, b)
 }
 
 func TestFailedBatch(t *testing.T) {
@@ -221,7 +220,7 @@ func TestFailedBatch(t *testing.T) {
 		"error": func() error { return errors.New("a defect") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			// One sequence at a time: the others wait and must not notice.
+			// One sequence at a time: the others wait and must not be affected.
 			e := small(t, func(c *Config) { c.MaxSeqs = 1 })
 			e.computer = &faulty{e.computer, victim, fail}
 			ctx := enginetest.Start(t, e)
@@ -236,7 +235,7 @@ func TestFailedBatch(t *testing.T) {
 					}
 					got, err := enginetest.Generate(ctx, e, req)
 					switch {
-					case i == 1 && (fault.Of(err) != fault.Internal || err == nil || strings.Contains(err.Error(), "a defect")):
+					case i == 1 && (fault.CodeOf(err) != fault.Internal || err == nil || strings.Contains(err.Error(), "a defect")):
 						t.Errorf("the request whose batch failed: %v", err)
 					case i == 1 && !strings.Contains(errors.Unwrap(err).Error(), "a defect"):
 						t.Errorf("the cause is lost: %v", errors.Unwrap(err))
@@ -257,7 +256,7 @@ func TestRunsOnce(t *testing.T) {
 	e := small(t, nil)
 	ctx := enginetest.Start(t, e)
 	enginetest.MustGenerate(t, ctx, e, greedy(1, 4, 1))
-	if err := e.Run(ctx); fault.Of(err) != fault.Conflict {
+	if err := e.Run(ctx); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("a second Run: %v", err)
 	}
 }
@@ -276,7 +275,7 @@ func TestRefusals(t *testing.T) {
 		req := greedy(1, 30, 8)
 		c.change(req)
 		err := e.Generate(ctx, req, func(*engine.Delta) error { return nil })
-		if fault.Of(err) != c.code {
+		if fault.CodeOf(err) != c.code {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

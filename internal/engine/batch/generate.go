@@ -8,16 +8,15 @@ import (
 	"penstock/internal/engine"
 )
 
-// Generate serves one request as the contract of [engine.Engine] says. Errors of
-// its own are Invalid for what can never be served, Overloaded when the queue is
-// full, Unavailable when the engine has stopped or stops, Unimplemented for what
-// the engine cannot do, and Internal when the computation failed.
+// Generate serves one request; see [engine.Engine]. Its own errors are Invalid for requests that can never be
+// served, Overloaded when the queue is full, Unavailable when the engine has stopped or is stopping,
+// Unimplemented for unsupported features, and Internal when the computation failed.
 func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
-	if err := e.check(req); err != nil {
+	if err := e.checkRequest(req); err != nil {
 		return err
 	}
-	if len(req.Objects) > 0 { // much work, perhaps, before it is known whether it waits in vain
-		if err := e.room(1); err != nil {
+	if len(req.Objects) > 0 { // preparing media is expensive: first check for room
+		if err := e.checkCapacity(1); err != nil {
 			return err
 		}
 	}
@@ -25,33 +24,32 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	if err != nil {
 		return err
 	}
-	return e.serve(ctx, r, sink)
+	return e.serveRequest(ctx, r, sink)
 }
 
-// Prefill computes one prompt for state and draws nothing. The prompt takes no part
-// in prefix reuse, in either direction, so that state sees all of it: a Work of it
-// whose Start is 0 begins at the beginning, for the first time or again after a
-// preemption. Its errors are those of Generate.
+// Prefill computes one prompt for state and draws nothing. The prompt is neither served from the prefix cache
+// nor stored in it, so that state sees all of it: work whose Start is 0 starts at the first token, for the
+// first time or again after a preemption. Its errors are the same as Generate's.
 func (e *Engine) Prefill(ctx context.Context, req *engine.EmbedRequest, state State) error {
 	if err := e.checkInput(req.Prompt); err != nil {
 		return err
 	}
-	return e.serve(ctx, newPrefill(req, state), func(*engine.Delta) error { return nil })
+	return e.serveRequest(ctx, newPrefill(req, state), func(*engine.Delta) error { return nil })
 }
 
-// serve hands r to the loop and what comes of it to sink. However it ends, nothing
-// is left of the request when serve returns.
-func (e *Engine) serve(ctx context.Context, r *request, sink func(*engine.Delta) error) error {
-	if err := e.submit(r); err != nil {
+// serveRequest passes r to the loop and its output to sink. When it returns, the engine holds nothing of the
+// request.
+func (e *Engine) serveRequest(ctx context.Context, r *request, sink func(*engine.Delta) error) error {
+	if err := e.submitRequest(r); err != nil {
 		return err
 	}
-	defer e.abort(r)
+	defer e.abortRequest(r)
 	for {
 		select {
 		case <-r.out.ready:
 		case <-ctx.Done():
 		}
-		deltas, last, err := r.out.take()
+		deltas, last, err := r.out.takeDeltas()
 		for i := range deltas {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -69,35 +67,35 @@ func (e *Engine) serve(ctx context.Context, r *request, sink func(*engine.Delta)
 	}
 }
 
-// submit puts r into the inbox. What has nothing left to generate ends at once.
-func (e *Engine) submit(r *request) error {
+// submitRequest puts r into the inbox. A request with nothing to generate finishes at once.
+func (e *Engine) submitRequest(r *request) error {
 	if len(r.open) == 0 {
-		r.out.accept()
+		r.out.markAccepted()
 		r.out.close(nil)
 		close(r.released)
 		return nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.roomLocked(len(r.open)); err != nil {
+	if err := e.checkCapacityLocked(len(r.open)); err != nil {
 		return err
 	}
 	e.mu.sequences += len(r.open)
 	e.mu.inbox = append(e.mu.inbox, r)
-	e.poke()
+	e.wakeLoop()
 	return nil
 }
 
-// room returns what there is against n more sequences now.
-func (e *Engine) room(n int) error {
+// checkCapacity returns why n more sequences are not possible now, or nil.
+func (e *Engine) checkCapacity(n int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.roomLocked(n)
+	return e.checkCapacityLocked(n)
 }
 
-func (e *Engine) roomLocked(n int) error {
-	if e.mu.phase == stopped {
-		return errStopped()
+func (e *Engine) checkCapacityLocked(n int) error {
+	if e.mu.phase == phaseStopped {
+		return stoppedError()
 	}
 	if e.mu.sequences+n > e.cfg.MaxSeqs+e.cfg.MaxWaiting {
 		return fault.New(fault.Overloaded, "the engine's queue is full: %d sequences are running or waiting; try again later", e.mu.sequences)
@@ -105,9 +103,8 @@ func (e *Engine) roomLocked(n int) error {
 	return nil
 }
 
-// abort makes the engine let go of r and waits until it has. If r has ended,
-// there is nothing to do.
-func (e *Engine) abort(r *request) {
+// abortRequest makes the engine release r and waits until it has. It does nothing if r has finished.
+func (e *Engine) abortRequest(r *request) {
 	e.mu.Lock()
 	select {
 	case <-r.released:
@@ -124,10 +121,10 @@ func (e *Engine) abort(r *request) {
 	}
 	e.mu.aborts = append(e.mu.aborts, r)
 	e.mu.Unlock()
-	e.poke()
+	e.wakeLoop()
 	<-r.released
 }
 
-func errStopped() error {
+func stoppedError() error {
 	return fault.New(fault.Unavailable, "the engine has stopped; another worker may serve the request")
 }

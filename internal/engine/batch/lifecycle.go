@@ -7,23 +7,23 @@ import (
 	"penstock/core/paged"
 )
 
-// takeAborts lets go of the requests that their callers gave up.
+// takeAborts releases the requests that their callers aborted.
 func (l *loop) takeAborts() {
 	l.mu.Lock()
 	aborts := l.mu.aborts
 	l.mu.aborts = nil
 	l.mu.Unlock()
 	for _, r := range aborts {
-		if !r.over {
-			l.fail(r, context.Canceled) // nobody reads it
+		if !r.finished {
+			l.failRequest(r, context.Canceled) // never read
 		}
 	}
 	if len(aborts) > 0 {
-		l.report() // their callers wait; do not make them wait for a step
+		l.publishReport() // their callers wait: do not delay them by a step
 	}
 }
 
-// takeInbox starts the requests that came.
+// takeInbox starts the new requests.
 func (l *loop) takeInbox() {
 	l.mu.Lock()
 	inbox := l.mu.inbox
@@ -31,20 +31,20 @@ func (l *loop) takeInbox() {
 	l.mu.Unlock()
 	l.taken = append(l.taken, inbox...)
 	for _, r := range inbox {
-		r.out.accept()
-		if err := l.add(r.open[0]); err != nil {
-			l.fail(r, err)
+		r.out.markAccepted()
+		if err := l.addChoice(r.open[0]); err != nil {
+			l.failRequest(r, err)
 		}
 	}
 }
 
-// add hands a choice to the scheduler.
-func (l *loop) add(c *choice) error {
+// addChoice adds a choice to the scheduler.
+func (l *loop) addChoice(c *choiceSequence) error {
 	l.lastID++
-	err := l.sched.Add(paged.Sequence{
+	err := l.sched.AddSequence(paged.Sequence{
 		ID:     l.lastID,
 		Salt:   c.request.req.Salt,
-		Tokens: c.tokens(),
+		Tokens: c.allTokens(),
 		Prompt: len(c.request.req.Prompt),
 		Media:  c.request.req.Media,
 		Reuse:  c.request.reuse,
@@ -52,58 +52,57 @@ func (l *loop) add(c *choice) error {
 	if err != nil {
 		return err
 	}
-	c.id, c.added = l.lastID, true
-	l.live[c.id] = c
+	c.id, c.scheduled = l.lastID, true
+	l.scheduled[c.id] = c
 	return nil
 }
 
-// follow starts the choices that waited for the leader to compute the prompt
-// that they share.
-func (l *loop) follow(r *request) {
-	r.led = true
+// startFollowers starts the choices that waited until the first choice had computed their common prompt.
+func (l *loop) startFollowers(r *request) {
+	r.followersStarted = true
 	for _, c := range r.open {
-		if c.added {
+		if c.scheduled {
 			continue
 		}
-		if err := l.add(c); err != nil {
-			l.fail(r, err)
+		if err := l.addChoice(c); err != nil {
+			l.failRequest(r, err)
 			return
 		}
 	}
 }
 
-// complete ends one choice; with the last one the request ends.
-func (l *loop) complete(c *choice) {
+// completeChoice ends one choice; with the last one the request ends.
+func (l *loop) completeChoice(c *choiceSequence) {
 	r := c.request
-	l.remove(c)
-	r.open = slices.DeleteFunc(r.open, func(o *choice) bool { return o == c })
+	l.removeChoice(c)
+	r.open = slices.DeleteFunc(r.open, func(o *choiceSequence) bool { return o == c })
 	l.freed++
 	if len(r.open) == 0 {
-		l.leave(r, nil)
+		l.finishRequest(r, nil)
 	}
 }
 
-// fail ends a request with all of its choices because of err.
-func (l *loop) fail(r *request, err error) {
+// failRequest ends a request with all of its choices because of err.
+func (l *loop) failRequest(r *request, err error) {
 	for _, c := range r.open {
-		l.remove(c)
+		l.removeChoice(c)
 	}
 	l.freed += len(r.open)
 	r.open = nil
-	l.leave(r, err)
+	l.finishRequest(r, err)
 }
 
-func (l *loop) remove(c *choice) {
-	if c.added {
-		l.sched.Remove(c.id)
-		delete(l.live, c.id)
+func (l *loop) removeChoice(c *choiceSequence) {
+	if c.scheduled {
+		l.sched.RemoveSequence(c.id)
+		delete(l.scheduled, c.id)
 	}
 }
 
-// leave forgets a request. Its caller learns of it from report.
-func (l *loop) leave(r *request, err error) {
-	r.over = true
-	l.ended = append(l.ended, ending{r, err})
+// finishRequest removes a request from the loop. publishReport informs its caller.
+func (l *loop) finishRequest(r *request, err error) {
+	r.finished = true
+	l.ended = append(l.ended, finishedRequest{r, err})
 	i := slices.Index(l.taken, r)
 	l.taken = slices.Delete(l.taken, i, i+1)
 }

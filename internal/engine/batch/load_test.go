@@ -7,7 +7,7 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestLoadDuringBatch: a batch that takes long is load while it is computed.
+// TestLoadDuringBatch checks that a long batch counts as load while it is computed.
 func TestLoadDuringBatch(t *testing.T) {
 	e := small(t, nil)
 	g := closed(e)
@@ -28,8 +28,8 @@ func TestLoadDuringBatch(t *testing.T) {
 	}
 }
 
-// TestSignsTellTheQueue: a request that waits behind another one is in the engine's own account, so that its wait
-// is not taken for a stall.
+// TestSignsTellTheQueue checks that a request queued after another one is in the engine's own account, so
+// that its wait is not taken for a stall.
 func TestSignsTellTheQueue(t *testing.T) { synctest.Test(t, testSignsTellTheQueue) }
 
 func testSignsTellTheQueue(t *testing.T) {
@@ -43,12 +43,12 @@ func testSignsTellTheQueue(t *testing.T) {
 			results <- err
 		}()
 	}
-	synctest.Wait() // one is computed, the other one is there
+	synctest.Wait() // one is computed, the other is queued
 	<-g.Enter
 	synctest.Wait()
 	g.Leave <- struct{}{}
 	<-g.Enter
-	if s := e.Signs(); !s.Tells || s.Running != 1 || s.Waiting != 1 || s.Work == 0 {
+	if s := e.HealthReport(); !s.HasCounts || s.Running != 1 || s.Waiting != 1 || s.Progress == 0 {
 		t.Errorf("signs of one request that runs and one that waits: %+v", s)
 	}
 	g.Leave <- struct{}{}

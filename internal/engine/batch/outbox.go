@@ -7,63 +7,61 @@ import (
 	"penstock/internal/engine"
 )
 
-// outbox carries one request's output from the loop to the caller of Generate.
-// The loop never waits for it: what the caller has not taken is merged, one
-// delta per choice, so that its size is bounded by the request's own limits on
-// tokens.
+// outbox carries one request's output from the loop to the caller of Generate. The loop never waits for it:
+// pending output is merged into one delta per choice, so that its size is bounded by the request's own token
+// limits.
 type outbox struct {
 	attempt uint32
-	// ready has room for one: it says that there is something to take.
+	// ready has capacity 1: it signals that there is something to take.
 	ready chan struct{}
 
 	mu struct {
 		sync.Mutex
 		accepted bool
-		pending  []piece // by choice
+		pending  []pendingDelta // by choice
 		closed   bool
 		err      error
 	}
 
-	// Of the caller of Generate alone.
+	// Used only by the caller of Generate.
 	announced bool
 	deltas    []engine.Delta
-	spare     []piece // memory of the deltas handed out before
+	spare     []pendingDelta // memory of the deltas returned before
 }
 
-// piece is what the caller has not taken of one choice.
-type piece struct {
-	pos      int
-	tokens   []kv.Token
-	logprobs []engine.Logprob
-	cached   int
-	finish   engine.Finish
-	bare     bool // the end is a delta of its own
+// pendingDelta is the pending output of one choice.
+type pendingDelta struct {
+	pos            int
+	tokens         []kv.Token
+	logprobs       []engine.Logprob
+	cached         int
+	finish         engine.Finish
+	separateFinish bool // the finish is a delta of its own
 }
 
-func (p *piece) empty() bool { return len(p.tokens) == 0 && p.finish == engine.NotFinished }
+func (p *pendingDelta) isEmpty() bool { return len(p.tokens) == 0 && p.finish == engine.NotFinished }
 
-// newOutbox returns the outbox of a request for so many choices; generated is nil
-// or what they have generated before.
+// newOutbox returns the outbox of a request with choices choices; generated is nil or their earlier output.
 func newOutbox(attempt uint32, choices int, generated [][]kv.Token) *outbox {
-	o := &outbox{attempt: attempt, ready: make(chan struct{}, 1), spare: make([]piece, choices)}
-	o.mu.pending = make([]piece, choices)
+	o := &outbox{attempt: attempt, ready: make(chan struct{}, 1), spare: make([]pendingDelta, choices)}
+	o.mu.pending = make([]pendingDelta, choices)
 	for i := range generated {
 		o.mu.pending[i].pos = len(generated[i])
 	}
 	return o
 }
 
-// accept says that the engine took the request.
-func (o *outbox) accept() {
+// markAccepted records that the engine took the request.
+func (o *outbox) markAccepted() {
 	o.mu.Lock()
 	o.mu.accepted = true
 	o.mu.Unlock()
-	o.notify()
+	o.signalReady()
 }
 
-// put adds one token of a choice. cached counts if it is the choice's first;
-// the log-probability counts if it is not nil, and it is kept.
-func (o *outbox) put(choice int, token kv.Token, logprob *engine.Logprob, cached int, finish engine.Finish) {
+// appendToken appends one token of a choice. cached counts if it is the choice's first token; the
+// log-probability is kept unless it is nil.
+func (o *outbox) appendToken(choice int, token kv.Token, logprob *engine.Logprob, cached int, finish engine.Finish) {
 	o.mu.Lock()
 	p := &o.mu.pending[choice]
 	p.tokens = append(p.tokens, token)
@@ -73,44 +71,44 @@ func (o *outbox) put(choice int, token kv.Token, logprob *engine.Logprob, cached
 	p.cached += cached
 	p.finish = finish
 	o.mu.Unlock()
-	o.notify()
+	o.signalReady()
 }
 
-// finish ends a choice without a further token, in a delta without tokens.
-func (o *outbox) finish(choice int, finish engine.Finish) {
+// finishChoice ends a choice with a delta that has no tokens.
+func (o *outbox) finishChoice(choice int, finish engine.Finish) {
 	o.mu.Lock()
 	p := &o.mu.pending[choice]
-	p.finish, p.bare = finish, true
+	p.finish, p.separateFinish = finish, true
 	o.mu.Unlock()
-	o.notify()
+	o.signalReady()
 }
 
-// close says that nothing more comes, because all choices ended or because of
-// err. Only the first call counts.
+// close records that no more output comes, because all choices ended or because of err. Only the first call
+// has an effect.
 func (o *outbox) close(err error) {
 	o.mu.Lock()
 	if !o.mu.closed {
 		o.mu.closed, o.mu.err = true, err
 	}
 	o.mu.Unlock()
-	o.notify()
+	o.signalReady()
 }
 
-func (o *outbox) notify() {
+func (o *outbox) signalReady() {
 	select {
 	case o.ready <- struct{}{}:
-	default: // already said
+	default: // already signalled
 	}
 }
 
-// take returns the deltas that have gathered, in order of choice, and whether
-// they are the last. They hold until the next call.
-func (o *outbox) take() (deltas []engine.Delta, last bool, err error) {
+// takeDeltas returns the pending deltas, in order of choice, and whether they are the last. They are valid
+// until the next call.
+func (o *outbox) takeDeltas() (deltas []engine.Delta, last bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.deltas = o.deltas[:0]
 	if !o.mu.accepted {
-		return nil, o.mu.closed, o.mu.err // choices that had ended before wait too
+		return nil, o.mu.closed, o.mu.err // choices that finished at once also wait for the acceptance
 	}
 	if !o.announced {
 		o.announced = true
@@ -118,17 +116,17 @@ func (o *outbox) take() (deltas []engine.Delta, last bool, err error) {
 	}
 	for i := range o.mu.pending {
 		p := &o.mu.pending[i]
-		if p.empty() {
+		if p.isEmpty() {
 			continue
 		}
 		d := engine.Delta{Attempt: o.attempt, Choice: i, Pos: p.pos, Tokens: p.tokens, Logprobs: p.logprobs, Cached: p.cached, Finish: p.finish}
-		if p.bare && len(p.tokens) > 0 {
+		if p.separateFinish && len(p.tokens) > 0 {
 			d.Finish = engine.NotFinished
 			o.deltas = append(o.deltas, d)
 			d = engine.Delta{Attempt: o.attempt, Choice: i, Pos: p.pos + len(p.tokens), Finish: p.finish}
 		}
 		o.deltas = append(o.deltas, d)
-		next := piece{pos: p.pos + len(p.tokens), tokens: o.spare[i].tokens[:0], logprobs: o.spare[i].logprobs[:0]}
+		next := pendingDelta{pos: p.pos + len(p.tokens), tokens: o.spare[i].tokens[:0], logprobs: o.spare[i].logprobs[:0]}
 		o.spare[i] = *p
 		*p = next
 	}

@@ -12,72 +12,72 @@ import (
 
 func TestOutboxMerges(t *testing.T) {
 	o := newOutbox(3, 2, [][]kv.Token{nil, make([]kv.Token, 5)})
-	o.finish(1, engine.FinishStop)
-	if deltas, last, err := o.take(); len(deltas) != 0 || last || err != nil {
+	o.finishChoice(1, engine.FinishStop)
+	if deltas, last, err := o.takeDeltas(); len(deltas) != 0 || last || err != nil {
 		t.Fatalf("before it is accepted: %+v, %v, %v", deltas, last, err)
 	}
-	o.accept()
-	o.put(0, 10, nil, 32, engine.NotFinished)
-	o.put(0, 11, nil, 0, engine.NotFinished)
+	o.markAccepted()
+	o.appendToken(0, 10, nil, 32, engine.NotFinished)
+	o.appendToken(0, 11, nil, 0, engine.NotFinished)
 	want := []engine.Delta{
 		{Attempt: 3, Accepted: true},
 		{Attempt: 3, Choice: 0, Tokens: []kv.Token{10, 11}, Cached: 32},
 		{Attempt: 3, Choice: 1, Pos: 5, Finish: engine.FinishStop},
 	}
-	deltas, last, err := o.take()
+	deltas, last, err := o.takeDeltas()
 	if diff := cmp.Diff(want, deltas); diff != "" || last || err != nil {
 		t.Fatalf("last %v, error %v (-want +got)\n%s", last, err, diff)
 	}
 
-	o.put(0, 12, &engine.Logprob{Token: 12, Logprob: -1}, 0, engine.FinishLength)
+	o.appendToken(0, 12, &engine.Logprob{Token: 12, Logprob: -1}, 0, engine.FinishLength)
 	o.close(nil)
 	o.close(errors.New("too late"))
 	want = []engine.Delta{{
 		Attempt: 3, Choice: 0, Pos: 2, Tokens: []kv.Token{12},
 		Logprobs: []engine.Logprob{{Token: 12, Logprob: -1}}, Finish: engine.FinishLength,
 	}}
-	deltas, last, err = o.take()
+	deltas, last, err = o.takeDeltas()
 	if diff := cmp.Diff(want, deltas); diff != "" || !last || err != nil {
 		t.Fatalf("last %v, error %v (-want +got)\n%s", last, err, diff)
 	}
-	if deltas, last, _ := o.take(); len(deltas) != 0 || !last {
+	if deltas, last, _ := o.takeDeltas(); len(deltas) != 0 || !last {
 		t.Fatalf("after the last: %+v, %v", deltas, last)
 	}
 }
 
-// TestOutboxEndsBare: an end without a token is never in a delta with tokens.
+// TestOutboxEndsBare checks that a finish without a token is never in a delta with tokens.
 func TestOutboxEndsBare(t *testing.T) {
 	o := newOutbox(1, 1, [][]kv.Token{{8, 9}})
-	o.accept()
-	o.put(0, 10, nil, 8, engine.NotFinished)
-	o.put(0, 11, nil, 0, engine.NotFinished)
-	o.finish(0, engine.FinishStop)
+	o.markAccepted()
+	o.appendToken(0, 10, nil, 8, engine.NotFinished)
+	o.appendToken(0, 11, nil, 0, engine.NotFinished)
+	o.finishChoice(0, engine.FinishStop)
 	want := []engine.Delta{
 		{Attempt: 1, Accepted: true},
 		{Attempt: 1, Pos: 2, Tokens: []kv.Token{10, 11}, Cached: 8},
 		{Attempt: 1, Pos: 4, Finish: engine.FinishStop},
 	}
-	deltas, _, err := o.take()
+	deltas, _, err := o.takeDeltas()
 	if diff := cmp.Diff(want, deltas); diff != "" || err != nil {
 		t.Fatalf("error %v (-want +got)\n%s", err, diff)
 	}
 }
 
-// TestOutboxHoldsWhatItHandedOut checks that deltas stay as they are while the
-// loop goes on, until the next take.
+// TestOutboxHoldsWhatItHandedOut checks that deltas stay unchanged while the loop continues, until the next
+// takeDeltas.
 func TestOutboxHoldsWhatItHandedOut(t *testing.T) {
 	o := newOutbox(1, 1, nil)
-	o.accept()
+	o.markAccepted()
 	next := kv.Token(0)
 	for round := range 50 {
 		for range 1 + round%7 {
-			o.put(0, next, nil, 0, engine.NotFinished)
+			o.appendToken(0, next, nil, 0, engine.NotFinished)
 			next++
 		}
-		deltas, _, _ := o.take()
+		deltas, _, _ := o.takeDeltas()
 		d := deltas[len(deltas)-1]
 		for range 5 {
-			o.put(0, next, nil, 0, engine.NotFinished)
+			o.appendToken(0, next, nil, 0, engine.NotFinished)
 			next++
 		}
 		for i, x := range d.Tokens {
@@ -90,10 +90,10 @@ func TestOutboxHoldsWhatItHandedOut(t *testing.T) {
 
 func TestOutboxDoesNotAllocateWhenWarm(t *testing.T) {
 	o := newOutbox(1, 1, nil)
-	o.accept()
+	o.markAccepted()
 	pass := func() {
-		o.put(0, 1, nil, 0, engine.NotFinished)
-		o.take()
+		o.appendToken(0, 1, nil, 0, engine.NotFinished)
+		o.takeDeltas()
 	}
 	pass()
 	pass()

@@ -12,8 +12,8 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestPrefill computes a prompt between requests that crowd the cache: each time it
-// is computed whole, also when it was preempted, and leaves nothing behind.
+// TestPrefill computes a prompt between requests that fill the cache: it is computed completely each time,
+// also after a preemption, and leaves nothing behind.
 func TestPrefill(t *testing.T) { synctest.Test(t, testPrefill) }
 
 func testPrefill(t *testing.T) {
@@ -44,14 +44,14 @@ func testPrefill(t *testing.T) {
 	}
 	for name, bad := range map[string][]kv.Token{"empty": nil, "long": make([]kv.Token, 320), "foreign": {vocab}} {
 		err := e.Prefill(ctx, &engine.EmbedRequest{Attempt: 1, Prompt: bad}, &die{})
-		if fault.Of(err) != fault.Invalid {
+		if fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// TestOver ends a choice by its state: after a token, in a delta of its own, and
-// before the first one of a resumption.
+// TestOver ends a choice by its state: after a token, in a delta of its own, and before the first token of a
+// resumption.
 func TestOver(t *testing.T) {
 	e := small(t, nil)
 	ctx := enginetest.Start(t, e)
@@ -72,26 +72,26 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// limited is a computer whose choices are over after five tokens.
+// limited is a computer whose choices finish after five tokens.
 type limited struct{ Computer }
 
-func (l limited) Begin(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
-	states, err := l.Computer.Begin(ctx, req, stops)
+func (l limited) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
+	states, err := l.Computer.StartRequest(ctx, req, stops)
 	for _, s := range states {
 		s.(*die).last = 5
 	}
 	return states, err
 }
 
-// TestLabel labels what watchers are told, changes and descriptions alike.
+// TestLabel labels the events of watchers, both changes and descriptions.
 func TestLabel(t *testing.T) {
 	labelled := 0
 	e := small(t, func(c *Config) {
-		c.Label = func(events []kv.Event) { labelled += len(events) }
+		c.LabelEvents = func(events []kv.Event) { labelled += len(events) }
 	})
 	ctx := enginetest.Start(t, e)
 	enginetest.MustGenerate(t, ctx, e, greedy(1, 30, 2))
-	if _, err := enginetest.Snapshot(ctx, e); err != nil {
+	if _, err := enginetest.FirstSnapshot(ctx, e); err != nil {
 		t.Fatal(err)
 	}
 	enginetest.MustGenerate(t, ctx, e, greedy(1, 30, 2)) // the loop has passed the description

@@ -6,39 +6,38 @@ import (
 	"penstock/internal/engine"
 )
 
-// report tells everybody outside what the loop did since the last report: first
-// the watchers, then Load, then the callers of Generate. So whoever has the end
-// of a request finds it gone from the load.
-func (l *loop) report() {
-	events := l.labelled(l.sched.Events(nil))
-	if l.cfg.Shared != nil {
-		events = append(events, l.cfg.Shared.Tell(events)...)
+// publishReport publishes what the loop did since the last report: first to the watchers, then to Load, then
+// to the callers of Generate. So a caller that has the end of a request finds it gone from the load.
+func (l *loop) publishReport() {
+	events := l.labelEvents(l.sched.AppendEvents(nil))
+	if l.cfg.SharedMemory != nil {
+		events = append(events, l.cfg.SharedMemory.ExchangeEvents(events)...)
 	}
 	l.watchers.Publish(events)
-	if l.watchers.Wanting() {
-		dump := l.labelled(l.sched.Dump(nil))
-		if l.cfg.Shared != nil {
-			dump = append(dump, l.cfg.Shared.Describe()...)
+	if l.watchers.NeedsDescription() {
+		dump := l.labelEvents(l.sched.AppendDump(nil))
+		if l.cfg.SharedMemory != nil {
+			dump = append(dump, l.cfg.SharedMemory.DescribeShared()...)
 		}
-		l.watchers.Describe(dump)
+		l.watchers.SendDescription(dump)
 	}
 	l.reportLoad()
-	l.deliver()
+	l.deliverResults()
 }
 
-func (l *loop) labelled(events []kv.Event) []kv.Event {
-	if l.cfg.Label != nil && len(events) > 0 {
-		l.cfg.Label(events)
+func (l *loop) labelEvents(events []kv.Event) []kv.Event {
+	if l.cfg.LabelEvents != nil && len(events) > 0 {
+		l.cfg.LabelEvents(events)
 	}
 	return events
 }
 
 func (l *loop) reportLoad() {
 	stats := l.sched.Stats()
-	held := 0 // choices that wait for the leader of their request
+	held := 0 // choices that wait for the first one of their request
 	for _, r := range l.taken {
 		for _, c := range r.open {
-			if !c.added {
+			if !c.scheduled {
 				held++
 			}
 		}
@@ -55,8 +54,8 @@ func (l *loop) reportLoad() {
 	l.mu.load.Preemptions = stats.Preemptions
 }
 
-// deliver puts tokens and endings into the outboxes.
-func (l *loop) deliver() {
+// deliverResults puts tokens and ends into the outboxes.
+func (l *loop) deliverResults() {
 	for i := range l.results {
 		r := &l.results[i]
 		c := r.choice
@@ -64,20 +63,20 @@ func (l *loop) deliver() {
 			continue
 		}
 		cached := 0
-		if !c.counted {
-			c.counted, cached = true, c.request.cached
+		if !c.cachedDelivered {
+			c.cachedDelivered, cached = true, c.request.cached
 		}
 		out, finish := c.request.out, r.finish
-		if r.bare {
+		if r.separateFinish {
 			finish = engine.NotFinished
 		}
 		if c.request.req.Logprobs >= 0 {
-			out.put(c.index, r.token.Token, &r.token, cached, finish)
+			out.appendToken(c.index, r.token.Token, &r.token, cached, finish)
 		} else {
-			out.put(c.index, r.token.Token, nil, cached, finish)
+			out.appendToken(c.index, r.token.Token, nil, cached, finish)
 		}
-		if r.bare {
-			out.finish(c.index, r.finish)
+		if r.separateFinish {
+			out.finishChoice(c.index, r.finish)
 		}
 	}
 	l.results = l.results[:0]

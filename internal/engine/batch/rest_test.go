@@ -12,7 +12,7 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestIdleKeepsNothing: an engine that waits holds no request, which can be large.
+// TestIdleKeepsNothing checks that a waiting engine holds no request, which can be large.
 func TestIdleKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, nil)
@@ -35,18 +35,18 @@ func TestIdleKeepsNothing(t *testing.T) {
 	})
 }
 
-// observer is a computer that notes which batches follow another one.
+// observer is a computer that records which batches are back to back.
 type observer struct {
 	Computer
 	follows []bool
 }
 
-func (o *observer) Compute(ctx context.Context, b *Batch) error {
-	o.follows = append(o.follows, b.Follows)
-	return o.Computer.Compute(ctx, b)
+func (o *observer) ComputeBatch(ctx context.Context, b *Batch) error {
+	o.follows = append(o.follows, b.BackToBack)
+	return o.Computer.ComputeBatch(ctx, b)
 }
 
-// TestFollows: batches follow each other until the engine has nothing to do.
+// TestFollows checks that batches are back to back until the engine has nothing to do.
 func TestFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, nil)

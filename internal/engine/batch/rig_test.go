@@ -16,8 +16,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const vocab = 96
 
-// dice is a computer whose tokens are a hash of seed, choice and position; without
-// a temperature of the prompt and position alone.
+// dice is a computer whose tokens are a hash of seed, choice and position; without a temperature of the
+// prompt and position alone.
 type dice struct{}
 
 type die struct {
@@ -25,13 +25,13 @@ type die struct {
 	seed     uint64
 	position int
 	stops    []kv.Token
-	last     int // position after which it is over by itself; 0 is never
+	last     int // position after which it finishes by itself; 0 is never
 	seen     int // tokens of a prefill
 }
 
-func (d *die) Over() bool { return d.last > 0 && d.position >= d.last }
+func (d *die) IsFinished() bool { return d.last > 0 && d.position >= d.last }
 
-func (dice) Begin(_ context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
+func (dice) StartRequest(_ context.Context, req *engine.Request, stops []kv.Token) ([]State, error) {
 	states := make([]State, req.Choices)
 	for i := range states {
 		d := &die{req: req, stops: stops, seed: mix(uint64(len(req.Prompt)), uint64(req.Prompt[0]))}
@@ -46,7 +46,7 @@ func (dice) Begin(_ context.Context, req *engine.Request, stops []kv.Token) ([]S
 	return states, nil
 }
 
-func (dice) Compute(_ context.Context, b *Batch) error {
+func (dice) ComputeBatch(_ context.Context, b *Batch) error {
 	for i, w := range b.Plan.Work {
 		d := b.States[i].(*die)
 		if w.Start == 0 {
@@ -117,22 +117,22 @@ func greedy(seed, prompt, n int) *engine.Request {
 	return req
 }
 
-// gate is a computer that computes only when it is let.
+// gate is a computer that waits for a permission before each computation.
 type gate struct {
 	Computer
 	*enginetest.Gate
 }
 
-// closed puts a gate before e's computer.
+// closed puts a gate in front of e's computer.
 func closed(e *Engine) *gate {
 	g := &gate{e.computer, enginetest.NewGate()}
 	e.computer = g
 	return g
 }
 
-func (g *gate) Compute(ctx context.Context, b *Batch) error {
-	g.Pass()
-	return g.Computer.Compute(ctx, b)
+func (g *gate) ComputeBatch(ctx context.Context, b *Batch) error {
+	g.AwaitLeave()
+	return g.Computer.ComputeBatch(ctx, b)
 }
 
 func TestConformance(t *testing.T) {

@@ -9,17 +9,16 @@ import (
 	"penstock/internal/engine"
 )
 
-// Run computes batches until ctx ends, then lets go of every request with an
-// Unavailable error and returns nil. An engine runs once: after that, Run
-// returns a Conflict error.
+// Run computes batches until ctx ends, then releases every request with an Unavailable error and returns nil.
+// An engine runs once: a second Run returns a Conflict error.
 func (e *Engine) Run(ctx context.Context) error {
-	l, err := e.begin()
+	l, err := e.newLoop()
 	if err != nil {
 		return err
 	}
-	defer l.end()
+	defer l.shutDown()
 	for ctx.Err() == nil {
-		if l.turn(ctx) {
+		if l.runOnce(ctx) {
 			continue
 		}
 		select {
@@ -30,81 +29,81 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// turn looks at what was handed to the loop, computes one batch and tells what
-// came of it. It reports whether there was a batch.
-func (l *loop) turn(ctx context.Context) bool {
+// runOnce handles the inputs of the loop, computes one batch and reports the results. It reports whether
+// there was a batch.
+func (l *loop) runOnce(ctx context.Context) bool {
 	l.takeAborts()
 	l.takeInbox()
-	busy := l.step(ctx)
+	busy := l.stepBatch(ctx)
 	if busy {
-		l.turns.Add(1)
+		l.batches.Add(1)
 	}
-	l.report()
+	l.publishReport()
 	return busy
 }
 
-// loop is what the goroutine of Run owns.
+// loop is the state owned by the goroutine of Run.
 type loop struct {
 	*Engine
-	sched  *paged.Scheduler
-	live   map[paged.SeqID]*choice // that the scheduler has
-	taken  []*request              // from the inbox and not released, oldest first
-	lastID paged.SeqID
+	sched     *paged.Scheduler
+	scheduled map[paged.SeqID]*choiceSequence // choices in the scheduler
+	taken     []*request                      // from the inbox and not released, oldest first
+	lastID    paged.SeqID
 
-	// Of one step, reused by the next.
+	// Of one step; the memory is reused.
 	plan    paged.Step
 	batch   Batch
-	choices []*choice // batch.States are theirs
-	sampled []paged.Sampled
+	choices []*choiceSequence // the owners of batch.States
+	sampled []paged.SampledToken
 
-	// What report is to tell.
-	results []result
-	ended   []ending
+	// For the next report.
+	results []tokenResult
+	ended   []finishedRequest
 	freed   int // choices that ended
 }
 
-// result is a token that a step gave a choice, or the end of a prefill.
-type result struct {
-	choice *choice
-	token  engine.Logprob
-	finish engine.Finish
-	bare   bool  // the end is not that of the token
-	err    error // no token could be drawn
+// tokenResult is a token that a step gave a choice, or the end of a prefill.
+type tokenResult struct {
+	choice         *choiceSequence
+	token          engine.Logprob
+	finish         engine.Finish
+	separateFinish bool  // the finish is not caused by the token
+	err            error // no token could be drawn
 }
 
-// ending is a request that the loop let go of, and why; nil if it is complete.
-type ending struct {
+// finishedRequest is a request that the loop released, and why; nil if it is complete.
+type finishedRequest struct {
 	request *request
 	err     error
 }
 
-func (e *Engine) begin() (*loop, error) {
+func (e *Engine) newLoop() (*loop, error) {
 	card := &e.cfg.Card
-	sched, err := paged.New(e.cfg.scheduler())
+	sched, err := paged.New(e.cfg.schedulerConfig())
 	if err != nil {
 		return nil, fmt.Errorf("%s model %s: %w", card.Engine, card.Name, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.phase != fresh {
+	if e.mu.phase != phaseFresh {
 		return nil, fault.New(fault.Conflict, "%s model %s: the engine ran already; make a new one", card.Engine, card.Name)
 	}
-	e.mu.phase = running
-	return &loop{Engine: e, sched: sched, live: map[paged.SeqID]*choice{}}, nil
+	e.mu.phase = phaseRunning
+	return &loop{Engine: e, sched: sched, scheduled: map[paged.SeqID]*choiceSequence{}}, nil
 }
 
-// end releases everybody and refuses whoever comes later.
-func (l *loop) end() {
+// shutDown releases all requests and makes later ones fail.
+func (l *loop) shutDown() {
 	l.mu.Lock()
-	l.mu.phase = stopped
+	l.mu.phase = phaseStopped
 	waiting := l.mu.inbox
 	l.mu.inbox = nil
 	l.mu.Unlock()
-	l.watchers.Stop()
+	l.watchers.StopWatches()
 
 	l.taken = append(l.taken, waiting...)
 	for len(l.taken) > 0 {
-		l.fail(l.taken[0], errStopped())
+		l.failRequest(l.taken[0], stoppedError())
 	}
-	l.report()
+	l.publishReport()
 }

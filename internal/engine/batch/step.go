@@ -11,49 +11,48 @@ import (
 	"penstock/internal/engine"
 )
 
-// step computes one batch and reports whether there was one.
-func (l *loop) step(ctx context.Context) bool {
+// stepBatch computes one batch and reports whether there was one.
+func (l *loop) stepBatch(ctx context.Context) bool {
 	l.sched.Step(&l.plan)
 	for _, id := range l.plan.Failed {
-		// Cannot be: a choice ends when it reaches the context's length.
-		if c := l.live[id]; c != nil {
-			l.fail(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
+		// Impossible: a choice ends when it reaches the context length.
+		if c := l.scheduled[id]; c != nil {
+			l.failRequest(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
 		}
 	}
 	if len(l.plan.Work) == 0 {
-		l.rest()
+		l.dropReferences()
 		return false
 	}
-	l.prepare()
-	l.reportLoad() // a batch may take long, and what is in it is no longer in the inbox
-	err := l.compute(ctx)
-	l.batch.Follows = true
+	l.prepareBatch()
+	l.reportLoad() // a batch may take long, and its requests are no longer in the inbox
+	err := l.computeBatch(ctx)
+	l.batch.BackToBack = true
 	switch {
 	case err == nil:
-		l.collect()
+		l.collectResults()
 		l.sched.Commit(l.sampled)
-		l.settle()
-	case ctx.Err() == nil: // else everybody is told that the engine has stopped
+		l.applyResults()
+	case ctx.Err() == nil: // else all requests get the error of a stopped engine
 		l.failBatch(err)
 	}
 	return true
 }
 
-// rest lets go of the requests that the last batches were of: the loop is about to
-// wait, and they can be large.
-func (l *loop) rest() {
-	l.batch.Follows = false
+// dropReferences releases the memory of the last requests, which can be large, before the loop waits.
+func (l *loop) dropReferences() {
+	l.batch.BackToBack = false
 	clear(l.choices[:cap(l.choices)])
 	clear(l.batch.States[:cap(l.batch.States)])
 	clear(l.results[:cap(l.results)]) // all delivered
 }
 
-// prepare turns the plan into a batch.
-func (l *loop) prepare() {
+// prepareBatch turns the plan into a batch.
+func (l *loop) prepareBatch() {
 	n := len(l.plan.Work)
 	l.choices, l.batch.States = l.choices[:0], l.batch.States[:0]
 	for i := range l.plan.Work {
-		c := l.live[l.plan.Work[i].ID]
+		c := l.scheduled[l.plan.Work[i].ID]
 		l.choices = append(l.choices, c)
 		l.batch.States = append(l.batch.States, c.state)
 	}
@@ -62,34 +61,32 @@ func (l *loop) prepare() {
 	l.batch.Plan, l.batch.Stats = &l.plan, l.sched.Stats()
 }
 
-// compute has the batch computed. A panic in that is an error of this batch:
-// nothing that was computed counts until Commit, so the scheduler just forgets it.
-func (l *loop) compute(ctx context.Context) (err error) {
+// computeBatch calls the computer. It turns a panic into an error of this batch: nothing counts until Commit,
+// so the scheduler drops the step.
+func (l *loop) computeBatch(ctx context.Context) (err error) {
 	const message = "the engine failed to compute the batch that the request was in; report this with the worker's log"
 	defer func() {
 		if v := recover(); v != nil {
 			err = &fault.Error{Code: fault.Internal, Message: message, Err: fmt.Errorf("compute: panic: %v\n%s", v, debug.Stack())}
 		}
 	}()
-	if err := l.computer.Compute(ctx, &l.batch); err != nil {
+	if err := l.computer.ComputeBatch(ctx, &l.batch); err != nil {
 		return &fault.Error{Code: fault.Internal, Message: message, Err: err}
 	}
 	return nil
 }
 
-// failBatch fails every request of the plan: whose work it was that failed
-// cannot be known.
+// failBatch fails every request of the plan: the request that caused the failure is unknown.
 func (l *loop) failBatch(err error) {
 	for _, c := range l.choices {
-		if !c.request.over {
-			l.fail(c.request, err)
+		if !c.request.finished {
+			l.failRequest(c.request, err)
 		}
 	}
 }
 
-// collect reads the tokens that were drawn, and ends what was only to be computed.
-// A request for which none could be drawn fails in settle.
-func (l *loop) collect() {
+// collectResults reads the drawn tokens, and ends prefills. applyResults fails the requests without a token.
+func (l *loop) collectResults() {
 	l.sampled, l.results = l.sampled[:0], l.results[:0]
 	for i, c := range l.choices {
 		w := &l.plan.Work[i]
@@ -97,39 +94,38 @@ func (l *loop) collect() {
 		case !w.Sample:
 			continue
 		case c.request.reuse == paged.Off: // complete, without a token
-			l.results = append(l.results, result{choice: c, finish: engine.FinishStop})
+			l.results = append(l.results, tokenResult{choice: c, finish: engine.FinishStop})
 			continue
 		}
 		d := &l.batch.Drawn[i]
-		r := result{choice: c, token: d.Logprob, err: d.Err}
+		r := tokenResult{choice: c, token: d.Logprob, err: d.Err}
 		if r.err == nil {
 			c.output++
-			r.finish = c.finish(r.token.Token)
-			r.bare = r.finish == engine.FinishStop && !slices.Contains(c.stops, r.token.Token)
-			l.sampled = append(l.sampled, paged.Sampled{ID: w.ID, Token: r.token.Token})
+			r.finish = c.finishAfter(r.token.Token)
+			r.separateFinish = r.finish == engine.FinishStop && !slices.Contains(c.stops, r.token.Token)
+			l.sampled = append(l.sampled, paged.SampledToken{ID: w.ID, Token: r.token.Token})
 		}
-		if !c.request.led {
+		if !c.request.followersStarted {
 			c.request.cached = w.Cached
 		}
 		l.results = append(l.results, r)
 	}
 }
 
-// settle acts on the tokens that were drawn: choices end, others of the same
-// request begin.
-func (l *loop) settle() {
+// applyResults acts on the drawn tokens: it ends choices and starts others of the same request.
+func (l *loop) applyResults() {
 	for i := range l.results {
 		r := &l.results[i]
 		request := r.choice.request
 		switch {
-		case request.over: // another choice of it failed just now
+		case request.finished: // another choice of it has just failed
 		case r.err != nil:
-			l.fail(request, r.err)
-		case !request.led:
-			l.follow(request)
+			l.failRequest(request, r.err)
+		case !request.followersStarted:
+			l.startFollowers(request)
 		}
-		if !request.over && r.finish != engine.NotFinished {
-			l.complete(r.choice)
+		if !request.finished && r.finish != engine.NotFinished {
+			l.completeChoice(r.choice)
 		}
 	}
 }

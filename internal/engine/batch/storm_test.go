@@ -12,9 +12,9 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestStorm drives the loop turn by turn through requests of all kinds that end
-// in all ways, over a cache that is too small for them, and checks after every
-// turn that the scheduler is consistent and that no sequence is forgotten.
+// TestStorm drives the loop step by step through requests of all kinds that end in all ways, with a cache
+// that is too small for them, and checks after every step that the scheduler is consistent and that no
+// sequence is lost.
 func TestStorm(t *testing.T) {
 	for seed := range uint64(6) {
 		synctest.Test(t, func(t *testing.T) { storm(t, seed) })
@@ -24,12 +24,12 @@ func TestStorm(t *testing.T) {
 func storm(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	e := small(t, func(c *Config) { c.Card.Blocks, c.MaxSeqs, c.MaxWaiting, c.TokenBudget = 40, 6, 20, 12 })
-	l, err := e.begin()
+	l, err := e.newLoop()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	replica, watched := enginetest.NewReplica(), make(chan error, 1)
+	replica, watched := enginetest.NewCacheReplica(), make(chan error, 1)
 	go func() { watched <- e.WatchKV(ctx, replica.Sink) }()
 
 	outcomes := map[string]int{}
@@ -73,7 +73,7 @@ func storm(t *testing.T, seed uint64) {
 			sent++
 		}
 		synctest.Wait()
-		l.turn(ctx)
+		l.runOnce(ctx)
 		synctest.Wait()
 		for len(results) > 0 {
 			outcomes[<-results]++
@@ -93,8 +93,8 @@ func storm(t *testing.T, seed uint64) {
 	if load := e.Load(); load.Running+load.Waiting+load.UsedBlocks+load.PrefillTokens != 0 || e.mu.sequences != 0 {
 		t.Errorf("seed %d: not idle at the end: %+v, %d sequences", seed, load, e.mu.sequences)
 	}
-	truth := enginetest.NewReplica()
-	if err := truth.Sink(l.sched.Dump(nil)); err != nil {
+	truth := enginetest.NewCacheReplica()
+	if err := truth.Sink(l.sched.AppendDump(nil)); err != nil {
 		t.Errorf("seed %d: dump: %v", seed, err)
 	}
 	if !maps.Equal(truth.Seqs(), replica.Seqs()) {
@@ -104,10 +104,10 @@ func storm(t *testing.T, seed uint64) {
 	if err := <-watched; err != nil {
 		t.Errorf("seed %d: watch: %v", seed, err)
 	}
-	l.end()
+	l.shutDown()
 }
 
-// checkLoop fails unless the loop's own books agree with the scheduler's.
+// checkLoop fails unless the loop's state agrees with the scheduler's.
 func checkLoop(t *testing.T, l *loop, seed uint64) {
 	t.Helper()
 	if err := l.sched.Check(); err != nil {
@@ -115,22 +115,22 @@ func checkLoop(t *testing.T, l *loop, seed uint64) {
 	}
 	open, added := 0, 0
 	for _, r := range l.taken {
-		if len(r.open) == 0 || r.over {
+		if len(r.open) == 0 || r.finished {
 			t.Fatalf("seed %d: a request that is over is still kept", seed)
 		}
 		for _, c := range r.open {
 			open++
-			if c.added {
+			if c.scheduled {
 				added++
-				if l.live[c.id] != c {
+				if l.scheduled[c.id] != c {
 					t.Fatalf("seed %d: sequence %d is not live", seed, c.id)
 				}
 			}
 		}
 	}
 	stats := l.sched.Stats()
-	if added != len(l.live) || added != stats.Running+stats.Waiting {
-		t.Fatalf("seed %d: %d choices were added, %d are live, the scheduler has %d", seed, added, len(l.live), stats.Running+stats.Waiting)
+	if added != len(l.scheduled) || added != stats.Running+stats.Waiting {
+		t.Fatalf("seed %d: %d choices were added, %d are live, the scheduler has %d", seed, added, len(l.scheduled), stats.Running+stats.Waiting)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,7 +146,7 @@ func checkLoop(t *testing.T, l *loop, seed uint64) {
 func TestStepHardlyAllocates(t *testing.T) {
 	ctx := t.Context()
 	e := small(t, func(c *Config) { c.Card.Blocks, c.Card.BlockSize = 400, 16 })
-	l, err := e.begin()
+	l, err := e.newLoop()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,19 +156,19 @@ func TestStepHardlyAllocates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := e.submit(r); err != nil {
+		if err := e.submitRequest(r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 20 {
-		l.turn(ctx)
+		l.runOnce(ctx)
 	}
-	// Blocks fill and outboxes that nobody empties grow, but neither in every step.
-	if n := testing.AllocsPerRun(100, func() { l.turn(ctx) }); n > 1 {
+	// Blocks fill and unread outboxes grow, but neither in every step.
+	if n := testing.AllocsPerRun(100, func() { l.runOnce(ctx) }); n > 1 {
 		t.Errorf("%v allocations per step of 8 sequences", n)
 	}
 	if load := e.Load(); load.Running != 8 {
 		t.Fatalf("%d sequences ran, want 8", load.Running)
 	}
-	l.end()
+	l.shutDown()
 }

@@ -13,14 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSlowWatcherIsStartedOver blocks a watcher until more happened than its
-// backlog holds.
+// TestSlowWatcherIsStartedOver blocks a watcher until more happened than fits its backlog.
 func TestSlowWatcherIsStartedOver(t *testing.T) {
 	e := small(t, nil)
 	e.watchers = watch.New(20)
 	ctx := enginetest.Start(t, e)
 	watch, stop := context.WithCancel(ctx)
-	replica, held, release, done := enginetest.NewReplica(), make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	replica, held, release, done := enginetest.NewCacheReplica(), make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	first := true
 	go func() {
 		done <- e.WatchKV(watch, func(events []kv.Event) error {
@@ -37,11 +36,11 @@ func TestSlowWatcherIsStartedOver(t *testing.T) {
 		enginetest.MustGenerate(t, ctx, e, greedy(i, 100, 2))
 	}
 	close(release)
-	truth, err := enginetest.Snapshot(ctx, e)
+	truth, err := enginetest.FirstSnapshot(ctx, e)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return len(cmp.Diff(truth, seqs)) == 0 })
+	err = replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return len(cmp.Diff(truth, seqs)) == 0 })
 	if err != nil || replica.Restarts() != 2 {
 		t.Errorf("%v; the watcher was started %d times, want 2", err, replica.Restarts())
 	}
@@ -70,13 +69,13 @@ func TestWatchEnds(t *testing.T) {
 	if err := <-ran; err != nil {
 		t.Errorf("run: %v", err)
 	}
-	if err := <-watched; fault.Of(err) != fault.Unavailable {
+	if err := <-watched; fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("the engine stopped: %v", err)
 	}
-	if err := e.WatchKV(context.Background(), func([]kv.Event) error { return nil }); fault.Of(err) != fault.Unavailable {
+	if err := e.WatchKV(context.Background(), func([]kv.Event) error { return nil }); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("the engine had stopped: %v", err)
 	}
-	if n := e.watchers.Watchers(); n != 0 {
+	if n := e.watchers.WatcherCount(); n != 0 {
 		t.Errorf("%d watchers are left", n)
 	}
 }

@@ -27,11 +27,11 @@ func (s *suite) testCard(t *testing.T) {
 func (s *suite) testLifecycle(t *testing.T) {
 	t.Run("generate waits for run", func(t *testing.T) {
 		e := s.New(t)
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		result := make(chan error, 1)
 		go func() {
-			_, err := Generate(ctx, e, s.request(1, 10, 3))
+			_, err := Generate(ctx, e, s.newRequest(1, 10, 3))
 			result <- err
 		}()
 		Start(t, e)
@@ -43,11 +43,11 @@ func (s *suite) testLifecycle(t *testing.T) {
 		e := s.New(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		if _, err := Generate(ctx, e, s.request(1, 10, 3)); !errors.Is(err, context.Canceled) {
+		if _, err := Generate(ctx, e, s.newRequest(1, 10, 3)); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v, want context.Canceled", err)
 		}
 		Start(t, e)
-		idle(t, e, "after a request that was canceled before Run")
+		requireIdle(t, e, "after a request that was canceled before Run")
 	})
 	t.Run("end of run ends requests", func(t *testing.T) {
 		e := s.New(t)
@@ -55,7 +55,7 @@ func (s *suite) testLifecycle(t *testing.T) {
 		ran, result, first := make(chan error, 1), make(chan error, 1), make(chan struct{})
 		go func() { ran <- e.Run(run) }()
 		go func() {
-			r := NewRecorder(s.request(1, 10, 200))
+			r := NewRecorder(s.newRequest(1, 10, 200))
 			result <- e.Generate(context.Background(), r.req, func(d *engine.Delta) error {
 				if len(d.Tokens) > 0 && len(r.Choices[0].Tokens) == 0 {
 					close(first)
@@ -68,18 +68,18 @@ func (s *suite) testLifecycle(t *testing.T) {
 		if err := <-ran; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		// The request may have ended by itself before the engine did.
-		if err := <-result; err != nil && !fault.Of(err).Class().Retryable {
+		// The request may have finished before the engine stopped.
+		if err := <-result; err != nil && !fault.CodeOf(err).Class().Retryable {
 			t.Errorf("the request ended with %v, want a retryable error", err)
 		}
-		if _, err := Generate(context.Background(), e, s.request(1, 10, 3)); !fault.Of(err).Class().Retryable {
+		if _, err := Generate(context.Background(), e, s.newRequest(1, 10, 3)); !fault.CodeOf(err).Class().Retryable {
 			t.Errorf("a request after the end: %v, want a retryable error", err)
 		}
 	})
 }
 
 func (s *suite) testInvalid(t *testing.T) {
-	e, ctx := s.start(t)
+	e, ctx := s.startEngine(t)
 	vocab := kv.Token(s.card.VocabSize)
 	for name, change := range map[string]func(*engine.Request){
 		"no prompt":                  func(r *engine.Request) { r.Prompt = nil },
@@ -96,7 +96,7 @@ func (s *suite) testInvalid(t *testing.T) {
 			r.Generated = [][]kv.Token{{vocab}}
 		},
 	} {
-		req := s.request(1, 10, 5)
+		req := s.newRequest(1, 10, 5)
 		change(req)
 		r := NewRecorder(req)
 		err := e.Generate(ctx, req, r.Sink)
@@ -107,47 +107,47 @@ func (s *suite) testInvalid(t *testing.T) {
 			t.Errorf("%s: the request was accepted", name)
 		}
 	}
-	if !s.card.Guided {
-		req := s.request(1, 10, 5)
-		req.Guide = &engine.Guide{Schema: []byte(`{"type":"object"}`)}
+	if !s.card.StructuredOutput {
+		req := s.newRequest(1, 10, 5)
+		req.OutputSchema = &engine.OutputSchema{Schema: []byte(`{"type":"object"}`)}
 		_, err := Generate(ctx, e, req)
-		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Code != fault.Unimplemented || f.Param != engine.GuideParam {
-			t.Errorf("a guide for an engine that cannot: error %v, want Unimplemented about %s", err, engine.GuideParam)
+		if f, ok := errors.AsType[*fault.Error](err); !ok || f.Code != fault.Unimplemented || f.Param != engine.SchemaParam {
+			t.Errorf("a guide for an engine that cannot: error %v, want Unimplemented about %s", err, engine.SchemaParam)
 		}
 	}
-	idle(t, e, "after invalid requests")
+	requireIdle(t, e, "after invalid requests")
 }
 
 func (s *suite) testLength(t *testing.T) {
-	e, ctx := s.start(t)
+	e, ctx := s.startEngine(t)
 	for _, n := range []int{1, 2, 40} {
-		got := MustGenerate(t, ctx, e, s.request(3, 20, n))[0]
+		got := MustGenerate(t, ctx, e, s.newRequest(3, 20, n))[0]
 		if len(got.Tokens) != n || got.Finish != engine.FinishLength {
 			t.Errorf("max tokens %d: %d tokens, finish %d", n, len(got.Tokens), got.Finish)
 		}
 	}
 	for room := 1; room <= 3; room++ {
-		got := MustGenerate(t, ctx, e, s.request(4, s.card.ContextLength-room, 100))[0]
+		got := MustGenerate(t, ctx, e, s.newRequest(4, s.card.ContextLength-room, 100))[0]
 		if len(got.Tokens) != room || got.Finish != engine.FinishLength {
 			t.Errorf("%d tokens before the end of the context: %d tokens, finish %d", room, len(got.Tokens), got.Finish)
 		}
 	}
-	idle(t, e, "after all requests")
+	requireIdle(t, e, "after all requests")
 }
 
 func (s *suite) testStop(t *testing.T) {
-	e, ctx := s.start(t)
-	req := s.request(5, 30, 40)
+	e, ctx := s.startEngine(t)
+	req := s.newRequest(5, 30, 40)
 	whole := MustGenerate(t, ctx, e, req)[0].Tokens
 	for at := 0; at < len(whole); at += 7 {
 		stop := whole[at]
 		req.Stop.Tokens = []kv.Token{stop}
 		req.Stop.MinTokens = 0
 		got := MustGenerate(t, ctx, e, req)[0]
-		if want := upTo(whole, stop); !slices.Equal(got.Tokens, want) || got.Finish != engine.FinishStop {
+		if want := tokensThrough(whole, stop); !slices.Equal(got.Tokens, want) || got.Finish != engine.FinishStop {
 			t.Errorf("stop token at %d: %v, finish %d, want %v", at, got.Tokens, got.Finish, want)
 		}
-		// Now it may not come before the minimum.
+		// Now it must not come before the minimum.
 		req.Stop.MinTokens = at + 4
 		got = MustGenerate(t, ctx, e, req)[0]
 		first := slices.Index(got.Tokens, stop)
@@ -161,9 +161,9 @@ func (s *suite) testStop(t *testing.T) {
 }
 
 func (s *suite) testEOS(t *testing.T) {
-	e, ctx := s.start(t)
+	e, ctx := s.startEngine(t)
 	for _, eos := range s.card.EOS {
-		req := s.request(6, 12, 8)
+		req := s.newRequest(6, 12, 8)
 		req.Sampling.Bias = []engine.TokenBias{{Token: eos, Bias: 1e4}}
 		req.Stop.IgnoreEOS = true
 		got := MustGenerate(t, ctx, e, req)[0]
@@ -171,7 +171,7 @@ func (s *suite) testEOS(t *testing.T) {
 			t.Errorf("ignoring end of sequence %d: %v, finish %d", eos, got.Tokens, got.Finish)
 		}
 		if got.Tokens[0] != eos {
-			continue // the model cannot say it at all
+			continue // the model cannot generate it
 		}
 		req.Stop.IgnoreEOS = false
 		got = MustGenerate(t, ctx, e, req)[0]
@@ -187,8 +187,8 @@ func (s *suite) testEOS(t *testing.T) {
 }
 
 func (s *suite) testDone(t *testing.T) {
-	e, ctx := s.start(t)
-	req := s.request(7, 20, 6)
+	e, ctx := s.startEngine(t)
+	req := s.newRequest(7, 20, 6)
 	req.Choices, req.Sampling = 3, engine.Sampling{Temperature: 1, Seed: 3}
 	whole := MustGenerate(t, ctx, e, req)
 
@@ -196,10 +196,10 @@ func (s *suite) testDone(t *testing.T) {
 	req.Generated = [][]kv.Token{whole[0].Tokens, whole[1].Tokens[:2], nil}
 	req.Done = []bool{true, false, false}
 	got := MustGenerate(t, ctx, e, req)
-	if !s.same(got[1].Tokens, whole[1].Tokens[2:]) || !s.same(got[2].Tokens, whole[2].Tokens) {
+	if !s.isContinuation(got[1].Tokens, whole[1].Tokens[2:]) || !s.isContinuation(got[2].Tokens, whole[2].Tokens) {
 		t.Errorf("resumed beside a finished choice: %v", got)
 	}
-	// All that was to be generated was delivered, but not that it is the end.
+	// Everything was delivered, except for the finish.
 	req.Done = nil
 	req.Generated = [][]kv.Token{whole[0].Tokens, whole[1].Tokens, whole[2].Tokens}
 	for i, c := range MustGenerate(t, ctx, e, req) {
@@ -214,18 +214,18 @@ func (s *suite) testDone(t *testing.T) {
 	}
 	req.Done = []bool{true, true, true}
 	MustGenerate(t, ctx, e, req) // returns, with Accepted alone
-	idle(t, e, "after all requests")
+	requireIdle(t, e, "after all requests")
 }
 
-// same reports whether a resumed stream is the rest of the one that it continues, as far as
-// engines of this kind promise it.
-func (s *suite) same(got, want []kv.Token) bool {
+// isContinuation reports whether a resumed stream is the rest of the original one, as far as engines of this
+// kind guarantee it.
+func (s *suite) isContinuation(got, want []kv.Token) bool {
 	return slices.Equal(got, want) || s.Redraws && len(got) == len(want)
 }
 
 func (s *suite) testLogprobs(t *testing.T) {
-	e, ctx := s.start(t)
-	req := s.request(8, 20, 10)
+	e, ctx := s.startEngine(t)
+	req := s.newRequest(8, 20, 10)
 	req.Logprobs = 5
 	if s.NoLogprobs {
 		_, err := Generate(ctx, e, req)
@@ -263,8 +263,8 @@ func cmpDescending(a, b float32) int {
 }
 
 func (s *suite) testSeeds(t *testing.T) {
-	e, ctx := s.start(t)
-	req := s.request(9, 20, 24)
+	e, ctx := s.startEngine(t)
+	req := s.newRequest(9, 20, 24)
 	req.Choices = 2
 	run := func(seed uint64) []Choice {
 		req.Sampling = engine.Sampling{Temperature: 1.5, Seed: seed}

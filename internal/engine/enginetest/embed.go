@@ -14,13 +14,13 @@ import (
 	"penstock/internal/engine"
 )
 
-// testEmbed wants embeddings that are of length 1 and of the prompt alone:
-// whatever else the engine does or has in its cache.
+// testEmbed checks that embeddings have length 1 and depend only on the prompt, not on other work of the
+// engine or its cache.
 func (s *suite) testEmbed(t *testing.T) {
-	plain, ctx := s.start(t)
+	plain, ctx := s.startEngine(t)
 	e, ok := plain.(engine.Embedder)
 	if !ok {
-		return // it makes none
+		return // not supported
 	}
 	const n = 12
 	requests, want := make([]*engine.EmbedRequest, n), make([][]float32, n)
@@ -41,7 +41,7 @@ func (s *suite) testEmbed(t *testing.T) {
 			t.Errorf("embeddings %d and %d are equal", i-1, i)
 		}
 	}
-	idle(t, plain, "after embeddings")
+	requireIdle(t, plain, "after embeddings")
 
 	var wg sync.WaitGroup
 	for i, req := range requests {
@@ -67,7 +67,7 @@ func (s *suite) testEmbed(t *testing.T) {
 		"as long as the context": s.Prompt(60, s.card.ContextLength),
 		"outside the vocabulary": {kv.Token(s.card.VocabSize)},
 	} {
-		if _, err := e.Embed(ctx, &engine.EmbedRequest{ID: "bad", Attempt: 1, Prompt: prompt}); err == nil || fault.Of(err) != fault.Invalid {
+		if _, err := e.Embed(ctx, &engine.EmbedRequest{ID: "bad", Attempt: 1, Prompt: prompt}); err == nil || fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("input %s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
@@ -76,5 +76,5 @@ func (s *suite) testEmbed(t *testing.T) {
 	if _, err := e.Embed(gone, requests[0]); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
-	idle(t, plain, "after all embeddings")
+	requireIdle(t, plain, "after all embeddings")
 }

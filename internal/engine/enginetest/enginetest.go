@@ -1,9 +1,8 @@
-// Package enginetest is the conformance suite of engines: what the contract in
-// package engine promises, as tests that every implementation runs.
+// Package enginetest is the conformance suite of engines: it tests the contract in package engine for every
+// implementation.
 //
-// An engine under test is small and quick: a context of a few hundred tokens and
-// a cache of a few dozen blocks make the suite both fast and able to overflow
-// things.
+// The engine under test should be small and quick: with a context of a few hundred tokens and a cache of a
+// few dozen blocks the suite is fast and can overflow the cache.
 package enginetest
 
 import (
@@ -19,29 +18,26 @@ import (
 
 // Options describe the engines to test.
 type Options struct {
-	// New returns an engine that does not run yet. Each call returns an equal
-	// one: same weights, same configuration. The engine has room for at least 16
-	// sequences at once, a context of at least 256 and at most 4096 tokens, and
-	// blocks of at most 32 tokens.
+	// New returns an engine that does not run yet. Each call returns an equal one: same weights, same
+	// configuration. The engine has room for at least 16 sequences at once, a context of at least 256 and at
+	// most 4096 tokens, and blocks of at most 32 tokens.
 	New func(testing.TB) engine.Engine
-	// Prompt returns n tokens that the model takes as a prompt; different seeds
-	// differ from the first token on. Nil draws them uniformly from the
-	// vocabulary.
+	// Prompt returns n tokens that the model takes as a prompt; prompts of different seeds differ from the
+	// first token on. Nil draws them uniformly from the vocabulary.
 	Prompt func(seed uint64, n int) []kv.Token
-	// Text returns the text of a token; "" if it has none. Engines whose card says
-	// Guided need it.
+	// Text returns the text of a token; "" if it has none. Engines whose card says StructuredOutput need it.
 	Text func(kv.Token) string
-	// Redraws says that the engine goes on with a stream as with any prompt: what it draws then is not
-	// what it would have drawn, so that of resumed streams only the shape is tested.
+	// Redraws says that the engine continues a stream like any prompt: it may draw other tokens than without
+	// the interruption, so only the shape of resumed streams is tested.
 	Redraws bool
 	// NoLogprobs says that the engine refuses requests for log-probabilities.
 	NoLogprobs bool
-	// SingleTokens says that the engine reuses single tokens, whatever the card's blocks.
+	// SingleTokens says that the engine reuses single tokens, not only blocks.
 	SingleTokens bool
 }
 
-// Test runs the suite. Optional abilities (KVSource, LoadSource, Embedder, Preprocessor) are tested
-// where the engine has them.
+// Test runs the suite. It tests optional abilities (KVSource, LoadSource, Embedder, Preprocessor) if the
+// engine has them.
 func Test(t *testing.T, o Options) {
 	s := newSuite(t, o)
 	t.Run("Card", s.testCard)
@@ -59,21 +55,20 @@ func Test(t *testing.T, o Options) {
 	t.Run("SinkError", s.testSinkError)
 	t.Run("SlowSink", s.testSlowSink)
 	t.Run("Cached", s.testCached)
-	t.Run("Guide", s.testGuide)
+	t.Run("Guide", s.testSchema)
 	t.Run("Embed", s.testEmbed)
 	t.Run("Preprocess", s.testPreprocess)
 	t.Run("Watch", s.testWatch)
 	t.Run("SlowWatcher", s.testSlowWatcher)
 }
 
-// TestPreprocess runs the part of the suite that is about prompts, for a
-// Preprocessor around an engine that is tested by itself.
+// TestPreprocess runs the tests of prompts, for a Preprocessor around an engine which has its own tests.
 func TestPreprocess(t *testing.T, o Options) { newSuite(t, o).testPreprocess(t) }
 
 func newSuite(t *testing.T, o Options) *suite {
 	s := &suite{Options: o, card: o.New(t).Card()}
 	if s.Prompt == nil {
-		s.Prompt = s.uniform
+		s.Prompt = s.uniformPrompt
 	}
 	return s
 }
@@ -83,13 +78,13 @@ type suite struct {
 	card engine.Card
 }
 
-// patience bounds every wait, so that a broken engine fails instead of hanging.
-const patience = 3 * time.Minute
+// testTimeout bounds every wait, so that a broken engine fails instead of hanging.
+const testTimeout = 3 * time.Minute
 
-// Start runs e until the test ends and then requires that Run returned nil. The
-// context it returns ends before e does.
+// Start runs e until the test ends and then requires that Run returned nil. The context it returns ends
+// before e does.
 func Start(t testing.TB, e engine.Engine) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	run, stop := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
 	go func() { ran <- e.Run(run) }()
@@ -103,13 +98,13 @@ func Start(t testing.TB, e engine.Engine) context.Context {
 	return ctx
 }
 
-func (s *suite) start(t *testing.T) (engine.Engine, context.Context) {
+func (s *suite) startEngine(t *testing.T) (engine.Engine, context.Context) {
 	e := s.New(t)
 	return e, Start(t, e)
 }
 
-// request returns a greedy request for n tokens after a prompt of its own.
-func (s *suite) request(seed uint64, prompt, n int) *engine.Request {
+// newRequest returns a greedy request for n tokens after a prompt made from seed.
+func (s *suite) newRequest(seed uint64, prompt, n int) *engine.Request {
 	return &engine.Request{
 		ID: "test", Attempt: 1, Choices: 1, Logprobs: -1,
 		Prompt: s.Prompt(seed, prompt),
@@ -117,7 +112,7 @@ func (s *suite) request(seed uint64, prompt, n int) *engine.Request {
 	}
 }
 
-func (s *suite) uniform(seed uint64, n int) []kv.Token {
+func (s *suite) uniformPrompt(seed uint64, n int) []kv.Token {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	prompt := make([]kv.Token, n)
 	for i := range prompt {
@@ -129,7 +124,7 @@ func (s *suite) uniform(seed uint64, n int) []kv.Token {
 	return prompt
 }
 
-// MustGenerate is Generate that must succeed.
+// MustGenerate calls Generate and fails the test on an error.
 func MustGenerate(t testing.TB, ctx context.Context, e engine.Engine, req *engine.Request) []Choice {
 	t.Helper()
 	got, err := Generate(ctx, e, req)
@@ -139,8 +134,9 @@ func MustGenerate(t testing.TB, ctx context.Context, e engine.Engine, req *engin
 	return got
 }
 
-// idle fails unless the engine has no work and no block in use, if it can tell.
-func idle(t testing.TB, e engine.Engine, when string) {
+// requireIdle fails the test unless the engine reports no work and no block in use. It does nothing if the
+// engine reports no load.
+func requireIdle(t testing.TB, e engine.Engine, when string) {
 	t.Helper()
 	src, ok := e.(engine.LoadSource)
 	if !ok {
@@ -151,8 +147,8 @@ func idle(t testing.TB, e engine.Engine, when string) {
 	}
 }
 
-// upTo returns tokens up to and including the first occurrence of stop.
-func upTo(tokens []kv.Token, stop kv.Token) []kv.Token {
+// tokensThrough returns tokens up to and including the first occurrence of stop.
+func tokensThrough(tokens []kv.Token, stop kv.Token) []kv.Token {
 	if i := slices.Index(tokens, stop); i >= 0 {
 		return tokens[:i+1]
 	}

@@ -5,23 +5,22 @@ import (
 	"testing"
 )
 
-// Gate stands before what an engine computes, so that a test decides when it does.
+// Gate blocks an engine's computations, so that a test decides when they happen.
 type Gate struct {
-	// Enter receives one value when a computation begins, which goes on when Leave
-	// has one.
+	// Enter receives one value when a computation starts; it continues when Leave receives one.
 	Enter, Leave chan struct{}
 }
 
 // NewGate returns a closed gate.
 func NewGate() *Gate { return &Gate{make(chan struct{}), make(chan struct{})} }
 
-// Pass waits until the test lets the caller through.
-func (g *Gate) Pass() {
+// AwaitLeave waits until the test lets the caller continue.
+func (g *Gate) AwaitLeave() {
 	g.Enter <- struct{}{}
 	<-g.Leave
 }
 
-// Open lets everything through from now on, until the test ends.
+// Open lets every computation through from now on, until the test ends.
 func (g *Gate) Open(t testing.TB) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup

@@ -12,13 +12,12 @@ import (
 	"penstock/internal/engine"
 )
 
-// testPreprocess wants prompts that are of the request alone, and that the engine
-// takes for its own.
+// testPreprocess checks that prompts depend only on the request, and that the engine accepts them.
 func (s *suite) testPreprocess(t *testing.T) {
-	plain, ctx := s.start(t)
+	plain, ctx := s.startEngine(t)
 	e, ok := plain.(engine.Preprocessor)
 	if !ok {
-		return // it makes none
+		return // not supported
 	}
 	conversation := func(content string) []byte {
 		return fmt.Appendf(nil, `{"messages":[{"role":"user","content":"%s"}],"add_generation_prompt":true,"continue_final_message":false}`, content)
@@ -43,7 +42,7 @@ func (s *suite) testPreprocess(t *testing.T) {
 		}
 		want[i] = p
 		if len(p.Tokens) == 0 {
-			continue // an empty text may be no token
+			continue // an empty text may have no tokens
 		}
 		MustGenerate(t, ctx, plain, &engine.Request{
 			ID: req.ID, Attempt: 1, Choices: 1, Logprobs: -1, Prompt: p.Tokens, Media: p.Media, Stop: engine.Stop{MaxTokens: 2, IgnoreEOS: true},
@@ -72,7 +71,7 @@ func (s *suite) testPreprocess(t *testing.T) {
 		"no JSON":          {Attempt: 1, Chat: []byte("{")},
 		"an unknown field": {Attempt: 1, Chat: []byte(`{"messages":[{"role":"user","content":"x"}],"no_such_field":1}`)},
 	} {
-		if _, err := e.Preprocess(ctx, req); err == nil || fault.Of(err) != fault.Invalid {
+		if _, err := e.Preprocess(ctx, req); err == nil || fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v, want %v", name, err, fault.Invalid)
 		}
 	}
@@ -81,5 +80,5 @@ func (s *suite) testPreprocess(t *testing.T) {
 	if _, err := e.Preprocess(gone, requests[0]); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
-	idle(t, plain, "after all prompts")
+	requireIdle(t, plain, "after all prompts")
 }

@@ -9,16 +9,16 @@ import (
 	"penstock/internal/engine"
 )
 
-// Choice is what one choice of a request produced in one attempt.
+// Choice is the output of one choice of a request in one attempt.
 type Choice struct {
 	Tokens   []kv.Token // of this attempt; Generated is not repeated
 	Logprobs []engine.Logprob
-	Cached   int // as reported with the first tokens or, by an engine that knew it late, with the last
+	Cached   int // as reported with the first tokens or, by an engine that knows it late, with the last
 	Finish   engine.Finish
 }
 
-// Generate serves req on e and returns what each choice produced. It fails if
-// the stream of deltas breaks the contract: see [Recorder].
+// Generate serves req on e and returns the output of each choice. It fails if the stream of deltas breaks the
+// contract: see [Recorder].
 func Generate(ctx context.Context, e engine.Engine, req *engine.Request) ([]Choice, error) {
 	r := NewRecorder(req)
 	if err := e.Generate(ctx, req, r.Sink); err != nil {
@@ -27,11 +27,10 @@ func Generate(ctx context.Context, e engine.Engine, req *engine.Request) ([]Choi
 	return r.Choices, r.Complete()
 }
 
-// Recorder is a sink that keeps copies of what it is given and checks the order
-// of an attempt's deltas: Accepted once and first; the request's attempt number
-// on all of them; for each choice positions without gap from the end of
-// Generated, log-probabilities for every token if asked for, Cached with the
-// first tokens only, or unknown there and with the last delta, and nothing after Finish.
+// Recorder is a sink that copies an attempt's deltas and checks their order: Accepted once and first; the
+// request's attempt number on all of them; for each choice positions without gap from the end of Generated,
+// log-probabilities for every token if requested, Cached with the first tokens only, or unknown there and
+// with the last delta, and nothing after Finish.
 type Recorder struct {
 	Choices  []Choice
 	Accepted bool
@@ -43,13 +42,13 @@ func NewRecorder(req *engine.Request) *Recorder {
 	return &Recorder{Choices: make([]Choice, max(req.Choices, 0)), req: req}
 }
 
-// Sink takes one delta; its error names the rule that the delta breaks.
+// Sink takes one delta; its error names the broken rule.
 func (r *Recorder) Sink(d *engine.Delta) error {
 	if d.Attempt != r.req.Attempt {
 		return fmt.Errorf("delta of attempt %d in attempt %d", d.Attempt, r.req.Attempt)
 	}
 	if d.Accepted || !r.Accepted {
-		return r.accept(d)
+		return r.checkAccepted(d)
 	}
 	if d.Choice < 0 || d.Choice >= len(r.Choices) {
 		return fmt.Errorf("delta for choice %d of %d", d.Choice, len(r.Choices))
@@ -62,8 +61,8 @@ func (r *Recorder) Sink(d *engine.Delta) error {
 		return fmt.Errorf("choice %d: delta after its last", d.Choice)
 	case len(d.Tokens) == 0 && d.Finish == engine.NotFinished:
 		return fmt.Errorf("choice %d: empty delta", d.Choice)
-	case d.Pos != r.generated(d.Choice)+len(c.Tokens):
-		return fmt.Errorf("choice %d: position %d after %d+%d tokens", d.Choice, d.Pos, r.generated(d.Choice), len(c.Tokens))
+	case d.Pos != r.deliveredLen(d.Choice)+len(c.Tokens):
+		return fmt.Errorf("choice %d: position %d after %d+%d tokens", d.Choice, d.Pos, r.deliveredLen(d.Choice), len(c.Tokens))
 	case d.Cached != 0 && len(c.Tokens) > 0 && (c.Cached != engine.CachedUnknown || d.Finish == engine.NotFinished):
 		return fmt.Errorf("choice %d: cached count after the first tokens", d.Choice)
 	case d.Cached < engine.CachedUnknown || d.Cached > len(r.req.Prompt):
@@ -84,7 +83,7 @@ func (r *Recorder) Sink(d *engine.Delta) error {
 	return nil
 }
 
-func (r *Recorder) accept(d *engine.Delta) error {
+func (r *Recorder) checkAccepted(d *engine.Delta) error {
 	if r.Accepted || !d.Accepted {
 		return fmt.Errorf("accepted twice or not first: %v after %v", d.Accepted, r.Accepted)
 	}
@@ -127,7 +126,7 @@ func (r *Recorder) Complete() error {
 	return nil
 }
 
-func (r *Recorder) generated(choice int) int {
+func (r *Recorder) deliveredLen(choice int) int {
 	if r.req.Generated == nil {
 		return 0
 	}

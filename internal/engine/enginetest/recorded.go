@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// Recording is one answer of a real engine, and what it was asked: a file of a line
-// "STATUS METHOD PATH", one with the body, an empty line, and the answer.
+// Recording is one request to a real engine and its response: a file with a line "STATUS METHOD PATH", a line
+// with the body, an empty line, and the response.
 type Recording struct {
 	Name         string
 	Status       int
@@ -24,8 +24,8 @@ type Recording struct {
 	Body, Answer []byte
 }
 
-// Recordings reads all of a directory.
-func Recordings(t testing.TB, dir string) []Recording {
+// ReadRecordings reads all recordings of a directory.
+func ReadRecordings(t testing.TB, dir string) []Recording {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil || len(files) == 0 {
@@ -52,34 +52,33 @@ func Recordings(t testing.TB, dir string) []Recording {
 	return all
 }
 
-// asked is what tells recordings of one path apart: each has a prompt of its own.
-type asked struct {
+// promptFields distinguishes recordings of one path: each has another prompt.
+type promptFields struct {
 	Prompt json.RawMessage `json:"prompt"`
 	Tokens json.RawMessage `json:"token_ids"`
 }
 
-func (a asked) key() string { return string(a.Prompt) + "|" + string(a.Tokens) }
+func (a promptFields) lookupKey() string { return string(a.Prompt) + "|" + string(a.Tokens) }
 
-func keyOf(body []byte) string {
-	var a asked
+func lookupKeyOf(body []byte) string {
+	var a promptFields
 	var whole bytes.Buffer
 	if json.Compact(&whole, body) != nil || json.Unmarshal(whole.Bytes(), &a) != nil {
 		return ""
 	}
-	return a.key()
+	return a.lookupKey()
 }
 
-// ServeRecorded serves the recordings of a directory: those named ask-… to whoever asks for the
-// same path with the same prompt, GET as it was, and 404 for anything else and for the paths of
-// without.
+// ServeRecorded serves the recordings of a directory: a recording named ask-… for the same path with the same
+// prompt, a GET recording for its path, and 404 for everything else and for the paths in without.
 func ServeRecorded(t testing.TB, dir string, without ...string) *httptest.Server {
 	t.Helper()
 	answers := make(map[string]Recording)
-	for _, r := range Recordings(t, dir) {
+	for _, r := range ReadRecordings(t, dir) {
 		if r.Method == http.MethodGet {
 			answers[r.Path] = r
 		} else if strings.HasPrefix(r.Name, "ask-") {
-			answers[r.Path+" "+keyOf(r.Body)] = r
+			answers[r.Path+" "+lookupKeyOf(r.Body)] = r
 		}
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -89,7 +88,7 @@ func ServeRecorded(t testing.TB, dir string, without ...string) *httptest.Server
 			if err != nil {
 				return
 			}
-			key += " " + keyOf(body)
+			key += " " + lookupKeyOf(body)
 		}
 		r, found := answers[key]
 		if !found || slices.Contains(without, q.URL.Path) {
@@ -108,7 +107,7 @@ func ServeRecorded(t testing.TB, dir string, without ...string) *httptest.Server
 	return s
 }
 
-// Chunks returns the objects of a recorded stream; an answer that is none is one object.
+// Chunks returns the objects of a recorded stream; a response that is no stream is one object.
 func (r Recording) Chunks(t testing.TB) []map[string]any {
 	t.Helper()
 	var all []map[string]any

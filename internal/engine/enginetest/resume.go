@@ -12,12 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// testResume cuts a run after every number of tokens, resumes it on another
-// engine and wants the rest of the uncut run, token for token and
-// log-probability for log-probability.
+// testResume cuts a run after every number of tokens, resumes it on another engine and expects the rest of
+// the uncut run, token for token and log-probability for log-probability.
 func (s *suite) testResume(t *testing.T) {
-	first, firstCtx := s.start(t)
-	second, secondCtx := s.start(t)
+	first, firstCtx := s.startEngine(t)
+	second, secondCtx := s.startEngine(t)
 	const length = 18
 	for name, change := range map[string]func(*engine.Request){
 		"greedy": func(*engine.Request) {},
@@ -35,8 +34,8 @@ func (s *suite) testResume(t *testing.T) {
 			r.Logprobs, r.Sampling = 3, engine.Sampling{Temperature: 1, Seed: 15, PresencePenalty: 1}
 		},
 		"guide": func(r *engine.Request) {
-			if s.card.Guided {
-				r.Guide = &engine.Guide{Schema: []byte(`{"type":"object","properties":{"k":{"type":"array","items":{"type":"integer","maximum":9999}}},"required":["k"]}`)}
+			if s.card.StructuredOutput {
+				r.OutputSchema = &engine.OutputSchema{Schema: []byte(`{"type":"object","properties":{"k":{"type":"array","items":{"type":"integer","maximum":9999}}},"required":["k"]}`)}
 			}
 			r.Choices, r.Logprobs, r.Sampling = 3, 2, engine.Sampling{Temperature: 1, Seed: 16, PresencePenalty: 0.5}
 		},
@@ -48,7 +47,7 @@ func (s *suite) testResume(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := s.request(10, 37, length)
+			req := s.newRequest(10, 37, length)
 			change(req)
 			if s.NoLogprobs {
 				req.Logprobs = -1
@@ -80,11 +79,11 @@ func (s *suite) testResume(t *testing.T) {
 			wg.Wait()
 		})
 	}
-	idle(t, second, "after all requests")
+	requireIdle(t, second, "after all requests")
 }
 
-// checkRedrawn wants of the rest of a stream that it ends as it must: with its length, or with a
-// stop token that may be where it is.
+// checkRedrawn checks that the rest of a stream ends as it must: at its length limit, or with a stop token at
+// a valid position.
 func (s *suite) checkRedrawn(t *testing.T, cut int, req *engine.Request, got []Choice) {
 	for i, c := range got {
 		before := len(req.Generated[i])
@@ -96,19 +95,19 @@ func (s *suite) checkRedrawn(t *testing.T, cut int, req *engine.Request, got []C
 		case req.Done[i]:
 		case c.Finish == engine.FinishLength && all != req.Stop.MaxTokens:
 			t.Errorf("cut %d: choice %d ends for its length after %d tokens", cut, i, all)
-		case c.Finish == engine.FinishStop && len(c.Tokens) > 0 && !stopped(all-1, c.Tokens[len(c.Tokens)-1]) && req.Guide == nil:
+		case c.Finish == engine.FinishStop && len(c.Tokens) > 0 && !stopped(all-1, c.Tokens[len(c.Tokens)-1]) && req.OutputSchema == nil:
 			t.Errorf("cut %d: choice %d ends with no stop token, after %d tokens", cut, i, all)
 		}
 		for at, token := range c.Tokens[:max(len(c.Tokens)-1, 0)] {
-			if slices.Contains(req.Stop.Tokens, token) && req.Guide == nil {
+			if slices.Contains(req.Stop.Tokens, token) && req.OutputSchema == nil {
 				t.Errorf("cut %d: choice %d has a stop token at %d and goes on", cut, i, before+at)
 			}
 		}
 	}
 }
 
-// cutAt makes req the resumption of whole after cut tokens, choices other than
-// the first cut elsewhere, and returns what is left to generate.
+// cutAt makes req the resumption of whole after cut tokens, choices other than the first cut elsewhere, and
+// returns the rest of the output.
 func cutAt(req *engine.Request, whole []Choice, cut int) []Choice {
 	req.ID = fmt.Sprintf("cut-%d", cut)
 	req.Generated, req.Done = nil, nil
@@ -125,7 +124,7 @@ func cutAt(req *engine.Request, whole []Choice, cut int) []Choice {
 			left.Logprobs = append(left.Logprobs, c.Logprobs[at:]...)
 		}
 		req.Generated = append(req.Generated, c.Tokens[:at])
-		// Some of the ends are known to the caller and some are not.
+		// The caller knows of some of the finishes.
 		done := at == len(c.Tokens) && cut%2 == 0
 		if done {
 			left = Choice{}

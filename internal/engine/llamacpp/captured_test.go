@@ -13,16 +13,16 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// The directories of testdata/captured have answers of real servers (test/interop/engines/capture.py):
-// what a server of this repository's own says is what its author believed.
+// The directories of testdata/captured have responses of real servers (test/interop/engines/capture.py): a
+// mock of this repository would only show its author's assumptions.
 
 const (
 	recordedVocabulary = 1730
 	recordedEOS        = 1715
 )
 
-// told is what a recorded stream says, read without the adapter's help. The real server counts
-// progress in events that carry a token 0, which nobody drew.
+// told returns the content of a recorded stream, read without the adapter's code. The real server reports
+// progress in events with a token 0 that was not drawn.
 func told(t *testing.T, r enginetest.Recording) (tokens []kv.Token, cached int, eos bool) {
 	t.Helper()
 	for _, chunk := range r.Chunks(t) {
@@ -56,10 +56,10 @@ func TestCapturedAnswers(t *testing.T) {
 				Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: recordedVocabulary, EOS: []kv.Token{recordedEOS},
 			})
 			ctx := enginetest.Start(t, e)
-			if card := e.Card(); card.Name != "tiny" || card.ContextLength != 512 || !card.KVGuessed {
+			if card := e.Card(); card.Name != "tiny" || card.ContextLength != 512 || !card.KVPredicted {
 				t.Errorf("the card is %+v", card)
 			}
-			for _, r := range enginetest.Recordings(t, dir) {
+			for _, r := range enginetest.ReadRecordings(t, dir) {
 				var asked struct {
 					Prompt  []kv.Token `json:"prompt"`
 					Predict int        `json:"n_predict"`

@@ -3,15 +3,15 @@ package llamacpp
 import (
 	"testing"
 
-	"penstock/internal/mimic"
-	"penstock/internal/mimic/mimictest"
+	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
 )
 
-// TestCuts holds the adapter to what it must do with answers that break off anywhere.
+// TestCuts checks the adapter with responses that break off at any byte.
 func TestCuts(t *testing.T) {
-	s, card := rig.Serve(t, mimic.LlamaCPP, nil)
-	f := mimictest.Flaw(t, s)
+	s, card := rig.StartServer(t, enginemock.LlamaCPP, nil)
+	f := enginemocktest.StartFaultyProxy(t, s)
 	cfg := config(t, s, card)
 	cfg.Spec.URL = f.URL()
-	mimictest.TestCuts(t, f, opened(t, cfg), "/completion")
+	enginemocktest.TestCuts(t, f, opened(t, cfg), "/completion")
 }

@@ -10,68 +10,68 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// chunk is an event of an answer of /completion, or all of one that is no stream. Versions
-// differ in which fields there are.
-type chunk struct {
+// completionEvent is an event of a response of /completion, or the whole response if it is no stream.
+// Versions differ in their fields.
+type completionEvent struct {
 	tokens    []kv.Token
 	stop      bool
-	eos       bool // with stop: by a token that ends sequences
+	eos       bool // with stop: an end-of-sequence token ended it
 	slot      int  // -1 if absent
 	predicted int  // tokens so far; -1 if absent
 	cached    int  // -1 if absent
-	wide      bool // the text has more than ASCII
+	notASCII  bool // the text is not all ASCII
 	probs     []byte
-	fault     bool
+	isError   bool
 }
 
-// Event takes an event of an answer.
-func (d *dialect) Event(p *remote.Part, data []byte) error {
+// HandleEvent handles an event of a response.
+func (d *completionDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
 	if string(data) == "[DONE]" {
 		return io.EOF
 	}
-	e, err := decode(data, p.Tokens[:0])
+	e, err := decodeEvent(data, p.Tokens[:0])
 	p.Tokens = e.tokens[:0]
 	switch {
 	case err != nil:
-		return engine.Broken("an answer that cannot be read", err)
-	case e.fault:
+		return engine.ContractError("an answer that cannot be read", err)
+	case e.isError:
 		return remote.StreamError(data)
 	}
 	if e.slot >= 0 {
-		p.Placed(e.slot)
+		p.SetSlot(e.slot)
 	}
 	if e.cached >= 0 {
-		if err := p.Cached(e.cached); err != nil {
+		if err := p.ReportCached(e.cached); err != nil {
 			return err
 		}
 	}
-	if p.Over() {
-		return e.end()
+	if p.IsFinished() {
+		return e.eofIfLast()
 	}
-	if missing := e.predicted - p.Delivered(0) - len(e.tokens); missing > 0 && (e.wide || e.stop) {
-		// Tokens without a whole character of text were left out. Neither they are delivered nor
-		// what follows them: another call draws from there, and shows them all.
-		p.Again(missing + len(e.tokens))
+	if missing := e.predicted - p.DeliveredTokens(0) - len(e.tokens); missing > 0 && (e.notASCII || e.stop) {
+		// Tokens without a whole character of text were omitted. Deliver neither them nor the tokens after
+		// them: another call continues from here and returns all of them.
+		p.ContinueWith(missing + len(e.tokens))
 		return remote.ErrEnough
 	}
-	return d.take(p, &e)
+	return d.deliverEvent(p, &e)
 }
 
-// end returns io.EOF with the last event.
-func (e *chunk) end() error {
+// eofIfLast returns io.EOF with the last event.
+func (e *completionEvent) eofIfLast() error {
 	if e.stop {
 		return io.EOF
 	}
 	return nil
 }
 
-// take delivers what an event has.
-func (d *dialect) take(p *remote.Part, e *chunk) error {
-	leg, end := d.leg(p), engine.NotFinished
-	if at := slices.IndexFunc(e.tokens, func(t kv.Token) bool { return d.ends(p, t) }); at >= 0 && !leg.least {
+// deliverEvent delivers the content of an event.
+func (d *completionDialect) deliverEvent(p *remote.SubRequest, e *completionEvent) error {
+	leg, end := d.planCall(p), engine.NotFinished
+	if at := slices.IndexFunc(e.tokens, func(t kv.Token) bool { return d.isStopToken(p, t) }); at >= 0 && !leg.noStop {
 		e.tokens, end = e.tokens[:at+1], engine.FinishStop
 	}
-	total := p.Delivered(0) + len(e.tokens)
+	total := p.DeliveredTokens(0) + len(e.tokens)
 	switch {
 	case end != engine.NotFinished:
 	case total >= p.MaxTokens:
@@ -81,57 +81,56 @@ func (d *dialect) take(p *remote.Part, e *chunk) error {
 	case e.stop && total < leg.tokens:
 		end = engine.FinishLength // the context is full
 	case e.stop:
-		p.Again(0) // this call was for a part of the tokens
+		p.ContinueWith(0) // this call was for a part of the tokens
 	}
-	tokens, probs, err := d.text(p, e, end)
+	tokens, probs, err := d.eventTokens(p, e, end)
 	if err != nil {
 		return err
 	}
-	if err := p.Deliver(0, tokens, probs, end); err != nil {
+	if err := p.DeliverTokens(0, tokens, probs, end); err != nil {
 		return err
 	}
-	if end == engine.FinishStop && !e.stop && !slices.Contains(d.eos, last(tokens)) {
-		return remote.ErrEnough // the engine would go on
+	if end == engine.FinishStop && !e.stop && !slices.Contains(d.eos, lastToken(tokens)) {
+		return remote.ErrEnough // the engine would continue
 	}
-	return e.end()
+	return e.eofIfLast()
 }
 
-// ends reports whether a token ends the choice. The end of a text that is held to a schema
-// does even where the tokens of ends are to be ignored: nothing can follow it.
-func (d *dialect) ends(p *remote.Part, t kv.Token) bool {
-	return slices.Contains(p.Request.Stop.Tokens, t) || (!p.Request.Stop.IgnoreEOS || p.Request.Guide != nil) && slices.Contains(d.eos, t)
+// isStopToken reports whether a token ends the choice. Under a schema an EOS token does so even if EOS is to
+// be ignored: nothing can follow it.
+func (d *completionDialect) isStopToken(p *remote.SubRequest, t kv.Token) bool {
+	return slices.Contains(p.Request.Stop.Tokens, t) || (!p.Request.Stop.IgnoreEOS || p.Request.OutputSchema != nil) && slices.Contains(d.eos, t)
 }
 
-// text returns the tokens of an event, with their log-probabilities if those were asked for. The
-// token that ends a text held to a schema, where such tokens are ignored, is none of it.
-func (d *dialect) text(p *remote.Part, e *chunk, end engine.Finish) ([]kv.Token, []engine.Logprob, error) {
+// eventTokens returns the tokens of an event, with their log-probabilities if requested. It drops the EOS
+// token that ends a text under a schema if EOS is to be ignored.
+func (d *completionDialect) eventTokens(p *remote.SubRequest, e *completionEvent, end engine.Finish) ([]kv.Token, []engine.Logprob, error) {
 	tokens := e.tokens
-	probs, err := probabilities(p, e, len(tokens))
+	probs, err := readLogprobs(p, e, len(tokens))
 	if err != nil {
 		return nil, nil, err
 	}
-	if end == engine.FinishStop && p.Request.Stop.IgnoreEOS && len(tokens) > 0 && slices.Contains(d.eos, last(tokens)) {
+	if end == engine.FinishStop && p.Request.Stop.IgnoreEOS && len(tokens) > 0 && slices.Contains(d.eos, lastToken(tokens)) {
 		tokens = tokens[:len(tokens)-1]
 		probs = probs[:min(len(probs), len(tokens))]
 	}
 	return tokens, probs, nil
 }
 
-func last(tokens []kv.Token) kv.Token {
+func lastToken(tokens []kv.Token) kv.Token {
 	if len(tokens) == 0 {
 		return math.MaxUint32
 	}
 	return tokens[len(tokens)-1]
 }
 
-// probabilities reads the log-probabilities of the first n tokens of an event, which are nil if
-// nobody asked.
-func probabilities(p *remote.Part, e *chunk, n int) ([]engine.Logprob, error) {
+// readLogprobs reads the log-probabilities of the first n tokens of an event; nil if not requested.
+func readLogprobs(p *remote.SubRequest, e *completionEvent, n int) ([]engine.Logprob, error) {
 	if p.Request.Logprobs < 0 || n == 0 {
 		return nil, nil
 	}
 	p.Logprobs = p.Logprobs[:0]
-	p.Top = slices.Grow(p.Top[:0], n*p.Request.Logprobs) // so that what points into it stays
+	p.Top = slices.Grow(p.Top[:0], n*p.Request.Logprobs) // so that slices of it stay valid
 	c := remote.NewCursor(e.probs)
 	for c.Open('['); c.More(']'); {
 		var l engine.Logprob
@@ -139,17 +138,17 @@ func probabilities(p *remote.Part, e *chunk, n int) ([]engine.Logprob, error) {
 		for c.Open('{'); c.More('}'); {
 			switch string(c.Key()) {
 			case "id":
-				l.Token, named = c.Token(), true
+				l.Token, named = c.ReadToken(), true
 			case "logprob":
-				l.Logprob = logprob(&c)
+				l.Logprob = readLogprob(&c)
 			case "top_logprobs":
-				alternatives(p, &c, from)
+				readAlternatives(p, &c, from)
 			default:
 				c.Skip()
 			}
 		}
 		if !named {
-			return nil, engine.Broken("log-probabilities without tokens: llama.cpp names them since 2025; use a newer one", c.Err())
+			return nil, engine.ContractError("log-probabilities without tokens: llama.cpp names them since 2025; use a newer one", c.Err())
 		}
 		l.Top = p.Top[from:len(p.Top):len(p.Top)]
 		if len(l.Top) == 0 {
@@ -160,21 +159,21 @@ func probabilities(p *remote.Part, e *chunk, n int) ([]engine.Logprob, error) {
 		}
 	}
 	if len(p.Logprobs) < n {
-		return nil, engine.Broken("tokens without log-probabilities", c.Err())
+		return nil, engine.ContractError("tokens without log-probabilities", c.Err())
 	}
 	return p.Logprobs, nil
 }
 
-// alternatives reads the likeliest tokens, of which no more are kept than were asked for.
-func alternatives(p *remote.Part, c *remote.Cursor, from int) {
+// readAlternatives reads the most likely tokens and keeps as many as requested.
+func readAlternatives(p *remote.SubRequest, c *remote.JSONCursor, from int) {
 	for c.Open('['); c.More(']'); {
 		var l engine.TokenLogprob
 		for c.Open('{'); c.More('}'); {
 			switch string(c.Key()) {
 			case "id":
-				l.Token = c.Token()
+				l.Token = c.ReadToken()
 			case "logprob":
-				l.Logprob = logprob(c)
+				l.Logprob = readLogprob(c)
 			default:
 				c.Skip()
 			}
@@ -185,46 +184,46 @@ func alternatives(p *remote.Part, c *remote.Cursor, from int) {
 	}
 }
 
-// logprob reads a log-probability: a number that is not above 0, nor infinite.
-func logprob(c *remote.Cursor) float32 {
-	if c.Null() {
+// readLogprob reads a log-probability: not above 0, nor infinite.
+func readLogprob(c *remote.JSONCursor) float32 {
+	if c.SkipNull() {
 		return -math.MaxFloat32
 	}
-	return float32(max(min(c.Float(), 0), -math.MaxFloat32))
+	return float32(max(min(c.ReadFloat(), 0), -math.MaxFloat32))
 }
 
-// decode reads an event. The tokens are appended to tokens. An event that tells of progress has a
-// token 0 that nobody drew.
-func decode(data []byte, tokens []kv.Token) (chunk, error) {
-	e := chunk{tokens: tokens, slot: -1, predicted: -1, cached: -1}
+// decodeEvent reads an event. It appends the tokens to tokens. A progress event has a token 0 that was not
+// drawn.
+func decodeEvent(data []byte, tokens []kv.Token) (completionEvent, error) {
+	e := completionEvent{tokens: tokens, slot: -1, predicted: -1, cached: -1}
 	progress := false
 	c := remote.NewCursor(data)
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
-		case c.Null():
+		case c.SkipNull():
 		case string(key) == "tokens":
-			e.tokens = c.Tokens(e.tokens)
+			e.tokens = c.ReadTokens(e.tokens)
 		case string(key) == "content":
-			e.wide = slices.ContainsFunc(c.Raw(), func(b byte) bool { return b >= 0x80 || b == '\\' })
+			e.notASCII = slices.ContainsFunc(c.Raw(), func(b byte) bool { return b >= 0x80 || b == '\\' })
 		case string(key) == "stop":
-			e.stop = c.Bool()
+			e.stop = c.ReadBool()
 		case string(key) == "stop_type":
-			e.eos = e.eos || c.Text() == "eos"
+			e.eos = e.eos || c.ReadString() == "eos"
 		case string(key) == "stopped_eos": // before 2025
-			e.eos = c.Bool() || e.eos
+			e.eos = c.ReadBool() || e.eos
 		case string(key) == "id_slot":
-			e.slot = small(&c)
+			e.slot = readCount(&c)
 		case string(key) == "tokens_predicted":
-			e.predicted = small(&c)
+			e.predicted = readCount(&c)
 		case string(key) == "prompt_progress":
 			progress = true
-			e.inner(&c, "cache")
+			e.readCached(&c, "cache")
 		case string(key) == "timings":
-			e.inner(&c, "cache_n")
+			e.readCached(&c, "cache_n")
 		case string(key) == "completion_probabilities":
 			e.probs = c.Raw()
 		case string(key) == "error":
-			e.fault = true
+			e.isError = true
 			c.Skip()
 		default:
 			c.Skip()
@@ -236,16 +235,16 @@ func decode(data []byte, tokens []kv.Token) (chunk, error) {
 	return e, c.End()
 }
 
-// inner reads the object that says how many tokens were cached by the name of that.
-func (e *chunk) inner(c *remote.Cursor, name string) {
+// readCached reads the number of cached tokens from member name of an object.
+func (e *completionEvent) readCached(c *remote.JSONCursor, name string) {
 	for c.Open('{'); c.More('}'); {
-		if string(c.Key()) == name && !c.Is('-') {
-			e.cached = small(c)
+		if string(c.Key()) == name && !c.NextIs('-') {
+			e.cached = readCount(c)
 		} else {
 			c.Skip()
 		}
 	}
 }
 
-// small reads a count.
-func small(c *remote.Cursor) int { return int(max(min(c.Int(), math.MaxInt32), -1)) }
+// readCount reads a count.
+func readCount(c *remote.JSONCursor) int { return int(max(min(c.ReadInt(), math.MaxInt32), -1)) }

@@ -8,14 +8,13 @@ import (
 	"penstock/core/kv"
 )
 
-// FuzzDecode reads events that are made of numbers, which must come back, and any bytes, which must not
-// do harm.
+// FuzzDecode reads events made of numbers, which must come back, and any bytes, which must do no harm.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{1, 2, 250}, 3, 7, 2, true, []byte(`{"tokens":[4294967296],"stop":null}`))
 	f.Add([]byte{}, 0, 0, 0, false, []byte(`{"error":{"code":400,"message":"the request exceeds the available context size","n_ctx":512}}`))
 	f.Add([]byte{9}, 1, 1, 1, true, []byte(`{"tokens":[7],"timings":{"cache_n":-1},"prompt_progress":null,"completion_probabilities":[{"id":7}]`))
 	f.Fuzz(func(t *testing.T, ids []byte, predicted, slot, cached int, eos bool, raw []byte) {
-		_, _ = decode(raw, nil)
+		_, _ = decodeEvent(raw, nil)
 		tokens := []kv.Token{}
 		for _, id := range ids {
 			tokens = append(tokens, kv.Token(id)<<kv.Token(id%24))
@@ -33,11 +32,11 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := decode(data, nil)
+		e, err := decodeEvent(data, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(e.tokens, tokens) || !e.stop || e.slot != slot || e.predicted != predicted || e.cached != cached || e.eos != eos || e.fault {
+		if !slices.Equal(e.tokens, tokens) || !e.stop || e.slot != slot || e.predicted != predicted || e.cached != cached || e.eos != eos || e.isError {
 			t.Errorf("%+v of %s", e, data)
 		}
 	})
@@ -47,7 +46,7 @@ func TestDecodeDoesNotAllocate(t *testing.T) {
 	data := []byte(`{"index":0,"content":" a","tokens":[264],"stop":false,"id_slot":0,"tokens_predicted":1,"tokens_evaluated":4}`)
 	var memory [4]kv.Token
 	if n := testing.AllocsPerRun(100, func() {
-		if _, err := decode(data, memory[:0]); err != nil {
+		if _, err := decodeEvent(data, memory[:0]); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {

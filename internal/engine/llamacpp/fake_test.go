@@ -22,12 +22,11 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// halves are tokens whose text is half a character: llama.cpp leaves them out of streams, and so the
-// stream jumps.
+// halves are tokens whose text is half a character: llama.cpp omits them from streams, so that a stream
+// jumps.
 const halves kv.Token = 500
 
-// fake is a llama.cpp server in as far as its streams leave tokens out. What comes after a
-// token follows from it alone.
+// fake is a llama.cpp server whose streams omit tokens. The token after a token depends on it alone.
 type fake struct {
 	*httptest.Server
 	mu struct {
@@ -115,7 +114,7 @@ func (f *fake) complete(w http.ResponseWriter, r *http.Request) {
 	say(final)
 }
 
-// reuse has a slot compute a sequence, and returns how much of it the slot had.
+// reuse makes a slot compute a sequence, and returns how many tokens of it the slot had.
 func (f *fake) reuse(slot int, sequence []kv.Token, may bool) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,7 +152,7 @@ func (f *fake) take() []map[string]any {
 	return asked
 }
 
-// TestHoles wants all tokens, those among them that the streams leave out.
+// TestHoles checks that all tokens are delivered, including the ones that the streams omit.
 func TestHoles(t *testing.T) {
 	f := newFake(t)
 	e, ctx := openFake(t, f, nil)
@@ -179,8 +178,8 @@ func TestHoles(t *testing.T) {
 	}
 }
 
-// TestHolesAfterResume wants an answer to be the same wherever an earlier attempt broke off, in front
-// of tokens that the streams leave out too.
+// TestHolesAfterResume checks that an answer is the same wherever an earlier attempt broke off, also before
+// tokens that the streams omit.
 func TestHolesAfterResume(t *testing.T) {
 	f := newFake(t)
 	e, ctx := openFake(t, f, nil)
@@ -203,8 +202,8 @@ func TestHolesAfterResume(t *testing.T) {
 	}
 }
 
-// TestStops wants stop tokens, which the engine does not know, to end choices, and not before
-// the least number of tokens.
+// TestStops checks that stop tokens, which the engine does not support, end choices, and not before the least
+// number of tokens.
 func TestStops(t *testing.T) {
 	f := newFake(t)
 	e, ctx := openFake(t, f, nil)
@@ -256,12 +255,12 @@ func TestWhatIsAsked(t *testing.T) {
 		t.Errorf("among sequences of other salts cache_prompt is %v", asked["cache_prompt"])
 	}
 	req.Salt = kv.Salt{LoRA: "unknown"}
-	if _, err := enginetest.Generate(ctx, e, req); fault.Of(err) != fault.NotFound {
+	if _, err := enginetest.Generate(ctx, e, req); fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("an adapter that the engine has not: %v", err)
 	}
-	req.Salt, req.Generated, req.Guide = kv.Salt{}, nil, &engine.Guide{Schema: []byte(`{"type":"object"}`)}
+	req.Salt, req.Generated, req.OutputSchema = kv.Salt{}, nil, &engine.OutputSchema{Schema: []byte(`{"type":"object"}`)}
 	req.Stop.MinTokens, req.Stop.IgnoreEOS = 2, false
-	if _, err := enginetest.Generate(ctx, e, req); fault.Of(err) != fault.Invalid {
+	if _, err := enginetest.Generate(ctx, e, req); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("a schema and a least number of tokens: %v", err)
 	}
 }
@@ -270,10 +269,10 @@ func TestCard(t *testing.T) {
 	f := newFake(t)
 	e, _ := openFake(t, f, nil)
 	c := e.Card()
-	if c.Name != "small-Q4" || !slices.Equal(c.Aliases, []string{"/models/small-Q4.gguf"}) || c.ContextLength != 512 || c.Blocks != 32 || !c.KVGuessed || !c.Guided {
+	if c.Name != "small-Q4" || !slices.Equal(c.Aliases, []string{"/models/small-Q4.gguf"}) || c.ContextLength != 512 || c.Blocks != 32 || !c.KVPredicted || !c.StructuredOutput {
 		t.Errorf("%+v", c)
 	}
-	if !slices.Equal(c.Media, []string{"audio", "image"}) || c.MediaKeys != "" || c.Attaches {
+	if !slices.Equal(c.Media, []string{"audio", "image"}) || c.MediaKeys != "" || c.AcceptsObjects {
 		t.Errorf("it sees %v", c.Media)
 	}
 	if !slices.Equal(c.Adapters, []string{"poems"}) {
@@ -284,7 +283,7 @@ func TestCard(t *testing.T) {
 	}
 }
 
-// TestOpenAIOnly is about servers around llama.cpp that have nothing of its own API.
+// TestOpenAIOnly opens servers based on llama.cpp without its own API.
 func TestOpenAIOnly(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, `{"data":[{"id":"small"}]}`) })
@@ -300,29 +299,29 @@ func TestOpenAIOnly(t *testing.T) {
 	t.Cleanup(f.Close)
 	e, ctx := openFake(t, f, nil)
 	card := e.Card()
-	if card.KVGuessed || card.Guided || !slices.Equal(e.Passes(), []string{"/v1/chat/completions"}) {
-		t.Errorf("%+v, passes %v", card, e.Passes())
+	if card.KVPredicted || card.StructuredOutput || !slices.Equal(e.PassthroughPaths(), []string{"/v1/chat/completions"}) {
+		t.Errorf("%+v, passes %v", card, e.PassthroughPaths())
 	}
 	codes := map[string]bool{}
 	for _, w := range e.Warnings() {
 		codes[w.Code] = true
 	}
-	if !codes[engine.WarnText] || !codes[engine.WarnNoCache] || !codes[engine.WarnNoMetrics] {
+	if !codes[engine.WarnTextOnly] || !codes[engine.WarnNoCache] || !codes[engine.WarnNoMetrics] {
 		t.Errorf("warnings %v", codes)
 	}
 	var answer strings.Builder
-	err := e.Pass(ctx, &engine.PassRequest{ID: "pass", Attempt: 1, Model: card.Name, Path: "/v1/chat/completions", Body: []byte(`{"model":"x","messages":[]}`)}, func(p *engine.PassPiece) error {
+	err := e.PassThrough(ctx, &engine.PassthroughRequest{ID: "pass", Attempt: 1, Model: card.Name, Path: "/v1/chat/completions", Body: []byte(`{"model":"x","messages":[]}`)}, func(p *engine.PassthroughChunk) error {
 		answer.Write(p.Data)
 		return nil
 	})
 	if err != nil || !strings.Contains(answer.String(), `"hi"`) {
 		t.Errorf("%q, %v", answer.String(), err)
 	}
-	err = e.Pass(ctx, &engine.PassRequest{ID: "pass", Attempt: 1, Model: card.Name, Path: "/v1/chat/completions", Body: []byte(`{"cache_salt":"mine","messages":[]}`)}, func(*engine.PassPiece) error { return nil })
+	err = e.PassThrough(ctx, &engine.PassthroughRequest{ID: "pass", Attempt: 1, Model: card.Name, Path: "/v1/chat/completions", Body: []byte(`{"cache_salt":"mine","messages":[]}`)}, func(*engine.PassthroughChunk) error { return nil })
 	if f := (*fault.Error)(nil); !errors.As(err, &f) || f.Code != fault.Ineligible || f.Param != "cache_salt" {
 		t.Errorf("a salt that the engine does not heed: %v", err)
 	}
-	if _, err := e.Preprocess(ctx, &engine.PreprocessRequest{Attempt: 1, Text: "x"}); fault.Of(err) != fault.Unimplemented {
+	if _, err := e.Preprocess(ctx, &engine.PreprocessRequest{Attempt: 1, Text: "x"}); fault.CodeOf(err) != fault.Unimplemented {
 		t.Errorf("a prompt: %v", err)
 	}
 	u, _ := url.Parse(f.URL)
@@ -332,9 +331,9 @@ func TestOpenAIOnly(t *testing.T) {
 	}
 }
 
-// TestPredictions wants the engine to report exactly what the model of its slots predicts.
+// TestPredictions checks that the engine reports exactly what the model of its slots predicts.
 func TestPredictions(t *testing.T) {
-	s, card := rig.Serve(t, "llamacpp", nil)
+	s, card := rig.StartServer(t, "llamacpp", nil)
 	e := opened(t, config(t, s, card))
 	ctx := enginetest.Start(t, e)
 	var history []kv.Token

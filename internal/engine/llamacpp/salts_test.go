@@ -3,14 +3,15 @@ package llamacpp
 import (
 	"testing"
 
-	"penstock/internal/mimic"
-	"penstock/internal/mimic/mimictest"
+	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
 )
 
-// TestSalts: where the engine does not heed what it is told, prompts of all salts meet in its one slot.
+// TestSalts checks the refusal of salts if the engine ignores cache_prompt, so that prompts of all salts meet
+// in its one slot.
 func TestSalts(t *testing.T) {
-	mimictest.TestSalts(t, func(t testing.TB, set ...mimic.Fault) mimictest.Adapter {
-		s, card := rig.Serve(t, mimic.LlamaCPP, func(c *mimic.Config) {
+	enginemocktest.TestSalts(t, func(t testing.TB, set ...enginemock.Fault) enginemocktest.Adapter {
+		s, card := rig.StartServer(t, enginemock.LlamaCPP, func(c *enginemock.Config) {
 			c.Faults, c.Slots = set, 4
 			if len(set) > 0 {
 				c.Slots = 1

@@ -9,38 +9,38 @@ import (
 	"penstock/internal/backoff"
 )
 
-// listEvery is the time between two questions which LoRA adapters an engine has: people load them, not
-// requests. listTimeout bounds one.
+// listInterval is the time between two listings of an engine's LoRA adapters: operators load them, not
+// requests. listTimeout bounds one listing.
 const (
-	listEvery   = 10 * time.Second
-	listTimeout = 5 * time.Second
+	listInterval = 10 * time.Second
+	listTimeout  = 5 * time.Second
 )
 
-// adapters are the LoRA adapters that an engine serves now.
-type adapters struct {
-	look chan struct{} // of capacity 1: one that is listed is not there
-	mu   struct {
+// adapterList holds the LoRA adapters that an engine serves now.
+type adapterList struct {
+	recheck chan struct{} // of capacity 1: a listed adapter was not found
+	mu      struct {
 		sync.Mutex
 		names   []string // ascending; never changed in place
 		changed chan struct{}
 	}
 }
 
-func newAdapters(names []string) *adapters {
-	a := &adapters{look: make(chan struct{}, 1)}
+func newAdapterList(names []string) *adapterList {
+	a := &adapterList{recheck: make(chan struct{}, 1)}
 	a.mu.names, a.mu.changed = names, make(chan struct{})
 	return a
 }
 
-// now returns what is served, and a channel that is closed when that changes.
-func (a *adapters) now() (names []string, changed <-chan struct{}) {
+// current returns the served adapters, and a channel that is closed when they change.
+func (a *adapterList) current() (names []string, changed <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.mu.names, a.mu.changed
 }
 
-// set enters what an engine lists. It reports whether that is news, and which adapters are gone.
-func (a *adapters) set(names []string) (gone []string, changed bool) {
+// update sets the adapters to what the engine lists. It reports whether they changed, and which are gone.
+func (a *adapterList) update(names []string) (gone []string, changed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if slices.Equal(names, a.mu.names) {
@@ -56,10 +56,10 @@ func (a *adapters) set(names []string) (gone []string, changed bool) {
 	return gone, true
 }
 
-// missing says that the engine did not know an adapter.
-func (a *adapters) missing() {
+// requestRecheck asks for a new listing, because the engine did not know an adapter.
+func (a *adapterList) requestRecheck() {
 	select {
-	case a.look <- struct{}{}:
+	case a.recheck <- struct{}{}:
 	default:
 	}
 }
@@ -67,7 +67,7 @@ func (a *adapters) missing() {
 // WatchAdapters implements [engine.AdapterWatcher].
 func (b *Base) WatchAdapters(ctx context.Context, sink func([]string)) error {
 	for {
-		names, changed := b.adapters.now()
+		names, changed := b.adapters.current()
 		sink(slices.Clone(names))
 		select {
 		case <-changed:
@@ -77,45 +77,46 @@ func (b *Base) WatchAdapters(ctx context.Context, sink func([]string)) error {
 	}
 }
 
-// watchAdapters asks the engine for its adapters now and then.
+// watchAdapters lists the engine's adapters periodically.
 func (b *Base) watchAdapters(ctx context.Context) {
-	if b.cfg.List == nil {
+	if b.cfg.ListAdapters == nil {
 		return
 	}
-	every := time.NewTicker(listEvery)
+	every := time.NewTicker(listInterval)
 	defer every.Stop()
 	for {
 		select {
 		case <-every.C:
-		case <-b.adapters.look:
+		case <-b.adapters.recheck:
 		case <-ctx.Done():
 			return
 		}
-		if b.health.down() != nil {
+		if b.health.downError() != nil {
 			continue
 		}
-		mark := b.cache.mark()
+		mark := b.cache.eventMark()
 		bounded, cancel := context.WithTimeout(ctx, listTimeout)
-		names, err := b.cfg.List(bounded)
+		names, err := b.cfg.ListAdapters(bounded)
 		cancel()
-		if err != nil { // what is wrong with the engine is for others to find out
-			b.health.note(ctx, err)
+		if err != nil { // Base.watchHealth finds out what is wrong
+			b.health.noteCallError(ctx, err)
 			continue
 		}
-		if gone, changed := b.adapters.set(names); changed {
-			b.cache.unloaded(gone, mark)
+		if gone, changed := b.adapters.update(names); changed {
+			b.cache.dropAdapters(gone, mark)
 			b.log.Info("the engine's LoRA adapters have changed", "adapters", names)
 		}
-		if backoff.Pause(ctx, time.Second) != nil { // requests for one that is gone do not make it more often
+		if backoff.SleepContext(ctx, time.Second) != nil { // requests for a removed adapter must not cause a listing each
 			return
 		}
 	}
 }
 
-// adapter returns which adapter a request that is passed on is for, "" if for none: whatever is not a name
-// of the model is one, also if it is not listed any more. The model must not answer in its place.
-func (b *Base) adapter(model string) string {
-	if model == "" || b.cfg.Card.Names(model) {
+// adapterOf returns the adapter that a passthrough request asks for, "" if none. Every name which is not a
+// name of the model counts as an adapter, also one that is no longer listed: the model must not answer in its
+// place.
+func (b *Base) adapterOf(model string) string {
+	if model == "" || b.cfg.Card.HasName(model) {
 		return ""
 	}
 	return model

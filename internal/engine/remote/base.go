@@ -16,160 +16,165 @@ import (
 	"penstock/internal/engine"
 )
 
-// Dialect is how one make of engine is asked for tokens, and what it answers. Its methods are
-// called for one part at a time of each request.
+// Dialect translates requests and responses for one make of engine. Its methods are called for one SubRequest
+// of a request at a time.
 type Dialect interface {
-	// Call fills in the path, the headers and the body (call.Large.B) of the call that asks for
-	// p. It returns a *fault.Error that names the field which the engine has no equal of.
-	Call(p *Part, call *Call) error
-	// Event takes the data of one event of the answer and tells p what it says. It returns
-	// io.EOF after the last one, or a *fault.Error.
-	Event(p *Part, data []byte) error
+	// BuildCall fills in the path, the headers and the body (call.Large.B) of the call for p. It returns a
+	// *fault.Error that names the field which the engine does not support.
+	BuildCall(p *SubRequest, call *Call) error
+	// HandleEvent decodes the data of one event of the response and passes the content on to p. It returns
+	// io.EOF after the last event, or a *fault.Error.
+	HandleEvent(p *SubRequest, data []byte) error
 }
 
-// Config is what an adapter has found out about its engine.
+// Config is what an adapter found out about its engine.
 type Config struct {
 	Spec   Spec
 	Card   engine.Card
 	Client *Client
 	Log    *slog.Logger
-	// Dialect is for Generate; nil if the engine has no tokens to give.
+	// Dialect is for Generate; nil if the engine gives no tokens.
 	Dialect Dialect
-	// Features is for those requests that have some, each choice by a call of its own; nil if the engine takes none.
+	// Features is the dialect for requests with Features, each choice in a call of its own; nil if the engine
+	// takes none.
 	Features Dialect
 	// Choices says whether one call can ask for several choices of one prompt.
-	Choices Choices
-	// Legs says whether a choice may take several calls.
-	Legs Legs
-	// Cached says whether the engine reports cached tokens, and Passed whether it does in answers to requests
-	// that are passed on; where that is ReportUnknown it is as Cached.
-	Cached, Passed Report
-	// NoReport is what to do about an engine that should report cached tokens and does not, for the warning;
-	// "" is without one.
-	NoReport string
-	// Scrape reads the engine's load into g, which is zero; nil if it tells none.
-	Scrape func(ctx context.Context, g *Gauges) error
-	// Alive asks whether the engine answers, and is the one that it was.
-	Alive func(ctx context.Context) error
-	// Same asks only whether the engine is the one that it was, in what costs it nothing: this is asked from time to time of
-	// an engine that answers. nil is Alive.
-	Same func(ctx context.Context) error
-	// List asks which LoRA adapters the engine serves, ascending; nil if those of the card do not change.
-	List func(ctx context.Context) ([]string, error)
-	// Cache follows what the engine's cache does; nil reports it as always empty.
-	Cache Source
-	// Warnings are known from the beginning and do not end.
+	Choices ChoiceMode
+	// Continuations says whether a choice may take several calls.
+	Continuations Continuations
+	// CachedReporting says whether the engine reports cached tokens, and PassthroughReporting whether it does
+	// so in passthrough responses; ReportUnknown means the same as CachedReporting.
+	CachedReporting, PassthroughReporting CachedReporting
+	// NoReportRemedy is the remedy of the warning about an engine that should report cached tokens and does
+	// not; "" gives no warning.
+	NoReportRemedy string
+	// ScrapeLoad reads the engine's load into g, which is zero; nil if the engine reports none.
+	ScrapeLoad func(ctx context.Context, g *LoadGauges) error
+	// CheckAlive checks that the engine answers and is still the same instance.
+	CheckAlive func(ctx context.Context) error
+	// CheckSame checks only that the engine is still the same instance, by a request that costs the engine
+	// nothing: it is called periodically while the engine answers. nil means CheckAlive.
+	CheckSame func(ctx context.Context) error
+	// ListAdapters returns the LoRA adapters that the engine serves, ascending; nil if the card's adapters do
+	// not change.
+	ListAdapters func(ctx context.Context) ([]string, error)
+	// CacheSource follows the content of the engine's cache; nil reports it as always empty.
+	CacheSource CacheSource
+	// Warnings are known from the start and permanent.
 	Warnings []engine.Warning
-	// Passes are the paths of which clients' requests are taken as they are, ascending. Model is what the
-	// engine calls an adapter, or for "" the model; nil leaves names as they are. Headers go with each.
-	Passes  []string
-	Model   func(lora string) string
-	Headers []string
-	// Counting is how counts of media are compared; nil compares none.
-	Counting *Counting
-	// Salts and PassSalts say what is known of cache salts where tokens go in and out, and of the cache_salt of what is
-	// passed on. SaltsRemedy is what to do about an engine that does not keep salts apart; "" is to take a newer one.
-	Salts, PassSalts Salts
-	SaltsRemedy      string
-	// SaltsReport is how to have the engine report cached tokens, by which salts are proven; "" is NoReport.
-	SaltsReport string
-	// ProveSalts has the proof that the engine keeps salts apart begin with Run, and not with the first request that
-	// has one.
+	// PassthroughPaths are the paths whose client requests are passed through, ascending. UpstreamModel
+	// returns the engine's name of an adapter, or of the model for ""; nil keeps names. Headers are sent with
+	// each request.
+	PassthroughPaths []string
+	UpstreamModel    func(lora string) string
+	Headers          []string
+	// MediaCounting says how media token counts are compared; nil compares none.
+	MediaCounting *MediaCounting
+	// Salts and PassthroughSalts say what is known of cache salts for token requests, and of the cache_salt
+	// of passthrough requests. SaltsRemedy is the remedy for an engine that does not isolate salts; "" means
+	// a newer engine version.
+	Salts, PassthroughSalts SaltSupport
+	SaltsRemedy             string
+	// SaltsReportRemedy says how to make the engine report cached tokens, which the proof of salts needs; ""
+	// means NoReportRemedy.
+	SaltsReportRemedy string
+	// ProveSalts starts the proof that the engine isolates salts with Run, not with the first request that
+	// has a salt.
 	ProveSalts bool
 }
 
-// Choices says how the choices of a request are asked for.
-type Choices uint8
+// ChoiceMode says how the choices of a request are divided into calls.
+type ChoiceMode uint8
 
-// The ways.
+// The values of ChoiceMode.
 const (
-	// OneByOne is a call for each: the first computes the prompt, and the others begin when it has.
-	OneByOne Choices = iota
-	Apart            // a call for each, all at once: sequences of the engine share nothing
-	Together         // one call, as long as all begin at the same place
-	// TogetherDrawn is Together for what is drawn at random: of the most likely token there is
-	// one, and the engine refuses to give it twice.
-	TogetherDrawn
+	// LeaderFirst makes one call for each choice: the first computes the prompt, and the others start after
+	// it.
+	LeaderFirst ChoiceMode = iota
+	Parallel               // one call for each choice, all at once: sequences of the engine share nothing
+	SingleCall             // one call, if all choices start at the same position
+	// SingleCallIfSampled is SingleCall for requests that sample at random: there is one most likely token,
+	// and the engine refuses to return it twice.
+	SingleCallIfSampled
 )
 
-// of settles how the choices of a request are asked for.
-func (c Choices) of(req *engine.Request) Choices {
+// forRequest resolves the mode for a request.
+func (c ChoiceMode) forRequest(req *engine.Request) ChoiceMode {
 	switch {
 	case len(req.Features) > 0:
-		return OneByOne
-	case c != TogetherDrawn:
+		return LeaderFirst
+	case c != SingleCallIfSampled:
 		return c
 	case req.Sampling.Temperature > 0:
-		return Together
+		return SingleCall
 	}
-	return OneByOne
+	return LeaderFirst
 }
 
-// Report says what an engine tells of cached tokens.
-type Report uint8
+// CachedReporting says how an engine reports cached tokens.
+type CachedReporting uint8
 
-// What it tells.
+// The values of CachedReporting.
 const (
-	ReportUnknown Report = iota // nobody knows yet: one that was seen settles it
-	ReportsAll                  // an answer without them means none
+	ReportUnknown  CachedReporting = iota // not known yet: the first report settles it
+	ReportsNonzero                        // a response without a report means 0 cached tokens
 	ReportsNever
-	ReportsEach // every answer has them, also if they are none: one without says nothing
+	ReportsAlways // every response has a report, also of 0: a missing one means unknown
 )
 
-// Gauges are an engine's own account of its load. Fields that it does not tell stay zero.
-type Gauges struct {
+// LoadGauges are an engine's own metrics of its load. Fields that it does not report stay zero.
+type LoadGauges struct {
 	Running, Waiting int
-	// Partial says that a request whose prompt is computed may be in neither of them.
+	// Partial says that a request whose prompt is computed may be in neither.
 	Partial     bool
-	Usage       float64 // of its blocks by sequences, 0 to 1
+	Usage       float64 // share of its blocks used by sequences, 0 to 1
 	Preemptions uint64
-	Tokens      uint64   // of prompts and answers computed so far, or another count of its work
+	Tokens      uint64   // prompt and output tokens computed so far, or another count of work
 	Adapters    []string // LoRA adapters in memory
 }
 
-// Base is what the adapters of engines that are servers share; each embeds one. Create it with
-// [New].
+// Base is the common part of the adapters of engine servers; each embeds one. Create it with [New].
 type Base struct {
-	cfg    Config
-	log    *slog.Logger
-	life   *life
-	health *health
-	load   *load
-	cache  *cache
-	ledger *ledger
-	salts  *saltGuard
-	// adapters are those of the card, as they are now.
-	adapters *adapters
-	counts   *counts
-	ids      atomic.Uint64
-	stats    stats
+	cfg         Config
+	log         *slog.Logger
+	lifecycle   *lifecycle
+	health      *healthMonitor
+	load        *loadTracker
+	cache       *cacheTracker
+	predictions *predictionCheck
+	salts       *saltGuard
+	// adapters are the LoRA adapters of the card as of now.
+	adapters    *adapterList
+	mediaCounts *mediaCounts
+	nextID      atomic.Uint64
+	counters    callCounters
 
 	mu struct {
 		sync.Mutex
-		cached Report
-		silent int // answers without cached tokens since the last one that had them
-		// unfeatured counts refusals of what a processor made.
-		unfeatured mishap
+		cached CachedReporting
+		silent int // responses without cached tokens since the last one with them
+		// unfeatured counts refusals of Features.
+		unfeatured incidents
 	}
 }
 
 // Compile-time guards.
 var (
-	_ engine.Engine         = (*Base)(nil)
-	_ engine.KVSource       = (*Base)(nil)
-	_ engine.LoadSource     = (*Base)(nil)
-	_ engine.WarningSource  = (*Base)(nil)
-	_ engine.AdapterSource  = (*Base)(nil)
-	_ engine.AdapterWatcher = (*Base)(nil)
-	_ engine.CountWatcher   = (*Base)(nil)
-	_ engine.Passer         = (*Base)(nil)
-	_ engine.SignWatcher    = (*Base)(nil)
+	_ engine.Engine            = (*Base)(nil)
+	_ engine.KVSource          = (*Base)(nil)
+	_ engine.LoadSource        = (*Base)(nil)
+	_ engine.WarningSource     = (*Base)(nil)
+	_ engine.AdapterSource     = (*Base)(nil)
+	_ engine.AdapterWatcher    = (*Base)(nil)
+	_ engine.MediaCountWatcher = (*Base)(nil)
+	_ engine.PassthroughEngine = (*Base)(nil)
+	_ engine.HealthWatcher     = (*Base)(nil)
 )
 
 // New returns a Base that does nothing until Run.
 func New(cfg Config) (*Base, error) {
 	if cfg.Dialect == nil {
-		// Whatever there is of the model's tokenizer here, tokens neither go in nor come out.
+		// No tokens go in or out, whether or not the model's tokenizer is known here.
 		cfg.Card.Tokenizer = engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
 	}
 	if err := cfg.Card.Validate(); err != nil {
@@ -178,130 +183,130 @@ func New(cfg Config) (*Base, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Cache == nil {
-		cfg.Cache = nothing{}
+	if cfg.CacheSource == nil {
+		cfg.CacheSource = noCacheSource{}
 	}
-	b := &Base{cfg: cfg, log: cfg.Log, life: newLife()}
-	b.health = newHealth(cfg.Client.root.Host, b.log)
-	b.load = newLoad(cfg.Card.BlockSize, cfg.Card.Blocks)
-	b.cache = newCache(cfg.Card.Blocks, cfg.Cache)
-	b.cache.heard = cfg.Client.heard
-	b.ledger = newLedger(cfg.Card.BlockSize)
+	b := &Base{cfg: cfg, log: cfg.Log, lifecycle: newLifecycle()}
+	b.health = newHealthMonitor(cfg.Client.root.Host, b.log)
+	b.load = newLoadTracker(cfg.Card.BlockSize, cfg.Card.Blocks)
+	b.cache = newCacheTracker(cfg.Card.Blocks, cfg.CacheSource)
+	b.cache.noteHeard = cfg.Client.noteHeard
+	b.predictions = newPredictionCheck(cfg.Card.BlockSize)
 	b.salts = newSaltGuard(&cfg)
-	b.adapters = newAdapters(cfg.Card.Adapters)
-	b.counts = newCounts()
-	b.mu.cached = cfg.Cached
+	b.adapters = newAdapterList(cfg.Card.Adapters)
+	b.mediaCounts = newMediaCounts()
+	b.mu.cached = cfg.CachedReporting
 	return b, nil
 }
 
-// Card describes the model served, with the adapters that there are now.
+// Card describes the model served, with the current adapters.
 func (b *Base) Card() engine.Card {
 	card := b.cfg.Card
-	card.Adapters, _ = b.adapters.now()
+	card.Adapters, _ = b.adapters.current()
 	return card
 }
 
-// Client returns the connection with the engine.
+// Client returns the client of the engine.
 func (b *Base) Client() *Client { return b.cfg.Client }
 
-// Run follows the engine's events and load, and whether it answers, until ctx ends.
+// Run follows the engine's events, load and health until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
-	b.life.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchCounts)
-	b.cache.stop()
+	b.lifecycle.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchMediaCounts)
+	b.cache.stopWatches()
 	b.cfg.Client.Close()
 	return nil
 }
 
-// Load is the engine's load: the requests of this adapter, known at every moment, and those of
-// others by the engine's own account, at most a few seconds old.
-func (b *Base) Load() engine.Load { return b.load.now() }
+// Load is the engine's load: this adapter's requests, which are always up to date, and the requests of others
+// according to the engine's metrics, at most a few seconds old.
+func (b *Base) Load() engine.Load { return b.load.currentLoad() }
 
-// Signs is what the engine shows by itself of whether it works.
-func (b *Base) Signs() engine.Signs {
-	s := engine.Signs{Live: b.health.live(), Remote: true, Heard: b.cfg.Client.lastHeard(), Asked: b.health.unanswered()}
-	b.load.signs(&s)
+// HealthReport implements [engine.HealthSource].
+func (b *Base) HealthReport() engine.HealthReport {
+	s := engine.HealthReport{Live: b.health.liveness(), Remote: true, LastHeard: b.cfg.Client.lastHeard(), ProbedSince: b.health.unansweredSince()}
+	b.load.fillHealth(&s)
 	return s
 }
 
-// WatchSigns implements [engine.SignWatcher].
-func (b *Base) WatchSigns(ctx context.Context, changed func()) { b.health.watch(ctx, changed) }
+// WatchHealth implements [engine.HealthWatcher].
+func (b *Base) WatchHealth(ctx context.Context, changed func()) { b.health.watchLiveness(ctx, changed) }
 
-// Adapters returns those of the card's LoRA adapters that the engine has in its memory.
-func (b *Base) Adapters() []string {
-	names, _ := b.adapters.now()
-	return b.load.adapters(names)
+// LoadedAdapters returns the LoRA adapters of the card that are in the engine's memory.
+func (b *Base) LoadedAdapters() []string {
+	names, _ := b.adapters.current()
+	return b.load.loadedAdapters(names)
 }
 
-// WatchKV reports the engine's cache, as [engine.KVSource] says.
+// WatchKV reports the content of the engine's cache; see [engine.KVSource].
 func (b *Base) WatchKV(ctx context.Context, sink func([]kv.Event) error) error {
-	return b.cache.watch(ctx, sink)
+	return b.cache.watchEvents(ctx, sink)
 }
 
-// Enter begins a call that is no generation: it waits for Run, and fails at once while the
-// engine does not answer. The context that it returns ends with ctx and with the engine; done
-// takes what the call ended with, and returns what its caller is told.
-func (b *Base) Enter(ctx context.Context) (inside context.Context, done func(error) error, err error) {
-	inside, leave, err := b.life.enter(ctx)
+// StartCall starts a call that is no generation: it waits for Run, and fails at once while the engine does
+// not answer. The context that it returns ends with ctx and with the engine; done takes the call's error and
+// returns the error for its caller.
+func (b *Base) StartCall(ctx context.Context) (inside context.Context, done func(error) error, err error) {
+	inside, leave, err := b.lifecycle.enterCall(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := b.health.down(); err != nil {
+	if err := b.health.downError(); err != nil {
 		leave()
 		return nil, nil, err
 	}
 	return inside, func(err error) error {
-		err = cause(inside, err)
+		err = callError(inside, err)
 		leave()
-		if fault.Of(err) == fault.EngineError && ctx.Err() == nil {
-			err = b.answersFor(ctx, err)
+		if fault.CodeOf(err) == fault.EngineError && ctx.Err() == nil {
+			err = b.confirmEngineError(ctx, err)
 		}
-		b.health.note(ctx, err)
+		b.health.noteCallError(ctx, err)
 		return err
 	}, nil
 }
 
-// Generate serves a request over the engine's own API, as [engine.Engine] says. Tokens that earlier
-// attempts delivered are put to the end of the prompt, and the limits reduced by them.
+// Generate serves a request over the engine's own API; see [engine.Engine]. It appends tokens that earlier
+// attempts delivered to the prompt, and reduces the limits by their number.
 func (b *Base) Generate(ctx context.Context, req *engine.Request, sink func(*engine.Delta) error) error {
-	if err := b.refuse(req); err != nil {
+	if err := b.checkSupported(req); err != nil {
 		return err
 	}
-	inside, done, err := b.Enter(ctx)
+	inside, done, err := b.StartCall(ctx)
 	if err != nil {
 		return err
 	}
-	if err := b.admitSalt(inside, b.wayOf(req), req.Salt.Namespace); err != nil {
+	if err := b.admitSalt(inside, b.saltRouteOf(req), req.Salt.Namespace); err != nil {
 		return done(err)
 	}
-	return done(b.generate(inside, newAttempt(b, req, func(d *engine.Delta) error {
-		if inside.Err() != nil { // what has come already is for nobody
+	return done(b.runAttempt(inside, newAttempt(b, req, func(d *engine.Delta) error {
+		if inside.Err() != nil { // drop buffered events after the end
 			return inside.Err()
 		}
 		return sink(d)
 	})))
 }
 
-// refuse returns what the engine could never serve.
-func (b *Base) refuse(req *engine.Request) error {
+// checkSupported returns an error for a request that the engine can never serve.
+func (b *Base) checkSupported(req *engine.Request) error {
 	card := &b.cfg.Card
-	if err := card.Fits(req); err != nil {
+	if err := card.CheckRequest(req); err != nil {
 		return err
 	}
 	switch {
 	case b.cfg.Dialect == nil:
 		return fault.New(fault.Unimplemented, "the engine of %.100q takes no tokens: send it texts and conversations as they are", card.Name)
-	case len(req.Media) > 0 && !card.Attaches && len(req.Features) == 0:
-		return fault.Param("messages", "the engine of %.100q takes images only in the client's own request, and this one was made into tokens; set its mode to %s", card.Name, ModePass)
-	case req.Guide != nil && resumed(req):
+	case len(req.Media) > 0 && !card.AcceptsObjects && len(req.Features) == 0:
+		return fault.InvalidParam("messages", "the engine of %.100q takes images only in the client's own request, and this one was made into tokens; set its mode to %s", card.Name, ModePassthrough)
+	case req.OutputSchema != nil && isResumed(req):
 		f := fault.New(fault.Unimplemented, "the engine of %.100q cannot go on in the middle of an answer that is held to a schema; ask again", card.Name)
-		f.Param = engine.GuideParam
+		f.Param = engine.SchemaParam
 		return f
 	}
 	return nil
 }
 
-// resumed reports whether earlier attempts delivered anything.
-func resumed(req *engine.Request) bool {
+// isResumed reports whether earlier attempts delivered anything.
+func isResumed(req *engine.Request) bool {
 	for _, g := range req.Generated {
 		if len(g) > 0 {
 			return true
@@ -310,57 +315,57 @@ func resumed(req *engine.Request) bool {
 	return false
 }
 
-// generate runs the calls of an attempt.
-func (b *Base) generate(ctx context.Context, a *attempt) error {
-	flight := b.load.begin(a)
-	defer b.load.end(flight)
-	a.flight = flight
+// runAttempt makes the calls of an attempt.
+func (b *Base) runAttempt(ctx context.Context, a *attempt) error {
+	flight := b.load.startRequest(a)
+	defer b.load.finishRequest(flight)
+	a.load = flight
 	defer func() {
 		for _, p := range a.calls {
-			b.cache.end(p)
+			b.cache.finishCall(p)
 		}
 	}()
-	parts := a.parts(b.cfg.Choices.of(a.req))
+	parts := a.splitIntoParts(b.cfg.Choices.forRequest(a.req))
 	switch len(parts) {
 	case 0:
-		return a.end()
+		return a.finishAttempt()
 	case 1:
-		return b.alone(ctx, a, parts[0])
+		return b.runSingle(ctx, a, parts[0])
 	}
-	return b.several(ctx, a, parts)
+	return b.runParallel(ctx, a, parts)
 }
 
-// alone runs an attempt of one part in the caller's goroutine.
-func (b *Base) alone(ctx context.Context, a *attempt, p *Part) error {
+// runSingle runs an attempt of one SubRequest in the caller's goroutine.
+func (b *Base) runSingle(ctx context.Context, a *attempt, p *SubRequest) error {
 	for more := true; more; {
-		err := b.leg(ctx, p, a.accept, func(data []byte, more bool) error {
-			return a.event(p, data, more)
+		err := b.runCall(ctx, p, a.sendAccepted, func(data []byte, more bool) error {
+			return a.handleEvent(p, data, more)
 		})
 		if err != nil {
 			return err
 		}
-		if more, err = p.next(); err != nil {
+		if more, err = p.prepareNext(); err != nil {
 			return err
 		}
 	}
-	return a.end()
+	return a.finishAttempt()
 }
 
-// event takes an event of a part, and hands on what was gathered unless more is at hand.
-func (a *attempt) event(p *Part, data []byte, more bool) error {
-	err := a.b.dialect(a.req).Event(p, data)
+// handleEvent handles an event of a SubRequest, and flushes unless more is available.
+func (a *attempt) handleEvent(p *SubRequest, data []byte, more bool) error {
+	err := a.base.dialectFor(a.req).HandleEvent(p, data)
 	if more && err == nil {
 		return nil
 	}
-	if failed := a.flush(); failed != nil {
+	if failed := a.flushChoices(); failed != nil {
 		return failed
 	}
 	return err
 }
 
-// leg runs one call of a part.
-func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take func(data []byte, more bool) error) error {
-	answer, err := b.open(ctx, p)
+// runCall makes one call of a SubRequest.
+func (b *Base) runCall(ctx context.Context, p *SubRequest, accepted func() error, take func(data []byte, more bool) error) error {
+	answer, err := b.sendCall(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -368,21 +373,21 @@ func (b *Base) leg(ctx context.Context, p *Part, accepted func() error, take fun
 	if err := accepted(); err != nil {
 		return err
 	}
-	return b.featured(p, b.stream(ctx, answer, take))
+	return b.mapFeaturesError(p, b.readEvents(ctx, answer, take))
 }
 
-// open sends the call of a part. What the engine refuses is an error.
-func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
-	b.cache.begin(p)
+// sendCall sends the call of a SubRequest. A refusal by the engine is an error.
+func (b *Base) sendCall(ctx context.Context, p *SubRequest) (*Response, error) {
+	b.cache.startCall(p)
 	call := &Call{ID: p.ID, Large: NewBody()}
 	defer call.Large.Release()
-	if err := b.dialect(p.Request).Call(p, call); err != nil {
+	if err := b.dialectFor(p.Request).BuildCall(p, call); err != nil {
 		return nil, err
 	}
 	if call.Wait == 0 {
-		call.Wait = b.cfg.Client.silence // servers that queue requests may do so before the header
+		call.Wait = b.cfg.Client.maxSilence // servers that queue requests may do so before the header
 	}
-	b.stats.calls.Add(1)
+	b.counters.calls.Add(1)
 	answer, err := b.cfg.Client.Do(ctx, call)
 	if err != nil {
 		return nil, err
@@ -390,95 +395,95 @@ func (b *Base) open(ctx context.Context, p *Part) (*Answer, error) {
 	if !answer.OK() {
 		defer answer.Close()
 		if p.Request.Salt.LoRA != "" && answer.Status == http.StatusNotFound {
-			b.adapters.missing()
+			b.adapters.requestRecheck()
 		}
-		return nil, b.featured(p, answer.Refused())
+		return nil, b.mapFeaturesError(p, answer.RefusalError())
 	}
 	return answer, nil
 }
 
-// stream hands the events of an answer to take until that returns io.EOF; more says that
-// another one is at hand.
-func (b *Base) stream(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
+// readEvents calls take with the events of a response until take returns io.EOF; more says that another event
+// is available.
+func (b *Base) readEvents(ctx context.Context, answer *Response, take func(data []byte, more bool) error) error {
 	if strings.HasPrefix(answer.Type, "application/json") {
-		return b.whole(ctx, answer, take)
+		return b.readWhole(ctx, answer, take)
 	}
-	events := NewEvents(answer)
+	events := NewEventReader(answer)
 	defer events.Release()
 	for {
 		data, err := events.Next()
 		switch {
 		case ctx.Err() != nil:
-			return ctx.Err() // what was read before is not wanted any more
+			return ctx.Err() // the caller no longer wants the event
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			return answer.Broken(ctx, err)
+			return answer.ReadError(ctx, err)
 		}
-		switch err := take(data, events.More()); err {
+		switch err := take(data, events.HasBuffered()); err {
 		case nil:
 		case ErrEnough:
 			return nil
 		case io.EOF:
-			answer.Finish()
+			answer.DrainAndClose()
 			return nil
 		default:
-			return answer.failed(ctx, err)
+			return answer.contextError(ctx, err)
 		}
 	}
 }
 
-// whole hands an answer that is no stream to take.
-func (b *Base) whole(ctx context.Context, answer *Answer, take func(data []byte, more bool) error) error {
+// readWhole calls take with a response that is no stream.
+func (b *Base) readWhole(ctx context.Context, answer *Response, take func(data []byte, more bool) error) error {
 	body, err := io.ReadAll(io.LimitReader(answer, MaxEvent+1))
 	switch {
 	case err != nil:
-		return answer.Broken(ctx, err)
+		return answer.ReadError(ctx, err)
 	case len(body) > MaxEvent:
-		return engine.Broken("an answer that is too long", nil)
+		return engine.ContractError("an answer that is too long", nil)
 	}
 	if err := take(body, false); err != nil && err != io.EOF && err != ErrEnough {
-		return answer.failed(ctx, err)
+		return answer.contextError(ctx, err)
 	}
 	return nil
 }
 
-// failed returns ctx's error if it ended, else err.
-func (a *Answer) failed(ctx context.Context, err error) error {
+// contextError returns ctx's error if it ended, else err.
+func (a *Response) contextError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return err
 }
 
-// item is what the goroutine of a call has for the one that serves the request: the data of an
-// event, or the call's beginning or end.
-type item struct {
-	part *Part
-	kind itemKind
+// subEvent is sent by the goroutine of a call to the goroutine of the request: the data of an event, or the
+// start or end of the call.
+type subEvent struct {
+	part *SubRequest
+	kind subEventKind
 	data []byte
-	more bool // another event is at hand
+	more bool // another event is available
 	err  error
 }
 
-type itemKind uint8
+type subEventKind uint8
 
 const (
-	itemAccepted itemKind = iota
-	itemEvent
-	itemEnd
+	subAccepted subEventKind = iota
+	subData
+	subEnd
 )
 
-// several runs an attempt of several calls, each read by a goroutine of its own, whose events
-// this one takes one after another. The first of them leads: the others are sent when it has its
-// first tokens, so that they find the prompt in the engine's cache.
-func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
+// runParallel runs an attempt of several calls. Each call has a goroutine; this one handles their events in
+// sequence. The first call leads: the others are sent after its first tokens, so that they find the prompt in
+// the engine's cache.
+func (b *Base) runParallel(ctx context.Context, a *attempt, parts []*SubRequest) error {
 	ctx, cancel := context.WithCancel(ctx)
-	items, taken := make(chan item), make(chan error)
+	items, taken := make(chan subEvent), make(chan error)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	hand := func(it item) error {
+	hand := func(it subEvent) error {
 		select {
 		case items <- it:
 		case <-ctx.Done():
@@ -486,9 +491,9 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		}
 		return <-taken
 	}
-	led := make(chan struct{}) // closed when the others may begin
+	led := make(chan struct{}) // closed when the others may start
 	lead := sync.OnceFunc(func() { close(led) })
-	if b.cfg.Choices == Apart {
+	if b.cfg.Choices == Parallel {
 		lead()
 	}
 	for i, p := range parts {
@@ -499,12 +504,12 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 				case <-ctx.Done():
 				}
 			}
-			err := b.follow(ctx, p, hand)
-			_ = hand(item{part: p, kind: itemEnd, err: err})
+			err := b.runSubRequest(ctx, p, hand)
+			_ = hand(subEvent{part: p, kind: subEnd, err: err})
 		})
 	}
 	for left := len(parts); left > 0; {
-		var it item
+		var it subEvent
 		select {
 		case it = <-items:
 		case <-ctx.Done():
@@ -513,12 +518,12 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 		err := it.err
 		switch {
 		case err != nil:
-		case it.kind == itemEnd:
+		case it.kind == subEnd:
 			left--
-		case it.kind == itemEvent:
-			err = a.event(it.part, it.data, it.more)
+		case it.kind == subData:
+			err = a.handleEvent(it.part, it.data, it.more)
 		default:
-			err = a.accept()
+			err = a.sendAccepted()
 		}
 		if err != nil && err != io.EOF && err != ErrEnough {
 			cancel()
@@ -526,84 +531,84 @@ func (b *Base) several(ctx context.Context, a *attempt, parts []*Part) error {
 			return err
 		}
 		taken <- err
-		if it.part == parts[0] && (it.kind == itemEnd || it.kind == itemEvent && parts[0].begun()) {
+		if it.part == parts[0] && (it.kind == subEnd || it.kind == subData && parts[0].isPromptComputed()) {
 			lead()
 		}
 	}
-	return a.end()
+	return a.finishAttempt()
 }
 
-// follow runs the calls of one part of several.
-func (b *Base) follow(ctx context.Context, p *Part, hand func(item) error) error {
+// runSubRequest makes the calls of one of several SubRequests.
+func (b *Base) runSubRequest(ctx context.Context, p *SubRequest, hand func(subEvent) error) error {
 	for more := true; more; {
-		err := b.leg(ctx, p,
-			func() error { return hand(item{part: p, kind: itemAccepted}) },
+		err := b.runCall(ctx, p,
+			func() error { return hand(subEvent{part: p, kind: subAccepted}) },
 			func(data []byte, more bool) error {
-				return hand(item{part: p, kind: itemEvent, data: data, more: more})
+				return hand(subEvent{part: p, kind: subData, data: data, more: more})
 			})
 		if err != nil {
 			return err
 		}
-		if more, err = p.next(); err != nil {
+		if more, err = p.prepareNext(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// reports notes that the engine reported cached tokens, which settles whether it does.
-func (b *Base) reports() {
+// noteCachedReport records that the engine reports cached tokens.
+func (b *Base) noteCachedReport() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.silent = 0
-	if b.mu.cached != ReportsEach {
-		b.mu.cached = ReportsAll
+	if b.mu.cached != ReportsAlways {
+		b.mu.cached = ReportsNonzero
 	}
 }
 
-// unreported is what an answer without cached tokens means.
-func (b *Base) unreported() int {
+// cachedIfMissing returns the meaning of a response without a report of cached tokens.
+func (b *Base) cachedIfMissing() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.cached == ReportsAll {
+	if b.mu.cached == ReportsNonzero {
 		return 0
 	}
 	b.mu.silent++
 	return engine.CachedUnknown
 }
 
-// unreportedPass is unreported of an answer to a request that was passed on.
-func (b *Base) unreportedPass() int {
-	switch b.cfg.Passed {
+// cachedIfMissingPassthrough is cachedIfMissing for a passthrough response.
+func (b *Base) cachedIfMissingPassthrough() int {
+	switch b.cfg.PassthroughReporting {
 	case ReportUnknown:
-		return b.unreported()
-	case ReportsAll:
+		return b.cachedIfMissing()
+	case ReportsNonzero:
 		return 0
 	}
 	return engine.CachedUnknown
 }
 
-// mute is how many answers in a row come without cached tokens until somebody should know.
-const mute = 3
+// missingReportLimit is the number of consecutive responses without cached tokens that triggers a warning.
+const missingReportLimit = 3
 
-// noReport warns of an engine that does not report cached tokens.
-func (b *Base) noReport() []engine.Warning {
+// noReportWarnings warns of an engine that does not report cached tokens.
+func (b *Base) noReportWarnings() []engine.Warning {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.cfg.NoReport == "" || b.mu.silent < mute {
+	if b.cfg.NoReportRemedy == "" || b.mu.silent < missingReportLimit {
 		return nil
 	}
 	return []engine.Warning{{
-		Code: engine.WarnNoReport, Remedy: b.cfg.NoReport,
+		Code: engine.WarnNoCachedTokens, Remedy: b.cfg.NoReportRemedy,
 		Detail: "the engine does not report cached tokens: what is predicted cannot be checked",
 	}}
 }
 
-// Warnings returns what is wrong now.
+// Warnings returns the current warnings.
 func (b *Base) Warnings() []engine.Warning {
 	out := append([]engine.Warning(nil), b.cfg.Warnings...)
-	switch err := b.health.down(); {
-	case errors.Is(err, errAnother):
+	switch err := b.health.downError(); {
+	case errors.Is(err, errDifferentEngine):
 		out = append(out, engine.Warning{
 			Code: engine.WarnUnreachable, Detail: "the engine at " + b.health.host + " is not the one that it was",
 			Remedy: "if it is not opened again by itself, start this worker again",
@@ -614,24 +619,24 @@ func (b *Base) Warnings() []engine.Warning {
 			Remedy: "see whether it runs, and whether this machine reaches it",
 		})
 	}
-	out = append(out, b.noReport()...)
-	out = append(out, b.noFeatures()...)
-	out = append(out, b.noSalts()...)
-	out = append(out, b.counts.miscounted()...)
-	out = append(out, b.load.warnings()...)
-	out = append(out, b.cache.warnings()...)
-	return append(out, b.ledger.warnings(b.cache.silent())...)
+	out = append(out, b.noReportWarnings()...)
+	out = append(out, b.featureWarnings()...)
+	out = append(out, b.saltWarnings()...)
+	out = append(out, b.mediaCounts.countWarnings()...)
+	out = append(out, b.load.loadWarnings()...)
+	out = append(out, b.cache.cacheWarnings()...)
+	return append(out, b.predictions.predictionWarnings(b.cache.nothingStored())...)
 }
 
-// upstream is what the engine calls an adapter, or for "" the model.
-func (b *Base) upstream(lora string) string {
-	if b.cfg.Model != nil {
-		return b.cfg.Model(lora)
+// upstreamModel returns the engine's name of an adapter, or of the model for "".
+func (b *Base) upstreamModel(lora string) string {
+	if b.cfg.UpstreamModel != nil {
+		return b.cfg.UpstreamModel(lora)
 	}
 	return cmp.Or(lora, b.cfg.Card.Name)
 }
 
-// requestID returns a name for an upstream request that no other has at the same time.
-func (b *Base) requestID(req *engine.Request) string {
-	return cmp.Or(headerText(req.ID), "penstock") + "-" + itoa(uint64(req.Attempt)) + "-" + itoa(b.ids.Add(1))
+// newRequestID returns a unique name for an upstream request.
+func (b *Base) newRequestID(req *engine.Request) string {
+	return cmp.Or(sanitizeHeader(req.ID), "penstock") + "-" + formatBase36(uint64(req.Attempt)) + "-" + formatBase36(b.nextID.Add(1))
 }

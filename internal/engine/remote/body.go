@@ -5,32 +5,31 @@ import (
 	"sync/atomic"
 )
 
-// Body is a buffer for the body of a call, kept for the next one: those with long prompts are
-// hundreds of kilobytes.
-type Body struct {
+// BodyBuffer is a pooled buffer for the body of a call: bodies with long prompts have hundreds of kilobytes.
+type BodyBuffer struct {
 	B    []byte
-	refs atomic.Int32 // its maker and who sends it
+	refs atomic.Int32 // its maker and its sender
 }
 
-var bodies = sync.Pool{New: func() any { return &Body{B: make([]byte, 0, 16<<10)} }}
+var bodyPool = sync.Pool{New: func() any { return &BodyBuffer{B: make([]byte, 0, 16<<10)} }}
 
-// maxKeptBody bounds the buffers that are kept.
+// maxKeptBody bounds the pooled buffers, in bytes.
 const maxKeptBody = 4 << 20
 
 // NewBody returns an empty buffer. Its maker releases it.
-func NewBody() *Body {
-	b := bodies.Get().(*Body)
+func NewBody() *BodyBuffer {
+	b := bodyPool.Get().(*BodyBuffer)
 	b.B = b.B[:0]
 	b.refs.Store(1)
 	return b
 }
 
-// Release gives the buffer back once nobody sends it any more either.
-func (b *Body) Release() {
+// Release returns the buffer to the pool after its last user's Release.
+func (b *BodyBuffer) Release() {
 	if b.refs.Add(-1) == 0 && cap(b.B) <= maxKeptBody {
-		bodies.Put(b)
+		bodyPool.Put(b)
 	}
 }
 
-// hold keeps the buffer until one more Release.
-func (b *Body) hold() { b.refs.Add(1) }
+// retain keeps the buffer until one more Release.
+func (b *BodyBuffer) retain() { b.refs.Add(1) }

@@ -4,56 +4,55 @@ import (
 	"context"
 	"sync"
 
+	"penstock/core/cachemodel"
 	"penstock/core/kv"
-	"penstock/core/shadow"
 	"penstock/internal/engine"
 	"penstock/internal/engine/watch"
 )
 
-// Source is where knowledge of an engine's cache comes from: its own events ([EventFeed],
-// [PulledEvents]), or a model of it that is fed with requests ([Shadow]). Its methods but run
-// are called under the cache's lock.
-type Source interface {
+// CacheSource is the source of knowledge about an engine's cache: its own events ([NewEventFeed],
+// [NewPulledEvents]), or a predicted model of it that follows requests ([PredictedSource]). Its methods
+// except run are called with the tracker's lock held.
+type CacheSource interface {
 	// run follows the engine until ctx ends.
-	run(ctx context.Context, c *cache)
-	// describe appends a Cleared event and all that is known to be cached.
-	describe(out []kv.Event) []kv.Event
-	// knows reports whether begin says what of a call the engine should have cached; if not, that is
-	// found in the events.
-	knows() bool
-	// begin notes that p is sent. guess counts if the source knows, or is noGuess.
-	begin(p *Part, out []kv.Event) (guess int, events []kv.Event)
-	grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event
-	reported(p *Part, cached int, out []kv.Event) []kv.Event
-	end(p *Part, out []kv.Event) []kv.Event
-	warnings() []engine.Warning
-	stats(s *Stats)
+	run(ctx context.Context, c *cacheTracker)
+	// appendContents appends a Cleared event and Stored events of everything known to be cached.
+	appendContents(out []kv.Event) []kv.Event
+	// predictsHits reports whether startCall returns the expected cached tokens; if not, the tracker derives
+	// them from the events.
+	predictsHits() bool
+	// startCall records that p is sent. expected is valid if the source predicts hits, or is noExpectation.
+	startCall(p *SubRequest, out []kv.Event) (guess int, events []kv.Event)
+	addOutput(p *SubRequest, tokens []kv.Token, out []kv.Event) []kv.Event
+	recordReport(p *SubRequest, cached int, out []kv.Event) []kv.Event
+	finishCall(p *SubRequest, out []kv.Event) []kv.Event
+	sourceWarnings() []engine.Warning
+	fillStats(s *Stats)
 }
 
-// cache is what is known of an engine's cache, and who watches it.
-type cache struct {
-	hub   *watch.Hub
-	src   Source
-	heard func() // the engine published something; nil before New
+// cacheTracker is the known content of an engine's cache and its watchers.
+type cacheTracker struct {
+	broadcaster *watch.Broadcaster
+	src         CacheSource
+	noteHeard   func() // called when the engine published something; nil before New
 
-	// knows says that the source itself knows what a call should find, so that no account of the
-	// events is kept for it.
-	knows bool
+	// predictsHits says that the source predicts the hits of a call, so that the tracker keeps no index of
+	// the events.
+	predictsHits bool
 
 	mu struct {
 		sync.Mutex
 		held   map[kv.SeqHash]uint8 // tiers that have the prefix, as bits
-		ever   bool                 // something was stored once
-		events []kv.Event           // scratch of the change that is made
+		ever   bool                 // something was stored at some time
+		events []kv.Event           // scratch of the current change
 	}
 }
 
-// maxBacklog bounds the names of blocks that a watcher may be behind by, whatever an engine says of its
-// size: 64 MiB of them.
+// maxBacklog bounds how many block hashes a watcher may lag, for any size that the engine reports: 64 MiB.
 const maxBacklog = 4 << 20
 
-func newCache(blocks int, src Source) *cache {
-	c := &cache{hub: watch.New(min(max(watch.MinBacklog, blocks), maxBacklog)), src: src, knows: src.knows()}
+func newCacheTracker(blocks int, src CacheSource) *cacheTracker {
+	c := &cacheTracker{broadcaster: watch.New(min(max(watch.MinBacklog, blocks), maxBacklog)), src: src, predictsHits: src.predictsHits()}
 	c.mu.held = map[kv.SeqHash]uint8{}
 	return c
 }
@@ -61,32 +60,32 @@ func newCache(blocks int, src Source) *cache {
 // watchCache follows the engine's cache.
 func (b *Base) watchCache(ctx context.Context) { b.cache.src.run(ctx, b.cache) }
 
-// change has f append the events of what happened, and hands them on.
-func (c *cache) change(f func(out []kv.Event) []kv.Event) {
+// applyChange calls f to append the events of a change, and publishes them.
+func (c *cacheTracker) applyChange(f func(out []kv.Event) []kv.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.publish(f(c.mu.events[:0]))
+	c.publishLocked(f(c.mu.events[:0]))
 }
 
-// publish enters events, whose memory is used for the next ones, and hands them to watchers, none
-// of whom it waits for.
-func (c *cache) publish(events []kv.Event) {
+// publishLocked records events, whose memory is reused, and publishes them to watchers without waiting for
+// any.
+func (c *cacheTracker) publishLocked(events []kv.Event) {
 	for i := range events {
-		c.enter(&events[i])
+		c.recordEventLocked(&events[i])
 	}
-	c.hub.Publish(events)
+	c.broadcaster.Publish(events)
 	clear(events)
 	if c.mu.events = events; cap(events) > maxScratch {
 		c.mu.events = nil
 	}
 }
 
-// maxScratch bounds the events whose memory is kept for the next ones.
+// maxScratch bounds the events whose memory is kept for reuse.
 const maxScratch = 1024
 
-func (c *cache) enter(ev *kv.Event) {
+func (c *cacheTracker) recordEventLocked(ev *kv.Event) {
 	c.mu.ever = c.mu.ever || ev.Kind == kv.Stored
-	if c.knows {
+	if c.predictsHits {
 		return
 	}
 	tier := uint8(1) << ev.Tier
@@ -96,7 +95,7 @@ func (c *cache) enter(ev *kv.Event) {
 	case kv.Stored:
 		parent := ev.Parent
 		for i, block := range ev.Blocks {
-			parent = kv.Extend(parent, ev.Start+uint32(i), block)
+			parent = kv.ExtendSeq(parent, ev.Start+uint32(i), block)
 			c.mu.held[parent] |= tier
 		}
 	case kv.Removed:
@@ -110,48 +109,48 @@ func (c *cache) enter(ev *kv.Event) {
 	}
 }
 
-// watch is [engine.KVSource]'s.
-func (c *cache) watch(ctx context.Context, sink func([]kv.Event) error) error {
-	return c.hub.Watch(ctx, c.tell, errStopped(), sink)
+// watchEvents implements [engine.KVSource].
+func (c *cacheTracker) watchEvents(ctx context.Context, sink func([]kv.Event) error) error {
+	return c.broadcaster.Watch(ctx, c.describeToWatchers, stoppedError(), sink)
 }
 
-// tell describes the cache to those who wait for it.
-func (c *cache) tell() {
+// describeToWatchers sends the content of the cache to watchers that need it.
+func (c *cacheTracker) describeToWatchers() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.hub.Wanting() {
-		c.hub.Describe(c.src.describe(nil))
+	if c.broadcaster.NeedsDescription() {
+		c.broadcaster.SendDescription(c.src.appendContents(nil))
 	}
 }
 
-// stop ends all watches.
-func (c *cache) stop() { c.hub.Stop() }
+// stopWatches ends all watches.
+func (c *cacheTracker) stopWatches() { c.broadcaster.StopWatches() }
 
-// begin notes that a call is sent, and enters in it what the engine should have cached.
-func (c *cache) begin(p *Part) {
+// startCall records that a call is sent, and sets its expected cached tokens.
+func (c *cacheTracker) startCall(p *SubRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	guess, events := c.src.begin(p, c.mu.events[:0])
-	if !c.knows && guess != noGuess {
-		guess = c.depth(p)
+	guess, events := c.src.startCall(p, c.mu.events[:0])
+	if !c.predictsHits && guess != noExpectation {
+		guess = c.cachedPrefixLocked(p)
 	}
-	p.guess = guess
-	c.publish(events)
+	p.expectedCached = guess
+	c.publishLocked(events)
 }
 
-// depth returns how many tokens of a call's prompt are known to be cached. The last token is
-// always computed, and with it its block.
-func (c *cache) depth(p *Part) int {
-	size := p.a.b.cfg.Card.BlockSize
+// cachedPrefixLocked returns how many tokens of a call's prompt are known to be cached. Engines always
+// compute the last token, and with it its block.
+func (c *cacheTracker) cachedPrefixLocked(p *SubRequest) int {
+	size := p.attempt.base.cfg.Card.BlockSize
 	h, err := kv.NewHasher(size, p.Request.Salt)
 	if err != nil || len(c.mu.held) == 0 {
 		return 0
 	}
-	prompt := p.tokens()
+	prompt := p.allTokens()
 	most := (len(prompt) - 1) / size
 	var parent kv.SeqHash
 	for i := range most {
-		parent = kv.Extend(parent, uint32(i), h.Block(prompt[i*size:(i+1)*size], i*size, p.Request.Media))
+		parent = kv.ExtendSeq(parent, uint32(i), h.HashBlock(prompt[i*size:(i+1)*size], i*size, p.Request.Media))
 		if c.mu.held[parent] == 0 {
 			return i * size
 		}
@@ -159,65 +158,65 @@ func (c *cache) depth(p *Part) int {
 	return most * size
 }
 
-func (c *cache) grew(p *Part, tokens []kv.Token) {
-	c.change(func(out []kv.Event) []kv.Event { return c.src.grew(p, tokens, out) })
+func (c *cacheTracker) addOutput(p *SubRequest, tokens []kv.Token) {
+	c.applyChange(func(out []kv.Event) []kv.Event { return c.src.addOutput(p, tokens, out) })
 }
 
-func (c *cache) reported(p *Part, cached int) {
-	c.change(func(out []kv.Event) []kv.Event { return c.src.reported(p, cached, out) })
+func (c *cacheTracker) recordReport(p *SubRequest, cached int) {
+	c.applyChange(func(out []kv.Event) []kv.Event { return c.src.recordReport(p, cached, out) })
 }
 
-func (c *cache) end(p *Part) {
-	c.change(func(out []kv.Event) []kv.Event { return c.src.end(p, out) })
+func (c *cacheTracker) finishCall(p *SubRequest) {
+	c.applyChange(func(out []kv.Event) []kv.Event { return c.src.finishCall(p, out) })
 }
 
-// placer is a source that knows slots.
-type placer interface {
-	placed(p *Part, slot int, out []kv.Event) []kv.Event
+// slotSource is a source that knows slots.
+type slotSource interface {
+	noteSlotLocked(p *SubRequest, slot int, out []kv.Event) []kv.Event
 }
 
-// placed notes in which slot a call runs.
-func (c *cache) placed(p *Part, slot int, out []kv.Event) []kv.Event {
-	if src, ok := c.src.(placer); ok {
-		return src.placed(p, slot, out)
+// noteSlotLocked records the slot in which a call runs.
+func (c *cacheTracker) noteSlotLocked(p *SubRequest, slot int, out []kv.Event) []kv.Event {
+	if src, ok := c.src.(slotSource); ok {
+		return src.noteSlotLocked(p, slot, out)
 	}
 	return out
 }
 
-// forgetter is a source that cannot know by itself that the engine was started anew.
-type forgetter interface {
-	restarted(out []kv.Event) []kv.Event
+// restartSource is a source that cannot detect an engine restart itself.
+type restartSource interface {
+	engineRestarted(out []kv.Event) []kv.Event
 }
 
-// probed notes that a prompt of no client is sent under several salts.
-func (c *cache) probed(prompt []kv.Token) {
+// noteProbe records that the prompt of a probe is sent under several salts.
+func (c *cacheTracker) noteProbe(prompt []kv.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch src := c.src.(type) {
-	case *feed:
-		src.table.Probed(prompt)
-	case *Pulled:
-		src.table.Probed(prompt)
+	case *eventFeed:
+		src.table.RecordProbe(prompt)
+	case *PulledEvents:
+		src.table.RecordProbe(prompt)
 	}
 }
 
-// mark returns a point in the account of the cache, for unloaded.
-func (c *cache) mark() uint64 {
+// eventMark returns a position in the event table, for dropAdapters.
+func (c *cacheTracker) eventMark() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f, ok := c.src.(*feed); ok {
-		return f.table.Mark()
+	if f, ok := c.src.(*eventFeed); ok {
+		return f.table.ArrivalMark()
 	}
 	return 0
 }
 
-// unloaded notes that the engine had unloaded adapters by a mark.
-func (c *cache) unloaded(names []string, mark uint64) {
-	f, ok := c.src.(*feed)
+// dropAdapters records that the engine had unloaded adapters by a mark.
+func (c *cacheTracker) dropAdapters(names []string, mark uint64) {
+	f, ok := c.src.(*eventFeed)
 	if !ok || len(names) == 0 {
 		return
 	}
-	c.change(func(out []kv.Event) []kv.Event {
+	c.applyChange(func(out []kv.Event) []kv.Event {
 		for _, name := range names {
 			out = f.table.ForgetAdapter(name, mark, out)
 		}
@@ -225,123 +224,130 @@ func (c *cache) unloaded(names []string, mark uint64) {
 	})
 }
 
-// slots reports whether the source knows in which slots calls run.
-func (c *cache) slots() bool {
-	s, ok := c.src.(*shadowed)
+// knowsSlots reports whether the source knows the slots of calls.
+func (c *cacheTracker) knowsSlots() bool {
+	s, ok := c.src.(*predictedSource)
 	if !ok {
 		return false
 	}
-	_, ok = s.model.(slotted)
+	_, ok = s.model.(slotModel)
 	return ok
 }
 
-// slotted is a model of an engine with slots.
-type slotted interface {
-	Placed(t shadow.Ticket, at int, out []kv.Event) []kv.Event
+// slotModel is a model of an engine with slots.
+type slotModel interface {
+	ReportSlot(t cachemodel.Ticket, at int, out []kv.Event) []kv.Event
 }
 
-// restarted notes that the engine may have been started anew.
-func (c *cache) restarted() {
-	if src, ok := c.src.(forgetter); ok {
-		c.change(src.restarted)
+// noteRestart records that the engine may have restarted.
+func (c *cacheTracker) noteRestart() {
+	if src, ok := c.src.(restartSource); ok {
+		c.applyChange(src.engineRestarted)
 	}
 }
 
-// shows notes that a prompt with media is sent that is no request's.
-func (c *cache) shows(p *Shown) {
+// noteShownMedia records that a prompt with media is sent by a check.
+func (c *cacheTracker) noteShownMedia(p *MediaPrompt) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f, ok := c.src.(*feed); ok {
-		f.table.Shown(p.Tokens, p.Media, kv.Salt{})
+	if f, ok := c.src.(*eventFeed); ok {
+		f.table.RecordMediaPrompt(p.Tokens, p.Media, kv.Salt{})
 	}
 }
 
-// salted notes that a request of which the engine alone makes the tokens is sent under a salt.
-func (c *cache) salted() {
+// noteSaltedCall records that a request whose tokens only the engine makes is sent under a salt.
+func (c *cacheTracker) noteSaltedCall() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f, ok := c.src.(*feed); ok {
-		f.table.Salted(nil)
+	if f, ok := c.src.(*eventFeed); ok {
+		f.table.RecordSalted(nil)
 	}
 }
 
-// silent reports whether nothing was ever said to be stored.
-func (c *cache) silent() bool {
+// nothingStored reports whether no event ever stored a block.
+func (c *cacheTracker) nothingStored() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.mu.ever
 }
 
-func (c *cache) warnings() []engine.Warning {
+func (c *cacheTracker) cacheWarnings() []engine.Warning {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.src.warnings()
+	return c.src.sourceWarnings()
 }
 
-// nothing is the source of an engine that reuses nothing.
-type nothing struct{}
+// noCacheSource is the source of an engine without prefix cache.
+type noCacheSource struct{}
 
-func (nothing) run(ctx context.Context, _ *cache)                     { <-ctx.Done() }
-func (nothing) describe(out []kv.Event) []kv.Event                    { return append(out, kv.Event{Kind: kv.Cleared}) }
-func (nothing) knows() bool                                           { return true }
-func (nothing) begin(*Part, []kv.Event) (int, []kv.Event)             { return 0, nil }
-func (nothing) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
-func (nothing) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
-func (nothing) end(_ *Part, out []kv.Event) []kv.Event                { return out }
-func (nothing) warnings() []engine.Warning                            { return nil }
-func (nothing) stats(*Stats)                                          {}
+func (noCacheSource) run(ctx context.Context, _ *cacheTracker) { <-ctx.Done() }
+func (noCacheSource) appendContents(out []kv.Event) []kv.Event {
+	return append(out, kv.Event{Kind: kv.Cleared})
+}
 
-// Model is what [Shadow] feeds: a model of package shadow.
-type Model interface {
-	Begin(r *shadow.Request, out []kv.Event) (shadow.Begun, []kv.Event)
-	Grow(t shadow.Ticket, tokens []kv.Token, out []kv.Event) []kv.Event
-	Report(t shadow.Ticket, cached int, out []kv.Event) []kv.Event
-	End(t shadow.Ticket, out []kv.Event) []kv.Event
-	Abort(t shadow.Ticket, out []kv.Event) []kv.Event
+func (noCacheSource) predictsHits() bool { return true }
+
+func (noCacheSource) startCall(*SubRequest, []kv.Event) (int, []kv.Event) { return 0, nil }
+
+func (noCacheSource) addOutput(_ *SubRequest, _ []kv.Token, out []kv.Event) []kv.Event { return out }
+
+func (noCacheSource) recordReport(_ *SubRequest, _ int, out []kv.Event) []kv.Event { return out }
+
+func (noCacheSource) finishCall(_ *SubRequest, out []kv.Event) []kv.Event { return out }
+
+func (noCacheSource) sourceWarnings() []engine.Warning { return nil }
+func (noCacheSource) fillStats(*Stats)                 {}
+
+// CacheModel is the model which [PredictedSource] updates: one of package cachemodel.
+type CacheModel interface {
+	StartRequest(r *cachemodel.EngineRequest, out []kv.Event) (cachemodel.Prediction, []kv.Event)
+	AppendTokens(t cachemodel.Ticket, tokens []kv.Token, out []kv.Event) []kv.Event
+	ReportCached(t cachemodel.Ticket, cached int, out []kv.Event) []kv.Event
+	FinishRequest(t cachemodel.Ticket, out []kv.Event) []kv.Event
+	AbortRequest(t cachemodel.Ticket, out []kv.Event) []kv.Event
 	Describe(out []kv.Event) []kv.Event
 	Clear(out []kv.Event) []kv.Event
 }
 
-// Shadow is the source of an engine that says nothing of its cache: what it should have by the
-// requests that it was sent, corrected by the cached tokens that it reports. The card should say
-// KVGuessed.
-func Shadow(m Model) Source { return &shadowed{model: m} }
+// PredictedSource is the source of an engine that reports no cache events: it predicts the cache from the
+// requests sent, corrected by the reported cached tokens. The card should say KVPredicted.
+func PredictedSource(m CacheModel) CacheSource { return &predictedSource{model: m} }
 
-type shadowed struct{ model Model }
+type predictedSource struct{ model CacheModel }
 
-func (s *shadowed) run(ctx context.Context, _ *cache)  { <-ctx.Done() }
-func (s *shadowed) describe(out []kv.Event) []kv.Event { return s.model.Describe(out) }
-func (s *shadowed) warnings() []engine.Warning         { return nil }
-func (s *shadowed) stats(*Stats)                       {}
+func (s *predictedSource) run(ctx context.Context, _ *cacheTracker) { <-ctx.Done() }
+func (s *predictedSource) appendContents(out []kv.Event) []kv.Event { return s.model.Describe(out) }
+func (s *predictedSource) sourceWarnings() []engine.Warning         { return nil }
+func (s *predictedSource) fillStats(*Stats)                         {}
 
-func (s *shadowed) knows() bool { return true }
+func (s *predictedSource) predictsHits() bool { return true }
 
-func (s *shadowed) begin(p *Part, out []kv.Event) (int, []kv.Event) {
-	begun, out := s.model.Begin(&shadow.Request{Salt: p.Request.Salt, Tokens: p.tokens(), Media: p.Request.Media}, out)
-	p.ticket, p.Slot, p.Mixed = begun.Ticket, begun.Slot, begun.Mixed
+func (s *predictedSource) startCall(p *SubRequest, out []kv.Event) (int, []kv.Event) {
+	begun, out := s.model.StartRequest(&cachemodel.EngineRequest{Salt: p.Request.Salt, Tokens: p.allTokens(), Media: p.Request.Media}, out)
+	p.ticket, p.Slot, p.Mixed = begun.Ticket, begun.Slot, begun.MixesSalts
 	return begun.Cached, out
 }
 
-func (s *shadowed) restarted(out []kv.Event) []kv.Event { return s.model.Clear(out) }
+func (s *predictedSource) engineRestarted(out []kv.Event) []kv.Event { return s.model.Clear(out) }
 
-func (s *shadowed) placed(p *Part, slot int, out []kv.Event) []kv.Event {
-	if m, ok := s.model.(slotted); ok {
-		return m.Placed(p.ticket, slot, out)
+func (s *predictedSource) noteSlotLocked(p *SubRequest, slot int, out []kv.Event) []kv.Event {
+	if m, ok := s.model.(slotModel); ok {
+		return m.ReportSlot(p.ticket, slot, out)
 	}
 	return out
 }
 
-func (s *shadowed) grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event {
-	return s.model.Grow(p.ticket, tokens, out)
+func (s *predictedSource) addOutput(p *SubRequest, tokens []kv.Token, out []kv.Event) []kv.Event {
+	return s.model.AppendTokens(p.ticket, tokens, out)
 }
 
-func (s *shadowed) reported(p *Part, cached int, out []kv.Event) []kv.Event {
-	return s.model.Report(p.ticket, cached, out)
+func (s *predictedSource) recordReport(p *SubRequest, cached int, out []kv.Event) []kv.Event {
+	return s.model.ReportCached(p.ticket, cached, out)
 }
 
-func (s *shadowed) end(p *Part, out []kv.Event) []kv.Event {
-	if p.over() {
-		return s.model.End(p.ticket, out)
+func (s *predictedSource) finishCall(p *SubRequest, out []kv.Event) []kv.Event {
+	if p.isFinished() {
+		return s.model.FinishRequest(p.ticket, out)
 	}
-	return s.model.Abort(p.ticket, out)
+	return s.model.AbortRequest(p.ticket, out)
 }

@@ -17,57 +17,57 @@ import (
 	"penstock/core/stall"
 )
 
-// The times of HTTP with an engine.
+// The timeouts of HTTP with an engine.
 const (
-	// idleTimeout is less than the 5 s after which servers of the uvicorn family close an
-	// idle connection, so that a request seldom meets a connection that is being closed.
+	// idleTimeout is less than the 5 s after which servers of the uvicorn family close an idle connection, so
+	// that a request seldom meets a connection that is being closed.
 	idleTimeout  = 4 * time.Second
 	dialTimeout  = 3 * time.Second
 	tlsTimeout   = 5 * time.Second
 	headerWait   = 30 * time.Second
 	drainTimeout = time.Second
-	// silence is how long an answer may stand still, whether or not its stream is watched.
-	silence = stall.Most
+	// maxSilence is how long a response may stand still, whether or not its stream is watched.
+	maxSilence = stall.MaxLimit
 )
 
-// smallBody is up to how many bytes a body is copied behind its head: to copy it costs less than
-// to write two pieces, and so little fits into the buffers of the system, whether the engine reads or not.
+// smallBody is the largest body in bytes that is copied after its head into one write: copying it costs less
+// than two writes, and so few bytes fit into the system's socket buffers even if the engine does not read.
 const smallBody = 16 << 10
 
-// maxHeader bounds the header of an answer.
+// maxHeader bounds the header of a response.
 const maxHeader = 64 << 10
 
-// maxConns bounds the connections with one engine, and so the requests in progress.
-const maxConns = 4096
+// maxConnections bounds the connections with one engine, and so the requests in progress.
+const maxConnections = 4096
 
-// Client speaks HTTP/1.1 with one engine over connections of its own. A call is written and its answer is
-// read in the goroutine that makes it: net/http's transport has two more for each connection, and what
-// they hand over to each other costs more than all the rest of a call. How answers are read, and
-// where their bodies end, is net/http's. It is safe for concurrent use.
+// Client speaks HTTP/1.1 with one engine over its own connections. The goroutine that makes a call writes the
+// request and reads the response: net/http's transport has two more goroutines for each connection, and the
+// handover between them costs more than the rest of a call. net/http parses the responses. Client is safe for
+// concurrent use.
 type Client struct {
-	root    *url.URL
-	host    string // as requests name it
-	key     string
-	pool    *pool
-	silence time.Duration
-	born    time.Time
-	heardAt atomic.Int64 // when anything was last heard, in nanoseconds since born
+	root        *url.URL
+	host        string // value of the Host header
+	key         string
+	pool        *connPool
+	maxSilence  time.Duration
+	createdAt   time.Time
+	lastHeardAt atomic.Int64 // time of the last received bytes, in nanoseconds since createdAt
 }
 
-// heard notes that the engine said something.
-func (c *Client) heard() { c.heardAt.Store(int64(time.Since(c.born))) }
+// noteHeard records that the engine sent something.
+func (c *Client) noteHeard() { c.lastHeardAt.Store(int64(time.Since(c.createdAt))) }
 
-// lastHeard is when it last did, or when the client was made.
-func (c *Client) lastHeard() time.Time { return c.born.Add(time.Duration(c.heardAt.Load())) }
+// lastHeard returns when the engine last sent something, or when the client was created.
+func (c *Client) lastHeard() time.Time { return c.createdAt.Add(time.Duration(c.lastHeardAt.Load())) }
 
-// NewClient returns a client of the engine that spec names. Close it.
+// NewClient returns a client of the engine that spec names. The caller must close it.
 func NewClient(spec *Spec) *Client {
-	host := hostOf(spec.URL)
-	return &Client{root: spec.URL, host: host, key: spec.APIKey, silence: silence, pool: newPool(spec.URL, host), born: time.Now()}
+	host := hostHeader(spec.URL)
+	return &Client{root: spec.URL, host: host, key: spec.APIKey, maxSilence: maxSilence, pool: newPool(spec.URL, host), createdAt: time.Now()}
 }
 
-// hostOf returns the host of u as a request names it: in ASCII and without a zone, as net/http writes it.
-func hostOf(u *url.URL) string {
+// hostHeader returns the Host header for u: in ASCII and without a zone, as net/http writes it.
+func hostHeader(u *url.URL) string {
 	var b bytes.Buffer
 	if err := (&http.Request{Method: http.MethodGet, URL: u}).Write(&b); err != nil {
 		return u.Host
@@ -79,7 +79,7 @@ func hostOf(u *url.URL) string {
 	return req.Host
 }
 
-// Close closes the connections that nobody uses. Those in use are closed by their users.
+// Close closes the idle connections. Connections in use are closed after their calls.
 func (c *Client) Close() { c.pool.close() }
 
 // Call is one request to an engine.
@@ -89,13 +89,13 @@ type Call struct {
 	Query  string // without the question mark
 	// ID becomes X-Request-Id; "" sends none.
 	ID string
-	// Headers are further ones, as pairs of name and value.
+	// Headers are further headers, as pairs of name and value.
 	Headers []string
-	// Body is JSON; nil is none. Large is the same in a buffer that is kept, in place of Body.
+	// Body is JSON; nil is none. Large is the same in a pooled buffer, in place of Body.
 	Body  []byte
-	Large *Body
-	// Wait bounds the wait for the first byte of the answer; 0 is 30 s, below 0 is no bound but
-	// the context.
+	Large *BodyBuffer
+	// Wait bounds the wait for the first byte of the response; 0 means 30 s, below 0 only the context bounds
+	// it.
 	Wait time.Duration
 }
 
@@ -104,26 +104,26 @@ var (
 	errSilent   = errors.New("the answer stands still")
 )
 
-// Do sends a call and returns the answer once its header is there, whatever its status. A call
-// that meets a connection which the engine has closed, before the first byte of an answer,
-// is sent once more on a fresh one. The error is ctx's, or a *fault.Error of code Unavailable.
-func (c *Client) Do(ctx context.Context, call *Call) (*Answer, error) {
+// Do sends a call and returns the response after its header, with any status. If the engine closed a
+// connection before the first byte of a response, the call is sent once more on a fresh one. The error is
+// ctx's, or a *fault.Error of code Unavailable.
+func (c *Client) Do(ctx context.Context, call *Call) (*Response, error) {
 	for fresh := false; ; fresh = true {
-		a, err := c.try(ctx, call)
+		a, err := c.doOnce(ctx, call)
 		switch {
 		case err == nil:
 			return a, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case fresh || !closedEarly(err):
-			return nil, unreachable(c.root.Host, err)
+		case fresh || !isClosedEarly(err):
+			return nil, unreachableError(c.root.Host, err)
 		}
-		c.pool.flush() // they are no better
+		c.pool.closeIdle() // the other idle connections are probably closed too
 	}
 }
 
-// try sends a call once.
-func (c *Client) try(ctx context.Context, call *Call) (*Answer, error) {
+// doOnce sends a call once.
+func (c *Client) doOnce(ctx context.Context, call *Call) (*Response, error) {
 	wait := call.Wait
 	if wait == 0 {
 		wait = headerWait
@@ -132,22 +132,22 @@ func (c *Client) try(ctx context.Context, call *Call) (*Answer, error) {
 	if wait > 0 {
 		until = time.Now().Add(wait)
 	}
-	k, err := c.pool.get(ctx, until)
+	k, err := c.pool.acquireConn(ctx, until)
 	if err != nil {
 		return nil, err
 	}
-	a := &Answer{client: c, host: c.root.Host, conn: k, pool: c.pool, silence: c.silence, until: until}
-	a.stop = context.AfterFunc(ctx, k.abort)
+	a := &Response{client: c, host: c.root.Host, conn: k, pool: c.pool, maxSilence: c.maxSilence, deadline: until}
+	a.stopAbort = context.AfterFunc(ctx, k.abort)
 	k.head = c.appendHead(k.head[:0], call)
-	resp, sent, err := k.exchange(call.Body, call.Large, until)
+	resp, sent, err := k.roundTrip(call.Body, call.Large, until)
 	a.sent = sent
 	if err != nil {
 		a.Close()
 		return nil, err
 	}
-	c.heard()
-	a.Status, a.Type, a.RetryAfter = resp.StatusCode, resp.Header.Get("Content-Type"), retryAfter(resp.Header, time.Now())
-	a.body, a.last = resp.Body, resp.Close
+	c.noteHeard()
+	a.Status, a.Type, a.RetryAfter = resp.StatusCode, resp.Header.Get("Content-Type"), parseRetryAfter(resp.Header, time.Now())
+	a.body, a.closing = resp.Body, resp.Close
 	return a, nil
 }
 
@@ -176,7 +176,7 @@ func (c *Client) appendHead(b []byte, call *Call) []byte {
 		b = appendHeader(b, "Authorization", "Bearer "+c.key)
 	}
 	if call.ID != "" {
-		b = appendHeader(b, "X-Request-Id", headerText(call.ID))
+		b = appendHeader(b, "X-Request-Id", sanitizeHeader(call.ID))
 	}
 	for i := 0; i+1 < len(call.Headers); i += 2 {
 		b = appendHeader(b, call.Headers[i], call.Headers[i+1])
@@ -184,7 +184,7 @@ func (c *Client) appendHead(b []byte, call *Call) []byte {
 	return append(b, "\r\n"...)
 }
 
-// appendHeader appends a line of a header, without what would end it early.
+// appendHeader appends a header line, with line breaks in the value replaced by spaces.
 func appendHeader(b []byte, name, value string) []byte {
 	b = append(append(append(b, name...), ": "...), value...)
 	for i := len(b) - len(value); i < len(b); i++ {
@@ -195,8 +195,8 @@ func appendHeader(b []byte, name, value string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// headerText returns s without what a header cannot carry, bounded.
-func headerText(s string) string {
+// sanitizeHeader replaces the characters of s that a header cannot carry and bounds its length.
+func sanitizeHeader(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {
 			return '_'
@@ -206,8 +206,7 @@ func headerText(s string) string {
 	return s[:min(len(s), 128)]
 }
 
-// closedEarly reports whether err is that of a connection that the engine closed, or never took,
-// before it answered.
-func closedEarly(err error) bool {
+// isClosedEarly reports whether err says that the engine closed or refused the connection before it answered.
+func isClosedEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED)
 }

@@ -16,7 +16,7 @@ import (
 	"penstock/core/fault"
 )
 
-// impolite answers the first calls of every connection and then closes it when another comes in.
+// impolite answers the first calls of every connection and then closes it when another call arrives.
 func impolite(t *testing.T, answers int) (at string, calls *atomic.Int64) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,12 +53,12 @@ func impolite(t *testing.T, answers int) (at string, calls *atomic.Int64) {
 	return "http://" + ln.Addr().String(), calls
 }
 
-// TestClosedConnection: a call that meets a connection which is being closed goes out once more.
+// TestClosedConnection checks that a call on a connection that is being closed is sent once more.
 func TestClosedConnection(t *testing.T) {
 	at, calls := impolite(t, 1)
 	c := clientOf(t, at)
 	for i := range 5 {
-		body, err := c.Read(t.Context(), &Call{Path: "/x", Body: []byte("{}")}, 10)
+		body, err := c.ReadBody(t.Context(), &Call{Path: "/x", Body: []byte("{}")}, 10)
 		if err != nil || string(body) != "ok" {
 			t.Fatalf("call %d: %q, %v", i, body, err)
 		}
@@ -70,7 +70,7 @@ func TestClosedConnection(t *testing.T) {
 
 	at, calls = impolite(t, 0)
 	c = clientOf(t, at)
-	_, err := c.Read(t.Context(), &Call{Path: "/x", Body: []byte("{}")}, 10)
+	_, err := c.ReadBody(t.Context(), &Call{Path: "/x", Body: []byte("{}")}, 10)
 	wantFault(t, "an engine that always hangs up", err, fault.Unavailable, "does not answer")
 	if n := calls.Load(); n != 2 {
 		t.Errorf("it was called %d times, want 2", n)
@@ -112,7 +112,7 @@ func TestCallAsItArrives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Finish()
+	a.DrainAndClose()
 	r := <-got
 	if r.Method != http.MethodPost || r.URL.Path != "/base/v1/x" || r.Header.Get("Authorization") != "Bearer secret" ||
 		r.Header.Get("X-Request-Id") != "a_b__c:_d" || r.Header.Get("X-Rank") != "3" || r.Header.Get("Content-Type") != "application/json" {
@@ -120,7 +120,7 @@ func TestCallAsItArrives(t *testing.T) {
 	}
 }
 
-// TestNoAnswer: waits for the first byte and for the next ones are bounded.
+// TestNoAnswer checks that the waits for the first byte and for later ones are bounded.
 func TestNoAnswer(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/begins" {
@@ -132,23 +132,23 @@ func TestNoAnswer(t *testing.T) {
 	_, err := c.Do(t.Context(), &Call{Path: "/never", Wait: 20 * time.Millisecond})
 	wantFault(t, "no header", err, fault.Unavailable, "did not begin to answer")
 
-	c.silence = 20 * time.Millisecond
+	c.maxSilence = 20 * time.Millisecond
 	a, err := c.Do(t.Context(), &Call{Path: "/begins"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	e := NewEvents(a)
+	e := NewEventReader(a)
 	defer e.Release()
 	if _, err := e.Next(); err != nil {
 		t.Fatal(err)
 	}
 	_, err = e.Next()
-	wantFault(t, "silence", a.Broken(t.Context(), err), fault.Unavailable, "stopped in the middle")
+	wantFault(t, "silence", a.ReadError(t.Context(), err), fault.Unavailable, "stopped in the middle")
 }
 
-// TestCloseTellsTheEngine: an answer that nobody reads to its end costs the connection, one that was
-// read, or nearly, keeps it.
+// TestCloseTellsTheEngine checks that an unread response costs the connection, and that a response read to
+// its end, or nearly, keeps it.
 func TestCloseTellsTheEngine(t *testing.T) {
 	gone := make(chan struct{}, 1)
 	var conns atomic.Int64
@@ -172,13 +172,13 @@ func TestCloseTellsTheEngine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := NewEvents(a)
+		e := NewEventReader(a)
 		for data := []byte(nil); string(data) != "[DONE]"; {
 			if data, err = e.Next(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		a.Finish()
+		a.DrainAndClose()
 		e.Release()
 	}
 	if n := conns.Load(); n > 1 {
@@ -230,7 +230,7 @@ func TestRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = a.Refused()
+		err = a.RefusalError()
 		a.Close()
 		wantFault(t, c.body, err, c.code, c.says)
 		f, ok := err.(*fault.Error)
@@ -249,7 +249,7 @@ func TestRetryAfter(t *testing.T) {
 		"": 0, "3": 3 * time.Second, "-3": 0, "soon": 0, "999999": maxRetryAfter,
 		now.Add(90 * time.Second).Format(http.TimeFormat): 90 * time.Second, now.Add(-time.Hour).Format(http.TimeFormat): 0,
 	} {
-		if got := retryAfter(http.Header{"Retry-After": {v}}, now); got != want {
+		if got := parseRetryAfter(http.Header{"Retry-After": {v}}, now); got != want {
 			t.Errorf("%q: %v, want %v", v, got, want)
 		}
 	}
@@ -260,17 +260,17 @@ func FuzzReadError(f *testing.F) {
 	f.Add([]byte(`{"detail":"x"}`))
 	f.Add([]byte("\xff\x00 text"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		s := readError(body)
+		s := parseErrorBody(body)
 		if len(s.message) > maxMessage+len("…") || s.message == "" || strings.ContainsAny(s.message, "\r\n\x00") || len(s.param) > 64 {
 			t.Fatalf("%q: %+v", body, s)
 		}
-		if err := StreamError(body); fault.Of(err) == fault.Internal {
+		if err := StreamError(body); fault.CodeOf(err) == fault.Internal {
 			t.Fatalf("%q: %v", body, err)
 		}
 	})
 }
 
-// TestCleanHidesSecrets: an engine's words go to clients.
+// TestCleanHidesSecrets checks engine messages that are repeated to clients.
 func TestCleanHidesSecrets(t *testing.T) {
 	for in, want := range map[string]string{
 		"cannot fetch with Authorization: Bearer abc.def-ghi, status 401": "cannot fetch with Authorization: Bearer ***, status 401",
@@ -280,7 +280,7 @@ func TestCleanHidesSecrets(t *testing.T) {
 		"token hf_abcdefgh12345 cannot read the hub":                      "token *** cannot read the hub",
 		"CUDA out of memory: 12 tokens":                                   "CUDA out of memory: 12 tokens",
 	} {
-		if got := Clean(in); got != want {
+		if got := SanitizeMessage(in); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
 		}
 	}

@@ -13,61 +13,62 @@ import (
 	"time"
 )
 
-// readBuffer is how much is read of a connection at once, in bytes.
+// readBuffer is the size of a connection's read buffer in bytes.
 const readBuffer = 16 << 10
 
-// maxInterim bounds the answers that only say that another one follows.
+// maxInterim bounds the interim (1xx) responses before a final one.
 const maxInterim = 5
 
 var (
-	errLongHeader = errors.New("the header of the answer is too long")
-	errSwitched   = errors.New("the answer is of another protocol")
-	errHalf       = errors.New("the answer broke off in its header")
+	errLongHeader   = errors.New("the header of the answer is too long")
+	errSwitched     = errors.New("the answer is of another protocol")
+	errHeaderBroken = errors.New("the answer broke off in its header")
 )
 
-// conn is one connection with an engine. It has no goroutine: whoever has it, one call at a time,
-// writes the request and reads the answer in its own.
-type conn struct {
-	net   net.Conn
-	src   source
-	r     *bufio.Reader // of src
-	raw   syscall.RawConn
-	probe func(fd uintptr) bool // see quiet
-	still bool                  // what probe found
-	head  []byte                // scratch of a request
-	idle  time.Time             // since when nobody has it
-	abort func()                // closes it, whoever has it
+// engineConn is one connection with an engine. It has no goroutine: its user, one call at a time, writes the
+// request and reads the response in its own goroutine.
+type engineConn struct {
+	net            net.Conn
+	src            headerLimiter
+	r              *bufio.Reader // of src
+	raw            syscall.RawConn
+	probe          func(fd uintptr) bool // see isQuiet
+	nothingPending bool                  // result of probe
+	head           []byte                // scratch of a request
+	idleSince      time.Time             // since when it is unused
+	abort          func()                // closes it; may be called by anyone
 }
 
-// newConn wraps a connection. under is what it stands on: the same one, or that of the TLS.
-func newConn(c, under net.Conn) *conn {
-	k := &conn{net: c, src: source{net: c}, abort: func() { _ = c.Close() }}
+// newConn wraps a connection. under is the underlying connection: the same one, or the one below TLS.
+func newConn(c, under net.Conn) *engineConn {
+	k := &engineConn{net: c, src: headerLimiter{net: c}, abort: func() { _ = c.Close() }}
 	k.r = bufio.NewReaderSize(&k.src, readBuffer)
 	if s, ok := under.(syscall.Conn); ok {
 		k.raw, _ = s.SyscallConn()
 	}
 	k.probe = func(fd uintptr) bool {
-		k.still = nothingToRead(fd)
-		return true // in any case: it does not wait
+		k.nothingPending = nothingToRead(fd)
+		return true // in any case: it must not wait
 	}
 	return k
 }
 
-// quiet reports whether the engine has neither closed the connection nor said anything since the
-// last answer: what it says to nobody must not be taken for an answer.
-func (k *conn) quiet() bool {
+// isQuiet reports whether the engine has neither closed the connection nor sent anything since the last
+// response: unsolicited bytes must not be taken for a response.
+func (k *engineConn) isQuiet() bool {
 	if k.r.Buffered() > 0 {
 		return false
 	}
 	if k.raw != nil {
-		if k.still = false; k.raw.Read(k.probe) != nil || !k.still {
+		if k.nothingPending = false; k.raw.Read(k.probe) != nil || !k.nothingPending {
 			return false
 		}
 	}
 	if _, secure := k.net.(*tls.Conn); !secure {
 		return true
 	}
-	// What has left the socket may wait in the TLS. To read by a moment that has passed waits for nothing.
+	// Bytes that have left the socket may be buffered in TLS. A read with a deadline in the past does not
+	// wait.
 	if k.net.SetReadDeadline(time.Unix(1, 0)) != nil {
 		return false
 	}
@@ -75,35 +76,35 @@ func (k *conn) quiet() bool {
 	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// source is where a conn's buffer reads from. It bounds the header of an answer.
-type source struct {
-	net  net.Conn
-	left int  // bytes that may yet be read; below 0 any number
-	some bool // any came since the request
+// headerLimiter is the reader under an engineConn's buffer. It bounds the header of a response.
+type headerLimiter struct {
+	net       net.Conn
+	remaining int  // bytes that may still be read; below 0 any number
+	received  bool // bytes came since the request
 }
 
 // Read implements io.Reader.
-func (s *source) Read(p []byte) (int, error) {
-	if s.left == 0 {
+func (s *headerLimiter) Read(p []byte) (int, error) {
+	if s.remaining == 0 {
 		return 0, errLongHeader
 	}
-	if s.left > 0 && len(p) > s.left {
-		p = p[:s.left]
+	if s.remaining > 0 && len(p) > s.remaining {
+		p = p[:s.remaining]
 	}
 	n, err := s.net.Read(p)
 	if n > 0 {
-		s.some = true
-		if s.left > 0 {
-			s.left -= n
+		s.received = true
+		if s.remaining > 0 {
+			s.remaining -= n
 		}
 	}
 	return n, err
 }
 
-// exchange sends a request, whose head is in k.head, and reads the header of the answer, both by the moment
-// until; zero is no bound. If the body is still on its way then, sent tells when it is not, once.
-func (k *conn) exchange(body []byte, large *Body, until time.Time) (resp *http.Response, sent <-chan error, err error) {
-	k.src.left, k.src.some = maxHeader, false
+// roundTrip sends a request, whose head is in k.head, and reads the header of the response, both before the
+// deadline until; zero is no bound. If the body is still being sent then, sent receives the result once.
+func (k *engineConn) roundTrip(body []byte, large *BodyBuffer, until time.Time) (resp *http.Response, sent <-chan error, err error) {
+	k.src.remaining, k.src.received = maxHeader, false
 	if err := k.net.SetDeadline(until); err != nil {
 		return nil, nil, err
 	}
@@ -112,33 +113,33 @@ func (k *conn) exchange(body []byte, large *Body, until time.Time) (resp *http.R
 	}
 	failed := error(nil)
 	if len(body) > smallBody {
-		sent = k.lend(body, large)
+		sent = k.sendInBackground(body, large)
 	} else {
 		k.head = append(k.head, body...)
 		_, failed = k.net.Write(k.head)
 	}
-	resp, err = k.receive()
+	resp, err = k.readHeader()
 	switch {
 	case err == nil:
-		k.src.left = -1
+		k.src.remaining = -1
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errNoHeader
-	case k.src.some:
-		err = fmt.Errorf("%w: %v", errHalf, err) // the engine has begun: to ask again is not for us
+	case k.src.received:
+		err = fmt.Errorf("%w: %v", errHeaderBroken, err) // the engine has begun to answer: do not retry here
 	case failed != nil:
-		err = failed // which is why there is no answer
+		err = failed // the reason for the missing response
 	}
 	return resp, sent, err
 }
 
-// lend writes the head and the body of a request beside its caller, and keeps it, if it is one that is kept,
-// as long: an engine may answer before it has read all of it, and then read no more.
-func (k *conn) lend(body []byte, kept *Body) <-chan error {
+// sendInBackground writes the head and the body of a request in a goroutine, and retains a pooled body
+// meanwhile: an engine may answer before it has read the whole request, and then read no more.
+func (k *engineConn) sendInBackground(body []byte, kept *BodyBuffer) <-chan error {
 	sent := make(chan error, 1)
 	if kept != nil {
-		kept.hold()
+		kept.retain()
 	}
-	go func() { // ends when the connection is closed; settle waits for it
+	go func() { // ends when the connection is closed; awaitSent waits for it
 		both := net.Buffers{k.head, body}
 		_, err := both.WriteTo(k.net)
 		if kept != nil {
@@ -149,9 +150,9 @@ func (k *conn) lend(body []byte, kept *Body) <-chan error {
 	return sent
 }
 
-// settle returns when nothing of a request is on its way, and reports whether all of it was sent. One that is
-// not by now is given up, and the connection with it.
-func (k *conn) settle(sent <-chan error) (whole bool) {
+// awaitSent returns when no part of a request is being sent, and reports whether all of it was sent. If it is
+// still being sent, awaitSent aborts the connection.
+func (k *engineConn) awaitSent(sent <-chan error) (whole bool) {
 	if sent == nil {
 		return true
 	}
@@ -165,10 +166,10 @@ func (k *conn) settle(sent <-chan error) (whole bool) {
 	}
 }
 
-// receive reads the header of an answer.
-func (k *conn) receive() (*http.Response, error) {
+// readHeader reads the header of a response.
+func (k *engineConn) readHeader() (*http.Response, error) {
 	for range maxInterim {
-		if _, err := k.r.Peek(1); err != nil { // an end here is no answer cut short
+		if _, err := k.r.Peek(1); err != nil { // an EOF here is no truncated response
 			return nil, err
 		}
 		resp, err := http.ReadResponse(k.r, nil)

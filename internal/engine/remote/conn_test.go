@@ -20,7 +20,8 @@ import (
 	"penstock/core/fault"
 )
 
-// rough is an engine whose every connection is served by serve, which is told which one it is.
+// rough returns a client of an engine whose connections are served by serve, which gets the number of the
+// connection.
 func rough(t *testing.T, serve func(n int, c net.Conn, r *bufio.Reader)) *Client {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,13 +56,13 @@ func request(r *bufio.Reader) bool {
 	return err == nil
 }
 
-// say answers with a text.
+// say sends a text.
 func say(c net.Conn, text string) {
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
 }
 
 func read(c *Client) (string, error) {
-	body, err := c.Read(context.Background(), &Call{Path: "/x", Body: []byte("{}")}, 100)
+	body, err := c.ReadBody(context.Background(), &Call{Path: "/x", Body: []byte("{}")}, 100)
 	return string(body), err
 }
 
@@ -72,7 +73,7 @@ func wantText(t *testing.T, c *Client, want string) {
 	}
 }
 
-// TestUnasked: what an engine says to nobody is no answer to the next call.
+// TestUnasked checks that unsolicited bytes of an engine are not taken for the response to the next call.
 func TestUnasked(t *testing.T) {
 	said := make(chan struct{})
 	c := rough(t, func(n int, c net.Conn, r *bufio.Reader) {
@@ -90,7 +91,7 @@ func TestUnasked(t *testing.T) {
 	wantText(t, c, "from 1")
 }
 
-// TestHungUp: a connection that the engine closed between two calls is not tried.
+// TestHungUp checks that a connection which the engine closed between two calls is not used.
 func TestHungUp(t *testing.T) {
 	closed := make(chan struct{})
 	c := rough(t, func(n int, c net.Conn, r *bufio.Reader) {
@@ -104,18 +105,18 @@ func TestHungUp(t *testing.T) {
 	})
 	wantText(t, c, "0")
 	<-closed
-	k, err := c.pool.get(t.Context(), time.Time{})
+	k, err := c.pool.acquireConn(t.Context(), time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !k.quiet() {
+	if !k.isQuiet() {
 		t.Error("get returned a connection that is closed")
 	}
-	c.pool.put(k)
+	c.pool.releaseConn(k)
 	wantText(t, c, "1")
 }
 
-// TestHeaders: answers that only announce another one are passed over, and what is no header is refused.
+// TestHeaders checks that interim responses are skipped, and that an invalid header is refused.
 func TestHeaders(t *testing.T) {
 	for header, want := range map[string]string{
 		"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok": "ok",
@@ -140,7 +141,7 @@ func TestHeaders(t *testing.T) {
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%.60q: %q, %v", header, got, err)
 		}
-		if err != nil && fault.Of(err) != fault.Unavailable {
+		if err != nil && fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%.60q: %v", header, err)
 		}
 		if calls != 1 {
@@ -149,8 +150,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestLargeBodies: bodies of every kind of length arrive whole, and an answer that comes before all of one was
-// taken is read.
+// TestLargeBodies checks that bodies of many lengths arrive complete, and that a response before the end of a
+// body is read.
 func TestLargeBodies(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/refuses" {
@@ -169,7 +170,7 @@ func TestLargeBodies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := a.All(t.Context())
+		got, err := a.ReadAll(t.Context())
 		if a.Close(); string(got) != fmt.Sprint(n) || err != nil {
 			t.Errorf("of %d bytes arrived %s, %v", n, got, err)
 		}
@@ -177,14 +178,14 @@ func TestLargeBodies(t *testing.T) {
 			if a, err = c.Do(t.Context(), &Call{Path: "/refuses", Large: large}); err != nil {
 				t.Fatal(err)
 			}
-			wantFault(t, "refused", a.Refused(), fault.TooLarge, "too long")
+			wantFault(t, "refused", a.RefusalError(), fault.TooLarge, "too long")
 			a.Close()
 		}
 		large.Release()
 	}
 }
 
-// TestStuck: whoever waits for an engine, to take a request or to answer it, can be called back.
+// TestStuck checks that a call which waits for an engine, to take a request or to answer it, can be canceled.
 func TestStuck(t *testing.T) {
 	stuck, free := make(chan struct{}, 1), make(chan struct{})
 	c := rough(t, func(n int, c net.Conn, r *bufio.Reader) {
@@ -217,7 +218,7 @@ func TestStuck(t *testing.T) {
 			}
 			go callBack()
 			_, err = io.Copy(io.Discard, a)
-			err = a.Broken(ctx, err)
+			err = a.ReadError(ctx, err)
 			a.Close()
 		}
 		if err != context.Canceled {
@@ -225,19 +226,19 @@ func TestStuck(t *testing.T) {
 		}
 		large.Release()
 	}
-	if n := len(c.pool.room); n != 0 {
+	if n := len(c.pool.inUse); n != 0 {
 		t.Errorf("%d connections are still in use", n)
 	}
 }
 
-// TestRoom: there is a bound on the connections in use, and those beyond it wait for one of them.
+// TestRoom checks that connections in use are bounded, and that calls above the limit wait for one.
 func TestRoom(t *testing.T) {
 	c := rough(t, func(n int, c net.Conn, r *bufio.Reader) {
 		for request(r) {
 			say(c, fmt.Sprint(n))
 		}
 	})
-	c.pool.room = make(chan struct{}, 1)
+	c.pool.inUse = make(chan struct{}, 1)
 	a, err := c.Do(t.Context(), &Call{Path: "/x"})
 	if err != nil {
 		t.Fatal(err)
@@ -249,11 +250,11 @@ func TestRoom(t *testing.T) {
 	if _, err := c.Do(ctx, &Call{Path: "/x"}); err != context.DeadlineExceeded {
 		t.Errorf("%v, want context.DeadlineExceeded", err)
 	}
-	a.Finish()
+	a.DrainAndClose()
 	wantText(t, c, "0")
 }
 
-// TestIdle: connections that nobody used for a while are closed, and after Close none is kept.
+// TestIdle checks that connections unused for a while are closed, and that none is kept after Close.
 func TestIdle(t *testing.T) {
 	c := rough(t, func(n int, c net.Conn, r *bufio.Reader) {
 		for request(r) {
@@ -262,15 +263,15 @@ func TestIdle(t *testing.T) {
 	})
 	one, _ := c.Do(t.Context(), &Call{Path: "/x"})
 	two, _ := c.Do(t.Context(), &Call{Path: "/x"})
-	two.Finish()
-	one.Finish()
-	// expire closes those that are too old at a moment so long after the oldest was given back.
+	two.DrainAndClose()
+	one.DrainAndClose()
+	// expire calls closeExpired for a time after the oldest connection was released.
 	expire := func(after time.Duration, closed, left int) {
 		t.Helper()
 		c.pool.mu.Lock()
-		at := c.pool.mu.idle[0].idle.Add(after)
+		at := c.pool.mu.idle[0].idleSince.Add(after)
 		c.pool.mu.Unlock()
-		old := c.pool.expired(at)
+		old := c.pool.takeExpired(at)
 		for _, k := range old {
 			k.abort()
 		}
@@ -281,7 +282,7 @@ func TestIdle(t *testing.T) {
 		}
 	}
 	c.pool.mu.Lock()
-	c.pool.mu.idle[0].idle = c.pool.mu.idle[0].idle.Add(-time.Second) // clocks may be coarse
+	c.pool.mu.idle[0].idleSince = c.pool.mu.idle[0].idleSince.Add(-time.Second) // clocks may be coarse
 	c.pool.mu.Unlock()
 	expire(idleTimeout, 1, 1)
 	wantText(t, c, "0")
@@ -301,11 +302,11 @@ func TestTLS(t *testing.T) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		fmt.Fprintf(w, "%d bytes by %s", n, r.Proto)
 	}))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake that fails
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // for the failing handshake
 	s.StartTLS()
 	defer s.Close()
 	c := clientOf(t, s.URL)
-	if _, err := read(c); fault.Of(err) != fault.Unavailable {
+	if _, err := read(c); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("with a certificate of nobody that is known: %v", err)
 	}
 	c.pool.tls.RootCAs = x509.NewCertPool()
@@ -320,14 +321,15 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := a.All(t.Context()); string(got) != "1048576 bytes by HTTP/1.1" {
+	if got, err := a.ReadAll(t.Context()); string(got) != "1048576 bytes by HTTP/1.1" {
 		t.Errorf("%s, %v", got, err)
 	}
 	a.Close()
 	c.Close()
 }
 
-// TestUnaskedTLS is TestUnasked for what has left the socket with the answer before it, and waits in the TLS.
+// TestUnaskedTLS is TestUnasked for bytes that left the socket with the previous response and are buffered in
+// TLS.
 func TestUnaskedTLS(t *testing.T) {
 	server := httptest.NewUnstartedServer(nil)
 	server.StartTLS()
@@ -371,7 +373,7 @@ func TestUnaskedTLS(t *testing.T) {
 	wantText(t, c, "from 1")
 }
 
-// corked is a connection that holds back what is written until flush.
+// corked is a connection that holds back writes until flush.
 type corked struct {
 	net.Conn
 	cork bool
@@ -391,7 +393,8 @@ func (c *corked) flush() {
 	c.cork, c.held = false, nil
 }
 
-// TestHead: requests are written as net/http would, and nothing in them ends a line early.
+// TestHead checks that requests are written as net/http would write them, and that no value ends a line
+// early.
 func TestHead(t *testing.T) {
 	for _, c := range []struct {
 		root string
@@ -422,8 +425,8 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// FuzzConn: whatever bytes an engine sends, a call comes to its end, and the connection is kept only if they were
-// the whole answer.
+// FuzzConn checks that for any bytes of an engine a call ends, and the connection is kept only if they were
+// one complete response.
 func FuzzConn(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
@@ -442,14 +445,14 @@ func FuzzConn(f *testing.F) {
 		}()
 		c := clientOf(t, "http://h")
 		k := newConn(ours, ours)
-		c.pool.room <- struct{}{}
+		c.pool.inUse <- struct{}{}
 		k.head = c.appendHead(k.head, &Call{Path: "/x", Body: []byte("{}")})
-		a := &Answer{client: &Client{}, conn: k, pool: c.pool, silence: time.Minute, stop: func() bool { return true }}
-		if resp, _, err := k.exchange([]byte("{}"), nil, time.Now().Add(time.Minute)); err == nil {
-			a.body, a.last = resp.Body, resp.Close
+		a := &Response{client: &Client{}, conn: k, pool: c.pool, maxSilence: time.Minute, stopAbort: func() bool { return true }}
+		if resp, _, err := k.roundTrip([]byte("{}"), nil, time.Now().Add(time.Minute)); err == nil {
+			a.body, a.closing = resp.Body, resp.Close
 			n, err := io.Copy(io.Discard, a)
-			if int(n) > len(data) || err == nil != a.whole {
-				t.Errorf("%d bytes of %d, whole %v: %v", n, len(data), a.whole, err)
+			if int(n) > len(data) || err == nil != a.complete {
+				t.Errorf("%d bytes of %d, whole %v: %v", n, len(data), a.complete, err)
 			}
 		}
 		a.Close()

@@ -16,72 +16,73 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// The bounds of the comparison of counts: one question to the engine, and all of them.
+// The timeouts of the count comparison: one request to the engine, and all of them.
 const (
 	countTimeout  = time.Minute
 	countsTimeout = 5 * time.Minute
 )
 
-// CountingText is the text beside the object in the conversations that are compared.
+// CountingText is the text next to the object in the conversations that are compared.
 const CountingText = "What is this?"
 
-// Counting is how the tokens of media are counted here and by the engine, to be compared once a start.
-type Counting struct {
+// MediaCounting says how the tokens of media are counted by Penstock and by the engine, to be compared once
+// per engine start.
+type MediaCounting struct {
 	Family *family.Family
-	// Here returns the prompt of a conversation by the count here: one message of a user, an object and then
-	// CountingText, or the text alone if url is "". url is a data: URI. The prompt is not kept.
-	Here func(ctx context.Context, kind media.Kind, url string) (Shown, error)
-	// Ask returns how many tokens the engine makes of a prompt, for engines that take media with tokens; nil
-	// of others, which are asked as clients ask them.
-	Ask func(ctx context.Context, prompt *Shown) (int, error)
-	// Render returns how many tokens the engine makes of the body of a chat request, without generating any;
-	// nil if it has no such endpoint: then it is asked for one token, and reports them.
-	Render func(ctx context.Context, body []byte) (int, error)
+	// LocalPrompt returns the prompt of a conversation by Penstock's count: one user message with an object
+	// and then CountingText, or the text alone if url is "". url is a data: URI. The prompt is not kept.
+	LocalPrompt func(ctx context.Context, kind media.Kind, url string) (MediaPrompt, error)
+	// EngineTokens returns how many tokens the engine makes of a prompt, for engines that take media with
+	// tokens; nil for others, which get a client's request.
+	EngineTokens func(ctx context.Context, prompt *MediaPrompt) (int, error)
+	// RenderTokens returns how many tokens the engine makes of the body of a chat request, without generating
+	// any; nil if it has no such endpoint: then the engine generates one token and reports them.
+	RenderTokens func(ctx context.Context, body []byte) (int, error)
 }
 
-// Shown is a prompt with its media: as an engine.Request has them.
-type Shown struct {
+// MediaPrompt is a prompt with its media, as in an engine.Request.
+type MediaPrompt struct {
 	Tokens  []kv.Token
 	Media   []kv.Media
 	Objects []media.Object
 }
 
-// Counts returns how counts are compared for an engine with this card; nil if they are not, since nothing
-// depends on them or the settings say so. render may be nil, see Counting.
-func (o *Opening) Counts(card *engine.Card, render func(ctx context.Context, body []byte) (int, error)) *Counting {
-	if o.EnginePrompts || o.CountHere == nil || o.Family == nil || card.MediaKeys == "" && !card.Attaches || o.Spec.Rank > 0 {
+// MediaCounting returns how counts are compared for an engine with this card; nil if they are not, since
+// nothing depends on them or the settings disable it. render may be nil, see MediaCounting.RenderTokens.
+func (o *OpenConfig) MediaCounting(card *engine.Card, render func(ctx context.Context, body []byte) (int, error)) *MediaCounting {
+	if o.EnginePrompts || o.LocalPrompt == nil || o.Family == nil || card.MediaKeys == "" && !card.AcceptsObjects || o.Spec.Rank > 0 {
 		return nil
 	}
-	return &Counting{Family: o.Family, Here: o.CountHere, Render: render}
+	return &MediaCounting{Family: o.Family, LocalPrompt: o.LocalPrompt, RenderTokens: render}
 }
 
-// counts is what was found out about an engine's counts of media.
-type counts struct {
-	again chan struct{} // of capacity 1: the engine started anew
-	mu    struct {
+// mediaCounts is the result of the comparison of an engine's media token counts.
+type mediaCounts struct {
+	recount chan struct{} // of capacity 1: the engine restarted
+	mu      struct {
 		sync.Mutex
 		checks  []engine.MediaCheck
-		kinds   []string // that are miscounted, ascending; never changed in place
+		kinds   []string // miscounted kinds, ascending; never changed in place
 		changed chan struct{}
 	}
 }
 
-func newCounts() *counts {
-	c := &counts{again: make(chan struct{}, 1)}
+func newMediaCounts() *mediaCounts {
+	c := &mediaCounts{recount: make(chan struct{}, 1)}
 	c.mu.changed = make(chan struct{})
 	return c
 }
 
-// restarted says that the engine started anew, perhaps with other settings.
-func (c *counts) restarted() {
+// requestRecount asks for another comparison: the engine restarted, perhaps with other settings.
+func (c *mediaCounts) requestRecount() {
 	select {
-	case c.again <- struct{}{}:
+	case c.recount <- struct{}{}:
 	default:
 	}
 }
 
-// set enters what was found.
-func (c *counts) set(checks []engine.MediaCheck) {
+// setChecks sets the results.
+func (c *mediaCounts) setChecks(checks []engine.MediaCheck) {
 	var kinds []string
 	for i := range checks {
 		if checks[i].Differs() {
@@ -99,8 +100,8 @@ func (c *counts) set(checks []engine.MediaCheck) {
 	}
 }
 
-// now returns the kinds that are miscounted, and a channel that is closed when that changes.
-func (c *counts) now() (kinds []string, changed <-chan struct{}) {
+// current returns the miscounted kinds, and a channel that is closed when they change.
+func (c *mediaCounts) current() (kinds []string, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.kinds, c.mu.changed
@@ -108,15 +109,15 @@ func (c *counts) now() (kinds []string, changed <-chan struct{}) {
 
 // MediaChecks implements [engine.MediaCheckSource].
 func (b *Base) MediaChecks() []engine.MediaCheck {
-	b.counts.mu.Lock()
-	defer b.counts.mu.Unlock()
-	return slices.Clone(b.counts.mu.checks)
+	b.mediaCounts.mu.Lock()
+	defer b.mediaCounts.mu.Unlock()
+	return slices.Clone(b.mediaCounts.mu.checks)
 }
 
-// WatchCounts implements [engine.CountWatcher].
-func (b *Base) WatchCounts(ctx context.Context, sink func([]string)) error {
+// WatchMediaCounts implements [engine.MediaCountWatcher].
+func (b *Base) WatchMediaCounts(ctx context.Context, sink func([]string)) error {
 	for {
-		kinds, changed := b.counts.now()
+		kinds, changed := b.mediaCounts.current()
 		sink(slices.Clone(kinds))
 		select {
 		case <-changed:
@@ -126,10 +127,10 @@ func (b *Base) WatchCounts(ctx context.Context, sink func([]string)) error {
 	}
 }
 
-// watchCounts compares counts at each start of the engine. Nobody waits for it, and what it asks the
-// engine is none of the requests by which the engine is judged.
-func (b *Base) watchCounts(ctx context.Context) {
-	if b.cfg.Counting == nil {
+// watchMediaCounts compares counts at each start of the engine. Nothing waits for it, and the health of the
+// engine is not judged by its requests.
+func (b *Base) watchMediaCounts(ctx context.Context) {
+	if b.cfg.MediaCounting == nil {
 		return
 	}
 	for {
@@ -139,75 +140,76 @@ func (b *Base) watchCounts(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		b.counts.set(checks)
+		b.mediaCounts.setChecks(checks)
 		select {
-		case <-b.counts.again:
+		case <-b.mediaCounts.recount:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// compareCounts compares the counts of each sample, less those of a conversation without one: templates
+// compareCounts compares the counts of each sample, minus the counts of a conversation without one: templates
 // may differ in what they write around a conversation.
 func (b *Base) compareCounts(ctx context.Context) []engine.MediaCheck {
 	card := b.Card()
-	all := samples(b.cfg.Counting.Family, card.Media, card.ContextLength)
+	all := mediaSamples(b.cfg.MediaCounting.Family, card.Media, card.ContextLength)
 	if len(all) == 0 {
 		return nil
 	}
-	base, err := b.compareCount(ctx, mediaSample{})
+	base, err := b.compareSample(ctx, mediaSample{})
 	checks := make([]engine.MediaCheck, len(all))
 	for i, s := range all {
 		c := &checks[i]
 		c.Sample, c.Kind = s.name, s.kind.String()
 		both, failed := base, err
 		if failed == nil {
-			both, failed = b.compareCount(ctx, s)
+			both, failed = b.compareSample(ctx, s)
 		}
 		if ctx.Err() != nil {
 			failed = ctx.Err()
 		}
 		if failed != nil {
-			c.Unchecked = Clean(failed.Error())
+			c.Unchecked = SanitizeMessage(failed.Error())
 			b.log.Info("the engine's count of media is not checked", "sample", s.name, "error", failed)
 			continue
 		}
-		c.Counted, c.Reported = both.here-base.here, both.engine-base.engine
+		c.Counted, c.Reported = both.local-base.local, both.engine-base.engine
 	}
 	return checks
 }
 
-// counted are the tokens of a prompt by the count here and by the engine's.
-type counted struct{ here, engine int }
+// countPair is the tokens of a prompt by Penstock's count and by the engine's.
+type countPair struct{ local, engine int }
 
-// compareCount returns both counts of the conversation that shows a sample, or none.
-func (b *Base) compareCount(ctx context.Context, s mediaSample) (c counted, err error) {
-	shown, err := b.cfg.Counting.Here(ctx, s.kind, s.url)
+// compareSample returns both counts of the conversation that shows a sample, or none.
+func (b *Base) compareSample(ctx context.Context, s mediaSample) (c countPair, err error) {
+	shown, err := b.cfg.MediaCounting.LocalPrompt(ctx, s.kind, s.url)
 	if err != nil {
 		return c, fmt.Errorf("it is not counted here: %w", err)
 	}
-	c.here = len(shown.Tokens)
-	b.cache.shows(&shown) // its events are about media that are known then
+	c.local = len(shown.Tokens)
+	b.cache.noteShownMedia(&shown) // so that the events about its media are understood
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
-	if b.cfg.Counting.Ask != nil {
-		c.engine, err = b.cfg.Counting.Ask(ctx, &shown)
+	if b.cfg.MediaCounting.EngineTokens != nil {
+		c.engine, err = b.cfg.MediaCounting.EngineTokens(ctx, &shown)
 		return c, err
 	}
-	body := b.countRequest(s, shown.Objects)
-	if b.cfg.Counting.Render != nil {
-		if c.engine, err = b.cfg.Counting.Render(ctx, body); fault.Of(err) != fault.Unimplemented {
+	body := b.countRequestBody(s, shown.Objects)
+	if b.cfg.MediaCounting.RenderTokens != nil {
+		if c.engine, err = b.cfg.MediaCounting.RenderTokens(ctx, body); fault.CodeOf(err) != fault.Unimplemented {
 			return c, err
 		}
 	}
-	c.engine, err = b.promptTokens(ctx, body)
+	c.engine, err = b.reportedPromptTokens(ctx, body)
 	return c, err
 }
 
-// countRequest is the body of a chat request about a sample, or about none, for one token. objects are what it shows.
-func (b *Base) countRequest(s mediaSample, objects []media.Object) []byte {
-	body := strictjson.AppendString([]byte(`{"model":`), b.upstream(""))
+// countRequestBody returns the body of a chat request for one token about a sample, or about none. objects
+// are its media.
+func (b *Base) countRequestBody(s mediaSample, objects []media.Object) []byte {
+	body := strictjson.AppendString([]byte(`{"model":`), b.upstreamModel(""))
 	body = append(body, `,"max_tokens":1,"temperature":0,"messages":[{"role":"user","content":[`...)
 	if s.url != "" {
 		name := ""
@@ -219,15 +221,15 @@ func (b *Base) countRequest(s mediaSample, objects []media.Object) []byte {
 	return append(body, `{"type":"text","text":"`+CountingText+`"}]}]}`...)
 }
 
-// promptTokens asks for one token and returns how many the prompt has, as the engine reports.
-func (b *Base) promptTokens(ctx context.Context, body []byte) (int, error) {
+// reportedPromptTokens asks for one token and returns the prompt tokens that the engine reports.
+func (b *Base) reportedPromptTokens(ctx context.Context, body []byte) (int, error) {
 	var answer struct {
 		Usage struct {
 			PromptTokens int `json:"prompt_tokens"`
 		} `json:"usage"`
 	}
 	call := &Call{Method: http.MethodPost, Path: "/v1/chat/completions", ID: "penstock-check", Headers: b.cfg.Headers, Body: body, Wait: countTimeout}
-	if err := b.cfg.Client.JSON(ctx, call, &answer); err != nil {
+	if err := b.cfg.Client.DoJSON(ctx, call, &answer); err != nil {
 		return 0, err
 	}
 	if answer.Usage.PromptTokens <= 0 {
@@ -236,8 +238,8 @@ func (b *Base) promptTokens(ctx context.Context, body []byte) (int, error) {
 	return answer.Usage.PromptTokens, nil
 }
 
-// miscounted warns of media that the engine counts in another way.
-func (c *counts) miscounted() []engine.Warning {
+// countWarnings warns of media for which the engine's count differs.
+func (c *mediaCounts) countWarnings() []engine.Warning {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.mu.checks, func(m engine.MediaCheck) bool { return m.Differs() })
@@ -246,7 +248,7 @@ func (c *counts) miscounted() []engine.Warning {
 	}
 	m := &c.mu.checks[i]
 	return []engine.Warning{{
-		Code:   engine.WarnCounts,
+		Code:   engine.WarnMediaCounts,
 		Detail: fmt.Sprintf("the engine makes %d tokens of %s and %d are counted here: requests that show %s are routed by their text", m.Reported, m.Sample, m.Counted, joinKinds(c.mu.kinds)),
 		Remedy: "name what the engine's processor is called with (mm-processor-kwargs=), or start frontends with --preprocess engine",
 	}}

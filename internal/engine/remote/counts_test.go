@@ -16,9 +16,9 @@ import (
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/media/family"
-	"penstock/core/media/probe"
 	"penstock/internal/engine"
 	"penstock/internal/media/pixel"
+	"penstock/internal/media/probe"
 )
 
 type names struct{}
@@ -28,22 +28,22 @@ func (names) ID(text string) (kv.Token, bool) {
 	return t, ok
 }
 
-// sights is the family of the built-in model, as an engine of vLLM's serves it.
+// sights returns the family of the built-in model, as a vLLM engine serves it.
 func sights(t testing.TB) *family.Family {
 	t.Helper()
-	f, err := family.BuiltinFor(family.Serving{Loader: family.VLLM}, names{})
+	f, err := family.OpenBuiltinFor(family.Serving{Loader: family.VLLM}, names{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-// TestMediaSamples: the samples are files that can be read, of what their names say, and small; the picture is as
-// large as the context allows, and the sound is one of which it is seen which way its length is rounded.
+// TestMediaSamples checks that the samples are valid small files that match their names; that the picture is
+// as large as the context allows, and that the sound's token count shows how its length is rounded.
 func TestMediaSamples(t *testing.T) {
 	f := sights(t)
 	kinds := []string{"audio", "image", "video"}
-	all := samples(f, kinds, 4096)
+	all := mediaSamples(f, kinds, 4096)
 	var said []string
 	for _, s := range all {
 		said = append(said, s.name)
@@ -55,30 +55,30 @@ func TestMediaSamples(t *testing.T) {
 	if !slices.Equal(said, want) {
 		t.Errorf("%q", said)
 	}
-	if again := samples(f, kinds, 4096); !slices.Equal(again, all) {
+	if again := mediaSamples(f, kinds, 4096); !slices.Equal(again, all) {
 		t.Error("the samples differ from one time to another")
 	}
-	if n := len(samples(f, []string{"image"}, 100)); n != 1 {
+	if n := len(mediaSamples(f, []string{"image"}, 100)); n != 1 {
 		t.Errorf("%d samples for a small context", n)
 	}
-	payload, ok := pixel.FramesURI(all[2].url)
+	payload, ok := pixel.ParseFramesURI(all[2].url)
 	if !ok {
 		t.Fatal("no sequence")
 	}
-	if _, size, err := pixel.Frames([]byte(payload), pixel.Limits{}); err != nil || size.Frames != 40 || !size.Sequence {
+	if _, size, err := pixel.DecodeFrames([]byte(payload), pixel.Limits{}); err != nil || size.Frames != 40 || !size.Sequence {
 		t.Errorf("%+v %v", size, err)
 	}
-	if _, size, err := pixel.Frames(decodedURI(t, all[3].url), pixel.Limits{}); err != nil || size.Frames != 45 || size.Rate != 10 {
+	if _, size, err := pixel.DecodeFrames(decodedURI(t, all[3].url), pixel.Limits{}); err != nil || size.Frames != 45 || size.Rate != 10 {
 		t.Errorf("%+v %v", size, err)
 	}
-	info, err := probe.Header(decodedURI(t, all[4].url))
+	info, err := probe.ReadHeader(decodedURI(t, all[4].url))
 	if err != nil || info.Rate != 44100 {
 		t.Fatalf("%+v %v", info, err)
 	}
 	up, _ := f.Layout(media.Audio, info.Size)
 	down, _ := f.Layout(media.Audio, media.Size{Samples: int(info.Frames * 16000 / 44100)})
-	if up.Tokens() != down.Tokens()+1 {
-		t.Errorf("%d tokens rounded up, %d rounded down", up.Tokens(), down.Tokens())
+	if up.CountTokens() != down.CountTokens()+1 {
+		t.Errorf("%d tokens rounded up, %d rounded down", up.CountTokens(), down.CountTokens())
 	}
 }
 
@@ -92,11 +92,12 @@ func decodedURI(t *testing.T, uri string) []byte {
 	return b
 }
 
-// TestCountsCompared: each start of an engine has its counts compared, by its usage where it renders nothing. What
-// differs is in the card's list and the warnings, what it refuses is not checked, and none of it is traffic.
+// TestCountsCompared checks that counts are compared at each start of the engine, by its usage if it does not
+// render. Differences appear in the card's list and the warnings, a refused sample is unchecked, and none of
+// the requests counts as load.
 func TestCountsCompared(t *testing.T) {
 	var asked atomic.Int32
-	var extra atomic.Int32 // tokens that the engine has more of a video
+	var extra atomic.Int32 // additional tokens of the engine for a video
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var q struct {
@@ -132,19 +133,19 @@ func TestCountsCompared(t *testing.T) {
 	var rendered atomic.Int32
 	b := base(t, s.URL, func(c *Config) {
 		c.Card.Media, c.Card.MediaKeys, c.Card.ContextLength = []string{"audio", "image", "video"}, engine.MediaKeysUUID, 4096
-		c.Counting = &Counting{
+		c.MediaCounting = &MediaCounting{
 			Family: sights(t),
-			Here: func(_ context.Context, _ media.Kind, url string) (Shown, error) {
+			LocalPrompt: func(_ context.Context, _ media.Kind, url string) (MediaPrompt, error) {
 				if strings.HasPrefix(url, "data:video/gif") {
-					return Shown{}, errors.New("that is beyond us")
+					return MediaPrompt{}, errors.New("that is beyond us")
 				}
-				shown := Shown{Tokens: make([]kv.Token, 20+min(len(url), 7))}
+				shown := MediaPrompt{Tokens: make([]kv.Token, 20+min(len(url), 7))}
 				if url != "" {
 					shown.Objects = []media.Object{{Key: media.BytesKey([]byte(url))}}
 				}
-				return shown, nil // the template here writes ten more, with media and without
+				return shown, nil // this template adds ten tokens, with media and without
 			},
-			Render: func(context.Context, []byte) (int, error) {
+			RenderTokens: func(context.Context, []byte) (int, error) {
 				rendered.Add(1)
 				return 0, fault.New(fault.Unimplemented, "nothing is rendered")
 			},
@@ -153,7 +154,7 @@ func TestCountsCompared(t *testing.T) {
 	lists := make(chan []string, 8)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { _ = b.WatchCounts(ctx, func(k []string) { lists <- k }) }()
+	go func() { _ = b.WatchMediaCounts(ctx, func(k []string) { lists <- k }) }()
 	for k := range lists {
 		if slices.Equal(k, []string{"video"}) {
 			break
@@ -170,7 +171,7 @@ func TestCountsCompared(t *testing.T) {
 	if !slices.Equal(said, want) {
 		t.Errorf("%q", said)
 	}
-	i := slices.IndexFunc(b.Warnings(), func(w engine.Warning) bool { return w.Code == engine.WarnCounts })
+	i := slices.IndexFunc(b.Warnings(), func(w engine.Warning) bool { return w.Code == engine.WarnMediaCounts })
 	if i < 0 || !strings.Contains(b.Warnings()[i].Detail, "makes 10 tokens of a JPEG sequence of 40 frames and 7 are counted here: requests that show video") {
 		t.Errorf("%+v", b.Warnings())
 	}
@@ -178,33 +179,33 @@ func TestCountsCompared(t *testing.T) {
 		t.Errorf("%+v, %+v, asked %d times, %d of it to render", st, b.Load(), asked.Load(), rendered.Load())
 	}
 	extra.Store(0)
-	b.counts.restarted()
+	b.mediaCounts.requestRecount()
 	if k := <-lists; len(k) != 0 {
 		t.Errorf("%v after a start that mends it", k)
 	}
 }
 
-// TestCountsNotCompared: where nothing depends on counts, or another rank of the engine has them compared, it is not
-// asked.
+// TestCountsNotCompared checks that the engine is not asked where nothing depends on counts, or where another
+// rank compares them.
 func TestCountsNotCompared(t *testing.T) {
-	here := func(context.Context, media.Kind, string) (Shown, error) { return Shown{}, nil }
+	here := func(context.Context, media.Kind, string) (MediaPrompt, error) { return MediaPrompt{}, nil }
 	named := engine.Card{MediaKeys: engine.MediaKeysUUID}
 	for name, c := range map[string]struct {
-		o    Opening
+		o    OpenConfig
 		card engine.Card
 		want bool
 	}{
-		"compared":          {Opening{Family: sights(t), CountHere: here, Spec: Spec{Rank: AnyRank}}, named, true},
-		"the first rank":    {Opening{Family: sights(t), CountHere: here}, named, true},
-		"takes tokens":      {Opening{Family: sights(t), CountHere: here}, engine.Card{Attaches: true}, true},
-		"another rank":      {Opening{Family: sights(t), CountHere: here, Spec: Spec{Rank: 1}}, named, false},
-		"told nothing":      {Opening{Family: sights(t), CountHere: here}, engine.Card{}, false},
-		"unknown family":    {Opening{CountHere: here}, named, false},
-		"switched off":      {Opening{Family: sights(t)}, named, false},
-		"prompts elsewhere": {Opening{Family: sights(t), CountHere: here, EnginePrompts: true}, named, false},
-		"nothing is served": {Opening{}, engine.Card{}, false},
+		"compared":          {OpenConfig{Family: sights(t), LocalPrompt: here, Spec: Spec{Rank: AnyRank}}, named, true},
+		"the first rank":    {OpenConfig{Family: sights(t), LocalPrompt: here}, named, true},
+		"takes tokens":      {OpenConfig{Family: sights(t), LocalPrompt: here}, engine.Card{AcceptsObjects: true}, true},
+		"another rank":      {OpenConfig{Family: sights(t), LocalPrompt: here, Spec: Spec{Rank: 1}}, named, false},
+		"told nothing":      {OpenConfig{Family: sights(t), LocalPrompt: here}, engine.Card{}, false},
+		"unknown family":    {OpenConfig{LocalPrompt: here}, named, false},
+		"switched off":      {OpenConfig{Family: sights(t)}, named, false},
+		"prompts elsewhere": {OpenConfig{Family: sights(t), LocalPrompt: here, EnginePrompts: true}, named, false},
+		"nothing is served": {OpenConfig{}, engine.Card{}, false},
 	} {
-		if got := c.o.Counts(&c.card, nil); (got != nil) != c.want {
+		if got := c.o.MediaCounting(&c.card, nil); (got != nil) != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -8,53 +8,53 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// errBody says that a client's request is no object.
+// errBody says that a client's request is not an object.
 var errBody = errors.New("the body is not a JSON object")
 
-// errKey says that a name of a client's request could be read as another one.
+// errKey says that a member name of a client's request has an escape and might be read as another name.
 var errKey = errors.New("the names of the body's members must be written without escapes")
 
-// member is where the value of a member of an object begins and ends.
-type member struct{ value, to int }
+// valueRange is where the value of a member of an object starts and ends.
+type valueRange struct{ start, end int }
 
-// edited is a client's request as the engine gets it.
-type edited struct {
+// editedBody is a client's request as sent to the engine.
+type editedBody struct {
 	body []byte
-	// usage says that the stream was made to tell its usage, which the client had not asked for.
+	// usage says that the stream was made to report its usage, which the client had not asked for.
 	usage bool
 	salt  string // cache_salt
-	// told says that the engine is told the keys of the media.
-	told bool
+	// namesMedia says that the engine is sent the keys of the media.
+	namesMedia bool
 }
 
-// wishes are what is changed of a client's request.
-type wishes struct {
+// editOptions are the changes to a client's request.
+type editOptions struct {
 	model string
-	usage string // what makes a stream tell its usage; "" is nothing
-	// names are what the engine is to call the media of the request, in their order; nil leaves that to the engine.
+	usage string // the stream_options that report usage; "" is no change
+	// names are the names of the request's media for the engine, in order; nil lets the engine choose.
 	names []string
 }
 
-// patch replaces a part of a body.
-type patch struct {
+// bodyPatch replaces a part of a body.
+type bodyPatch struct {
 	from, to int
 	with     []byte
 }
 
-// editor reads a client's request and notes what is to be changed, in the order of the body.
-type editor struct {
-	c       Cursor
-	patches []patch
-	places  []place // of the media
-	members int     // of the object
+// bodyEditor reads a client's request and records the changes in the order of the body.
+type bodyEditor struct {
+	c       JSONCursor
+	patches []bodyPatch
+	parts   []mediaPart // parts that show media
+	members int         // of the object
 }
 
-// edit appends to dst the object body as w wants it: the model's name, that streams tell their usage, and who its
-// media are. All else stays byte by byte, but that names which the client itself gave to media never reach the
-// engine: whoever knows one could have what another client showed under it.
-func edit(dst, body []byte, w *wishes) (edited, error) {
-	e := editor{c: NewCursor(body)}
-	out, name, options, asked, err := e.read(w)
+// editRequestBody appends the object body to dst with the changes of w: the model's name, usage reports of
+// streams, and names of media. All other bytes stay the same, except that names which the client gave to
+// media are removed: a client that knew such a name could get the media which another client sent under it.
+func editRequestBody(dst, body []byte, w *editOptions) (editedBody, error) {
+	e := bodyEditor{c: NewCursor(body)}
+	out, name, options, asked, err := e.readMembers(w)
 	if err != nil {
 		return out, err
 	}
@@ -66,15 +66,15 @@ func edit(dst, body []byte, w *wishes) (edited, error) {
 		front = append(append(append(append(front, '"'), member...), '"', ':'), value...)
 		front = append(front, ',')
 	}
-	if name.to > 0 {
-		e.patches = append(e.patches, patch{name.value, name.to, quoted})
+	if name.end > 0 {
+		e.patches = append(e.patches, bodyPatch{name.start, name.end, quoted})
 	} else {
 		add("model", quoted)
 	}
 	switch {
 	case !out.usage:
-	case options.to > 0:
-		e.patches = append(e.patches, patch{options.value, options.to, []byte(w.usage)})
+	case options.end > 0:
+		e.patches = append(e.patches, bodyPatch{options.start, options.end, []byte(w.usage)})
 	default:
 		add("stream_options", []byte(w.usage))
 	}
@@ -82,16 +82,16 @@ func edit(dst, body []byte, w *wishes) (edited, error) {
 		if e.members == 0 {
 			front = front[:len(front)-1]
 		}
-		e.patches = append(e.patches, patch{open, open, front})
+		e.patches = append(e.patches, bodyPatch{open, open, front})
 	}
-	out.told = e.name(w.names)
-	slices.SortStableFunc(e.patches, func(a, b patch) int { return a.from - b.from })
-	out.body = apply(dst, body, e.patches)
+	out.namesMedia = e.patchNames(w.names)
+	slices.SortStableFunc(e.patches, func(a, b bodyPatch) int { return a.from - b.from })
+	out.body = applyPatches(dst, body, e.patches)
 	return out, nil
 }
 
-// apply appends body to dst with its patches, which are in order.
-func apply(dst, body []byte, patches []patch) []byte {
+// applyPatches appends body to dst with its patches, which are in order.
+func applyPatches(dst, body []byte, patches []bodyPatch) []byte {
 	size, at := len(body), 0
 	for _, p := range patches {
 		size += len(p.with)
@@ -104,37 +104,37 @@ func apply(dst, body []byte, patches []patch) []byte {
 	return append(dst, body[at:]...)
 }
 
-// read goes through the members of the object.
-func (e *editor) read(w *wishes) (out edited, name, options member, asked bool, err error) {
+// readMembers reads the members of the object.
+func (e *bodyEditor) readMembers(w *editOptions) (out editedBody, name, options valueRange, asked bool, err error) {
 	c := &e.c
-	if !c.Is('{') {
+	if !c.NextIs('{') {
 		return out, name, options, false, errBody
 	}
 	for c.Open('{'); c.More('}'); e.members++ {
-		key, err := e.key()
+		key, err := e.readKey()
 		if err != nil {
 			return out, name, options, false, err
 		}
-		c.Is(0)
+		c.NextIs(0)
 		value := c.Pos()
 		switch string(key) {
 		case "model":
 			c.Skip()
-			name = member{value, c.Pos()}
+			name = valueRange{value, c.Pos()}
 		case "cache_salt":
-			if c.Is('"') {
-				out.salt = c.Text()
+			if c.NextIs('"') {
+				out.salt = c.ReadString()
 			} else {
 				c.Skip()
 			}
 		case "stream_options":
 			asked = wantsUsage(c.Raw())
-			options = member{value, c.Pos()}
+			options = valueRange{value, c.Pos()}
 		case "messages", "input":
-			err = e.messages()
+			err = e.readMessages()
 		case "mm_hashes", "mm_content_hashes", "multi_modal_uuids":
 			c.Skip()
-			e.patches = append(e.patches, patch{value, c.Pos(), null})
+			e.patches = append(e.patches, bodyPatch{value, c.Pos(), null})
 		default:
 			c.Skip()
 		}
@@ -148,20 +148,20 @@ func (e *editor) read(w *wishes) (out edited, name, options member, asked bool, 
 	return out, name, options, asked, nil
 }
 
-// key reads the name of a member.
-func (e *editor) key() ([]byte, error) {
+// readKey reads the name of a member.
+func (e *bodyEditor) readKey() ([]byte, error) {
 	key := e.c.Key()
 	if bytes.IndexByte(key, '\\') >= 0 {
-		return nil, errKey // it might be one of those that matter, in another spelling
+		return nil, errKey // it might be another spelling of a relevant name
 	}
 	return key, nil
 }
 
-// wantsUsage reports whether stream_options have include_usage.
+// wantsUsage reports whether stream_options ask for usage (include_usage).
 func wantsUsage(options []byte) bool {
 	c := NewCursor(options)
 	wants := false
-	if !c.Is('{') {
+	if !c.NextIs('{') {
 		return false
 	}
 	for c.Open('{'); c.More('}'); {

@@ -7,20 +7,21 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// null is the value of what is taken away from a client's request.
+// null replaces values that are removed from a client's request.
 var null = []byte("null")
 
-// uuidKey is the member of a part that names what it shows.
+// uuidKey is the member of a part that names its media object.
 const uuidKey = "uuid"
 
-// place is where a part of a message shows a media object.
-type place struct {
-	open  int      // behind its brace
-	names []member // values that name the object, as the client wrote it
+// mediaPart is the position of a part of a message that shows a media object.
+type mediaPart struct {
+	start int          // after its brace
+	names []valueRange // values by which the client names the object
 }
 
-// showing are the types of parts that show media, and the members that do in parts without a type.
-func showing(kind string) bool {
+// isMediaType reports whether kind is a type of parts that show media, or a member that does so in parts
+// without a type.
+func isMediaType(kind string) bool {
 	switch kind {
 	case "image_url", "video_url", "audio_url", "input_audio", "input_image", "image", "video", "audio", "image_pil", "image_embeds", "audio_embeds":
 		return true
@@ -28,29 +29,29 @@ func showing(kind string) bool {
 	return false
 }
 
-// messages reads a list of messages, each with a text or a list of parts.
-func (e *editor) messages() error {
+// readMessages reads a list of messages, each with a text or a list of parts.
+func (e *bodyEditor) readMessages() error {
 	c := &e.c
-	if !c.Is('[') {
+	if !c.NextIs('[') {
 		c.Skip()
 		return nil
 	}
 	for c.Open('['); c.More(']'); {
-		if !c.Is('{') {
+		if !c.NextIs('{') {
 			c.Skip()
 			continue
 		}
 		for c.Open('{'); c.More('}'); {
-			key, err := e.key()
+			key, err := e.readKey()
 			if err != nil {
 				return err
 			}
-			if string(key) != "content" || !c.Is('[') {
+			if string(key) != "content" || !c.NextIs('[') {
 				c.Skip()
 				continue
 			}
 			for c.Open('['); c.More(']'); {
-				if err := e.part(); err != nil {
+				if err := e.readPart(); err != nil {
 					return err
 				}
 			}
@@ -59,31 +60,31 @@ func (e *editor) messages() error {
 	return nil
 }
 
-// part reads a part of a message.
-func (e *editor) part() error {
+// readPart reads a part of a message.
+func (e *bodyEditor) readPart() error {
 	c := &e.c
-	if !c.Is('{') {
+	if !c.NextIs('{') {
 		c.Skip()
 		return nil
 	}
 	kind, typed, shows := "", false, false
-	p := place{open: c.Pos() + 1}
+	p := mediaPart{start: c.Pos() + 1}
 	for c.Open('{'); c.More('}'); {
-		key, err := e.key()
+		key, err := e.readKey()
 		if err != nil {
 			return err
 		}
-		c.Is(0)
+		c.NextIs(0)
 		value := c.Pos()
 		switch {
-		case string(key) == "type" && c.Is('"'):
-			kind, typed = c.Text(), true
+		case string(key) == "type" && c.NextIs('"'):
+			kind, typed = c.ReadString(), true
 		case string(key) == uuidKey:
 			c.Skip()
-			p.names = append(p.names, member{value, c.Pos()})
-		case showing(string(key)):
+			p.names = append(p.names, valueRange{value, c.Pos()})
+		case isMediaType(string(key)):
 			shows = true
-			if err := e.shown(); err != nil {
+			if err := e.readShownObject(); err != nil {
 				return err
 			}
 		default:
@@ -91,63 +92,64 @@ func (e *editor) part() error {
 		}
 	}
 	if typed {
-		shows = showing(kind)
+		shows = isMediaType(kind)
 	}
 	if shows {
-		e.places = append(e.places, p)
+		e.parts = append(e.parts, p)
 		return nil
 	}
 	for _, m := range p.names {
-		e.patches = append(e.patches, patch{m.value, m.to, null})
+		e.patches = append(e.patches, bodyPatch{m.start, m.end, null})
 	}
 	return nil
 }
 
-// shown reads what a part shows, where some engines take a client's word for what its content is.
-func (e *editor) shown() error {
+// readShownObject reads the object that a part shows, where some engines trust the client's hash of its
+// content.
+func (e *bodyEditor) readShownObject() error {
 	c := &e.c
-	if !c.Is('{') {
+	if !c.NextIs('{') {
 		c.Skip()
 		return nil
 	}
 	for c.Open('{'); c.More('}'); {
-		key, err := e.key()
+		key, err := e.readKey()
 		if err != nil {
 			return err
 		}
-		c.Is(0)
+		c.NextIs(0)
 		value := c.Pos()
 		c.Skip()
 		switch string(key) {
 		case uuidKey, "content_hash", "hash":
-			e.patches = append(e.patches, patch{value, c.Pos(), null})
+			e.patches = append(e.patches, bodyPatch{value, c.Pos(), null})
 		}
 	}
 	return nil
 }
 
-// name notes what the media are to be called, and reports whether all of them have a name: if there are others than
-// names are for, none has one.
-func (e *editor) name(names []string) bool {
-	told := len(names) > 0 && len(names) == len(e.places)
-	for i, p := range e.places {
+// patchNames records the patches that name the media, and reports whether all of them have a name: if the
+// numbers differ, none has.
+func (e *bodyEditor) patchNames(names []string) bool {
+	told := len(names) > 0 && len(names) == len(e.parts)
+	for i, p := range e.parts {
 		with := null
 		if told {
 			with = strictjson.AppendString(nil, names[i])
 			if len(p.names) == 0 {
-				e.patches = append(e.patches, patch{p.open, p.open, slices.Concat([]byte(`"`+uuidKey+`":`), with, []byte{','})})
+				e.patches = append(e.patches, bodyPatch{p.start, p.start, slices.Concat([]byte(`"`+uuidKey+`":`), with, []byte{','})})
 			}
 		}
 		for _, m := range p.names {
-			e.patches = append(e.patches, patch{m.value, m.to, with})
+			e.patches = append(e.patches, bodyPatch{m.start, m.end, with})
 		}
 	}
 	return told
 }
 
-// namesOf are what an engine that takes keys in the way of a card's media_keys is to call objects; nil if it takes
-// none, or there are none.
-func namesOf(way string, objects []media.Object) []string {
+// mediaNames returns the names of objects for an engine whose card's media_keys is way; nil if the engine
+// takes none, or there are no objects.
+func mediaNames(way string, objects []media.Object) []string {
 	if way == "" || len(objects) == 0 {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestEditMedia: the media are called what they are to be called, in their order, and by nothing that the client chose.
+// TestEditMedia checks that the media get the given names in their order, and no names that the client chose.
 func TestEditMedia(t *testing.T) {
 	for _, c := range []struct {
 		what, body, want string
@@ -58,19 +58,19 @@ func TestEditMedia(t *testing.T) {
 		},
 		{"an empty part", `{"model":"tiny","messages":[{"content":[{"image_url":""},{}]}]}`, `{"model":"tiny","messages":[{"content":[{"uuid":"K1","image_url":""},{}]}]}`, []string{"K1"}, true},
 	} {
-		got, err := edit([]byte("before"), []byte(c.body), &wishes{model: "tiny", names: c.names})
-		if err != nil || string(got.body) != "before"+c.want || got.told != c.told {
-			t.Errorf("%s: %v, told %v\n got %s\nwant %s", c.what, err, got.told, got.body, c.want)
+		got, err := editRequestBody([]byte("before"), []byte(c.body), &editOptions{model: "tiny", names: c.names})
+		if err != nil || string(got.body) != "before"+c.want || got.namesMedia != c.told {
+			t.Errorf("%s: %v, told %v\n got %s\nwant %s", c.what, err, got.namesMedia, got.body, c.want)
 		}
 	}
 	for _, body := range []string{`{"messages":[{"content":[{"type":"image_url","\u0075uid":"a"}]}]}`, `{"messages":[{"cont\u0065nt":[]}]}`, `{"messages":[{"content":[{"image_url":{"content_h\u0061sh":"a"}}]}]}`} {
-		if got, err := edit(nil, []byte(body), &wishes{model: "m"}); err == nil {
+		if got, err := editRequestBody(nil, []byte(body), &editOptions{model: "m"}); err == nil {
 			t.Errorf("%s became %s", body, got.body)
 		}
 	}
 }
 
-// FuzzEditMedia: what comes out is the same but for names, of which none is the client's.
+// FuzzEditMedia checks that the result differs only in names, and has none of the client's.
 func FuzzEditMedia(f *testing.F) {
 	f.Add([]byte(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"x"},"uuid":"secret"},{"type":"text","text":"secret"}]}]}`), 1)
 	f.Add([]byte(`{"input":[{"content":[{"uuid":"secret","uuid":{"a":1}}]}],"mm_hashes":[]}`), 0)
@@ -79,7 +79,7 @@ func FuzzEditMedia(f *testing.F) {
 		for i := range max(0, min(n, 9)) {
 			names = append(names, fmt.Sprintf("K%d", i))
 		}
-		got, err := edit(nil, body, &wishes{model: "m", names: names})
+		got, err := editRequestBody(nil, body, &editOptions{model: "m", names: names})
 		var before, after map[string]any
 		if json.Unmarshal(body, &before) != nil || before == nil || err != nil {
 			return
@@ -98,7 +98,7 @@ func FuzzEditMedia(f *testing.F) {
 	})
 }
 
-// nameless takes the names of media from a decoded body.
+// nameless removes the names of media from a decoded body.
 func nameless(v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -115,7 +115,8 @@ func nameless(v any) {
 	}
 }
 
-// TestPassMedia: the keys reach an engine that takes them, and only then does its account have what follows the media.
+// TestPassMedia checks that the keys reach an engine that takes them, and that only then the prompt after the
+// media is known to the cache.
 func TestPassMedia(t *testing.T) {
 	key := media.URLKey("https://example.com/cat.jpg", 0)
 	objects := []media.Object{{Kind: media.Image, Key: key}}
@@ -131,9 +132,9 @@ func TestPassMedia(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"choices":[{}],"usage":{"prompt_tokens":32,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":16}}}`)
 		}).URL, func(cfg *Config) {
-			cfg.Card.MediaKeys, cfg.Passes = c.way, []string{pathChat, "/v1/messages"}
+			cfg.Card.MediaKeys, cfg.PassthroughPaths = c.way, []string{pathChat, "/v1/messages"}
 		})
-		_, _, err := passed(b, &engine.PassRequest{
+		_, _, err := passed(b, &engine.PassthroughRequest{
 			ID: "p", Attempt: 1, Model: "m", Path: c.path, Body: []byte(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"u"},"uuid":"mine"}]}]}`),
 			Prompt: prompt, Media: []kv.Media{{Hash: key.Hash, Start: 5, End: 30}}, Objects: objects,
 		})
@@ -146,13 +147,13 @@ func TestPassMedia(t *testing.T) {
 	}
 }
 
-// TestEditLarge: a body is copied once, whatever is in it.
+// TestEditLarge checks that a body is copied once, for any content.
 func TestEditLarge(t *testing.T) {
 	body := joined(`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,`, strings.Repeat("A", 1<<20), `"}}]}],"model":"m"}`)
 	dst := make([]byte, 0, len(body)+1024)
-	w := &wishes{model: "m", names: []string{"k"}}
+	w := &editOptions{model: "m", names: []string{"k"}}
 	if n := testing.AllocsPerRun(10, func() {
-		if got, err := edit(dst, body, w); err != nil || !got.told || &got.body[0] != &dst[:1][0] {
+		if got, err := editRequestBody(dst, body, w); err != nil || !got.namesMedia || &got.body[0] != &dst[:1][0] {
 			t.Fatal(err)
 		}
 	}); n > 20 {

@@ -7,55 +7,55 @@ import (
 	"penstock/internal/engine"
 )
 
-// errFailed marks errors of an engine that says of itself that it failed (status 500).
+// errFailed marks errors of an engine that reports its own failure (status 500).
 var errFailed = errors.New("failed")
 
-// dialect is how the engine is asked for what req wants.
-func (b *Base) dialect(req *engine.Request) Dialect {
+// dialectFor returns the dialect for req.
+func (b *Base) dialectFor(req *engine.Request) Dialect {
 	if len(req.Features) > 0 && b.cfg.Features != nil {
 		return b.cfg.Features
 	}
 	return b.cfg.Dialect
 }
 
-// featured returns what err, which ended a call, means where the request has Features: an engine that refuses
-// them, or fails over them, may still serve it another way. Where an answer has begun, here or at another
-// worker, only another worker can go on with it.
-func (b *Base) featured(p *Part, err error) error {
+// mapFeaturesError returns the meaning of err, which ended a call, where the request has Features: an engine
+// that refuses them, or fails on them, may still serve the request without them. If output was delivered,
+// here or by another worker, only another worker can continue.
+func (b *Base) mapFeaturesError(p *SubRequest, err error) error {
 	switch {
 	case err == nil || len(p.Request.Features) == 0:
 		return err
-	case p.begun() || resumed(p.Request):
-		if fault.Of(err) == fault.EngineError { // about what another one's processor made, perhaps: a third may take it
+	case p.isPromptComputed() || isResumed(p.Request):
+		if fault.CodeOf(err) == fault.EngineError { // perhaps caused by another engine's features: a third engine may take them
 			return &fault.Error{Code: fault.Unavailable, Message: err.Error(), Err: err}
 		}
 		return err
 	}
-	failed := errors.Is(err, errFailed) || fault.Of(err) == fault.EngineError
-	switch code := fault.Of(err); {
+	failed := errors.Is(err, errFailed) || fault.CodeOf(err) == fault.EngineError
+	switch code := fault.CodeOf(err); {
 	case failed, code == fault.TooLarge, code == fault.Unimplemented:
 		b.mu.Lock()
-		news := b.mu.unfeatured.happened()
+		news := b.mu.unfeatured.record()
 		b.mu.Unlock()
 		if news {
 			b.log.Warn("the engine does not take what another one's processor made of media", "error", err)
 		}
-	case code == fault.Invalid: // it may be about something else
+	case code == fault.Invalid: // its reason may be another field
 	default:
 		return err
 	}
 	return engine.RefuseFeatures(err)
 }
 
-// RefusedFeatures reports whether the engine has lately refused, or failed over, what a processor made of media.
+// RefusedFeatures reports whether the engine has recently refused, or failed on, Features.
 func (b *Base) RefusedFeatures() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.mu.unfeatured.lately()
+	return b.mu.unfeatured.isRecent()
 }
 
-// noFeatures warns of an engine that refuses them.
-func (b *Base) noFeatures() []engine.Warning {
+// featureWarnings warns of an engine that refuses Features.
+func (b *Base) featureWarnings() []engine.Warning {
 	if !b.RefusedFeatures() {
 		return nil
 	}

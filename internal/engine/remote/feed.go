@@ -8,105 +8,105 @@ import (
 	"sync"
 	"time"
 
-	"penstock/core/enginefeed"
+	"penstock/core/cachemodel"
+	"penstock/core/engineevents"
 	"penstock/core/kv"
-	"penstock/core/shadow"
 	"penstock/internal/engine"
 	"penstock/internal/zmtp"
 )
 
-// FeedConfig says how an engine's published cache events are read.
-type FeedConfig struct {
-	// Events is subscribed to; where it names all interfaces, the engine dials us. Replay, if not
-	// zero, is asked for what was missed.
+// EventFeedConfig says how an engine's published cache events are read.
+type EventFeedConfig struct {
+	// Events is the endpoint to subscribe to; if it names all interfaces, the engine dials us. Replay, if not
+	// zero, is asked for missed events.
 	Events, Replay zmtp.Endpoint
-	// Snapshot, if not zero, is asked what the engine still has after what was missed is lost for good.
+	// Snapshot, if not zero, is asked for the content of the cache after events were lost for good.
 	Snapshot zmtp.Endpoint
-	Table    enginefeed.Config
+	Table    engineevents.Config
 	Log      *slog.Logger
 }
 
-// EventFeed returns the source of an engine that publishes what its cache does.
-func EventFeed(cfg FeedConfig) (Source, error) {
-	table, err := enginefeed.NewTable(cfg.Table)
+// NewEventFeed returns the source of an engine that publishes its cache events.
+func NewEventFeed(cfg EventFeedConfig) (CacheSource, error) {
+	table, err := engineevents.NewTable(cfg.Table)
 	if err != nil {
 		return nil, err
 	}
-	table.SetHistory(enginefeed.PartialHistory, nil)
-	replay := enginefeed.NoReplay
+	table.SetHistory(engineevents.PartialHistory, nil)
+	replay := engineevents.NoReplay
 	if !cfg.Replay.IsZero() {
-		replay = enginefeed.HasReplay
+		replay = engineevents.HasReplay
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &feed{
-		cfg: cfg, table: table, machine: enginefeed.NewMachine(enginefeed.MachineConfig{Replay: replay}), started: time.Now(),
-		due: make(chan struct{}, 1),
+	return &eventFeed{
+		cfg: cfg, table: table, machine: engineevents.NewMachine(engineevents.MachineConfig{Replay: replay}), started: time.Now(),
+		deadlineChanged: make(chan struct{}, 1),
 	}, nil
 }
 
-// feed follows an engine's events. The cache's lock guards its machine and table: whoever has
-// something for the machine, the subscription, a replay or the clock, does under it what the
-// machine wants done.
-type feed struct {
-	cfg     FeedConfig
-	table   *enginefeed.Table
-	machine *enginefeed.Machine
-	started time.Time
-	due     chan struct{} // of capacity 1: the machine's deadline may have changed
+// eventFeed follows an engine's published events. The tracker's lock guards its machine and table: the
+// subscription, the replay and the timer pass their input to the machine, and perform its effects, with the
+// lock held.
+type eventFeed struct {
+	cfg             EventFeedConfig
+	table           *engineevents.Table
+	machine         *engineevents.Machine
+	started         time.Time
+	deadlineChanged chan struct{} // of capacity 1: the machine's deadline may have changed
 
-	decoder enginefeed.Decoder
-	batch   enginefeed.Batch
-	effects []enginefeed.Effect
-	unread  uint64 // readings of batches that failed
-	bad     mishap // batches that cannot be read
-	refused error  // why the last connection did not come about
+	decoder        engineevents.Decoder
+	batch          engineevents.Batch
+	effects        []engineevents.Effect
+	decodeFailures uint64    // batches that could not be decoded
+	unreadable     incidents // unreadable batches, for log and warning
+	connectErr     error     // why the last connection failed
 
-	sight sight // what of media was noticed
+	media unknownMedia // unknown media in events
 
-	confirming *confirmation // nil while nothing is in doubt
-	confirmed  uint64        // holes after which the engine said what it still has
+	confirming *confirmation // nil if no confirmation runs
+	confirmed  uint64        // gaps after which the engine confirmed its content
 
-	// Of run.
-	cache   *cache
-	ctx     context.Context //nolint:containedctx // that of run, for the replays that it begins and waits for
-	replays sync.WaitGroup
-	give    context.CancelFunc // ends the replay in progress; nil if none
+	// Set by run.
+	cache        *cacheTracker
+	ctx          context.Context //nolint:containedctx // that of run, for the replays that it begins and waits for
+	replays      sync.WaitGroup
+	cancelReplay context.CancelFunc // cancels the replay in progress; nil if none
 }
 
-func (f *feed) now() kv.Mono { return kv.Mono(time.Since(f.started)) }
+func (f *eventFeed) monotonicNow() kv.Mono { return kv.Mono(time.Since(f.started)) }
 
-func (f *feed) run(ctx context.Context, c *cache) {
+func (f *eventFeed) run(ctx context.Context, c *cacheTracker) {
 	c.mu.Lock()
 	f.cache, f.ctx = c, ctx
 	c.mu.Unlock()
 	var wg sync.WaitGroup
-	wg.Go(func() { f.subscribe(ctx) })
-	f.clock(ctx)
+	wg.Go(func() { f.subscribeEvents(ctx) })
+	f.runTimer(ctx)
 	wg.Wait()
 	f.replays.Wait()
 }
 
-// slowestReconnect bounds the pause before an engine's publisher is dialled again: what it says
-// before the subscription stands is lost unless it can be replayed, and it is heard again of
-// blocks only when they are evicted and stored anew.
+// slowestReconnect bounds the pause before an engine's publisher is dialed again. Events published before the
+// subscription is established are lost unless they can be replayed, and their blocks appear again only when
+// they are evicted and stored again.
 const slowestReconnect = time.Second
 
-// subscribe hands messages to the machine until ctx ends.
-func (f *feed) subscribe(ctx context.Context) {
-	o := zmtp.Options{OnState: f.state, ReconnectMax: slowestReconnect}
+// subscribeEvents passes messages to the machine until ctx ends.
+func (f *eventFeed) subscribeEvents(ctx context.Context) {
+	o := zmtp.Options{OnState: f.connectionChanged, ReconnectMax: slowestReconnect}
 	recv := func(frames [][]byte) error {
-		if f.cache.heard != nil {
-			f.cache.heard()
+		if f.cache.noteHeard != nil {
+			f.cache.noteHeard()
 		}
-		f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
-			return f.machine.Live(now, frames, out)
+		f.stepMachine(func(now kv.Mono, out []engineevents.Effect) []engineevents.Effect {
+			return f.machine.HandleLive(now, frames, out)
 		})
 		return nil
 	}
 	var err error
-	if f.cfg.Events.Wildcard() {
+	if f.cfg.Events.IsWildcard() {
 		ln, listenErr := zmtp.Listen(f.cfg.Events)
 		if err = listenErr; err == nil {
 			err = zmtp.SubscribeListen(ctx, ln, nil, o, recv)
@@ -117,36 +117,36 @@ func (f *feed) subscribe(ctx context.Context) {
 	if ctx.Err() == nil && err != nil {
 		f.cfg.Log.Error("cannot follow the engine's cache events", "endpoint", f.cfg.Events.String(), "error", err)
 		f.cache.mu.Lock()
-		f.refused = err
+		f.connectErr = err
 		f.cache.mu.Unlock()
 	}
 }
 
-// state tells the machine of connections.
-func (f *feed) state(s zmtp.State) {
-	f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
+// connectionChanged passes changes of the connection to the machine.
+func (f *eventFeed) connectionChanged(s zmtp.ConnState) {
+	f.stepMachine(func(now kv.Mono, out []engineevents.Effect) []engineevents.Effect {
 		switch s.Kind {
 		case zmtp.Connected:
-			f.refused = nil
+			f.connectErr = nil
 			return f.machine.Connected(now, out)
 		case zmtp.Lost:
 			return f.machine.Disconnected(now, out)
 		case zmtp.Refused:
-			f.refused = s.Err
+			f.connectErr = s.Err
 		}
 		return out
 	})
 }
 
-// clock tells the machine the time when it wants to know.
-func (f *feed) clock(ctx context.Context) {
+// runTimer ticks the machine at its deadlines.
+func (f *eventFeed) runTimer(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-			f.step(f.machine.Tick)
-		case <-f.due:
+			f.stepMachine(f.machine.Tick)
+		case <-f.deadlineChanged:
 		case <-ctx.Done():
 			return
 		}
@@ -154,135 +154,135 @@ func (f *feed) clock(ctx context.Context) {
 	}
 }
 
-func (f *feed) untilDue() time.Duration {
+func (f *eventFeed) untilDue() time.Duration {
 	f.cache.mu.Lock()
 	defer f.cache.mu.Unlock()
 	at, ok := f.machine.Deadline()
-	if due, settles := f.table.Due(); settles && (!ok || due < at) {
+	if due, settles := f.table.NextResolve(); settles && (!ok || due < at) {
 		at, ok = due, true
 	}
 	if !ok {
 		return time.Hour
 	}
-	return max(0, at.Sub(f.now()))
+	return max(0, at.Sub(f.monotonicNow()))
 }
 
-// step has the machine take something, and does what it wants done.
-func (f *feed) step(take func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect) {
-	f.cache.change(func(out []kv.Event) []kv.Event {
-		f.effects = take(f.now(), f.effects[:0])
+// stepMachine passes an input to the machine and performs its effects.
+func (f *eventFeed) stepMachine(take func(now kv.Mono, out []engineevents.Effect) []engineevents.Effect) {
+	f.cache.applyChange(func(out []kv.Event) []kv.Event {
+		f.effects = take(f.monotonicNow(), f.effects[:0])
 		for i := 0; i < len(f.effects); i++ {
-			out = f.perform(i, out)
+			out = f.performLocked(i, out)
 		}
 		out = f.table.SetHistory(f.machine.History(), out)
-		return f.table.Settle(f.now(), out)
+		return f.table.ResolveHashes(f.monotonicNow(), out)
 	})
-	f.wake()
+	f.wakeTimer()
 }
 
-// wake has clock look at what is due.
-func (f *feed) wake() {
+// wakeTimer makes runTimer recompute its deadline.
+func (f *eventFeed) wakeTimer() {
 	select {
-	case f.due <- struct{}{}:
+	case f.deadlineChanged <- struct{}{}:
 	default:
 	}
 }
 
-// perform does the i-th effect. Those behind it may be put aside for others.
-func (f *feed) perform(i int, out []kv.Event) []kv.Event {
+// performLocked performs the i-th effect. It may replace the effects after it.
+func (f *eventFeed) performLocked(i int, out []kv.Event) []kv.Event {
 	e := f.effects[i]
 	switch e.Kind {
-	case enginefeed.Apply:
-		if c := f.confirming; c != nil && c.mark != "" {
-			if c.hold(e.Payload) {
+	case engineevents.Apply:
+		if c := f.confirming; c != nil && c.barrier != "" {
+			if c.holdBatch(e.Payload) {
 				return out
 			}
-			out = f.giveUp(c, out)
+			out = f.abandonLocked(c, out)
 		}
-		if err := f.decode(e.Payload); err != nil {
-			f.unreadable(i, err)
+		if err := f.decodeBatch(e.Payload); err != nil {
+			f.handleUnreadable(i, err)
 			return out
 		}
 		return f.table.Apply(&f.batch, out)
-	case enginefeed.Forget:
-		if e.Reason == enginefeed.Unrepaired && f.confirm() {
+	case engineevents.Forget:
+		if e.Reason == engineevents.Unrepaired && f.startConfirmation() {
 			return out
 		}
 		f.cfg.Log.Info("what was known of the engine's cache is forgotten", "endpoint", f.cfg.Events.String(), "reason", e.Reason.String())
 		if c := f.confirming; c != nil {
-			out = f.giveUp(c, out)
+			out = f.abandonLocked(c, out)
 		}
 		return f.table.Clear(out)
-	case enginefeed.Barrier:
-		return f.marked(e.ID, out)
-	case enginefeed.Ask:
-		f.ask(e.From, e.Attempt)
-	case enginefeed.StopAsking:
-		f.stopAsking()
+	case engineevents.Barrier:
+		return f.noteBarrier(e.ID, out)
+	case engineevents.Ask:
+		f.startReplay(e.From, e.Attempt)
+	case engineevents.StopAsking:
+		f.stopReplay()
 	}
 	return out
 }
 
-func (f *feed) decode(payload []byte) error {
+func (f *eventFeed) decodeBatch(payload []byte) error {
 	err := f.decoder.Decode(payload, &f.batch)
 	if err != nil {
-		f.unread++
+		f.decodeFailures++
 	}
 	return err
 }
 
-// unreadable has the machine decide about the i-th effect, a batch that cannot be read.
-func (f *feed) unreadable(i int, err error) {
+// handleUnreadable lets the machine decide about the i-th effect, an unreadable batch.
+func (f *eventFeed) handleUnreadable(i int, err error) {
 	e := f.effects[i]
-	instead, again := f.machine.Unreadable(f.now(), &e, nil)
+	instead, again := f.machine.ReportUnreadable(f.monotonicNow(), &e, nil)
 	log := f.cfg.Log.With("endpoint", f.cfg.Events.String(), "seq", e.Seq, "error", err)
 	if again {
 		log.Debug("a batch of the engine's cache events cannot be read; it is asked for again")
 		f.effects = append(f.effects[:i+1], instead...)
 		return
 	}
-	if f.bad.happened() {
+	if f.unreadable.record() {
 		log.Warn("a batch of the engine's cache events cannot be read; what was known of its cache is forgotten")
 	}
 	f.effects = slices.Insert(f.effects, i+1, instead...)
 }
 
-// ask begins a replay, in a goroutine that run waits for.
-func (f *feed) ask(from uint64, attempt uint32) {
-	f.stopAsking()
+// startReplay starts a replay in a goroutine that run waits for.
+func (f *eventFeed) startReplay(from uint64, attempt uint32) {
+	f.stopReplay()
 	if f.ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
-	f.give = cancel
+	f.cancelReplay = cancel
 	f.replays.Go(func() {
 		defer cancel()
-		err := f.replay(ctx, from, attempt)
+		err := f.receiveReplay(ctx, from, attempt)
 		if ctx.Err() != nil {
 			return
 		}
 		f.cfg.Log.Info("the engine does not repeat its cache events", "endpoint", f.cfg.Replay.String(), "from", from, "error", err)
-		f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
+		f.stepMachine(func(now kv.Mono, out []engineevents.Effect) []engineevents.Effect {
 			return f.machine.ReplayFailed(now, attempt, out)
 		})
 	})
 }
 
-func (f *feed) stopAsking() {
-	if f.give != nil {
-		f.give()
-		f.give = nil
+func (f *eventFeed) stopReplay() {
+	if f.cancelReplay != nil {
+		f.cancelReplay()
+		f.cancelReplay = nil
 	}
 }
 
-// replay asks for batches and hands in what comes until ctx ends.
-func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
+// receiveReplay asks for batches and passes them to the machine until ctx ends.
+func (f *eventFeed) receiveReplay(ctx context.Context, from uint64, attempt uint32) error {
 	dealer, err := zmtp.DialDealer(ctx, f.cfg.Replay, zmtp.Options{})
 	if err != nil {
 		return err
 	}
 	defer dealer.Close()
-	if err := dealer.Send(ctx, enginefeed.RequestReplay(from)...); err != nil {
+	if err := dealer.Send(ctx, engineevents.RequestReplay(from)...); err != nil {
 		return err
 	}
 	for {
@@ -290,95 +290,97 @@ func (f *feed) replay(ctx context.Context, from uint64, attempt uint32) error {
 		if err != nil {
 			return err
 		}
-		f.step(func(now kv.Mono, out []enginefeed.Effect) []enginefeed.Effect {
-			return f.machine.Replayed(now, attempt, frames, out)
+		f.stepMachine(func(now kv.Mono, out []engineevents.Effect) []engineevents.Effect {
+			return f.machine.HandleReplay(now, attempt, frames, out)
 		})
 	}
 }
 
-func (f *feed) describe(out []kv.Event) []kv.Event { return f.table.Describe(out) }
-func (f *feed) knows() bool                        { return false }
+func (f *eventFeed) appendContents(out []kv.Event) []kv.Event { return f.table.Describe(out) }
+func (f *eventFeed) predictsHits() bool                       { return false }
 
-// begin tells the table of a prompt under a salt or of an adapter. Nothing is predicted of it unless events tell of those.
-func (f *feed) begin(p *Part, out []kv.Event) (guess int, events []kv.Event) {
-	f.table.Shown(p.Request.Prompt, p.Request.Media, p.Request.Salt)
-	f.table.Ended(uint64(p.ticket), enginefeed.Broken, f.now()) // of the call before this one
-	p.mark = f.table.Mark()
-	p.ticket = shadow.Ticket(f.table.Sent(p.tokens(), p.Request.Media, p.Request.Salt))
-	told := p.Request.Salt.LoRA == "" || f.table.Adapted(p.Request.Prompt)
+// startCall records in the table a prompt under a salt or of an adapter. It predicts hits only if the events
+// carry salts and adapters.
+func (f *eventFeed) startCall(p *SubRequest, out []kv.Event) (guess int, events []kv.Event) {
+	f.table.RecordMediaPrompt(p.Request.Prompt, p.Request.Media, p.Request.Salt)
+	f.table.RecordEnd(uint64(p.ticket), engineevents.Broken, f.monotonicNow()) // of the previous call
+	p.eventMark = f.table.ArrivalMark()
+	p.ticket = cachemodel.Ticket(f.table.RecordSent(p.allTokens(), p.Request.Media, p.Request.Salt))
+	told := p.Request.Salt.LoRA == "" || f.table.RecordAdapted(p.Request.Prompt)
 	if p.Request.Salt.Namespace != "" {
-		f.table.Salted(p.Request.Prompt)
-		told = told && f.table.TellsSalts()
+		f.table.RecordSalted(p.Request.Prompt)
+		told = told && f.table.ReportsSalts()
 	}
 	if !told {
-		return noGuess, out
+		return noExpectation, out
 	}
 	return 0, out
 }
 
-// What follows tells the table of requests: where the engine had blocks before its events were followed, these show which.
+// The methods below record requests in the table: they reveal the blocks that the engine had before its
+// events were followed.
 
-func (f *feed) grew(p *Part, tokens []kv.Token, out []kv.Event) []kv.Event {
-	f.table.Grew(uint64(p.ticket), tokens)
+func (f *eventFeed) addOutput(p *SubRequest, tokens []kv.Token, out []kv.Event) []kv.Event {
+	f.table.RecordGenerated(uint64(p.ticket), tokens)
 	return out
 }
 
-func (f *feed) reported(p *Part, cached int, out []kv.Event) []kv.Event {
-	if cached == 0 && p.guess > 0 { // an adapter was loaded again, and its list was not read in between
-		out = f.table.ForgetAdapter(p.Request.Salt.LoRA, p.mark, out)
+func (f *eventFeed) recordReport(p *SubRequest, cached int, out []kv.Event) []kv.Event {
+	if cached == 0 && p.expectedCached > 0 { // an adapter was reloaded, with no listing in between
+		out = f.table.ForgetAdapter(p.Request.Salt.LoRA, p.eventMark, out)
 	}
-	return f.table.Reported(uint64(p.ticket), cached, out)
+	return f.table.RecordCached(uint64(p.ticket), cached, out)
 }
 
-func (f *feed) end(p *Part, out []kv.Event) []kv.Event {
+func (f *eventFeed) finishCall(p *SubRequest, out []kv.Event) []kv.Event {
 	if p.ticket == 0 {
 		return out
 	}
-	end := enginefeed.Broken
-	if p.over() {
-		end = enginefeed.Served
+	end := engineevents.Broken
+	if p.isFinished() {
+		end = engineevents.Served
 	}
-	f.table.Ended(uint64(p.ticket), end, f.now())
-	f.wake()
-	return f.table.Settle(f.now(), out)
+	f.table.RecordEnd(uint64(p.ticket), end, f.monotonicNow())
+	f.wakeTimer()
+	return f.table.ResolveHashes(f.monotonicNow(), out)
 }
 
-// restarted has the engine's cache forgotten if its events were lost as well while it did not
-// answer: it was started anew, and would say so with its first batch only, until when requests
-// would go to it for what it no longer has.
-func (f *feed) restarted(out []kv.Event) []kv.Event {
-	if !f.machine.Adrift() {
+// engineRestarted clears the known content of the cache if the connection to the events was lost too while
+// the engine did not answer: it restarted, which otherwise shows only with its first batch, and until then
+// requests would be routed to it for blocks that it no longer has.
+func (f *eventFeed) engineRestarted(out []kv.Event) []kv.Event {
+	if !f.machine.IsUnconfirmed() {
 		return out
 	}
-	f.effects = f.machine.EngineRestarted(f.now(), f.effects[:0])
+	f.effects = f.machine.EngineRestarted(f.monotonicNow(), f.effects[:0])
 	for i := 0; i < len(f.effects); i++ {
-		out = f.perform(i, out)
+		out = f.performLocked(i, out)
 	}
 	return out
 }
 
-func (f *feed) stats(s *Stats) {
+func (f *eventFeed) fillStats(s *Stats) {
 	h := f.machine.Health()
 	s.Batches, s.Repeated, s.Gaps, s.Unrepaired, s.Restarts = h.Applied, h.Repeated, h.Gaps, h.Unrepaired, h.Restarts
-	s.Unreadable, s.Connected = f.unread+h.Malformed, h.Connected
+	s.Unreadable, s.Connected = f.decodeFailures+h.Malformed, h.Connected
 	st := f.table.Stats()
 	s.Orphans, s.Waiting, s.Inferred = st.Orphans, st.Waiting, st.Inferred
 }
 
-// recent is how long a warning about something that happened once stands.
-const recent = 5 * time.Minute
+// recentWindow is how long a warning about a single incident stays.
+const recentWindow = 5 * time.Minute
 
-func (f *feed) warnings() []engine.Warning {
+func (f *eventFeed) sourceWarnings() []engine.Warning {
 	var out []engine.Warning
 	add := func(code, remedy, format string, args ...any) {
 		out = append(out, engine.Warning{Code: code, Detail: fmt.Sprintf(format, args...), Remedy: remedy})
 	}
 	h := f.machine.Health()
-	if !h.Connected && time.Since(f.started) > graceOfEvents {
+	if !h.Connected && time.Since(f.started) > connectGrace {
 		add(engine.WarnNoEvents, "see whether its events are on and the endpoint is that of its settings (port + rank); without events= its cache is at least guessed",
-			"the engine's cache events at %s are not reached: %v", f.cfg.Events, reason(f.refused))
+			"the engine's cache events at %s are not reached: %v", f.cfg.Events, connectReason(f.connectErr))
 	}
-	if h.Unrepaired > f.confirmed && f.now().Sub(h.UnrepairedAt) < recent {
+	if h.Unrepaired > f.confirmed && f.monotonicNow().Sub(h.UnrepairedAt) < recentWindow {
 		add(engine.WarnEventsLost, "set replay= to the engine's replay endpoint; its buffer must reach back far enough",
 			"%d times cache events were lost for good: what was cached before is unknown", h.Unrepaired)
 	}
@@ -389,28 +391,28 @@ func (f *feed) warnings() []engine.Warning {
 	case h.Late && h.Unrepaired == 0 && !st.Known:
 		add(engine.WarnEventsLost, "set replay= to the engine's replay endpoint, or restart the engine", "the engine's cache events were joined after their beginning: what it had cached before is unknown")
 	}
-	if f.bad.lately() {
-		add(engine.WarnEventsBad, "report this with the engine's version", "%d batches of cache events could not be read", f.bad.n)
+	if f.unreadable.isRecent() {
+		add(engine.WarnEventsBad, "report this with the engine's version", "%d batches of cache events could not be read", f.unreadable.n)
 	}
-	if n := f.table.Saltless(); n > 0 {
+	if n := f.table.SuppressedBySalt(); n > 0 {
 		add(engine.WarnMispredict, "upgrade it: vLLM 0.17, SGLang 0.5.18 and later tell",
 			"the engine's cache events do not tell of cache salts: salted prompts, and what begins as they do, are not routed by prefix (%d blocks so far)", n)
 	}
-	if n := f.table.Adapterless(); n > 0 {
+	if n := f.table.SuppressedByAdapter(); n > 0 {
 		add(engine.WarnMispredict, "upgrade it: SGLang 0.5.22 and later tell",
 			"the engine's cache events do not tell of LoRA adapters: an adapter's prompts, and what begins as they do, are not routed by prefix (%d blocks so far)", n)
 	}
-	out = append(out, f.sight.warnings(f.table.Stats())...)
+	out = append(out, f.media.unknownMediaWarnings(f.table.Stats())...)
 	if err := f.table.Err(); err != nil {
 		add(engine.WarnBlockSize, "give --engine the block size of its events with block-size=N, or a multiple of it", "%v", err)
 	}
 	return out
 }
 
-// graceOfEvents is how long a subscription may take to stand.
-const graceOfEvents = 10 * time.Second
+// connectGrace is how long the first connection to the events may take without a warning.
+const connectGrace = 10 * time.Second
 
-func reason(err error) any {
+func connectReason(err error) any {
 	if err == nil {
 		return "nobody is connected"
 	}

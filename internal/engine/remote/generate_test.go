@@ -26,9 +26,9 @@ func TestDeltas(t *testing.T) {
 	for name, c := range map[string]struct {
 		events []string
 		change func(*engine.Request)
-		report Report
+		report CachedReporting
 		want   []string
-		code   fault.Code // 255 is none
+		code   fault.Code // 255 means none
 		says   string
 	}{
 		"cached at the end": {
@@ -48,7 +48,7 @@ func TestDeltas(t *testing.T) {
 		},
 		"left out means none": {
 			events: []string{`{"t":[1]}`, `{"t":[2],"f":"length"}`},
-			report: ReportsAll,
+			report: ReportsNonzero,
 			want:   []string{"accepted", "0@0[1 2] cached 0 finish 2"},
 			code:   255,
 		},
@@ -111,7 +111,7 @@ func TestDeltas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, func(w http.ResponseWriter, _ *http.Request) { events(w, c.events...) })
-			b := base(t, s.URL, func(cfg *Config) { cfg.Cached = c.report })
+			b := base(t, s.URL, func(cfg *Config) { cfg.CachedReporting = c.report })
 			req := testRequest(5)
 			if c.change != nil {
 				c.change(req)
@@ -134,7 +134,7 @@ func TestDeltas(t *testing.T) {
 	}
 }
 
-// TestResumed: what earlier attempts delivered is behind the prompt, and counts.
+// TestResumed checks that the output of earlier attempts follows the prompt, and counts.
 func TestResumed(t *testing.T) {
 	var bodies atomic.Value
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -153,21 +153,21 @@ func TestResumed(t *testing.T) {
 	if got := bodies.Load(); got != "[1,2,3,4,5,6,7,8,9,11,12]" {
 		t.Errorf("the prompt is %v", got)
 	}
-	// Nothing is left to do, and nobody is asked.
+	// Nothing is left to generate, and no call is made.
 	bodies.Store("")
 	req.Generated = [][]kv.Token{{11, 12, 13, 14}}
 	got, err = deltas(b, req)
 	if diff := cmp.Diff([]string{"accepted", "0@4[] cached 0 finish 2"}, got); diff != "" || err != nil || bodies.Load() != "" {
 		t.Errorf("%v %v %s", err, bodies.Load(), diff)
 	}
-	req.Guide = &engine.Guide{Schema: []byte(`{}`)}
-	b2 := base(t, s.URL, func(c *Config) { c.Card.Guided = true })
+	req.OutputSchema = &engine.OutputSchema{Schema: []byte(`{}`)}
+	b2 := base(t, s.URL, func(c *Config) { c.Card.StructuredOutput = true })
 	_, err = deltas(b2, req)
 	wantFault(t, "a guide in the middle", err, fault.Unimplemented, "middle of an answer")
 }
 
-// TestSeveralCalls: choices that have come to different places are asked for one by one, and
-// come back under their own numbers; one that fails ends the others.
+// TestSeveralCalls checks that choices at different positions get calls of their own, and keep their indexes;
+// one that fails ends the others.
 func TestSeveralCalls(t *testing.T) {
 	var fail atomic.Bool
 	var gone atomic.Int64
@@ -207,13 +207,13 @@ func TestSeveralCalls(t *testing.T) {
 }
 
 func TestSeeds(t *testing.T) {
-	if seedOf(7, 0, 0) != 7 || seedOf(7, 2, 0) != 9 {
+	if partSeed(7, 0, 0) != 7 || partSeed(7, 2, 0) != 9 {
 		t.Error("the seed of a stream from its beginning is not the engine's own rule")
 	}
 	seen := map[uint64]bool{}
 	for choice := range 4 {
 		for position := range 100 {
-			s := seedOf(1<<63+5, choice, position)
+			s := partSeed(1<<63+5, choice, position)
 			if s >= 1<<63 || seen[s] {
 				t.Fatalf("choice %d at %d: seed %d again, or too large", choice, position, s)
 			}
@@ -222,8 +222,8 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestDownAndUp: while an engine does not answer, calls fail at once; when it answers again, they
-// are served.
+// TestDownAndUp checks that calls fail at once while an engine does not answer, and are served when it
+// answers again.
 func TestDownAndUp(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -233,8 +233,8 @@ func TestDownAndUp(t *testing.T) {
 	ln.Close()
 	asked := make(chan bool, 100)
 	b := base(t, "http://"+addr, func(c *Config) {
-		c.Alive = func(ctx context.Context) error {
-			_, err := c.Client.Read(ctx, &Call{Method: http.MethodGet, Path: "/health"}, 1000)
+		c.CheckAlive = func(ctx context.Context) error {
+			_, err := c.Client.ReadBody(ctx, &Call{Method: http.MethodGet, Path: "/health"}, 1000)
 			asked <- err == nil
 			return err
 		}
@@ -265,7 +265,7 @@ func TestDownAndUp(t *testing.T) {
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	for !<-asked {
 	}
-	for b.health.down() != nil { // the one who asked says so next
+	for b.health.downError() != nil { // the probe reports it next
 		runtime.Gosched()
 	}
 	if _, err := deltas(b, testRequest(3)); err != nil {
@@ -273,43 +273,43 @@ func TestDownAndUp(t *testing.T) {
 	}
 }
 
-// TestLate: an engine that is late with one answer, and is there when it is asked, is not down.
+// TestLate checks that an engine that is late with one response, but answers a probe, is not down.
 func TestLate(t *testing.T) {
 	asked := make(chan struct{}, 100)
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // until it is read the server does not see that the client left
+		_, _ = io.Copy(io.Discard, r.Body) // the server notices the client's end only after it has read the body
 		<-r.Context().Done()
 	})
 	b := base(t, s.URL, func(c *Config) {
 		c.Dialect = late{}
-		c.Alive = func(context.Context) error { asked <- struct{}{}; return nil }
+		c.CheckAlive = func(context.Context) error { asked <- struct{}{}; return nil }
 	})
 	_, err := deltas(b, testRequest(5))
 	wantFault(t, "a late answer", err, fault.Unavailable, "did not begin to answer")
 	<-asked
-	if down := b.health.down(); down != nil || b.Stats().Downs != 0 {
+	if down := b.health.downError(); down != nil || b.Stats().Downs != 0 {
 		t.Errorf("the engine is down: %v", down)
 	}
 }
 
-// late waits for an answer for a millisecond.
+// late is a dialect that waits a millisecond for a response.
 type late struct{ plain }
 
-// Call implements Dialect.
-func (late) Call(p *Part, call *Call) error {
+// BuildCall implements Dialect.
+func (late) BuildCall(p *SubRequest, call *Call) error {
 	call.Wait = time.Millisecond
-	return plain{}.Call(p, call)
+	return plain{}.BuildCall(p, call)
 }
 
-// TestAnotherEngine: an engine that has become another one between two requests gets none.
+// TestAnotherEngine checks that an engine which was replaced between two requests gets no more requests.
 func TestAnotherEngine(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) { events(w, `{"t":[40],"f":"stop"}`, `[DONE]`) })
 	var changed atomic.Bool
 	b, err := New(Config{
 		Card: testCard(), Client: clientOf(t, s.URL), Dialect: plain{},
-		Alive: func(context.Context) error {
+		CheckAlive: func(context.Context) error {
 			if changed.Load() {
-				return Another("host", "another model")
+				return DifferentEngineError("host", "another model")
 			}
 			return nil
 		},
@@ -317,7 +317,7 @@ func TestAnotherEngine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.health.every = time.Millisecond
+	b.health.sameInterval = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = b.Run(ctx) })
@@ -326,7 +326,7 @@ func TestAnotherEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	changed.Store(true)
-	for b.health.down() == nil {
+	for b.health.downError() == nil {
 		runtime.Gosched()
 	}
 	_, err = deltas(b, testRequest(3))
@@ -335,7 +335,7 @@ func TestAnotherEngine(t *testing.T) {
 		t.Errorf("warnings %+v", w)
 	}
 	changed.Store(false)
-	for b.health.down() != nil {
+	for b.health.downError() != nil {
 		runtime.Gosched()
 	}
 	if _, err := deltas(b, testRequest(3)); err != nil {
@@ -343,7 +343,7 @@ func TestAnotherEngine(t *testing.T) {
 	}
 }
 
-// TestSinkAndContext: the error of the sink is the caller's own, and the engine is told.
+// TestSinkAndContext checks that the caller gets the sink's own error, and that the engine is stopped.
 func TestSinkAndContext(t *testing.T) {
 	gone := make(chan struct{}, 2)
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -374,17 +374,17 @@ func TestSinkAndContext(t *testing.T) {
 	<-gone
 }
 
-// TestGenerateAllocatesLittle: a token costs no allocation.
+// TestGenerateAllocatesLittle checks that a token costs no allocation.
 func TestGenerateAllocatesLittle(t *testing.T) {
 	b := base(t, serve(t, func(http.ResponseWriter, *http.Request) {}).URL, nil)
 	req := testRequest(90)
 	a := newAttempt(b, req, func(*engine.Delta) error { return nil })
-	a.flight = b.load.begin(a)
-	defer b.load.end(a.flight)
-	p := a.parts(Together)[0]
+	a.load = b.load.startRequest(a)
+	defer b.load.finishRequest(a.load)
+	p := a.splitIntoParts(SingleCall)[0]
 	event := []byte(`{"i":0,"t":[17]}`)
 	if n := testing.AllocsPerRun(50, func() {
-		if err := (plain{}).Event(p, event); err != nil {
+		if err := (plain{}).HandleEvent(p, event); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 0 {
@@ -392,8 +392,7 @@ func TestGenerateAllocatesLittle(t *testing.T) {
 	}
 }
 
-// TestBrokenOff: an engine that breaks off an answer is asked whether it is still there, without
-// another request failing first.
+// TestBrokenOff checks that an engine which breaks off a response is probed before another request fails.
 func TestBrokenOff(t *testing.T) {
 	var dead atomic.Bool
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -403,7 +402,7 @@ func TestBrokenOff(t *testing.T) {
 	})
 	asked := make(chan struct{}, 100)
 	b := base(t, s.URL, func(c *Config) {
-		c.Alive = func(context.Context) error {
+		c.CheckAlive = func(context.Context) error {
 			defer func() { asked <- struct{}{} }()
 			if dead.Load() {
 				return errors.New("dead")
@@ -414,11 +413,11 @@ func TestBrokenOff(t *testing.T) {
 	_, err := deltas(b, testRequest(5))
 	wantFault(t, "a connection that broke", err, fault.Unavailable, "broke off")
 	<-asked
-	for b.health.down() == nil {
+	for b.health.downError() == nil {
 		runtime.Gosched()
 	}
 	dead.Store(false)
-	for b.health.down() != nil { // each question takes a while to come
+	for b.health.downError() != nil { // each probe comes after a pause
 		runtime.Gosched()
 	}
 }

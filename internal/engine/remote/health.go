@@ -12,77 +12,83 @@ import (
 	"penstock/internal/engine"
 )
 
-// checkTimeout bounds one question whether the engine answers, and checkLeast and checkMost
-// the time between them while it does not.
+// checkTimeout bounds one liveness probe. downPauseMin and downPauseMax bound the time between probes while
+// the engine does not answer.
 const (
 	checkTimeout = 5 * time.Second
-	checkLeast   = 250 * time.Millisecond
-	checkMost    = 2 * time.Second
-	// checkSame is the time between two questions to one that answers, whether it still is the one that it
-	// was: a server that is started anew between two requests breaks no connection of ours.
-	checkSame = 5 * time.Second
+	downPauseMin = 250 * time.Millisecond
+	downPauseMax = 2 * time.Second
+	// sameInterval is the time between checks that an answering engine is still the same instance: a restart
+	// between two requests breaks no connection.
+	sameInterval = 5 * time.Second
 )
 
-// errAnother marks errors that say that an engine answers, and is not the one that it was.
-var errAnother = errors.New("another engine")
+// errDifferentEngine marks errors which say that an engine answers, but is not the same as before.
+var errDifferentEngine = errors.New("another engine")
 
-// Another is what Alive returns of an engine that serves something else than what was found out about it, by
-// which the tokens of requests would mean something else: what names the difference.
-func Another(host, what string) error {
+// DifferentEngineError is the result of CheckAlive for an engine that no longer matches what the adapter
+// found when it opened it, so that the tokens of requests would have other meanings; what names the
+// difference.
+func DifferentEngineError(host, what string) error {
 	return &fault.Error{
-		Code: fault.Unavailable, Err: errAnother,
+		Code: fault.Unavailable, Err: errDifferentEngine,
 		Message: "the engine at " + host + " serves " + what + " than when it was opened; if it is not opened again by itself, start the worker again",
 	}
 }
 
-// health is whether an engine answers.
-type health struct {
-	host  string
-	log   *slog.Logger
-	every time.Duration // checkSame
-	wake  chan struct{} // of capacity 1: it went down
-	mu    struct {
+// healthMonitor tracks whether an engine answers.
+//
+//	err           doubt   state
+//	nil           false   up
+//	nil           true    suspect: a response broke off, a probe is due
+//	not nil       false   down: probed until it answers
+type healthMonitor struct {
+	host         string
+	log          *slog.Logger
+	sameInterval time.Duration // sameInterval
+	wake         chan struct{} // of capacity 1: a probe is due
+	mu           struct {
 		sync.Mutex
 		err   error // nil while it answers
-		doubt bool  // an answer broke off, and it has not been asked since
+		doubt bool  // a response broke off, and it has not been probed since
 		since time.Time
 		downs uint64
-		asked [questions]time.Time // since when a question has no answer; zero if it has
-		told  map[int]func()       // of a change of live
-		last  int                  // key of told
+		asked [probeKinds]time.Time // since when a probe is unanswered; zero if it is not
+		told  map[int]func()        // callbacks for changes of the liveness
+		last  int                   // last key of the callbacks
 	}
 }
 
-func newHealth(host string, log *slog.Logger) *health {
-	return &health{host: host, log: log, every: checkSame, wake: make(chan struct{}, 1)}
+func newHealthMonitor(host string, log *slog.Logger) *healthMonitor {
+	return &healthMonitor{host: host, log: log, sameInterval: sameInterval, wake: make(chan struct{}, 1)}
 }
 
-// down returns an Unavailable error while the engine does not answer.
-func (h *health) down() error {
+// downError returns an Unavailable error while the engine does not answer.
+func (h *healthMonitor) downError() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.mu.err == nil:
 		return nil
-	case errors.Is(h.mu.err, errAnother):
+	case errors.Is(h.mu.err, errDifferentEngine):
 		return h.mu.err
 	}
 	return fault.New(fault.Unavailable, "the engine at %s does not answer; see whether it runs", h.host)
 }
 
-// note takes what a call ended with. An engine that was not reached is down at once; one that
-// broke off an answer is asked.
-func (h *health) note(ctx context.Context, err error) {
+// noteCallError takes the error of a call. An engine that was not reached is down at once; an engine that
+// broke off a response is probed.
+func (h *healthMonitor) noteCallError(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
 	}
 	switch {
 	case errors.Is(err, errUnreachable):
-		h.fell(err)
+		h.markDown(err)
 	case !errors.Is(err, errBrokeOff):
 		return
 	default:
-		h.change(func() { h.mu.doubt = true })
+		h.update(func() { h.mu.doubt = true })
 	}
 	select {
 	case h.wake <- struct{}{}:
@@ -90,12 +96,12 @@ func (h *health) note(ctx context.Context, err error) {
 	}
 }
 
-// fell says that the engine does not answer.
-func (h *health) fell(err error) {
+// markDown records that the engine does not answer.
+func (h *healthMonitor) markDown(err error) {
 	var first, another bool
-	h.change(func() {
+	h.update(func() {
 		first = h.mu.err == nil
-		another = errors.Is(err, errAnother) && !errors.Is(h.mu.err, errAnother)
+		another = errors.Is(err, errDifferentEngine) && !errors.Is(h.mu.err, errDifferentEngine)
 		if first {
 			h.mu.since = time.Now()
 			h.mu.downs++
@@ -110,9 +116,9 @@ func (h *health) fell(err error) {
 	}
 }
 
-// up says that the engine answers.
-func (h *health) up() {
-	h.change(func() {
+// markUp records that the engine answers.
+func (h *healthMonitor) markUp() {
+	h.update(func() {
 		if h.mu.err != nil {
 			h.log.Info("the engine answers again", "after", time.Since(h.mu.since).Round(time.Millisecond))
 		}
@@ -120,30 +126,30 @@ func (h *health) up() {
 	})
 }
 
-// live is what is known of whether the engine can be reached.
-func (h *health) live() engine.Liveness {
+// liveness says whether the engine can be reached.
+func (h *healthMonitor) liveness() engine.Liveness {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.liveLocked()
+	return h.livenessLocked()
 }
 
-func (h *health) liveLocked() engine.Liveness {
+func (h *healthMonitor) livenessLocked() engine.Liveness {
 	switch {
 	case h.mu.err != nil:
 		return engine.Down
 	case h.mu.doubt:
-		return engine.Doubt
+		return engine.Suspect
 	}
 	return engine.Up
 }
 
-// change changes what is known, and tells those who watch when that is of live. f must not block.
-func (h *health) change(f func()) {
+// update changes the state with f, and calls the watchers if the liveness changed. f must not block.
+func (h *healthMonitor) update(f func()) {
 	h.mu.Lock()
-	before := h.liveLocked()
+	before := h.livenessLocked()
 	f()
 	var tell []func()
-	if h.liveLocked() != before {
+	if h.livenessLocked() != before {
 		for _, changed := range h.mu.told { // the order does not matter
 			tell = append(tell, changed)
 		}
@@ -154,8 +160,8 @@ func (h *health) change(f func()) {
 	}
 }
 
-// watch calls changed behind each change of live, until ctx ends.
-func (h *health) watch(ctx context.Context, changed func()) {
+// watchLiveness calls changed after each change of the liveness, until ctx ends.
+func (h *healthMonitor) watchLiveness(ctx context.Context, changed func()) {
 	h.mu.Lock()
 	if h.mu.told == nil {
 		h.mu.told = map[int]func(){}
@@ -170,18 +176,18 @@ func (h *health) watch(ctx context.Context, changed func()) {
 	h.mu.Unlock()
 }
 
-// question is one that an engine which works answers at once, whatever it has to do.
-type question int
+// probeKind is a kind of probe that a working engine answers at once under any load.
+type probeKind int
 
-// The questions.
+// The kinds of probes.
 const (
-	whetherAlive question = iota
-	itsLoad
-	questions
+	probeAlive probeKind = iota
+	probeLoad
+	probeKinds
 )
 
-// ask notes that a question is out, until the function that it returns is called.
-func (h *health) ask(q question) (answered func()) {
+// startProbe records that a probe is out, until the returned function is called.
+func (h *healthMonitor) startProbe(q probeKind) (answered func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.asked[q] = time.Now()
@@ -192,8 +198,8 @@ func (h *health) ask(q question) (answered func()) {
 	}
 }
 
-// unanswered is since when a question has no answer, zero if each has.
-func (h *health) unanswered() (since time.Time) {
+// unansweredSince returns since when a probe is unanswered, zero if none is.
+func (h *healthMonitor) unansweredSince() (since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, at := range h.mu.asked {
@@ -204,11 +210,11 @@ func (h *health) unanswered() (since time.Time) {
 	return since
 }
 
-// watchHealth asks an engine that broke off an answer whether it is still there, one that does not
-// answer until it does, and any from time to time whether it is the same. That such a question has no
-// answer in time is no reason to think that the engine is gone: it may have much to do.
+// watchHealth probes an engine that broke off a response, and one that does not answer until it does. It
+// checks periodically that the engine is the same instance; a timeout of that check is no reason to mark the
+// engine as down: it may be busy.
 func (b *Base) watchHealth(ctx context.Context) {
-	same := time.NewTicker(b.health.every)
+	same := time.NewTicker(b.health.sameInterval)
 	defer same.Stop()
 	for {
 		asked := false
@@ -219,65 +225,65 @@ func (b *Base) watchHealth(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if b.health.down() == nil {
-			ask := b.alive
+		if b.health.downError() == nil {
+			ask := b.checkAlive
 			if asked {
-				ask = b.same
+				ask = b.checkSame
 			}
 			switch err := ask(ctx); {
 			case ctx.Err() != nil:
 			case err == nil:
-				b.health.up()
-			case !asked || errors.Is(err, errAnother) || errors.Is(err, errUnreachable):
-				b.health.fell(err)
+				b.health.markUp()
+			case !asked || errors.Is(err, errDifferentEngine) || errors.Is(err, errUnreachable):
+				b.health.markDown(err)
 			}
 		}
-		wait := checkLeast
-		for b.health.down() != nil {
-			if backoff.Pause(ctx, wait) != nil {
+		wait := downPauseMin
+		for b.health.downError() != nil {
+			if backoff.SleepContext(ctx, wait) != nil {
 				return
 			}
-			wait = min(2*wait, checkMost)
-			switch err := b.alive(ctx); {
+			wait = min(2*wait, downPauseMax)
+			switch err := b.checkAlive(ctx); {
 			case err == nil:
-				b.cache.restarted()
-				b.salts.doubt()
-				b.counts.restarted()
-				b.health.up()
+				b.cache.noteRestart()
+				b.salts.invalidateProofs()
+				b.mediaCounts.requestRecount()
+				b.health.markUp()
 			case ctx.Err() == nil:
-				b.health.fell(err)
+				b.health.markDown(err)
 			}
 		}
 	}
 }
 
-// answersFor returns err, which says that the engine failed on a request, if the engine works: it is asked.
-// An engine that does not may say so of all requests, and another worker serves this one.
-func (b *Base) answersFor(ctx context.Context, err error) error {
-	asked := b.alive(ctx)
+// confirmEngineError returns err, which says that the engine failed on a request, if a probe shows that the
+// engine works. A broken engine may fail all requests, and another worker can serve this one.
+func (b *Base) confirmEngineError(ctx context.Context, err error) error {
+	asked := b.checkAlive(ctx)
 	if asked == nil || ctx.Err() != nil {
 		return err
 	}
 	return &fault.Error{Code: fault.Unavailable, Message: err.Error(), Err: errors.Join(errBrokeOff, asked)}
 }
 
-func (b *Base) alive(ctx context.Context) error { return b.whether(ctx, b.cfg.Alive) }
+func (b *Base) checkAlive(ctx context.Context) error { return b.runProbe(ctx, b.cfg.CheckAlive) }
 
-// same asks an engine that answers whether it is the one that it was.
-func (b *Base) same(ctx context.Context) error {
-	if b.cfg.Same == nil {
-		return b.alive(ctx)
+// sameInterval checks that an answering engine is the same instance.
+func (b *Base) checkSame(ctx context.Context) error {
+	if b.cfg.CheckSame == nil {
+		return b.checkAlive(ctx)
 	}
-	return b.whether(ctx, b.cfg.Same)
+	return b.runProbe(ctx, b.cfg.CheckSame)
 }
 
-// whether asks a question that an engine which works answers at once.
-func (b *Base) whether(ctx context.Context, ask func(context.Context) error) error {
+// runProbe makes a probe that a working engine answers at once.
+func (b *Base) runProbe(ctx context.Context, ask func(context.Context) error) error {
 	if ask == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	defer b.health.ask(whetherAlive)()
+	defer b.health.startProbe(probeAlive)()
 	return ask(ctx)
 }

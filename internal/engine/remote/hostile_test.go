@@ -14,7 +14,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// flood sends the same bytes until nobody takes them any more, 64 MiB at most.
+// flood sends the same bytes until the client stops reading, 64 MiB at most.
 func flood(w http.ResponseWriter, b []byte) {
 	b = bytes.Repeat(b, 1+(64<<10)/len(b))
 	for sent := 0; sent < 64<<20; sent += len(b) {
@@ -24,15 +24,15 @@ func flood(w http.ResponseWriter, b []byte) {
 	}
 }
 
-// TestHostileAnswers: whatever an engine answers, it becomes as many tokens as were asked for or an error of a few
-// words: one that another worker can make good, or, of what is none of its API, the server's own.
+// TestHostileAnswers checks that any response becomes at most the requested tokens or a short error:
+// retryable at another worker or, for a violation of the API, Internal.
 func TestHostileAnswers(t *testing.T) {
 	var followed atomic.Bool
 	elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { followed.Store(true) })
 	stream := func(w http.ResponseWriter) { w.Header().Set("Content-Type", "text/event-stream") }
 	for name, c := range map[string]struct {
 		answer func(w http.ResponseWriter)
-		tokens []kv.Token // before the error; all of them if there is none
+		tokens []kv.Token // before the error; all tokens if there is none
 		whole  bool
 	}{
 		"a line without an end": {answer: func(w http.ResponseWriter) { stream(w); flood(w, []byte("x")) }},
@@ -99,7 +99,7 @@ func TestHostileAnswers(t *testing.T) {
 			if string(bytesOf(got)) != string(bytesOf(c.tokens)) || whole != c.whole || (err == nil) != c.whole {
 				t.Errorf("tokens %v, whole %v, error %v", got, whole, err)
 			}
-			if code := fault.Of(err); err != nil && (code != fault.Unavailable && code != fault.Internal || len(err.Error()) > 1000) {
+			if code := fault.CodeOf(err); err != nil && (code != fault.Unavailable && code != fault.Internal || len(err.Error()) > 1000) {
 				t.Errorf("%v: %.1000v", code, err)
 			}
 			if s := b.Stats(); s.Reported > 9 {

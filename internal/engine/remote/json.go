@@ -13,16 +13,16 @@ import (
 	"penstock/core/kv"
 )
 
-// maxNesting bounds the depth of what a Cursor steps over.
+// maxNesting bounds the depth of skipped values.
 const maxNesting = 64
 
-// errJSON says that an engine's answer is no JSON, or not of the form it has.
+// errJSON says that an engine's response is not JSON, or not of the expected form.
 var errJSON = errors.New("the answer is not the JSON that was expected")
 
-// Cursor reads the JSON of an engine without allocating: the parts that are wanted, by the
-// methods of their types, and steps over the rest. It trusts the engine to send what it is
-// documented to send: what is wanted is checked, what is stepped over only as far as finding
-// its end takes. The first error sticks, and everything reads as nothing after it.
+// JSONCursor reads the JSON of an engine without allocating: it reads the wanted values by typed methods and
+// skips the rest. It trusts the engine's documented format: it checks the values that it reads, and skipped
+// values only as far as needed to find their ends. The first error sticks, and every read after it returns
+// zero.
 //
 //	c := remote.NewCursor(data)
 //	for key := range c.Object { … }
@@ -32,7 +32,7 @@ var errJSON = errors.New("the answer is not the JSON that was expected")
 //	for c.Open('{'); c.More('}'); {
 //		switch string(c.Key()) { case "usage": …; default: c.Skip() }
 //	}
-type Cursor struct {
+type JSONCursor struct {
 	data  []byte
 	pos   int
 	first bool // the next element is the first of its array or object
@@ -40,18 +40,18 @@ type Cursor struct {
 }
 
 // NewCursor returns a cursor before the value in data.
-func NewCursor(data []byte) Cursor { return Cursor{data: data} }
+func NewCursor(data []byte) JSONCursor { return JSONCursor{data: data} }
 
 // Err returns the first error.
-func (c *Cursor) Err() error { return c.err }
+func (c *JSONCursor) Err() error { return c.err }
 
-// Pos returns where in the data the cursor is.
-func (c *Cursor) Pos() int { return c.pos }
+// Pos returns the offset of the cursor in the data.
+func (c *JSONCursor) Pos() int { return c.pos }
 
-func (c *Cursor) fail() { c.err = errJSON; c.pos = len(c.data) }
+func (c *JSONCursor) fail() { c.err = errJSON; c.pos = len(c.data) }
 
-// peek returns the next byte that is no space, and stays before it; 0 at the end.
-func (c *Cursor) peek() byte {
+// peek skips white space and returns the next byte without consuming it; 0 at the end.
+func (c *JSONCursor) peek() byte {
 	for c.pos < len(c.data) {
 		switch b := c.data[c.pos]; b {
 		case ' ', '\t', '\n', '\r':
@@ -63,28 +63,28 @@ func (c *Cursor) peek() byte {
 	return 0
 }
 
-// Null steps over a null, and reports whether there was one.
-func (c *Cursor) Null() bool {
+// SkipNull skips a null, and reports whether there was one.
+func (c *JSONCursor) SkipNull() bool {
 	if c.peek() != 'n' {
 		return false
 	}
-	c.word("null")
+	c.skipWord("null")
 	return true
 }
 
-// Is reports whether the next value begins with b: '{', '[', '"', or a digit.
-func (c *Cursor) Is(b byte) bool { return c.peek() == b }
+// NextIs reports whether the next value starts with b: '{', '[', '"', or a digit.
+func (c *JSONCursor) NextIs(b byte) bool { return c.peek() == b }
 
-// End fails unless nothing follows.
-func (c *Cursor) End() error {
+// End returns an error if anything but white space follows.
+func (c *JSONCursor) End() error {
 	if c.err == nil && c.peek() != 0 {
 		c.fail()
 	}
 	return c.err
 }
 
-// Open steps into an array ('[') or an object ('{').
-func (c *Cursor) Open(b byte) {
+// Open enters an array ('[') or an object ('{').
+func (c *JSONCursor) Open(b byte) {
 	if c.err != nil || c.peek() != b {
 		c.fail()
 		return
@@ -93,9 +93,9 @@ func (c *Cursor) Open(b byte) {
 	c.first = true
 }
 
-// More reports whether another element follows in the array or object that ends with b, and
-// steps to it, or out of it.
-func (c *Cursor) More(b byte) bool {
+// More reports whether another element follows in the array or object that ends with b. It moves to the
+// element, or past the end.
+func (c *JSONCursor) More(b byte) bool {
 	if c.err != nil {
 		return false
 	}
@@ -116,9 +116,9 @@ func (c *Cursor) More(b byte) bool {
 	return true
 }
 
-// Key reads the name of a member and the colon after it. It is valid as long as the data; names
-// with escapes come as they are written.
-func (c *Cursor) Key() []byte {
+// Key reads the name of a member and the colon after it. The result is valid as long as the data; escapes in
+// it are not resolved.
+func (c *JSONCursor) Key() []byte {
 	key := c.Raw()
 	if c.err != nil || len(key) < 2 || key[0] != '"' || c.peek() != ':' {
 		c.fail()
@@ -128,11 +128,11 @@ func (c *Cursor) Key() []byte {
 	return key[1 : len(key)-1]
 }
 
-// Skip steps over a value.
-func (c *Cursor) Skip() { c.Raw() }
+// Skip skips a value.
+func (c *JSONCursor) Skip() { c.Raw() }
 
-// Raw steps over a value and returns it as it is written, a part of the data.
-func (c *Cursor) Raw() []byte {
+// Raw skips a value and returns its bytes, a part of the data.
+func (c *JSONCursor) Raw() []byte {
 	if c.err != nil {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (c *Cursor) Raw() []byte {
 	for c.pos < len(c.data) {
 		switch b := c.data[c.pos]; b {
 		case '"':
-			c.str()
+			c.skipString()
 		case '{', '[':
 			if depth++; depth > maxNesting {
 				c.fail()
@@ -163,7 +163,7 @@ func (c *Cursor) Raw() []byte {
 			c.pos++
 			continue
 		default:
-			c.plain()
+			c.skipPlain()
 		}
 		if c.err != nil {
 			return nil
@@ -176,8 +176,8 @@ func (c *Cursor) Raw() []byte {
 	return nil
 }
 
-// str steps over a string. Most are short; pictures are megabytes.
-func (c *Cursor) str() {
+// skipString skips a string. Most are short; images have megabytes.
+func (c *JSONCursor) skipString() {
 	c.pos++
 	for near := min(len(c.data), c.pos+32); c.pos < near; c.pos++ {
 		switch c.data[c.pos] {
@@ -205,8 +205,8 @@ func (c *Cursor) str() {
 	c.fail()
 }
 
-// plain steps over a number or a word.
-func (c *Cursor) plain() {
+// skipPlain skips a number or a word.
+func (c *JSONCursor) skipPlain() {
 	start := c.pos
 	for c.pos < len(c.data) {
 		b := c.data[c.pos]
@@ -220,7 +220,7 @@ func (c *Cursor) plain() {
 	}
 }
 
-func (c *Cursor) word(w string) {
+func (c *JSONCursor) skipWord(w string) {
 	if len(c.data)-c.pos < len(w) || string(c.data[c.pos:c.pos+len(w)]) != w {
 		c.fail()
 		return
@@ -228,8 +228,8 @@ func (c *Cursor) word(w string) {
 	c.pos += len(w)
 }
 
-// Int reads a whole number.
-func (c *Cursor) Int() int64 {
+// ReadInt reads a whole number.
+func (c *JSONCursor) ReadInt() int64 {
 	b := c.peek()
 	neg := b == '-'
 	if neg {
@@ -240,7 +240,7 @@ func (c *Cursor) Int() int64 {
 		n = n*10 + uint64(c.data[c.pos]-'0')
 		c.pos++
 	}
-	if c.err != nil || c.pos == start || n > math.MaxInt64 || c.number() {
+	if c.err != nil || c.pos == start || n > math.MaxInt64 || c.continuesNumber() {
 		c.fail()
 		return 0
 	}
@@ -250,8 +250,8 @@ func (c *Cursor) Int() int64 {
 	return int64(n)
 }
 
-// number reports whether a number goes on here.
-func (c *Cursor) number() bool {
+// continuesNumber reports whether a number continues here.
+func (c *JSONCursor) continuesNumber() bool {
 	if c.pos == len(c.data) {
 		return false
 	}
@@ -259,8 +259,8 @@ func (c *Cursor) number() bool {
 	return b >= '0' && b <= '9' || b == '.' || b == 'e' || b == 'E'
 }
 
-// Float reads a number; the words that Python writes for what is none read as their limits.
-func (c *Cursor) Float() float64 {
+// ReadFloat reads a number; Python's Infinity and -Infinity are accepted.
+func (c *JSONCursor) ReadFloat() float64 {
 	raw := c.Raw()
 	if c.err != nil {
 		return 0
@@ -273,7 +273,7 @@ func (c *Cursor) Float() float64 {
 	return v
 }
 
-// parseFloat is strconv's without the copy of its argument that the compiler cannot spare.
+// parseFloat is strconv.ParseFloat without a copy of its argument for short numbers.
 func parseFloat(b []byte) (float64, error) {
 	switch string(b) {
 	case "-Infinity":
@@ -281,15 +281,15 @@ func parseFloat(b []byte) (float64, error) {
 	case "Infinity":
 		return math.Inf(1), nil
 	}
-	// Short numbers of digits and one point are most of them: exact while both parts are.
+	// Most are short numbers of digits and one point, which are exact.
 	if v, ok := shortFloat(b); ok {
 		return v, nil
 	}
 	return strconv.ParseFloat(string(b), 64)
 }
 
-// shortFloat reads a number of at most 15 digits without exponent, which two exact numbers and
-// one division give correctly rounded.
+// shortFloat reads a number of at most 15 digits without exponent: the division of two exact numbers rounds
+// correctly.
 func shortFloat(b []byte) (float64, bool) {
 	neg := len(b) > 0 && b[0] == '-'
 	if neg {
@@ -331,10 +331,10 @@ func pow10(n int) float64 {
 	return v
 }
 
-// Tokens appends an array of token ids to dst.
-func (c *Cursor) Tokens(dst []kv.Token) []kv.Token {
+// ParseTokenize appends an array of token ids to dst.
+func (c *JSONCursor) ReadTokens(dst []kv.Token) []kv.Token {
 	for c.Open('['); c.More(']'); {
-		n := c.Int()
+		n := c.ReadInt()
 		if n < 0 || n > math.MaxUint32 {
 			c.fail()
 			return dst
@@ -344,9 +344,9 @@ func (c *Cursor) Tokens(dst []kv.Token) []kv.Token {
 	return dst
 }
 
-// Token reads a token id.
-func (c *Cursor) Token() kv.Token {
-	n := c.Int()
+// ReadToken reads a token id.
+func (c *JSONCursor) ReadToken() kv.Token {
+	n := c.ReadInt()
 	if n < 0 || n > math.MaxUint32 {
 		c.fail()
 		return 0
@@ -354,39 +354,38 @@ func (c *Cursor) Token() kv.Token {
 	return kv.Token(n)
 }
 
-// Bool reads true or false.
-func (c *Cursor) Bool() bool {
+// ReadBool reads true or false.
+func (c *JSONCursor) ReadBool() bool {
 	if c.peek() == 't' {
-		c.word("true")
+		c.skipWord("true")
 		return c.err == nil
 	}
-	c.word("false")
+	c.skipWord("false")
 	return false
 }
 
-// TokenName reads a string "token_id:17", in which form engines name the tokens of
-// log-probabilities.
-func (c *Cursor) TokenName() kv.Token { return c.tokenName(c.Raw()) }
+// ReadTokenName reads a string "token_id:17", by which engines name the tokens of log-probabilities.
+func (c *JSONCursor) ReadTokenName() kv.Token { return c.parseTokenName(c.Raw()) }
 
-// TokenKey is Key for a member that is named so.
-func (c *Cursor) TokenKey() kv.Token {
+// ReadTokenKey is Key for a member with such a name.
+func (c *JSONCursor) ReadTokenKey() kv.Token {
 	key := c.Raw()
 	if c.err == nil && c.peek() == ':' {
 		c.pos++
 	} else {
 		c.fail()
 	}
-	return c.tokenName(key)
+	return c.parseTokenName(key)
 }
 
-func (c *Cursor) tokenName(raw []byte) kv.Token {
+func (c *JSONCursor) parseTokenName(raw []byte) kv.Token {
 	const prefix = `"token_id:`
 	if c.err != nil || len(raw) < len(prefix)+2 || string(raw[:len(prefix)]) != prefix {
 		c.fail()
 		return 0
 	}
-	inner := Cursor{data: raw[len(prefix) : len(raw)-1]}
-	n := inner.Int()
+	inner := JSONCursor{data: raw[len(prefix) : len(raw)-1]}
+	n := inner.ReadInt()
 	if inner.End() != nil || n < 0 || n > math.MaxUint32 {
 		c.fail()
 		return 0
@@ -394,22 +393,22 @@ func (c *Cursor) tokenName(raw []byte) kv.Token {
 	return kv.Token(n)
 }
 
-// Text reads a string, its escapes resolved. It allocates.
-func (c *Cursor) Text() string {
+// ReadString reads a string and resolves its escapes. It allocates.
+func (c *JSONCursor) ReadString() string {
 	raw := c.Raw()
 	if c.err != nil || len(raw) < 2 || raw[0] != '"' {
 		c.fail()
 		return ""
 	}
 	s, err := strconv.Unquote(string(raw))
-	if err != nil { // JSON has escapes that Go has not
-		s = unescape(raw[1 : len(raw)-1])
+	if err != nil { // JSON has escapes that Go lacks
+		s = unescapeJSON(raw[1 : len(raw)-1])
 	}
 	return s
 }
 
-// unescape resolves the escapes of JSON.
-func unescape(b []byte) string {
+// unescapeJSON resolves the escapes of JSON.
+func unescapeJSON(b []byte) string {
 	out := make([]byte, 0, len(b))
 	for i := 0; i < len(b); i++ {
 		if b[i] != '\\' || i+1 == len(b) {
@@ -442,7 +441,7 @@ func unescape(b []byte) string {
 	return string(out)
 }
 
-// AppendTokens appends an array of token ids to dst.
+// AppendTokens appends token ids to dst as one JSON array.
 func AppendTokens(dst []byte, lists ...[]kv.Token) []byte {
 	dst = append(dst, '[')
 	empty := len(dst)
@@ -460,35 +459,34 @@ func AppendTokens(dst []byte, lists ...[]kv.Token) []byte {
 	return append(dst, ']')
 }
 
-// maxDigits is how many a token id has at most.
+// maxDigits is the largest number of digits of a token id.
 const maxDigits = 10
 
-// pairs are the numbers below 100, of two digits each.
-const pairs = "0001020304050607080910111213141516171819" +
+// digitPairs holds the numbers below 100 with two digits each.
+const digitPairs = "0001020304050607080910111213141516171819" +
 	"2021222324252627282930313233343536373839" +
 	"4041424344454647484950515253545556575859" +
 	"6061626364656667686970717273747576777879" +
 	"8081828384858687888990919293949596979899"
 
-// putToken writes an id and a comma to b, and returns how many bytes they have. A prompt has tens
-// of thousands of them, in no order that a processor could foresee: there is no branch that depends on
-// an id of a vocabulary that exists.
+// putToken writes an id and a comma to b, and returns their length in bytes. A prompt has tens of thousands
+// of ids, in an order that a processor cannot predict: no branch depends on an id below 1,000,000.
 func putToken(b []byte, t kv.Token) int {
 	if t >= 1_000_000 {
 		return len(append(strconv.AppendUint(b[:0], uint64(t), 10), ','))
 	}
-	most := bits.Len32(uint32(t)|1) * 1233 >> 12 // its digits, or one less
-	n := most + 1 - int((t-powers[most&7])>>31)
-	six := pair(t/10_000) | pair(t/100%100)<<16 | pair(t%100)<<32 | ','<<48
+	most := bits.Len32(uint32(t)|1) * 1233 >> 12 // its number of digits, or one less
+	n := most + 1 - int((t-powersOfTen[most&7])>>31)
+	six := twoDigits(t/10_000) | twoDigits(t/100%100)<<16 | twoDigits(t%100)<<32 | ','<<48
 	binary.LittleEndian.PutUint64(b, six>>(8*(6-n)))
 	return n + 1
 }
 
-// powers are those of ten; the first is for zero, which has a digit too.
-var powers = [8]kv.Token{0, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000}
+// powersOfTen starts with 0 for the id 0, which has one digit too.
+var powersOfTen = [8]kv.Token{0, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000}
 
-// pair is the two digits of a number below 100.
-func pair(n kv.Token) uint64 { return uint64(pairs[2*n]) | uint64(pairs[2*n+1])<<8 }
+// twoDigits returns the two digits of a number below 100.
+func twoDigits(n kv.Token) uint64 { return uint64(digitPairs[2*n]) | uint64(digitPairs[2*n+1])<<8 }
 
-// AppendFloat appends a number to dst as JSON has it.
+// AppendFloat appends a number to dst in JSON form.
 func AppendFloat(dst []byte, v float64) []byte { return strconv.AppendFloat(dst, v, 'g', -1, 64) }

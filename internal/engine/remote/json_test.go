@@ -20,26 +20,26 @@ func TestCursor(t *testing.T) {
 	var text, raw string
 	null := false
 	for c.Open('{'); c.More('}'); {
-		if c.Is('"') && len(tokens) == 3 {
-			tokens = append(tokens, c.TokenKey())
-			floats = append(floats, c.Float())
+		if c.NextIs('"') && len(tokens) == 3 {
+			tokens = append(tokens, c.ReadTokenKey())
+			floats = append(floats, c.ReadFloat())
 			continue
 		}
 		switch string(c.Key()) {
 		case "a":
 			for c.Open('['); c.More(']'); {
-				ints = append(ints, c.Int())
+				ints = append(ints, c.ReadInt())
 			}
 		case "f":
-			floats = append(floats, c.Float())
+			floats = append(floats, c.ReadFloat())
 		case "n":
-			null = c.Null()
+			null = c.SkipNull()
 		case "id":
-			tokens = append(tokens, c.TokenName())
+			tokens = append(tokens, c.ReadTokenName())
 		case "s":
-			text = c.Text()
+			text = c.ReadString()
 		case "t":
-			tokens = c.Tokens(tokens)
+			tokens = c.ReadTokens(tokens)
 		default:
 			raw = string(c.Raw())
 		}
@@ -56,14 +56,14 @@ func TestCursor(t *testing.T) {
 func TestCursorFails(t *testing.T) {
 	for _, text := range []string{``, `{`, `[1`, `[1 2]`, `{"a"}`, `{"a":1,}`, `[1,]`, `[-]`, `[1.5]`, `[99999999999999999999]`, `{"a":1}}`, `nul`} {
 		c := NewCursor([]byte(text))
-		if c.Is('{') {
+		if c.NextIs('{') {
 			for c.Open('{'); c.More('}'); {
 				c.Key()
 				c.Skip()
 			}
 		} else {
 			for c.Open('['); c.More(']'); {
-				c.Int()
+				c.ReadInt()
 			}
 		}
 		if c.End() == nil {
@@ -72,7 +72,8 @@ func TestCursorFails(t *testing.T) {
 	}
 }
 
-// FuzzCursor: of valid JSON every value is found as encoding/json has it; nothing else breaks it.
+// FuzzCursor checks that the values of valid JSON are equal to encoding/json's, and that invalid input does
+// no harm.
 func FuzzCursor(f *testing.F) {
 	f.Add([]byte(`{"choices":[{"index":0,"text":" a\"","token_ids":[1,2]}],"usage":null}`))
 	f.Add([]byte(`[1.5,-2e9,"\ud83d\ude00",{},[]]`))
@@ -121,7 +122,7 @@ func depth(data []byte) (most int) {
 	return most
 }
 
-// FuzzFloat: numbers are what strconv makes of them.
+// FuzzFloat checks that numbers are equal to strconv's.
 func FuzzFloat(f *testing.F) {
 	for _, s := range []string{"0", "-1", "1.5", "0.1", "-0.000123", "123456789012345", "1234567890.12345", "1e5", "9007199254740993", "-Infinity"} {
 		f.Add(s)
@@ -153,7 +154,7 @@ func TestAppendTokensDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestAppendTokens compares with what strconv writes.
+// TestAppendTokens compares with strconv.
 func TestAppendTokens(t *testing.T) {
 	edges := []kv.Token{0, 9, 10, 11, 99, 100, 101, 999, 1000, 9999, 10000, 99999, 100000, 128255, 999999, 1000000, 9999999, 10000000, 99999999, 100000000, 999999999, 1000000000, math.MaxUint32}
 	for i := range kv.Token(3000) {
@@ -174,7 +175,7 @@ func TestAppendTokens(t *testing.T) {
 }
 
 func BenchmarkAppendTokens(b *testing.B) {
-	// So many tokens, in no order, that a processor does not learn them.
+	// Enough tokens, in random order, to defeat branch prediction.
 	random := rand.New(rand.NewPCG(1, 2))
 	all := make([]kv.Token, 1<<20)
 	for i := range all {
@@ -190,7 +191,7 @@ func BenchmarkAppendTokens(b *testing.B) {
 	b.SetBytes(int64(len(buf)))
 }
 
-// TestStrings: strings of all lengths end where they end, whatever is escaped in them.
+// TestStrings checks the ends of strings of many lengths with many escapes.
 func TestStrings(t *testing.T) {
 	draw := rand.New(rand.NewPCG(5, 6))
 	for range 20_000 {

@@ -11,54 +11,53 @@ import (
 	"penstock/internal/engine"
 )
 
-// The times between two readings of an engine's metrics: while requests are in progress, and
-// while there are none, when others' may be.
+// The intervals of scrapes of an engine's metrics: while requests are in progress, and while there are none
+// but other clients may have some.
 const (
 	scrapeBusy    = time.Second
 	scrapeIdle    = 10 * time.Second
 	scrapeTimeout = 5 * time.Second
 )
 
-// load keeps account of what an engine is doing. The adapter's own requests are known at every
-// moment. Those of others are what the engine counts beyond them; since its count is older than
-// ours, ours is taken at its highest since the reading before the last, and with all that were
-// broken off since: it takes the engine a while to notice.
-type load struct {
+// loadTracker tracks the load of an engine. The adapter's own requests are always up to date. The requests of
+// others are the engine's count minus ours. Since the engine's count is older than ours, ours is its maximum
+// since the scrape before the last, plus the requests broken off since then, which the engine notices late.
+type loadTracker struct {
 	blockSize, blocks int
-	busy              chan struct{} // of capacity 1: a request has begun
+	busy              chan struct{} // of capacity 1: a request has started
 
 	mu struct {
 		sync.Mutex
-		own, peak, peakBefore int // choices in progress, and the most since the last readings
-		probes                int // of own: questions of this adapter, of which nobody is told
-		gone, goneBefore      int // choices broken off since the last readings
-		prefill               int // prompt tokens of requests without a token yet
-		tokens                int // of prompt and output in progress
+		own, peak, peakBefore int // choices in progress, and their maximum since the last scrapes
+		probes                int // of own: probes of this adapter, which are not reported
+		gone, goneBefore      int // choices broken off since the last scrapes
+		prefill               int // prompt tokens of requests without a first token
+		tokens                int // tokens of prompts and outputs in progress
 		others, waiting       int
 		usage                 float64
 		preemptions           uint64
 		loaded                []string // adapters
-		failures              int      // readings in a row
+		failures              int      // consecutive failed scrapes
 		read                  bool
-		said                  Gauges // the last reading, without its adapters
-		work                  uint64 // readings that were not the one before
+		said                  LoadGauges // the last scrape, without its adapters
+		work                  uint64     // number of scrapes that differed from the one before
 	}
 }
 
-func newLoad(blockSize, blocks int) *load {
-	return &load{blockSize: blockSize, blocks: blocks, busy: make(chan struct{}, 1)}
+func newLoadTracker(blockSize, blocks int) *loadTracker {
+	return &loadTracker{blockSize: blockSize, blocks: blocks, busy: make(chan struct{}, 1)}
 }
 
-// flight is a request's part in the account.
-type flight struct {
+// requestLoad is one request's share of the load.
+type requestLoad struct {
 	choices, prompt, tokens int
-	begun                   bool // a token has come
-	whole                   bool // the engine has nothing of it any more
+	hasToken                bool // a token has arrived
+	completed               bool // the engine has finished the request
 }
 
-// begin counts a request.
-func (l *load) begin(a *attempt) *flight {
-	f := &flight{choices: max(a.open, 1), prompt: len(a.req.Prompt), tokens: len(a.req.Prompt)}
+// startRequest counts a request.
+func (l *loadTracker) startRequest(a *attempt) *requestLoad {
+	f := &requestLoad{choices: max(a.unfinished, 1), prompt: len(a.req.Prompt), tokens: len(a.req.Prompt)}
 	if a.probe {
 		f.prompt, f.tokens = 0, 0
 	}
@@ -75,9 +74,9 @@ func (l *load) begin(a *attempt) *flight {
 	return f
 }
 
-// probe counts a question of the adapter that the engine counts too, until the function that it returns is called. counted
-// says that it is begun as a request besides.
-func (l *load) probe(counted bool) (end func()) {
+// startProbe counts a probe of the adapter that the engine counts too, until the returned function is called.
+// counted says that it is also counted by startRequest.
+func (l *loadTracker) startProbe(counted bool) (end func()) {
 	change := func(n int) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -92,88 +91,88 @@ func (l *load) probe(counted bool) (end func()) {
 	return func() { change(-1) }
 }
 
-// grew counts tokens of output.
-func (l *load) grew(f *flight, n int) {
+// addOutput counts tokens of output.
+func (l *loadTracker) addOutput(f *requestLoad, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !f.begun {
-		f.begun = true
+	if !f.hasToken {
+		f.hasToken = true
 		l.mu.prefill -= f.prompt
 	}
 	f.tokens += n
 	l.mu.tokens += n
 }
 
-// end takes a request out of the account.
-func (l *load) end(f *flight) {
+// finishRequest removes a request from the counts.
+func (l *loadTracker) finishRequest(f *requestLoad) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.own -= f.choices
-	if !f.whole {
+	if !f.completed {
 		l.mu.gone += f.choices
 	}
 	l.mu.tokens -= f.tokens
-	if !f.begun {
+	if !f.hasToken {
 		l.mu.prefill -= f.prompt
 	}
 }
 
-// mostRequests is the most that an engine is believed to have: what it says may be any number.
-const mostRequests = 1 << 24
+// maxReported bounds the request counts accepted from an engine, which may report any number.
+const maxReported = 1 << 24
 
-// take enters a reading of the engine's metrics.
-func (l *load) take(g *Gauges) {
+// recordScrape takes the gauges of a scrape.
+func (l *loadTracker) recordScrape(g *LoadGauges) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.read, l.mu.failures = true, 0
-	running, waiting := min(max(g.Running, 0), mostRequests), min(max(g.Waiting, 0), mostRequests)
+	running, waiting := min(max(g.Running, 0), maxReported), min(max(g.Waiting, 0), maxReported)
 	l.mu.others = max(0, running+waiting-max(l.mu.peak, l.mu.peakBefore)-l.mu.gone-l.mu.goneBefore)
-	l.turn()
+	l.startPeriodLocked()
 	l.mu.waiting, l.mu.usage, l.mu.preemptions = waiting, 0, g.Preemptions
-	if g.Usage > 0 { // and a number
+	if g.Usage > 0 { // which is false for NaN
 		l.mu.usage = min(g.Usage, 1)
 	}
 	l.mu.loaded = append(l.mu.loaded[:0], g.Adapters...)
 	said := *g
 	said.Adapters = nil
-	if !said.same(&l.mu.said) {
+	if !said.sameWork(&l.mu.said) {
 		l.mu.work++
 	}
 	l.mu.said = said
 }
 
-// same reports whether two readings say the same of the engine's work.
-func (g *Gauges) same(o *Gauges) bool {
+// sameWork reports whether two scrapes are equal in the engine's work.
+func (g *LoadGauges) sameWork(o *LoadGauges) bool {
 	return g.Running == o.Running && g.Waiting == o.Waiting && g.Usage == o.Usage && g.Preemptions == o.Preemptions && g.Tokens == o.Tokens
 }
 
-// signs enters the engine's own account: nothing of the requests that are counted here.
-func (l *load) signs(s *engine.Signs) {
+// fillHealth sets the engine's own figures, which are independent of the requests counted here.
+func (l *loadTracker) fillHealth(s *engine.HealthReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.Work = l.mu.work
-	if s.Tells = l.mu.read && l.mu.failures == 0; s.Tells {
-		s.Running, s.Waiting, s.Preempted, s.Partial = l.mu.said.Running, l.mu.said.Waiting, l.mu.said.Preemptions, l.mu.said.Partial
+	s.Progress = l.mu.work
+	if s.HasCounts = l.mu.read && l.mu.failures == 0; s.HasCounts {
+		s.Running, s.Waiting, s.Preempted, s.CountsPartial = l.mu.said.Running, l.mu.said.Waiting, l.mu.said.Preemptions, l.mu.said.Partial
 	}
 }
 
-// missed notes that a reading failed.
-func (l *load) missed() {
+// recordFailure records a failed scrape.
+func (l *loadTracker) recordFailure() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.failures++
 	l.mu.others, l.mu.waiting = 0, 0
-	l.turn()
+	l.startPeriodLocked()
 }
 
-// turn begins the time to the next reading.
-func (l *load) turn() {
+// startPeriodLocked starts the period until the next scrape.
+func (l *loadTracker) startPeriodLocked() {
 	l.mu.peakBefore, l.mu.peak = l.mu.peak, l.mu.own
 	l.mu.goneBefore, l.mu.gone = l.mu.gone, 0
 }
 
-// now is the load.
-func (l *load) now() engine.Load {
+// currentLoad returns the load.
+func (l *loadTracker) currentLoad() engine.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := max(l.mu.own-l.mu.probes, 0) + l.mu.others
@@ -187,15 +186,15 @@ func (l *load) now() engine.Load {
 	return out
 }
 
-// active reports whether anything is in progress.
-func (l *load) active() bool {
+// hasRequests reports whether any request is in progress.
+func (l *loadTracker) hasRequests() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.own-l.mu.probes+l.mu.others > 0
 }
 
-// adapters returns those of known that are in the engine's memory.
-func (l *load) adapters(known []string) []string {
+// loadedAdapters returns the adapters of known that are in the engine's memory.
+func (l *loadTracker) loadedAdapters(known []string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []string
@@ -207,13 +206,13 @@ func (l *load) adapters(known []string) []string {
 	return out
 }
 
-// missable is how many readings may fail in a row before somebody should know.
-const missable = 3
+// scrapeFailureLimit is the number of consecutive failed scrapes that triggers a warning.
+const scrapeFailureLimit = 3
 
-func (l *load) warnings() []engine.Warning {
+func (l *loadTracker) loadWarnings() []engine.Warning {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.failures < missable {
+	if l.mu.failures < scrapeFailureLimit {
 		return nil
 	}
 	return []engine.Warning{{
@@ -222,9 +221,9 @@ func (l *load) warnings() []engine.Warning {
 	}}
 }
 
-// watchLoad reads the engine's metrics as often as they are of use.
+// watchLoad scrapes the engine's metrics, more often while requests are in progress.
 func (b *Base) watchLoad(ctx context.Context) {
-	if b.cfg.Scrape == nil {
+	if b.cfg.ScrapeLoad == nil {
 		return
 	}
 	idle := time.NewTimer(0)
@@ -237,38 +236,38 @@ func (b *Base) watchLoad(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if b.health.down() == nil {
-			b.scrape(ctx)
+		if b.health.downError() == nil {
+			b.scrapeLoad(ctx)
 		}
-		if backoff.Pause(ctx, scrapeBusy) != nil {
+		if backoff.SleepContext(ctx, scrapeBusy) != nil {
 			return
 		}
 		wait := scrapeIdle
-		if b.load.active() {
+		if b.load.hasRequests() {
 			wait = 0
 		}
 		idle.Reset(wait)
 	}
 }
 
-func (b *Base) scrape(ctx context.Context) {
+func (b *Base) scrapeLoad(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	var g Gauges
-	answered := b.health.ask(itsLoad)
-	err := b.cfg.Scrape(bounded, &g)
+	var g LoadGauges
+	answered := b.health.startProbe(probeLoad)
+	err := b.cfg.ScrapeLoad(bounded, &g)
 	answered()
 	if ctx.Err() != nil {
 		return
 	}
-	b.stats.scrapes.Add(1)
+	b.counters.scrapes.Add(1)
 	if err != nil {
-		b.stats.scrapeFailures.Add(1)
-		b.load.missed()
-		b.health.note(ctx, err)
+		b.counters.scrapeFailures.Add(1)
+		b.load.recordFailure()
+		b.health.noteCallError(ctx, err)
 		return
 	}
-	b.load.take(&g)
+	b.load.recordScrape(&g)
 }
 
-func itoa(n uint64) string { return strconv.FormatUint(n, 36) }
+func formatBase36(n uint64) string { return strconv.FormatUint(n, 36) }

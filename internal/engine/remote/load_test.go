@@ -7,67 +7,67 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestLoad: our own requests count at once, those of others as far as the engine's count goes
-// beyond what may be ours.
+// TestLoad checks that our own requests count at once, and other requests as far as the engine's count
+// exceeds ours.
 func TestLoad(t *testing.T) {
-	l := newLoad(4, 100)
-	request := func() *flight {
-		a := &attempt{req: testRequest(10), open: 1}
-		return l.begin(a)
+	l := newLoadTracker(4, 100)
+	request := func() *requestLoad {
+		a := &attempt{req: testRequest(10), unfinished: 1}
+		return l.startRequest(a)
 	}
 	expect := func(what string, want engine.Load) {
 		t.Helper()
 		want.TotalBlocks = 100
-		if got := l.now(); got != want {
+		if got := l.currentLoad(); got != want {
 			t.Errorf("%s: %+v, want %+v", what, got, want)
 		}
 	}
 	expect("idle", engine.Load{})
 	a, b := request(), request()
 	expect("two begun", engine.Load{Running: 2, UsedBlocks: 4, PrefillTokens: 18})
-	l.grew(a, 3)
+	l.addOutput(a, 3)
 	expect("one has tokens", engine.Load{Running: 2, UsedBlocks: 5, PrefillTokens: 9})
-	l.take(&Gauges{Running: 3, Waiting: 2, Usage: 0.5, Preemptions: 7})
+	l.recordScrape(&LoadGauges{Running: 3, Waiting: 2, Usage: 0.5, Preemptions: 7})
 	expect("others", engine.Load{Running: 3, Waiting: 2, UsedBlocks: 50, PrefillTokens: 9, Preemptions: 7})
 
-	a.whole = true
-	l.end(a)
-	l.end(b) // broken off
-	l.take(&Gauges{Running: 3})
+	a.completed = true
+	l.finishRequest(a)
+	l.finishRequest(b) // broken off
+	l.recordScrape(&LoadGauges{Running: 3})
 	expect("what the engine has not noticed is not of others", engine.Load{})
-	l.take(&Gauges{Running: 2})
+	l.recordScrape(&LoadGauges{Running: 2})
 	expect("nor at the next reading", engine.Load{})
-	l.take(&Gauges{Running: 2})
+	l.recordScrape(&LoadGauges{Running: 2})
 	expect("later it is", engine.Load{Running: 2})
-	l.take(&Gauges{Running: math.MinInt64, Waiting: math.MinInt64, Usage: math.NaN()})
-	l.take(&Gauges{Running: math.MinInt64, Waiting: math.MaxInt64, Usage: math.NaN()})
-	expect("numbers that are none", engine.Load{Waiting: mostRequests})
-	l.take(&Gauges{Running: math.MaxInt64, Waiting: math.MaxInt64, Usage: math.Inf(1)})
-	expect("numbers that nobody has", engine.Load{Running: mostRequests, Waiting: mostRequests, UsedBlocks: 100})
-	for range missable {
-		l.missed()
+	l.recordScrape(&LoadGauges{Running: math.MinInt64, Waiting: math.MinInt64, Usage: math.NaN()})
+	l.recordScrape(&LoadGauges{Running: math.MinInt64, Waiting: math.MaxInt64, Usage: math.NaN()})
+	expect("numbers that are none", engine.Load{Waiting: maxReported})
+	l.recordScrape(&LoadGauges{Running: math.MaxInt64, Waiting: math.MaxInt64, Usage: math.Inf(1)})
+	expect("numbers that nobody has", engine.Load{Running: maxReported, Waiting: maxReported, UsedBlocks: 100})
+	for range scrapeFailureLimit {
+		l.recordFailure()
 	}
 	expect("unread", engine.Load{})
-	if w := l.warnings(); len(w) != 1 || w[0].Code != engine.WarnNoMetrics {
+	if w := l.loadWarnings(); len(w) != 1 || w[0].Code != engine.WarnNoMetrics {
 		t.Errorf("%+v", w)
 	}
-	l.take(&Gauges{Adapters: []string{"b", "x", "a"}})
-	if w, got := l.warnings(), l.adapters([]string{"a", "b", "c"}); len(w) != 0 || len(got) != 2 || got[0] != "a" || got[1] != "b" {
+	l.recordScrape(&LoadGauges{Adapters: []string{"b", "x", "a"}})
+	if w, got := l.loadWarnings(), l.loadedAdapters([]string{"a", "b", "c"}); len(w) != 0 || len(got) != 2 || got[0] != "a" || got[1] != "b" {
 		t.Errorf("%+v %v", w, got)
 	}
 }
 
-// TestLedger: a warning comes when promises are not kept, and goes when they are.
+// TestLedger checks that a warning appears when predictions are wrong, and ends when they are right.
 func TestLedger(t *testing.T) {
-	l := newLedger(4)
+	l := newPredictionCheck(4)
 	say := func(n, guess, reported int) {
 		for range n {
-			l.note(guess, reported)
+			l.recordResult(guess, reported)
 		}
 	}
 	codes := func(silent bool) string {
 		out := ""
-		for _, w := range l.warnings(silent) {
+		for _, w := range l.predictionWarnings(silent) {
 			out += w.Code
 		}
 		return out
@@ -85,39 +85,39 @@ func TestLedger(t *testing.T) {
 		t.Errorf("kept again: %s", got)
 	}
 	var s Stats
-	l.stats(&s)
-	if s.Compared != 180 || s.Apart != 40 || s.Predicted != 7200 || s.Reported != 4000+40*38 {
+	l.fillStats(&s)
+	if s.Compared != 180 || s.Mismatched != 40 || s.Predicted != 7200 || s.Reported != 4000+40*38 {
 		t.Errorf("%+v", s)
 	}
-	l = newLedger(4)
+	l = newPredictionCheck(4)
 	say(40, 0, 40)
-	if loud, silent := codes(false), codes(true); loud != engine.WarnMispredict || silent != engine.WarnEventsAlone {
+	if loud, silent := codes(false), codes(true); loud != engine.WarnMispredict || silent != engine.WarnEventsSilent {
 		t.Errorf("never promised: %q, and without events %q", loud, silent)
 	}
 }
 
-// TestProbesAreNoLoad: a question of the adapter is in no report, nor taken for somebody else's request because the engine
-// counts it.
+// TestProbesAreNoLoad checks that a probe of the adapter is not reported as load, nor taken for a request of
+// others because the engine counts it.
 func TestProbesAreNoLoad(t *testing.T) {
 	for _, counted := range []bool{false, true} {
-		l := newLoad(4, 100)
-		end := l.probe(counted)
-		var f *flight
+		l := newLoadTracker(4, 100)
+		end := l.startProbe(counted)
+		var f *requestLoad
 		if counted {
-			f = l.begin(&attempt{open: 1, probe: true, req: testRequest(10)})
+			f = l.startRequest(&attempt{unfinished: 1, probe: true, req: testRequest(10)})
 		}
-		l.take(&Gauges{Running: 1, Usage: 0.1})
-		if got := l.now(); got != (engine.Load{TotalBlocks: 100}) {
+		l.recordScrape(&LoadGauges{Running: 1, Usage: 0.1})
+		if got := l.currentLoad(); got != (engine.Load{TotalBlocks: 100}) {
 			t.Errorf("during a probe: %+v", got)
 		}
 		if f != nil {
-			l.end(f)
+			l.finishRequest(f)
 		}
 		end()
-		for range 3 { // a reading is older than what is known here
-			l.take(&Gauges{Running: 1})
+		for range 3 { // a scrape is older than our own counts
+			l.recordScrape(&LoadGauges{Running: 1})
 		}
-		if got := l.now(); got.Running != 1 {
+		if got := l.currentLoad(); got.Running != 1 {
 			t.Errorf("a request of somebody else, after it: %+v", got)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestWithoutTokens: an engine that takes no tokens has its tokenizer alone, whatever its card
-// says, so that nobody makes tokens for it.
+// TestWithoutTokens checks that for an engine without tokens the card's tokenizer is the engine's, so that no
+// frontend makes tokens for it.
 func TestWithoutTokens(t *testing.T) {
 	here := engine.TokenizerRef{Kind: "dir", Dir: "/m", Digest: "d"}
 	card := engine.Card{Name: "m", BlockSize: 16, Ranks: 1, ContextLength: 100, VocabSize: 100, Tokenizer: here}

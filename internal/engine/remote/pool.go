@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// pool keeps connections with one engine between calls. It is safe for concurrent use.
-type pool struct {
+// connPool keeps connections with one engine between calls. It is safe for concurrent use.
+type connPool struct {
 	dialer net.Dialer
 	addr   string
 	tls    *tls.Config   // nil without TLS
-	room   chan struct{} // has an element for each connection that somebody has
+	inUse  chan struct{} // has an element for each connection in use
 
 	mu struct {
 		sync.Mutex
-		idle   []*conn // the longest idle first
+		idle   []*engineConn // the longest idle first
 		sweep  *time.Timer
 		closed bool
 	}
 }
 
-// newPool returns a pool of connections with the host of u, which is written as host in a request.
-func newPool(u *url.URL, host string) *pool {
-	p := &pool{
+// newPool returns a pool of connections with the host of u; host is the value of the Host header.
+func newPool(u *url.URL, host string) *connPool {
+	p := &connPool{
 		dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second},
-		room:   make(chan struct{}, maxConns),
+		inUse:  make(chan struct{}, maxConnections),
 	}
 	name, port := u.Hostname(), u.Port()
 	if h := (&url.URL{Host: host}).Hostname(); h != "" && net.ParseIP(h) == nil {
@@ -45,10 +45,11 @@ func newPool(u *url.URL, host string) *pool {
 	return p
 }
 
-// enter waits for room for one more connection, until ctx ends or the moment until, if that is not zero.
-func (p *pool) enter(ctx context.Context, until time.Time) error {
+// acquireSlot waits until another connection is allowed, until ctx ends, or until the deadline unless it is
+// zero.
+func (p *connPool) acquireSlot(ctx context.Context, until time.Time) error {
 	select {
-	case p.room <- struct{}{}:
+	case p.inUse <- struct{}{}:
 		return nil
 	default:
 	}
@@ -59,7 +60,7 @@ func (p *pool) enter(ctx context.Context, until time.Time) error {
 		late = t.C
 	}
 	select {
-	case p.room <- struct{}{}:
+	case p.inUse <- struct{}{}:
 		return nil
 	case <-late:
 		return errNoHeader
@@ -68,30 +69,31 @@ func (p *pool) enter(ctx context.Context, until time.Time) error {
 	}
 }
 
-// get returns a connection for its caller alone, until put or drop: an idle one if there is a good one.
-func (p *pool) get(ctx context.Context, until time.Time) (*conn, error) {
-	if err := p.enter(ctx, until); err != nil {
+// acquireConn returns a connection for exclusive use until releaseConn or dropConn: an idle one if it is
+// usable.
+func (p *connPool) acquireConn(ctx context.Context, until time.Time) (*engineConn, error) {
+	if err := p.acquireSlot(ctx, until); err != nil {
 		return nil, err
 	}
 	for {
-		k := p.pop()
+		k := p.popIdle()
 		if k == nil {
 			break
 		}
-		if time.Since(k.idle) < idleTimeout && k.quiet() {
+		if time.Since(k.idleSince) < idleTimeout && k.isQuiet() {
 			return k, nil
 		}
 		k.abort()
 	}
-	k, err := p.dial(ctx)
+	k, err := p.dialConn(ctx)
 	if err != nil {
-		<-p.room
+		<-p.inUse
 	}
 	return k, err
 }
 
-// pop takes the connection that was used last; nil if there is none.
-func (p *pool) pop() *conn {
+// popIdle takes the most recently used connection; nil if there is none.
+func (p *connPool) popIdle() *engineConn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(p.mu.idle)
@@ -104,7 +106,7 @@ func (p *pool) pop() *conn {
 	return k
 }
 
-func (p *pool) dial(ctx context.Context) (*conn, error) {
+func (p *connPool) dialConn(ctx context.Context) (*engineConn, error) {
 	c, err := p.dialer.DialContext(ctx, "tcp", p.addr)
 	if err != nil {
 		return nil, err
@@ -122,16 +124,16 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 	return newConn(secure, c), nil
 }
 
-// put keeps a connection whose last answer was read to its end.
-func (p *pool) put(k *conn) {
-	if !p.keep(k) {
+// releaseConn keeps a connection whose last response was read to its end.
+func (p *connPool) releaseConn(k *engineConn) {
+	if !p.keepIdle(k) {
 		k.abort()
 	}
-	<-p.room
+	<-p.inUse
 }
 
-func (p *pool) keep(k *conn) bool {
-	k.idle = time.Now()
+func (p *connPool) keepIdle(k *engineConn) bool {
+	k.idleSince = time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {
@@ -139,42 +141,42 @@ func (p *pool) keep(k *conn) bool {
 	}
 	p.mu.idle = append(p.mu.idle, k)
 	if p.mu.sweep == nil {
-		p.mu.sweep = time.AfterFunc(idleTimeout, p.expire)
+		p.mu.sweep = time.AfterFunc(idleTimeout, p.closeExpired)
 	}
 	return true
 }
 
-// drop closes a connection that is of no more use.
-func (p *pool) drop(k *conn) {
+// dropConn closes a connection that cannot be reused.
+func (p *connPool) dropConn(k *engineConn) {
 	k.abort()
-	<-p.room
+	<-p.inUse
 }
 
-// expire closes connections that were idle for too long, and comes back for those that are left.
-func (p *pool) expire() {
-	for _, k := range p.expired(time.Now()) {
+// closeExpired closes connections that were idle for too long, and schedules itself for the others.
+func (p *connPool) closeExpired() {
+	for _, k := range p.takeExpired(time.Now()) {
 		k.abort()
 	}
 }
 
-func (p *pool) expired(now time.Time) (old []*conn) {
+func (p *connPool) takeExpired(now time.Time) (old []*engineConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
-	for n < len(p.mu.idle) && now.Sub(p.mu.idle[n].idle) >= idleTimeout {
+	for n < len(p.mu.idle) && now.Sub(p.mu.idle[n].idleSince) >= idleTimeout {
 		n++
 	}
 	old = slices.Clone(p.mu.idle[:n])
 	p.mu.idle = slices.Delete(p.mu.idle, 0, n)
 	p.mu.sweep = nil
 	if len(p.mu.idle) > 0 {
-		p.mu.sweep = time.AfterFunc(idleTimeout-now.Sub(p.mu.idle[0].idle), p.expire)
+		p.mu.sweep = time.AfterFunc(idleTimeout-now.Sub(p.mu.idle[0].idleSince), p.closeExpired)
 	}
 	return old
 }
 
-// flush closes the idle connections.
-func (p *pool) flush() {
+// closeIdle closes the idle connections.
+func (p *connPool) closeIdle() {
 	p.mu.Lock()
 	idle := p.mu.idle
 	p.mu.idle = nil
@@ -184,13 +186,13 @@ func (p *pool) flush() {
 	}
 }
 
-// close closes the idle connections, and those in use when their calls have ended.
-func (p *pool) close() {
+// close closes the idle connections; connections in use are closed after their calls.
+func (p *connPool) close() {
 	p.mu.Lock()
 	p.mu.closed = true
 	if p.mu.sweep != nil {
 		p.mu.sweep.Stop()
 	}
 	p.mu.Unlock()
-	p.flush()
+	p.closeIdle()
 }

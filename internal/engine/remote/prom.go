@@ -2,16 +2,16 @@ package remote
 
 import "bytes"
 
-// Sample is one line of Prometheus' text format. Its slices point into the text.
-type Sample struct {
+// MetricSample is one line of Prometheus' text format. Its slices point into the text.
+type MetricSample struct {
 	Name   []byte
-	Labels []byte // as they are written, without the braces
+	Labels []byte // unparsed, without the braces
 	Value  float64
 }
 
-// Samples calls yield with the samples of text whose names begin with prefix. It allocates nothing
-// for numbers of an ordinary form, and passes over lines that it cannot read.
-func Samples(text []byte, prefix string, yield func(Sample)) {
+// EachSample calls yield with the samples of text whose names start with prefix. It allocates nothing for
+// numbers of an ordinary form, and skips lines that it cannot parse.
+func EachSample(text []byte, prefix string, yield func(MetricSample)) {
 	for len(text) > 0 {
 		line := text
 		if i := bytes.IndexByte(text, '\n'); i >= 0 {
@@ -22,14 +22,14 @@ func Samples(text []byte, prefix string, yield func(Sample)) {
 		if len(line) < len(prefix) || string(line[:len(prefix)]) != prefix || len(line) == 0 || line[0] == '#' {
 			continue
 		}
-		if s, ok := sample(line); ok {
+		if s, ok := parseSample(line); ok {
 			yield(s)
 		}
 	}
 }
 
-// sample reads a line: name{labels} value timestamp.
-func sample(line []byte) (s Sample, ok bool) {
+// parseSample parses a line: name{labels} value timestamp.
+func parseSample(line []byte) (s MetricSample, ok bool) {
 	end := bytes.IndexAny(line, "{ \t")
 	if end <= 0 {
 		return s, false
@@ -52,7 +52,7 @@ func sample(line []byte) (s Sample, ok bool) {
 	return s, err == nil && len(rest) > 0
 }
 
-// labelsEnd returns where the brace is that ends the labels that b begins with, -1 if there is none.
+// labelsEnd returns the index of the brace that closes the labels at the start of b, -1 if there is none.
 func labelsEnd(b []byte) int {
 	quoted := false
 	for i := 1; i < len(b); i++ {
@@ -68,9 +68,8 @@ func labelsEnd(b []byte) int {
 	return -1
 }
 
-// Label returns the value of a label as it is written, escapes included; nil if there is none of
-// that name.
-func (s *Sample) Label(name string) []byte {
+// LabelValue returns the value of a label with its escapes unresolved; nil if there is none of that name.
+func (s *MetricSample) LabelValue(name string) []byte {
 	for b := s.Labels; len(b) > 0; {
 		eq := bytes.IndexByte(b, '=')
 		if eq < 0 || eq+1 >= len(b) || b[eq+1] != '"' {

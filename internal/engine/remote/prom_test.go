@@ -25,8 +25,8 @@ vllm:stamped 5 1700000000
 
 func TestSamples(t *testing.T) {
 	var got []string
-	Samples([]byte(exposition), "vllm:", func(s Sample) {
-		got = append(got, fmt.Sprintf("%s %v engine=%q block=%q lora=%q", s.Name, s.Value, s.Label("engine"), s.Label("block_size"), s.Label("running_lora_adapters")))
+	EachSample([]byte(exposition), "vllm:", func(s MetricSample) {
+		got = append(got, fmt.Sprintf("%s %v engine=%q block=%q lora=%q", s.Name, s.Value, s.LabelValue("engine"), s.LabelValue("block_size"), s.LabelValue("running_lora_adapters")))
 	})
 	want := []string{
 		`vllm:num_requests_running 3 engine="0" block="" lora=""`,
@@ -47,8 +47,8 @@ func TestSamplesDoNotAllocate(t *testing.T) {
 	text := []byte(strings.Repeat("vllm:x{engine=\"0\",le=\"0.5\"} 17.25\n", 1000))
 	sum := 0.0
 	if n := testing.AllocsPerRun(20, func() {
-		Samples(text, "vllm:", func(s Sample) {
-			if string(s.Label("engine")) == "0" {
+		EachSample(text, "vllm:", func(s MetricSample) {
+			if string(s.LabelValue("engine")) == "0" {
 				sum += s.Value
 			}
 		})
@@ -61,12 +61,12 @@ func FuzzSamples(f *testing.F) {
 	f.Add([]byte(exposition))
 	f.Add([]byte(`a{b="c\"} 1`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		Samples(text, "", func(s Sample) {
+		EachSample(text, "", func(s MetricSample) {
 			if len(s.Name) == 0 || len(s.Name) > len(text) {
 				t.Fatalf("name %q", s.Name)
 			}
 			for _, name := range []string{"", "b", "engine"} {
-				_ = s.Label(name)
+				_ = s.LabelValue(name)
 			}
 		})
 	})

@@ -7,10 +7,10 @@ import (
 	"penstock/internal/engine"
 )
 
-// Prompt has ask fetch the tokens of a prompt from the engine, while that answers, and holds them
+// FetchPrompt calls ask to fetch the tokens of a prompt from the engine, unless it is down, and checks them
 // against the card's vocabulary.
-func (b *Base) Prompt(ctx context.Context, attempt uint32, ask func(context.Context, *engine.Preprocessed) error) (*engine.Preprocessed, error) {
-	inside, done, err := b.Enter(ctx)
+func (b *Base) FetchPrompt(ctx context.Context, attempt uint32, ask func(context.Context, *engine.Preprocessed) error) (*engine.Preprocessed, error) {
+	inside, done, err := b.StartCall(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -24,12 +24,12 @@ func (b *Base) Prompt(ctx context.Context, attempt uint32, ask func(context.Cont
 	return p, nil
 }
 
-// ReadTokens reads the "tokens" of an answer to /tokenize into p.
-func ReadTokens(body []byte, p *engine.Preprocessed) error {
+// ParseTokenize reads the "tokens" of a response of /tokenize into p.
+func ParseTokenize(body []byte, p *engine.Preprocessed) error {
 	c := NewCursor(body)
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) == "tokens" {
-			p.Tokens = c.Tokens(p.Tokens[:0])
+			p.Tokens = c.ReadTokens(p.Tokens[:0])
 		} else {
 			c.Skip()
 		}

@@ -5,87 +5,87 @@ import (
 	"log/slog"
 	"time"
 
-	"penstock/core/enginefeed"
+	"penstock/core/engineevents"
 	"penstock/core/kv"
 	"penstock/internal/backoff"
 	"penstock/internal/engine"
 )
 
-// The times between two questions for cache events: while they come, and while none do.
+// The intervals of polls for cache events: while events come, and while none do.
 const (
 	pullBusy    = 50 * time.Millisecond
 	pullIdle    = time.Second
 	pullTimeout = 10 * time.Second
 )
 
-// maxPulled bounds the answer to one question for events.
+// maxPulled bounds the response to one poll, in bytes.
 const maxPulled = 64 << 20
 
-// PullConfig says how an engine is asked for its cache events.
+// PullConfig says how an engine is polled for its cache events.
 type PullConfig struct {
 	Client *Client
 	Path   string
-	// EngineBlock is how many tokens the engine's own blocks have.
+	// EngineBlock is the size of the engine's own blocks in tokens.
 	EngineBlock int
-	Table       enginefeed.Config
+	Table       engineevents.Config
 	Log         *slog.Logger
 }
 
-// Pulled is the source of an engine that hands out what its cache did since it was asked last: to
-// whoever asks first, so there must be no other that asks. Create it with [PulledEvents].
-type Pulled struct {
+// NewPulledEvents is the source of an engine that returns its cache events since the last poll, once, to any
+// client: there must be no other client that polls. Create it with [NewPulledEvents].
+type PulledEvents struct {
 	cfg     PullConfig
-	table   *enginefeed.Table
-	decoder enginefeed.PullDecoder
-	batch   enginefeed.Batch
+	table   *engineevents.Table
+	decoder engineevents.PullDecoder
+	batch   engineevents.Batch
 
-	// The cache's lock guards these and the table, once it runs.
-	batches   uint64
-	bad, lost mishap // answers that cannot be read, or say that events are missing
-	sight     sight  // what of media was noticed
-	failing   error  // why the last question had no answer
+	// The tracker's lock guards the fields below and the table while run is active.
+	batches          uint64
+	unreadable, lost incidents    // responses that cannot be read, or that report missing events
+	media            unknownMedia // unknown media in events
+	pollErr          error        // error of the last poll
 }
 
-// PulledEvents returns the source of an engine that is asked for its cache events.
-func PulledEvents(cfg PullConfig) (*Pulled, error) {
-	table, err := enginefeed.NewTable(cfg.Table)
+// NewPulledEvents returns the source of an engine that is polled for its cache events.
+func NewPulledEvents(cfg PullConfig) (*PulledEvents, error) {
+	table, err := engineevents.NewTable(cfg.Table)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Pulled{cfg: cfg, table: table, decoder: enginefeed.PullDecoder{BlockSize: cfg.EngineBlock}}, nil
+	return &PulledEvents{cfg: cfg, table: table, decoder: engineevents.PullDecoder{BlockSize: cfg.EngineBlock}}, nil
 }
 
-// Try asks once, before the source is used, and reports whether the engine handed out anything.
-func (p *Pulled) Try(ctx context.Context) (some bool, err error) {
-	body, err := p.ask(ctx)
+// PollOnce polls once, before the source is used, and reports whether the engine returned any events.
+func (p *PulledEvents) PollOnce(ctx context.Context) (some bool, err error) {
+	body, err := p.fetchEvents(ctx)
 	if err != nil {
 		return false, err
 	}
-	p.take(body, nil)
+	p.applyResponse(body, nil)
 	return len(p.batch.Events) > 0, nil
 }
 
-func (p *Pulled) ask(ctx context.Context) ([]byte, error) {
+func (p *PulledEvents) fetchEvents(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
-	return p.cfg.Client.Read(ctx, &Call{Path: p.cfg.Path, Body: []byte("{}")}, maxPulled)
+	return p.cfg.Client.ReadBody(ctx, &Call{Path: p.cfg.Path, Body: []byte("{}")}, maxPulled)
 }
 
-// take applies an answer.
-func (p *Pulled) take(body []byte, out []kv.Event) []kv.Event {
+// applyResponse applies a response.
+func (p *PulledEvents) applyResponse(body []byte, out []kv.Event) []kv.Event {
 	p.batch.Events = p.batch.Events[:0]
 	lost, err := p.decoder.Decode(body, &p.batch)
 	if err != nil {
-		if p.bad.happened() {
+		if p.unreadable.record() {
 			p.cfg.Log.Warn("the engine's cache events cannot be read; what was known of its cache is forgotten", "error", err)
 		}
 		return p.table.Clear(out)
 	}
 	if lost {
-		if p.lost.happened() {
+		if p.lost.record() {
 			p.cfg.Log.Warn("cache events of the engine are missing; what was known of its cache is forgotten")
 		}
 		out = p.table.Clear(out)
@@ -96,20 +96,20 @@ func (p *Pulled) take(body []byte, out []kv.Event) []kv.Event {
 	return p.table.Apply(&p.batch, out)
 }
 
-func (p *Pulled) run(ctx context.Context, c *cache) {
+func (p *PulledEvents) run(ctx context.Context, c *cacheTracker) {
 	for wait := pullBusy; ; {
-		if backoff.Pause(ctx, wait) != nil {
+		if backoff.SleepContext(ctx, wait) != nil {
 			return
 		}
-		body, err := p.ask(ctx)
+		body, err := p.fetchEvents(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		c.change(func(out []kv.Event) []kv.Event {
-			if p.failing = err; err != nil {
+		c.applyChange(func(out []kv.Event) []kv.Event {
+			if p.pollErr = err; err != nil {
 				return out
 			}
-			return p.take(body, out)
+			return p.applyResponse(body, out)
 		})
 		if wait = min(2*wait, pullIdle); err == nil && len(p.batch.Events) > 0 {
 			wait = pullBusy
@@ -117,46 +117,50 @@ func (p *Pulled) run(ctx context.Context, c *cache) {
 	}
 }
 
-func (p *Pulled) restarted(out []kv.Event) []kv.Event {
-	p.decoder = enginefeed.PullDecoder{BlockSize: p.cfg.EngineBlock}
+func (p *PulledEvents) engineRestarted(out []kv.Event) []kv.Event {
+	p.decoder = engineevents.PullDecoder{BlockSize: p.cfg.EngineBlock}
 	return p.table.Clear(out)
 }
 
-func (p *Pulled) describe(out []kv.Event) []kv.Event                    { return p.table.Describe(out) }
-func (p *Pulled) knows() bool                                           { return false }
-func (p *Pulled) grew(_ *Part, _ []kv.Token, out []kv.Event) []kv.Event { return out }
-func (p *Pulled) reported(_ *Part, _ int, out []kv.Event) []kv.Event    { return out }
-func (p *Pulled) end(_ *Part, out []kv.Event) []kv.Event                { return out }
+func (p *PulledEvents) appendContents(out []kv.Event) []kv.Event { return p.table.Describe(out) }
 
-func (p *Pulled) begin(part *Part, out []kv.Event) (int, []kv.Event) {
-	p.table.Shown(part.Request.Prompt, part.Request.Media, part.Request.Salt)
+func (p *PulledEvents) predictsHits() bool { return false }
+
+func (p *PulledEvents) addOutput(_ *SubRequest, _ []kv.Token, out []kv.Event) []kv.Event { return out }
+
+func (p *PulledEvents) recordReport(_ *SubRequest, _ int, out []kv.Event) []kv.Event { return out }
+
+func (p *PulledEvents) finishCall(_ *SubRequest, out []kv.Event) []kv.Event { return out }
+
+func (p *PulledEvents) startCall(part *SubRequest, out []kv.Event) (int, []kv.Event) {
+	p.table.RecordMediaPrompt(part.Request.Prompt, part.Request.Media, part.Request.Salt)
 	return 0, out
 }
 
-func (p *Pulled) stats(s *Stats) {
-	s.Batches, s.Unreadable, s.Unrepaired, s.Connected = p.batches, p.bad.n, p.lost.n, p.failing == nil
+func (p *PulledEvents) fillStats(s *Stats) {
+	s.Batches, s.Unreadable, s.Unrepaired, s.Connected = p.batches, p.unreadable.n, p.lost.n, p.pollErr == nil
 	s.Orphans = p.table.Stats().Orphans
 }
 
-func (p *Pulled) warnings() []engine.Warning {
+func (p *PulledEvents) sourceWarnings() []engine.Warning {
 	var out []engine.Warning
-	if p.failing != nil {
+	if p.pollErr != nil {
 		out = append(out, engine.Warning{
-			Code: engine.WarnNoEvents, Detail: "the engine's cache events cannot be asked for: " + Clean(p.failing.Error()), Remedy: "see whether it runs",
+			Code: engine.WarnNoEvents, Detail: "the engine's cache events cannot be asked for: " + SanitizeMessage(p.pollErr.Error()), Remedy: "see whether it runs",
 		})
 	}
-	if p.lost.lately() {
+	if p.lost.isRecent() {
 		out = append(out, engine.Warning{
 			Code: engine.WarnEventsLost, Detail: "cache events of the engine are missing: what was cached before is unknown",
 			Remedy: "see that nobody else asks the engine for its cache events, and raise its event_buffer_max_size",
 		})
 	}
-	if p.bad.lately() {
+	if p.unreadable.isRecent() {
 		out = append(out, engine.Warning{Code: engine.WarnEventsBad, Detail: "cache events of the engine could not be read", Remedy: "report this with the engine's version"})
 	}
-	out = append(out, p.sight.warnings(p.table.Stats())...)
+	out = append(out, p.media.unknownMediaWarnings(p.table.Stats())...)
 	if err := p.table.Err(); err != nil {
-		out = append(out, engine.Warning{Code: engine.WarnBlockSize, Detail: Clean(err.Error())})
+		out = append(out, engine.Warning{Code: engine.WarnBlockSize, Detail: SanitizeMessage(err.Error())})
 	}
 	return out
 }

@@ -2,5 +2,5 @@
 
 package remote
 
-// nothingToRead cannot be asked here: what an engine has closed shows when it is used.
+// nothingToRead cannot check the socket here: a closed connection shows when it is used.
 func nothingToRead(uintptr) bool { return true }

@@ -1,8 +1,7 @@
-// Package remote is the shell of engines that are servers of their own: what the adapters of
-// vLLM, SGLang, TensorRT-LLM and llama.cpp have in common. It speaks HTTP with them, reads
-// their streams and metrics, follows what they say of their caches, keeps account of the
-// requests in progress, and says aloud what makes an engine serve worse than it could. An
-// adapter adds the dialect: which paths, which fields, which series.
+// Package remote is the common shell of engines that are servers: the adapters of vLLM, SGLang, TensorRT-LLM
+// and llama.cpp share it. It speaks HTTP with the engine, reads its streams and metrics, follows its cache
+// events, tracks the requests in progress, and reports what makes the engine serve worse than it could. An
+// adapter adds the dialect: paths, fields and metric names.
 package remote
 
 import (
@@ -15,43 +14,42 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// Mode says in which form requests go to an engine.
+// Mode is the form in which requests are sent to an engine.
 type Mode string
 
 // The modes.
 const (
-	ModeAuto   Mode = "auto"   // tokens if the engine takes and gives them, else pass
-	ModeTokens Mode = "tokens" // tokens in and out; without, opening fails
-	ModePass   Mode = "pass"   // the client's body as it is
+	ModeAuto        Mode = "auto"   // tokens if the engine takes and returns them, else passthrough
+	ModeTokens      Mode = "tokens" // tokens in and out; opening fails if the engine does not support them
+	ModePassthrough Mode = "pass"   // the client's body unchanged
 )
 
-// AnyRank is the Rank of an adapter that has the engine as a whole: the engine has one
-// data-parallel rank, or chooses among its own.
+// AnyRank is the Rank of an adapter that uses the engine as a whole: the engine has one data-parallel rank,
+// or chooses among its ranks.
 const AnyRank = -1
 
-// Spec says which engine an adapter speaks with, and what is known of it before asking.
+// Spec names the engine of an adapter, and what is known of it in advance.
 type Spec struct {
 	Kind string   // "vllm", "sglang", "trtllm" or "llamacpp"
-	URL  *url.URL // of the API's root: http://host:8000
-	// Events is where the engine publishes what its cache does, Replay where it repeats that,
-	// Snapshot where it describes its cache; each zero if there is none. They are those of
-	// Rank already, not of rank 0.
+	URL  *url.URL // API root: http://host:8000
+	// Events is the endpoint where the engine publishes its cache events, Replay where it replays them,
+	// Snapshot where it describes its cache; each zero if there is none. They belong to Rank, not to rank 0.
 	Events, Replay, Snapshot zmtp.Endpoint
-	// Rank is the data-parallel rank that requests are pinned to, of Ranks that the engine
-	// has; AnyRank has none pinned.
+	// Rank is the data-parallel rank that requests are pinned to, of Ranks that the engine has; AnyRank pins
+	// none.
 	Rank, Ranks int
 	APIKey      string // "" sends none
 	Mode        Mode   // "" is ModeAuto
-	BlockSize   int    // tokens; 0 is what the engine says
-	Name        string // of the model that is served; "" is the engine's own
-	// Patience is how long Open waits for an engine that is still loading; 0 is DefaultPatience.
-	Patience time.Duration
+	BlockSize   int    // in tokens; 0 means the engine's own
+	Name        string // of the model that is served; "" means the engine's own
+	// LoadTimeout is how long Open waits for an engine that is still loading; 0 means DefaultLoadTimeout.
+	LoadTimeout time.Duration
 }
 
-// DefaultPatience is how long an engine may take to load: large models take many minutes.
-const DefaultPatience = 30 * time.Minute
+// DefaultLoadTimeout is how long an engine may take to load: large models take many minutes.
+const DefaultLoadTimeout = 30 * time.Minute
 
-// EnsureDefaults fills in what is zero.
+// EnsureDefaults sets the defaults of zero fields.
 func (s *Spec) EnsureDefaults() {
 	if s.Mode == "" {
 		s.Mode = ModeAuto
@@ -59,12 +57,12 @@ func (s *Spec) EnsureDefaults() {
 	if s.Ranks == 0 {
 		s.Ranks = 1
 	}
-	if s.Patience == 0 {
-		s.Patience = DefaultPatience
+	if s.LoadTimeout == 0 {
+		s.LoadTimeout = DefaultLoadTimeout
 	}
 }
 
-// Validate reports everything that is wrong with s.
+// Validate reports every problem of s.
 func (s *Spec) Validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -81,15 +79,15 @@ func (s *Spec) Validate() error {
 		check(s.URL.RawQuery == "" && s.URL.Fragment == "", "the URL has a query or a fragment; only scheme, host and path are meant")
 	}
 	switch s.Mode {
-	case ModeAuto, ModeTokens, ModePass:
+	case ModeAuto, ModeTokens, ModePassthrough:
 	default:
-		check(false, "mode %q is not one of %s, %s and %s", s.Mode, ModeAuto, ModeTokens, ModePass)
+		check(false, "mode %q is not one of %s, %s and %s", s.Mode, ModeAuto, ModeTokens, ModePassthrough)
 	}
 	check(s.Ranks >= 1 && s.Ranks <= 1024, "ranks must be between 1 and 1024, not %d", s.Ranks)
 	check(s.Rank >= AnyRank && s.Rank < max(s.Ranks, 1), "rank %d is not one of %d", s.Rank, s.Ranks)
 	check(s.BlockSize == 0 || s.BlockSize >= 2 && s.BlockSize <= 65536, "block-size must be between 2 and 65536 tokens, not %d", s.BlockSize)
 	check(s.Replay.IsZero() || !s.Events.IsZero() || s.Kind == "sglang", "there is an endpoint for replay of events and none for events; set events too")
-	check(s.Patience >= 0, "patience must not be negative")
+	check(s.LoadTimeout >= 0, "patience must not be negative")
 	check(!strings.ContainsAny(s.APIKey, "\r\n\x00"), "the API key has a line break in it")
 	return errors.Join(errs...)
 }

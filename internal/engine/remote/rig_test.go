@@ -20,18 +20,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// plain is a dialect of tests: the prompt goes out as a list, and an event is
+// plain is a test dialect: the prompt is sent as a list, and an event is
 // {"i":choice,"t":[tokens],"f":"stop"|"length","c":cached} or {"error":…}.
 type plain struct{}
 
-func (plain) Call(p *Part, call *Call) error {
+func (plain) BuildCall(p *SubRequest, call *Call) error {
 	call.Path = "/tokens"
-	prompt, generated := p.Prompt()
+	prompt, generated := p.PromptTokens()
 	call.Large.B = AppendTokens(call.Large.B, prompt, generated)
 	return nil
 }
 
-func (plain) Event(p *Part, data []byte) error {
+func (plain) HandleEvent(p *SubRequest, data []byte) error {
 	if string(data) == "[DONE]" {
 		return io.EOF
 	}
@@ -41,24 +41,24 @@ func (plain) Event(p *Part, data []byte) error {
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "i":
-			index = int(c.Int())
+			index = int(c.ReadInt())
 		case "t":
-			p.Tokens = c.Tokens(p.Tokens)
+			p.Tokens = c.ReadTokens(p.Tokens)
 		case "f":
-			finish = map[string]engine.Finish{"stop": engine.FinishStop, "length": engine.FinishLength}[c.Text()]
+			finish = map[string]engine.Finish{"stop": engine.FinishStop, "length": engine.FinishLength}[c.ReadString()]
 		case "c":
-			cached = int(c.Int())
+			cached = int(c.ReadInt())
 		case "error":
 			return StreamError(data)
 		}
 	}
 	if c.End() != nil {
-		return engine.Broken("what is no event", c.Err())
+		return engine.ContractError("what is no event", c.Err())
 	}
-	if err := p.Deliver(index, p.Tokens, nil, finish); err != nil || cached < 0 {
+	if err := p.DeliverTokens(index, p.Tokens, nil, finish); err != nil || cached < 0 {
 		return err
 	}
-	return p.Cached(cached)
+	return p.ReportCached(cached)
 }
 
 func testCard() engine.Card {
@@ -87,10 +87,10 @@ func clientOf(t testing.TB, at string) *Client {
 	return c
 }
 
-// base is a running engine that speaks plain with a server.
+// base returns a running engine that speaks plain with a server.
 func base(t testing.TB, at string, change func(*Config), set ...func(*Base)) *Base {
 	t.Helper()
-	cfg := Config{Card: testCard(), Client: clientOf(t, at), Dialect: plain{}, Choices: Together}
+	cfg := Config{Card: testCard(), Client: clientOf(t, at), Dialect: plain{}, Choices: SingleCall}
 	if change != nil {
 		change(&cfg)
 	}
@@ -128,8 +128,8 @@ func events(w http.ResponseWriter, data ...string) {
 	w.(http.Flusher).Flush()
 }
 
-// deltas serves req and returns what came of it, one text for each choice: engines may merge
-// deltas that are at hand at once.
+// deltas serves req and returns the output, one text for each choice: engines may merge deltas that are
+// available together.
 func deltas(b *Base, req *engine.Request) (got []string, err error) {
 	type choice struct {
 		from, cached int
@@ -165,7 +165,7 @@ func deltas(b *Base, req *engine.Request) (got []string, err error) {
 
 func wantFault(t *testing.T, what string, err error, code fault.Code, says string) {
 	t.Helper()
-	if err == nil || fault.Of(err) != code || !strings.Contains(err.Error(), says) {
-		t.Errorf("%s: %v (%v), want %v with %q", what, err, fault.Of(err), code, says)
+	if err == nil || fault.CodeOf(err) != code || !strings.Contains(err.Error(), says) {
+		t.Errorf("%s: %v (%v), want %v with %q", what, err, fault.CodeOf(err), code, says)
 	}
 }

@@ -16,27 +16,27 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestSaltAnswers: only a prompt that is found under its own salt, before and after it is found under no other, proves
-// anything.
+// TestSaltAnswers checks that only hits under the same salt, before and after misses under other salts, prove
+// isolation.
 func TestSaltAnswers(t *testing.T) {
 	const unknown = engine.CachedUnknown
 	for _, c := range []struct {
 		name string
-		of   saltAnswers
+		of   saltProof
 		want saltState
 	}{
-		{"kept apart", saltAnswers{0, 64, 0, 0, 64}, saltsApart},
-		{"chance and templates", saltAnswers{1, 64, 20, 31, 63}, saltsApart},
-		{"no word of none", saltAnswers{unknown, 64, unknown, unknown, 64}, saltsApart},
-		{"another salt", saltAnswers{0, 64, 64, 0, 64}, saltsShared},
-		{"no salt", saltAnswers{0, 64, 0, 64, 64}, saltsShared},
-		{"as real SGLang 0.5.17 with cache_salt", saltAnswers{1, 249, 249, 249, 249}, saltsShared},
-		{"nothing reported", saltAnswers{unknown, unknown, unknown, unknown, unknown}, saltsUnproven},
-		{"nothing reused", saltAnswers{0, 0, 0, 0, 0}, saltsUnproven},
-		{"everything is cached", saltAnswers{64, 64, 64, 64, 64}, saltsUnproven},
-		{"forgotten meanwhile", saltAnswers{0, 64, 0, 0, 0}, saltsUnproven},
+		{"kept apart", saltProof{0, 64, 0, 0, 64}, saltsIsolated},
+		{"chance and templates", saltProof{1, 64, 20, 31, 63}, saltsIsolated},
+		{"no word of none", saltProof{unknown, 64, unknown, unknown, 64}, saltsIsolated},
+		{"another salt", saltProof{0, 64, 64, 0, 64}, saltsShared},
+		{"no salt", saltProof{0, 64, 0, 64, 64}, saltsShared},
+		{"as real SGLang 0.5.17 with cache_salt", saltProof{1, 249, 249, 249, 249}, saltsShared},
+		{"nothing reported", saltProof{unknown, unknown, unknown, unknown, unknown}, saltsUnproven},
+		{"nothing reused", saltProof{0, 0, 0, 0, 0}, saltsUnproven},
+		{"everything is cached", saltProof{64, 64, 64, 64, 64}, saltsUnproven},
+		{"forgotten meanwhile", saltProof{0, 64, 0, 0, 0}, saltsUnproven},
 	} {
-		if got := c.of.state(); got != c.want {
+		if got := c.of.verdict(); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -45,18 +45,18 @@ func TestSaltAnswers(t *testing.T) {
 // salted is plain with a salt: {"s":salt,"p":[tokens]}.
 type salted struct{ plain }
 
-func (salted) Call(p *Part, call *Call) error {
+func (salted) BuildCall(p *SubRequest, call *Call) error {
 	call.Path = "/tokens"
 	call.Large.B = fmt.Appendf(call.Large.B, `{"s":%q,"p":%s}`, p.Request.Salt.Namespace, AppendTokens(nil, p.Request.Prompt))
 	return nil
 }
 
-// tenants is an engine that keeps salts apart, or not.
+// tenants is an engine that isolates salts, or not.
 type tenants struct {
 	sync.Mutex
 	seen   map[string]bool
 	ignore bool
-	status int            // of the answers to salted requests, if not 0
+	status int            // of the responses to salted requests, if not 0
 	hold   chan struct{}  // what salted requests wait for, if not nil
 	asked  map[string]int // prompts by salt
 }
@@ -120,7 +120,8 @@ func wantNoSalts(t *testing.T, what string, err error, says string) {
 	}
 }
 
-// TestSaltsWaitForProof: a request under a salt waits for the proof, and is refused if that takes long; others do not wait.
+// TestSaltsWaitForProof checks that a request with a salt waits for the proof, and is refused if that takes
+// long; others do not wait.
 func TestSaltsWaitForProof(t *testing.T) {
 	e := &tenants{hold: make(chan struct{})}
 	s := serve(t, e.serve)
@@ -142,7 +143,7 @@ func TestSaltsWaitForProof(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Errorf("a request under a salt, after the proof: %v", err)
 	}
-	if w := b.noSalts(); w != nil {
+	if w := b.saltWarnings(); w != nil {
 		t.Errorf("warnings %v", w)
 	}
 	if s := b.Stats(); s.Compared != 2 || s.Calls != 2 {
@@ -153,13 +154,13 @@ func TestSaltsWaitForProof(t *testing.T) {
 func TestSaltsProofTakesLong(t *testing.T) {
 	e := &tenants{hold: make(chan struct{})}
 	s := serve(t, e.serve)
-	b := base(t, s.URL, func(c *Config) { c.Dialect = salted{} }, func(b *Base) { b.salts.patience = time.Millisecond })
+	b := base(t, s.URL, func(c *Config) { c.Dialect = salted{} }, func(b *Base) { b.salts.wait = time.Millisecond })
 	_, err := deltas(b, underSalt("tenant"))
 	wantNoSalts(t, "while the proof goes on", err, "try again in a moment")
 	close(e.hold)
 }
 
-// TestSaltsProvenAgain: an engine that was started anew is proven anew.
+// TestSaltsProvenAgain checks that a restarted engine is proven again.
 func TestSaltsProvenAgain(t *testing.T) {
 	e := &tenants{}
 	s := serve(t, e.serve)
@@ -168,10 +169,10 @@ func TestSaltsProvenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.set(func() { e.ignore = true })
-	b.salts.doubt()
+	b.salts.invalidateProofs()
 	_, err := deltas(b, underSalt("tenant"))
 	wantNoSalts(t, "an engine that ignores salts now", err, "take another one")
-	if w := b.noSalts(); len(w) != 1 || w[0].Code != engine.WarnSalts || w[0].Remedy != "take another one" {
+	if w := b.saltWarnings(); len(w) != 1 || w[0].Code != engine.WarnSaltsRefused || w[0].Remedy != "take another one" {
 		t.Errorf("warnings %v", w)
 	}
 	if _, err := deltas(b, testRequest(1)); err != nil {
@@ -179,7 +180,8 @@ func TestSaltsProvenAgain(t *testing.T) {
 	}
 }
 
-// TestSaltsRefusedByEngine: an engine that refuses the field serves no salts, one that has no room is asked again.
+// TestSaltsRefusedByEngine checks that an engine that refuses the field serves no salts, and that an
+// overloaded one is asked again.
 func TestSaltsRefusedByEngine(t *testing.T) {
 	e := &tenants{status: http.StatusBadRequest}
 	s := serve(t, e.serve)
@@ -190,25 +192,25 @@ func TestSaltsRefusedByEngine(t *testing.T) {
 	e = &tenants{status: http.StatusTooManyRequests}
 	s = serve(t, e.serve)
 	b = base(t, s.URL, func(c *Config) { c.Dialect = salted{} }, func(b *Base) {
-		b.salts.patience, b.salts.least = 10*time.Millisecond, time.Millisecond
+		b.salts.wait, b.salts.retryMin = 10*time.Millisecond, time.Millisecond
 	})
 	_, err = deltas(b, underSalt("tenant"))
 	wantNoSalts(t, "an engine without room", err, "has not ended")
-	b.salts.patience = time.Minute
+	b.salts.wait = time.Minute
 	e.set(func() { e.status = 0 })
 	if _, err = deltas(b, underSalt("tenant")); err != nil {
 		t.Errorf("an engine with room again: %v", err)
 	}
 }
 
-// TestSaltsKnown: what the adapter knows is not proven.
+// TestSaltsKnown checks that no proof runs for what the adapter knows.
 func TestSaltsKnown(t *testing.T) {
 	e := &tenants{}
 	s := serve(t, e.serve)
 	ignores := base(t, s.URL, func(c *Config) { c.Dialect, c.Salts, c.ProveSalts = salted{}, SaltsIgnored, true })
 	_, err := deltas(ignores, underSalt("tenant"))
 	wantNoSalts(t, "an engine that is known to ignore salts", err, "ask without cache_salt")
-	moot := base(t, s.URL, func(c *Config) { c.Dialect, c.Salts, c.ProveSalts = salted{}, SaltsMoot, true })
+	moot := base(t, s.URL, func(c *Config) { c.Dialect, c.Salts, c.ProveSalts = salted{}, SaltsUnneeded, true })
 	if _, err := deltas(moot, underSalt("tenant")); err != nil {
 		t.Errorf("an engine that reuses nothing: %v", err)
 	}
@@ -219,7 +221,7 @@ func TestSaltsKnown(t *testing.T) {
 	})
 }
 
-// TestSaltBodies: every path that is passed on has a proof.
+// TestSaltBodies checks that every passthrough path has a proof.
 func TestSaltBodies(t *testing.T) {
 	for _, path := range []string{pathChat, pathCompletions, "/v1/messages", "/v1/responses"} {
 		body, err := saltBody(path, "m", []byte(`"text"`), "s")
@@ -228,12 +230,12 @@ func TestSaltBodies(t *testing.T) {
 			t.Errorf("%s: %s, %v", path, body, err)
 		}
 	}
-	if _, err := saltBody("/v1/rerank", "m", nil, "s"); fault.Of(err) != fault.Unimplemented {
+	if _, err := saltBody("/v1/rerank", "m", nil, "s"); fault.CodeOf(err) != fault.Unimplemented {
 		t.Errorf("an unknown path: %v", err)
 	}
 }
 
-// TestSaltsOfOneLife: a proof that began before the engine was started anew shows nothing of the new one.
+// TestSaltsOfOneLife checks that a proof which started before a restart of the engine does not count.
 func TestSaltsOfOneLife(t *testing.T) {
 	e := &tenants{}
 	last, goOn := make(chan struct{}), make(chan struct{})
@@ -248,7 +250,7 @@ func TestSaltsOfOneLife(t *testing.T) {
 	b := base(t, s.URL, func(c *Config) { c.Dialect, c.ProveSalts = salted{}, true })
 	<-last
 	e.set(func() { e.ignore = true })
-	b.salts.doubt()
+	b.salts.invalidateProofs()
 	close(goOn)
 	_, err := deltas(b, underSalt("tenant"))
 	wantNoSalts(t, "an engine that reuses across salts since its new start", err, "it reuses for one salt what it cached for another")

@@ -8,29 +8,29 @@ import (
 	"time"
 )
 
-// TestSameFromTimeToTime: an engine that answers is asked from time to time whether it is the same, and whether it is
-// alive only when there is doubt.
+// TestSameFromTimeToTime checks that an answering engine is checked periodically for being the same, and for
+// being alive only when in doubt.
 func TestSameFromTimeToTime(t *testing.T) {
 	var alive atomic.Int32
 	same := make(chan struct{}, 100)
 	s := serve(t, func(http.ResponseWriter, *http.Request) {})
 	b := base(t, s.URL, func(c *Config) {
-		c.Alive = func(context.Context) error { alive.Add(1); return nil }
-		c.Same = func(context.Context) error {
+		c.CheckAlive = func(context.Context) error { alive.Add(1); return nil }
+		c.CheckSame = func(context.Context) error {
 			select {
 			case same <- struct{}{}:
 			default:
 			}
 			return nil
 		}
-	}, func(b *Base) { b.health.every = time.Millisecond })
+	}, func(b *Base) { b.health.sameInterval = time.Millisecond })
 	for range 3 {
 		<-same
 	}
 	if n := alive.Load(); n != 0 {
 		t.Errorf("it was asked %d times whether it is alive", n)
 	}
-	b.health.note(t.Context(), errBrokeOff)
+	b.health.noteCallError(t.Context(), errBrokeOff)
 	for alive.Load() == 0 {
 		<-same
 	}

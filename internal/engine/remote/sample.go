@@ -15,21 +15,21 @@ import (
 
 	"penstock/core/media"
 	"penstock/core/media/family"
-	"penstock/core/media/probe"
+	"penstock/internal/media/probe"
 )
 
-// mediaSample is a media object by which the count of an engine is compared with the one here.
+// mediaSample is a media object for which the engine's token count is compared with Penstock's.
 type mediaSample struct {
 	name string // as in a sentence: "the engine makes … of NAME"
 	kind media.Kind
 	url  string // data: URI
 }
 
-// maxSampleTokens bounds the tokens of the largest picture, which the engine computes once a start.
+// maxSampleTokens bounds the tokens of the largest picture, which the engine computes once per start.
 const maxSampleTokens = 8192
 
-// The samples of videos: so many frames of so many pixels. vLLM takes 32 pictures of a sequence; the
-// GIF has a rate of which 9 frames would be sampled, and 8 are where an even number is wanted.
+// The video samples: numbers of frames, and their size in pixels. vLLM takes 32 pictures of a sequence; of
+// the GIF at its rate 9 frames would be sampled, or 8 where an even number is needed.
 const (
 	sequenceFrames            = 40
 	gifFrames, gifDelay       = 45, 10 // hundredths of a second
@@ -37,13 +37,14 @@ const (
 	sampleRate                = 44100 // of sounds, in Hz
 )
 
-// samples returns what shows in which way an engine counts the media of a family, for the kinds that its
-// model takes. A prompt may have context tokens. They are the same on every machine, and small files.
-func samples(f *family.Family, kinds []string, context int) []mediaSample {
+// mediaSamples returns samples which distinguish the ways of counting the media of a family, for the kinds
+// that its model takes. A prompt may have context tokens. The samples are small files and the same on every
+// machine.
+func mediaSamples(f *family.Family, kinds []string, context int) []mediaSample {
 	var all []mediaSample
-	takes := func(k media.Kind) bool { return f.Takes(k) && slices.Contains(kinds, k.String()) }
+	takes := func(k media.Kind) bool { return f.Supports(k) && slices.Contains(kinds, k.String()) }
 	if takes(media.Image) {
-		w, h := largest(f, min(context/2, maxSampleTokens))
+		w, h := largestPicture(f, min(context/2, maxSampleTokens))
 		all = append(all, pictureSample(w, h))
 		if w > sampleWidth {
 			all = append(all, pictureSample(sampleWidth, sampleHeight))
@@ -60,28 +61,28 @@ func samples(f *family.Family, kinds []string, context int) []mediaSample {
 	return all
 }
 
-// tokenPixels are the pixels of a token of the families that have the most tokens for a picture, 28 each way.
+// tokenPixels is the pixels per token of the families with the most tokens for a picture: 28 by 28.
 const tokenPixels = 28 * 28
 
-// largest returns the sides of the largest picture that has at most so many tokens, also where the engine
-// does not shrink it as is counted here.
-func largest(f *family.Family, most int) (w, h int) {
+// largestPicture returns the sides of the largest picture that has at most most tokens, also where the engine
+// does not shrink it as counted here.
+func largestPicture(f *family.Family, most int) (w, h int) {
 	for _, unit := range []int{896, 672, 448, 336, 224, 112} {
 		if 12*unit*unit > most*tokenPixels {
 			continue
 		}
-		if l, err := f.Layout(media.Image, media.Size{Width: 4 * unit, Height: 3 * unit}); err == nil && l.Tokens() <= most {
+		if l, err := f.Layout(media.Image, media.Size{Width: 4 * unit, Height: 3 * unit}); err == nil && l.CountTokens() <= most {
 			return 4 * unit, 3 * unit
 		}
 	}
 	return sampleWidth, sampleHeight
 }
 
-// soundLength returns a number of samples at sampleRate of which there are more tokens if what they become at
-// the model's rate is rounded up than if it is rounded down, if there is one in a second or two.
+// soundLength returns a length, in samples at sampleRate, whose conversion to the model's rate gives more
+// tokens if rounded up than if rounded down, if there is one below three seconds.
 func soundLength(f *family.Family) int {
 	for n := sampleRate; n < 3*sampleRate; n++ {
-		up, ok := probe.Samples(int64(n), sampleRate)
+		up, ok := probe.ModelSamples(int64(n), sampleRate)
 		if !ok || n*probe.ModelRate%sampleRate == 0 {
 			continue
 		}
@@ -89,7 +90,7 @@ func soundLength(f *family.Family) int {
 		if err != nil {
 			continue
 		}
-		if less, err := f.Layout(media.Audio, media.Size{Samples: up - 1}); err == nil && less.Tokens() < more.Tokens() {
+		if less, err := f.Layout(media.Audio, media.Size{Samples: up - 1}); err == nil && less.CountTokens() < more.CountTokens() {
 			return n
 		}
 	}
@@ -105,20 +106,20 @@ func dataURI(mime string, file []byte) string {
 	return "data:" + mime + ";base64," + base64.StdEncoding.EncodeToString(file)
 }
 
-// gray returns a picture of one colour.
-func gray(w, h int) *image.Paletted {
+// grayImage returns a picture of one color.
+func grayImage(w, h int) *image.Paletted {
 	return image.NewPaletted(image.Rect(0, 0, w, h), color.Palette{color.Gray{Y: 0x7f}, color.White})
 }
 
 func pictureURI(w, h int) string {
 	var b bytes.Buffer
-	_ = png.Encode(&b, gray(w, h)) // a buffer takes everything
+	_ = png.Encode(&b, grayImage(w, h)) // writes to a buffer cannot fail
 	return dataURI("image/png", b.Bytes())
 }
 
 func sequenceURI(frames, w, h int) string {
 	var b bytes.Buffer
-	_ = jpeg.Encode(&b, gray(w, h), nil) // likewise
+	_ = jpeg.Encode(&b, grayImage(w, h), nil) // writes to a buffer cannot fail
 	frame := base64.StdEncoding.EncodeToString(b.Bytes())
 	return "data:video/jpeg;base64," + strings.Repeat(frame+",", frames-1) + frame
 }
@@ -126,16 +127,16 @@ func sequenceURI(frames, w, h int) string {
 func gifURI(frames, delay int) string {
 	all := &gif.GIF{}
 	for range frames {
-		all.Image, all.Delay = append(all.Image, gray(sampleWidth, sampleHeight)), append(all.Delay, delay)
+		all.Image, all.Delay = append(all.Image, grayImage(sampleWidth, sampleHeight)), append(all.Delay, delay)
 	}
 	var b bytes.Buffer
-	_ = gif.EncodeAll(&b, all) // likewise
+	_ = gif.EncodeAll(&b, all) // writes to a buffer cannot fail
 	return dataURI("video/gif", b.Bytes())
 }
 
 func soundURI(samples int) string { return dataURI("audio/wav", silentWAV(sampleRate, samples)) }
 
-// silentWAV is silence as a WAV file: 16 bits, one channel.
+// silentWAV returns silence as a WAV file: 16 bits, one channel.
 func silentWAV(rate, samples int) []byte {
 	b := append([]byte("RIFF"), 0, 0, 0, 0)
 	b = append(b, "WAVEfmt "...)

@@ -2,40 +2,40 @@ package remote
 
 import "sync/atomic"
 
-// stats are the counters of a Base.
-type stats struct {
+// callCounters are the counters of a Base.
+type callCounters struct {
 	calls, scrapes, scrapeFailures atomic.Uint64
 }
 
-// Stats is what an adapter has counted of its engine since it was opened.
+// Stats are an adapter's counters of its engine since it was opened.
 type Stats struct {
 	Calls, Scrapes, ScrapeFailures, Downs uint64
-	// Predicted and Reported are cached tokens over the requests of which both are known, of
-	// which there are Compared; Apart are those where they differ by more than a block.
-	Predicted, Reported, Compared, Apart uint64
-	// Of the feed of cache events: batches applied and asked for again, gaps, those that could
-	// not be repaired, restarts of the engine, and batches that could not be read.
+	// Predicted and Reported are cached tokens, summed over the Compared requests for which both are known;
+	// in Mismatched of them they differ by more than a block.
+	Predicted, Reported, Compared, Mismatched uint64
+	// Of the feed of cache events: batches applied, batches repeated, gaps, gaps that could not be repaired,
+	// restarts of the engine, and unreadable batches.
 	Batches, Repeated, Gaps, Unrepaired, Restarts, Unreadable uint64
-	// Orphans counts blocks that the engine stored behind one that is not known. Waiting of them wait until that is,
-	// and Inferred are the blocks that are believed to be cached by what requests showed, not by events.
+	// Orphans counts blocks stored with an unknown parent. Waiting of them still wait for it. Inferred are
+	// the blocks assumed to be cached because of requests, not events.
 	Orphans           uint64
 	Waiting, Inferred int
-	// Blocks are those that the engine is known to have.
+	// Blocks is the number of blocks that the engine is known to have.
 	Blocks int
-	// Connected says that events are subscribed to.
+	// Connected says that the event subscription is connected.
 	Connected bool
 }
 
 // Stats returns the counters.
 func (b *Base) Stats() Stats {
-	s := Stats{Calls: b.stats.calls.Load(), Scrapes: b.stats.scrapes.Load(), ScrapeFailures: b.stats.scrapeFailures.Load()}
+	s := Stats{Calls: b.counters.calls.Load(), Scrapes: b.counters.scrapes.Load(), ScrapeFailures: b.counters.scrapeFailures.Load()}
 	b.health.mu.Lock()
 	s.Downs = b.health.mu.downs
 	b.health.mu.Unlock()
-	b.ledger.stats(&s)
+	b.predictions.fillStats(&s)
 	b.cache.mu.Lock()
 	defer b.cache.mu.Unlock()
 	s.Blocks = len(b.cache.mu.held)
-	b.cache.src.stats(&s)
+	b.cache.src.fillStats(&s)
 	return s
 }

@@ -10,22 +10,23 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
-// TestAdaptersOfReleases: the blocks of an adapter are never taken for the model's. Releases before 0.5.22 do not tell of
-// adapters in their events: then what begins as an adapter's prompt is not believed, and that is warned of.
+// TestAdaptersOfReleases checks that the blocks of an adapter are never taken for the model's. Events of
+// releases before 0.5.22 lack adapters: then prompts that start like an adapter's are not predicted, with a
+// warning.
 func TestAdaptersOfReleases(t *testing.T) {
 	for version, told := range map[string]bool{"0.5.17": false, "0.5.23": true} {
 		t.Run(version, func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
+			s, card := rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) {
 				withEvents(c)
-				c.EngineVersion, c.Adapters = version, []mimic.Adapter{{Name: "poet", Path: "/poet"}}
+				c.EngineVersion, c.Adapters = version, []enginemock.Adapter{{Name: "poet", Path: "/poet"}}
 			})
 			e := opened(t, config(t, s, card))
 			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
 			defer cancel()
-			replica := enginetest.NewReplica()
+			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
@@ -38,11 +39,11 @@ func TestAdaptersOfReleases(t *testing.T) {
 					ID: name, Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Salt: salt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
 				})
 				h, _ := kv.NewHasher(16, salt)
-				return h.Chain(nil, prompt, nil)[5]
+				return h.AppendSeqHashes(nil, prompt, nil)[5]
 			}
 			poet := ask("poet", kv.Salt{LoRA: "poet"}, 300)
 			plain := ask("plain", kv.Salt{}, 500)
-			if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[plain] && seqs[poet] == told }); err != nil {
+			if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[plain] && seqs[poet] == told }); err != nil {
 				t.Error("the model's blocks are not known, or the adapter's are while they are not told")
 			}
 			h, _ := kv.NewHasher(16, kv.Salt{})
@@ -50,8 +51,8 @@ func TestAdaptersOfReleases(t *testing.T) {
 			for i := range prompt {
 				prompt[i] = 300 + kv.Token(i)
 			}
-			_ = replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool {
-				if seqs[h.Chain(nil, prompt, nil)[5]] {
+			_ = replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool {
+				if seqs[h.AppendSeqHashes(nil, prompt, nil)[5]] {
 					t.Error("the adapter's blocks are taken for the model's")
 				}
 				return true

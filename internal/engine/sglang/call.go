@@ -9,9 +9,9 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Call asks for one choice by /generate.
-func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
-	if err := d.refuse(p); err != nil {
+// BuildCall builds the call to /generate for one choice.
+func (d *generateDialect) BuildCall(p *remote.SubRequest, call *remote.Call) error {
+	if err := d.checkSupported(p); err != nil {
 		return err
 	}
 	call.Path = "/generate"
@@ -30,7 +30,7 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 		b = strictjson.AppendString(b, name)
 	}
 	if salt := p.Request.Salt.Namespace; salt != "" {
-		for _, field := range d.salts {
+		for _, field := range d.saltFields {
 			b = append(append(append(b, ',', '"'), field...), '"', ':')
 			b = strictjson.AppendString(b, salt)
 		}
@@ -42,12 +42,12 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 		b = strconv.AppendInt(b, int64(d.rank), 10)
 	}
 	b = append(b, `,"sampling_params":`...)
-	call.Large.B = append(d.sampling(b, p), '}')
+	call.Large.B = append(d.appendSampling(b, p), '}')
 	return nil
 }
 
-// refuse returns what a request asks for that SGLang has no equal of.
-func (d *dialect) refuse(p *remote.Part) error {
+// checkSupported returns an error for parameters that SGLang does not support.
+func (d *generateDialect) checkSupported(p *remote.SubRequest) error {
 	s := &p.Request.Sampling
 	for _, f := range [...]struct {
 		name      string
@@ -59,14 +59,14 @@ func (d *dialect) refuse(p *remote.Part) error {
 		{"repetition_penalty", s.RepetitionPenalty, 0, 2},
 	} {
 		if f.v < f.low || f.v > f.high {
-			return fault.Param(f.name, "%s is %v; the engine takes %v to %v", f.name, f.v, f.low, f.high)
+			return fault.InvalidParam(f.name, "%s is %v; the engine takes %v to %v", f.name, f.v, f.low, f.high)
 		}
 	}
-	return d.refuseMedia(p.Request)
+	return d.checkMedia(p.Request)
 }
 
-// sampling appends sampling_params.
-func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
+// appendSampling appends sampling_params.
+func (d *generateDialect) appendSampling(b []byte, p *remote.SubRequest) []byte {
 	s := &p.Request.Sampling
 	field := func(name string) {
 		b = append(b, ',', '"')
@@ -83,7 +83,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 	b = strconv.AppendInt(b, int64(p.MaxTokens), 10)
 	field("temperature")
 	b = remote.AppendFloat(b, s.Temperature)
-	// Zeros are off; the defaults of a checkpoint must not come in their place.
+	// Zero means off; write it, or the checkpoint's defaults would apply.
 	field("top_p")
 	b = remote.AppendFloat(b, orOne(s.TopP))
 	field("top_k")
@@ -103,7 +103,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 		b = strconv.AppendInt(b, int64(p.MinTokens), 10)
 	}
 	if s.Temperature > 0 {
-		// It has a meaning where the server runs with deterministic inference.
+		// It has an effect if the server runs with deterministic inference.
 		field("sampling_seed")
 		b = strconv.AppendUint(b, p.Seed&(1<<31-1), 10)
 	}
@@ -119,9 +119,9 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 		field("logit_bias")
 		b = appendBias(b, s.Bias)
 	}
-	if p.Request.Guide != nil {
+	if p.Request.OutputSchema != nil {
 		field("json_schema")
-		b = strictjson.AppendString(b, string(p.Request.Guide.Schema))
+		b = strictjson.AppendString(b, string(p.Request.OutputSchema.Schema))
 	}
 	return append(b, `,"skip_special_tokens":false,"no_stop_trim":true}`...)
 }

@@ -13,148 +13,148 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// piece is an event of /generate as far as it matters. Its slices are the memory of the part, and
+// generateEvent is the relevant part of an event of /generate. Its slices are memory of the SubRequest, and
 // the event's own bytes.
-type piece struct {
-	ids                []kv.Token
-	completion, cached int // -1 if absent
-	finish             finish
-	message            string
-	status             int
-	matched            kv.Token
-	hasMatched, fault  bool
-	logprobs, top      []byte // arrays, as they are written
+type generateEvent struct {
+	ids                      []kv.Token
+	completionTokens, cached int // -1 if absent
+	finish                   finishReason
+	message                  string
+	status                   int
+	matched                  kv.Token
+	hasMatched, isError      bool
+	logprobs, top            []byte // unparsed arrays
 }
 
-// finish is finish_reason.type.
-type finish uint8
+// finishReason is finish_reason.type.
+type finishReason uint8
 
 const (
-	goesOn finish = iota
-	stopped
-	length
-	aborted
+	finishNone finishReason = iota
+	finishStop
+	finishLength
+	finishAbort
 )
 
-// Event takes an event of an answer: what the choice has so far, or what is new of it.
-func (d *dialect) Event(p *remote.Part, data []byte) error {
+// HandleEvent handles an event of a response: all tokens of the choice so far, or the new ones.
+func (d *generateDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
 	if string(data) == "[DONE]" {
 		return io.EOF
 	}
-	e, err := decode(data, p.Tokens[:0])
+	e, err := decodeEvent(data, p.Tokens[:0])
 	p.Tokens = e.ids[:0]
 	switch {
 	case err != nil:
-		return engine.Broken("an answer that cannot be read", err)
-	case e.fault:
+		return engine.ContractError("an answer that cannot be read", err)
+	case e.isError:
 		return remote.StreamError(data)
-	case e.finish == aborted:
+	case e.finish == finishAbort:
 		return abortError(&e)
 	}
 	if e.cached >= 0 {
-		if err := p.Cached(e.cached); err != nil {
+		if err := p.ReportCached(e.cached); err != nil {
 			return err
 		}
 	}
-	if p.Over() {
+	if p.IsFinished() {
 		return nil
 	}
-	have := p.Delivered(0)
-	ids, ok := e.fresh(have)
+	have := p.DeliveredTokens(0)
+	ids, ok := e.newTokens(have)
 	if !ok {
-		return engine.Broken("tokens with a gap before them", nil)
+		return engine.ContractError("tokens with a gap before them", nil)
 	}
 	end := engine.NotFinished
 	switch {
-	case e.finish == length:
+	case e.finish == finishLength:
 		end = engine.FinishLength
-	case e.finish == stopped:
+	case e.finish == finishStop:
 		end = engine.FinishStop
-		if e.hasMatched && p.Request.Logprobs < 0 && !said(p, ids, e.matched) {
+		if e.hasMatched && p.Request.Logprobs < 0 && !endsWith(p, ids, e.matched) {
 			ids = append(ids, e.matched) // versions differ in whether it is among the tokens
 		}
 	}
 	if p.Request.Logprobs >= 0 {
-		if err := d.probs(p, &e, len(ids)); err != nil {
+		if err := d.readLogprobs(p, &e, len(ids)); err != nil {
 			return err
 		}
 	}
-	return p.Deliver(0, ids, p.Logprobs, end)
+	return p.DeliverTokens(0, ids, p.Logprobs, end)
 }
 
-// said reports whether token is the last of ids, or of what was delivered before.
-func said(p *remote.Part, ids []kv.Token, token kv.Token) bool {
+// endsWith reports whether token is the last of ids or, if ids is empty, of the tokens delivered before.
+func endsWith(p *remote.SubRequest, ids []kv.Token, token kv.Token) bool {
 	if len(ids) > 0 {
 		return ids[len(ids)-1] == token
 	}
-	last, ok := p.Last()
+	last, ok := p.LastToken()
 	return ok && last == token
 }
 
-// abortError is what an answer that the engine gave up means.
-func abortError(e *piece) error {
+// abortError returns the error for a response that the engine aborted.
+func abortError(e *generateEvent) error {
 	if e.status >= 400 && e.status < 500 {
 		said := strictjson.AppendString([]byte(`{"error":{"message":`), e.message)
 		said = strconv.AppendInt(append(said, `,"code":`...), int64(e.status), 10)
 		return remote.StreamError(append(said, "}}"...))
 	}
-	return fault.New(fault.Unavailable, "the engine gave the request up: %s", remote.Clean(e.message))
+	return fault.New(fault.Unavailable, "the engine gave the request up: %s", remote.SanitizeMessage(e.message))
 }
 
-// fresh returns which ids of e are new, after so many. Streams repeat all from the beginning
-// unless the server was told otherwise; which it is shows in the number of tokens that the
-// event says there are so far. ok is false if neither fits.
-func (e *piece) fresh(have int) (ids []kv.Token, ok bool) {
+// newTokens returns the ids of e after the first have. Streams repeat all tokens from the start unless the
+// server was configured otherwise; the event's count of tokens so far tells which it is. ok is false if
+// neither fits.
+func (e *generateEvent) newTokens(have int) (ids []kv.Token, ok bool) {
 	n := len(e.ids)
 	switch {
-	case e.completion < 0:
+	case e.completionTokens < 0:
 		return e.ids, true
-	case n == e.completion && n >= have:
+	case n == e.completionTokens && n >= have:
 		return e.ids[have:], true
-	case have+n == e.completion, n == 0:
+	case have+n == e.completionTokens, n == 0:
 		return e.ids, true
 	}
 	return nil, false
 }
 
-// probs reads the log-probabilities of the last n tokens: of the whole answer or of what is new,
-// they are the last that the event has.
-func (d *dialect) probs(p *remote.Part, e *piece, n int) error {
+// readLogprobs reads the log-probabilities of the last n tokens: they are the last of the event, whether it
+// has all tokens or the new ones.
+func (d *generateDialect) readLogprobs(p *remote.SubRequest, e *generateEvent, n int) error {
 	p.Logprobs, p.Top = p.Logprobs[:0], p.Top[:0]
 	if n == 0 {
 		return nil
 	}
 	c := remote.NewCursor(e.logprobs)
 	for c.Open('['); c.More(']'); {
-		token, v := pair(&c)
+		token, v := readLogprobPair(&c)
 		p.Logprobs = append(p.Logprobs, engine.Logprob{Token: token, Logprob: v})
 	}
 	if c.Err() != nil || len(p.Logprobs) < n {
-		return engine.Broken("tokens without log-probabilities", c.Err())
+		return engine.ContractError("tokens without log-probabilities", c.Err())
 	}
 	skip := len(p.Logprobs) - n
 	p.Logprobs = slices.Delete(p.Logprobs, 0, skip)
 	if p.Request.Logprobs == 0 {
 		return nil
 	}
-	return alternatives(p, e.top, n)
+	return readAlternatives(p, e.top, n)
 }
 
-// alternatives reads the likeliest tokens beside each of the last n.
-func alternatives(p *remote.Part, data []byte, n int) error {
+// readAlternatives reads the most likely alternatives for each of the last n tokens.
+func readAlternatives(p *remote.SubRequest, data []byte, n int) error {
 	total := 0
 	c := remote.NewCursor(data)
 	for c.Open('['); c.More(']'); c.Skip() {
 		total++
 	}
 	if c.Err() != nil || total < n {
-		return engine.Broken("tokens without alternatives", c.Err())
+		return engine.ContractError("tokens without alternatives", c.Err())
 	}
-	p.Top = slices.Grow(p.Top, n*p.Request.Logprobs) // so that what points into it stays
+	p.Top = slices.Grow(p.Top, n*p.Request.Logprobs) // so that slices of it stay valid
 	c = remote.NewCursor(data)
 	c.Open('[')
 	for i := 0; c.More(']'); i++ {
-		if i < total-n || c.Null() {
+		if i < total-n || c.SkipNull() {
 			if i < total-n {
 				c.Skip()
 			}
@@ -162,7 +162,7 @@ func alternatives(p *remote.Part, data []byte, n int) error {
 		}
 		from := len(p.Top)
 		for c.Open('['); c.More(']'); {
-			token, v := pair(&c)
+			token, v := readLogprobPair(&c)
 			if len(p.Top)-from < p.Request.Logprobs {
 				p.Top = append(p.Top, engine.TokenLogprob{Token: token, Logprob: v})
 			}
@@ -170,20 +170,20 @@ func alternatives(p *remote.Part, data []byte, n int) error {
 		p.Logprobs[i-(total-n)].Top = p.Top[from:len(p.Top):len(p.Top)]
 	}
 	if c.Err() != nil {
-		return engine.Broken("alternatives that cannot be read", c.Err())
+		return engine.ContractError("alternatives that cannot be read", c.Err())
 	}
 	return nil
 }
 
-// pair reads [log-probability, token, text].
-func pair(c *remote.Cursor) (token kv.Token, logprob float32) {
+// readLogprobPair reads [log-probability, token, text].
+func readLogprobPair(c *remote.JSONCursor) (token kv.Token, logprob float32) {
 	i := 0
 	for c.Open('['); c.More(']'); i++ {
 		switch {
-		case i == 0 && !c.Null():
-			logprob = clamp(c.Float())
+		case i == 0 && !c.SkipNull():
+			logprob = clampLogprob(c.ReadFloat())
 		case i == 1:
-			token = c.Token()
+			token = c.ReadToken()
 		case i > 1:
 			c.Skip()
 		}
@@ -191,26 +191,26 @@ func pair(c *remote.Cursor) (token kv.Token, logprob float32) {
 	return token, logprob
 }
 
-// clamp returns v as a log-probability: a number that is not above 0, nor infinite.
-func clamp(v float64) float32 {
+// clampLogprob returns v as a valid log-probability: not above 0, nor infinite.
+func clampLogprob(v float64) float32 {
 	return float32(max(min(v, 0), -math.MaxFloat32))
 }
 
-// decode reads an event. The tokens are appended to ids.
-func decode(data []byte, ids []kv.Token) (piece, error) {
-	e := piece{ids: ids, completion: -1, cached: -1}
+// decodeEvent reads an event. It appends the tokens to ids.
+func decodeEvent(data []byte, ids []kv.Token) (generateEvent, error) {
+	e := generateEvent{ids: ids, completionTokens: -1, cached: -1}
 	c := remote.NewCursor(data)
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "output_ids":
-			if !c.Null() {
-				e.ids = c.Tokens(e.ids)
+			if !c.SkipNull() {
+				e.ids = c.ReadTokens(e.ids)
 			}
 		case "meta_info":
-			e.meta(&c)
+			e.readMetaInfo(&c)
 		case "error":
-			if !c.Null() {
-				e.fault = true
+			if !c.SkipNull() {
+				e.isError = true
 				c.Skip()
 			}
 		default:
@@ -220,17 +220,17 @@ func decode(data []byte, ids []kv.Token) (piece, error) {
 	return e, c.End()
 }
 
-// meta reads meta_info.
-func (e *piece) meta(c *remote.Cursor) {
+// readMetaInfo reads meta_info.
+func (e *generateEvent) readMetaInfo(c *remote.JSONCursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
-		case c.Null():
+		case c.SkipNull():
 		case string(key) == "completion_tokens":
-			e.completion = int(min(c.Int(), math.MaxInt32))
+			e.completionTokens = int(min(c.ReadInt(), math.MaxInt32))
 		case string(key) == "cached_tokens":
-			e.cached = int(min(c.Int(), math.MaxInt32))
+			e.cached = int(min(c.ReadInt(), math.MaxInt32))
 		case string(key) == "finish_reason":
-			e.reason(c)
+			e.readFinishReason(c)
 		case string(key) == "output_token_logprobs":
 			e.logprobs = c.Raw()
 		case string(key) == "output_top_logprobs":
@@ -241,26 +241,26 @@ func (e *piece) meta(c *remote.Cursor) {
 	}
 }
 
-// reason reads finish_reason.
-func (e *piece) reason(c *remote.Cursor) {
+// readFinishReason reads finish_reason.
+func (e *generateEvent) readFinishReason(c *remote.JSONCursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
-		case c.Null():
+		case c.SkipNull():
 		case string(key) == "type":
-			switch c.Text() {
+			switch c.ReadString() {
 			case "stop":
-				e.finish = stopped
+				e.finish = finishStop
 			case "length":
-				e.finish = length
+				e.finish = finishLength
 			default:
-				e.finish = aborted
+				e.finish = finishAbort
 			}
-		case string(key) == "matched" && !c.Is('"') && !c.Is('['):
-			e.matched, e.hasMatched = c.Token(), true
+		case string(key) == "matched" && !c.NextIs('"') && !c.NextIs('['):
+			e.matched, e.hasMatched = c.ReadToken(), true
 		case string(key) == "message":
-			e.message = c.Text()
+			e.message = c.ReadString()
 		case string(key) == "status_code":
-			e.status = int(min(c.Int(), 999))
+			e.status = int(min(c.ReadInt(), 999))
 		default:
 			c.Skip()
 		}

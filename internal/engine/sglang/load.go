@@ -10,33 +10,33 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// scraper reads the engine's load of a rank.
-type scraper struct {
+// loadScraper reads the engine's load of a rank.
+type loadScraper struct {
 	client   *remote.Client
-	rank     int // -1 is all
+	rank     int // -1 means all
 	adapters *atomic.Pointer[[]string]
 }
 
-// scraper returns how the engine tells its load, nil if it does not.
-func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gauges) error, error) {
-	s := &scraper{client: p.client, rank: p.cfg.Spec.Rank, adapters: &p.listed}
-	var g remote.Gauges
-	err := s.loads(ctx, &g)
+// newLoadScraper returns a function that reads the engine's load, nil if the engine does not report it.
+func (p *serverProbe) newLoadScraper(ctx context.Context) (func(context.Context, *remote.LoadGauges) error, error) {
+	s := &loadScraper{client: p.client, rank: p.cfg.Spec.Rank, adapters: &p.currentAdapters}
+	var g remote.LoadGauges
+	err := s.scrapeLoads(ctx, &g)
 	switch {
 	case err == nil:
-		return s.loads, nil
+		return s.scrapeLoads, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case p.server.EnableMetrics:
-		return s.prometheus, nil
+		return s.scrapeMetrics, nil
 	}
-	p.warn(engine.WarnNoMetrics, "start SGLang with --enable-metrics",
+	p.addWarning(engine.WarnNoMetrics, "start SGLang with --enable-metrics",
 		"the engine tells its load neither by /v1/loads nor by /metrics: only the requests of this worker count")
 	return nil, nil
 }
 
-// loads reads what newer versions say of each rank.
-func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
+// scrapeLoads reads the load of each rank from newer versions.
+func (s *loadScraper) scrapeLoads(ctx context.Context, g *remote.LoadGauges) error {
 	var answer struct {
 		Loads []struct {
 			Rank    int     `json:"dp_rank"`
@@ -45,7 +45,7 @@ func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
 			Usage   float64 `json:"token_usage"`
 		} `json:"loads"`
 	}
-	if err := s.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/loads", Query: "include=core"}, &answer); err != nil {
+	if err := s.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/loads", Query: "include=core"}, &answer); err != nil {
 		return err
 	}
 	for _, l := range answer.Loads {
@@ -56,20 +56,19 @@ func (s *scraper) loads(ctx context.Context, g *remote.Gauges) error {
 		g.Waiting += max(l.Waiting, 0)
 		g.Usage = max(g.Usage, min(l.Usage, 1))
 	}
-	g.Partial, g.Adapters = true, *s.adapters.Load() // of chunked prefill
+	g.Partial, g.Adapters = true, *s.adapters.Load() // because of chunked prefill
 	return nil
 }
 
-func (s *scraper) prometheus(ctx context.Context, g *remote.Gauges) error {
-	return s.client.Scrape(ctx, "/metrics", func(text []byte) { s.read(text, g) })
+func (s *loadScraper) scrapeMetrics(ctx context.Context, g *remote.LoadGauges) error {
+	return s.client.FetchMetrics(ctx, "/metrics", func(text []byte) { s.parseMetrics(text, g) })
 }
 
-// read takes the series that matter. Each is there once for every tensor-parallel rank, which
-// say the same.
-func (s *scraper) read(text []byte, g *remote.Gauges) {
+// parseMetrics reads the relevant series. Each exists once for every tensor-parallel rank, with equal values.
+func (s *loadScraper) parseMetrics(text []byte, g *remote.LoadGauges) {
 	rank := strconv.Itoa(s.rank)
-	remote.Samples(text, "sglang:", func(m remote.Sample) {
-		if label := m.Label("dp_rank"); s.rank >= 0 && len(label) > 0 && string(label) != rank {
+	remote.EachSample(text, "sglang:", func(m remote.MetricSample) {
+		if label := m.LabelValue("dp_rank"); s.rank >= 0 && len(label) > 0 && string(label) != rank {
 			return
 		}
 		switch string(m.Name) {

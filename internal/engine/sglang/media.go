@@ -13,31 +13,31 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// attach enters into a card whether the engine takes media with a request's tokens: /generate does, and it is the
-// only way to tell SGLang their keys. Prompts have the objects' tokens in place, and the engine wants the one
-// placeholder that it replaces by them itself, so that the family must be known, and have one.
-func (d *dialect) attach(o *remote.Opening, card *engine.Card) {
+// enableObjects sets in a card whether the engine takes media with a request's tokens: /generate does, and
+// only there SGLang takes their keys. Prompts have an object's tokens in its place, but the engine expects
+// the one placeholder that it replaces by them itself. So the family must be known and have a placeholder.
+func (d *generateDialect) enableObjects(o *remote.OpenConfig, card *engine.Card) {
 	if o.Family == nil || o.MediaKeys == remote.MediaKeysOff {
 		return
 	}
 	for _, kind := range [...]media.Kind{media.Image, media.Video, media.Audio} {
 		if place, ok := o.Family.Placeholder(kind); ok && slices.Contains(card.Media, kind.String()) {
-			d.places[kind] = place
+			d.placeholders[kind] = place
 		}
 	}
 	sees := func(kind string) bool {
-		return slices.ContainsFunc([]media.Kind{media.Image, media.Video, media.Audio}, func(k media.Kind) bool { return k.String() == kind && d.places[k] != 0 })
+		return slices.ContainsFunc([]media.Kind{media.Image, media.Video, media.Audio}, func(k media.Kind) bool { return k.String() == kind && d.placeholders[k] != 0 })
 	}
 	for _, kind := range card.Media {
 		if !sees(kind) {
-			return // what cannot be attached can still be passed on
+			return // such media can still be passed through
 		}
 	}
-	card.Attaches = len(card.Media) > 0
+	card.AcceptsObjects = len(card.Media) > 0
 }
 
-// appendPrompt appends the tokens of a part, a placeholder in place of each media object.
-func (d *dialect) appendPrompt(b []byte, p *remote.Part) []byte {
+// appendPrompt appends the tokens of a SubRequest, with a placeholder for each media object.
+func (d *generateDialect) appendPrompt(b []byte, p *remote.SubRequest) []byte {
 	r := p.Request
 	if len(r.Media) == 0 {
 		return remote.AppendTokens(b, r.Prompt, p.Generated)
@@ -45,14 +45,14 @@ func (d *dialect) appendPrompt(b []byte, p *remote.Part) []byte {
 	var lists [][]kv.Token
 	at := 0
 	for i, m := range r.Media {
-		lists = append(lists, r.Prompt[at:m.Start], []kv.Token{d.places[r.Objects[i].Kind]})
+		lists = append(lists, r.Prompt[at:m.Start], []kv.Token{d.placeholders[r.Objects[i].Kind]})
 		at = m.End
 	}
 	return remote.AppendTokens(b, append(lists, r.Prompt[at:], p.Generated)...)
 }
 
-// appendMedia appends what a request shows, kind by kind, and the keys of it.
-func (d *dialect) appendMedia(b []byte, r *engine.Request) []byte {
+// appendMedia appends the media of a request, kind by kind, and their keys.
+func (d *generateDialect) appendMedia(b []byte, r *engine.Request) []byte {
 	for _, of := range [...]struct {
 		kind media.Kind
 		name string
@@ -74,7 +74,7 @@ func (d *dialect) appendMedia(b []byte, r *engine.Request) []byte {
 			b = append(b, ']')
 		}
 	}
-	if !told(r.Objects) {
+	if !canSendKeys(r.Objects) {
 		return b
 	}
 	b = append(b, `,"mm_hashes":[`...)
@@ -87,32 +87,32 @@ func (d *dialect) appendMedia(b []byte, r *engine.Request) []byte {
 	return append(b, ']')
 }
 
-// counting returns how the engine's counts of media are compared. Where it takes media with tokens it is asked so:
-// only then it is told the keys of the samples, and its events name what is known here.
-func (p *probe) counting(card *engine.Card, d *dialect) *remote.Counting {
-	c := p.cfg.Counts(card, nil)
-	if c != nil && d != nil && card.Attaches {
-		c.Ask = func(ctx context.Context, prompt *remote.Shown) (int, error) {
-			return d.countPrompt(ctx, p.client, prompt)
+// mediaCounting returns how the engine's media token counts are compared. If it takes media with tokens the
+// comparison uses them: only then the engine gets the keys of the samples, and its events have known names.
+func (p *serverProbe) mediaCounting(card *engine.Card, d *generateDialect) *remote.MediaCounting {
+	c := p.cfg.MediaCounting(card, nil)
+	if c != nil && d != nil && card.AcceptsObjects {
+		c.EngineTokens = func(ctx context.Context, prompt *remote.MediaPrompt) (int, error) {
+			return d.countPromptTokens(ctx, p.client, prompt)
 		}
 	}
 	return c
 }
 
-// countPrompt returns how many tokens the engine makes of a prompt, of which it is asked for one more.
-func (d *dialect) countPrompt(ctx context.Context, client *remote.Client, prompt *remote.Shown) (int, error) {
+// countPromptTokens returns how many tokens the engine makes of a prompt; it generates one token.
+func (d *generateDialect) countPromptTokens(ctx context.Context, client *remote.Client, prompt *remote.MediaPrompt) (int, error) {
 	req := &engine.Request{Prompt: prompt.Tokens, Media: prompt.Media, Objects: prompt.Objects}
-	if err := d.refuseMedia(req); err != nil {
+	if err := d.checkMedia(req); err != nil {
 		return 0, err
 	}
-	body := d.appendPrompt([]byte(`{"input_ids":`), &remote.Part{Request: req})
+	body := d.appendPrompt([]byte(`{"input_ids":`), &remote.SubRequest{Request: req})
 	body = append(d.appendMedia(body, req), `,"stream":false,"sampling_params":{"max_new_tokens":1,"temperature":0,"ignore_eos":true}}`...)
 	var answer struct {
 		Meta struct {
 			PromptTokens int `json:"prompt_tokens"`
 		} `json:"meta_info"`
 	}
-	if err := client.JSON(ctx, &remote.Call{Path: "/generate", ID: "penstock-check", Body: body, Wait: time.Minute}, &answer); err != nil {
+	if err := client.DoJSON(ctx, &remote.Call{Path: "/generate", ID: "penstock-check", Body: body, Wait: time.Minute}, &answer); err != nil {
 		return 0, err
 	}
 	if answer.Meta.PromptTokens <= 0 {
@@ -121,9 +121,9 @@ func (d *dialect) countPrompt(ctx context.Context, client *remote.Client, prompt
 	return answer.Meta.PromptTokens, nil
 }
 
-// told reports whether the engine is told the keys of objects: it takes one list of them and does not say in which order
-// those of several kinds would have to be. A key of the wrong object would show one in place of another.
-func told(objects []media.Object) bool {
+// canSendKeys reports whether the engine is sent the keys of objects: it takes one list of them and does not
+// define their order for several kinds. A key of the wrong object would show one object in place of another.
+func canSendKeys(objects []media.Object) bool {
 	for i := range objects {
 		if objects[i].Kind != objects[0].Kind || objects[i].Key.IsZero() {
 			return false
@@ -132,15 +132,15 @@ func told(objects []media.Object) bool {
 	return len(objects) > 0
 }
 
-// refuseMedia returns what a request shows that the engine cannot be given.
-func (d *dialect) refuseMedia(r *engine.Request) error {
+// checkMedia returns an error for media that cannot be sent to the engine.
+func (d *generateDialect) checkMedia(r *engine.Request) error {
 	if len(r.Objects) != len(r.Media) {
-		return fault.Param("messages", "the engine is given %d media objects for the %d places that the prompt has for them", len(r.Objects), len(r.Media))
+		return fault.InvalidParam("messages", "the engine is given %d media objects for the %d places that the prompt has for them", len(r.Objects), len(r.Media))
 	}
 	for i := range r.Objects {
 		switch o := &r.Objects[i]; {
-		case int(o.Kind) >= len(d.places) || d.places[o.Kind] == 0:
-			return fault.Param(o.Part, "'%s' is of a kind that the engine is not given: %v", o.Part, o.Kind)
+		case int(o.Kind) >= len(d.placeholders) || d.placeholders[o.Kind] == 0:
+			return fault.InvalidParam(o.Part, "'%s' is of a kind that the engine is not given: %v", o.Part, o.Kind)
 		case o.Source == "":
 			return fault.New(fault.Unimplemented, "the engine takes media by their URLs and has none of '%s': start the worker with --mm-transfer off", o.Part)
 		}

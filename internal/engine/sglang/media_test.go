@@ -19,7 +19,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
 func builtinFamily(t *testing.T) *family.Family {
@@ -31,9 +31,10 @@ func builtinFamily(t *testing.T) *family.Family {
 	return pipe.Family
 }
 
-// TestAttaches: media go with tokens where the family is known and all that the model sees can be given so.
+// TestAttaches checks that media are sent with tokens if the family is known and all kinds of the model can
+// be sent so.
 func TestAttaches(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	s, card := rig.StartServer(t, enginemock.SGLang, withEvents)
 	for _, c := range []struct {
 		what     string
 		change   func(*Config)
@@ -42,20 +43,20 @@ func TestAttaches(t *testing.T) {
 	}{
 		{"a family", func(c *Config) { c.Family = builtinFamily(t) }, true, "audio image"},
 		{"no family", func(*Config) {}, false, "audio image"},
-		{"requests are passed on", func(c *Config) { c.Family, c.Spec.Mode = builtinFamily(t), remote.ModePass }, false, "audio image"},
+		{"requests are passed on", func(c *Config) { c.Family, c.Spec.Mode = builtinFamily(t), remote.ModePassthrough }, false, "audio image"},
 		{"the settings do not want it", func(c *Config) { c.Family, c.MediaKeys = builtinFamily(t), remote.MediaKeysOff }, false, "audio image"},
 		{"videos too, by the settings", func(c *Config) { c.Family, c.Media = builtinFamily(t), []string{"video"} }, true, "video"},
 	} {
 		cfg := config(t, s, card)
 		c.change(&cfg)
 		got := opened(t, cfg).Card()
-		if got.Attaches != c.attaches || strings.Join(got.Media, " ") != c.media {
-			t.Errorf("%s: attaches %v, sees %v", c.what, got.Attaches, got.Media)
+		if got.AcceptsObjects != c.attaches || strings.Join(got.Media, " ") != c.media {
+			t.Errorf("%s: attaches %v, sees %v", c.what, got.AcceptsObjects, got.Media)
 		}
 	}
 }
 
-// look is a request that shows a picture of 112 x 84 between two texts.
+// look returns a request that shows a picture of 112 x 84 between two texts.
 func look(t *testing.T, f *family.Family, key media.Key) *engine.Request {
 	t.Helper()
 	var b bytes.Buffer
@@ -71,7 +72,7 @@ func look(t *testing.T, f *family.Family, key media.Key) *engine.Request {
 	for i := range text {
 		text[i] = kv.Token(300 + i)
 	}
-	prompt, places, err := media.Expand(nil, nil, slices.Insert(text, 20, place), f.Marks(), []media.Placed{{Placeholder: place, Key: key, Layout: layout}}, 1000)
+	prompt, places, err := media.ExpandPrompt(nil, nil, slices.Insert(text, 20, place), f.Placeholders(), []media.PromptObject{{Placeholder: place, Key: key, Layout: layout}}, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,9 +82,10 @@ func look(t *testing.T, f *family.Family, key media.Key) *engine.Request {
 	}
 }
 
-// TestPictures: a picture goes to the engine in its one place, under its key, and is found there again.
+// TestPictures checks that a picture is sent in place of its tokens, with its key, and is found in the cache
+// again.
 func TestPictures(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	s, card := rig.StartServer(t, enginemock.SGLang, withEvents)
 	cfg := config(t, s, card)
 	cfg.Family = builtinFamily(t)
 	e := opened(t, cfg)
@@ -114,20 +116,20 @@ func TestPictures(t *testing.T) {
 	}
 	broken := look(t, cfg.Family, media.URLKey("a", 0))
 	broken.Objects[0].Source = ""
-	if _, err := enginetest.Generate(ctx, e, broken); fault.Of(err) != fault.Unimplemented || !strings.Contains(err.Error(), "--mm-transfer off") {
+	if _, err := enginetest.Generate(ctx, e, broken); fault.CodeOf(err) != fault.Unimplemented || !strings.Contains(err.Error(), "--mm-transfer off") {
 		t.Errorf("without a source: %v", err)
 	}
 	broken = look(t, cfg.Family, media.URLKey("a", 0))
 	broken.Objects[0].Kind = media.Video
-	if _, err := enginetest.Generate(ctx, e, broken); fault.Of(err) != fault.Invalid {
+	if _, err := enginetest.Generate(ctx, e, broken); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("of a kind that the model does not see: %v", err)
 	}
 }
 
-// TestKeysOfKinds: where the engine could mistake whose key one is, it is told none.
+// TestKeysOfKinds checks that no keys are sent where the engine could assign them to wrong objects.
 func TestKeysOfKinds(t *testing.T) {
-	d := &dialect{}
-	d.places[media.Image], d.places[media.Audio] = 7, 8
+	d := &generateDialect{}
+	d.placeholders[media.Image], d.placeholders[media.Audio] = 7, 8
 	one := media.Object{Kind: media.Image, Key: media.URLKey("a", 0), Source: "data:a"}
 	two := media.Object{Kind: media.Image, Key: media.URLKey("b", 0), Source: "data:b"}
 	sound := media.Object{Kind: media.Audio, Key: media.URLKey("c", 0), Source: "data:c"}

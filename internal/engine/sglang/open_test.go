@@ -14,12 +14,14 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
-	"penstock/internal/mimic/mimictest"
+	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
 	"penstock/internal/zmtp"
 )
 
-func withEvents(c *mimic.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
+func withEvents(c *enginemock.Config) {
+	c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
+}
 
 func codes(e *Engine) (all []string) {
 	for _, w := range e.Warnings() {
@@ -28,13 +30,13 @@ func codes(e *Engine) (all []string) {
 	return all
 }
 
-// TestFindsEvents wants the engine's own word to be enough to follow its cache.
+// TestFindsEvents checks that the engine's announcement is sufficient to follow its cache.
 func TestFindsEvents(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	s, card := rig.StartServer(t, enginemock.SGLang, withEvents)
 	cfg := config(t, s, card)
 	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, zmtp.Endpoint{}
 	e := opened(t, cfg)
-	if c := e.Card(); c.KVGuessed || c.BlockSize != 16 || c.Blocks != 64 || c.ContextLength != 512 || c.Name != "tiny" {
+	if c := e.Card(); c.KVPredicted || c.BlockSize != 16 || c.Blocks != 64 || c.ContextLength != 512 || c.Name != "tiny" {
 		t.Errorf("%+v", c)
 	}
 	if w := codes(e); len(w) != 0 {
@@ -42,15 +44,15 @@ func TestFindsEvents(t *testing.T) {
 	}
 }
 
-// TestFindsReplay wants replay to be found where the engine says it, and the settings to count more.
+// TestFindsReplay checks that an announced replay endpoint is used, and that the settings take precedence.
 func TestFindsReplay(t *testing.T) {
-	p := &probe{
+	p := &serverProbe{
 		cfg:    &Config{Spec: remote.Spec{URL: &url.URL{Scheme: "http", Host: "10.0.0.5:30000"}, Rank: 2, Ranks: 4}, Log: slog.New(slog.DiscardHandler)},
 		server: serverInfo{KVEvents: &kvEvents{Publisher: "zmq", Host: "*", Port: 5557, Replay: 5657}},
 	}
 	at := func(want string) {
 		t.Helper()
-		if got, err := p.replayAt(); err != nil || got.String() != want {
+		if got, err := p.replayEndpoint(); err != nil || got.String() != want {
 			t.Errorf("replay at %s, %v, want %s", got, err, want)
 		}
 	}
@@ -60,27 +62,27 @@ func TestFindsReplay(t *testing.T) {
 	p.cfg.Spec.Replay, _ = zmtp.ParseEndpoint("tcp://10.0.0.7:6000")
 	at("tcp://10.0.0.7:6000")
 	p.cfg.Spec.Replay, p.server.KVEvents.Replay = zmtp.Endpoint{}, 0
-	if got, err := p.replayAt(); err != nil || !got.IsZero() {
+	if got, err := p.replayEndpoint(); err != nil || !got.IsZero() {
 		t.Errorf("replay at %s, %v, and the engine has none", got, err)
 	}
 }
 
-// TestReplayAlone: replay= needs no events= where the engine says where it publishes.
+// TestReplayAlone checks that replay= needs no events= if the engine announces where it publishes.
 func TestReplayAlone(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	s, card := rig.StartServer(t, enginemock.SGLang, withEvents)
 	cfg := config(t, s, card)
 	cfg.Spec.Events = zmtp.Endpoint{}
 	opened(t, cfg)
-	s, card = rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.EngineVersion, c.KVEvents = "0.5.9", "tcp://127.0.0.1:0" })
+	s, card = rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) { c.EngineVersion, c.KVEvents = "0.5.9", "tcp://127.0.0.1:0" })
 	cfg = config(t, s, card)
-	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, mimictest.Endpoint(t, "tcp://127.0.0.1:9")
+	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, enginemocktest.ParseEndpoint(t, "tcp://127.0.0.1:9")
 	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "set events=") {
 		t.Errorf("an engine that does not say where it publishes: %v", err)
 	}
 }
 
 func TestBlockSize(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	s, card := rig.StartServer(t, enginemock.SGLang, withEvents)
 	cfg := config(t, s, card)
 	cfg.Spec.BlockSize = 24
 	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "multiple") {
@@ -91,7 +93,7 @@ func TestBlockSize(t *testing.T) {
 		t.Errorf("joined blocks: %+v", c)
 	}
 	for _, c := range []struct{ page, set, want int }{{1, 0, defaultBlock}, {1, 24, 24}, {0, 0, defaultBlock}, {64, 0, 64}} {
-		p := &probe{cfg: &Config{Spec: remote.Spec{BlockSize: c.set}}, server: serverInfo{PageSize: c.page}}
+		p := &serverProbe{cfg: &Config{Spec: remote.Spec{BlockSize: c.set}}, server: serverInfo{PageSize: c.page}}
 		if got, err := p.blockSize(); got != c.want || err != nil {
 			t.Errorf("pages of %d, block-size %d: %d, %v, want %d", c.page, c.set, got, err, c.want)
 		}
@@ -99,20 +101,20 @@ func TestBlockSize(t *testing.T) {
 }
 
 func TestWarnsWithoutEvents(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, nil)
+	s, card := rig.StartServer(t, enginemock.SGLang, nil)
 	e := opened(t, config(t, s, card))
-	if w := codes(e); !e.Card().KVGuessed || !slices.Equal(w, []string{engine.WarnNoEvents}) {
-		t.Errorf("guessed %v, warnings %v", e.Card().KVGuessed, w)
+	if w := codes(e); !e.Card().KVPredicted || !slices.Equal(w, []string{engine.WarnNoEvents}) {
+		t.Errorf("guessed %v, warnings %v", e.Card().KVPredicted, w)
 	}
 	if remedy := e.Warnings()[0].Remedy; !strings.Contains(remedy, `--kv-events-config '{"publisher":"zmq"`) {
 		t.Errorf("the remedy is %q", remedy)
 	}
 }
 
-// TestRemedyOfUnannouncedEvents: a release that does not announce where it publishes is named its events= too, since
-// the flag of the engine alone changes nothing here.
+// TestRemedyOfUnannouncedEvents checks that the remedy names events= for a release that does not announce its
+// endpoint, since the engine's flag alone has no effect here.
 func TestRemedyOfUnannouncedEvents(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
+	s, card := rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) {
 		withEvents(c)
 		c.EngineVersion = "0.5.9"
 	})
@@ -125,19 +127,20 @@ func TestRemedyOfUnannouncedEvents(t *testing.T) {
 	}
 }
 
-// TestPredictions wants cached tokens as predicted, by events, also where blocks are joined of pages, and by guess.
+// TestPredictions checks that cached tokens are as predicted: by events, also where blocks join several
+// pages, and without events.
 func TestPredictions(t *testing.T) {
 	for name, how := range map[string]struct {
-		change func(*mimic.Config)
+		change func(*enginemock.Config)
 		block  int
 	}{"events": {withEvents, 16}, "joined": {withEvents, 32}, "guessed": {nil, 16}} {
 		t.Run(name, func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.SGLang, how.change)
+			s, card := rig.StartServer(t, enginemock.SGLang, how.change)
 			cfg := config(t, s, card)
 			cfg.Spec.BlockSize = how.block
 			e := opened(t, cfg)
 			ctx := enginetest.Start(t, e)
-			replica := enginetest.NewReplica()
+			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
@@ -151,8 +154,8 @@ func TestPredictions(t *testing.T) {
 					ID: fmt.Sprint("prompt-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
 				})
 				h, _ := kv.NewHasher(how.block, kv.Salt{})
-				last := h.Chain(nil, prompt, nil)
-				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
+				last := h.AppendSeqHashes(nil, prompt, nil)
+				if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
 					t.Fatalf("the blocks of prompt %d were never reported", i)
 				}
 			}
@@ -161,31 +164,31 @@ func TestPredictions(t *testing.T) {
 				t.Error(err)
 			}
 			stats := e.Stats()
-			if stats.Compared != 30 || stats.Apart != 0 || stats.Reported != 25*64 {
-				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Apart)
+			if stats.Compared != 30 || stats.Mismatched != 0 || stats.Reported != 25*64 {
+				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Mismatched)
 			}
 		})
 	}
 }
 
 func TestFaults(t *testing.T) {
-	for kind, want := range map[mimic.FaultKind]fault.Code{
-		mimic.FaultError: fault.EngineError, mimic.FaultStreamError: fault.EngineError, mimic.FaultDisconnect: fault.Unavailable,
-		mimic.FaultLimit: fault.Overloaded,
+	for kind, want := range map[enginemock.FaultKind]fault.Code{
+		enginemock.FaultError: fault.EngineError, enginemock.FaultStreamError: fault.EngineError, enginemock.FaultDisconnect: fault.Unavailable,
+		enginemock.FaultLimit: fault.Overloaded,
 	} {
 		t.Run(string(kind), func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.SGLang, withEvents)
+			s, card := rig.StartServer(t, enginemock.SGLang, withEvents)
 			e := opened(t, config(t, s, card))
 			ctx := enginetest.Start(t, e)
 			req := &engine.Request{ID: "fault", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{1, 2, 3}, Stop: engine.Stop{MaxTokens: 400, IgnoreEOS: true}}
-			if err := s.Faults().Set(mimic.Fault{Kind: kind, Count: 1, After: 4}); err != nil {
+			if err := s.Faults().Set(enginemock.Fault{Kind: kind, Count: 1, After: 4}); err != nil {
 				t.Fatal(err)
 			}
 			_, err := enginetest.Generate(ctx, e, req)
-			if err == nil && kind == mimic.FaultDisconnect {
-				return // it struck before the first byte, and the call was made once more
+			if err == nil && kind == enginemock.FaultDisconnect {
+				return // the fault came before the first byte, and the call was repeated
 			}
-			if fault.Of(err) != want {
+			if fault.CodeOf(err) != want {
 				t.Errorf("%v, want %v", err, want)
 			}
 			enginetest.MustGenerate(t, ctx, e, req)
@@ -194,7 +197,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestPreprocess(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, nil)
+	s, card := rig.StartServer(t, enginemock.SGLang, nil)
 	e := opened(t, config(t, s, card))
 	ctx := enginetest.Start(t, e)
 	p, err := e.Preprocess(ctx, &engine.PreprocessRequest{ID: "p", Attempt: 3, Text: "Where does the water go?"})
@@ -205,18 +208,18 @@ func TestPreprocess(t *testing.T) {
 	if p, err := e.Preprocess(ctx, chat); err != nil || len(p.Tokens) == 0 {
 		t.Errorf("a conversation: %+v, %v", p, err)
 	}
-	if _, err = e.Preprocess(ctx, &engine.PreprocessRequest{Attempt: 1, Chat: []byte("{")}); fault.Of(err) != fault.Invalid {
+	if _, err = e.Preprocess(ctx, &engine.PreprocessRequest{Attempt: 1, Chat: []byte("{")}); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("no JSON: %v", err)
 	}
-	s, card = rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.EngineVersion = "0.5.9" })
+	s, card = rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) { c.EngineVersion = "0.5.9" })
 	old := opened(t, config(t, s, card))
-	if _, err := old.Preprocess(enginetest.Start(t, old), chat); fault.Of(err) != fault.Unimplemented {
+	if _, err := old.Preprocess(enginetest.Start(t, old), chat); fault.CodeOf(err) != fault.Unimplemented {
 		t.Errorf("a conversation, which an old engine takes no questions about: %v", err)
 	}
 }
 
 func TestRefusals(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, nil)
+	s, card := rig.StartServer(t, enginemock.SGLang, nil)
 	e := opened(t, config(t, s, card))
 	ctx := enginetest.Start(t, e)
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{1, 2, 3}, Stop: engine.Stop{MaxTokens: 2}, Sampling: engine.Sampling{PresencePenalty: 3}}
@@ -226,19 +229,19 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestSnapshot loses a batch for good. An engine that can say what it still has keeps being known.
+// TestSnapshot loses a batch for good: the cache of an engine with snapshots stays known.
 func TestSnapshot(t *testing.T) {
 	for name, want := range map[string]int{"with": 1, "without": 2} {
 		t.Run(name, func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
-				c.KVEvents = "tcp://127.0.0.1:0" // and nothing to ask for what is missing
+			s, card := rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) {
+				c.KVEvents = "tcp://127.0.0.1:0" // and no replay or snapshot endpoint
 				if name == "with" {
 					c.Snapshot = "tcp://127.0.0.1:0"
 				}
 			})
 			e := opened(t, config(t, s, card))
 			ctx := enginetest.Start(t, e)
-			replica := enginetest.NewReplica()
+			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
@@ -249,21 +252,21 @@ func TestSnapshot(t *testing.T) {
 					prompt[i] = first + kv.Token(i)
 				}
 				enginetest.MustGenerate(t, ctx, e, &engine.Request{ID: "s", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 2, IgnoreEOS: true}})
-				return h.Chain(nil, prompt, nil)[2]
+				return h.AppendSeqHashes(nil, prompt, nil)[2]
 			}
 			known := func(seq kv.SeqHash) {
 				t.Helper()
-				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[seq] }); err != nil {
+				if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[seq] }); err != nil {
 					t.Fatal("a block was never reported")
 				}
 			}
-			// What is published before the subscription stands is lost: nothing repeats it.
+			// Events from before the subscription are lost.
 			for i := kv.Token(1); len(replica.Seqs()) == 0 && i < 300; i++ {
 				ask(i)
 			}
 			before := ask(300)
 			known(before)
-			if err := s.Faults().Set(mimic.Fault{Kind: mimic.FaultGap, Count: 1}); err != nil {
+			if err := s.Faults().Set(enginemock.Fault{Kind: enginemock.FaultGap, Count: 1}); err != nil {
 				t.Fatal(err)
 			}
 			known(ask(350))
@@ -282,11 +285,12 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestPassesAdapters: what is passed on to an adapter is answered by the adapter, not by the model.
+// TestPassesAdapters checks that a passthrough request for an adapter is answered by the adapter, not by the
+// model.
 func TestPassesAdapters(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.Adapters = []mimic.Adapter{{Name: "poet", Path: "/poet"}} })
+	s, card := rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) { c.Adapters = []enginemock.Adapter{{Name: "poet", Path: "/poet"}} })
 	cfg := config(t, s, card)
-	cfg.Spec.Mode = remote.ModePass
+	cfg.Spec.Mode = remote.ModePassthrough
 	e := opened(t, cfg)
 	ctx := enginetest.Start(t, e)
 	body := fmt.Sprintf(`{"model":"poet","prompt":%q,"max_tokens":1}`, strings.Repeat("a long prompt of several blocks ", 8))
@@ -295,7 +299,7 @@ func TestPassesAdapters(t *testing.T) {
 		again bool
 	}{{"tiny", false}, {"poet", false}, {"poet", true}, {"tiny", true}} {
 		cached := 0
-		err := e.Pass(ctx, &engine.PassRequest{ID: "p", Attempt: 1, Model: want.model, Path: "/v1/completions", Body: []byte(body)}, func(p *engine.PassPiece) error {
+		err := e.PassThrough(ctx, &engine.PassthroughRequest{ID: "p", Attempt: 1, Model: want.model, Path: "/v1/completions", Body: []byte(body)}, func(p *engine.PassthroughChunk) error {
 			if p.Last {
 				cached = p.Cached
 			}

@@ -13,26 +13,26 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Preprocess has the server make the tokens of a text or a conversation, by /tokenize. Not all
-// versions take conversations there. The server reads the names of special tokens in a text as
-// those tokens, whether or not the request asks for it.
+// Preprocess lets the server make the tokens of a text or a conversation by /tokenize. Not all versions take
+// conversations there. The server parses the names of special tokens in a text as those tokens, also if the
+// request does not ask for it.
 func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	body, err := e.question(req)
+	body, err := e.tokenizeRequest(req)
 	if err != nil {
 		return nil, err
 	}
-	return e.Prompt(ctx, req.Attempt, func(ctx context.Context, p *engine.Preprocessed) error {
-		return e.tokenize(ctx, body, len(req.Chat) > 0, p)
+	return e.FetchPrompt(ctx, req.Attempt, func(ctx context.Context, p *engine.Preprocessed) error {
+		return e.fetchTokens(ctx, body, len(req.Chat) > 0, p)
 	})
 }
 
-// question returns the body that asks for the tokens of a request.
-func (e *Engine) question(req *engine.PreprocessRequest) ([]byte, error) {
+// tokenizeRequest returns the body that asks for the tokens of a request.
+func (e *Engine) tokenizeRequest(req *engine.PreprocessRequest) ([]byte, error) {
 	model := e.model
-	if card := e.Card(); req.Model != "" && !card.Names(req.Model) {
+	if card := e.Card(); req.Model != "" && !card.HasName(req.Model) {
 		model = req.Model
 	}
 	body := strictjson.AppendString([]byte(`{"model":`), model)
@@ -48,8 +48,8 @@ func (e *Engine) question(req *engine.PreprocessRequest) ([]byte, error) {
 	return append(append(body, ','), prep.AppendChat(nil, chat)[1:]...), nil
 }
 
-// tokenize asks for the tokens and reads them into p.
-func (e *Engine) tokenize(ctx context.Context, body []byte, chat bool, p *engine.Preprocessed) error {
+// fetchTokens asks for the tokens and reads them into p.
+func (e *Engine) fetchTokens(ctx context.Context, body []byte, chat bool, p *engine.Preprocessed) error {
 	a, err := e.client.Do(ctx, &remote.Call{Path: "/tokenize", Body: body})
 	if err != nil {
 		return err
@@ -57,21 +57,21 @@ func (e *Engine) tokenize(ctx context.Context, body []byte, chat bool, p *engine
 	defer a.Close()
 	switch {
 	case a.Status == http.StatusNotFound:
-		return noPrompts()
+		return noPromptsError()
 	case !a.OK():
-		err := a.Refused()
+		err := a.RefusalError()
 		if said := err.Error(); chat && strings.Contains(said, "prompt") && strings.Contains(strings.ToLower(said), "required") {
-			return noPrompts() // it asks for a text in place of the conversation
+			return noPromptsError() // it requires a text in place of the conversation
 		}
 		return err
 	}
-	text, err := a.All(ctx)
+	text, err := a.ReadAll(ctx)
 	if err != nil {
 		return err
 	}
-	return remote.ReadTokens(text, p)
+	return remote.ParseTokenize(text, p)
 }
 
-func noPrompts() error {
+func noPromptsError() error {
 	return fault.New(fault.Unimplemented, "the engine makes no prompts of this: name the directory of its model with --model-path, and they are made here")
 }

@@ -13,25 +13,24 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// probe finds out what a server is.
-type probe struct {
+// serverProbe finds out what a server offers.
+type serverProbe struct {
 	cfg    *Config
 	client *remote.Client
 
-	model    string // the first name that it serves
-	adapters []string
-	listed   atomic.Pointer[[]string] // the adapters as they are now
-	length   int                      // max_model_len; 0 if it is not said
-	server   serverInfo
-	warnings []engine.Warning
+	model           string // the first served name
+	adapters        []string
+	currentAdapters atomic.Pointer[[]string] // the current adapters
+	length          int                      // max_model_len; 0 if not reported
+	server          serverInfo
+	warnings        []engine.Warning
 }
 
-func (p *probe) warn(code, remedy, detail string) {
+func (p *serverProbe) addWarning(code, remedy, detail string) {
 	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
 }
 
-// serverInfo is the part of /server_info that matters: the settings of the server, and what
-// it has computed from them.
+// serverInfo is the relevant part of /server_info: the settings of the server, and values computed from them.
 type serverInfo struct {
 	Version           string    `json:"version"`
 	ModelPath         string    `json:"model_path"`
@@ -50,35 +49,35 @@ type serverInfo struct {
 	} `json:"internal_states"`
 }
 
-// kvEvents is how newer versions say where they publish cache events.
+// kvEvents is the announcement of cache events by newer versions.
 type kvEvents struct {
 	Publisher string `json:"publisher"`
 	Host      string `json:"endpoint_host"`
 	Port      int    `json:"endpoint_port_base"`
-	// Replay is the port of replay of rank 0 on the same host; since 0.5.22, 0 if there is none.
+	// Replay is the replay port of rank 0 on the same host; since 0.5.22, 0 if there is none.
 	Replay    int `json:"replay_endpoint_port_base"`
 	BlockSize int `json:"block_size"`
 	DPSize    int `json:"dp_size"`
 }
 
-// page returns how many tokens a page has; 0 if the engine does not say.
-func (p *probe) page() int {
+// pageSize returns the size of a page in tokens; 0 if not reported.
+func (p *serverProbe) pageSize() int {
 	if ev := p.server.KVEvents; ev != nil && ev.BlockSize > 0 {
 		return ev.BlockSize
 	}
 	return max(p.server.PageSize, 0)
 }
 
-// window returns how many tokens prompt and output may have; 0 if the engine does not say.
-func (p *probe) window() int {
+// contextLength returns the limit of prompt plus output tokens; 0 if not reported.
+func (p *serverProbe) contextLength() int {
 	if p.length > 0 {
 		return p.length
 	}
 	return max(p.server.ContextLength, 0)
 }
 
-// tokenRoom returns for how many tokens a rank has room; 0 if the engine does not say.
-func (p *probe) tokenRoom() int {
+// tokenCapacity returns the cache capacity of a rank in tokens; 0 if not reported.
+func (p *serverProbe) tokenCapacity() int {
 	if p.server.MaxTotalTokens > 0 {
 		return p.server.MaxTotalTokens
 	}
@@ -88,8 +87,8 @@ func (p *probe) tokenRoom() int {
 	return 0
 }
 
-// models is the answer of /v1/models.
-type models struct {
+// modelList is the response of /v1/models.
+type modelList struct {
 	Data []struct {
 		ID     string `json:"id"`
 		Parent string `json:"parent"`
@@ -97,12 +96,12 @@ type models struct {
 	} `json:"data"`
 }
 
-func (m *models) read(ctx context.Context, client *remote.Client) error {
-	return client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
+func (m *modelList) fetchModels(ctx context.Context, client *remote.Client) error {
+	return client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
 }
 
-// adapters returns the names of the LoRA adapters, ascending.
-func (m *models) adapters() (names []string) {
+// adapterNames returns the names of the LoRA adapters, ascending.
+func (m *modelList) adapterNames() (names []string) {
 	for _, d := range m.Data {
 		if d.Parent != "" {
 			names = append(names, d.ID)
@@ -112,30 +111,30 @@ func (m *models) adapters() (names []string) {
 	return slices.Compact(names)
 }
 
-// lister returns how to ask which adapters there are; nil if the server takes none.
-func (p *probe) lister() func(context.Context) ([]string, error) {
+// adapterLister returns a function that lists the adapters; nil if the server takes none.
+func (p *serverProbe) adapterLister() func(context.Context) ([]string, error) {
 	if len(p.adapters) == 0 && !p.server.EnableLoRA {
 		return nil
 	}
 	return func(ctx context.Context) ([]string, error) {
-		var now models
-		if err := now.read(ctx, p.client); err != nil {
+		var now modelList
+		if err := now.fetchModels(ctx, p.client); err != nil {
 			return nil, err
 		}
-		names := now.adapters()
-		p.listed.Store(&names)
+		names := now.adapterNames()
+		p.currentAdapters.Store(&names)
 		return names, nil
 	}
 }
 
-// findModel reads which model is served, and its adapters.
-func (p *probe) findModel(ctx context.Context) error {
-	var all models
-	if err := all.read(ctx, p.client); err != nil {
+// findModel reads the served model and its adapters.
+func (p *serverProbe) findModel(ctx context.Context) error {
+	var all modelList
+	if err := all.fetchModels(ctx, p.client); err != nil {
 		return err
 	}
-	p.model, p.adapters = "", all.adapters()
-	p.listed.Store(&p.adapters)
+	p.model, p.adapters = "", all.adapterNames()
+	p.currentAdapters.Store(&p.adapters)
 	for _, m := range all.Data {
 		if m.Parent == "" && p.model == "" {
 			p.model, p.length = m.ID, m.Length
@@ -147,15 +146,15 @@ func (p *probe) findModel(ctx context.Context) error {
 	return nil
 }
 
-// sees returns which media the model sees, as far as the server says.
-func (p *probe) sees(ctx context.Context) (kinds []string) {
+// mediaKinds returns the media that the model takes, as far as the server reports them.
+func (p *serverProbe) mediaKinds(ctx context.Context) (kinds []string) {
 	var info struct {
 		Images bool `json:"has_image_understanding"`
 		Sounds bool `json:"has_audio_understanding"`
 	}
 	for _, path := range []string{"/model_info", "/get_model_info"} {
-		err := p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &info)
-		if err == nil || !remote.NotFound(err) {
+		err := p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &info)
+		if err == nil || !remote.IsNotFound(err) {
 			break
 		}
 	}
@@ -169,10 +168,10 @@ func (p *probe) sees(ctx context.Context) (kinds []string) {
 }
 
 // findServer reads the server's settings.
-func (p *probe) findServer(ctx context.Context) (err error) {
+func (p *serverProbe) findServer(ctx context.Context) (err error) {
 	for _, path := range []string{"/server_info", "/get_server_info"} {
-		err = p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &p.server)
-		if !remote.NotFound(err) {
+		err = p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &p.server)
+		if !remote.IsNotFound(err) {
 			return err
 		}
 	}

@@ -11,32 +11,32 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
-// TestReloadedAdapter: what an adapter had cached before it was unloaded is not predicted after it was loaded again. Where
-// both happened between two looks at the list of adapters, one request finds that out for all. Either way what the
-// adapter caches from then on is predicted.
+// TestReloadedAdapter checks that blocks which an adapter cached before it was unloaded are not predicted
+// after it was loaded again. If both happened between two listings of the adapters, one request reveals it
+// for all. In both cases later blocks of the adapter are predicted.
 func TestReloadedAdapter(t *testing.T) {
 	for name, c := range map[string]struct {
-		seen  bool // the list was read without the adapter
+		seen  bool // a listing came without the adapter
 		block int
-		apart uint64 // requests that find less than was predicted
+		apart uint64 // requests that find less than predicted
 	}{
 		"seen": {true, 16, 0}, "unseen": {false, 16, 1}, "seen, blocks of two pages": {true, 32, 0}, "unseen, blocks of two pages": {false, 32, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, card := rig.Serve(t, mimic.SGLang, func(m *mimic.Config) {
+			s, card := rig.StartServer(t, enginemock.SGLang, func(m *enginemock.Config) {
 				withEvents(m)
-				m.EngineVersion, m.Adapters = "0.5.23", []mimic.Adapter{{Name: "poet", Path: "/poet"}}
+				m.EngineVersion, m.Adapters = "0.5.23", []enginemock.Adapter{{Name: "poet", Path: "/poet"}}
 			})
 			cfg := config(t, s, card)
 			cfg.Spec.BlockSize = c.block
 			e := opened(t, cfg)
 			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 40*time.Second)
 			defer cancel()
-			replica := enginetest.NewReplica()
+			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
@@ -49,7 +49,7 @@ func TestReloadedAdapter(t *testing.T) {
 				return tokens
 			}
 			h, _ := kv.NewHasher(c.block, kv.Salt{LoRA: "poet"})
-			last := func(first kv.Token) kv.SeqHash { return h.Chain(nil, prompt(first), nil)[96/c.block-1] }
+			last := func(first kv.Token) kv.SeqHash { return h.AppendSeqHashes(nil, prompt(first), nil)[96/c.block-1] }
 			ask := func(first kv.Token) {
 				enginetest.MustGenerate(t, ctx, e, &engine.Request{
 					ID: "poem", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt(first), Salt: kv.Salt{LoRA: "poet"},
@@ -60,7 +60,7 @@ func TestReloadedAdapter(t *testing.T) {
 				t.Helper()
 				short, cancel := context.WithTimeout(ctx, 15*time.Second)
 				defer cancel()
-				if err := replica.Wait(short, f); err != nil {
+				if err := replica.WaitFor(short, f); err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
@@ -88,7 +88,7 @@ func TestReloadedAdapter(t *testing.T) {
 			ask(300)
 			ask(500)
 			after := e.Stats()
-			if got := after.Apart - before.Apart; got != c.apart {
+			if got := after.Mismatched - before.Mismatched; got != c.apart {
 				t.Errorf("%d wrong predictions after the adapter was loaded again, want %d", got, c.apart)
 			}
 			wait("what the adapter caches again is not known", func(seqs map[kv.SeqHash]bool) bool { return seqs[last(300)] && seqs[last(500)] })
@@ -109,8 +109,8 @@ func TestReloadedAdapter(t *testing.T) {
 	}
 }
 
-// change has the server load or unload an adapter.
-func change(t *testing.T, s *mimic.Server, path, body string) {
+// change makes the server load or unload an adapter.
+func change(t *testing.T, s *enginemock.Server, path, body string) {
 	t.Helper()
 	resp, err := http.Post(s.URL()+path, "application/json", strings.NewReader(body))
 	if err != nil {

@@ -10,25 +10,25 @@ import (
 
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
-	"penstock/internal/mimic/mimictest"
+	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
 )
 
 func TestSalts(t *testing.T) {
-	for _, version := range mimic.EngineVersions(mimic.SGLang) {
+	for _, version := range enginemock.EngineVersions(enginemock.SGLang) {
 		t.Run(version, func(t *testing.T) {
-			open := func(t testing.TB, set ...mimic.Fault) mimictest.Adapter {
-				s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) {
+			open := func(t testing.TB, set ...enginemock.Fault) enginemocktest.Adapter {
+				s, card := rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) {
 					withEvents(c)
 					c.EngineVersion, c.Faults = version, set
 				})
 				return opened(t, config(t, s, card))
 			}
 			if version == "0.5.9" { // none of its fields reaches the cache
-				mimictest.TestSaltsRefused(t, open)
+				enginemocktest.TestSaltsRefused(t, open)
 				return
 			}
-			mimictest.TestSalts(t, open, "/v1/chat/completions", "/v1/completions")
+			enginemocktest.TestSalts(t, open, "/v1/chat/completions", "/v1/completions")
 		})
 	}
 }
@@ -37,7 +37,7 @@ func TestSaltFields(t *testing.T) {
 	for _, c := range []struct {
 		version string
 		fields  []string
-		known   remote.Salts
+		known   remote.SaltSupport
 	}{
 		{"0.5.9", []string{"extra_key"}, remote.SaltsIgnored},
 		{"0.5.6.post2", []string{"extra_key"}, remote.SaltsIgnored},
@@ -59,18 +59,18 @@ func TestSaltFields(t *testing.T) {
 	}
 }
 
-// TestRadixCacheOff: where the engine reuses nothing, nothing is predicted, and there are no salts to prove.
+// TestRadixCacheOff checks that without a prefix cache nothing is predicted, and there are no salts to prove.
 func TestRadixCacheOff(t *testing.T) {
-	p := &probe{cfg: &Config{}, server: serverInfo{Version: "0.5.9", DisableRadixCache: true}}
+	p := &serverProbe{cfg: &Config{}, server: serverInfo{Version: "0.5.9", DisableRadixCache: true}}
 	card, cfg := engine.Card{}, remote.Config{}
-	source, err := p.source(&card)
-	p.salts(&cfg)
-	if err != nil || source != nil || !card.NoReuse || cfg.Salts != remote.SaltsMoot || cfg.PassSalts != remote.SaltsMoot {
-		t.Errorf("source %v, %v; no reuse %v; salts %v, %v", source, err, card.NoReuse, cfg.Salts, cfg.PassSalts)
+	source, err := p.cacheSource(&card)
+	p.setSaltSupport(&cfg)
+	if err != nil || source != nil || !card.NoPrefixCache || cfg.Salts != remote.SaltsUnneeded || cfg.PassthroughSalts != remote.SaltsUnneeded {
+		t.Errorf("source %v, %v; no reuse %v; salts %v, %v", source, err, card.NoPrefixCache, cfg.Salts, cfg.PassthroughSalts)
 	}
 }
 
-// TestSameIsFree: an engine that answers is asked from time to time in what generates nothing, as /health does.
+// TestSameIsFree checks that the periodic check of an answering engine generates nothing, unlike /health.
 func TestSameIsFree(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/v1/models" {
@@ -84,19 +84,19 @@ func TestSameIsFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := remote.Spec{Kind: "sglang", URL: u}
-	p := &probe{cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512}
+	p := &serverProbe{cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512}
 	defer p.client.Close()
-	if err := p.same(t.Context()); err != nil {
+	if err := p.checkSame(t.Context()); err != nil {
 		t.Error(err)
 	}
 	p.model = "other"
-	if err := p.same(t.Context()); err == nil {
+	if err := p.checkSame(t.Context()); err == nil {
 		t.Error("another model is taken for the same")
 	}
 }
 
-// TestAnotherServer: an engine that was found to reuse nothing, and is started anew with a cache, is another one, as its
-// salts are to be proven; so is one of another version, which has the salt in another field.
+// TestAnotherServer checks that an engine without cache which restarts with one counts as another engine, as
+// its salts must be proven; and that another version does too, which has the salt in another field.
 func TestAnotherServer(t *testing.T) {
 	info := ""
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -113,7 +113,7 @@ func TestAnotherServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := remote.Spec{Kind: "sglang", URL: u}
-	p := &probe{
+	p := &serverProbe{
 		cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512,
 		server: serverInfo{Version: "0.5.9", DisableRadixCache: true},
 	}
@@ -127,7 +127,7 @@ func TestAnotherServer(t *testing.T) {
 		{`{"version":"0.5.23","disable_radix_cache":true}`, false},
 	} {
 		info = c.info
-		if err := p.alive(t.Context()); (err == nil) != c.same {
+		if err := p.checkAlive(t.Context()); (err == nil) != c.same {
 			t.Errorf("%s: %v", c.info, err)
 		}
 	}

@@ -8,20 +8,20 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// version is a release of SGLang: 0.5.17 is {0, 5, 17}.
-type version [3]int
+// releaseVersion is a release of SGLang: 0.5.17 is {0, 5, 17}.
+type releaseVersion [3]int
 
-// The releases that changed what the engine does with salts, and what it says of its cache.
+// The releases that changed how the engine treats salts, and what it reports of its cache.
 var (
-	takesExtraKey  = version{0, 5, 11} // extra_key reaches the cache; before, neither field did
-	tellsEvents    = version{0, 5, 13} // /server_info says where events are published
-	takesCacheSalt = version{0, 5, 18} // cache_salt reaches the cache, and events tell of it; before, it was ignored
-	tellsAdapters  = version{0, 5, 22} // events tell of LoRA adapters; before, blocks with the same tokens had one name
+	extraKeyVersion        = releaseVersion{0, 5, 11} // extra_key reaches the cache; earlier neither field did
+	announcedEventsVersion = releaseVersion{0, 5, 13} // /server_info announces where events are published
+	cacheSaltVersion       = releaseVersion{0, 5, 18} // cache_salt reaches the cache, and events contain it; earlier it was ignored
+	adapterEventsVersion   = releaseVersion{0, 5, 22} // events contain LoRA adapters; earlier blocks with the same tokens had one hash
 )
 
-// parseVersion reads the version that a server says of itself: 0.5.17, 0.5.6.post2, 0.5.18rc1. ok is false for what is no
-// release, such as 0.0.0.dev1 of a build from a checkout.
-func parseVersion(text string) (v version, ok bool) {
+// parseVersion parses the version reported by a server: 0.5.17, 0.5.6.post2, 0.5.18rc1. ok is false if it is
+// not a release, such as 0.0.0.dev1 of a build from a checkout.
+func parseVersion(text string) (v releaseVersion, ok bool) {
 	parts := strings.SplitN(strings.TrimPrefix(text, "v"), ".", 4)
 	if len(parts) < 3 || len(parts) == 4 && strings.HasPrefix(parts[3], "dev") {
 		return v, false
@@ -33,32 +33,32 @@ func parseVersion(text string) (v version, ok bool) {
 		}
 		n, err := strconv.Atoi(digits)
 		if err != nil || n < 0 {
-			return version{}, false
+			return releaseVersion{}, false
 		}
 		v[i] = n
 	}
-	return v, v != version{}
+	return v, v != releaseVersion{}
 }
 
-func (v version) before(o version) bool { return slices.Compare(v[:], o[:]) < 0 }
+func (v releaseVersion) isBefore(o releaseVersion) bool { return slices.Compare(v[:], o[:]) < 0 }
 
-// hidesAdapters reports whether the events of a version do not tell of LoRA adapters. A version that is no release is taken
-// for a new one.
+// hidesAdapters reports whether the events of a version lack LoRA adapters. A version that is not a release
+// counts as new.
 func hidesAdapters(text string) bool {
 	v, ok := parseVersion(text)
-	return ok && v.before(tellsAdapters)
+	return ok && v.isBefore(adapterEventsVersion)
 }
 
-// saltFields returns the fields of /generate that keep caches apart in a version, and what is known of it: that it
-// ignores both, or that a proof is to decide. One that is not known gets both, as what it does not know it passes over.
-func saltFields(text string) ([]string, remote.Salts) {
+// saltFields returns the fields of /generate that isolate salts in a version, and whether the version ignores
+// both or a proof must decide. An unknown version gets both fields, since it ignores unknown ones.
+func saltFields(text string) ([]string, remote.SaltSupport) {
 	v, ok := parseVersion(text)
 	switch {
 	case !ok:
 		return []string{"cache_salt", "extra_key"}, remote.SaltsUnknown
-	case v.before(takesExtraKey):
+	case v.isBefore(extraKeyVersion):
 		return []string{"extra_key"}, remote.SaltsIgnored
-	case v.before(takesCacheSalt):
+	case v.isBefore(cacheSaltVersion):
 		return []string{"extra_key"}, remote.SaltsUnknown
 	}
 	return []string{"cache_salt"}, remote.SaltsUnknown

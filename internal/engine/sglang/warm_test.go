@@ -10,13 +10,14 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 	"penstock/internal/zmtp"
 )
 
-// TestLearnsByReplay: an engine that says where it repeats its events is known from its beginning, without a setting.
+// TestLearnsByReplay checks that an engine which announces its replay endpoint is known from its start,
+// without a setting.
 func TestLearnsByReplay(t *testing.T) {
-	s, card := rig.Serve(t, mimic.SGLang, withEvents)
+	s, card := rig.StartServer(t, enginemock.SGLang, withEvents)
 	cfg := config(t, s, card)
 	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, zmtp.Endpoint{}
 	prompt := make([]kv.Token, 100)
@@ -30,12 +31,12 @@ func TestLearnsByReplay(t *testing.T) {
 	e := opened(t, cfg)
 	ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
 	defer cancel()
-	replica := enginetest.NewReplica()
+	replica := enginetest.NewCacheReplica()
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan error, 1)
 	go func() { watched <- e.WatchKV(watching, replica.Sink) }()
 	h, _ := kv.NewHasher(16, kv.Salt{})
-	if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[h.Chain(nil, prompt, nil)[5]] }); err != nil {
+	if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[h.AppendSeqHashes(nil, prompt, nil)[5]] }); err != nil {
 		t.Error("the blocks of the warm-up are not known")
 	}
 	stop()
@@ -44,12 +45,12 @@ func TestLearnsByReplay(t *testing.T) {
 	}
 }
 
-// TestLearnsWarmEngine: of an engine that served before it was followed, and does not repeat its events, what requests
-// find in its cache is predicted after the first of them.
+// TestLearnsWarmEngine checks that for an engine which served before it was followed, and does not replay its
+// events, hits are predicted after the first requests that find them.
 func TestLearnsWarmEngine(t *testing.T) {
 	for _, size := range []int{16, 32} {
 		t.Run(fmt.Sprint("blocks of ", size), func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.SGLang, func(c *mimic.Config) { c.KVEvents = "tcp://127.0.0.1:0" })
+			s, card := rig.StartServer(t, enginemock.SGLang, func(c *enginemock.Config) { c.KVEvents = "tcp://127.0.0.1:0" })
 			cfg := config(t, s, card)
 			cfg.Spec.Replay, cfg.Spec.BlockSize = zmtp.Endpoint{}, size
 			system := make([]kv.Token, 128)
@@ -72,11 +73,11 @@ func TestLearnsWarmEngine(t *testing.T) {
 			e := opened(t, cfg)
 			ctx, cancel := context.WithTimeout(enginetest.Start(t, e), 20*time.Second)
 			defer cancel()
-			replica := enginetest.NewReplica()
+			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
-			for i := 0; e.Stats().Batches == 0; i++ { // what was stored before the subscription stood is not heard of
+			for i := 0; e.Stats().Batches == 0; i++ { // events from before the subscription are lost
 				enginetest.MustGenerate(t, ctx, e, &engine.Request{
 					ID: fmt.Sprint("other-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: append([]kv.Token{kv.Token(400 + i)}, system[:19]...), Stop: engine.Stop{MaxTokens: 1},
 				})
@@ -85,12 +86,12 @@ func TestLearnsWarmEngine(t *testing.T) {
 			for i := range 20 {
 				prompt := ask(ctx, e, fmt.Sprint("prompt-", i), 310+10*(i%8))
 				h, _ := kv.NewHasher(size, kv.Salt{})
-				last := h.Chain(nil, prompt, nil)
-				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
+				last := h.AppendSeqHashes(nil, prompt, nil)
+				if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
 					t.Fatalf("the blocks of prompt %d were never reported: %+v", i, e.Stats())
 				}
 			}
-			for e.Stats().Waiting > 0 { // names are found a moment after the requests that show them
+			for e.Stats().Waiting > 0 { // hashes are found shortly after the requests that reveal them
 				select {
 				case <-time.After(time.Millisecond):
 				case <-ctx.Done():
@@ -102,9 +103,9 @@ func TestLearnsWarmEngine(t *testing.T) {
 				t.Error(err)
 			}
 			stats := e.Stats()
-			// The first one found the system prompt, of which nothing was known.
-			if stats.Compared-begun.Compared != 20 || stats.Apart-begun.Apart != 1 || stats.Reported-stats.Predicted != begun.Reported-begun.Predicted+128 {
-				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Apart)
+			// The first one found the system prompt, which was unknown.
+			if stats.Compared-begun.Compared != 20 || stats.Mismatched-begun.Mismatched != 1 || stats.Reported-stats.Predicted != begun.Reported-begun.Predicted+128 {
+				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Mismatched)
 			}
 		})
 	}

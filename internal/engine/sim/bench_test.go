@@ -9,8 +9,8 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// BenchmarkDecode generates 64 tokens in each of several sequences at once, by an
-// engine whose passes take next to no time: what is left is its own work.
+// BenchmarkDecode generates 64 tokens in each of several concurrent sequences, by an engine whose passes take
+// almost no time: the rest is its own work.
 func BenchmarkDecode(b *testing.B) {
 	for _, sequences := range []int{1, 32, 256} {
 		b.Run(fmt.Sprint("batch", sequences), func(b *testing.B) {
@@ -35,30 +35,30 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// TestComputeDoesNotAllocate: neither words nor waiting cost memory.
+// TestComputeDoesNotAllocate checks that neither drawing nor waiting allocates.
 func TestComputeDoesNotAllocate(t *testing.T) {
 	s, err := newScript(&Config{Vocabulary: Vocabulary{Size: 96}}, 320)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := s.begin(request(1, 20, 1000), nil)[0].(*choice)
+	c := s.newStates(request(1, 20, 1000), nil)[0].(*scriptedChoice)
 	if n := testing.AllocsPerRun(1000, func() {
-		if _, err := c.next(); err != nil {
+		if _, err := c.nextToken(); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations per token", n)
 	}
 	for _, kind := range []Clock{ClockTimers, ClockPrecise} {
-		clock := clock{kind: kind}
-		clock.open(t.Context())
+		clock := passClock{kind: kind}
+		clock.openSleeper(t.Context())
 		if n := testing.AllocsPerRun(100, func() {
-			if err := clock.pass(t.Context(), 10*time.Microsecond, false); err != nil {
+			if err := clock.waitForPass(t.Context(), 10*time.Microsecond, false); err != nil {
 				t.Fatal(err)
 			}
 		}); n != 0 {
 			t.Errorf("clock %d: %v allocations per pass", kind, n)
 		}
-		clock.close()
+		clock.closeSleeper()
 	}
 }

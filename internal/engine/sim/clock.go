@@ -5,59 +5,58 @@ import (
 	"time"
 )
 
-// Clock says by what an engine waits for the end of a pass.
+// Clock says how an engine waits for the end of a pass.
 type Clock uint8
 
 // The clocks.
 const (
-	// ClockTimers are the timers of the runtime. In real time they are late by up to
-	// a millisecond (on Linux the runtime sleeps in whole ones), which does not add up
-	// over passes. In the virtual time of a test they are exact.
+	// ClockTimers are the timers of the runtime. In real time they are late by up to a millisecond (on Linux
+	// the runtime sleeps in whole ones), which does not add up over passes. In the virtual time of a test
+	// they are exact.
 	ClockTimers Clock = iota
-	// ClockPrecise is a timer of the operating system where there is one that serves,
-	// late by some ten microseconds, else ClockTimers. It is for real time alone.
+	// ClockPrecise is a timer of the operating system, late by some ten microseconds, or ClockTimers if there
+	// is none. It works only in real time.
 	ClockPrecise
 )
 
-// forgiven is how far an engine may be behind its passes, on a machine that is too
-// slow or was suspended, without catching up for it later.
-const forgiven = 100 * time.Millisecond
+// maxCatchUp is how far an engine may lag its passes and still catch up; a longer lag, on a machine that is
+// too slow or was suspended, is dropped.
+const maxCatchUp = 100 * time.Millisecond
 
-// clock lets passes end when they should. It is of one goroutine.
-type clock struct {
+// passClock waits for the end of passes. It is for one goroutine.
+type passClock struct {
 	sleeper sleeper
 	kind    Clock
-	end     time.Time // of the pass before, as it should have been
+	end     time.Time // of the previous pass, as scheduled
 }
 
-// sleeper waits.
+// sleeper waits for a duration.
 type sleeper interface {
-	// sleep returns after d, which is positive, or with ctx's error when ctx ends: that
-	// with which the clock was opened.
+	// sleep returns after d, which is positive, or with ctx's error when ctx ends: the context with which the
+	// clock was opened.
 	sleep(ctx context.Context, d time.Duration) error
 	// close releases what the sleeper holds.
 	close()
 }
 
-// open makes ready to wait until ctx ends. Until close the clock may hold a file.
-func (c *clock) open(ctx context.Context) {
+// openSleeper prepares to wait until ctx ends. Until closeSleeper the clock may hold a file.
+func (c *passClock) openSleeper(ctx context.Context) {
 	if c.kind == ClockPrecise {
-		c.sleeper = precise(ctx)
+		c.sleeper = newPreciseSleeper(ctx)
 	}
 	if c.sleeper == nil {
-		c.sleeper = newTimers()
+		c.sleeper = newTimerSleeper()
 	}
 }
 
-func (c *clock) close() { c.sleeper.close() }
+func (c *passClock) closeSleeper() { c.sleeper.close() }
 
-// pass waits for the end of a pass that takes d. One that follows another begins when
-// that should have ended: what was late, and the work between the two, is not added
-// to it.
-func (c *clock) pass(ctx context.Context, d time.Duration, follows bool) error {
+// waitForPass waits for the end of a pass that takes d. A pass that follows another starts at the scheduled
+// end of that one: lateness, and the work between the two, is not added to it.
+func (c *passClock) waitForPass(ctx context.Context, d time.Duration, follows bool) error {
 	now := time.Now()
 	begin := now
-	if follows && now.Sub(c.end) < forgiven {
+	if follows && now.Sub(c.end) < maxCatchUp {
 		begin = c.end
 	}
 	c.end = begin.Add(d)
@@ -67,16 +66,16 @@ func (c *clock) pass(ctx context.Context, d time.Duration, follows bool) error {
 	return nil
 }
 
-// timers is a sleeper by a timer of the runtime.
-type timers struct{ timer *time.Timer }
+// timerSleeper is a sleeper with a timer of the runtime.
+type timerSleeper struct{ timer *time.Timer }
 
-func newTimers() *timers {
+func newTimerSleeper() *timerSleeper {
 	t := time.NewTimer(0)
 	t.Stop()
-	return &timers{t}
+	return &timerSleeper{t}
 }
 
-func (t *timers) sleep(ctx context.Context, d time.Duration) error {
+func (t *timerSleeper) sleep(ctx context.Context, d time.Duration) error {
 	t.timer.Reset(d)
 	select {
 	case <-t.timer.C:
@@ -87,4 +86,4 @@ func (t *timers) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (t *timers) close() { t.timer.Stop() }
+func (t *timerSleeper) close() { t.timer.Stop() }

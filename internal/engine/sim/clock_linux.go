@@ -8,33 +8,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alarm is a sleeper by a timer of the kernel, which the runtime waits for as for a
-// socket: woken at the instant, and without a thread of its own.
-type alarm struct {
-	file   *os.File
-	fd     int // of file, which keeps it open
-	forget func() bool
-	expiry [8]byte
+// timerfdSleeper is a sleeper with a timer of the kernel, for which the runtime waits as for a socket: it
+// wakes on time, without a thread of its own.
+type timerfdSleeper struct {
+	file       *os.File
+	fd         int // of file, which keeps it open
+	stopCancel func() bool
+	expiry     [8]byte
 }
 
-// precise returns an alarm that also ends with ctx; nil if there is none.
-func precise(ctx context.Context) sleeper {
+// newPreciseSleeper returns a timerfdSleeper that also ends with ctx; nil if not available.
+func newPreciseSleeper(ctx context.Context) sleeper {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
 		return nil
 	}
-	a := &alarm{file: os.NewFile(uintptr(fd), "timerfd"), fd: fd}
-	if a.file.SetReadDeadline(time.Time{}) != nil { // the runtime cannot wait for it
+	a := &timerfdSleeper{file: os.NewFile(uintptr(fd), "timerfd"), fd: fd}
+	if a.file.SetReadDeadline(time.Time{}) != nil { // the runtime cannot poll it
 		a.file.Close()
 		return nil
 	}
-	a.forget = context.AfterFunc(ctx, func() {
+	a.stopCancel = context.AfterFunc(ctx, func() {
 		_ = a.file.SetReadDeadline(time.Unix(1, 0)) // fails only when closed
 	})
 	return a
 }
 
-func (a *alarm) sleep(ctx context.Context, d time.Duration) error {
+func (a *timerfdSleeper) sleep(ctx context.Context, d time.Duration) error {
 	at := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}
 	if err := unix.TimerfdSettime(a.fd, 0, &at, nil); err != nil {
 		return os.NewSyscallError("timerfd_settime", err)
@@ -48,7 +48,7 @@ func (a *alarm) sleep(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-func (a *alarm) close() {
-	a.forget()
+func (a *timerfdSleeper) close() {
+	a.stopCancel()
 	a.file.Close()
 }

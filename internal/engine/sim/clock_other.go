@@ -4,5 +4,5 @@ package sim
 
 import "context"
 
-// precise returns nil: there is nothing better than the timers of the runtime.
-func precise(context.Context) sleeper { return nil }
+// newPreciseSleeper returns nil: the timers of the runtime are the best available.
+func newPreciseSleeper(context.Context) sleeper { return nil }

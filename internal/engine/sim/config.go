@@ -9,76 +9,74 @@ import (
 	"penstock/internal/engine"
 )
 
-// Config says what an engine pretends to be. Zero fields have defaults; see
-// EnsureDefaults.
+// Config describes the simulated engine. Zero fields have defaults; see EnsureDefaults.
 type Config struct {
-	// Name is what clients call the model; "penstock-sim".
+	// Name is the model's name for clients; default "penstock-sim".
 	Name    string
 	Aliases []string
-	// Tokenizer goes into the card; the built-in one.
+	// Tokenizer is the card's; default is the built-in one.
 	Tokenizer  engine.TokenizerRef
 	Vocabulary Vocabulary
-	// Media are the kinds of media that prompts may show, ascending: of each, the tokens that it
-	// fills take the time that Timing says, and nobody looks at it.
+	// Media are the kinds of media that prompts may show, ascending: their tokens take the time that Timing
+	// gives, and their content is ignored.
 	Media []string
 
-	// Script says what is answered, Text the sentences of ScriptPassage. Without any
-	// the tokens of the vocabulary stand for words.
+	// Script says how the engine answers, Text has the sentences of ScriptPassage. Without a Text the tokens
+	// of the vocabulary serve as words.
 	Script Script
 	Text   Text
-	// Output is the mean length in tokens of an answer to which the client set no
-	// limit; it is between 1 and 2·Output-1. 0 is none: such an answer goes on to the
-	// end of the context, as does any of a vocabulary without end of sequence.
+	// Output is the mean length in tokens of an answer if the client set no limit; the length is between 1
+	// and 2·Output-1. 0 means no such length: the answer continues to the end of the context, as does every
+	// answer with a vocabulary without EOS.
 	Output int
 
 	BlockSize int // tokens per block; 16
 	Blocks    int // of the KV cache, which takes memory as it fills; 65,536
-	// ContextLength bounds prompt and answer; 262,144, or what the cache holds.
+	// ContextLength bounds prompt plus answer; default 262,144, or the size of the cache.
 	ContextLength int
 	MaxSeqs       int // sequences computed in one pass; 256
 	TokenBudget   int // tokens computed in one pass; 8,192
-	// MaxWaiting bounds the sequences beyond MaxSeqs that wait for their turn; 1,024.
+	// MaxWaiting bounds the waiting sequences in addition to MaxSeqs; 1,024.
 	MaxWaiting int
-	// Reuse off forgets blocks with their last sequence and reports no events,
-	// Chunking off computes each prompt in one pass.
+	// Reuse off drops blocks with their last sequence and reports no events; Chunking off computes each
+	// prompt in one pass.
 	Reuse, Chunking paged.Switch
 
-	// Timing says how long a pass takes. Worker tells engines with the same Timing
-	// apart, so that each has a jitter of its own.
+	// Timing says how long a pass takes. Worker distinguishes engines with the same Timing, so that each has
+	// its own jitter.
 	Timing Timing
 	Worker uint64
 	// MoE, if not zero, labels the blocks of cache events with experts.
 	MoE MoE
-	// Pool, if not nil, is memory that engines of this process share: As copies there what
-	// it stores, and fetches from there what others did.
-	Pool *SharedPool
-	As   kv.Worker
-	// Clock says by what the engine waits.
+	// Pool, if not nil, is memory shared by engines of this process: the engine copies the blocks that it
+	// stores there as PoolWorker, and fetches blocks that others stored.
+	Pool       *SharedPool
+	PoolWorker kv.Worker
+	// Clock says how the engine waits.
 	Clock Clock
 }
 
-// Vocabulary is what an engine must know of the tokenizer that is used with it.
+// Vocabulary is the engine's knowledge of the tokenizer used with it.
 type Vocabulary struct {
 	Size int // one more than the largest id
-	// Mask are ids that have no text; only those in EOS are ever said.
+	// Mask are ids without text; only the ones in EOS are ever generated.
 	Mask []kv.Token
 	EOS  []kv.Token // end a choice
 }
 
-// Script is what an engine answers.
+// Script says how an engine answers.
 type Script uint8
 
-// The scripts. A choice goes by what the client sets: tokens that end it, and how long
-// it must and may become.
+// The scripts. A choice follows the client's limits: its stop tokens, and its least and greatest length.
 const (
-	// ScriptPassage is the sentences of a text, in an order that follows from the
-	// prompt, and with a temperature from seed and choice.
+	// ScriptPassage answers with the sentences of a text, in an order that depends on the prompt and, with a
+	// temperature, on seed and choice.
 	ScriptPassage Script = iota
-	// ScriptEcho is the prompt, without tokens that have no text.
+	// ScriptEcho answers with the prompt, without tokens that have no text.
 	ScriptEcho
 )
 
-// EnsureDefaults fills in fields that are zero.
+// EnsureDefaults sets the defaults of zero fields.
 func (c *Config) EnsureDefaults() {
 	ensure := func(field *int, value int) {
 		if *field == 0 {
@@ -100,7 +98,7 @@ func (c *Config) EnsureDefaults() {
 	c.Timing.EnsureDefaults()
 }
 
-// Validate reports every problem at once. It judges c as it is, defaults filled in.
+// Validate reports every problem at once. It expects the defaults to be set.
 func (c *Config) Validate() error {
 	var errs []error
 	report := func(ok bool, format string, args ...any) {
@@ -130,7 +128,7 @@ func (c *Config) Validate() error {
 	report(len(c.Text.First) == len(c.Text.Next), "the text has %d sentences to begin with and %d to go on with", len(c.Text.First), len(c.Text.Next))
 	report(c.Script <= ScriptEcho, "script %d is not known", c.Script)
 	report(c.Output >= 0 && c.Output <= 1<<24, "the mean length of answers is %d; it must be between 0 and %d", c.Output, 1<<24)
-	report(c.MoE.valid(), "%d layers of %d experts in %d groups are no model; it has at least one layer and one expert, and not more groups than experts", c.MoE.Layers, c.MoE.Experts, c.MoE.Groups)
+	report(c.MoE.isValid(), "%d layers of %d experts in %d groups are no model; it has at least one layer and one expert, and not more groups than experts", c.MoE.Layers, c.MoE.Experts, c.MoE.Groups)
 	report(c.Clock <= ClockPrecise, "clock %d is not known", c.Clock)
 	report(c.MaxWaiting >= 1, "waiting sequences are limited to %d; it must be at least 1", c.MaxWaiting)
 	return errors.Join(append(errs, c.Timing.Validate())...)

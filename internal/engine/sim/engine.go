@@ -15,20 +15,18 @@ import (
 
 // Engine is a simulated engine. Create it with [New].
 //
-// Its streams are those of any engine: the token at a position of a choice is a
-// function of the prompt, the seed, the choice and the position, so one that moves
-// to another engine of equal numerics goes on as if it had not moved. Sampling
-// parameters are checked and change nothing else but that a temperature above 0
-// makes the answer depend on the seed. Adapters cost nothing and share no blocks with
-// the model. Log-probabilities are made up: they fall by half from one alternative
-// to the next.
+// Its streams satisfy the contract of engines: the token at a position of a choice is a function of the
+// prompt, the seed, the choice and the position, so a stream that moves to another engine of equal numerics
+// continues as if it had not moved. Sampling parameters are checked but have no effect, except that a
+// temperature above 0 makes the answer depend on the seed. Adapters cost nothing and share no blocks with the
+// model. Log-probabilities are invented: the probability halves from one alternative to the next.
 type Engine struct {
 	*batch.Engine
-	clock   *clock
+	clock   *passClock
 	startup time.Duration
 	started chan struct{}
 	ran     atomic.Bool
-	pool    *attachment // nil without
+	pool    *poolAttachment // nil without a pool
 }
 
 // Compile-time guards.
@@ -39,27 +37,26 @@ var (
 	_ batch.Computer    = (*computer)(nil)
 )
 
-// New returns an engine that does nothing until Run, or everything that is wrong
-// with cfg.
+// New returns an engine that does nothing until Run, or all problems of cfg.
 func New(cfg Config) (*Engine, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	card := engine.Card{
-		Name:          cfg.Name,
-		Aliases:       cfg.Aliases,
-		Engine:        "sim",
-		BlockSize:     cfg.BlockSize,
-		Blocks:        cfg.Blocks,
-		Ranks:         1,
-		ContextLength: min(cfg.ContextLength, cfg.Blocks*cfg.BlockSize),
-		VocabSize:     cfg.Vocabulary.Size,
-		EOS:           cfg.Vocabulary.EOS,
-		Defaults:      engine.Sampling{Temperature: 1},
-		Tokenizer:     cfg.Tokenizer,
-		Media:         cfg.Media,
-		Attaches:      len(cfg.Media) > 0,
+		Name:           cfg.Name,
+		Aliases:        cfg.Aliases,
+		Engine:         "sim",
+		BlockSize:      cfg.BlockSize,
+		Blocks:         cfg.Blocks,
+		Ranks:          1,
+		ContextLength:  min(cfg.ContextLength, cfg.Blocks*cfg.BlockSize),
+		VocabSize:      cfg.Vocabulary.Size,
+		EOS:            cfg.Vocabulary.EOS,
+		Defaults:       engine.Sampling{Temperature: 1},
+		Tokenizer:      cfg.Tokenizer,
+		Media:          cfg.Media,
+		AcceptsObjects: len(cfg.Media) > 0,
 
 		MaxBatchedTokens: cfg.TokenBudget,
 	}
@@ -67,8 +64,8 @@ func New(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	card.Numerics = s.numerics()
-	c := &computer{script: s, timing: cfg.Timing, blocks: cfg.Blocks, clock: clock{kind: cfg.Clock}}
+	card.Numerics = s.numericsID()
+	c := &computer{script: s, timing: cfg.Timing, blocks: cfg.Blocks, clock: passClock{kind: cfg.Clock}}
 	c.timing.Seed = splitmix.Mix(cfg.Timing.Seed + cfg.Worker*splitmix.Step)
 	bc := batch.Config{
 		Card:        card,
@@ -79,32 +76,31 @@ func New(cfg Config) (*Engine, error) {
 		Chunking:    cfg.Chunking,
 	}
 	if cfg.MoE != (MoE{}) {
-		bc.Label = cfg.MoE.label
+		bc.LabelEvents = cfg.MoE.labelBlocks
 	}
-	var pool *attachment
+	var pool *poolAttachment
 	if cfg.Pool != nil {
-		pool = cfg.Pool.attach(cfg.As, cfg.Timing.Transfer(cfg.BlockSize))
-		bc.Shared = pool
+		pool = cfg.Pool.attachWorker(cfg.PoolWorker, cfg.Timing.TransferDuration(cfg.BlockSize))
+		bc.SharedMemory = pool
 	}
 	shell, err := batch.New(bc, c)
 	if err != nil {
 		return nil, fmt.Errorf("sim config: %w", err)
 	}
 	if pool != nil {
-		pool.open(shell.Wake)
+		pool.setWake(shell.Wake)
 	}
 	return &Engine{Engine: shell, clock: &c.clock, startup: cfg.Timing.Startup, started: make(chan struct{}), pool: pool}, nil
 }
 
-// Run starts up, which takes its time, and then computes until ctx ends, as the
-// contract of [engine.Engine] says. What Generate was asked for before that waits.
-// An engine runs once: after that, Run returns a Conflict error.
+// Run waits for the startup time and then computes until ctx ends; see [engine.Engine]. Earlier calls of
+// Generate wait. An engine runs once: a second Run returns a Conflict error.
 func (e *Engine) Run(ctx context.Context) error {
 	if !e.ran.CompareAndSwap(false, true) {
 		return fault.New(fault.Conflict, "sim model %s: the engine ran already; make a new one", e.Card().Name)
 	}
 	if e.pool != nil {
-		defer e.pool.detach()
+		defer e.pool.detachWorker()
 	}
 	starting := time.NewTimer(e.startup)
 	defer starting.Stop()
@@ -113,51 +109,50 @@ func (e *Engine) Run(ctx context.Context) error {
 		close(e.started)
 	case <-ctx.Done():
 	}
-	e.clock.open(ctx)
-	defer e.clock.close()
-	return e.Engine.Run(ctx) // also to release everybody if there is no more time
+	e.clock.openSleeper(ctx)
+	defer e.clock.closeSleeper()
+	return e.Engine.Run(ctx) // if ctx has ended, this releases all requests
 }
 
-// Started is closed when the engine is up. A worker that is called before that lets
-// its callers wait.
+// Started is closed when the engine is up. A worker that is called before lets its callers wait.
 func (e *Engine) Started() <-chan struct{} { return e.started }
 
-// computer computes nothing and takes its time for it; see [batch.Computer].
+// computer computes nothing and takes the model's time for it; see [batch.Computer].
 type computer struct {
-	script *script
+	script *answerScript
 	timing Timing
 	blocks int
 
-	// Of the loop.
-	clock  clock
+	// Owned by the engine's loop.
+	clock  passClock
 	passes uint64
 }
 
-// Begin implements [batch.Computer].
-func (c *computer) Begin(_ context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
-	return c.script.begin(req, stops), nil
+// StartRequest implements [batch.Computer].
+func (c *computer) StartRequest(_ context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+	return c.script.newStates(req, stops), nil
 }
 
-// Compute implements [batch.Computer]. What it says it finds while the pass takes
-// place, so that this takes no time besides.
-func (c *computer) Compute(ctx context.Context, b *batch.Batch) error {
-	pass := Describe(b.Plan, b.Stats, c.blocks)
+// ComputeBatch implements [batch.Computer]. It draws the tokens within the time of the pass, so that drawing
+// adds no time.
+func (c *computer) ComputeBatch(ctx context.Context, b *batch.Batch) error {
+	pass := DescribePass(b.Plan, b.Stats, c.blocks)
 	for i := range b.Plan.Work {
-		w, ch := &b.Plan.Work[i], b.States[i].(*choice)
+		w, ch := &b.Plan.Work[i], b.States[i].(*scriptedChoice)
 		if len(ch.req.Media) > 0 && w.Prefill > 0 {
-			pass.Media += placeholders(ch.req.Media, w.Start, w.Start+w.Prefill)
+			pass.Media += countPlaceholders(ch.req.Media, w.Start, w.Start+w.Prefill)
 		}
 		if w.Sample {
-			b.Drawn[i].Logprob, b.Drawn[i].Err = ch.next()
+			b.Drawn[i].Logprob, b.Drawn[i].Err = ch.nextToken()
 		}
 	}
-	d := c.timing.Pass(&pass, c.passes)
+	d := c.timing.PassDuration(&pass, c.passes)
 	c.passes++
-	return c.clock.pass(ctx, d, b.Follows)
+	return c.clock.waitForPass(ctx, d, b.BackToBack)
 }
 
-// placeholders counts the positions from start to end that media fill.
-func placeholders(media []kv.Media, start, end int) int {
+// countPlaceholders counts the positions from start to end that media fill.
+func countPlaceholders(media []kv.Media, start, end int) int {
 	n := 0
 	for _, m := range media {
 		n += max(0, min(m.End, end)-max(m.Start, start))

@@ -33,7 +33,7 @@ func small(t testing.TB, change func(*Config)) *Engine {
 	return e
 }
 
-// TestConformance is that of an engine so fast that its passes take next to no time.
+// TestConformance runs the conformance suite with an engine whose passes take almost no time.
 func TestConformance(t *testing.T) {
 	enginetest.Test(t, enginetest.Options{New: func(t testing.TB) engine.Engine {
 		return small(t, func(c *Config) { c.Timing.Speedup = 1e6 })

@@ -5,28 +5,27 @@ import (
 	"penstock/core/splitmix"
 )
 
-// MoE is the shape of a mixture-of-experts model. The zero MoE is none: blocks have no
-// labels.
+// MoE is the shape of a mixture-of-experts model. The zero MoE means none: blocks have no labels.
 type MoE struct {
 	Layers, Experts int
-	// Groups are of experts in a row; 0 is no groups.
+	// Groups is the number of groups of consecutive experts; 0 means no groups.
 	Groups int
 }
 
-// maxMoE bounds each number of a MoE. It is far from what a model has.
+// maxMoE bounds each number of a MoE, far above real models.
 const maxMoE = 1 << 20
 
-// valid reports whether there can be such a model.
-func (m MoE) valid() bool {
+// isValid reports whether such a model is possible.
+func (m MoE) isValid() bool {
 	if m == (MoE{}) {
 		return true
 	}
 	return m.Layers >= 1 && m.Layers <= maxMoE && m.Experts >= 1 && m.Experts <= maxMoE && m.Groups >= 0 && m.Groups <= m.Experts
 }
 
-// label gives each stored block an expert. It is a function of the block's name alone,
-// so a block has the same label whenever and by whomever it is told of.
-func (m MoE) label(events []kv.Event) {
+// labelBlocks gives each stored block an expert. The label is a function of the block's hash, so every event
+// of every engine has the same label for a block.
+func (m MoE) labelBlocks(events []kv.Event) {
 	for i := range events {
 		ev := &events[i]
 		if ev.Kind != kv.Stored {
@@ -35,14 +34,14 @@ func (m MoE) label(events []kv.Event) {
 		ev.Labels = make([]kv.MoELabel, len(ev.Blocks))
 		name := ev.Parent
 		for j, b := range ev.Blocks {
-			name = kv.Extend(name, ev.Start+uint32(j), b)
-			ev.Labels[j] = m.of(name)
+			name = kv.ExtendSeq(name, ev.Start+uint32(j), b)
+			ev.Labels[j] = m.labelFor(name)
 		}
 	}
 }
 
-// of returns the label of a block.
-func (m MoE) of(name kv.SeqHash) kv.MoELabel {
+// labelFor returns the label of a block.
+func (m MoE) labelFor(name kv.SeqHash) kv.MoELabel {
 	h := splitmix.Mix(uint64(name) + splitmix.Step)
 	l := kv.MoELabel{
 		Has:    kv.HasExpert,

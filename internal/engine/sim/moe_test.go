@@ -9,8 +9,8 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestLabels: every block that is stored has a label, the same one in a change and in
-// a description of the cache, and by any engine.
+// TestLabels checks that every stored block has a label, the same one in changes and descriptions and in all
+// engines.
 func TestLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		moe := MoE{Layers: 60, Experts: 256, Groups: 8}
@@ -27,7 +27,7 @@ func TestLabels(t *testing.T) {
 							}
 							name := ev.Parent
 							for i, b := range ev.Blocks {
-								name = kv.Extend(name, ev.Start+uint32(i), b)
+								name = kv.ExtendSeq(name, ev.Start+uint32(i), b)
 								labels[name] = ev.Labels[i]
 							}
 						}
@@ -55,7 +55,7 @@ func TestLabels(t *testing.T) {
 		experts, layers := map[uint32]bool{}, map[uint32]bool{}
 		for _, l := range changes {
 			experts[l.Expert], layers[l.Layer] = true, true
-			if !l.Valid() || l.Layer >= 60 || l.Expert >= 256 || l.Group != l.Expert/32 {
+			if !l.IsValid() || l.Layer >= 60 || l.Expert >= 256 || l.Group != l.Expert/32 {
 				t.Fatalf("label %+v", l)
 			}
 		}

@@ -7,69 +7,67 @@ import (
 	"penstock/core/kv"
 )
 
-// Pool is the memory that simulated workers share: CXL, as they would see it. It holds
-// names of blocks; there are no K and V to hold. It is not safe for concurrent use, and
-// has no time of its own, so that engines in real time and a cluster in virtual time ask
-// the same one.
+// Pool is memory that simulated workers share, such as CXL. It holds block hashes only. It is not safe for
+// concurrent use, and has no clock, so that both engines in real time and a cluster in virtual time can use
+// it.
 //
-// A member offers the blocks that it has stored; those that are neither there nor on
-// their way are copied, which ends when the member is told to end it. The blocks used least
-// lately make room. The end of a block is told to the member that put it there: so the events of
-// a block are in one feed. When that one leaves another member takes its blocks over and says
-// that they are there, in its own feed.
+// A member offers the blocks that it has stored; blocks that are neither in the pool nor being copied are
+// copied until FinishCopies. The least recently used blocks are evicted. The eviction of a block is reported
+// to the member that put it there, so that all events of a block are in one feed. When that member is removed
+// another member takes over its blocks and reports them in its own feed.
 type Pool struct {
-	id      kv.PoolID
-	room    int // in blocks
-	blocks  map[kv.SeqHash]*pooledBlock
-	oldest  *pooledBlock // the ends of the order of use
-	newest  *pooledBlock
-	held    int // in that order
-	members []*PoolMember
-	joined  int // how many times members joined
+	id       kv.PoolID
+	capacity int // capacity in blocks
+	blocks   map[kv.SeqHash]*pooledBlock
+	oldest   *pooledBlock // the ends of the LRU list
+	newest   *pooledBlock
+	used     int // length of the LRU list
+	members  []*PoolMember
+	joined   int // number of AddMember calls
 }
 
-// pooledBlock is a block in a Pool or on its way there.
+// pooledBlock is a block in a Pool or being copied there.
 type pooledBlock struct {
 	seq        kv.SeqHash
 	parent     kv.SeqHash
 	block      kv.BlockHash
 	index      uint32
 	owner      *PoolMember // nil while there is no member
-	there      bool
-	prev, next *pooledBlock // by use, if there
+	inPool     bool
+	prev, next *pooledBlock // LRU list, if inPool
 }
 
-// NewPool returns an empty pool that has room for so many blocks.
+// NewPool returns an empty pool with a capacity in blocks.
 func NewPool(id kv.PoolID, room int) (*Pool, error) {
 	if room < 1 {
 		return nil, fmt.Errorf("sim: a pool with room for %d blocks; it must be at least 1", room)
 	}
-	return &Pool{id: id, room: room, blocks: map[kv.SeqHash]*pooledBlock{}}, nil
+	return &Pool{id: id, capacity: room, blocks: map[kv.SeqHash]*pooledBlock{}}, nil
 }
 
 // Len returns the number of blocks in the pool.
-func (p *Pool) Len() int { return p.held }
+func (p *Pool) Len() int { return p.used }
 
-// PoolMember is a worker that can attach a Pool.
+// PoolMember is a worker that is attached to a Pool.
 type PoolMember struct {
-	pool    *Pool
-	worker  kv.Worker
-	told    int // the membership that its feed knows
-	adopted []kv.SeqHash
-	evicted []kv.SeqHash
+	pool          *Pool
+	worker        kv.Worker
+	reportedJoins int // value of Pool.joined that its feed reported
+	adopted       []kv.SeqHash
+	evicted       []kv.SeqHash
 }
 
-// Join makes a worker a member. If it is the only one, all that is there is its own.
-func (p *Pool) Join(w kv.Worker) *PoolMember {
+// AddMember makes a worker a member. If it is the only one, it owns all blocks of the pool.
+func (p *Pool) AddMember(w kv.Worker) *PoolMember {
 	m := &PoolMember{pool: p, worker: w}
 	p.members = append(p.members, m)
 	p.joined++
-	m.adopt(nil)
+	m.adoptBlocks(nil)
 	return m
 }
 
-// adopt makes m the owner of what is there of another member, which has left.
-func (m *PoolMember) adopt(of *PoolMember) {
+// adoptBlocks makes m the owner of the blocks of a removed member.
+func (m *PoolMember) adoptBlocks(of *PoolMember) {
 	for b := m.pool.newest; b != nil; b = b.prev { // parents first
 		if b.owner == of {
 			b.owner = m
@@ -78,15 +76,15 @@ func (m *PoolMember) adopt(of *PoolMember) {
 	}
 }
 
-// Leave ends a membership: its worker died. What it was copying is lost, what it put
-// into the pool stays, and what it had to tell another member does.
-func (m *PoolMember) Leave() {
+// Detach removes a member whose worker died. Its unfinished copies are lost. Its blocks stay in the pool, and
+// another member reports its pending events.
+func (m *PoolMember) Detach() {
 	p := m.pool
 	p.members = slices.DeleteFunc(p.members, func(o *PoolMember) bool { return o == m })
-	for seq, b := range p.blocks { // each is its own affair
+	for seq, b := range p.blocks { // in any order
 		switch {
 		case b.owner != m:
-		case !b.there:
+		case !b.inPool:
 			delete(p.blocks, seq)
 		case len(p.members) == 0:
 			b.owner = nil
@@ -94,26 +92,25 @@ func (m *PoolMember) Leave() {
 	}
 	if len(p.members) > 0 {
 		heir := p.members[0]
-		heir.adopt(m)
+		heir.adoptBlocks(m)
 		heir.evicted = append(heir.evicted, m.evicted...)
 	}
 }
 
-// Has reports whether a block is in the pool, and counts as a use of it. It implements
-// the scheduler's Elsewhere.
+// Has reports whether a block is in the pool, and counts as a use of it. It implements paged.Elsewhere.
 func (m *PoolMember) Has(seq kv.SeqHash) bool {
 	b := m.pool.blocks[seq]
-	if b == nil || !b.there {
+	if b == nil || !b.inPool {
 		return false
 	}
-	m.pool.unlink(b)
-	m.pool.link(b)
+	m.pool.unlinkBlock(b)
+	m.pool.linkBlock(b)
 	return true
 }
 
-// Offer takes the events of the member's cache, begins to copy the blocks stored in them
-// that the pool lacks, and returns those: the copy is to be ended by End.
-func (m *PoolMember) Offer(events []kv.Event) (copied []kv.SeqHash) {
+// StartCopies takes the events of the member's cache, starts to copy the stored blocks that the pool lacks,
+// and returns them for FinishCopies.
+func (m *PoolMember) StartCopies(events []kv.Event) (copied []kv.SeqHash) {
 	for i := range events {
 		ev := &events[i]
 		if ev.Kind != kv.Stored {
@@ -122,7 +119,7 @@ func (m *PoolMember) Offer(events []kv.Event) (copied []kv.SeqHash) {
 		parent := ev.Parent
 		for j, block := range ev.Blocks {
 			index := ev.Start + uint32(j)
-			seq := kv.Extend(parent, index, block)
+			seq := kv.ExtendSeq(parent, index, block)
 			if m.pool.blocks[seq] == nil {
 				m.pool.blocks[seq] = &pooledBlock{seq: seq, parent: parent, block: block, index: index, owner: m}
 				copied = append(copied, seq)
@@ -133,87 +130,87 @@ func (m *PoolMember) Offer(events []kv.Event) (copied []kv.SeqHash) {
 	return copied
 }
 
-// End ends the copy of blocks, which are in the pool from now on.
-func (m *PoolMember) End(copied []kv.SeqHash) {
+// FinishCopies adds copied blocks to the pool.
+func (m *PoolMember) FinishCopies(copied []kv.SeqHash) {
 	p := m.pool
 	for _, seq := range copied {
 		b := p.blocks[seq]
-		if b == nil || b.owner != m || b.there {
+		if b == nil || b.owner != m || b.inPool {
 			continue
 		}
-		b.there = true
-		p.link(b)
+		b.inPool = true
+		p.linkBlock(b)
 	}
-	for p.held > p.room {
+	for p.used > p.capacity {
 		b := p.oldest
-		p.unlink(b)
+		p.unlinkBlock(b)
 		delete(p.blocks, b.seq)
 		b.owner.evicted = append(b.owner.evicted, b.seq)
 	}
 }
 
-// Moved appends to dst the event that blocks got into a state, if there are any; with who
-// can attach the pool if the member's feed does not know that yet.
-func (m *PoolMember) Moved(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
+// AppendMoved appends to dst the event that blocks changed their state, if there are any; it lists the
+// attached workers if the member's feed does not know them yet.
+func (m *PoolMember) AppendMoved(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
 	if len(seqs) == 0 {
 		return dst
 	}
-	return m.say(dst, to, seqs)
+	return m.appendMove(dst, to, seqs)
 }
 
-func (m *PoolMember) say(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
-	ev := kv.Event{Kind: kv.Moved, Seqs: seqs, Move: kv.Move{To: to, Pool: m.pool.id, HasPool: true}}
-	if m.told != m.pool.joined {
-		m.told = m.pool.joined
-		ev.Move.Access = m.pool.access()
+func (m *PoolMember) appendMove(dst []kv.Event, to kv.PoolState, seqs []kv.SeqHash) []kv.Event {
+	ev := kv.Event{Kind: kv.Moved, Seqs: seqs, Move: kv.PoolMove{To: to, Pool: m.pool.id, HasPool: true}}
+	if m.reportedJoins != m.pool.joined {
+		m.reportedJoins = m.pool.joined
+		ev.Move.Access = m.pool.memberWorkers()
 	}
 	return append(dst, ev)
 }
 
-// News appends to dst the events of which the member is to tell though it did nothing, if
-// there are any: which blocks it took over, and which left the pool.
-func (m *PoolMember) News(dst []kv.Event) []kv.Event {
-	dst = m.gone(dst)
-	dst = m.there(dst, func(b *pooledBlock) bool { return slices.Contains(m.adopted, b.seq) })
+// AppendPending appends to dst the pending events that the member's own actions did not cause: blocks that it
+// took over, and evictions from the pool.
+func (m *PoolMember) AppendPending(dst []kv.Event) []kv.Event {
+	dst = m.appendEvicted(dst)
+	dst = m.appendPooled(dst, func(b *pooledBlock) bool { return slices.Contains(m.adopted, b.seq) })
 	m.adopted = nil
 	return dst
 }
 
-// Waits reports whether News has something to tell.
-func (m *PoolMember) Waits() bool { return len(m.adopted)+len(m.evicted) > 0 }
+// HasPending reports whether AppendPending has events.
+func (m *PoolMember) HasPending() bool { return len(m.adopted)+len(m.evicted) > 0 }
 
-// Describe appends to dst what goes behind a description of the member's cache: that what it
-// ever put into the pool is not there, or if it is the only member that nothing is, and
-// then the blocks of its own that are.
-func (m *PoolMember) Describe(dst []kv.Event) []kv.Event {
-	m.told = 0
+// AppendContents appends to dst the events after a description of the member's cache: that all blocks which
+// the member put into the pool are gone from there (if it is the only member, all blocks), and then its own
+// blocks which are there.
+func (m *PoolMember) AppendContents(dst []kv.Event) []kv.Event {
+	m.reportedJoins = 0
 	to := kv.LocalGPU
 	if len(m.pool.members) == 1 {
 		to = kv.Evicted
 	}
-	dst = m.say(dst, to, nil)
-	dst = m.gone(dst) // some was said by others, who have left
-	dst = m.there(dst, func(*pooledBlock) bool { return true })
+	dst = m.appendMove(dst, to, nil)
+	dst = m.appendEvicted(dst) // some were reported by members since removed
+	dst = m.appendPooled(dst, func(*pooledBlock) bool { return true })
 	m.adopted = nil
 	return dst
 }
 
-// gone appends to dst that blocks left the pool, but for those that have come back since.
-func (m *PoolMember) gone(dst []kv.Event) []kv.Event {
+// appendEvicted appends to dst the evictions of blocks that are not in the pool again.
+func (m *PoolMember) appendEvicted(dst []kv.Event) []kv.Event {
 	var seqs []kv.SeqHash
 	for _, seq := range m.evicted {
-		if b := m.pool.blocks[seq]; b == nil || !b.there {
+		if b := m.pool.blocks[seq]; b == nil || !b.inPool {
 			seqs = append(seqs, seq)
 		}
 	}
 	m.evicted = nil
-	return m.Moved(dst, kv.Evicted, seqs)
+	return m.AppendMoved(dst, kv.Evicted, seqs)
 }
 
-// there appends to dst that blocks of the member's are in the pool. They are said to be
-// stored there for a moment, so that whoever hears it knows their place among
-// prefixes, whether or not the member's cache has them.
-func (m *PoolMember) there(dst []kv.Event, which func(*pooledBlock) bool) []kv.Event {
+// appendPooled appends to dst the event that blocks of the member are in the pool. It first reports them as
+// stored in the pool and afterwards as removed, so that receivers learn their prefixes even if the member's
+// cache does not have them.
+func (m *PoolMember) appendPooled(dst []kv.Event, which func(*pooledBlock) bool) []kv.Event {
 	var seqs []kv.SeqHash
 	for b := m.pool.newest; b != nil; b = b.prev { // parents first
 		if b.owner == m && which(b) {
@@ -221,15 +218,15 @@ func (m *PoolMember) there(dst []kv.Event, which func(*pooledBlock) bool) []kv.E
 			seqs = append(seqs, b.seq)
 		}
 	}
-	dst = m.Moved(dst, kv.Pooled, seqs)
+	dst = m.AppendMoved(dst, kv.Pooled, seqs)
 	if len(seqs) > 0 {
 		dst = append(dst, kv.Event{Kind: kv.Removed, Tier: kv.TierPool, Seqs: seqs})
 	}
 	return dst
 }
 
-// access lists the members.
-func (p *Pool) access() []kv.Worker {
+// memberWorkers lists the workers of the members.
+func (p *Pool) memberWorkers() []kv.Worker {
 	all := make([]kv.Worker, len(p.members))
 	for i, m := range p.members {
 		all[i] = m.worker
@@ -238,12 +235,12 @@ func (p *Pool) access() []kv.Worker {
 	return slices.Compact(all)
 }
 
-// link puts b among the used ones as the one used last; but no block is newer there than
-// the one that it extends, so that none outlives that.
-func (p *Pool) link(b *pooledBlock) {
+// linkBlock inserts b as the most recently used block, but never as newer than its parent, so that it is
+// evicted before its parent.
+func (p *Pool) linkBlock(b *pooledBlock) {
 	var after *pooledBlock // the next newer one
 	if b.index > 0 {
-		if parent := p.blocks[b.parent]; parent != nil && parent.there {
+		if parent := p.blocks[b.parent]; parent != nil && parent.inPool {
 			after = parent
 		}
 	}
@@ -258,10 +255,10 @@ func (p *Pool) link(b *pooledBlock) {
 	} else {
 		b.prev.next = b
 	}
-	p.held++
+	p.used++
 }
 
-func (p *Pool) unlink(b *pooledBlock) {
+func (p *Pool) unlinkBlock(b *pooledBlock) {
 	if b.prev == nil {
 		p.oldest = b.next
 	} else {
@@ -273,5 +270,5 @@ func (p *Pool) unlink(b *pooledBlock) {
 		b.next.prev = b.prev
 	}
 	b.prev, b.next = nil, nil
-	p.held--
+	p.used--
 }

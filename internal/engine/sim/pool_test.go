@@ -16,7 +16,7 @@ func letters(name string) (kv.Event, []kv.SeqHash) {
 	var seq kv.SeqHash
 	for i, b := range []byte(name) {
 		ev.Blocks = append(ev.Blocks, kv.BlockHash(b))
-		seq = kv.Extend(seq, uint32(i), kv.BlockHash(b))
+		seq = kv.ExtendSeq(seq, uint32(i), kv.BlockHash(b))
 		chain = append(chain, seq)
 	}
 	return ev, chain
@@ -30,63 +30,63 @@ func newPool(t testing.TB, room int) *Pool {
 	return p
 }
 
-// TestPoolTellsWhoCopied: what is copied once is not copied again, ends by event, and its end is told
-// to whom its arrival was, or to somebody who lives.
+// TestPoolTellsWhoCopied checks that a block is copied once, and that its eviction is reported to the member
+// that reported its arrival, or else to an existing one.
 func TestPoolTellsWhoCopied(t *testing.T) {
 	p := newPool(t, 3)
-	one, two := p.Join(kv.Worker{ID: 1}), p.Join(kv.Worker{ID: 2})
+	one, two := p.AddMember(kv.Worker{ID: 1}), p.AddMember(kv.Worker{ID: 2})
 	abc, chain := letters("abc")
-	first := one.Offer([]kv.Event{{Kind: kv.Cleared}, abc})
-	if !slices.Equal(first, chain) || len(two.Offer([]kv.Event{abc})) != 0 {
+	first := one.StartCopies([]kv.Event{{Kind: kv.Cleared}, abc})
+	if !slices.Equal(first, chain) || len(two.StartCopies([]kv.Event{abc})) != 0 {
 		t.Fatalf("copied %v of %v", first, chain)
 	}
 	if two.Has(chain[0]) {
 		t.Error("a block is there before its copy ended")
 	}
-	got := one.Moved(nil, kv.InTransit, first)
-	want := []kv.Event{{Kind: kv.Moved, Seqs: chain, Move: kv.Move{To: kv.InTransit, Pool: 5, HasPool: true, Access: []kv.Worker{{ID: 1}, {ID: 2}}}}}
+	got := one.AppendMoved(nil, kv.InTransit, first)
+	want := []kv.Event{{Kind: kv.Moved, Seqs: chain, Move: kv.PoolMove{To: kv.InTransit, Pool: 5, HasPool: true, Access: []kv.Worker{{ID: 1}, {ID: 2}}}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	one.End(first)
-	if ev := one.Moved(nil, kv.Pooled, first); ev[0].Move.Access != nil {
+	one.FinishCopies(first)
+	if ev := one.AppendMoved(nil, kv.Pooled, first); ev[0].Move.Access != nil {
 		t.Error("the access list is told again")
 	}
 	if !two.Has(chain[0]) || !two.Has(chain[1]) || !two.Has(chain[2]) {
 		t.Error("a copied block is not there")
 	}
 	xy, second := letters("xy")
-	two.End(two.Offer([]kv.Event{xy}))
-	if diff := cmp.Diff([]kv.SeqHash{chain[2], chain[1]}, one.News(nil)[0].Seqs); diff != "" {
+	two.FinishCopies(two.StartCopies([]kv.Event{xy}))
+	if diff := cmp.Diff([]kv.SeqHash{chain[2], chain[1]}, one.AppendPending(nil)[0].Seqs); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if one.Waits() || two.Waits() {
+	if one.HasPending() || two.HasPending() {
 		t.Error("more was evicted")
 	}
-	one.Leave()
+	one.Detach()
 	if !two.Has(chain[0]) {
 		t.Error("a block left with its worker")
 	}
-	if ev := two.News(nil); len(ev) != 3 || ev[1].Move.To != kv.Pooled || !slices.Equal(ev[1].Seqs, chain[:1]) {
+	if ev := two.AppendPending(nil); len(ev) != 3 || ev[1].Move.To != kv.Pooled || !slices.Equal(ev[1].Seqs, chain[:1]) {
 		t.Errorf("what it takes over is told as %+v", ev)
 	}
-	two.Has(second[0]) // so that a is used least lately
+	two.Has(second[0]) // so that a is least recently used
 	z, _ := letters("z")
-	two.End(two.Offer([]kv.Event{z}))
-	if ev := two.News(nil); len(ev) != 1 || ev[0].Move.To != kv.Evicted {
+	two.FinishCopies(two.StartCopies([]kv.Event{z}))
+	if ev := two.AppendPending(nil); len(ev) != 1 || ev[0].Move.To != kv.Evicted {
 		t.Errorf("told %+v", ev)
 	}
 }
 
-// TestPoolDescribes: parents come first, and only what this member put there.
+// TestPoolDescribes checks that parents come first, and that a member describes only its own blocks.
 func TestPoolDescribes(t *testing.T) {
 	p := newPool(t, 10)
-	one, two := p.Join(kv.Worker{ID: 1}), p.Join(kv.Worker{ID: 2})
+	one, two := p.AddMember(kv.Worker{ID: 1}), p.AddMember(kv.Worker{ID: 2})
 	abc, chain := letters("abc")
 	xy, _ := letters("xy")
-	one.End(one.Offer([]kv.Event{abc}))
-	two.End(two.Offer([]kv.Event{xy}))
-	got := one.Describe(nil)
+	one.FinishCopies(one.StartCopies([]kv.Event{abc}))
+	two.FinishCopies(two.StartCopies([]kv.Event{xy}))
+	got := one.AppendContents(nil)
 	if len(got) != 6 || got[0].Move.To != kv.LocalGPU || len(got[0].Seqs) > 0 || got[0].Move.Access == nil {
 		t.Fatalf("%+v", got)
 	}
@@ -101,15 +101,15 @@ func TestPoolDescribes(t *testing.T) {
 	}
 }
 
-// TestPoolKeepsChains: whatever is offered, used and left, there are never more blocks than there is
-// room, none outlives the one that it extends, and what was told adds up to what is there.
+// TestPoolKeepsChains checks for any sequence of operations that the capacity holds, that no block outlives
+// its parent, and that the reported events add up to the content.
 func TestPoolKeepsChains(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, err := NewPool(0, rapid.IntRange(1, 6).Draw(t, "room"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		members := []*PoolMember{p.Join(kv.Worker{ID: 1}), p.Join(kv.Worker{ID: 2}), p.Join(kv.Worker{ID: 3})}
+		members := []*PoolMember{p.AddMember(kv.Worker{ID: 1}), p.AddMember(kv.Worker{ID: 2}), p.AddMember(kv.Worker{ID: 3})}
 		told := map[kv.SeqHash]bool{}
 		names := []string{"a", "ab", "abc", "abcd", "abx", "x", "xy", "xyz"}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
@@ -119,7 +119,7 @@ func TestPoolKeepsChains(t *testing.T) {
 			case 0:
 				if len(members) > 1 {
 					members = slices.DeleteFunc(members, func(o *PoolMember) bool { return o == m })
-					m.Leave() // others have its last words
+					m.Detach() // others report its pending events
 				}
 			case 1, 2, 3:
 				for _, s := range chain {
@@ -128,14 +128,14 @@ func TestPoolKeepsChains(t *testing.T) {
 					}
 				}
 			default:
-				copied := m.Offer([]kv.Event{ev})
-				m.End(copied)
+				copied := m.StartCopies([]kv.Event{ev})
+				m.FinishCopies(copied)
 				for _, s := range copied {
 					told[s] = true
 				}
 			}
 			for _, m := range members {
-				for _, e := range m.News(nil) {
+				for _, e := range m.AppendPending(nil) {
 					for _, s := range e.Seqs {
 						switch e.Move.To {
 						case kv.Pooled:
@@ -154,8 +154,8 @@ func TestPoolKeepsChains(t *testing.T) {
 					t.Fatalf("block %x is newer than the one that it extends", b.seq)
 				}
 			}
-			if len(there) > p.room || len(there) != p.held || len(there) != len(p.blocks) {
-				t.Fatalf("%d blocks, %d counted, %d known, room for %d", len(there), p.held, len(p.blocks), p.room)
+			if len(there) > p.capacity || len(there) != p.used || len(there) != len(p.blocks) {
+				t.Fatalf("%d blocks, %d counted, %d known, room for %d", len(there), p.used, len(p.blocks), p.capacity)
 			}
 			if diff := cmp.Diff(told, there); diff != "" {
 				t.Fatalf("-told +there\n%s", diff)

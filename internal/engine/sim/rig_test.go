@@ -24,8 +24,7 @@ func request(seed, prompt, n int) *engine.Request {
 	return req
 }
 
-// stopwatch measures a request: when each of its tokens came, in milliseconds from
-// the moment at which it was sent.
+// stopwatch measures a request: when each of its tokens came, in milliseconds since it was sent.
 type stopwatch struct {
 	tokens []kv.Token
 	at     []float64
@@ -65,7 +64,7 @@ func (s *stopwatch) expect(t *testing.T, what string, want ...[]float64) {
 	}
 }
 
-// queued hands requests to an engine that does not run, in order, and then runs it.
+// queued passes requests to an engine that does not run yet, in order, and then runs it.
 func queued(t *testing.T, e *Engine, requests ...*engine.Request) []stopwatch {
 	t.Helper()
 	watches := make([]stopwatch, len(requests))

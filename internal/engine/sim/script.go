@@ -11,35 +11,35 @@ import (
 	"penstock/internal/engine/batch"
 )
 
-// script knows what is answered to a request: the token at each position of each
-// choice. It does not change, and choices share it.
-type script struct {
-	kind    Script
-	text    Text
-	length  int  // tokens of Next
-	output  int  // mean length of an answer; 0 is no end
-	context int  // length
-	silent  bits // tokens without text, and those that end a choice
-	size    int  // of the vocabulary
-	eos     []kv.Token
-	// words are tokens with text, each once: at least one, and as many as alternatives
-	// may be asked for if the vocabulary has them.
+// answerScript computes the answers to requests: the token at each position of each choice. It is immutable
+// and shared by choices.
+type answerScript struct {
+	kind       Script
+	text       Text
+	length     int      // tokens of Next
+	meanOutput int      // mean length of an answer; 0 is unlimited
+	context    int      // context length
+	noText     tokenSet // tokens without text, and stop tokens
+	size       int      // vocabulary size
+	eos        []kv.Token
+	// words are distinct tokens with text: at least one, and as many as the largest number of alternatives if
+	// the vocabulary has them.
 	words []kv.Token
 }
 
-// newScript returns the script of a configuration that is valid, for a context.
-func newScript(cfg *Config, context int) (*script, error) {
+// newScript returns the script of a valid configuration, for a context length.
+func newScript(cfg *Config, context int) (*answerScript, error) {
 	v := &cfg.Vocabulary
-	s := &script{
-		kind: cfg.Script, text: cfg.Text, output: cfg.Output, context: context,
-		silent: newBits(v.Size, v.Mask, v.EOS), size: v.Size, eos: v.EOS,
+	s := &answerScript{
+		kind: cfg.Script, text: cfg.Text, meanOutput: cfg.Output, context: context,
+		noText: newTokenSet(v.Size, v.Mask, v.EOS), size: v.Size, eos: v.EOS,
 	}
-	s.words = s.distinct()
+	s.words = s.distinctWords()
 	if len(s.words) == 0 {
 		return nil, fmt.Errorf("sim config: no token of the vocabulary of %d has text; leave some out of its mask", v.Size)
 	}
 	if len(s.text.Next) == 0 {
-		s.text = wordList(s.words)
+		s.text = wordListText(s.words)
 	}
 	for _, sentence := range s.text.Next {
 		s.length += len(sentence)
@@ -47,14 +47,14 @@ func newScript(cfg *Config, context int) (*script, error) {
 	return s, nil
 }
 
-// distinct returns the tokens of the text and then of the vocabulary that have text,
-// each once, but not many more than the text has.
-func (s *script) distinct() []kv.Token {
-	seen := newBits(s.size)
+// distinctWords returns the distinct tokens with text, first from the text and then from the vocabulary, up
+// to a limit.
+func (s *answerScript) distinctWords() []kv.Token {
+	seen := newTokenSet(s.size)
 	var words []kv.Token
 	add := func(t kv.Token) {
-		if !s.silent.has(t) && !seen.has(t) {
-			seen.set(t)
+		if !s.noText.contains(t) && !seen.contains(t) {
+			seen.addToken(t)
 			words = append(words, t)
 		}
 	}
@@ -70,19 +70,18 @@ func (s *script) distinct() []kv.Token {
 	return words
 }
 
-// wordList is a text for those who have none: all words in order, eight to a
-// sentence.
-func wordList(words []kv.Token) Text {
+// wordListText returns a text without sentences of its own: all words in order, eight to a sentence.
+func wordListText(words []kv.Token) Text {
 	sentences := slices.Collect(slices.Chunk(words, 8))
 	return Text{First: sentences, Next: sentences}
 }
 
-// numerics names what the tokens depend on beside the request: the version of this
-// package's choices, and all of the script.
-func (s *script) numerics() string {
+// numericsID identifies what the tokens depend on other than the request: the version of this package's
+// draws, and the whole script.
+func (s *answerScript) numericsID() string {
 	h := splitmix.Mix(splitmix.Step + uint64(s.kind))
 	add := func(n int) { h = splitmix.Mix(h + splitmix.Step + uint64(n)) }
-	add(s.output)
+	add(s.meanOutput)
 	add(s.context)
 	add(s.size)
 	for _, list := range [][][]kv.Token{s.text.First, s.text.Next, {s.words, s.eos}} {
@@ -93,45 +92,45 @@ func (s *script) numerics() string {
 			}
 		}
 	}
-	for _, word := range s.silent {
+	for _, word := range s.noText {
 		h = splitmix.Mix(h + splitmix.Step + word)
 	}
 	return fmt.Sprintf("sim1-%016x", h)
 }
 
-// begin returns the state of each choice of a request.
-func (s *script) begin(req *engine.Request, stops []kv.Token) []batch.State {
-	states, choices := make([]batch.State, req.Choices), make([]choice, req.Choices)
-	prompt := digest(req.Prompt)
-	echo := s.echo(req.Prompt)
+// newStates returns the state of each choice of a request.
+func (s *answerScript) newStates(req *engine.Request, stops []kv.Token) []batch.State {
+	states, choices := make([]batch.State, req.Choices), make([]scriptedChoice, req.Choices)
+	prompt := promptDigest(req.Prompt)
+	echo := s.echoText(req.Prompt)
 	for i := range choices {
 		c := &choices[i]
-		*c = choice{script: s, req: req, stops: stops, key: prompt, end: s.end(req, prompt, echo)}
+		*c = scriptedChoice{script: s, req: req, stops: stops, key: prompt, end: s.endPosition(req, prompt, echo)}
 		if req.Sampling.Temperature > 0 { // else all choices are the same
 			c.key = splitmix.Mix(prompt + splitmix.Mix(req.Sampling.Seed+splitmix.Step) + uint64(i)*splitmix.Step)
-			c.end = s.end(req, c.key, echo)
+			c.end = s.endPosition(req, c.key, echo)
 		}
 		if echo != nil {
-			c.reader = reader{text: echo, length: len(echo.Next[0]), stride: 1}
+			c.reader = textReader{text: echo, length: len(echo.Next[0]), stride: 1}
 		} else {
-			c.reader = s.open(c.key)
+			c.reader = s.openPassage(c.key)
 		}
 		if req.Generated != nil {
 			c.position = len(req.Generated[i])
-			c.reader.skip(c.position)
+			c.reader.skipTokens(c.position)
 		}
 		states[i] = c
 	}
 	return states
 }
 
-// echo returns what there is to say of a prompt, as a text of one sentence; nil if
-// that is not the script or the prompt has no text.
-func (s *script) echo(prompt []kv.Token) *Text {
+// echoText returns the echo of a prompt as a text of one sentence; nil if the script is another or the prompt
+// has no text.
+func (s *answerScript) echoText(prompt []kv.Token) *Text {
 	if s.kind != ScriptEcho {
 		return nil
 	}
-	words := slices.DeleteFunc(slices.Clone(prompt), s.silent.has)
+	words := slices.DeleteFunc(slices.Clone(prompt), s.noText.contains)
 	if len(words) == 0 {
 		return nil
 	}
@@ -139,15 +138,14 @@ func (s *script) echo(prompt []kv.Token) *Text {
 	return &Text{First: sentence, Next: sentence}
 }
 
-// open returns the passage of a key from its beginning: the sentences in steps that
-// lead to each of them.
-func (s *script) open(key uint64) reader {
+// openPassage returns the passage of a key from its start: a stride that reaches every sentence.
+func (s *answerScript) openPassage(key uint64) textReader {
 	n := len(s.text.Next)
 	stride := 1 + int(splitmix.Mix(key+splitmix.Step)%uint64(n))
 	for gcd(stride, n) != 1 {
 		stride++
 	}
-	return reader{text: &s.text, length: s.length, index: int(key % uint64(n)), stride: stride}
+	return textReader{text: &s.text, length: s.length, index: int(key % uint64(n)), stride: stride}
 }
 
 func gcd(a, b int) int {
@@ -157,13 +155,13 @@ func gcd(a, b int) int {
 	return a
 }
 
-// never is the position of what does not come.
+// never is the position of an event that does not occur.
 const never = math.MaxInt
 
-// end returns the position at which a choice says end of sequence: where the echo
-// ends, else that of a length drawn by key if the client set no limit. (A request has
-// a limit always; that of one which set none is the rest of the context.)
-func (s *script) end(req *engine.Request, key uint64, echo *Text) int {
+// endPosition returns the position of a choice's EOS: the end of the echo, else a length drawn by key if the
+// client set no limit. (Every request has a limit; without one of the client's it is the rest of the
+// context.)
+func (s *answerScript) endPosition(req *engine.Request, key uint64, echo *Text) int {
 	at := never
 	switch {
 	case req.Stop.IgnoreEOS || len(s.eos) == 0:
@@ -172,17 +170,16 @@ func (s *script) end(req *engine.Request, key uint64, echo *Text) int {
 		at = len(echo.Next[0])
 	case s.kind == ScriptEcho:
 		at = 0
-	case s.output > 0 && req.Stop.MaxTokens >= s.context-len(req.Prompt):
-		n := uint64(s.output)
+	case s.meanOutput > 0 && req.Stop.MaxTokens >= s.context-len(req.Prompt):
+		n := uint64(s.meanOutput)
 		a, b := splitmix.Mix(key^splitmix.Step)%n, splitmix.Mix(^key^splitmix.Step)%n
-		at = int(a + b) // of mean n-1, and there is the end
+		at = int(a + b) // of mean n-1, and EOS follows there
 	}
 	return max(at, req.Stop.MinTokens)
 }
 
-// digest is a hash of a prompt: of its length and its last tokens, where prompts with
-// a beginning in common differ.
-func digest(prompt []kv.Token) uint64 {
+// promptDigest hashes a prompt's length and last tokens, in which prompts with a common prefix differ.
+func promptDigest(prompt []kv.Token) uint64 {
 	const last = 256
 	h := splitmix.Mix(splitmix.Step + uint64(len(prompt)))
 	for _, t := range prompt[max(0, len(prompt)-last):] {

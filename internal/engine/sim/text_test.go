@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// words is a tokenizer whose tokens are words with the space before them; ids below 4
-// have no text, and 3 is end of sequence.
+// words is a tokenizer whose tokens are words with the space before them; ids below 4 have no text, and 3 is
+// EOS.
 type words struct {
 	ids   map[string]kv.Token
 	texts []string
@@ -46,10 +46,10 @@ func (w *words) decode(tokens []kv.Token) string {
 	return b.String()
 }
 
-// reciting returns an engine that recites the passage, and its tokenizer.
+// reciting returns an engine that answers with the passage, and its tokenizer.
 func reciting(t testing.TB, change func(*Config)) (*Engine, *words) {
 	w := newWords()
-	text := Passage(w.encode)
+	text := BuiltinText(w.encode)
 	return small(t, func(c *Config) {
 		c.Text, c.Output = text, 40
 		c.Vocabulary = Vocabulary{Size: len(w.texts), Mask: []kv.Token{0, 1, 2, 3}, EOS: []kv.Token{3}}
@@ -60,15 +60,15 @@ func reciting(t testing.TB, change func(*Config)) (*Engine, *words) {
 	}), w
 }
 
-// unlimited is a request for one drawn answer without limit.
+// unlimited returns a request for one drawn answer without limit.
 func unlimited(e *Engine, seed uint64) *engine.Request {
 	req := request(int(seed), 20, e.Card().ContextLength-20)
 	req.Stop.IgnoreEOS, req.Sampling = false, engine.Sampling{Temperature: 1, Seed: seed}
 	return req
 }
 
-// TestPassageIsReadable wants whole sentences of the passage, the first without a
-// space before it.
+// TestPassageIsReadable checks that answers are whole sentences of the passage, the first without a leading
+// space.
 func TestPassageIsReadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, w := reciting(t, nil)
@@ -79,19 +79,19 @@ func TestPassageIsReadable(t *testing.T) {
 			text := w.decode(enginetest.MustGenerate(t, ctx, e, req)[0].Tokens)
 			rest := text
 			for said := 0; ; said++ {
-				i := slices.IndexFunc(passage(), func(s string) bool { return strings.HasPrefix(rest, s) })
+				i := slices.IndexFunc(builtinSentences(), func(s string) bool { return strings.HasPrefix(rest, s) })
 				if i < 0 {
-					if said < len(passage()) || !slices.ContainsFunc(passage(), func(s string) bool { return strings.HasPrefix(s, rest) }) {
+					if said < len(builtinSentences()) || !slices.ContainsFunc(builtinSentences(), func(s string) bool { return strings.HasPrefix(s, rest) }) {
 						t.Fatalf("after %d sentences: %q", said, rest)
 					}
 					break
 				}
 				if said == 0 {
-					begun[passage()[i]] = true
+					begun[builtinSentences()[i]] = true
 				}
-				rest = strings.TrimPrefix(rest[len(passage()[i]):], " ")
+				rest = strings.TrimPrefix(rest[len(builtinSentences()[i]):], " ")
 			}
-			for _, s := range passage() {
+			for _, s := range builtinSentences() {
 				if !strings.Contains(text, s) {
 					t.Errorf("seed %d: a text as long as the passage lacks %q", seed, s)
 				}
@@ -103,8 +103,8 @@ func TestPassageIsReadable(t *testing.T) {
 	})
 }
 
-// TestLengths: without a limit answers end by themselves, at lengths around the mean;
-// with one they go on to it.
+// TestLengths checks that answers without a limit end at lengths around the mean, and that others continue to
+// the limit.
 func TestLengths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, _ := reciting(t, nil)
@@ -147,7 +147,7 @@ func TestEcho(t *testing.T) {
 		ctx := enginetest.Start(t, e)
 		req := request(1, 30, 200)
 		prompt := slices.Clone(req.Prompt)
-		req.Prompt[3], req.Prompt[9], req.Prompt[20] = 0, 7, 8 // without text, or an end
+		req.Prompt[3], req.Prompt[9], req.Prompt[20] = 0, 7, 8 // without text, or EOS
 		prompt = slices.Delete(slices.Delete(slices.Delete(prompt, 20, 21), 9, 10), 3, 4)
 		req.Stop.IgnoreEOS = false
 		for attempt, want := range [][]kv.Token{append(slices.Clone(prompt), 7), prompt[:10]} {
@@ -169,8 +169,8 @@ func TestEcho(t *testing.T) {
 	})
 }
 
-// TestResumption cuts answers of all kinds after every token; another engine goes on
-// as the first would have.
+// TestResumption cuts answers of all kinds after every token; another engine continues as the first one would
+// have.
 func TestResumption(t *testing.T) {
 	for name, script := range map[string]Script{"passage": ScriptPassage, "echo": ScriptEcho} {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestResumption(t *testing.T) {
 				for i, req := range []*engine.Request{unlimited(first, 3), unlimited(first, 4), request(5, 60, 150)} {
 					if i == 1 {
 						req.Logprobs, req.Stop.MinTokens = 4, 20
-						for id := range kv.Token(first.Card().VocabSize) { // half of all words, and more than half of those said
+						for id := range kv.Token(first.Card().VocabSize) { // half of all words, and more than half of the generated ones
 							if id%3 > 0 {
 								req.Stop.Tokens = append(req.Stop.Tokens, id)
 							}
@@ -210,7 +210,7 @@ func TestResumption(t *testing.T) {
 	}
 }
 
-// TestNumerics: what would go on otherwise has another name.
+// TestNumerics checks that engines whose streams differ have different numerics.
 func TestNumerics(t *testing.T) {
 	names := map[string]string{}
 	for what, change := range map[string]func(*Config){
@@ -235,7 +235,7 @@ func TestNumerics(t *testing.T) {
 	}
 }
 
-// TestNothingToSay: where every word ends the answer, a minimum cannot be kept.
+// TestNothingToSay checks that min_tokens is refused if every word ends the answer.
 func TestNothingToSay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, nil)
@@ -245,7 +245,7 @@ func TestNothingToSay(t *testing.T) {
 		for id := range kv.Token(96) {
 			req.Stop.Tokens = append(req.Stop.Tokens, id)
 		}
-		if _, err := enginetest.Generate(ctx, e, req); fault.Of(err) != fault.Invalid || !strings.Contains(fmt.Sprint(err), "min_tokens") {
+		if _, err := enginetest.Generate(ctx, e, req); fault.CodeOf(err) != fault.Invalid || !strings.Contains(fmt.Sprint(err), "min_tokens") {
 			t.Errorf("%v", err)
 		}
 		req.Stop.Tokens = slices.Delete(req.Stop.Tokens, 50, 51)

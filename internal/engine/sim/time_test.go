@@ -15,8 +15,7 @@ import (
 	"penstock/internal/engine/enginetest"
 )
 
-// TestFormulas holds the times of single requests against the formulas as they are
-// published, worked out here.
+// TestFormulas compares the times of single requests with the published formulas, computed here.
 func TestFormulas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, func(c *Config) {
@@ -48,8 +47,7 @@ func TestFormulas(t *testing.T) {
 	})
 }
 
-// TestEnginesJitter: each pass of an engine is off by another share, and those of two
-// engines differ.
+// TestEnginesJitter checks that the passes of an engine have different jitter, and that two engines differ.
 func TestEnginesJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var times [2][]float64
@@ -75,8 +73,8 @@ func TestEnginesJitter(t *testing.T) {
 	})
 }
 
-// TestShapes has batches of known shapes, of an engine that takes 1 ms for each token
-// of a prompt and 10 ms if a sequence gets a token.
+// TestShapes runs batches of known shapes on an engine that takes 1 ms for each prompt token and 10 ms if a
+// sequence gets a token.
 func TestShapes(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -129,10 +127,9 @@ func TestShapes(t *testing.T) {
 		{"preemption", func(t *testing.T) {
 			e := small(t, func(c *Config) { c.Blocks = 10 })
 			w := queued(t, e, request(1, 16, 20), request(2, 16, 20))
-			// Both have 4 blocks of 4 tokens at first and 5 from their second token on. At
-			// its sixth the older needs another: the newer gives up its own, and by the end
-			// of the older one all but the first were evicted. Of 21 tokens 17 are computed
-			// again.
+			// Both have 4 blocks of 4 tokens at first and 5 from their second token on. At its sixth token
+			// the older one needs another block: the newer one is preempted, and by the end of the older one
+			// all but its first block were evicted. Of 21 tokens 17 are computed again.
 			w[0].expect(t, "older", steps(42, 10, 19))
 			w[1].expect(t, "newer", steps(42, 10, 4), steps(232+27, 10, 14))
 			if n := e.Load().Preemptions; n != 1 {
@@ -162,8 +159,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestAbortDuringPass ends a request in the middle of its prefill: its blocks are
-// free at the end of that pass.
+// TestAbortDuringPass ends a request in the middle of its prefill: its blocks are free at the end of that
+// pass.
 func TestAbortDuringPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, nil)
@@ -181,7 +178,7 @@ func TestAbortDuringPass(t *testing.T) {
 	})
 }
 
-// TestStopDuringPass ends the engine in the middle of a pass, which is not waited for.
+// TestStopDuringPass stops the engine in the middle of a pass, which it does not wait for.
 func TestStopDuringPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, nil)
@@ -196,10 +193,10 @@ func TestStopDuringPass(t *testing.T) {
 		if err := e.Run(run); err != nil || time.Since(began) != 20*time.Millisecond {
 			t.Errorf("run: %v after %v", err, time.Since(began))
 		}
-		if err := <-result; fault.Of(err) != fault.Unavailable {
+		if err := <-result; fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("the request: %v", err)
 		}
-		if err := e.Run(t.Context()); fault.Of(err) != fault.Conflict {
+		if err := e.Run(t.Context()); fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("a second run: %v", err)
 		}
 	})
@@ -224,7 +221,7 @@ func TestStartup(t *testing.T) {
 		w := queued(t, e, request(1, 20, 2))
 		w[0].expect(t, "sent before", steps(2030, 10, 1))
 
-		// One that ends before it is up lets everybody go.
+		// An engine that stops before it is up releases all requests.
 		e = small(t, slow)
 		run, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
@@ -233,13 +230,13 @@ func TestStartup(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		if _, err := enginetest.Generate(t.Context(), e, request(1, 20, 2)); fault.Of(err) != fault.Unavailable {
+		if _, err := enginetest.Generate(t.Context(), e, request(1, 20, 2)); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("stopped before it was up: %v", err)
 		}
 	})
 }
 
-// TestJitter: the same engine takes the same time again, another worker another.
+// TestJitter checks that the same engine takes the same time again, and another worker another time.
 func TestJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run := func(worker uint64) []float64 {
@@ -256,13 +253,13 @@ func TestJitter(t *testing.T) {
 	})
 }
 
-// TestClockDoesNotDrift: what happens between two passes takes no time of the second,
-// unless it took too long.
+// TestClockDoesNotDrift checks that work between two passes takes no time of the second, unless it took too
+// long.
 func TestClockDoesNotDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c clock
-		c.open(t.Context())
-		defer c.close()
+		var c passClock
+		c.openSleeper(t.Context())
+		defer c.closeSleeper()
 		const ms = time.Millisecond
 		began := time.Now()
 		for _, step := range []struct {
@@ -276,10 +273,10 @@ func TestClockDoesNotDrift(t *testing.T) {
 			{0, true, 45 * ms},       // 5 ms late
 			{0, true, 50 * ms},
 			{2 * ms, false, 62 * ms},
-			{forgiven, true, 62*ms + forgiven + 10*ms},
+			{maxCatchUp, true, 62*ms + maxCatchUp + 10*ms},
 		} {
 			after(step.between)
-			if err := c.pass(t.Context(), 10*ms, step.follows); err != nil {
+			if err := c.waitForPass(t.Context(), 10*ms, step.follows); err != nil {
 				t.Fatal(err)
 			}
 			if got := time.Since(began); got != step.want {
@@ -289,7 +286,7 @@ func TestClockDoesNotDrift(t *testing.T) {
 	})
 }
 
-// TestPreciseClock is the conformance suite in real time, by the kernel's clock.
+// TestPreciseClock runs the conformance suite in real time, with the kernel's clock.
 func TestPreciseClock(t *testing.T) {
 	enginetest.Test(t, enginetest.Options{New: func(t testing.TB) engine.Engine {
 		return small(t, func(c *Config) { c.Timing.Speedup, c.Clock = 500, ClockPrecise })

@@ -1,7 +1,6 @@
-// Package sim is an engine that computes nothing: its blocks, its schedule and its
-// events are real ([core/paged]), its time is that of a model, and its text is a
-// passage that anyone can read. In real time it serves like any other engine; a
-// simulated cluster asks the same model in virtual time.
+// Package sim is an engine that computes nothing: its blocks, its schedule and its events are real
+// ([core/paged]), its time comes from a model, and its text is a fixed passage. In real time it serves like
+// any other engine; a simulated cluster uses the same model in virtual time.
 package sim
 
 import (
@@ -9,74 +8,72 @@ import (
 	"time"
 )
 
-// Timing is the model of time: a value that can be copied. The same pass with the
-// same number takes the same time on every machine. It is used after
-// EnsureDefaults and Validate; nothing it refers to may change then. The formulas,
-// where they come from and what they leave out are in docs/sim.md.
+// Timing is the timing model: a value that can be copied. The same pass with the same number takes the same
+// time on every machine. It is used after EnsureDefaults and Validate; nothing that it refers to may change
+// after that. The formulas, their sources and their omissions are in docs/sim.md.
 //
-// The terms of a pass are in milliseconds, of an engine at its own speed.
+// The terms of a pass are in milliseconds, before Speedup.
 type Timing struct {
 	Prefill Prefill
 	Decode  Decode
-	// Profile, if there is one, takes the place of Prefill and Decode.
+	// Profile, if not nil, replaces Prefill and Decode.
 	Profile *Profile
-	// Encoder says how long media take, by the tokens that they fill, in ascending
-	// order; nil is no time. At most MaxEncoder points.
+	// Encoder says how long media take, by their number of tokens, in ascending order; nil is no time. At
+	// most MaxEncoder points.
 	Encoder []EncoderPoint
 	Load    Load
 	KV      KV
 
-	// Speedup divides every time, DecodeSpeedup the time of decode once more; 1 if 0.
+	// Speedup divides every time, DecodeSpeedup also divides the time of decode; 0 means 1.
 	Speedup, DecodeSpeedup float64
-	// Jitter is the standard deviation of a pass over its mean, at most MaxJitter. No pass
-	// is off by more than 70 %. Seed draws it.
+	// Jitter is the relative standard deviation of a pass, at most MaxJitter. No pass deviates by more than
+	// 70 %. Seed is its seed.
 	Jitter float64
 	Seed   uint64
-	// Startup is how long an engine takes before it serves. Speedup is not for it.
+	// Startup is how long an engine takes before it serves. Speedup does not apply to it.
 	Startup time.Duration
 }
 
-// Prefill is what a pass takes that computes T tokens of prompts:
+// Prefill is the time of a pass that computes T prompt tokens:
 //
 //	Pass + Token·T + TokenSquared·T² + Prompt·prompts + PromptSquared·Σn² + Context·Σ(n·before)
 //
-// where n are the tokens of one prompt, before those of it that were computed
-// earlier. It is 0 if T is, and never negative. All are milliseconds.
+// where n is the tokens of one prompt in the pass, and before is its tokens computed earlier. The time is 0
+// if T is 0, and never negative. All are milliseconds.
 type Prefill struct {
 	Pass, Token, TokenSquared, Prompt, PromptSquared, Context float64
 }
 
-// Decode is what a pass takes beside prefill that gives a token to at least one
-// sequence:
+// Decode is the additional time of a pass that gives a token to at least one sequence:
 //
 //	Base + Use·p + UseSquared·p² + Sequence·sequences + Context·Σ(their tokens)
 //
-// where p is the share of blocks in use. It is at least 1 ms. All are milliseconds.
+// where p is the share of blocks in use. The time is at least 1 ms. All are milliseconds.
 type Decode struct {
 	Base, Use, UseSquared, Sequence, Context float64
 }
 
-// EncoderPoint says that media of so many tokens take so many milliseconds.
+// EncoderPoint says that media with Tokens tokens take Millis milliseconds.
 type EncoderPoint struct {
 	Tokens int
 	Millis float64
 }
 
-// Load is how much longer everything takes the more sequences run: from 1 with one
-// of them, in a straight line, to Factor with Seqs of them or more.
+// Load is the slowdown by running sequences: the factor grows linearly from 1 with one sequence to Factor
+// with Seqs or more.
 type Load struct {
 	Factor float64 // 1 if 0
 	Seqs   int     // 256 if 0
 }
 
-// KV is how long the K and V of a prompt are on their way between workers: Fixed
-// milliseconds, and BytesPerToken for each token at Bandwidth.
+// KV is the transfer time of a prompt's K and V between workers: Fixed milliseconds, plus BytesPerToken for
+// each token at Bandwidth.
 type KV struct {
-	// Layers, Heads (those of K and V), HeadDim and ElementBytes are the model's shape; Bytes,
-	// if not 0, stands for what follows from them.
+	// Layers, Heads (KV heads), HeadDim and ElementBytes are the model's shape; Bytes, if not 0, replaces the
+	// BytesPerToken computed from them.
 	Layers, Heads, HeadDim, ElementBytes int
 	Bytes                                int
-	// Bandwidth is in GB/s (10⁹ bytes); 0 is one that takes no time.
+	// Bandwidth is in GB/s (10⁹ bytes); 0 means infinite.
 	Bandwidth float64
 	Fixed     float64
 }
@@ -89,30 +86,29 @@ func (k *KV) BytesPerToken() int64 {
 	return 2 * int64(k.Layers) * int64(k.Heads) * int64(k.HeadDim) * int64(k.ElementBytes)
 }
 
-// floor is the least that decode takes, in milliseconds.
-const floor = 1
+// minDecodeMillis is the least time of decode in milliseconds.
+const minDecodeMillis = 1
 
-// Every product below that something is added to is converted explicitly: that
-// forbids the compiler to fuse the two, which rounds once instead of twice, so that
-// the sum would differ from one kind of processor to the next.
+// Every product below that is part of a sum is converted explicitly: this forbids the compiler to fuse
+// multiplication and addition, which would round once instead of twice and give different sums on different
+// processors.
 
-// Pass returns how long the engine takes for p, its number-th pass from 0: first it
-// fetches what is to be fetched, then it computes. It is 0 if p does neither.
-func (t *Timing) Pass(p *Pass, number uint64) time.Duration {
-	ms := t.prefill(p) + t.encoder(p.Media)
+// PassDuration returns how long the engine takes for p, its number-th pass from 0: it first fetches blocks,
+// then computes. It is 0 if p does neither.
+func (t *Timing) PassDuration(p *Pass, number uint64) time.Duration {
+	ms := t.prefillMillis(p) + t.encoderMillis(p.Media)
 	if p.Tokens > 0 {
-		ms += t.decode(p) / t.DecodeSpeedup
+		ms += t.decodeMillis(p) / t.DecodeSpeedup
 	}
-	fetch := t.Transfer(p.Fetched)
+	fetch := t.TransferDuration(p.Fetched)
 	if ms == 0 {
 		return fetch
 	}
-	return fetch + nanoseconds(ms*t.load(p.Running)*t.jitter(number)/t.Speedup)
+	return fetch + toDuration(ms*t.loadFactor(p.Running)*t.jitterFactor(number)/t.Speedup)
 }
 
-// Transfer returns how long the K and V of so many tokens are on their way between
-// two workers.
-func (t *Timing) Transfer(tokens int) time.Duration {
+// TransferDuration returns how long the transfer of the K and V of tokens between two workers takes.
+func (t *Timing) TransferDuration(tokens int) time.Duration {
 	if tokens <= 0 {
 		return 0
 	}
@@ -123,16 +119,16 @@ func (t *Timing) Transfer(tokens int) time.Duration {
 	if ms == 0 {
 		return 0
 	}
-	return nanoseconds(ms / t.Speedup)
+	return toDuration(ms / t.Speedup)
 }
 
-func (t *Timing) prefill(p *Pass) float64 {
+func (t *Timing) prefillMillis(p *Pass) float64 {
 	if p.Prefill <= 0 {
 		return 0
 	}
 	tokens := float64(p.Prefill)
 	if t.Profile != nil {
-		return t.Profile.prefill(tokens)
+		return t.Profile.prefillMillis(tokens)
 	}
 	c := &t.Prefill
 	ms := c.Pass
@@ -144,9 +140,9 @@ func (t *Timing) prefill(p *Pass) float64 {
 	return max(0, ms)
 }
 
-func (t *Timing) decode(p *Pass) float64 {
+func (t *Timing) decodeMillis(p *Pass) float64 {
 	if t.Profile != nil {
-		return max(floor, t.Profile.decode(float64(p.Context), float64(p.Context)/float64(p.Tokens)))
+		return max(minDecodeMillis, t.Profile.decodeMillis(float64(p.Context), float64(p.Context)/float64(p.Tokens)))
 	}
 	c := &t.Decode
 	used := 0.0
@@ -158,12 +154,12 @@ func (t *Timing) decode(p *Pass) float64 {
 	ms += float64(c.UseSquared * used * used)
 	ms += float64(c.Sequence * float64(p.Tokens))
 	ms += float64(c.Context * float64(p.Context))
-	return max(floor, ms)
+	return max(minDecodeMillis, ms)
 }
 
-// encoder is constant before the first point of the table, linear between points, and
-// goes on after the last as it did before it.
-func (t *Timing) encoder(tokens int) float64 {
+// encoderMillis is constant before the first point of the table, linear between points, and extrapolates the
+// last segment.
+func (t *Timing) encoderMillis(tokens int) float64 {
 	points := t.Encoder
 	if tokens <= 0 || len(points) == 0 {
 		return 0
@@ -176,11 +172,11 @@ func (t *Timing) encoder(tokens int) float64 {
 		i++
 	}
 	a, b := points[i-1], points[i]
-	return max(0, line(float64(a.Tokens), a.Millis, float64(b.Tokens), b.Millis, float64(tokens)))
+	return max(0, lineAt(float64(a.Tokens), a.Millis, float64(b.Tokens), b.Millis, float64(tokens)))
 }
 
-// load is the factor of so many running sequences.
-func (t *Timing) load(running int) float64 {
+// loadFactor returns the slowdown by running sequences.
+func (t *Timing) loadFactor(running int) float64 {
 	if t.Load.Seqs <= 1 || running <= 1 {
 		return 1
 	}
@@ -188,17 +184,17 @@ func (t *Timing) load(running int) float64 {
 	return 1 + float64((t.Load.Factor-1)*share)
 }
 
-// line returns the value at x of the straight line through two points.
-func line(x0, y0, x1, y1, x float64) float64 {
+// lineAt returns the value at x of the straight line through two points.
+func lineAt(x0, y0, x1, y1, x float64) float64 {
 	return y0 + float64((x-x0)*((y1-y0)/(x1-x0)))
 }
 
-// longest is what a pass takes at most, in nanoseconds: about 100 days. The sum of a
-// virtual clock stays far from its end.
-const longest = 1e16
+// maxPassNanos is the longest duration of a pass, in nanoseconds: about 100 days. It keeps sums of a virtual
+// clock far from overflow.
+const maxPassNanos = 1e16
 
-// nanoseconds rounds ms to the nearest nanosecond, but not to none.
-func nanoseconds(ms float64) time.Duration {
+// toDuration rounds ms to the nearest nanosecond, but to at least one.
+func toDuration(ms float64) time.Duration {
 	ns := float64(ms * 1e6)
-	return time.Duration(math.Floor(max(1, min(ns, longest)) + 0.5))
+	return time.Duration(math.Floor(max(1, min(ns, maxPassNanos)) + 0.5))
 }

@@ -17,7 +17,7 @@ import (
 
 func timing(t testing.TB, preset string) Timing {
 	t.Helper()
-	tm, err := Preset(preset)
+	tm, err := PresetTiming(preset)
 	if err == nil {
 		err = tm.Validate()
 	}
@@ -33,7 +33,7 @@ func TestReferenceValues(t *testing.T) {
 		tokens int
 		ms     float64
 	}{{0, 0}, {128, 18.5}, {512, 24.4}, {1000, 32.1}, {4096, 85.8}, {8192, 169.1}, {32768, 966.1}} {
-		if got := tm.prefill(&Pass{Prefill: c.tokens, Prompts: 1}); math.Abs(got-c.ms) > 0.05 {
+		if got := tm.prefillMillis(&Pass{Prefill: c.tokens, Prompts: 1}); math.Abs(got-c.ms) > 0.05 {
 			t.Errorf("a prefill of %d tokens takes %.3f ms, want %.1f", c.tokens, got, c.ms)
 		}
 	}
@@ -41,13 +41,13 @@ func TestReferenceValues(t *testing.T) {
 		used int
 		ms   float64
 	}{{0, 5.74}, {50, 26.3}, {100, 34.0}, {150, 34.0}} {
-		if got := tm.decode(&Pass{Tokens: 1, UsedBlocks: c.used, TotalBlocks: 100}); math.Abs(got-c.ms) > 0.05 {
+		if got := tm.decodeMillis(&Pass{Tokens: 1, UsedBlocks: c.used, TotalBlocks: 100}); math.Abs(got-c.ms) > 0.05 {
 			t.Errorf("decode with %d %% in use takes %.3f ms, want %.2f", c.used, got, c.ms)
 		}
 	}
 }
 
-// TestByHand holds passes against sums done on paper.
+// TestByHand compares passes with sums computed by hand.
 func TestByHand(t *testing.T) {
 	for _, c := range []struct {
 		name, preset string
@@ -61,7 +61,7 @@ func TestByHand(t *testing.T) {
 		{"a chunk of three", "mocker", Pass{Prefill: 1000, Prompts: 3}, 32_105_859},
 		// 5.74 + 54.01/4 - 25.74/16.
 		{"decode of eight", "mocker", Pass{Tokens: 8, Context: 800, UsedBlocks: 25, TotalBlocks: 100}, 17_633_750},
-		// Both of the last.
+		// The last two together.
 		{"mixed", "mocker", Pass{Prefill: 1000, Prompts: 1, Tokens: 8, UsedBlocks: 25, TotalBlocks: 100}, 49_739_609},
 		// 2·26.2 + 0.0741·300 + 1.25e-6·(100² + 200²), and 19.44.
 		{"two prompts", "mocker-0.2", Pass{Prefill: 300, Prompts: 2, PrefillSquares: 50_000, Tokens: 2}, 94_132_500},
@@ -75,7 +75,7 @@ func TestByHand(t *testing.T) {
 		{"decode of a hundred", "smg-like", Pass{Tokens: 100}, 41_000_000},
 	} {
 		tm := timing(t, c.preset)
-		if got := tm.Pass(&c.pass, 3); got != c.ns {
+		if got := tm.PassDuration(&c.pass, 3); got != c.ns {
 			t.Errorf("%s, %s: %d ns, want %d", c.preset, c.name, got, c.ns)
 		}
 	}
@@ -97,9 +97,9 @@ func TestEveryTerm(t *testing.T) {
 		Prefill: 10, Prompts: 2, PrefillSquares: 58, PrefillContext: 100,
 		Tokens: 4, Context: 50, Running: 3, UsedBlocks: 1, TotalBlocks: 4, Media: 150,
 	}
-	// Prefill 1+20+300+10+406+1100, encoder 33, decode (13+4+2+68+950)/2; twice, by the load; over 4.
+	// Prefill 1+20+300+10+406+1100, encoder 33, decode (13+4+2+68+950)/2; times 2 for the load; divided by 4.
 	const ms = (1837 + 33 + 1037.0/2) * 2 / 4
-	if got, want := tm.Pass(&p, 0), time.Duration(ms*1e6); got != want {
+	if got, want := tm.PassDuration(&p, 0), time.Duration(ms*1e6); got != want {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
@@ -107,19 +107,19 @@ func TestEveryTerm(t *testing.T) {
 func TestNoTermGoesBelowItsFloor(t *testing.T) {
 	tm := Timing{Prefill: Prefill{Pass: -5}, Decode: Decode{Base: -5}}
 	tm.EnsureDefaults()
-	if got := tm.Pass(&Pass{Prefill: 1}, 0); got != 0 {
+	if got := tm.PassDuration(&Pass{Prefill: 1}, 0); got != 0 {
 		t.Errorf("prefill takes %v", got)
 	}
-	if got := tm.Pass(&Pass{Tokens: 1}, 0); got != time.Millisecond {
+	if got := tm.PassDuration(&Pass{Tokens: 1}, 0); got != time.Millisecond {
 		t.Errorf("decode takes %v, want 1 ms", got)
 	}
 	tm.Speedup, tm.DecodeSpeedup = maxSpeedup, maxSpeedup
-	if got := tm.Pass(&Pass{Tokens: 1}, 0); got != 1 {
+	if got := tm.PassDuration(&Pass{Tokens: 1}, 0); got != 1 {
 		t.Errorf("at the largest speed decode takes %v, want 1 ns", got)
 	}
 	tm = Timing{Prefill: Prefill{TokenSquared: maxMillis}}
 	tm.EnsureDefaults()
-	if got := tm.Pass(&Pass{Prefill: math.MaxInt32}, 0); got != longest {
+	if got := tm.PassDuration(&Pass{Prefill: math.MaxInt32}, 0); got != maxPassNanos {
 		t.Errorf("the longest pass takes %d ns", got)
 	}
 }
@@ -127,16 +127,16 @@ func TestNoTermGoesBelowItsFloor(t *testing.T) {
 func TestEncoder(t *testing.T) {
 	tm := Timing{Encoder: []EncoderPoint{{100, 10}, {200, 30}, {400, 40}}}
 	for tokens, want := range map[int]float64{0: 0, 1: 10, 100: 10, 150: 20, 200: 30, 300: 35, 400: 40, 600: 50} {
-		if got := tm.encoder(tokens); got != want {
+		if got := tm.encoderMillis(tokens); got != want {
 			t.Errorf("%d tokens take %v ms, want %v", tokens, got, want)
 		}
 	}
 	tm.Encoder = tm.Encoder[:1]
-	if got := tm.encoder(5000); got != 10 {
+	if got := tm.encoderMillis(5000); got != 10 {
 		t.Errorf("with one point, 5000 tokens take %v ms, want 10", got)
 	}
 	tm.Encoder = []EncoderPoint{{10, 20}, {20, 10}}
-	if got := tm.encoder(100); got != 0 {
+	if got := tm.encoderMillis(100); got != 0 {
 		t.Errorf("beyond a falling table it takes %v ms, want 0", got)
 	}
 }
@@ -144,12 +144,12 @@ func TestEncoder(t *testing.T) {
 func TestLoad(t *testing.T) {
 	tm := Timing{Load: Load{Factor: 2, Seqs: 5}}
 	for running, want := range map[int]float64{0: 1, 1: 1, 2: 1.25, 3: 1.5, 5: 2, 50: 2} {
-		if got := tm.load(running); got != want {
+		if got := tm.loadFactor(running); got != want {
 			t.Errorf("with %d running it is %v, want %v", running, got, want)
 		}
 	}
 	tm.Load.Seqs = 1
-	if got := tm.load(9); got != 1 {
+	if got := tm.loadFactor(9); got != 1 {
 		t.Errorf("of an engine for one sequence it is %v, want 1", got)
 	}
 }
@@ -160,28 +160,28 @@ func TestTransfer(t *testing.T) {
 		t.Fatalf("%d bytes per token, want 128 KiB", got)
 	}
 	// 1000 · 131072 bytes at 64 GB/s.
-	if got := tm.Transfer(1000); got != 2_048_000 {
+	if got := tm.TransferDuration(1000); got != 2_048_000 {
 		t.Errorf("1000 tokens take %d ns, want 2048000", got)
 	}
 	tm.KV.Fixed, tm.Speedup = 1.5, 2
-	if got := tm.Transfer(1000); got != 1_774_000 {
+	if got := tm.TransferDuration(1000); got != 1_774_000 {
 		t.Errorf("with a fixed part, twice as fast, %d ns, want 1774000", got)
 	}
 	tm.KV.Bytes, tm.KV.Fixed = 64_000, 0
-	if got := tm.Transfer(1000); got != 500_000 {
+	if got := tm.TransferDuration(1000); got != 500_000 {
 		t.Errorf("with 64000 bytes per token %d ns, want 500000", got)
 	}
 	tm.KV.Bandwidth = 0
-	if got := tm.Transfer(1000); got != 0 {
+	if got := tm.TransferDuration(1000); got != 0 {
 		t.Errorf("without a bandwidth %d ns, want 0", got)
 	}
-	if got := tm.Transfer(0); got != 0 {
+	if got := tm.TransferDuration(0); got != 0 {
 		t.Errorf("nothing takes %d ns", got)
 	}
 }
 
-// TestAgainstExactArithmetic holds every preset, in floating point, against its
-// formula in rational numbers, to the nanosecond.
+// TestAgainstExactArithmetic compares every preset, in floating point, with its formula in rational numbers,
+// to the nanosecond.
 func TestAgainstExactArithmetic(t *testing.T) {
 	formulas := map[string][11]string{ // pass, token, token², prompt, prompt², context; base, use, use², sequence, context
 		"mocker":     {"16.50142", "1.518344e-2", "4.209989e-7", "0", "0", "0", "5.74", "54.01", "-25.74", "0", "0"},
@@ -189,8 +189,8 @@ func TestAgainstExactArithmetic(t *testing.T) {
 		"llm-d-like": {"32.5", "0.225", "0", "0", "0", "0", "12.5", "0", "0", "0", "0"},
 		"smg-like":   {"0", "0.125", "0", "0", "0", "0", "6", "0", "0", "0.35", "0"},
 	}
-	if len(formulas) != len(Presets()) {
-		t.Fatalf("presets %v", Presets())
+	if len(formulas) != len(PresetNames()) {
+		t.Fatalf("presets %v", PresetNames())
 	}
 	for name, f := range formulas {
 		tm := timing(t, name)
@@ -221,7 +221,7 @@ func TestAgainstExactArithmetic(t *testing.T) {
 				add(f[10], n(int64(p.Context)))
 			}
 			want, _ := sum.Mul(sum, n(1_000_000)).Float64()
-			if got := tm.Pass(&p, 1); math.Abs(float64(got)-want) > 0.6 {
+			if got := tm.PassDuration(&p, 1); math.Abs(float64(got)-want) > 0.6 {
 				t.Fatalf("%s, %+v: %d ns, want %.3f", name, p, got, want)
 			}
 		})
@@ -247,16 +247,16 @@ func drawPass(t *rapid.T) Pass {
 	return p
 }
 
-// TestMonotone: more work never takes less time.
+// TestMonotone checks that more work never takes less time.
 func TestMonotone(t *testing.T) {
-	for _, name := range Presets() {
+	for _, name := range PresetNames() {
 		tm := timing(t, name)
 		tm.Prefill.Context, tm.Decode.Context = 1e-6, 1e-6
 		tm.Encoder = []EncoderPoint{{256, 10}, {1024, 31}}
 		tm.Load.Factor = 2
 		rapid.Check(t, func(t *rapid.T) {
 			p := drawPass(t)
-			base := tm.Pass(&p, 0)
+			base := tm.PassDuration(&p, 0)
 			for what, more := range map[string]func(*Pass){
 				"prefill": func(p *Pass) { p.Prefill++ },
 				"context": func(p *Pass) { p.PrefillContext += 1 << 20 },
@@ -268,7 +268,7 @@ func TestMonotone(t *testing.T) {
 			} {
 				q := p
 				more(&q)
-				if got := tm.Pass(&q, 0); got < base {
+				if got := tm.PassDuration(&q, 0); got < base {
 					t.Fatalf("%s, more %s: %v, less than %v for %+v", name, what, got, base, p)
 				}
 			}
@@ -282,15 +282,14 @@ func TestPassDoesNotAllocate(t *testing.T) {
 	tm.Encoder = []EncoderPoint{{256, 10}, {1024, 31}}
 	p := Pass{Prefill: 100, Prompts: 1, Tokens: 3, Media: 300, UsedBlocks: 1, TotalBlocks: 2}
 	number := uint64(0)
-	if n := testing.AllocsPerRun(100, func() { tm.Pass(&p, number); tm.Transfer(100); number++ }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { tm.PassDuration(&p, number); tm.TransferDuration(100); number++ }); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
 }
 
 var rewritePasses = flag.Bool("rewrite-passes", false, "write testdata/passes.txt anew")
 
-// TestPasses holds 200 passes, drawn from a fixed seed, against a file: the same on
-// every machine.
+// TestPasses compares 200 passes, drawn from a fixed seed, with a file: they are the same on every machine.
 func TestPasses(t *testing.T) {
 	var out strings.Builder
 	draws := uint64(0)
@@ -299,7 +298,7 @@ func TestPasses(t *testing.T) {
 		return int(splitmix.Mix(draws*splitmix.Step) % below)
 	}
 	profile := testProfile(t)
-	names := append(Presets(), "profile")
+	names := append(PresetNames(), "profile")
 	for i := range 200 {
 		name := names[i%len(names)]
 		tm := timing(t, "")
@@ -322,7 +321,7 @@ func TestPasses(t *testing.T) {
 			p.PrefillContext += int64(n) * int64(draw(262144))
 		}
 		p.Context = p.Tokens * (1 + draw(4096))
-		fmt.Fprintf(&out, "%d\t%s\t%d\n", i, name, tm.Pass(&p, uint64(i)))
+		fmt.Fprintf(&out, "%d\t%s\t%d\n", i, name, tm.PassDuration(&p, uint64(i)))
 	}
 	const file = "testdata/passes.txt"
 	if *rewritePasses {
@@ -352,7 +351,7 @@ func BenchmarkPass(b *testing.B) {
 	b.ReportAllocs()
 	number := uint64(0)
 	for b.Loop() {
-		tm.Pass(&p, number)
+		tm.PassDuration(&p, number)
 		number++
 	}
 }

@@ -11,23 +11,22 @@ import (
 // MaxEncoder bounds the points of an encoder's table.
 const MaxEncoder = 256
 
-// The bounds of what a Timing may say. They are far from what an engine does, and keep
-// every sum finite.
+// The limits of a Timing. They are far beyond real engines, and keep every sum finite.
 const (
 	maxMillis    = 1e9     // of a coefficient: eleven days
 	minSpeedup   = 1e-3    // also of DecodeSpeedup
-	maxSpeedup   = 1e6     // likewise
+	maxSpeedup   = 1e6     // also of DecodeSpeedup
 	maxLoad      = 1e3     // of the load factor
 	maxShape     = 1 << 16 // of each number of KV's shape
 	maxBandwidth = 1e9     // GB/s
 )
 
-// EnsureDefaults sets what is not set: the formulas to those of the preset "mocker"
-// if neither they nor a profile are there, KV, if all of it is zero, to an 8B model of
-// 32 layers with 8 heads of 128 elements of 2 bytes (128 KiB per token) at 64 GB/s.
+// EnsureDefaults sets defaults: the formulas of the preset "mocker" if there are neither formulas nor a
+// profile, and, if all of KV is zero, an 8B model of 32 layers with 8 KV heads of 128 elements of 2 bytes
+// (128 KiB per token) at 64 GB/s.
 func (t *Timing) EnsureDefaults() {
 	if t.Prefill == (Prefill{}) && t.Decode == (Decode{}) && t.Profile == nil {
-		mocker := presets()[0]
+		mocker := allPresets()[0]
 		t.Prefill, t.Decode = mocker.prefill, mocker.decode
 	}
 	if t.KV == (KV{}) {
@@ -49,72 +48,72 @@ func (t *Timing) EnsureDefaults() {
 
 // Validate reports every problem of t at once, nil if there is none.
 func (t *Timing) Validate() error {
-	c := check{}
-	c.within("prefill, ms per pass", t.Prefill.Pass, -maxMillis, maxMillis)
-	c.within("prefill, ms per token", t.Prefill.Token, -maxMillis, maxMillis)
-	c.within("prefill, ms per token squared", t.Prefill.TokenSquared, -maxMillis, maxMillis)
-	c.within("prefill, ms per prompt", t.Prefill.Prompt, -maxMillis, maxMillis)
-	c.within("prefill, ms per prompt squared", t.Prefill.PromptSquared, -maxMillis, maxMillis)
-	c.within("prefill, ms per token and token of context", t.Prefill.Context, -maxMillis, maxMillis)
-	c.within("decode, ms per pass", t.Decode.Base, -maxMillis, maxMillis)
-	c.within("decode, ms by use", t.Decode.Use, -maxMillis, maxMillis)
-	c.within("decode, ms by use squared", t.Decode.UseSquared, -maxMillis, maxMillis)
-	c.within("decode, ms per sequence", t.Decode.Sequence, -maxMillis, maxMillis)
-	c.within("decode, ms per token of context", t.Decode.Context, -maxMillis, maxMillis)
-	c.within("load factor", t.Load.Factor, 1, maxLoad)
-	c.within("sequences of the load factor", float64(t.Load.Seqs), 1, math.MaxInt32)
-	c.within("KV layers", float64(t.KV.Layers), 0, maxShape)
-	c.within("KV heads", float64(t.KV.Heads), 0, maxShape)
-	c.within("KV elements of a head", float64(t.KV.HeadDim), 0, maxShape)
-	c.within("KV bytes of an element", float64(t.KV.ElementBytes), 0, 16)
-	c.within("KV bytes per token", float64(t.KV.Bytes), 0, math.MaxInt32)
-	c.within("KV bandwidth in GB/s", t.KV.Bandwidth, 0, maxBandwidth)
+	c := problemList{}
+	c.checkRange("prefill, ms per pass", t.Prefill.Pass, -maxMillis, maxMillis)
+	c.checkRange("prefill, ms per token", t.Prefill.Token, -maxMillis, maxMillis)
+	c.checkRange("prefill, ms per token squared", t.Prefill.TokenSquared, -maxMillis, maxMillis)
+	c.checkRange("prefill, ms per prompt", t.Prefill.Prompt, -maxMillis, maxMillis)
+	c.checkRange("prefill, ms per prompt squared", t.Prefill.PromptSquared, -maxMillis, maxMillis)
+	c.checkRange("prefill, ms per token and token of context", t.Prefill.Context, -maxMillis, maxMillis)
+	c.checkRange("decode, ms per pass", t.Decode.Base, -maxMillis, maxMillis)
+	c.checkRange("decode, ms by use", t.Decode.Use, -maxMillis, maxMillis)
+	c.checkRange("decode, ms by use squared", t.Decode.UseSquared, -maxMillis, maxMillis)
+	c.checkRange("decode, ms per sequence", t.Decode.Sequence, -maxMillis, maxMillis)
+	c.checkRange("decode, ms per token of context", t.Decode.Context, -maxMillis, maxMillis)
+	c.checkRange("load factor", t.Load.Factor, 1, maxLoad)
+	c.checkRange("sequences of the load factor", float64(t.Load.Seqs), 1, math.MaxInt32)
+	c.checkRange("KV layers", float64(t.KV.Layers), 0, maxShape)
+	c.checkRange("KV heads", float64(t.KV.Heads), 0, maxShape)
+	c.checkRange("KV elements of a head", float64(t.KV.HeadDim), 0, maxShape)
+	c.checkRange("KV bytes of an element", float64(t.KV.ElementBytes), 0, 16)
+	c.checkRange("KV bytes per token", float64(t.KV.Bytes), 0, math.MaxInt32)
+	c.checkRange("KV bandwidth in GB/s", t.KV.Bandwidth, 0, maxBandwidth)
 	if t.KV.Bandwidth > 0 && t.KV.Bandwidth < 1e-6 {
-		c.refuse("KV bandwidth in GB/s is %v: must be 0 or at least 1e-06", t.KV.Bandwidth)
+		c.addProblem("KV bandwidth in GB/s is %v: must be 0 or at least 1e-06", t.KV.Bandwidth)
 	}
-	c.within("KV transfer, fixed ms", t.KV.Fixed, 0, maxMillis)
-	c.within("speedup", t.Speedup, minSpeedup, maxSpeedup)
-	c.within("decode speedup", t.DecodeSpeedup, minSpeedup, maxSpeedup)
-	c.within("jitter", t.Jitter, 0, MaxJitter)
+	c.checkRange("KV transfer, fixed ms", t.KV.Fixed, 0, maxMillis)
+	c.checkRange("speedup", t.Speedup, minSpeedup, maxSpeedup)
+	c.checkRange("decode speedup", t.DecodeSpeedup, minSpeedup, maxSpeedup)
+	c.checkRange("jitter", t.Jitter, 0, MaxJitter)
 	if t.Startup < 0 {
-		c.refuse("startup is %v: must not be negative", t.Startup)
+		c.addProblem("startup is %v: must not be negative", t.Startup)
 	}
-	c.encoder(t.Encoder)
+	c.checkEncoder(t.Encoder)
 	return errors.Join(c.all...)
 }
 
-// check collects problems.
-type check struct{ all []error }
+// problemList collects problems.
+type problemList struct{ all []error }
 
-func (c *check) refuse(format string, args ...any) {
+func (c *problemList) addProblem(format string, args ...any) {
 	c.all = append(c.all, fmt.Errorf("sim timing: "+format, args...))
 }
 
-// within refuses what is not a number between the two.
-func (c *check) within(name string, v, low, high float64) {
+// checkRange reports v if it is not a number from low to high.
+func (c *problemList) checkRange(name string, v, low, high float64) {
 	if !(v >= low && v <= high) {
-		c.refuse("%s is %v: must be between %v and %v", name, v, low, high)
+		c.addProblem("%s is %v: must be between %v and %v", name, v, low, high)
 	}
 }
 
-func (c *check) encoder(points []EncoderPoint) {
+func (c *problemList) checkEncoder(points []EncoderPoint) {
 	if len(points) > MaxEncoder {
-		c.refuse("encoder table has %d points: must be at most %d", len(points), MaxEncoder)
+		c.addProblem("encoder table has %d points: must be at most %d", len(points), MaxEncoder)
 		return
 	}
 	for i, p := range points {
-		c.within(fmt.Sprintf("encoder table, ms of point %d", i+1), p.Millis, 0, maxMillis)
+		c.checkRange(fmt.Sprintf("encoder table, ms of point %d", i+1), p.Millis, 0, maxMillis)
 		switch {
 		case p.Tokens < 1:
-			c.refuse("encoder table, point %d is of %d tokens: must be at least 1", i+1, p.Tokens)
+			c.addProblem("encoder table, point %d is of %d tokens: must be at least 1", i+1, p.Tokens)
 		case i > 0 && p.Tokens <= points[i-1].Tokens:
-			c.refuse("encoder table, point %d is of %d tokens: must be more than the %d before it", i+1, p.Tokens, points[i-1].Tokens)
+			c.addProblem("encoder table, point %d is of %d tokens: must be more than the %d before it", i+1, p.Tokens, points[i-1].Tokens)
 		}
 	}
 }
 
-// ParseEncoder returns the table that text is: points as TOKENS:MS, separated by
-// commas, in ascending order. "" is none.
+// ParseEncoder parses an encoder table: points as TOKENS:MS, separated by commas, in ascending order. It
+// returns nil for "".
 func ParseEncoder(text string) ([]EncoderPoint, error) {
 	if text == "" {
 		return nil, nil
@@ -132,7 +131,7 @@ func ParseEncoder(text string) ([]EncoderPoint, error) {
 		}
 		points = append(points, EncoderPoint{n, ms})
 	}
-	c := check{}
-	c.encoder(points)
+	c := problemList{}
+	c.checkEncoder(points)
 	return points, errors.Join(c.all...)
 }

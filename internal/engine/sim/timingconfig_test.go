@@ -30,10 +30,10 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestPresetNames(t *testing.T) {
-	if got, want := Presets(), []string{"mocker", "mocker-0.2", "llm-d-like", "smg-like"}; !slices.Equal(got, want) {
+	if got, want := PresetNames(), []string{"mocker", "mocker-0.2", "llm-d-like", "smg-like"}; !slices.Equal(got, want) {
 		t.Errorf("presets %v, want %v", got, want)
 	}
-	_, err := Preset("gpu")
+	_, err := PresetTiming("gpu")
 	if err == nil || !strings.Contains(err.Error(), "smg-like") {
 		t.Errorf("error %v does not name what there is", err)
 	}
@@ -108,7 +108,7 @@ func FuzzParseEncoder(f *testing.F) {
 			t.Fatalf("%q was accepted: %v", text, err)
 		}
 		for _, n := range []int{1, 100, math.MaxInt32} {
-			if ms := tm.encoder(n); math.IsNaN(ms) || math.IsInf(ms, 0) || ms < 0 {
+			if ms := tm.encoderMillis(n); math.IsNaN(ms) || math.IsInf(ms, 0) || ms < 0 {
 				t.Fatalf("%q: %d tokens take %v ms", text, n, ms)
 			}
 		}

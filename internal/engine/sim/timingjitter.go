@@ -6,26 +6,25 @@ import "penstock/core/splitmix"
 // (llm-d-inference-sim has the same bound, and the same limit to one draw.)
 const MaxJitter = 0.3
 
-// most is how far one pass is off at most, as a share of its mean.
-const most = 0.7
+// maxDeviation is the largest deviation of one pass, as a share of its mean.
+const maxDeviation = 0.7
 
-// jitter returns the factor of a pass, of mean 1: a function of the seed and the
-// pass's number alone, so that what came before cannot matter.
+// jitterFactor returns the factor of a pass, of mean 1: a function of the seed and the pass's number alone,
+// so that it is independent of earlier passes.
 //
-// The sum of twelve uniform numbers is close to a normal one (Irwin and Hall) and
-// needs neither logarithm nor cosine, whose last bits differ by processor. It is
-// symmetric, and so are the bounds, hence the mean is exactly 1. At MaxJitter the
-// bounds are at 2.3 deviations and take 2 % off what was asked for.
-func (t *Timing) jitter(number uint64) float64 {
+// The sum of twelve uniform numbers is close to a normal one (Irwin and Hall) and needs neither logarithm nor
+// cosine, whose last bits differ between processors. It is symmetric, and so are the bounds, hence the mean
+// is exactly 1. At MaxJitter the bounds are at 2.3 deviations and reduce the standard deviation by 2 %.
+func (t *Timing) jitterFactor(number uint64) float64 {
 	if t.Jitter == 0 {
 		return 1
 	}
-	off := float64(t.Jitter * normal(t.Seed, number))
-	return 1 + max(-most, min(most, off))
+	off := float64(t.Jitter * normalDraw(t.Seed, number))
+	return 1 + max(-maxDeviation, min(maxDeviation, off))
 }
 
-// normal returns a draw of mean 0 and standard deviation 1.
-func normal(seed, number uint64) float64 {
+// normalDraw returns a draw of mean 0 and standard deviation 1.
+func normalDraw(seed, number uint64) float64 {
 	key := splitmix.Mix(splitmix.Mix(seed+splitmix.Step) + number*splitmix.Step)
 	sum := 0
 	for i := range uint64(3) {

@@ -12,8 +12,8 @@ func TestJitterStatistics(t *testing.T) {
 			tm := Timing{Jitter: c.jitter, Seed: seed}
 			sum, squares, low, high, twice := 0.0, 0.0, 2.0, 0.0, 0
 			for i := range uint64(n) {
-				f := tm.jitter(i)
-				if f == tm.jitter(i+1) {
+				f := tm.jitterFactor(i)
+				if f == tm.jitterFactor(i+1) {
 					twice++
 				}
 				sum += f
@@ -27,7 +27,7 @@ func TestJitterStatistics(t *testing.T) {
 			if sd := math.Sqrt(squares / n); math.Abs(sd-c.sd) > 0.01*c.sd {
 				t.Errorf("jitter %v, seed %d: the deviation is %v, want %v", c.jitter, seed, sd, c.sd)
 			}
-			if low < 1-most || high > 1+most {
+			if low < 1-maxDeviation || high > 1+maxDeviation {
 				t.Errorf("jitter %v, seed %d: from %v to %v", c.jitter, seed, low, high)
 			}
 			if c.jitter < 0.3 && twice > 20 {
@@ -37,14 +37,14 @@ func TestJitterStatistics(t *testing.T) {
 	}
 }
 
-// TestJitterOfNeighbours: passes in a row do not go together, nor do seeds.
+// TestJitterOfNeighbours checks that consecutive passes are independent, and seeds too.
 func TestJitterOfNeighbours(t *testing.T) {
 	const n = 100_000
 	var next, other float64
 	for i := range uint64(n) {
-		z := normal(7, i)
-		next += z * normal(7, i+1)
-		other += z * normal(8, i)
+		z := normalDraw(7, i)
+		next += z * normalDraw(7, i+1)
+		other += z * normalDraw(8, i)
 	}
 	// The sum of n products of independent normal draws has deviation √n.
 	if bound := 5 * math.Sqrt(n); math.Abs(next) > bound || math.Abs(other) > bound {
@@ -56,17 +56,17 @@ func TestJitterIsAFunctionOfSeedAndNumber(t *testing.T) {
 	tm := timing(t, "")
 	tm.Jitter, tm.Seed = 0.2, 9
 	p := Pass{Tokens: 1}
-	first := tm.Pass(&p, 1000)
+	first := tm.PassDuration(&p, 1000)
 	for i := range uint64(100) {
-		tm.Pass(&p, i)
+		tm.PassDuration(&p, i)
 	}
-	if got := tm.Pass(&p, 1000); got != first {
+	if got := tm.PassDuration(&p, 1000); got != first {
 		t.Errorf("pass 1000 took %v, then %v", first, got)
 	}
-	if again := tm; again.Pass(&p, 1000) != first {
+	if again := tm; again.PassDuration(&p, 1000) != first {
 		t.Error("a copy differs")
 	}
-	if tm.Seed++; tm.Pass(&p, 1000) == first {
+	if tm.Seed++; tm.PassDuration(&p, 1000) == first {
 		t.Error("another seed gives the same")
 	}
 }

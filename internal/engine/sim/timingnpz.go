@@ -23,11 +23,10 @@ const (
 	arrayITL     = "decode_itl"
 )
 
-// maxProfile bounds a profile file, and each array in it, in bytes. One of
-// measurements is a few kilobytes.
+// maxProfile bounds a profile file, and each array in it, in bytes. A typical one has a few kilobytes.
 const maxProfile = 8 << 20
 
-// maxMembers bounds the arrays of a file; a profile has five that count.
+// maxMembers bounds the arrays of a file; a profile uses five.
 const maxMembers = 64
 
 // OpenProfile reads a profile file; see ReadProfile.
@@ -65,7 +64,7 @@ func ReadProfile(data []byte) (*Profile, error) {
 	}
 	var lists [4][]float64
 	for i, name := range []string{arrayISL, arrayTTFT, arrayKV, arrayContext} {
-		a, err := member(archive, name)
+		a, err := readMember(archive, name)
 		if err == nil && len(a.shape) != 1 {
 			err = fmt.Errorf("%d dimensions, not 1", len(a.shape))
 		}
@@ -74,22 +73,22 @@ func ReadProfile(data []byte) (*Profile, error) {
 		}
 		lists[i] = a.values
 	}
-	grid, err := member(archive, arrayITL)
+	grid, err := readMember(archive, arrayITL)
 	if err == nil && len(grid.shape) != 2 {
 		err = fmt.Errorf("%d dimensions, not 2", len(grid.shape))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("array %s: %w", arrayITL, err)
 	}
-	p, err := NewProfile(lists[0], lists[1], lists[2], lists[3], grid.rows())
+	p, err := NewProfile(lists[0], lists[1], lists[2], lists[3], grid.toRows())
 	if err != nil {
 		return nil, fmt.Errorf("array %w", err)
 	}
 	return p, nil
 }
 
-// member reads one array of an archive.
-func member(archive *zip.Reader, name string) (*array, error) {
+// readMember reads one array of an archive.
+func readMember(archive *zip.Reader, name string) (*npyArray, error) {
 	var found *zip.File
 	for _, f := range archive.File {
 		if f.Name != name+".npy" {
@@ -118,15 +117,15 @@ func member(archive *zip.Reader, name string) (*array, error) {
 	return readArray(raw)
 }
 
-// array is an array of numbers in NumPy's NPY format.
-type array struct {
+// npyArray is an array of numbers in NumPy's NPY format.
+type npyArray struct {
 	shape   []int
 	fortran bool // columns are contiguous, not rows
 	values  []float64
 }
 
-// rows returns the rows of a two-dimensional array.
-func (a *array) rows() [][]float64 {
+// toRows returns the rows of a two-dimensional array.
+func (a *npyArray) toRows() [][]float64 {
 	rows := make([][]float64, a.shape[0])
 	flat := a.values
 	if a.fortran {
@@ -142,8 +141,8 @@ func (a *array) rows() [][]float64 {
 	return rows
 }
 
-// The header of an NPY file: magic, version, length of the text, which is a
-// dictionary in Python's syntax with these three keys.
+// npyMagic starts the header of an NPY file: magic, version, length of the text. The text is a dictionary in
+// Python's syntax with these three keys.
 const npyMagic = "\x93NUMPY"
 
 var (
@@ -152,9 +151,9 @@ var (
 	npyShape = regexp.MustCompile(`'shape': *\(([0-9, ]*)\)`)
 )
 
-// readArray reads an NPY file of any version. All of raw must be used: what is cut
-// short, or longer than it says, is not what was measured.
-func readArray(raw []byte) (*array, error) {
+// readArray reads an NPY file of any version. It must use all of raw: a file that is truncated, or longer
+// than its header says, is invalid.
+func readArray(raw []byte) (*npyArray, error) {
 	header, body, err := cutHeader(raw)
 	if err != nil {
 		return nil, err
@@ -163,11 +162,11 @@ func readArray(raw []byte) (*array, error) {
 	if descr == nil || order == nil || shape == nil {
 		return nil, fmt.Errorf("its header is not one of numbers: %.80q", header)
 	}
-	number, size, err := decoder(string(descr[1]))
+	number, size, err := numberDecoder(string(descr[1]))
 	if err != nil {
 		return nil, err
 	}
-	a := &array{fortran: string(order[1]) == "True"}
+	a := &npyArray{fortran: string(order[1]) == "True"}
 	if a.shape, err = parseShape(string(shape[1]), len(body)/size); err != nil {
 		return nil, err
 	}
@@ -209,7 +208,7 @@ func cutHeader(raw []byte) (header, body []byte, err error) {
 	return rest[from : from+length], rest[from+length:], nil
 }
 
-// parseShape returns the dimensions in text, of at most limit numbers together.
+// parseShape parses the dimensions in text, whose product is at most limit.
 func parseShape(text string, limit int) ([]int, error) {
 	var shape []int
 	n := 1
@@ -230,8 +229,8 @@ func parseShape(text string, limit int) ([]int, error) {
 	return shape, nil
 }
 
-// decoder returns how a number of an array of type descr is read, and its size.
-func decoder(descr string) (number func([]byte) float64, size int, err error) {
+// numberDecoder returns a function that reads a number of an array of type descr, and the size of a number.
+func numberDecoder(descr string) (number func([]byte) float64, size int, err error) {
 	var order binary.ByteOrder = binary.LittleEndian
 	if descr[0] == '>' {
 		order = binary.BigEndian

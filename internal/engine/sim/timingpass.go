@@ -2,34 +2,33 @@ package sim
 
 import "penstock/core/paged"
 
-// Pass is a batch as the model of time sees it.
+// Pass is the description of a batch for the timing model.
 type Pass struct {
-	// Prefill are the prompt tokens that the batch computes, those from the cache left
-	// out; Prompts are the sequences that they belong to. A preempted sequence computes
-	// its output so far again: that is prompt by then.
+	// Prefill is the number of prompt tokens that the batch computes, without cached ones; Prompts is the
+	// number of their sequences. A preempted sequence computes its earlier output again, which counts as
+	// prompt.
 	Prefill, Prompts int
-	// Fetched are the tokens whose K and V are fetched from elsewhere before that.
+	// Fetched is the number of tokens whose K and V are fetched from shared memory first.
 	Fetched int
-	// PrefillSquares is, summed over those sequences, the square of the tokens that
-	// the batch computes; PrefillContext their product with those there before.
+	// PrefillSquares is the sum over those sequences of the square of the tokens that the batch computes;
+	// PrefillContext the sum of their product with the tokens before them.
 	PrefillSquares, PrefillContext int64
-	// Tokens are the sequences that the batch gives their next token: those in decode and
-	// those whose prompt it completes.
+	// Tokens is the number of sequences that get their next token: sequences in decode and sequences whose
+	// prompt the batch completes.
 	Tokens int
 	// Context is the sum of their lengths.
 	Context int
-	// Running are the sequences in the batch and those that hold blocks beside it.
+	// Running is the number of sequences in the batch plus the others that hold blocks.
 	Running int
 	// UsedBlocks of TotalBlocks are held by sequences.
 	UsedBlocks, TotalBlocks int
-	// Media are the tokens of the media objects whose placeholders the batch computes.
+	// Media is the number of media tokens whose placeholders the batch computes.
 	Media int
 }
 
-// Describe returns the pass that plan is, of a scheduler with these figures after
-// Step and total blocks. It leaves Media to a caller that knows them. It allocates
-// nothing and costs O(1) per sequence in the batch.
-func Describe(plan *paged.Step, stats paged.Stats, total int) Pass {
+// DescribePass returns the pass for plan, where stats are the scheduler's after Step and total is its number
+// of blocks. The caller sets Media. It allocates nothing and costs O(1) per sequence in the batch.
+func DescribePass(plan *paged.Step, stats paged.Stats, total int) Pass {
 	p := Pass{Running: stats.Running, UsedBlocks: stats.UsedBlocks, TotalBlocks: total}
 	for i := range plan.Work {
 		w := &plan.Work[i]

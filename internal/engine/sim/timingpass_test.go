@@ -7,7 +7,7 @@ import (
 	"penstock/core/paged"
 )
 
-// scheduled is a scheduler and the means to drive it.
+// scheduled is a scheduler and helpers to drive it.
 type scheduled struct {
 	t    *testing.T
 	s    *paged.Scheduler
@@ -31,23 +31,23 @@ func (d *scheduled) add(id paged.SeqID, n int, first kv.Token) {
 	for i := range tokens {
 		tokens[i] = first + kv.Token(i)
 	}
-	if err := d.s.Add(paged.Sequence{ID: id, Tokens: tokens, Prompt: n}); err != nil {
+	if err := d.s.AddSequence(paged.Sequence{ID: id, Tokens: tokens, Prompt: n}); err != nil {
 		d.t.Fatal(err)
 	}
 }
 
-// pass plans a batch, holds its description against want, and computes it.
+// pass plans a batch, compares its description with want, and computes it.
 func (d *scheduled) pass(name string, want Pass) {
 	d.t.Helper()
 	d.s.Step(&d.step)
 	want.TotalBlocks = d.cfg.Blocks
-	if got := Describe(&d.step, d.s.Stats(), d.cfg.Blocks); got != want {
+	if got := DescribePass(&d.step, d.s.Stats(), d.cfg.Blocks); got != want {
 		d.t.Errorf("%s:\n got %+v\nwant %+v", name, got, want)
 	}
-	var sampled []paged.Sampled
+	var sampled []paged.SampledToken
 	for _, w := range d.step.Work {
 		if w.Sample {
-			sampled = append(sampled, paged.Sampled{ID: w.ID, Token: 9})
+			sampled = append(sampled, paged.SampledToken{ID: w.ID, Token: 9})
 		}
 	}
 	d.s.Commit(sampled)
@@ -70,8 +70,8 @@ func TestDescribe(t *testing.T) {
 		Tokens: 2, Context: 21 + 10, Running: 2, UsedBlocks: 9,
 	})
 	d.pass("decode", Pass{Tokens: 2, Context: 22 + 11, Running: 2, UsedBlocks: 9})
-	d.s.Remove(2)
-	// All but the last token is in the cache, and that is a prompt's all the same.
+	d.s.RemoveSequence(2)
+	// All but the last token is in the cache; the last one still counts as prompt.
 	d.add(3, 17, 100)
 	d.pass("a hit", Pass{
 		Prefill: 1, Prompts: 1, PrefillSquares: 1, PrefillContext: 16,
@@ -79,8 +79,8 @@ func TestDescribe(t *testing.T) {
 	})
 }
 
-// TestDescribeRecompute: what a preempted sequence had generated is prompt when it
-// is computed again.
+// TestDescribeRecompute checks that the output of a preempted sequence counts as prompt when it is computed
+// again.
 func TestDescribeRecompute(t *testing.T) {
 	d := newScheduled(t, 4)
 	d.add(1, 7, 100)
@@ -88,8 +88,8 @@ func TestDescribeRecompute(t *testing.T) {
 	d.pass("prompts", Pass{Prefill: 12, Prompts: 2, PrefillSquares: 49 + 25, Tokens: 2, Context: 12, Running: 2, UsedBlocks: 4})
 	d.pass("decode", Pass{Tokens: 2, Context: 8 + 6, Running: 2, UsedBlocks: 4})
 	d.pass("preemption", Pass{Tokens: 1, Context: 9, Running: 1, UsedBlocks: 3})
-	d.s.Remove(1)
-	// 7 tokens are known, of which the first block is cached.
+	d.s.RemoveSequence(1)
+	// 7 tokens are known; their first block is cached.
 	d.pass("again", Pass{Prefill: 3, Prompts: 1, PrefillSquares: 9, PrefillContext: 12, Tokens: 1, Context: 7, Running: 1, UsedBlocks: 2})
 }
 
@@ -98,7 +98,7 @@ func TestDescribeDoesNotAllocate(t *testing.T) {
 	d.add(1, 20, 100)
 	d.s.Step(&d.step)
 	stats := d.s.Stats()
-	if n := testing.AllocsPerRun(100, func() { Describe(&d.step, stats, 32) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { DescribePass(&d.step, stats, 32) }); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}
 }

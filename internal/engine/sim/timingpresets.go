@@ -6,24 +6,23 @@ import (
 	"strings"
 )
 
-// preset is a named choice of formulas.
+// preset is a named set of formulas.
 type preset struct {
 	name    string
 	prefill Prefill
 	decode  Decode
 }
 
-// presets returns those that there are, the default first. Where they come from is in
-// docs/sim.md.
-func presets() []preset {
+// allPresets returns the presets, the default first. Their sources are in docs/sim.md.
+func allPresets() []preset {
 	return []preset{
-		// Dynamo's mocker as it is now: a fit to measurements of an 8B model.
+		// Dynamo's current mocker: a fit to measurements of an 8B model.
 		{
 			"mocker",
 			Prefill{Pass: 16.50142, Token: 1.518344e-2, TokenSquared: 4.209989e-7},
 			Decode{Base: 5.74, Use: 54.01, UseSquared: -25.74},
 		},
-		// The same of release 0.2, where each prompt of a batch was charged alone.
+		// Dynamo's mocker of release 0.2, where each prompt of a batch was charged separately.
 		{
 			"mocker-0.2",
 			Prefill{Prompt: 26.2, Token: 7.41e-2, PromptSquared: 1.25e-6},
@@ -45,25 +44,25 @@ func presets() []preset {
 	}
 }
 
-// Presets returns the names that Preset knows, the default first.
-func Presets() []string {
+// PresetNames returns the names that PresetTiming accepts, the default first.
+func PresetNames() []string {
 	var names []string
-	for _, p := range presets() {
+	for _, p := range allPresets() {
 		names = append(names, p.name)
 	}
 	return names
 }
 
-// Preset returns the timing of that name, with defaults for all but the formulas of
-// prefill and decode. "" is the default, "mocker".
-func Preset(name string) (Timing, error) {
-	all := presets()
+// PresetTiming returns the timing of that name, with defaults for all fields except the formulas of prefill
+// and decode. "" means the default, "mocker".
+func PresetTiming(name string) (Timing, error) {
+	all := allPresets()
 	i := slices.IndexFunc(all, func(p preset) bool { return p.name == name })
 	if name == "" {
 		i = 0
 	}
 	if i < 0 {
-		return Timing{}, fmt.Errorf("sim timing %q: there is no such preset; take one of %s", name, strings.Join(Presets(), ", "))
+		return Timing{}, fmt.Errorf("sim timing %q: there is no such preset; take one of %s", name, strings.Join(PresetNames(), ", "))
 	}
 	t := Timing{Prefill: all[i].prefill, Decode: all[i].decode}
 	t.EnsureDefaults()

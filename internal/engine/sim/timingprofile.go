@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Profile are measurements of an engine: the time of a prefill by its tokens, and that
-// of a decode step by the tokens in the cache and their mean per sequence. Between
-// and beyond them it is linear. It does not change.
+// Profile holds measurements of an engine: the time of a prefill by its tokens, and the time of a decode step
+// by the tokens in the cache and their mean per sequence. It is linear between and beyond the points. It is
+// immutable.
 type Profile struct {
 	isl, ttft []float64   // tokens, ms
 	kv, ctx   []float64   // tokens
@@ -20,10 +20,9 @@ const (
 	minStep = 1e-3 // between two points of an axis
 )
 
-// NewProfile returns a profile: ttft[i] is the time in milliseconds of a prefill of
-// isl[i] tokens; itl[i][j] that of a decode step over kv[i] tokens in the cache, of
-// sequences of ctx[j] tokens. It keeps the slices. It says what is wrong with them:
-// an axis ascends, has at least one point, and each of them a time.
+// NewProfile returns a profile: ttft[i] is the time in milliseconds of a prefill of isl[i] tokens; itl[i][j]
+// is the time of a decode step over kv[i] tokens in the cache, with sequences of ctx[j] tokens. It keeps the
+// slices. It returns an error unless every axis ascends, has at least one point, and a time for each point.
 func NewProfile(isl, ttft, kv, ctx []float64, itl [][]float64) (*Profile, error) {
 	for _, axis := range []struct {
 		name   string
@@ -77,24 +76,23 @@ func checkTimes(times []float64) error {
 	return nil
 }
 
-func (p *Profile) prefill(tokens float64) float64 {
-	i, j := around(p.isl, tokens)
-	return max(0, between(p.isl, i, j, p.ttft[i], p.ttft[j], tokens))
+func (p *Profile) prefillMillis(tokens float64) float64 {
+	i, j := bracketIndexes(p.isl, tokens)
+	return max(0, interpolate(p.isl, i, j, p.ttft[i], p.ttft[j], tokens))
 }
 
-// decode interpolates along the context in the two rows that kv is between, then
-// between the rows.
-func (p *Profile) decode(kv, ctx float64) float64 {
-	i, j := around(p.kv, kv)
-	k, l := around(p.ctx, ctx)
-	low := between(p.ctx, k, l, p.itl[i][k], p.itl[i][l], ctx)
-	high := between(p.ctx, k, l, p.itl[j][k], p.itl[j][l], ctx)
-	return between(p.kv, i, j, low, high, kv)
+// decodeMillis interpolates along the context in the two rows around kv, then between the rows.
+func (p *Profile) decodeMillis(kv, ctx float64) float64 {
+	i, j := bracketIndexes(p.kv, kv)
+	k, l := bracketIndexes(p.ctx, ctx)
+	low := interpolate(p.ctx, k, l, p.itl[i][k], p.itl[i][l], ctx)
+	high := interpolate(p.ctx, k, l, p.itl[j][k], p.itl[j][l], ctx)
+	return interpolate(p.kv, i, j, low, high, kv)
 }
 
-// around returns the points of axis whose line holds for x: those that it is between,
-// or the two at the nearer end. They are the same if the axis has one.
-func around(axis []float64, x float64) (i, j int) {
+// bracketIndexes returns the points of axis whose line applies to x: the points around it, or the two at the
+// nearer end. They are equal if the axis has one point.
+func bracketIndexes(axis []float64, x float64) (i, j int) {
 	if len(axis) == 1 {
 		return 0, 0
 	}
@@ -103,9 +101,9 @@ func around(axis []float64, x float64) (i, j int) {
 	return at - 1, at
 }
 
-func between(axis []float64, i, j int, y0, y1, x float64) float64 {
+func interpolate(axis []float64, i, j int, y0, y1, x float64) float64 {
 	if i == j {
 		return y0
 	}
-	return line(axis[i], y0, axis[j], y1, x)
+	return lineAt(axis[i], y0, axis[j], y1, x)
 }

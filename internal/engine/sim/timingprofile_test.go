@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// The files were written by NumPy itself (tools/fixtures/make_profile.py), and the
-// times that follow from them computed there.
+// NumPy itself wrote the files (tools/fixtures/make_profile.py) and computed the resulting times.
 func TestProfilesOfNumPy(t *testing.T) {
 	raw, err := os.ReadFile("testdata/profile.json")
 	if err != nil {
@@ -36,12 +35,12 @@ func TestProfilesOfNumPy(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, v := range want.Prefill {
-			if got := p.prefill(v[0]); math.Abs(got-v[1]) > 1e-9 {
+			if got := p.prefillMillis(v[0]); math.Abs(got-v[1]) > 1e-9 {
 				t.Errorf("%s: a prefill of %v tokens takes %v ms, want %v", file, v[0], got, v[1])
 			}
 		}
 		for _, v := range want.Decode {
-			if got := p.decode(v[0], v[1]); math.Abs(got-v[2]) > 1e-9 {
+			if got := p.decodeMillis(v[0], v[1]); math.Abs(got-v[2]) > 1e-9 {
 				t.Errorf("%s: decode over %v tokens of %v takes %v ms, want %v", file, v[0], v[1], got, v[2])
 			}
 		}
@@ -64,15 +63,15 @@ func TestProfileTakesThePlaceOfFormulas(t *testing.T) {
 	tm := timing(t, "mocker")
 	tm.Profile = testProfile(t)
 	// Between 100 and 1000 tokens: 20 + 450/900·20.
-	if got := tm.Pass(&Pass{Prefill: 550, Prompts: 1}, 0); got != 30*time.Millisecond {
+	if got := tm.PassDuration(&Pass{Prefill: 550, Prompts: 1}, 0); got != 30*time.Millisecond {
 		t.Errorf("prefill takes %v, want 30 ms", got)
 	}
 	// Beyond the last: 180 + 700·140/7000.
-	if got := tm.Pass(&Pass{Prefill: 8700, Prompts: 1}, 0); got != 194*time.Millisecond {
+	if got := tm.PassDuration(&Pass{Prefill: 8700, Prompts: 1}, 0); got != 194*time.Millisecond {
 		t.Errorf("prefill beyond the table takes %v, want 194 ms", got)
 	}
 	// 100000 tokens of ten sequences that have 10000 on average: 25 + 5904·5/3968.
-	if got := tm.Pass(&Pass{Tokens: 10, Context: 100_000}, 0); got != 32_439_516 {
+	if got := tm.PassDuration(&Pass{Tokens: 10, Context: 100_000}, 0); got != 32_439_516 {
 		t.Errorf("decode takes %d ns, want 32439516", got)
 	}
 	one, err := NewProfile([]float64{5}, []float64{7}, []float64{1}, []float64{1}, [][]float64{{0}})
@@ -80,19 +79,19 @@ func TestProfileTakesThePlaceOfFormulas(t *testing.T) {
 		t.Fatal(err)
 	}
 	tm.Profile = one
-	if got := tm.Pass(&Pass{Prefill: 900, Prompts: 1, Tokens: 1, Context: 900}, 0); got != 8*time.Millisecond {
+	if got := tm.PassDuration(&Pass{Prefill: 900, Prompts: 1, Tokens: 1, Context: 900}, 0); got != 8*time.Millisecond {
 		t.Errorf("of one point each, with the floor of decode: %v, want 8 ms", got)
 	}
 	falling, err := NewProfile([]float64{5, 6}, []float64{7, 6}, []float64{1}, []float64{1}, [][]float64{{0}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := falling.prefill(100); got != 0 {
+	if got := falling.prefillMillis(100); got != 0 {
 		t.Errorf("beyond a falling table a prefill takes %v ms", got)
 	}
 }
 
-// npy is an array as a file, of any header.
+// npy returns an array as a file with any header.
 func npy(header string, values ...float64) []byte {
 	b := []byte(npyMagic + "\x01\x00")
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(header)))
@@ -111,7 +110,7 @@ func matrix(rows, cols int, values ...float64) []byte {
 	return npy(fmt.Sprintf("{'descr': '<f8', 'fortran_order': False, 'shape': (%d, %d), }\n", rows, cols), values...)
 }
 
-// members is a profile that is right.
+// members returns the arrays of a valid profile.
 func members() map[string][]byte {
 	return map[string][]byte{
 		arrayISL: vector(100, 200), arrayTTFT: vector(10, 20),
@@ -240,7 +239,7 @@ func TestBadProfileFiles(t *testing.T) {
 	}
 }
 
-// FuzzReadProfile: no file does harm, and what is accepted gives times.
+// FuzzReadProfile checks that no file does harm, and that accepted ones give times.
 func FuzzReadProfile(f *testing.F) {
 	f.Add(npz(f, members()))
 	for _, file := range []string{"profile.npz", "profile-compressed.npz", "profile-fortran.npz", "profile-integers.npz"} {
@@ -259,14 +258,14 @@ func FuzzReadProfile(f *testing.F) {
 		tm.EnsureDefaults()
 		for _, n := range []int{1, 1000, math.MaxInt32} {
 			pass := Pass{Prefill: n, Prompts: 1, Tokens: 1, Context: n}
-			if got := tm.Pass(&pass, 0); got < time.Millisecond || got > longest {
+			if got := tm.PassDuration(&pass, 0); got < time.Millisecond || got > maxPassNanos {
 				t.Fatalf("%d tokens take %d ns", n, got)
 			}
 		}
 	})
 }
 
-// FuzzReadArray is the same for one array, which no checksum protects.
+// FuzzReadArray does the same for one array, which no checksum protects.
 func FuzzReadArray(f *testing.F) {
 	f.Add(vector(1, 2, 3))
 	f.Add(matrix(2, 3, 1, 2, 3, 4, 5, 6))
@@ -282,7 +281,7 @@ func FuzzReadArray(f *testing.F) {
 		}
 		if len(a.shape) == 2 {
 			n := 0
-			for _, row := range a.rows() {
+			for _, row := range a.toRows() {
 				n += len(row)
 			}
 			if n != len(a.values) {

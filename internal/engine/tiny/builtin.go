@@ -13,11 +13,11 @@ import (
 
 const (
 	builtinName = "penstock-tiny"
-	// builtinSeed makes the built-in model's weights. Another seed is another
-	// model, and Numerics says so.
+	// builtinSeed determines the built-in model's weights. Another seed is another model, and Numerics shows
+	// it.
 	builtinSeed = 0x70656e73746f636b // "penstock"
-	// builtinMaxTokens ends answers that nobody set a limit for: the model has no
-	// end-of-sequence token of its own accord.
+	// builtinMaxTokens limits answers without a limit of their own: the model does not learn to emit an
+	// end-of-sequence token.
 	builtinMaxTokens = 128
 )
 
@@ -41,30 +41,30 @@ func builtinShape(vocab int) model.Config {
 	}
 }
 
-// builtinColours takes bytes to -1 … 1.
+// builtinColours maps bytes to -1 … 1.
 func builtinColours() patch.Colours {
 	half := [3]float64{0.5, 0.5, 0.5}
 	return patch.Colours{Mean: half, Deviation: half}
 }
 
-// builtin makes the built-in network for a vocabulary.
-func builtin(ctx context.Context, v *Vocabulary) (*network, error) {
+// newBuiltinNetwork makes the built-in network for a vocabulary.
+func newBuiltinNetwork(ctx context.Context, v *Vocabulary) (*network, error) {
 	shape := builtinShape(v.Size)
 	m, err := model.New(ctx, shape, randomWeights(&shape, builtinSeed))
 	if err != nil {
 		return nil, err
 	}
-	var s *senses
+	var s *mediaEncoders
 	if v.Names != nil {
-		f, err := family.Builtin(v.Names)
+		f, err := family.OpenBuiltin(v.Names)
 		if err != nil {
 			return nil, err
 		}
-		s = newSenses(m, f, builtinColours())
+		s = newMediaEncoders(m, f, builtinColours())
 	}
 	return &network{
 		model:            m,
-		senses:           s,
+		encoders:         s,
 		eos:              v.EOS,
 		mask:             v.Mask,
 		defaults:         engine.Sampling{Temperature: 1},
@@ -72,16 +72,14 @@ func builtin(ctx context.Context, v *Vocabulary) (*network, error) {
 	}, nil
 }
 
-// sharpness multiplies the query weights. With 1 a random model attends to all
-// positions nearly alike, so its next token hardly depends on anything but the
-// last one, and greedy answers run in circles: of 200 tokens, 20 to 130 were
-// distinct over 24 prompts. With 4 it was 160 to 187.
+// sharpness multiplies the query weights. With 1 a random model attends to all positions almost equally, so
+// its next token depends on little but the last one, and greedy answers repeat: of 200 tokens, 20 to 130 were
+// distinct over 24 prompts. With 4, 160 to 187 were.
 const sharpness = 4
 
-// randomWeights makes weights for shape: norms of 1 and matrices of standard
-// deviation 1/√columns, so that every product keeps the variance of what it is
-// applied to. (With the customary 0.02 an untrained model of this size is dead:
-// its residual stream hardly changes, and it repeats one token for ever.)
+// randomWeights makes weights for shape: norms of 1 and matrices of standard deviation 1/√columns, so that
+// every product keeps the variance of its input. (With the customary 0.02 an untrained model of this size is
+// degenerate: its residual stream hardly changes, and it repeats one token for ever.)
 func randomWeights(shape *model.Config, seed uint64) model.Map {
 	weights := model.Map{}
 	for i, spec := range shape.Specs() {
@@ -97,7 +95,7 @@ func randomWeights(shape *model.Config, seed uint64) model.Map {
 			if strings.Contains(spec.Name, "q_proj") {
 				deviation *= sharpness
 			}
-			fill(data, output(seed, uint64(i)), deviation)
+			fillNormal(data, randomOutput(seed, uint64(i)), deviation)
 		default:
 			for j := range data {
 				data[j] = 1

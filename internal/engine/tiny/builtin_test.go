@@ -15,8 +15,7 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// vocabulary is like that of the embedded tokenizer: bytes and special tokens
-// masked, 2,048 in all.
+// vocabulary is similar to the embedded tokenizer's: bytes and special tokens masked, 2,048 in all.
 func vocabulary() Vocabulary {
 	v := Vocabulary{Size: 2048, EOS: []kv.Token{2047}, Mask: []kv.Token{2046, 2047}}
 	for i := range 130 {
@@ -43,7 +42,7 @@ func newBuiltin(t testing.TB, change func(*Config)) *Engine {
 func greedy(seed, prompt, n int) *engine.Request {
 	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: n, IgnoreEOS: true}}
 	for i := range prompt {
-		req.Prompt = append(req.Prompt, kv.Token(130+output(uint64(seed), uint64(i))%1900))
+		req.Prompt = append(req.Prompt, kv.Token(130+randomOutput(uint64(seed), uint64(i))%1900))
 	}
 	return req
 }
@@ -107,12 +106,12 @@ func TestBuiltinCard(t *testing.T) {
 	}
 }
 
-// TestWeightsArePortable pins the bits of the built-in weights: they must be
-// equal on every machine, for engines of one numerics to be one model.
+// TestWeightsArePortable pins the bits of the built-in weights: they must be equal on every machine, since
+// engines of equal numerics must be the same model.
 func TestWeightsArePortable(t *testing.T) {
 	shape := builtinShape(2048)
 	weights := randomWeights(&shape, builtinSeed)
-	text, encoders := xxh3.New(), xxh3.New() // the former is older
+	text, encoders := xxh3.New(), xxh3.New() // the former existed first
 	for _, name := range weights.Names() {
 		h := text
 		if strings.HasPrefix(name, "visual.") || strings.HasPrefix(name, "audio.") {
@@ -133,7 +132,7 @@ func TestWeightsArePortable(t *testing.T) {
 func TestFillIsNearlyNormal(t *testing.T) {
 	const n, deviation = 300_000, 0.25
 	x := make([]float32, n)
-	fill(x, 99, deviation)
+	fillNormal(x, 99, deviation)
 	var mean, variance, beyond float64
 	for _, v := range x {
 		mean += float64(v) / n

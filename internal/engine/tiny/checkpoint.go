@@ -10,21 +10,21 @@ import (
 	"penstock/internal/engine/tiny/patch"
 )
 
-// open returns the network that cfg names.
-func open(ctx context.Context, cfg *Config) (*network, error) {
+// openNetwork returns the network that cfg names.
+func openNetwork(ctx context.Context, cfg *Config) (*network, error) {
 	if cfg.ModelPath == "" {
-		return builtin(ctx, &cfg.Vocabulary)
+		return newBuiltinNetwork(ctx, &cfg.Vocabulary)
 	}
 	m, info, err := model.Load(ctx, cfg.ModelPath)
 	if err != nil {
 		return nil, err
 	}
-	senses, err := sensesOf(m, cfg.ModelPath)
+	senses, err := openEncoders(m, cfg.ModelPath)
 	if err != nil {
 		return nil, err
 	}
 	return &network{
-		senses:   senses,
+		encoders: senses,
 		model:    m,
 		eos:      checkpoint.EndOfSequence(&info.Config.Facts, &info.Generation, m.Config().VocabSize),
 		mask:     cfg.Mask,
@@ -32,8 +32,8 @@ func open(ctx context.Context, cfg *Config) (*network, error) {
 	}, nil
 }
 
-// sensesOf returns how a checkpoint's model takes media, nil if it takes none.
-func sensesOf(m *model.Model, dir string) (*senses, error) {
+// openEncoders returns the media encoders of a checkpoint's model, nil if it has none.
+func openEncoders(m *model.Model, dir string) (*mediaEncoders, error) {
 	if m.Config().Vision == (model.Vision{}) {
 		return nil, nil
 	}
@@ -45,9 +45,9 @@ func sensesOf(m *model.Model, dir string) (*senses, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := family.Open(family.Files(p), nil)
+	f, err := family.Open(family.CheckpointFiles(p), nil)
 	if err != nil {
 		return nil, fmt.Errorf("how many tokens its pictures take cannot be told: %w", err)
 	}
-	return newSenses(m, f, patch.Colours(colours)), nil
+	return newMediaEncoders(m, f, patch.Colours(colours)), nil
 }

@@ -15,46 +15,46 @@ import (
 type computer struct {
 	card *engine.Card
 	mask []kv.Token
-	// guides are the schemas in use; nil if the engine cannot guide.
-	guides  *guides
-	senses  *senses // nil if the model takes text alone
-	content content
+	// grammars are the compiled schemas in use; nil without structured output.
+	grammars *grammarCache
+	encoders *mediaEncoders // nil if the model is text-only
+	content  mediaContent
 
-	// Of the loop.
+	// Used only by the engine's loop.
 	forward forwarder
 	cache   *model.Cache
 	sampler *sample.Sampler
 	work    []model.Work
-	logits  [][]float32 // rows, one for each sequence that samples
-	allowed []uint64    // by a guide, as bits
+	logits  [][]float32 // one row for each sequence that samples
+	allowed []uint64    // by a grammar, as bits
 }
 
-// forwarder computes one batch; a *model.Model does.
+// forwarder computes one batch; *model.Model implements it.
 type forwarder interface {
 	Forward(c *model.Cache, work []model.Work) error
 }
 
-// choice is what the computer keeps of one choice, or of one embedding.
-type choice struct {
-	sampler *sample.Choice
-	guide   *follower // nil if the text is free
-	sum     []float64 // of the last hidden states; nil but for an embedding
-	shown   *model.Shown
+// choiceState is the computer's state of one choice, or of one embedding.
+type choiceState struct {
+	sampler    *sample.Choice
+	constraint *constraint // nil if the text is unconstrained
+	sum        []float64   // of the last hidden states; nil except for an embedding
+	placed     *model.PlacedMedia
 }
 
-// Over implements [batch.State].
-func (c *choice) Over() bool { return c.guide != nil && c.guide.over() }
+// IsFinished implements [batch.State].
+func (c *choiceState) IsFinished() bool { return c.constraint != nil && c.constraint.isComplete() }
 
-// Begin implements [batch.Computer].
-func (c *computer) Begin(ctx context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+// StartRequest implements [batch.Computer].
+func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
 	if req.Salt.LoRA != "" {
 		return nil, fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
 	}
-	rules, err := c.guides.open(req.Guide)
+	rules, err := c.grammars.openSchema(req.OutputSchema)
 	if err != nil {
 		return nil, err
 	}
-	shown, err := c.show(ctx, req)
+	shown, err := c.prepareMedia(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -67,10 +67,10 @@ func (c *computer) Begin(ctx context.Context, req *engine.Request, stops []kv.To
 		if req.Generated != nil {
 			before = req.Generated[i]
 		}
-		s := &choice{shown: shown}
+		s := &choiceState{placed: shown}
 		if rules != nil {
-			s.guide = newFollower(rules, stops, drawable(stops, c.mask, c.card.VocabSize), req.Stop.MinTokens)
-			if err := s.guide.resume(before); err != nil {
+			s.constraint = newConstraint(rules, stops, drawableTokens(stops, c.mask, c.card.VocabSize), req.Stop.MinTokens)
+			if err := s.constraint.resumeText(before); err != nil {
 				return nil, err
 			}
 		}
@@ -86,35 +86,35 @@ func (c *computer) Begin(ctx context.Context, req *engine.Request, stops []kv.To
 	return states, nil
 }
 
-// Compute implements [batch.Computer].
-func (c *computer) Compute(_ context.Context, b *batch.Batch) error {
-	c.prepare(b)
+// ComputeBatch implements [batch.Computer].
+func (c *computer) ComputeBatch(_ context.Context, b *batch.Batch) error {
+	c.prepareWork(b)
 	if err := c.forward.Forward(c.cache, c.work); err != nil {
 		return err
 	}
 	for i := range b.Plan.Work {
-		s := b.States[i].(*choice)
+		s := b.States[i].(*choiceState)
 		if !b.Plan.Work[i].Sample || s.sum != nil {
 			continue
 		}
 		d := &b.Drawn[i]
-		d.Logprob, d.Err = c.draw(s, c.work[i].Logits)
+		d.Logprob, d.Err = c.drawToken(s, c.work[i].Logits)
 	}
 	return nil
 }
 
-// prepare turns the plan into work for the model, with a row of logits for each
-// sequence that samples, and the sum for each that is embedded.
-func (c *computer) prepare(b *batch.Batch) {
+// prepareWork turns the plan into work for the model, with a row of logits for each sequence that samples,
+// and the sum for each embedding.
+func (c *computer) prepareWork(b *batch.Batch) {
 	c.work = c.work[:0]
 	rows := 0
 	for i := range b.Plan.Work {
 		w := &b.Plan.Work[i]
-		s := b.States[i].(*choice)
-		work := model.Work{Tokens: w.Tokens, Start: w.Start, Blocks: w.Blocks, Shown: s.shown}
+		s := b.States[i].(*choiceState)
+		work := model.Work{Tokens: w.Tokens, Start: w.Start, Blocks: w.Blocks, Media: s.placed}
 		switch sum := s.sum; {
 		case sum != nil:
-			if w.Start == 0 { // for the first time, or again after a preemption
+			if w.Start == 0 { // at the start, or again after a preemption
 				clear(sum)
 			}
 			work.Sum = sum
@@ -129,19 +129,19 @@ func (c *computer) prepare(b *batch.Batch) {
 	}
 }
 
-// draw draws a choice's next token, one that its guide allows.
-func (c *computer) draw(s *choice, logits []float32) (engine.Logprob, error) {
-	if s.guide == nil {
+// drawToken samples a choice's next token, one that its grammar allows.
+func (c *computer) drawToken(s *choiceState, logits []float32) (engine.Logprob, error) {
+	if s.constraint == nil {
 		return c.sampler.Next(s.sampler, logits, nil)
 	}
-	allowed, err := s.guide.allowed(c.allowed, s.sampler.Position())
+	allowed, err := s.constraint.allowedTokens(c.allowed, s.sampler.Position())
 	if err != nil {
 		return engine.Logprob{}, err
 	}
 	c.allowed = allowed
 	token, err := c.sampler.Next(s.sampler, logits, allowed)
 	if err == nil {
-		err = s.guide.take(token.Token)
+		err = s.constraint.acceptToken(token.Token)
 	}
 	return token, err
 }

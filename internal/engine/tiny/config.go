@@ -12,31 +12,29 @@ import (
 	"penstock/internal/media/pixel"
 )
 
-// Config says which model an engine serves and with how much memory. Zero
-// fields have defaults; see EnsureDefaults.
+// Config configures which model an engine serves and with how much memory. Zero fields have defaults; see
+// EnsureDefaults.
 type Config struct {
-	// Name is what clients call the model. The default is "penstock-tiny" for
-	// the built-in model, else the name of the checkpoint's directory.
+	// Name is the model's name for clients. The default is "penstock-tiny" for the built-in model, else the
+	// name of the checkpoint's directory.
 	Name    string
 	Aliases []string
 	// ModelPath is the directory of a checkpoint: config.json and safetensors.
 	// Empty is the built-in model.
 	ModelPath string
-	// Vocabulary is that of the built-in model, which has no files to read it
-	// from. It is not used with ModelPath.
+	// Vocabulary is the built-in model's, which has no files to read it from. It is not used with ModelPath.
 	Vocabulary Vocabulary
 	// Tokenizer goes into the card. The default is the built-in one, or the
 	// files in ModelPath.
 	Tokenizer engine.TokenizerRef
-	// Text appends to dst the bytes of a token as they stand in decoded text; ok is
-	// false for one that has none, such as a special token. It is called from
-	// several goroutines. With it the engine can hold answers to a schema; nil means
-	// that the tokens' texts are not known.
+	// Text appends to dst the bytes of a token in decoded text; ok is false for a token without text, such as
+	// a special token. It is called from several goroutines. It enables structured output; nil means that the
+	// tokens' texts are unknown.
 	Text func(dst []byte, t kv.Token) (out []byte, ok bool)
-	// Mask are tokens that a checkpoint's model must not draw.
+	// Mask are tokens that a checkpoint's model must not sample.
 	Mask []kv.Token
-	// Files and Segment are where the media of requests come from that do not travel with
-	// them; without, only those do that are decoded already. MediaLimits bound what is decoded.
+	// Files and Segment are the sources of media that do not travel with their requests; without them, only
+	// decoded media in the request can be used. MediaLimits bound what is decoded.
 	Files       Files
 	Segment     SegmentFunc
 	MediaLimits pixel.Limits
@@ -45,8 +43,8 @@ type Config struct {
 	// Blocks is the capacity of the KV cache; by default as many as fit 128 MiB.
 	// A cache smaller than the model's context shortens the context.
 	Blocks int
-	// MemoryLimit is how many bytes the weights and the caches of all engines that
-	// are made together may take; more is a *MemoryError. 0 is no limit.
+	// MemoryLimit is how many bytes the weights and the caches of all engines made together may take; more is
+	// a *MemoryError. 0 is no limit.
 	MemoryLimit uint64
 	// MaxContext shortens the model's context; 0 does not.
 	MaxContext int
@@ -54,22 +52,21 @@ type Config struct {
 	// TokenBudget is the number of tokens computed in one step; 256. Prefills are
 	// cut to it, so it bounds how long a decoding sequence waits for its next token.
 	TokenBudget int
-	// MaxWaiting bounds the sequences beyond MaxSeqs that wait for their turn;
-	// 256. Requests that find the queue full are Overloaded.
+	// MaxWaiting bounds the sequences beyond MaxSeqs that wait; 256. Requests that find the queue full are
+	// Overloaded.
 	MaxWaiting int
-	// Reuse off forgets blocks with their last sequence and reports no events.
+	// Reuse off evicts blocks with their last sequence and reports no events.
 	Reuse paged.Switch
 }
 
-// Vocabulary is what the built-in model must know of the tokenizer that is used
-// with it.
+// Vocabulary is what the built-in model must know of the tokenizer used with it.
 type Vocabulary struct {
 	Size int // one more than the largest id
-	// Mask are ids that are never drawn: those that are not text by themselves.
+	// Mask are ids that are never sampled: those without text of their own.
 	Mask []kv.Token
-	EOS  []kv.Token // end a choice, should they be drawn
-	// Names finds the tokens that hold the places of media, <|image|>, <|video|> and <|audio|>; nil
-	// makes a model that takes text alone.
+	EOS  []kv.Token // end a choice if they are sampled
+	// Names finds the placeholder tokens of media, <|image|>, <|video|> and <|audio|>; nil makes a text-only
+	// model.
 	Names family.Vocabulary
 }
 
@@ -102,7 +99,7 @@ func (c *Config) EnsureDefaults() {
 	}
 }
 
-// Validate reports every problem at once. It judges c as it is, defaults filled in.
+// Validate reports every problem at once. It validates c with defaults already filled in.
 func (c *Config) Validate() error {
 	var errs []error
 	report := func(ok bool, format string, args ...any) {

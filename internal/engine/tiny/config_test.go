@@ -48,8 +48,8 @@ func TestConfigDefaults(t *testing.T) {
 	}
 }
 
-// TestCheckpoint writes the small model as a checkpoint, serves it, and wants
-// the tokens of the model that never was on disk.
+// TestCheckpoint writes the small model as a checkpoint, serves it, and expects the tokens of the model in
+// memory.
 func TestCheckpoint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "small")
 	writeCheckpoint(t, dir, map[string]any{

@@ -8,22 +8,21 @@ import (
 	"penstock/internal/engine"
 )
 
-// Embed returns the embedding of one prompt as the contract of
-// [engine.Embedder] says. Its errors are those of Generate.
+// Embed returns the embedding of one prompt; see [engine.Embedder]. Its errors are Generate's.
 func (e *Engine) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float32, error) {
-	c := &choice{sum: make([]float64, e.hidden)}
+	c := &choiceState{sum: make([]float64, e.hidden)}
 	if err := e.Prefill(ctx, req, c); err != nil {
 		return nil, err
 	}
-	return unit(c.sum)
+	return normalizeVector(c.sum)
 }
 
-// unit scales a vector to length 1 and rounds it once. So the sum of hidden
-// states serves as well as their mean.
-func unit(sum []float64) ([]float32, error) {
+// normalizeVector scales a vector to length 1 and rounds it once. The sum of hidden states therefore serves
+// as well as their mean.
+func normalizeVector(sum []float64) ([]float32, error) {
 	var squares float64
 	for _, v := range sum {
-		squares += float64(v * v) // rounded by itself, on every architecture
+		squares += float64(v * v) // rounded separately, on every architecture
 	}
 	length := math.Sqrt(squares)
 	if !(length > 0) || math.IsInf(length, 0) {

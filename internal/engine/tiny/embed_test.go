@@ -17,7 +17,7 @@ import (
 	"penstock/internal/engine/tiny/model"
 )
 
-// inputs is n prompts of all lengths.
+// inputs returns n prompts of all lengths.
 func inputs(n int) []*engine.EmbedRequest {
 	var all []*engine.EmbedRequest
 	for i := range n {
@@ -54,7 +54,7 @@ func direct(t *testing.T, prompt []kv.Token) []float32 {
 	return vector
 }
 
-// embedAll embeds all inputs at once beside requests that generate.
+// embedAll embeds all inputs concurrently, together with requests that generate.
 func embedAll(t *testing.T, ctx context.Context, e *Engine, reqs []*engine.EmbedRequest, beside []*engine.Request) [][]float32 {
 	t.Helper()
 	got := make([][]float32, len(reqs))
@@ -81,8 +81,8 @@ func embedAll(t *testing.T, ctx context.Context, e *Engine, reqs []*engine.Embed
 	return got
 }
 
-// TestEmbedIdentity wants the bits that the model alone gives, whatever the
-// batch, the chunks, the cache and preemptions.
+// TestEmbedIdentity expects the bits of the model alone, whatever the batch, the chunks, the cache and
+// preemptions.
 func TestEmbedIdentity(t *testing.T) {
 	reqs := inputs(14)
 	var want [][]float32
@@ -127,8 +127,8 @@ func TestEmbedIdentity(t *testing.T) {
 	})
 }
 
-// TestEmbedPreempted preempts an embedding in the middle, which the random
-// neighbours of TestEmbedIdentity need not do.
+// TestEmbedPreempted preempts an embedding in the middle, which the random requests of TestEmbedIdentity may
+// not do.
 func TestEmbedPreempted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := small(t, func(c *Config) { c.Blocks, c.MaxSeqs, c.TokenBudget = 30, 2, 8 })
@@ -198,7 +198,7 @@ func testEmbedCancel(t *testing.T, steps int) {
 		_, err := e.Embed(embedCtx, &engine.EmbedRequest{ID: "e", Attempt: 1, Prompt: within(96, greedy(2, 60, 1)).Prompt})
 		result <- err
 	}()
-	synctest.Wait() // it is in the inbox; the loop stands still
+	synctest.Wait() // it is in the inbox; the loop is stopped
 	for range steps {
 		g.Leave <- struct{}{}
 		<-g.Enter
@@ -227,17 +227,17 @@ func TestEmbedStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := e.Embed(t.Context(), &engine.EmbedRequest{ID: "e", Attempt: 1, Prompt: []kv.Token{1}})
-	if err == nil || fault.Of(err) != fault.Unavailable {
+	if err == nil || fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("after the end: %v, want %v", err, fault.Unavailable)
 	}
 }
 
 func TestUnit(t *testing.T) {
-	if v, err := unit([]float64{3, -4}); err != nil || !slices.Equal(v, []float32{0.6, -0.8}) {
+	if v, err := normalizeVector([]float64{3, -4}); err != nil || !slices.Equal(v, []float32{0.6, -0.8}) {
 		t.Errorf("3 -4 scales to %v, %v", v, err)
 	}
 	for _, sum := range [][]float64{{0, 0}, {math.NaN(), 1}, {math.Inf(1), 1}, {1e300, 1}} {
-		if v, err := unit(sum); err == nil || fault.Of(err) != fault.Internal {
+		if v, err := normalizeVector(sum); err == nil || fault.CodeOf(err) != fault.Internal {
 			t.Errorf("%v scales to %v, %v", sum, v, err)
 		}
 	}

@@ -15,19 +15,18 @@ import (
 	"penstock/internal/engine/tiny/model"
 )
 
-// gate is a forwarder that computes only when it is let.
+// gate is a forwarder that computes only when allowed.
 type gate struct {
 	forwarder
 	*enginetest.Gate
 }
 
 func (g *gate) Forward(c *model.Cache, work []model.Work) error {
-	g.Pass()
+	g.AwaitLeave()
 	return g.forwarder.Forward(c, work)
 }
 
-// stepped runs e with n requests and returns a function that has it compute one
-// batch of all of them.
+// stepped runs e with n requests and returns a function that makes it compute one batch of all of them.
 func stepped(t testing.TB, e *Engine, n int, request func(i int) *engine.Request) (step func()) {
 	g := &gate{e.cpu.forward, enginetest.NewGate()}
 	e.cpu.forward = g
@@ -36,12 +35,12 @@ func stepped(t testing.TB, e *Engine, n int, request func(i int) *engine.Request
 	for i := range n {
 		wg.Go(func() {
 			err := e.Generate(run, request(i), func(*engine.Delta) error { return nil })
-			if err != nil && !errors.Is(err, context.Canceled) && fault.Of(err) != fault.Unavailable {
+			if err != nil && !errors.Is(err, context.Canceled) && fault.CodeOf(err) != fault.Unavailable {
 				t.Error(err)
 			}
 		})
 	}
-	for e.Load().Waiting < n { // none may end before the last one has come
+	for e.Load().Waiting < n { // none may end before the last one is queued
 		runtime.Gosched()
 	}
 	wg.Go(func() {
@@ -69,15 +68,15 @@ func TestStepHardlyAllocates(t *testing.T) {
 		req := within(96, greedy(i, 20, 280))
 		req.Sampling = engine.Sampling{Temperature: 1, TopK: 20, TopP: 0.9}
 		if i%2 == 1 {
-			req.Guide = &engine.Guide{Schema: []byte(`{"type":"string","minLength":1000}`)}
+			req.OutputSchema = &engine.OutputSchema{Schema: []byte(`{"type":"string","minLength":1000}`)}
 		}
 		return req
 	})
 	for range 20 {
 		step()
 	}
-	// Blocks fill and outboxes grow while their readers do not come to run, but not in
-	// every step; half of the sequences are guided, and one each would make four.
+	// Blocks fill and outboxes grow while their readers do not run, but not in every step; half of the
+	// sequences have a grammar, and one allocation each would make four.
 	if n := testing.AllocsPerRun(100, step); n > 3 {
 		t.Errorf("%v allocations per step of 8 sequences", n)
 	}
@@ -103,7 +102,7 @@ func TestChoicesShareThePrompt(t *testing.T) {
 	}
 }
 
-// TestNoNumber: a request for which no token can be drawn fails, alone.
+// TestNoNumber: only the request for which no token can be sampled fails.
 func TestNoNumber(t *testing.T) {
 	e := small(t, nil)
 	e.cpu.forward = &spoiler{e.cpu.forward, float32(math.NaN())}
@@ -111,7 +110,7 @@ func TestNoNumber(t *testing.T) {
 	req := within(96, greedy(1, 30, 8))
 	req.Choices = 2
 	_, err := enginetest.Generate(ctx, e, req)
-	if err == nil || fault.Of(err) != fault.Internal {
+	if err == nil || fault.CodeOf(err) != fault.Internal {
 		t.Errorf("logits that are no numbers: %v", err)
 	}
 	if l := e.Load(); l.Running != 0 || l.Waiting != 0 || l.UsedBlocks != 0 {
@@ -139,7 +138,7 @@ func TestRefusals(t *testing.T) {
 	e := small(t, nil)
 	req := within(96, greedy(1, 30, 8))
 	req.Salt.LoRA = "other"
-	if err := e.Generate(t.Context(), req, func(*engine.Delta) error { return nil }); fault.Of(err) != fault.Unimplemented || !strings.Contains(err.Error(), "adapter") {
+	if err := e.Generate(t.Context(), req, func(*engine.Delta) error { return nil }); fault.CodeOf(err) != fault.Unimplemented || !strings.Contains(err.Error(), "adapter") {
 		t.Errorf("adapter: %v", err)
 	}
 }

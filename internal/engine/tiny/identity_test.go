@@ -16,14 +16,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// spy is a forwarder that counts what kinds of work the model was given, so that
-// a test can show that the circumstances it claims to test arose.
+// spy is a forwarder that counts the kinds of work the model was given, so that a test can prove that the
+// intended circumstances occurred.
 type spy struct {
 	forwarder
 	steps    atomic.Int64
 	crowded  atomic.Int64 // steps with more than one sequence
 	mixed    atomic.Int64 // steps with prompt chunks and single tokens together
-	chunks   atomic.Int64 // pieces of prompts beginning after the first token
+	chunks   atomic.Int64 // chunks of prompts which start after the first token
 	computed atomic.Int64 // tokens
 }
 
@@ -55,8 +55,8 @@ func spied(t *testing.T, e *Engine) (*Engine, *spy, context.Context) {
 	return e, s, enginetest.Start(t, e)
 }
 
-// workload is n requests of all kinds: short and long, greedy and drawn, with and
-// without penalties, one choice and several, in families that share prefixes.
+// workload is n requests of all kinds: short and long, greedy and sampled, with and without penalties, one
+// choice and several, in families that share prefixes.
 func workload(n, vocab, output int) []*engine.Request {
 	samplings := []engine.Sampling{
 		{},
@@ -79,13 +79,13 @@ func workload(n, vocab, output int) []*engine.Request {
 		req := within(vocab, greedy(i%4, 9+i*17%50, output))
 		req.ID, req.Logprobs, req.Stop.IgnoreEOS = fmt.Sprint("guided-", i), 2, i%2 == 0
 		req.Sampling, req.Choices = samplings[(i+1)%len(samplings)], 1+i%2
-		req.Guide = &engine.Guide{Schema: []byte(schema)}
+		req.OutputSchema = &engine.OutputSchema{Schema: []byte(schema)}
 		all = append(all, req)
 	}
 	return all
 }
 
-// guidedSchemas are of texts that end soon and of some that do not.
+// guidedSchemas are schemas of texts that end soon and of some that do not.
 var guidedSchemas = []string{
 	`{"type":"object","properties":{"name":{"type":"string","maxLength":5},"n":{"type":"integer","minimum":-99,"maximum":99},"ok":{"type":"boolean"}},"required":["name","n"]}`,
 	`{"type":"array","items":{"enum":["a","ab",12,null]},"minItems":2,"maxItems":6}`,
@@ -101,8 +101,8 @@ func within(vocab int, req *engine.Request) *engine.Request {
 	return req
 }
 
-// run serves one request and returns what it gave, without the cached counts,
-// which are of the circumstances and not of the answer.
+// run serves one request and returns its answer, without the cached counts, which depend on the
+// circumstances.
 func run(ctx context.Context, e *Engine, req *engine.Request) (choices []enginetest.Choice, cached int, err error) {
 	choices, err = enginetest.Generate(ctx, e, req)
 	for i := range choices {
@@ -112,8 +112,8 @@ func run(ctx context.Context, e *Engine, req *engine.Request) (choices []enginet
 	return choices, cached, err
 }
 
-// alone serves each request on its own, one after the other, and returns the
-// answers and the cached tokens of all.
+// alone serves each request by itself, one after the other, and returns the answers and the cached tokens of
+// all.
 func alone(t *testing.T, ctx context.Context, e *Engine, requests []*engine.Request) (answers [][]enginetest.Choice, cached int) {
 	t.Helper()
 	for _, req := range requests {
@@ -126,13 +126,13 @@ func alone(t *testing.T, ctx context.Context, e *Engine, requests []*engine.Requ
 	return answers, cached
 }
 
-// together serves all requests at once. With stagger each begins when the one
-// before has its second token, so that they join the batch at different steps.
+// together serves all requests concurrently. With stagger each starts when the one before has its second
+// token, so that they join the batch at different steps.
 func together(t *testing.T, ctx context.Context, e *Engine, requests []*engine.Request, stagger bool) [][]enginetest.Choice {
 	t.Helper()
 	answers := make([][]enginetest.Choice, len(requests))
 	var wg sync.WaitGroup
-	next := make(chan struct{}) // closed when the next request may begin
+	next := make(chan struct{}) // closed when the next request may start
 	close(next)
 	for i, req := range requests {
 		begin := next
@@ -183,13 +183,13 @@ func happened(t *testing.T, what string, n int64) {
 	}
 }
 
-// TestIdentity is the promise of the package: tokens and log-probabilities are
-// the same bits whatever else the engine does, did, or has in its cache.
+// TestIdentity checks the package's guarantee: tokens and log-probabilities are the same bits whatever else
+// the engine does, did, or has in its cache.
 func TestIdentity(t *testing.T) {
 	identity(t, workload(15, 96, 40), []int{1, 3, 7, 16}, small)
 }
 
-// TestBuiltinIdentity is the same with the model that ships.
+// TestBuiltinIdentity is the same with the built-in model.
 func TestBuiltinIdentity(t *testing.T) {
 	identity(t, workload(8, 2048, 8), []int{7}, func(t testing.TB, change func(*Config)) *Engine {
 		return newBuiltin(t, func(c *Config) {
@@ -267,8 +267,7 @@ func identity(t *testing.T, requests []*engine.Request, budgets []int, make func
 		}
 	})
 	t.Run("preemption", func(t *testing.T) {
-		// Three choices of 80 tokens in the end, a prompt of 20 in common, do not
-		// fit 120 tokens together.
+		// Three choices of finally 80 tokens, with a common prompt of 20, do not fit 120 tokens together.
 		crowd := within(96, greedy(9, 20, 60))
 		crowd.ID, crowd.Choices, crowd.Sampling, crowd.Logprobs = "crowd", 3, engine.Sampling{Temperature: 1, Seed: 8}, 2
 		wantCrowd, _ := alone(t, coldCtx, cold, []*engine.Request{crowd})

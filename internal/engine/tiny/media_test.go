@@ -28,7 +28,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// names are the tokens that hold the places of media in tests.
+// names are the placeholder tokens of media in tests.
 type names map[string]kv.Token
 
 func (n names) ID(text string) (kv.Token, bool) {
@@ -40,14 +40,14 @@ var pads = names{"<|image|>": 90, "<|video|>": 91, "<|audio|>": 92}
 
 func builtinFamily(t testing.TB) *family.Family {
 	t.Helper()
-	f, err := family.Builtin(pads)
+	f, err := family.OpenBuiltin(pads)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-// seeing is small with encoders of everything.
+// seeing is the small engine with encoders for all media.
 func seeing(t testing.TB, change func(*Config)) *Engine {
 	t.Helper()
 	cfg := Config{Name: "seeing", Blocks: 120, BlockSize: 4, MaxSeqs: 16, TokenBudget: 48, Vocabulary: Vocabulary{Size: 96}, Text: pieceText}
@@ -63,8 +63,8 @@ func seeing(t testing.TB, change func(*Config)) *Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := assemble(cfg, &network{
-		model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, senses: newSenses(m, builtinFamily(t), builtinColours()),
+	e, err := newEngine(cfg, &network{
+		model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, encoders: newMediaEncoders(m, builtinFamily(t), builtinColours()),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -80,18 +80,17 @@ func noise(kind media.Kind, seed uint64, shape ...int) media.Object {
 	}
 	t := media.Tensor{Shape: shape}
 	for i := range size {
-		v := output(seed, uint64(i))
+		v := randomOutput(seed, uint64(i))
 		if kind == media.Audio { // from -1 to -1/2
 			t.Data = append(t.Data, 0, byte(v), byte(v>>8)&0x7f, 0xbf)
 			continue
 		}
 		t.Data = append(t.Data, byte(v))
 	}
-	return media.Object{Kind: kind, Key: pixel.Key(kind, &t), Identity: media.ByPixels, Part: fmt.Sprintf("messages[0].content[%d]", seed), Tensor: t}
+	return media.Object{Kind: kind, Key: pixel.ContentKey(kind, &t), Identity: media.ByPixels, Part: fmt.Sprintf("messages[0].content[%d]", seed), Tensor: t}
 }
 
-// show puts an object into a request's prompt, before the token at an index, and moves
-// what is shown behind it.
+// show puts an object into a request's prompt, before the token at an index, and moves the objects after it.
 func show(t testing.TB, req *engine.Request, at int, o media.Object) {
 	t.Helper()
 	f := builtinFamily(t)
@@ -99,8 +98,8 @@ func show(t testing.TB, req *engine.Request, at int, o media.Object) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := l.Tokens()
-	pad, _ := f.Pad(o.Kind)
+	n := l.CountTokens()
+	pad, _ := f.PadToken(o.Kind)
 	req.Prompt = slices.Insert(req.Prompt, at, slices.Repeat([]kv.Token{pad}, n)...)
 	for i := range req.Media {
 		if req.Media[i].Start >= at {
@@ -111,8 +110,8 @@ func show(t testing.TB, req *engine.Request, at int, o media.Object) {
 	req.Objects = append(req.Objects, o)
 }
 
-// illustrated shows media in every request of a workload: families that share a prefix
-// share the pictures in it, and most requests end with one of their own.
+// illustrated adds media to every request of a workload: families that share a prefix share the pictures in
+// it, and most requests end with one of their own.
 func illustrated(t testing.TB, requests []*engine.Request) []*engine.Request {
 	for i, req := range requests {
 		if n := len(req.Prompt); n > 40 { // the smallest context of identity is 120 tokens
@@ -132,7 +131,7 @@ func illustrated(t testing.TB, requests []*engine.Request) []*engine.Request {
 	return requests
 }
 
-// TestConformanceSeeing: a model that sees is an engine like any other.
+// TestConformanceSeeing: a vision model passes the engine conformance suite.
 func TestConformanceSeeing(t *testing.T) {
 	enginetest.Test(t, enginetest.Options{
 		New:  func(t testing.TB) engine.Engine { return seeing(t, nil) },
@@ -140,12 +139,12 @@ func TestConformanceSeeing(t *testing.T) {
 	})
 }
 
-// TestSeeingIdentity is TestIdentity of requests that show pictures, videos and sounds.
+// TestSeeingIdentity is TestIdentity for requests with pictures, videos and sounds.
 func TestSeeingIdentity(t *testing.T) {
 	identity(t, illustrated(t, workload(15, 80, 40)), []int{1, 3, 7, 16}, seeing)
 }
 
-// TestBlockSizes: how the cache is cut does not show.
+// TestBlockSizes: the block size does not affect the answer.
 func TestBlockSizes(t *testing.T) {
 	requests := illustrated(t, workload(6, 80, 12))
 	cold := seeing(t, func(c *Config) { c.Reuse = paged.Off })
@@ -160,7 +159,7 @@ func TestBlockSizes(t *testing.T) {
 	}
 }
 
-// TestBuiltinSeesIdentity is TestSeeingIdentity with the model that ships.
+// TestBuiltinSeesIdentity is TestSeeingIdentity with the built-in model.
 func TestBuiltinSeesIdentity(t *testing.T) {
 	identity(t, illustrated(t, workload(7, 2000, 8)), []int{7}, func(t testing.TB, change func(*Config)) *Engine {
 		return newBuiltin(t, func(c *Config) {
@@ -198,8 +197,8 @@ func TestSeeingResumes(t *testing.T) {
 	}
 }
 
-// TestPicturesAreApart: the same text with another picture is another answer, and no block
-// that shows a picture, or follows one, is reused for the other; the same picture is.
+// TestPicturesAreApart: the same text with another picture is another answer, and no block that contains a
+// picture, or follows one, is reused for the other; the same picture's blocks are.
 func TestPicturesAreApart(t *testing.T) {
 	e := seeing(t, nil)
 	ctx := enginetest.Start(t, e)
@@ -211,7 +210,7 @@ func TestPicturesAreApart(t *testing.T) {
 	}
 	a, b := noise(media.Image, 1, 56, 84, 3), noise(media.Image, 2, 56, 84, 3)
 	forged := b
-	forged.Key.Hash = a.Key.Hash // 64 bits can be made to be equal
+	forged.Key.Hash = a.Key.Hash // a collision of 64 bits can be forged
 	answers := map[string][]kv.Token{}
 	for _, step := range []struct {
 		name   string
@@ -242,8 +241,8 @@ func TestPicturesAreApart(t *testing.T) {
 // TestEveryKindMatters: the answer depends on each kind of object.
 func TestEveryKindMatters(t *testing.T) {
 	e := newBuiltin(t, func(c *Config) { c.Vocabulary.Names, c.Blocks = pads, 200 })
-	if got := e.Card(); !slices.Equal(got.Media, []string{"audio", "image", "video"}) || !got.Attaches {
-		t.Errorf("card: %v, %v", got.Media, got.Attaches)
+	if got := e.Card(); !slices.Equal(got.Media, []string{"audio", "image", "video"}) || !got.AcceptsObjects {
+		t.Errorf("card: %v, %v", got.Media, got.AcceptsObjects)
 	}
 	ctx := enginetest.Start(t, e)
 	for kind, shape := range map[media.Kind][]int{media.Image: {224, 224, 3}, media.Video: {4, 56, 56, 3}, media.Audio: {16000}} {
@@ -263,7 +262,7 @@ func TestEveryKindMatters(t *testing.T) {
 	}
 }
 
-// files is where tests have files from.
+// files is the tests' source of files.
 type files struct {
 	by    map[string][]byte
 	err   error
@@ -271,7 +270,7 @@ type files struct {
 	open  atomic.Int64 // not released
 }
 
-func (f *files) File(ctx context.Context, url string) ([]byte, func(), error) {
+func (f *files) FetchFile(ctx context.Context, url string) ([]byte, func(), error) {
 	f.asked.Add(1)
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err()
@@ -283,7 +282,7 @@ func (f *files) File(ctx context.Context, url string) ([]byte, func(), error) {
 	return f.by[url], func() { f.open.Add(-1) }, nil
 }
 
-func (f *files) Data(uri string) ([]byte, error) {
+func (f *files) ParseData(uri string) ([]byte, error) {
 	_, text, _ := strings.Cut(uri, ",")
 	return base64.StdEncoding.DecodeString(text)
 }
@@ -303,7 +302,7 @@ func encodePNG(t testing.TB, o *media.Object) []byte {
 	return b.Bytes()
 }
 
-// TestContent: an object is one object, however the engine has it.
+// TestContent: an object is the same object, however the engine gets it.
 func TestContent(t *testing.T) {
 	o := noise(media.Image, 5, 56, 84, 3)
 	file := encodePNG(t, &o)
@@ -394,7 +393,7 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// answerOf answers the request of TestContent with what it shows at hand.
+// answerOf answers the request of TestContent with its content in the request.
 func answerOf(t *testing.T, o media.Object) []kv.Token {
 	t.Helper()
 	e := seeing(t, nil)
@@ -403,12 +402,12 @@ func answerOf(t *testing.T, o media.Object) []kv.Token {
 	return enginetest.MustGenerate(t, enginetest.Start(t, e), e, req)[0].Tokens
 }
 
-// away leaves of the first object a URL alone, and another key than it has elsewhere.
+// away leaves only a URL of the first object, and another key than elsewhere.
 func away(r *engine.Request) {
 	r.Objects[0] = media.Object{Kind: media.Image, Key: media.URLKey("http://x", 1), Part: r.Objects[0].Part, Source: "http://x"}
 }
 
-// TestRefusedMedia: what is wrong names its part.
+// TestRefusedMedia: errors name the part of the request.
 func TestRefusedMedia(t *testing.T) {
 	good := func() *engine.Request {
 		req := within(80, greedy(2, 12, 10))
@@ -458,16 +457,15 @@ func TestRefusedMedia(t *testing.T) {
 	}
 }
 
-// TestCheckpointSees has an engine answer as transformers does; see TestSeenReference of
-// package model.
+// TestCheckpointSees compares an engine's answers with transformers; see TestSeenReference of package model.
 func TestCheckpointSees(t *testing.T) {
 	const dir = "model/testdata/qwen2-vl-bf16"
 	e, err := New(t.Context(), Config{ModelPath: dir, Blocks: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := e.Card(); !slices.Equal(c.Media, []string{"image", "video"}) || !c.Attaches {
-		t.Errorf("card: %v, %v", c.Media, c.Attaches)
+	if c := e.Card(); !slices.Equal(c.Media, []string{"image", "video"}) || !c.AcceptsObjects {
+		t.Errorf("card: %v, %v", c.Media, c.AcceptsObjects)
 	}
 	ctx := enginetest.Start(t, e)
 	data, err := os.ReadFile(dir + "/expected.json")
@@ -494,7 +492,7 @@ func TestCheckpointSees(t *testing.T) {
 			if o.Video {
 				m.Kind, m.Tensor.Shape = media.Video, o.Shape
 			}
-			m.Key = pixel.Key(m.Kind, &m.Tensor)
+			m.Key = pixel.ContentKey(m.Kind, &m.Tensor)
 			req.Objects = append(req.Objects, m)
 			n := o.Grid[0] * o.Grid[1] * o.Grid[2] / 4
 			req.Media = append(req.Media, kv.Media{Hash: m.Key.Hash, Digest: m.Key.Digest, Start: o.Start, End: o.Start + n})
@@ -511,19 +509,19 @@ func TestCheckpointSees(t *testing.T) {
 	}
 }
 
-// TestRowCache holds the cache against a list.
+// TestRowCache compares the cache with a list.
 func TestRowCache(t *testing.T) {
 	const limit = 10_000
 	c := newRowCache(limit)
-	var list []*keptRows // the last used first
+	var list []*cachedRows // the most recently used first
 	for step := range uint64(5000) {
-		x := output(1, step)
-		key := rowKey{kind: media.Image, digest: kv.Digest{byte(x % 30)}} // one of them is none
-		at := slices.IndexFunc(list, func(k *keptRows) bool { return k.key == key })
+		x := randomOutput(1, step)
+		key := rowKey{kind: media.Image, digest: kv.Digest{byte(x % 30)}} // one of them has no digest
+		at := slices.IndexFunc(list, func(k *cachedRows) bool { return k.key == key })
 		if x>>8%3 == 0 {
-			k := &keptRows{key, encoding{rows: make([]float32, x>>16%800)}}
-			c.put(key, k.encoding)
-			if key.digest == (kv.Digest{}) || k.bytes() > limit {
+			k := &cachedRows{key, encodedObject{rows: make([]float32, x>>16%800)}}
+			c.storeRows(key, k.encodedObject)
+			if key.digest == (kv.Digest{}) || k.sizeBytes() > limit {
 				continue
 			}
 			if at >= 0 {
@@ -532,7 +530,7 @@ func TestRowCache(t *testing.T) {
 			list = slices.Insert(list, 0, k)
 			for sum := 0; ; sum = 0 {
 				for _, k := range list {
-					sum += k.bytes()
+					sum += k.sizeBytes()
 				}
 				if sum <= limit {
 					break
@@ -541,7 +539,7 @@ func TestRowCache(t *testing.T) {
 			}
 			continue
 		}
-		got, ok := c.get(key)
+		got, ok := c.lookupRows(key)
 		if ok != (at >= 0) || ok && len(got.rows) != len(list[at].rows) {
 			t.Fatalf("step %d: %t, want %t", step, ok, at >= 0)
 		}
@@ -551,7 +549,7 @@ func TestRowCache(t *testing.T) {
 	}
 	sum := 0
 	for _, k := range list {
-		sum += k.bytes()
+		sum += k.sizeBytes()
 	}
 	if c.mu.bytes != sum || c.mu.order.Len() != len(list) || len(c.mu.by) != len(list) {
 		t.Errorf("%d bytes in %d entries, want %d in %d", c.mu.bytes, c.mu.order.Len(), sum, len(list))
@@ -567,7 +565,7 @@ func BenchmarkSee(b *testing.B) {
 			o.Key = media.Key{} // not kept
 			n := side / 28 * (side / 28)
 			for b.Loop() {
-				if _, err := e.cpu.senses.encoded(b.Context(), e.cpu.content, &o, n); err != nil {
+				if _, err := e.cpu.encoders.encodedRows(b.Context(), e.cpu.content, &o, n); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -575,20 +573,20 @@ func BenchmarkSee(b *testing.B) {
 	}
 }
 
-// TestWaitingEnds: who waits for others' objects to be encoded stops with the request, and
+// TestWaitingEnds: a request that waits for others' objects to be encoded stops when it is cancelled, and
 // leaves nothing behind.
 func TestWaitingEnds(t *testing.T) {
 	e := seeing(t, nil)
 	o := noise(media.Image, 1, 56, 56, 3)
-	s := e.cpu.senses
-	for _, room := range []chan struct{}{s.turn, s.open} {
+	s := e.cpu.encoders
+	for _, room := range []chan struct{}{s.encodeSem, s.openSem} {
 		for range cap(room) {
 			room <- struct{}{}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
-			_, err := s.encoded(ctx, e.cpu.content, &o, 4)
+			_, err := s.encodedRows(ctx, e.cpu.content, &o, 4)
 			ended <- err
 		}()
 		cancel()
@@ -598,11 +596,11 @@ func TestWaitingEnds(t *testing.T) {
 		for range cap(room) {
 			<-room
 		}
-		if len(s.turn) != 0 || len(s.open) != 0 {
-			t.Errorf("%d and %d are held", len(s.turn), len(s.open))
+		if len(s.encodeSem) != 0 || len(s.openSem) != 0 {
+			t.Errorf("%d and %d are held", len(s.encodeSem), len(s.openSem))
 		}
 	}
-	if got, err := s.encoded(t.Context(), e.cpu.content, &o, 4); err != nil || len(got.rows) != 4*32 {
+	if got, err := s.encodedRows(t.Context(), e.cpu.content, &o, 4); err != nil || len(got.rows) != 4*32 {
 		t.Errorf("%d elements, %v", len(got.rows), err)
 	}
 }

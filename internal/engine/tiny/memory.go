@@ -21,13 +21,13 @@ type MemoryError struct {
 // Error gives both figures.
 func (e *MemoryError) Error() string {
 	const gib = 1 << 30
-	need := float64(e.Weights) + float64(e.Engines)*float64(e.Cache) // more than an integer holds, perhaps
+	need := float64(e.Weights) + float64(e.Engines)*float64(e.Cache) // it may overflow an integer
 	return fmt.Sprintf("tiny model %s: %.1f GiB are needed and there are %.1f GiB of memory: %.1f GiB of weights and, %d times, %.1f GiB of cache for %d blocks of %d tokens",
 		e.Model, need/gib, float64(e.Limit)/gib, float64(e.Weights)/gib, e.Engines, float64(e.Cache)/gib, e.Blocks, e.BlockSize)
 }
 
-// checkMemory compares what count engines will reserve with the limit. The
-// memory for intermediate results is not counted: it is small beside a cache.
+// checkMemory compares what count engines will reserve with the limit. It ignores the memory of intermediate
+// results, which is small compared to a cache.
 func checkMemory(cfg *Config, shape *model.Config, count int) error {
 	e := &MemoryError{
 		Model: cfg.Name, Engines: count, Blocks: cfg.Blocks, BlockSize: cfg.BlockSize, Limit: cfg.MemoryLimit,

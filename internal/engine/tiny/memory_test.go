@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// An engine that cannot have its memory is refused before it is taken.
+// An engine is refused before its memory is allocated if it exceeds the limit.
 func TestMemoryLimit(t *testing.T) {
 	cfg := Config{Vocabulary: Vocabulary{Size: 64}, BlockSize: 16, Blocks: 1 << 24, MemoryLimit: 1 << 40}
 	_, err := NewReplicas(t.Context(), cfg, 1000)

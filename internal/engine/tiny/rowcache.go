@@ -8,31 +8,30 @@ import (
 	"penstock/core/media"
 )
 
-// rowCache keeps what was encoded, the last used of it, within a number of bytes. It
-// belongs to one model, so that a key names the object alone; one without a digest is
-// not kept, since 64 bits do not say who an object is.
+// rowCache keeps the most recently used encoded objects, within a number of bytes. It belongs to one model,
+// so a key names only the object. An object without a digest is not kept, since 64 bits do not identify it.
 type rowCache struct {
 	limit int
 	mu    struct {
 		sync.Mutex
 		bytes int
-		order list.List // of *keptRows, the last used first
+		order list.List // of *cachedRows, the most recently used first
 		by    map[rowKey]*list.Element
 	}
 }
 
-// rowKey is who an object is.
+// rowKey identifies an object.
 type rowKey struct {
 	kind   media.Kind
 	digest kv.Digest
 }
 
-type keptRows struct {
+type cachedRows struct {
 	key rowKey
-	encoding
+	encodedObject
 }
 
-func (k *keptRows) bytes() int { return 4*len(k.rows) + 256 } // and what finds it
+func (k *cachedRows) sizeBytes() int { return 4*len(k.rows) + 256 } // including the index entry
 
 func newRowCache(limit int) *rowCache {
 	c := &rowCache{limit: limit}
@@ -40,39 +39,39 @@ func newRowCache(limit int) *rowCache {
 	return c
 }
 
-// get returns the rows of an object. Nobody may change them.
-func (c *rowCache) get(key rowKey) (encoding, bool) {
+// lookupRows returns the rows of an object. Callers must not change them.
+func (c *rowCache) lookupRows(key rowKey) (encodedObject, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at, ok := c.mu.by[key]
 	if !ok {
-		return encoding{}, false
+		return encodedObject{}, false
 	}
 	c.mu.order.MoveToFront(at)
-	return at.Value.(*keptRows).encoding, true
+	return at.Value.(*cachedRows).encodedObject, true
 }
 
-// put keeps the rows of an object instead of those that it had, if they fit at all.
-func (c *rowCache) put(key rowKey, e encoding) {
-	k := &keptRows{key, e}
-	if key.digest == (kv.Digest{}) || k.bytes() > c.limit {
+// storeRows keeps the rows of an object and replaces earlier ones, if they fit at all.
+func (c *rowCache) storeRows(key rowKey, e encodedObject) {
+	k := &cachedRows{key, e}
+	if key.digest == (kv.Digest{}) || k.sizeBytes() > c.limit {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if at, ok := c.mu.by[key]; ok {
-		c.drop(at)
+		c.dropLocked(at)
 	}
 	c.mu.by[key] = c.mu.order.PushFront(k)
-	c.mu.bytes += k.bytes()
+	c.mu.bytes += k.sizeBytes()
 	for c.mu.bytes > c.limit {
-		c.drop(c.mu.order.Back())
+		c.dropLocked(c.mu.order.Back())
 	}
 }
 
-// drop lets go of an entry. mu is held.
-func (c *rowCache) drop(at *list.Element) {
-	k := c.mu.order.Remove(at).(*keptRows)
+// dropLocked removes an entry.
+func (c *rowCache) dropLocked(at *list.Element) {
+	k := c.mu.order.Remove(at).(*cachedRows)
 	delete(c.mu.by, k.key)
-	c.mu.bytes -= k.bytes()
+	c.mu.bytes -= k.sizeBytes()
 }

@@ -1,38 +1,34 @@
-// Package tiny is an engine that runs decoder transformers on the CPU: a real
-// one, with paged KV cache, prefix reuse, continuous batching and chunked
-// prefill, small enough to come with the binary.
+// Package tiny is an engine that runs decoder transformers on the CPU: a real one, with paged KV cache,
+// prefix reuse, continuous batching and chunked prefill, small enough to come with the binary.
 //
-// It serves a checkpoint directory or the built-in model, whose weights are made
-// from a fixed seed: it talks nonsense, but deterministically, over a real
-// vocabulary, at the cost of a real forward pass.
+// It serves a checkpoint directory or the built-in model, whose weights are made from a fixed seed: its
+// output is nonsense, but deterministic, over a real vocabulary, at the cost of a real forward pass.
 //
-// The loop, the queue and the streams are those of package batch.
+// Package batch has the loop, the queue and the streams.
 //
 // # Bit-identity
 //
-// The tokens of a request are a function of the request and of [engine.Card]'s
-// Numerics alone: not of the batch around it, of how its prompt was cut into
-// steps, of what came from the cache, nor of preemptions and earlier attempts.
+// The tokens of a request are a function of the request and of [engine.Card]'s Numerics alone: not of the
+// batch around it, of how its prompt was cut into steps, of what came from the cache, nor of preemptions and
+// earlier attempts.
 //
-// # Guides
+// # Structured output
 //
-// Where the texts of tokens are known, a request may have a guide. Its place in
-// the schema is rebuilt from the text of what was generated before, so it is a
-// function of the request too.
+// If the texts of tokens are known, a request may have a guide, the schema of its output. Its position in the
+// schema is rebuilt from the text of what was generated before, so it is a function of the request too.
 //
 // # Media
 //
-// The built-in model, and checkpoints of Qwen2-VL, take pictures and videos, the
-// former sounds too. An object is encoded when its request comes, once for all choices and
-// for whoever shows it again soon, and its rows are what stands at its pads instead of their
-// embeddings. They are a function of the object alone, so what is said above holds.
+// The built-in model, and checkpoints of Qwen2-VL, accept pictures and videos, and the former also sounds. An
+// object is encoded when its request arrives, once for all choices and for later requests with the same
+// object, and its rows replace the embeddings of its pads. They are a function of the object alone, so the
+// bit-identity above holds.
 //
 // # Embeddings
 //
-// An embedding is a sequence without sampling: its last hidden states are summed
-// as they are computed, and it ends with its prompt. It does not take part in
-// prefix reuse, in either direction: of a cached token there are K and V but no
-// hidden state, and what it would leave in the cache nobody is known to ask for.
+// An embedding is a sequence without sampling: its last hidden states are summed as they are computed, and it
+// ends with its prompt. It does not take part in prefix reuse, in either direction: a cached token has K and
+// V but no hidden state, and no request is known to need what it would leave in the cache.
 package tiny
 
 import (
@@ -41,10 +37,10 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"penstock/core/guide"
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
+	"penstock/internal/engine/tiny/grammar"
 	"penstock/internal/engine/tiny/model"
 	"penstock/internal/engine/tiny/sample"
 
@@ -68,8 +64,8 @@ var (
 	_ forwarder         = (*model.Model)(nil)
 )
 
-// New loads or makes the model and reserves its cache. It starts nothing. Loading
-// ends early, with ctx's error, when ctx does.
+// New loads or makes the model and reserves its cache. It starts nothing. Loading ends early, with ctx's
+// error, when ctx does.
 func New(ctx context.Context, cfg Config) (*Engine, error) {
 	replicas, err := NewReplicas(ctx, cfg, 1)
 	if err != nil {
@@ -85,7 +81,7 @@ func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) 
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n, err := open(ctx, &cfg)
+	n, err := openNetwork(ctx, &cfg)
 	if err != nil {
 		return nil, fmt.Errorf("tiny model %s: %w", cfg.Name, err)
 	}
@@ -98,25 +94,25 @@ func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) 
 	}
 	replicas := make([]*Engine, count)
 	for i := range replicas {
-		if replicas[i], err = assemble(cfg, n); err != nil {
+		if replicas[i], err = newEngine(cfg, n); err != nil {
 			return nil, err
 		}
 	}
 	return replicas, nil
 }
 
-// network is a model with what its checkpoint says about its use.
+// network is a model with its checkpoint's settings for use.
 type network struct {
 	model            *model.Model
 	eos, mask        []kv.Token
-	vocab            *guide.Vocab // of the tokens that may be drawn; nil if their texts are not known
-	senses           *senses      // nil if the model takes text alone
+	vocab            *grammar.Vocab // of the tokens that may be sampled; nil if their texts are unknown
+	encoders         *mediaEncoders // nil if the model is text-only
 	defaults         engine.Sampling
 	defaultMaxTokens int
 }
 
-// assemble makes an engine around a network.
-func assemble(cfg Config, n *network) (*Engine, error) {
+// newEngine makes an engine around a network.
+func newEngine(cfg Config, n *network) (*Engine, error) {
 	shape := n.model.Config()
 	if shape.VocabSize > sample.MaxVocab {
 		return nil, fmt.Errorf("tiny model %s: vocabulary of %d tokens; at most %d are supported", cfg.Name, shape.VocabSize, sample.MaxVocab)
@@ -144,10 +140,10 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 			DefaultMaxTokens: n.defaultMaxTokens,
 			EOS:              n.eos,
 			Defaults:         n.defaults,
-			Numerics:         numerics(n),
-			Guided:           n.vocab != nil,
-			Media:            n.senses.kinds(),
-			Attaches:         n.senses != nil,
+			Numerics:         describeNumerics(n),
+			StructuredOutput: n.vocab != nil,
+			Media:            n.encoders.mediaKinds(),
+			AcceptsObjects:   n.encoders != nil,
 			Tokenizer:        cfg.Tokenizer,
 			MaxBatchedTokens: cfg.TokenBudget,
 		},
@@ -157,15 +153,15 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 		Reuse:       cfg.Reuse,
 	}
 	cpu := &computer{
-		card:    &bc.Card,
-		mask:    n.mask,
-		forward: n.model,
-		sampler: sample.New(shape.VocabSize, n.mask),
-		senses:  n.senses,
-		content: content{files: cfg.Files, segment: cfg.Segment, limits: cfg.MediaLimits},
+		card:     &bc.Card,
+		mask:     n.mask,
+		forward:  n.model,
+		sampler:  sample.New(shape.VocabSize, n.mask),
+		encoders: n.encoders,
+		content:  mediaContent{files: cfg.Files, segment: cfg.Segment, limits: cfg.MediaLimits},
 	}
 	if n.vocab != nil {
-		cpu.guides = newGuides(n.vocab, cfg.Text)
+		cpu.grammars = newGrammarCache(n.vocab, cfg.Text)
 	}
 	shell, err := batch.New(bc, cpu)
 	if err != nil {
@@ -175,10 +171,9 @@ func assemble(cfg Config, n *network) (*Engine, error) {
 	return &Engine{Engine: shell, cpu: cpu, hidden: shape.HiddenSize}, nil
 }
 
-// numerics names what the tokens depend on: the model's logits, the version of
-// what package sample makes of them, the mask, and the version of what package
-// guide allows.
-func numerics(n *network) string {
+// describeNumerics names what the tokens depend on: the model's logits, the version of package sample's
+// algorithm, the mask, and the version of package grammar's.
+func describeNumerics(n *network) string {
 	mask := xxh3.New()
 	for _, t := range n.mask {
 		mask.Write(binary.LittleEndian.AppendUint32(nil, uint32(t)))
@@ -193,7 +188,7 @@ func numerics(n *network) string {
 // baseName is the name of a checkpoint's directory.
 func baseName(dir string) string {
 	if abs, err := filepath.Abs(dir); err == nil {
-		dir = abs // "." has a name too
+		dir = abs // "." gets a name too
 	}
 	return filepath.Base(dir)
 }

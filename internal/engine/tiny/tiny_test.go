@@ -50,7 +50,7 @@ func small(t testing.TB, change func(*Config)) *Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := assemble(cfg, &network{model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8}})
+	e, err := newEngine(cfg, &network{model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8}})
 	if err != nil {
 		t.Fatal(err)
 	}

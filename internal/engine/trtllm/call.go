@@ -8,14 +8,14 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Call asks for one choice by /v1/completions. The server refuses fields that it does not know,
-// so nothing is sent that nobody asked for.
-func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
+// BuildCall builds the call to /v1/completions for one choice. The server refuses unknown fields, so only
+// requested ones are sent.
+func (d *completionsDialect) BuildCall(p *remote.SubRequest, call *remote.Call) error {
 	switch {
 	case p.Request.Logprobs >= 0:
-		return refuse("logprobs", "the engine names the tokens of log-probabilities by their text only; ask without them")
+		return unsupportedError("logprobs", "the engine names the tokens of log-probabilities by their text only; ask without them")
 	case p.Request.Salt.LoRA != "":
-		return refuse("model", "the engine takes LoRA adapters by their files only, which are not known here")
+		return unsupportedError("model", "the engine takes LoRA adapters by their files only, which are not known here")
 	}
 	call.Path = "/v1/completions"
 	b := append(call.Large.B, `{"model":`...)
@@ -23,12 +23,12 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	b = append(b, `,"prompt":`...)
 	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
 	b = append(b, `,"stream":true,"stream_options":{"include_usage":true},"detokenize":false,"add_special_tokens":false`...)
-	b = d.sampling(b, p)
+	b = d.appendSampling(b, p)
 	if salt := p.Request.Salt.Namespace; salt != "" {
 		b = append(b, `,"cache_salt":`...)
 		b = strictjson.AppendString(b, salt)
 	}
-	if g := p.Request.Guide; g != nil {
+	if g := p.Request.OutputSchema; g != nil {
 		b = append(b, `,"response_format":{"type":"json","schema":`...)
 		b = append(append(b, g.Schema...), '}')
 	}
@@ -36,15 +36,15 @@ func (d *dialect) Call(p *remote.Part, call *remote.Call) error {
 	return nil
 }
 
-func refuse(param, why string) error {
+func unsupportedError(param, why string) error {
 	f := fault.New(fault.Unimplemented, "%s", why)
 	f.Param = param
 	return f
 }
 
-// sampling appends how tokens are drawn. What is off is left out: its defaults are off, and
-// versions differ in what they take for it.
-func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
+// appendSampling appends the sampling parameters. It omits what is off: the defaults are off, and versions
+// differ in the value for off.
+func (d *completionsDialect) appendSampling(b []byte, p *remote.SubRequest) []byte {
 	s := &p.Request.Sampling
 	number := func(name string, v, unless float64) {
 		if v != unless {
@@ -63,7 +63,7 @@ func (d *dialect) sampling(b []byte, p *remote.Part) []byte {
 		b = append(b, `,"seed":`...)
 		b = strconv.AppendUint(b, p.Seed, 10)
 	} else {
-		b = append(b, `,"temperature":0,"top_k":1`...) // either is greedy, not both in all versions
+		b = append(b, `,"temperature":0,"top_k":1`...) // each alone is greedy in some versions only
 	}
 	if s.RepetitionPenalty != 0 {
 		number("repetition_penalty", s.RepetitionPenalty, 1)

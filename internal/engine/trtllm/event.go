@@ -11,98 +11,98 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// piece is an event of /v1/completions as far as it matters.
-type piece struct {
-	tokens  []kv.Token
-	hasIDs  bool
-	text    bool // it has text, and so no ids
-	finish  string
-	stop    kv.Token
-	hasStop bool
-	cached  int // -1 if absent
-	fault   bool
-	choices int
-	index   bool // one of them is not the first
+// completionEvent is the relevant part of an event of /v1/completions.
+type completionEvent struct {
+	tokens     []kv.Token
+	hasIDs     bool
+	hasText    bool // it has text, and so no ids
+	finish     string
+	stop       kv.Token
+	hasStop    bool
+	cached     int // -1 if absent
+	isError    bool
+	choices    int
+	otherIndex bool // one of them has an index other than 0
 }
 
-// Event takes an event of an answer.
-func (d *dialect) Event(p *remote.Part, data []byte) error {
+// HandleEvent handles an event of a response.
+func (d *completionsDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
 	if string(data) == "[DONE]" {
 		return io.EOF
 	}
-	e, err := decode(data, p.Tokens[:0])
+	e, err := decodeEvent(data, p.Tokens[:0])
 	p.Tokens = e.tokens[:0]
 	switch {
 	case err != nil:
-		return engine.Broken("an answer that cannot be read", err)
-	case e.fault:
+		return engine.ContractError("an answer that cannot be read", err)
+	case e.isError:
 		return remote.StreamError(data)
-	case e.choices > 1 || e.index:
-		return engine.Broken("choices that nobody asked for", nil)
-	case e.text && !e.hasIDs:
-		return engine.Broken("text where tokens were asked for", nil)
+	case e.choices > 1 || e.otherIndex:
+		return engine.ContractError("choices that nobody asked for", nil)
+	case e.hasText && !e.hasIDs:
+		return engine.ContractError("text where tokens were asked for", nil)
 	}
 	if e.cached >= 0 {
-		if err := p.Cached(e.cached); err != nil {
+		if err := p.ReportCached(e.cached); err != nil {
 			return err
 		}
 	}
-	if p.Over() {
+	if p.IsFinished() {
 		return nil
 	}
 	switch e.finish {
 	case "":
-		return p.Deliver(0, e.tokens, nil, d.early(p, e.tokens))
+		return p.DeliverTokens(0, e.tokens, nil, d.earlyFinish(p, e.tokens))
 	case "length":
-		return p.Deliver(0, e.tokens, nil, engine.FinishLength)
+		return p.DeliverTokens(0, e.tokens, nil, engine.FinishLength)
 	case "stop":
-		return p.Deliver(0, d.stopped(p, &e), nil, engine.FinishStop)
+		return p.DeliverTokens(0, d.stoppedTokens(p, &e), nil, engine.FinishStop)
 	}
-	return fault.New(fault.Unavailable, "the engine gave the request up: %s", remote.Clean(e.finish))
+	return fault.New(fault.Unavailable, "the engine gave the request up: %s", remote.SanitizeMessage(e.finish))
 }
 
-// early returns how tokens end the choice of which the engine has not said so: a token that ends
-// it comes with the others, the reason may come after them.
-func (d *dialect) early(p *remote.Part, tokens []kv.Token) engine.Finish {
-	if len(tokens) > 0 && d.ends(p, tokens[len(tokens)-1]) {
+// earlyFinish returns the finish implied by tokens before the engine reports it: a stop token comes with the
+// others, the finish_reason may come after them.
+func (d *completionsDialect) earlyFinish(p *remote.SubRequest, tokens []kv.Token) engine.Finish {
+	if len(tokens) > 0 && d.isStopToken(p, tokens[len(tokens)-1]) {
 		return engine.FinishStop
 	}
 	return engine.NotFinished
 }
 
-// stopped returns the last tokens of a choice that ended by a stop token. Versions differ in
-// whether it is among them.
-func (d *dialect) stopped(p *remote.Part, e *piece) []kv.Token {
+// stoppedTokens returns the last tokens of a choice that ended with a stop token. Versions differ in whether
+// the stop token is among them.
+func (d *completionsDialect) stoppedTokens(p *remote.SubRequest, e *completionEvent) []kv.Token {
 	tokens := e.tokens
-	if !e.hasStop || !d.ends(p, e.stop) || len(tokens) > 0 && tokens[len(tokens)-1] == e.stop {
+	if !e.hasStop || !d.isStopToken(p, e.stop) || len(tokens) > 0 && tokens[len(tokens)-1] == e.stop {
 		return tokens
 	}
 	return append(tokens, e.stop)
 }
 
-// ends reports whether a token ends the choice.
-func (d *dialect) ends(p *remote.Part, t kv.Token) bool {
+// isStopToken reports whether a token ends the choice.
+func (d *completionsDialect) isStopToken(p *remote.SubRequest, t kv.Token) bool {
 	return slices.Contains(p.Request.Stop.Tokens, t) || !p.Request.Stop.IgnoreEOS && slices.Contains(d.eos, t)
 }
 
-// decode reads an event. The tokens are appended to tokens.
-func decode(data []byte, tokens []kv.Token) (piece, error) {
-	e := piece{tokens: tokens, cached: -1}
+// decodeEvent reads an event. It appends the tokens to tokens.
+func decodeEvent(data []byte, tokens []kv.Token) (completionEvent, error) {
+	e := completionEvent{tokens: tokens, cached: -1}
 	c := remote.NewCursor(data)
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
-		case c.Null():
+		case c.SkipNull():
 		case string(key) == "choices":
 			for c.Open('['); c.More(']'); e.choices++ {
-				e.choice(&c)
+				e.readChoice(&c)
 			}
 		case string(key) == "usage":
-			e.usage(&c)
+			e.readUsage(&c)
 		case string(key) == "error":
-			e.fault = true
+			e.isError = true
 			c.Skip()
 		case string(key) == "object":
-			e.fault = e.fault || string(c.Raw()) == `"error"`
+			e.isError = e.isError || string(c.Raw()) == `"error"`
 		default:
 			c.Skip()
 		}
@@ -110,31 +110,31 @@ func decode(data []byte, tokens []kv.Token) (piece, error) {
 	return e, c.End()
 }
 
-// choice reads an element of choices, of which there is one.
-func (e *piece) choice(c *remote.Cursor) {
+// readChoice reads an element of choices, which should have only one.
+func (e *completionEvent) readChoice(c *remote.JSONCursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
-		case c.Null():
+		case c.SkipNull():
 		case string(key) == "index":
-			e.index = e.index || c.Int() != 0
+			e.otherIndex = e.otherIndex || c.ReadInt() != 0
 		case string(key) == "token_ids":
-			e.tokens, e.hasIDs = c.Tokens(e.tokens), true
+			e.tokens, e.hasIDs = c.ReadTokens(e.tokens), true
 		case string(key) == "text":
-			e.text = string(c.Raw()) != `""`
+			e.hasText = string(c.Raw()) != `""`
 		case string(key) == "finish_reason":
-			e.finish = c.Text()
-		case string(key) == "stop_reason" && !c.Is('"'):
-			e.stop, e.hasStop = c.Token(), true
+			e.finish = c.ReadString()
+		case string(key) == "stop_reason" && !c.NextIs('"'):
+			e.stop, e.hasStop = c.ReadToken(), true
 		default:
 			c.Skip()
 		}
 	}
 }
 
-// usage reads how many tokens were cached.
-func (e *piece) usage(c *remote.Cursor) {
+// readUsage reads how many tokens were cached.
+func (e *completionEvent) readUsage(c *remote.JSONCursor) {
 	for c.Open('{'); c.More('}'); {
-		if key := c.Key(); c.Null() {
+		if key := c.Key(); c.SkipNull() {
 			continue
 		} else if string(key) != "prompt_tokens_details" {
 			c.Skip()
@@ -142,9 +142,9 @@ func (e *piece) usage(c *remote.Cursor) {
 		}
 		for c.Open('{'); c.More('}'); {
 			switch key := c.Key(); {
-			case c.Null():
+			case c.SkipNull():
 			case string(key) == "cached_tokens":
-				e.cached = int(max(min(c.Int(), math.MaxInt32), -1))
+				e.cached = int(max(min(c.ReadInt(), math.MaxInt32), -1))
 			default:
 				c.Skip()
 			}

@@ -10,17 +10,17 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// gauges is what the engine's metrics say.
-type gauges struct {
-	remote.Gauges
-	blockSize, blocks int // 0 if they do not say
+// serverGauges are the values of the engine's metrics.
+type serverGauges struct {
+	remote.LoadGauges
+	blockSize, blocks int // 0 if not reported
 }
 
-// scraper returns how the engine tells its load, nil if it does not: metrics for Prometheus in newer
-// versions, the statistics of iterations as JSON in others.
-func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gauges) error, error) {
+// newLoadScraper returns a function that reads the engine's load, nil if the engine does not report it:
+// Prometheus metrics in newer versions, the statistics of iterations as JSON in others.
+func (p *serverProbe) newLoadScraper(ctx context.Context) (func(context.Context, *remote.LoadGauges) error, error) {
 	for _, path := range []string{"/prometheus/metrics", "/metrics"} {
-		read := func(ctx context.Context) (gauges, error) { return p.read(ctx, path) }
+		read := func(ctx context.Context) (serverGauges, error) { return p.fetchGauges(ctx, path) }
 		g, err := read(ctx)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -29,36 +29,36 @@ func (p *probe) scraper(ctx context.Context) (func(context.Context, *remote.Gaug
 			continue
 		}
 		p.gauges = g
-		return func(ctx context.Context, into *remote.Gauges) error {
+		return func(ctx context.Context, into *remote.LoadGauges) error {
 			g, err := read(ctx)
-			*into = g.Gauges
-			into.Partial = true // between two iterations it says nothing
+			*into = g.LoadGauges
+			into.Partial = true // between two iterations it reports nothing
 			return err
 		}, nil
 	}
-	p.warn(engine.WarnNoMetrics, "set enable_iter_perf_stats, or return_perf_metrics, in the engine's options",
+	p.addWarning(engine.WarnNoMetrics, "set enable_iter_perf_stats, or return_perf_metrics, in the engine's options",
 		"the engine tells its load by no metrics: only the requests of this worker count")
 	return nil, nil
 }
 
-func (p *probe) read(ctx context.Context, path string) (gauges, error) {
-	text, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: path}, 16<<20)
+func (p *serverProbe) fetchGauges(ctx context.Context, path string) (serverGauges, error) {
+	text, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: path}, 16<<20)
 	if err != nil {
-		return gauges{}, err
+		return serverGauges{}, err
 	}
-	return readGauges(text)
+	return parseGauges(text)
 }
 
-// readGauges reads either form.
-func readGauges(text []byte) (g gauges, err error) {
+// parseGauges parses either form.
+func parseGauges(text []byte) (g serverGauges, err error) {
 	if start := bytes.TrimSpace(text); len(start) > 0 && (start[0] == '[' || start[0] == '{') {
-		return g, g.iterations(text)
+		return g, g.parseIterations(text)
 	}
-	remote.Samples(text, "trtllm_", g.sample)
+	remote.EachSample(text, "trtllm_", g.addSample)
 	return g, nil
 }
 
-func (g *gauges) sample(m remote.Sample) {
+func (g *serverGauges) addSample(m remote.MetricSample) {
 	n := int(min(max(m.Value, 0), 1<<40))
 	switch string(m.Name) {
 	case "trtllm_num_requests_running":
@@ -74,8 +74,8 @@ func (g *gauges) sample(m remote.Sample) {
 	}
 }
 
-// iteration is the part of the statistics of an iteration that matters.
-type iteration struct {
+// iterationStats is the relevant part of the statistics of an iteration.
+type iterationStats struct {
 	Number uint64 `json:"iter"`
 	Active int    `json:"numActiveRequests"`
 	Queued int    `json:"numQueuedRequests"`
@@ -86,15 +86,15 @@ type iteration struct {
 	} `json:"kvCacheStats"`
 }
 
-// iterations reads a list of what happened since it was asked for last, of which the last counts; it is
+// parseIterations parses the list of iterations since the last request and uses the last one; the list is
 // empty while nothing is computed.
-func (g *gauges) iterations(text []byte) error {
-	var list []iteration
+func (g *serverGauges) parseIterations(text []byte) error {
+	var list []iterationStats
 	if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {
 		return err
 	}
 	last := list[len(list)-1]
-	g.Tokens = last.Number // iterations
+	g.Tokens = last.Number // number of iterations
 	g.Running, g.Waiting = max(last.Active, 0), max(last.Queued, 0)
 	g.blockSize, g.blocks = max(last.Cache.BlockSize, 0), max(last.Cache.Max, 0)
 	if g.blocks > 0 {

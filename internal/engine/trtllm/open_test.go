@@ -13,11 +13,13 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 	"penstock/internal/zmtp"
 )
 
-func published(c *mimic.Config) { c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0" }
+func published(c *enginemock.Config) {
+	c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
+}
 
 func codes(e *Engine) (all []string) {
 	for _, w := range e.Warnings() {
@@ -26,25 +28,25 @@ func codes(e *Engine) (all []string) {
 	return all
 }
 
-// TestPredictions wants cached tokens as predicted: by events that are published, and that are asked for.
+// TestPredictions checks that cached tokens are as predicted: by published events, and by polled ones.
 func TestPredictions(t *testing.T) {
 	for name, how := range map[string]struct {
-		change func(*mimic.Config)
+		change func(*enginemock.Config)
 		block  int
 	}{"published": {published, 16}, "pulled": {nil, 16}, "published, joined": {published, 32}, "pulled, joined": {nil, 32}} {
 		t.Run(name, func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.TRTLLM, how.change)
+			s, card := rig.StartServer(t, enginemock.TRTLLM, how.change)
 			cfg := config(t, s, card)
 			cfg.Spec.BlockSize = how.block
 			e := opened(t, cfg)
-			if c := e.Card(); c.KVGuessed || c.BlockSize != how.block || c.Blocks != 64*16/how.block {
+			if c := e.Card(); c.KVPredicted || c.BlockSize != how.block || c.Blocks != 64*16/how.block {
 				t.Errorf("%+v", c)
 			}
 			if w := codes(e); len(w) != 0 {
 				t.Errorf("warnings %v", w)
 			}
 			ctx := enginetest.Start(t, e)
-			replica := enginetest.NewReplica()
+			replica := enginetest.NewCacheReplica()
 			watching, stop := context.WithCancel(ctx)
 			watched := make(chan error, 1)
 			go func() { watched <- e.WatchKV(watching, replica.Sink) }()
@@ -58,8 +60,8 @@ func TestPredictions(t *testing.T) {
 					ID: fmt.Sprint("prompt-", i), Attempt: 1, Choices: 1, Logprobs: -1, Prompt: prompt, Stop: engine.Stop{MaxTokens: 3, IgnoreEOS: true},
 				})
 				h, _ := kv.NewHasher(how.block, kv.Salt{})
-				last := h.Chain(nil, prompt, nil)
-				if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
+				last := h.AppendSeqHashes(nil, prompt, nil)
+				if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[last[len(last)-1]] }); err != nil {
 					t.Fatalf("the blocks of prompt %d were never reported", i)
 				}
 			}
@@ -68,26 +70,26 @@ func TestPredictions(t *testing.T) {
 				t.Error(err)
 			}
 			stats := e.Stats()
-			if stats.Compared != 20 || stats.Apart != 0 || stats.Reported != 15*64 {
-				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Apart)
+			if stats.Compared != 20 || stats.Mismatched != 0 || stats.Reported != 15*64 {
+				t.Errorf("%d tokens predicted, %d reported, of %d requests, %d of which are apart", stats.Predicted, stats.Reported, stats.Compared, stats.Mismatched)
 			}
 		})
 	}
 }
 
-// TestGuesses is about an engine that publishes its events, and nobody says where.
+// TestGuesses opens an engine that publishes its events without a configured endpoint.
 func TestGuesses(t *testing.T) {
-	s, card := rig.Serve(t, mimic.TRTLLM, published)
+	s, card := rig.StartServer(t, enginemock.TRTLLM, published)
 	cfg := config(t, s, card)
 	cfg.Spec.Events, cfg.Spec.Replay = zmtp.Endpoint{}, zmtp.Endpoint{}
 	e := opened(t, cfg)
-	if w := codes(e); !e.Card().KVGuessed || !slices.Equal(w, []string{engine.WarnNoEvents}) {
-		t.Errorf("guessed %v, warnings %v", e.Card().KVGuessed, w)
+	if w := codes(e); !e.Card().KVPredicted || !slices.Equal(w, []string{engine.WarnNoEvents}) {
+		t.Errorf("guessed %v, warnings %v", e.Card().KVPredicted, w)
 	}
 }
 
 func TestBlockSize(t *testing.T) {
-	s, card := rig.Serve(t, mimic.TRTLLM, published)
+	s, card := rig.StartServer(t, enginemock.TRTLLM, published)
 	cfg := config(t, s, card)
 	cfg.Spec.BlockSize = 24
 	if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "tokens_per_block") {
@@ -100,23 +102,23 @@ func TestBlockSize(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
-	for kind, want := range map[mimic.FaultKind]fault.Code{
-		mimic.FaultError: fault.EngineError, mimic.FaultStreamError: fault.EngineError, mimic.FaultDisconnect: fault.Unavailable,
-		mimic.FaultLimit: fault.Overloaded,
+	for kind, want := range map[enginemock.FaultKind]fault.Code{
+		enginemock.FaultError: fault.EngineError, enginemock.FaultStreamError: fault.EngineError, enginemock.FaultDisconnect: fault.Unavailable,
+		enginemock.FaultLimit: fault.Overloaded,
 	} {
 		t.Run(string(kind), func(t *testing.T) {
-			s, card := rig.Serve(t, mimic.TRTLLM, nil)
+			s, card := rig.StartServer(t, enginemock.TRTLLM, nil)
 			e := opened(t, config(t, s, card))
 			ctx := enginetest.Start(t, e)
 			req := &engine.Request{ID: "fault", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{1, 2, 3}, Stop: engine.Stop{MaxTokens: 400, IgnoreEOS: true}}
-			if err := s.Faults().Set(mimic.Fault{Kind: kind, Count: 1, After: 4}); err != nil {
+			if err := s.Faults().Set(enginemock.Fault{Kind: kind, Count: 1, After: 4}); err != nil {
 				t.Fatal(err)
 			}
 			_, err := enginetest.Generate(ctx, e, req)
-			if err == nil && kind == mimic.FaultDisconnect {
-				return // it struck before the first byte, and the call was made once more
+			if err == nil && kind == enginemock.FaultDisconnect {
+				return // the fault came before the first byte, and the call was repeated
 			}
-			if fault.Of(err) != want {
+			if fault.CodeOf(err) != want {
 				t.Errorf("%v, want %v", err, want)
 			}
 			enginetest.MustGenerate(t, ctx, e, req)
@@ -125,30 +127,28 @@ func TestFaults(t *testing.T) {
 }
 
 func TestGauges(t *testing.T) {
-	want := gauges{Gauges: remote.Gauges{Running: 3, Waiting: 2, Usage: 0.25}, blockSize: 32, blocks: 400}
+	want := serverGauges{LoadGauges: remote.LoadGauges{Running: 3, Waiting: 2, Usage: 0.25}, blockSize: 32, blocks: 400}
 	for _, text := range []string{
 		"# TYPE trtllm_num_requests_running gauge\ntrtllm_num_requests_running{model_name=\"{m\"} 3\ntrtllm_num_requests_waiting 2\ntrtllm_kv_cache_utilization 0.25\ntrtllm_kv_cache_tokens_per_block 32\ntrtllm_kv_cache_max_blocks 400\n",
 		` [{"numActiveRequests":9},{"numActiveRequests":3,"numQueuedRequests":2,"kvCacheStats":{"maxNumBlocks":400,"usedNumBlocks":100,"tokensPerBlock":32}}]`,
 	} {
-		got, err := readGauges([]byte(text))
+		got, err := parseGauges([]byte(text))
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%+v, %v, want %+v", got, err, want)
 		}
 	}
-	if got, err := readGauges([]byte(`[{"iter":7}]`)); err != nil || got.Tokens != 7 {
+	if got, err := parseGauges([]byte(`[{"iter":7}]`)); err != nil || got.Tokens != 7 {
 		t.Errorf("an iteration: %+v, %v", got, err)
 	}
-	if got, err := readGauges([]byte("[]")); err != nil || fmt.Sprint(got) != fmt.Sprint(gauges{}) {
+	if got, err := parseGauges([]byte("[]")); err != nil || fmt.Sprint(got) != fmt.Sprint(serverGauges{}) {
 		t.Errorf("of no iteration: %+v, %v", got, err)
 	}
-	if _, err := readGauges([]byte("[{]")); err == nil {
+	if _, err := parseGauges([]byte("[{]")); err == nil {
 		t.Error("what is no JSON was read")
 	}
 }
 
-// FuzzDecode reads events that are made of numbers, which must come back, and any bytes, which must not
-// do harm.
-// TestForeignChoices: tokens of a choice that nobody asked for are none of the one that was asked for.
+// TestForeignChoices checks that tokens of a choice that was not requested are an error.
 func TestForeignChoices(t *testing.T) {
 	card := engine.Card{
 		Name: "m", Engine: "trtllm", Numerics: "x", BlockSize: 32, Blocks: 64, Ranks: 1, ContextLength: 4096, VocabSize: 2000,
@@ -160,7 +160,7 @@ func TestForeignChoices(t *testing.T) {
 		`{"choices":[{"index":1,"token_ids":[2]}]}`,
 		`{"choices":[{"token_ids":[1]},{"token_ids":[2]}]}`,
 	} {
-		_, err := remote.Rehearse(card, remote.OneByOne, &dialect{}, req, [][]byte{[]byte(event)}, func(d *engine.Delta) error {
+		_, err := remote.RunDialect(card, remote.LeaderFirst, &completionsDialect{}, req, [][]byte{[]byte(event)}, func(d *engine.Delta) error {
 			if len(d.Tokens) > 0 {
 				t.Errorf("%s: delivered %v", event, d.Tokens)
 			}
@@ -172,13 +172,14 @@ func TestForeignChoices(t *testing.T) {
 	}
 }
 
+// FuzzDecode reads events made of numbers, which must come back, and any bytes, which must do no harm.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{1, 2, 250}, 7, 2, []byte(`{"choices":[{"token_ids":[4294967296]}]}`))
 	f.Add([]byte{}, 0, 0, []byte(`{"object":"error","message":"no","code":400}`))
 	f.Add([]byte{9}, 1, 1, []byte(`{"choices":[null],"usage":{"prompt_tokens_details":null}}`))
 	f.Fuzz(func(t *testing.T, ids []byte, cached, stop int, raw []byte) {
-		_, _ = decode(raw, nil)
-		_, _ = readGauges(raw)
+		_, _ = decodeEvent(raw, nil)
+		_, _ = parseGauges(raw)
 		tokens := []kv.Token{}
 		for _, id := range ids {
 			tokens = append(tokens, kv.Token(id)<<kv.Token(id%24))
@@ -193,11 +194,11 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e, err := decode(data, nil)
+		e, err := decodeEvent(data, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(e.tokens, tokens) || e.cached != cached || e.finish != "stop" || !e.hasStop || int(e.stop) != stop || e.fault || e.text {
+		if !slices.Equal(e.tokens, tokens) || e.cached != cached || e.finish != "stop" || !e.hasStop || int(e.stop) != stop || e.isError || e.hasText {
 			t.Errorf("%+v of %s", e, data)
 		}
 	})

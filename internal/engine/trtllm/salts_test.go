@@ -3,13 +3,13 @@ package trtllm
 import (
 	"testing"
 
-	"penstock/internal/mimic"
-	"penstock/internal/mimic/mimictest"
+	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
 )
 
 func TestSalts(t *testing.T) {
-	mimictest.TestSalts(t, func(t testing.TB, set ...mimic.Fault) mimictest.Adapter {
-		s, card := rig.Serve(t, mimic.TRTLLM, func(c *mimic.Config) { c.Faults = set })
+	enginemocktest.TestSalts(t, func(t testing.TB, set ...enginemock.Fault) enginemocktest.Adapter {
+		s, card := rig.StartServer(t, enginemock.TRTLLM, func(c *enginemock.Config) { c.Faults = set })
 		return opened(t, config(t, s, card))
 	}, "/v1/chat/completions", "/v1/completions")
 }

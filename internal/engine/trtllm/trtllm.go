@@ -1,6 +1,6 @@
-// Package trtllm is the adapter of TensorRT-LLM's own server, trtllm-serve. Tokens go in and come out
-// by /v1/completions; clients' own requests pass through its OpenAI API. Its cache events are
-// published by newer versions, and handed out over HTTP by older ones.
+// Package trtllm is the adapter of TensorRT-LLM's own server, trtllm-serve. Tokens go in and come out by
+// /v1/completions; client requests pass through its OpenAI API. Newer versions publish their cache events;
+// older ones return them over HTTP.
 package trtllm
 
 import (
@@ -10,75 +10,75 @@ import (
 	"net/http"
 	"time"
 
-	"penstock/core/enginefeed"
+	"penstock/core/cachemodel"
+	"penstock/core/engineevents"
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/shadow"
 	"penstock/core/splitmix"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 )
 
-// Config says which server, and what is known here of its model.
-type Config = remote.Opening
+// Config names the server and what is known of its model.
+type Config = remote.OpenConfig
 
 // Engine is a trtllm-serve as an engine. Open it with [Open].
 type Engine struct{ *remote.Base }
 
 // Compile-time guards.
 var (
-	_ engine.Engine        = (*Engine)(nil)
-	_ engine.KVSource      = (*Engine)(nil)
-	_ engine.LoadSource    = (*Engine)(nil)
-	_ engine.WarningSource = (*Engine)(nil)
-	_ engine.Passer        = (*Engine)(nil)
-	_ remote.Dialect       = (*dialect)(nil)
+	_ engine.Engine            = (*Engine)(nil)
+	_ engine.KVSource          = (*Engine)(nil)
+	_ engine.LoadSource        = (*Engine)(nil)
+	_ engine.WarningSource     = (*Engine)(nil)
+	_ engine.PassthroughEngine = (*Engine)(nil)
+	_ remote.Dialect           = (*completionsDialect)(nil)
 )
 
-// dialect speaks /v1/completions.
-type dialect struct {
+// completionsDialect speaks /v1/completions.
+type completionsDialect struct {
 	model string
 	eos   []kv.Token
 }
 
 const (
-	// defaultBlock is TensorRT-LLM's tokens_per_block where nobody set it.
+	// defaultBlock is TensorRT-LLM's default of tokens_per_block.
 	defaultBlock = 32
-	// defaultContext is the context of a server that does not say its own, nor is its model known.
+	// defaultContext is the context length if neither the server nor a checkpoint gives it.
 	defaultContext = 4096
 
 	pathCompletions = "/v1/completions"
 	pathEvents      = "/kv_cache_events"
 )
 
-// probe finds out what a server is.
-type probe struct {
+// serverProbe finds out what a server offers.
+type serverProbe struct {
 	cfg    *Config
 	client *remote.Client
 
 	model    string
-	length   int // 0 if it is not said
+	length   int // 0 if not reported
 	version  string
-	gauges   gauges
+	gauges   serverGauges
 	warnings []engine.Warning
 }
 
-func (p *probe) warn(code, remedy, detail string) {
+func (p *serverProbe) addWarning(code, remedy, detail string) {
 	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
 }
 
-// Open asks the server what it is and has, waiting while it loads its model, and returns an engine that
-// does nothing until Run. What does not fit together is an error that says what to set; what makes the
-// server serve worse than it could becomes a warning.
+// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
+// Run. Contradictory settings are an error that says what to set; settings with which the server works worse
+// than it could become warnings.
 //
-// A server that does not publish cache events is asked for them, which takes them away from anybody
-// else who asks.
+// A server that does not publish cache events is polled for them, which takes them away from every other
+// client.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := cfg.Prepare(); err != nil {
 		return nil, err
 	}
-	p := &probe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
-	e, err := p.open(ctx)
+	p := &serverProbe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
+	e, err := p.openEngine(ctx)
 	if err != nil {
 		p.client.Close()
 		return nil, err
@@ -86,57 +86,57 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// open finds out everything and makes the engine.
-func (p *probe) open(ctx context.Context) (*Engine, error) {
-	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
+// openEngine runs all probes and creates the engine.
+func (p *serverProbe) openEngine(ctx context.Context) (*Engine, error) {
+	if err := remote.AwaitEngine(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
 		return nil, err
 	}
-	scrape, err := p.scraper(ctx)
+	scrape, err := p.newLoadScraper(ctx)
 	if err != nil {
 		return nil, err
 	}
-	card, err := p.card()
+	card, err := p.buildCard()
 	if err != nil {
 		return nil, err
 	}
 	rc := remote.Config{
-		Spec: p.cfg.Spec, Client: p.client, Log: p.cfg.Log, Scrape: scrape, Alive: p.alive,
-		Model:      func(string) string { return p.model },
-		ProveSalts: p.cfg.ProveSalts,
-		NoReport:   "take a newer TensorRT-LLM: usage should say prompt_tokens_details.cached_tokens",
+		Spec: p.cfg.Spec, Client: p.client, Log: p.cfg.Log, ScrapeLoad: scrape, CheckAlive: p.checkAlive,
+		UpstreamModel:  func(string) string { return p.model },
+		ProveSalts:     p.cfg.ProveSalts,
+		NoReportRemedy: "take a newer TensorRT-LLM: usage should say prompt_tokens_details.cached_tokens",
 	}
-	d, err := p.tokens(ctx, &card)
+	d, err := p.findTokenDialect(ctx, &card)
 	if err != nil {
 		return nil, err
 	}
-	if d != nil { // a nil pointer in an interface is something
+	if d != nil { // a nil pointer in an interface is not nil
 		rc.Dialect = d
-		card.Guided = p.guides(ctx)
+		card.StructuredOutput = p.probeSchemaSupport(ctx)
 	}
-	if rc.Passes, err = p.passes(ctx); err != nil {
+	if rc.PassthroughPaths, err = p.findPassthroughPaths(ctx); err != nil {
 		return nil, err
 	}
-	p.cfg.See(&card, nil, "") // it does not say, and one that is told of media must be said to be
+	p.cfg.SetMediaFields(&card, nil, "") // the server does not report its media: they must be configured
 	if card.MediaKeys != "" {
-		p.warnings = append(p.warnings, p.cfg.Uncounted(&card, remote.RemedyUncounted)...)
+		p.warnings = append(p.warnings, p.cfg.UncountedMedia(&card, remote.UncountedRemedy)...)
 	}
-	if rc.Cache, err = p.source(ctx, &card, d); err != nil {
+	if rc.CacheSource, err = p.cacheSource(ctx, &card, d); err != nil {
 		return nil, err
 	}
-	rc.Card, rc.Warnings, rc.Counting = card, p.warnings, p.cfg.Counts(&card, nil)
+	rc.Card, rc.Warnings, rc.MediaCounting = card, p.warnings, p.cfg.MediaCounting(&card, nil)
 	base, err := remote.New(rc)
 	return &Engine{base}, err
 }
 
-// findModel reads which model is served.
-func (p *probe) findModel(ctx context.Context) error {
+// findModel reads the served model and the version.
+func (p *serverProbe) findModel(ctx context.Context) error {
 	var models struct {
 		Data []struct {
 			ID     string `json:"id"`
 			Length int    `json:"max_model_len"`
 		} `json:"data"`
 	}
-	if err := p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, &models); err != nil {
+	if err := p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, &models); err != nil {
 		return err
 	}
 	if len(models.Data) == 0 {
@@ -146,14 +146,14 @@ func (p *probe) findModel(ctx context.Context) error {
 	var v struct {
 		Version string `json:"version"`
 	}
-	if p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/version"}, &v) == nil {
-		p.version = remote.Clean(v.Version)
+	if p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/version"}, &v) == nil {
+		p.version = remote.SanitizeMessage(v.Version)
 	}
 	return nil
 }
 
-// card describes the model served.
-func (p *probe) card() (engine.Card, error) {
+// buildCard describes the model served.
+func (p *serverProbe) buildCard() (engine.Card, error) {
 	size, err := p.blockSize()
 	if err != nil {
 		return engine.Card{}, err
@@ -178,16 +178,16 @@ func (p *probe) card() (engine.Card, error) {
 	return card, card.Validate()
 }
 
-// engineBlock returns how many tokens the engine's own blocks have, as far as it says.
-func (p *probe) engineBlock() int {
+// engineBlock returns the engine's own block size in tokens, as far as it reports it.
+func (p *serverProbe) engineBlock() int {
 	if p.gauges.blockSize > 0 {
 		return p.gauges.blockSize
 	}
 	return cmp.Or(p.cfg.Spec.BlockSize, defaultBlock)
 }
 
-// blockSize returns how many tokens our blocks have: the engine's, or so many of them.
-func (p *probe) blockSize() (int, error) {
+// blockSize returns the size of Penstock's blocks in tokens: the engine's, or a multiple.
+func (p *serverProbe) blockSize() (int, error) {
 	own, set := p.engineBlock(), p.cfg.Spec.BlockSize
 	switch {
 	case set == 0:
@@ -198,53 +198,54 @@ func (p *probe) blockSize() (int, error) {
 	return set, nil
 }
 
-// tokens returns what speaks tokens with the engine, nil if requests can only be passed on.
-func (p *probe) tokens(ctx context.Context, card *engine.Card) (*dialect, error) {
+// findTokenDialect returns the dialect for tokens, nil if requests can only be passed through.
+func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (*completionsDialect, error) {
 	spec := &p.cfg.Spec
-	if spec.Mode == remote.ModePass || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
+	if spec.Mode == remote.ModePassthrough || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
 		return nil, nil
 	}
-	d := &dialect{model: p.model, eos: card.EOS}
-	seen, err := remote.Ask(ctx, p.client, card, d, []kv.Token{1, 2})
+	d := &completionsDialect{model: p.model, eos: card.EOS}
+	seen, err := remote.ProbePrompt(ctx, p.client, card, d, []kv.Token{1, 2})
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err == nil && seen.Tokens > 0:
 		return d, nil
-	case fault.Of(err) == fault.Overloaded:
+	case fault.CodeOf(err) == fault.Overloaded:
 		return nil, err
 	case spec.Mode == remote.ModeTokens:
-		return nil, fmt.Errorf("the engine at %s gives no token ids by %s (detokenize=false); take a newer TensorRT-LLM, or set mode=%s: %w", spec.URL.Host, pathCompletions, remote.ModePass, err)
+		return nil, fmt.Errorf("the engine at %s gives no token ids by %s (detokenize=false); take a newer TensorRT-LLM, or set mode=%s: %w", spec.URL.Host, pathCompletions, remote.ModePassthrough, err)
 	}
-	p.warn(engine.WarnText, "take a newer TensorRT-LLM", "the engine gives no token ids by "+pathCompletions+": requests are passed on as they are, and streams cannot move to another worker")
+	p.addWarning(engine.WarnTextOnly, "take a newer TensorRT-LLM", "the engine gives no token ids by "+pathCompletions+": requests are passed on as they are, and streams cannot move to another worker")
 	return nil, nil
 }
 
-// guides finds out whether the engine holds answers to a schema: it must have been started for it.
-func (p *probe) guides(ctx context.Context) bool {
+// probeSchemaSupport finds out whether the engine enforces schemas: it must have been started with a grammar
+// backend.
+func (p *serverProbe) probeSchemaSupport(ctx context.Context) bool {
 	body := fmt.Appendf(nil, `{"model":%q,"prompt":[1,2],"max_tokens":1,"detokenize":false,"add_special_tokens":false,"response_format":{"type":"json","schema":{"type":"object"}}}`, p.model)
-	_, err := p.client.Read(ctx, &remote.Call{Path: pathCompletions, Body: body, Wait: time.Minute}, 1<<20)
+	_, err := p.client.ReadBody(ctx, &remote.Call{Path: pathCompletions, Body: body, Wait: time.Minute}, 1<<20)
 	return err == nil
 }
 
-// passes returns which of clients' requests can be passed on.
-func (p *probe) passes(ctx context.Context) ([]string, error) {
-	return p.client.Existing(ctx, "/v1/chat/completions", "/v1/completions", "/v1/responses")
+// findPassthroughPaths returns the paths whose client requests can be passed through.
+func (p *serverProbe) findPassthroughPaths(ctx context.Context) ([]string, error) {
+	return p.client.ExistingPaths(ctx, "/v1/chat/completions", "/v1/completions", "/v1/responses")
 }
 
-// source returns what follows the engine's cache: what it publishes, else what it hands out, else a
-// model of it.
-func (p *probe) source(ctx context.Context, card *engine.Card, d *dialect) (remote.Source, error) {
-	table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.engineBlock(), Clears: enginefeed.ClearsDevice}
-	p.cfg.Events(&table, enginefeed.PadsAbove)
+// cacheSource returns the source that follows the engine's cache: published events, else polled ones, else a
+// predicted model.
+func (p *serverProbe) cacheSource(ctx context.Context, card *engine.Card, d *completionsDialect) (remote.CacheSource, error) {
+	table := engineevents.Config{BlockSize: card.BlockSize, EngineBlockSize: p.engineBlock(), Clears: engineevents.ClearsDevice}
+	p.cfg.SetMediaTokens(&table, engineevents.PadsAboveVocab)
 	if spec := &p.cfg.Spec; !spec.Events.IsZero() {
-		return remote.EventFeed(remote.FeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
+		return remote.NewEventFeed(remote.EventFeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
 	}
-	pulled, err := remote.PulledEvents(remote.PullConfig{Client: p.client, Path: pathEvents, EngineBlock: p.engineBlock(), Table: table, Log: p.cfg.Log})
+	pulled, err := remote.NewPulledEvents(remote.PullConfig{Client: p.client, Path: pathEvents, EngineBlock: p.engineBlock(), Table: table, Log: p.cfg.Log})
 	if err != nil {
 		return nil, err
 	}
-	some, err := p.handsOut(ctx, card, d, pulled)
+	some, err := p.returnsEvents(ctx, card, d, pulled)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -252,20 +253,21 @@ func (p *probe) source(ctx context.Context, card *engine.Card, d *dialect) (remo
 		p.cfg.Log.Warn("the engine's cache events are taken from it as they are asked for: nobody else can have them", "engine", p.cfg.Spec.URL.Host, "path", pathEvents)
 		return pulled, nil
 	}
-	card.KVGuessed = true
-	p.warn(engine.WarnNoEvents, "set kv_cache_config.event_buffer_max_size (16384) and enable_block_reuse, or kv_events_config and events=tcp://HOST:PORT",
+	card.KVPredicted = true
+	p.addWarning(engine.WarnNoEvents, "set kv_cache_config.event_buffer_max_size (16384) and enable_block_reuse, or kv_events_config and events=tcp://HOST:PORT",
 		"the engine neither publishes cache events nor hands them out: what it has cached is guessed from the requests sent to it")
-	m, err := shadow.NewBlocks(shadow.BlocksConfig{BlockSize: card.BlockSize, Capacity: card.Blocks})
+	m, err := cachemodel.NewPagedModel(cachemodel.PagedConfig{BlockSize: card.BlockSize, Capacity: card.Blocks})
 	if err != nil {
 		return nil, err
 	}
-	return remote.Shadow(m), nil
+	return remote.PredictedSource(m), nil
 }
 
-// handsOut reports whether the engine hands out events: an engine that was told to keep none
-// answers like one that has none at the moment, so it is given something to tell, if it takes tokens.
-func (p *probe) handsOut(ctx context.Context, card *engine.Card, d *dialect, pulled *remote.Pulled) (some bool, err error) {
-	if some, err = pulled.Try(ctx); some || err != nil || d == nil {
+// returnsEvents reports whether the engine returns events when polled. An engine that is configured to keep
+// none answers like one that has none at the moment, so returnsEvents makes it compute a prompt, if it takes
+// tokens.
+func (p *serverProbe) returnsEvents(ctx context.Context, card *engine.Card, d *completionsDialect, pulled *remote.PulledEvents) (some bool, err error) {
+	if some, err = pulled.PollOnce(ctx); some || err != nil || d == nil {
 		return some, err
 	}
 	prompt := make([]kv.Token, min(2*p.engineBlock()+1, card.ContextLength-2))
@@ -273,13 +275,13 @@ func (p *probe) handsOut(ctx context.Context, card *engine.Card, d *dialect, pul
 	for i := range prompt {
 		prompt[i] = kv.Token(1 + draw.Below(max(min(card.VocabSize, 1000)-1, 1)))
 	}
-	if _, err := remote.Ask(ctx, p.client, card, d, prompt); err != nil {
+	if _, err := remote.ProbePrompt(ctx, p.client, card, d, prompt); err != nil {
 		return false, err
 	}
-	tick := time.NewTicker(tellEvery)
+	tick := time.NewTicker(eventPollInterval)
 	defer tick.Stop()
-	for range tellTries {
-		if some, err = pulled.Try(ctx); some || err != nil {
+	for range eventPollAttempts {
+		if some, err = pulled.PollOnce(ctx); some || err != nil {
 			return some, err
 		}
 		select {
@@ -291,26 +293,26 @@ func (p *probe) handsOut(ctx context.Context, card *engine.Card, d *dialect, pul
 	return false, nil
 }
 
-// How often an engine that was given something to tell is asked for it, and how many times.
+// The interval and the number of polls after that prompt.
 const (
-	tellEvery = 50 * time.Millisecond
-	tellTries = 20
+	eventPollInterval = 50 * time.Millisecond
+	eventPollAttempts = 20
 )
 
-// alive asks whether the server answers, and serves the same model: it does not look at the name of the
-// model in what it is asked.
-func (p *probe) alive(ctx context.Context) error {
-	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+// checkAlive checks that the server answers and serves the same model: it ignores the model's name in
+// requests.
+func (p *serverProbe) checkAlive(ctx context.Context) error {
+	if _, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
 	}
-	now := probe{cfg: p.cfg, client: p.client}
+	now := serverProbe{cfg: p.cfg, client: p.client}
 	switch err := now.findModel(ctx); {
 	case err != nil:
 		return err
 	case now.model != p.model:
-		return remote.Another(p.cfg.Spec.URL.Host, "another model")
+		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another model")
 	case now.length != p.length:
-		return remote.Another(p.cfg.Spec.URL.Host, "another context length")
+		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another context length")
 	}
 	return nil
 }

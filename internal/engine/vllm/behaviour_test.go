@@ -20,19 +20,19 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
-	"penstock/internal/mimic/mimictest"
+	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
 )
 
-// rig is a running adapter in front of a server that imitates vLLM.
+// rig is a running adapter in front of an engine mock of vLLM.
 type rig struct {
 	*Engine
-	server *mimic.Server
+	server *enginemock.Server
 	ctx    context.Context
 }
 
 // run starts a server and an adapter that follows its events.
-func run(t *testing.T, change func(*mimic.Config), set func(*remote.Spec)) *rig {
+func run(t *testing.T, change func(*enginemock.Config), set func(*remote.Spec)) *rig {
 	t.Helper()
 	s, card := served(t, change)
 	at := spec(t, s.URL())
@@ -59,15 +59,15 @@ func (r *rig) cached(t *testing.T, req *engine.Request) int {
 	return enginetest.MustGenerate(t, r.ctx, r.Engine, req)[0].Cached
 }
 
-// knows waits until the adapter knows of so many blocks of the server's.
+// knows waits until the adapter knows a number of the server's blocks.
 func (r *rig) knows(t *testing.T, blocks int) {
 	t.Helper()
-	replica := enginetest.NewReplica()
+	replica := enginetest.NewCacheReplica()
 	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- r.WatchKV(ctx, replica.Sink) }()
-	if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return len(seqs) == blocks }); err != nil {
+	if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return len(seqs) == blocks }); err != nil {
 		t.Errorf("the adapter knows %d blocks, want %d", len(replica.Seqs()), blocks)
 	}
 	cancel()
@@ -76,8 +76,8 @@ func (r *rig) knows(t *testing.T, blocks int) {
 	}
 }
 
-// eventsArrive waits until the adapter has heard of two prompts: one that was served before its
-// subscription stood, it may never hear of.
+// eventsArrive waits until the adapter has received the events of two prompts: events from before its
+// subscription are lost.
 func (r *rig) eventsArrive(t *testing.T) {
 	t.Helper()
 	for seed := uint64(100); !r.Stats().Connected; seed++ {
@@ -98,7 +98,7 @@ func codes(ws []engine.Warning) (out []string) {
 	return out
 }
 
-// TestPredictedIsReported: what the events promise is what the server finds.
+// TestPredictedIsReported checks that the server finds what its events predict.
 func TestPredictedIsReported(t *testing.T) {
 	r := run(t, nil, nil)
 	length := func(seed uint64) int { return 96 + int(seed%2)*4 } // full blocks, and more
@@ -107,7 +107,7 @@ func TestPredictedIsReported(t *testing.T) {
 			t.Errorf("a new prompt: %d tokens cached", got)
 		}
 	}
-	r.knows(t, 2+4*6) // the probe's, and of each prompt its full blocks
+	r.knows(t, 2+4*6) // the probe's blocks, and the full blocks of each prompt
 	for seed := range uint64(4) {
 		n := length(seed)
 		if got, want := r.cached(t, request(seed, n, 4)), (n-1)/16*16; got != want {
@@ -115,7 +115,7 @@ func TestPredictedIsReported(t *testing.T) {
 		}
 	}
 	s := r.Stats()
-	if s.Compared != 8 || s.Apart != 0 || s.Predicted != s.Reported || s.Reported != 2*80+2*96 {
+	if s.Compared != 8 || s.Mismatched != 0 || s.Predicted != s.Reported || s.Reported != 2*80+2*96 {
 		t.Errorf("predicted beside reported: %+v", s)
 	}
 	if w := codes(r.Warnings()); len(w) != 0 {
@@ -123,17 +123,18 @@ func TestPredictedIsReported(t *testing.T) {
 	}
 }
 
-// TestJoinedBlocks: blocks of ours that are several of the server's are stored when all of those are.
+// TestJoinedBlocks checks that blocks of several of the server's blocks are stored when all of those are
+// stored.
 func TestJoinedBlocks(t *testing.T) {
 	r := run(t, nil, func(s *remote.Spec) { s.BlockSize = 32 })
 	if got := r.cached(t, request(1, 100, 4)); got != 0 {
 		t.Errorf("a new prompt: %d tokens cached", got)
 	}
-	r.knows(t, 2+3) // the probe's and the prompt's
+	r.knows(t, 2+3) // the probe's blocks and the prompt's
 	if got := r.cached(t, request(1, 100, 4)); got != 96 {
 		t.Errorf("a known prompt: %d tokens cached, want 96", got)
 	}
-	if s := r.Stats(); s.Compared != 2 || s.Apart != 0 || s.Predicted != 96 {
+	if s := r.Stats(); s.Compared != 2 || s.Mismatched != 0 || s.Predicted != 96 {
 		t.Errorf("predicted beside reported: %+v", s)
 	}
 	if w := codes(r.Warnings()); len(w) != 0 {
@@ -141,16 +142,16 @@ func TestJoinedBlocks(t *testing.T) {
 	}
 }
 
-// TestFeedIsRepaired: batches that were lost are asked for; a server that began anew is empty.
+// TestFeedIsRepaired checks that lost batches are replayed, and that a restarted server counts as empty.
 func TestFeedIsRepaired(t *testing.T) {
 	r := run(t, nil, nil)
 	r.cached(t, request(1, 100, 4))
 	r.knows(t, 2+6)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultDropEvents, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultDropEvents, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	r.cached(t, request(2, 100, 4))
-	r.cached(t, request(3, 100, 4)) // shows that something is missing
+	r.cached(t, request(3, 100, 4)) // shows the gap
 	r.knows(t, 2+3*6)
 	if s := r.Stats(); s.Gaps != 1 || s.Repeated == 0 || s.Unrepaired != 0 {
 		t.Errorf("%+v", s)
@@ -162,7 +163,7 @@ func TestFeedIsRepaired(t *testing.T) {
 	for {
 		if _, err := enginetest.Generate(r.ctx, r.Engine, request(4, 100, 4)); err == nil {
 			break
-		} else if fault.Of(err) != fault.Unavailable {
+		} else if fault.CodeOf(err) != fault.Unavailable {
 			t.Fatal(err)
 		}
 	}
@@ -175,11 +176,11 @@ func TestFeedIsRepaired(t *testing.T) {
 	}
 }
 
-// TestFeedIsLost: what cannot be repaired is forgotten, and said.
+// TestFeedIsLost checks that after a gap without replay the cache is cleared, with a warning.
 func TestFeedIsLost(t *testing.T) {
-	r := run(t, func(c *mimic.Config) { c.KVReplay = "" }, nil)
+	r := run(t, func(c *enginemock.Config) { c.KVReplay = "" }, nil)
 	r.eventsArrive(t)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultGarbleEvents, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultGarbleEvents, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	r.cached(t, request(2, 100, 4))
@@ -193,12 +194,12 @@ func TestFeedIsLost(t *testing.T) {
 	}
 }
 
-// TestFeedIsGarbled: a batch that cannot be read is asked for again, and what comes then is as good.
+// TestFeedIsGarbled checks that an unreadable batch is replayed.
 func TestFeedIsGarbled(t *testing.T) {
 	r := run(t, nil, nil)
 	r.cached(t, request(1, 100, 4))
 	r.knows(t, 2+6)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultGarbleEvents, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultGarbleEvents, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	r.cached(t, request(2, 100, 4))
@@ -211,10 +212,10 @@ func TestFeedIsGarbled(t *testing.T) {
 	}
 }
 
-// TestEventsWithoutSalts: a server whose events do not tell of salts, as in 2025, does not have its salted blocks taken for
-// others, nor do salted prompts look mispredicted; it is warned of.
+// TestEventsWithoutSalts checks that for a server whose events lack salts, as in 2025, salted blocks are not
+// taken for others, and salted prompts do not count as mispredicted; there is a warning.
 func TestEventsWithoutSalts(t *testing.T) {
-	r := run(t, func(c *mimic.Config) { c.Dialect, c.Features.ExtraKeys = mimic.VLLMLegacy, mimic.Off }, nil)
+	r := run(t, func(c *enginemock.Config) { c.Dialect, c.Features.ExtraKeys = enginemock.VLLMLegacy, enginemock.Off }, nil)
 	salted := request(1, 100, 4)
 	salted.Salt.Namespace = "tenant"
 	for _, want := range []int{0, 96} {
@@ -233,15 +234,15 @@ func TestEventsWithoutSalts(t *testing.T) {
 	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnMispredict}) {
 		t.Errorf("warnings %v", w)
 	}
-	if s := r.Stats(); s.Apart != 0 || s.Predicted != 96 {
+	if s := r.Stats(); s.Mismatched != 0 || s.Predicted != 96 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// TestWithoutEvents: what the server has is guessed from what it was sent, and that is said.
+// TestWithoutEvents checks that without events the cache is predicted from requests, with a warning.
 func TestWithoutEvents(t *testing.T) {
-	r := run(t, func(c *mimic.Config) { c.KVEvents, c.KVReplay = "", "" }, nil)
-	if card := r.Card(); !card.KVGuessed {
+	r := run(t, func(c *enginemock.Config) { c.KVEvents, c.KVReplay = "", "" }, nil)
+	if card := r.Card(); !card.KVPredicted {
 		t.Error("the card does not say that the cache is guessed")
 	}
 	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnNoEvents}) {
@@ -253,15 +254,16 @@ func TestWithoutEvents(t *testing.T) {
 		}
 	}
 	r.knows(t, 6)
-	if s := r.Stats(); s.Apart != 0 || s.Predicted != 96 {
+	if s := r.Stats(); s.Mismatched != 0 || s.Predicted != 96 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// TestNoReport: a server that does not tell cached tokens is warned of, and nothing is believed to be 0.
+// TestNoReport checks the warning for a server that does not report cached tokens, and that a missing report
+// does not count as 0.
 func TestNoReport(t *testing.T) {
-	r := run(t, func(c *mimic.Config) { c.Features.Details = mimic.Off }, nil)
-	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnNoReport}) {
+	r := run(t, func(c *enginemock.Config) { c.Features.Details = enginemock.Off }, nil)
+	if w := codes(r.Warnings()); !slices.Equal(w, []string{engine.WarnNoCachedTokens}) {
 		t.Errorf("warnings %v", w)
 	}
 	for range 2 {
@@ -274,20 +276,20 @@ func TestNoReport(t *testing.T) {
 	}
 }
 
-// TestFailures: each way in which a server fails is an error of the right kind.
+// TestFailures checks that each kind of failure of a server gives the right error.
 func TestFailures(t *testing.T) {
 	for _, c := range []struct {
-		f    mimic.Fault
+		f    enginemock.Fault
 		code fault.Code
 		says string
 	}{
-		{mimic.Fault{Kind: mimic.FaultError, Count: 1}, fault.EngineError, "500"},
-		{mimic.Fault{Kind: mimic.FaultError, Status: 400, Count: 1}, fault.Invalid, "refuses"},
-		{mimic.Fault{Kind: mimic.FaultLimit, Count: 1}, fault.Overloaded, "no room"},
-		{mimic.Fault{Kind: mimic.FaultStreamError, After: 3, Count: 1}, fault.EngineError, ""},
-		{mimic.Fault{Kind: mimic.FaultLoading}, fault.Unavailable, "503"},
-		{mimic.Fault{Kind: mimic.FaultDisconnect, After: 3, Count: 1}, fault.Unavailable, "broke off"},
-		{mimic.Fault{Kind: mimic.FaultReset, Count: 1}, fault.Unavailable, ""},
+		{enginemock.Fault{Kind: enginemock.FaultError, Count: 1}, fault.EngineError, "500"},
+		{enginemock.Fault{Kind: enginemock.FaultError, Status: 400, Count: 1}, fault.Invalid, "refuses"},
+		{enginemock.Fault{Kind: enginemock.FaultLimit, Count: 1}, fault.Overloaded, "no room"},
+		{enginemock.Fault{Kind: enginemock.FaultStreamError, After: 3, Count: 1}, fault.EngineError, ""},
+		{enginemock.Fault{Kind: enginemock.FaultLoading}, fault.Unavailable, "503"},
+		{enginemock.Fault{Kind: enginemock.FaultDisconnect, After: 3, Count: 1}, fault.Unavailable, "broke off"},
+		{enginemock.Fault{Kind: enginemock.FaultReset, Count: 1}, fault.Unavailable, ""},
 	} {
 		t.Run(string(c.f.Kind)+fmt.Sprint(c.f.Status), func(t *testing.T) {
 			r := run(t, nil, nil)
@@ -296,12 +298,12 @@ func TestFailures(t *testing.T) {
 			}
 			_, err := enginetest.Generate(r.ctx, r.Engine, request(9, 40, 400))
 			switch {
-			case err == nil && (c.f.Kind == mimic.FaultDisconnect || c.f.Kind == mimic.FaultReset):
-				// It came before the first byte of the answer, and the request was sent once more.
-			case c.f.Kind == mimic.FaultReset:
+			case err == nil && (c.f.Kind == enginemock.FaultDisconnect || c.f.Kind == enginemock.FaultReset):
+				// The fault came before the first byte of the response, and the request was sent once more.
+			case c.f.Kind == enginemock.FaultReset:
 				t.Errorf("a connection that was reset as a request came in: %v: %v", err, errors.Unwrap(err))
-			case err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says):
-				t.Errorf("%v (%v), want %v", err, fault.Of(err), c.code)
+			case err == nil || fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.says):
+				t.Errorf("%v (%v), want %v", err, fault.CodeOf(err), c.code)
 			}
 			if l := r.Load(); l.Running+l.Waiting+l.UsedBlocks+l.PrefillTokens != 0 {
 				t.Errorf("left in the account: %+v", l)
@@ -310,17 +312,17 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestGenerateEndpoint holds the other way to ask for tokens to the contract.
+// TestGenerateEndpoint runs the conformance suite with the other dialect.
 func TestGenerateEndpoint(t *testing.T) {
 	enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
 		s, card := served(t, nil)
 		at := spec(t, s.URL())
 		at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
-		return mimictest.Unguided(openedBy(t, at, card, func(p *probe) { p.endpoints = p.endpoints[1:] }))
+		return enginemocktest.WithoutGrammar(openedBy(t, at, card, func(p *serverProbe) { p.endpoints = p.endpoints[1:] }))
 	}})
 }
 
-// hiding is a server in front of another one that does not have some paths.
+// hiding is a server in front of another one that hides some paths.
 func hiding(t testing.TB, of string, paths ...string) string {
 	t.Helper()
 	u, err := url.Parse(of)
@@ -343,7 +345,7 @@ func hiding(t testing.TB, of string, paths ...string) string {
 	return s.URL
 }
 
-// TestOpenRefuses: what cannot work says what to set.
+// TestOpenRefuses checks that an error for impossible settings says what to set.
 func TestOpenRefuses(t *testing.T) {
 	s, card := served(t, nil)
 	for name, c := range map[string]struct {
@@ -358,7 +360,7 @@ func TestOpenRefuses(t *testing.T) {
 			s.URL = u
 		}, "--enable-scale-out"},
 		"nothing at all": {func(s *remote.Spec) {
-			u, _ := url.Parse(hiding(t, s.URL.String(), append(passed(), pathGenerate)...))
+			u, _ := url.Parse(hiding(t, s.URL.String(), append(passthroughPaths(), pathGenerate)...))
 			s.URL = u
 		}, "neither tokens nor texts"},
 		"no block size": {func(s *remote.Spec) {
@@ -378,21 +380,21 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestOpenFinds: the card is what the server says.
+// TestOpenFinds checks that the card has what the server reports.
 func TestOpenFinds(t *testing.T) {
-	adapters := func(c *mimic.Config) {
-		c.Adapters = []mimic.Adapter{{Name: "ad-b", Path: "/b"}, {Name: "ad-a", Path: "/a"}}
+	adapters := func(c *enginemock.Config) {
+		c.Adapters = []enginemock.Adapter{{Name: "ad-b", Path: "/b"}, {Name: "ad-a", Path: "/a"}}
 		c.Models = []string{"tiny", "also"}
-		c.Faults = []mimic.Fault{{Kind: mimic.FaultLoading, Count: 3}}
+		c.Faults = []enginemock.Fault{{Kind: enginemock.FaultLoading, Count: 3}}
 	}
 	r := run(t, adapters, func(s *remote.Spec) { s.BlockSize = 32 })
 	card := r.Card()
 	if card.Name != "tiny" || !slices.Equal(card.Aliases, []string{"also"}) || !slices.Equal(card.Adapters, []string{"ad-a", "ad-b"}) ||
-		card.BlockSize != 32 || card.Blocks != 32 || card.ContextLength != 512 || card.Engine != "vllm" || !card.Guided {
+		card.BlockSize != 32 || card.Blocks != 32 || card.ContextLength != 512 || card.Engine != "vllm" || !card.StructuredOutput {
 		t.Errorf("%+v", card)
 	}
-	if want := passed()[:2]; !slices.Equal(r.Passes()[:2], want) {
-		t.Errorf("passes %v", r.Passes())
+	if want := passthroughPaths()[:2]; !slices.Equal(r.PassthroughPaths()[:2], want) {
+		t.Errorf("passes %v", r.PassthroughPaths())
 	}
 	// An adapter's blocks are its own, and so are a salt's.
 	for i, change := range []func(*engine.Request){
@@ -411,10 +413,10 @@ func TestOpenFinds(t *testing.T) {
 	}
 }
 
-// TestRanks: each data-parallel rank has an adapter of its own, whose requests and events are that
-// rank's alone.
+// TestRanks checks that each data-parallel rank has an adapter of its own, with only that rank's requests and
+// events.
 func TestRanks(t *testing.T) {
-	s, card := served(t, func(c *mimic.Config) { c.Ranks = 2 })
+	s, card := served(t, func(c *enginemock.Config) { c.Ranks = 2 })
 	var rigs []*rig
 	for rank := range 2 {
 		at := spec(t, s.URL())
@@ -431,7 +433,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestPreprocess: prompts are those that the server makes.
+// TestPreprocess checks that prompts are equal to the server's.
 func TestPreprocess(t *testing.T) {
 	r := run(t, nil, nil)
 	pipe, err := pipeline()
@@ -451,17 +453,17 @@ func TestPreprocess(t *testing.T) {
 	}
 }
 
-// TestPass: a chat is passed on, and what the server says of it is known.
+// TestPass checks that a chat is passed through, and that its usage is recorded.
 func TestPass(t *testing.T) {
-	r := run(t, nil, func(s *remote.Spec) { s.Mode = remote.ModePass })
-	if err := r.Generate(r.ctx, request(1, 10, 2), func(*engine.Delta) error { return nil }); fault.Of(err) != fault.Unimplemented {
+	r := run(t, nil, func(s *remote.Spec) { s.Mode = remote.ModePassthrough })
+	if err := r.Generate(r.ctx, request(1, 10, 2), func(*engine.Delta) error { return nil }); fault.CodeOf(err) != fault.Unimplemented {
 		t.Errorf("tokens in mode pass: %v", err)
 	}
 	body := fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":%q}],"max_tokens":4,"stream":true}`, strings.Repeat("Where does the water go? ", 20))
 	for _, hot := range []bool{false, true} {
 		var data strings.Builder
-		var last engine.PassPiece
-		err := r.Pass(r.ctx, &engine.PassRequest{ID: "p", Attempt: 1, Model: "tiny", Path: "/v1/chat/completions", Stream: true, Body: []byte(body)}, func(p *engine.PassPiece) error {
+		var last engine.PassthroughChunk
+		err := r.PassThrough(r.ctx, &engine.PassthroughRequest{ID: "p", Attempt: 1, Model: "tiny", Path: "/v1/chat/completions", Stream: true, Body: []byte(body)}, func(p *engine.PassthroughChunk) error {
 			data.Write(p.Data)
 			last = *p
 			return nil
@@ -475,11 +477,11 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// TestStorm: requests that are given up at every moment, while connections break, leave nothing behind: no load,
-// no goroutine (TestMain), no connection, and an engine that serves.
+// TestStorm checks that requests canceled at any moment, with breaking connections, leave no load, no
+// goroutine (TestMain) and no connection behind, and an engine that serves.
 func TestStorm(t *testing.T) {
 	r := run(t, nil, nil)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultDisconnect, Probability: 0.2, After: 3}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultDisconnect, Probability: 0.2, After: 3}); err != nil {
 		t.Fatal(err)
 	}
 	gate := make(chan struct{}, 64)

@@ -10,17 +10,17 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// maxSalt is how long a cache salt may be, in characters.
+// maxSalt is the largest length of a cache salt in bytes.
 const maxSalt = 1024
 
-// appendHead appends what both ways of asking for tokens begin with.
-func appendHead(b []byte, model string, p *remote.Part) ([]byte, error) {
+// appendHead appends the start of the body of both dialects.
+func appendHead(b []byte, model string, p *remote.SubRequest) ([]byte, error) {
 	b = append(b, `{"model":`...)
 	b = strictjson.AppendString(b, model)
 	b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
 	if salt := p.Request.Salt.Namespace; salt != "" {
 		if len(salt) > maxSalt {
-			return nil, fault.Param("cache_salt", "the cache salt has %d bytes; this engine takes at most %d", len(salt), maxSalt)
+			return nil, fault.InvalidParam("cache_salt", "the cache salt has %d bytes; this engine takes at most %d", len(salt), maxSalt)
 		}
 		b = append(b, `,"cache_salt":`...)
 		b = strictjson.AppendString(b, salt)
@@ -28,35 +28,35 @@ func appendHead(b []byte, model string, p *remote.Part) ([]byte, error) {
 	return b, nil
 }
 
-// appendSampling appends the parameters that both ways name alike. All are written, whatever their
-// values: what is left out would be the checkpoint's recommendation.
-func appendSampling(b []byte, p *remote.Part) []byte {
+// appendSampling appends the parameters that both dialects name alike. It writes all of them, since the
+// server would take the checkpoint's recommendation for a missing one.
+func appendSampling(b []byte, p *remote.SubRequest) []byte {
 	s := &p.Request.Sampling
-	b = field(b, "temperature", s.Temperature)
+	b = appendFloatField(b, "temperature", s.Temperature)
 	topP := s.TopP
 	if topP == 0 {
 		topP = 1
 	}
-	b = field(b, "top_p", topP)
+	b = appendFloatField(b, "top_p", topP)
 	topK := s.TopK
 	if topK <= 0 {
 		topK = -1
 	}
-	b = whereWhole(b, "top_k", int64(topK))
-	b = field(b, "min_p", s.MinP)
+	b = appendIntField(b, "top_k", int64(topK))
+	b = appendFloatField(b, "min_p", s.MinP)
 	penalty := s.RepetitionPenalty
 	if penalty == 0 {
 		penalty = 1
 	}
-	b = field(b, "repetition_penalty", penalty)
-	b = field(b, "presence_penalty", s.PresencePenalty)
-	b = field(b, "frequency_penalty", s.FrequencyPenalty)
+	b = appendFloatField(b, "repetition_penalty", penalty)
+	b = appendFloatField(b, "presence_penalty", s.PresencePenalty)
+	b = appendFloatField(b, "frequency_penalty", s.FrequencyPenalty)
 	if s.Temperature > 0 {
-		b = whereWhole(b, "seed", int64(p.Seed))
+		b = appendIntField(b, "seed", int64(p.Seed))
 	}
-	b = whereWhole(b, "max_tokens", int64(p.MaxTokens))
+	b = appendIntField(b, "max_tokens", int64(p.MaxTokens))
 	if p.MinTokens > 0 {
-		b = whereWhole(b, "min_tokens", int64(p.MinTokens))
+		b = appendIntField(b, "min_tokens", int64(p.MinTokens))
 	}
 	if p.Request.Stop.IgnoreEOS {
 		b = append(b, `,"ignore_eos":true`...)
@@ -71,12 +71,12 @@ func appendSampling(b []byte, p *remote.Part) []byte {
 	return b
 }
 
-func field(b []byte, name string, v float64) []byte {
+func appendFloatField(b []byte, name string, v float64) []byte {
 	b = append(append(append(b, ',', '"'), name...), '"', ':')
 	return remote.AppendFloat(b, v)
 }
 
-func whereWhole(b []byte, name string, v int64) []byte {
+func appendIntField(b []byte, name string, v int64) []byte {
 	b = append(append(append(b, ',', '"'), name...), '"', ':')
 	return strconv.AppendInt(b, v, 10)
 }
@@ -95,9 +95,9 @@ func appendBias(b []byte, bias []engine.TokenBias) []byte {
 	return append(b, '}')
 }
 
-// mostLikely puts the alternatives from from on in order, best first, and leaves n of them: the
-// server lists the token drawn among them even where it is none of the n.
-func mostLikely(top []engine.TokenLogprob, n int) []engine.TokenLogprob {
+// sortTop sorts the alternatives in top, best first, and keeps at most n: the server also lists the drawn
+// token if it is not among the n best.
+func sortTop(top []engine.TokenLogprob, n int) []engine.TokenLogprob {
 	slices.SortStableFunc(top, func(a, b engine.TokenLogprob) int {
 		switch {
 		case a.Logprob > b.Logprob:
@@ -110,8 +110,8 @@ func mostLikely(top []engine.TokenLogprob, n int) []engine.TokenLogprob {
 	return top[:min(len(top), max(n, 0))]
 }
 
-// finishOf reads why a choice ended.
-func finishOf(reason []byte) (engine.Finish, error) {
+// parseFinish parses a finish_reason.
+func parseFinish(reason []byte) (engine.Finish, error) {
 	switch string(reason) {
 	case "null", "":
 		return engine.NotFinished, nil

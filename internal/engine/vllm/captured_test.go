@@ -15,8 +15,8 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// The directories of testdata/captured have answers of real servers of several versions
-// (test/interop/engines/capture.py): what a server of this repository's own says is what its author believed.
+// The directories of testdata/captured have responses of real servers of several versions
+// (test/interop/engines/capture.py): a mock of this repository would only show its author's assumptions.
 
 const (
 	recordedVocabulary = 1730
@@ -24,10 +24,10 @@ const (
 	recordedBlock      = 32
 )
 
-// told is what a recorded stream says, read without the adapter's help.
+// told returns the content of a recorded stream, read without the adapter's code.
 func told(t *testing.T, r enginetest.Recording) (tokens []kv.Token, cached int, finish engine.Finish) {
 	t.Helper()
-	cached = engine.CachedUnknown // 0.16's second way says nothing of it
+	cached = engine.CachedUnknown // 0.16's second path does not report it
 	for _, chunk := range r.Chunks(t) {
 		for _, c := range chunk["choices"].([]any) {
 			choice := c.(map[string]any)
@@ -42,7 +42,7 @@ func told(t *testing.T, r enginetest.Recording) (tokens []kv.Token, cached int, 
 			}
 		}
 		if usage, ok := chunk["usage"].(map[string]any); ok {
-			cached = 0 // old versions say null where nothing was cached
+			cached = 0 // old versions report null if nothing was cached
 			if details, ok := usage["prompt_tokens_details"].(map[string]any); ok {
 				cached = int(details["cached_tokens"].(float64))
 			}
@@ -51,7 +51,7 @@ func told(t *testing.T, r enginetest.Recording) (tokens []kv.Token, cached int, 
 	return tokens, cached, finish
 }
 
-// question is what a recording asked for, by either way.
+// question is the body of a recording, on either path.
 type question struct {
 	Prompt   []kv.Token `json:"prompt"`
 	Tokens   []kv.Token `json:"token_ids"`
@@ -61,7 +61,7 @@ type question struct {
 	Logprobs int        `json:"logprobs"`
 }
 
-// request is the engine.Request that has an adapter ask so.
+// request returns the engine.Request for which an adapter sends this body.
 func (q *question) request(name string) *engine.Request {
 	with := q
 	if q.Sampling != nil {
@@ -90,7 +90,7 @@ func TestCapturedAnswers(t *testing.T) {
 	}
 }
 
-// answered holds an adapter that can only ask by path against a version's answers.
+// answered checks an adapter that can use only path with a version's responses.
 func answered(t *testing.T, dir, version, path, other string) {
 	s := spec(t, enginetest.ServeRecorded(t, dir, other).URL)
 	s.Mode = remote.ModeTokens
@@ -111,7 +111,7 @@ func answered(t *testing.T, dir, version, path, other string) {
 		t.Errorf("the version is not in %q", card.Numerics)
 	}
 	seen := 0
-	for _, r := range enginetest.Recordings(t, dir) {
+	for _, r := range enginetest.ReadRecordings(t, dir) {
 		var asked question
 		if r.Path != path || !strings.HasPrefix(r.Name, "ask-") {
 			continue

@@ -9,32 +9,32 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// completions asks for tokens by /v1/completions, whose prompt may be token ids and which
-// returns token ids when asked to (return_token_ids, vLLM 0.10.2).
-type completions struct {
-	e      *Engine
+// completionsDialect asks for tokens by /v1/completions, whose prompt may be token ids and which returns
+// token ids on request (return_token_ids, vLLM 0.10.2).
+type completionsDialect struct {
+	engine *Engine
 	pinned []string
 }
 
-// Call implements [remote.Dialect].
-func (c *completions) Call(p *remote.Part, call *remote.Call) error {
+// BuildCall implements [remote.Dialect].
+func (c *completionsDialect) BuildCall(p *remote.SubRequest, call *remote.Call) error {
 	call.Path, call.Headers = pathCompletions, c.pinned
-	b, err := appendHead(call.Large.B, c.e.upstream(p.Request.Salt.LoRA), p)
+	b, err := appendHead(call.Large.B, c.engine.upstreamModel(p.Request.Salt.LoRA), p)
 	if err != nil {
 		return err
 	}
 	b = append(b, `,"return_token_ids":true,"prompt":`...)
-	prompt, generated := p.Prompt()
+	prompt, generated := p.PromptTokens()
 	b = remote.AppendTokens(b, prompt, generated)
 	if n := len(p.Choices); n > 1 {
-		b = whereWhole(b, "n", int64(n))
+		b = appendIntField(b, "n", int64(n))
 	}
 	b = appendSampling(b, p)
 	if n := p.Request.Logprobs; n >= 0 {
-		b = whereWhole(b, "logprobs", int64(n))
+		b = appendIntField(b, "logprobs", int64(n))
 		b = append(b, `,"return_tokens_as_token_ids":true`...)
 	}
-	if g := p.Request.Guide; g != nil {
+	if g := p.Request.OutputSchema; g != nil {
 		b = append(b, `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":`...)
 		b = append(append(b, g.Schema...), '}', '}')
 	}
@@ -42,21 +42,21 @@ func (c *completions) Call(p *remote.Part, call *remote.Call) error {
 	return nil
 }
 
-// Event implements [remote.Dialect].
-func (c *completions) Event(p *remote.Part, data []byte) error {
-	return event(p, data, completionLogprobs)
+// HandleEvent implements [remote.Dialect].
+func (c *completionsDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
+	return handleChunk(p, data, completionLogprobs)
 }
 
-// logprobForm is how a path writes log-probabilities. It is no function, so that the cursor of an
-// event stays on the stack.
-type logprobForm int
+// logprobFormat is how a path writes log-probabilities. It is not a function, so that the cursor of an event
+// stays on the stack.
+type logprobFormat int
 
 const (
-	completionLogprobs logprobForm = iota // see readCompletionLogprobs
-	tokenLogprobs                         // see readTokenLogprobs
+	completionLogprobs logprobFormat = iota // see readCompletionLogprobs
+	tokenLogprobs                           // see readTokenLogprobs
 )
 
-func (f logprobForm) read(c *remote.Cursor, p *remote.Part) {
+func (f logprobFormat) readLogprobs(c *remote.JSONCursor, p *remote.SubRequest) {
 	if f == tokenLogprobs {
 		readTokenLogprobs(c, p)
 	} else {
@@ -64,37 +64,37 @@ func (f logprobForm) read(c *remote.Cursor, p *remote.Part) {
 	}
 }
 
-// done is the data of a stream's last event.
-const done = "[DONE]"
+// doneMarker is the data of a stream's last event.
+const doneMarker = "[DONE]"
 
-// event reads a chunk of either way: choices with token ids, the usage at the end, or an error.
-func event(p *remote.Part, data []byte, logprobs logprobForm) error {
-	if string(data) == done {
+// handleChunk reads a chunk of either path: choices with token ids, the usage at the end, or an error.
+func handleChunk(p *remote.SubRequest, data []byte, logprobs logprobFormat) error {
+	if string(data) == doneMarker {
 		return io.EOF
 	}
 	if p.Request.Logprobs < 0 {
-		if choice, tokens, ok := p.Alike.Read(data, p.Tokens[:0]); ok {
+		if choice, tokens, ok := p.Template.MatchTokens(data, p.Tokens[:0]); ok {
 			p.Tokens = tokens
-			return p.Deliver(choice, tokens, nil, engine.NotFinished)
+			return p.DeliverTokens(choice, tokens, nil, engine.NotFinished)
 		}
 	}
 	c := remote.NewCursor(data)
 	cached, plain, choice := engine.CachedUnknown, true, noChoice
-	p.Alike.Begin()
+	p.Template.Reset()
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "choices":
-			plain = plain && choice == noChoice // it comes once
+			plain = plain && choice == noChoice // it appears once
 			var err error
-			if choice, err = choices(&c, p, logprobs); err != nil {
+			if choice, err = readChoices(&c, p, logprobs); err != nil {
 				return err
 			}
 		case "usage":
-			if !c.Null() {
-				cached, plain = usage(&c), false
+			if !c.SkipNull() {
+				cached, plain = readCachedTokens(&c), false
 			}
 		case "error":
-			if !c.Null() {
+			if !c.SkipNull() {
 				return remote.StreamError(data)
 			}
 		default:
@@ -102,25 +102,25 @@ func event(p *remote.Part, data []byte, logprobs logprobForm) error {
 		}
 	}
 	if c.End() != nil {
-		return engine.Broken("an event that is no JSON of its API", c.Err())
+		return engine.ContractError("an event that is no JSON of its API", c.Err())
 	}
 	if plain && choice >= 0 {
-		p.Alike.Learn(data, choice)
+		p.Template.Learn(data, choice)
 	}
 	if cached >= 0 {
-		return p.Cached(cached)
+		return p.ReportCached(cached)
 	}
 	return nil
 }
 
-// noChoice is in place of the number of a chunk's choice, if it has not one that goes on.
+// noChoice stands for the index of a chunk's choice if there is not exactly one unfinished choice.
 const noChoice = -1
 
-// choices reads the choices of a chunk and delivers each. If there is one, and it goes on, its
-// number is returned.
-func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) (only int, err error) {
+// readChoices reads the choices of a chunk and delivers each. If there is exactly one and it is not finished,
+// its index is returned.
+func readChoices(c *remote.JSONCursor, p *remote.SubRequest, logprobs logprobFormat) (only int, err error) {
 	only = noChoice
-	if c.Null() {
+	if c.SkipNull() {
 		return only, nil
 	}
 	n := 0
@@ -132,38 +132,38 @@ func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) (only int, 
 		for c.Open('{'); c.More('}'); {
 			switch string(c.Key()) {
 			case "index":
-				index = c.Int()
+				index = c.ReadInt()
 			case "token_ids":
-				if !c.Null() {
+				if !c.SkipNull() {
 					from := c.Pos()
-					p.Tokens, ids = c.Tokens(p.Tokens), true
-					p.Alike.IDs(from, c.Pos())
+					p.Tokens, ids = c.ReadTokens(p.Tokens), true
+					p.Template.MarkIDs(from, c.Pos())
 				}
 			case "text":
 				from := c.Pos()
 				c.Skip()
-				p.Alike.Text(from, c.Pos())
+				p.Template.MarkText(from, c.Pos())
 			case "finish_reason":
 				reason = c.Raw()
 			case "logprobs":
-				if !c.Null() && p.Request.Logprobs >= 0 {
-					logprobs.read(c, p)
+				if !c.SkipNull() && p.Request.Logprobs >= 0 {
+					logprobs.readLogprobs(c, p)
 				}
 			default:
 				c.Skip()
 			}
 		}
 		if c.Err() != nil {
-			return only, engine.Broken("an event that is no JSON of its API", c.Err())
+			return only, engine.ContractError("an event that is no JSON of its API", c.Err())
 		}
-		finish, err := finishOf(reason)
+		finish, err := parseFinish(reason)
 		if err != nil {
 			return only, err
 		}
 		if !ids && finish == engine.NotFinished {
-			continue // an old version, which gives text alone: what is missing shows at the end
+			continue // an old version returns only text: the missing tokens show at the end
 		}
-		if err := p.Deliver(int(index), p.Tokens, aligned(p), finish); err != nil {
+		if err := p.DeliverTokens(int(index), p.Tokens, alignLogprobs(p), finish); err != nil {
 			return only, err
 		}
 		if only = noChoice; n == 0 && finish == engine.NotFinished {
@@ -176,8 +176,8 @@ func choices(c *remote.Cursor, p *remote.Part, logprobs logprobForm) (only int, 
 	return only, nil
 }
 
-// aligned returns the log-probabilities of p.Tokens, each with its token's id.
-func aligned(p *remote.Part) []engine.Logprob {
+// alignLogprobs returns the log-probabilities of p.Tokens, each with its token's id.
+func alignLogprobs(p *remote.SubRequest) []engine.Logprob {
 	if p.Request.Logprobs < 0 {
 		return nil
 	}
@@ -188,7 +188,7 @@ func aligned(p *remote.Part) []engine.Logprob {
 }
 
 // readCompletionLogprobs reads {"token_logprobs":[-0.1],"tokens":["token_id:5"],"top_logprobs":[{"token_id:5":-0.1}]}.
-func readCompletionLogprobs(c *remote.Cursor, p *remote.Part) {
+func readCompletionLogprobs(c *remote.JSONCursor, p *remote.SubRequest) {
 	grow := func(i int) *engine.Logprob {
 		for len(p.Logprobs) <= i {
 			p.Logprobs = append(p.Logprobs, engine.Logprob{})
@@ -200,12 +200,12 @@ func readCompletionLogprobs(c *remote.Cursor, p *remote.Part) {
 		case "token_logprobs":
 			i := 0
 			for c.Open('['); c.More(']'); i++ {
-				if !c.Null() {
-					grow(i).Logprob = logprob(c.Float())
+				if !c.SkipNull() {
+					grow(i).Logprob = clampLogprob(c.ReadFloat())
 				}
 			}
 		case "top_logprobs":
-			if c.Null() {
+			if c.SkipNull() {
 				continue
 			}
 			i := 0
@@ -219,56 +219,56 @@ func readCompletionLogprobs(c *remote.Cursor, p *remote.Part) {
 }
 
 // readTop reads the alternatives of one token: {"token_id:5":-0.1,…}.
-func readTop(c *remote.Cursor, p *remote.Part, l *engine.Logprob) {
-	if c.Null() {
+func readTop(c *remote.JSONCursor, p *remote.SubRequest, l *engine.Logprob) {
+	if c.SkipNull() {
 		return
 	}
 	from := len(p.Top)
 	for c.Open('{'); c.More('}'); {
-		t := c.TokenKey()
-		p.Top = append(p.Top, engine.TokenLogprob{Token: t, Logprob: logprob(c.Float())})
+		t := c.ReadTokenKey()
+		p.Top = append(p.Top, engine.TokenLogprob{Token: t, Logprob: clampLogprob(c.ReadFloat())})
 	}
 	setTop(p, l, from)
 }
 
-// setTop gives l the alternatives in p.Top from from on.
-func setTop(p *remote.Part, l *engine.Logprob, from int) {
+// setTop sets the alternatives of l to the entries of p.Top at from and after it.
+func setTop(p *remote.SubRequest, l *engine.Logprob, from int) {
 	n := p.Request.Logprobs
 	if n == 0 || len(p.Top) == from {
 		p.Top = p.Top[:from]
 		return
 	}
-	l.Top = mostLikely(p.Top[from:], n)
+	l.Top = sortTop(p.Top[from:], n)
 }
 
-// logprob is v as a client may get it: never above 0, nor infinite.
-func logprob(v float64) float32 { return float32(max(min(v, 0), -math.MaxFloat32)) }
+// clampLogprob returns v as a valid log-probability: not above 0, nor infinite.
+func clampLogprob(v float64) float32 { return float32(max(min(v, 0), -math.MaxFloat32)) }
 
-// usage returns the cached tokens of {"prompt_tokens_details":{"cached_tokens":96},…}.
-func usage(c *remote.Cursor) int {
+// readCachedTokens returns the cached tokens of {"prompt_tokens_details":{"cached_tokens":96},…}.
+func readCachedTokens(c *remote.JSONCursor) int {
 	cached := engine.CachedUnknown
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) != "prompt_tokens_details" {
 			c.Skip()
 			continue
 		}
-		if c.Null() {
+		if c.SkipNull() {
 			continue
 		}
 		for c.Open('{'); c.More('}'); {
 			switch key := c.Key(); {
 			case string(key) != "cached_tokens":
 				c.Skip()
-			case !c.Null():
-				cached = int(min(c.Int(), math.MaxInt32))
+			case !c.SkipNull():
+				cached = int(min(c.ReadInt(), math.MaxInt32))
 			}
 		}
 	}
 	return cached
 }
 
-// tokenOf is an id that the server says; one that is none is outside every vocabulary.
-func tokenOf(n int64) kv.Token {
+// toToken returns n as a token id; an invalid n becomes an id outside every vocabulary.
+func toToken(n int64) kv.Token {
 	if n < 0 || n > math.MaxUint32 {
 		return math.MaxUint32
 	}

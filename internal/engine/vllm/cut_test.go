@@ -3,12 +3,12 @@ package vllm
 import (
 	"testing"
 
-	"penstock/internal/mimic/mimictest"
+	"penstock/internal/enginemock/enginemocktest"
 )
 
-// TestCuts holds the adapter to what it must do with answers that break off anywhere.
+// TestCuts checks the adapter with responses that break off at any byte.
 func TestCuts(t *testing.T) {
 	s, card := served(t, nil)
-	f := mimictest.Flaw(t, s)
-	mimictest.TestCuts(t, f, opened(t, spec(t, f.URL().String()), card), pathCompletions)
+	f := enginemocktest.StartFaultyProxy(t, s)
+	enginemocktest.TestCuts(t, f, opened(t, spec(t, f.URL().String()), card), pathCompletions)
 }

@@ -20,12 +20,12 @@ import (
 func testCard() engine.Card {
 	return engine.Card{
 		Name: "m", Engine: "vllm", Numerics: "x", BlockSize: 32, Blocks: 64, Ranks: 1, ContextLength: 4096, VocabSize: 2000, EOS: []kv.Token{1715},
-		Tokenizer: engine.TokenizerRef{Kind: "builtin"}, Guided: true,
+		Tokenizer: engine.TokenizerRef{Kind: "builtin"}, StructuredOutput: true,
 	}
 }
 
-// rehearse has a dialect answer req with events, one in each line.
-func rehearse(how remote.Choices, d remote.Dialect, req *engine.Request, lines string) ([]enginetest.Choice, remote.Rehearsal, error) {
+// rehearse runs a dialect for req with events, one in each line.
+func rehearse(how remote.ChoiceMode, d remote.Dialect, req *engine.Request, lines string) ([]enginetest.Choice, remote.DialectRun, error) {
 	var events [][]byte
 	for line := range strings.Lines(lines) {
 		if line = strings.TrimSpace(line); line != "" {
@@ -33,7 +33,7 @@ func rehearse(how remote.Choices, d remote.Dialect, req *engine.Request, lines s
 		}
 	}
 	r := enginetest.NewRecorder(req)
-	done, err := remote.Rehearse(testCard(), how, d, req, events, r.Sink)
+	done, err := remote.RunDialect(testCard(), how, d, req, events, r.Sink)
 	if err == nil {
 		err = r.Complete()
 	}
@@ -42,10 +42,10 @@ func rehearse(how remote.Choices, d remote.Dialect, req *engine.Request, lines s
 
 func tiny() *Engine { return &Engine{model: "tiny"} }
 
-// TestCompletionsAsCaptured reads what vLLM 0.32.0 wrote.
+// TestCompletionsAsCaptured reads responses of vLLM 0.32.0.
 func TestCompletionsAsCaptured(t *testing.T) {
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: []kv.Token{300, 301, 302}, Stop: engine.Stop{MaxTokens: 4}}
-	got, _, err := rehearse(remote.TogetherDrawn, &completions{e: tiny()}, req, `
+	got, _, err := rehearse(remote.SingleCallIfSampled, &completionsDialect{engine: tiny()}, req, `
 {"id":"cmpl-1","object":"text_completion","created":1,"model":"tiny","choices":[{"index":0,"text":" mem","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":[300,301,302],"token_ids":[757]}]}
 {"id":"cmpl-1","object":"text_completion","created":1,"model":"tiny","choices":[{"index":0,"text":" write","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":[1536]}]}
 {"id":"cmpl-1","object":"text_completion","created":1,"model":"tiny","choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":null,"prompt_token_ids":null,"token_ids":[1715]}]}
@@ -57,14 +57,14 @@ func TestCompletionsAsCaptured(t *testing.T) {
 	}
 }
 
-// TestGenerateAsCaptured likewise, with log-probabilities.
+// TestGenerateAsCaptured does the same for the other path, with log-probabilities.
 func TestGenerateAsCaptured(t *testing.T) {
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: 2, Prompt: []kv.Token{300, 301, 302}, Stop: engine.Stop{MaxTokens: 2}}
 	for name, first := range map[string]string{
 		"0.32": `{"request_id":"generate-tokens-1","usage":null,"output_mode":"tokens","choices":[{"index":0,"finish_reason":null,"stop_reason":null,"token_ids":[1435],"routed_experts":null,"sampling_mask":null,"weight_versions":null,"logprobs":{"content":[{"token_id":1435,"logprob":-0.25,"rank":1,"top_logprobs":[{"token_id":1435,"logprob":-0.25,"rank":1},{"token_id":7,"logprob":-1.5,"rank":2},{"token_id":8,"logprob":-2,"rank":3}]}]}}]}`,
 		"0.22": `{"request_id":"generate-tokens-1","choices":[{"index":0,"logprobs":{"content":[{"token":"token_id:1435","logprob":-0.25,"top_logprobs":[{"token":"token_id:7","logprob":-1.5},{"token":"token_id:1435","logprob":-0.25}]}]},"finish_reason":null,"token_ids":[1435]}],"usage":null}`,
 	} {
-		got, _, err := rehearse(remote.OneByOne, &generate{e: tiny()}, req, first+`
+		got, _, err := rehearse(remote.LeaderFirst, &generateDialect{engine: tiny()}, req, first+`
 {"request_id":"generate-tokens-1","choices":[{"index":0,"finish_reason":"length","token_ids":[9],"weight_versions":["x"],"logprobs":{"content":[{"token_id":9,"logprob":0.0,"top_logprobs":null}]}}]}
 {"request_id":"generate-tokens-1","usage":{"prompt_tokens":100,"total_tokens":104,"completion_tokens":4,"prompt_tokens_details":null},"choices":[]}
 [DONE]`)
@@ -81,11 +81,11 @@ func TestGenerateAsCaptured(t *testing.T) {
 	}
 }
 
-// TestCompletionsLogprobs: the token drawn is listed among the alternatives even where it is none of
-// the most likely; several choices come in any order.
+// TestCompletionsLogprobs checks that the drawn token may be listed among the alternatives even if it is not
+// one of the most likely, and that several choices may come in any order.
 func TestCompletionsLogprobs(t *testing.T) {
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 2, Logprobs: 1, Prompt: []kv.Token{3}, Stop: engine.Stop{MaxTokens: 2}, Sampling: engine.Sampling{Temperature: 1}}
-	got, _, err := rehearse(remote.TogetherDrawn, &completions{e: tiny()}, req, `
+	got, _, err := rehearse(remote.SingleCallIfSampled, &completionsDialect{engine: tiny()}, req, `
 {"choices":[{"index":1,"text":"x","logprobs":{"text_offset":[0,1],"token_logprobs":[-2.5,-0.5],"tokens":["token_id:5","token_id:6"],"top_logprobs":[{"token_id:5":-2.5,"token_id:8":-0.125},{"token_id:6":-0.5}]},"finish_reason":"length","token_ids":[5,6]}]}
 {"choices":[{"index":0,"logprobs":{"token_logprobs":[-9999.0],"tokens":["token_id:1715"],"top_logprobs":[null]},"finish_reason":"stop","stop_reason":1715,"token_ids":[1715]}]}
 [DONE]`)
@@ -101,7 +101,7 @@ func TestCompletionsLogprobs(t *testing.T) {
 	}
 }
 
-// TestBodies: every field of a request is in the body, under the server's name for it.
+// TestBodies checks that every field of a request is in the body, under the server's name.
 func TestBodies(t *testing.T) {
 	req := &engine.Request{
 		ID: "r", Attempt: 2, Choices: 1, Logprobs: 3, Prompt: []kv.Token{1, 2}, Generated: [][]kv.Token{{3}}, Salt: kv.Salt{LoRA: "ad", Namespace: "s\"x"},
@@ -111,8 +111,8 @@ func TestBodies(t *testing.T) {
 			Bias: []engine.TokenBias{{Token: 4, Bias: -100}, {Token: 5, Bias: 1.5}},
 		},
 	}
-	_, c, _ := rehearse(remote.TogetherDrawn, &completions{e: tiny()}, req, "")
-	_, g, _ := rehearse(remote.OneByOne, &generate{e: tiny()}, req, "")
+	_, c, _ := rehearse(remote.SingleCallIfSampled, &completionsDialect{engine: tiny()}, req, "")
+	_, g, _ := rehearse(remote.LeaderFirst, &generateDialect{engine: tiny()}, req, "")
 	const shared = `"temperature":0.7,"top_p":0.9,"top_k":5,"min_p":0.1,"repetition_penalty":1.1,"presence_penalty":0.2,"frequency_penalty":-0.3,"seed":%d,"max_tokens":4,"min_tokens":2,"ignore_eos":true,"stop_token_ids":[9,10],"logit_bias":{"4":-100,"5":1.5},"logprobs":3`
 	const head = `{"model":"ad","stream":true,"stream_options":{"include_usage":true},"cache_salt":"s\"x"`
 	seed := seedIn(t, c.Body)
@@ -126,22 +126,22 @@ func TestBodies(t *testing.T) {
 		t.Errorf("%s %s\nwant %s", g.Path, g.Body, want)
 	}
 
-	// What is off is said to be off: what is left out would be the checkpoint's recommendation.
+	// What is off is written: the server would take the checkpoint's recommendation for a missing field.
 	plain := &engine.Request{
 		ID: "r", Attempt: 1, Choices: 2, Logprobs: -1, Prompt: []kv.Token{1}, Stop: engine.Stop{MaxTokens: 5},
-		Guide: &engine.Guide{Schema: []byte(`{"type":"object"}`)}, Sampling: engine.Sampling{Temperature: 1},
+		OutputSchema: &engine.OutputSchema{Schema: []byte(`{"type":"object"}`)}, Sampling: engine.Sampling{Temperature: 1},
 	}
-	_, c, _ = rehearse(remote.TogetherDrawn, &completions{e: tiny()}, plain, "")
+	_, c, _ = rehearse(remote.SingleCallIfSampled, &completionsDialect{engine: tiny()}, plain, "")
 	if want := `{"model":"tiny","stream":true,"stream_options":{"include_usage":true},"return_token_ids":true,"prompt":[1],"n":2,"temperature":1,"top_p":1,"top_k":-1,"min_p":0,"repetition_penalty":1,"presence_penalty":0,"frequency_penalty":0,"seed":0,"max_tokens":5,"response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":{"type":"object"}}}}`; c.Body != want {
 		t.Errorf("%s\nwant %s", c.Body, want)
 	}
 	plain.Choices = 1
-	_, g, _ = rehearse(remote.OneByOne, &generate{e: tiny()}, plain, "")
+	_, g, _ = rehearse(remote.LeaderFirst, &generateDialect{engine: tiny()}, plain, "")
 	if !strings.HasSuffix(g.Body, `"structured_outputs":{"json":"{\"type\":\"object\"}"}}}`) || !json.Valid([]byte(g.Body)) {
 		t.Errorf("%s", g.Body)
 	}
 	plain.Salt.Namespace = strings.Repeat("x", 1025)
-	if _, _, err := rehearse(remote.OneByOne, &generate{e: tiny()}, plain, ""); fault.Of(err) != fault.Invalid {
+	if _, _, err := rehearse(remote.LeaderFirst, &generateDialect{engine: tiny()}, plain, ""); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("a salt that is too long: %v", err)
 	}
 }
@@ -168,23 +168,23 @@ func TestFinishes(t *testing.T) {
 		`{"choices":[{"index":0,"finish_reason":null,"token_ids":[4294967296]}]}`:                          fault.Internal,
 		`{"choices":[{"index":0,`: fault.Internal,
 	} {
-		if _, _, err := rehearse(remote.OneByOne, &completions{e: tiny()}, req, lines); err == nil || fault.Of(err) != code {
-			t.Errorf("%s: %v (%v), want %v", lines, err, fault.Of(err), code)
+		if _, _, err := rehearse(remote.LeaderFirst, &completionsDialect{engine: tiny()}, req, lines); err == nil || fault.CodeOf(err) != code {
+			t.Errorf("%s: %v (%v), want %v", lines, err, fault.CodeOf(err), code)
 		}
 	}
 }
 
-// FuzzEvent: whatever a server writes, deltas keep to the contract.
+// FuzzEvent checks that for any event of a server the deltas keep to the contract.
 func FuzzEvent(f *testing.F) {
 	f.Add([]byte(`{"choices":[{"index":0,"finish_reason":"length","token_ids":[9],"logprobs":{"content":[{"token_id":9,"logprob":-1,"top_logprobs":[]}]}}],"usage":{"prompt_tokens_details":{"cached_tokens":96}}}`), 1)
 	f.Add([]byte(`{"choices":[{"index":1,"logprobs":{"token_logprobs":[-2.5],"top_logprobs":[{"token_id:5":-2.5}]},"token_ids":[5]}]}`), 0)
 	f.Add([]byte(`{"error":null,"choices":[],"usage":null}`), -1)
 	f.Fuzz(func(t *testing.T, event []byte, logprobs int) {
 		req := &engine.Request{ID: "r", Attempt: 1, Choices: 2, Logprobs: max(-1, logprobs%4), Prompt: []kv.Token{3}, Stop: engine.Stop{MaxTokens: 4}, Sampling: engine.Sampling{Temperature: 1}}
-		for _, d := range []remote.Dialect{&completions{e: tiny()}, &generate{e: tiny()}} {
+		for _, d := range []remote.Dialect{&completionsDialect{engine: tiny()}, &generateDialect{engine: tiny()}} {
 			r := enginetest.NewRecorder(req)
 			broken := false
-			_, err := remote.Rehearse(testCard(), remote.Together, d, req, [][]byte{event, event, []byte(done)}, func(d *engine.Delta) error {
+			_, err := remote.RunDialect(testCard(), remote.SingleCall, d, req, [][]byte{event, event, []byte(doneMarker)}, func(d *engine.Delta) error {
 				err := r.Sink(d)
 				broken = broken || err != nil
 				return err
@@ -219,7 +219,7 @@ func TestPrompts(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	if err := readPrompt([]byte(`{"tokens":[1`), new(engine.Preprocessed)); fault.Of(err) != fault.Unavailable {
+	if err := readPrompt([]byte(`{"tokens":[1`), new(engine.Preprocessed)); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("half an answer: %v", err)
 	}
 }
@@ -241,8 +241,8 @@ func FuzzPrompt(f *testing.F) {
 		if p.Features == nil {
 			return
 		}
-		// They go into the body of another call as they are.
-		if c := remote.NewCursor(p.Features); !c.Is('{') || p.Features[0] != '{' {
+		// They are copied into the body of another call.
+		if c := remote.NewCursor(p.Features); !c.NextIs('{') || p.Features[0] != '{' {
 			t.Fatalf("features that are no object: %q", p.Features)
 		} else if c.Skip(); c.End() != nil {
 			t.Fatalf("features that are more than an object: %q", p.Features)
@@ -265,49 +265,49 @@ vllm:cache_config_info{block_size="32",effective_attention_block_size="32",enabl
 vllm:lora_requests_info{max_lora="1",running_lora_adapters="old",waiting_lora_adapters=""} 1.0
 vllm:lora_requests_info{max_lora="1",running_lora_adapters="ad, b",waiting_lora_adapters=""} 2.0
 `)
-	var one, all remote.Gauges
-	gauges(text, 0, &one)
-	gauges(text, remote.AnyRank, &all)
-	if diff := cmp.Diff(remote.Gauges{Running: 3, Waiting: 1, Usage: 0.25, Preemptions: 2, Adapters: []string{"ad", "b"}}, one); diff != "" {
+	var one, all remote.LoadGauges
+	parseGauges(text, 0, &one)
+	parseGauges(text, remote.AnyRank, &all)
+	if diff := cmp.Diff(remote.LoadGauges{Running: 3, Waiting: 1, Usage: 0.25, Preemptions: 2, Adapters: []string{"ad", "b"}}, one); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(remote.Gauges{Running: 8, Waiting: 1, Usage: 0.5, Preemptions: 2, Adapters: []string{"ad", "b"}}, all); diff != "" {
+	if diff := cmp.Diff(remote.LoadGauges{Running: 8, Waiting: 1, Usage: 0.5, Preemptions: 2, Adapters: []string{"ad", "b"}}, all); diff != "" {
 		t.Error(diff)
 	}
 	var c, other cacheConfig
-	c.take(text, 0)
-	if want := (cacheConfig{found: true, blockSize: 32, blocks: 64, caching: "True", lora: true}); c != want {
+	c.parseMetrics(text, 0)
+	if want := (cacheConfig{found: true, blockSize: 32, blocks: 64, prefixCaching: "True", lora: true}); c != want {
 		t.Errorf("%+v", c)
 	}
-	other.take(bytes.ReplaceAll(text, []byte(`hash_block_size="None"`), []byte(`hash_block_size="64"`)), 0)
+	other.parseMetrics(bytes.ReplaceAll(text, []byte(`hash_block_size="None"`), []byte(`hash_block_size="64"`)), 0)
 	if other.blockSize != 64 {
 		t.Errorf("hash block size: %+v", other)
 	}
 }
 
-// TestBodyAllocatesNothing: a body with a long prompt is written into memory that is there.
+// TestBodyAllocatesNothing checks that a body with a long prompt is written into existing memory.
 func TestBodyAllocatesNothing(t *testing.T) {
 	req := &engine.Request{ID: "r", Attempt: 1, Choices: 1, Logprobs: -1, Prompt: make([]kv.Token, 4000), Stop: engine.Stop{MaxTokens: 5}}
-	for _, d := range []remote.Dialect{&completions{e: tiny()}, &generate{e: tiny()}} {
+	for _, d := range []remote.Dialect{&completionsDialect{engine: tiny()}, &generateDialect{engine: tiny()}} {
 		counted := &counting{t: t, Dialect: d}
-		if _, err := remote.Rehearse(testCard(), remote.Together, counted, req, nil, func(*engine.Delta) error { return nil }); fault.Of(err) != fault.Unavailable {
+		if _, err := remote.RunDialect(testCard(), remote.SingleCall, counted, req, nil, func(*engine.Delta) error { return nil }); fault.CodeOf(err) != fault.Unavailable {
 			t.Error(err)
 		}
 	}
 }
 
-// counting counts what the bodies of a dialect cost.
+// counting counts the allocations of a dialect's bodies.
 type counting struct {
 	t *testing.T
 	remote.Dialect
 }
 
-// Call implements remote.Dialect.
-func (c *counting) Call(p *remote.Part, call *remote.Call) error {
+// BuildCall implements remote.Dialect.
+func (c *counting) BuildCall(p *remote.SubRequest, call *remote.Call) error {
 	call.Large.B = make([]byte, 0, 64<<10)
 	if n := testing.AllocsPerRun(20, func() {
 		call.Large.B = call.Large.B[:0]
-		if err := c.Dialect.Call(p, call); err != nil {
+		if err := c.Dialect.BuildCall(p, call); err != nil {
 			c.t.Fatal(err)
 		}
 	}); n != 0 {
@@ -316,10 +316,10 @@ func (c *counting) Call(p *remote.Part, call *remote.Call) error {
 	return nil
 }
 
-// TestLogprobIsANumber: JSON, in which clients get them, has no infinite ones.
+// TestLogprobIsANumber checks that no log-probability is infinite, which JSON cannot express.
 func TestLogprobIsANumber(t *testing.T) {
 	for _, v := range []float64{math.Inf(-1), -1e300, 0.5, math.Inf(1)} {
-		if got := logprob(v); math.IsInf(float64(got), 0) || got > 0 {
+		if got := clampLogprob(v); math.IsInf(float64(got), 0) || got > 0 {
 			t.Errorf("%v became %v", v, got)
 		}
 	}

@@ -19,16 +19,16 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
-// looking is a question for the prompt of a conversation that shows a picture.
+// looking returns a request for the prompt of a conversation that shows a picture.
 func looking(features bool) *engine.PreprocessRequest {
 	chat := `{"messages":[{"role":"user","content":[{"type":"text","text":"What is this?"},` + string(remote.SamplePart("image")) + `]}]}`
 	return &engine.PreprocessRequest{ID: "p", Attempt: 1, Model: "tiny", Chat: []byte(chat), Features: features}
 }
 
-// about asks for n tokens about what was rendered.
+// about returns a request for n tokens after a rendered prompt.
 func about(p *engine.Preprocessed, n int) *engine.Request {
 	req := request(1, 0, n)
 	req.Prompt, req.Media, req.Features = p.Tokens, p.Media, p.Features
@@ -41,7 +41,8 @@ func refusedFeatures(err error) bool {
 	return errors.As(err, &f) && f.Code == fault.Unimplemented && f.Param == engine.FeaturesParam
 }
 
-// TestFeatures: what one server made of a picture another one goes on from, also in the middle of an answer.
+// TestFeatures checks that a server can continue from another server's processed picture, also in the middle
+// of an answer.
 func TestFeatures(t *testing.T) {
 	maker, taker := run(t, nil, nil), run(t, nil, nil)
 	if !maker.Card().Features {
@@ -60,7 +61,7 @@ func TestFeatures(t *testing.T) {
 	again := about(made, 12)
 	again.Attempt, again.Generated = 2, [][]kv.Token{want[:5]}
 	rest := enginetest.MustGenerate(t, taker.ctx, taker.Engine, again)[0].Tokens
-	if len(want) != 12 || len(rest) != 7 { // which ones is the simulation's affair
+	if len(want) != 12 || len(rest) != 7 { // the tokens themselves depend on the simulation
 		t.Errorf("%v, and from the fifth token on %v", want, rest)
 	}
 	two := about(made, 4)
@@ -73,12 +74,13 @@ func TestFeatures(t *testing.T) {
 	}
 	plain := about(made, 4)
 	plain.Features = nil
-	if _, err := enginetest.Generate(taker.ctx, taker.Engine, plain); fault.Of(err) != fault.Invalid {
+	if _, err := enginetest.Generate(taker.ctx, taker.Engine, plain); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("a picture that nobody sent: %v", err)
 	}
 }
 
-// TestFeaturesRefused: an engine that does not take them leaves another way, says so, and makes none for others.
+// TestFeaturesRefused checks that for an engine that refuses features the request can be served without them,
+// with a warning, and that the engine makes none for others.
 func TestFeaturesRefused(t *testing.T) {
 	r := run(t, nil, nil)
 	made, err := r.Preprocess(r.ctx, looking(true))
@@ -102,16 +104,16 @@ func TestFeaturesRefused(t *testing.T) {
 		t.Errorf("the engine has refused nothing: %v", got)
 	}
 	invalid := about(made, 4)
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultFeatures, Status: http.StatusBadRequest, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultFeatures, Status: http.StatusBadRequest, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := enginetest.Generate(r.ctx, r.Engine, invalid); !refusedFeatures(err) || len(codes(r.Warnings())) != 0 {
 		t.Errorf("what may be the client's mistake: %v, %v", err, r.Warnings())
 	}
-	if err := r.server.Faults().Set(mimic.Fault{Kind: mimic.FaultError, Status: http.StatusServiceUnavailable, Count: 1}); err != nil {
+	if err := r.server.Faults().Set(enginemock.Fault{Kind: enginemock.FaultError, Status: http.StatusServiceUnavailable, Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := enginetest.Generate(r.ctx, r.Engine, about(made, 4)); fault.Of(err) != fault.Unavailable {
+	if _, err := enginetest.Generate(r.ctx, r.Engine, about(made, 4)); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("an engine that is away: %v", err)
 	}
 	if _, err := enginetest.Generate(r.ctx, r.Engine, dataless); !refusedFeatures(err) {
@@ -122,7 +124,7 @@ func TestFeaturesRefused(t *testing.T) {
 	}
 	resumed := about(made, 8)
 	resumed.Generated, resumed.Features = [][]kv.Token{{5, 6}}, dataless.Features
-	if _, err := enginetest.Generate(r.ctx, r.Engine, resumed); fault.Of(err) != fault.Unavailable {
+	if _, err := enginetest.Generate(r.ctx, r.Engine, resumed); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("an answer that has begun elsewhere can go on at a third: %v", err)
 	}
 	if p, err := r.Preprocess(r.ctx, looking(true)); err != nil || p.Features != nil || len(p.Media) != 1 {
@@ -130,16 +132,16 @@ func TestFeaturesRefused(t *testing.T) {
 	}
 }
 
-// TestFeaturesOff: what the server does not hand over or take is not asked for.
+// TestFeaturesOff checks that features are not requested from a server that does not return or take them.
 func TestFeaturesOff(t *testing.T) {
 	for what, c := range map[string]struct {
-		server func(*mimic.Config)
+		server func(*enginemock.Config)
 		spec   func(*remote.Spec)
 	}{
-		"it fails over them":   {server: func(c *mimic.Config) { c.Faults = []mimic.Fault{{Kind: mimic.FaultFeatures}} }},
-		"without --scale-out":  {server: func(c *mimic.Config) { c.Features.Tokens = mimic.Off }},
-		"requests as they are": {spec: func(s *remote.Spec) { s.Mode = remote.ModePass }},
-		"a model of texts": {server: func(c *mimic.Config) {
+		"it fails over them":   {server: func(c *enginemock.Config) { c.Faults = []enginemock.Fault{{Kind: enginemock.FaultFeatures}} }},
+		"without --scale-out":  {server: func(c *enginemock.Config) { c.Features.Tokens = enginemock.Off }},
+		"requests as they are": {spec: func(s *remote.Spec) { s.Mode = remote.ModePassthrough }},
+		"a model of texts": {server: func(c *enginemock.Config) {
 			blind := *c.Pipe
 			blind.SetFamily(nil)
 			c.Pipe = &blind
@@ -155,7 +157,7 @@ func TestFeaturesOff(t *testing.T) {
 	}
 }
 
-// TestFeaturesTooLarge: more than a request may carry is left with the server.
+// TestFeaturesTooLarge checks that features above the limit are omitted.
 func TestFeaturesTooLarge(t *testing.T) {
 	s, card := served(t, nil)
 	u, err := url.Parse(s.URL())
@@ -187,12 +189,12 @@ func TestFeaturesTooLarge(t *testing.T) {
 			t.Errorf("large %v: %d bytes, %v", is, len(p.Features), err)
 		}
 	}
-	if err := render(context.Background(), e.client, nil, pathRender, []byte("{}"), new(engine.Preprocessed)); !errors.Is(err, errTooMuch) {
+	if err := fetchPrompt(context.Background(), e.client, nil, pathRender, []byte("{}"), new(engine.Preprocessed)); !errors.Is(err, errFeaturesTooLarge) {
 		t.Errorf("%.200s", strings.TrimSpace(err.Error()))
 	}
 }
 
-// spaces are without end.
+// spaces is an endless stream of spaces.
 type spaces struct{}
 
 func (spaces) Read(b []byte) (int, error) {

@@ -8,40 +8,40 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// generate asks for tokens by /inference/v1/generate, the server's interface for tokens alone: it
-// is all there is of one that was started with --tokens-only, and off in others unless they were
-// started with --enable-scale-out. It is asked for one choice at a time: some versions
-// lose count of several in a stream.
-type generate struct {
-	e      *Engine
+// generateDialect asks for tokens by /inference/v1/generate, the server's interface for tokens only. It is
+// the only one of a server started with --tokens-only; other servers have it only with --enable-scale-out.
+// Each call asks for one choice: some versions mix up several choices in a stream.
+type generateDialect struct {
+	engine *Engine
 	pinned []string
 }
 
-// Call implements [remote.Dialect].
-func (g *generate) Call(p *remote.Part, call *remote.Call) error {
+// BuildCall implements [remote.Dialect].
+func (g *generateDialect) BuildCall(p *remote.SubRequest, call *remote.Call) error {
 	call.Path, call.Headers = pathGenerate, g.pinned
-	b, err := appendHead(call.Large.B, g.e.upstream(p.Request.Salt.LoRA), p)
+	b, err := appendHead(call.Large.B, g.engine.upstreamModel(p.Request.Salt.LoRA), p)
 	if err != nil {
 		return err
 	}
 	b = append(b, `,"token_ids":`...)
-	prompt, generated := p.Prompt()
+	prompt, generated := p.PromptTokens()
 	b = remote.AppendTokens(b, prompt, generated)
 	if features := p.Request.Features; len(features) > 0 {
 		c := remote.NewCursor(features)
 		if c.Skip(); c.End() != nil || features[0] != '{' {
 			return engine.RefuseFeatures(c.Err())
 		}
-		// They say where the prompt shows what. That it goes on behind them with output changes nothing.
+		// Features include the media's positions in the prompt. Output appended to the prompt does not move
+		// them.
 		b = append(append(slices.Grow(b, len(features)+(1<<10)), `,"features":`...), features...)
 	}
 	b = append(b, `,"sampling_params":{"n":1,"detokenize":false`...)
 	b = appendSampling(b, p)
 	if n := p.Request.Logprobs; n >= 0 {
-		b = whereWhole(b, "logprobs", int64(n))
+		b = appendIntField(b, "logprobs", int64(n))
 	}
-	if g := p.Request.Guide; g != nil {
-		// The schema is a text here.
+	if g := p.Request.OutputSchema; g != nil {
+		// The schema is a string here.
 		b = append(b, `,"structured_outputs":{"json":`...)
 		b = append(strictjson.AppendString(b, g.Schema), '}')
 	}
@@ -49,18 +49,20 @@ func (g *generate) Call(p *remote.Part, call *remote.Call) error {
 	return nil
 }
 
-// Event implements [remote.Dialect].
-func (g *generate) Event(p *remote.Part, data []byte) error { return event(p, data, tokenLogprobs) }
+// HandleEvent implements [remote.Dialect].
+func (g *generateDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
+	return handleChunk(p, data, tokenLogprobs)
+}
 
 // readTokenLogprobs reads {"content":[{"token_id":5,"logprob":-0.1,"top_logprobs":[{"token_id":5,"logprob":-0.1}]}]};
 // older versions name tokens "token":"token_id:5".
-func readTokenLogprobs(c *remote.Cursor, p *remote.Part) {
+func readTokenLogprobs(c *remote.JSONCursor, p *remote.SubRequest) {
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) != "content" {
 			c.Skip()
 			continue
 		}
-		if c.Null() {
+		if c.SkipNull() {
 			continue
 		}
 		for c.Open('['); c.More(']'); {
@@ -70,9 +72,9 @@ func readTokenLogprobs(c *remote.Cursor, p *remote.Part) {
 			for c.Open('{'); c.More('}'); {
 				switch string(c.Key()) {
 				case "logprob":
-					l.Logprob = logprob(c.Float())
+					l.Logprob = clampLogprob(c.ReadFloat())
 				case "top_logprobs":
-					if c.Null() {
+					if c.SkipNull() {
 						continue
 					}
 					for c.Open('['); c.More(']'); {
@@ -87,16 +89,16 @@ func readTokenLogprobs(c *remote.Cursor, p *remote.Part) {
 	}
 }
 
-// readAlternative reads one of the most likely tokens.
-func readAlternative(c *remote.Cursor) (t engine.TokenLogprob) {
+// readAlternative reads one alternative token.
+func readAlternative(c *remote.JSONCursor) (t engine.TokenLogprob) {
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "token_id":
-			t.Token = tokenOf(c.Int())
+			t.Token = toToken(c.ReadInt())
 		case "token":
-			t.Token = c.TokenName()
+			t.Token = c.ReadTokenName()
 		case "logprob":
-			t.Logprob = logprob(c.Float())
+			t.Logprob = clampLogprob(c.ReadFloat())
 		default:
 			c.Skip()
 		}

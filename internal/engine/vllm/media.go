@@ -13,38 +13,38 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// lookTimeout bounds the question whether a model sees a kind of media: the server's processor makes tokens of a
-// small object, the first time after it was loaded.
-const lookTimeout = 20 * time.Second
+// mediaProbeTimeout bounds the probe for a kind of media: the server's processor makes tokens of a small
+// object, which it may have to load first.
+const mediaProbeTimeout = 20 * time.Second
 
-// findMedia finds out which media the model sees, where conversations can be passed on, by having the server make
-// tokens of some.
-func (p *probe) findMedia(ctx context.Context, card *engine.Card, passes []string) {
+// findMedia finds out which media the model takes, if conversations can be passed through: it lets the server
+// make tokens of small objects.
+func (p *serverProbe) findMedia(ctx context.Context, card *engine.Card, passes []string) {
 	if !slices.Contains(passes, "/v1/chat/completions") {
 		return
 	}
 	var kinds []string
 	if p.cfg.Media == nil {
-		for _, kind := range remote.Kinds() {
-			yes, said := p.sees(ctx, kind)
-			if !said { // workers of one model must agree: a server that was busy is not taken for a blind one
-				yes = p.cfg.Takes(kind)
+		for _, kind := range remote.MediaKinds() {
+			yes, said := p.probeMediaKind(ctx, kind)
+			if !said { // workers of one model must agree: the answer of a busy server does not count
+				yes = p.cfg.TakesMedia(kind)
 			}
 			if yes {
 				kinds = append(kinds, kind)
 			}
 		}
 	}
-	p.cfg.See(card, kinds, engine.MediaKeysUUID)
-	p.warnings = append(p.warnings, p.cfg.Uncounted(card, "start vLLM with --enable-scale-out and frontends with --preprocess engine: it then says exactly what its prompts show")...)
+	p.cfg.SetMediaFields(card, kinds, engine.MediaKeysUUID)
+	p.warnings = append(p.warnings, p.cfg.UncountedMedia(card, "start vLLM with --enable-scale-out and frontends with --preprocess engine: it then says exactly what its prompts show")...)
 }
 
-// sees reports whether the server makes tokens of a conversation that shows an object of a kind; said is false if it
-// did not say.
-func (p *probe) sees(ctx context.Context, kind string) (yes, said bool) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+// probeMediaKind reports whether the server makes tokens of a conversation that shows an object of a kind;
+// answered is false if it is unknown.
+func (p *serverProbe) probeMediaKind(ctx context.Context, kind string) (yes, said bool) {
+	ctx, cancel := context.WithTimeout(ctx, mediaProbeTimeout)
 	defer cancel()
-	a, err := p.client.Do(ctx, &remote.Call{Path: pathTokenize, Body: p.sample(kind)})
+	a, err := p.client.Do(ctx, &remote.Call{Path: pathTokenize, Body: p.sampleRequest(kind)})
 	if err != nil {
 		return false, false
 	}
@@ -53,44 +53,45 @@ func (p *probe) sees(ctx context.Context, kind string) (yes, said bool) {
 	case a.OK():
 		return true, true
 	case a.Status == http.StatusNotFound, a.Status == http.StatusTooManyRequests:
-		return false, false // it makes no tokens of anything, or has no time
+		return false, false // it makes no tokens of anything, or is too busy
 	}
 	return false, a.Status < http.StatusInternalServerError
 }
 
-// sample is a conversation that shows a small object of a kind.
-func (p *probe) sample(kind string) []byte {
+// sampleRequest returns a conversation that shows a small object of a kind.
+func (p *serverProbe) sampleRequest(kind string) []byte {
 	body := strictjson.AppendString([]byte(`{"model":`), p.base.ID)
 	body = append(body, `,"messages":[{"role":"user","content":[`...)
 	return append(append(body, remote.SamplePart(kind)...), `]}]}`...)
 }
 
-// countRendered returns how many tokens the server makes of the body of a chat request, without generating any:
-// newer versions say it if they were started with --enable-scale-out.
-func (p *probe) countRendered(ctx context.Context, body []byte) (int, error) {
+// countRendered returns how many tokens the server makes of the body of a chat request, without generating
+// any: newer versions can if they were started with --enable-scale-out.
+func (p *serverProbe) countRendered(ctx context.Context, body []byte) (int, error) {
 	var made engine.Preprocessed
-	err := render(ctx, p.client, p.pinned, pathRender, bare(bytes.Clone(body)), &made)
+	err := fetchPrompt(ctx, p.client, p.pinned, pathRender, withoutFeatures(bytes.Clone(body)), &made)
 	return len(made.Tokens), err
 }
 
-// findFeatures finds out whether the server hands over what its processor makes of media, and takes it back, by
-// having it answer about a small object that way. Newer versions do if they were started with --enable-scale-out.
-func (p *probe) findFeatures(ctx context.Context, card *engine.Card) {
+// findFeatures finds out whether the server returns the output of its media processor and accepts it as
+// input: it lets the server answer about a small object in that way. Newer versions can if they were started
+// with --enable-scale-out.
+func (p *serverProbe) findFeatures(ctx context.Context, card *engine.Card) {
 	if p.dialect == nil || len(card.Media) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, mediaProbeTimeout)
 	defer cancel()
 	kind := card.Media[0]
 	if picture := media.Image.String(); slices.Contains(card.Media, picture) {
 		kind = picture
 	}
 	var made engine.Preprocessed
-	if err := render(ctx, p.client, p.pinned, pathRender, p.sample(kind), &made); err != nil || made.Features == nil {
+	if err := fetchPrompt(ctx, p.client, p.pinned, pathRender, p.sampleRequest(kind), &made); err != nil || made.Features == nil {
 		return
 	}
-	d := &generate{p.engine, p.pinned}
-	if seen, err := remote.AskAbout(ctx, p.client, card, d, &made); err != nil || seen.Tokens == 0 {
+	d := &generateDialect{p.engine, p.pinned}
+	if seen, err := remote.ProbePreprocessed(ctx, p.client, card, d, &made); err != nil || seen.Tokens == 0 {
 		return
 	}
 	card.Features, p.features = true, d

@@ -11,35 +11,35 @@ import (
 
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
+	"penstock/internal/enginemock"
 )
 
-// TestFindsMedia: what the model sees is found out by asking, unless the settings say it.
+// TestFindsMedia checks that the model's media are found by probes, unless the settings give them.
 func TestFindsMedia(t *testing.T) {
 	for _, c := range []struct {
 		what        string
-		server      func(*mimic.Config)
-		probe       func(*probe)
+		server      func(*enginemock.Config)
+		probe       func(*serverProbe)
 		media, keys string
 	}{
-		{"a model that sees and hears", nil, func(*probe) {}, "audio image video", engine.MediaKeysUUID},
-		{"one of texts", func(c *mimic.Config) {
+		{"a model that sees and hears", nil, func(*serverProbe) {}, "audio image video", engine.MediaKeysUUID},
+		{"one of texts", func(c *enginemock.Config) {
 			blind := *c.Pipe
 			blind.SetFamily(nil)
 			c.Pipe = &blind
-		}, func(*probe) {}, "", ""},
-		{"settings", nil, func(p *probe) { p.cfg.Media, p.cfg.MediaKeys = []string{"image"}, remote.MediaKeysOff }, "image", ""},
-		{"none, by the settings", nil, func(p *probe) { p.cfg.Media = []string{} }, "", ""},
+		}, func(*serverProbe) {}, "", ""},
+		{"settings", nil, func(p *serverProbe) { p.cfg.Media, p.cfg.MediaKeys = []string{"image"}, remote.MediaKeysOff }, "image", ""},
+		{"none, by the settings", nil, func(p *serverProbe) { p.cfg.Media = []string{} }, "", ""},
 	} {
 		s, card := served(t, c.server)
 		got := openedBy(t, spec(t, s.URL()), card, c.probe).Card()
-		if strings.Join(got.Media, " ") != c.media || got.MediaKeys != c.keys || got.Attaches {
+		if strings.Join(got.Media, " ") != c.media || got.MediaKeys != c.keys || got.AcceptsObjects {
 			t.Errorf("%s: it sees %v and is told %q, want %q and %q", c.what, got.Media, got.MediaKeys, c.media, c.keys)
 		}
 	}
 }
 
-// TestBusyServerSees: a server that has no time to say what its model sees is believed to see what its family does.
+// TestBusyServerSees checks that a server too busy to answer is assumed to take what its family takes.
 func TestBusyServerSees(t *testing.T) {
 	pipe, err := pipeline()
 	if err != nil {
@@ -59,7 +59,7 @@ func TestBusyServerSees(t *testing.T) {
 		if !slices.Equal(card.Media, want) {
 			t.Errorf("%d: %v, want %v", status, card.Media, want)
 		}
-		p.findMedia(context.Background(), &card, nil) // without the path there is nothing to pass on
+		p.findMedia(context.Background(), &card, nil) // without the path nothing can be passed through
 		p.client.Close()
 		h.Close()
 	}

@@ -16,42 +16,42 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Preprocess has the server make the tokens of a text or a conversation, by /tokenize; a conversation
-// that shows images by /v1/chat/completions/render, which says where they stand, and what the processor made of them
-// if the request asks for it. The server reads the
-// names of special tokens in a text as those tokens, whether or not the request asks for it.
+// Preprocess lets the server make the tokens of a text or a conversation by /tokenize, and of a conversation
+// with images by /v1/chat/completions/render, which returns their positions and, if the request asks for it,
+// the processor's output. The server parses the names of special tokens in a text as those tokens, also if
+// the request does not ask for it.
 func (e *Engine) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	path, body, err := e.tokenize(req)
+	path, body, err := e.tokenizeRequest(req)
 	if err != nil {
 		return nil, err
 	}
-	return e.Prompt(ctx, req.Attempt, func(ctx context.Context, p *engine.Preprocessed) error {
+	return e.FetchPrompt(ctx, req.Attempt, func(ctx context.Context, p *engine.Preprocessed) error {
 		if path != pathRender {
-			return render(ctx, e.client, pin(&e.spec), path, body, p)
+			return fetchPrompt(ctx, e.client, rankHeaders(&e.spec), path, body, p)
 		}
 		if req.Features && e.Card().Features && !e.RefusedFeatures() {
-			err := render(ctx, e.client, pin(&e.spec), path, body, p)
-			if !errors.Is(err, errTooMuch) {
+			err := fetchPrompt(ctx, e.client, rankHeaders(&e.spec), path, body, p)
+			if !errors.Is(err, errFeaturesTooLarge) {
 				return err
 			}
 		}
-		return render(ctx, e.client, pin(&e.spec), path, bare(body), p)
+		return fetchPrompt(ctx, e.client, rankHeaders(&e.spec), path, withoutFeatures(body), p)
 	})
 }
 
-// bare is a question for a prompt without what the processor made of its media, which is megabytes for a
-// picture: in two versions' words.
-func bare(body []byte) []byte {
+// withoutFeatures extends a render request so that the response omits the processor's output, which has
+// megabytes for a picture. It sets the parameters of two versions.
+func withoutFeatures(body []byte) []byte {
 	return append(body[:len(body)-1], `,"return_mm_kwargs":false,"mm_payload":"none"}`...)
 }
 
-// tokenize returns what to ask for the tokens of a request.
-func (e *Engine) tokenize(req *engine.PreprocessRequest) (path string, body []byte, err error) {
+// tokenizeRequest returns the path and the body that ask for the tokens of a request.
+func (e *Engine) tokenizeRequest(req *engine.PreprocessRequest) (path string, body []byte, err error) {
 	model := e.model
-	if card := e.Card(); req.Model != "" && !card.Names(req.Model) {
+	if card := e.Card(); req.Model != "" && !card.HasName(req.Model) {
 		model = req.Model
 	}
 	body = append(body, `{"model":`...)
@@ -77,7 +77,7 @@ func (e *Engine) tokenize(req *engine.PreprocessRequest) (path string, body []by
 	return path, append(body, again[1:]...), nil
 }
 
-// showsMedia reports whether content parts have any that is no text.
+// showsMedia reports whether any content part is not text.
 func showsMedia(parts []byte) bool {
 	if len(parts) == 0 {
 		return false
@@ -85,7 +85,7 @@ func showsMedia(parts []byte) bool {
 	c := remote.NewCursor(parts)
 	media := false
 	for c.Open('['); c.More(']'); {
-		if !c.Is('{') {
+		if !c.NextIs('{') {
 			c.Skip()
 			continue
 		}
@@ -101,14 +101,14 @@ func showsMedia(parts []byte) bool {
 	return media
 }
 
-// maxRendered bounds an answer with what a processor made of media, in bytes.
+// maxRendered bounds a render response with the processor's output, in bytes.
 const maxRendered = engine.MaxFeatures + 16<<20
 
-// errTooMuch is the error of an answer that is larger.
-var errTooMuch = errors.New("vllm: more was made of media than is taken")
+// errFeaturesTooLarge is the error of a larger response.
+var errFeaturesTooLarge = errors.New("vllm: more was made of media than is taken")
 
-// render asks for the tokens and reads them into p.
-func render(ctx context.Context, client *remote.Client, pinned []string, path string, body []byte, p *engine.Preprocessed) error {
+// fetchPrompt asks for the tokens and reads them into p.
+func fetchPrompt(ctx context.Context, client *remote.Client, pinned []string, path string, body []byte, p *engine.Preprocessed) error {
 	a, err := client.Do(ctx, &remote.Call{Path: path, Body: body, Headers: pinned})
 	if err != nil {
 		return err
@@ -118,14 +118,14 @@ func render(ctx context.Context, client *remote.Client, pinned []string, path st
 	case a.Status == http.StatusNotFound || a.Status == http.StatusForbidden:
 		return fault.New(fault.Unimplemented, "the engine makes no prompts at %s; start it with its tokenizer, and with --enable-scale-out for conversations with images", path)
 	case !a.OK():
-		return a.Refused()
+		return a.RefusalError()
 	}
-	text, more, err := a.UpTo(ctx, maxRendered)
+	text, more, err := a.ReadUpTo(ctx, maxRendered)
 	switch {
 	case err != nil:
 		return err
 	case more:
-		return errTooMuch
+		return errFeaturesTooLarge
 	}
 	return readPrompt(text, p)
 }
@@ -136,9 +136,9 @@ func readPrompt(text []byte, p *engine.Preprocessed) error {
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "tokens", "token_ids":
-			p.Tokens = c.Tokens(p.Tokens[:0])
+			p.Tokens = c.ReadTokens(p.Tokens[:0])
 		case "features":
-			if !c.Null() {
+			if !c.SkipNull() {
 				from := c.Pos()
 				processed := readFeatures(&c, p)
 				if raw := bytes.TrimSpace(text[from:c.Pos()]); processed && len(raw) <= engine.MaxFeatures {
@@ -156,23 +156,24 @@ func readPrompt(text []byte, p *engine.Preprocessed) error {
 	return nil
 }
 
-// readFeatures reads {"mm_hashes":{"image":["…"]},"mm_placeholders":{"image":[{"offset":5,"length":64}]},"kwargs_data":{"image":["…"]}},
-// and reports whether the last member has what the processor made of every object.
-func readFeatures(c *remote.Cursor, p *engine.Preprocessed) (processed bool) {
+// readFeatures reads {"mm_hashes":{"image":["…"]},"mm_placeholders":{"image":[{"offset":5,"length":64}]},
+// "kwargs_data":{"image":["…"]}}, and reports whether the last member has the processor's output for every
+// object.
+func readFeatures(c *remote.JSONCursor, p *engine.Preprocessed) (processed bool) {
 	hashes, places := map[string][]uint64{}, map[string][]kv.Media{}
 	made := 0
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "mm_hashes":
 			eachKind(c, func(kind string) {
-				hash, _ := kv.MediaHash(c.Text())
+				hash, _ := kv.MediaHash(c.ReadString())
 				hashes[kind] = append(hashes[kind], hash)
 			})
 		case "mm_placeholders":
-			eachKind(c, func(kind string) { places[kind] = append(places[kind], readPlace(c)) })
+			eachKind(c, func(kind string) { places[kind] = append(places[kind], readPlaceholder(c)) })
 		case "kwargs_data":
 			eachKind(c, func(string) {
-				if c.Is('"') {
+				if c.NextIs('"') {
 					made++
 				}
 				c.Skip()
@@ -181,7 +182,7 @@ func readFeatures(c *remote.Cursor, p *engine.Preprocessed) (processed bool) {
 			c.Skip()
 		}
 	}
-	for kind, at := range places { // sorted by where they begin, by the caller
+	for kind, at := range places { // the caller sorts them by their start
 		for i, m := range at {
 			if i < len(hashes[kind]) {
 				m.Hash = hashes[kind][i]
@@ -193,13 +194,13 @@ func readFeatures(c *remote.Cursor, p *engine.Preprocessed) (processed bool) {
 }
 
 // eachKind calls each before every element of the lists of an object.
-func eachKind(c *remote.Cursor, each func(kind string)) {
-	if c.Null() {
+func eachKind(c *remote.JSONCursor, each func(kind string)) {
+	if c.SkipNull() {
 		return
 	}
 	for c.Open('{'); c.More('}'); {
 		kind := string(c.Key())
-		if c.Null() {
+		if c.SkipNull() {
 			continue
 		}
 		for c.Open('['); c.More(']'); {
@@ -208,14 +209,14 @@ func eachKind(c *remote.Cursor, each func(kind string)) {
 	}
 }
 
-func readPlace(c *remote.Cursor) (m kv.Media) {
+func readPlaceholder(c *remote.JSONCursor) (m kv.Media) {
 	length := 0
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "offset":
-			m.Start = int(c.Int())
+			m.Start = int(c.ReadInt())
 		case "length":
-			length = int(c.Int())
+			length = int(c.ReadInt())
 		default:
 			c.Skip()
 		}

@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/core/enginefeed"
+	"penstock/core/cachemodel"
+	"penstock/core/engineevents"
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/shadow"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 )
@@ -25,23 +25,23 @@ const (
 	pathMetrics     = "/metrics"
 )
 
-// passed are the paths of which clients' requests can be passed on, ascending.
-func passed() []string {
+// passthroughPaths lists the paths whose client requests can be passed through, ascending.
+func passthroughPaths() []string {
 	return []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
 }
 
-// defaultBlockSize is what a server is taken to have that does not tell, where it matters little.
+// defaultBlockSize is the block size assumed for a server that does not report it, where it matters little.
 const defaultBlockSize = 16
 
-// probe finds out what a server is.
-type probe struct {
+// serverProbe finds out what a server offers.
+type serverProbe struct {
 	cfg    *Config
 	client *remote.Client
 	pinned []string
-	engine *Engine // that is being made
+	engine *Engine // being created
 	// endpoints are the ways to ask for tokens, in the order in which they are tried.
 	endpoints []endpoint
-	why       []string // they cannot be used
+	failures  []string // why the endpoints cannot be used
 
 	version  string
 	base     servedModel
@@ -49,37 +49,37 @@ type probe struct {
 	adapters []string
 	cache    cacheConfig
 	dialect  remote.Dialect // nil: no tokens
-	features remote.Dialect // for requests with media that are processed; nil: none
-	choices  remote.Choices
-	cached   remote.Report
+	features remote.Dialect // for requests with processed media; nil: not supported
+	choices  remote.ChoiceMode
+	cached   remote.CachedReporting
 	warnings []engine.Warning
 }
 
 // endpoint is a way to ask for tokens.
 type endpoint struct {
 	dialect remote.Dialect
-	choices remote.Choices
+	choices remote.ChoiceMode
 }
 
-// newProbe returns what asks the server of cfg.
-func newProbe(cfg *Config) (*probe, error) {
+// newProbe returns a probe for the server of cfg.
+func newProbe(cfg *Config) (*serverProbe, error) {
 	if err := cfg.Prepare(); err != nil {
 		return nil, err
 	}
-	p := &probe{cfg: cfg, client: remote.NewClient(&cfg.Spec), pinned: pin(&cfg.Spec), engine: &Engine{}}
+	p := &serverProbe{cfg: cfg, client: remote.NewClient(&cfg.Spec), pinned: rankHeaders(&cfg.Spec), engine: &Engine{}}
 	p.endpoints = []endpoint{
-		{&completions{p.engine, p.pinned}, remote.TogetherDrawn},
-		{&generate{p.engine, p.pinned}, remote.OneByOne},
+		{&completionsDialect{p.engine, p.pinned}, remote.SingleCallIfSampled},
+		{&generateDialect{p.engine, p.pinned}, remote.LeaderFirst},
 	}
 	return p, nil
 }
 
-// models is the answer of /v1/models.
-type models struct {
+// modelList is the response of /v1/models.
+type modelList struct {
 	Data []servedModel `json:"data"`
 }
 
-// servedModel is one of the names that a server goes by, or an adapter.
+// servedModel is one of the model's names, or an adapter.
 type servedModel struct {
 	ID          string  `json:"id"`
 	Root        string  `json:"root"`
@@ -87,14 +87,14 @@ type servedModel struct {
 	MaxModelLen int     `json:"max_model_len"`
 }
 
-func (m *models) read(ctx context.Context, client *remote.Client) error {
-	return client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
+func (m *modelList) fetchModels(ctx context.Context, client *remote.Client) error {
+	return client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
 }
 
 func (m *servedModel) isAdapter() bool { return m.Parent != nil && *m.Parent != "" }
 
-// adapters returns the names of the LoRA adapters, ascending.
-func (m *models) adapters() (names []string) {
+// adapterNames returns the names of the LoRA adapters, ascending.
+func (m *modelList) adapterNames() (names []string) {
 	for i := range m.Data {
 		if m.Data[i].isAdapter() {
 			names = append(names, m.Data[i].ID)
@@ -104,50 +104,50 @@ func (m *models) adapters() (names []string) {
 	return slices.Compact(names)
 }
 
-// lister returns how to ask which adapters there are; nil if the server takes none.
-func (p *probe) lister() func(context.Context) ([]string, error) {
+// adapterLister returns a function that lists the adapters; nil if the server takes none.
+func (p *serverProbe) adapterLister() func(context.Context) ([]string, error) {
 	if len(p.adapters) == 0 && !p.cache.lora {
 		return nil
 	}
 	return func(ctx context.Context) ([]string, error) {
-		var now models
-		err := now.read(ctx, p.client)
-		return now.adapters(), err
+		var now modelList
+		err := now.fetchModels(ctx, p.client)
+		return now.adapterNames(), err
 	}
 }
 
-// cacheConfig is what a server says of its cache in its metrics.
+// cacheConfig is the server's report of its cache in its metrics.
 type cacheConfig struct {
-	read      bool
-	found     bool
-	blockSize int // of ours
-	own       int // tokens in a block of the engine, which ours is a multiple of
-	blocks    int
-	caching   string // "True", "False" or ""
-	lora      bool   // it can have LoRA adapters
+	read          bool
+	found         bool
+	blockSize     int // of Penstock's index
+	engineBlock   int // the engine's block size in tokens; blockSize is a multiple
+	blocks        int
+	prefixCaching string // "True", "False" or ""
+	lora          bool   // it may have LoRA adapters
 }
 
-func (p *probe) warn(code, remedy, format string, args ...any) {
+func (p *serverProbe) addWarning(code, remedy, format string, args ...any) {
 	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-// open finds out everything and makes the engine.
-func (p *probe) open(ctx context.Context) (*Engine, error) {
-	if err := remote.Await(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
+// openEngine runs all probes and creates the engine.
+func (p *serverProbe) openEngine(ctx context.Context) (*Engine, error) {
+	if err := remote.AwaitEngine(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
 		return nil, err
 	}
 	p.findVersion(ctx)
 	if err := p.findCache(ctx); err != nil {
 		return nil, err
 	}
-	card, err := p.card()
+	card, err := p.buildCard()
 	if err != nil {
 		return nil, err
 	}
-	if err := p.findTokens(ctx, &card); err != nil {
+	if err := p.findTokenDialect(ctx, &card); err != nil {
 		return nil, err
 	}
-	passes, err := p.client.Existing(ctx, passed()...)
+	passes, err := p.client.ExistingPaths(ctx, passthroughPaths()...)
 	if err != nil {
 		return nil, err
 	}
@@ -156,30 +156,30 @@ func (p *probe) open(ctx context.Context) (*Engine, error) {
 	}
 	p.findMedia(ctx, &card, passes)
 	p.findFeatures(ctx, &card)
-	source, err := p.source(&card)
+	source, err := p.cacheSource(&card)
 	if err != nil {
 		return nil, err
 	}
-	card.Guided = p.dialect != nil
+	card.StructuredOutput = p.dialect != nil
 	e := p.engine
 	e.model, e.spec, e.client = p.base.ID, p.cfg.Spec, p.client
 	e.Base, err = remote.New(remote.Config{
 		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log,
-		Dialect: p.dialect, Features: p.features, Choices: p.choices, Cached: p.cached,
-		Scrape: p.scraper(), Alive: p.alive, List: p.lister(), Cache: source, Warnings: p.warnings,
-		Passes: passes, Model: e.upstream, Headers: p.pinned, Counting: p.cfg.Counts(&card, p.countRendered),
-		Salts: p.salts(), PassSalts: p.salts(), ProveSalts: p.cfg.ProveSalts, SaltsReport: "start it with --enable-prompt-tokens-details",
+		Dialect: p.dialect, Features: p.features, Choices: p.choices, CachedReporting: p.cached,
+		ScrapeLoad: p.loadScraper(), CheckAlive: p.checkAlive, ListAdapters: p.adapterLister(), CacheSource: source, Warnings: p.warnings,
+		PassthroughPaths: passes, UpstreamModel: e.upstreamModel, Headers: p.pinned, MediaCounting: p.cfg.MediaCounting(&card, p.countRendered),
+		Salts: p.saltSupport(), PassthroughSalts: p.saltSupport(), ProveSalts: p.cfg.ProveSalts, SaltsReportRemedy: "start it with --enable-prompt-tokens-details",
 	})
 	return e, err
 }
 
-// findModel reads which model is served, by which names, and its adapters.
-func (p *probe) findModel(ctx context.Context) error {
-	var all models
-	if err := all.read(ctx, p.client); err != nil {
+// findModel reads the served model, its names and its adapters.
+func (p *serverProbe) findModel(ctx context.Context) error {
+	var all modelList
+	if err := all.fetchModels(ctx, p.client); err != nil {
 		return err
 	}
-	p.aliases, p.adapters = nil, all.adapters()
+	p.aliases, p.adapters = nil, all.adapterNames()
 	found := false
 	for _, m := range all.Data {
 		switch {
@@ -199,31 +199,31 @@ func (p *probe) findModel(ctx context.Context) error {
 	return nil
 }
 
-func (p *probe) findVersion(ctx context.Context) {
+func (p *serverProbe) findVersion(ctx context.Context) {
 	var v struct {
 		Version string `json:"version"`
 	}
-	if p.client.JSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/version"}, &v) == nil {
-		p.version = remote.Clean(v.Version)
+	if p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/version"}, &v) == nil {
+		p.version = remote.SanitizeMessage(v.Version)
 	}
 }
 
 // findCache reads the block size and the number of blocks from the metrics.
-func (p *probe) findCache(ctx context.Context) error {
-	text, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
+func (p *serverProbe) findCache(ctx context.Context) error {
+	text, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		p.warn(engine.WarnNoMetrics, "start it with metrics on (not --disable-log-stats)", "the engine's metrics cannot be read: its load counts only the requests of this worker")
+		p.addWarning(engine.WarnNoMetrics, "start it with metrics on (not --disable-log-stats)", "the engine's metrics cannot be read: its load counts only the requests of this worker")
 	default:
 		p.cache.read = true
-		p.cache.take(text, p.cfg.Spec.Rank)
+		p.cache.parseMetrics(text, p.cfg.Spec.Rank)
 	}
 	set, says := p.cfg.Spec.BlockSize, p.cache.blockSize
-	p.cache.own = says
+	p.cache.engineBlock = says
 	switch {
-	case says == 0 && set == 0 && p.cfg.Spec.Events.IsZero() && p.cfg.Spec.Mode == remote.ModePass:
+	case says == 0 && set == 0 && p.cfg.Spec.Events.IsZero() && p.cfg.Spec.Mode == remote.ModePassthrough:
 		p.cache.blockSize = defaultBlockSize
 	case says == 0 && set == 0:
 		return fmt.Errorf("the engine at %s does not say its block size in its metrics; set block-size to that of its --block-size", p.cfg.Spec.URL.Host)
@@ -241,35 +241,35 @@ func (p *probe) findCache(ctx context.Context) error {
 	return nil
 }
 
-// maxMetrics bounds a reading of the metrics.
+// maxMetrics bounds a scrape of the metrics, in bytes.
 const maxMetrics = 8 << 20
 
-// take reads cache_config_info of a rank, or of the first.
-func (c *cacheConfig) take(text []byte, rank int) {
-	remote.Samples(text, "vllm:cache_config_info", func(s remote.Sample) {
-		if c.found || !ofRank(&s, rank) {
+// parseMetrics reads the cache_config_info of a rank, or the first one.
+func (c *cacheConfig) parseMetrics(text []byte, rank int) {
+	remote.EachSample(text, "vllm:cache_config_info", func(s remote.MetricSample) {
+		if c.found || !isOfRank(&s, rank) {
 			return
 		}
 		c.found = true
-		c.blockSize = whole(s.Label("block_size"))
-		// Where attention works in blocks of another size, hashes are of this one.
-		if n := whole(s.Label("hash_block_size")); n > 0 {
+		c.blockSize = parseDigits(s.LabelValue("block_size"))
+		// Where attention uses blocks of another size, this is the size of hashed blocks.
+		if n := parseDigits(s.LabelValue("hash_block_size")); n > 0 {
 			c.blockSize = n
 		}
-		c.blocks = whole(s.Label("num_gpu_blocks"))
-		c.caching = string(s.Label("enable_prefix_caching"))
+		c.blocks = parseDigits(s.LabelValue("num_gpu_blocks"))
+		c.prefixCaching = string(s.LabelValue("enable_prefix_caching"))
 	})
-	remote.Samples(text, "vllm:lora_requests_info", func(remote.Sample) { c.lora = true })
+	remote.EachSample(text, "vllm:lora_requests_info", func(remote.MetricSample) { c.lora = true })
 }
 
-// ofRank reports whether a sample is of a data-parallel rank: the label "engine" has it.
-func ofRank(s *remote.Sample, rank int) bool {
-	label := s.Label("engine")
-	return rank == remote.AnyRank || label == nil || whole(label) == rank
+// isOfRank reports whether a sample belongs to a data-parallel rank: the label "engine" names it.
+func isOfRank(s *remote.MetricSample, rank int) bool {
+	label := s.LabelValue("engine")
+	return rank == remote.AnyRank || label == nil || parseDigits(label) == rank
 }
 
-// whole reads a number that is written in digits; 0 if it is none.
-func whole(b []byte) int {
+// parseDigits parses a number written in digits; 0 if it is not one.
+func parseDigits(b []byte) int {
 	n := 0
 	for _, d := range b {
 		if d < '0' || d > '9' || n > 1<<27 {
@@ -282,8 +282,8 @@ func whole(b []byte) int {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// card describes the model.
-func (p *probe) card() (engine.Card, error) {
+// buildCard describes the model.
+func (p *serverProbe) buildCard() (engine.Card, error) {
 	cfg := p.cfg
 	card := engine.Card{
 		Name: p.base.ID, Aliases: p.aliases, Engine: "vllm",
@@ -307,86 +307,87 @@ func (p *probe) card() (engine.Card, error) {
 	return card, card.Validate()
 }
 
-// reusesNothing reports whether the server says that its prefix caching is off.
-func (p *probe) reusesNothing() bool { return strings.EqualFold(p.cache.caching, "false") }
+// isPrefixCacheOff reports whether the server says that its prefix caching is off.
+func (p *serverProbe) isPrefixCacheOff() bool {
+	return strings.EqualFold(p.cache.prefixCaching, "false")
+}
 
-// salts is what is known of the server's salts: where it reuses nothing, there is nothing to prove.
-func (p *probe) salts() remote.Salts {
-	if p.reusesNothing() {
-		return remote.SaltsMoot
+// saltSupport returns what is known of the server's salts: without a prefix cache there is nothing to prove.
+func (p *serverProbe) saltSupport() remote.SaltSupport {
+	if p.isPrefixCacheOff() {
+		return remote.SaltsUnneeded
 	}
 	return remote.SaltsUnknown
 }
 
-// source is where knowledge of the server's cache comes from.
-func (p *probe) source(card *engine.Card) (remote.Source, error) {
+// cacheSource returns the source of knowledge about the server's cache.
+func (p *serverProbe) cacheSource(card *engine.Card) (remote.CacheSource, error) {
 	spec := &p.cfg.Spec
 	switch {
-	case p.reusesNothing():
-		card.NoReuse = true
-		p.warn(engine.WarnNoCache, "start it with --enable-prefix-caching", "the engine's prefix caching is off: it reuses nothing")
+	case p.isPrefixCacheOff():
+		card.NoPrefixCache = true
+		p.addWarning(engine.WarnNoCache, "start it with --enable-prefix-caching", "the engine's prefix caching is off: it reuses nothing")
 		return nil, nil
 	case !spec.Events.IsZero():
-		table := enginefeed.Config{BlockSize: card.BlockSize, EngineBlock: p.cache.own, Clears: enginefeed.ClearsDevice, Capacity: max(card.Blocks, 1)}
-		p.cfg.Events(&table, enginefeed.PadsNative)
-		return remote.EventFeed(remote.FeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
+		table := engineevents.Config{BlockSize: card.BlockSize, EngineBlockSize: p.cache.engineBlock, Clears: engineevents.ClearsDevice, Capacity: max(card.Blocks, 1)}
+		p.cfg.SetMediaTokens(&table, engineevents.PadsNative)
+		return remote.NewEventFeed(remote.EventFeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
 	}
-	p.warn(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}', and name that with events=tcp://HOST:5557`,
+	p.addWarning(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}', and name that with events=tcp://HOST:5557`,
 		"the engine's cache events are not followed: what it has cached is guessed from the requests sent to it")
-	card.KVGuessed = true
-	model, err := shadow.NewBlocks(shadow.BlocksConfig{BlockSize: card.BlockSize, Capacity: max(card.Blocks, 1)})
+	card.KVPredicted = true
+	model, err := cachemodel.NewPagedModel(cachemodel.PagedConfig{BlockSize: card.BlockSize, Capacity: max(card.Blocks, 1)})
 	if err != nil {
 		return nil, err
 	}
-	return remote.Shadow(model), nil
+	return remote.PredictedSource(model), nil
 }
 
-// findTokens finds out whether the server takes and gives tokens, and where.
-func (p *probe) findTokens(ctx context.Context, card *engine.Card) error {
-	if p.cfg.Spec.Mode == remote.ModePass || p.cfg.Spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
+// findTokenDialect finds out whether and by which path the server takes and returns tokens.
+func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) error {
+	if p.cfg.Spec.Mode == remote.ModePassthrough || p.cfg.Spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
 		return nil
 	}
 	p.engine.model = p.base.ID
 	for _, c := range p.endpoints {
-		ok, err := p.try(ctx, card, c.dialect)
+		ok, err := p.tryDialect(ctx, card, c.dialect)
 		if err != nil {
 			return err
 		}
 		if ok {
 			p.dialect, p.choices = c.dialect, c.choices
-			return p.findReport(ctx, card)
+			return p.findCachedReporting(ctx, card)
 		}
 	}
 	if p.cfg.Spec.Mode == remote.ModeTokens {
-		return fmt.Errorf("the engine at %s gives no token ids at %s and %s (%s); take vLLM 0.10.2 or later, start it with --enable-scale-out, or set mode=%s", p.cfg.Spec.URL.Host, pathCompletions, pathGenerate, strings.Join(p.why, "; "), remote.ModePass)
+		return fmt.Errorf("the engine at %s gives no token ids at %s and %s (%s); take vLLM 0.10.2 or later, start it with --enable-scale-out, or set mode=%s", p.cfg.Spec.URL.Host, pathCompletions, pathGenerate, strings.Join(p.failures, "; "), remote.ModePassthrough)
 	}
-	why := remote.Clean(strings.Join(p.why, "; "))
-	p.warn(engine.WarnText, "take vLLM 0.10.2 or later, or start it with --enable-scale-out", "the engine answers with text only, so that streams cannot move: %.200s", why)
+	why := remote.SanitizeMessage(strings.Join(p.failures, "; "))
+	p.addWarning(engine.WarnTextOnly, "take vLLM 0.10.2 or later, or start it with --enable-scale-out", "the engine answers with text only, so that streams cannot move: %.200s", why)
 	return nil
 }
 
-// try asks for one token, twice after the same prompt, to see tokens and whether the second
-// time is known to have come from the cache.
-func (p *probe) try(ctx context.Context, card *engine.Card, d remote.Dialect) (ok bool, err error) {
-	seen, err := remote.Ask(ctx, p.client, card, d, p.prompt(card))
+// tryDialect asks for one token, to find out whether the server returns token ids.
+func (p *serverProbe) tryDialect(ctx context.Context, card *engine.Card, d remote.Dialect) (ok bool, err error) {
+	seen, err := remote.ProbePrompt(ctx, p.client, card, d, p.probePrompt(card))
 	if err != nil {
-		switch code := fault.Of(err); {
+		switch code := fault.CodeOf(err); {
 		case ctx.Err() != nil:
 			return false, ctx.Err()
 		case code == fault.Overloaded:
 			return false, err
 		}
-		p.why = append(p.why, err.Error())
+		p.failures = append(p.failures, err.Error())
 		return false, nil
 	}
 	if seen.Tokens == 0 {
-		p.why = append(p.why, "an answer without token ids")
+		p.failures = append(p.failures, "an answer without token ids")
 	}
 	return seen.Tokens > 0, nil
 }
 
-// prompt is what the server is asked to go on from: two blocks and one token of no meaning.
-func (p *probe) prompt(card *engine.Card) []kv.Token {
+// probePrompt returns the prompt of probes: two blocks and one token without meaning.
+func (p *serverProbe) probePrompt(card *engine.Card) []kv.Token {
 	n := min(2*card.BlockSize+1, card.ContextLength-2)
 	prompt := make([]kv.Token, max(n, 1))
 	for i := range prompt {
@@ -395,40 +396,40 @@ func (p *probe) prompt(card *engine.Card) []kv.Token {
 	return prompt
 }
 
-// findReport finds out whether cached tokens are reported: the prompt that was asked about a
-// moment ago is in the cache now.
-func (p *probe) findReport(ctx context.Context, card *engine.Card) error {
-	seen, err := remote.Ask(ctx, p.client, card, p.dialect, p.prompt(card))
+// findCachedReporting finds out whether the server reports cached tokens: the prompt of the previous probe is
+// now in the cache.
+func (p *serverProbe) findCachedReporting(ctx context.Context, card *engine.Card) error {
+	seen, err := remote.ProbePrompt(ctx, p.client, card, p.dialect, p.probePrompt(card))
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
 		return err
 	case seen.Cached >= 0:
-		p.cached = remote.ReportsAll
-	case strings.EqualFold(p.cache.caching, "true"):
-		p.warn(engine.WarnNoReport, "start it with --enable-prompt-tokens-details", "the engine does not report cached tokens: what is predicted cannot be checked")
+		p.cached = remote.ReportsNonzero
+	case strings.EqualFold(p.cache.prefixCaching, "true"):
+		p.addWarning(engine.WarnNoCachedTokens, "start it with --enable-prompt-tokens-details", "the engine does not report cached tokens: what is predicted cannot be checked")
 	}
 	return nil
 }
 
-// scraper reads the server's load; nil if it has no metrics.
-func (p *probe) scraper() func(context.Context, *remote.Gauges) error {
+// loadScraper returns a function that reads the server's load; nil if it has no metrics.
+func (p *serverProbe) loadScraper() func(context.Context, *remote.LoadGauges) error {
 	if !p.cache.read {
 		return nil
 	}
-	return func(ctx context.Context, g *remote.Gauges) error { return p.scrape(ctx, g) }
+	return func(ctx context.Context, g *remote.LoadGauges) error { return p.scrapeLoad(ctx, g) }
 }
 
-func (p *probe) scrape(ctx context.Context, g *remote.Gauges) error {
-	return p.client.Scrape(ctx, pathMetrics, func(text []byte) { gauges(text, p.cfg.Spec.Rank, g) })
+func (p *serverProbe) scrapeLoad(ctx context.Context, g *remote.LoadGauges) error {
+	return p.client.FetchMetrics(ctx, pathMetrics, func(text []byte) { parseGauges(text, p.cfg.Spec.Rank, g) })
 }
 
-// gauges reads the load of a rank, or of all of them, and the adapters in memory.
-func gauges(text []byte, rank int, g *remote.Gauges) {
+// parseGauges reads the load of a rank, or of all ranks, and the adapters in memory.
+func parseGauges(text []byte, rank int, g *remote.LoadGauges) {
 	ranks, newest := 0, 0.0
-	remote.Samples(text, "vllm:", func(s remote.Sample) {
-		if !ofRank(&s, rank) {
+	remote.EachSample(text, "vllm:", func(s remote.MetricSample) {
+		if !isOfRank(&s, rank) {
 			return
 		}
 		switch string(s.Name) {
@@ -443,10 +444,10 @@ func gauges(text []byte, rank int, g *remote.Gauges) {
 			g.Tokens += uint64(max(s.Value, 0))
 		case "vllm:num_preemptions_total":
 			g.Preemptions += uint64(max(s.Value, 0))
-		case "vllm:lora_requests_info": // each set of names is a series of its own, its value when it was so
+		case "vllm:lora_requests_info": // each set of names is a series of its own; its value is a time stamp
 			if s.Value >= newest {
 				newest = s.Value
-				g.Adapters = appendNames(g.Adapters[:0], s.Label("running_lora_adapters"))
+				g.Adapters = appendNames(g.Adapters[:0], s.LabelValue("running_lora_adapters"))
 			}
 		}
 	})
@@ -455,7 +456,7 @@ func gauges(text []byte, rank int, g *remote.Gauges) {
 	}
 }
 
-// appendNames appends the names of a list with commas, each once.
+// appendNames appends the names of a comma-separated list, each once.
 func appendNames(dst []string, list []byte) []string {
 	for name := range strings.SplitSeq(string(list), ",") {
 		if name = strings.TrimSpace(name); name != "" && !slices.Contains(dst, name) {

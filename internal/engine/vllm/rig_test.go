@@ -20,10 +20,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pipeline is the built-in one, opened once.
+// pipeline returns the built-in pipeline, opened once.
 var pipeline = sync.OnceValues(func() (*prep.Pipeline, error) { return chat.Open(chat.Ref{Kind: "builtin"}) })
 
-// simulated makes simulated engines of a small cache, in whose place a server stands.
+// simulated returns a constructor of simulated engines with a small cache, for which a server stands in.
 func simulated(t testing.TB) (open func(rank int) (engine.Engine, error), card engine.Card, pipe *prep.Pipeline) {
 	t.Helper()
 	pipe, err := pipeline()
@@ -34,7 +34,7 @@ func simulated(t testing.TB) (open func(rank int) (engine.Engine, error), card e
 	if err != nil {
 		t.Fatal(err)
 	}
-	timing, err := sim.Preset("mocker")
+	timing, err := sim.PresetTiming("mocker")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func simulated(t testing.TB) (open func(rank int) (engine.Engine, error), card e
 	return open, e.Card(), pipe
 }
 
-// spec is that of a server at a URL.
+// spec returns the spec of a server at a URL.
 func spec(t testing.TB, at string) remote.Spec {
 	t.Helper()
 	u, err := url.Parse(at)
@@ -75,14 +75,14 @@ func zmq(t testing.TB, s string) (e zmtp.Endpoint) {
 	return e
 }
 
-// opened is an engine of the spec whose model is that of card.
+// opened returns an engine of the spec whose model is that of card.
 func opened(t testing.TB, s remote.Spec, card engine.Card) *Engine {
 	t.Helper()
-	return openedBy(t, s, card, func(*probe) {})
+	return openedBy(t, s, card, func(*serverProbe) {})
 }
 
-// openedBy is opened, after a change to what asks the server.
-func openedBy(t testing.TB, s remote.Spec, card engine.Card, change func(*probe)) *Engine {
+// openedBy is opened, with a change to the probe.
+func openedBy(t testing.TB, s remote.Spec, card engine.Card, change func(*serverProbe)) *Engine {
 	t.Helper()
 	p, err := newProbe(&Config{Spec: s, Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, EOS: card.EOS})
 	if err != nil {
@@ -90,7 +90,7 @@ func openedBy(t testing.TB, s remote.Spec, card engine.Card, change func(*probe)
 	}
 	t.Cleanup(p.client.Close)
 	change(p)
-	e, err := p.open(context.Background())
+	e, err := p.openEngine(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,15 +10,15 @@ import (
 
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
-	"penstock/internal/mimic"
-	"penstock/internal/mimic/mimictest"
+	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
 )
 
 func TestSalts(t *testing.T) {
-	for _, dialect := range []mimic.Dialect{mimic.VLLM, mimic.VLLMLegacy} {
+	for _, dialect := range []enginemock.Dialect{enginemock.VLLM, enginemock.VLLMLegacy} {
 		t.Run(string(dialect), func(t *testing.T) {
-			mimictest.TestSalts(t, func(t testing.TB, set ...mimic.Fault) mimictest.Adapter {
-				s, card := served(t, func(c *mimic.Config) { c.Dialect, c.Faults = dialect, set })
+			enginemocktest.TestSalts(t, func(t testing.TB, set ...enginemock.Fault) enginemocktest.Adapter {
+				s, card := served(t, func(c *enginemock.Config) { c.Dialect, c.Faults = dialect, set })
 				at := spec(t, s.URL())
 				at.Events, at.Replay = zmq(t, s.EventsAddr()), zmq(t, s.ReplayAddr())
 				return opened(t, at, card)
@@ -27,18 +27,19 @@ func TestSalts(t *testing.T) {
 	}
 }
 
-// TestPrefixCachingOff: where the engine reuses nothing, nothing is predicted, and there are no salts to prove.
+// TestPrefixCachingOff checks that without a prefix cache nothing is predicted, and there are no salts to
+// prove.
 func TestPrefixCachingOff(t *testing.T) {
-	p := &probe{cfg: &Config{}, cache: cacheConfig{caching: "False"}}
+	p := &serverProbe{cfg: &Config{}, cache: cacheConfig{prefixCaching: "False"}}
 	card := engine.Card{}
-	source, err := p.source(&card)
-	if err != nil || source != nil || !card.NoReuse || p.salts() != remote.SaltsMoot {
-		t.Errorf("source %v, %v; no reuse %v; salts %v", source, err, card.NoReuse, p.salts())
+	source, err := p.cacheSource(&card)
+	if err != nil || source != nil || !card.NoPrefixCache || p.saltSupport() != remote.SaltsUnneeded {
+		t.Errorf("source %v, %v; no reuse %v; salts %v", source, err, card.NoPrefixCache, p.saltSupport())
 	}
 }
 
-// TestPrefixCachingOn: an engine that was found to reuse nothing, and is started anew with prefix caching, is another
-// one: its salts are to be proven.
+// TestPrefixCachingOn checks that an engine without prefix cache which restarts with one counts as another
+// engine: its salts must be proven.
 func TestPrefixCachingOn(t *testing.T) {
 	caching := "False"
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,16 +56,16 @@ func TestPrefixCachingOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := remote.Spec{Kind: "vllm", URL: u}
-	p := &probe{
-		cfg: &Config{Spec: at}, client: remote.NewClient(&at), cache: cacheConfig{caching: "False"},
+	p := &serverProbe{
+		cfg: &Config{Spec: at}, client: remote.NewClient(&at), cache: cacheConfig{prefixCaching: "False"},
 		base: servedModel{ID: "m", Root: "m", MaxModelLen: 512},
 	}
 	defer p.client.Close()
-	if err := p.alive(t.Context()); err != nil {
+	if err := p.checkAlive(t.Context()); err != nil {
 		t.Error(err)
 	}
 	caching = "True"
-	if err := p.alive(t.Context()); err == nil {
+	if err := p.checkAlive(t.Context()); err == nil {
 		t.Error("an engine that has a cache now is taken for the same")
 	}
 }

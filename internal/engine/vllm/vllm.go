@@ -1,6 +1,6 @@
-// Package vllm adapts a running vLLM server to the contract of engines: tokens in and tokens out
-// over /v1/completions, or /inference/v1/generate where that is all there is; clients' requests as
-// they are; prompts by /tokenize; the cache by its published events.
+// Package vllm adapts a running vLLM server to the contract of engines: tokens in and out over
+// /v1/completions or, if the server has only that, /inference/v1/generate; passthrough of clients' requests;
+// prompts by /tokenize; cache content by its published events.
 package vllm
 
 import (
@@ -12,40 +12,39 @@ import (
 	"penstock/internal/engine/remote"
 )
 
-// Config says which server, and what is known here of its model.
-type Config = remote.Opening
+// Config names the server and what is known of its model.
+type Config = remote.OpenConfig
 
 // Engine is a vLLM server as an engine. Open it with [Open].
 type Engine struct {
 	*remote.Base
-	model  string // what the server calls it
+	model  string // the server's name of it
 	spec   remote.Spec
 	client *remote.Client
 }
 
 // Compile-time guards.
 var (
-	_ engine.Engine         = (*Engine)(nil)
-	_ engine.KVSource       = (*Engine)(nil)
-	_ engine.LoadSource     = (*Engine)(nil)
-	_ engine.WarningSource  = (*Engine)(nil)
-	_ engine.AdapterSource  = (*Engine)(nil)
-	_ engine.AdapterWatcher = (*Engine)(nil)
-	_ engine.Preprocessor   = (*Engine)(nil)
-	_ engine.Passer         = (*Engine)(nil)
-	_ remote.Dialect        = (*completions)(nil)
-	_ remote.Dialect        = (*generate)(nil)
+	_ engine.Engine            = (*Engine)(nil)
+	_ engine.KVSource          = (*Engine)(nil)
+	_ engine.LoadSource        = (*Engine)(nil)
+	_ engine.WarningSource     = (*Engine)(nil)
+	_ engine.AdapterSource     = (*Engine)(nil)
+	_ engine.AdapterWatcher    = (*Engine)(nil)
+	_ engine.Preprocessor      = (*Engine)(nil)
+	_ engine.PassthroughEngine = (*Engine)(nil)
+	_ remote.Dialect           = (*completionsDialect)(nil)
+	_ remote.Dialect           = (*generateDialect)(nil)
 )
 
-// Open asks the server what it serves and what it can do, waiting while it loads its model, and
-// returns an engine that does nothing until Run. An error says what to set; one that is Unavailable
-// is of a server that did not answer.
+// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
+// Run. An error says what to set; an Unavailable one means that the server did not answer.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	p, err := newProbe(&cfg)
 	if err != nil {
 		return nil, err
 	}
-	e, err := p.open(ctx)
+	e, err := p.openEngine(ctx)
 	if err != nil {
 		p.client.Close()
 		return nil, err
@@ -53,54 +52,54 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// pin are the headers that pin a call to a data-parallel rank.
-func pin(spec *remote.Spec) []string {
+// rankHeaders returns the headers that pin a call to a data-parallel rank.
+func rankHeaders(spec *remote.Spec) []string {
 	if spec.Rank == remote.AnyRank || spec.Ranks <= 1 {
 		return nil
 	}
 	return []string{"X-data-parallel-rank", itoa(spec.Rank)}
 }
 
-// upstream is what the server calls the model of a request: an adapter by its own name.
-func (e *Engine) upstream(lora string) string {
+// upstreamModel returns the server's name of a request's model: an adapter has its own name.
+func (e *Engine) upstreamModel(lora string) string {
 	if lora != "" {
 		return lora
 	}
 	return e.model
 }
 
-// alive asks whether the server answers and serves the same model.
-func (p *probe) alive(ctx context.Context) error {
-	if _, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+// checkAlive checks that the server answers and serves the same model.
+func (p *serverProbe) checkAlive(ctx context.Context) error {
+	if _, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
 		return err
 	}
-	var now models
-	if err := now.read(ctx, p.client); err != nil {
+	var now modelList
+	if err := now.fetchModels(ctx, p.client); err != nil {
 		return err
 	}
 	i := slices.IndexFunc(now.Data, func(m servedModel) bool { return m.ID == p.base.ID })
 	switch host := p.cfg.Spec.URL.Host; {
 	case i < 0 || now.Data[i].Root != p.base.Root:
-		return remote.Another(host, "another model")
+		return remote.DifferentEngineError(host, "another model")
 	case now.Data[i].MaxModelLen != p.base.MaxModelLen:
-		return remote.Another(host, "another context length")
+		return remote.DifferentEngineError(host, "another context length")
 	}
-	return p.stillReusesNothing(ctx)
+	return p.checkPrefixCacheOff(ctx)
 }
 
-// stillReusesNothing asks a server that reused nothing whether that has changed: a cache must be followed, and its
-// salts proven.
-func (p *probe) stillReusesNothing(ctx context.Context) error {
-	if !p.reusesNothing() {
+// checkPrefixCacheOff checks that a server without prefix cache still has none: a cache would have to be
+// followed, and its salts proven.
+func (p *serverProbe) checkPrefixCacheOff(ctx context.Context) error {
+	if !p.isPrefixCacheOff() {
 		return nil
 	}
-	text, err := p.client.Read(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
+	text, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
 	if err != nil {
 		return err
 	}
-	now := probe{}
-	if now.cache.take(text, p.cfg.Spec.Rank); !now.reusesNothing() {
-		return remote.Another(p.cfg.Spec.URL.Host, "with other settings (prefix caching is on)")
+	now := serverProbe{}
+	if now.cache.parseMetrics(text, p.cfg.Spec.Rank); !now.isPrefixCacheOff() {
+		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "with other settings (prefix caching is on)")
 	}
 	return nil
 }

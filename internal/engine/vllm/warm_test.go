@@ -13,8 +13,8 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// TestLearnsWarmServer: of a server that served before it was followed, and does not repeat its events, what requests
-// find is predicted after the first of them, also where blocks are joined.
+// TestLearnsWarmServer checks that for a server which served before it was followed, and does not replay its
+// events, hits are predicted after the first requests that find them, also where blocks are joined.
 func TestLearnsWarmServer(t *testing.T) {
 	for name, size := range map[string]int{"blocks": 16, "joined": 32} {
 		t.Run(name, func(t *testing.T) {
@@ -28,13 +28,13 @@ func TestLearnsWarmServer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				chain := h.Chain(nil, req.Prompt, nil)
+				chain := h.AppendSeqHashes(nil, req.Prompt, nil)
 				return r.cached(t, req), chain[len(chain)-1]
 			}
 			ask(before, 1, 1)
 			e := opened(t, before.spec, before.Card())
 			r := &rig{e, before.server, enginetest.Start(t, e)}
-			for seed := uint64(100); r.Stats().Batches == 0; seed++ { // what was stored before the subscription stood is not heard of
+			for seed := uint64(100); r.Stats().Batches == 0; seed++ { // events from before the subscription are lost
 				r.cached(t, request(seed, 20, 1))
 			}
 			begun := r.Stats()
@@ -44,7 +44,7 @@ func TestLearnsWarmServer(t *testing.T) {
 					t.Errorf("request %d finds %d tokens", i, cached)
 				}
 				r.has(t, last)
-				for i == 4 && r.Stats().Waiting > 0 { // names are found a moment after the requests that show them
+				for i == 4 && r.Stats().Waiting > 0 { // hashes are found shortly after the requests that reveal them
 					select {
 					case <-time.After(time.Millisecond):
 					case <-r.ctx.Done():
@@ -53,7 +53,7 @@ func TestLearnsWarmServer(t *testing.T) {
 				}
 			}
 			s := r.Stats()
-			if s.Compared-begun.Compared != 16 || s.Apart-begun.Apart != 1 || s.Reported-s.Predicted != begun.Reported-begun.Predicted+128 {
+			if s.Compared-begun.Compared != 16 || s.Mismatched-begun.Mismatched != 1 || s.Reported-s.Predicted != begun.Reported-begun.Predicted+128 {
 				t.Errorf("predicted beside reported: %+v, before %+v", s, begun)
 			}
 			if slices.Contains(codes(r.Warnings()), engine.WarnOrphans) {
@@ -63,15 +63,15 @@ func TestLearnsWarmServer(t *testing.T) {
 	}
 }
 
-// has waits until the adapter knows of a block of the server's.
+// has waits until the adapter knows a block of the server's.
 func (r *rig) has(t *testing.T, seq kv.SeqHash) {
 	t.Helper()
-	replica := enginetest.NewReplica()
+	replica := enginetest.NewCacheReplica()
 	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- r.WatchKV(ctx, replica.Sink) }()
-	if err := replica.Wait(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[seq] }); err != nil {
+	if err := replica.WaitFor(ctx, func(seqs map[kv.SeqHash]bool) bool { return seqs[seq] }); err != nil {
 		t.Errorf("the adapter never knows of block %x", seq)
 	}
 	cancel()

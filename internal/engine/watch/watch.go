@@ -1,6 +1,6 @@
-// Package watch hands the cache events of an engine to those who watch it: each is told
-// what is cached now and then every change, in order, and one that falls behind is started
-// over instead of holding up the engine.
+// Package watch broadcasts the cache events of an engine to watchers: each watcher gets a description of what
+// is cached now and then every change, in order. A watcher that lags too far is restarted with a new
+// description; it never holds up the engine.
 package watch
 
 import (
@@ -10,13 +10,13 @@ import (
 	"penstock/core/kv"
 )
 
-// MinBacklog is a limit for a [Hub] below which watchers would be started over for the
-// changes of a few requests.
+// MinBacklog is the least sensible limit of a [Broadcaster]: below it the changes of a few requests would
+// restart watchers.
 const MinBacklog = 1024
 
-// Hub has the watchers of one engine. The engine publishes every change, and when [Hub.Wanting]
-// says so describes its cache; it never waits for a watcher.
-type Hub struct {
+// Broadcaster serves the watchers of one engine. The engine publishes every change, and describes its cache
+// when [Broadcaster.NeedsDescription] returns true; it never waits for a watcher.
+type Broadcaster struct {
 	limit int
 
 	mu struct {
@@ -26,34 +26,38 @@ type Hub struct {
 	}
 }
 
-// New returns a hub without watchers, each of which may be behind by limit names of
-// blocks, beside a description.
-func New(limit int) *Hub { return &Hub{limit: limit} }
+// New returns a broadcaster without watchers. The backlog of a watcher is limited to limit block hashes, not
+// counting a description.
+func New(limit int) *Broadcaster { return &Broadcaster{limit: limit} }
 
-// watcher is one call of Watch. The hub's mutex guards all but ready.
+// watcher is one call of Watch. The broadcaster's mutex guards all fields except ready.
 type watcher struct {
-	ready   chan struct{} // has room for one
-	state   watching
-	backlog []kv.Event
-	handed  []kv.Event // what take returned last
-	names   int        // in backlog, without those of a description
+	ready         chan struct{} // of capacity 1
+	state         watcherState
+	backlog       []kv.Event
+	lastTaken     []kv.Event // last result of takeBacklog
+	backlogHashes int        // in backlog, not counting a description
 }
 
-// watching is what a watcher needs next.
-type watching uint8
+// watcherState is what a watcher needs next.
+//
+//	needsDescription   a description of the cache follows; then following
+//	following          changes follow; backlogFull when the backlog is full
+//	backlogFull        needsDescription when it takes its backlog
+type watcherState uint8
 
 const (
-	wants   watching = iota // a description of the cache
-	follows                 // the changes
-	lost                    // its backlog overflowed; it wants when it comes back
+	needsDescription watcherState = iota
+	following
+	backlogFull
 )
 
-// Watch reports to sink as the contract of engine.KVSource says. ask is called, by this
-// goroutine, when the engine must describe its cache. It returns nil when ctx ends, sink's
-// error if sink fails, and stopped when the engine has.
-func (h *Hub) Watch(ctx context.Context, ask func(), stopped error, sink func([]kv.Event) error) error {
-	w := h.join()
-	defer h.part(w)
+// Watch reports to sink as engine.KVSource specifies. It calls ask, in its own goroutine, when the engine
+// must describe its cache. It returns nil when ctx ends, sink's error if sink fails, and stopped after
+// StopWatches.
+func (h *Broadcaster) Watch(ctx context.Context, ask func(), stopped error, sink func([]kv.Event) error) error {
+	w := h.addWatcher()
+	defer h.removeWatcher(w)
 	ask()
 	for {
 		select {
@@ -61,7 +65,7 @@ func (h *Hub) Watch(ctx context.Context, ask func(), stopped error, sink func([]
 		case <-ctx.Done():
 			return nil
 		}
-		events, again, over := h.take(w)
+		events, again, over := h.takeBacklog(w)
 		if again {
 			ask()
 		}
@@ -76,18 +80,18 @@ func (h *Hub) Watch(ctx context.Context, ask func(), stopped error, sink func([]
 	}
 }
 
-func (h *Hub) join() *watcher {
+func (h *Broadcaster) addWatcher() *watcher {
 	w := &watcher{ready: make(chan struct{}, 1)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.watchers = append(h.mu.watchers, w)
 	if h.mu.stopped {
-		w.notify()
+		w.signalReady()
 	}
 	return w
 }
 
-func (h *Hub) part(w *watcher) {
+func (h *Broadcaster) removeWatcher(w *watcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, o := range h.mu.watchers {
@@ -98,9 +102,8 @@ func (h *Hub) part(w *watcher) {
 	}
 }
 
-// Publish adds events to the backlog of everyone who follows. It keeps their
-// slices.
-func (h *Hub) Publish(events []kv.Event) {
+// Publish adds events to the backlog of every watcher which is following. It keeps their slices.
+func (h *Broadcaster) Publish(events []kv.Event) {
 	if len(events) == 0 {
 		return
 	}
@@ -111,84 +114,83 @@ func (h *Hub) Publish(events []kv.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.mu.watchers {
-		if w.state != follows {
+		if w.state != following {
 			continue
 		}
-		if w.names+names > h.limit {
-			w.state, w.backlog, w.names = lost, nil, 0
+		if w.backlogHashes+names > h.limit {
+			w.state, w.backlog, w.backlogHashes = backlogFull, nil, 0
 		} else {
 			w.backlog = append(w.backlog, events...)
-			w.names += names
+			w.backlogHashes += names
 		}
-		w.notify()
+		w.signalReady()
 	}
 }
 
-// Wanting reports whether a watcher waits for a description.
-func (h *Hub) Wanting() bool {
+// NeedsDescription reports whether a watcher waits for a description.
+func (h *Broadcaster) NeedsDescription() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.mu.watchers {
-		if w.state == wants {
+		if w.state == needsDescription {
 			return true
 		}
 	}
 	return false
 }
 
-// Describe gives the description of the cache, a Cleared event and Stored events, to everyone who
-// wants one. All changes up to it have been published. It keeps their slices.
-func (h *Hub) Describe(dump []kv.Event) {
+// SendDescription gives a description of the cache, a Cleared event and Stored events, to every watcher that
+// needs one. All changes up to it have been published. It keeps the slices.
+func (h *Broadcaster) SendDescription(dump []kv.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.mu.watchers {
-		if w.state == wants {
-			w.state = follows
+		if w.state == needsDescription {
+			w.state = following
 			w.backlog = append(w.backlog[:0], dump...)
-			w.notify()
+			w.signalReady()
 		}
 	}
 }
 
-// Watchers returns how many watch.
-func (h *Hub) Watchers() int {
+// WatcherCount returns the number of watchers.
+func (h *Broadcaster) WatcherCount() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.mu.watchers)
 }
 
-// maxKept bounds the events whose memory a watcher keeps for the next ones.
+// maxKept bounds the events whose memory a watcher keeps for reuse.
 const maxKept = 1024
 
-// take empties the backlog of w: what it returns is valid until the next call, in which its memory
-// is used again. again says that the engine must describe the cache to it; stopped, that no more
-// events come.
-func (h *Hub) take(w *watcher) (events []kv.Event, again, stopped bool) {
+// takeBacklog empties the backlog of w. The result is valid until the next call, which reuses its memory.
+// again says that the engine must describe the cache to w; stopped that no more events come.
+func (h *Broadcaster) takeBacklog(w *watcher) (events []kv.Event, again, stopped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if w.state == lost {
-		w.state, again = wants, true
+	if w.state == backlogFull {
+		w.state, again = needsDescription, true
 	}
-	if clear(w.handed); cap(w.handed) > maxKept {
-		w.handed = nil
+	if clear(w.lastTaken); cap(w.lastTaken) > maxKept {
+		w.lastTaken = nil
 	}
-	w.backlog, w.handed, w.names = w.handed[:0], w.backlog, 0
-	return w.handed, again, h.mu.stopped
+	w.backlog, w.lastTaken, w.backlogHashes = w.lastTaken[:0], w.backlog, 0
+	return w.lastTaken, again, h.mu.stopped
 }
 
-// Stop says that no more events come.
-func (h *Hub) Stop() {
+// StopWatches ends all watches after their backlogs.
+func (h *Broadcaster) StopWatches() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.stopped = true
 	for _, w := range h.mu.watchers {
-		w.notify()
+		w.signalReady()
 	}
 }
 
-func (w *watcher) notify() {
+func (w *watcher) signalReady() {
 	select {
 	case w.ready <- struct{}{}:
-	default: // it will look anyway
+	default: // ready is already set
 	}
 }

@@ -140,8 +140,8 @@ func TestFailuresAreRemembered(t *testing.T) {
 	}
 }
 
-// TestOneFlight: many who want a file share one download; some of them leave, which is
-// nothing to the others.
+// TestOneFlight: concurrent requests for a file share one download; some of them are canceled,
+// which does not affect the others.
 func TestOneFlight(t *testing.T) {
 	file := picture(t, 50, 50)
 	begun, go_ := make(chan struct{}), make(chan struct{})
@@ -186,7 +186,7 @@ func TestOneFlight(t *testing.T) {
 	leave()
 	for waiting := 20; waiting != 15; {
 		f.downloads.mu.Lock()
-		waiting = f.downloads.mu.calls[keyOf(url)].waiters
+		waiting = f.downloads.mu.calls[urlKeyOf(url)].waiters
 		f.downloads.mu.Unlock()
 	}
 	close(go_)
@@ -194,12 +194,12 @@ func TestOneFlight(t *testing.T) {
 	if n := len(heard.all()); n != 1 {
 		t.Errorf("%d requests", n)
 	}
-	if e := f.store.mu.entries[keyOf(url)]; e.pins != 0 {
+	if e := f.store.mu.entries[urlKeyOf(url)]; e.pins != 0 {
 		t.Errorf("%d pins are left", e.pins)
 	}
 }
 
-// TestLastLeaves: a download that nobody waits for is abandoned.
+// TestLastLeaves: a download without waiters is canceled.
 func TestLastLeaves(t *testing.T) {
 	begun, gone := make(chan struct{}), make(chan struct{})
 	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -222,7 +222,7 @@ func TestLastLeaves(t *testing.T) {
 	<-gone
 }
 
-// TestClose ends what is under way, with an error for those that wait.
+// TestClose aborts requests in progress, with an error for the waiters.
 func TestClose(t *testing.T) {
 	begun := make(chan struct{})
 	url, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -244,22 +244,22 @@ func TestClose(t *testing.T) {
 	refused(t, "a download afterwards", err, fault.Unavailable, "about to stop")
 }
 
-// TestFlights: what was made for those who left is dropped, once.
+// TestFlights: a result without remaining waiters is dropped, once.
 func TestFlights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dropped atomic.Int64
-		f := newFlights(2, time.Minute, func(int) { dropped.Add(1) })
+		f := newFlightGroup(2, time.Minute, func(int) { dropped.Add(1) })
 		slow := func(ctx context.Context) (int, error) {
 			time.Sleep(time.Second) // in virtual time; it does not look at its context
 			return 7, nil
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := f.do(ctx, key{1}, owner{}, slow, func(int) { t.Error("taken") }); !errors.Is(err, context.DeadlineExceeded) {
+		if err := f.runShared(ctx, urlKey{1}, account{}, slow, func(int) { t.Error("taken") }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		got := 0
-		if err := f.do(t.Context(), key{1}, owner{}, slow, func(n int) { got = n }); err != nil || got != 7 {
+		if err := f.runShared(t.Context(), urlKey{1}, account{}, slow, func(n int) { got = n }); err != nil || got != 7 {
 			t.Errorf("%d %v", got, err)
 		}
 		synctest.Wait()
@@ -267,12 +267,12 @@ func TestFlights(t *testing.T) {
 			t.Errorf("dropped %d times, %d calls are left", dropped.Load(), len(f.mu.calls))
 		}
 		for i := range byte(2) {
-			go func() { _ = f.do(t.Context(), key{i}, owner{}, slow, func(int) {}) }()
+			go func() { _ = f.runShared(t.Context(), urlKey{i}, account{}, slow, func(int) {}) }()
 		}
 		synctest.Wait()
-		err := f.do(t.Context(), key{9}, owner{}, slow, func(int) {})
+		err := f.runShared(t.Context(), urlKey{9}, account{}, slow, func(int) {})
 		refused(t, "one more", err, fault.Overloaded, "too many files")
-		f.close()
+		f.closeAll()
 	})
 }
 
@@ -281,19 +281,19 @@ func TestStore(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c := &clock{}
-		s := newStore(1000, 1000, 100, c.now)
-		var pinned []*file
-		var claims []*claim
+		s := newFileStore(1000, 1000, 100, c.now)
+		var pinned []*cachedFile
+		var claims []*downloadClaim
 		for range 300 {
 			switch r.IntN(6) {
 			case 0, 1:
 				if len(claims) == 0 || r.IntN(2) == 0 {
-					claims = append(claims, s.begin(owner{}, 1+r.Int64N(500)))
+					claims = append(claims, s.startDownload(account{}, 1+r.Int64N(500)))
 				}
 				c := claims[r.IntN(len(claims))]
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel() // does not wait
-				_ = s.grow(ctx, c, r.Int64N(c.most-c.held+1))
+				_ = s.reserveMemory(ctx, c, r.Int64N(c.most-c.held+1))
 			case 2:
 				if len(claims) == 0 {
 					break
@@ -302,26 +302,26 @@ func TestStore(t *testing.T) {
 				c := claims[i]
 				claims = append(claims[:i], claims[i+1:]...)
 				if r.IntN(4) == 0 {
-					s.abandon(c)
+					s.abortDownload(c)
 					break
 				}
-				var k key
+				var k urlKey
 				binary.LittleEndian.PutUint64(k[:], r.Uint64N(6)) // 0 is not kept
-				pinned = append(pinned, s.put(k, make([]byte, r.Int64N(c.held+1)), c))
+				pinned = append(pinned, s.putFile(k, make([]byte, r.Int64N(c.held+1)), c))
 			case 3:
 				if len(pinned) > 0 {
 					i := r.IntN(len(pinned))
-					s.unpin(pinned[i])
+					s.unpinFile(pinned[i])
 					pinned = append(pinned[:i], pinned[i+1:]...)
 				}
 			case 4:
-				if e, ok := s.get(key{byte(r.IntN(6))}); ok {
+				if e, ok := s.getPinned(urlKey{byte(r.IntN(6))}); ok {
 					pinned = append(pinned, e)
 				}
 			case 5:
 				c.advance(time.Duration(r.IntN(40)))
 			}
-			in := map[*file]bool{}
+			in := map[*cachedFile]bool{}
 			for _, e := range pinned {
 				in[e] = true
 			}
@@ -333,10 +333,10 @@ func TestStore(t *testing.T) {
 				want += c.held
 			}
 			for e := range in {
-				want += e.size
+				want += e.memory
 			}
-			if s.used() != want || want > s.limit {
-				t.Fatalf("seed %d: %d bytes are taken, want %d", seed, s.used(), want)
+			if s.usedBytes() != want || want > s.limit {
+				t.Fatalf("seed %d: %d bytes are taken, want %d", seed, s.usedBytes(), want)
 			}
 		}
 	}
@@ -345,18 +345,18 @@ func TestStore(t *testing.T) {
 // TestWaiting: downloads wait for memory in their order, and what is only kept makes room.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStore(100, 100, time.Hour, time.Now)
-		first := s.begin(owner{}, 60)
-		if err := s.grow(t.Context(), first, 60); err != nil {
+		s := newFileStore(100, 100, time.Hour, time.Now)
+		first := s.startDownload(account{}, 60)
+		if err := s.reserveMemory(t.Context(), first, 60); err != nil {
 			t.Fatal(err)
 		}
-		a := s.put(key{1}, make([]byte, 60), first)
-		claims := []*claim{s.begin(owner{}, 90), s.begin(owner{}, 10), s.begin(owner{}, 100)}
+		a := s.putFile(urlKey{1}, make([]byte, 60), first)
+		claims := []*downloadClaim{s.startDownload(account{}, 90), s.startDownload(account{}, 10), s.startDownload(account{}, 100)}
 		var order []int64
 		var mu sync.Mutex
 		for i, c := range claims {
 			go func() {
-				if s.grow(t.Context(), c, c.most) != nil {
+				if s.reserveMemory(t.Context(), c, c.most) != nil {
 					return
 				}
 				mu.Lock()
@@ -367,29 +367,29 @@ func TestWaiting(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.grow(ctx, s.begin(owner{}, 1), 1); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.reserveMemory(ctx, s.startDownload(account{}, 1), 1); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("who comes last is given memory first: %v", err)
 		}
 		if len(order) != 0 {
 			t.Errorf("a file in use made room for %v", order)
 		}
-		s.unpin(a)
+		s.unpinFile(a)
 		synctest.Wait()
 		slices.Sort(order) // both were given memory at once
-		if fmt.Sprint(order) != "[0 1]" || s.used() != 100 {
-			t.Errorf("%v have memory, %d bytes are taken", order, s.used())
+		if fmt.Sprint(order) != "[0 1]" || s.usedBytes() != 100 {
+			t.Errorf("%v have memory, %d bytes are taken", order, s.usedBytes())
 		}
-		s.abandon(claims[0])
-		s.abandon(claims[1])
+		s.abortDownload(claims[0])
+		s.abortDownload(claims[1])
 		synctest.Wait()
-		if fmt.Sprint(order) != "[0 1 2]" || s.used() != 100 {
-			t.Errorf("%v have memory, %d bytes are taken", order, s.used())
+		if fmt.Sprint(order) != "[0 1 2]" || s.usedBytes() != 100 {
+			t.Errorf("%v have memory, %d bytes are taken", order, s.usedBytes())
 		}
 	})
 }
 
-// waiting waits until so many wait for memory.
-func waiting(s *store, n int) {
+// waiting waits until n downloads wait for memory.
+func waiting(s *fileStore, n int) {
 	for {
 		s.mu.Lock()
 		got := s.mu.waiting.Len()
@@ -401,8 +401,8 @@ func waiting(s *store, n int) {
 	}
 }
 
-// TestPinned: a file in use is not taken away, and its memory is not another's: who wants
-// some waits.
+// TestPinned: a file in use is not evicted, and its memory is not reused: a download which needs it
+// waits.
 func TestPinned(t *testing.T) {
 	file := picture(t, 180, 180) // some 130 KB
 	url, _ := serve(t, content(file))
@@ -425,7 +425,7 @@ func TestPinned(t *testing.T) {
 
 	hasty, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	refused(t, "who cannot wait", f.reserve(hasty, f.store.begin(owner{}, 1), 1), fault.Overloaded, "no memory")
+	refused(t, "who cannot wait", f.reserveMemory(hasty, f.store.startDownload(account{}, 1), 1), fault.Overloaded, "no memory")
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	if _, err := f.Get(gone, url+"/e"); !errors.Is(err, context.Canceled) {
@@ -444,13 +444,13 @@ func TestPinned(t *testing.T) {
 
 // TestSizesBounded: the newest entries are kept.
 func TestSizesBounded(t *testing.T) {
-	s := newSizes(3, time.Hour, time.Now)
+	s := newSizeCache(3, time.Hour, time.Now)
 	for i := range byte(5) {
-		s.get(key{0}) // used all the time
-		s.put(key{i}, sizeEntry{info: probeInfo(int(i))})
+		s.getSize(urlKey{0}) // used all the time
+		s.putSize(urlKey{i}, sizeEntry{info: probeInfo(int(i))})
 	}
 	for i, want := range []bool{true, false, false, true, true} {
-		if e, ok := s.get(key{byte(i)}); ok != want || ok && e.info.Size.Width != i {
+		if e, ok := s.getSize(urlKey{byte(i)}); ok != want || ok && e.info.Size.Width != i {
 			t.Errorf("entry %d is there: %v", i, ok)
 		}
 	}

@@ -9,92 +9,92 @@ import (
 	"strings"
 	"time"
 
-	"penstock/core/media/probe"
+	"penstock/internal/media/probe"
 )
 
-// Config says what a Fetcher may fetch, and how much of it.
+// Config configures what a Fetcher may fetch, and its limits.
 type Config struct {
-	// AllowPrivate lets addresses of private networks and of this machine be fetched from. Those
-	// of cloud metadata services, link-local and reserved ones stay refused.
+	// AllowPrivate allows addresses of private networks and of this machine. Cloud metadata
+	// services, link-local and reserved addresses stay forbidden.
 	AllowPrivate bool
-	// AllowNets are networks that may be fetched from, whatever else is said of them.
+	// AllowNets are always allowed, overriding all other rules.
 	AllowNets []netip.Prefix
-	// AllowHosts are the only hosts that may be fetched from: "example.com" is that very host,
-	// ".example.com" it and all below it. Empty: every host.
+	// AllowHosts are the only allowed hosts: "example.com" is that host only, ".example.com"
+	// includes its subdomains. Empty allows every host.
 	AllowHosts []string
 
-	// MaxBytes is how large a file may be.
+	// MaxBytes bounds a file, in bytes.
 	MaxBytes int64 // default 64 MiB
-	// MaxPixels is how many pixels a picture may have by its header.
+	// MaxPixels bounds the pixels of a picture, according to its header.
 	MaxPixels int64 // default probe.DefaultMaxPixels
-	// MaxRedirects is how many redirects are followed; negative for none.
+	// MaxRedirects bounds the redirects which are followed; negative means none.
 	MaxRedirects int // default 3
-	// MaxFlights is how many files are fetched or probed at a time; above it is Overloaded.
+	// MaxFlights bounds the concurrent fetches and probes; a further one is Overloaded.
 	MaxFlights int // default 256
 
-	// Timeout is for all of one fetch, redirects and waiting for memory included; DialTimeout for
-	// a connection, HeaderTimeout from a request to the end of its answer's header, IdleTimeout
-	// between two pieces of a body.
+	// Timeout bounds a whole fetch, including redirects and waiting for memory; DialTimeout a
+	// connection attempt; HeaderTimeout the time from a request to the end of the response's
+	// header; IdleTimeout the time between two reads of a body.
 	Timeout       time.Duration // default 10 s
 	DialTimeout   time.Duration // default 3 s
 	HeaderTimeout time.Duration // default 5 s
 	IdleTimeout   time.Duration // default 3 s
 
-	// MinRate is how many bytes a second of a body must come, over each IdleTimeout of it; negative
-	// for any.
+	// MinRate is the minimum rate of a body, in bytes per second, over each IdleTimeout; negative
+	// means none.
 	MinRate int64 // default 16 KiB
 
-	// CacheBytes bounds the memory of downloads: of those that are under way, of those in use and
-	// of those that are kept because somebody may ask again, which lasts for CacheTTL. The downloads
-	// under way from one host, or of one client ([WithClient]), take at most half of it, or as much
-	// as one of them needs; likewise at most half of MaxFlights is one host's or one client's.
+	// CacheBytes bounds the memory of downloads in progress, files in use, and cached files, which
+	// are cached for CacheTTL. The downloads in progress from one host, or of one client
+	// ([WithClient]), take at most half of it, or as much as one of them needs. Also at most half
+	// of MaxFlights belongs to one host or one client.
 	CacheBytes int64         // default 256 MiB
 	CacheTTL   time.Duration // default 5 min
-	// Dimensions is how many answers of Size are kept, for DimensionsTTL; those that no size can
-	// be had for a minute.
+	// Dimensions bounds the cached results of Size, which are cached for DimensionsTTL; failures
+	// for a minute.
 	Dimensions    int           // default 100,000
 	DimensionsTTL time.Duration // default 24 h
 
-	// RootCAs are those whose certificates hosts may have; nil for the system's.
+	// RootCAs are the certificate authorities for hosts; nil means the system's.
 	RootCAs *x509.CertPool
-	// Resolver finds the addresses of hosts; nil for the system's.
+	// Resolver resolves host names; nil means the system's.
 	Resolver *net.Resolver
-	// Now is the clock by which entries of the caches expire; nil for the system's.
+	// Now is the clock for cache expiry; nil means the system's.
 	Now func() time.Time
 
-	// dialled, if tests set it, has the last word on addresses that were judged well.
+	// dialled, which tests set, is an additional check of allowed addresses.
 	dialled func(netip.Addr) error
 }
 
-// EnsureDefaults sets what was left at zero.
+// EnsureDefaults replaces zero values by their defaults.
 func (c *Config) EnsureDefaults() {
-	or(&c.MaxBytes, 64<<20)
-	or(&c.MaxPixels, probe.DefaultMaxPixels)
-	or(&c.MaxRedirects, 3)
-	or(&c.MaxFlights, 256)
-	or(&c.Timeout, 10*time.Second)
-	or(&c.DialTimeout, 3*time.Second)
-	or(&c.HeaderTimeout, 5*time.Second)
-	or(&c.IdleTimeout, 3*time.Second)
-	or(&c.MinRate, 16<<10)
-	or(&c.CacheBytes, 256<<20)
-	or(&c.CacheTTL, 5*time.Minute)
-	or(&c.Dimensions, 100_000)
-	or(&c.DimensionsTTL, 24*time.Hour)
+	setDefault(&c.MaxBytes, 64<<20)
+	setDefault(&c.MaxPixels, probe.DefaultMaxPixels)
+	setDefault(&c.MaxRedirects, 3)
+	setDefault(&c.MaxFlights, 256)
+	setDefault(&c.Timeout, 10*time.Second)
+	setDefault(&c.DialTimeout, 3*time.Second)
+	setDefault(&c.HeaderTimeout, 5*time.Second)
+	setDefault(&c.IdleTimeout, 3*time.Second)
+	setDefault(&c.MinRate, 16<<10)
+	setDefault(&c.CacheBytes, 256<<20)
+	setDefault(&c.CacheTTL, 5*time.Minute)
+	setDefault(&c.Dimensions, 100_000)
+	setDefault(&c.DimensionsTTL, 24*time.Hour)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 }
 
-// or sets what is zero to its default.
-func or[T comparable](p *T, d T) {
+// setDefault sets a zero value to its default.
+func setDefault[T comparable](p *T, d T) {
 	var zero T
 	if *p == zero {
 		*p = d
 	}
 }
 
-// Validate reports all that is wrong with c, after EnsureDefaults.
+// Validate reports all problems of c. Call EnsureDefaults first.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("fetch config: "+format, args...)) }
@@ -111,8 +111,8 @@ func (c *Config) Validate() error {
 	if c.MaxBytes < 1 || c.MaxBytes > 1<<34 {
 		bad("max bytes %d is not between 1 and 16 GiB", c.MaxBytes)
 	}
-	if c.CacheBytes < reserve(c.MaxBytes) {
-		bad("cache bytes %d have no room for one download of up to %d bytes: at least %d are needed", c.CacheBytes, c.MaxBytes, reserve(c.MaxBytes))
+	if c.CacheBytes < downloadMemory(c.MaxBytes) {
+		bad("cache bytes %d have no room for one download of up to %d bytes: at least %d are needed", c.CacheBytes, c.MaxBytes, downloadMemory(c.MaxBytes))
 	}
 	for _, n := range []struct {
 		name string
@@ -135,10 +135,10 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// reserve returns the memory that a download of n bytes at most takes: what is there is copied when its
-// room grows to the whole, from half of it.
-func reserve(n int64) int64 { return n + (n+1)/2 }
+// downloadMemory returns the peak memory of a download of at most n bytes: the buffer is copied
+// when it grows to its full size, from half of it.
+func downloadMemory(n int64) int64 { return n + (n+1)/2 }
 
-// shareOf returns how much of what all share one host or one client may have, if one download needs
-// least.
+// shareOf returns the share of all which one host or one client may use, where one download needs
+// up to least.
 func shareOf(all, least int64) int64 { return max(all/2, least) }

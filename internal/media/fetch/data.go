@@ -7,29 +7,29 @@ import (
 	"penstock/core/fault"
 )
 
-// Data is what a data: URI has.
-type Data struct {
-	MIME  string // in small letters, without parameters; text/plain if the URI has none
+// ParsedData is the content of a data: URI.
+type ParsedData struct {
+	MIME  string // in lower case, without parameters; text/plain if the URI has none
 	Bytes []byte
 }
 
-// maxHeader is how long the part of a data: URI before its data may be.
+// maxHeader bounds the part of a data: URI before its data, in bytes.
 const maxHeader = 1 << 10
 
-// dataURI is a data: URI taken apart.
+// dataURI is a split data: URI.
 type dataURI struct {
 	mime   string
 	base64 bool
 	data   string
 }
 
-// errData is returned for data: URIs with an error in them.
+// errData returns the error for an invalid data: URI.
 func errData(message string) error {
 	return &fault.Error{Code: fault.Invalid, Message: "data: URI: " + message}
 }
 
-// split takes a data: URI apart.
-func split(uri string) (dataURI, error) {
+// splitDataURI splits a data: URI.
+func splitDataURI(uri string) (dataURI, error) {
 	const scheme = "data:"
 	if len(uri) < len(scheme) || !strings.EqualFold(uri[:len(scheme)], scheme) {
 		return dataURI{}, errData("it does not begin with data:")
@@ -48,28 +48,28 @@ func split(uri string) (dataURI, error) {
 	return d, nil
 }
 
-// ParseData decodes a data: URI. What would have more than max bytes is refused before
-// anything is allocated.
-func ParseData(uri string, max int64) (Data, error) {
-	d, err := split(uri)
+// ParseData decodes a data: URI. It rejects data of more than max bytes before it allocates
+// anything.
+func ParseData(uri string, max int64) (ParsedData, error) {
+	d, err := splitDataURI(uri)
 	if err != nil {
-		return Data{}, err
+		return ParsedData{}, err
 	}
-	b, err := d.decode(max)
-	return Data{MIME: d.mime, Bytes: b}, err
+	b, err := d.decodeData(max)
+	return ParsedData{MIME: d.mime, Bytes: b}, err
 }
 
-// decode returns the data, of at most max bytes.
-func (d dataURI) decode(max int64) ([]byte, error) {
+// decodeData returns the data, of at most max bytes.
+func (d dataURI) decodeData(max int64) ([]byte, error) {
 	if !d.base64 {
-		return d.unescape(max)
+		return d.unescapeData(max)
 	}
 	text := d.data
-	if n := lineBreaks(text); n > 0 {
+	if n := countLineBreaks(text); n > 0 {
 		if int64(base64.RawStdEncoding.DecodedLen(len(text)-n)) > max+2 {
 			return nil, errTooLong()
 		}
-		text = joined(text, len(text)-n)
+		text = removeLineBreaks(text, len(text)-n)
 	}
 	text = strings.TrimRight(text, "=")
 	if int64(base64.RawStdEncoding.DecodedLen(len(text))) > max {
@@ -82,8 +82,8 @@ func (d dataURI) decode(max int64) ([]byte, error) {
 	return b, nil
 }
 
-// joined returns text without its line breaks, n bytes.
-func joined(text string, n int) string {
+// removeLineBreaks returns text without line breaks, which has n bytes.
+func removeLineBreaks(text string, n int) string {
 	var b strings.Builder
 	b.Grow(n)
 	for i := range len(text) {
@@ -94,13 +94,13 @@ func joined(text string, n int) string {
 	return b.String()
 }
 
-// errTooLong is returned for data: URIs that are above the limit.
+// errTooLong returns the error for a data: URI above the limit.
 func errTooLong() error {
 	return errData("it has more bytes than this server takes: send a smaller file")
 }
 
-// unescape returns data that is not in base64 but has escapes as URLs have.
-func (d dataURI) unescape(most int64) ([]byte, error) {
+// unescapeData decodes data which is percent-encoded instead of base64.
+func (d dataURI) unescapeData(most int64) ([]byte, error) {
 	n := max(0, len(d.data)-2*strings.Count(d.data, "%"))
 	if int64(n) > most {
 		return nil, errTooLong()
@@ -111,7 +111,7 @@ func (d dataURI) unescape(most int64) ([]byte, error) {
 		if c == '%' {
 			high, low := -1, -1
 			if i+2 < len(d.data) {
-				high, low = digit(d.data[i+1]), digit(d.data[i+2])
+				high, low = hexDigit(d.data[i+1]), hexDigit(d.data[i+2])
 			}
 			if high < 0 || low < 0 {
 				return nil, errData("an escape is no hexadecimal number")
@@ -123,8 +123,8 @@ func (d dataURI) unescape(most int64) ([]byte, error) {
 	return b, nil
 }
 
-// digit returns the value of a hexadecimal digit, -1 if c is none.
-func digit(c byte) int {
+// hexDigit returns the value of a hexadecimal digit, -1 if c is none.
+func hexDigit(c byte) int {
 	switch {
 	case c >= '0' && c <= '9':
 		return int(c - '0')
@@ -134,7 +134,7 @@ func digit(c byte) int {
 	return -1
 }
 
-// lineBreaks returns how many characters of text break it into lines.
-func lineBreaks(text string) int {
+// countLineBreaks returns the number of line break characters in text.
+func countLineBreaks(text string) int {
 	return strings.Count(text, "\n") + strings.Count(text, "\r")
 }

@@ -10,7 +10,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/media"
-	"penstock/core/media/probe"
+	"penstock/internal/media/probe"
 )
 
 func probeInfo(width int) probe.Info { return probe.Info{Size: media.Size{Width: width}} }
@@ -26,7 +26,7 @@ func lines(text string) string {
 }
 
 func TestParseData(t *testing.T) {
-	for uri, want := range map[string]Data{
+	for uri, want := range map[string]ParsedData{
 		"data:image/png;base64,AQID":                        {"image/png", []byte{1, 2, 3}},
 		"DATA:Image/PNG;name=a.png;BASE64,AQI=":             {"image/png", []byte{1, 2}},
 		"data:image/png;base64,AQI":                         {"image/png", []byte{1, 2}},
@@ -133,7 +133,7 @@ func FuzzContentRange(f *testing.F) {
 		if off < 0 || length < 1 || off > 1<<60 || length > 1<<60 {
 			return
 		}
-		n, total, ok := contentRange(s, probe.Need{Offset: off, Length: length})
+		n, total, ok := parseContentRange(s, probe.ByteRange{Offset: off, Length: length})
 		if ok && (n < 1 || n > length || total >= 0 && off+n > total || total >= 0 && n < length && off+n != total) {
 			t.Fatalf("%q for %d of %d: %d of %d", s, length, off, n, total)
 		}

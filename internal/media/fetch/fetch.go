@@ -1,13 +1,13 @@
-// Package fetch gets the media that clients' URLs show, for which a server of ours
-// becomes a client that strangers direct. So it is guarded on all sides: every address is
-// judged at the moment of connecting to it, redirects are judged as what clients sent is,
-// nothing is sent but the request, and bytes, pixels, time, files at a time and the memory of
-// the process are bounded. docs/media.md lists the guards.
+// Package fetch downloads the media that clients' URLs refer to. The server thereby becomes a
+// client which untrusted users control, so everything is guarded: every address is checked at the
+// moment of connecting to it, redirects are checked like the URLs of clients, nothing but the
+// request is sent, and bytes, pixels, time, concurrent files and the memory of the process are
+// bounded. docs/media.md lists the guards.
 //
-// What a URL shows is had in two ways: [Fetcher.Size] reads no more than the header of a
-// file, in ranges of it, and [Fetcher.Get] all of it, once for all who want it at a time.
-// data: URIs are read by [ParseData]. Errors are of type *fault.Error, in words for who sent
-// the URL, or those of the caller's context.
+// There are two ways to get the content of a URL: [Fetcher.Size] reads only the header of a file,
+// in ranges, and [Fetcher.Get] reads the whole file, once for all concurrent callers. [ParseData]
+// decodes data: URIs. Errors are of type *fault.Error, worded for the sender of the URL, or errors
+// of the caller's context.
 package fetch
 
 import (
@@ -19,22 +19,22 @@ import (
 	"sync/atomic"
 
 	"penstock/core/fault"
-	"penstock/core/media/probe"
+	"penstock/internal/media/probe"
 )
 
-// Fetcher fetches. It is safe for concurrent use.
+// Fetcher downloads files. It is safe for concurrent use.
 type Fetcher struct {
 	cfg       Config
 	transport *http.Transport
-	sizes     *sizes
-	store     *store
-	probes    *flights[probe.Info]
-	downloads *flights[*file]
+	sizes     *sizeCache
+	store     *fileStore
+	probes    *flightGroup[probe.Info]
+	downloads *flightGroup[*cachedFile]
 
-	sizeTally, fileTally tally
+	sizeCounter, fileCounter hitCounter
 }
 
-// New returns a Fetcher. Close ends it.
+// New returns a Fetcher. The caller must close it.
 func New(cfg Config) (*Fetcher, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -42,228 +42,226 @@ func New(cfg Config) (*Fetcher, error) {
 	}
 	f := &Fetcher{cfg: cfg}
 	f.transport = newTransport(&f.cfg)
-	f.sizes = newSizes(cfg.Dimensions, cfg.DimensionsTTL, cfg.Now)
-	f.store = newStore(cfg.CacheBytes, shareOf(cfg.CacheBytes, reserve(cfg.MaxBytes)), cfg.CacheTTL, cfg.Now)
-	f.probes = newFlights(cfg.MaxFlights, cfg.Timeout, func(probe.Info) {})
-	f.downloads = newFlights(cfg.MaxFlights, cfg.Timeout, f.store.unpin)
+	f.sizes = newSizeCache(cfg.Dimensions, cfg.DimensionsTTL, cfg.Now)
+	f.store = newFileStore(cfg.CacheBytes, shareOf(cfg.CacheBytes, downloadMemory(cfg.MaxBytes)), cfg.CacheTTL, cfg.Now)
+	f.probes = newFlightGroup(cfg.MaxFlights, cfg.Timeout, func(probe.Info) {})
+	f.downloads = newFlightGroup(cfg.MaxFlights, cfg.Timeout, f.store.unpinFile)
 	return f, nil
 }
 
-// Close ends what is under way, and waits for it. Files that callers have stay theirs.
+// Close aborts requests in progress, and waits for them. Files which callers hold stay valid.
 func (f *Fetcher) Close() error {
-	f.probes.close()
-	f.downloads.close()
+	f.probes.closeAll()
+	f.downloads.closeAll()
 	f.transport.CloseIdleConnections()
 	return nil
 }
 
-// Memory returns how many bytes files take, those under way included.
-func (f *Fetcher) Memory() int64 { return f.store.used() }
+// Memory returns how many bytes files use, including downloads in progress.
+func (f *Fetcher) Memory() int64 { return f.store.usedBytes() }
 
-// Size returns how large the picture or sound behind a URL is, of which it reads the
-// header alone. Where the header says the size but the file not which way up it is, the
-// answer is not Oriented. Answers, and that there is none, are remembered.
+// Size returns the dimensions of the picture, or the length of the sound, at a URL; it reads only
+// the header. If the header has the size but the file does not tell its orientation, the result is
+// not Oriented. Results, including failures, are cached.
 func (f *Fetcher) Size(ctx context.Context, uri string) (probe.Info, error) {
-	return f.size(ctx, uri, upright)
+	return f.lookupSize(ctx, uri, withOrientation)
 }
 
-// SizeEitherWay is Size for those to whom a picture that is turned by 90 degrees is none
-// other: it makes no request that would only tell that.
+// SizeEitherWay is Size for callers which ignore rotation by 90 degrees: it makes no request that
+// would only tell the orientation.
 func (f *Fetcher) SizeEitherWay(ctx context.Context, uri string) (probe.Info, error) {
-	return f.size(ctx, uri, eitherWay)
+	return f.lookupSize(ctx, uri, withoutOrientation)
 }
 
-// wish is how much somebody wants to know of a picture.
-type wish byte
+// sizeDetail is how much a caller wants to know about a picture.
+type sizeDetail byte
 
 const (
-	upright wish = iota
-	eitherWay
+	withOrientation sizeDetail = iota
+	withoutOrientation
 )
 
-func (f *Fetcher) size(ctx context.Context, uri string, w wish) (probe.Info, error) {
-	u, err := f.cfg.parse(uri)
+func (f *Fetcher) lookupSize(ctx context.Context, uri string, w sizeDetail) (probe.Info, error) {
+	u, err := f.cfg.parseURL(uri)
 	if err != nil {
 		return probe.Info{}, err
 	}
-	k := keyOf(uri)
-	e, ok := f.sizes.get(k)
-	known := ok && (w == eitherWay || !e.partial)
-	f.sizeTally.note(known)
+	k := urlKeyOf(uri)
+	e, ok := f.sizes.getSize(k)
+	known := ok && (w == withoutOrientation || !e.partial)
+	f.sizeCounter.record(known)
 	if known {
 		return e.info, e.err
 	}
-	flight := k // of all who wish the same
+	flight := k // shared by callers with the same detail
 	flight[0] ^= byte(w)
 	var info probe.Info
-	err = f.probes.do(ctx, flight, ownerOf(ctx, u), func(ctx context.Context) (probe.Info, error) {
-		e, err := f.probe(ctx, u, w)
-		if err == nil || fault.Of(err) == fault.Invalid {
+	err = f.probes.runShared(ctx, flight, accountOf(ctx, u), func(ctx context.Context) (probe.Info, error) {
+		e, err := f.probeHeader(ctx, u, w)
+		if err == nil || fault.CodeOf(err) == fault.Invalid {
 			e.err = err
-			f.sizes.put(k, e)
+			f.sizes.putSize(k, e)
 		}
 		return e.info, err
 	}, func(i probe.Info) { info = i })
 	return info, err
 }
 
-// probe reads the header of the file behind a URL, range by range.
-func (f *Fetcher) probe(ctx context.Context, u *url.URL, w wish) (sizeEntry, error) {
+// probeHeader reads the header of the file at a URL, range by range.
+func (f *Fetcher) probeHeader(ctx context.Context, u *url.URL, w sizeDetail) (sizeEntry, error) {
 	p := probe.Probe{MaxPixels: f.cfg.MaxPixels}
 	total, tag := int64(-1), ""
 	for begun := false; ; begun = true {
 		info, need, err := p.Result()
 		if err != nil {
-			return sizeEntry{}, unreadable(err)
+			return sizeEntry{}, unreadableError(err)
 		}
 		sized := info.Size.Width > 0
-		if need.IsZero() || sized && w == eitherWay {
+		if need.IsZero() || sized && w == withoutOrientation {
 			return sizeEntry{info: info, partial: !need.IsZero()}, nil
 		}
-		b, n, at, t, err := f.piece(ctx, u, need)
+		b, n, at, t, err := f.fetchRange(ctx, u, need)
 		if err == nil && begun && (n != total || t != tag) {
-			err = invalid(errRange, "its file changed while it was read")
+			err = invalidURL(errRange, "its file changed while it was read")
 		}
 		if err != nil {
-			if sized && ctx.Err() == nil { // all but which way up it is
+			if sized && ctx.Err() == nil { // only the orientation is unknown
 				return sizeEntry{info: info}, nil
 			}
 			return sizeEntry{}, err
 		}
-		p.Add(need.Offset, b)
+		p.AddBytes(need.Offset, b)
 		if n >= 0 {
-			p.End(n)
+			p.SetLength(n)
 		} else if int64(len(b)) < need.Length {
-			p.End(need.Offset + int64(len(b)))
+			p.SetLength(need.Offset + int64(len(b)))
 		}
-		u, total, tag = at, n, t // what it redirects to is asked from now on
+		u, total, tag = at, n, t // further ranges are requested from the redirect's target
 	}
 }
 
-// Blob is a file that was fetched. Bytes are shared and must not be written to, nor be
-// used after Release.
+// Blob is a downloaded file. Bytes is shared: it must not be modified, nor used after Release.
 type Blob struct {
 	Bytes []byte
 
-	store    *store
-	file     *file
+	store    *fileStore
+	file     *cachedFile
 	released atomic.Bool
 }
 
-// Release lets go of the file, whose memory may be used for another one. Calls after the
-// first do nothing.
+// Release releases the file, whose memory may then be reused. Calls after the first do nothing.
 func (b *Blob) Release() {
 	if b.released.CompareAndSwap(false, true) {
-		b.store.unpin(b.file)
+		b.store.unpinFile(b.file)
 	}
 }
 
-// blob returns a file that is pinned for it.
-func (f *Fetcher) blob(e *file) *Blob { return &Blob{Bytes: e.b, store: f.store, file: e} }
+// newBlob returns a Blob for a file which is pinned for it.
+func (f *Fetcher) newBlob(e *cachedFile) *Blob { return &Blob{Bytes: e.b, store: f.store, file: e} }
 
-// Get returns the file behind a URL. The caller releases it.
+// Get returns the file at a URL. The caller must release it.
 func (f *Fetcher) Get(ctx context.Context, uri string) (*Blob, error) {
-	u, err := f.cfg.parse(uri)
+	u, err := f.cfg.parseURL(uri)
 	if err != nil {
 		return nil, err
 	}
-	k := keyOf(uri)
-	e, there := f.store.get(k)
-	f.fileTally.note(there)
+	k := urlKeyOf(uri)
+	e, there := f.store.getPinned(k)
+	f.fileCounter.record(there)
 	if there {
-		return f.blob(e), nil
+		return f.newBlob(e), nil
 	}
 	var b *Blob
-	o := ownerOf(ctx, u)
-	err = f.downloads.do(ctx, k, o, func(ctx context.Context) (*file, error) { return f.download(ctx, k, u, o.client) }, func(e *file) {
-		f.store.pin(e)
-		b = f.blob(e)
+	o := accountOf(ctx, u)
+	err = f.downloads.runShared(ctx, k, o, func(ctx context.Context) (*cachedFile, error) { return f.downloadFile(ctx, k, u, o.client) }, func(e *cachedFile) {
+		f.store.pinFile(e)
+		b = f.newBlob(e)
 	})
 	return b, err
 }
 
-// download gets a file, which is pinned once.
-func (f *Fetcher) download(ctx context.Context, k key, u *url.URL, client string) (*file, error) {
+// downloadFile downloads a file, which it returns pinned once.
+func (f *Fetcher) downloadFile(ctx context.Context, k urlKey, u *url.URL, client string) (*cachedFile, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var host string
-	resp, _, err := f.do(tracePeer(ctx, &host), u, probe.Need{})
+	resp, _, err := f.requestFile(tracePeer(ctx, &host), u, probe.ByteRange{})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }() // all that matters was read
-	if err := plain(resp); err != nil {
+	defer func() { _ = resp.Body.Close() }() // everything relevant was read
+	if err := checkUncompressed(resp); err != nil {
 		return nil, err
 	}
 	n := resp.ContentLength
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		return nil, invalid(errStatus, "its host answered with status "+strconv.Itoa(resp.StatusCode))
+		return nil, invalidURL(errStatus, "its host answered with status "+strconv.Itoa(resp.StatusCode))
 	case n > f.cfg.MaxBytes:
-		return nil, f.tooLarge()
+		return nil, f.tooLargeError()
 	}
-	body := &body{Reader: resp.Body, n: n, limit: f.cfg.MaxBytes}
+	body := &limitedBody{Reader: resp.Body, announced: n, limit: f.cfg.MaxBytes}
 	if n >= 0 {
 		body.limit = n
 	}
-	claim := f.store.begin(owner{client: client, host: host}, reserve(body.limit))
-	body.grow = func(n int64) error { return f.reserve(ctx, claim, n) }
-	body.shrink = func(n int64) { f.store.shrink(claim, n) }
+	claim := f.store.startDownload(account{client: client, host: host}, downloadMemory(body.limit))
+	body.grow = func(n int64) error { return f.reserveMemory(ctx, claim, n) }
+	body.shrink = func(n int64) { f.store.releaseMemory(claim, n) }
 	b, err := f.readAll(stop, body)
 	var refused *fault.Error
 	switch {
 	case err == nil:
-		err = f.learn(k, b)
+		err = f.recordSize(k, b)
 	case errors.Is(err, errTooLarge):
-		err = f.tooLarge()
+		err = f.tooLargeError()
 	case !errors.As(err, &refused):
-		err = failed(ctx, err)
+		err = fetchError(ctx, err)
 	}
 	if err != nil {
-		f.store.abandon(claim)
+		f.store.abortDownload(claim)
 		return nil, err
 	}
-	return f.store.put(k, b, claim), nil
+	return f.store.putFile(k, b, claim), nil
 }
 
-// reserve waits for more memory for a download.
-func (f *Fetcher) reserve(ctx context.Context, c *claim, n int64) error {
-	err := f.store.grow(ctx, c, n)
+// reserveMemory waits for more memory for a download.
+func (f *Fetcher) reserveMemory(ctx context.Context, c *downloadClaim, n int64) error {
+	err := f.store.reserveMemory(ctx, c, n)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &fault.Error{Code: fault.Overloaded, Message: "media URL: there is no memory for the file now: try again", Err: err}
 	}
 	if err != nil {
-		return failed(ctx, err)
+		return fetchError(ctx, err)
 	}
 	return nil
 }
 
-// learn remembers what Size would find in a file, and refuses one that has more pixels than
-// there may be, before anybody decodes it.
-func (f *Fetcher) learn(k key, b []byte) error {
-	info, err := probe.HeaderWithin(b, f.cfg.MaxPixels)
+// recordSize caches what Size would find in a file, and rejects a file with more pixels than
+// allowed, before it is decoded.
+func (f *Fetcher) recordSize(k urlKey, b []byte) error {
+	info, err := probe.ReadHeaderWithin(b, f.cfg.MaxPixels)
 	if isTooLarge(err) {
-		return unreadable(err)
+		return unreadableError(err)
 	}
 	if err == nil {
-		f.sizes.put(k, sizeEntry{info: info})
+		f.sizes.putSize(k, sizeEntry{info: info})
 	}
 	return nil
 }
 
-// tooLarge is returned for files above the limit.
-func (f *Fetcher) tooLarge() error {
-	return invalid(errTooLarge, "its file has more than "+strconv.FormatInt(f.cfg.MaxBytes, 10)+" bytes")
+// tooLargeError returns the error for files above the limit.
+func (f *Fetcher) tooLargeError() error {
+	return invalidURL(errTooLarge, "its file has more than "+strconv.FormatInt(f.cfg.MaxBytes, 10)+" bytes")
 }
 
-// isTooLarge reports whether a probe found more pixels than there may be.
+// isTooLarge reports whether a probe found more pixels than allowed.
 func isTooLarge(err error) bool {
 	var e *probe.Error
-	return errors.As(err, &e) && e.Fault == probe.TooLarge
+	return errors.As(err, &e) && e.Kind == probe.TooLarge
 }
 
-// unreadable returns what a client reads of a file that says nothing of its size.
-func unreadable(err error) error {
+// unreadableError returns the client's error for a file whose size cannot be determined.
+func unreadableError(err error) error {
 	var e *probe.Error
 	message := err.Error()
 	if errors.As(err, &e) {

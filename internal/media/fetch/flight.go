@@ -9,34 +9,32 @@ import (
 	"penstock/core/fault"
 )
 
-// key is what URLs are known by in caches: they are long, and an answer to one is none to
-// another.
-type key [sha256.Size]byte
+// urlKey identifies a URL in caches, because URLs are long. Equal keys mean equal URLs.
+type urlKey [sha256.Size]byte
 
-func keyOf(url string) key { return sha256.Sum256([]byte(url)) }
+func urlKeyOf(url string) urlKey { return sha256.Sum256([]byte(url)) }
 
-// flights runs a piece of work once for all who want it at the time. Each has its own
-// patience: who leaves does not disturb the others, and when the last one has left, the
-// work is abandoned.
-type flights[V any] struct {
+// flightGroup runs a function once for all concurrent callers with the same key. A caller whose
+// context ends does not disturb the others; when the last one has left, the run is canceled.
+type flightGroup[V any] struct {
 	max     int
-	share   int // of one host or client
+	share   int // per host or client
 	timeout time.Duration
-	drop    func(V) // told of what all who waited for it have taken, or left
+	drop    func(V) // called with a result when all waiters have taken it or left
 	running sync.WaitGroup
 	mu      struct {
 		sync.Mutex
-		calls  map[key]*call[V]
-		cancel map[*call[V]]context.CancelFunc // of all that run, also of those that nobody waits for
-		// hosts and clients are on whose account those run.
+		calls  map[urlKey]*flightCall[V]
+		cancel map[*flightCall[V]]context.CancelFunc // of all running calls, including those without waiters
+		// number of running calls by host and by client
 		hosts, clients map[string]int
 		closed         bool
 	}
 }
 
-// call is one piece of work.
-type call[V any] struct {
-	owner   owner
+// flightCall is one run.
+type flightCall[V any] struct {
+	owner   account
 	done    chan struct{}
 	v       V
 	err     error
@@ -44,23 +42,23 @@ type call[V any] struct {
 	ended   bool
 }
 
-func newFlights[V any](most int, timeout time.Duration, drop func(V)) *flights[V] {
-	f := &flights[V]{max: most, share: int(shareOf(int64(most), 1)), timeout: timeout, drop: drop}
-	f.mu.calls = map[key]*call[V]{}
-	f.mu.cancel = map[*call[V]]context.CancelFunc{}
+func newFlightGroup[V any](most int, timeout time.Duration, drop func(V)) *flightGroup[V] {
+	f := &flightGroup[V]{max: most, share: int(shareOf(int64(most), 1)), timeout: timeout, drop: drop}
+	f.mu.calls = map[urlKey]*flightCall[V]{}
+	f.mu.cancel = map[*flightCall[V]]context.CancelFunc{}
 	f.mu.hosts, f.mu.clients = map[string]int{}, map[string]int{}
 	return f
 }
 
-// do returns what run returns, of a run that began for somebody else if there is one, or
-// ctx's error if that ends first. take is called before what run returned can be dropped. A run
-// counts on o's account.
-func (f *flights[V]) do(ctx context.Context, k key, o owner, run func(context.Context) (V, error), take func(V)) error {
-	c, err := f.join(ctx, k, o, run)
+// runShared returns the result of run, or of a run with the same key that another caller has
+// started, or ctx's error if ctx ends first. It calls take before the result can be dropped. A run
+// is charged to o.
+func (f *flightGroup[V]) runShared(ctx context.Context, k urlKey, o account, run func(context.Context) (V, error), take func(V)) error {
+	c, err := f.joinFlight(ctx, k, o, run)
 	if err != nil {
 		return err
 	}
-	defer f.leave(k, c)
+	defer f.leaveFlight(k, c)
 	select {
 	case <-c.done:
 		if c.err == nil {
@@ -72,8 +70,8 @@ func (f *flights[V]) do(ctx context.Context, k key, o owner, run func(context.Co
 	}
 }
 
-// join returns the call for k, which it begins if there is none.
-func (f *flights[V]) join(ctx context.Context, k key, o owner, run func(context.Context) (V, error)) (*call[V], error) {
+// joinFlight returns the run for k, which it starts if there is none.
+func (f *flightGroup[V]) joinFlight(ctx context.Context, k urlKey, o account, run func(context.Context) (V, error)) (*flightCall[V], error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -86,23 +84,23 @@ func (f *flights[V]) join(ctx context.Context, k key, o owner, run func(context.
 	if f.mu.closed {
 		return nil, fault.New(fault.Unavailable, "media URL: this server is about to stop")
 	}
-	if err := f.fullLocked(o); err != nil {
+	if err := f.checkRoomLocked(o); err != nil {
 		return nil, err
 	}
 	f.countLocked(o, 1)
-	c := &call[V]{owner: o, done: make(chan struct{}), waiters: 1}
+	c := &flightCall[V]{owner: o, done: make(chan struct{}), waiters: 1}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.timeout)
 	f.mu.calls[k], f.mu.cancel[c] = c, cancel
 	f.running.Go(func() {
 		v, err := run(ctx)
 		cancel()
-		f.end(k, c, v, err)
+		f.finishFlight(k, c, v, err)
 	})
 	return c, nil
 }
 
-// fullLocked returns why nothing more can run on o's account, nil if it can.
-func (f *flights[V]) fullLocked(o owner) error {
+// checkRoomLocked returns an error if nothing more may run on o's account.
+func (f *flightGroup[V]) checkRoomLocked(o account) error {
 	what := ""
 	switch {
 	case len(f.mu.cancel) >= f.max:
@@ -116,8 +114,8 @@ func (f *flights[V]) fullLocked(o owner) error {
 	return fault.New(fault.Overloaded, "media URL: too many files are being fetched%s: try again, or send the file as a data: URI", what)
 }
 
-// countLocked adds to what runs on o's account.
-func (f *flights[V]) countLocked(o owner, n int) {
+// countLocked adds n to what runs on o's account.
+func (f *flightGroup[V]) countLocked(o account, n int) {
 	add := func(of map[string]int, name string) {
 		if of[name] += n; of[name] == 0 {
 			delete(of, name)
@@ -127,8 +125,8 @@ func (f *flights[V]) countLocked(o owner, n int) {
 	add(f.mu.clients, o.client)
 }
 
-// end notes what came of a call.
-func (f *flights[V]) end(k key, c *call[V], v V, err error) {
+// finishFlight records the result of a run.
+func (f *flightGroup[V]) finishFlight(k urlKey, c *flightCall[V], v V, err error) {
 	f.mu.Lock()
 	c.v, c.err, c.ended = v, err, true
 	delete(f.mu.cancel, c)
@@ -144,14 +142,14 @@ func (f *flights[V]) end(k key, c *call[V], v V, err error) {
 	}
 }
 
-// leave notes that one waits no longer for c.
-func (f *flights[V]) leave(k key, c *call[V]) {
+// leaveFlight records that one caller no longer waits for c.
+func (f *flightGroup[V]) leaveFlight(k urlKey, c *flightCall[V]) {
 	f.mu.Lock()
 	c.waiters--
 	last := c.waiters == 0
 	if last && !c.ended {
 		f.mu.cancel[c]()
-		if f.mu.calls[k] == c { // who comes now begins anew
+		if f.mu.calls[k] == c { // a later caller starts a new run
 			delete(f.mu.calls, k)
 		}
 	}
@@ -162,8 +160,8 @@ func (f *flights[V]) leave(k key, c *call[V]) {
 	}
 }
 
-// close abandons all that runs, waits for it, and begins nothing more.
-func (f *flights[V]) close() {
+// closeAll cancels all runs, waits for them, and prevents new ones.
+func (f *flightGroup[V]) closeAll() {
 	f.mu.Lock()
 	f.mu.closed = true
 	for _, cancel := range f.mu.cancel {

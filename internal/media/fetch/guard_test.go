@@ -40,25 +40,25 @@ func TestJudge(t *testing.T) {
 		addr := netip.MustParseAddr(a)
 		strict, intranet := Config{}, Config{AllowPrivate: true}
 		got := never
-		if strict.judge(addr) == nil {
+		if strict.checkAddress(addr) == nil {
 			got = public
-		} else if intranet.judge(addr) == nil {
+		} else if intranet.checkAddress(addr) == nil {
 			got = private
 		}
-		if got != want || got == public && intranet.judge(addr) != nil {
+		if got != want || got == public && intranet.checkAddress(addr) != nil {
 			t.Errorf("%s is %d, want %d", a, got, want)
 		}
 	}
 	named := Config{AllowNets: []netip.Prefix{netip.MustParsePrefix("169.254.7.0/24")}}
-	if named.judge(netip.MustParseAddr("::ffff:169.254.7.1")) != nil || named.judge(netip.MustParseAddr("169.254.8.1")) == nil || named.judge(netip.Addr{}) == nil {
+	if named.checkAddress(netip.MustParseAddr("::ffff:169.254.7.1")) != nil || named.checkAddress(netip.MustParseAddr("169.254.8.1")) == nil || named.checkAddress(netip.Addr{}) == nil {
 		t.Error("networks that are named are judged wrong")
 	}
-	if strictControl := (&Config{}).control("udp4", "8.8.8.8:53", nil); strictControl == nil {
+	if strictControl := (&Config{}).checkDial("udp4", "8.8.8.8:53", nil); strictControl == nil {
 		t.Error("something else than TCP is let through")
 	}
 }
 
-// TestURLs: what is refused by its text alone, before anybody is asked for an address.
+// TestURLs: URLs which are refused by their text alone, before any DNS lookup.
 func TestURLs(t *testing.T) {
 	f := fetcher(t, func(c *Config) { c.AllowHosts = nil })
 	for u, words := range map[string]string{
@@ -102,7 +102,7 @@ func TestURLs(t *testing.T) {
 	}{{"example.com", true}, {"EXAMPLE.com.", true}, {"a.example.com", false}, {"a.example.org", true}, {"example.org", true}, {"badexample.org", false}, {"example.org.evil.com", false}, {"8.8.8.8", false}} {
 		cfg := Config{AllowHosts: []string{"Example.com", ".example.org"}}
 		cfg.EnsureDefaults()
-		if _, err := cfg.parse("http://" + c.host + "/x"); (err == nil) != c.ok {
+		if _, err := cfg.parseURL("http://" + c.host + "/x"); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.host, err)
 		}
 	}
@@ -195,8 +195,8 @@ func TestRedirects(t *testing.T) {
 	both(t, off, loop+"/999", "redirects more than 0 times")
 }
 
-// TestNothingIsSent: a host hears the request, and nothing of what other hosts said, nor of
-// who asks.
+// TestNothingIsSent: a host gets the request, but nothing from other hosts' responses or about the
+// client.
 func TestNothingIsSent(t *testing.T) {
 	good, heard := serve(t, content(picture(t, 30, 20)))
 	from, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -447,12 +447,12 @@ func FuzzURL(f *testing.F) {
 	cfg := Config{}
 	cfg.EnsureDefaults()
 	f.Fuzz(func(t *testing.T, s string) {
-		u, err := cfg.parse(s)
+		u, err := cfg.parseURL(s)
 		if err != nil {
 			return
 		}
 		again, err := url.Parse(u.String())
-		if err != nil || cfg.check(again) != nil || again.Host != u.Host {
+		if err != nil || cfg.checkURL(again) != nil || again.Host != u.Host {
 			t.Fatalf("%q was let through, %q is not: %v", s, u, err)
 		}
 		if a, err := netip.ParseAddr(u.Hostname()); err == nil && (a.IsLoopback() || a.IsPrivate() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified()) {

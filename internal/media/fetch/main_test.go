@@ -209,8 +209,8 @@ func (n *names) answer(q []byte) ([]byte, bool) {
 // portOf returns the port of a URL as it is written in one.
 func portOf(url string) string { return url[strings.LastIndexByte(url, ':'):] }
 
-// once returns a handler that answers and closes the connection, so that the next request
-// connects anew.
+// once returns a handler which answers and closes the connection, so that the next request opens a
+// new one.
 func once(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")

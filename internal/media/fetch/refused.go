@@ -2,19 +2,19 @@ package fetch
 
 import "errors"
 
-// Check returns an error if a URL may not be fetched, as far as its text tells.
+// Check returns an error if fetching a URL is not allowed, as far as its text tells.
 func (f *Fetcher) Check(uri string) error {
-	_, err := f.cfg.parse(uri)
+	_, err := f.cfg.parseURL(uri)
 	return err
 }
 
-// Unranged reports whether err, of [Fetcher.Size], says that the host of a URL sends no parts of its
-// file. [Fetcher.Get] may have it all the same, and with it the size.
-func Unranged(err error) bool { return errors.Is(err, errRange) }
+// IsUnranged reports whether err, from [Fetcher.Size], means that the host does not support range
+// requests. [Fetcher.Get] may succeed nevertheless, and yield the size.
+func IsUnranged(err error) bool { return errors.Is(err, errRange) }
 
-// Refused reports whether err, of a Fetcher, says that the address of a URL is none that may be
-// fetched from, or that its file is larger than may be: others would have to refuse it too, while what
-// else went wrong may go right for them.
-func Refused(err error) bool {
+// IsRefused reports whether err, from a Fetcher, means that fetching from the URL's address is not
+// allowed, or that its file is too large. Other processes would have to refuse it too, while other
+// errors may not occur for them.
+func IsRefused(err error) bool {
 	return errors.Is(err, errRefused) || errors.Is(err, errTooLarge) || isTooLarge(err)
 }

@@ -13,14 +13,14 @@ import (
 	"time"
 
 	"penstock/core/fault"
-	"penstock/core/media/probe"
+	"penstock/internal/media/probe"
 )
 
-// newTransport returns what speaks HTTP to strangers: without the environment's proxies,
-// which would connect where nobody judges, without cookies or credentials, and without
-// compression, which makes little much.
+// newTransport returns an HTTP transport for untrusted hosts: without the environment's proxies,
+// whose connections would bypass the address check, without cookies or credentials, and without
+// compression, which would allow decompression bombs.
 func newTransport(c *Config) *http.Transport {
-	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 30 * time.Second, Resolver: c.Resolver, Control: c.control}
+	dialer := &net.Dialer{Timeout: c.DialTimeout, KeepAlive: 30 * time.Second, Resolver: c.Resolver, Control: c.checkDial}
 	return &http.Transport{
 		DialContext:            dialer.DialContext,
 		TLSHandshakeTimeout:    c.DialTimeout,
@@ -37,7 +37,7 @@ func newTransport(c *Config) *http.Transport {
 	}
 }
 
-// Errors of answers, which say nothing of what is in them.
+// Errors of responses. They reveal no content.
 var (
 	errStatus    = errors.New("the answer is no file")
 	errRange     = errors.New("the answer is not the range that was asked for")
@@ -49,23 +49,23 @@ var (
 	errRedirects = errors.New("there are too many redirects")
 )
 
-// do asks for a file, or the range of one that is not zero, and follows redirects, each of
-// which is judged as what a client sent is. The caller closes the answer's body.
-func (f *Fetcher) do(ctx context.Context, u *url.URL, need probe.Need) (*http.Response, *url.URL, error) {
+// requestFile requests a file, or the range need of it unless that is zero, and follows redirects,
+// which it checks like the URLs of clients. The caller must close the response's body.
+func (f *Fetcher) requestFile(ctx context.Context, u *url.URL, need probe.ByteRange) (*http.Response, *url.URL, error) {
 	for hop := 0; ; hop++ {
-		resp, err := f.ask(ctx, u, need)
+		resp, err := f.sendRequest(ctx, u, need)
 		if err != nil {
 			return nil, nil, err
 		}
-		if !redirects(resp.StatusCode) {
+		if !isRedirect(resp.StatusCode) {
 			return resp, u, nil
 		}
 		location := resp.Header.Get("Location")
-		_ = resp.Body.Close() // whatever it says
+		_ = resp.Body.Close() // its content does not matter
 		if hop >= f.cfg.MaxRedirects {
-			return nil, nil, invalid(errRedirects, "its host redirects more than "+strconv.Itoa(max(f.cfg.MaxRedirects, 0))+" times")
+			return nil, nil, invalidURL(errRedirects, "its host redirects more than "+strconv.Itoa(max(f.cfg.MaxRedirects, 0))+" times")
 		}
-		next, err := f.redirect(u, location)
+		next, err := f.resolveRedirect(u, location)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -73,13 +73,13 @@ func (f *Fetcher) do(ctx context.Context, u *url.URL, need probe.Need) (*http.Re
 	}
 }
 
-// ask makes one request.
-func (f *Fetcher) ask(ctx context.Context, u *url.URL, need probe.Need) (*http.Response, error) {
+// sendRequest makes one request.
+func (f *Fetcher) sendRequest(ctx context.Context, u *url.URL, need probe.ByteRange) (*http.Response, error) {
 	plain := *u
-	plain.RawQuery = escaped(u.RawQuery)
+	plain.RawQuery = escapeQuery(u.RawQuery)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, plain.String(), nil)
 	if err != nil {
-		return nil, invalid(err, "it is not written as a URL is")
+		return nil, invalidURL(err, "it is not written as a URL is")
 	}
 	req.Header.Set("User-Agent", "penstock")
 	req.Header.Set("Accept", "image/*, video/*, audio/*, */*;q=0.1")
@@ -89,14 +89,14 @@ func (f *Fetcher) ask(ctx context.Context, u *url.URL, need probe.Need) (*http.R
 	}
 	resp, err := f.transport.RoundTrip(req)
 	if err != nil {
-		return nil, failed(ctx, err)
+		return nil, fetchError(ctx, err)
 	}
 	return resp, nil
 }
 
-// escaped returns a query without what cannot be in the first line of a request, as browsers write it:
-// there a space ends the address, and what follows would be read as something else.
-func escaped(query string) string {
+// escapeQuery percent-encodes what cannot be in the first line of a request, as browsers do: there
+// a space ends the URL, and what follows it would be misread.
+func escapeQuery(query string) string {
 	var out strings.Builder
 	for i := range len(query) {
 		if b := query[i]; b > ' ' && b < 0x7F {
@@ -108,8 +108,8 @@ func escaped(query string) string {
 	return out.String()
 }
 
-// redirects reports whether a status means that the file is elsewhere.
-func redirects(status int) bool {
+// isRedirect reports whether a status means that the file is elsewhere.
+func isRedirect(status int) bool {
 	switch status {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return true
@@ -117,95 +117,95 @@ func redirects(status int) bool {
 	return false
 }
 
-// redirect returns where a redirect leads, if that may be fetched.
-func (f *Fetcher) redirect(from *url.URL, location string) (*url.URL, error) {
+// resolveRedirect returns the target of a redirect, if fetching it is allowed.
+func (f *Fetcher) resolveRedirect(from *url.URL, location string) (*url.URL, error) {
 	if location == "" || len(location) > maxURL {
-		return nil, invalid(errStatus, "its host redirects to nowhere")
+		return nil, invalidURL(errStatus, "its host redirects to nowhere")
 	}
 	to, err := from.Parse(location)
 	if err != nil {
-		return nil, invalid(nil, "its host redirects to what is no URL")
+		return nil, invalidURL(nil, "its host redirects to what is no URL")
 	}
 	if from.Scheme == "https" && to.Scheme != "https" {
-		return nil, invalid(nil, "its host redirects from https to what is not encrypted")
+		return nil, invalidURL(nil, "its host redirects from https to what is not encrypted")
 	}
-	if err := f.cfg.check(to); err != nil {
-		return nil, invalid(err, "its host redirects to where nothing may be fetched from")
+	if err := f.cfg.checkURL(to); err != nil {
+		return nil, invalidURL(err, "its host redirects to where nothing may be fetched from")
 	}
 	return to, nil
 }
 
-// failed returns what a client reads of a request that got no answer, or of an answer that
-// broke off.
-func failed(ctx context.Context, err error) error {
+// fetchError returns the client's error for a request without a response, or for an interrupted
+// response.
+func fetchError(ctx context.Context, err error) error {
 	var dns *net.DNSError
 	var certificate *tls.CertificateVerificationError
 	var timeout net.Error
 	switch cause := context.Cause(ctx); {
 	case errors.Is(err, errRefused):
-		return invalid(err, "its host's address is "+unwelcome)
+		return invalidURL(err, "its host's address is "+forbiddenAddress)
 	case errors.Is(cause, errIdle):
-		return invalid(err, "its host sent nothing for too long")
+		return invalidURL(err, "its host sent nothing for too long")
 	case errors.Is(err, errSlow):
-		return invalid(err, "its host sent it too slowly")
+		return invalidURL(err, "its host sent it too slowly")
 	case errors.Is(cause, context.DeadlineExceeded):
-		return invalid(err, "it could not be fetched within the time that there is: send the file as a data: URI")
-	case cause != nil: // nobody waits for it any longer, or Close was called
+		return invalidURL(err, "it could not be fetched within the time that there is: send the file as a data: URI")
+	case cause != nil: // no caller waits any longer, or Close was called
 		return &fault.Error{Code: fault.Unavailable, Message: "media URL: this server is about to stop", Err: cause}
 	case errors.As(err, &dns):
-		return invalid(err, "its host was not found")
+		return invalidURL(err, "its host was not found")
 	case errors.As(err, &certificate):
-		return invalid(err, "its host's certificate is not valid")
+		return invalidURL(err, "its host's certificate is not valid")
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return invalid(err, "its host did not answer in time")
+		return invalidURL(err, "its host did not answer in time")
 	case errors.Is(err, errLength) || errors.Is(err, io.ErrUnexpectedEOF):
-		return invalid(err, "its host sent less than it said, or more")
+		return invalidURL(err, "its host sent less than it said, or more")
 	}
-	return invalid(err, "its host could not be reached")
+	return invalidURL(err, "its host could not be reached")
 }
 
-// plain refuses answers that are compressed: what would come of them is not bounded by
-// what is sent.
-func plain(resp *http.Response) error {
+// checkUncompressed rejects compressed responses, whose decompressed size is not bounded by what is
+// sent.
+func checkUncompressed(resp *http.Response) error {
 	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return invalid(errEncoded, "its host sent it compressed")
+		return invalidURL(errEncoded, "its host sent it compressed")
 	}
 	return nil
 }
 
-// piece returns a range of a file, how long the file is (-1: nobody says), and where it was
-// found.
-func (f *Fetcher) piece(ctx context.Context, u *url.URL, need probe.Need) (b []byte, total int64, at *url.URL, tag string, err error) {
+// fetchRange returns a range of a file, the length of the file (-1 if unknown), and the URL and
+// ETag it was found with.
+func (f *Fetcher) fetchRange(ctx context.Context, u *url.URL, need probe.ByteRange) (b []byte, total int64, at *url.URL, tag string, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	resp, at, err := f.do(ctx, u, need)
+	resp, at, err := f.requestFile(ctx, u, need)
 	if err != nil {
 		return nil, 0, nil, "", err
 	}
-	defer func() { _ = resp.Body.Close() }() // all that matters was read
-	if err := plain(resp); err != nil {
+	defer func() { _ = resp.Body.Close() }() // everything relevant was read
+	if err := checkUncompressed(resp); err != nil {
 		return nil, 0, nil, "", err
 	}
 	switch {
 	case resp.StatusCode == http.StatusOK:
-		return nil, 0, nil, "", invalid(errRange, "its host does not answer requests for a part of a file, so the size is not known")
+		return nil, 0, nil, "", invalidURL(errRange, "its host does not answer requests for a part of a file, so the size is not known")
 	case resp.StatusCode != http.StatusPartialContent:
-		return nil, 0, nil, "", invalid(errStatus, "its host answered with status "+strconv.Itoa(resp.StatusCode))
+		return nil, 0, nil, "", invalidURL(errStatus, "its host answered with status "+strconv.Itoa(resp.StatusCode))
 	}
-	n, total, ok := contentRange(resp.Header.Get("Content-Range"), need)
+	n, total, ok := parseContentRange(resp.Header.Get("Content-Range"), need)
 	if !ok || resp.ContentLength >= 0 && resp.ContentLength != n {
-		return nil, 0, nil, "", invalid(errRange, "its host answered with another part of the file than was asked for")
+		return nil, 0, nil, "", invalidURL(errRange, "its host answered with another part of the file than was asked for")
 	}
-	b, err = f.readAll(stop, &body{Reader: resp.Body, n: n, limit: n})
+	b, err = f.readAll(stop, &limitedBody{Reader: resp.Body, announced: n, limit: n})
 	if err != nil {
-		return nil, 0, nil, "", failed(ctx, err)
+		return nil, 0, nil, "", fetchError(ctx, err)
 	}
 	return b, total, at, resp.Header.Get("ETag"), nil
 }
 
-// contentRange reads a Content-Range, which must have all that was asked for, as far as
-// the file goes, and returns how long it is and how long the file.
-func contentRange(s string, need probe.Need) (n, total int64, ok bool) {
+// parseContentRange parses a Content-Range, which must cover the requested range up to the end of
+// the file. It returns the length of the range and of the file.
+func parseContentRange(s string, need probe.ByteRange) (n, total int64, ok bool) {
 	s, ok = strings.CutPrefix(s, "bytes ")
 	if !ok {
 		return 0, 0, false

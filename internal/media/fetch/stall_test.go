@@ -104,10 +104,10 @@ func TestPace(t *testing.T) {
 	}{
 		{100, time.Second, 100, false}, {100, time.Second, 99, true}, {100, 10 * time.Second, 1000, false}, {100, 10 * time.Second, 999, true}, {-1, 10 * time.Second, 1, false},
 	} {
-		p := pace{least: tc.least, window: 3 * time.Second, since: begin}
+		p := rateMeter{minRate: tc.least, window: 3 * time.Second, windowStart: begin}
 		slow := false
 		for now := begin.Add(tc.every); now.Before(begin.Add(time.Minute)); now = now.Add(tc.every) {
-			slow = slow || p.slow(now, tc.n)
+			slow = slow || p.isTooSlow(now, tc.n)
 		}
 		if slow != tc.want {
 			t.Errorf("%d bytes every %v, least %d/s: slow is %v", tc.n, tc.every, tc.least, slow)
@@ -118,45 +118,45 @@ func TestPace(t *testing.T) {
 // TestShares: neither a host nor a client has more than its share of what is fetched at a time.
 func TestShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFlights(8, time.Minute, func(int) {})
+		f := newFlightGroup(8, time.Minute, func(int) {})
 		wait := func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }
-		begin := func(i byte, o owner) error {
-			_, err := f.join(t.Context(), key{i}, o, wait)
+		begin := func(i byte, o account) error {
+			_, err := f.joinFlight(t.Context(), urlKey{i}, o, wait)
 			return err
 		}
 		for i := range byte(4) {
-			if err := begin(i, owner{client: "a", host: fmt.Sprint(i)}); err != nil {
+			if err := begin(i, account{client: "a", host: fmt.Sprint(i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		refused(t, "one more of the client", begin(9, owner{client: "a", host: "z"}), fault.Overloaded, "for this API key")
+		refused(t, "one more of the client", begin(9, account{client: "a", host: "z"}), fault.Overloaded, "for this API key")
 		for i := range byte(3) {
-			if err := begin(10+i, owner{host: "h"}); err != nil {
+			if err := begin(10+i, account{host: "h"}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := begin(20, owner{client: "b", host: "h"}); err != nil {
+		if err := begin(20, account{client: "b", host: "h"}); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, "one more at all", begin(21, owner{client: "b", host: "i"}), fault.Overloaded, "being fetched:")
-		f.close()
+		refused(t, "one more at all", begin(21, account{client: "b", host: "i"}), fault.Overloaded, "being fetched:")
+		f.closeAll()
 		if len(f.mu.hosts)+len(f.mu.clients) != 0 {
 			t.Errorf("what has ended counts: %v %v", f.mu.hosts, f.mu.clients)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		f := newFlights(8, time.Minute, func(int) {})
+		f := newFlightGroup(8, time.Minute, func(int) {})
 		for i := range byte(4) {
-			go f.do(t.Context(), key{i}, owner{host: "h"}, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }, func(int) {}) //nolint:errcheck // it ends with f
+			go f.runShared(t.Context(), urlKey{i}, account{host: "h"}, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() }, func(int) {}) //nolint:errcheck // it ends with f
 		}
 		synctest.Wait()
-		refused(t, "one more of the host", f.do(t.Context(), key{9}, owner{host: "h"}, nil, nil), fault.Overloaded, "from its host")
-		f.close()
+		refused(t, "one more of the host", f.runShared(t.Context(), urlKey{9}, account{host: "h"}, nil, nil), fault.Overloaded, "from its host")
+		f.closeAll()
 	})
 }
 
 // finishable is the naive twin of budget.safe: it tries every order.
-func finishable(b *budget, left []*claim, held int64, clients, hosts map[string]int64) bool {
+func finishable(b *downloadBudget, left []*downloadClaim, held int64, clients, hosts map[string]int64) bool {
 	if len(left) == 0 {
 		return true
 	}
@@ -167,7 +167,7 @@ func finishable(b *budget, left []*claim, held int64, clients, hosts map[string]
 		}
 		clients[c.owner.client] -= c.held
 		hosts[c.owner.host] -= c.held
-		rest := append(append([]*claim{}, left[:i]...), left[i+1:]...)
+		rest := append(append([]*downloadClaim{}, left[:i]...), left[i+1:]...)
 		ok := finishable(b, rest, held-c.held, clients, hosts)
 		clients[c.owner.client] += c.held
 		hosts[c.owner.host] += c.held
@@ -183,15 +183,15 @@ func TestBudget(t *testing.T) {
 	verdicts := map[bool]int{}
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 2))
-		b := &budget{limit: 100, share: 60}
+		b := &downloadBudget{limit: 100, share: 60}
 		for range 1 + r.IntN(5) {
-			c := &claim{owner: owner{client: []string{"", "a", "b"}[r.IntN(3)], host: []string{"g", "h"}[r.IntN(2)]}, most: 1 + r.Int64N(60)}
-			b.add(c)
+			c := &downloadClaim{owner: account{client: []string{"", "a", "b"}[r.IntN(3)], host: []string{"g", "h"}[r.IntN(2)]}, most: 1 + r.Int64N(60)}
+			b.addClaim(c)
 			b.resize(c, r.Int64N(c.most+1))
 		}
 		c := b.claims[r.IntN(len(b.claims))]
 		n := r.Int64N(c.most - c.held + 1)
-		got := b.safe(c, n, withShares)
+		got := b.isSafe(c, n, limitAndShares)
 		b.resize(c, n)
 		clients, hosts := map[string]int64{}, map[string]int64{}
 		for _, c := range b.claims {
@@ -208,7 +208,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// nextRoom is roomAfter for bodies that begin with a byte.
+// nextRoom is nextCapacity for bodies that begin with a byte.
 func nextRoom(limit, had int64) int64 {
 	room := limit
 	for half := (room + 1) / 2; half > had && half < room; half = (room + 1) / 2 {
@@ -224,32 +224,32 @@ func TestProgress(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 3))
 			const most = 100
-			s := newStore(2*most, shareOf(2*most, reserve(most)), time.Hour, time.Now)
+			s := newFileStore(2*most, shareOf(2*most, downloadMemory(most)), time.Hour, time.Now)
 			var all sync.WaitGroup
 			for i := range 40 {
-				b := &body{limit: 1 + r.Int64N(most)}
-				o := owner{client: []string{"", "a", "b"}[r.IntN(3)], host: fmt.Sprint(r.IntN(3))}
+				b := &limitedBody{limit: 1 + r.Int64N(most)}
+				o := account{client: []string{"", "a", "b"}[r.IntN(3)], host: fmt.Sprint(r.IntN(3))}
 				pause := time.Duration(r.IntN(100)) * time.Millisecond
 				all.Go(func() {
 					time.Sleep(pause) // in virtual time
-					c := s.begin(o, reserve(b.limit))
+					c := s.startDownload(o, downloadMemory(b.limit))
 					had := int64(0)
 					for had < b.limit {
 						room := nextRoom(b.limit, had)
-						if err := s.grow(t.Context(), c, room); err != nil {
+						if err := s.reserveMemory(t.Context(), c, room); err != nil {
 							t.Error(err)
 						}
-						if used := s.used(); used > s.limit {
+						if used := s.usedBytes(); used > s.limit {
 							t.Errorf("%d bytes are taken", used)
 						}
 						time.Sleep(pause)
-						s.shrink(c, had)
+						s.releaseMemory(c, had)
 						had = room
 					}
 					if c.held > c.most {
 						t.Errorf("a download of %d bytes held %d", b.limit, c.held)
 					}
-					s.unpin(s.put(key{byte(i + 1)}, make([]byte, had), c))
+					s.unpinFile(s.putFile(urlKey{byte(i + 1)}, make([]byte, had), c))
 				})
 			}
 			all.Wait()
@@ -263,20 +263,20 @@ func TestProgress(t *testing.T) {
 // TestRooms: a body's room grows by no more than to twice what came, and with its copy never takes more
 // than was announced for it.
 func TestRooms(t *testing.T) {
-	for _, limit := range []int64{0, 1, 2, 1000, firstRoom - 1, firstRoom, firstRoom + 1, 3*firstRoom + 1, 1 << 20, 5<<20 + 7, 64 << 20, 1<<32 + 1} {
-		b := &body{limit: limit}
-		peak, had := int64(0), b.roomAfter(0)
-		if had > firstRoom {
+	for _, limit := range []int64{0, 1, 2, 1000, firstBuffer - 1, firstBuffer, firstBuffer + 1, 3*firstBuffer + 1, 1 << 20, 5<<20 + 7, 64 << 20, 1<<32 + 1} {
+		b := &limitedBody{limit: limit}
+		peak, had := int64(0), b.nextCapacity(0)
+		if had > firstBuffer {
 			t.Errorf("a body of %d bytes begins with %d", limit, had)
 		}
 		for had < limit {
-			room := b.roomAfter(had)
+			room := b.nextCapacity(had)
 			if room <= had || room > 2*had {
 				t.Fatalf("a body of %d bytes grows from %d to %d", limit, had, room)
 			}
 			peak, had = max(peak, had+room), room
 		}
-		if had != limit || peak > reserve(limit) {
+		if had != limit || peak > downloadMemory(limit) {
 			t.Errorf("a body of %d bytes has room for %d, and takes %d", limit, had, peak)
 		}
 	}

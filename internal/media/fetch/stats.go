@@ -2,31 +2,31 @@ package fetch
 
 import "sync/atomic"
 
-// Stats are what a Fetcher has done since it was made, for metrics.
+// Stats counts what a Fetcher has done since it was created, for metrics.
 type Stats struct {
-	// Sizes and Files are how many of either were asked for, by URL; of them SizeHits and FileHits
-	// were known, or there, already.
+	// Sizes and Files count the requests for either, by URL; SizeHits and FileHits count those
+	// answered from the cache.
 	Sizes, SizeHits uint64
 	Files, FileHits uint64
-	// Bytes is what files take now, those under way included.
+	// Bytes is the memory that files use now, including downloads in progress.
 	Bytes int64
 }
 
-// tally counts what was asked for and what was there.
-type tally struct{ asked, hits atomic.Uint64 }
+// hitCounter counts lookups and cache hits.
+type hitCounter struct{ asked, hits atomic.Uint64 }
 
-// note counts a question.
-func (t *tally) note(hit bool) {
+// record counts a lookup.
+func (t *hitCounter) record(hit bool) {
 	t.asked.Add(1)
 	if hit {
 		t.hits.Add(1)
 	}
 }
 
-// Stats returns what f has done so far.
+// Stats returns the counters so far.
 func (f *Fetcher) Stats() Stats {
 	return Stats{
-		Sizes: f.sizeTally.asked.Load(), SizeHits: f.sizeTally.hits.Load(),
-		Files: f.fileTally.asked.Load(), FileHits: f.fileTally.hits.Load(), Bytes: f.Memory(),
+		Sizes: f.sizeCounter.asked.Load(), SizeHits: f.sizeCounter.hits.Load(),
+		Files: f.fileCounter.asked.Load(), FileHits: f.fileCounter.hits.Load(), Bytes: f.Memory(),
 	}
 }

@@ -13,17 +13,16 @@ import (
 	"penstock/core/media"
 )
 
-// Frames decodes a video: a GIF, all its frames as they are seen, or JPEG files in
-// base64 separated by commas, which is the payload of a data: URI of type video/jpeg.
-// The tensor is [F, H, W, 3]; all frames have one size, since JPEGs of another
-// are refused. Other containers are ErrUnsupported.
-func Frames(file []byte, l Limits) (media.Tensor, media.Size, error) {
+// DecodeFrames decodes a video: a GIF, all its frames as rendered, or JPEG files in base64
+// separated by commas, which is the payload of a data: URI of type video/jpeg. The tensor is [F, H,
+// W, 3]; JPEG frames of different sizes are rejected. Other containers are ErrUnsupported.
+func DecodeFrames(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err := checkBytes(file, &l); err != nil {
 		return media.Tensor{}, media.Size{}, err
 	}
-	read := framesJPEG
+	read := decodeJPEGFrames
 	if hasMagic(file, "GIF8?a") {
-		read = framesGIF
+		read = decodeGIFFrames
 	}
 	v, err := read(file, &l)
 	if err != nil {
@@ -34,17 +33,16 @@ func Frames(file []byte, l Limits) (media.Tensor, media.Size, error) {
 		media.Size{Width: v.width, Height: v.height, Frames: n, Rate: v.rate, Sequence: v.sequence}, nil
 }
 
-// video is frames of one size.
-type video struct {
+// videoFrames is a sequence of frames of one size.
+type videoFrames struct {
 	width, height int
 	rgb           []byte
 	rate          float64
 	sequence      bool // of JPEG files
 }
 
-// FramesURI returns the payload of a data: URI whose video is JPEG frames in base64, as
-// [Frames] takes it.
-func FramesURI(uri string) (payload string, ok bool) {
+// ParseFramesURI returns the payload of a data: URI with JPEG frames in base64, for [DecodeFrames].
+func ParseFramesURI(uri string) (payload string, ok bool) {
 	const scheme = "data:video/jpeg;base64,"
 	if len(uri) < len(scheme) || !strings.EqualFold(uri[:len(scheme)], scheme) {
 		return "", false
@@ -52,10 +50,10 @@ func FramesURI(uri string) (payload string, ok bool) {
 	return uri[len(scheme):], true
 }
 
-// jpegStart is how base64 of a JPEG begins: its first three bytes.
+// jpegStart is the base64 of the first three bytes of a JPEG.
 const jpegStart = "/9j/"
 
-func framesJPEG(payload []byte, l *Limits) (v video, err error) {
+func decodeJPEGFrames(payload []byte, l *Limits) (v videoFrames, err error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(payload), []byte(jpegStart)) {
 		return v, fmt.Errorf("neither a GIF nor JPEG frames in base64: %w", ErrUnsupported)
 	}
@@ -75,7 +73,7 @@ func framesJPEG(payload []byte, l *Limits) (v video, err error) {
 		if err != nil || !hasMagic(file[:n], "\xff\xd8\xff") {
 			return v, fmt.Errorf("frame %d is not a JPEG in base64: %w", i, ErrMalformed)
 		}
-		p, err := decode(file[:n], &left)
+		p, err := decodeRGB(file[:n], &left)
 		switch {
 		case i > 0 && errors.Is(err, ErrTooLarge):
 			return v, fmt.Errorf("frame %d is larger than the first one of %d by %d pixels: %w", i, v.width, v.height, ErrTooLarge)
@@ -83,21 +81,21 @@ func framesJPEG(payload []byte, l *Limits) (v video, err error) {
 			return v, fmt.Errorf("frame %d: %w", i, err)
 		case i == 0:
 			v.width, v.height = p.width, p.height
-			if err := l.within(v.width, v.height, count); err != nil {
+			if err := l.checkSize(v.width, v.height, count); err != nil {
 				return v, err
 			}
-			v.rgb = make([]byte, 0, len(p.rgb)*count) // what growing would hold on to, Memory does not count
+			v.rgb = make([]byte, 0, len(p.rgb)*count) // at once: DecodeMemory counts no growth
 		case p.width != v.width || p.height != v.height:
 			return v, fmt.Errorf("frame %d has %d by %d pixels, the first one %d by %d: %w", i, p.width, p.height, v.width, v.height, ErrMalformed)
 		}
 		v.rgb = append(v.rgb, p.rgb...)
-		left.Pixels = v.width * v.height // of each from now on: all together were checked
+		left.Pixels = v.width * v.height // for each further frame; the sum was checked
 	}
 	return v, nil
 }
 
-// framesGIF shows a GIF: each frame is drawn over what the one before left.
-func framesGIF(file []byte, l *Limits) (v video, err error) {
+// decodeGIFFrames renders a GIF: each frame is drawn over the result of the previous one.
+func decodeGIFFrames(file []byte, l *Limits) (v videoFrames, err error) {
 	defer func() { // see codec.read
 		if r := recover(); r != nil {
 			err = fmt.Errorf("GIF: the decoder gave up: %w", ErrMalformed)
@@ -105,21 +103,21 @@ func framesGIF(file []byte, l *Limits) (v video, err error) {
 	}()
 	cfg, err := gif.DecodeConfig(bytes.NewReader(file))
 	if err != nil {
-		return v, fmt.Errorf("GIF: %w", refused(err))
+		return v, fmt.Errorf("GIF: %w", decoderError(err))
 	}
 	// Each frame is decoded to at most as many bytes as the screen has pixels.
-	count, rate, err := walkGIF(file, l.Frames)
+	count, rate, err := scanGIF(file, l.Frames)
 	if err == nil {
-		err = l.within(cfg.Width, cfg.Height, count)
+		err = l.checkSize(cfg.Width, cfg.Height, count)
 	}
 	if err != nil {
 		return v, fmt.Errorf("GIF: %w", err)
 	}
 	all, err := gif.DecodeAll(bytes.NewReader(file))
 	if err != nil {
-		return v, fmt.Errorf("GIF: %w", refused(err))
+		return v, fmt.Errorf("GIF: %w", decoderError(err))
 	}
-	screen := newPicture(cfg.Width, cfg.Height)
+	screen := newRGBImage(cfg.Width, cfg.Height)
 	v.width, v.height, v.rate = cfg.Width, cfg.Height, rate
 	v.rgb = make([]byte, 0, len(screen.rgb)*len(all.Image))
 	for i, frame := range all.Image {
@@ -127,57 +125,57 @@ func framesGIF(file []byte, l *Limits) (v video, err error) {
 		if all.Disposal[i] == gif.DisposalPrevious {
 			before.rgb = bytes.Clone(screen.rgb)
 		}
-		overlay(&screen, frame)
+		drawFrame(&screen, frame)
 		v.rgb = append(v.rgb, screen.rgb...)
 		switch all.Disposal[i] {
 		case gif.DisposalPrevious:
 			screen = before
 		case gif.DisposalBackground:
-			blank(&screen, frame.Bounds())
+			clearRect(&screen, frame.Bounds())
 		}
 	}
 	return v, nil
 }
 
-// overlay draws the pixels of a frame that are not transparent.
-func overlay(p *picture, frame *image.Paletted) {
+// drawFrame draws the pixels of a frame that are not transparent.
+func drawFrame(p *rgbImage, frame *image.Paletted) {
 	r := frame.Bounds().Intersect(image.Rect(0, 0, p.width, p.height))
 	for y := r.Min.Y; y < r.Max.Y; y++ {
-		dst := p.row(r.Min.X, y)
+		dst := p.rowFrom(r.Min.X, y)
 		for i, index := range frame.Pix[frame.PixOffset(r.Min.X, y):][:r.Dx()] {
 			if int(index) < len(frame.Palette) {
 				if _, _, _, alpha := frame.Palette[index].RGBA(); alpha == 0 {
 					continue
 				}
 			}
-			dst[3*i], dst[3*i+1], dst[3*i+2] = plain(frame.Palette, index)
+			dst[3*i], dst[3*i+1], dst[3*i+2] = paletteColor(frame.Palette, index)
 		}
 	}
 }
 
-// blank makes a part of the picture black.
-func blank(p *picture, r image.Rectangle) {
+// clearRect makes a part of the picture black.
+func clearRect(p *rgbImage, r image.Rectangle) {
 	r = r.Intersect(image.Rect(0, 0, p.width, p.height))
 	for y := r.Min.Y; y < r.Max.Y; y++ {
-		clear(p.row(r.Min.X, y)[:3*r.Dx()])
+		clear(p.rowFrom(r.Min.X, y)[:3*r.Dx()])
 	}
 }
 
-// walkGIF counts the frames of a GIF by its blocks, decoding none, and returns its rate; it stops
-// above limit.
-func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
+// scanGIF counts the frames of a GIF by its blocks, without decoding, and returns its frame rate;
+// it stops above limit.
+func scanGIF(file []byte, limit int) (count int, rate float64, err error) {
 	const header, extension, frame, trailer = 13, 0x21, 0x2c, 0x3b
 	cut := fmt.Errorf("the file is cut off: %w", ErrMalformed)
 	if len(file) < header {
 		return 0, 0, cut
 	}
-	var t gifTime
-	for at := header + colours(file[10]); at < len(file); {
+	var t gifTiming
+	for at := header + colorTableSize(file[10]); at < len(file); {
 		switch file[at] {
 		case trailer:
-			return count, t.rate(count), nil
+			return count, t.frameRate(count), nil
 		case extension:
-			t.control(file[at:])
+			t.addControl(file[at:])
 			at += 2
 		case frame:
 			if at+10 > len(file) {
@@ -186,11 +184,11 @@ func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
 			if count++; count > limit {
 				return count, 0, nil
 			}
-			at += 10 + colours(file[at+9]) + 1 // and the size of codes
+			at += 10 + colorTableSize(file[at+9]) + 1 // and the code size
 		default:
 			return 0, 0, fmt.Errorf("a block of unknown type: %w", ErrMalformed)
 		}
-		for { // sub-blocks, up to one of no bytes
+		for { // sub-blocks, up to an empty one
 			if at >= len(file) {
 				return 0, 0, cut
 			}
@@ -204,13 +202,13 @@ func walkGIF(file []byte, limit int) (count int, rate float64, err error) {
 	return 0, 0, cut
 }
 
-// gifTime is how long the frames of a GIF are shown, as FFmpeg reads it (libavformat/gifdec.c), and so
-// OpenCV and the engines.
-type gifTime struct{ controls, hundredths int }
+// gifTiming accumulates the display times of a GIF's frames as FFmpeg does (libavformat/gifdec.c),
+// and with it OpenCV and the engines.
+type gifTiming struct{ controls, hundredths int }
 
-// control reads the delay of an extension that is a graphic control. Without a delay a frame is shown
-// for a tenth of a second.
-func (t *gifTime) control(extension []byte) {
+// addControl adds the delay of an extension if that is a graphic control. Without a delay a frame
+// is shown for a tenth of a second.
+func (t *gifTiming) addControl(extension []byte) {
 	const label, size, noDelay = 0xf9, 4, 10
 	if len(extension) < 3+size || extension[1] != label || extension[2] != size {
 		return
@@ -223,17 +221,17 @@ func (t *gifTime) control(extension []byte) {
 	}
 }
 
-// rate returns the frames a second: those of the mean delay in whole hundredths. It is 0, not known, if a
-// frame has no control.
-func (t *gifTime) rate(frames int) float64 {
+// frameRate returns the frames per second according to the mean delay in whole hundredths. It is 0,
+// unknown, if a frame has no control.
+func (t *gifTiming) frameRate(frames int) float64 {
 	if frames == 0 || t.controls < frames {
 		return 0
 	}
 	return 100 / float64(t.hundredths/frames)
 }
 
-// colours returns how many bytes a table of colours has, as its flags say.
-func colours(flags byte) int {
+// colorTableSize returns the size of a color table in bytes, according to its flags.
+func colorTableSize(flags byte) int {
 	if flags&0x80 == 0 {
 		return 0
 	}

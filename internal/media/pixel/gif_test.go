@@ -47,7 +47,7 @@ func TestRateOfGIF(t *testing.T) {
 		if err := gif.EncodeAll(&b, all); err != nil {
 			t.Fatal(err)
 		}
-		_, size, err := Frames(b.Bytes(), Limits{})
+		_, size, err := DecodeFrames(b.Bytes(), Limits{})
 		if err != nil || size.Frames != frames || math.Abs(size.Rate-rate) > 1e-9 || size.Sequence {
 			t.Errorf("delays %v: %+v, want %d frames at %v: %v", delays, size, frames, rate, err)
 		}

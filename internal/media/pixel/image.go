@@ -18,50 +18,50 @@ import (
 	"penstock/core/media"
 )
 
-// Decode decodes a picture, told by its first bytes: JPEG (8 bits, Huffman), PNG,
-// GIF (the first frame), WebP (not animated), BMP or TIFF (the first page). The
-// tensor is [H, W, 3] bytes of RGB, the right way up as the file's EXIF data says.
-// Transparency is dropped, so what is under it shows, as PIL's convert("RGB") has
-// it (GIF: black); 16 bits become 8 by leaving out the lower ones; CMYK becomes RGB without a profile.
-func Decode(file []byte, l Limits) (media.Tensor, media.Size, error) {
+// DecodeImage decodes a picture, whose format it detects by its first bytes: JPEG (8 bits,
+// Huffman), PNG, GIF (the first frame), WebP (not animated), BMP or TIFF (the first page). The
+// tensor is [H, W, 3] bytes of RGB, oriented according to the file's EXIF data. Transparency is
+// dropped, so the color below it shows, as in PIL's convert("RGB") (GIF: black); 16 bits become 8
+// by dropping the low ones; CMYK becomes RGB without a color profile.
+func DecodeImage(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err := checkBytes(file, &l); err != nil {
 		return media.Tensor{}, media.Size{}, err
 	}
-	p, err := decode(file, &l)
+	p, err := decodeRGB(file, &l)
 	if err != nil {
 		return media.Tensor{}, media.Size{}, fmt.Errorf("decode image: %w", err)
 	}
 	return media.Tensor{Shape: []int{p.height, p.width, 3}, Data: p.rgb}, media.Size{Width: p.width, Height: p.height}, nil
 }
 
-// picture is rows of RGB.
-type picture struct {
+// rgbImage is rows of RGB.
+type rgbImage struct {
 	width, height int
 	rgb           []byte
 }
 
-// codec is one format of pictures.
-type codec struct {
+// imageCodec is one format of pictures.
+type imageCodec struct {
 	name   string
-	magic  string // "?" is any byte
+	magic  string // "?" matches any byte
 	config func(io.Reader) (image.Config, error)
 	decode func(io.Reader) (image.Image, error)
-	// rgb is what colours luma and chroma are.
+	// rgb converts luma and chroma to RGB.
 	rgb func(y, cb, cr uint8) (r, g, b uint8)
-	// densest is how many pixels a byte of a file can hold at most, 0 if that has no bound; the
-	// decoders make room for those that the header claims.
-	densest int
+	// maxPixelsPerByte bounds the pixels which a byte of a file can encode, 0 if there is no bound;
+	// the decoders allocate what the header claims.
+	maxPixelsPerByte int
 }
 
-// Of a deflate stream, two bits can be a match of 258 bytes of 8 pixels; of a JPEG, a square of
-// 64 pixels takes a bit of one of its components at least, and twice that is let through.
+// In a deflate stream, two bits can encode a match of 258 bytes of 8 pixels. In a JPEG, a block of
+// 64 pixels takes at least one bit of one of its components; twice that is allowed.
 const (
 	densestDeflate = 4 * 258 * 8
 	densestJPEG    = 2 * 64 * 8
 )
 
-func codecs() []codec {
-	return []codec{
+func imageCodecs() []imageCodec {
+	return []imageCodec{
 		{"JPEG", "\xff\xd8\xff", jpeg.DecodeConfig, jpeg.Decode, color.YCbCrToRGB, densestJPEG},
 		{"PNG", "\x89PNG\r\n\x1a\n", png.DecodeConfig, png.Decode, nil, densestDeflate},
 		{"GIF", "GIF8?a", gif.DecodeConfig, gif.Decode, nil, 0},
@@ -84,59 +84,59 @@ func hasMagic(file []byte, magic string) bool {
 	return true
 }
 
-// decode decodes a file whose length was checked.
-func decode(file []byte, l *Limits) (picture, error) {
-	for _, c := range codecs() {
+// decodeRGB decodes a file whose length was checked.
+func decodeRGB(file []byte, l *Limits) (rgbImage, error) {
+	for _, c := range imageCodecs() {
 		if hasMagic(file, c.magic) {
-			p, err := c.read(file, l)
+			p, err := c.decodeFile(file, l)
 			if err != nil {
-				return picture{}, fmt.Errorf("%s: %w", c.name, err)
+				return rgbImage{}, fmt.Errorf("%s: %w", c.name, err)
 			}
 			return p, nil
 		}
 	}
-	return picture{}, fmt.Errorf("neither JPEG, PNG, GIF, WebP, BMP nor TIFF: %w", ErrUnsupported)
+	return rgbImage{}, fmt.Errorf("neither JPEG, PNG, GIF, WebP, BMP nor TIFF: %w", ErrUnsupported)
 }
 
-func (c *codec) read(file []byte, l *Limits) (_ picture, err error) {
-	defer func() { // the decoders are other people's, the files anybody's
+func (c *imageCodec) decodeFile(file []byte, l *Limits) (_ rgbImage, err error) {
+	defer func() { // third-party decoders of untrusted files may panic
 		if v := recover(); v != nil {
 			err = fmt.Errorf("the decoder gave up: %w", ErrMalformed)
 		}
 	}()
-	if c.name == "WebP" && animatedWebP(file) {
-		return picture{}, fmt.Errorf("animated: %w", ErrUnsupported)
+	if c.name == "WebP" && isAnimatedWebP(file) {
+		return rgbImage{}, fmt.Errorf("animated: %w", ErrUnsupported)
 	}
 	cfg, err := c.config(bytes.NewReader(file))
 	if err != nil {
-		return picture{}, refused(err)
+		return rgbImage{}, decoderError(err)
 	}
-	if err := l.within(cfg.Width, cfg.Height, 1); err != nil {
-		return picture{}, err
+	if err := l.checkSize(cfg.Width, cfg.Height, 1); err != nil {
+		return rgbImage{}, err
 	}
-	if c.densest > 0 && cfg.Width*cfg.Height/c.densest > len(file) {
-		return picture{}, fmt.Errorf("%d bytes cannot hold %d by %d pixels: %w", len(file), cfg.Width, cfg.Height, ErrMalformed)
+	if c.maxPixelsPerByte > 0 && cfg.Width*cfg.Height/c.maxPixelsPerByte > len(file) {
+		return rgbImage{}, fmt.Errorf("%d bytes cannot hold %d by %d pixels: %w", len(file), cfg.Width, cfg.Height, ErrMalformed)
 	}
-	if c.name == "JPEG" && scans(file) > maxScans {
-		return picture{}, fmt.Errorf("the picture is sent in more than %d scans: %w", maxScans, ErrTooLarge)
+	if c.name == "JPEG" && countScans(file) > maxScans {
+		return rgbImage{}, fmt.Errorf("the picture is sent in more than %d scans: %w", maxScans, ErrTooLarge)
 	}
 	img, err := c.decode(bytes.NewReader(file))
 	if err != nil {
-		return picture{}, refused(err)
+		return rgbImage{}, decoderError(err)
 	}
-	p := newPicture(cfg.Width, cfg.Height)
-	if err := p.draw(img, c.rgb); err != nil {
-		return picture{}, err
+	p := newRGBImage(cfg.Width, cfg.Height)
+	if err := p.drawImage(img, c.rgb); err != nil {
+		return rgbImage{}, err
 	}
-	return p.upright(orientation(file)), nil
+	return p.orient(readOrientation(file)), nil
 }
 
-// maxScans bounds how often a JPEG goes over all of its pixels. Those that are made to be seen have some ten
-// scans; one of forty bytes can say that nothing changes, and still takes a walk over the picture.
+// maxScans bounds the scans of a JPEG over all of its pixels. Real pictures have some ten scans; a
+// scan of forty bytes can encode no change, but still takes a pass over the picture.
 const maxScans = 128
 
-// scans counts the scans of a JPEG up to its end, or to one more than maxScans.
-func scans(file []byte) (n int) {
+// countScans counts the scans of a JPEG up to its end, or to one more than maxScans.
+func countScans(file []byte) (n int) {
 	const escape, firstRestart, lastRestart, end, scan = 0x00, 0xD0, 0xD7, 0xD9, 0xDA
 	for at := 2; n <= maxScans; {
 		i := bytes.IndexByte(file[min(at, len(file)):], 0xFF)
@@ -144,7 +144,7 @@ func scans(file []byte) (n int) {
 			break
 		}
 		switch marker := file[at]; {
-		case marker == 0xFF: // one that is filled up
+		case marker == 0xFF: // a fill byte
 		case marker == end:
 			return n
 		case marker == escape, marker >= firstRestart && marker <= lastRestart:
@@ -162,8 +162,8 @@ func scans(file []byte) (n int) {
 	return n
 }
 
-// refused maps what a decoder says to this package's errors.
-func refused(err error) error {
+// decoderError maps a decoder's error to this package's errors.
+func decoderError(err error) error {
 	var (
 		jpegUnsupported jpeg.UnsupportedError
 		pngUnsupported  png.UnsupportedError
@@ -173,7 +173,7 @@ func refused(err error) error {
 	case errors.As(err, &jpegUnsupported):
 		return fmt.Errorf("%.100s: %w", string(jpegUnsupported), ErrUnsupported)
 	case errors.As(err, &pngUnsupported):
-		if pngUnsupported == "dimension overflow" { // of an int of 32 bits
+		if pngUnsupported == "dimension overflow" { // of a 32-bit int
 			return fmt.Errorf("more pixels than this system can count: %w", ErrTooLarge)
 		}
 		return fmt.Errorf("%.100s: %w", string(pngUnsupported), ErrUnsupported)
@@ -187,8 +187,8 @@ func refused(err error) error {
 	return fmt.Errorf("%.200v: %w", err, ErrMalformed)
 }
 
-// animatedWebP reports whether the flags of an extended WebP say so.
-func animatedWebP(file []byte) bool {
+// isAnimatedWebP reports whether the flags of an extended WebP say that it is animated.
+func isAnimatedWebP(file []byte) bool {
 	const animation = 1 << 1
 	return hasMagic(file, "RIFF????WEBPVP8X") && len(file) > 20 && file[20]&animation != 0
 }

@@ -47,9 +47,9 @@ func TestMemory(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		tensor, _, err := Object(c.kind, c.file, Limits{})
+		tensor, _, err := DecodeObject(c.kind, c.file, Limits{})
 		runtime.ReadMemStats(&after)
-		said, took := Memory(c.kind, c.file, Limits{}), int64(after.TotalAlloc-before.TotalAlloc)
+		said, took := DecodeMemory(c.kind, c.file, Limits{}), int64(after.TotalAlloc-before.TotalAlloc)
 		if name == "frames" { // what one of them took is free when the next is decoded
 			took = int64(len(tensor.Data))
 		}
@@ -57,11 +57,11 @@ func TestMemory(t *testing.T) {
 		if err != nil || took > said+constant || said < int64(len(tensor.Data)) {
 			t.Errorf("%s: %d bytes are said, %d are taken: %v", name, said, took, err)
 		}
-		if most := Memory(c.kind, c.file, Limits{Pixels: 1000, Samples: 1000}); most != 0 {
+		if most := DecodeMemory(c.kind, c.file, Limits{Pixels: 1000, Samples: 1000}); most != 0 {
 			t.Errorf("%s: %d bytes are said of what is refused", name, most)
 		}
 		for n := range min(len(c.file), 300) {
-			Memory(c.kind, c.file[:n], Limits{}) // does not fail
+			DecodeMemory(c.kind, c.file[:n], Limits{}) // does not fail
 		}
 	}
 }
@@ -96,13 +96,13 @@ func manyScans(n, side int) []byte {
 
 // TestScans: a JPEG that goes over its picture again and again is refused before it is begun.
 func TestScans(t *testing.T) {
-	if _, _, err := Decode(manyScans(maxScans, 16), Limits{}); err != nil {
+	if _, _, err := DecodeImage(manyScans(maxScans, 16), Limits{}); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := Decode(manyScans(maxScans+1, 16), Limits{}); !errors.Is(err, ErrTooLarge) {
+	if _, _, err := DecodeImage(manyScans(maxScans+1, 16), Limits{}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("%v", err)
 	}
-	if _, _, err := Decode(manyScans(500_000, 5000), Limits{}); !errors.Is(err, ErrTooLarge) {
+	if _, _, err := DecodeImage(manyScans(500_000, 5000), Limits{}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("%v", err)
 	}
 	thumbnail := manyScans(maxScans, 8)
@@ -118,7 +118,7 @@ func TestScans(t *testing.T) {
 		"restarts":   {[]byte{0xFF, 0xD8, 0xFF, 0xDA, 0, 2, 1, 0xFF, 0xD0, 0xFF, 0x00, 0xFF, 0xD7, 0xFF, 0xDA, 0, 2}, 2},
 		"far beyond": {[]byte{0xFF, 0xD8, 0xFF, 0xE0, 0xFF, 0xFF}, 0},
 	} {
-		if got := scans(c.file); got != c.want {
+		if got := countScans(c.file); got != c.want {
 			t.Errorf("%s: %d scans, want %d", name, got, c.want)
 		}
 	}

@@ -1,10 +1,10 @@
 package pixel
 
-import "penstock/core/media/probe"
+import "penstock/internal/media/probe"
 
-// upright returns the picture as EXIF's orientation says it is to be seen: 2 to 4 are
-// mirrored or turned half, 5 to 8 have their sides exchanged. p is used up.
-func (p picture) upright(orientation int) picture {
+// orient returns the picture oriented according to EXIF: 2 to 4 are mirrored or rotated by 180
+// degrees, 5 to 8 have width and height exchanged. p must not be used afterwards.
+func (p rgbImage) orient(orientation int) rgbImage {
 	if orientation < 2 || orientation > 8 {
 		return p
 	}
@@ -12,10 +12,10 @@ func (p picture) upright(orientation int) picture {
 	if orientation >= 5 {
 		w, h = h, w
 	}
-	q := newPicture(w, h)
+	q := newRGBImage(w, h)
 	for y := range h {
 		for x := range w {
-			fx, fy := x, y // of the pixel to take
+			fx, fy := x, y // source pixel
 			switch orientation {
 			case 2:
 				fx = w - 1 - x
@@ -38,10 +38,10 @@ func (p picture) upright(orientation int) picture {
 	return q
 }
 
-// orientation returns how a picture is to be turned, 1 to 8; 0 if the file does not say. It is
-// the probe that knows, so that the size of what is decoded is the one that was counted.
-func orientation(file []byte) int {
-	info, err := probe.Header(file)
+// readOrientation returns the EXIF orientation of a picture, 1 to 8; 0 if unknown. It uses the
+// probe, so that the decoded size equals the size that was counted.
+func readOrientation(file []byte) int {
+	info, err := probe.ReadHeader(file)
 	if err != nil {
 		return 0
 	}

@@ -1,14 +1,14 @@
-// Package pixel turns the files of media objects into what models are shown:
-// pictures into rows of RGB, videos into such frames, sounds into samples.
+// Package pixel decodes the files of media objects to model inputs: pictures to rows of RGB, videos
+// to such frames, sounds to samples.
 //
-// The same file gives the same bytes on every machine: what is decoded is integer
-// arithmetic, and what is resampled is rounded step by step. The decoders are those
-// of Go, so the pixels of a JPEG can differ by one or two steps from those of other
-// libraries; keys made of them (media.PixelsKey) are therefore ours alone.
+// The same file yields the same bytes on every machine: decoding uses integer arithmetic, and
+// resampling rounds at every step. The decoders are Go's, so the pixels of a JPEG can differ by one
+// or two steps from the pixels of other libraries; keys derived from them (media.PixelsKey) are
+// therefore specific to Penstock.
 //
-// Files come from outside. Their headers are looked at before anything is
-// allocated, so that a size which is claimed costs nothing, and what is allocated
-// is bounded by [Limits]; [Memory] says how much it is before.
+// Files are untrusted. Their headers are examined before anything is allocated, so a claimed size
+// costs nothing, and allocations are bounded by [Limits]; [DecodeMemory] returns their size in
+// advance.
 package pixel
 
 import (
@@ -18,52 +18,52 @@ import (
 	"penstock/core/media"
 )
 
-// What is wrong with a file; errors wrap one of them. Their texts say what was found
-// and hold nothing of the file.
+// Errors for a file; returned errors wrap one of them. Their texts contain nothing of the file.
 var (
-	ErrMalformed   = errors.New("malformed")     // it is damaged, cut off, or not what it should be
-	ErrUnsupported = errors.New("not supported") // a format, or a kind of it, that cannot be decoded here
+	ErrMalformed   = errors.New("malformed")     // damaged, truncated, or not the expected type
+	ErrUnsupported = errors.New("not supported") // a format, or a variant, which cannot be decoded here
 	ErrTooLarge    = errors.New("too large")     // above the limits
 )
 
-// Limits bound what is decoded. Zero fields have defaults; see EnsureDefaults.
+// Limits bounds what is decoded. Zero fields have defaults; see EnsureDefaults.
 type Limits struct {
-	Bytes   int // of a file; 64 MiB
-	Pixels  int // of a picture, or of all frames of a video together; 2^26
-	Frames  int // of a video; 1,024
-	Samples int // of a sound, at 16 kHz; an hour
+	Bytes   int // of a file; default 64 MiB
+	Pixels  int // of a picture, or of all frames of a video together; default 2^26
+	Frames  int // of a video; default 1,024
+	Samples int // of a sound, at 16 kHz; default one hour
 }
 
-// Rate is how many samples a second a decoded sound has.
-const Rate = 16_000
+// SampleRate is the sample rate of a decoded sound, in Hz.
+const SampleRate = 16_000
 
-// EnsureDefaults fills in fields that are zero.
+// EnsureDefaults replaces zero values by their defaults.
 func (l *Limits) EnsureDefaults() {
 	for _, f := range []struct {
 		field *int
 		value int
-	}{{&l.Bytes, 64 << 20}, {&l.Pixels, 1 << 26}, {&l.Frames, 1024}, {&l.Samples, 3600 * Rate}} {
+	}{{&l.Bytes, 64 << 20}, {&l.Pixels, 1 << 26}, {&l.Frames, 1024}, {&l.Samples, 3600 * SampleRate}} {
 		if *f.field == 0 {
 			*f.field = f.value
 		}
 	}
 }
 
-// Object decodes a file of the given kind: [Decode], [Frames] or [Samples].
-func Object(kind media.Kind, file []byte, l Limits) (media.Tensor, media.Size, error) {
+// DecodeObject decodes a file of the given kind with [DecodeImage], [DecodeFrames] or
+// [DecodeSamples].
+func DecodeObject(kind media.Kind, file []byte, l Limits) (media.Tensor, media.Size, error) {
 	switch kind {
 	case media.Image:
-		return Decode(file, l)
+		return DecodeImage(file, l)
 	case media.Video:
-		return Frames(file, l)
+		return DecodeFrames(file, l)
 	case media.Audio:
-		return Samples(file, l)
+		return DecodeSamples(file, l)
 	}
 	return media.Tensor{}, media.Size{}, fmt.Errorf("decode media of %v: %w", kind, ErrUnsupported)
 }
 
-// Key returns the key of a decoded object by its content.
-func Key(kind media.Kind, t *media.Tensor) media.Key {
+// ContentKey returns the key of a decoded object, which depends on its content.
+func ContentKey(kind media.Kind, t *media.Tensor) media.Key {
 	const bytes, floats = 0, 1
 	if kind == media.Audio {
 		return media.PixelsKey(t.Shape, floats, t.Data)
@@ -71,11 +71,10 @@ func Key(kind media.Kind, t *media.Tensor) media.Key {
 	return media.PixelsKey(t.Shape, bytes, t.Data)
 }
 
-// Check reports whether t has the shape that objects of a kind have, with every
-// dimension at least 1, and, if the elements are with it, as many bytes of them as that
-// takes.
+// Check reports whether t has the shape of objects of a kind, with every dimension at least 1, and,
+// if the elements are present, the right number of bytes.
 func Check(kind media.Kind, t *media.Tensor) error {
-	size, ok := sizeOf(kind, t.Shape)
+	size, ok := tensorSize(kind, t.Shape)
 	switch {
 	case !ok:
 		return fmt.Errorf("the tensor of %v has the shape %.100v: %w", kind, t.Shape, ErrMalformed)
@@ -85,9 +84,9 @@ func Check(kind media.Kind, t *media.Tensor) error {
 	return nil
 }
 
-// sizeOf returns how many bytes a tensor of that shape has, if objects of the kind have
-// such.
-func sizeOf(kind media.Kind, shape []int) (bytes int64, ok bool) {
+// tensorSize returns the size in bytes of a tensor of that shape; ok is false if the shape is
+// invalid for the kind.
+func tensorSize(kind media.Kind, shape []int) (bytes int64, ok bool) {
 	dims, bytes := map[media.Kind]int{media.Image: 3, media.Video: 4, media.Audio: 1}[kind], int64(1)
 	if kind == media.Audio {
 		bytes = 4
@@ -104,12 +103,12 @@ func sizeOf(kind media.Kind, shape []int) (bytes int64, ok bool) {
 	return bytes, true
 }
 
-// maxTensor bounds a tensor in bytes, whatever the limits.
+// maxTensor bounds a tensor in bytes, independent of the limits.
 const maxTensor = 1 << 40
 
-// within checks a picture of a video of so many frames, or alone, before anything
-// is allocated for it.
-func (l *Limits) within(width, height, frames int) error {
+// checkSize checks the size of a picture or video, frames being 1 for a picture, before memory is
+// allocated for it.
+func (l *Limits) checkSize(width, height, frames int) error {
 	switch {
 	case width < 1 || height < 1 || frames < 1:
 		return fmt.Errorf("%d frames of %d by %d pixels: %w", frames, width, height, ErrMalformed)
@@ -123,11 +122,11 @@ func (l *Limits) within(width, height, frames int) error {
 	return nil
 }
 
-// maxSide bounds a side of a picture, as it does where only its header is read. A TIFF file may have a
-// strip of its own for each row, which takes far longer than its pixels do.
+// maxSide bounds a side of a picture, as in the header probe. A TIFF file may have a separate strip
+// for each row, which takes far longer than its pixels.
 const maxSide = 65535
 
-// checkBytes fills l in and checks a file's length.
+// checkBytes sets the defaults of l and checks a file's length.
 func checkBytes(file []byte, l *Limits) error {
 	l.EnsureDefaults()
 	if len(file) > l.Bytes {

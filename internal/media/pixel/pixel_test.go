@@ -22,7 +22,7 @@ import (
 	"testing"
 
 	"penstock/core/media"
-	"penstock/core/media/probe"
+	"penstock/internal/media/probe"
 )
 
 // pictures are files and what PIL makes of them: see tools/fixtures/make_pixels.py.
@@ -46,7 +46,7 @@ func pictures(t testing.TB) (all []struct {
 
 func TestPictures(t *testing.T) {
 	for _, c := range pictures(t) {
-		got, size, err := Decode(c.File, Limits{})
+		got, size, err := DecodeImage(c.File, Limits{})
 		if err != nil {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
@@ -84,13 +84,13 @@ func TestSixteenBits(t *testing.T) {
 		img  image.Image
 		want []byte
 	}{{gray, []byte{0, 0, 0, 0x12, 0x12, 0x12}}, {deep, []byte{0, 0, 0, 0x01, 0x80, 0xff}}} {
-		if got, _, err := Decode(encodePNG(t, c.img), Limits{}); err != nil || !bytes.Equal(got.Data, c.want) {
+		if got, _, err := DecodeImage(encodePNG(t, c.img), Limits{}); err != nil || !bytes.Equal(got.Data, c.want) {
 			t.Errorf("%x %v, want %x", got.Data, err, c.want)
 		}
 	}
 }
 
-// claim returns a PNG that says it has so many pixels, and has a few.
+// claim returns a PNG which claims the given size but has only a few pixels.
 func claim(width, height uint32) []byte {
 	b := []byte("\x89PNG\r\n\x1a\n")
 	chunk := func(name string, body []byte) {
@@ -139,7 +139,7 @@ func TestRefusals(t *testing.T) {
 		"lossless JPEG":     {marker(0xc0, 0xc3), Limits{}, ErrUnsupported},
 		"animated":          {[]byte("RIFF\x12\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00"), Limits{}, ErrUnsupported},
 	} {
-		if _, _, err := Decode(c.file, c.limits); !errors.Is(err, c.want) {
+		if _, _, err := DecodeImage(c.file, c.limits); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -151,7 +151,7 @@ func TestRefusals(t *testing.T) {
 	for _, claim := range [][]byte{claim(65535, 65535), claim(8000, 8000), progressive, bitmap} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, _, err := Decode(claim, Limits{})
+		_, _, err := DecodeImage(claim, Limits{})
 		runtime.ReadMemStats(&after)
 		if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 || err == nil {
 			t.Errorf("%d bytes allocated for a claim: %v", n, err)
@@ -187,7 +187,7 @@ func film(t testing.TB) []byte {
 }
 
 func TestFramesOfGIF(t *testing.T) {
-	v, size, err := Frames(film(t), Limits{})
+	v, size, err := DecodeFrames(film(t), Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,13 +213,13 @@ func TestFramesOfGIF(t *testing.T) {
 		t.Errorf("frames\n%s, want\n%s", got, want)
 	}
 	for name, l := range map[string]Limits{"frames": {Frames: 3}, "pixels": {Pixels: 4*4*3 - 1}} {
-		if _, _, err := Frames(film(t), l); !errors.Is(err, ErrTooLarge) {
+		if _, _, err := DecodeFrames(film(t), l); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("too many %s: %v", name, err)
 		}
 	}
 	file := film(t)
 	for n := range len(file) - 1 {
-		if _, _, err := Frames(file[:n], Limits{}); err == nil {
+		if _, _, err := DecodeFrames(file[:n], Limits{}); err == nil {
 			t.Errorf("cut off after %d of %d bytes", n, len(file))
 		}
 	}
@@ -238,11 +238,11 @@ func TestFramesOfJPEG(t *testing.T) {
 		return base64.StdEncoding.EncodeToString(b.Bytes())
 	}
 	red, blue := frame(16, color.RGBA{R: 255, A: 255}), frame(16, color.RGBA{B: 255, A: 255})
-	payload, ok := FramesURI("DATA:video/jpeg;base64," + red + "," + blue + ", " + red)
+	payload, ok := ParseFramesURI("DATA:video/jpeg;base64," + red + "," + blue + ", " + red)
 	if !ok {
 		t.Fatal("not seen")
 	}
-	v, size, err := Frames([]byte(payload), Limits{})
+	v, size, err := DecodeFrames([]byte(payload), Limits{})
 	if err != nil || !slices.Equal(v.Shape, []int{3, 8, 16, 3}) || size != (media.Size{Width: 16, Height: 8, Frames: 3, Sequence: true}) {
 		t.Fatalf("%v %+v %v", v.Shape, size, err)
 	}
@@ -263,7 +263,7 @@ func TestFramesOfJPEG(t *testing.T) {
 		"frames":    {strings.Repeat(red+",", 5) + red, Limits{Frames: 5}, ErrTooLarge},
 		"pixels":    {red + "," + red, Limits{Pixels: 2*16*8 - 1}, ErrTooLarge},
 	} {
-		if _, _, err := Frames([]byte(c.payload), c.limits); !errors.Is(err, c.want) {
+		if _, _, err := DecodeFrames([]byte(c.payload), c.limits); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -307,7 +307,7 @@ func TestSamples(t *testing.T) {
 		"48 kHz":     {riff(1, 1, 48000, 16, []byte{0, 0x10, 1, 1, 1, 1, 0, 0x20, 1, 1}), []float32{0.125, 0.25}},
 		"half a one": {riff(1, 2, 16000, 16, []byte{0, 0x40, 0, 0x20, 0, 0x80}), []float32{0.375}},
 	} {
-		got, size, err := Samples(c.file, Limits{})
+		got, size, err := DecodeSamples(c.file, Limits{})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -333,7 +333,7 @@ func TestSamples(t *testing.T) {
 		"grown":       {riff(1, 1, minRate, 8, make([]byte, 100*minRate)), Limits{Samples: 99 * 16000}, ErrTooLarge},
 		"slow":        {riff(1, 1, minRate-1, 8, make([]byte, 100)), Limits{}, ErrMalformed},
 	} {
-		if _, _, err := Samples(c.file, c.limits); !errors.Is(err, c.want) {
+		if _, _, err := DecodeSamples(c.file, c.limits); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -384,7 +384,7 @@ func FuzzObject(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind uint8, file []byte) {
 		l := Limits{Bytes: 1 << 16, Pixels: 1 << 14, Frames: 8, Samples: 1 << 14}
 		k := media.Kind(kind)
-		got, size, err := Object(k, file, l)
+		got, size, err := DecodeObject(k, file, l)
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrTooLarge) {
 				t.Fatalf("error %v", err)
@@ -397,8 +397,8 @@ func FuzzObject(f *testing.F) {
 		if size.Width*size.Height*max(1, size.Frames) > l.Pixels || size.Frames > l.Frames || size.Samples > l.Samples {
 			t.Fatalf("size %+v", size)
 		}
-		again, _, err := Object(k, file, l)
-		if err != nil || Key(k, &again) != Key(k, &got) {
+		again, _, err := DecodeObject(k, file, l)
+		if err != nil || ContentKey(k, &again) != ContentKey(k, &got) {
 			t.Fatalf("decoded again: %v", err)
 		}
 	})
@@ -416,7 +416,7 @@ func BenchmarkDecode(b *testing.B) {
 	for name, file := range map[string][]byte{"jpeg": j.Bytes(), "png": encodePNG(b, img)} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				if _, _, err := Decode(file, Limits{}); err != nil {
+				if _, _, err := DecodeImage(file, Limits{}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -427,7 +427,7 @@ func BenchmarkDecode(b *testing.B) {
 // TestSizesAreProbed: what is decoded has the size that the probe reads from the header, whichever way
 // a file says that it is turned.
 func TestSizesAreProbed(t *testing.T) {
-	names, err := filepath.Glob("../../../core/media/probe/testdata/*.*")
+	names, err := filepath.Glob("../../../internal/media/probe/testdata/*.*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,11 +437,11 @@ func TestSizesAreProbed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		info, err := probe.Header(file)
+		info, err := probe.ReadHeader(file)
 		if err != nil {
 			continue // what is expected of the others
 		}
-		_, size, err := Object(info.Kind, file, Limits{})
+		_, size, err := DecodeObject(info.Kind, file, Limits{})
 		if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrMalformed) {
 			continue // Go's decoders read less than the probe
 		}

@@ -6,28 +6,28 @@ import (
 	"image/color"
 )
 
-func newPicture(width, height int) picture {
-	return picture{width: width, height: height, rgb: make([]byte, 3*width*height)}
+func newRGBImage(width, height int) rgbImage {
+	return rgbImage{width: width, height: height, rgb: make([]byte, 3*width*height)}
 }
 
-// row returns the part of row y, in coordinates of the picture, from x on.
-func (p *picture) row(x, y int) []byte { return p.rgb[3*(y*p.width+x) : 3*(y+1)*p.width] }
+// rowFrom returns the part of row y from x on.
+func (p *rgbImage) rowFrom(x, y int) []byte { return p.rgb[3*(y*p.width+x) : 3*(y+1)*p.width] }
 
-// draw puts img where its bounds say; what is outside of the picture is left out.
-// Of what is stored as luma and chroma, rgb says what colours they are.
-func (p *picture) draw(img image.Image, rgb func(y, cb, cr uint8) (r, g, b uint8)) error {
+// drawImage draws img at its bounds, clipped to the picture. rgb converts luma and chroma to
+// colors.
+func (p *rgbImage) drawImage(img image.Image, rgb func(y, cb, cr uint8) (r, g, b uint8)) error {
 	r := img.Bounds().Intersect(image.Rect(0, 0, p.width, p.height))
 	if r.Empty() {
 		return fmt.Errorf("no pixels: %w", ErrMalformed)
 	}
 	for y := r.Min.Y; y < r.Max.Y; y++ {
-		drawRow(p.row(r.Min.X, y), img, rgb, r.Min.X, r.Max.X, y)
+		drawRow(p.rowFrom(r.Min.X, y), img, rgb, r.Min.X, r.Max.X, y)
 	}
 	return nil
 }
 
-// drawRow writes the pixels [x, end) of row y as RGB. Alpha is dropped: of types that
-// are multiplied by it, which only TIFF gives, the products stay.
+// drawRow writes the pixels [x, end) of row y as RGB. Alpha is dropped; for premultiplied types,
+// which only TIFF yields, the products stay.
 func drawRow(dst []byte, img image.Image, rgb func(y, cb, cr uint8) (r, g, b uint8), x, end, y int) {
 	n := end - x
 	dst = dst[:3*n]
@@ -47,16 +47,16 @@ func drawRow(dst []byte, img image.Image, rgb func(y, cb, cr uint8) (r, g, b uin
 			dst[3*i], dst[3*i+1], dst[3*i+2] = v, v, v
 		}
 	case *image.NRGBA:
-		every(dst, m.Pix[m.PixOffset(x, y):], 4, 1)
+		copyChannels(dst, m.Pix[m.PixOffset(x, y):], 4, 1)
 	case *image.RGBA:
-		every(dst, m.Pix[m.PixOffset(x, y):], 4, 1)
+		copyChannels(dst, m.Pix[m.PixOffset(x, y):], 4, 1)
 	case *image.NRGBA64:
-		every(dst, m.Pix[m.PixOffset(x, y):], 8, 2)
+		copyChannels(dst, m.Pix[m.PixOffset(x, y):], 8, 2)
 	case *image.RGBA64:
-		every(dst, m.Pix[m.PixOffset(x, y):], 8, 2)
+		copyChannels(dst, m.Pix[m.PixOffset(x, y):], 8, 2)
 	case *image.Paletted:
 		for i, v := range m.Pix[m.PixOffset(x, y):][:n] {
-			dst[3*i], dst[3*i+1], dst[3*i+2] = plain(m.Palette, v)
+			dst[3*i], dst[3*i+1], dst[3*i+2] = paletteColor(m.Palette, v)
 		}
 	case *image.CMYK:
 		from := m.Pix[m.PixOffset(x, y):][:4*n]
@@ -71,8 +71,9 @@ func drawRow(dst []byte, img image.Image, rgb func(y, cb, cr uint8) (r, g, b uin
 	}
 }
 
-// every takes the first three of each stride's channels, each the high byte of width.
-func every(dst, from []byte, stride, width int) {
+// copyChannels copies the first three channels of each pixel of stride bytes: the high byte of each
+// channel of width bytes.
+func copyChannels(dst, from []byte, stride, width int) {
 	for i, j := 0, 0; i+2 < len(dst); i, j = i+3, j+stride {
 		dst[i], dst[i+1], dst[i+2] = from[j], from[j+width], from[j+2*width]
 	}
@@ -86,9 +87,8 @@ func drawYCbCr(dst []byte, m *image.YCbCr, rgb func(y, cb, cr uint8) (r, g, b ui
 	}
 }
 
-// videoToRGB is color.YCbCrToRGB for luma from 16 to 235 and chroma from 16 to 240, which
-// is what WebP has (its decoder gives the numbers as they are): BT.601 in 16 bits of
-// fraction.
+// videoToRGB is color.YCbCrToRGB for luma from 16 to 235 and chroma from 16 to 240, the ranges of
+// WebP (its decoder returns the numbers unchanged): BT.601 with 16 fraction bits.
 func videoToRGB(y, cb, cr uint8) (r, g, b uint8) {
 	const (
 		luma              = 76309 // 255/219
@@ -101,8 +101,9 @@ func videoToRGB(y, cb, cr uint8) (r, g, b uint8) {
 	return clip(l + redCr*v), clip(l - greenCb*u - greenCr*v), clip(l + blueCb*u)
 }
 
-// plain returns a colour of a palette without its alpha; an index beyond it is black.
-func plain(p color.Palette, index byte) (r, g, b byte) {
+// paletteColor returns a color of a palette without its alpha; an index beyond the palette is
+// black.
+func paletteColor(p color.Palette, index byte) (r, g, b byte) {
 	if int(index) >= len(p) {
 		return 0, 0, 0
 	}

@@ -8,11 +8,11 @@ import (
 	"penstock/core/media"
 )
 
-// Samples decodes a sound: WAV with PCM of 8, 16, 24 or 32 bits, or float32, of any
-// rate and number of channels. The tensor is [S] little-endian float32 at 16 kHz
-// from -1 to 1, the mean of the channels; other rates are interpolated linearly, to
-// the sound's length rounded up to whole samples. Other formats are ErrUnsupported.
-func Samples(file []byte, l Limits) (media.Tensor, media.Size, error) {
+// DecodeSamples decodes a sound: WAV with PCM of 8, 16, 24 or 32 bits, or float32, of any rate and
+// number of channels. The tensor is [S] little-endian float32 at 16 kHz from -1 to 1, the mean of
+// the channels; other rates are interpolated linearly, to the sound's length rounded up to whole
+// samples. Other formats are ErrUnsupported.
+func DecodeSamples(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err := checkBytes(file, &l); err != nil {
 		return media.Tensor{}, media.Size{}, err
 	}
@@ -20,7 +20,7 @@ func Samples(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	if err != nil {
 		return media.Tensor{}, media.Size{}, fmt.Errorf("decode audio: %w", err)
 	}
-	n := w.resampled()
+	n := w.resampledCount()
 	switch {
 	case n < 1:
 		return media.Tensor{}, media.Size{}, fmt.Errorf("decode audio: no samples: %w", ErrMalformed)
@@ -29,50 +29,50 @@ func Samples(file []byte, l Limits) (media.Tensor, media.Size, error) {
 	}
 	data := make([]byte, 0, 4*n)
 	for i := range n {
-		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(w.at(i)))
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(w.resampleAt(i)))
 	}
 	return media.Tensor{Shape: []int{n}, Data: data}, media.Size{Samples: n}, nil
 }
 
-// wav is a sound in a WAV file.
-type wav struct {
+// wavSound is a sound in a WAV file.
+type wavSound struct {
 	rate, channels int
-	width          int // bytes of a sample of a channel
+	width          int // bytes of a sample of one channel
 	float          bool
 	data           []byte
 }
 
-func (w *wav) frames() int { return len(w.data) / (w.width * w.channels) }
+func (w *wavSound) frameCount() int { return len(w.data) / (w.width * w.channels) }
 
-// resampled is how many samples at 16 kHz it has: one that is begun counts, as the resamplers of engines
-// have it.
-func (w *wav) resampled() int {
-	return int((int64(w.frames())*Rate + int64(w.rate) - 1) / int64(w.rate)) // the rate is minRate at least
+// resampledCount returns the number of samples at 16 kHz, rounded up as in the resamplers of
+// engines.
+func (w *wavSound) resampledCount() int {
+	return int((int64(w.frameCount())*SampleRate + int64(w.rate) - 1) / int64(w.rate)) // rate is at least minRate
 }
 
-// at returns sample i at 16 kHz.
-func (w *wav) at(i int) float32 {
+// resampleAt returns sample i at 16 kHz.
+func (w *wavSound) resampleAt(i int) float32 {
 	exact := int64(i) * int64(w.rate)
-	at, rest := int(exact/Rate), exact%Rate
-	low := w.frame(at)
-	if rest == 0 || at+1 >= w.frames() {
+	at, rest := int(exact/SampleRate), exact%SampleRate
+	low := w.frameMean(at)
+	if rest == 0 || at+1 >= w.frameCount() {
 		return float32(low)
 	}
-	share := float64(rest) / Rate
-	return float32(low + float64(share*(w.frame(at+1)-low)))
+	share := float64(rest) / SampleRate
+	return float32(low + float64(share*(w.frameMean(at+1)-low)))
 }
 
-// frame returns the mean of the channels at one moment of the file.
-func (w *wav) frame(i int) float64 {
+// frameMean returns the mean of the channels of frame i of the file.
+func (w *wavSound) frameMean(i int) float64 {
 	var sum float64
 	from := w.data[i*w.width*w.channels:]
 	for c := range w.channels {
-		sum += w.sample(from[c*w.width:])
+		sum += w.decodeSample(from[c*w.width:])
 	}
 	return sum / float64(w.channels)
 }
 
-func (w *wav) sample(b []byte) float64 {
+func (w *wavSound) decodeSample(b []byte) float64 {
 	switch {
 	case w.float:
 		v := float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))
@@ -92,12 +92,12 @@ func (w *wav) sample(b []byte) float64 {
 
 const maxChannels = 64
 
-// The rates that sounds have, in Hz. Some bytes at one sample a second would be hours.
+// Bounds of the sample rate, in Hz. At one sample per second, a few bytes would be hours.
 const minRate, maxRate = 1000, 1 << 24
 
-// readWAV finds the two chunks that matter: fmt, then data. A data chunk that claims
-// more than there is, as recorders of streams write it, has what there is.
-func readWAV(file []byte) (w wav, err error) {
+// readWAV finds the two relevant chunks: fmt, then data. A data chunk which claims more than there
+// is, as stream recorders write it, is truncated to what there is.
+func readWAV(file []byte) (w wavSound, err error) {
 	if !hasMagic(file, "RIFF????WAVE") {
 		return w, fmt.Errorf("not a WAV file: %w", ErrUnsupported)
 	}
@@ -108,7 +108,7 @@ func readWAV(file []byte) (w wav, err error) {
 		body := rest[:min(n, uint64(len(rest)))]
 		switch {
 		case name == "fmt " && !known:
-			if err := w.format(body); err != nil {
+			if err := w.parseFormat(body); err != nil {
 				return w, err
 			}
 			known = true
@@ -123,8 +123,8 @@ func readWAV(file []byte) (w wav, err error) {
 	return w, fmt.Errorf("no samples: %w", ErrMalformed)
 }
 
-// format reads the fmt chunk.
-func (w *wav) format(b []byte) error {
+// parseFormat parses the fmt chunk.
+func (w *wavSound) parseFormat(b []byte) error {
 	const pcm, float, extensible = 1, 3, 0xfffe
 	if len(b) < 16 {
 		return fmt.Errorf("a format of %d bytes: %w", len(b), ErrMalformed)

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Config says how much a Lender lends.
+// Config bounds what a Lender lends.
 type Config struct {
 	Dir       string // default Dir
 	Prefix    string // of names; default "media"
-	MaxBytes  int64  // lent at a time; default 256 MiB
-	MaxLeases int    // at a time; default 1024
+	MaxBytes  int64  // lent at the same time; default 256 MiB
+	MaxLeases int    // at the same time; default 1024
 }
 
-// EnsureDefaults sets what was left at zero.
+// EnsureDefaults replaces zero values by their defaults.
 func (c *Config) EnsureDefaults() {
 	if c.Dir == "" {
 		c.Dir = Dir
@@ -31,13 +31,13 @@ func (c *Config) EnsureDefaults() {
 	}
 }
 
-// Validate reports all that is wrong with c, after EnsureDefaults.
+// Validate reports all problems of c. Call EnsureDefaults first.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.MaxBytes < 0 || c.MaxLeases < 0 {
 		errs = append(errs, errors.New("shm config: max bytes and max leases must be above 0"))
 	}
-	if _, err := newName(c.Prefix); err != nil {
+	if _, err := newSegmentName(c.Prefix); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -46,7 +46,7 @@ func (c *Config) Validate() error {
 // Lender lends segments until a deadline. It is safe for concurrent use.
 type Lender struct {
 	cfg  Config
-	busy sync.WaitGroup // leases that are made, or that their deadline ends, just now; added to under mu
+	busy sync.WaitGroup // leases being created or expired; incremented under mu
 	mu   struct {
 		sync.Mutex
 		leases map[*Lease]struct{}
@@ -55,7 +55,7 @@ type Lender struct {
 	}
 }
 
-// Lease is a segment that is lent.
+// Lease is a lent segment.
 type Lease struct {
 	lender  *Lender
 	segment *segment
@@ -63,7 +63,7 @@ type Lease struct {
 	timer   *time.Timer
 }
 
-// NewLender returns a Lender, after it has swept what dead ones left. Close ends it.
+// NewLender returns a Lender, after sweeping the segments of dead ones. The caller must close it.
 func NewLender(cfg Config) (*Lender, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -77,35 +77,35 @@ func NewLender(cfg Config) (*Lender, error) {
 	return l, nil
 }
 
-// Lend puts a copy of data into a segment that others can open until the lease is released
-// or d has passed. It returns ErrFull, wrapped, if as much is lent as may be.
+// Lend copies data into a segment which others can open until the lease is released or d has
+// passed. It returns ErrFull, wrapped, if the limits are reached.
 func (l *Lender) Lend(data []byte, d time.Duration) (*Lease, error) {
 	e := &Lease{lender: l, size: int64(len(data))}
-	if err := l.book(e); err != nil {
+	if err := l.bookLease(e); err != nil {
 		return nil, err
 	}
 	defer l.busy.Done()
-	segment, err := l.make(data)
+	segment, err := l.createSegment(data)
 	if err != nil {
-		l.unbook(e)
+		l.unbookLease(e)
 		return nil, err
 	}
 	l.mu.Lock()
-	if l.mu.closed { // in the meantime
+	if l.mu.closed { // closed in the meantime
 		l.mu.Unlock()
-		l.unbook(e)
+		l.unbookLease(e)
 		return nil, errors.Join(errClosed, segment.Close())
 	}
 	e.segment = segment
-	e.timer = time.AfterFunc(d, e.expire)
+	e.timer = time.AfterFunc(d, e.expireLease)
 	l.mu.Unlock()
 	return e, nil
 }
 
 var errClosed = errors.New("shm lend: the lender is closed")
 
-// book notes that e takes memory, and is made.
-func (l *Lender) book(e *Lease) error {
+// bookLease reserves memory for e, which is about to be created.
+func (l *Lender) bookLease(e *Lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -120,8 +120,8 @@ func (l *Lender) book(e *Lease) error {
 	return nil
 }
 
-// unbook notes that e takes no memory, and reports whether it did until now.
-func (l *Lender) unbook(e *Lease) bool {
+// unbookLease releases the memory of e, and reports whether it was reserved.
+func (l *Lender) unbookLease(e *Lease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, ok := l.mu.leases[e]; !ok {
@@ -132,10 +132,10 @@ func (l *Lender) unbook(e *Lease) bool {
 	return true
 }
 
-// make returns a sealed segment with data.
-func (l *Lender) make(data []byte) (*segment, error) {
+// createSegment returns a sealed segment with data.
+func (l *Lender) createSegment(data []byte) (*segment, error) {
 	s, err := createIn(l.cfg.Dir, l.cfg.Prefix, len(data))
-	if errors.Is(err, ErrFull) { // perhaps somebody has died
+	if errors.Is(err, ErrFull) { // a sweep may free space of crashed processes
 		if n, _ := Sweep(l.cfg.Dir); n > 0 {
 			s, err = createIn(l.cfg.Dir, l.cfg.Prefix, len(data))
 		}
@@ -150,8 +150,8 @@ func (l *Lender) make(data []byte) (*segment, error) {
 	return s, nil
 }
 
-// Held returns how much is lent.
-func (l *Lender) Held() (leases int, bytes int64) {
+// Usage returns how much is lent.
+func (l *Lender) Usage() (leases int, bytes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.mu.leases), l.mu.bytes
@@ -163,7 +163,7 @@ func (l *Lender) Close() error {
 	l.mu.closed = true
 	var open []*Lease
 	for e := range l.mu.leases {
-		if e.segment != nil { // otherwise Lend, which is under way, finds l closed
+		if e.segment != nil { // otherwise Lend, in progress, will see that l is closed
 			open = append(open, e)
 		}
 	}
@@ -176,21 +176,21 @@ func (l *Lender) Close() error {
 	return errors.Join(errs...)
 }
 
-// Name returns what Open finds the segment by.
+// Name returns the name for Open.
 func (e *Lease) Name() string { return e.segment.Name() }
 
-// Release ends the lease. Whoever has opened the segment keeps it. Calls after the first,
+// Release ends the lease. Processes which have opened the segment keep it. Calls after the first,
 // and after the deadline, do nothing.
 func (e *Lease) Release() error {
 	e.timer.Stop()
-	if !e.lender.unbook(e) {
+	if !e.lender.unbookLease(e) {
 		return nil
 	}
 	return e.segment.Close()
 }
 
-// expire ends the lease at its deadline.
-func (e *Lease) expire() {
+// expireLease ends the lease at its deadline.
+func (e *Lease) expireLease() {
 	l := e.lender
 	l.mu.Lock()
 	if l.mu.closed { // Close ends it
@@ -200,5 +200,5 @@ func (e *Lease) expire() {
 	l.busy.Add(1)
 	l.mu.Unlock()
 	defer l.busy.Done()
-	_ = e.Release() // nobody is left to hear of it
+	_ = e.Release() // no caller is left to handle the error
 }

@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// segment is shared memory that this process has made. Its methods are for one goroutine,
-// but for Close.
+// segment is shared memory created by this process. Its methods, except Close, are not safe for
+// concurrent use.
 type segment struct {
 	dir, name string
-	fd        int // holds the lock that says that the segment is alive
+	fd        int // holds the lock which marks the segment as alive
 	b         []byte
 	once      sync.Once
 	err       error
 }
 
-// tries is how many names are tried: a sweeper can come between the making of a file and
-// the lock on it, hardly twice.
-const tries = 8
+// maxNameTries bounds the tried names: a sweeper may remove a file between its creation and its
+// locking, but hardly twice.
+const maxNameTries = 8
 
 func createIn(dir, prefix string, size int) (*segment, error) {
 	if size <= 0 {
@@ -34,8 +34,8 @@ func createIn(dir, prefix string, size int) (*segment, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("shm create: %w: %w", ErrUnavailable, err)
 	}
-	for range tries {
-		name, err := newName(prefix)
+	for range maxNameTries {
+		name, err := newSegmentName(prefix)
 		if err != nil {
 			return nil, err
 		}
@@ -44,12 +44,12 @@ func createIn(dir, prefix string, size int) (*segment, error) {
 			return nil, fmt.Errorf("shm create: %w: %w", ErrUnavailable, err)
 		}
 		s := &segment{dir: dir, name: name, fd: fd}
-		if !s.lock() {
-			_ = s.Close() // a sweeper has it: take another one
+		if !s.lockFile() {
+			_ = s.Close() // a sweeper removed it: try another name
 			continue
 		}
-		if err := s.fill(size); err != nil {
-			_ = s.Close() // there is an error already
+		if err := s.allocate(size); err != nil {
+			_ = s.Close() // the first error is returned
 			return nil, err
 		}
 		return s, nil
@@ -57,9 +57,8 @@ func createIn(dir, prefix string, size int) (*segment, error) {
 	return nil, fmt.Errorf("shm create: %w: new files are taken away", ErrUnavailable)
 }
 
-// lock takes the lock that says that s is alive, and reports whether it still has its name
-// then.
-func (s *segment) lock() bool {
+// lockFile takes the lock which marks s as alive, and reports whether s still has its name then.
+func (s *segment) lockFile() bool {
 	if unix.Flock(s.fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return false
 	}
@@ -67,10 +66,10 @@ func (s *segment) lock() bool {
 	return unix.Fstat(s.fd, &st) == nil && st.Nlink == 1
 }
 
-// fill gives s its memory. It is allocated, not only promised: a write to a page that the
-// system cannot provide would kill the process.
-func (s *segment) fill(size int) error {
-	err := retry(func() error { return unix.Fallocate(s.fd, 0, 0, int64(size)) })
+// allocate allocates the memory of s in advance: a write to a page that the system cannot provide
+// would kill the process.
+func (s *segment) allocate(size int) error {
+	err := retryInterrupted(func() error { return unix.Fallocate(s.fd, 0, 0, int64(size)) })
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EFBIG) {
 		return fmt.Errorf("shm create: %w: %w", ErrFull, err)
 	}
@@ -83,8 +82,8 @@ func (s *segment) fill(size int) error {
 	return nil
 }
 
-// retry calls f until it is not interrupted.
-func retry(f func() error) error {
+// retryInterrupted calls f until it is not interrupted by a signal.
+func retryInterrupted(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {
 			return err
@@ -92,13 +91,13 @@ func retry(f func() error) error {
 	}
 }
 
-// Name returns what Open finds s by.
+// Name returns the name for Open.
 func (s *segment) Name() string { return s.name }
 
-// Bytes returns the memory, until Close. It may be written to until Seal.
+// Bytes returns the memory, valid until Close. It is writable until Seal.
 func (s *segment) Bytes() []byte { return s.b }
 
-// Seal makes s read-only, here and for whoever opens it: it may be told to others.
+// Seal makes s read-only for all processes. Its name may then be published.
 func (s *segment) Seal() error {
 	if err := unix.Mprotect(s.b, unix.PROT_READ); err != nil {
 		return fmt.Errorf("shm seal: %w", err)
@@ -109,8 +108,8 @@ func (s *segment) Seal() error {
 	return nil
 }
 
-// Close takes away s's name and its memory from this process; others keep what they have
-// opened. Calls after the first return the same.
+// Close removes s's name and unmaps its memory in this process; others keep what they have opened.
+// Calls after the first return the same error.
 func (s *segment) Close() error {
 	s.once.Do(func() {
 		err := unix.Unlink(filepath.Join(s.dir, s.name))
@@ -127,7 +126,7 @@ func (s *segment) Close() error {
 	return s.err
 }
 
-// Mapping is a segment that somebody else has made.
+// Mapping is a segment of another process.
 type Mapping struct {
 	b    []byte
 	once sync.Once
@@ -135,7 +134,7 @@ type Mapping struct {
 }
 
 func openIn(dir, name string, size int) (*Mapping, error) {
-	// Not blocking: what is there may be a pipe.
+	// O_NONBLOCK: the name may be that of a pipe.
 	fd, err := unix.Open(filepath.Join(dir, name), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("shm open: %w", ErrGone)
@@ -143,8 +142,8 @@ func openIn(dir, name string, size int) (*Mapping, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shm open: %w", err)
 	}
-	defer func() { _ = unix.Close(fd) }() // a mapping outlives it
-	st, err := mine(fd)
+	defer func() { _ = unix.Close(fd) }() // the mapping stays valid
+	st, err := statOwnFile(fd)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("shm open: %w", err)
@@ -160,9 +159,8 @@ func openIn(dir, name string, size int) (*Mapping, error) {
 	return &Mapping{b: b}, nil
 }
 
-// mine returns what the system knows of an open file, which must be a regular one of this
-// user's.
-func mine(fd int) (unix.Stat_t, error) {
+// statOwnFile returns the status of an open file, which must be a regular file of this user.
+func statOwnFile(fd int) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return st, err
@@ -176,10 +174,10 @@ func mine(fd int) (unix.Stat_t, error) {
 	return st, nil
 }
 
-// Bytes returns the memory, until Close. It is read-only: a write ends the process.
+// Bytes returns the memory, valid until Close. It is read-only: a write crashes the process.
 func (m *Mapping) Bytes() []byte { return m.b }
 
-// Close gives the memory back. Calls after the first return the same.
+// Close unmaps the memory. Calls after the first return the same error.
 func (m *Mapping) Close() error {
 	m.once.Do(func() {
 		if err := unix.Munmap(m.b); err != nil {
@@ -200,7 +198,7 @@ func sweep(dir string) (int, error) {
 	for {
 		entries, err := d.ReadDir(256)
 		for _, e := range entries {
-			if e.Type() == fs.FileMode(0) && strings.HasPrefix(e.Name(), mark) && orphan(filepath.Join(dir, e.Name())) {
+			if e.Type() == fs.FileMode(0) && strings.HasPrefix(e.Name(), namePrefix) && removeOrphan(filepath.Join(dir, e.Name())) {
 				swept++
 			}
 		}
@@ -213,14 +211,14 @@ func sweep(dir string) (int, error) {
 	}
 }
 
-// orphan removes a segment if nobody holds its lock, and reports whether it did.
-func orphan(path string) bool {
+// removeOrphan removes a segment if its lock is free, and reports whether it did.
+func removeOrphan(path string) bool {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = unix.Close(fd) }() // gives the lock back too
-	if _, err := mine(fd); err != nil || unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+	defer func() { _ = unix.Close(fd) }() // also releases the lock
+	if _, err := statOwnFile(fd); err != nil || unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return false
 	}
 	return unix.Unlink(path) == nil

@@ -75,7 +75,7 @@ func lender(t *testing.T, cfg Config) *Lender {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		if n, bytes := l.Held(); n != 0 || bytes != 0 {
+		if n, bytes := l.Usage(); n != 0 || bytes != 0 {
 			t.Errorf("%d leases of %d bytes are left", n, bytes)
 		}
 	})
@@ -116,7 +116,7 @@ func TestLease(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(d, e.Name())); err != nil || st.Mode() != 0o400 {
 		t.Errorf("%v %v", st.Mode(), err)
 	}
-	if n, bytes := l.Held(); n != 1 || bytes != int64(len(data)) {
+	if n, bytes := l.Usage(); n != 1 || bytes != int64(len(data)) {
 		t.Errorf("%d leases of %d bytes", n, bytes)
 	}
 	if !faults(func() { m.Bytes()[0] = 1 }) || !faults(func() { e.segment.Bytes()[0] = 1 }) {
@@ -140,7 +140,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestDeadline: a lease that nobody releases ends by itself, and can be released still.
+// TestDeadline: a lease which is not released expires, and can still be released.
 func TestDeadline(t *testing.T) {
 	d := dir(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestDeadline(t *testing.T) {
 		if err := errors.Join(m.Close(), a.Release()); err != nil {
 			t.Error(err)
 		}
-		if n, bytes := l.Held(); n != 1 || bytes != 4 {
+		if n, bytes := l.Usage(); n != 1 || bytes != 4 {
 			t.Errorf("%d leases of %d bytes", n, bytes)
 		}
 	}) // and Close ends the other one
@@ -261,7 +261,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	if n, err := Sweep(d); n != 3 || err != nil {
-		t.Errorf("%d were swept, %v", n, err) // good, open and writable: regular files, and nobody's
+		t.Errorf("%d were swept, %v", n, err) // good, open and writable: regular files without a live lender
 	}
 	if _, err := os.Lstat(path("link")); err != nil {
 		t.Error("a link was swept")

@@ -12,15 +12,15 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q is taken for a segment's name", name)
 		}
 	}
-	a, err := newName("media")
+	a, err := newSegmentName("media")
 	if err != nil || checkName(a) != nil {
 		t.Errorf("%s: %v", a, err)
 	}
-	if b, _ := newName("media"); a == b {
+	if b, _ := newSegmentName("media"); a == b {
 		t.Error("names can be guessed")
 	}
 	for _, prefix := range []string{"a/b", "A", "..", strings.Repeat("a", 100)} {
-		if _, err := newName(prefix); err == nil {
+		if _, err := newSegmentName(prefix); err == nil {
 			t.Errorf("prefix %q is taken", prefix)
 		}
 	}

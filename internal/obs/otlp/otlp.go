@@ -1,10 +1,9 @@
 // Package otlp sends traces to a collector by OTLP over HTTP.
 //
-// The OpenTelemetry SDK reads its own environment variables: the endpoint, headers,
-// certificates and time limits of OTEL_EXPORTER_OTLP_*, the service's name and
-// attributes of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, the sampler of
-// OTEL_TRACES_SAMPLER and the queue of OTEL_BSP_*. They are the settings that
-// operators know; Penstock has none of its own beside them.
+// The OpenTelemetry SDK reads its own environment variables: the endpoint, headers, certificates
+// and timeouts of OTEL_EXPORTER_OTLP_*, the service's name and attributes of OTEL_SERVICE_NAME and
+// OTEL_RESOURCE_ATTRIBUTES, the sampler of OTEL_TRACES_SAMPLER and the queue of OTEL_BSP_*.
+// Operators know these settings, so Penstock adds none.
 package otlp
 
 import (
@@ -21,20 +20,20 @@ import (
 	"penstock/internal/obs"
 )
 
-// flushTimeout bounds how long Close waits for a collector to take the last spans.
+// flushTimeout bounds how long Close waits for a collector to accept the last spans.
 const flushTimeout = 3 * time.Second
 
-// Traces is the way of spans to the collector. Spans wait in a bounded queue, in the
-// background: a collector that is slow or away costs spans and never a request.
-type Traces struct {
+// TraceExporter sends spans to the collector. Spans wait in a bounded queue and are sent in the
+// background: a slow or unreachable collector loses spans but never delays a request.
+type TraceExporter struct {
 	provider *sdktrace.TracerProvider
-	exporter *exporter
+	exporter *loggingExporter
 }
 
-// Open starts to send the spans of a service, under the name that is given unless
-// the environment has another. The caller has found that the environment names an
-// endpoint. It returns at once, whether the collector can be reached or not.
-func Open(ctx context.Context, service string, log *slog.Logger) (*Traces, error) {
+// Open starts to send the spans of a service, under the given name unless the environment sets
+// another. The caller must have checked that the environment names an endpoint. Open returns at
+// once, whether or not the collector can be reached.
+func Open(ctx context.Context, service string, log *slog.Logger) (*TraceExporter, error) {
 	out, err := otlptracehttp.New(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w; see OTEL_EXPORTER_OTLP_*", err)
@@ -45,42 +44,41 @@ func Open(ctx context.Context, service string, log *slog.Logger) (*Traces, error
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w; see OTEL_RESOURCE_ATTRIBUTES", err)
 	}
-	e := &exporter{SpanExporter: out, throttle: obs.NewThrottle(log, time.Minute)}
-	return &Traces{
+	e := &loggingExporter{SpanExporter: out, throttle: obs.NewThrottle(log, time.Minute)}
+	return &TraceExporter{
 		provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(e), sdktrace.WithResource(res)),
 		exporter: e,
 	}, nil
 }
 
-// Tracer returns what starts spans.
-func (t *Traces) Tracer() *obs.Tracer { return obs.NewTracer(t.provider) }
+// Tracer returns a tracer whose spans are exported.
+func (t *TraceExporter) Tracer() *obs.Tracer { return obs.NewTracer(t.provider) }
 
-// Close sends what is left, within a bound, and ends. What could not be sent is
-// lost, which the log says and which is no error of the process.
-func (t *Traces) Close() {
+// Close sends the remaining spans, for at most flushTimeout, and stops. Unsent spans are lost; that
+// is logged but is no error of the process.
+func (t *TraceExporter) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
-		t.exporter.complain(ctx, err)
+		t.exporter.logFailure(ctx, err)
 	}
 	t.exporter.throttle.Flush(ctx)
 }
 
-// exporter tells the log what the SDK would write to standard error, and not
-// without end.
-type exporter struct {
+// loggingExporter logs, throttled, the errors which the SDK would write to standard error.
+type loggingExporter struct {
 	sdktrace.SpanExporter
 	throttle *obs.Throttle
 }
 
 // ExportSpans implements sdktrace.SpanExporter.
-func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (e *loggingExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if err := e.SpanExporter.ExportSpans(ctx, spans); err != nil {
-		e.complain(ctx, err)
+		e.logFailure(ctx, err)
 	}
 	return nil
 }
 
-func (e *exporter) complain(ctx context.Context, err error) {
+func (e *loggingExporter) logFailure(ctx context.Context, err error) {
 	e.throttle.Log(context.WithoutCancel(ctx), slog.LevelWarn, "traces are lost: the collector does not take them", "error", err)
 }

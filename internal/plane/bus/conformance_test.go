@@ -59,7 +59,7 @@ func openArchive(t *testing.T, cfg natsd.Config) bus.Archive {
 // openNATS opens a bus on a server of its own.
 func openNATS(t *testing.T, cfg natsd.Config) bus.Bus {
 	t.Helper()
-	b, err := bus.NewNATS(connect(t, cfg), bus.NATSConfig{})
+	b, err := bus.NewNATSBus(connect(t, cfg), bus.NATSBusConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

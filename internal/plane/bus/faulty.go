@@ -13,64 +13,63 @@ import (
 	"penstock/core/fault"
 )
 
-// Faults says how a bus misbehaves. Probabilities are from 0 to 1; the zero
-// value is a bus without faults.
-type Faults struct {
-	// Topics are the names of the topics that misbehave; nil means all.
+// BusFaults configures how a bus misbehaves. Probabilities are from 0 to 1. The zero value is a bus
+// without faults.
+type BusFaults struct {
+	// Topics are the names of the affected topics; nil means all.
 	Topics []string
-	// Fail is the probability that Publish, Span or Purge says Unavailable. As with
-	// a real store that tells nothing about the message: half of them are kept.
+	// Fail is the probability that Publish, DescribeTopic or Purge returns Unavailable. As with a
+	// real store, that does not tell what happened to the message: half of them are stored.
 	Fail float64
-	// Lose is the probability that Publish returns nil and nobody gets the
-	// message, as if its publisher had never sent it.
+	// Lose is the probability that Publish returns nil but the message is lost, as if its publisher
+	// had never sent it.
 	Lose float64
-	// Drop is the probability that one subscription misses a message. On a
-	// durable topic its Seq is missing.
+	// Drop is the probability that one subscription misses a message. On a durable topic its Seq is
+	// skipped.
 	Drop float64
 	// Duplicate is the probability that a message is delivered twice in a row.
 	Duplicate float64
-	// Reorder is the probability that a message is delivered after the one that
-	// follows it. Until one follows, it is held.
+	// Reorder is the probability that a message is delivered after its successor. It is held until
+	// the successor arrives.
 	Reorder float64
-	// Delay holds up each delivery by a random time below it.
+	// Delay is the upper bound of a random delay of each delivery.
 	Delay time.Duration
 }
 
-// FaultyBus passes messages to another bus and spoils some of them. It breaks
-// the contract of Bus on purpose: it is for the tests of those who must cope.
+// FaultyBus wraps another bus and injects faults. It deliberately violates the contract of Bus, for
+// tests of the code that must tolerate that.
 type FaultyBus struct {
 	inner Bus
 	seed  uint64
 	mu    struct {
 		sync.Mutex
-		faults     Faults
-		published  map[site]uint64 // messages so far, by topic and key
+		faults     BusFaults
+		published  map[faultSite]uint64 // messages so far, by topic and key
 		subscribed map[string]uint64
 	}
 }
 
 var _ Bus = (*FaultyBus)(nil)
 
-// site is where a fault may strike: publishing to a topic under a key, or the
-// nth subscription to a topic.
-type site struct {
+// faultSite is a place for faults: publishing to a topic under a key, or the nth subscription to a
+// topic.
+type faultSite struct {
 	topic, key string
 	sub        uint64 // 0 for publishing
 }
 
-// Faulty wraps inner. What happens to a message depends on nothing but the
-// seed, its topic and key, and how many there were before it: of its key when
-// publishing, of the subscription when delivering.
-func Faulty(inner Bus, seed uint64, f Faults) *FaultyBus {
+// WithFaults wraps inner. The fate of a message depends only on the seed, its topic and key, and
+// the number of messages before it: with its key for publishing, of the subscription for delivery.
+func WithFaults(inner Bus, seed uint64, f BusFaults) *FaultyBus {
 	b := &FaultyBus{inner: inner, seed: seed}
 	b.mu.faults = f
-	b.mu.published = make(map[site]uint64)
+	b.mu.published = make(map[faultSite]uint64)
 	b.mu.subscribed = make(map[string]uint64)
 	return b
 }
 
-// Set changes the faults of the messages that follow.
-func (b *FaultyBus) Set(f Faults) {
+// Set replaces the faults of subsequent messages.
+func (b *FaultyBus) Set(f BusFaults) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.faults = f
@@ -78,8 +77,8 @@ func (b *FaultyBus) Set(f Faults) {
 
 // Publish implements Bus.
 func (b *FaultyBus) Publish(ctx context.Context, t Topic, key string, data []byte) error {
-	s := site{topic: t.Name, key: key}
-	f, rng := b.faults(t.Name), b.rng(s, b.count(s))
+	s := faultSite{topic: t.Name, key: key}
+	f, rng := b.activeFaults(t.Name), b.randFor(s, b.nextIndex(s))
 	fail, keep, lose := rng.Float64() < f.Fail, rng.Float64() < 0.5, rng.Float64() < f.Lose
 	if lose && !fail || fail && !keep {
 		if fail {
@@ -94,18 +93,18 @@ func (b *FaultyBus) Publish(ctx context.Context, t Topic, key string, data []byt
 	return err
 }
 
-// Span implements Bus. It fails as Publish does.
-func (b *FaultyBus) Span(ctx context.Context, t Topic) (Span, error) {
-	if b.draw(t.Name, "span").Float64() < b.faults(t.Name).Fail {
-		return Span{}, fault.New(fault.Unavailable, "look at %s: no answer (injected)", t.Name)
+// DescribeTopic implements Bus. It fails as Publish does.
+func (b *FaultyBus) DescribeTopic(ctx context.Context, t Topic) (TopicState, error) {
+	if b.opRand(t.Name, "span").Float64() < b.activeFaults(t.Name).Fail {
+		return TopicState{}, fault.New(fault.Unavailable, "look at %s: no answer (injected)", t.Name)
 	}
-	return b.inner.Span(ctx, t)
+	return b.inner.DescribeTopic(ctx, t)
 }
 
-// Purge implements Bus. Of those that fail half are done.
+// Purge implements Bus. Half of the failed calls take effect.
 func (b *FaultyBus) Purge(ctx context.Context, t Topic, below uint64) error {
-	rng := b.draw(t.Name, "purge")
-	fail, done := rng.Float64() < b.faults(t.Name).Fail, rng.Float64() < 0.5
+	rng := b.opRand(t.Name, "purge")
+	fail, done := rng.Float64() < b.activeFaults(t.Name).Fail, rng.Float64() < 0.5
 	if fail && !done {
 		return fault.New(fault.Unavailable, "purge %s: whether it was done is not known (injected)", t.Name)
 	}
@@ -116,11 +115,11 @@ func (b *FaultyBus) Purge(ctx context.Context, t Topic, below uint64) error {
 	return err
 }
 
-// draw returns the random source of the next op on a topic. Its sites are told from
-// those of messages by a space, which is in no topic's name.
-func (b *FaultyBus) draw(topic, op string) *rand.Rand {
-	s := site{topic: topic + " " + op}
-	return b.rng(s, b.count(s))
+// opRand returns the random source of the next op on a topic. The space in its faultSite, which no
+// topic name contains, separates it from the faultSites of messages.
+func (b *FaultyBus) opRand(topic, op string) *rand.Rand {
+	s := faultSite{topic: topic + " " + op}
+	return b.randFor(s, b.nextIndex(s))
 }
 
 func errInjected(t Topic) error {
@@ -129,21 +128,21 @@ func errInjected(t Topic) error {
 
 // Subscribe implements Bus.
 func (b *FaultyBus) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
-	d := &delivery{bus: b, site: site{topic: t.Name, sub: b.subscription(t.Name)}, sink: sink}
-	return b.inner.Subscribe(ctx, t, from, func(m Message) error { return d.deliver(ctx, m) }, ready)
+	d := &faultySubscription{bus: b, site: faultSite{topic: t.Name, sub: b.nextSubscription(t.Name)}, sink: sink}
+	return b.inner.Subscribe(ctx, t, from, func(m Message) error { return d.deliverMessage(ctx, m) }, ready)
 }
 
-// delivery is one subscription of a FaultyBus.
-type delivery struct {
+// faultySubscription is one subscription of a FaultyBus.
+type faultySubscription struct {
 	bus  *FaultyBus
-	site site
+	site faultSite
 	sink func(Message) error
 	n    uint64   // messages so far
-	held *Message // to come after the next
+	held *Message // to be delivered after the next message
 }
 
-func (d *delivery) deliver(ctx context.Context, m Message) error {
-	f, rng := d.bus.faults(d.site.topic), d.bus.rng(d.site, d.n)
+func (d *faultySubscription) deliverMessage(ctx context.Context, m Message) error {
+	f, rng := d.bus.activeFaults(d.site.topic), d.bus.randFor(d.site, d.n)
 	d.n++
 	drop, twice, late := rng.Float64() < f.Drop, rng.Float64() < f.Duplicate, rng.Float64() < f.Reorder
 	if f.Delay > 0 {
@@ -179,18 +178,18 @@ func (d *delivery) deliver(ctx context.Context, m Message) error {
 	return nil
 }
 
-// faults returns those in force for a topic.
-func (b *FaultyBus) faults(topic string) Faults {
+// activeFaults returns the current faults of a topic.
+func (b *FaultyBus) activeFaults(topic string) BusFaults {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f := b.mu.faults; f.Topics == nil || slices.Contains(f.Topics, topic) {
 		return f
 	}
-	return Faults{}
+	return BusFaults{}
 }
 
-// count returns how many messages there were at s, and adds one.
-func (b *FaultyBus) count(s site) uint64 {
+// nextIndex returns the number of messages so far at s, and increments it.
+func (b *FaultyBus) nextIndex(s faultSite) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.mu.published[s]
@@ -198,16 +197,16 @@ func (b *FaultyBus) count(s site) uint64 {
 	return n
 }
 
-// subscription numbers the subscriptions to a topic from 1.
-func (b *FaultyBus) subscription(topic string) uint64 {
+// nextSubscription numbers the subscriptions to a topic from 1.
+func (b *FaultyBus) nextSubscription(topic string) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.subscribed[topic]++
 	return b.mu.subscribed[topic]
 }
 
-// rng returns the random source of the nth message at s.
-func (b *FaultyBus) rng(s site, n uint64) *rand.Rand {
+// randFor returns the random source of the nth message at s.
+func (b *FaultyBus) randFor(s faultSite, n uint64) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(s.topic + "\x00" + s.key + "\x00"))
 	h.Write(binary.LittleEndian.AppendUint64(nil, s.sub))

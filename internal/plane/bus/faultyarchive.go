@@ -8,21 +8,21 @@ import (
 	"penstock/core/fault"
 )
 
-// ArchiveFaults says how an archive misbehaves. Probabilities are from 0 to 1; the
-// zero value is an archive without faults.
+// ArchiveFaults configures how an archive misbehaves. Probabilities are from 0 to 1. The zero value
+// is an archive without faults.
 type ArchiveFaults struct {
-	// Fail is the probability that a call says Unavailable. Of the calls that change
-	// something half are done all the same.
+	// Fail is the probability that a call returns Unavailable. Half of the failed writes take
+	// effect nevertheless.
 	Fail float64
-	// Corrupt is the probability that one byte of what Get returns is another one,
-	// Truncate that its end is missing.
+	// Corrupt is the probability that one byte of Get's result is changed, Truncate that its end is
+	// missing.
 	Corrupt, Truncate float64
 	// Lose is the probability that a lock is lost as soon as it is held.
 	Lose float64
 }
 
-// FaultyArchive passes calls to another archive and spoils some of them. It breaks
-// the contract of Archive on purpose: it is for the tests of those who must cope.
+// FaultyArchive wraps another archive and injects faults. It deliberately violates the contract of
+// Archive, for tests of the code that must tolerate that.
 type FaultyArchive struct {
 	inner Archive
 	mu    struct {
@@ -34,40 +34,40 @@ type FaultyArchive struct {
 
 var _ Archive = (*FaultyArchive)(nil)
 
-// NewFaultyArchive wraps inner. What happens to a call depends on nothing but the seed
-// and the calls before it.
+// NewFaultyArchive wraps inner. The fate of a call depends only on the seed and the calls before
+// it.
 func NewFaultyArchive(inner Archive, seed uint64, f ArchiveFaults) *FaultyArchive {
 	a := &FaultyArchive{inner: inner}
 	a.mu.faults, a.mu.rng = f, rand.New(rand.NewPCG(seed, 0))
 	return a
 }
 
-// Set changes the faults of the calls that follow.
+// Set replaces the faults of subsequent calls.
 func (a *FaultyArchive) Set(f ArchiveFaults) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mu.faults = f
 }
 
-// fate is what becomes of one call.
-type fate struct {
+// callFate is the random choice for one call.
+type callFate struct {
 	fail, done, corrupt, truncate, lose bool
-	at                                  float64 // where the data is spoilt
+	at                                  float64 // relative position of the damage
 }
 
-func (a *FaultyArchive) draw() fate {
+func (a *FaultyArchive) drawFate() callFate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f, rng := a.mu.faults, a.mu.rng
-	return fate{
+	return callFate{
 		fail: rng.Float64() < f.Fail, done: rng.Float64() < 0.5, corrupt: rng.Float64() < f.Corrupt,
 		truncate: rng.Float64() < f.Truncate, lose: rng.Float64() < f.Lose, at: rng.Float64(),
 	}
 }
 
-// change runs a call that changes something.
-func (a *FaultyArchive) change(op, name string, f func() error) error {
-	d := a.draw()
+// runChange runs a call which changes the archive.
+func (a *FaultyArchive) runChange(op, name string, f func() error) error {
+	d := a.drawFate()
 	if d.fail && !d.done {
 		return fault.New(fault.Unavailable, "%s %s: whether it was done is not known (injected)", op, name)
 	}
@@ -80,17 +80,17 @@ func (a *FaultyArchive) change(op, name string, f func() error) error {
 
 // Put implements Archive.
 func (a *FaultyArchive) Put(ctx context.Context, name string, data []byte) error {
-	return a.change("put", name, func() error { return a.inner.Put(ctx, name, data) })
+	return a.runChange("put", name, func() error { return a.inner.Put(ctx, name, data) })
 }
 
 // Delete implements Archive.
 func (a *FaultyArchive) Delete(ctx context.Context, name string) error {
-	return a.change("delete", name, func() error { return a.inner.Delete(ctx, name) })
+	return a.runChange("delete", name, func() error { return a.inner.Delete(ctx, name) })
 }
 
 // Get implements Archive.
 func (a *FaultyArchive) Get(ctx context.Context, name string) ([]byte, error) {
-	d := a.draw()
+	d := a.drawFate()
 	if d.fail {
 		return nil, fault.New(fault.Unavailable, "get %s: no answer (injected)", name)
 	}
@@ -109,8 +109,8 @@ func (a *FaultyArchive) Get(ctx context.Context, name string) ([]byte, error) {
 }
 
 // List implements Archive.
-func (a *FaultyArchive) List(ctx context.Context, prefix string) ([]Object, error) {
-	if a.draw().fail {
+func (a *FaultyArchive) List(ctx context.Context, prefix string) ([]ArchiveObject, error) {
+	if a.drawFate().fail {
 		return nil, fault.New(fault.Unavailable, "list %s: no answer (injected)", prefix)
 	}
 	return a.inner.List(ctx, prefix)
@@ -118,7 +118,7 @@ func (a *FaultyArchive) List(ctx context.Context, prefix string) ([]Object, erro
 
 // Lock implements Archive.
 func (a *FaultyArchive) Lock(ctx context.Context, name string, held func(context.Context, uint64) error) error {
-	d := a.draw()
+	d := a.drawFate()
 	if d.fail {
 		return fault.New(fault.Unavailable, "lock %s: no answer (injected)", name)
 	}

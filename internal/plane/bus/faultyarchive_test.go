@@ -19,7 +19,7 @@ func TestFaultyArchive(t *testing.T) {
 		for i := range 200 {
 			name := fmt.Sprint("o", i)
 			if err := a.Put(t.Context(), name, data); err != nil {
-				if fault.Of(err) != fault.Unavailable {
+				if fault.CodeOf(err) != fault.Unavailable {
 					t.Fatal(err)
 				}
 				if _, err := inner.Get(t.Context(), name); err == nil {
@@ -43,7 +43,7 @@ func TestFaultyArchive(t *testing.T) {
 			case !bytes.Equal(got, data):
 				s.corrupt++
 			}
-			if err := a.Lock(t.Context(), "l", func(ctx context.Context, _ uint64) error { return context.Cause(ctx) }); fault.Of(err) == fault.Conflict {
+			if err := a.Lock(t.Context(), "l", func(ctx context.Context, _ uint64) error { return context.Cause(ctx) }); fault.CodeOf(err) == fault.Conflict {
 				s.unlocked++
 			}
 		}
@@ -65,22 +65,22 @@ func TestFaultyArchive(t *testing.T) {
 
 // Span and Purge fail as Publish does; a Purge that failed may have been done.
 func TestFaultyBusSpanAndPurge(t *testing.T) {
-	inner := bus.NewMem()
-	b := bus.Faulty(inner, 1, bus.Faults{})
+	inner := bus.NewMemBus()
+	b := bus.WithFaults(inner, 1, bus.BusFaults{})
 	topic := bus.Topic{Name: "t", Durable: true}
 	for range 300 {
 		if err := b.Publish(t.Context(), topic, "k", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.Set(bus.Faults{Fail: 0.5})
+	b.Set(bus.BusFaults{Fail: 0.5})
 	spans, done, undone := 0, 0, 0
 	for below := uint64(2); below < 202; below++ {
-		if _, err := b.Span(t.Context(), topic); fault.Of(err) == fault.Unavailable {
+		if _, err := b.DescribeTopic(t.Context(), topic); fault.CodeOf(err) == fault.Unavailable {
 			spans++
 		}
 		err := b.Purge(t.Context(), topic, below)
-		s, spanErr := inner.Span(t.Context(), topic)
+		s, spanErr := inner.DescribeTopic(t.Context(), topic)
 		switch {
 		case spanErr != nil:
 			t.Fatal(spanErr)

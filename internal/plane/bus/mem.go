@@ -12,9 +12,9 @@ import (
 	"penstock/core/fault"
 )
 
-// Mem is the event plane within one process. It has no goroutines of its own:
-// messages pass from Publish to the goroutines that are in Subscribe.
-type Mem struct {
+// MemBus is the event plane within one process. It has no goroutines: messages pass from Publish to
+// the goroutines which are in Subscribe.
+type MemBus struct {
 	dropped atomic.Uint64
 	mu      struct {
 		sync.Mutex
@@ -22,53 +22,53 @@ type Mem struct {
 	}
 }
 
-var _ Bus = (*Mem)(nil)
+var _ Bus = (*MemBus)(nil)
 
-// NewMem returns a bus without messages.
-func NewMem() *Mem {
-	b := &Mem{}
+// NewMemBus returns a bus without messages.
+func NewMemBus() *MemBus {
+	b := &MemBus{}
 	b.mu.topics = make(map[string]*memTopic)
 	return b
 }
 
-// Dropped returns how many messages of topics that are not durable were lost by
-// subscribers that fell behind.
-func (b *Mem) Dropped() uint64 { return b.dropped.Load() }
+// Dropped returns how many messages of topics that are not durable were lost because subscribers
+// fell behind.
+func (b *MemBus) Dropped() uint64 { return b.dropped.Load() }
 
 type memTopic struct {
-	topic Topic
-	life  uint64
-	mu    struct {
+	topic       Topic
+	incarnation uint64
+	mu          struct {
 		sync.Mutex
-		journal journal         // of a durable topic
-		wakes   []chan struct{} // of its subscribers, each with room for a token
-		queues  []*queue        // of subscribers to another topic
+		journal journal         // for a durable topic
+		wakes   []chan struct{} // of its subscribers, capacity one each
+		queues  []*messageQueue // of subscribers to another topic
 	}
 }
 
-// Publish implements Bus. It does not wait for anybody.
-func (b *Mem) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+// Publish implements Bus. It never blocks on subscribers.
+func (b *MemBus) Publish(ctx context.Context, t Topic, key string, data []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	mt, err := b.topic(t)
+	mt, err := b.lookupTopic(t)
 	if err != nil {
 		return err
 	}
 	if err := checkMessage(mt.topic, key, data); err != nil {
 		return err
 	}
-	b.deliver(mt, key, bytes.Clone(data))
+	b.deliverMessage(mt, key, bytes.Clone(data))
 	return nil
 }
 
-// deliver gives a message to the subscribers of a topic. It keeps data, which
-// nobody changes any more.
-func (b *Mem) deliver(mt *memTopic, key string, data []byte) {
+// deliverMessage passes a message to the subscribers of a topic. It keeps data, which must not
+// change any more.
+func (b *MemBus) deliverMessage(mt *memTopic, key string, data []byte) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
 	if mt.topic.Durable {
-		mt.mu.journal.append(entry{key, data, time.Now()})
+		mt.mu.journal.appendEntry(journalEntry{key, data, time.Now()})
 		for _, w := range mt.mu.wakes {
 			select {
 			case w <- struct{}{}:
@@ -83,61 +83,61 @@ func (b *Mem) deliver(mt *memTopic, key string, data []byte) {
 }
 
 // Subscribe implements Bus.
-func (b *Mem) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
-	mt, err := b.topic(t)
+func (b *MemBus) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+	mt, err := b.lookupTopic(t)
 	if err != nil {
 		return err
 	}
 	if mt.topic.Durable {
-		return mt.follow(ctx, from, sink, ready)
+		return mt.followJournal(ctx, from, sink, ready)
 	}
-	q := mt.join()
-	defer mt.leave(q)
+	q := mt.addQueue()
+	defer mt.removeQueue(q)
 	if ready != nil {
 		ready()
 	}
-	return drain(ctx, q, sink)
+	return drainQueue(ctx, q, sink)
 }
 
-// Span implements Bus.
-func (b *Mem) Span(ctx context.Context, t Topic) (Span, error) {
-	mt, err := b.lasting(ctx, "look at", t)
+// DescribeTopic implements Bus.
+func (b *MemBus) DescribeTopic(ctx context.Context, t Topic) (TopicState, error) {
+	mt, err := b.durableTopic(ctx, "look at", t)
 	if err != nil {
-		return Span{}, err
+		return TopicState{}, err
 	}
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
 	j := &mt.mu.journal
-	j.trim(time.Now())
-	return Span{Life: mt.life, First: j.first, Last: j.last(), Messages: uint64(len(j.entries)), Bytes: uint64(j.bytes)}, nil
+	j.enforceBounds(time.Now())
+	return TopicState{Incarnation: mt.incarnation, First: j.first, Last: j.lastSeq(), Messages: uint64(len(j.entries)), Bytes: uint64(j.bytes)}, nil
 }
 
 // Purge implements Bus.
-func (b *Mem) Purge(ctx context.Context, t Topic, below uint64) error {
-	mt, err := b.lasting(ctx, "purge", t)
+func (b *MemBus) Purge(ctx context.Context, t Topic, below uint64) error {
+	mt, err := b.durableTopic(ctx, "purge", t)
 	if err != nil {
 		return err
 	}
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
-	mt.mu.journal.purge(below)
+	mt.mu.journal.purgeBelow(below)
 	return nil
 }
 
-// lasting returns the state of a durable topic.
-func (b *Mem) lasting(ctx context.Context, op string, t Topic) (*memTopic, error) {
+// durableTopic returns the state of a durable topic.
+func (b *MemBus) durableTopic(ctx context.Context, op string, t Topic) (*memTopic, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	t, err := t.lasting(op)
+	t, err := t.requireDurable(op)
 	if err != nil {
 		return nil, err
 	}
-	return b.topic(t)
+	return b.lookupTopic(t)
 }
 
-// drain passes the messages of q to sink until ctx ends or sink fails.
-func drain(ctx context.Context, q *queue, sink func(Message) error) error {
+// drainQueue passes the messages of q to sink until ctx ends or sink fails.
+func drainQueue(ctx context.Context, q *messageQueue, sink func(Message) error) error {
 	var buf []byte
 	for {
 		select {
@@ -150,7 +150,7 @@ func drain(ctx context.Context, q *queue, sink func(Message) error) error {
 			if !ok {
 				break
 			}
-			buf = append(buf[:0], m.Data...) // others have the same data
+			buf = append(buf[:0], m.Data...) // other subscribers share the data
 			m.Data = buf
 			if err := sink(m); err != nil {
 				return err
@@ -159,9 +159,9 @@ func drain(ctx context.Context, q *queue, sink func(Message) error) error {
 	}
 }
 
-// topic returns the state of t, which must equal the first of its name.
-func (b *Mem) topic(t Topic) (*memTopic, error) {
-	t, err := t.normal()
+// lookupTopic returns the state of t. t must equal the first topic of its name.
+func (b *MemBus) lookupTopic(t Topic) (*memTopic, error) {
+	t, err := t.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -169,43 +169,43 @@ func (b *Mem) topic(t Topic) (*memTopic, error) {
 	defer b.mu.Unlock()
 	mt := b.mu.topics[t.Name]
 	if mt == nil {
-		mt = &memTopic{topic: t, life: max(rand.Uint64(), 1)}
+		mt = &memTopic{topic: t, incarnation: max(rand.Uint64(), 1)}
 		mt.mu.journal = journal{maxBytes: t.MaxBytes, maxAge: t.MaxAge, first: 1}
 		b.mu.topics[t.Name] = mt
 	}
 	if mt.topic != t {
-		return nil, errUnequal(t, mt.topic)
+		return nil, errTopicMismatch(t, mt.topic)
 	}
 	return mt, nil
 }
 
-func errUnequal(t, o Topic) error {
+func errTopicMismatch(t, o Topic) error {
 	return fault.New(fault.Conflict, "topic %s: used with %+v and with %+v; everyone must pass an equal value", t.Name, o, t)
 }
 
-func (mt *memTopic) join() *queue {
-	q := newQueue()
+func (mt *memTopic) addQueue() *messageQueue {
+	q := newMessageQueue()
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
 	mt.mu.queues = append(mt.mu.queues, q)
 	return q
 }
 
-func (mt *memTopic) leave(q *queue) {
+func (mt *memTopic) removeQueue(q *messageQueue) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
-	mt.mu.queues = slices.DeleteFunc(mt.mu.queues, func(o *queue) bool { return o == q })
+	mt.mu.queues = slices.DeleteFunc(mt.mu.queues, func(o *messageQueue) bool { return o == q })
 }
 
-// follow reads the journal from a position of its own; there is no queue to
-// overflow, but messages that the journal drops first are missed.
-func (mt *memTopic) follow(ctx context.Context, from uint64, sink func(Message) error, ready func()) error {
-	wake, target := mt.watch()
-	defer mt.unwatch(wake)
+// followJournal reads the journal from its own position. It has no queue which could overflow, but
+// it misses messages which the journal drops first.
+func (mt *memTopic) followJournal(ctx context.Context, from uint64, sink func(Message) error, ready func()) error {
+	wake, target := mt.addWaiter()
+	defer mt.removeWaiter(wake)
 	var buf []byte
 	next := max(from, 1)
 	for ctx.Err() == nil {
-		e, seq, ok := mt.next(next)
+		e, seq, ok := mt.entryFrom(next)
 		next = seq
 		if ready != nil && next > target {
 			ready()
@@ -218,8 +218,8 @@ func (mt *memTopic) follow(ctx context.Context, from uint64, sink func(Message) 
 			}
 			continue
 		}
-		buf = append(buf[:0], e.data...) // others have the same data
-		if err := sink(Message{Key: e.key, Data: buf, Seq: seq, Life: mt.life}); err != nil {
+		buf = append(buf[:0], e.data...) // other subscribers share the data
+		if err := sink(Message{Key: e.key, Data: buf, Seq: seq, Incarnation: mt.incarnation}); err != nil {
 			return err
 		}
 		next = seq + 1
@@ -227,33 +227,33 @@ func (mt *memTopic) follow(ctx context.Context, from uint64, sink func(Message) 
 	return nil
 }
 
-// watch returns a channel that gets a token after each message, and the number
-// of the last one before.
-func (mt *memTopic) watch() (wake chan struct{}, last uint64) {
+// addWaiter returns a channel which gets a token after each message, and the number of the last
+// message before.
+func (mt *memTopic) addWaiter() (wake chan struct{}, last uint64) {
 	wake = make(chan struct{}, 1)
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
 	mt.mu.wakes = append(mt.mu.wakes, wake)
-	return wake, mt.mu.journal.last()
+	return wake, mt.mu.journal.lastSeq()
 }
 
-func (mt *memTopic) unwatch(wake chan struct{}) {
+func (mt *memTopic) removeWaiter(wake chan struct{}) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
 	mt.mu.wakes = slices.DeleteFunc(mt.mu.wakes, func(o chan struct{}) bool { return o == wake })
 }
 
-// skip numbers n messages that nobody here will see, if the journal is empty.
-func (mt *memTopic) skip(n uint64) {
+// skipNumbers leaves n numbers unused if the journal is empty.
+func (mt *memTopic) skipNumbers(n uint64) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
-	mt.mu.journal.skip(n)
+	mt.mu.journal.skipNumbers(n)
 }
 
-// next returns the first message kept from seq on, and its number.
-func (mt *memTopic) next(seq uint64) (e entry, n uint64, ok bool) {
+// entryFrom returns the first retained message with a number of at least seq, and its number.
+func (mt *memTopic) entryFrom(seq uint64) (e journalEntry, n uint64, ok bool) {
 	mt.mu.Lock()
 	defer mt.mu.Unlock()
-	mt.mu.journal.trim(time.Now())
-	return mt.mu.journal.at(seq)
+	mt.mu.journal.enforceBounds(time.Now())
+	return mt.mu.journal.entryFrom(seq)
 }

@@ -13,12 +13,12 @@ import (
 )
 
 func TestMem(t *testing.T) {
-	bustest.Run(t, func(*testing.T) bus.Bus { return bus.NewMem() })
+	bustest.Run(t, func(*testing.T) bus.Bus { return bus.NewMemBus() })
 }
 
 // A bus without faults behind the wrapper is still a bus.
 func TestFaultyWithoutFaults(t *testing.T) {
-	bustest.Run(t, func(*testing.T) bus.Bus { return bus.Faulty(bus.NewMem(), 1, bus.Faults{}) })
+	bustest.Run(t, func(*testing.T) bus.Bus { return bus.WithFaults(bus.NewMemBus(), 1, bus.BusFaults{}) })
 }
 
 // collect subscribes within a bubble and returns what came when the bubble was
@@ -55,7 +55,7 @@ func collect(t *testing.T, b bus.Bus, topic bus.Topic, from uint64) *collector {
 
 func TestMemAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bus.NewMem()
+		b := bus.NewMemBus()
 		topic := bus.Topic{Name: "t", Durable: true, MaxAge: time.Minute}
 		for i := range 10 {
 			if err := b.Publish(t.Context(), topic, "k", []byte(strconv.Itoa(i))); err != nil {
@@ -83,7 +83,7 @@ func TestMemAge(t *testing.T) {
 
 func TestMemDropsOldestExactly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bus.NewMem()
+		b := bus.NewMemBus()
 		topic := bus.Topic{Name: "t"}
 		leave := make(chan struct{})
 		var got []string
@@ -97,7 +97,7 @@ func TestMemDropsOldestExactly(t *testing.T) {
 			}, nil)
 		}()
 		synctest.Wait()
-		for i := range bus.Queue + 101 {
+		for i := range bus.QueueMessages + 101 {
 			if err := b.Publish(t.Context(), topic, "k", []byte(strconv.Itoa(i))); err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +108,7 @@ func TestMemDropsOldestExactly(t *testing.T) {
 		}
 		close(leave)
 		synctest.Wait()
-		if len(got) != bus.Queue+1 || got[0] != "0" || got[1] != "101" || got[bus.Queue] != strconv.Itoa(bus.Queue+100) {
+		if len(got) != bus.QueueMessages+1 || got[0] != "0" || got[1] != "101" || got[bus.QueueMessages] != strconv.Itoa(bus.QueueMessages+100) {
 			t.Errorf("%d messages, the second is %s", len(got), got[1])
 		}
 		cancel()
@@ -120,7 +120,7 @@ func TestMemDropsOldestExactly(t *testing.T) {
 
 func TestMemQueueBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bus.NewMem()
+		b := bus.NewMemBus()
 		topic := bus.Topic{Name: "t"}
 		c := 0
 		leave := make(chan struct{})

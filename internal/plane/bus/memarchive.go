@@ -15,7 +15,7 @@ type MemArchive struct {
 		sync.Mutex
 		objects map[string][]byte
 		held    map[string]bool
-		tokens  map[string]uint64 // the last one given, by lock
+		tokens  map[string]uint64 // the most recent token, by lock
 	}
 }
 
@@ -39,7 +39,7 @@ func (a *MemArchive) Put(ctx context.Context, name string, data []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, ok := a.mu.objects[name]; !ok && len(a.mu.objects) == MaxObjects {
-		return errFull(name)
+		return errArchiveFull(name)
 	}
 	a.mu.objects[name] = data
 	return nil
@@ -54,25 +54,25 @@ func (a *MemArchive) Get(ctx context.Context, name string) ([]byte, error) {
 	defer a.mu.Unlock()
 	data, ok := a.mu.objects[name]
 	if !ok {
-		return nil, errNoObject(name)
+		return nil, errObjectNotFound(name)
 	}
 	return bytes.Clone(data), nil
 }
 
 // List implements Archive.
-func (a *MemArchive) List(ctx context.Context, prefix string) ([]Object, error) {
+func (a *MemArchive) List(ctx context.Context, prefix string) ([]ArchiveObject, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var list []Object
+	var list []ArchiveObject
 	for name, data := range a.mu.objects {
 		if strings.HasPrefix(name, prefix) {
-			list = append(list, Object{name, uint64(len(data))})
+			list = append(list, ArchiveObject{name, uint64(len(data))})
 		}
 	}
-	slices.SortFunc(list, func(a, b Object) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b ArchiveObject) int { return cmp.Compare(a.Name, b.Name) })
 	return list, nil
 }
 
@@ -87,20 +87,20 @@ func (a *MemArchive) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// Lock implements Archive. Its holders die with the store, so nothing runs out.
+// Lock implements Archive. Locks do not expire, because a holder cannot crash without the store.
 func (a *MemArchive) Lock(ctx context.Context, name string, held func(context.Context, uint64) error) error {
 	if err := cmp.Or(ctx.Err(), checkName(name)); err != nil {
 		return err
 	}
-	token, ok := a.take(name)
+	token, ok := a.acquireLock(name)
 	if !ok {
-		return errHeld(name)
+		return errLockHeld(name)
 	}
-	defer a.leave(name)
+	defer a.releaseLock(name)
 	return held(ctx, token)
 }
 
-func (a *MemArchive) take(name string) (token uint64, ok bool) {
+func (a *MemArchive) acquireLock(name string) (token uint64, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.mu.held[name] {
@@ -111,7 +111,7 @@ func (a *MemArchive) take(name string) (token uint64, ok bool) {
 	return a.mu.tokens[name], true
 }
 
-func (a *MemArchive) leave(name string) {
+func (a *MemArchive) releaseLock(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mu.held[name] = false

@@ -17,20 +17,20 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// NATSConfig configures a bus over NATS.
-type NATSConfig struct {
-	// Prefix begins every subject and stream name; those who are to hear each
-	// other use the same. It is formed like a topic's name. Empty is "penstock".
+// NATSBusConfig configures a bus over NATS.
+type NATSBusConfig struct {
+	// Prefix is the prefix of every subject and stream name; all processes which communicate use
+	// the same. Its syntax is that of a topic's name. Empty means "penstock".
 	Prefix string
-	// Replicas is the number of copies of each stream that this bus creates, for
-	// a cluster of servers. 0 is 1.
+	// Replicas is the replica count of each stream that this bus creates, for a cluster of servers.
+	// 0 means 1.
 	Replicas int
-	// Log gets interruptions of subscriptions. Nil discards them.
+	// Log receives interruptions of subscriptions. Nil discards them.
 	Log *slog.Logger
 }
 
 // EnsureDefaults replaces zero values by their defaults.
-func (c *NATSConfig) EnsureDefaults() {
+func (c *NATSBusConfig) EnsureDefaults() {
 	if c.Prefix == "" {
 		c.Prefix = "penstock"
 	}
@@ -42,8 +42,8 @@ func (c *NATSConfig) EnsureDefaults() {
 	}
 }
 
-// Validate reports everything that is wrong with c.
-func (c *NATSConfig) Validate() error {
+// Validate reports all problems of c.
+func (c *NATSBusConfig) Validate() error {
 	var errs []error
 	if err := checkPrefix(c.Prefix); err != nil {
 		errs = append(errs, err)
@@ -54,8 +54,8 @@ func (c *NATSConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// maxPrefix bounds a prefix, in bytes, so that names of streams keep within the 255
-// that a server allows.
+// maxPrefix bounds a prefix, in bytes, so that stream names stay within the 255 bytes that a server
+// allows.
 const maxPrefix = 60
 
 func checkPrefix(prefix string) error {
@@ -68,13 +68,13 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
-// NATS is the event plane over a NATS server: a durable topic is a JetStream
-// file stream, any other is plain publish and subscribe. Subjects, stream names
-// and limits are in docs/format/bus.md.
-type NATS struct {
+// NATSBus is the event plane over a NATS server: a durable topic is a JetStream file stream, any
+// other topic is plain publish and subscribe. docs/format/bus.md documents subjects, stream names
+// and limits.
+type NATSBus struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
-	cfg       NATSConfig
+	cfg       NATSBusConfig
 	dropped   atomic.Uint64
 	malformed atomic.Uint64
 	mu        struct {
@@ -83,33 +83,33 @@ type NATS struct {
 	}
 }
 
-var _ Bus = (*NATS)(nil)
+var _ Bus = (*NATSBus)(nil)
 
-// NewNATS returns a bus over nc, which stays the caller's. It talks to the
-// server only when it is used, and has no goroutines of its own.
-func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
+// NewNATSBus returns a bus over nc, which remains owned by the caller. The bus uses the server only
+// when it is used itself, and has no goroutines.
+func NewNATSBus(nc *nats.Conn, cfg NATSBusConfig) (*NATSBus, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, natsd.Unavailable("open bus "+cfg.Prefix, err)
+		return nil, natsd.WrapUnavailable("open bus "+cfg.Prefix, err)
 	}
-	b := &NATS{nc: nc, js: js, cfg: cfg}
+	b := &NATSBus{nc: nc, js: js, cfg: cfg}
 	b.mu.topics = make(map[string]*natsTopic)
 	return b, nil
 }
 
-// Dropped returns how many messages of topics that are not durable were lost by
-// subscribers that fell behind.
-func (b *NATS) Dropped() uint64 { return b.dropped.Load() }
+// Dropped returns how many messages of topics that are not durable were lost because subscribers
+// fell behind.
+func (b *NATSBus) Dropped() uint64 { return b.dropped.Load() }
 
-// Malformed returns how many messages were ignored because nobody who uses this
-// package can have sent them.
-func (b *NATS) Malformed() uint64 { return b.malformed.Load() }
+// Malformed returns how many messages were ignored because no user of this package can have sent
+// them.
+func (b *NATSBus) Malformed() uint64 { return b.malformed.Load() }
 
-// natsTopic is what this bus knows of a topic.
+// natsTopic is the state of a topic on this bus.
 type natsTopic struct {
 	topic   Topic
 	base    string // subject up to and including the dot before the key
@@ -118,11 +118,11 @@ type natsTopic struct {
 }
 
 // Publish implements Bus.
-func (b *NATS) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+func (b *NATSBus) Publish(ctx context.Context, t Topic, key string, data []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	nt, err := b.topic(t)
+	nt, err := b.lookupTopic(t)
 	if err != nil {
 		return err
 	}
@@ -131,21 +131,21 @@ func (b *NATS) Publish(ctx context.Context, t Topic, key string, data []byte) er
 	}
 	subject := string(appendKey([]byte(nt.base), key))
 	if nt.topic.Durable {
-		return b.store(ctx, nt, subject, data)
+		return b.publishDurable(ctx, nt, subject, data)
 	}
 	if err := b.nc.Publish(subject, data); err != nil {
-		return natsd.Unavailable("publish "+nt.topic.Name, err)
+		return natsd.WrapUnavailable("publish "+nt.topic.Name, err)
 	}
 	return nil
 }
 
-// store publishes to the stream of nt and waits for its acknowledgement, but not
-// beyond the connection over which it would come.
-func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []byte) error {
+// publishDurable publishes to the stream of nt and waits for the acknowledgement, at most until the
+// connection is lost.
+func (b *NATSBus) publishDurable(ctx context.Context, nt *natsTopic, subject string, data []byte) error {
 	cctx, stop := natsd.WhileConnected(ctx, b.nc)
 	defer stop()
 	for attempt := 1; ; attempt++ {
-		err := b.ensure(cctx, nt)
+		err := b.ensureStream(cctx, nt)
 		if err == nil {
 			_, err = b.js.Publish(cctx, subject, data, jetstream.WithExpectStream(nt.stream))
 		}
@@ -155,8 +155,8 @@ func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// Nobody listened, so nothing was kept: the stream has been lost since
-		// it was ensured.
+		// No stream received the message, so it was not stored: the stream was deleted after
+		// ensureStream.
 		if attempt == 1 && errors.Is(err, jetstream.ErrNoStreamResponse) {
 			nt.ensured.Store(false)
 			continue
@@ -164,14 +164,14 @@ func (b *NATS) store(ctx context.Context, nt *natsTopic, subject string, data []
 		if cctx.Err() != nil {
 			err = context.Cause(cctx)
 		}
-		return natsd.Unavailable("publish "+nt.topic.Name, err)
+		return natsd.WrapUnavailable("publish "+nt.topic.Name, err)
 	}
 }
 
-// Subscribe implements Bus. If the server comes back without its data, or with
-// less than was delivered already, Seq goes back: what follows is new.
-func (b *NATS) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
-	nt, err := b.topic(t)
+// Subscribe implements Bus. If the server returns without its data, or with less than was already
+// delivered, Seq goes back; the messages that follow are new.
+func (b *NATSBus) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+	nt, err := b.lookupTopic(t)
 	if err != nil {
 		return err
 	}
@@ -182,46 +182,46 @@ func (b *NATS) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Me
 		ready = func() {}
 	}
 	if nt.topic.Durable {
-		f := &follower{bus: b, topic: nt, next: max(from, 1), sink: sink, ready: ready}
-		return f.run(ctx)
+		f := &streamFollower{bus: b, topic: nt, next: max(from, 1), sink: sink, ready: ready}
+		return f.follow(ctx)
 	}
-	return b.listen(ctx, nt, sink, ready)
+	return b.subscribePlain(ctx, nt, sink, ready)
 }
 
-// listen receives the messages of a topic that is not durable.
-func (b *NATS) listen(ctx context.Context, nt *natsTopic, sink func(Message) error, ready func()) error {
+// subscribePlain receives the messages of a topic that is not durable.
+func (b *NATSBus) subscribePlain(ctx context.Context, nt *natsTopic, sink func(Message) error, ready func()) error {
 	lctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	q := newQueue()
+	q := newMessageQueue()
 	sub, err := b.nc.Subscribe(nt.base+"*", func(m *nats.Msg) {
 		key, err := decodeKey(strings.TrimPrefix(m.Subject, nt.base))
 		if err != nil {
 			b.malformed.Add(1)
 			return
 		}
-		b.dropped.Add(q.push(Message{Key: key, Data: m.Data})) // Data is ours
+		b.dropped.Add(q.push(Message{Key: key, Data: m.Data})) // Data is owned by this subscription
 	})
 	if err != nil {
-		return natsd.Unavailable("subscribe "+nt.topic.Name, err)
+		return natsd.WrapUnavailable("subscribe "+nt.topic.Name, err)
 	}
 	defer sub.Unsubscribe()
 	sub.SetClosedHandler(func(string) { cancel() })
 
-	if b.inForce(lctx) {
+	if b.awaitSubscription(lctx) {
 		ready()
 	}
-	err = drain(lctx, q, sink)
+	err = drainQueue(lctx, q, sink)
 	if err == nil && ctx.Err() == nil {
-		err = natsd.Unavailable("subscribe "+nt.topic.Name, nats.ErrConnectionClosed)
+		err = natsd.WrapUnavailable("subscribe "+nt.topic.Name, nats.ErrConnectionClosed)
 	}
 	return err
 }
 
-// inForce waits until the server has seen every subscription of the connection;
-// false if ctx ended before. An interruption meanwhile does no harm: the library
-// subscribes again by itself.
-func (b *NATS) inForce(ctx context.Context) bool {
-	retry := backoff.Backoff{Least: minRetry, Most: maxRetry}
+// awaitSubscription waits until the server has processed all subscriptions of the connection; it
+// returns false if ctx ended first. An interruption does no harm, because the NATS library
+// resubscribes by itself.
+func (b *NATSBus) awaitSubscription(ctx context.Context) bool {
+	retry := backoff.Backoff{Min: minRetry, Max: maxRetry}
 	for ctx.Err() == nil {
 		fctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := b.nc.FlushWithContext(fctx)
@@ -229,14 +229,14 @@ func (b *NATS) inForce(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
-		_ = retry.Wait(ctx) // its end is looked at above
+		_ = retry.Wait(ctx) // the loop condition checks ctx
 	}
 	return false
 }
 
-// topic returns the state of t, which must equal the first of its name.
-func (b *NATS) topic(t Topic) (*natsTopic, error) {
-	t, err := t.normal()
+// lookupTopic returns the state of t. t must equal the first topic of its name.
+func (b *NATSBus) lookupTopic(t Topic) (*natsTopic, error) {
+	t, err := t.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +252,7 @@ func (b *NATS) topic(t Topic) (*natsTopic, error) {
 		b.mu.topics[t.Name] = nt
 	}
 	if nt.topic != t {
-		return nil, errUnequal(t, nt.topic)
+		return nil, errTopicMismatch(t, nt.topic)
 	}
 	return nt, nil
 }

@@ -50,9 +50,9 @@ func dial(t *testing.T, s *natsd.Server) *nats.Conn {
 	return nc
 }
 
-func newBus(t *testing.T, nc *nats.Conn, cfg NATSConfig) *NATS {
+func newBus(t *testing.T, nc *nats.Conn, cfg NATSBusConfig) *NATSBus {
 	t.Helper()
-	b, err := NewNATS(nc, cfg)
+	b, err := NewNATSBus(nc, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestNATSServerRestart(t *testing.T) {
 	cfg := natsd.Config{DataDir: t.TempDir(), Listen: freeAddr(t)}
 	s := startServer(t, cfg)
 	log, lines := newLog()
-	b := newBus(t, dial(t, s), NATSConfig{Log: log})
+	b := newBus(t, dial(t, s), NATSBusConfig{Log: log})
 	got, _ := follow(t, b, testTopic, 0)
 	publish := func(i int) error { return b.Publish(t.Context(), testTopic, "k", []byte(strconv.Itoa(i))) }
 	for i := range 100 {
@@ -146,7 +146,7 @@ func TestNATSServerRestart(t *testing.T) {
 	if l := await(t, "the log of the interruption", lines); l != "event stream interrupted" {
 		t.Errorf("log says %q", l)
 	}
-	if err := publish(100); fault.Of(err) != fault.Unavailable {
+	if err := publish(100); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("publish without a server: error %v, want Unavailable", err)
 	}
 	startServer(t, cfg)
@@ -170,7 +170,7 @@ func TestNATSServerLosesData(t *testing.T) {
 	cfg := natsd.Config{Listen: freeAddr(t)}
 	s := startServer(t, cfg)
 	log, lines := newLog()
-	b := newBus(t, dial(t, s), NATSConfig{Log: log})
+	b := newBus(t, dial(t, s), NATSBusConfig{Log: log})
 	got, _ := follow(t, b, testTopic, 0)
 	for range 10 {
 		if err := b.Publish(t.Context(), testTopic, "k", []byte("old")); err != nil {
@@ -196,7 +196,7 @@ func TestNATSServerLosesData(t *testing.T) {
 // it has the number that the reader wanted next.
 func TestNATSStreamReplaced(t *testing.T) {
 	nc := dial(t, startServer(t, natsd.Config{}))
-	b, writer := newBus(t, nc, NATSConfig{}), newBus(t, nc, NATSConfig{})
+	b, writer := newBus(t, nc, NATSBusConfig{}), newBus(t, nc, NATSBusConfig{})
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestNATSStreamReplaced(t *testing.T) {
 // The stream is deleted under a publisher: the next message creates it again.
 func TestNATSStreamDeleted(t *testing.T) {
 	nc := dial(t, startServer(t, natsd.Config{}))
-	b := newBus(t, nc, NATSConfig{})
+	b := newBus(t, nc, NATSBusConfig{})
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestNATSStreamDeleted(t *testing.T) {
 // Connections that break during a replay cost time, not messages.
 func TestNATSReconnectsDuringReplay(t *testing.T) {
 	s := startServer(t, natsd.Config{Listen: "127.0.0.1:0"})
-	b := newBus(t, dial(t, s), NATSConfig{})
+	b := newBus(t, dial(t, s), NATSBusConfig{})
 	const n = 3000
 	for i := range n {
 		if err := b.Publish(t.Context(), testTopic, "k", []byte(strconv.Itoa(i))); err != nil {
@@ -259,7 +259,7 @@ func TestNATSReconnectsDuringReplay(t *testing.T) {
 		}
 	}
 	nc := dial(t, s)
-	reader := newBus(t, nc, NATSConfig{})
+	reader := newBus(t, nc, NATSBusConfig{})
 	seen, readyAt := 0, 0
 	err := reader.Subscribe(t.Context(), testTopic, 0, func(m Message) error {
 		if want := strconv.Itoa(seen); string(m.Data) != want || m.Seq != uint64(seen+1) {
@@ -276,7 +276,7 @@ func TestNATSReconnectsDuringReplay(t *testing.T) {
 		readyAt = seen
 		go nc.Close() // ends the subscription; not from within its own callback
 	})
-	if fault.Of(err) != fault.Unavailable || seen != n || readyAt != n {
+	if fault.CodeOf(err) != fault.Unavailable || seen != n || readyAt != n {
 		t.Errorf("error %v after %d messages, ready after %d; want Unavailable after %d", err, seen, readyAt, n)
 	}
 }
@@ -284,12 +284,12 @@ func TestNATSReconnectsDuringReplay(t *testing.T) {
 func TestNATSConnectionClosed(t *testing.T) {
 	for _, topic := range []Topic{testTopic, {Name: "load"}} {
 		nc := dial(t, startServer(t, natsd.Config{}))
-		b := newBus(t, nc, NATSConfig{})
+		b := newBus(t, nc, NATSBusConfig{})
 		err := b.Subscribe(t.Context(), topic, 0, func(Message) error { return nil }, nc.Close)
-		if fault.Of(err) != fault.Unavailable {
+		if fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%s: Subscribe returned %v, want Unavailable", topic.Name, err)
 		}
-		if err := b.Publish(t.Context(), topic, "k", nil); fault.Of(err) != fault.Unavailable {
+		if err := b.Publish(t.Context(), topic, "k", nil); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%s: Publish returned %v, want Unavailable", topic.Name, err)
 		}
 	}
@@ -299,7 +299,7 @@ func TestNATSConnectionClosed(t *testing.T) {
 func TestNATSGossipAfterReconnect(t *testing.T) {
 	s := startServer(t, natsd.Config{Listen: "127.0.0.1:0"})
 	nc := dial(t, s)
-	b, other := newBus(t, nc, NATSConfig{}), newBus(t, dial(t, s), NATSConfig{})
+	b, other := newBus(t, nc, NATSBusConfig{}), newBus(t, dial(t, s), NATSBusConfig{})
 	topic := Topic{Name: "load"}
 	got, ready := follow(t, b, topic, 0)
 	await(t, "ready", ready)
@@ -335,7 +335,7 @@ func TestNATSLimits(t *testing.T) {
 		return s.CachedInfo().Config
 	}
 	topic := Topic{Name: "a.b", Durable: true}
-	if err := newBus(t, nc, NATSConfig{Prefix: "cluster-1.x"}).Publish(t.Context(), topic, "k", nil); err != nil {
+	if err := newBus(t, nc, NATSBusConfig{Prefix: "cluster-1.x"}).Publish(t.Context(), topic, "k", nil); err != nil {
 		t.Fatal(err)
 	}
 	c := config()
@@ -348,7 +348,7 @@ func TestNATSLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	topic.MaxBytes, topic.MaxAge = 1<<20, time.Minute
-	if err := newBus(t, nc, NATSConfig{Prefix: "cluster-1.x"}).Publish(t.Context(), topic, "k", nil); err != nil {
+	if err := newBus(t, nc, NATSBusConfig{Prefix: "cluster-1.x"}).Publish(t.Context(), topic, "k", nil); err != nil {
 		t.Fatal(err)
 	}
 	if c = config(); c.MaxBytes != 1<<20 || c.MaxAge != time.Minute || c.Description != "the operator's" {
@@ -358,13 +358,13 @@ func TestNATSLimits(t *testing.T) {
 
 // A topic that the server refuses is an error, not a silent wait.
 func TestNATSRefused(t *testing.T) {
-	b := newBus(t, dial(t, startServer(t, natsd.Config{MaxStore: 1 << 20})), NATSConfig{})
+	b := newBus(t, dial(t, startServer(t, natsd.Config{MaxStore: 1 << 20})), NATSBusConfig{})
 	topic := Topic{Name: "t", Durable: true, MaxBytes: 1 << 30}
 	err := b.Subscribe(t.Context(), topic, 0, func(Message) error { return nil }, nil)
-	if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "storage") {
+	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "storage") {
 		t.Errorf("Subscribe returned %v, want Unavailable for want of storage", err)
 	}
-	if err := b.Publish(t.Context(), topic, "k", nil); fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "JetStream has no room: free disk space") {
+	if err := b.Publish(t.Context(), topic, "k", nil); fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "JetStream has no room: free disk space") {
 		t.Errorf("Publish returned %v, want Unavailable with what to do", err)
 	}
 }
@@ -372,7 +372,7 @@ func TestNATSRefused(t *testing.T) {
 // Messages of others on our subjects are counted and ignored.
 func TestNATSMalformedSubject(t *testing.T) {
 	nc := dial(t, startServer(t, natsd.Config{}))
-	b := newBus(t, nc, NATSConfig{})
+	b := newBus(t, nc, NATSBusConfig{})
 	for _, topic := range []Topic{testTopic, {Name: "load"}} {
 		before := b.Malformed()
 		got, ready := follow(t, b, topic, 0)
@@ -392,7 +392,7 @@ func TestNATSMalformedSubject(t *testing.T) {
 }
 
 func TestNATSConfigReportsEverything(t *testing.T) {
-	_, err := NewNATS(nil, NATSConfig{Prefix: "a b", Replicas: 6})
+	_, err := NewNATSBus(nil, NATSBusConfig{Prefix: "a b", Replicas: 6})
 	if err == nil || !strings.Contains(err.Error(), "a b") || !strings.Contains(err.Error(), "6") {
 		t.Errorf("error %v, want both problems", err)
 	}
@@ -409,7 +409,7 @@ func BenchmarkNATSReplay(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer nc.Close()
-	nb, err := NewNATS(nc, NATSConfig{})
+	nb, err := NewNATSBus(nc, NATSBusConfig{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -447,7 +447,7 @@ func TestNATSLeavingDuringCreation(t *testing.T) {
 			t.Fatal(err)
 		}
 		nc := dial(t, s)
-		b := newBus(t, nc, NATSConfig{})
+		b := newBus(t, nc, NATSBusConfig{})
 		ctx, leave := context.WithTimeout(t.Context(), time.Duration(n)*25*time.Microsecond)
 		_ = b.Publish(ctx, Topic{Name: "left", Durable: true}, "k", nil) // may or may not be in time
 		leave()

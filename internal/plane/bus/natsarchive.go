@@ -21,12 +21,12 @@ import (
 
 // ArchiveConfig configures an archive over NATS.
 type ArchiveConfig struct {
-	// Prefix begins the names of its buckets, as in NATSConfig; its dots become '-'.
+	// Prefix is the prefix of the bucket names, as in NATSBusConfig; its dots become '-'.
 	Prefix string
-	// Replicas is the number of copies of each bucket that this archive creates. 0 is 1.
+	// Replicas is the replica count of each bucket that this archive creates. 0 means 1.
 	Replicas int
-	// TTL is after how long a lock ends whose holder has died; everybody must use the
-	// same. 0 is LeaseTTL.
+	// TTL is the time after which a lock of a crashed holder expires. All processes must use the
+	// same. 0 means LeaseTTL.
 	TTL time.Duration
 }
 
@@ -37,7 +37,7 @@ func (c *ArchiveConfig) EnsureDefaults() {
 	c.TTL = cmp.Or(c.TTL, LeaseTTL)
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports all problems of c.
 func (c *ArchiveConfig) Validate() error {
 	errs := []error{checkPrefix(c.Prefix)}
 	if c.Replicas < 1 || c.Replicas > 5 {
@@ -49,27 +49,27 @@ func (c *ArchiveConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// NATSArchive is an archive in a JetStream object store, whose tools can read it; its
-// locks are keys with a time to live. Names and bytes are in docs/format/bus.md.
+// NATSArchive is an archive in a JetStream object store, which the usual tools can read. Its locks
+// are keys with a time to live. docs/format/bus.md documents names and bytes.
 //
-// Objects are written and read by this package and not by the client library's own
-// object store: that one sends all of an object without waiting, more than a server
-// takes, and waits for chunks that somebody has removed until its time is up.
+// This package writes and reads objects itself instead of using the client library's object store.
+// The library sends all chunks of an object without waiting for acknowledgements, more than a
+// server accepts, and its reader waits for deleted chunks until it times out.
 type NATSArchive struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	cfg    ArchiveConfig
 	bucket string
 	locks  string
-	// abandoned is the age at which chunks count as left over that belong to no
-	// object: whoever wrote them died.
-	abandoned time.Duration
+	// abandonedAge is the age from which chunks without an object are garbage: their writer has
+	// crashed.
+	abandonedAge time.Duration
 }
 
 var _ Archive = (*NATSArchive)(nil)
 
-// NewNATSArchive returns an archive over nc, which stays the caller's. It talks to the
-// server only when it is used.
+// NewNATSArchive returns an archive over nc, which remains owned by the caller. It uses the server
+// only when it is used itself.
 func NewNATSArchive(nc *nats.Conn, cfg ArchiveConfig) (*NATSArchive, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -77,23 +77,23 @@ func NewNATSArchive(nc *nats.Conn, cfg ArchiveConfig) (*NATSArchive, error) {
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, natsd.Unavailable("open archive "+cfg.Prefix, err)
+		return nil, natsd.WrapUnavailable("open archive "+cfg.Prefix, err)
 	}
 	word := strings.ReplaceAll(cfg.Prefix, ".", "-")
-	return &NATSArchive{nc: nc, js: js, cfg: cfg, bucket: word + "_archive", locks: word + "_locks", abandoned: time.Hour}, nil
+	return &NATSArchive{nc: nc, js: js, cfg: cfg, bucket: word + "_archive", locks: word + "_locks", abandonedAge: time.Hour}, nil
 }
 
 const (
-	// chunkSize is how much of an object one message has, window how many of them are
-	// under way at once: 8 MiB.
-	chunkSize = 256 << 10
-	window    = 32
-	// cleanup bounds the removal of what a failed Put left.
-	cleanup = 5 * time.Second
+	// chunkSize is how much of an object one message carries, in bytes; maxInFlight is how many
+	// such messages may be unacknowledged: 8 MiB.
+	chunkSize   = 256 << 10
+	maxInFlight = 32
+	// cleanupTimeout bounds the removal of the remains of a failed Put.
+	cleanupTimeout = 5 * time.Second
 )
 
-// The subjects and the stream of an object store, as its convention has them.
-func (a *NATSArchive) stream() string { return "OBJ_" + a.bucket }
+// streamName, metaSubject and chunkSubject follow the naming convention of JetStream object stores.
+func (a *NATSArchive) streamName() string { return "OBJ_" + a.bucket }
 
 func (a *NATSArchive) metaSubject(name string) string {
 	return "$O." + a.bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
@@ -106,46 +106,46 @@ func (a *NATSArchive) Put(ctx context.Context, name string, data []byte) error {
 	if err := checkObject(name, len(data)); err != nil {
 		return err
 	}
-	return natsd.While(ctx, a.nc, "put "+name, func(ctx context.Context) error {
-		s, err := a.open(ctx)
+	return natsd.RunWhileConnected(ctx, a.nc, "put "+name, func(ctx context.Context) error {
+		s, err := a.openBucket(ctx)
 		if err != nil {
 			return err
 		}
-		all, err := a.objects(ctx)
+		all, err := a.listObjects(ctx)
 		if err != nil {
 			return err
 		}
 		if all[name] == nil && len(all) >= MaxObjects {
-			return errFull(name)
+			return errArchiveFull(name)
 		}
 		info := &jetstream.ObjectInfo{
 			ObjectMeta: jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: chunkSize}},
 			Bucket:     a.bucket, NUID: rand.Text(),
-			Size: uint64(len(data)), Chunks: uint32((len(data) + chunkSize - 1) / chunkSize), Digest: digest(data),
+			Size: uint64(len(data)), Chunks: uint32((len(data) + chunkSize - 1) / chunkSize), Digest: objectDigest(data),
 		}
-		if err := a.publish(ctx, info, data); err != nil {
-			a.discard(ctx, s, info.NUID)
+		if err := a.publishObject(ctx, info, data); err != nil {
+			a.discardChunks(ctx, s, info.NUID)
 			return err
 		}
 		if old := all[name]; old != nil {
-			a.discard(ctx, s, old.NUID)
+			a.discardChunks(ctx, s, old.NUID)
 		}
 		all[name] = info
-		return a.sweep(ctx, s, all)
+		return a.sweepAbandoned(ctx, s, all)
 	})
 }
 
-// publish sends the chunks and, when the server has all of them, what makes them an
-// object.
-func (a *NATSArchive) publish(ctx context.Context, info *jetstream.ObjectInfo, data []byte) error {
+// publishObject sends the chunks. When the server has acknowledged all of them, it sends the
+// metadata which makes them an object.
+func (a *NATSArchive) publishObject(ctx context.Context, info *jetstream.ObjectInfo, data []byte) error {
 	subject := a.chunkSubject(info.NUID)
 	var acks []jetstream.PubAckFuture
 	for chunk := range slices.Chunk(data, chunkSize) {
-		ack, err := a.js.PublishMsgAsync(&nats.Msg{Subject: subject, Data: chunk}, jetstream.WithExpectStream(a.stream()))
+		ack, err := a.js.PublishMsgAsync(&nats.Msg{Subject: subject, Data: chunk}, jetstream.WithExpectStream(a.streamName()))
 		if err != nil {
 			return err
 		}
-		if acks = append(acks, ack); len(acks) == window {
+		if acks = append(acks, ack); len(acks) == maxInFlight {
 			if err := awaitAcks(ctx, acks); err != nil {
 				return err
 			}
@@ -162,11 +162,11 @@ func (a *NATSArchive) publish(ctx context.Context, info *jetstream.ObjectInfo, d
 	m := nats.NewMsg(a.metaSubject(info.Name))
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	m.Data = meta
-	_, err = a.js.PublishMsg(ctx, m, jetstream.WithExpectStream(a.stream()))
+	_, err = a.js.PublishMsg(ctx, m, jetstream.WithExpectStream(a.streamName()))
 	return err
 }
 
-// awaitAcks waits until the server has kept all messages.
+// awaitAcks waits until the server has stored all messages.
 func awaitAcks(ctx context.Context, acks []jetstream.PubAckFuture) error {
 	for _, ack := range acks {
 		select {
@@ -180,16 +180,16 @@ func awaitAcks(ctx context.Context, acks []jetstream.PubAckFuture) error {
 	return nil
 }
 
-// discard removes chunks that belong to no object any more. What it cannot remove
-// now, a later sweep does.
-func (a *NATSArchive) discard(ctx context.Context, s jetstream.Stream, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+// discardChunks removes chunks which no longer belong to an object. If it fails, a later
+// sweepAbandoned removes them.
+func (a *NATSArchive) discardChunks(ctx context.Context, s jetstream.Stream, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	_ = s.Purge(ctx, jetstream.WithPurgeSubject(a.chunkSubject(id)))
 }
 
-// sweep removes the chunks of writers who died.
-func (a *NATSArchive) sweep(ctx context.Context, s jetstream.Stream, all map[string]*jetstream.ObjectInfo) error {
+// sweepAbandoned removes the chunks of crashed writers.
+func (a *NATSArchive) sweepAbandoned(ctx context.Context, s jetstream.Stream, all map[string]*jetstream.ObjectInfo) error {
 	live := map[string]bool{}
 	for _, info := range all {
 		live[a.chunkSubject(info.NUID)] = true
@@ -204,13 +204,13 @@ func (a *NATSArchive) sweep(ctx context.Context, s jetstream.Stream, all map[str
 		}
 		last, err := s.GetLastMsgForSubject(ctx, subject)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			continue // somebody else was faster
+			continue // another process was faster
 		}
 		if err != nil {
 			return err
 		}
-		if info.TimeStamp.Sub(last.Time) < a.abandoned { // both are the server's
-			continue // it may still be written
+		if info.TimeStamp.Sub(last.Time) < a.abandonedAge { // both timestamps are the server's
+			continue // it may still be being written
 		}
 		if err := s.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
 			return err
@@ -224,30 +224,30 @@ func (a *NATSArchive) Get(ctx context.Context, name string) (data []byte, err er
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	err = natsd.While(ctx, a.nc, "get "+name, func(ctx context.Context) error {
-		all, err := a.objects(ctx)
+	err = natsd.RunWhileConnected(ctx, a.nc, "get "+name, func(ctx context.Context) error {
+		all, err := a.listObjects(ctx)
 		if err != nil {
 			return err
 		}
 		info := all[name]
 		if info == nil {
-			return errNoObject(name)
+			return errObjectNotFound(name)
 		}
 		if info.Size > MaxObject {
 			return fault.New(fault.TooLarge, "get %s: the object has %d bytes, at most %d are allowed", name, info.Size, MaxObject)
 		}
-		data = make([]byte, 0, min(info.Size, chunkSize)) // what it says is not what there is
+		data = make([]byte, 0, min(info.Size, chunkSize)) // the announced size is not trusted
 		if info.Size > 0 {
-			err = a.read(ctx, a.chunkSubject(info.NUID), 1, func(m natsd.Msg) error {
+			err = a.readMessages(ctx, a.chunkSubject(info.NUID), 1, func(m natsd.Msg) error {
 				if uint64(len(data)+len(m.Data)) > info.Size {
-					return errDamaged(name)
+					return errObjectDamaged(name)
 				}
 				data = append(data, m.Data...)
 				return nil
 			})
 		}
-		if err == nil && digest(data) != info.Digest {
-			err = errDamaged(name)
+		if err == nil && objectDigest(data) != info.Digest {
+			err = errObjectDamaged(name)
 		}
 		return err
 	})
@@ -257,17 +257,17 @@ func (a *NATSArchive) Get(ctx context.Context, name string) (data []byte, err er
 	return data, nil
 }
 
-func errDamaged(name string) error {
+func errObjectDamaged(name string) error {
 	return fault.New(fault.Unavailable, "get %s: the object is damaged, or was replaced while it was read", name)
 }
 
 // List implements Archive.
-func (a *NATSArchive) List(ctx context.Context, prefix string) (list []Object, err error) {
-	err = natsd.While(ctx, a.nc, "list "+prefix, func(ctx context.Context) error {
-		all, err := a.objects(ctx)
+func (a *NATSArchive) List(ctx context.Context, prefix string) (list []ArchiveObject, err error) {
+	err = natsd.RunWhileConnected(ctx, a.nc, "list "+prefix, func(ctx context.Context) error {
+		all, err := a.listObjects(ctx)
 		for name, info := range all {
 			if strings.HasPrefix(name, prefix) {
-				list = append(list, Object{name, info.Size})
+				list = append(list, ArchiveObject{name, info.Size})
 			}
 		}
 		return err
@@ -275,7 +275,7 @@ func (a *NATSArchive) List(ctx context.Context, prefix string) (list []Object, e
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(list, func(a, b Object) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b ArchiveObject) int { return cmp.Compare(a.Name, b.Name) })
 	return list, nil
 }
 
@@ -284,19 +284,19 @@ func (a *NATSArchive) Delete(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	return natsd.While(ctx, a.nc, "delete "+name, func(ctx context.Context) error {
-		s, err := a.js.Stream(ctx, a.stream())
+	return natsd.RunWhileConnected(ctx, a.nc, "delete "+name, func(ctx context.Context) error {
+		s, err := a.js.Stream(ctx, a.streamName())
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		all, err := a.objects(ctx)
+		all, err := a.listObjects(ctx)
 		if err != nil || all[name] == nil {
 			return err
 		}
-		// First what makes it an object: whoever dies here leaves no torn one.
+		// Remove the metadata first, so that a crash here leaves no incomplete object.
 		if err := s.Purge(ctx, jetstream.WithPurgeSubject(a.metaSubject(name))); err != nil {
 			return err
 		}
@@ -304,11 +304,11 @@ func (a *NATSArchive) Delete(ctx context.Context, name string) error {
 	})
 }
 
-// objects returns what describes the objects that there are, by name. One that
-// nobody who uses this package can have put is left out.
-func (a *NATSArchive) objects(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
+// listObjects returns the metadata of all objects, by name. It skips objects which no user of this
+// package can have stored.
+func (a *NATSArchive) listObjects(ctx context.Context) (map[string]*jetstream.ObjectInfo, error) {
 	all := map[string]*jetstream.ObjectInfo{}
-	err := a.read(ctx, a.metaSubject("")+"*", 0, func(m natsd.Msg) error {
+	err := a.readMessages(ctx, a.metaSubject("")+"*", 0, func(m natsd.Msg) error {
 		var info jetstream.ObjectInfo
 		if json.Unmarshal(m.Data, &info) == nil && !info.Deleted && a.metaSubject(info.Name) == m.Subject {
 			all[info.Name] = &info
@@ -318,13 +318,13 @@ func (a *NATSArchive) objects(ctx context.Context) (map[string]*jetstream.Object
 	return all, err
 }
 
-// read passes on the messages of a subject that are there now: all from seq on, or
-// with 0 the last of each subject. Without a bucket there are none.
-func (a *NATSArchive) read(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
+// readMessages passes the current messages of a subject to sink: with seq 0 the last one of each
+// subject, otherwise all from seq on. Without a bucket there are none.
+func (a *NATSArchive) readMessages(ctx context.Context, subject string, seq uint64, sink func(natsd.Msg) error) error {
 	rctx, done := context.WithCancel(ctx)
 	defer done()
 	var failed error
-	err := natsd.Tail(rctx, a.nc, a.js, a.stream(), natsd.From{Subjects: []string{subject}, Seq: seq}, func(m natsd.Msg) error {
+	err := natsd.Tail(rctx, a.nc, a.js, a.streamName(), natsd.TailStart{Subjects: []string{subject}, Seq: seq}, func(m natsd.Msg) error {
 		failed = sink(m)
 		return failed
 	}, done)
@@ -337,23 +337,23 @@ func (a *NATSArchive) read(ctx context.Context, subject string, seq uint64, sink
 	return cmp.Or(err, ctx.Err())
 }
 
-// digest is how an object store writes the digest of an object.
-func digest(data []byte) string {
+// objectDigest returns the digest of an object in the format of object stores.
+func objectDigest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:])
 }
 
-// open returns the stream of the bucket; it creates it if it is missing. Of one that
-// exists nothing is changed.
-func (a *NATSArchive) open(ctx context.Context) (jetstream.Stream, error) {
-	s, err := a.js.Stream(ctx, a.stream())
+// openBucket returns the stream of the bucket; it creates the bucket if it is missing. It does not
+// change an existing bucket.
+func (a *NATSArchive) openBucket(ctx context.Context) (jetstream.Stream, error) {
+	s, err := a.js.Stream(ctx, a.streamName())
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return s, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	sctx, done := natsd.SeeThrough(ctx, a.nc)
+	sctx, done := natsd.DetachedContext(ctx, a.nc)
 	defer done()
 	_, err = a.js.CreateObjectStore(sctx, jetstream.ObjectStoreConfig{
 		Bucket: a.bucket, Description: "Penstock archive", Storage: jetstream.FileStorage, Replicas: a.cfg.Replicas,
@@ -361,7 +361,7 @@ func (a *NATSArchive) open(ctx context.Context) (jetstream.Stream, error) {
 	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) {
 		return nil, err
 	}
-	return a.js.Stream(sctx, a.stream())
+	return a.js.Stream(sctx, a.streamName())
 }
 
 // Lock implements Archive.
@@ -370,8 +370,8 @@ func (a *NATSArchive) Lock(ctx context.Context, name string, held func(context.C
 		return err
 	}
 	l := &natsLock{archive: a, key: name}
-	if err := natsd.While(ctx, a.nc, "lock "+name, l.take); err != nil {
+	if err := natsd.RunWhileConnected(ctx, a.nc, "lock "+name, l.acquireLock); err != nil {
 		return err
 	}
-	return l.hold(ctx, held)
+	return l.holdLock(ctx, held)
 }

@@ -75,7 +75,7 @@ func leave(t *testing.T, a *NATSArchive, id string, chunks int) {
 
 func (a *NATSArchive) chunks(t *testing.T) map[string]uint64 {
 	t.Helper()
-	s, err := a.js.Stream(t.Context(), a.stream())
+	s, err := a.js.Stream(t.Context(), a.streamName())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,8 +86,8 @@ func (a *NATSArchive) chunks(t *testing.T) map[string]uint64 {
 	return info.State.Subjects
 }
 
-// A writer that died leaves no object, and what it left is removed by the next one,
-// once nobody can still be writing it.
+// A crashed writer leaves no object. The next writer removes its chunks once they can no longer be
+// in use.
 func TestNATSArchiveWriterDies(t *testing.T) {
 	a := newArchive(t, dial(t, startServer(t, natsd.Config{})), ArchiveConfig{})
 	if err := a.Put(t.Context(), "whole", []byte("x")); err != nil {
@@ -103,7 +103,7 @@ func TestNATSArchiveWriterDies(t *testing.T) {
 	if n := a.chunks(t)[a.chunkSubject("dead")]; n != 3 {
 		t.Errorf("%d chunks of a writer that may be alive, want 3", n)
 	}
-	a.abandoned = 0
+	a.abandonedAge = 0
 	if err := a.Put(t.Context(), "third", []byte("z")); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestNATSArchiveDamaged(t *testing.T) {
 		if err := a.Put(t.Context(), "o", data); err != nil {
 			t.Fatal(err)
 		}
-		s, err := a.js.Stream(t.Context(), a.stream())
+		s, err := a.js.Stream(t.Context(), a.streamName())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestNATSArchiveDamaged(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got, err := a.Get(t.Context(), "o"); fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "damaged") {
+		if got, err := a.Get(t.Context(), "o"); fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%s: %d bytes, %v, want that it is damaged", what, len(got), err)
 		}
 	}
@@ -164,14 +164,14 @@ func TestNATSArchiveClaims(t *testing.T) {
 	if err := a.Put(t.Context(), "o", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	all, err := a.objects(t.Context())
+	all, err := a.listObjects(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	info := all["o"]
 	for _, size := range []uint64{MaxObject, MaxObject + 1, math.MaxUint64} {
 		info.Size = size
-		if err := a.publish(t.Context(), info, nil); err != nil {
+		if err := a.publishObject(t.Context(), info, nil); err != nil {
 			t.Fatal(err)
 		}
 		var before, after runtime.MemStats
@@ -197,10 +197,10 @@ func TestNATSArchiveServerRestart(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Put(t.Context(), "o", []byte("y")); fault.Of(err) != fault.Unavailable {
+	if err := a.Put(t.Context(), "o", []byte("y")); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("put without a server: %v, want Unavailable", err)
 	}
-	if _, err := a.Get(t.Context(), "o"); fault.Of(err) != fault.Unavailable {
+	if _, err := a.Get(t.Context(), "o"); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("get without a server: %v, want Unavailable", err)
 	}
 	startServer(t, cfg)
@@ -216,7 +216,7 @@ func TestNATSLockRunsOut(t *testing.T) {
 	a, other := newArchive(t, dial(t, s), ArchiveConfig{TTL: time.Second}), newArchive(t, dial(t, s), ArchiveConfig{TTL: time.Second})
 	// A holder that dies: it takes the lock and never renews it.
 	dead := &natsLock{archive: other, key: "l"}
-	if err := dead.take(t.Context()); err != nil {
+	if err := dead.acquireLock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	taken := time.Now()
@@ -229,13 +229,13 @@ func TestNATSLockRunsOut(t *testing.T) {
 			}
 			// While this one is held others see it, for longer than a key lasts.
 			for until := time.Now().Add(1500 * time.Millisecond); time.Now().Before(until); <-tick.C {
-				if err := other.Lock(ctx, "l", func(context.Context, uint64) error { return nil }); fault.Of(err) != fault.Conflict {
+				if err := other.Lock(ctx, "l", func(context.Context, uint64) error { return nil }); fault.CodeOf(err) != fault.Conflict {
 					t.Errorf("a lock that is held: %v, want Conflict", err)
 				}
 			}
 			return ctx.Err()
 		})
-		if fault.Of(err) == fault.Conflict && time.Since(taken) < 20*time.Second {
+		if fault.CodeOf(err) == fault.Conflict && time.Since(taken) < 20*time.Second {
 			continue
 		}
 		if err != nil {
@@ -245,7 +245,7 @@ func TestNATSLockRunsOut(t *testing.T) {
 	}
 }
 
-// Whoever loses the lock is told by the end of its context.
+// A lost lock ends the context of its holder.
 func TestNATSLockLost(t *testing.T) {
 	cfg := natsd.Config{Listen: freeAddr(t)}
 	s := startServer(t, cfg)
@@ -256,7 +256,7 @@ func TestNATSLockLost(t *testing.T) {
 			await(t, what, ctx.Done())
 			return ctx.Err()
 		})
-		if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "lost") {
+		if fault.CodeOf(err) != fault.Conflict || !strings.Contains(err.Error(), "lost") {
 			t.Errorf("%s: %v, want that the lock was lost", what, err)
 		}
 	}
@@ -276,7 +276,7 @@ func TestNATSLockLost(t *testing.T) {
 	})
 }
 
-// Those who do not agree on how long a lock lasts must not share one.
+// Processes with different TTLs must not share a lock.
 func TestNATSLockTTLsDiffer(t *testing.T) {
 	s := startServer(t, natsd.Config{})
 	held := func(context.Context, uint64) error { return nil }
@@ -284,7 +284,7 @@ func TestNATSLockTTLsDiffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := newArchive(t, dial(t, s), ArchiveConfig{TTL: 2 * time.Second}).Lock(t.Context(), "l", held)
-	if fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), "penstock_locks") {
+	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "penstock_locks") {
 		t.Errorf("another ttl: %v, want Invalid that names the bucket: Conflict is a lock that somebody holds", err)
 	}
 }
@@ -300,14 +300,14 @@ func TestArchiveConfigReportsEverything(t *testing.T) {
 
 // A topic that was lost has another life.
 func TestNATSLife(t *testing.T) {
-	b := newBus(t, dial(t, startServer(t, natsd.Config{})), NATSConfig{})
+	b := newBus(t, dial(t, startServer(t, natsd.Config{})), NATSBusConfig{})
 	lives := map[uint64]bool{}
 	for range 3 {
-		s, err := b.Span(t.Context(), testTopic)
-		if err != nil || lives[s.Life] {
+		s, err := b.DescribeTopic(t.Context(), testTopic)
+		if err != nil || lives[s.Incarnation] {
 			t.Fatalf("span %+v, %v; lives before: %v", s, err, lives)
 		}
-		lives[s.Life] = true
+		lives[s.Incarnation] = true
 		if err := b.js.DeleteStream(t.Context(), "penstock_kv-events"); err != nil {
 			t.Fatal(err)
 		}

@@ -6,8 +6,8 @@ import (
 	"penstock/core/fault"
 )
 
-// normal returns t with its defaults filled in, or what is wrong with it.
-func (t Topic) normal() (Topic, error) {
+// withDefaults returns t with its defaults filled in, or an error if t is invalid.
+func (t Topic) withDefaults() (Topic, error) {
 	if err := checkName(t.Name); err != nil {
 		return t, err
 	}
@@ -15,7 +15,7 @@ func (t Topic) normal() (Topic, error) {
 		return t, fault.New(fault.Invalid, "topic %s: the limits must not be negative, have %d bytes and %v", t.Name, t.MaxBytes, t.MaxAge)
 	}
 	if !t.Durable {
-		t.MaxBytes, t.MaxAge = 0, 0 // nothing is kept that they could bound
+		t.MaxBytes, t.MaxAge = 0, 0 // nothing is retained, so the bounds do not apply
 		return t, nil
 	}
 	if t.MaxBytes == 0 {
@@ -30,40 +30,41 @@ func (t Topic) normal() (Topic, error) {
 	return t, nil
 }
 
-// lasting is normal for what can be done to durable topics only.
-func (t Topic) lasting(op string) (Topic, error) {
-	t, err := t.normal()
+// requireDurable returns t with its defaults filled in, or an error if t is invalid or not durable.
+// op is for the error.
+func (t Topic) requireDurable(op string) (Topic, error) {
+	t, err := t.withDefaults()
 	if err == nil && !t.Durable {
 		err = fault.New(fault.Invalid, "%s %s: the topic is not durable, nothing of it is kept", op, t.Name)
 	}
 	return t, err
 }
 
-// checkName accepts words of letters, digits, '-' and '_' joined by single dots.
+// checkName accepts words of letters, digits, '-' and '_', joined by single dots.
 func checkName(name string) error {
 	if len(name) > MaxName {
 		return fault.New(fault.Invalid, "topic name: %d bytes, at most %d are allowed", len(name), MaxName)
 	}
 	for word := range strings.SplitSeq(name, ".") {
-		if word == "" || strings.IndexFunc(word, func(r rune) bool { return !nameRune(r) }) >= 0 {
+		if word == "" || strings.IndexFunc(word, func(r rune) bool { return !isNameRune(r) }) >= 0 {
 			return fault.New(fault.Invalid, "topic name %.100q: use letters, digits, '-' and '_' in words joined by single dots", name)
 		}
 	}
 	return nil
 }
 
-func nameRune(r rune) bool {
+func isNameRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_'
 }
 
-// checkMessage says whether a message may go to t, which is normal.
+// checkMessage validates a message for t. t has its defaults.
 func checkMessage(t Topic, key string, data []byte) error {
 	if len(key) > MaxKey {
 		return fault.New(fault.Invalid, "publish %s: the key has %d bytes, at most %d are allowed", t.Name, len(key), MaxKey)
 	}
 	limit := int64(MaxData)
 	if t.Durable {
-		limit = min(limit, t.MaxBytes-overhead-MaxKey)
+		limit = min(limit, t.MaxBytes-messageOverhead-MaxKey)
 	}
 	if int64(len(data)) > limit {
 		return fault.New(fault.TooLarge, "publish %s: the message has %d bytes, at most %d are allowed", t.Name, len(data), limit)
@@ -71,9 +72,9 @@ func checkMessage(t Topic, key string, data []byte) error {
 	return nil
 }
 
-// minMaxBytes is the least that a durable topic may keep.
+// minMaxBytes is the lower bound of MaxBytes of a durable topic.
 const minMaxBytes = 4 << 10
 
-// overhead is what a kept message costs besides its key and data: record and
-// subject of a JetStream file store come to about as much.
-const overhead = 64
+// messageOverhead is the storage of a retained message in addition to its key and data, in bytes.
+// It is about that of the record and subject in a JetStream file store.
+const messageOverhead = 64

@@ -13,68 +13,67 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// ZMQPeer is where a process publishes over ZeroMQ, and where it is asked for what
-// it published before.
+// ZMQPeer is the pair of endpoints of one process: where it publishes over ZeroMQ, and where it
+// answers requests for earlier messages.
 type ZMQPeer struct {
 	Events zmtp.Endpoint
 	Replay zmtp.Endpoint
 }
 
-// ZMQConfig configures a bus over ZeroMQ.
-type ZMQConfig struct {
-	// Events and Replay are where to listen; port 0 lets the system choose.
+// ZMQBusConfig configures a bus over ZeroMQ.
+type ZMQBusConfig struct {
+	// Events and Replay are the endpoints to listen at; port 0 selects a free port.
 	Events, Replay zmtp.Endpoint
-	// Settle bounds how long a subscriber to a durable topic, and Span and Purge, wait
-	// for peers that do not answer: 2 s.
-	Settle time.Duration
-	// Log gets what is lost. Nil discards it.
+	// PeerTimeout bounds how long Subscribe to a durable topic, DescribeTopic and Purge wait for
+	// peers which do not answer. 0 means 2 s.
+	PeerTimeout time.Duration
+	// Log receives losses of messages. Nil discards them.
 	Log *slog.Logger
 }
 
 // EnsureDefaults replaces zero values by their defaults.
-func (c *ZMQConfig) EnsureDefaults() {
-	if c.Settle == 0 {
-		c.Settle = 2 * time.Second
+func (c *ZMQBusConfig) EnsureDefaults() {
+	if c.PeerTimeout == 0 {
+		c.PeerTimeout = 2 * time.Second
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 }
 
-// ZMQ is the event plane of processes that reach each other directly, with no
-// server between them: each publishes to those who subscribe to it, keeps what it
-// published on durable topics within their bounds, and is asked for what somebody
-// missed.
+// ZMQBus is the event plane of processes which reach each other directly, without a server. Each
+// process publishes to its subscribers, retains what it published on durable topics within their
+// bounds, and answers requests for missed messages.
 //
-// There is no one who numbers all messages, so each process has numbers of its own:
-// Seq and Life are those of the journal in which it gathers what it hears, which
-// ends with the process. Messages of one publisher keep their order; those of
-// several come in another order elsewhere. What a publisher kept ends with it too.
-// So Span and Purge are about this process alone, and there is nothing that a
-// snapshot could go on from: whoever starts asks all others for all they keep.
-type ZMQ struct {
-	cfg    ZMQConfig
-	local  *Mem // what is published here and heard of others
-	pub    *zmtp.Pub
-	router *zmtp.Router
-	life   uint64
+// There is no global numbering, so each process numbers messages itself: Seq and Incarnation belong
+// to the local journal in which it collects the messages it receives, which ends with the process.
+// Messages of one publisher keep their order; the order across publishers differs between
+// processes. The messages that a publisher retains also end with its process. DescribeTopic and
+// Purge therefore concern this process alone, and a snapshot cannot be resumed from: a process
+// which starts requests all messages that the others retain.
+type ZMQBus struct {
+	cfg         ZMQBusConfig
+	local       *MemBus // messages published here and received from peers
+	pub         *zmtp.Pub
+	router      *zmtp.Router
+	incarnation uint64
 
-	malformed, holes atomic.Uint64
+	malformed, gaps atomic.Uint64
 
-	work sync.WaitGroup // the goroutines behind the bus, which end with Close
+	work sync.WaitGroup // the bus's goroutines, which end with Close
 	mu   struct {
 		sync.Mutex
 		closed bool
-		own    map[string]*zmqOrigin           // by topic
-		joined map[string]*memTopic            // what somebody here subscribed to
+		own    map[string]*zmqJournal          // by topic
+		joined map[string]*memTopic            // topics with a local subscriber
 		peers  map[ZMQPeer]map[string]*zmqLink // by topic
 	}
 }
 
-var _ Bus = (*ZMQ)(nil)
+var _ Bus = (*ZMQBus)(nil)
 
-// zmqOrigin is what this process published on one topic.
-type zmqOrigin struct {
+// zmqJournal holds what this process published on one topic.
+type zmqJournal struct {
 	topic Topic
 	mu    struct {
 		sync.Mutex
@@ -82,8 +81,8 @@ type zmqOrigin struct {
 	}
 }
 
-// NewZMQ listens as cfg says. The bus knows nobody until SetPeers.
-func NewZMQ(cfg ZMQConfig) (*ZMQ, error) {
+// NewZMQBus listens at the endpoints of cfg. The bus has no peers until SetPeers.
+func NewZMQBus(cfg ZMQBusConfig) (*ZMQBus, error) {
 	cfg.EnsureDefaults()
 	pub, err := zmtp.ListenPub(cfg.Events, zmtp.Options{})
 	if err != nil {
@@ -94,33 +93,34 @@ func NewZMQ(cfg ZMQConfig) (*ZMQ, error) {
 		_ = pub.Close()
 		return nil, fmt.Errorf("event plane: %w", err)
 	}
-	b := &ZMQ{cfg: cfg, local: NewMem(), pub: pub, router: router, life: max(rand.Uint64(), 1)}
-	b.mu.own = map[string]*zmqOrigin{}
+	b := &ZMQBus{cfg: cfg, local: NewMemBus(), pub: pub, router: router, incarnation: max(rand.Uint64(), 1)}
+	b.mu.own = map[string]*zmqJournal{}
 	b.mu.joined = map[string]*memTopic{}
 	b.mu.peers = map[ZMQPeer]map[string]*zmqLink{}
 	b.work.Go(b.serveReplays)
 	return b, nil
 }
 
-// Self is where others reach this process, with the ports that the system chose.
-// The host is the one that it listens at, which may be all interfaces.
-func (b *ZMQ) Self() ZMQPeer { return ZMQPeer{b.pub.Addr(), b.router.Addr()} }
+// LocalPeer returns the endpoints of this process, with the ports that the system chose. The host
+// is the one it listens at, which may be all interfaces.
+func (b *ZMQBus) LocalPeer() ZMQPeer { return ZMQPeer{b.pub.Addr(), b.router.Addr()} }
 
-// Dropped returns how many messages of topics that are not durable were lost by
-// subscribers here that fell behind, and how many messages others lost because they
-// did not take them in time; of those on durable topics they ask again.
-func (b *ZMQ) Dropped() uint64 { return b.local.Dropped() + b.pub.Dropped() }
+// Dropped returns how many messages of topics that are not durable were lost because local
+// subscribers fell behind, plus how many messages of any topic were dropped because remote
+// subscribers did not read them in time. Remote subscribers request the missed messages of durable
+// topics again.
+func (b *ZMQBus) Dropped() uint64 { return b.local.Dropped() + b.pub.Dropped() }
 
-// Malformed returns how many messages of others could not be read.
-func (b *ZMQ) Malformed() uint64 { return b.malformed.Load() }
+// Malformed returns how many messages of peers could not be decoded.
+func (b *ZMQBus) Malformed() uint64 { return b.malformed.Load() }
 
-// Holes returns how many times messages of a durable topic were lost for good: their
+// Gaps returns how many times messages of a durable topic were lost permanently because their
 // publisher no longer had them.
-func (b *ZMQ) Holes() uint64 { return b.holes.Load() }
+func (b *ZMQBus) Gaps() uint64 { return b.gaps.Load() }
 
-// SetPeers says who the others are, all of them. It may be called at any time; this
-// process may be among them.
-func (b *ZMQ) SetPeers(peers []ZMQPeer) {
+// SetPeers sets the complete list of peers. It may be called at any time; the list may contain this
+// process.
+func (b *ZMQBus) SetPeers(peers []ZMQPeer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.closed {
@@ -128,7 +128,7 @@ func (b *ZMQ) SetPeers(peers []ZMQPeer) {
 	}
 	want := map[ZMQPeer]bool{}
 	for _, p := range peers {
-		if p != b.Self() {
+		if p != b.LocalPeer() {
 			want[p] = true
 		}
 	}
@@ -144,14 +144,14 @@ func (b *ZMQ) SetPeers(peers []ZMQPeer) {
 		if b.mu.peers[p] == nil {
 			b.mu.peers[p] = map[string]*zmqLink{}
 			for _, mt := range b.mu.joined {
-				b.link(p, mt)
+				b.linkPeerLocked(p, mt)
 			}
 		}
 	}
 }
 
-// join has a topic heard from all peers, and returns the links over which it is.
-func (b *ZMQ) join(mt *memTopic) (links []*zmqLink) {
+// joinTopic subscribes to a topic at all peers, and returns the links.
+func (b *ZMQBus) joinTopic(mt *memTopic) (links []*zmqLink) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.closed {
@@ -161,34 +161,34 @@ func (b *ZMQ) join(mt *memTopic) (links []*zmqLink) {
 	b.mu.joined[mt.topic.Name] = mt
 	for p := range b.mu.peers {
 		if !known {
-			b.link(p, mt)
+			b.linkPeerLocked(p, mt)
 		}
 		links = append(links, b.mu.peers[p][mt.topic.Name])
 	}
 	return links
 }
 
-// link begins to hear a topic from a peer. b.mu is held.
-func (b *ZMQ) link(p ZMQPeer, mt *memTopic) {
+// linkPeerLocked starts to receive a topic from a peer.
+func (b *ZMQBus) linkPeerLocked(p ZMQPeer, mt *memTopic) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := newZMQLink(b, p, mt, cancel)
 	b.mu.peers[p][mt.topic.Name] = l
-	b.work.Go(func() { l.run(ctx) })
+	b.work.Go(func() { l.runLink(ctx) })
 }
 
-// settle waits until all that the peers had published on a topic when it was called
-// is in the journal here, or, of a topic that is not durable, until they all know
-// that it is wanted; for peers that do not answer not longer than the limit.
-func (b *ZMQ) settle(ctx context.Context, mt *memTopic) {
-	links := b.join(mt)
+// awaitPeers waits until the local journal contains all messages which the peers had published on a
+// durable topic at the time of the call, or, for another topic, until all peers know of the
+// subscription. It waits at most cfg.PeerTimeout for peers which do not answer.
+func (b *ZMQBus) awaitPeers(ctx context.Context, mt *memTopic) {
+	links := b.joinTopic(mt)
 	if len(links) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Settle)
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.PeerTimeout)
 	defer cancel()
 	asked := make([]<-chan struct{}, len(links))
 	for i, l := range links {
-		asked[i] = l.ask(ctx)
+		asked[i] = l.requestCatchUp(ctx)
 	}
 	for _, done := range asked {
 		select {
@@ -199,8 +199,8 @@ func (b *ZMQ) settle(ctx context.Context, mt *memTopic) {
 	}
 }
 
-// Close ends the bus and sends what is queued for others.
-func (b *ZMQ) Close() error {
+// Close stops the bus and sends what is queued for subscribers.
+func (b *ZMQBus) Close() error {
 	b.mu.Lock()
 	b.mu.closed = true
 	for _, links := range b.mu.peers {
@@ -209,84 +209,84 @@ func (b *ZMQ) Close() error {
 		}
 	}
 	b.mu.Unlock()
-	_ = b.pub.Close() // neither fails
+	_ = b.pub.Close() // neither can fail
 	_ = b.router.Close()
 	b.work.Wait()
 	return nil
 }
 
-// Publish implements Bus. It waits for nobody.
-func (b *ZMQ) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+// Publish implements Bus. It never blocks on peers or subscribers.
+func (b *ZMQBus) Publish(ctx context.Context, t Topic, key string, data []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	mt, err := b.local.topic(t)
+	mt, err := b.local.lookupTopic(t)
 	if err != nil {
 		return err
 	}
 	if err := checkMessage(mt.topic, key, data); err != nil {
 		return err
 	}
-	m := zmqMessage{topic: t.Name, key: key, life: b.life, data: bytes.Clone(data)}
+	m := zmqMessage{topic: t.Name, key: key, incarnation: b.incarnation, data: bytes.Clone(data)}
 	if !mt.topic.Durable {
-		b.local.deliver(mt, m.key, m.data)
-		b.pub.Send(m.frames()...)
+		b.local.deliverMessage(mt, m.key, m.data)
+		b.pub.Send(m.encodeFrames()...)
 		return nil
 	}
-	o := b.origin(mt.topic)
-	o.mu.Lock() // what is numbered first goes out first; none of the three below waits
+	o := b.journalOf(mt.topic)
+	o.mu.Lock() // sends in the order of numbering; none of the three calls below blocks
 	defer o.mu.Unlock()
-	o.mu.journal.append(entry{key, m.data, time.Now()})
-	m.seq = o.mu.journal.last()
-	b.local.deliver(mt, m.key, m.data)
-	b.pub.Send(m.frames()...)
+	o.mu.journal.appendEntry(journalEntry{key, m.data, time.Now()})
+	m.seq = o.mu.journal.lastSeq()
+	b.local.deliverMessage(mt, m.key, m.data)
+	b.pub.Send(m.encodeFrames()...)
 	return nil
 }
 
-// origin returns the journal of what this process publishes on a topic.
-func (b *ZMQ) origin(t Topic) *zmqOrigin {
+// journalOf returns the journal of what this process publishes on a topic.
+func (b *ZMQBus) journalOf(t Topic) *zmqJournal {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.mu.own[t.Name]
 	if o == nil {
-		o = &zmqOrigin{topic: t}
+		o = &zmqJournal{topic: t}
 		o.mu.journal = journal{maxBytes: t.MaxBytes, maxAge: t.MaxAge, first: 1}
 		b.mu.own[t.Name] = o
 	}
 	return o
 }
 
-// Subscribe implements Bus. Of peers that do not answer it waits for none longer
-// than ZMQConfig.Settle; what they have comes when they do.
-func (b *ZMQ) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
-	mt, err := b.local.topic(t)
+// Subscribe implements Bus. It waits at most ZMQBusConfig.PeerTimeout for peers which do not
+// answer; their messages are delivered when they do.
+func (b *ZMQBus) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+	mt, err := b.local.lookupTopic(t)
 	if err != nil {
 		return err
 	}
 	if mt.topic.Durable {
-		b.settle(ctx, mt)
+		b.awaitPeers(ctx, mt)
 		return b.local.Subscribe(ctx, t, from, sink, ready)
 	}
 	return b.local.Subscribe(ctx, t, from, sink, func() {
-		b.settle(ctx, mt)
+		b.awaitPeers(ctx, mt)
 		if ready != nil && ctx.Err() == nil {
 			ready()
 		}
 	})
 }
 
-// Span implements Bus: it is that of this process, after it has asked the others
-// for what it has not heard.
-func (b *ZMQ) Span(ctx context.Context, t Topic) (Span, error) {
-	mt, err := b.local.lasting(ctx, "look at", t)
+// DescribeTopic implements Bus. It requests missing messages from the peers and then describes the
+// local journal.
+func (b *ZMQBus) DescribeTopic(ctx context.Context, t Topic) (TopicState, error) {
+	mt, err := b.local.durableTopic(ctx, "look at", t)
 	if err != nil {
-		return Span{}, err
+		return TopicState{}, err
 	}
-	b.settle(ctx, mt)
-	return b.local.Span(ctx, t)
+	b.awaitPeers(ctx, mt)
+	return b.local.DescribeTopic(ctx, t)
 }
 
-// Purge implements Bus for this process: what others keep is theirs.
-func (b *ZMQ) Purge(ctx context.Context, t Topic, below uint64) error {
+// Purge implements Bus. It affects this process only; peers keep their messages.
+func (b *ZMQBus) Purge(ctx context.Context, t Topic, below uint64) error {
 	return b.local.Purge(ctx, t, below)
 }

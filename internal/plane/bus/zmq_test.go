@@ -22,12 +22,12 @@ func zmqAt(t testing.TB, s string) zmtp.Endpoint {
 }
 
 // OpenZMQ opens a bus that ends with the test.
-func OpenZMQ(t testing.TB, self ZMQPeer) *ZMQ {
+func OpenZMQ(t testing.TB, self ZMQPeer) *ZMQBus {
 	t.Helper()
 	if self == (ZMQPeer{}) {
 		self = ZMQPeer{zmqAt(t, "tcp://127.0.0.1:0"), zmqAt(t, "tcp://127.0.0.1:0")}
 	}
-	b, err := NewZMQ(ZMQConfig{Events: self.Events, Replay: self.Replay, Settle: 20 * time.Second})
+	b, err := NewZMQBus(ZMQBusConfig{Events: self.Events, Replay: self.Replay, PeerTimeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,12 +40,12 @@ func OpenZMQ(t testing.TB, self ZMQPeer) *ZMQ {
 }
 
 // Pair is a bus of two processes: one publishes, the other does all else.
-type Pair struct{ Here, There *ZMQ }
+type Pair struct{ Here, There *ZMQBus }
 
 // OpenPair opens two that know each other.
 func OpenPair(t testing.TB) *Pair {
 	p := &Pair{OpenZMQ(t, ZMQPeer{}), OpenZMQ(t, ZMQPeer{})}
-	all := []ZMQPeer{p.Here.Self(), p.There.Self()}
+	all := []ZMQPeer{p.Here.LocalPeer(), p.There.LocalPeer()}
 	p.Here.SetPeers(all)
 	p.There.SetPeers(all)
 	return p
@@ -56,7 +56,7 @@ func (p *Pair) Publish(ctx context.Context, t Topic, key string, data []byte) er
 	if err := p.Here.Publish(ctx, t, key, data); err != nil {
 		return err
 	}
-	_, err := p.There.local.topic(t)
+	_, err := p.There.local.lookupTopic(t)
 	return err
 }
 
@@ -65,8 +65,10 @@ func (p *Pair) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Me
 	return p.There.Subscribe(ctx, t, from, sink, ready)
 }
 
-// Span implements Bus.
-func (p *Pair) Span(ctx context.Context, t Topic) (Span, error) { return p.There.Span(ctx, t) }
+// DescribeTopic implements Bus.
+func (p *Pair) DescribeTopic(ctx context.Context, t Topic) (TopicState, error) {
+	return p.There.DescribeTopic(ctx, t)
+}
 
 // Purge implements Bus.
 func (p *Pair) Purge(ctx context.Context, t Topic, below uint64) error {
@@ -137,15 +139,15 @@ func publish(t *testing.T, b Bus, topic Topic, key string, from, to int) {
 // TestZMQMesh has some processes publish and all of them hear all.
 func TestZMQMesh(t *testing.T) {
 	const n, each = 4, 300
-	var all []*ZMQ
+	var all []*ZMQBus
 	var peers []ZMQPeer
 	for range n {
 		b := OpenZMQ(t, ZMQPeer{})
-		all, peers = append(all, b), append(peers, b.Self())
+		all, peers = append(all, b), append(peers, b.LocalPeer())
 	}
 	var early []*zmqReader
 	for i, b := range all {
-		publish(t, b, zmqLog, fmt.Sprint(i), 1, each) // before anybody knows of anybody
+		publish(t, b, zmqLog, fmt.Sprint(i), 1, each) // before the peers know each other
 		early = append(early, zmqSubscribe(t, b, zmqLog))
 	}
 	for _, b := range all {
@@ -167,11 +169,11 @@ func TestZMQMesh(t *testing.T) {
 				}
 			}
 		}
-		if b.Holes() != 0 || b.Malformed() != 0 {
-			t.Errorf("%d holes, %d malformed", b.Holes(), b.Malformed())
+		if b.Gaps() != 0 || b.Malformed() != 0 {
+			t.Errorf("%d holes, %d malformed", b.Gaps(), b.Malformed())
 		}
 	}
-	// Gossip reaches all who are subscribed.
+	// Gossip reaches all subscribers.
 	var gossip []*zmqReader
 	for _, b := range all {
 		gossip = append(gossip, zmqSubscribe(t, b, zmqGossip).awaitReady(t))
@@ -184,13 +186,13 @@ func TestZMQMesh(t *testing.T) {
 	}
 }
 
-// TestZMQRestart has a publisher end and another life of it begin at its address:
-// what it kept is gone, what it publishes anew is heard from its first message on.
+// TestZMQRestart stops a publisher and starts another incarnation at its address: the retained
+// messages are lost, and new ones are received from the first on.
 func TestZMQRestart(t *testing.T) {
 	reader := OpenZMQ(t, ZMQPeer{})
 	writer := OpenZMQ(t, ZMQPeer{})
-	self := writer.Self()
-	reader.SetPeers([]ZMQPeer{self, reader.Self()})
+	self := writer.LocalPeer()
+	reader.SetPeers([]ZMQPeer{self, reader.LocalPeer()})
 	publish(t, writer, zmqLog, "first", 1, 50)
 	r := zmqSubscribe(t, reader, zmqLog).awaitReady(t)
 	_ = writer.Close()
@@ -206,19 +208,19 @@ func TestZMQRestart(t *testing.T) {
 			t.Fatalf("got %s, want second=%d", got, i)
 		}
 	}
-	if h := reader.Holes(); h != 0 {
+	if h := reader.Gaps(); h != 0 {
 		t.Errorf("%d holes", h)
 	}
 }
 
-// TestZMQPeerGoes holds that a peer which is no more is left, and one that never
-// answered holds up nobody for longer than the limit.
+// TestZMQPeerGoes: subscribers drop a peer which no longer exists, and a peer which never answers
+// delays others no longer than the limit.
 func TestZMQPeerGoes(t *testing.T) {
 	reader, writer := OpenZMQ(t, ZMQPeer{}), OpenZMQ(t, ZMQPeer{})
 	nobody := OpenZMQ(t, ZMQPeer{})
-	gone := nobody.Self()
+	gone := nobody.LocalPeer()
 	_ = nobody.Close()
-	reader.SetPeers([]ZMQPeer{writer.Self(), gone})
+	reader.SetPeers([]ZMQPeer{writer.LocalPeer(), gone})
 	publish(t, writer, zmqLog, "k", 1, 3)
 	r := zmqSubscribe(t, reader, zmqLog).awaitReady(t)
 	for i := 1; i <= 3; i++ {
@@ -227,7 +229,7 @@ func TestZMQPeerGoes(t *testing.T) {
 		}
 	}
 	reader.SetPeers(nil)
-	if s, err := reader.Span(t.Context(), zmqLog); err != nil || s.Last != 3 {
+	if s, err := reader.DescribeTopic(t.Context(), zmqLog); err != nil || s.Last != 3 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	reader.mu.Lock()
@@ -244,7 +246,7 @@ func TestZMQSelf(t *testing.T) {
 	other := func(e zmtp.Endpoint) zmtp.Endpoint {
 		return zmqAt(t, strings.Replace(e.String(), "127.0.0.1", "[::ffff:127.0.0.1]", 1))
 	}
-	self := ZMQPeer{other(b.Self().Events), other(b.Self().Replay)}
+	self := ZMQPeer{other(b.LocalPeer().Events), other(b.LocalPeer().Replay)}
 	if err := self.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -256,13 +258,13 @@ func TestZMQSelf(t *testing.T) {
 			t.Errorf("got %s, want early=%d", got, i)
 		}
 	}
-	if s, err := b.Span(t.Context(), zmqLog); err != nil || s.Last != 10 {
+	if s, err := b.DescribeTopic(t.Context(), zmqLog); err != nil || s.Last != 10 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, topic := range []Topic{zmqLog, zmqGossip} {
 		q := zmqSubscribe(t, b, topic).awaitReady(t)
 		l := newZMQLink(b, self, mustTopic(t, b, topic), nil)
-		l.hear(t.Context(), zmqMessage{topic: topic.Name, key: "mine", seq: 11, life: b.life})
+		l.handleMessage(t.Context(), zmqMessage{topic: topic.Name, key: "mine", seq: 11, incarnation: b.incarnation})
 		publish(t, b, topic, "last", 1, 1)
 		for got := ""; got != "last=1"; {
 			if got = q.next(t); got == "mine=" {
@@ -289,27 +291,27 @@ func TestZMQHole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The link that is made anew knows nothing of before: nothing counts as lost.
-	p.There.SetPeers([]ZMQPeer{p.Here.Self()})
+	// A new link has no history: no message counts as lost.
+	p.There.SetPeers([]ZMQPeer{p.Here.LocalPeer()})
 	for {
 		if got := r.next(t); strings.HasPrefix(got, "k=500 ") {
 			break
 		}
 	}
-	if h := p.There.Holes(); h != 0 {
+	if h := p.There.Gaps(); h != 0 {
 		t.Errorf("%d holes", h)
 	}
 	// One that does is told.
-	l := newZMQLink(p.There, p.Here.Self(), p.There.join(mustTopic(t, p.There, small))[0].topic, nil)
-	l.life, l.next = p.Here.life, 3
-	if err := l.catchUp(t.Context(), 1); err != nil || p.There.Holes() != 1 || l.next != 501 {
-		t.Errorf("%v, %d holes, the next is %d", err, p.There.Holes(), l.next)
+	l := newZMQLink(p.There, p.Here.LocalPeer(), p.There.joinTopic(mustTopic(t, p.There, small))[0].topic, nil)
+	l.incarnation, l.next = p.Here.incarnation, 3
+	if err := l.catchUp(t.Context(), 1); err != nil || p.There.Gaps() != 1 || l.next != 501 {
+		t.Errorf("%v, %d holes, the next is %d", err, p.There.Gaps(), l.next)
 	}
 }
 
-func mustTopic(t *testing.T, b *ZMQ, topic Topic) *memTopic {
+func mustTopic(t *testing.T, b *ZMQBus, topic Topic) *memTopic {
 	t.Helper()
-	mt, err := b.local.topic(topic)
+	mt, err := b.local.lookupTopic(topic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,12 +337,12 @@ func TestZMQForeignPeers(t *testing.T) {
 			if err != nil {
 				return
 			}
-			end := zmqMessage{topic: zmqLog.Name, seq: zmqEnd, life: 1, data: zmqNumbers(1, 100)}
+			end := zmqMessage{topic: zmqLog.Name, seq: zmqEnd, incarnation: 1, data: encodeZMQNumbers(1, 100)}
 			_ = router.Send(id, [][][]byte{
 				{[]byte("hello")},
-				{nil, []byte("no topic"), zmqNumbers(1, 1), nil},
-				zmqPage("another", 1, 1, 0),
-				append([][]byte{nil}, end.frames()...), // never comes further
+				{nil, []byte("no topic"), encodeZMQNumbers(1, 1), nil},
+				encodeZMQPageEnd("another", 1, 1, 0),
+				append([][]byte{nil}, end.encodeFrames()...), // never comes further
 			}[n%4]...)
 		}
 	}()
@@ -348,31 +350,31 @@ func TestZMQForeignPeers(t *testing.T) {
 	b := OpenZMQ(t, ZMQPeer{})
 	b.SetPeers([]ZMQPeer{{pub.Addr(), router.Addr()}})
 	r := zmqSubscribe(t, b, zmqLog).awaitReady(t)
-	if err := pub.Await(t.Context(), 1); err != nil {
+	if err := pub.AwaitSubscribers(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	pub.Send([]byte("ns.log\x00k"), []byte("short"), []byte("x"))
-	pub.Send([]byte("ns.log\x00k"), zmqNumbers(0, 1), []byte("x"))
-	pub.Send([]byte("ns.log\x00"+strings.Repeat("k", MaxKey+1)), zmqNumbers(1, 1), []byte("x"))
-	pub.Send([]byte("ns.log\x00k"), zmqNumbers(5, 9), []byte("good"))
+	pub.Send([]byte("ns.log\x00k"), encodeZMQNumbers(0, 1), []byte("x"))
+	pub.Send([]byte("ns.log\x00"+strings.Repeat("k", MaxKey+1)), encodeZMQNumbers(1, 1), []byte("x"))
+	pub.Send([]byte("ns.log\x00k"), encodeZMQNumbers(5, 9), []byte("good"))
 	if got := r.next(t); got != "k=good" || b.Malformed() != 3 {
 		t.Errorf("got %s, %d malformed", got, b.Malformed())
 	}
 }
 
 func FuzzZMQ(f *testing.F) {
-	m := zmqMessage{topic: "a.b", key: "7/0", seq: 1, life: 2, data: []byte("x")}.frames()
+	m := zmqMessage{topic: "a.b", key: "7/0", seq: 1, incarnation: 2, data: []byte("x")}.encodeFrames()
 	f.Add(m[0], m[1], m[2])
-	r := zmqRequest{"a.b", 3, 4}.frames()
+	r := zmqRequest{"a.b", 3, 4}.encodeFrames()
 	f.Add(r[0], r[1], r[2])
 	f.Fuzz(func(t *testing.T, a, b, c []byte) {
-		if m, err := readZMQ([][]byte{a, b, c}); err == nil && fmt.Sprintf("%x", m.frames()) != fmt.Sprintf("%x", [][]byte{a, b, c}) {
+		if m, err := decodeZMQMessage([][]byte{a, b, c}); err == nil && fmt.Sprintf("%x", m.encodeFrames()) != fmt.Sprintf("%x", [][]byte{a, b, c}) {
 			t.Errorf("%x %x %x is read as %+v", a, b, c, m)
 		}
-		if r, err := readZMQRequest([][]byte{a, b, c}); err == nil && fmt.Sprintf("%x", r.frames()) != fmt.Sprintf("%x", [][]byte{a, b, c}) {
+		if r, err := decodeZMQRequest([][]byte{a, b, c}); err == nil && fmt.Sprintf("%x", r.encodeFrames()) != fmt.Sprintf("%x", [][]byte{a, b, c}) {
 			t.Errorf("%x %x %x is read as %+v", a, b, c, r)
 		}
-		if next, last, ok := readZMQPage(c); ok && (next != binary.BigEndian.Uint64(c) || next > last+1) {
+		if next, last, ok := decodeZMQPageEnd(c); ok && (next != binary.BigEndian.Uint64(c) || next > last+1) {
 			t.Errorf("%x is a page to %d of %d", c, next, last)
 		}
 	})

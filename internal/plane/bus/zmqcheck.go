@@ -8,18 +8,18 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// zmqCheckTopic is one that nobody publishes on.
+// zmqCheckTopic is a topic on which no process publishes.
 const zmqCheckTopic = "check"
 
-// Check says why what a peer publishes could not be heard, nil if it could: it
-// subscribes to something, and asks for something, without effect on anybody.
+// Check reports why this process could not receive messages from a peer, or nil if it could. It
+// makes a subscription and a replay request, both without side effects.
 func (p ZMQPeer) Check(ctx context.Context) error {
 	d, err := zmtp.DialDealer(ctx, p.Replay, zmtp.Options{})
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	if err := d.Send(ctx, zmqRequest{topic: zmqCheckTopic}.frames()...); err != nil {
+	if err := d.Send(ctx, zmqRequest{topic: zmqCheckTopic}.encodeFrames()...); err != nil {
 		return err
 	}
 	frames, err := d.Recv(ctx)
@@ -29,7 +29,7 @@ func (p ZMQPeer) Check(ctx context.Context) error {
 	if len(frames) != 4 {
 		return fmt.Errorf("%s: %w", p.Replay, errZMQPage)
 	}
-	if m, err := readZMQ(frames[1:]); err != nil || m.topic != zmqCheckTopic || m.seq != zmqEnd {
+	if m, err := decodeZMQMessage(frames[1:]); err != nil || m.topic != zmqCheckTopic || m.seq != zmqEnd {
 		return fmt.Errorf("%s: %w", p.Replay, errZMQPage)
 	}
 
@@ -37,7 +37,7 @@ func (p ZMQPeer) Check(ctx context.Context) error {
 	defer cancel(nil)
 	met := errors.New("met")
 	o := zmtp.Options{
-		OnState: func(s zmtp.State) {
+		OnState: func(s zmtp.ConnState) {
 			switch s.Kind {
 			case zmtp.Connected:
 				cancel(met)

@@ -13,83 +13,82 @@ import (
 )
 
 const (
-	// zmqAhead is how many messages of a peer wait for their turn. Beyond it the peer
-	// queues them, and then drops them: that shows in their numbers.
-	zmqAhead = 256
-	// zmqAttempts is how often a peer is asked for what is missing before that is
-	// given up, and zmqPatience how long one attempt may take without an answer.
+	// zmqQueueLen is how many messages of a peer may wait to be processed. Beyond it the peer
+	// queues messages, and then drops them, which the numbering reveals.
+	zmqQueueLen = 256
+	// zmqAttempts is how often missing messages are requested from a peer, and zmqTimeout how long
+	// one attempt may take without an answer.
 	zmqAttempts = 3
-	zmqPatience = 5 * time.Second
+	zmqTimeout  = 5 * time.Second
 )
 
-// zmqLink hears one topic from one peer. On a durable topic it asks for what it
-// has not heard: at first, whenever the subscription is in force anew, and when a
-// number is missing.
+// zmqLink receives one topic from one peer. On a durable topic it requests the messages it has not
+// received: at the start, after each reconnection, and when it detects a gap in the numbers.
 type zmqLink struct {
-	bus    *ZMQ
+	bus    *ZMQBus
 	peer   ZMQPeer
 	topic  *memTopic
 	cancel context.CancelFunc
 
-	live       chan zmqMessage
-	subscribed chan struct{}      // holds a token when the subscription is in force anew
-	asks       chan chan struct{} // each is closed when the peer was asked once
-	met        chan struct{}      // closed when the peer has answered, or nobody did
-	meet       sync.Once
+	live         chan zmqMessage
+	subscribed   chan struct{}      // holds a token after each (re)connection of the subscription
+	requests     chan chan struct{} // each is closed after one request to the peer
+	answered     chan struct{}      // closed when the peer has answered or cannot be reached
+	answeredOnce sync.Once
 
-	life, next uint64 // what is to come, in the peer's numbers; its life is 0 if unknown
-	past       uint64 // the life before, of which messages may still be on their way
+	incarnation, next uint64 // next expected number, and the peer's incarnation; 0 if unknown
+	prevIncarnation   uint64 // the previous incarnation, whose messages may still arrive
 }
 
-func newZMQLink(b *ZMQ, p ZMQPeer, mt *memTopic, cancel context.CancelFunc) *zmqLink {
+func newZMQLink(b *ZMQBus, p ZMQPeer, mt *memTopic, cancel context.CancelFunc) *zmqLink {
 	return &zmqLink{
 		bus: b, peer: p, topic: mt, cancel: cancel, next: 1,
-		live: make(chan zmqMessage, zmqAhead), subscribed: make(chan struct{}, 1),
-		asks: make(chan chan struct{}, 16), met: make(chan struct{}),
+		live: make(chan zmqMessage, zmqQueueLen), subscribed: make(chan struct{}, 1),
+		requests: make(chan chan struct{}, 16), answered: make(chan struct{}),
 	}
 }
 
-// ask returns what is closed when the link is settled, see ZMQ.settle. It does not
-// wait for that.
-func (l *zmqLink) ask(ctx context.Context) <-chan struct{} {
+// requestCatchUp returns a channel which is closed when the link is up to date, see
+// ZMQBus.awaitPeers. It does not wait for that.
+func (l *zmqLink) requestCatchUp(ctx context.Context) <-chan struct{} {
 	if !l.topic.topic.Durable {
-		return l.met
+		return l.answered
 	}
 	done := make(chan struct{})
 	select {
-	case l.asks <- done:
+	case l.requests <- done:
 	case <-ctx.Done():
 	}
 	return done
 }
 
-// run hears the peer until ctx ends.
-func (l *zmqLink) run(ctx context.Context) {
+// runLink receives from the peer until ctx ends.
+func (l *zmqLink) runLink(ctx context.Context) {
 	var listening sync.WaitGroup
-	listening.Go(func() { l.listen(ctx) })
+	listening.Go(func() { l.receiveMessages(ctx) })
 	defer listening.Wait()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case m := <-l.live:
-			l.hear(ctx, m)
+			l.handleMessage(ctx, m)
 		case <-l.subscribed:
-			_ = l.catchUp(ctx, zmqAttempts) // it tells the log
-		case done := <-l.asks:
+			_ = l.catchUp(ctx, zmqAttempts) // it logs its errors
+		case done := <-l.requests:
 			_ = l.catchUp(ctx, 1)
 			close(done)
 		}
 	}
 }
 
-// listen subscribes to the peer and passes on what it sends.
-func (l *zmqLink) listen(ctx context.Context) {
-	known := func() { l.meet.Do(func() { close(l.met) }) }
+// receiveMessages subscribes to the peer and passes its messages to runLink.
+func (l *zmqLink) receiveMessages(ctx context.Context) {
+	known := func() { l.answeredOnce.Do(func() { close(l.answered) }) }
 	o := zmtp.Options{
-		OnState: func(s zmtp.State) {
+		OnState: func(s zmtp.ConnState) {
 			switch s.Kind {
-			case zmtp.Refused: // and tried again, with pauses
+			case zmtp.Refused: // zmtp retries, with backoff
 				known()
 				l.bus.cfg.Log.Debug("a peer of the event plane does not answer", "peer", s.Peer, "topic", l.topic.topic.Name, "err", s.Err)
 			case zmtp.Connected:
@@ -103,9 +102,9 @@ func (l *zmqLink) listen(ctx context.Context) {
 			}
 		},
 	}
-	// An error other than ctx's says that the peer's endpoint is none to dial.
+	// An error other than ctx's means that the peer's endpoint cannot be dialled.
 	err := zmtp.Subscribe(ctx, l.peer.Events, []string{zmqSubject(l.topic.topic.Name)}, o, func(frames [][]byte) error {
-		m, err := readZMQ(frames)
+		m, err := decodeZMQMessage(frames)
 		if err != nil || m.topic != l.topic.topic.Name {
 			l.bus.malformed.Add(1)
 			return nil
@@ -124,63 +123,63 @@ func (l *zmqLink) listen(ctx context.Context) {
 	}
 }
 
-// hear takes a message that came by itself.
-func (l *zmqLink) hear(ctx context.Context, m zmqMessage) {
+// handleMessage handles a message of the subscription.
+func (l *zmqLink) handleMessage(ctx context.Context, m zmqMessage) {
 	switch {
-	case m.life == l.bus.life: // the peer is this process, by another name
+	case m.incarnation == l.bus.incarnation: // the peer is this process under another address
 		return
 	case !l.topic.topic.Durable:
-		l.bus.local.deliver(l.topic, m.key, m.data)
+		l.bus.local.deliverMessage(l.topic, m.key, m.data)
 		return
-	case !m.numbered():
+	case !m.isNumbered():
 		l.bus.malformed.Add(1)
 		return
-	case m.life == l.past:
+	case m.incarnation == l.prevIncarnation:
 		return
-	case m.life == l.life && m.seq <= l.next:
+	case m.incarnation == l.incarnation && m.seq <= l.next:
 	case l.catchUp(ctx, zmqAttempts) != nil && ctx.Err() != nil:
 		return
 	}
-	l.take(m)
+	l.acceptMessage(m)
 }
 
-// take appends a message to the journal here, if it was not heard before.
-func (l *zmqLink) take(m zmqMessage) {
-	l.reach(m.life, m.seq)
+// acceptMessage appends a message to the local journal unless it was received before.
+func (l *zmqLink) acceptMessage(m zmqMessage) {
+	l.advanceTo(m.incarnation, m.seq)
 	if m.seq < l.next {
 		return
 	}
 	l.next = m.seq + 1
-	l.bus.local.deliver(l.topic, m.key, m.data)
+	l.bus.local.deliverMessage(l.topic, m.key, m.data)
 }
 
-// reach makes seq of a life the next number, if it is not behind: what is between
-// is lost.
-func (l *zmqLink) reach(life, seq uint64) {
-	known := l.life != 0
-	if l.life != life {
-		l.past, l.life, l.next = l.life, life, 1
+// advanceTo makes seq of an incarnation the next expected number, unless that is already higher.
+// The numbers in between are lost.
+func (l *zmqLink) advanceTo(life, seq uint64) {
+	known := l.incarnation != 0
+	if l.incarnation != life {
+		l.prevIncarnation, l.incarnation, l.next = l.incarnation, life, 1
 	}
 	if seq <= l.next {
 		return
 	}
 	if known {
-		l.bus.holes.Add(1)
+		l.bus.gaps.Add(1)
 		l.bus.cfg.Log.Warn("messages of a peer are lost for good: it no longer has them", "peer", l.peer.Events.String(), "topic", l.topic.topic.Name, "messages", seq-l.next)
 	}
-	l.topic.skip(seq - l.next)
+	l.topic.skipNumbers(seq - l.next)
 	l.next = seq
 }
 
-// catchUp asks the peer for all that it published and was not heard here, up to so
-// many times.
+// catchUp requests all messages of the peer which were not received, in up to the given number of
+// attempts.
 func (l *zmqLink) catchUp(ctx context.Context, attempts int) error {
 	if !l.topic.topic.Durable {
 		return nil
 	}
-	retry := backoff.Backoff{Least: 50 * time.Millisecond, Most: time.Second}
+	retry := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	for {
-		err := l.replay(ctx)
+		err := l.requestReplay(ctx)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -194,15 +193,15 @@ func (l *zmqLink) catchUp(ctx context.Context, attempts int) error {
 	}
 }
 
-// replay asks once, page by page.
-func (l *zmqLink) replay(ctx context.Context) error {
-	d, err := zmtp.DialDealer(ctx, l.peer.Replay, zmtp.Options{HandshakeTimeout: zmqPatience})
+// requestReplay requests the missing messages once, page by page.
+func (l *zmqLink) requestReplay(ctx context.Context) error {
+	d, err := zmtp.DialDealer(ctx, l.peer.Replay, zmtp.Options{HandshakeTimeout: zmqTimeout})
 	if err != nil {
 		return err
 	}
 	defer d.Close()
 	for {
-		more, err := l.page(ctx, d)
+		more, err := l.requestPage(ctx, d)
 		if err != nil || !more {
 			return err
 		}
@@ -211,12 +210,12 @@ func (l *zmqLink) replay(ctx context.Context) error {
 
 var errZMQPage = errors.New("the peer answers something else")
 
-// page asks for a page and takes it; more says that another one follows.
-func (l *zmqLink) page(ctx context.Context, d *zmtp.Dealer) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, zmqPatience)
+// requestPage requests and processes one page; more means that another page follows.
+func (l *zmqLink) requestPage(ctx context.Context, d *zmtp.Dealer) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, zmqTimeout)
 	defer cancel()
-	from, life := l.next, l.life
-	if err := d.Send(ctx, zmqRequest{l.topic.topic.Name, from, life}.frames()...); err != nil {
+	from, life := l.next, l.incarnation
+	if err := d.Send(ctx, zmqRequest{l.topic.topic.Name, from, life}.encodeFrames()...); err != nil {
 		return false, err
 	}
 	for {
@@ -227,26 +226,26 @@ func (l *zmqLink) page(ctx context.Context, d *zmtp.Dealer) (more bool, err erro
 		if len(frames) != 4 {
 			return false, errZMQPage
 		}
-		m, err := readZMQ(frames[1:])
+		m, err := decodeZMQMessage(frames[1:])
 		switch {
 		case err != nil:
 			return false, fmt.Errorf("%w: %w", errZMQPage, err)
 		case m.topic != l.topic.topic.Name:
 			return false, errZMQPage
-		case m.life == l.bus.life: // as in hear
+		case m.incarnation == l.bus.incarnation: // as in handleMessage
 			return false, nil
-		case m.numbered():
-			l.take(m)
+		case m.isNumbered():
+			l.acceptMessage(m)
 			continue
-		case m.seq != zmqEnd || m.life == 0:
+		case m.seq != zmqEnd || m.incarnation == 0:
 			return false, errZMQPage
 		}
-		next, last, ok := readZMQPage(m.data)
+		next, last, ok := decodeZMQPageEnd(m.data)
 		if !ok {
 			return false, errZMQPage
 		}
-		l.reach(m.life, next)
-		if next <= last && l.life == life && l.next <= from {
+		l.advanceTo(m.incarnation, next)
+		if next <= last && l.incarnation == life && l.next <= from {
 			return false, fmt.Errorf("%w: it comes no further than %d of %d", errZMQPage, next, last)
 		}
 		return next <= last, nil

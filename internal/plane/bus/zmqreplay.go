@@ -5,36 +5,35 @@ import (
 	"time"
 )
 
-// The bounds of a page of a replay: one who asks gets so much, and asks again.
+// Bounds of one page of a replay. The requester asks again for the next page.
 const (
 	zmqPageMessages = 512
 	zmqPageBytes    = 4 << 20
 )
 
-// serveReplays answers those who missed what this process published, one page at a
-// time, until the router is closed. Sending waits for nobody, so one goroutine
-// serves all.
-func (b *ZMQ) serveReplays() {
+// serveReplays answers requests for missed messages, one page at a time, until the router is
+// closed. Sending never blocks, so one goroutine serves all peers.
+func (b *ZMQBus) serveReplays() {
 	for {
 		id, frames, err := b.router.Recv(context.Background())
 		if err != nil {
 			return
 		}
-		r, err := readZMQRequest(frames)
+		r, err := decodeZMQRequest(frames)
 		if err != nil {
 			b.malformed.Add(1)
 			continue
 		}
-		for _, m := range b.page(r) {
+		for _, m := range b.buildPage(r) {
 			if b.router.Send(id, m...) != nil {
-				break // it went, or does not read: it asks again
+				break // it disconnected or does not read; it will ask again
 			}
 		}
 	}
 }
 
-// page returns the answer to a request: messages, and what ends them.
-func (b *ZMQ) page(r zmqRequest) (answer [][][]byte) {
+// buildPage returns the answer to a request: messages, and the end of the page.
+func (b *ZMQBus) buildPage(r zmqRequest) (answer [][][]byte) {
 	b.mu.Lock()
 	o := b.mu.own[r.topic]
 	b.mu.Unlock()
@@ -42,21 +41,21 @@ func (b *ZMQ) page(r zmqRequest) (answer [][][]byte) {
 	if o != nil {
 		o.mu.Lock()
 		j := &o.mu.journal
-		j.trim(time.Now())
-		last = j.last()
-		if r.life == b.life {
+		j.enforceBounds(time.Now())
+		last = j.lastSeq()
+		if r.incarnation == b.incarnation {
 			next = min(r.from, last+1)
 		}
 		next = max(next, j.first)
 		size := 0
 		for next <= last && len(answer) < zmqPageMessages && size < zmqPageBytes {
-			e, n, _ := j.at(next)
-			m := zmqMessage{topic: r.topic, key: e.key, seq: n, life: b.life, data: e.data}
-			answer = append(answer, append([][]byte{nil}, m.frames()...))
+			e, n, _ := j.entryFrom(next)
+			m := zmqMessage{topic: r.topic, key: e.key, seq: n, incarnation: b.incarnation, data: e.data}
+			answer = append(answer, append([][]byte{nil}, m.encodeFrames()...))
 			size += len(e.data)
 			next = n + 1
 		}
 		o.mu.Unlock()
 	}
-	return append(answer, zmqPage(r.topic, b.life, next, last))
+	return append(answer, encodeZMQPageEnd(r.topic, b.incarnation, next, last))
 }

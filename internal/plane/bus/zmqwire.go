@@ -6,38 +6,38 @@ import (
 	"strings"
 )
 
-// zmqEnd is the number of the message that ends a page of a replay.
+// zmqEnd is the number of the message which ends a page of a replay.
 const zmqEnd = ^uint64(0)
 
-// zmqMessage is one message between buses over ZeroMQ. Its frames are the topic's
-// name, a zero byte and the key; the number and the life, 8 bytes each, big-endian;
-// the data. In docs/format/bus.md.
+// zmqMessage is one message between buses over ZeroMQ. Its frames are: the topic's name, a zero
+// byte and the key; the number and the incarnation, 8 bytes each, big-endian; the data. See
+// docs/format/bus.md.
 type zmqMessage struct {
-	topic, key string
-	seq, life  uint64 // of the publisher; seq 0 on a topic that is not durable
-	data       []byte
+	topic, key       string
+	seq, incarnation uint64 // of the publisher; seq is 0 on a topic that is not durable
+	data             []byte
 }
 
-// zmqSubject is the beginning of the first frame of all messages of a topic, and
-// of those of no other.
+// zmqSubject returns the prefix of the first frame of a topic's messages. No other topic's messages
+// have it.
 func zmqSubject(topic string) string { return topic + "\x00" }
 
-// maxZMQSeq bounds numbers, so that they can be counted on from.
+// maxZMQSeq bounds sequence numbers, so that arithmetic on them cannot overflow.
 const maxZMQSeq = 1 << 53
 
-// numbered reports whether m is a message of a durable topic.
-func (m zmqMessage) numbered() bool { return m.seq > 0 && m.seq < maxZMQSeq && m.life != 0 }
+// isNumbered reports whether m is a message of a durable topic.
+func (m zmqMessage) isNumbered() bool { return m.seq > 0 && m.seq < maxZMQSeq && m.incarnation != 0 }
 
-func (m zmqMessage) frames() [][]byte {
-	return [][]byte{[]byte(zmqSubject(m.topic) + m.key), zmqNumbers(m.seq, m.life), m.data}
+func (m zmqMessage) encodeFrames() [][]byte {
+	return [][]byte{[]byte(zmqSubject(m.topic) + m.key), encodeZMQNumbers(m.seq, m.incarnation), m.data}
 }
 
-func zmqNumbers(a, b uint64) []byte {
+func encodeZMQNumbers(a, b uint64) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(make([]byte, 0, 16), a), b)
 }
 
-// readZMQ reads a message; its data aliases the frames.
-func readZMQ(frames [][]byte) (m zmqMessage, err error) {
+// decodeZMQMessage decodes a message; its data aliases the frames.
+func decodeZMQMessage(frames [][]byte) (m zmqMessage, err error) {
 	if len(frames) != 3 || len(frames[1]) != 16 {
 		return m, fmt.Errorf("a message of %d frames", len(frames))
 	}
@@ -47,23 +47,23 @@ func readZMQ(frames [][]byte) (m zmqMessage, err error) {
 	}
 	return zmqMessage{
 		topic: topic, key: key,
-		seq: binary.BigEndian.Uint64(frames[1]), life: binary.BigEndian.Uint64(frames[1][8:]), data: frames[2],
+		seq: binary.BigEndian.Uint64(frames[1]), incarnation: binary.BigEndian.Uint64(frames[1][8:]), data: frames[2],
 	}, nil
 }
 
-// zmqRequest asks for the messages of a topic from a number on.
+// zmqRequest requests the messages of a topic from a number on.
 type zmqRequest struct {
-	topic      string
-	from, life uint64 // the life that from is of; 0 if none is known
+	topic             string
+	from, incarnation uint64 // incarnation of from; 0 if unknown
 }
 
-// The request has an empty frame in front, as a REQ sends it, and so have the
-// answers.
-func (r zmqRequest) frames() [][]byte {
-	return [][]byte{nil, []byte(zmqSubject(r.topic)), zmqNumbers(r.from, r.life)}
+// encodeFrames returns the request with an empty first frame, as a REQ socket sends it. Answers
+// have one too.
+func (r zmqRequest) encodeFrames() [][]byte {
+	return [][]byte{nil, []byte(zmqSubject(r.topic)), encodeZMQNumbers(r.from, r.incarnation)}
 }
 
-func readZMQRequest(frames [][]byte) (r zmqRequest, err error) {
+func decodeZMQRequest(frames [][]byte) (r zmqRequest, err error) {
 	if len(frames) != 3 || len(frames[0]) != 0 || len(frames[2]) != 16 {
 		return r, fmt.Errorf("a request of %d frames", len(frames))
 	}
@@ -74,13 +74,13 @@ func readZMQRequest(frames [][]byte) (r zmqRequest, err error) {
 	return zmqRequest{topic, binary.BigEndian.Uint64(frames[2]), binary.BigEndian.Uint64(frames[2][8:])}, nil
 }
 
-// zmqPage is what ends a page: where the next one begins, and the last number that
-// there is.
-func zmqPage(topic string, life, next, last uint64) [][]byte {
-	return append([][]byte{nil}, zmqMessage{topic: topic, seq: zmqEnd, life: life, data: zmqNumbers(next, last)}.frames()...)
+// encodeZMQPageEnd returns the message which ends a page: the number at which the next page starts,
+// and the last existing number.
+func encodeZMQPageEnd(topic string, life, next, last uint64) [][]byte {
+	return append([][]byte{nil}, zmqMessage{topic: topic, seq: zmqEnd, incarnation: life, data: encodeZMQNumbers(next, last)}.encodeFrames()...)
 }
 
-func readZMQPage(data []byte) (next, last uint64, ok bool) {
+func decodeZMQPageEnd(data []byte) (next, last uint64, ok bool) {
 	if len(data) != 16 {
 		return 0, 0, false
 	}

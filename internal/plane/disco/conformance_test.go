@@ -13,12 +13,14 @@ import (
 )
 
 func TestMem(t *testing.T) {
-	discotest.Run(t, func(*testing.T) disco.Registry { return disco.NewMem() })
+	discotest.Run(t, func(*testing.T) disco.Registry { return disco.NewMemRegistry() })
 }
 
 // A registry without faults behind the wrapper is still a registry.
 func TestFaultyWithoutFaults(t *testing.T) {
-	discotest.Run(t, func(*testing.T) disco.Registry { return disco.Faulty(disco.NewMem(), 1, disco.Faults{}) })
+	discotest.Run(t, func(*testing.T) disco.Registry {
+		return disco.WithFaults(disco.NewMemRegistry(), 1, disco.RegistryFaults{})
+	})
 }
 
 func TestNATSEmbedded(t *testing.T) {
@@ -51,9 +53,9 @@ func TestFileBetweenProcesses(t *testing.T) {
 	})
 }
 
-func openFile(t *testing.T, dir string) *disco.File {
+func openFile(t *testing.T, dir string) *disco.FileRegistry {
 	t.Helper()
-	r, err := disco.NewFile(disco.FileConfig{Dir: dir, TTL: 2 * time.Second, Every: 5 * time.Millisecond})
+	r, err := disco.NewFileRegistry(disco.FileConfig{Dir: dir, TTL: 2 * time.Second, Interval: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,7 @@ func openNATS(t *testing.T, cfg natsd.Config) disco.Registry {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	r, err := disco.NewNATS(nc, disco.NATSConfig{TTL: 2 * time.Second})
+	r, err := disco.NewNATSRegistry(nc, disco.NATSRegistryConfig{TTL: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

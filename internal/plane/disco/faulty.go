@@ -12,25 +12,25 @@ import (
 	"penstock/core/fault"
 )
 
-// Faults says how a registry misbehaves. The zero value is one without faults.
-type Faults struct {
-	// Fail is the probability, from 0 to 1, that Register or Update says
-	// Unavailable and does nothing.
+// RegistryFaults configures how a registry misbehaves. The zero value is a registry without faults.
+type RegistryFaults struct {
+	// Fail is the probability, from 0 to 1, that Register or Update returns Unavailable and has no
+	// effect.
 	Fail float64
-	// Delay holds up each delivery of a set by a random time below it.
+	// Delay is the upper bound of a random delay of each delivery of a set.
 	Delay time.Duration
 }
 
-// FaultyRegistry passes calls to another registry, fails some of them, and can
-// be cut off from it.
+// FaultyRegistry wraps another registry, fails some of its calls, and can simulate an outage of the
+// store.
 type FaultyRegistry struct {
 	inner Registry
 	seed  uint64
 	mu    struct {
 		sync.Mutex
-		faults  Faults
+		faults  RegistryFaults
 		down    bool
-		calls   map[name]uint64
+		calls   map[instanceKey]uint64
 		watches []*faultyWatch
 		opened  uint64
 	}
@@ -38,45 +38,45 @@ type FaultyRegistry struct {
 
 var _ Registry = (*FaultyRegistry)(nil)
 
-// Faulty wraps inner. Whether a call fails depends on nothing but the seed, the
-// instance, and how many calls there were for it before.
-func Faulty(inner Registry, seed uint64, f Faults) *FaultyRegistry {
+// WithFaults wraps inner. Whether a call fails depends only on the seed, the instance, and the
+// number of earlier calls for it.
+func WithFaults(inner Registry, seed uint64, f RegistryFaults) *FaultyRegistry {
 	r := &FaultyRegistry{inner: inner, seed: seed}
 	r.mu.faults = f
-	r.mu.calls = make(map[name]uint64)
+	r.mu.calls = make(map[instanceKey]uint64)
 	return r
 }
 
-// Set changes the faults of the calls that follow.
-func (r *FaultyRegistry) Set(f Faults) {
+// Set replaces the faults of subsequent calls.
+func (r *FaultyRegistry) Set(f RegistryFaults) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.faults = f
 }
 
-// Down puts the store out of reach: Register, Update and Release are
-// Unavailable, and watchers keep their last set, marked unconfirmed.
-func (r *FaultyRegistry) Down() { r.turn(true) }
+// Down makes the store unreachable: Register, Update and Release return Unavailable, and watchers
+// keep their last set, marked unconfirmed.
+func (r *FaultyRegistry) Down() { r.setDown(true) }
 
-// Up brings the store back: watchers get the set as it is then.
-func (r *FaultyRegistry) Up() { r.turn(false) }
+// Up makes the store reachable again: watchers get the current set.
+func (r *FaultyRegistry) Up() { r.setDown(false) }
 
-func (r *FaultyRegistry) turn(down bool) {
+func (r *FaultyRegistry) setDown(down bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.down = down
 	for _, w := range r.mu.watches {
-		w.notify()
+		w.wakeWatch()
 	}
 }
 
-// admit draws whether one call for n may pass.
-func (r *FaultyRegistry) admit(op string, n name) error {
+// admitCall decides at random whether one call for n may pass.
+func (r *FaultyRegistry) admitCall(op string, n instanceKey) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	call := r.mu.calls[n]
 	r.mu.calls[n] = call + 1
-	rng := source(r.seed, string(n.kind), uint64(n.id), call)
+	rng := randFor(r.seed, string(n.kind), uint64(n.id), call)
 	if r.mu.down || rng.Float64() < r.mu.faults.Fail {
 		return fault.New(fault.Unavailable, "%s %s %d: the store is out of reach (injected)", op, n.kind, n.id)
 	}
@@ -85,8 +85,8 @@ func (r *FaultyRegistry) admit(op string, n name) error {
 
 // Register implements Registry.
 func (r *FaultyRegistry) Register(ctx context.Context, in Instance) (Lease, error) {
-	n := name{in.Kind, in.ID}
-	if err := r.admit("register", n); err != nil {
+	n := instanceKey{in.Kind, in.ID}
+	if err := r.admitCall("register", n); err != nil {
 		return nil, err
 	}
 	l, err := r.inner.Register(ctx, in)
@@ -98,13 +98,13 @@ func (r *FaultyRegistry) Register(ctx context.Context, in Instance) (Lease, erro
 
 type faultyLease struct {
 	registry *FaultyRegistry
-	name     name
+	name     instanceKey
 	inner    Lease
 }
 
 // Update implements Lease.
 func (l *faultyLease) Update(ctx context.Context, in Instance) error {
-	if err := l.registry.admit("update", l.name); err != nil {
+	if err := l.registry.admitCall("update", l.name); err != nil {
 		return err
 	}
 	return l.inner.Update(ctx, in)
@@ -113,8 +113,8 @@ func (l *faultyLease) Update(ctx context.Context, in Instance) error {
 // Lost implements Lease.
 func (l *faultyLease) Lost() <-chan struct{} { return l.inner.Lost() }
 
-// Release implements Lease. It fails only while the store is out of reach; the
-// registration stays then, and a later call removes it.
+// Release implements Lease. It fails only while the store is unreachable; the registration then
+// stays, and a later call removes it.
 func (l *faultyLease) Release(ctx context.Context) error {
 	if l.registry.isDown() {
 		return fault.New(fault.Unavailable, "release %s %d: the store is out of reach (injected)", l.name.kind, l.name.id)
@@ -128,8 +128,8 @@ func (r *FaultyRegistry) isDown() bool {
 	return r.mu.down
 }
 
-// faultyWatch is one Watch: the newest set of the inner registry, and a channel
-// that gets a token when it or the state of the store changed.
+// faultyWatch is one Watch: the newest set of the inner registry, and a channel which gets a token
+// when that set or the store's state changes.
 type faultyWatch struct {
 	wake chan struct{}
 	mu   struct {
@@ -139,22 +139,22 @@ type faultyWatch struct {
 	}
 }
 
-func (w *faultyWatch) notify() {
+func (w *faultyWatch) wakeWatch() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (w *faultyWatch) put(set []Instance) {
+func (w *faultyWatch) putSet(set []Instance) {
 	w.mu.Lock()
 	w.mu.set = set
 	w.mu.version++
 	w.mu.Unlock()
-	w.notify()
+	w.wakeWatch()
 }
 
-func (w *faultyWatch) get() ([]Instance, uint64) {
+func (w *faultyWatch) getSet() ([]Instance, uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mu.set, w.mu.version
@@ -162,26 +162,26 @@ func (w *faultyWatch) get() ([]Instance, uint64) {
 
 // Watch implements Registry.
 func (r *FaultyRegistry) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
-	w, rng := r.open(kind)
-	defer r.close(w)
+	w, rng := r.openWatch(kind)
+	defer r.closeWatch(w)
 	ictx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- r.inner.Watch(ictx, kind, w.put) }()
+	go func() { ended <- r.inner.Watch(ictx, kind, w.putSet) }()
 
 	var shown []Instance
-	var version uint64 // of shown; 0 also after it was marked
+	var version uint64 // of shown; 0 also after shown was marked unconfirmed
 	for {
 		select {
 		case err := <-ended:
 			return err // nil when ctx ended
 		case <-w.wake:
 		}
-		r.pause(ictx, rng)
+		r.sleepRandom(ictx, rng)
 		if ctx.Err() != nil {
-			continue // to wait for the inner watch
+			continue // wait for the inner watch
 		}
-		set, v := w.get()
+		set, v := w.getSet()
 		switch down := r.isDown(); {
 		case down && version != 0:
 			for i := range shown {
@@ -196,24 +196,24 @@ func (r *FaultyRegistry) Watch(ctx context.Context, kind Kind, sink func([]Insta
 	}
 }
 
-// open starts a watch; its random source depends on the order of watches.
-func (r *FaultyRegistry) open(kind Kind) (*faultyWatch, *rand.Rand) {
+// openWatch starts a watch. Its random source depends on the order of watches.
+func (r *FaultyRegistry) openWatch(kind Kind) (*faultyWatch, *rand.Rand) {
 	w := &faultyWatch{wake: make(chan struct{}, 1)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.watches = append(r.mu.watches, w)
 	r.mu.opened++
-	return w, source(r.seed, "watch "+string(kind), r.mu.opened, 0)
+	return w, randFor(r.seed, "watch "+string(kind), r.mu.opened, 0)
 }
 
-func (r *FaultyRegistry) close(w *faultyWatch) {
+func (r *FaultyRegistry) closeWatch(w *faultyWatch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.watches = slices.DeleteFunc(r.mu.watches, func(o *faultyWatch) bool { return o == w })
 }
 
-// pause waits for a random time below the delay in force, or for ctx's end.
-func (r *FaultyRegistry) pause(ctx context.Context, rng *rand.Rand) {
+// sleepRandom waits for a random time below the current delay, or until ctx ends.
+func (r *FaultyRegistry) sleepRandom(ctx context.Context, rng *rand.Rand) {
 	r.mu.Lock()
 	limit := r.mu.faults.Delay
 	r.mu.Unlock()
@@ -228,8 +228,8 @@ func (r *FaultyRegistry) pause(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// source returns the random source of call n about something.
-func source(seed uint64, what string, id, n uint64) *rand.Rand {
+// randFor returns the random source of call n for a name and id.
+func randFor(seed uint64, what string, id, n uint64) *rand.Rand {
 	h := fnv.New64a()
 	h.Write([]byte(what + "\x00"))
 	h.Write(binary.LittleEndian.AppendUint64(nil, id))

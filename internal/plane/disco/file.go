@@ -24,29 +24,29 @@ import (
 
 // FileConfig configures a registry in a directory.
 type FileConfig struct {
-	// Dir is the directory; those who are to see each other use the same, on one
-	// machine or over a network. It is created if it is missing.
+	// Dir is the directory; all processes which discover each other use the same, on one machine or
+	// on a network file system. It is created if it is missing.
 	Dir string
-	// TTL is how long an instance that has stopped refreshing stays. Everybody
-	// should use the same. 0 is 10 s.
+	// TTL is how long an instance which has stopped refreshing stays. All processes should use the
+	// same. 0 means 10 s.
 	TTL time.Duration
-	// Every is how often a watch reads the directory. 0 is a twentieth of the TTL.
-	Every time.Duration
-	// Log gets lost registrations, interruptions and unreadable files. Nil discards
-	// them.
+	// Interval is the time between two reads of the directory by a watch. 0 means a twentieth of
+	// the TTL.
+	Interval time.Duration
+	// Log receives lost registrations, interruptions and unreadable files. Nil discards them.
 	Log *slog.Logger
 }
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *FileConfig) EnsureDefaults() {
 	c.TTL = cmp.Or(c.TTL, 10*time.Second)
-	c.Every = cmp.Or(c.Every, c.TTL/20)
+	c.Interval = cmp.Or(c.Interval, c.TTL/20)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports all problems of c.
 func (c *FileConfig) Validate() error {
 	var errs []error
 	if c.Dir == "" {
@@ -55,48 +55,46 @@ func (c *FileConfig) Validate() error {
 	if c.TTL < 100*time.Millisecond {
 		errs = append(errs, fault.New(fault.Invalid, "file discovery ttl: have %v, use at least 100ms", c.TTL))
 	}
-	if c.Every <= 0 || c.Every > c.TTL/4 {
-		errs = append(errs, fault.New(fault.Invalid, "file discovery interval: have %v, it must be positive and at most a quarter of the ttl %v", c.Every, c.TTL))
+	if c.Interval <= 0 || c.Interval > c.TTL/4 {
+		errs = append(errs, fault.New(fault.Invalid, "file discovery interval: have %v, it must be positive and at most a quarter of the ttl %v", c.Interval, c.TTL))
 	}
 	return errors.Join(errs...)
 }
 
-// File is the discovery plane in a directory. Every registration has a file of
-// its own, which its process replaces again and again with a higher count: so no
-// two processes write one file, and no clock is compared with another's. The bytes
-// are in docs/format/disco.md.
-type File struct {
+// FileRegistry is the discovery plane in a directory. Every registration has its own file, which
+// its process replaces periodically with a higher counter. So no two processes write the same file,
+// and no clocks are compared across processes. docs/format/disco.md documents the bytes.
+type FileRegistry struct {
 	cfg       FileConfig
 	malformed atomic.Uint64
-	leases    sync.WaitGroup // goroutines of the registrations in force
+	leases    sync.WaitGroup // goroutines of the current registrations
 	mu        struct {
 		sync.Mutex
 		closed bool
-		held   map[string]context.CancelFunc // end registrations in force, by holder
-		// watches are woken when another has seen a change, or a registration of
-		// this object made one.
+		held   map[string]context.CancelFunc // stop functions of the current registrations, by holder
+		// watches are woken when another watch has seen a change, or a registration of this object
+		// has made one.
 		watches []chan struct{}
 	}
 }
 
-var _ Registry = (*File)(nil)
+var _ Registry = (*FileRegistry)(nil)
 
-// NewFile returns a registry in cfg.Dir. A directory that cannot be read now is no
-// error: it may come.
-func NewFile(cfg FileConfig) (*File, error) {
+// NewFileRegistry returns a registry in cfg.Dir. An unreadable directory is no error, because it
+// may become readable later.
+func NewFileRegistry(cfg FileConfig) (*FileRegistry, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	f := &File{cfg: cfg}
+	f := &FileRegistry{cfg: cfg}
 	f.mu.held = map[string]context.CancelFunc{}
 	return f, nil
 }
 
-// Close stops refreshing every registration that was not released, and waits for
-// that. They disappear when their leases run out, as after a crash. It is
-// idempotent.
-func (f *File) Close() {
+// Close stops refreshing the registrations that were not released, and waits until that has
+// stopped. They disappear when their leases expire, as after a crash. It is idempotent.
+func (f *FileRegistry) Close() {
 	f.mu.Lock()
 	f.mu.closed = true
 	for _, stop := range f.mu.held {
@@ -106,12 +104,12 @@ func (f *File) Close() {
 	f.leases.Wait()
 }
 
-// Malformed returns how many files could not be read.
-func (f *File) Malformed() uint64 { return f.malformed.Load() }
+// Malformed returns how many files could not be decoded.
+func (f *FileRegistry) Malformed() uint64 { return f.malformed.Load() }
 
-// poke has every watch look at once, so that all in this process learn of a change
-// together: a router must not be behind the frontend that it routes for.
-func (f *File) poke() {
+// wakeWatches makes every watch read the directory at once, so that all watches of this process see
+// a change at the same time: a router must not lag behind the frontend that it routes for.
+func (f *FileRegistry) wakeWatches() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, wake := range f.mu.watches {
@@ -122,8 +120,8 @@ func (f *File) poke() {
 	}
 }
 
-// join adds a watch to those that are woken, until it leaves.
-func (f *File) join() (wake chan struct{}, leave func()) {
+// addWatch registers a watch for wakeups; leave unregisters it.
+func (f *FileRegistry) addWatch() (wake chan struct{}, leave func()) {
 	wake = make(chan struct{}, 1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,22 +133,22 @@ func (f *File) join() (wake chan struct{}, leave func()) {
 	}
 }
 
-// holds reports whether a registration of this object is in force.
-func (f *File) holds(holder string) bool {
+// holdsLease reports whether a current registration of this object has that holder.
+func (f *FileRegistry) holdsLease(holder string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, ok := f.mu.held[holder]
 	return ok
 }
 
-// dirUnavailable is the failure of the directory.
-func dirUnavailable(op string, err error) error {
+// errDirUnavailable is the error for a failure of the directory.
+func errDirUnavailable(op string, err error) error {
 	return fault.New(fault.Unavailable, "%s: %v; check that the discovery directory is there and can be written", op, err)
 }
 
-// fileName is what the name of a registration's file says.
-type fileName struct {
-	name
+// leaseFileName is the parsed name of a registration's file.
+type leaseFileName struct {
+	instanceKey
 	epoch  uint64
 	holder string
 }
@@ -161,29 +159,28 @@ const (
 	maxHolder  = 64
 )
 
-func (n fileName) String() string {
+func (n leaseFileName) String() string {
 	return string(n.kind) + "." + strconv.FormatUint(uint64(n.id), 10) + "." + strconv.FormatUint(n.epoch, 10) + "." + n.holder + fileSuffix
 }
 
-// newer orders the registrations of one instance: the one with the highest epoch
-// counts, of several of one epoch the one with the least holder.
-func (n fileName) newer(o fileName) bool {
+// isNewerThan orders the registrations of one instance: the highest epoch wins, and of equal epochs
+// the smallest holder.
+func (n leaseFileName) isNewerThan(o leaseFileName) bool {
 	return n.epoch > o.epoch || n.epoch == o.epoch && n.holder < o.holder
 }
 
-// splitFileName reads the name of a file; what String would not have written is
-// none.
-func splitFileName(s string) (n fileName, ok bool) {
+// parseFileName parses a file name. It accepts only the exact output of String.
+func parseFileName(s string) (n leaseFileName, ok bool) {
 	rest, ok := strings.CutSuffix(s, fileSuffix)
 	parts := strings.Split(rest, ".")
 	if !ok || len(parts) != 4 || checkKind(Kind(parts[0])) != nil {
-		return fileName{}, false
+		return leaseFileName{}, false
 	}
 	id, err1 := strconv.ParseUint(parts[1], 10, 64)
 	epoch, err2 := strconv.ParseUint(parts[2], 10, 64)
-	n = fileName{name{Kind(parts[0]), kv.WorkerID(id)}, epoch, parts[3]}
+	n = leaseFileName{instanceKey{Kind(parts[0]), kv.WorkerID(id)}, epoch, parts[3]}
 	if err1 != nil || err2 != nil || n.id > kv.MaxWorkerID || !isHex(n.holder) || n.String() != s {
-		return fileName{}, false
+		return leaseFileName{}, false
 	}
 	return n, true
 }
@@ -192,71 +189,71 @@ func isHex(s string) bool {
 	return s != "" && len(s) <= maxHolder && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// beat is the second line of a file.
-type beat struct {
+// fileBeat is the second line of a file.
+type fileBeat struct {
 	Count uint64 `json:"beat"`
 }
 
-// maxFile bounds a file: a record and a line with a number.
+// maxFile bounds a file, in bytes: a record, and a line with a number.
 const maxFile = MaxRecord + 64
 
-// encodeFile returns the contents of a registration's file: the record and how
-// often it was refreshed, each in a line.
+// encodeFile returns the content of a registration's file: the record and the refresh counter, one
+// line each.
 func encodeFile(record []byte, count uint64) []byte {
 	b := append(bytes.Clone(record), "\n{\"beat\":"...)
 	b = strconv.AppendUint(b, count, 10)
 	return append(b, "}\n"...)
 }
 
-// decodeFile reads the contents of the file n.
-func decodeFile(n fileName, data []byte) (r record, count uint64, err error) {
+// decodeFile decodes the content of the file n.
+func decodeFile(n leaseFileName, data []byte) (r instanceRecord, count uint64, err error) {
 	if len(data) > maxFile {
-		return record{}, 0, fault.New(fault.TooLarge, "file: more than %d bytes", maxFile)
+		return instanceRecord{}, 0, fault.New(fault.TooLarge, "file: more than %d bytes", maxFile)
 	}
 	first, second, ok := bytes.Cut(data, []byte("\n"))
 	if !ok {
-		return record{}, 0, fault.New(fault.Invalid, "file: it has no second line")
+		return instanceRecord{}, 0, fault.New(fault.Invalid, "file: it has no second line")
 	}
 	if r, err = decodeRecord(n.kind, n.id, first); err != nil {
-		return record{}, 0, err
+		return instanceRecord{}, 0, err
 	}
 	if r.Epoch != n.epoch || r.Holder != n.holder {
-		return record{}, 0, fault.New(fault.Invalid, "file: it is of another registration than its name")
+		return instanceRecord{}, 0, fault.New(fault.Invalid, "file: it is of another registration than its name")
 	}
-	var b beat
+	var b fileBeat
 	if err := json.Unmarshal(second, &b); err != nil {
-		return record{}, 0, fault.New(fault.Invalid, "file: second line: %w", err)
+		return instanceRecord{}, 0, fault.New(fault.Invalid, "file: second line: %w", err)
 	}
 	return r, b.Count, nil
 }
 
-// list returns the names of the files that match. What is no plain file, such as a
-// pipe, on which reading would wait, is none of ours.
-func (f *File) list(match func(fileName) bool) ([]fileName, error) {
+// listFiles returns the names of the files that match. It skips everything that is not a regular
+// file, such as a pipe, on which a read would block.
+func (f *FileRegistry) listFiles(match func(leaseFileName) bool) ([]leaseFileName, error) {
 	entries, err := os.ReadDir(f.cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
-	var names []fileName
+	var names []leaseFileName
 	for _, e := range entries {
-		if n, ok := splitFileName(e.Name()); ok && e.Type().IsRegular() && match(n) {
+		if n, ok := parseFileName(e.Name()); ok && e.Type().IsRegular() && match(n) {
 			names = append(names, n)
 		}
 	}
 	return names, nil
 }
 
-func (f *File) path(n fileName) string { return filepath.Join(f.cfg.Dir, n.String()) }
+func (f *FileRegistry) filePath(n leaseFileName) string { return filepath.Join(f.cfg.Dir, n.String()) }
 
-// load reads a file, at most what one may have and a byte. It may have become
-// something else since it was listed.
-func (f *File) load(n fileName) ([]byte, error) {
-	if info, err := os.Lstat(f.path(n)); err != nil {
+// readLeaseFile reads at most one byte more than a valid file has. The file may have been replaced
+// by something else since it was listed.
+func (f *FileRegistry) readLeaseFile(n leaseFileName) ([]byte, error) {
+	if info, err := os.Lstat(f.filePath(n)); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a file but of type %s", n, info.Mode().Type())
 	}
-	file, err := os.Open(f.path(n))
+	file, err := os.Open(f.filePath(n))
 	if err != nil {
 		return nil, err
 	}
@@ -264,25 +261,25 @@ func (f *File) load(n fileName) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxFile+1))
 }
 
-// store replaces a file, so that readers see the old contents or the new. What is
-// there under the name that it is written by is a remainder, or was put there by
-// somebody else: a link would lead to a file of his choice, a pipe wait for him.
-func (f *File) store(n fileName, data []byte) (err error) {
+// replaceFile replaces a file atomically: readers see the old or the new content. An existing file
+// at the temporary name is a leftover, or was planted: a symbolic link would redirect the write,
+// and a pipe would block it.
+func (f *FileRegistry) replaceFile(n leaseFileName, data []byte) (err error) {
 	if err := os.MkdirAll(f.cfg.Dir, 0o755); err != nil {
 		return err
 	}
 	temp := filepath.Join(f.cfg.Dir, tempPrefix+n.holder)
-	if err := writeNew(temp, data); err != nil {
+	if err := writeNewFile(temp, data); err != nil {
 		return errors.Join(err, ignoreMissing(os.Remove(temp)))
 	}
-	if err := os.Rename(temp, f.path(n)); err != nil {
+	if err := os.Rename(temp, f.filePath(n)); err != nil {
 		return errors.Join(err, ignoreMissing(os.Remove(temp)))
 	}
 	return nil
 }
 
-// writeNew writes a file that is made anew.
-func writeNew(path string, data []byte) error {
+// writeNewFile creates the file at path, which it removes first if it exists.
+func writeNewFile(path string, data []byte) error {
 	if err := ignoreMissing(os.Remove(path)); err != nil {
 		return err
 	}
@@ -294,8 +291,10 @@ func writeNew(path string, data []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// remove removes a file; that it is gone is no error.
-func (f *File) remove(n fileName) error { return ignoreMissing(os.Remove(f.path(n))) }
+// removeFile removes a file; a missing file is no error.
+func (f *FileRegistry) removeFile(n leaseFileName) error {
+	return ignoreMissing(os.Remove(f.filePath(n)))
+}
 
 func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
@@ -304,10 +303,10 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// Register implements Registry. Whether an equal or higher epoch is alive can only
-// be seen by waiting whether its file changes: for a TTL if its process is dead,
-// for about a third of it if it lives.
-func (f *File) Register(ctx context.Context, in Instance) (Lease, error) {
+// Register implements Registry. To find out whether a registration with an equal or higher epoch is
+// alive, it must watch whether that file changes: for a TTL if the process is dead, for about a
+// third of a TTL if it is alive.
+func (f *FileRegistry) Register(ctx context.Context, in Instance) (Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -315,12 +314,12 @@ func (f *File) Register(ctx context.Context, in Instance) (Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.take(ctx); err != nil {
+	if err := l.claimInstance(ctx); err != nil {
 		return nil, err
 	}
-	if err := f.keep(l); err != nil {
-		return nil, errors.Join(err, f.remove(l.file))
+	if err := f.startLease(l); err != nil {
+		return nil, errors.Join(err, f.removeFile(l.file))
 	}
-	f.poke()
+	f.wakeWatches()
 	return l, nil
 }

@@ -45,14 +45,14 @@ func (l *syncLog) String() string {
 const fileTTL = 10 * time.Second
 
 func inDir(t *testing.T, test func(*testing.T, *fileWorld)) {
-	dir := filepath.Join(t.TempDir(), "a", "b") // made by who needs it
+	dir := filepath.Join(t.TempDir(), "a", "b") // created by the registry
 	synctest.Test(t, func(t *testing.T) { test(t, &fileWorld{t: t, dir: dir}) })
 }
 
 // process returns a registry as another process has it.
-func (w *fileWorld) process() *File {
+func (w *fileWorld) process() *FileRegistry {
 	w.t.Helper()
-	f, err := NewFile(FileConfig{Dir: w.dir, TTL: fileTTL, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	f, err := NewFileRegistry(FileConfig{Dir: w.dir, TTL: fileTTL, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -61,13 +61,13 @@ func (w *fileWorld) process() *File {
 }
 
 // follow returns what a watch of workers shows, as "1@a 2@b?".
-func (w *fileWorld) follow(f *File) (last func() string) {
+func (w *fileWorld) follow(f *FileRegistry) (last func() string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var mu sync.Mutex
 	text := "nothing"
 	done := make(chan error, 1)
 	go func() {
-		done <- f.Watch(ctx, Worker, func(set []Instance) {
+		done <- f.Watch(ctx, KindWorker, func(set []Instance) {
 			mu.Lock()
 			defer mu.Unlock()
 			text = showSet(set)
@@ -99,7 +99,7 @@ func showSet(set []Instance) string {
 	return strings.Join(parts, " ")
 }
 
-func (w *fileWorld) register(f *File, in Instance) Lease {
+func (w *fileWorld) register(f *FileRegistry, in Instance) Lease {
 	w.t.Helper()
 	l, err := f.Register(w.t.Context(), in)
 	if err != nil {
@@ -127,8 +127,8 @@ func (w *fileWorld) files() int {
 	return len(entries)
 }
 
-// TestFileCrash: who stops without a word is gone after its TTL and not before,
-// and what it left is removed later; who refreshes stays.
+// TestFileCrash: an instance which stops refreshing is gone after its TTL and not before, and its
+// file is removed later; an instance which refreshes stays.
 func TestFileCrash(t *testing.T) {
 	inDir(t, func(t *testing.T, w *fileWorld) {
 		alive, crashed := w.process(), w.process()
@@ -172,10 +172,10 @@ func TestFileOutage(t *testing.T) {
 				dies.Close()
 				w.after(5*fileTTL, last, "1@a? 2@b?")
 				moved := instance(1, "moved")
-				if err := lease.Update(t.Context(), moved); fault.Of(err) != fault.Unavailable {
+				if err := lease.Update(t.Context(), moved); fault.CodeOf(err) != fault.Unavailable {
 					t.Errorf("Update: %v, want Unavailable", err)
 				}
-				if _, err := alive.Register(t.Context(), instance(3, "c")); fault.Of(err) != fault.Unavailable {
+				if _, err := alive.Register(t.Context(), instance(3, "c")); fault.CodeOf(err) != fault.Unavailable {
 					t.Errorf("Register: %v, want Unavailable", err)
 				}
 				if err := os.Remove(w.dir); err != nil {
@@ -201,7 +201,7 @@ func TestFileOutage(t *testing.T) {
 func TestFileWatchesTogether(t *testing.T) {
 	inDir(t, func(t *testing.T, w *fileWorld) {
 		here, there := w.process(), w.process()
-		every := here.cfg.Every
+		every := here.cfg.Interval
 		first := w.follow(here)
 		w.after(every/2, first, "")
 		second := w.follow(here) // looks half a period later
@@ -227,14 +227,14 @@ func TestFileTakesOver(t *testing.T) {
 		first, second := w.process(), w.process()
 		w.register(first, instance(1, "a"))
 		start := time.Now()
-		if _, err := first.Register(t.Context(), instance(1, "b")); fault.Of(err) != fault.Conflict || time.Since(start) != 0 {
+		if _, err := first.Register(t.Context(), instance(1, "b")); fault.CodeOf(err) != fault.Conflict || time.Since(start) != 0 {
 			t.Errorf("in one process: %v after %v", err, time.Since(start))
 		}
-		if _, err := second.Register(t.Context(), instance(1, "b")); fault.Of(err) != fault.Conflict || time.Since(start) > fileTTL/2 {
+		if _, err := second.Register(t.Context(), instance(1, "b")); fault.CodeOf(err) != fault.Conflict || time.Since(start) > fileTTL/2 {
 			t.Errorf("in another: %v after %v", err, time.Since(start))
 		}
 		first.Close()
-		if _, err := first.Register(t.Context(), instance(9, "x")); fault.Of(err) != fault.Unavailable {
+		if _, err := first.Register(t.Context(), instance(9, "x")); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("after Close: %v", err)
 		}
 		w.register(second, instance(1, "b"))
@@ -263,7 +263,7 @@ func TestFileNewerLifeElsewhere(t *testing.T) {
 			t.Errorf("%d files at once, want one", n)
 		}
 		w.after(2*fileTTL, last, "1@new")
-		if err := old.Update(t.Context(), instance(1, "older")); fault.Of(err) != fault.Conflict {
+		if err := old.Update(t.Context(), instance(1, "older")); fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("Update of the old life: %v", err)
 		}
 		if err := old.Release(t.Context()); err != nil {
@@ -279,8 +279,8 @@ func TestFileNewerLifeElsewhere(t *testing.T) {
 	})
 }
 
-// TestFileRace: of two who register at once the higher epoch stays, whoever wrote
-// first; of one epoch the lesser holder.
+// TestFileRace: of two concurrent registrations the higher epoch wins, in any order of writing; of
+// equal epochs the smaller holder.
 func TestFileRace(t *testing.T) {
 	inDir(t, func(t *testing.T, w *fileWorld) {
 		f := w.process()
@@ -293,20 +293,20 @@ func TestFileRace(t *testing.T) {
 				t.Fatal(err)
 			}
 			l.file.holder = holder
-			if err := errors.Join(l.describe(in), l.write()); err != nil {
+			if err := errors.Join(l.setRecord(in), l.writeFile()); err != nil {
 				t.Fatal(err)
 			}
 			return l
 		}
 		// All have written before any of them looks again.
 		low, b, a := lease(1, "c"), lease(2, "b"), lease(2, "a")
-		if err := b.settle(); fault.Of(err) != fault.Conflict {
+		if err := b.resolveRivals(); fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("the greater holder: %v", err)
 		}
-		if err := low.settle(); fault.Of(err) != fault.Conflict {
+		if err := low.resolveRivals(); fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("the lower epoch: %v", err)
 		}
-		if err := a.settle(); err != nil {
+		if err := a.resolveRivals(); err != nil {
 			t.Errorf("the one that counts: %v", err)
 		}
 		if n := w.files(); n != 1 {
@@ -322,25 +322,25 @@ func TestFileUnreadable(t *testing.T) {
 		f := w.process()
 		last := w.follow(f)
 		w.register(f, instance(1, "a"))
-		w.after(0, last, "1@a") // nobody looks while half a file is there
-		stray := fileName{name{Worker, 2}, 1, "abc"}
+		w.after(0, last, "1@a") // no watch reads while the file is half written
+		stray := leaseFileName{instanceKey{KindWorker, 2}, 1, "abc"}
 		for _, name := range []string{stray.String(), "README", "worker.x.1.abc.json", "worker.3.1.ABC.json"} {
 			if err := os.WriteFile(filepath.Join(w.dir, name), []byte("what"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := os.Mkdir(filepath.Join(w.dir, fileName{name{Worker, 4}, 1, "abc"}.String()), 0o700); err != nil {
+		if err := os.Mkdir(filepath.Join(w.dir, leaseFileName{instanceKey{KindWorker, 4}, 1, "abc"}.String()), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		w.after(fileTTL, last, "1@a")
 		if n := f.Malformed(); n != 1 {
 			t.Errorf("%d malformed files, want 1", n)
 		}
-		names, err := f.list(func(n fileName) bool { return n.id == 1 })
+		names, err := f.listFiles(func(n leaseFileName) bool { return n.id == 1 })
 		if err != nil || len(names) != 1 {
 			t.Fatal(names, err)
 		}
-		if err := os.WriteFile(f.path(names[0]), []byte("scribbled"), 0o600); err != nil {
+		if err := os.WriteFile(f.filePath(names[0]), []byte("scribbled"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.after(time.Second, last, "1@a")
@@ -350,40 +350,40 @@ func TestFileUnreadable(t *testing.T) {
 // looker is a watcher whose time the test makes.
 func looker(t *testing.T) (w *fileWatcher, write func(id int, count uint64)) {
 	t.Helper()
-	f, err := NewFile(FileConfig{Dir: t.TempDir(), TTL: fileTTL})
+	f, err := NewFileRegistry(FileConfig{Dir: t.TempDir(), TTL: fileTTL})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.Close)
-	return &fileWatcher{reg: f, kind: Worker, view: newView(fileTTL)}, func(id int, count uint64) {
+	return &fileWatcher{reg: f, kind: KindWorker, view: newInstanceView(fileTTL)}, func(id int, count uint64) {
 		t.Helper()
 		in := instance(1, "a")
-		n := fileName{name{Worker, in.ID}, uint64(id), "abc"}
+		n := leaseFileName{instanceKey{KindWorker, in.ID}, uint64(id), "abc"}
 		in.Epoch = n.epoch
-		data, err := encodeRecord(record{in, n.holder})
+		data, err := encodeRecord(instanceRecord{in, n.holder})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := f.store(n, encodeFile(data, count)); err != nil {
+		if err := f.replaceFile(n, encodeFile(data, count)); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// TestFileReaderStoodStill: a reader that was itself stopped takes nobody for dead
-// because of that, nor the dead for alive.
+// TestFileReaderStoodStill: a reader which was itself suspended does not mistake live instances for
+// dead, nor dead ones for alive.
 func TestFileReaderStoodStill(t *testing.T) {
 	w, write := looker(t)
 	at := time.Unix(1000, 0)
 	step := func(d time.Duration, want string) {
 		t.Helper()
 		at = at.Add(d)
-		w.look(at)
-		w.view.tick(at)
+		w.readDirectory(at)
+		w.view.dropUnconfirmed(at)
 		if err := w.view.Check(); err != nil {
 			t.Error(err)
 		}
-		if got := showSet(w.view.set()); got != want {
+		if got := showSet(w.view.shownInstances()); got != want {
 			t.Errorf("at %v shown [%s], want [%s]", at, got, want)
 		}
 	}
@@ -407,25 +407,25 @@ func TestFileNewestAliveCounts(t *testing.T) {
 			write(2, 1)
 		}
 		write(1, uint64(i))
-		w.look(at)
+		w.readDirectory(at)
 		at = at.Add(fileTTL / 4)
-		set := w.view.set()
+		set := w.view.shownInstances()
 		if want := map[bool]uint64{true: 2, false: 1}[i < 4]; len(set) != 1 || set[0].Epoch != want {
 			t.Errorf("look %d shows %+v, want epoch %d", i, set, want)
 		}
 	}
 }
 
-// TestFileBytes: name and contents are those of docs/format/disco.md.
+// TestFileBytes: name and contents follow docs/format/disco.md.
 func TestFileBytes(t *testing.T) {
-	n := fileName{name{Worker, 7}, 3, "9f86d081884c7d659a2feaa0c55ad015"}
+	n := leaseFileName{instanceKey{KindWorker, 7}, 3, "9f86d081884c7d659a2feaa0c55ad015"}
 	if got, want := n.String(), "worker.7.3.9f86d081884c7d659a2feaa0c55ad015.json"; got != want {
 		t.Errorf("named %s, want %s", got, want)
 	}
 	const want = `{"kind":"worker","id":7,"epoch":3,"namespace":"penstock","component":"backend","endpoint":"generate",` +
 		`"addr":"tcp://127.0.0.1:7001","host":"node-1","pid":4242,"holder":"9f86d081884c7d659a2feaa0c55ad015"}` + "\n" + `{"beat":12}` + "\n"
-	r := record{Instance{
-		Kind: Worker, ID: 7, Epoch: 3, Namespace: "penstock", Component: "backend", Endpoint: "generate",
+	r := instanceRecord{Instance{
+		Kind: KindWorker, ID: 7, Epoch: 3, Namespace: "penstock", Component: "backend", Endpoint: "generate",
 		Addr: "tcp://127.0.0.1:7001", Host: "node-1", PID: 4242,
 	}, n.holder}
 	data, err := encodeRecord(r)
@@ -452,10 +452,10 @@ func TestFileBytes(t *testing.T) {
 
 func TestFileConfig(t *testing.T) {
 	for name, cfg := range map[string]FileConfig{
-		"no directory": {}, "short": {Dir: "d", TTL: time.Millisecond}, "rare": {Dir: "d", TTL: time.Second, Every: time.Second},
-		"negative": {Dir: "d", Every: -1},
+		"no directory": {}, "short": {Dir: "d", TTL: time.Millisecond}, "rare": {Dir: "d", TTL: time.Second, Interval: time.Second},
+		"negative": {Dir: "d", Interval: -1},
 	} {
-		if _, err := NewFile(cfg); err == nil {
+		if _, err := NewFileRegistry(cfg); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -464,7 +464,7 @@ func TestFileConfig(t *testing.T) {
 // What is accepted is of the registration that the name says, and survives being
 // written and read again.
 func FuzzDecodeFile(f *testing.F) {
-	n := fileName{name{Worker, 1}, 2, "abc"}
+	n := leaseFileName{instanceKey{KindWorker, 1}, 2, "abc"}
 	f.Add([]byte(`{"kind":"worker","id":1,"epoch":2,"holder":"abc"}` + "\n" + `{"beat":1}` + "\n"))
 	f.Add([]byte(`{"kind":"worker","id":1,"epoch":2,"holder":"abc","meta":"AAA="}` + "\n" + `{"beat":18446744073709551615,"later":1}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -494,7 +494,7 @@ func FuzzSplitFileName(f *testing.F) {
 	f.Add("worker.07.3.ab.json")
 	f.Add("../worker.7.3.ab.json")
 	f.Fuzz(func(t *testing.T, s string) {
-		if n, ok := splitFileName(s); ok && (n.String() != s || filepath.Base(s) != s) {
+		if n, ok := parseFileName(s); ok && (n.String() != s || filepath.Base(s) != s) {
 			t.Errorf("%q is read as %q", s, n.String())
 		}
 	})

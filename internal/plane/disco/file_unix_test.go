@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file that becomes a named pipe is one that cannot be read. To wait for
-// somebody who writes to it would be the end of the watch.
+// A file which becomes a named pipe is unreadable. Waiting for its writer would block the watch
+// forever.
 func TestFileBecomesPipe(t *testing.T) {
 	dir := t.TempDir()
-	f, err := NewFile(FileConfig{Dir: dir})
+	f, err := NewFileRegistry(FileConfig{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	n := fileName{name{Worker, 1}, 1, "abc"}
-	if err := unix.Mkfifo(f.path(n), 0o600); err != nil {
+	n := leaseFileName{instanceKey{KindWorker, 1}, 1, "abc"}
+	if err := unix.Mkfifo(f.filePath(n), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// Were it opened, there would be something to read, and an end.
-	hold, err := os.OpenFile(f.path(n), os.O_RDWR|unix.O_NONBLOCK, 0)
+	hold, err := os.OpenFile(f.filePath(n), os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestFileBecomesPipe(t *testing.T) {
 	}
 	defer hold.Close()
 	defer time.AfterFunc(time.Second, func() { hold.Close() }).Stop()
-	if data, err := f.load(n); err == nil || ignoreMissing(err) == nil {
+	if data, err := f.readLeaseFile(n); err == nil || ignoreMissing(err) == nil {
 		t.Errorf("read %q, %v from a pipe", data, err)
 	}
 }
@@ -49,7 +49,7 @@ func TestFileIsNotWrittenThroughALink(t *testing.T) {
 		if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, err := w.process().Register(t.Context(), Instance{Kind: Worker, ID: 1, Epoch: 1, Addr: "a"})
+		l, err := w.process().Register(t.Context(), Instance{Kind: KindWorker, ID: 1, Epoch: 1, Addr: "a"})
 		if err != nil {
 			t.Fatal(err)
 		}

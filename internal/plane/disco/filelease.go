@@ -11,211 +11,210 @@ import (
 	"penstock/internal/backoff"
 )
 
-// fileLease is one registration. A goroutine of its own replaces the file and does
-// whatever else concerns the registration, one thing at a time, so that its fields
-// need no lock.
+// fileLease is one registration. Its own goroutine replaces the file and does all other work on the
+// registration, one task at a time, so the fields need no lock.
 type fileLease struct {
-	reg     *File
-	updates chan update
+	reg     *FileRegistry
+	updates chan updateRequest
 	release chan struct{} // closed by the first Release
-	once    chan struct{} // holds a token until then
+	once    chan struct{} // holds a token until the first Release
 	done    chan struct{} // closed when the goroutine has ended
-	err     error         // of the removal, after done
+	err     error         // of the removal; valid after done
 	lost    chan struct{} // closed when superseded is set
 
-	in         Instance // what is, or is to be, registered
-	file       fileName
+	in         Instance // the registered instance, or the one to register
+	file       leaseFileName
 	record     []byte // JSON of in and the holder
-	count      uint64 // of the last attempt to write
+	count      uint64 // of the most recent write attempt
 	written    bool   // record is known to be in the file
 	superseded bool   // a newer registration has replaced ours
 }
 
-func (f *File) newLease(in Instance) (*fileLease, error) {
+func (f *FileRegistry) newLease(in Instance) (*fileLease, error) {
 	l := &fileLease{
 		reg:     f,
-		updates: make(chan update),
+		updates: make(chan updateRequest),
 		release: make(chan struct{}),
 		once:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
 		lost:    make(chan struct{}),
 	}
 	l.once <- struct{}{}
-	l.file = fileName{name{in.Kind, in.ID}, in.Epoch, newHolder()}
-	return l, l.describe(in)
+	l.file = leaseFileName{instanceKey{in.Kind, in.ID}, in.Epoch, newHolder()}
+	return l, l.setRecord(in)
 }
 
-// keep starts the goroutine of l, unless the registry was closed.
-func (f *File) keep(l *fileLease) error {
+// startLease starts the goroutine of l unless the registry was closed.
+func (f *FileRegistry) startLease(l *fileLease) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.closed {
-		return fault.New(fault.Unavailable, "%s: the registry is closed", l.op("register"))
+		return fault.New(fault.Unavailable, "%s: the registry is closed", l.describeOp("register"))
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	f.mu.held[l.file.holder] = stop
 	f.leases.Go(func() {
 		defer close(l.done)
-		defer f.forget(l.file.holder)
-		l.run(ctx)
+		defer f.forgetLease(l.file.holder)
+		l.runLease(ctx)
 	})
 	return nil
 }
 
-func (f *File) forget(holder string) {
+func (f *FileRegistry) forgetLease(holder string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.held[holder]() // frees the context
+	f.mu.held[holder]() // releases the context
 	delete(f.mu.held, holder)
 }
 
-func (l *fileLease) op(verb string) string {
+func (l *fileLease) describeOp(verb string) string {
 	return fmt.Sprintf("%s %s %d", verb, l.file.kind, l.file.id)
 }
 
-// describe makes in what is to be registered.
-func (l *fileLease) describe(in Instance) error {
+// setRecord makes in the instance to register.
+func (l *fileLease) setRecord(in Instance) error {
 	in.Unconfirmed = false
-	data, err := encodeRecord(record{Instance: in, Holder: l.file.holder})
+	data, err := encodeRecord(instanceRecord{Instance: in, Holder: l.file.holder})
 	if err != nil {
 		return err
 	}
-	in.Meta = nil // in data
+	in.Meta = nil // kept in record only
 	l.in, l.record, l.written = in, data, false
 	return nil
 }
 
-// write puts the record into the file with the next count.
-func (l *fileLease) write() error {
+// writeFile writes the record with the next counter value.
+func (l *fileLease) writeFile() error {
 	l.count++
-	if err := l.reg.store(l.file, encodeFile(l.record, l.count)); err != nil {
+	if err := l.reg.replaceFile(l.file, encodeFile(l.record, l.count)); err != nil {
 		return err
 	}
 	l.written = true
 	return nil
 }
 
-// take makes the instance ours: its file is written when no registration of an
-// equal or higher epoch is alive, and withdrawn if one was written meanwhile. Then
-// the files of lives before are removed; their processes notice that they were
-// replaced.
-func (l *fileLease) take(ctx context.Context) error {
+// claimInstance registers the instance: it writes the file when no registration with an equal or
+// higher epoch is alive, and withdraws it if a newer one was written meanwhile. Then it removes the
+// files of older epochs; their processes notice that they were replaced.
+func (l *fileLease) claimInstance(ctx context.Context) error {
 	for {
-		rivals, err := l.rivals(func(n fileName) bool { return n.epoch >= l.file.epoch })
+		rivals, err := l.listRivals(func(n leaseFileName) bool { return n.epoch >= l.file.epoch })
 		if err != nil && ignoreMissing(err) != nil {
-			return dirUnavailable(l.op("register"), err)
+			return errDirUnavailable(l.describeOp("register"), err)
 		}
 		if len(rivals) == 0 {
 			break
 		}
-		if err := l.outlive(ctx, rivals[0]); err != nil {
+		if err := l.awaitDead(ctx, rivals[0]); err != nil {
 			return err
 		}
 	}
-	err := l.write()
+	err := l.writeFile()
 	if err == nil {
-		err = l.settle()
+		err = l.resolveRivals()
 	}
-	if err != nil && fault.Of(err) != fault.Conflict {
-		_ = l.reg.remove(l.file) // or its lease runs out
-		return dirUnavailable(l.op("register"), err)
+	if err != nil && fault.CodeOf(err) != fault.Conflict {
+		_ = l.reg.removeFile(l.file) // otherwise its lease expires
+		return errDirUnavailable(l.describeOp("register"), err)
 	}
 	return err
 }
 
-// rivals returns the files of other registrations of the instance that match.
-func (l *fileLease) rivals(match func(fileName) bool) ([]fileName, error) {
-	return l.reg.list(func(n fileName) bool {
-		return n.name == l.file.name && n.holder != l.file.holder && match(n)
+// listRivals returns the matching files of other registrations of the instance.
+func (l *fileLease) listRivals(match func(leaseFileName) bool) ([]leaseFileName, error) {
+	return l.reg.listFiles(func(n leaseFileName) bool {
+		return n.instanceKey == l.file.instanceKey && n.holder != l.file.holder && match(n)
 	})
 }
 
-// outlive returns nil when the process of n is dead, or has left, and nothing of
-// it remains, and a Conflict if it lives: if its file changes within a TTL.
-func (l *fileLease) outlive(ctx context.Context, n fileName) error {
-	first, err := l.reg.load(n)
+// awaitDead returns nil when the process of n is dead or has released its registration, and its
+// file is gone. It returns a Conflict if the process is alive, which means that its file changes
+// within a TTL.
+func (l *fileLease) awaitDead(ctx context.Context, n leaseFileName) error {
+	first, err := l.reg.readLeaseFile(n)
 	for start := time.Now(); ; {
 		switch {
 		case err != nil && ignoreMissing(err) == nil:
 			return nil
 		case err != nil:
-			return dirUnavailable(l.op("register"), err)
-		case l.reg.holds(n.holder):
-			return errHeld(l.in, n.epoch)
+			return errDirUnavailable(l.describeOp("register"), err)
+		case l.reg.holdsLease(n.holder):
+			return errInstanceHeld(l.in, n.epoch)
 		case time.Since(start) >= l.reg.cfg.TTL:
-			if err := l.reg.remove(n); err != nil {
-				return dirUnavailable(l.op("register"), err)
+			if err := l.reg.removeFile(n); err != nil {
+				return errDirUnavailable(l.describeOp("register"), err)
 			}
 			return nil
 		}
-		if err := backoff.Pause(ctx, l.reg.cfg.Every); err != nil {
+		if err := backoff.SleepContext(ctx, l.reg.cfg.Interval); err != nil {
 			return err
 		}
 		var now []byte
-		if now, err = l.reg.load(n); err == nil && !bytes.Equal(first, now) {
-			return errHeld(l.in, n.epoch)
+		if now, err = l.reg.readLeaseFile(n); err == nil && !bytes.Equal(first, now) {
+			return errInstanceHeld(l.in, n.epoch)
 		}
 	}
 }
 
-// settle withdraws what was written if a newer registration is there, and removes
-// the older ones if not.
-func (l *fileLease) settle() error {
-	rivals, err := l.rivals(func(fileName) bool { return true })
+// resolveRivals withdraws our file if a newer registration exists, and removes the older ones
+// otherwise.
+func (l *fileLease) resolveRivals() error {
+	rivals, err := l.listRivals(func(leaseFileName) bool { return true })
 	if err != nil {
 		return err
 	}
 	for _, n := range rivals {
-		if n.newer(l.file) {
-			_ = l.reg.remove(l.file) // or its lease runs out; the newer one counts
-			return errHeld(l.in, n.epoch)
+		if n.isNewerThan(l.file) {
+			_ = l.reg.removeFile(l.file) // otherwise its lease expires; the newer one wins anyway
+			return errInstanceHeld(l.in, n.epoch)
 		}
 	}
 	for _, n := range rivals {
 		if n.epoch < l.file.epoch {
-			_ = l.reg.remove(n) // or its process does, or whoever collects garbage
+			_ = l.reg.removeFile(n) // otherwise its own process or a watcher removes it
 		}
 	}
 	return nil
 }
 
-// run refreshes and serves requests until the lease is released or the registry
-// closed.
-func (l *fileLease) run(ctx context.Context) {
-	timer := time.NewTimer(l.refreshAfter())
+// runLease refreshes the registration and serves requests until the lease is released or the
+// registry is closed.
+func (l *fileLease) runLease(ctx context.Context) {
+	timer := time.NewTimer(l.refreshInterval())
 	defer timer.Stop()
 	failed := false
 	for {
 		select {
 		case <-ctx.Done():
-			l.err = fault.New(fault.Unavailable, "%s: the registry was closed before; the lease runs out by itself", l.op("release"))
+			l.err = fault.New(fault.Unavailable, "%s: the registry was closed before; the lease runs out by itself", l.describeOp("release"))
 			return
 		case <-l.release:
-			err := l.reg.remove(l.file)
-			l.reg.poke()
+			err := l.reg.removeFile(l.file)
+			l.reg.wakeWatches()
 			if err != nil {
-				l.err = dirUnavailable(l.op("release"), err)
+				l.err = errDirUnavailable(l.describeOp("release"), err)
 			}
 			return
 		case u := <-l.updates:
-			u.reply <- l.update(u.in)
+			u.reply <- l.applyUpdate(u.in)
 			if !l.written {
-				timer.Reset(l.retryAfter())
+				timer.Reset(l.retryInterval())
 			}
 			continue
 		case <-timer.C:
 		}
 		if l.superseded {
-			continue // answer, but do nothing any more
+			continue // still answer requests, but refresh no more
 		}
-		err := l.refresh()
+		err := l.refreshFile()
 		log := l.reg.cfg.Log.With("kind", l.file.kind, "id", uint64(l.file.id))
 		switch {
 		case err == nil && failed:
 			failed = false
 			log.Info("registration refreshed again")
 		case err == nil:
-		case fault.Of(err) == fault.Conflict:
+		case fault.CodeOf(err) == fault.Conflict:
 			log.Error("registration lost to another holder", "err", err)
 			continue
 		case !failed:
@@ -223,64 +222,64 @@ func (l *fileLease) run(ctx context.Context) {
 			log.Warn("registration cannot be refreshed", "err", err)
 		}
 		if failed {
-			timer.Reset(l.retryAfter())
+			timer.Reset(l.retryInterval())
 		} else {
-			timer.Reset(l.refreshAfter())
+			timer.Reset(l.refreshInterval())
 		}
 	}
 }
 
-// refreshAfter is a third of the TTL, less up to a tenth at random, so that two
-// refreshes may fail and many processes do not refresh together.
-func (l *fileLease) refreshAfter() time.Duration {
+// refreshInterval returns a third of the TTL, less up to a tenth at random, so that two refreshes
+// may fail and many processes do not refresh in lockstep.
+func (l *fileLease) refreshInterval() time.Duration {
 	d := l.reg.cfg.TTL / 3
 	return d - rand.N(d/10+1)
 }
 
-// retryAfter is how soon a refresh that failed is tried again.
-func (l *fileLease) retryAfter() time.Duration { return max(l.reg.cfg.TTL/10, time.Millisecond) }
+// retryInterval returns the pause before a failed refresh is retried.
+func (l *fileLease) retryInterval() time.Duration { return max(l.reg.cfg.TTL/10, time.Millisecond) }
 
-// refresh writes the file again, whatever has become of it, unless a newer
-// registration is there.
-func (l *fileLease) refresh() error {
-	newer, err := l.rivals(func(n fileName) bool { return n.newer(l.file) })
+// refreshFile rewrites the file, even if it was deleted or changed, unless a newer registration
+// exists.
+func (l *fileLease) refreshFile() error {
+	newer, err := l.listRivals(func(n leaseFileName) bool { return n.isNewerThan(l.file) })
 	if err != nil && ignoreMissing(err) != nil {
-		return dirUnavailable(l.op("refresh"), err)
+		return errDirUnavailable(l.describeOp("refresh"), err)
 	}
 	if len(newer) > 0 {
-		l.supersede()
-		_ = l.reg.remove(l.file) // or whoever collects garbage does
-		return errHeld(l.in, newer[0].epoch)
+		l.markSuperseded()
+		_ = l.reg.removeFile(l.file) // otherwise a watcher removes it
+		return errInstanceHeld(l.in, newer[0].epoch)
 	}
-	if err := l.write(); err != nil {
-		return dirUnavailable(l.op("refresh"), err)
+	if err := l.writeFile(); err != nil {
+		return errDirUnavailable(l.describeOp("refresh"), err)
 	}
 	return nil
 }
 
-// update serves an Update.
-func (l *fileLease) update(in Instance) error {
+// applyUpdate serves an Update.
+func (l *fileLease) applyUpdate(in Instance) error {
 	if l.superseded {
-		return errReleased(in)
+		return errLeaseReleased(in)
 	}
-	if err := sameIdentity(l.in, in); err != nil {
+	if err := checkSameIdentity(l.in, in); err != nil {
 		return err
 	}
-	if err := l.describe(in); err != nil {
+	if err := l.setRecord(in); err != nil {
 		return err
 	}
-	defer l.reg.poke()
-	return l.refresh()
+	defer l.reg.wakeWatches()
+	return l.refreshFile()
 }
 
 // Update implements Lease.
 func (l *fileLease) Update(ctx context.Context, in Instance) error {
-	u := update{ctx: ctx, in: in, reply: make(chan error, 1)}
+	u := updateRequest{ctx: ctx, in: in, reply: make(chan error, 1)}
 	select {
 	case l.updates <- u:
 		return <-u.reply
 	case <-l.done:
-		return errReleased(in)
+		return errLeaseReleased(in)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -289,8 +288,8 @@ func (l *fileLease) Update(ctx context.Context, in Instance) error {
 // Lost implements Lease.
 func (l *fileLease) Lost() <-chan struct{} { return l.lost }
 
-// supersede notes that a newer life of the instance is registered.
-func (l *fileLease) supersede() {
+// markSuperseded records that a newer incarnation of the instance is registered.
+func (l *fileLease) markSuperseded() {
 	l.superseded = true
 	close(l.lost)
 }

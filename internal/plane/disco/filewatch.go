@@ -14,62 +14,60 @@ import (
 	"penstock/core/kv"
 )
 
-// fileWatcher is one Watch: it reads the directory again and again and tells its
-// view what changed. Times are its own: of a file it knows when it saw it change
-// last.
+// fileWatcher is one Watch: it reads the directory periodically and passes the changes to its view.
+// All times are local: it records when it last saw each file change.
 type fileWatcher struct {
-	reg     *File
-	kind    Kind
-	sink    func([]Instance)
-	view    *view
-	seen    map[fileName]*seenFile
-	fed     map[kv.WorkerID]fedInstance // what the view was told since contact
-	temps   map[string]tempFile
-	looked  time.Time // at the directory, with success
-	shown   []Instance
-	any     bool // sink was called
-	lost    bool // and it is in the log
-	reports throttle
+	reg       *FileRegistry
+	kind      Kind
+	sink      func([]Instance)
+	view      *instanceView
+	seen      map[leaseFileName]*seenFile
+	viewed    map[kv.WorkerID]viewedInstance // what the view knows since contact was established
+	temps     map[string]tempFile
+	lastRead  time.Time // last successful read of the directory
+	lastShown []Instance
+	shownOnce bool // sink was called
+	lost      bool // the directory is unreachable, and that was logged
+	reports   reportThrottle
 }
 
-// seenFile is one file as it was read last.
+// seenFile is one file as it was last read.
 type seenFile struct {
 	sum      [sha256.Size]byte
-	changed  time.Time // when it was first read like that
-	tried    time.Time // when its removal was tried last
+	changed  time.Time // when this content was first read
+	tried    time.Time // when its removal was last tried
 	instance Instance
 	readable bool
 }
 
-// fedInstance is what the view knows of an instance.
-type fedInstance struct {
-	file  fileName
+// viewedInstance is what the view knows about an instance.
+type viewedInstance struct {
+	file  leaseFileName
 	alive bool
 	in    Instance
 }
 
-// tempFile is a file that is being written, or was when its process died.
+// tempFile is a file that is being written, or whose process crashed while writing it.
 type tempFile struct{ modified, since time.Time }
 
-// Watch implements Registry. The first set comes once the directory could be read.
-// Of what is there then, the dead are shown too until they have been silent for a
-// TTL: nobody can tell them by looking once.
-func (f *File) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
+// Watch implements Registry. The first set arrives once the directory could be read. It includes
+// dead instances until they have been silent for a TTL, because a single read cannot detect them.
+func (f *FileRegistry) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
 	if err := checkKind(kind); err != nil {
 		return err
 	}
-	w := &fileWatcher{reg: f, kind: kind, sink: sink, view: newView(f.cfg.TTL)}
-	_ = os.MkdirAll(f.cfg.Dir, 0o755) // or it is out of reach, which is told
-	wake, leave := f.join()
+	w := &fileWatcher{reg: f, kind: kind, sink: sink, view: newInstanceView(f.cfg.TTL)}
+	_ = os.MkdirAll(f.cfg.Dir, 0o755) // an error shows when the directory is read
+	wake, leave := f.addWatch()
 	defer leave()
-	tick := time.NewTicker(f.cfg.Every)
+	tick := time.NewTicker(f.cfg.Interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		now := time.Now()
-		w.look(now)
-		w.view.tick(now)
+		w.readDirectory(now)
+		w.view.dropUnconfirmed(now)
 		if ctx.Err() == nil {
-			w.show()
+			w.showSet()
 		}
 		select {
 		case <-tick.C:
@@ -80,84 +78,84 @@ func (f *File) Watch(ctx context.Context, kind Kind, sink func([]Instance)) erro
 	return nil
 }
 
-// look reads the directory and tells the view.
-func (w *fileWatcher) look(now time.Time) {
-	names, err := w.reg.list(w.ours)
+// readDirectory reads the directory and updates the view.
+func (w *fileWatcher) readDirectory(now time.Time) {
+	names, err := w.reg.listFiles(w.matchesKind)
 	if err != nil {
-		w.disconnect(err)
+		w.markDisconnected(err)
 		return
 	}
-	w.connect(now)
-	// Someone who replaces a file may hide it from a listing; its name finds it.
+	w.markConnected(now)
+	// A listing may miss a file which is being replaced, but opening it by name finds it.
 	for n := range w.seen {
 		names = append(names, n)
 	}
-	w.read(now, names)
-	if w.anyMissing() { // unless its next life came while the listing was made
-		if names, err = w.reg.list(w.ours); err != nil {
-			w.disconnect(err)
+	w.readFiles(now, names)
+	if w.hasMissing() { // unless its next incarnation appeared while the listing was made
+		if names, err = w.reg.listFiles(w.matchesKind); err != nil {
+			w.markDisconnected(err)
 			return
 		}
-		w.read(now, names)
+		w.readFiles(now, names)
 	}
-	w.feed(now)
-	if w.view.contact == reading {
-		w.view.synced(now)
+	w.updateView(now)
+	if w.view.contact == contactReading {
+		w.view.finishReading(now)
 	}
-	w.collect(now)
+	w.removeDeadFiles(now)
 }
 
-func (w *fileWatcher) ours(n fileName) bool { return n.kind == w.kind }
+func (w *fileWatcher) matchesKind(n leaseFileName) bool { return n.kind == w.kind }
 
-// connect begins anew after the directory was out of reach: nothing that was seen
-// before counts. If it was this process that stood still, everyone gets a new TTL.
-func (w *fileWatcher) connect(now time.Time) {
-	if w.view.contact != live {
-		w.view.begin()
-		w.seen, w.fed = map[fileName]*seenFile{}, map[kv.WorkerID]fedInstance{}
+// markConnected resets the state after the directory was unreachable: earlier observations no
+// longer count. If this process itself was suspended, every live instance gets a new TTL.
+func (w *fileWatcher) markConnected(now time.Time) {
+	if w.view.contact != contactLive {
+		w.view.startReading()
+		w.seen, w.viewed = map[leaseFileName]*seenFile{}, map[kv.WorkerID]viewedInstance{}
 		w.temps = map[string]tempFile{}
 		if w.lost {
 			w.lost = false
 			w.reg.cfg.Log.Info("discovery watch resumed", "kind", w.kind)
 		}
-	} else if now.Sub(w.looked) > w.reg.cfg.TTL/2 {
+	} else if now.Sub(w.lastRead) > w.reg.cfg.TTL/2 {
 		for _, s := range w.seen {
-			if w.looked.Sub(s.changed) < w.reg.cfg.TTL {
+			if w.lastRead.Sub(s.changed) < w.reg.cfg.TTL {
 				s.changed = now
 			}
 		}
 	}
-	w.looked = now
+	w.lastRead = now
 }
 
-func (w *fileWatcher) disconnect(err error) {
+func (w *fileWatcher) markDisconnected(err error) {
 	if !w.lost {
 		w.lost = true
-		w.reg.cfg.Log.Warn("discovery watch interrupted", "kind", w.kind, "err", dirUnavailable("read", err))
+		w.reg.cfg.Log.Warn("discovery watch interrupted", "kind", w.kind, "err", errDirUnavailable("read", err))
 	}
-	if w.view.contact != never && w.view.contact != lost {
-		w.view.disconnect()
+	if w.view.contact != contactNever && w.view.contact != contactLost {
+		w.view.markDisconnected()
 	}
 }
 
-// read reads the named files; those that are gone are forgotten.
-func (w *fileWatcher) read(now time.Time, names []fileName) {
+// readFiles reads the named files and deletes missing ones from w.seen.
+func (w *fileWatcher) readFiles(now time.Time, names []leaseFileName) {
 	for _, n := range names {
-		data, err := w.reg.load(n)
+		data, err := w.reg.readLeaseFile(n)
 		if err != nil {
 			if ignoreMissing(err) == nil {
 				delete(w.seen, n)
 			} else {
-				w.report(now, n, err) // it stays as it was seen last
+				w.reportUnreadable(now, n, err) // its last known state stays
 			}
 			continue
 		}
-		w.saw(now, n, data)
+		w.recordContents(now, n, data)
 	}
 }
 
-// saw takes over the contents of a file.
-func (w *fileWatcher) saw(now time.Time, n fileName, data []byte) {
+// recordContents stores the content of a file.
+func (w *fileWatcher) recordContents(now time.Time, n leaseFileName, data []byte) {
 	sum := sha256.Sum256(data)
 	s := w.seen[n]
 	if s != nil && s.sum == sum {
@@ -170,19 +168,19 @@ func (w *fileWatcher) saw(now time.Time, n fileName, data []byte) {
 	s.sum, s.changed = sum, now
 	r, _, err := decodeFile(n, data)
 	if err != nil {
-		w.report(now, n, err) // what was known stays
+		w.reportUnreadable(now, n, err) // the last known instance stays
 		return
 	}
 	s.instance, s.readable = r.Instance, true
 }
 
-// anyMissing reports whether an instance that the view knows has no file.
-func (w *fileWatcher) anyMissing() bool {
+// hasMissing reports whether an instance in the view has no file.
+func (w *fileWatcher) hasMissing() bool {
 	have := map[kv.WorkerID]bool{}
 	for n := range w.seen {
 		have[n.id] = true
 	}
-	for id := range w.fed {
+	for id := range w.viewed {
 		if !have[id] {
 			return true
 		}
@@ -190,86 +188,86 @@ func (w *fileWatcher) anyMissing() bool {
 	return false
 }
 
-// feed tells the view what changed. Of an instance the newest registration that is
-// alive counts, else the newest.
-func (w *fileWatcher) feed(now time.Time) {
-	next := map[kv.WorkerID]fedInstance{}
+// updateView passes the changes to the view. For each instance the newest live registration wins,
+// or the newest if none is alive.
+func (w *fileWatcher) updateView(now time.Time) {
+	next := map[kv.WorkerID]viewedInstance{}
 	for n, s := range w.seen {
 		if !s.readable {
 			continue
 		}
-		f := fedInstance{n, now.Sub(s.changed) < w.reg.cfg.TTL, s.instance}
-		if have, ok := next[n.id]; !ok || f.alive && !have.alive || f.alive == have.alive && n.newer(have.file) {
+		f := viewedInstance{n, now.Sub(s.changed) < w.reg.cfg.TTL, s.instance}
+		if have, ok := next[n.id]; !ok || f.alive && !have.alive || f.alive == have.alive && n.isNewerThan(have.file) {
 			next[n.id] = f
 		}
 	}
 	ids := slices.Sorted(maps.Keys(next))
 	for _, id := range ids {
-		f, was := next[id], w.fed[id]
+		f, was := next[id], w.viewed[id]
 		if was.file != f.file || !equalInstances(was.in, f.in) {
-			w.view.put(now, f.in, 0)
+			w.view.putRecord(now, f.in, 0)
 		}
 		switch {
 		case f.alive:
-			w.view.refresh(now, id, 0) // beats are counted here
+			w.view.refreshLease(now, id, 0) // this watcher judges liveness by the counter
 		case was.alive:
-			w.view.expired(now, id)
+			w.view.expireLease(now, id)
 		}
 	}
-	for id := range w.fed { // each is its own affair
+	for id := range w.viewed {
 		if _, ok := next[id]; !ok {
-			w.view.removed(id)
-			w.view.expired(now, id)
+			w.view.removeRecord(id)
+			w.view.expireLease(now, id)
 		}
 	}
-	w.fed = next
+	w.viewed = next
 }
 
-// show calls sink if what is shown has changed.
-func (w *fileWatcher) show() {
-	if !w.view.touched || !w.view.complete {
+// showSet calls sink if the set has changed.
+func (w *fileWatcher) showSet() {
+	if !w.view.changed || !w.view.complete {
 		return
 	}
-	w.view.touched = false
-	set := w.view.set()
-	if w.any && equalSets(set, w.shown) {
+	w.view.changed = false
+	set := w.view.shownInstances()
+	if w.shownOnce && equalSets(set, w.lastShown) {
 		return
 	}
-	w.any, w.shown = true, cloneSet(set)
-	w.reg.poke() // this watch too, which will find nothing new
+	w.shownOnce, w.lastShown = true, cloneSet(set)
+	w.reg.wakeWatches() // also wakes this watch, which finds no change
 	w.sink(set)
 }
 
-// report counts what could not be read and logs some of it.
-func (w *fileWatcher) report(now time.Time, n fileName, err error) {
+// reportUnreadable counts unreadable files and logs some of them.
+func (w *fileWatcher) reportUnreadable(now time.Time, n leaseFileName, err error) {
 	w.reg.malformed.Add(1)
-	if count, ok := w.reports.admit(now); ok {
+	if count, ok := w.reports.allow(now); ok {
 		w.reg.cfg.Log.Warn("unreadable discovery file skipped", "file", n.String(), "err", err, "since_last_report", count)
 	}
 }
 
-// collect removes the files of the dead: those that have not changed for three
-// TTLs. A process that comes back meanwhile writes its file again.
-func (w *fileWatcher) collect(now time.Time) {
+// removeDeadFiles removes the files which have not changed for three TTLs. A live process which was
+// only suspended writes its file again.
+func (w *fileWatcher) removeDeadFiles(now time.Time) {
 	for n, s := range w.seen {
 		if now.Sub(s.changed) < 3*w.reg.cfg.TTL || now.Sub(s.tried) < w.reg.cfg.TTL {
 			continue
 		}
 		s.tried = now
-		if data, err := w.reg.load(n); err == nil && sha256.Sum256(data) == s.sum {
-			if err := w.reg.remove(n); err != nil {
-				w.report(now, n, fault.New(fault.Unavailable, "remove the file of a dead process: %w", err))
+		if data, err := w.reg.readLeaseFile(n); err == nil && sha256.Sum256(data) == s.sum {
+			if err := w.reg.removeFile(n); err != nil {
+				w.reportUnreadable(now, n, fault.New(fault.Unavailable, "remove the file of a dead process: %w", err))
 			}
 		}
 	}
-	w.collectTemps(now)
+	w.removeDeadTemps(now)
 }
 
-// collectTemps removes what was being written by processes that died at it.
-func (w *fileWatcher) collectTemps(now time.Time) {
+// removeDeadTemps removes the temporary files of processes which crashed while writing.
+func (w *fileWatcher) removeDeadTemps(now time.Time) {
 	entries, err := os.ReadDir(w.reg.cfg.Dir)
 	if err != nil {
-		return // the next look tells
+		return // the next readDirectory reports it
 	}
 	next := map[string]tempFile{}
 	for _, e := range entries {
@@ -283,7 +281,7 @@ func (w *fileWatcher) collectTemps(now time.Time) {
 			t = tempFile{info.ModTime(), now}
 		}
 		if now.Sub(t.since) >= 3*w.reg.cfg.TTL {
-			_ = os.Remove(filepath.Join(w.reg.cfg.Dir, e.Name())) // or another does
+			_ = os.Remove(filepath.Join(w.reg.cfg.Dir, e.Name())) // another watcher may have removed it
 			continue
 		}
 		next[e.Name()] = t

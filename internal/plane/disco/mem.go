@@ -10,74 +10,74 @@ import (
 	"penstock/core/kv"
 )
 
-// Mem is the discovery plane within one process. Nothing is ever unconfirmed,
-// and it has no goroutines of its own.
-type Mem struct {
+// MemRegistry is the discovery plane within one process. Its instances are never unconfirmed, and
+// it has no goroutines.
+type MemRegistry struct {
 	mu struct {
 		sync.Mutex
-		held     map[name]*memLease
+		held     map[instanceKey]*memLease
 		watchers []*memWatcher
 	}
 }
 
-var _ Registry = (*Mem)(nil)
+var _ Registry = (*MemRegistry)(nil)
 
-// NewMem returns a registry without instances.
-func NewMem() *Mem {
-	m := &Mem{}
-	m.mu.held = make(map[name]*memLease)
+// NewMemRegistry returns a registry without instances.
+func NewMemRegistry() *MemRegistry {
+	m := &MemRegistry{}
+	m.mu.held = make(map[instanceKey]*memLease)
 	return m
 }
 
-// name identifies an instance.
-type name struct {
+// instanceKey identifies an instance.
+type instanceKey struct {
 	kind Kind
 	id   kv.WorkerID
 }
 
-// memLease is one registration. It is in force while Mem.mu.held refers to it.
+// memLease is one registration. It is current while MemRegistry.mu.held refers to it.
 type memLease struct {
-	mem *Mem
-	in  Instance // guarded by Mem.mu
-	// lost is closed when a newer life replaces this one.
+	mem *MemRegistry
+	in  Instance // guarded by MemRegistry.mu
+	// lost is closed when a newer incarnation replaces this one.
 	lost chan struct{}
 }
 
-// memWatcher is one Watch; its channel gets a token after each change.
+// memWatcher is one Watch. Its channel gets a token after each change.
 type memWatcher struct {
 	kind Kind
 	wake chan struct{}
 }
 
 // Register implements Registry.
-func (m *Mem) Register(ctx context.Context, in Instance) (Lease, error) {
+func (m *MemRegistry) Register(ctx context.Context, in Instance) (Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	in, err := memInstance(in)
+	in, err := validatedCopy(in)
 	if err != nil {
 		return nil, err
 	}
 	l := &memLease{mem: m, in: in, lost: make(chan struct{})}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n := name{in.Kind, in.ID}
+	n := instanceKey{in.Kind, in.ID}
 	if old := m.mu.held[n]; old != nil {
 		if old.in.Epoch >= in.Epoch {
-			return nil, errHeld(in, old.in.Epoch)
+			return nil, errInstanceHeld(in, old.in.Epoch)
 		}
 		close(old.lost)
 	}
 	m.mu.held[n] = l
-	m.changed(in.Kind)
+	m.wakeWatchersLocked(in.Kind)
 	return l, nil
 }
 
-// memInstance returns a copy of in if it may be registered anywhere.
-func memInstance(in Instance) (Instance, error) {
+// validatedCopy returns a copy of in, or an error if no store would accept it.
+func validatedCopy(in Instance) (Instance, error) {
 	in.Unconfirmed = false
 	in.Meta = bytes.Clone(in.Meta)
-	_, err := encodeRecord(record{Instance: in, Holder: "0123456789abcdef0123456789abcdef"})
+	_, err := encodeRecord(instanceRecord{Instance: in, Holder: "0123456789abcdef0123456789abcdef"})
 	return in, err
 }
 
@@ -86,20 +86,20 @@ func (l *memLease) Update(ctx context.Context, in Instance) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	in, err := memInstance(in)
+	in, err := validatedCopy(in)
 	if err != nil {
 		return err
 	}
 	l.mem.mu.Lock()
 	defer l.mem.mu.Unlock()
-	if err := sameIdentity(l.in, in); err != nil {
+	if err := checkSameIdentity(l.in, in); err != nil {
 		return err
 	}
-	if l.mem.mu.held[name{in.Kind, in.ID}] != l {
-		return errReleased(in)
+	if l.mem.mu.held[instanceKey{in.Kind, in.ID}] != l {
+		return errLeaseReleased(in)
 	}
 	l.in = in
-	l.mem.changed(in.Kind)
+	l.mem.wakeWatchersLocked(in.Kind)
 	return nil
 }
 
@@ -110,16 +110,16 @@ func (l *memLease) Lost() <-chan struct{} { return l.lost }
 func (l *memLease) Release(context.Context) error {
 	l.mem.mu.Lock()
 	defer l.mem.mu.Unlock()
-	n := name{l.in.Kind, l.in.ID}
+	n := instanceKey{l.in.Kind, l.in.ID}
 	if l.mem.mu.held[n] == l {
 		delete(l.mem.mu.held, n)
-		l.mem.changed(n.kind)
+		l.mem.wakeWatchersLocked(n.kind)
 	}
 	return nil
 }
 
-// changed wakes the watchers of kind; Mem.mu is held.
-func (m *Mem) changed(kind Kind) {
+// wakeWatchersLocked wakes the watchers of kind.
+func (m *MemRegistry) wakeWatchersLocked(kind Kind) {
 	for _, w := range m.mu.watchers {
 		if w.kind == kind {
 			select {
@@ -130,16 +130,15 @@ func (m *Mem) changed(kind Kind) {
 	}
 }
 
-// Watch implements Registry. Changes that happen during a call of sink come
-// together in the next one.
-func (m *Mem) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
+// Watch implements Registry. Changes during a call of sink are combined in the next call.
+func (m *MemRegistry) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
 	if err := checkKind(kind); err != nil {
 		return err
 	}
 	w := &memWatcher{kind: kind, wake: make(chan struct{}, 1)}
-	w.wake <- struct{}{} // the set as it is now; before others can wake it, since there is room for one
-	m.join(w)
-	defer m.leave(w)
+	w.wake <- struct{}{} // the initial set; sent before others can fill the channel
+	m.addWatcher(w)
+	defer m.removeWatcher(w)
 	var last []Instance
 	for first := true; ; {
 		select {
@@ -150,7 +149,7 @@ func (m *Mem) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error
 		if ctx.Err() != nil {
 			return nil
 		}
-		set := m.set(kind)
+		set := m.instancesOf(kind)
 		if first || !equalSets(set, last) {
 			first = false
 			last = cloneSet(set)
@@ -159,20 +158,20 @@ func (m *Mem) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error
 	}
 }
 
-func (m *Mem) join(w *memWatcher) {
+func (m *MemRegistry) addWatcher(w *memWatcher) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.watchers = append(m.mu.watchers, w)
 }
 
-func (m *Mem) leave(w *memWatcher) {
+func (m *MemRegistry) removeWatcher(w *memWatcher) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.watchers = slices.DeleteFunc(m.mu.watchers, func(o *memWatcher) bool { return o == w })
 }
 
-// set returns a copy of the instances of kind, ordered by ID.
-func (m *Mem) set(kind Kind) []Instance {
+// instancesOf returns a copy of the instances of kind, ordered by ID.
+func (m *MemRegistry) instancesOf(kind Kind) []Instance {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var set []Instance
@@ -187,7 +186,7 @@ func (m *Mem) set(kind Kind) []Instance {
 	return set
 }
 
-// cloneSet returns a copy of set that shares nothing with it.
+// cloneSet returns a deep copy of set.
 func cloneSet(set []Instance) []Instance {
 	set = slices.Clone(set)
 	for i := range set {

@@ -39,7 +39,7 @@ func watchIn(t *testing.T, r disco.Registry) *sets {
 	s, done := &sets{}, make(chan struct{})
 	go func() {
 		defer close(done)
-		err := r.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+		err := r.Watch(ctx, disco.KindWorker, func(set []disco.Instance) {
 			var parts []string
 			for _, in := range set {
 				text := fmt.Sprint(in.ID)
@@ -72,7 +72,7 @@ func (s *sets) check(t *testing.T, want string) {
 	}
 }
 
-func worker(id kv.WorkerID) disco.Instance { return disco.Instance{Kind: disco.Worker, ID: id} }
+func worker(id kv.WorkerID) disco.Instance { return disco.Instance{Kind: disco.KindWorker, ID: id} }
 
 func registerIn(t *testing.T, r disco.Registry, id kv.WorkerID) disco.Lease {
 	t.Helper()
@@ -86,7 +86,7 @@ func registerIn(t *testing.T, r disco.Registry, id kv.WorkerID) disco.Lease {
 // The registry in memory lives in a bubble, for any time.
 func TestMemInBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := disco.NewMem()
+		r := disco.NewMemRegistry()
 		s := watchIn(t, r)
 		l := registerIn(t, r, 1)
 		s.check(t, "[] [1]")
@@ -102,7 +102,7 @@ func TestMemInBubble(t *testing.T) {
 
 func TestFaultyOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := disco.Faulty(disco.NewMem(), 1, disco.Faults{})
+		r := disco.WithFaults(disco.NewMemRegistry(), 1, disco.RegistryFaults{})
 		s := watchIn(t, r)
 		one, two := registerIn(t, r, 1), registerIn(t, r, 2)
 		s.take()
@@ -113,7 +113,7 @@ func TestFaultyOutage(t *testing.T) {
 			"update":   one.Update(t.Context(), worker(1)),
 			"release":  two.Release(t.Context()),
 		} {
-			if fault.Of(err) != fault.Unavailable {
+			if fault.CodeOf(err) != fault.Unavailable {
 				t.Errorf("%s: error %v, want Unavailable", what, err)
 			}
 		}
@@ -131,13 +131,13 @@ func TestFaultyOutage(t *testing.T) {
 
 func TestFaultyFails(t *testing.T) {
 	story := func(seed uint64) string {
-		r := disco.Faulty(disco.NewMem(), seed, disco.Faults{Fail: 0.5})
+		r := disco.WithFaults(disco.NewMemRegistry(), seed, disco.RegistryFaults{Fail: 0.5})
 		var out strings.Builder
 		for id := range kv.WorkerID(100) {
 			switch _, err := r.Register(t.Context(), worker(id)); {
 			case err == nil:
 				out.WriteByte('+')
-			case fault.Of(err) == fault.Unavailable:
+			case fault.CodeOf(err) == fault.Unavailable:
 				out.WriteByte('-')
 			default:
 				t.Fatal(err)
@@ -159,7 +159,7 @@ func TestFaultyFails(t *testing.T) {
 
 func TestFaultyDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := disco.Faulty(disco.NewMem(), 1, disco.Faults{Delay: time.Minute})
+		r := disco.WithFaults(disco.NewMemRegistry(), 1, disco.RegistryFaults{Delay: time.Minute})
 		s := watchIn(t, r)
 		registerIn(t, r, 1)
 		s.check(t, "") // held up
@@ -175,7 +175,7 @@ func TestFaultyDelay(t *testing.T) {
 // TestWatchBegunAmongChanges: a watch that a change overtakes while it begins has its
 // first set like any other.
 func TestWatchBegunAmongChanges(t *testing.T) {
-	r := disco.NewMem()
+	r := disco.NewMemRegistry()
 	ctx, cancel := context.WithCancel(t.Context())
 	var changing sync.WaitGroup
 	for id := range kv.WorkerID(4) {
@@ -191,7 +191,7 @@ func TestWatchBegunAmongChanges(t *testing.T) {
 	}
 	for range 5000 {
 		seen, stop := context.WithCancel(t.Context())
-		if err := r.Watch(seen, disco.Worker, func([]disco.Instance) { stop() }); err != nil {
+		if err := r.Watch(seen, disco.KindWorker, func([]disco.Instance) { stop() }); err != nil {
 			t.Fatal(err)
 		}
 	}

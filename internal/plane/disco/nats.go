@@ -19,25 +19,23 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// NATSConfig configures a registry in a NATS key-value bucket.
-type NATSConfig struct {
-	// Bucket is the bucket's name, of letters, digits, '-' and '_'; those who are
-	// to see each other use the same. Empty is "penstock_discovery".
+// NATSRegistryConfig configures a registry in a NATS key-value bucket.
+type NATSRegistryConfig struct {
+	// Bucket is the bucket's name: letters, digits, '-' and '_'. All processes which discover each
+	// other use the same. Empty means "penstock_discovery".
 	Bucket string
-	// TTL is how long an instance that has stopped refreshing stays, in whole
-	// seconds, which is what the server can do. Everybody should use the same.
-	// 0 is 10 s.
+	// TTL is how long an instance which has stopped refreshing stays, in whole seconds, the
+	// server's resolution. All processes should use the same. 0 means 10 s.
 	TTL time.Duration
-	// Replicas is the number of copies of a bucket that this registry creates,
-	// for a cluster of servers. 0 is 1.
+	// Replicas is the replica count of a bucket that this registry creates, for a cluster of
+	// servers. 0 means 1.
 	Replicas int
-	// Log gets lost registrations, interruptions and unreadable records. Nil
-	// discards them.
+	// Log receives lost registrations, interruptions and unreadable records. Nil discards them.
 	Log *slog.Logger
 }
 
 // EnsureDefaults replaces zero values by their defaults.
-func (c *NATSConfig) EnsureDefaults() {
+func (c *NATSRegistryConfig) EnsureDefaults() {
 	if c.Bucket == "" {
 		c.Bucket = "penstock_discovery"
 	}
@@ -52,8 +50,8 @@ func (c *NATSConfig) EnsureDefaults() {
 	}
 }
 
-// Validate reports everything that is wrong with c.
-func (c *NATSConfig) Validate() error {
+// Validate reports all problems of c.
+func (c *NATSRegistryConfig) Validate() error {
 	var errs []error
 	if checkKind(Kind(c.Bucket)) != nil {
 		errs = append(errs, fault.New(fault.Invalid, "discovery bucket %.100q: use up to 64 letters, digits, '-' and '_'", c.Bucket))
@@ -67,15 +65,15 @@ func (c *NATSConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// NATS is the discovery plane in a NATS key-value bucket. An instance has a
-// record, which lasts, and a liveness key with a time to live, which its process
-// refreshes; the bytes of both are in docs/format/disco.md.
-type NATS struct {
+// NATSRegistry is the discovery plane in a NATS key-value bucket. An instance has a record, which
+// persists, and a liveness key with a TTL, which its process refreshes. docs/format/disco.md
+// documents the bytes of both.
+type NATSRegistry struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
-	cfg       NATSConfig
+	cfg       NATSRegistryConfig
 	malformed atomic.Uint64
-	leases    sync.WaitGroup // goroutines of the registrations in force
+	leases    sync.WaitGroup // goroutines of the current registrations
 	mu        struct {
 		sync.Mutex
 		closed bool
@@ -83,28 +81,28 @@ type NATS struct {
 	}
 }
 
-var _ Registry = (*NATS)(nil)
+var _ Registry = (*NATSRegistry)(nil)
 
-// NewNATS returns a registry over nc, which stays the caller's. It talks to the
-// server only when it is used.
-func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
+// NewNATSRegistry returns a registry over nc, which remains owned by the caller. The registry uses
+// the server only when it is used itself.
+func NewNATSRegistry(nc *nats.Conn, cfg NATSRegistryConfig) (*NATSRegistry, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, natsd.Unavailable("open discovery", err)
+		return nil, natsd.WrapUnavailable("open discovery", err)
 	}
-	r := &NATS{nc: nc, js: js, cfg: cfg}
+	r := &NATSRegistry{nc: nc, js: js, cfg: cfg}
 	r.mu.stops = make(map[*natsLease]context.CancelFunc)
 	return r, nil
 }
 
-// Close stops refreshing every registration that was not released, and waits
-// for that. They disappear when their leases run out, as after a crash; whoever
-// wants them gone at once releases them first. It is idempotent.
-func (r *NATS) Close() {
+// Close stops refreshing the registrations that were not released, and waits until that has
+// stopped. They disappear when their leases expire, as after a crash; release them before Close to
+// remove them at once. It is idempotent.
+func (r *NATSRegistry) Close() {
 	r.mu.Lock()
 	r.mu.closed = true
 	for _, stop := range r.mu.stops {
@@ -114,14 +112,13 @@ func (r *NATS) Close() {
 	r.leases.Wait()
 }
 
-// Forget removes every instance that is registered in the bucket. It is for the
-// owner of a store that has just started: what is registered there is of a life
-// before, and its leases would keep the dead in the fleet for a while. Processes
-// elsewhere that are alive register again when they find their leases gone, as
-// after any loss of the store.
-func (r *NATS) Forget(ctx context.Context) error {
-	return natsd.While(ctx, r.nc, "forget instances", func(ctx context.Context) error {
-		s, err := r.js.Stream(ctx, r.stream())
+// PurgeInstances removes all instances registered in the bucket. It is for the owner of a store
+// that has just started: existing registrations come from an earlier run, and their leases would
+// keep dead instances visible for a while. Live processes elsewhere register again when they find
+// their leases gone, as after any loss of the store.
+func (r *NATSRegistry) PurgeInstances(ctx context.Context) error {
+	return natsd.RunWhileConnected(ctx, r.nc, "forget instances", func(ctx context.Context) error {
+		s, err := r.js.Stream(ctx, r.streamName())
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return nil
 		}
@@ -132,28 +129,28 @@ func (r *NATS) Forget(ctx context.Context) error {
 	})
 }
 
-// Malformed returns how many records and liveness keys could not be read.
-func (r *NATS) Malformed() uint64 { return r.malformed.Load() }
+// Malformed returns how many records and liveness keys could not be decoded.
+func (r *NATSRegistry) Malformed() uint64 { return r.malformed.Load() }
 
-// The keys of an instance. Both begin with a word of their own, so that one
-// filter covers the keys of one sort and kind.
+// Prefixes of an instance's keys. They differ, so that one filter selects the keys of one type and
+// kind.
 const (
 	recordWord = "instance"
 	leaseWord  = "lease"
 )
 
-func recordKey(n name) string { return fmt.Sprintf("%s.%s.%d", recordWord, n.kind, n.id) }
-func leaseKey(n name) string  { return fmt.Sprintf("%s.%s.%d", leaseWord, n.kind, n.id) }
+func recordKey(n instanceKey) string { return fmt.Sprintf("%s.%s.%d", recordWord, n.kind, n.id) }
+func leaseKey(n instanceKey) string  { return fmt.Sprintf("%s.%s.%d", leaseWord, n.kind, n.id) }
 
-// subject returns the subject of a key of the bucket, or a filter for several.
-func (r *NATS) subject(key string) string { return "$KV." + r.cfg.Bucket + "." + key }
+// keySubject returns the subject of a key of the bucket, or a filter for several keys.
+func (r *NATSRegistry) keySubject(key string) string { return "$KV." + r.cfg.Bucket + "." + key }
 
-// stream returns the name of the bucket's stream.
-func (r *NATS) stream() string { return "KV_" + r.cfg.Bucket }
+// streamName returns the name of the bucket's stream.
+func (r *NATSRegistry) streamName() string { return "KV_" + r.cfg.Bucket }
 
-// splitSubject returns the word and id of a subject of kind.
-func (r *NATS) splitSubject(kind Kind, subject string) (word string, id kv.WorkerID, ok bool) {
-	key, ok := strings.CutPrefix(subject, r.subject(""))
+// parseSubject returns the key prefix and id of a subject of kind.
+func (r *NATSRegistry) parseSubject(kind Kind, subject string) (word string, id kv.WorkerID, ok bool) {
+	key, ok := strings.CutPrefix(subject, r.keySubject(""))
 	if !ok {
 		return "", 0, false
 	}
@@ -168,17 +165,16 @@ func (r *NATS) splitSubject(kind Kind, subject string) (word string, id kv.Worke
 	return parts[0], kv.WorkerID(n), true
 }
 
-// markerTTL is how long the server keeps the marks of removed keys. Watchers read
-// everything anew after an interruption, so they need not last longer than one
-// delivery takes.
+// markerTTL is how long the server keeps deletion markers. Watchers read the whole bucket again
+// after an interruption, so a marker need not outlast one delivery.
 const markerTTL = time.Minute
 
 // maxBucket bounds the bucket, in bytes; when it is full, registering fails.
 const maxBucket = 64 << 20
 
-// bucket opens the bucket; it creates it if it is missing. An existing one keeps
-// the settings that its operator gave it.
-func (r *NATS) bucket(ctx context.Context) (jetstream.KeyValue, error) {
+// openBucket opens the bucket; it creates the bucket if it is missing. An existing bucket keeps the
+// settings that its operator gave it.
+func (r *NATSRegistry) openBucket(ctx context.Context) (jetstream.KeyValue, error) {
 	b, err := r.js.KeyValue(ctx, r.cfg.Bucket)
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return b, err
@@ -186,25 +182,25 @@ func (r *NATS) bucket(ctx context.Context) (jetstream.KeyValue, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ctx, done := natsd.SeeThrough(ctx, r.nc)
+	ctx, done := natsd.DetachedContext(ctx, r.nc)
 	defer done()
 	b, err = r.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket:         r.cfg.Bucket,
 		Description:    "Penstock discovery",
-		MaxValueSize:   MaxRecord + 1<<10, // and the headers
+		MaxValueSize:   MaxRecord + 1<<10, // plus the headers
 		MaxBytes:       maxBucket,
 		Storage:        jetstream.FileStorage,
 		Replicas:       r.cfg.Replicas,
-		LimitMarkerTTL: markerTTL, // else nobody would hear of a key that ran out
+		LimitMarkerTTL: markerTTL, // without it watchers would not see expired keys
 	})
-	if errors.Is(err, jetstream.ErrBucketExists) { // another was faster
+	if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
 		return r.js.KeyValue(ctx, r.cfg.Bucket)
 	}
 	return b, err
 }
 
-// lostRace says whether a write failed because the key had changed meanwhile.
-func lostRace(err error) bool {
+// isLostRace reports whether a write failed because the key had changed meanwhile.
+func isLostRace(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == codeWrongLastSequenceConstant) {
 		return true
@@ -212,5 +208,5 @@ func lostRace(err error) bool {
 	return errors.Is(err, jetstream.ErrKeyExists)
 }
 
-// codeWrongLastSequenceConstant is what a replicated stream says instead.
+// codeWrongLastSequenceConstant is the corresponding code of a replicated stream.
 const codeWrongLastSequenceConstant jetstream.ErrorCode = 10164

@@ -36,7 +36,7 @@ func startServer(t *testing.T, cfg natsd.Config) *natsd.Server {
 }
 
 // open returns a registry with a connection of its own, as another process has.
-func open(t *testing.T, s *natsd.Server, cfg NATSConfig) *NATS {
+func open(t *testing.T, s *natsd.Server, cfg NATSRegistryConfig) *NATSRegistry {
 	t.Helper()
 	var nc *nats.Conn
 	var err error
@@ -52,7 +52,7 @@ func open(t *testing.T, s *natsd.Server, cfg NATSConfig) *NATS {
 	if cfg.TTL == 0 {
 		cfg.TTL = ttl
 	}
-	r, err := NewNATS(nc, cfg)
+	r, err := NewNATSRegistry(nc, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,13 +71,13 @@ func freeAddr(t *testing.T) string {
 }
 
 // watchSets returns every set of workers as "1@a 2@b?".
-func watchSets(t *testing.T, r *NATS) <-chan string {
+func watchSets(t *testing.T, r *NATSRegistry) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	out, done := make(chan string, 1000), make(chan struct{})
 	go func() {
 		defer close(done)
-		err := r.Watch(ctx, Worker, func(set []Instance) {
+		err := r.Watch(ctx, KindWorker, func(set []Instance) {
 			var parts []string
 			for _, in := range set {
 				s := fmt.Sprintf("%d@%s", in.ID, in.Addr)
@@ -117,10 +117,10 @@ func await(t *testing.T, sets <-chan string, want string) (before []string) {
 }
 
 func instance(id kv.WorkerID, addr string) Instance {
-	return Instance{Kind: Worker, ID: id, Epoch: 1, Addr: addr}
+	return Instance{Kind: KindWorker, ID: id, Epoch: 1, Addr: addr}
 }
 
-func register(t *testing.T, r *NATS, in Instance) Lease {
+func register(t *testing.T, r *NATSRegistry, in Instance) Lease {
 	t.Helper()
 	l, err := r.Register(t.Context(), in)
 	if err != nil {
@@ -130,9 +130,9 @@ func register(t *testing.T, r *NATS, in Instance) Lease {
 }
 
 // rawKeys follows the bucket itself: each write of a key, with its operation.
-func rawKeys(t *testing.T, r *NATS, filter string) <-chan jetstream.KeyValueEntry {
+func rawKeys(t *testing.T, r *NATSRegistry, filter string) <-chan jetstream.KeyValueEntry {
 	t.Helper()
-	b, err := r.bucket(t.Context())
+	b, err := r.openBucket(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func rawKeys(t *testing.T, r *NATS, filter string) <-chan jetstream.KeyValueEntr
 func TestNATSCrash(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsd.Config{})
-	alive, crashed := open(t, s, NATSConfig{}), open(t, s, NATSConfig{})
+	alive, crashed := open(t, s, NATSRegistryConfig{}), open(t, s, NATSRegistryConfig{})
 	sets := watchSets(t, alive)
 	register(t, alive, instance(1, "a"))
 	await(t, sets, "1@a")
@@ -182,7 +182,7 @@ func TestNATSCrash(t *testing.T) {
 func TestNATSRefreshesWakeNobody(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsd.Config{})
-	r := open(t, s, NATSConfig{})
+	r := open(t, s, NATSRegistryConfig{})
 	sets := watchSets(t, r)
 	await(t, sets, "")
 	start := time.Now()
@@ -222,8 +222,8 @@ func TestNATSOutage(t *testing.T) {
 				cfg.DataDir = t.TempDir()
 			}
 			s := startServer(t, cfg)
-			registrar := open(t, s, NATSConfig{})
-			sets := watchSets(t, open(t, s, NATSConfig{}))
+			registrar := open(t, s, NATSRegistryConfig{})
+			sets := watchSets(t, open(t, s, NATSRegistryConfig{}))
 			one := register(t, registrar, instance(1, "a"))
 			two := register(t, registrar, instance(2, "b"))
 			await(t, sets, "1@a 2@b")
@@ -231,7 +231,7 @@ func TestNATSOutage(t *testing.T) {
 				t.Fatal(err)
 			}
 			await(t, sets, "1@a? 2@b?")
-			if err := two.Update(t.Context(), instance(2, "c")); fault.Of(err) != fault.Unavailable {
+			if err := two.Update(t.Context(), instance(2, "c")); fault.CodeOf(err) != fault.Unavailable {
 				t.Errorf("update without a store: error %v, want Unavailable", err)
 			}
 			<-time.After(3 * ttl / 2) // every lease runs out meanwhile
@@ -259,28 +259,27 @@ func TestNATSUpdateDuringShortOutage(t *testing.T) {
 	t.Parallel()
 	cfg := natsd.Config{Listen: freeAddr(t), DataDir: t.TempDir()}
 	s := startServer(t, cfg)
-	long := NATSConfig{TTL: time.Minute}
+	long := NATSRegistryConfig{TTL: time.Minute}
 	l := register(t, open(t, s, long), instance(1, "a"))
 	sets := watchSets(t, open(t, s, long))
 	await(t, sets, "1@a")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Update(t.Context(), instance(1, "b")); fault.Of(err) != fault.Unavailable {
+	if err := l.Update(t.Context(), instance(1, "b")); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("update without a store: error %v, want Unavailable", err)
 	}
 	startServer(t, cfg)
 	await(t, sets, "1@b")
 }
 
-// Who does not come back after an outage is gone in the end, and takes nobody
-// along.
+// An instance which does not return after an outage is removed in the end, and no other one is.
 func TestNATSDiesDuringOutage(t *testing.T) {
 	t.Parallel()
 	cfg := natsd.Config{Listen: freeAddr(t), DataDir: t.TempDir()}
 	s := startServer(t, cfg)
-	sets := watchSets(t, open(t, s, NATSConfig{}))
-	survivor, victim := open(t, s, NATSConfig{}), open(t, s, NATSConfig{})
+	sets := watchSets(t, open(t, s, NATSRegistryConfig{}))
+	survivor, victim := open(t, s, NATSRegistryConfig{}), open(t, s, NATSRegistryConfig{})
 	register(t, survivor, instance(1, "a"))
 	register(t, victim, instance(2, "b"))
 	await(t, sets, "1@a 2@b")
@@ -302,8 +301,8 @@ func TestNATSSuperseded(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsd.Config{})
 	log, lines := newLog()
-	old := register(t, open(t, s, NATSConfig{Log: log}), instance(1, "old"))
-	r := open(t, s, NATSConfig{})
+	old := register(t, open(t, s, NATSRegistryConfig{Log: log}), instance(1, "old"))
+	r := open(t, s, NATSRegistryConfig{})
 	sets := watchSets(t, r)
 	await(t, sets, "1@old")
 	in := instance(1, "new")
@@ -318,22 +317,22 @@ func TestNATSSuperseded(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the old life did not notice")
 	}
-	if err := old.Update(t.Context(), instance(1, "x")); fault.Of(err) != fault.Conflict {
+	if err := old.Update(t.Context(), instance(1, "x")); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("update by the old life: error %v, want Conflict", err)
 	}
 	if err := old.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.Register(t.Context(), instance(1, "again")); fault.Of(err) != fault.Conflict {
+	if _, err := r.Register(t.Context(), instance(1, "again")); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("register with the old epoch: error %v, want Conflict", err)
 	}
 }
 
-// Once the newest life is dead, nobody is protected from an older one.
+// Once the newest incarnation is dead, an older one can register.
 func TestNATSOlderLifeAfterDeath(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsd.Config{})
-	dead, r := open(t, s, NATSConfig{}), open(t, s, NATSConfig{})
+	dead, r := open(t, s, NATSRegistryConfig{}), open(t, s, NATSRegistryConfig{})
 	sets := watchSets(t, r)
 	in := instance(1, "dead")
 	in.Epoch = 9
@@ -349,11 +348,11 @@ func TestNATSOlderLifeAfterDeath(t *testing.T) {
 func TestNATSUnreadable(t *testing.T) {
 	s := startServer(t, natsd.Config{})
 	log, lines := newLog()
-	r := open(t, s, NATSConfig{Log: log})
+	r := open(t, s, NATSRegistryConfig{Log: log})
 	sets := watchSets(t, r)
 	register(t, r, instance(1, "a"))
 	await(t, sets, "1@a")
-	b, err := r.bucket(t.Context())
+	b, err := r.openBucket(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,35 +374,35 @@ func TestNATSUnreadable(t *testing.T) {
 }
 
 func TestNATSConnectionClosed(t *testing.T) {
-	r := open(t, startServer(t, natsd.Config{}), NATSConfig{})
+	r := open(t, startServer(t, natsd.Config{}), NATSRegistryConfig{})
 	l := register(t, r, instance(1, "a"))
-	err := r.Watch(t.Context(), Worker, func([]Instance) { r.nc.Close() })
-	if fault.Of(err) != fault.Unavailable {
+	err := r.Watch(t.Context(), KindWorker, func([]Instance) { r.nc.Close() })
+	if fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Watch returned %v, want Unavailable", err)
 	}
-	if _, err := r.Register(t.Context(), instance(2, "b")); fault.Of(err) != fault.Unavailable {
+	if _, err := r.Register(t.Context(), instance(2, "b")); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Register returned %v, want Unavailable", err)
 	}
-	if err := l.Release(t.Context()); fault.Of(err) != fault.Unavailable {
+	if err := l.Release(t.Context()); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Release returned %v, want Unavailable", err)
 	}
 }
 
 func TestNATSClosed(t *testing.T) {
-	r := open(t, startServer(t, natsd.Config{}), NATSConfig{})
+	r := open(t, startServer(t, natsd.Config{}), NATSRegistryConfig{})
 	l := register(t, r, instance(1, "a"))
 	r.Close()
 	r.Close() // idempotent
-	if err := l.Release(t.Context()); fault.Of(err) != fault.Unavailable {
+	if err := l.Release(t.Context()); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Release returned %v, want Unavailable", err)
 	}
-	if _, err := r.Register(t.Context(), instance(2, "b")); fault.Of(err) != fault.Unavailable {
+	if _, err := r.Register(t.Context(), instance(2, "b")); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Register returned %v, want Unavailable", err)
 	}
 }
 
 func TestNATSConfigReportsEverything(t *testing.T) {
-	_, err := NewNATS(nil, NATSConfig{Bucket: "a.b", TTL: 1500 * time.Millisecond, Replicas: 7})
+	_, err := NewNATSRegistry(nil, NATSRegistryConfig{Bucket: "a.b", TTL: 1500 * time.Millisecond, Replicas: 7})
 	for _, want := range []string{"a.b", "1.5s", "7"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
@@ -412,10 +411,10 @@ func TestNATSConfigReportsEverything(t *testing.T) {
 }
 
 func TestThrottle(t *testing.T) {
-	var th throttle
+	var th reportThrottle
 	now := time.Unix(100, 0)
 	for i := range 130 {
-		n, ok := th.admit(now.Add(time.Duration(i) * time.Second))
+		n, ok := th.allow(now.Add(time.Duration(i) * time.Second))
 		if want := i%60 == 0; ok != want {
 			t.Fatalf("second %d: reported %v", i, ok)
 		}

@@ -13,22 +13,22 @@ import (
 // plantDead writes what a killed process leaves in a store that has lost the
 // expiry of its liveness key, as nats-server does when it is killed after the key
 // ran out: the record, and the key without a time to live.
-func plantDead(t *testing.T, r *NATS, in Instance) {
+func plantDead(t *testing.T, r *NATSRegistry, in Instance) {
 	t.Helper()
-	b, err := r.bucket(t.Context())
+	b, err := r.openBucket(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := record{Instance: in, Holder: newHolder()}
+	rec := instanceRecord{Instance: in, Holder: newHolder()}
 	data, err := encodeRecord(rec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := json.Marshal(claim{Epoch: in.Epoch, Holder: rec.Holder})
+	key, err := json.Marshal(leaseClaim{Epoch: in.Epoch, Holder: rec.Holder})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := name{in.Kind, in.ID}
+	n := instanceKey{in.Kind, in.ID}
 	if _, err := b.Put(t.Context(), leaseKey(n), key); err != nil {
 		t.Fatal(err)
 	}
@@ -37,15 +37,15 @@ func plantDead(t *testing.T, r *NATS, in Instance) {
 	}
 }
 
-// A liveness key that its holder no longer refreshes and that the store never
-// expires ends all the same: for watchers, in the store, and for those who register.
+// A liveness key which its holder no longer refreshes and which the store never expires is removed
+// nevertheless: for watchers, in the store, and for new registrations.
 func TestNATSLeaseWithoutExpiry(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsd.Config{})
-	r := open(t, s, NATSConfig{})
+	r := open(t, s, NATSRegistryConfig{})
 	plantDead(t, r, instance(2, "dead"))
 	plantDead(t, r, instance(3, "dead"))
-	early, late := watchSets(t, r), watchSets(t, open(t, s, NATSConfig{}))
+	early, late := watchSets(t, r), watchSets(t, open(t, s, NATSRegistryConfig{}))
 	register(t, r, instance(1, "a"))
 	for _, sets := range []<-chan string{early, late} {
 		for _, set := range await(t, sets, "1@a") {
@@ -63,10 +63,10 @@ func TestNATSLeaseWithoutExpiry(t *testing.T) {
 func TestNATSExpiresOnlyWhatItSaw(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsd.Config{})
-	r := open(t, s, NATSConfig{})
+	r := open(t, s, NATSRegistryConfig{})
 	plantDead(t, r, instance(9, "other")) // revisions 1 and 2
 	register(t, r, instance(1, "a"))
-	b, err := r.bucket(t.Context())
+	b, err := r.openBucket(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,23 +74,23 @@ func TestNATSExpiresOnlyWhatItSaw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watcher{reg: r, kind: Worker, view: newView(ttl)}
+	w := &natsWatcher{reg: r, kind: KindWorker, view: newInstanceView(ttl)}
 	now := time.Now()
-	w.view.begin()
-	w.view.refresh(now, 1, e.Revision()-1) // the one before
-	w.view.put(now, instance(1, "a"), 2)
-	w.view.synced(now)
-	dead := w.view.overdue(now.Add(2 * ttl))
+	w.view.startReading()
+	w.view.refreshLease(now, 1, e.Revision()-1) // the one before
+	w.view.putRecord(now, instance(1, "a"), 2)
+	w.view.finishReading(now)
+	dead := w.view.takeOverdue(now.Add(2 * ttl))
 	if len(dead) != 1 {
 		t.Fatalf("overdue: %v, want one", dead)
 	}
-	if err := w.expire(t.Context(), dead[0]); err != nil {
+	if err := w.removeOverdueLease(t.Context(), dead[0]); err != nil {
 		t.Error(err)
 	}
 	if now, err := b.Get(t.Context(), "lease.worker.1"); err != nil || now.Operation() != jetstream.KeyValuePut {
 		t.Errorf("the lease is %v, %v after the removal of an older one", now, err)
 	}
-	if err := w.expire(t.Context(), deadLease{1, e.Revision()}); err != nil {
+	if err := w.removeOverdueLease(t.Context(), deadLease{1, e.Revision()}); err != nil {
 		t.Error(err)
 	}
 	if now, err := b.Get(t.Context(), "lease.worker.1"); err == nil && now.Revision() == e.Revision() {

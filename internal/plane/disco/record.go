@@ -8,23 +8,22 @@ import (
 	"penstock/core/kv"
 )
 
-// record is what a store keeps of an instance: the instance's own fields and
-// who wrote them.
-type record struct {
+// instanceRecord is what a store keeps for an instance: the instance's fields and the writer.
+type instanceRecord struct {
 	Instance
-	// Holder names one registration, at random, so that a process recognises its
-	// own records after the store was away.
+	// Holder identifies one registration. It is random, so that a process recognizes its own
+	// records after an outage of the store.
 	Holder string `json:"holder"`
 }
 
-// claim is what a store keeps in a liveness key.
-type claim struct {
+// leaseClaim is the content of a liveness key.
+type leaseClaim struct {
 	Epoch  uint64 `json:"epoch"`
 	Holder string `json:"holder"`
 }
 
-// encodeRecord returns the JSON of r if r may be registered.
-func encodeRecord(r record) ([]byte, error) {
+// encodeRecord validates r for registration and returns its JSON.
+func encodeRecord(r instanceRecord) ([]byte, error) {
 	if err := checkKind(r.Kind); err != nil {
 		return nil, err
 	}
@@ -41,36 +40,36 @@ func encodeRecord(r record) ([]byte, error) {
 	return b, nil
 }
 
-// decodeRecord reads what is stored for an instance. Fields of newer versions
-// are ignored; what contradicts the key is refused.
-func decodeRecord(kind Kind, id kv.WorkerID, data []byte) (record, error) {
-	var r record
+// decodeRecord decodes the stored data of an instance. It ignores fields of newer versions and
+// rejects data that contradicts the key.
+func decodeRecord(kind Kind, id kv.WorkerID, data []byte) (instanceRecord, error) {
+	var r instanceRecord
 	if len(data) > MaxRecord {
 		return r, fault.New(fault.TooLarge, "record: %d bytes, at most %d are allowed", len(data), MaxRecord)
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
-		return record{}, fault.New(fault.Invalid, "record: %w", err)
+		return instanceRecord{}, fault.New(fault.Invalid, "record: %w", err)
 	}
 	if r.Kind != kind || r.ID != id {
-		return record{}, fault.New(fault.Invalid, "record: it does not describe the instance of its key")
+		return instanceRecord{}, fault.New(fault.Invalid, "record: it does not describe the instance of its key")
 	}
 	if r.Holder == "" {
-		return record{}, fault.New(fault.Invalid, "record: it has no holder")
+		return instanceRecord{}, fault.New(fault.Invalid, "record: it has no holder")
 	}
 	return r, nil
 }
 
-// decodeClaim reads a liveness key.
-func decodeClaim(data []byte) (claim, error) {
-	var c claim
+// decodeClaim decodes a liveness key.
+func decodeClaim(data []byte) (leaseClaim, error) {
+	var c leaseClaim
 	if len(data) > 1<<10 {
 		return c, fault.New(fault.TooLarge, "lease: %d bytes, at most 1024 are allowed", len(data))
 	}
 	if err := json.Unmarshal(data, &c); err != nil {
-		return claim{}, fault.New(fault.Invalid, "lease: %w", err)
+		return leaseClaim{}, fault.New(fault.Invalid, "lease: %w", err)
 	}
 	if c.Holder == "" {
-		return claim{}, fault.New(fault.Invalid, "lease: it has no holder")
+		return leaseClaim{}, fault.New(fault.Invalid, "lease: it has no holder")
 	}
 	return c, nil
 }
@@ -85,18 +84,18 @@ func checkKind(k Kind) error {
 	return nil
 }
 
-// sameIdentity says whether in may be an update of old.
-func sameIdentity(old, in Instance) error {
+// checkSameIdentity reports whether in may be an update of old.
+func checkSameIdentity(old, in Instance) error {
 	if old.Kind != in.Kind || old.ID != in.ID || old.Epoch != in.Epoch {
 		return fault.New(fault.Invalid, "update %s %d of epoch %d: an update must not change kind, id or epoch", old.Kind, old.ID, old.Epoch)
 	}
 	return nil
 }
 
-func errReleased(in Instance) error {
+func errLeaseReleased(in Instance) error {
 	return fault.New(fault.Conflict, "update %s %d of epoch %d: the registration was released or replaced by a newer life", in.Kind, in.ID, in.Epoch)
 }
 
-func errHeld(in Instance, epoch uint64) error {
+func errInstanceHeld(in Instance, epoch uint64) error {
 	return fault.New(fault.Conflict, "register %s %d of epoch %d: another process with this id, of epoch %d, is registered and alive; two processes cannot share an id, give this one another", in.Kind, in.ID, in.Epoch, epoch)
 }

@@ -9,10 +9,10 @@ import (
 	"penstock/core/fault"
 )
 
-// The bytes are those of docs/format/disco.md.
+// The bytes follow docs/format/disco.md.
 func TestRecordBytes(t *testing.T) {
-	r := record{Instance: Instance{
-		Kind: Worker, ID: 7, Epoch: 3, Namespace: "penstock", Component: "backend", Endpoint: "generate",
+	r := instanceRecord{Instance: Instance{
+		Kind: KindWorker, ID: 7, Epoch: 3, Namespace: "penstock", Component: "backend", Endpoint: "generate",
 		Addr: "127.0.0.1:7001", Host: "node-1", PID: 4242, Meta: []byte(`{"name":"tiny"}`), Unconfirmed: true,
 	}, Holder: "9f86d081884c7d659a2feaa0c55ad015"}
 	const want = `{"kind":"worker","id":7,"epoch":3,"namespace":"penstock","component":"backend","endpoint":"generate",` +
@@ -21,7 +21,7 @@ func TestRecordBytes(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Fatalf("error %v, got\n%s\nwant\n%s", err, got, want)
 	}
-	back, err := decodeRecord(Worker, 7, got)
+	back, err := decodeRecord(KindWorker, 7, got)
 	r.Unconfirmed = false
 	if err != nil || !reflect.DeepEqual(back, r) {
 		t.Errorf("error %v, read back as %+v", err, back)
@@ -35,19 +35,19 @@ func TestDecodeRecordRefuses(t *testing.T) {
 		`{"kind":"worker","id":"1","holder":"h"}`, `{"kind":"worker","id":1,"holder":"h"} x`,
 		`{"kind":"worker","id":1,"holder":"h","meta":"?"}`,
 	} {
-		if r, err := decodeRecord(Worker, 1, []byte(data)); fault.Of(err) != fault.Invalid || !reflect.DeepEqual(r, record{}) {
+		if r, err := decodeRecord(KindWorker, 1, []byte(data)); fault.CodeOf(err) != fault.Invalid || !reflect.DeepEqual(r, instanceRecord{}) {
 			t.Errorf("%q: error %v and %+v, want Invalid and nothing", data, err, r)
 		}
 	}
 	long := `{"kind":"worker","id":1,"holder":"h","meta":"` + strings.Repeat("A", MaxRecord) + `"}`
-	if _, err := decodeRecord(Worker, 1, []byte(long)); fault.Of(err) != fault.TooLarge {
+	if _, err := decodeRecord(KindWorker, 1, []byte(long)); fault.CodeOf(err) != fault.TooLarge {
 		t.Errorf("a long record: error %v, want TooLarge", err)
 	}
-	if _, err := decodeClaim(make([]byte, 1<<10+1)); fault.Of(err) != fault.TooLarge {
+	if _, err := decodeClaim(make([]byte, 1<<10+1)); fault.CodeOf(err) != fault.TooLarge {
 		t.Errorf("a long claim: error %v, want TooLarge", err)
 	}
 	// What newer versions add is ignored.
-	if _, err := decodeRecord(Worker, 1, []byte(`{"kind":"worker","id":1,"holder":"h","later":{"a":[1]}}`)); err != nil {
+	if _, err := decodeRecord(KindWorker, 1, []byte(`{"kind":"worker","id":1,"holder":"h","later":{"a":[1]}}`)); err != nil {
 		t.Errorf("an unknown field: %v", err)
 	}
 }
@@ -58,21 +58,21 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte(`{"kind":"worker","id":1,"epoch":18446744073709551615,"meta":"AAA=","addr":"\u0000\ud800","pid":-1,"holder":"h"}`))
 	f.Add([]byte(`{"Kind":"worker","ID":1,"HOLDER":"h","holder":"i"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := decodeRecord(Worker, 1, data)
+		r, err := decodeRecord(KindWorker, 1, data)
 		if err != nil {
 			return
 		}
-		if r.Kind != Worker || r.ID != 1 || r.Holder == "" || r.Unconfirmed {
+		if r.Kind != KindWorker || r.ID != 1 || r.Holder == "" || r.Unconfirmed {
 			t.Fatalf("accepted %+v", r)
 		}
 		out, err := encodeRecord(r)
-		if fault.Of(err) == fault.TooLarge {
+		if fault.CodeOf(err) == fault.TooLarge {
 			return // escapes may make it longer
 		}
 		if err != nil {
 			t.Fatalf("cannot be written again: %v", err)
 		}
-		again, err := decodeRecord(Worker, 1, out)
+		again, err := decodeRecord(KindWorker, 1, out)
 		if len(r.Meta) == 0 {
 			r.Meta = nil // omitted
 		}
@@ -100,23 +100,23 @@ func FuzzDecodeClaim(f *testing.F) {
 }
 
 func FuzzSplitSubject(f *testing.F) {
-	r := &NATS{cfg: NATSConfig{Bucket: "b"}}
+	r := &NATSRegistry{cfg: NATSRegistryConfig{Bucket: "b"}}
 	f.Add("$KV.b.lease.worker.1")
 	f.Add("$KV.b.instance.worker.007")
 	f.Add("$KV.b.instance.router.1")
 	f.Add("$KV.c.instance.worker.1")
 	f.Fuzz(func(t *testing.T, s string) {
-		word, id, ok := r.splitSubject(Worker, s)
+		word, id, ok := r.parseSubject(KindWorker, s)
 		if !ok {
 			return
 		}
-		n := name{Worker, id}
+		n := instanceKey{KindWorker, id}
 		key := recordKey(n)
 		if word == leaseWord {
 			key = leaseKey(n)
 		}
-		if (word == leaseWord || word == recordWord) && r.subject(key) != s {
-			t.Errorf("%q is %s of %d, whose subject is %q", s, word, id, r.subject(key))
+		if (word == leaseWord || word == recordWord) && r.keySubject(key) != s {
+			t.Errorf("%q is %s of %d, whose subject is %q", s, word, id, r.keySubject(key))
 		}
 	})
 }

@@ -15,36 +15,36 @@ import (
 	"penstock/internal/backoff"
 )
 
-// maxAddrs bounds the list of a static registry: each address has a goroutine.
+// maxAddrs bounds the addresses of a static registry; each address has a goroutine.
 const maxAddrs = 4096
 
-// StaticConfig configures a registry that is a list of addresses.
+// StaticConfig configures a registry of fixed addresses.
 type StaticConfig struct {
-	// Addrs are on the request plane. A process that several of them reach is
-	// shown at the first. None is right for those who only register.
+	// Addrs are request plane addresses. A process that is reachable at several of them is shown
+	// with the first. A process which only registers needs none.
 	Addrs []string
-	// Ask asks who serves at an address. Draining says that it leaves; any other
-	// error that it did not answer.
+	// Ask asks the process at an address for its instance. The error Draining means that the
+	// process is shutting down; any other error means that it did not answer.
 	Ask func(ctx context.Context, addr string) (Instance, error)
-	// Every is how often an address that answers is asked again, and at most the
-	// time between attempts at one that does not. 0 is 2 s.
-	Every time.Duration
-	// Timeout bounds one question. 0 is 2 s.
+	// Interval is the time between requests to an address that answers, and the upper bound of the
+	// backoff for one that does not. 0 means 2 s.
+	Interval time.Duration
+	// Timeout bounds one request. 0 means 2 s.
 	Timeout time.Duration
-	// Log gets who comes and who stops answering. Nil discards it.
+	// Log receives addresses which start or stop answering. Nil discards them.
 	Log *slog.Logger
 }
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *StaticConfig) EnsureDefaults() {
-	c.Every = cmp.Or(c.Every, 2*time.Second)
+	c.Interval = cmp.Or(c.Interval, 2*time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 2*time.Second)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports all problems of c.
 func (c *StaticConfig) Validate() error {
 	var errs []error
 	if len(c.Addrs) > maxAddrs {
@@ -56,42 +56,42 @@ func (c *StaticConfig) Validate() error {
 	if c.Ask == nil {
 		errs = append(errs, errors.New("static discovery: nothing asks the addresses"))
 	}
-	if c.Every < 0 || c.Timeout < 0 {
+	if c.Interval < 0 || c.Timeout < 0 {
 		errs = append(errs, fault.New(fault.Invalid, "static discovery: intervals must be positive"))
 	}
 	return errors.Join(errs...)
 }
 
-// Static is discovery without a store: those who watch know the addresses and ask
-// each who it is. Registering is for the others to see, and there nobody looks:
-// it checks the instance and does nothing.
+// StaticRegistry is discovery without a store: watchers know the addresses and ask each process for
+// its instance. Registering has no effect except that it validates the instance, because there is
+// no store.
 //
-// What was known of an address that does not answer stays, unconfirmed, for as
-// long as it does not; one that never answered is not shown. One that says that
-// it leaves is gone.
-type Static struct {
+// The last known instance of an address which stops answering stays, unconfirmed, until the address
+// answers again; an address which never answered is not shown. A process which reports Draining is
+// removed.
+type StaticRegistry struct {
 	cfg StaticConfig
 	mu  struct {
 		sync.Mutex
-		asking  *asking // while anybody watches
+		asking  *staticProber // non-nil while there are watches
 		watches int
 	}
 }
 
-var _ Registry = (*Static)(nil)
+var _ Registry = (*StaticRegistry)(nil)
 
-// NewStatic returns a registry of the given addresses. It asks while it is
+// NewStaticRegistry returns a registry of cfg.Addrs. It contacts the addresses only while it is
 // watched.
-func NewStatic(cfg StaticConfig) (*Static, error) {
+func NewStaticRegistry(cfg StaticConfig) (*StaticRegistry, error) {
 	cfg.EnsureDefaults()
 	cfg.Addrs = slices.Clone(cfg.Addrs)
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Static{cfg: cfg}, nil
+	return &StaticRegistry{cfg: cfg}, nil
 }
 
-// staticLease is a registration that is kept nowhere.
+// staticLease is a registration without effect.
 type staticLease struct {
 	in Instance
 	mu struct {
@@ -101,11 +101,11 @@ type staticLease struct {
 }
 
 // Register implements Registry.
-func (s *Static) Register(ctx context.Context, in Instance) (Lease, error) {
+func (s *StaticRegistry) Register(ctx context.Context, in Instance) (Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	in, err := memInstance(in)
+	in, err := validatedCopy(in)
 	if err != nil {
 		return nil, err
 	}
@@ -117,21 +117,21 @@ func (l *staticLease) Update(ctx context.Context, in Instance) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := sameIdentity(l.in, in); err != nil {
+	if err := checkSameIdentity(l.in, in); err != nil {
 		return err
 	}
-	if _, err := memInstance(in); err != nil {
+	if _, err := validatedCopy(in); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.released {
-		return errReleased(in)
+		return errLeaseReleased(in)
 	}
 	return nil
 }
 
-// Lost implements Lease. What is kept nowhere is lost to no one.
+// Lost implements Lease. It is never closed.
 func (l *staticLease) Lost() <-chan struct{} { return nil }
 
 // Release implements Lease.
@@ -142,38 +142,37 @@ func (l *staticLease) Release(context.Context) error {
 	return nil
 }
 
-// asking asks the addresses for all who watch, so that they learn of a change
-// together: a router must not be behind the frontend that it routes for. The last
-// watch that leaves ends it and waits for its goroutines.
-type asking struct {
+// staticProber asks the addresses on behalf of all watches, so that all watches see a change at the
+// same time: a router must not lag behind the frontend that it routes for. When the last watch
+// ends, the prober stops and its goroutines are awaited.
+type staticProber struct {
 	cfg    *StaticConfig
 	cancel context.CancelFunc
-	parts  sync.WaitGroup
+	probes sync.WaitGroup
 	mu     struct {
 		sync.Mutex
-		slots   []staticSlot    // as the addresses
+		slots   []staticAddress // in the order of the addresses
 		watches []chan struct{} // each gets a token after a change
 	}
 }
 
-// staticSlot is what is known of one address.
-type staticSlot struct {
+// staticAddress is the state of one address.
+type staticAddress struct {
 	asked    bool // it answered, or failed to, at least once
-	known    bool // it said who it is
+	known    bool // it has returned its instance
 	instance Instance
 }
 
-// Watch implements Registry. The first set comes when every address has answered
-// or failed to.
-func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
+// Watch implements Registry. The first set arrives when every address has answered or failed to.
+func (s *StaticRegistry) Watch(ctx context.Context, kind Kind, sink func([]Instance)) error {
 	if err := checkKind(kind); err != nil {
 		return err
 	}
 	wake := make(chan struct{}, 1)
-	a := s.join()
-	defer s.leave(a, wake)
-	wake <- struct{}{} // what others have asked already counts
-	a.listen(wake)
+	a := s.startWatch()
+	defer s.stopWatch(a, wake)
+	wake <- struct{}{} // results of earlier watches count
+	a.addWaiter(wake)
 	var last []Instance
 	for first := true; ; {
 		select {
@@ -181,7 +180,7 @@ func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) er
 			return nil
 		case <-wake:
 		}
-		set, complete := a.set(kind)
+		set, complete := a.instancesOf(kind)
 		if ctx.Err() != nil || !complete || !first && equalSets(set, last) {
 			continue
 		}
@@ -190,8 +189,8 @@ func (s *Static) Watch(ctx context.Context, kind Kind, sink func([]Instance)) er
 	}
 }
 
-// join returns who asks for all, and begins to ask if nobody watched.
-func (s *Static) join() *asking {
+// startWatch returns the shared prober, and starts it for the first watch.
+func (s *StaticRegistry) startWatch() *staticProber {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.watches++
@@ -199,18 +198,18 @@ func (s *Static) join() *asking {
 		return s.mu.asking
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &asking{cfg: &s.cfg, cancel: cancel}
-	a.mu.slots = make([]staticSlot, len(s.cfg.Addrs))
+	a := &staticProber{cfg: &s.cfg, cancel: cancel}
+	a.mu.slots = make([]staticAddress, len(s.cfg.Addrs))
 	for i := range s.cfg.Addrs {
-		a.parts.Go(func() { a.follow(ctx, i) })
+		a.probes.Go(func() { a.probeAddress(ctx, i) })
 	}
 	s.mu.asking = a
 	return a
 }
 
-// leave ends a watch.
-func (s *Static) leave(a *asking, wake chan struct{}) {
-	a.ignore(wake)
+// stopWatch ends a watch.
+func (s *StaticRegistry) stopWatch(a *staticProber, wake chan struct{}) {
+	a.removeWaiter(wake)
 	s.mu.Lock()
 	s.mu.watches--
 	last := s.mu.watches == 0
@@ -220,38 +219,38 @@ func (s *Static) leave(a *asking, wake chan struct{}) {
 	s.mu.Unlock()
 	if last {
 		a.cancel()
-		a.parts.Wait()
+		a.probes.Wait()
 	}
 }
 
-func (a *asking) listen(wake chan struct{}) {
+func (a *staticProber) addWaiter(wake chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mu.watches = append(a.mu.watches, wake)
 }
 
-func (a *asking) ignore(wake chan struct{}) {
+func (a *staticProber) removeWaiter(wake chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mu.watches = slices.DeleteFunc(a.mu.watches, func(o chan struct{}) bool { return o == wake })
 }
 
-// follow asks one address until ctx ends.
-func (a *asking) follow(ctx context.Context, i int) {
-	wait := backoff.Backoff{Least: min(100*time.Millisecond, a.cfg.Every), Most: a.cfg.Every}
+// probeAddress asks one address repeatedly until ctx ends.
+func (a *staticProber) probeAddress(ctx context.Context, i int) {
+	wait := backoff.Backoff{Min: min(100*time.Millisecond, a.cfg.Interval), Max: a.cfg.Interval}
 	failed := false
 	for ctx.Err() == nil {
-		in, err := a.ask(ctx, a.cfg.Addrs[i])
+		in, err := a.askAddress(ctx, a.cfg.Addrs[i])
 		if ctx.Err() != nil {
 			return
 		}
-		a.note(i, in, err)
+		a.recordAnswer(i, in, err)
 		if err != nil {
 			if !failed {
 				a.cfg.Log.Warn("an address of static discovery does not say who it is", "addr", a.cfg.Addrs[i], "error", err)
 			}
 			failed = true
-			_ = wait.Wait(ctx) // the end of ctx shows above
+			_ = wait.Wait(ctx) // the loop condition detects that ctx has ended
 			continue
 		}
 		if failed {
@@ -259,12 +258,12 @@ func (a *asking) follow(ctx context.Context, i int) {
 		}
 		failed = false
 		wait.Reset()
-		_ = backoff.Pause(ctx, a.cfg.Every-rand.N(a.cfg.Every/10+1)) // those asked together do not stay together
+		_ = backoff.SleepContext(ctx, a.cfg.Interval-rand.N(a.cfg.Interval/10+1)) // spread the requests
 	}
 }
 
-// ask puts the question once and checks the answer as a store would.
-func (a *asking) ask(ctx context.Context, addr string) (Instance, error) {
+// askAddress asks once, and validates the answer as a store would.
+func (a *staticProber) askAddress(ctx context.Context, addr string) (Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
 	in, err := a.cfg.Ask(ctx, addr)
@@ -272,14 +271,14 @@ func (a *asking) ask(ctx context.Context, addr string) (Instance, error) {
 		return Instance{}, err
 	}
 	in.Addr = addr
-	if in, err = memInstance(in); err != nil {
+	if in, err = validatedCopy(in); err != nil {
 		return Instance{}, fmt.Errorf("ask %s: %w", addr, err)
 	}
 	return in, nil
 }
 
-// note takes over the answer of an address.
-func (a *asking) note(i int, in Instance, err error) {
+// recordAnswer stores the answer of an address.
+func (a *staticProber) recordAnswer(i int, in Instance, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	slot := &a.mu.slots[i]
@@ -287,7 +286,7 @@ func (a *asking) note(i int, in Instance, err error) {
 	switch {
 	case err == nil:
 		slot.known, slot.instance = true, in
-	case fault.Of(err) == fault.Draining:
+	case fault.CodeOf(err) == fault.Draining:
 		slot.known = false
 	default:
 		slot.instance.Unconfirmed = true
@@ -300,10 +299,10 @@ func (a *asking) note(i int, in Instance, err error) {
 	}
 }
 
-// set returns the instances of a kind, ordered by ID, and whether every
-// address has been asked. Of one instance at several addresses the newest life
-// counts, then what is confirmed, then the first address.
-func (a *asking) set(kind Kind) (set []Instance, complete bool) {
+// instancesOf returns the instances of a kind, ordered by ID, and whether every address has been
+// asked. For an instance at several addresses the newest incarnation wins, then a confirmed one,
+// then the first address.
+func (a *staticProber) instancesOf(kind Kind) (set []Instance, complete bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	complete = true

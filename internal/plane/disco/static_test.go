@@ -15,7 +15,7 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// processes are those that answer at addresses.
+// processes answers at the addresses.
 type processes struct {
 	mu    sync.Mutex
 	at    map[string]disco.Instance
@@ -46,9 +46,9 @@ func (p *processes) set(addr string, in disco.Instance, err error) {
 	delete(p.hang, addr)
 }
 
-func static(t *testing.T, p *processes, addrs ...string) *disco.Static {
+func static(t *testing.T, p *processes, addrs ...string) *disco.StaticRegistry {
 	t.Helper()
-	r, err := disco.NewStatic(disco.StaticConfig{Addrs: addrs, Ask: p.ask, Every: 10 * time.Second, Timeout: time.Second})
+	r, err := disco.NewStaticRegistry(disco.StaticConfig{Addrs: addrs, Ask: p.ask, Interval: 10 * time.Second, Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func shown(t *testing.T, r disco.Registry) (last func() string) {
 	text := "nothing"
 	done := make(chan error, 1)
 	go func() {
-		done <- r.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+		done <- r.Watch(ctx, disco.KindWorker, func(set []disco.Instance) {
 			var parts []string
 			for _, in := range set {
 				s := fmt.Sprintf("%d/%d@%s", in.ID, in.Epoch, in.Addr)
@@ -96,7 +96,7 @@ func shown(t *testing.T, r disco.Registry) (last func() string) {
 }
 
 func life(id kv.WorkerID, epoch uint64) disco.Instance {
-	return disco.Instance{Kind: disco.Worker, ID: id, Epoch: epoch, Addr: "not this"}
+	return disco.Instance{Kind: disco.KindWorker, ID: id, Epoch: epoch, Addr: "not this"}
 }
 
 // TestStatic tells the story of three addresses.
@@ -116,7 +116,7 @@ func TestStatic(t *testing.T) {
 		after(500*time.Millisecond, "nothing") // c has not answered yet
 		after(time.Second, "1/1@a")
 		p.set("b", life(2, 1), nil)
-		p.set("c", disco.Instance{Kind: disco.Router, ID: 9}, nil)
+		p.set("c", disco.Instance{Kind: disco.KindRouter, ID: 9}, nil)
 		after(20*time.Second, "1/1@a 2/1@b") // a router is none of the workers
 		p.set("b", disco.Instance{}, nil)
 		after(20*time.Second, "1/1@a 2/1@b?")
@@ -136,8 +136,8 @@ func TestStatic(t *testing.T) {
 	})
 }
 
-// TestStaticAsksInTime: who answers is asked again after the interval and not
-// before, who does not after a growing part of it.
+// TestStaticAsksInTime: an address which answers is asked again after the interval and not before,
+// one which does not after a growing part of it.
 func TestStaticAsksInTime(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -159,8 +159,8 @@ func TestStaticAsksInTime(t *testing.T) {
 	}
 }
 
-// TestStaticWatchesTogether: several watches ask no more than one, and learn of a
-// change together; who watches after all have left asks anew.
+// TestStaticWatchesTogether: several watches send no more requests than one, and see a change at
+// the same time; a watch after all others have ended starts new requests.
 func TestStaticWatchesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcesses()
@@ -185,7 +185,7 @@ func TestStaticWatchesTogether(t *testing.T) {
 		other := static(t, p, "a")
 		for range 2 {
 			sets := 0
-			if err := other.Watch(third, disco.Worker, func([]disco.Instance) { sets++; cancel() }); err != nil || sets != 1 {
+			if err := other.Watch(third, disco.KindWorker, func([]disco.Instance) { sets++; cancel() }); err != nil || sets != 1 {
 				t.Errorf("%d sets, %v", sets, err)
 			}
 			third, cancel = context.WithCancel(t.Context())
@@ -212,7 +212,7 @@ func TestStaticLease(t *testing.T) {
 		if err := l.Update(t.Context(), life(1, 1)); err != nil {
 			t.Error(err)
 		}
-		if err := l.Update(t.Context(), life(1, 2)); fault.Of(err) != fault.Invalid {
+		if err := l.Update(t.Context(), life(1, 2)); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("another life: %v", err)
 		}
 		for range 2 {
@@ -220,13 +220,13 @@ func TestStaticLease(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if err := l.Update(t.Context(), life(1, 1)); fault.Of(err) != fault.Conflict {
+		if err := l.Update(t.Context(), life(1, 1)); fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("after its release: %v", err)
 		}
-		if _, err := r.Register(t.Context(), life(kv.MaxWorkerID+1, 1)); fault.Of(err) != fault.Invalid {
+		if _, err := r.Register(t.Context(), life(kv.MaxWorkerID+1, 1)); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("an id that no store takes: %v", err)
 		}
-		if err := r.Watch(t.Context(), "a b", nil); fault.Of(err) != fault.Invalid {
+		if err := r.Watch(t.Context(), "a b", nil); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("a kind that is none: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -241,9 +241,9 @@ func TestStaticConfig(t *testing.T) {
 	ask := newProcesses().ask
 	for name, cfg := range map[string]disco.StaticConfig{
 		"an empty address": {Addrs: []string{"a", ""}, Ask: ask},
-		"nobody asks":      {Addrs: []string{"a"}}, "negative": {Addrs: []string{"a"}, Ask: ask, Every: -1},
+		"nobody asks":      {Addrs: []string{"a"}}, "negative": {Addrs: []string{"a"}, Ask: ask, Interval: -1},
 	} {
-		if _, err := disco.NewStatic(cfg); err == nil {
+		if _, err := disco.NewStaticRegistry(cfg); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

@@ -9,190 +9,199 @@ import (
 	"penstock/core/kv"
 )
 
-// view is what one watcher knows of the instances of one kind. It is a machine:
-// the watch tells it what the store said and what time it is, and asks for the
-// set and for what is to be removed.
+// instanceView is what one watcher knows about the instances of one kind. It is a state machine:
+// the watch feeds it the changes of the store and the time, and asks it for the current set and for
+// keys to remove.
 //
-// An instance is shown while its record and a liveness key are there. When
-// either vanishes it is gone at once, unless that may be the store's doing: what
-// is missing when contact returns, and any liveness key that runs out within one
-// TTL afterwards, leaves the instance shown as unconfirmed for one TTL more. A
-// record that is removed in plain sight is gone at once in any case: somebody
-// released it.
+// An instance is shown while it has a record and a liveness key. When either vanishes, the instance
+// is removed at once, unless the store may be the cause: if a record or key is missing after a
+// reconnection, or a liveness key expires within one TTL after it, the instance stays shown as
+// unconfirmed for one more TTL. A record whose removal was observed is removed at once in any case,
+// because it was released.
 //
-// Whose liveness key it is does not matter: when a newer life takes over, its
-// key comes before its record, and the old one is shown until then. A record that
-// cannot be read changes nothing: what was known stays.
+// The holder of the liveness key does not matter: a newer incarnation writes its key before its
+// record, and the old one is shown until then. An unreadable record changes nothing: the last known
+// state stays.
 //
-// A liveness key that is there but is not refreshed is overdue: the store has lost
-// its expiry. The view reports it, and the store, asked to remove that revision,
-// decides whether it is dead: it may hold a refresh that the watcher has not read.
-type view struct {
+// A liveness key which exists but is not refreshed is overdue: the store has lost its expiry. The
+// view reports it, and the watch asks the store to remove that revision. The store then decides
+// whether the instance is dead, because it may hold a refresh which the watcher has not read.
+//
+// The states of the connection, see storeContact:
+//
+//	contactNever    nothing read yet          startReading -> contactReading
+//	contactReading  the store sends all keys  finishReading -> contactLive
+//	contactLive     changes arrive            markDisconnected -> contactLost
+//	contactLost     the last set is kept      startReading -> contactReading
+type instanceView struct {
 	ttl      time.Duration
 	entries  map[kv.WorkerID]*viewEntry
-	contact  contact
-	complete bool // everything was read once
-	// trustless is until when a liveness key that runs out proves nothing.
-	trustless time.Time
-	// touched is set by whatever may change set, next or garbage; refreshes of
-	// what is confirmed do not. The watch resets it.
-	touched bool
+	contact  storeContact
+	complete bool // everything was read at least once
+	// untrustedUntil: before this time an expired liveness key does not prove that its instance is
+	// dead.
+	untrustedUntil time.Time
+	// changed is set by every input that may change shownInstances, nextDeadline or takeGarbage;
+	// refreshes of confirmed instances do not set it. The watch resets it.
+	changed bool
 }
 
-// contact is the state of the connection to the store.
-type contact uint8
+// storeContact is the state of the connection to the store.
+type storeContact uint8
 
 const (
-	never   contact = iota // nothing was ever read
-	lost                   // what is shown is what was last known
-	reading                // the store is telling everything that it has
-	live
+	contactNever   storeContact = iota // nothing was ever read
+	contactLost                        // the last known set is shown
+	contactReading                     // the store is sending everything it has
+	contactLive
 )
 
-// viewEntry is one instance. It exists while it is shown or its record exists.
+// viewEntry is one instance. It exists while the instance is shown or has a record or a liveness
+// key.
 type viewEntry struct {
-	instance Instance
-	revision uint64 // of the record
-	record   bool   // the record is there; while reading: was seen
-	alive    bool   // the liveness key is there; while reading: was seen
-	shown    bool
-	doubt    bool      // shown as unconfirmed
-	deadline time.Time // of the doubt; zero while contact is lost
-	idle     time.Time // since when a record is without liveness key
+	instance       Instance
+	revision       uint64 // of the record
+	hasRecord      bool   // the record exists; while reading: was seen
+	hasLease       bool   // the liveness key exists; while reading: was seen
+	shown          bool
+	unconfirmed    bool      // shown as unconfirmed
+	deadline       time.Time // when an unconfirmed instance is dropped; zero while contact is lost
+	leaselessSince time.Time // since when the record has no liveness key
 
-	// lease is the revision of the liveness key, 0 if the store has none and
-	// judges liveness itself; renewed is when the watch first read that revision,
-	// or when contact with the store returned.
-	lease   uint64
-	renewed time.Time
+	// leaseRevision is the revision of the liveness key, or 0 if the store has no such key and
+	// judges liveness itself. renewedAt is when the watch first read that revision, or when contact
+	// with the store returned.
+	leaseRevision uint64
+	renewedAt     time.Time
 }
 
-func newView(ttl time.Duration) *view {
-	return &view{ttl: ttl, entries: make(map[kv.WorkerID]*viewEntry)}
+func newInstanceView(ttl time.Duration) *instanceView {
+	return &instanceView{ttl: ttl, entries: make(map[kv.WorkerID]*viewEntry)}
 }
 
-// begin notes that the store begins to tell everything.
-func (v *view) begin() {
-	v.disconnect()
-	v.contact = reading
+// startReading records that the store starts to send everything.
+func (v *instanceView) startReading() {
+	v.markDisconnected()
+	v.contact = contactReading
 }
 
-// disconnect notes that the store is out of reach.
-func (v *view) disconnect() {
+// markDisconnected records that the store is unreachable.
+func (v *instanceView) markDisconnected() {
 	for _, e := range v.entries {
-		e.record, e.alive = false, false
-		e.doubt, e.deadline = e.shown, time.Time{}
+		e.hasRecord, e.hasLease = false, false
+		e.unconfirmed, e.deadline = e.shown, time.Time{}
 	}
-	v.touched = true
-	if v.contact != never {
-		v.contact = lost
+	v.changed = true
+	if v.contact != contactNever {
+		v.contact = contactLost
 	}
 }
 
-// synced notes that the store has told everything. The first time what has no
+// finishReading records that the store has sent everything. The first time, an instance without
 // liveness key is dead; after an interruption it gets one more TTL.
-func (v *view) synced(now time.Time) {
-	v.touched = true
-	v.contact = live
+func (v *instanceView) finishReading(now time.Time) {
+	v.changed = true
+	v.contact = contactLive
 	if v.complete {
-		v.trustless = now.Add(v.ttl)
+		v.untrustedUntil = now.Add(v.ttl)
 	}
 	v.complete = true
 	for id, e := range v.entries {
-		e.idle, e.renewed = now, now
-		v.settle(id, e, now)
+		e.leaselessSince, e.renewedAt = now, now
+		v.updateEntry(id, e, now)
 	}
 }
 
-// put notes a record.
-func (v *view) put(now time.Time, in Instance, revision uint64) {
-	e := v.entry(in.ID)
-	e.instance, e.revision, e.record = in, revision, true
-	if !e.alive {
-		e.idle = now
+// putRecord records a new or changed record.
+func (v *instanceView) putRecord(now time.Time, in Instance, revision uint64) {
+	e := v.ensureEntry(in.ID)
+	e.instance, e.revision, e.hasRecord = in, revision, true
+	if !e.hasLease {
+		e.leaselessSince = now
 	}
-	v.touched = true
-	v.settle(in.ID, e, now)
+	v.changed = true
+	v.updateEntry(in.ID, e, now)
 }
 
-// keep notes a record that cannot be read: what was known of it stays.
-func (v *view) keep(now time.Time, id kv.WorkerID) {
+// keepRecord records that a record is unreadable: its last known content stays.
+func (v *instanceView) keepRecord(now time.Time, id kv.WorkerID) {
 	e := v.entries[id]
 	if e == nil || e.instance.Kind == "" {
-		return // nothing was known
+		return // no earlier content is known
 	}
-	e.record, v.touched = true, true
-	v.settle(id, e, now)
+	e.hasRecord, v.changed = true, true
+	v.updateEntry(id, e, now)
 }
 
-// removed notes that a record is gone because somebody removed it.
-func (v *view) removed(id kv.WorkerID) {
+// removeRecord records that a record was removed explicitly.
+func (v *instanceView) removeRecord(id kv.WorkerID) {
 	e := v.entries[id]
 	if e == nil {
 		return
 	}
-	v.touched = true
-	e.record, e.shown, e.doubt, e.deadline = false, false, false, time.Time{}
-	v.discard(id, e)
+	v.changed = true
+	e.hasRecord, e.shown, e.unconfirmed, e.deadline = false, false, false, time.Time{}
+	v.discardEmpty(id, e)
 }
 
-// refresh notes a liveness key of the given revision. It comes before the record
-// of a new instance, and again and again afterwards. Revision 0 is never overdue.
-func (v *view) refresh(now time.Time, id kv.WorkerID, revision uint64) {
-	e := v.entry(id)
-	e.lease, e.renewed = revision, now
-	if e.alive && e.record && !e.doubt {
+// refreshLease records a liveness key of the given revision. For a new instance it precedes the
+// record, and it repeats with each refresh. Revision 0 is never overdue.
+func (v *instanceView) refreshLease(now time.Time, id kv.WorkerID, revision uint64) {
+	e := v.ensureEntry(id)
+	e.leaseRevision, e.renewedAt = revision, now
+	if e.hasLease && e.hasRecord && !e.unconfirmed {
 		return // by far the most frequent case
 	}
-	e.alive, v.touched = true, true
-	v.settle(id, e, now)
+	e.hasLease, v.changed = true, true
+	v.updateEntry(id, e, now)
 }
 
-// expired notes that a liveness key is gone.
-func (v *view) expired(now time.Time, id kv.WorkerID) {
+// expireLease records that a liveness key is gone.
+func (v *instanceView) expireLease(now time.Time, id kv.WorkerID) {
 	e := v.entries[id]
 	if e == nil {
 		return
 	}
-	if e.alive {
-		e.alive, e.idle = false, now
+	if e.hasLease {
+		e.hasLease, e.leaselessSince = false, now
 	}
-	v.touched = true
-	v.settle(id, e, now)
+	v.changed = true
+	v.updateEntry(id, e, now)
 }
 
-// settle decides how an entry is shown; only what a live store says counts,
-// except that what it confirms while reading is confirmed.
-func (v *view) settle(id kv.WorkerID, e *viewEntry, now time.Time) {
+// updateEntry decides how an entry is shown. Only a live store's data counts, except that a record
+// and key seen while reading confirm the instance.
+func (v *instanceView) updateEntry(id kv.WorkerID, e *viewEntry, now time.Time) {
 	switch {
-	case e.record && e.alive:
-		e.shown, e.doubt = true, false
-	case v.contact != live || !e.shown:
-	case e.doubt && !e.deadline.IsZero(): // decided already
-	case now.Before(v.trustless):
-		e.doubt, e.deadline = true, now.Add(v.ttl)
+	case e.hasRecord && e.hasLease:
+		e.shown, e.unconfirmed = true, false
+	case v.contact != contactLive || !e.shown:
+	case e.unconfirmed && !e.deadline.IsZero(): // already decided
+	case now.Before(v.untrustedUntil):
+		e.unconfirmed, e.deadline = true, now.Add(v.ttl)
 	default:
-		e.shown, e.doubt = false, false
+		e.shown, e.unconfirmed = false, false
 	}
-	if !e.doubt {
+	if !e.unconfirmed {
 		e.deadline = time.Time{}
 	}
-	v.discard(id, e)
+	v.discardEmpty(id, e)
 }
 
-// tick drops what has been in doubt for too long.
-func (v *view) tick(now time.Time) {
+// dropUnconfirmed removes the instances which have been unconfirmed for too long.
+func (v *instanceView) dropUnconfirmed(now time.Time) {
 	for id, e := range v.entries {
-		if e.doubt && !e.deadline.IsZero() && !now.Before(e.deadline) {
-			e.shown, e.doubt, e.deadline = false, false, time.Time{}
-			v.touched = true
-			v.discard(id, e)
+		if e.unconfirmed && !e.deadline.IsZero() && !now.Before(e.deadline) {
+			e.shown, e.unconfirmed, e.deadline = false, false, time.Time{}
+			v.changed = true
+			v.discardEmpty(id, e)
 		}
 	}
 }
 
-// next returns when tick, garbage or overdue will have something to do; zero if never.
-func (v *view) next() time.Time {
+// nextDeadline returns when dropUnconfirmed, takeGarbage or takeOverdue will have work; zero if
+// never.
+func (v *instanceView) nextDeadline() time.Time {
 	var next time.Time
 	earlier := func(t time.Time) {
 		if next.IsZero() || t.Before(next) {
@@ -200,41 +209,41 @@ func (v *view) next() time.Time {
 		}
 	}
 	for _, e := range v.entries {
-		if e.doubt && !e.deadline.IsZero() {
+		if e.unconfirmed && !e.deadline.IsZero() {
 			earlier(e.deadline)
 		}
 		if v.isGarbage(e) {
-			earlier(e.idle.Add(2 * v.ttl))
+			earlier(e.leaselessSince.Add(2 * v.ttl))
 		}
 		if v.isLeased(e) {
-			earlier(e.renewed.Add(v.overdueAfter()))
+			earlier(e.renewedAt.Add(v.overdueAfter()))
 		}
 	}
 	return next
 }
 
-// deadRecord is a record whose holder is gone.
+// deadRecord is a record whose process is dead.
 type deadRecord struct {
 	id       kv.WorkerID
 	revision uint64
 }
 
-// garbage returns the records that have had no liveness key for two TTLs, in
-// order, each once: someone has to remove what a crashed process left behind.
-func (v *view) garbage(now time.Time) []deadRecord {
+// takeGarbage returns the records which have had no liveness key for two TTLs, ordered by id, each
+// once: watchers remove what crashed processes left behind.
+func (v *instanceView) takeGarbage(now time.Time) []deadRecord {
 	var dead []deadRecord
 	for id, e := range v.entries {
-		if v.isGarbage(e) && !now.Before(e.idle.Add(2*v.ttl)) {
+		if v.isGarbage(e) && !now.Before(e.leaselessSince.Add(2*v.ttl)) {
 			dead = append(dead, deadRecord{id, e.revision})
-			e.idle, v.touched = now, true // should the removal fail
+			e.leaselessSince, v.changed = now, true // retry later in case the removal fails
 		}
 	}
 	slices.SortFunc(dead, func(a, b deadRecord) int { return cmp.Compare(a.id, b.id) })
 	return dead
 }
 
-func (v *view) isGarbage(e *viewEntry) bool {
-	return v.contact == live && e.record && !e.alive
+func (v *instanceView) isGarbage(e *viewEntry) bool {
+	return v.contact == contactLive && e.hasRecord && !e.hasLease
 }
 
 // deadLease is a liveness key that is no longer refreshed.
@@ -243,36 +252,35 @@ type deadLease struct {
 	revision uint64
 }
 
-// overdueAfter is how long a liveness key may stay unchanged: the three refreshes
-// of a TTL, after which the store should have removed it, and half as much again,
-// so that it can.
-func (v *view) overdueAfter() time.Duration { return v.ttl * 3 / 2 }
+// overdueAfter is how long a liveness key may stay unchanged: the three refreshes of a TTL, after
+// which the store should have removed it, and half a TTL more for the store to do so.
+func (v *instanceView) overdueAfter() time.Duration { return v.ttl * 3 / 2 }
 
-// overdue returns the liveness keys that the store should have removed, in order,
-// each once in that time: watchers remove those that it has no expiry for.
-func (v *view) overdue(now time.Time) []deadLease {
+// takeOverdue returns the liveness keys which the store should have removed, ordered by id, each
+// once per overdueAfter: watchers remove the keys whose expiry the store has lost.
+func (v *instanceView) takeOverdue(now time.Time) []deadLease {
 	var dead []deadLease
 	for id, e := range v.entries {
-		if v.isLeased(e) && !now.Before(e.renewed.Add(v.overdueAfter())) {
-			dead = append(dead, deadLease{id, e.lease})
-			e.renewed, v.touched = now, true // should the removal fail
+		if v.isLeased(e) && !now.Before(e.renewedAt.Add(v.overdueAfter())) {
+			dead = append(dead, deadLease{id, e.leaseRevision})
+			e.renewedAt, v.changed = now, true // retry later in case the removal fails
 		}
 	}
 	slices.SortFunc(dead, func(a, b deadLease) int { return cmp.Compare(a.id, b.id) })
 	return dead
 }
 
-func (v *view) isLeased(e *viewEntry) bool {
-	return v.contact == live && e.alive && e.lease != 0
+func (v *instanceView) isLeased(e *viewEntry) bool {
+	return v.contact == contactLive && e.hasLease && e.leaseRevision != 0
 }
 
-// set returns what is shown, ordered by ID.
-func (v *view) set() []Instance {
+// shownInstances returns the shown instances, ordered by ID.
+func (v *instanceView) shownInstances() []Instance {
 	var set []Instance
 	for _, e := range v.entries {
 		if e.shown {
 			in := e.instance
-			in.Unconfirmed = e.doubt
+			in.Unconfirmed = e.unconfirmed
 			set = append(set, in)
 		}
 	}
@@ -280,7 +288,7 @@ func (v *view) set() []Instance {
 	return cloneSet(set)
 }
 
-func (v *view) entry(id kv.WorkerID) *viewEntry {
+func (v *instanceView) ensureEntry(id kv.WorkerID) *viewEntry {
 	e := v.entries[id]
 	if e == nil {
 		e = &viewEntry{}
@@ -289,26 +297,26 @@ func (v *view) entry(id kv.WorkerID) *viewEntry {
 	return e
 }
 
-// discard forgets an entry of which nothing is left.
-func (v *view) discard(id kv.WorkerID, e *viewEntry) {
-	if !e.shown && !e.record && !e.alive {
+// discardEmpty deletes an entry which has no content left.
+func (v *instanceView) discardEmpty(id kv.WorkerID, e *viewEntry) {
+	if !e.shown && !e.hasRecord && !e.hasLease {
 		delete(v.entries, id)
 	}
 }
 
-// Check states the invariants.
-func (v *view) Check() error {
+// Check verifies the invariants.
+func (v *instanceView) Check() error {
 	for id, e := range v.entries {
 		switch {
-		case e.doubt && !e.shown:
+		case e.unconfirmed && !e.shown:
 			return fmt.Errorf("instance %d is in doubt and not shown", id)
-		case !e.deadline.IsZero() && !e.doubt:
+		case !e.deadline.IsZero() && !e.unconfirmed:
 			return fmt.Errorf("instance %d has a deadline and no doubt", id)
-		case v.contact == live && e.doubt && e.deadline.IsZero():
+		case v.contact == contactLive && e.unconfirmed && e.deadline.IsZero():
 			return fmt.Errorf("instance %d would stay in doubt for ever", id)
-		case v.contact == live && e.shown && !e.doubt && !(e.record && e.alive):
+		case v.contact == contactLive && e.shown && !e.unconfirmed && !(e.hasRecord && e.hasLease):
 			return fmt.Errorf("instance %d is shown as confirmed without record and liveness key", id)
-		case v.contact == live && !e.shown && !e.record && !e.alive:
+		case v.contact == contactLive && !e.shown && !e.hasRecord && !e.hasLease:
 			return fmt.Errorf("instance %d is kept for nothing", id)
 		case e.shown && e.instance.ID != id:
 			return fmt.Errorf("instance %d is shown as %d", id, e.instance.ID)

@@ -26,7 +26,7 @@ import (
 // when they are due.
 func TestView(t *testing.T) {
 	datadriven.Walk(t, "testdata/view", func(t *testing.T, path string) {
-		v, now, shown := newView(10*time.Second), time.Unix(0, 0), ""
+		v, now, shown := newInstanceView(10*time.Second), time.Unix(0, 0), ""
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var out strings.Builder
 			for line := range strings.Lines(d.Input) {
@@ -41,14 +41,14 @@ func TestView(t *testing.T) {
 					shown = s
 					fmt.Fprintf(&out, "%s: [%s]\n", line, s)
 				}
-				if dead := v.garbage(now); len(dead) > 0 {
+				if dead := v.takeGarbage(now); len(dead) > 0 {
 					fmt.Fprintf(&out, "%s: garbage %v\n", line, dead)
 				}
-				if dead := v.overdue(now); len(dead) > 0 {
+				if dead := v.takeOverdue(now); len(dead) > 0 {
 					fmt.Fprintf(&out, "%s: overdue %v\n", line, dead)
 				}
 			}
-			if next := v.next(); !next.IsZero() {
+			if next := v.nextDeadline(); !next.IsZero() {
 				fmt.Fprintf(&out, "next at %d\n", next.Unix())
 			}
 			return out.String()
@@ -56,7 +56,7 @@ func TestView(t *testing.T) {
 	})
 }
 
-func runView(v *view, now *time.Time, f []string) error {
+func runView(v *instanceView, now *time.Time, f []string) error {
 	arg := func(i int) uint64 {
 		if i >= len(f) {
 			return 0
@@ -70,33 +70,33 @@ func runView(v *view, now *time.Time, f []string) error {
 	switch f[0] {
 	case "record":
 		id := kv.WorkerID(arg(1))
-		v.put(*now, Instance{Kind: Worker, ID: id, Addr: f[2]}, arg(3))
+		v.putRecord(*now, Instance{Kind: KindWorker, ID: id, Addr: f[2]}, arg(3))
 	case "unreadable":
-		v.keep(*now, kv.WorkerID(arg(1)))
+		v.keepRecord(*now, kv.WorkerID(arg(1)))
 	case "removed":
-		v.removed(kv.WorkerID(arg(1)))
+		v.removeRecord(kv.WorkerID(arg(1)))
 	case "lease":
-		v.refresh(*now, kv.WorkerID(arg(1)), arg(2))
+		v.refreshLease(*now, kv.WorkerID(arg(1)), arg(2))
 	case "expired":
-		v.expired(*now, kv.WorkerID(arg(1)))
+		v.expireLease(*now, kv.WorkerID(arg(1)))
 	case "begin":
-		v.begin()
+		v.startReading()
 	case "synced":
-		v.synced(*now)
+		v.finishReading(*now)
 	case "lost":
-		v.disconnect()
+		v.markDisconnected()
 	case "at":
 		*now = time.Unix(int64(arg(1)), 0)
-		v.tick(*now)
+		v.dropUnconfirmed(*now)
 	default:
 		return fmt.Errorf("unknown event")
 	}
 	return nil
 }
 
-func viewText(v *view) string {
+func viewText(v *instanceView) string {
 	var parts []string
-	for _, in := range v.set() {
+	for _, in := range v.shownInstances() {
 		s := fmt.Sprintf("%d@%s", in.ID, in.Addr)
 		if in.Unconfirmed {
 			s += "?"
@@ -113,7 +113,7 @@ func viewText(v *view) string {
 func TestViewRandom(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		v, now := newView(10*time.Second), time.Unix(0, 0)
+		v, now := newInstanceView(10*time.Second), time.Unix(0, 0)
 		records, leases := map[kv.WorkerID]string{}, map[kv.WorkerID]uint64{}
 		connected, revision := false, uint64(0)
 		fail := func(what string, args ...any) {
@@ -121,20 +121,20 @@ func TestViewRandom(t *testing.T) {
 			t.Fatalf("seed %d: %s", seed, fmt.Sprintf(what, args...))
 		}
 		connect := func() {
-			v.begin()
+			v.startReading()
 			for id := range kv.WorkerID(5) {
 				if leases[id] != 0 {
-					v.refresh(now, id, leases[id])
+					v.refreshLease(now, id, leases[id])
 				} else if rng.IntN(2) == 0 {
-					v.expired(now, id) // its mark is still there
+					v.expireLease(now, id) // its mark is still there
 				}
 				if addr, ok := records[id]; ok {
-					v.put(now, Instance{Kind: Worker, ID: id, Addr: addr}, 1)
+					v.putRecord(now, Instance{Kind: KindWorker, ID: id, Addr: addr}, 1)
 				} else if rng.IntN(2) == 0 {
-					v.removed(id)
+					v.removeRecord(id)
 				}
 			}
-			v.synced(now)
+			v.finishReading(now)
 			connected = true
 		}
 		for step := range 300 {
@@ -143,39 +143,39 @@ func TestViewRandom(t *testing.T) {
 			case 0:
 				records[id] = strconv.Itoa(step)
 				if connected {
-					v.put(now, Instance{Kind: Worker, ID: id, Addr: records[id]}, 1)
+					v.putRecord(now, Instance{Kind: KindWorker, ID: id, Addr: records[id]}, 1)
 				}
 			case 1:
 				delete(records, id)
 				if connected {
-					v.removed(id)
+					v.removeRecord(id)
 				}
 			case 2, 3, 4:
 				revision++
 				leases[id] = revision
 				if connected {
-					v.refresh(now, id, leases[id])
+					v.refreshLease(now, id, leases[id])
 				}
 			case 5:
 				delete(leases, id)
 				if connected {
-					v.expired(now, id)
+					v.expireLease(now, id)
 				}
 			case 6:
 				connected = false
-				v.disconnect()
+				v.markDisconnected()
 			case 7:
 				connect()
 			case 8:
 				now = now.Add(time.Duration(rng.IntN(8)) * time.Second)
-				v.tick(now)
+				v.dropUnconfirmed(now)
 			}
 			if err := v.Check(); err != nil {
 				fail("step %d: %v", step, err)
 			}
-			// Whoever is alive by every sign is shown, at any time.
+			// An instance which is alive by all signs is always shown.
 			if connected {
-				set := v.set()
+				set := v.shownInstances()
 				for id, addr := range records {
 					i := slices.IndexFunc(set, func(in Instance) bool { return in.ID == id && in.Addr == addr && !in.Unconfirmed })
 					if leases[id] != 0 && i < 0 {
@@ -186,7 +186,7 @@ func TestViewRandom(t *testing.T) {
 		}
 		connect()
 		now = now.Add(20 * time.Second)
-		v.tick(now)
+		v.dropUnconfirmed(now)
 		var want []string
 		for id := range kv.WorkerID(5) {
 			if addr, ok := records[id]; ok && leases[id] != 0 {
@@ -205,18 +205,18 @@ func TestViewRandom(t *testing.T) {
 		}
 		slices.Sort(dead)
 		got := []kv.WorkerID{}
-		for _, d := range v.garbage(now) {
+		for _, d := range v.takeGarbage(now) {
 			got = append(got, d.id)
 		}
 		if !slices.Equal(got, dead) {
 			fail("garbage %v, want %v", got, dead)
 		}
-		if again := v.garbage(now); len(again) > 0 {
+		if again := v.takeGarbage(now); len(again) > 0 {
 			fail("garbage twice: %v", again)
 		}
 		// None has been refreshed since contact returned, so all are overdue.
 		overdue := map[kv.WorkerID]uint64{}
-		for _, d := range v.overdue(now) {
+		for _, d := range v.takeOverdue(now) {
 			overdue[d.id] = d.revision
 		}
 		if !maps.Equal(overdue, leases) {
@@ -227,13 +227,13 @@ func TestViewRandom(t *testing.T) {
 
 // A refresh of what is confirmed costs nothing and asks for nothing.
 func TestViewRefreshIsIdle(t *testing.T) {
-	v, now := newView(10*time.Second), time.Unix(0, 0)
-	v.begin()
-	v.refresh(now, 1, 2)
-	v.put(now, Instance{Kind: Worker, ID: 1}, 1)
-	v.synced(now)
-	v.touched = false
-	if n := testing.AllocsPerRun(100, func() { v.refresh(now, 1, 3) }); n != 0 || v.touched {
-		t.Errorf("%v allocations, touched %v; want neither", n, v.touched)
+	v, now := newInstanceView(10*time.Second), time.Unix(0, 0)
+	v.startReading()
+	v.refreshLease(now, 1, 2)
+	v.putRecord(now, Instance{Kind: KindWorker, ID: 1}, 1)
+	v.finishReading(now)
+	v.changed = false
+	if n := testing.AllocsPerRun(100, func() { v.refreshLease(now, 1, 3) }); n != 0 || v.changed {
+		t.Errorf("%v allocations, touched %v; want neither", n, v.changed)
 	}
 }

@@ -10,39 +10,38 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Connect connects to the server at urls, one or several separated by commas.
-// Afterwards the connection returns by itself whenever it breaks. opts come
-// last, for credentials and TLS. The caller closes it. A server that is too old to
-// work is ErrTooOld.
+// Connect connects to the server at urls: one URL, or several separated by commas. The connection
+// reconnects by itself whenever it breaks. opts, for credentials and TLS, override the defaults.
+// The caller must close the connection. A server that is too old returns ErrTooOld.
 func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	nc, err := nats.Connect(urls, append(connOptions(name, log), opts...)...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w; %s", redact(urls), err, connectHint(err))
+		return nil, fmt.Errorf("connect to %s: %w; %s", redactURLs(urls), err, connectHint(err))
 	}
 	if err := checkVersion(nc.ConnectedServerVersion()); err != nil {
 		nc.Close()
-		return nil, fmt.Errorf("connect to %s: %w", redact(urls), err)
+		return nil, fmt.Errorf("connect to %s: %w", redactURLs(urls), err)
 	}
 	return nc, nil
 }
 
-// connOptions are those of every connection of ours.
+// connOptions returns the options of all our connections.
 func connOptions(name string, log *slog.Logger) []nats.Option {
 	return []nats.Option{
 		nats.Name(name),
-		nats.SetCustomDialer(&dialer{timeout: dialTimeout}),
+		nats.SetCustomDialer(&closingDialer{timeout: dialTimeout}),
 		nats.Timeout(dialTimeout),
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(100 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
-		nats.IgnoreAuthErrorAbort(), // credentials may be rotated under us
-		// What is published during an interruption fails then and there instead
-		// of arriving late, after its publisher has tried again.
+		nats.IgnoreAuthErrorAbort(), // credentials may be rotated during operation
+		// A publication during an interruption fails at once, instead of arriving late after its
+		// publisher has retried.
 		nats.ReconnectBufSize(-1),
-		// A server that has stopped answering is noticed within about 10 s.
+		// An unresponsive server is detected within about 10 s.
 		nats.PingInterval(5 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -67,8 +66,8 @@ func connOptions(name string, log *slog.Logger) []nats.Option {
 	}
 }
 
-// redact returns urls without the passwords in them.
-func redact(urls string) string {
+// redactURLs returns urls without passwords and tokens.
+func redactURLs(urls string) string {
 	list := strings.Split(urls, ",")
 	for i, s := range list {
 		u, err := url.Parse(strings.TrimSpace(s))
@@ -77,7 +76,7 @@ func redact(urls string) string {
 			continue
 		}
 		if u.User != nil {
-			u.User = url.User("xxxxx") // a user without password is a token
+			u.User = url.User("xxxxx") // a user without a password is a token
 		}
 		list[i] = u.String()
 	}

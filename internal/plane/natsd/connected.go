@@ -11,10 +11,9 @@ import (
 	"penstock/core/fault"
 )
 
-// WhileConnected returns a context that ends with ctx, or with ErrInterrupted as
-// its cause when nc is not connected or ceases to be. A request under way at that
-// moment would otherwise wait for an answer that cannot come. The returned
-// function ends the watch and waits for it.
+// WhileConnected returns a context which ends with ctx, or with cause ErrInterrupted when nc is not
+// connected or disconnects: a request in flight at that moment would otherwise wait for an answer
+// that cannot arrive. The returned function stops watching nc and waits for that.
 func WhileConnected(ctx context.Context, nc *nats.Conn) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	lost := fmt.Errorf("%w: no connection", ErrInterrupted)
@@ -26,7 +25,7 @@ func WhileConnected(ctx context.Context, nc *nats.Conn) (context.Context, func()
 			cancel(lost)
 		}
 	}()
-	if !nc.IsConnected() { // before the watch began
+	if !nc.IsConnected() { // covers a disconnection before StatusChanged
 		cancel(lost)
 	}
 	return ctx, func() {
@@ -36,10 +35,10 @@ func WhileConnected(ctx context.Context, nc *nats.Conn) (context.Context, func()
 	}
 }
 
-// While runs one operation on the server under ctx, at most until the connection is lost,
-// and makes its failure one that a caller may see: ctx's error if it has ended, an error of
-// core/fault as it is, and Unavailable otherwise. op says in words what is done.
-func While(ctx context.Context, nc *nats.Conn, op string, f func(context.Context) error) error {
+// RunWhileConnected runs one operation on the server under ctx, at most until the connection is
+// lost. It converts the operation's error to one for callers: ctx's error if ctx has ended, a
+// fault.Error unchanged, and Unavailable otherwise. op describes the operation.
+func RunWhileConnected(ctx context.Context, nc *nats.Conn, op string, f func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -55,28 +54,27 @@ func While(ctx context.Context, nc *nats.Conn, op string, f func(context.Context
 	case cctx.Err() != nil:
 		err = context.Cause(cctx)
 	}
-	return Unavailable(op, err)
+	return WrapUnavailable(op, err)
 }
 
-// Unavailable says that an operation failed for a reason that may pass. It hides the cause
-// from errors.Is: a time limit within the client library is not the end of the caller's
-// context.
-func Unavailable(op string, err error) error {
-	if errors.Is(err, nats.ErrReconnectBufExceeded) { // nothing is buffered, so that is what every publication says
+// WrapUnavailable returns err as Unavailable, a failure for a reason that may pass. It hides the
+// cause from errors.Is: a timeout within the client library does not mean that the caller's context
+// has ended.
+func WrapUnavailable(op string, err error) error {
+	if errors.Is(err, nats.ErrReconnectBufExceeded) { // nothing is buffered, so every publication returns this
 		err = fmt.Errorf("%w: no connection", ErrInterrupted)
 	}
 	return fault.New(fault.Unavailable, "%s: %v; %s", op, err, operationHint(err))
 }
 
-// createTimeout bounds a request that is seen through although its caller is gone.
+// createTimeout bounds a request which continues after its caller's context has ended.
 const createTimeout = 5 * time.Second
 
-// SeeThrough returns a context for a request that creates a stream: it does not
-// end with ctx, only when nc is lost or too much time has passed. A server that is
-// shut down while it creates a stream leaves that stream's store open for ever;
-// so whoever asks for one waits for the answer before it lets go of the server.
-// The returned function releases the context and waits for it.
-func SeeThrough(ctx context.Context, nc *nats.Conn) (context.Context, func()) {
+// DetachedContext returns a context for a request that creates a stream. It does not end with ctx,
+// only when nc disconnects or createTimeout has passed. A server which is shut down while it
+// creates a stream leaves that stream's store open forever, so the creator must wait for the answer
+// before it releases the server. The returned function releases the context and waits for that.
+func DetachedContext(ctx context.Context, nc *nats.Conn) (context.Context, func()) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
 	ctx, stop := WhileConnected(ctx, nc)
 	return ctx, func() { stop(); cancel() }

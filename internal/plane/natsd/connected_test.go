@@ -13,8 +13,8 @@ import (
 
 // A time limit of the client library is not the caller's.
 func TestUnavailableIsNotTheContexts(t *testing.T) {
-	err := Unavailable("publish t", context.DeadlineExceeded)
-	if errors.Is(err, context.DeadlineExceeded) || fault.Of(err) != fault.Unavailable {
+	err := WrapUnavailable("publish t", context.DeadlineExceeded)
+	if errors.Is(err, context.DeadlineExceeded) || fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("error %v", err)
 	}
 }
@@ -22,7 +22,7 @@ func TestUnavailableIsNotTheContexts(t *testing.T) {
 // TestPublishWithoutConnection: the error says that there is no connection, not that a buffer
 // of the client library is full.
 func TestPublishWithoutConnection(t *testing.T) {
-	err := Unavailable("publish t", nats.ErrReconnectBufExceeded).Error()
+	err := WrapUnavailable("publish t", nats.ErrReconnectBufExceeded).Error()
 	if !strings.Contains(err, "no connection") || strings.Contains(err, "buffer") {
 		t.Errorf("error %q", err)
 	}

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// dialTimeout bounds one attempt to open a connection, and to agree with the server on it.
+// dialTimeout bounds one attempt to open a connection, including the handshake with the server.
 const dialTimeout = 2 * time.Second
 
-// dialer opens the sockets of one [nats.Conn], which uses one at a time. It closes the
-// previous socket before it opens the next one: when a server accepts a connection and
-// closes it before its first line, nats.go drops the socket without closing it, and it
-// stays in CLOSE_WAIT until the garbage collector finds it.
-type dialer struct {
+// closingDialer opens the sockets of one [nats.Conn], which uses one at a time. It closes the
+// previous socket before it opens the next one: when a server accepts a connection and closes it
+// before its first line, nats.go drops the socket without closing it, and it stays in CLOSE_WAIT
+// until the garbage collector finds it.
+type closingDialer struct {
 	timeout time.Duration
 	mu      struct {
 		sync.Mutex
@@ -22,10 +22,10 @@ type dialer struct {
 }
 
 // Dial implements nats.CustomDialer.
-func (d *dialer) Dial(network, address string) (net.Conn, error) {
+func (d *closingDialer) Dial(network, address string) (net.Conn, error) {
 	d.mu.Lock()
 	if d.mu.last != nil {
-		_ = d.mu.last.Close() // closed already, unless it was dropped
+		_ = d.mu.last.Close() // already closed, unless nats.go dropped it
 		d.mu.last = nil
 	}
 	d.mu.Unlock()

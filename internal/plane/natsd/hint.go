@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// connectHint says what to do about an error of connecting.
+// connectHint returns advice for an error of connecting.
 func connectHint(err error) string {
 	var unknown *tls.CertificateVerificationError
 	var name x509.HostnameError
@@ -33,8 +33,8 @@ func connectHint(err error) string {
 	return "check that a NATS server runs there"
 }
 
-// The codes of JetStream's errors for want of room: of the account, of the server, of its
-// memory, of its files, and of the stream or the disk under it.
+// JetStream error codes for lack of resources: of the account, of the server, of its memory, of its
+// files, and of the stream or its disk.
 const (
 	codeAccountResources jetstream.ErrorCode = 10002
 	codeNoResources      jetstream.ErrorCode = 10023
@@ -44,8 +44,8 @@ const (
 	codeStoreFailed      jetstream.ErrorCode = 10077
 )
 
-// outOfRoom reports whether JetStream refused something for want of room.
-func outOfRoom(err error) bool {
+// isOutOfRoom reports whether JetStream refused a request for lack of resources.
+func isOutOfRoom(err error) bool {
 	var api *jetstream.APIError
 	if !errors.As(err, &api) {
 		return false
@@ -57,12 +57,12 @@ func outOfRoom(err error) bool {
 	return false
 }
 
-// operationHint says what to do about an error of an operation on the server.
+// operationHint returns advice for an error of an operation on the server.
 func operationHint(err error) string {
 	switch {
-	case outOfRoom(err):
+	case isOutOfRoom(err):
 		return "JetStream has no room: free disk space at the NATS server, remove streams that are not used, or give its account or server more"
-	case errors.Is(err, context.DeadlineExceeded): // so answers a server that cannot write
+	case errors.Is(err, context.DeadlineExceeded): // also the answer of a server which cannot write
 		return "check the connection to the NATS server, and the free space on its disk"
 	}
 	return "check the connection to the NATS server"

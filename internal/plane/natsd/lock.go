@@ -11,9 +11,9 @@ import (
 
 const lockName = "penstock.lock"
 
-// Lock takes the lock of a data directory, which is created if it is missing, for
-// a process that keeps something there and starts no server in it. It holds until
-// it is closed or the process ends.
+// Lock locks a data directory, which it creates if it is missing, for a process which uses the
+// directory without starting a server in it. The lock is held until it is closed or the process
+// ends.
 func Lock(dir string) (io.Closer, error) {
 	f, err := lockDir(dir)
 	if err != nil {
@@ -22,8 +22,8 @@ func Lock(dir string) (io.Closer, error) {
 	return f, nil
 }
 
-// lockDir creates dir if needed and takes the lock in it, which the returned
-// file holds until it is closed or the process ends, however it ends.
+// lockDir creates dir if needed and locks it. The returned file holds the lock until it is closed
+// or the process ends, even by a crash.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w; make it writable or choose another", dir, err)

@@ -7,41 +7,43 @@ import (
 	"sync"
 )
 
-// logger passes the server's log on and remembers its first fatal message,
-// which is the only way in which the server tells why it did not start.
-type logger struct {
-	out  *slog.Logger
-	hurt chan struct{} // has room for one note that a stream takes no writes any more
-	mu   struct {
+// serverLogger forwards the server's log and keeps its first fatal message, which is the only way to
+// learn why the server did not start.
+type serverLogger struct {
+	out         *slog.Logger
+	writeFailed chan struct{} // signals that a stream accepts no more writes; capacity one
+	mu          struct {
 		sync.Mutex
 		fatal string
 	}
 }
 
-func newLogger(out *slog.Logger) *logger { return &logger{out: out, hurt: make(chan struct{}, 1)} }
+func newServerLogger(out *slog.Logger) *serverLogger {
+	return &serverLogger{out: out, writeFailed: make(chan struct{}, 1)}
+}
 
-func (l *logger) Noticef(format string, v ...any) {
+func (l *serverLogger) Noticef(format string, v ...any) {
 	l.out.Debug("nats server", "text", fmt.Sprintf(format, v...))
 }
 
-func (l *logger) Warnf(format string, v ...any) {
+func (l *serverLogger) Warnf(format string, v ...any) {
 	l.out.Warn("nats server", "text", fmt.Sprintf(format, v...))
 }
 
-func (l *logger) Errorf(format string, v ...any) {
+func (l *serverLogger) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
 	l.out.Error("nats server", "text", text)
-	if !strings.Contains(strings.ToLower(text), writeError) {
+	if !strings.Contains(strings.ToLower(text), writeErrorText) {
 		return
 	}
 	select {
-	case l.hurt <- struct{}{}:
-	default: // it is known
+	case l.writeFailed <- struct{}{}:
+	default: // already signaled
 	}
 }
 
-// Fatalf does not end the process: that is Start's caller's decision.
-func (l *logger) Fatalf(format string, v ...any) {
+// Fatalf does not end the process; that decision is left to the caller of Start.
+func (l *serverLogger) Fatalf(format string, v ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.fatal == "" {
@@ -49,11 +51,11 @@ func (l *logger) Fatalf(format string, v ...any) {
 	}
 }
 
-// Debugf and Tracef are switched off in the server.
-func (l *logger) Debugf(string, ...any) {}
-func (l *logger) Tracef(string, ...any) {}
+// Debugf and Tracef are disabled in the server.
+func (l *serverLogger) Debugf(string, ...any) {}
+func (l *serverLogger) Tracef(string, ...any) {}
 
-func (l *logger) fatalMessage() string {
+func (l *serverLogger) fatalMessage() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.fatal

@@ -1,5 +1,5 @@
-// Package natsd embeds a NATS server with JetStream, connects to that one or to
-// any other, and reads streams. The planes over NATS build on it.
+// Package natsd embeds a NATS server with JetStream, connects to it or to any other server, and
+// reads streams. The NATS planes build on it.
 package natsd
 
 import (
@@ -13,22 +13,22 @@ import (
 
 // Config configures an embedded server.
 type Config struct {
-	// DataDir holds the JetStream files; it is created if it is missing, and one
-	// server at a time may use it. Empty means a temporary directory that Close
-	// removes, or else the next server that is started with one.
+	// DataDir holds the JetStream files. It is created if it is missing, and only one server at a
+	// time may use it. Empty means a temporary directory, which Close removes, or after a crash the
+	// next server with a temporary directory.
 	DataDir string
-	// Listen is the host:port for other processes; port 0 chooses a free one.
-	// Empty means none: only this process can connect.
+	// Listen is the host:port for other processes; port 0 selects a free port. Empty means that
+	// only this process can connect.
 	Listen string
-	// Token, if not empty, is what others must show to connect.
+	// Token, if not empty, is required of other processes that connect.
 	Token string
-	// TLS, if not nil, is what others must speak to connect; this process need not.
+	// TLS, if not nil, is required of other processes that connect, but not of this process.
 	TLS *tls.Config
-	// MaxStore bounds the files of all streams together and MaxMemory their
-	// memory, in bytes. 0 is 8 GiB and 64 MiB.
+	// MaxStore bounds the files of all streams together, and MaxMemory their memory, in bytes. 0
+	// means 8 GiB and 64 MiB.
 	MaxStore, MaxMemory int64
-	// Log gets the server's own log: its notices at debug level, its warnings
-	// and errors as they are. Nil discards it.
+	// Log receives the server's log: notices at debug level, warnings and errors at their own
+	// level. Nil discards it.
 	Log *slog.Logger
 }
 
@@ -45,11 +45,11 @@ func (c *Config) EnsureDefaults() {
 	}
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports all problems of c.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Listen != "" {
-		if _, _, err := c.hostPort(); err != nil {
+		if _, _, err := c.listenHostPort(); err != nil {
 			errs = append(errs, fmt.Errorf("listen address %.100q: %w; use HOST:PORT", c.Listen, err))
 		}
 	}
@@ -59,7 +59,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (c *Config) hostPort() (host string, port int, err error) {
+func (c *Config) listenHostPort() (host string, port int, err error) {
 	host, p, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return "", 0, err

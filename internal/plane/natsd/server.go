@@ -29,22 +29,22 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		current instance       // zero until it was started; replaced by mend
-		serving *server.Server // current.nats when clients can use it, nil before
+		current serverInstance // zero before the first start; replaced by replaceServer
+		serving *server.Server // current.nats when clients can use it, otherwise nil
 	}
-	stop context.CancelFunc // ends watch
-	ends sync.WaitGroup     // watch
+	stop     context.CancelFunc // stops watchWrites
+	watching sync.WaitGroup     // waits for watchWrites
 }
 
-// instance is one server of those that run one after another, and what it logs: what
-// the one before says at its end is no reason to replace its successor.
-type instance struct {
+// serverInstance is one of the servers that run one after another, with its own log: errors which a
+// server logs while it stops are no reason to replace its successor.
+type serverInstance struct {
 	nats *server.Server
-	log  *logger
+	log  *serverLogger
 }
 
-// Start starts a server and returns when clients can use it, within
-// milliseconds if DataDir is empty or small.
+// Start starts a server and returns when clients can use it. With an empty or small DataDir that
+// takes milliseconds.
 func Start(cfg Config) (_ *Server, err error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -68,33 +68,33 @@ func Start(cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.dir = dir
-	if err := s.launch(options(&cfg, dir)); err != nil {
+	if err := s.launchServer(serverOptions(&cfg, dir)); err != nil {
 		return nil, err
 	}
-	if addr, ok := s.current().nats.Addr().(*net.TCPAddr); ok { // the next one listens at the same port
-		host, _, _ := cfg.hostPort() // Validate has seen it
+	if addr, ok := s.currentServer().nats.Addr().(*net.TCPAddr); ok { // a replacement listens at the same port
+		host, _, _ := cfg.listenHostPort() // Validate has checked it
 		s.cfg.Listen = net.JoinHostPort(host, strconv.Itoa(addr.Port))
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	s.ends.Go(func() { s.watch(ctx) })
+	s.watching.Go(func() { s.watchWrites(ctx) })
 	return s, nil
 }
 
-// launch starts a server and returns when clients can use it.
-func (s *Server) launch(o *server.Options) error {
-	log := newLogger(s.log)
+// launchServer starts a server and returns when clients can use it.
+func (s *Server) launchServer(o *server.Options) error {
+	log := newServerLogger(s.log)
 	ns, err := server.NewServer(o)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.mu.current, s.mu.serving = instance{nats: ns, log: log}, nil
+	s.mu.current, s.mu.serving = serverInstance{nats: ns, log: log}, nil
 	s.mu.Unlock()
 	ns.SetLoggerV2(log, false, false, false)
 	ns.Start() // returns when it accepts connections, or has logged why not
 	if msg := log.fatalMessage(); msg != "" {
-		return explain(msg, &s.cfg, s.dir)
+		return explainStartError(msg, &s.cfg, s.dir)
 	}
 	if !ns.ReadyForConnections(10 * time.Second) {
 		return errors.New("not ready within 10 s")
@@ -105,16 +105,16 @@ func (s *Server) launch(o *server.Options) error {
 	return nil
 }
 
-// current returns the server that runs now; its nats is nil if none was started.
-func (s *Server) current() instance {
+// currentServer returns the running server; its nats is nil if none was started.
+func (s *Server) currentServer() serverInstance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.current
 }
 
-// InProcessConn implements nats.InProcessConnProvider for connections that go on
-// when the server was replaced. It fails while a server starts: one takes connections
-// within the process before its streams are there, and would answer that there are none.
+// InProcessConn implements nats.InProcessConnProvider for connections which survive a replacement
+// of the server. It fails while a server starts: a starting server accepts in-process connections
+// before its streams are loaded, and would report that there are none.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	ns := s.mu.serving
@@ -125,20 +125,20 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return ns.InProcessConn()
 }
 
-// tlsTimeout bounds the handshake of a connection.
+// tlsTimeout bounds the TLS handshake of a connection.
 const tlsTimeout = 5 * time.Second
 
-func options(cfg *Config, dir string) *server.Options {
+func serverOptions(cfg *Config, dir string) *server.Options {
 	o := &server.Options{
 		ServerName:         "penstock",
 		DontListen:         cfg.Listen == "",
-		NoSigs:             true, // signals are the program's
+		NoSigs:             true, // the program handles signals
 		JetStream:          true,
 		StoreDir:           dir,
 		JetStreamMaxStore:  cfg.MaxStore,
 		JetStreamMaxMemory: cfg.MaxMemory,
-		// A client that vanished without closing its connection is dropped, and
-		// its subscriptions with it, within about 15 s.
+		// A client which vanished without closing its connection is dropped with its subscriptions
+		// within about 15 s.
 		PingInterval:  5 * time.Second,
 		MaxPingsOut:   2,
 		Authorization: cfg.Token,
@@ -148,7 +148,7 @@ func options(cfg *Config, dir string) *server.Options {
 		o.TLSVerify = cfg.TLS.ClientAuth == tls.RequireAndVerifyClientCert
 	}
 	if cfg.Listen != "" {
-		o.Host, o.Port, _ = cfg.hostPort() // Validate has seen it
+		o.Host, o.Port, _ = cfg.listenHostPort() // Validate has checked it
 		if o.Host == "" {
 			o.Host = "0.0.0.0"
 		}
@@ -159,8 +159,8 @@ func options(cfg *Config, dir string) *server.Options {
 	return o
 }
 
-// explain adds to the server's last words what the operator can do.
-func explain(msg string, cfg *Config, dir string) error {
+// explainStartError adds advice for the operator to the server's fatal message.
+func explainStartError(msg string, cfg *Config, dir string) error {
 	switch {
 	case strings.HasPrefix(msg, "Error listening on port"):
 		return fmt.Errorf("listen on %s: %s; stop what uses the port or choose another", cfg.Listen, msg)
@@ -170,9 +170,9 @@ func explain(msg string, cfg *Config, dir string) error {
 	return errors.New(msg)
 }
 
-// URL returns where other processes reach the server; "" if it does not listen.
+// URL returns the address of the server for other processes; "" if it does not listen.
 func (s *Server) URL() string {
-	addr, ok := s.current().nats.Addr().(*net.TCPAddr)
+	addr, ok := s.currentServer().nats.Addr().(*net.TCPAddr)
 	if !ok {
 		return ""
 	}
@@ -187,18 +187,18 @@ func (s *Server) URL() string {
 	return scheme + net.JoinHostPort(host, strconv.Itoa(addr.Port))
 }
 
-// Store returns what all streams hold, what has been promised to them, and what they may hold
-// together, in bytes of files; ok is false while the server is not there.
-func (s *Server) Store() (used, reserved, limit uint64, ok bool) {
-	info, err := s.current().nats.Jsz(nil)
+// StoreUsage returns, in bytes of files, how much all streams store, how much is reserved for them,
+// and the limit. ok is false while no server is running.
+func (s *Server) StoreUsage() (used, reserved, limit uint64, ok bool) {
+	info, err := s.currentServer().nats.Jsz(nil)
 	if err != nil || info.Disabled || info.Config.MaxStore <= 0 {
 		return 0, 0, 0, false
 	}
 	return info.Store, info.ReservedStore, uint64(info.Config.MaxStore), true
 }
 
-// Connect returns a connection within the process, which the caller closes
-// before the server. It survives interruptions as one over a network does.
+// Connect returns an in-process connection. The caller must close it before the server. It survives
+// interruptions like a network connection.
 func (s *Server) Connect(name string) (*nats.Conn, error) {
 	opts := append(connOptions(name, s.log), nats.InProcessServer(s))
 	if s.cfg.Token != "" {
@@ -211,13 +211,12 @@ func (s *Server) Connect(name string) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// Close stops the server, waits for it and removes what was temporary. It is
-// idempotent.
+// Close stops the server, waits for it, and removes temporary files. It is idempotent.
 func (s *Server) Close() error {
 	s.close.Do(func() {
 		s.stop()
-		s.ends.Wait()
-		if ns := s.current().nats; ns != nil {
+		s.watching.Wait()
+		if ns := s.currentServer().nats; ns != nil {
 			ns.Shutdown()
 			ns.WaitForShutdown()
 		}

@@ -154,7 +154,7 @@ func TestToken(t *testing.T) {
 // TestTLS: with TLS others must speak it, and with authorities show a certificate;
 // this process need not.
 func TestTLS(t *testing.T) {
-	cert := certtest.Make(t, certtest.Form{})
+	cert := certtest.NewPair(t, certtest.CertOptions{})
 	own, pool := cert.TLS, cert.Pool
 	s := start(t, Config{Listen: "127.0.0.1:0", TLS: &tls.Config{
 		Certificates: []tls.Certificate{own}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,

@@ -10,17 +10,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ErrInterrupted is in the chain of Tail's error when the reading broke off in
-// a way that reading anew can mend: the connection was lost, a message is
-// missing, or the server gave the consumer up.
+// ErrInterrupted is in the chain of Tail's error when reading again may succeed: the connection was
+// lost, a message is missing, or the server deleted the consumer.
 var ErrInterrupted = errors.New("interrupted")
 
-// From says where Tail begins.
-type From struct {
+// TailStart selects where Tail starts.
+type TailStart struct {
 	// Subjects to read; at least one.
 	Subjects []string
-	// Seq is the first sequence number. 0 means instead the last message of each
-	// subject and then everything that follows.
+	// Seq is the first sequence number. 0 means the last message of each subject, followed by all
+	// new messages.
 	Seq uint64
 }
 
@@ -30,29 +29,28 @@ type Msg struct {
 	Header  nats.Header
 	Data    []byte
 	Seq     uint64
-	// Pending is how many further messages were waiting when this one was sent.
+	// Pending is how many further messages were waiting when the server sent this one.
 	Pending uint64
 }
 
 const (
-	// tailLook is after how much silence a reader that has not caught up asks what is
-	// still to come. One that has caught up waits for two beats.
-	tailLook = time.Second
-	// tailLooks is how many answers in a row may say that messages were sent which
-	// have not come, before they count as lost.
-	tailLooks = 10
+	// tailCheckInterval is the silence after which a reader which has not caught up asks the server
+	// what is pending. A reader which has caught up waits for two heartbeats.
+	tailCheckInterval = time.Second
+	// maxOverdueChecks is how many consecutive answers may say that messages were sent which have
+	// not arrived, before these count as lost.
+	maxOverdueChecks = 10
 )
 
-// Tail reads a stream through a throwaway consumer: it passes each message to
-// sink, in order and once, until ctx ends (it returns nil then), sink fails
-// (sink's error), or it cannot vouch for the next message any more
-// (ErrInterrupted). caughtUp is called once, when everything that was there at
-// the start has been passed on or is gone. What the server has sent and the reader
-// has not got is neither: a slow connection or process delays caughtUp.
-func Tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, from From, sink func(Msg) error, caughtUp func()) error {
+// Tail reads a stream through an ephemeral consumer. It passes each message to sink, in order and
+// once, until ctx ends (it returns nil), sink fails (it returns sink's error), or it cannot
+// guarantee the next message (ErrInterrupted). It calls caughtUp once, when every message that
+// existed at the start has been passed to sink or was removed. Messages which were sent but not
+// received are neither: a slow connection or process delays caughtUp.
+func Tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, from TailStart, sink func(Msg) error, caughtUp func()) error {
 	cctx, stop := WhileConnected(ctx, nc)
 	defer stop()
-	err := tail(cctx, nc, js, stream, from, sink, caughtUp)
+	err := tailStream(cctx, nc, js, stream, from, sink, caughtUp)
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -62,20 +60,20 @@ func Tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream str
 	return err
 }
 
-func tail(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, from From, sink func(Msg) error, caughtUp func()) error {
+func tailStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream string, from TailStart, sink func(Msg) error, caughtUp func()) error {
 	cons, err := js.CreateConsumer(ctx, stream, consumerConfig(from))
 	if err != nil {
 		return fmt.Errorf("tail %s: %w", stream, err)
 	}
-	r := newReader(stream, cons, sink, caughtUp)
-	err = r.run(ctx, nc)
-	if !errors.Is(err, ErrInterrupted) { // else the server may be unable to answer
+	r := newTailReader(stream, cons, sink, caughtUp)
+	err = r.readMessages(ctx, nc)
+	if !errors.Is(err, ErrInterrupted) { // otherwise the server may be unable to answer
 		deleteConsumer(ctx, js, stream, cons.CachedInfo().Name)
 	}
 	return err
 }
 
-func consumerConfig(from From) jetstream.ConsumerConfig {
+func consumerConfig(from TailStart) jetstream.ConsumerConfig {
 	cc := jetstream.ConsumerConfig{
 		FilterSubjects:    from.Subjects,
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
@@ -83,7 +81,7 @@ func consumerConfig(from From) jetstream.ConsumerConfig {
 		AckPolicy:         jetstream.AckNonePolicy,
 		MemoryStorage:     true,
 		Replicas:          1,
-		InactiveThreshold: time.Minute, // should we vanish
+		InactiveThreshold: time.Minute, // in case this process crashes
 	}
 	if from.Seq == 0 {
 		cc.DeliverPolicy = jetstream.DeliverLastPerSubjectPolicy
@@ -91,8 +89,8 @@ func consumerConfig(from From) jetstream.ConsumerConfig {
 	return cc
 }
 
-// deleteConsumer spares the server the wait for the inactivity threshold, which
-// remains the safety net.
+// deleteConsumer deletes the consumer at once, so the server need not wait for InactiveThreshold,
+// which remains the fallback.
 func deleteConsumer(ctx context.Context, js jetstream.JetStream, stream, name string) {
 	if !js.Conn().IsConnected() {
 		return
@@ -102,52 +100,52 @@ func deleteConsumer(ctx context.Context, js jetstream.JetStream, stream, name st
 	_ = js.DeleteConsumer(ctx, stream, name)
 }
 
-// reader is the state of one Tail.
-type reader struct {
-	stream   string
-	cons     jetstream.Consumer
-	sink     func(Msg) error
-	caughtUp func() // nil once called
-	behind   uint64 // messages there were at the start
-	last     uint64 // the consumer's number of the last message
-	look     time.Duration
-	heard    bool // something came since the last tick
-	quiet    int  // ticks in a row before which nothing came
-	overdue  int  // looks in a row that found messages sent which have not come
+// tailReader is the state of one Tail.
+type tailReader struct {
+	stream        string
+	cons          jetstream.Consumer
+	sink          func(Msg) error
+	caughtUp      func() // nil once called
+	behind        uint64 // number of messages at the start
+	last          uint64 // the consumer's sequence number of the last message
+	checkInterval time.Duration
+	heard         bool // something was received since the last tick
+	quiet         int  // consecutive ticks without a received message
+	overdue       int  // consecutive checks which found sent messages that have not arrived
 }
 
-func newReader(stream string, cons jetstream.Consumer, sink func(Msg) error, caughtUp func()) *reader {
-	return &reader{
+func newTailReader(stream string, cons jetstream.Consumer, sink func(Msg) error, caughtUp func()) *tailReader {
+	return &tailReader{
 		stream: stream, cons: cons, sink: sink, caughtUp: caughtUp,
-		behind: cons.CachedInfo().NumPending, look: tailLook,
+		behind: cons.CachedInfo().NumPending, checkInterval: tailCheckInterval,
 	}
 }
 
-// run reads until something fails.
-func (r *reader) run(ctx context.Context, nc *nats.Conn) error {
-	p, err := newPuller(nc, r.stream, r.cons.CachedInfo().Name)
+// readMessages reads until an error.
+func (r *tailReader) readMessages(ctx context.Context, nc *nats.Conn) error {
+	p, err := newConsumerPuller(nc, r.stream, r.cons.CachedInfo().Name)
 	if err != nil {
-		return interrupted(r.stream, err)
+		return errInterrupted(r.stream, err)
 	}
-	defer p.close()
-	if err := p.ask(); err != nil {
-		return interrupted(r.stream, err)
+	defer p.unsubscribe()
+	if err := p.sendRequest(); err != nil {
+		return errInterrupted(r.stream, err)
 	}
-	r.check(r.behind)
-	tick := time.NewTicker(r.look)
+	r.checkCaughtUp(r.behind)
+	tick := time.NewTicker(r.checkInterval)
 	defer tick.Stop()
 	for behind := r.caughtUp != nil; ; {
 		if behind && r.caughtUp == nil {
 			behind = false
-			tick.Reset(tailBeat)
+			tick.Reset(tailHeartbeat)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case m := <-p.msgs:
-			err = r.take(ctx, p, m)
+			err = r.handleMessage(ctx, p, m)
 		case <-tick.C:
-			err = r.lookAround(ctx, p)
+			err = r.handleTick(ctx, p)
 		}
 		if err != nil {
 			return err
@@ -155,72 +153,72 @@ func (r *reader) run(ctx context.Context, nc *nats.Conn) error {
 	}
 }
 
-// take passes a message on, and asks for more when the request is used up.
-func (r *reader) take(ctx context.Context, p *puller, m *nats.Msg) error {
+// handleMessage passes a message on, and sends a new request when the current one is used up.
+func (r *tailReader) handleMessage(ctx context.Context, p *consumerPuller, m *nats.Msg) error {
 	r.heard = true
-	message, over, err := p.accept(m)
+	message, over, err := p.classifyMessage(m)
 	if err == nil && over {
-		err = p.ask()
+		err = p.sendRequest()
 	}
 	if err != nil {
-		return interrupted(r.stream, err)
+		return errInterrupted(r.stream, err)
 	}
 	if !message {
 		return nil
 	}
-	return r.pass(ctx, m)
+	return r.deliverMessage(ctx, m)
 }
 
-// lookAround is what the reader does at each tick: it asks the server when nothing came
-// since the last one, or for two beats when nothing need come.
-func (r *reader) lookAround(ctx context.Context, p *puller) error {
+// handleTick asks the server for the consumer's state if nothing was received since the last tick,
+// or, after catching up, for two heartbeats.
+func (r *tailReader) handleTick(ctx context.Context, p *consumerPuller) error {
 	if r.heard {
 		r.heard, r.quiet = false, 0
 		return nil
 	}
 	r.quiet++
-	interval := r.look
+	interval := r.checkInterval
 	if r.caughtUp == nil {
-		interval = tailBeat
+		interval = tailHeartbeat
 	}
-	lost := time.Duration(r.quiet)*interval >= 2*tailBeat // the request is, or its beats
+	lost := time.Duration(r.quiet)*interval >= 2*tailHeartbeat // the request or its heartbeats were lost
 	if r.caughtUp == nil && !lost {
 		return nil
 	}
-	if err := r.ask(ctx); err != nil {
+	if err := r.checkProgress(ctx); err != nil {
 		return err
 	}
 	if !lost {
 		return nil
 	}
 	r.quiet = 0
-	if err := p.ask(); err != nil {
-		return interrupted(r.stream, err)
+	if err := p.sendRequest(); err != nil {
+		return errInterrupted(r.stream, err)
 	}
 	return nil
 }
 
-// ask finds out what a silence means: everything has come, or was removed before it
-// was sent; the server sent messages that are under way, or lost; or it does not
-// know the reader any more.
-func (r *reader) ask(ctx context.Context) error {
+// checkProgress finds out what a silence means: everything has arrived or was removed before it was
+// sent; sent messages are in flight or lost; or the server no longer knows the consumer.
+func (r *tailReader) checkProgress(ctx context.Context) error {
 	info, err := r.cons.Info(ctx)
 	if err != nil {
-		return interrupted(r.stream, err)
+		return errInterrupted(r.stream, err)
 	}
 	if sent := info.Delivered.Consumer; sent > r.last {
-		if r.overdue++; r.overdue >= tailLooks {
-			return interrupted(r.stream, fmt.Errorf("message %d of the consumer was sent and has not come", r.last+1))
+		if r.overdue++; r.overdue >= maxOverdueChecks {
+			return errInterrupted(r.stream, fmt.Errorf("message %d of the consumer was sent and has not come", r.last+1))
 		}
 		return nil
 	}
 	r.overdue = 0
-	r.check(info.NumPending)
+	r.checkCaughtUp(info.NumPending)
 	return nil
 }
 
-// check calls caughtUp if nothing is pending, or all of the start has come.
-func (r *reader) check(pending uint64) {
+// checkCaughtUp calls caughtUp if nothing is pending, or every message that existed at the start
+// has arrived.
+func (r *tailReader) checkCaughtUp(pending uint64) {
 	if r.caughtUp != nil && (pending == 0 || r.last >= r.behind) {
 		f := r.caughtUp
 		r.caughtUp = nil
@@ -228,18 +226,18 @@ func (r *reader) check(pending uint64) {
 	}
 }
 
-// pass hands one message to sink. Consumers number what they send from 1
-// without gaps, so a missing number is a missing message.
-func (r *reader) pass(ctx context.Context, m *nats.Msg) error {
+// deliverMessage passes one message to sink. Consumers number what they send from 1 without gaps,
+// so a missing number is a missing message.
+func (r *tailReader) deliverMessage(ctx context.Context, m *nats.Msg) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	md, err := m.Metadata()
 	if err != nil {
-		return interrupted(r.stream, err)
+		return errInterrupted(r.stream, err)
 	}
 	if md.Sequence.Consumer != r.last+1 {
-		return interrupted(r.stream, fmt.Errorf("message %d of the consumer follows %d", md.Sequence.Consumer, r.last))
+		return errInterrupted(r.stream, fmt.Errorf("message %d of the consumer follows %d", md.Sequence.Consumer, r.last))
 	}
 	r.last, r.overdue = md.Sequence.Consumer, 0
 	err = r.sink(Msg{
@@ -252,10 +250,10 @@ func (r *reader) pass(ctx context.Context, m *nats.Msg) error {
 	if err != nil {
 		return err
 	}
-	r.check(md.NumPending)
+	r.checkCaughtUp(md.NumPending)
 	return nil
 }
 
-func interrupted(stream string, err error) error {
+func errInterrupted(stream string, err error) error {
 	return fmt.Errorf("tail %s: %w: %w", stream, ErrInterrupted, err)
 }

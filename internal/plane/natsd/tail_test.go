@@ -56,7 +56,7 @@ func TestTail(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var n, caughtUpAt int
-	from := From{Subjects: []string{"s.*"}, Seq: 11}
+	from := TailStart{Subjects: []string{"s.*"}, Seq: 11}
 	err := Tail(ctx, f.nc, f.js, "S", from, func(m Msg) error {
 		if want := fmt.Sprint(n + 10); string(m.Data) != want || m.Seq != uint64(n+11) || m.Subject != "s.a" {
 			return fmt.Errorf("message %d is %+v, want %s", n, m, want)
@@ -88,7 +88,7 @@ func TestTailLastPerSubject(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var got []string
-	err := Tail(ctx, f.nc, f.js, "S", From{Subjects: []string{"s.a", "s.c"}}, func(m Msg) error {
+	err := Tail(ctx, f.nc, f.js, "S", TailStart{Subjects: []string{"s.a", "s.c"}}, func(m Msg) error {
 		got = append(got, m.Subject+"="+string(m.Data))
 		return nil
 	}, cancel)
@@ -100,7 +100,7 @@ func TestTailLastPerSubject(t *testing.T) {
 func TestTailOfNothing(t *testing.T) {
 	f := newFixture(t)
 	f.publish(t, "s.b", "other")
-	for _, from := range []From{{Subjects: []string{"s.a"}, Seq: 1}, {Subjects: []string{"s.a"}}, {Subjects: []string{"s.*"}, Seq: 100}} {
+	for _, from := range []TailStart{{Subjects: []string{"s.a"}, Seq: 1}, {Subjects: []string{"s.a"}}, {Subjects: []string{"s.*"}, Seq: 100}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		err := Tail(ctx, f.nc, f.js, "S", from, func(m Msg) error { return fmt.Errorf("got %+v", m) }, cancel)
 		if err != nil {
@@ -113,7 +113,7 @@ func TestTailOfNothing(t *testing.T) {
 func TestTailCatchesUpWithTheRemoved(t *testing.T) {
 	f := newFixture(t)
 	f.publish(t, "s.a", "x")
-	cons, err := f.js.CreateConsumer(t.Context(), "S", consumerConfig(From{Subjects: []string{"s.*"}, Seq: 1}))
+	cons, err := f.js.CreateConsumer(t.Context(), "S", consumerConfig(TailStart{Subjects: []string{"s.*"}, Seq: 1}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,8 +121,8 @@ func TestTailCatchesUpWithTheRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	r := newReader("S", cons, nil, cancel)
-	if err := r.run(ctx, f.nc); !errors.Is(err, context.Canceled) {
+	r := newTailReader("S", cons, nil, cancel)
+	if err := r.readMessages(ctx, f.nc); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of caughtUp's cancellation", err)
 	}
 }
@@ -134,7 +134,7 @@ func TestTailSinkFails(t *testing.T) {
 	}
 	enough := errors.New("enough")
 	n := 0
-	err := Tail(t.Context(), f.nc, f.js, "S", From{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error {
+	err := Tail(t.Context(), f.nc, f.js, "S", TailStart{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error {
 		n++
 		return enough
 	}, func() {})
@@ -163,7 +163,7 @@ func TestTailInterrupted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			err := Tail(t.Context(), f.nc, f.js, "S", From{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error { return nil }, func() {
+			err := Tail(t.Context(), f.nc, f.js, "S", TailStart{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error { return nil }, func() {
 				if err := breakIt(t, f); err != nil {
 					t.Error(err)
 				}
@@ -182,7 +182,7 @@ func TestTailInterruptedWhileWaiting(t *testing.T) {
 	f.publish(t, "s.a", "x")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // heartbeats take 10
 	defer cancel()
-	err := Tail(ctx, f.nc, f.js, "S", From{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error {
+	err := Tail(ctx, f.nc, f.js, "S", TailStart{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error {
 		return f.nc.ForceReconnect()
 	}, func() {})
 	if !errors.Is(err, ErrInterrupted) {
@@ -222,7 +222,7 @@ func TestWhileConnected(t *testing.T) {
 func TestTailSeesGap(t *testing.T) {
 	f := newFixture(t)
 	f.publish(t, "s.a", "x")
-	err := Tail(t.Context(), f.nc, f.js, "S", From{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error { return nil }, func() {
+	err := Tail(t.Context(), f.nc, f.js, "S", TailStart{Subjects: []string{"s.*"}, Seq: 1}, func(Msg) error { return nil }, func() {
 		// Another reader of the same consumer takes a message away.
 		f.publish(t, "s.a", "stolen")
 		for c := range f.stream.ListConsumers(t.Context()).Info() {
@@ -250,7 +250,7 @@ func TestTailSeesGap(t *testing.T) {
 
 func TestTailMissingStream(t *testing.T) {
 	f := newFixture(t)
-	err := Tail(t.Context(), f.nc, f.js, "T", From{Subjects: []string{"t"}, Seq: 1}, func(Msg) error { return nil }, func() {})
+	err := Tail(t.Context(), f.nc, f.js, "T", TailStart{Subjects: []string{"t"}, Seq: 1}, func(Msg) error { return nil }, func() {})
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("error %v, want ErrStreamNotFound", err)
 	}

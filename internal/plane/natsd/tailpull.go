@@ -11,88 +11,88 @@ import (
 )
 
 const (
-	// tailBatch and tailBytes bound what one pull request brings.
+	// tailBatch and tailBytes bound the messages per pull request.
 	tailBatch = 512
 	tailBytes = 8 << 20
-	// tailExpires is how long the server keeps a request, and tailBeat how often it
-	// shows that it does.
-	tailExpires = 30 * time.Second
-	tailBeat    = 5 * time.Second
+	// tailExpires is how long the server keeps a request, and tailHeartbeat the interval at which
+	// it confirms that.
+	tailExpires   = 30 * time.Second
+	tailHeartbeat = 5 * time.Second
 )
 
-// puller asks for messages of a consumer, one request at a time, and receives them.
-// All requests of a puller share one subscription: what the server sends late is read
-// late. The client library gives each request a subscription and a time of its own,
-// and drops what comes after that.
-type puller struct {
+// consumerPuller requests messages of a consumer, one request at a time, and receives them. All its
+// requests share one subscription, so messages that the server sends late are still received. The
+// client library gives each request its own subscription and timeout, and drops messages after
+// that.
+type consumerPuller struct {
 	nc      *nats.Conn
 	subject string // of requests
 	inbox   string
 	sub     *nats.Subscription
 	msgs    chan *nats.Msg
-	request []byte // the same each time
-	// Of the current request.
+	request []byte // the same for all requests
+	// State of the current request.
 	number       int
-	count, bytes int // what it brought
+	count, bytes int // messages and bytes received
 }
 
-// newPuller subscribes to the answers of requests to a consumer.
-func newPuller(nc *nats.Conn, stream, consumer string) (*puller, error) {
+// newConsumerPuller subscribes to the answers to requests to a consumer.
+func newConsumerPuller(nc *nats.Conn, stream, consumer string) (*consumerPuller, error) {
 	request, err := json.Marshal(map[string]any{
-		"batch": tailBatch, "max_bytes": tailBytes, "expires": tailExpires, "idle_heartbeat": tailBeat,
+		"batch": tailBatch, "max_bytes": tailBytes, "expires": tailExpires, "idle_heartbeat": tailHeartbeat,
 	})
 	if err != nil {
 		return nil, err
 	}
-	p := &puller{
+	p := &consumerPuller{
 		nc: nc, inbox: nc.NewInbox() + ".", request: request,
 		subject: jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer,
-		// One more request may be sent before the one before has run out; beyond that
-		// the client library drops messages, and the gap shows.
+		// One more request may be sent before the previous one has expired. Beyond that the client
+		// library drops messages, and the gap is detected.
 		msgs: make(chan *nats.Msg, 4*tailBatch),
 	}
 	p.sub, err = nc.ChanSubscribe(p.inbox+"*", p.msgs)
 	return p, err
 }
 
-// ask sends a request. Its number is the last token of its reply subject, on which
-// the server says what becomes of it.
-func (p *puller) ask() error {
+// sendRequest sends a request. Its number is the last token of its reply subject, to which the
+// server also sends its status.
+func (p *consumerPuller) sendRequest() error {
 	p.number++
 	p.count, p.bytes = 0, 0
-	return p.nc.PublishRequest(p.subject, p.reply(), p.request)
+	return p.nc.PublishRequest(p.subject, p.replySubject(), p.request)
 }
 
-func (p *puller) reply() string { return p.inbox + strconv.Itoa(p.number) }
+func (p *consumerPuller) replySubject() string { return p.inbox + strconv.Itoa(p.number) }
 
-// close ends the subscription.
-func (p *puller) close() { _ = p.sub.Unsubscribe() } // an error is that it has ended
+// unsubscribe ends the subscription.
+func (p *consumerPuller) unsubscribe() { _ = p.sub.Unsubscribe() } // an error means that it has already ended
 
-// What the server says of a pull request, in the header of a message without data.
+// Status of a pull request, in the header of a message without data.
 const (
-	statusBeat     = "100"
-	statusNoneLeft = "404"
-	statusExpired  = "408"
-	statusConflict = "409"
-	tooManyBytes   = "Message Size Exceeds MaxBytes"
-	batchCompleted = "Batch Completed"
+	statusHeartbeat = "100"
+	statusNoneLeft  = "404"
+	statusExpired   = "408"
+	statusConflict  = "409"
+	tooManyBytes    = "Message Size Exceeds MaxBytes"
+	batchCompleted  = "Batch Completed"
 )
 
-// accept sorts what came: message is that it is one of the stream, over that the
-// current request brings no more. An error is that the consumer gives no more.
-func (p *puller) accept(m *nats.Msg) (message, over bool, err error) {
+// classifyMessage reports whether m is a message of the stream, and whether the current request is
+// used up. An error means that the consumer delivers no more.
+func (p *consumerPuller) classifyMessage(m *nats.Msg) (message, over bool, err error) {
 	status := m.Header.Get("Status")
 	if status == "" || len(m.Data) > 0 {
 		p.count++
 		p.bytes += m.Size()
 		return true, p.count >= tailBatch || p.bytes >= tailBytes, nil
 	}
-	if m.Subject != p.reply() { // of a request before
+	if m.Subject != p.replySubject() { // of an earlier request
 		return false, false, nil
 	}
 	text := m.Header.Get("Description")
 	switch {
-	case status == statusBeat:
+	case status == statusHeartbeat:
 		return false, false, nil
 	case status == statusNoneLeft || status == statusExpired,
 		status == statusConflict && (text == tooManyBytes || text == batchCompleted):

@@ -69,7 +69,7 @@ func TestTailLateMessages(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	got, caughtUpAt := 0, -1
-	err = Tail(ctx, nc, js, "S", From{Subjects: []string{"s.*"}, Seq: 1}, func(m Msg) error {
+	err = Tail(ctx, nc, js, "S", TailStart{Subjects: []string{"s.*"}, Seq: 1}, func(m Msg) error {
 		if string(m.Data) != fmt.Sprint(got) {
 			t.Errorf("message %d is %q", got, m.Data)
 		}
@@ -89,17 +89,17 @@ func TestTailLateMessages(t *testing.T) {
 func TestTailSeesThatTheEndIsMissing(t *testing.T) {
 	f := newFixture(t)
 	f.publish(t, "s.a", "x")
-	cons, err := f.js.CreateConsumer(t.Context(), "S", consumerConfig(From{Subjects: []string{"s.*"}, Seq: 1}))
+	cons, err := f.js.CreateConsumer(t.Context(), "S", consumerConfig(TailStart{Subjects: []string{"s.*"}, Seq: 1}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := cons.Next(); err != nil { // as if it had been lost on the way
 		t.Fatal(err)
 	}
-	r := newReader("S", cons, nil, func() { t.Error("it counts as caught up") })
+	r := newTailReader("S", cons, nil, func() { t.Error("it counts as caught up") })
 
-	r.look = 10 * time.Millisecond
-	if err := r.run(t.Context(), f.nc); !errors.Is(err, ErrInterrupted) {
+	r.checkInterval = 10 * time.Millisecond
+	if err := r.readMessages(t.Context(), f.nc); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("error %v, want ErrInterrupted", err)
 	}
 }

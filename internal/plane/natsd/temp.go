@@ -10,14 +10,14 @@ import (
 
 const (
 	tempPrefix = "penstock-nats-"
-	// tempMark is the file that tells a directory of ours, which nobody misses,
-	// from one that somebody chose and that only has such a name.
+	// tempMark is a file which distinguishes our temporary directories, which may be deleted, from
+	// a user's directory with the same name prefix.
 	tempMark = "penstock.temporary"
 )
 
-// lockTemp makes a temporary directory and takes its lock. The mark comes after
-// the lock: a directory that has one and is not locked is of a process that died.
-// What could be made is returned with an error too.
+// lockTemp creates and locks a temporary directory. It writes the mark after it has the lock, so a
+// marked directory which is not locked belongs to a crashed process. With an error it returns what
+// it has created so far.
 func lockTemp() (dir string, lock *os.File, err error) {
 	dir, err = os.MkdirTemp("", tempPrefix)
 	if err == nil {
@@ -32,12 +32,12 @@ func lockTemp() (dir string, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// removeAbandoned removes the temporary directories of servers that were killed.
-// What cannot be removed stays: it is not in the way of this server.
+// removeAbandoned removes the temporary directories of killed servers. Failures do not affect this
+// server.
 func removeAbandoned(log *slog.Logger) {
 	temp, err := os.OpenRoot(os.TempDir())
 	if err != nil {
-		return // whoever makes a directory there hears of it
+		return // creating a directory there reports the error
 	}
 	defer temp.Close()
 	list, err := os.ReadDir(temp.Name())
@@ -45,7 +45,7 @@ func removeAbandoned(log *slog.Logger) {
 		return
 	}
 	for _, e := range list {
-		if !strings.HasPrefix(e.Name(), tempPrefix) || !e.IsDir() || !abandoned(temp, e.Name()) {
+		if !strings.HasPrefix(e.Name(), tempPrefix) || !e.IsDir() || !isAbandoned(temp, e.Name()) {
 			continue
 		}
 		if err := temp.RemoveAll(e.Name()); err != nil {
@@ -56,11 +56,11 @@ func removeAbandoned(log *slog.Logger) {
 	}
 }
 
-// abandoned reports whether the directory in temp is one of ours whose server is
-// dead: it has our mark, and its lock is free.
-func abandoned(temp *os.Root, name string) bool {
+// isAbandoned reports whether the directory in temp is one of ours whose server is dead: it has the
+// mark, and its lock is free.
+func isAbandoned(temp *os.Root, name string) bool {
 	for _, file := range []string{tempMark, lockName} {
-		// Only a regular file can be opened without waiting.
+		// Opening a file that is not regular may block.
 		if info, err := temp.Lstat(filepath.Join(name, file)); err != nil || !info.Mode().IsRegular() {
 			return false
 		}
@@ -69,6 +69,6 @@ func abandoned(temp *os.Root, name string) bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close() // before the removal, which some systems refuse of open files
+	defer f.Close() // runs before the removal; some systems refuse to remove open files
 	return lockFile(f) == nil
 }

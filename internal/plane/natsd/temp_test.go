@@ -73,7 +73,7 @@ func TestForeignDirectoriesStay(t *testing.T) {
 		}
 	}
 	write(tempPrefix + "file")             // no directory
-	write(tempPrefix+"chosen", lockName)   // a data directory that somebody named so
+	write(tempPrefix+"chosen", lockName)   // a user's data directory with such a name
 	write(tempPrefix+"unlocked", tempMark) // never got as far as its lock
 	write("other-1", lockName)
 	write("other-1", tempMark)

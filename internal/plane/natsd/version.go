@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// MinServerVersion is the oldest NATS server that works: discovery gives its keys a
-// time to live each, and 2.11 introduced that.
+// MinServerVersion is the oldest supported NATS server: discovery needs per-key TTLs, which 2.11
+// introduced.
 const MinServerVersion = "2.11"
 
-// ErrTooOld is in the chain of Connect's error when the server is older than
-// MinServerVersion: trying again does not help.
+// ErrTooOld is in the chain of Connect's error when the server is older than MinServerVersion. A
+// retry does not help.
 var ErrTooOld = errors.New("the NATS server is too old")
 
-// checkVersion returns ErrTooOld, and what to do, for a server of a version below
-// MinServerVersion. A version that cannot be read is accepted.
+// checkVersion returns ErrTooOld with advice for a version below MinServerVersion. It accepts a
+// version that it cannot parse.
 func checkVersion(version string) error {
 	major, minor, ok := parseVersion(version)
 	leastMajor, leastMinor, _ := parseVersion(MinServerVersion)
@@ -27,7 +27,7 @@ func checkVersion(version string) error {
 		ErrTooOld, version, MinServerVersion)
 }
 
-// parseVersion reads the first two numbers of a version such as 2.11.0-RC.1.
+// parseVersion parses the first two numbers of a version such as 2.11.0-RC.1.
 func parseVersion(version string) (major, minor int, ok bool) {
 	first, rest, ok := strings.Cut(version, ".")
 	second, _, _ := strings.Cut(rest, ".")

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// awake tells a time that passed from a time in which this process ran. A process that
-// was stopped, or that got no processor, has heard nothing of its peers meanwhile: that
-// silence is its own. A loop that counts silence waits with it.
-type awake struct {
+// awakeClock distinguishes time during which this process ran from time during which it did not. A
+// process which was stopped or got no CPU received nothing from its peers meanwhile, and that
+// silence is its own. A loop that measures a peer's silence waits with an awakeClock.
+type awakeClock struct {
 	due   time.Time
 	slack time.Duration
-	late  int // waits in a row that ended too late
+	late  int // consecutive waits that ended too late
 }
 
-// lateShare is how many waits that ended too late count as one: a process that never
-// runs in time gives up a peer all the same, later.
+// lateShare is the number of late waits that count as one, so that a process which is always late
+// still detects a dead peer eventually.
 const lateShare = 8
 
-// wait returns when a wait of d from now is over. It counts if it ends no more than slack
-// after that.
-func (a *awake) wait(d, slack time.Duration) time.Time {
+// startWait starts a wait of d from now and returns its end. The wait counts if it ends no more
+// than slack later than that.
+func (a *awakeClock) startWait(d, slack time.Duration) time.Time {
 	a.due, a.slack = time.Now().Add(d), slack
 	return a.due
 }
 
-// counts reports whether the wait that has ended counts.
-func (a *awake) counts() bool {
+// waitCounts reports whether the wait which has just ended counts.
+func (a *awakeClock) waitCounts() bool {
 	if time.Since(a.due) <= a.slack {
 		a.late = 0
 		return true
@@ -37,39 +37,39 @@ func (a *awake) counts() bool {
 	return a.late%lateShare == 0
 }
 
-// letOthersRun returns when the goroutines that were ready have run. What a silence lacks
-// may be theirs to send or to read, and how long they took shows in awake.
-func letOthersRun() { runtime.Gosched() }
+// yieldProcessor returns after the goroutines which were ready have run. They may be about to send
+// or read the bytes whose absence looks like silence. The time they take shows in awakeClock.
+func yieldProcessor() { runtime.Gosched() }
 
-// awakeSlices is into how many parts afterAwake divides its time.
+// awakeSlices is the number of slices into which afterAwake divides its duration.
 const awakeSlices = 8
 
-// afterAwake calls f, in a goroutine of its own, when this process has run for d. stop ends
-// the wait and reports whether f will not be called.
+// afterAwake calls f in its own goroutine when this process has run for d. stop cancels the wait
+// and reports whether f will not be called.
 func afterAwake(d time.Duration, f func()) (stop func() bool) {
 	w := &struct {
 		sync.Mutex
-		awake
+		awakeClock
 		timer *time.Timer
-		left  int // slices
+		left  int // remaining slices
 		over  bool
 	}{left: awakeSlices}
 	slice := max(d/awakeSlices, 1)
 	w.Lock()
 	defer w.Unlock()
-	w.wait(slice, slice)
+	w.startWait(slice, slice)
 	w.timer = time.AfterFunc(slice, func() {
-		letOthersRun()
+		yieldProcessor()
 		w.Lock()
 		defer w.Unlock()
 		switch {
 		case w.over:
 			return
-		case w.counts():
+		case w.waitCounts():
 			w.left--
 		}
 		if w.left > 0 {
-			w.wait(slice, slice)
+			w.startWait(slice, slice)
 			w.timer.Reset(slice)
 			return
 		}
@@ -86,8 +86,8 @@ func afterAwake(d time.Duration, f func()) (stop func() bool) {
 	}
 }
 
-// withAwakeTimeout returns a context which ends, with DeadlineExceeded as its cause, when this
-// process has run for d. The caller calls release when it is done.
+// withAwakeTimeout returns a context which ends, with cause DeadlineExceeded, when this process has
+// run for d. The caller must call release.
 func withAwakeTimeout(ctx context.Context, d time.Duration) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := afterAwake(d, func() { cancel(context.DeadlineExceeded) })

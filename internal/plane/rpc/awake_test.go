@@ -81,7 +81,7 @@ func TestTCPStoppedProcess(t *testing.T) {
 				}
 				cfg := TCPConfig{}
 				cfg.EnsureDefaults()
-				l := &tcpLink{conn: conn, cfg: &cfg, frame: func(frameType, uint32, []byte) error { return heard }}
+				l := &tcpLink{conn: conn, cfg: &cfg, onFrame: func(frameType, uint32, []byte) error { return heard }}
 				l.out.init(framing{}, nil)
 				l.calls.Store(1)
 				start := time.Now()
@@ -114,7 +114,7 @@ func TestTCPShowsLife(t *testing.T) {
 				mine, peer := net.Pipe()
 				cfg := TCPConfig{}
 				cfg.EnsureDefaults()
-				l := &tcpLink{conn: mine, cfg: &cfg, frame: func(frameType, uint32, []byte) error {
+				l := &tcpLink{conn: mine, cfg: &cfg, onFrame: func(frameType, uint32, []byte) error {
 					time.Sleep(c.work) // virtual
 					return nil
 				}}

@@ -16,9 +16,9 @@ func BenchmarkPlanes(b *testing.B) {
 		name string
 		open func(b *testing.B) rpc.Plane
 	}{
-		{"mem", func(*testing.B) rpc.Plane { return rpc.NewMem() }},
+		{"mem", func(*testing.B) rpc.Plane { return rpc.NewMemPlane() }},
 		{"http", func(b *testing.B) rpc.Plane {
-			p, err := rpc.NewHTTP(rpc.HTTPConfig{})
+			p, err := rpc.NewHTTPPlane(rpc.HTTPConfig{})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -36,7 +36,7 @@ func BenchmarkPlanes(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.Cleanup(nc.Close)
-			p, err := rpc.NewNATS(nc, rpc.NATSConfig{})
+			p, err := rpc.NewNATSPlane(nc, rpc.NATSPlaneConfig{})
 			if err != nil {
 				b.Fatal(err)
 			}

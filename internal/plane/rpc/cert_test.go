@@ -10,7 +10,7 @@ import (
 // Certificates returns what a server and a client need to know each other.
 func Certificates(t *testing.T) (server, client *tls.Config) {
 	t.Helper()
-	p := certtest.Make(t, certtest.Form{})
+	p := certtest.NewPair(t, certtest.CertOptions{})
 	pair := []tls.Certificate{p.TLS}
 	return &tls.Config{Certificates: pair, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: p.Pool},
 		&tls.Config{Certificates: pair, RootCAs: p.Pool}

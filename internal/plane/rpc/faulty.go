@@ -12,46 +12,45 @@ import (
 	"penstock/core/fault"
 )
 
-// Faults says how a plane misbehaves. Probabilities are from 0 to 1; the zero
-// value is a plane without faults.
-type Faults struct {
-	// Refuse is the probability that a call ends in Unavailable without having
-	// reached its handler.
+// CallFaults configures how a plane misbehaves. Probabilities are from 0 to 1. The zero value is a
+// plane without faults.
+type CallFaults struct {
+	// Refuse is the probability that a call ends with Unavailable before it reaches its handler.
 	Refuse float64
-	// Cut is the probability that the connection breaks under a call: it ends in
-	// Unavailable after at most CutAfter frames, possibly after the last one.
+	// Cut is the probability that the connection breaks during a call. The call then ends with
+	// Unavailable after at most CutAfter frames, possibly after the last frame.
 	Cut      float64
 	CutAfter int
-	// Delay holds up each call and each frame by a random time below it.
+	// Delay is the upper bound of a random delay of each call and each frame.
 	Delay time.Duration
 }
 
-// FaultyPlane passes calls to another plane and breaks some of them.
+// FaultyPlane wraps another plane and breaks some of its calls.
 type FaultyPlane struct {
 	inner Plane
 	seed  uint64
 	mu    struct {
 		sync.Mutex
-		faults Faults
-		calls  map[target]uint64
+		faults CallFaults
+		calls  map[callTarget]uint64
 	}
 }
 
 var _ Plane = (*FaultyPlane)(nil)
 
-type target struct{ addr, method string }
+type callTarget struct{ addr, method string }
 
-// Faulty wraps inner. What happens to a call depends on nothing but the seed,
-// its address and method, and how many such calls there were before it.
-func Faulty(inner Plane, seed uint64, f Faults) *FaultyPlane {
+// WithFaults wraps inner. The fate of a call depends only on the seed, the address, the method, and
+// the number of earlier calls with the same address and method.
+func WithFaults(inner Plane, seed uint64, f CallFaults) *FaultyPlane {
 	p := &FaultyPlane{inner: inner, seed: seed}
 	p.mu.faults = f
-	p.mu.calls = make(map[target]uint64)
+	p.mu.calls = make(map[callTarget]uint64)
 	return p
 }
 
-// Set changes the faults of the calls that follow.
-func (p *FaultyPlane) Set(f Faults) {
+// Set replaces the faults of subsequent calls.
+func (p *FaultyPlane) Set(f CallFaults) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.faults = f
@@ -66,13 +65,13 @@ var errCut = errors.New("cut")
 
 // Call implements Plane.
 func (p *FaultyPlane) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
-	f, rng := p.draw(target{addr, method})
+	f, rng := p.drawFaults(callTarget{addr, method})
 	refuse := rng.Float64() < f.Refuse
-	left := -1 // frames until the cut; negative for never
+	left := -1 // frames until the cut; negative means never
 	if rng.Float64() < f.Cut {
 		left = rng.IntN(max(f.CutAfter, 0) + 1)
 	}
-	if err := pause(ctx, rng, f.Delay); err != nil {
+	if err := sleepRandom(ctx, rng, f.Delay); err != nil {
 		return err
 	}
 	if refuse {
@@ -83,7 +82,7 @@ func (p *FaultyPlane) Call(ctx context.Context, addr, method string, body []byte
 			return errCut
 		}
 		left--
-		if err := pause(ctx, rng, f.Delay); err != nil {
+		if err := sleepRandom(ctx, rng, f.Delay); err != nil {
 			return err
 		}
 		return recv(frame)
@@ -94,8 +93,8 @@ func (p *FaultyPlane) Call(ctx context.Context, addr, method string, body []byte
 	return err
 }
 
-// draw returns the faults in force and the random source of the next call to t.
-func (p *FaultyPlane) draw(t target) (Faults, *rand.Rand) {
+// drawFaults returns the current faults and the random source for the next call to t.
+func (p *FaultyPlane) drawFaults(t callTarget) (CallFaults, *rand.Rand) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.mu.calls[t]
@@ -107,8 +106,8 @@ func (p *FaultyPlane) draw(t target) (Faults, *rand.Rand) {
 	return p.mu.faults, rand.New(rand.NewPCG(p.seed, h.Sum64()))
 }
 
-// pause waits for a random time below limit, or until ctx ends.
-func pause(ctx context.Context, rng *rand.Rand, limit time.Duration) error {
+// sleepRandom waits for a random time below limit, or until ctx ends.
+func sleepRandom(ctx context.Context, rng *rand.Rand, limit time.Duration) error {
 	if limit <= 0 {
 		return nil
 	}

@@ -13,54 +13,51 @@ import (
 	"penstock/core/fault"
 )
 
-// HTTP is the request plane over HTTP/2, in clear with prior knowledge or over
-// TLS. Addresses are "http://host:port" and "https://host:port". The calls of one
-// process to one server are streams of one connection. The bytes are in
-// docs/format/rpc-http.md.
+// HTTPPlane is the request plane over HTTP/2, in clear text with prior knowledge or over TLS.
+// Addresses are "http://host:port" and "https://host:port". The calls of one process to one server
+// are streams of one connection. docs/format/rpc-http.md documents the bytes.
 //
-// A handler is ahead of its caller by the credit, and by what the flow control of
-// HTTP/2 lets into the socket and into the caller's window of the stream.
-type HTTP struct {
+// A handler may be ahead of its caller by the credit, plus what HTTP/2 flow control admits into the
+// socket and the caller's stream window.
+type HTTPPlane struct {
 	cfg       HTTPConfig
 	dialer    *httpDialer
 	transport *http.Transport
 }
 
-var _ Plane = (*HTTP)(nil)
+var _ Plane = (*HTTPPlane)(nil)
 
 const (
-	// httpWindow is how many bytes of one stream may be under way unread, in
-	// either direction.
+	// httpWindow is how many unread bytes of one stream may be in flight, in either direction.
 	httpWindow = 256 << 10
-	// httpServerWindow is the same of a connection towards a server, which reads
-	// at once. Towards callers there is no bound but that of their streams: one
-	// slow caller must not stop the others.
+	// httpServerWindow is the same for a connection towards a server, which reads at once. Towards
+	// callers only the stream windows apply, so that one slow caller cannot block the others.
 	httpServerWindow = 2 << 20
-	// spareStreams are those of a connection beyond the calls that a server takes,
-	// so that one too many is told so instead of waiting in silence.
+	// spareStreams is the number of streams per connection beyond the server's MaxCalls, so that an
+	// excess call gets an error instead of waiting silently.
 	spareStreams = 256
-	// httpIdle is how long a connection without calls is kept.
+	// httpIdle is how long a connection without calls is kept open.
 	httpIdle = 5 * time.Minute
-	// httpDial is how long an attempt to connect may take, TLS included.
+	// httpDial bounds an attempt to connect, including TLS.
 	httpDial = 2 * time.Second
-	// bodyTime is how long a body may take from its first byte to its last.
-	bodyTime = 30 * time.Second
-	// lastGoodbye is how long a server whose answers are written waits for its
-	// callers to leave. They have what they need, and net/http takes a second.
-	lastGoodbye = 100 * time.Millisecond
+	// bodyTimeout is how long a body may take from its first byte to its last.
+	bodyTimeout = 30 * time.Second
+	// shutdownGrace is how long a server whose answers are written waits for its callers to
+	// disconnect. They have everything they need, and net/http would wait a second.
+	shutdownGrace = 100 * time.Millisecond
 )
 
-// NewHTTP returns a plane that talks to nobody yet. Whoever made it closes it.
-func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
+// NewHTTPPlane returns a plane without connections. The caller must close it.
+func NewHTTPPlane(cfg HTTPConfig) (*HTTPPlane, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	d := newHTTPDialer(cfg.KeepAlive, cfg.ClientTLS)
-	conf := cfg.http2()
+	conf := cfg.http2Config()
 	conf.StrictMaxConcurrentRequests = true
-	return &HTTP{cfg: cfg, dialer: d, transport: &http.Transport{
-		DialContext:        d.dial,
+	return &HTTPPlane{cfg: cfg, dialer: d, transport: &http.Transport{
+		DialContext:        d.dialPlain,
 		DialTLSContext:     d.dialTLS,
 		MaxConnsPerHost:    1,
 		IdleConnTimeout:    httpIdle,
@@ -70,12 +67,12 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 	}}, nil
 }
 
-// http2 returns what both ends of a connection have in common.
-func (c *HTTPConfig) http2() *http.HTTP2Config {
+// http2Config returns the settings common to both ends of a connection.
+func (c *HTTPConfig) http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxReceiveBufferPerStream: httpWindow,
 		SendPingTimeout:           c.KeepAlive / 2,
-		PingTimeout:               lateShare * c.KeepAlive, // silenceConn is sooner
+		PingTimeout:               lateShare * c.KeepAlive, // silenceConn closes sooner
 		WriteByteTimeout:          lateShare * c.KeepAlive,
 	}
 }
@@ -87,18 +84,17 @@ func http2Only() *http.Protocols {
 	return p
 }
 
-// Close closes the connections: calls in progress end in Unavailable, as do later
-// ones. Servers are not affected. It is idempotent.
-func (p *HTTP) Close() {
+// Close closes the connections of callers. Calls in progress and later calls end with Unavailable.
+// It does not affect servers. It is idempotent.
+func (p *HTTPPlane) Close() {
 	p.transport.CloseIdleConnections()
-	p.dialer.close()
+	p.dialer.closeAll()
 }
 
-// Serve implements Plane. addr is "host:port" or a URL; an address that is in use
-// is a Conflict. Handlers in progress outlive ctx: they end by themselves or with
-// their callers.
-func (p *HTTP) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
-	at, err := p.listenAt(addr)
+// Serve implements Plane. addr is "host:port" or a URL. An address in use is a Conflict. Handlers
+// in progress outlive ctx: they end when they return or when their callers disconnect.
+func (p *HTTPPlane) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+	at, err := p.listenAddr(addr)
 	if err != nil {
 		return err
 	}
@@ -106,43 +102,43 @@ func (p *HTTP) Serve(ctx context.Context, addr string, h Handler, ready func(add
 	if err != nil {
 		return errListen(at, err)
 	}
-	told, err := advertised(p.cfg.Advertise, l.Addr())
+	told, err := advertiseAddress(p.cfg.Advertise, l.Addr())
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
 	s := newHTTPServer(&p.cfg, h)
-	conf := p.cfg.http2()
+	conf := p.cfg.http2Config()
 	conf.MaxConcurrentStreams = p.cfg.MaxCalls + spareStreams
 	conf.MaxReceiveBufferPerConnection = httpServerWindow
 	srv := &http.Server{
 		Handler:           s,
 		Protocols:         http2Only(),
 		HTTP2:             conf,
-		ReadHeaderTimeout: bodyTime,
-		IdleTimeout:       2 * httpIdle, // the caller's is the shorter
+		ReadHeaderTimeout: bodyTimeout,
+		IdleTimeout:       2 * httpIdle, // longer than the caller's
 		ConnState:         watchActive(p.cfg.KeepAlive),
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(p.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan error, 1)
-	go func() { done <- p.accept(srv, silenceListener{l}) }()
+	go func() { done <- p.serveListener(srv, silenceListener{l}) }()
 	if ready != nil {
-		ready(p.scheme() + "://" + told)
+		ready(p.urlScheme() + "://" + told)
 	}
 	select {
-	case err := <-done: // the listener broke
-		s.drain()
+	case err := <-done: // the listener failed
+		s.startDraining()
 		s.calls.Wait()
 		return errors.Join(fault.New(fault.Unavailable, "serve %s: %w", at, err), srv.Close())
 	case <-ctx.Done():
 	}
-	s.drain()
-	shutdown(srv, s)
+	s.startDraining()
+	shutdownServer(srv, s)
 	<-done
 	return nil
 }
 
-func (p *HTTP) accept(srv *http.Server, l net.Listener) error {
+func (p *HTTPPlane) serveListener(srv *http.Server, l net.Listener) error {
 	if p.cfg.ServerTLS == nil {
 		return srv.Serve(l)
 	}
@@ -150,26 +146,25 @@ func (p *HTTP) accept(srv *http.Server, l net.Listener) error {
 	return srv.ServeTLS(l, "", "")
 }
 
-// shutdown closes the listener, tells the callers to come no more on their
-// connections, and returns when the calls in progress are done and their ends are
-// written.
-func shutdown(srv *http.Server, s *httpServer) {
+// shutdownServer closes the listener, tells callers to use other connections, and returns when the
+// calls in progress are done and their outcomes are written.
+func shutdownServer(srv *http.Server, s *httpServer) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_ = srv.Shutdown(ctx) // it fails when ctx ends, and Close does the rest
+		_ = srv.Shutdown(ctx) // fails when ctx ends; Close then does the rest
 	}()
 	s.calls.Wait()
-	t := time.AfterFunc(lastGoodbye, cancel)
+	t := time.AfterFunc(shutdownGrace, cancel)
 	defer t.Stop()
 	<-gone
 	_ = srv.Close()
 }
 
-// listenAt returns the host:port that addr, as Serve takes it, stands for.
-func (p *HTTP) listenAt(addr string) (string, error) {
+// listenAddr returns the host:port for addr, which is an argument of Serve.
+func (p *HTTPPlane) listenAddr(addr string) (string, error) {
 	if addr == "" {
 		return p.cfg.Listen, nil
 	}
@@ -177,21 +172,21 @@ func (p *HTTP) listenAt(addr string) (string, error) {
 	if !ok {
 		return addr, nil
 	}
-	if scheme != p.scheme() {
-		return "", fault.New(fault.Invalid, "serve %.100q: this plane's addresses begin with %s://", addr, p.scheme())
+	if scheme != p.urlScheme() {
+		return "", fault.New(fault.Invalid, "serve %.100q: this plane's addresses begin with %s://", addr, p.urlScheme())
 	}
 	return at, nil
 }
 
-func (p *HTTP) scheme() string {
+func (p *HTTPPlane) urlScheme() string {
 	if p.cfg.ServerTLS != nil {
 		return "https"
 	}
 	return "http"
 }
 
-// httpTarget returns the URL of a method at addr.
-func httpTarget(addr, method string) (*url.URL, error) {
+// callURL returns the URL of a method at addr.
+func callURL(addr, method string) (*url.URL, error) {
 	u, err := url.Parse(addr)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
 		return nil, fault.New(fault.Unavailable, "call %s: %.100q is no address of the HTTP plane; it is http://HOST:PORT", method, addr)

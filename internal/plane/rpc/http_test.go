@@ -19,9 +19,9 @@ import (
 )
 
 // newHTTP returns a plane that ends with the test.
-func newHTTP(t *testing.T, cfg rpc.HTTPConfig) *rpc.HTTP {
+func newHTTP(t *testing.T, cfg rpc.HTTPConfig) *rpc.HTTPPlane {
 	t.Helper()
-	p, err := rpc.NewHTTP(cfg)
+	p, err := rpc.NewHTTPPlane(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestHTTPDeadPeer(t *testing.T) {
 		between.held.Lock()
 		return nil
 	})
-	if fault.Of(err) != fault.Unavailable {
+	if fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("error %v, want Unavailable", err)
 	}
 	<-over // while nothing passes
@@ -203,7 +203,7 @@ func TestHTTPServerReturns(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop()
-		if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.Of(err) != fault.Unavailable {
+		if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.CodeOf(err) != fault.Unavailable {
 			t.Fatalf("without a server: %v", err)
 		}
 		_, stop = serve(t, p, addr, nothing)
@@ -245,7 +245,7 @@ func TestHTTPReplacedWhileDraining(t *testing.T) {
 	// The caller's connection is told to leave a moment after the server began to.
 	got := ""
 	for got == "" {
-		if err := p.Call(t.Context(), addr, "probe", nil, func(f []byte) error { got = string(f); return nil }); err != nil && fault.Of(err) != fault.Unavailable {
+		if err := p.Call(t.Context(), addr, "probe", nil, func(f []byte) error { got = string(f); return nil }); err != nil && fault.CodeOf(err) != fault.Unavailable {
 			t.Fatal(err)
 		}
 	}
@@ -270,7 +270,7 @@ func TestHTTPDoesNotStepDown(t *testing.T) {
 		return nil
 	})
 	err := newHTTP(t, rpc.HTTPConfig{ClientTLS: client, Token: "secret"}).Call(t.Context(), addr, "m", nil, ignore)
-	if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "without") {
+	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "without") {
 		t.Errorf("calling %s with TLS: %v", addr, err)
 	}
 }
@@ -296,7 +296,7 @@ func TestHTTPStrangers(t *testing.T) {
 		{"a path", plain + "/x", "http://HOST:PORT", rpc.HTTPConfig{}},
 	} {
 		err := newHTTP(t, c.cfg).Call(t.Context(), c.addr, "m", []byte("body"), ignore)
-		if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), c.says) {
+		if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: error %v, want Unavailable that says %q", c.name, err, c.says)
 		}
 		if err != nil && strings.Contains(err.Error(), "-one") {
@@ -324,12 +324,12 @@ func TestHTTPClose(t *testing.T) {
 			p.Close()
 			return nil
 		})
-		if fault.Of(err) != fault.Unavailable {
+		if fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("error %v, want Unavailable", err)
 		}
 		<-over
 		p.Close()
-		if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.Of(err) != fault.Unavailable {
+		if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("a call after Close: %v", err)
 		}
 	}
@@ -360,11 +360,11 @@ func testOverloaded(t *testing.T, p rpc.Plane) {
 		<-entered
 	}
 	call(make([]byte, 1<<20))
-	if err := p.Call(t.Context(), addr, "m", make([]byte, rpc.MaxBody), ignore); fault.Of(err) != fault.Overloaded {
+	if err := p.Call(t.Context(), addr, "m", make([]byte, rpc.MaxBody), ignore); fault.CodeOf(err) != fault.Overloaded {
 		t.Errorf("more bodies than there is room for: %v", err)
 	}
 	call(nil)
-	if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.Of(err) != fault.Overloaded {
+	if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.CodeOf(err) != fault.Overloaded {
 		t.Errorf("a third call: %v", err)
 	}
 	close(leave)
@@ -410,7 +410,7 @@ func TestHTTPConfig(t *testing.T) {
 	for _, c := range []rpc.HTTPConfig{
 		{Listen: "nowhere"}, {Advertise: "http://a"}, {Advertise: "0.0.0.0"}, {Token: "a b"}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
 	} {
-		if _, err := rpc.NewHTTP(c); fault.Of(err) != fault.Invalid {
+		if _, err := rpc.NewHTTPPlane(c); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -436,7 +436,7 @@ func TestHTTPAdvertise(t *testing.T) {
 		})
 		cancel()
 		if c.want == "" {
-			if fault.Of(err) != fault.Invalid {
+			if fault.CodeOf(err) != fault.Invalid {
 				t.Errorf("%+v: %q, %v, want an error that asks for a host", c, got, err)
 			}
 			continue
@@ -452,13 +452,13 @@ func TestHTTPServeRefusesAddresses(t *testing.T) {
 	p := newHTTP(t, rpc.HTTPConfig{})
 	for _, addr := range []string{"https://127.0.0.1:0", "tcp://127.0.0.1:0", "192.0.2.1:0"} {
 		err := p.Serve(t.Context(), addr, nothing, func(string) { t.Error("it serves") })
-		if fault.Of(err) != fault.Invalid {
+		if fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}
 }
 
-// brokenBody is a body of which nothing comes.
+// brokenBody is a body whose reads fail.
 type brokenBody struct{}
 
 func (brokenBody) Read([]byte) (int, error) { return 0, errors.New("broken") }

@@ -13,69 +13,69 @@ import (
 )
 
 // Call implements Plane.
-func (p *HTTP) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+func (p *HTTPPlane) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := fits(method, body); err != nil {
+	if err := checkLimits(method, body); err != nil {
 		return err
 	}
-	u, err := httpTarget(addr, method)
+	u, err := callURL(addr, method)
 	switch {
 	case err != nil:
 		return err
 	case p.cfg.ClientTLS != nil && u.Scheme == "http":
-		// Else whoever can enter an address in discovery would get prompts, and the
-		// token, without a certificate.
+		// Otherwise an attacker with write access to discovery would get prompts, and the token,
+		// without a certificate.
 		return fault.New(fault.Unavailable, "call %s: this process calls over TLS, and %s is without; give the server the rpc TLS settings too", method, addr)
 	}
 	src := &bodySource{}
 	src.mu.b = body
-	defer src.close()
-	rctx, cancel := context.WithCancel(context.WithValue(ctx, callStart{}, time.Now()))
-	defer cancel() // a stream that has not ended is reset
+	defer src.closeReaders()
+	rctx, cancel := context.WithCancel(context.WithValue(ctx, callStartKey{}, time.Now()))
+	defer cancel() // resets the stream unless it has ended
 
 	req := &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host, Header: make(http.Header),
-		ContentLength: int64(len(body)), GetBody: src.open,
+		ContentLength: int64(len(body)), GetBody: src.newReader,
 	}
 	if len(body) > 0 {
-		req.Body, _ = src.open()
+		req.Body, _ = src.newReader()
 	}
 	if p.cfg.Token != "" {
-		req.Header.Set("Authorization", bearer(p.cfg.Token))
+		req.Header.Set("Authorization", bearerHeader(p.cfg.Token))
 	}
-	writeEnvelope(req.Header, envelop(ctx))
+	writeEnvelope(req.Header, newCallMetadata(ctx))
 	resp, err := p.transport.RoundTrip(req.WithContext(rctx))
 	if err != nil {
-		if err := over(ctx); err != nil {
+		if err := contextErr(ctx); err != nil {
 			return err
 		}
 		return fault.New(fault.Unavailable, "call %s: cannot reach %s: %v", method, addr, err)
 	}
 	defer resp.Body.Close()
-	if resp.Header.Get("Content-Type") != httpType {
-		return p.strange(resp, addr, method)
+	if resp.Header.Get("Content-Type") != httpContentType {
+		return p.unexpectedAnswer(resp, addr, method)
 	}
 	return receiveHTTP(ctx, resp.Body, addr, method, recv)
 }
 
-// strange returns what an answer means that is none of ours.
-func (p *HTTP) strange(resp *http.Response, addr, method string) error {
+// unexpectedAnswer returns the error for a response which does not come from this plane.
+func (p *HTTPPlane) unexpectedAnswer(resp *http.Response, addr, method string) error {
 	if resp.StatusCode == http.StatusUnauthorized {
 		return fault.New(fault.Unavailable, "call %s: the server at %s refuses this process's rpc token; give both the same", method, addr)
 	}
 	return fault.New(fault.Unavailable, "call %s: what answers at %s with status %d is no server of this plane; check the address", method, addr, resp.StatusCode)
 }
 
-// receiveHTTP passes the frames of an answer to recv until its end.
+// receiveHTTP passes the frames of an answer to recv until the answer ends.
 func receiveHTTP(ctx context.Context, body io.Reader, addr, method string, recv func([]byte) error) error {
 	r := recordReader{r: bufio.NewReader(body)}
 	for {
-		frame, ended, end, err := r.next()
+		frame, ended, end, err := r.nextFrame()
 		switch {
 		case err != nil:
-			if err := over(ctx); err != nil {
+			if err := contextErr(ctx); err != nil {
 				return err
 			}
 			return fault.New(fault.Unavailable, "call %s: the connection to %s broke: %v", method, addr, err)
@@ -87,18 +87,18 @@ func receiveHTTP(ctx context.Context, body io.Reader, addr, method string, recv 
 			}
 			continue
 		}
-		// The end of the stream comes with it; a stream that is read to its end
-		// needs no reset.
+		// The end of the stream arrives with the last record. A stream which was read to its end
+		// need not be reset.
 		_, _ = r.r.Peek(1)
-		if err := over(ctx); err != nil {
-			return err // what the handler says is then an echo of it
+		if err := contextErr(ctx); err != nil {
+			return err // the handler's error only echoes it
 		}
 		return end
 	}
 }
 
-// bodySource is the body of one call. The transport may read it for a moment
-// longer than the call takes, when the slice is its owner's again.
+// bodySource is the body of one call. The transport may read it slightly longer than the call
+// lasts, but then the slice belongs to its owner again.
 type bodySource struct {
 	mu struct {
 		sync.Mutex
@@ -106,23 +106,23 @@ type bodySource struct {
 	}
 }
 
-// open returns the body from its beginning.
-func (s *bodySource) open() (io.ReadCloser, error) { return &bodyReader{src: s}, nil }
+// newReader returns a reader of the whole body.
+func (s *bodySource) newReader() (io.ReadCloser, error) { return &bodySourceReader{src: s}, nil }
 
-// close ends every reading of the body.
-func (s *bodySource) close() {
+// closeReaders makes all further reads of the body fail.
+func (s *bodySource) closeReaders() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.b = nil
 }
 
-type bodyReader struct {
+type bodySourceReader struct {
 	src *bodySource
 	at  int
 }
 
 // Read implements io.Reader.
-func (r *bodyReader) Read(p []byte) (int, error) {
+func (r *bodySourceReader) Read(p []byte) (int, error) {
 	r.src.mu.Lock()
 	defer r.src.mu.Unlock()
 	switch b := r.src.mu.b; {
@@ -138,4 +138,4 @@ func (r *bodyReader) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (r *bodyReader) Close() error { return nil }
+func (r *bodySourceReader) Close() error { return nil }

@@ -12,34 +12,33 @@ import (
 
 // HTTPConfig configures a request plane over HTTP/2.
 type HTTPConfig struct {
-	// Listen is the host:port of a server that is given no address; port 0
-	// chooses a free one. Empty is "127.0.0.1:0".
+	// Listen is the host:port at which a server listens if it is given no address. Port 0 selects a
+	// free port. Empty means "127.0.0.1:0".
 	Listen string
-	// Advertise is the host, or host:port, at which others reach a server of this
-	// process. Empty is where it listens, which must then be one host's address.
+	// Advertise is the host, or host:port, at which others reach a server of this process. Empty
+	// means the listener's address, which must then name one host.
 	Advertise string
-	// ServerTLS makes servers speak TLS; their addresses begin with "https://".
-	// ClientTLS is for calls to such addresses, and then there are calls to no
-	// others; nil trusts the system's roots.
+	// ServerTLS enables TLS for servers; their addresses then begin with "https://". ClientTLS
+	// configures calls to such addresses, and then calls to other addresses fail. If it is nil,
+	// calls trust the system's roots.
 	ServerTLS, ClientTLS *tls.Config
-	// Token is what callers show and servers ask for; those who are to reach each
-	// other have the same. Empty is none. Without TLS it travels in clear.
+	// Token is the secret which callers send and servers require. All processes which call each
+	// other have the same. Empty means none. Without TLS it is sent in clear.
 	Token string
-	// KeepAlive is how long a connection may be silent: a peer that does not
-	// answer a ping in the second half of it is dead. 0 is 10 s: a busy peer
-	// answers after all that it was sent before.
+	// KeepAlive is how long a connection may be silent: a peer which does not answer a ping in the
+	// second half of it is considered dead. 0 means 10 s, because a busy peer answers only after
+	// everything it was sent before.
 	KeepAlive time.Duration
-	// MaxCalls is how many calls a server has in progress at once; a further one
-	// is Overloaded. 0 is 16384.
+	// MaxCalls bounds a server's calls in progress; a further call is Overloaded. 0 means 16384.
 	MaxCalls int
-	// MaxBodies is how many bytes of bodies a server holds at once; a further one
-	// is Overloaded. 0 is 512 MiB.
+	// MaxBodies bounds the bodies that a server holds at once, in bytes; a call beyond it is
+	// Overloaded. 0 means 512 MiB.
 	MaxBodies int64
-	// Log gets what handlers keep from their callers. Nil discards it.
+	// Log receives the details of handler errors which callers do not get. Nil discards them.
 	Log *slog.Logger
 }
 
-// The defaults that planes over a network share.
+// Defaults which the network planes share.
 const (
 	defaultKeepAlive = 10 * time.Second
 	defaultMaxCalls  = 16 << 10
@@ -65,7 +64,7 @@ func (c *HTTPConfig) EnsureDefaults() {
 	}
 }
 
-// Validate reports everything that is wrong with c.
+// Validate reports all problems of c.
 func (c *HTTPConfig) Validate() error {
 	var errs []error
 	errs = append(errs, validateListen(c.Listen, c.Advertise))
@@ -78,7 +77,7 @@ func (c *HTTPConfig) Validate() error {
 	return errors.Join(append(errs, validateLimits(c.MaxCalls, c.MaxBodies))...)
 }
 
-// validateLimits reports what is wrong with the limits of a server.
+// validateLimits validates the limits of a server.
 func validateLimits(calls int, bodies int64) error {
 	var errs []error
 	if calls < 1 {

@@ -12,14 +12,13 @@ import (
 	"time"
 )
 
-// httpDialer makes the connections of a plane. Calls that wait for a connection
-// to one server get theirs one after another; those that were there before an
-// attempt failed share its failure, else each would wait for its own, and the
-// last of them for all.
+// httpDialer dials the connections of a plane. Calls that wait for a connection to one server are
+// served one after another. Calls which were already waiting when an attempt failed share its
+// error; otherwise each would wait for its own attempt, and the last one for all of them.
 type httpDialer struct {
 	net       net.Dialer
 	keepAlive time.Duration // bounds the silence of a peer
-	timeout   time.Duration // bounds an attempt
+	timeout   time.Duration // bounds one attempt
 	conf      *tls.Config
 	mu        struct {
 		sync.Mutex
@@ -34,11 +33,11 @@ type dialFailure struct {
 	err error
 }
 
-// maxFailed bounds the addresses whose last failure is kept.
+// maxFailed bounds the number of addresses whose last failure is remembered.
 const maxFailed = 256
 
-// callStart is the key under which a call's context has the time of its start.
-type callStart struct{}
+// callStartKey is the context key of a call's start time.
+type callStartKey struct{}
 
 func newHTTPDialer(keepAlive time.Duration, conf *tls.Config) *httpDialer {
 	if conf == nil {
@@ -52,20 +51,20 @@ func newHTTPDialer(keepAlive time.Duration, conf *tls.Config) *httpDialer {
 	return d
 }
 
-// close closes every connection and makes no more.
-func (d *httpDialer) close() {
+// closeAll closes all connections and prevents new ones.
+func (d *httpDialer) closeAll() {
 	d.mu.Lock()
 	open := slices.Collect(maps.Keys(d.mu.open))
 	d.mu.closed = true
 	d.mu.Unlock()
 	for _, c := range open {
-		_ = c.Close() // nobody is left to hear of it
+		_ = c.Close() // no caller is left to handle the error
 	}
 }
 
-func (d *httpDialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	return d.share(ctx, addr, func(ctx context.Context) (net.Conn, error) {
-		c, err := d.connect(ctx, network, addr)
+func (d *httpDialer) dialPlain(ctx context.Context, network, addr string) (net.Conn, error) {
+	return d.shareFailure(ctx, addr, func(ctx context.Context) (net.Conn, error) {
+		c, err := d.dialTracked(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -75,15 +74,15 @@ func (d *httpDialer) dial(ctx context.Context, network, addr string) (net.Conn, 
 }
 
 func (d *httpDialer) dialTLS(ctx context.Context, network, addr string) (net.Conn, error) {
-	return d.share(ctx, addr, func(ctx context.Context) (net.Conn, error) {
-		c, err := d.connect(ctx, network, addr)
+	return d.shareFailure(ctx, addr, func(ctx context.Context) (net.Conn, error) {
+		c, err := d.dialTracked(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
 		conf := d.conf
 		if conf.ServerName == "" {
 			conf = conf.Clone()
-			conf.ServerName, _, _ = net.SplitHostPort(addr) // it was dialled
+			conf.ServerName, _, _ = net.SplitHostPort(addr) // dialling has validated addr
 		}
 		secure := tls.Client(c, conf)
 		if err := secure.HandshakeContext(ctx); err != nil {
@@ -94,8 +93,8 @@ func (d *httpDialer) dialTLS(ctx context.Context, network, addr string) (net.Con
 	})
 }
 
-// connect makes a connection that close knows of.
-func (d *httpDialer) connect(ctx context.Context, network, addr string) (*httpConn, error) {
+// dialTracked dials a connection and records it for closeAll.
+func (d *httpDialer) dialTracked(ctx context.Context, network, addr string) (*httpConn, error) {
 	raw, err := d.net.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
@@ -110,7 +109,7 @@ func (d *httpDialer) connect(ctx context.Context, network, addr string) (*httpCo
 	return c, nil
 }
 
-// httpConn is a connection that its dialer forgets when it is closed.
+// httpConn is a connection which removes itself from its dialer when it is closed.
 type httpConn struct {
 	silenceConn
 	d *httpDialer
@@ -124,9 +123,9 @@ func (c *httpConn) Close() error {
 	return c.silenceConn.Close()
 }
 
-func (d *httpDialer) share(ctx context.Context, addr string, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
-	start, _ := ctx.Value(callStart{}).(time.Time)
-	if err := d.failedSince(addr, start); err != nil {
+func (d *httpDialer) shareFailure(ctx context.Context, addr string, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+	start, _ := ctx.Value(callStartKey{}).(time.Time)
+	if err := d.failureSince(addr, start); err != nil {
 		return nil, err
 	}
 	ctx, release := withAwakeTimeout(ctx, d.timeout)
@@ -148,7 +147,7 @@ func (d *httpDialer) share(ctx context.Context, addr string, dial func(context.C
 	return nil, err
 }
 
-func (d *httpDialer) failedSince(addr string, start time.Time) error {
+func (d *httpDialer) failureSince(addr string, start time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if f, ok := d.mu.failed[addr]; ok && f.at.After(start) {

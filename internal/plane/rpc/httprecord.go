@@ -11,28 +11,27 @@ import (
 	"penstock/core/fault"
 )
 
-// The records that an answer over HTTP is made of: a type, a length (4 bytes,
-// little-endian) and so many bytes. Readers skip the types that they do not know.
+// Record types. An answer over HTTP is a sequence of records: type (1 byte), length (4 bytes,
+// little-endian), payload. Readers skip unknown types.
 const (
 	recordFrame = 1 // one frame of the answer
 	recordEnd   = 2 // the last record: empty if the call succeeded, else its fault
-	// recordGrease and the types above it never mean anything. Writers send one
-	// now and then, so that no reader comes to choke on what it does not know.
+	// recordGrease and the types above it have no meaning. Writers send one now and then, so that a
+	// reader which fails on unknown types is found early.
 	recordGrease = 0x80
 
 	recordHead = 5
-	// readStep is how much memory a record gets before any of it has come.
+	// readStep is the memory that a record gets before any of it has arrived, in bytes.
 	readStep = 64 << 10
 )
 
-// appendRecordHead appends what stands before n bytes of a record.
+// appendRecordHead appends the header of a record with a payload of n bytes.
 func appendRecordHead(dst []byte, typ byte, n int) []byte {
 	return binary.LittleEndian.AppendUint32(append(dst, typ), uint32(n))
 }
 
-// appendEnd appends the last record of an answer that ended with err, which came
-// from outcome.
-func appendEnd(dst []byte, err error) []byte {
+// appendEndRecord appends the last record of an answer. err is a result of handlerOutcome.
+func appendEndRecord(dst []byte, err error) []byte {
 	at := len(dst)
 	dst = appendRecordHead(dst, recordEnd, 0)
 	var f *fault.Error
@@ -43,8 +42,8 @@ func appendEnd(dst []byte, err error) []byte {
 	return dst
 }
 
-// appendGrease appends a record without meaning to one answer in sixteen.
-func appendGrease(dst []byte) []byte {
+// appendGreaseRecord appends a meaningless record to one answer in sixteen.
+func appendGreaseRecord(dst []byte) []byte {
 	if rand.N(16) != 0 {
 		return dst
 	}
@@ -56,14 +55,14 @@ func appendGrease(dst []byte) []byte {
 type recordReader struct {
 	r    *bufio.Reader
 	head [recordHead]byte
-	buf  []byte // of the record that was read last
+	buf  []byte // of the most recent record
 }
 
-// next returns the next frame, which is valid until it is called again, or how
-// the call ended. err says that the answer broke off or is not one.
-func (r *recordReader) next() (frame []byte, ended bool, end, err error) {
+// nextFrame returns the next frame, which is valid until the next call of nextFrame, or reports
+// that the answer ended with outcome end. err means that the answer was cut off or is malformed.
+func (r *recordReader) nextFrame() (frame []byte, ended bool, end, err error) {
 	for {
-		typ, payload, err := r.record()
+		typ, payload, err := r.readRecord()
 		switch {
 		case err != nil:
 			return nil, false, nil, err
@@ -81,8 +80,8 @@ func (r *recordReader) next() (frame []byte, ended bool, end, err error) {
 	}
 }
 
-// record reads one record of any type.
-func (r *recordReader) record() (typ byte, payload []byte, err error) {
+// readRecord reads one record of any type.
+func (r *recordReader) readRecord() (typ byte, payload []byte, err error) {
 	if _, err := io.ReadFull(r.r, r.head[:]); err != nil {
 		return 0, nil, err
 	}
@@ -90,14 +89,14 @@ func (r *recordReader) record() (typ byte, payload []byte, err error) {
 	if n > MaxFrame {
 		return 0, nil, fmt.Errorf("a record of %d bytes, at most %d are allowed", n, MaxFrame)
 	}
-	payload, err = r.read(int(n))
+	payload, err = r.readBytes(int(n))
 	return r.head[0], payload, err
 }
 
-// read returns the next n bytes. Memory grows with what has come, not with what
-// was announced.
-func (r *recordReader) read(n int) ([]byte, error) {
-	if cap(r.buf) > keepFrame {
+// readBytes returns the next n bytes. The buffer grows with the bytes received, not with the size
+// announced.
+func (r *recordReader) readBytes(n int) ([]byte, error) {
+	if cap(r.buf) > maxKeptFrame {
 		r.buf = nil
 	}
 	b := r.buf[:0]

@@ -14,21 +14,20 @@ import (
 	"penstock/core/fault"
 )
 
-// What calls and answers over HTTP are made of beside their bodies.
+// Path, header and content type of calls and answers over HTTP.
 const (
-	httpPath    = "/v1/rpc/"
-	httpTimeout = "Penstock-Timeout-Ms" // the time that the caller has left
-	httpType    = "application/vnd.penstock.rpc"
+	httpPath          = "/v1/rpc/"
+	httpTimeoutHeader = "Penstock-Timeout-Ms" // milliseconds until the caller's deadline
+	httpContentType   = "application/vnd.penstock.rpc"
 )
 
 // httpServer is one Serve in progress.
 type httpServer struct {
 	cfg     *HTTPConfig
 	handler Handler
-	bodies  budget
-	// calls counts handlers, and answers that are being written. It is added to from
-	// zero under mu and only while the server is not draining, so that Wait never
-	// races with that.
+	bodies  byteBudget
+	// calls counts handlers and answers that are being written. It is incremented from zero only
+	// under mu and while the server is not draining, so Wait never races with such an increment.
 	calls sync.WaitGroup
 	mu    struct {
 		sync.Mutex
@@ -38,26 +37,26 @@ type httpServer struct {
 }
 
 func newHTTPServer(cfg *HTTPConfig, h Handler) *httpServer {
-	return &httpServer{cfg: cfg, handler: h, bodies: budget{limit: cfg.MaxBodies}}
+	return &httpServer{cfg: cfg, handler: h, bodies: byteBudget{limit: cfg.MaxBodies}}
 }
 
-// bearer returns the Authorization header of those who have the token.
-func bearer(token string) string {
+// bearerHeader returns the Authorization header for token.
+func bearerHeader(token string) string {
 	if token == "" {
 		return ""
 	}
 	return "Bearer " + token
 }
 
-// drain refuses the calls that come from now on.
-func (s *httpServer) drain() {
+// startDraining makes the server refuse new calls.
+func (s *httpServer) startDraining() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.draining = true
 }
 
-// enter counts one more call in progress, or says why there is none.
-func (s *httpServer) enter(method string) error {
+// countCallStart counts one more call in progress, or returns the reason to refuse it.
+func (s *httpServer) countCallStart(method string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -71,19 +70,19 @@ func (s *httpServer) enter(method string) error {
 	return nil
 }
 
-func (s *httpServer) leave() {
+func (s *httpServer) countCallEnd() {
 	s.mu.Lock()
 	s.mu.calls--
 	s.mu.Unlock()
 	s.calls.Done()
 }
 
-// ServeHTTP serves one call, or says why not.
+// ServeHTTP serves one call or refuses it.
 func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	escaped, ours := strings.CutPrefix(r.URL.EscapedPath(), httpPath)
 	method, err := url.PathUnescape(escaped)
 	switch {
-	case !sameToken(r.Header.Get("Authorization"), bearer(s.cfg.Token)):
+	case !tokensMatch(r.Header.Get("Authorization"), bearerHeader(s.cfg.Token)):
 		http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
 		return
 	case !ours || err != nil:
@@ -93,27 +92,27 @@ func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "calls are made with POST", http.StatusMethodNotAllowed)
 		return
 	}
-	if err := s.enter(method); err != nil {
-		refuse(w, err)
+	if err := s.countCallStart(method); err != nil {
+		writeRefusal(w, err)
 		return
 	}
 	body, err := s.readBody(w, r, method)
 	if err != nil {
-		s.leave()
-		refuse(w, err)
+		s.countCallEnd()
+		writeRefusal(w, err)
 		return
 	}
-	s.serve(w, r, method, body)
+	s.serveCall(w, r, method, body)
 }
 
-// refuse answers a call that reaches no handler.
-func refuse(w http.ResponseWriter, err error) {
-	w.Header().Set("Content-Type", httpType)
-	w.WriteHeader(fault.Of(err).Class().Status)
-	_, _ = w.Write(appendEnd(nil, err))
+// writeRefusal answers a call which reaches no handler.
+func writeRefusal(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", httpContentType)
+	w.WriteHeader(fault.CodeOf(err).Class().Status)
+	_, _ = w.Write(appendEndRecord(nil, err))
 }
 
-// readBody returns the body, for which room is then taken.
+// readBody returns the body. The caller must release its size in s.bodies if err is nil.
 func (s *httpServer) readBody(w http.ResponseWriter, r *http.Request, method string) ([]byte, error) {
 	n := r.ContentLength
 	switch {
@@ -122,88 +121,88 @@ func (s *httpServer) readBody(w http.ResponseWriter, r *http.Request, method str
 	case n > MaxBody:
 		return nil, errBodyTooLarge(method, int(n))
 	case len(method) > MaxMethod:
-		return nil, fits(method, nil)
-	case !s.bodies.take(n):
+		return nil, checkLimits(method, nil)
+	case !s.bodies.tryReserve(n):
 		return nil, errBodiesFull(method, n)
 	}
 	c := http.NewResponseController(w)
-	err := c.SetReadDeadline(time.Now().Add(bodyTime))
+	err := c.SetReadDeadline(time.Now().Add(bodyTimeout))
 	var body []byte
 	if err == nil {
 		in := recordReader{r: bufio.NewReader(r.Body)}
-		body, err = in.read(int(n))
+		body, err = in.readBytes(int(n))
 	}
 	if err == nil {
 		err = c.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
-		s.bodies.give(n)
+		s.bodies.release(n)
 		return nil, fault.New(fault.Unavailable, "call %s: the body broke off: %v", method, err)
 	}
 	return body, nil
 }
 
-// serve runs the handler and writes what it sends. It returns when the caller goes
-// away too, which ends a write in progress, and cancels the handler then.
-func (s *httpServer) serve(w http.ResponseWriter, r *http.Request, method string, body []byte) {
-	// The handler sees the caller's end and trace but none of the request's values.
-	hctx, cancel := readEnvelope(r.Header).open(context.Background())
+// serveCall runs the handler and writes its frames. It also returns when the caller disconnects,
+// which interrupts a write in progress and cancels the handler.
+func (s *httpServer) serveCall(w http.ResponseWriter, r *http.Request, method string, body []byte) {
+	// The handler gets the caller's deadline and trace but no values of the request's context.
+	hctx, cancel := readEnvelope(r.Header).handlerContext(context.Background())
 	defer cancel()
 
 	s.calls.Add(1)
 	defer s.calls.Done()
 	c := newMemCall(cancel)
 	go func() {
-		defer s.leave()
-		defer s.bodies.give(int64(len(body)))
-		c.serve(hctx, s.handler, method, body)
-		s.logCause(method, c.outcome())
+		defer s.countCallEnd()
+		defer s.bodies.release(int64(len(body)))
+		c.runHandler(hctx, s.handler, method, body)
+		s.logCause(method, c.handlerError())
 	}()
-	w.Header().Set("Content-Type", httpType)
-	out := httpAnswer{w: w, c: http.NewResponseController(w), call: c}
-	out.buf = appendGrease(out.buf)
-	err := c.receive(r.Context(), out.frame)
+	w.Header().Set("Content-Type", httpContentType)
+	out := httpAnswerWriter{w: w, c: http.NewResponseController(w), call: c}
+	out.buf = appendGreaseRecord(out.buf)
+	err := c.receiveFrames(r.Context(), out.writeFrame)
 	if r.Context().Err() != nil || out.broken {
-		return // nobody is there any more
+		return // the caller has disconnected
 	}
-	_, _ = w.Write(appendEnd(out.buf, err))
-	_ = out.c.Flush() // nobody waits for the stream's own end when the server leaves
+	_, _ = w.Write(appendEndRecord(out.buf, err))
+	_ = out.c.Flush() // callers do not wait for the end of the stream when the server drains
 }
 
-// logCause logs what a caller is not told.
+// logCause logs the part of a handler's error which the caller does not get.
 func (s *httpServer) logCause(method string, err error) {
 	if cause := errors.Unwrap(err); cause != nil {
 		s.cfg.Log.Error("a call failed", "method", method, "err", cause)
 	}
 }
 
-// httpAnswer writes the frames of one call. What is queued goes out together.
-type httpAnswer struct {
+// httpAnswerWriter writes the frames of one call and flushes when no more frames are queued.
+type httpAnswerWriter struct {
 	w      http.ResponseWriter
 	c      *http.ResponseController
 	call   *memCall
-	buf    []byte // the head of the next record, and what stands before it
+	buf    []byte // the header of the next record, and any records before it
 	broken bool
 }
 
-func (a *httpAnswer) frame(f []byte) error {
+func (a *httpAnswerWriter) writeFrame(f []byte) error {
 	a.buf = appendRecordHead(a.buf, recordFrame, len(f))
 	_, err := a.w.Write(a.buf)
 	a.buf = a.buf[:0]
 	if err == nil {
 		_, err = a.w.Write(f)
 	}
-	if err == nil && !a.call.more() {
+	if err == nil && !a.call.hasUnreceived() {
 		err = a.c.Flush()
 	}
 	a.broken = err != nil
 	return err
 }
 
-// writeEnvelope and readEnvelope carry an envelope in headers.
-func writeEnvelope(h http.Header, e envelope) {
+// writeEnvelope and readEnvelope write and read a callMetadata as headers.
+func writeEnvelope(h http.Header, e callMetadata) {
 	if e.budget > 0 {
-		h.Set(httpTimeout, strconv.FormatInt(e.millis(), 10))
+		h.Set(httpTimeoutHeader, strconv.FormatInt(e.budgetMillis(), 10))
 	}
 	if e.parent != "" {
 		h.Set(traceParent, e.parent)
@@ -213,9 +212,9 @@ func writeEnvelope(h http.Header, e envelope) {
 	}
 }
 
-func readEnvelope(h http.Header) envelope {
-	var e envelope
-	if ms, err := strconv.ParseUint(h.Get(httpTimeout), 10, 32); err == nil {
+func readEnvelope(h http.Header) callMetadata {
+	var e callMetadata
+	if ms, err := strconv.ParseUint(h.Get(httpTimeoutHeader), 10, 32); err == nil {
 		e.budget = time.Duration(ms) * time.Millisecond
 	}
 	if p, s := h.Get(traceParent), h.Get(traceState); len(p) <= maxTrace && len(s) <= maxTrace {

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// silenceConn is a connection which closes itself when nothing was read for long. net/http sends
-// pings on it and would give it up itself, by the clock: a process without a processor would take
-// its own silence for that of its peers. Here only the time in which this process ran counts.
+// silenceConn is a connection which closes itself when nothing was read for too long. net/http
+// sends pings on it and would close it by the wall clock, so a process without CPU would mistake
+// its own pause for a dead peer. silenceConn counts only the time in which this process ran.
 type silenceConn struct {
 	net.Conn
-	reading atomic.Bool // a Read is in progress: only then silence is the peer's
-	heard   atomic.Bool // something was read since the last look
+	reading atomic.Bool // a Read is in progress; only then does silence count
+	heard   atomic.Bool // something was read since the last check
 	dead    atomic.Bool // closed because of silence
 	watch   struct {
 		sync.Mutex
-		awake
-		look  time.Duration // between two looks
+		awakeClock
+		look  time.Duration // between two checks
 		timer *time.Timer   // nil before watchSilence
-		quiet int           // looks in a row that found nothing
+		quiet int           // consecutive checks that found nothing
 		over  bool          // the connection is closed
 	}
 }
 
-// watchSilence closes the connection when nothing has come for limit. The peer answers pings from
-// now on.
+// watchSilence closes the connection when nothing has been read for limit. The peer answers pings
+// from now on.
 func (c *silenceConn) watchSilence(limit time.Duration) {
 	c.watch.Lock()
 	defer c.watch.Unlock()
@@ -35,12 +35,12 @@ func (c *silenceConn) watchSilence(limit time.Duration) {
 		return
 	}
 	c.watch.look = max(limit/awakeSlices, 1)
-	c.watch.wait(c.watch.look, c.watch.look)
-	c.watch.timer = time.AfterFunc(c.watch.look, c.lookForLife)
+	c.watch.startWait(c.watch.look, c.watch.look)
+	c.watch.timer = time.AfterFunc(c.watch.look, c.checkSilence)
 }
 
-func (c *silenceConn) lookForLife() {
-	letOthersRun()
+func (c *silenceConn) checkSilence() {
+	yieldProcessor()
 	c.watch.Lock()
 	defer c.watch.Unlock()
 	switch {
@@ -48,17 +48,17 @@ func (c *silenceConn) lookForLife() {
 		return
 	case c.heard.Swap(false):
 		c.watch.quiet = 0
-	case c.watch.counts() && c.reading.Load():
+	case c.watch.waitCounts() && c.reading.Load():
 		c.watch.quiet++
 	}
 	if c.watch.quiet < awakeSlices {
-		c.watch.wait(c.watch.look, c.watch.look)
+		c.watch.startWait(c.watch.look, c.watch.look)
 		c.watch.timer.Reset(c.watch.look)
 		return
 	}
 	c.watch.over = true
 	c.dead.Store(true)
-	go c.Conn.Close() // with TLS under it, or a full buffer, it may take its time
+	go c.Conn.Close() // with TLS, or a full socket buffer, Close may block
 }
 
 // Read implements net.Conn.
@@ -86,7 +86,7 @@ func (c *silenceConn) Close() error {
 	return c.Conn.Close()
 }
 
-// silenceListener accepts such connections.
+// silenceListener wraps accepted connections in silenceConn.
 type silenceListener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -98,8 +98,8 @@ func (l silenceListener) Accept() (net.Conn, error) {
 	return &silenceConn{Conn: c}, nil
 }
 
-// watchActive returns a server's hook which watches a connection from its first request on, when
-// both ends have agreed on HTTP/2.
+// watchActive returns a ConnState hook which starts watchSilence at a connection's first request,
+// when both ends have negotiated HTTP/2.
 func watchActive(limit time.Duration) func(net.Conn, http.ConnState) {
 	return func(c net.Conn, state http.ConnState) {
 		if state != http.StateActive {

@@ -76,14 +76,14 @@ func TestHTTPAnswersOnTheWire(t *testing.T) {
 // What this version writes is what is recorded.
 func TestHTTPAnswersAsRecorded(t *testing.T) {
 	frames := append(appendRecordHead(nil, recordFrame, 5), "hello"...)
-	ok := appendEnd(appendRecordHead(bytes.Clone(frames), recordFrame, 0), nil)
-	failed := appendEnd(bytes.Clone(frames), &fault.Error{Code: fault.Overloaded, Message: "queue full", Param: "p", RetryAfter: 1500 * time.Millisecond})
+	ok := appendEndRecord(appendRecordHead(bytes.Clone(frames), recordFrame, 0), nil)
+	failed := appendEndRecord(bytes.Clone(frames), &fault.Error{Code: fault.Overloaded, Message: "queue full", Param: "p", RetryAfter: 1500 * time.Millisecond})
 	g := golden(t, "http-v1.txt")
 	if !bytes.Equal(ok, g["frames"]) || !bytes.Equal(failed, g["fault"]) {
 		t.Errorf("written:\nframes %x\nfault %x", ok, failed)
 	}
 	for range 1000 {
-		b := appendEnd(append(appendGrease(nil), frames...), nil)
+		b := appendEndRecord(append(appendGreaseRecord(nil), frames...), nil)
 		if got, err := read(b); got != "hello" || err != nil {
 			t.Fatalf("%x reads as %q, %v", b, got, err)
 		}
@@ -93,10 +93,10 @@ func TestHTTPAnswersAsRecorded(t *testing.T) {
 // Memory follows what has come, not what was announced.
 func TestHTTPRecordsGrowAsTheyCome(t *testing.T) {
 	r := recordReader{r: bufio.NewReader(bytes.NewReader(append(appendRecordHead(nil, recordFrame, MaxFrame), 1, 2, 3)))}
-	if _, _, err := r.record(); err == nil || cap(r.buf) > readStep {
+	if _, _, err := r.readRecord(); err == nil || cap(r.buf) > readStep {
 		t.Errorf("%d bytes are held for 3: %v", cap(r.buf), err)
 	}
-	if _, err := read(appendRecordHead(nil, recordFrame, MaxFrame+1)); fault.Of(err) != fault.Unavailable {
+	if _, err := read(appendRecordHead(nil, recordFrame, MaxFrame+1)); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("a record beyond the limit: %v", err)
 	}
 }
@@ -105,7 +105,7 @@ func TestHTTPRecordsGrowAsTheyCome(t *testing.T) {
 func TestHTTPBodyIsTheCallersAgain(t *testing.T) {
 	src := &bodySource{}
 	src.mu.b = []byte("body")
-	r, err := src.open()
+	r, err := src.newReader()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestHTTPBodyIsTheCallersAgain(t *testing.T) {
 	if n, err := r.Read(b); n != 2 || err != nil || string(b) != "bo" {
 		t.Errorf("%q, %v", b[:n], err)
 	}
-	src.close()
+	src.closeReaders()
 	if n, err := r.Read(b); n != 0 || err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("after the call: %d bytes, %v", n, err)
 	}
@@ -123,7 +123,7 @@ func TestHTTPRecordsDoNotAllocate(t *testing.T) {
 	one := append(appendRecordHead(nil, recordFrame, 40), make([]byte, 40)...)
 	r := recordReader{r: bufio.NewReader(bytes.NewReader(bytes.Repeat(one, 2000)))}
 	if n := testing.AllocsPerRun(1000, func() {
-		if f, _, _, err := r.next(); err != nil || len(f) != 40 {
+		if f, _, _, err := r.nextFrame(); err != nil || len(f) != 40 {
 			t.Fatalf("%d bytes, %v", len(f), err)
 		}
 	}); n != 0 {
@@ -151,7 +151,7 @@ func FuzzHTTPAnswer(f *testing.F) {
 			again = append(appendRecordHead(again, recordFrame, len(f)), f...)
 		}
 		if err == nil {
-			again = appendEnd(again, nil)
+			again = appendEndRecord(again, nil)
 		}
 		n := 0
 		err2 := receiveHTTP(t.Context(), iotest.HalfReader(bytes.NewReader(again)), "a", "m", func(f []byte) error {
@@ -167,32 +167,32 @@ func FuzzHTTPAnswer(f *testing.F) {
 	})
 }
 
-// Those who waited while an attempt failed do not make one each.
+// Calls which waited while an attempt failed do not make an attempt each.
 func TestHTTPDialFailuresAreShared(t *testing.T) {
 	d := newHTTPDialer(time.Second, nil)
 	dials := 0
 	failing := func(context.Context) (net.Conn, error) { dials++; return nil, errors.New("no route") }
-	before := context.WithValue(t.Context(), callStart{}, time.Now())
+	before := context.WithValue(t.Context(), callStartKey{}, time.Now())
 	for range 3 {
-		if _, err := d.share(before, "a", failing); err == nil {
+		if _, err := d.shareFailure(before, "a", failing); err == nil {
 			t.Fatal("no error")
 		}
 	}
 	if dials != 1 {
 		t.Errorf("%d attempts by those who waited, want 1", dials)
 	}
-	after := context.WithValue(t.Context(), callStart{}, time.Now())
-	if _, err := d.share(after, "b", failing); err == nil || dials != 2 {
+	after := context.WithValue(t.Context(), callStartKey{}, time.Now())
+	if _, err := d.shareFailure(after, "b", failing); err == nil || dials != 2 {
 		t.Errorf("another address: %v after %d attempts", err, dials)
 	}
-	if _, err := d.share(after, "a", func(context.Context) (net.Conn, error) { dials++; return nil, nil }); err != nil || dials != 3 {
+	if _, err := d.shareFailure(after, "a", func(context.Context) (net.Conn, error) { dials++; return nil, nil }); err != nil || dials != 3 {
 		t.Errorf("a call that came later: %v after %d attempts", err, dials)
 	}
-	if _, err := d.share(before, "a", failing); err == nil || dials != 4 {
+	if _, err := d.shareFailure(before, "a", failing); err == nil || dials != 4 {
 		t.Errorf("after a success: %v after %d attempts", err, dials)
 	}
 	for i := range 3 * maxFailed {
-		_, _ = d.share(after, fmt.Sprint(i), failing)
+		_, _ = d.shareFailure(after, fmt.Sprint(i), failing)
 	}
 	if n := len(d.mu.failed); n > maxFailed {
 		t.Errorf("%d failures are kept", n)
@@ -205,14 +205,14 @@ func FuzzHTTPEnvelope(f *testing.F) {
 	f.Add("-1", strings.Repeat("x", 600), "")
 	f.Fuzz(func(t *testing.T, ms, parent, state string) {
 		h := http.Header{}
-		h.Set(httpTimeout, ms)
+		h.Set(httpTimeoutHeader, ms)
 		h.Set(traceParent, parent)
 		h.Set(traceState, state)
 		e := readEnvelope(h)
 		if e.budget < 0 || len(e.parent) > maxTrace || len(e.state) > maxTrace {
 			t.Fatalf("%+v", e)
 		}
-		ctx, cancel := e.open(t.Context())
+		ctx, cancel := e.handlerContext(t.Context())
 		cancel()
 		<-ctx.Done()
 		again := http.Header{}

@@ -8,16 +8,15 @@ import (
 	"penstock/core/fault"
 )
 
-// invoke runs the handler and tells report what its caller gets: once, in this
-// goroutine, and also when the handler panics or ends the goroutine that it was
-// given, which is a call that failed and no more.
-func invoke(ctx context.Context, h Handler, method string, body []byte, send func([]byte) error, report func(error)) {
+// invokeHandler runs the handler and passes its outcome to report: exactly once, in this goroutine.
+// A handler which panics or calls runtime.Goexit fails its own call only.
+func invokeHandler(ctx context.Context, h Handler, method string, body []byte, send func([]byte) error, report func(error)) {
 	returned := false
 	defer func() {
 		if returned {
 			return
 		}
-		// A panic, or runtime.Goexit, for which recover returns nil.
+		// recover returns nil after runtime.Goexit.
 		report(&fault.Error{
 			Code:    fault.Internal,
 			Message: fmt.Sprintf("call %s: the handler crashed; the log says why", method),
@@ -26,5 +25,5 @@ func invoke(ctx context.Context, h Handler, method string, body []byte, send fun
 	}()
 	err := h(ctx, method, body, send)
 	returned = true
-	report(outcome(method, err))
+	report(handlerOutcome(method, err))
 }

@@ -11,7 +11,7 @@ import (
 	"penstock/core/fault"
 )
 
-// errListen is why nothing can be served at an address of this machine.
+// errListen explains why listening at addr failed.
 func errListen(addr string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fault.New(fault.Conflict, "serve %q: another process serves there; stop it or choose another port: %w", addr, err)
@@ -19,24 +19,23 @@ func errListen(addr string, err error) error {
 	return fault.New(fault.Invalid, "serve %q: %w; choose an address of this machine", addr, err)
 }
 
-// validateListen reports what is wrong with where a plane listens and with what it
-// tells others.
+// validateListen validates a listen address and an advertised address.
 func validateListen(listen, advertise string) error {
 	var errs []error
 	if _, _, err := net.SplitHostPort(listen); err != nil {
 		errs = append(errs, fault.New(fault.Invalid, "rpc listen address %.100q: %w; use HOST:PORT", listen, err))
 	}
 	if advertise != "" {
-		_, err := advertised(advertise, &net.TCPAddr{Port: 1})
+		_, err := advertiseAddress(advertise, &net.TCPAddr{Port: 1})
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// advertised returns the address to tell others, without the scheme: want, "host"
-// or "host:port", with the port of the listener at at if it has none, or at itself
-// if want is empty. A listener that is none of TCP is of a test.
-func advertised(want string, at net.Addr) (string, error) {
+// advertiseAddress returns the address to advertise, without the scheme. want is "host" or
+// "host:port"; a missing port is that of the listener address at. If want is empty, the result is
+// at itself. Only tests listen on something other than TCP.
+func advertiseAddress(want string, at net.Addr) (string, error) {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok {
 		return at.String(), nil
@@ -50,7 +49,7 @@ func advertised(want string, at net.Addr) (string, error) {
 	}
 	host := want
 	if h, ok := strings.CutPrefix(want, "["); ok {
-		host = strings.TrimSuffix(h, "]") // an address of IPv6, if it has no port
+		host = strings.TrimSuffix(h, "]") // an IPv6 address, if it has no port
 	}
 	if h, p, err := net.SplitHostPort(want); err == nil {
 		host = h
@@ -62,15 +61,15 @@ func advertised(want string, at net.Addr) (string, error) {
 		return "", fault.New(fault.Invalid, "advertise %q: it must name a host that others can reach", want)
 	}
 	_, err := strconv.ParseUint(port, 10, 16)
-	if ip := net.ParseIP(host); err != nil || ip == nil && !isName(host) {
+	if ip := net.ParseIP(host); err != nil || ip == nil && !isHostName(host) {
 		return "", fault.New(fault.Invalid, "advertise %q: it must be host or host:port", want)
 	}
 	return net.JoinHostPort(host, port), nil
 }
 
-// isName reports whether host may be the name of one: nothing that would make an
+// isHostName reports whether host can be a host name: it has no character which would make an
 // address ambiguous.
-func isName(host string) bool {
+func isHostName(host string) bool {
 	for _, c := range []byte(host) {
 		if c <= ' ' || c >= 0x7f || c == ':' || c == '/' || c == '[' || c == ']' || c == '@' {
 			return false

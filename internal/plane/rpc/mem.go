@@ -8,11 +8,10 @@ import (
 	"penstock/core/fault"
 )
 
-// Mem is the request plane within one process. Addresses are plain names; the
-// ones it chooses are "mem-1", "mem-2", …. Nothing but bytes and the client's
-// part of an error crosses it, so that code which works over it works over a
-// network.
-type Mem struct {
+// MemPlane is the request plane within one process. Addresses are plain names; the plane chooses
+// "mem-1", "mem-2", …. Only bytes and the public part of an error cross it, so code which works
+// over MemPlane works over a network.
+type MemPlane struct {
 	bodies sync.Pool // of *[]byte
 	mu     struct {
 		sync.Mutex
@@ -21,27 +20,27 @@ type Mem struct {
 	}
 }
 
-var _ Plane = (*Mem)(nil)
+var _ Plane = (*MemPlane)(nil)
 
-// NewMem returns a plane on which nobody serves yet.
-func NewMem() *Mem {
-	m := &Mem{}
+// NewMemPlane returns a plane without servers.
+func NewMemPlane() *MemPlane {
+	m := &MemPlane{}
 	m.mu.servers = make(map[string]*memServer)
 	return m
 }
 
 type memServer struct {
 	handler Handler
-	// calls counts those in progress. It is added to under Mem.mu and only while
-	// the server is listed, so Wait never races with an Add from zero.
+	// calls counts calls in progress. It is incremented under MemPlane.mu and only while the server
+	// is registered, so Wait never races with an Add from zero.
 	calls sync.WaitGroup
 }
 
-// Serve implements Plane. An addr that is being served is a Conflict. Handlers
-// in progress outlive ctx: they end by themselves or with their callers.
-func (m *Mem) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+// Serve implements Plane. An addr in use is a Conflict. Handlers in progress outlive ctx: they end
+// when they return or when their callers disconnect.
+func (m *MemPlane) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
 	s := &memServer{handler: h}
-	addr, err := m.list(addr, s)
+	addr, err := m.registerServer(addr, s)
 	if err != nil {
 		return err
 	}
@@ -49,43 +48,43 @@ func (m *Mem) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 		ready(addr)
 	}
 	<-ctx.Done()
-	m.unlist(addr)
+	m.unregisterServer(addr)
 	s.calls.Wait()
 	return nil
 }
 
 // Call implements Plane.
-func (m *Mem) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+func (m *MemPlane) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := fits(method, body); err != nil {
+	if err := checkLimits(method, body); err != nil {
 		return err
 	}
-	s := m.join(addr)
+	s := m.startCall(addr)
 	if s == nil {
 		return fault.New(fault.Unavailable, "call %s: nobody serves %q", method, addr)
 	}
-	// The handler sees the caller's end and trace but none of its values, as over a network.
-	hctx, cancel := envelop(ctx).open(context.Background())
+	// The handler gets the caller's deadline and trace but no context values, as over a network.
+	hctx, cancel := newCallMetadata(ctx).handlerContext(context.Background())
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 
 	c := newMemCall(cancel)
-	kept := m.keep(body) // the handler may outlive this call
+	kept := m.copyBody(body) // the handler may outlive this call
 	go func() {
 		defer s.calls.Done()
-		c.serve(hctx, s.handler, method, *kept)
-		m.release(kept)
+		c.runHandler(hctx, s.handler, method, *kept)
+		m.recycleBody(kept)
 	}()
-	return c.receive(ctx, recv)
+	return c.receiveFrames(ctx, recv)
 }
 
-// maxKept bounds the buffers of bodies that are kept.
+// maxKept bounds the capacity of pooled body buffers, in bytes.
 const maxKept = 64 << 10
 
-// keep returns a copy of a body, for release.
-func (m *Mem) keep(body []byte) *[]byte {
+// copyBody returns a copy of body in a pooled buffer. Pass it to recycleBody when done.
+func (m *MemPlane) copyBody(body []byte) *[]byte {
 	b, ok := m.bodies.Get().(*[]byte)
 	if !ok {
 		b = new([]byte)
@@ -94,15 +93,15 @@ func (m *Mem) keep(body []byte) *[]byte {
 	return b
 }
 
-// release keeps the buffer of a body that its handler has returned from.
-func (m *Mem) release(b *[]byte) {
+// recycleBody returns a body's buffer to the pool after its handler has returned.
+func (m *MemPlane) recycleBody(b *[]byte) {
 	if cap(*b) <= maxKept {
 		m.bodies.Put(b)
 	}
 }
 
-// list enters s under addr, or under a name of its own if addr is empty.
-func (m *Mem) list(addr string, s *memServer) (string, error) {
+// registerServer registers s under addr, or under a generated name if addr is empty.
+func (m *MemPlane) registerServer(addr string, s *memServer) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for addr == "" {
@@ -119,14 +118,14 @@ func (m *Mem) list(addr string, s *memServer) (string, error) {
 	return addr, nil
 }
 
-func (m *Mem) unlist(addr string) {
+func (m *MemPlane) unregisterServer(addr string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.mu.servers, addr)
 }
 
-// join counts one more call at addr; nil if nobody serves there.
-func (m *Mem) join(addr string) *memServer {
+// startCall counts one more call at addr and returns its server, or nil if there is none.
+func (m *MemPlane) startCall(addr string) *memServer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.mu.servers[addr]

@@ -14,12 +14,12 @@ import (
 )
 
 func TestMem(t *testing.T) {
-	rpctest.Run(t, func(*testing.T) rpc.Plane { return rpc.NewMem() })
+	rpctest.Run(t, func(*testing.T) rpc.Plane { return rpc.NewMemPlane() })
 }
 
 // A plane without faults behind the wrapper is still a plane.
 func TestFaultyWithoutFaults(t *testing.T) {
-	rpctest.Run(t, func(*testing.T) rpc.Plane { return rpc.Faulty(rpc.NewMem(), 1, rpc.Faults{}) })
+	rpctest.Run(t, func(*testing.T) rpc.Plane { return rpc.WithFaults(rpc.NewMemPlane(), 1, rpc.CallFaults{}) })
 }
 
 // serveMem serves h at addr until the test's bubble is to end.
@@ -43,7 +43,7 @@ func serveMem(t *testing.T, p rpc.Plane, addr string, h rpc.Handler) (stop func(
 
 func TestMemCreditIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := rpc.NewMem()
+		p := rpc.NewMemPlane()
 		sent := 0
 		stop := serveMem(t, p, "w", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 			for range 3 * rpc.Credit {
@@ -76,7 +76,7 @@ func TestMemCreditIsExact(t *testing.T) {
 // the caller is still receiving.
 func TestMemLateSendDuringRecv(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := rpc.NewMem()
+		p := rpc.NewMemPlane()
 		var late func([]byte) error
 		stop := serveMem(t, p, "w", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 			late = send
@@ -101,7 +101,7 @@ func TestMemLateSendDuringRecv(t *testing.T) {
 // A caller that is stuck in recv has still gone away when its context ends.
 func TestMemHandlerSeesCancelDuringRecv(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := rpc.NewMem()
+		p := rpc.NewMemPlane()
 		over := false
 		stop := serveMem(t, p, "w", func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
 			if err := send(nil); err != nil {
@@ -129,7 +129,7 @@ func TestMemHandlerSeesCancelDuringRecv(t *testing.T) {
 
 // The crash is for the log of the process; the client learns that there was one.
 func TestMemPanicKeepsTheStackForTheLog(t *testing.T) {
-	p := rpc.NewMem()
+	p := rpc.NewMemPlane()
 	stop := serveMem(t, p, "w", func(context.Context, string, []byte, func([]byte) error) error { panic("defect 7") })
 	defer stop()
 	err := p.Call(t.Context(), "w", "m", nil, nil)
@@ -143,7 +143,7 @@ func TestMemPanicKeepsTheStackForTheLog(t *testing.T) {
 }
 
 func TestMemFramesDoNotAllocate(t *testing.T) {
-	p := rpc.NewMem()
+	p := rpc.NewMemPlane()
 	frames := 1
 	stop := serveMem(t, p, "w", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 		frame := make([]byte, 200)
@@ -172,9 +172,9 @@ func TestMemFramesDoNotAllocate(t *testing.T) {
 }
 
 func TestFaulty(t *testing.T) {
-	fates := func(seed uint64, f rpc.Faults) (out []string) {
+	fates := func(seed uint64, f rpc.CallFaults) (out []string) {
 		synctest.Test(t, func(t *testing.T) {
-			p := rpc.Faulty(rpc.NewMem(), seed, f)
+			p := rpc.WithFaults(rpc.NewMemPlane(), seed, f)
 			stop := serveMem(t, p, "w", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 				for range 4 {
 					if err := send(nil); err != nil {
@@ -188,7 +188,7 @@ func TestFaulty(t *testing.T) {
 				err := p.Call(t.Context(), "w", "m", nil, func([]byte) error { n++; return nil })
 				fate := string(rune('0' + n))
 				switch {
-				case err != nil && fault.Of(err) != fault.Unavailable:
+				case err != nil && fault.CodeOf(err) != fault.Unavailable:
 					t.Fatalf("seed %d: %v", seed, err)
 				case err != nil:
 					fate += "!"
@@ -209,7 +209,7 @@ func TestFaulty(t *testing.T) {
 		return m
 	}
 
-	f := rpc.Faults{Refuse: 0.2, Cut: 0.5, CutAfter: 4}
+	f := rpc.CallFaults{Refuse: 0.2, Cut: 0.5, CutAfter: 4}
 	a := fates(1, f)
 	seen := count(a)
 	for _, fate := range []string{"0!", "1!", "2!", "3!", "4!", "4"} {
@@ -223,17 +223,17 @@ func TestFaulty(t *testing.T) {
 	if b := fates(2, f); strings.Join(a, " ") == strings.Join(b, " ") {
 		t.Error("two seeds, one story")
 	}
-	if seen := count(fates(3, rpc.Faults{Refuse: 1})); seen["0!"] != 200 {
+	if seen := count(fates(3, rpc.CallFaults{Refuse: 1})); seen["0!"] != 200 {
 		t.Errorf("with Refuse 1: %v", seen)
 	}
-	if seen := count(fates(3, rpc.Faults{Delay: time.Minute})); seen["4"] != 200 {
+	if seen := count(fates(3, rpc.CallFaults{Delay: time.Minute})); seen["4"] != 200 {
 		t.Errorf("with delays alone: %v", seen)
 	}
 }
 
 func TestFaultyDelayEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := rpc.Faulty(rpc.NewMem(), 1, rpc.Faults{Delay: 1000 * time.Hour})
+		p := rpc.WithFaults(rpc.NewMemPlane(), 1, rpc.CallFaults{Delay: 1000 * time.Hour})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()

@@ -7,42 +7,42 @@ import (
 	"penstock/core/fault"
 )
 
-// keepFrame is the largest frame buffer that a call keeps for its next frames.
-const keepFrame = 64 << 10
+// maxKeptFrame is the largest frame buffer that a call keeps for its next frames, in bytes.
+const maxKeptFrame = 64 << 10
 
-// memCall is one call in progress: frames pass from the handler's goroutine to the caller's
-// through memory that both take turns with. The caller takes all that are there at once.
+// memCall is one call in progress. Frames pass from the handler's goroutine to the caller's through
+// two batches, which the goroutines exchange. The caller takes all queued frames at once.
 type memCall struct {
 	cancel context.CancelFunc
-	wake   chan struct{} // there is something for the caller, who waits; has room for one
+	wake   chan struct{} // signals the waiting caller; capacity one
 
 	mu struct {
 		sync.Mutex
-		sent    batch
-		ahead   int           // frames that were sent and not received
+		sent    frameBatch
+		ahead   int           // frames that were sent but not received
 		idle    bool          // the caller waits for wake
 		blocked int           // senders that wait for room
-		room    chan struct{} // a frame was received; has room for one; nil before anybody waited
+		room    chan struct{} // signals that a frame was received; capacity one; nil until a sender waits
 		over    bool          // the handler has returned
-		err     error         // what with
+		err     error         // the handler's outcome
 	}
-	taken batch // the caller's
+	taken frameBatch // owned by the caller
 }
 
-// batch is frames one behind another.
-type batch struct {
+// frameBatch is a queue of frames in one buffer.
+type frameBatch struct {
 	bytes []byte
-	ends  []int // of each frame in bytes
-	at    int   // how many were taken out
+	ends  []int // end offset of each frame in bytes
+	at    int   // number of frames taken out
 }
 
-func (b *batch) add(frame []byte) {
+func (b *frameBatch) appendFrame(frame []byte) {
 	b.bytes = append(b.bytes, frame...)
 	b.ends = append(b.ends, len(b.bytes))
 }
 
 // next takes out a frame; ok is false if there is none.
-func (b *batch) next() (frame []byte, ok bool) {
+func (b *frameBatch) next() (frame []byte, ok bool) {
 	if b.at == len(b.ends) {
 		return nil, false
 	}
@@ -55,9 +55,9 @@ func (b *batch) next() (frame []byte, ok bool) {
 	return frame, true
 }
 
-// clear makes b empty, and keeps its memory if that is not too much.
-func (b *batch) clear() {
-	if cap(b.bytes) > keepFrame {
+// reset empties b. It keeps the buffer unless that is larger than maxKeptFrame.
+func (b *frameBatch) reset() {
+	if cap(b.bytes) > maxKeptFrame {
 		b.bytes = nil
 	}
 	b.bytes, b.ends, b.at = b.bytes[:0], b.ends[:0], 0
@@ -67,54 +67,55 @@ func newMemCall(cancel context.CancelFunc) *memCall {
 	return &memCall{cancel: cancel, wake: make(chan struct{}, 1)}
 }
 
-// serve runs the handler and records how it ended. Whoever it left behind sends too late.
-func (c *memCall) serve(ctx context.Context, h Handler, method string, body []byte) {
-	defer c.rouse()
+// runHandler runs the handler and records its outcome. A goroutine which the handler left behind
+// can send nothing after that.
+func (c *memCall) runHandler(ctx context.Context, h Handler, method string, body []byte) {
+	defer c.wakeCaller()
 	defer c.cancel()
-	invoke(ctx, h, method, body, func(frame []byte) error { return c.send(ctx, frame) }, c.ended)
+	invokeHandler(ctx, h, method, body, func(frame []byte) error { return c.sendFrame(ctx, frame) }, c.recordOutcome)
 }
 
-func (c *memCall) ended(err error) {
+func (c *memCall) recordOutcome(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.over, c.mu.err = true, err
 }
 
-// outcome is what the handler returned with.
-func (c *memCall) outcome() error {
+// handlerError returns the handler's outcome.
+func (c *memCall) handlerError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.err
 }
 
-// more reports whether frames were sent that were not received.
-func (c *memCall) more() bool {
+// hasUnreceived reports whether frames were sent that were not received yet.
+func (c *memCall) hasUnreceived() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.ahead > 0
 }
 
-// rouse wakes the caller if it waits.
-func (c *memCall) rouse() {
+// wakeCaller wakes the caller if it waits.
+func (c *memCall) wakeCaller() {
 	c.mu.Lock()
 	idle := c.mu.idle
 	c.mu.idle = false
 	c.mu.Unlock()
 	if idle {
-		c.wake <- struct{}{} // there is room: whoever is idle has emptied it
+		c.wake <- struct{}{} // there is room: an idle caller has emptied it
 	}
 }
 
-// send passes one frame on, waiting while the caller is behind by the credit.
-func (c *memCall) send(ctx context.Context, frame []byte) error {
+// sendFrame queues one frame. It waits while the caller is behind by the credit.
+func (c *memCall) sendFrame(ctx context.Context, frame []byte) error {
 	if len(frame) > MaxFrame {
 		return errFrameTooLarge(len(frame))
 	}
 	for {
 		if ctx.Err() != nil {
-			return errOver()
+			return errCallOver()
 		}
-		room, err := c.enqueue(frame)
+		room, err := c.enqueueFrame(frame)
 		if room == nil {
 			return err
 		}
@@ -128,14 +129,14 @@ func (c *memCall) send(ctx context.Context, frame []byte) error {
 	}
 }
 
-// enqueue adds a frame for the caller. If there is no room for it, it counts its caller among the
-// blocked and returns what tells that there may be.
-func (c *memCall) enqueue(frame []byte) (room <-chan struct{}, err error) {
+// enqueueFrame queues a frame for the caller. If there is no room, it counts the calling goroutine
+// as blocked and returns a channel which signals room.
+func (c *memCall) enqueueFrame(frame []byte) (room <-chan struct{}, err error) {
 	c.mu.Lock()
 	switch {
 	case c.mu.over:
 		c.mu.Unlock()
-		return nil, errOver()
+		return nil, errCallOver()
 	case c.mu.ahead >= Credit:
 		if c.mu.room == nil {
 			c.mu.room = make(chan struct{}, 1)
@@ -145,16 +146,16 @@ func (c *memCall) enqueue(frame []byte) (room <-chan struct{}, err error) {
 		c.mu.Unlock()
 		return room, nil
 	}
-	c.mu.sent.add(frame)
+	c.mu.sent.appendFrame(frame)
 	c.mu.ahead++
-	c.admit()
+	c.wakeSenderLocked()
 	c.mu.Unlock()
-	c.rouse()
+	c.wakeCaller()
 	return nil, nil
 }
 
-// admit lets one of those that are blocked look whether there is room, if there is some.
-func (c *memCall) admit() {
+// wakeSenderLocked wakes one blocked sender if there is room.
+func (c *memCall) wakeSenderLocked() {
 	if c.mu.blocked == 0 || c.mu.ahead >= Credit {
 		return
 	}
@@ -164,13 +165,13 @@ func (c *memCall) admit() {
 	}
 }
 
-func errOver() error { return fault.New(fault.Canceled, "send: the call is over") }
+func errCallOver() error { return fault.New(fault.Canceled, "send: the call is over") }
 
-// receive passes frames to recv until the handler has returned and all of them
-// are delivered, recv fails, or ctx ends.
-func (c *memCall) receive(ctx context.Context, recv func([]byte) error) error {
+// receiveFrames passes frames to recv until the handler has returned and all frames are delivered,
+// recv fails, or ctx ends.
+func (c *memCall) receiveFrames(ctx context.Context, recv func([]byte) error) error {
 	for {
-		frame, ok, ended := c.dequeue()
+		frame, ok, ended := c.dequeueFrame()
 		switch {
 		case ok:
 			if err := ctx.Err(); err != nil {
@@ -180,10 +181,10 @@ func (c *memCall) receive(ctx context.Context, recv func([]byte) error) error {
 				return err
 			}
 		case ended:
-			if err := over(ctx); err != nil {
-				return err // the handler's error is then an echo of it
+			if err := contextErr(ctx); err != nil {
+				return err // the handler's error only echoes it
 			}
-			return c.outcome()
+			return c.handlerError()
 		default:
 			select {
 			case <-c.wake:
@@ -194,13 +195,13 @@ func (c *memCall) receive(ctx context.Context, recv func([]byte) error) error {
 	}
 }
 
-// dequeue takes out the next frame, valid until the next call. If there is none, it says whether there
-// will be none; if it does not, the caller has to wait for wake.
-func (c *memCall) dequeue() (frame []byte, ok, ended bool) {
+// dequeueFrame takes out the next frame, which is valid until the next call. If there is none,
+// ended reports whether the call is over; if it is not, the caller must wait for wake.
+func (c *memCall) dequeueFrame() (frame []byte, ok, ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if frame, ok = c.taken.next(); !ok {
-		c.taken.clear()
+		c.taken.reset()
 		c.taken, c.mu.sent = c.mu.sent, c.taken
 		if frame, ok = c.taken.next(); !ok {
 			c.mu.idle = !c.mu.over
@@ -208,6 +209,6 @@ func (c *memCall) dequeue() (frame []byte, ok, ended bool) {
 		}
 	}
 	c.mu.ahead--
-	c.admit()
+	c.wakeSenderLocked()
 	return frame, true, false
 }

@@ -15,20 +15,18 @@ import (
 	"penstock/internal/backoff"
 )
 
-// NATS is the request plane over a NATS server: for fleets whose processes reach
-// it and not each other. Addresses are "nats://SUBJECT". A server has a subject of
-// its own; a caller has one subscription for the answers to all its calls. NATS
-// delivers at most once: frames are numbered, and a call that misses one ends in
-// Unavailable. Both ends of a call tell each other that they are alive. The bytes
-// are in docs/format/rpc-nats.md.
+// NATSPlane is the request plane over a NATS server, for deployments whose processes can reach the
+// server but not each other. Addresses are "nats://SUBJECT". Each server has its own subject; a
+// caller has one subscription for the answers to all its calls. NATS delivers at most once, so
+// frames are numbered, and a call which misses a frame ends with Unavailable. Both ends of a call
+// send keepalives. docs/format/rpc-nats.md documents the wire format.
 //
-// Bodies above 64 KiB go through an object store of JetStream; everything else
-// works without JetStream.
-type NATS struct {
+// Bodies above 64 KiB go through a JetStream object store. Everything else works without JetStream.
+type NATSPlane struct {
 	nc    *nats.Conn
 	js    jetstream.JetStream
-	cfg   NATSConfig
-	inbox string        // begins the subjects of answers
+	cfg   NATSPlaneConfig
+	inbox string        // prefix of the subjects of answers
 	done  chan struct{} // closed by Close
 	work  sync.WaitGroup
 	store natsStore
@@ -37,29 +35,30 @@ type NATS struct {
 		closed  bool
 		answers *nats.Subscription // nil before the first call
 		beating bool
-		last    uint64 // id of a call
+		last    uint64 // id of the most recent call
 		calls   map[uint64]*natsCall
 		servers map[string]*natsServer // by subject
 	}
 }
 
-var _ Plane = (*NATS)(nil)
+var _ Plane = (*NATSPlane)(nil)
 
 const (
 	natsScheme = "nats://"
-	// natsQueue is the queue group of servers: should two come to have one subject,
-	// a call still reaches one of them only.
+	// natsQueue is the queue group of servers. If two servers share a subject, each call still
+	// reaches only one of them.
 	natsQueue = "penstock-rpc"
-	// silentBeats is after how many beats without a message the other end is dead.
+	// silentBeats is the number of keepalive intervals without a message after which the other end
+	// is considered dead.
 	silentBeats = 5
-	// maxUndelivered bounds the answers that have come and are not sorted into their
-	// calls yet, in bytes. Sorting waits for nothing, so this is for the worst.
+	// maxUndelivered bounds the received answers which routeAnswer has not yet passed to their
+	// calls, in bytes. routeAnswer never blocks, so this is a worst-case bound.
 	maxUndelivered = 256 << 20
 )
 
-// NewNATS returns a plane over nc, which stays the caller's. It talks to the
-// server only when it is used. Whoever made it closes it, before nc.
-func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
+// NewNATSPlane returns a plane over nc, which remains owned by the caller. The plane uses the
+// server only when it is used itself. The caller must close the plane before nc.
+func NewNATSPlane(nc *nats.Conn, cfg NATSPlaneConfig) (*NATSPlane, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -68,35 +67,35 @@ func NewNATS(nc *nats.Conn, cfg NATSConfig) (*NATS, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "open rpc: %v; check the connection to the NATS server", err)
 	}
-	p := &NATS{nc: nc, js: js, cfg: cfg, inbox: nc.NewInbox() + ".", done: make(chan struct{})}
+	p := &NATSPlane{nc: nc, js: js, cfg: cfg, inbox: nc.NewInbox() + ".", done: make(chan struct{})}
 	p.store = natsStore{nc: nc, js: js, cfg: &p.cfg}
 	p.mu.calls = make(map[uint64]*natsCall)
 	p.mu.servers = make(map[string]*natsServer)
 	return p, nil
 }
 
-// Close ends the calls in progress with Unavailable and waits for what runs in
-// the background. Serve is to have returned. It is idempotent.
-func (p *NATS) Close() {
+// Close ends the calls in progress with Unavailable and waits for background work. Serve must have
+// returned before. Close is idempotent.
+func (p *NATSPlane) Close() {
 	p.mu.Lock()
 	if !p.mu.closed {
 		p.mu.closed = true
 		close(p.done)
 	}
 	answers := p.mu.answers
-	calls := p.snapshotLocked()
+	calls := p.listCallsLocked()
 	p.mu.Unlock()
 
 	for _, c := range calls {
-		c.fail(fault.New(fault.Unavailable, "the request plane was closed"))
+		c.failCall(fault.New(fault.Unavailable, "the request plane was closed"))
 	}
 	if answers != nil {
-		_ = answers.Unsubscribe() // the connection may have closed before
+		_ = answers.Unsubscribe() // the connection may already be closed
 	}
 	p.work.Wait()
 }
 
-func (p *NATS) snapshotLocked() []*natsCall {
+func (p *NATSPlane) listCallsLocked() []*natsCall {
 	calls := make([]*natsCall, 0, len(p.mu.calls))
 	for _, c := range p.mu.calls {
 		calls = append(calls, c)
@@ -104,57 +103,56 @@ func (p *NATS) snapshotLocked() []*natsCall {
 	return calls
 }
 
-// startLocked starts the goroutine that keeps calls alive, unless it runs.
-func (p *NATS) startLocked() error {
+// startBeatsLocked starts the keepalive goroutine unless it is running.
+func (p *NATSPlane) startBeatsLocked() error {
 	if p.mu.closed {
 		return fault.New(fault.Unavailable, "the request plane is closed")
 	}
 	if !p.mu.beating {
 		p.mu.beating = true
-		p.work.Go(p.beat)
+		p.work.Go(p.runKeepalive)
 	}
 	return nil
 }
 
-// beat lets both ends of every call speak and listen until Close. Silence is
-// counted in beats at which the process ran, not in time: of one that stood still for a
-// while, or got no processor, the messages that came meanwhile are read before it takes
-// the others for dead.
-func (p *NATS) beat() {
+// runKeepalive sends keepalives for both ends of every call, and detects silent peers, until Close.
+// It counts silence in intervals during which this process ran, not in time: after a pause of this
+// process, the messages which arrived meanwhile are read before any peer is considered dead.
+func (p *NATSPlane) runKeepalive() {
 	interval := p.cfg.KeepAlive / silentBeats
 	t := time.NewTicker(interval)
 	defer t.Stop()
-	var next awake
+	var next awakeClock
 	for {
-		next.wait(interval, interval)
+		next.startWait(interval, interval)
 		select {
 		case <-p.done:
 			return
 		case <-t.C:
 		}
-		letOthersRun()
+		yieldProcessor()
 		silence := 0
-		if next.counts() {
+		if next.waitCounts() {
 			silence = 1
 		}
 		p.mu.Lock()
-		calls := p.snapshotLocked()
+		calls := p.listCallsLocked()
 		servers := make([]*natsServer, 0, len(p.mu.servers))
 		for _, s := range p.mu.servers {
 			servers = append(servers, s)
 		}
 		p.mu.Unlock()
 		for _, c := range calls {
-			c.beat(silence)
+			c.keepAlive(silence)
 		}
 		for _, s := range servers {
-			s.beat(silence)
+			s.keepAlive(silence)
 		}
 	}
 }
 
-// background runs f in a goroutine that Close waits for; not after Close.
-func (p *NATS) background(f func()) {
+// runInBackground runs f in a goroutine which Close waits for. After Close it does nothing.
+func (p *NATSPlane) runInBackground(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.mu.closed {
@@ -162,85 +160,86 @@ func (p *NATS) background(f func()) {
 	}
 }
 
-// chunk returns how many bytes of data fit a message, of at most natsChunk.
-func (p *NATS) chunk() int {
+// chunkSize returns how many bytes of data fit a message, at most natsChunk.
+func (p *NATSPlane) chunkSize() int {
 	if most := p.nc.MaxPayload(); most > natsOverhead {
 		return int(min(most-natsOverhead, natsChunk))
 	}
 	return natsChunk
 }
 
-// Serve implements Plane. addr is "nats://SUBJECT"; one that another server
-// answers at, in this process or elsewhere, is a Conflict. Handlers in progress
-// outlive ctx: they end by themselves or with their callers.
-func (p *NATS) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+// Serve implements Plane. addr is "nats://SUBJECT". An address which another server uses, in this
+// process or elsewhere, is a Conflict. Handlers in progress outlive ctx: they end when they return
+// or when their callers disconnect.
+func (p *NATSPlane) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
 	subject, ok := strings.CutPrefix(addr, natsScheme)
 	switch {
 	case addr == "":
 		subject = p.cfg.Prefix + ".rpc." + rand.Text()
-	case !ok || !validSubject(subject):
+	case !ok || !isValidSubject(subject):
 		return fault.New(fault.Invalid, "serve %.100q: addresses of this plane are nats://SUBJECT, without wildcards", addr)
 	}
 	s := newNATSServer(p, subject, h)
-	if err := p.list(s); err != nil {
+	if err := p.registerServer(s); err != nil {
 		return err
 	}
-	defer p.unlist(s)
+	defer p.unregisterServer(s)
 	if addr != "" {
-		if err := p.probe(ctx, subject); err != nil || ctx.Err() != nil {
+		if err := p.probeSubject(ctx, subject); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sub, err := p.nc.QueueSubscribe(subject, natsQueue, s.dispatch)
+	sub, err := p.nc.QueueSubscribe(subject, natsQueue, s.handleMessage)
 	if err != nil {
 		return fault.New(fault.Unavailable, "serve %s: %v; check the connection to the NATS server", addr, err)
 	}
 	sub.SetClosedHandler(func(string) { cancel() })
 	if sub.SetPendingLimits(-1, maxUndelivered) != nil {
-		cancel() // it is closed already
+		cancel() // it is already closed
 	}
-	if p.inForce(sctx) && ready != nil {
+	if p.awaitSubscriptions(sctx) && ready != nil {
 		ready(natsScheme + subject)
 	}
 	<-sctx.Done()
-	s.drain()
+	s.startDraining()
 	s.calls.Wait()
-	_ = sub.Unsubscribe() // the connection may have closed before
-	p.flush()
+	_ = sub.Unsubscribe() // the connection may already be closed
+	p.flushSent()
 	if ctx.Err() == nil {
 		return fault.New(fault.Unavailable, "serve %s: the connection to the NATS server was closed", subject)
 	}
 	return nil
 }
 
-// list enters s under its subject, which nobody else in this process serves.
-func (p *NATS) list(s *natsServer) error {
+// registerServer registers s under its subject. A second server of this process at the same subject
+// is a Conflict.
+func (p *NATSPlane) registerServer(s *natsServer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.servers[s.subject] != nil {
-		return errServed(s.subject)
+		return errAlreadyServed(s.subject)
 	}
-	if err := p.startLocked(); err != nil {
+	if err := p.startBeatsLocked(); err != nil {
 		return err
 	}
 	p.mu.servers[s.subject] = s
 	return nil
 }
 
-func (p *NATS) unlist(s *natsServer) {
+func (p *NATSPlane) unregisterServer(s *natsServer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.servers, s.subject)
 }
 
-func errServed(subject string) error {
+func errAlreadyServed(subject string) error {
 	return fault.New(fault.Conflict, "serve %s%s: the address is being served already", natsScheme, subject)
 }
 
-// probe asks whether anybody serves subject, which would be a Conflict.
-func (p *NATS) probe(ctx context.Context, subject string) error {
+// probeSubject returns a Conflict if another server answers at subject.
+func (p *NATSPlane) probeSubject(ctx context.Context, subject string) error {
 	pctx, cancel := context.WithTimeout(ctx, p.cfg.KeepAlive)
 	defer cancel()
 	_, err := p.nc.RequestWithContext(pctx, subject, []byte{natsProbeType})
@@ -248,18 +247,17 @@ func (p *NATS) probe(ctx context.Context, subject string) error {
 	case err == nats.ErrNoResponders:
 		return nil
 	case ctx.Err() != nil:
-		return nil // Serve ends, and not by a mistake
-	case err == nil || pctx.Err() != nil: // somebody is there, alive or not
-		return errServed(subject)
+		return nil // Serve was stopped; this is no error
+	case err == nil || pctx.Err() != nil: // a server exists, responsive or not
+		return errAlreadyServed(subject)
 	}
 	return fault.New(fault.Unavailable, "serve %s%s: %v; check the connection to the NATS server", natsScheme, subject, err)
 }
 
-// inForce waits until the server has seen every subscription of the connection;
-// false if ctx ended before. After an interruption the library subscribes again
-// by itself.
-func (p *NATS) inForce(ctx context.Context) bool {
-	retry := backoff.Backoff{Least: 50 * time.Millisecond, Most: time.Second}
+// awaitSubscriptions waits until the server has processed all subscriptions of the connection; it
+// returns false if ctx ended first. After a reconnect the NATS library resubscribes by itself.
+func (p *NATSPlane) awaitSubscriptions(ctx context.Context) bool {
+	retry := backoff.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
 	for ctx.Err() == nil {
 		fctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := p.nc.FlushWithContext(fctx)
@@ -267,21 +265,21 @@ func (p *NATS) inForce(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
-		_ = retry.Wait(ctx) // its end is looked at above
+		_ = retry.Wait(ctx) // the loop condition checks ctx
 	}
 	return false
 }
 
-// flush waits a while until the server has seen what was sent.
-func (p *NATS) flush() {
+// flushSent waits up to KeepAlive for the server to process everything sent.
+func (p *NATSPlane) flushSent() {
 	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.KeepAlive)
 	defer cancel()
 	_ = p.nc.FlushWithContext(ctx)
 }
 
-// sort gives an answer's message to its call. It is the one reader of the answers
-// to all calls and waits for nobody.
-func (p *NATS) sort(m *nats.Msg) {
+// routeAnswer passes a message of an answer to its call. It is the only reader of all answers and
+// never blocks.
+func (p *NATSPlane) routeAnswer(m *nats.Msg) {
 	id, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, p.inbox), 16, 64)
 	if err != nil {
 		return
@@ -290,19 +288,19 @@ func (p *NATS) sort(m *nats.Msg) {
 	c := p.mu.calls[id]
 	p.mu.Unlock()
 	if c != nil {
-		c.take(m)
+		c.handleMessage(m)
 	}
 }
 
-// join enters a call to subject, which then gets answers.
-func (p *NATS) join(subject, method string) (*natsCall, error) {
+// registerCall registers a call to subject, so that it receives answers.
+func (p *NATSPlane) registerCall(subject, method string) (*natsCall, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.startLocked(); err != nil {
+	if err := p.startBeatsLocked(); err != nil {
 		return nil, err
 	}
 	if p.mu.answers == nil {
-		sub, err := p.nc.Subscribe(p.inbox+"*", p.sort)
+		sub, err := p.nc.Subscribe(p.inbox+"*", p.routeAnswer)
 		if err != nil {
 			return nil, fault.New(fault.Unavailable, "call %s: %v; check the connection to the NATS server", method, err)
 		}
@@ -317,7 +315,7 @@ func (p *NATS) join(subject, method string) (*natsCall, error) {
 	return c, nil
 }
 
-func (p *NATS) part(c *natsCall) {
+func (p *NATSPlane) unregisterCall(c *natsCall) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.calls, c.id)

@@ -15,30 +15,30 @@ import (
 
 // natsCall is the caller's end of one call.
 type natsCall struct {
-	p       *NATS
+	p       *NATSPlane
 	id      uint64
 	subject string // of the server
-	inbox   string // of the answer; it names the call
+	inbox   string // subject of the answer; identifies the call
 	method  string
-	// answer has the messages that were not taken yet: the credit bounds those of
-	// frames, and one is the end.
+	// answer queues the messages that were not taken yet: frames, bounded by the credit, and one
+	// end.
 	answer chan natsAnswer
-	failed chan error // why there is no end; one at most
+	failed chan error // why there is no end; at most one
 	taken  atomic.Uint64
-	spoke  atomic.Bool // since the last beat
+	spoke  atomic.Bool // sent something since the last beat
 	mu     struct {
 		sync.Mutex
-		got      uint64 // number of the last message of the answer
-		over     bool   // the end has come, or the call has failed
-		accepted bool   // the server has taken the call, and with it the body
-		silent   int    // beats without a message
+		got      uint64 // number of the last received message of the answer
+		over     bool   // the end was received, or the call has failed
+		accepted bool   // the server has accepted the call, and with it the body
+		silent   int    // keepalive intervals without a message
 	}
 }
 
-// creditStep is after how many messages the server is told that they were taken.
+// creditStep is the number of messages after which the server gets new credit.
 const creditStep = Credit / 4
 
-func newNATSCall(p *NATS, id uint64, subject, method string) *natsCall {
+func newNATSCall(p *NATSPlane, id uint64, subject, method string) *natsCall {
 	return &natsCall{
 		p: p, id: id, subject: subject, inbox: p.inbox + strconv.FormatUint(id, 16), method: method,
 		answer: make(chan natsAnswer, Credit+1), failed: make(chan error, 1),
@@ -46,92 +46,91 @@ func newNATSCall(p *NATS, id uint64, subject, method string) *natsCall {
 }
 
 // Call implements Plane.
-func (p *NATS) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+func (p *NATSPlane) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := fits(method, body)
+	err := checkLimits(method, body)
 	subject, ok := strings.CutPrefix(addr, natsScheme)
 	switch {
 	case err != nil:
 		return err
-	case !ok || !validSubject(subject):
+	case !ok || !isValidSubject(subject):
 		return fault.New(fault.Unavailable, "call %s: %.100q is no address of the NATS plane; it is nats://SUBJECT", method, addr)
 	}
 	m := natsCallMsg{method: method, size: len(body), body: body}
-	if len(body) > p.chunk() {
-		return p.callStored(ctx, subject, &m, recv)
+	if len(body) > p.chunkSize() {
+		return p.callWithStoredBody(ctx, subject, &m, recv)
 	}
-	_, err = p.call(ctx, subject, &m, recv)
+	_, err = p.makeCall(ctx, subject, &m, recv)
 	return err
 }
 
-// callStored makes a call whose body is too long for a message. The server removes
-// the object, and if the call does not come that far, the caller.
-func (p *NATS) callStored(ctx context.Context, subject string, m *natsCallMsg, recv func([]byte) error) error {
+// callWithStoredBody makes a call whose body is too long for a message. The server removes the
+// object; if the server did not accept the call, the caller removes it.
+func (p *NATSPlane) callWithStoredBody(ctx context.Context, subject string, m *natsCallMsg, recv func([]byte) error) error {
 	object := rand.Text()
-	err := p.store.put(ctx, object, m)
+	err := p.store.putBody(ctx, object, m)
 	accepted := false
 	if err == nil {
 		m.object, m.body = object, nil
-		accepted, err = p.call(ctx, subject, m, recv)
+		accepted, err = p.makeCall(ctx, subject, m, recv)
 	}
 	if !accepted {
-		p.background(func() { p.store.remove(object) })
+		p.runInBackground(func() { p.store.removeObject(object) })
 	}
 	return err
 }
 
-// call makes one call and reports whether the server took it.
-func (p *NATS) call(ctx context.Context, subject string, m *natsCallMsg, recv func([]byte) error) (accepted bool, err error) {
-	c, err := p.join(subject, m.method)
+// makeCall makes one call and reports whether the server accepted it.
+func (p *NATSPlane) makeCall(ctx context.Context, subject string, m *natsCallMsg, recv func([]byte) error) (accepted bool, err error) {
+	c, err := p.registerCall(subject, m.method)
 	if err != nil {
 		return false, err
 	}
-	defer p.part(c)
-	m.envelope = envelop(ctx)
-	err = c.run(ctx, m, recv)
-	return c.accepted(), err
+	defer p.unregisterCall(c)
+	m.callMetadata = newCallMetadata(ctx)
+	err = c.runCall(ctx, m, recv)
+	return c.wasAccepted(), err
 }
 
-// run sends the call and receives its answer.
-func (c *natsCall) run(ctx context.Context, m *natsCallMsg, recv func([]byte) error) error {
-	if grease := natsGreaseMsg(); grease != nil {
-		_ = c.publish(grease) // if it cannot be sent, the call cannot either
+// runCall sends the call and receives its answer.
+func (c *natsCall) runCall(ctx context.Context, m *natsCallMsg, recv func([]byte) error) error {
+	if grease := randomNATSGrease(); grease != nil {
+		_ = c.publishToServer(grease) // if it cannot be sent, neither can the call
 	}
-	if err := c.publish(appendNATSCall(nil, m)); err != nil {
+	if err := c.publishToServer(appendNATSCall(nil, m)); err != nil {
 		return err
 	}
-	// A caller that stands still in recv has gone away too when ctx ends.
-	stop := context.AfterFunc(ctx, c.cancel)
-	err := c.receive(ctx, recv)
+	// When ctx ends, the server must know even if recv blocks.
+	stop := context.AfterFunc(ctx, c.sendCancel)
+	err := c.receiveFrames(ctx, recv)
 	if stop() && err != nil {
-		c.cancel()
+		c.sendCancel()
 	}
 	return err
 }
 
-// cancel tells the server that nobody wants the answer. If that is lost, the
-// silence tells it.
-func (c *natsCall) cancel() { _ = c.publish([]byte{natsCancelType}) }
+// sendCancel tells the server to stop. If the message is lost, the missing keepalives tell it.
+func (c *natsCall) sendCancel() { _ = c.publishToServer([]byte{natsCancelType}) }
 
-// publish sends a message to the server; its reply subject names the call.
-func (c *natsCall) publish(b []byte) error {
+// publishToServer sends a message to the server. Its reply subject identifies the call.
+func (c *natsCall) publishToServer(b []byte) error {
 	if err := c.p.nc.PublishRequest(c.subject, c.inbox, b); err != nil {
 		return fault.New(fault.Unavailable, "call %s: %v; check the connection to the NATS server", c.method, err)
 	}
 	return nil
 }
 
-// receive passes frames to recv until the end of the answer.
-func (c *natsCall) receive(ctx context.Context, recv func([]byte) error) error {
-	var parts []byte // of a frame that came in several messages
+// receiveFrames passes frames to recv until the end of the answer.
+func (c *natsCall) receiveFrames(ctx context.Context, recv func([]byte) error) error {
+	var parts []byte // of a frame that spans several messages
 	for {
 		var a natsAnswer
 		select {
 		case a = <-c.answer:
 		case err := <-c.failed:
-			if err := over(ctx); err != nil {
+			if err := contextErr(ctx); err != nil {
 				return err
 			}
 			return err
@@ -139,8 +138,8 @@ func (c *natsCall) receive(ctx context.Context, recv func([]byte) error) error {
 			return ctx.Err()
 		}
 		if a.typ == natsEndType {
-			if err := over(ctx); err != nil {
-				return err // what the handler says is then an echo of it
+			if err := contextErr(ctx); err != nil {
+				return err // the handler's error only echoes it
 			}
 			return a.end
 		}
@@ -161,28 +160,27 @@ func (c *natsCall) receive(ctx context.Context, recv func([]byte) error) error {
 			if err := recv(a.data); err != nil {
 				return err
 			}
-			if parts = parts[:0]; cap(parts) > keepFrame {
+			if parts = parts[:0]; cap(parts) > maxKeptFrame {
 				parts = nil
 			}
 		}
 		if c.taken.Add(1)%creditStep == 0 {
-			if err := c.credit(); err != nil {
+			if err := c.sendCredit(); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// credit tells the server how much of the answer was taken, and that somebody is
-// here.
-func (c *natsCall) credit() error {
+// sendCredit tells the server how much of the answer was taken, and that the caller is alive.
+func (c *natsCall) sendCredit() error {
 	c.spoke.Store(true)
-	return c.publish(appendNATSSeq(nil, natsCreditType, c.taken.Load()))
+	return c.publishToServer(appendNATSSeq(nil, natsCreditType, c.taken.Load()))
 }
 
-// beat speaks if nothing was said since the last beat, and adds to the silence of
-// the other end, in beats.
-func (c *natsCall) beat(silence int) {
+// keepAlive sends a credit if nothing was sent since the last beat, and adds silence, in beats, to
+// the server's silence.
+func (c *natsCall) keepAlive(silence int) {
 	c.mu.Lock()
 	over := c.mu.over
 	c.mu.silent += silence
@@ -191,35 +189,34 @@ func (c *natsCall) beat(silence int) {
 	switch {
 	case over:
 	case silent > silentBeats:
-		c.fail(fault.New(fault.Unavailable, "call %s: the server has been silent for %v", c.method, c.p.cfg.KeepAlive))
+		c.failCall(fault.New(fault.Unavailable, "call %s: the server has been silent for %v", c.method, c.p.cfg.KeepAlive))
 	case !c.spoke.Swap(false):
-		if err := c.credit(); err != nil {
-			c.fail(err)
+		if err := c.sendCredit(); err != nil {
+			c.failCall(err)
 		}
 		c.spoke.Store(false)
 	}
 }
 
-// take sorts a message of the answer in. It never waits: the server keeps to the
+// handleMessage queues a message of the answer. It never blocks, because the server respects the
 // credit.
-func (c *natsCall) take(m *nats.Msg) {
+func (c *natsCall) handleMessage(m *nats.Msg) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
-		c.fail(fault.New(fault.Unavailable, "call %s: nobody serves %s%s", c.method, natsScheme, c.subject))
+		c.failCall(fault.New(fault.Unavailable, "call %s: nobody serves %s%s", c.method, natsScheme, c.subject))
 		return
 	}
 	a, err := decodeNATSAnswer(m.Data)
 	if err != nil {
-		c.fail(fault.New(fault.Unavailable, "call %s: the answer is malformed: %v", c.method, err))
+		c.failCall(fault.New(fault.Unavailable, "call %s: the answer is malformed: %v", c.method, err))
 		return
 	}
-	if err := c.enter(a); err != nil {
-		c.fail(err)
+	if err := c.enqueueAnswer(a); err != nil {
+		c.failCall(err)
 	}
 }
 
-// enter queues a frame or the end; the error says what makes the rest of the
-// answer worthless.
-func (c *natsCall) enter(a natsAnswer) error {
+// enqueueAnswer queues a frame or the end. An error makes the rest of the answer useless.
+func (c *natsCall) enqueueAnswer(a natsAnswer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.silent = 0
@@ -236,7 +233,7 @@ func (c *natsCall) enter(a natsAnswer) error {
 	default:
 		return nil
 	}
-	// An end alone may be that of a server which refused the call.
+	// A server which refused the call sends only an end.
 	c.mu.accepted = c.mu.accepted || a.typ != natsEndType || a.end == nil
 	switch {
 	case lost:
@@ -254,8 +251,8 @@ func (c *natsCall) enter(a natsAnswer) error {
 	return nil
 }
 
-// fail ends the call with err, unless its end has come already.
-func (c *natsCall) fail(err error) {
+// failCall ends the call with err, unless its end was received before.
+func (c *natsCall) failCall(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.mu.over {
@@ -264,8 +261,8 @@ func (c *natsCall) fail(err error) {
 	}
 }
 
-// accepted reports whether the server has taken the call: it removes the body.
-func (c *natsCall) accepted() bool {
+// wasAccepted reports whether the server has accepted the call. Then the server removes the body.
+func (c *natsCall) wasAccepted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.accepted

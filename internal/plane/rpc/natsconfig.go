@@ -9,35 +9,34 @@ import (
 	"penstock/core/fault"
 )
 
-// NATSConfig configures a request plane over NATS.
-type NATSConfig struct {
-	// Prefix begins the subjects that servers choose. It is words of letters,
-	// digits, '-' and '_' joined by dots. Empty is "penstock".
+// NATSPlaneConfig configures a request plane over NATS.
+type NATSPlaneConfig struct {
+	// Prefix is the prefix of the subjects that servers choose: words of letters, digits, '-' and
+	// '_', joined by dots. Empty means "penstock".
 	Prefix string
-	// Bucket is the object store for bodies that do not fit a message, of letters,
-	// digits, '-' and '_'; everybody uses the same. Empty is "penstock_rpc".
+	// Bucket is the object store for bodies that do not fit a message: letters, digits, '-' and
+	// '_'. All processes use the same bucket. Empty means "penstock_rpc".
 	Bucket string
-	// MaxStore bounds a bucket that this plane creates, in bytes; while it is full,
-	// calls with such bodies are Overloaded. 0 is 1 GiB.
+	// MaxStore bounds a bucket that this plane creates, in bytes. While the bucket is full, calls
+	// that need it are Overloaded. 0 means 1 GiB.
 	MaxStore int64
-	// Replicas is the number of copies of a bucket that this plane creates, for a
-	// cluster of servers. 0 is 1.
+	// Replicas is the replica count of a bucket that this plane creates, for a cluster of servers.
+	// 0 means 1.
 	Replicas int
-	// KeepAlive is after how much silence the other end of a call is dead. 0 is 10 s:
-	// on a busy machine its signs of life wait behind the answers of thousands of calls.
+	// KeepAlive is how long the other end of a call may be silent before it is considered dead. 0
+	// means 10 s: on a busy machine keepalives queue after the answers of thousands of calls.
 	KeepAlive time.Duration
-	// MaxCalls is how many calls a server has in progress at once; a further one
-	// is Overloaded. 0 is 16384.
+	// MaxCalls bounds a server's calls in progress; a further call is Overloaded. 0 means 16384.
 	MaxCalls int
-	// MaxBodies is how many bytes of bodies a server holds at once; a further one
-	// is Overloaded. 0 is 512 MiB.
+	// MaxBodies bounds the bodies that a server holds at once, in bytes; a call beyond it is
+	// Overloaded. 0 means 512 MiB.
 	MaxBodies int64
-	// Log gets what handlers keep from their callers. Nil discards it.
+	// Log receives the details of handler errors which callers do not get. Nil discards them.
 	Log *slog.Logger
 }
 
 // EnsureDefaults replaces zero values by their defaults.
-func (c *NATSConfig) EnsureDefaults() {
+func (c *NATSPlaneConfig) EnsureDefaults() {
 	if c.Prefix == "" {
 		c.Prefix = "penstock"
 	}
@@ -64,13 +63,13 @@ func (c *NATSConfig) EnsureDefaults() {
 	}
 }
 
-// Validate reports everything that is wrong with c.
-func (c *NATSConfig) Validate() error {
+// Validate reports all problems of c.
+func (c *NATSPlaneConfig) Validate() error {
 	var errs []error
-	if !validSubject(c.Prefix) {
+	if !isValidSubject(c.Prefix) {
 		errs = append(errs, fault.New(fault.Invalid, "rpc prefix %.100q: use words of letters, digits, '-' and '_' joined by dots", c.Prefix))
 	}
-	if !validSubject(c.Bucket) || strings.Contains(c.Bucket, ".") {
+	if !isValidSubject(c.Bucket) || strings.Contains(c.Bucket, ".") {
 		errs = append(errs, fault.New(fault.Invalid, "rpc bucket %.100q: use letters, digits, '-' and '_'", c.Bucket))
 	}
 	if c.MaxStore < 2*MaxBody {
@@ -88,8 +87,8 @@ func (c *NATSConfig) Validate() error {
 // maxSubject bounds the subject of a server, in bytes.
 const maxSubject = 256
 
-// validSubject reports whether s is one subject, not a pattern for several.
-func validSubject(s string) bool {
+// isValidSubject reports whether s is a literal subject, without wildcards.
+func isValidSubject(s string) bool {
 	if len(s) > maxSubject {
 		return false
 	}

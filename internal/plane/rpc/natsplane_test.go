@@ -23,13 +23,13 @@ import (
 
 func TestNATSEmbedded(t *testing.T) {
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
-		return newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSConfig{})
+		return newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSPlaneConfig{})
 	})
 }
 
 func TestNATSOverTCP(t *testing.T) {
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
-		return newNATS(t, dial(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSConfig{})
+		return newNATS(t, dial(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSPlaneConfig{})
 	})
 }
 
@@ -37,8 +37,8 @@ func TestNATSOverTCP(t *testing.T) {
 func TestNATSBetweenProcesses(t *testing.T) {
 	rpctest.Run(t, func(t *testing.T) rpc.Plane {
 		s := startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})
-		serves, calls := newNATS(t, dial(t, s), rpc.NATSConfig{}), newNATS(t, dial(t, s), rpc.NATSConfig{})
-		return &rpc.Schemes{Plane: serves, ByScheme: map[string]rpc.Plane{"nats": calls}}
+		serves, calls := newNATS(t, dial(t, s), rpc.NATSPlaneConfig{}), newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
+		return &rpc.SchemeMux{Plane: serves, ByScheme: map[string]rpc.Plane{"nats": calls}}
 	})
 }
 
@@ -81,9 +81,9 @@ func dial(t *testing.T, s *natsd.Server) *nats.Conn {
 	return nc
 }
 
-func newNATS(t *testing.T, nc *nats.Conn, cfg rpc.NATSConfig) *rpc.NATS {
+func newNATS(t *testing.T, nc *nats.Conn, cfg rpc.NATSPlaneConfig) *rpc.NATSPlane {
 	t.Helper()
-	p, err := rpc.NewNATS(nc, cfg)
+	p, err := rpc.NewNATSPlane(nc, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func stored(t *testing.T, nc *nats.Conn) uint64 {
 // there.
 func TestNATSLongPrompt(t *testing.T) {
 	nc := dial(t, startNATS(t, natsd.Config{}))
-	stop := testLongPrompt(t, newNATS(t, nc, rpc.NATSConfig{}))
+	stop := testLongPrompt(t, newNATS(t, nc, rpc.NATSPlaneConfig{}))
 	stop()
 	if n := stored(t, nc); n != 0 {
 		t.Errorf("the bucket has %d messages when the server is done", n)
@@ -146,8 +146,8 @@ func TestNATSObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newNATS(t, nc, rpc.NATSConfig{KeepAlive: 500 * time.Millisecond})
-	if err := p.Call(t.Context(), "nats://silent", "m", body, ignore); fault.Of(err) != fault.Unavailable {
+	p := newNATS(t, nc, rpc.NATSPlaneConfig{KeepAlive: 500 * time.Millisecond})
+	if err := p.Call(t.Context(), "nats://silent", "m", body, ignore); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("a silent server: %v", err)
 	}
 	if b := <-got; !bytes.Equal(b, body) {
@@ -156,7 +156,7 @@ func TestNATSObjects(t *testing.T) {
 	if err := sub.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Call(t.Context(), "nats://nobody", "m", body, ignore); fault.Of(err) != fault.Unavailable {
+	if err := p.Call(t.Context(), "nats://nobody", "m", body, ignore); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("nobody: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -186,12 +186,12 @@ func TestNATSBucketIsFull(t *testing.T) {
 	if _, err := js.CreateObjectStore(t.Context(), jetstream.ObjectStoreConfig{Bucket: "penstock_rpc", MaxBytes: 600 << 10}); err != nil {
 		t.Fatal(err)
 	}
-	p := newNATS(t, nc, rpc.NATSConfig{})
+	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
 	addr, _ := serve(t, p, "", nothing)
 	if err := p.Call(t.Context(), addr, "m", make([]byte, 500<<10), ignore); err != nil {
 		t.Errorf("a body that fits: %v", err)
 	}
-	if err := p.Call(t.Context(), addr, "m", make([]byte, 700<<10), ignore); fault.Of(err) != fault.Overloaded {
+	if err := p.Call(t.Context(), addr, "m", make([]byte, 700<<10), ignore); fault.CodeOf(err) != fault.Overloaded {
 		t.Errorf("a body that does not fit: %v, want Overloaded", err)
 	}
 	if err := p.Call(t.Context(), addr, "m", nil, ignore); err != nil {
@@ -206,7 +206,7 @@ func TestNATSBucketIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newNATS(t, nc, rpc.NATSConfig{})
+	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
 	addr, _ := serve(t, p, "", nothing)
 	for range 2 {
 		if err := p.Call(t.Context(), addr, "m", make([]byte, 300<<10), ignore); err != nil {
@@ -220,18 +220,18 @@ func TestNATSBucketIsLost(t *testing.T) {
 
 func TestNATSOverloaded(t *testing.T) {
 	nc := dial(t, startNATS(t, natsd.Config{}))
-	testOverloaded(t, newNATS(t, nc, rpc.NATSConfig{MaxCalls: 2, MaxBodies: rpc.MaxBody}))
+	testOverloaded(t, newNATS(t, nc, rpc.NATSPlaneConfig{MaxCalls: 2, MaxBodies: rpc.MaxBody}))
 }
 
-// An address belongs to one server, whoever has the other.
+// An address belongs to one server at a time.
 func TestNATSConflict(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
-	a, b := newNATS(t, dial(t, s), rpc.NATSConfig{}), newNATS(t, dial(t, s), rpc.NATSConfig{})
+	a, b := newNATS(t, dial(t, s), rpc.NATSPlaneConfig{}), newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
 	addr, stop := serve(t, a, "nats://fleet.worker-1", nothing)
 	if addr != "nats://fleet.worker-1" {
 		t.Errorf("it advertises %q", addr)
 	}
-	if err := b.Serve(t.Context(), addr, nothing, func(string) { t.Error("two servers") }); fault.Of(err) != fault.Conflict {
+	if err := b.Serve(t.Context(), addr, nothing, func(string) { t.Error("two servers") }); fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("error %v, want Conflict", err)
 	}
 	stop()
@@ -242,23 +242,23 @@ func TestNATSConflict(t *testing.T) {
 }
 
 func TestNATSAddresses(t *testing.T) {
-	p := newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSConfig{Prefix: "a.b"})
+	p := newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSPlaneConfig{Prefix: "a.b"})
 	addr, _ := serve(t, p, "", nothing)
 	if !strings.HasPrefix(addr, "nats://a.b.rpc.") {
 		t.Errorf("the address is %q", addr)
 	}
 	for _, bad := range []string{"nats://", "nats://a.*", "nats://a.>", "nats://a..b", "tcp://a", "a", "nats://a b", "nats://" + strings.Repeat("a", 300)} {
-		if err := p.Serve(t.Context(), bad, nothing, func(string) { t.Error("it serves") }); fault.Of(err) != fault.Invalid {
+		if err := p.Serve(t.Context(), bad, nothing, func(string) { t.Error("it serves") }); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("serve %.20s: %v", bad, err)
 		}
-		if err := p.Call(t.Context(), bad, "m", nil, ignore); fault.Of(err) != fault.Unavailable {
+		if err := p.Call(t.Context(), bad, "m", nil, ignore); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("call %.20s: %v", bad, err)
 		}
 	}
-	for _, c := range []rpc.NATSConfig{
+	for _, c := range []rpc.NATSPlaneConfig{
 		{Prefix: "a."}, {Bucket: "a.b"}, {MaxStore: 1}, {Replicas: 9}, {KeepAlive: 1}, {MaxCalls: -1}, {MaxBodies: 1},
 	} {
-		if _, err := rpc.NewNATS(nil, c); fault.Of(err) != fault.Invalid {
+		if _, err := rpc.NewNATSPlane(nil, c); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -297,7 +297,7 @@ func TestNATSCallerMistrusts(t *testing.T) {
 		{"unknown types", "", [][]byte{{0xff, 1, 2}, {99}, frameMsg(0, 1, "a"), {0x80}, seqMsg(18, 2)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newNATS(t, nc, rpc.NATSConfig{KeepAlive: 500 * time.Millisecond})
+			p := newNATS(t, nc, rpc.NATSPlaneConfig{KeepAlive: 500 * time.Millisecond})
 			sent := make(chan struct{})
 			sub, err := nc.Subscribe("odd", func(m *nats.Msg) {
 				if m.Data[0] != 1 {
@@ -320,7 +320,7 @@ func TestNATSCallerMistrusts(t *testing.T) {
 				// another call is sorted in behind it.
 				hold.Do(func() {
 					<-sent
-					if err := p.Call(t.Context(), "nats://nobody", "m", nil, func([]byte) error { return nil }); fault.Of(err) != fault.Unavailable {
+					if err := p.Call(t.Context(), "nats://nobody", "m", nil, func([]byte) error { return nil }); fault.CodeOf(err) != fault.Unavailable {
 						t.Error(err)
 					}
 				})
@@ -329,7 +329,7 @@ func TestNATSCallerMistrusts(t *testing.T) {
 			switch {
 			case c.says == "" && err != nil:
 				t.Error(err)
-			case c.says != "" && (fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), c.says)):
+			case c.says != "" && (fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), c.says)):
 				t.Errorf("error %v, want Unavailable that says %q", err, c.says)
 			}
 		})
@@ -358,8 +358,8 @@ func TestNATSFrameWithoutEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sub.Unsubscribe()
-	err = newNATS(t, nc, rpc.NATSConfig{}).Call(t.Context(), "nats://odd", "m", nil, ignore)
-	if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "more than 8388608") {
+	err = newNATS(t, nc, rpc.NATSPlaneConfig{}).Call(t.Context(), "nats://odd", "m", nil, ignore)
+	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "more than 8388608") {
 		t.Errorf("error %v, want Unavailable that tells the limit", err)
 	}
 }
@@ -417,7 +417,7 @@ func (c *rawCaller) next() []byte {
 // What a server makes of a caller that vanishes.
 func TestNATSServerNoticesSilence(t *testing.T) {
 	nc := dial(t, startNATS(t, natsd.Config{}))
-	p := newNATS(t, nc, rpc.NATSConfig{KeepAlive: 100 * time.Millisecond})
+	p := newNATS(t, nc, rpc.NATSPlaneConfig{KeepAlive: 100 * time.Millisecond})
 	over := make(chan error, 2)
 	addr, _ := serve(t, p, "", func(ctx context.Context, method string, _ []byte, send func([]byte) error) error {
 		for method == "stuck" && send(nil) == nil {
@@ -438,7 +438,7 @@ func TestNATSServerNoticesSilence(t *testing.T) {
 // caller that claims to have taken what was not sent.
 func TestNATSCredit(t *testing.T) {
 	nc := dial(t, startNATS(t, natsd.Config{}))
-	p := newNATS(t, nc, rpc.NATSConfig{})
+	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
 	sent := make(chan int, 1000)
 	addr, _ := serve(t, p, "", func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
 		for i := range 3 * rpc.Credit {
@@ -450,7 +450,7 @@ func TestNATSCredit(t *testing.T) {
 		return nil
 	})
 	c := newRawCaller(t, nc, addr)
-	c.say(seqMsg(4, 0)) // is anybody there
+	c.say(seqMsg(4, 0)) // a probe
 	c.say(callMsg("method", "b"))
 	expect := func(from, to int) {
 		t.Helper()
@@ -464,7 +464,7 @@ func TestNATSCredit(t *testing.T) {
 	expect(1, rpc.Credit)
 	c.say(seqMsg(2, 1<<40))
 	c.say([]byte{2, 1})               // too short for a number
-	c.say([]byte{77})                 // nobody knows it
+	c.say([]byte{77})                 // an unknown type
 	c.say(callMsg("method", "twice")) // the reply subject is in use
 	if got := c.next(); got[0] != 18 || fault.Code(got[9]) != fault.Conflict {
 		t.Fatalf("a second call of one reply subject: %x", got)
@@ -490,7 +490,7 @@ func TestNATSCredit(t *testing.T) {
 // What a server refuses.
 func TestNATSServerRefuses(t *testing.T) {
 	nc := dial(t, startNATS(t, natsd.Config{}))
-	p := newNATS(t, nc, rpc.NATSConfig{})
+	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
 	addr, _ := serve(t, p, "", func(context.Context, string, []byte, func([]byte) error) error {
 		t.Error("a handler was called")
 		return nil
@@ -518,7 +518,7 @@ func TestNATSServerRefuses(t *testing.T) {
 // having cost what the body would.
 func TestNATSObjectIsNotThere(t *testing.T) {
 	nc := dial(t, startNATS(t, natsd.Config{}))
-	addr, _ := serve(t, newNATS(t, nc, rpc.NATSConfig{}), "", func(context.Context, string, []byte, func([]byte) error) error {
+	addr, _ := serve(t, newNATS(t, nc, rpc.NATSPlaneConfig{}), "", func(context.Context, string, []byte, func([]byte) error) error {
 		t.Error("a handler was called")
 		return nil
 	})
@@ -548,7 +548,7 @@ func TestNATSIsGone(t *testing.T) {
 	at := freeAddr(t)
 	s := startNATS(t, natsd.Config{Listen: at})
 	calls, serves := dial(t, s), dial(t, s)
-	cfg := rpc.NATSConfig{KeepAlive: 500 * time.Millisecond}
+	cfg := rpc.NATSPlaneConfig{KeepAlive: 500 * time.Millisecond}
 	over := make(chan struct{}, 1)
 	addr, _ := serve(t, newNATS(t, serves, cfg), "", func(ctx context.Context, method string, _ []byte, send func([]byte) error) error {
 		if err := send([]byte(method)); err != nil || method == "short" {
@@ -560,12 +560,12 @@ func TestNATSIsGone(t *testing.T) {
 	})
 	p := newNATS(t, calls, cfg)
 	err := p.Call(t.Context(), addr, "long", nil, func([]byte) error { return s.Close() })
-	if fault.Of(err) != fault.Unavailable {
+	if fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("error %v, want Unavailable", err)
 	}
 	<-over
 	for _, body := range [][]byte{nil, make([]byte, 100<<10)} {
-		if err := p.Call(t.Context(), addr, "short", body, ignore); fault.Of(err) != fault.Unavailable {
+		if err := p.Call(t.Context(), addr, "short", body, ignore); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("without NATS: %v", err)
 		}
 	}
@@ -581,14 +581,14 @@ func TestNATSIsGone(t *testing.T) {
 func TestNATSConnectionIsClosed(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
 	nc := dial(t, s)
-	p := newNATS(t, nc, rpc.NATSConfig{})
+	p := newNATS(t, nc, rpc.NATSPlaneConfig{})
 	err := p.Serve(t.Context(), "", nothing, func(addr string) {
 		nc.Close()
-		if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.Of(err) != fault.Unavailable {
+		if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("a call: %v", err)
 		}
 	})
-	if fault.Of(err) != fault.Unavailable {
+	if fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Serve: %v, want Unavailable", err)
 	}
 }
@@ -596,7 +596,7 @@ func TestNATSConnectionIsClosed(t *testing.T) {
 // Close ends what is in progress, and nothing begins after it.
 func TestNATSClose(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
-	serves, p := newNATS(t, dial(t, s), rpc.NATSConfig{}), newNATS(t, dial(t, s), rpc.NATSConfig{})
+	serves, p := newNATS(t, dial(t, s), rpc.NATSPlaneConfig{}), newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
 	addr, _ := serve(t, serves, "", func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
 		_ = send(nil)
 		<-ctx.Done()
@@ -606,14 +606,14 @@ func TestNATSClose(t *testing.T) {
 		go p.Close()
 		return nil
 	})
-	if fault.Of(err) != fault.Unavailable {
+	if fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("error %v, want Unavailable", err)
 	}
 	p.Close()
-	if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.Of(err) != fault.Unavailable {
+	if err := p.Call(t.Context(), addr, "m", nil, ignore); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("a call after Close: %v", err)
 	}
-	if err := p.Serve(t.Context(), "", nothing, nil); fault.Of(err) != fault.Unavailable {
+	if err := p.Serve(t.Context(), "", nothing, nil); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Serve after Close: %v", err)
 	}
 }
@@ -622,7 +622,7 @@ func TestNATSClose(t *testing.T) {
 func TestNATSServerDies(t *testing.T) {
 	s := startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})
 	dies := dial(t, s)
-	serves, calls := newNATS(t, dies, rpc.NATSConfig{}), newNATS(t, dial(t, s), rpc.NATSConfig{})
+	serves, calls := newNATS(t, dies, rpc.NATSPlaneConfig{}), newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
 	over := make(chan struct{})
 	ready, done := make(chan string), make(chan error)
 	go func() {
@@ -637,29 +637,29 @@ func TestNATSServerDies(t *testing.T) {
 		dies.Close()
 		return nil
 	})
-	if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "nobody serves") {
+	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "nobody serves") {
 		t.Errorf("error %v, want Unavailable that says that nobody serves", err)
 	}
 	<-over // its own messages cannot be sent any more
-	if err := <-done; fault.Of(err) != fault.Unavailable {
+	if err := <-done; fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("Serve: %v", err)
 	}
 }
 
 func TestNATSTenThousandCalls(t *testing.T) {
-	p := newNATS(t, dial(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSConfig{KeepAlive: time.Minute})
+	p := newNATS(t, dial(t, startNATS(t, natsd.Config{Listen: "127.0.0.1:0"})), rpc.NATSPlaneConfig{KeepAlive: time.Minute})
 	testTenThousand(t, p, func(addr string) string { return addr })
 }
 
 func TestNATSMethods(t *testing.T) {
-	testMethods(t, newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSConfig{}))
+	testMethods(t, newNATS(t, dial(t, startNATS(t, natsd.Config{})), rpc.NATSPlaneConfig{}))
 }
 
-// A caller that stands still holds up nobody else, and loses nothing.
+// A blocked caller delays no other call, and loses nothing.
 func TestNATSSlowCaller(t *testing.T) {
 	s := startNATS(t, natsd.Config{})
-	p := newNATS(t, dial(t, s), rpc.NATSConfig{})
-	addr, _ := serve(t, newNATS(t, dial(t, s), rpc.NATSConfig{}), "", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
+	p := newNATS(t, dial(t, s), rpc.NATSPlaneConfig{})
+	addr, _ := serve(t, newNATS(t, dial(t, s), rpc.NATSPlaneConfig{}), "", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 		for i := range 10 * rpc.Credit {
 			if err := send(fmt.Append(nil, i)); err != nil {
 				return err

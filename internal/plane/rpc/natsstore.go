@@ -16,15 +16,15 @@ import (
 	"penstock/internal/plane/natsd"
 )
 
-// natsStore keeps the bodies that do not fit a message in an object store, laid
-// out as every NATS client does it, so that the usual tools show what is there.
-// It differs in this: the name of an object is the token of its chunks' subject
-// too, so that whoever knows the name can read or remove it without asking, even
-// if only a part of it came to be written; and nothing remains of a removed one.
+// natsStore keeps bodies that do not fit a message in an object store with the layout of the
+// official NATS clients, so that the usual tools can show its content. It differs in two points.
+// The object's name is also the token of its chunks' subject, so an object can be read or removed
+// by name without a lookup, even if it was written only in part. And removing an object leaves no
+// tombstone.
 type natsStore struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
-	cfg *NATSConfig
+	cfg *NATSPlaneConfig
 	mu  struct {
 		sync.Mutex
 		stream jetstream.Stream // nil until it was found or created
@@ -32,49 +32,49 @@ type natsStore struct {
 }
 
 const (
-	// objectTTL is how long an object lasts whose receiver died.
+	// objectTTL is how long an object lasts if its receiver has crashed.
 	objectTTL = 10 * time.Minute
-	// objectChunk is how much of an object is written at a time. The messages of
-	// other calls go between.
+	// objectChunk bounds how much of an object is written at a time. Messages of other calls can be
+	// sent in between.
 	objectChunk = 256 << 10
-	// objectTime bounds reading, and removing, one object.
+	// objectTime bounds reading one object, and removing one.
 	objectTime = 30 * time.Second
-	// storeTime bounds the storing of one chunk.
+	// storeTime bounds storing one chunk.
 	storeTime = 5 * time.Second
 )
 
-func (s *natsStore) name() string { return "OBJ_" + s.cfg.Bucket }
+func (s *natsStore) streamName() string { return "OBJ_" + s.cfg.Bucket }
 
-func (s *natsStore) chunks(object string) string { return "$O." + s.cfg.Bucket + ".C." + object }
+func (s *natsStore) chunkSubject(object string) string { return "$O." + s.cfg.Bucket + ".C." + object }
 
-func (s *natsStore) meta(object string) string {
+func (s *natsStore) metaSubject(object string) string {
 	return "$O." + s.cfg.Bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(object))
 }
 
-// put writes the body of a call to a new object. What was written before a failure
-// is the caller's to remove.
-func (s *natsStore) put(ctx context.Context, object string, m *natsCallMsg) error {
+// putBody writes the body of a call to a new object. The caller must remove what was written before
+// an error.
+func (s *natsStore) putBody(ctx context.Context, object string, m *natsCallMsg) error {
 	cctx, stop := natsd.WhileConnected(ctx, s.nc)
 	defer stop()
-	err := s.write(cctx, object, m.body)
+	err := s.writeObject(cctx, object, m.body)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		s.forget() // the bucket has been lost since it was found
-		err = s.write(cctx, object, m.body)
+		s.forgetStream() // the bucket was deleted after it was found
+		err = s.writeObject(cctx, object, m.body)
 	}
 	if err == nil {
 		return nil
 	}
-	if err := over(ctx); err != nil {
+	if err := contextErr(ctx); err != nil {
 		return err
 	}
 	if cctx.Err() != nil {
 		err = context.Cause(cctx)
 	}
-	return s.fault(m.method, err)
+	return s.storeError(m.method, err)
 }
 
-// fault returns what a caller is told of a body that could not be stored.
-func (s *natsStore) fault(method string, err error) error {
+// storeError converts an error of the store to the error which the caller gets.
+func (s *natsStore) storeError(method string, err error) error {
 	var api *jetstream.APIError
 	if errors.As(err, &api) && (api.ErrorCode == codeStoreFailed || api.ErrorCode == codeNoResources) {
 		return fault.New(fault.Overloaded, "call %s: there is no room for the body in the bucket %s: %v", method, s.cfg.Bucket, err)
@@ -82,15 +82,15 @@ func (s *natsStore) fault(method string, err error) error {
 	return fault.New(fault.Unavailable, "call %s: cannot store the body in the bucket %s: %v; bodies above %d bytes need JetStream", method, s.cfg.Bucket, err, natsChunk)
 }
 
-// What the server says when a stream, or its disk, is full.
+// Server error codes for a full stream or a full disk.
 const (
 	codeStoreFailed jetstream.ErrorCode = 10077
 	codeNoResources jetstream.ErrorCode = 10047
 )
 
-// write writes the chunks of an object and then its description.
-func (s *natsStore) write(ctx context.Context, object string, body []byte) error {
-	if _, err := s.open(ctx); err != nil {
+// writeObject writes the chunks of an object and then its metadata.
+func (s *natsStore) writeObject(ctx context.Context, object string, body []byte) error {
+	if _, err := s.openStream(ctx); err != nil {
 		return err
 	}
 	size := objectChunk
@@ -105,7 +105,7 @@ func (s *natsStore) write(ctx context.Context, object string, body []byte) error
 	for len(body) > 0 {
 		n := min(size, len(body))
 		digest.Write(body[:n])
-		if err := s.publish(ctx, &nats.Msg{Subject: s.chunks(object), Data: body[:n]}); err != nil {
+		if err := s.publishStored(ctx, &nats.Msg{Subject: s.chunkSubject(object), Data: body[:n]}); err != nil {
 			return err
 		}
 		body = body[n:]
@@ -116,49 +116,48 @@ func (s *natsStore) write(ctx context.Context, object string, body []byte) error
 	if err != nil {
 		return err
 	}
-	m := nats.NewMsg(s.meta(object))
+	m := nats.NewMsg(s.metaSubject(object))
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	m.Data = b
-	return s.publish(ctx, m)
+	return s.publishStored(ctx, m)
 }
 
-// publish writes one message of an object and waits until it is stored.
-func (s *natsStore) publish(ctx context.Context, m *nats.Msg) error {
+// publishStored writes one message of an object and waits until it is stored.
+func (s *natsStore) publishStored(ctx context.Context, m *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
-	_, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(s.name()))
+	_, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(s.streamName()))
 	return err
 }
 
-// errWhole ends the reading of an object that is complete, errIncomplete of one that
-// is not.
+// errObjectComplete and errIncomplete end the reading of an object.
 var (
-	errWhole      = errors.New("whole")
-	errIncomplete = errors.New("the object is gone, or incomplete")
+	errObjectComplete = errors.New("whole")
+	errIncomplete     = errors.New("the object is gone, or incomplete")
 )
 
-// get reads the body of a call.
-func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
+// getBody reads the body of a call.
+func (s *natsStore) getBody(ctx context.Context, m *natsCallMsg) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, objectTime)
 	defer cancel()
-	body := gather{size: m.size}
-	from := natsd.From{Subjects: []string{s.chunks(m.object)}, Seq: 1}
+	body := partBuffer{size: m.size}
+	from := natsd.TailStart{Subjects: []string{s.chunkSubject(m.object)}, Seq: 1}
 	tctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	err := natsd.Tail(tctx, s.nc, s.js, s.name(), from, func(msg natsd.Msg) error {
-		switch err := body.add(msg.Data); {
+	err := natsd.Tail(tctx, s.nc, s.js, s.streamName(), from, func(msg natsd.Msg) error {
+		switch err := body.appendPart(msg.Data); {
 		case err != nil:
 			return err
-		case body.whole():
-			return errWhole
+		case body.isComplete():
+			return errObjectComplete
 		}
 		return nil
 	}, func() {
-		if !body.whole() {
+		if !body.isComplete() {
 			stop(errIncomplete)
 		}
 	})
-	if errors.Is(err, errWhole) {
+	if errors.Is(err, errObjectComplete) {
 		return body.buf, nil
 	}
 	if err == nil {
@@ -167,33 +166,32 @@ func (s *natsStore) get(ctx context.Context, m *natsCallMsg) ([]byte, error) {
 	return nil, fault.New(fault.Unavailable, "call %s: cannot read the body from the bucket %s: %v", m.method, s.cfg.Bucket, err)
 }
 
-// remove removes an object, or what there is of it; if it cannot, the object runs
-// out by itself.
-func (s *natsStore) remove(object string) {
+// removeObject removes an object, complete or not. If that fails, the object expires by its TTL.
+func (s *natsStore) removeObject(object string) {
 	ctx, cancel := context.WithTimeout(context.Background(), objectTime)
 	defer cancel()
 	ctx, stop := natsd.WhileConnected(ctx, s.nc)
 	defer stop()
-	stream, err := s.open(ctx)
+	stream, err := s.openStream(ctx)
 	if err != nil {
 		return
 	}
-	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunks(object)))
-	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.meta(object)))
+	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunkSubject(object)))
+	_ = stream.Purge(ctx, jetstream.WithPurgeSubject(s.metaSubject(object)))
 }
 
-// open returns the stream of the bucket, which it creates if it is missing. One
-// that exists keeps the settings that its operator gave it.
-func (s *natsStore) open(ctx context.Context) (jetstream.Stream, error) {
+// openStream returns the stream of the bucket, which it creates if it is missing. An existing
+// bucket keeps the settings that its operator gave it.
+func (s *natsStore) openStream(ctx context.Context) (jetstream.Stream, error) {
 	s.mu.Lock()
 	stream := s.mu.stream
 	s.mu.Unlock()
 	if stream != nil {
 		return stream, nil
 	}
-	stream, err := s.js.Stream(ctx, s.name())
+	stream, err := s.js.Stream(ctx, s.streamName())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		stream, err = s.create(ctx)
+		stream, err = s.createBucket(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -204,11 +202,11 @@ func (s *natsStore) open(ctx context.Context) (jetstream.Stream, error) {
 	return stream, nil
 }
 
-func (s *natsStore) create(ctx context.Context) (jetstream.Stream, error) {
+func (s *natsStore) createBucket(ctx context.Context) (jetstream.Stream, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ctx, done := natsd.SeeThrough(ctx, s.nc)
+	ctx, done := natsd.DetachedContext(ctx, s.nc)
 	defer done()
 	_, err := s.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
 		Bucket:      s.cfg.Bucket,
@@ -218,13 +216,13 @@ func (s *natsStore) create(ctx context.Context) (jetstream.Stream, error) {
 		Storage:     jetstream.FileStorage,
 		Replicas:    s.cfg.Replicas,
 	})
-	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another was faster
+	if err != nil && !errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
 		return nil, err
 	}
-	return s.js.Stream(ctx, s.name())
+	return s.js.Stream(ctx, s.streamName())
 }
 
-func (s *natsStore) forget() {
+func (s *natsStore) forgetStream() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.stream = nil

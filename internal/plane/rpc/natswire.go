@@ -11,47 +11,46 @@ import (
 	"penstock/core/fault"
 )
 
-// The first byte of a message of the NATS plane says what it is. Those who get a
-// type that they do not know ignore it; they also ignore bytes that follow what
-// they know, except where these are the message's data.
+// Message types of the NATS plane: the first byte of each message. Receivers ignore unknown types.
+// They also ignore bytes after the known fields, except where these are the message's data.
 const (
 	natsCallType   = 1 // to the server: a call
-	natsCreditType = 2 // to the server: how much of the answer was taken; alive
-	natsCancelType = 3 // to the server: the caller wants no more
-	natsProbeType  = 4 // to the server: is anybody there
+	natsCreditType = 2 // to the server: how much of the answer was received; also a keepalive
+	natsCancelType = 3 // to the server: the caller has canceled
+	natsProbeType  = 4 // to the server: does a server listen here
 
-	natsFrameType = 17 // to the caller: a frame, or a part of one
+	natsFrameType = 17 // to the caller: a frame or part of one
 	natsEndType   = 18 // to the caller: the call ended
-	natsAliveType = 19 // to the caller: how much was sent; alive
-	natsGoneType  = 20 // to the caller: no such call here
+	natsAliveType = 19 // to the caller: how much was sent; also a keepalive
+	natsGoneType  = 20 // to the caller: the call is unknown here
 
-	// natsGrease and the types above it never mean anything; they are sent now and
-	// then, so that nobody comes to choke on what it does not know.
+	// natsGrease and the types above it have no meaning. They are sent now and then, so that a
+	// receiver which fails on unknown types is found early.
 	natsGrease = 0x80
 )
 
 const (
 	natsVersion = 1
-	// natsChunk bounds the data of one message: a body that is longer goes through
-	// the object store, a frame that is longer in several messages.
-	natsChunk = 64 << 10
-	maxObject = 64
+	// natsChunk bounds the data of one message, in bytes. A longer body goes through the object
+	// store; a longer frame is sent in several messages.
+	natsChunk     = 64 << 10
+	maxObjectName = 64
 
-	natsMore = 1 // flag of a frame's message: the frame goes on in the next
+	natsMore = 1 // frame flag: the frame continues in the next message
 
 	natsCallHead  = 4           // type, version, length of the header
 	natsCallFixed = 4 + 4 + 4*2 // budget, body, and four lengths
 	natsFrameHead = 1 + 1 + 8   // type, flags, sequence
 	natsSeqHead   = 1 + 8       // type, sequence
-	natsOverhead  = 4 << 10     // more than any message has beside its data
+	natsOverhead  = 4 << 10     // upper bound of a message's size without its data
 )
 
-// natsCallMsg is a call on the wire.
+// natsCallMsg is the message of a call.
 type natsCallMsg struct {
-	envelope
+	callMetadata
 	method string
 	size   int    // of the whole body, in bytes
-	object string // the body's object; "" if the body is here
+	object string // name of the body's object; "" if the body is in the message
 	body   []byte
 }
 
@@ -68,7 +67,7 @@ func appendNATSCall(dst []byte, m *natsCallMsg) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, natsCallType, natsVersion)
 	dst = le.AppendUint16(dst, uint16(natsCallFixed+len(m.method)+len(m.parent)+len(m.state)+len(m.object)))
-	dst = le.AppendUint32(dst, uint32(m.millis()))
+	dst = le.AppendUint32(dst, uint32(m.budgetMillis()))
 	dst = le.AppendUint32(dst, uint32(m.size))
 	for _, s := range []string{m.method, m.parent, m.state, m.object} {
 		dst = le.AppendUint16(dst, uint16(len(s)))
@@ -79,7 +78,7 @@ func appendNATSCall(dst []byte, m *natsCallMsg) []byte {
 	return append(dst, m.body...)
 }
 
-// decodeNATSCall reads what appendNATSCall wrote; body is part of b.
+// decodeNATSCall decodes the output of appendNATSCall. The body aliases b.
 func decodeNATSCall(b []byte) (*natsCallMsg, error) {
 	if len(b) < natsCallHead || b[0] != natsCallType {
 		return nil, errMalformed("call", b)
@@ -93,13 +92,13 @@ func decodeNATSCall(b []byte) (*natsCallMsg, error) {
 		return nil, errMalformed("call", b)
 	}
 	h, body := b[natsCallHead:natsCallHead+n], b[natsCallHead+n:]
-	m := &natsCallMsg{envelope: envelope{budget: time.Duration(le.Uint32(h)) * time.Millisecond}, body: body}
+	m := &natsCallMsg{callMetadata: callMetadata{budget: time.Duration(le.Uint32(h)) * time.Millisecond}, body: body}
 	size := le.Uint32(h[4:])
 	rest := h[natsCallFixed:]
 	for i, f := range []struct {
 		to   *string
 		most int
-	}{{&m.method, MaxMethod}, {&m.parent, maxTrace}, {&m.state, maxTrace}, {&m.object, maxObject}} {
+	}{{&m.method, MaxMethod}, {&m.parent, maxTrace}, {&m.state, maxTrace}, {&m.object, maxObjectName}} {
 		n := int(le.Uint16(h[8+2*i:]))
 		if n > f.most || n > len(rest) {
 			return nil, errMalformed("call", b)
@@ -112,28 +111,28 @@ func decodeNATSCall(b []byte) (*natsCallMsg, error) {
 		return nil, errBodyTooLarge(m.method, m.size)
 	case m.object == "" && len(body) != m.size:
 		return nil, errMalformed("call", b)
-	case m.object != "" && (!validSubject(m.object) || strings.Contains(m.object, ".")):
+	case m.object != "" && (!isValidSubject(m.object) || strings.Contains(m.object, ".")):
 		return nil, errMalformed("call", b)
 	}
 	return m, nil
 }
 
-// errMalformed says no more of a message than its size: it may have a prompt.
+// errMalformed reveals only the size of a message, which may contain a prompt.
 func errMalformed(what string, b []byte) error {
 	return fault.New(fault.Invalid, "a malformed %s message of %d bytes", what, len(b))
 }
 
-// appendNATSSeq appends a message that has a number alone.
+// appendNATSSeq appends a message that consists of its type and one number.
 func appendNATSSeq(dst []byte, typ byte, n uint64) []byte {
 	return binary.LittleEndian.AppendUint64(append(dst, typ), n)
 }
 
-// appendNATSFrame appends what stands before the data of a frame's message.
+// appendNATSFrame appends the header of a frame message, which the data follows.
 func appendNATSFrame(dst []byte, flags byte, seq uint64) []byte {
 	return binary.LittleEndian.AppendUint64(append(dst, natsFrameType, flags), seq)
 }
 
-// appendNATSEnd appends the message that ends an answer. err is from outcome.
+// appendNATSEnd appends the message that ends an answer. err is a result of handlerOutcome.
 func appendNATSEnd(dst []byte, seq uint64, err error) []byte {
 	dst = appendNATSSeq(dst, natsEndType, seq)
 	var f *fault.Error
@@ -146,14 +145,14 @@ func appendNATSEnd(dst []byte, seq uint64, err error) []byte {
 // natsAnswer is a message to a caller.
 type natsAnswer struct {
 	typ  byte
-	seq  uint64 // of a frame or an end; of the last one before a sign of life
-	more bool   // the frame goes on
-	data []byte // of the frame, part of the message
+	seq  uint64 // of a frame or an end; in a keepalive, of the last message before it
+	more bool   // the frame continues
+	data []byte // of the frame; aliases the message
 	end  error  // how the call ended
 }
 
-// leastNATSAnswer is how many bytes a message of a type has at least.
-func leastNATSAnswer(typ byte) int {
+// minNATSAnswerSize returns the minimum size of a message of the given type, in bytes.
+func minNATSAnswerSize(typ byte) int {
 	switch typ {
 	case natsFrameType:
 		return natsFrameHead
@@ -164,14 +163,13 @@ func leastNATSAnswer(typ byte) int {
 	}
 }
 
-// decodeNATSAnswer reads a message to a caller. A type that is not known is no
-// error.
+// decodeNATSAnswer decodes a message to a caller. An unknown type is no error.
 func decodeNATSAnswer(b []byte) (natsAnswer, error) {
 	if len(b) == 0 {
 		return natsAnswer{}, errors.New("an empty message")
 	}
 	a := natsAnswer{typ: b[0]}
-	if least := leastNATSAnswer(a.typ); len(b) < least {
+	if least := minNATSAnswerSize(a.typ); len(b) < least {
 		return a, fmt.Errorf("a message of type %d with %d bytes, at least %d are needed", a.typ, len(b), least)
 	}
 	switch a.typ {
@@ -196,8 +194,8 @@ func decodeNATSAnswer(b []byte) (natsAnswer, error) {
 	return a, nil
 }
 
-// natsGreaseMsg returns a message without meaning in one of sixteen cases.
-func natsGreaseMsg() []byte {
+// randomNATSGrease returns a meaningless message in one of sixteen cases, else nil.
+func randomNATSGrease() []byte {
 	if rand.N(16) != 0 {
 		return nil
 	}

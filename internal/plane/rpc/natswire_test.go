@@ -11,14 +11,14 @@ import (
 	"penstock/core/fault"
 )
 
-// recorded are the messages of version 1 in testdata, as this version understands
-// and, but for those of a later one, writes them.
+// recorded are the messages of version 1 in testdata, as this version decodes and encodes them;
+// messages of a later version are only decoded.
 func recordedCalls() map[string]*natsCallMsg {
-	trace := envelope{budget: 2500 * time.Millisecond, parent: "00-0102-0304-01", state: "v=a"}
+	trace := callMetadata{budget: 2500 * time.Millisecond, parent: "00-0102-0304-01", state: "v=a"}
 	return map[string]*natsCallMsg{
 		"call":          {method: "generate", size: 4, body: []byte("body")},
-		"call-traced":   {envelope: trace, method: "ping", body: []byte{}},
-		"call-stored":   {envelope: envelope{budget: time.Millisecond}, method: "generate", size: 4 << 20, object: "OBJECT7", body: []byte{}},
+		"call-traced":   {callMetadata: trace, method: "ping", body: []byte{}},
+		"call-stored":   {callMetadata: callMetadata{budget: time.Millisecond}, method: "generate", size: 4 << 20, object: "OBJECT7", body: []byte{}},
 		"call-of-later": {method: "ping", size: 1, body: []byte("b")}, // its header is longer
 	}
 }
@@ -86,7 +86,7 @@ func TestNATSMessagesAsRecorded(t *testing.T) {
 	}
 	greased := 0
 	for range 1000 {
-		if b := natsGreaseMsg(); b != nil {
+		if b := randomNATSGrease(); b != nil {
 			greased++
 			if a, err := decodeNATSAnswer(b); err != nil || a.typ < natsGrease {
 				t.Errorf("%x reads as %+v, %v", b, a, err)
@@ -105,7 +105,7 @@ func FuzzNATSCall(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := decodeNATSCall(b)
 		if err != nil {
-			if c := fault.Of(err); c != fault.Invalid && c != fault.TooLarge && c != fault.Unimplemented {
+			if c := fault.CodeOf(err); c != fault.Invalid && c != fault.TooLarge && c != fault.Unimplemented {
 				t.Errorf("an error of code %v: %v", c, err)
 			}
 			return

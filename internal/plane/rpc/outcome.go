@@ -10,16 +10,16 @@ import (
 	"penstock/core/fault"
 )
 
-// The bounds of an outcome on the wire, in bytes; longer texts are cut.
+// Bounds of an outcome on the wire, in bytes. Longer texts are truncated.
 const (
 	maxMessage = 4 << 10
 	maxParam   = 256
 )
 
-// outcome is what the caller gets for the handler's error: the client's part of
-// a *fault.Error, and Internal for anything else. The cause stays behind as
-// text, for logs, so that nobody comes to match on it.
-func outcome(method string, err error) error {
+// handlerOutcome converts the handler's error to the error which the caller gets: the public part
+// of a *fault.Error, or Internal for any other error. The cause is kept as text only, for logs, so
+// that no code can match on it.
+func handlerOutcome(method string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -34,24 +34,25 @@ func outcome(method string, err error) error {
 	}
 }
 
-// appendFault appends the client's part of f as planes over a network carry it:
+// appendFault appends the public part of f in the encoding of the network planes:
 //
 //	1 byte   code
 //	4 bytes  retry after, milliseconds, little-endian
-//	2 bytes  length of the parameter, little-endian, and so many bytes of it
+//	2 bytes  length n of the parameter, little-endian
+//	n bytes  parameter
 //	rest     message
 func appendFault(dst []byte, f *fault.Error) []byte {
 	dst = append(dst, byte(f.Code))
 	wait := min(max(f.RetryAfter.Milliseconds(), 0), 1<<32-1)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(wait))
-	param := clip(f.Param, maxParam)
+	param := truncateUTF8(f.Param, maxParam)
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(param)))
 	dst = append(dst, param...)
-	return append(dst, clip(f.Message, maxMessage)...)
+	return append(dst, truncateUTF8(f.Message, maxMessage)...)
 }
 
-// decodeFault reads what appendFault wrote. A code of a later version is kept:
-// it reads as Internal.
+// decodeFault decodes the output of appendFault. It keeps a code of a later version; such a code
+// reads as Internal.
 func decodeFault(b []byte) (*fault.Error, error) {
 	if len(b) < 7 {
 		return nil, fmt.Errorf("decode outcome: %d bytes, at least 7 are needed", len(b))
@@ -70,8 +71,9 @@ func decodeFault(b []byte) (*fault.Error, error) {
 	return f, nil
 }
 
-// clip returns s cut to at most n bytes of whole characters.
-func clip(s string, n int) string {
+// truncateUTF8 returns the longest prefix of s of at most n bytes which ends with a complete
+// character.
+func truncateUTF8(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

@@ -45,8 +45,8 @@ func FuzzDecodeFault(f *testing.F) {
 }
 
 func TestSchemes(t *testing.T) {
-	a, b := NewMem(), NewMem()
-	s := &Schemes{Plane: a, ByScheme: map[string]Plane{"x": b}}
+	a, b := NewMemPlane(), NewMemPlane()
+	s := &SchemeMux{Plane: a, ByScheme: map[string]Plane{"x": b}}
 	serve := func(p Plane, addr, says string) func() {
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)
@@ -71,7 +71,7 @@ func TestSchemes(t *testing.T) {
 			t.Errorf("at %s answers %q, %v", addr, got, err)
 		}
 	}
-	if err := s.Call(t.Context(), "y://1", "m", nil, nil); fault.Of(err) != fault.Unavailable {
+	if err := s.Call(t.Context(), "y://1", "m", nil, nil); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("an unknown scheme: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package rpc is the request plane: a call goes out, a stream of frames comes
-// back, and either side can end it.
+// Package rpc is the request plane: a call carries one request to a handler and a stream of frames
+// back. Either side can end it.
 package rpc
 
 import (
@@ -8,7 +8,7 @@ import (
 	"penstock/core/fault"
 )
 
-// Limits that every plane keeps, whatever carries it.
+// Limits of every plane, whatever its transport.
 const (
 	// MaxBody bounds the body of a call, in bytes; a longer one is TooLarge.
 	MaxBody = 64 << 20
@@ -21,34 +21,32 @@ const (
 	Credit = 64
 )
 
-// Handler serves calls. It returns when the call is done; a *fault.Error keeps
-// its code on the way to the caller, any other error arrives as Internal. ctx
-// ends when the caller goes away or its time is up; of its values it has the
-// caller's W3C trace context alone. send blocks while the caller is behind by the
-// plane's credit, copies the frame, and fails when the call is over. body must
-// not be kept.
+// Handler serves calls. It returns when the call is done. A *fault.Error keeps its code on the way
+// to the caller; any other error arrives as Internal. ctx ends when the caller disconnects or its
+// deadline passes; its only value is the caller's W3C trace context. send blocks while the caller
+// is behind by the plane's credit, copies the frame, and fails when the call is over. The handler
+// must not keep body after it returns.
 type Handler func(ctx context.Context, method string, body []byte, send func(frame []byte) error) error
 
 // Plane carries calls. Implementations are safe for concurrent use.
 //
-// Addresses are URLs whose scheme names the plane ("tcp://host:port"), except for
-// those within a process.
+// Addresses are URLs whose scheme names the plane ("tcp://host:port"). Addresses within a process
+// have no scheme.
 type Plane interface {
-	// Serve answers calls at addr with h until ctx ends, then refuses new calls
-	// with Unavailable, waits for those in progress, and returns nil. An empty
-	// addr lets the plane choose; ready, if not nil, is told the address to
-	// advertise once calls can arrive.
+	// Serve answers calls at addr with h until ctx ends. Then it refuses new calls with
+	// Unavailable, waits for the calls in progress, and returns nil. An empty addr lets the plane
+	// choose one. Serve calls ready, if not nil, with the address to advertise once calls can
+	// arrive.
 	Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error
-	// Call sends one call and passes each frame of the answer to recv, in order.
-	// It returns nil when the handler returned nil, the handler's *fault.Error,
-	// Unavailable when addr cannot be reached or the connection broke, recv's
-	// error (the handler is cancelled then), or ctx's error. recv must not keep
-	// the frame.
+	// Call sends one call and passes each frame of the answer to recv, in order. It returns nil
+	// when the handler returned nil, the handler's *fault.Error, Unavailable when addr cannot be
+	// reached or the connection broke, recv's error (the handler is then canceled), or ctx's error.
+	// recv must not keep the frame.
 	Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error
 }
 
-// fits reports what of a call is beyond the limits.
-func fits(method string, body []byte) error {
+// checkLimits reports whether a call exceeds MaxMethod or MaxBody.
+func checkLimits(method string, body []byte) error {
 	switch {
 	case len(method) > MaxMethod:
 		return fault.New(fault.TooLarge, "call %.20q: the name of the method has %d bytes, at most %d are allowed", method, len(method), MaxMethod)

@@ -7,21 +7,20 @@ import (
 	"penstock/core/fault"
 )
 
-// Schemes is a plane made of several: Serve is that of one, and a call goes by
-// the plane that the scheme of its address names. So the address that a worker
-// advertises says how to reach it, and processes that serve on different planes
-// are one fleet.
-type Schemes struct {
-	// Plane serves, and takes the calls to addresses without a scheme.
+// SchemeMux combines several planes: Serve uses one of them, and Call selects the plane by the
+// scheme of the address. The address that a worker advertises therefore tells how to reach it, and
+// processes which serve on different planes can form one deployment.
+type SchemeMux struct {
+	// Plane serves, and takes calls to addresses without a scheme.
 	Plane
-	// ByScheme has the planes that carry calls, by what stands before "://".
+	// ByScheme maps a scheme, the part before "://", to the plane which carries its calls.
 	ByScheme map[string]Plane
 }
 
-var _ Plane = (*Schemes)(nil)
+var _ Plane = (*SchemeMux)(nil)
 
-// Call implements Plane. A scheme that no plane has is Unavailable.
-func (s *Schemes) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
+// Call implements Plane. An unknown scheme is Unavailable.
+func (s *SchemeMux) Call(ctx context.Context, addr, method string, body []byte, recv func(frame []byte) error) error {
 	scheme, _, ok := strings.Cut(addr, "://")
 	if !ok {
 		return s.Plane.Call(ctx, addr, method, body, recv)
@@ -33,9 +32,9 @@ func (s *Schemes) Call(ctx context.Context, addr, method string, body []byte, re
 	return p.Call(ctx, addr, method, body, recv)
 }
 
-// Unchecked reports whether what the connection to addr carries may be damaged unnoticed,
-// as far as its plane can tell.
-func (s *Schemes) Unchecked(addr string) bool {
+// Unchecked reports whether damage to data on the connection to addr would go unnoticed, as far as
+// its plane can tell.
+func (s *SchemeMux) Unchecked(addr string) bool {
 	scheme, _, _ := strings.Cut(addr, "://")
 	p, ok := s.ByScheme[scheme].(interface{ Unchecked(addr string) bool })
 	return ok && p.Unchecked(addr)

@@ -31,9 +31,9 @@ func TestTCPWithTLSAndToken(t *testing.T) {
 }
 
 // newTCP returns a plane that the end of the test closes.
-func newTCP(t *testing.T, cfg rpc.TCPConfig) *rpc.TCP {
+func newTCP(t *testing.T, cfg rpc.TCPConfig) *rpc.TCPPlane {
 	t.Helper()
-	p, err := rpc.NewTCP(cfg)
+	p, err := rpc.NewTCPPlane(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestTCPMisfits(t *testing.T) {
 				return nil
 			})
 			err := p.Call(t.Context(), addr, "m", nil, func([]byte) error { return nil })
-			if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), c.says) {
+			if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want Unavailable that says %q", err, c.says)
 			}
 			<-log.lines
@@ -114,7 +114,7 @@ func TestTCPMisfits(t *testing.T) {
 }
 
 // serveTCP serves h at an address of p's choice until stop, which waits.
-func serveTCP(t *testing.T, p *rpc.TCP, h rpc.Handler) (addr string, stop func()) {
+func serveTCP(t *testing.T, p *rpc.TCPPlane, h rpc.Handler) (addr string, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan string, 1), make(chan error, 1)
@@ -130,7 +130,7 @@ func serveTCP(t *testing.T, p *rpc.TCP, h rpc.Handler) (addr string, stop func()
 	return addr, stop
 }
 
-// Who speaks another protocol is sent away without harm.
+// A peer which speaks another protocol is rejected without harm.
 func TestTCPStrangers(t *testing.T) {
 	log := syncBuffer{lines: make(chan struct{}, 16)}
 	p := newTCP(t, rpc.TCPConfig{Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -171,7 +171,7 @@ func TestTCPStrangers(t *testing.T) {
 		_, _ = io.Copy(io.Discard, conn)
 	}()
 	err = p.Call(t.Context(), "tcp://"+l.Addr().String(), "m", nil, nil)
-	if fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "not a Penstock request plane") {
+	if fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "not a Penstock request plane") {
 		t.Errorf("a web server: %v", err)
 	}
 }
@@ -204,7 +204,7 @@ func TestTCPAddresses(t *testing.T) {
 		}
 	}
 	for _, addr := range []string{"mem-1", "http://127.0.0.1:1", "127.0.0.1:1", "tcp://", "tcp://127.0.0.1"} {
-		if err := newTCP(t, rpc.TCPConfig{}).Call(t.Context(), addr, "m", nil, nil); fault.Of(err) != fault.Unavailable {
+		if err := newTCP(t, rpc.TCPConfig{}).Call(t.Context(), addr, "m", nil, nil); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("a call to %q: %v", addr, err)
 		}
 	}
@@ -225,11 +225,11 @@ func TestTCPConfig(t *testing.T) {
 		{Bodies: 100 << 20},
 		{Answers: 1},
 	} {
-		if _, err := rpc.NewTCP(bad); fault.Of(err) != fault.Invalid {
+		if _, err := rpc.NewTCPPlane(bad); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("%+v: %v, want Invalid", bad, err)
 		}
 	}
-	_, err := rpc.NewTCP(rpc.TCPConfig{Token: strings.Repeat("secret", 1000), Conns: -1})
+	_, err := rpc.NewTCPPlane(rpc.TCPConfig{Token: strings.Repeat("secret", 1000), Conns: -1})
 	if err == nil || strings.Contains(err.Error(), "secret") || strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("two problems are reported as %v", err)
 	}
@@ -248,11 +248,11 @@ func TestTCPClose(t *testing.T) {
 	go func() { called <- p.Call(t.Context(), addr, "m", nil, nil) }()
 	<-in
 	p.Close()
-	if err := <-called; fault.Of(err) != fault.Unavailable {
+	if err := <-called; fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("the call in progress: %v, want Unavailable", err)
 	}
 	<-over
-	if err := p.Call(t.Context(), addr, "m", nil, nil); fault.Of(err) != fault.Unavailable {
+	if err := p.Call(t.Context(), addr, "m", nil, nil); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("a call after it: %v, want Unavailable", err)
 	}
 	p.Close()
@@ -271,7 +271,7 @@ func TestTCPFailuresAreLoggedWhereTheyHappen(t *testing.T) {
 	})
 	for method, cause := range map[string]string{"crash": "defect 7", "fail": io.ErrNoProgress.Error()} {
 		err := p.Call(t.Context(), addr, method, nil, nil)
-		if fault.Of(err) != fault.Internal || strings.Contains(err.Error(), cause) {
+		if fault.CodeOf(err) != fault.Internal || strings.Contains(err.Error(), cause) {
 			t.Errorf("%s: %v", method, err)
 		}
 		if !strings.Contains(log.String(), cause) {

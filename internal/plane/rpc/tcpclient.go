@@ -17,58 +17,58 @@ type clientLink struct {
 	tcpLink
 	addr    string
 	maxBody int
-	// unchecked is that damage to what goes over the connection would not be noticed: it
-	// has neither TLS nor checksums.
-	unchecked bool
-	forget    func() // has later calls dial
-	answers   budget
-	buf       []byte
-	give      func() // returns buf
+	// unchecked means that damage to data on the connection would go unnoticed: it has neither TLS
+	// nor checksums.
+	unchecked    bool
+	unregister   func() // unregisters the link, so that later calls dial
+	answerBudget byteBudget
+	buf          []byte
+	releaseBuf   func() // returns buf to the pool
 
 	mu struct {
 		sync.Mutex
-		calls map[uint32]*callOut
-		last  uint32 // number of the last call
-		gone  bool   // no call is begun here any more
+		calls map[uint32]*clientCall
+		last  uint32 // number of the most recent call
+		gone  bool   // no new calls
 		idle  time.Time
 	}
 }
 
-func newClientLink(t *TCP, p *tcpPeer, conn net.Conn, greeting hello) *clientLink {
-	l := &clientLink{addr: p.addr, maxBody: MaxBody, forget: func() { t.forget(p) }}
+func newClientLink(t *TCPPlane, p *tcpPeer, conn net.Conn, greeting hello) *clientLink {
+	l := &clientLink{addr: p.addr, maxBody: MaxBody, unregister: func() { t.forgetPeer(p) }}
 	l.conn, l.cfg = conn, &t.cfg
-	f := framing{sums: greeting.checksums == checksumsUsed}
-	l.out.init(f, f.appendGrease(nil))
-	l.unchecked = t.cfg.ClientTLS == nil && !f.sums
-	l.tcpLink.frame, l.tick = l.frame, l.tickle
+	f := framing{checksums: greeting.checksums == checksumsUsed}
+	l.out.init(f, f.appendGreaseFrame(nil))
+	l.unchecked = t.cfg.ClientTLS == nil && !f.checksums
+	l.tcpLink.onFrame, l.onTick = l.handleFrame, l.closeIfIdle
 	if greeting.maxBody != 0 {
 		l.maxBody = int(min(greeting.maxBody, MaxBody))
 	}
-	l.answers.limit = t.cfg.Answers
-	l.buf, l.give = t.buffer()
-	l.mu.calls = make(map[uint32]*callOut)
+	l.answerBudget.limit = t.cfg.Answers
+	l.buf, l.releaseBuf = t.takeBuffer()
+	l.mu.calls = make(map[uint32]*clientCall)
 	l.mu.idle = time.Now()
 	return l
 }
 
-// serve runs the link and ends its calls when it has ended. Those of which the
-// operating system took nothing can be made elsewhere.
-func (l *clientLink) serve() {
+// serveConn runs the link until it ends, and then ends its calls. A call without a byte written to
+// the operating system can be retried on another connection.
+func (l *clientLink) serveConn() {
 	err := l.run(l.buf)
-	l.give()
-	l.retire()
+	l.releaseBuf()
+	l.stopNewCalls()
 	l.mu.Lock()
 	left := l.mu.calls
 	l.mu.calls = nil
 	l.mu.Unlock()
 	for _, c := range left {
-		l.leave()
-		c.finish(l.broken(c.method, err), c.at >= l.out.written)
+		l.countCallEnd()
+		c.recordOutcome(l.connectionError(c.method, err), c.at >= l.out.written)
 	}
 }
 
-// broken is the outcome of a call whose connection ended because of cause.
-func (l *clientLink) broken(method string, cause error) error {
+// connectionError returns the outcome of a call whose connection ended because of cause.
+func (l *clientLink) connectionError(method string, cause error) error {
 	why := "broke"
 	switch {
 	case errors.Is(cause, io.EOF):
@@ -81,38 +81,37 @@ func (l *clientLink) broken(method string, cause error) error {
 	return &fault.Error{Code: fault.Unavailable, Message: fmt.Sprintf("call %s: the connection to %s %s", method, l.addr, why), Err: cause}
 }
 
-// retire has later calls dial a connection of their own.
-func (l *clientLink) retire() {
-	l.forget()
+// stopNewCalls makes later calls dial a new connection.
+func (l *clientLink) stopNewCalls() {
+	l.unregister()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.gone = true
 }
 
-// tickle closes a link that has had no call for long.
-func (l *clientLink) tickle() error {
+// closeIfIdle closes a link which has had no call for cfg.Idle.
+func (l *clientLink) closeIfIdle() error {
 	l.mu.Lock()
 	over := len(l.mu.calls) == 0 && time.Since(l.mu.idle) >= l.cfg.Idle
 	l.mu.gone = l.mu.gone || over
 	l.mu.Unlock()
 	if over {
-		l.retire()
+		l.stopNewCalls()
 		return errClosed
 	}
 	return nil
 }
 
-// begin sends the head of c and the first part of its body, once there is room.
-// The numbers of calls ascend in the order in which they are sent. False is that
-// the link takes no more calls.
-func (l *clientLink) begin(c *callOut, head, part []byte) bool {
+// startCall sends the header of c and the first part of its body, once there is room. Call numbers
+// ascend in the order of sending. It returns false if the link takes no more calls.
+func (l *clientLink) startCall(c *clientCall, head, part []byte) bool {
 	for {
 		l.mu.Lock()
 		if l.mu.gone {
 			l.mu.Unlock()
 			return false
 		}
-		at, space, err := l.out.try(frameCall, l.mu.last+1, head, part)
+		at, space, err := l.out.trySendFrame(frameCall, l.mu.last+1, head, part)
 		if err == nil && space == nil {
 			l.mu.last++
 			c.id, c.at = l.mu.last, at
@@ -120,9 +119,9 @@ func (l *clientLink) begin(c *callOut, head, part []byte) bool {
 			l.mu.gone = l.mu.last == lastCall
 			used := l.mu.gone
 			l.mu.Unlock()
-			l.enter()
+			l.countCallStart()
 			if used {
-				l.forget()
+				l.unregister()
 			}
 			return true
 		}
@@ -133,21 +132,21 @@ func (l *clientLink) begin(c *callOut, head, part []byte) bool {
 		select {
 		case <-space:
 		case <-c.over:
-			return true // nothing was sent, and the caller has gone
+			return true // nothing was sent, and the caller has left
 		}
 	}
 }
 
-// find returns the call of that number, nil if it is over.
-func (l *clientLink) find(id uint32) *callOut {
+// findCall returns the call with that number, or nil if it is over.
+func (l *clientLink) findCall(id uint32) *clientCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.calls[id]
 }
 
-// drop removes c and reports whether it was there. The last call of a link that
-// takes no more closes it.
-func (l *clientLink) drop(c *callOut) bool {
+// removeCall removes c and reports whether it was present. Removing the last call of a link which
+// takes no new calls closes the link.
+func (l *clientLink) removeCall(c *clientCall) bool {
 	l.mu.Lock()
 	there := c.id != 0 && l.mu.calls[c.id] == c
 	var over bool
@@ -158,42 +157,42 @@ func (l *clientLink) drop(c *callOut) bool {
 	}
 	l.mu.Unlock()
 	if there {
-		l.leave()
+		l.countCallEnd()
 	}
 	if over {
-		l.shut(errClosed)
+		l.closeWith(errClosed)
 	}
 	return there
 }
 
-// abandon ends c for the given reason, and its handler, unless it has ended.
-func (l *clientLink) abandon(c *callOut, why error) {
-	c.finish(why, false)
+// cancelCall ends c with the given reason and cancels its handler, unless c has ended.
+func (l *clientLink) cancelCall(c *clientCall, why error) {
+	c.recordOutcome(why, false)
 	l.mu.Lock()
 	there := c.id != 0 && l.mu.calls[c.id] == c
 	l.mu.Unlock()
 	if !there {
 		return
 	}
-	if err := l.out.now(frameCancel, c.id, nil); err != nil {
-		l.shut(err)
+	if err := l.out.sendFrameNow(frameCancel, c.id, nil); err != nil {
+		l.closeWith(err)
 	}
-	l.drop(c)
+	l.removeCall(c)
 }
 
-var errGone = errors.New("the caller has gone away")
+var errCallerGone = errors.New("the caller has gone away")
 
-// frame takes what the server sends.
-func (l *clientLink) frame(t frameType, id uint32, payload []byte) error {
+// handleFrame handles a frame from the server.
+func (l *clientLink) handleFrame(t frameType, id uint32, payload []byte) error {
 	switch t {
 	case frameData, frameStart, frameMore:
-		c := l.find(id)
+		c := l.findCall(id)
 		if c == nil {
-			return nil // it was cancelled a moment ago
+			return nil // it was just canceled
 		}
-		err := c.arrive(t, payload)
-		if errors.Is(err, errAnswers) {
-			l.abandon(c, fault.New(fault.Overloaded, "call %s: callers have not taken %d bytes that came on their connection, and more is not kept", c.method, l.answers.limit))
+		err := c.enqueueFrame(t, payload)
+		if errors.Is(err, errUnreadAnswers) {
+			l.cancelCall(c, fault.New(fault.Overloaded, "call %s: callers have not taken %d bytes that came on their connection, and more is not kept", c.method, l.answerBudget.limit))
 			return nil
 		}
 		return err
@@ -202,12 +201,12 @@ func (l *clientLink) frame(t frameType, id uint32, payload []byte) error {
 		if err != nil {
 			return err
 		}
-		if c := l.find(id); c != nil {
-			l.drop(c)
+		if c := l.findCall(id); c != nil {
+			l.removeCall(c)
 			if f == nil {
-				c.finish(nil, false)
+				c.recordOutcome(nil, false)
 			} else {
-				c.finish(f, false)
+				c.recordOutcome(f, false)
 			}
 		}
 		return nil
@@ -216,16 +215,17 @@ func (l *clientLink) frame(t frameType, id uint32, payload []byte) error {
 		if err != nil {
 			return err
 		}
-		return l.goaway(last, why)
+		return l.handleGoaway(last, why)
 	default:
 		return nil
 	}
 }
 
-// goaway takes no more calls and gives those back that the server will not begin.
-func (l *clientLink) goaway(last uint32, why *fault.Error) error {
-	l.retire()
-	var back []*callOut
+// handleGoaway stops new calls and hands back the calls which the server will not start, for a
+// retry elsewhere.
+func (l *clientLink) handleGoaway(last uint32, why *fault.Error) error {
+	l.stopNewCalls()
+	var back []*clientCall
 	l.mu.Lock()
 	for id, c := range l.mu.calls {
 		if id > last {
@@ -236,8 +236,8 @@ func (l *clientLink) goaway(last uint32, why *fault.Error) error {
 	none := len(l.mu.calls) == 0
 	l.mu.Unlock()
 	for _, c := range back {
-		l.leave()
-		c.finish(&fault.Error{Code: fault.Unavailable, Message: fmt.Sprintf("call %s: %s takes no more calls: %s", c.method, l.addr, why.Message)}, true)
+		l.countCallEnd()
+		c.recordOutcome(&fault.Error{Code: fault.Unavailable, Message: fmt.Sprintf("call %s: %s takes no more calls: %s", c.method, l.addr, why.Message)}, true)
 	}
 	if none {
 		return errClosed
@@ -245,26 +245,26 @@ func (l *clientLink) goaway(last uint32, why *fault.Error) error {
 	return nil
 }
 
-// call makes one call. Again is that it had no effect and may be made on another
+// makeCall makes one call. again means that the call had no effect and may be made on another
 // connection.
-func (l *clientLink) call(ctx context.Context, method string, body []byte, recv func([]byte) error) (err error, again bool) {
+func (l *clientLink) makeCall(ctx context.Context, method string, body []byte, recv func([]byte) error) (err error, again bool) {
 	if len(body) > l.maxBody {
 		return fault.New(fault.TooLarge, "call %s: the body has %d bytes, %s takes at most %d", method, len(body), l.addr, l.maxBody), false
 	}
-	c := newCallOut(l, method)
-	defer c.release()
-	defer l.abandon(c, errGone) // if it is still there
-	defer context.AfterFunc(ctx, func() { l.abandon(c, errGone) })()
+	c := newClientCall(l, method)
+	defer c.releaseMemory()
+	defer l.cancelCall(c, errCallerGone) // no effect if the call has ended
+	defer context.AfterFunc(ctx, func() { l.cancelCall(c, errCallerGone) })()
 
-	head := appendCallHead(nil, &callHead{size: len(body), method: method, envelope: envelop(ctx)})
+	head := appendCallHead(nil, &callHeader{size: len(body), method: method, callMetadata: newCallMetadata(ctx)})
 	part := min(len(body), tcpPayload-len(head))
-	if !l.begin(c, head, body[:part]) {
-		l.forget()
+	if !l.startCall(c, head, body[:part]) {
+		l.unregister()
 		return fault.New(fault.Unavailable, "call %s: the connection to %s was just closed", method, l.addr), true
 	}
 	if c.id != 0 {
-		// An error is that the call is over: receive knows how.
-		_ = l.out.long(c.over, new(outWait), frameBody, c.id, body[part:])
+		// An error means that the call is over; receiveFrames returns its outcome.
+		_ = l.out.sendInTurns(c.over, new(queuedSend), frameBody, c.id, body[part:])
 	}
-	return c.receive(ctx, recv)
+	return c.receiveFrames(ctx, recv)
 }

@@ -9,50 +9,47 @@ import (
 	"penstock/core/fault"
 )
 
-// TCPConfig configures a request plane over TCP: what it serves with, what it
-// calls with, and the bounds of both.
+// TCPConfig configures a request plane over TCP: its server side, its client side, and the bounds
+// of both.
 type TCPConfig struct {
-	// Listen is where Serve listens if it is given no address: "host:port", port 0
-	// for any that is free.
+	// Listen is the address at which Serve listens if it is given none: "host:port". Port 0 selects
+	// a free port.
 	Listen string
-	// Advertise is the address at which others reach what listens: "host" or
-	// "host:port". Empty is the listener's own address, which has to name a host
-	// then.
+	// Advertise is the address at which others reach this server: "host" or "host:port". Empty
+	// means the listener's own address, which must then name a host.
 	Advertise string
-	// ServerTLS and ClientTLS, if not nil, are how connections are accepted and
-	// dialled. They ask for certificates of the other side if those who made them
-	// said so.
+	// ServerTLS and ClientTLS, if not nil, are the TLS settings for accepted and dialled
+	// connections. They decide whether peer certificates are verified.
 	ServerTLS, ClientTLS *tls.Config
-	// Token, if not empty, is a secret that servers want of clients. Without TLS it
-	// can be read by whoever can read the connection.
+	// Token, if not empty, is the secret that servers require of clients. Without TLS it is sent in
+	// clear.
 	Token string
-	// Log gets refused connections and handlers that failed. Nil discards them.
+	// Log receives refused connections and handler failures. Nil discards them.
 	Log *slog.Logger
 
-	// Dial bounds the time for a connection to stand, the greeting included, and
-	// Handshake the time for a client to greet.
+	// Dial bounds connecting, including the greeting. Handshake bounds how long a client may take
+	// to greet.
 	Dial, Handshake time.Duration
-	// Ping is after how much silence the peer of a call is asked whether it is
-	// there, and Dead after how much the connection is given up. Both are 20 times
-	// as long while no call is in progress.
+	// Ping is the silence after which the peer of a call is pinged. Dead is the silence after which
+	// the connection is closed. Both are 20 times as long while no call is in progress.
 	Ping, Dead time.Duration
 	// WriteTimeout is how long a peer may leave a write unread.
 	WriteTimeout time.Duration
-	// Idle is how long a connection without calls is kept.
+	// Idle is how long a connection without calls is kept open.
 	Idle time.Duration
 
-	// Conns bounds the connections of a server, and Calls the calls in progress on
-	// each; one more is refused.
+	// Conns bounds the connections of a server, and Calls the calls in progress on each. Beyond
+	// that, connections and calls are refused.
 	Conns, Calls int
-	// ConnBodies and Bodies bound the bodies of calls in progress, in bytes, on a
-	// connection and of a server; a call that does not fit is Overloaded.
+	// ConnBodies and Bodies bound the bodies of calls in progress, in bytes, per connection and per
+	// server. A call that does not fit is Overloaded.
 	ConnBodies, Bodies int64
-	// Answers bounds what has come on one connection and its callers have not
-	// taken, in bytes; a call that takes too much of it is Overloaded.
+	// Answers bounds the answers received on one connection but not yet taken by the callers, in
+	// bytes. A call that exceeds it is Overloaded.
 	Answers int64
 }
 
-// EnsureDefaults fills in what is not set.
+// EnsureDefaults replaces zero values by their defaults.
 func (c *TCPConfig) EnsureDefaults() {
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:0"
@@ -92,7 +89,7 @@ func (c *TCPConfig) EnsureDefaults() {
 	}
 }
 
-// Validate reports every problem of c. Call EnsureDefaults first.
+// Validate reports all problems of c. Call EnsureDefaults first.
 func (c *TCPConfig) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {

@@ -7,27 +7,26 @@ import (
 	"hash/crc32"
 )
 
-// castagnoli is the polynomial of CRC-32C, which processors compute.
+// castagnoli is the polynomial of CRC-32C, for which CPUs have an instruction.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sumSize is the size of a checksum in bytes.
-const sumSize = 4
+// checksumSize is the size of a checksum in bytes.
+const checksumSize = 4
 
-// errDamaged ends a connection without TLS. TCP's own checksum has 16 bits, and proxies and
-// network cards make it anew: it does not show what they got wrong.
+// errDamaged ends a connection without TLS. TCP's own checksum has 16 bits, and proxies and network
+// cards recompute it, so it misses damage that they introduce.
 var errDamaged = errors.New("bytes were damaged on the way: the checksum of a frame is wrong; look at the network, or use TLS")
 
-// framing is how the frames of a connection are written: with checksums, or without as
-// builds did that have none. The checksum of the header stands behind the header, so that
-// no damaged length is believed; that of header and payload behind the payload, if there
-// is one.
-type framing struct{ sums bool }
+// framing is the frame format of a connection: with checksums, or without for builds that have
+// none. The header's checksum follows the header, so a damaged length is never used. The checksum
+// of header and payload follows the payload, if there is one.
+type framing struct{ checksums bool }
 
-// append appends a frame whose payload is a, then b.
-func (f framing) append(dst []byte, t frameType, id uint32, a, b []byte) []byte {
+// appendFrame appends a frame whose payload is a followed by b.
+func (f framing) appendFrame(dst []byte, t frameType, id uint32, a, b []byte) []byte {
 	start := len(dst)
 	dst = appendFrameHeader(dst, t, id, len(a)+len(b))
-	if !f.sums {
+	if !f.checksums {
 		return append(append(dst, a...), b...)
 	}
 	sum := crc32.Update(0, castagnoli, dst[start:])
@@ -40,19 +39,19 @@ func (f framing) append(dst []byte, t frameType, id uint32, a, b []byte) []byte 
 	return dst
 }
 
-// next splits the first frame from b, which the payload aliases, and returns its size. A
-// size of 0 is that b does not hold all of it.
-func (f framing) next(b []byte) (t frameType, id uint32, payload []byte, size int, err error) {
+// splitFrame splits the first frame from b, which the payload aliases, and returns its size. Size 0
+// means that b does not hold the whole frame.
+func (f framing) splitFrame(b []byte) (t frameType, id uint32, payload []byte, size int, err error) {
 	head := tcpHeader
-	if f.sums {
-		head += sumSize
+	if f.checksums {
+		head += checksumSize
 	}
 	if len(b) < head {
 		return 0, 0, nil, 0, nil
 	}
-	t, id, n := frameHeader(b)
+	t, id, n := decodeFrameHeader(b)
 	var sum uint32
-	if f.sums {
+	if f.checksums {
 		sum = crc32.Update(0, castagnoli, b[:tcpHeader])
 		if sum != binary.LittleEndian.Uint32(b[tcpHeader:]) {
 			return 0, 0, nil, 0, errDamaged
@@ -62,14 +61,14 @@ func (f framing) next(b []byte) (t frameType, id uint32, payload []byte, size in
 		return 0, 0, nil, 0, fmt.Errorf("a frame of %d bytes, at most %d are allowed", n, tcpPayload)
 	}
 	size = head + n
-	if f.sums && n > 0 {
-		size += sumSize
+	if f.checksums && n > 0 {
+		size += checksumSize
 	}
 	if len(b) < size {
 		return 0, 0, nil, 0, nil
 	}
 	payload = b[head : head+n]
-	if f.sums && n > 0 && crc32.Update(sum, castagnoli, payload) != binary.LittleEndian.Uint32(b[head+n:]) {
+	if f.checksums && n > 0 && crc32.Update(sum, castagnoli, payload) != binary.LittleEndian.Uint32(b[head+n:]) {
 		return 0, 0, nil, 0, errDamaged
 	}
 	return t, id, payload, size, nil

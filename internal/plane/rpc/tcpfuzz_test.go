@@ -22,14 +22,14 @@ func appendFrame(dst []byte, t frameType, id uint32, payload []byte) []byte {
 
 // session is what a client of this version may say in its time.
 func session() []byte {
-	b := appendFirst(nil, frameHello, appendHello(nil, &hello{least: 1, most: 1, token: "secret", frames: Credit, bytes: tcpWindow}, setting{0x3a1a, []byte("grease")}))
+	b := appendFirstFrame(nil, frameHello, appendHello(nil, &hello{minVersion: 1, maxVersion: 1, token: "secret", frames: Credit, bytes: tcpWindow}, helloSetting{0x3a1a, []byte("grease")}))
 	b = appendFrame(b, 0x9a, 7, []byte("grease"))
-	b = appendFrame(b, frameCall, 1, append(appendCallHead(nil, &callHead{size: 5, method: "echo"}), "short"...))
+	b = appendFrame(b, frameCall, 1, append(appendCallHead(nil, &callHeader{size: 5, method: "echo"}), "short"...))
 	b = appendFrame(b, framePing, 0, []byte("12345678"))
-	b = appendFrame(b, frameCall, 2, append(appendCallHead(nil, &callHead{size: 12, method: "echo", envelope: envelope{
+	b = appendFrame(b, frameCall, 2, append(appendCallHead(nil, &callHeader{size: 12, method: "echo", callMetadata: callMetadata{
 		budget: time.Hour, parent: "00-0102030405060708090a0b0c0d0e0f10-0102030405060708-01", state: "vendor=a",
 	}}), "in "...))
-	b = appendFrame(b, frameCall, 3, appendCallHead(nil, &callHead{method: "wait"}))
+	b = appendFrame(b, frameCall, 3, appendCallHead(nil, &callHeader{method: "wait"}))
 	b = appendFrame(b, frameBody, 2, []byte("two parts"))
 	b = appendFrame(b, frameCredit, 3, appendCredit(nil, 1, 100))
 	return appendFrame(b, frameCancel, 3, nil)
@@ -37,7 +37,7 @@ func session() []byte {
 
 // serverSession is what a server may say to it.
 func serverSession() []byte {
-	b := appendFirst(nil, frameHello, appendHello(nil, &hello{least: 1, most: 1, maxBody: MaxBody, calls: 100}))
+	b := appendFirstFrame(nil, frameHello, appendHello(nil, &hello{minVersion: 1, maxVersion: 1, maxBody: MaxBody, calls: 100}))
 	b = appendFrame(b, frameData, 1, []byte("whole"))
 	b = appendFrame(b, frameStart, 1, append([]byte{8, 0, 0, 0}, "in "...))
 	b = appendFrame(b, framePing, 0, []byte("12345678"))
@@ -57,13 +57,13 @@ func fuzzHandler(ctx context.Context, method string, body []byte, send func([]by
 
 // hear has a server hear said on a connection, to its end.
 func hear(t *testing.T, said []byte) {
-	p, err := NewTCP(TCPConfig{ConnBodies: MaxBody, Bodies: MaxBody, Calls: 8})
+	p, err := NewTCPPlane(TCPConfig{ConnBodies: MaxBody, Bodies: MaxBody, Calls: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := p.newServer(fuzzHandler)
 	client, server := net.Pipe()
-	s.admit(server)
+	s.admitConn(server)
 	var hearing sync.WaitGroup
 	hearing.Go(func() { _, _ = io.Copy(io.Discard, client) })
 	// An error is that the server has closed it.
@@ -80,15 +80,15 @@ func hear(t *testing.T, said []byte) {
 // greeting. It must not fall, hang, or keep anything.
 func FuzzTCPServer(f *testing.F) {
 	whole := session()
-	greeted := len(appendFirst(nil, frameHello, appendHello(nil, &hello{least: 1, most: 1})))
+	greeted := len(appendFirstFrame(nil, frameHello, appendHello(nil, &hello{minVersion: 1, maxVersion: 1})))
 	f.Add(false, whole)
 	f.Add(true, whole[greeted:])
-	f.Add(true, appendFrame(nil, frameCall, 1, appendCallHead(nil, &callHead{size: MaxBody, method: "echo"})))
+	f.Add(true, appendFrame(nil, frameCall, 1, appendCallHead(nil, &callHeader{size: MaxBody, method: "echo"})))
 	f.Add(false, []byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Add(false, []byte{0x16, 3, 1, 2, 0, 1})
 	f.Fuzz(func(t *testing.T, greet bool, said []byte) {
 		if greet {
-			said = append(appendFirst(nil, frameHello, appendHello(nil, &hello{least: 1, most: 1})), said...)
+			said = append(appendFirstFrame(nil, frameHello, appendHello(nil, &hello{minVersion: 1, maxVersion: 1})), said...)
 		}
 		hear(t, said)
 	})
@@ -98,7 +98,7 @@ func FuzzTCPServer(f *testing.F) {
 // after a greeting.
 func FuzzTCPClient(f *testing.F) {
 	whole := serverSession()
-	greeted := len(appendFirst(nil, frameHello, appendHello(nil, &hello{least: 1, most: 1, maxBody: MaxBody, calls: 100})))
+	greeted := len(appendFirstFrame(nil, frameHello, appendHello(nil, &hello{minVersion: 1, maxVersion: 1, maxBody: MaxBody, calls: 100})))
 	f.Add(false, whole)
 	f.Add(true, whole[greeted:])
 	f.Add(true, appendFrame(nil, frameStart, 1, []byte{0, 0, 0x80, 0, 1, 2, 3}))
@@ -106,9 +106,9 @@ func FuzzTCPClient(f *testing.F) {
 	f.Add(false, []byte{0x15, 3, 1, 0, 2, 2, 70})
 	f.Fuzz(func(t *testing.T, greet bool, said []byte) {
 		if greet {
-			said = append(appendFirst(nil, frameHello, appendHello(nil, &hello{least: 1, most: 1})), said...)
+			said = append(appendFirstFrame(nil, frameHello, appendHello(nil, &hello{minVersion: 1, maxVersion: 1})), said...)
 		}
-		p, err := NewTCP(TCPConfig{Answers: tcpWindow + MaxFrame})
+		p, err := NewTCPPlane(TCPConfig{Answers: tcpWindow + MaxFrame})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,8 +132,8 @@ func FuzzTCPClient(f *testing.F) {
 		p.mu.Unlock()
 		p.Close()
 		servers.Wait()
-		if peer != nil && peer.link != nil && peer.link.answers.used.Load() != 0 {
-			t.Errorf("%d bytes of answers are still counted", peer.link.answers.used.Load())
+		if peer != nil && peer.link != nil && peer.link.answerBudget.used.Load() != 0 {
+			t.Errorf("%d bytes of answers are still counted", peer.link.answerBudget.used.Load())
 		}
 	})
 }
@@ -155,13 +155,13 @@ func TestRecordedSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewTCP(TCPConfig{Token: "secret"})
+	p, err := NewTCPPlane(TCPConfig{Token: "secret"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := p.newServer(fuzzHandler)
 	client, server := net.Pipe()
-	s.admit(server)
+	s.admitConn(server)
 	var speaking sync.WaitGroup
 	speaking.Go(func() { _, _ = client.Write(said) })
 	if _, err := readGreeting(client); err != nil {

@@ -11,8 +11,8 @@ import (
 	"penstock/core/fault"
 )
 
-// silent dials n and says first and nothing more. What comes is read, so that
-// nobody waits for that.
+// silent dials n and sends only first. It reads what arrives, so that the peer does not block on
+// that.
 func silent(t *testing.T, n *pipeNet, first []byte) net.Conn {
 	t.Helper()
 	conn, err := n.dial()
@@ -30,21 +30,21 @@ func silent(t *testing.T, n *pipeNet, first []byte) net.Conn {
 // Bodies that were announced and do not come take the room of others for a
 // while, not for ever, however alive their client is.
 func TestTCPAnnouncedBodiesGiveWay(t *testing.T) {
-	inBubble(t, func(context.Context, string, []byte, func([]byte) error) error { return nil }, func(t *testing.T, n *pipeNet, p *TCP) {
-		first := greeting(&hello{least: 1, most: 1})
+	inBubble(t, func(context.Context, string, []byte, func([]byte) error) error { return nil }, func(t *testing.T, n *pipeNet, p *TCPPlane) {
+		first := encodeGreeting(&hello{minVersion: 1, maxVersion: 1})
 		for id := uint32(1); id <= 4; id++ {
-			head := appendCallHead(nil, &callHead{size: MaxBody, method: "m"})
+			head := appendCallHead(nil, &callHeader{size: MaxBody, method: "m"})
 			first = append(appendFrameHeader(first, frameCall, id, len(head)), head...)
 		}
 		var conns []net.Conn
 		for range 4 { // a gigabyte in all
 			conns = append(conns, silent(t, n, first))
 		}
-		if err := p.Call(t.Context(), "tcp://pipe:1", "m", []byte("x"), discard); fault.Of(err) != fault.Overloaded {
+		if err := p.Call(t.Context(), "tcp://pipe:1", "m", []byte("x"), discard); fault.CodeOf(err) != fault.Overloaded {
 			t.Errorf("beside bodies that fill the server: %v, want Overloaded", err)
 		}
 		ping := append(appendFrameHeader(nil, framePing, 0, pingSize), make([]byte, pingSize)...)
-		for start := time.Now(); time.Since(start) <= bodyTime; <-time.After(time.Second) {
+		for start := time.Now(); time.Since(start) <= bodyTimeout; <-time.After(time.Second) {
 			for _, conn := range conns {
 				if _, err := conn.Write(ping); err != nil {
 					t.Fatalf("cut off after %v: %v", time.Since(start), err)
@@ -60,7 +60,7 @@ func TestTCPAnnouncedBodiesGiveWay(t *testing.T) {
 	})
 }
 
-// Connections that say nothing drive out each other, not those who greet.
+// Silent connections displace each other, not connections which greet.
 func TestTCPSilentConnectionsGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newPipeNet()

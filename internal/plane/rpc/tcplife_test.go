@@ -11,7 +11,7 @@ import (
 )
 
 // inBubble runs test with a server on a pipe network and a plane to call with.
-func inBubble(t *testing.T, h Handler, test func(t *testing.T, n *pipeNet, p *TCP)) {
+func inBubble(t *testing.T, h Handler, test func(t *testing.T, n *pipeNet, p *TCPPlane)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newPipeNet()
 		server, client := planeOn(t, n, TCPConfig{}), planeOn(t, n, TCPConfig{})
@@ -39,7 +39,7 @@ func TestTCPSilenceIsNotDeath(t *testing.T) {
 			return ctx.Err()
 		}
 	}
-	inBubble(t, h, func(t *testing.T, n *pipeNet, p *TCP) {
+	inBubble(t, h, func(t *testing.T, n *pipeNet, p *TCPPlane) {
 		got := ""
 		if err := p.Call(t.Context(), "tcp://pipe:1", "m", nil, func(f []byte) error { got = string(f); return nil }); err != nil || got != "an hour later" {
 			t.Errorf("%q, %v", got, err)
@@ -96,7 +96,7 @@ func TestTCPNoticesACutWithinTwoSeconds(t *testing.T) {
 			over <- time.Now()
 			return ctx.Err()
 		}
-		inBubble(t, quiet, func(t *testing.T, n *pipeNet, p *TCP) {
+		inBubble(t, quiet, func(t *testing.T, n *pipeNet, p *TCPPlane) {
 			over = make(chan time.Time, 2)
 			called := make(chan error, 1)
 			var ended time.Time
@@ -109,7 +109,7 @@ func TestTCPNoticesACutWithinTwoSeconds(t *testing.T) {
 			synctest.Wait()
 			n.cut.Store(true)
 			cut := time.Now()
-			if err := <-called; fault.Of(err) != fault.Unavailable {
+			if err := <-called; fault.CodeOf(err) != fault.Unavailable {
 				t.Errorf("cut after %v: the call ended with %v, want Unavailable", after, err)
 			}
 			if d := ended.Sub(cut); d > 2*time.Second {
@@ -136,7 +136,7 @@ func TestTCPNoticesACutWithinTwoSeconds(t *testing.T) {
 // than the two seconds.
 func TestTCPCallOnAConnectionCutWhileIdle(t *testing.T) {
 	h := func(context.Context, string, []byte, func([]byte) error) error { return nil }
-	inBubble(t, h, func(t *testing.T, n *pipeNet, p *TCP) {
+	inBubble(t, h, func(t *testing.T, n *pipeNet, p *TCPPlane) {
 		call := func() error { return p.Call(t.Context(), "tcp://pipe:1", "m", nil, discard) }
 		if err := call(); err != nil {
 			t.Fatal(err)
@@ -145,7 +145,7 @@ func TestTCPCallOnAConnectionCutWhileIdle(t *testing.T) {
 		n.cut.Store(true)
 		<-time.After(time.Second)
 		start := time.Now()
-		if err := call(); fault.Of(err) != fault.Unavailable {
+		if err := call(); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%v, want Unavailable", err)
 		}
 		if d := time.Since(start); d > 2*time.Second {
@@ -162,7 +162,7 @@ func TestTCPCallOnAConnectionCutWhileIdle(t *testing.T) {
 // not suffer from it.
 func TestTCPIdleConnectionsAreWatched(t *testing.T) {
 	h := func(context.Context, string, []byte, func([]byte) error) error { return nil }
-	inBubble(t, h, func(t *testing.T, n *pipeNet, p *TCP) {
+	inBubble(t, h, func(t *testing.T, n *pipeNet, p *TCPPlane) {
 		call := func() error { return p.Call(t.Context(), "tcp://pipe:1", "m", nil, discard) }
 		if err := call(); err != nil {
 			t.Fatal(err)
@@ -181,7 +181,7 @@ func TestTCPIdleConnectionsAreWatched(t *testing.T) {
 
 func TestTCPIdleConnectionsAreClosed(t *testing.T) {
 	h := func(context.Context, string, []byte, func([]byte) error) error { return nil }
-	inBubble(t, h, func(t *testing.T, n *pipeNet, p *TCP) {
+	inBubble(t, h, func(t *testing.T, n *pipeNet, p *TCPPlane) {
 		call := func(want int64) {
 			t.Helper()
 			if err := p.Call(t.Context(), "tcp://pipe:1", "m", nil, discard); err != nil {
@@ -203,7 +203,7 @@ func TestTCPIdleConnectionsAreClosed(t *testing.T) {
 // A client that does not greet is not waited for, nor a server.
 func TestTCPGreetingsAreBounded(t *testing.T) {
 	h := func(context.Context, string, []byte, func([]byte) error) error { return nil }
-	inBubble(t, h, func(t *testing.T, n *pipeNet, _ *TCP) {
+	inBubble(t, h, func(t *testing.T, n *pipeNet, _ *TCPPlane) {
 		conn, err := n.dial()
 		if err != nil {
 			t.Fatal(err)
@@ -221,7 +221,7 @@ func TestTCPGreetingsAreBounded(t *testing.T) {
 		n := newPipeNet()
 		p := planeOn(t, n, TCPConfig{})
 		start := time.Now()
-		if err := p.Call(t.Context(), "tcp://pipe:1", "m", nil, discard); fault.Of(err) != fault.Unavailable {
+		if err := p.Call(t.Context(), "tcp://pipe:1", "m", nil, discard); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("%v, want Unavailable", err)
 		}
 		if d := time.Since(start); d != 2*time.Second {
@@ -244,15 +244,15 @@ func TestTCPPeerThatDoesNotRead(t *testing.T) {
 		over <- time.Now()
 		return nil
 	}
-	inBubble(t, flood, func(t *testing.T, n *pipeNet, _ *TCP) {
+	inBubble(t, flood, func(t *testing.T, n *pipeNet, _ *TCPPlane) {
 		over = make(chan time.Time, 1)
 		conn, err := n.dial()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		b := greeting(&hello{least: 1, most: 1, frames: 1 << 30, bytes: 1 << 30})
-		head := appendCallHead(nil, &callHead{method: "m"})
+		b := encodeGreeting(&hello{minVersion: 1, maxVersion: 1, frames: 1 << 30, bytes: 1 << 30})
+		head := appendCallHead(nil, &callHeader{method: "m"})
 		b = append(appendFrameHeader(b, frameCall, 1, len(head)), head...)
 		if _, err := conn.Write(b); err != nil {
 			t.Fatal(err)

@@ -9,41 +9,40 @@ import (
 	"time"
 )
 
-// What ends a connection, beside errors of the network.
+// Reasons for which a connection ends, in addition to network errors.
 var (
-	errSpeaksTLS = errors.New("the peer speaks TLS, and this side does not; give both the rpc TLS settings or neither")
-	errStranger  = errors.New("the peer is not a Penstock request plane")
-	errSilent    = errors.New("the peer has gone silent")
-	errClosed    = errors.New("this side has closed it")
+	errSpeaksTLS   = errors.New("the peer speaks TLS, and this side does not; give both the rpc TLS settings or neither")
+	errNotPenstock = errors.New("the peer is not a Penstock request plane")
+	errSilent      = errors.New("the peer has gone silent")
+	errClosed      = errors.New("this side has closed it")
 )
 
-// tcpIdle is how many times longer than otherwise a silence may be while no call
-// is in progress.
+// tcpIdle is the factor by which timeouts for silence grow while no call is in progress.
 const tcpIdle = 20
 
-// tcpLink is what both ends of a connection have in common: it reads frames,
-// writes those of its out, and notices when the peer is gone.
+// tcpLink is the common part of both ends of a connection: it reads frames, runs the writer, and
+// detects a dead peer.
 type tcpLink struct {
 	conn net.Conn
-	out  tcpOut
+	out  tcpWriter
 	cfg  *TCPConfig
-	// frame gets each frame but pings. The payload is only lent.
-	frame func(t frameType, id uint32, payload []byte) error
-	// tick is asked now and then whether the link is still wanted.
-	tick func() error
+	// onFrame handles every frame except pings. The payload is valid only during the call.
+	onFrame func(t frameType, id uint32, payload []byte) error
+	// onTick is called periodically; its error closes the link.
+	onTick func() error
 
-	heard atomic.Bool // something came since the last look
-	life  struct {
+	heard   atomic.Bool // something was received since the last check
+	silence struct {
 		sync.Mutex
-		quiet int // looks in a row that found nothing
-		next  awake
+		quiet int // consecutive checks that found nothing
+		next  awakeClock
 	}
 	calls atomic.Int64 // in progress
-	// beat is the timer of showLife. Nothing of it waits for a lock for which calls queue.
-	beat struct {
+	// keepalive is the state of pingIfQuiet. It takes no lock for which calls queue.
+	keepalive struct {
 		timer atomic.Pointer[time.Timer] // nil until the first call
-		taken atomic.Uint64              // what the writer had taken when showLife ran last
-		ended atomic.Bool                // the link is shut
+		taken atomic.Uint64              // the writer's progress when pingIfQuiet last ran
+		ended atomic.Bool                // the link is closed
 	}
 	end struct {
 		sync.Mutex
@@ -51,28 +50,28 @@ type tcpLink struct {
 	}
 }
 
-// run reads and writes until the link is shut, which is when it returns the
-// reason. By then nothing is written any more.
+// run reads and writes until the link is closed, and returns the reason. After it returns nothing
+// more is written.
 func (l *tcpLink) run(buf []byte) error {
-	_ = l.conn.SetDeadline(time.Time{}) // that of the greeting; an error comes back from reads too
+	_ = l.conn.SetDeadline(time.Time{}) // clear the handshake's deadline; reads report an error too
 	writer := make(chan struct{})
 	go func() {
 		defer close(writer)
-		l.shut(l.out.run(l.conn, l.cfg.WriteTimeout))
+		l.closeWith(l.out.runWriter(l.conn, l.cfg.WriteTimeout))
 	}()
-	l.life.Lock()
-	l.lookAgain()
-	l.scheduleLife()
-	l.life.Unlock()
-	l.shut(l.read(buf))
+	l.silence.Lock()
+	l.scheduleCheckLocked()
+	l.schedulePing()
+	l.silence.Unlock()
+	l.closeWith(l.readFrames(buf))
 	<-writer
 	l.end.Lock()
 	defer l.end.Unlock()
 	return l.end.err
 }
 
-// shut ends the link for the given reason, unless it has ended already.
-func (l *tcpLink) shut(err error) {
+// closeWith closes the link with err as its reason, unless it is already closed.
+func (l *tcpLink) closeWith(err error) {
 	l.end.Lock()
 	first := l.end.err == nil
 	if first {
@@ -82,17 +81,17 @@ func (l *tcpLink) shut(err error) {
 	if !first {
 		return
 	}
-	l.beat.ended.Store(true)
-	if timer := l.beat.timer.Load(); timer != nil {
+	l.keepalive.ended.Store(true)
+	if timer := l.keepalive.timer.Load(); timer != nil {
 		timer.Stop()
 	}
-	l.out.close(err)
+	l.out.closeSenders(err)
 	l.conn.Close()
 }
 
-// read passes on what comes until an error. buf holds a frame of any size, and
-// more.
-func (l *tcpLink) read(buf []byte) error {
+// readFrames reads and dispatches frames until an error. buf has room for more than one frame of
+// the maximum size.
+func (l *tcpLink) readFrames(buf []byte) error {
 	have := 0
 	for {
 		n, err := l.conn.Read(buf[have:])
@@ -101,14 +100,14 @@ func (l *tcpLink) read(buf []byte) error {
 				l.heard.Store(true)
 			}
 			have += n
-			used, err := l.frames(buf[:have])
+			used, err := l.dispatchFrames(buf[:have])
 			if err != nil {
 				return err
 			}
 			have = copy(buf, buf[used:have])
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = l.look()
+			err = l.checkSilence()
 		}
 		if err != nil {
 			return err
@@ -116,131 +115,129 @@ func (l *tcpLink) read(buf []byte) error {
 	}
 }
 
-// frames passes on the whole frames at the beginning of b and returns how many
-// bytes they were.
-func (l *tcpLink) frames(b []byte) (used int, err error) {
+// dispatchFrames handles the complete frames at the beginning of b and returns their total size.
+func (l *tcpLink) dispatchFrames(b []byte) (used int, err error) {
 	for {
-		t, id, payload, n, err := l.out.next(b[used:])
+		t, id, payload, n, err := l.out.splitFrame(b[used:])
 		if err != nil || n == 0 {
 			return used, err
 		}
 		used += n
 		switch {
 		case t == framePing && len(payload) < pingSize:
-			return used, errShort("PING", payload)
+			return used, errShortFrame("PING", payload)
 		case t == framePing:
-			l.out.pong(payload)
+			l.out.queuePong(payload)
 		default:
-			if err := l.frame(t, id, payload); err != nil {
+			if err := l.onFrame(t, id, payload); err != nil {
 				return used, err
 			}
 		}
 	}
 }
 
-// enter counts a call that begins.
-func (l *tcpLink) enter() {
+// countCallStart counts a call that starts.
+func (l *tcpLink) countCallStart() {
 	if l.calls.Add(1) > 1 {
 		return
 	}
-	l.life.Lock()
-	l.life.quiet = 0 // from now on a silence is noticed soon
-	l.lookAgain()
-	l.life.Unlock()
-	l.scheduleLife()
+	l.silence.Lock()
+	l.silence.quiet = 0 // from now on the shorter silence timeout applies
+	l.scheduleCheckLocked()
+	l.silence.Unlock()
+	l.schedulePing()
 }
 
-// leave counts a call that has ended and reports whether none is left.
-func (l *tcpLink) leave() (none bool) {
+// countCallEnd counts a call that has finished and reports whether none is left.
+func (l *tcpLink) countCallEnd() (none bool) {
 	return l.calls.Add(-1) == 0
 }
 
-// lookAgain sets the time of the next look, two of them for a ping. l.life is
-// held.
+// scheduleCheckLocked sets the time of the next silence check; there are two checks per ping
+// interval.
 //
-// The deadline of reads is the clock. It is not moved by what comes: it costs
-// one timer for each look, not for each read. And silence is counted in looks at which
-// the process ran, not in time: one that was stopped, or got no processor, does not
-// take its own silence for that of its peers.
-func (l *tcpLink) lookAgain() {
+// The read deadline serves as the timer. Received data does not move it, so it costs one timer per
+// check, not one per read. Silence is counted in checks at which the process ran, not in time, so
+// that a process which was stopped or got no CPU does not mistake its own pause for a dead peer.
+func (l *tcpLink) scheduleCheckLocked() {
 	d := l.cfg.Ping / 2
 	if l.calls.Load() == 0 {
 		d *= tcpIdle
 	}
 	slack := d
-	switch l.life.quiet {
-	case l.silentLooks() - 2: // the last look but one, and the last are one in two parts
+	switch l.silence.quiet {
+	case l.silentCheckLimit() - 2: // the last two checks share one interval, 3/4 and 1/4 of it
 		d -= d / 4
-	case l.silentLooks() - 1:
+	case l.silentCheckLimit() - 1:
 		d /= 4
 	}
-	// An error is that the connection is closed: reads return it too.
-	_ = l.conn.SetReadDeadline(l.life.next.wait(d, slack))
+	// An error means that the connection is closed; reads report it too.
+	_ = l.conn.SetReadDeadline(l.silence.next.startWait(d, slack))
 }
 
-// silentLooks is how many looks in a row that find nothing are a silence. The last
-// byte came up to one look before the first of these. The last one is short: bytes may
-// wait in the socket when a deadline passes, and it is what reads them.
-func (l *tcpLink) silentLooks() int { return int(2 * l.cfg.Dead / l.cfg.Ping) }
+// silentCheckLimit returns the number of consecutive checks without received data after which the
+// peer is considered dead. The last byte may have arrived up to one check interval before the first
+// of them. The last interval is short because bytes may be waiting in the socket when a deadline
+// passes, and the next read receives them.
+func (l *tcpLink) silentCheckLimit() int { return int(2 * l.cfg.Dead / l.cfg.Ping) }
 
-// look is what becomes of the link now that the deadline of reads has passed.
-func (l *tcpLink) look() error {
-	if l.tick != nil {
-		if err := l.tick(); err != nil {
+// checkSilence runs when the read deadline has passed. Its error closes the link.
+func (l *tcpLink) checkSilence() error {
+	if l.onTick != nil {
+		if err := l.onTick(); err != nil {
 			return err
 		}
 	}
-	letOthersRun()
-	l.life.Lock()
-	defer l.life.Unlock()
+	yieldProcessor()
+	l.silence.Lock()
+	defer l.silence.Unlock()
 	switch {
 	case l.heard.Swap(false):
-		l.life.quiet = 0
-	case l.life.next.counts():
-		l.life.quiet++
+		l.silence.quiet = 0
+	case l.silence.next.waitCounts():
+		l.silence.quiet++
 	}
-	if l.life.quiet >= l.silentLooks() {
+	if l.silence.quiet >= l.silentCheckLimit() {
 		return errSilent
 	}
-	l.lookAgain()
-	if l.life.quiet == 0 || l.life.quiet%2 != 0 {
+	l.scheduleCheckLocked()
+	if l.silence.quiet == 0 || l.silence.quiet%2 != 0 {
 		return nil
 	}
-	return errors.Join(l.out.now(framePing, 0, random(pingSize)), l.out.now(grease()))
+	return errors.Join(l.out.sendFrameNow(framePing, 0, randomBytes(pingSize)), l.out.sendFrameNow(greaseFrame()))
 }
 
-// scheduleLife sets the timer of showLife, which runs each Ping/2 while calls are in progress.
-func (l *tcpLink) scheduleLife() {
-	timer := l.beat.timer.Load()
+// schedulePing sets the timer of pingIfQuiet, which runs every Ping/2 while calls are in progress.
+func (l *tcpLink) schedulePing() {
+	timer := l.keepalive.timer.Load()
 	switch {
-	case l.calls.Load() == 0 || l.beat.ended.Load():
+	case l.calls.Load() == 0 || l.keepalive.ended.Load():
 		return
 	case timer == nil:
-		timer = time.AfterFunc(time.Hour, l.showLife)
-		if !l.beat.timer.CompareAndSwap(nil, timer) {
-			timer.Stop() // another call is about to set the one that is there
+		timer = time.AfterFunc(time.Hour, l.pingIfQuiet)
+		if !l.keepalive.timer.CompareAndSwap(nil, timer) {
+			timer.Stop() // another call is setting the existing timer
 			return
 		}
 	}
 	timer.Reset(l.cfg.Ping / 2)
-	if l.beat.ended.Load() {
+	if l.keepalive.ended.Load() {
 		timer.Stop()
 	}
 }
 
-// showLife sends a ping if calls are in progress and this side has said nothing since
-// showLife ran last. It waits neither for the reader nor for the writer: these may be busy
-// with what the peer has sent, or queue behind thousands of goroutines for a processor or a
-// lock, for longer than the peer waits for an answer to its own pings, which are behind what
-// it sent.
-func (l *tcpLink) showLife() {
+// pingIfQuiet sends a ping if calls are in progress and this side has written nothing since
+// pingIfQuiet last ran. It waits neither for the reader nor for the writer. Both may be busy with
+// the peer's data, or queue for a CPU or a lock with thousands of goroutines, for longer than the
+// peer waits for the pong to its own ping, which queues after the data it sent.
+func (l *tcpLink) pingIfQuiet() {
 	taken := l.out.progress.Load()
-	silent := l.calls.Load() > 0 && l.beat.taken.Swap(taken) == taken
-	l.scheduleLife()
+	silent := l.calls.Load() > 0 && l.keepalive.taken.Swap(taken) == taken
+	l.schedulePing()
 	if !silent {
 		return
 	}
-	if err := l.out.ping(l.conn, l.cfg.WriteTimeout); err != nil {
-		l.shut(err)
+	if err := l.out.sendPing(l.conn, l.cfg.WriteTimeout); err != nil {
+		l.closeWith(err)
 	}
 }

@@ -135,8 +135,7 @@ func TestTCPLargeBodyWhileOthersStream(t *testing.T) {
 	}
 }
 
-// A caller that does not take its frames stops its own handler and nobody else,
-// and what is kept for it is bounded.
+// A caller which does not take its frames blocks only its own handler, and its queue is bounded.
 func TestTCPSlowCallersStopOnlyThemselves(t *testing.T) {
 	p, _ := planeCounting(t, TCPConfig{})
 	const slow = 50
@@ -218,8 +217,8 @@ func TestTCPFramesDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Many bodies that never come to their end do not take the memory of the server:
-// a connection may hold so many, and all of them together so many more.
+// Many bodies which never complete cannot exhaust the memory of the server: there is a bound per
+// connection, and one for all.
 func TestTCPHalfSentBodiesAreBounded(t *testing.T) {
 	p, _ := planeCounting(t, TCPConfig{ConnBodies: 4 * MaxBody, Bodies: 6 * MaxBody})
 	entered := make(chan int, 16)
@@ -233,7 +232,7 @@ func TestTCPHalfSentBodiesAreBounded(t *testing.T) {
 	for conn, fit := range []int{4, 2} {
 		raw := newRawClient(t, s.addr)
 		for id := range uint32(5) {
-			raw.call(id+1, &callHead{size: MaxBody, method: "m"}, []byte("only this"))
+			raw.call(id+1, &callHeader{size: MaxBody, method: "m"}, []byte("only this"))
 		}
 		raw.ping(1)
 		overloaded := 0
@@ -265,10 +264,10 @@ func TestTCPCancelledBodiesGiveBackTheirRoom(t *testing.T) {
 	})
 	raw := newRawClient(t, s.addr)
 	for id := uint32(1); id < 20; id += 2 {
-		raw.call(id, &callHead{size: MaxBody, method: "m"}, nil)
+		raw.call(id, &callHeader{size: MaxBody, method: "m"}, nil)
 		raw.frame(frameBody, id, make([]byte, tcpPayload))
 		raw.frame(frameCancel, id, nil)
-		raw.call(id+1, &callHead{size: 3, method: "m"}, []byte("abc"))
+		raw.call(id+1, &callHeader{size: 3, method: "m"}, []byte("abc"))
 		answer := ""
 		raw.until(frameEnd, func(typ frameType, at uint32, payload []byte) {
 			if at == id+1 {
@@ -300,7 +299,7 @@ func TestTCPCallsOfAConnectionAreBounded(t *testing.T) {
 		})
 	}
 	in.Wait()
-	if err := p.Call(t.Context(), s.addr, "m", nil, discard); fault.Of(err) != fault.Overloaded {
+	if err := p.Call(t.Context(), s.addr, "m", nil, discard); fault.CodeOf(err) != fault.Overloaded {
 		t.Errorf("the fourth of three: %v, want Overloaded", err)
 	}
 	close(leave)
@@ -322,7 +321,7 @@ func TestTCPCancelledCallsKeepTheirPlaces(t *testing.T) {
 	const calls = 50
 	refused := 0
 	for id := range uint32(calls) {
-		raw.call(id+1, &callHead{method: "m"}, nil)
+		raw.call(id+1, &callHeader{method: "m"}, nil)
 		raw.frame(frameCancel, id+1, nil)
 	}
 	raw.ping(1)
@@ -342,7 +341,7 @@ func TestTCPConnectionsAreBounded(t *testing.T) {
 	p, _ := planeCounting(t, TCPConfig{Conns: 1})
 	s := startServing(t, p, "", func(context.Context, string, []byte, func([]byte) error) error { return nil })
 	newRawClient(t, s.addr)
-	if err := p.Call(t.Context(), s.addr, "m", nil, discard); fault.Of(err) != fault.Unavailable {
+	if err := p.Call(t.Context(), s.addr, "m", nil, discard); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("the second of one connection: %v, want Unavailable", err)
 	}
 }
@@ -351,7 +350,7 @@ func TestTCPConnectionsAreBounded(t *testing.T) {
 // much ends, the others go on.
 func TestTCPUntakenAnswersAreBounded(t *testing.T) {
 	p, _ := planeCounting(t, TCPConfig{Answers: 20 << 20})
-	const calls = 4 // of which two large frames fit
+	const calls = 4 // room for two large frames
 	var standing, sent, callers sync.WaitGroup
 	standing.Add(calls)
 	sent.Add(calls)
@@ -379,7 +378,7 @@ func TestTCPUntakenAnswersAreBounded(t *testing.T) {
 			switch {
 			case err == nil:
 				whole.Add(1)
-			case fault.Of(err) == fault.Overloaded:
+			case fault.CodeOf(err) == fault.Overloaded:
 				overloaded.Add(1)
 			default:
 				t.Error(err)
@@ -397,7 +396,7 @@ func TestTCPUntakenAnswersAreBounded(t *testing.T) {
 	if overloaded.Load() != 2 || whole.Load() != 2 {
 		t.Errorf("%d calls ended for want of room and %d were answered, want 2 and 2", overloaded.Load(), whole.Load())
 	}
-	if used := p.mu.peers[s.addr].link.answers.used.Load(); used != 0 {
+	if used := p.mu.peers[s.addr].link.answerBudget.used.Load(); used != 0 {
 		t.Errorf("%d bytes are still counted when all calls are over", used)
 	}
 }
@@ -411,7 +410,7 @@ type rawClient struct {
 
 func newRawClient(t *testing.T, addr string) *rawClient {
 	t.Helper()
-	conn, err := net.Dial("tcp", trimScheme(addr))
+	conn, err := net.Dial("tcp", trimTCPScheme(addr))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +418,7 @@ func newRawClient(t *testing.T, addr string) *rawClient {
 	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Write(greeting(&hello{least: 1, most: 1, frames: Credit, bytes: tcpWindow})); err != nil {
+	if _, err := conn.Write(encodeGreeting(&hello{minVersion: 1, maxVersion: 1, frames: Credit, bytes: tcpWindow})); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readGreeting(conn); err != nil {
@@ -436,7 +435,7 @@ func (c *rawClient) frame(typ frameType, id uint32, payload []byte) {
 	}
 }
 
-func (c *rawClient) call(id uint32, h *callHead, part []byte) {
+func (c *rawClient) call(id uint32, h *callHeader, part []byte) {
 	c.frame(frameCall, id, append(appendCallHead(nil, h), part...))
 }
 
@@ -464,7 +463,7 @@ func (c *rawClient) next() (frameType, uint32, []byte, error) {
 	if _, err := io.ReadFull(c.conn, head); err != nil {
 		return 0, 0, nil, err
 	}
-	typ, id, n := frameHeader(head)
+	typ, id, n := decodeFrameHeader(head)
 	payload := make([]byte, n)
 	_, err := io.ReadFull(c.conn, payload)
 	return typ, id, payload, err

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// pipeNet is a network of one listener made of net.Pipe, for bubbles of virtual
-// time. It can be cut: bytes vanish then, and nobody is told.
+// pipeNet is a network with one listener, made of net.Pipe, for synctest bubbles. It can be cut:
+// bytes then vanish without an error.
 type pipeNet struct {
 	backlog chan net.Conn
 	closed  chan struct{}
@@ -83,9 +83,9 @@ func (n *pipeNet) pump(from, to net.Conn) {
 }
 
 // planeOn returns a plane over n.
-func planeOn(t *testing.T, n *pipeNet, cfg TCPConfig) *TCP {
+func planeOn(t *testing.T, n *pipeNet, cfg TCPConfig) *TCPPlane {
 	t.Helper()
-	p, err := NewTCP(cfg)
+	p, err := NewTCPPlane(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,9 +96,9 @@ func planeOn(t *testing.T, n *pipeNet, cfg TCPConfig) *TCP {
 
 // planeCounting returns a plane over the loopback interface, and the number of
 // connections that it has dialled.
-func planeCounting(t *testing.T, cfg TCPConfig) (*TCP, *atomic.Int64) {
+func planeCounting(t *testing.T, cfg TCPConfig) (*TCPPlane, *atomic.Int64) {
 	t.Helper()
-	p, err := NewTCP(cfg)
+	p, err := NewTCPPlane(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ type serving struct {
 	stop func() // and wait
 }
 
-func startServing(t *testing.T, p *TCP, addr string, h Handler) serving {
+func startServing(t *testing.T, p *TCPPlane, addr string, h Handler) serving {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan string, 1), make(chan error, 1)

@@ -10,23 +10,22 @@ import (
 	"time"
 )
 
-// tcpPeer is the connection to one address, from the decision to dial it until
-// its last call has ended.
+// tcpPeer is the connection to one address, from the decision to dial it until its last call has
+// ended.
 type tcpPeer struct {
-	addr   string
-	cancel context.CancelFunc
-	ready  chan struct{} // closed when link or err is set
-	link   *clientLink
-	err    error
+	addr    string
+	cancel  context.CancelFunc
+	ready   chan struct{} // closed when link or err is set
+	link    *clientLink
+	dialErr error
 }
 
-// reach returns the connection to addr, dialling it if there is none. Those who
-// want it at the same time share the attempt; it goes on if one of them leaves.
-// One that was under way already and fails says how things were, not how they
-// are: then there is another.
-func (t *TCP) reach(ctx context.Context, addr string) (*clientLink, error) {
+// acquireLink returns the connection to addr. If there is none, it dials. Concurrent callers share
+// one attempt, which continues if one of them gives up. If an attempt that was already in progress
+// fails, its result may be stale, so acquireLink makes a new attempt.
+func (t *TCPPlane) acquireLink(ctx context.Context, addr string) (*clientLink, error) {
 	for stale := true; ; stale = false {
-		p, ours, err := t.peer(addr)
+		p, ours, err := t.peerFor(addr)
 		if err != nil {
 			return nil, err
 		}
@@ -35,14 +34,14 @@ func (t *TCP) reach(ctx context.Context, addr string) (*clientLink, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if p.err == nil || ours || !stale {
-			return p.link, p.err
+		if p.dialErr == nil || ours || !stale {
+			return p.link, p.dialErr
 		}
 	}
 }
 
-// peer returns the connection to addr and whether the attempt at it is ours.
-func (t *TCP) peer(addr string) (p *tcpPeer, ours bool, err error) {
+// peerFor returns the connection to addr, and whether this call started the attempt to dial it.
+func (t *TCPPlane) peerFor(addr string) (p *tcpPeer, ours bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.closed {
@@ -59,8 +58,8 @@ func (t *TCP) peer(addr string) (p *tcpPeer, ours bool, err error) {
 	go func() {
 		defer t.links.Done()
 		defer cancel()
-		t.connect(ctx, p)
-		t.forget(p)
+		t.dialAndServe(ctx, p)
+		t.forgetPeer(p)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		delete(t.mu.all, p)
@@ -68,8 +67,8 @@ func (t *TCP) peer(addr string) (p *tcpPeer, ours bool, err error) {
 	return p, true, nil
 }
 
-// forget has the next call to p's address dial.
-func (t *TCP) forget(p *tcpPeer) {
+// forgetPeer removes p, so that the next call to its address dials.
+func (t *TCPPlane) forgetPeer(p *tcpPeer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.peers[p.addr] == p {
@@ -77,24 +76,24 @@ func (t *TCP) forget(p *tcpPeer) {
 	}
 }
 
-// connect dials p and serves the connection until it ends.
-func (t *TCP) connect(ctx context.Context, p *tcpPeer) {
-	conn, greeting, err := t.open(ctx, trimScheme(p.addr))
+// dialAndServe dials p and serves the connection until it ends.
+func (t *TCPPlane) dialAndServe(ctx context.Context, p *tcpPeer) {
+	conn, greeting, err := t.dialAndGreet(ctx, trimTCPScheme(p.addr))
 	if err != nil {
-		p.err = fmt.Errorf("%s cannot be reached: %w", p.addr, err)
-		t.forget(p)
+		p.dialErr = fmt.Errorf("%s cannot be reached: %w", p.addr, err)
+		t.forgetPeer(p)
 		close(p.ready)
 		return
 	}
 	p.link = newClientLink(t, p, conn, greeting)
-	defer context.AfterFunc(ctx, func() { p.link.shut(errClosed) })()
+	defer context.AfterFunc(ctx, func() { p.link.closeWith(errClosed) })()
 	close(p.ready)
-	p.link.serve()
+	p.link.serveConn()
 }
 
-// open dials addr and exchanges greetings.
-func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
-	// A process that is busy takes its time to see that the connection stands.
+// dialAndGreet dials addr and exchanges greetings.
+func (t *TCPPlane) dialAndGreet(ctx context.Context, addr string) (net.Conn, hello, error) {
+	// A busy process may notice late that the connection is established.
 	ctx, release := withAwakeTimeout(ctx, t.cfg.Dial)
 	defer release()
 	dialled, err := t.dial(ctx, addr)
@@ -105,8 +104,8 @@ func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
 		return nil, hello{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { dialled.SetDeadline(time.Unix(1, 0)) })
-	conn, greeting, err := t.greet(ctx, dialled, addr)
-	if !stop() { // time is up, or the plane is being closed
+	conn, greeting, err := t.exchangeGreetings(ctx, dialled, addr)
+	if !stop() { // the timeout has passed, or the plane is closing
 		err = fmt.Errorf("no greeting within %v", t.cfg.Dial)
 	}
 	if err != nil {
@@ -116,9 +115,9 @@ func (t *TCP) open(ctx context.Context, addr string) (net.Conn, hello, error) {
 	return conn, greeting, nil
 }
 
-// greet is the client's part of the greeting, within TLS if that is configured.
-// The connection is the one to use from then on.
-func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, hello, error) {
+// exchangeGreetings sends the client's greeting and reads the server's, within TLS if configured.
+// The returned connection replaces conn.
+func (t *TCPPlane) exchangeGreetings(ctx context.Context, conn net.Conn, addr string) (net.Conn, hello, error) {
 	if t.cfg.ClientTLS != nil {
 		secure := tls.Client(conn, clientTLS(t.cfg.ClientTLS, addr))
 		if err := secure.HandshakeContext(ctx); err != nil {
@@ -126,11 +125,11 @@ func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, 
 		}
 		conn = secure
 	}
-	ours := hello{least: tcpVersion, most: tcpVersion, token: t.cfg.Token, frames: Credit, bytes: tcpWindow}
-	if t.cfg.ClientTLS == nil && !t.old { // TLS finds damage by itself
+	ours := hello{minVersion: tcpVersion, maxVersion: tcpVersion, token: t.cfg.Token, frames: Credit, bytes: tcpWindow}
+	if t.cfg.ClientTLS == nil && !t.noChecksums { // TLS detects damage by itself
 		ours.checksums = checksumsUsed
 	}
-	if _, err := conn.Write(greeting(&ours)); err != nil {
+	if _, err := conn.Write(encodeGreeting(&ours)); err != nil {
 		return conn, hello{}, err
 	}
 	theirs, err := readGreeting(conn)
@@ -140,20 +139,20 @@ func (t *TCP) greet(ctx context.Context, conn net.Conn, addr string) (net.Conn, 
 	return conn, theirs, err
 }
 
-// readGreeting reads the server's answer to a greeting: its own, or why there is
-// none.
+// readGreeting reads the server's answer to a greeting: its own greeting, or the reason of a
+// refusal.
 func readGreeting(r io.Reader) (hello, error) {
 	if err := readMagic(r); err != nil {
 		return hello{}, greetingError(err)
 	}
-	t, payload, err := readFirst(r)
+	t, payload, err := readFirstFrame(r)
 	if err != nil {
 		return hello{}, greetingError(err)
 	}
 	switch t {
 	case frameHello:
 		h, err := decodeHello(payload)
-		if err == nil && !h.agrees() {
+		if err == nil && !h.speaksOurVersion() {
 			err = errVersions(&h)
 		}
 		return h, err
@@ -176,11 +175,11 @@ func greetingError(err error) error {
 }
 
 func errVersions(theirs *hello) error {
-	return fmt.Errorf("the peer speaks versions %d to %d of the request plane, this side %d; run builds that share one", theirs.least, theirs.most, tcpVersion)
+	return fmt.Errorf("the peer speaks versions %d to %d of the request plane, this side %d; run builds that share one", theirs.minVersion, theirs.maxVersion, tcpVersion)
 }
 
-// clientTLS returns c with the name that the server's certificate must have, the
-// host of addr unless c says another.
+// clientTLS returns c with ServerName set to the host of addr, unless c already has a name or skips
+// verification.
 func clientTLS(c *tls.Config, addr string) *tls.Config {
 	if c.ServerName != "" || c.InsecureSkipVerify {
 		return c

@@ -43,7 +43,7 @@ func TestTCPServerRestarts(t *testing.T) {
 				switch {
 				case err == nil && n == 1:
 					answered.Add(1)
-				case fault.Of(err) == fault.Unavailable && n == 0:
+				case fault.CodeOf(err) == fault.Unavailable && n == 0:
 					refused.Add(1)
 				default:
 					t.Errorf("a call was handled %d times and ended with %v", n, err)
@@ -62,8 +62,8 @@ func TestTCPServerRestarts(t *testing.T) {
 	t.Logf("%d calls answered, %d refused, over %d lives", answered.Load(), refused.Load(), lives)
 }
 
-// A call of which no byte was taken by the operating system is made again on
-// another connection, and its handler runs once.
+// A call without a byte written to the operating system is retried on another connection, and its
+// handler runs once.
 func TestTCPUnsentCallsAreMadeElsewhere(t *testing.T) {
 	p, dialled := planeCounting(t, TCPConfig{})
 	dial := p.dial
@@ -100,7 +100,7 @@ func (b *breaking) Write(p []byte) (int, error) {
 	return b.Conn.Write(p)
 }
 
-// A call of which something was sent is not: it may have been handled.
+// A call which was sent in part is not retried: it may have been handled.
 func TestTCPSentCallsAreNotMadeAgain(t *testing.T) {
 	p, dialled := planeCounting(t, TCPConfig{})
 	var handled atomic.Int32
@@ -118,7 +118,7 @@ func TestTCPSentCallsAreNotMadeAgain(t *testing.T) {
 		p.mu.Unlock()
 		link.conn.Close()
 	}()
-	if err := p.Call(t.Context(), s.addr, "m", nil, discard); fault.Of(err) != fault.Unavailable {
+	if err := p.Call(t.Context(), s.addr, "m", nil, discard); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("%v, want Unavailable", err)
 	}
 	if handled.Load() != 1 || dialled.Load() != 1 {
@@ -146,7 +146,7 @@ func scripted(t *testing.T, each func(n int, c *rawClient)) (addr string) {
 				if _, err := readGreeting(conn); err != nil {
 					return
 				}
-				if _, err := conn.Write(greeting(&hello{least: 1, most: 1, maxBody: 1000})); err != nil {
+				if _, err := conn.Write(encodeGreeting(&hello{minVersion: 1, maxVersion: 1, maxBody: 1000})); err != nil {
 					return
 				}
 				each(n, &rawClient{conn: conn})
@@ -198,7 +198,7 @@ func TestTCPGoaway(t *testing.T) {
 	addr = scripted(t, func(_ int, c *rawClient) {
 		c.answer(func(uint32) { c.frame(frameGoaway, 0, appendGoaway(nil, 0, leaving)) })
 	})
-	if err := p.Call(t.Context(), addr, "m", nil, discard); fault.Of(err) != fault.Unavailable {
+	if err := p.Call(t.Context(), addr, "m", nil, discard); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("a server that is always leaving: %v", err)
 	}
 }
@@ -207,7 +207,7 @@ func TestTCPGoaway(t *testing.T) {
 // it, or does not begin it.
 func TestTCPLeavingWhileACallComes(t *testing.T) {
 	p, _ := planeCounting(t, TCPConfig{})
-	head := appendCallHead(nil, &callHead{method: "m"})
+	head := appendCallHead(nil, &callHeader{method: "m"})
 	for range 2000 {
 		s := p.newServer(func(ctx context.Context, _ string, _ []byte, _ func([]byte) error) error {
 			<-ctx.Done()
@@ -216,8 +216,8 @@ func TestTCPLeavingWhileACallComes(t *testing.T) {
 		l := newServerLink(s, nil, hello{})
 		l.conn, _ = net.Pipe()
 		var leaving sync.WaitGroup
-		leaving.Go(l.goaway)
-		if err := l.begin(1, head); err != nil {
+		leaving.Go(l.sendGoaway)
+		if err := l.acceptCall(1, head); err != nil {
 			t.Fatal(err)
 		}
 		leaving.Wait()
@@ -230,11 +230,11 @@ func TestTCPLeavingWhileACallComes(t *testing.T) {
 		if linger {
 			l.mu.linger.Stop()
 		}
-		if c := l.remove(1); c != nil {
-			l.drop(c)
+		if c := l.removeCall(1); c != nil {
+			l.endCall(c)
 		}
 		l.handlers.Wait()
-		l.give()
+		l.releaseBuf()
 	}
 }
 
@@ -249,7 +249,7 @@ func TestTCPGoawayThatContradictsItself(t *testing.T) {
 	})
 	p, dialled := planeCounting(t, TCPConfig{})
 	got := ""
-	if err := p.Call(t.Context(), addr, "m", nil, func(f []byte) error { got += string(f); return nil }); fault.Of(err) != fault.Unavailable || got != "once" || dialled.Load() != 1 {
+	if err := p.Call(t.Context(), addr, "m", nil, func(f []byte) error { got += string(f); return nil }); fault.CodeOf(err) != fault.Unavailable || got != "once" || dialled.Load() != 1 {
 		t.Errorf("%q, %v, after %d connections", got, err, dialled.Load())
 	}
 }
@@ -290,12 +290,12 @@ func TestTCPServersThatMisbehave(t *testing.T) {
 	}{
 		"grease everywhere": {func(c *rawClient, id uint32) {
 			for range 50 {
-				c.frame(greaseType(), id, random(20))
-				c.frame(greaseType(), 0, nil)
+				c.frame(randomGreaseType(), id, randomBytes(20))
+				c.frame(randomGreaseType(), 0, nil)
 			}
 			ok(c, id)
 			for range 50 {
-				c.frame(greaseType(), id, nil)
+				c.frame(randomGreaseType(), id, nil)
 			}
 		}, true, nil},
 		"calls that are over": {func(c *rawClient, id uint32) { ok(c, id+7); ok(c, id) }, true, nil},
@@ -338,10 +338,10 @@ func TestTCPServersThatMisbehave(t *testing.T) {
 				}
 				return nil
 			})
-			if s.fine && (err != nil || got != "fine") || !s.fine && fault.Of(err) != fault.Unavailable {
+			if s.fine && (err != nil || got != "fine") || !s.fine && fault.CodeOf(err) != fault.Unavailable {
 				t.Errorf("%q, %v", got, err)
 			}
-			if err := p.Call(t.Context(), addr, "m", make([]byte, 1001), discard); s.fine && fault.Of(err) != fault.TooLarge {
+			if err := p.Call(t.Context(), addr, "m", make([]byte, 1001), discard); s.fine && fault.CodeOf(err) != fault.TooLarge {
 				t.Errorf("a body that the server does not take: %v, want TooLarge", err)
 			}
 		})
@@ -361,7 +361,7 @@ func TestTCPClientsThatMisbehave(t *testing.T) {
 		over <- struct{}{}
 		return nil
 	})
-	head := &callHead{size: 4, method: "echo"}
+	head := &callHeader{size: 4, method: "echo"}
 	for name, misbehave := range map[string]func(c *rawClient){
 		"the same number again":     func(c *rawClient) { c.call(1, head, nil) },
 		"a number that is too high": func(c *rawClient) { c.call(lastCall+1, head, nil) },
@@ -373,7 +373,7 @@ func TestTCPClientsThatMisbehave(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newRawClient(t, s.addr)
-			c.call(1, &callHead{method: "wait"}, nil)
+			c.call(1, &callHeader{method: "wait"}, nil)
 			misbehave(c)
 			for {
 				if _, _, _, err := c.next(); err != nil {
@@ -385,15 +385,15 @@ func TestTCPClientsThatMisbehave(t *testing.T) {
 	}
 	c := newRawClient(t, s.addr)
 	for range 50 {
-		c.frame(greaseType(), 1, random(20))
+		c.frame(randomGreaseType(), 1, randomBytes(20))
 		c.frame(frameCredit, 77, appendCredit(nil, 1<<32-1, 1<<32-1))
 		c.frame(frameCancel, 77, nil)
 		c.frame(frameBody, 77, []byte("of nothing"))
 		c.frame(framePong, 0, nil)
 	}
-	c.call(1, &callHead{size: MaxBody + 1, method: "echo"}, nil)
+	c.call(1, &callHeader{size: MaxBody + 1, method: "echo"}, nil)
 	c.call(2, head, []byte("bo"))
-	c.frame(greaseType(), 2, random(20))
+	c.frame(randomGreaseType(), 2, randomBytes(20))
 	c.frame(frameBody, 2, nil)
 	c.frame(frameBody, 2, []byte("dy"))
 	got := ""
@@ -435,7 +435,7 @@ func TestTCPHalfAFrame(t *testing.T) {
 		}
 	})
 	p, _ := planeCounting(t, TCPConfig{})
-	if err := p.Call(t.Context(), addr, "m", nil, func([]byte) error { t.Error("a frame came"); return nil }); fault.Of(err) != fault.Unavailable {
+	if err := p.Call(t.Context(), addr, "m", nil, func([]byte) error { t.Error("a frame came"); return nil }); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("%v, want Unavailable", err)
 	}
 }
@@ -452,7 +452,7 @@ func TestTCPOpenCanceled(t *testing.T) {
 	for range 5000 {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, _, err := p.open(ctx, "a"); err == nil {
+		if _, _, err := p.dialAndGreet(ctx, "a"); err == nil {
 			t.Fatal("a connection that is closed was opened")
 		}
 	}

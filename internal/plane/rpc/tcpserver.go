@@ -16,45 +16,44 @@ import (
 	"penstock/internal/backoff"
 )
 
-// tcpLinger is how long a server that is leaving waits for a client to close a
-// connection without calls. A client does so at once: then both know that
-// nothing was lost.
+// tcpLinger is how long a draining server waits for a client to close a connection without calls. A
+// client closes it at once; then both sides know that nothing was lost.
 const tcpLinger = time.Second
 
-// tcpGreeting is the part of the connections of a server, one in so many, that may
-// be such as have not greeted yet.
-const tcpGreeting = 4
+// greetingShare bounds the connections that have not greeted yet: one in greetingShare of a
+// server's connections.
+const greetingShare = 4
 
 // tcpServer is one Serve in progress.
 type tcpServer struct {
-	plane   *TCP
-	cfg     *TCPConfig
-	handler Handler
-	bodies  budget
-	trouble complaints
-	conns   sync.WaitGroup
-	mu      struct {
+	plane    *TCPPlane
+	cfg      *TCPConfig
+	handler  Handler
+	bodies   byteBudget
+	warnings throttledLog
+	conns    sync.WaitGroup
+	mu       struct {
 		sync.Mutex
-		greeting []net.Conn // connections that have not greeted yet, as they came
+		greeting []net.Conn // connections that have not greeted yet, in order of arrival
 		links    map[*serverLink]bool
 		leaving  bool
 	}
 }
 
-func (t *TCP) newServer(h Handler) *tcpServer {
-	s := &tcpServer{plane: t, cfg: &t.cfg, handler: h, bodies: budget{limit: t.cfg.Bodies}, trouble: complaints{log: t.cfg.Log}}
+func (t *TCPPlane) newServer(h Handler) *tcpServer {
+	s := &tcpServer{plane: t, cfg: &t.cfg, handler: h, bodies: byteBudget{limit: t.cfg.Bodies}, warnings: throttledLog{log: t.cfg.Log}}
 	s.mu.links = make(map[*serverLink]bool)
 	return s
 }
 
-// Serve implements Plane. addr is "host:port", with or without the scheme; an
-// empty one is the configured. When ctx ends it closes the listener, tells
-// clients to go elsewhere, and waits for the calls that were begun.
-func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+// Serve implements Plane. addr is "host:port", with or without the scheme; an empty addr is the
+// configured one. When ctx ends, Serve closes the listener, tells clients to use other servers, and
+// waits for the calls that were started.
+func (t *TCPPlane) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
 	if addr == "" {
 		addr = t.cfg.Listen
 	}
-	at, err := listenable(addr)
+	at, err := listenAddress(addr)
 	if err != nil {
 		return err
 	}
@@ -62,7 +61,7 @@ func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 	if err != nil {
 		return errListen(addr, err)
 	}
-	if at, err = advertised(t.cfg.Advertise, l.Addr()); err != nil {
+	if at, err = advertiseAddress(t.cfg.Advertise, l.Addr()); err != nil {
 		l.Close()
 		return err
 	}
@@ -71,39 +70,38 @@ func (t *TCP) Serve(ctx context.Context, addr string, h Handler, ready func(addr
 		ready(tcpScheme + at)
 	}
 	stop := context.AfterFunc(ctx, func() { l.Close() })
-	err = s.accept(ctx, l)
+	err = s.acceptConns(ctx, l)
 	stop()
 	l.Close()
-	s.leave()
+	s.drainLinks()
 	s.conns.Wait()
 	return err
 }
 
-// listenable returns the address to listen at: "host:port" of addr, which may
-// begin with the scheme.
-func listenable(addr string) (string, error) {
-	at := trimScheme(addr)
+// listenAddress returns the "host:port" of addr, which may begin with the scheme.
+func listenAddress(addr string) (string, error) {
+	at := trimTCPScheme(addr)
 	if _, _, err := net.SplitHostPort(at); err != nil {
 		return "", fault.New(fault.Invalid, "serve %q: the address must be host:port: %w", addr, err)
 	}
 	return at, nil
 }
 
-// accept takes connections until ctx ends, which closes l.
-func (s *tcpServer) accept(ctx context.Context, l net.Listener) error {
-	again := backoff.Backoff{Least: 5 * time.Millisecond, Most: time.Second}
+// acceptConns accepts connections until ctx ends, which closes l.
+func (s *tcpServer) acceptConns(ctx context.Context, l net.Listener) error {
+	again := backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 	for {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
 			again.Reset()
-			s.admit(conn)
+			s.admitConn(conn)
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("serve %v: %w", l.Addr(), err)
-		default: // out of descriptors, or the client left before it was accepted
-			s.trouble.say("accepting a connection failed", l.Addr(), err)
+		default: // out of descriptors, or the client disconnected early
+			s.warnings.warnThrottled("accepting a connection failed", l.Addr(), err)
 			if again.Wait(ctx) != nil {
 				return nil
 			}
@@ -111,12 +109,12 @@ func (s *tcpServer) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// admit serves conn in a goroutine of its own, unless there are too many. Of those
-// that have not greeted yet the oldest gives way: a client greets at once, and who
-// comes to fill the server with silence drives out his own.
-func (s *tcpServer) admit(conn net.Conn) {
+// admitConn serves conn in its own goroutine, unless there are too many connections. If too many
+// have not greeted yet, it closes the oldest of these: a client greets at once, so a peer which
+// opens silent connections displaces its own.
+func (s *tcpServer) admitConn(conn net.Conn) {
 	s.mu.Lock()
-	room := min(s.cfg.Conns-len(s.mu.links), max(s.cfg.Conns/tcpGreeting, 1))
+	room := min(s.cfg.Conns-len(s.mu.links), max(s.cfg.Conns/greetingShare, 1))
 	var oldest net.Conn
 	if room > 0 {
 		if len(s.mu.greeting) >= room {
@@ -129,46 +127,46 @@ func (s *tcpServer) admit(conn net.Conn) {
 	s.mu.Unlock()
 	if room <= 0 {
 		conn.Close()
-		s.trouble.say("refused a connection: there are too many", conn.RemoteAddr(), nil)
+		s.warnings.warnThrottled("refused a connection: there are too many", conn.RemoteAddr(), nil)
 		return
 	}
 	if oldest != nil {
 		oldest.Close()
-		s.trouble.say("closed a connection that did not greet: too many do not", oldest.RemoteAddr(), nil)
+		s.warnings.warnThrottled("closed a connection that did not greet: too many do not", oldest.RemoteAddr(), nil)
 	}
 	go func() {
 		defer s.conns.Done()
-		s.serve(conn)
+		s.serveConn(conn)
 	}()
 }
 
-// serve serves one connection until it ends, and its handlers have.
-func (s *tcpServer) serve(raw net.Conn) {
+// serveConn serves one connection until the connection and its handlers have ended.
+func (s *tcpServer) serveConn(raw net.Conn) {
 	defer raw.Close()
-	conn, theirs, err := s.greet(raw)
+	conn, theirs, err := s.receiveGreeting(raw)
 	if err != nil {
 		s.mu.Lock()
-		s.greetedLocked(raw)
+		s.removeGreetingLocked(raw)
 		s.mu.Unlock()
-		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) { // it came to nothing, or leave closed it
-			s.trouble.say("refused a connection", raw.RemoteAddr(), err)
+		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) { // closed by the peer or by drainLinks
+			s.warnings.warnThrottled("refused a connection", raw.RemoteAddr(), err)
 		}
 		return
 	}
 	l := newServerLink(s, conn, theirs)
 	s.mu.Lock()
-	present, leaving := s.greetedLocked(raw), s.mu.leaving
+	present, leaving := s.removeGreetingLocked(raw), s.mu.leaving
 	if present && !leaving {
 		s.mu.links[l] = true
 	}
 	s.mu.Unlock()
 	switch {
-	case !present: // it gave way, and is closed
-		l.give()
+	case !present: // it was displaced, and is closed
+		l.releaseBuf()
 		return
 	case leaving:
-		l.give()
-		turnAway(conn, fault.New(fault.Unavailable, "the server is leaving"))
+		l.releaseBuf()
+		rejectClient(conn, fault.New(fault.Unavailable, "the server is leaving"))
 		return
 	}
 	defer func() {
@@ -176,12 +174,12 @@ func (s *tcpServer) serve(raw net.Conn) {
 		defer s.mu.Unlock()
 		delete(s.mu.links, l)
 	}()
-	l.serve()
+	l.serveConn()
 }
 
-// greetedLocked takes conn from those that have not greeted yet, and reports
-// whether it was there still. s.mu is held.
-func (s *tcpServer) greetedLocked(conn net.Conn) bool {
+// removeGreetingLocked removes conn from the connections that have not greeted, and reports whether
+// it was present.
+func (s *tcpServer) removeGreetingLocked(conn net.Conn) bool {
 	i := slices.Index(s.mu.greeting, conn)
 	if i < 0 {
 		return false
@@ -190,9 +188,9 @@ func (s *tcpServer) greetedLocked(conn net.Conn) bool {
 	return true
 }
 
-// greet hears the client out, within TLS if that is configured, and decides
-// whether it may call. A client that may not is told why.
-func (s *tcpServer) greet(conn net.Conn) (net.Conn, hello, error) {
+// receiveGreeting reads the client's greeting, within TLS if configured, and checks its version and
+// token. It tells a refused client the reason.
+func (s *tcpServer) receiveGreeting(conn net.Conn) (net.Conn, hello, error) {
 	if err := conn.SetDeadline(time.Now().Add(s.cfg.Handshake)); err != nil {
 		return conn, hello{}, err
 	}
@@ -206,7 +204,7 @@ func (s *tcpServer) greet(conn net.Conn) (net.Conn, hello, error) {
 	if err := readMagic(conn); err != nil {
 		return conn, hello{}, err
 	}
-	t, payload, err := readFirst(conn)
+	t, payload, err := readFirstFrame(conn)
 	if err != nil {
 		return conn, hello{}, err
 	}
@@ -217,26 +215,26 @@ func (s *tcpServer) greet(conn net.Conn) (net.Conn, hello, error) {
 	if err != nil {
 		return conn, hello{}, err
 	}
-	if !h.agrees() {
+	if !h.speaksOurVersion() {
 		err := errVersions(&h)
-		turnAway(conn, fault.New(fault.Unimplemented, "%w", err))
+		rejectClient(conn, fault.New(fault.Unimplemented, "%w", err))
 		return conn, hello{}, err
 	}
-	if !sameToken(h.token, s.cfg.Token) {
-		turnAway(conn, fault.New(fault.Unauthorized, "the rpc token of the client is missing or not the server's; give all processes the same"))
+	if !tokensMatch(h.token, s.cfg.Token) {
+		rejectClient(conn, fault.New(fault.Unauthorized, "the rpc token of the client is missing or not the server's; give all processes the same"))
 		return conn, hello{}, errors.New("the rpc token is missing or wrong")
 	}
 	return conn, h, nil
 }
 
-// turnAway tells a client, in the place of a greeting, why it gets none.
-func turnAway(conn net.Conn, why *fault.Error) {
-	// An error is that the client is gone.
-	_, _ = conn.Write(appendFirst(nil, frameGoaway, appendGoaway(nil, 0, why)))
+// rejectClient tells a client the reason of a refusal, instead of a greeting.
+func rejectClient(conn net.Conn, why *fault.Error) {
+	// An error means that the client has disconnected.
+	_, _ = conn.Write(appendFirstFrame(nil, frameGoaway, appendGoaway(nil, 0, why)))
 }
 
-// leave sends all clients elsewhere.
-func (s *tcpServer) leave() {
+// drainLinks tells all clients to use other servers.
+func (s *tcpServer) drainLinks() {
 	s.mu.Lock()
 	s.mu.leaving = true
 	var links []*serverLink
@@ -248,12 +246,12 @@ func (s *tcpServer) leave() {
 	}
 	s.mu.Unlock()
 	for _, l := range links {
-		l.goaway()
+		l.sendGoaway()
 	}
 }
 
-// complaints is a log of what strangers do, one line a second at most.
-type complaints struct {
+// throttledLog logs at most one warning per second, because peers can cause them at will.
+type throttledLog struct {
 	log *slog.Logger
 	mu  struct {
 		sync.Mutex
@@ -262,7 +260,7 @@ type complaints struct {
 	}
 }
 
-func (c *complaints) say(msg string, peer net.Addr, err error) {
+func (c *throttledLog) warnThrottled(msg string, peer net.Addr, err error) {
 	c.mu.Lock()
 	now := time.Now()
 	if now.Before(c.mu.next) {

@@ -16,25 +16,25 @@ import (
 type serverLink struct {
 	tcpLink
 	server        *tcpServer
-	frames, bytes int64 // credit that a call begins with
-	bodies        budget
+	frames, bytes int64 // initial credit of a call
+	bodies        byteBudget
 	handlers      sync.WaitGroup
 	buf           []byte
-	give          func()    // returns buf
-	coming        []*callIn // whose bodies may not be complete; of the reader
+	releaseBuf    func()        // returns buf to the pool
+	incoming      []*serverCall // calls whose bodies may be incomplete; owned by the reader
 
 	mu struct {
 		sync.Mutex
-		calls   map[uint32]*callIn
-		inside  int    // handlers too of calls that are over, until they return
-		last    uint32 // number of the last call that was begun
+		calls   map[uint32]*serverCall
+		inside  int    // running handlers, including handlers of canceled calls
+		last    uint32 // number of the most recent call that was started
 		leaving bool
-		linger  *time.Timer // until the client has closed
+		linger  *time.Timer // closes the link if the client does not
 	}
 }
 
 func newServerLink(s *tcpServer, conn net.Conn, theirs hello) *serverLink {
-	l := &serverLink{server: s, frames: int64(theirs.frames), bytes: int64(theirs.bytes), bodies: budget{limit: s.cfg.ConnBodies}}
+	l := &serverLink{server: s, frames: int64(theirs.frames), bytes: int64(theirs.bytes), bodies: byteBudget{limit: s.cfg.ConnBodies}}
 	if l.frames == 0 {
 		l.frames = Credit
 	}
@@ -42,25 +42,25 @@ func newServerLink(s *tcpServer, conn net.Conn, theirs hello) *serverLink {
 		l.bytes = tcpWindow
 	}
 	l.conn, l.cfg = conn, s.cfg
-	ours := hello{least: tcpVersion, most: tcpVersion, maxBody: MaxBody, calls: uint32(s.cfg.Calls)}
-	if s.cfg.ServerTLS == nil && !s.plane.old {
+	ours := hello{minVersion: tcpVersion, maxVersion: tcpVersion, maxBody: MaxBody, calls: uint32(s.cfg.Calls)}
+	if s.cfg.ServerTLS == nil && !s.plane.noChecksums {
 		ours.checksums = checksumsKnown
 		if theirs.checksums == checksumsUsed {
 			ours.checksums = checksumsUsed
 		}
 	}
-	f := framing{sums: ours.checksums == checksumsUsed}
-	l.out.init(f, f.appendGrease(greeting(&ours)))
-	l.tcpLink.frame, l.tick = l.frame, l.expire
-	l.buf, l.give = s.plane.buffer()
-	l.mu.calls = make(map[uint32]*callIn)
+	f := framing{checksums: ours.checksums == checksumsUsed}
+	l.out.init(f, f.appendGreaseFrame(encodeGreeting(&ours)))
+	l.tcpLink.onFrame, l.onTick = l.handleFrame, l.expireBodies
+	l.buf, l.releaseBuf = s.plane.takeBuffer()
+	l.mu.calls = make(map[uint32]*serverCall)
 	return l
 }
 
-// serve runs the link, ends its handlers when it has ended, and waits for them.
-func (l *serverLink) serve() {
+// serveConn runs the link until it ends, cancels its handlers, and waits for them.
+func (l *serverLink) serveConn() {
 	err := l.run(l.buf)
-	l.give()
+	l.releaseBuf()
 	l.mu.Lock()
 	left := l.mu.calls
 	l.mu.calls = nil
@@ -69,31 +69,31 @@ func (l *serverLink) serve() {
 	}
 	l.mu.Unlock()
 	for _, c := range left {
-		l.drop(c)
+		l.endCall(c)
 	}
 	if len(left) > 0 {
-		l.server.trouble.say("a connection with calls in progress broke", l.conn.RemoteAddr(), err)
+		l.server.warnings.warnThrottled("a connection with calls in progress broke", l.conn.RemoteAddr(), err)
 	}
 	l.handlers.Wait()
 }
 
-var errNumber = errors.New("the number of a call is not above that of the one before")
+var errCallNumber = errors.New("the number of a call is not above that of the one before")
 
-// frame takes what the client sends.
-func (l *serverLink) frame(t frameType, id uint32, payload []byte) error {
+// handleFrame handles a frame from the client.
+func (l *serverLink) handleFrame(t frameType, id uint32, payload []byte) error {
 	switch t {
 	case frameCall:
-		return l.begin(id, payload)
+		return l.acceptCall(id, payload)
 	case frameBody:
-		c := l.find(id)
+		c := l.findCall(id)
 		if c == nil || c.start == nil {
-			return nil // refused, or cancelled
+			return nil // refused or canceled
 		}
-		if err := c.body.add(payload); err != nil {
+		if err := c.body.appendPart(payload); err != nil {
 			return fmt.Errorf("the body of call %d: %w", id, err)
 		}
-		if c.body.whole() {
-			c.run()
+		if c.body.isComplete() {
+			c.startHandler()
 		}
 		return nil
 	case frameCredit:
@@ -101,13 +101,13 @@ func (l *serverLink) frame(t frameType, id uint32, payload []byte) error {
 		if err != nil {
 			return err
 		}
-		if c := l.find(id); c != nil {
-			c.earn(frames, bytes)
+		if c := l.findCall(id); c != nil {
+			c.addCredit(frames, bytes)
 		}
 		return nil
 	case frameCancel:
-		if c := l.remove(id); c != nil {
-			l.drop(c)
+		if c := l.removeCall(id); c != nil {
+			l.endCall(c)
 		}
 		return nil
 	default:
@@ -115,95 +115,96 @@ func (l *serverLink) frame(t frameType, id uint32, payload []byte) error {
 	}
 }
 
-// begin takes a call, or says at once why not.
-func (l *serverLink) begin(id uint32, payload []byte) error {
+// acceptCall starts a call or refuses it at once.
+func (l *serverLink) acceptCall(id uint32, payload []byte) error {
 	head, part, err := decodeCall(payload)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	if l.mu.leaving { // the client makes it elsewhere when it has read GOAWAY
+	if l.mu.leaving { // the client retries it elsewhere when it reads GOAWAY
 		l.mu.Unlock()
 		return nil
 	}
 	if id <= l.mu.last || id > lastCall {
 		l.mu.Unlock()
-		return errNumber
+		return errCallNumber
 	}
 	l.mu.last = id
-	// In the same breath: who leaves sees a call that is begun, or none.
-	c, why := l.admitLocked(id, &head)
+	// Under the same lock as last, so that sendGoaway sees the call either fully started or not at
+	// all.
+	c, why := l.admitCallLocked(id, &head)
 	l.mu.Unlock()
 	if why != nil {
-		return l.refuse(id, why)
+		return l.refuseCall(id, why)
 	}
-	l.enter()
-	if err := c.body.add(part); err != nil {
+	l.countCallStart()
+	if err := c.body.appendPart(part); err != nil {
 		return err
 	}
-	if c.body.whole() {
-		c.run()
+	if c.body.isComplete() {
+		c.startHandler()
 		return nil
 	}
-	l.coming = append(l.coming, c)
+	l.incoming = append(l.incoming, c)
 	return nil
 }
 
-// expire ends the calls whose bodies have taken too long. What is set aside for
-// them is room for the bodies of others, of other connections too.
-func (l *serverLink) expire() (err error) {
+// expireBodies ends calls whose bodies take too long. Their reserved memory is then available to
+// other calls, including calls of other connections.
+func (l *serverLink) expireBodies() (err error) {
 	now := time.Now()
-	l.coming = slices.DeleteFunc(l.coming, func(c *callIn) bool {
-		if c.start == nil || l.find(c.id) == nil { // it runs, or is over
+	l.incoming = slices.DeleteFunc(l.incoming, func(c *serverCall) bool {
+		if c.start == nil || l.findCall(c.id) == nil { // it runs, or is over
 			return true
 		}
-		if now.Sub(c.began) < bodyTime {
+		if now.Sub(c.started) < bodyTimeout {
 			return false
 		}
-		l.drop(l.remove(c.id))
-		why := fault.New(fault.Unavailable, "a body of %d bytes did not come within %v", c.size, bodyTime)
-		err = errors.Join(err, l.refuse(c.id, why))
+		l.endCall(l.removeCall(c.id))
+		why := fault.New(fault.Unavailable, "a body of %d bytes did not come within %v", c.size, bodyTimeout)
+		err = errors.Join(err, l.refuseCall(c.id, why))
 		return true
 	})
 	return err
 }
 
-// admitLocked enters a call for which there is room. l.mu is held.
-func (l *serverLink) admitLocked(id uint32, head *callHead) (*callIn, *fault.Error) {
+// admitCallLocked registers a call if there is room for it.
+func (l *serverLink) admitCallLocked(id uint32, head *callHeader) (*serverCall, *fault.Error) {
 	size := int64(head.size)
 	switch {
 	case l.mu.inside >= l.cfg.Calls:
 		return nil, fault.New(fault.Overloaded, "call %s: %d calls are in progress on this connection, and no more are taken", head.method, l.mu.inside)
 	case head.size > MaxBody:
 		return nil, errBodyTooLarge(head.method, head.size)
-	case !l.bodies.take(size):
+	case !l.bodies.tryReserve(size):
 		return nil, errBodiesFull(head.method, size)
-	case !l.server.bodies.take(size):
-		l.bodies.give(size)
+	case !l.server.bodies.tryReserve(size):
+		l.bodies.release(size)
 		return nil, errBodiesFull(head.method, size)
 	}
-	ctx, cancel := head.open(context.Background())
-	c := newCallIn(l, id, head.size, cancel)
-	c.start = func(body []byte) { c.serve(ctx, l.server.handler, head.method, body) }
+	ctx, cancel := head.handlerContext(context.Background())
+	c := newServerCall(l, id, head.size, cancel)
+	c.start = func(body []byte) { c.runHandler(ctx, l.server.handler, head.method, body) }
 	l.mu.inside++
 	l.mu.calls[id] = c
 	return c, nil
 }
 
-// refuse ends a call that has no handler.
-func (l *serverLink) refuse(id uint32, why *fault.Error) error {
-	return l.out.now(frameEnd, id, appendFault(nil, why))
+// refuseCall ends a call that has no handler.
+func (l *serverLink) refuseCall(id uint32, why *fault.Error) error {
+	return l.out.sendFrameNow(frameEnd, id, appendFault(nil, why))
 }
 
-// find returns the call of that number, nil if it is over.
-func (l *serverLink) find(id uint32) *callIn {
+// findCall returns the call with that number, or nil if it is over.
+func (l *serverLink) findCall(id uint32) *serverCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.calls[id]
 }
 
-// remove returns the call of that number, nil if it is over, which it now is.
-func (l *serverLink) remove(id uint32) *callIn {
+// removeCall removes and returns the call with that number, or nil if it is over.
+func (l *serverLink) removeCall(id uint32) *serverCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.mu.calls[id]
@@ -211,37 +212,37 @@ func (l *serverLink) remove(id uint32) *callIn {
 	return c
 }
 
-// drop ends a call that was removed.
-func (l *serverLink) drop(c *callIn) {
+// endCall ends a call that was removed.
+func (l *serverLink) endCall(c *serverCall) {
 	c.cancel()
-	if c.start != nil { // there is no handler that will do so
-		c.settle()
+	if c.start != nil { // no handler will release them
+		c.releaseResources()
 	}
-	if l.leave() {
-		l.lingerIfLeaving()
+	if l.countCallEnd() {
+		l.lingerIfDraining()
 	}
 }
 
-// goaway has the client make further calls elsewhere.
-func (l *serverLink) goaway() {
+// sendGoaway tells the client to make further calls elsewhere.
+func (l *serverLink) sendGoaway() {
 	l.mu.Lock()
 	l.mu.leaving = true
 	last := l.mu.last
 	none := len(l.mu.calls) == 0
 	l.mu.Unlock()
-	if err := l.out.now(frameGoaway, 0, appendGoaway(nil, last, fault.New(fault.Unavailable, "the server is leaving"))); err != nil {
-		l.shut(err)
+	if err := l.out.sendFrameNow(frameGoaway, 0, appendGoaway(nil, last, fault.New(fault.Unavailable, "the server is leaving"))); err != nil {
+		l.closeWith(err)
 	}
 	if none {
-		l.lingerIfLeaving()
+		l.lingerIfDraining()
 	}
 }
 
-// lingerIfLeaving gives the client of a link without calls time to close it.
-func (l *serverLink) lingerIfLeaving() {
+// lingerIfDraining gives the client of a draining link without calls time to close it.
+func (l *serverLink) lingerIfDraining() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.leaving && len(l.mu.calls) == 0 && l.mu.calls != nil && l.mu.linger == nil {
-		l.mu.linger = time.AfterFunc(tcpLinger, func() { l.shut(errClosed) })
+		l.mu.linger = time.AfterFunc(tcpLinger, func() { l.closeWith(errClosed) })
 	}
 }

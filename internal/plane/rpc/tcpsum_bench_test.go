@@ -27,17 +27,17 @@ func BenchmarkTCPFraming(b *testing.B) {
 	for _, s := range benchSizes {
 		for _, e := range benchEnds {
 			b.Run(s.name+"/"+e.name, func(b *testing.B) {
-				f := framing{sums: !e.old}
-				payload := random(s.size)
+				f := framing{checksums: !e.old}
+				payload := randomBytes(s.size)
 				var buf []byte
 				b.ReportAllocs()
 				b.SetBytes(int64(s.size))
 				for b.Loop() {
 					for left := payload; len(left) > 0; {
 						n := min(len(left), tcpPayload)
-						buf = f.append(buf[:0], frameData, 1, left[:n], nil)
+						buf = f.appendFrame(buf[:0], frameData, 1, left[:n], nil)
 						left = left[n:]
-						if _, _, _, size, err := f.next(buf); err != nil || size == 0 {
+						if _, _, _, size, err := f.splitFrame(buf); err != nil || size == 0 {
 							b.Fatal(err)
 						}
 					}
@@ -64,17 +64,17 @@ func BenchmarkTCPChecksums(b *testing.B) {
 }
 
 func benchFrames(b *testing.B, size int, pace time.Duration, old bool) {
-	p, err := NewTCP(TCPConfig{})
+	p, err := NewTCPPlane(TCPConfig{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer p.Close()
-	p.old = old
+	p.noChecksums = old
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan string, 1), make(chan error, 1)
 	go func() {
 		done <- p.Serve(ctx, "", func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
-			frame := random(size)
+			frame := randomBytes(size)
 			for range binary.LittleEndian.Uint64(body) {
 				if err := send(frame); err != nil {
 					return err

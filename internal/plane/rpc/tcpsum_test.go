@@ -14,22 +14,22 @@ import (
 	"penstock/core/fault"
 )
 
-// Each bit of a frame counts, those of its length too, which are judged before the
-// payload has come.
+// Every bit of a frame is covered, including the length, which is checked before the payload
+// arrives.
 func TestTCPEachBitIsChecked(t *testing.T) {
-	f := framing{sums: true}
+	f := framing{checksums: true}
 	for _, n := range []int{0, 1, 63, 64, 1000, tcpPayload} {
-		frame := f.append(nil, frameData, 7, random(n), nil)
-		if typ, id, payload, size, err := f.next(frame); typ != frameData || id != 7 || len(payload) != n || size != len(frame) || err != nil {
+		frame := f.appendFrame(nil, frameData, 7, randomBytes(n), nil)
+		if typ, id, payload, size, err := f.splitFrame(frame); typ != frameData || id != 7 || len(payload) != n || size != len(frame) || err != nil {
 			t.Fatalf("%d bytes came back as %d bytes of type %d, call %d, %v", n, len(payload), typ, id, err)
 		}
 		for bit := range 8 * len(frame) {
 			frame[bit/8] ^= 1 << (bit % 8)
 			got := frame
-			if bit/8 < tcpHeader+sumSize {
-				got = frame[:tcpHeader+sumSize] // nothing else need come
+			if bit/8 < tcpHeader+checksumSize {
+				got = frame[:tcpHeader+checksumSize] // nothing else need come
 			}
-			if _, _, _, _, err := f.next(got); err != errDamaged {
+			if _, _, _, _, err := f.splitFrame(got); err != errDamaged {
 				t.Fatalf("bit %d of a frame of %d bytes is wrong: %v", bit, n, err)
 			}
 			frame[bit/8] ^= 1 << (bit % 8)
@@ -96,7 +96,7 @@ func TestTCPDamageIsNoticed(t *testing.T) {
 			p.Close()
 			switch {
 			case err == nil && got == answer: // it was a bit of nothing, or not reached
-			case fault.Of(err) == fault.Unavailable:
+			case fault.CodeOf(err) == fault.Unavailable:
 				failed++
 			default:
 				t.Errorf("bit %d, of what is read: %v: %q, %v", at, reads, got, err)
@@ -125,7 +125,7 @@ func TestTCPDamagedConnectionIsReplaced(t *testing.T) {
 		switch {
 		case i%2 == 0 && (err != nil || got != "body"):
 			t.Errorf("call %d: %q, %v", i, got, err)
-		case i%2 == 1 && (fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "damaged") || !errors.Is(err, errDamaged)):
+		case i%2 == 1 && (fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "damaged") || !errors.Is(err, errDamaged)):
 			t.Errorf("call %d: %q, %v, want that bytes were damaged", i, got, err)
 		}
 	}
@@ -134,7 +134,7 @@ func TestTCPDamagedConnectionIsReplaced(t *testing.T) {
 	}
 }
 
-// damaging is a connection of which the last byte of each read is wrong while damage is set.
+// damaging is a connection which corrupts the last byte of each read while damage is set.
 type damaging struct {
 	net.Conn
 	damage *atomic.Bool
@@ -170,7 +170,7 @@ func TestTCPWithoutChecksums(t *testing.T) {
 			}
 			server, _ := planeCounting(t, theirs)
 			client, _ := planeCounting(t, ours)
-			server.old, client.old = c.oldServer, c.oldClient
+			server.noChecksums, client.noChecksums = c.oldServer, c.oldClient
 			s := startServing(t, server, "", func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
 				for range 3 {
 					if err := send(body); err != nil {
@@ -180,7 +180,7 @@ func TestTCPWithoutChecksums(t *testing.T) {
 				return nil
 			})
 			for _, n := range []int{0, 1, tcpPayload, 1 << 20} {
-				body := random(n)
+				body := randomBytes(n)
 				frames := 0
 				err := client.Call(t.Context(), s.addr, "m", body, func(f []byte) error {
 					if !bytes.Equal(f, body) {
@@ -193,7 +193,7 @@ func TestTCPWithoutChecksums(t *testing.T) {
 					t.Errorf("a body of %d bytes: %d frames, %v", n, frames, err)
 				}
 			}
-			if sums := client.mu.peers[s.addr].link.out.sums; sums != c.sums {
+			if sums := client.mu.peers[s.addr].link.out.checksums; sums != c.sums {
 				t.Errorf("checksums: %v, want %v", sums, c.sums)
 			}
 			if got := client.Unchecked(s.addr); got != c.unchecked {
@@ -206,16 +206,16 @@ func TestTCPWithoutChecksums(t *testing.T) {
 // FuzzTCPSums has a reader of frames with checksums read anything: what it takes is
 // what would be written.
 func FuzzTCPSums(f *testing.F) {
-	with := framing{sums: true}
+	with := framing{checksums: true}
 	for _, n := range []int{0, 1, 100} {
-		f.Add(with.append(nil, frameCall, 3, random(n), nil))
+		f.Add(with.appendFrame(nil, frameCall, 3, randomBytes(n), nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		typ, id, payload, size, err := with.next(b)
+		typ, id, payload, size, err := with.splitFrame(b)
 		if err != nil || size == 0 {
 			return
 		}
-		if again := with.append(nil, typ, id, payload, nil); !bytes.Equal(again, b[:size]) {
+		if again := with.appendFrame(nil, typ, id, payload, nil); !bytes.Equal(again, b[:size]) {
 			t.Errorf("% x is taken and would be written % x", b[:size], again)
 		}
 	})

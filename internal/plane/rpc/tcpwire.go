@@ -9,37 +9,36 @@ import (
 	"penstock/core/fault"
 )
 
-// The byte layout of everything on a connection is in docs/format/rpc.md.
+// docs/format/rpc.md documents the bytes of everything on a connection.
 
-// frameType says what the payload of a frame is. Numbers are never reused; a
-// reader passes over those that it does not know.
+// frameType is the type of a frame's payload. Numbers are never reused. Readers skip unknown types.
 type frameType uint8
 
 const (
 	frameHello  frameType = iota + 1
 	frameCall             // client: a call and the first part of its body
 	frameBody             // client: a further part
-	frameCancel           // client: the caller has gone away
-	frameCredit           // client: the caller has taken so many frames and bytes
+	frameCancel           // client: the caller has canceled or disconnected
+	frameCredit           // client: the caller has received this many frames and bytes
 	frameData             // server: a frame of the answer
 	frameStart            // server: the first part of a frame of the answer, and its size
 	frameMore             // server: a further part
 	frameEnd              // server: how the handler ended
 	framePing
 	framePong
-	frameGoaway // server: no call after this one was begun, none will be
+	frameGoaway // server: no call after this one was started or will be
 )
 
 const (
-	// tcpHeader is the size of a frame's header in bytes: length of the payload
-	// (3), type (1), number of the call (4).
+	// tcpHeader is the size of a frame's header in bytes: payload length (3), type (1), call number
+	// (4).
 	tcpHeader = 8
-	// tcpPayload bounds the payload of a frame. It is what one call can put before
-	// the next byte of another.
+	// tcpPayload bounds the payload of a frame, in bytes. One call delays the next byte of another
+	// by at most this much.
 	tcpPayload = 16 << 10
-	// pingSize is the payload of a PING, which its PONG repeats.
+	// pingSize is the payload size of a PING, which its PONG repeats, in bytes.
 	pingSize = 8
-	// lastCall is the greatest number of a call; then a connection is used up.
+	// lastCall is the highest call number; after it a connection takes no more calls.
 	lastCall = 1 << 31
 )
 
@@ -48,21 +47,21 @@ func appendFrameHeader(dst []byte, t frameType, id uint32, n int) []byte {
 	return binary.LittleEndian.AppendUint64(dst, uint64(n)|uint64(t)<<24|uint64(id)<<32)
 }
 
-// frameHeader reads the first tcpHeader bytes of b.
-func frameHeader(b []byte) (t frameType, id uint32, n int) {
+// decodeFrameHeader decodes the first tcpHeader bytes of b.
+func decodeFrameHeader(b []byte) (t frameType, id uint32, n int) {
 	h := binary.LittleEndian.Uint64(b)
 	return frameType(h >> 24), uint32(h >> 32), int(h & (1<<24 - 1))
 }
 
-// callHead is what a call begins with.
-type callHead struct {
+// callHeader is the first part of a CALL frame.
+type callHeader struct {
 	size   int // of the body, in bytes
 	method string
-	envelope
+	callMetadata
 }
 
-// appendCallHead appends what stands in a CALL before the body.
-func appendCallHead(dst []byte, h *callHead) []byte {
+// appendCallHead appends the header of a CALL, which the body follows.
+func appendCallHead(dst []byte, h *callHeader) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.size))
@@ -75,12 +74,11 @@ func appendCallHead(dst []byte, h *callHead) []byte {
 	return dst
 }
 
-// decodeCall splits the payload of a CALL into its head and the first part of
-// the body, which aliases b. What a later version appends to the head is passed
-// over.
-func decodeCall(b []byte) (h callHead, body []byte, err error) {
+// decodeCall splits the payload of a CALL into its header and the first part of the body, which
+// aliases b. It skips what later versions append to the header.
+func decodeCall(b []byte) (h callHeader, body []byte, err error) {
 	if len(b) < 2 {
-		return h, nil, errShort("CALL", b)
+		return h, nil, errShortFrame("CALL", b)
 	}
 	n := int(binary.LittleEndian.Uint16(b))
 	if n < 12 || n > len(b)-2 {
@@ -99,7 +97,7 @@ func decodeCall(b []byte) (h callHead, body []byte, err error) {
 		limit int
 	}{{&h.method, MaxMethod}, {&h.parent, maxTrace}, {&h.state, maxTrace}} {
 		if len(head) < 2 {
-			return h, nil, errShort("CALL", b)
+			return h, nil, errShortFrame("CALL", b)
 		}
 		n := int(binary.LittleEndian.Uint16(head))
 		head = head[2:]
@@ -111,10 +109,10 @@ func decodeCall(b []byte) (h callHead, body []byte, err error) {
 	return h, body, nil
 }
 
-// decodeCredit reads how many frames, and bytes in them, the caller has taken.
+// decodeCredit decodes how many frames, and bytes in them, the caller has received.
 func decodeCredit(b []byte) (frames, bytes uint32, err error) {
 	if len(b) < 8 {
-		return 0, 0, errShort("CREDIT", b)
+		return 0, 0, errShortFrame("CREDIT", b)
 	}
 	return binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), nil
 }
@@ -129,7 +127,7 @@ func appendCredit(dst []byte, frames, bytes uint32) []byte {
 // and its first part.
 func decodeStart(b []byte) (size uint32, part []byte, err error) {
 	if len(b) < 4 {
-		return 0, nil, errShort("START", b)
+		return 0, nil, errShortFrame("START", b)
 	}
 	return binary.LittleEndian.Uint32(b), b[4:], nil
 }
@@ -142,22 +140,21 @@ func decodeEnd(b []byte) (*fault.Error, error) {
 	return decodeFault(b)
 }
 
-// appendGoaway appends the payload of a GOAWAY: the last call that was begun,
-// and why.
+// appendGoaway appends the payload of a GOAWAY: the last call that was started, and the reason.
 func appendGoaway(dst []byte, last uint32, why *fault.Error) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, last)
 	return appendFault(dst, why)
 }
 
-// decodeGoaway reads what appendGoaway wrote.
+// decodeGoaway decodes the output of appendGoaway.
 func decodeGoaway(b []byte) (last uint32, why *fault.Error, err error) {
 	if len(b) < 4 {
-		return 0, nil, errShort("GOAWAY", b)
+		return 0, nil, errShortFrame("GOAWAY", b)
 	}
 	why, err = decodeFault(b[4:])
 	return binary.LittleEndian.Uint32(b), why, err
 }
 
-func errShort(frame string, b []byte) error {
+func errShortFrame(frame string, b []byte) error {
 	return fmt.Errorf("decode %s: %d bytes are too few", frame, len(b))
 }

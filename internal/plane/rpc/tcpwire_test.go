@@ -29,22 +29,22 @@ func recorded() map[string]struct {
 		means   any
 		read    func([]byte) (any, error)
 	}
-	client := hello{least: 1, most: 1, token: "secret", frames: 64, bytes: 262144}
-	server := hello{least: 1, most: 3, maxBody: MaxBody, calls: 16384}
-	asking := hello{least: 1, most: 1, token: "secret", frames: 64, bytes: 262144, checksums: checksumsUsed}
-	knowing := hello{least: 1, most: 1, maxBody: MaxBody, calls: 16384, checksums: checksumsKnown}
+	client := hello{minVersion: 1, maxVersion: 1, token: "secret", frames: 64, bytes: 262144}
+	server := hello{minVersion: 1, maxVersion: 3, maxBody: MaxBody, calls: 16384}
+	asking := hello{minVersion: 1, maxVersion: 1, token: "secret", frames: 64, bytes: 262144, checksums: checksumsUsed}
+	knowing := hello{minVersion: 1, maxVersion: 1, maxBody: MaxBody, calls: 16384, checksums: checksumsKnown}
 	type call struct {
-		callHead
+		callHeader
 		body string
 	}
-	plain := call{callHead{size: 4, method: "ping"}, "body"}
-	traced := call{callHead{size: 70_000, method: "generate", envelope: envelope{
+	plain := call{callHeader{size: 4, method: "ping"}, "body"}
+	traced := call{callHeader{size: 70_000, method: "generate", callMetadata: callMetadata{
 		budget: 30 * time.Second,
 		parent: "00-0102030405060708090a0b0c0d0e0f10-0102030405060708-01", state: "vendor=a,other=b",
 	}}, "the beginning"}
 	readHello := func(b []byte) (any, error) { return decodeHello(b) }
 	readSums := func(b []byte) (any, error) {
-		_, _, payload, _, err := framing{sums: true}.next(b)
+		_, _, payload, _, err := framing{checksums: true}.splitFrame(b)
 		return string(payload), err
 	}
 	readCall := func(b []byte) (any, error) {
@@ -66,15 +66,15 @@ func recorded() map[string]struct {
 	return map[string]frame{
 		"hello-client":               {appendHello(nil, &client), client, readHello},
 		"hello-server":               {appendHello(nil, &server), server, readHello},
-		"hello-asks-for-checksums":   {appendHello(nil, &asking, setting{0x1a0a, []byte("nothing")}), asking, readHello},
+		"hello-asks-for-checksums":   {appendHello(nil, &asking, helloSetting{0x1a0a, []byte("nothing")}), asking, readHello},
 		"hello-knows-checksums":      {appendHello(nil, &knowing), knowing, readHello},
-		"frame-with-checksums":       {framing{sums: true}.append(nil, frameData, 1, []byte("ok"), nil), "ok", readSums},
-		"frame-empty-with-checksums": {framing{sums: true}.append(nil, frameEnd, 1, nil, nil), "", readSums},
+		"frame-with-checksums":       {framing{checksums: true}.appendFrame(nil, frameData, 1, []byte("ok"), nil), "ok", readSums},
+		"frame-empty-with-checksums": {framing{checksums: true}.appendFrame(nil, frameEnd, 1, nil, nil), "", readSums},
 		"hello-greased": {
-			appendHello(nil, &client, setting{0x1a0a, []byte("nothing")}, setting{0xfafa, nil}), client, readHello,
+			appendHello(nil, &client, helloSetting{0x1a0a, []byte("nothing")}, helloSetting{0xfafa, nil}), client, readHello,
 		},
-		"call":         {append(appendCallHead(nil, &plain.callHead), plain.body...), plain, readCall},
-		"call-traced":  {append(appendCallHead(nil, &traced.callHead), traced.body...), traced, readCall},
+		"call":         {append(appendCallHead(nil, &plain.callHeader), plain.body...), plain, readCall},
+		"call-traced":  {append(appendCallHead(nil, &traced.callHeader), traced.body...), traced, readCall},
 		"end":          {nil, (*fault.Error)(nil), readEnd},
 		"end-fault":    {appendFault(nil, full), full, readEnd},
 		"end-draining": {appendFault(nil, &fault.Error{Code: fault.Draining}), &fault.Error{Code: fault.Draining}, readEnd},
@@ -144,21 +144,21 @@ func TestFrameHeader(t *testing.T) {
 	if want := []byte{0x0c, 0x0b, 0x0a, 9, 4, 3, 2, 1}; !bytes.Equal(b, want) {
 		t.Errorf("the header is % x, want % x", b, want)
 	}
-	if typ, id, n := frameHeader(b); typ != frameEnd || id != 0x01020304 || n != 0x0a0b0c {
+	if typ, id, n := decodeFrameHeader(b); typ != frameEnd || id != 0x01020304 || n != 0x0a0b0c {
 		t.Errorf("it reads as %d, %#x, %#x", typ, id, n)
 	}
 }
 
 func TestGreaseMeansNothing(t *testing.T) {
 	for range 1000 {
-		if typ := greaseType(); typ&0x8f != 0x8a {
+		if typ := randomGreaseType(); typ&0x8f != 0x8a {
 			t.Fatalf("type %#x is not reserved", typ)
 		}
-		s := greaseSetting()
+		s := randomGreaseSetting()
 		if s.key&0x0f0f != 0x0a0a {
 			t.Fatalf("setting %#x is not reserved", s.key)
 		}
-		if h, err := decodeHello(appendHello(nil, &hello{least: 1, most: 1}, s)); err != nil || h != (hello{least: 1, most: 1}) {
+		if h, err := decodeHello(appendHello(nil, &hello{minVersion: 1, maxVersion: 1}, s)); err != nil || h != (hello{minVersion: 1, maxVersion: 1}) {
 			t.Fatalf("a greased HELLO reads as %+v, %v", h, err)
 		}
 	}
@@ -169,9 +169,9 @@ func TestVersionsAgree(t *testing.T) {
 		least, most uint8
 		agrees      bool
 	}{{1, 1, true}, {1, 9, true}, {2, 9, false}} {
-		h := hello{least: c.least, most: c.most}
-		if h.agrees() != c.agrees {
-			t.Errorf("versions %d to %d: %v", c.least, c.most, h.agrees())
+		h := hello{minVersion: c.least, maxVersion: c.most}
+		if h.speaksOurVersion() != c.agrees {
+			t.Errorf("versions %d to %d: %v", c.least, c.most, h.speaksOurVersion())
 		}
 	}
 }

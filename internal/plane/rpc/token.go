@@ -5,9 +5,9 @@ import (
 	"crypto/subtle"
 )
 
-// sameToken compares in a time that tells nothing of either, not even its length.
-// A server without a token takes every client.
-func sameToken(theirs, ours string) bool {
+// tokensMatch compares in constant time, which reveals nothing of either token, not even its
+// length. A server without a token accepts every client.
+func tokensMatch(theirs, ours string) bool {
 	if ours == "" {
 		return true
 	}

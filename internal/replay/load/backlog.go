@@ -2,8 +2,8 @@ package load
 
 import "sync"
 
-// backlog hands jobs from workers to the dispatcher, without making them wait. It
-// holds at most what the sessions hold.
+// backlog passes jobs from workers to the dispatcher without blocking the workers. The sessions bound its
+// size.
 type backlog struct {
 	mu struct {
 		sync.Mutex
@@ -14,7 +14,7 @@ type backlog struct {
 
 func newBacklog() backlog { return backlog{signal: make(chan struct{}, 1)} }
 
-func (b *backlog) add(j *job) {
+func (b *backlog) addJob(j *job) {
 	b.mu.Lock()
 	b.mu.jobs = append(b.mu.jobs, j)
 	b.mu.Unlock()
@@ -24,8 +24,8 @@ func (b *backlog) add(j *job) {
 	}
 }
 
-// take returns what was added; it is good until the next call.
-func (b *backlog) take() []*job {
+// takeJobs returns the added jobs, valid until the next call.
+func (b *backlog) takeJobs() []*job {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.mu.taken)
@@ -33,21 +33,23 @@ func (b *backlog) take() []*job {
 	return b.mu.taken
 }
 
-// ahead bounds the requests that are made and not sent, by number and by bytes.
-type ahead struct {
-	max int
-	mu  struct {
+// aheadLimit bounds the requests which are built and not sent, by number and by bytes.
+type aheadLimit struct {
+	maxJobs int
+	mu      struct {
 		sync.Mutex
 		jobs, bytes int
 	}
-	freed chan struct{} // a signal that one was sent
+	freed chan struct{} // signals that one was sent
 }
 
-func newAhead(limit int) ahead { return ahead{max: limit, freed: make(chan struct{}, 1)} }
+func newAheadLimit(limit int) aheadLimit {
+	return aheadLimit{maxJobs: limit, freed: make(chan struct{}, 1)}
+}
 
-// room waits until another request may be made; false is the end of the run.
-// blocked is called before it waits.
-func (a *ahead) room(stop <-chan struct{}, blocked func()) bool {
+// waitForRoom waits until another request may be built; false at the end of the run. It calls blocked before
+// it waits.
+func (a *aheadLimit) waitForRoom(stop <-chan struct{}, blocked func()) bool {
 	for {
 		select {
 		case <-stop:
@@ -55,7 +57,7 @@ func (a *ahead) room(stop <-chan struct{}, blocked func()) bool {
 		default:
 		}
 		a.mu.Lock()
-		ok := a.mu.jobs < a.max && (a.mu.bytes < maxAheadBytes || a.mu.jobs == 0)
+		ok := a.mu.jobs < a.maxJobs && (a.mu.bytes < maxAheadBytes || a.mu.jobs == 0)
 		a.mu.Unlock()
 		if ok {
 			return true
@@ -69,14 +71,14 @@ func (a *ahead) room(stop <-chan struct{}, blocked func()) bool {
 	}
 }
 
-func (a *ahead) add(n int) {
+func (a *aheadLimit) addBody(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mu.jobs++
 	a.mu.bytes += n
 }
 
-func (a *ahead) remove(n int) {
+func (a *aheadLimit) removeBody(n int) {
 	a.mu.Lock()
 	a.mu.jobs--
 	a.mu.bytes -= n

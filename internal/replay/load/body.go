@@ -12,34 +12,34 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Prompt is what a prompt is sent as.
-type Prompt int
+// PromptForm is the form in which a prompt is sent.
+type PromptForm int
 
 const (
-	// Tokens sends token ids to /v1/completions.
-	Tokens Prompt = iota
-	// Text sends a message of the user to /v1/chat/completions.
-	Text
+	// TokenPrompt sends token ids to /v1/completions.
+	TokenPrompt PromptForm = iota
+	// TextPrompt sends a user message to /v1/chat/completions.
+	TextPrompt
 )
 
-// Length is how the length of an answer is made that of the workload.
-type Length int
+// LengthControl says how the response gets the workload's length.
+type LengthControl int
 
 const (
-	// Exactly sends min_tokens and ignore_eos beside max_tokens.
-	Exactly Length = iota
-	// WithoutEnd sends ignore_eos beside max_tokens.
-	WithoutEnd
-	// AtMost sends max_tokens alone: answers may be shorter than the workload says.
-	AtMost
+	// ExactLength sends min_tokens and ignore_eos in addition to max_tokens.
+	ExactLength LengthControl = iota
+	// IgnoreEOS sends ignore_eos in addition to max_tokens.
+	IgnoreEOS
+	// MaxLength sends max_tokens only: responses may be shorter than in the workload.
+	MaxLength
 )
 
-// Form is how requests are written for a server. Conversations and whole bodies of a
-// workload are sent as they are, in any form.
-type Form struct {
-	Prompt Prompt
-	Length Length
-	// NoUsage leaves stream_options out: the server then may not tell what it counted.
+// RequestForm is how requests are written for a server. A workload's conversations and whole bodies are sent
+// as they are, in any form.
+type RequestForm struct {
+	Prompt PromptForm
+	Length LengthControl
+	// NoUsage leaves stream_options out: the server may then not report token counts.
 	NoUsage bool
 }
 
@@ -48,21 +48,21 @@ const (
 	chatPath        = "/v1/chat/completions"
 )
 
-// bodies writes the bodies of requests. It has one owner.
-type bodies struct {
-	form   Form
-	model  string
-	limit  int // of the tokens of each answer, instead of the workload's; 0 is none
-	vocab  replay.Vocabulary
-	extra  map[string]json.RawMessage // members of every body
-	tokens []kv.Token
-	draw   *painter // nil if the workload's media are not shown
-	// body and id are what was made last.
+// bodyBuilder writes the bodies of requests. It has one owner.
+type bodyBuilder struct {
+	form      RequestForm
+	model     string
+	maxTokens int // max_tokens of each response instead of the workload's length; 0 is none
+	vocab     replay.Vocabulary
+	extra     map[string]json.RawMessage // members of every body
+	tokens    []kv.Token
+	images    *imageGenerator // nil if the workload's media are not shown
+	// body and id are the last ones built.
 	text, body, id []byte
 }
 
-// append appends the body of r and returns the path that it goes to.
-func (b *bodies) append(dst []byte, r *replay.Request) ([]byte, string, error) {
+// appendBody appends the body of r and returns the path to which it is sent.
+func (b *bodyBuilder) appendBody(dst []byte, r *replay.Request) ([]byte, string, error) {
 	extra := b.extra
 	if len(r.Extra) > 0 {
 		extra = maps.Clone(extra)
@@ -73,9 +73,9 @@ func (b *bodies) append(dst []byte, r *replay.Request) ([]byte, string, error) {
 	if len(r.Payload) > 0 {
 		return b.appendPayload(dst, r, extra)
 	}
-	w := members{dst: append(dst, '{'), extra: extra}
+	w := memberWriter{dst: append(dst, '{'), extra: extra}
 	path := completionsPath
-	if w.member("model") {
+	if w.startMember("model") {
 		model := r.Model
 		if model == "" {
 			model = b.model
@@ -85,71 +85,71 @@ func (b *bodies) append(dst []byte, r *replay.Request) ([]byte, string, error) {
 	switch {
 	case len(r.Messages) > 0:
 		path = chatPath
-		if w.member("messages") {
+		if w.startMember("messages") {
 			w.dst = append(w.dst, r.Messages...)
 		}
-		if len(r.Tools) > 0 && w.member("tools") {
+		if len(r.Tools) > 0 && w.startMember("tools") {
 			w.dst = append(w.dst, r.Tools...)
 		}
-	case b.form.Prompt == Tokens && r.Text == "" && (b.draw == nil || len(r.Media) == 0):
-		if w.member("prompt") {
+	case b.form.Prompt == TokenPrompt && r.Text == "" && (b.images == nil || len(r.Media) == 0):
+		if w.startMember("prompt") {
 			b.tokens = replay.AppendTokens(b.tokens[:0], r, b.vocab)
 			w.dst = appendTokens(w.dst, b.tokens)
 		}
 	default:
 		path = chatPath
-		if w.member("messages") {
+		if w.startMember("messages") {
 			w.dst = b.appendMessage(w.dst, r)
 		}
 	}
-	b.appendRest(&w, r)
+	b.appendCommonMembers(&w, r)
 	return append(w.dst, '}'), path, nil
 }
 
-// appendRest appends what does not depend on the prompt.
-func (b *bodies) appendRest(w *members, r *replay.Request) {
+// appendCommonMembers appends the members which do not depend on the prompt.
+func (b *bodyBuilder) appendCommonMembers(w *memberWriter, r *replay.Request) {
 	n := max(r.Output, 1)
-	if b.limit > 0 {
-		n = b.limit
+	if b.maxTokens > 0 {
+		n = b.maxTokens
 	}
-	if w.member("max_tokens") {
+	if w.startMember("max_tokens") {
 		w.dst = strconv.AppendInt(w.dst, int64(n), 10)
 	}
-	if b.form.Length == Exactly && w.member("min_tokens") {
+	if b.form.Length == ExactLength && w.startMember("min_tokens") {
 		w.dst = strconv.AppendInt(w.dst, int64(n), 10)
 	}
-	if b.form.Length <= WithoutEnd && w.member("ignore_eos") {
+	if b.form.Length <= IgnoreEOS && w.startMember("ignore_eos") {
 		w.dst = append(w.dst, "true"...)
 	}
-	if r.Salt != "" && w.member("cache_salt") {
+	if r.Salt != "" && w.startMember("cache_salt") {
 		w.dst = strictjson.AppendString(w.dst, r.Salt)
 	}
-	if r.Priority != 0 && w.member("priority") {
+	if r.Priority != 0 && w.startMember("priority") {
 		w.dst = strconv.AppendInt(w.dst, int64(r.Priority), 10)
 	}
-	w.rest(b.form)
+	w.writeStreamMembers(b.form)
 }
 
-// appendMessage appends the one message of a prompt that is text.
-func (b *bodies) appendMessage(dst []byte, r *replay.Request) []byte {
+// appendMessage appends the single message of a text prompt.
+func (b *bodyBuilder) appendMessage(dst []byte, r *replay.Request) []byte {
 	dst = append(dst, `[{"role":"user","content":`...)
-	if b.draw == nil || len(r.Media) == 0 {
-		return append(b.appendWords(dst, r), "}]"...)
+	if b.images == nil || len(r.Media) == 0 {
+		return append(b.appendPromptText(dst, r), "}]"...)
 	}
 	said := *r
-	said.Media = nil // their tokens are the pictures'
+	said.Media = nil // their tokens are the images'
 	dst = append(dst, '[')
 	for i := range r.Media {
 		said.Input -= min(max(r.Media[i].Tokens, 0), said.Input-1)
 		dst = append(dst, `{"type":"image_url","image_url":{"url":"`...)
-		dst = append(b.draw.append(dst, &r.Media[i]), `"}},`...)
+		dst = append(b.images.appendDataURI(dst, &r.Media[i]), `"}},`...)
 	}
 	dst = append(dst, `{"type":"text","text":`...)
-	return append(b.appendWords(dst, &said), "}]}]"...)
+	return append(b.appendPromptText(dst, &said), "}]}]"...)
 }
 
-// appendWords appends the text of a prompt as JSON.
-func (b *bodies) appendWords(dst []byte, r *replay.Request) []byte {
+// appendPromptText appends the text of a prompt as JSON.
+func (b *bodyBuilder) appendPromptText(dst []byte, r *replay.Request) []byte {
 	if r.Text != "" {
 		return strictjson.AppendString(dst, r.Text)
 	}
@@ -157,8 +157,8 @@ func (b *bodies) appendWords(dst []byte, r *replay.Request) []byte {
 	return strictjson.AppendString(dst, b.text)
 }
 
-// appendPayload appends a body that the workload has, as a stream.
-func (b *bodies) appendPayload(dst []byte, r *replay.Request, extra map[string]json.RawMessage) ([]byte, string, error) {
+// appendPayload appends the workload's body, as a streaming request.
+func (b *bodyBuilder) appendPayload(dst []byte, r *replay.Request, extra map[string]json.RawMessage) ([]byte, string, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(r.Payload, &all); err != nil {
 		return dst, "", fmt.Errorf("payload of request %d: %w", r.Index, err)
@@ -175,47 +175,47 @@ func (b *bodies) appendPayload(dst []byte, r *replay.Request, extra map[string]j
 	for name, value := range extra {
 		all[name] = value
 	}
-	w := members{dst: append(dst, '{'), extra: all}
-	w.rest(b.form)
+	w := memberWriter{dst: append(dst, '{'), extra: all}
+	w.writeStreamMembers(b.form)
 	return append(w.dst, '}'), path, nil
 }
 
-// members writes the members of an object. Those of extra stand at its end, and
-// take the place of others with their name.
-type members struct {
-	dst   []byte
-	extra map[string]json.RawMessage
-	some  bool
+// memberWriter writes the members of an object. The members of extra are written last and replace others of
+// the same name.
+type memberWriter struct {
+	dst        []byte
+	extra      map[string]json.RawMessage
+	hasMembers bool
 }
 
-// member begins a member, if it is to be written.
-func (m *members) member(name string) bool {
+// startMember starts a member unless extra replaces it.
+func (m *memberWriter) startMember(name string) bool {
 	if _, has := m.extra[name]; has {
 		return false
 	}
-	m.begin(name)
+	m.writeName(name)
 	return true
 }
 
-func (m *members) begin(name string) {
-	if m.some {
+func (m *memberWriter) writeName(name string) {
+	if m.hasMembers {
 		m.dst = append(m.dst, ',')
 	}
-	m.some = true
+	m.hasMembers = true
 	m.dst = strictjson.AppendString(m.dst, name)
 	m.dst = append(m.dst, ':')
 }
 
-// rest writes what makes the answer a stream, and extra.
-func (m *members) rest(form Form) {
-	if m.member("stream") {
+// writeStreamMembers writes the members which make the response a stream, and extra.
+func (m *memberWriter) writeStreamMembers(form RequestForm) {
+	if m.startMember("stream") {
 		m.dst = append(m.dst, "true"...)
 	}
-	if !form.NoUsage && m.member("stream_options") {
+	if !form.NoUsage && m.startMember("stream_options") {
 		m.dst = append(m.dst, `{"include_usage":true}`...)
 	}
 	for _, name := range sortedNames(m.extra) {
-		m.begin(name)
+		m.writeName(name)
 		m.dst = append(m.dst, m.extra[name]...)
 	}
 }

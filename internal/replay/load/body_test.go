@@ -14,7 +14,7 @@ func TestBodies(t *testing.T) {
 	tokens := replay.Request{Tokens: []kv.Token{5, 6}, Output: 3}
 	for _, tt := range []struct {
 		name  string
-		form  Form
+		form  RequestForm
 		limit int
 		r     replay.Request
 		path  string
@@ -22,19 +22,19 @@ func TestBodies(t *testing.T) {
 	}{
 		{
 			"tokens",
-			Form{},
+			RequestForm{},
 			0, tokens, completionsPath,
 			`{"model":"m","prompt":[5,6],"max_tokens":3,"min_tokens":3,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}`,
 		},
 		{
 			"plain",
-			Form{Length: AtMost, NoUsage: true},
+			RequestForm{Length: MaxLength, NoUsage: true},
 			0, tokens, completionsPath,
 			`{"model":"m","prompt":[5,6],"max_tokens":3,"stream":true}`,
 		},
 		{
 			"limit and the request's own",
-			Form{Length: WithoutEnd},
+			RequestForm{Length: IgnoreEOS},
 			7,
 			replay.Request{Tokens: []kv.Token{5}, Output: 3, Model: "o\"", Salt: "s", Priority: -1},
 			completionsPath,
@@ -42,7 +42,7 @@ func TestBodies(t *testing.T) {
 		},
 		{
 			"a text is a text",
-			Form{},
+			RequestForm{},
 			0,
 			replay.Request{Text: "a \"b\"\n"},
 			chatPath,
@@ -50,7 +50,7 @@ func TestBodies(t *testing.T) {
 		},
 		{
 			"conversation",
-			Form{Length: AtMost},
+			RequestForm{Length: MaxLength},
 			0,
 			replay.Request{Messages: json.RawMessage(`[{"role":"user","content":"x"}]`), Tools: json.RawMessage(`[{}]`), Output: 2},
 			chatPath,
@@ -58,7 +58,7 @@ func TestBodies(t *testing.T) {
 		},
 		{
 			"extra takes the place",
-			Form{},
+			RequestForm{},
 			0,
 			replay.Request{Tokens: []kv.Token{5}, Output: 3, Extra: json.RawMessage(`{"temperature":0,"max_tokens":9,"ignore_eos":false}`)},
 			completionsPath,
@@ -66,15 +66,15 @@ func TestBodies(t *testing.T) {
 		},
 		{
 			"payload",
-			Form{},
+			RequestForm{},
 			0,
 			replay.Request{Payload: json.RawMessage(`{"messages":[],"stream":false,"n":1}`), Extra: json.RawMessage(`{"n":2}`)},
 			chatPath,
 			`{"stream":true,"stream_options":{"include_usage":true},"messages":[],"model":"m","n":2}`,
 		},
 	} {
-		b := &bodies{form: tt.form, model: "m", limit: tt.limit}
-		got, path, err := b.append([]byte("x"), &tt.r)
+		b := &bodyBuilder{form: tt.form, model: "m", maxTokens: tt.limit}
+		got, path, err := b.appendBody([]byte("x"), &tt.r)
 		if string(got) != "x"+tt.want || path != tt.path || err != nil {
 			t.Errorf("%s: %s %s, %v\nwant %s %s", tt.name, path, got, err, tt.path, tt.want)
 		}
@@ -82,19 +82,19 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%s is no JSON", tt.name)
 		}
 	}
-	b := &bodies{form: Form{Length: AtMost, NoUsage: true}, extra: map[string]json.RawMessage{"a": json.RawMessage("1"), "b": json.RawMessage("2")}}
+	b := &bodyBuilder{form: RequestForm{Length: MaxLength, NoUsage: true}, extra: map[string]json.RawMessage{"a": json.RawMessage("1"), "b": json.RawMessage("2")}}
 	for range 2 { // what one request has does not stay
-		got, _, err := b.append(nil, &replay.Request{Tokens: []kv.Token{5}, Extra: json.RawMessage(`{"b":3}`)})
+		got, _, err := b.appendBody(nil, &replay.Request{Tokens: []kv.Token{5}, Extra: json.RawMessage(`{"b":3}`)})
 		if want := `{"model":"","prompt":[5],"max_tokens":1,"stream":true,"a":1,"b":3}`; string(got) != want || err != nil {
 			t.Errorf("%s, %v; want %s", got, err, want)
 		}
-		got, _, err = b.append(nil, &replay.Request{Tokens: []kv.Token{5}})
+		got, _, err = b.appendBody(nil, &replay.Request{Tokens: []kv.Token{5}})
 		if want := `{"model":"","prompt":[5],"max_tokens":1,"stream":true,"a":1,"b":2}`; string(got) != want || err != nil {
 			t.Errorf("%s, %v; want %s", got, err, want)
 		}
 	}
 	for _, r := range []replay.Request{{Payload: json.RawMessage("[]")}, {Extra: json.RawMessage("7")}} {
-		if _, _, err := b.append(nil, &r); err == nil {
+		if _, _, err := b.appendBody(nil, &r); err == nil {
 			t.Errorf("%+v is no fault", r)
 		}
 	}
@@ -103,10 +103,10 @@ func TestBodies(t *testing.T) {
 // TestPromptsRepeat: what blocks have in common is the beginning of both prompts, as
 // ids and as text.
 func TestPromptsRepeat(t *testing.T) {
-	for _, form := range []Form{{Prompt: Tokens}, {Prompt: Text}} {
-		b := &bodies{form: form, model: "m"}
+	for _, form := range []RequestForm{{Prompt: TokenPrompt}, {Prompt: TextPrompt}} {
+		b := &bodyBuilder{form: form, model: "m"}
 		prompt := func(index int, blocks ...int64) string {
-			body, _, err := b.append(nil, &replay.Request{Index: index, Input: 64 * len(blocks), Blocks: blocks, BlockTokens: 64})
+			body, _, err := b.appendBody(nil, &replay.Request{Index: index, Input: 64 * len(blocks), Blocks: blocks, BlockTokens: 64})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,7 +138,7 @@ func TestEndpoints(t *testing.T) {
 		{"http://[::1]:9", "[::1]:9", "", "[::1]:9"},
 	} {
 		e := Endpoint{URL: tt.url}
-		p, err := e.peer()
+		p, err := e.resolveTarget()
 		if err != nil || p.addr != tt.addr || p.path != tt.path || p.host != tt.host {
 			t.Errorf("%s: %+v, %v", tt.url, p, err)
 		}
@@ -153,14 +153,14 @@ func TestEndpoints(t *testing.T) {
 		{URL: "http://h", Header: http.Header{"A": {"x\r\nB: y"}}},
 		{URL: "http://h", Key: "a\nb"},
 	} {
-		if _, err := e.peer(); err == nil {
+		if _, err := e.resolveTarget(); err == nil {
 			t.Errorf("%+v is no fault", e)
 		} else if e.Key != "" && strings.Contains(err.Error(), "a\nb") {
 			t.Errorf("the error has the key: %v", err)
 		}
 	}
 	e := Endpoint{URL: "http://h/p", Key: "k", Header: http.Header{"x-a": {"1", "2"}}}
-	p, err := e.peer()
+	p, err := e.resolveTarget()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// dialTimeout bounds how long a connection may take to exist, TLS included.
+// dialTimeout bounds the time to open a connection, TLS included.
 const dialTimeout = 10 * time.Second
 
 // Endpoint is a server with the OpenAI API, and how to reach it.
@@ -22,28 +22,28 @@ type Endpoint struct {
 	// URL is its address, such as http://127.0.0.1:8000; a path before /v1 is kept, and
 	// /v1 at the end may be left out.
 	URL string
-	// Key is shown to the server, as a bearer token; "" is none.
+	// Key is sent to the server as a bearer token; "" is none.
 	Key string
-	// Header has more headers for each request.
+	// Header has additional headers of each request.
 	Header http.Header
-	// TLS is how https servers are checked; nil is as the system does.
+	// TLS verifies https servers; nil uses the system's defaults.
 	TLS *tls.Config
 }
 
-// reserved are the headers that the client sets itself.
-var reserved = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding", "X-Request-Id"}
+// reservedHeaders are the headers which the client sets itself.
+var reservedHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Accept-Encoding", "X-Request-Id"}
 
-// peer is an endpoint that was looked at.
-type peer struct {
-	addr string // host:port
-	tls  *tls.Config
-	path string // before /v1
-	host string
-	head string // the headers that every request has
-	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+// target is a parsed endpoint.
+type target struct {
+	addr    string // host:port
+	tls     *tls.Config
+	path    string // before /v1
+	host    string
+	headers string // the headers of every request
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-func (e *Endpoint) peer() (*peer, error) {
+func (e *Endpoint) resolveTarget() (*target, error) {
 	text := e.URL
 	if !strings.Contains(text, "://") {
 		text = "http://" + text
@@ -52,7 +52,7 @@ func (e *Endpoint) peer() (*peer, error) {
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return nil, errors.New("endpoint: want a URL like http://127.0.0.1:8000, without credentials and query")
 	}
-	p := &peer{host: u.Host, path: strings.TrimSuffix(strings.TrimRight(u.EscapedPath(), "/"), "/v1")}
+	p := &target{host: u.Host, path: strings.TrimSuffix(strings.TrimRight(u.EscapedPath(), "/"), "/v1")}
 	port := u.Port()
 	switch u.Scheme {
 	case "http":
@@ -76,12 +76,12 @@ func (e *Endpoint) peer() (*peer, error) {
 	}
 	p.addr = net.JoinHostPort(u.Hostname(), port)
 	p.dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
-	p.head, err = e.headers()
+	p.headers, err = e.formatHeaders()
 	return p, err
 }
 
-// headers returns those that every request has, as they are sent.
-func (e *Endpoint) headers() (string, error) {
+// formatHeaders returns the headers of every request in wire form.
+func (e *Endpoint) formatHeaders() (string, error) {
 	h := http.Header{
 		"User-Agent":   {"penstock-bench"},
 		"Content-Type": {"application/json"},
@@ -91,7 +91,7 @@ func (e *Endpoint) headers() (string, error) {
 		h.Set("Authorization", "Bearer "+e.Key)
 	}
 	for name, values := range e.Header {
-		if !validName([]byte(name)) || slices.Contains(reserved, http.CanonicalHeaderKey(name)) {
+		if !validName([]byte(name)) || slices.Contains(reservedHeaders, http.CanonicalHeaderKey(name)) {
 			return "", fmt.Errorf("endpoint: header %q cannot be set", name)
 		}
 		h[http.CanonicalHeaderKey(name)] = values
@@ -110,15 +110,15 @@ func (e *Endpoint) headers() (string, error) {
 	return b.String() + "Accept-Encoding: identity\r\n", nil
 }
 
-// appendRequest appends a request with body to path below the endpoint's own.
-func (p *peer) appendRequest(dst []byte, path string, id, body []byte) []byte {
+// appendRequest appends a request with body to path under the endpoint's own path.
+func (p *target) appendRequest(dst []byte, path string, id, body []byte) []byte {
 	dst = append(dst, "POST "...)
 	dst = append(dst, p.path...)
 	dst = append(dst, path...)
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
 	dst = append(dst, p.host...)
 	dst = append(dst, "\r\n"...)
-	dst = append(dst, p.head...)
+	dst = append(dst, p.headers...)
 	dst = append(dst, "X-Request-Id: "...)
 	dst = append(dst, id...)
 	dst = append(dst, "\r\nContent-Length: "...)
@@ -127,8 +127,8 @@ func (p *peer) appendRequest(dst []byte, path string, id, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// connect opens a connection.
-func (p *peer) connect(ctx context.Context) (net.Conn, error) {
+// dialConn opens a connection.
+func (p *target) dialConn(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := p.dial(ctx, "tcp", p.addr)

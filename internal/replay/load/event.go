@@ -5,165 +5,161 @@ import (
 	"errors"
 )
 
-// maxDepth bounds how deep the JSON of an event may be nested.
+// maxDepth bounds the nesting of an event's JSON.
 const maxDepth = 64
 
-// maxCount bounds what a server can say that a request took, in tokens: the sums of
-// a run stay in range.
+// maxCount bounds the token counts which a server can report, so that the sums of a run stay in range.
 const maxCount = 1 << 31
 
 // errJSON is an event whose data is not a JSON object.
 var errJSON = errors.New("event of the stream is not a JSON object")
 
-// chunk is what matters of one event of a stream of completions or of chat
-// completions.
-type chunk struct {
-	// text says that a choice has something that its tokens became: text, content,
-	// reasoning, a refusal or a part of a tool call.
+// streamChunk is the relevant content of one event of a completions or chat completions stream.
+type streamChunk struct {
+	// text reports that a choice has generated content: text, content, reasoning, a refusal or a part of a
+	// tool call.
 	text bool
-	// finished says that a choice has its reason to end.
+	// finished reports that a choice has its finish reason.
 	finished bool
-	// failed says that the event is an error instead; overloaded that there is no room
-	// for the request.
+	// failed reports that the event is an error; overloaded that the server has no room for the request.
 	failed, overloaded bool
-	usage
+	tokenUsage
 }
 
-// usage is what the server says that a request took, in tokens.
-type usage struct {
+// tokenUsage has the server's token counts of a request.
+type tokenUsage struct {
 	reported              bool // prompt and completion
 	reportedCached        bool
 	prompt, output, cache int
 }
 
-// parseChunk reads the data of an event. It looks at names and shapes, and
-// allocates nothing.
-func parseChunk(data []byte) (chunk, error) {
-	c := cursor{b: data}
-	var out chunk
-	for key := c.enter('{'); key; key = c.more('}') {
-		switch string(c.key()) {
+// parseChunk reads the data of an event. It looks at names and shapes only, and does not allocate.
+func parseChunk(data []byte) (streamChunk, error) {
+	c := jsonCursor{b: data}
+	var out streamChunk
+	for key := c.enterContainer('{'); key; key = c.nextMember('}') {
+		switch string(c.readKey()) {
 		case "choices":
-			for item := c.enterIf('['); item; item = c.more(']') {
-				c.choice(&out)
+			for item := c.enterOrSkip('['); item; item = c.nextMember(']') {
+				c.parseChoice(&out)
 			}
 		case "usage":
-			c.usage(&out.usage)
+			c.parseUsage(&out.tokenUsage)
 		case "error":
-			if c.peek() == 'n' {
-				c.skip()
+			if c.peekByte() == 'n' {
+				c.skipValue()
 				break
 			}
 			out.failed = true
-			c.failure(&out)
+			c.parseFailure(&out)
 		default:
-			c.skip()
+			c.skipValue()
 		}
 	}
-	c.space()
+	c.skipSpace()
 	if c.bad || c.i != len(data) {
-		return chunk{}, errJSON
+		return streamChunk{}, errJSON
 	}
 	return out, nil
 }
 
-// cursor walks through JSON. It is strict about what it needs, the structure, and
-// lax about the rest. After the first fault bad is set and nothing moves.
-type cursor struct {
+// jsonCursor walks through JSON. It is strict about the structure and lax about the rest. After the first
+// fault bad is set and it does not move.
+type jsonCursor struct {
 	b     []byte
 	i     int
 	depth int
 	bad   bool
 }
 
-func (c *cursor) choice(out *chunk) {
-	for key := c.enterIf('{'); key; key = c.more('}') {
-		switch string(c.key()) {
+func (c *jsonCursor) parseChoice(out *streamChunk) {
+	for key := c.enterOrSkip('{'); key; key = c.nextMember('}') {
+		switch string(c.readKey()) {
 		case "text":
-			out.text = c.filled() || out.text
+			out.text = c.skipNonEmpty() || out.text
 		case "delta", "message":
-			for key := c.enterIf('{'); key; key = c.more('}') {
-				switch string(c.key()) {
+			for key := c.enterOrSkip('{'); key; key = c.nextMember('}') {
+				switch string(c.readKey()) {
 				case "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call":
-					out.text = c.filled() || out.text
+					out.text = c.skipNonEmpty() || out.text
 				default:
-					c.skip()
+					c.skipValue()
 				}
 			}
 		case "finish_reason":
-			out.finished = c.peek() == '"' || out.finished
-			c.skip()
+			out.finished = c.peekByte() == '"' || out.finished
+			c.skipValue()
 		default:
-			c.skip()
+			c.skipValue()
 		}
 	}
 }
 
-func (c *cursor) usage(out *usage) {
+func (c *jsonCursor) parseUsage(out *tokenUsage) {
 	var prompt, completion bool
-	for key := c.enterIf('{'); key; key = c.more('}') {
-		switch string(c.key()) {
+	for key := c.enterOrSkip('{'); key; key = c.nextMember('}') {
+		switch string(c.readKey()) {
 		case "prompt_tokens":
-			out.prompt, prompt = c.count()
+			out.prompt, prompt = c.readCount()
 		case "completion_tokens":
-			out.output, completion = c.count()
+			out.output, completion = c.readCount()
 		case "prompt_tokens_details":
-			for key := c.enterIf('{'); key; key = c.more('}') {
-				if string(c.key()) == "cached_tokens" {
-					out.cache, out.reportedCached = c.count()
+			for key := c.enterOrSkip('{'); key; key = c.nextMember('}') {
+				if string(c.readKey()) == "cached_tokens" {
+					out.cache, out.reportedCached = c.readCount()
 					continue
 				}
-				c.skip()
+				c.skipValue()
 			}
 		default:
-			c.skip()
+			c.skipValue()
 		}
 	}
 	out.reported = out.reported || prompt && completion
 }
 
-// failure reads an error's value for signs of a server without room.
-func (c *cursor) failure(out *chunk) {
-	for key := c.enterIf('{'); key; key = c.more('}') {
-		switch string(c.key()) {
+// parseFailure checks an error's value for signs of a server without room.
+func (c *jsonCursor) parseFailure(out *streamChunk) {
+	for key := c.enterOrSkip('{'); key; key = c.nextMember('}') {
+		switch string(c.readKey()) {
 		case "type", "code", "status":
 			from := c.i
-			c.skip()
+			c.skipValue()
 			word := bytes.Trim(c.b[from:c.i], " \t\r\n\"")
 			out.overloaded = out.overloaded || string(word) == "503" || string(word) == "529" ||
 				bytes.Contains(word, []byte("overloaded")) || bytes.Contains(word, []byte("unavailable"))
 		default:
-			c.skip()
+			c.skipValue()
 		}
 	}
 }
 
-func (c *cursor) space() {
+func (c *jsonCursor) skipSpace() {
 	for c.i < len(c.b) && (c.b[c.i] == ' ' || c.b[c.i] == '\t' || c.b[c.i] == '\n' || c.b[c.i] == '\r') {
 		c.i++
 	}
 }
 
-// peek returns the first byte of what is next; 0 at the end.
-func (c *cursor) peek() byte {
-	c.space()
+// peekByte returns the first byte of the next value; 0 at the end.
+func (c *jsonCursor) peekByte() byte {
+	c.skipSpace()
 	if c.bad || c.i == len(c.b) {
 		return 0
 	}
 	return c.b[c.i]
 }
 
-func (c *cursor) fail() { c.bad = true }
+func (c *jsonCursor) markBad() { c.bad = true }
 
-// enter goes into an object or an array, and reports whether it has a member.
-func (c *cursor) enter(open byte) bool {
-	if c.peek() != open || c.depth == maxDepth {
-		c.fail()
+// enterContainer enters an object or an array, and reports whether it has a member.
+func (c *jsonCursor) enterContainer(open byte) bool {
+	if c.peekByte() != open || c.depth == maxDepth {
+		c.markBad()
 		return false
 	}
 	c.i++
 	c.depth++
-	if c.peek() == open+2 { // '{' and '}', '[' and ']' are two apart
+	if c.peekByte() == open+2 { // '{' and '}', '[' and ']' are two apart
 		c.i++
 		c.depth--
 		return false
@@ -171,18 +167,18 @@ func (c *cursor) enter(open byte) bool {
 	return !c.bad
 }
 
-// enterIf is enter where something else may stand, which is skipped.
-func (c *cursor) enterIf(open byte) bool {
-	if c.peek() == open {
-		return c.enter(open)
+// enterOrSkip enters a container if there is one, and otherwise skips the value.
+func (c *jsonCursor) enterOrSkip(open byte) bool {
+	if c.peekByte() == open {
+		return c.enterContainer(open)
 	}
-	c.skip()
+	c.skipValue()
 	return false
 }
 
-// more goes on to the next member, or leaves.
-func (c *cursor) more(end byte) bool {
-	switch c.peek() {
+// nextMember moves to the next member, or leaves the container.
+func (c *jsonCursor) nextMember(end byte) bool {
+	switch c.peekByte() {
 	case ',':
 		c.i++
 		return true
@@ -191,33 +187,32 @@ func (c *cursor) more(end byte) bool {
 		c.depth--
 		return false
 	}
-	c.fail()
+	c.markBad()
 	return false
 }
 
-// key reads a name and the colon after it, and returns the name as it is written.
-func (c *cursor) key() []byte {
-	if c.peek() != '"' {
-		c.fail()
+// readKey reads a name and the colon after it, and returns the name as written.
+func (c *jsonCursor) readKey() []byte {
+	if c.peekByte() != '"' {
+		c.markBad()
 		return nil
 	}
 	from := c.i + 1
 	c.skipString()
 	to := c.i - 1
-	if c.peek() != ':' {
-		c.fail()
+	if c.peekByte() != ':' {
+		c.markBad()
 		return nil
 	}
 	c.i++
 	return c.b[from:to]
 }
 
-// filled skips a value and reports whether it is a string, an array or an object
-// with something in it.
-func (c *cursor) filled() bool {
-	from := c.peek()
+// skipNonEmpty skips a value and reports whether it is a non-empty string, array or object.
+func (c *jsonCursor) skipNonEmpty() bool {
+	from := c.peekByte()
 	start := c.i
-	c.skip()
+	c.skipValue()
 	if c.bad {
 		return false
 	}
@@ -230,46 +225,46 @@ func (c *cursor) filled() bool {
 	return false
 }
 
-// count reads a number of things; false if it is none that could be right.
-func (c *cursor) count() (int, bool) {
-	c.space()
+// readCount reads a count; false if it is not a plausible one.
+func (c *jsonCursor) readCount() (int, bool) {
+	c.skipSpace()
 	from := c.i
-	c.skip()
-	n, ok := number(c.b[from:c.i])
+	c.skipValue()
+	n, ok := parseNumber(c.b[from:c.i])
 	return int(min(n, maxCount)), ok
 }
 
-// skip passes a value of any kind.
-func (c *cursor) skip() {
-	switch first := c.peek(); first {
+// skipValue skips a value of any kind.
+func (c *jsonCursor) skipValue() {
+	switch first := c.peekByte(); first {
 	case '"':
 		c.skipString()
 	case '{':
-		for key := c.enter('{'); key; key = c.more('}') {
-			c.key()
-			c.skip()
+		for key := c.enterContainer('{'); key; key = c.nextMember('}') {
+			c.readKey()
+			c.skipValue()
 		}
 	case '[':
-		for item := c.enter('['); item; item = c.more(']') {
-			c.skip()
+		for item := c.enterContainer('['); item; item = c.nextMember(']') {
+			c.skipValue()
 		}
 	default:
 		from := c.i
-		for c.i < len(c.b) && scalar(c.b[c.i]) {
+		for c.i < len(c.b) && isScalarByte(c.b[c.i]) {
 			c.i++
 		}
 		if c.i == from {
-			c.fail()
+			c.markBad()
 		}
 	}
 }
 
-// scalar reports whether b may stand in a number, true, false or null.
-func scalar(b byte) bool {
+// isScalarByte reports whether b may be part of a number, true, false or null.
+func isScalarByte(b byte) bool {
 	return 'a' <= b && b <= 'z' || '0' <= b && b <= '9' || b == '-' || b == '+' || b == '.' || b == 'E'
 }
 
-func (c *cursor) skipString() {
+func (c *jsonCursor) skipString() {
 	for c.i++; c.i < len(c.b); c.i++ {
 		switch c.b[c.i] {
 		case '\\':
@@ -280,5 +275,5 @@ func (c *cursor) skipString() {
 		}
 	}
 	c.i = len(c.b)
-	c.fail()
+	c.markBad()
 }

@@ -8,35 +8,35 @@ import (
 )
 
 func TestChunks(t *testing.T) {
-	counted := usage{reported: true, prompt: 7, output: 3}
-	cached := usage{reported: true, reportedCached: true, prompt: 7, output: 3, cache: 4}
+	counted := tokenUsage{reported: true, prompt: 7, output: 3}
+	cached := tokenUsage{reported: true, reportedCached: true, prompt: 7, output: 3, cache: 4}
 	for _, tt := range []struct {
 		text string
-		want chunk
+		want streamChunk
 		bad  bool
 	}{
 		{text: `{}`},
 		{text: `{"choices":[]}`},
-		{text: `{"choices":[{"index":0,"text":"a"}]}`, want: chunk{text: true}},
+		{text: `{"choices":[{"index":0,"text":"a"}]}`, want: streamChunk{text: true}},
 		{text: `{"choices":[{"index":0,"text":""}]}`},
-		{text: ` { "choices" : [ { "text" : "" } , { "text" : "\"" } ] } `, want: chunk{text: true}},
+		{text: ` { "choices" : [ { "text" : "" } , { "text" : "\"" } ] } `, want: streamChunk{text: true}},
 		{text: `{"choices":[{"delta":{"role":"assistant","content":""}}]}`},
-		{text: `{"choices":[{"delta":{"content":null,"reasoning_content":"x"}}]}`, want: chunk{text: true}},
-		{text: `{"choices":[{"delta":{"reasoning":"x"}}]}`, want: chunk{text: true}},
+		{text: `{"choices":[{"delta":{"content":null,"reasoning_content":"x"}}]}`, want: streamChunk{text: true}},
+		{text: `{"choices":[{"delta":{"reasoning":"x"}}]}`, want: streamChunk{text: true}},
 		{text: `{"choices":[{"delta":{"tool_calls":[]}}]}`},
-		{text: `{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}`, want: chunk{text: true}},
-		{text: `{"choices":[{"text":"a","finish_reason":"stop"}]}`, want: chunk{text: true, finished: true}},
+		{text: `{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}`, want: streamChunk{text: true}},
+		{text: `{"choices":[{"text":"a","finish_reason":"stop"}]}`, want: streamChunk{text: true, finished: true}},
 		{text: `{"choices":[{"text":"","finish_reason":null}]}`},
 		{text: `{"choices":null,"usage":null,"error":null}`},
-		{text: `{"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}`, want: chunk{usage: counted}},
-		{text: `{"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"audio_tokens":1,"cached_tokens":4}}}`, want: chunk{usage: cached}},
-		{text: `{"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":null}}`, want: chunk{usage: counted}},
-		{text: `{"usage":{"prompt_tokens":-7,"completion_tokens":3}}`, want: chunk{usage: usage{output: 3}}},
-		{text: `{"error":{"message":"no","type":"server_error","code":500}}`, want: chunk{failed: true}},
-		{text: `{"error":{"message":"no","type":"overloaded_error"}}`, want: chunk{failed: true, overloaded: true}},
-		{text: `{"error":{"code":503}}`, want: chunk{failed: true, overloaded: true}},
-		{text: `{"error":"no"}`, want: chunk{failed: true}},
-		{text: `{"a":[{"b":[[],{}]},"\\\"",-1.5e+3,true,false,null],"choices":[{"text":"a"}]}`, want: chunk{text: true}},
+		{text: `{"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}`, want: streamChunk{tokenUsage: counted}},
+		{text: `{"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"audio_tokens":1,"cached_tokens":4}}}`, want: streamChunk{tokenUsage: cached}},
+		{text: `{"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":null}}`, want: streamChunk{tokenUsage: counted}},
+		{text: `{"usage":{"prompt_tokens":-7,"completion_tokens":3}}`, want: streamChunk{tokenUsage: tokenUsage{output: 3}}},
+		{text: `{"error":{"message":"no","type":"server_error","code":500}}`, want: streamChunk{failed: true}},
+		{text: `{"error":{"message":"no","type":"overloaded_error"}}`, want: streamChunk{failed: true, overloaded: true}},
+		{text: `{"error":{"code":503}}`, want: streamChunk{failed: true, overloaded: true}},
+		{text: `{"error":"no"}`, want: streamChunk{failed: true}},
+		{text: `{"a":[{"b":[[],{}]},"\\\"",-1.5e+3,true,false,null],"choices":[{"text":"a"}]}`, want: streamChunk{text: true}},
 
 		{text: ``, bad: true},
 		{text: `null`, bad: true},
@@ -60,7 +60,7 @@ func TestChunks(t *testing.T) {
 }
 
 // naiveChunk is parseChunk by encoding/json.
-func naiveChunk(data []byte) (out chunk, ok bool) {
+func naiveChunk(data []byte) (out streamChunk, ok bool) {
 	var top map[string]json.RawMessage
 	if json.Unmarshal(data, &top) != nil || top == nil {
 		return out, false
@@ -83,7 +83,7 @@ func naiveChunk(data []byte) (out chunk, ok bool) {
 		return false
 	}
 	count := func(raw json.RawMessage) (int, bool) {
-		n, ok := number(bytes.TrimSpace(raw))
+		n, ok := parseNumber(bytes.TrimSpace(raw))
 		return int(min(n, maxCount)), ok
 	}
 	for _, item := range list(top["choices"]) {

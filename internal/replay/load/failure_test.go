@@ -269,7 +269,7 @@ func TestKeptConnection(t *testing.T) {
 func TestTokenPath(t *testing.T) {
 	stream := []byte(strings.Repeat(inChunk(token), 1000))
 	next := append([]byte(streamHead), stream...)
-	p := newResponse(readerFunc(func(b []byte) (int, error) {
+	p := newResponseReader(readerFunc(func(b []byte) (int, error) {
 		if len(next) == 0 {
 			next = stream
 		}
@@ -280,13 +280,13 @@ func TestTokenPath(t *testing.T) {
 	if err := p.readHead(); err != nil {
 		t.Fatal(err)
 	}
-	a := &answer{at: make([]time.Duration, 0, maxTokens)}
-	visit := a.event
-	var ev events
+	a := &outcome{tokenTimes: make([]time.Duration, 0, maxTokens)}
+	visit := a.handleEvent
+	var ev sseDecoder
 	read := func() {
-		piece, err := p.next()
+		piece, err := p.nextPiece()
 		if err == nil {
-			err = ev.read(piece, visit)
+			err = ev.decodePiece(piece, visit)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -295,20 +295,20 @@ func TestTokenPath(t *testing.T) {
 	for range 100 {
 		read()
 	}
-	if n := testing.AllocsPerRun(5000, read); n != 0 || len(a.at) < 1000 {
-		t.Errorf("%v allocations a read, %d tokens", n, len(a.at))
+	if n := testing.AllocsPerRun(5000, read); n != 0 || len(a.tokenTimes) < 1000 {
+		t.Errorf("%v allocations a read, %d tokens", n, len(a.tokenTimes))
 	}
 }
 
 func BenchmarkToken(b *testing.B) {
 	event := []byte(`data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1795255455,"model":"m","choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}],"usage":null}` + "\n\n")
-	var ev events
-	a := &answer{}
-	visit := a.event
+	var ev sseDecoder
+	a := &outcome{}
+	visit := a.handleEvent
 	b.ReportAllocs()
 	for b.Loop() {
-		a.at = a.at[:0]
-		if err := ev.read(event, visit); err != nil {
+		a.tokenTimes = a.tokenTimes[:0]
+		if err := ev.decodePiece(event, visit); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -331,17 +331,17 @@ func TestProbe(t *testing.T) {
 		name    string
 		refuses []string // requests with these words in them
 		counts  int
-		want    Form
+		want    RequestForm
 		err     string
 	}{
-		{"everything", nil, 8, Form{Prompt: Tokens, Length: Exactly}, ""},
-		{"a token before each prompt", nil, 9, Form{Prompt: Tokens, Length: Exactly}, ""},
-		{"no min_tokens", []string{"min_tokens"}, 8, Form{Prompt: Tokens, Length: WithoutEnd}, ""},
-		{"no lengths", []string{"min_tokens", "ignore_eos"}, 8, Form{Prompt: Tokens, Length: AtMost}, ""},
-		{"no options", []string{"min_tokens", "ignore_eos", "stream_options"}, 8, Form{Prompt: Tokens, Length: AtMost, NoUsage: true}, ""},
-		{"chat only", []string{"prompt\""}, 8, Form{Prompt: Text, Length: Exactly}, ""},
-		{"ids taken for text", nil, 30, Form{Prompt: Text, Length: Exactly}, ""},
-		{"nothing", []string{"model"}, 8, Form{}, "status 400: no such thing here"},
+		{"everything", nil, 8, RequestForm{Prompt: TokenPrompt, Length: ExactLength}, ""},
+		{"a token before each prompt", nil, 9, RequestForm{Prompt: TokenPrompt, Length: ExactLength}, ""},
+		{"no min_tokens", []string{"min_tokens"}, 8, RequestForm{Prompt: TokenPrompt, Length: IgnoreEOS}, ""},
+		{"no lengths", []string{"min_tokens", "ignore_eos"}, 8, RequestForm{Prompt: TokenPrompt, Length: MaxLength}, ""},
+		{"no options", []string{"min_tokens", "ignore_eos", "stream_options"}, 8, RequestForm{Prompt: TokenPrompt, Length: MaxLength, NoUsage: true}, ""},
+		{"chat only", []string{"prompt\""}, 8, RequestForm{Prompt: TextPrompt, Length: ExactLength}, ""},
+		{"ids taken for text", nil, 30, RequestForm{Prompt: TextPrompt, Length: ExactLength}, ""},
+		{"nothing", []string{"model"}, 8, RequestForm{}, "status 400: no such thing here"},
 	} {
 		mux := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			text, _ := io.ReadAll(r.Body)
@@ -359,7 +359,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-func probeWith(t *testing.T, handler http.Handler) (Form, error) {
+func probeWith(t *testing.T, handler http.Handler) (RequestForm, error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -374,7 +374,7 @@ func probeWith(t *testing.T, handler http.Handler) (Form, error) {
 			t.Error(err)
 		}
 	}()
-	return Probe(t.Context(), Config{Endpoint: Endpoint{URL: "http://" + l.Addr().String()}, Model: "m"}, Tokens, Text)
+	return Probe(t.Context(), Config{Endpoint: Endpoint{URL: "http://" + l.Addr().String()}, Model: "m"}, TokenPrompt, TextPrompt)
 }
 
 // TestProbeEnds: a server that refuses whoever asks is asked once.
@@ -390,7 +390,7 @@ func TestProbeEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	url := play(t, func(*net.TCPConn, int) bool { cancel(); return true })
-	if _, err := Probe(ctx, Config{Endpoint: Endpoint{URL: url}, Model: "m"}, Tokens); !errors.Is(err, context.Canceled) {
+	if _, err := Probe(ctx, Config{Endpoint: Endpoint{URL: url}, Model: "m"}, TokenPrompt); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
 }

@@ -1,14 +1,12 @@
-// Package load sends the requests of a workload to a server with the OpenAI API,
-// each at its moment, and measures when the tokens of the answers arrive.
+// Package load sends the requests of a workload to a server with the OpenAI API, each at its time, and
+// measures when the response tokens arrive.
 //
-// It is built so that what it measures is the server. Bodies are made before they
-// are due; one thread that sleeps in the kernel and watches the clock at the end
-// starts each request; each request has a connection, and a goroutine that does
-// nothing but read it, to itself; the moment of a token is that at which the read
-// that brought it returned; nothing is allocated and no lock is taken between one
-// token and the next. HTTP/1.1 is written and read by this package: net/http would
-// hand each request through two more goroutines, and hide when bytes came. What the
-// client is late by all the same is in the samples.
+// It is built so that it measures the server and not itself. Bodies are built before they are due. One
+// thread, which sleeps in the kernel and polls the clock at the end, starts each request. Each request has
+// its own connection and a goroutine which only reads it. The time of a token is the time when the read which
+// brought it returned. Nothing is allocated and no lock is taken between two tokens. The package implements
+// HTTP/1.1 itself: net/http would pass each request through two more goroutines and hide when bytes arrived.
+// The remaining lateness of the client is in the samples.
 package load
 
 import (
@@ -21,79 +19,73 @@ import (
 	"penstock/internal/replay"
 )
 
-// Recorder takes what is measured. *replay.Recorder is one. It is called by one
-// goroutine.
+// Recorder receives the measurements. *replay.Recorder is one. One goroutine calls it.
 type Recorder interface {
-	// Sample tells of a request that is over.
-	Sample(s *replay.Sample)
-	// Gap tells of the time between two tokens of the whole answer that the last Sample
-	// was of, n times.
-	Gap(between time.Duration, n int)
+	// RecordSample records a finished request.
+	RecordSample(s *replay.Sample)
+	// RecordGap records the time between two tokens of the complete response of the last sample, n times.
+	RecordGap(between time.Duration, n int)
 }
 
-// TokenRecorder is a Recorder that wants the moments of an answer's tokens too.
+// TokenRecorder is a Recorder which also receives the times of a response's tokens.
 type TokenRecorder interface {
 	Recorder
-	// Tokens is called after the Sample of a whole answer with the moments of its events
-	// that had tokens. at is good during the call.
-	Tokens(s *replay.Sample, at []time.Duration)
+	// RecordTokens is called after RecordSample of a complete response with the times of its events with
+	// tokens. at is valid during the call.
+	RecordTokens(s *replay.Sample, at []time.Duration)
 }
 
-// Config says where requests go and how.
+// Config says where requests are sent and how.
 type Config struct {
 	Endpoint Endpoint
 	Model    string
-	Form     Form
-	// Name begins the x-request-id of each request, before its index; "" is "bench".
+	Form     RequestForm
+	// Name is the prefix of each x-request-id, before the index; "" is "bench".
 	Name string
-	// Vocabulary is what made-up prompts consist of.
+	// Vocabulary is the vocabulary of generated prompts.
 	Vocabulary replay.Vocabulary
-	// Pictures sends the workload's images as pictures, made of their ids and of Vocabulary's seed,
-	// in a chat request before the text. Without, they are tokens or words like all else.
+	// Pictures sends the workload's images as images, generated from their ids and Vocabulary's seed, before
+	// the text of a chat request. Otherwise they are tokens or words like the rest.
 	Pictures bool
-	// Extra is an object whose members are put into every body; those of a request of
-	// the workload are stronger.
+	// Extra is an object whose members are added to every body; the extra members of a request take
+	// precedence.
 	Extra json.RawMessage
-	// MaxTokens takes the place of the workload's output lengths; 0 keeps them.
+	// MaxTokens replaces the workload's output lengths; 0 keeps them.
 	MaxTokens int
-	// Concurrency, if not 0, is a closed loop: so many requests are under way, and the
-	// next is sent when one is over, whatever moments the workload has. At 0 requests are
-	// sent at their moments.
+	// Concurrency, if not 0, is a closed loop: this many requests are in flight, and the next is sent when
+	// one finishes, whatever times the workload has. At 0 requests are sent at their times.
 	Concurrency int
-	// MaxConnections bounds the connections of an open loop. A request that finds none
-	// is late. 0 is 4096.
+	// MaxConnections bounds the connections of an open loop. A request without one is late. 0 is 4096.
 	MaxConnections int
-	// Timeout is how long a request may take to its last token; 0 is ten minutes.
+	// Timeout bounds the time of a request to its last token; 0 is ten minutes.
 	Timeout time.Duration
-	// Duration is after how long no more requests are sent; 0 is the end of the workload.
+	// Duration is the time after which no more requests are sent; 0 is the end of the workload.
 	Duration time.Duration
-	// Ahead is how many bodies are made before they are due, 64 MiB at most; 0 is 256,
-	// or Concurrency if that is more.
+	// Ahead is how many bodies are built before they are due, 64 MiB at most; 0 is 256, or Concurrency if
+	// that is more.
 	Ahead int
-	// Grace is how long running requests have once the context ended; 0 is two seconds.
+	// Grace is the time for running requests after the context ends; 0 is two seconds.
 	Grace time.Duration
 }
 
-// Summary is what a run was beside its samples.
+// Summary describes a run in addition to its samples.
 type Summary struct {
-	// Start is the moment from which samples count.
+	// Start is the time from which samples count.
 	Start time.Time
-	// Answers are whole. Of them NoUsage came without the number of their tokens, and NoCached
-	// without that of cached ones; Short had fewer tokens than the workload says.
+	// Answers counts complete responses. NoUsage of them lacked the token count, NoCached the cached count;
+	// Short had fewer tokens than the workload.
 	Answers, NoUsage, NoCached, Short int
-	// Together counts the tokens that came in one event with another.
+	// Together counts the tokens which shared an event with another.
 	Together int64
-	// Resent counts requests that were sent a second time, since the server had closed
-	// the connection that waited for them.
+	// Resent counts requests which were sent again, since the server had closed the idle connection.
 	Resent int
-	// Interrupted says that the context ended the run; Abandoned requests were then under
-	// way and are in no sample.
+	// Interrupted reports that the context ended the run; the Abandoned requests were then in flight and have
+	// no sample.
 	Interrupted bool
 	Abandoned   int
 }
 
-// maxConnections is more than a client has ports for towards one server, and what is
-// kept for so many is 2 GB.
+// maxConnections exceeds a client's ports towards one server; the buffers of this many connections take 2 GB.
 const maxConnections = 1 << 16
 
 var (
@@ -103,7 +95,7 @@ var (
 	errName        = errors.New("load: the name is none that an id can begin with")
 )
 
-func (c *Config) ensure() error {
+func (c *Config) applyDefaults() error {
 	if c.Concurrency < 0 || c.MaxConnections < 0 || c.Duration < 0 || c.Ahead < 0 || c.MaxTokens < 0 || c.Timeout < 0 || c.Grace < 0 {
 		return errConcurrency
 	}
@@ -116,7 +108,7 @@ func (c *Config) ensure() error {
 	if !validValue([]byte(c.Name)) {
 		return errName
 	}
-	if _, err := c.extra(); err != nil {
+	if _, err := c.extraMembers(); err != nil {
 		return err
 	}
 	setDefault(&c.Name, "bench")
@@ -127,8 +119,8 @@ func (c *Config) ensure() error {
 	return nil
 }
 
-// extra returns the members of Extra.
-func (c *Config) extra() (members map[string]json.RawMessage, err error) {
+// extraMembers returns the members of Extra.
+func (c *Config) extraMembers() (members map[string]json.RawMessage, err error) {
 	if len(c.Extra) == 0 {
 		return nil, nil
 	}
@@ -145,19 +137,18 @@ func setDefault[T comparable](v *T, def T) {
 	}
 }
 
-// Run sends the requests of source and tells record of each that is over, in the
-// order in which they end but for moments very close to each other. It returns when
-// all are over. If ctx ends, no more are sent, those under way have a short time,
-// and the summary says so. The error is that of a workload or an endpoint that
-// cannot be used; what was measured before it counts.
+// Run sends the requests of source and passes each finished one to record, in the order in which they finish
+// except for nearly simultaneous ones. It returns when all have finished. If ctx ends, it sends no more,
+// running requests have a short time to finish, and the summary says so. The error is that of an unusable
+// workload or endpoint; measurements before it are valid.
 func Run(ctx context.Context, cfg Config, source replay.Source, record Recorder) (Summary, error) {
-	if err := cfg.ensure(); err != nil {
+	if err := cfg.applyDefaults(); err != nil {
 		return Summary{}, err
 	}
-	p, err := cfg.Endpoint.peer()
+	p, err := cfg.Endpoint.resolveTarget()
 	if err != nil {
 		return Summary{}, err
 	}
-	r := newRun(cfg, p, newClock())
+	r := newLoadRun(cfg, p, newRunClock())
 	return r.execute(ctx, source, record)
 }

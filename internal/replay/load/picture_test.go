@@ -16,8 +16,8 @@ import (
 func TestPictures(t *testing.T) {
 	sent := func(seed uint64, id string, w, h int) (url, text string) {
 		t.Helper()
-		b := &bodies{model: "m", draw: newPainter(seed), vocab: replay.Vocabulary{Seed: 1}}
-		body, path, err := b.append(nil, &replay.Request{Input: 14, Media: []replay.Media{{Kind: "image", ID: id, Width: w, Height: h, Tokens: 10}}})
+		b := &bodyBuilder{model: "m", images: newImageGenerator(seed), vocab: replay.Vocabulary{Seed: 1}}
+		body, path, err := b.appendBody(nil, &replay.Request{Input: 14, Media: []replay.Media{{Kind: "image", ID: id, Width: w, Height: h, Tokens: 10}}})
 		if err != nil || path != chatPath {
 			t.Fatal(path, err)
 		}
@@ -62,18 +62,18 @@ func TestPictures(t *testing.T) {
 			t.Errorf("another %s makes the same picture", name)
 		}
 	}
-	b := &bodies{model: "m", draw: newPainter(1)}
-	if _, path, err := b.append(nil, &replay.Request{Input: 3}); err != nil || path != completionsPath {
+	b := &bodyBuilder{model: "m", images: newImageGenerator(1)}
+	if _, path, err := b.appendBody(nil, &replay.Request{Input: 3}); err != nil || path != completionsPath {
 		t.Errorf("a request without pictures goes to %s: %v", path, err)
 	}
 }
 
 func BenchmarkPicture(b *testing.B) {
-	p, dst := newPainter(1), []byte(nil)
+	p, dst := newImageGenerator(1), []byte(nil)
 	m := &replay.Media{ID: "a", Width: 224, Height: 224}
 	b.ReportAllocs()
 	for b.Loop() {
-		dst = p.append(dst[:0], m)
+		dst = p.appendDataURI(dst[:0], m)
 	}
 	b.ReportMetric(float64(len(dst)), "bytes")
 }

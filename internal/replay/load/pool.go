@@ -5,91 +5,89 @@ import (
 	"sync"
 )
 
-// pool are the workers. In an open loop those that wait are used last in, first
-// out, and a few more than are needed are kept, connected: a request that is due does
-// not wait for a handshake unless many come at once.
-type pool struct {
-	run  *run
+// workerPool has the workers. In an open loop idle workers are used last in, first out, and a few spare ones
+// are kept connected: a request which is due does not wait for a handshake unless many come at once.
+type workerPool struct {
+	run  *loadRun
 	max  int
-	idle []*worker // before begin
+	idle []*loadWorker // before startWorkers
 	mu   struct {
 		sync.Mutex
-		idle  []*worker
+		idle  []*loadWorker
 		count int
 	}
-	free chan struct{} // a signal that a worker waits
+	freed chan struct{} // signals that a worker is idle
 }
 
-func newPool(r *run, limit int) pool {
-	return pool{run: r, max: limit, free: make(chan struct{}, 1)}
+func newWorkerPool(r *loadRun, limit int) workerPool {
+	return workerPool{run: r, max: limit, freed: make(chan struct{}, 1)}
 }
 
-// spareWorkers says how many workers are to wait beside n.
+// spareWorkers returns how many workers to keep idle when n are in use.
 func spareWorkers(n int) int { return 4 + n/8 }
 
-// begin starts the workers that were made.
-func (p *pool) begin(live context.Context) {
+// startWorkers starts the workers which were made.
+func (p *workerPool) startWorkers(live context.Context) {
 	for _, w := range p.idle {
 		if p.run.cfg.Concurrency > 0 {
-			p.run.workers.Go(func() { w.loop(live) })
+			p.run.workers.Go(func() { w.serveClosedLoop(live) })
 			continue
 		}
 		p.mu.Lock()
 		p.mu.count++
 		p.mu.idle = append(p.mu.idle, w)
 		p.mu.Unlock()
-		p.run.workers.Go(func() { w.work(live) })
+		p.run.workers.Go(func() { w.serveOpenLoop(live) })
 	}
 }
 
-// get returns a worker that waits. It makes one if there is none, and waits for one
-// where there may be no more: nil is the end of the run. The dispatcher alone calls
-// it.
-func (p *pool) get(live context.Context) *worker {
+// acquireWorker returns an idle worker. It makes one if there is none, and waits for one at the limit; nil at
+// the end of the run. Only the dispatcher calls it.
+func (p *workerPool) acquireWorker(live context.Context) *loadWorker {
 	for {
-		if w := p.take(live); w != nil {
+		if w := p.takeOrStart(live); w != nil {
 			return w
 		}
 		select {
-		case <-p.free:
+		case <-p.freed:
 		case <-p.run.stop:
 			return nil
 		}
 	}
 }
 
-func (p *pool) take(live context.Context) *worker {
+func (p *workerPool) takeOrStart(live context.Context) *loadWorker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var w *worker
+	var w *loadWorker
 	if n := len(p.mu.idle); n > 0 {
 		w = p.mu.idle[n-1]
 		p.mu.idle[n-1] = nil
 		p.mu.idle = p.mu.idle[:n-1]
 	} else if p.mu.count < p.max {
 		p.mu.count++
-		w = newWorker(p.run)
-		p.run.workers.Go(func() { w.work(live) })
+		w = newLoadWorker(p.run)
+		p.run.workers.Go(func() { w.serveOpenLoop(live) })
 	}
 	if len(p.mu.idle) < spareWorkers(p.mu.count-len(p.mu.idle)) && p.mu.count < p.max && w != nil {
 		p.mu.count++
-		spare := newWorker(p.run)
+		spare := newLoadWorker(p.run)
 		p.run.workers.Go(func() {
-			_ = spare.connect(live) // its request says what is wrong
-			p.put(spare)
-			spare.work(live)
+			_ = spare.ensureConnected(live) // its first request reports the error
+			p.releaseWorker(spare)
+			spare.serveOpenLoop(live)
 		})
 	}
 	return w
 }
 
-// put takes a worker back.
-func (p *pool) put(w *worker) {
+// releaseWorker returns a worker to the pool.
+func (p *workerPool) releaseWorker(w *loadWorker) {
 	p.mu.Lock()
 	p.mu.idle = append(p.mu.idle, w)
 	p.mu.Unlock()
 	select {
-	case p.free <- struct{}{}:
+	case p.freed <- struct{}{}:
 	default:
 	}
 }

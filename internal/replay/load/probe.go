@@ -13,95 +13,94 @@ import (
 )
 
 const (
-	probeTokens  = 8 // of the prompt that asks
+	probeTokens  = 8 // of the probe's prompt
 	probeTimeout = 2 * time.Minute
-	maxMessage   = 300 // characters of a server's words that are repeated
+	maxMessage   = 300 // characters of a server's message which are repeated
 	probeIndex   = -1
 )
 
-// Probe finds out how the server of cfg takes requests, by asking it for one token in
-// one form after another: prompts as given, or, if prompts has several, the first
-// that it takes; of each the form with the most certain length. cfg.Form is not
-// looked at. The error says what the server said to the plainest form.
-func Probe(ctx context.Context, cfg Config, prompts ...Prompt) (Form, error) {
-	if err := cfg.ensure(); err != nil {
-		return Form{}, err
+// Probe finds out which form of requests the server of cfg accepts, by requesting one token in one form after
+// another: prompts in the given form, or the first accepted one of several; for each the form with the most
+// certain length. It ignores cfg.Form. The error has the server's message to the plainest form.
+func Probe(ctx context.Context, cfg Config, prompts ...PromptForm) (RequestForm, error) {
+	if err := cfg.applyDefaults(); err != nil {
+		return RequestForm{}, err
 	}
-	p, err := cfg.Endpoint.peer()
+	p, err := cfg.Endpoint.resolveTarget()
 	if err != nil {
-		return Form{}, err
+		return RequestForm{}, err
 	}
 	cfg.Timeout = min(cfg.Timeout, probeTimeout)
 	var refusal error
 	for _, prompt := range prompts {
-		for _, form := range []Form{{Length: Exactly}, {Length: WithoutEnd}, {Length: AtMost}, {Length: AtMost, NoUsage: true}} {
+		for _, form := range []RequestForm{{Length: ExactLength}, {Length: IgnoreEOS}, {Length: MaxLength}, {Length: MaxLength, NoUsage: true}} {
 			form.Prompt = prompt
-			a, err := ask(ctx, cfg, p, form)
+			a, err := sendProbe(ctx, cfg, p, form)
 			if err == nil {
-				err = understood(a, form)
+				err = checkUnderstood(a, form)
 			}
 			if err == nil {
 				return form, nil
 			}
 			if !refusesForm(a) {
-				return Form{}, fmt.Errorf("ask %s: %w", p.addr, err)
+				return RequestForm{}, fmt.Errorf("ask %s: %w", p.addr, err)
 			}
 			refusal = err
 		}
 	}
-	return Form{}, fmt.Errorf("ask %s: %w", p.addr, refusal)
+	return RequestForm{}, fmt.Errorf("ask %s: %w", p.addr, refusal)
 }
 
-// ProbeID returns the x-request-id of what Probe asks.
+// ProbeID returns the x-request-id of Probe's requests.
 func ProbeID(cfg Config) string {
 	setDefault(&cfg.Name, "bench")
 	return cfg.Name + "-probe"
 }
 
-// ask sends one request in the given form.
-func ask(ctx context.Context, cfg Config, p *peer, form Form) (*answer, error) {
+// sendProbe sends one request in the given form.
+func sendProbe(ctx context.Context, cfg Config, p *target, form RequestForm) (*outcome, error) {
 	cfg.Form, cfg.MaxTokens = form, 1
-	r := newRun(cfg, p, newClock())
-	cut := context.AfterFunc(ctx, r.conns.cut)
+	r := newLoadRun(cfg, p, newRunClock())
+	cut := context.AfterFunc(ctx, r.conns.closeAll)
 	defer cut()
-	b := r.builders.Get().(*bodies)
+	b := r.builders.Get().(*bodyBuilder)
 	j := &job{index: probeIndex, input: probeTokens, want: 1}
-	// Nobody else's prompt, so that it warms no cache that is measured.
-	if err := r.build(b, j, &replay.Request{Index: probeIndex, Input: probeTokens, Output: 1}); err != nil {
+	// A unique prompt, so that it warms no cache which is measured.
+	if err := r.buildRequest(b, j, &replay.Request{Index: probeIndex, Input: probeTokens, Output: 1}); err != nil {
 		return nil, err
 	}
-	w := newWorker(r)
-	defer w.hangUp()
-	a := &answer{keepBody: true}
-	w.serveInto(ctx, j, a)
+	w := newLoadWorker(r)
+	defer w.closeConn()
+	a := &outcome{keepBody: true}
+	w.serveIntoOutcome(ctx, j, a)
 	if ctx.Err() != nil {
 		return a, ctx.Err()
 	}
 	return a, a.err
 }
 
-// understood reports whether the server took the prompt for what it is.
-func understood(a *answer, form Form) error {
-	if form.Prompt == Tokens && a.reported && a.prompt != probeTokens && a.prompt != probeTokens+1 {
-		// One more is a token that the server puts before every prompt.
+// checkUnderstood checks that the server read the prompt in its form.
+func checkUnderstood(a *outcome, form RequestForm) error {
+	if form.Prompt == TokenPrompt && a.reported && a.prompt != probeTokens && a.prompt != probeTokens+1 {
+		// One more is a token which the server adds to every prompt.
 		return fmt.Errorf("a prompt of %d token ids counts as %d tokens there: it takes them for something else", probeTokens, a.prompt)
 	}
 	return nil
 }
 
-// refusesForm reports whether another form may be taken.
-func refusesForm(a *answer) bool {
+// refusesForm reports whether another form may be accepted.
+func refusesForm(a *outcome) bool {
 	if a == nil {
 		return false
 	}
 	if a.sample.Error == "" {
-		return true // it was not understood
+		return true // misunderstood
 	}
 	return slices.Contains([]string{"status_400", "status_404", "status_405", "status_415", "status_422", "status_500", "status_501", "error_event"}, a.sample.Error)
 }
 
-// refusal is the error of an answer that is not 200: what the server said.
-func (a *answer) refusal(status int) error {
+// refusalError is the error of a response which is not 200, with the server's message.
+func (a *outcome) refusalError(status int) error {
 	var body struct {
 		Error struct {
 			Message string `json:"message"`

@@ -6,32 +6,32 @@ import (
 	"penstock/internal/replay"
 )
 
-// job is a request on its way.
+// job is a request to be sent.
 type job struct {
 	index     int
-	input     int  // prompt tokens, as the workload counts them
-	want      int  // tokens of the answer, likewise
-	fresh     bool // made ahead, and counted there
+	input     int  // prompt tokens, by the workload's count
+	want      int  // response tokens, by the workload's count
+	fresh     bool // built ahead, and counted there
 	session   string
-	at, delay time.Duration // as the workload has them
+	at, delay time.Duration // as in the workload
 	due       time.Duration
-	wire      []byte // what is sent; nil before it is built
-	// request is what wire is built from, of a request that waits for another.
+	wire      []byte // bytes to send; nil before it is built
+	// request is the source of wire, for a request which waits for another.
 	request *replay.Request
 }
 
-// queue is a heap of jobs by due, those of the same moment in order of index.
-type queue []*job
+// jobQueue is a heap of jobs by due, then by index.
+type jobQueue []*job
 
-func (q queue) before(i, j int) bool {
+func (q jobQueue) isBefore(i, j int) bool {
 	return q[i].due < q[j].due || q[i].due == q[j].due && q[i].index < q[j].index
 }
 
-func (q *queue) push(j *job) {
+func (q *jobQueue) push(j *job) {
 	h := append(*q, j)
 	for i := len(h) - 1; i > 0; {
 		parent := (i - 1) / 2
-		if !h.before(i, parent) {
+		if !h.isBefore(i, parent) {
 			break
 		}
 		h[i], h[parent] = h[parent], h[i]
@@ -40,7 +40,7 @@ func (q *queue) push(j *job) {
 	*q = h
 }
 
-func (q *queue) pop() *job {
+func (q *jobQueue) pop() *job {
 	h := *q
 	first, last := h[0], len(h)-1
 	h[0], h[last] = h[last], nil
@@ -48,7 +48,7 @@ func (q *queue) pop() *job {
 	for i := 0; ; {
 		least := i
 		for child := 2*i + 1; child <= 2*i+2 && child < last; child++ {
-			if h.before(child, least) {
+			if h.isBefore(child, least) {
 				least = child
 			}
 		}

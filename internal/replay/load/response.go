@@ -8,62 +8,61 @@ import (
 	"time"
 )
 
-// Bounds of what is read of an answer.
+// Bounds of a response.
 const (
 	maxHead    = 32 << 10 // bytes of status line and headers; also the size of a read
 	maxHeaders = 256
-	maxInterim = 8 // 1xx answers before the one that counts
+	maxInterim = 8 // 1xx responses before the final one
 )
 
-// errMalformed is an answer that is not HTTP/1.1 as this reader takes it.
+// errMalformed is a response which is not HTTP/1.1 as this reader accepts it.
 var errMalformed = errors.New("answer is not HTTP/1.1")
 
-// framing says how the body of an answer ends.
-type framing uint8
+// bodyFraming says how the body of a response ends.
+type bodyFraming uint8
 
 const (
-	byLength framing = iota
-	byChunks
-	byClose
+	lengthFraming bodyFraming = iota
+	chunkedFraming
+	closeFraming
 )
 
-// head is what matters of an answer's status line and headers.
-type head struct {
+// responseHead has the relevant parts of the status line and headers.
+type responseHead struct {
 	status  int
-	old     bool // HTTP/1.0
-	framing framing
-	length  int64 // of a body byLength
-	// keep says that the connection serves another request after the body.
-	keep   bool
-	stream bool   // the content type is text/event-stream
-	coded  bool   // the body is compressed, which was not asked for
-	worker uint64 // x-penstock-worker; 0 without
+	http10  bool // HTTP/1.0
+	framing bodyFraming
+	length  int64 // of a body with lengthFraming
+	// keepAlive reports that the connection can be used again after the body.
+	keepAlive   bool
+	eventStream bool   // the content type is text/event-stream
+	compressed  bool   // the body is compressed, which was not requested
+	worker      uint64 // x-penstock-worker; 0 without
 }
 
-// response reads answers from one connection, head first, then the body in
-// pieces. It allocates nothing once it exists. Every piece is of one read of the
-// connection, and at says when that read returned: time is told where the bytes
-// come in, not where they are understood.
-type response struct {
-	src io.Reader
-	now func() time.Duration
-	at  time.Duration
+// responseReader reads responses from one connection, first the head, then the body in pieces. It does not
+// allocate once it exists. Every piece is from one read of the connection, and readAt is when that read
+// returned: times are taken where bytes arrive, not where they are parsed.
+type responseReader struct {
+	src    io.Reader
+	now    func() time.Duration
+	readAt time.Duration
 
 	buf  []byte
 	r, w int // buf[r:w] is not consumed yet
 
-	head
+	responseHead
 	left    int64 // of the body, or of the chunk
-	inChunk bool  // the end of a chunk's data is to come
-	done    bool  // the body is consumed, its end included
+	inChunk bool  // the end of a chunk's data is still to be read
+	done    bool  // the body is consumed, including its end
 }
 
-func newResponse(src io.Reader, now func() time.Duration) *response {
-	return &response{src: src, now: now, buf: make([]byte, maxHead)}
+func newResponseReader(src io.Reader, now func() time.Duration) *responseReader {
+	return &responseReader{src: src, now: now, buf: make([]byte, maxHead)}
 }
 
-// fill makes one read of the connection.
-func (p *response) fill() error {
+// fillBuffer reads once from the connection.
+func (p *responseReader) fillBuffer() error {
 	if p.r == p.w {
 		p.r, p.w = 0, 0
 	}
@@ -75,10 +74,10 @@ func (p *response) fill() error {
 		p.r = 0
 	}
 	n, err := p.src.Read(p.buf[p.w:])
-	p.at = p.now()
+	p.readAt = p.now()
 	p.w += n
 	if n > 0 {
-		return nil // the error, if there is one, comes again
+		return nil // an error will occur again at the next read
 	}
 	if err == nil {
 		err = io.ErrNoProgress
@@ -86,16 +85,15 @@ func (p *response) fill() error {
 	return err
 }
 
-// line returns the next line without its end, which is CRLF or LF. It is good
-// until the next call.
-func (p *response) line() ([]byte, error) {
-	line, err := p.upToLF()
+// readLine returns the next line without its end, which is CRLF or LF. It is valid until the next call.
+func (p *responseReader) readLine() ([]byte, error) {
+	line, err := p.readUpToLF()
 	return bytes.TrimSuffix(line, []byte{'\r'}), err
 }
 
-// strictLine is line where it must end with CRLF.
-func (p *response) strictLine() ([]byte, error) {
-	line, err := p.upToLF()
+// readStrictLine is readLine with a required CRLF.
+func (p *responseReader) readStrictLine() ([]byte, error) {
+	line, err := p.readUpToLF()
 	line, ok := bytes.CutSuffix(line, []byte{'\r'})
 	if err == nil && !ok {
 		err = errMalformed
@@ -103,7 +101,7 @@ func (p *response) strictLine() ([]byte, error) {
 	return line, err
 }
 
-func (p *response) upToLF() ([]byte, error) {
+func (p *responseReader) readUpToLF() ([]byte, error) {
 	for seen := 0; ; {
 		if i := bytes.IndexByte(p.buf[p.r+seen:p.w], '\n'); i >= 0 {
 			line := p.buf[p.r : p.r+seen+i]
@@ -111,15 +109,15 @@ func (p *response) upToLF() ([]byte, error) {
 			return line, nil
 		}
 		seen = p.w - p.r
-		if err := p.fill(); err != nil {
+		if err := p.fillBuffer(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// readHead reads up to the body. The error is io.EOF if the connection was closed
-// before the first byte of an answer.
-func (p *response) readHead() error {
+// readHead reads up to the body. The error is io.EOF if the connection was closed before the first byte of a
+// response.
+func (p *responseReader) readHead() error {
 	for range maxInterim {
 		err := p.readOneHead()
 		if err != nil || p.status >= 200 {
@@ -129,26 +127,26 @@ func (p *response) readHead() error {
 	return errMalformed
 }
 
-func (p *response) readOneHead() error {
-	p.head = head{framing: byClose}
+func (p *responseReader) readOneHead() error {
+	p.responseHead = responseHead{framing: closeFraming}
 	p.inChunk, p.done, p.left = false, false, 0
 	for p.r == p.w {
-		if err := p.fill(); err != nil {
+		if err := p.fillBuffer(); err != nil {
 			return err
 		}
 	}
-	line, err := p.line()
+	line, err := p.readLine()
 	if err != nil {
-		return unexpected(err)
+		return unexpectedEOF(err)
 	}
-	if !p.statusLine(line) {
+	if !p.parseStatusLine(line) {
 		return errMalformed
 	}
 	length := int64(-1)
 	chunked := false
 	for n := 0; ; n++ {
-		if line, err = p.line(); err != nil {
-			return unexpected(err)
+		if line, err = p.readLine(); err != nil {
+			return unexpectedEOF(err)
 		}
 		if len(line) == 0 {
 			break
@@ -157,35 +155,35 @@ func (p *response) readOneHead() error {
 		if n == maxHeaders || !ok || !validName(name) || !validValue(value) {
 			return errMalformed
 		}
-		if !p.header(name, bytes.Trim(value, " \t"), &length, &chunked) {
+		if !p.parseHeader(name, bytes.Trim(value, " \t"), &length, &chunked) {
 			return errMalformed
 		}
 	}
-	return p.frame(length, chunked)
+	return p.decideFraming(length, chunked)
 }
 
-// frame decides how the body ends.
-func (p *response) frame(length int64, chunked bool) error {
+// decideFraming decides how the body ends.
+func (p *responseReader) decideFraming(length int64, chunked bool) error {
 	switch {
 	case p.status < 200:
 		return nil
 	case p.status == 204 || p.status == 304:
-		p.framing, p.length = byLength, 0
-	case chunked && (length >= 0 || p.old):
-		return errMalformed // two ends: whoever believes the other one reads a different answer
+		p.framing, p.length = lengthFraming, 0
+	case chunked && (length >= 0 || p.http10):
+		return errMalformed // two lengths: clients which believe different ones read different responses (request smuggling)
 	case chunked:
-		p.framing = byChunks
+		p.framing = chunkedFraming
 	case length >= 0:
-		p.framing, p.length = byLength, length
+		p.framing, p.length = lengthFraming, length
 	default:
-		p.keep = false
+		p.keepAlive = false
 	}
 	p.left = p.length
-	p.done = p.framing == byLength && p.left == 0
+	p.done = p.framing == lengthFraming && p.left == 0
 	return nil
 }
 
-func (p *response) statusLine(line []byte) bool {
+func (p *responseReader) parseStatusLine(line []byte) bool {
 	const proto = "HTTP/1."
 	if len(line) < len(proto)+5 || string(line[:len(proto)]) != proto || line[8] != ' ' || line[7] != '0' && line[7] != '1' {
 		return false
@@ -199,77 +197,76 @@ func (p *response) statusLine(line []byte) bool {
 		}
 		p.status = p.status*10 + int(c-'0')
 	}
-	p.old = line[7] == '0'
-	p.keep = !p.old
+	p.http10 = line[7] == '0'
+	p.keepAlive = !p.http10
 	return p.status >= 100
 }
 
-// header takes note of one header; false is one that cannot be right.
-func (p *response) header(name, value []byte, length *int64, chunked *bool) bool {
+// parseHeader reads one header; false if it is invalid.
+func (p *responseReader) parseHeader(name, value []byte, length *int64, chunked *bool) bool {
 	switch {
-	case is(name, "content-length"):
-		n, ok := number(value)
+	case equalLower(name, "content-length"):
+		n, ok := parseNumber(value)
 		if !ok || *length >= 0 && *length != n {
 			return false
 		}
 		*length = n
-	case is(name, "transfer-encoding"):
-		if *chunked || !is(value, "chunked") {
+	case equalLower(name, "transfer-encoding"):
+		if *chunked || !equalLower(value, "chunked") {
 			return false
 		}
 		*chunked = true
-	case is(name, "connection"):
+	case equalLower(name, "connection"):
 		for rest := value; len(rest) > 0; {
 			var word []byte
 			word, rest, _ = bytes.Cut(rest, []byte{','})
 			switch word = bytes.Trim(word, " \t"); {
-			case is(word, "close"):
-				p.keep = false
-			case is(word, "upgrade"):
+			case equalLower(word, "close"):
+				p.keepAlive = false
+			case equalLower(word, "upgrade"):
 				return false
 			}
 		}
-	case is(name, "content-type"):
+	case equalLower(name, "content-type"):
 		kind, _, _ := bytes.Cut(value, []byte{';'})
-		p.stream = is(bytes.Trim(kind, " \t"), "text/event-stream")
-	case is(name, "content-encoding"):
-		p.coded = p.coded || len(value) > 0 && !is(value, "identity")
-	case is(name, "x-penstock-worker"):
-		if n, ok := number(value); ok {
+		p.eventStream = equalLower(bytes.Trim(kind, " \t"), "text/event-stream")
+	case equalLower(name, "content-encoding"):
+		p.compressed = p.compressed || len(value) > 0 && !equalLower(value, "identity")
+	case equalLower(name, "x-penstock-worker"):
+		if n, ok := parseNumber(value); ok {
 			p.worker = uint64(n)
 		}
 	}
 	return true
 }
 
-// next returns the next piece of the body, io.EOF after its end. It is good until
-// the next call.
-func (p *response) next() ([]byte, error) {
+// nextPiece returns the next piece of the body, io.EOF after its end. It is valid until the next call.
+func (p *responseReader) nextPiece() ([]byte, error) {
 	if p.done {
 		return nil, io.EOF
 	}
-	if p.framing == byChunks && p.left == 0 {
+	if p.framing == chunkedFraming && p.left == 0 {
 		if err := p.nextChunk(); err != nil {
-			return nil, unexpected(err)
+			return nil, unexpectedEOF(err)
 		}
 		if p.done {
 			return nil, io.EOF
 		}
 	}
 	if p.r == p.w {
-		if err := p.fill(); err != nil {
-			if err == io.EOF && p.framing == byClose {
+		if err := p.fillBuffer(); err != nil {
+			if err == io.EOF && p.framing == closeFraming {
 				p.done = true
 				return nil, err
 			}
-			return nil, unexpected(err)
+			return nil, unexpectedEOF(err)
 		}
 	}
 	n := int64(p.w - p.r)
-	if p.framing != byClose {
+	if p.framing != closeFraming {
 		n = min(n, p.left)
 		p.left -= n
-		p.done = p.framing == byLength && p.left == 0
+		p.done = p.framing == lengthFraming && p.left == 0
 	}
 	piece := p.buf[p.r : p.r+int(n)]
 	p.r += int(n)
@@ -277,18 +274,18 @@ func (p *response) next() ([]byte, error) {
 }
 
 // nextChunk reads up to the data of the next chunk, or past the end of the body.
-func (p *response) nextChunk() error {
+func (p *responseReader) nextChunk() error {
 	if p.inChunk {
-		if line, err := p.strictLine(); err != nil || len(line) != 0 {
+		if line, err := p.readStrictLine(); err != nil || len(line) != 0 {
 			return malformedUnless(err)
 		}
 	}
-	line, err := p.strictLine()
+	line, err := p.readStrictLine()
 	if err != nil {
 		return err
 	}
 	size, _, _ := bytes.Cut(line, []byte{';'})
-	n, ok := hexadecimal(bytes.TrimRight(size, " \t"))
+	n, ok := parseHex(bytes.TrimRight(size, " \t"))
 	if !ok {
 		return errMalformed
 	}
@@ -297,7 +294,7 @@ func (p *response) nextChunk() error {
 		return nil
 	}
 	for range maxHeaders { // trailers
-		line, err := p.strictLine()
+		line, err := p.readStrictLine()
 		if err != nil {
 			return err
 		}
@@ -319,16 +316,16 @@ func malformedUnless(err error) error {
 	return errMalformed
 }
 
-// unexpected tells an end in the middle from one between two answers.
-func unexpected(err error) error {
+// unexpectedEOF turns an end within a response into io.ErrUnexpectedEOF.
+func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// is compares with a word in lower case.
-func is(b []byte, word string) bool {
+// equalLower compares b with a lower-case word, ignoring case.
+func equalLower(b []byte, word string) bool {
 	if len(b) != len(word) {
 		return false
 	}
@@ -343,7 +340,7 @@ func is(b []byte, word string) bool {
 	return true
 }
 
-func number(b []byte) (n int64, ok bool) {
+func parseNumber(b []byte) (n int64, ok bool) {
 	for _, c := range b {
 		if c < '0' || c > '9' || n > (math.MaxInt64-9)/10 {
 			return 0, false
@@ -353,7 +350,7 @@ func number(b []byte) (n int64, ok bool) {
 	return n, len(b) > 0
 }
 
-func hexadecimal(b []byte) (n int64, ok bool) {
+func parseHex(b []byte) (n int64, ok bool) {
 	for _, c := range b {
 		switch {
 		case '0' <= c && c <= '9':

@@ -33,13 +33,13 @@ func (r *reads) Read(p []byte) (int, error) {
 func (r *reads) now() time.Duration { return r.clock }
 
 // whole reads one answer.
-func whole(p *response) (string, error) {
+func whole(p *responseReader) (string, error) {
 	if err := p.readHead(); err != nil {
 		return "", err
 	}
 	var body []byte
 	for {
-		piece, err := p.next()
+		piece, err := p.nextPiece()
 		body = append(body, piece...)
 		if err == io.EOF {
 			return string(body), nil
@@ -92,19 +92,19 @@ func TestAnswers(t *testing.T) {
 	} {
 		src := &reads{}
 		for name, r := range map[string]io.Reader{"whole": strings.NewReader(tt.text), "bytes": iotest.OneByteReader(strings.NewReader(tt.text))} {
-			p := newResponse(r, src.now)
+			p := newResponseReader(r, src.now)
 			body, err := whole(p)
-			if body != tt.body || !errors.Is(err, tt.err) || err != nil && tt.err == nil || err == nil && p.keep != tt.keep {
-				t.Errorf("%s, %s: %q, %v, keep %v; want %q, %v, %v", tt.name, name, body, err, p.keep, tt.body, tt.err, tt.keep)
+			if body != tt.body || !errors.Is(err, tt.err) || err != nil && tt.err == nil || err == nil && p.keepAlive != tt.keep {
+				t.Errorf("%s, %s: %q, %v, keep %v; want %q, %v, %v", tt.name, name, body, err, p.keepAlive, tt.body, tt.err, tt.keep)
 			}
 		}
 	}
 }
 
 func TestHeaders(t *testing.T) {
-	p := newResponse(strings.NewReader("HTTP/1.1 200 OK\r\ncontent-TYPE: text/Event-Stream; charset=utf-8\r\nX-Penstock-Worker: 72\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n"), (&reads{}).now)
-	if err := p.readHead(); err != nil || !p.stream || !p.coded || p.worker != 72 {
-		t.Errorf("%+v, %v", p.head, err)
+	p := newResponseReader(strings.NewReader("HTTP/1.1 200 OK\r\ncontent-TYPE: text/Event-Stream; charset=utf-8\r\nX-Penstock-Worker: 72\r\nContent-Encoding: gzip\r\nContent-Length: 0\r\n\r\n"), (&reads{}).now)
+	if err := p.readHead(); err != nil || !p.eventStream || !p.compressed || p.worker != 72 {
+		t.Errorf("%+v, %v", p.responseHead, err)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestMoments(t *testing.T) {
 		"de\r\n2\r\nfg\r\n1",         // 4: the rest of the chunk, and another
 		"\r\nh\r\n0\r\n\r\nHTTP/1.1", // 5
 	}}
-	p := newResponse(src, src.now)
+	p := newResponseReader(src, src.now)
 	if err := p.readHead(); err != nil {
 		t.Fatal(err)
 	}
@@ -126,12 +126,12 @@ func TestMoments(t *testing.T) {
 		text string
 		at   time.Duration
 	}{{"ab", 2}, {"c", 3}, {"de", 4}, {"fg", 4}, {"h", 5}} {
-		piece, err := p.next()
-		if string(piece) != want.text || p.at != want.at || err != nil {
-			t.Errorf("%q at %d, %v; want %q at %d", piece, p.at, err, want.text, want.at)
+		piece, err := p.nextPiece()
+		if string(piece) != want.text || p.readAt != want.at || err != nil {
+			t.Errorf("%q at %d, %v; want %q at %d", piece, p.readAt, err, want.text, want.at)
 		}
 	}
-	if _, err := p.next(); err != io.EOF || !p.done || string(p.buf[p.r:p.w]) != "HTTP/1.1" {
+	if _, err := p.nextPiece(); err != io.EOF || !p.done || string(p.buf[p.r:p.w]) != "HTTP/1.1" {
 		t.Errorf("at the end: %v, %v, %q", err, p.done, p.buf[p.r:p.w])
 	}
 }
@@ -147,7 +147,7 @@ func FuzzResponse(f *testing.F) {
 		f.Add([]byte(s), uint8(3))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, size uint8) {
-		p := newResponse(pieces(data, int(size)+1), (&reads{}).now)
+		p := newResponseReader(pieces(data, int(size)+1), (&reads{}).now)
 		body, err := whole(p)
 		if err != nil {
 			return
@@ -165,8 +165,8 @@ func FuzzResponse(f *testing.F) {
 			if resp.StatusCode >= 100 && resp.StatusCode < 200 {
 				continue
 			}
-			if resp.StatusCode != p.status || string(theirs) != body || p.keep && resp.Close {
-				t.Fatalf("%q: %d %q keep %v, net/http has %d %q close %v", data, p.status, body, p.keep, resp.StatusCode, theirs, resp.Close)
+			if resp.StatusCode != p.status || string(theirs) != body || p.keepAlive && resp.Close {
+				t.Fatalf("%q: %d %q keep %v, net/http has %d %q close %v", data, p.status, body, p.keepAlive, resp.StatusCode, theirs, resp.Close)
 			}
 			return
 		}

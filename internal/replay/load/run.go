@@ -14,42 +14,42 @@ import (
 )
 
 const (
-	maxAheadBytes  = 64 << 20 // of bodies that are made ahead
-	maxParkedBytes = 64 << 20 // of bodies of requests that wait for another
-	maxWarm        = 256      // connections that are opened before the run begins
-	maxOutcomes    = 1024     // answers that wait to be recorded
+	maxAheadBytes  = 64 << 20 // of bodies which are built ahead
+	maxParkedBytes = 64 << 20 // of bodies of requests which wait for another
+	maxWarm        = 256      // connections which are opened before the run starts
+	maxOutcomes    = 1024     // outcomes waiting to be recorded
 )
 
-// run is one run: a feeder makes requests ahead, a dispatcher holds them until they
-// are due, workers send them and read the answers, a collector records those.
+// loadRun is one run: a feeder builds requests ahead, a dispatcher holds them until they are due, workers
+// send them and read the responses, a collector records the outcomes.
 //
 //	feeder ─▶ ready ─▶ dispatcher (heap) ─▶ idle worker      open loop
 //	feeder ─▶ ready ─▶ worker                                closed loop
 //	worker ─▶ released ─▶ dispatcher ─▶ …                    the next one of a session
-type run struct {
+type loadRun struct {
 	cfg   Config
-	peer  *peer
-	clock *clock
-	conns conns
+	peer  *target
+	clock *runClock
+	conns connSet
 
-	ready    chan *job // made, in order; has room for all that may be made ahead
+	ready    chan *job // built, in order; has room for all which may be built ahead
 	timed    chan *job // closed loop: due now
-	released backlog   // of sessions; due at some time
-	sessions *sessions
-	ahead    ahead
-	parked   atomic.Int64 // bytes made of requests that wait for another
+	released backlog   // of sessions; due later
+	sessions *sessionTable
+	ahead    aheadLimit
+	parked   atomic.Int64 // built bytes of requests which wait for another
 
-	pending atomic.Int64 // taken from the source and not over, and one for the feeder
+	pending atomic.Int64 // requests taken from the source and not finished, plus one for the feeder
 	stop    chan struct{}
 	stopped sync.Once
-	primed  chan struct{} // closed once there is enough to begin with
+	primed  chan struct{} // closed once there is enough to start
 
-	pool     pool
+	pool     workerPool
 	workers  sync.WaitGroup
-	outcomes chan *answer
-	spare    chan *answer // recorded, to be used again
-	wires    sync.Pool    // of *[]byte
-	builders sync.Pool    // of *bodies
+	outcomes chan *outcome
+	spare    chan *outcome // recorded, for reuse
+	wires    sync.Pool     // of *[]byte
+	builders sync.Pool     // of *bodies
 
 	workload struct {
 		sync.Mutex
@@ -58,20 +58,20 @@ type run struct {
 	}
 }
 
-func newRun(cfg Config, p *peer, c *clock) *run {
-	r := &run{
+func newLoadRun(cfg Config, p *target, c *runClock) *loadRun {
+	r := &loadRun{
 		cfg: cfg, peer: p, clock: c,
 		ready: make(chan *job, cfg.Ahead), timed: make(chan *job), released: newBacklog(),
-		sessions: newSessions(), ahead: newAhead(cfg.Ahead),
+		sessions: newSessionTable(), ahead: newAheadLimit(cfg.Ahead),
 		stop: make(chan struct{}), primed: make(chan struct{}),
-		outcomes: make(chan *answer, maxOutcomes), spare: make(chan *answer, maxOutcomes),
+		outcomes: make(chan *outcome, maxOutcomes), spare: make(chan *outcome, maxOutcomes),
 	}
-	r.pool = newPool(r, cfg.MaxConnections)
-	extra, _ := cfg.extra() // it was checked
+	r.pool = newWorkerPool(r, cfg.MaxConnections)
+	extra, _ := cfg.extraMembers() // already validated
 	r.builders.New = func() any {
-		b := &bodies{form: cfg.Form, model: cfg.Model, limit: cfg.MaxTokens, vocab: cfg.Vocabulary, extra: extra}
+		b := &bodyBuilder{form: cfg.Form, model: cfg.Model, maxTokens: cfg.MaxTokens, vocab: cfg.Vocabulary, extra: extra}
 		if cfg.Pictures {
-			b.draw = newPainter(cfg.Vocabulary.Seed)
+			b.images = newImageGenerator(cfg.Vocabulary.Seed)
 		}
 		return b
 	}
@@ -80,54 +80,54 @@ func newRun(cfg Config, p *peer, c *clock) *run {
 	return r
 }
 
-func (r *run) now() time.Duration { return r.clock.now() }
+func (r *loadRun) elapsed() time.Duration { return r.clock.elapsed() }
 
-// halt ends the sending.
-func (r *run) halt() { r.stopped.Do(func() { close(r.stop) }) }
+// stopSending ends the sending.
+func (r *loadRun) stopSending() { r.stopped.Do(func() { close(r.stop) }) }
 
-// over counts n requests that are over, and ends the run after the last one.
-func (r *run) over(n int64) {
+// finishRequests counts n finished requests, and ends the run after the last one.
+func (r *loadRun) finishRequests(n int64) {
 	if r.pending.Add(-n) == 0 {
-		r.halt()
+		r.stopSending()
 	}
 }
 
 // execute runs to the end.
-func (r *run) execute(ctx context.Context, source replay.Source, record Recorder) (Summary, error) {
-	live, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of what is under way
+func (r *loadRun) execute(ctx context.Context, source replay.Source, record Recorder) (Summary, error) {
+	live, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of requests in flight
 	defer cancel()
 	var feeding sync.WaitGroup
-	feeding.Go(func() { r.feed(source) })
+	feeding.Go(func() { r.feedRequests(source) })
 	r.warmUp(ctx, live)
 	select {
 	case <-r.primed:
 	case <-ctx.Done():
 	}
-	if ctx.Err() != nil { // which may come with the first requests
-		r.halt()
-		feeding.Wait() // it looks at the clock, which is set now
+	if ctx.Err() != nil { // possibly together with the first requests
+		r.stopSending()
+		feeding.Wait() // it reads the clock, which is set now
 	}
 
 	r.clock.start = time.Now()
 	summary := Summary{Start: r.clock.start}
-	halt := context.AfterFunc(ctx, r.halt)
+	halt := context.AfterFunc(ctx, r.stopSending)
 	defer halt()
 	if r.cfg.Duration > 0 {
-		end := time.AfterFunc(r.cfg.Duration, r.halt)
+		end := time.AfterFunc(r.cfg.Duration, r.stopSending)
 		defer end.Stop()
 	}
 	var collecting, dispatching sync.WaitGroup
-	collecting.Go(func() { r.collect(&summary, record) })
-	dispatching.Go(func() { r.dispatch(live) })
-	r.pool.begin(live)
+	collecting.Go(func() { r.recordOutcomes(&summary, record) })
+	dispatching.Go(func() { r.dispatchJobs(live) })
+	r.pool.startWorkers(live)
 
 	<-r.stop
 	feeding.Wait()
 	dispatching.Wait()
-	r.finish(ctx, cancel)
+	r.awaitWorkers(ctx, cancel)
 	close(r.outcomes)
 	collecting.Wait()
-	r.conns.cut()
+	r.conns.closeAll()
 
 	r.workload.Lock()
 	defer r.workload.Unlock()
@@ -135,9 +135,8 @@ func (r *run) execute(ctx context.Context, source replay.Source, record Recorder
 	return summary, r.workload.err
 }
 
-// finish waits for what is under way: until it is over, or for a short time if the
-// context ended.
-func (r *run) finish(ctx context.Context, cancel context.CancelFunc) {
+// awaitWorkers waits for the requests in flight to finish, or for the grace period if the context ended.
+func (r *loadRun) awaitWorkers(ctx context.Context, cancel context.CancelFunc) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -155,32 +154,32 @@ func (r *run) finish(ctx context.Context, cancel context.CancelFunc) {
 		return
 	case <-grace.C:
 	}
-	r.conns.cut()
+	r.conns.closeAll()
 	cancel()
 	<-done
 }
 
-// warmUp makes the first workers, with their connections. A server that cannot be
-// reached is told of by the requests.
-func (r *run) warmUp(ctx, live context.Context) {
+// warmUp makes the first workers, with their connections. The requests report a server which cannot be
+// reached.
+func (r *loadRun) warmUp(ctx, live context.Context) {
 	n := r.cfg.Concurrency
 	if n == 0 {
 		n = spareWorkers(0)
 	}
 	var dialing sync.WaitGroup
 	for i := range n {
-		w := newWorker(r)
+		w := newLoadWorker(r)
 		r.pool.idle = append(r.pool.idle, w)
 		if i < maxWarm {
-			dialing.Go(func() { _ = w.connect(ctx) })
+			dialing.Go(func() { _ = w.ensureConnected(ctx) })
 		}
 	}
 	dialing.Wait()
 }
 
-// feed takes requests from the source and makes them ready, ahead of their time.
-func (r *run) feed(source replay.Source) {
-	err := r.feedAll(source)
+// feedRequests takes requests from the source and builds them ahead of their time.
+func (r *loadRun) feedRequests(source replay.Source) {
+	err := r.feedUntilError(source)
 	switch err {
 	case io.EOF:
 		r.workload.Lock()
@@ -188,19 +187,19 @@ func (r *run) feed(source replay.Source) {
 		r.workload.Unlock()
 	case errStopped:
 	default:
-		r.fail(err)
+		r.failWorkload(err)
 	}
-	r.prime()
-	r.over(1)
+	r.markPrimed()
+	r.finishRequests(1)
 }
 
 var errStopped = errors.New("load: stopped")
 
-func (r *run) feedAll(source replay.Source) error {
-	b := r.builders.Get().(*bodies)
+func (r *loadRun) feedUntilError(source replay.Source) error {
+	b := r.builders.Get().(*bodyBuilder)
 	var req replay.Request
 	for {
-		if !r.ahead.room(r.stop, r.prime) {
+		if !r.ahead.waitForRoom(r.stop, r.markPrimed) {
 			return errStopped
 		}
 		if err := source.Next(&req); err != nil {
@@ -214,44 +213,44 @@ func (r *run) feedAll(source replay.Source) error {
 			j.at = 0
 		}
 		r.pending.Add(1)
-		if err := r.place(b, j, &req); err != nil {
+		if err := r.placeJob(b, j, &req); err != nil {
 			return err
 		}
 	}
 }
 
-// place makes j and hands it on, or parks it behind the request before it.
-func (r *run) place(b *bodies, j *job, req *replay.Request) error {
+// placeJob builds j and passes it on, or parks it until the previous request of its session has finished.
+func (r *loadRun) placeJob(b *bodyBuilder, j *job, req *replay.Request) error {
 	if j.session == "" || r.parked.Load() < maxParkedBytes {
-		if err := r.build(b, j, req); err != nil {
+		if err := r.buildRequest(b, j, req); err != nil {
 			return err
 		}
 	} else {
 		j.request = new(replay.Request)
-		j.request.Set(req)
+		j.request.CopyFrom(req)
 	}
 	size := int64(len(j.wire))
 	r.parked.Add(size)
 	for {
-		switch r.sessions.offer(j, r.now()) {
-		case goes:
+		switch r.sessions.offerJob(j, r.elapsed()) {
+		case offerDue:
 			r.parked.Add(-size)
 			if j.wire == nil {
-				if err := r.build(b, j, req); err != nil {
+				if err := r.buildRequest(b, j, req); err != nil {
 					return err
 				}
 				j.request = nil
 			}
 			j.fresh = true
-			r.ahead.add(len(j.wire))
-			r.ready <- j // there is room: no more are made ahead than it has
+			r.ahead.addBody(len(j.wire))
+			r.ready <- j // there is room: no more are built ahead than it holds
 			return nil
-		case parks:
+		case offerParked:
 			return nil
-		case timeless:
+		case offerTimeless:
 			return fmt.Errorf("request %d: the workload does not say when it is sent; choose a rate or a concurrency", req.Index)
-		case full:
-			r.prime()
+		case offerFull:
+			r.markPrimed()
 			select {
 			case <-r.sessions.room:
 			case <-r.stop:
@@ -261,40 +260,40 @@ func (r *run) place(b *bodies, j *job, req *replay.Request) error {
 	}
 }
 
-// follow makes the request after one of a session ready, once that one is over.
-func (r *run) follow(session string, done time.Duration) {
-	j := r.sessions.finish(session, done)
+// releaseNext makes the next request of a session ready when the previous one has finished.
+func (r *loadRun) releaseNext(session string, done time.Duration) {
+	j := r.sessions.finishJob(session, done)
 	if j == nil {
 		return
 	}
 	if j.wire != nil {
 		r.parked.Add(-int64(len(j.wire)))
 	} else {
-		b := r.builders.Get().(*bodies)
-		err := r.build(b, j, j.request)
+		b := r.builders.Get().(*bodyBuilder)
+		err := r.buildRequest(b, j, j.request)
 		r.builders.Put(b)
 		j.request = nil
 		if err != nil {
-			r.fail(err)
+			r.failWorkload(err)
 			return
 		}
 	}
-	r.released.add(j)
+	r.released.addJob(j)
 }
 
-// fail ends the run because of its workload.
-func (r *run) fail(err error) {
+// failWorkload ends the run because of its workload.
+func (r *loadRun) failWorkload(err error) {
 	r.workload.Lock()
 	if r.workload.err == nil {
 		r.workload.err = err
 	}
 	r.workload.Unlock()
-	r.halt()
+	r.stopSending()
 }
 
-// build writes what is sent for j.
-func (r *run) build(b *bodies, j *job, req *replay.Request) error {
-	body, path, err := b.append(b.body[:0], req)
+// buildRequest writes the bytes to send for j.
+func (r *loadRun) buildRequest(b *bodyBuilder, j *job, req *replay.Request) error {
+	body, path, err := b.appendBody(b.body[:0], req)
 	if err != nil {
 		return err
 	}
@@ -313,8 +312,8 @@ func (r *run) build(b *bodies, j *job, req *replay.Request) error {
 	return nil
 }
 
-// prime tells that there is enough to begin with.
-func (r *run) prime() {
+// markPrimed reports that there is enough to start.
+func (r *loadRun) markPrimed() {
 	select {
 	case <-r.primed:
 	default:
@@ -322,10 +321,10 @@ func (r *run) prime() {
 	}
 }
 
-// dispatch holds requests until they are due.
-func (r *run) dispatch(live context.Context) {
+// dispatchJobs holds requests until they are due.
+func (r *loadRun) dispatchJobs(live context.Context) {
 	r.clock.prepare()
-	var q queue
+	var q jobQueue
 	var ready <-chan *job
 	if r.cfg.Concurrency == 0 {
 		ready = r.ready
@@ -333,12 +332,12 @@ func (r *run) dispatch(live context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		for _, j := range r.released.take() {
+		for _, j := range r.released.takeJobs() {
 			q.push(j)
 		}
-		if len(q) == 0 || q[0].due-r.now() > coarse {
+		if len(q) == 0 || q[0].due-r.elapsed() > coarseTimer {
 			if len(q) > 0 {
-				timer.Reset(q[0].due - r.now() - coarse)
+				timer.Reset(q[0].due - r.elapsed() - coarseTimer)
 			} else {
 				timer.Reset(time.Hour)
 			}
@@ -360,14 +359,14 @@ func (r *run) dispatch(live context.Context) {
 			return
 		default:
 		}
-		if r.clock.approach(q[0].due) && !r.send(live, q.pop()) {
+		if r.clock.sleepTowards(q[0].due) && !r.sendJob(live, q.pop()) {
 			return
 		}
 	}
 }
 
-// send hands j to a worker; false is the end of the run.
-func (r *run) send(live context.Context, j *job) bool {
+// sendJob passes j to a worker; false at the end of the run.
+func (r *loadRun) sendJob(live context.Context, j *job) bool {
 	if r.cfg.Concurrency > 0 {
 		select {
 		case r.timed <- j:
@@ -376,7 +375,7 @@ func (r *run) send(live context.Context, j *job) bool {
 			return false
 		}
 	}
-	w := r.pool.get(live)
+	w := r.pool.acquireWorker(live)
 	if w == nil {
 		return false
 	}
@@ -384,18 +383,18 @@ func (r *run) send(live context.Context, j *job) bool {
 	return true
 }
 
-// work serves what the dispatcher gives: the life of a worker in an open loop.
-func (w *worker) work(live context.Context) {
-	defer w.hangUp()
+// serveOpenLoop is the main loop of a worker in an open loop: it serves jobs of the dispatcher.
+func (w *loadWorker) serveOpenLoop(live context.Context) {
+	defer w.closeConn()
 	for {
 		select {
 		case j := <-w.next:
-			w.one(live, j)
-			w.run.pool.put(w)
+			w.serveJob(live, j)
+			w.run.pool.releaseWorker(w)
 		case <-w.run.stop:
 			select {
-			case j := <-w.next: // given before the end
-				w.one(live, j)
+			case j := <-w.next: // assigned before the end
+				w.serveJob(live, j)
 			default:
 			}
 			return
@@ -403,11 +402,11 @@ func (w *worker) work(live context.Context) {
 	}
 }
 
-// loop takes one request after another: the life of a worker in a closed loop.
-func (w *worker) loop(live context.Context) {
-	defer w.hangUp()
+// serveClosedLoop is the main loop of a worker in a closed loop: it takes one request after another.
+func (w *loadWorker) serveClosedLoop(live context.Context) {
+	defer w.closeConn()
 	r := w.run
-	for free := time.Duration(0); ; free = r.now() {
+	for free := time.Duration(0); ; free = r.elapsed() {
 		select {
 		case <-r.stop:
 			return
@@ -421,47 +420,46 @@ func (w *worker) loop(live context.Context) {
 			return
 		}
 		j.due = max(j.due, free)
-		w.one(live, j)
+		w.serveJob(live, j)
 	}
 }
 
-// one serves j, hands its answer to the collector, and makes the next request of
-// its session ready.
-func (w *worker) one(live context.Context, j *job) {
+// serveJob serves j, passes its outcome to the collector, and makes the next request of its session ready.
+func (w *loadWorker) serveJob(live context.Context, j *job) {
 	r := w.run
-	var out *answer
+	var out *outcome
 	select {
 	case out = <-r.spare:
 	default:
-		out = &answer{}
+		out = &outcome{}
 	}
 	if j.fresh {
-		r.ahead.remove(len(j.wire))
+		r.ahead.removeBody(len(j.wire))
 	}
-	w.serve(live, j, out)
+	w.serveRequest(live, j, out)
 	wire := j.wire
 	r.wires.Put(&wire)
-	out.want = j.want
+	out.wantTokens = j.want
 	done := out.sample.Done
-	r.outcomes <- out // the collector takes until all workers are gone
+	r.outcomes <- out // the collector reads until all workers have exited
 	if j.session != "" {
-		r.follow(j.session, done)
+		r.releaseNext(j.session, done)
 	}
-	r.over(1)
-	w.drain()
+	r.finishRequests(1)
+	w.drainBody()
 }
 
-// collect records what is over.
-func (r *run) collect(sum *Summary, record Recorder) {
+// recordOutcomes records finished requests.
+func (r *loadRun) recordOutcomes(sum *Summary, record Recorder) {
 	tokens, _ := record.(TokenRecorder)
 	for out := range r.outcomes {
-		sum.count(out)
+		sum.countOutcome(out)
 		if !out.abandoned {
-			record.Sample(&out.sample)
+			record.RecordSample(&out.sample)
 			if out.sample.Error == "" {
-				out.gaps(record)
+				out.recordGaps(record)
 				if tokens != nil {
-					tokens.Tokens(&out.sample, out.at)
+					tokens.RecordTokens(&out.sample, out.tokenTimes)
 				}
 			}
 		}
@@ -472,7 +470,7 @@ func (r *run) collect(sum *Summary, record Recorder) {
 	}
 }
 
-func (s *Summary) count(out *answer) {
+func (s *Summary) countOutcome(out *outcome) {
 	if out.abandoned {
 		s.Abandoned++
 		return
@@ -490,8 +488,8 @@ func (s *Summary) count(out *answer) {
 	if !out.reportedCached {
 		s.NoCached++
 	}
-	if out.sample.Output < out.want {
+	if out.sample.Output < out.wantTokens {
 		s.Short++
 	}
-	s.Together += int64(max(out.sample.Output-len(out.at), 0))
+	s.Together += int64(max(out.sample.Output-len(out.tokenTimes), 0))
 }

@@ -48,16 +48,16 @@ type record struct {
 	took    time.Duration // the run
 }
 
-func (r *record) Sample(s *replay.Sample) {
+func (r *record) RecordSample(s *replay.Sample) {
 	r.samples = append(r.samples, *s)
 	r.gaps = nil
 }
 
-func (r *record) Gap(between time.Duration, n int) {
+func (r *record) RecordGap(between time.Duration, n int) {
 	r.gaps = append(r.gaps, slices.Repeat([]time.Duration{between}, n)...)
 }
 
-func (r *record) Tokens(_ *replay.Sample, at []time.Duration) {
+func (r *record) RecordTokens(_ *replay.Sample, at []time.Duration) {
 	r.ats = append(r.ats, slices.Clone(at))
 }
 
@@ -139,10 +139,10 @@ func virtual(ctx context.Context, t *testing.T, cfg Config, source replay.Source
 	t.Helper()
 	cfg.Model = "m"
 	cfg.Endpoint.URL = "http://memory"
-	if err := cfg.ensure(); err != nil {
+	if err := cfg.applyDefaults(); err != nil {
 		t.Fatal(err)
 	}
-	p, err := cfg.Endpoint.peer()
+	p, err := cfg.Endpoint.resolveTarget()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func virtual(ctx context.Context, t *testing.T, cfg Config, source replay.Source
 	served := make(chan error)
 	go func() { served <- srv.Serve(l) }()
 	rec := &record{}
-	r := newRun(cfg, p, &clock{sleep: time.Sleep, prepare: func() {}})
+	r := newLoadRun(cfg, p, &runClock{sleep: time.Sleep, prepare: func() {}})
 	sum, err := r.execute(ctx, source, rec)
 	rec.took = time.Since(sum.Start)
 	if cerr := srv.Shutdown(context.Background()); cerr != nil {

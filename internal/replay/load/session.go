@@ -6,85 +6,85 @@ import (
 )
 
 const (
-	// maxParked bounds the requests that wait for the answer before them.
+	// maxParked bounds the requests which wait for the previous response.
 	maxParked = 1 << 16
-	// maxRemembered is how many sessions without a request are kept before those are
-	// forgotten whose time to think is over.
+	// maxRemembered is how many sessions without a request are kept before the ones whose think time is over
+	// are dropped.
 	maxRemembered = 1 << 16
 )
 
-// sessions keep the requests of each conversation in order.
-type sessions struct {
+// sessionTable keeps the requests of each conversation in order.
+type sessionTable struct {
 	mu struct {
 		sync.Mutex
-		byName map[string]*session
+		byName map[string]*sessionState
 		parked int
-		limit  int           // of byName, at which the old ones are looked for
+		limit  int           // size of byName at which idle sessions are dropped
 		delay  time.Duration // the longest seen
 	}
-	room chan struct{} // a signal that something is parked no more
+	room chan struct{} // signals that a parked request was released
 }
 
-type session struct {
-	busy  bool   // one of its requests is on its way
-	queue []*job // those after it
+type sessionState struct {
+	busy  bool   // one of its requests is in flight
+	queue []*job // the requests after it
 	done  time.Duration
 }
 
-func newSessions() *sessions {
-	s := &sessions{room: make(chan struct{}, 1)}
-	s.mu.byName = map[string]*session{}
+func newSessionTable() *sessionTable {
+	s := &sessionTable{room: make(chan struct{}, 1)}
+	s.mu.byName = map[string]*sessionState{}
 	s.mu.limit = maxRemembered
 	return s
 }
 
-// verdict is what becomes of a request of a session.
-type verdict int
+// offerResult is the result of offering a request of a session.
+type offerResult int
 
 const (
-	goes verdict = iota // its due is set
-	parks
-	full     // offer it again when there is room
-	timeless // nothing says when it is to be sent
+	offerDue offerResult = iota // due is set
+	offerParked
+	offerFull     // offer it again when there is room
+	offerTimeless // it has no send time
 )
 
-// offer takes the next request of a session.
-func (s *sessions) offer(j *job, now time.Duration) verdict {
+// offerJob offers the next request of a session.
+func (s *sessionTable) offerJob(j *job, now time.Duration) offerResult {
 	if j.session == "" {
 		if j.at < 0 {
-			return timeless
+			return offerTimeless
 		}
 		j.due = j.at
-		return goes
+		return offerDue
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.mu.byName[j.session]
 	if c == nil {
 		if j.at < 0 {
-			return timeless
+			return offerTimeless
 		}
-		s.forget(now)
-		c = &session{done: -j.delay}
+		s.forgetIdleLocked(now)
+		c = &sessionState{done: -j.delay}
 		s.mu.byName[j.session] = c
 	}
 	s.mu.delay = max(s.mu.delay, j.delay)
 	if !c.busy {
 		c.busy = true
 		j.due = max(j.at, c.done+j.delay, 0)
-		return goes
+		return offerDue
 	}
 	if s.mu.parked == maxParked {
-		return full
+		return offerFull
 	}
 	s.mu.parked++
 	c.queue = append(c.queue, j)
-	return parks
+	return offerParked
 }
 
-// finish tells that a request of a session is over and returns the one after it,
-// with its due set, or nil.
-func (s *sessions) finish(name string, at time.Duration) *job {
+// finishJob records that a request of a session has finished and returns the next one with its due time set,
+// or nil.
+func (s *sessionTable) finishJob(name string, at time.Duration) *job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.mu.byName[name]
@@ -105,9 +105,9 @@ func (s *sessions) finish(name string, at time.Duration) *job {
 	return j
 }
 
-// forget drops sessions that have no request and whose next one no longer has to
-// wait, once there are many.
-func (s *sessions) forget(now time.Duration) {
+// forgetIdleLocked drops sessions which have no request and whose next one no longer has to wait, once there
+// are many.
+func (s *sessionTable) forgetIdleLocked(now time.Duration) {
 	if len(s.mu.byName) < s.mu.limit {
 		return
 	}

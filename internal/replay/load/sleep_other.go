@@ -4,7 +4,7 @@ package load
 
 import "time"
 
-// sharpen has nothing to do.
-func sharpen() {}
+// sharpenSleep does nothing.
+func sharpenSleep() {}
 
-func sleep(d time.Duration) { time.Sleep(d) } // until a request is due; Linux has a finer way
+func sleepPrecisely(d time.Duration) { time.Sleep(d) } // until a request is due; Linux has a more precise one

@@ -11,11 +11,11 @@ import (
 
 // read gives the events of text, read in pieces of the given size.
 func readEvents(text string, size int) ([]string, error) {
-	var e events
+	var e sseDecoder
 	var out []string
 	for len(text) > 0 {
 		n := min(size, len(text))
-		err := e.read([]byte(text[:n]), func(data []byte, isError bool) error {
+		err := e.decodePiece([]byte(text[:n]), func(data []byte, isError bool) error {
 			out = append(out, fmt.Sprint(string(data), " ", isError))
 			return nil
 		})

@@ -11,121 +11,120 @@ import (
 )
 
 const (
-	// maxBodyOfError is how much of an answer that is not 200 is read so that the
-	// connection can be used again.
+	// maxBodyOfError is how much of an error body is read so that the connection can be used again.
 	maxBodyOfError = 64 << 10
-	// drainTimeout is how long the end of a body may come after the end of its stream.
+	// drainTimeout bounds the wait for the end of a body after the end of its stream.
 	drainTimeout = time.Second
 )
 
-// worker sends requests one after another over one connection that it keeps.
-type worker struct {
-	run   *run
-	next  chan *job // room for one
-	conn  net.Conn  // nil without a connection
-	in    *response
-	ev    events
-	out   *answer
-	visit func([]byte, bool) error
+// loadWorker sends requests one after another over one keep-alive connection.
+type loadWorker struct {
+	run     *loadRun
+	next    chan *job // room for one
+	conn    net.Conn  // nil without a connection
+	in      *responseReader
+	ev      sseDecoder
+	out     *outcome
+	onEvent func([]byte, bool) error
 }
 
-func newWorker(r *run) *worker {
-	w := &worker{run: r, next: make(chan *job, 1)}
-	w.visit = func(data []byte, isError bool) error { return w.out.event(data, isError) }
+func newLoadWorker(r *loadRun) *loadWorker {
+	w := &loadWorker{run: r, next: make(chan *job, 1)}
+	w.onEvent = func(data []byte, isError bool) error { return w.out.handleEvent(data, isError) }
 	return w
 }
 
-// connect opens the connection, if there is none.
-func (w *worker) connect(ctx context.Context) error {
+// ensureConnected opens the connection, if there is none.
+func (w *loadWorker) ensureConnected(ctx context.Context) error {
 	if w.conn != nil {
 		return nil
 	}
-	conn, err := w.run.peer.connect(ctx)
+	conn, err := w.run.peer.dialConn(ctx)
 	if err != nil {
 		return err
 	}
-	if !w.run.conns.add(conn) {
+	if !w.run.conns.addConn(conn) {
 		_ = conn.Close() // nothing was sent over it
 		return net.ErrClosed
 	}
 	w.conn = conn
 	if w.in == nil {
-		w.in = newResponse(nil, w.run.now)
+		w.in = newResponseReader(nil, w.run.elapsed)
 	}
 	w.in.src, w.in.r, w.in.w = conn, 0, 0
 	return nil
 }
 
-// hangUp closes the connection.
-func (w *worker) hangUp() {
+// closeConn closes the connection.
+func (w *loadWorker) closeConn() {
 	if w.conn == nil {
 		return
 	}
-	w.run.conns.remove(w.conn)
-	_ = w.conn.Close() // what was to be read has been read
+	w.run.conns.removeConn(w.conn)
+	_ = w.conn.Close() // nothing is left to read
 	w.conn = nil
 }
 
-// serve sends j and reads its answer into out. When it returns, out is whole; the
-// connection may have to be drained still.
-func (w *worker) serve(ctx context.Context, j *job, out *answer) {
+// serveRequest sends j and reads its response into out. When it returns, out is complete; the connection may
+// still have to be drained.
+func (w *loadWorker) serveRequest(ctx context.Context, j *job, out *outcome) {
 	out.reset()
-	w.serveInto(ctx, j, out)
+	w.serveIntoOutcome(ctx, j, out)
 }
 
-// serveInto is serve with an answer that is ready for use.
-func (w *worker) serveInto(ctx context.Context, j *job, out *answer) {
+// serveIntoOutcome is serveRequest with an outcome which was reset.
+func (w *loadWorker) serveIntoOutcome(ctx context.Context, j *job, out *outcome) {
 	w.out = out
 	s := &out.sample
 	s.Index, s.Due = j.index, j.due
-	s.Sent = w.run.now()
-	err := w.exchange(ctx, j)
-	s.Done = w.run.now()
+	s.Sent = w.run.elapsed()
+	err := w.exchangeWithRetry(ctx, j)
+	s.Done = w.run.elapsed()
 	if err == nil && s.Error == "" {
-		s.Done = out.now
-		err = out.settle(j.input)
+		s.Done = out.readAt
+		err = out.finishSample(j.input)
 	}
 	if err != nil {
-		w.hangUp()
+		w.closeConn()
 		out.err = err
-		out.abandoned = w.run.conns.closed()
+		out.abandoned = w.run.conns.isClosed()
 		if s.Error == "" {
-			s.Error = kind(err)
+			s.Error = errorKind(err)
 		}
 	}
 }
 
-// exchange writes the request and reads the answer up to the end of its stream.
-func (w *worker) exchange(ctx context.Context, j *job) error {
+// exchangeWithRetry writes the request and reads the response up to the end of its stream.
+func (w *loadWorker) exchangeWithRetry(ctx context.Context, j *job) error {
 	waited := w.conn != nil
-	err := w.attempt(ctx, j)
-	if err != nil && waited && w.staleConnection(err) {
-		// A server may close a connection that waits for a request, its first one or
-		// another, at any moment; whether it was this one's turn cannot be known.
-		w.hangUp()
+	err := w.tryExchange(ctx, j)
+	if err != nil && waited && w.isStaleConnection(err) {
+		// A server may close an idle connection at any time, whether new or used; the client cannot know
+		// whether this request reached it.
+		w.closeConn()
 		w.out.resent = true
-		err = w.attempt(ctx, j)
+		err = w.tryExchange(ctx, j)
 	}
 	return err
 }
 
-// staleConnection reports whether err is what a connection gives that the server
-// closed before it saw the request.
-func (w *worker) staleConnection(err error) bool {
+// isStaleConnection reports whether err is the error of a connection which the server closed before it saw
+// the request.
+func (w *loadWorker) isStaleConnection(err error) bool {
 	nothing := w.in.status == 0 && w.in.r == w.in.w
 	return nothing && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
 }
 
-func (w *worker) attempt(ctx context.Context, j *job) error {
-	if err := w.connect(ctx); err != nil {
+func (w *loadWorker) tryExchange(ctx context.Context, j *job) error {
+	if err := w.ensureConnected(ctx); err != nil {
 		return err
 	}
 	if err := w.conn.SetDeadline(time.Now().Add(w.run.cfg.Timeout)); err != nil {
 		return err
 	}
 	w.in.status = 0
-	// The server may answer and close before it has read a long body: what it said
-	// tells more than that it closed.
+	// The server may respond and close before it has read a long body: its response says more than the write
+	// error.
 	_, writing := w.conn.Write(j.wire)
 	if err := w.in.readHead(); err != nil {
 		if writing != nil && !errors.Is(writing, io.EOF) {
@@ -137,25 +136,24 @@ func (w *worker) attempt(ctx context.Context, j *job) error {
 	switch {
 	case w.in.status != 200:
 		w.out.sample.Error = statusKind(w.in.status)
-		w.errorBody(writing)
+		w.readErrorBody(writing)
 		if w.out.keepBody {
-			w.out.err = w.out.refusal(w.in.status)
+			w.out.err = w.out.refusalError(w.in.status)
 		}
 		return nil
-	case w.in.coded:
-		return errCoded
-	case !w.in.stream:
+	case w.in.compressed:
+		return errCompressed
+	case !w.in.eventStream:
 		return errStream
 	}
-	return w.out.read(w.in, &w.ev, w.visit)
+	return w.out.readStream(w.in, &w.ev, w.onEvent)
 }
 
-// errorBody reads the body of an answer that is not 200, and hangs up unless it
-// comes to its end.
-func (w *worker) errorBody(writing error) {
-	w.out.now = w.in.at
-	for n := 0; writing == nil && w.in.keep && n < maxBodyOfError; {
-		piece, err := w.in.next()
+// readErrorBody reads the body of an error response, and closes the connection unless it reaches the end.
+func (w *loadWorker) readErrorBody(writing error) {
+	w.out.readAt = w.in.readAt
+	for n := 0; writing == nil && w.in.keepAlive && n < maxBodyOfError; {
+		piece, err := w.in.nextPiece()
 		if w.out.keepBody {
 			w.out.message = append(w.out.message, piece...)
 		}
@@ -167,35 +165,34 @@ func (w *worker) errorBody(writing error) {
 		}
 		n += len(piece)
 	}
-	w.hangUp()
+	w.closeConn()
 }
 
-// drain reads to the end of the answer's body, so that the connection can be used
-// again, or closes it.
-func (w *worker) drain() {
+// drainBody reads to the end of the response body, so that the connection can be used again, or closes it.
+func (w *loadWorker) drainBody() {
 	if w.conn == nil {
 		return
 	}
 	if !w.in.done {
 		if err := w.conn.SetDeadline(time.Now().Add(drainTimeout)); err != nil {
-			w.hangUp()
+			w.closeConn()
 			return
 		}
 		for n := 0; n < maxBodyOfError && !w.in.done; {
-			piece, err := w.in.next()
+			piece, err := w.in.nextPiece()
 			if err != nil && err != io.EOF {
 				break
 			}
 			n += len(piece)
 		}
 	}
-	if !w.in.done || !w.in.keep || w.in.r != w.in.w {
-		w.hangUp()
+	if !w.in.done || !w.in.keepAlive || w.in.r != w.in.w {
+		w.closeConn()
 	}
 }
 
-// conns are the open connections, so that they can be cut off.
-type conns struct {
+// connSet has the open connections, so that they can be closed.
+type connSet struct {
 	mu struct {
 		sync.Mutex
 		open map[net.Conn]struct{}
@@ -203,8 +200,8 @@ type conns struct {
 	}
 }
 
-// add reports whether conn may be used.
-func (c *conns) add(conn net.Conn) bool {
+// addConn reports whether conn may be used.
+func (c *connSet) addConn(conn net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.cut {
@@ -217,26 +214,26 @@ func (c *conns) add(conn net.Conn) bool {
 	return true
 }
 
-func (c *conns) remove(conn net.Conn) {
+func (c *connSet) removeConn(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.mu.open, conn)
 }
 
-func (c *conns) closed() bool {
+func (c *connSet) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.cut
 }
 
-// cut ends everything that is under way.
-func (c *conns) cut() {
+// closeAll closes all connections and refuses new ones.
+func (c *connSet) closeAll() {
 	c.mu.Lock()
 	c.mu.cut = true
 	open := c.mu.open
 	c.mu.open = nil
 	c.mu.Unlock()
 	for conn := range open {
-		_ = conn.Close() // whoever reads from it is told
+		_ = conn.Close() // its reader gets an error
 	}
 }

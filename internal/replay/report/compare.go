@@ -13,62 +13,61 @@ import (
 	"penstock/internal/replay"
 )
 
-// Comparison is how a second result, B, differs from a first, A.
+// Comparison describes how a result B differs from a result A.
 type Comparison struct {
-	// Pairs are the rows that both have, in the order of A.
+	// Pairs are the rows in both, in the order of A.
 	Pairs []Pair `json:"rows"`
-	// OnlyA and OnlyB name the rows without a partner.
+	// OnlyA and OnlyB name the unmatched rows.
 	OnlyA []string `json:"only_a,omitempty"`
 	OnlyB []string `json:"only_b,omitempty"`
-	// Remarks are what a reader must know before believing the differences.
+	// Remarks are what a reader must know before trusting the differences.
 	Remarks []string `json:"remarks"`
 }
 
-// Pair is a row of A beside that of B.
+// Pair is a row of A matched with one of B.
 type Pair struct {
 	Policy  string   `json:"policy"` // of A
 	Workers int      `json:"workers"`
 	Figures []Change `json:"figures"`
 	Remarks []string `json:"remarks,omitempty"`
 
-	name string // for people
+	name string // for humans
 }
 
-// Change is what became of one figure. Times are in milliseconds, shares from 0 to 1.
+// Change is the change of one figure. Times are in milliseconds, shares from 0 to 1.
 type Change struct {
 	Name string  `json:"name"`
 	A    float64 `json:"a"`
 	B    float64 `json:"b"`
-	// Difference is B - A, Ratio B / A; there is none if A is 0.
+	// Difference is B - A, Ratio B / A; there is no ratio if A is 0.
 	Difference float64  `json:"difference"`
 	Ratio      *float64 `json:"ratio,omitempty"`
-	// Verdict is "better", "worse" or "same" for B; "" if neither way is better.
+	// Verdict is "better", "worse" or "same" for B; "" if neither direction is better.
 	Verdict string `json:"verdict,omitempty"`
 
 	figure figure
 }
 
-// resolution is the relative difference that two percentiles of three significant
-// digits can have without anything being different: half a unit of the last digit each.
-const resolution = 0.002
+// percentileResolution is the relative difference which two equal percentiles of three significant digits can
+// have: half a unit of the last digit each.
+const percentileResolution = 0.002
 
-// tail is how many answers should lie above a percentile that is compared.
-const tail = 10
+// minTailCount is the number of responses which should lie above a compared percentile.
+const minTailCount = 10
 
-// Compare matches the rows of a and b by policy, number of workers and size of the
-// caches, equal ones in their order; then those that are left by policy and number of
-// workers alone. It compares each figure that both have. Two results of one row each
-// are matched whatever they are called: a replay with what a server did.
+// Compare matches the rows of a and b by policy, number of workers and cache size, equal ones in their order;
+// then the rest by policy and number of workers only. It compares each figure which both have. Two results of
+// one row each always match: a replay with measurements of a server.
 func Compare(a, b *replay.Result) *Comparison {
-	c := &Comparison{Remarks: different(a, b)}
+	c := &Comparison{Remarks: describeDifferences(a, b)}
 	namesA, namesB := rowNames(a.Rows), rowNames(b.Rows)
-	of := partners(a.Rows, b.Rows)
+	of := matchRows(a.Rows, b.Rows)
 	for i, j := range of {
 		if j < 0 {
 			c.OnlyA = append(c.OnlyA, namesA[i])
 			continue
 		}
-		p := pair(&a.Rows[i], &b.Rows[j])
+		p := compareRows(&a.Rows[i], &b.Rows[j])
 		if p.name = namesA[i]; namesB[j] != p.name {
 			p.name += " (A) and " + namesB[j] + " (B)"
 		}
@@ -88,8 +87,8 @@ func Compare(a, b *replay.Result) *Comparison {
 	return c
 }
 
-// partners returns for each row of a that of b which belongs to it, or -1.
-func partners(a, b []replay.Row) []int {
+// matchRows returns for each row of a the index of its match in b, or -1.
+func matchRows(a, b []replay.Row) []int {
 	of := make([]int, len(a))
 	if len(a) == 1 && len(b) == 1 {
 		return of
@@ -105,7 +104,7 @@ func partners(a, b []replay.Row) []int {
 	}
 	for i := range a {
 		of[i] = -1
-		match(i, alike)
+		match(i, isSameCluster)
 	}
 	for i := range a {
 		if of[i] < 0 {
@@ -115,33 +114,33 @@ func partners(a, b []replay.Row) []int {
 	return of
 }
 
-// different says in what the two commands differ.
-func different(a, b *replay.Result) []string {
+// describeDifferences says how the two commands differ.
+func describeDifferences(a, b *replay.Result) []string {
 	said := []string{}
 	if a.Command != b.Command {
-		said = append(said, fmt.Sprintf("A is of %s, B of %s: one ran in virtual time, the other against a server.", plain(a.Command, nameLimit), plain(b.Command, nameLimit)))
+		said = append(said, fmt.Sprintf("A is of %s, B of %s: one ran in virtual time, the other against a server.", sanitizeText(a.Command, nameLimit), sanitizeText(b.Command, nameLimit)))
 	}
 	if a.Version != b.Version {
-		said = append(said, fmt.Sprintf("A was made by version %s, B by %s.", plain(a.Version, nameLimit), plain(b.Version, nameLimit)))
+		said = append(said, fmt.Sprintf("A was made by version %s, B by %s.", sanitizeText(a.Version, nameLimit), sanitizeText(b.Version, nameLimit)))
 	}
-	said = append(said, settings(a, b)...)
+	said = append(said, compareSettings(a, b)...)
 	for i, notes := range [][]string{a.Notes, b.Notes} {
 		for _, n := range notes {
-			said = append(said, fmt.Sprintf("%c notes: %s", 'A'+i, plain(n, noteLimit)))
+			said = append(said, fmt.Sprintf("%c notes: %s", 'A'+i, sanitizeText(n, noteLimit)))
 		}
 	}
 	return said
 }
 
-// settings says which differ; those of A first. Of two commands only those that both
-// were given are told: each has its own.
-func settings(a, b *replay.Result) []string {
+// compareSettings lists the settings which differ, the settings of A first. For two different commands it
+// lists only settings given to both, since each command has its own.
+func compareSettings(a, b *replay.Result) []string {
 	value := func(of *replay.Result, name string) (string, bool) {
 		i := slices.IndexFunc(of.Settings, func(s replay.Setting) bool { return s.Name == name })
 		if i < 0 {
 			return "not given", false
 		}
-		return plain(of.Settings[i].Value, settingLimit), true
+		return sanitizeText(of.Settings[i].Value, settingLimit), true
 	}
 	var said []string
 	named := map[string]bool{}
@@ -151,30 +150,30 @@ func settings(a, b *replay.Result) []string {
 		switch {
 		case named[s.Name], a.Command != b.Command && !(inA && inB):
 		case s.Name == promptSeed && inA && inB:
-			// It is another one in each run unless the user wants it otherwise.
+			// It differs between runs unless the user fixes it.
 			if x == y {
 				said = append(said, "Both runs sent the same words: what the first one left in the caches was there for the second.")
 			}
 		case x != y:
-			said = append(said, fmt.Sprintf("The setting %s differs: %s in A, %s in B.", plain(s.Name, nameLimit), x, y))
+			said = append(said, fmt.Sprintf("The setting %s differs: %s in A, %s in B.", sanitizeText(s.Name, nameLimit), x, y))
 		}
 		named[s.Name] = true
 	}
 	return said
 }
 
-// promptSeed is the setting of bench that the prompts' words are drawn from.
+// promptSeed is the setting of bench with the seed of the prompts' words.
 const promptSeed = "prompt-seed"
 
-func pair(a, b *replay.Row) Pair {
-	p := Pair{Policy: a.Policy, Workers: a.Workers, Remarks: doubts(a, b)}
-	for _, f := range figures() {
-		x, inA := f.of(a)
-		y, inB := f.of(b)
+func compareRows(a, b *replay.Row) Pair {
+	p := Pair{Policy: a.Policy, Workers: a.Workers, Remarks: comparabilityRemarks(a, b)}
+	for _, f := range allFigures() {
+		x, inA := f.valueOf(a)
+		y, inB := f.valueOf(b)
 		if !inA || !inB || strings.HasPrefix(f.name, "goodput") && a.Goodput.SLO != b.Goodput.SLO {
 			continue
 		}
-		c := Change{Name: f.name, A: x, B: y, Difference: y - x, Verdict: verdict(f, x, y), figure: f}
+		c := Change{Name: f.name, A: x, B: y, Difference: y - x, Verdict: judgeChange(f, x, y), figure: f}
 		if x != 0 {
 			ratio := y / x
 			c.Ratio = &ratio
@@ -184,25 +183,25 @@ func pair(a, b *replay.Row) Pair {
 	return p
 }
 
-// verdict judges the way from x to y.
-func verdict(f figure, x, y float64) string {
+// judgeChange judges the change from x to y.
+func judgeChange(f figure, x, y float64) string {
 	equal := x == y
-	if f.unit == time {
-		equal = math.Abs(y-x) <= resolution*math.Max(x, y)
+	if f.unit == unitTime {
+		equal = math.Abs(y-x) <= percentileResolution*math.Max(x, y)
 	}
 	switch {
-	case f.better == neither:
+	case f.better == neitherBetter:
 		return ""
 	case equal:
 		return "same"
-	case (y < x) == (f.better == less):
+	case (y < x) == (f.better == lessBetter):
 		return "better"
 	}
 	return "worse"
 }
 
-// doubts says why the figures of two rows may not be comparable.
-func doubts(a, b *replay.Row) []string {
+// comparabilityRemarks says why the figures of two rows may not be comparable.
+func comparabilityRemarks(a, b *replay.Row) []string {
 	var said []string
 	add := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
 	for i, r := range []*replay.Row{a, b} {
@@ -211,53 +210,53 @@ func doubts(a, b *replay.Row) []string {
 		}
 	}
 	if a.BlockSize != b.BlockSize {
-		add("Blocks had %s in A, %s in B.", tokens(a.BlockSize), tokens(b.BlockSize))
+		add("Blocks had %s in A, %s in B.", formatTokens(a.BlockSize), formatTokens(b.BlockSize))
 	}
 	if a.Blocks != b.Blocks {
-		add("Workers had %s in A, %s in B.", blocks(a.Blocks), blocks(b.Blocks))
+		add("Workers had %s in A, %s in B.", formatBlocks(a.Blocks), formatBlocks(b.Blocks))
 	}
 	if a.Requests != b.Requests {
-		add("A sent %s, B %s: not the same workload.", plural(a.Requests, "request", "requests"), plural(b.Requests, "request", "requests"))
+		add("A sent %s, B %s: not the same workload.", formatPlural(a.Requests, "request", "requests"), formatPlural(b.Requests, "request", "requests"))
 	} else if a.Errors == 0 && b.Errors == 0 && a.InputTokens != b.InputTokens {
-		add("The prompts had %s tokens in A, %s in B: not the same workload.", whole(a.InputTokens), whole(b.InputTokens))
+		add("The prompts had %s tokens in A, %s in B: not the same workload.", formatInt(a.InputTokens), formatInt(b.InputTokens))
 	}
-	if failedA, failedB := failed(a), failed(b); math.Abs(failedA-failedB) > 0.01 {
-		add("In A %s of the requests failed, in B %s. Times are those of whole answers, and who refuses more may look faster.", percent(failedA), percent(failedB))
+	if failedA, failedB := failedShare(a), failedShare(b); math.Abs(failedA-failedB) > 0.01 {
+		add("In A %s of the requests failed, in B %s. Times are those of whole answers, and who refuses more may look faster.", formatPercent(failedA), formatPercent(failedB))
 	}
 	if a.Ideal != nil && b.Ideal != nil && math.Abs(a.Ideal.SameCapacity.CachedShare-b.Ideal.SameCapacity.CachedShare) > 0.001 {
-		add("A cache could have given %s in A, %s in B: prompts or the size of the caches differ.", percent(a.Ideal.SameCapacity.CachedShare), percent(b.Ideal.SameCapacity.CachedShare))
+		add("A cache could have given %s in A, %s in B: prompts or the size of the caches differ.", formatPercent(a.Ideal.SameCapacity.CachedShare), formatPercent(b.Ideal.SameCapacity.CachedShare))
 	}
 	if a.Goodput != nil && b.Goodput != nil && a.Goodput.SLO != b.Goodput.SLO {
-		add("Goodput is not compared: the objective was %s in A, %s in B.", objective(a.Goodput.SLO), objective(b.Goodput.SLO))
+		add("Goodput is not compared: the objective was %s in A, %s in B.", describeSLO(a.Goodput.SLO), describeSLO(b.Goodput.SLO))
 	} else if (a.Goodput == nil) != (b.Goodput == nil) {
 		add("Goodput is not compared: only one of the two had an objective.")
 	}
-	if n := min(a.TTFT.Count, b.TTFT.Count); n < 100*tail {
-		add("With %s the p99 stands on the slowest %s: too few to compare it.", plural(int(n), "answer", "answers"), whole((n+99)/100))
+	if n := min(a.TTFT.Count, b.TTFT.Count); n < 100*minTailCount {
+		add("With %s the p99 stands on the slowest %s: too few to compare it.", formatPlural(int(n), "answer", "answers"), formatInt((n+99)/100))
 	}
 	return said
 }
 
-func tokens(n int) string { return known(n, "token", "tokens") }
-func blocks(n int) string { return known(n, "block", "blocks") }
+func formatTokens(n int) string { return formatKnown(n, "token", "tokens") }
+func formatBlocks(n int) string { return formatKnown(n, "block", "blocks") }
 
-// known writes a number of things of which 0 stands for not known.
-func known(n int, one, many string) string {
+// formatKnown writes a number of things, where 0 means unknown.
+func formatKnown(n int, one, many string) string {
 	if n == 0 {
 		return "an unknown number of " + many
 	}
-	return plural(n, one, many)
+	return formatPlural(n, one, many)
 }
 
-func failed(r *replay.Row) float64 {
+func failedShare(r *replay.Row) float64 {
 	if r.Requests == 0 {
 		return 0
 	}
 	return float64(r.Errors) / float64(r.Requests)
 }
 
-// JSON writes c in one line.
-func (c *Comparison) JSON(w io.Writer) error {
+// WriteJSON writes c in one line.
+func (c *Comparison) WriteJSON(w io.Writer) error {
 	data, err := json.Marshal(c)
 	if err != nil {
 		return fmt.Errorf("comparison json: %w", err)
@@ -266,8 +265,8 @@ func (c *Comparison) JSON(w io.Writer) error {
 	return err
 }
 
-// Table writes c for people at a terminal. Figures that few ask for are in JSON only.
-func (c *Comparison) Table(w io.Writer) error {
+// WriteTable writes c for a terminal. Rarely needed figures are only in the JSON.
+func (c *Comparison) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	for _, p := range c.Pairs {
 		fmt.Fprintf(out, "%s\n", p.name)
@@ -288,8 +287,8 @@ func (c *Comparison) Table(w io.Writer) error {
 	return out.Flush()
 }
 
-// shown are the figures of a comparison at a terminal.
-func shown(name string) bool {
+// isShownInTable selects the figures of a comparison at a terminal.
+func isShownInTable(name string) bool {
 	switch name {
 	case "requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "tpot_mean", "e2e_mean", "e2e_p99", "cached_share",
 		"share_of_ideal", "imbalance", "requests_per_s", "output_tokens_per_s", "goodput_share", "lateness_p99", "duration_s":
@@ -301,8 +300,8 @@ func shown(name string) bool {
 func writePair(w io.Writer, p *Pair) {
 	table := [][]string{{"", "A", "B", "difference", "B / A", ""}}
 	for _, c := range p.Figures {
-		if shown(c.Name) {
-			table = append(table, c.fields())
+		if isShownInTable(c.Name) {
+			table = append(table, c.tableFields())
 		}
 	}
 	widths := make([]int, len(table[0]))
@@ -328,34 +327,34 @@ func writePair(w io.Writer, p *Pair) {
 	}
 }
 
-// fields writes c as a line of a table.
-func (c *Change) fields() []string {
-	write, head := short, c.figure.head
+// tableFields formats c as a line of a table.
+func (c *Change) tableFields() []string {
+	write, head := formatShort, c.figure.head
 	switch c.figure.unit {
-	case number:
-		write = func(v float64) string { return grouped(v, 0) }
-	case time:
-		write = milliseconds
+	case unitCount:
+		write = func(v float64) string { return formatGrouped(v, 0) }
+	case unitTime:
+		write = formatMilliseconds
 		if math.Max(c.A, c.B) >= 1000 {
-			write = func(v float64) string { return short(v/1000) + " s" }
+			write = func(v float64) string { return formatShort(v/1000) + " s" }
 		}
-	case share:
-		write = percent
-	case perSecond:
+	case unitShare:
+		write = formatPercent
+	case unitPerSecond:
 		head += "/s"
-	case seconds:
-		write = func(v float64) string { return short(v) + " s" }
+	case unitSeconds:
+		write = func(v float64) string { return formatShort(v) + " s" }
 	}
 	change := write(c.Difference)
-	if c.figure.unit == share {
-		change = grouped(100*c.Difference, 1) + " points"
+	if c.figure.unit == unitShare {
+		change = formatGrouped(100*c.Difference, 1) + " points"
 	}
 	if c.Difference > 0 {
 		change = "+" + change
 	}
 	times := ""
 	if c.Ratio != nil {
-		times = grouped(*c.Ratio, 3)
+		times = formatGrouped(*c.Ratio, 3)
 	}
 	return []string{head, write(c.A), write(c.B), change, times, c.Verdict}
 }

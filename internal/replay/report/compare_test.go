@@ -30,7 +30,7 @@ func other() *replay.Result {
 
 func TestCompare(t *testing.T) {
 	c := Compare(replayResult(), other())
-	golden(t, "compare.table", c.Table)
+	golden(t, "compare.table", c.WriteTable)
 
 	same := Compare(replayResult(), replayResult())
 	for _, p := range same.Pairs {
@@ -63,7 +63,7 @@ func TestVerdict(t *testing.T) {
 		{"requests", 1, 2, ""},
 		{"imbalance", 1.2, 1.1, "better"},
 	} {
-		if got := verdict(pick(c.name)[0], c.a, c.b); got != c.want {
+		if got := judgeChange(pickFigures(c.name)[0], c.a, c.b); got != c.want {
 			t.Errorf("%s from %v to %v is %q, want %q", c.name, c.a, c.b, got, c.want)
 		}
 	}
@@ -98,7 +98,7 @@ func TestCompareMatches(t *testing.T) {
 	}
 	none := Compare(a, &replay.Result{Rows: []replay.Row{row("new", 1, 1), row("newer", 1, 1)}})
 	var out bytes.Buffer
-	if err := none.JSON(&out); err != nil || !strings.Contains(out.String(), `{"rows":[],`) || !strings.Contains(out.String(), "nothing to compare") {
+	if err := none.WriteJSON(&out); err != nil || !strings.Contains(out.String(), `{"rows":[],`) || !strings.Contains(out.String(), "nothing to compare") {
 		t.Errorf("nothing in common: %s, %v", out.String(), err)
 	}
 }
@@ -109,7 +109,7 @@ const few = "With 500 answers the p99 stands on the slowest 5: too few to compar
 func TestCompareOnlyShows(t *testing.T) {
 	for _, c := range []*Comparison{Compare(hostileResult(), replayResult()), Compare(replayResult(), hostileResult()), Compare(hostileResult(), hostileResult())} {
 		var out bytes.Buffer
-		if err := c.Table(&out); err != nil {
+		if err := c.WriteTable(&out); err != nil {
 			t.Fatal(err)
 		}
 		if strings.ContainsAny(out.String(), "\x1b\x00\u2028\u202e\r\t") {
@@ -120,7 +120,7 @@ func TestCompareOnlyShows(t *testing.T) {
 
 func TestReadRefuses(t *testing.T) {
 	var out bytes.Buffer
-	if err := JSON(&out, benchResult()); err != nil {
+	if err := WriteJSON(&out, benchResult()); err != nil {
 		t.Fatal(err)
 	}
 	good := out.String()
@@ -180,7 +180,7 @@ func FuzzRead(f *testing.F) {
 	for _, r := range []*replay.Result{replayResult(), benchResult(), emptyResult(), hostileResult()} {
 		r.Command, r.Version = "replay", "v0.3.0"
 		var out bytes.Buffer
-		if err := JSON(&out, r); err != nil {
+		if err := WriteJSON(&out, r); err != nil {
 			f.Fatal(err)
 		}
 		f.Add(out.Bytes())
@@ -195,21 +195,21 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("encoding/json does not read it: %v", err)
 		}
 		var first, second bytes.Buffer
-		if err := JSON(&first, r); err != nil {
+		if err := WriteJSON(&first, r); err != nil {
 			t.Fatal(err)
 		}
 		again, err := Read(bytes.NewReader(first.Bytes()))
 		if err != nil {
 			t.Fatalf("not read again: %v", err)
 		}
-		if err := JSON(&second, again); err != nil || !bytes.Equal(first.Bytes(), second.Bytes()) {
+		if err := WriteJSON(&second, again); err != nil || !bytes.Equal(first.Bytes(), second.Bytes()) {
 			t.Fatalf("written twice: %s and %s (%v)", first.Bytes(), second.Bytes(), err)
 		}
 		for _, write := range []func(io.Writer) error{
-			func(w io.Writer) error { return Table(w, r) },
-			func(w io.Writer) error { return CSV(w, r) },
-			Compare(r, again).Table,
-			Compare(r, again).JSON,
+			func(w io.Writer) error { return WriteTable(w, r) },
+			func(w io.Writer) error { return WriteCSV(w, r) },
+			Compare(r, again).WriteTable,
+			Compare(r, again).WriteJSON,
 		} {
 			if err := write(io.Discard); err != nil {
 				t.Fatal(err)
@@ -235,7 +235,7 @@ func TestSettings(t *testing.T) {
 		{result("bench", words), result("bench", replay.Setting{Name: "prompt-seed", Value: "8"}), ""},
 		{result("bench", words), result("bench", words), "Both runs sent the same words: what the first one left in the caches was there for the second."},
 	} {
-		if got := strings.Join(settings(c.a, c.b), " "); got != c.want {
+		if got := strings.Join(compareSettings(c.a, c.b), " "); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}

@@ -14,22 +14,21 @@ import (
 	"penstock/internal/replay"
 )
 
-// CSV writes a header and a record for each row of r, as RFC 4180 has it: CRLF
-// ends the lines. The fields are those of [replay.Row], those of an object within it
-// named after both, such as ttft_ms_p50; error_kinds is "kind=count" joined by
-// semicolons. What a row has not is empty. A text that a spreadsheet would take for a
-// formula has an apostrophe before it.
-func CSV(w io.Writer, r *replay.Result) error {
+// WriteCSV writes a header and a record for each row of r by RFC 4180: CRLF ends the lines. The fields are
+// the ones of [replay.Row]; nested fields are named after both, such as ttft_ms_p50; error_kinds is
+// "kind=count" joined by semicolons. Missing values are empty. A text which a spreadsheet would take for a
+// formula gets an apostrophe before it.
+func WriteCSV(w io.Writer, r *replay.Result) error {
 	out := csv.NewWriter(w)
 	out.UseCRLF = true
 	header := []string{"command", "version"}
-	flatten(reflect.ValueOf(replay.Row{}), "", func(name, _ string) { header = append(header, name) })
+	flattenFields(reflect.ValueOf(replay.Row{}), "", func(name, _ string) { header = append(header, name) })
 	if err := out.Write(header); err != nil {
 		return err
 	}
 	for i := range r.Rows {
-		record := []string{harmless(r.Command), harmless(r.Version)}
-		flatten(reflect.ValueOf(r.Rows[i]), "", func(_, value string) { record = append(record, value) })
+		record := []string{escapeFormula(r.Command), escapeFormula(r.Version)}
+		flattenFields(reflect.ValueOf(r.Rows[i]), "", func(_, value string) { record = append(record, value) })
 		if err := out.Write(record); err != nil {
 			return err
 		}
@@ -38,33 +37,33 @@ func CSV(w io.Writer, r *replay.Result) error {
 	return out.Error()
 }
 
-// flatten calls visit with every field of v by its name in JSON. The fields of a nil
-// pointer are visited too, empty.
-func flatten(v reflect.Value, name string, visit func(name, value string)) {
+// flattenFields calls visit with every field of v by its JSON name. The fields of a nil pointer are visited
+// as empty.
+func flattenFields(v reflect.Value, name string, visit func(name, value string)) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			flatten(v.Elem(), name, visit)
+			flattenFields(v.Elem(), name, visit)
 			return
 		}
-		flatten(reflect.Zero(v.Type().Elem()), name, func(name, _ string) { visit(name, "") })
+		flattenFields(reflect.Zero(v.Type().Elem()), name, func(name, _ string) { visit(name, "") })
 	case reflect.Struct:
 		for i := range v.NumField() {
 			tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 			if name != "" {
 				tag = name + "_" + tag
 			}
-			flatten(v.Field(i), tag, visit)
+			flattenFields(v.Field(i), tag, visit)
 		}
 	case reflect.Map:
 		counts, _ := v.Interface().(map[string]int)
 		var parts []string
-		for _, k := range byCount(counts) {
+		for _, k := range keysByCount(counts) {
 			parts = append(parts, k+"="+strconv.Itoa(counts[k]))
 		}
-		visit(name, harmless(strings.Join(parts, ";")))
+		visit(name, escapeFormula(strings.Join(parts, ";")))
 	case reflect.String:
-		visit(name, harmless(v.String()))
+		visit(name, escapeFormula(v.String()))
 	case reflect.Float64:
 		visit(name, strconv.FormatFloat(v.Float(), 'f', -1, 64))
 	default:
@@ -72,15 +71,15 @@ func flatten(v reflect.Value, name string, visit func(name, value string)) {
 	}
 }
 
-// byCount returns the keys of counts, the most frequent first, equals by name.
-func byCount(counts map[string]int) []string {
+// keysByCount returns the keys of counts, the most frequent first, then by name.
+func keysByCount(counts map[string]int) []string {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
 }
 
-// harmless keeps a spreadsheet from computing a text.
-func harmless(s string) string {
+// escapeFormula prevents a spreadsheet from evaluating a text.
+func escapeFormula(s string) string {
 	if s != "" && strings.IndexByte("=+-@\t\r\n", s[0]) >= 0 || strings.HasPrefix(s, "＝") || strings.HasPrefix(s, "＋") ||
 		strings.HasPrefix(s, "－") || strings.HasPrefix(s, "＠") {
 		return "'" + s

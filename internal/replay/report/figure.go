@@ -8,87 +8,86 @@ import (
 type direction int
 
 const (
-	neither direction = iota
-	less
-	more
+	neitherBetter direction = iota
+	lessBetter
+	moreBetter
 )
 
-// unit is what a figure counts.
+// unit is the unit of a figure.
 type unit string
 
 const (
-	number    unit = ""
-	ratio     unit = "×"
-	time      unit = "ms"
-	share     unit = "%"
-	perSecond unit = "/s"
-	seconds   unit = "s"
+	unitCount     unit = ""
+	unitRatio     unit = "×"
+	unitTime      unit = "ms"
+	unitShare     unit = "%"
+	unitPerSecond unit = "/s"
+	unitSeconds   unit = "s"
 )
 
-// figure is one thing that a row says. of tells whether the row says it: a mean of
-// nothing is no figure.
+// figure is one value of a row. valueOf reports whether the row has it: a mean of nothing is no figure.
 type figure struct {
-	name   string // in JSON of a comparison
-	head   string
-	unit   unit
-	better direction
-	of     func(*replay.Row) (float64, bool)
+	name    string // in the JSON of a comparison
+	head    string
+	unit    unit
+	better  direction
+	valueOf func(*replay.Row) (float64, bool)
 }
 
-// figures returns all figures, in the order in which they are shown.
-func figures() []figure {
+// allFigures returns all figures in display order.
+func allFigures() []figure {
 	all := []figure{
-		{"block_size", "block size", number, neither, func(r *replay.Row) (float64, bool) { return float64(r.BlockSize), r.BlockSize > 0 }},
-		{"blocks_per_worker", "blocks", number, neither, func(r *replay.Row) (float64, bool) { return float64(r.Blocks), r.Blocks > 0 }},
-		{"requests", "requests", number, neither, func(r *replay.Row) (float64, bool) { return float64(r.Requests), true }},
-		{"errors", "errors", number, less, func(r *replay.Row) (float64, bool) { return float64(r.Errors), true }},
+		{"block_size", "block size", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) { return float64(r.BlockSize), r.BlockSize > 0 }},
+		{"blocks_per_worker", "blocks", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) { return float64(r.Blocks), r.Blocks > 0 }},
+		{"requests", "requests", unitCount, neitherBetter, func(r *replay.Row) (float64, bool) { return float64(r.Requests), true }},
+		{"errors", "errors", unitCount, lessBetter, func(r *replay.Row) (float64, bool) { return float64(r.Errors), true }},
 	}
-	for _, d := range distributions() {
-		for _, p := range points() {
-			all = append(all, figure{d.name + "_" + p.name, d.head + " " + p.name, time, less, func(r *replay.Row) (float64, bool) {
+	for _, d := range rowDistributions() {
+		for _, p := range distributionPoints() {
+			all = append(all, figure{d.name + "_" + p.name, d.head + " " + p.name, unitTime, lessBetter, func(r *replay.Row) (float64, bool) {
 				dist := d.of(r)
 				return p.of(dist), dist.Count > 0
 			}})
 		}
 	}
 	return append(all,
-		figure{"cached_share", "cached", share, more, func(r *replay.Row) (float64, bool) { return r.CachedShare, r.InputTokens > 0 }},
-		figure{"share_of_ideal", "of ideal", share, more, ofIdeal},
-		figure{"imbalance", "imbalance", ratio, less, func(r *replay.Row) (float64, bool) { return r.Imbalance, r.Imbalance > 0 }},
-		figure{"requests_per_s", "requests", perSecond, more, func(r *replay.Row) (float64, bool) { return r.RequestsPerSecond, r.Requests > 0 }},
-		figure{"output_tokens_per_s", "output tokens", perSecond, more, func(r *replay.Row) (float64, bool) { return r.OutputPerSecond, r.Requests > 0 }},
-		figure{"goodput_share", "goodput", share, more, func(r *replay.Row) (float64, bool) {
+		figure{"cached_share", "cached", unitShare, moreBetter, func(r *replay.Row) (float64, bool) { return r.CachedShare, r.InputTokens > 0 }},
+		figure{"share_of_ideal", "of ideal", unitShare, moreBetter, shareOfIdeal},
+		figure{"imbalance", "imbalance", unitRatio, lessBetter, func(r *replay.Row) (float64, bool) { return r.Imbalance, r.Imbalance > 0 }},
+		figure{"requests_per_s", "requests", unitPerSecond, moreBetter, func(r *replay.Row) (float64, bool) { return r.RequestsPerSecond, r.Requests > 0 }},
+		figure{"output_tokens_per_s", "output tokens", unitPerSecond, moreBetter, func(r *replay.Row) (float64, bool) { return r.OutputPerSecond, r.Requests > 0 }},
+		figure{"goodput_share", "goodput", unitShare, moreBetter, func(r *replay.Row) (float64, bool) {
 			if r.Goodput == nil {
 				return 0, false
 			}
 			return r.Goodput.Share, r.Requests > 0
 		}},
-		figure{"goodput_per_s", "goodput", perSecond, more, func(r *replay.Row) (float64, bool) {
+		figure{"goodput_per_s", "goodput", unitPerSecond, moreBetter, func(r *replay.Row) (float64, bool) {
 			if r.Goodput == nil {
 				return 0, false
 			}
 			return r.Goodput.RequestsPerSecond, r.Requests > 0
 		}},
-		figure{"duration_s", "duration", seconds, neither, func(r *replay.Row) (float64, bool) { return r.Duration, r.Requests > 0 }},
+		figure{"duration_s", "duration", unitSeconds, neitherBetter, func(r *replay.Row) (float64, bool) { return r.Duration, r.Requests > 0 }},
 	)
 }
 
-// ofIdeal is the cached share over that of one shared cache of the same size.
-func ofIdeal(r *replay.Row) (float64, bool) {
+// shareOfIdeal is the cached share over that of one shared cache of the same size.
+func shareOfIdeal(r *replay.Row) (float64, bool) {
 	if r.Ideal == nil || r.Ideal.SameCapacity.CachedShare <= 0 || r.InputTokens == 0 {
 		return 0, false
 	}
 	return r.CachedShare / r.Ideal.SameCapacity.CachedShare, true
 }
 
-// distribution is one of a row's.
-type distribution struct {
+// rowDistribution is one distribution of a row.
+type rowDistribution struct {
 	name, head, what string
 	of               func(*replay.Row) *replay.Distribution
 }
 
-func distributions() []distribution {
-	return []distribution{
+func rowDistributions() []rowDistribution {
+	return []rowDistribution{
 		{"ttft", "TTFT", "time to the first token", func(r *replay.Row) *replay.Distribution { return &r.TTFT }},
 		{"itl", "ITL", "time between two tokens", func(r *replay.Row) *replay.Distribution { return &r.ITL }},
 		{"tpot", "TPOT", "mean time for each token after the first, by answer", func(r *replay.Row) *replay.Distribution { return &r.TPOT }},
@@ -102,14 +101,14 @@ func distributions() []distribution {
 	}
 }
 
-// point is one number of a distribution.
-type point struct {
+// distributionPoint is one number of a distribution.
+type distributionPoint struct {
 	name string
 	of   func(*replay.Distribution) float64
 }
 
-func points() []point {
-	return []point{
+func distributionPoints() []distributionPoint {
+	return []distributionPoint{
 		{"mean", func(d *replay.Distribution) float64 { return d.Mean }},
 		{"min", func(d *replay.Distribution) float64 { return d.Min }},
 		{"p50", func(d *replay.Distribution) float64 { return d.P50 }},
@@ -121,10 +120,10 @@ func points() []point {
 	}
 }
 
-// pick returns the figures of these names, in this order.
-func pick(names ...string) []figure {
+// pickFigures returns the figures of these names, in this order.
+func pickFigures(names ...string) []figure {
 	byName := map[string]figure{}
-	for _, f := range figures() {
+	for _, f := range allFigures() {
 		byName[f.name] = f
 	}
 	picked := make([]figure, len(names))

@@ -6,57 +6,56 @@ import (
 	"penstock/internal/replay"
 )
 
-// grid is a table of figures, a line for each row of a result, that terminal and
-// page both show.
-type grid struct {
-	Columns []column
-	Lines   []line
-	// Several: rows differ in their cluster, so that "best" is among those of one.
+// figureGrid is a table of figures, a line for each row of a result, for both terminal and page.
+type figureGrid struct {
+	Columns []gridColumn
+	Lines   []gridLine
+	// Several: rows have different clusters, so that "best" is within one cluster.
 	Several bool
 	Marked  bool // something is marked as the best
 	Late    bool // something is marked as late
 }
 
-type column struct{ Head, Unit string }
+type gridColumn struct{ Head, Unit string }
 
-type line struct {
+type gridLine struct {
 	Policy  string
 	Workers string
 	Late    bool
 	First   bool // of its cluster
-	Cells   []cell
+	Cells   []gridCell
 }
 
-type cell struct {
+type gridCell struct {
 	Text string
 	Best bool
 }
 
-// newGrid lays out the figures of rows; a figure that no row has is left out.
-func newGrid(rows []replay.Row, figs []figure) *grid {
-	g := &grid{}
+// newFigureGrid lays out the figures of rows; a figure which no row has is left out.
+func newFigureGrid(rows []replay.Row, figs []figure) *figureGrid {
+	g := &figureGrid{}
 	for i := range rows {
 		r := &rows[i]
-		workers := absent
+		workers := absentFigure
 		if r.Workers > 0 {
-			workers = whole(r.Workers)
+			workers = formatInt(r.Workers)
 		}
-		first := i == 0 || !alike(&rows[i-1], r)
+		first := i == 0 || !isSameCluster(&rows[i-1], r)
 		g.Several = g.Several || first && i > 0
 		g.Late = g.Late || r.Late
-		g.Lines = append(g.Lines, line{Policy: r.Policy, Workers: workers, Late: r.Late, First: first})
+		g.Lines = append(g.Lines, gridLine{Policy: r.Policy, Workers: workers, Late: r.Late, First: first})
 	}
 	for _, f := range figs {
-		if !slices.ContainsFunc(rows, func(r replay.Row) bool { _, ok := f.of(&r); return ok }) {
+		if !slices.ContainsFunc(rows, func(r replay.Row) bool { _, ok := f.valueOf(&r); return ok }) {
 			continue
 		}
-		s := scaleOf(f, rows)
-		g.Columns = append(g.Columns, column{f.head, s.unit})
+		s := chooseScale(f, rows)
+		g.Columns = append(g.Columns, gridColumn{f.head, s.unit})
 		for i := range rows {
-			c := cell{Text: absent}
-			if v, ok := f.of(&rows[i]); ok {
-				c.Text = s.text(v)
-				c.Best = best(f, s, rows, i)
+			c := gridCell{Text: absentFigure}
+			if v, ok := f.valueOf(&rows[i]); ok {
+				c.Text = s.formatValue(v)
+				c.Best = isBest(f, s, rows, i)
 			}
 			g.Marked = g.Marked || c.Best
 			g.Lines[i].Cells = append(g.Lines[i].Cells, c)
@@ -65,38 +64,38 @@ func newGrid(rows []replay.Row, figs []figure) *grid {
 	return g
 }
 
-// alike reports whether two rows are of clusters of the same size, and their
-// figures so measure the policies.
-func alike(a, b *replay.Row) bool {
+// isSameCluster reports whether two rows have clusters of the same size, so that their figures compare the
+// policies.
+func isSameCluster(a, b *replay.Row) bool {
 	return a.Workers == b.Workers && a.BlockSize == b.BlockSize && a.Blocks == b.Blocks
 }
 
-// sizes returns those of the figures that tell clusters apart, beside the number of
-// workers, in which rows differ.
-func sizes(rows []replay.Row) []figure {
-	return slices.DeleteFunc(pick("block_size", "blocks_per_worker"), func(f figure) bool {
+// clusterSizeFigures returns the figures other than the number of workers by which the clusters of rows
+// differ.
+func clusterSizeFigures(rows []replay.Row) []figure {
+	return slices.DeleteFunc(pickFigures("block_size", "blocks_per_worker"), func(f figure) bool {
 		return !slices.ContainsFunc(rows, func(r replay.Row) bool {
-			first, _ := f.of(&rows[0])
-			v, _ := f.of(&r)
+			first, _ := f.valueOf(&rows[0])
+			v, _ := f.valueOf(&r)
 			return v != first
 		})
 	})
 }
 
-// best reports whether no other row of a cluster of the same size has a better
-// figure than rows[i], and one has a worse: as they are shown, since nobody sees the
-// rest. What a late client measured is neither better nor worse than anything.
-func best(f figure, s scale, rows []replay.Row, i int) bool {
-	mine, _ := f.of(&rows[i])
-	if f.better == neither || rows[i].Late {
+// isBest reports whether no other row of the same cluster has a better figure than rows[i], and at least one
+// has a worse one, as displayed, since readers do not see the further digits. Rows of a late client do not
+// take part.
+func isBest(f figure, s numberScale, rows []replay.Row, i int) bool {
+	mine, _ := f.valueOf(&rows[i])
+	if f.better == neitherBetter || rows[i].Late {
 		return false
 	}
 	worse := false
 	for j := range rows {
-		v, ok := f.of(&rows[j])
+		v, ok := f.valueOf(&rows[j])
 		switch {
-		case !ok || rows[j].Late || !alike(&rows[j], &rows[i]) || s.text(v) == s.text(mine):
-		case f.better == less && v < mine || f.better == more && v > mine:
+		case !ok || rows[j].Late || !isSameCluster(&rows[j], &rows[i]) || s.formatValue(v) == s.formatValue(mine):
+		case f.better == lessBetter && v < mine || f.better == moreBetter && v > mine:
 			return false
 		default:
 			worse = true
@@ -105,42 +104,42 @@ func best(f figure, s scale, rows []replay.Row, i int) bool {
 	return worse
 }
 
-// scale writes the figures of one column alike.
-type scale struct {
+// numberScale formats the figures of one column uniformly.
+type numberScale struct {
 	unit     string
 	factor   float64
 	decimals int // -1: three significant digits
 }
 
-func (s scale) text(v float64) string {
+func (s numberScale) formatValue(v float64) string {
 	if v *= s.factor; s.decimals >= 0 {
-		return grouped(v, s.decimals)
+		return formatGrouped(v, s.decimals)
 	}
-	return short(v)
+	return formatShort(v)
 }
 
-// scaleOf chooses seconds for times of which none is below one.
-func scaleOf(f figure, rows []replay.Row) scale {
+// chooseScale chooses seconds for times if none is below one second.
+func chooseScale(f figure, rows []replay.Row) numberScale {
 	switch f.unit {
-	case number:
-		return scale{"", 1, 0}
-	case ratio:
-		return scale{"of mean", 1, 2}
-	case share:
-		return scale{"%", 100, 1}
-	case perSecond:
-		return scale{"per s", 1, -1}
-	case seconds:
-		return scale{"s", 1, -1}
+	case unitCount:
+		return numberScale{"", 1, 0}
+	case unitRatio:
+		return numberScale{"of mean", 1, 2}
+	case unitShare:
+		return numberScale{"%", 100, 1}
+	case unitPerSecond:
+		return numberScale{"per s", 1, -1}
+	case unitSeconds:
+		return numberScale{"s", 1, -1}
 	}
 	long := true
 	for i := range rows {
-		if v, ok := f.of(&rows[i]); ok && v < 1000 {
+		if v, ok := f.valueOf(&rows[i]); ok && v < 1000 {
 			long = false
 		}
 	}
 	if long {
-		return scale{"s", 1e-3, -1}
+		return numberScale{"s", 1e-3, -1}
 	}
-	return scale{"ms", 1, -1}
+	return numberScale{"ms", 1, -1}
 }

@@ -23,32 +23,32 @@ var pageStyle string
 //go:embed page/page.js
 var pageScript string
 
-// page is what the template is filled with.
-type page struct {
+// htmlPage is the data of the template.
+type htmlPage struct {
 	Title, About, Version string
 	Notes, Headlines      []string
-	Summary               labelled
+	Summary               captionedGrid
 	Remarks               []string
-	Details               []labelled
+	Details               []captionedGrid
 	Settings              []replay.Setting
 	Repeat                string
 	Style                 template.CSS
 	Script                template.JS
-	StyleHash, ScriptHash string // as the page's policy names them
+	StyleHash, ScriptHash string // as the page's content security policy names them
 	Data                  template.JS
 }
 
-// labelled is a table with its caption.
-type labelled struct {
-	*grid
+// captionedGrid is a table with its caption.
+type captionedGrid struct {
+	*figureGrid
 	Label string
 }
 
-// HTML writes r as one page that loads nothing: tables, and figures that a script
-// draws from data in the page. What r says gets into the page as text alone, and the
-// page's own policy allows no script and no style but those two whose digests it names.
-func HTML(w io.Writer, r *replay.Result) error {
-	data, err := viewOf(r).json()
+// WriteHTML writes r as one page which loads nothing: tables, and plots which a script draws from data in the
+// page. Values of r enter the page as text only, and the page's own content security policy allows no script
+// and no style except the two whose digests it names.
+func WriteHTML(w io.Writer, r *replay.Result) error {
+	data, err := newPageData(r).encodeJSON()
 	if err != nil {
 		return fmt.Errorf("report html: %w", err)
 	}
@@ -56,23 +56,23 @@ func HTML(w io.Writer, r *replay.Result) error {
 	if err != nil {
 		return fmt.Errorf("report html: %w", err)
 	}
-	p := page{
-		Title: title(r), About: about(r), Version: plain(r.Version, nameLimit),
-		Headlines: unbroken(headlines(r)), Remarks: unbroken(remarks(r)), Repeat: repeat(r),
+	p := htmlPage{
+		Title: pageTitle(r), About: describeRun(r), Version: sanitizeText(r.Version, nameLimit),
+		Headlines: keepUnitsTogether(pageHeadlines(r)), Remarks: keepUnitsTogether(tableRemarks(r)), Repeat: commandLine(r),
 		Style: template.CSS(pageStyle), Script: template.JS(pageScript), Data: template.JS(data),
-		StyleHash: digest(pageStyle), ScriptHash: digest(pageScript),
+		StyleHash: cspDigest(pageStyle), ScriptHash: cspDigest(pageScript),
 	}
 	for _, n := range r.Notes {
-		p.Notes = append(p.Notes, plain(n, noteLimit))
+		p.Notes = append(p.Notes, sanitizeText(n, noteLimit))
 	}
 	for _, s := range r.Settings {
-		p.Settings = append(p.Settings, replay.Setting{Name: plain(s.Name, nameLimit), Value: plain(s.Value, settingLimit)})
+		p.Settings = append(p.Settings, replay.Setting{Name: sanitizeText(s.Name, nameLimit), Value: sanitizeText(s.Value, settingLimit)})
 	}
-	rows := named(r.Rows)
-	p.Summary = labelled{newGrid(rows, summary(rows)), "Each run in a line"}
-	p.Details = details(rows)
+	rows := withPlainNames(r.Rows)
+	p.Summary = captionedGrid{newFigureGrid(rows, summaryFigures(rows)), "Each run in a line"}
+	p.Details = distributionTables(rows)
 
-	var out bytes.Buffer // nothing is written of a page that cannot be completed
+	var out bytes.Buffer // an incomplete page is not written
 	if err := t.Execute(&out, p); err != nil {
 		return fmt.Errorf("report html: %w", err)
 	}
@@ -80,8 +80,8 @@ func HTML(w io.Writer, r *replay.Result) error {
 	return err
 }
 
-// unbroken keeps numbers and their units on one line.
-func unbroken(sentences []string) []string {
+// keepUnitsTogether keeps numbers and their units on one line.
+func keepUnitsTogether(sentences []string) []string {
 	keep := strings.NewReplacer(" %", "\u00a0%", " ms", "\u00a0ms", " s,", "\u00a0s,", " s;", "\u00a0s;")
 	for i, s := range sentences {
 		sentences[i] = keep.Replace(s)
@@ -89,74 +89,73 @@ func unbroken(sentences []string) []string {
 	return sentences
 }
 
-// digest names a text in a content security policy.
-func digest(text string) string {
+// cspDigest returns the digest of a text for a content security policy.
+func cspDigest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// named returns rows with names that can be shown.
-func named(rows []replay.Row) []replay.Row {
+// withPlainNames returns rows with sanitized names.
+func withPlainNames(rows []replay.Row) []replay.Row {
 	shown := make([]replay.Row, len(rows))
 	for i, r := range rows {
-		r.Policy = plain(r.Policy, nameLimit)
+		r.Policy = sanitizeText(r.Policy, nameLimit)
 		shown[i] = r
 	}
 	return shown
 }
 
-// details returns a table of all percentiles for each distribution that was measured.
-func details(rows []replay.Row) []labelled {
-	var tables []labelled
-	for _, d := range distributions() {
+// distributionTables returns a table of all percentiles for each measured distribution.
+func distributionTables(rows []replay.Row) []captionedGrid {
+	var tables []captionedGrid
+	for _, d := range rowDistributions() {
 		var names []string
-		for _, p := range points() {
+		for _, p := range distributionPoints() {
 			names = append(names, d.name+"_"+p.name)
 		}
-		g := newGrid(rows, pick(names...))
-		if differ := sizes(rows); len(g.Columns) > 0 && len(differ) > 0 {
-			g = newGrid(rows, append(differ, pick(names...)...))
+		g := newFigureGrid(rows, pickFigures(names...))
+		if differ := clusterSizeFigures(rows); len(g.Columns) > 0 && len(differ) > 0 {
+			g = newFigureGrid(rows, append(differ, pickFigures(names...)...))
 		}
 		if len(g.Columns) > 0 {
-			tables = append(tables, labelled{g, d.head + ": " + d.what})
+			tables = append(tables, captionedGrid{g, d.head + ": " + d.what})
 		}
 	}
 	return tables
 }
 
-func title(r *replay.Result) string { return "Penstock " + plain(r.Command, nameLimit) }
+func pageTitle(r *replay.Result) string { return "Penstock " + sanitizeText(r.Command, nameLimit) }
 
-// about says what ran, in a line.
-func about(r *replay.Result) string {
+// describeRun says in one line what ran.
+func describeRun(r *replay.Result) string {
 	requests := 0
 	for i := range r.Rows {
 		requests += r.Rows[i].Requests
 	}
-	said := plural(len(r.Rows), "run", "runs") + " · " + plural(requests, "request", "requests")
+	said := formatPlural(len(r.Rows), "run", "runs") + " · " + formatPlural(requests, "request", "requests")
 	for _, s := range r.Settings {
 		switch strings.TrimLeft(s.Name, "-") {
 		case "trace":
-			said += " · " + plain(s.Value[strings.LastIndexAny(s.Value, `/\`)+1:], nameLimit)
+			said += " · " + sanitizeText(s.Value[strings.LastIndexAny(s.Value, `/\`)+1:], nameLimit)
 		case "url", "model":
-			said += " · " + plain(s.Name, nameLimit) + " " + plain(s.Value, nameLimit)
+			said += " · " + sanitizeText(s.Name, nameLimit) + " " + sanitizeText(s.Value, nameLimit)
 		}
 	}
 	return said
 }
 
-// headlines say for each size of the cluster which policy answers first; for
-// a single run what it came to.
-func headlines(r *replay.Result) []string {
+// pageHeadlines say for each cluster size which policy responds first; for a single run its main result.
+func pageHeadlines(r *replay.Result) []string {
 	if len(r.Rows) == 1 {
-		return single(&r.Rows[0])
+		return describeSingle(&r.Rows[0])
 	}
 	var said []string
-	differ := sizes(r.Rows)
+	differ := clusterSizeFigures(r.Rows)
 	for i := range r.Rows {
-		if len(said) == mostHeadlines || slices.ContainsFunc(r.Rows[:i], func(o replay.Row) bool { return alike(&o, &r.Rows[i]) }) {
+		if len(said) == maxHeadlines || slices.ContainsFunc(r.Rows[:i], func(o replay.Row) bool { return isSameCluster(&o, &r.Rows[i]) }) {
 			continue
 		}
-		first, second := fastest(r.Rows, &r.Rows[i])
+		first, second := fastestRows(r.Rows, &r.Rows[i])
 		if second == nil || first.TTFT.Mean <= 0 {
 			continue
 		}
@@ -165,19 +164,19 @@ func headlines(r *replay.Result) []string {
 			with = "With " + size + ", "
 		}
 		said = append(said, fmt.Sprintf("%s%s has the shortest mean TTFT, %s; next is %s with %s, %s times as long.", with,
-			plain(first.Policy, nameLimit), milliseconds(first.TTFT.Mean), plain(second.Policy, nameLimit), milliseconds(second.TTFT.Mean),
-			grouped(second.TTFT.Mean/first.TTFT.Mean, 2)))
+			sanitizeText(first.Policy, nameLimit), formatMilliseconds(first.TTFT.Mean), sanitizeText(second.Policy, nameLimit), formatMilliseconds(second.TTFT.Mean),
+			formatGrouped(second.TTFT.Mean/first.TTFT.Mean, 2)))
 	}
 	return said
 }
 
-// fastest returns the two rows of a cluster of this size with the shortest mean TTFT;
-// what a late client measured is left out.
-func fastest(rows []replay.Row, size *replay.Row) (first, second *replay.Row) {
+// fastestRows returns the two rows of this cluster size with the shortest mean TTFT; rows of a late client
+// are left out.
+func fastestRows(rows []replay.Row, size *replay.Row) (first, second *replay.Row) {
 	for i := range rows {
 		row := &rows[i]
 		switch {
-		case !alike(row, size) || row.Late || row.TTFT.Count == 0:
+		case !isSameCluster(row, size) || row.Late || row.TTFT.Count == 0:
 		case first == nil || row.TTFT.Mean < first.TTFT.Mean:
 			first, second = row, first
 		case second == nil || row.TTFT.Mean < second.TTFT.Mean:
@@ -187,31 +186,31 @@ func fastest(rows []replay.Row, size *replay.Row) (first, second *replay.Row) {
 	return first, second
 }
 
-const mostHeadlines = 4
+const maxHeadlines = 4
 
-func single(r *replay.Row) []string {
+func describeSingle(r *replay.Row) []string {
 	if r.TTFT.Count == 0 {
 		return nil
 	}
-	s := fmt.Sprintf("%s: the first token came after %s on average, after %s in 99 of 100 answers", rowNames([]replay.Row{*r})[0], milliseconds(r.TTFT.Mean), milliseconds(r.TTFT.P99))
+	s := fmt.Sprintf("%s: the first token came after %s on average, after %s in 99 of 100 answers", rowNames([]replay.Row{*r})[0], formatMilliseconds(r.TTFT.Mean), formatMilliseconds(r.TTFT.P99))
 	if r.InputTokens > 0 {
-		s += "; " + percent(r.CachedShare) + " of the prompt tokens came from a cache"
+		s += "; " + formatPercent(r.CachedShare) + " of the prompt tokens came from a cache"
 	}
 	return []string{s + "."}
 }
 
-// repeat returns the command line that has these settings.
-func repeat(r *replay.Result) string {
+// commandLine returns the command line with these settings.
+func commandLine(r *replay.Result) string {
 	b := strings.Builder{}
-	b.WriteString("penstock " + quote(plain(r.Command, nameLimit)))
+	b.WriteString("penstock " + shellQuote(sanitizeText(r.Command, nameLimit)))
 	for _, s := range r.Settings {
-		b.WriteString(" \\\n  " + quote("--"+strings.TrimLeft(plain(s.Name, nameLimit), "-")+"="+plain(s.Value, settingLimit)))
+		b.WriteString(" \\\n  " + shellQuote("--"+strings.TrimLeft(sanitizeText(s.Name, nameLimit), "-")+"="+sanitizeText(s.Value, settingLimit)))
 	}
 	return b.String()
 }
 
-// quote makes one word of s for a shell.
-func quote(s string) string {
+// shellQuote quotes s as one word for a shell.
+func shellQuote(s string) string {
 	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+.,:/@%"
 	if s != "" && strings.Trim(s, safe) == "" {
 		return s

@@ -33,10 +33,10 @@ func fixtures() map[string]*replay.Result {
 func TestPages(t *testing.T) {
 	for name, r := range fixtures() {
 		var page, again bytes.Buffer
-		if err := HTML(&page, r); err != nil {
+		if err := WriteHTML(&page, r); err != nil {
 			t.Fatal(err)
 		}
-		if err := HTML(&again, r); err != nil || !bytes.Equal(page.Bytes(), again.Bytes()) {
+		if err := WriteHTML(&again, r); err != nil || !bytes.Equal(page.Bytes(), again.Bytes()) {
 			t.Errorf("%s: the second page differs from the first (%v)", name, err)
 		}
 		if *pages == "" {
@@ -59,7 +59,7 @@ func TestPages(t *testing.T) {
 func TestPageIsAlone(t *testing.T) {
 	for name, r := range fixtures() {
 		var out bytes.Buffer
-		if err := HTML(&out, r); err != nil {
+		if err := WriteHTML(&out, r); err != nil {
 			t.Fatal(err)
 		}
 		page := out.String()
@@ -72,7 +72,7 @@ func TestPageIsAlone(t *testing.T) {
 			if len(within) != 1 {
 				t.Fatalf("%s: %d of %s", name, len(within), tag)
 			}
-			want := directive + " '" + digest(within[0][1]) + "'"
+			want := directive + " '" + cspDigest(within[0][1]) + "'"
 			if !strings.Contains(strings.ReplaceAll(policy[1], "&#43;", "+"), want) {
 				t.Errorf("%s: the policy %s does not have %s", name, policy[1], want)
 			}
@@ -103,7 +103,7 @@ func TestPageData(t *testing.T) {
 	}
 	r.Rows[1].InputTokens, r.Rows[1].Ideal = 0, nil
 	r.Plots[1].TTFT = replay.Histogram{Upper: []float64{1, 2, 4, 8, 16}, Count: []int64{0, 0, 3, 1, 0}}
-	data, err := viewOf(r).json()
+	data, err := newPageData(r).encodeJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestPageData(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := v.Runs[0], v.Runs[1]
-	if len(a.Load) != mostWorkers || a.Left != 3000-mostWorkers || a.Mean != 1499.5 {
+	if len(a.Load) != maxBars || a.Left != 3000-maxBars || a.Mean != 1499.5 {
 		t.Errorf("%d workers, %d left, mean %v", len(a.Load), a.Left, a.Mean)
 	}
 	if got := a.Load[len(a.Load)-1]; got[0] != "9223372036854778807" || got[2] != 2999. {
@@ -137,7 +137,7 @@ func TestPageData(t *testing.T) {
 func TestRepeat(t *testing.T) {
 	r := &replay.Result{Command: "bench", Settings: []replay.Setting{{Name: "--url", Value: "http://h:1/?a=b&c"}, {Name: "note", Value: "it's $(reboot)"}, {Name: "json", Value: ""}}}
 	want := "penstock bench \\\n  '--url=http://h:1/?a=b&c' \\\n  '--note=it'\\''s $(reboot)' \\\n  --json="
-	if got := repeat(r); got != want {
+	if got := commandLine(r); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 }

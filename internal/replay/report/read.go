@@ -14,15 +14,15 @@ import (
 	"penstock/internal/replay"
 )
 
-// Bounds of a result that is read.
+// Bounds of a result file.
 const (
 	maxSize    = 16 << 20 // bytes
 	maxEntries = 1 << 14  // of one list, or kinds of errors of one row
 )
 
-// Read reads a result as [JSON] writes it, and nothing else: a file that has other
-// members, a member twice, not all that a result has, negative numbers, or shares
-// above 1 is refused, with the place. It reads at most 16 MiB.
+// Read reads a result in the format of [WriteJSON] and nothing else: it refuses a file with unknown or
+// duplicate members, missing members, negative numbers, or shares above 1, and names the place. It reads at
+// most 16 MiB.
 func Read(r io.Reader) (*replay.Result, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	switch {
@@ -36,14 +36,14 @@ func Read(r io.Reader) (*replay.Result, error) {
 		return nil, errors.New("not a result of penstock replay or bench: no UTF-8")
 	}
 	var result replay.Result
-	d := decoder{json.NewDecoder(bytes.NewReader(data))}
+	d := resultDecoder{json.NewDecoder(bytes.NewReader(data))}
 	d.in.UseNumber()
-	err = d.value(reflect.ValueOf(&result).Elem(), "")
+	err = d.decodeValue(reflect.ValueOf(&result).Elem(), "")
 	if err == nil {
-		err = d.end()
+		err = d.checkEnd()
 	}
 	if err == nil {
-		err = check(&result)
+		err = checkResult(&result)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("not a result that penstock replay --json or bench --json of this version prints: %w", err)
@@ -51,10 +51,10 @@ func Read(r io.Reader) (*replay.Result, error) {
 	return &result, nil
 }
 
-// check refuses what has the form of a result and cannot be one.
-func check(r *replay.Result) error {
+// checkResult refuses a well-formed but impossible result.
+func checkResult(r *replay.Result) error {
 	if r.Command != "replay" && r.Command != "bench" {
-		return fmt.Errorf(`command is %q, neither "replay" nor "bench"`, plain(r.Command, nameLimit))
+		return fmt.Errorf(`command is %q, neither "replay" nor "bench"`, sanitizeText(r.Command, nameLimit))
 	}
 	if len(r.Rows) == 0 {
 		return errors.New("rows is empty: there is nothing to compare")
@@ -75,15 +75,15 @@ func check(r *replay.Result) error {
 	return nil
 }
 
-// decoder fills values as their tags say. encoding/json alone takes keys in another
-// case, keys given twice and objects that lack any, and cannot name the place.
-type decoder struct{ in *json.Decoder }
+// resultDecoder fills values by their tags. encoding/json alone accepts keys in another case, duplicate keys
+// and missing members, and cannot name the place.
+type resultDecoder struct{ in *json.Decoder }
 
-// value reads the next value into v, which stands at path.
-func (d decoder) value(v reflect.Value, path string) error {
+// decodeValue reads the next value into v, which is at path.
+func (d resultDecoder) decodeValue(v reflect.Value, path string) error {
 	t, err := d.in.Token()
 	if err != nil {
-		return d.syntax(err)
+		return d.syntaxError(err)
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -91,43 +91,43 @@ func (d decoder) value(v reflect.Value, path string) error {
 			return nil
 		}
 		v.Set(reflect.New(v.Type().Elem()))
-		return d.object(v.Elem(), path, t)
+		return d.decodeObject(v.Elem(), path, t)
 	case reflect.Struct:
-		return d.object(v, path, t)
+		return d.decodeObject(v, path, t)
 	case reflect.Slice:
-		return d.list(v, path, t)
+		return d.decodeList(v, path, t)
 	case reflect.Map:
-		return d.counts(v, path, t)
+		return d.decodeCounts(v, path, t)
 	case reflect.String:
 		s, ok := t.(string)
 		if !ok {
-			return wrong(path, "a text", t)
+			return wrongTypeError(path, "a text", t)
 		}
 		v.SetString(s)
 	case reflect.Bool:
 		b, ok := t.(bool)
 		if !ok {
-			return wrong(path, "true or false", t)
+			return wrongTypeError(path, "true or false", t)
 		}
 		v.SetBool(b)
 	case reflect.Float64:
 		n, ok := t.(json.Number)
 		if !ok {
-			return wrong(path, "a number", t)
+			return wrongTypeError(path, "a number", t)
 		}
 		f, err := n.Float64()
 		if err != nil || f < 0 || math.IsInf(f, 0) {
-			return fmt.Errorf("%s is %s: it must be a number from 0 up", path, plain(n.String(), 24))
+			return fmt.Errorf("%s is %s: it must be a number from 0 up", path, sanitizeText(n.String(), 24))
 		}
 		v.SetFloat(f)
 	case reflect.Int, reflect.Int64:
 		n, ok := t.(json.Number)
 		if !ok {
-			return wrong(path, "a number", t)
+			return wrongTypeError(path, "a number", t)
 		}
 		i, err := n.Int64()
 		if err != nil || i < 0 || i > 1<<53 {
-			return fmt.Errorf("%s is %s: it must be a whole number from 0 up", path, plain(n.String(), 24))
+			return fmt.Errorf("%s is %s: it must be a whole number from 0 up", path, sanitizeText(n.String(), 24))
 		}
 		v.SetInt(i)
 	default:
@@ -136,19 +136,19 @@ func (d decoder) value(v reflect.Value, path string) error {
 	return nil
 }
 
-// object reads the members of an object whose opening brace t should be.
-func (d decoder) object(v reflect.Value, path string, t json.Token) error {
+// decodeObject reads the members of an object; t should be its opening brace.
+func (d resultDecoder) decodeObject(v reflect.Value, path string, t json.Token) error {
 	if t != json.Delim('{') {
-		return wrong(orFile(path), "an object", t)
+		return wrongTypeError(pathOrFile(path), "an object", t)
 	}
-	fields, required := members(v.Type())
+	fields, required := structMembers(v.Type())
 	seen := map[string]bool{}
 	for d.in.More() {
-		key, err := d.key(path)
+		key, err := d.readKey(path)
 		if err != nil {
 			return err
 		}
-		at := join(path, plain(key, nameLimit))
+		at := joinPath(path, sanitizeText(key, nameLimit))
 		field, ok := fields[key]
 		switch {
 		case !ok:
@@ -157,24 +157,23 @@ func (d decoder) object(v reflect.Value, path string, t json.Token) error {
 			return fmt.Errorf("%s is given twice", at)
 		}
 		seen[key] = true
-		if err := d.value(v.Field(field), at); err != nil {
+		if err := d.decodeValue(v.Field(field), at); err != nil {
 			return err
 		}
 	}
-	if err := d.close(); err != nil {
+	if err := d.readClosing(); err != nil {
 		return err
 	}
 	for _, key := range required {
 		if !seen[key] {
-			return fmt.Errorf("%s is missing", join(path, key))
+			return fmt.Errorf("%s is missing", joinPath(path, key))
 		}
 	}
 	return nil
 }
 
-// members returns the fields of a struct by their names in JSON, and the names that
-// may not be left out, in order.
-func members(t reflect.Type) (fields map[string]int, required []string) {
+// structMembers returns the fields of a struct by their JSON names, and the required names in order.
+func structMembers(t reflect.Type) (fields map[string]int, required []string) {
 	fields = map[string]int{}
 	for i := range t.NumField() {
 		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
@@ -189,38 +188,38 @@ func members(t reflect.Type) (fields map[string]int, required []string) {
 	return fields, required
 }
 
-func (d decoder) list(v reflect.Value, path string, t json.Token) error {
+func (d resultDecoder) decodeList(v reflect.Value, path string, t json.Token) error {
 	if t != json.Delim('[') {
-		return wrong(path, "a list", t)
+		return wrongTypeError(path, "a list", t)
 	}
 	for i := 0; d.in.More(); i++ {
 		if i == maxEntries {
 			return fmt.Errorf("%s has more than %d entries", path, maxEntries)
 		}
 		element := reflect.New(v.Type().Elem()).Elem()
-		if err := d.value(element, fmt.Sprintf("%s[%d]", path, i)); err != nil {
+		if err := d.decodeValue(element, fmt.Sprintf("%s[%d]", path, i)); err != nil {
 			return err
 		}
 		v.Set(reflect.Append(v, element))
 	}
-	return d.close()
+	return d.readClosing()
 }
 
-// counts reads a map of numbers.
-func (d decoder) counts(v reflect.Value, path string, t json.Token) error {
+// decodeCounts reads a map of numbers.
+func (d resultDecoder) decodeCounts(v reflect.Value, path string, t json.Token) error {
 	if t == nil {
 		return nil
 	}
 	if t != json.Delim('{') {
-		return wrong(path, "an object", t)
+		return wrongTypeError(path, "an object", t)
 	}
 	v.Set(reflect.MakeMap(v.Type()))
 	for d.in.More() {
-		key, err := d.key(path)
+		key, err := d.readKey(path)
 		if err != nil {
 			return err
 		}
-		at := join(path, plain(key, nameLimit))
+		at := joinPath(path, sanitizeText(key, nameLimit))
 		if v.Len() == maxEntries {
 			return fmt.Errorf("%s has more than %d entries", path, maxEntries)
 		}
@@ -228,50 +227,50 @@ func (d decoder) counts(v reflect.Value, path string, t json.Token) error {
 			return fmt.Errorf("%s is given twice", at)
 		}
 		n := reflect.New(v.Type().Elem()).Elem()
-		if err := d.value(n, at); err != nil {
+		if err := d.decodeValue(n, at); err != nil {
 			return err
 		}
 		v.SetMapIndex(reflect.ValueOf(key), n)
 	}
-	return d.close()
+	return d.readClosing()
 }
 
-func (d decoder) key(path string) (string, error) {
+func (d resultDecoder) readKey(path string) (string, error) {
 	t, err := d.in.Token()
 	if err != nil {
-		return "", d.syntax(err)
+		return "", d.syntaxError(err)
 	}
 	key, ok := t.(string)
 	if !ok {
-		return "", wrong(orFile(path), "an object", t)
+		return "", wrongTypeError(pathOrFile(path), "an object", t)
 	}
 	return key, nil
 }
 
-// close reads the closing bracket.
-func (d decoder) close() error {
+// readClosing reads the closing bracket.
+func (d resultDecoder) readClosing() error {
 	if _, err := d.in.Token(); err != nil {
-		return d.syntax(err)
+		return d.syntaxError(err)
 	}
 	return nil
 }
 
-// end refuses what follows the result.
-func (d decoder) end() error {
+// checkEnd refuses data after the result.
+func (d resultDecoder) checkEnd() error {
 	if _, err := d.in.Token(); !errors.Is(err, io.EOF) {
 		return fmt.Errorf("something follows the result at byte %d; give one result in each file", d.in.InputOffset())
 	}
 	return nil
 }
 
-func (d decoder) syntax(err error) error {
+func (d resultDecoder) syntaxError(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it ends too early")
 	}
 	return fmt.Errorf("it is no JSON at byte %d", d.in.InputOffset())
 }
 
-func wrong(path, want string, t json.Token) error {
+func wrongTypeError(path, want string, t json.Token) error {
 	got := "a number"
 	switch t := t.(type) {
 	case nil:
@@ -289,14 +288,14 @@ func wrong(path, want string, t json.Token) error {
 	return fmt.Errorf("%s must be %s, not %s", path, want, got)
 }
 
-func orFile(path string) string {
+func pathOrFile(path string) string {
 	if path == "" {
 		return "the file"
 	}
 	return path
 }
 
-func join(path, key string) string {
+func joinPath(path, key string) string {
 	if path == "" {
 		return key
 	}

@@ -1,11 +1,9 @@
-// Package report makes what people and programs read of a [replay.Result]: a table
-// for a terminal, JSON, CSV, a page of HTML with figures, and the comparison of
-// two results.
+// Package report formats a [replay.Result] for people and programs: a table for a terminal, JSON, CSV, an
+// HTML page with plots, and the comparison of two results.
 //
-// What a result holds comes from outside: names of policies are flags, kinds of
-// errors may be a server's, a file given to compare is anybody's. So each form
-// escapes every text in its own way: the table writes no control characters, the CSV
-// no formulas, the page nothing but text. The same result gives the same bytes.
+// The contents of a result are untrusted: policy names are flags, error kinds may come from a server, a
+// compared file from anyone. So each format escapes every text in its own way: the table writes no control
+// characters, the CSV no formulas, the page only text. The same result gives the same bytes.
 package report
 
 import (
@@ -16,12 +14,12 @@ import (
 	"penstock/internal/replay"
 )
 
-// JSON writes r in one line, as [Read] reads it. Numbers that JSON has no way to
-// write (NaN, infinities) are an error.
-func JSON(w io.Writer, r *replay.Result) error {
+// WriteJSON writes r in one line, in the format of [Read]. Numbers without a JSON form (NaN, infinities) are
+// an error.
+func WriteJSON(w io.Writer, r *replay.Result) error {
 	out := *r
 	if out.Rows == nil {
-		out.Rows = []replay.Row{} // rows are an array, even without any
+		out.Rows = []replay.Row{} // rows is always an array
 	}
 	data, err := json.Marshal(&out)
 	if err != nil {

@@ -47,14 +47,14 @@ func TestTable(t *testing.T) {
 		"sizes.table": sizesResult(),
 		"none.table":  {Command: "replay"},
 	} {
-		golden(t, name, func(w io.Writer) error { return Table(w, r) })
+		golden(t, name, func(w io.Writer) error { return WriteTable(w, r) })
 	}
 }
 
 // TestTableOnlyShows: whatever the texts are, a terminal gets lines of characters.
 func TestTableOnlyShows(t *testing.T) {
 	var out strings.Builder
-	if err := Table(&out, hostileResult()); err != nil {
+	if err := WriteTable(&out, hostileResult()); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range out.String() {
@@ -72,7 +72,7 @@ func TestBest(t *testing.T) {
 		return replay.Row{Workers: workers, Requests: 1, Late: late, TTFT: replay.Distribution{Count: 1, Mean: mean}}
 	}
 	rows := []replay.Row{row(8, 20, false), row(8, 10, false), row(8, 5, true), row(8, 10.001, false), row(64, 3, false), row(2, 7, false), row(2, 7.001, false)}
-	g := newGrid(rows, pick("ttft_mean"))
+	g := newFigureGrid(rows, pickFigures("ttft_mean"))
 	for i, want := range []bool{false, true, false, true, false, false, false} {
 		if got := g.Lines[i].Cells[0].Best; got != want {
 			t.Errorf("row %d: marked %v, want %v", i, got, want)
@@ -82,23 +82,23 @@ func TestBest(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{short(0), "0"},
-		{short(0.0123), "0.012"},
-		{short(0.9994), "0.999"},
-		{short(0.9996), "1.00"},
-		{short(1.234), "1.23"},
-		{short(9.996), "10.0"},
-		{short(99.96), "100"},
-		{short(1234567.8), "1,234,568"},
-		{short(-1234.5), "-1,234"},
-		{grouped(-0.0001, 2), "0.00"},
-		{whole(int64(999)), "999"},
-		{whole(1000), "1,000"},
-		{percent(0.4567), "45.7 %"},
-		{milliseconds(999.4), "999 ms"},
-		{milliseconds(1500), "1.50 s"},
-		{plain("a\x1b[1m\nb\u202e\xff", 20), `a\x1b[1m b\u202e\xff`},
-		{plain("water", 3), "wat…"},
+		{formatShort(0), "0"},
+		{formatShort(0.0123), "0.012"},
+		{formatShort(0.9994), "0.999"},
+		{formatShort(0.9996), "1.00"},
+		{formatShort(1.234), "1.23"},
+		{formatShort(9.996), "10.0"},
+		{formatShort(99.96), "100"},
+		{formatShort(1234567.8), "1,234,568"},
+		{formatShort(-1234.5), "-1,234"},
+		{formatGrouped(-0.0001, 2), "0.00"},
+		{formatInt(int64(999)), "999"},
+		{formatInt(1000), "1,000"},
+		{formatPercent(0.4567), "45.7 %"},
+		{formatMilliseconds(999.4), "999 ms"},
+		{formatMilliseconds(1500), "1.50 s"},
+		{sanitizeText("a\x1b[1m\nb\u202e\xff", 20), `a\x1b[1m b\u202e\xff`},
+		{sanitizeText("water", 3), "wat…"},
 	} {
 		if c.got != c.want {
 			t.Errorf("got %q, want %q", c.got, c.want)
@@ -111,7 +111,7 @@ func TestNumbers(t *testing.T) {
 func TestJSON(t *testing.T) {
 	for _, want := range []*replay.Result{replayResult(), benchResult(), emptyResult(), manyResult()} {
 		var out bytes.Buffer
-		if err := JSON(&out, want); err != nil {
+		if err := WriteJSON(&out, want); err != nil {
 			t.Fatal(err)
 		}
 		if n := bytes.Count(out.Bytes(), []byte("\n")); n != 1 {
@@ -131,11 +131,11 @@ func TestJSON(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if err := JSON(&out, &replay.Result{Command: "replay"}); err != nil || !strings.Contains(out.String(), `"rows":[]`) {
+	if err := WriteJSON(&out, &replay.Result{Command: "replay"}); err != nil || !strings.Contains(out.String(), `"rows":[]`) {
 		t.Errorf("without rows: %s, %v", out.String(), err)
 	}
 	bad := &replay.Result{Rows: []replay.Row{{CachedShare: math.NaN()}}}
-	if err := JSON(io.Discard, bad); err == nil {
+	if err := WriteJSON(io.Discard, bad); err == nil {
 		t.Error("NaN was written")
 	}
 }
@@ -145,11 +145,11 @@ func TestCSV(t *testing.T) {
 	row.TTFT = replay.Distribution{Count: 4, Mean: 12.5, Min: 0.125, P50: 10, P90: 20, P95: 20, P99: 20, P999: 20, Max: 1e9}
 	row.Goodput = &replay.Goodput{SLO: replay.SLO{TTFT: 100}, Share: 0.5, RequestsPerSecond: 1}
 	golden(t, "rows.csv", func(w io.Writer) error {
-		return CSV(w, &replay.Result{Command: "replay", Version: "v0.3.0", Rows: []replay.Row{row, {Policy: "a, \"b\"", InputTokens: 1 << 53}}})
+		return WriteCSV(w, &replay.Result{Command: "replay", Version: "v0.3.0", Rows: []replay.Row{row, {Policy: "a, \"b\"", InputTokens: 1 << 53}}})
 	})
 
 	var out strings.Builder
-	if err := CSV(&out, hostileResult()); err != nil {
+	if err := WriteCSV(&out, hostileResult()); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Count(out.String(), "\r\n") != 3 {
@@ -178,7 +178,7 @@ func TestHarmless(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "", "kv": "kv", "=1": "'=1", "+1": "'+1", "-1": "'-1", "@a": "'@a", "\t=1": "'\t=1", "\r=1": "'\r=1", "＝1": "'＝1",
 	} {
-		if got := harmless(in); got != want {
+		if got := escapeFormula(in); got != want {
 			t.Errorf("%q became %q, want %q", in, got, want)
 		}
 	}

@@ -10,13 +10,12 @@ import (
 	"penstock/internal/replay"
 )
 
-// Table writes r for people at a terminal: notes first, then a line for each row,
-// with a star at the best of those of the same size, then ideals, objectives and
-// errors by kind.
-func Table(w io.Writer, r *replay.Result) error {
+// WriteTable writes r for a terminal: notes first, then a line for each row, with a star at the best of the
+// same size, then ideals, objectives and errors by kind.
+func WriteTable(w io.Writer, r *replay.Result) error {
 	out := bufio.NewWriter(w)
 	for _, note := range r.Notes {
-		fmt.Fprintf(out, "! %s\n", plain(note, noteLimit))
+		fmt.Fprintf(out, "! %s\n", sanitizeText(note, noteLimit))
 	}
 	if len(r.Notes) > 0 {
 		fmt.Fprintln(out)
@@ -25,31 +24,31 @@ func Table(w io.Writer, r *replay.Result) error {
 		fmt.Fprintln(out, "no runs")
 		return out.Flush()
 	}
-	g := newGrid(r.Rows, summary(r.Rows))
+	g := newFigureGrid(r.Rows, summaryFigures(r.Rows))
 	writeGrid(out, g)
-	legend(out, g)
-	for _, s := range remarks(r) {
+	writeLegend(out, g)
+	for _, s := range tableRemarks(r) {
 		fmt.Fprintln(out, s)
 	}
 	return out.Flush()
 }
 
-// summary are the figures of the first table that a reader sees.
-func summary(rows []replay.Row) []figure {
-	return append(sizes(rows), pick("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
+// summaryFigures are the figures of the first table.
+func summaryFigures(rows []replay.Row) []figure {
+	return append(clusterSizeFigures(rows), pickFigures("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
 		"cached_share", "share_of_ideal", "imbalance", "output_tokens_per_s", "goodput_share")...)
 }
 
-// writeGrid aligns names to the left and figures to the right. A figure has a place
-// for its star behind it, so that digits stand below digits.
-func writeGrid(w io.Writer, g *grid) {
+// writeGrid aligns names to the left and figures to the right. Each figure has room for its star after it, so
+// that the digits align.
+func writeGrid(w io.Writer, g *figureGrid) {
 	table := [][]string{{"POLICY", "WORKERS "}, {"", ""}}
 	for _, c := range g.Columns {
 		table[0] = append(table[0], strings.ToUpper(c.Head)+" ")
 		table[1] = append(table[1], c.Unit+" ")
 	}
 	for _, l := range g.Lines {
-		name := plain(l.Policy, nameLimit)
+		name := sanitizeText(l.Policy, nameLimit)
 		if l.Late {
 			name += " !"
 		}
@@ -86,7 +85,7 @@ func writeGrid(w io.Writer, g *grid) {
 	}
 }
 
-func legend(w io.Writer, g *grid) {
+func writeLegend(w io.Writer, g *figureGrid) {
 	fmt.Fprintln(w)
 	switch {
 	case g.Marked && g.Several:
@@ -99,27 +98,26 @@ func legend(w io.Writer, g *grid) {
 	}
 }
 
-// remarks are the sentences below a table: what the figures are measured against,
-// and what went wrong.
-func remarks(r *replay.Result) []string {
+// tableRemarks are the sentences below a table: the references of the figures, and what went wrong.
+func tableRemarks(r *replay.Result) []string {
 	var said []string
-	for _, i := range ideals(r) {
+	for _, i := range resultIdeals(r) {
 		what := "The best a cache could do"
 		if i.Workers > 0 {
-			what += " for " + plural(i.Workers, "worker", "workers")
+			what += " for " + formatPlural(i.Workers, "worker", "workers")
 		}
 		if i.BlockSize > 0 && i.Blocks > 0 {
-			what += fmt.Sprintf(" of %s of %s", plural(i.Blocks, "block", "blocks"), plural(i.BlockSize, "token", "tokens"))
+			what += fmt.Sprintf(" of %s of %s", formatPlural(i.Blocks, "block", "blocks"), formatPlural(i.BlockSize, "token", "tokens"))
 		}
 		said = append(said, fmt.Sprintf("%s: %s of the prompt tokens cached in one shared cache of that size (\"ideal\"), %s in an unbounded one.",
-			what, estimate(i.SameCapacity), estimate(i.Infinite)))
+			what, formatEstimate(i.SameCapacity), formatEstimate(i.Infinite)))
 	}
 	var last *replay.SLO
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		if row.Goodput != nil && (last == nil || *last != row.Goodput.SLO) {
 			last = &row.Goodput.SLO
-			said = append(said, "Goodput: the share of requests with "+objective(*last)+".")
+			said = append(said, "Goodput: the share of requests with "+describeSLO(*last)+".")
 		}
 	}
 	names := rowNames(r.Rows)
@@ -127,14 +125,14 @@ func remarks(r *replay.Result) []string {
 		row := &r.Rows[i]
 		if row.Errors > 0 {
 			said = append(said, fmt.Sprintf("%s: %s of %s failed%s. Times and tokens are those of whole answers.",
-				names[i], whole(row.Errors), plural(row.Requests, "request", "requests"), kinds(row.ErrorKinds)))
+				names[i], formatInt(row.Errors), formatPlural(row.Requests, "request", "requests"), formatErrorKinds(row.ErrorKinds)))
 		}
 	}
 	return said
 }
 
-// ideals returns those of all numbers of workers, each once.
-func ideals(r *replay.Result) []replay.Ideal {
+// resultIdeals returns the ideals of all numbers of workers, each once.
+func resultIdeals(r *replay.Result) []replay.Ideal {
 	if len(r.Ideals) > 0 {
 		return r.Ideals
 	}
@@ -150,15 +148,15 @@ func ideals(r *replay.Result) []replay.Ideal {
 	return found
 }
 
-// objective says an SLO in words.
-func objective(s replay.SLO) string {
+// describeSLO describes an SLO in words.
+func describeSLO(s replay.SLO) string {
 	var parts []string
 	for _, b := range []struct {
 		what  string
 		bound float64
 	}{{"TTFT", s.TTFT}, {"mean ITL", s.ITL}, {"E2E", s.E2E}} {
 		if b.bound > 0 {
-			parts = append(parts, b.what+" up to "+milliseconds(b.bound))
+			parts = append(parts, b.what+" up to "+formatMilliseconds(b.bound))
 		}
 	}
 	if len(parts) == 0 {
@@ -167,21 +165,20 @@ func objective(s replay.SLO) string {
 	return strings.Join(parts, ", ")
 }
 
-// estimate writes the share of an ideal.
-func estimate(s replay.Share) string {
+// formatEstimate writes the share of an ideal.
+func formatEstimate(s replay.Share) string {
 	if s.Estimated {
-		return "about " + percent(s.CachedShare)
+		return "about " + formatPercent(s.CachedShare)
 	}
-	return percent(s.CachedShare)
+	return formatPercent(s.CachedShare)
 }
 
-// rowNames name rows in sentences: by the policy, the number of workers, and the
-// sizes in which they differ.
+// rowNames name rows in sentences: by policy, number of workers, and the sizes in which they differ.
 func rowNames(rows []replay.Row) []string {
-	differ := sizes(rows)
+	differ := clusterSizeFigures(rows)
 	names := make([]string, len(rows))
 	for i := range rows {
-		names[i] = plain(rows[i].Policy, nameLimit)
+		names[i] = sanitizeText(rows[i].Policy, nameLimit)
 		if size := sizeName(&rows[i], differ); size != "" {
 			names[i] += ", " + size
 		}
@@ -189,31 +186,31 @@ func rowNames(rows []replay.Row) []string {
 	return names
 }
 
-// sizeName says how large the cluster of a row is; "" if that is not known.
+// sizeName describes the cluster size of a row; "" if unknown.
 func sizeName(r *replay.Row, differ []figure) string {
 	var parts []string
 	if r.Workers > 0 {
-		parts = append(parts, plural(r.Workers, "worker", "workers"))
+		parts = append(parts, formatPlural(r.Workers, "worker", "workers"))
 	}
 	for _, f := range differ {
-		switch v, ok := f.of(r); {
+		switch v, ok := f.valueOf(r); {
 		case ok && f.name == "block_size":
-			parts = append(parts, "blocks of "+grouped(v, 0))
+			parts = append(parts, "blocks of "+formatGrouped(v, 0))
 		case ok:
-			parts = append(parts, grouped(v, 0)+" blocks")
+			parts = append(parts, formatGrouped(v, 0)+" blocks")
 		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-// kinds lists errors by kind, the most frequent first.
-func kinds(counts map[string]int) string {
+// formatErrorKinds lists errors by kind, the most frequent first.
+func formatErrorKinds(counts map[string]int) string {
 	if len(counts) == 0 {
 		return ""
 	}
 	var parts []string
-	for _, k := range byCount(counts) {
-		parts = append(parts, plain(k, nameLimit)+" "+whole(counts[k]))
+	for _, k := range keysByCount(counts) {
+		parts = append(parts, sanitizeText(k, nameLimit)+" "+formatInt(counts[k]))
 	}
 	return " (" + strings.Join(parts, ", ") + ")"
 }

@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// absent stands where there is no figure.
-const absent = "–"
+// absentFigure replaces a missing figure.
+const absentFigure = "–"
 
-// plain returns s as one line that a terminal only shows: white space becomes
-// spaces, and what does not print (escape sequences, marks that turn the direction
-// of writing) becomes its escaped form. At most limit runes of s are kept.
-func plain(s string, limit int) string {
+// sanitizeText returns s as one line which is safe to show in a terminal: white space becomes spaces, and
+// unprintable characters (escape sequences, marks which change the direction of writing) are escaped. It
+// keeps at most limit runes of s.
+func sanitizeText(s string, limit int) string {
 	var b strings.Builder
 	n := 0
 	for i := 0; i < len(s); n++ {
@@ -39,16 +39,15 @@ func plain(s string, limit int) string {
 	return b.String()
 }
 
-// The bounds of texts that are shown, in runes.
+// The bounds of displayed texts, in runes.
 const (
 	nameLimit    = 48
 	noteLimit    = 2000
 	settingLimit = 500
 )
 
-// grouped writes a number with decimals digits behind the point and a comma
-// between the thousands.
-func grouped(v float64, decimals int) string {
+// formatGrouped writes a number with the given decimals and a comma between the thousands.
+func formatGrouped(v float64, decimals int) string {
 	s := strconv.FormatFloat(math.Abs(v), 'f', decimals, 64)
 	whole, rest := s, ""
 	if i := strings.IndexByte(s, '.'); i >= 0 {
@@ -67,9 +66,8 @@ func grouped(v float64, decimals int) string {
 	return b.String() + rest
 }
 
-// digits returns how many decimals leave v three significant digits; no more
-// than three.
-func digits(v float64) int {
+// decimalsFor returns how many decimals leave v three significant digits, at most three.
+func decimalsFor(v float64) int {
 	switch v = math.Abs(v); {
 	case v == 0 || v >= 99.95:
 		return 0
@@ -81,27 +79,26 @@ func digits(v float64) int {
 	return 3
 }
 
-// short writes v with three significant digits, more if it has more before the
-// point.
-func short(v float64) string { return grouped(v, digits(v)) }
+// formatShort writes v with three significant digits, more if it has more before the point.
+func formatShort(v float64) string { return formatGrouped(v, decimalsFor(v)) }
 
-func whole[N ~int | ~int64](n N) string { return grouped(float64(n), 0) }
+func formatInt[N ~int | ~int64](n N) string { return formatGrouped(float64(n), 0) }
 
-// plural writes n things.
-func plural(n int, one, many string) string {
+// formatPlural writes n things.
+func formatPlural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return whole(n) + " " + many
+	return formatInt(n) + " " + many
 }
 
-// percent writes a share.
-func percent(share float64) string { return grouped(100*share, 1) + " %" }
+// formatPercent writes a share.
+func formatPercent(share float64) string { return formatGrouped(100*share, 1) + " %" }
 
-// milliseconds writes a time on its own, with its unit.
-func milliseconds(v float64) string {
+// formatMilliseconds writes a time with its unit.
+func formatMilliseconds(v float64) string {
 	if math.Abs(v) >= 1000 {
-		return short(v/1000) + " s"
+		return formatShort(v/1000) + " s"
 	}
-	return short(v) + " ms"
+	return formatShort(v) + " ms"
 }

@@ -18,70 +18,68 @@ const (
 	azureImages
 )
 
-func azureColumns() []column {
-	return []column{
-		azureTime:   {"TIMESTAMP", required},
-		azureInput:  {"ContextTokens", required},
-		azureOutput: {"GeneratedTokens", required},
-		azureImages: {"NumImages", optional},
+func azureColumns() []tableColumn {
+	return []tableColumn{
+		azureTime:   {"TIMESTAMP", requiredColumn},
+		azureInput:  {"ContextTokens", requiredColumn},
+		azureOutput: {"GeneratedTokens", requiredColumn},
+		azureImages: {"NumImages", optionalColumn},
 	}
 }
 
-// azure reads the Azure traces.
-type azure struct {
-	table
-	moments moments
+// azureDecoder reads the Azure traces.
+type azureDecoder struct {
+	csvTable
+	moments timestampParser
 	media   []replay.Media
 }
 
-func newAzure(from *bufio.Reader, opts *Options) *azure {
-	d := &azure{table: newTable(from, Azure, azureColumns(), opts)}
-	d.read = d.row
+func newAzureDecoder(from *bufio.Reader, opts *Options) *azureDecoder {
+	d := &azureDecoder{csvTable: newCSVTable(from, Azure, azureColumns(), opts)}
+	d.parseRow = d.readRow
 	return d
 }
 
-func (d *azure) row(r *replay.Request) (err error) {
-	if r.At, err = d.moments.parse(d.value(azureTime)); err != nil {
-		return d.wrong(azureTime, err)
+func (d *azureDecoder) readRow(r *replay.Request) (err error) {
+	if r.At, err = d.moments.parseTimestamp(d.columnValue(azureTime)); err != nil {
+		return d.columnError(azureTime, err)
 	}
-	if r.Input, err = d.count(azureInput, maxTokens); err != nil {
+	if r.Input, err = d.readCount(azureInput, maxTokens); err != nil {
 		return err
 	}
-	if r.Output, err = d.count(azureOutput, maxTokens); err != nil {
+	if r.Output, err = d.readCount(azureOutput, maxTokens); err != nil {
 		return err
 	}
-	if d.at[azureImages] < 0 {
+	if d.positions[azureImages] < 0 {
 		return nil
 	}
-	images, err := d.count(azureImages, maxMedia)
+	images, err := d.readCount(azureImages, maxMedia)
 	if err != nil || images == 0 {
 		return err
 	}
 	d.media = d.media[:0]
 	for i := range images {
-		d.media = append(d.media, replay.Media{Kind: "image", ID: onlyHere(r.Line, i)})
+		d.media = append(d.media, replay.Media{Kind: "image", ID: uniqueMediaID(r.Line, i)})
 	}
 	r.Media = d.media
 	return nil
 }
 
-// moments reads dates and times. It remembers the last day, as most rows have the
-// day of the row before.
-type moments struct {
+// timestampParser reads dates and times. It caches the last day, since most rows repeat it.
+type timestampParser struct {
 	date string
-	day  time.Duration // its beginning, since 1970
+	day  time.Duration // start of that day, since 1970
 }
 
-// parse reads a date and a time, such as 2023-11-16 18:15:46.6805900 or
-// 2024-05-10T00:00:00.009930+00:00, as the time since 1970. Without an offset it is
-// UTC.
-func (m *moments) parse(text string) (time.Duration, error) {
+// parseTimestamp reads a date and a time, such as 2023-11-16 18:15:46.6805900 or
+// 2024-05-10T00:00:00.009930+00:00, as the time since 1970. Without an offset it is UTC.
+func (m *timestampParser) parseTimestamp(text string) (time.Duration, error) {
 	const (
 		dateLen  = len("2006-01-02")
 		clockLen = len("15:04:05")
 	)
 	bad := func() (time.Duration, error) {
-		return 0, fmt.Errorf("must be a time such as 2024-05-10 00:00:00.009930+00:00, not %s", found(text))
+		return 0, fmt.Errorf("must be a time such as 2024-05-10 00:00:00.009930+00:00, not %s", describeValue(text))
 	}
 	if len(text) < dateLen+1+clockLen || text[dateLen] != ' ' && text[dateLen] != 'T' {
 		return bad()
@@ -114,8 +112,7 @@ func (m *moments) parse(text string) (time.Duration, error) {
 	return m.day + inDay + fraction - offset, nil
 }
 
-// twoDigits reads the two digits that s begins with; it is negative if they are
-// none.
+// twoDigits reads the first two digits of s; it is negative if they are not digits.
 func twoDigits(s string) int {
 	if !isDigit(s[0]) || !isDigit(s[1]) {
 		return -1
@@ -123,8 +120,8 @@ func twoDigits(s string) int {
 	return 10*int(s[0]-'0') + int(s[1]-'0')
 }
 
-// cutFraction reads the part of a second that rest may begin with, to the
-// nanosecond; it is negative if there is a point and no digit.
+// cutFraction reads an optional fraction of a second, to the nanosecond; it is negative if there is a point
+// and no digit.
 func cutFraction(rest string) (fraction time.Duration, _ string) {
 	if rest == "" || rest[0] != '.' {
 		return 0, rest
@@ -140,7 +137,7 @@ func cutFraction(rest string) (fraction time.Duration, _ string) {
 	return fraction, rest[i:]
 }
 
-// parseOffset reads how far a clock is ahead of UTC: nothing, Z, +02:00 or +0200.
+// parseOffset reads the offset from UTC: nothing, Z, +02:00 or +0200.
 func parseOffset(text string) (time.Duration, bool) {
 	if text == "" || text == "Z" {
 		return 0, true
@@ -150,7 +147,7 @@ func parseOffset(text string) (time.Duration, bool) {
 		return 0, false
 	}
 	hours, minutes := twoDigits(digits), twoDigits(digits[2:])
-	if hours > 14 || minutes > 59 { // the dateline is as far as clocks go
+	if hours > 14 || minutes > 59 { // the largest offset in use
 		return 0, false
 	}
 	offset := time.Duration(60*hours+minutes) * time.Minute

@@ -15,7 +15,7 @@ func TestMoments(t *testing.T) {
 		"2006-01-02 15:04:05", "2006-01-02 15:04:05.0000000", "2006-01-02 15:04:05.999999999",
 		"2006-01-02 15:04:05.000000-07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05.000Z07:00",
 	}
-	var m moments
+	var m timestampParser
 	begin := time.Date(1971, 1, 2, 0, 0, 0, 0, time.UTC)
 	at := begin
 	for i := range 20_000 {
@@ -29,7 +29,7 @@ func TestMoments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := m.parse(text)
+		got, err := m.parseTimestamp(text)
 		if err != nil || int64(got) != parsed.UnixNano() {
 			t.Fatalf("%s: %d, %v; want %d", text, got, err, parsed.UnixNano())
 		}

@@ -7,55 +7,55 @@ import (
 	"time"
 )
 
-// newBailian reads the rows of the Bailian traces.
-func newBailian(from *bufio.Reader, opts *Options) *rows {
-	d := newRows(from, Bailian, opts)
+// newBailianDecoder reads the rows of the Bailian traces.
+func newBailianDecoder(from *bufio.Reader, opts *Options) *jsonRowDecoder {
+	d := newJSONRowDecoder(from, Bailian, opts)
 	if d.blockSize == 0 {
 		d.blockSize = bailianBlock
 	}
 	d.unit = time.Second
-	d.define, d.check = d.bailianField, d.checkBailian
+	d.readField, d.checkRow = d.readBailianField, d.checkBailian
 	return d
 }
 
-func (d *rows) bailianField(key string) error {
+func (d *jsonRowDecoder) readBailianField(key string) error {
 	r, row := d.r, &d.row
 	switch key {
 	case "chat_id":
-		return d.id(&row.id)
+		return d.readID(&row.id)
 	case "parent_chat_id":
-		return d.parentChat()
+		return d.readParentChat()
 	case "timestamp":
 		row.time = true
-		return d.time(&r.At, d.unit)
+		return d.readTime(&r.At, d.unit)
 	case "input_length":
-		return d.promptLength()
+		return d.readPromptLength()
 	case "output_length":
 		row.output = true
-		return d.count(&r.Output, maxTokens)
+		return d.readCount(&r.Output, maxTokens)
 	case "type":
-		return d.json.Skip()
+		return d.json.SkipValue()
 	case "turn":
-		return d.count(&row.turn, math.MaxInt32)
+		return d.readCount(&row.turn, math.MaxInt32)
 	case "hash_ids":
-		return d.hashes()
+		return d.readBlockNames()
 	}
-	return d.unknown()
+	return d.skipUnknown()
 }
 
-func (d *rows) promptLength() error {
-	if err := d.prompt(); err != nil {
+func (d *jsonRowDecoder) readPromptLength() error {
+	if err := d.setPromptField(); err != nil {
 		return err
 	}
-	return d.promptField("input_length")
+	return d.readPromptField("input_length")
 }
 
-// parentChat reads the chat that this one goes on with; -1 and null are none.
-func (d *rows) parentChat() error {
-	if null, err := d.json.Null(); null || err != nil {
+// readParentChat reads the id of the previous chat; -1 and null are none.
+func (d *jsonRowDecoder) readParentChat() error {
+	if null, err := d.json.ReadNull(); null || err != nil {
 		return err
 	}
-	if err := d.id(&d.row.parent); err != nil {
+	if err := d.readID(&d.row.parent); err != nil {
 		return err
 	}
 	if d.row.parent == "-1" {
@@ -64,7 +64,7 @@ func (d *rows) parentChat() error {
 	return nil
 }
 
-func (d *rows) checkBailian() error {
+func (d *jsonRowDecoder) checkBailian() error {
 	row := &d.row
 	var missing []string
 	for _, f := range []struct {
@@ -82,7 +82,7 @@ func (d *rows) checkBailian() error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("lacks %s", quote(missing))
+		return fmt.Errorf("lacks %s", quoteNames(missing))
 	}
 	return nil
 }

@@ -20,40 +20,40 @@ const (
 	burstLog
 )
 
-func burstColumns() []column {
-	return []column{
-		burstTime:    {"Timestamp", required},
-		burstSession: {"Session ID", optional},
-		burstElapsed: {"Elapsed time", ignored}, // of an answer elsewhere
-		burstModel:   {"Model", ignored},        // of another service
-		burstInput:   {"Request tokens", required},
-		burstOutput:  {"Response tokens", required},
-		burstTotal:   {"Total tokens", ignored},
-		burstLog:     {"Log Type", ignored},
+func burstColumns() []tableColumn {
+	return []tableColumn{
+		burstTime:    {"Timestamp", requiredColumn},
+		burstSession: {"Session ID", optionalColumn},
+		burstElapsed: {"Elapsed time", ignoredColumn}, // of the recorded response
+		burstModel:   {"Model", ignoredColumn},        // of the recorded service
+		burstInput:   {"Request tokens", requiredColumn},
+		burstOutput:  {"Response tokens", requiredColumn},
+		burstTotal:   {"Total tokens", ignoredColumn},
+		burstLog:     {"Log Type", ignoredColumn},
 	}
 }
 
-// burst reads the BurstGPT traces.
-type burst struct{ table }
+// burstDecoder reads the BurstGPT traces.
+type burstDecoder struct{ csvTable }
 
-func newBurst(from *bufio.Reader, opts *Options) *burst {
-	d := &burst{newTable(from, BurstGPT, burstColumns(), opts)}
-	d.read = d.row
+func newBurstDecoder(from *bufio.Reader, opts *Options) *burstDecoder {
+	d := &burstDecoder{newCSVTable(from, BurstGPT, burstColumns(), opts)}
+	d.parseRow = d.readRow
 	return d
 }
 
-func (d *burst) row(r *replay.Request) (err error) {
-	if r.At, err = parseTime(d.value(burstTime), time.Second); err != nil {
-		return d.wrong(burstTime, err)
+func (d *burstDecoder) readRow(r *replay.Request) (err error) {
+	if r.At, err = parseTime(d.columnValue(burstTime), time.Second); err != nil {
+		return d.columnError(burstTime, err)
 	}
-	if r.Input, err = d.count(burstInput, maxTokens); err != nil {
+	if r.Input, err = d.readCount(burstInput, maxTokens); err != nil {
 		return err
 	}
-	if r.Output, err = d.count(burstOutput, maxTokens); err != nil {
+	if r.Output, err = d.readCount(burstOutput, maxTokens); err != nil {
 		return err
 	}
-	if r.Session = d.value(burstSession); len(r.Session) > maxName {
-		return d.wrong(burstSession, fmt.Errorf("must have at most %d bytes, not %d", maxName, len(r.Session)))
+	if r.Session = d.columnValue(burstSession); len(r.Session) > maxName {
+		return d.columnError(burstSession, fmt.Errorf("must have at most %d bytes, not %d", maxName, len(r.Session)))
 	}
 	return nil
 }

@@ -13,22 +13,19 @@ import (
 	"penstock/internal/replay"
 )
 
-// Summary is what a workload consists of.
+// Summary describes a workload.
 type Summary struct {
 	Requests int `json:"requests"`
-	// Failed rows of the file tell of requests that had no answer; they are no part of
-	// the workload.
+	// Failed counts rows of requests without a response; they are not part of the workload.
 	Failed   int `json:"failed_rows"`
 	Sessions int `json:"sessions"`
-	// Span is from the first request to the last, in seconds; 0 if the workload has no
-	// times.
+	// Span is from the first request to the last, in seconds; 0 for a workload without times.
 	Span   float64 `json:"span_s"`
 	Input  Lengths `json:"input_tokens"`
-	Output Lengths `json:"output_tokens"` // of requests that say it
+	Output Lengths `json:"output_tokens"` // of requests which have it
 
-	// Of the blocks that prompts name, Unique is how many names there are, and Hit the
-	// share that one unbounded cache would have had: those that come behind the same
-	// blocks in a prompt before.
+	// Blocks counts the named blocks of prompts, Unique their distinct names. Hit is the share which one
+	// unbounded cache would have: blocks which follow the same blocks in an earlier prompt.
 	Blocks int64   `json:"blocks"`
 	Unique int64   `json:"unique_blocks"`
 	Hit    float64 `json:"infinite_cache_hit"`
@@ -43,26 +40,25 @@ type Lengths struct {
 	Max   int     `json:"max"`
 }
 
-// Describe runs through w once. It keeps a few bytes for each unique block and
-// each session, and the counts of each length.
+// Describe reads w once. It keeps a few bytes for each unique block and each session, and a count per length.
 func Describe(w replay.Workload) (_ Summary, err error) {
 	from, err := w.Open()
 	if err != nil {
 		return Summary{}, err
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
-	d := description{
+	d := summaryBuilder{
 		names:    map[int64]struct{}{},
 		chains:   map[uint64]struct{}{},
 		sessions: map[string]struct{}{},
-		input:    lengths{},
-		output:   lengths{},
+		input:    lengthCounts{},
+		output:   lengthCounts{},
 	}
 	var r replay.Request
 	for {
 		switch err := from.Next(&r); err {
 		case nil:
-			d.add(&r)
+			d.addRequest(&r)
 			continue
 		case io.EOF:
 		default:
@@ -73,27 +69,27 @@ func Describe(w replay.Workload) (_ Summary, err error) {
 	if f, ok := from.(interface{ Failed() int }); ok {
 		d.summary.Failed = f.Failed()
 	}
-	return d.finish(), nil
+	return d.buildSummary(), nil
 }
 
-// description gathers a summary.
-type description struct {
+// summaryBuilder builds a summary.
+type summaryBuilder struct {
 	summary  Summary
 	names    map[int64]struct{}
-	chains   map[uint64]struct{} // prefixes, by a hash of their blocks' names
+	chains   map[uint64]struct{} // prefixes, by a hash of their block names
 	sessions map[string]struct{}
 	hits     int64
-	input    lengths
-	output   lengths
+	input    lengthCounts
+	output   lengthCounts
 }
 
-func (d *description) add(r *replay.Request) {
+func (d *summaryBuilder) addRequest(r *replay.Request) {
 	d.summary.Requests++
 	if r.At > 0 {
 		d.summary.Span = max(d.summary.Span, r.At.Seconds())
 	}
 	if _, known := d.sessions[r.Session]; !known && r.Session != "" {
-		d.sessions[strings.Clone(r.Session)] = struct{}{} // not with the row that it is a part of
+		d.sessions[strings.Clone(r.Session)] = struct{}{} // the row's memory is not kept
 	}
 	d.input[r.Input]++
 	if r.Output > 0 {
@@ -112,20 +108,20 @@ func (d *description) add(r *replay.Request) {
 	d.summary.Blocks += int64(len(r.Blocks))
 }
 
-func (d *description) finish() Summary {
+func (d *summaryBuilder) buildSummary() Summary {
 	s := d.summary
 	s.Sessions, s.Unique = len(d.sessions), int64(len(d.names))
-	s.Input, s.Output = d.input.describe(), d.output.describe()
+	s.Input, s.Output = d.input.toLengths(), d.output.toLengths()
 	if s.Blocks > 0 {
 		s.Hit = float64(d.hits) / float64(s.Blocks)
 	}
 	return s
 }
 
-// lengths counts each length.
-type lengths map[int]int64
+// lengthCounts counts each length.
+type lengthCounts map[int]int64
 
-func (l lengths) describe() Lengths {
+func (l lengthCounts) toLengths() Lengths {
 	var sorted []int
 	var count int64
 	var out Lengths
@@ -155,7 +151,7 @@ func (l lengths) describe() Lengths {
 
 // WriteTo writes the summary as a table.
 func (s Summary) WriteTo(w io.Writer) (int64, error) {
-	counted := &counter{to: w}
+	counted := &countingWriter{to: w}
 	t := tabwriter.NewWriter(counted, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "requests\t%d\n", s.Requests)
 	if s.Failed > 0 {
@@ -183,13 +179,13 @@ func (s Summary) WriteTo(w io.Writer) (int64, error) {
 	return counted.n, err
 }
 
-// counter counts what is written.
-type counter struct {
+// countingWriter counts the bytes written.
+type countingWriter struct {
 	to io.Writer
 	n  int64
 }
 
-func (c *counter) Write(p []byte) (int, error) {
+func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.to.Write(p)
 	c.n += int64(n)
 	return n, err

@@ -10,33 +10,33 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// detect finds out the format, if it is not given, from the file's first row.
-func (w *Workload) detect() error {
-	file, err := w.reader() // which is where a file that cannot be read is found out
+// detectFormat detects the format, if not given, from the file's first row.
+func (w *Workload) detectFormat() error {
+	file, err := w.openText() // an unreadable file fails here
 	if err != nil {
 		return err
 	}
 	if w.format = w.opts.Format; w.format == "" {
-		var h *head
-		if h, err = readHead(file.Reader); err == nil {
-			w.format, err = h.format()
+		var h *fileHead
+		if h, err = readFileHead(file.Reader); err == nil {
+			w.format, err = h.matchFormat()
 		}
 	}
 	return errors.Join(err, file.Close())
 }
 
-// head is what the beginning of a file shows.
-type head struct {
-	first byte // that is not space
+// fileHead describes the start of a file.
+type fileHead struct {
+	first byte // first byte which is not space
 	line  int
-	// Of a first line that is a JSON object, its keys; err says why it is none.
+	// The keys of a first line which is a JSON object; err says why it is not one.
 	keys map[string]bool
 	err  error
-	// columns are those of a first line that is the header of a table.
+	// columns are the names of a first line which is a table header.
 	columns []string
 }
 
-func readHead(from *bufio.Reader) (*head, error) {
+func readFileHead(from *bufio.Reader) (*fileHead, error) {
 	first, err := skipSpace(from)
 	if err == io.EOF {
 		return nil, errors.New("is empty")
@@ -44,57 +44,56 @@ func readHead(from *bufio.Reader) (*head, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &head{first: first.byte, line: first.line}
+	h := &fileHead{first: first.byte, line: first.line}
 	if h.first == '[' {
-		return h, nil // which may be all on one line
+		return h, nil // possibly all on one line
 	}
-	l := lines{from: from, number: first.line - 1}
-	line, err := l.next()
+	l := lineReader{from: from, number: first.line - 1}
+	line, err := l.nextLine()
 	if err != nil {
 		return nil, err
 	}
 	if h.first == '{' {
-		h.keys, h.err = keysOf(line)
+		h.keys, h.err = objectKeys(line)
 		return h, nil
 	}
 	h.columns, h.err = splitRow(nil, string(line))
 	return h, nil
 }
 
-// place is a byte and the line that it is on.
-type place struct {
+// bytePosition is a byte and its line.
+type bytePosition struct {
 	byte byte
 	line int
 }
 
-// skipSpace steps over space and returns what is behind it, which is still to be
-// read.
-func skipSpace(from *bufio.Reader) (place, error) {
+// skipSpace skips space and returns the next byte without consuming it.
+func skipSpace(from *bufio.Reader) (bytePosition, error) {
 	line := 1
 	for {
 		c, err := from.ReadByte()
 		switch {
 		case err != nil:
-			return place{}, err
+			return bytePosition{}, err
 		case c == '\n':
 			line++
 		case !isSpace(c):
-			return place{c, line}, from.UnreadByte()
+			return bytePosition{c, line}, from.UnreadByte()
 		}
 	}
 }
 
-func keysOf(line []byte) (map[string]bool, error) {
+func objectKeys(line []byte) (map[string]bool, error) {
 	keys := map[string]bool{}
 	json, err := strictjson.NewReader(line)
 	if err == nil {
-		err = json.Object(func(key string) error {
+		err = json.ReadObject(func(key string) error {
 			keys[key] = true
-			return json.Skip()
+			return json.SkipValue()
 		})
 	}
 	if err == nil {
-		err = json.End()
+		err = json.CheckEnd()
 	}
 	if err != nil {
 		return nil, jsonError("the row", err)
@@ -102,11 +101,11 @@ func keysOf(line []byte) (map[string]bool, error) {
 	return keys, nil
 }
 
-// format returns the first format that fits, or for each why it does not.
-func (h *head) format() (Format, error) {
+// matchFormat returns the first matching format, or an error with the mismatch of each.
+func (h *fileHead) matchFormat() (Format, error) {
 	var reasons []string
 	for _, f := range Formats() {
-		reason := h.against(f)
+		reason := h.describeMismatch(f)
 		if reason == "" {
 			return f, nil
 		}
@@ -115,13 +114,13 @@ func (h *head) format() (Format, error) {
 	return "", fmt.Errorf("line %d fits no format (%s)", h.line, strings.Join(reasons, "; "))
 }
 
-// against returns what speaks against a format; "" if nothing does.
-func (h *head) against(f Format) string {
+// describeMismatch says why the file is not of a format; "" if it matches.
+func (h *fileHead) describeMismatch(f Format) string {
 	switch f {
 	case Azure:
-		return h.againstTable(azureColumns())
+		return h.describeTableMismatch(azureColumns())
 	case BurstGPT:
-		return h.againstTable(burstColumns())
+		return h.describeTableMismatch(burstColumns())
 	case ShareGPT:
 		if h.first == '[' || h.keys["conversations"] {
 			return ""
@@ -134,7 +133,7 @@ func (h *head) against(f Format) string {
 	case h.err != nil:
 		return h.err.Error()
 	case f == Bailian:
-		return lacking([]string{"chat_id", "parent_chat_id", "input_length"}, func(name string) bool { return h.keys[name] })
+		return describeMissing([]string{"chat_id", "parent_chat_id", "input_length"}, func(name string) bool { return h.keys[name] })
 	case h.keys["chat_id"]:
 		return "has 'chat_id'"
 	}
@@ -144,24 +143,24 @@ func (h *head) against(f Format) string {
 			return ""
 		}
 	}
-	return "has none of " + quote(prompts)
+	return "has none of " + quoteNames(prompts)
 }
 
-func (h *head) againstTable(spec []column) string {
+func (h *fileHead) describeTableMismatch(spec []tableColumn) string {
 	if h.columns == nil {
 		return "no CSV header"
 	}
 	var needed []string
 	for _, c := range spec {
-		if c.use == required {
+		if c.use == requiredColumn {
 			needed = append(needed, c.name)
 		}
 	}
-	return lacking(needed, func(name string) bool { return indexOf(h.columns, name) >= 0 })
+	return describeMissing(needed, func(name string) bool { return indexOf(h.columns, name) >= 0 })
 }
 
-// lacking says which of the names are not there.
-func lacking(names []string, there func(string) bool) string {
+// describeMissing lists the missing names.
+func describeMissing(names []string, there func(string) bool) string {
 	var missing []string
 	for _, name := range names {
 		if !there(name) {
@@ -171,5 +170,5 @@ func lacking(names []string, there func(string) bool) string {
 	if missing == nil {
 		return ""
 	}
-	return "lacks " + quote(missing)
+	return "lacks " + quoteNames(missing)
 }

@@ -11,7 +11,7 @@ import (
 	"penstock/core/fault"
 )
 
-// rowError is what is wrong with a row. The source puts the file's name before it.
+// rowError is an error of a row. The source adds the file's name.
 type rowError struct {
 	line  int
 	cause error
@@ -20,16 +20,16 @@ type rowError struct {
 func (e *rowError) Error() string { return "line " + strconv.Itoa(e.line) + ": " + e.cause.Error() }
 func (e *rowError) Unwrap() error { return e.cause }
 
-// fail says on which line the fault is.
-func fail(line int, err error) error {
+// errorAtLine adds the line to an error.
+func errorAtLine(line int, err error) error {
 	if _, ok := errors.AsType[*rowError](err); ok {
 		return err
 	}
 	return &rowError{line: line, cause: err}
 }
 
-// clip makes a name from a file fit for a message.
-func clip(name string) string {
+// clipName shortens a name from a file for a message.
+func clipName(name string) string {
 	const limit = 64
 	if len(name) > limit {
 		cut := limit
@@ -38,11 +38,11 @@ func clip(name string) string {
 		}
 		name = name[:cut] + "…"
 	}
-	return printable(name)
+	return replaceUnprintable(name)
 }
 
-// printable replaces what could do something to a terminal.
-func printable(s string) string {
+// replaceUnprintable replaces characters which could affect a terminal.
+func replaceUnprintable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return utf8.RuneError
@@ -51,8 +51,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// jsonError puts an error of strictjson, which was made for the bodies of
-// requests, in the words of a file.
+// jsonError rewords an error of strictjson, which was made for request bodies, for a file.
 func jsonError(what string, err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); !ok {
 		return err
@@ -61,12 +60,12 @@ func jsonError(what string, err error) error {
 	if rest, ok := strings.CutPrefix(message, "the request body "); ok {
 		message = what + " " + rest
 	}
-	return errors.New(printable(message))
+	return errors.New(replaceUnprintable(message))
 }
 
-// found describes the text of a value that should have been a number or a time: what
-// it is if it looks like one, or how long it is, as it may be part of a prompt.
-func found(text string) string {
+// describeValue describes the text of a value which should have been a number or a time: the text if it looks
+// like one, otherwise its length only, as it may be part of a prompt.
+func describeValue(text string) string {
 	switch {
 	case text == "":
 		return "nothing"

@@ -11,20 +11,19 @@ import (
 	"os"
 )
 
-// locate finds out whether the file can be read more than once, and copies it if
-// not.
-func (w *Workload) locate() error {
+// openOrSpool checks whether the file can be read repeatedly, and copies it if not.
+func (w *Workload) openOrSpool() error {
 	if w.path == "-" {
 		w.name = "<stdin>"
 		if w.opts.Stdin == nil {
 			return errors.New("there is no standard input here; name a file")
 		}
-		return w.copy(w.opts.Stdin)
+		return w.copyToSpool(w.opts.Stdin)
 	}
 	stat, err := os.Stat(w.path)
 	switch {
 	case err != nil:
-		return cause(err)
+		return unwrapPathError(err)
 	case stat.IsDir():
 		return errors.New("is a directory; name a file in it")
 	case stat.Mode().IsRegular():
@@ -33,14 +32,13 @@ func (w *Workload) locate() error {
 	}
 	file, err := os.Open(w.path)
 	if err != nil {
-		return cause(err)
+		return unwrapPathError(err)
 	}
-	return errors.Join(w.copy(file), file.Close())
+	return errors.Join(w.copyToSpool(file), file.Close())
 }
 
-// copy keeps what from gives in a temporary file without a name, which is gone with
-// the process whatever ends it.
-func (w *Workload) copy(from io.Reader) error {
+// copyToSpool copies from to a temporary file without a name, which disappears with the process.
+func (w *Workload) copyToSpool(from io.Reader) error {
 	spool, err := os.CreateTemp("", "penstock-trace-*")
 	if err != nil {
 		return err
@@ -56,25 +54,25 @@ func (w *Workload) copy(from io.Reader) error {
 	return nil
 }
 
-// cause takes the path from an error of the operating system: the message has it.
-func cause(err error) error {
+// unwrapPathError removes the path from an error of the operating system: the message already has it.
+func unwrapPathError(err error) error {
 	if path, ok := errors.AsType[*os.PathError](err); ok {
 		return path.Err
 	}
 	return err
 }
 
-// content is a file's text, unpacked.
-type content struct {
+// textReader reads a file's text, decompressed.
+type textReader struct {
 	*bufio.Reader
-	file *os.File // nil if it is the workload's
+	file *os.File // nil if the workload owns it
 }
 
 const readBuffer = 256 << 10
 
-// reader returns the text from its beginning.
-func (w *Workload) reader() (*content, error) {
-	c := &content{}
+// openText returns the text from its start.
+func (w *Workload) openText() (*textReader, error) {
+	c := &textReader{}
 	var raw io.Reader
 	if w.stat == nil {
 		if w.spool == nil {
@@ -84,29 +82,29 @@ func (w *Workload) reader() (*content, error) {
 	} else {
 		file, err := os.Open(w.path)
 		if err != nil {
-			return nil, cause(err)
+			return nil, unwrapPathError(err)
 		}
 		stat, err := file.Stat()
 		if err == nil && (!os.SameFile(stat, w.stat) || stat.Size() != w.stat.Size() || !stat.ModTime().Equal(w.stat.ModTime())) {
 			err = errors.New("the file changed since it was first read; start again")
 		}
 		if err != nil {
-			return nil, errors.Join(cause(err), file.Close())
+			return nil, errors.Join(unwrapPathError(err), file.Close())
 		}
 		c.file, raw = file, file
 	}
-	if err := c.unpack(raw); err != nil {
+	if err := c.detectCompression(raw); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
-// unpack tells by its first bytes whether raw is compressed.
-func (c *content) unpack(raw io.Reader) error {
+// detectCompression detects compression by the first bytes of raw.
+func (c *textReader) detectCompression(raw io.Reader) error {
 	c.Reader = bufio.NewReaderSize(raw, readBuffer)
 	magic, err := c.Peek(4)
 	if err != nil && err != io.EOF {
-		return cause(err)
+		return unwrapPathError(err)
 	}
 	is := func(prefix string) bool { return bytes.HasPrefix(magic, []byte(prefix)) }
 	switch {
@@ -132,13 +130,13 @@ func (c *content) unpack(raw io.Reader) error {
 		return fmt.Errorf("unpack: %w", err)
 	}
 	if string(mark) == "\ufeff" {
-		_, _ = c.Discard(len(mark)) // it was there when peeked at
+		_, _ = c.Discard(len(mark)) // it was there in Peek
 	}
 	return nil
 }
 
 // Close closes the file.
-func (c *content) Close() error {
+func (c *textReader) Close() error {
 	if c.file == nil {
 		return nil
 	}

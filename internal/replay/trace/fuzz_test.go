@@ -116,7 +116,7 @@ func checkError(t *testing.T, err error, text []byte, secret string) {
 	if _, ok := errors.AsType[*rowError](err); !ok && !wholeFile.MatchString(message) {
 		t.Fatalf("no line in %q", message)
 	}
-	if printable(message) != message || len(message) > 2000 {
+	if replaceUnprintable(message) != message || len(message) > 2000 {
 		t.Fatalf("not printable: %q", message)
 	}
 	if secret != "" && bytes.Contains(text, []byte(secret)) && strings.Contains(message, secret) {
@@ -195,7 +195,7 @@ func FuzzTime(f *testing.F) {
 	f.Add("1e3")
 	f.Add("2024-05-10 00:00:00.009930+00:00")
 	f.Fuzz(func(t *testing.T, text string) {
-		if at, err := new(moments).parse(text); err == nil && at < 0 {
+		if at, err := new(timestampParser).parseTimestamp(text); err == nil && at < 0 {
 			t.Fatalf("moment %q is %d", text, at)
 		}
 		for _, unit := range []time.Duration{time.Millisecond, time.Second} {
@@ -229,9 +229,9 @@ func FuzzStream(f *testing.F) {
 				return
 			}
 		}
-		s := stream{from: bufio.NewReader(bytes.NewReader(text))}
+		s := elementReader{from: bufio.NewReader(bytes.NewReader(text))}
 		for i, e := range want {
-			got, line, err := s.next()
+			got, line, err := s.nextElement()
 			if err != nil || !bytes.Equal(got, e) {
 				t.Fatalf("%q: element %d is %q, %v; want %q", text, i, got, err, e)
 			}
@@ -239,7 +239,7 @@ func FuzzStream(f *testing.F) {
 				t.Fatalf("%q: element %d is on line %d", text, i, line)
 			}
 		}
-		if got, _, err := s.next(); err != io.EOF && len(want) > 0 {
+		if got, _, err := s.nextElement(); err != io.EOF && len(want) > 0 {
 			t.Fatalf("%q: then %q, %v", text, got, err)
 		}
 	})

@@ -7,25 +7,24 @@ import (
 	"io"
 )
 
-// lines reads a text line by line.
-type lines struct {
+// lineReader reads a text line by line.
+type lineReader struct {
 	from   *bufio.Reader
-	number int    // of the line read last, from 1
-	long   []byte // a line that is longer than the reader's buffer
+	number int    // of the last line, from 1
+	long   []byte // a line longer than the reader's buffer
 }
 
-// next returns the next line that is not blank, without its end; it is good until
-// the next call. A line longer than maxLine is refused when so much of it has been
-// read.
-func (l *lines) next() ([]byte, error) {
+// nextLine returns the next line which is not blank, without its end; it is valid until the next call. It
+// refuses a line once more than maxLine bytes of it have been read.
+func (l *lineReader) nextLine() ([]byte, error) {
 	for {
 		l.number++
 		line, err := l.from.ReadSlice('\n')
 		if err == bufio.ErrBufferFull {
-			line, err = l.rest(line)
+			line, err = l.readLongLine(line)
 		}
 		if err != nil && err != io.EOF {
-			return nil, fail(l.number, err)
+			return nil, errorAtLine(l.number, err)
 		}
 		if line := bytes.TrimRight(line, " \t\r\n"); len(line) > 0 {
 			return line, nil
@@ -36,8 +35,8 @@ func (l *lines) next() ([]byte, error) {
 	}
 }
 
-// rest gathers a line of which begin is the beginning.
-func (l *lines) rest(begin []byte) ([]byte, error) {
+// readLongLine reads the rest of a line after begin.
+func (l *lineReader) readLongLine(begin []byte) ([]byte, error) {
 	l.long = append(l.long[:0], begin...)
 	for {
 		piece, err := l.from.ReadSlice('\n')

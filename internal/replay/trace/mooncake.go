@@ -12,89 +12,88 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// newMooncake reads rows of the Mooncake traces and what the format has beside
-// them.
-func newMooncake(from *bufio.Reader, opts *Options) *rows {
-	d := newRows(from, Mooncake, opts)
+// newMooncakeDecoder reads rows of the Mooncake traces with the format's additional fields.
+func newMooncakeDecoder(from *bufio.Reader, opts *Options) *jsonRowDecoder {
+	d := newJSONRowDecoder(from, Mooncake, opts)
 	if d.blockSize == 0 {
 		d.blockSize = mooncakeBlock
 	}
 	d.unit = time.Millisecond
-	d.define, d.check = d.mooncakeField, d.checkMooncake
+	d.readField, d.checkRow = d.readMooncakeField, d.checkMooncake
 	return d
 }
 
-// mooncakeField reads the value of one field.
-func (d *rows) mooncakeField(key string) error {
+// readMooncakeField reads the value of one field.
+func (d *jsonRowDecoder) readMooncakeField(key string) error {
 	switch key {
 	case "timestamp":
 		d.row.time = true
-		return d.time(&d.r.At, d.unit)
+		return d.readTime(&d.r.At, d.unit)
 	case "delay":
 		d.row.delay = true
-		return d.time(&d.r.Delay, time.Millisecond)
+		return d.readTime(&d.r.Delay, time.Millisecond)
 	case "input_length", "text_input", "messages", "token_ids", "payload":
-		if err := d.prompt(); err != nil {
+		if err := d.setPromptField(); err != nil {
 			return err
 		}
-		return d.promptField(key)
+		return d.readPromptField(key)
 	case "output_length":
 		d.row.output = true
-		return d.count(&d.r.Output, maxTokens)
+		return d.readCount(&d.r.Output, maxTokens)
 	case "hash_ids":
-		return d.hashes()
+		return d.readBlockNames()
 	case "block_size":
-		if err := d.count(&d.row.blockSize, maxBlockSize); err != nil {
+		if err := d.readCount(&d.row.blockSize, maxBlockSize); err != nil {
 			return err
 		}
 		if d.row.blockSize == 0 {
-			return d.about(errors.New("must be at least 1"))
+			return d.fieldError(errors.New("must be at least 1"))
 		}
 		return nil
 	case "tools":
-		return d.rawArray((*[]byte)(&d.r.Tools))
+		return d.readRawArray((*[]byte)(&d.r.Tools))
 	case "extra":
-		return d.rawObject((*[]byte)(&d.r.Extra))
+		return d.readRawObject((*[]byte)(&d.r.Extra))
 	case "images", "audio", "audios", "video", "videos":
-		return d.mediaField(key)
+		return d.readMediaField(key)
 	}
-	return d.routingField(key)
+	return d.readRoutingField(key)
 }
 
-// promptField reads a field that says what the prompt is.
-func (d *rows) promptField(key string) error {
+// readPromptField reads a field with the prompt's content.
+func (d *jsonRowDecoder) readPromptField(key string) error {
 	r := d.r
 	switch key {
 	case "input_length":
-		if err := d.count(&r.Input, maxTokens); err != nil {
+		if err := d.readCount(&r.Input, maxTokens); err != nil {
 			return err
 		}
 		if r.Input == 0 {
-			return d.about(errors.New("must be at least 1"))
+			return d.fieldError(errors.New("must be at least 1"))
 		}
 	case "text_input":
-		if err := d.json.Text(&r.Text); err != nil {
+		if err := d.json.ReadStringInto(&r.Text); err != nil {
 			return err
 		}
 		if r.Text == "" {
-			return d.about(errors.New("must not be empty"))
+			return d.fieldError(errors.New("must not be empty"))
 		}
 	case "messages":
-		if err := d.rawArray((*[]byte)(&r.Messages)); err != nil {
+		if err := d.readRawArray((*[]byte)(&r.Messages)); err != nil {
 			return err
 		}
 	case "payload":
-		if err := d.rawObject((*[]byte)(&r.Payload)); err != nil {
+		if err := d.readRawObject((*[]byte)(&r.Payload)); err != nil {
 			return err
 		}
 	case "token_ids":
-		return d.tokenIDs()
+		return d.readTokenIDs()
 	}
 	return nil
 }
 
-func (d *rows) tokenIDs() error {
-	array, err := d.array("an array of integers")
+func (d *jsonRowDecoder) readTokenIDs() error {
+	array, err := d.readArray("an array of integers")
 	if err != nil {
 		return err
 	}
@@ -103,85 +102,85 @@ func (d *rows) tokenIDs() error {
 		return fmt.Errorf("'token_ids[%d]' must be an integer between 0 and %d", wrong, uint32(math.MaxUint32))
 	}
 	if n := len(d.tokens); n == 0 || n > maxTokens {
-		return d.about(fmt.Errorf("must have between 1 and %d ids, not %d", maxTokens, n))
+		return d.fieldError(fmt.Errorf("must have between 1 and %d ids, not %d", maxTokens, n))
 	}
 	d.r.Tokens = d.tokens
 	return nil
 }
 
-// routingField reads a field that says for whom a request is, when and with whom.
-func (d *rows) routingField(key string) error {
+// readRoutingField reads a field about the session, the times or the destination of a request.
+func (d *jsonRowDecoder) readRoutingField(key string) error {
 	r, row := d.r, &d.row
 	switch key {
 	case "session_id":
-		return d.id(&r.Session)
+		return d.readID(&r.Session)
 	case "turn":
-		return d.count(&row.turn, math.MaxInt32)
+		return d.readCount(&row.turn, math.MaxInt32)
 	case "id":
-		return d.id(&row.id)
+		return d.readID(&row.id)
 	case "parent":
-		return d.id(&row.parent)
+		return d.readID(&row.parent)
 	case "priority":
-		return d.json.Integer(&r.Priority, math.MinInt32, math.MaxInt32)
+		return d.json.ReadIntegerInto(&r.Priority, math.MinInt32, math.MaxInt32)
 	case "model":
 		if row.adapter {
-			return d.json.Skip()
+			return d.json.SkipValue()
 		}
-		return d.name(&r.Model)
+		return d.readName(&r.Model)
 	case "lora":
 		row.adapter = true
-		return d.name(&r.Model)
+		return d.readName(&r.Model)
 	case "cache_salt":
-		return d.name(&r.Salt)
+		return d.readName(&r.Salt)
 	case "message_mode":
 		var mode string
-		if err := d.json.Text(&mode); err != nil {
+		if err := d.json.ReadStringInto(&mode); err != nil {
 			return err
 		}
 		if mode != "history" {
-			return d.about(errors.New(`must be "history": each row is sent as it stands, with the whole conversation so far`))
+			return d.fieldError(errors.New(`must be "history": each row is sent as it stands, with the whole conversation so far`))
 		}
 		return nil
 	}
-	return d.unknown()
+	return d.skipUnknown()
 }
 
-// rawArray keeps the text of an array that must have elements.
-func (d *rows) rawArray(dst *[]byte) (err error) {
-	if *dst, err = d.array("an array of objects"); err != nil {
+// readRawArray keeps the text of a non-empty array.
+func (d *jsonRowDecoder) readRawArray(dst *[]byte) (err error) {
+	if *dst, err = d.readArray("an array of objects"); err != nil {
 		return err
 	}
-	if n, err := elements(*dst); err != nil {
-		return d.about(err)
+	if n, err := countObjects(*dst); err != nil {
+		return d.fieldError(err)
 	} else if n == 0 {
-		return d.about(errors.New("must not be empty"))
+		return d.fieldError(errors.New("must not be empty"))
 	}
 	return nil
 }
 
-// elements counts the elements of an array, which are to be objects.
-func elements(array []byte) (n int, err error) {
+// countObjects counts the elements of an array of objects.
+func countObjects(array []byte) (n int, err error) {
 	json, err := strictjson.NewReader(array)
 	if err != nil {
 		return 0, err
 	}
-	err = json.Array("an array", func(int) error {
+	err = json.ReadArray("an array", func(int) error {
 		n++
 		if json.Kind() != strictjson.ObjectKind {
 			return errors.New("must be an array of objects")
 		}
-		return json.Skip()
+		return json.SkipValue()
 	})
 	return n, err
 }
 
-func (d *rows) rawObject(dst *[]byte) (err error) {
-	*dst, err = d.object()
+func (d *jsonRowDecoder) readRawObject(dst *[]byte) (err error) {
+	*dst, err = d.readObject()
 	return err
 }
 
-// checkMooncake holds the fields of a row against one another.
-func (d *rows) checkMooncake() error {
+// checkMooncake checks the fields of a row against one another.
+func (d *jsonRowDecoder) checkMooncake() error {
 	r, row := d.r, &d.row
 	switch {
 	case row.content == "":
@@ -197,19 +196,19 @@ func (d *rows) checkMooncake() error {
 	}
 	switch row.content {
 	case "text_input":
-		r.Input = replay.TextTokens(len(r.Text))
+		r.Input = replay.CountTextTokens(len(r.Text))
 	case "messages":
-		r.Input = replay.TextTokens(len(r.Tools)) + replay.TextTokens(len(r.Messages))
+		r.Input = replay.CountTextTokens(len(r.Tools)) + replay.CountTextTokens(len(r.Messages))
 	case "token_ids":
 		r.Input = len(r.Tokens)
 	case "payload":
-		r.Input = replay.TextTokens(len(r.Payload))
+		r.Input = replay.CountTextTokens(len(r.Payload))
 	}
 	return nil
 }
 
-// kinds of media, by the field that lists them.
-func kindOf(field string) string {
+// mediaKindOf returns the kind of media in a field.
+func mediaKindOf(field string) string {
 	switch field {
 	case "images":
 		return "image"
@@ -219,53 +218,54 @@ func kindOf(field string) string {
 	return "video"
 }
 
-// mediaField reads a list of media: objects, or only their addresses.
-func (d *rows) mediaField(field string) error {
-	return d.json.Array("an array", func(int) error {
+// readMediaField reads a list of media: objects, or only their URLs.
+func (d *jsonRowDecoder) readMediaField(field string) error {
+	return d.json.ReadArray("an array", func(int) error {
 		if len(d.media) == maxMedia {
-			return d.json.RefuseParent("makes more than %d images, videos and pieces of audio", maxMedia)
+			return d.json.ParentInvalidError("makes more than %d images, videos and pieces of audio", maxMedia)
 		}
-		m := replay.Media{Kind: kindOf(field)}
+		m := replay.Media{Kind: mediaKindOf(field)}
 		if d.json.Kind() == strictjson.StringKind {
-			if err := d.json.Text(&m.URL); err != nil {
+			if err := d.json.ReadStringInto(&m.URL); err != nil {
 				return err
 			}
-		} else if err := d.mediaObject(&m); err != nil {
+		} else if err := d.readMediaObject(&m); err != nil {
 			return err
 		}
 		switch {
 		case m.ID == "" && m.URL != "":
 			m.ID = m.URL
 		case m.ID == "":
-			m.ID = onlyHere(d.lines.number, len(d.media))
+			m.ID = uniqueMediaID(d.lines.number, len(d.media))
 		}
 		d.media = append(d.media, m)
 		return nil
 	})
 }
 
-func (d *rows) mediaObject(m *replay.Media) error {
-	const maxPixels = 1 << 20 // of a side
-	return d.json.Object(func(key string) error {
+func (d *jsonRowDecoder) readMediaObject(m *replay.Media) error {
+	const maxPixels = 1 << 20 // per side
+	return d.json.ReadObject(func(key string) error {
 		switch key {
 		case "uuid", "hash":
 			if m.ID != "" {
-				return d.about(errors.New("says again what 'uuid' or 'hash' said; keep one"))
+				return d.fieldError(errors.New("says again what 'uuid' or 'hash' said; keep one"))
 			}
-			return d.id(&m.ID)
+			return d.readID(&m.ID)
 		case "width":
-			return d.count(&m.Width, maxPixels)
+			return d.readCount(&m.Width, maxPixels)
 		case "height":
-			return d.count(&m.Height, maxPixels)
+			return d.readCount(&m.Height, maxPixels)
 		case "tokens":
-			return d.count(&m.Tokens, maxTokens)
+			return d.readCount(&m.Tokens, maxTokens)
 		case "url":
-			return d.json.Text(&m.URL)
+			return d.json.ReadStringInto(&m.URL)
 		}
-		return d.unknown()
+		return d.skipUnknown()
 	})
 }
 
-// onlyHere is the id of the i-th image of a row that does not say which it is: it
-// equals no other.
-func onlyHere(line, i int) string { return "line " + strconv.Itoa(line) + " no. " + strconv.Itoa(i+1) }
+// uniqueMediaID is the id of the i-th image of a row without ids; it equals no other.
+func uniqueMediaID(line, i int) string {
+	return "line " + strconv.Itoa(line) + " no. " + strconv.Itoa(i+1)
+}

@@ -9,11 +9,10 @@ import (
 	"time"
 )
 
-// maxTime bounds times and delays. A century is enough for times since 1970 too.
+// maxTime bounds times and delays. A century covers times since 1970 too.
 const maxTime = 100 * 366 * 24 * time.Hour
 
-// parseTime reads a decimal number of units, such as "61.114", exactly to the
-// nanosecond; what is finer is cut off.
+// parseTime reads a decimal number of units, such as "61.114", to the nanosecond, truncated.
 func parseTime(text string, unit time.Duration) (time.Duration, error) {
 	if t, ok := parseDecimal(text, unit); ok {
 		return t, nil
@@ -21,17 +20,16 @@ func parseTime(text string, unit time.Duration) (time.Duration, error) {
 	f, ok := parseFloat(text)
 	switch {
 	case !ok:
-		return 0, fmt.Errorf("must be a number, not %s", found(text))
+		return 0, fmt.Errorf("must be a number, not %s", describeValue(text))
 	case f < 0:
-		return 0, fmt.Errorf("must be at least 0, not %s", found(text))
+		return 0, fmt.Errorf("must be at least 0, not %s", describeValue(text))
 	case f > float64(maxTime/unit):
-		return 0, fmt.Errorf("is %s %s, which is more than a hundred years", found(text), unitName(unit))
+		return 0, fmt.Errorf("is %s %s, which is more than a hundred years", describeValue(text), unitName(unit))
 	}
 	return time.Duration(math.Floor(f * float64(unit))), nil
 }
 
-// parseFloat reads a decimal number, infinite if none is so large. It knows none of
-// the other forms that Go has for numbers.
+// parseFloat reads a decimal number, infinite if it overflows. It accepts none of Go's other number formats.
 func parseFloat(text string) (float64, bool) {
 	if strings.Trim(text, "0123456789+-.eE") != "" {
 		return 0, false
@@ -47,8 +45,7 @@ func unitName(unit time.Duration) string {
 	return "milliseconds"
 }
 
-// parseDecimal is parseTime for digits with at most one point among them that are
-// in range.
+// parseDecimal is the fast path of parseTime for digits with at most one point, within range.
 func parseDecimal(text string, unit time.Duration) (time.Duration, bool) {
 	whole, i := time.Duration(0), 0
 	for ; i < len(text) && isDigit(text[i]); i++ {
@@ -78,13 +75,13 @@ func parseDecimal(text string, unit time.Duration) (time.Duration, bool) {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// parseCount reads a number of things, at most limit.
+// parseCount reads a count, at most limit.
 func parseCount(text string, limit int) (int, error) {
 	n, ok := 0, text != ""
 	for i := 0; i < len(text) && ok; i++ {
 		if ok = isDigit(text[i]); ok {
 			if n = n*10 + int(text[i]-'0'); n > limit {
-				return 0, fmt.Errorf("must be at most %d, not %s", limit, found(text))
+				return 0, fmt.Errorf("must be at most %d, not %s", limit, describeValue(text))
 			}
 		}
 	}
@@ -94,29 +91,28 @@ func parseCount(text string, limit int) (int, error) {
 	f, ok := parseFloat(text)
 	switch {
 	case !ok || f != math.Trunc(f):
-		return 0, fmt.Errorf("must be a whole number, not %s", found(text))
+		return 0, fmt.Errorf("must be a whole number, not %s", describeValue(text))
 	case f < 0:
-		return 0, fmt.Errorf("must be at least 0, not %s", found(text))
+		return 0, fmt.Errorf("must be at least 0, not %s", describeValue(text))
 	case f > float64(limit):
-		return 0, fmt.Errorf("must be at most %d, not %s", limit, found(text))
+		return 0, fmt.Errorf("must be at most %d, not %s", limit, describeValue(text))
 	}
 	return int(f), nil
 }
 
-// integer is what the elements of a list can be.
+// integer is the element type of a list.
 type integer interface{ ~int64 | ~uint32 }
 
-// appendIntegers appends the elements of array, a JSON array that is known to be
-// well-formed, which are to be integers within [0, limit]. If there is another it
-// returns its index. It is most of the time that a trace takes to read.
+// appendIntegers appends the elements of array, a well-formed JSON array of integers within [0, limit]. It
+// returns the index of the first other element, or -1. Reading a trace spends most of its time here.
 func appendIntegers[T integer](dst []T, array []byte, limit uint64) (_ []T, wrong int) {
-	const safe = math.MaxUint64/10 - 1 // what can take another digit
+	const safe = math.MaxUint64/10 - 1 // room for another digit
 	first := len(dst)
 	for i := 1; i < len(array); {
 		switch c := array[i]; {
 		case isDigit(c):
 			n := uint64(0)
-			for ; isDigit(array[i]); i++ { // the closing bracket ends it at the latest
+			for ; isDigit(array[i]); i++ { // ends at the closing bracket at the latest
 				if n > safe {
 					return dst, len(dst) - first
 				}

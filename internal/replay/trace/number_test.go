@@ -51,19 +51,19 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestRecent: the last keysKept keys are there, and memory is bounded.
+// TestRecent: the last recentKeys keys are there, and memory is bounded.
 func TestRecent(t *testing.T) {
-	var m recent[int]
-	const sets = 2*keysKept + 5
+	var m recentMap[int]
+	const sets = 2*recentKeys + 5
 	for i := range sets {
 		m.set(strconv.Itoa(i), i)
 	}
-	for i := sets - keysKept; i < sets; i++ {
+	for i := sets - recentKeys; i < sets; i++ {
 		if v, ok := m.get(strconv.Itoa(i)); !ok || v != i {
 			t.Fatalf("%d: %d, %v", i, v, ok)
 		}
 	}
-	if n := len(m.young) + len(m.old); n > 2*keysKept {
+	if n := len(m.young) + len(m.old); n > 2*recentKeys {
 		t.Errorf("keeps %d keys", n)
 	}
 	if _, ok := m.get("0"); ok {

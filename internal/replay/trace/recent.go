@@ -1,14 +1,13 @@
 package trace
 
-// recent is a map that forgets: it knows the last keysKept keys that were set, and
-// at most twice as many.
-type recent[V any] struct {
+// recentMap is a bounded map: it keeps the last recentKeys keys which were set, and at most twice as many.
+type recentMap[V any] struct {
 	young, old map[string]V
 }
 
-const keysKept = 1 << 19
+const recentKeys = 1 << 19
 
-func (m *recent[V]) get(key string) (V, bool) {
+func (m *recentMap[V]) get(key string) (V, bool) {
 	v, ok := m.young[key]
 	if !ok {
 		v, ok = m.old[key]
@@ -16,8 +15,8 @@ func (m *recent[V]) get(key string) (V, bool) {
 	return v, ok
 }
 
-func (m *recent[V]) set(key string, v V) {
-	if len(m.young) >= keysKept {
+func (m *recentMap[V]) set(key string, v V) {
+	if len(m.young) >= recentKeys {
 		m.old, m.young = m.young, nil
 	}
 	if m.young == nil {

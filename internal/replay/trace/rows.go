@@ -14,62 +14,61 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// rows reads a JSON object from each line. The slices that it gives to a request
-// are its own, used again for the next row.
-type rows struct {
-	lines         lines
+// jsonRowDecoder reads a JSON object from each line. It owns and reuses the slices of a request.
+type jsonRowDecoder struct {
+	lines         lineReader
 	format        Format
 	ignoreUnknown bool
-	blockSize     int           // of rows that do not say it
+	blockSize     int           // of rows without one
 	unit          time.Duration // of timestamp
-	define        func(key string) error
-	check         func() error
+	readField     func(key string) error
+	checkRow      func() error
 	skipped       int
 
 	json   *strictjson.Reader
 	r      *replay.Request
-	row    row // what the line says
+	row    rowFields // the fields of the line
 	blocks []int64
 	tokens []kv.Token
 	media  []replay.Media
 
-	turns recent[int]    // of sessions
-	roots recent[string] // the first of the requests that each one follows
+	turns recentMap[int]    // by session
+	roots recentMap[string] // the first request of each conversation
 }
 
-// row is what a line says beside what a request has a field for.
-type row struct {
-	content   string // the field that says what the prompt is; "" if none did yet
-	time      bool   // there is a timestamp
+// rowFields has what a line says in addition to the fields of a request.
+type rowFields struct {
+	content   string // the field with the prompt's content; "" if none so far
+	time      bool   // has a timestamp
 	delay     bool
 	output    bool
 	hashes    bool
-	blockSize int // 0 if not said
+	blockSize int // 0 if missing
 	adapter   bool
-	turn      int // -1 if not said
+	turn      int // -1 if missing
 	id        string
-	parent    string // "" if not said
+	parent    string // "" if missing
 }
 
-func newRows(from *bufio.Reader, format Format, opts *Options) *rows {
-	return &rows{
-		lines:         lines{from: from},
+func newJSONRowDecoder(from *bufio.Reader, format Format, opts *Options) *jsonRowDecoder {
+	return &jsonRowDecoder{
+		lines:         lineReader{from: from},
 		format:        format,
 		ignoreUnknown: opts.IgnoreUnknown,
 		blockSize:     opts.BlockSize,
 	}
 }
 
-func (d *rows) failed() int { return d.skipped }
+func (d *jsonRowDecoder) failedRows() int { return d.skipped }
 
-func (d *rows) next(r *replay.Request) error {
+func (d *jsonRowDecoder) nextRow(r *replay.Request) error {
 	for {
-		line, err := d.lines.next()
+		line, err := d.lines.nextLine()
 		if err != nil {
 			return err
 		}
-		if err := d.read(line, r); err != nil {
-			return fail(d.lines.number, jsonError("the row", err))
+		if err := d.readLine(line, r); err != nil {
+			return errorAtLine(d.lines.number, jsonError("the row", err))
 		}
 		if d.row.output && r.Output == 0 {
 			d.skipped++
@@ -79,24 +78,24 @@ func (d *rows) next(r *replay.Request) error {
 	}
 }
 
-// read makes a request of one line.
-func (d *rows) read(line []byte, r *replay.Request) (err error) {
-	*r = replay.Request{Line: d.lines.number, At: unknown}
-	d.r, d.row = r, row{turn: -1}
+// readLine makes a request of one line.
+func (d *jsonRowDecoder) readLine(line []byte, r *replay.Request) (err error) {
+	*r = replay.Request{Line: d.lines.number, At: unknownTime}
+	d.r, d.row = r, rowFields{turn: -1}
 	d.blocks, d.tokens, d.media = d.blocks[:0], d.tokens[:0], d.media[:0]
 	if d.json, err = strictjson.NewReader(line); err != nil {
 		return err
 	}
-	if err := d.json.Object(d.define); err != nil {
+	if err := d.json.ReadObject(d.readField); err != nil {
 		return err
 	}
-	if err := d.json.End(); err != nil {
+	if err := d.json.CheckEnd(); err != nil {
 		return err
 	}
-	if err := d.check(); err != nil {
+	if err := d.checkRow(); err != nil {
 		return err
 	}
-	if err := d.follow(); err != nil {
+	if err := d.assignSession(); err != nil {
 		return err
 	}
 	if len(d.media) > 0 {
@@ -105,75 +104,77 @@ func (d *rows) read(line []byte, r *replay.Request) (err error) {
 	return d.checkBlocks()
 }
 
-// unknown is a field that the format does not have.
-func (d *rows) unknown() error {
+// skipUnknown handles a field which the format does not have.
+func (d *jsonRowDecoder) skipUnknown() error {
 	if d.ignoreUnknown {
-		return d.json.Skip()
+		return d.json.SkipValue()
 	}
-	return fmt.Errorf("'%s' is no field of the format %s; correct it, or have unknown fields ignored", clip(d.json.Param()), d.format)
+	return fmt.Errorf("'%s' is no field of the format %s; correct it, or have unknown fields ignored", clipName(d.json.ParamPath()), d.format)
 }
 
-// number returns the text of the number that is next.
-func (d *rows) number() (string, error) {
+// readNumberText returns the text of the next number.
+func (d *jsonRowDecoder) readNumberText() (string, error) {
 	if d.json.Kind() != strictjson.NumberKind {
-		return "", d.json.Expected("a number")
+		return "", d.json.WrongTypeError("a number")
 	}
-	raw, err := d.json.Raw()
+	raw, err := d.json.ReadRaw()
 	return string(raw), err
 }
 
-func (d *rows) time(dst *time.Duration, unit time.Duration) error {
-	text, err := d.number()
+func (d *jsonRowDecoder) readTime(dst *time.Duration, unit time.Duration) error {
+	text, err := d.readNumberText()
 	if err != nil {
 		return err
 	}
 	if *dst, err = parseTime(text, unit); err != nil {
-		return d.about(err)
+		return d.fieldError(err)
 	}
 	return nil
 }
 
-func (d *rows) count(dst *int, limit int) error {
-	text, err := d.number()
+func (d *jsonRowDecoder) readCount(dst *int, limit int) error {
+	text, err := d.readNumberText()
 	if err != nil {
 		return err
 	}
 	if *dst, err = parseCount(text, limit); err != nil {
-		return d.about(err)
+		return d.fieldError(err)
 	}
 	return nil
 }
 
-// about says which field err is about.
-func (d *rows) about(err error) error { return fmt.Errorf("'%s' %w", d.json.Param(), err) }
+// fieldError adds the name of the field to err.
+func (d *jsonRowDecoder) fieldError(err error) error {
+	return fmt.Errorf("'%s' %w", d.json.ParamPath(), err)
+}
 
-// name reads a string that names something.
-func (d *rows) name(dst *string) error {
-	if err := d.json.Text(dst); err != nil {
+// readName reads a string which names something.
+func (d *jsonRowDecoder) readName(dst *string) error {
+	if err := d.json.ReadStringInto(dst); err != nil {
 		return err
 	}
 	if n := len(*dst); n == 0 || n > maxName {
-		return d.about(fmt.Errorf("must have between 1 and %d bytes, not %d", maxName, n))
+		return d.fieldError(fmt.Errorf("must have between 1 and %d bytes, not %d", maxName, n))
 	}
 	return nil
 }
 
-// id reads a name that may be an integer too.
-func (d *rows) id(dst *string) error {
+// readID reads a name which may also be an integer.
+func (d *jsonRowDecoder) readID(dst *string) error {
 	switch d.json.Kind() {
 	case strictjson.StringKind:
-		return d.name(dst)
+		return d.readName(dst)
 	case strictjson.NumberKind:
-		n, err := d.json.Int()
+		n, err := d.json.ReadInt()
 		*dst = strconv.FormatInt(n, 10)
 		return err
 	}
-	return d.json.Expected("a string or an integer")
+	return d.json.WrongTypeError("a string or an integer")
 }
 
-// prompt notes that the field being read says what the prompt is.
-func (d *rows) prompt() error {
-	field := d.json.Param()
+// setPromptField records that the current field has the prompt's content.
+func (d *jsonRowDecoder) setPromptField() error {
+	field := d.json.ParamPath()
 	if d.row.content != "" {
 		return fmt.Errorf("'%s' and '%s' both say what the prompt is; keep one", d.row.content, field)
 	}
@@ -181,38 +182,38 @@ func (d *rows) prompt() error {
 	return nil
 }
 
-// hashes reads the names of the blocks.
-func (d *rows) hashes() error {
-	array, err := d.array("an array of integers")
+// readBlockNames reads the names of the blocks.
+func (d *jsonRowDecoder) readBlockNames() error {
+	array, err := d.readArray("an array of integers")
 	if err != nil {
 		return err
 	}
 	wrong := -1
 	if d.blocks, wrong = appendIntegers(d.blocks, array, math.MaxInt64); wrong >= 0 {
-		return fmt.Errorf("'%s[%d]' must be an integer between 0 and %d", d.json.Param(), wrong, int64(math.MaxInt64))
+		return fmt.Errorf("'%s[%d]' must be an integer between 0 and %d", d.json.ParamPath(), wrong, int64(math.MaxInt64))
 	}
 	d.row.hashes = true
 	return nil
 }
 
-// array reads an array and returns its text.
-func (d *rows) array(want string) ([]byte, error) {
+// readArray reads an array and returns its text.
+func (d *jsonRowDecoder) readArray(want string) ([]byte, error) {
 	if d.json.Kind() != strictjson.ArrayKind {
-		return nil, d.json.Expected(want)
+		return nil, d.json.WrongTypeError(want)
 	}
-	return d.json.Raw()
+	return d.json.ReadRaw()
 }
 
-// object reads an object and returns its text.
-func (d *rows) object() ([]byte, error) {
+// readObject reads an object and returns its text.
+func (d *jsonRowDecoder) readObject() ([]byte, error) {
 	if d.json.Kind() != strictjson.ObjectKind {
-		return nil, d.json.Expected("an object")
+		return nil, d.json.WrongTypeError("an object")
 	}
-	return d.json.Raw()
+	return d.json.ReadRaw()
 }
 
-// checkBlocks holds hash_ids against the length of the prompt.
-func (d *rows) checkBlocks() error {
+// checkBlocks checks hash_ids against the length of the prompt.
+func (d *jsonRowDecoder) checkBlocks() error {
 	if !d.row.hashes {
 		if d.row.blockSize > 0 {
 			return errors.New("'block_size' needs 'hash_ids'")
@@ -224,7 +225,7 @@ func (d *rows) checkBlocks() error {
 		size = d.blockSize
 	}
 	want := (d.r.Input + size - 1) / size
-	short := d.format == Bailian && len(d.blocks) == d.r.Input/size // the last one, which is not full, has no name
+	short := d.format == Bailian && len(d.blocks) == d.r.Input/size // a partial last block has no name
 	if len(d.blocks) != want && !short {
 		return fmt.Errorf("'hash_ids' has %d ids, and an 'input_length' of %d in blocks of %d tokens needs %d; if the blocks have another size, say so", len(d.blocks), d.r.Input, size, want)
 	}
@@ -234,15 +235,15 @@ func (d *rows) checkBlocks() error {
 	return nil
 }
 
-// follow names the session of a row that says which one it follows, and holds that
-// the turns of a session come in order.
-func (d *rows) follow() error {
+// assignSession sets the session of a row which follows another, and checks that the turns of a session are
+// in order.
+func (d *jsonRowDecoder) assignSession() error {
 	r, row := d.r, &d.row
 	if row.id != "" || row.parent != "" {
 		if r.Session != "" {
 			return errors.New("'session_id' and 'id' or 'parent' both say which requests this one follows; keep one")
 		}
-		r.Session = d.root()
+		r.Session = d.conversationRoot()
 	}
 	if row.turn < 0 {
 		return nil
@@ -260,9 +261,9 @@ func (d *rows) follow() error {
 	return nil
 }
 
-// root returns the first of the requests that lead to the row. If that is not in
-// the file, or too far back, it is the first one known of.
-func (d *rows) root() string {
+// conversationRoot returns the first request of the row's conversation. If that is not in the file, or too
+// far back, it is the earliest known one.
+func (d *jsonRowDecoder) conversationRoot() string {
 	root := d.row.id
 	if d.row.parent != "" {
 		root = d.row.parent
@@ -276,5 +277,5 @@ func (d *rows) root() string {
 	return root
 }
 
-// quote names fields in a message.
-func quote(fields []string) string { return "'" + strings.Join(fields, "', '") + "'" }
+// quoteNames quotes field names for a message.
+func quoteNames(fields []string) string { return "'" + strings.Join(fields, "', '") + "'" }

@@ -78,7 +78,7 @@ func openText(content string, opts Options) (*Workload, error) {
 		return nil, err
 	}
 	w := &Workload{name: "FILE", spool: text{strings.NewReader(content)}, opts: opts}
-	if err := w.detect(); err != nil {
+	if err := w.detectFormat(); err != nil {
 		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
 	}
 	return w, nil
@@ -115,7 +115,7 @@ func readAll(t testing.TB, w *Workload) (string, error) {
 		}
 		out.WriteString(show(&r))
 	}
-	if n := from.(*source).Failed(); n > 0 {
+	if n := from.(*traceSource).Failed(); n > 0 {
 		fmt.Fprintf(&out, "failed: %d\n", n)
 	}
 	return out.String(), nil

@@ -11,57 +11,56 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// maxTurns bounds the turns of a conversation: the prompt of each is the whole
-// conversation before it.
+// maxTurns bounds the turns of a conversation: the prompt of each is the whole conversation before it.
 const maxTurns = 1 << 14
 
-// conversations reads the ShareGPT files. Each answer in a conversation is
-// a request, whose prompt is the conversation before it, and those of
-// a conversation are a session; no time is known. It keeps one conversation.
-type conversations struct {
-	stream  stream
+// shareGPTDecoder reads the ShareGPT files. Each assistant turn is the response of a request whose prompt is
+// the conversation before it; the requests of a conversation are a session without times. It keeps one
+// conversation in memory.
+type shareGPTDecoder struct {
+	stream  elementReader
 	skipped int
 
 	session  string
-	line     int // that the conversation begins on
-	turns    []turn
-	at       int    // the turn to look at next
-	given    bool   // it is an answer whose request was given
-	asked    bool   // there is something to answer
+	line     int // first line of the conversation
+	turns    []chatTurn
+	at       int    // index of the next turn
+	given    bool   // it is a response whose request was returned
+	asked    bool   // there is a user turn
 	messages []byte // the conversation before that turn, as a JSON array without its end
 	number   int    // of conversations so far
 }
 
-// turn is one message.
-type turn struct {
+// chatTurn is one message.
+type chatTurn struct {
 	role, text string
 }
 
-func newConversations(from *bufio.Reader) *conversations {
-	return &conversations{stream: stream{from: from}}
+func newShareGPTDecoder(from *bufio.Reader) *shareGPTDecoder {
+	return &shareGPTDecoder{stream: elementReader{from: from}}
 }
 
-func (d *conversations) failed() int { return d.skipped }
+func (d *shareGPTDecoder) failedRows() int { return d.skipped }
 
-func (d *conversations) next(r *replay.Request) error {
+func (d *shareGPTDecoder) nextRow(r *replay.Request) error {
 	for {
 		for ; d.at < len(d.turns); d.at++ {
-			if d.answer() {
-				d.give(r)
+			if d.isAnswer() {
+				d.makeRequest(r)
 				return nil
 			}
-			d.say()
+			d.appendTurn()
 		}
-		if err := d.read(); err == io.EOF {
+		if err := d.readConversation(); err == io.EOF {
 			return err
 		} else if err != nil {
-			return fail(d.line, fmt.Errorf("conversation %d: %w", d.number, jsonError("it", err)))
+			return errorAtLine(d.line, fmt.Errorf("conversation %d: %w", d.number, jsonError("it", err)))
 		}
 	}
 }
 
-// answer reports whether the next turn is an answer that makes a request.
-func (d *conversations) answer() bool {
+// isAnswer reports whether the next turn is a response which makes a request.
+func (d *shareGPTDecoder) isAnswer() bool {
 	t := &d.turns[d.at]
 	switch {
 	case t.role != "assistant" || !d.asked || d.given:
@@ -73,26 +72,25 @@ func (d *conversations) answer() bool {
 	return true
 }
 
-// give makes the request that the next turn answers. The end of its messages is
-// overwritten by that turn when the next request is asked for.
-func (d *conversations) give(r *replay.Request) {
+// makeRequest makes the request whose response is the next turn. That turn overwrites the end of its messages
+// when the next request is read.
+func (d *shareGPTDecoder) makeRequest(r *replay.Request) {
 	d.messages = append(d.messages, ']')
 	*r = replay.Request{
 		Line:     d.line,
-		At:       unknown,
+		At:       unknownTime,
 		Session:  d.session,
-		Input:    replay.TextTokens(len(d.messages)),
-		Output:   replay.TextTokens(len(d.turns[d.at].text)),
+		Input:    replay.CountTextTokens(len(d.messages)),
+		Output:   replay.CountTextTokens(len(d.turns[d.at].text)),
 		Messages: d.messages,
 	}
 	d.messages = d.messages[:len(d.messages)-1]
 	d.given = true
 }
 
-// say puts the next turn behind the messages. Answers at the beginning, whose
-// question the file does not have, are left out: a model was never asked to go on
-// from there.
-func (d *conversations) say() {
+// appendTurn appends the next turn to the messages. Leading assistant turns, whose question is missing, are
+// dropped: no model was asked to continue from them.
+func (d *shareGPTDecoder) appendTurn() {
 	t := &d.turns[d.at]
 	d.given = false
 	if t.role == "assistant" && !d.asked {
@@ -111,13 +109,13 @@ func (d *conversations) say() {
 	d.messages = append(d.messages, '}')
 }
 
-// read reads the next conversation.
-func (d *conversations) read() error {
+// readConversation reads the next conversation.
+func (d *shareGPTDecoder) readConversation() error {
 	clear(d.turns)
 	d.turns, d.messages = d.turns[:0], d.messages[:0]
 	d.at, d.given, d.asked = 0, false, false
 	d.number++
-	element, line, err := d.stream.next()
+	element, line, err := d.stream.nextElement()
 	if d.line = line; err != nil {
 		return err
 	}
@@ -127,12 +125,12 @@ func (d *conversations) read() error {
 		return err
 	}
 	there := false
-	err = json.Object(func(key string) error {
+	err = json.ReadObject(func(key string) error {
 		if key != "conversations" {
-			return json.Skip() // the family of formats has no list of what else there is
+			return json.SkipValue() // variants of the format have other, undocumented keys
 		}
 		there = true
-		return json.Array("an array of turns", func(int) error { return d.readTurn(json) })
+		return json.ReadArray("an array of turns", func(int) error { return d.readTurn(json) })
 	})
 	if err == nil && !there {
 		err = errors.New("lacks 'conversations', its turns")
@@ -141,22 +139,22 @@ func (d *conversations) read() error {
 }
 
 // readTurn reads one message.
-func (d *conversations) readTurn(json *strictjson.Reader) error {
+func (d *shareGPTDecoder) readTurn(json *strictjson.Reader) error {
 	if len(d.turns) == maxTurns {
-		return json.RefuseParent("has more than %d turns", maxTurns)
+		return json.ParentInvalidError("has more than %d turns", maxTurns)
 	}
-	var t turn
+	var t chatTurn
 	var from, value bool
-	err := json.Object(func(key string) (err error) {
+	err := json.ReadObject(func(key string) (err error) {
 		switch key {
 		case "from":
 			from = true
 			t.role, err = readRole(json)
 		case "value":
 			value = true
-			t.text, err = json.String()
+			t.text, err = json.ReadString()
 		default:
-			err = json.Skip()
+			err = json.SkipValue()
 		}
 		return err
 	})
@@ -164,15 +162,15 @@ func (d *conversations) readTurn(json *strictjson.Reader) error {
 	case err != nil:
 		return err
 	case !from || !value:
-		return json.Refuse("must have 'from' and 'value'")
+		return json.InvalidError("must have 'from' and 'value'")
 	}
 	d.turns = append(d.turns, t)
 	return nil
 }
 
-// readRole reads who says something, as the Chat Completions API names it.
+// readRole reads the speaker, as a role of the Chat Completions API.
 func readRole(json *strictjson.Reader) (string, error) {
-	who, err := json.String()
+	who, err := json.ReadString()
 	if err != nil {
 		return "", err
 	}
@@ -184,5 +182,5 @@ func readRole(json *strictjson.Reader) (string, error) {
 	case "system":
 		return "system", nil
 	}
-	return "", fmt.Errorf("'%s' must be human, gpt or system (or user, assistant, chatgpt, bing, bard, model), not a text of %d characters", json.Param(), len(who))
+	return "", fmt.Errorf("'%s' must be human, gpt or system (or user, assistant, chatgpt, bing, bard, model), not a text of %d characters", json.ParamPath(), len(who))
 }

@@ -9,56 +9,56 @@ import (
 	"penstock/internal/replay"
 )
 
-// decoder gives the rows of a file in its order: At is a moment on the file's own
-// clock, or unknown. A row of a request that had no answer is passed over.
-type decoder interface {
-	// next sets all of r but Index. What r refers to is good until the next call.
-	next(r *replay.Request) error
-	// failed is how many rows were passed over.
-	failed() int
+// rowDecoder returns the rows of a file in order: At is a time on the file's own clock, or unknownTime. It
+// skips rows of requests without a response.
+type rowDecoder interface {
+	// nextRow sets all of r except Index. The memory of r is valid until the next call.
+	nextRow(r *replay.Request) error
+	// failedRows is how many rows were skipped.
+	failedRows() int
 }
 
-// unknown is the time of a row that does not say it.
-const unknown time.Duration = -1
+// unknownTime is the time of a row without one.
+const unknownTime time.Duration = -1
 
-// source is a file that is being read.
-type source struct {
+// traceSource is a file being read.
+type traceSource struct {
 	name  string
-	file  *content
-	rows  decoder
+	file  *textReader
+	rows  rowDecoder
 	sort  *sorter // nil if the rows must be in order
-	clock clock
+	clock rowClock
 	index int
-	err   error // what ended it
+	err   error // the final error
 }
 
-func newSource(w *Workload, file *content) *source {
-	s := &source{name: w.name, file: file, rows: w.decoder(file)}
+func newTraceSource(w *Workload, file *textReader) *traceSource {
+	s := &traceSource{name: w.name, file: file, rows: w.newRowDecoder(file)}
 	if w.opts.Sort {
 		s.sort = &sorter{rows: s.rows, limit: w.opts.SortBytes}
-		s.clock.reach = w.opts.SortBytes
+		s.clock.sortedBytes = w.opts.SortBytes
 	}
 	return s
 }
 
-func (w *Workload) decoder(file *content) decoder {
+func (w *Workload) newRowDecoder(file *textReader) rowDecoder {
 	switch w.format {
 	case Azure:
-		return newAzure(file.Reader, &w.opts)
+		return newAzureDecoder(file.Reader, &w.opts)
 	case BurstGPT:
-		return newBurst(file.Reader, &w.opts)
+		return newBurstDecoder(file.Reader, &w.opts)
 	case ShareGPT:
-		return newConversations(file.Reader)
+		return newShareGPTDecoder(file.Reader)
 	case Bailian:
-		return newBailian(file.Reader, &w.opts)
+		return newBailianDecoder(file.Reader, &w.opts)
 	}
-	return newMooncake(file.Reader, &w.opts)
+	return newMooncakeDecoder(file.Reader, &w.opts)
 }
 
 // Next implements [replay.Source].
-func (s *source) Next(r *replay.Request) error {
+func (s *traceSource) Next(r *replay.Request) error {
 	if s.err == nil {
-		s.err = s.next(r)
+		s.err = s.nextRequest(r)
 		if s.err != nil && s.err != io.EOF {
 			s.err = fmt.Errorf("read trace %s: %w", s.name, s.err)
 		}
@@ -66,82 +66,81 @@ func (s *source) Next(r *replay.Request) error {
 	return s.err
 }
 
-func (s *source) next(r *replay.Request) error {
+func (s *traceSource) nextRequest(r *replay.Request) error {
 	var err error
 	if s.sort != nil {
-		err = s.sort.next(r)
-	} else if err = s.rows.next(r); err == nil {
-		err = s.clock.follow(r)
+		err = s.sort.nextRow(r)
+	} else if err = s.rows.nextRow(r); err == nil {
+		err = s.clock.inheritTime(r)
 	}
 	switch {
-	case err == io.EOF && s.index == 0 && s.rows.failed() > 0:
-		return fmt.Errorf("has no request that had an answer, in %d rows", s.rows.failed())
+	case err == io.EOF && s.index == 0 && s.rows.failedRows() > 0:
+		return fmt.Errorf("has no request that had an answer, in %d rows", s.rows.failedRows())
 	case err == io.EOF && s.index == 0:
 		return errors.New("has no request")
 	case err == io.EOF:
 		return io.EOF
 	case err != nil:
-		return fail(r.Line, err)
+		return errorAtLine(r.Line, err)
 	}
-	if err := s.clock.set(r); err != nil {
-		return fail(r.Line, err)
+	if err := s.clock.setTime(r); err != nil {
+		return errorAtLine(r.Line, err)
 	}
 	r.Index = s.index
 	s.index++
 	return nil
 }
 
-// Failed returns how many rows were passed over so far because the request that
-// they tell of had no answer.
-func (s *source) Failed() int { return s.rows.failed() }
+// Failed returns how many rows were skipped so far because their request had no response.
+func (s *traceSource) Failed() int { return s.rows.failedRows() }
 
 // Close implements [replay.Source].
-func (s *source) Close() error {
+func (s *traceSource) Close() error {
 	if s.err == nil {
 		s.err = fmt.Errorf("read trace %s: the source is closed", s.name)
 	}
 	return s.file.Close()
 }
 
-// clock puts the times of rows on the clock of the workload, which begins with its
-// first request, and holds that they do not go back.
-type clock struct {
-	begun bool
-	timed bool          // the first row has a time
-	begin time.Duration // its time
-	last  time.Duration // of the row before
-	line  int           // of that row
-	reach int           // bytes within which the rows were sorted; 0 if they were not
+// rowClock converts the times of rows to the clock of the workload, which starts with its first request, and
+// checks that they do not go back.
+type rowClock struct {
+	started     bool
+	timed       bool          // the first row has a time
+	begin       time.Duration // its time
+	last        time.Duration // of the previous row
+	line        int           // of that row
+	sortedBytes int           // bytes of the sort buffer; 0 if rows are not sorted
 }
 
-// follow gives a row without a time in a file that has times the time of the row
-// before: it is a bound only, as its session says when it is sent.
-func (c *clock) follow(r *replay.Request) error {
-	if !c.begun {
+// inheritTime gives a row without a time in a file with times the time of the previous row. That is only a
+// lower bound, as its session decides when it is sent.
+func (c *rowClock) inheritTime(r *replay.Request) error {
+	if !c.started {
 		return nil
 	}
 	switch {
-	case c.timed && r.At == unknown && r.Session == "":
+	case c.timed && r.At == unknownTime && r.Session == "":
 		return errors.New("has no time while rows before it have one: give it a 'timestamp', or the 'session_id' of the requests that it follows")
-	case c.timed && r.At == unknown:
+	case c.timed && r.At == unknownTime:
 		r.At = c.last
-	case !c.timed && r.At != unknown:
+	case !c.timed && r.At != unknownTime:
 		return errors.New("has a time while rows before it have none: give all a 'timestamp' or none")
 	}
 	return nil
 }
 
-// set sets the time of r, the next request.
-func (c *clock) set(r *replay.Request) error {
-	if !c.begun {
-		c.begun, c.timed, c.begin, c.last = true, r.At != unknown, r.At, r.At
+// setTime sets the time of r, the next request.
+func (c *rowClock) setTime(r *replay.Request) error {
+	if !c.started {
+		c.started, c.timed, c.begin, c.last = true, r.At != unknownTime, r.At, r.At
 	}
 	if !c.timed {
 		return nil
 	}
 	switch {
-	case r.At < c.last && c.reach > 0:
-		return fmt.Errorf("goes back in time by %v from line %d, which is farther than sorting within %d bytes reaches; sort the file by time, or allow more", c.last-r.At, c.line, c.reach)
+	case r.At < c.last && c.sortedBytes > 0:
+		return fmt.Errorf("goes back in time by %v from line %d, which is farther than sorting within %d bytes reaches; sort the file by time, or allow more", c.last-r.At, c.line, c.sortedBytes)
 	case r.At < c.last:
 		return fmt.Errorf("goes back in time by %v from line %d; sort the file by time, or have it sorted as it is read", c.last-r.At, c.line)
 	}

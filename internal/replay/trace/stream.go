@@ -7,22 +7,20 @@ import (
 	"io"
 )
 
-// stream cuts a JSON array, or JSON values one after another, into its elements
-// without reading it as a whole. It judges only where each element ends; whoever
-// reads an element judges the rest.
-type stream struct {
+// elementReader splits a JSON array, or a sequence of JSON values, into its elements without loading it
+// whole. It finds only the end of each element; the element's reader validates the rest.
+type elementReader struct {
 	from    *bufio.Reader
-	line    int // that is being read
-	begun   bool
+	line    int // current line
+	started bool
 	array   bool // the elements are in brackets
 	ended   bool
 	element []byte
 }
 
-// next returns the next element, an object, and the line that it begins on. It is
-// good until the next call.
-func (s *stream) next() (element []byte, line int, err error) {
-	c, err := s.before()
+// nextElement returns the next element, an object, and its first line. It is valid until the next call.
+func (s *elementReader) nextElement() (element []byte, line int, err error) {
+	c, err := s.skipToElement()
 	if err != nil {
 		return nil, s.line, err
 	}
@@ -30,27 +28,26 @@ func (s *stream) next() (element []byte, line int, err error) {
 		return nil, s.line, errors.New("must be an object")
 	}
 	line = s.line
-	err = s.object()
+	err = s.readObject()
 	return s.element, line, err
 }
 
-// before steps over what stands before an element and returns its first byte. It
-// returns io.EOF if there is none.
-func (s *stream) before() (c byte, err error) {
+// skipToElement skips to the next element and returns its first byte. It returns io.EOF if there is none.
+func (s *elementReader) skipToElement() (c byte, err error) {
 	if s.ended {
 		return 0, io.EOF
 	}
-	first := !s.begun
+	first := !s.started
 	if first {
-		s.begun, s.line = true, 1
-		if c, err = s.token(); err != nil {
+		s.started, s.line = true, 1
+		if c, err = s.nextNonSpace(); err != nil {
 			return 0, err
 		}
 		if s.array = c == '['; !s.array {
 			return c, nil
 		}
 	}
-	c, err = s.token()
+	c, err = s.nextNonSpace()
 	switch {
 	case err == io.EOF && !s.array:
 		s.ended = true
@@ -60,21 +57,21 @@ func (s *stream) before() (c byte, err error) {
 	case err != nil || !s.array:
 		return c, err
 	case c == ']':
-		return 0, s.end()
+		return 0, s.checkEnd()
 	case first:
 		return c, nil
 	case c != ',':
 		return 0, errors.New("must have a comma or a closing bracket before it")
 	}
-	if c, err = s.token(); err == io.EOF {
+	if c, err = s.nextNonSpace(); err == io.EOF {
 		return 0, errors.New("the file ends without the closing bracket of its array; it was cut off")
 	}
 	return c, err
 }
 
-// end checks that nothing follows the array.
-func (s *stream) end() error {
-	switch _, err := s.token(); err {
+// checkEnd checks that nothing follows the array.
+func (s *elementReader) checkEnd() error {
+	switch _, err := s.nextNonSpace(); err {
 	case io.EOF:
 		s.ended = true
 		return io.EOF
@@ -85,8 +82,8 @@ func (s *stream) end() error {
 	}
 }
 
-// token returns the next byte that is not space.
-func (s *stream) token() (byte, error) {
+// nextNonSpace returns the next byte which is not space.
+func (s *elementReader) nextNonSpace() (byte, error) {
 	for {
 		c, err := s.from.ReadByte()
 		switch {
@@ -100,8 +97,8 @@ func (s *stream) token() (byte, error) {
 	}
 }
 
-// object gathers the object whose first byte was read.
-func (s *stream) object() error {
+// readObject collects the object whose first byte was read.
+func (s *elementReader) readObject() error {
 	s.element = append(s.element[:0], '{')
 	depth, inString, escaped := 1, false, false
 	for depth > 0 {

@@ -10,49 +10,49 @@ import (
 	"penstock/internal/replay"
 )
 
-// column is one that a table can have.
-type column struct {
+// tableColumn is a column which a table can have.
+type tableColumn struct {
 	name string
-	use  use
+	use  columnUse
 }
 
-// use says what a column is to a reader.
-type use uint8
+// columnUse says how a reader uses a column.
+type columnUse uint8
 
 const (
-	required use = iota
-	optional
-	ignored // says nothing that a request needs
+	requiredColumn columnUse = iota
+	optionalColumn
+	ignoredColumn // not needed for a request
 )
 
-// table reads a CSV file by the names in its first row. A row is one line: no
-// format here has line breaks within values.
-type table struct {
-	lines         lines
+// csvTable reads a CSV file by the column names in its first row. A row is one line: no supported format has
+// line breaks within values.
+type csvTable struct {
+	lines         lineReader
 	format        Format
-	columns       []column
+	columns       []tableColumn
 	ignoreUnknown bool
 
-	at     []int // of each column, its place in a row; -1 if it is not there
-	width  int   // of the header; 0 before it was read
-	values []string
+	positions []int // the position of each column in a row; -1 if it is missing
+	width     int   // of the header; 0 before it was read
+	values    []string
 
-	read    func(r *replay.Request) error // a row whose values are there
-	skipped int
+	parseRow func(r *replay.Request) error // parses the row in values
+	skipped  int
 }
 
-func newTable(from *bufio.Reader, format Format, columns []column, opts *Options) table {
-	return table{lines: lines{from: from}, format: format, columns: columns, ignoreUnknown: opts.IgnoreUnknown}
+func newCSVTable(from *bufio.Reader, format Format, columns []tableColumn, opts *Options) csvTable {
+	return csvTable{lines: lineReader{from: from}, format: format, columns: columns, ignoreUnknown: opts.IgnoreUnknown}
 }
 
-// next reads the next row of a request that had an answer.
-func (t *table) next(r *replay.Request) error {
+// nextRow reads the next row of a request with a response.
+func (t *csvTable) nextRow(r *replay.Request) error {
 	for {
-		if err := t.split(); err != nil {
+		if err := t.splitNext(); err != nil {
 			return err
 		}
 		*r = replay.Request{Line: t.lines.number}
-		if err := t.read(r); err != nil {
+		if err := t.parseRow(r); err != nil {
 			return err
 		}
 		if r.Input > 0 && r.Output > 0 {
@@ -62,33 +62,33 @@ func (t *table) next(r *replay.Request) error {
 	}
 }
 
-func (t *table) failed() int { return t.skipped }
+func (t *csvTable) failedRows() int { return t.skipped }
 
-// split reads the next row, whose values value returns.
-func (t *table) split() error {
+// splitNext reads the next row into values.
+func (t *csvTable) splitNext() error {
 	if t.width == 0 {
-		if err := t.header(); err != nil {
+		if err := t.readHeader(); err != nil {
 			return err
 		}
 	}
-	line, err := t.lines.next()
+	line, err := t.lines.nextLine()
 	if err != nil {
 		return err
 	}
 	if t.values, err = splitRow(t.values[:0], string(line)); err != nil {
-		return t.fail(err)
+		return t.failAtLine(err)
 	}
 	if len(t.values) != t.width {
-		return t.fail(fmt.Errorf("has %d values where the header has %d columns", len(t.values), t.width))
+		return t.failAtLine(fmt.Errorf("has %d values where the header has %d columns", len(t.values), t.width))
 	}
 	return nil
 }
 
-func (t *table) fail(err error) error { return fail(t.lines.number, err) }
+func (t *csvTable) failAtLine(err error) error { return errorAtLine(t.lines.number, err) }
 
-// header reads the names of the columns.
-func (t *table) header() error {
-	line, err := t.lines.next()
+// readHeader reads the names of the columns.
+func (t *csvTable) readHeader() error {
+	line, err := t.lines.nextLine()
 	if err == io.EOF {
 		return errors.New("is empty")
 	}
@@ -97,24 +97,24 @@ func (t *table) header() error {
 	}
 	names, err := splitRow(nil, string(line))
 	if err != nil {
-		return t.fail(err)
+		return t.failAtLine(err)
 	}
-	if err := t.place(names); err != nil {
-		return t.fail(err)
+	if err := t.locateColumns(names); err != nil {
+		return t.failAtLine(err)
 	}
 	t.width = len(names)
 	return nil
 }
 
-// place finds the columns among the names of the header.
-func (t *table) place(names []string) error {
-	t.at = make([]int, len(t.columns))
+// locateColumns finds the columns among the names of the header.
+func (t *csvTable) locateColumns(names []string) error {
+	t.positions = make([]int, len(t.columns))
 	known := make([]bool, len(names))
 	var missing []string
 	for i, c := range t.columns {
-		t.at[i] = indexOf(names, c.name)
-		switch at := t.at[i]; {
-		case at < 0 && c.use == required:
+		t.positions[i] = indexOf(names, c.name)
+		switch at := t.positions[i]; {
+		case at < 0 && c.use == requiredColumn:
 			missing = append(missing, c.name)
 		case at >= 0 && indexOf(names[at+1:], c.name) >= 0:
 			return fmt.Errorf("column '%s' is there twice", c.name)
@@ -123,17 +123,17 @@ func (t *table) place(names []string) error {
 		}
 	}
 	if missing != nil {
-		return fmt.Errorf("lacks %s, which the header of the format %s has", quote(missing), t.format)
+		return fmt.Errorf("lacks %s, which the header of the format %s has", quoteNames(missing), t.format)
 	}
 	for i, name := range names {
 		if !known[i] && !t.ignoreUnknown {
-			return fmt.Errorf("column %d, '%s', is none of the format %s; remove it, or have unknown columns ignored", i+1, clip(name), t.format)
+			return fmt.Errorf("column %d, '%s', is none of the format %s; remove it, or have unknown columns ignored", i+1, clipName(name), t.format)
 		}
 	}
 	return nil
 }
 
-// indexOf finds a column by its name, whatever the case.
+// indexOf finds a column by its name, ignoring case.
 func indexOf(names []string, name string) int {
 	for i, have := range names {
 		if strings.EqualFold(strings.TrimSpace(have), name) {
@@ -143,34 +143,33 @@ func indexOf(names []string, name string) int {
 	return -1
 }
 
-// value returns the value of a column, an index of columns; "" if there is none.
-func (t *table) value(column int) string {
-	if t.at[column] < 0 {
+// columnValue returns the value of a column, an index of columns; "" if it is missing.
+func (t *csvTable) columnValue(column int) string {
+	if t.positions[column] < 0 {
 		return ""
 	}
-	return strings.TrimSpace(t.values[t.at[column]])
+	return strings.TrimSpace(t.values[t.positions[column]])
 }
 
-// count reads a column as a number of things.
-func (t *table) count(column, limit int) (int, error) {
-	n, err := parseCount(t.value(column), limit)
+// readCount reads a column as a count.
+func (t *csvTable) readCount(column, limit int) (int, error) {
+	n, err := parseCount(t.columnValue(column), limit)
 	if err != nil {
-		return 0, t.wrong(column, err)
+		return 0, t.columnError(column, err)
 	}
 	return n, nil
 }
 
-// wrong says in which column the fault is.
-func (t *table) wrong(column int, err error) error {
-	return t.fail(fmt.Errorf("column %d, '%s', %w", t.at[column]+1, t.columns[column].name, err))
+// columnError adds the column to an error.
+func (t *csvTable) columnError(column int, err error) error {
+	return t.failAtLine(fmt.Errorf("column %d, '%s', %w", t.positions[column]+1, t.columns[column].name, err))
 }
 
-// splitRow appends the values of a line. One in quotation marks may have commas,
-// and marks written twice.
+// splitRow appends the values of a line. A quoted value may have commas, and doubled quotation marks.
 func splitRow(dst []string, line string) ([]string, error) {
 	for {
 		if strings.HasPrefix(line, `"`) {
-			value, rest, err := quoted(line[1:])
+			value, rest, err := parseQuoted(line[1:])
 			if err != nil {
 				return nil, fmt.Errorf("value %d %w", len(dst)+1, err)
 			}
@@ -189,9 +188,8 @@ func splitRow(dst []string, line string) ([]string, error) {
 	}
 }
 
-// quoted reads a value behind its first quotation mark; rest begins with a comma,
-// or is the end.
-func quoted(line string) (value, rest string, err error) {
+// parseQuoted reads a value after its opening quotation mark; rest starts with a comma or is empty.
+func parseQuoted(line string) (value, rest string, err error) {
 	for from := 0; ; {
 		mark := strings.IndexByte(line[from:], '"')
 		if mark < 0 {

@@ -1,12 +1,10 @@
-// Package trace reads workloads from files: rows of the traces that are published
-// of real services, in their own formats, and a superset of the most common one
-// for traffic of one's own. docs/format/trace.md has the formats field by field.
+// Package trace reads workloads from files: published traces of real services in their own formats, and a
+// superset of the most common one for one's own traffic. docs/format/trace.md describes the formats field by
+// field.
 //
-// Files are read as a stream, again for every run, in memory that does not grow
-// with them. A file that does not say what its format demands is refused with the
-// line and the field: a replay of half-understood rows would measure something,
-// and nobody would know what. Messages name fields and numbers and never repeat
-// what a prompt says.
+// Files are streamed, again for every run, in memory which does not grow with them. A file which violates its
+// format is refused with the line and the field: a replay of half-understood rows would measure the wrong
+// thing unnoticed. Messages name fields and numbers and never repeat prompt text.
 package trace
 
 import (
@@ -24,10 +22,10 @@ type Format string
 
 // The formats.
 const (
-	// Mooncake is a JSON object on each line: the rows of the Mooncake traces, and
-	// fields beside them for all that a request can have.
+	// Mooncake is a JSON object on each line: the rows of the Mooncake traces, with additional fields for
+	// everything a request can have.
 	Mooncake Format = "mooncake"
-	// Bailian is a JSON object on each line, with chats that follow one another.
+	// Bailian is a JSON object on each line, with chats which follow one another.
 	Bailian Format = "bailian"
 	// Azure is a CSV file with TIMESTAMP, ContextTokens, GeneratedTokens and perhaps
 	// NumImages.
@@ -42,8 +40,8 @@ const (
 func Formats() []Format { return []Format{Mooncake, Bailian, ShareGPT, Azure, BurstGPT} }
 
 const (
-	maxLine      = 16 << 20 // bytes of a row, or of a conversation
-	maxTokens    = 16 << 20 // of a prompt or an answer: far beyond any model's context
+	maxLine      = 16 << 20 // bytes of a row or of a conversation
+	maxTokens    = 16 << 20 // of a prompt or a response: far beyond any model's context
 	maxBlockSize = 1 << 20  // tokens
 	maxName      = 1 << 10  // bytes of an id
 	maxMedia     = 1 << 10  // objects of one request
@@ -55,39 +53,37 @@ const (
 	defaultSpoolBytes = 4 << 30
 )
 
-// Options says how a file is read. The zero value reads what the file shows itself
-// to be.
+// Options says how to read a file. The zero value detects the format.
 type Options struct {
-	// Format is the file's format; "" is found out from its beginning.
+	// Format is the file's format; "" is detected from its start.
 	Format Format
-	// IgnoreUnknown passes over fields and columns that the format does not have.
-	// Without it they are refused: they may say what the request cannot do without.
+	// IgnoreUnknown skips unknown fields and columns. Without it they are refused: the request may depend on
+	// them.
 	IgnoreUnknown bool
-	// BlockSize is the number of tokens of a block in rows with hash_ids that do not
-	// say it; 0 is the format's own.
+	// BlockSize is the tokens of a block in rows with hash_ids and without a block size; 0 is the format's
+	// own.
 	BlockSize int
 
-	// Sort puts requests in the order of their times. Without it a file whose times go
-	// back is refused. It holds up to SortBytes of requests (0 is 256 MiB) and emits the
-	// earliest, so it sorts any file of that size, and larger ones whose rows are not
-	// farther from their place than that.
+	// Sort sorts requests by time. Without it a file whose times go back is refused. It buffers up to
+	// SortBytes of requests (0 is 256 MiB) and returns the earliest, so it sorts any file of that size, and
+	// larger ones whose rows are not displaced by more than that.
 	Sort      bool
 	SortBytes int
 
-	// Stdin is what the path "-" reads. What can be read only once is copied to
-	// a temporary file of at most SpoolBytes (0 is 4 GiB).
+	// Stdin is read for the path "-". Input which can be read only once is copied to a temporary file of at
+	// most SpoolBytes (0 is 4 GiB).
 	Stdin      io.Reader
 	SpoolBytes int64
 }
 
-// validate reports what cannot be, and fills in what was left out.
+// validate reports invalid options and sets defaults.
 func (o *Options) validate() error {
 	if o.Format != "" && !slices.Contains(Formats(), o.Format) {
 		var names []string
 		for _, f := range Formats() {
 			names = append(names, string(f))
 		}
-		return fmt.Errorf("there is no trace format %q; there are %s", clip(string(o.Format)), strings.Join(names, ", "))
+		return fmt.Errorf("there is no trace format %q; there are %s", clipName(string(o.Format)), strings.Join(names, ", "))
 	}
 	if o.BlockSize < 0 || o.BlockSize > maxBlockSize {
 		return fmt.Errorf("a block size of %d tokens: must be between 1 and %d", o.BlockSize, maxBlockSize)
@@ -103,15 +99,15 @@ func (o *Options) validate() error {
 
 // Workload is a file of requests, a [replay.Workload].
 type Workload struct {
-	name   string // as messages name it
+	name   string // for messages
 	path   string
 	stat   fs.FileInfo
-	spool  spool // what could be read only once; nil if the path can be opened again
+	spool  spool // a copy of input which can be read only once; nil if the path can be opened again
 	format Format
 	opts   Options
 }
 
-// spool is a copy that can be read again and again.
+// spool is a copy which can be read repeatedly.
 type spool interface {
 	io.ReaderAt
 	io.Closer
@@ -119,39 +115,37 @@ type spool interface {
 
 var _ replay.Workload = (*Workload)(nil)
 
-// Open prepares the file at path, or what Options.Stdin gives if path is "-", and
-// finds out its format. The content may be compressed by gzip. A file that is not
-// a regular one, such as a pipe, is copied, as it can be read only once. The
-// caller closes the workload.
+// Open prepares the file at path, or Options.Stdin if path is "-", and detects its format. The content may be
+// compressed by gzip. A file which is not regular, such as a pipe, is copied, as it can be read only once.
+// The caller closes the workload.
 func Open(path string, opts Options) (*Workload, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("read trace: %w", err)
 	}
 	w := &Workload{name: path, path: path, opts: opts}
-	if err := w.locate(); err != nil {
+	if err := w.openOrSpool(); err != nil {
 		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
 	}
-	if err := w.detect(); err != nil {
+	if err := w.detectFormat(); err != nil {
 		_ = w.Close() // what was read of it is of no use
 		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
 	}
 	return w, nil
 }
 
-// Format returns the format that the file is read by.
+// Format returns the format by which the file is read.
 func (w *Workload) Format() Format { return w.format }
 
-// Open begins to read the requests from the first.
+// Open starts to read the requests from the first.
 func (w *Workload) Open() (replay.Source, error) {
-	file, err := w.reader()
+	file, err := w.openText()
 	if err != nil {
 		return nil, fmt.Errorf("read trace %s: %w", w.name, err)
 	}
-	return newSource(w, file), nil
+	return newTraceSource(w, file), nil
 }
 
-// Close gives up what was kept of a file that can be read only once. Sources that
-// are still open end with an error.
+// Close releases the copy of a file which can be read only once. Open sources then fail.
 func (w *Workload) Close() error {
 	if w.spool == nil {
 		return nil

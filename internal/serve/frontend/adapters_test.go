@@ -12,7 +12,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// relist changes the adapters of a worker that is registered.
+// relist changes the adapters of a registered worker.
 func (w *world) relist(id kv.WorkerID, adapters ...string) {
 	w.t.Helper()
 	for _, in := range w.registry.instances() {
@@ -26,8 +26,8 @@ func (w *world) relist(id kv.WorkerID, adapters ...string) {
 	synctest.Wait()
 }
 
-// TestAdapters: an adapter is a model of its own, with the workers that serve it, under its
-// own name and the hashes of its own blocks, as long as one of them does.
+// TestAdapters: an adapter is a model of its own, on the workers that serve it, under its own name and
+// with its own block hashes, while a worker serves it.
 func TestAdapters(t *testing.T) {
 	adapters := func(names ...string) func(*engine.Card) {
 		return func(c *engine.Card) { c.Adapters, c.Embeddings = names, true }
@@ -80,7 +80,7 @@ func TestAdapters(t *testing.T) {
 			t.Errorf("%s requests are counted for the adapter", n)
 		}
 
-		// The set changes: what is new is served, what is gone is unknown.
+		// The set changes: new adapters are served, removed ones are unknown.
 		w.relist(2, "law", "new")
 		if a := w.post("/v1/completions", `{"model":"new","prompt":"hi"}`); a.status != 200 {
 			t.Error(a)
@@ -91,7 +91,7 @@ func TestAdapters(t *testing.T) {
 		if h := w.get("/health"); strings.Contains(h.body, "unfit") || !strings.Contains(h.body, `{"id":"law","parent":"bytes","status":"healthy","workers":2,"ready_workers":2}`) {
 			t.Errorf("different adapters make workers unfit: %s", h.body)
 		}
-		// With their last worker they are away, like their model.
+		// Without a worker they are unavailable, like their model.
 		w.registry.remove(1)
 		w.registry.remove(2)
 		synctest.Wait()
@@ -108,7 +108,7 @@ func TestAdapters(t *testing.T) {
 	})
 }
 
-// TestAdaptersOfKeys: a key that lists models has the adapters that it lists.
+// TestAdaptersOfKeys: a key that lists models may use the adapters that it lists.
 func TestAdaptersOfKeys(t *testing.T) {
 	inGuardedWorld(t, Config{}, func(t *testing.T, w *world, _ *bytes.Buffer) {
 		w.worker(1, constant("hi"), func(c *engine.Card) { c.Adapters = []string{"other", "tiny"} })

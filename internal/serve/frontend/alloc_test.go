@@ -17,11 +17,10 @@ type plain struct{}
 func (plain) Push(dst []byte, id kv.Token) []byte { return append(dst, byte(id)) }
 func (plain) Flush(dst []byte) []byte             { return dst }
 
-// TestTokensDoNotAllocate: a delta on its way from the request plane to the
-// bytes of an event costs no memory beyond the record of its tokens, which grows
-// by doubling.
+// TestTokensDoNotAllocate: a delta on its way from the request plane to the bytes of an event allocates
+// nothing except for the list of its tokens, which grows by doubling.
 func TestTokensDoNotAllocate(t *testing.T) {
-	grammar, err := parse.Compile(parse.Config{Tools: "hermes", Reasoning: "qwen3"})
+	grammar, err := parse.CompileGrammar(parse.Config{Tools: "hermes", Reasoning: "qwen3"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,24 +33,24 @@ func tokensDoNotAllocate(t *testing.T, grammar *parse.Grammar) {
 		w.worker(7, constant("hi"))
 		writer := openai.NewWriter(&api.Request{Stream: true, Logprobs: -1}, &api.Head{ID: "id", Model: "bytes"})
 		buf := make([]byte, 0, 4096)
-		g := &generation{
+		g := &generationTask{
 			f: w.f, request: engine.Request{Attempt: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1000}}, rules: textRules{tokenizer: byteTokenizer{}},
-			choices: make([]choice, 1), left: 1, lastToken: make([]time.Time, 1), accepted: true,
+			choices: make([]answerChoice, 1), openChoices: 1, lastToken: make([]time.Time, 1), accepted: true,
 			firstToken: w.f.metrics.unknown.firstToken.WithLabelValues(),
 			interToken: w.f.metrics.unknown.interToken.WithLabelValues(),
 		}
-		g.emit = func(e *event) error {
+		g.emit = func(e *generationEvent) error {
 			for i := range e.chunks {
 				buf = writer.Append(buf[:0], &e.chunks[i])
 			}
 			return nil
 		}
-		g.cached.Take(&engine.Delta{Tokens: make([]kv.Token, 1)}) // the router was told
+		g.cached.ObserveDelta(&engine.Delta{Tokens: make([]kv.Token, 1)}) // the router has been told
 		c := &g.choices[0]
-		c.decoder, c.stop = plain{}, newMatcher(newNeedles([]string{"stop", "ttt"}))
+		c.decoder, c.stopMatcher = plain{}, newStopMatcher(newStopStrings([]string{"stop", "ttt"}))
 		c.tokens = make([]kv.Token, 0, 1000)
 		if grammar != nil {
-			c.speech.parser = grammar.Parser(parse.StyleDecides, "seed")
+			c.parser.parser = grammar.NewParser(parse.StyleDecides, "seed")
 		}
 		pos := 0
 		var frame []byte
@@ -60,7 +59,7 @@ func tokensDoNotAllocate(t *testing.T, grammar *parse.Grammar) {
 			d.Pos = pos
 			pos += len(d.Tokens)
 			frame = engine.AppendDelta(frame[:0], &d)
-			if err := g.take(frame); err != nil {
+			if err := g.handleFrame(frame); err != nil {
 				t.Fatal(err)
 			}
 		}); n != 0 {

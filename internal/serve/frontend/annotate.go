@@ -10,11 +10,11 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// annotate gives the answer what the request's annotations ask for, but llm_metrics, which is
-// known at the end.
-func (p *planner) annotate(ctx context.Context, prompts []prep.Prompt) error {
+// annotateAnswer adds what the request's annotations ask for to the answer, except llm_metrics, which is
+// known only at the end.
+func (p *requestPlanner) annotateAnswer(ctx context.Context, prompts []prep.Prompt) error {
 	asked := p.req.Ext.Annotations
-	if asked.First() == "" {
+	if asked.FirstAnnotation() == "" {
 		return nil
 	}
 	told := &api.Annotated{}
@@ -24,7 +24,7 @@ func (p *planner) annotate(ctx context.Context, prompts []prep.Prompt) error {
 	if asked.FormattedPrompt || asked.TokenIDs {
 		if len(prompts) != 1 {
 			asked.LLMMetrics, asked.RequestID = false, false
-			return fault.Param("nvext.annotations", "'%s' takes one prompt, not %d", asked.First(), len(prompts))
+			return fault.InvalidParam("nvext.annotations", "'%s' takes one prompt, not %d", asked.FirstAnnotation(), len(prompts))
 		}
 		if asked.TokenIDs {
 			told.Tokens = prompts[0].Tokens
@@ -37,40 +37,40 @@ func (p *planner) annotate(ctx context.Context, prompts []prep.Prompt) error {
 			told.Prompt = &text
 		}
 	}
-	p.call.answer.annotate(told, p.req)
+	p.call.answer.setAnnotations(told, p.req)
 	return nil
 }
 
-// formattedPrompt returns the text that became the tokens of the request's prompt. It is rendered again
-// where the template runs in this process; of a prompt that came as tokens, or that an engine made, it is
-// the text of the tokens.
-func (p *planner) formattedPrompt(ctx context.Context, tokens []kv.Token) (string, error) {
+// formattedPrompt returns the text that became the tokens of the request's prompt. It renders the
+// template again if that runs in this process. For a prompt which came as tokens, or which an engine
+// made, it returns the text of the tokens.
+func (p *requestPlanner) formattedPrompt(ctx context.Context, tokens []kv.Token) (string, error) {
 	q := p.req
 	switch {
 	case q.Ext.Tokens != nil:
-	case q.Endpoint.Talks():
-		if !asks(p.model.encoder) {
-			return p.render(ctx, p.model.conversation(q))
+	case q.Endpoint.IsConversation():
+		if !usesEngines(p.model.encoder) {
+			return p.renderText(ctx, p.model.chatOf(q))
 		}
 	case q.Prompts[0].Tokens == nil:
 		return q.Prompts[0].Text, nil
 	}
-	return p.model.decode(tokens, prep.DecodeOptions{KeepSpecial: true}), nil
+	return p.model.decodeTokens(tokens, prep.DecodeOptions{KeepSpecial: true}), nil
 }
 
-// render returns the text of a conversation's prompt. It waits for its share of the memory of prompts being made.
-func (p *planner) render(ctx context.Context, chat *prep.Chat) (string, error) {
-	reserved, err := p.call.f.prompts.Wait(ctx, int64(chatCost(chat)))
+// renderText returns the text of a conversation's prompt. It waits for its share of the prompt memory.
+func (p *requestPlanner) renderText(ctx context.Context, chat *prep.Chat) (string, error) {
+	reserved, err := p.call.f.prompts.Reserve(ctx, int64(chatCost(chat)))
 	if err != nil {
-		return "", ended(ctx)
+		return "", contextError(ctx)
 	}
-	defer p.call.f.prompts.Give(reserved)
-	return p.model.pipe.Text(chat)
+	defer p.call.f.prompts.Release(reserved)
+	return p.model.pipeline.RenderText(chat)
 }
 
-// decode returns the text of tokens.
-func (m *model) decode(tokens []kv.Token, opts prep.DecodeOptions) string {
-	d := m.pipe.Tokenizer.NewDecoder(opts)
+// decodeTokens returns the text of tokens.
+func (m *servedModel) decodeTokens(tokens []kv.Token, opts prep.DecodeOptions) string {
+	d := m.pipeline.Tokenizer.NewDecoder(opts)
 	var text []byte
 	for _, t := range tokens {
 		text = d.Push(text, t)
@@ -78,12 +78,12 @@ func (m *model) decode(tokens []kv.Token, opts prep.DecodeOptions) string {
 	return string(d.Flush(text))
 }
 
-// annotate sets the answers to the request's annotations: events of a stream, if its clients read events
-// of names that their API does not have, else members of nvext.
-func (a *answer) annotate(told *api.Annotated, req *api.Request) {
-	a.metrics = req.Ext.Annotations.LLMMetrics && req.Ext.Annotations.Query == api.NoQuery
+// setAnnotations sets the answers to the request's annotations: as events of a stream if its clients
+// accept events which their API does not define, else as members of nvext.
+func (a *answerWriter) setAnnotations(told *api.Annotated, req *api.Request) {
+	a.wantsMetrics = req.Ext.Annotations.LLMMetrics && req.Ext.Annotations.Query == api.NoQuery
 	if req.Stream && (req.Endpoint == api.Chat || req.Endpoint == api.Completion) {
-		a.events = told
+		a.annotations = told
 		return
 	}
 	if req.Ext.Annotations.Query != api.NoQuery {
@@ -92,17 +92,17 @@ func (a *answer) annotate(told *api.Annotated, req *api.Request) {
 	a.ext.Annotated = told
 }
 
-// openEvents sends the events that the request's annotations open its stream with.
-func (a *answer) openEvents() error {
-	if a.events == nil {
+// sendOpeningEvents sends the annotation events which open the stream.
+func (a *answerWriter) sendOpeningEvents() error {
+	if a.annotations == nil {
 		return nil
 	}
-	return a.out.put(openai.AppendAnnotationEvents(nil, a.events))
+	return a.sse.put(openai.AppendAnnotationEvents(nil, a.annotations))
 }
 
-// measure returns the answer to llm_metrics; nil if nobody asked.
-func (a *answer) measure(counts api.TokenCounts) *api.Metrics {
-	if !a.metrics {
+// metricsOf returns the answer to llm_metrics; nil if it was not requested.
+func (a *answerWriter) metricsOf(counts api.TokenCounts) *api.Metrics {
+	if !a.wantsMetrics {
 		return nil
 	}
 	m := &api.Metrics{Counts: counts}

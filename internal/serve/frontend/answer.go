@@ -15,36 +15,36 @@ import (
 	"penstock/internal/edge/openai"
 )
 
-// answer turns the events of a request's generations into its response. It is
-// used by one goroutine. Nothing is sent before a worker has accepted the first
-// attempt; a whole answer is sent only when it is complete.
-type answer struct {
-	w         http.ResponseWriter
-	control   *http.ResponseController
-	timeout   time.Duration // of one write
-	silent    time.Duration // until a stream says that it lives
-	broken    func(error)   // ends the request whose stream cannot be written
-	stream    bool
-	kind      string  // Content-Type of the stream; "" for the usual one
-	out       *stream // nil before a stream is open
-	head      api.Head
-	writer    api.Writer // nil before the request is understood
-	refuse    func(http.ResponseWriter, error)
-	ext       api.AnswerExt
-	events    *api.Annotated // that open the stream; nil if none do
-	metrics   bool           // asked for by the annotation llm_metrics
-	textOnly  media.Reason   // why the request's media took no part in the choice of its worker
-	open      int            // choices that have not finished
-	accepted  bool           // by a worker
-	committed bool           // status and headers are out
-	first     time.Time      // when output began; zero before
-	buf       []byte
+// answerWriter turns the events of a request's generations into its response. One goroutine uses it. It
+// sends nothing before a worker has accepted the first attempt; it sends a whole answer only when that
+// is complete.
+type answerWriter struct {
+	w            http.ResponseWriter
+	controller   *http.ResponseController
+	timeout      time.Duration // of one write
+	keepAlive    time.Duration // of a stream before a keep-alive
+	cancelBroken func(error)   // ends the request whose stream cannot be written
+	stream       bool
+	contentType  string     // Content-Type of the stream; "" for the usual one
+	sse          *sseStream // nil before a stream is open
+	responseHead api.Head
+	writer       api.Writer // nil before the request is decoded
+	refuse       func(http.ResponseWriter, error)
+	ext          api.AnswerExt
+	annotations  *api.Annotated // sent first in the stream; nil if there are none
+	wantsMetrics bool           // requested by the annotation llm_metrics
+	textOnly     media.Reason   // why the worker was chosen without the request's media
+	openChoices  int            // choices that have not finished
+	accepted     bool           // by a worker
+	committed    bool           // status and headers are sent
+	firstOutput  time.Time      // when output began; zero before
+	buf          []byte
 }
 
-// take handles one event.
-func (a *answer) take(e *event) error {
+// handleEvent handles one event.
+func (a *answerWriter) handleEvent(e *generationEvent) error {
 	switch e.kind {
-	case routed:
+	case eventRouted:
 		a.ext.Attempts = append(a.ext.Attempts, api.Attempt{
 			Prompt:        e.prompt,
 			Number:        e.attempt,
@@ -55,17 +55,17 @@ func (a *answer) take(e *event) error {
 			Inexact:       e.inexact,
 		})
 		return nil
-	case reported:
-		a.reported(e)
+	case eventReported:
+		a.recordReported(e)
 		return nil
-	case accepted:
-		return a.accept(e)
+	case eventAccepted:
+		return a.acceptRequest(e)
 	}
-	return a.extend(e.chunks)
+	return a.appendChunks(e.chunks)
 }
 
-// reported notes what the worker of an attempt had cached.
-func (a *answer) reported(e *event) {
+// recordReported records what the worker of an attempt had cached.
+func (a *answerWriter) recordReported(e *generationEvent) {
 	for i := range a.ext.Attempts {
 		if t := &a.ext.Attempts[i]; t.Prompt == e.prompt && t.Number == e.attempt {
 			t.Reported = e.cached
@@ -73,13 +73,13 @@ func (a *answer) reported(e *event) {
 	}
 }
 
-// accept commits a stream when the first worker takes the request.
-func (a *answer) accept(e *event) error {
+// acceptRequest commits a stream when the first worker accepts the request.
+func (a *answerWriter) acceptRequest(e *generationEvent) error {
 	if a.accepted {
 		return nil
 	}
 	a.accepted = true
-	a.head.Fingerprint = fingerprint(e.numerics)
+	a.responseHead.Fingerprint = fingerprint(e.numerics)
 	h := a.w.Header()
 	h.Set("X-Penstock-Worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
 	h.Set("X-Penstock-Overlap-Blocks", strconv.Itoa(e.decision.OverlapBlocks))
@@ -92,7 +92,7 @@ func (a *answer) accept(e *event) error {
 	if err := a.openStream(); err != nil {
 		return err
 	}
-	return a.openEvents()
+	return a.sendOpeningEvents()
 }
 
 // fingerprint is the short form of a card's numerics that clients see.
@@ -104,54 +104,54 @@ func fingerprint(numerics string) string {
 	return "fp_" + hex.EncodeToString(sum[:5])
 }
 
-func (a *answer) openStream() error {
+func (a *answerWriter) openStream() error {
 	h := a.w.Header()
-	h.Set("Content-Type", cmp.Or(a.kind, "text/event-stream"))
+	h.Set("Content-Type", cmp.Or(a.contentType, "text/event-stream"))
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // a proxy must not hold tokens back
 	a.committed = true
 	a.w.WriteHeader(http.StatusOK)
-	a.out = newStream(a.silent, a.send, a.broken)
-	a.out.final = a.write
-	a.buf = *scraps.Get().(*[]byte)
-	go func() { // close waits for it; the header goes out first, or with what came by then
-		deepen()
-		a.out.run()
+	a.sse = newSSEStream(a.keepAlive, a.send, a.cancelBroken)
+	a.sse.writeLast = a.writeBuffered
+	a.buf = *bufferPool.Get().(*[]byte)
+	go func() { // close waits for it; the header goes out first, or with what has arrived by then
+		growStack()
+		a.sse.run()
 	}()
 	return nil
 }
 
-// deepen grows a goroutine's stack once to what a response of net/http takes. Grown by and by, it would be
-// copied each time, with all the calls that are on it by then.
+// growStack grows a goroutine's stack once to the size that a response of net/http needs. Growing it
+// step by step would copy it each time, with all frames on it.
 //
 //go:noinline
-func deepen() {
+func growStack() {
 	var room [6 << 10]byte
-	touch(&room)
+	touchStack(&room)
 }
 
 //go:noinline
-func touch(*[6 << 10]byte) {}
+func touchStack(*[6 << 10]byte) {}
 
 // close returns when nothing more is written.
-func (a *answer) close() {
-	if a.out != nil {
-		_ = a.out.close() // a client that does not take the rest is gone
-		recycle(a.buf)
+func (a *answerWriter) close() {
+	if a.sse != nil {
+		_ = a.sse.close() // a write error means that the client has disconnected
+		recycleBuffer(a.buf)
 		a.buf = nil
 	}
 }
 
-// extend takes chunks that belong together: a stream never parts them.
-func (a *answer) extend(chunks []api.Chunk) error {
-	if a.first.IsZero() {
-		a.first = time.Now()
+// appendChunks takes chunks that belong together: a stream never separates them.
+func (a *answerWriter) appendChunks(chunks []api.Chunk) error {
+	if a.firstOutput.IsZero() {
+		a.firstOutput = time.Now()
 	}
 	for i := range chunks {
 		c := &chunks[i]
 		if c.Kind == api.Finish {
-			if a.open--; a.open == 0 {
-				c.Ext = a.story()
+			if a.openChoices--; a.openChoices == 0 {
+				c.Ext = a.attemptHistory()
 			}
 		}
 		a.buf = a.writer.Append(a.buf, c)
@@ -159,41 +159,43 @@ func (a *answer) extend(chunks []api.Chunk) error {
 	if len(a.buf) == 0 {
 		return nil
 	}
-	return a.flush()
+	return a.flushBuffer()
 }
 
-// finish ends a complete answer.
-func (a *answer) finish(counts api.TokenCounts) error {
-	metrics := a.measure(counts)
+// finishAnswer ends a complete answer.
+func (a *answerWriter) finishAnswer(counts api.TokenCounts) error {
+	metrics := a.metricsOf(counts)
 	if a.ext.Annotated != nil {
 		a.ext.Annotated.Metrics = metrics
 	}
-	a.buf = a.writer.Append(a.buf, &api.Chunk{Kind: api.Usage, Tokens: counts, Ext: a.story()})
-	if a.events != nil && metrics != nil {
+	a.buf = a.writer.Append(a.buf, &api.Chunk{Kind: api.Usage, Tokens: counts, Ext: a.attemptHistory()})
+	if a.annotations != nil && metrics != nil {
 		a.buf = openai.AppendMetricsEvent(a.buf, metrics)
 	}
 	a.buf = a.writer.End(a.buf)
 	if !a.stream {
-		return a.whole(append(a.buf, '\n'))
+		return a.sendWhole(append(a.buf, '\n'))
 	}
-	if err := a.flush(); err != nil {
+	if err := a.flushBuffer(); err != nil {
 		return err
 	}
-	return a.out.close()
+	return a.sse.close()
 }
 
-// story returns how the answer came about: by prompt, then attempt, whatever the
-// order in which prompts that run side by side were routed.
-func (a *answer) story() *api.AnswerExt {
+// attemptHistory returns the attempts of the answer by prompt, then attempt, regardless of the order in
+// which concurrent prompts were routed.
+func (a *answerWriter) attemptHistory() *api.AnswerExt {
 	slices.SortStableFunc(a.ext.Attempts, func(x, y api.Attempt) int { return x.Prompt - y.Prompt })
 	return &a.ext
 }
 
-// whole sends a complete body.
-func (a *answer) whole(body []byte) error { return a.wholeOf(http.StatusOK, "application/json", body) }
+// sendWhole sends a complete body.
+func (a *answerWriter) sendWhole(body []byte) error {
+	return a.sendBody(http.StatusOK, "application/json", body)
+}
 
-// wholeOf sends a complete body of a type, with a status.
-func (a *answer) wholeOf(status int, kind string, body []byte) error {
+// sendBody sends a complete body with a status and a type.
+func (a *answerWriter) sendBody(status int, kind string, body []byte) error {
 	h := a.w.Header()
 	h.Set("Content-Type", kind)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -202,50 +204,49 @@ func (a *answer) wholeOf(status int, kind string, body []byte) error {
 	return a.send(body)
 }
 
-// fail ends an answer that will not be complete: with a status while that is
-// possible, else with an event.
-func (a *answer) fail(err error) {
+// sendError ends an answer that stays incomplete: with a status while that is possible, else with an event.
+func (a *answerWriter) sendError(err error) {
 	if a.committed {
-		if a.out != nil {
-			// A client that does not take it is gone, and there is no one else to tell.
-			_ = a.out.put(a.writer.Fail(nil, err))
+		if a.sse != nil {
+			// A write error means that the client has disconnected, so nothing else can report err.
+			_ = a.sse.put(a.writer.Fail(nil, err))
 		}
 		return
 	}
-	a.deadline()
+	a.extendDeadline()
 	a.refuse(a.w, err)
 }
 
-func (a *answer) flush() error {
-	err := a.out.put(a.buf)
+func (a *answerWriter) flushBuffer() error {
+	err := a.sse.put(a.buf)
 	a.buf = a.buf[:0]
 	return err
 }
 
 // send writes b and what the server buffered before it.
-func (a *answer) send(b []byte) error {
-	if err := a.write(b); err != nil {
+func (a *answerWriter) send(b []byte) error {
+	if err := a.writeBuffered(b); err != nil {
 		return err
 	}
-	return untaken(a.control.Flush())
+	return writeError(a.controller.Flush())
 }
 
-// write gives b to the server, which sends it when it has much to send, or when the request is over: with
-// the end of the answer, in one write.
-func (a *answer) write(b []byte) error {
-	a.deadline()
+// writeBuffered passes b to the server, which sends it once it has buffered enough or the request ends:
+// together with the end of the answer, in one write.
+func (a *answerWriter) writeBuffered(b []byte) error {
+	a.extendDeadline()
 	_, err := a.w.Write(b)
-	return untaken(err)
+	return writeError(err)
 }
 
-// untaken is the error of a write.
-func untaken(err error) error {
+// writeError wraps the error of a write.
+func writeError(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fault.New(fault.Canceled, "the client does not take the answer: %w", err)
 }
 
-// deadline bounds the next write; the server lifts it when the request is over.
-// Only a real connection has one: a response that is recorded never blocks.
-func (a *answer) deadline() { _ = a.control.SetWriteDeadline(time.Now().Add(a.timeout)) }
+// extendDeadline bounds the next write; the server removes the deadline when the request ends. Only a
+// real connection has one: a recorded response never blocks.
+func (a *answerWriter) extendDeadline() { _ = a.controller.SetWriteDeadline(time.Now().Add(a.timeout)) }

@@ -7,92 +7,92 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/engine"
 )
 
-// errEnough ends a call whose tokens are no longer needed.
+// errEnough ends a call whose further tokens are not needed.
 var errEnough = errors.New("frontend: every choice has ended")
 
-// Try makes one attempt on the worker that was chosen and reserved for it. It
-// returns nil when every choice is done.
-func (g *generation) Try(ctx context.Context, number uint32, d route.Decision) error {
-	defer attempt.Hold(g.f.deps.Router, g.route.ID, number)()
-	g.decision, g.accepted, g.grown, g.cached = d, false, 0, engine.CachedReport{}
-	g.computes = g.f.catalog.current(g.model).numerics(d.Worker.ID)
+// RunAttempt makes one attempt on the worker that was chosen and reserved for it. It returns nil when
+// every choice is done.
+func (g *generationTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
+	defer dispatch.HoldReservation(g.f.deps.Router, g.route.ID, number)()
+	g.decision, g.accepted, g.unreportedTokens, g.cached = d, false, 0, engine.CachedReport{}
+	g.workerNumerics = g.f.catalog.currentModel(g.model).numericsOf(d.Worker.ID)
 	g.request.Attempt = number
 	if number > 1 {
-		g.resume()
+		g.resumeAttempt()
 	}
-	if err := g.tell(routed, nil); err != nil {
+	if err := g.emitEvent(eventRouted, nil); err != nil {
 		return err
 	}
 
-	body := engine.AppendRequest(*scraps.Get().(*[]byte), &g.request)
-	err := attempt.Call(ctx, g.f.deps.Plane, g.f.cfg.StallTimeout, d, engine.MethodGenerate, body, g.take)
-	recycle(body) // planes keep nothing of it
-	if g.left == 0 {
-		return nil // whatever became of the call, the answer is complete
+	body := engine.AppendRequest(*bufferPool.Get().(*[]byte), &g.request)
+	err := dispatch.CallWorker(ctx, g.f.deps.Plane, g.f.cfg.StallTimeout, d, engine.MethodGenerate, body, g.handleFrame)
+	recycleBuffer(body) // planes keep nothing of it
+	if g.openChoices == 0 {
+		return nil // the answer is complete, regardless of the call's error
 	}
 	return err
 }
 
-// resume puts what is out already into the next attempt's request.
-func (g *generation) resume() {
+// resumeAttempt puts the tokens already sent into the next attempt's request.
+func (g *generationTask) resumeAttempt() {
 	g.request.Generated = g.request.Generated[:0]
 	g.request.Done = g.request.Done[:0]
 	for i := range g.choices {
 		c := &g.choices[i]
-		c.ended = c.done // the engine of this attempt does not even begin it
+		c.ended = c.done // this attempt's engine does not start it
 		g.request.Generated = append(g.request.Generated, c.tokens)
 		g.request.Done = append(g.request.Done, c.done)
 	}
 }
 
-// take handles one frame of the attempt in progress.
-func (g *generation) take(frame []byte) error {
+// handleFrame handles one frame of the current attempt.
+func (g *generationTask) handleFrame(frame []byte) error {
 	d := &g.delta
 	if err := engine.DecodeDelta(frame, d); err != nil {
-		return engine.Broken("a frame that cannot be read", err)
+		return engine.ContractError("a frame that cannot be read", err)
 	}
 	if d.Attempt != g.request.Attempt {
 		return nil // a late answer
 	}
-	if err := g.accept(); err != nil || d.Accepted {
+	if err := g.acceptAttempt(); err != nil || d.Accepted {
 		return err
 	}
 	if d.Choice < 0 || d.Choice >= len(g.choices) {
-		return engine.Broken("an unknown choice", nil)
+		return engine.ContractError("an unknown choice", nil)
 	}
-	if err := g.reports(d); err != nil {
+	if err := g.handleReported(d); err != nil {
 		return err
 	}
 	if c := &g.choices[d.Choice]; c.done { // by a stop string, which the engine does not know
 		c.ended = c.ended || d.Finish != engine.NotFinished
 		return nil
 	}
-	if err := g.output(d); err != nil {
+	if err := g.handleOutput(d); err != nil {
 		return err
 	}
-	if g.left == 0 && !g.allEnded() {
+	if g.openChoices == 0 && !g.allEnded() {
 		return errEnough
 	}
 	return nil
 }
 
-// accept reports the attempt's first frame.
-func (g *generation) accept() error {
+// acceptAttempt reports the attempt's first frame.
+func (g *generationTask) acceptAttempt() error {
 	if g.accepted {
 		return nil
 	}
 	g.accepted = true
-	return g.tell(accepted, nil)
+	return g.emitEvent(eventAccepted, nil)
 }
 
-// allEnded reports whether the engine itself ended every choice. Its call then
-// ends by itself.
-func (g *generation) allEnded() bool {
+// allEnded reports whether the engine itself ended every choice. Its call then ends without being
+// canceled.
+func (g *generationTask) allEnded() bool {
 	for i := range g.choices {
 		if !g.choices[i].ended {
 			return false
@@ -101,35 +101,34 @@ func (g *generation) allEnded() bool {
 	return true
 }
 
-// output takes the tokens of one delta and tells the answer what can go out.
-func (g *generation) output(d *engine.Delta) error {
+// handleOutput takes the tokens of one delta and emits what can be sent.
+func (g *generationTask) handleOutput(d *engine.Delta) error {
 	c := &g.choices[d.Choice]
-	if err := d.Continue(len(c.tokens), g.request.Logprobs); err != nil {
+	if err := d.TrimDelivered(len(c.tokens), g.request.Logprobs); err != nil {
 		return err
 	}
 	fresh := len(d.Tokens)
 	if len(c.tokens)+fresh > g.request.Stop.MaxTokens {
-		return engine.Broken("more tokens than were asked for", nil)
+		return engine.ContractError("more tokens than were asked for", nil)
 	}
 	if fresh > 0 {
-		g.observe(d, fresh)
+		g.recordTokens(d, fresh)
 	}
 
-	reason := g.decode(c, d)
+	reason := g.decodeOutput(c, d)
 	if reason != api.NoReason {
 		c.done = true
-		g.left--
-		c.read(&g.rules)
-		reason = c.speech.reason(reason)
+		g.openChoices--
+		c.parseText(&g.rules)
+		reason = c.parser.finishReason(reason)
 	}
-	return g.send(d.Choice, reason)
+	return g.emitChoice(d.Choice, reason)
 }
 
-// decode pushes the tokens of d through the choice, and returns why
-// the choice is finished; NoReason if it is not. A stop string ends it before the
-// engine does, as a call does that must be the only one, and what comes after it
-// does not count.
-func (g *generation) decode(c *choice, d *engine.Delta) (reason api.Reason) {
+// decodeOutput pushes the tokens of d through the choice, and returns why the choice is finished; NoReason if
+// it is not. A stop string ends a choice before the engine does, and so does the end of its only
+// allowed call; tokens after either do not count.
+func (g *generationTask) decodeOutput(c *answerChoice, d *engine.Delta) (reason api.FinishReason) {
 	c.ended = d.Finish != engine.NotFinished
 	for i := range d.Tokens {
 		g.counts.Completion++
@@ -142,108 +141,107 @@ func (g *generation) decode(c *choice, d *engine.Delta) (reason api.Reason) {
 		if g.rules.logprobs {
 			lp = &d.Logprobs[i]
 		}
-		if c.push(&g.rules, d.Tokens[i], lp) {
+		if c.pushToken(&g.rules, d.Tokens[i], lp) {
 			return api.ReasonStop
 		}
-		c.read(&g.rules)
-		if c.speech.thinking {
-			c.thought++
+		c.parseText(&g.rules)
+		if c.parser.inReasoning {
+			c.reasoningTokens++
 			g.counts.Reasoning++
 		}
-		if g.rules.oneCall && c.speech.called() {
+		if g.rules.oneCall && c.parser.hasCall() {
 			return api.ReasonCalls
 		}
 	}
 	if d.Finish == engine.NotFinished {
 		return api.NoReason
 	}
-	if c.end(&g.rules) || d.Finish == engine.FinishStop {
+	if c.finishTokens(&g.rules) || d.Finish == engine.FinishStop {
 		return api.ReasonStop
 	}
 	return api.ReasonLength
 }
 
-// keepsStop reports whether the text of the stop token t is the choice's. That of a
-// special token is not: a choice that is parsed has special tokens in its text,
-// which others leave out.
-func (g *generation) keepsStop(c *choice, t kv.Token) bool {
-	return g.rules.keepStop && (c.speech.parser == nil || !g.rules.tokenizer.Special(t))
+// keepsStop reports whether the text of the stop token t belongs to the choice. The text of a special
+// token does not: a choice with a parser has special tokens in its text, which other choices leave out.
+func (g *generationTask) keepsStop(c *answerChoice, t kv.Token) bool {
+	return g.rules.keepStop && (c.parser.parser == nil || !g.rules.tokenizer.IsSpecial(t))
 }
 
-// send emits what the choice has to say.
-func (g *generation) send(index int, reason api.Reason) error {
+// emitChoice emits the new output of a choice.
+func (g *generationTask) emitChoice(index int, reason api.FinishReason) error {
 	c := &g.choices[index]
-	n := g.base() + index
-	spent := api.TokenCounts{Prompt: g.counts.Prompt, Completion: len(c.tokens), Cached: g.counts.Cached, Reasoning: c.thought}
+	n := g.firstChoice() + index
+	spent := api.TokenCounts{Prompt: g.counts.Prompt, Completion: len(c.tokens), Cached: g.counts.Cached, Reasoning: c.reasoningTokens}
 	chunks := g.chunks[:0]
-	if !c.begun {
-		c.begun = true
-		if g.role {
+	if !c.started {
+		c.started = true
+		if g.sendsRole {
 			chunks = append(chunks, api.Chunk{Kind: api.Role, Choice: n})
 		}
 		if g.echo != "" {
 			chunks = append(chunks, api.Chunk{Kind: api.Text, Choice: n, Text: []byte(g.echo)})
 		}
 	}
-	text, logprobs := c.take()
-	if c.speech.parser != nil {
-		chunks = c.speech.appendChunks(chunks, n, logprobs, &g.rules)
+	text, logprobs := c.pendingText()
+	if c.parser.parser != nil {
+		chunks = c.parser.appendChunks(chunks, n, logprobs, &g.rules)
 	} else if len(text) > 0 || len(logprobs) > 0 {
 		chunks = append(chunks, api.Chunk{Kind: api.Text, Choice: n, Text: text, Logprobs: logprobs})
 	}
 	if reason != api.NoReason {
-		chunks = append(chunks, api.Chunk{Kind: api.Finish, Choice: n, Reason: reason, StopString: c.stopped})
+		chunks = append(chunks, api.Chunk{Kind: api.Finish, Choice: n, Reason: reason, StopString: c.stopText})
 	}
 	g.chunks = chunks
 	if len(chunks) == 0 {
 		return nil
 	}
 	for i := range chunks {
-		if chunks[i].Tokens = spent; chunks[i].Kind == api.Role { // nothing is said before it
+		if chunks[i].Tokens = spent; chunks[i].Kind == api.Role { // the role chunk comes before all tokens
 			chunks[i].Tokens.Completion, chunks[i].Tokens.Reasoning = 0, 0
 		}
 	}
-	err := g.tell(output, chunks)
-	c.sent(len(text))
+	err := g.emitEvent(eventOutput, chunks)
+	c.markSent(len(text))
 	return err
 }
 
-// tell emits an event of the attempt in progress.
-func (g *generation) tell(kind eventKind, chunks []api.Chunk) error {
-	g.event = event{
+// emitEvent emits an event of the current attempt.
+func (g *generationTask) emitEvent(kind generationEventKind, chunks []api.Chunk) error {
+	g.event = generationEvent{
 		kind:     kind,
 		prompt:   g.index,
 		attempt:  g.request.Attempt,
 		decision: g.decision,
-		numerics: g.computes,
-		inexact:  g.inexact(),
+		numerics: g.workerNumerics,
+		inexact:  g.isInexact(),
 		tokens:   g.counts.Prompt,
 		chunks:   chunks,
 	}
 	return g.emit(&g.event)
 }
 
-// inexact reports whether the worker goes on with tokens that came from other
-// numerics than its own, as far as both are known.
-func (g *generation) inexact() bool {
-	return g.Tokens() > 0 && g.computes != "" && g.numerics != "" && g.computes != g.numerics
+// isInexact reports whether the worker continues tokens from other numerics than its own, if both are
+// known.
+func (g *generationTask) isInexact() bool {
+	return g.TokensDelivered() > 0 && g.workerNumerics != "" && g.firstNumerics != "" && g.workerNumerics != g.firstNumerics
 }
 
-// base is the index in the answer of this prompt's first choice.
-func (g *generation) base() int { return g.index * len(g.choices) }
+// firstChoice is the index in the answer of this prompt's first choice.
+func (g *generationTask) firstChoice() int { return g.index * len(g.choices) }
 
-// reports takes what d says of the cached tokens. What the first worker says that sent
-// tokens is what the answer says: a later one computes the prompt once more. That may be
-// known with the end of a choice only.
-func (g *generation) reports(d *engine.Delta) error {
-	cached, news := g.cached.Take(d)
+// handleReported takes the number of cached tokens in d. The answer gives the number of the first
+// worker that sent tokens, because a later one computes the prompt again. It may arrive only with the
+// end of a choice.
+func (g *generationTask) handleReported(d *engine.Delta) error {
+	cached, news := g.cached.ObserveDelta(d)
 	if !news {
 		return nil
 	}
 	if cached < engine.CachedUnknown || cached > g.counts.Prompt {
-		return engine.Broken("a number of cached tokens that cannot be", nil)
+		return engine.ContractError("a number of cached tokens that cannot be", nil)
 	}
-	g.f.deps.Router.Prefilled(g.route.ID, g.request.Attempt, cached)
+	g.f.deps.Router.MarkPrefilled(g.route.ID, g.request.Attempt, cached)
 	if g.cachedBy == 0 {
 		g.cachedBy = g.request.Attempt
 	}
@@ -253,20 +251,20 @@ func (g *generation) reports(d *engine.Delta) error {
 	if cached == engine.CachedUnknown {
 		return nil
 	}
-	g.event = event{kind: reported, prompt: g.index, attempt: g.request.Attempt, decision: g.decision, cached: cached}
+	g.event = generationEvent{kind: eventReported, prompt: g.index, attempt: g.request.Attempt, decision: g.decision, cached: cached}
 	return g.emit(&g.event)
 }
 
-// observe keeps the books of fresh tokens that have come.
-func (g *generation) observe(d *engine.Delta, fresh int) {
+// recordTokens updates load and latency metrics with fresh tokens.
+func (g *generationTask) recordTokens(d *engine.Delta, fresh int) {
 	now := time.Now()
-	if g.grown += fresh; g.decision.BlockSize > 0 && g.grown >= g.decision.BlockSize {
-		g.f.deps.Router.Grown(g.route.ID, g.request.Attempt, g.grown)
-		g.grown = 0
+	if g.unreportedTokens += fresh; g.decision.BlockSize > 0 && g.unreportedTokens >= g.decision.BlockSize {
+		g.f.deps.Router.RecordOutput(g.route.ID, g.request.Attempt, g.unreportedTokens)
+		g.unreportedTokens = 0
 	}
 	if g.counts.Completion == 0 {
 		g.firstToken.Observe(now.Sub(g.started).Seconds())
-		g.numerics = g.computes
+		g.firstNumerics = g.workerNumerics
 	}
 	if last := g.lastToken[d.Choice]; !last.IsZero() {
 		each := now.Sub(last).Seconds() / float64(fresh)

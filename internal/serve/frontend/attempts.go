@@ -9,66 +9,64 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/migrate"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 )
 
-// firstWait is how long a request that never had a worker waits while the router knows
-// none. The frontend takes requests for a model while workers of it are registered, and the
-// router is told of them apart: for a moment one may know what the other does not.
+// firstWait is how long a request that never had a worker waits while the router knows none. The
+// frontend takes requests for a model while its workers are registered, and the router learns of them
+// separately, so for a moment only one of the two may know them.
 const firstWait = 250 * time.Millisecond
 
-// newRunner returns what carries the tasks of this frontend's requests from worker
-// to worker.
-func newRunner(f *Frontend) attempt.Runner {
-	return attempt.Runner{
+// newRunner returns the runner which dispatches the tasks of this frontend's requests.
+func newRunner(f *Frontend) dispatch.Dispatcher {
+	return dispatch.Dispatcher{
 		Limits: migrate.Config{
-			Limit: f.cfg.MigrationLimit,
-			Wait:  f.cfg.MigrationWait, FirstWait: min(firstWait, f.cfg.MigrationWait),
+			MaxFailures: f.cfg.MigrationLimit,
+			MaxWait:     f.cfg.MigrationWait, FirstWait: min(firstWait, f.cfg.MigrationWait),
 		},
-		View:    func() attempt.View { return f.catalog.snap.Load() },
+		View:    func() dispatch.WorkerView { return f.catalog.current.Load() },
 		Moves:   f.metrics.migrations,
 		Waiting: f.metrics.waiting,
 		Tracer:  f.deps.Tracer,
 	}
 }
 
-// attempts makes attempts until the task is complete, ctx ends, or an attempt
-// fails that no other worker can make good: if it is pinned to one, none can.
-func (f *Frontend) attempts(ctx context.Context, t attempt.Task, pinned bool) error {
+// runAttempts makes attempts until the task is complete, ctx ends, or an attempt fails in a way that no
+// other worker can repair; for a pinned task none can.
+func (f *Frontend) runAttempts(ctx context.Context, t dispatch.Task, pinned bool) error {
 	runner := f.runner
 	runner.Limits.Pinned = pinned
-	runner.Failed = func(l attempt.Failure) {
-		f.deps.Router.Failed(l.Worker, l.Err)
+	runner.OnFailure = func(l dispatch.AttemptFailure) {
+		f.deps.Router.ReportFailure(l.Worker, l.Err)
 		f.throttled.Log(ctx, slog.LevelWarn, "a worker failed under a request",
-			"request", idOf(ctx), "worker", uint64(l.Worker.ID), "attempt", l.Attempt, "tokens", l.Tokens, "error", l.Err)
+			"request", requestIDOf(ctx), "worker", uint64(l.Worker.ID), "attempt", l.Attempt, "tokens", l.Tokens, "error", l.Err)
 	}
 	err := runner.Run(ctx, t, 1)
-	var lost *attempt.Lost
+	var lost *dispatch.UnfinishedError
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return ended(ctx)
+		return contextError(ctx)
 	case errors.As(err, &lost):
-		return unfinished(lost)
+		return unfinishedError(lost)
 	}
 	return err
 }
 
-// unfinished is what a client is told when the last worker that could be tried has
-// failed too.
-func unfinished(lost *attempt.Lost) error {
-	if fault.Of(lost) == fault.Ineligible { // it says what of the request the workers cannot serve, and what to do
-		return api.Fault(lost.Err)
+// unfinishedError is the client's error when the last eligible worker has failed too.
+func unfinishedError(lost *dispatch.UnfinishedError) error {
+	if fault.CodeOf(lost) == fault.Ineligible { // it says what about the request the workers cannot serve, and what to do
+		return api.AsFault(lost.Err)
 	}
 	message := fmt.Sprintf("no worker could finish the request (%d tried): send it again", lost.Tried)
 	if lost.Pinned {
 		message = fmt.Sprintf("worker %d, which the request is pinned to, could not finish it, and a pinned request does not move to another: send it again, or leave the choice to the router", lost.Worker)
 	}
-	f := api.Fault(lost.Err)
+	f := api.AsFault(lost.Err)
 	code := f.Code
-	if code == fault.Draining { // a matter between us and our workers
+	if code == fault.Draining { // an internal matter of the fleet
 		code = fault.Unavailable
 	}
 	return &fault.Error{Code: code, Message: message, RetryAfter: f.RetryAfter, Err: lost.Err}

@@ -10,49 +10,48 @@ import (
 	"penstock/core/fault"
 )
 
-// firstBody is the memory that a body begins with at most; it doubles as the body comes.
+// firstBody is the initial memory of a body at most; it doubles as the body arrives.
 const firstBody = 16 << 10
 
-// trusted is how many times what came of a body may be taken for the rest of it, if its
-// length was announced: a client that announces much and sends little holds little.
-const trusted = 64
+// trustFactor is how many times the received bytes may be allocated for the rest of a body with a
+// Content-Length: a client that announces much and sends little uses little memory.
+const trustFactor = 64
 
-// decoded reads the request's body and decodes it. The body's memory counts
-// against the budget of all bodies until the call is released: what was decoded
-// is as large.
-func decoded[T any](c *call, decode func(body []byte) (*T, error)) (*T, error) {
-	body, held, err := c.body()
-	c.held += held
+// decodeBody reads the request's body and decodes it. The body's memory counts against the budget of
+// all bodies until the call is released, because the decoded request is as large.
+func decodeBody[T any](c *apiCall, decode func(body []byte) (*T, error)) (*T, error) {
+	body, held, err := c.readBody()
+	c.heldBytes += held
 	if err != nil {
 		return nil, err
 	}
 	return decode(body)
 }
 
-// release gives back what the call's body counts: the prompt is made, or nobody
-// wants it. It may be called again.
-func (c *call) release() {
-	c.f.bodies.Give(c.held)
-	c.held = 0
+// releaseBody returns the call's share of the body budget: the prompt is made, or is no longer needed.
+// It may be called again.
+func (c *apiCall) releaseBody() {
+	c.f.bodies.Release(c.heldBytes)
+	c.heldBytes = 0
 }
 
-// body reads the request's body within its bounds. held is what it took from the
-// budget, also if it fails.
-func (c *call) body() (body []byte, held int64, err error) {
+// readBody reads the request's body within its bounds. held is the memory taken from the budget, also
+// on an error.
+func (c *apiCall) readBody() (body []byte, held int64, err error) {
 	limit := c.f.cfg.MaxBodyBytes
 	if c.r.ContentLength > limit {
-		// The rest of the body is not worth reading to save the connection.
+		// Reading the rest of the body only to keep the connection is not worth it.
 		c.answer.w.Header().Set("Connection", "close")
-		return nil, 0, tooLarge(limit)
+		return nil, 0, newTooLargeError(limit)
 	}
-	in := http.MaxBytesReader(connection(c.answer.w), c.r.Body, limit)
+	in := http.MaxBytesReader(serverWriter(c.answer.w), c.r.Body, limit)
 	for {
 		if len(body) == cap(body) {
 			more := nextBody(len(body), c.r.ContentLength)
-			if !c.f.bodies.Take(int64(more)) {
-				c.f.bodies.Give(held)
-				// A client reads no answer before it has sent all: what is left is read,
-				// within the bounds of every body, and dropped.
+			if !c.f.bodies.TryReserve(int64(more)) {
+				c.f.bodies.Release(held)
+				// A client reads no answer before it has sent all: the rest is read, within the bounds
+				// of every body, and dropped.
 				_, _ = io.Copy(io.Discard, in)
 				return nil, 0, c.f.noMemory()
 			}
@@ -65,39 +64,39 @@ func (c *call) body() (body []byte, held int64, err error) {
 			return body, held, nil
 		}
 		if err != nil {
-			return nil, held, c.unread(err)
+			return nil, held, c.readError(err)
 		}
 	}
 }
 
-// nextBody returns how much more memory a body takes that filled what it had, and whose
-// announced length is announced, below 0 if it is not: exactly what it needs if that is known and
-// enough of it has come, and a byte, so that the end is met without more.
+// nextBodySize returns how much more memory to allocate for a body that has filled came bytes;
+// announced is its Content-Length, negative if unknown. It is exactly the rest if that is known and
+// enough has arrived, plus one byte, so that EOF is found without another allocation.
 func nextBody(came int, announced int64) int {
 	more := max(came, firstBody)
 	rest := announced + 1 - int64(came)
-	if announced < 0 || rest <= 0 || rest > max(firstBody, trusted*int64(came)) {
+	if announced < 0 || rest <= 0 || rest > max(firstBody, trustFactor*int64(came)) {
 		return more
 	}
 	return int(rest)
 }
 
-// noMemory is the error of a request that the budget has no room for.
+// noMemory is the error of a request that does not fit into the body budget.
 func (f *Frontend) noMemory() error {
 	f.metrics.rejections.WithLabelValues("body_memory").Inc()
 	return &fault.Error{Code: fault.Overloaded, Message: "too many large requests at once: try again later", RetryAfter: retrySoon}
 }
 
-func tooLarge(limit int64) error {
+func newTooLargeError(limit int64) error {
 	return fault.New(fault.TooLarge, "the request body is larger than %d bytes", limit)
 }
 
-// unread says why a body could not be read.
-func (c *call) unread(err error) error {
+// readError says why a body could not be read.
+func (c *apiCall) readError(err error) error {
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
-		return tooLarge(over.Limit)
+		return newTooLargeError(over.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fault.New(fault.Deadline, "the request body did not arrive within %v", c.f.cfg.BodyTimeout)
 	}

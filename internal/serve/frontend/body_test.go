@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestNextBody: a body of announced length takes what it needs once enough of it has come, one of
-// unknown length doubles, and one that announces more than it sends holds little.
+// TestNextBody: a body with a Content-Length gets what it needs once enough of it has arrived, one of
+// unknown length doubles, and one that announces more than it sends gets little.
 func TestNextBody(t *testing.T) {
 	for _, c := range []struct {
 		came, announced int64
@@ -20,12 +20,12 @@ func TestNextBody(t *testing.T) {
 		{0, 0, 1},
 		{0, 2500, 2501},
 		{0, firstBody - 1, firstBody},
-		{0, firstBody, firstBody}, // a byte more than it begins with
+		{0, firstBody, firstBody}, // one byte more than the initial size
 		{0, 400 << 10, firstBody},
 		{firstBody, 400 << 10, 400<<10 + 1 - firstBody},
-		{firstBody, 1 << 30, firstBody}, // a gigabyte is not believed on 16 KiB
+		{firstBody, 1 << 30, firstBody}, // 16 KiB are too little to trust a gigabyte
 		{32 << 20, 1 << 30, 1<<30 + 1 - 32<<20},
-		{2501, 2500, firstBody}, // more than was announced, which a server does not let happen
+		{2501, 2500, firstBody}, // more than announced, which a server prevents
 	} {
 		if got := nextBody(int(c.came), c.announced); got != c.want {
 			t.Errorf("%d bytes of %d came: %d more, want %d", c.came, c.announced, got, c.want)
@@ -33,7 +33,8 @@ func TestNextBody(t *testing.T) {
 	}
 }
 
-// TestBrokenChunks: a body that is not sent as HTTP has it is the client's mistake, which is there to be told.
+// TestBrokenChunks: an invalidly encoded body is an error of the client, which is still connected to
+// receive it.
 func TestBrokenChunks(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, constant("ok"))

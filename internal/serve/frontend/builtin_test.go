@@ -10,8 +10,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestBuiltinTokenizer: with a real vocabulary a stop string spans tokens and a
-// character may too, and the prompt that the engine gets is the template's.
+// TestBuiltinTokenizer: with a real vocabulary a stop string or a character may span tokens, and the
+// engine gets the template's prompt.
 func TestBuiltinTokenizer(t *testing.T) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {

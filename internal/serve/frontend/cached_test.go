@@ -9,8 +9,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestCachedLate: what an engine had cached is told when it says so, in the last words
-// of the answer if need be, and never made up.
+// TestCachedLate: the answer gives the engine's cached tokens when it reports them, at the end of the
+// answer if necessary, and never invents them.
 func TestCachedLate(t *testing.T) {
 	prompt := `"prompt":"0123456789"`
 	for _, tt := range []struct {
@@ -18,8 +18,8 @@ func TestCachedLate(t *testing.T) {
 		scripts []script
 		body    string
 		usage   string // of the answer
-		said    string // to the router, of each attempt
-		cached  string // by the metric
+		said    string // to the router, by attempt
+		cached  string // in the metric
 	}{
 		{"at once", []script{{cached: 7}}, prompt, `"prompt_tokens_details":{"cached_tokens":7}`, "map[R#1:7]", "7"},
 		{"late", []script{{cached: 7, late: true}}, prompt, `"prompt_tokens_details":{"cached_tokens":7}`, "map[R#1:7]", "7"},

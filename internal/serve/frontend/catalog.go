@@ -24,105 +24,105 @@ import (
 )
 
 const (
-	retryOpen = 30 * time.Second // between tries to open a tokenizer that failed
-	maxLost   = 1024             // models remembered without a worker
+	retryOpen = 30 * time.Second // between attempts to open a tokenizer that failed
+	maxLost   = 1024             // models without workers that are kept
 
 	retryWatch = 5 * time.Second // before the registry is watched again
 )
 
-// catalog is what the registered workers serve, as one immutable snapshot after
-// another. One goroutine, in run, makes them; anyone reads the latest.
-type catalog struct {
-	takes func(*disco.Instance) bool // whether requests may go to an instance
-	open  func(engine.TokenizerRef) (*prep.Pipeline, error)
-	// encoder returns what makes the prompts of a model.
-	encoder func(*model) prep.Encoder
-	// refer, if not nil, is told the reference of every model.
-	refer   func(model, checksum string)
+// modelCatalog holds what the registered workers serve, as a sequence of immutable snapshots. One
+// goroutine, in run, makes them; any goroutine may read the latest.
+type modelCatalog struct {
+	accepts       func(*disco.Instance) bool // whether requests may go to an instance
+	openTokenizer func(engine.TokenizerRef) (*prep.Pipeline, error)
+	// encoder returns the prompt encoder of a model.
+	encoder func(*servedModel) prep.Encoder
+	// onModel, if not nil, is called with the reference checksum of every model.
+	onModel func(model, checksum string)
 	metrics *metrics
 	log     *slog.Logger
-	snap    atomic.Pointer[snapshot]
-	seen    chan struct{} // closed when snap is of what is registered, for the first time
+	current atomic.Pointer[catalogSnapshot]
+	loaded  chan struct{} // closed when snap first reflects the registry
 
 	// Owned by run.
-	pipes map[pipeKey]*prep.Pipeline
-	said  map[string]string // the last complaint about each subject, so that it is made once
+	pipelines  map[pipelineKey]*prep.Pipeline
+	complaints map[string]string // the last complaint about each subject, to log it once
 }
 
-type snapshot struct {
-	models    []*model // by name
-	names     map[string]*model
-	instances []instance // all that are registered, by id
-	// opaque says that some of the models are, see model.opaque.
-	opaque bool
-	// superseded is closed when there is a newer one.
+type catalogSnapshot struct {
+	models    []*servedModel // by name
+	byName    map[string]*servedModel
+	instances []registeredWorker // all registered ones, by id
+	// hasOpaque says that some of the models are opaque, see servedModel.isOpaque.
+	hasOpaque bool
+	// superseded is closed when there is a newer snapshot.
 	superseded chan struct{}
 }
 
-func newSnapshot() *snapshot {
-	return &snapshot{names: map[string]*model{}, superseded: make(chan struct{})}
+func newCatalogSnapshot() *catalogSnapshot {
+	return &catalogSnapshot{byName: map[string]*servedModel{}, superseded: make(chan struct{})}
 }
 
-// Life implements attempt.View.
-func (s *snapshot) Life(id kv.WorkerID) (epoch uint64, known bool) {
-	i, ok := slices.BinarySearchFunc(s.instances, id, func(in instance, id kv.WorkerID) int { return cmp.Compare(in.ID, id) })
+// WorkerEpoch implements dispatch.View.
+func (s *catalogSnapshot) WorkerEpoch(id kv.WorkerID) (epoch uint64, known bool) {
+	i, ok := slices.BinarySearchFunc(s.instances, id, func(in registeredWorker, id kv.WorkerID) int { return cmp.Compare(in.ID, id) })
 	if !ok {
 		return 0, false
 	}
 	return s.instances[i].Epoch, true
 }
 
-// Superseded implements attempt.View.
-func (s *snapshot) Superseded() <-chan struct{} { return s.superseded }
+// Superseded implements dispatch.View.
+func (s *catalogSnapshot) Superseded() <-chan struct{} { return s.superseded }
 
-// model is one served model. Its card is that of its reference instance: the one
-// it had before, else the one of lowest id.
-type model struct {
+// servedModel is one served model. Its card is the card of its reference instance: the card it had
+// before, else the card of the instance with the lowest id.
+type servedModel struct {
 	card engine.Card
-	// adapter is the LoRA adapter that the model is, "" if it is none, and parent then the
-	// model that it adapts: its card is the parent's under its own name.
+	// adapter is the model's LoRA adapter, "" if it is none. parent is then the base model; the card is
+	// the parent's under the adapter's name.
 	adapter, parent string
-	pipe            *prep.Pipeline // nil if it cannot be opened
-	encoder         prep.Encoder   // makes its prompts; nil if nothing can
-	manner          manner         // how it writes calls and reasoning
-	created         time.Time      // when this frontend first saw it
-	workers         []instance     // those that a request may go to; none if all are gone
+	pipeline        *prep.Pipeline     // nil if it cannot be opened
+	encoder         prep.Encoder       // makes its prompts; nil if nothing can
+	format          outputFormat       // its format of tool calls and reasoning
+	firstSeen       time.Time          // when this frontend first saw it
+	workers         []registeredWorker // workers that requests may go to; none if all were removed
 	metrics         *modelMetrics
-	unfit           []kv.WorkerID // those that serve the name by a card that differs
+	unfitWorkers    []kv.WorkerID // workers that serve the name with a different card
 }
 
-// instance is one registered worker.
-type instance struct {
+// registeredWorker is one registered worker.
+type registeredWorker struct {
 	disco.Instance
-	card engine.Card
-	bad  string // why nothing is sent to it; "" if nothing is wrong
+	card        engine.Card
+	unfitReason string // why nothing is sent to it; "" if nothing is wrong
 }
 
-func newCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef) (*prep.Pipeline, error), encoder func(*model) prep.Encoder, m *metrics, log *slog.Logger) *catalog {
-	c := &catalog{
-		takes:   takes,
-		open:    open,
-		encoder: encoder,
-		metrics: m,
-		log:     log,
-		seen:    make(chan struct{}),
-		pipes:   map[pipeKey]*prep.Pipeline{},
-		said:    map[string]string{},
+func newModelCatalog(takes func(*disco.Instance) bool, open func(engine.TokenizerRef) (*prep.Pipeline, error), encoder func(*servedModel) prep.Encoder, m *metrics, log *slog.Logger) *modelCatalog {
+	c := &modelCatalog{
+		accepts:       takes,
+		openTokenizer: open,
+		encoder:       encoder,
+		metrics:       m,
+		log:           log,
+		loaded:        make(chan struct{}),
+		pipelines:     map[pipelineKey]*prep.Pipeline{},
+		complaints:    map[string]string{},
 	}
-	c.snap.Store(newSnapshot())
+	c.current.Store(newCatalogSnapshot())
 	return c
 }
 
-// run keeps the catalog until ctx ends. Opening a tokenizer takes its time and
-// may fail for a while: the watch never waits for it, and the latest set wins.
-func (c *catalog) run(ctx context.Context, registry disco.Registry) {
+// run updates the catalog until ctx ends. Opening a tokenizer is slow and may fail for a while: the
+// watch never waits for it, and the latest set wins.
+func (c *modelCatalog) run(ctx context.Context, registry disco.Registry) {
 	sets := make(chan []disco.Instance, 1)
 	var watch sync.WaitGroup
 	defer watch.Wait()
-	watch.Go(func() { c.watch(ctx, registry, sets) })
+	watch.Go(func() { c.watchRegistry(ctx, registry, sets) })
 	retry := time.NewTicker(retryOpen)
 	defer retry.Stop()
-	first := sync.OnceFunc(func() { close(c.seen) })
+	first := sync.OnceFunc(func() { close(c.loaded) })
 	var set []disco.Instance
 	for {
 		select {
@@ -130,7 +130,7 @@ func (c *catalog) run(ctx context.Context, registry disco.Registry) {
 			c.update(set)
 			first()
 		case <-retry.C:
-			if c.anyClosed() {
+			if c.hasUnopened() {
 				c.update(set)
 			}
 		case <-ctx.Done():
@@ -139,45 +139,45 @@ func (c *catalog) run(ctx context.Context, registry disco.Registry) {
 	}
 }
 
-// watch puts the latest set of instances into sets, which has room for one. A
-// registry that fails is asked again: until it answers, what is known holds.
-func (c *catalog) watch(ctx context.Context, registry disco.Registry, sets chan []disco.Instance) {
+// watchRegistry puts the latest set of instances into sets, which has room for one. A registry that
+// fails is asked again; until it answers, the known set stays in force.
+func (c *modelCatalog) watchRegistry(ctx context.Context, registry disco.Registry, sets chan []disco.Instance) {
 	for {
-		err := registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+		err := registry.Watch(ctx, disco.KindWorker, func(set []disco.Instance) {
 			select {
 			case <-sets: // superseded
 			default:
 			}
-			sets <- set // nobody else sends, so there is room
+			sets <- set // this is the only sender, so there is room
 		})
 		if ctx.Err() != nil {
 			return
 		}
 		c.log.Warn("the watch of workers ended; it begins again", "error", err, "after", retryWatch)
-		if backoff.Pause(ctx, retryWatch) != nil {
+		if backoff.SleepContext(ctx, retryWatch) != nil {
 			return
 		}
 	}
 }
 
-func (c *catalog) anyClosed() bool {
-	return slices.ContainsFunc(c.snap.Load().models, func(m *model) bool { return m.pipe == nil && !m.opaque() })
+func (c *modelCatalog) hasUnopened() bool {
+	return slices.ContainsFunc(c.current.Load().models, func(m *servedModel) bool { return m.pipeline == nil && !m.isOpaque() })
 }
 
 // update makes the snapshot of a set of instances.
-func (c *catalog) update(set []disco.Instance) {
-	next := newSnapshot()
-	byName := map[string][]instance{}
+func (c *modelCatalog) update(set []disco.Instance) {
+	next := newCatalogSnapshot()
+	byName := map[string][]registeredWorker{}
 	var order []string
 	for _, in := range set {
-		if !c.takes(&in) {
+		if !c.accepts(&in) {
 			continue
 		}
 		card, err := engine.DecodeCard(in.Meta)
-		i := instance{Instance: in, card: card}
+		i := registeredWorker{Instance: in, card: card}
 		if err != nil {
-			i.bad = "its model card cannot be read"
-			c.complain(fmt.Sprint("card of ", in.ID), err.Error(), slog.Uint64("worker", uint64(in.ID)))
+			i.unfitReason = "its model card cannot be read"
+			c.logComplaint(fmt.Sprint("card of ", in.ID), err.Error(), slog.Uint64("worker", uint64(in.ID)))
 			next.instances = append(next.instances, i)
 			continue
 		}
@@ -186,97 +186,97 @@ func (c *catalog) update(set []disco.Instance) {
 		}
 		byName[card.Name] = append(byName[card.Name], i)
 	}
-	old := c.snap.Load()
+	old := c.current.Load()
 	for _, name := range order {
-		was := old.names[name]
+		was := old.byName[name]
 		if was != nil && (was.card.Name != name || was.adapter != "") {
-			was = nil // the name was an alias, or an adapter's
+			was = nil // the name was an alias or an adapter
 		}
-		next.models = append(next.models, c.model(was, byName[name]))
+		next.models = append(next.models, c.newModel(was, byName[name]))
 		next.instances = append(next.instances, byName[name]...)
 	}
 	next.keepLost(old)
-	next.index()
-	c.adapt(next, old)
-	next.opaque = slices.ContainsFunc(next.models, (*model).opaque)
-	c.metrics.follow(next, old)
-	c.snap.Store(next)
-	if c.refer != nil {
+	next.buildNames()
+	c.addAdapters(next, old)
+	next.hasOpaque = slices.ContainsFunc(next.models, (*servedModel).isOpaque)
+	c.metrics.followModels(next, old)
+	c.current.Store(next)
+	if c.onModel != nil {
 		for _, name := range order {
-			c.refer(name, next.names[name].card.Checksum())
+			c.onModel(name, next.byName[name].card.Checksum())
 		}
 	}
 	close(old.superseded)
-	maps.DeleteFunc(c.pipes, func(_ pipeKey, p *prep.Pipeline) bool {
-		return !slices.ContainsFunc(next.models, func(m *model) bool { return m.pipe == p })
+	maps.DeleteFunc(c.pipelines, func(_ pipelineKey, p *prep.Pipeline) bool {
+		return !slices.ContainsFunc(next.models, func(m *servedModel) bool { return m.pipeline == p })
 	})
 }
 
-// model makes one model of its instances, at least one, and marks those that do
-// differ from the reference.
-func (c *catalog) model(old *model, ins []instance) *model {
-	m := &model{card: reference(old, ins), created: time.Now()}
+// newModel makes one model from its instances, at least one, and marks the instances that differ from
+// the reference.
+func (c *modelCatalog) newModel(old *servedModel, ins []registeredWorker) *servedModel {
+	m := &servedModel{card: referenceCard(old, ins), firstSeen: time.Now()}
 	if old != nil {
-		m.created = old.created
+		m.firstSeen = old.firstSeen
 	}
 	var err error
-	if m.opaque() {
+	if m.isOpaque() {
 		// There is nothing to open.
-	} else if m.pipe, err = c.pipeline(m.card); err == nil {
-		m.manner = mannerOf(&m.card, m.pipe)
-		if err := m.manner.check(); err != nil {
-			c.complain("parsers of "+m.card.Name, err.Error(), slog.String("model", m.card.Name))
-			m.manner = manner{}
+	} else if m.pipeline, err = c.openPipeline(m.card); err == nil {
+		m.format = outputFormatOf(&m.card, m.pipeline)
+		if err := m.format.check(); err != nil {
+			c.logComplaint("parsers of "+m.card.Name, err.Error(), slog.String("model", m.card.Name))
+			m.format = outputFormat{}
 		}
-		if m.manner.doubt != "" {
-			c.complain("calls of "+m.card.Name, "how it writes calls is not sure: "+m.manner.doubt+
+		if m.format.doubt != "" {
+			c.logComplaint("calls of "+m.card.Name, "how it writes calls is not sure: "+m.format.doubt+
 				"; requests with tools are refused: start its workers with --tool-call-parser NAME, or none", slog.String("model", m.card.Name))
 		}
 	}
 	for i := range ins {
 		in := &ins[i]
-		if in.bad = in.card.DiffersFrom(&m.card); in.bad != "" {
-			m.unfit = append(m.unfit, in.ID)
-			c.complain(fmt.Sprint("fit of ", in.ID), in.bad, slog.Uint64("worker", uint64(in.ID)), slog.String("model", m.card.Name))
+		if in.unfitReason = in.card.DescribeDifference(&m.card); in.unfitReason != "" {
+			m.unfitWorkers = append(m.unfitWorkers, in.ID)
+			c.logComplaint(fmt.Sprint("fit of ", in.ID), in.unfitReason, slog.Uint64("worker", uint64(in.ID)), slog.String("model", m.card.Name))
 			continue
 		}
 		m.workers = append(m.workers, *in)
 	}
-	m.card.Miscounted = m.miscounted()
+	m.card.MiscountedMedia = m.miscountedKinds()
 	m.encoder = c.encoder(m)
-	c.lacks(m, err)
+	c.logLimits(m, err)
 	return m
 }
 
-// lacks logs what the model cannot be asked for because of its tokenizer or its
-// template, and what to do about it; cause is why the tokenizer cannot be opened.
-func (c *catalog) lacks(m *model, cause error) {
+// logLimits logs what the model cannot be asked for because of its tokenizer or its template, and the
+// remedy; cause is why the tokenizer cannot be opened.
+func (c *modelCatalog) logLimits(m *servedModel, cause error) {
 	name := m.card.Name
-	asks := asks(m.encoder)
+	asks := usesEngines(m.encoder)
 	remedy := ""
-	if m.preprocesses() && !asks {
+	if m.makesPrompts() && !asks {
 		remedy = "; its engines make prompts: start the frontend with --preprocess engine"
 	}
 	switch {
-	case m.opaque():
-		if !slices.ContainsFunc(m.workers, func(in instance) bool { return len(in.card.Passes) > 0 }) {
-			c.complain("passes of "+name, "only its engines have its tokenizer, and none takes requests as their clients wrote them: it cannot be asked", slog.String("model", name))
+	case m.isOpaque():
+		if !slices.ContainsFunc(m.workers, func(in registeredWorker) bool { return len(in.card.PassthroughPaths) > 0 }) {
+			c.logComplaint("passes of "+name, "only its engines have its tokenizer, and none takes requests as their clients wrote them: it cannot be asked", slog.String("model", name))
 		}
 	case cause != nil:
-		c.complain("tokenizer of "+name, "tokenizer: "+cause.Error()+"; without it no tokens become text here"+remedy, slog.String("model", name))
-	case asks && !m.preprocesses():
-		c.complain("prompts of "+name, "no engine of it makes prompts: start the frontend with --preprocess local", slog.String("model", name))
-	case !asks && m.pipe.Template == nil:
-		c.complain("template of "+name, "template: "+m.pipe.TemplateName+"; chat completions are refused, completions are served"+remedy, slog.String("model", name))
+		c.logComplaint("tokenizer of "+name, "tokenizer: "+cause.Error()+"; without it no tokens become text here"+remedy, slog.String("model", name))
+	case asks && !m.makesPrompts():
+		c.logComplaint("prompts of "+name, "no engine of it makes prompts: start the frontend with --preprocess local", slog.String("model", name))
+	case !asks && m.pipeline.Template == nil:
+		c.logComplaint("template of "+name, "template: "+m.pipeline.TemplateName+"; chat completions are refused, completions are served"+remedy, slog.String("model", name))
 	}
 }
 
-// reference picks the card that the model's other instances are measured by, so
-// that a newcomer never changes a model that is being served.
-func reference(old *model, ins []instance) engine.Card {
+// referenceCard picks the card that the model's instances are compared with. It prefers the old one, so
+// that a new worker never changes a model that is being served.
+func referenceCard(old *servedModel, ins []registeredWorker) engine.Card {
 	if old != nil {
 		for _, in := range ins {
-			if sameModel(&in.card, &old.card) {
+			if isSameModel(&in.card, &old.card) {
 				return in.card
 			}
 		}
@@ -284,26 +284,26 @@ func reference(old *model, ins []instance) engine.Card {
 	return ins[0].card
 }
 
-// sameModel reports whether two cards are of one model.
-func sameModel(a, b *engine.Card) bool {
-	_, _, _, differ := a.Differs(b)
+// isSameModel reports whether two cards describe one model.
+func isSameModel(a, b *engine.Card) bool {
+	_, _, _, differ := a.FirstDifference(b)
 	return !differ
 }
 
-// pipeKey says which pipelines are the same: those of one tokenizer whose engines count media alike.
-type pipeKey struct {
+// pipelineKey identifies a pipeline: its tokenizer, and how its engines count media.
+type pipelineKey struct {
 	ref engine.TokenizerRef
 	as  family.Serving
 }
 
-// pipeline returns the pipeline of a card's tokenizer, or why it cannot be opened.
-func (c *catalog) pipeline(card engine.Card) (*prep.Pipeline, error) {
+// openPipeline returns the pipeline of a card's tokenizer, or why it cannot be opened.
+func (c *modelCatalog) openPipeline(card engine.Card) (*prep.Pipeline, error) {
 	ref := card.Tokenizer
-	key := pipeKey{ref, card.Serving()}
-	if p := c.pipes[key]; p != nil {
+	key := pipelineKey{ref, card.ServingSettings()}
+	if p := c.pipelines[key]; p != nil {
 		return p, nil
 	}
-	p, err := c.open(ref)
+	p, err := c.openTokenizer(ref)
 	if err == nil && ref.Digest != "" && p.Digest != "" && ref.Digest != p.Digest {
 		err = errors.New("its files are not those that the workers have: the digests differ")
 	}
@@ -311,92 +311,92 @@ func (c *catalog) pipeline(card engine.Card) (*prep.Pipeline, error) {
 		return nil, err
 	}
 	c.log.Info("tokenizer opened", "model", card.Name, "kind", ref.Kind, "template", p.TemplateName)
-	p = p.For(key.as)
-	c.pipes[key] = p
+	p = p.ForServing(key.as)
+	c.pipelines[key] = p
 	return p, nil
 }
 
-// complain logs what is wrong with a subject, once until it changes.
-func (c *catalog) complain(subject, what string, args ...any) {
-	if c.said[subject] == what {
+// logComplaint logs what is wrong with a subject, once until it changes.
+func (c *modelCatalog) logComplaint(subject, what string, args ...any) {
+	if c.complaints[subject] == what {
 		return
 	}
-	if len(c.said) >= maxLost {
-		clear(c.said)
+	if len(c.complaints) >= maxLost {
+		clear(c.complaints)
 	}
-	c.said[subject] = what
+	c.complaints[subject] = what
 	c.log.Warn("a worker or its model cannot be used as it is", append(args, "reason", what)...)
 }
 
-// keepLost keeps the models whose last worker is gone: asking for one is not a
-// mistake, it is too early or too late.
-func (s *snapshot) keepLost(old *snapshot) {
+// keepLost keeps the models which lost their last worker, so that requests for them fail as unavailable
+// and not as unknown.
+func (s *catalogSnapshot) keepLost(old *catalogSnapshot) {
 	have := map[string]bool{}
 	for _, m := range s.models {
 		have[m.card.Name] = true
 	}
 	lost := 0
 	for _, m := range old.models {
-		if have[m.card.Name] || lost >= maxLost || have[m.parent] { // an adapter without its model was taken away
+		if have[m.card.Name] || lost >= maxLost || have[m.parent] { // an adapter without its model was removed
 			continue
 		}
 		lost++
 		gone := *m
-		gone.workers, gone.unfit = nil, nil
+		gone.workers, gone.unfitWorkers = nil, nil
 		s.models = append(s.models, &gone)
 	}
 }
 
-// index sorts the snapshot and makes its names. A model's own name comes before
-// another's alias, a served model before a lost one.
-func (s *snapshot) index() {
-	slices.SortFunc(s.models, func(a, b *model) int { return strings.Compare(a.card.Name, b.card.Name) })
-	slices.SortFunc(s.instances, func(a, b instance) int { return cmp.Compare(a.ID, b.ID) })
+// buildNames sorts the snapshot and builds its names. A model's own name takes precedence over
+// another's alias, and a served model over a lost one.
+func (s *catalogSnapshot) buildNames() {
+	slices.SortFunc(s.models, func(a, b *servedModel) int { return strings.Compare(a.card.Name, b.card.Name) })
+	slices.SortFunc(s.instances, func(a, b registeredWorker) int { return cmp.Compare(a.ID, b.ID) })
 	for _, m := range s.models {
-		s.names[m.card.Name] = m
+		s.byName[m.card.Name] = m
 	}
 	for _, m := range s.models {
 		for _, alias := range m.card.Aliases {
-			if have := s.names[alias]; have == nil || len(have.workers) == 0 && have.card.Name != alias {
-				s.names[alias] = m
+			if have := s.byName[alias]; have == nil || len(have.workers) == 0 && have.card.Name != alias {
+				s.byName[alias] = m
 			}
 		}
 	}
 }
 
-// adapt adds the adapters of the models as models of their own, of the workers that serve
-// them. A name that is another model's, or its alias, is not an adapter's; of two models that
-// have an adapter of one name, it is the first's.
-func (c *catalog) adapt(next, old *snapshot) {
-	var all []*model
+// addAdapters adds the adapters of the models as models of their own, on the workers that serve them.
+// The name of another model or alias cannot be an adapter; if two models have an adapter of one name,
+// the first model's counts.
+func (c *modelCatalog) addAdapters(next, old *catalogSnapshot) {
+	var all []*servedModel
 	for _, parent := range next.models {
 		if parent.adapter != "" {
 			continue // it is lost, with its model
 		}
-		for _, name := range parent.adapters() {
-			if have := next.names[name]; have != nil && len(have.workers) > 0 {
+		for _, name := range parent.adapterNames() {
+			if have := next.byName[name]; have != nil && len(have.workers) > 0 {
 				if have.parent != parent.card.Name {
-					c.complain("adapter "+name+" of "+parent.card.Name, "its name is that of another model, alias or adapter", slog.String("model", parent.card.Name), slog.String("adapter", name))
+					c.logComplaint("adapter "+name+" of "+parent.card.Name, "its name is that of another model, alias or adapter", slog.String("model", parent.card.Name), slog.String("adapter", name))
 				}
 				continue
 			}
-			m := parent.adapted(name)
-			if was := old.names[name]; was != nil && was.parent == m.parent {
-				m.created = was.created
+			m := parent.newAdapter(name)
+			if was := old.byName[name]; was != nil && was.parent == m.parent {
+				m.firstSeen = was.firstSeen
 			}
 			m.encoder = c.encoder(m)
-			next.names[name] = m
+			next.byName[name] = m
 			all = append(all, m)
 		}
 	}
-	// One that was lost and is served again is there once.
-	next.models = slices.DeleteFunc(next.models, func(m *model) bool { return m.adapter != "" && next.names[m.adapter] != m })
+	// An adapter that was lost and is served again must not appear twice.
+	next.models = slices.DeleteFunc(next.models, func(m *servedModel) bool { return m.adapter != "" && next.byName[m.adapter] != m })
 	next.models = append(next.models, all...)
-	slices.SortFunc(next.models, func(a, b *model) int { return strings.Compare(a.card.Name, b.card.Name) })
+	slices.SortFunc(next.models, func(a, b *servedModel) int { return strings.Compare(a.card.Name, b.card.Name) })
 }
 
-// adapters returns the adapters that the model's workers serve, ascending.
-func (m *model) adapters() []string {
+// adapterNames returns the adapters that the model's workers serve, ascending.
+func (m *servedModel) adapterNames() []string {
 	var names []string
 	for i := range m.workers {
 		names = append(names, m.workers[i].card.Adapters...)
@@ -405,41 +405,45 @@ func (m *model) adapters() []string {
 	return slices.Compact(names)
 }
 
-// adapted returns the model that one of m's adapters is, but for what makes its prompts.
-func (m *model) adapted(name string) *model {
-	a := &model{card: m.card, adapter: name, parent: m.card.Name, pipe: m.pipe, manner: m.manner, created: time.Now(), unfit: m.unfit}
+// newAdapter returns the model of one of m's adapters, without an encoder.
+func (m *servedModel) newAdapter(name string) *servedModel {
+	a := &servedModel{card: m.card, adapter: name, parent: m.card.Name, pipeline: m.pipeline, format: m.format, firstSeen: time.Now(), unfitWorkers: m.unfitWorkers}
 	a.card.Name, a.card.Aliases, a.card.Adapters = name, nil, nil
 	for _, in := range m.workers {
-		if in.card.Serves(name) {
+		if in.card.ServesAdapter(name) {
 			a.workers = append(a.workers, in)
 		}
 	}
 	return a
 }
 
-// servable reports whether requests can be served.
-func (m *model) servable() bool { return (m.pipe != nil || m.opaque()) && len(m.workers) > 0 }
+// isServable reports whether requests can be served.
+func (m *servedModel) isServable() bool {
+	return (m.pipeline != nil || m.isOpaque()) && len(m.workers) > 0
+}
 
-// opaque reports whether the tokenizer is the engines' alone: requests are passed on to them
-// as their clients wrote them, and their answers as they are.
-func (m *model) opaque() bool { return m.card.Tokenizer.Kind == engine.TokenizerOfEngine }
+// isOpaque reports whether only the engines have the tokenizer: requests and answers are then passed
+// through unchanged.
+func (m *servedModel) isOpaque() bool { return m.card.Tokenizer.Kind == engine.TokenizerOfEngine }
 
-// passes reports whether an engine of the model takes requests of a path so.
-func (m *model) passes(path string) bool { return len(m.without(path)) < len(m.workers) }
+// passesThrough reports whether an engine of the model takes passthrough requests of a path.
+func (m *servedModel) passesThrough(path string) bool {
+	return len(m.withoutPath(path)) < len(m.workers)
+}
 
-// without returns the workers whose engines do not take requests of a path so.
-func (m *model) without(path string) []kv.WorkerID {
+// withoutPath returns the workers whose engines do not take passthrough requests of a path.
+func (m *servedModel) withoutPath(path string) []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
-		if !slices.Contains(m.workers[i].card.Passes, path) {
+		if !slices.Contains(m.workers[i].card.PassthroughPaths, path) {
 			ids = append(ids, m.workers[i].ID)
 		}
 	}
 	return ids
 }
 
-// numerics returns the numerics of a worker of the model; "" if it is not known.
-func (m *model) numerics(id kv.WorkerID) string {
+// numericsOf returns the numerics of a worker of the model; "" if unknown.
+func (m *servedModel) numericsOf(id kv.WorkerID) string {
 	for i := range m.workers {
 		if m.workers[i].ID == id {
 			return m.workers[i].card.Numerics
@@ -448,8 +452,8 @@ func (m *model) numerics(id kv.WorkerID) string {
 	return ""
 }
 
-// withoutEmbeddings returns the workers whose engines make none.
-func (m *model) withoutEmbeddings() []kv.WorkerID {
+// withoutEmbeddings returns the workers whose engines make no embeddings.
+func (m *servedModel) withoutEmbeddings() []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
 		if !m.workers[i].card.Embeddings {
@@ -459,30 +463,30 @@ func (m *model) withoutEmbeddings() []kv.WorkerID {
 	return ids
 }
 
-// unguided returns the workers whose engines keep to no schema.
-func (m *model) unguided() []kv.WorkerID {
+// withoutGuides returns the workers whose engines do not support structured output.
+func (m *servedModel) withoutGuides() []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
-		if !m.workers[i].card.Guided {
+		if !m.workers[i].card.StructuredOutput {
 			ids = append(ids, m.workers[i].ID)
 		}
 	}
 	return ids
 }
 
-// miscounted returns the kinds of media of which an engine of the model makes other tokens than are
-// counted here, ascending: prompts are made for all of them.
-func (m *model) miscounted() []string {
+// miscountedKinds returns the kinds of media for which an engine of the model makes other tokens than
+// are counted here, ascending. Prompts are made for all engines, so one is enough.
+func (m *servedModel) miscountedKinds() []string {
 	var kinds []string
 	for i := range m.workers {
-		kinds = append(kinds, m.workers[i].card.Miscounted...)
+		kinds = append(kinds, m.workers[i].card.MiscountedMedia...)
 	}
 	slices.Sort(kinds)
 	return slices.Compact(kinds)
 }
 
-// featureless returns the workers whose engines take nothing that a processor made of media.
-func (m *model) featureless() []kv.WorkerID {
+// withoutFeatures returns the workers whose engines accept no processed media features.
+func (m *servedModel) withoutFeatures() []kv.WorkerID {
 	var ids []kv.WorkerID
 	for i := range m.workers {
 		if !m.workers[i].card.Features {
@@ -492,13 +496,13 @@ func (m *model) featureless() []kv.WorkerID {
 	return ids
 }
 
-// preprocesses reports whether an engine of the model makes prompts.
-func (m *model) preprocesses() bool {
-	return slices.ContainsFunc(m.workers, func(in instance) bool { return in.card.Preprocess })
+// makesPrompts reports whether an engine of the model makes prompts.
+func (m *servedModel) makesPrompts() bool {
+	return slices.ContainsFunc(m.workers, func(in registeredWorker) bool { return in.card.Preprocess })
 }
 
-// otherNumerics returns the workers that are known not to have these numerics.
-func (m *model) otherNumerics(numerics string) []kv.WorkerID {
+// withOtherNumerics returns the workers that are known to have other numerics.
+func (m *servedModel) withOtherNumerics(numerics string) []kv.WorkerID {
 	var ids []kv.WorkerID
 	if numerics == "" {
 		return nil
@@ -511,29 +515,29 @@ func (m *model) otherNumerics(numerics string) []kv.WorkerID {
 	return ids
 }
 
-// find returns the model that a client names, for a request whose tokens must
-// become text. The error lists the models that there are.
-func (c *catalog) find(name string) (*model, error) {
-	m, err := c.named(name)
-	if err == nil && m.opaque() {
+// findDecodable returns the model that a client names, for a request whose tokens must become text. The
+// error lists the existing models.
+func (c *modelCatalog) findDecodable(name string) (*servedModel, error) {
+	m, err := c.findServed(name)
+	if err == nil && m.isOpaque() {
 		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, so that no tokens become text here: start the frontend with --model-path, or send what the engines take themselves", m.card.Name)
 	}
-	if err == nil && m.pipe == nil {
+	if err == nil && m.pipeline == nil {
 		return nil, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened here, so that no tokens can become text: the frontend's log says why", m.card.Name)
 	}
 	return m, err
 }
 
-// encodes returns the model that a client names, for a request that needs no more
-// of a tokenizer than the tokens of a text.
-func (c *catalog) encodes(name string) (*model, error) {
-	m, err := c.named(name)
-	if err == nil && m.opaque() && m.encoder == nil {
+// findEncodable returns the model that a client names, for a request that only needs the tokens of a
+// text.
+func (c *modelCatalog) findEncodable(name string) (*servedModel, error) {
+	m, err := c.findServed(name)
+	if err == nil && m.isOpaque() && m.encoder == nil {
 		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, and none of them makes tokens of texts for others", m.card.Name)
 	}
 	if err == nil && m.encoder == nil {
 		remedy := ""
-		if m.preprocesses() {
+		if m.makesPrompts() {
 			remedy = ", and with --preprocess engine its engines make the tokens"
 		}
 		return nil, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened here: the frontend's log says why%s", m.card.Name, remedy)
@@ -541,38 +545,38 @@ func (c *catalog) encodes(name string) (*model, error) {
 	return m, err
 }
 
-// named returns the model of a name, if it has workers.
-func (c *catalog) named(name string) (*model, error) {
-	s := c.snap.Load()
-	m := s.names[name]
+// findServed returns the model of a name, if it has workers.
+func (c *modelCatalog) findServed(name string) (*servedModel, error) {
+	s := c.current.Load()
+	m := s.byName[name]
 	switch {
 	case m == nil:
-		return nil, s.unknown(name)
+		return nil, s.unknownModel(name)
 	case len(m.workers) == 0:
 		return nil, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
 	}
 	return m, nil
 }
 
-// current returns the latest state of a model that was found earlier.
-func (c *catalog) current(m *model) *model {
-	// Mostly nothing changed: to compare cards takes longer than many a step of a request.
-	if now := c.snap.Load().names[m.card.Name]; now != nil && now != m && sameModel(&m.card, &now.card) {
+// currentModel returns the latest state of a model that was found earlier.
+func (c *modelCatalog) currentModel(m *servedModel) *servedModel {
+	// Usually nothing has changed, and comparing cards is slower than many other steps of a request.
+	if now := c.current.Load().byName[m.card.Name]; now != nil && now != m && isSameModel(&m.card, &now.card) {
 		return now
 	}
 	return m
 }
 
-// unknown is the error for a name that no model has. A frontend that knows of no
-// model at all cannot tell: its fleet may be starting.
-func (s *snapshot) unknown(name string) error {
+// unknownModel is the error for a name that no model has. A frontend without any model cannot tell: its
+// fleet may be starting.
+func (s *catalogSnapshot) unknownModel(name string) error {
 	if len(s.models) == 0 {
 		return fault.New(fault.Unavailable, "no model is being served yet: try again when a worker is there")
 	}
 	const some = 8
 	var have []string
 	for _, m := range s.models {
-		if m.servable() {
+		if m.isServable() {
 			have = append(have, "'"+m.card.Name+"'")
 		}
 	}
@@ -582,23 +586,23 @@ func (s *snapshot) unknown(name string) error {
 	} else if n > 0 {
 		list = "available: " + strings.Join(have, ", ")
 	}
-	e := fault.New(fault.NotFound, "the model '%s' does not exist; %s", short(name), list)
+	e := fault.New(fault.NotFound, "the model '%s' does not exist; %s", shorten(name), list)
 	e.Param = "model"
 	return e
 }
 
-// same returns the snapshot's model of the name of another one's; nil if there is none, or if one of them is
-// an adapter and the other is not, or of another model.
-func (s *snapshot) same(m *model) *model {
-	now := s.names[m.card.Name]
+// isSameModel returns the snapshot's model with the name of m; nil if there is none, or if only one of
+// the two is an adapter or their base models differ.
+func (s *catalogSnapshot) sameModel(m *servedModel) *servedModel {
+	now := s.byName[m.card.Name]
 	if now == nil || now.card.Name != m.card.Name || now.adapter != m.adapter || now.parent != m.parent {
 		return nil
 	}
 	return now
 }
 
-// short bounds a client's word where a message repeats it.
-func short(s string) string {
+// shorten bounds a client's string for use in a message.
+func shorten(s string) string {
 	const limit = 128
 	if len(s) <= limit {
 		return s
@@ -606,24 +610,24 @@ func short(s string) string {
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
-// list returns the names that can be asked for, models and then aliases.
-func (s *snapshot) list() []openai.Model {
+// listModels returns the served names: models, then aliases.
+func (s *catalogSnapshot) listModels() []openai.Model {
 	var out []openai.Model
 	for _, m := range s.models {
-		if m.servable() {
-			out = append(out, m.listed(m.card.Name))
+		if m.isServable() {
+			out = append(out, m.apiModel(m.card.Name))
 		}
 	}
 	for _, m := range s.models {
 		for _, alias := range m.card.Aliases {
-			if m.servable() && s.names[alias] == m && alias != m.card.Name {
-				out = append(out, m.listed(alias))
+			if m.isServable() && s.byName[alias] == m && alias != m.card.Name {
+				out = append(out, m.apiModel(alias))
 			}
 		}
 	}
 	return out
 }
 
-func (m *model) listed(id string) openai.Model {
-	return openai.Model{ID: id, Root: m.card.Name, Parent: m.parent, Created: m.created.Unix(), ContextLength: m.card.ContextLength}
+func (m *servedModel) apiModel(id string) openai.Model {
+	return openai.Model{ID: id, Root: m.card.Name, Parent: m.parent, Created: m.firstSeen.Unix(), ContextLength: m.card.ContextLength}
 }

@@ -13,9 +13,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestChoice compares a choice that is fed token by token, in random portions,
-// with a naive twin that looks at the whole text at once: the text, where it
-// ends, and which tokens have log-probabilities and at which offsets.
+// TestChoice compares a choice that is fed token by token, in random portions, with a naive twin that
+// sees the whole text at once: the text, where it ends, and which tokens have log-probabilities and at
+// which offsets.
 func TestChoice(t *testing.T) {
 	pieces := []string{"a", "b", "ab", "é", "😀", "\xff", "\xe2\x80", " ", "END", "E"}
 	stopped := 0
@@ -30,16 +30,16 @@ func TestChoice(t *testing.T) {
 			stops = append(stops, []string{"END", "ba", "bé", "😀a", "\ufffd", "aab"}[rng.IntN(6)])
 		}
 		rules := &textRules{
-			tokenizer: byteTokenizer{}, needles: newNeedles(stops), minTokens: rng.IntN(4) * rng.IntN(8),
+			tokenizer: byteTokenizer{}, stopStrings: newStopStrings(stops), minTokens: rng.IntN(4) * rng.IntN(8),
 			keepStop: rng.IntN(2) == 0, logprobs: true,
 		}
 		tokens := encodeBytes(raw.String())
 		want := naiveChoice(tokens, stops, rules)
 
-		c := &choice{decoder: byteTokenizer{}.NewDecoder(prep.DecodeOptions{}), stop: newMatcher(rules.needles)}
+		c := &answerChoice{decoder: byteTokenizer{}.NewDecoder(prep.DecodeOptions{}), stopMatcher: newStopMatcher(rules.stopStrings)}
 		var got outcome
 		flush := func() {
-			text, lps := c.take()
+			text, lps := c.pendingText()
 			if !utf8.Valid(text) {
 				t.Fatalf("seed %d: %q is not UTF-8", seed, text)
 			}
@@ -47,11 +47,11 @@ func TestChoice(t *testing.T) {
 			for _, lp := range lps {
 				got.add(lp)
 			}
-			c.sent(len(text))
+			c.markSent(len(text))
 		}
 		for _, tok := range tokens {
 			got.used++
-			if c.push(rules, tok, &engine.Logprob{Token: tok, Logprob: float32(got.used)}) {
+			if c.pushToken(rules, tok, &engine.Logprob{Token: tok, Logprob: float32(got.used)}) {
 				got.stopped, c.done = true, true
 				break
 			}
@@ -60,7 +60,7 @@ func TestChoice(t *testing.T) {
 			}
 		}
 		if !got.stopped {
-			got.stopped, c.done = c.end(rules), true
+			got.stopped, c.done = c.finishTokens(rules), true
 		}
 		flush()
 		if got.stopped {
@@ -89,7 +89,7 @@ func (o *outcome) add(lp api.Logprob) {
 	o.logprobs += string(rune('0'+int(lp.Logprob)%10)) + "@" + string(rune('a'+lp.Offset)) + " "
 }
 
-// naiveChoice decodes ever longer prefixes from scratch.
+// naiveChoice decodes ever longer prefixes from the start.
 func naiveChoice(tokens []kv.Token, stops []string, r *textRules) outcome {
 	decode := func(n int, flush bool) string {
 		d := byteTokenizer{}.NewDecoder(prep.DecodeOptions{})
@@ -113,7 +113,7 @@ func naiveChoice(tokens []kv.Token, stops []string, r *textRules) outcome {
 		}
 		return o
 	}
-	// What is decoded before token minTokens is beyond the reach of stop strings.
+	// Stop strings do not match text decoded before token minTokens.
 	blind := 0
 	if r.minTokens > 1 {
 		blind = len(decode(min(r.minTokens-1, len(tokens)), false))

@@ -8,85 +8,77 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// Config bounds what a frontend does for its clients. Zero fields take the
-// defaults of EnsureDefaults.
+// Config bounds what a frontend does for its clients. Zero fields take the defaults of EnsureDefaults.
 type Config struct {
-	// Namespace and Component are those of the instances to send to; "" takes
-	// those of all.
+	// Namespace and Component select the instances to send to; "" selects all.
 	Namespace, Component string
-	// MaxBodyBytes bounds a request's body; beyond it the answer is 413 and the
-	// rest is not read. Default 32 MiB.
+	// MaxBodyBytes bounds a request's body; beyond it the answer is 413 and the rest is not read.
+	// Default 32 MiB.
 	MaxBodyBytes int64
-	// BodyMemory bounds the memory of all bodies being read and decoded at once;
-	// beyond it the answer is 503. As much again bounds the prompts being made,
-	// which wait for each other. Default 512 MiB, and at least two of the largest
-	// bodies.
+	// BodyMemory bounds the memory of all bodies being read and decoded at once; beyond it the answer
+	// is 503. As much again bounds the prompts being made, which wait for each other. Default 512 MiB,
+	// and at least 4 * MaxBodyBytes, which is room for two of the largest bodies.
 	BodyMemory int64
-	// MaxInflight bounds the generation requests being served; beyond it the
-	// answer is 503 at once. Default 4096.
+	// MaxInflight bounds the generation requests being served; beyond it the answer is 503 at once.
+	// Default 4096.
 	MaxInflight int
-	// MigrationLimit is how many workers may fail under a request beyond the first.
-	// Those that leave as planned do not count. Default 3; negative is none: the
-	// request then fails with its worker.
+	// MigrationLimit is how many workers may fail under a request beyond the first. Workers which drain
+	// do not count. Default 3; negative allows none: the request then fails with its worker.
 	MigrationLimit int
-	// MigrationWait is how long a request that lost its worker waits for another
-	// while there is none. Default 10 s; negative is not at all.
+	// MigrationWait is how long a request that lost its worker waits for another while there is none.
+	// Default 10 s; negative does not wait.
 	MigrationWait time.Duration
-	// StallTimeout is how long a worker may send nothing before it is given up
-	// for another. It covers waiting in the engine's queue and prefill. Default
-	// 5 minutes.
+	// StallTimeout is how long a worker may send nothing before the request moves to another. It covers
+	// queueing in the engine and prefill. Default 5 minutes.
 	StallTimeout time.Duration
-	// Preprocess says who makes prompts of texts and conversations. Default
-	// PreprocessLocal.
+	// Preprocess says where prompts of texts and conversations are made. Default PreprocessLocal.
 	Preprocess Preprocess
-	// PreprocessTimeout is how long a worker may take to make a prompt before
-	// another is asked. Default 30 s.
+	// PreprocessTimeout is how long a worker may take to make a prompt before another is asked. Default
+	// 30 s.
 	PreprocessTimeout time.Duration
-	// IgnoresCaches says that the router's mode asks no cache: what only its choice would need is not
-	// found out, unless a request asks for another mode.
+	// IgnoresCaches says that the router's mode does not look at caches: what only its choice needs is
+	// not computed, unless a request asks for another mode.
 	IgnoresCaches bool
 	// RequestTimeout bounds a whole request; 0 is no bound.
 	RequestTimeout time.Duration
-	// HeaderTimeout and BodyTimeout bound how long a client may take to send its
-	// headers (default 10 s) and its body (default 60 s).
+	// HeaderTimeout and BodyTimeout bound how long a client may take to send its headers (default 10 s)
+	// and its body (default 60 s).
 	HeaderTimeout time.Duration
 	BodyTimeout   time.Duration
-	// WriteTimeout bounds each write: a client that takes nothing for so long is
-	// gone. Default 60 s.
+	// WriteTimeout bounds each write: a client that reads nothing for this long counts as disconnected.
+	// Default 60 s.
 	WriteTimeout time.Duration
-	// KeepAlive is how long a stream may be silent before a comment says that it
-	// lives. Default 15 s.
+	// KeepAlive is how long a stream may be silent before a keep-alive comment. Default 15 s.
 	KeepAlive time.Duration
 	// IdleTimeout closes connections without requests. Default 120 s.
 	IdleTimeout time.Duration
 	// MaxHeaderBytes bounds a request's headers. Default 64 KiB.
 	MaxHeaderBytes int
-	// MaxStreams bounds the requests at once on one connection of HTTP/2. Default 250.
+	// MaxStreams bounds the concurrent requests on one HTTP/2 connection. Default 250.
 	MaxStreams int
-	// OpenMetrics lets everybody read /metrics while keys are in force, which
-	// otherwise takes a key for administrators.
+	// OpenMetrics allows everyone to read /metrics while keys are in force; otherwise it needs an admin
+	// key.
 	OpenMetrics bool
-	// DrainGrace is how long a frontend that is told to stop goes on as before, but
-	// for its health and for closing each connection with an answer, so that load
-	// balancers and clients find another. Default none.
+	// DrainGrace is how long a frontend that is told to stop continues to serve, except that its health
+	// reports draining and each answer closes its connection, so that load balancers and clients find
+	// another frontend. Default none.
 	DrainGrace time.Duration
-	// DrainTimeout is how long requests may go on after that, while no new ones are
-	// taken, before they are cut off. Default 30 s.
+	// DrainTimeout is how long requests may continue after that, while new ones are refused, before
+	// they are cut off. Default 30 s.
 	DrainTimeout time.Duration
 }
 
-// Preprocess says who makes prompts of texts and conversations.
+// Preprocess says where prompts of texts and conversations are made.
 type Preprocess string
 
-// The makers of prompts.
+// The values of Preprocess.
 const (
-	// PreprocessLocal has this process tokenize and run chat templates.
+	// PreprocessLocal makes prompts in this process: it tokenizes and runs chat templates.
 	PreprocessLocal Preprocess = "local"
-	// PreprocessEngine has the model's engines do it, for models whose tokenizer or
-	// template is refused here. Tokens become text here in any case: where a model's
-	// tokenizer cannot be opened at all, completions are refused, and only what
-	// needs no text of tokens is served (embeddings, /tokenize, the router's
-	// questions).
+	// PreprocessEngine lets the model's engines make prompts, for models whose tokenizer or template is
+	// refused here. Detokenizing always happens here: if a model's tokenizer cannot be opened,
+	// completions are refused, and only requests which need no text from tokens are served (embeddings,
+	// /tokenize, the router's questions).
 	PreprocessEngine Preprocess = "engine"
 )
 
@@ -110,8 +102,8 @@ func (c *Config) EnsureDefaults() {
 	setDefault(&c.DrainTimeout, 30*time.Second)
 }
 
-// takes reports whether requests may go to an instance.
-func (c *Config) takes(in *disco.Instance) bool {
+// acceptsInstance reports whether requests may go to an instance.
+func (c *Config) acceptsInstance(in *disco.Instance) bool {
 	return (c.Namespace == "" || in.Namespace == c.Namespace) && (c.Component == "" || in.Component == c.Component)
 }
 
@@ -122,7 +114,7 @@ func setDefault[T comparable](field *T, v T) {
 	}
 }
 
-// Validate reports every field that cannot be.
+// Validate reports every invalid field.
 func (c *Config) Validate() error {
 	var errs []error
 	for _, f := range [...]struct {

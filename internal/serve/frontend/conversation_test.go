@@ -14,16 +14,16 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestConversationOfAnEngine: content parts reach the template by the rule of the engine that the model's
-// card names, and an engine that makes prompts itself as they are; but for Penstock's own, which took texts
-// as one before they took parts.
+// TestConversationOfAnEngine: content parts reach the template by the rule of the card's engine, and
+// reach an engine that makes prompts unchanged, except Penstock's own, whose earlier versions took the
+// texts of a message as one.
 func TestConversationOfAnEngine(t *testing.T) {
 	q := &api.Request{Endpoint: api.Chat, Messages: []api.Message{
 		{Role: "system", Content: "s"},
 		{Role: "user", Content: "a\nb", Parts: []api.Part{{Text: "a"}, {Text: "b"}}},
 	}}
 	const parts = `[{"type":"text","text":"a"},{"type":"text","text":"b"}]`
-	here, elsewhere := prep.Encoder(prep.Local{}), prep.Encoder(&remote{})
+	here, elsewhere := prep.Encoder(prep.LocalEncoder{}), prep.Encoder(&engineEncoder{})
 	for _, c := range []struct {
 		engine  string
 		encoder prep.Encoder
@@ -39,8 +39,8 @@ func TestConversationOfAnEngine(t *testing.T) {
 		{"sglang", elsewhere, prep.ContentSGLang, parts},
 		{"tiny", elsewhere, prep.ContentVLLM, ""},
 	} {
-		m := &model{card: engine.Card{Name: "m", Engine: c.engine}, encoder: c.encoder}
-		got := m.conversation(q)
+		m := &servedModel{card: engine.Card{Name: "m", Engine: c.engine}, encoder: c.encoder}
+		got := m.chatOf(q)
 		if got.Content != c.rule || string(got.Messages[1].Parts) != c.parts || got.Messages[0].Content != "s" {
 			t.Errorf("%s: rule %d, parts %s", c.engine, got.Content, got.Messages[1].Parts)
 		}
@@ -50,13 +50,13 @@ func TestConversationOfAnEngine(t *testing.T) {
 	}
 }
 
-// systemFirst is a template in the style of Qwen's: the system's message comes first, and a role that it
-// does not know is not shown.
+// systemFirst is a template in the style of Qwen's: the system message comes first, and messages of
+// unknown roles are not shown.
 const systemFirst = "{% for m in messages %}{% if m.role == 'system' %}{% if not loop.first %}{{ raise_exception('System message must be at the beginning.') }}{% endif %}" +
 	"<S>{{ m.content }}{% elif m.role == 'user' %}<U>{{ m.content }}{% elif m.role == 'assistant' %}<A>{{ m.content }}{% endif %}{% endfor %}"
 
-// TestDevelopersOfBothDialects: what a developer says, and the instructions of /v1/responses, are shown to a
-// template that does not know the role.
+// TestDevelopersOfBothDialects: developer messages, and the instructions of /v1/responses, are shown to
+// a template without that role.
 func TestDevelopersOfBothDialects(t *testing.T) {
 	dir := t.TempDir()
 	tokenizer, config := token.BuiltinFiles()
@@ -69,7 +69,7 @@ func TestDevelopersOfBothDialects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &model{card: engine.Card{Name: "m", Engine: "vllm"}, encoder: prep.Local{Pipeline: pipe}}
+	m := &servedModel{card: engine.Card{Name: "m", Engine: "vllm"}, encoder: prep.LocalEncoder{Pipeline: pipe}}
 	chats := func(body string) (*api.Request, error) { return openai.Decode(api.Chat, []byte(body)) }
 	items := func(body string) (*api.Request, error) {
 		q, err := responses.Decode([]byte(body))
@@ -99,7 +99,7 @@ func TestDevelopersOfBothDialects(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := pipe.Text(m.conversation(q)); err != nil || got != c.want {
+		if got, err := pipe.RenderText(m.chatOf(q)); err != nil || got != c.want {
 			t.Errorf("%s: %q, %v, want %q", c.body, got, err, c.want)
 		}
 	}

@@ -9,83 +9,82 @@ import (
 	"penstock/internal/edge/openai/responses"
 )
 
-// dialect is an API that a generation endpoint speaks.
-type dialect struct {
+// apiDialect is the API of a generation endpoint.
+type apiDialect struct {
 	endpoint api.Endpoint
-	// decode reads a request, and returns with it what makes the writer of its
-	// answer.
-	decode func(body []byte) (*api.Request, newWriter, error)
-	// idHeader is where its clients look for the request's id besides x-request-id;
-	// "" if nowhere.
+	// decode reads a request, and returns with it the factory of its answer's writer.
+	decode func(body []byte) (*api.Request, writerFactory, error)
+	// idHeader is the header in which its clients expect the request id in addition to x-request-id; ""
+	// if in none.
 	idHeader string
-	// refuse writes an error as a whole response, and broke appends the event that ends the
-	// broken stream of a request's answer.
-	refuse func(http.ResponseWriter, error)
-	broke  func(dst []byte, id string, err error) []byte
-	// path is that of its requests.
+	// refuse writes an error as a whole response. appendError appends the event that ends the broken
+	// stream of a request's answer.
+	refuse      func(http.ResponseWriter, error)
+	appendError func(dst []byte, id string, err error) []byte
+	// path is the path of its requests.
 	path string
 }
 
-// name gives a response the id of its request, for all clients and for those of d.
-func (d *dialect) name(w http.ResponseWriter, id string) {
+// setRequestID sets the id headers of a response, the common one and d's own.
+func (d *apiDialect) setRequestID(w http.ResponseWriter, id string) {
 	w.Header().Set("X-Request-Id", id)
 	if d.idHeader != "" {
 		w.Header().Set(d.idHeader, id)
 	}
 }
 
-// newWriter makes the writer of one answer. The head's Fingerprint is set before
-// the writer's first chunk.
-type newWriter func(*api.Head) api.Writer
+// writerFactory makes the writer of one answer. The head's Fingerprint is set before the writer's first
+// chunk.
+type writerFactory func(*api.Head) api.Writer
 
 // openAI is the API of chat and text completions.
-func openAI(endpoint api.Endpoint) dialect {
-	return dialect{
+func openAI(endpoint api.Endpoint) apiDialect {
+	return apiDialect{
 		endpoint: endpoint,
-		decode: func(body []byte) (*api.Request, newWriter, error) {
+		decode: func(body []byte) (*api.Request, writerFactory, error) {
 			q, err := openai.Decode(endpoint, body)
 			if err != nil {
 				return nil, nil, err
 			}
 			return q, func(h *api.Head) api.Writer { return openai.NewWriter(q, h) }, nil
 		},
-		refuse: openai.WriteError,
-		broke:  func(dst []byte, _ string, err error) []byte { return openai.AppendErrorEvent(dst, err) },
-		path:   map[api.Endpoint]string{api.Chat: "/v1/chat/completions", api.Completion: "/v1/completions"}[endpoint],
+		refuse:      openai.WriteError,
+		appendError: func(dst []byte, _ string, err error) []byte { return openai.AppendErrorEvent(dst, err) },
+		path:        map[api.Endpoint]string{api.Chat: "/v1/chat/completions", api.Completion: "/v1/completions"}[endpoint],
 	}
 }
 
-// responsesAPI is OpenAI's other API of conversations.
-func responsesAPI() dialect {
-	return dialect{
+// responsesAPI is OpenAI's Responses API.
+func responsesAPI() apiDialect {
+	return apiDialect{
 		endpoint: api.Responses,
-		decode: func(body []byte) (*api.Request, newWriter, error) {
+		decode: func(body []byte) (*api.Request, writerFactory, error) {
 			q, err := responses.Decode(body)
 			if err != nil {
 				return nil, nil, err
 			}
 			return q.Request, q.NewWriter, nil
 		},
-		refuse: openai.WriteError,
-		broke:  func(dst []byte, _ string, err error) []byte { return responses.AppendErrorEvent(dst, err) },
-		path:   "/v1/responses",
+		refuse:      openai.WriteError,
+		appendError: func(dst []byte, _ string, err error) []byte { return responses.AppendErrorEvent(dst, err) },
+		path:        "/v1/responses",
 	}
 }
 
-// messagesAPI is Anthropic's.
-func messagesAPI() dialect {
-	return dialect{
+// messagesAPI is Anthropic's Messages API.
+func messagesAPI() apiDialect {
+	return apiDialect{
 		endpoint: api.Messages,
-		decode: func(body []byte) (*api.Request, newWriter, error) {
+		decode: func(body []byte) (*api.Request, writerFactory, error) {
 			q, err := anthropic.Decode(body)
 			if err != nil {
 				return nil, nil, err
 			}
 			return q, func(h *api.Head) api.Writer { return anthropic.NewWriter(q, h) }, nil
 		},
-		idHeader: "request-id",
-		refuse:   anthropic.WriteError,
-		broke:    anthropic.AppendErrorEvent,
-		path:     "/v1/messages",
+		idHeader:    "request-id",
+		refuse:      anthropic.WriteError,
+		appendError: anthropic.AppendErrorEvent,
+		path:        "/v1/messages",
 	}
 }

@@ -13,42 +13,42 @@ import (
 	"penstock/internal/engine"
 )
 
-// atOnce bounds the parts of one request that are with workers at one time, so that
-// a request of thousands leaves room in their queues.
-const atOnce = 16
+// maxParallel bounds the parts of one request that are with workers at one time, so that a request with
+// thousands of parts leaves room in their queues.
+const maxParallel = 16
 
-// embed answers a request for embeddings, or returns why not. Each input is a
-// task of its own, with its own routing decision.
-func (c *call) embed() error {
-	if err := c.admit(); err != nil {
+// serveEmbeddings answers a request for embeddings, or returns why not. Each input is a task of its
+// own, with its own routing decision.
+func (c *apiCall) serveEmbeddings() error {
+	if err := c.admitRequest(); err != nil {
 		return err
 	}
-	ctx, cancel := c.context()
+	ctx, cancel := c.requestContext()
 	defer cancel()
-	req, err := decoded(c, openai.DecodeEmbeddings)
+	req, err := decodeBody(c, openai.DecodeEmbeddings)
 	if err != nil {
 		return err
 	}
-	m, err := c.find(c.f.catalog.encodes, req.Model)
+	m, err := c.findModel(c.f.catalog.findEncodable, req.Model)
 	if err != nil {
 		return err
 	}
-	all, err := c.embeddings(ctx, m, req)
+	all, err := c.embeddingTasks(ctx, m, req)
 	if err != nil {
 		return err
 	}
 	for _, e := range all {
-		c.spend(len(e.request.Prompt), 0)
+		c.spendTokens(len(e.request.Prompt), 0)
 	}
-	err = bounded.Each(ctx, len(all), atOnce, func(ctx context.Context, i int) error {
-		return c.f.attempts(ctx, all[i], all[i].route.Pin.ID != 0)
+	err = bounded.ForEach(ctx, len(all), maxParallel, func(ctx context.Context, i int) error {
+		return c.f.runAttempts(ctx, all[i], all[i].route.Pin.ID != 0)
 	})
 	if err != nil && ctx.Err() != nil {
-		err = ended(ctx)
+		err = contextError(ctx)
 	}
 	answer := openai.EmbeddingsAnswer{Model: req.Model, Format: req.Format}
 	for _, e := range all {
-		c.answer.ext.Attempts = append(c.answer.ext.Attempts, e.tried...)
+		c.answer.ext.Attempts = append(c.answer.ext.Attempts, e.attempts...)
 		if e.answer.Vector == nil {
 			continue
 		}
@@ -56,31 +56,31 @@ func (c *call) embed() error {
 		answer.Tokens += len(e.request.Prompt)
 	}
 	c.metrics.prompt.WithLabelValues().Add(float64(answer.Tokens))
-	if c.visit != nil {
-		c.visit.tokens.Prompt = answer.Tokens
+	if c.record != nil {
+		c.record.tokens.Prompt = answer.Tokens
 	}
 	if err != nil {
 		return err
 	}
 	for _, v := range answer.Vectors {
 		if len(v) != len(answer.Vectors[0]) {
-			return engine.Broken("embeddings of different lengths", nil)
+			return engine.ContractError("embeddings of different lengths", nil)
 		}
 	}
-	if err := c.answer.accept(&event{decision: all[0].decision}); err != nil {
+	if err := c.answer.acceptRequest(&generationEvent{decision: all[0].decision}); err != nil {
 		return err
 	}
-	return c.answer.whole(append(openai.AppendEmbeddings(nil, &answer), '\n'))
+	return c.answer.sendWhole(append(openai.AppendEmbeddings(nil, &answer), '\n'))
 }
 
-// embeddings returns a task for each input.
-func (c *call) embeddings(ctx context.Context, m *model, req *openai.EmbeddingsRequest) ([]*embedding, error) {
-	pin, err := pinned(c.r.Header, api.RequestExt{})
+// embeddingTasks returns a task for each input.
+func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *openai.EmbeddingsRequest) ([]*embeddingTask, error) {
+	pin, err := pinnedWorker(c.r.Header, api.RequestExt{})
 	if err != nil {
 		return nil, err
 	}
 	if len(m.withoutEmbeddings()) == len(m.workers) {
-		return nil, fault.Param("model", "the model '%s' makes no embeddings: name one that does", m.card.Name)
+		return nil, fault.InvalidParam("model", "the model '%s' makes no embeddings: name one that does", m.card.Name)
 	}
 	param := func(i int) string {
 		if len(req.Inputs) == 1 {
@@ -88,21 +88,21 @@ func (c *call) embeddings(ctx context.Context, m *model, req *openai.EmbeddingsR
 		}
 		return "input[" + strconv.Itoa(i) + "]"
 	}
-	prompts, err := m.encode(ctx, req.Inputs, param)
+	prompts, err := m.encodePrompts(ctx, req.Inputs, param)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]*embedding, len(prompts))
+	all := make([]*embeddingTask, len(prompts))
 	for i, prompt := range prompts {
 		tokens := prompt.Tokens
-		if err := m.embeds(param(i), len(tokens)); err != nil {
+		if err := m.checkEmbeddingLength(param(i), len(tokens)); err != nil {
 			return nil, err
 		}
 		id := c.id
 		if i > 0 {
 			id += "/" + strconv.Itoa(i)
 		}
-		all[i] = &embedding{
+		all[i] = &embeddingTask{
 			f: c.f, model: m, index: i,
 			request: engine.EmbedRequest{ID: id, Model: m.card.Name, Prompt: tokens},
 			// Engines compute all of an input, whatever they have cached.
@@ -112,13 +112,13 @@ func (c *call) embeddings(ctx context.Context, m *model, req *openai.EmbeddingsR
 	return all, nil
 }
 
-// embeds checks that the model can take an input of so many tokens.
-func (m *model) embeds(param string, n int) error {
+// checkEmbeddingLength checks that the model can take an input of n tokens.
+func (m *servedModel) checkEmbeddingLength(param string, n int) error {
 	switch {
 	case n == 0:
-		return fault.Param(param, "'%s' has no tokens: it must have at least one", param)
+		return fault.InvalidParam(param, "'%s' has no tokens: it must have at least one", param)
 	case n >= m.card.ContextLength:
-		return fault.Param(param, "'%s' has %d tokens, and the model '%s' takes at most %d: shorten it", param, n, m.card.Name, m.card.ContextLength-1)
+		return fault.InvalidParam(param, "'%s' has %d tokens, and the model '%s' takes at most %d: shorten it", param, n, m.card.Name, m.card.ContextLength-1)
 	}
 	return nil
 }

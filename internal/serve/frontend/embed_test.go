@@ -17,8 +17,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// embed answers with a vector that tells the prompt: its length, its first token
-// and its last.
+// embed answers with a vector that identifies the prompt: its length, its first token and its last.
 func (s *script) embed(ctx context.Context, body []byte, send func([]byte) error) error {
 	var req engine.EmbedRequest
 	if err := engine.DecodeEmbedRequest(body, &req); err != nil {
@@ -67,7 +66,7 @@ func (s *script) embedded() []engine.EmbedRequest {
 
 func embeds(c *engine.Card) { c.Embeddings = true }
 
-// vectors is an answer's vectors in order, and its usage.
+// vectors are an answer's vectors in order, and its usage.
 type vectors struct {
 	Data []struct {
 		Index     int
@@ -138,7 +137,7 @@ func TestEmbeddings(t *testing.T) {
 	})
 }
 
-// TestEmbeddingsMany keeps the order of many inputs and bounds those at work.
+// TestEmbeddingsMany: many inputs keep their order, and the concurrent ones are bounded.
 func TestEmbeddingsMany(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		most := 0
@@ -161,8 +160,8 @@ func TestEmbeddingsMany(t *testing.T) {
 				t.Errorf("embedding %d is %v", i, v)
 			}
 		}
-		if len(got) != 100 || most != atOnce {
-			t.Errorf("%d embeddings, at most %d at once; want 100 and %d", len(got), most, atOnce)
+		if len(got) != 100 || most != maxParallel {
+			t.Errorf("%d embeddings, at most %d at once; want 100 and %d", len(got), most, maxParallel)
 		}
 	})
 }
@@ -198,8 +197,8 @@ func TestEmbeddingsRefused(t *testing.T) {
 	})
 }
 
-// TestEmbeddingsMove: a worker that fails is left for another, one that cannot is
-// not asked.
+// TestEmbeddingsMove: a failed worker is replaced by another, and a worker without embeddings is not
+// asked.
 func TestEmbeddingsMove(t *testing.T) {
 	inWorld(t, Config{StallTimeout: 10 * time.Second}, func(t *testing.T, w *world) {
 		cannot, fails, stalls, early, good := &script{}, &script{refuse: fault.New(fault.Unavailable, "dead")}, &script{mute: true}, &script{endEarly: true}, &script{}
@@ -230,7 +229,7 @@ func TestEmbeddingsMove(t *testing.T) {
 	})
 }
 
-// TestEmbeddingsBroken: what is no embedding is a defect and not tried again.
+// TestEmbeddingsBroken: an invalid embedding is a defect and not retried.
 func TestEmbeddingsBroken(t *testing.T) {
 	vector := func(v ...float32) []byte {
 		return engine.AppendEmbedding(nil, &engine.Embedding{Attempt: 1, Vector: v})
@@ -265,7 +264,7 @@ func TestEmbeddingsOneFails(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{mute: true, veto: func(req *engine.Request) error {
 			if req.Prompt[0] == 9 {
-				return fault.Param("input", "too odd")
+				return fault.InvalidParam("input", "too odd")
 			}
 			return nil
 		}}
@@ -278,21 +277,21 @@ func TestEmbeddingsOneFails(t *testing.T) {
 	})
 }
 
-// TestEmbeddingsLengths: vectors of different lengths are no answer.
+// TestEmbeddingsLengths: vectors of different lengths are an error.
 func TestEmbeddingsLengths(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{endEarly: true, raw: [][]byte{engine.AppendEmbedding(nil, &engine.Embedding{Attempt: 1, Vector: []float32{1}})}}
 		w.worker(1, s, embeds)
 		w.worker(2, &script{}, embeds)
 		s.beforehand = func() { w.registry.remove(1) } // the next input goes to the other
-		a := w.post("/v1/embeddings", `{"model":"b","input":[`+strings.Repeat("[7],", atOnce*2)+`[8]]}`)
+		a := w.post("/v1/embeddings", `{"model":"b","input":[`+strings.Repeat("[7],", maxParallel*2)+`[8]]}`)
 		if a.status != http.StatusInternalServerError || !strings.Contains(a.body, "different lengths") {
 			t.Errorf("%d %s", a.status, a.body)
 		}
 	})
 }
 
-// TestEmbeddingsClientLeaves: every call ends, and so do those not begun.
+// TestEmbeddingsClientLeaves: every call ends, and further ones are not started.
 func TestEmbeddingsClientLeaves(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{mute: true}
@@ -309,14 +308,14 @@ func TestEmbeddingsClientLeaves(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if running, _ := s.state(); running != atOnce {
-			t.Fatalf("%d inputs are at work, want %d", running, atOnce)
+		if running, _ := s.state(); running != maxParallel {
+			t.Fatalf("%d inputs are at work, want %d", running, maxParallel)
 		}
 		leave()
 		<-done
 		synctest.Wait()
-		if running, cancelled := s.state(); running != 0 || cancelled != atOnce {
-			t.Errorf("%d calls go on, %d were ended, want 0 and %d", running, cancelled, atOnce)
+		if running, cancelled := s.state(); running != 0 || cancelled != maxParallel {
+			t.Errorf("%d calls go on, %d were ended, want 0 and %d", running, cancelled, maxParallel)
 		}
 		if n := w.metric(`frontend_requests_total{endpoint="embeddings",model="bytes",status="499"}`); n != "1" {
 			t.Errorf("%q requests are counted as left, want 1", n)

@@ -6,52 +6,51 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/engine"
 )
 
-// embedding is one input of a request for embeddings on its way through workers.
-// It belongs to one goroutine.
-type embedding struct {
+// embeddingTask is one input of an embeddings request, dispatched to workers. One goroutine uses it.
+type embeddingTask struct {
 	f       *Frontend
-	model   *model // as it was when the request came; each attempt looks again
-	index   int    // of the input
+	model   *servedModel // at the request's arrival; each attempt looks up the current one
+	index   int          // of the input
 	request engine.EmbedRequest
 	route   route.Request
 
 	decision route.Decision // of the last attempt
-	tried    []api.Attempt
-	answer   engine.Embedding // its Vector is nil until it has come
+	attempts []api.Attempt
+	answer   engine.Embedding // its Vector is nil until it has arrived
 }
 
-// Tokens implements attempt.Task.
-func (e *embedding) Tokens() int { return 0 }
+// TokensDelivered implements dispatch.Task.
+func (e *embeddingTask) TokensDelivered() int { return 0 }
 
-// Kind implements attempt.Task.
-func (e *embedding) Kind() string { return attempt.NewRequest }
+// MoveKind implements dispatch.Task.
+func (e *embeddingTask) MoveKind() string { return dispatch.MoveNewRequest }
 
-// Choose implements attempt.Task.
-func (e *embedding) Choose(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
-	m := e.f.catalog.current(e.model)
+// ChooseWorker implements dispatch.Task.
+func (e *embeddingTask) ChooseWorker(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
+	m := e.f.catalog.currentModel(e.model)
 	req := e.route
 	req.Attempt = number
-	return attempt.Route(ctx, e.f.decides, &req, nil, slices.Concat(m.unfit, m.withoutEmbeddings(), failed))
+	return dispatch.RouteAvoiding(ctx, e.f.router, &req, nil, slices.Concat(m.unfitWorkers, m.withoutEmbeddings(), failed))
 }
 
-// Try makes one attempt. It holds its reservation until the vector has come: an
-// input is all prefill.
-func (e *embedding) Try(ctx context.Context, number uint32, d route.Decision) error {
-	defer attempt.Hold(e.f.deps.Router, e.route.ID, number)()
+// RunAttempt makes one attempt. It holds its reservation until the vector has arrived: an input is all
+// prefill.
+func (e *embeddingTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
+	defer dispatch.HoldReservation(e.f.deps.Router, e.route.ID, number)()
 	e.decision, e.request.Attempt = d, number
-	e.tried = append(e.tried, api.Attempt{Prompt: e.index, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Reported: api.CachedUnknown})
+	e.attempts = append(e.attempts, api.Attempt{Prompt: e.index, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Reported: api.CachedUnknown})
 
 	body := engine.AppendEmbedRequest(nil, &e.request)
-	err := attempt.Call(ctx, e.f.deps.Plane, e.f.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {
-		return e.answer.Take(frame, number)
+	err := dispatch.CallWorker(ctx, e.f.deps.Plane, e.f.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {
+		return e.answer.TakeFrame(frame, number)
 	})
 	if e.answer.Vector != nil {
-		return nil // whatever became of the call
+		return nil // regardless of the call's error
 	}
 	return err
 }

@@ -11,50 +11,49 @@ import (
 	"penstock/internal/edge/readiness"
 )
 
-// endpoint is a path of the frontend's own, with what /openapi.json says of it.
-type endpoint struct {
+// apiEndpoint is a path which the frontend itself serves, with its description for /openapi.json.
+type apiEndpoint struct {
 	pattern string // of ServeMux
 	handler http.Handler
-	// audience is who may use it while keys are in force, and refuse how the others
-	// are told.
+	// audience says which clients may use it while keys are in force. refuse answers the others.
 	audience audience
 	refuse   func(http.ResponseWriter, error)
 	openai.Operation
 }
 
-// methods are those that the path takes: HEAD comes with GET.
-func (e *endpoint) methods() []string {
+// allowedMethods are the methods of the path: GET implies HEAD.
+func (e *apiEndpoint) allowedMethods() []string {
 	if e.Method == "get" {
 		return []string{http.MethodGet, http.MethodHead}
 	}
 	return []string{strings.ToUpper(e.Method)}
 }
 
-// endpoints is the one table of what the frontend serves itself.
-func (f *Frontend) endpoints() []endpoint {
+// endpointTable is the table of all that the frontend itself serves.
+func (f *Frontend) endpointTable() []apiEndpoint {
 	const get, post, anyJSON = "get", "post", "application/json"
-	at := func(path string, h http.HandlerFunc, method, summary string, fields []api.Field) endpoint {
-		return endpoint{pattern: path, handler: h, refuse: openai.WriteError, Operation: openai.Operation{
+	at := func(path string, h http.HandlerFunc, method, summary string, fields []api.Field) apiEndpoint {
+		return apiEndpoint{pattern: path, handler: h, refuse: openai.WriteError, Operation: openai.Operation{
 			Path: path, Method: method, Summary: summary, Fields: fields, Answer: anyJSON,
 		}}
 	}
-	plain := dialect{refuse: openai.WriteError}
-	table := []endpoint{
-		at("/v1/chat/completions", f.generate(openAI(api.Chat)), post, "Continue a conversation", openai.Fields(api.Chat)),
-		at("/v1/completions", f.generate(openAI(api.Completion)), post, "Continue a text", openai.Fields(api.Completion)),
-		at("/v1/responses", f.generate(responsesAPI()), post, "Continue a conversation of items", responses.Fields()),
-		at("/v1/messages", f.generate(messagesAPI()), post, "Continue a conversation, as Anthropic's API has it", anthropic.Fields()),
-		at("/v1/messages/count_tokens", f.text("count_tokens", messagesAPI(), (*call).countTokens), post, "How many tokens a conversation has", anthropic.CountFields()),
-		at("/v1/embeddings", f.answering(openAI(api.Embeddings), (*call).embed), post, "Vectors of texts", openai.EmbeddingsFields()),
-		at("/tokenize", f.text("tokenize", plain, (*call).tokenize), post, "The tokens of a prompt or a conversation", openai.TokenizeFields()),
-		at("/detokenize", f.text("detokenize", plain, (*call).detokenize), post, "The text of tokens", openai.DetokenizeFields()),
-		at("/v1/models", f.listModels, get, "The models that can be asked for", nil),
-		at("/v1/models/{id}", f.oneModel, get, "One model", nil),
-		at("/health", f.health, get, "Whether requests can be served, each model's status and reason, and by which workers", nil),
-		at("/ready", f.ready, get, "Whether requests can be served, each model's status and reason", nil),
-		at("/live", readiness.Live, get, "Whether the process runs", nil),
+	plain := apiDialect{refuse: openai.WriteError}
+	table := []apiEndpoint{
+		at("/v1/chat/completions", f.serveGeneration(openAI(api.Chat)), post, "Continue a conversation", openai.Fields(api.Chat)),
+		at("/v1/completions", f.serveGeneration(openAI(api.Completion)), post, "Continue a text", openai.Fields(api.Completion)),
+		at("/v1/responses", f.serveGeneration(responsesAPI()), post, "Continue a conversation of items", responses.Fields()),
+		at("/v1/messages", f.serveGeneration(messagesAPI()), post, "Continue a conversation, as Anthropic's API has it", anthropic.Fields()),
+		at("/v1/messages/count_tokens", f.serveText("count_tokens", messagesAPI(), (*apiCall).serveCountTokens), post, "How many tokens a conversation has", anthropic.CountFields()),
+		at("/v1/embeddings", f.withAccounting(openAI(api.Embeddings), (*apiCall).serveEmbeddings), post, "Vectors of texts", openai.EmbeddingsFields()),
+		at("/tokenize", f.serveText("tokenize", plain, (*apiCall).serveTokenize), post, "The tokens of a prompt or a conversation", openai.TokenizeFields()),
+		at("/detokenize", f.serveText("detokenize", plain, (*apiCall).serveDetokenize), post, "The text of tokens", openai.DetokenizeFields()),
+		at("/v1/models", f.serveModels, get, "The models that can be asked for", nil),
+		at("/v1/models/{id}", f.serveModel, get, "One model", nil),
+		at("/health", f.serveHealth, get, "Whether requests can be served, each model's status and reason, and by which workers", nil),
+		at("/ready", f.serveReady, get, "Whether requests can be served, each model's status and reason", nil),
+		at("/live", readiness.ServeLive, get, "Whether the process runs", nil),
 		at("/metrics", f.deps.Metrics.Handler().ServeHTTP, get, "Metrics for Prometheus", nil),
-		at("/openapi.json", f.openAPI, get, "This description", nil),
+		at("/openapi.json", f.serveOpenAPI, get, "This description", nil),
 	}
 	for i := range table {
 		switch e := &table[i]; e.Path {
@@ -64,25 +63,24 @@ func (f *Frontend) endpoints() []endpoint {
 			e.Schema, e.Events = responses.Schema(), responses.EventSchema()
 		case "/v1/messages", "/v1/messages/count_tokens":
 			e.Error, e.refuse = anthropic.ErrorSchema, anthropic.WriteError
-			if e.Schema, e.Events = anthropic.Schema(), anthropic.EventSchema(); e.Path != "/v1/messages" {
+			if e.Schema, e.Events = anthropic.MessageSchema(), anthropic.EventSchema(); e.Path != "/v1/messages" {
 				e.Schema, e.Events = anthropic.CountSchema(), ""
 			}
 		case "/metrics":
 			e.Answer = "text/plain"
-			if e.audience = admins; f.cfg.OpenMetrics {
-				e.audience = everyone
+			if e.audience = keyAdmins; f.cfg.OpenMetrics {
+				e.audience = allClients
 			}
 		case "/health", "/ready", "/live":
-			e.audience = everyone
+			e.audience = allClients
 		}
 	}
 	return table
 }
 
-// openAPI describes the frontend's own endpoints; what is mounted beside them
-// has documents of its own.
-func (f *Frontend) openAPI(w http.ResponseWriter, _ *http.Request) {
-	table := f.endpoints()
+// serveOpenAPI describes the frontend's own endpoints; mounted handlers have documents of their own.
+func (f *Frontend) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	table := f.endpointTable()
 	ops := make([]openai.Operation, len(table))
 	for i := range table {
 		ops[i] = table[i].Operation

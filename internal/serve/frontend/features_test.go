@@ -12,10 +12,11 @@ import (
 	"penstock/internal/engine"
 )
 
-// ships makes a card of a model whose engines make prompts with what their processors make of media, and take that.
+// ships makes a card of a model whose engines make prompts with media features of their processors, and
+// accept such features.
 func ships(c *engine.Card) {
 	c.ContextLength = 4096
-	c.Media, c.MediaKeys, c.Passes = []string{"image"}, engine.MediaKeysUUID, strings.Fields(allPaths)
+	c.Media, c.MediaKeys, c.PassthroughPaths = []string{"image"}, engine.MediaKeysUUID, strings.Fields(allPaths)
 	c.Preprocess, c.Features = true, true
 }
 
@@ -23,11 +24,12 @@ func ships(c *engine.Card) {
 func shipping(text string) *script {
 	s := constant(text)
 	s.maker.media, s.maker.features = []kv.Media{{Hash: 77, Start: 1, End: 4}}, []byte(`{"made":"of it"}`)
-	s.passer.pieces = []engine.PassPiece{{Data: []byte(`{"passed":true}`), Last: true, PromptTokens: 9, OutputTokens: 1, Cached: 0}}
+	s.passer.pieces = []engine.PassthroughChunk{{Data: []byte(`{"passed":true}`), Last: true, PromptTokens: 9, OutputTokens: 1, Cached: 0}}
 	return s
 }
 
-// TestShipped: a request about a picture goes to an engine as tokens, with what another one's processor made.
+// TestShipped: a request with an image goes to an engine as tokens, with the features that another
+// engine's processor made.
 func TestShipped(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
 		s := shipping("fine")
@@ -54,7 +56,7 @@ func TestShipped(t *testing.T) {
 	})
 }
 
-// TestShippedMoves: a stream about a picture goes on at another engine, token by token.
+// TestShippedMoves: a stream about an image continues on another engine, token by token.
 func TestShippedMoves(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
 		dies, goes := shipping("a picture"), shipping("a picture")
@@ -72,7 +74,7 @@ func TestShippedMoves(t *testing.T) {
 	})
 }
 
-// TestUnshipped: what does not go so is passed on as it was, with the tokens that are known.
+// TestUnshipped: a request that cannot go that way is passed through unchanged, with the known tokens.
 func TestUnshipped(t *testing.T) {
 	for what, c := range map[string]struct {
 		change    func(*script)
@@ -122,17 +124,17 @@ func TestUnshipped(t *testing.T) {
 	}
 }
 
-// TestShippedByAnother: what one engine had begun to hand over when it failed is no part of what another one does, and the
-// answer names the worker that gave it.
+// TestShippedByAnother: the part that a failing engine had already sent is not mixed with another
+// engine's, and the answer names the worker that gave it.
 func TestShippedByAnother(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
 		breaks, makes := shipping("no"), shipping("no")
 		breaks.maker.raw, breaks.maker.breaks = [][]byte{pieceOf(1000), pieceOf(1000)}, fault.New(fault.Unavailable, "away")
 		breaks.dieFirst, breaks.dieWith = true, engine.RefuseFeatures(nil)
 		makes.passer.status, makes.passer.pieces = 200, shipping("").passer.pieces
-		w.worker(1, breaks, ships, func(c *engine.Card) { c.Passes = nil })
+		w.worker(1, breaks, ships, func(c *engine.Card) { c.PassthroughPaths = nil })
 		w.worker(2, makes, ships)
-		for range 2 { // whoever is asked first
+		for range 2 { // the order of the workers does not matter
 			got := w.post(chats, showing("", "http://a/red"))
 			if got.status != 200 || !strings.Contains(got.body, "passed") || got.header.Get("X-Penstock-Worker") != "2" {
 				t.Errorf("%v", got)
@@ -144,13 +146,13 @@ func TestShippedByAnother(t *testing.T) {
 	})
 }
 
-// TestShippersGone: where nobody is left who takes what a processor made, the others have the request as it was.
+// TestShippersGone: if no worker remains which accepts features, the others get the request unchanged.
 func TestShippersGone(t *testing.T) {
 	for _, others := range []bool{true, false} {
 		inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
 			dies, takes := shipping("no"), shipping("no")
 			dies.refuse = fault.New(fault.Unavailable, "away")
-			w.worker(1, dies, ships, func(c *engine.Card) { c.Passes = nil })
+			w.worker(1, dies, ships, func(c *engine.Card) { c.PassthroughPaths = nil })
 			if others {
 				w.worker(2, takes, ships, func(c *engine.Card) { c.Features = false })
 			} else {
@@ -165,9 +167,9 @@ func TestShippersGone(t *testing.T) {
 	}
 }
 
-// pieceOf is a frame with n bytes of what a processor made.
+// pieceOf is a frame with n bytes of features.
 func pieceOf(n int) (frame []byte) {
-	_ = (&engine.Preprocessed{Attempt: 1, Features: make([]byte, n)}).Frames(func(b []byte) error {
+	_ = (&engine.Preprocessed{Attempt: 1, Features: make([]byte, n)}).SendFrames(func(b []byte) error {
 		if frame == nil {
 			frame = bytes.Clone(b)
 		}
@@ -176,10 +178,11 @@ func pieceOf(n int) (frame []byte) {
 	return frame
 }
 
-// TestShippedFails: another failure than that of the features is the request's, and one after the first token too.
+// TestShippedFails: an error that is not about the features fails the request, and so does any error
+// after the first token.
 func TestShippedFails(t *testing.T) {
 	for what, change := range map[string]func(*script){
-		"the client's mistake": func(s *script) { s.refuse = fault.Param("top_k", "too large") },
+		"the client's mistake": func(s *script) { s.refuse = fault.InvalidParam("top_k", "too large") },
 		"after a token":        func(s *script) { s.dieAfter, s.dieWith = 1, engine.RefuseFeatures(nil) },
 	} {
 		inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
@@ -194,7 +197,7 @@ func TestShippedFails(t *testing.T) {
 	}
 }
 
-// TestShippedMemory: what processors make has its share of the memory of requests, and is let go.
+// TestShippedMemory: features count against the memory of requests, and are released.
 func TestShippedMemory(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine, MaxBodyBytes: 1 << 20, BodyMemory: 9 << 20}, func(t *testing.T, w *world) {
 		s := shipping("fine")
@@ -215,13 +218,15 @@ func TestShippedMemory(t *testing.T) {
 	})
 }
 
-// TestAttachedOrPassed: what an engine that takes media with tokens cannot have from here it has from its client, if it takes
-// requests as they are; what may not be fetched is refused all the same.
+// TestAttachedOrPassed: if an engine that takes media with tokens cannot get them from here, it gets
+// the client's request, if it takes passthrough requests; forbidden URLs are refused all the same.
 func TestAttachedOrPassed(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := constant("ok")
 		s.passer.pieces = shipping("").passer.pieces
-		w.worker(7, s, sees, func(c *engine.Card) { c.Media, c.Passes = []string{"image", "video"}, strings.Fields(allPaths) })
+		w.worker(7, s, sees, func(c *engine.Card) {
+			c.Media, c.PassthroughPaths = []string{"image", "video"}, strings.Fields(allPaths)
+		})
 		if got := w.post(chats, showing("", "http://a/red")); got.status != 200 || len(s.seen()) != 1 || len(s.passes()) != 0 {
 			t.Fatalf("what is known goes with the tokens: %v", got)
 		}

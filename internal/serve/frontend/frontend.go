@@ -1,11 +1,10 @@
-// Package frontend serves the OpenAI API: it decodes a request, turns it into
-// tokens, asks the router for a worker, calls the worker over the request plane
-// and turns its tokens back into text, as a stream or as a whole.
+// Package frontend serves the OpenAI API: it decodes a request, turns it into tokens, asks the router
+// for a worker, calls the worker over the request plane and turns its tokens back into text, as a
+// stream or as a whole.
 //
-// A request is a fixed conversation with one worker at a time. When the worker
-// fails, the next attempt starts on another with the tokens that are already
-// out, so that the client sees one answer. Everything an attempt holds (its
-// reservation at the router, its call) is released on every way out of it.
+// A request talks to one worker at a time. When the worker fails, the next attempt starts on another
+// with the tokens that are already sent, so that the client sees one answer. Everything an attempt
+// holds (its reservation at the router, its call) is released on every path out of it.
 package frontend
 
 import (
@@ -18,8 +17,8 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/attempt"
 	"penstock/internal/bounded"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/readiness"
@@ -29,67 +28,66 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// Router decides which worker serves a prompt and keeps account of it.
-// Implementations are safe for concurrent use.
+// Router decides which worker serves a prompt and tracks its load. Implementations are safe for
+// concurrent use.
 type Router interface {
-	// Route chooses a worker and reserves the request's load there under the
-	// request's ID and Attempt. The error is a *fault.Error, and nothing is
-	// reserved then. It keeps nothing of req.
+	// Route chooses a worker and reserves the request's load there under the request's ID and Attempt.
+	// The error is a *fault.Error; nothing is reserved then. Route keeps nothing of req.
 	Route(ctx context.Context, req *route.Request) (route.Decision, error)
-	// Prefilled says that the attempt's first token has come, and that its worker had
-	// cached tokens of the prompt in its cache. If that is engine.CachedUnknown, it is
-	// called again if the worker tells later.
-	Prefilled(id string, attempt uint32, cached int)
-	// Grown says that the attempt has generated more tokens. It is called about once
-	// for each block of them.
-	Grown(id string, attempt uint32, tokens int)
-	attempt.Reservations
-	// Failed says that a call to a worker ended in err, which is the worker's
-	// failure or its refusal and not the request's: [fault.Class] says Retryable.
-	Failed(w kv.Worker, err error)
+	// MarkPrefilled says that the attempt's first token has arrived, and that its worker had cached
+	// tokens of the prompt in its cache. If cached is engine.CachedUnknown, it is called again if the
+	// worker reports it later.
+	MarkPrefilled(id string, attempt uint32, cached int)
+	// RecordOutput says that the attempt has generated more tokens. It is called about once for each
+	// block of them.
+	RecordOutput(id string, attempt uint32, tokens int)
+	dispatch.Reservations
+	// ReportFailure says that a call to a worker failed with err, which is the worker's failure or its
+	// refusal and not the request's: [fault.Class] says Retryable.
+	ReportFailure(w kv.Worker, err error)
 	// Explain answers as Route would and changes nothing.
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 	// Availability says whether a model, or a LoRA adapter, can be served now, and if not why.
 	Availability(model string) route.Availability
-	// Instances returns the workers that the router knows, as requests see them.
-	Instances() []readiness.Instance
+	// Instances returns the workers that the router knows, in their routing state.
+	Instances() []readiness.InstanceStatus
 }
 
-// Deps are what a frontend works with. All but Mount, Seen, OnDrain, OnModel, Engines, Media, Keys,
-// AccessLog and Tracer are required.
+// Deps are the dependencies of a frontend. All but Mount, WorkersSeen, OnDrain, OnModel, Engines,
+// Media, Keys, AccessLog and Tracer are required.
 type Deps struct {
 	Router   Router
 	Plane    rpc.Plane
 	Registry disco.Registry
-	// Open returns the pipeline of a model's tokenizer. It is called once for
-	// each distinct reference, and again later if it failed.
-	Open    func(engine.TokenizerRef) (*prep.Pipeline, error)
-	Metrics *obs.Metrics
-	Log     *slog.Logger
-	// Mount are further handlers by their ServeMux pattern, such as the router's
-	// API. BodyTimeout and WriteTimeout hold for them, from the arrival of the
-	// request: one that takes longer sets write deadlines of its own.
+	// OpenTokenizer returns the pipeline of a model's tokenizer. It is called once for each distinct
+	// reference, and again later if it failed.
+	OpenTokenizer func(engine.TokenizerRef) (*prep.Pipeline, error)
+	Metrics       *obs.Metrics
+	Log           *slog.Logger
+	// Mount holds further handlers by their ServeMux pattern, such as the router's API. BodyTimeout and
+	// WriteTimeout apply to them from the arrival of the request: a slower one sets its own write
+	// deadlines.
 	Mount map[string]http.Handler
-	// Seen, if not nil, is closed when the router knows who is registered: no
-	// connection is taken before.
-	Seen <-chan struct{}
-	// OnDrain, if not nil, is called once when Run takes no new requests: to end the
-	// responses of Mount that end by nothing else. It must not wait for them.
+	// WorkersSeen, if not nil, is closed when the router has read the registry: no connection is
+	// accepted before.
+	WorkersSeen <-chan struct{}
+	// OnDrain, if not nil, is called once when Run stops taking new requests, to end the endless
+	// responses of Mount. It must not wait for them.
 	OnDrain func()
-	// OnModel, if not nil, is told by which card a model is served here whenever
-	// the set of workers changed: its checksum, see [engine.Card.Checksum]. A router
-	// beside the frontend has to measure workers by the same.
+	// OnModel, if not nil, is called for each model whenever the set of workers changed, with the
+	// checksum of the model's card here, see [engine.Card.Checksum]. A router in the same process has
+	// to use the same reference card.
 	OnModel func(model, checksum string)
-	// Engines, if not nil, returns what is known of engines that other programs run and that
-	// this process follows, those included that have no worker yet; /health shows it.
+	// Engines, if not nil, returns the state of the engines that other programs run and this process
+	// follows, including engines without a worker; /health shows it.
 	Engines func() any
-	// Media, if not nil, finds out what the media of requests are. Without it nothing is known of
-	// them, and engines that cannot fetch by themselves are not asked.
-	Media Media
-	// Keys, if not nil, are in force: who has none gets no further than /health and
-	// /live, and Mount is for administrators. The owner runs the ring.
-	Keys *keys.Ring
-	// AccessLog, if not nil, gets a line for each request that is over.
+	// Media, if not nil, resolves the media of requests. Without it media are unknown, and engines that
+	// cannot fetch them are not asked.
+	Media MediaSource
+	// Keys, if not nil, are in force: requests without a key reach only /health and /live, and Mount
+	// needs an admin key. The owner runs the ring.
+	Keys *keys.Keyring
+	// AccessLog, if not nil, gets a line for each finished request.
 	AccessLog *slog.Logger
 	// Tracer, if not nil, gets the spans of each request.
 	Tracer *obs.Tracer
@@ -99,20 +97,20 @@ type Deps struct {
 type Frontend struct {
 	cfg     Config
 	deps    Deps
-	decides attempt.Router // deps.Router, traced
-	catalog *catalog
+	router  dispatch.Router // deps.Router, traced
+	catalog *modelCatalog
 	metrics *metrics
-	runner  attempt.Runner
-	// throttled is for what a bad hour repeats.
-	throttled *obs.Throttle
-	ids       ids
-	turn      atomic.Uint64   // of the workers that make prompts
-	bodies    *bounded.Memory // memory of the bodies being read and decoded
-	prompts   *bounded.Memory // memory of the prompts being made
-	inflight  atomic.Int64
-	leaving   atomic.Bool // it was told to stop
-	draining  atomic.Bool // and takes nothing new
-	handler   http.Handler
+	runner  dispatch.Dispatcher
+	// throttled logs messages which may repeat often.
+	throttled  *obs.Throttle
+	ids        requestIDs
+	nextWorker atomic.Uint64         // round-robin position among workers that make prompts
+	bodies     *bounded.MemoryBudget // memory of the bodies being read and decoded
+	prompts    *bounded.MemoryBudget // memory of the prompts being made
+	inflight   atomic.Int64
+	isLeaving  atomic.Bool // it was told to stop
+	isDraining atomic.Bool // it takes no new requests
+	handler    http.Handler
 }
 
 // New returns a frontend that does nothing yet.
@@ -121,7 +119,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if deps.Router == nil || deps.Plane == nil || deps.Registry == nil || deps.Open == nil ||
+	if deps.Router == nil || deps.Plane == nil || deps.Registry == nil || deps.OpenTokenizer == nil ||
 		deps.Metrics == nil || deps.Log == nil {
 		return nil, errors.New("new frontend: a dependency is missing")
 	}
@@ -132,19 +130,18 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,
-		decides:   attempt.Traced(deps.Router, deps.Tracer),
+		router:    dispatch.TraceRouter(deps.Router, deps.Tracer),
 		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
-	f.catalog = newCatalog(cfg.takes, deps.Open, f.encoder, f.metrics, deps.Log)
-	f.catalog.refer = deps.OnModel
+	f.catalog = newModelCatalog(cfg.acceptsInstance, deps.OpenTokenizer, f.newEncoder, f.metrics, deps.Log)
+	f.catalog.onModel = deps.OnModel
 	f.runner = newRunner(f)
-	f.bodies, f.prompts = bounded.NewMemory(cfg.BodyMemory), bounded.NewMemory(cfg.BodyMemory)
+	f.bodies, f.prompts = bounded.NewMemoryBudget(cfg.BodyMemory), bounded.NewMemoryBudget(cfg.BodyMemory)
 	f.ids.init()
 	f.handler = f.routes()
 	return f, nil
 }
 
-// Handler serves the frontend's whole HTTP surface. It knows models only while
-// Run is running.
+// Handler serves the frontend's whole HTTP API. It knows models only while Run is running.
 func (f *Frontend) Handler() http.Handler { return f.handler }

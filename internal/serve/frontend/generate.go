@@ -15,151 +15,151 @@ import (
 	"penstock/internal/edge/keys"
 )
 
-// retrySoon is what a client that was refused for load is told to wait.
+// retrySoon is the Retry-After of requests refused because of load.
 const retrySoon = time.Second
 
-// generate serves the generation endpoint of a dialect.
-func (f *Frontend) generate(d dialect) http.HandlerFunc {
-	return f.answering(d, func(c *call) error { return c.serve(d) })
+// serveGeneration serves the generation endpoint of a dialect.
+func (f *Frontend) serveGeneration(d apiDialect) http.HandlerFunc {
+	return f.withAccounting(d, func(c *apiCall) error { return c.serveGeneration(d) })
 }
 
-// answering keeps the books of the calls to an endpoint around what serves them.
-func (f *Frontend) answering(d dialect, serve func(*call) error) http.HandlerFunc {
+// withAccounting wraps serve with the accounting of calls to an endpoint.
+func (f *Frontend) withAccounting(d apiDialect, serve func(*apiCall) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &call{f: f, r: r, metrics: f.metrics.unknown, endpoint: d.endpoint, started: time.Now(), visit: visitOf(r.Context())}
+		c := &apiCall{f: f, r: r, metrics: f.metrics.unknown, endpoint: d.endpoint, started: time.Now(), record: recordOf(r.Context())}
 		c.id = f.ids.claim(w.Header().Get("X-Request-Id"))
 		defer f.ids.release(c.id)
-		d.name(w, c.id)
-		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, silent: f.cfg.KeepAlive, refuse: d.refuse}
+		d.setRequestID(w, c.id)
+		c.answer = &answerWriter{w: w, controller: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, keepAlive: f.cfg.KeepAlive, refuse: d.refuse}
 		defer c.answer.close()
-		defer c.release()
-		defer c.giveBack()
-		defer c.leave()
+		defer c.releaseBody()
+		defer c.releaseMedia()
+		defer c.leaveKey()
 
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
 		defer f.inflight.Add(-1)
 		defer f.metrics.inflight.Dec()
 
-		err := bounded.Contain(func() error { return serve(c) })
+		err := bounded.RecoverPanic(func() error { return serve(c) })
 		if err != nil {
-			c.answer.fail(err)
+			c.answer.sendError(err)
 		}
-		c.account(err)
-		c.note(err)
+		c.recordOutcome(err)
+		c.fillRecord(err)
 	}
 }
 
-// call is one request to a model.
-type call struct {
-	f        *Frontend
-	r        *http.Request
-	id       string
-	endpoint api.Endpoint
-	started  time.Time
-	model    string // "" until it is known to exist
-	metrics  *modelMetrics
-	answer   *answer
-	held     int64 // of the memory of bodies, in bytes
-	status   int   // of the answer, if it is another than its outcome's
+// apiCall is one request to a model.
+type apiCall struct {
+	f              *Frontend
+	r              *http.Request
+	id             string
+	endpoint       api.Endpoint
+	started        time.Time
+	model          string // "" until the model is known to exist
+	metrics        *modelMetrics
+	answer         *answerWriter
+	heldBytes      int64 // of the body budget, in bytes
+	statusOverride int   // of the answer, if it differs from the outcome's
 
-	leases []func() // of what its prompts' media hold
+	mediaReleases []func() // releases of the prompts' media
 
-	visit   *visit       // nil if nothing remembers visits
-	entered *keys.Client // that is to leave; nil if none
+	record     *requestRecord  // nil if requests are not recorded
+	enteredKey *keys.KeyClient // to be left at the end; nil if none
 }
 
-// serve answers a generation request, or returns why not.
-func (c *call) serve(d dialect) error {
-	if err := c.admit(); err != nil {
+// serveGeneration answers a generation request, or returns why not.
+func (c *apiCall) serveGeneration(d apiDialect) error {
+	if err := c.admitRequest(); err != nil {
 		return err
 	}
-	ctx, cancel := c.context()
+	ctx, cancel := c.requestContext()
 	defer cancel()
 	ctx, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
-	c.answer.broken = broken
-	req, writer, p, spare, err := c.decode(ctx, &d)
+	c.answer.cancelBroken = broken
+	req, writer, p, spare, err := c.decodeRequest(ctx, &d)
 	switch {
 	case err != nil:
 		return err
 	case p != nil && !spare:
 		return p.serve(ctx)
 	}
-	m, err := c.find(c.f.catalog.find, req.Model)
+	m, err := c.findModel(c.f.catalog.findDecodable, req.Model)
 	if err != nil {
 		return err
 	}
 	c.answer.stream = req.Stream
-	c.answer.head = api.Head{ID: c.id, Model: req.Model, Created: c.started.Unix()}
-	c.answer.writer = writer(&c.answer.head)
-	gens, err := c.preprocess(ctx, req, m, p)
+	c.answer.responseHead = api.Head{ID: c.id, Model: req.Model, Created: c.started.Unix()}
+	c.answer.writer = writer(&c.answer.responseHead)
+	gens, err := c.planGenerations(ctx, req, m, p)
 	switch {
 	case err == nil:
 	case p != nil:
-		return p.instead(ctx, err)
+		return p.passInstead(ctx, err)
 	default:
 		return err
 	}
 	if !req.HasMedia() { // they are tokens now
 		req.Messages = nil
-		c.release()
+		c.releaseBody()
 	}
 	if form := req.Ext.Annotations.Query; form != api.NoQuery {
-		return c.query(ctx, gens, form)
+		return c.answerQuery(ctx, gens, form)
 	}
 	err = c.generateAll(ctx, gens)
-	sum := c.total(gens)
+	sum := c.countTokens(gens)
 	switch {
 	case err == nil:
-		return c.answer.finish(sum)
+		return c.answer.finishAnswer(sum)
 	case p != nil:
-		return p.instead(ctx, err)
+		return p.passInstead(ctx, err)
 	}
 	return err
 }
 
-// decode reads the request. One that is passed on as it is is no more than looked at; spare says that it is that only
-// if there is no better way.
-func (c *call) decode(ctx context.Context, d *dialect) (req *api.Request, writer newWriter, p *passing, spare bool, err error) {
+// decodeRequest reads the request. It only peeks at a passthrough request. spare says that p is only the
+// fallback if the request cannot be served from tokens.
+func (c *apiCall) decodeRequest(ctx context.Context, d *apiDialect) (req *api.Request, writer writerFactory, p *passthroughTask, spare bool, err error) {
 	_, span := c.f.deps.Tracer.Start(ctx, "decode")
-	req, err = decoded(c, func(body []byte) (q *api.Request, err error) {
-		span.Int("penstock.body_bytes", int64(len(body)))
-		if p, err = c.passing(body, d); p != nil || err != nil {
+	req, err = decodeBody(c, func(body []byte) (q *api.Request, err error) {
+		span.SetInt("penstock.body_bytes", int64(len(body)))
+		if p, err = c.passthroughOf(body, d); p != nil || err != nil {
 			return nil, err
 		}
 		if q, writer, err = d.decode(body); err != nil {
 			return nil, err
 		}
-		p, spare, err = c.passesMedia(body, d, q)
+		p, spare, err = c.passMedia(body, d, q)
 		return q, err
 	})
 	span.End(err)
 	return req, writer, p, spare, err
 }
 
-// preprocess makes the prompts of the request and plans what is done with them. spare is the request as one that
-// could be passed on; nil if it could not.
-func (c *call) preprocess(ctx context.Context, req *api.Request, m *model, spare *passing) ([]*generation, error) {
+// planGenerations makes the prompts of the request and plans their generations. spare is the request as a
+// passthrough; nil if it cannot be passed through.
+func (c *apiCall) planGenerations(ctx context.Context, req *api.Request, m *servedModel, spare *passthroughTask) ([]*generationTask, error) {
 	ctx, span := c.f.deps.Tracer.Start(ctx, "preprocess")
-	p := &planner{call: c, req: req, model: m, spare: spare}
-	gens, err := p.plan(ctx)
+	p := &requestPlanner{call: c, req: req, model: m, spare: spare}
+	gens, err := p.planRequest(ctx)
 	tokens := 0
 	for _, g := range gens {
 		tokens += g.counts.Prompt
 	}
-	c.spend(tokens, 0)
-	span.Text("penstock.model", m.card.Name)
-	span.Int("penstock.prompts", int64(len(gens)))
-	span.Int("penstock.prompt_tokens", int64(tokens))
+	c.spendTokens(tokens, 0)
+	span.SetText("penstock.model", m.card.Name)
+	span.SetInt("penstock.prompts", int64(len(gens)))
+	span.SetInt("penstock.prompt_tokens", int64(tokens))
 	span.End(err)
 	return gens, err
 }
 
-// context is that of the request, bounded by RequestTimeout. It knows the
-// request's id: encoders are shared by requests.
-func (c *call) context() (context.Context, context.CancelFunc) {
-	ctx := context.WithValue(c.r.Context(), idKey{}, c.id)
+// requestContext returns the request's context, bounded by RequestTimeout. It carries the request's id,
+// because encoders are shared by requests.
+func (c *apiCall) requestContext() (context.Context, context.CancelFunc) {
+	ctx := context.WithValue(c.r.Context(), requestIDKey{}, c.id)
 	limit := c.f.cfg.RequestTimeout
 	if limit <= 0 {
 		return ctx, func() {}
@@ -168,10 +168,10 @@ func (c *call) context() (context.Context, context.CancelFunc) {
 		fault.New(fault.Deadline, "the request took longer than %v", limit))
 }
 
-// admit refuses what there is no room for. The request is counted already.
-func (f *Frontend) admit() error {
+// checkCapacity refuses a request when draining or full. The request is already counted.
+func (f *Frontend) checkCapacity() error {
 	switch {
-	case f.draining.Load():
+	case f.isDraining.Load():
 		f.metrics.rejections.WithLabelValues("draining").Inc()
 		return &fault.Error{Code: fault.Unavailable, Message: "this frontend is shutting down: send the request again", RetryAfter: retrySoon}
 	case f.inflight.Load() > int64(f.cfg.MaxInflight):
@@ -181,34 +181,34 @@ func (f *Frontend) admit() error {
 	return nil
 }
 
-// generateAll runs the generations, side by side if there are several, until all
-// are complete or one has failed.
-func (c *call) generateAll(ctx context.Context, gens []*generation) error {
+// generateAll runs the generations, concurrently if there are several, until all are complete or one
+// has failed.
+func (c *apiCall) generateAll(ctx context.Context, gens []*generationTask) error {
 	if len(gens) == 1 {
-		gens[0].emit = c.answer.take
+		gens[0].emit = c.answer.handleEvent
 		return gens[0].run(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	relay := make(chan relayed)
+	relay := make(chan emittedEvent)
 	done := make(chan error, len(gens))
 	for _, g := range gens {
 		ack := make(chan error, 1)
-		g.emit = func(e *event) error {
+		g.emit = func(e *generationEvent) error {
 			select {
-			case relay <- relayed{e, ack}:
+			case relay <- emittedEvent{e, ack}:
 				return <-ack
 			case <-ctx.Done():
-				return ended(ctx)
+				return contextError(ctx)
 			}
 		}
-		go func() { done <- bounded.Contain(func() error { return g.run(ctx) }) }()
+		go func() { done <- bounded.RecoverPanic(func() error { return g.run(ctx) }) }()
 	}
 	var first error
 	for left := len(gens); left > 0; {
 		select {
 		case r := <-relay:
-			r.ack <- c.answer.take(r.event)
+			r.ack <- c.answer.handleEvent(r.event)
 		case err := <-done:
 			left--
 			if err != nil && first == nil {
@@ -220,16 +220,15 @@ func (c *call) generateAll(ctx context.Context, gens []*generation) error {
 	return first
 }
 
-// relayed is an event on its way to the one goroutine that writes the answer.
-type relayed struct {
-	event *event
+// emittedEvent is an event sent to the one goroutine that writes the answer.
+type emittedEvent struct {
+	event *generationEvent
 	ack   chan<- error // has room for the result
 }
 
-// total returns the usage of the whole request and counts it, also of requests
-// that fail or whose client goes: the tokens were computed. Prompts that got none
-// are not in it.
-func (c *call) total(gens []*generation) api.TokenCounts {
+// countTokens returns and counts the usage of the whole request, also if it failed or its client
+// disconnected: the tokens were computed. It leaves out prompts that got no tokens.
+func (c *apiCall) countTokens(gens []*generationTask) api.TokenCounts {
 	var sum api.TokenCounts
 	cached := 0 // as far as it is known
 	for _, g := range gens {
@@ -238,9 +237,9 @@ func (c *call) total(gens []*generation) api.TokenCounts {
 			cached += max(0, g.counts.Cached)
 		}
 	}
-	c.spend(0, sum.Completion)
-	if c.visit != nil {
-		c.visit.tokens = sum
+	c.spendTokens(0, sum.Completion)
+	if c.record != nil {
+		c.record.tokens = sum
 	}
 	m := c.metrics
 	m.prompt.WithLabelValues().Add(float64(sum.Prompt))
@@ -249,19 +248,18 @@ func (c *call) total(gens []*generation) api.TokenCounts {
 	return sum
 }
 
-// account keeps the books of a request that is over, and logs what an operator
-// should know of it.
-func (c *call) account(err error) {
-	status := cmp.Or(c.status, http.StatusOK)
+// recordOutcome counts a finished request, and logs failures that operators should know.
+func (c *apiCall) recordOutcome(err error) {
+	status := cmp.Or(c.statusOverride, http.StatusOK)
 	if err != nil {
-		status = fault.Of(err).Class().Status
+		status = fault.CodeOf(err).Class().Status
 	}
 	m := c.metrics
 	m.requests.WithLabelValues(c.endpoint.String(), strconv.Itoa(status)).Inc()
 	m.duration.WithLabelValues(c.endpoint.String()).Observe(time.Since(c.started).Seconds())
-	code := fault.Of(err)
+	code := fault.CodeOf(err)
 	if status < http.StatusInternalServerError || code == fault.Unimplemented {
-		return // the client's affair
+		return // the client's error
 	}
 	args := []any{
 		"request", c.id, "endpoint", c.endpoint.String(), "model", c.model, "status", status,

@@ -10,34 +10,34 @@ import (
 	"penstock/internal/edge/keys"
 )
 
-// audience is who may use a path while keys are in force.
+// audience says which clients may use a path while keys are in force.
 type audience uint8
 
 const (
-	users    audience = iota // who has a key
-	admins                   // whose key says admin
-	everyone                 // no key is asked for: what probes ask
+	keyHolders audience = iota // clients with a key
+	keyAdmins                  // clients with an admin key
+	allClients                 // no key needed, for probes
 )
 
-// guard lets through who may use a path. refuse writes an error as the path's
-// clients read it. Without keys everybody may everything.
-func (f *Frontend) guard(who audience, refuse func(http.ResponseWriter, error), inner http.Handler) http.Handler {
-	if f.deps.Keys == nil || who == everyone {
+// requireKey admits the clients in the audience. refuse writes an error in the path's API. Without keys
+// every client is admitted.
+func (f *Frontend) requireKey(who audience, refuse func(http.ResponseWriter, error), inner http.Handler) http.Handler {
+	if f.deps.Keys == nil || who == allClients {
 		return inner
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		identify := f.deps.Keys.Identify
-		if who == admins {
+		identify := f.deps.Keys.IdentifyClient
+		if who == keyAdmins {
 			identify = f.deps.Keys.IdentifyAdmin
 		}
 		client, err := identify(r.Header)
-		v := visitOf(r.Context())
+		v := recordOf(r.Context())
 		v.client = client
 		if err != nil {
 			v.err = err
 			f.metrics.rejections.WithLabelValues("key").Inc()
 			if client == nil {
-				keys.Challenge(w.Header())
+				keys.SetChallenge(w.Header())
 			}
 			refuse(w, err)
 			return
@@ -46,28 +46,28 @@ func (f *Frontend) guard(who audience, refuse func(http.ResponseWriter, error), 
 	})
 }
 
-// admit lets a request to a model in, until leave: there must be room for it, and
-// its key must not be over a limit.
-func (c *call) admit() error {
-	if err := c.f.admit(); err != nil {
+// admitRequest admits a request to a model until leave: there must be capacity, and its key must be within its
+// limits.
+func (c *apiCall) admitRequest() error {
+	if err := c.f.checkCapacity(); err != nil {
 		return err
 	}
-	client := c.client()
+	client := c.keyClient()
 	if client == nil {
 		return nil
 	}
-	v := client.Enter()
-	if v.Over == limit.None {
-		c.entered = client
+	v := client.AdmitRequest()
+	if v.Exceeded == limit.None {
+		c.enteredKey = client
 		return nil
 	}
 	c.f.metrics.rejections.WithLabelValues("limit").Inc()
 	wait := max(retrySoon, v.Wait)
-	return &fault.Error{Code: fault.Limited, RetryAfter: wait, Message: overLimit(client.Key(), v.Over, wait)}
+	return &fault.Error{Code: fault.Limited, RetryAfter: wait, Message: overLimitMessage(client.Key(), v.Exceeded, wait)}
 }
 
-func overLimit(k *keys.Key, over limit.Kind, wait time.Duration) string {
-	what := map[limit.Kind]string{
+func overLimitMessage(k *keys.Key, over limit.LimitKind, wait time.Duration) string {
+	what := map[limit.LimitKind]string{
 		limit.Requests: "its requests of a minute",
 		limit.Tokens:   "its tokens of a minute",
 		limit.Inflight: "its requests at once",
@@ -75,46 +75,46 @@ func overLimit(k *keys.Key, over limit.Kind, wait time.Duration) string {
 	return "the key " + k.Name + " has used up " + what + " (" + over.String() + "): try again in " + wait.Round(time.Second).String()
 }
 
-// client is whose key the call came with; nil without keys.
-func (c *call) client() *keys.Client {
-	if c.visit == nil {
+// keyClient is the client of the call's key; nil without keys.
+func (c *apiCall) keyClient() *keys.KeyClient {
+	if c.record == nil {
 		return nil
 	}
-	return c.visit.client
+	return c.record.client
 }
 
-// leave ends what admit began.
-func (c *call) leave() {
-	if c.entered != nil {
-		c.entered.Leave()
+// leaveKey ends what admit started.
+func (c *apiCall) leaveKey() {
+	if c.enteredKey != nil {
+		c.enteredKey.FinishRequest()
 	}
 }
 
-// spend counts tokens on the account of the call's key.
-func (c *call) spend(prompt, output int) {
-	if client := c.client(); client != nil {
-		client.Spend(prompt, output)
+// spendTokens counts tokens against the call's key.
+func (c *apiCall) spendTokens(prompt, output int) {
+	if client := c.keyClient(); client != nil {
+		client.SpendTokens(prompt, output)
 	}
 }
 
-// allowed returns err, the outcome of looking a model up, unless the call's key is for
-// other models: then it says no more than that, whether there is such a model or not.
-func (c *call) allowed(asked string, m *model, err error) error {
-	client := c.client()
+// checkAllowed returns err, the outcome of looking a model up, unless the call's key does not allow the
+// model: then the error does not reveal whether the model exists.
+func (c *apiCall) checkAllowed(asked string, m *servedModel, err error) error {
+	client := c.keyClient()
 	if client == nil || client.Key().Models == nil {
 		return err
 	}
 	var f *fault.Error
 	switch {
-	case err == nil && client.Key().Allows(asked, m.card.Name):
+	case err == nil && client.Key().AllowsModel(asked, m.card.Name):
 		return nil
-	case errors.As(err, &f) && f.Code != fault.NotFound && client.Key().Allows(asked):
+	case errors.As(err, &f) && f.Code != fault.NotFound && client.Key().AllowsModel(asked):
 		return err
 	}
 	return notForKey(asked, client)
 }
 
-// notForKey is the error of a model that a key may not ask for, or that is not there.
-func notForKey(asked string, client *keys.Client) error {
-	return fault.New(fault.NotFound, "there is no model '%s' for the key %s: GET /v1/models lists those that there are", short(asked), client.Key().Name)
+// notForKey is the error of a model that a key does not allow, or that does not exist.
+func notForKey(asked string, client *keys.KeyClient) error {
+	return fault.New(fault.NotFound, "there is no model '%s' for the key %s: GET /v1/models lists those that there are", shorten(asked), client.Key().Name)
 }

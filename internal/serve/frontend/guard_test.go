@@ -21,8 +21,8 @@ const (
 	slowKey  = "sk-slow-0123456789a"
 )
 
-// keyFile has an administrator, a user without limits, one for the model tiny alone,
-// and one with little of everything.
+// keyFile has an administrator, a user without limits, one for the model tiny only, and one with low
+// limits.
 const keyFile = `keys:
   - {name: admin, key: ` + adminKey + `, admin: true}
   - {name: user, key: ` + userKey + `}
@@ -38,7 +38,7 @@ func inGuardedWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world, 
 	}
 	access := &bytes.Buffer{}
 	inWorldWith(t, cfg, func(d *Deps) {
-		d.Keys = must(keys.Open(path)) // its clock is the bubble's
+		d.Keys = must(keys.Open(path)) // it uses the bubble's clock
 		d.AccessLog = accessLog(access)
 	}, func(t *testing.T, w *world) {
 		w.mounted = func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("mounted")) }
@@ -52,8 +52,7 @@ func (w *world) ask(method, path, body string, headers ...string) answerOf {
 	return read(w.send(w.t.Context(), method, path, strings.NewReader(body), headers...))
 }
 
-// TestWhoMay: each path is for those that it is for, with the error of its API for
-// the others.
+// TestWhoMay: each path admits its audience; other clients get the error of its API.
 func TestWhoMay(t *testing.T) {
 	const hi = `{"model":"bytes","prompt":"hi"}`
 	const message = `{"model":"bytes","max_tokens":3,"messages":[{"role":"user","content":"hi"}]}`
@@ -115,7 +114,7 @@ func TestWhoMay(t *testing.T) {
 	})
 }
 
-// TestAllowedModels: a key for some models sees those and no others, by any name.
+// TestAllowedModels: a key for some models sees only those, by any name.
 func TestAllowedModels(t *testing.T) {
 	inGuardedWorld(t, Config{}, func(t *testing.T, w *world, _ *bytes.Buffer) {
 		w.worker(1, constant("hi"))
@@ -131,8 +130,8 @@ func TestAllowedModels(t *testing.T) {
 	})
 }
 
-// TestOverLimits: a key over a limit is told which and for how long, whatever it
-// asks, and others are not touched. Time is virtual.
+// TestOverLimits: a key over a limit is told which limit and for how long, for any request, and other
+// keys are not affected. Time is virtual.
 func TestOverLimits(t *testing.T) {
 	inGuardedWorld(t, Config{}, func(t *testing.T, w *world, _ *bytes.Buffer) {
 		w.worker(1, constant("hello"))
@@ -146,9 +145,9 @@ func TestOverLimits(t *testing.T) {
 				t.Errorf("%d %s, retry after %q, want %d %s after %q", a.status, a.body, a.header.Get("Retry-After"), status, has, retry)
 			}
 		}
-		expect(ask(slowKey), 200, "hello", "") // 8 tokens of the prompt and 6 of the answer, the end's included
+		expect(ask(slowKey), 200, "hello", "") // 8 tokens of the prompt and 6 of the answer, including the end token
 		expect(ask(slowKey), 200, "hello", "")
-		expect(ask(slowKey), 429, "tokens of a minute (tokens_per_minute)", "27") // 28 of 20, and one must be there
+		expect(ask(slowKey), 429, "tokens of a minute (tokens_per_minute)", "27") // 28 of 20, and one must be available
 		expect(ask(userKey), 200, "hello", "")
 		time.Sleep(27 * time.Second) // virtual
 		expect(ask(slowKey), 200, "hello", "")
@@ -158,7 +157,7 @@ func TestOverLimits(t *testing.T) {
 		}
 		expect(w.ask("POST", "/v1/messages", `{}`, "x-api-key", slowKey), 429, `"type":"rate_limit_error","message":"the key slow has used up its requests of a minute`, "20")
 		time.Sleep(20 * time.Second)                                                         // virtual
-		expect(w.ask("POST", "/v1/completions", `{`, "x-api-key", slowKey), 400, "JSON", "") // a request all the same
+		expect(w.ask("POST", "/v1/completions", `{`, "x-api-key", slowKey), 400, "JSON", "") // it counts as a request
 
 		for series, want := range map[string]string{
 			`frontend_key_requests_total{key="slow"}`:                               "7",
@@ -180,8 +179,7 @@ func TestOverLimits(t *testing.T) {
 	})
 }
 
-// TestInflightOfAKey: requests at once are bounded, and every way out of one makes
-// room for the next.
+// TestInflightOfAKey: concurrent requests are bounded, and every way a request ends frees its place.
 func TestInflightOfAKey(t *testing.T) {
 	inGuardedWorld(t, Config{}, func(t *testing.T, w *world, _ *bytes.Buffer) {
 		hold := make(chan struct{})
@@ -208,7 +206,7 @@ func TestInflightOfAKey(t *testing.T) {
 	})
 }
 
-// TestOpenMetrics: metrics may be open while keys are in force.
+// TestOpenMetrics: metrics may be public while keys are in force.
 func TestOpenMetrics(t *testing.T) {
 	inGuardedWorld(t, Config{OpenMetrics: true}, func(t *testing.T, w *world, _ *bytes.Buffer) {
 		if a := w.get("/metrics"); a.status != 200 {

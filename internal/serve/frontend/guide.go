@@ -14,46 +14,45 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// guide returns the schema that the answers to the request must match; nil if they
-// are free. It is refused by the name of the field that asked if no engine of the
-// model can keep to it.
-func (p *planner) guide() (*engine.Guide, error) {
+// guideOf returns the schema that the answers to the request must match; nil if they are free. If no
+// engine of the model supports structured output, the error names the field that asked for it.
+func (p *requestPlanner) guideOf() (*engine.OutputSchema, error) {
 	q, param := p.req, p.guideParam()
 	var schema []byte
 	switch {
-	case q.ToolChoice.Must():
+	case q.ToolChoice.RequiresCall():
 		schema = callsSchema(q)
 	case q.Format.Kind == api.FormatText:
 		return nil, nil
 	case q.ToolChoice.Mode == api.ToolAuto && len(q.Tools) > 0:
-		return nil, fault.Param(param, "'%s' with tools that the model may call or not is not supported: set 'tool_choice' to none, or leave one of the two out", param)
+		return nil, fault.InvalidParam(param, "'%s' with tools that the model may call or not is not supported: set 'tool_choice' to none, or leave one of the two out", param)
 	case q.Format.Kind == api.FormatJSON:
 		schema = []byte(`{"type":"object"}`)
 	default:
 		schema = q.Format.Schema
 	}
 	switch {
-	case len(p.model.unguided()) == len(p.model.workers):
-		return nil, fault.Param(param, "the engine of the model '%s' cannot keep to a schema, which '%s' asks for: leave it out", p.model.card.Name, param)
+	case len(p.model.withoutGuides()) == len(p.model.workers):
+		return nil, fault.InvalidParam(param, "the engine of the model '%s' cannot keep to a schema, which '%s' asks for: leave it out", p.model.card.Name, param)
 	case len(schema) > engine.MaxSchema:
-		return nil, fault.Param(param, "'%s' makes a schema of %d bytes; the limit is %d", param, len(schema), engine.MaxSchema)
+		return nil, fault.InvalidParam(param, "'%s' makes a schema of %d bytes; the limit is %d", param, len(schema), engine.MaxSchema)
 	}
-	return &engine.Guide{Schema: schema}, nil
+	return &engine.OutputSchema{Schema: schema}, nil
 }
 
 // guideParam is the field that asked for the guide.
-func (p *planner) guideParam() string {
-	if p.req.ToolChoice.Must() {
+func (p *requestPlanner) guideParam() string {
+	if p.req.ToolChoice.RequiresCall() {
 		return "tool_choice"
 	}
 	return p.req.Format.Param
 }
 
-// unguided is an engine's refusal of the guide in the client's terms: engines know
-// one name for what it was made from.
-func (g *generation) unguided(err error) error {
-	f := api.Fault(err)
-	if g.request.Guide == nil || f.Param != engine.GuideParam || f.Param == g.guideParam {
+// clientGuideError translates an engine's refusal of the guide: engines have one name for it, whichever
+// client field it was made from.
+func (g *generationTask) clientGuideError(err error) error {
+	f := api.AsFault(err)
+	if g.request.OutputSchema == nil || f.Param != engine.SchemaParam || f.Param == g.guideParam {
 		return err
 	}
 	told := *f
@@ -61,8 +60,8 @@ func (g *generation) unguided(err error) error {
 	return &told
 }
 
-// callsSchema is the schema of an answer that is nothing but calls: an object of
-// name and arguments, or an array of such objects if there may be several.
+// callsSchema is the schema of an answer that consists only of calls: an object of name and arguments,
+// or an array of such objects if there may be several.
 func callsSchema(q *api.Request) []byte {
 	tools := q.Tools
 	if q.ToolChoice.Mode == api.ToolNamed {
@@ -82,7 +81,7 @@ func callsSchema(q *api.Request) []byte {
 		}
 		arguments := `{"type":"object"}`
 		if len(t.Parameters) > 0 {
-			arguments = string(rebased(objects(t.Parameters), at+"/properties/arguments"))
+			arguments = string(rebaseRefs(requireObject(t.Parameters), at+"/properties/arguments"))
 		}
 		name := strictjson.AppendString(nil, t.Name)
 		calls = append(calls, fmt.Sprintf(`{"type":"object","properties":{"name":{"const":%s},"arguments":%s},"required":["name","arguments"],"additionalProperties":false}`, name, arguments))
@@ -97,9 +96,9 @@ func callsSchema(q *api.Request) []byte {
 	return []byte(schema)
 }
 
-// objects returns the schema of a function's arguments as one of objects, which
-// arguments are though many schemas do not say so: {} allows anything.
-func objects(schema []byte) []byte {
+// requireObject returns a schema of a function's arguments with type object if it gives no type:
+// arguments are objects, but {} allows anything.
+func requireObject(schema []byte) []byte {
 	var keys map[string]json.RawMessage
 	if json.Unmarshal(schema, &keys) != nil {
 		return schema
@@ -116,18 +115,18 @@ func objects(schema []byte) []byte {
 	return append(out, bytes.TrimSpace(schema)[1:]...)
 }
 
-// rebased returns a schema whose references to itself hold where it stands in
-// another, at the JSON pointer root. Everything else stays as the client wrote it,
-// since the order of properties is that of the answer.
-func rebased(schema []byte, root string) []byte {
+// rebaseRefs returns a schema whose references to itself hold inside another schema, at the JSON
+// pointer root. Everything else stays as the client wrote it, because the order of properties
+// determines the order in the answer.
+func rebaseRefs(schema []byte, root string) []byte {
 	var out []byte
 	d := json.NewDecoder(bytes.NewReader(schema))
-	open := []bracket{{inside: ofSchema}} // each bracket that is open
-	copied := 0                           // of schema
+	open := []schemaBracket{{inside: inSchema}} // each open bracket
+	copied := 0                                 // of schema
 	for {
 		before := d.InputOffset()
 		token, err := d.Token()
-		if err != nil { // the end: what comes here is JSON
+		if err != nil { // the end: the schema is valid JSON
 			return append(out, schema[copied:]...)
 		}
 		in := &open[len(open)-1]
@@ -136,9 +135,9 @@ func rebased(schema []byte, root string) []byte {
 		case token == json.Delim('{') || token == json.Delim('['):
 			inside := in.inside
 			if in.object {
-				inside, in.key = in.member(), ""
+				inside, in.key = in.memberContext(), ""
 			}
-			open = append(open, bracket{object: token == json.Delim('{'), inside: inside})
+			open = append(open, schemaBracket{object: token == json.Delim('{'), inside: inside})
 			continue
 		case token == json.Delim('}') || token == json.Delim(']'):
 			open = open[:len(open)-1]
@@ -146,7 +145,7 @@ func rebased(schema []byte, root string) []byte {
 		case in.object && in.key == "":
 			in.key = "\x00" + text // so that an empty key is one too
 			continue
-		case isText && in.object && in.inside == ofSchema && in.key == "\x00$ref" && strings.HasPrefix(text, "#"):
+		case isText && in.object && in.inside == inSchema && in.key == "\x00$ref" && strings.HasPrefix(text, "#"):
 			from := int(before) + bytes.IndexByte(schema[before:], '"')
 			out = append(out, schema[copied:from]...)
 			out = strictjson.AppendString(out, root+strings.TrimPrefix(text, "#"))
@@ -156,35 +155,35 @@ func rebased(schema []byte, root string) []byte {
 	}
 }
 
-// bracket is an array or an object of a JSON Schema that is being read.
-type bracket struct {
+// schemaBracket is an open array or object of a JSON Schema.
+type schemaBracket struct {
 	object bool
-	inside content
+	inside schemaContext
 	key    string // read, and its value not yet; "" if none
 }
 
-// content is what the members of a bracket are.
-type content uint8
+// schemaContext says what the members of a bracket are.
+type schemaContext uint8
 
 const (
-	ofSchema content = iota // keywords, or schemas in an array
-	ofNames                 // schemas by names that the client chose
-	ofValues                // what says nothing about itself, such as an enum's
+	inSchema schemaContext = iota // keywords, or schemas in an array
+	inNames                       // schemas by names that the client chose
+	inValues                      // data, such as the values of an enum
 )
 
-// member is what is in the value of the key that was read.
-func (b *bracket) member() content {
+// memberContext is the context of the value of the key that was read.
+func (b *schemaBracket) memberContext() schemaContext {
 	switch {
-	case b.inside == ofNames:
-		return ofSchema
-	case b.inside == ofValues:
-		return ofValues
+	case b.inside == inNames:
+		return inSchema
+	case b.inside == inValues:
+		return inValues
 	}
 	switch b.key[1:] {
 	case "properties", "patternProperties", "dependentSchemas", "$defs", "definitions":
-		return ofNames
+		return inNames
 	case "const", "enum", "default", "examples":
-		return ofValues
+		return inValues
 	}
-	return ofSchema
+	return inSchema
 }

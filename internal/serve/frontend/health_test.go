@@ -8,7 +8,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestHealthWarns: what is wrong with an engine that serves is a note, and no failure.
+// TestHealthWarns: a warning about an engine that serves does not make it unhealthy.
 func TestHealthWarns(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, constant("hi"))

@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// http2 bounds what one connection of HTTP/2, which TLS clients choose, may ask for.
-// A connection that is silent is asked whether it lives: otherwise one whose client
-// is gone without a word would be held by its streams.
-func (f *Frontend) http2() *http.HTTP2Config {
+// http2Config bounds one HTTP/2 connection, which TLS clients choose. A silent connection is pinged:
+// otherwise its streams would hold a connection whose client disappeared.
+func (f *Frontend) http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxConcurrentStreams: f.cfg.MaxStreams,
 		SendPingTimeout:      30 * time.Second,

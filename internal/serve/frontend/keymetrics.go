@@ -11,8 +11,8 @@ import (
 	"penstock/internal/obs"
 )
 
-// The metrics of keys. Their series are those of the keys in force, so that a file
-// that changes often leaves none behind.
+// The metrics of keys. They have series only for the keys in force, so that a file that changes often
+// leaves none behind.
 var (
 	keyRequests = keyDesc("frontend_key_requests_total", "Requests to models that were let in, by the name of their key.")
 	keyRefused  = keyDesc("frontend_key_refused_total", "Requests to models that were over a limit of their key.", "limit")
@@ -24,11 +24,11 @@ func keyDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(obs.Namespace+"_"+name, help, append([]string{"key"}, labels...), nil)
 }
 
-// keyRoom is how many bytes of /metrics the series of keys may take.
+// keyRoom bounds the bytes of /metrics for the series of keys.
 const keyRoom = 128 << 10
 
-// keyMetrics reads the accounts of keys.
-type keyMetrics struct{ ring *keys.Ring } // nil without keys
+// keyMetrics reads the usage of keys.
+type keyMetrics struct{ ring *keys.Keyring } // nil without keys
 
 var _ prometheus.Collector = (*keyMetrics)(nil)
 
@@ -44,12 +44,12 @@ func (k *keyMetrics) Collect(out chan<- prometheus.Metric) {
 	if k.ring == nil {
 		return
 	}
-	for _, r := range k.rows() {
+	for _, r := range k.usageRows() {
 		count := func(d *prometheus.Desc, n uint64, labels ...string) {
 			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{r.name}, labels...)...)
 		}
 		count(keyRequests, r.u.Requests)
-		for _, over := range [...]limit.Kind{limit.Requests, limit.Tokens, limit.Inflight} {
+		for _, over := range [...]limit.LimitKind{limit.Requests, limit.Tokens, limit.Inflight} {
 			count(keyRefused, r.u.Refused[over], over.String())
 		}
 		count(keyTokens, r.u.Prompt, "prompt")
@@ -58,23 +58,23 @@ func (k *keyMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// keyRow is what one key has used.
+// keyRow is the usage of one key.
 type keyRow struct {
 	name string
 	u    keys.Usage
 }
 
-// rows returns what the keys have used, by name. Those for which there is no room are one row at the end.
-func (k *keyMetrics) rows() []keyRow {
+// usageRows returns the usage of the keys, by name. Keys beyond keyRoom are one row at the end.
+func (k *keyMetrics) usageRows() []keyRow {
 	var rows []keyRow // so that nothing waits under the ring's lock
-	k.ring.Each(func(name string, u keys.Usage) { rows = append(rows, keyRow{name, u}) })
+	k.ring.EachUsage(func(name string, u keys.Usage) { rows = append(rows, keyRow{name, u}) })
 	slices.SortFunc(rows, func(a, b keyRow) int { return strings.Compare(a.name, b.name) })
 	const lines, width = 7, len(`penstock_frontend_key_refused_total{key="",limit="requests_per_minute"} 1.234567890123e+12`)
 	rest := keyRow{name: obs.Other}
 	all := len(rows)
-	rows = obs.Fit(keyRoom, rows, func(r keyRow) int {
+	rows = obs.LimitRows(keyRoom, rows, func(r keyRow) int {
 		if r.name == obs.Other {
-			return keyRoom + 1 // it is in the row of that name
+			return keyRoom + 1 // it is counted in the row of that name
 		}
 		return lines * (width + len(r.name))
 	}, func(r keyRow) { rest.u.Add(r.u) })

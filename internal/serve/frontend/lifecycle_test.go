@@ -13,18 +13,17 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
 
-// Every time.Sleep here is in a bubble of inWorld: it passes virtual time, and waits
-// for nothing else.
+// Every time.Sleep here is in a bubble of inWorld: it passes virtual time and waits for nothing else.
 
 const hello = `{"model":"bytes","prompt":"hi","stream":true}`
 
-// TestNothingBeforeAcceptance: no byte goes out before a worker has taken the
-// request, and headers go out when it has, before there is a token.
+// TestNothingBeforeAcceptance: no byte is sent before a worker has accepted the request, and headers
+// are sent when it has, before there is a token.
 func TestNothingBeforeAcceptance(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		accept, speak := make(chan struct{}), make(chan struct{})
@@ -54,8 +53,8 @@ func TestNothingBeforeAcceptance(t *testing.T) {
 	})
 }
 
-// TestLongRequestsKeepTheirReservation: for as long as a request runs, be it without a token, the
-// router is told so.
+// TestLongRequestsKeepTheirReservation: the reservation of a request is renewed while it runs, even
+// without a token.
 func TestLongRequestsKeepTheirReservation(t *testing.T) {
 	inWorld(t, Config{StallTimeout: time.Hour}, func(t *testing.T, w *world) {
 		speak := make(chan struct{})
@@ -67,7 +66,7 @@ func TestLongRequestsKeepTheirReservation(t *testing.T) {
 			done <- read(w.send(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(hello))).body
 		}()
 		time.Sleep(25 * time.Minute)
-		if got, want := w.router.renewed(), int(25*time.Minute/attempt.RenewEvery); got < want-1 || got > want {
+		if got, want := w.router.renewed(), int(25*time.Minute/dispatch.RenewInterval); got < want-1 || got > want {
 			t.Errorf("the reservation was renewed %d times in 25 minutes, want %d", got, want)
 		}
 		close(speak)
@@ -77,15 +76,15 @@ func TestLongRequestsKeepTheirReservation(t *testing.T) {
 	})
 }
 
-// TestDisconnect: when the client goes, the worker is told at once and
-// everything is released, whatever the request was waiting for.
+// TestDisconnect: when the client disconnects, the worker's call ends at once and everything is
+// released, whatever the request was waiting for.
 func TestDisconnect(t *testing.T) {
 	for name, tt := range map[string]struct {
 		body string
 		s    *script
 		read bool // the client reads a first line
 
-		prompt, output string // tokens counted; "" if it depends on whose turn it was
+		prompt, output string // tokens counted; "" if it depends on timing
 	}{
 		"mid-stream":        {hello, &script{say: func(int) string { return "hello" }, frames: 2}, true, "2", "2"},
 		"whole answer":      {`{"model":"bytes","prompt":"hi"}`, &script{say: func(int) string { return "hello" }, frames: 2}, false, "2", "2"},
@@ -142,7 +141,7 @@ func TestDisconnect(t *testing.T) {
 	}
 }
 
-// TestStall: a worker that falls silent is given up for another.
+// TestStall: a silent worker is replaced by another.
 func TestStall(t *testing.T) {
 	inWorld(t, Config{StallTimeout: 5 * time.Second}, func(t *testing.T, w *world) {
 		silent := &script{say: func(int) string { return "hello" }, frames: 2}
@@ -160,8 +159,7 @@ func TestStall(t *testing.T) {
 	})
 }
 
-// TestSlowClient: a client that takes nothing is cut off, and is not mistaken
-// for a silent worker.
+// TestSlowClient: a client that reads nothing is cut off, and its worker does not count as silent.
 func TestSlowClient(t *testing.T) {
 	inWorld(t, Config{WriteTimeout: 20 * time.Second, StallTimeout: 5 * time.Second}, func(t *testing.T, w *world) {
 		s := constant(strings.Repeat("long ", 90))
@@ -188,18 +186,18 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// TestConnectionIsKept: the deadlines of one request do not outlive it.
+// TestConnectionIsKept: the deadlines of one request do not affect the next one.
 func TestConnectionIsKept(t *testing.T) {
 	inWorld(t, Config{WriteTimeout: time.Second, BodyTimeout: time.Second, IdleTimeout: time.Hour}, func(t *testing.T, w *world) {
 		s := constant("hi")
 		w.worker(1, s)
 		for range 2 {
-			s.interlude = func() { time.Sleep(10 * time.Second) } // virtual: longer than the body may take
+			s.interlude = func() { time.Sleep(10 * time.Second) } // virtual: longer than BodyTimeout
 			if a := w.post("/v1/completions", hello); a.err != nil || !strings.HasSuffix(a.body, "[DONE]\n\n") {
 				t.Errorf("%d %q %v", a.status, a.body, a.err)
 			}
 			time.Sleep(10 * time.Second)                   // virtual
-			if a := w.get("/v1/models"); a.status != 200 { // sets no deadline of its own
+			if a := w.get("/v1/models"); a.status != 200 { // sets no deadline itself
 				t.Errorf("%d %q %v", a.status, a.body, a.err)
 			}
 		}
@@ -209,7 +207,7 @@ func TestConnectionIsKept(t *testing.T) {
 	})
 }
 
-// TestSlowBody: a client that does not send its body is told so.
+// TestSlowBody: a client that does not send its body gets an error which says so.
 func TestSlowBody(t *testing.T) {
 	inWorld(t, Config{BodyTimeout: 3 * time.Second}, func(t *testing.T, w *world) {
 		body, feed := io.Pipe()
@@ -248,8 +246,7 @@ type crashingDecoder struct{}
 func (crashingDecoder) Push([]byte, kv.Token) []byte { panic("push") }
 func (crashingDecoder) Flush([]byte) []byte          { panic("flush") }
 
-// TestDefects: a panic is the failure of the request that it happens in, which is
-// accounted for like any other, and of nothing else.
+// TestDefects: a panic fails only the request in which it happens, and that is counted like any other.
 func TestDefects(t *testing.T) {
 	for _, tok := range []crashing{{encode: true}, {decode: true}} {
 		inWorld(t, Config{}, func(t *testing.T, w *world) {
@@ -272,8 +269,8 @@ func TestDefects(t *testing.T) {
 	}
 }
 
-// TestSlowClientsOfOthers: a client that does not send its body or does not take
-// its answer holds no handler, whosever it is.
+// TestSlowClientsOfOthers: a client that does not send its body or does not read its answer blocks no
+// handler, including mounted ones.
 func TestSlowClientsOfOthers(t *testing.T) {
 	inWorld(t, Config{BodyTimeout: 3 * time.Second, WriteTimeout: 5 * time.Second}, func(t *testing.T, w *world) {
 		for _, tt := range []struct {
@@ -314,8 +311,8 @@ func TestSlowClientsOfOthers(t *testing.T) {
 	})
 }
 
-// TestQuietHandlersLive: a handler that waits for longer than clients may take,
-// and then bounds its own write, is not cut off.
+// TestQuietHandlersLive: a handler that waits longer than clients may take, and then sets its own write
+// deadline, is not cut off.
 func TestQuietHandlersLive(t *testing.T) {
 	inWorld(t, Config{BodyTimeout: time.Second, WriteTimeout: time.Second}, func(t *testing.T, w *world) {
 		w.mounted = func(rw http.ResponseWriter, r *http.Request) {
@@ -349,7 +346,7 @@ func TestRequestTimeout(t *testing.T) {
 	})
 }
 
-// begin starts a stream and waits until it hangs.
+// begin starts a stream and waits until it blocks.
 func (w *world) begin() <-chan answerOf {
 	came := make(chan answerOf, 1)
 	go func() { came <- w.post("/v1/completions", hello) }()
@@ -363,7 +360,7 @@ func (w *world) direct(method, path, body string) *recorder {
 	return rec
 }
 
-// TestDrain: what is in progress finishes, what comes is refused.
+// TestDrain: running requests finish, new ones are refused.
 func TestDrain(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		finish := make(chan struct{})
@@ -382,9 +379,9 @@ func TestDrain(t *testing.T) {
 		if rec := w.direct(http.MethodGet, "/live", ""); rec.status != 200 {
 			t.Errorf("live: %d", rec.status)
 		}
-		// The stream needs the catalog still: a worker that comes now is seen.
+		// The stream still needs the catalog: a worker added now is seen.
 		w.worker(2, constant("hello"))
-		if n := len(w.f.catalog.snap.Load().instances); n != 2 {
+		if n := len(w.f.catalog.current.Load().instances); n != 2 {
 			t.Errorf("%d instances are known", n)
 		}
 		time.Sleep(pause) // virtual
@@ -398,8 +395,8 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainGrace: a frontend that was told to stop goes on for a while; balancers
-// see it by its health, clients by the end of their connections.
+// TestDrainGrace: a frontend that was told to stop continues for a while; balancers learn it from its
+// health, clients from the end of their connections.
 func TestDrainGrace(t *testing.T) {
 	inWorld(t, Config{DrainGrace: 5 * time.Second}, func(t *testing.T, w *world) {
 		w.worker(1, constant("hello"))
@@ -410,7 +407,7 @@ func TestDrainGrace(t *testing.T) {
 		}
 		w.stop()
 		synctest.Wait()
-		for dials := int32(1); dials <= 3; dials++ { // the first on the connection that is open
+		for dials := int32(1); dials <= 3; dials++ { // the first on the open connection
 			resp := w.send(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(moving))
 			a := read(resp)
 			if !complete(a) || !resp.Close || w.lis.dials.Load() != dials {
@@ -426,7 +423,7 @@ func TestDrainGrace(t *testing.T) {
 		if n := w.metric(`frontend_rejections_total{reason="draining"}`); n != "" {
 			t.Errorf("%q rejections", n)
 		}
-		// One that comes at the last moment is served to its end.
+		// A request at the last moment is served to its end.
 		finish := make(chan struct{})
 		s := constant("hello")
 		s.interlude = func() { <-finish }
@@ -451,7 +448,7 @@ func TestDrainGrace(t *testing.T) {
 	})
 }
 
-// TestFailsInGrace: a listener that fails in the grace is an error still.
+// TestFailsInGrace: a listener that fails during the grace is still an error.
 func TestFailsInGrace(t *testing.T) {
 	inWorld(t, Config{DrainGrace: time.Hour}, func(t *testing.T, w *world) {
 		w.stop()
@@ -465,7 +462,7 @@ func TestFailsInGrace(t *testing.T) {
 	})
 }
 
-// TestCutOff: what does not finish in time is cut off with an error.
+// TestCutOff: a request that does not finish in time is cut off with an error.
 func TestCutOff(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{say: func(int) string { return "hello" }, frames: 2}
@@ -483,8 +480,7 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// TestCutOffHangingClient: even a client that takes nothing does not hold up the
-// end.
+// TestCutOffHangingClient: even a client that reads nothing does not delay the end.
 func TestCutOffHangingClient(t *testing.T) {
 	inWorld(t, Config{WriteTimeout: time.Hour}, func(t *testing.T, w *world) {
 		w.worker(1, constant(strings.Repeat("long ", 90)))
@@ -505,7 +501,7 @@ func TestCutOffHangingClient(t *testing.T) {
 	})
 }
 
-// TestRunFails: when the listener fails, Run says so.
+// TestRunFails: when the listener fails, Run returns an error.
 func TestRunFails(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.lis.Close()
@@ -516,7 +512,7 @@ func TestRunFails(t *testing.T) {
 	})
 }
 
-// TestRegistryFails: what was known holds until the registry is back.
+// TestRegistryFails: the known workers stay in force until the registry is back.
 func TestRegistryFails(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, constant("one"))
@@ -528,13 +524,13 @@ func TestRegistryFails(t *testing.T) {
 		w.registry.fail(nil)
 		w.worker(2, constant("two"))
 		time.Sleep(retryWatch + pause)
-		if n := len(w.f.catalog.snap.Load().instances); n != 2 {
+		if n := len(w.f.catalog.current.Load().instances); n != 2 {
 			t.Errorf("%d instances are known", n)
 		}
 	})
 }
 
-// TestOverload: beyond the bound requests are refused at once.
+// TestOverload: requests beyond the bound are refused at once.
 func TestOverload(t *testing.T) {
 	inWorld(t, Config{MaxInflight: 2}, func(t *testing.T, w *world) {
 		finish := make(chan struct{})
@@ -561,8 +557,8 @@ func TestOverload(t *testing.T) {
 	})
 }
 
-// TestStopStringEndsTheCall: the engine does not know stop strings, so the call
-// is cancelled at once; one that ends by itself is not.
+// TestStopStringEndsTheCall: the engine does not know stop strings, so the call is canceled at once; a
+// call that ends without that is not canceled.
 func TestStopStringEndsTheCall(t *testing.T) {
 	for _, tt := range []struct {
 		fields    string
@@ -587,7 +583,7 @@ func TestStopStringEndsTheCall(t *testing.T) {
 	}
 }
 
-// TestTimes: the histograms see tokens when they come.
+// TestTimes: the histograms see tokens when they arrive.
 func TestTimes(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := constant("abc")
@@ -613,8 +609,8 @@ func TestTimes(t *testing.T) {
 	})
 }
 
-// TestBodyThatNobodyReads: a handler that does not want a body does not wait for
-// one without end, and neither does the server behind it.
+// TestBodyThatNobodyReads: a handler that does not read a body does not wait for an endless one, and
+// neither does the server after it.
 func TestBodyThatNobodyReads(t *testing.T) {
 	inWorld(t, Config{HeaderTimeout: time.Second, BodyTimeout: 3 * time.Second}, func(t *testing.T, w *world) {
 		for _, line := range []string{"GET /health", "POST /health", "POST /v1/nothing", "GET /metrics"} {
@@ -636,8 +632,7 @@ func TestBodyThatNobodyReads(t *testing.T) {
 	})
 }
 
-// TestAnswerThatNobodyTakes: a client that asks and does not read is cut off on
-// every path.
+// TestAnswerThatNobodyTakes: a client that does not read its answer is cut off on every path.
 func TestAnswerThatNobodyTakes(t *testing.T) {
 	inWorld(t, Config{WriteTimeout: 20 * time.Second}, func(t *testing.T, w *world) {
 		for _, path := range []string{"/health", "/live", "/metrics", "/v1/models", "/v1/models/bytes", "/mounted"} {
@@ -648,7 +643,7 @@ func TestAnswerThatNobodyTakes(t *testing.T) {
 			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
 			time.Sleep(21 * time.Second)
 			synctest.Wait()
-			// The server has closed its end: what is written fails.
+			// The server has closed its end: writes fail.
 			if _, err := conn.Write([]byte("G")); err == nil {
 				t.Errorf("%s: the connection is open still", path)
 			}

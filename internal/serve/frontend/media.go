@@ -20,95 +20,95 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// Media finds out what the media of requests are, for each model in its way.
-type Media interface {
-	For(resolve.Way) prep.Resolver
-	// Check refuses a conversation with URLs that may not be fetched, before it goes to an engine that
-	// fetches them.
-	Check(*prep.Chat) error
+// MediaSource provides resolvers of the media of requests.
+type MediaSource interface {
+	ResolverFor(resolve.ModelOptions) prep.Resolver
+	// CheckURLs refuses a conversation with URLs that may not be fetched, before it goes to an engine
+	// which fetches them.
+	CheckURLs(*prep.Chat) error
 }
 
-// resolver returns what resolves the media of a model; nil if nothing does.
-func (f *Frontend) resolver(m *model) prep.Resolver {
-	if f.deps.Media == nil || m.pipe == nil || m.pipe.Family == nil {
+// mediaResolver returns the resolver of a model's media; nil if there is none.
+func (f *Frontend) mediaResolver(m *servedModel) prep.Resolver {
+	if f.deps.Media == nil || m.pipeline == nil || m.pipeline.Family == nil {
 		return nil
 	}
-	r := ResolverOf(f.deps.Media, &m.card)
-	if _, ok := r.(untold); ok {
+	r := ResolverForCard(f.deps.Media, &m.card)
+	if _, ok := r.(unkeyedResolver); ok {
 		return r
 	}
-	return timed{r, f.metrics}
+	return timedResolver{r, f.metrics}
 }
 
-// ResolverOf returns what resolves the media of the model of a card.
-func ResolverOf(source Media, card *engine.Card) prep.Resolver {
-	if !card.Attaches && card.MediaKeys == "" {
-		return untold{}
+// ResolverForCard returns the media resolver for the model of a card.
+func ResolverForCard(source MediaSource, card *engine.Card) prep.Resolver {
+	if !card.AcceptsObjects && card.MediaKeys == "" {
+		return unkeyedResolver{}
 	}
-	way := resolve.Way{Transfer: resolve.TransferOff, Whole: card.Attaches}
+	way := resolve.ModelOptions{Transfer: resolve.TransferOff, FetchWhole: card.AcceptsObjects}
 	if d := card.MediaDecoder; d != nil {
 		way.Identity = media.ByPixels
-		if card.Attaches {
+		if card.AcceptsObjects {
 			way.Transfer = resolve.Transfer(d.Transfer)
 		}
 	}
-	r := source.For(way)
-	if len(card.Miscounted) > 0 {
-		return miscounted{r, card.Miscounted}
+	r := source.ResolverFor(way)
+	if len(card.MiscountedMedia) > 0 {
+		return miscountingResolver{r, card.MiscountedMedia}
 	}
 	return r
 }
 
-// miscounted is the resolver of a model of whose media some kinds are counted otherwise by its engines:
-// where such media would stand in a prompt is not known.
-type miscounted struct {
+// miscountingResolver is the resolver of a model whose engines count some kinds of media differently:
+// the position of such media in a prompt is unknown.
+type miscountingResolver struct {
 	prep.Resolver
 	kinds []string
 }
 
 // Resolve implements prep.Resolver.
-func (m miscounted) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
+func (m miscountingResolver) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
 	for i := range c.Media {
 		if p := &c.Media[i]; slices.Contains(m.kinds, p.Kind.String()) {
-			return nil, nil, prep.Undecided(media.CountsDiffer, p.Part, "'%s' is of type %v, of which this model's engines make other tokens than are counted here", p.Part, p.Kind)
+			return nil, nil, prep.NewUnresolvedError(media.CountsDiffer, p.Part, "'%s' is of type %v, of which this model's engines make other tokens than are counted here", p.Part, p.Kind)
 		}
 	}
 	return m.Resolver.Resolve(ctx, c, f)
 }
 
-// untold is the resolver of models whose engines are not told who media are: their caches have other
-// names for them, so that nothing of them would be found.
-type untold struct{}
+// unkeyedResolver is the resolver of models whose engines do not receive media keys: their caches name
+// media differently, so nothing in them could be found.
+type unkeyedResolver struct{}
 
 // Resolve implements prep.Resolver.
-func (untold) Resolve(_ context.Context, c *prep.Chat, _ *family.Family) ([]media.Object, func(), error) {
-	return nil, nil, prep.Undecided(media.HashForwardDisabled, c.Media[0].Part, "'%s' cannot be named to this model's engines", c.Media[0].Part)
+func (unkeyedResolver) Resolve(_ context.Context, c *prep.Chat, _ *family.Family) ([]media.Object, func(), error) {
+	return nil, nil, prep.NewUnresolvedError(media.HashForwardDisabled, c.Media[0].Part, "'%s' cannot be named to this model's engines", c.Media[0].Part)
 }
 
-// timed is a resolver whose time is measured.
-type timed struct {
+// timedResolver measures the time of a resolver.
+type timedResolver struct {
 	prep.Resolver
 	metrics *metrics
 }
 
 // Resolve implements prep.Resolver.
-func (t timed) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
+func (t timedResolver) Resolve(ctx context.Context, c *prep.Chat, f *family.Family) ([]media.Object, func(), error) {
 	began := time.Now()
-	if v := visitOf(ctx); v != nil && v.client != nil {
+	if v := recordOf(ctx); v != nil && v.client != nil {
 		ctx = fetch.WithClient(ctx, v.client.Key().Name)
 	}
 	objects, release, err := t.Resolver.Resolve(ctx, c, f)
-	var u *prep.Unresolved
+	var u *prep.UnresolvedError
 	if errors.As(err, &u) {
-		t.metrics.resolved(began, u.Reason, nil)
+		t.metrics.observeResolve(began, u.Reason, nil)
 	} else {
-		t.metrics.resolved(began, media.NoReason, err)
+		t.metrics.observeResolve(began, media.NoReason, err)
 	}
 	return objects, release, err
 }
 
-// resolved counts the time that it took to find out what media are, or why not.
-func (m *metrics) resolved(began time.Time, why media.Reason, err error) {
+// observeResolve records the time and the outcome of resolving media.
+func (m *metrics) observeResolve(began time.Time, why media.Reason, err error) {
 	outcome := "resolved"
 	switch {
 	case err != nil:
@@ -119,21 +119,21 @@ func (m *metrics) resolved(began time.Time, why media.Reason, err error) {
 	m.mediaResolve.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 }
 
-// sees refuses what a request shows that the model does not see.
-func (m *model) sees(q *api.Request) error {
+// checkMedia refuses media in a request which the model does not support.
+func (m *servedModel) checkMedia(q *api.Request) error {
 	if !q.HasMedia() {
 		if q.ProcessorArgs {
-			return fault.Param("mm_processor_kwargs", "'mm_processor_kwargs' is not supported by this server without media: leave it out")
+			return fault.InvalidParam("mm_processor_kwargs", "'mm_processor_kwargs' is not supported by this server without media: leave it out")
 		}
 		return nil
 	}
 	if q.Ext.Tokens != nil {
-		return fault.Param("nvext.token_data", "'nvext.token_data' is a prompt without media, and the messages show some: leave one of them out")
+		return fault.InvalidParam("nvext.token_data", "'nvext.token_data' is a prompt without media, and the messages show some: leave one of them out")
 	}
-	if _, elsewhere := m.encoder.(*remote); elsewhere && m.card.Attaches {
+	if _, elsewhere := m.encoder.(*engineEncoder); elsewhere && m.card.AcceptsObjects {
 		return fault.New(fault.Unimplemented, "prompts that the engines of the model '%s' make have no media: start the frontend with --preprocess local", m.card.Name)
 	}
-	for _, part := range q.Media() {
+	for _, part := range q.MediaObjects() {
 		if slices.Contains(m.card.Media, part.Kind.String()) {
 			continue
 		}
@@ -141,14 +141,14 @@ func (m *model) sees(q *api.Request) error {
 		if len(m.card.Media) > 0 {
 			what = "text and " + strings.Join(m.card.Media, " and ")
 		}
-		return fault.Param(part.Part, "'%s' is of type %.100q, which is not supported by this model: send %s to the model '%s'", part.Part, part.Type, what, m.card.Name)
+		return fault.InvalidParam(part.Part, "'%s' is of type %.100q, which is not supported by this model: send %s to the model '%s'", part.Part, part.Type, what, m.card.Name)
 	}
 	return nil
 }
 
-// show puts what a message says and shows into the conversation. Who encodes here shows the
-// template what there is; an engine that does is told where it is.
-func show(chat *prep.Chat, i int, m *api.Message, here bool) {
+// appendParts adds the text and media of a message to the conversation. A local encoder shows
+// placeholders to the template (local is true); an engine that encodes gets the URLs.
+func appendParts(chat *prep.Chat, i int, m *api.Message, here bool) {
 	if m.Parts == nil {
 		return
 	}
@@ -171,192 +171,193 @@ func show(chat *prep.Chat, i int, m *api.Message, here bool) {
 	chat.Messages[i].Content = ""
 }
 
-// owner is whose names of media a request's are: its salt's, and its key's if it has one.
-func (c *call) owner(salt string) string {
-	if client := c.client(); client != nil {
-		return ownerOf(client.Key().Name, salt)
+// mediaOwner is the namespace of a request's media names: its salt, and its key if it has one.
+func (c *apiCall) mediaOwner(salt string) string {
+	if client := c.keyClient(); client != nil {
+		return mediaOwnerOf(client.Key().Name, salt)
 	}
-	return ownerOf("", salt)
+	return mediaOwnerOf("", salt)
 }
 
-// ownerOf is empty if the request has neither: nobody's names are everybody's.
-func ownerOf(key, salt string) string {
+// mediaOwnerOf is empty if the request has neither: such names are shared.
+func mediaOwnerOf(key, salt string) string {
 	if key == "" && salt == "" {
 		return ""
 	}
 	return key + "\x00" + salt
 }
 
-// borrow keeps what a prompt's media hold until the call is over.
-func (c *call) borrow(p *prep.Prompt) {
+// keepMedia holds the prompt's media until the call ends.
+func (c *apiCall) keepMedia(p *prep.Prompt) {
 	if p.Release != nil {
-		c.leases = append(c.leases, p.Release)
+		c.mediaReleases = append(c.mediaReleases, p.Release)
 		p.Release = nil
 	}
 }
 
-// giveBack ends what borrow began.
-func (c *call) giveBack() {
-	for _, release := range c.leases {
+// releaseMedia releases what keepMedia holds.
+func (c *apiCall) releaseMedia() {
+	for _, release := range c.mediaReleases {
 		release()
 	}
-	c.leases = nil
+	c.mediaReleases = nil
 }
 
-// shows counts what a request shows, and why it takes no part in the choice of a worker if so.
-func (c *call) shows(ctx context.Context, q *api.Request, prompt *prep.Prompt) {
-	for _, part := range q.Media() {
+// countMedia counts the media of a request, and the reason if the worker is chosen without them.
+func (c *apiCall) countMedia(ctx context.Context, q *api.Request, prompt *prep.Prompt) {
+	for _, part := range q.MediaObjects() {
 		c.metrics.media.WithLabelValues(part.Kind.String()).Inc()
 	}
-	if prompt.TextOnly == media.NoReason {
+	if prompt.TextOnlyReason == media.NoReason {
 		return
 	}
-	c.answer.textOnly = prompt.TextOnly
-	c.metrics.textOnly.WithLabelValues(string(prompt.TextOnly)).Inc()
+	c.answer.textOnly = prompt.TextOnlyReason
+	c.metrics.textOnly.WithLabelValues(string(prompt.TextOnlyReason)).Inc()
 	c.f.deps.Log.DebugContext(ctx, "the media of a request take no part in the choice of its worker",
-		"request", c.id, "model", c.model, "reason", string(prompt.TextOnly), "part", prompt.Why.Param)
+		"request", c.id, "model", c.model, "reason", string(prompt.TextOnlyReason), "part", prompt.TextOnlyError.Param)
 }
 
-// unseen refuses a prompt without the media that the request shows, as an engine would have to
-// answer it that takes tokens.
-func unseen(ctx context.Context, p *prep.Prompt) error {
+// requireMedia refuses a prompt whose media could not be resolved, because an engine that takes tokens
+// would answer without them.
+func requireMedia(ctx context.Context, p *prep.Prompt) error {
 	switch {
-	case p.TextOnly == media.NoReason:
+	case p.TextOnlyReason == media.NoReason:
 		return nil
 	case ctx.Err() != nil:
-		return ended(ctx)
+		return contextError(ctx)
 	}
-	return p.Why
+	return p.TextOnlyError
 }
 
-// passesMedia returns the request as one that is passed on, if it shows media to a model whose
-// engines take them so; nil if it does not. The model sees them. spare says that there is a better
-// way: it is passed on only if that comes to nothing.
-func (c *call) passesMedia(body []byte, d *dialect, q *api.Request) (p *passing, spare bool, err error) {
+// passMedia returns the request as a passthrough if it shows media to a model whose engines take them
+// that way; nil if not. The model supports the media. spare says that p is only a fallback.
+func (c *apiCall) passMedia(body []byte, d *apiDialect, q *api.Request) (p *passthroughTask, spare bool, err error) {
 	if !q.HasMedia() || q.Ext.Annotations.Query != api.NoQuery {
 		return nil, false, nil
 	}
-	m, err := c.find(c.f.catalog.find, q.Model)
+	m, err := c.findModel(c.f.catalog.findDecodable, q.Model)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := m.sees(q); err != nil {
+	if err := m.checkMedia(q); err != nil {
 		return nil, false, err
 	}
-	looked := (m.card.Attaches || m.sights()) && !m.miscounts(q.Media())
-	if !looked { // else whoever looks at the media judges their URLs
-		if err := c.f.fetchable(q); err != nil {
+	looked := (m.card.AcceptsObjects || m.resolvesMedia()) && !m.isMiscounted(q.MediaObjects())
+	if !looked { // otherwise the process that resolves the media checks their URLs
+		if err := c.f.checkURLs(q); err != nil {
 			return nil, false, err
 		}
 	}
-	spare = m.card.Attaches || m.ships(q)
-	if !m.passes(d.path) {
-		if m.card.Attaches {
+	spare = m.card.AcceptsObjects || m.canShipFeatures(q)
+	if !m.passesThrough(d.path) {
+		if m.card.AcceptsObjects {
 			return nil, false, nil
 		}
 		return nil, false, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint, such as /v1/chat/completions", m.card.Name, d.path)
 	}
-	e, err := openEnvelope(body, nil)
+	e, err := peekRequest(body, nil)
 	if err != nil {
 		return nil, false, err
 	}
-	q.Owner = c.owner(q.CacheSalt)
-	q.Features = spare && !m.card.Attaches
-	p, err = c.pass(body, d, m, e)
+	q.Owner = c.mediaOwner(q.CacheSalt)
+	q.Features = spare && !m.card.AcceptsObjects
+	p, err = c.newPassthrough(body, d, m, e)
 	if p != nil {
-		p.shown, p.ships = q, q.Features
+		p.mediaRequest, p.shipsFeatures = q, q.Features
 	}
 	return p, spare, err
 }
 
-// miscounts reports whether any of the media is of a kind of which the model's engines make other tokens than
-// are counted for them.
-func (m *model) miscounts(shown []*api.Media) bool {
-	return slices.ContainsFunc(shown, func(p *api.Media) bool { return slices.Contains(m.card.Miscounted, p.Kind.String()) })
+// isMiscounted reports whether one of the media is of a kind which the model's engines count
+// differently from here.
+func (m *servedModel) isMiscounted(shown []*api.Media) bool {
+	return slices.ContainsFunc(shown, func(p *api.Media) bool { return slices.Contains(m.card.MiscountedMedia, p.Kind.String()) })
 }
 
-// fetchable refuses URLs that nobody may fetch: the engine would, also where nobody here looks at what a request shows.
-func (f *Frontend) fetchable(q *api.Request) error {
+// checkURLs refuses URLs that may not be fetched: the engine would fetch them, even if no process here
+// looks at the media.
+func (f *Frontend) checkURLs(q *api.Request) error {
 	if f.deps.Media == nil {
 		return nil
 	}
 	c := &prep.Chat{}
-	for _, m := range q.Media() {
+	for _, m := range q.MediaObjects() {
 		c.Media = append(c.Media, prep.Media{Kind: m.Kind, URL: m.URL, Part: m.Part, Param: m.Param})
 	}
-	return f.deps.Media.Check(c)
+	return f.deps.Media.CheckURLs(c)
 }
 
-// ships reports whether a request with media goes to the model's engines with what the processor of one of them
-// made of those: prompts are made there, and not every choice has a copy of it on its way.
-func (m *model) ships(q *api.Request) bool {
-	_, elsewhere := m.encoder.(*remote)
-	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && len(m.featureless()) < len(m.workers)
+// canShipFeatures reports whether a request with media can go to the model's engines with features made
+// by one engine's processor: prompts are made by the engines, and only one choice needs a copy.
+func (m *servedModel) canShipFeatures(q *api.Request) bool {
+	_, elsewhere := m.encoder.(*engineEncoder)
+	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && len(m.withoutFeatures()) < len(m.workers)
 }
 
-// errPass ends the planning of a request that is passed on instead.
+// errPass ends the planning of a request that is passed through instead.
 var errPass = errors.New("frontend: the media of the request go as their client sent them")
 
-// instead serves the request as one that is passed on, where err, with which the better way ended, says no more than
-// that its media do not go by that, or that nobody is left who takes them so; other errors are returned.
-func (p *passing) instead(ctx context.Context, err error) error {
+// passInstead serves the request as a passthrough if err only says that its media cannot go with
+// tokens, or that no worker remains which takes them so; it returns other errors.
+func (p *passthroughTask) passInstead(ctx context.Context, err error) error {
 	var refused *fault.Error
 	switch {
 	case ctx.Err() != nil:
-		return ended(ctx)
-	case !p.c.answer.first.IsZero():
+		return contextError(ctx)
+	case !p.call.answer.firstOutput.IsZero():
 		return err
 	case errors.Is(err, errPass):
 	case errors.As(err, &refused) && refused.Code == fault.Unimplemented && refused.Param == engine.FeaturesParam:
-		p.spent = p.prompt
-		p.c.metrics.mediaUnshipped.WithLabelValues().Inc()
-		p.c.f.throttled.Log(ctx, slog.LevelWarn, "an engine does not take what another one's processor made of media: the request is passed on as it is",
-			"request", p.c.id, "model", p.c.model, "error", err)
-	case p.ships && fault.Of(err) == fault.Unavailable && len(p.c.f.catalog.current(p.model).featureless()) > 0:
-		p.spent = p.prompt // those who take nothing that is processed may be there
+		p.countedPrompt = p.prompt
+		p.call.metrics.mediaUnshipped.WithLabelValues().Inc()
+		p.call.f.throttled.Log(ctx, slog.LevelWarn, "an engine does not take what another one's processor made of media: the request is passed on as it is",
+			"request", p.call.id, "model", p.call.model, "error", err)
+	case p.shipsFeatures && fault.CodeOf(err) == fault.Unavailable && len(p.call.f.catalog.currentModel(p.model).withoutFeatures()) > 0:
+		p.countedPrompt = p.prompt // workers without support for features may remain
 	default:
 		return err
 	}
-	if err := p.answerable(); err != nil {
+	if err := p.checkAnswerable(); err != nil {
 		return err
 	}
-	if err := p.reserve(); err != nil {
+	if err := p.reserveBody(); err != nil {
 		return err
 	}
-	if !p.c.answer.committed {
-		p.c.answer.accepted = false
+	if !p.call.answer.committed {
+		p.call.answer.accepted = false
 	}
-	// Routers have heard of the attempts before by the request's own name.
+	// The router knows the earlier attempts by the request's own id.
 	p.route.ID += "/pass"
 	p.request.ID = p.route.ID
-	return p.begun(ctx)
+	return p.serveTokenized(ctx)
 }
 
-// mediaTokens returns the prompt of a request that shows media, as far as it is of use.
-func (p *passing) mediaTokens(ctx context.Context) (prep.Prompt, error) {
+// mediaPrompt returns the prompt of a request with media, as far as it is needed.
+func (p *passthroughTask) mediaPrompt(ctx context.Context) (prep.Prompt, error) {
 	mode := p.route.Override.Mode
-	if p.c.f.cfg.IgnoresCaches && !p.model.card.Router && (mode == nil || *mode != route.KV) {
-		return prep.Prompt{TextOnly: media.NotRouted, Why: fault.Param("model", "the router's mode asks no cache")}, nil
+	if p.call.f.cfg.IgnoresCaches && !p.model.card.Router && (mode == nil || *mode != route.KV) {
+		return prep.Prompt{TextOnlyReason: media.NotRouted, TextOnlyError: fault.InvalidParam("model", "the router's mode asks no cache")}, nil
 	}
-	return p.model.shown(ctx, p.shown)
+	return p.model.promptOf(ctx, p.mediaRequest)
 }
 
-// shown returns the prompt of a request that shows media and could be passed on, as far as it is of use.
-func (m *model) shown(ctx context.Context, q *api.Request) (prep.Prompt, error) {
-	all, err := m.prompts(ctx, q)
-	var refused *prep.Refused
+// promptOf returns the prompt of a request with media that could be passed through, as far as it is
+// needed.
+func (m *servedModel) promptOf(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	all, err := m.makePrompts(ctx, q)
+	var refused *prep.RefusedError
 	var f *fault.Error
 	switch {
 	case err == nil:
 		return all[0], nil
 	case !errors.As(err, &refused) && errors.As(err, &f) && ctx.Err() == nil:
-		// The template cannot show them so; the engine may have another way.
-		return prep.Prompt{TextOnly: media.PlaceholderMismatch, Why: f}, nil
+		// The template cannot show the media; the engine may have another way.
+		return prep.Prompt{TextOnlyReason: media.PlaceholderMismatch, TextOnlyError: f}, nil
 	}
 	return prep.Prompt{}, err
 }
 
-// keysOf are the objects of a request that is passed on: who they are, and nothing else.
+// keysOf returns the objects of a passthrough request with their keys and sizes only.
 func keysOf(objects []media.Object) []media.Object {
 	if objects == nil {
 		return nil
@@ -369,12 +370,13 @@ func keysOf(objects []media.Object) []media.Object {
 	return all
 }
 
-// maxTensors bounds what was decoded and goes with a request, in bytes: half of what a call may have.
+// maxTensors bounds the decoded media sent with a request, in bytes: half of the bound of a call.
 const maxTensors = rpc.MaxBody / 2
 
-// Sent are the objects of a request to an engine that takes them with tokens. What goes with the
-// request is not told twice, and what is too much for it the engine has from its URL. They are changed.
-func Sent(objects []media.Object) []media.Object {
+// TrimObjects returns the objects of a request to an engine that takes them with tokens. An object sent
+// as a tensor needs no source; one which is too large to send the engine fetches from its URL. It
+// changes objects.
+func TrimObjects(objects []media.Object) []media.Object {
 	room := maxTensors
 	for i := range objects {
 		o := &objects[i]
@@ -390,19 +392,19 @@ func Sent(objects []media.Object) []media.Object {
 	return objects
 }
 
-// compare holds the predicted length of a prompt with media against what the engine said.
-func (p *passing) compare() {
+// comparePrompt compares the predicted length of a prompt with media to the engine's.
+func (p *passthroughTask) comparePrompt() {
 	said := p.piece.PromptTokens
 	if p.request.Objects == nil || said == engine.CachedUnknown {
 		return
 	}
-	m := p.c.metrics
+	m := p.call.metrics
 	predicted := len(p.request.Prompt)
 	m.mediaPredicted.WithLabelValues().Add(float64(predicted))
 	m.mediaReported.WithLabelValues().Add(float64(said))
 	if said != predicted {
 		m.mediaMismatch.WithLabelValues().Inc()
-		p.c.f.throttled.Log(p.c.r.Context(), slog.LevelWarn, "the engine counts other tokens for a prompt with media: its cache events will not match",
-			"request", p.c.id, "model", p.c.model, "predicted", predicted, "reported", said)
+		p.call.f.throttled.Log(p.call.r.Context(), slog.LevelWarn, "the engine counts other tokens for a prompt with media: its cache events will not match",
+			"request", p.call.id, "model", p.call.model, "predicted", predicted, "reported", said)
 	}
 }

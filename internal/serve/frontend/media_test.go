@@ -36,7 +36,7 @@ import (
 	"penstock/internal/media/pixel"
 )
 
-// gallery is where media come from, and who lends what was decoded.
+// gallery is the source of media, and counts what it lends.
 type gallery struct {
 	pictures map[string][]byte
 	mu       struct {
@@ -44,7 +44,7 @@ type gallery struct {
 		asked int
 		lent  map[string]bool
 		most  int
-		last  string // the client on whose account something was fetched last
+		last  string // the client charged for the last fetch
 	}
 }
 
@@ -61,15 +61,15 @@ func (g *gallery) client() string {
 	return g.mu.last
 }
 
-func (g *gallery) Size(ctx context.Context, url string) (resolve.Found, error) {
-	b, _, err := g.File(ctx, url)
+func (g *gallery) FetchSize(ctx context.Context, url string) (resolve.FileInfo, error) {
+	b, _, err := g.FetchFile(ctx, url)
 	if err != nil {
-		return resolve.Found{}, err
+		return resolve.FileInfo{}, err
 	}
-	return g.Header(b)
+	return g.ReadHeader(b)
 }
 
-// Check implements what a source may: hosts called forbidden are.
+// Check refuses hosts called forbidden.
 func (g *gallery) Check(url string) error {
 	if strings.Contains(url, "forbidden") {
 		return fault.New(fault.Forbidden, "its address is none that may be fetched from")
@@ -77,14 +77,14 @@ func (g *gallery) Check(url string) error {
 	return nil
 }
 
-func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) {
+func (g *gallery) FetchFile(ctx context.Context, url string) ([]byte, func(), error) {
 	g.ask(ctx)
 	if strings.Contains(url, "slow") {
 		<-ctx.Done()
 		return nil, nil, ctx.Err()
 	}
 	if strings.Contains(url, "late") {
-		time.Sleep(time.Second) // of the bubble: whatever else is under way comes first
+		time.Sleep(time.Second) // of the bubble: all other pending work comes first
 	}
 	if strings.Contains(url, "forbidden") {
 		return nil, nil, fault.New(fault.Forbidden, "its address is none that may be fetched from")
@@ -98,18 +98,18 @@ func (g *gallery) File(ctx context.Context, url string) ([]byte, func(), error) 
 	return nil, nil, fault.New(fault.Invalid, "its host answered with status 404")
 }
 
-func (g *gallery) Data(uri string) ([]byte, error) {
+func (g *gallery) ParseData(uri string) ([]byte, error) {
 	g.ask(context.Background())
 	d, err := fetch.ParseData(uri, 1<<20)
 	return d.Bytes, err
 }
 
-func (g *gallery) Header(file []byte) (resolve.Found, error) {
-	t, size, err := pixel.Decode(file, pixel.Limits{})
+func (g *gallery) ReadHeader(file []byte) (resolve.FileInfo, error) {
+	t, size, err := pixel.DecodeImage(file, pixel.Limits{})
 	if err != nil || t.IsZero() {
-		return resolve.Found{}, fault.New(fault.Invalid, "no picture")
+		return resolve.FileInfo{}, fault.New(fault.Invalid, "no picture")
 	}
-	return resolve.Found{Kind: media.Image, Size: size, Oriented: true}, nil
+	return resolve.FileInfo{Kind: media.Image, Size: size, Oriented: true}, nil
 }
 
 func (g *gallery) Lend(data []byte) (string, func(), error) {
@@ -148,15 +148,14 @@ func painted(t *testing.T, w, h int, c color.RGBA) []byte {
 	return b.Bytes()
 }
 
-// inGallery is a world whose models have the built-in vocabulary, and a frontend that looks at
-// what requests show.
+// inGallery is a world whose models have the built-in vocabulary, and whose frontend resolves media.
 func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *gallery), change ...func(*Deps)) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if pipe.Family == nil {
-		t.Fatal("the built-in vocabulary shows no media: " + pipe.NoFamily)
+		t.Fatal("the built-in vocabulary shows no media: " + pipe.NoFamilyReason)
 	}
 	g := &gallery{pictures: map[string][]byte{
 		"http://a/red":  painted(t, 112, 112, color.RGBA{200, 0, 0, 255}),
@@ -181,7 +180,7 @@ func inGallery(t *testing.T, cfg Config, test func(t *testing.T, w *world, g *ga
 	})
 }
 
-// placeOf returns the token that stands for a part of a picture in prompts of the model "bytes".
+// placeOf returns the placeholder token of an image in prompts of the model "bytes".
 func placeOf(t *testing.T, w *world) int {
 	t.Helper()
 	got := w.post("/tokenize", strings.Replace(showing("", "http://a/red"), `"max_tokens":4,`, "", 1))
@@ -190,7 +189,7 @@ func placeOf(t *testing.T, w *world) int {
 		t.Fatalf("%v: %v", got, err)
 	}
 	for i, token := range prompt.Tokens[1:] {
-		if token == prompt.Tokens[i] && token > 255 { // no byte of text
+		if token == prompt.Tokens[i] && token > 255 { // not a byte of text
 			return token
 		}
 	}
@@ -201,7 +200,7 @@ func placeOf(t *testing.T, w *world) int {
 // sees makes a card of a model that takes images with tokens.
 func sees(c *engine.Card) {
 	c.VocabSize, c.EOS, c.ContextLength = 1<<20, nil, 4096
-	c.Media, c.Attaches = []string{"image"}, true
+	c.Media, c.AcceptsObjects = []string{"image"}, true
 }
 
 // decodes makes a card of a model whose images are decoded by frontends.
@@ -210,10 +209,10 @@ func decodes(c *engine.Card) {
 	c.MediaDecoder = &engine.MediaDecoder{Transfer: "shm"}
 }
 
-// looks makes a card of a model whose engines take media in requests that are passed on.
+// looks makes a card of a model whose engines take media in passthrough requests.
 func looks(c *engine.Card) {
 	sees(c)
-	c.Attaches, c.MediaKeys, c.Passes = false, engine.MediaKeysUUID, strings.Fields(allPaths)
+	c.AcceptsObjects, c.MediaKeys, c.PassthroughPaths = false, engine.MediaKeysUUID, strings.Fields(allPaths)
 }
 
 // showing is a chat request with images.
@@ -227,8 +226,8 @@ func showing(with string, urls ...string) string {
 
 const chats = "/v1/chat/completions"
 
-// TestAttached: an engine that takes media with tokens has the expanded prompt, where each object
-// stands in it and who it is, and the router the same.
+// TestAttached: an engine that takes media with tokens gets the expanded prompt with the position and
+// key of each object, and so does the router.
 func TestAttached(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := constant("ok")
@@ -260,11 +259,11 @@ func TestAttached(t *testing.T) {
 	})
 }
 
-// TestRefusedMedia: what cannot be shown to a model is told by its part.
+// TestRefusedMedia: an error about unsupported media names their part.
 func TestRefusedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		w.worker(7, constant("ok"), sees)
-		w.worker(8, constant("ok"), func(c *engine.Card) { sees(c); c.Name, c.Aliases, c.Media, c.Attaches = "text", nil, nil, false })
+		w.worker(8, constant("ok"), func(c *engine.Card) { sees(c); c.Name, c.Aliases, c.Media, c.AcceptsObjects = "text", nil, nil, false })
 		many := slices.Repeat([]string{"http://a/red"}, 1000)
 		pad := strconv.Itoa(placeOf(t, w))
 		const url = "messages[0].content[1].image_url.url"
@@ -311,7 +310,7 @@ func TestRefusedMedia(t *testing.T) {
 	})
 }
 
-// TestCountedMedia: the endpoints that count do it with media.
+// TestCountedMedia: the endpoints that count tokens also count media.
 func TestCountedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		w.worker(7, constant("ok"), decodes)
@@ -323,15 +322,15 @@ func TestCountedMedia(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := w.f.Prompt(t.Context(), q)
+		p, err := w.f.MakePrompt(t.Context(), q)
 		if err != nil || len(p.Media) != 1 || p.Media[0].End-p.Media[0].Start != 20 || p.Objects[0].Size.Height != 140 {
 			t.Errorf("%+v %v", p, err)
 		}
 	})
 }
 
-// TestLeases: what is lent for a request is given back when it is over, however it ends, and not
-// before: a worker that takes it over finds it.
+// TestLeases: media lent for a request are returned when it ends, in every way, and not before: a
+// worker that continues it finds them.
 func TestLeases(t *testing.T) {
 	body := showing(`,"stream":true`, "http://a/red", "http://a/blue")
 	dies := func() *script { return &script{say: func(int) string { return "abcdef" }, dieAfter: 2} }
@@ -386,13 +385,13 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// TestPassedMedia: engines that take media in their own requests have the body as it was, and who
-// its media are; requests about which that is not known go by their text.
+// TestPassedMedia: engines that take media in passthrough requests get the unchanged body, and the
+// media keys; requests whose media are unresolved are routed by their text.
 func TestPassedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := &script{passer: passer{pieces: events(99, 2, 16, `{"a":1}`)}}
 		w.worker(7, s, looks)
-		send := func(body string, headers ...string) engine.PassRequest {
+		send := func(body string, headers ...string) engine.PassthroughRequest {
 			t.Helper()
 			if got := w.post(chats, body, headers...); got.status != 200 {
 				t.Fatal(got)
@@ -403,7 +402,7 @@ func TestPassedMedia(t *testing.T) {
 		body := strings.Replace(showing(`,"stream":true,"cache_salt":"s"`, "http://a/red", "http://a/blue"), `"type":"image_url"`, `"uuid":"mine","type":"image_url"`, 1)
 		req := send(body)
 		asked := w.router.routed()[0]
-		mine := media.NameKey(ownerOf("", "s"), "mine")
+		mine := media.NameKey(mediaOwnerOf("", "s"), "mine")
 		if string(req.Body) != body || len(req.Objects) != 2 || req.Objects[0].Key != mine || req.Objects[1].Key != media.URLKey("http://a/blue", 0) {
 			t.Errorf("%s %+v", req.Body, req.Objects)
 		}
@@ -457,7 +456,7 @@ func TestPassedMedia(t *testing.T) {
 		if got := w.post(chats, showing(`,"nvext":{"annotations":["query_instance_id"]}`, "http://a/red")); got.status != 200 || !strings.Contains(got.body, `"decode_worker_id":7`) || len(s.passes()) != 5 {
 			t.Errorf("%v", got)
 		}
-		// What is refused here the engine is not given either, which would fetch it.
+		// A request refused here does not reach the engine, which would fetch the media.
 		for says, body := range map[string]string{
 			"none that may be fetched from": showing("", "http://a/red", "http://inner/"),
 			"a request may have 8":          showing("", slices.Repeat([]string{"http://a/red"}, 9)...),
@@ -473,7 +472,8 @@ func TestPassedMedia(t *testing.T) {
 	})
 }
 
-// TestUntoldMedia: what engines are not told of, and what no cache is asked for, is not looked at.
+// TestUntoldMedia: media whose keys engines do not receive, or which no routing decision uses, are not
+// resolved.
 func TestUntoldMedia(t *testing.T) {
 	for reason, c := range map[media.Reason]struct {
 		cfg  Config
@@ -481,7 +481,7 @@ func TestUntoldMedia(t *testing.T) {
 	}{
 		media.HashForwardDisabled: {Config{}, func(c *engine.Card) { looks(c); c.MediaKeys = "" }},
 		media.NotRouted:           {Config{IgnoresCaches: true}, looks},
-		media.CountsDiffer:        {Config{}, func(c *engine.Card) { looks(c); c.Miscounted = []string{"image"} }},
+		media.CountsDiffer:        {Config{}, func(c *engine.Card) { looks(c); c.MiscountedMedia = []string{"image"} }},
 	} {
 		inGallery(t, c.cfg, func(t *testing.T, w *world, g *gallery) {
 			s := &script{passer: passer{pieces: events(9, 1, 0, `{}`)}}
@@ -492,7 +492,7 @@ func TestUntoldMedia(t *testing.T) {
 			if v := w.metric(`frontend_routing_text_only_total{model="bytes",reason="` + string(reason) + `"}`); v != "1" {
 				t.Errorf("%s is counted %s times", reason, v)
 			}
-			// The engine would fetch what nobody may.
+			// The engine would fetch a forbidden URL.
 			if got := w.post(chats, showing("", "http://a/red", "http://forbidden/")); got.status != 400 || len(s.passes()) != 1 ||
 				!strings.Contains(got.body, `"param":"messages[0].content[`) {
 				t.Errorf("%s: %v", reason, got)
@@ -509,15 +509,15 @@ func TestUntoldMedia(t *testing.T) {
 	})
 }
 
-// TestMiscountedMedia: a kind that one engine of the model counts in another way goes to an engine as its client
-// sent it, also where the engine takes media with tokens; nobody here looks at it, and what nobody may fetch is
-// refused all the same.
+// TestMiscountedMedia: media of a kind that one engine of the model counts differently go to an engine
+// as the client sent them, even if the engine takes media with tokens; they are not resolved here, and
+// forbidden URLs are refused all the same.
 func TestMiscountedMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
 		s := &script{passer: passer{pieces: events(9, 1, 0, `{}`)}}
-		attaches := func(c *engine.Card) { looks(c); c.Attaches = true }
+		attaches := func(c *engine.Card) { looks(c); c.AcceptsObjects = true }
 		w.worker(7, s, attaches)
-		w.worker(8, s, attaches, func(c *engine.Card) { c.Miscounted = []string{"image"} })
+		w.worker(8, s, attaches, func(c *engine.Card) { c.MiscountedMedia = []string{"image"} })
 		for range 2 {
 			if got := w.post(chats, showing("", "http://a/red")); got.status != 200 || g.mu.asked != 0 {
 				t.Errorf("%v, %d looks", got, g.mu.asked)
@@ -532,8 +532,8 @@ func TestMiscountedMedia(t *testing.T) {
 	})
 }
 
-// TestEnginesMakePromptsThatShow: where engines make the prompts they are told where media are, and
-// a prompt that does not say what stands where is worth nothing.
+// TestEnginesMakePromptsThatShow: engines that make the prompts get the URLs of media, and a prompt
+// without the positions of media is not used.
 func TestEnginesMakePromptsThatShow(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		places := []kv.Media{{Hash: 7, Start: 1, End: 3}}
@@ -568,8 +568,8 @@ func TestEnginesMakePromptsThatShow(t *testing.T) {
 	})
 }
 
-// TestLargeData: a data: URI beyond what is taken is refused before it is read, by the length of the
-// body or, where that may be longer, by its part; neither costs a multiple of it.
+// TestLargeData: a data: URI beyond the limit is refused before it is read, by the length of the body
+// or, if that may be longer, by its part; neither costs a multiple of it in memory.
 func TestLargeData(t *testing.T) {
 	const size = 100 << 20
 	body := showing("", "data:image/png;base64,"+strings.Repeat("A", size))
@@ -600,10 +600,10 @@ func TestLargeData(t *testing.T) {
 	}
 }
 
-// TestPathsOfMedia: an endpoint that the engines of a model do not have takes no media for it.
+// TestPathsOfMedia: an endpoint that a model's engines do not have takes no media for it.
 func TestPathsOfMedia(t *testing.T) {
 	inGallery(t, Config{}, func(t *testing.T, w *world, g *gallery) {
-		w.worker(7, constant("ok"), func(c *engine.Card) { looks(c); c.Passes = []string{chats} })
+		w.worker(7, constant("ok"), func(c *engine.Card) { looks(c); c.PassthroughPaths = []string{chats} })
 		got := w.post("/v1/messages", `{"model":"bytes","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://a/red"}}]}]}`)
 		if got.status != 501 || !strings.Contains(got.body, "use another endpoint") {
 			t.Errorf("%v", got)
@@ -614,23 +614,23 @@ func TestPathsOfMedia(t *testing.T) {
 	})
 }
 
-// TestTensorsThatAreSent: what goes with a request is bounded.
+// TestTensorsThatAreSent: the tensors sent with a request are bounded.
 func TestTensorsThatAreSent(t *testing.T) {
 	big := media.Tensor{Shape: []int{1}, Data: make([]byte, maxTensors/2+1)}
-	got := Sent([]media.Object{{Source: "a", Tensor: big}, {Source: "b", Tensor: big}, {Source: "c", Tensor: media.Tensor{Shape: []int{1}, Segment: "s"}}})
+	got := TrimObjects([]media.Object{{Source: "a", Tensor: big}, {Source: "b", Tensor: big}, {Source: "c", Tensor: media.Tensor{Shape: []int{1}, Segment: "s"}}})
 	if got[0].Source != "" || got[0].Tensor.Data == nil || got[1].Source != "b" || !got[1].Tensor.IsZero() || got[2].Source != "c" || got[2].Tensor.Segment != "s" {
 		t.Errorf("%q %q %q", got[0].Source, got[1].Source, got[2].Source)
 	}
 }
 
-// TestMaxMedia: a request that the decoders take is one that engines take.
+// TestMaxMedia: engines accept every request that the decoders accept.
 func TestMaxMedia(t *testing.T) {
 	if api.MaxMedia != engine.MaxObjects {
 		t.Errorf("requests have up to %d media objects, and engines take %d", api.MaxMedia, engine.MaxObjects)
 	}
 }
 
-// TestMediaOfKeys: what is fetched for a request counts on the account of its key.
+// TestMediaOfKeys: fetches for a request are charged to its key.
 func TestMediaOfKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.yaml")
 	if err := os.WriteFile(path, []byte(keyFile), 0o600); err != nil {

@@ -7,11 +7,11 @@ import (
 	"penstock/internal/obs"
 )
 
-// modelRoom is how many bytes of /metrics the series of models and their adapters may take.
+// modelRoom bounds the bytes of /metrics for the series of models and their adapters.
 const modelRoom = 320 << 10
 
 type metrics struct {
-	models  *obs.Group[*modelMetrics]
+	models  *obs.MetricGroup[*modelMetrics]
 	unknown *modelMetrics // of requests that failed before their model was found
 
 	inflight     prometheus.Gauge
@@ -21,33 +21,33 @@ type metrics struct {
 	mediaResolve *prometheus.HistogramVec // outcome
 }
 
-// modelMetrics are one model's. An adapter has counters of its own, and shares the histograms of the model
-// that it adapts.
+// modelMetrics are the metrics of one model. An adapter has its own counters, and shares the histograms
+// of its base model.
 type modelMetrics struct {
-	set *obs.Set
+	set *obs.InstrumentSet
 
-	requests   *obs.Vec[prometheus.Counter] // endpoint, status
-	firstToken *obs.Vec[prometheus.Observer]
-	interToken *obs.Vec[prometheus.Observer]
-	duration   *obs.Vec[prometheus.Observer] // endpoint
-	prompt     *obs.Vec[prometheus.Counter]
-	output     *obs.Vec[prometheus.Counter]
-	cached     *obs.Vec[prometheus.Counter]
+	requests   *obs.InstrumentVec[prometheus.Counter] // endpoint, status
+	firstToken *obs.InstrumentVec[prometheus.Observer]
+	interToken *obs.InstrumentVec[prometheus.Observer]
+	duration   *obs.InstrumentVec[prometheus.Observer] // endpoint
+	prompt     *obs.InstrumentVec[prometheus.Counter]
+	output     *obs.InstrumentVec[prometheus.Counter]
+	cached     *obs.InstrumentVec[prometheus.Counter]
 
-	media          *obs.Vec[prometheus.Counter] // kind
-	textOnly       *obs.Vec[prometheus.Counter] // reason
-	mediaPredicted *obs.Vec[prometheus.Counter]
-	mediaReported  *obs.Vec[prometheus.Counter]
-	mediaMismatch  *obs.Vec[prometheus.Counter]
-	mediaShipped   *obs.Vec[prometheus.Counter]
-	mediaUnshipped *obs.Vec[prometheus.Counter]
+	media          *obs.InstrumentVec[prometheus.Counter] // kind
+	textOnly       *obs.InstrumentVec[prometheus.Counter] // reason
+	mediaPredicted *obs.InstrumentVec[prometheus.Counter]
+	mediaReported  *obs.InstrumentVec[prometheus.Counter]
+	mediaMismatch  *obs.InstrumentVec[prometheus.Counter]
+	mediaShipped   *obs.InstrumentVec[prometheus.Counter]
+	mediaUnshipped *obs.InstrumentVec[prometheus.Counter]
 }
 
-func newMetrics(m *obs.Metrics, ring *keys.Ring) *metrics {
-	m.Collect(&keyMetrics{ring: ring})
+func newMetrics(m *obs.Metrics, ring *keys.Keyring) *metrics {
+	m.RegisterCollector(&keyMetrics{ring: ring})
 	models := obs.NewGroup(m, "model", modelRoom, newModelMetrics)
 	return &metrics{
-		models: models, unknown: models.Add(""),
+		models: models, unknown: models.AddMember(""),
 		inflight: m.Gauge("frontend_inflight",
 			"Generation, tokenize and detokenize requests being served.").WithLabelValues(),
 		waiting: m.Gauge("frontend_waiting",
@@ -62,7 +62,7 @@ func newMetrics(m *obs.Metrics, ring *keys.Ring) *metrics {
 	}
 }
 
-func newModelMetrics(m *obs.Set) *modelMetrics {
+func newModelMetrics(m *obs.InstrumentSet) *modelMetrics {
 	return &modelMetrics{
 		set: m,
 		requests: m.Counter("frontend_requests_total",
@@ -99,15 +99,15 @@ func newModelMetrics(m *obs.Set) *modelMetrics {
 	}
 }
 
-// follow has the series of the models of a snapshot, which takes the place of old: those of models that are
-// served stay, those of models that are away stay while there is room, and the rest is deleted.
-func (m *metrics) follow(next, old *snapshot) {
-	served := func(in *model) bool { return in != nil && len(in.workers) > 0 }
+// followModels updates the series for a snapshot which replaces old: series of served models stay,
+// series of models without workers stay while there is room, and the rest are deleted.
+func (m *metrics) followModels(next, old *catalogSnapshot) {
+	served := func(in *servedModel) bool { return in != nil && len(in.workers) > 0 }
 	for _, in := range old.models {
 		name := in.card.Name
-		now := next.same(in)
+		now := next.sameModel(in)
 		switch {
-		case old.names[name] != in: // the name is another one's
+		case old.byName[name] != in: // another model has the name now
 		case now == nil:
 			m.models.Remove(name)
 		case served(in) && !served(now):
@@ -117,22 +117,22 @@ func (m *metrics) follow(next, old *snapshot) {
 	for _, parts := range []bool{false, true} { // models before their adapters
 		for _, in := range next.models {
 			if (in.adapter != "") == parts {
-				in.metrics = m.of(in, old, next)
+				in.metrics = m.metricsOf(in, old, next)
 			}
 		}
 	}
 }
 
-// of returns the instruments of a model of a snapshot.
-func (m *metrics) of(in *model, old, next *snapshot) *modelMetrics {
-	was := old.same(in)
+// metricsOf returns the instruments of a model of a snapshot.
+func (m *metrics) metricsOf(in *servedModel, old, next *catalogSnapshot) *modelMetrics {
+	was := old.sameModel(in)
 	switch {
-	case next.names[in.card.Name] != in:
-		return m.models.Of(obs.Other)
+	case next.byName[in.card.Name] != in:
+		return m.models.Lookup(obs.Other)
 	case was != nil && (len(was.workers) > 0 || len(in.workers) == 0):
 		return was.metrics
-	case in.adapter != "" && next.names[in.parent] != nil:
-		return m.models.AddPart(in.card.Name, next.names[in.parent].metrics.set)
+	case in.adapter != "" && next.byName[in.parent] != nil:
+		return m.models.AddPart(in.card.Name, next.byName[in.parent].metrics.set)
 	}
-	return m.models.Add(in.card.Name)
+	return m.models.AddMember(in.card.Name)
 }

@@ -16,8 +16,8 @@ import (
 
 var story = regexp.MustCompile(`,"nvext":\{[^\n]*\}`)
 
-// TestMigrationIsInvisible: a request whose workers die under it, wherever that
-// is, has the answer of one whose worker did not, but for nvext.
+// TestMigrationIsInvisible: a request whose workers fail at any point has the same answer as one whose
+// worker did not, except for nvext.
 func TestMigrationIsInvisible(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		moved := 0
@@ -74,15 +74,14 @@ func TestMigrationIsInvisible(t *testing.T) {
 	})
 }
 
-// TestFaultyPlane: over a plane that refuses, breaks and delays calls, many
-// requests at once each have the answer that they should, or say that nobody
-// could finish them.
+// TestFaultyPlane: over a plane that refuses, breaks and delays calls, each of many concurrent requests
+// has the correct answer, or an error that no worker could finish it.
 func TestFaultyPlane(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		for id := kv.WorkerID(1); id <= 4; id++ {
 			w.worker(id, constant("the quick brown fox"))
 		}
-		w.faulty.Set(rpc.Faults{Refuse: 0.2, Cut: 0.4, CutAfter: 12, Delay: 5 * time.Millisecond})
+		w.faulty.Set(rpc.CallFaults{Refuse: 0.2, Cut: 0.4, CutAfter: 12, Delay: 5 * time.Millisecond})
 		const requests = 100
 		answers := make(chan answerOf, requests)
 		for i := range requests {
@@ -111,7 +110,7 @@ func TestFaultyPlane(t *testing.T) {
 	})
 }
 
-// TestResume is what the next worker is told.
+// TestResume: the request that the next worker gets.
 func TestResume(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		first := &script{say: func(i int) string { return []string{"xSTOPy", "uvw"}[i] }, dieAfter: 11}
@@ -154,8 +153,8 @@ func TestMigrationLimit(t *testing.T) {
 	}
 }
 
-// TestNumerics: tokens that are out bind a stream to the numerics they came
-// from, while there is a worker that has them.
+// TestNumerics: after the first tokens a stream prefers workers with the numerics of these, while there
+// are any.
 func TestNumerics(t *testing.T) {
 	numerics := func(n string) func(*engine.Card) { return func(c *engine.Card) { c.Numerics = n } }
 	for _, tt := range []struct {
@@ -165,7 +164,7 @@ func TestNumerics(t *testing.T) {
 	}{
 		{2, true, `"worker_id":3`},
 		{2, false, `"worker_id":2`}, // better than none
-		{0, true, `"worker_id":2`},  // nothing is out yet
+		{0, true, `"worker_id":2`},  // nothing is sent yet
 	} {
 		inWorld(t, Config{}, func(t *testing.T, w *world) {
 			first := &script{say: func(int) string { return "hello" }, dieAfter: tt.die}
@@ -188,8 +187,8 @@ func TestNumerics(t *testing.T) {
 	}
 }
 
-// TestBrokenWorkers: what breaks the engine contract is a defect that shows, and
-// what is merely late does not matter.
+// TestBrokenWorkers: a violation of the engine contract is a visible defect; a merely late frame does
+// not matter.
 func TestBrokenWorkers(t *testing.T) {
 	frame := func(d engine.Delta) []byte { return engine.AppendDelta(nil, &d) }
 	for _, tt := range []struct {
@@ -227,7 +226,7 @@ func TestBrokenWorkers(t *testing.T) {
 	}
 }
 
-// TestRepeatedTokens: tokens that an attempt sends again are taken once.
+// TestRepeatedTokens: tokens that an attempt sends again are used once.
 func TestRepeatedTokens(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := constant("hello")

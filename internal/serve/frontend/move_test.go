@@ -22,8 +22,7 @@ const moving = `{"model":"bytes","prompt":"hi"}`
 
 func complete(a answerOf) bool { return a.status == 200 && strings.Contains(a.body, `"text":"hello"`) }
 
-// TestPlannedMoves: workers that leave as planned do not count against the limit;
-// another bound does.
+// TestPlannedMoves: draining workers do not count against the limit; another bound applies.
 func TestPlannedMoves(t *testing.T) {
 	for _, code := range []error{fault.New(fault.Draining, "leaving"), errGone} {
 		inWorld(t, Config{MigrationLimit: -1, MigrationWait: -1}, func(t *testing.T, w *world) {
@@ -33,7 +32,7 @@ func TestPlannedMoves(t *testing.T) {
 			started := time.Now()
 			a := w.post("/v1/completions", moving)
 			w.worker(6, constant("hello"))
-			if planned := fault.Of(code) == fault.Draining; complete(a) || time.Since(started) != 0 || len(w.router.routed()) != map[bool]int{true: 6, false: 1}[planned] {
+			if planned := fault.CodeOf(code) == fault.Draining; complete(a) || time.Since(started) != 0 || len(w.router.routed()) != map[bool]int{true: 6, false: 1}[planned] {
 				t.Errorf("%v: %d %s after %d questions and %v", code, a.status, a.body, len(w.router.routed()), time.Since(started))
 			}
 			if strings.Contains(a.body, "draining") || !strings.Contains(a.body, `"code":"unavailable"`) {
@@ -52,7 +51,7 @@ func TestPlannedMoves(t *testing.T) {
 	})
 }
 
-// TestPace: the first further attempt comes at once, the next ones take their time.
+// TestPace: the first further attempt starts at once, the next ones after waits.
 func TestPace(t *testing.T) {
 	inWorld(t, Config{MigrationLimit: 9}, func(t *testing.T, w *world) {
 		var at []time.Duration
@@ -77,9 +76,8 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// TestWaitsForAWorker: a request that lost its worker goes on as soon as there is
-// one that it can go to: a new one, or the same in a new life, or, after a while,
-// even the same one.
+// TestWaitsForAWorker: a request that lost its worker continues as soon as there is an eligible one: a
+// new one, the same one in a new epoch, or after a while even the same one.
 func TestWaitsForAWorker(t *testing.T) {
 	for name, tt := range map[string]struct {
 		comes func(w *world)
@@ -96,7 +94,7 @@ func TestWaitsForAWorker(t *testing.T) {
 				w.worker(1, s)
 				came := make(chan answerOf, 1)
 				started := time.Now()
-				// Once the first worker has the request there is none.
+				// Once the first worker has the request there is no worker to choose.
 				s.veto = func(*engine.Request) error { w.router.pinned(9); return nil }
 				go func() { came <- w.post("/v1/completions", moving) }()
 				synctest.Wait()
@@ -110,7 +108,7 @@ func TestWaitsForAWorker(t *testing.T) {
 			})
 		}
 	}
-	inWorld(t, Config{}, func(t *testing.T, w *world) { // no other is there
+	inWorld(t, Config{}, func(t *testing.T, w *world) { // there is no other
 		w.worker(1, &script{say: func(int) string { return "hello" }, dieAfter: 3})
 		started := time.Now()
 		a := w.post("/v1/completions", moving)
@@ -120,7 +118,7 @@ func TestWaitsForAWorker(t *testing.T) {
 	})
 }
 
-// reborn replaces a worker by its next life.
+// reborn replaces a worker by its next epoch.
 func (w *world) reborn(id kv.WorkerID, s *script) {
 	w.worker(id, s)
 	for _, in := range w.registry.instances() {
@@ -132,11 +130,11 @@ func (w *world) reborn(id kv.WorkerID, s *script) {
 	synctest.Wait()
 }
 
-// TestRouterHearsLater: the router may hear of a worker a moment after the frontend has.
+// TestRouterHearsLater: the router may learn of a worker slightly after the frontend.
 func TestRouterHearsLater(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(7, constant("hello"))
-		w.router.pinned(1) // who is not there
+		w.router.pinned(1) // which does not exist
 		came := make(chan answerOf, 1)
 		started := time.Now()
 		go func() { came <- w.post("/v1/completions", moving) }()
@@ -148,8 +146,8 @@ func TestRouterHearsLater(t *testing.T) {
 	})
 }
 
-// TestWaitIsBounded: who waits in vain is told so; who never had a worker waits for no more
-// than a moment.
+// TestWaitIsBounded: a request that waits in vain gets an error; one that never had a worker waits only
+// briefly.
 func TestWaitIsBounded(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -178,8 +176,7 @@ func TestWaitIsBounded(t *testing.T) {
 	}
 }
 
-// TestLeaversAreLeft: a worker that leaves has no reprieve, however long there is no
-// other.
+// TestLeaversAreLeft: a draining worker is not asked again, however long there is no other.
 func TestLeaversAreLeft(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{refuse: fault.New(fault.Draining, "leaving")}
@@ -192,8 +189,8 @@ func TestLeaversAreLeft(t *testing.T) {
 	})
 }
 
-// TestFullSurvivors: a stream whose worker died is not failed by others that have
-// no room for the moment.
+// TestFullSurvivors: a stream whose worker died does not fail because the other workers are full for
+// the moment.
 func TestFullSurvivors(t *testing.T) {
 	inWorld(t, Config{MigrationLimit: 1}, func(t *testing.T, w *world) {
 		w.worker(1, &script{say: func(int) string { return "hello" }, dieAfter: 2, interlude: func() { w.registry.remove(1) }})
@@ -215,8 +212,8 @@ func TestFullSurvivors(t *testing.T) {
 	})
 }
 
-// TestLeavesWhileWaiting: a client that goes while its request is between workers
-// ends it at once.
+// TestLeavesWhileWaiting: a client that disconnects while its request is between workers ends it at
+// once.
 func TestLeavesWhileWaiting(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		inWorld(t, Config{}, func(t *testing.T, w *world) {
@@ -252,7 +249,7 @@ func TestLeavesWhileWaiting(t *testing.T) {
 	}
 }
 
-// TestLateFrames: what comes under the number of an earlier attempt is dropped.
+// TestLateFrames: frames under the number of an earlier attempt are dropped.
 func TestLateFrames(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, &script{say: func(int) string { return "hello" }, dieAfter: 2})
@@ -271,7 +268,7 @@ func TestLateFrames(t *testing.T) {
 	})
 }
 
-// TestStaysAtItsWorker: a pinned request fails with its worker, and is told why.
+// TestStaysAtItsWorker: a pinned request fails with its worker, and the error says why.
 func TestStaysAtItsWorker(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, &script{say: func(int) string { return "hello" }, dieAfter: 2})
@@ -284,8 +281,8 @@ func TestStaysAtItsWorker(t *testing.T) {
 	})
 }
 
-// TestStrangerAtTheAddress: a worker that does not know the model was the model's
-// when it was chosen: another goes on.
+// TestStrangerAtTheAddress: a worker that does not know the model was the model's worker when it was
+// chosen: another worker continues.
 func TestStrangerAtTheAddress(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, &script{refuse: fault.New(fault.NotFound, "it serves another model")})

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestOpenAPIIsTrue: the description is of the paths, methods, media types and
-// fields that are really there, and of all of them.
+// TestOpenAPIIsTrue: the description has exactly the existing paths, methods, media types and fields.
 func TestOpenAPIIsTrue(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(7, constant("hi"))
@@ -21,7 +20,7 @@ func TestOpenAPIIsTrue(t *testing.T) {
 		if err := json.Unmarshal([]byte(a.body), &doc); err != nil || doc.OpenAPI != "3.1.0" {
 			t.Fatalf("%v: %s", err, a.body)
 		}
-		table := w.f.endpoints()
+		table := w.f.endpointTable()
 		if len(doc.Paths) != len(table) || len(table) < 10 {
 			t.Errorf("%d paths are described, %d are served", len(doc.Paths), len(table))
 		}
@@ -45,7 +44,7 @@ func TestOpenAPIIsTrue(t *testing.T) {
 	})
 }
 
-// operation is what the test reads of a described operation.
+// operation is the part of a described operation that the test reads.
 type operation struct {
 	RequestBody struct {
 		Content map[string]struct {

@@ -13,134 +13,135 @@ import (
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/route"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
 
-// planner turns a decoded request into generations for one model: what the
-// request says, what the model's card fills in, and what neither allows.
-type planner struct {
-	call  *call
+// requestPlanner turns a decoded request into generations for one model. It combines the request with
+// the model's card and refuses what neither allows.
+type requestPlanner struct {
+	call  *apiCall
 	req   *api.Request
-	model *model
-	// spare is the request as one that is passed on, for what of its media cannot be had otherwise; nil if it cannot be.
-	spare *passing
+	model *servedModel
+	// spare is the request as a passthrough, used if its media cannot be served otherwise; nil if it
+	// cannot be passed through.
+	spare *passthroughTask
 }
 
-// plan returns a generation for each prompt and prepares the answer for them.
-func (p *planner) plan(ctx context.Context) ([]*generation, error) {
-	pin, err := p.pin()
+// planRequest returns a generation for each prompt and prepares the answer for them.
+func (p *requestPlanner) planRequest(ctx context.Context) ([]*generationTask, error) {
+	pin, err := p.pinnedWorker()
 	if err != nil {
 		return nil, err
 	}
-	sampling, err := p.sampling()
+	sampling, err := p.samplingOf()
 	if err != nil {
 		return nil, err
 	}
-	if err := p.vocabulary(); err != nil {
+	if err := p.checkVocabulary(); err != nil {
 		return nil, err
 	}
-	guide, err := p.guide()
+	guide, err := p.guideOf()
 	if err != nil {
 		return nil, err
 	}
-	grammar, err := p.grammar()
+	grammar, err := p.outputGrammar()
 	if err != nil {
 		return nil, err
 	}
-	if err := p.model.sees(p.req); err != nil {
+	if err := p.model.checkMedia(p.req); err != nil {
 		return nil, err
 	}
 	if p.req.HasMedia() {
-		p.req.Owner = p.call.owner(p.req.CacheSalt)
+		p.req.Owner = p.call.mediaOwner(p.req.CacheSalt)
 	}
-	prompts, err := p.prompts(ctx)
+	prompts, err := p.makePrompts(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if p.req.HasMedia() {
-		if err := p.media(ctx, &prompts[0]); err != nil {
+		if err := p.planMedia(ctx, &prompts[0]); err != nil {
 			return nil, err
 		}
 	}
-	needles := newNeedles(p.req.Stop)
-	session, err := p.session()
+	needles := newStopStrings(p.req.Stop)
+	session, err := p.sessionOf()
 	if err != nil {
 		return nil, err
 	}
-	gens := make([]*generation, len(prompts))
+	gens := make([]*generationTask, len(prompts))
 	for i, prompt := range prompts {
-		stop, err := p.stop(len(prompt.Tokens))
+		stop, err := p.stopConditions(len(prompt.Tokens))
 		if err != nil {
 			return nil, err
 		}
-		gens[i] = p.generation(i, prompt, sampling, stop, needles)
+		gens[i] = p.newGeneration(i, prompt, sampling, stop, needles)
 		gens[i].route.Pin, gens[i].route.Session = pin, session
-		gens[i].request.Hints = attempt.Hints(&gens[i].route)
-		gens[i].request.Guide, gens[i].guideParam = guide, p.guideParam()
-		if i > 0 { // prompts share what the client set, and nothing else
+		gens[i].request.Hints = dispatch.EncodeHints(&gens[i].route)
+		gens[i].request.OutputSchema, gens[i].guideParam = guide, p.guideParam()
+		if i > 0 { // prompts share only what the client set
 			id := p.call.id + "/" + strconv.Itoa(i)
 			gens[i].request.ID, gens[i].route.ID = id, id
 			if p.req.Seed == nil {
 				gens[i].request.Sampling.Seed = rand.Uint64()
 			}
 		}
-		p.listen(gens[i], grammar)
+		p.attachParsers(gens[i], grammar)
 	}
 	a := p.call.answer
-	a.open = len(prompts) * p.req.N
+	a.openChoices = len(prompts) * p.req.N
 	a.ext.WorkerFields = p.req.Ext.WorkerFields
-	return gens, p.annotate(ctx, prompts)
+	return gens, p.annotateAnswer(ctx, prompts)
 }
 
-// prompts makes the prompts of the request.
-func (p *planner) prompts(ctx context.Context) ([]prep.Prompt, error) {
+// makePrompts makes the prompts of the request.
+func (p *requestPlanner) makePrompts(ctx context.Context) ([]prep.Prompt, error) {
 	if p.spare == nil {
-		return p.model.prompts(ctx, p.req)
+		return p.model.makePrompts(ctx, p.req)
 	}
-	prompt, err := p.model.shown(ctx, p.req)
+	prompt, err := p.model.promptOf(ctx, p.req)
 	return []prep.Prompt{prompt}, err
 }
 
-// media takes the media of a conversation's prompt. An engine that is told of them beside the
-// tokens must have them all, as they are or as another one's processor made them, or is passed the
-// request instead; of others it is only asked where the request would go.
-func (p *planner) media(ctx context.Context, prompt *prep.Prompt) error {
-	p.call.borrow(prompt)
-	p.call.shows(ctx, p.req, prompt)
+// planMedia handles the media of a conversation's prompt. An engine that takes media with the tokens
+// must get all of them, raw or processed by another engine; otherwise the request is passed through.
+// For other engines only the routing uses them.
+func (p *requestPlanner) planMedia(ctx context.Context, prompt *prep.Prompt) error {
+	p.call.keepMedia(prompt)
+	p.call.countMedia(ctx, p.req, prompt)
 	if p.spare != nil {
-		p.spare.adopt(prompt)
-		if prompt.TextOnly != media.NoReason || p.req.Features && prompt.Features == nil {
+		p.spare.usePrompt(prompt)
+		if prompt.TextOnlyReason != media.NoReason || p.req.Features && prompt.Features == nil {
 			return errPass
 		}
 	}
 	if prompt.Features != nil {
 		p.call.metrics.mediaShipped.WithLabelValues().Inc()
 	}
-	if !p.model.card.Attaches {
+	if !p.model.card.AcceptsObjects {
 		return nil
 	}
-	if err := unseen(ctx, prompt); err != nil {
+	if err := requireMedia(ctx, prompt); err != nil {
 		return err
 	}
-	// Each attempt has a copy on its way.
+	// Each attempt sends a copy.
 	size := int64(0)
 	for i := range prompt.Objects {
 		size += int64(len(prompt.Objects[i].Source) + len(prompt.Objects[i].Tensor.Data))
 	}
-	if !p.call.f.bodies.Take(size) {
+	if !p.call.f.bodies.TryReserve(size) {
 		return p.call.f.noMemory()
 	}
-	p.call.held += size
+	p.call.heldBytes += size
 	return nil
 }
 
-func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling, stop engine.Stop, ns needles) *generation {
+func (p *requestPlanner) newGeneration(i int, prompt prep.Prompt, sampling engine.Sampling, stop engine.Stop, ns stopStrings) *generationTask {
 	f, q, card := p.call.f, p.req, &p.model.card
 	salt := kv.Salt{LoRA: p.model.adapter, Namespace: q.CacheSalt}
-	g := &generation{
+	g := &generationTask{
 		f:       f,
 		model:   p.model,
 		index:   i,
@@ -151,7 +152,7 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 			Salt:     salt,
 			Prompt:   prompt.Tokens,
 			Media:    prompt.Media,
-			Objects:  Sent(prompt.Objects),
+			Objects:  TrimObjects(prompt.Objects),
 			Features: prompt.Features,
 			Choices:  q.N,
 			Sampling: sampling,
@@ -170,44 +171,44 @@ func (p *planner) generation(i int, prompt prep.Prompt, sampling engine.Sampling
 			Priority:       q.Ext.Priority,
 		},
 		rules: textRules{
-			tokenizer:   p.model.pipe.Tokenizer,
-			needles:     ns,
+			tokenizer:   p.model.pipeline.Tokenizer,
+			stopStrings: ns,
 			minTokens:   q.MinTokens,
 			keepStop:    q.KeepStop,
 			keepSpecial: q.KeepSpecial,
 			logprobs:    q.Logprobs >= 0,
 		},
-		role:       q.Endpoint.Talks(),
-		choices:    make([]choice, q.N),
-		chunks:     make([]api.Chunk, 0, 3), // a role, a text and an end
-		left:       q.N,
-		counts:     api.TokenCounts{Prompt: len(prompt.Tokens)},
-		lastToken:  make([]time.Time, q.N),
-		firstToken: p.call.metrics.firstToken.WithLabelValues(),
-		interToken: p.call.metrics.interToken.WithLabelValues(),
+		sendsRole:   q.Endpoint.IsConversation(),
+		choices:     make([]answerChoice, q.N),
+		chunks:      make([]api.Chunk, 0, 3), // a role, a text and an end
+		openChoices: q.N,
+		counts:      api.TokenCounts{Prompt: len(prompt.Tokens)},
+		lastToken:   make([]time.Time, q.N),
+		firstToken:  p.call.metrics.firstToken.WithLabelValues(),
+		interToken:  p.call.metrics.interToken.WithLabelValues(),
 	}
 	if q.Echo {
-		g.echo = p.echo(i, prompt.Tokens)
+		g.echo = p.echoText(i, prompt.Tokens)
 	}
 	for j := range g.choices {
-		g.choices[j].decoder = p.model.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: q.KeepSpecial})
-		g.choices[j].stop = newMatcher(ns)
+		g.choices[j].decoder = p.model.pipeline.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: q.KeepSpecial})
+		g.choices[j].stopMatcher = newStopMatcher(ns)
 		g.choices[j].tokens = make([]kv.Token, 0, min(max(stop.MaxTokens, 0), 64))
 		g.choices[j].chars = utf8.RuneCountInString(g.echo)
 	}
 	return g
 }
 
-// echo is the text of a prompt that the answer begins with.
-func (p *planner) echo(i int, tokens []kv.Token) string {
+// echoText is the text of a prompt that the answer begins with.
+func (p *requestPlanner) echoText(i int, tokens []kv.Token) string {
 	if q := p.req; q.Ext.Tokens == nil && q.Prompts[i].Tokens == nil {
 		return q.Prompts[i].Text
 	}
-	return p.model.decode(tokens, prep.DecodeOptions{KeepSpecial: p.req.KeepSpecial})
+	return p.model.decodeTokens(tokens, prep.DecodeOptions{KeepSpecial: p.req.KeepSpecial})
 }
 
-// stop returns when choices end after a prompt of n tokens.
-func (p *planner) stop(n int) (engine.Stop, error) {
+// stopConditions returns when choices end after a prompt of n tokens.
+func (p *requestPlanner) stopConditions(n int) (engine.Stop, error) {
 	q, card := p.req, &p.model.card
 	param := "messages"
 	switch {
@@ -220,9 +221,9 @@ func (p *planner) stop(n int) (engine.Stop, error) {
 	}
 	switch {
 	case n == 0:
-		return engine.Stop{}, fault.Param(param, "the prompt has no tokens: it must have at least one")
+		return engine.Stop{}, fault.InvalidParam(param, "the prompt has no tokens: it must have at least one")
 	case n+1 > card.ContextLength:
-		return engine.Stop{}, fault.Param(param, "the prompt has %d tokens, and the context length of the model '%s' is %d tokens, output included: shorten the prompt", n, card.Name, card.ContextLength)
+		return engine.Stop{}, fault.InvalidParam(param, "the prompt has %d tokens, and the context length of the model '%s' is %d tokens, output included: shorten the prompt", n, card.Name, card.ContextLength)
 	}
 	room := card.ContextLength - n
 	limit := q.MaxTokens
@@ -238,29 +239,29 @@ func (p *planner) stop(n int) (engine.Stop, error) {
 		Tokens:    q.StopTokens,
 		IgnoreEOS: q.IgnoreEOS,
 	}
-	if !q.IgnoreEOS && len(p.model.pipe.StopTokens) > 0 {
-		stop.Tokens = append(append([]kv.Token(nil), stop.Tokens...), p.model.pipe.StopTokens...)
+	if !q.IgnoreEOS && len(p.model.pipeline.StopTokens) > 0 {
+		stop.Tokens = append(append([]kv.Token(nil), stop.Tokens...), p.model.pipeline.StopTokens...)
 	}
 	return stop, nil
 }
 
-// sampling returns the card's recommendations with what the client set.
-func (p *planner) sampling() (engine.Sampling, error) {
+// samplingOf returns the card's defaults with the client's settings.
+func (p *requestPlanner) samplingOf() (engine.Sampling, error) {
 	q := p.req
 	s := p.model.card.Defaults
-	override(&s.Temperature, q.Temperature)
-	override(&s.TopP, q.TopP)
-	override(&s.MinP, q.MinP)
-	override(&s.PresencePenalty, q.PresencePenalty)
-	override(&s.FrequencyPenalty, q.FrequencyPenalty)
-	override(&s.RepetitionPenalty, q.RepetitionPenalty)
-	override(&s.TopK, q.TopK)
+	setIfGiven(&s.Temperature, q.Temperature)
+	setIfGiven(&s.TopP, q.TopP)
+	setIfGiven(&s.MinP, q.MinP)
+	setIfGiven(&s.PresencePenalty, q.PresencePenalty)
+	setIfGiven(&s.FrequencyPenalty, q.FrequencyPenalty)
+	setIfGiven(&s.RepetitionPenalty, q.RepetitionPenalty)
+	setIfGiven(&s.TopK, q.TopK)
 	s.TopK = max(0, s.TopK)
 	if q.TopP != nil && *q.TopP == 0 {
 		s.TopP = leastTopP
 	}
 	s.Seed = rand.Uint64()
-	override(&s.Seed, q.Seed)
+	setIfGiven(&s.Seed, q.Seed)
 	if q.Bias != nil {
 		s.Bias = make([]engine.TokenBias, len(q.Bias))
 		for i, b := range q.Bias {
@@ -268,117 +269,118 @@ func (p *planner) sampling() (engine.Sampling, error) {
 		}
 	}
 	if q.N > 1 && s.Temperature == 0 {
-		return s, fault.Param("n", "'n' greater than 1 needs a 'temperature' greater than 0: at 0 all %d choices would be equal", q.N)
+		return s, fault.InvalidParam("n", "'n' greater than 1 needs a 'temperature' greater than 0: at 0 all %d choices would be equal", q.N)
 	}
 	return s, nil
 }
 
-// leastTopP stands for a client's top_p of 0, which leaves the likeliest token
-// only; the engine contract reads 0 as off.
+// leastTopP replaces a client's top_p of 0, which keeps only the most likely token; the engine contract
+// reads 0 as off.
 const leastTopP = 1e-9
 
-func override[T any](field *T, set *T) {
+func setIfGiven[T any](field *T, set *T) {
 	if set != nil {
 		*field = *set
 	}
 }
 
-// vocabulary checks the token ids that stand outside prompts.
-func (p *planner) vocabulary() error {
-	if err := p.model.known("stop_token_ids", p.req.StopTokens); err != nil {
+// checkVocabulary checks the token ids outside prompts.
+func (p *requestPlanner) checkVocabulary() error {
+	if err := p.model.checkTokens("stop_token_ids", p.req.StopTokens); err != nil {
 		return err
 	}
 	for _, b := range p.req.Bias {
-		if err := p.model.known("logit_bias", []kv.Token{b.Token}); err != nil {
+		if err := p.model.checkTokens("logit_bias", []kv.Token{b.Token}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// known checks that a client's token ids are in the vocabulary.
-func (m *model) known(param string, tokens []kv.Token) error {
+// checkTokens checks that a client's token ids are in the vocabulary.
+func (m *servedModel) checkTokens(param string, tokens []kv.Token) error {
 	size := m.card.VocabSize
 	for i, t := range tokens {
 		if int64(t) >= int64(size) {
-			return fault.Param(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, m.card.Name, size)
+			return fault.InvalidParam(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, m.card.Name, size)
 		}
 	}
 	return nil
 }
 
-// text checks the token ids of a prompt: they are in the vocabulary, and none holds the place of media. Engines
-// are known to fail, all of their requests with them, where they find a place and no object.
-func (m *model) text(param string, tokens []kv.Token) error {
-	if err := m.known(param, tokens); err != nil || m.pipe == nil {
+// checkPromptTokens checks the token ids of a prompt: they are in the vocabulary, and none is a media
+// placeholder. Engines are known to crash, with all of their requests, on a placeholder without a media
+// object.
+func (m *servedModel) checkPromptTokens(param string, tokens []kv.Token) error {
+	if err := m.checkTokens(param, tokens); err != nil || m.pipeline == nil {
 		return err
 	}
-	if i := m.pipe.Shows(tokens); i >= 0 {
-		return fault.Param(param, "'%s' has token id %d at index %d, which stands for media in prompts of the model '%s': send messages, with the media as parts of them", param, tokens[i], i, m.card.Name)
+	if i := m.pipeline.IndexMediaToken(tokens); i >= 0 {
+		return fault.InvalidParam(param, "'%s' has token id %d at index %d, which stands for media in prompts of the model '%s': send messages, with the media as parts of them", param, tokens[i], i, m.card.Name)
 	}
 	return nil
 }
 
-// pin returns the worker that the client demands; the zero Worker if it leaves
-// the choice to the router. Headers win over the body.
-func (p *planner) pin() (kv.Worker, error) {
-	return pinned(p.call.r.Header, p.req.Ext)
+// pinnedWorker returns the worker that the client demands; the zero Worker if it leaves the choice to the
+// router. Headers take precedence over the body.
+func (p *requestPlanner) pinnedWorker() (kv.Worker, error) {
+	return pinnedWorker(p.call.r.Header, p.req.Ext)
 }
 
-// pinned returns the worker that headers demand, else the body's.
-func pinned(h http.Header, ext api.RequestExt) (kv.Worker, error) {
-	if name, v := header(h, "X-Worker-Instance-Id", "X-Dynamo-Worker-Instance-Id"); v != "" {
-		id, err := workerID(name, v)
+// pinnedWorker returns the worker that headers demand, else the body's.
+func pinnedWorker(h http.Header, ext api.RequestExt) (kv.Worker, error) {
+	if name, v := firstHeader(h, "X-Worker-Instance-Id", "X-Dynamo-Worker-Instance-Id"); v != "" {
+		id, err := parseWorkerID(name, v)
 		if err != nil {
 			return kv.Worker{}, err
 		}
 		ext.Worker = id
 	}
-	// Nothing is prefilled apart from decoding yet, but a bad id is a mistake.
-	if name, v := header(h, "X-Prefill-Instance-Id", "X-Dynamo-Prefill-Instance-Id"); v != "" {
-		if _, err := workerID(name, v); err != nil {
+	// Disaggregated prefill is not supported yet, but a bad id is an error.
+	if name, v := firstHeader(h, "X-Prefill-Instance-Id", "X-Dynamo-Prefill-Instance-Id"); v != "" {
+		if _, err := parseWorkerID(name, v); err != nil {
 			return kv.Worker{}, err
 		}
 	}
-	if name, v := header(h, "X-Dp-Rank", "X-Dynamo-Dp-Rank"); v != "" {
+	if name, v := firstHeader(h, "X-Dp-Rank", "X-Dynamo-Dp-Rank"); v != "" {
 		n, err := strconv.ParseUint(v, 10, 32)
 		switch {
 		case err != nil:
-			return kv.Worker{}, fault.Param(name, "the header %s must be a decimal rank, not %q", name, short(v))
+			return kv.Worker{}, fault.InvalidParam(name, "the header %s must be a decimal rank, not %q", name, shorten(v))
 		case ext.Worker == 0:
-			return kv.Worker{}, fault.Param(name, "the header %s needs a worker id beside it (x-worker-instance-id)", name)
+			return kv.Worker{}, fault.InvalidParam(name, "the header %s needs a worker id beside it (x-worker-instance-id)", name)
 		}
 		rank := uint32(n)
 		ext.Rank = &rank
 	}
-	return ext.Pin()
+	return ext.PinnedWorker()
 }
 
-// session returns which requests the request belongs together with, by the header
-// x-session-id or the body. The header wins.
-func (p *planner) session() (route.Session, error) {
+// sessionOf returns the session of the request, from the header x-session-id or the body. The header
+// takes precedence.
+func (p *requestPlanner) sessionOf() (route.Session, error) {
 	s := p.req.Ext.Session
 	id := p.call.r.Header.Get("X-Session-Id")
 	switch {
 	case id == "" || id == s.ID:
 		return s, nil
 	case len(id) > route.MaxSessionID:
-		return s, fault.Param("x-session-id", "the header x-session-id must have at most %d bytes, not %d", route.MaxSessionID, len(id))
+		return s, fault.InvalidParam("x-session-id", "the header x-session-id must have at most %d bytes, not %d", route.MaxSessionID, len(id))
 	}
 	return route.Session{ID: id}, nil
 }
 
-func workerID(name, v string) (kv.WorkerID, error) {
+func parseWorkerID(name, v string) (kv.WorkerID, error) {
 	id, err := strconv.ParseUint(v, 10, 64)
 	if err != nil || id == 0 || id > uint64(kv.MaxWorkerID) {
-		return 0, fault.Param(name, "the header %s must be a decimal worker id between 1 and %d, not %q", name, kv.MaxWorkerID, short(v))
+		return 0, fault.InvalidParam(name, "the header %s must be a decimal worker id between 1 and %d, not %q", name, kv.MaxWorkerID, shorten(v))
 	}
 	return kv.WorkerID(id), nil
 }
 
-// header returns the first of the named headers that is set, with its name as people write it. The names
-// are in canonical form: to find one by another form costs an allocation.
-func header(h http.Header, names ...string) (name, value string) {
+// firstHeader returns the first of the named headers that is set, with its name in lower case. The
+// names must be canonical: a lookup by another form allocates.
+func firstHeader(h http.Header, names ...string) (name, value string) {
 	for _, name := range names {
 		if v := h.Get(name); v != "" {
 			return strings.ToLower(name), v

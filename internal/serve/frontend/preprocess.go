@@ -8,170 +8,168 @@ import (
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/route"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
 
-// encoder returns what makes the prompts of a model; nil if nothing can.
-func (f *Frontend) encoder(m *model) prep.Encoder {
-	e := f.speller(m)
-	if e == nil || !m.sights() {
+// newEncoder returns the prompt encoder of a model; nil if there is none.
+func (f *Frontend) newEncoder(m *servedModel) prep.Encoder {
+	e := f.newTextEncoder(m)
+	if e == nil || !m.resolvesMedia() {
 		return e
 	}
-	return sighted{e, &remote{f: f, model: m}}
+	return routedMediaEncoder{e, &engineEncoder{f: f, model: m}}
 }
 
-// speller is encoder for a model whose media are not for others to find out.
-func (f *Frontend) speller(m *model) prep.Encoder {
-	local := prep.Local{Pipeline: m.pipe, Media: f.resolver(m)}
+// newTextEncoder is newEncoder without router processes which resolve media.
+func (f *Frontend) newTextEncoder(m *servedModel) prep.Encoder {
+	local := prep.LocalEncoder{Pipeline: m.pipeline, Media: f.mediaResolver(m)}
 	switch {
-	case m.opaque() && !m.preprocesses():
+	case m.isOpaque() && !m.makesPrompts():
 		return nil
-	case f.cfg.Preprocess == PreprocessEngine || m.opaque():
-		return &remote{f: f, model: m}
-	case m.pipe == nil:
+	case f.cfg.Preprocess == PreprocessEngine || m.isOpaque():
+		return &engineEncoder{f: f, model: m}
+	case m.pipeline == nil:
 		return nil
-	case m.pipe.Template == nil && m.preprocesses():
-		return unrendered{counted: counted{local, f.prompts, f.deps.Tracer}, model: m.card.Name}
+	case m.pipeline.Template == nil && m.makesPrompts():
+		return noTemplateEncoder{boundedEncoder: boundedEncoder{local, f.prompts, f.deps.Tracer}, model: m.card.Name}
 	}
-	return counted{local, f.prompts, f.deps.Tracer}
+	return boundedEncoder{local, f.prompts, f.deps.Tracer}
 }
 
-// unrendered is the encoder of a model whose chat template cannot be run here,
-// while its engines can run it.
-type unrendered struct {
-	counted
+// noTemplateEncoder is the encoder of a model whose chat template runs on its engines but not here.
+type noTemplateEncoder struct {
+	boundedEncoder
 	model string
 }
 
 // EncodeChat implements prep.Encoder.
-func (u unrendered) EncodeChat(context.Context, *prep.Chat) (prep.Prompt, error) {
+func (u noTemplateEncoder) EncodeChat(context.Context, *prep.Chat) (prep.Prompt, error) {
 	return prep.Prompt{}, fault.New(fault.Unimplemented, "the chat template of the model '%s' cannot be run here, but its engines can run it: start the frontend with --preprocess engine, or send a plain prompt to /v1/completions", u.model)
 }
 
-// remote is the encoder that asks the engines of a model, one worker after another
-// until one answers.
-type remote struct {
+// engineEncoder asks the engines of a model, one worker after another until one answers.
+type engineEncoder struct {
 	f     *Frontend
-	model *model
+	model *servedModel
 }
 
-var _ prep.Encoder = (*remote)(nil)
+var _ prep.Encoder = (*engineEncoder)(nil)
 
 // EncodeChat implements prep.Encoder.
-func (r *remote) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
+func (r *engineEncoder) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prompt, error) {
 	if looks := r.f.deps.Media; looks != nil {
-		if err := looks.Check(c); err != nil {
+		if err := looks.CheckURLs(c); err != nil {
 			return prep.Prompt{}, err
 		}
 	}
-	p, err := r.ask(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c), Features: c.Features})
+	p, err := r.makePrompt(ctx, &engine.PreprocessRequest{Chat: prep.AppendChat(nil, c), Features: c.Features})
 	if err != nil || len(c.Media) == 0 || len(p.Media) == len(c.Media) {
 		return p, err
 	}
-	// Tokens without a word of what is between them would be those of any other picture too.
+	// Tokens without media keys would be the same for any other image.
 	p.Free()
 	why := media.PlaceholderMismatch
 	if r.model.card.MediaKeys == "" {
 		why = media.HashForwardDisabled
 	}
-	u := prep.Undecided(why, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
-	return prep.Prompt{TextOnly: u.Reason, Why: u.Err}, nil
+	u := prep.NewUnresolvedError(why, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
+	return prep.Prompt{TextOnlyReason: u.Reason, TextOnlyError: u.Err}, nil
 }
 
 // EncodeText implements prep.Encoder.
-func (r *remote) EncodeText(ctx context.Context, text string, opts prep.EncodeOptions) (prep.Prompt, error) {
-	p, err := r.ask(ctx, &engine.PreprocessRequest{Text: text, ParseSpecial: opts.ParseSpecial, AddSpecial: opts.AddSpecial})
+func (r *engineEncoder) EncodeText(ctx context.Context, text string, opts prep.EncodeOptions) (prep.Prompt, error) {
+	p, err := r.makePrompt(ctx, &engine.PreprocessRequest{Text: text, ParseSpecial: opts.ParseSpecial, AddSpecial: opts.AddSpecial})
 	if err == nil && len(p.Media) > 0 {
-		return prep.Prompt{}, engine.Broken("media for a text", nil)
+		return prep.Prompt{}, engine.ContractError("media for a text", nil)
 	}
 	return p, err
 }
 
-// ask returns the prompt that a worker makes.
-func (r *remote) ask(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
-	p, err := r.answer(ctx, req, promptCost*(len(req.Chat)+len(req.Text)))
+// makePrompt returns the prompt that a worker makes.
+func (r *engineEncoder) makePrompt(ctx context.Context, req *engine.PreprocessRequest) (prep.Prompt, error) {
+	p, err := r.runRequest(ctx, req, promptCost*(len(req.Chat)+len(req.Text)))
 	if err != nil {
 		return prep.Prompt{}, err
 	}
 	prompt := prep.Prompt{Tokens: p.answer.Tokens, Media: p.answer.Media, Features: p.answer.Features}
-	if p.held > 0 {
-		prompt.Release = p.drop
+	if p.heldBytes > 0 {
+		prompt.Release = p.dropAnswer
 	}
 	return prompt, nil
 }
 
-// answer returns a request that a worker has answered. It has its share of the memory of prompts being
-// made meanwhile, as those made here: so many bytes.
-func (r *remote) answer(ctx context.Context, req *engine.PreprocessRequest, cost int) (*preprocessing, error) {
-	reserved, err := r.f.prompts.Wait(ctx, int64(cost))
+// runRequest returns a preprocessing task that a worker has completed. It reserves cost bytes of the
+// prompt memory meanwhile, as local prompts do.
+func (r *engineEncoder) runRequest(ctx context.Context, req *engine.PreprocessRequest, cost int) (*preprocessTask, error) {
+	reserved, err := r.f.prompts.Reserve(ctx, int64(cost))
 	if err != nil {
 		return nil, err
 	}
-	defer r.f.prompts.Give(reserved)
-	req.ID, req.Model = idOf(ctx), r.model.card.Name
-	p := &preprocessing{f: r.f, model: r.model, request: req}
-	if err := r.f.attempts(ctx, p, false); err != nil {
-		p.drop()
+	defer r.f.prompts.Release(reserved)
+	req.ID, req.Model = requestIDOf(ctx), r.model.card.Name
+	p := &preprocessTask{f: r.f, model: r.model, request: req}
+	if err := r.f.runAttempts(ctx, p, false); err != nil {
+		p.dropAnswer()
 		return nil, err
 	}
 	return p, nil
 }
 
-// preprocessing is a text or a conversation on its way through workers. It belongs
-// to one goroutine.
-type preprocessing struct {
-	f       *Frontend
-	model   *model // as it was when the request came; each attempt looks again
-	request *engine.PreprocessRequest
-	answer  engine.Preprocessed // its Attempt is 0 until it has come
-	held    int64               // of the memory of bodies, for the answer's features
+// preprocessTask is a text or a conversation whose prompt a worker makes. One goroutine uses it.
+type preprocessTask struct {
+	f         *Frontend
+	model     *servedModel // at the request's arrival; each attempt looks up the current one
+	request   *engine.PreprocessRequest
+	answer    engine.Preprocessed // its Attempt is 0 until it has arrived
+	heldBytes int64               // of the body budget, for the answer's features
 }
 
-// copies is how often there are the features of a request at a time: as they came, and on the way to a worker.
-const copies = 2
+// featureCopies is the number of copies of a request's features in memory: received, and on the way to
+// a worker.
+const featureCopies = 2
 
-// hold takes room for a frame with a piece of features.
-func (p *preprocessing) hold(n int) error {
+// reserveFrame takes room for a frame with a piece of features.
+func (p *preprocessTask) reserveFrame(n int) error {
 	if !p.request.Features {
 		return nil
 	}
-	size := copies * int64(n)
-	if !p.f.bodies.Take(size) {
+	size := featureCopies * int64(n)
+	if !p.f.bodies.TryReserve(size) {
 		return p.f.noMemory()
 	}
-	p.held += size
+	p.heldBytes += size
 	return nil
 }
 
-// drop forgets the answer.
-func (p *preprocessing) drop() {
-	p.f.bodies.Give(p.held)
-	p.held, p.answer = 0, engine.Preprocessed{}
+// dropAnswer drops the answer and its memory.
+func (p *preprocessTask) dropAnswer() {
+	p.f.bodies.Release(p.heldBytes)
+	p.heldBytes, p.answer = 0, engine.Preprocessed{}
 }
 
-// Tokens implements attempt.Task.
-func (p *preprocessing) Tokens() int { return 0 }
+// TokensDelivered implements dispatch.Task.
+func (p *preprocessTask) TokensDelivered() int { return 0 }
 
-// Kind implements attempt.Task.
-func (p *preprocessing) Kind() string { return attempt.Preprocess }
+// MoveKind implements dispatch.Task.
+func (p *preprocessTask) MoveKind() string { return dispatch.MovePreprocess }
 
-// Choose takes the workers that can by turns: what they are asked for is none of
-// the load that the router knows, and depends on no cache.
-func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
-	m := p.f.catalog.current(p.model)
-	var able []*instance
+// ChooseWorker picks capable workers round-robin: preprocessing is not counted as router load and
+// depends on no cache.
+func (p *preprocessTask) ChooseWorker(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
+	m := p.f.catalog.currentModel(p.model)
+	var able []*registeredWorker
 	for i := range m.workers {
-		if in := &m.workers[i]; makes(&in.card, p.request) && !slices.Contains(failed, in.ID) {
+		if in := &m.workers[i]; canPreprocess(&in.card, p.request) && !slices.Contains(failed, in.ID) {
 			able = append(able, in)
 		}
 	}
 	switch {
 	case len(able) > 0:
-		in := able[(p.f.turn.Add(1)-1)%uint64(len(able))]
+		in := able[(p.f.nextWorker.Add(1)-1)%uint64(len(able))]
 		return route.Decision{Worker: kv.Worker{ID: in.ID}, Addr: in.Addr}, nil
-	case m.preprocesses() || p.request.Shows:
+	case m.makesPrompts() || p.request.ResolveMedia:
 		return route.Decision{}, fault.New(fault.Unavailable, "no worker of the model '%s' that makes prompts is left: try again later", m.card.Name)
 	case len(m.workers) == 0:
 		return route.Decision{}, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
@@ -179,23 +177,23 @@ func (p *preprocessing) Choose(_ context.Context, _ uint32, failed []kv.WorkerID
 	return route.Decision{}, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.card.Name)
 }
 
-// Try makes one attempt. Nothing is reserved for it.
-func (p *preprocessing) Try(ctx context.Context, number uint32, d route.Decision) error {
-	p.drop()
+// RunAttempt makes one attempt. It reserves nothing.
+func (p *preprocessTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
+	p.dropAnswer()
 	p.request.Attempt = number
 	body := engine.AppendPreprocessRequest(nil, p.request)
 	limit := p.f.cfg.PreprocessTimeout
-	if p.request.Shows {
-		limit = max(limit, sightTimeout)
+	if p.request.ResolveMedia {
+		limit = max(limit, resolveTimeout)
 	}
-	err := attempt.Call(ctx, p.f.deps.Plane, limit, d, engine.MethodPreprocess, body, func(frame []byte) error {
-		if err := p.hold(len(frame)); err != nil {
+	err := dispatch.CallWorker(ctx, p.f.deps.Plane, limit, d, engine.MethodPreprocess, body, func(frame []byte) error {
+		if err := p.reserveFrame(len(frame)); err != nil {
 			return err
 		}
-		return p.answer.Take(frame, number, p.model.card.VocabSize)
+		return p.answer.TakeFrame(frame, number, p.model.card.VocabSize)
 	})
 	if p.answer.Attempt != 0 {
-		return nil // whatever became of the call
+		return nil // regardless of the call's error
 	}
 	return err
 }

@@ -29,13 +29,13 @@ type maker struct {
 	endEarly bool
 	breaks   error      // after raw
 	raw      [][]byte   // sent before the answer
-	media    []kv.Media // shown by conversations
-	features []byte     // made of them, for who asks
+	media    []kv.Media // in the prompts of conversations
+	features []byte     // made of them, if requested
 	shown    func(*engine.PreprocessRequest) *engine.Preprocessed
 }
 
-// preprocess answers with a prompt that tells what it was made of, and that the
-// frontend's own pipeline would never make.
+// preprocess answers with a prompt that identifies its input, and that the frontend's own pipeline
+// would never make.
 func (s *script) preprocess(ctx context.Context, body []byte, send func([]byte) error) error {
 	var req engine.PreprocessRequest
 	if err := engine.DecodePreprocessRequest(body, &req); err != nil {
@@ -74,14 +74,14 @@ func (s *script) preprocess(ctx context.Context, body []byte, send func([]byte) 
 		p = m.shown(&req)
 		p.Attempt = req.Attempt
 	}
-	return p.Frames(send)
+	return p.SendFrames(send)
 }
 
 func engineSees(req *engine.PreprocessRequest) []kv.Token {
 	return encodeBytes(fmt.Sprintf("E%s%s%t%t", req.Chat, req.Text, req.ParseSpecial, req.AddSpecial))
 }
 
-// asked returns what the script was asked to make prompts of.
+// asked returns the preprocessing requests of the script.
 func (s *script) asked() []engine.PreprocessRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *script) asked() []engine.PreprocessRequest {
 
 func preprocesses(c *engine.Card) { c.Preprocess = true }
 
-// untemplated opens pipelines that run no template.
+// untemplated opens pipelines without a template.
 func untemplated(engine.TokenizerRef) (*prep.Pipeline, error) {
 	p := bytePipeline()
 	p.Template, p.TemplateName = nil, "none; it says {% bogus %}"
@@ -106,8 +106,8 @@ const (
 		`{"role":"tool","content":"7","tool_call_id":"c"}],"chat_template_kwargs":{"k": 1},"add_generation_prompt":true,"continue_final_message":false}`
 )
 
-// TestPreprocessedByEngine: every door takes its prompts from the engine, and what
-// the engine says of media goes to the router and back to an engine.
+// TestPreprocessedByEngine: every endpoint gets its prompts from the engine, and the engine's media
+// keys go to the router and back to an engine.
 func TestPreprocessedByEngine(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
 		w.opens = untemplated
@@ -179,7 +179,7 @@ func TestPreprocessedByEngine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := w.f.Prompt(t.Context(), q)
+		p, err := w.f.MakePrompt(t.Context(), q)
 		if diff := cmp.Diff(prep.Prompt{Tokens: chat, Media: s.maker.media}, p); err != nil || diff != "" {
 			t.Errorf("Prompt: %v %s", err, diff)
 		}
@@ -192,7 +192,7 @@ func TestPreprocessedByEngine(t *testing.T) {
 	})
 }
 
-// TestPreprocessTurns: the workers that can take turns.
+// TestPreprocessTurns: capable workers are used round-robin.
 func TestPreprocessTurns(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
 		all := []*script{{}, {}, {}}
@@ -212,7 +212,7 @@ func TestPreprocessTurns(t *testing.T) {
 	})
 }
 
-// TestPreprocessMany: the texts of one request go out side by side, within bounds.
+// TestPreprocessMany: the texts of one request are sent concurrently, within bounds.
 func TestPreprocessMany(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
 		s := &script{maker: maker{mute: true}}
@@ -229,13 +229,13 @@ func TestPreprocessMany(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if running, _ := s.state(); running != atOnce {
-			t.Errorf("%d texts are with the worker, want %d", running, atOnce)
+		if running, _ := s.state(); running != maxParallel {
+			t.Errorf("%d texts are with the worker, want %d", running, maxParallel)
 		}
 		leave()
 		<-left
 		synctest.Wait()
-		if running, cancelled := s.state(); running != 0 || cancelled != atOnce {
+		if running, cancelled := s.state(); running != 0 || cancelled != maxParallel {
 			t.Errorf("%d calls go on, %d were ended", running, cancelled)
 		}
 		if n := w.metric(`frontend_requests_total{endpoint="embeddings",model="bytes",status="499"}`); n != "1" {
@@ -244,8 +244,8 @@ func TestPreprocessMany(t *testing.T) {
 	})
 }
 
-// TestPreprocessMoves: a worker that fails, hangs or says nothing is left for
-// another, and the request never waits longer than the bounds say.
+// TestPreprocessMoves: a worker that fails, blocks or sends nothing is replaced by another, and the
+// request never waits longer than its bounds.
 func TestPreprocessMoves(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine, PreprocessTimeout: 10 * time.Second}, func(t *testing.T, w *world) {
 		good := constant("fine")
@@ -254,7 +254,7 @@ func TestPreprocessMoves(t *testing.T) {
 		w.worker(3, &script{maker: maker{endEarly: true}}, preprocesses)
 		w.worker(4, good, preprocesses)
 		w.router.pinned(4)
-		// Turns go over those that have not failed, so that the order is 1, 3, 2 and 4.
+		// The round-robin skips failed workers, so that the order is 1, 3, 2 and 4.
 		begin := time.Now()
 		a := w.post("/v1/chat/completions", askChat)
 		if took := time.Since(begin); a.status != http.StatusOK || took < 10*time.Second || took > 10*time.Second+pause {
@@ -270,14 +270,13 @@ func TestPreprocessMoves(t *testing.T) {
 		synctest.Wait()
 		begin = time.Now()
 		a = w.post("/v1/chat/completions", askChat)
-		if took := time.Since(begin); a.status != http.StatusServiceUnavailable || took > 22*time.Second { // one that hangs, and the wait for another
+		if took := time.Since(begin); a.status != http.StatusServiceUnavailable || took > 22*time.Second { // one that blocks, and the wait for another
 			t.Errorf("with nobody left, after %v: %d %s", took, a.status, a.body)
 		}
 	})
 }
 
-// TestPreprocessRequestEnds: the time of the whole request holds while a worker is
-// waited for.
+// TestPreprocessRequestEnds: RequestTimeout applies while the request waits for a worker.
 func TestPreprocessRequestEnds(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine, RequestTimeout: time.Second}, func(t *testing.T, w *world) {
 		s := &script{maker: maker{mute: true}}
@@ -294,14 +293,14 @@ func TestPreprocessRequestEnds(t *testing.T) {
 		ctx, leave := context.WithCancelCause(t.Context())
 		leave(errors.New("gone"))
 		q := &api.Request{Endpoint: api.Chat, Model: "b", Messages: []api.Message{{Role: "user"}}}
-		if _, err := w.f.Prompt(ctx, q); fault.Of(err) != fault.Canceled {
+		if _, err := w.f.MakePrompt(ctx, q); fault.CodeOf(err) != fault.Canceled {
 			t.Errorf("Prompt for nobody: %v", err)
 		}
 	})
 }
 
-// TestPreprocessBroken: what is no prompt is a defect and not tried again; what the
-// engine refuses is the client's affair.
+// TestPreprocessBroken: an invalid prompt is a defect and not retried; an engine's refusal is the
+// client's error.
 func TestPreprocessBroken(t *testing.T) {
 	frame := func(attempt uint32, media []kv.Media, tokens ...kv.Token) []byte {
 		return engine.AppendPreprocessed(nil, &engine.Preprocessed{Attempt: attempt, Tokens: tokens, Media: media})
@@ -319,7 +318,7 @@ func TestPreprocessBroken(t *testing.T) {
 		"media in text":  {maker{raw: [][]byte{frame(1, []kv.Media{{End: 1}}, 1)}, endEarly: true}, 500, "media for a text"},
 		"empty":          {maker{raw: [][]byte{frame(1, nil)}, endEarly: true}, 400, `"param":"prompt"`},
 		"beyond context": {maker{raw: [][]byte{frame(1, nil, make([]kv.Token, 600)...)}, endEarly: true}, 400, "600 tokens"},
-		"refused":        {maker{refuse: fault.Param("messages[0].role", "no such role")}, 400, `"param":"messages[0].role"`},
+		"refused":        {maker{refuse: fault.InvalidParam("messages[0].role", "no such role")}, 400, `"param":"messages[0].role"`},
 		"unshown":        {maker{refuse: fault.New(fault.Unimplemented, "no tools here")}, 501, "no tools here"},
 		"defect":         {maker{refuse: errors.New("secret")}, 500, ""},
 	} {
@@ -343,8 +342,8 @@ func TestPreprocessBroken(t *testing.T) {
 	}
 }
 
-// TestPreprocessNobody: without an engine that can, the client and the log learn
-// what to do, until one comes.
+// TestPreprocessNobody: without a capable engine, the client's error and the log say what to do, until
+// one is added.
 func TestPreprocessNobody(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine}, func(t *testing.T, w *world) {
 		w.worker(1, constant("no"), embeds)
@@ -370,8 +369,8 @@ func TestPreprocessNobody(t *testing.T) {
 	})
 }
 
-// TestPreprocessIsTheWay: where a template is refused, the client and the log learn
-// of --preprocess engine if an engine can do it, and of nothing if none can.
+// TestPreprocessIsTheWay: if a template is refused, the client's error and the log suggest --preprocess
+// engine if an engine supports it, and nothing otherwise.
 func TestPreprocessIsTheWay(t *testing.T) {
 	for _, able := range []bool{true, false} {
 		inWorld(t, Config{}, func(t *testing.T, w *world) {
@@ -398,8 +397,8 @@ func TestPreprocessIsTheWay(t *testing.T) {
 	}
 }
 
-// TestPreprocessWithoutTokenizer: where no tokenizer can be opened, tokens become no
-// text; with engines that make prompts the rest is served.
+// TestPreprocessWithoutTokenizer: without a tokenizer tokens cannot become text; with engines that make
+// prompts everything else is served.
 func TestPreprocessWithoutTokenizer(t *testing.T) {
 	const prompt = `{"model":"b","prompt":"x"}`
 	for _, mode := range []Preprocess{PreprocessLocal, PreprocessEngine} {
@@ -428,13 +427,13 @@ func TestPreprocessWithoutTokenizer(t *testing.T) {
 	}
 }
 
-// TestPreprocessMemory: while prompts are made of them, bodies count, and prompts
-// that are too large to be made side by side wait for each other.
+// TestPreprocessMemory: bodies count while prompts are made from them, and prompts that are too large
+// to be made concurrently wait for each other.
 func TestPreprocessMemory(t *testing.T) {
 	inWorld(t, Config{Preprocess: PreprocessEngine, MaxBodyBytes: 64 << 10, BodyMemory: 128 << 10}, func(t *testing.T, w *world) {
 		w.worker(1, &script{maker: maker{mute: true}}, preprocesses)
 		text := strings.Repeat("x", 60<<10)
-		held := int64(2 * (len(`{"model":"b","prompt":"`+text+`"}`) + 1)) // with announced lengths, no more than comes
+		held := int64(2 * (len(`{"model":"b","prompt":"`+text+`"}`) + 1)) // with a Content-Length, no more than arrives
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan struct{})
 		for range 2 {
@@ -469,7 +468,8 @@ func TestPreprocessConfig(t *testing.T) {
 	}
 }
 
-// TestFormattedPrompt: the annotation formatted_prompt tells the text of the prompt, whoever made its tokens.
+// TestFormattedPrompt: the annotation formatted_prompt returns the text of the prompt, whichever
+// process made its tokens.
 func TestFormattedPrompt(t *testing.T) {
 	const question = `"model":"b","messages":[{"role":"user","content":"hi"}],"nvext":{"annotations":["formatted_prompt"]`
 	for preprocess, want := range map[Preprocess]string{

@@ -11,71 +11,71 @@ import (
 	"penstock/internal/engine"
 )
 
-// Prompt returns what a worker would be given for a request to chat completions, or
-// to completions with one prompt: those who ask where a request would go mean this
-// prompt. The error is a *fault.Error.
-func (f *Frontend) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
-	m, err := f.catalog.encodes(q.Model)
+// MakePrompt returns what a worker would be given for a chat completion request, or a completion
+// request with one prompt. Questions about where a request would go are about this prompt. The error is
+// a *fault.Error.
+func (f *Frontend) MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	m, err := f.catalog.findEncodable(q.Model)
 	if err != nil {
 		return prep.Prompt{}, err
 	}
-	return m.prompt(ctx, q)
+	return m.singlePrompt(ctx, q)
 }
 
-// Prompter makes prompts of one model for questions about where they would go, where there is no
-// frontend: those that a frontend would make for the same requests.
-type Prompter struct{ model *model }
+// Prompter makes prompts of one model for questions about their routing in a process without a
+// frontend. They equal the prompts that a frontend would make for the same requests.
+type Prompter struct{ model *servedModel }
 
-// NewPrompter returns the Prompter of the model of a card. source finds out what media are; without
-// it only the text of a prompt counts.
-func NewPrompter(card engine.Card, pipe *prep.Pipeline, source Media) *Prompter {
-	local := prep.Local{Pipeline: pipe}
+// NewPrompter returns the Prompter of the model of a card. source resolves media; without it only the
+// text of a prompt counts.
+func NewPrompter(card engine.Card, pipe *prep.Pipeline, source MediaSource) *Prompter {
+	local := prep.LocalEncoder{Pipeline: pipe}
 	if source != nil && pipe.Family != nil {
-		local.Media = ResolverOf(source, &card)
+		local.Media = ResolverForCard(source, &card)
 	}
-	return &Prompter{&model{card: card, pipe: pipe, encoder: local}}
+	return &Prompter{&servedModel{card: card, pipeline: pipe, encoder: local}}
 }
 
-// Prompt returns what a worker would be given, as Frontend.Prompt does.
-func (p *Prompter) Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
-	return p.model.prompt(ctx, q)
+// MakePrompt returns what a worker would be given, as Frontend.MakePrompt does.
+func (p *Prompter) MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	return p.model.singlePrompt(ctx, q)
 }
 
-// prompt returns the only prompt of a question.
-func (m *model) prompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
-	if !q.Endpoint.Talks() && len(q.Prompts) != 1 {
-		return prep.Prompt{}, fault.Param("prompt", "'prompt' must be one prompt, not %d", len(q.Prompts))
+// singlePrompt returns the only prompt of a question.
+func (m *servedModel) singlePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	if !q.Endpoint.IsConversation() && len(q.Prompts) != 1 {
+		return prep.Prompt{}, fault.InvalidParam("prompt", "'prompt' must be one prompt, not %d", len(q.Prompts))
 	}
-	if err := m.sees(q); err != nil {
+	if err := m.checkMedia(q); err != nil {
 		return prep.Prompt{}, err
 	}
-	q.Owner = ownerOf("", q.CacheSalt)
-	all, err := m.prompts(ctx, q)
+	q.Owner = mediaOwnerOf("", q.CacheSalt)
+	all, err := m.makePrompts(ctx, q)
 	if err != nil {
 		return prep.Prompt{}, err
 	}
-	all[0].Free() // who asks where it would go sends nothing
+	all[0].Free() // a question sends nothing to a worker
 	return all[0], nil
 }
 
-// prompts returns each prompt of a request, as this model's engines see it.
-func (m *model) prompts(ctx context.Context, q *api.Request) ([]prep.Prompt, error) {
+// makePrompts returns each prompt of a request, as this model's engines see it.
+func (m *servedModel) makePrompts(ctx context.Context, q *api.Request) ([]prep.Prompt, error) {
 	if q.Ext.Tokens != nil {
-		return []prep.Prompt{{Tokens: q.Ext.Tokens}}, m.text("nvext.token_data", q.Ext.Tokens)
+		return []prep.Prompt{{Tokens: q.Ext.Tokens}}, m.checkPromptTokens("nvext.token_data", q.Ext.Tokens)
 	}
-	if q.Endpoint.Talks() {
-		p, err := m.encoder.EncodeChat(ctx, m.conversation(q))
+	if q.Endpoint.IsConversation() {
+		p, err := m.encoder.EncodeChat(ctx, m.chatOf(q))
 		if err != nil && ctx.Err() != nil {
-			err = ended(ctx)
+			err = contextError(ctx)
 		}
 		return []prep.Prompt{p}, err
 	}
-	return m.encode(ctx, q.Prompts, func(int) string { return "prompt" })
+	return m.encodePrompts(ctx, q.Prompts, func(int) string { return "prompt" })
 }
 
-// encode returns the prompts that a client gave as texts or tokens; param names
-// each for errors. An encoder that waits for others works on several at a time.
-func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int) string) ([]prep.Prompt, error) {
+// encodePrompts returns the prompts that a client gave as texts or tokens; param names each in errors.
+// An encoder that waits for engines works on several at a time.
+func (m *servedModel) encodePrompts(ctx context.Context, given []api.Prompt, param func(i int) string) ([]prep.Prompt, error) {
 	all := make([]prep.Prompt, len(given))
 	var texts []int
 	for i, p := range given {
@@ -83,28 +83,28 @@ func (m *model) encode(ctx context.Context, given []api.Prompt, param func(i int
 			texts = append(texts, i)
 			continue
 		}
-		if err := m.text(param(i), p.Tokens); err != nil {
+		if err := m.checkPromptTokens(param(i), p.Tokens); err != nil {
 			return nil, err
 		}
 		all[i].Tokens = p.Tokens
 	}
 	hands := 1
-	if asks(m.encoder) {
-		hands = atOnce
+	if usesEngines(m.encoder) {
+		hands = maxParallel
 	}
-	err := bounded.Each(ctx, len(texts), hands, func(ctx context.Context, n int) (err error) {
+	err := bounded.ForEach(ctx, len(texts), hands, func(ctx context.Context, n int) (err error) {
 		i := texts[n]
 		all[i], err = m.encoder.EncodeText(ctx, given[i].Text, prep.RawPrompt())
-		return renamed(err, param(i))
+		return renameParam(err, param(i))
 	})
 	if err != nil && ctx.Err() != nil {
-		return nil, ended(ctx)
+		return nil, contextError(ctx)
 	}
 	return all, err
 }
 
-// renamed gives an error about a text the name that the request has for it.
-func renamed(err error, param string) error {
+// renameParam replaces the parameter name of an error about a text by the request's own.
+func renameParam(err error, param string) error {
 	var refused *fault.Error
 	if !errors.As(err, &refused) || refused.Param != "prompt" {
 		return err
@@ -114,9 +114,9 @@ func renamed(err error, param string) error {
 	return &f
 }
 
-// conversation is what the model's encoder is given of a request.
-func (m *model) conversation(q *api.Request) *prep.Chat {
-	_, elsewhere := m.encoder.(*remote)
+// chatOf is the input of the model's encoder for a request.
+func (m *servedModel) chatOf(q *api.Request) *prep.Chat {
+	_, elsewhere := m.encoder.(*engineEncoder)
 	rule, external := prep.ContentRuleOf(m.card.Engine)
 	chat := &prep.Chat{
 		Content:             rule,
@@ -134,12 +134,13 @@ func (m *model) conversation(q *api.Request) *prep.Chat {
 			Role: m.Role, Name: m.Name, Content: m.Content, NoContent: m.NoContent,
 			ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, Reasoning: m.Reasoning,
 		}
-		// Workers of the version before, with an engine of their own, take texts as one.
+		// Workers of the previous version, with an engine of their own, take the texts of a message as
+		// one.
 		if m.HasMedia() || !elsewhere || external {
-			show(chat, i, m, !elsewhere)
+			appendParts(chat, i, m, !elsewhere)
 		}
 	}
-	if q.ToolChoice.Mode != api.ToolNone { // what must not be called is not shown
+	if q.ToolChoice.Mode != api.ToolNone { // tools that must not be called are not shown
 		chat.Tools = q.ToolsJSON
 	}
 	return chat

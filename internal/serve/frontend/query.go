@@ -8,15 +8,15 @@ import (
 	"penstock/internal/edge/openai"
 )
 
-// query answers the annotation query_instance_id: where the request would go and
-// what its tokens are. Nothing is reserved or generated.
-func (c *call) query(ctx context.Context, gens []*generation, form api.QueryForm) error {
+// answerQuery answers the annotation query_instance_id: where the request would go and what its tokens
+// are. It reserves and generates nothing.
+func (c *apiCall) answerQuery(ctx context.Context, gens []*generationTask, form api.QueryForm) error {
 	if len(gens) != 1 {
-		return fault.Param("nvext.annotations", "'%s' takes one prompt, not %d", api.QueryInstance, len(gens))
+		return fault.InvalidParam("nvext.annotations", "'%s' takes one prompt, not %d", api.QueryInstance, len(gens))
 	}
 	g := gens[0]
 	g.route.Attempt = 1
-	g.route.Exclude = g.model.unfit
+	g.route.Exclude = g.model.unfitWorkers
 	x, err := c.f.deps.Router.Explain(ctx, &g.route)
 	if err != nil {
 		return err
@@ -24,7 +24,7 @@ func (c *call) query(ctx context.Context, gens []*generation, form api.QueryForm
 	d := x.Decision
 	q := &api.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.request.Prompt, TextOnly: string(c.answer.textOnly)}
 	a := c.answer
-	if err := a.accept(&event{decision: d, numerics: g.model.numerics(d.Worker.ID)}); err != nil {
+	if err := a.acceptRequest(&generationEvent{decision: d, numerics: g.model.numericsOf(d.Worker.ID)}); err != nil {
 		return err
 	}
 	all := &api.Chunk{
@@ -33,16 +33,16 @@ func (c *call) query(ctx context.Context, gens []*generation, form api.QueryForm
 		Ext:    &api.AnswerExt{Query: q, Annotated: a.ext.Annotated},
 	}
 	if !a.stream {
-		return a.whole(append(a.writer.End(a.writer.Append(nil, all)), '\n'))
+		return a.sendWhole(append(a.writer.End(a.writer.Append(nil, all)), '\n'))
 	}
 	var events []byte
-	if form == api.QueryEvents && c.endpoint != api.Responses { // whose clients read no other events than its own
+	if form == api.QueryEvents && c.endpoint != api.Responses { // clients of Responses accept only that API's own events
 		events = openai.AppendQueryEvents(events, q)
 	} else {
 		events = a.writer.Append(events, all)
 	}
-	if err := a.out.put(a.writer.End(events)); err != nil {
+	if err := a.sse.put(a.writer.End(events)); err != nil {
 		return err
 	}
-	return a.out.close()
+	return a.sse.close()
 }

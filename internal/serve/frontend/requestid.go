@@ -10,29 +10,28 @@ import (
 
 const maxRequestID = 128
 
-// ids hands out the ids of running requests: they name reservations, so no two
-// running requests may share one.
-type ids struct {
+// requestIDs assigns the ids of running requests: they name reservations, so no two running requests
+// may share one.
+type requestIDs struct {
 	mu struct {
 		sync.Mutex
 		running map[string]struct{}
 	}
 }
 
-// idKey finds the id of a request in its context.
-type idKey struct{}
+// requestIDKey is the context key of a request's id.
+type requestIDKey struct{}
 
-// idOf returns the id of the request that ctx is of; "" if it has none.
-func idOf(ctx context.Context) string {
-	id, _ := ctx.Value(idKey{}).(string)
+// requestIDOf returns the id of the request of ctx; "" if it has none.
+func requestIDOf(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
 }
 
-func (s *ids) init() { s.mu.running = make(map[string]struct{}) }
+func (s *requestIDs) init() { s.mu.running = make(map[string]struct{}) }
 
-// claim reserves an id for a running request until release. One that a running
-// request has already gets a random suffix.
-func (s *ids) claim(id string) string {
+// claim reserves an id for a running request until release. An id already in use gets a random suffix.
+func (s *requestIDs) claim(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	base := id
@@ -45,27 +44,25 @@ func (s *ids) claim(id string) string {
 	}
 }
 
-func (s *ids) release(id string) {
+func (s *requestIDs) release(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.running, id)
 }
 
-// requestID returns the id that a request goes by: the client's own if it sent
-// one that can be used, else a random one.
-func requestID(h http.Header) string {
-	_, id := header(h, "X-Request-Id", "X-Dynamo-Request-Id")
-	if !sane(id) {
+// newRequestID returns the id of a request: the client's own if it sent a valid one, else a random one.
+func newRequestID(h http.Header) string {
+	_, id := firstHeader(h, "X-Request-Id", "X-Dynamo-Request-Id")
+	if !isValidID(id) {
 		id = randomHex() + randomHex()
 	}
 	return id
 }
 
-// named gives every response an x-request-id, so that a client can say which one
-// it means.
-func named(inner http.Handler) http.Handler {
+// withRequestID gives every response an x-request-id, so that a client can name it.
+func withRequestID(inner http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Request-Id", requestID(r.Header))
+		w.Header().Set("X-Request-Id", newRequestID(r.Header))
 		inner.ServeHTTP(w, r)
 	})
 }
@@ -78,9 +75,9 @@ func randomHex() string {
 	return hex.EncodeToString(b[:])
 }
 
-// sane reports whether a client's id can be logged, sent in a header and used as
-// a key: neither '~' nor '/', which make derived ids.
-func sane(id string) bool {
+// isValidID reports whether a client's id can be logged, sent in a header and used as a key. It has
+// neither '~' nor '/', which derived ids use.
+func isValidID(id string) bool {
 	if id == "" || len(id) > maxRequestID {
 		return false
 	}

@@ -17,7 +17,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/route/queue"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -25,11 +25,10 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// Every time.Sleep here is in a bubble of inWorld: it passes virtual time, and waits
-// for nothing else.
+// Every time.Sleep here is in a bubble of inWorld: it passes virtual time and waits for nothing else.
 
-// TestBadInputs: whatever is wrong with a request, it has a status and a message,
-// and it never reaches the router or a worker.
+// TestBadInputs: an invalid request gets a status and a message, and never reaches the router or a
+// worker.
 func TestBadInputs(t *testing.T) {
 	const chat, text = "/v1/chat/completions", "/v1/completions"
 	inWorld(t, Config{MaxBodyBytes: 4096}, func(t *testing.T, w *world) {
@@ -76,7 +75,7 @@ func TestBadInputs(t *testing.T) {
 	})
 }
 
-// endless is a body that never ends and counts what was read of it.
+// endless is a body that never ends and counts the bytes read from it.
 type endless struct{ read int64 }
 
 func (e *endless) Read(b []byte) (int, error) {
@@ -87,8 +86,8 @@ func (e *endless) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestLargeBodies: a body over the limit is refused without reading it, or, when
-// it does not say how long it is, as soon as the limit is passed.
+// TestLargeBodies: a body over the limit is refused without reading it, or, if its length is unknown,
+// as soon as the limit is passed.
 func TestLargeBodies(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		const limit = 32 << 20
@@ -119,8 +118,8 @@ func TestLargeBodies(t *testing.T) {
 	})
 }
 
-// TestBodyMemory: bodies that are being read share their memory, and one that
-// finds none left is refused, not queued. What was taken is given back.
+// TestBodyMemory: bodies being read share their memory, and one that does not fit is refused, not
+// queued. All memory is returned.
 func TestBodyMemory(t *testing.T) {
 	inWorld(t, Config{BodyMemory: 4 * firstBody}, func(t *testing.T, w *world) {
 		half, rest := io.Pipe()
@@ -152,15 +151,15 @@ func TestBodyMemory(t *testing.T) {
 
 func TestRequestIDs(t *testing.T) {
 	const id = "my-id.1:a_B"
-	if got := requestID(http.Header{"X-Request-Id": {id}}); got != id {
+	if got := newRequestID(http.Header{"X-Request-Id": {id}}); got != id {
 		t.Errorf("%q becomes %q", id, got)
 	}
 	for _, bad := range []string{"", "a b", "a/b", "a~b", "é", "a\n", strings.Repeat("a", 129)} {
-		if got := requestID(http.Header{"X-Request-Id": {bad}}); len(got) != 32 || !sane(got) {
+		if got := newRequestID(http.Header{"X-Request-Id": {bad}}); len(got) != 32 || !isValidID(got) {
 			t.Errorf("%q becomes %q", bad, got)
 		}
 	}
-	var s ids
+	var s requestIDs
 	s.init()
 	if got := s.claim(id); got != id {
 		t.Errorf("claimed %q", got)
@@ -175,7 +174,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// TestSameRequestID: two running requests of one name do not share reservations.
+// TestSameRequestID: two running requests of one id do not share reservations.
 func TestSameRequestID(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		finish := make(chan struct{})
@@ -195,7 +194,7 @@ func TestSameRequestID(t *testing.T) {
 	})
 }
 
-// TestPlan is what the router and the engine get for a request.
+// TestPlan: the requests that the router and the engine get.
 func TestPlan(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := constant("hi")
@@ -257,7 +256,7 @@ func TestPlan(t *testing.T) {
 			if tt.decision != nil {
 				tt.decision(&wantRoute)
 			}
-			wantRequest.Hints = attempt.Hints(&wantRoute)
+			wantRequest.Hints = dispatch.EncodeHints(&wantRoute)
 			seen, routed := s.seen(), w.router.routed()
 			request, decision := seen[len(seen)-1], routed[len(routed)-1]
 			if wantRequest.Sampling.Seed == 0 {
@@ -273,7 +272,7 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-// TestSessionHeader: the header names the session too, and wins.
+// TestSessionHeader: the header also names the session, and takes precedence.
 func TestSessionHeader(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(7, constant("hi"))
@@ -300,8 +299,8 @@ func TestSessionHeader(t *testing.T) {
 	})
 }
 
-// TestPrompts: prompts of one request share what the client set and nothing
-// else: ids differ, and so do seeds unless one is given.
+// TestPrompts: prompts of one request share only what the client set: ids differ, and so do seeds
+// unless one is given.
 func TestPrompts(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := constant("hi")
@@ -324,13 +323,13 @@ func TestPrompts(t *testing.T) {
 	})
 }
 
-// TestOnePromptFails: the others are cancelled, and everything is released.
+// TestOnePromptFails: the others are canceled, and everything is released.
 func TestOnePromptFails(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := &script{say: func(int) string { return "hello" }, frames: 2}
 		s.veto = func(r *engine.Request) error {
 			if r.Prompt[0] == 'b' {
-				time.Sleep(pause) // the others are under way
+				time.Sleep(pause) // the others are running
 				return errors.New("broken")
 			}
 			return nil
@@ -345,8 +344,8 @@ func TestOnePromptFails(t *testing.T) {
 	})
 }
 
-// TestUnfitWorkers: one that serves the name by a card that differs gets nothing,
-// whichever came first, and health says in what it differs.
+// TestUnfitWorkers: a worker that serves the name with a different card gets nothing, whichever came
+// first, and health says how it differs.
 func TestUnfitWorkers(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(5, constant("five"))
@@ -370,7 +369,7 @@ func TestUnfitWorkers(t *testing.T) {
 			t.Errorf("models are %s: a worker that differs changes the model", m)
 		}
 		five := w.referred["bytes"]
-		// With its last fitting worker gone, the model is what the others serve.
+		// After its last fitting worker is removed, the model is what the others serve.
 		w.registry.remove(5)
 		synctest.Wait()
 		if five == "" || w.referred["bytes"] == five {
@@ -382,8 +381,7 @@ func TestUnfitWorkers(t *testing.T) {
 	})
 }
 
-// TestTokenizerComesLater: a tokenizer that cannot be opened makes its model
-// unavailable until it can.
+// TestTokenizerComesLater: a tokenizer that cannot be opened makes its model unavailable until it can.
 func TestTokenizerComesLater(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		opens := 0
@@ -414,7 +412,7 @@ func TestTokenizerComesLater(t *testing.T) {
 	})
 }
 
-// TestDigestDiffers: files that are not those of the workers are not used.
+// TestDigestDiffers: files which differ from the workers' are not used.
 func TestDigestDiffers(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.opens = func(engine.TokenizerRef) (*prep.Pipeline, error) {
@@ -429,14 +427,14 @@ func TestDigestDiffers(t *testing.T) {
 	})
 }
 
-// TestNames: a model's own name comes before another's alias, and a broken card
-// hurts nobody else.
+// TestNames: a model's own name takes precedence over another's alias, and an invalid card affects no
+// other worker.
 func TestNames(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		name := func(name string, aliases ...string) func(*engine.Card) {
 			return func(c *engine.Card) { c.Name, c.Aliases = name, aliases }
 		}
-		w.registry.set(disco.Instance{Kind: disco.Worker, ID: 1, Namespace: "penstock", Component: "backend", Meta: []byte("{")})
+		w.registry.set(disco.Instance{Kind: disco.KindWorker, ID: 1, Namespace: "penstock", Component: "backend", Meta: []byte("{")})
 		w.worker(2, constant("two"), name("x", "y", "z"))
 		w.worker(3, constant("three"), name("y", "z"))
 		for model, text := range map[string]string{"x": "two", "y": "three", "z": "two"} {
@@ -447,7 +445,7 @@ func TestNames(t *testing.T) {
 		if h := w.get("/health").body; !strings.Contains(h, "model card cannot be read") {
 			t.Errorf("health is %s", h)
 		}
-		// When x is gone its alias serves y.
+		// When x is removed its alias serves y.
 		w.registry.remove(2)
 		synctest.Wait()
 		if a := w.post("/v1/completions", `{"model":"z","prompt":"p"}`); !strings.Contains(a.body, `"text":"three"`) {
@@ -493,12 +491,12 @@ func TestConfig(t *testing.T) {
 	if _, err := New(Config{MaxInflight: -5}, Deps{}); err == nil {
 		t.Error("a bad config is accepted")
 	}
-	if _, err := New(Config{}, Deps{Plane: rpc.NewMem(), Log: slog.Default()}); err == nil {
+	if _, err := New(Config{}, Deps{Plane: rpc.NewMemPlane(), Log: slog.Default()}); err == nil {
 		t.Error("missing dependencies are accepted")
 	}
 }
 
-// TestCountsDoNotOverflow: the largest numbers a request may have are taken.
+// TestCountsDoNotOverflow: the largest allowed numbers are accepted.
 func TestCountsDoNotOverflow(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		s := constant("hi")

@@ -13,45 +13,44 @@ import (
 	"penstock/core/fault"
 )
 
-// cutOff is how long requests have to say goodbye after they were cut off at the
-// end of a drain.
+// cutOff is how long requests may take to send their last error after they were cut off at the end of a
+// drain.
 const cutOff = 5 * time.Second
 
-// Run follows the registry and serves HTTP on ln, which it closes, until ctx
-// ends; it returns nil then. It takes no connection before it knows who is
-// registered, or has waited firstSight for that: until then they wait in ln. At the end it is a lame duck for DrainGrace. Then it
-// stops accepting, refuses new requests on open connections, lets those in
-// progress finish within DrainTimeout, and cuts off the rest with an error that
-// says so. The registry is followed until the last request is over.
+// Run follows the registry and serves HTTP on ln, which it closes, until ctx ends; it returns nil then.
+// It accepts no connection before the registry is read, or firstReadTimeout has passed: until then
+// connections wait in ln. At the end it continues to serve for DrainGrace. Then it stops accepting,
+// refuses new requests on open connections, lets running ones finish within DrainTimeout, and cuts off
+// the rest with an error that says so. It follows the registry until the last request ends.
 func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
-	// What outlives ctx: requests in progress and the catalog.
+	// These outlive ctx: running requests and the catalog.
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
 	follow, unfollow := context.WithCancel(base)
 	defer unfollow()
 
-	door := &gate{inner: f.handler, leaving: &f.leaving}
+	door := &requestGate{inner: f.handler, leaving: &f.isLeaving}
 	srv := &http.Server{
 		Handler:           door,
 		ReadHeaderTimeout: f.cfg.HeaderTimeout,
 		IdleTimeout:       f.cfg.IdleTimeout,
 		MaxHeaderBytes:    f.cfg.MaxHeaderBytes,
-		HTTP2:             f.http2(),
+		HTTP2:             f.http2Config(),
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ErrorLog:          f.throttled.Writer(slog.LevelWarn, "HTTP connection failed"),
+		ErrorLog:          f.throttled.LineLogger(slog.LevelWarn, "HTTP connection failed"),
 	}
 	var followed sync.WaitGroup
 	followed.Go(func() { f.catalog.run(follow, f.deps.Registry) })
 	served := make(chan error, 1)
 	go func() {
-		f.awaitSight(ctx)
+		f.awaitWorkers(ctx)
 		served <- srv.Serve(ln)
 	}()
 
 	var err error
 	select {
 	case <-ctx.Done():
-		err = f.lameDuck(served)
+		err = f.serveGrace(served)
 	case err = <-served:
 	}
 	if err != nil {
@@ -59,12 +58,12 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 		err = fmt.Errorf("frontend: serve %s: %w", ln.Addr(), err)
 	}
 
-	f.leaving.Store(true)
-	f.draining.Store(true)
+	f.isLeaving.Store(true)
+	f.isDraining.Store(true)
 	if f.deps.OnDrain != nil {
 		f.deps.OnDrain()
 	}
-	e := f.drain(srv, cut)
+	e := f.drainServer(srv, cut)
 	door.close()
 	if e != nil && err == nil {
 		err = fmt.Errorf("frontend: drain: %w", e)
@@ -76,24 +75,23 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// firstSight bounds the wait for the first look at who is registered, beyond which
-// the registry is away and requests are told so.
-const firstSight = 5 * time.Second
+// firstReadTimeout bounds the wait for the first read of the registry; after it the registry counts as
+// unreachable, and requests fail with that.
+const firstReadTimeout = 5 * time.Second
 
-// awaitSight waits until this frontend and its router know who is registered. A
-// frontend that has just been started would otherwise tell the first clients that
-// no model exists.
-func (f *Frontend) awaitSight(ctx context.Context) {
-	late := time.NewTimer(firstSight)
+// awaitWorkers waits until this frontend and its router have read the registry. Otherwise a new
+// frontend would tell its first clients that no model exists.
+func (f *Frontend) awaitWorkers(ctx context.Context) {
+	late := time.NewTimer(firstReadTimeout)
 	defer late.Stop()
-	for _, seen := range [...]<-chan struct{}{f.catalog.seen, f.deps.Seen} {
+	for _, seen := range [...]<-chan struct{}{f.catalog.loaded, f.deps.WorkersSeen} {
 		if seen == nil {
 			continue
 		}
 		select {
 		case <-seen:
 		case <-late.C:
-			f.deps.Log.Warn("requests are taken before it is known who is registered: the registry does not answer", "after", firstSight)
+			f.deps.Log.Warn("requests are taken before it is known who is registered: the registry does not answer", "after", firstReadTimeout)
 			return
 		case <-ctx.Done():
 			return
@@ -101,16 +99,15 @@ func (f *Frontend) awaitSight(ctx context.Context) {
 	}
 }
 
-// lameDuck goes on serving for DrainGrace, so that nobody finds a closed port
-// before he could know: health says draining, and each answer closes its
-// connection. Idle connections stay open until a request on one of them is answered
-// so or the grace is over: to close one now would break the request that is just
-// being written to it. It returns the error of a server that fails meanwhile.
-func (f *Frontend) lameDuck(served <-chan error) error {
+// serveGrace continues to serve for DrainGrace, so that clients learn of the shutdown before the port
+// is closed: health reports draining, and each answer closes its connection. Idle connections stay open
+// until they have carried such an answer or the grace is over: closing one now would break a request
+// that is being written to it. It returns the error of a server that fails meanwhile.
+func (f *Frontend) serveGrace(served <-chan error) error {
 	if f.cfg.DrainGrace == 0 {
 		return nil
 	}
-	f.leaving.Store(true)
+	f.isLeaving.Store(true)
 	f.deps.Log.Info("leaving: requests are still taken", "grace", f.cfg.DrainGrace)
 	grace := time.NewTimer(f.cfg.DrainGrace)
 	defer grace.Stop()
@@ -122,22 +119,22 @@ func (f *Frontend) lameDuck(served <-chan error) error {
 	}
 }
 
-// drain ends the server: by waiting, then by cutting requests off, at the last by
-// closing the connections of those that hang in a write.
-func (f *Frontend) drain(srv *http.Server, cut context.CancelCauseFunc) error {
-	if err := shutdown(srv, f.cfg.DrainTimeout); !errors.Is(err, context.DeadlineExceeded) {
+// drainServer ends the server: it waits, then cuts requests off, and finally closes the connections whose
+// writes block.
+func (f *Frontend) drainServer(srv *http.Server, cut context.CancelCauseFunc) error {
+	if err := shutDownServer(srv, f.cfg.DrainTimeout); !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	f.deps.Log.Warn("cutting off requests that did not finish in time", "requests", f.inflight.Load(), "timeout", f.cfg.DrainTimeout)
 	cut(&fault.Error{Code: fault.Unavailable, Message: "this frontend is shutting down: send the request again", RetryAfter: retrySoon})
-	if err := shutdown(srv, cutOff); !errors.Is(err, context.DeadlineExceeded) {
+	if err := shutDownServer(srv, cutOff); !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return srv.Close()
 }
 
-// shutdown stops accepting and waits until no request is in progress.
-func shutdown(srv *http.Server, limit time.Duration) error {
+// shutDownServer stops accepting and waits until no request is running.
+func shutDownServer(srv *http.Server, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return srv.Shutdown(ctx)

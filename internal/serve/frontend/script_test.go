@@ -12,20 +12,19 @@ import (
 	"penstock/internal/engine"
 )
 
-// script is an engine that says what the test wants, and keeps to the engine
-// contract unless told otherwise.
+// script is an engine with a scripted output, which keeps to the engine contract unless told otherwise.
 type script struct {
 	say    func(choice int) string // the text of a choice, then EOS
 	tokens []kv.Token              // instead of say, for every choice
 	batch  int                     // tokens in a delta; 0 is 1
 	cached int
-	late   bool // cached is told with the end of a choice
+	late   bool // cached is reported with the end of a choice
 
 	refuse   error // instead of accepting
 	dieAfter int   // frames with tokens, then fail; 0 is never
 	dieFirst bool  // fail before the first of them
 	dieWith  error // nil is Unavailable
-	frames   int   // sends this many frames with tokens, then waits for the end; 0 is all
+	frames   int   // sends this many frames with tokens, then waits for the end; 0 sends all
 	raw      [][]byte
 	endEarly bool // returns without having finished
 	mute     bool // never accepts
@@ -37,16 +36,16 @@ type script struct {
 
 	mu struct {
 		sync.Mutex
-		passed    []engine.PassRequest
+		passed    []engine.PassthroughRequest
 		embeds    []engine.EmbedRequest
 		asked     []engine.PreprocessRequest
 		requests  []engine.Request
-		cancelled int // calls that ended because the caller went away
+		cancelled int // calls that ended because the caller disconnected
 		running   int
 	}
 }
 
-// constant makes a script whose every choice says text.
+// constant makes a script whose every choice outputs text.
 func constant(text string) *script { return &script{say: func(int) string { return text }} }
 
 func (s *script) seen() []engine.Request {
@@ -82,7 +81,7 @@ func (s *script) answer(ctx context.Context, method string, body []byte, send fu
 	if method == engine.MethodPreprocess {
 		return s.preprocess(ctx, body, send)
 	}
-	if method == engine.MethodPass {
+	if method == engine.MethodPassthrough {
 		return s.pass(ctx, body, send)
 	}
 	if method != engine.MethodGenerate {
@@ -130,7 +129,7 @@ func (s *script) answer(ctx context.Context, method string, body []byte, send fu
 	return s.generate(ctx, &req, emit)
 }
 
-// generate sends the choices by turns, from where an earlier attempt left off.
+// generate sends the choices in turn, from where an earlier attempt stopped.
 func (s *script) generate(ctx context.Context, req *engine.Request, emit func(*engine.Delta) error) error {
 	pos := make([]int, req.Choices)
 	done := make([]bool, req.Choices)
@@ -244,7 +243,7 @@ func encodeBytes(text string) []kv.Token {
 	return out
 }
 
-// bytePipeline is a pipeline whose tokens are bytes: any text can be cut anywhere.
+// bytePipeline is a pipeline whose tokens are bytes: any text can be split anywhere.
 func bytePipeline() *prep.Pipeline {
 	return &prep.Pipeline{Tokenizer: byteTokenizer{}, Template: byteTemplate{}, TemplateName: "bytes"}
 }
@@ -274,7 +273,7 @@ func (byteTokenizer) AppendBytes(dst []byte, id kv.Token) ([]byte, bool) {
 	return dst, false
 }
 
-func (byteTokenizer) Special(id kv.Token) bool { return id >= 256 && id != byteTool }
+func (byteTokenizer) IsSpecial(id kv.Token) bool { return id >= 256 && id != byteTool }
 
 func (byteTokenizer) ID(text string) (kv.Token, bool) {
 	if text == "<tool_call>" {
@@ -292,8 +291,8 @@ func (byteTokenizer) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
 	return &byteDecoder{keep: opts.KeepSpecial}
 }
 
-// byteDecoder holds back the bytes of a character until it is whole. It is
-// deliberately naive: all text so far is decoded again for every token.
+// byteDecoder holds back the bytes of a character until it is complete. It is deliberately naive: it
+// decodes all text again for every token.
 type byteDecoder struct {
 	keep bool
 	all  []byte
@@ -301,7 +300,7 @@ type byteDecoder struct {
 }
 
 func (d *byteDecoder) Push(dst []byte, id kv.Token) []byte {
-	if (byteTokenizer{}).Special(id) && !d.keep {
+	if (byteTokenizer{}).IsSpecial(id) && !d.keep {
 		return dst
 	}
 	d.all, _ = byteTokenizer{}.AppendBytes(d.all, id)

@@ -11,7 +11,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// series returns the lines of /metrics that have a text in them, and the size of all.
+// series returns the lines of /metrics that contain a text, and the size of the whole.
 func (w *world) series(with string) (lines []string, size int) {
 	w.t.Helper()
 	page := w.get("/metrics").body
@@ -23,8 +23,8 @@ func (w *world) series(with string) (lines []string, size int) {
 	return lines, len(page)
 }
 
-// TestSeriesOfAdapters: an adapter has counters of its own while it is there, and no more of it is scraped when
-// it has gone, however many come and go. Its requests count in the histograms of its model.
+// TestSeriesOfAdapters: an adapter has its own counters while it is served, and no series after it is
+// removed, however many are added and removed. Its requests count in the histograms of its model.
 func TestSeriesOfAdapters(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, constant("ok"), func(c *engine.Card) { c.Adapters = []string{"law"} })
@@ -74,8 +74,8 @@ func TestSeriesOfAdapters(t *testing.T) {
 	})
 }
 
-// TestSeriesOfModels: the series of models that come and go stay within their room. A model that is away keeps
-// its own while there is some.
+// TestSeriesOfModels: the series of models that are added and removed stay within modelRoom. A model
+// without workers keeps its own while there is room.
 func TestSeriesOfModels(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		use := func(name string, status int) {
@@ -109,7 +109,7 @@ func TestSeriesOfModels(t *testing.T) {
 	})
 }
 
-// TestSeriesOfKeys: the series of any number of keys stay within their room, and their sums are whole.
+// TestSeriesOfKeys: the series of any number of keys stay within keyRoom, and their sums are complete.
 func TestSeriesOfKeys(t *testing.T) {
 	var file strings.Builder
 	file.WriteString("keys:\n  - {name: admin, key: " + adminKey + ", admin: true}\n  - {name: other, key: " + userKey + "}\n")

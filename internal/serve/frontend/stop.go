@@ -1,19 +1,18 @@
 package frontend
 
-// needles are a request's stop strings, prepared once and shared by the matchers
-// of its choices.
-type needles []needle
+// stopStrings are a request's stop strings, prepared once and shared by the matchers of its choices.
+type stopStrings []stopString
 
-// needle is one string with its failure function (Knuth, Morris and Pratt 1977):
-// fail[k] is the length of the longest proper prefix of text that is a suffix of
-// text[:k]. It makes matching linear in the text, whatever the string.
-type needle struct {
+// stopString is one string with its failure function (Knuth, Morris and Pratt 1977): fail[k] is the
+// length of the longest proper prefix of text that is a suffix of text[:k]. It makes matching linear in
+// the text, for any string.
+type stopString struct {
 	text string
 	fail []int32
 }
 
-func newNeedles(stops []string) needles {
-	ns := make(needles, len(stops))
+func newStopStrings(stops []string) stopStrings {
+	ns := make(stopStrings, len(stops))
 	for i, s := range stops {
 		fail := make([]int32, len(s)+1)
 		k := int32(0)
@@ -26,32 +25,32 @@ func newNeedles(stops []string) needles {
 			}
 			fail[j+1] = k
 		}
-		ns[i] = needle{text: s, fail: fail}
+		ns[i] = stopString{text: s, fail: fail}
 	}
 	return ns
 }
 
-// matcher finds the first of the needles in a text that comes in pieces. It must
-// not be fed after a match.
-type matcher struct {
-	needles needles
-	state   []int32 // for each needle, how much of it the text ends with
+// stopMatcher finds the first of the stop strings in a text that arrives in pieces. It must not be fed
+// after a match.
+type stopMatcher struct {
+	stopStrings stopStrings
+	state       []int32 // for each stop string, how much of it the text ends with
 }
 
-func newMatcher(ns needles) matcher {
-	return matcher{needles: ns, state: make([]int32, len(ns))}
+func newStopMatcher(ns stopStrings) stopMatcher {
+	return stopMatcher{stopStrings: ns, state: make([]int32, len(ns))}
 }
 
-// feed takes the next piece. At the first byte that completes a needle it
-// returns the number of bytes of b up to and including that byte and the length
-// of the needle, the longest if several end there; 0, 0 if there is no match.
-func (m *matcher) feed(b []byte) (end, length int) {
-	if len(m.needles) == 0 {
+// feed takes the next piece. At the first byte that completes a stop string it returns the number of
+// bytes of b up to and including that byte and the length of the stop string, the longest if several
+// end there; 0, 0 if there is no match.
+func (m *stopMatcher) feed(b []byte) (end, length int) {
+	if len(m.stopStrings) == 0 {
 		return 0, 0
 	}
 	for i, c := range b {
-		for j := range m.needles {
-			n := &m.needles[j]
+		for j := range m.stopStrings {
+			n := &m.stopStrings[j]
 			k := m.state[j]
 			for k > 0 && n.text[k] != c {
 				k = n.fail[k]
@@ -71,9 +70,9 @@ func (m *matcher) feed(b []byte) (end, length int) {
 	return 0, 0
 }
 
-// held is how many bytes at the end of the text may yet begin a needle. They
-// begin with a needle's first byte, so never within a character.
-func (m *matcher) held() int {
+// heldBytes is the number of bytes at the end of the text which may begin a stop string. They begin
+// with a stop string's first byte, so never within a character.
+func (m *stopMatcher) heldBytes() int {
 	h := int32(0)
 	for _, k := range m.state {
 		h = max(h, k)

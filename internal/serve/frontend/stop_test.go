@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// firstStop is the naive twin of matcher: the first byte at which a stop string
-// is complete, and the longest string that is complete there.
+// firstStop is the naive twin of stopMatcher: the first byte at which a stop string is complete, and
+// the longest string that is complete there.
 func firstStop(text string, stops []string) (end, length int) {
 	for end := 1; end <= len(text); end++ {
 		for _, s := range stops {
@@ -22,8 +22,8 @@ func firstStop(text string, stops []string) (end, length int) {
 	return 0, 0
 }
 
-// holdBack is the naive twin of matcher.held: the longest end of text that is a
-// proper beginning of a stop string.
+// holdBack is the naive twin of stopMatcher.heldBytes: the longest end of text that is a proper prefix
+// of a stop string.
 func holdBack(text string, stops []string) int {
 	for n := len(text); n > 0; n-- {
 		for _, s := range stops {
@@ -51,7 +51,7 @@ func TestMatcher(t *testing.T) {
 			stops = append(stops, word(rng, "ab", 1+rng.IntN(7)))
 		}
 		text := word(rng, "abc", rng.IntN(60))
-		m := newMatcher(newNeedles(stops))
+		m := newStopMatcher(newStopStrings(stops))
 		fed, end, length := 0, 0, 0
 		for fed < len(text) && length == 0 {
 			piece := text[fed:min(len(text), fed+rng.IntN(5))]
@@ -60,7 +60,7 @@ func TestMatcher(t *testing.T) {
 				break
 			}
 			fed += len(piece)
-			if got, want := m.held(), holdBack(text[:fed], stops); got != want {
+			if got, want := m.heldBytes(), holdBack(text[:fed], stops); got != want {
 				t.Fatalf("seed %d: after %q with stops %q: held %d, want %d", seed, text[:fed], stops, got, want)
 			}
 		}

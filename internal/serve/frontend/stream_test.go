@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// client is the far end of a stream: it takes each write when it is told to, or
-// at once when gate is nil.
+// client is the receiver of a stream: it takes each write when it is told to, or at once when gate is
+// nil.
 type client struct {
 	gate   chan error
 	writes []string
@@ -27,12 +27,12 @@ func (c *client) write(b []byte) error {
 	return nil
 }
 
-// TestStreamCoalesces: an idle stream writes each event at once, a busy one all
-// that came meanwhile in one write.
+// TestStreamCoalesces: an idle stream writes each event at once, a busy one all pending events in one
+// write.
 func TestStreamCoalesces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &client{gate: make(chan error)}
-		s := newStream(time.Hour, c.write, func(error) {})
+		s := newSSEStream(time.Hour, c.write, func(error) {})
 		go s.run()
 		begun := time.Now()
 		put := func(event string) {
@@ -65,12 +65,12 @@ func TestStreamCoalesces(t *testing.T) {
 	})
 }
 
-// TestStreamFinal: the last events are given to who sends them with the end of the answer, and no others.
+// TestStreamFinal: only the last events go to the writer that sends them with the end of the answer.
 func TestStreamFinal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, end := &client{}, &client{}
-		s := newStream(time.Hour, c.write, func(error) {})
-		s.final = end.write
+		s := newSSEStream(time.Hour, c.write, func(error) {})
+		s.writeLast = end.write
 		go s.run()
 		synctest.Wait()
 		for _, event := range []string{"a", "b", "c"} {
@@ -88,14 +88,14 @@ func TestStreamFinal(t *testing.T) {
 	})
 }
 
-// TestStreamHoldsTheWorker: a client that is far behind makes the worker wait,
-// and its end sets it free.
+// TestStreamHoldsTheWorker: a client that is far behind makes the worker wait, and its end releases the
+// worker.
 func TestStreamHoldsTheWorker(t *testing.T) {
 	for _, end := range []error{nil, errors.New("gone")} {
 		synctest.Test(t, func(t *testing.T) {
 			c := &client{gate: make(chan error)}
 			told := 0
-			s := newStream(time.Hour, c.write, func(error) { told++ })
+			s := newSSEStream(time.Hour, c.write, func(error) { told++ })
 			go s.run()
 			event := []byte(strings.Repeat("x", maxPending/4))
 			puts, put := 0, make(chan error)
@@ -107,7 +107,7 @@ func TestStreamHoldsTheWorker(t *testing.T) {
 				put <- err
 			}()
 			synctest.Wait()
-			if puts > 8 { // one write and what waits behind it
+			if puts > 8 { // one write and the pending events
 				t.Errorf("%d puts did not wait", puts)
 			}
 			if end != nil {
@@ -128,7 +128,7 @@ func TestStreamHoldsTheWorker(t *testing.T) {
 	}
 }
 
-// TestKeepAlive: a stream that is silent says that it lives, between events only.
+// TestKeepAlive: an idle stream sends keep-alives, only between events.
 func TestKeepAlive(t *testing.T) {
 	inWorld(t, Config{KeepAlive: 10 * time.Second}, func(t *testing.T, w *world) {
 		s := constant("hi")
@@ -157,8 +157,8 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// TestKeepAliveFindsTheClientGone: nothing need come from the worker for a client
-// that takes nothing to be given up, and the worker with it.
+// TestKeepAliveFindsTheClientGone: a client that reads nothing is dropped even without events from the
+// worker, and the worker's call ends with it.
 func TestKeepAliveFindsTheClientGone(t *testing.T) {
 	inWorld(t, Config{KeepAlive: 10 * time.Second, WriteTimeout: 5 * time.Second}, func(t *testing.T, w *world) {
 		s := constant("hi")
@@ -174,10 +174,10 @@ func TestKeepAliveFindsTheClientGone(t *testing.T) {
 	})
 }
 
-// TestStreamDoesNotAllocate: an event on its way through a stream costs no memory
-// once the two buffers have grown.
+// TestStreamDoesNotAllocate: an event on its way through a stream allocates nothing once the two
+// buffers have grown.
 func TestStreamDoesNotAllocate(t *testing.T) {
-	s := newStream(time.Hour, func([]byte) error { return nil }, func(error) {})
+	s := newSSEStream(time.Hour, func([]byte) error { return nil }, func(error) {})
 	go s.run()
 	event := []byte(strings.Repeat("x", 200))
 	for range 1000 {

@@ -13,65 +13,64 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// text serves an endpoint between text and tokens, which no worker is asked for.
-// It has a place among the requests in progress, and counts as one of them.
-func (f *Frontend) text(name string, d dialect, serve func(*call, context.Context) error) http.HandlerFunc {
+// serveText serves an endpoint that converts between text and tokens without a worker. Its calls count
+// as requests in progress.
+func (f *Frontend) serveText(name string, d apiDialect, serve func(*apiCall, context.Context) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &call{f: f, r: r, metrics: f.metrics.unknown, id: w.Header().Get("X-Request-Id"), visit: visitOf(r.Context())}
-		d.name(w, c.id)
-		c.answer = &answer{w: w, control: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: d.refuse}
-		defer c.release()
-		defer c.giveBack()
-		defer c.leave()
+		c := &apiCall{f: f, r: r, metrics: f.metrics.unknown, id: w.Header().Get("X-Request-Id"), record: recordOf(r.Context())}
+		d.setRequestID(w, c.id)
+		c.answer = &answerWriter{w: w, controller: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, refuse: d.refuse}
+		defer c.releaseBody()
+		defer c.releaseMedia()
+		defer c.leaveKey()
 		f.inflight.Add(1)
 		f.metrics.inflight.Inc()
 		defer f.inflight.Add(-1)
 		defer f.metrics.inflight.Dec()
 
-		err := bounded.Contain(func() error {
-			if err := c.admit(); err != nil {
+		err := bounded.RecoverPanic(func() error {
+			if err := c.admitRequest(); err != nil {
 				return err
 			}
-			ctx, cancel := c.context()
+			ctx, cancel := c.requestContext()
 			defer cancel()
 			return serve(c, ctx)
 		})
 		status := http.StatusOK
 		if err != nil {
-			c.answer.fail(err)
-			status = fault.Of(err).Class().Status
+			c.answer.sendError(err)
+			status = fault.CodeOf(err).Class().Status
 		}
 		c.metrics.requests.WithLabelValues(name, strconv.Itoa(status)).Inc()
 		if status == http.StatusInternalServerError {
 			f.deps.Log.Error("request failed", "request", c.id, "endpoint", name, "model", c.model, "error", err)
 		}
-		c.note(err)
+		c.fillRecord(err)
 	}
 }
 
-// tokenize answers POST /tokenize: the tokens that a prompt or a conversation
-// would be sent to a worker as.
-func (c *call) tokenize(ctx context.Context) error {
-	req, err := decoded(c, openai.DecodeTokenize)
+// serveTokenize answers POST /tokenize: the tokens that a worker would get for a prompt or a conversation.
+func (c *apiCall) serveTokenize(ctx context.Context) error {
+	req, err := decodeBody(c, openai.DecodeTokenize)
 	if err != nil {
 		return err
 	}
-	find := c.f.catalog.encodes
+	find := c.f.catalog.findEncodable
 	if req.Strings {
-		find = c.f.catalog.find
+		find = c.f.catalog.findDecodable
 	}
-	m, err := c.find(find, req.Chat.Model)
+	m, err := c.findModel(find, req.Chat.Model)
 	if err != nil {
 		return err
 	}
-	if err := m.sees(&req.Chat); err != nil {
+	if err := m.checkMedia(&req.Chat); err != nil {
 		return err
 	}
-	req.Chat.Owner = c.owner(req.Chat.CacheSalt)
+	req.Chat.Owner = c.mediaOwner(req.Chat.CacheSalt)
 	prompt, err := m.encodeRequest(ctx, req)
 	if err == nil {
-		c.borrow(&prompt)
-		err = unseen(ctx, &prompt)
+		c.keepMedia(&prompt)
+		err = requireMedia(ctx, &prompt)
 	}
 	if err != nil {
 		return err
@@ -81,71 +80,70 @@ func (c *call) tokenize(ctx context.Context) error {
 	size := len(tokens) * tokenBytes
 	if req.Strings {
 		out.Text = func(dst []byte, t kv.Token) []byte {
-			dst, _ = m.pipe.Tokenizer.AppendBytes(dst, t)
+			dst, _ = m.pipeline.Tokenizer.AppendBytes(dst, t)
 			return dst
 		}
-		size += stringBytes * textLen(m, tokens)
+		size += stringBytes * textLength(m, tokens)
 	}
-	return c.within(size, func() []byte { return openai.AppendTokenized(nil, &out) })
+	return c.sendBounded(size, func() []byte { return openai.AppendTokenized(nil, &out) })
 }
 
-// countTokens answers POST /v1/messages/count_tokens: how long the prompt of a
-// conversation is.
-func (c *call) countTokens(ctx context.Context) error {
-	q, err := decoded(c, anthropic.DecodeCount)
+// serveCountTokens answers POST /v1/messages/count_tokens: the length of a conversation's prompt.
+func (c *apiCall) serveCountTokens(ctx context.Context) error {
+	q, err := decodeBody(c, anthropic.DecodeCount)
 	if err != nil {
 		return err
 	}
-	m, err := c.find(c.f.catalog.encodes, q.Model)
+	m, err := c.findModel(c.f.catalog.findEncodable, q.Model)
 	if err != nil {
 		return err
 	}
-	if err := m.sees(q); err != nil {
+	if err := m.checkMedia(q); err != nil {
 		return err
 	}
-	q.Owner = c.owner(q.CacheSalt)
-	prompts, err := m.prompts(ctx, q)
+	q.Owner = c.mediaOwner(q.CacheSalt)
+	prompts, err := m.makePrompts(ctx, q)
 	if err == nil {
-		c.borrow(&prompts[0])
-		err = unseen(ctx, &prompts[0])
+		c.keepMedia(&prompts[0])
+		err = requireMedia(ctx, &prompts[0])
 	}
 	if err != nil {
 		return err
 	}
-	return c.answer.whole(append(anthropic.AppendCount(nil, len(prompts[0].Tokens)), '\n'))
+	return c.answer.sendWhole(append(anthropic.AppendCount(nil, len(prompts[0].Tokens)), '\n'))
 }
 
-func (m *model) encodeRequest(ctx context.Context, req *openai.TokenizeRequest) (p prep.Prompt, err error) {
+func (m *servedModel) encodeRequest(ctx context.Context, req *openai.TokenizeRequest) (p prep.Prompt, err error) {
 	if len(req.Chat.Messages) > 0 {
-		p, err = m.encoder.EncodeChat(ctx, m.conversation(&req.Chat))
+		p, err = m.encoder.EncodeChat(ctx, m.chatOf(&req.Chat))
 	} else {
 		p, err = m.encoder.EncodeText(ctx, req.Prompt, prep.EncodeOptions{ParseSpecial: true, AddSpecial: req.AddSpecial})
 	}
 	if err != nil && ctx.Err() != nil {
-		return prep.Prompt{}, ended(ctx)
+		return prep.Prompt{}, contextError(ctx)
 	}
 	return p, err
 }
 
-// detokenize answers POST /detokenize: the text of tokens, special ones included.
-func (c *call) detokenize(context.Context) error {
-	req, err := decoded(c, openai.DecodeDetokenize)
+// serveDetokenize answers POST /detokenize: the text of tokens, including special ones.
+func (c *apiCall) serveDetokenize(context.Context) error {
+	req, err := decodeBody(c, openai.DecodeDetokenize)
 	if err != nil {
 		return err
 	}
-	m, err := c.find(c.f.catalog.find, req.Model)
+	m, err := c.findModel(c.f.catalog.findDecodable, req.Model)
 	if err != nil {
 		return err
 	}
-	if err := m.known("tokens", req.Tokens); err != nil {
+	if err := m.checkTokens("tokens", req.Tokens); err != nil {
 		return err
 	}
-	size := textLen(m, req.Tokens)
+	size := textLength(m, req.Tokens)
 	if size > int(c.f.cfg.MaxBodyBytes) {
-		return fault.Param("tokens", "'tokens' stand for a text of %d bytes; the limit is %d", size, c.f.cfg.MaxBodyBytes)
+		return fault.InvalidParam("tokens", "'tokens' stand for a text of %d bytes; the limit is %d", size, c.f.cfg.MaxBodyBytes)
 	}
-	return c.within(size*(1+stringBytes), func() []byte {
-		d := m.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: true})
+	return c.sendBounded(size*(1+stringBytes), func() []byte {
+		d := m.pipeline.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: true})
 		var text []byte
 		for _, t := range req.Tokens {
 			text = d.Push(text, t)
@@ -154,40 +152,40 @@ func (c *call) detokenize(context.Context) error {
 	})
 }
 
-// find returns the model that a request names, as the catalog finds it for what the
-// request wants and its key may have it, and names it in its metrics.
-func (c *call) find(find func(name string) (*model, error), name string) (*model, error) {
+// findModel returns the model that a request names, if find finds it and the call's key allows it, and
+// sets it in the call's metrics.
+func (c *apiCall) findModel(find func(name string) (*servedModel, error), name string) (*servedModel, error) {
 	m, err := find(name)
-	if err = c.allowed(name, m, err); err != nil {
+	if err = c.checkAllowed(name, m, err); err != nil {
 		return nil, err
 	}
 	c.model, c.metrics = m.card.Name, m.metrics
 	return m, nil
 }
 
-// What the answers take at most, in bytes: a token as a number, with its comma
-// and the quotes and comma of its text; a byte of text in JSON.
+// Upper bounds of the answers, in bytes: a token as a number, with its comma and the quotes and comma
+// of its text; a byte of text in JSON.
 const (
 	tokenBytes  = 14
 	stringBytes = 6
 )
 
-// within sends the body that the function makes, of at most size bytes, which count
-// against the budget of all bodies meanwhile.
-func (c *call) within(size int, body func() []byte) error {
-	if !c.f.bodies.Take(int64(size)) {
+// sendBounded sends the body that the function makes, of at most size bytes, which count against the
+// budget of all bodies meanwhile.
+func (c *apiCall) sendBounded(size int, body func() []byte) error {
+	if !c.f.bodies.TryReserve(int64(size)) {
 		return c.f.noMemory()
 	}
-	defer c.f.bodies.Give(int64(size))
-	return c.answer.whole(append(body(), '\n'))
+	defer c.f.bodies.Release(int64(size))
+	return c.answer.sendWhole(append(body(), '\n'))
 }
 
-// textLen is the number of bytes that tokens stand for.
-func textLen(m *model, tokens []kv.Token) int {
+// textLength is the number of bytes of the tokens' text.
+func textLength(m *servedModel, tokens []kv.Token) int {
 	n := 0
 	var text []byte
 	for _, t := range tokens {
-		text, _ = m.pipe.Tokenizer.AppendBytes(text[:0], t)
+		text, _ = m.pipeline.Tokenizer.AppendBytes(text[:0], t)
 		n += len(text)
 	}
 	return n

@@ -14,8 +14,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// TestTokenizeRoundTrip: tokens of a real vocabulary become the text they came
-// from, and are those that a worker gets.
+// TestTokenizeRoundTrip: tokens of a real vocabulary become their original text, and equal the tokens
+// that a worker gets.
 func TestTokenizeRoundTrip(t *testing.T) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
@@ -85,7 +85,7 @@ func TestTokenizeIsBounded(t *testing.T) {
 	})
 }
 
-// elsewhere is an encoder that asks somebody who does not answer.
+// elsewhere is an encoder whose engines do not answer.
 type elsewhere struct{}
 
 func (elsewhere) EncodeChat(ctx context.Context, _ *prep.Chat) (prep.Prompt, error) {
@@ -97,13 +97,12 @@ func (elsewhere) EncodeText(context.Context, string, prep.EncodeOptions) (prep.P
 	return prep.Prompt{}, fault.New(fault.Unavailable, "the engine does not answer")
 }
 
-// TestEncoderFails: an encoder that waits ends with its request, and its errors
-// are the client's.
+// TestEncoderFails: an encoder that waits ends with its request, and the client gets its errors.
 func TestEncoderFails(t *testing.T) {
 	inWorld(t, Config{RequestTimeout: pause}, func(t *testing.T, w *world) {
 		w.worker(7, constant("hi"))
-		snap := *w.f.catalog.snap.Load()
-		snap.names["bytes"].encoder = elsewhere{}
+		snap := *w.f.catalog.current.Load()
+		snap.byName["bytes"].encoder = elsewhere{}
 		for path, fields := range map[string]string{"/v1/completions": `"prompt":"x"`, "/tokenize": `"prompt":"x"`} {
 			if a := w.post(path, `{"model":"bytes",`+fields+`}`); a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, "the engine does not answer") {
 				t.Errorf("%s: %d %s", path, a.status, a.body)

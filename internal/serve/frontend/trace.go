@@ -7,26 +7,26 @@ import (
 	"penstock/internal/obs"
 )
 
-// traced ends the span of an HTTP request. Its name has the path's pattern and not
-// the path, of which there may be any number.
-func (v *visit) traced(span obs.Span, r *http.Request, out *tally) {
-	if span.Recording() {
-		span.Name(short(r.Method) + " " + r.Pattern)
-		span.Text("http.request.method", short(r.Method))
-		span.Text("http.route", r.Pattern)
-		span.Int("http.response.status_code", int64(out.status))
-		span.Text("penstock.request_id", out.Header().Get("X-Request-Id"))
+// endSpan ends the span of an HTTP request. Its name has the path's pattern, not the path, because the
+// number of paths is unbounded.
+func (v *requestRecord) endSpan(span obs.Span, r *http.Request, out *countingWriter) {
+	if span.IsRecording() {
+		span.SetName(shorten(r.Method) + " " + r.Pattern)
+		span.SetText("http.request.method", shorten(r.Method))
+		span.SetText("http.route", r.Pattern)
+		span.SetInt("http.response.status_code", int64(out.status))
+		span.SetText("penstock.request_id", out.Header().Get("X-Request-Id"))
 		if v.model != "" {
-			span.Text("penstock.model", v.model)
-			span.Int("penstock.prompt_tokens", int64(v.tokens.Prompt))
-			span.Int("penstock.output_tokens", int64(v.tokens.Completion))
+			span.SetText("penstock.model", v.model)
+			span.SetInt("penstock.prompt_tokens", int64(v.tokens.Prompt))
+			span.SetInt("penstock.output_tokens", int64(v.tokens.Completion))
 			if v.tokens.Cached != api.CachedUnknown {
-				span.Int("penstock.cached_tokens", int64(v.tokens.Cached))
+				span.SetInt("penstock.cached_tokens", int64(v.tokens.Cached))
 			}
-			span.Int("penstock.attempts", int64(len(v.attempts)))
+			span.SetInt("penstock.attempts", int64(len(v.attempts)))
 		}
 		if name := v.keyName(); name != "" {
-			span.Text("penstock.key", name)
+			span.SetText("penstock.key", name)
 		}
 	}
 	span.End(v.err)

@@ -20,7 +20,7 @@ import (
 )
 
 // TestTranscripts runs the scripts of testdata/http: what goes in and what comes
-// out, to the byte. Each file is one world, on virtual time, in which nobody waits
+// out, to the byte. Each file is one world, on virtual time, in which no request waits
 // for workers.
 //
 //	worker id=N [batch=N cached=N die=N frames=N end-early refuse=CODE numerics=S context=N turn=TEXT]
@@ -78,7 +78,7 @@ func (w *world) workerCommand(d *datadriven.TestData) string {
 		d.ScanArgs(w.t, "refuse", &code)
 		s.refuse = map[string]error{
 			"overloaded": &fault.Error{Code: fault.Overloaded, Message: "worker is full", RetryAfter: 3 * time.Second},
-			"invalid":    fault.Param("prompt", "the prompt can never fit"),
+			"invalid":    fault.InvalidParam("prompt", "the prompt can never fit"),
 			"internal":   fault.New(fault.Internal, "the engine is broken"),
 			"plain":      errors.New("secret"),
 		}[code]
@@ -90,7 +90,7 @@ func (w *world) workerCommand(d *datadriven.TestData) string {
 				d.ScanArgs(w.t, key, field)
 			}
 		}
-		c.Guided = d.HasArg("guided")
+		c.StructuredOutput = d.HasArg("guided")
 		if d.HasArg("numerics") {
 			d.ScanArgs(w.t, "numerics", &c.Numerics)
 		}
@@ -105,10 +105,10 @@ func intArg(d *datadriven.TestData, key string, n int) int {
 	return n
 }
 
-// callID finds the ids of calls, which are drawn for each request.
+// callID finds the ids of calls, which are random for each request.
 var callID = regexp.MustCompile(`("(?:fc_)?)call_\w{24}(")`)
 
-// printAnswer prints a response without what every response has.
+// printAnswer prints a response without the headers of every response.
 func printAnswer(a answerOf, brief bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s\n", a.status, http.StatusText(a.status))

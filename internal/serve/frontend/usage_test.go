@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestContinuousUsage: stream_options.continuous_usage_stats gives each chunk the usage of its choice so
-// far, if include_usage asks for usage at all. Load generators count tokens by it.
+// TestContinuousUsage: stream_options.continuous_usage_stats gives each chunk the usage of its choice
+// so far, if include_usage asks for usage at all. Load generators count tokens with it.
 func TestContinuousUsage(t *testing.T) {
 	const details = `,"completion_tokens_details":{"reasoning_tokens":0}}`
 	usage := func(completion, all int) string {
@@ -43,7 +43,7 @@ func TestContinuousUsage(t *testing.T) {
 	}
 }
 
-// TestContinuousUsageOfAChat: a choice begins with no token, and each is counted by itself.
+// TestContinuousUsageOfAChat: a choice begins with no token, and each is counted separately.
 func TestContinuousUsageOfAChat(t *testing.T) {
 	inWorld(t, Config{}, func(t *testing.T, w *world) {
 		w.worker(1, &script{say: func(int) string { return "hi" }})

@@ -30,14 +30,14 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// world is a frontend with everything around it, in one bubble: workers with
-// scripted engines behind the in-memory request plane, a router that keeps a
-// ledger, a registry, and an HTTP client over pipes.
+// world is a frontend with its environment in one bubble: workers with scripted engines on the
+// in-memory request plane, a router that checks reservations, a registry, and an HTTP client over
+// pipes.
 type world struct {
 	t        *testing.T
 	f        *Frontend
-	plane    *rpc.Mem
-	faulty   *rpc.FaultyPlane // what the frontend calls; without faults unless told
+	plane    *rpc.MemPlane
+	faulty   *rpc.FaultyPlane // the frontend's plane; without faults by default
 	router   *ledger
 	registry *registry
 	metrics  *obs.Metrics
@@ -49,12 +49,12 @@ type world struct {
 	workers  sync.WaitGroup
 	opens    func(engine.TokenizerRef) (*prep.Pipeline, error)
 	mounted  http.HandlerFunc  // serves /mounted; replaced by a test before it asks
-	referred map[string]string // by which card each model is served; written by the catalog
+	referred map[string]string // the checksum for each model; written by the catalog
 }
 
-// inWorld runs test in a bubble with a running frontend, and checks at the end
-// that nothing is left behind. Time is virtual in it: a time.Sleep in these tests
-// takes no time, ends exactly when it says, and waits for nothing else to happen.
+// inWorld runs test in a bubble with a running frontend, and checks at the end that nothing is left.
+// Time is virtual: a time.Sleep in these tests takes no time, ends exactly, and waits for nothing else
+// to happen.
 func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
 	inWorldWith(t, cfg, func(*Deps) {}, test)
 }
@@ -64,7 +64,7 @@ func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *test
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t:        t,
-			plane:    rpc.NewMem(),
+			plane:    rpc.NewMemPlane(),
 			registry: newRegistry(),
 			metrics:  obs.NewMetrics(),
 			log:      &bytes.Buffer{},
@@ -74,12 +74,12 @@ func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *test
 			opens:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return bytePipeline(), nil },
 		}
 		w.router = &ledger{w: w}
-		w.faulty = rpc.Faulty(w.plane, 1, rpc.Faults{})
+		w.faulty = rpc.WithFaults(w.plane, 1, rpc.CallFaults{})
 		deps := Deps{
 			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
-			Open:    func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
-			Log:     slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
-			OnModel: func(model, checksum string) { w.referred[model] = checksum },
+			OpenTokenizer: func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
+			Log:           slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
+			OnModel:       func(model, checksum string) { w.referred[model] = checksum },
 			Mount: map[string]http.Handler{
 				"/mounted": http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.mounted(rw, r) }),
 			},
@@ -111,7 +111,7 @@ func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *test
 	})
 }
 
-// check states what must hold when no request is in progress.
+// check states what must hold when no request is running.
 func (w *world) check() {
 	w.t.Helper()
 	if err := w.router.check(); err != nil {
@@ -155,7 +155,7 @@ func (w *world) worker(id kv.WorkerID, s *script, change ...func(*engine.Card)) 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.registry.set(disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Host: "host", PID: 1, Meta: meta})
+	w.registry.set(disco.Instance{Kind: disco.KindWorker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Host: "host", PID: 1, Meta: meta})
 	synctest.Wait()
 }
 
@@ -179,7 +179,7 @@ func (w *world) get(path string) answerOf {
 	return read(w.send(w.t.Context(), http.MethodGet, path, nil))
 }
 
-// send sends a request; headers are names and values by turns.
+// send sends a request; headers are alternating names and values.
 func (w *world) send(ctx context.Context, method, path string, body io.Reader, headers ...string) *http.Response {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, "http://penstock"+path, body)
@@ -202,8 +202,8 @@ func read(resp *http.Response) answerOf {
 	return answerOf{resp.StatusCode, resp.Header, string(b), err}
 }
 
-// metric returns the value of a metric by its name and labels as they print. A
-// request is accounted for after its answer is out.
+// metric returns the value of a metric by its name and labels as printed. A request is counted after
+// its answer is sent.
 func (w *world) metric(series string) string {
 	synctest.Wait()
 	rec := &recorder{header: http.Header{}}
@@ -245,22 +245,22 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 	return l.w.Write(b)
 }
 
-// ledger is a router: the worker of lowest id that is not excluded. It checks
-// that reservations are made and freed once.
+// ledger is a router: it chooses the worker of lowest id that is not excluded. It checks that
+// reservations are made and freed once.
 type ledger struct {
 	w  *world
 	mu struct {
 		sync.Mutex
 		state    map[string]string // by id and attempt: reserved, prefilled, freed
-		cached   map[string]int    // likewise: what Prefilled said last
+		cached   map[string]int    // by id and attempt: the last value passed to MarkPrefilled
 		requests []route.Request
 		defects  []error
 		fail     error       // of the next Route
-		only     kv.WorkerID // of all that can be chosen; 0 is any
+		only     kv.WorkerID // if not 0, only this worker can be chosen
 		warnings map[kv.WorkerID][]engine.Warning
-		states   map[kv.WorkerID]string // of those that are not ready
+		states   map[kv.WorkerID]string // of workers which are not ready
 		failed   []kv.WorkerID
-		renewed  int // times that reservations were
+		renewed  int // number of renewed reservations
 	}
 }
 
@@ -270,7 +270,7 @@ func (l *ledger) Availability(model string) route.Availability {
 	defer l.mu.Unlock()
 	var a route.Availability
 	for _, in := range l.w.registry.instances() {
-		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != model && !card.Serves(model) {
+		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != model && !card.ServesAdapter(model) {
 			continue
 		}
 		if a.Workers++; l.mu.states[in.ID] == "" {
@@ -284,12 +284,12 @@ func (l *ledger) Availability(model string) route.Availability {
 }
 
 // Instances implements Router.
-func (l *ledger) Instances() []readiness.Instance {
+func (l *ledger) Instances() []readiness.InstanceStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var all []readiness.Instance
+	var all []readiness.InstanceStatus
 	for _, in := range l.w.registry.instances() {
-		all = append(all, readiness.Instance{WorkerID: in.ID, State: cmp.Or(l.mu.states[in.ID], engine.StateReady), Warnings: l.mu.warnings[in.ID]})
+		all = append(all, readiness.InstanceStatus{WorkerID: in.ID, State: cmp.Or(l.mu.states[in.ID], engine.StateReady), Warnings: l.mu.warnings[in.ID]})
 	}
 	return all
 }
@@ -327,7 +327,7 @@ func (l *ledger) pinned(id kv.WorkerID) {
 	l.mu.only = id
 }
 
-// pick chooses. The caller holds mu, or is the only one.
+// pick chooses a worker. The caller holds mu, or is the only user.
 func (l *ledger) pick(req *route.Request) (route.Decision, error) {
 	for _, in := range l.w.registry.instances() {
 		if l.mu.only != 0 && l.mu.only != in.ID {
@@ -336,7 +336,7 @@ func (l *ledger) pick(req *route.Request) (route.Decision, error) {
 		if slices.Contains(req.Exclude, in.ID) || req.Pin.ID != 0 && req.Pin.ID != in.ID {
 			continue
 		}
-		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model && !card.Serves(req.Model) {
+		if card, err := engine.DecodeCard(in.Meta); err != nil || card.Name != req.Model && !card.ServesAdapter(req.Model) {
 			continue
 		}
 		return route.Decision{Worker: kv.Worker{ID: in.ID, Rank: req.Pin.Rank}, Addr: in.Addr, OverlapBlocks: len(req.Tokens) / 16, BlockSize: 16}, nil
@@ -349,7 +349,7 @@ func (l *ledger) Explain(_ context.Context, req *route.Request) (route.Explanati
 	return route.Explanation{Decision: d}, err
 }
 
-func (l *ledger) Failed(w kv.Worker, _ error) {
+func (l *ledger) ReportFailure(w kv.Worker, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.failed = append(l.mu.failed, w.ID)
@@ -362,7 +362,7 @@ func (l *ledger) failed() []kv.WorkerID {
 	return slices.Clone(l.mu.failed)
 }
 
-func (l *ledger) Prefilled(id string, attempt uint32, cached int) {
+func (l *ledger) MarkPrefilled(id string, attempt uint32, cached int) {
 	from := []string{"reserved"}
 	if said, ok := l.note(id, attempt, cached); ok && said == engine.CachedUnknown && cached != said {
 		from = append(from, "prefilled")
@@ -370,7 +370,7 @@ func (l *ledger) Prefilled(id string, attempt uint32, cached int) {
 	l.move(id, attempt, "prefilled", from...)
 }
 
-// note keeps what is said to be cached of an attempt's prompt, and returns what was said before.
+// note records the reported cached tokens of an attempt's prompt, and returns the previous value.
 func (l *ledger) note(id string, attempt uint32, cached int) (before int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -383,14 +383,14 @@ func (l *ledger) note(id string, attempt uint32, cached int) (before int, ok boo
 	return before, ok
 }
 
-// said returns what was last said to be cached of each attempt.
+// said returns the last reported cached tokens of each attempt.
 func (l *ledger) said() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.mu.cached)
 }
 
-func (l *ledger) Grown(id string, attempt uint32, tokens int) {
+func (l *ledger) RecordOutput(id string, attempt uint32, tokens int) {
 	l.move(id, attempt, "prefilled", "prefilled")
 	if tokens < 16 {
 		l.mu.Lock()
@@ -399,22 +399,22 @@ func (l *ledger) Grown(id string, attempt uint32, tokens int) {
 	}
 }
 
-func (l *ledger) Renew(id string, attempt uint32) {
+func (l *ledger) RenewReservation(id string, attempt uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.state[ledgerKey(id, attempt)] != "freed" { // else the end was faster
+	if l.mu.state[ledgerKey(id, attempt)] != "freed" { // otherwise the end was faster
 		l.mu.renewed++
 	}
 }
 
-// renewed returns how many renewals of reservations there were.
+// renewed returns the number of renewed reservations.
 func (l *ledger) renewed() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.renewed
 }
 
-func (l *ledger) Free(id string, attempt uint32) {
+func (l *ledger) FreeReservation(id string, attempt uint32) {
 	l.move(id, attempt, "freed", "reserved", "prefilled")
 }
 
@@ -451,7 +451,7 @@ func (l *ledger) routed() []route.Request {
 	return slices.Clone(l.mu.requests)
 }
 
-// registry is a discovery store of one process.
+// registry is a discovery store in one process.
 type registry struct {
 	serve context.Context // of the workers
 	mu    struct {
@@ -525,7 +525,7 @@ func (r *registry) wake() {
 	r.mu.changed = make(chan struct{})
 }
 
-// pipeListener makes connections out of pipes: a bubble has no sockets.
+// pipeListener makes connections from pipes: a bubble has no sockets.
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}

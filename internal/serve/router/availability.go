@@ -11,16 +11,16 @@ import (
 	"penstock/internal/engine"
 )
 
-// Availability says whether a model, or a LoRA adapter, can be served now, and if not why: by the
-// conditions that decisions are made under. Probes, metrics and router processes go by it.
+// Availability says whether a model or a LoRA adapter can be served now, and if not why, under the same
+// conditions as decisions. Probes, metrics and router processes use it.
 func (r *Router) Availability(model string) route.Availability {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.available(r.now(), model)
+	return r.availabilityLocked(r.now(), model)
 }
 
-// available is Availability. The caller holds mu.
-func (r *Router) available(now kv.Mono, model string) route.Availability {
+// availabilityLocked is Availability with mu held.
+func (r *Router) availabilityLocked(now kv.Mono, model string) route.Availability {
 	p := r.mu.names[model]
 	if p == nil {
 		return route.Availability{Reason: route.NoWorker}
@@ -33,48 +33,49 @@ func (r *Router) available(now kv.Mono, model string) route.Availability {
 	if a.Ready > 0 {
 		return a
 	}
-	for _, m := range r.mu.members { // what is behind a router process is known to that one alone
-		if m.card.Name == p.model && m.card.Router && m.says(now, engine.StateNotReady) {
-			a.Reason += fmt.Sprintf("; %d: %s", m.worker.ID, m.notReady())
+	for _, m := range r.mu.members { // only a router process knows the workers behind it
+		if m.card.Name == p.model && m.card.Router && m.reportsState(now, engine.StateNotReady) {
+			a.Reason += fmt.Sprintf("; %d: %s", m.worker.ID, m.notReadyReason())
 			break
 		}
 	}
 	return a
 }
 
-// Models returns for each model, its LoRA adapters behind it, whether it can be served, ascending
-// by name. Models whose last worker has left are among them.
-func (r *Router) Models() []readiness.Model {
+// Models returns for each model, followed by all LoRA adapters, whether it can be served, each group
+// ascending by name. It includes models which have lost their last worker.
+func (r *Router) Models() []readiness.ModelStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	models := make([]readiness.Model, 0, len(r.mu.pools))
+	models := make([]readiness.ModelStatus, 0, len(r.mu.pools))
 	for _, p := range r.mu.pools {
-		m := readiness.NewModel(p.model, "", r.available(now, p.model))
+		m := readiness.NewModelStatus(p.model, "", r.availabilityLocked(now, p.model))
 		m.Aliases = p.card.Aliases
 		models = append(models, m)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.mu.adapters)) {
-		models = append(models, readiness.NewModel(name, r.mu.names[name].model, r.available(now, name)))
+		models = append(models, readiness.NewModelStatus(name, r.mu.names[name].model, r.availabilityLocked(now, name)))
 	}
 	return models
 }
 
-// Instances returns the registered workers as requests see them, ascending by id: of several ranks
-// the first that is not ready. Those whose registration cannot be read are at the end.
-func (r *Router) Instances() []readiness.Instance {
-	caches, _ := r.cache.holdings()
-	trials := r.predict.trials()
+// Instances returns the registered workers in their routing state, ascending by id. A worker of several
+// ranks has the state of the first rank that is not ready. Workers with unreadable registrations are at
+// the end.
+func (r *Router) Instances() []readiness.InstanceStatus {
+	caches, _ := r.cache.workerCaches()
+	trials := r.predictions.accuracyReports()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	var all []readiness.Instance
+	var all []readiness.InstanceStatus
 	for _, m := range r.mu.members {
-		in := readiness.Instance{
+		in := readiness.InstanceStatus{
 			WorkerID: m.worker.ID, Model: m.card.Name, Engine: m.card.Engine, Host: m.in.Host, PID: m.in.PID,
-			Warnings: m.warnings(now, trials[m.worker].warning),
+			Warnings: m.warningsLocked(now, trials[m.worker].warning),
 		}
-		in.State, in.Reason = r.condition(now, m, caches[m.worker])
+		in.State, in.Reason = r.conditionLocked(now, m, caches[m.worker])
 		last := len(all) - 1
 		if last < 0 || all[last].WorkerID != in.WorkerID {
 			all = append(all, in)
@@ -86,7 +87,7 @@ func (r *Router) Instances() []readiness.Instance {
 		all[last].Warnings = append(all[last].Warnings, in.Warnings...)
 	}
 	for _, b := range r.mu.broken {
-		all = append(all, readiness.Instance{WorkerID: b.in.ID, Host: b.in.Host, PID: b.in.PID, State: readiness.StateError, Reason: b.problem})
+		all = append(all, readiness.InstanceStatus{WorkerID: b.in.ID, Host: b.in.Host, PID: b.in.PID, State: readiness.StateError, Reason: b.problem})
 	}
 	return all
 }

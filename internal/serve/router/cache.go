@@ -5,199 +5,193 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
+	"penstock/core/poolindex"
 	"penstock/core/prefix"
-	"penstock/core/residency"
 )
 
-// maxSources bounds the workers whose events are followed and are not known to discovery.
-// Those that it knows are followed however many others there are: else whoever can
-// publish could keep them out.
+// maxSources bounds the workers whose events are followed although discovery does not list them.
+// Workers that it lists are always followed: otherwise anything that can publish could keep them out.
 const maxSources = 16384
 
-// cache is what the router knows of the workers' caches, which the event plane tells. It
-// has a lock of its own, so that decisions do not wait for storms of events: a record is
-// judged and applied under it, and nothing of the router's other state is looked at.
-// What it must know of the workers that exist, it is told by know.
+// cacheIndex is the router's knowledge of the workers' caches, built from the event plane. It has its
+// own lock, so that decisions do not wait for bursts of events: a record is judged and applied under
+// it, without access to the router's other state. setWorkers tells it which workers exist.
 //
-// Time in it is what now says under the lock, so that it does not go backwards.
-type cache struct {
+// It reads now under the lock, so that its time does not go backwards.
+type cacheIndex struct {
 	cfg *Config
 	now func() kv.Mono
-	// live is the index of content, for those who read it beside its writer. It changes
-	// when all that is known is replaced, as by a snapshot.
-	live atomic.Pointer[prefix.Index]
+	// liveIndex is the index of content, for readers that run concurrently with its writer. It is replaced
+	// when all content is replaced, as by a snapshot.
+	liveIndex atomic.Pointer[prefix.Index]
 
 	mu struct {
 		sync.Mutex
-		content                    // its sources are the workers that records came from
-		effects []residency.Effect // of the last change of pools, reused
-		// lives are those that discovery knows.
-		lives map[kv.Worker]life
-		asked []feed.Request // to be sent
-		given []kv.Worker    // scratch of due
-		// place is that of the last message of the event plane's stream that was
-		// judged.
-		place place
+		cacheContent                    // its sources are the workers that records came from
+		effects      []poolindex.Effect // of the last change of pools, reused
+		// lives holds the workers that discovery lists.
+		lives map[kv.Worker]incarnation
+		asked []kvfeed.ResyncRequest // to be sent
+		given []kv.Worker            // scratch of dueRequests
+		// place is the position of the last message of the event stream that was judged.
+		place streamPosition
 	}
 }
 
-// life is what discovery says of a worker, as far as its cache is concerned.
-type life struct {
+// incarnation is what discovery says about a worker's cache.
+type incarnation struct {
 	epoch     uint64
 	blockSize int     // of its card
 	publishes bool    // cache events
-	noReuse   bool    // its engine computes every prompt anew
+	noReuse   bool    // its engine recomputes every prompt
 	since     kv.Mono // when it was first known
 }
 
-// source is a worker whose events arrived, known to discovery or not.
-type source struct {
-	epoch     uint64  // the latest life that a record came from
-	since     kv.Mono // of that life's first record
+// eventSource is a worker whose events arrived, whether discovery lists it or not.
+type eventSource struct {
+	epoch     uint64  // the latest epoch of its records
+	since     kv.Mono // of that epoch's first record
 	blockSize int     // of its last record
-	// odd is what its events had that a healthy feed has little of.
-	odd oddities
+	// anomalies counts the anomalies of its events; a healthy feed has few.
+	anomalies eventAnomalies
 }
 
-// oddities counts what records say that does not fit what the index has, in blocks and, of
-// orphans, events.
-type oddities struct{ orphans, duplicates, unknown uint64 }
+// eventAnomalies counts contents of records which do not fit the index: orphans in events, the others
+// in blocks.
+type eventAnomalies struct{ orphans, duplicates, unknown uint64 }
 
-// since adds what happened between two counts of the index.
-func (o *oddities) since(before, after prefix.Counts) {
+// addDifference adds what happened between two counts of the index.
+func (o *eventAnomalies) addDifference(before, after prefix.Counts) {
 	o.orphans += after.Orphans - before.Orphans
 	o.duplicates += after.Duplicates - before.Duplicates
 	o.unknown += after.Unknown - before.Unknown
 }
 
-// open makes c ready. It knows no worker.
-func (c *cache) open(cfg *Config, now func() kv.Mono) (err error) {
+// initialize initializes c without workers.
+func (c *cacheIndex) initialize(cfg *Config, now func() kv.Mono) (err error) {
 	c.cfg, c.now = cfg, now
-	c.mu.lives = map[kv.Worker]life{}
-	c.mu.content, err = c.newContent()
-	c.live.Store(c.mu.index)
+	c.mu.lives = map[kv.Worker]incarnation{}
+	c.mu.cacheContent, err = c.newContent()
+	c.liveIndex.Store(c.mu.index)
 	return err
 }
 
-// match looks a prompt up. It waits for nobody.
-func (c *cache) match(m *prefix.Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
-	c.live.Load().Match(m, chain, moe)
+// matchPrefix looks a prompt up. It takes no lock.
+func (c *cacheIndex) matchPrefix(m *prefix.Match, chain []kv.SeqHash, moe *kv.MoEQuery) {
+	c.liveIndex.Load().Match(m, chain, moe)
 }
 
-// accept judges a record, which was at a place of the event plane's stream, and
-// applies what is new in it. It is the one place where records change the index. ok is
-// false if the worker's events are not used at all.
-func (c *cache) accept(at place, rec *feed.Record) (v feed.Verdict, ok bool) {
+// acceptRecord judges a record which was at a position of the event stream, and applies the new part of
+// it. Records change the index nowhere else. ok is false if the worker's events are not used at all.
+func (c *cacheIndex) acceptRecord(at streamPosition, rec *kvfeed.Record) (v kvfeed.FeedVerdict, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.place = at
 	now, w := c.now(), rec.Worker
 	l, known := c.mu.lives[w]
 	if known && rec.Epoch < l.epoch {
-		// Discovery knows of a newer life, of which the tracker may not.
-		return feed.Verdict{Outcome: feed.Stale}, true
+		// Discovery knows a newer epoch, which the tracker may not know.
+		return kvfeed.FeedVerdict{Outcome: kvfeed.Stale}, true
 	}
 	s := c.mu.sources[w]
 	if s == nil {
 		if !known && len(c.mu.sources) >= maxSources+len(c.mu.lives) {
 			return v, false
 		}
-		s = &source{epoch: rec.Epoch, since: now}
+		s = &eventSource{epoch: rec.Epoch, since: now}
 		c.mu.sources[w] = s
 	}
 	if rec.Epoch > s.epoch {
 		s.epoch, s.since = rec.Epoch, now
 	}
 	s.blockSize = int(rec.BlockSize)
-	if known && c.mismatch(w) != 0 {
-		c.drop(w)
+	if known && c.mismatchedSizeLocked(w) != 0 {
+		c.dropWorkerLocked(w)
 		return v, false
 	}
-	v = c.mu.tracker.Accept(now, rec)
+	v = c.mu.tracker.AcceptRecord(now, rec)
 	before := c.mu.index.Counts()
-	c.obey(now, w, rec.Events, v)
-	s.odd.since(before, c.mu.index.Counts())
+	c.applyVerdictLocked(now, w, rec.Events, v)
+	s.anomalies.addDifference(before, c.mu.index.Counts())
 	return v, true
 }
 
-// obey does what the tracker asks for. The caller holds mu.
-func (c *cache) obey(now kv.Mono, w kv.Worker, events []kv.Event, v feed.Verdict) {
+// applyVerdictLocked does what the tracker asks for.
+func (c *cacheIndex) applyVerdictLocked(now kv.Mono, w kv.Worker, events []kv.Event, v kvfeed.FeedVerdict) {
 	if v.Drop {
-		c.mu.index.Drop(w)
+		c.mu.index.DropWorker(w)
 	}
 	if v.Hide {
-		c.mu.index.Hide(w)
+		c.mu.index.HideWorker(w)
 	}
-	c.doubtMoves(now, w, v)
-	if v.Outcome == feed.Apply {
+	c.doubtPoolsLocked(now, w, v)
+	if v.Outcome == kvfeed.Apply {
 		for i := range events[v.Skip:] {
-			c.applyEvent(now, w, &events[v.Skip+i])
+			c.applyEventLocked(now, w, &events[v.Skip+i])
 		}
 	}
 	if v.Partial {
-		c.doubt(now, w)
+		c.hidePooledLocked(now, w)
 	}
 	if v.Show {
-		c.mu.index.Show(w)
-		c.trustMoves(w)
+		c.mu.index.ShowWorker(w)
+		c.showPooledLocked(w)
 	}
 	if v.Resync {
 		c.mu.asked = append(c.mu.asked, v.Request)
 	}
 }
 
-// release has what is missing asked for: the event plane has delivered what it kept.
-func (c *cache) release() {
+// releaseRequests lets the tracker request what is missing: the event plane has delivered its backlog.
+func (c *cacheIndex) releaseRequests() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.tracker.Release()
+	c.mu.tracker.ReleaseRequests()
 }
 
-// suspect hides what is known of all workers until they have said that nothing is missing,
-// or sent what is.
-func (c *cache) suspect() {
+// suspectAll hides the entries of all workers until each has confirmed that nothing is missing, or has
+// sent what is.
+func (c *cacheIndex) suspectAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
 	for _, h := range c.mu.tracker.AppendHealth(nil) {
-		c.obey(now, h.Worker, nil, c.mu.tracker.Suspect(now, h.Worker))
+		c.applyVerdictLocked(now, h.Worker, nil, c.mu.tracker.SuspectLoss(now, h.Worker))
 	}
 }
 
-// applyEvent applies one event. The caller holds mu.
-func (c *cache) applyEvent(now kv.Mono, w kv.Worker, ev *kv.Event) {
+// applyEventLocked applies one event.
+func (c *cacheIndex) applyEventLocked(now kv.Mono, w kv.Worker, ev *kv.Event) {
 	if ev.Kind == kv.Moved {
-		c.moved(now, w, ev)
+		c.applyMovedLocked(now, w, ev)
 		return
 	}
-	c.mu.index.Apply(w, *ev)
+	c.mu.index.ApplyEvent(w, *ev)
 	if ev.Kind == kv.Stored {
-		c.stored(ev)
+		c.resolvePooledLocked(ev)
 	}
 }
 
-// drop forgets what w holds and where its feed is, but not that records came from it.
-// The caller holds mu.
-func (c *cache) drop(w kv.Worker) {
-	if h, _ := c.mu.tracker.Health(w); h.Lagging { // what it said last will not come
-		c.doubt(c.now(), w)
+// dropWorkerLocked drops w's entries and its feed state, but keeps it as a source of records.
+func (c *cacheIndex) dropWorkerLocked(w kv.Worker) {
+	if h, _ := c.mu.tracker.HealthOf(w); h.Lagging { // its last events will not arrive
+		c.hidePooledLocked(c.now(), w)
 	}
-	c.mu.tracker.Forget(w)
-	c.mu.index.Drop(w)
-	c.mu.pools.Lost(w)
+	c.mu.tracker.RemoveWorker(w)
+	c.mu.index.DropWorker(w)
+	c.mu.pools.ForgetLost(w)
 }
 
-// forget drops all that is known of w. The caller holds mu.
-func (c *cache) forget(w kv.Worker) {
-	c.drop(w)
+// forgetWorkerLocked drops all state of w.
+func (c *cacheIndex) forgetWorkerLocked(w kv.Worker) {
+	c.dropWorkerLocked(w)
 	delete(c.mu.sources, w)
 }
 
-// mismatch is the block size of w's events if it is not that of its card, else 0. The
-// caller holds mu.
-func (c *cache) mismatch(w kv.Worker) int {
+// mismatchedSizeLocked returns the block size of w's events if it differs from its card's, else 0.
+func (c *cacheIndex) mismatchedSizeLocked(w kv.Worker) int {
 	s, l := c.mu.sources[w], c.mu.lives[w]
 	if s != nil && l.blockSize != 0 && s.blockSize != l.blockSize {
 		return s.blockSize
@@ -205,14 +199,14 @@ func (c *cache) mismatch(w kv.Worker) int {
 	return 0
 }
 
-// know takes over the set of workers from discovery. Their times are set by it: a worker
-// that was known by the same epoch keeps its own.
-func (c *cache) know(lives map[kv.Worker]life) {
+// setWorkers takes over the set of workers from discovery and sets their times: a worker already known
+// by the same epoch keeps its own.
+func (c *cacheIndex) setWorkers(lives map[kv.Worker]incarnation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, old := c.now(), c.mu.lives
 	c.mu.lives = lives
-	for w, l := range lives { // each is its own affair, here and below
+	for w, l := range lives { // the order does not matter, here and below
 		was, known := old[w]
 		l.since = now
 		if known && was.epoch == l.epoch {
@@ -220,40 +214,40 @@ func (c *cache) know(lives map[kv.Worker]life) {
 		}
 		lives[w] = l
 		switch {
-		case was.epoch != l.epoch && c.older(w, l.epoch, known): // nothing of an older life holds
-			c.forget(w)
-		case c.mismatch(w) != 0: // its events came before its card
-			c.drop(w)
+		case was.epoch != l.epoch && c.mayBeOlderLocked(w, l.epoch, known): // nothing of an older epoch holds
+			c.forgetWorkerLocked(w)
+		case c.mismatchedSizeLocked(w) != 0: // its events came before its card
+			c.dropWorkerLocked(w)
 		}
 	}
 	for w := range old {
 		if _, stays := lives[w]; !stays {
-			c.forget(w)
+			c.forgetWorkerLocked(w)
 		}
 	}
 }
 
-// older reports whether what is known of w may be of a life before epoch. What that life has
-// published already is not. Where discovery did not know w, records of an old life may
-// have come late, after it was forgotten. The caller holds mu.
-func (c *cache) older(w kv.Worker, epoch uint64, known bool) bool {
-	h, fed := c.mu.tracker.Health(w)
+// mayBeOlderLocked reports whether the state of w may be of a life before epoch. State from records of
+// epoch itself does not count. If discovery did not list w, late records of an old life may have
+// arrived after w was forgotten.
+func (c *cacheIndex) mayBeOlderLocked(w kv.Worker, epoch uint64, known bool) bool {
+	h, fed := c.mu.tracker.HealthOf(w)
 	return fed && h.Epoch < epoch || known && !fed
 }
 
-// due appends to dst the requests that must be sent to workers now, for what is missing
-// of their feeds or for their caches. wait is the time until there may be more to send.
-func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Duration) {
+// dueRequests appends to dst the requests to send to workers now, for missing events or for whole
+// caches. wait is the time until more may be due.
+func (c *cacheIndex) dueRequests(dst []kvfeed.ResyncRequest) (requests []kvfeed.ResyncRequest, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	c.mu.given = c.mu.tracker.GiveUp(now, c.mu.given[:0])
+	c.mu.given = c.mu.tracker.GiveUpRepairs(now, c.mu.given[:0])
 	for _, w := range c.mu.given {
-		c.mu.index.Drop(w)
+		c.mu.index.DropWorker(w)
 	}
-	all := c.mu.tracker.Due(now, c.mu.asked)
+	all := c.mu.tracker.DueRequests(now, c.mu.asked)
 	for _, q := range all {
-		if c.mu.lives[q.Worker].publishes { // it may have gone since
+		if c.mu.lives[q.Worker].publishes { // it may have been removed since
 			dst = append(dst, q)
 		}
 	}
@@ -265,51 +259,51 @@ func (c *cache) due(dst []feed.Request) (requests []feed.Request, wait time.Dura
 	return dst, wait
 }
 
-// claim is what a worker says of its feed.
-type claim struct {
+// feedClaim is what a worker reports about its feed.
+type feedClaim struct {
 	worker kv.Worker
-	feed.Claim
+	kvfeed.PublishReport
 }
 
-// finding is a claim that the feed does not agree with.
-type finding struct {
-	claim
-	feed.Finding
-	last uint64 // event that came
+// feedFinding is a claim that the feed contradicts.
+type feedFinding struct {
+	feedClaim
+	kvfeed.Finding
+	last uint64 // the last event that arrived
 }
 
-// tend does what time alone brings about once the event plane has delivered what it
-// kept. claims are those of the workers that exist. It returns what it finds.
-func (c *cache) tend(claims []claim) (found []finding) {
+// checkFeeds does the periodic work once the event plane has delivered its backlog. claims are of the
+// workers that exist. It returns the contradicted ones.
+func (c *cacheIndex) checkFeeds(claims []feedClaim) (found []feedFinding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	c.dropStrangers(now)
+	c.forgetUnknownLocked(now)
 	for _, said := range claims {
 		w := said.worker
 		l, known := c.mu.lives[w]
-		if !known || !l.publishes || c.mismatch(w) != 0 || now.Sub(l.since) < settle {
+		if !known || !l.publishes || c.mismatchedSizeLocked(w) != 0 || now.Sub(l.since) < settle {
 			continue
 		}
-		c.obey(now, w, nil, c.mu.tracker.Expect(now, w, l.epoch))
-		h, _ := c.mu.tracker.Health(w)
-		what, v := c.mu.tracker.Compare(now, w, said.Claim)
-		if what != feed.Agrees {
-			c.obey(now, w, nil, v)
-			found = append(found, finding{said, what, h.LastSeq})
+		c.applyVerdictLocked(now, w, nil, c.mu.tracker.ExpectWorker(now, w, l.epoch))
+		h, _ := c.mu.tracker.HealthOf(w)
+		what, v := c.mu.tracker.CompareReport(now, w, said.PublishReport)
+		if what != kvfeed.Agrees {
+			c.applyVerdictLocked(now, w, nil, v)
+			found = append(found, feedFinding{said, what, h.LastSeq})
 		}
 	}
 	return found
 }
 
-// dropStrangers forgets the workers, and the later lives of workers, whose events
-// came and whom discovery did not get to know within the grace. Of a worker that
-// discovery knows by an earlier life, that life is then asked for its cache: the
-// later one may be older, from before the clock was set back. The caller holds mu.
-func (c *cache) dropStrangers(now kv.Mono) {
-	for w, s := range c.mu.sources { // each is its own affair
+// forgetUnknownLocked forgets the workers, and the later epochs of workers, whose events arrived but
+// which discovery did not list within Grace. If discovery lists an earlier epoch of such a worker, that
+// one is then asked for its cache: the later epoch may be the older one, from before the clock was set
+// back.
+func (c *cacheIndex) forgetUnknownLocked(now kv.Mono) {
+	for w, s := range c.mu.sources { // the order does not matter
 		if l, known := c.mu.lives[w]; (!known || l.epoch < s.epoch) && now.Sub(s.since) >= c.cfg.Grace {
-			c.forget(w)
+			c.forgetWorkerLocked(w)
 		}
 	}
 }

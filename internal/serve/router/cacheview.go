@@ -3,31 +3,31 @@ package router
 import (
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/prefix"
 )
 
-// summary is how all feeds are.
-type summary struct {
-	lag     time.Duration // for how long the one furthest behind has been so
-	states  [feed.Live + 1]int
-	waiting int // of which no record has come
+// feedSummary is the state of all feeds.
+type feedSummary struct {
+	lag     time.Duration // for how long the feed furthest behind has been lagging
+	states  [kvfeed.Live + 1]int
+	waiting int // feeds without any record
 	missing uint64
-	totals  feed.Totals
+	totals  kvfeed.Totals
 	counts  prefix.Counts
 }
 
-// summary looks at the feeds of the workers that exist. Those whose events cannot be used
-// are in none of its counts.
-func (c *cache) summary() summary {
+// summarizeFeeds reads the feeds of the workers that exist. Workers whose events cannot be used are not
+// counted.
+func (c *cacheIndex) summarizeFeeds() feedSummary {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, sum := c.now(), summary{totals: c.mu.tracker.Totals(), counts: c.mu.index.Counts()}
+	now, sum := c.now(), feedSummary{totals: c.mu.tracker.Totals(), counts: c.mu.index.Counts()}
 	for w, l := range c.mu.lives {
-		h, known := c.mu.tracker.Health(w)
+		h, known := c.mu.tracker.HealthOf(w)
 		switch {
-		case !l.publishes || c.mismatch(w) != 0:
+		case !l.publishes || c.mismatchedSizeLocked(w) != 0:
 		case !known:
 			sum.waiting++
 		default:
@@ -41,64 +41,64 @@ func (c *cache) summary() summary {
 	return sum
 }
 
-// holding is what is known of one worker's cache.
-type holding struct {
-	feed     feed.Health
-	fed      bool // whether feed means something
-	mismatch int  // see cache.mismatch
-	blocks   int  // in the index
-	odd      oddities
+// workerCache is the state of one worker's cache.
+type workerCache struct {
+	feed           kvfeed.Health
+	hasFeed        bool // feed is valid
+	mismatchedSize int  // see cacheIndex.mismatchedSizeLocked
+	blocks         int  // in the index
+	anomalies      eventAnomalies
 }
 
-// holding returns what is known of a worker's cache. The caller holds mu.
-func (c *cache) holding(w kv.Worker) holding {
-	h := holding{mismatch: c.mismatch(w), blocks: c.mu.index.Held(w)}
-	h.feed, h.fed = c.mu.tracker.Health(w)
+// workerCacheLocked returns the state of a worker's cache.
+func (c *cacheIndex) workerCacheLocked(w kv.Worker) workerCache {
+	h := workerCache{mismatchedSize: c.mismatchedSizeLocked(w), blocks: c.mu.index.HeldBlocks(w)}
+	h.feed, h.hasFeed = c.mu.tracker.HealthOf(w)
 	if s := c.mu.sources[w]; s != nil {
-		h.odd = s.odd
+		h.anomalies = s.anomalies
 	}
 	return h
 }
 
-// holdings returns what is known of the caches of the workers that exist, and when.
-func (c *cache) holdings() (map[kv.Worker]holding, kv.Mono) {
+// workerCaches returns the cache states of the workers that exist, and their time.
+func (c *cacheIndex) workerCaches() (map[kv.Worker]workerCache, kv.Mono) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make(map[kv.Worker]holding, len(c.mu.lives))
+	all := make(map[kv.Worker]workerCache, len(c.mu.lives))
 	for w := range c.mu.lives {
-		all[w] = c.holding(w)
+		all[w] = c.workerCacheLocked(w)
 	}
 	return all, c.now()
 }
 
-// feeds returns the state of the index and of all feeds, those of workers included that
-// discovery does not know, ordered by worker, and when.
-func (c *cache) feeds() (prefix.Stats, []holding, kv.Mono) {
+// feedStates returns the state of the index and of all feeds ordered by worker, including workers that
+// discovery does not list, and their time.
+func (c *cacheIndex) feedStates() (prefix.Stats, []workerCache, kv.Mono) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var all []holding
+	var all []workerCache
 	for _, h := range c.mu.tracker.AppendHealth(nil) {
-		all = append(all, c.holding(h.Worker))
+		all = append(all, c.workerCacheLocked(h.Worker))
 	}
 	return c.mu.index.Stats(), all, c.now()
 }
 
-func (c *cache) stats() prefix.Stats {
+func (c *cacheIndex) indexStats() prefix.Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.index.Stats()
 }
 
-// holders returns the workers that the index knows, in order.
-func (c *cache) holders() []kv.Worker {
+// listHolders returns the workers in the index, in order.
+func (c *cacheIndex) listHolders() []kv.Worker {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.index.AppendWorkers(nil)
 }
 
-// held appends to dst what w holds: a dump goes worker by worker, so that records do
-// not wait for long.
-func (c *cache) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
+// appendHeld appends to dst the blocks of w. A dump calls it once per worker, so that records do not
+// wait long.
+func (c *cacheIndex) appendHeld(dst []prefix.Block, w kv.Worker) []prefix.Block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.index.AppendBlocks(dst, w)

@@ -17,18 +17,18 @@ var (
 )
 
 const (
-	// chaosLasts is how long things go wrong.
+	// chaosLasts is how long faults occur.
 	chaosLasts = 40 * time.Second
-	// chaosHeals is after what time without a fault all is known again: the longest wait
-	// between two requests to a worker, and then some.
+	// chaosHeals is the time without faults after which the routers' state must be complete: the
+	// longest wait between two requests to a worker, plus a margin.
 	chaosHeals = 75 * time.Second
 )
 
-// TestChaos has routers follow workers, and each other, while the planes lose, repeat,
-// reorder and delay whatever goes through them, the store is away, cut short or replaced,
-// and processes die, routers at any step of a snapshot. What holds all the time is at
-// checkNow; within chaosHeals after the last fault every router knows all there is. One
-// seed is repeated by -run 'TestChaos/seed=N$', or -chaos-seed N -chaos-seeds 1.
+// TestChaos runs routers and workers while the planes lose, repeat, reorder and delay messages, the
+// store is unreachable, truncated or replaced, and processes die, routers at any step of a snapshot.
+// checkNow states what holds at any time. Within chaosHeals after the last fault the state of every
+// router is complete. One seed is repeated by -run 'TestChaos/seed=N$', or -chaos-seed N -chaos-seeds
+// 1.
 func TestChaos(t *testing.T) {
 	for seed := *chaosSeed; seed < *chaosSeed+*chaosSeeds; seed++ {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -73,7 +73,7 @@ func chaos(t *testing.T, seed uint64) {
 	w.checkLoads()
 }
 
-// live does what workers and clients do.
+// live does one step of the workers and clients.
 func (w *world) live() {
 	at := w.routers[w.rng.IntN(worldRouters)]
 	if at.alive() && w.hits(0.7) && len(w.active) < 60 {
@@ -110,19 +110,19 @@ func (w *world) live() {
 	}
 }
 
-// worsen draws what the planes do until the next time.
+// worsen draws the faults of the planes until the next call.
 func (w *world) worsen() {
 	most := func(p float64) float64 { return float64(w.rng.IntN(3)) / 2 * p }
-	w.bus.Set(bus.Faults{
+	w.bus.Set(bus.BusFaults{
 		Fail: most(0.3), Lose: most(0.1), Drop: most(0.2), Duplicate: most(0.4), Reorder: most(0.3),
 		Delay: time.Duration(w.rng.IntN(3)) * 60 * time.Millisecond,
 	})
 	w.archive.Set(bus.ArchiveFaults{Fail: most(0.3), Corrupt: most(0.2), Truncate: most(0.2), Lose: most(0.3)})
 }
 
-// harm does something bad now and then.
+// harm occasionally causes a fault.
 func (w *world) harm() {
-	topic := bus.KVEvents("penstock", "backend")
+	topic := bus.KVEventsTopic("penstock", "backend")
 	for _, at := range w.routers {
 		switch {
 		case at.process != nil && at.dead.Load(): // within a snapshot
@@ -149,8 +149,8 @@ func (w *world) harm() {
 			time.AfterFunc(time.Duration(w.rng.IntN(6))*time.Second, func() { w.expire(at, epoch) })
 		case at.alive() && w.hits(0.002):
 			w.endWorker(at, (*process).end)
-		case at.alive() && w.hits(0.005): // somebody asks for what he may not need
-			_ = w.store.Publish(w.t.Context(), bus.KVResync("penstock"), engine.WorkerKey(at.as()), nil)
+		case at.alive() && w.hits(0.005): // a request for a resync that may be unnecessary
+			_ = w.store.Publish(w.t.Context(), bus.KVResyncTopic("penstock"), engine.WorkerKey(at.as()), nil)
 		}
 	}
 	switch k := w.rng.IntN(2000); {
@@ -160,7 +160,7 @@ func (w *world) harm() {
 	case k < 14:
 		w.store.replace()
 	case k < 22:
-		if span, err := w.store.Span(w.t.Context(), topic); err == nil && span.Last >= span.First {
+		if span, err := w.store.DescribeTopic(w.t.Context(), topic); err == nil && span.Last >= span.First {
 			_ = w.store.Purge(w.t.Context(), topic, span.First+w.rng.Uint64N(span.Last-span.First+2))
 		}
 	}
@@ -168,7 +168,7 @@ func (w *world) harm() {
 
 // mend ends all faults.
 func (w *world) mend() {
-	w.bus.Set(bus.Faults{})
+	w.bus.Set(bus.BusFaults{})
 	w.archive.Set(bus.ArchiveFaults{})
 	w.store.set(false)
 	for _, at := range w.routers {
@@ -193,16 +193,16 @@ func (w *world) mend() {
 	w.tellPool()
 }
 
-// describeAll has all workers describe what they have, so that all of the pool was said.
+// describeAll makes all workers describe their caches, so that all of the pool is reported.
 func (w *world) describeAll() {
 	for _, at := range w.workers {
-		if err := w.store.Publish(w.t.Context(), bus.KVResync("penstock"), engine.WorkerKey(at.as()), nil); err != nil {
+		if err := w.store.Publish(w.t.Context(), bus.KVResyncTopic("penstock"), engine.WorkerKey(at.as()), nil); err != nil {
 			w.t.Fatal(err)
 		}
 	}
 }
 
-// checkLoads: all routers count the same.
+// checkLoads checks that all routers count the same load.
 func (w *world) checkLoads() {
 	want := w.loads(w.routers[0])
 	for i, at := range w.routers[1:] {

@@ -4,22 +4,21 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/core/feed"
+	"penstock/core/activeseq"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/prefix"
-	"penstock/core/slots"
 )
 
-// checkNow states what holds at any moment, whatever goes wrong:
+// checkNow states what holds at any time, under any faults:
 //
-//   - Of a worker whose feed is live or repaired a router has exactly what that life had told
-//     up to the last event that the router applied: what is in flight is all that it may
-//     differ in. Of one in doubt it has nothing.
-//   - Only what is live is matched, and no life that is older than the one that discovery
-//     knows.
-//   - A pooled block is matched only for workers with access, and if the last word of one of the
-//     workers, as far as the router heard it and unless that feed is in doubt, was that
-//     it is in the pool.
+//   - For a worker whose feed is live or repaired a router has exactly what that epoch had
+//     reported up to the last event that the router applied: only events in flight may be missing.
+//     For a worker in doubt it has nothing.
+//   - Only live entries are matched, and none of an epoch older than discovery's.
+//   - A pooled block is matched only for workers with access, and only if the last event of one of
+//     the workers about it, as far as the router received it and unless that feed is in doubt, said
+//     that it is in the pool.
 func (w *world) checkNow() {
 	w.t.Helper()
 	w.engines.Lock()
@@ -34,7 +33,7 @@ func (w *world) checkNow() {
 	}
 }
 
-func (w *world) checkCache(c *cache) error {
+func (w *world) checkCache(c *cacheIndex) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, err := range []error{c.mu.index.Check(), c.mu.tracker.Check(), c.mu.pools.Check()} {
@@ -42,13 +41,13 @@ func (w *world) checkCache(c *cache) error {
 			return err
 		}
 	}
-	own := map[kv.Worker][]prefix.Block{} // of those that may be matched
+	own := map[kv.Worker][]prefix.Block{} // of the workers that may be matched
 	for _, at := range w.workers {
-		h, known := c.mu.tracker.Health(at.as())
+		h, known := c.mu.tracker.HealthOf(at.as())
 		blocks := c.mu.index.AppendBlocks(nil, at.as())
 		got := seqsOf(blocks)
 		var want []kv.SeqHash
-		if known && h.State != feed.Doubt && h.LastSeq > 0 {
+		if known && h.State != kvfeed.Resyncing && h.LastSeq > 0 {
 			l := w.life(at.as(), h.Epoch)
 			if l == nil || h.LastSeq > uint64(len(l.events)) {
 				return fmt.Errorf("worker %d is at event %d of life %d, which it has not told", at.id, h.LastSeq, h.Epoch)
@@ -61,14 +60,14 @@ func (w *world) checkCache(c *cache) error {
 		if l, known := c.mu.lives[at.as()]; known && h.Epoch < l.epoch && len(got) > 0 {
 			return fmt.Errorf("worker %d: %d blocks of life %d, and it is in life %d", at.id, len(got), h.Epoch, l.epoch)
 		}
-		if known && h.State == feed.Live {
+		if known && h.State == kvfeed.Live {
 			own[at.as()] = blocks
 		}
 	}
 	var m prefix.Match
 	pooled := map[kv.SeqHash]bool{}
 	for _, p := range w.prompts {
-		c.match(&m, p.chain, nil)
+		c.matchPrefix(&m, p.chain, nil)
 		for _, o := range m.AppendOverlaps(nil) {
 			held, trusted := own[o.Worker]
 			n := 0
@@ -92,12 +91,12 @@ func (w *world) checkCache(c *cache) error {
 	return nil
 }
 
-// mayBePooled says whether the last word of any worker, as far as the router of c knows it,
-// is that the block is in the pool. Of a life that the router has not heard the end of,
-// and of one that it has forgotten, any word is the last one.
-func (w *world) mayBePooled(c *cache, seq kv.SeqHash) bool {
+// mayBePooled reports whether the last event of any worker about the block, as far as the router of c
+// knows, says that it is in the pool. For an epoch whose end the router has not received, and for one
+// that it has forgotten, any event may be the last one.
+func (w *world) mayBePooled(c *cacheIndex, seq kv.SeqHash) bool {
 	for _, at := range w.workers {
-		h, known := c.mu.tracker.Health(at.as())
+		h, known := c.mu.tracker.HealthOf(at.as())
 		for _, l := range w.told[at.as()] {
 			switch {
 			case !known || l.epoch != h.Epoch:
@@ -106,7 +105,7 @@ func (w *world) mayBePooled(c *cache, seq kv.SeqHash) bool {
 						return true
 					}
 				}
-			case h.State == feed.Live && l.said(seq, h.LastSeq) == kv.Pooled:
+			case h.State == kvfeed.Live && l.said(seq, h.LastSeq) == kv.Pooled:
 				return true
 			}
 		}
@@ -114,10 +113,10 @@ func (w *world) mayBePooled(c *cache, seq kv.SeqHash) bool {
 	return false
 }
 
-// words says what workers said of a block, and at which of their events.
-func (w *world) words(c *cache, seq kv.SeqHash) (all string) {
+// words lists the events of workers about a block.
+func (w *world) words(c *cacheIndex, seq kv.SeqHash) (all string) {
 	for _, at := range w.workers {
-		h, _ := c.mu.tracker.Health(at.as())
+		h, _ := c.mu.tracker.HealthOf(at.as())
 		all += fmt.Sprintf("\n\tworker %d %v at event %d of life %d:", at.id, h.State, h.LastSeq, h.Epoch)
 		for _, l := range w.told[at.as()] {
 			for i := range l.events {
@@ -150,9 +149,9 @@ func seqsOf(blocks []prefix.Block) (seqs []kv.SeqHash) {
 	return seqs
 }
 
-// checkHealed states what holds when all is well again: every router has exactly what is
-// cached, finds what every worker can have, and knows of all requests. Of the pool it may
-// know less than there is, if not all of it was said.
+// checkHealed states what holds without faults: every router has exactly the cached blocks, finds what
+// every worker can use, and knows all requests. If all is false it may know less of the pool than is
+// there.
 func (w *world) checkHealed(all bool) {
 	w.t.Helper()
 	w.checkNow()
@@ -170,14 +169,14 @@ func (w *world) healed(at *chaosRouter, all bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, wk := range w.workers {
-		h, _ := c.mu.tracker.Health(wk.as())
+		h, _ := c.mu.tracker.HealthOf(wk.as())
 		var want []kv.SeqHash
 		for _, b := range wk.engine.cache {
 			want = append(want, b.seq)
 		}
 		slices.Sort(want)
 		l := w.life(wk.as(), wk.epoch)
-		if got := seqsOf(c.mu.index.AppendBlocks(nil, wk.as())); h.State != feed.Live || h.LastSeq != uint64(len(l.events)) || !slices.Equal(got, want) {
+		if got := seqsOf(c.mu.index.AppendBlocks(nil, wk.as())); h.State != kvfeed.Live || h.LastSeq != uint64(len(l.events)) || !slices.Equal(got, want) {
 			return fmt.Errorf("worker %d holds %d blocks at event %d of life %d; known are %d: %+v", wk.id, len(want), len(l.events), wk.epoch, len(got), h)
 		}
 	}
@@ -187,9 +186,9 @@ func (w *world) healed(at *chaosRouter, all bool) error {
 	return w.agreesOnRequests(at)
 }
 
-// agreesOnPool holds the residency of a router, and the matches that it makes possible,
-// against the pool. The caller holds the locks.
-func (w *world) agreesOnPool(c *cache, all bool) error {
+// agreesOnPool compares the pool index of a router, and the matches that it allows, with the pool. The
+// caller holds the locks.
+func (w *world) agreesOnPool(c *cacheIndex, all bool) error {
 	there := w.inPool()
 	known := map[kv.SeqHash]bool{}
 	for _, p := range w.prompts {
@@ -206,11 +205,11 @@ func (w *world) agreesOnPool(c *cache, all bool) error {
 		}
 	}
 	if !all {
-		return nil // who can attach the pool may not be known either
+		return nil // it may also be unknown which workers can attach the pool
 	}
 	var m prefix.Match
 	for _, p := range w.prompts {
-		c.match(&m, p.chain, &kv.MoEQuery{Layer: 1, Experts: []uint32{1}, Fallback: true})
+		c.matchPrefix(&m, p.chain, &kv.MoEQuery{Layer: 1, Experts: []uint32{1}, Fallback: true})
 		found := map[kv.Worker]kv.Overlap{}
 		for _, o := range m.AppendOverlaps(nil) {
 			found[o.Worker] = o
@@ -235,11 +234,11 @@ func (w *world) agreesOnPool(c *cache, all bool) error {
 	return nil
 }
 
-// inPool returns what is in the pool. The caller holds the engines' lock.
+// inPool returns the contents of the pool. The caller holds the engines' lock.
 func (w *world) inPool() map[kv.SeqHash]bool {
 	there := map[kv.SeqHash]bool{}
-	member := w.pool.Join(kv.Worker{ID: 1000})
-	defer member.Leave()
+	member := w.pool.AddMember(kv.Worker{ID: 1000})
+	defer member.Detach()
 	for _, p := range w.prompts {
 		for _, seq := range p.chain {
 			there[seq] = member.Has(seq)
@@ -248,10 +247,10 @@ func (w *world) inPool() map[kv.SeqHash]bool {
 	return there
 }
 
-// agreesOnRequests holds the load that a router counts against the requests that there
-// are. The caller holds the engines' and the cache's lock.
+// agreesOnRequests compares the load that a router counts with the existing requests. The caller holds
+// the engines' and the cache's lock.
 func (w *world) agreesOnRequests(at *chaosRouter) error {
-	want := map[kv.Worker]slots.Load{}
+	want := map[kv.Worker]activeseq.Load{}
 	own := map[kv.Worker]int{}
 	for _, s := range w.active {
 		l := want[s.worker]
@@ -269,21 +268,21 @@ func (w *world) agreesOnRequests(at *chaosRouter) error {
 	}
 	p := r.mu.names["m"]
 	for _, wk := range w.workers {
-		got := p.active.Load(wk.as()).Requests
-		if others := p.active.Others(wk.as()).Requests; got != want[wk.as()].Requests || got-others != own[wk.as()] {
+		got := p.active.LoadOf(wk.as()).Requests
+		if others := p.active.OthersShare(wk.as()).Requests; got != want[wk.as()].Requests || got-others != own[wk.as()] {
 			return fmt.Errorf("worker %d: %d requests, %d of them of others; there are %d, and %d are its own", wk.id, got, others, want[wk.as()].Requests, own[wk.as()])
 		}
 	}
 	return p.active.Check()
 }
 
-// loads returns what a router counts on each worker.
-func (w *world) loads(at *chaosRouter) (all [worldWorkers]slots.Load) {
+// loads returns the load that a router counts on each worker.
+func (w *world) loads(at *chaosRouter) (all [worldWorkers]activeseq.Load) {
 	r := at.router
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, wk := range w.workers {
-		all[i] = r.mu.names["m"].active.Load(wk.as())
+		all[i] = r.mu.names["m"].active.LoadOf(wk.as())
 	}
 	return all
 }

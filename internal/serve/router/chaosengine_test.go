@@ -12,17 +12,17 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// scripted is an engine whose cache does what a test says, and that copies what it stores
-// into a pool. It serves nobody. The lock of the world guards all of it.
+// scripted is an engine whose cache a test controls, and which copies what it stores into a pool. It
+// serves no requests. The world's lock guards all of it.
 type scripted struct {
 	world    *sync.Mutex
 	member   *sim.PoolMember // nil once the engine has stopped
-	cache    []cached        // parents before what extends them, where they are held at all
+	cache    []cached        // parents before their children, if they are held
 	watchers []*watching
 	copying  []kv.SeqHash
 }
 
-// cached is a block of the cache, as a Stored event of one block has it.
+// cached is a block of the cache, as in a Stored event of one block.
 type cached struct {
 	seq, parent kv.SeqHash
 	start       uint32
@@ -46,7 +46,7 @@ func newScripted(world *sync.Mutex, member *sim.PoolMember) *scripted {
 }
 
 // Card implements engine.Engine.
-func (e *scripted) Card() engine.Card { return servetest.Card("m") }
+func (e *scripted) Card() engine.Card { return servetest.ModelCard("m") }
 
 // Run implements engine.Engine.
 func (e *scripted) Run(ctx context.Context) error {
@@ -85,7 +85,7 @@ func (e *scripted) WatchKV(ctx context.Context, sink func([]kv.Event) error) err
 	}
 }
 
-// take returns what w has to see next: a description of all if it has lost something.
+// take returns the next events for w: a description of the cache if w has lost some.
 func (e *scripted) take(w *watching) []kv.Event {
 	e.world.Lock()
 	defer e.world.Unlock()
@@ -96,14 +96,14 @@ func (e *scripted) take(w *watching) []kv.Event {
 			out = append(out, b.event())
 		}
 		if e.member != nil {
-			out = e.member.Describe(out)
+			out = e.member.AppendContents(out)
 		}
 	}
 	w.events, w.lost = nil, false
 	return out
 }
 
-// mostWaiting is how many events wait for a watcher; beyond it the cache is described anew.
+// mostWaiting bounds the events queued for a watcher; beyond it the cache is described again.
 const mostWaiting = 16
 
 // tell queues events for all watchers. The caller holds the lock.
@@ -141,8 +141,8 @@ func (e *scripted) holds(seq kv.SeqHash) bool {
 	return slices.ContainsFunc(e.cache, func(b cached) bool { return b.seq == seq })
 }
 
-// store caches the first n blocks of a prompt and begins to copy what is new. The caller
-// holds the lock.
+// store caches the first n blocks of a prompt and starts to copy the new ones. The caller holds the
+// lock.
 func (e *scripted) store(p *prompt, n int) {
 	var events []kv.Event
 	for i := range n {
@@ -157,21 +157,21 @@ func (e *scripted) store(p *prompt, n int) {
 		events = append(events, b.event())
 	}
 	e.tell(events...)
-	if copied := e.member.Offer(events); len(copied) > 0 {
+	if copied := e.member.StartCopies(events); len(copied) > 0 {
 		e.copying = append(e.copying, copied...)
-		e.tell(e.member.Moved(nil, kv.InTransit, copied)...)
+		e.tell(e.member.AppendMoved(nil, kv.InTransit, copied)...)
 	}
 }
 
-// finish ends all copies. The caller holds the lock, and has all members tell what left
+// finish completes all copies. The caller holds the lock, and makes all members report evictions from
 // the pool.
 func (e *scripted) finish() {
-	e.member.End(e.copying)
-	e.tell(e.member.Moved(nil, kv.Pooled, e.copying)...)
+	e.member.FinishCopies(e.copying)
+	e.tell(e.member.AppendMoved(nil, kv.Pooled, e.copying)...)
 	e.copying = nil
 }
 
-// evict removes n blocks from a place on. The caller holds the lock.
+// evict removes n blocks from an index on. The caller holds the lock.
 func (e *scripted) evict(at, n int) {
 	n = min(n, len(e.cache)-at)
 	if n <= 0 {
@@ -191,8 +191,8 @@ func (e *scripted) clear() {
 	e.tell(kv.Event{Kind: kv.Cleared})
 }
 
-// stop ends the engine's part in the pool. The caller holds the lock.
+// stop ends the engine's membership in the pool. The caller holds the lock.
 func (e *scripted) stop() {
-	e.member.Leave()
+	e.member.Detach()
 	e.member, e.copying = nil, nil
 }

@@ -12,12 +12,12 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// storage is a store of events that is away at times, and can be replaced by an empty one,
-// as a server that lost its disk.
+// storage is a store of events that is unreachable at times, and can be replaced by an empty one, like
+// a server that lost its disk.
 type storage struct {
 	mu struct {
 		sync.Mutex
-		bus     *bus.Mem
+		bus     *bus.MemBus
 		away    bool
 		changed chan struct{} // closed at the next change
 	}
@@ -25,11 +25,11 @@ type storage struct {
 
 func newStorage() *storage {
 	s := &storage{}
-	s.mu.bus, s.mu.changed = bus.NewMem(), make(chan struct{})
+	s.mu.bus, s.mu.changed = bus.NewMemBus(), make(chan struct{})
 	return s
 }
 
-// set has the store go away or come back, with all that it had.
+// set makes the store unreachable or reachable again, with its contents.
 func (s *storage) set(away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,17 +38,17 @@ func (s *storage) set(away bool) {
 	s.mu.changed = make(chan struct{})
 }
 
-// replace empties the store; its numbers begin anew.
+// replace empties the store; its numbers restart.
 func (s *storage) replace() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.bus = bus.NewMem()
+	s.mu.bus = bus.NewMemBus()
 	close(s.mu.changed)
 	s.mu.changed = make(chan struct{})
 }
 
-// here returns the store, nil while it is away, and what is closed when that changes.
-func (s *storage) here() (*bus.Mem, <-chan struct{}) {
+// here returns the store, nil while it is unreachable, and a channel which is closed when that changes.
+func (s *storage) here() (*bus.MemBus, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.away {
@@ -68,13 +68,13 @@ func (s *storage) Publish(ctx context.Context, t bus.Topic, key string, data []b
 	return b.Publish(ctx, t, key, data)
 }
 
-// Span implements bus.Bus.
-func (s *storage) Span(ctx context.Context, t bus.Topic) (bus.Span, error) {
+// DescribeTopic implements bus.Bus.
+func (s *storage) DescribeTopic(ctx context.Context, t bus.Topic) (bus.TopicState, error) {
 	b, _ := s.here()
 	if b == nil {
-		return bus.Span{}, errAway
+		return bus.TopicState{}, errAway
 	}
-	return b.Span(ctx, t)
+	return b.DescribeTopic(ctx, t)
 }
 
 // Purge implements bus.Bus.
@@ -86,10 +86,10 @@ func (s *storage) Purge(ctx context.Context, t bus.Topic, below uint64) error {
 	return b.Purge(ctx, t, below)
 }
 
-// Subscribe implements bus.Bus: it goes on where it was when the store comes back, and at
-// the beginning of another one.
+// Subscribe implements bus.Bus: it continues at its position when the store is reachable again, and at
+// the start of a replaced one.
 func (s *storage) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink func(bus.Message) error, ready func()) error {
-	var last *bus.Mem
+	var last *bus.MemBus
 	next := from
 	for ctx.Err() == nil {
 		b, changed := s.here()
@@ -143,11 +143,10 @@ func whileUnchanged(ctx context.Context, changed <-chan struct{}, f func(context
 
 var errDead = errors.New("this process is dead")
 
-// process is what planes know of one that may be killed: from then on nothing that it
-// does has any effect.
+// process is the planes' view of a process that may be killed: afterwards its actions have no effect.
 type process struct {
 	dead atomic.Bool
-	// steps is how many steps of snapshots are left to it; 0 is any number.
+	// steps is the number of steps of snapshots that it may still do; 0 is unbounded.
 	steps  atomic.Int64
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -165,13 +164,13 @@ func (p *process) start(ctx context.Context, run func(context.Context) error) {
 	}()
 }
 
-// kill ends the process without a word.
+// kill ends the process without a shutdown.
 func (p *process) kill() {
 	p.dead.Store(true)
 	p.cancel()
 }
 
-// step is where a process may be killed while it writes a snapshot.
+// step is a point where a process may be killed while it writes a snapshot.
 func (p *process) step() error {
 	if p.steps.Load() > 0 && p.steps.Add(-1) == 0 {
 		p.kill()
@@ -182,7 +181,7 @@ func (p *process) step() error {
 	return nil
 }
 
-// ownBus is a bus as one process has it.
+// ownBus is the bus of one process.
 type ownBus struct {
 	bus.Bus
 	p *process
@@ -215,8 +214,7 @@ func (b ownBus) Purge(ctx context.Context, t bus.Topic, below uint64) error {
 	return errors.Join(err, b.p.step())
 }
 
-// ownArchive is an archive as one process has it. The lock of one that was killed ends
-// when its lease does.
+// ownArchive is the archive of one process. The lock of a killed process ends when its lease does.
 type ownArchive struct {
 	bus.Archive
 	p *process
@@ -250,7 +248,7 @@ func (a ownArchive) Lock(ctx context.Context, name string, held func(context.Con
 	})
 }
 
-// ownRegistry is a registry as one process has it: who is killed stays in it.
+// ownRegistry is the registry of one process: a killed process stays registered.
 type ownRegistry struct {
 	disco.Registry
 	p *process
@@ -277,7 +275,7 @@ type ownLease struct {
 	p *process
 }
 
-// Lost never tells one that is killed.
+// Lost is never closed for a killed process.
 func (l ownLease) Lost() <-chan struct{} { return nil }
 
 func (l ownLease) Release(ctx context.Context) error {

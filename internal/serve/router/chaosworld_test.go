@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine/sim"
 	"penstock/internal/obs"
@@ -27,8 +27,7 @@ const (
 	worldPool    = 60 // blocks of room
 )
 
-// world is a fleet of workers and routers over planes that misbehave. One goroutine, the
-// test's, drives it.
+// world is a fleet of workers and routers over faulty planes. Only the test's goroutine drives it.
 type world struct {
 	t        *testing.T
 	rng      *rand.Rand
@@ -36,19 +35,19 @@ type world struct {
 	bus      *bus.FaultyBus
 	archive  *bus.FaultyArchive
 	registry *servetest.Registry
-	calls    *rpc.Mem
+	calls    *rpc.MemPlane
 	prompts  []*prompt
 
 	workers [worldWorkers]*chaosWorker
 	routers [worldRouters]*chaosRouter
-	ended   []*process // killed, perhaps not over yet
+	ended   []*process // killed, perhaps not finished yet
 	active  []*errand
 	sent    int // so far
 
 	// engines is the lock of all engines, of the pool, and of told.
 	engines sync.Mutex
 	pool    *sim.Pool
-	told    map[kv.Worker][]*story // by worker, in the order of lives
+	told    map[kv.Worker][]*story // by worker, in the order of epochs
 }
 
 // prompt is one of the prompts of a world.
@@ -87,10 +86,10 @@ func (r *chaosRouter) alive() bool { return r.process != nil && !r.dead.Load() }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, rng: rand.New(rand.NewPCG(seed, 0)), store: newStorage(), registry: servetest.NewRegistry(), calls: rpc.NewMem(),
+		t: t, rng: rand.New(rand.NewPCG(seed, 0)), store: newStorage(), registry: servetest.NewRegistry(), calls: rpc.NewMemPlane(),
 		archive: bus.NewFaultyArchive(bus.NewMemArchive(), seed, bus.ArchiveFaults{}), told: map[kv.Worker][]*story{},
 	}
-	w.bus = bus.Faulty(w.store, seed, bus.Faults{})
+	w.bus = bus.WithFaults(w.store, seed, bus.BusFaults{})
 	var err error
 	if w.pool, err = sim.NewPool(3, worldPool); err != nil {
 		t.Fatal(err)
@@ -105,8 +104,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// makePrompts makes prompts of which some begin alike, the longest of more than a page of
-// the index.
+// makePrompts makes prompts, some with common prefixes, the longest of more than a page of the index.
 func (w *world) makePrompts() {
 	h, err := kv.NewHasher(4, kv.Salt{})
 	if err != nil {
@@ -126,8 +124,8 @@ func (w *world) makePrompts() {
 					p.tokens[i] += kv.Token(100_000 * (tail + 1))
 				}
 			}
-			p.blocks = h.Blocks(nil, p.tokens, nil)
-			p.chain = h.Chain(nil, p.tokens, nil)
+			p.blocks = h.AppendBlockHashes(nil, p.tokens, nil)
+			p.chain = h.AppendSeqHashes(nil, p.tokens, nil)
 			w.prompts = append(w.prompts, p)
 		}
 	}
@@ -139,18 +137,18 @@ func (w *world) hits(p float64) bool { return w.rng.Float64() < p }
 // pass lets time pass.
 func pass(d time.Duration) { <-time.After(d) }
 
-// startWorker begins the next life of a worker.
+// startWorker starts the next epoch of a worker.
 func (w *world) startWorker(at *chaosWorker) {
 	at.epoch++
 	at.process = &process{}
 	own := at.process
 	account := &story{epoch: at.epoch}
 	w.engines.Lock()
-	at.engine = newScripted(&w.engines, w.pool.Join(at.as()))
+	at.engine = newScripted(&w.engines, w.pool.AddMember(at.as()))
 	w.told[at.as()] = append(w.told[at.as()], account)
 	w.tellPool()
 	w.engines.Unlock()
-	topic := bus.KVEvents("penstock", "backend")
+	topic := bus.KVEventsTopic("penstock", "backend")
 	own.tap = func(t bus.Topic, data []byte) {
 		if t == topic {
 			w.engines.Lock()
@@ -168,7 +166,7 @@ func (w *world) startWorker(at *chaosWorker) {
 	own.start(w.t.Context(), wk.Run)
 }
 
-// endWorker ends a life of a worker, in order or without a word.
+// endWorker ends an epoch of a worker, with or without a shutdown.
 func (w *world) endWorker(at *chaosWorker, end func(*process)) {
 	end(at.process)
 	w.engines.Lock()
@@ -184,7 +182,7 @@ func (w *world) endWorker(at *chaosWorker, end func(*process)) {
 	}
 }
 
-// expire has discovery forget a life of a worker that was killed.
+// expire removes an epoch of a killed worker from discovery.
 func (w *world) expire(at *chaosWorker, epoch uint64) {
 	for _, in := range w.registry.Instances() {
 		if in.ID == at.id && in.Epoch == epoch {
@@ -193,24 +191,24 @@ func (w *world) expire(at *chaosWorker, epoch uint64) {
 	}
 }
 
-// tellPool has members tell of the pool what others brought about. The caller holds the
-// engines' lock.
+// tellPool makes members report changes of the pool that others caused. The caller holds the engines'
+// lock.
 func (w *world) tellPool() {
 	for _, at := range w.workers {
-		if e := at.engine; e != nil && e.member != nil && e.member.Waits() {
-			e.tell(e.member.News(nil)...)
+		if e := at.engine; e != nil && e.member != nil && e.member.HasPending() {
+			e.tell(e.member.AppendPending(nil)...)
 		}
 	}
 }
 
-// startRouter starts a replica, which dies after some steps of its snapshots if that is
+// startRouter starts a replica, which dies after the given number of steps of its snapshots if that is
 // not 0.
 func (w *world) startRouter(at *chaosRouter, steps int64) {
 	at.process = &process{}
 	at.steps.Store(steps)
 	cfg := Config{
 		Sync: true, TrackOutput: true,
-		Snapshots: Snapshots{Threshold: 20, Look: time.Second, Interval: 5 * time.Second},
+		Snapshots: SnapshotPolicy{Threshold: 20, Look: time.Second, Interval: 5 * time.Second},
 	}
 	r, err := New(cfg, Planes{
 		Bus: ownBus{w.bus, at.process}, Registry: ownRegistry{w.registry, at.process}, RPC: w.calls,
@@ -223,7 +221,7 @@ func (w *world) startRouter(at *chaosRouter, steps int64) {
 	at.start(w.t.Context(), r.Run)
 }
 
-// endRouter ends a replica. What it had sent to workers is over too.
+// endRouter ends a replica, and with it the requests that it had sent to workers.
 func (w *world) endRouter(at *chaosRouter, end func(*process)) {
 	end(at.process)
 	w.buryRouter(at)
@@ -255,7 +253,7 @@ func (w *world) close() {
 	}
 }
 
-// end ends a process in order, without waiting for it.
+// end stops a process with a shutdown, without waiting for it.
 func (p *process) end() { p.cancel() }
 
 // send routes a request through a router, if it finds a worker.
@@ -280,34 +278,35 @@ func (w *world) send(at *chaosRouter) {
 	}
 }
 
-// prefill says of a request that its prompt is computed.
+// prefill marks the prompt of a request as computed.
 func (w *world) prefill(s *errand) {
 	s.filled = true
-	s.router.router.Prefilled(s.id, 1, 0)
+	s.router.router.MarkPrefilled(s.id, 1, 0)
 }
 
 // free ends a request.
 func (w *world) free(s *errand) {
-	s.router.router.Free(s.id, 1)
+	s.router.router.FreeReservation(s.id, 1)
 	w.active = slices.DeleteFunc(w.active, func(o *errand) bool { return o == s })
 }
 
-// story is what a life of a worker has told, whoever heard it: all events by their numbers.
+// story holds all events that an epoch of a worker has published, by number, whether a router received
+// them or not.
 type story struct {
 	epoch  uint64
 	events []kv.Event
 	held   map[uint64][]kv.SeqHash // by number of the last event that counts
 }
 
-// add notes a record that is published for the first time.
+// add records a record at its first publication.
 func (l *story) add(t *testing.T, data []byte) {
-	var rec feed.Record
-	if err := feed.DecodeRecord(&rec, data); err != nil {
+	var rec kvfeed.Record
+	if err := kvfeed.DecodeRecord(&rec, data); err != nil {
 		t.Error(err)
 		return
 	}
 	if rec.First != uint64(len(l.events))+1 {
-		return // again, or once more
+		return // a repeated record
 	}
 	for i := range rec.Events {
 		ev := rec.Events[i]
@@ -316,7 +315,7 @@ func (l *story) add(t *testing.T, data []byte) {
 	}
 }
 
-// at returns what the worker held by its own account after n events, ascending.
+// at returns what the worker held after n of its events, ascending.
 func (l *story) at(n uint64) []kv.SeqHash {
 	if held, ok := l.held[n]; ok {
 		return held
@@ -329,7 +328,7 @@ func (l *story) at(n uint64) []kv.SeqHash {
 		case kv.Stored:
 			seq := ev.Parent
 			for i, b := range ev.Blocks {
-				seq = kv.Extend(seq, ev.Start+uint32(i), b)
+				seq = kv.ExtendSeq(seq, ev.Start+uint32(i), b)
 				set[holdingOf{seq, ev.Tier}] = true
 			}
 		case kv.Removed:
@@ -355,8 +354,7 @@ type holdingOf struct {
 	tier kv.Tier
 }
 
-// said returns the state that the life last gave a block in the pool within its first n
-// events; 0 is none.
+// said returns the pool state that the epoch last gave a block within its first n events; 0 is none.
 func (l *story) said(seq kv.SeqHash, n uint64) (state kv.PoolState) {
 	for i := range l.events[:n] {
 		if ev := &l.events[i]; ev.Kind == kv.Moved && (slices.Contains(ev.Seqs, seq) || len(ev.Seqs) == 0 && state == kv.Pooled) {

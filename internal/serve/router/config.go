@@ -5,69 +5,69 @@ import (
 	"fmt"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/health"
+	"penstock/core/kvfeed"
+	"penstock/core/poolindex"
 	"penstock/core/prefix"
-	"penstock/core/residency"
 	"penstock/core/route"
 	"penstock/core/route/queue"
 )
 
 // Config is the policy and the bounds of a router.
 type Config struct {
-	// Namespace is that of the workers to route to, and of their topics.
+	// Namespace is the namespace of the workers to route to, and of their topics.
 	Namespace string
-	// Component is that of the workers to route to, and of the stream of their events.
+	// Component is the component of the workers to route to, and of their event stream.
 	Component string
-	// Route decides, Index, Feed and Residency bound what is known of caches and of pools
-	// of memory that workers share, Health says when a worker counts as not answering.
+	// Route configures decisions. Index, Feed and Residency bound the index, the feeds and the index of
+	// shared pools. Health says when a worker counts as not answering.
 	Route route.Config
-	// Queue is about the requests that wait for a worker, as Route.QueueThreshold says.
+	// Queue configures the queue of waiting requests; Route.QueueThreshold says when requests wait.
 	Queue     queue.Config
 	Index     prefix.Config
-	Feed      feed.Config
-	Residency residency.Config
+	Feed      kvfeed.Config
+	Residency poolindex.Config
 	Health    health.Config
-	// NoKVEvents has the router follow no cache events: it predicts what is cached from
-	// what it sent, for two minutes, corrected by what workers report.
+	// NoKVEvents turns cache events off: the router predicts what is cached from what it sent, for two
+	// minutes, corrected by the cached tokens that workers report.
 	NoKVEvents bool
-	// PredictedTTL is for how long a router that follows events predicts so too, until
-	// they say what became of it; negative is not at all.
+	// PredictedTTL is how long a router that follows events predicts the cache contents of a request it
+	// sent, until events confirm or refute them; negative turns this off.
 	PredictedTTL time.Duration
-	// BlockSize, if not 0, is the block size that every worker must have; a
-	// worker with another one gets no requests. 0 takes it from the model cards.
+	// BlockSize, if not 0, is the block size that every worker must have; a worker with another one
+	// gets no requests. 0 takes it from the model cards.
 	BlockSize int
-	// ReservationTTL is how long a request counts as active without [Router.Renew].
+	// ReservationTTL is how long a request counts as active without [Router.RenewReservation].
 	ReservationTTL time.Duration
-	// Sync says that the routers of the component tell each other what they have sent to
-	// its workers, so that each counts the requests of all.
+	// Sync makes the routers of the component tell each other which requests they have sent to its
+	// workers, so that each counts the requests of all.
 	Sync bool
-	// TrackOutput says that the blocks of answers count as they are generated.
+	// TrackOutput counts the blocks of answers as they are generated.
 	TrackOutput bool
-	// Grace is how long entries of a worker are kept that discovery does not
-	// know (yet: its events may come first).
+	// Grace is how long the entries of a worker are kept that discovery does not list; its events may
+	// arrive before its registration.
 	Grace time.Duration
-	// Decisions is how many requests' decisions are remembered.
+	// Decisions is the number of requests whose decisions are kept.
 	Decisions int
-	// Snapshots says when what is known of caches is written to the archive.
-	Snapshots Snapshots
-	// MaxBodyBytes bounds the body of an API call, MaxCalls how many of those with a
-	// body are in progress; one more is refused as Overloaded.
+	// Snapshots says when the cache state is written to the archive.
+	Snapshots SnapshotPolicy
+	// MaxBodyBytes bounds the body of an API call. MaxCalls bounds the calls with a body in progress;
+	// one more is refused as Overloaded.
 	MaxBodyBytes int64
 	MaxCalls     int
 }
 
-// Snapshots is the policy of what a router leaves in the archive.
-type Snapshots struct {
-	// Threshold is after how many messages of the event stream a snapshot is due;
-	// 0 writes none, and restores those that others have written.
+// SnapshotPolicy says when a router writes snapshots, and what it does with existing ones.
+type SnapshotPolicy struct {
+	// Threshold is the number of messages of the event stream after which a snapshot is due; 0 writes
+	// none and only restores the snapshots of other routers.
 	Threshold uint64
-	// Interval is after what time one is due when any message has come.
+	// Interval is the time after which a snapshot is due if any message has arrived.
 	Interval time.Duration
-	// Look is how often it is asked whether a snapshot is due.
+	// Look is how often the router checks whether a snapshot is due.
 	Look time.Duration
-	// Reset says what becomes of what earlier routers have left.
-	Reset Reset
+	// Reset says what happens to the states of earlier routers at the start.
+	Reset ResetMode
 }
 
 // EnsureDefaults fills in what is not set.
@@ -128,7 +128,7 @@ func (c *Config) Validate() error {
 	if c.Snapshots.Interval < 0 || c.Snapshots.Look < 0 {
 		errs = append(errs, errors.New("router: the times between snapshots and between looks must be positive"))
 	}
-	if r := c.Snapshots.Reset; r != Keep && r != Alone && r != Force {
+	if r := c.Snapshots.Reset; r != ResetNever && r != ResetIfAlone && r != ResetForce {
 		errs = append(errs, fmt.Errorf("router: states cannot be reset in the way %.20q", r))
 	}
 	if c.MaxBodyBytes < 1 {

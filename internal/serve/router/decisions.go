@@ -12,29 +12,29 @@ import (
 	"penstock/internal/engine"
 )
 
-// maxAttempts bounds the attempts remembered of one request.
+// maxAttempts bounds the attempts kept of one request.
 const maxAttempts = 32
 
-// decisions remembers what was decided for the most recent requests. When it is
-// full the request that came first is forgotten, and its memory used for the next.
-type decisions struct {
+// decisionLog keeps the decisions of the most recent requests. When it is full a new request replaces
+// the oldest one and reuses its memory.
+type decisionLog struct {
 	mu struct {
 		sync.Mutex
-		byID map[string]*remembered
-		ring []*remembered // in order of arrival; oldest at next once full
+		byID map[string]*loggedRequest
+		ring []*loggedRequest // in order of arrival; oldest at next once full
 		next int
 	}
 }
 
-// remembered is what is known of a request.
-type remembered struct {
+// loggedRequest is the record of one request.
+type loggedRequest struct {
 	id, model string
-	attempts  []attempted
+	attempts  []loggedAttempt
 }
 
-// attempted is what is known of an attempt. Times are zero, and tokens unsaid, as long as nobody
-// said them.
-type attempted struct {
+// loggedAttempt is the record of an attempt. Times are zero and token counts tokensUnknown until they
+// are reported.
+type loggedAttempt struct {
 	number               uint32
 	prompt               int
 	decision             route.Decision
@@ -43,18 +43,18 @@ type attempted struct {
 	err                  string
 }
 
-const unsaid = -1
+const tokensUnknown = -1
 
-// decided is the JSON of GET /v1/router/decisions.
-type decided struct {
-	RequestID string           `json:"request_id"`
-	Model     string           `json:"model"`
-	Attempts  []decidedAttempt `json:"attempts"`
-	// Behind is what the router processes decided that the request was sent to.
-	Behind []behindAnswer `json:"behind,omitempty"`
+// decisionsAnswer is the JSON of GET /v1/router/decisions.
+type decisionsAnswer struct {
+	RequestID string            `json:"request_id"`
+	Model     string            `json:"model"`
+	Attempts  []decisionAttempt `json:"attempts"`
+	// Behind holds the decisions of the router processes which the request was sent to.
+	Behind []nestedAnswer `json:"behind,omitempty"`
 }
 
-type decidedAttempt struct {
+type decisionAttempt struct {
 	Attempt       uint32     `json:"attempt"`
 	DecidedAt     time.Time  `json:"decided_at"`
 	PromptTokens  int        `json:"prompt_tokens"`
@@ -65,24 +65,24 @@ type decidedAttempt struct {
 	BlockSize     int        `json:"block_size,omitempty"`
 	Cost          float64    `json:"cost"`
 	PrefilledAt   *time.Time `json:"prefilled_at,omitempty"`
-	// Predicted and Reported are the tokens of the prompt that the worker was believed to
-	// have cached, nil if there is none, and that it said it had; nil before it said so.
+	// Predicted is the number of prompt tokens predicted to be cached on the worker, nil if there was
+	// no prediction. Reported is the number that the worker reported; nil until then.
 	Predicted *int       `json:"predicted_cached_tokens,omitempty"`
 	Reported  *int       `json:"reported_cached_tokens,omitempty"`
 	FreedAt   *time.Time `json:"freed_at,omitempty"`
 	Error     string     `json:"error,omitempty"` // code: why no worker was chosen
 }
 
-func (d *decisions) init(size int) {
-	d.mu.byID = make(map[string]*remembered)
-	d.mu.ring = make([]*remembered, 0, size)
+func (d *decisionLog) initialize(size int) {
+	d.mu.byID = make(map[string]*loggedRequest)
+	d.mu.ring = make([]*loggedRequest, 0, size)
 }
 
-// routed notes one decision, or that there was none because of err.
-func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, at time.Time) {
-	a := attempted{number: req.Attempt, at: at, prompt: len(req.Tokens), decision: *dec, predicted: unsaid, reported: unsaid}
+// recordDecision records one decision, or with err that there was none.
+func (d *decisionLog) recordDecision(req *route.Request, dec *route.Decision, err error, at time.Time) {
+	a := loggedAttempt{number: req.Attempt, at: at, prompt: len(req.Tokens), decision: *dec, predicted: tokensUnknown, reported: tokensUnknown}
 	if err != nil {
-		a.err = fault.Of(err).String()
+		a.err = fault.CodeOf(err).String()
 	} else {
 		a.predicted = dec.CachedTokens(len(req.Tokens))
 	}
@@ -90,7 +90,7 @@ func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, a
 	defer d.mu.Unlock()
 	e := d.mu.byID[req.ID]
 	if e == nil {
-		e = d.add(req.ID)
+		e = d.addRequestLocked(req.ID)
 	}
 	e.model = req.Model
 	if last := len(e.attempts) - 1; last >= 0 && e.attempts[last].err != "" && e.attempts[last].number == req.Attempt {
@@ -103,50 +103,50 @@ func (d *decisions) routed(req *route.Request, dec *route.Decision, err error, a
 	e.attempts = append(e.attempts, a)
 }
 
-// add makes an entry in the place of the oldest. The caller holds mu.
-func (d *decisions) add(id string) *remembered {
-	var e *remembered
+// addRequestLocked adds a record in the place of the oldest one.
+func (d *decisionLog) addRequestLocked(id string) *loggedRequest {
+	var e *loggedRequest
 	if len(d.mu.ring) < cap(d.mu.ring) {
-		e = &remembered{id: id}
+		e = &loggedRequest{id: id}
 		d.mu.ring = append(d.mu.ring, e)
 	} else {
 		e = d.mu.ring[d.mu.next]
 		delete(d.mu.byID, e.id)
 		clear(e.attempts)
-		*e = remembered{id: id, attempts: e.attempts[:0]}
+		*e = loggedRequest{id: id, attempts: e.attempts[:0]}
 		d.mu.next = (d.mu.next + 1) % len(d.mu.ring)
 	}
 	d.mu.byID[id] = e
 	return e
 }
 
-// prefilled notes when the prompt was computed, zero if that is not known, and how many tokens of it
-// were cached, unsaid likewise.
-func (d *decisions) prefilled(id string, attempt uint32, reported int, at time.Time) {
+// recordPrefill records when the prompt was computed, zero if unknown, and how many of its tokens were
+// cached, tokensUnknown if unknown.
+func (d *decisionLog) recordPrefill(id string, attempt uint32, reported int, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	a := d.find(id, attempt)
+	a := d.findAttemptLocked(id, attempt)
 	if a == nil {
 		return
 	}
 	if a.prefilled.IsZero() {
 		a.prefilled = at
 	}
-	if reported != unsaid {
+	if reported != tokensUnknown {
 		a.reported = reported
 	}
 }
 
-func (d *decisions) freed(id string, attempt uint32, at time.Time) {
+func (d *decisionLog) recordFree(id string, attempt uint32, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if a := d.find(id, attempt); a != nil && a.freed.IsZero() && a.err == "" {
+	if a := d.findAttemptLocked(id, attempt); a != nil && a.freed.IsZero() && a.err == "" {
 		a.freed = at
 	}
 }
 
-// find returns the newest entry of an attempt, or nil. The caller holds mu.
-func (d *decisions) find(id string, attempt uint32) *attempted {
+// findAttemptLocked returns the newest record of an attempt, or nil.
+func (d *decisionLog) findAttemptLocked(id string, attempt uint32) *loggedAttempt {
 	e := d.mu.byID[id]
 	if e == nil {
 		return nil
@@ -159,27 +159,27 @@ func (d *decisions) find(id string, attempt uint32) *attempted {
 	return nil
 }
 
-// get returns a copy of what is remembered of a request.
-func (d *decisions) get(id string) (decided, error) {
+// findRequest returns a copy of the record of a request.
+func (d *decisionLog) findRequest(id string) (decisionsAnswer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.mu.byID[id]
 	if e == nil {
 		err := fault.New(fault.NotFound, "no decision is remembered for this request id; the last %d requests are", cap(d.mu.ring))
 		err.Param = "request_id"
-		return decided{}, err
+		return decisionsAnswer{}, err
 	}
-	out := decided{RequestID: e.id, Model: e.model}
+	out := decisionsAnswer{RequestID: e.id, Model: e.model}
 	for i := range e.attempts {
-		out.Attempts = append(out.Attempts, e.attempts[i].row())
+		out.Attempts = append(out.Attempts, e.attempts[i].jsonRow())
 	}
 	return out, nil
 }
 
-// decided returns what is remembered of a request here, and at the router processes that it was sent
-// to. One that another router sent there is found at theirs alone.
-func (r *Router) decided(ctx context.Context, id string, depth int) (decided, error) {
-	d, err := r.decisions.get(id)
+// collectDecisions returns the records of a request, here and at the router processes that it was sent
+// to. A request which another router sent there is found only there.
+func (r *Router) collectDecisions(ctx context.Context, id string, depth int) (decisionsAnswer, error) {
+	d, err := r.decisions.findRequest(id)
 	q := engine.Inspection{Call: engine.InspectDecisions, RequestID: id}
 	if err == nil {
 		var ids []kv.WorkerID
@@ -197,30 +197,30 @@ func (r *Router) decided(ctx context.Context, id string, depth int) (decided, er
 	if len(d.Behind) == 0 {
 		return d, err
 	}
-	d.RequestID, d.Attempts = id, []decidedAttempt{}
+	d.RequestID, d.Attempts = id, []decisionAttempt{}
 	return d, nil
 }
 
-// row returns the JSON of a.
-func (a *attempted) row() decidedAttempt {
+// jsonRow returns the JSON of a.
+func (a *loggedAttempt) jsonRow() decisionAttempt {
 	d := &a.decision
-	return decidedAttempt{
+	return decisionAttempt{
 		Attempt: a.number, DecidedAt: a.at.UTC(), PromptTokens: a.prompt,
 		WorkerID: uint64(d.Worker.ID), Rank: d.Worker.Rank, Mode: d.Mode,
 		OverlapBlocks: d.OverlapBlocks, BlockSize: d.BlockSize, Cost: d.Cost,
-		PrefilledAt: said(a.prefilled), Predicted: count(a.predicted), Reported: count(a.reported), FreedAt: said(a.freed), Error: a.err,
+		PrefilledAt: timeOrNil(a.prefilled), Predicted: tokensOrNil(a.predicted), Reported: tokensOrNil(a.reported), FreedAt: timeOrNil(a.freed), Error: a.err,
 	}
 }
 
-func said(at time.Time) *time.Time {
+func timeOrNil(at time.Time) *time.Time {
 	if at.IsZero() {
 		return nil
 	}
 	return new(at.UTC())
 }
 
-func count(tokens int) *int {
-	if tokens == unsaid {
+func tokensOrNil(tokens int) *int {
+	if tokens == tokensUnknown {
 		return nil
 	}
 	return &tokens

@@ -3,25 +3,24 @@ package router
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"penstock/core/feed"
+	"penstock/core/kvfeed"
 	"penstock/internal/obs"
 )
 
-// feedState is how the event feeds are; it is collected when somebody looks. Counts are of
-// all feeds that there were.
-type feedState struct {
+// feedMetrics reads the state of the event feeds on collection. Counts cover all feeds since the start.
+type feedMetrics struct {
 	r                                 *Router
 	lag, feeds, missing, gaps, healed *prometheus.Desc
 	orphans                           *prometheus.Desc
 }
 
-var _ prometheus.Collector = (*feedState)(nil)
+var _ prometheus.Collector = (*feedMetrics)(nil)
 
-func newFeedState(r *Router) *feedState {
+func newFeedMetrics(r *Router) *feedMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(obs.Namespace+"_"+name, help, labels, nil)
 	}
-	return &feedState{
+	return &feedMetrics{
 		r:       r,
 		lag:     desc("feed_lag_seconds", "For how long the event feed furthest behind its worker has been so."),
 		feeds:   desc("feed_workers", "Event feeds by state.", "state"),
@@ -33,24 +32,24 @@ func newFeedState(r *Router) *feedState {
 }
 
 // Describe implements prometheus.Collector.
-func (s *feedState) Describe(ch chan<- *prometheus.Desc) {
+func (s *feedMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range [...]*prometheus.Desc{s.lag, s.feeds, s.missing, s.gaps, s.healed, s.orphans} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (s *feedState) Collect(ch chan<- prometheus.Metric) {
+func (s *feedMetrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	sum := s.r.cache.summary()
+	sum := s.r.cache.summarizeFeeds()
 	gauge(s.lag, sum.lag.Seconds())
 	gauge(s.missing, float64(sum.missing))
-	for state := feed.Doubt; state <= feed.Live; state++ {
+	for state := kvfeed.Resyncing; state <= kvfeed.Live; state++ {
 		gauge(s.feeds, float64(sum.states[state]), state.String())
 	}
 	gauge(s.feeds, float64(sum.waiting), feedWaiting)

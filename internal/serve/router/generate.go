@@ -11,7 +11,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
 )
@@ -34,17 +34,17 @@ type stopConditions struct {
 	IgnoreEOS bool       `json:"ignore_eos"`
 }
 
-// generated is one event of the answer.
-type generated struct {
+// generateEvent is one event of the answer.
+type generateEvent struct {
 	TokenIDs []kv.Token `json:"token_ids"`
-	Cached   int        `json:"cached_tokens,omitempty"` // with the first tokens, or with the last if it was not known
+	Cached   int        `json:"cached_tokens,omitempty"` // with the first tokens, or with the last if it was unknown then
 	Finish   string     `json:"finish_reason,omitempty"` // stop or length
 	WorkerID uint64     `json:"worker_id"`
 	Rank     uint32     `json:"dp_rank"`
 }
 
-// serveGenerate routes token ids to a worker and streams token ids back. It makes
-// one attempt: moving a stream between workers is the frontend's work.
+// serveGenerate routes token ids to a worker and streams token ids back. It makes one attempt: request
+// migration is the frontend's work.
 func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	if r.planes.RPC == nil {
 		return fault.New(fault.Unimplemented, "this router has no request plane: ask best_worker and call the worker")
@@ -66,53 +66,53 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	defer attempt.Hold(r, ereq.ID, ereq.Attempt)()
+	defer dispatch.HoldReservation(r, ereq.ID, ereq.Attempt)()
 
-	var out *stream // once a worker has accepted
+	var out *sseStream // set once a worker has accepted
 	var delta engine.Delta
-	fresh := 0 // tokens that do not count as load yet
+	fresh := 0 // tokens that are not counted as load yet
 	var report engine.CachedReport
 	err = r.planes.RPC.Call(ctx, d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func(frame []byte) error {
 		if err := engine.DecodeDelta(frame, &delta); err != nil {
 			return err
 		}
 		if out == nil {
-			out = newStream(w)
+			out = newSSEStream(w)
 		}
 		if delta.Accepted {
-			return out.write("")
+			return out.writeText("")
 		}
-		cached, news := report.Take(&delta)
+		cached, news := report.ObserveDelta(&delta)
 		if news {
-			r.Prefilled(ereq.ID, ereq.Attempt, cached)
+			r.MarkPrefilled(ereq.ID, ereq.Attempt, cached)
 		}
 		if fresh += len(delta.Tokens); fresh >= d.BlockSize {
-			r.Grown(ereq.ID, ereq.Attempt, fresh)
+			r.RecordOutput(ereq.ID, ereq.Attempt, fresh)
 			fresh = 0
 		}
-		b, err := json.Marshal(generated{append([]kv.Token{}, delta.Tokens...), max(0, cached), finishName(delta.Finish), uint64(d.Worker.ID), d.Worker.Rank})
+		b, err := json.Marshal(generateEvent{append([]kv.Token{}, delta.Tokens...), max(0, cached), finishName(delta.Finish), uint64(d.Worker.ID), d.Worker.Rank})
 		if err != nil {
 			return err
 		}
-		return out.write("data: %s\n\n", b)
+		return out.writeText("data: %s\n\n", b)
 	})
-	if err != nil && ctx.Err() == nil && fault.Of(err).Class().Retryable {
-		r.Failed(d.Worker, err)
+	if err != nil && ctx.Err() == nil && fault.CodeOf(err).Class().Retryable {
+		r.ReportFailure(d.Worker, err)
 	}
 	if out == nil {
 		return err
 	}
 	if err != nil {
-		_ = out.write("data: %s\n\n", openai.AppendError(nil, err))
+		_ = out.writeText("data: %s\n\n", openai.AppendError(nil, err))
 		return nil
 	}
-	_ = out.write("data: [DONE]\n\n")
+	_ = out.writeText("data: [DONE]\n\n")
 	return nil
 }
 
-// engineRequest is the engine's side of a body, checked against the model.
+// engineRequest builds the engine request of a body and checks it against the model card.
 func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
-	card, adapter, err := r.card(body.Model)
+	card, adapter, err := r.servingCard(body.Model)
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +123,11 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	room := card.ContextLength - len(body.TokenIDs)
 	switch {
 	case len(body.TokenIDs) == 0:
-		return nil, fault.Param("token_ids", "token_ids is missing or empty")
+		return nil, fault.InvalidParam("token_ids", "token_ids is missing or empty")
 	case room < 1:
-		return nil, fault.Param("token_ids", "the prompt has %d tokens and the context of %s is %d", len(body.TokenIDs), card.Name, card.ContextLength)
+		return nil, fault.InvalidParam("token_ids", "the prompt has %d tokens and the context of %s is %d", len(body.TokenIDs), card.Name, card.ContextLength)
 	case body.Stop.MaxTokens < 0 || body.Stop.MinTokens < 0:
-		return nil, fault.Param("stop_conditions", "max_tokens and min_tokens must not be negative")
+		return nil, fault.InvalidParam("stop_conditions", "max_tokens and min_tokens must not be negative")
 	}
 	limit := body.Stop.MaxTokens
 	if limit == 0 {
@@ -138,7 +138,7 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	}
 	limit = min(limit, room)
 	if body.Stop.MinTokens > limit {
-		return nil, fault.Param("stop_conditions.min_tokens", "min_tokens is %d and at most %d tokens can be generated", body.Stop.MinTokens, limit)
+		return nil, fault.InvalidParam("stop_conditions.min_tokens", "min_tokens is %d and at most %d tokens can be generated", body.Stop.MinTokens, limit)
 	}
 	sampling := card.Defaults
 	sampling.Seed = mathrand.Uint64()
@@ -155,10 +155,10 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 	return ereq, ereq.Validate()
 }
 
-// card returns the card that model is served by, if a worker serves it, and the adapter
-// that model is the name of; "" if of none.
-func (r *Router) card(model string) (card engine.Card, adapter string, err error) {
-	p, err := r.find(model)
+// servingCard returns the card of a worker that serves model, and the adapter that model names; "" if
+// it names none.
+func (r *Router) servingCard(model string) (card engine.Card, adapter string, err error) {
+	p, err := r.findPool(model)
 	if err != nil {
 		return engine.Card{}, "", err
 	}

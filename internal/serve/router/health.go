@@ -17,13 +17,13 @@ import (
 const (
 	// pingTimeout is how long a worker may take to answer a ping.
 	pingTimeout = time.Second
-	// maxPings bounds the pings that are out at once; the rest wait their turn.
+	// maxPings bounds the pings in flight; further ones wait.
 	maxPings = 256
-	// idleProbe is how often the pinger looks at a fleet that gives it nothing to do.
+	// idleProbe is how often the prober wakes when no ping is due.
 	idleProbe = time.Hour
 )
 
-// pingOutcome is how a ping ended.
+// pingOutcome is the outcome of a ping.
 type pingOutcome int
 
 const (
@@ -34,55 +34,54 @@ const (
 
 var pingOutcomeNames = [pingOutcomes]string{"answered", "failed"}
 
-// state is how requests see a member at a time, and since when it is in doubt. The
-// caller holds mu.
-func (r *Router) state(now kv.Mono, m *member) (route.State, kv.Mono) {
-	st, _ := r.mu.health.Status(m.worker.ID)
+// memberStateLocked returns the routing state of a member now, and since when it has been in doubt.
+func (r *Router) memberStateLocked(now kv.Mono, m *member) (route.WorkerState, kv.Mono) {
+	st, _ := r.mu.health.StatusOf(m.worker.ID)
 	switch {
-	case m.draining(now):
+	case m.isDraining(now):
 		return route.Draining, now
 	case st.Quarantined && st.Cause == health.CallFailed:
 		return route.Suspected, st.Since
 	case st.Quarantined:
 		return route.NotAnswering, st.Since
-	case m.says(now, engine.StateNotReady):
+	case m.reportsState(now, engine.StateNotReady):
 		return route.NotReady, now
 	}
 	return route.Ready, now
 }
 
-// settle makes decisions follow a member's state. The caller holds mu.
-func (r *Router) settle(now kv.Mono, m *member) {
+// updateStateLocked passes a member's state on to its pool, and admits waiting requests if it changed.
+func (r *Router) updateStateLocked(now kv.Mono, m *member) {
 	if p := r.mu.names[m.card.Name]; p != nil {
-		state, since := r.state(now, m)
+		state, since := r.memberStateLocked(now, m)
 		if p.router.SetState(m.worker, state, since) {
-			r.admit(p)
+			r.admitLocked(p)
 		}
 	}
 }
 
-// settleAll does so for all ranks of a worker. The caller holds mu.
-func (r *Router) settleAll(now kv.Mono, id kv.WorkerID) {
-	at, _ := findMember(r.mu.members, kv.Worker{ID: id})
+// updateWorkerStateLocked calls updateStateLocked for all ranks of a worker.
+func (r *Router) updateWorkerStateLocked(now kv.Mono, id kv.WorkerID) {
+	at, _ := memberIndex(r.mu.members, kv.Worker{ID: id})
 	for ; at < len(r.mu.members) && r.mu.members[at].worker.ID == id; at++ {
-		r.settle(now, r.mu.members[at])
+		r.updateStateLocked(now, r.mu.members[at])
 	}
 }
 
-// quarantined reports whether a member does not answer. The caller holds mu.
-func (r *Router) quarantined(m *member) bool {
-	st, _ := r.mu.health.Status(m.worker.ID)
+// isQuarantinedLocked reports whether a member does not answer.
+func (r *Router) isQuarantinedLocked(m *member) bool {
+	st, _ := r.mu.health.StatusOf(m.worker.ID)
 	return st.Quarantined
 }
 
 func (r *Router) countQuarantined() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mu.health.Quarantined()
+	return r.mu.health.QuarantinedCount()
 }
 
-// watched returns the workers of members, ascending.
-func watched(members []*member) []health.Worker {
+// healthWorkers returns the workers of members, ascending.
+func healthWorkers(members []*member) []health.Worker {
 	var list []health.Worker
 	for _, m := range members {
 		if n := len(list); n == 0 || list[n-1].ID != m.worker.ID {
@@ -92,74 +91,73 @@ func watched(members []*member) []health.Worker {
 	return list
 }
 
-// Failed notes that a call to a worker ended in err, which is the worker's failure
-// or its refusal. One that did not answer gets nothing more, while there is another,
-// until it answers a ping; one that drains nothing more at all; one that is full is
-// where it should be.
-func (r *Router) Failed(w kv.Worker, err error) {
-	code := fault.Of(err)
+// ReportFailure records that a call to a worker failed with err, which is the worker's failure or its
+// refusal. A worker that did not answer gets no requests until it answers a ping, while there is
+// another worker. A draining worker gets no more requests. A full worker keeps its state.
+func (r *Router) ReportFailure(w kv.Worker, err error) {
+	code := fault.CodeOf(err)
 	r.metrics.calls.WithLabelValues(code.String()).Inc()
 	r.log.Debug("call failed", "worker", uint64(w.ID), "error", err)
 	switch code {
 	case fault.Draining:
-		r.leaves(w.ID)
+		r.markDraining(w.ID)
 	case fault.EngineError: // about the request: the worker works
 	case fault.Unavailable, fault.Deadline:
-		if r.planes.RPC != nil && r.suspect(w) {
-			r.tellSilent(context.Background(), w.ID, health.CallFailed, err)
-			r.wakeProbe()
+		if r.planes.RPC != nil && r.recordFailedCall(w) {
+			r.logQuarantine(context.Background(), w.ID, health.CallFailed, err)
+			r.wakeProber()
 		}
 	}
 }
 
-// suspect notes that a worker did not answer a call, and reports whether its
-// quarantine begins with that.
-func (r *Router) suspect(w kv.Worker) bool {
+// recordFailedCall records that a worker did not answer a call, and reports whether that starts its
+// quarantine.
+func (r *Router) recordFailedCall(w kv.Worker) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := r.member(w)
+	m := r.memberLocked(w)
 	now := r.now()
-	if m == nil || !r.mu.health.Failed(now, w.ID, m.in.Epoch) {
+	if m == nil || !r.mu.health.RecordFailedCall(now, w.ID, m.in.Epoch) {
 		return false
 	}
-	r.settleAll(now, w.ID)
+	r.updateWorkerStateLocked(now, w.ID)
 	return true
 }
 
-// leaves notes that a worker refused a call because it drains. Reports that it sent
-// before may be on their way, so they do not make it ready again.
-func (r *Router) leaves(id kv.WorkerID) {
+// markDraining records that a worker refused a call because it drains. Earlier load reports may still
+// arrive, so they do not make it ready again.
+func (r *Router) markDraining(id kv.WorkerID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	for _, m := range r.mu.members {
 		if m.worker.ID == id {
-			m.leaving = now.Add(fresh)
+			m.drainingUntil = now.Add(reportValidFor)
 		}
 	}
-	r.settleAll(now, id)
+	r.updateWorkerStateLocked(now, id)
 }
 
-// tellSilent says that a quarantine has begun, and err, which began it.
-func (r *Router) tellSilent(ctx context.Context, id kv.WorkerID, why health.Cause, err error) {
+// logQuarantine logs that a quarantine has started, with its cause err.
+func (r *Router) logQuarantine(ctx context.Context, id kv.WorkerID, why health.Cause, err error) {
 	r.throttle.Log(ctx, slog.LevelWarn, "a worker does not answer, nothing is sent to it until it does", "worker", uint64(id), "reason", why.String(), "error", err)
 }
 
-// wakeProbe has the pinger look for what is due.
-func (r *Router) wakeProbe() {
+// wakeProber makes the prober look for due pings.
+func (r *Router) wakeProber() {
 	select {
-	case r.probe <- struct{}{}:
+	case r.probeWake <- struct{}{}:
 	default:
 	}
 }
 
-// probe is a ping with the address that it goes to.
-type probe struct {
+// workerProbe is a ping with its address.
+type workerProbe struct {
 	health.Ping
 	addr string
 }
 
-// checkHealth pings whom it is time to ping until ctx ends, and waits for the pings.
+// checkHealth sends the due pings until ctx ends, and waits for them.
 func (r *Router) checkHealth(ctx context.Context) {
 	var pings sync.WaitGroup
 	defer pings.Wait()
@@ -169,40 +167,39 @@ func (r *Router) checkHealth(ctx context.Context) {
 	for {
 		select {
 		case <-timer.C:
-		case <-r.probe:
+		case <-r.probeWake:
 		case <-ctx.Done():
 			return
 		}
-		probes, wait := r.probes(due[:0])
+		probes, wait := r.takeDueProbes(due[:0])
 		for _, p := range probes {
-			pings.Go(func() { r.ping(ctx, p) })
+			pings.Go(func() { r.sendPing(ctx, p) })
 		}
 		timer.Reset(wait)
 	}
 }
 
-// probes returns the pings to be sent now and the time to the next one. due is
-// memory for them.
-func (r *Router) probes(due []health.Ping) (probes []probe, wait time.Duration) {
+// takeDueProbes returns the pings to send now and the time until the next one. due is memory for them.
+func (r *Router) takeDueProbes(due []health.Ping) (probes []workerProbe, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	for _, p := range r.mu.health.Due(now, due, maxPings-r.mu.pinging) {
-		// Discovery knows whoever the machine knows, so there is a first rank.
-		if m := r.member(kv.Worker{ID: p.ID}); m != nil {
-			probes = append(probes, probe{Ping: p, addr: m.in.Addr})
+	for _, p := range r.mu.health.DuePings(now, due, maxPings-r.mu.pinging) {
+		// Discovery lists every worker that the machine knows, so there is a first rank.
+		if m := r.memberLocked(kv.Worker{ID: p.ID}); m != nil {
+			probes = append(probes, workerProbe{Ping: p, addr: m.in.Addr})
 		}
 	}
 	r.mu.pinging += len(probes)
 	next, ok := r.mu.health.Next()
-	if !ok || r.mu.pinging == maxPings { // the end of a ping wakes
+	if !ok || r.mu.pinging == maxPings { // the end of a ping wakes the prober
 		return probes, idleProbe
 	}
 	return probes, max(next.Sub(now), 0)
 }
 
-// ping sends one ping and notes what came of it.
-func (r *Router) ping(ctx context.Context, p probe) {
+// sendPing sends one ping and records its outcome.
+func (r *Router) sendPing(ctx context.Context, p workerProbe) {
 	limited, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	var pong *engine.Pong
@@ -213,7 +210,7 @@ func (r *Router) ping(ctx context.Context, p probe) {
 	})
 	switch {
 	case ctx.Err() != nil:
-		return // this router ends: that says nothing of the worker
+		return // this router stops: that says nothing about the worker
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fault.New(fault.Unavailable, "no answer to a ping within %v", pingTimeout)
 	case err == nil && pong == nil:
@@ -223,60 +220,59 @@ func (r *Router) ping(ctx context.Context, p probe) {
 	case err == nil && pong.Epoch < p.Epoch:
 		err = fault.New(fault.Unavailable, "at the address of worker %d there is an earlier life of it", p.ID)
 	}
-	r.pinged(ctx, p.Ping, pong, err)
-	r.wakeProbe()
+	r.recordPing(ctx, p.Ping, pong, err)
+	r.wakeProber()
 }
 
-// pinged notes how a ping ended. Whoever refuses a ping has answered it.
-func (r *Router) pinged(ctx context.Context, p health.Ping, pong *engine.Pong, err error) {
+// recordPing records the outcome of a ping. A worker that refuses a ping has answered it.
+func (r *Router) recordPing(ctx context.Context, p health.Ping, pong *engine.Pong, err error) {
 	changed, outcome := false, pingAnswered
-	switch code := fault.Of(err); {
+	switch code := fault.CodeOf(err); {
 	case err == nil:
-		changed = r.answered(p, pong.Epoch, &pong.LoadReport)
+		changed = r.recordPong(p, pong.Epoch, &pong.LoadReport)
 	case code == fault.Draining:
-		r.leaves(p.ID)
-		changed = r.answered(p, p.Epoch, nil)
+		r.markDraining(p.ID)
+		changed = r.recordPong(p, p.Epoch, nil)
 	case code == fault.Overloaded, code == fault.Limited, code == fault.Unimplemented:
-		changed = r.answered(p, p.Epoch, nil)
+		changed = r.recordPong(p, p.Epoch, nil)
 	default:
 		outcome = pingFailed
-		changed = r.missed(p)
+		changed = r.recordMissedPing(p)
 	}
 	r.metrics.pings[outcome].Inc()
 	switch {
 	case !changed:
 	case outcome == pingFailed:
-		r.tellSilent(ctx, p.ID, health.PingFailed, err)
-	case err == nil && pong.State == engine.StateNotReady: // it comes back when its engine does
+		r.logQuarantine(ctx, p.ID, health.PingFailed, err)
+	case err == nil && pong.State == engine.StateNotReady: // it becomes ready when its engine does
 		r.throttle.Log(ctx, slog.LevelInfo, "a worker answers, and its engine does not", "worker", uint64(p.ID))
 	default:
 		r.throttle.Log(ctx, slog.LevelInfo, "a worker answers again", "worker", uint64(p.ID))
 	}
 }
 
-// answered notes the answer of a life of a worker, with what it says of itself, and
-// reports whether its quarantine ends with that.
-func (r *Router) answered(p health.Ping, epoch uint64, report *engine.LoadReport) bool {
+// recordPong records the answer of a worker of the given epoch, with its load report, and reports
+// whether that ends its quarantine.
+func (r *Router) recordPong(p health.Ping, epoch uint64, report *engine.LoadReport) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	r.mu.pinging--
-	changed := r.mu.health.Answered(now, p, epoch)
+	changed := r.mu.health.RecordAnswer(now, p, epoch)
 	if report != nil {
-		r.heed(now, *report)
+		r.applyReportLocked(now, *report)
 	}
-	r.settleAll(now, p.ID)
+	r.updateWorkerStateLocked(now, p.ID)
 	return changed
 }
 
-// missed notes that a ping was not answered, and reports whether a quarantine
-// begins with that.
-func (r *Router) missed(p health.Ping) bool {
+// recordMissedPing records that a ping was not answered, and reports whether that starts a quarantine.
+func (r *Router) recordMissedPing(p health.Ping) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	r.mu.pinging--
-	changed := r.mu.health.Missed(now, p)
-	r.settleAll(now, p.ID)
+	changed := r.mu.health.RecordMissed(now, p)
+	r.updateWorkerStateLocked(now, p.ID)
 	return changed
 }

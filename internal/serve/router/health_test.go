@@ -24,16 +24,16 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// condition is what becomes of calls to an address.
+// condition is the outcome of calls to an address.
 type condition int
 
 const (
 	sound   condition = iota
-	refused           // nobody listens there
-	hung              // nothing comes back
+	refused           // connection refused
+	hung              // no answer
 )
 
-// network is a request plane of which a test cuts parts off, and which counts pings.
+// network is a request plane which a test can partition, and which counts pings.
 type network struct {
 	rpc.Plane
 	mu struct {
@@ -103,7 +103,7 @@ func (n *network) Call(ctx context.Context, addr, method string, body []byte, re
 	return n.Plane.Call(ctx, addr, method, body, recv)
 }
 
-// doubt makes discovery unsure of all instances, for ever: as when its store is gone.
+// doubt makes discovery unsure of all instances for good, as if its store were unreachable.
 func (c *cluster) doubt() map[kv.WorkerID]disco.Instance {
 	byID := map[kv.WorkerID]disco.Instance{}
 	for _, in := range c.registry.Instances() {
@@ -125,16 +125,15 @@ func (c *cluster) routedTo(n int) map[kv.WorkerID]int {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		c.router.Free(id, 1)
+		c.router.FreeReservation(id, 1)
 		got[d.Worker.ID]++
 	}
 	return got
 }
 
-// TestWithoutStore: when the store of discovery and of events is gone for good,
-// serving goes on with the last known workers: those that die are found out within
-// two seconds, whether they refuse or just keep silent, those that come back are
-// used again, and their load is known from pings.
+// TestWithoutStore: when the store of discovery and of events is gone for good, serving continues with
+// the last known workers. Dead ones are detected within two seconds, whether they refuse or are silent,
+// returning ones are used again, and pings report their load.
 func TestWithoutStore(t *testing.T) {
 	for _, how := range []condition{refused, hung} {
 		synctest.Test(t, func(t *testing.T) {
@@ -145,7 +144,7 @@ func TestWithoutStore(t *testing.T) {
 			for id := range kv.WorkerID(3) {
 				c.startWorker(id+1, 1)
 			}
-			c.bus.Set(bus.Faults{Drop: 1, Topics: []string{"penstock.load"}})
+			c.bus.Set(bus.BusFaults{Drop: 1, Topics: []string{"penstock.load"}})
 			ins := c.doubt()
 			<-time.After(time.Hour)
 			if got := c.routedTo(30); len(got) != 3 {
@@ -183,7 +182,7 @@ func TestWithoutStore(t *testing.T) {
 				t.Errorf("the dead worker was pinged %d times in a minute", n)
 			}
 			net.set(ins[2].Addr, sound)
-			<-time.After(2100 * time.Millisecond) // what is out ends, and the longest wait
+			<-time.After(2100 * time.Millisecond) // pings in flight end, plus the longest wait
 			if got := c.routedTo(30); got[2] != 10 {
 				t.Errorf("worker 2 is back, and requests go to %v", got)
 			}
@@ -191,9 +190,8 @@ func TestWithoutStore(t *testing.T) {
 	}
 }
 
-// TestFailedCallQuarantines: one failed call is enough while there is another worker,
-// its reservation stays until it is freed, and the first answer to a ping brings the
-// worker back.
+// TestFailedCallQuarantines: one failed call suffices while there is another worker, its reservation
+// stays until it is freed, and the first answer to a ping ends the quarantine.
 func TestFailedCallQuarantines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -208,15 +206,15 @@ func TestFailedCallQuarantines(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, code := range []fault.Code{fault.Overloaded, fault.Limited} {
-			c.router.Failed(req.Pin, fault.New(code, "not now"))
+			c.router.ReportFailure(req.Pin, fault.New(code, "not now"))
 			if got := c.routedTo(10); got[1] != 5 {
 				t.Errorf("after %v requests go to %v", code, got)
 			}
 		}
 		for _, code := range []fault.Code{fault.Unavailable, fault.Deadline} {
 			net.set(addr, hung)
-			c.router.Failed(req.Pin, fault.New(code, "it broke"))
-			synctest.Wait() // a ping is out
+			c.router.ReportFailure(req.Pin, fault.New(code, "it broke"))
+			synctest.Wait() // a ping is in flight
 			if got := c.routedTo(10); got[1] != 0 {
 				t.Errorf("after %v requests go to %v", code, got)
 			}
@@ -224,26 +222,25 @@ func TestFailedCallQuarantines(t *testing.T) {
 				t.Errorf("after %v: %+v", code, row)
 			}
 			net.set(addr, sound)
-			<-time.After(1100 * time.Millisecond) // the ping that is out, and the first wait
+			<-time.After(1100 * time.Millisecond) // the ping in flight, and the first wait
 			if got := c.routedTo(10); got[1] != 5 {
 				t.Errorf("after an answer requests go to %v", got)
 			}
 			<-time.After(time.Minute)
 		}
-		c.router.Free("a", 1)
+		c.router.FreeReservation("a", 1)
 		if row := c.workers()[1]; row.Load.ActiveRequests != 0 || row.State != "ready" {
 			t.Errorf("%+v", row)
 		}
 		wantLine(t, c, `penstock_router_pings_total{outcome="failed"} 2`)
 		wantLine(t, c, `penstock_router_failed_calls_total{code="unavailable"} 1`)
 		wantLine(t, c, `penstock_router_quarantined_workers 0`)
-		c.router.Failed(kv.Worker{ID: 9}, fault.New(fault.Unavailable, "nobody knows it"))
+		c.router.ReportFailure(kv.Worker{ID: 9}, fault.New(fault.Unavailable, "nobody knows it"))
 	})
 }
 
-// TestLastResort: of a worker of which nothing is known but that a call to it failed,
-// requests are worth a try when there is no other; once a ping has failed too they
-// are refused at once.
+// TestLastResort: a worker about which only a failed call is known still gets requests when there is no
+// other; once a ping has failed too they are refused at once.
 func TestLastResort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -254,11 +251,11 @@ func TestLastResort(t *testing.T) {
 		addr := c.registry.Instances()[0].Addr
 		ask := func() error {
 			_, err := c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1)})
-			c.router.Free("a", 1)
+			c.router.FreeReservation("a", 1)
 			return err
 		}
 		net.set(addr, hung)
-		c.router.Failed(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
+		c.router.ReportFailure(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
 		if err := ask(); err != nil {
 			t.Errorf("suspected: %v", err)
 		}
@@ -280,9 +277,9 @@ func TestLastResort(t *testing.T) {
 		if err := ask(); err != nil {
 			t.Errorf("back: %v", err)
 		}
-		// A connection that broke, on a worker that is well: nobody notices.
+		// A connection to a healthy worker broke: that has no effect.
 		for range 100 {
-			c.router.Failed(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
+			c.router.ReportFailure(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
 			if err := ask(); err != nil {
 				t.Fatalf("suspected: %v", err)
 			}
@@ -299,8 +296,8 @@ func wantLine(t *testing.T, c *cluster, line string) {
 	}
 }
 
-// TestWhoeverAnswers: at the address of a worker that is in quarantine somebody
-// else answers. Only the worker itself, in this life or a later one, is brought back.
+// TestWhoeverAnswers: another process answers at the address of a quarantined worker. Only the worker
+// itself, in this epoch or a later one, leaves quarantine.
 func TestWhoeverAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -321,7 +318,7 @@ func TestWhoeverAnswers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t)
 			defer c.startRouter(router.Config{})()
-			meta, err := engine.EncodeCard(servetest.Card("m"))
+			meta, err := engine.EncodeCard(servetest.ModelCard("m"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -330,9 +327,9 @@ func TestWhoeverAnswers(t *testing.T) {
 					return tt.pong(send)
 				}, nil)
 			})()
-			c.registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 5, Namespace: "penstock", Component: "backend", Addr: "here", Meta: meta})
+			c.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 5, Namespace: "penstock", Component: "backend", Addr: "here", Meta: meta})
 			synctest.Wait()
-			c.router.Failed(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
+			c.router.ReportFailure(kv.Worker{ID: 1}, fault.New(fault.Unavailable, "it broke"))
 			<-time.After(3 * time.Second)
 			_, err = c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1)})
 			if back := err == nil; back != tt.back {
@@ -353,7 +350,7 @@ func pong(r engine.LoadReport) func(send func([]byte) error) error {
 	}
 }
 
-// TestIdleFleetIsNotPinged: workers that report are left alone, whatever time passes.
+// TestIdleFleetIsNotPinged: workers that report are not pinged.
 func TestIdleFleetIsNotPinged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -361,14 +358,14 @@ func TestIdleFleetIsNotPinged(t *testing.T) {
 		defer c.startRouterOver(net, router.Config{})()
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
-		<-time.After(10 * time.Second) // it may be pinged when it is new
+		<-time.After(10 * time.Second) // a new worker may be pinged
 		net.pings(c.registry.Instances()[0].Addr)
 		<-time.After(10 * time.Minute)
 		if n := net.pings(c.registry.Instances()[0].Addr); n != 0 {
 			t.Errorf("%d pings", n)
 		}
-		// Its reports no longer come: it is alive, and pings say so.
-		c.bus.Set(bus.Faults{Drop: 1, Topics: []string{"penstock.load"}})
+		// Its reports stop: it is alive, and pings show that.
+		c.bus.Set(bus.BusFaults{Drop: 1, Topics: []string{"penstock.load"}})
 		<-time.After(time.Minute)
 		if n := net.pings(c.registry.Instances()[0].Addr); n < 8 || n > 12 {
 			t.Errorf("%d pings in a minute without reports", n)
@@ -379,8 +376,8 @@ func TestIdleFleetIsNotPinged(t *testing.T) {
 	})
 }
 
-// TestUnansweredPing: the log says of a worker that takes a ping and does not answer how long was
-// waited for it.
+// TestUnansweredPing: if a worker takes a ping and does not answer, the log says how long the router
+// waited.
 func TestUnansweredPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -389,7 +386,7 @@ func TestUnansweredPing(t *testing.T) {
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
 		net.set(c.registry.Instances()[0].Addr, hung)
-		c.bus.Set(bus.Faults{Drop: 1, Topics: []string{"penstock.load"}}) // it is pinged then
+		c.bus.Set(bus.BusFaults{Drop: 1, Topics: []string{"penstock.load"}}) // it is pinged then
 		<-time.After(time.Minute)
 		if said := c.said.String(); !strings.Contains(said, "no answer to a ping within 1s") || strings.Contains(said, "context deadline") {
 			t.Errorf("the log says %s", said)
@@ -397,14 +394,14 @@ func TestUnansweredPing(t *testing.T) {
 	})
 }
 
-// TestPingsAreBounded: however many workers hang, so many pings are out and no more,
-// and a worker that comes back among them is found.
+// TestPingsAreBounded: however many workers hang, at most maxPings pings are in flight, and a returning
+// worker among them is found.
 func TestPingsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		net := newNetwork(c.rpc)
 		defer c.startRouterOver(net, router.Config{})()
-		meta, err := engine.EncodeCard(servetest.Card("m"))
+		meta, err := engine.EncodeCard(servetest.ModelCard("m"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -413,7 +410,7 @@ func TestPingsAreBounded(t *testing.T) {
 			addr := fmt.Sprint("worker-", id+1)
 			net.set(addr, hung)
 			c.registry.Set(disco.Instance{
-				Kind: disco.Worker, ID: id + 1, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Meta: meta, Unconfirmed: true,
+				Kind: disco.KindWorker, ID: id + 1, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: addr, Meta: meta, Unconfirmed: true,
 			})
 		}
 		<-time.After(20 * time.Second)
@@ -422,7 +419,7 @@ func TestPingsAreBounded(t *testing.T) {
 			t.Errorf("%d pings were out at once", most)
 		}
 		_, err = c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1)})
-		if fault.Of(err) != fault.Unavailable || err == nil {
+		if fault.CodeOf(err) != fault.Unavailable || err == nil {
 			t.Errorf("with all workers hung: %v", err)
 		}
 		defer c.run("server", func(ctx context.Context) error {

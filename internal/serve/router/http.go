@@ -13,8 +13,8 @@ import (
 	"penstock/internal/engine"
 )
 
-// Handler serves the router API, all of it below /v1/router/ but /busy_threshold. It
-// works before and during Run; after it, what it knows stays as it was.
+// Handler serves the router API: all paths below /v1/router/, and /busy_threshold. It works before and
+// during Run; after Run it serves the last state.
 func (r *Router) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, e := range []struct {
@@ -34,12 +34,12 @@ func (r *Router) Handler() http.Handler {
 	} {
 		mux.HandleFunc("/v1/router/"+e.path, func(w http.ResponseWriter, req *http.Request) {
 			if req.Method != e.method && (e.method != http.MethodGet || req.Method != http.MethodHead) {
-				openai.RefuseMethod(w, req, e.method)
+				openai.WriteMethodNotAllowed(w, req, e.method)
 				return
 			}
 			serve := e.serve
 			if e.method == http.MethodPost {
-				serve = r.bounded(serve)
+				serve = r.limitCalls(serve)
 			}
 			if err := serve(w, req); err != nil {
 				r.refuse(w, req, err)
@@ -47,7 +47,7 @@ func (r *Router) Handler() http.Handler {
 		})
 	}
 	mux.HandleFunc(busyThreshold, func(w http.ResponseWriter, req *http.Request) {
-		if err := r.bounded(r.serveBusy)(w, req); err != nil {
+		if err := r.limitCalls(r.serveBusyThreshold)(w, req); err != nil {
 			r.refuse(w, req, err)
 		}
 	})
@@ -57,8 +57,8 @@ func (r *Router) Handler() http.Handler {
 	return mux
 }
 
-// bounded lets serve run for so many calls at once as the configuration allows.
-func (r *Router) bounded(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
+// limitCalls bounds the concurrent calls of serve by MaxCalls, together with all other limited calls.
+func (r *Router) limitCalls(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, req *http.Request) error {
 		defer r.calls.Add(-1)
 		if r.calls.Add(1) > int64(r.cfg.MaxCalls) {
@@ -77,19 +77,19 @@ func (r *Router) refuse(w http.ResponseWriter, req *http.Request, err error) {
 	if req.Context().Err() != nil {
 		err = fault.New(fault.Canceled, "the client went away")
 	}
-	if fault.Of(err) == fault.Internal {
+	if fault.CodeOf(err) == fault.Internal {
 		r.log.Error("router API call failed", "path", req.URL.Path, "error", err)
 	}
-	bound(http.NewResponseController(w)) // the call may have waited for long
+	extendWriteDeadline(http.NewResponseController(w)) // the call may have waited long
 	openai.WriteError(w, err)
 }
 
-// rows is the JSON of a table.
-type rows[T any] struct {
+// rowsAnswer is the JSON of a table.
+type rowsAnswer[T any] struct {
 	Rows []T `json:"rows"`
 }
 
-func rowsOf[T any](table []T) rows[T] { return rows[T]{table} }
+func newRowsAnswer[T any](table []T) rowsAnswer[T] { return rowsAnswer[T]{table} }
 
 func writeJSON(w http.ResponseWriter, v any) error {
 	b, err := json.Marshal(v)
@@ -97,14 +97,14 @@ func writeJSON(w http.ResponseWriter, v any) error {
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(b, '\n')) // a client that does not take it is gone
+	_, _ = w.Write(append(b, '\n')) // a write error means that the client has disconnected
 	return nil
 }
 
-func hex(v uint64) string { return fmt.Sprintf("%016x", v) }
+func formatHex(v uint64) string { return fmt.Sprintf("%016x", v) }
 
-// readJSON decodes the whole body into v: fields that v does not have, and
-// anything after the object, are errors of the client.
+// readJSON decodes the whole body into v. Fields which v does not have, and anything after the object,
+// are client errors.
 func (r *Router) readJSON(w http.ResponseWriter, req *http.Request, v any) error {
 	return decodeJSON(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes), v)
 }
@@ -119,8 +119,8 @@ func decodeJSON(in io.Reader, v any) error {
 	return explainJSON(err)
 }
 
-// explainJSON turns a decoder's error into one that a client can act on, without
-// names of this program's types or parts of the body.
+// explainJSON turns a decoder's error into one that a client can act on, without names of this
+// program's types or parts of the body.
 func explainJSON(err error) error {
 	var tooLarge *http.MaxBytesError
 	var wrongType *json.UnmarshalTypeError
@@ -139,13 +139,13 @@ func explainJSON(err error) error {
 			return fault.New(fault.Invalid, "the body must be a JSON object")
 		}
 		kind, _, _ := strings.Cut(wrongType.Value, " ") // the rest is the value
-		return fault.Param(field, "%s has a value of the wrong type or out of range (a %s)", field, kind)
+		return fault.InvalidParam(field, "%s has a value of the wrong type or out of range (a %s)", field, kind)
 	case errors.As(err, &syntax):
 		return fault.New(fault.Invalid, "the body is not valid JSON (at byte %d)", syntax.Offset)
 	}
 	var field string
 	if _, serr := fmt.Sscanf(err.Error(), "json: unknown field %q", &field); serr == nil {
-		return fault.Param(field, "unknown field %.100q", field)
+		return fault.InvalidParam(field, "unknown field %.100q", field)
 	}
 	return fault.New(fault.Invalid, "the body is not a whole JSON object")
 }

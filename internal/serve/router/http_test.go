@@ -19,8 +19,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -62,8 +62,8 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// script is also the request plane of its router: pings to workers are answered,
-// unless the worker is silent, without saying anything of its load.
+// script is also the request plane of its router: it answers pings to workers, unless the worker is
+// silent, without a load report.
 type script struct {
 	*cluster
 	in     map[kv.WorkerID]disco.Instance
@@ -76,7 +76,7 @@ func (s *script) isSilent(addr string) bool {
 	return v == true
 }
 
-// Serve implements rpc.Plane; nobody serves here.
+// Serve implements rpc.Plane; it serves nothing.
 func (s *script) Serve(context.Context, string, rpc.Handler, func(string)) error {
 	return fault.New(fault.Unimplemented, "nobody serves here")
 }
@@ -105,7 +105,7 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 	case "route":
 		return s.route(d)
 	case "prefilled":
-		s.router.Prefilled(arg(d, "id", ""), arg(d, "attempt", uint32(1)), arg(d, "cached", 0))
+		s.router.MarkPrefilled(arg(d, "id", ""), arg(d, "attempt", uint32(1)), arg(d, "cached", 0))
 	case "tries":
 		s.tries(d)
 	case "log":
@@ -123,13 +123,13 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 		}
 		return out.String()
 	case "free":
-		s.router.Free(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
+		s.router.FreeReservation(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
 	case "failed":
 		code, ok := map[string]fault.Code{"unavailable": fault.Unavailable, "draining": fault.Draining, "overloaded": fault.Overloaded}[arg(d, "code", "")]
 		if !ok {
 			d.Fatalf(t, "which code?")
 		}
-		s.router.Failed(kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}, fault.New(code, "the call failed"))
+		s.router.ReportFailure(kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}, fault.New(code, "the call failed"))
 	case "silent", "loud":
 		s.silent.Store(s.in[arg[kv.WorkerID](d, "id", 0)].Addr, d.Cmd == "silent")
 	case "advance":
@@ -158,7 +158,7 @@ func arg[T any](d *datadriven.TestData, name string, def T) T {
 
 func (s *script) worker(d *datadriven.TestData) {
 	id := arg(d, "id", kv.WorkerID(0))
-	card := servetest.Card(arg(d, "model", "m"))
+	card := servetest.ModelCard(arg(d, "model", "m"))
 	card.BlockSize = arg(d, "block-size", 4)
 	card.KVEvents = arg(d, "feed", "on") == "on"
 	if alias := arg(d, "alias", ""); alias != "" {
@@ -175,7 +175,7 @@ func (s *script) worker(d *datadriven.TestData) {
 		meta = []byte(`{"name":"m"}`)
 	}
 	in := disco.Instance{
-		Kind: disco.Worker, ID: id, Epoch: arg(d, "epoch", uint64(1)), Namespace: arg(d, "namespace", "penstock"), Component: arg(d, "component", "backend"),
+		Kind: disco.KindWorker, ID: id, Epoch: arg(d, "epoch", uint64(1)), Namespace: arg(d, "namespace", "penstock"), Component: arg(d, "component", "backend"),
 		Addr: fmt.Sprint("addr-", id), Host: "host", PID: 100 + int(id), Meta: meta, Unconfirmed: d.HasArg("unconfirmed"),
 	}
 	s.in[id] = in
@@ -185,7 +185,7 @@ func (s *script) worker(d *datadriven.TestData) {
 func (s *script) events(d *datadriven.TestData) {
 	w := kv.Worker{ID: arg(d, "id", kv.WorkerID(0))}
 	size := arg(d, "block-size", 4)
-	rec := feed.Record{Worker: w, Epoch: arg(d, "epoch", uint64(1)), First: arg(d, "seq", uint64(1)), BlockSize: uint32(size)}
+	rec := kvfeed.Record{Worker: w, Epoch: arg(d, "epoch", uint64(1)), First: arg(d, "seq", uint64(1)), BlockSize: uint32(size)}
 	hasher, err := kv.NewHasher(size, kv.Salt{LoRA: arg(d, "lora", "")})
 	if err != nil {
 		panic(err)
@@ -200,15 +200,15 @@ func (s *script) events(d *datadriven.TestData) {
 		case "cleared":
 			rec.Events = append(rec.Events, kv.Event{Kind: kv.Cleared})
 		case "stored":
-			rec.Events = append(rec.Events, kv.Event{Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens, nil)})
+			rec.Events = append(rec.Events, kv.Event{Kind: kv.Stored, Blocks: hasher.AppendBlockHashes(nil, tokens, nil)})
 		case "removed":
-			chain := hasher.Chain(nil, tokens, nil)
+			chain := hasher.AppendSeqHashes(nil, tokens, nil)
 			rec.Events = append(rec.Events, kv.Event{Kind: kv.Removed, Seqs: chain[len(chain)-1:]})
 		default:
 			d.Fatalf(s.t, "unknown event %s", kind)
 		}
 	}
-	if err := s.bus.Publish(s.t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, &rec)); err != nil {
+	if err := s.bus.Publish(s.t.Context(), bus.KVEventsTopic("penstock", "backend"), engine.WorkerKey(w), kvfeed.AppendRecord(nil, &rec)); err != nil {
 		d.Fatalf(s.t, "%v", err)
 	}
 }
@@ -225,7 +225,7 @@ func span(text string) (tokens []kv.Token) {
 	return tokens
 }
 
-// tries routes requests, each of which its worker serves at once.
+// tries routes requests which their workers serve at once.
 func (s *script) tries(d *datadriven.TestData) {
 	req := route.Request{Model: "m", Tokens: span(arg(d, "tokens", "")), Pin: kv.Worker{ID: arg(d, "worker", kv.WorkerID(0))}}
 	if mode := route.Mode(arg(d, "mode", "")); mode != "" {
@@ -241,14 +241,14 @@ func (s *script) tries(d *datadriven.TestData) {
 		if _, err := s.router.Route(s.t.Context(), &req); err != nil {
 			d.Fatalf(s.t, "%v", err)
 		}
-		s.router.Prefilled(req.ID, 1, engine.CachedUnknown)
-		s.router.Prefilled(req.ID, 1, arg(d, "cached", engine.CachedUnknown))
-		s.router.Free(req.ID, 1)
+		s.router.MarkPrefilled(req.ID, 1, engine.CachedUnknown)
+		s.router.MarkPrefilled(req.ID, 1, arg(d, "cached", engine.CachedUnknown))
+		s.router.FreeReservation(req.ID, 1)
 		<-time.After(apart)
 	}
 }
 
-// scrape returns the series whose names begin so.
+// scrape returns the series whose names begin with a prefix.
 func (s *script) scrape(d *datadriven.TestData) string {
 	rec := httptest.NewRecorder()
 	s.metrics.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -273,7 +273,7 @@ func (s *script) load(d *datadriven.TestData) {
 		Load: engine.Load{Running: arg(d, "running", 0), TotalBlocks: 64},
 	})
 	if err == nil {
-		err = s.bus.Publish(s.t.Context(), bus.Load("penstock"), engine.WorkerKey(kv.Worker{ID: id}), b)
+		err = s.bus.Publish(s.t.Context(), bus.LoadTopic("penstock"), engine.WorkerKey(kv.Worker{ID: id}), b)
 	}
 	if err != nil {
 		d.Fatalf(s.t, "%v", err)
@@ -317,26 +317,26 @@ func (s *script) http(d *datadriven.TestData) string {
 	return bytesUsed.ReplaceAllString(out.String(), `${1}…`)
 }
 
-// bytesUsed is what a structure takes in memory, which is not this test's affair.
+// bytesUsed matches the memory of a structure, which this test ignores.
 var bytesUsed = regexp.MustCompile(`("bytes": )[1-9][0-9]*`)
 
-// TestEventsStream: what happens reaches those who watch, a client that does not
-// read is told what it missed, and all ends with the router.
+// TestEventsStream: events reach the watchers, a client that does not read is told what it missed, and
+// the streams end with the router.
 func TestEventsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		stop := c.startRouter(router.Config{})
 		s := &script{cluster: c, in: map[kv.WorkerID]disco.Instance{}}
 		publish := func(first uint64, n int) {
-			rec := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: 4}
+			rec := kvfeed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: 4}
 			for range n {
 				rec.Events = append(rec.Events, kv.Event{Kind: kv.Cleared})
 			}
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", feed.AppendRecord(nil, &rec)); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), "1/0", kvfeed.AppendRecord(nil, &rec)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		publish(1, 1) // before anybody watches
+		publish(1, 1) // before anything watches
 		synctest.Wait()
 
 		w := newGate()
@@ -372,7 +372,7 @@ func TestEventsStream(t *testing.T) {
 		w.open()
 		synctest.Wait()
 		got = w.take()
-		// One event was being written and 256 waited.
+		// One event was being written and 256 were queued.
 		if n := len(got); n != 258 || !slices.Contains(got, "event: dropped\ndata: {\"dropped\":143}") {
 			t.Errorf("%d messages arrived: %q … %q", n, got[:3], got[n-2:])
 		}
@@ -386,7 +386,7 @@ func TestEventsStream(t *testing.T) {
 	})
 }
 
-// gate is a response writer that can be made to stall.
+// gate is a response writer that can be blocked.
 type gate struct {
 	header http.Header
 	pass   chan struct{} // holds a token while writes go through
@@ -443,8 +443,7 @@ func TestEventsWatchersAreBounded(t *testing.T) {
 	})
 }
 
-// TestCallsAreBounded: one call more than is allowed is refused, and none of those
-// that take no body.
+// TestCallsAreBounded: one call more than allowed is refused, but calls without a body are not.
 func TestCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -460,7 +459,7 @@ func TestCallsAreBounded(t *testing.T) {
 		go func() {
 			done <- ask(http.MethodPost, "/v1/router/generate", `{"model":"m","token_ids":[1,2,3],"stop_conditions":{"max_tokens":4}}`).Code
 		}()
-		synctest.Wait() // the engine takes its time
+		synctest.Wait() // the engine is slow
 		question := `{"model":"m","token_ids":[1,2,3]}`
 		if rec := ask(http.MethodPost, "/v1/router/explain", question); rec.Code != 503 || rec.Header().Get("Retry-After") == "" {
 			t.Errorf("one call too many: %d %s", rec.Code, rec.Body)
@@ -487,19 +486,19 @@ func TestNewReportsEverything(t *testing.T) {
 	}
 }
 
-// FuzzQuery: whatever a client sends, it is told something that it can use.
+// FuzzQuery: whatever a client sends, the error helps it.
 func FuzzQuery(f *testing.F) {
 	f.Add([]byte(`{"model":"m","token_ids":[1,2,3,4],"router_config_override":{"router_temperature":0.5}}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`))
 	f.Add([]byte(`{"model":"m","prompt":"x","cache_salt":"y"}`))
-	meta, err := engine.EncodeCard(servetest.Card("m"))
+	meta, err := engine.EncodeCard(servetest.ModelCard("m"))
 	if err != nil {
 		f.Fatal(err)
 	}
 	registry := servetest.NewRegistry()
-	registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+	registry.Set(disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
 	told := make(signals, 1)
-	r, err := router.New(router.Config{}, router.Planes{Bus: bus.NewMem(), Registry: toldRegistry{registry, told}}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	r, err := router.New(router.Config{}, router.Planes{Bus: bus.NewMemBus(), Registry: toldRegistry{registry, told}}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -8,28 +8,28 @@ import (
 	"penstock/internal/edge/openai"
 )
 
-// busyThreshold is the path of the thresholds, which is not below the router API's:
-// it is where operators of other servers look for it.
+// busyThreshold is the path of the busy thresholds. It is not below the router API: operators of other
+// servers expect it here.
 const busyThreshold = "/busy_threshold"
 
-// busyBody is the body of POST /busy_threshold. What is not given, or null, stays;
-// without values the call reads.
+// busyBody is the body of POST /busy_threshold. A missing or null field keeps its value; a body without
+// values only reads.
 type busyBody struct {
 	Model         string   `json:"model"`
 	DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
 	PrefillTokens *int     `json:"active_prefill_tokens_threshold"`
 }
 
-// busyRow is the JSON of a model's thresholds; null is one that is not set.
+// busyRow is the JSON of a model's thresholds; null is an unset one.
 type busyRow struct {
 	Model         string   `json:"model"`
 	DecodeBlocks  *float64 `json:"active_decode_blocks_threshold"`
 	PrefillTokens *int     `json:"active_prefill_tokens_threshold"`
 }
 
-func newBusyRow(p *pool) busyRow {
+func newBusyRow(p *modelPool) busyRow {
 	row := busyRow{Model: p.model}
-	b := p.router.Busy()
+	b := p.router.BusyThresholds()
 	if b.DecodeBlocks > 0 {
 		row.DecodeBlocks = &b.DecodeBlocks
 	}
@@ -39,15 +39,15 @@ func newBusyRow(p *pool) busyRow {
 	return row
 }
 
-// serveBusy reads and changes the thresholds above which the workers of a model
-// are busy. They hold from the next decision on, in this router, until it ends.
-func (r *Router) serveBusy(w http.ResponseWriter, req *http.Request) error {
+// serveBusyThreshold reads and changes the thresholds above which the workers of a model are busy. They apply
+// from the next decision on, in this router, until it stops.
+func (r *Router) serveBusyThreshold(w http.ResponseWriter, req *http.Request) error {
 	switch req.Method {
 	case http.MethodGet, http.MethodHead:
-		return r.readBusy(w, req.URL.Query().Get("model"))
+		return r.readBusyThreshold(w, req.URL.Query().Get("model"))
 	case http.MethodPost:
 	default:
-		openai.RefuseMethod(w, req, "GET, HEAD, POST")
+		openai.WriteMethodNotAllowed(w, req, "GET, HEAD, POST")
 		return nil
 	}
 	var body busyBody
@@ -55,35 +55,35 @@ func (r *Router) serveBusy(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	if body.Model == "" {
-		return fault.Param("model", "model is missing: GET /busy_threshold lists those that there are")
+		return fault.InvalidParam("model", "model is missing: GET /busy_threshold lists those that there are")
 	}
-	if err := body.check(); err != nil {
+	if err := body.validate(); err != nil {
 		return err
 	}
-	row, err := r.setBusy(&body)
+	row, err := r.setBusyThreshold(&body)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, row)
 }
 
-// check refuses values out of bounds by name.
-func (b *busyBody) check() error {
+// validate refuses values out of bounds, naming the field.
+func (b *busyBody) validate() error {
 	if v := b.DecodeBlocks; v != nil && !(*v >= 0 && *v <= 1) {
-		return fault.Param("active_decode_blocks_threshold", "active_decode_blocks_threshold must be a share between 0 and 1, 0 for none")
+		return fault.InvalidParam("active_decode_blocks_threshold", "active_decode_blocks_threshold must be a share between 0 and 1, 0 for none")
 	}
 	if v := b.PrefillTokens; v != nil && (*v < 0 || *v > math.MaxInt32) {
-		return fault.Param("active_prefill_tokens_threshold", "active_prefill_tokens_threshold must be between 0 and %d, 0 for none", math.MaxInt32)
+		return fault.InvalidParam("active_prefill_tokens_threshold", "active_prefill_tokens_threshold must be between 0 and %d, 0 for none", math.MaxInt32)
 	}
 	return nil
 }
 
-// readBusy answers with the thresholds of one model, or with those of all.
-func (r *Router) readBusy(w http.ResponseWriter, model string) error {
+// readBusyThreshold answers with the thresholds of one model, or of all.
+func (r *Router) readBusyThreshold(w http.ResponseWriter, model string) error {
 	if model == "" {
-		return writeJSON(w, rows[busyRow]{r.busyRows()})
+		return writeJSON(w, rowsAnswer[busyRow]{r.busyRows()})
 	}
-	row, err := r.setBusy(&busyBody{Model: model})
+	row, err := r.setBusyThreshold(&busyBody{Model: model})
 	if err != nil {
 		return err
 	}
@@ -100,25 +100,25 @@ func (r *Router) busyRows() []busyRow {
 	return table
 }
 
-// setBusy changes what body has values for and returns what holds then.
-func (r *Router) setBusy(body *busyBody) (busyRow, error) {
+// setBusyThreshold changes the thresholds that body gives and returns the resulting ones.
+func (r *Router) setBusyThreshold(body *busyBody) (busyRow, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.mu.names[body.Model]
 	if p == nil {
 		return busyRow{}, unknownModel(body.Model)
 	}
-	b := p.router.Busy()
+	b := p.router.BusyThresholds()
 	if body.DecodeBlocks != nil {
 		b.DecodeBlocks = *body.DecodeBlocks
 	}
 	if body.PrefillTokens != nil {
 		b.PrefillTokens = *body.PrefillTokens
 	}
-	if b != p.router.Busy() {
+	if b != p.router.BusyThresholds() {
 		r.log.Info("busy thresholds changed", "model", p.model, "decode_blocks", b.DecodeBlocks, "prefill_tokens", b.PrefillTokens)
 	}
-	if err := p.router.SetBusy(b); err != nil {
+	if err := p.router.SetBusyThresholds(b); err != nil {
 		return busyRow{}, err
 	}
 	return newBusyRow(p), nil

@@ -7,75 +7,75 @@ import (
 )
 
 const (
-	// beat is how often a quiet stream shows that it is alive.
-	beat = 15 * time.Second
-	// writeTimeout is how long a client may hold up one write before it counts
-	// as gone.
+	// keepaliveInterval is how often an idle stream sends a comment.
+	keepaliveInterval = 15 * time.Second
+	// writeTimeout is how long a client may block one write before it counts as disconnected.
 	writeTimeout = 30 * time.Second
 )
 
-// EndWatches ends the streams of cache events and refuses new ones, for good:
-// whoever drains the server that has the handler cannot wait for their clients
-// to leave. Run does it too at its end.
-func (r *Router) EndWatches() { r.hub.close() }
+// EndWatches ends the streams of cache events and refuses new ones for good: a server that drains
+// cannot wait for their clients to disconnect. Run also calls it at its end.
+func (r *Router) EndWatches() { r.broadcaster.close() }
 
-// serveEvents streams cache events as they arrive, until the client leaves or
-// the watches are ended. What a slow client misses is said with an event "dropped".
+// serveEvents streams cache events as they arrive, until the client disconnects or EndWatches. An event
+// "dropped" reports what a slow client missed.
 func (r *Router) serveEvents(w http.ResponseWriter, req *http.Request) error {
-	t, err := r.hub.watch()
+	t, err := r.broadcaster.watch()
 	if err != nil {
 		return err
 	}
-	defer r.hub.unwatch(t)
-	s := newStream(w)
-	if s.write(": cache events\n\n") != nil {
+	defer r.broadcaster.unwatch(t)
+	s := newSSEStream(w)
+	if s.writeText(": cache events\n\n") != nil {
 		return nil
 	}
-	tick := time.NewTicker(beat)
+	tick := time.NewTicker(keepaliveInterval)
 	defer tick.Stop()
 	for {
 		var err error
 		select {
 		case ev := <-t.events:
-			err = s.write("data: %s\n\n", ev)
+			err = s.writeText("data: %s\n\n", ev)
 		case <-tick.C:
-			err = s.write(":\n\n")
+			err = s.writeText(":\n\n")
 		case <-t.ended:
 			return nil
 		case <-req.Context().Done():
 			return nil
 		}
 		if n := t.dropped.Swap(0); n > 0 && err == nil {
-			err = s.write("event: dropped\ndata: {\"dropped\":%d}\n\n", n)
+			err = s.writeText("event: dropped\ndata: {\"dropped\":%d}\n\n", n)
 		}
 		if err != nil {
-			return nil // the client is gone
+			return nil // the client has disconnected
 		}
 	}
 }
 
-// stream is a response of server-sent events.
-type stream struct {
+// sseStream is a response of server-sent events.
+type sseStream struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
 }
 
-// newStream commits the response to being a stream.
-func newStream(w http.ResponseWriter) *stream {
+// newSSEStream sends the headers of an event stream.
+func newSSEStream(w http.ResponseWriter) *sseStream {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
-	return &stream{w: w, rc: http.NewResponseController(w)}
+	return &sseStream{w: w, rc: http.NewResponseController(w)}
 }
 
-// write sends text at once.
-func (s *stream) write(format string, args ...any) error {
-	bound(s.rc)
+// writeText sends text and flushes it.
+func (s *sseStream) writeText(format string, args ...any) error {
+	extendWriteDeadline(s.rc)
 	if _, err := fmt.Fprintf(s.w, format, args...); err != nil {
 		return err
 	}
 	return s.rc.Flush()
 }
 
-// bound gives the client until writeTimeout from now to take what is written
-// next. A writer without deadlines is not a connection and does not stall.
-func bound(rc *http.ResponseController) { _ = rc.SetWriteDeadline(time.Now().Add(writeTimeout)) }
+// extendWriteDeadline gives the client writeTimeout from now to take the next write. A writer without
+// deadlines is not a connection and does not block.
+func extendWriteDeadline(rc *http.ResponseController) {
+	_ = rc.SetWriteDeadline(time.Now().Add(writeTimeout))
+}

@@ -9,9 +9,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// explained is the JSON of POST /v1/router/explain.
-type explained struct {
-	Decision      *explainedDecision `json:"decision"` // null if nobody can be chosen
+// explainAnswer is the JSON of POST /v1/router/explain.
+type explainAnswer struct {
+	Decision      *explainedDecision `json:"decision"` // null if no worker can be chosen
 	Reason        string             `json:"reason,omitempty"`
 	Waits         *explainedWait     `json:"would_wait,omitempty"`
 	OverlapWeight float64            `json:"overlap_score_weight"`
@@ -22,13 +22,13 @@ type explained struct {
 	NearCost      float64            `json:"near_cost"`
 	PromptTokens  int                `json:"prompt_tokens"`
 	PromptBlocks  int                `json:"prompt_blocks"`
-	asked
-	// Session is the worker that the request's session is at; nil if at none.
+	askedMedia
+	// Session is the worker to which the request's session is bound; nil if to none.
 	Session    *workerName          `json:"session_worker,omitempty"`
 	Candidates []explainedCandidate `json:"candidates"`
 	Excluded   []explainedExclusion `json:"excluded"`
 	// Behind holds the answers of the candidates which are router processes.
-	Behind []behindAnswer `json:"behind,omitempty"`
+	Behind []nestedAnswer `json:"behind,omitempty"`
 }
 
 type explainedDecision struct {
@@ -37,35 +37,35 @@ type explainedDecision struct {
 	Cost float64    `json:"cost"`
 }
 
-// explainedWait says that the request would wait in the router before anything is decided.
+// explainedWait says that the request would wait in the router before a decision.
 type explainedWait struct {
-	Requests int `json:"waiting_requests"` // that wait already, for whatever worker
+	Requests int `json:"waiting_requests"` // already waiting, for any worker
 }
 
-// fetchCosts are those of a block of a slower tier, in blocks of prefill.
+// fetchCosts are the costs of one block of a slower tier, in blocks of prefill.
 type fetchCosts struct {
 	Host float64 `json:"host"`
 	Disk float64 `json:"disk"`
 	Pool float64 `json:"pool"`
 }
 
-// affinityWeights are what a block is worth of each preference.
+// affinityWeights are the weights per block of each preference.
 type affinityWeights struct {
 	Label   float64 `json:"label"`
 	Experts float64 `json:"experts"`
 	Session float64 `json:"session"`
 }
 
-// explainedCandidate is one worker that could be chosen: what it has of the prompt, what it
-// has to do, what is preferred, and what follows.
+// explainedCandidate is one worker that could be chosen: its overlap with the prompt, its load, its
+// affinities, and the resulting cost and probability.
 type explainedCandidate struct {
 	WorkerID uint64       `json:"worker_id"`
 	Rank     uint32       `json:"dp_rank"`
 	Cache    string       `json:"cache"` // state of its feed: see feedRow
 	Overlap  tieredBlocks `json:"overlap_blocks"`
-	// Predicted is the part of the overlap on the device for which no event has come;
-	// Attachable and Labelled are parts of it under the names that scores of pools and
-	// of experts have elsewhere.
+	// Predicted is the part of the overlap on the device that no event has reported. Attachable and
+	// Labelled are parts of the overlap under the names which other routers use for scores of pools and
+	// of experts.
 	Predicted  int `json:"predicted_blocks"`
 	Attachable int `json:"cxl_accessible_scores"`
 	Labelled   int `json:"moe_scores"`
@@ -76,7 +76,7 @@ type explainedCandidate struct {
 	FetchBlocks    float64 `json:"fetch_blocks"`
 	DecodeBlocks   int     `json:"decode_blocks"`
 	ActiveRequests int     `json:"active_requests"`
-	// OthersRequests are those of them that other routers have sent there.
+	// OthersRequests are the ActiveRequests that other routers have sent.
 	OthersRequests int `json:"others_requests"`
 
 	Affinity        float64 `json:"affinity"`
@@ -89,7 +89,7 @@ type explainedCandidate struct {
 	Cost        float64 `json:"cost"`
 	Near        bool    `json:"near"`
 	Probability float64 `json:"probability"`
-	// Warnings are the codes of what is wrong with it: see workerRow.
+	// Warnings are the codes of its warnings: see workerRow.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -104,29 +104,29 @@ type explainedExclusion struct {
 	WorkerID uint64 `json:"worker_id"`
 	Rank     uint32 `json:"dp_rank"`
 	Reason   string `json:"reason"`
-	// Warnings are as those of candidates.
+	// Warnings are as in explainedCandidate.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// account is an explanation and what of it the core does not know: by candidate, how much of
+// routerExplanation is an explanation with what the core does not know: for each candidate, how much of
 // its overlap is only predicted.
-type account struct {
+type routerExplanation struct {
 	route.Explanation
 	predicted []int
-	waits     *explainedWait // nil if it would not
+	wouldWait *explainedWait // nil if it would not wait
 }
 
-// explain answers even when no worker can be chosen: then the reasons are what was asked for.
-func (r *Router) explain(ctx context.Context, req *route.Request, depth int) (*explained, error) {
-	ac, err := r.account(ctx, req)
-	if code := fault.Of(err); err != nil && code != fault.Unavailable && code != fault.Overloaded && code != fault.Ineligible {
+// answerExplain also answers when no worker can be chosen: then the reasons are the answer.
+func (r *Router) answerExplain(ctx context.Context, req *route.Request, depth int) (*explainAnswer, error) {
+	ac, err := r.explainRequest(ctx, req)
+	if code := fault.CodeOf(err); err != nil && code != fault.Unavailable && code != fault.Overloaded && code != fault.Ineligible {
 		return nil, err
 	}
-	out := newExplained(&ac)
+	out := newExplainAnswer(&ac)
 	if err != nil {
 		out.Decision, out.Reason = nil, err.Error()
 	}
-	caches, warned := r.cacheStates(), r.warned()
+	caches, warned := r.cacheStates(), r.warningCodes()
 	for i := range out.Candidates {
 		w := ac.Candidates[i].Worker
 		out.Candidates[i].Cache, out.Candidates[i].Warnings = caches[w], warned[w]
@@ -134,37 +134,37 @@ func (r *Router) explain(ctx context.Context, req *route.Request, depth int) (*e
 	for i := range out.Excluded {
 		out.Excluded[i].Warnings = warned[ac.Excluded[i].Worker]
 	}
-	out.Behind = r.askAbout(ctx, engine.InspectExplain, req, candidateIDs(&ac.Explanation), depth)
+	out.Behind = r.askRoutersAbout(ctx, engine.InspectExplain, req, candidateIDs(&ac.Explanation), depth)
 	return &out, nil
 }
 
-func (e *explained) show(a asked) { e.asked = a }
+func (e *explainAnswer) show(a askedMedia) { e.askedMedia = a }
 
-// account is Explain with what the core does not know.
-func (r *Router) account(ctx context.Context, req *route.Request) (ac account, err error) {
-	if err := live(ctx); err != nil {
+// explainRequest is Explain with what the core does not know.
+func (r *Router) explainRequest(ctx context.Context, req *route.Request) (ac routerExplanation, err error) {
+	if err := contextFault(ctx); err != nil {
 		return ac, err
 	}
-	sc := r.scratch.Get().(*scratch)
+	sc := r.scratch.Get().(*decisionScratch)
 	defer r.scratch.Put(sc)
-	err = r.decide(sc, req, func(p *pool, q *route.Query) (err error) {
+	err = r.withQuery(sc, req, func(p *modelPool, q *route.Query) (err error) {
 		now := r.now()
-		if p.waits(now, q) {
-			ac.waits = &explainedWait{p.queue.Len()}
+		if p.mustWaitLocked(now, q) {
+			ac.wouldWait = &explainedWait{p.queue.Len()}
 		}
 		ac.Explanation, err = p.router.Explain(now, q)
 		return err
 	})
 	for i := range ac.Candidates {
 		c := &ac.Candidates[i]
-		said := find(sc.lookup.known, c.Worker).Blocks[kv.TierDevice]
+		said := findOverlap(sc.lookup.known, c.Worker).Blocks[kv.TierDevice]
 		ac.predicted = append(ac.predicted, max(0, c.Overlap[kv.TierDevice]-said))
 	}
 	return ac, err
 }
 
-// find returns what overlaps, ordered by worker, say of w.
-func find(overlaps []kv.Overlap, w kv.Worker) kv.Overlap {
+// findOverlap returns the overlap of w in overlaps.
+func findOverlap(overlaps []kv.Overlap, w kv.Worker) kv.Overlap {
 	for i := range overlaps {
 		if overlaps[i].Worker == w {
 			return overlaps[i]
@@ -175,21 +175,21 @@ func find(overlaps []kv.Overlap, w kv.Worker) kv.Overlap {
 
 // cacheStates returns the states of the feeds of the workers that exist.
 func (r *Router) cacheStates() map[kv.Worker]string {
-	caches, heard := r.cache.holdings()
+	caches, heard := r.cache.workerCaches()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	states := make(map[kv.Worker]string, len(r.mu.members))
 	for _, m := range r.mu.members {
-		states[m.worker] = r.feedRow(heard, m, caches[m.worker]).State
+		states[m.worker] = r.feedRowLocked(heard, m, caches[m.worker]).State
 	}
 	return states
 }
 
-func newExplained(ac *account) explained {
+func newExplainAnswer(ac *routerExplanation) explainAnswer {
 	d := ac.Decision
-	out := explained{
+	out := explainAnswer{
 		Decision:      &explainedDecision{bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize}, d.Mode, d.Cost},
-		Waits:         ac.waits,
+		Waits:         ac.wouldWait,
 		OverlapWeight: ac.OverlapWeight, Temperature: ac.Temperature, QueueWeight: ac.QueueWeight,
 		Fetch:        fetchCosts{ac.Fetch.Host, ac.Fetch.Disk, ac.Fetch.Pool},
 		Affinity:     affinityWeights{ac.Weights.Label, ac.Weights.Experts, ac.Weights.Session},

@@ -5,15 +5,16 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// asked is what a question shows besides text, beside its answer.
-type asked struct {
-	// TextOnly says why Media are none although the question shows some.
-	TextOnly string       `json:"text_only,omitempty"`
-	Media    []shownMedia `json:"media,omitempty"`
+// askedMedia describes the media of the prompt that a question is about; it is part of the answer.
+type askedMedia struct {
+	// TextOnly says why Media is empty although the question has media.
+	TextOnly string     `json:"text_only,omitempty"`
+	Media    []mediaRow `json:"media,omitempty"`
 }
 
-// shownMedia is a media object of a prompt: who it is, how large, and which tokens stand for it.
-type shownMedia struct {
+// mediaRow is the JSON of a media object in a prompt: its identity, its size, and the tokens that stand
+// for it.
+type mediaRow struct {
 	Kind    string `json:"kind"`
 	Part    string `json:"part,omitempty"`
 	Key     string `json:"key"`
@@ -25,12 +26,12 @@ type shownMedia struct {
 	Samples int    `json:"samples,omitempty"`
 }
 
-// newAsked describes the media of a prompt. Of one that an engine made no more is known than where
-// they are.
-func newAsked(p *prep.Prompt) asked {
-	a := asked{TextOnly: string(p.TextOnly)}
+// newAskedMedia describes the media of a prompt. Of an object which an engine preprocessed only the
+// position is known.
+func newAskedMedia(p *prep.Prompt) askedMedia {
+	a := askedMedia{TextOnly: string(p.TextOnlyReason)}
 	for i, m := range p.Media {
-		s := shownMedia{Kind: "unknown", Key: media.Key{Hash: m.Hash}.Hex(), Start: m.Start, Tokens: m.End - m.Start}
+		s := mediaRow{Kind: "unknown", Key: media.Key{Hash: m.Hash}.Hex(), Start: m.Start, Tokens: m.End - m.Start}
 		if i < len(p.Objects) {
 			o := &p.Objects[i]
 			s.Kind, s.Part = o.Kind.String(), o.Part

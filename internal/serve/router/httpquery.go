@@ -15,45 +15,45 @@ import (
 	"penstock/internal/engine"
 )
 
-// Prompter makes the prompt that a worker would be given. The composition root has
-// the tokenizers.
+// Prompter makes the prompt that a worker would be given. The composition root implements it, because
+// it has the tokenizers.
 type Prompter interface {
-	// Prompt returns the prompt of a request to chat completions, or of one to
-	// completions with one prompt. The error is a *fault.Error.
-	Prompt(ctx context.Context, q *api.Request) (prep.Prompt, error)
+	// MakePrompt returns the prompt of a chat completion request, or of a completion request with one
+	// prompt. The error is a *fault.Error.
+	MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error)
 }
 
-// serveQuestion answers a question about a prompt, with a call of the router API.
+// serveQuestion returns the handler of a router API call about a prompt.
 func (r *Router) serveQuestion(call string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, req *http.Request) error {
-		q, shown, err := r.question(w, req)
+		q, shown, err := r.readQuestion(w, req)
 		if err != nil {
 			return err
 		}
-		answer, err := r.answer(req.Context(), call, q, maxDepth)
+		answer, err := r.answerCall(req.Context(), call, q, maxDepth)
 		if err != nil {
 			return err
 		}
-		if a, ok := answer.(interface{ show(asked) }); ok {
+		if a, ok := answer.(interface{ show(askedMedia) }); ok {
 			a.show(shown)
 		}
 		return writeJSON(w, answer)
 	}
 }
 
-// answer returns what a call of the router API says of a request.
-func (r *Router) answer(ctx context.Context, call string, req *route.Request, depth int) (any, error) {
+// answerCall returns the answer of a router API call about a request.
+func (r *Router) answerCall(ctx context.Context, call string, req *route.Request, depth int) (any, error) {
 	switch call {
 	case engine.InspectBestWorker:
-		return r.bestWorker(ctx, req, depth)
+		return r.findBestWorker(ctx, req, depth)
 	case engine.InspectLoads:
 		return r.potentialLoads(ctx, req, depth)
 	}
-	return r.explain(ctx, req, depth)
+	return r.answerExplain(ctx, req, depth)
 }
 
-// askAbout puts a question about a request to the router processes among workers.
-func (r *Router) askAbout(ctx context.Context, call string, req *route.Request, workers []kv.WorkerID, depth int) []behindAnswer {
+// askRoutersAbout puts a question about a request to the router processes among workers.
+func (r *Router) askRoutersAbout(ctx context.Context, call string, req *route.Request, workers []kv.WorkerID, depth int) []nestedAnswer {
 	routers := r.routersAmong(workers)
 	if len(routers) == 0 || depth <= 0 {
 		return nil
@@ -61,8 +61,8 @@ func (r *Router) askAbout(ctx context.Context, call string, req *route.Request, 
 	return r.askRouters(ctx, routers, engine.Inspection{Call: call, Request: appendInspected(nil, req)}, depth)
 }
 
-// question reads a question about a prompt.
-func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Request, none asked, _ error) {
+// readQuestion reads a question about a prompt.
+func (r *Router) readQuestion(w http.ResponseWriter, req *http.Request) (_ *route.Request, none askedMedia, _ error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.cfg.MaxBodyBytes))
 	if err != nil {
 		return nil, none, explainJSON(err)
@@ -71,7 +71,7 @@ func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Re
 	if err != nil {
 		return nil, none, err
 	}
-	if _, err := r.find(q.request.Model); err != nil {
+	if _, err := r.findPool(q.request.Model); err != nil {
 		return nil, none, err
 	}
 	prompt := prep.Prompt{Tokens: q.tokens}
@@ -79,19 +79,19 @@ func (r *Router) question(w http.ResponseWriter, req *http.Request) (_ *route.Re
 		if r.prompter == nil {
 			return nil, none, fault.New(fault.Unimplemented, "this router has no tokenizer: give token_ids (penstock route --tokens)")
 		}
-		if prompt, err = r.prompter.Prompt(req.Context(), q.request); err != nil {
+		if prompt, err = r.prompter.MakePrompt(req.Context(), q.request); err != nil {
 			return nil, none, err
 		}
 	}
-	pin, err := q.request.Ext.Pin()
+	pin, err := q.request.Ext.PinnedWorker()
 	if err != nil {
 		return nil, none, err
 	}
 	return &route.Request{
 		Model: q.request.Model, Tokens: prompt.Tokens, Media: prompt.Media, Salt: kv.Salt{Namespace: q.request.CacheSalt},
-		ExpectedOutput: q.request.Ext.ExpectedOutput, Override: q.override(), Pin: pin,
+		ExpectedOutput: q.request.Ext.ExpectedOutput, Override: q.policyOverride(), Pin: pin,
 		Allowed: q.request.Ext.Allowed, Session: q.request.Ext.Session, Priority: q.request.Ext.Priority,
-	}, newAsked(&prompt), nil
+	}, newAskedMedia(&prompt), nil
 }
 
 type bestWorker struct {
@@ -101,26 +101,26 @@ type bestWorker struct {
 	BlockSize     int    `json:"block_size"`
 }
 
-// bestAnswer is the JSON of POST /v1/router/best_worker.
-type bestAnswer struct {
+// bestWorkerAnswer is the JSON of POST /v1/router/best_worker.
+type bestWorkerAnswer struct {
 	bestWorker
-	asked
-	Behind []behindAnswer `json:"behind,omitempty"` // of the router process that would be sent to
+	askedMedia
+	Behind []nestedAnswer `json:"behind,omitempty"` // of the chosen worker if it is a router process
 }
 
-func (r *Router) bestWorker(ctx context.Context, req *route.Request, depth int) (*bestAnswer, error) {
+func (r *Router) findBestWorker(ctx context.Context, req *route.Request, depth int) (*bestWorkerAnswer, error) {
 	ex, err := r.Explain(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	d := ex.Decision
-	return &bestAnswer{
+	return &bestWorkerAnswer{
 		bestWorker: bestWorker{uint64(d.Worker.ID), d.Worker.Rank, d.OverlapBlocks, d.BlockSize},
-		Behind:     r.askAbout(ctx, engine.InspectBestWorker, req, []kv.WorkerID{d.Worker.ID}, depth),
+		Behind:     r.askRoutersAbout(ctx, engine.InspectBestWorker, req, []kv.WorkerID{d.Worker.ID}, depth),
 	}, nil
 }
 
-func (b *bestAnswer) show(a asked) { b.asked = a }
+func (b *bestWorkerAnswer) show(a askedMedia) { b.askedMedia = a }
 
 type potentialLoad struct {
 	WorkerID       uint64 `json:"worker_id"`
@@ -128,7 +128,7 @@ type potentialLoad struct {
 	PrefillTokens  int    `json:"potential_prefill_tokens"`
 	DecodeBlocks   int    `json:"potential_decode_blocks"`
 	ActiveRequests int    `json:"active_requests"`
-	// Behind are the loads of the workers behind a router process.
+	// Behind holds the loads of the workers behind a router process.
 	Behind      json.RawMessage `json:"behind,omitempty"`
 	BehindError string          `json:"behind_error,omitempty"`
 }
@@ -145,7 +145,7 @@ func (r *Router) potentialLoads(ctx context.Context, req *route.Request, depth i
 			PrefillTokens: c.PrefillTokens, DecodeBlocks: c.DecodeBlocks, ActiveRequests: c.ActiveRequests,
 		}
 	}
-	for _, a := range r.askAbout(ctx, engine.InspectLoads, req, candidateIDs(&ex), depth) {
+	for _, a := range r.askRoutersAbout(ctx, engine.InspectLoads, req, candidateIDs(&ex), depth) {
 		at := slices.IndexFunc(loads, func(l potentialLoad) bool { return l.WorkerID == a.Router })
 		loads[at].Behind, loads[at].BehindError = a.Answer, a.Error
 	}

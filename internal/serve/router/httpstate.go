@@ -8,11 +8,11 @@ import (
 	"net/http"
 	"time"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/core/prefix"
-	"penstock/core/slots"
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
@@ -21,9 +21,9 @@ import (
 func (r *Router) serveDecisions(w http.ResponseWriter, req *http.Request) error {
 	id := req.URL.Query().Get("request_id")
 	if id == "" {
-		return fault.Param("request_id", "request_id is missing")
+		return fault.InvalidParam("request_id", "request_id is missing")
 	}
-	d, err := r.decided(req.Context(), id, maxDepth)
+	d, err := r.collectDecisions(req.Context(), id, maxDepth)
 	if err != nil {
 		return err
 	}
@@ -32,21 +32,21 @@ func (r *Router) serveDecisions(w http.ResponseWriter, req *http.Request) error 
 
 // feedRow is the JSON of one worker's feed.
 type feedRow struct {
-	// State is live, repairing or resync (see core/feed), none for a worker that
-	// publishes no events, off if this router uses none, waiting before the first record,
-	// or mismatch if the events' block size is not the card's.
+	// State is live, repairing or resync (see core/kvfeed), none for a worker that publishes no events,
+	// off if this router uses none, waiting before the first record, or mismatch if the events' block
+	// size is not the card's.
 	State string `json:"state"`
-	// Guessed says that the events are what the worker believes: the engine says nothing.
+	// Guessed says that the worker predicts its events: its engine reports none.
 	Guessed bool   `json:"guessed,omitempty"`
 	Epoch   uint64 `json:"epoch"`
 	LastSeq uint64 `json:"last_seq"`
 	Events  uint64 `json:"events"`
-	Missing uint64 `json:"missing"` // events that are known to have been published
+	Missing uint64 `json:"missing"` // events known to have been published
 
 	Gaps       uint64 `json:"gaps"`
-	Repaired   uint64 `json:"repaired"`  // gaps made good by the missing events
-	Described  uint64 `json:"described"` // and by a description of the whole cache
-	GivenUp    uint64 `json:"given_up"`  // repairs for which the events did not come
+	Repaired   uint64 `json:"repaired"`  // gaps closed by the missing events
+	Described  uint64 `json:"described"` // gaps closed by a description of the whole cache
+	GivenUp    uint64 `json:"given_up"`  // repairs whose events did not arrive
 	Resyncs    uint64 `json:"resyncs"`   // requests
 	Duplicates uint64 `json:"duplicates"`
 	Ignored    uint64 `json:"ignored"`
@@ -60,7 +60,7 @@ type feedRow struct {
 	IdleFor       float64 `json:"idle_seconds"` // since the last event applied
 }
 
-// feedWaiting is the state of a feed of which no record has come.
+// feedWaiting is the state of a feed without any record.
 const feedWaiting = "waiting"
 
 // othersLoad is the JSON of the part of a worker's load that other routers sent.
@@ -69,14 +69,14 @@ type othersLoad struct {
 	PrefillTokens  int `json:"prefill_tokens"`
 }
 
-// loadRow is the JSON of a worker's load: first what routers have sent there, as far as
-// this one knows, then what the worker last reported of itself.
+// loadRow is the JSON of a worker's load: first the requests that routers have sent there, as far as
+// this one knows, then the worker's own last report.
 type loadRow struct {
 	ActiveRequests int          `json:"active_requests"`
 	ActiveBlocks   int          `json:"active_blocks"`
 	PrefillTokens  int          `json:"prefill_tokens"`
 	Others         othersLoad   `json:"others"`
-	Reported       *engine.Load `json:"reported"`         // null if it was not heard of
+	Reported       *engine.Load `json:"reported"`         // null before the first report
 	ReportedFor    float64      `json:"reported_seconds"` // age of the report
 }
 
@@ -84,7 +84,7 @@ type loadRow struct {
 type workerRow struct {
 	WorkerID     uint64  `json:"worker_id"`
 	Rank         uint32  `json:"dp_rank"`
-	Name         string  `json:"name"` // as people know the process
+	Name         string  `json:"name"` // name of the process for operators
 	Role         string  `json:"role"` // aggregated or router
 	Addr         string  `json:"addr"` // on the request plane
 	Model        string  `json:"model"`
@@ -96,13 +96,12 @@ type workerRow struct {
 	Load         loadRow `json:"load"`
 	CachedBlocks int     `json:"cached_blocks"`
 	Feed         feedRow `json:"feed"`
-	// Predictions are how what is believed of its cache came true; null before it reported.
-	Predictions *triedRow `json:"predictions"`
-	// Warnings are what the worker last said is wrong with its engine, and what this router
-	// finds wrong.
+	// Predictions compares predicted with reported cache hits; null before the first report.
+	Predictions *accuracyRow `json:"predictions"`
+	// Warnings are the warnings that the worker last reported about its engine, and the router's own.
 	Warnings []engine.Warning `json:"warnings"`
-	// Behind are the rows of the workers behind a router process, in its own words, or
-	// BehindError says why they are not known.
+	// Behind holds the rows of the workers behind a router process, as that process sent them;
+	// BehindError says why they are unknown.
 	Behind      []json.RawMessage `json:"behind,omitempty"`
 	BehindError string            `json:"behind_error,omitempty"`
 }
@@ -121,28 +120,28 @@ func roleOf(card *engine.Card) string {
 }
 
 func (r *Router) serveWorkers(w http.ResponseWriter, req *http.Request) error {
-	table := r.workers()
-	r.showBehind(req.Context(), table, maxDepth)
-	return writeJSON(w, rowsOf(table))
+	table := r.workerTable()
+	r.addNestedWorkers(req.Context(), table, maxDepth)
+	return writeJSON(w, newRowsAnswer(table))
 }
 
-// workers returns the table of workers, those that cannot be used at the end.
-func (r *Router) workers() []workerRow {
-	caches, heard := r.cache.holdings()
-	trials := r.predict.trials()
+// workerTable returns the table of workers, with the unusable ones at the end.
+func (r *Router) workerTable() []workerRow {
+	caches, heard := r.cache.workerCaches()
+	trials := r.predictions.accuracyReports()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	table := []workerRow{}
 	for _, m := range r.mu.members {
 		h := caches[m.worker]
-		row := r.row(now, m, h)
-		row.Feed = r.feedRow(heard, m, h)
+		row := r.workerRowLocked(now, m, h)
+		row.Feed = r.feedRowLocked(heard, m, h)
 		t, reported := trials[m.worker]
 		if reported {
 			row.Predictions = &t.row
 		}
-		row.Warnings = m.warnings(now, t.warning)
+		row.Warnings = m.warningsLocked(now, t.warning)
 		table = append(table, row)
 	}
 	for _, b := range r.mu.broken {
@@ -154,61 +153,60 @@ func (r *Router) workers() []workerRow {
 	return table
 }
 
-// row describes one member, of whose cache h is known, without its feed. The caller
-// holds mu.
-func (r *Router) row(now kv.Mono, m *member, h holding) workerRow {
+// workerRowLocked returns the row of one member with the cache state h, without its feed.
+func (r *Router) workerRowLocked(now kv.Mono, m *member, h workerCache) workerRow {
 	row := workerRow{
 		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Name: nameOf(&m.in), Role: roleOf(&m.card), Addr: m.in.Addr,
 		Model: m.card.Name, Engine: m.card.Engine,
 		Host: m.in.Host, PID: m.in.PID, CachedBlocks: h.blocks,
 	}
-	row.State, row.Problem = r.condition(now, m, h)
+	row.State, row.Problem = r.conditionLocked(now, m, h)
 	p := r.mu.names[m.card.Name]
-	var l slots.Load
-	var others slots.Share
+	var l activeseq.Load
+	var others activeseq.LoadShare
 	if p != nil {
-		p.active.Advance(now)
-		l, others = p.active.Load(m.worker), p.active.Others(m.worker)
+		p.active.AdvanceTime(now)
+		l, others = p.active.LoadOf(m.worker), p.active.OthersShare(m.worker)
 	}
 	row.Load = loadRow{ActiveRequests: l.Requests, ActiveBlocks: l.Blocks, PrefillTokens: l.PrefillTokens, Others: othersLoad{others.Requests, others.PrefillTokens}}
 	if m.reported {
 		row.Load.Reported = new(m.load.Load)
-		row.Load.ReportedFor = seconds(now.Sub(m.loadAt))
-		if !r.events {
+		row.Load.ReportedFor = toSeconds(now.Sub(m.loadAt))
+		if !r.usesEvents {
 			row.CachedBlocks = m.load.Load.CachedBlocks
 		}
 	}
 	return row
 }
 
-// nameOf is how people know the process of an instance.
+// nameOf is the name of an instance's process for operators.
 func nameOf(in *disco.Instance) string { return cmp.Or(in.Name, in.Host) }
 
-// condition returns the state of a member, of whose cache h is known, as operators see it, and what
-// they should know of it; the problem is "" if nothing is wrong. The caller holds mu.
-func (r *Router) condition(now kv.Mono, m *member, h holding) (state, problem string) {
+// conditionLocked returns the state of a member with the cache state h as operators see it, and its
+// problem; "" if there is none.
+func (r *Router) conditionLocked(now kv.Mono, m *member, h workerCache) (state, problem string) {
 	p := r.mu.names[m.card.Name]
 	switch {
 	case m.unfit != "":
 		return readiness.StateUnfit, m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
-	case h.mismatch != 0:
-		return readiness.StateError, fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatch, m.card.BlockSize)
+	case h.mismatchedSize != 0:
+		return readiness.StateError, fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatchedSize, m.card.BlockSize)
 	case p != nil && p.blockSize != m.card.BlockSize:
 		return readiness.StateError, fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
-	case m.draining(now):
+	case m.isDraining(now):
 		return engine.StateDraining, ""
-	case r.quarantined(m):
-		return r.silence(now, m)
-	case m.says(now, engine.StateNotReady):
-		return engine.StateNotReady, m.notReady() + ": it gets no requests until it does; the worker's log says more"
+	case r.isQuarantinedLocked(m):
+		return r.silenceLocked(now, m)
+	case m.reportsState(now, engine.StateNotReady):
+		return engine.StateNotReady, m.notReadyReason() + ": it gets no requests until it does; the worker's log says more"
 	case m.in.Unconfirmed:
 		return readiness.StateUnconfirmed, ""
 	}
 	return engine.StateReady, ""
 }
 
-// notReady says why a member that reports so is not ready.
-func (m *member) notReady() string {
+// notReadyReason says why a member that reports itself not ready is not.
+func (m *member) notReadyReason() string {
 	for _, w := range m.load.Warnings {
 		if w.Code == engine.WarnUnreachable && m.card.Router {
 			return "it can serve no request: " + w.Detail
@@ -217,9 +215,9 @@ func (m *member) notReady() string {
 	return "its engine does not answer"
 }
 
-// silence says what is known of a member that does not answer. The caller holds mu.
-func (r *Router) silence(now kv.Mono, m *member) (state, problem string) {
-	st, _ := r.mu.health.Status(m.worker.ID)
+// silenceLocked returns the state and problem of a member that does not answer.
+func (r *Router) silenceLocked(now kv.Mono, m *member) (state, problem string) {
+	st, _ := r.mu.health.StatusOf(m.worker.ID)
 	state, then := readiness.StateQuarantined, "it gets no requests until it answers a ping"
 	if st.Cause == health.CallFailed {
 		state, then = readiness.StateSuspect, "until it answers a ping it gets only requests that no other worker can take"
@@ -227,57 +225,57 @@ func (r *Router) silence(now kv.Mono, m *member) (state, problem string) {
 	return state, fmt.Sprintf("it has not answered for %v (%v): %s", now.Sub(st.Since).Round(100*time.Millisecond), st.Cause, then)
 }
 
-// feedRow describes one member's feed, of which h was known at now. The caller holds mu.
-func (r *Router) feedRow(now kv.Mono, m *member, h holding) feedRow {
+// feedRowLocked returns the row of one member's feed, whose state was h at now.
+func (r *Router) feedRowLocked(now kv.Mono, m *member, h workerCache) feedRow {
 	switch {
 	case !m.card.KVEvents:
 		return feedRow{State: "none"}
-	case !r.events:
+	case !r.usesEvents:
 		return feedRow{State: "off"}
-	case h.mismatch != 0:
+	case h.mismatchedSize != 0:
 		return feedRow{State: "mismatch"}
-	case !h.fed:
-		return feedRow{State: feedWaiting, Guessed: m.card.KVGuessed}
+	case !h.hasFeed:
+		return feedRow{State: feedWaiting, Guessed: m.card.KVPredicted}
 	}
-	row := healthRow(now, h)
-	row.Guessed = m.card.KVGuessed
+	row := newFeedRow(now, h)
+	row.Guessed = m.card.KVPredicted
 	return row
 }
 
-func healthRow(now kv.Mono, of holding) feedRow {
+func newFeedRow(now kv.Mono, of workerCache) feedRow {
 	h := of.feed
 	row := feedRow{
 		State: h.State.String(), Epoch: h.Epoch, LastSeq: h.LastSeq, Events: h.Applied, Missing: h.Missing,
 		Gaps: h.Gaps, Repaired: h.Repaired, Described: h.Described, GivenUp: h.GivenUp,
 		Resyncs: h.Resyncs, Duplicates: h.Duplicates, Ignored: h.Ignored, Stale: h.Stale,
-		Orphans: of.odd.orphans, KnownBlocks: of.odd.duplicates, UnknownBlocks: of.odd.unknown,
+		Orphans: of.anomalies.orphans, KnownBlocks: of.anomalies.duplicates, UnknownBlocks: of.anomalies.unknown,
 		Lagging: h.Lagging,
 	}
 	if h.Lagging {
-		row.LagFor = seconds(now.Sub(h.Behind))
+		row.LagFor = toSeconds(now.Sub(h.Behind))
 	}
 	if h.Applied > 0 {
-		row.IdleFor = seconds(now.Sub(h.LastEvent))
+		row.IdleFor = toSeconds(now.Sub(h.LastEvent))
 	}
 	return row
 }
 
-// seconds is d rounded to milliseconds.
-func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+// toSeconds is d in seconds, rounded to milliseconds.
+func toSeconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
 // indexRow is the JSON of the index as a whole.
 type indexRow struct {
 	Events   bool        `json:"events"`    // whether events are consumed
-	CaughtUp bool        `json:"caught_up"` // whether what was kept of them has been read
+	CaughtUp bool        `json:"caught_up"` // whether the event backlog has been read
 	Workers  int         `json:"workers"`
 	Blocks   int         `json:"blocks"`
 	Entries  int         `json:"entries"`
 	Bytes    int         `json:"bytes"`
 	Counts   indexCounts `json:"counts"`
-	// Predicted is what is believed without events; null if nothing is.
+	// Predicted is what is predicted without events; null if prediction is off.
 	Predicted *predictedRow `json:"predicted"`
 	Feeds     []workerFeed  `json:"feeds"`
-	Pools     []poolRow     `json:"pools,omitempty"` // of memory that workers share
+	Pools     []poolRow     `json:"pools,omitempty"` // memory that workers share
 }
 
 type indexCounts struct {
@@ -290,7 +288,7 @@ type indexCounts struct {
 	Clears     uint64 `json:"clears"`
 }
 
-// predictedRow is the JSON of what the router believes because it sent it.
+// predictedRow is the JSON of the predicted cache contents.
 type predictedRow struct {
 	TTL       float64 `json:"ttl_seconds"`
 	Workers   int     `json:"workers"`
@@ -303,13 +301,13 @@ type predictedRow struct {
 	Refuted   uint64  `json:"refuted"`
 }
 
-func (r *Router) predictedRow() *predictedRow {
-	if !r.predict.on() {
+func (r *Router) predictionsRow() *predictedRow {
+	if !r.predictions.isEnabled() {
 		return nil
 	}
-	st := r.predict.stats()
+	st := r.predictions.approxStats()
 	t := st.Totals
-	return &predictedRow{seconds(r.predict.ttl), st.Workers, st.Entries, st.Bytes, t.Inserted, t.Refreshed, t.Expired, t.Pruned, t.Refuted}
+	return &predictedRow{toSeconds(r.predictions.ttl), st.Workers, st.Entries, st.Bytes, t.Inserted, t.Refreshed, t.Expired, t.Pruned, t.Refuted}
 }
 
 type workerFeed struct {
@@ -324,19 +322,19 @@ func (r *Router) serveIndex(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (r *Router) indexRow() indexRow {
-	st, feeds, now := r.cache.feeds()
+	st, feeds, now := r.cache.feedStates()
 	row := indexRow{
-		Events: r.events, CaughtUp: r.caughtUp.Load(),
+		Events: r.usesEvents, CaughtUp: r.caughtUp.Load(),
 		Workers: st.Workers, Blocks: st.Blocks, Entries: st.Entries, Bytes: st.Bytes,
 		Counts:    indexCounts{st.Counts.Stored, st.Counts.Duplicates, st.Counts.Removed, st.Counts.Unknown, st.Counts.Refused, st.Counts.Orphans, st.Counts.Clears},
-		Predicted: r.predictedRow(),
+		Predicted: r.predictionsRow(),
 		Feeds:     []workerFeed{},
 	}
 	for _, h := range feeds {
 		w := h.feed.Worker
-		row.Feeds = append(row.Feeds, workerFeed{uint64(w.ID), w.Rank, h.blocks, healthRow(now, h)})
+		row.Feeds = append(row.Feeds, workerFeed{uint64(w.ID), w.Rank, h.blocks, newFeedRow(now, h)})
 	}
-	row.Pools = r.cache.pools()
+	row.Pools = r.cache.poolRows()
 	return row
 }
 
@@ -346,16 +344,17 @@ type dumpRow struct {
 	Rank     uint32 `json:"dp_rank"`
 	Tier     string `json:"tier"`
 	Seq      string `json:"seq"`
-	// Predicted says that no event has said so: the router sent it there.
+	// Predicted says that no event has reported the block: the router predicts it from a request it
+	// sent.
 	Predicted bool `json:"predicted,omitempty"`
 }
 
-// serveDump streams what every worker holds, one worker after another: each is
-// a consistent picture, the whole is not. A router without events has only what it believes.
+// serveDump streams the blocks of every worker, one worker after another: each worker is consistent,
+// the whole is not. A router without events dumps its predictions.
 func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
-	holders, held, predicted := r.cache.holders, r.cache.held, false
-	if !r.events && r.predict.on() {
-		holders, held, predicted = r.predict.holders, r.predict.held, true
+	holders, held, predicted := r.cache.listHolders, r.cache.appendHeld, false
+	if !r.usesEvents && r.predictions.isEnabled() {
+		holders, held, predicted = r.predictions.listHolders, r.predictions.appendHeld, true
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	rc := http.NewResponseController(w)
@@ -369,11 +368,11 @@ func (r *Router) serveDump(w http.ResponseWriter, req *http.Request) error {
 		blocks = held(blocks[:0], worker)
 		for i, b := range blocks {
 			if i%1024 == 0 {
-				bound(rc)
+				extendWriteDeadline(rc)
 			}
-			row := dumpRow{uint64(worker.ID), worker.Rank, b.Tier.String(), hex(uint64(b.Seq)), predicted}
+			row := dumpRow{uint64(worker.ID), worker.Rank, b.Tier.String(), formatHex(uint64(b.Seq)), predicted}
 			if enc.Encode(row) != nil {
-				return nil // the client is gone
+				return nil // the client has disconnected
 			}
 		}
 	}

@@ -4,58 +4,57 @@ import (
 	"context"
 	"log/slog"
 
-	"penstock/core/feed"
+	"penstock/core/kvfeed"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 )
 
-// take applies one message. What cannot be read is left out: if it held events
-// of a worker, the next ones show the gap.
-func (r *Router) take(ctx context.Context, rec *feed.Record, m bus.Message) {
-	at := place{m.Life, m.Seq}
-	if err := feed.DecodeRecord(rec, m.Data); err != nil {
-		r.cache.pass(at)
+// applyMessage applies one message. It skips a message that it cannot read: if that held events of a
+// worker, the next ones show the gap.
+func (r *Router) applyMessage(ctx context.Context, rec *kvfeed.Record, m bus.Message) {
+	at := streamPosition{m.Incarnation, m.Seq}
+	if err := kvfeed.DecodeRecord(rec, m.Data); err != nil {
+		r.cache.skipTo(at)
 		r.metrics.malformed.Inc()
 		r.throttle.Log(ctx, slog.LevelWarn, "malformed cache events", "key", m.Key, "error", err)
 		return
 	}
 	var key [40]byte
 	if m.Key != string(engine.AppendWorkerKey(key[:0], rec.Worker)) {
-		r.cache.pass(at)
+		r.cache.skipTo(at)
 		r.metrics.malformed.Inc()
 		r.throttle.Log(ctx, slog.LevelWarn, "cache events under another worker's key", "key", m.Key)
 		return
 	}
-	verdict, ok := r.cache.accept(at, rec)
+	verdict, ok := r.cache.acceptRecord(at, rec)
 	if !ok {
-		r.metrics.unfed(rec)
+		r.metrics.countRefusedRecord(rec)
 		r.throttle.Log(ctx, slog.LevelWarn, "cache events not used", "key", m.Key, "block_size", rec.BlockSize)
-		r.hub.publish(rec, outcomeRefused, 0)
+		r.broadcaster.publishRecord(rec, outcomeRefused, 0)
 		return
 	}
-	r.predict.heed(rec.Worker, rec.Events, verdict)
-	r.metrics.fed(rec, verdict)
-	r.hub.publish(rec, verdict.Outcome.String(), verdict.Skip)
+	r.predictions.applyEvents(rec.Worker, rec.Events, verdict)
+	r.metrics.countRecord(rec, verdict)
+	r.broadcaster.publishRecord(rec, verdict.Outcome.String(), verdict.Skip)
 	if verdict.Resync {
-		r.wake()
+		r.wakeMaintainer()
 	}
 }
 
-// outcomeRefused is what becomes of the events of a worker whose block size is
-// not that of its card.
+// outcomeRefused is the outcome of events from a worker whose block size is not its card's.
 const outcomeRefused = "refused"
 
-// askAll has all workers asked whether events of theirs are missing: some of somebody's
-// are.
-func (r *Router) askAll() {
-	r.cache.suspect()
-	r.wake()
+// suspectAllFeeds makes the maintainer ask all workers for missing events: some events were lost, and
+// it is not known whose.
+func (r *Router) suspectAllFeeds() {
+	r.cache.suspectAll()
+	r.wakeMaintainer()
 }
 
-// wake has the maintainer look for workers to ask.
-func (r *Router) wake() {
+// wakeMaintainer makes the maintainer look for workers to ask.
+func (r *Router) wakeMaintainer() {
 	select {
-	case r.resync <- struct{}{}:
+	case r.resyncWake <- struct{}{}:
 	default:
 	}
 }

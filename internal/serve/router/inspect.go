@@ -8,7 +8,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/route"
-	"penstock/internal/attempt"
+	"penstock/internal/dispatch"
 	"penstock/internal/engine"
 )
 
@@ -19,7 +19,7 @@ func (r *Router) Inspect(ctx context.Context, q *engine.Inspection) ([]byte, err
 	if r.calls.Add(1) > int64(r.cfg.MaxCalls) {
 		return nil, r.tooManyCalls()
 	}
-	answer, err := r.inspect(ctx, q)
+	answer, err := r.answerInspection(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -30,16 +30,16 @@ func (r *Router) Inspect(ctx context.Context, q *engine.Inspection) ([]byte, err
 	return b, nil
 }
 
-func (r *Router) inspect(ctx context.Context, q *engine.Inspection) (any, error) {
+func (r *Router) answerInspection(ctx context.Context, q *engine.Inspection) (any, error) {
 	depth := min(q.Depth, maxDepth)
 	switch q.Call {
 	case engine.InspectWorkers:
-		rows := slices.DeleteFunc(r.workers(), func(row workerRow) bool { return row.Model != q.Model })
-		r.showBehind(ctx, rows, depth)
-		return rowsOf(rows), nil
+		rows := slices.DeleteFunc(r.workerTable(), func(row workerRow) bool { return row.Model != q.Model })
+		r.addNestedWorkers(ctx, rows, depth)
+		return newRowsAnswer(rows), nil
 	case engine.InspectDecisions:
-		d, err := r.decided(ctx, q.RequestID, depth)
-		if err == nil && d.Model != "" && !r.sameModel(d.Model, q.Model) { // it is told as another instance of this process
+		d, err := r.collectDecisions(ctx, q.RequestID, depth)
+		if err == nil && d.Model != "" && !r.isSameModel(d.Model, q.Model) { // to the asker this process is another instance
 			return nil, fault.New(fault.NotFound, "the request was for another model")
 		}
 		return d, err
@@ -48,22 +48,23 @@ func (r *Router) inspect(ctx context.Context, q *engine.Inspection) (any, error)
 		if err != nil {
 			return nil, err
 		}
-		return r.answer(ctx, q.Call, req, depth)
+		return r.answerCall(ctx, q.Call, req, depth)
 	}
 	return nil, fault.New(fault.Unimplemented, "this router cannot be asked for %.40q: it is of an earlier version", q.Call)
 }
 
-// sameModel reports whether two names are those of one model, or of adapters of it.
-func (r *Router) sameModel(a, b string) bool {
+// isSameModel reports whether two names belong to one model or its adapters.
+func (r *Router) isSameModel(a, b string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return a == b || r.mu.names[a] != nil && r.mu.names[a] == r.mu.names[b]
 }
 
-// appendInspected appends the request of a question about a prompt, as attempts would send it.
+// appendInspected appends the request of a question about a prompt, encoded like the request of an
+// attempt.
 func appendInspected(dst []byte, req *route.Request) []byte {
 	return engine.AppendRequest(dst, &engine.Request{
-		ID: "inspect", Attempt: 1, Model: req.Model, Prompt: req.Tokens, Media: req.Media, Salt: req.Salt, Hints: attempt.Hints(req),
+		ID: "inspect", Attempt: 1, Model: req.Model, Prompt: req.Tokens, Media: req.Media, Salt: req.Salt, Hints: dispatch.EncodeHints(req),
 		Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1},
 	})
 }
@@ -78,7 +79,7 @@ func inspectedRequest(q *engine.Inspection) (*route.Request, error) {
 		return nil, err
 	}
 	req := new(route.Request)
-	if err := attempt.Heed(sent.Hints, req); err != nil {
+	if err := dispatch.ApplyHints(sent.Hints, req); err != nil {
 		return nil, err
 	}
 	req.Model, req.Tokens, req.Media, req.Salt = q.Model, sent.Prompt, sent.Media, sent.Salt

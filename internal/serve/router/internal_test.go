@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -40,19 +40,19 @@ func instance(t *testing.T, model string, blockSize int) disco.Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}
+	return disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}
 }
 
-// TestBlockSizeChangesMeanwhile: a prompt that was hashed for a pool which is
-// gone by the time the lock is held is hashed anew.
+// TestBlockSizeChangesMeanwhile: a prompt that was hashed for a pool which no longer exists when the
+// lock is taken is hashed again.
 func TestBlockSizeChangesMeanwhile(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
-	old, err := r.find("m")
+	old, err := r.findPool("m")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.setInstances([]disco.Instance{instance(t, "m", 8)})
-	done, _ := r.locked(old, &route.Query{}, func(*pool, *route.Query) error {
+	done, _ := r.runWithLock(old, &route.Query{}, func(*modelPool, *route.Query) error {
 		t.Error("decided with hashes of the wrong block size")
 		return nil
 	})
@@ -65,8 +65,8 @@ func TestBlockSizeChangesMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLeaksAreCounted: a reservation that nobody freed is counted whoever finds
-// it, the upkeep or the next decision.
+// TestLeaksAreCounted: a leaked reservation is counted, whether the upkeep or the next decision finds
+// it.
 func TestLeaksAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		metrics := obs.NewMetrics()
@@ -77,14 +77,13 @@ func TestLeaksAreCounted(t *testing.T) {
 			}
 			<-time.After(2 * time.Minute)
 		}
-		r.tidy()
-		r.tidy()
+		r.runUpkeep()
+		r.runUpkeep()
 		wantMetric(t, metrics, "penstock_router_reservations_expired_total 2")
 	})
 }
 
-// TestLostModelsAreBounded: a model whose workers are gone is remembered, but not
-// any number of them.
+// TestLostModelsAreBounded: models without workers are kept, but at most maxLost.
 func TestLostModelsAreBounded(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	for i := range maxLost + 10 {
@@ -93,7 +92,7 @@ func TestLostModelsAreBounded(t *testing.T) {
 	if n := len(r.mu.pools); n != maxLost+1 {
 		t.Errorf("%d models are known, want %d", n, maxLost+1)
 	}
-	if _, err := r.find("model 0000"); err != nil {
+	if _, err := r.findPool("model 0000"); err != nil {
 		t.Errorf("a lost model: %v", err)
 	}
 	last := fmt.Sprintf("model %04d", maxLost+9)
@@ -102,23 +101,22 @@ func TestLostModelsAreBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedEventsAreCounted: events of another block size than the card's leave
-// the index alone and show in the metrics.
+// TestRefusedEventsAreCounted: events with another block size than the card's do not change the index,
+// and are counted.
 func TestRefusedEventsAreCounted(t *testing.T) {
 	metrics := obs.NewMetrics()
 	r := serving(t, Config{}, metrics)
-	sent := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: 1, BlockSize: 8, Events: []kv.Event{
+	sent := kvfeed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: 1, BlockSize: 8, Events: []kv.Event{
 		{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1, 2}},
 	}}
-	r.take(t.Context(), new(feed.Record), bus.Message{Key: "1/0", Data: feed.AppendRecord(nil, &sent)})
+	r.applyMessage(t.Context(), new(kvfeed.Record), bus.Message{Key: "1/0", Data: kvfeed.AppendRecord(nil, &sent)})
 	wantMetric(t, metrics, `penstock_index_events_total{kind="stored",outcome="refused"} 1`)
-	if n := r.cache.stats().Blocks; n != 0 {
+	if n := r.cache.indexStats().Blocks; n != 0 {
 		t.Errorf("%d blocks are in the index", n)
 	}
 }
 
-// TestGenerateIsStrict: what a client asks for is understood or refused by name,
-// before a worker sees it.
+// TestGenerateIsStrict: a client's request is decoded or refused by field name before a worker sees it.
 func TestGenerateIsStrict(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	for _, tt := range []struct{ body, param string }{
@@ -147,14 +145,13 @@ func wantMetric(t *testing.T, metrics *obs.Metrics, line string) {
 	}
 }
 
-// TestDecisionsAreBounded: the request that came first is forgotten first, and
-// of one request the first attempts.
+// TestDecisionsAreBounded: the oldest request is dropped first, and of one request the first attempts.
 func TestDecisionsAreBounded(t *testing.T) {
-	var d decisions
-	d.init(3)
+	var d decisionLog
+	d.initialize(3)
 	at := time.Unix(0, 0)
 	add := func(id string, attempt uint32, err error) {
-		d.routed(&route.Request{ID: id, Attempt: attempt, Model: "m"}, &route.Decision{}, err, at)
+		d.recordDecision(&route.Request{ID: id, Attempt: attempt, Model: "m"}, &route.Decision{}, err, at)
 	}
 	for i := range 5 {
 		add(fmt.Sprint(i), 1, nil)
@@ -163,14 +160,14 @@ func TestDecisionsAreBounded(t *testing.T) {
 		t.Errorf("%d requests are remembered, want 3", n)
 	}
 	for i, want := range []bool{false, false, true, true, true} {
-		if _, err := d.get(fmt.Sprint(i)); (err == nil) != want {
+		if _, err := d.findRequest(fmt.Sprint(i)); (err == nil) != want {
 			t.Errorf("request %d: %v", i, err)
 		}
 	}
 	for attempt := range uint32(2 * maxAttempts) {
 		add("4", attempt, errors.New("no"))
 	}
-	got, err := d.get("4")
+	got, err := d.findRequest("4")
 	if err != nil || len(got.Attempts) != maxAttempts || got.Attempts[maxAttempts-1].Attempt != 2*maxAttempts-1 {
 		t.Errorf("%d attempts are remembered, %v", len(got.Attempts), err)
 	}
@@ -179,8 +176,8 @@ func TestDecisionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestHostedExperts: a worker whose card names the experts that a request expects is
-// preferred, in proportion to what it hosts of them; it is no part of any load.
+// TestHostedExperts: a worker whose card names the experts that a request expects is preferred, in
+// proportion to its share of them; this does not count as load.
 func TestHostedExperts(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	var list []disco.Instance
@@ -193,7 +190,7 @@ func TestHostedExperts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list = append(list, disco.Instance{Kind: disco.Worker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+		list = append(list, disco.Instance{Kind: disco.KindWorker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
 	}
 	req := &route.Request{Model: "m", Tokens: make([]kv.Token, 40), Override: route.Override{MoE: &route.MoEQuery{Layer: new(uint32(3)), Experts: []uint32{1, 2}}}}
 	for range 2 { // the second time the cards are known
@@ -212,15 +209,15 @@ func TestHostedExperts(t *testing.T) {
 			t.Errorf("worker %d is chosen", ex.Decision.Worker.ID)
 		}
 	}
-	list[1].Epoch, list[1].Meta = 2, list[3].Meta // it comes back without
+	list[1].Epoch, list[1].Meta = 2, list[3].Meta // it returns without experts
 	r.setInstances(list)
 	if ex, err := r.Explain(t.Context(), req); err != nil || ex.Decision.Worker.ID != 1 {
 		t.Errorf("worker %d is chosen, %v", ex.Decision.Worker.ID, err)
 	}
 }
 
-// TestStrictQuery: without fallback a request goes to a worker that holds a block of it
-// under the expert asked for, and to nobody else.
+// TestStrictQuery: without fallback a request goes only to a worker that holds a block of it under the
+// requested expert.
 func TestStrictQuery(t *testing.T) {
 	r, err := New(Config{}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -236,10 +233,10 @@ func TestStrictQuery(t *testing.T) {
 	labels[1] = kv.MoELabel{Has: kv.HasExpert, Layer: 1, Expert: 7}
 	for id, of := range map[kv.WorkerID][]kv.MoELabel{1: nil, 2: labels} {
 		w := kv.Worker{ID: id}
-		rec := feed.Record{Worker: w, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
-			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens, nil), Labels: of},
+		rec := kvfeed.Record{Worker: w, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.AppendBlockHashes(nil, tokens, nil), Labels: of},
 		}}
-		r.take(t.Context(), new(feed.Record), bus.Message{Key: engine.WorkerKey(w), Data: feed.AppendRecord(nil, &rec)})
+		r.applyMessage(t.Context(), new(kvfeed.Record), bus.Message{Key: engine.WorkerKey(w), Data: kvfeed.AppendRecord(nil, &rec)})
 	}
 	ask := func(id string, layer uint32, mode route.Mode) (route.Decision, error) {
 		return r.Route(t.Context(), &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: tokens, Override: route.Override{
@@ -253,7 +250,7 @@ func TestStrictQuery(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ask("nobody", 2, route.KV); fault.Of(err) != fault.Ineligible {
+	if _, err := ask("nobody", 2, route.KV); fault.CodeOf(err) != fault.Ineligible {
 		t.Errorf("for an expert of which there is no block: %v", err)
 	}
 	for _, p := range r.mu.pools {
@@ -263,40 +260,39 @@ func TestStrictQuery(t *testing.T) {
 	}
 }
 
-// hello is the first record of a worker's life.
-func hello(id kv.WorkerID) *feed.Record {
-	return &feed.Record{Worker: kv.Worker{ID: id}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{{Kind: kv.Cleared}}}
+// hello is the first record of a worker's epoch.
+func hello(id kv.WorkerID) *kvfeed.Record {
+	return &kvfeed.Record{Worker: kv.Worker{ID: id}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{{Kind: kv.Cleared}}}
 }
 
-// TestStrangersKeepNobodyOut: however many workers that discovery does not know are heard
-// of, one that it knows is followed.
+// TestStrangersKeepNobodyOut: however many unlisted workers publish events, a listed one is followed.
 func TestStrangersKeepNobodyOut(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
 	for id := range maxSources + 10 {
-		r.cache.accept(place{}, hello(kv.WorkerID(id+2)))
+		r.cache.acceptRecord(streamPosition{}, hello(kv.WorkerID(id+2)))
 	}
 	if n := len(r.cache.mu.sources); n > maxSources+1 {
 		t.Errorf("%d strangers are followed", n)
 	}
-	if v, ok := r.cache.accept(place{}, hello(1)); !ok || v.Outcome != feed.Apply {
+	if v, ok := r.cache.acceptRecord(streamPosition{}, hello(1)); !ok || v.Outcome != kvfeed.Apply {
 		t.Errorf("the worker that discovery knows: %v, %t", v.Outcome, ok)
 	}
 }
 
-// TestSnapshotOfNobodysFeeds: feeds in a snapshot that no record came from, of workers that
-// discovery does not know, are left out: they would never be forgotten.
+// TestSnapshotOfNobodysFeeds: feeds in a snapshot without records, of unlisted workers, are left out:
+// they would never be dropped.
 func TestSnapshotOfNobodysFeeds(t *testing.T) {
 	from, to := serving(t, Config{}, obs.NewMetrics()), serving(t, Config{}, obs.NewMetrics())
 	for id := range kv.WorkerID(1000) {
-		from.cache.accept(place{1, 1}, hello(id+1))
+		from.cache.acceptRecord(streamPosition{1, 1}, hello(id+1))
 	}
 	for id := range kv.WorkerID(1000) {
 		if id+1 != 500 {
 			delete(from.cache.mu.sources, kv.Worker{ID: id + 1})
 		}
 	}
-	_, data := from.cache.snapshot(0, 0)
-	if _, err := to.cache.restore(data); err != nil {
+	_, data := from.cache.takeSnapshot(0, 0)
+	if _, err := to.cache.restoreSnapshot(data); err != nil {
 		t.Fatal(err)
 	}
 	var left []kv.WorkerID

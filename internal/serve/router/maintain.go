@@ -6,99 +6,98 @@ import (
 	"slices"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 )
 
 const (
-	// upkeep is how often what has no event of its own is looked at.
+	// upkeep is the interval of the periodic work.
 	upkeep = time.Second
-	// settle is how long a worker may be known to discovery before its events
-	// are missed.
+	// settle is how long after a worker's registration its events may be missing.
 	settle = 2 * time.Second
 )
 
-// maintain asks workers in doubt for what is missing or for their caches, frees what
-// leaked and forgets who is gone, until ctx ends.
-func (r *Router) maintain(ctx context.Context) {
+// runMaintenance asks workers in doubt for missing events or for their caches, frees leaked reservations and
+// drops the state of removed workers, until ctx ends.
+func (r *Router) runMaintenance(ctx context.Context) {
 	tick := time.NewTicker(upkeep)
 	defer tick.Stop()
 	again := time.NewTimer(upkeep)
 	defer again.Stop()
-	var ask []feed.Request
+	var ask []kvfeed.ResyncRequest
 	for {
 		select {
-		case <-r.resync:
+		case <-r.resyncWake:
 		case <-again.C:
 		case <-tick.C:
-			r.tidy()
-			r.roster.flush(false)
+			r.runUpkeep()
+			r.membership.flushCounts(false)
 		case <-ctx.Done():
 			return
 		}
 		var wait time.Duration
-		ask, wait = r.cache.due(ask[:0])
+		ask, wait = r.cache.dueRequests(ask[:0])
 		again.Reset(wait)
 		for _, q := range ask {
-			r.ask(ctx, q)
+			r.askWorker(ctx, q)
 		}
 	}
 }
 
-// ask sends one request to a worker. One that fails is repeated when the tracker finds it
+// askWorker sends one request to a worker. A request that fails is repeated when the tracker finds it
 // due again.
-func (r *Router) ask(ctx context.Context, q feed.Request) {
-	r.metrics.asked(q)
-	err := r.planes.Bus.Publish(ctx, bus.KVResync(r.cfg.Namespace), engine.WorkerKey(q.Worker), feed.AppendRequest(nil, q))
+func (r *Router) askWorker(ctx context.Context, q kvfeed.ResyncRequest) {
+	r.metrics.countRequest(q)
+	err := r.planes.Bus.Publish(ctx, bus.KVResyncTopic(r.cfg.Namespace), engine.WorkerKey(q.Worker), kvfeed.AppendRequest(nil, q))
 	if err != nil && ctx.Err() == nil {
 		r.throttle.Log(ctx, slog.LevelWarn, "cannot ask a worker for its cache", "worker", uint64(q.Worker.ID), "error", err)
 	}
 }
 
-// tidy does what time alone brings about.
-func (r *Router) tidy() {
-	claims := r.tidyLoad()
-	r.predict.tidy(r.cfg.ReservationTTL)
-	r.cache.tendPools()
-	if !r.events || !r.caughtUp.Load() {
+// runUpkeep does the periodic work.
+func (r *Router) runUpkeep() {
+	claims := r.upkeepLoads()
+	r.predictions.expireOld(r.cfg.ReservationTTL)
+	r.cache.tickPools()
+	if !r.usesEvents || !r.caughtUp.Load() {
 		return
 	}
-	for _, f := range r.cache.tend(claims) {
-		r.predict.heed(f.worker, nil, feed.Verdict{Drop: true})
-		if f.Finding == feed.Foreign {
+	for _, f := range r.cache.checkFeeds(claims) {
+		r.predictions.applyEvents(f.worker, nil, kvfeed.FeedVerdict{Drop: true})
+		if f.Finding == kvfeed.ForeignEvents {
 			r.log.Warn("cache events are ahead of what their worker has published; does somebody else publish in its name?",
 				"worker", uint64(f.worker.ID), "last", f.last, "next", f.Next)
 		}
 	}
 }
 
-// tidyLoad frees the reservations that leaked, lets what workers said of themselves
-// age, and returns what they said of their feeds.
-func (r *Router) tidyLoad() []claim {
+// upkeepLoads frees leaked reservations, lets the workers' reports expire, and returns the reported
+// feed positions.
+func (r *Router) upkeepLoads() []feedClaim {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	for _, p := range r.mu.pools {
-		p.active.Expire(now)
-		r.metrics.leaked.Add(float64(p.active.Expired() - p.leaked)) // decisions free some too
-		p.leaked = p.active.Expired()
-		r.admit(p) // also those whose time has come, or whose workers did what nobody told
+		p.active.ExpireOld(now)
+		r.metrics.leaked.Add(float64(p.active.ExpiredCount() - p.expiredCounted)) // decisions free some too
+		p.expiredCounted = p.active.ExpiredCount()
+		r.admitLocked(p) // also requests which ran out of time, or whose workers changed without a notice
 	}
-	r.tell()
+	r.wakeSyncLocked()
 	for _, m := range r.mu.members {
-		r.settle(now, m) // what a worker said of itself has its time
-		if p := r.mu.names[m.card.Name]; p != nil && p.active.Load(m.worker).Requests > 0 {
-			r.mu.health.Expect(now, m.worker.ID)
+		r.updateStateLocked(now, m) // a worker's report expires
+		if p := r.mu.names[m.card.Name]; p != nil && p.active.LoadOf(m.worker).Requests > 0 {
+			r.mu.health.ExpectReports(now, m.worker.ID)
 		}
 	}
-	r.wakeProbe()
+	r.wakeProber()
 	return claimsOf(r.mu.members)
 }
 
-// takeLoad notes a worker's report about itself.
-func (r *Router) takeLoad(m bus.Message) error {
+// handleLoad takes a worker's load report.
+func (r *Router) handleLoad(m bus.Message) error {
 	report, err := engine.DecodeLoadReport(m.Data)
 	w := kv.Worker{ID: report.WorkerID, Rank: report.Rank}
 	if err != nil || m.Key != engine.WorkerKey(w) {
@@ -108,21 +107,21 @@ func (r *Router) takeLoad(m bus.Message) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	r.mu.health.Heard(now, w.ID, report.Epoch)
-	r.heed(now, report)
+	r.mu.health.RecordHeard(now, w.ID, report.Epoch)
+	r.applyReportLocked(now, report)
 	return nil
 }
 
-// heed takes over what a worker says of itself. The caller holds mu.
-func (r *Router) heed(now kv.Mono, report engine.LoadReport) {
-	m := r.member(kv.Worker{ID: report.WorkerID, Rank: report.Rank})
+// applyReportLocked takes over a worker's load report.
+func (r *Router) applyReportLocked(now kv.Mono, report engine.LoadReport) {
+	m := r.memberLocked(kv.Worker{ID: report.WorkerID, Rank: report.Rank})
 	if m == nil || m.in.Epoch != report.Epoch {
 		return
 	}
 	news := !slices.Equal(m.load.Adapters, report.Adapters)
 	m.load, m.loadAt, m.reported = report, now, true
 	if p := r.mu.names[m.card.Name]; p != nil && news {
-		p.router.SetLoaded(m.worker, m.loaded())
+		p.router.SetLoaded(m.worker, m.loadedAdapters())
 	}
-	r.settle(now, m)
+	r.updateStateLocked(now, m)
 }

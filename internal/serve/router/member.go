@@ -7,14 +7,14 @@ import (
 	"slices"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
 )
 
-// member is one rank of a worker that discovery knows.
+// member is one rank of a worker that discovery lists.
 type member struct {
 	worker   kv.Worker
 	in       disco.Instance
@@ -22,62 +22,62 @@ type member struct {
 	checksum string         // of card
 	experts  []route.Expert // of card
 
-	// unfit says in what card is not the one that its model is served by, and
-	// saidUnfit what of that is in the log; "" if it is.
-	unfit, saidUnfit string
+	// unfit says how card differs from its model's reference card; "" if it does not. loggedUnfit is the
+	// part of that already logged.
+	unfit, loggedUnfit string
 
-	// load is the worker's last report; it means something only if reported.
+	// load is the worker's last report; it is valid only if reported.
 	load     engine.LoadReport
 	loadAt   kv.Mono
 	reported bool
-	// leaving is until when a refused call counts that said that the worker drains.
-	leaving kv.Mono
+	// drainingUntil is the time until which a call refused with Draining overrides the reports.
+	drainingUntil kv.Mono
 }
 
-// brokenInstance is one that discovery knows and nobody can use.
+// brokenInstance is an instance in discovery that cannot be used.
 type brokenInstance struct {
 	in      disco.Instance
 	problem string
 }
 
-// setInstances takes over the set of workers from discovery. What was cached by those
-// that are gone is forgotten before newcomers get requests.
+// setInstances takes over the set of workers from discovery. It drops the caches of removed workers
+// before new ones get requests.
 func (r *Router) setInstances(ins []disco.Instance) {
-	next, broken := r.parse(ins)
+	next, broken := r.parseInstances(ins)
 	lives := livesOf(next)
-	r.predict.know(lives)
-	r.cache.know(lives)
-	r.wake() // newcomers can be asked for what is missing of them
-	defer r.saw()
-	var joined, left []change
-	defer func() { // once mu is free
-		r.roster.note(joined, left)
+	r.predictions.setWorkers(lives)
+	r.cache.setWorkers(lives)
+	r.wakeMaintainer() // new workers can be asked for missing events
+	defer r.markWorkersSeen()
+	var joined, left []memberChange
+	defer func() { // after mu is released
+		r.membership.logChanges(joined, left)
 		r.reportUnfit()
 	}()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	for _, m := range next {
-		if old := r.member(m.worker); old != nil && old.in.Epoch == m.in.Epoch {
+		if old := r.memberLocked(m.worker); old != nil && old.in.Epoch == m.in.Epoch {
 			in, card, checksum, experts := m.in, m.card, m.checksum, m.experts
 			*m = *old
 			m.in, m.card, m.checksum, m.experts = in, card, checksum, experts
 		}
 	}
-	joined, left = missing(next, r.mu.members), missing(r.mu.members, next)
+	joined, left = missingFrom(next, r.mu.members), missingFrom(r.mu.members, next)
 	r.mu.members, r.mu.broken = next, broken
-	r.mu.health.Set(now, watched(next))
-	r.wakeProbe()
-	r.rebuild()
+	r.mu.health.SetWorkers(now, healthWorkers(next))
+	r.wakeProber()
+	r.rebuildPoolsLocked()
 	if r.mu.replica != nil {
-		r.mu.replica.Revisit(now)
-		r.tell()
+		r.mu.replica.RequestUnplaced(now)
+		r.wakeSyncLocked()
 	}
 }
 
-// parse returns the members among ins, ascending, and those that cannot be used.
-func (r *Router) parse(ins []disco.Instance) (members []*member, broken []brokenInstance) {
-	known := r.cards()
+// parseInstances returns the members among ins, ascending, and the unusable instances.
+func (r *Router) parseInstances(ins []disco.Instance) (members []*member, broken []brokenInstance) {
+	known := r.membersByID()
 	for _, in := range ins {
 		if in.Namespace != r.cfg.Namespace || in.Component != r.cfg.Component {
 			continue
@@ -95,7 +95,7 @@ func (r *Router) parse(ins []disco.Instance) (members []*member, broken []broken
 			broken = append(broken, brokenInstance{in, err.Error()})
 			continue
 		}
-		members = appendRanks(members, in, card, card.Checksum(), hosted(&card))
+		members = appendRanks(members, in, card, card.Checksum(), hostedExperts(&card))
 	}
 	slices.SortFunc(members, func(a, b *member) int { return a.worker.Compare(b.worker) })
 	members = slices.CompactFunc(members, func(a, b *member) bool { return a.worker == b.worker })
@@ -103,9 +103,9 @@ func (r *Router) parse(ins []disco.Instance) (members []*member, broken []broken
 	return members, broken
 }
 
-// cards returns a member of each known worker, for its decoded card: a set of
-// hundreds changes by one at a time.
-func (r *Router) cards() map[kv.WorkerID]*member {
+// membersByID returns one member of each known worker, to reuse its decoded card: of hundreds of
+// workers few change at a time.
+func (r *Router) membersByID() map[kv.WorkerID]*member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	cards := make(map[kv.WorkerID]*member, len(r.mu.members))
@@ -124,8 +124,8 @@ func appendRanks(members []*member, in disco.Instance, card engine.Card, checksu
 	return members
 }
 
-// hosted returns the experts of a card, in the order that decisions need.
-func hosted(card *engine.Card) []route.Expert {
+// hostedExperts returns the experts of a card, in the order that decisions need.
+func hostedExperts(card *engine.Card) []route.Expert {
 	var out []route.Expert
 	for _, l := range card.Experts {
 		for i, id := range l.Experts {
@@ -139,56 +139,56 @@ func hosted(card *engine.Card) []route.Expert {
 	return out
 }
 
-// member returns the member of w, or nil. The caller holds mu.
-func (r *Router) member(w kv.Worker) *member {
-	at, ok := findMember(r.mu.members, w)
+// memberLocked returns the member of w, or nil.
+func (r *Router) memberLocked(w kv.Worker) *member {
+	at, ok := memberIndex(r.mu.members, w)
 	if !ok {
 		return nil
 	}
 	return r.mu.members[at]
 }
 
-func findMember(members []*member, w kv.Worker) (at int, ok bool) {
+func memberIndex(members []*member, w kv.Worker) (at int, ok bool) {
 	return slices.BinarySearchFunc(members, w, func(m *member, w kv.Worker) int { return m.worker.Compare(w) })
 }
 
-// fresh is how long a load report speaks for a worker.
-const fresh = 30 * time.Second
+// reportValidFor is how long a load report is valid.
+const reportValidFor = 30 * time.Second
 
-// loaded returns the adapters, ascending, that the worker said its engine has in memory.
-func (m *member) loaded() []string {
+// loadedAdapters returns the adapters, ascending, that the worker reports as loaded in its engine.
+func (m *member) loadedAdapters() []string {
 	if !m.reported || !slices.IsSorted(m.load.Adapters) {
 		return nil
 	}
 	return m.load.Adapters
 }
 
-// draining reports whether the worker said so of this life.
-func (m *member) draining(now kv.Mono) bool {
-	return now < m.leaving || m.says(now, engine.StateDraining)
+// isDraining reports whether the worker said that it drains.
+func (m *member) isDraining(now kv.Mono) bool {
+	return now < m.drainingUntil || m.reportsState(now, engine.StateDraining)
 }
 
-// says reports whether the worker's last report is of a state, and not too old.
-func (m *member) says(now kv.Mono, state string) bool {
-	return m.reported && m.load.State == state && now.Sub(m.loadAt) < fresh
+// reportsState reports whether the worker's last report has a state, and is not too old.
+func (m *member) reportsState(now kv.Mono, state string) bool {
+	return m.reported && m.load.State == state && now.Sub(m.loadAt) < reportValidFor
 }
 
-// livesOf is the members' part of know.
-func livesOf(members []*member) map[kv.Worker]life {
-	lives := make(map[kv.Worker]life, len(members))
+// incarnationsOf returns what setWorkers needs of the members.
+func livesOf(members []*member) map[kv.Worker]incarnation {
+	lives := make(map[kv.Worker]incarnation, len(members))
 	for _, m := range members {
-		lives[m.worker] = life{epoch: m.in.Epoch, blockSize: m.card.BlockSize, publishes: m.card.KVEvents, noReuse: m.card.NoReuse}
+		lives[m.worker] = incarnation{epoch: m.in.Epoch, blockSize: m.card.BlockSize, publishes: m.card.KVEvents, noReuse: m.card.NoPrefixCache}
 	}
 	return lives
 }
 
-// claimsOf returns what members say of their feeds.
-func claimsOf(members []*member) []claim {
-	claims := make([]claim, 0, len(members))
+// claimsOf returns the feed positions that members report.
+func claimsOf(members []*member) []feedClaim {
+	claims := make([]feedClaim, 0, len(members))
 	for _, m := range members {
-		said := claim{worker: m.worker}
+		said := feedClaim{worker: m.worker}
 		if m.reported {
-			said.Claim = feed.Claim{Epoch: m.load.Epoch, Next: m.load.KVNext, Attempted: m.load.KVAttempted, At: m.loadAt}
+			said.PublishReport = kvfeed.PublishReport{Epoch: m.load.Epoch, Next: m.load.KVNext, Attempted: m.load.KVAttempted, At: m.loadAt}
 		}
 		claims = append(claims, said)
 	}

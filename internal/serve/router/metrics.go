@@ -6,27 +6,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/obs"
 )
 
-// stage is a part of a decision.
-type stage int
+// decisionStage is a part of a decision.
+type decisionStage int
 
 const (
-	stageHash  stage = iota // of the prompt, without the lock
-	stageLock               // waiting for it
-	stageMatch              // looking the prompt up
-	stagePick               // choosing and reserving
+	stageHash  decisionStage = iota // of the prompt, without the lock
+	stageLock                       // waiting for the lock
+	stageMatch                      // looking the prompt up
+	stagePick                       // choosing and reserving
 	stages
 )
 
 var stageNames = [stages]string{"hash", "lock", "match", "pick"}
 
-// routerMetrics are the router's instruments, resolved once: decisions and
-// records look nothing up.
+// routerMetrics are the router's instruments, resolved once, so that decisions and records do no label
+// lookups.
 type routerMetrics struct {
 	stages    [stages]prometheus.Observer
 	overlap   prometheus.Observer
@@ -40,10 +40,10 @@ type routerMetrics struct {
 	pings     [pingOutcomes]prometheus.Counter
 	calls     *prometheus.CounterVec
 
-	events    [kv.Moved + 1][feed.Stale + 1]prometheus.Counter
+	events    [kv.Moved + 1][kvfeed.Stale + 1]prometheus.Counter
 	refused   [kv.Moved + 1]prometheus.Counter
-	missing   prometheus.Counter // requests for what is missing
-	whole     prometheus.Counter // and for whole caches
+	missing   prometheus.Counter // requests for missing events
+	whole     prometheus.Counter // requests for whole caches
 	malformed prometheus.Counter
 	snapshots snapshotMetrics
 }
@@ -77,16 +77,16 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 		rm.stages[s] = decision.WithLabelValues(name)
 	}
 	for k := kv.Stored; k <= kv.Moved; k++ {
-		for o := feed.Apply; o <= feed.Stale; o++ {
+		for o := kvfeed.Apply; o <= kvfeed.Stale; o++ {
 			rm.events[k][o] = events.WithLabelValues(k.String(), o.String())
 		}
 		rm.refused[k] = events.WithLabelValues(k.String(), outcomeRefused)
 	}
-	m.Collect(newFeedState(r))
-	m.Collect(newReplicaMetrics(r))
-	m.Collect(newTriedMetrics(r))
-	m.Collect(newWarningMetrics(r))
-	m.Collect(&state{
+	m.RegisterCollector(newFeedMetrics(r))
+	m.RegisterCollector(newReplicaMetrics(r))
+	m.RegisterCollector(newAccuracyMetrics(r))
+	m.RegisterCollector(newWarningMetrics(r))
+	m.RegisterCollector(&stateMetrics{
 		r:      r,
 		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),
 		blocks: prometheus.NewDesc(obs.Namespace+"_index_blocks", "Distinct prefixes in the index.", nil, nil),
@@ -98,36 +98,40 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 	return rm
 }
 
-func (m *routerMetrics) stage(s stage, took time.Duration) { m.stages[s].Observe(took.Seconds()) }
+func (m *routerMetrics) observeStage(s decisionStage, took time.Duration) {
+	m.stages[s].Observe(took.Seconds())
+}
 
-func (m *routerMetrics) decided(d *route.Decision) {
+func (m *routerMetrics) countDecision(d *route.Decision) {
 	m.decisions.WithLabelValues("ok").Inc()
 	m.overlap.Observe(float64(d.OverlapBlocks))
 	m.predicted.Add(float64(d.OverlapBlocks * d.BlockSize))
 }
 
-// reported counts what a worker said of one prompt beside what was believed of it, in tokens.
-func (m *routerMetrics) reported(predicted, cached int) {
+// countReport compares the cached tokens that a worker reported for one prompt with the predicted ones.
+func (m *routerMetrics) countReport(predicted, cached int) {
 	m.cached.Add(float64(cached))
 	m.missed.Add(float64(max(predicted-cached, 0)))
 	m.unseen.Add(float64(max(cached-predicted, 0)))
 }
 
-func (m *routerMetrics) failed(err error) { m.decisions.WithLabelValues(fault.Of(err).String()).Inc() }
+func (m *routerMetrics) countFailure(err error) {
+	m.decisions.WithLabelValues(fault.CodeOf(err).String()).Inc()
+}
 
-// fed counts the events of a record that was judged.
-func (m *routerMetrics) fed(rec *feed.Record, v feed.Verdict) {
+// countRecord counts the events of a record that was judged.
+func (m *routerMetrics) countRecord(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
 	for i, ev := range rec.Events {
 		outcome := v.Outcome
-		if outcome == feed.Apply && i < v.Skip {
-			outcome = feed.Duplicate
+		if outcome == kvfeed.Apply && i < v.Skip {
+			outcome = kvfeed.Duplicate
 		}
 		m.events[ev.Kind][outcome].Inc()
 	}
 }
 
-// asked counts a request to a worker.
-func (m *routerMetrics) asked(q feed.Request) {
+// countRequest counts a request to a worker.
+func (m *routerMetrics) countRequest(q kvfeed.ResyncRequest) {
 	if q.From > 0 {
 		m.missing.Inc()
 		return
@@ -135,22 +139,22 @@ func (m *routerMetrics) asked(q feed.Request) {
 	m.whole.Inc()
 }
 
-// unfed counts the events of a record that is not used at all.
-func (m *routerMetrics) unfed(rec *feed.Record) {
+// countRefusedRecord counts the events of a record that is not used at all.
+func (m *routerMetrics) countRefusedRecord(rec *kvfeed.Record) {
 	for _, ev := range rec.Events {
 		m.refused[ev.Kind].Inc()
 	}
 }
 
-// state is collected when somebody looks.
-type state struct {
+// stateMetrics are read on collection.
+type stateMetrics struct {
 	r                     *Router
 	silent, blocks, bytes *prometheus.Desc
 	queued, tokens, ready *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
-func (s *state) Describe(ch chan<- *prometheus.Desc) {
+func (s *stateMetrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- s.silent
 	ch <- s.blocks
 	ch <- s.bytes
@@ -160,33 +164,33 @@ func (s *state) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (s *state) Collect(ch chan<- prometheus.Metric) {
+func (s *stateMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(s.silent, prometheus.GaugeValue, float64(s.r.countQuarantined()))
-	st := s.r.cache.stats()
+	st := s.r.cache.indexStats()
 	ch <- prometheus.MustNewConstMetric(s.blocks, prometheus.GaugeValue, float64(st.Blocks))
 	ch <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(st.Bytes))
-	requests, tokens := s.r.waiting()
+	requests, tokens := s.r.queueTotals()
 	ch <- prometheus.MustNewConstMetric(s.queued, prometheus.GaugeValue, float64(requests))
 	ch <- prometheus.MustNewConstMetric(s.tokens, prometheus.GaugeValue, float64(tokens))
 	for _, m := range s.r.Models() {
-		if m.Parent == "" { // adapters come and go, and there may be many
+		if m.Parent == "" { // adapters change often, and there may be many
 			ch <- prometheus.MustNewConstMetric(s.ready, prometheus.GaugeValue, float64(m.Ready), m.ID)
 		}
 	}
 }
 
-// waitOutcome is how a wait in the queue ended.
+// waitOutcome is the outcome of a wait in the queue.
 type waitOutcome int
 
 const (
 	waitPlaced waitOutcome = iota
 	waitRefused
-	waitAbandoned // the client went away, or its time ran out
+	waitAbandoned // the client disconnected, or the deadline passed
 	waitOutcomes
 )
 
 var waitOutcomeNames = [waitOutcomes]string{"placed", "refused", "abandoned"}
 
-func (m *routerMetrics) waited(o waitOutcome, since time.Time) {
+func (m *routerMetrics) observeWait(o waitOutcome, since time.Time) {
 	m.waits[o].Observe(time.Since(since).Seconds())
 }

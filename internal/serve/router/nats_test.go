@@ -24,7 +24,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// signals tells of each call of a sink, after it has returned.
+// signals receives a signal after each call of a sink.
 type signals chan struct{}
 
 func (s signals) give() {
@@ -58,7 +58,7 @@ func (r toldRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]di
 	})
 }
 
-// until waits until f holds, looking again whenever it is told of something.
+// until waits until f holds, checking after each signal.
 func (s signals) until(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	late := time.NewTimer(30 * time.Second)
@@ -72,7 +72,7 @@ func (s signals) until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// TestRemovesKilledRouters: what a killed router left in discovery is removed by one that lives.
+// TestRemovesKilledRouters: a running router removes a killed router's entry from discovery.
 func TestRemovesKilledRouters(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
@@ -84,22 +84,22 @@ func TestRemovesKilledRouters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	cfg := disco.NATSConfig{Bucket: "b", TTL: time.Second}
-	killed, err := disco.NewNATS(nc, cfg)
+	cfg := disco.NATSRegistryConfig{Bucket: "b", TTL: time.Second}
+	killed, err := disco.NewNATSRegistry(nc, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := killed.Register(t.Context(), disco.Instance{Kind: disco.Router, ID: 5, Epoch: 1}); err != nil {
+	if _, err := killed.Register(t.Context(), disco.Instance{Kind: disco.KindRouter, ID: 5, Epoch: 1}); err != nil {
 		t.Fatal(err)
 	}
 	killed.Close() // nothing refreshes its lease any more
 
-	registry, err := disco.NewNATS(nc, cfg)
+	registry, err := disco.NewNATSRegistry(nc, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer registry.Close()
-	planes := router.Planes{Bus: bus.NewMem(), Archive: bus.NewMemArchive(), Registry: registry}
+	planes := router.Planes{Bus: bus.NewMemBus(), Archive: bus.NewMemArchive(), Registry: registry}
 	r, err := router.New(router.Config{}, planes, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestRemovesKilledRouters(t *testing.T) {
 	}
 }
 
-// TestOverNATS goes once through the life of a worker over the embedded server.
+// TestOverNATS runs a worker's lifecycle once over the embedded server.
 func TestOverNATS(t *testing.T) {
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
@@ -155,23 +155,23 @@ func TestOverNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	events, err := bus.NewNATS(nc, bus.NATSConfig{})
+	events, err := bus.NewNATSBus(nc, bus.NATSBusConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry, err := disco.NewNATS(nc, disco.NATSConfig{})
+	registry, err := disco.NewNATSRegistry(nc, disco.NATSRegistryConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(registry.Close)
 
 	told := make(signals, 1)
-	calls, metrics := rpc.NewMem(), obs.NewMetrics()
+	calls, metrics := rpc.NewMemPlane(), obs.NewMetrics()
 	r, err := router.New(router.Config{}, router.Planes{Bus: toldBus{events, told}, Registry: toldRegistry{registry, told}}, nil, metrics, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := servetest.New(servetest.Config{Card: servetest.Card("m")})
+	e := servetest.New(servetest.Config{Card: servetest.ModelCard("m")})
 	w, err := worker.New(worker.Config{ID: 7, Epoch: 1}, e, worker.Planes{RPC: calls, Bus: events, Registry: registry}, worker.NewMetrics(metrics), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -200,10 +200,10 @@ func TestOverNATS(t *testing.T) {
 	if err := calls.Call(t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil }); err != nil {
 		t.Error(err)
 	}
-	r.Free("a", 1)
+	r.FreeReservation("a", 1)
 	c := &cluster{t: t, router: r}
 	told.until(t, "the index follows", func() bool {
-		return maps.EqualFunc(c.dump(), map[kv.WorkerID][]kv.SeqHash{7: e.Held()}, slices.Equal)
+		return maps.EqualFunc(c.dump(), map[kv.WorkerID][]kv.SeqHash{7: e.HeldPrefixes()}, slices.Equal)
 	})
 	if ex, err := r.Explain(t.Context(), req); err != nil || ex.Decision.OverlapBlocks != 10 {
 		t.Errorf("the second time: %+v, %v", ex.Decision, err)
@@ -211,7 +211,7 @@ func TestOverNATS(t *testing.T) {
 	stopWorker()
 	told.until(t, "the worker is gone", func() bool {
 		_, err = r.Explain(t.Context(), req)
-		// It says that it drains before discovery has forgotten it.
-		return fault.Of(err) == fault.Unavailable && err != nil && len(c.dump()) == 0
+		// It reports that it drains before discovery drops it.
+		return fault.CodeOf(err) == fault.Unavailable && err != nil && len(c.dump()) == 0
 	})
 }

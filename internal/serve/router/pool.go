@@ -4,45 +4,43 @@ import (
 	"cmp"
 	"slices"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/route"
 	"penstock/core/route/queue"
-	"penstock/core/slots"
 	"penstock/internal/engine"
 )
 
-// pool is one model: its workers and what is active on them. All is guarded by
-// the router's mu but what is said not to change.
-type pool struct {
-	model     string // does not change
-	blockSize int    // does not change
-	// card is the one that the model's workers are measured by, with its checksum:
-	// see reference.
-	card     engine.Card
-	checksum string
-	active   *slots.Table
-	router   *route.Router
-	queue    *queue.Queue // of *waiter
-	leaked   uint64       // reservations of active that expired and are in the metrics
-	// gone says that this is not, or no longer, the pool of its model: one of
-	// another block size took its place, or the model was forgotten.
-	gone bool
+// modelPool is one model: its workers and what is active on them. The router's mu guards all fields
+// that are not marked constant.
+type modelPool struct {
+	model     string // constant
+	blockSize int    // constant
+	// card is the model's reference card with its checksum: see referenceCardLocked.
+	card           engine.Card
+	checksum       string
+	active         *activeseq.ReservationTable
+	router         *route.Router
+	queue          *queue.Queue // of *queuedRequest
+	expiredCounted uint64       // expired reservations of active that the metrics have counted
+	// retired says that this is not, or no longer, the pool of its model: a pool of another block size
+	// replaced it, or the model was forgotten.
+	retired bool
 }
 
-// maxLost bounds the models that are known without having a worker.
+// maxLost bounds the known models without workers.
 const maxLost = 1024
 
-// rebuild makes the pools follow the members. A model keeps its pool, without
-// workers, when the last one leaves: it is unavailable then, not unknown. Beyond
-// maxLost of them it is forgotten. The caller holds mu.
-func (r *Router) rebuild() {
+// rebuildPoolsLocked makes the pools follow the members. A model keeps its pool when its last worker is
+// removed: it is then unavailable, not unknown. Models without workers beyond maxLost are forgotten.
+func (r *Router) rebuildPoolsLocked() {
 	byModel := slices.Clone(r.mu.members)
 	slices.SortStableFunc(byModel, func(a, b *member) int { return cmp.Compare(a.card.Name, b.card.Name) })
 
 	pools, lost := r.mu.pools, 0
 	r.mu.pools = nil
 	for len(pools) > 0 || len(byModel) > 0 {
-		var old *pool
+		var old *modelPool
 		var members []*member
 		switch {
 		case len(byModel) == 0 || len(pools) > 0 && pools[0].model < byModel[0].card.Name:
@@ -59,32 +57,31 @@ func (r *Router) rebuild() {
 		}
 		if len(members) == 0 {
 			if lost == maxLost {
-				r.retire(old)
+				r.retirePoolLocked(old)
 				continue
 			}
 			lost++
 		}
-		if p := r.fill(old, members); p != nil {
+		if p := r.updatePoolLocked(old, members); p != nil {
 			r.mu.pools = append(r.mu.pools, p)
 		}
 	}
-	r.rename()
+	r.rebuildNamesLocked()
 }
 
-// fill returns the pool of members: old if their block size allows it, or if there
-// are none.
-func (r *Router) fill(old *pool, members []*member) *pool {
+// updatePoolLocked returns the pool of members: old if its block size fits, or if there are no members.
+func (r *Router) updatePoolLocked(old *modelPool, members []*member) *modelPool {
 	if len(members) == 0 {
-		r.setTargets(old, nil)
+		r.setTargetsLocked(old, nil)
 		return old
 	}
-	card, checksum := r.reference(old, members)
+	card, checksum := r.referenceCardLocked(old, members)
 	p := old
 	if size := cmp.Or(r.cfg.BlockSize, card.BlockSize); p == nil || p.blockSize != size {
 		var err error
 		busy := r.cfg.Route.Busy
 		if old != nil {
-			busy = old.router.Busy()
+			busy = old.router.BusyThresholds()
 		}
 		if p, err = r.newPool(card.Name, size, busy); err != nil {
 			// The card and the configuration are valid: this is a defect.
@@ -92,7 +89,7 @@ func (r *Router) fill(old *pool, members []*member) *pool {
 			p = nil
 		}
 		if old != nil {
-			r.retire(old)
+			r.retirePoolLocked(old)
 		}
 		if p == nil {
 			return nil
@@ -102,41 +99,41 @@ func (r *Router) fill(old *pool, members []*member) *pool {
 	for _, m := range members {
 		m.unfit = ""
 		if m.checksum != checksum {
-			m.unfit = m.card.DiffersFrom(&card)
+			m.unfit = m.card.DescribeDifference(&card)
 		}
 	}
-	r.setTargets(p, members)
+	r.setTargetsLocked(p, members)
 	return p
 }
 
-// setTargets gives the workers of p to its part of the core.
-func (r *Router) setTargets(p *pool, members []*member) {
+// setTargetsLocked passes the workers of p to the core.
+func (r *Router) setTargetsLocked(p *modelPool, members []*member) {
 	now := r.now()
 	targets := make([]route.Target, 0, len(members))
 	for _, m := range members {
-		state, since := r.state(now, m)
+		state, since := r.memberStateLocked(now, m)
 		targets = append(targets, route.Target{
 			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, Blocks: m.card.Blocks,
 			State: state, Since: since, Unfit: m.unfit, Router: m.card.Router, BatchTokens: m.card.MaxBatchedTokens, Experts: m.experts,
-			Adapters: m.card.Adapters, Loaded: m.loaded(),
+			Adapters: m.card.Adapters, Loaded: m.loadedAdapters(),
 		})
 	}
 	if err := p.router.SetWorkers(targets); err != nil {
 		r.log.Error("cannot take over the workers of a model", "model", p.model, "error", err)
 	}
-	r.admit(p)
+	r.admitLocked(p)
 }
 
-// retire ends p, which is no longer the pool of its model: those that wait for it ask
-// again. The caller holds mu, and has found another one or none.
-func (r *Router) retire(p *pool) {
-	p.gone = true
-	r.disperse(p)
-	r.setTargets(p, nil) // nobody will free what is active there
+// retirePoolLocked ends p, which is no longer the pool of its model. Requests that wait in it ask
+// again. The caller has already replaced it.
+func (r *Router) retirePoolLocked(p *modelPool) {
+	p.retired = true
+	r.dispersePoolLocked(p)
+	r.setTargetsLocked(p, nil) // active reservations will not be freed
 }
 
-func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, error) {
-	active, err := slots.New(slots.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL, Journal: r.journal()})
+func (r *Router) newPool(model string, blockSize int, busy route.BusyThresholds) (*modelPool, error) {
+	active, err := activeseq.New(activeseq.Config{BlockSize: blockSize, TTL: r.cfg.ReservationTTL, Journal: r.journalLocked()})
 	if err != nil {
 		return nil, err
 	}
@@ -150,12 +147,12 @@ func (r *Router) newPool(model string, blockSize int, busy route.Busy) (*pool, e
 	if err != nil {
 		return nil, err
 	}
-	return &pool{model: model, blockSize: blockSize, active: active, router: router, queue: waiting}, nil
+	return &modelPool{model: model, blockSize: blockSize, active: active, router: router, queue: waiting}, nil
 }
 
-// rename rebuilds the table of names: models first, then aliases in order, then adapters,
-// none of which takes a name that is there.
-func (r *Router) rename() {
+// rebuildNamesLocked rebuilds the table of names: models first, then aliases in order, then adapters. A
+// later name never replaces an earlier one.
+func (r *Router) rebuildNamesLocked() {
 	clear(r.mu.names)
 	for _, p := range r.mu.pools {
 		r.mu.names[p.model] = p
@@ -171,7 +168,7 @@ func (r *Router) rename() {
 		}
 	}
 	clear(r.mu.adapters)
-	for _, p := range r.mu.pools { // the same order as frontends have
+	for _, p := range r.mu.pools { // the same order as in frontends
 		for _, t := range p.router.Workers() {
 			for _, name := range t.Adapters {
 				if t.Unfit == "" && r.mu.names[name] == nil {
@@ -183,8 +180,8 @@ func (r *Router) rename() {
 	}
 }
 
-// find returns the pool that serves model.
-func (r *Router) find(model string) (*pool, error) {
+// findPool returns the pool that serves model.
+func (r *Router) findPool(model string) (*modelPool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.mu.names[model]; p != nil {
@@ -193,9 +190,9 @@ func (r *Router) find(model string) (*pool, error) {
 	return nil, unknownModel(model)
 }
 
-// Card returns the model card by which the workers of a model, or of a LoRA adapter, are measured; ok
-// is false if no worker has registered for it.
-func (r *Router) Card(model string) (card engine.Card, ok bool) {
+// ReferenceCard returns the reference card of a model, or of the model of a LoRA adapter; ok is false
+// if no worker has registered for it.
+func (r *Router) ReferenceCard(model string) (card engine.Card, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.mu.names[model]
@@ -211,8 +208,8 @@ func unknownModel(name string) error {
 	return e
 }
 
-// Workers returns how many workers requests for the model can be routed to.
-func (r *Router) Workers(model string) int {
+// WorkerCount returns the number of workers that requests for the model can be routed to.
+func (r *Router) WorkerCount(model string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.mu.names[model]

@@ -6,98 +6,98 @@ import (
 	"sync"
 	"time"
 
-	"penstock/core/feed"
+	"penstock/core/activeseq"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/prefix"
 	"penstock/core/route"
-	"penstock/core/slots"
 )
 
 const (
-	// approxTTL is for how long a prompt is believed to be cached where it was sent, when
-	// there are no events that say so.
+	// approxTTL is how long a prompt is predicted to stay cached where it was sent if there are no
+	// events.
 	approxTTL = 2 * time.Minute
-	// maxSent bounds the attempts of which a report is awaited. Those beyond it go without.
+	// maxSent bounds the attempts whose report is awaited. The reports of further attempts are not
+	// used.
 	maxSent = 65536
 )
 
-// predictions is what the router believes to be cached because it sent it there. Without
-// events that is all it knows, for minutes, and what workers report corrects it. With events
-// it is what will be true in a moment: of two requests with one prompt the second finds the
-// first one's worker, although that one has not computed anything yet.
+// predictions are the cache contents that the router predicts from the requests it sent. Without events
+// they are its only knowledge: they last for minutes and the workers' reports correct them. With events
+// they cover the time until the events arrive: of two requests with one prompt the second finds the
+// first one's worker before that has computed anything.
 //
-// Its lock is taken by itself, never under another, nor another under it. Time in it is what
-// now says under the lock.
+// Its lock is never taken together with another one. It reads now under the lock.
 type predictions struct {
-	now   func() kv.Mono
-	alone bool // there are no events: reports count
-	ttl   time.Duration
-	// approx is nil if nothing is predicted. It is written, and asked for anything but
-	// Match, by whoever holds mu.
+	now           func() kv.Mono
+	withoutEvents bool // there are no events: reports count
+	ttl           time.Duration
+	// approx is nil if nothing is predicted. Only the holder of mu writes it or calls methods other
+	// than Match.
 	approx *prefix.Approx
 
 	mu struct {
 		sync.Mutex
-		lives map[kv.Worker]life // of the workers that exist
-		sent  map[slots.Key]sent
-		// tried is how predictions came true, by worker that exists.
-		tried map[kv.Worker]*tried
+		lives map[kv.Worker]incarnation // of the workers that exist
+		sent  map[activeseq.AttemptKey]sentAttempt
+		// tried compares predictions with reports, by existing worker.
+		tried map[kv.Worker]*predictionRecord
 	}
 }
 
-// sent is an attempt that was sent to a worker and of which nothing was heard yet.
-type sent struct {
-	worker    kv.Worker
-	epoch     uint64
-	at        kv.Mono
-	blockSize int
-	prompt    int  // tokens
-	predicted int  // blocks, of those that the worker can report
-	known     int  // of those, what events say, or all if there are none
-	looked    bool // it was looked up what is cached, so that predicted says something
-	// chain are the prefixes of the prompt, if reports count.
+// sentAttempt is an attempt that was sent to a worker whose report is still awaited.
+type sentAttempt struct {
+	worker     kv.Worker
+	epoch      uint64
+	at         kv.Mono
+	blockSize  int
+	prompt     int  // tokens
+	predicted  int  // blocks, of the blocks that the worker can report
+	fromEvents int  // the part of predicted that events reported, or all of it without events
+	lookedUp   bool // the prompt was looked up, so predicted is valid
+	// chain holds the prefixes of the prompt, if reports count.
 	chain []kv.SeqHash
 }
 
-// open makes p ready. ttl is for how long something is believed, 0 for nothing.
-func (p *predictions) open(cfg *Config, ttl time.Duration, now func() kv.Mono) (err error) {
-	p.now, p.alone, p.ttl = now, cfg.NoKVEvents, ttl
-	p.mu.lives, p.mu.sent, p.mu.tried = map[kv.Worker]life{}, map[slots.Key]sent{}, map[kv.Worker]*tried{}
+// initialize initializes p. A prediction lasts for ttl; 0 predicts nothing.
+func (p *predictions) initialize(cfg *Config, ttl time.Duration, now func() kv.Mono) (err error) {
+	p.now, p.withoutEvents, p.ttl = now, cfg.NoKVEvents, ttl
+	p.mu.lives, p.mu.sent, p.mu.tried = map[kv.Worker]incarnation{}, map[activeseq.AttemptKey]sentAttempt{}, map[kv.Worker]*predictionRecord{}
 	if ttl > 0 {
 		p.approx, err = prefix.NewApprox(prefix.ApproxConfig{TTL: ttl, Index: cfg.Index})
 	}
 	return err
 }
 
-// on reports whether anything is predicted.
-func (p *predictions) on() bool { return p.ttl > 0 }
+// isEnabled reports whether anything is predicted.
+func (p *predictions) isEnabled() bool { return p.ttl > 0 }
 
-// know takes over the set of workers from discovery. Of those that are gone, and of earlier
-// lives, nothing is believed any more.
-func (p *predictions) know(lives map[kv.Worker]life) {
+// setWorkers takes over the set of workers from discovery. It drops the predictions for removed workers
+// and for earlier epochs.
+func (p *predictions) setWorkers(lives map[kv.Worker]incarnation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.mu.lives
 	p.mu.lives = maps.Clone(lives)
-	for w, l := range old { // each is its own affair
+	for w, l := range old { // the order does not matter
 		now := p.mu.lives[w]
 		if now.epoch != l.epoch || now.publishes != l.publishes {
 			delete(p.mu.tried, w)
 		}
 		if p.approx != nil && now.epoch != l.epoch {
-			p.approx.Drop(w)
+			p.approx.DropWorker(w)
 		}
 	}
 }
 
-// heed has events win over what is believed beside them: what a worker removed is not
-// believed any more, and nothing of it while some of its events are missing, which might have
-// said so.
-func (p *predictions) heed(w kv.Worker, events []kv.Event, v feed.Verdict) {
+// applyEvents makes events override predictions: a block that a worker removed is no longer predicted,
+// and while some of a worker's events are missing, which may have removed blocks, nothing is predicted
+// for it.
+func (p *predictions) applyEvents(w kv.Worker, events []kv.Event, v kvfeed.FeedVerdict) {
 	if p.approx == nil {
 		return
 	}
-	if v.Outcome != feed.Apply {
+	if v.Outcome != kvfeed.Apply {
 		events = nil
 	} else {
 		events = events[v.Skip:]
@@ -109,93 +109,92 @@ func (p *predictions) heed(w kv.Worker, events []kv.Event, v feed.Verdict) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if doubt {
-		p.approx.Drop(w)
+		p.approx.DropWorker(w)
 	}
 	for i := range events {
-		p.approx.Retract(w, &events[i])
+		p.approx.RetractEvent(w, &events[i])
 	}
 }
 
-// match looks a prompt up. It waits for nobody.
-func (p *predictions) match(m *prefix.Match, chain []kv.SeqHash) { p.approx.Match(m, chain, nil) }
+// matchPrefix looks a prompt up. It takes no lock.
+func (p *predictions) matchPrefix(m *prefix.Match, chain []kv.SeqHash) { p.approx.Match(m, chain, nil) }
 
-// note remembers that an attempt was sent to a worker, with a prompt whose full blocks are
-// those of sc.
-func (p *predictions) note(key slots.Key, d *route.Decision, prompt int, sc *scratch) {
+// recordSent records that an attempt was sent to a worker, with a prompt whose full blocks are in sc.
+func (p *predictions) recordSent(key activeseq.AttemptKey, d *route.Decision, prompt int, sc *decisionScratch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	life, known := p.mu.lives[d.Worker]
 	if !known {
-		return // it has just gone
+		return // it has just been removed
 	}
 	now := p.now()
-	if len(p.mu.sent) < maxSent && prompt > 0 { // of a prompt that nobody knows nothing is predicted
-		s := sent{
+	if len(p.mu.sent) < maxSent && prompt > 0 { // without prompt tokens nothing is predicted
+		s := sentAttempt{
 			worker: d.Worker, epoch: life.epoch, at: now, blockSize: d.BlockSize, prompt: prompt,
-			predicted: d.CachedTokens(prompt) / d.BlockSize, looked: sc.looked,
+			predicted: d.CachedTokens(prompt) / d.BlockSize, lookedUp: sc.lookedUp,
 		}
-		if s.known = s.predicted; !p.alone {
-			s.known = min(s.known, find(sc.lookup.known, d.Worker).Depth())
+		if s.fromEvents = s.predicted; !p.withoutEvents {
+			s.fromEvents = min(s.fromEvents, findOverlap(sc.lookup.known, d.Worker).Depth())
 		}
-		if p.approx != nil && p.alone {
+		if p.approx != nil && p.withoutEvents {
 			s.chain = append(s.chain, sc.chain...)
 		}
 		p.mu.sent[key] = s
 	}
 	if p.approx != nil && !life.noReuse {
-		p.approx.Insert(now, d.Worker, sc.chain)
+		p.approx.RecordSent(now, d.Worker, sc.chain)
 	}
 }
 
-// report notes how many tokens of an attempt's prompt its worker had cached, and returns what
-// that says. ok is false if nothing is known of the attempt, or not any more.
-func (p *predictions) report(key slots.Key, cached int) (out comparison, ok bool) {
+// recordReport takes the number of an attempt's prompt tokens that its worker had cached, and returns
+// the comparison. ok is false if the attempt is not, or no longer, known.
+func (p *predictions) recordReport(key activeseq.AttemptKey, cached int) (out cacheComparison, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s, known := p.mu.sent[key]
 	if !known {
-		return comparison{}, false
+		return cacheComparison{}, false
 	}
 	delete(p.mu.sent, key)
 	cached = min(max(cached, 0), s.prompt)
-	out = comparison{worker: s.worker, predicted: s.predicted * s.blockSize, reported: cached}
+	out = cacheComparison{worker: s.worker, predicted: s.predicted * s.blockSize, reported: cached}
 	life := p.mu.lives[s.worker]
 	if life.epoch != s.epoch {
 		return out, true
 	}
-	if p.approx != nil && p.alone {
-		p.approx.Report(p.now(), s.worker, s.chain, s.predicted, cached/s.blockSize)
+	if p.approx != nil && p.withoutEvents {
+		p.approx.RecordReport(p.now(), s.worker, s.chain, s.predicted, cached/s.blockSize)
 	}
-	if s.looked && (p.alone || life.publishes) { // of others it is known that nothing is known
-		out.changed = p.try(s.worker).add(&out, &s)
+	if s.lookedUp && (p.withoutEvents || life.publishes) { // other workers are known to have no predictions
+		out.verdictChanged = p.recordLocked(s.worker).addReport(&out, &s)
 	}
 	return out, true
 }
 
-// forget ends the wait for an attempt's report.
-func (p *predictions) forget(key slots.Key) {
+// forgetAttempt stops waiting for an attempt's report.
+func (p *predictions) forgetAttempt(key activeseq.AttemptKey) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.mu.sent, key)
 }
 
-// tidy forgets what is too old; attempts are after ttl.
-func (p *predictions) tidy(ttl time.Duration) {
+// expireOld drops expired predictions, and attempts older than ttl.
+func (p *predictions) expireOld(ttl time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
 	if p.approx != nil {
-		p.approx.Expire(now)
+		p.approx.ExpireBlocks(now)
 	}
-	for key, s := range p.mu.sent { // each is its own affair
+	for key, s := range p.mu.sent { // the order does not matter
 		if now.Sub(s.at) > ttl {
 			delete(p.mu.sent, key)
 		}
 	}
 }
 
-// stats returns the sizes and totals of what is predicted.
-func (p *predictions) stats() (st prefix.ApproxStats) {
+// approxStats returns the sizes and totals of the predictions.
+func (p *predictions) approxStats() (st prefix.ApproxStats) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.approx != nil {
@@ -204,8 +203,8 @@ func (p *predictions) stats() (st prefix.ApproxStats) {
 	return st
 }
 
-// holders returns the workers that are believed to hold something, in order.
-func (p *predictions) holders() []kv.Worker {
+// listHolders returns the workers with predicted blocks, in order.
+func (p *predictions) listHolders() []kv.Worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.approx == nil {
@@ -214,8 +213,8 @@ func (p *predictions) holders() []kv.Worker {
 	return p.approx.Index().AppendWorkers(nil)
 }
 
-// held appends to dst what w is believed to hold.
-func (p *predictions) held(dst []prefix.Block, w kv.Worker) []prefix.Block {
+// appendHeld appends to dst the blocks predicted for w.
+func (p *predictions) appendHeld(dst []prefix.Block, w kv.Worker) []prefix.Block {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.approx.Index().AppendBlocks(dst, w)

@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
@@ -14,9 +14,9 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// burst routes n requests with one prompt, of which no event tells, and returns on how many
-// workers they are. The prompt of each is computed before the next one comes: what is waited
-// for on a worker costs as much as it would cost another to compute it.
+// burst routes n requests with one prompt, without events about it, and returns on how many workers
+// they are. The prompt of each is computed before the next one is routed: otherwise waiting for a
+// worker would cost as much as computing the prompt on another.
 func burst(t *testing.T, c *cluster, id string, n int, tokens []kv.Token) int {
 	t.Helper()
 	on := map[kv.Worker]bool{}
@@ -26,15 +26,15 @@ func burst(t *testing.T, c *cluster, id string, n int, tokens []kv.Token) int {
 			t.Fatal(err)
 		}
 		on[d.Worker] = true
-		c.router.Prefilled(id, uint32(i+1), 0)
+		c.router.MarkPrefilled(id, uint32(i+1), 0)
 	}
 	for i := range n {
-		c.router.Free(id, uint32(i+1))
+		c.router.FreeReservation(id, uint32(i+1))
 	}
 	return len(on)
 }
 
-// startWorkers starts three workers that nobody has sent anything.
+// startWorkers starts three workers without requests.
 func (c *cluster) startWorkers() {
 	c.t.Helper()
 	for id := range kv.WorkerID(3) {
@@ -42,8 +42,8 @@ func (c *cluster) startWorkers() {
 	}
 }
 
-// TestSiblingsGoTogether: before the first event tells where a prompt is, requests with the
-// same one go where it was sent, for as long as is set.
+// TestSiblingsGoTogether: before the first event shows where a prompt is cached, requests with the same
+// prompt go where it was sent, for PredictedTTL.
 func TestSiblingsGoTogether(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -68,8 +68,7 @@ func TestSiblingsGoTogether(t *testing.T) {
 	}
 }
 
-// TestPredictionsEnd: what was only predicted is forgotten after its time, and what events
-// said is not.
+// TestPredictionsEnd: predictions expire after their TTL, entries from events do not.
 func TestPredictionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -85,7 +84,7 @@ func TestPredictionsEnd(t *testing.T) {
 			return ex.Decision.OverlapBlocks
 		}
 		lost := prompt(1000, 41, 1)
-		burst(t, c, "lost", 1, lost) // it never comes to its worker
+		burst(t, c, "lost", 1, lost) // it never reaches its worker
 		c.mustServe("served", sent)
 		size := c.engines[1].Card().BlockSize
 		if got, want := overlap(lost), 40/size; got != want {
@@ -101,14 +100,14 @@ func TestPredictionsEnd(t *testing.T) {
 	})
 }
 
-// TestNoReuse: of an engine that computes every prompt anew nothing is predicted, with events or without.
+// TestNoReuse: nothing is predicted for an engine that recomputes every prompt, with or without events.
 func TestNoReuse(t *testing.T) {
 	for _, events := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t)
 			defer c.startRouter(router.Config{NoKVEvents: !events})()
-			card := servetest.Card("m")
-			card.NoReuse = true
+			card := servetest.ModelCard("m")
+			card.NoPrefixCache = true
 			c.startWorkerOf(1, 1, card)
 			defer c.stopWorkers()
 			sent := prompt(0, 41, 1)
@@ -124,8 +123,8 @@ func TestNoReuse(t *testing.T) {
 	}
 }
 
-// TestNoKVEvents: a router without events subscribes to none, remembers what it sent where,
-// and heeds what workers report of it.
+// TestNoKVEvents: a router without events does not subscribe to any, predicts from what it sent, and
+// uses the workers' reports.
 func TestNoKVEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -134,17 +133,17 @@ func TestNoKVEvents(t *testing.T) {
 		c.startWorker(2, 1)
 		defer c.stopWorkers()
 
-		// An event that would say that worker 2 has the prompt.
+		// An event which says that worker 2 has the prompt.
 		sent := prompt(0, 33, 1)
 		size := c.engines[1].Card().BlockSize
 		hasher, err := kv.NewHasher(size, kv.Salt{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec := feed.Record{Worker: kv.Worker{ID: 2}, Epoch: 1, First: 100, BlockSize: uint32(size), Events: []kv.Event{
-			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, sent, nil)},
+		rec := kvfeed.Record{Worker: kv.Worker{ID: 2}, Epoch: 1, First: 100, BlockSize: uint32(size), Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.AppendBlockHashes(nil, sent, nil)},
 		}}
-		if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "2/0", feed.AppendRecord(nil, &rec)); err != nil {
+		if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), "2/0", kvfeed.AppendRecord(nil, &rec)); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -154,8 +153,8 @@ func TestNoKVEvents(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.router.Prefilled(id, 1, cached)
-			c.router.Free(id, 1)
+			c.router.MarkPrefilled(id, 1, cached)
+			c.router.FreeReservation(id, 1)
 			return d.OverlapBlocks
 		}
 		full := 32 / size
@@ -184,14 +183,14 @@ func TestNoKVEvents(t *testing.T) {
 		if _, err := c.router.Route(t.Context(), &route.Request{ID: "late", Attempt: 1, Model: "m", Tokens: sent, Pin: kv.Worker{ID: 2}}); err != nil {
 			t.Fatal(err)
 		}
-		c.router.Prefilled("late", 1, engine.CachedUnknown)
-		c.router.Prefilled("late", 1, size)
-		c.router.Free("late", 1)
+		c.router.MarkPrefilled("late", 1, engine.CachedUnknown)
+		c.router.MarkPrefilled("late", 1, size)
+		c.router.FreeReservation("late", 1)
 		if got := send("after late", 2, 32); got != 1 {
 			t.Errorf("after it was said late that 1 block was cached %d are believed in", got)
 		}
 
-		// One that no worker was found for leaves nothing.
+		// A request without a worker leaves nothing.
 		c.stops[1]()
 		delete(c.stops, 1)
 		other := prompt(5000, 33, 1)
@@ -202,7 +201,7 @@ func TestNoKVEvents(t *testing.T) {
 			t.Errorf("%d blocks are believed in of a prompt that was sent nowhere, %v", ex.Decision.OverlapBlocks, err)
 		}
 
-		// Another life of the worker has nothing of the one before.
+		// Another epoch of the worker has none of the earlier predictions.
 		c.stops[2]()
 		delete(c.stops, 2)
 		c.startWorker(2, 2)

@@ -14,67 +14,66 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// query is a question about a prompt: a request to chat completions or to
-// completions as clients send it, or token ids.
-type query struct {
-	request *api.Request
-	tokens  []kv.Token      // instead of a prompt; none if the request has one
-	said    *route.Override // beside the request; nil if it says nothing
+// promptQuery is a question about a prompt: a chat or completion request as clients send it, or token
+// ids.
+type promptQuery struct {
+	request       *api.Request
+	tokens        []kv.Token      // instead of a prompt; empty if the request has one
+	givenOverride *route.Override // given beside the request; nil if absent
 }
 
-// override is what the question says of the policy.
-func (q *query) override() route.Override {
-	if q.said != nil {
-		return *q.said
+// policyOverride returns the question's override of the policy.
+func (q *promptQuery) policyOverride() route.Override {
+	if q.givenOverride != nil {
+		return *q.givenOverride
 	}
 	return q.request.Ext.Override
 }
 
-// decodeQuery reads the body of a question. Beside what is the router's own it is
-// the body of a request with messages or with a prompt, and it is read as such: an
-// answer about another prompt than the request has would be worth nothing. It keeps
-// nothing of body. The error is a *fault.Error of code Invalid that names the field.
-func decodeQuery(body []byte) (*query, error) {
+// decodeQuery reads the body of a question. Apart from the router's own fields it is the body of a
+// request with messages or a prompt and is decoded as such, because an answer about another prompt than
+// the request's would be worthless. It keeps nothing of body. The error is a *fault.Error of code
+// Invalid that names the field.
+func decodeQuery(body []byte) (*promptQuery, error) {
 	r, err := strictjson.NewReader(body)
 	if err != nil {
 		return nil, err
 	}
-	d := queryDecoder{Reader: r, query: &query{}}
-	if err := r.Object(d.field); err != nil {
+	d := queryDecoder{Reader: r, query: &promptQuery{}}
+	if err := r.ReadObject(d.readField); err != nil {
 		return nil, err
 	}
-	if err := r.End(); err != nil {
+	if err := r.CheckEnd(); err != nil {
 		return nil, err
 	}
-	return d.query, d.decode()
+	return d.query, d.decodeRequest()
 }
 
 type queryDecoder struct {
 	*strictjson.Reader
-	query *query
-	// rest are the members of the body that are not the router's own, without the
-	// braces around them.
+	query *promptQuery
+	// rest holds the members of the body which are not the router's own, without the enclosing braces.
 	rest             []byte
-	messages, prompt bool // are among them
+	messages, prompt bool // whether rest has them
 }
 
-// field reads the value of one top-level key. A null is a field not given.
-func (d *queryDecoder) field(key string) error {
-	if none, err := d.Null(); none || err != nil {
+// readField reads the value of one top-level key. A null counts as a missing field.
+func (d *queryDecoder) readField(key string) error {
+	if none, err := d.ReadNull(); none || err != nil {
 		return err
 	}
 	switch key {
 	case "token_ids":
-		return d.Array("an array of token ids", d.token)
+		return d.ReadArray("an array of token ids", d.readToken)
 	case "router_config_override":
-		return d.override()
+		return d.readOverride()
 	case "messages":
 		d.messages = true
 	case "prompt":
 		d.prompt = true
 	}
-	raw, err := d.Raw()
-	if err != nil || key == "cache_salt" && string(raw) == `""` { // for none
+	raw, err := d.ReadRaw()
+	if err != nil || key == "cache_salt" && string(raw) == `""` { // an empty salt is none
 		return err
 	}
 	if len(d.rest) > 0 {
@@ -85,32 +84,32 @@ func (d *queryDecoder) field(key string) error {
 	return nil
 }
 
-func (d *queryDecoder) token(int) error {
-	n, err := d.Int()
+func (d *queryDecoder) readToken(int) error {
+	n, err := d.ReadInt()
 	if err != nil {
 		return err
 	}
 	if n < 0 || n > math.MaxUint32 {
-		return d.Refuse("must be a token id, not %d", n)
+		return d.InvalidError("must be a token id, not %d", n)
 	}
 	d.query.tokens = append(d.query.tokens, kv.Token(n))
 	return nil
 }
 
-func (d *queryDecoder) override() error {
+func (d *queryDecoder) readOverride() error {
 	if d.Kind() != strictjson.ObjectKind {
-		return d.Expected("an object")
+		return d.WrongTypeError("an object")
 	}
-	raw, err := d.Raw()
+	raw, err := d.ReadRaw()
 	if err != nil {
 		return err
 	}
-	d.query.said = new(route.Override)
-	return decodeJSON(bytes.NewReader(raw), d.query.said)
+	d.query.givenOverride = new(route.Override)
+	return decodeJSON(bytes.NewReader(raw), d.query.givenOverride)
 }
 
-// decode reads the request that the members make which are not the router's own.
-func (d *queryDecoder) decode() (err error) {
+// decodeRequest decodes the request in the members which are not the router's own.
+func (d *queryDecoder) decodeRequest() (err error) {
 	ways := 0
 	for _, given := range [...]bool{len(d.query.tokens) > 0, d.prompt, d.messages} {
 		if given {
@@ -118,9 +117,9 @@ func (d *queryDecoder) decode() (err error) {
 		}
 	}
 	if ways != 1 {
-		return fault.Param("token_ids", "give the prompt as one of token_ids, prompt and messages, and not empty")
+		return fault.InvalidParam("token_ids", "give the prompt as one of token_ids, prompt and messages, and not empty")
 	}
-	body := object(d.rest)
+	body := wrapObject(d.rest)
 	switch {
 	case d.messages:
 		d.query.request, err = openai.Decode(api.Chat, body)
@@ -132,42 +131,42 @@ func (d *queryDecoder) decode() (err error) {
 	return err
 }
 
-// decodeBare reads the members that may stand beside token ids. What nvext says counts as in
-// a request to completions, of which it is read as a part.
+// decodeBare reads the members that may stand beside token ids. nvext is decoded as part of a
+// completion request.
 func decodeBare(members []byte) (*api.Request, error) {
-	r, err := strictjson.NewReader(object(members))
+	r, err := strictjson.NewReader(wrapObject(members))
 	if err != nil {
 		return nil, err
 	}
 	q, extended := &api.Request{}, false
-	err = r.Object(func(key string) error {
+	err = r.ReadObject(func(key string) error {
 		switch key {
 		case "model":
-			return r.Text(&q.Model)
+			return r.ReadStringInto(&q.Model)
 		case "cache_salt":
-			return r.Text(&q.CacheSalt)
+			return r.ReadStringInto(&q.CacheSalt)
 		case "nvext":
 			extended = true
-			return r.Skip()
+			return r.SkipValue()
 		}
-		return r.Unsupported()
+		return r.UnsupportedError()
 	})
 	if err == nil && strings.TrimSpace(q.Model) == "" {
-		err = fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+		err = fault.InvalidParam("model", "'model' is required and must not be blank: name one of GET /v1/models")
 	}
 	if err != nil || !extended {
 		return q, err
 	}
-	whole, err := openai.Decode(api.Completion, object(append(slices.Clip(members), `,"prompt":[0]`...)))
+	whole, err := openai.Decode(api.Completion, wrapObject(append(slices.Clip(members), `,"prompt":[0]`...)))
 	if err != nil {
 		return nil, err
 	}
 	if len(whole.Ext.Tokens) > 0 {
-		return nil, fault.Param("nvext.token_data", "'nvext.token_data' and 'token_ids' are two prompts: give one of them")
+		return nil, fault.InvalidParam("nvext.token_data", "'nvext.token_data' and 'token_ids' are two prompts: give one of them")
 	}
 	q.CacheSalt, q.Ext = whole.CacheSalt, whole.Ext
 	return q, nil
 }
 
-// object puts braces around members.
-func object(members []byte) []byte { return append(append([]byte{'{'}, members...), '}') }
+// wrapObject puts braces around members.
+func wrapObject(members []byte) []byte { return append(append([]byte{'{'}, members...), '}') }

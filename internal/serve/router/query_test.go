@@ -15,7 +15,7 @@ import (
 	"penstock/internal/edge/openai"
 )
 
-// TestQueryIsTheRequest: a question reads as the request that it is about.
+// TestQueryIsTheRequest: a question is decoded like the request that it is about.
 func TestQueryIsTheRequest(t *testing.T) {
 	for body, endpoint := range map[string]api.Endpoint{
 		`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}`: api.Chat,
@@ -40,15 +40,14 @@ func TestQueryIsTheRequest(t *testing.T) {
 			if diff := cmp.Diff(want, got.request); diff != "" {
 				t.Errorf("%s:\n%s", with, diff)
 			}
-			if (got.said == nil) != (with == body) || got.said != nil && *got.override().OverlapWeight != 2 {
-				t.Errorf("%s: the override is %+v", with, got.said)
+			if (got.givenOverride == nil) != (with == body) || got.givenOverride != nil && *got.policyOverride().OverlapWeight != 2 {
+				t.Errorf("%s: the override is %+v", with, got.givenOverride)
 			}
 		}
 	}
 }
 
-// TestQueryPolicy: what the question itself says of the policy is stronger than
-// what the request says.
+// TestQueryPolicy: the question's own policy overrides the request's.
 func TestQueryPolicy(t *testing.T) {
 	const request = `"model":"m","messages":[{"role":"user","content":"hi"}],"nvext":{"router_config_override":{"overlap_score_weight":3}}`
 	one, three := 1.0, 3.0
@@ -60,7 +59,7 @@ func TestQueryPolicy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, q.override()); diff != "" {
+		if diff := cmp.Diff(want, q.policyOverride()); diff != "" {
 			t.Errorf("%s:\n%s", body, diff)
 		}
 	}
@@ -73,7 +72,7 @@ func TestQueryTokens(t *testing.T) {
 	}
 }
 
-// TestQueryTokensWithExtensions: what nvext says counts beside token ids as beside a prompt.
+// TestQueryTokensWithExtensions: nvext applies beside token ids as it does beside a prompt.
 func TestQueryTokensWithExtensions(t *testing.T) {
 	const nvext = `"model":"m","nvext":{"allowed_worker_ids":[3,4],"session_control":{"session_id":"s"},"agent_hints":{"osl":9,"strict_priority":2},
 		"router_config_override":{"moe_query":{"layer_id":3}},"cache_salt":"x"}`
@@ -94,7 +93,7 @@ func TestQueryTokensWithExtensions(t *testing.T) {
 	if diff := cmp.Diff(as.request.CacheSalt, q.request.CacheSalt); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(as.override(), q.override()); diff != "" {
+	if diff := cmp.Diff(as.policyOverride(), q.policyOverride()); diff != "" {
 		t.Error(diff)
 	}
 	if !slices.Equal(q.tokens, []kv.Token{1, 2}) {
@@ -126,8 +125,7 @@ func TestQueryRefused(t *testing.T) {
 	}
 }
 
-// TestQueryMemory: however many parts a message has, reading it takes memory in
-// proportion to the body.
+// TestQueryMemory: decoding a message of any number of parts takes memory in proportion to the body.
 func TestQueryMemory(t *testing.T) {
 	const n = 10_000
 	part := `{"type":"text","text":"abcdefgh"}`
@@ -155,7 +153,7 @@ func FuzzDecodeQuery(f *testing.F) {
 			if q.request.Model == "" || len(q.tokens) > 0 == (len(q.request.Messages) > 0 || len(q.request.Prompts) > 0) {
 				t.Fatalf("%+v", q)
 			}
-		case fault.Of(err) != fault.Invalid:
+		case fault.CodeOf(err) != fault.Invalid:
 			t.Fatal(err)
 		}
 	})

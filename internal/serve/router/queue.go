@@ -11,139 +11,137 @@ import (
 	"penstock/core/route/queue"
 )
 
-// waiter is a request that waits in its pool's queue until a worker has less to do. It
-// is guarded by the router's mu until done is closed, and then belongs to who waits.
-type waiter struct {
-	query route.Query // with a chain of its own
-	match bool        // whether what is cached has a part in the choice
-	since time.Time
-	entry *queue.Entry
-	done  chan struct{}
-	// What came of it. moved says that the pool is not that of the model any more, and that
-	// the request is to be begun anew.
-	decision route.Decision
-	err      error
-	moved    bool
+// queuedRequest is a request that waits in its pool's queue until a worker has less load. The router's
+// mu guards it until done is closed; then it belongs to the waiting goroutine.
+type queuedRequest struct {
+	query        route.Query // with a chain of its own
+	usesOverlaps bool        // the choice depends on what is cached
+	since        time.Time
+	entry        *queue.Entry
+	done         chan struct{}
+	// The outcome. mustRetry says that the pool is no longer the model's, and that the request must be
+	// decided again.
+	decision  route.Decision
+	err       error
+	mustRetry bool
 }
 
-// place picks a worker for q, or has it wait if those that could be picked have enough
-// to do. A request that was let in before, and who comes when others wait already for
-// the same workers, do not overtake: the first since it does not wait, the second since it
-// does. The caller holds mu.
-func (r *Router) place(p *pool, q *route.Query, req *route.Request) (route.Decision, *waiter, error) {
+// placeLocked picks a worker for q, or queues it if all eligible workers have enough load. A migrated
+// request does not wait. A new request does not overtake queued ones for the same workers.
+func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (route.Decision, *queuedRequest, error) {
 	now := r.now()
-	if q.Moving || !p.waits(now, q) {
+	if q.Moving || !p.mustWaitLocked(now, q) {
 		d, err := p.router.Pick(now, q)
 		return d, nil, err
 	}
-	w := &waiter{query: *q, match: r.needsOverlaps(p, &q.Override), since: time.Now(), done: make(chan struct{})}
+	w := &queuedRequest{query: *q, usesOverlaps: r.needsOverlapsLocked(p, &q.Override), since: time.Now(), done: make(chan struct{})}
 	w.query.Chain = slices.Clone(q.Chain)
-	entry, err := p.queue.Push(now, queue.Item{
-		Priority: req.Priority, Lane: p.router.Lane(q), Tokens: q.PromptTokens, Cached: typical(q.Overlaps) * p.blockSize,
+	entry, err := p.queue.Push(now, queue.QueuedRequest{
+		Priority: req.Priority, Lane: p.router.QueueLane(q), Tokens: q.PromptTokens, Cached: typicalOverlap(q.Overlaps) * p.blockSize,
 	}, w)
 	if err != nil {
 		return route.Decision{}, nil, err
 	}
-	w.query.Overlaps = nil // looked up again when its turn comes
+	w.query.Overlaps = nil // looked up again before it is placed
 	w.entry = entry
-	r.admit(p) // it may be the first of those that wait who can be placed
+	r.admitLocked(p) // it may be the first queued request that can be placed
 	return route.Decision{}, w, nil
 }
 
-// waits reports whether q, were it to come now, would wait. The caller holds the router's mu.
-func (p *pool) waits(now kv.Mono, q *route.Query) bool {
-	return p.queue.Waits(p.router.Lane(q)) || p.router.Full(now, q)
+// mustWaitLocked reports whether q would wait if it arrived now.
+func (p *modelPool) mustWaitLocked(now kv.Mono, q *route.Query) bool {
+	return p.queue.HasLane(p.router.QueueLane(q)) || p.router.ShouldQueue(now, q)
 }
 
-// typical is how many blocks of a prompt a typical worker has.
-func typical(overlaps []kv.Overlap) int {
+// typicalOverlap is the number of the prompt's blocks on a typical worker.
+func typicalOverlap(overlaps []kv.Overlap) int {
 	depths := make([]int, 0, len(overlaps))
 	for i := range overlaps {
 		depths = append(depths, overlaps[i].Depth())
 	}
-	return queue.Typical(depths)
+	return queue.TypicalDepth(depths)
 }
 
-// await waits for what comes of w, whose pool is p. If ctx ends first nothing is left of
-// it: neither a place in the queue nor a reservation.
-func (r *Router) await(ctx context.Context, p *pool, w *waiter) (again bool, d route.Decision, err error) {
+// awaitPlacement waits until w, which waits in p, is placed or refused. If ctx ends first it removes w
+// from the queue and frees its reservation.
+func (r *Router) awaitPlacement(ctx context.Context, p *modelPool, w *queuedRequest) (again bool, d route.Decision, err error) {
 	select {
 	case <-w.done:
 	case <-ctx.Done():
-		r.abandon(p, w)
-		r.metrics.waited(waitAbandoned, w.since)
-		return false, route.Decision{}, live(ctx)
+		r.abandonWait(p, w)
+		r.metrics.observeWait(waitAbandoned, w.since)
+		return false, route.Decision{}, contextFault(ctx)
 	}
 	switch {
-	case w.moved:
+	case w.mustRetry:
 		return true, route.Decision{}, nil
 	case w.err != nil:
-		r.metrics.waited(waitRefused, w.since)
+		r.metrics.observeWait(waitRefused, w.since)
 	default:
-		r.metrics.waited(waitPlaced, w.since)
+		r.metrics.observeWait(waitPlaced, w.since)
 	}
 	return false, w.decision, w.err
 }
 
-// abandon undoes a wait.
-func (r *Router) abandon(p *pool, w *waiter) {
+// abandonWait undoes a wait.
+func (r *Router) abandonWait(p *modelPool, w *queuedRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case p.queue.Remove(w.entry):
-	case w.err == nil && !w.moved: // placed at this moment
+	case w.err == nil && !w.mustRetry: // placed at this moment
 		p.active.Free(w.query.Key)
 	}
-	r.admit(p) // whoever stood behind it, or gets its place
-	r.tell()
+	r.admitLocked(p) // the requests after it, or one that takes its place
+	r.wakeSyncLocked()
 }
 
-// admit places whom it can of those that wait for p. The caller holds mu.
-func (r *Router) admit(p *pool) {
+// admitLocked places the requests waiting in p that can be placed.
+func (r *Router) admitLocked(p *modelPool) {
 	if p.queue.Len() == 0 {
 		return
 	}
 	now := r.now()
-	if p.queue.Offer(now, func(e *queue.Entry) bool { return r.offer(now, p, e.Value.(*waiter)) }) > 0 {
-		r.tell()
+	if p.queue.OfferHeads(now, func(e *queue.Entry) bool { return r.tryPlaceLocked(now, p, e.Value.(*queuedRequest)) }) > 0 {
+		r.wakeSyncLocked()
 	}
 }
 
-// offer places w if it can, and reports whether it waits no more.
-func (r *Router) offer(now kv.Mono, p *pool, w *waiter) bool {
-	if !w.query.Override.Strict() && p.router.Full(now, &w.query) {
-		return false // whatever is cached
+// tryPlaceLocked places w if possible, and reports whether it waits no more.
+func (r *Router) tryPlaceLocked(now kv.Mono, p *modelPool, w *queuedRequest) bool {
+	if !w.query.Override.RequiresLabels() && p.router.ShouldQueue(now, &w.query) {
+		return false // full, whatever is cached
 	}
-	if w.match {
-		moe, asks := w.query.Override.Labels()
-		w.query.Overlaps = r.lookUp(&r.mu.lookup, w.query.Chain, &moe, asks)
+	if w.usesOverlaps {
+		moe, asks := w.query.Override.LabelQuery()
+		w.query.Overlaps = r.lookUpPrefix(&r.mu.lookup, w.query.Chain, &moe, asks)
 	}
-	if p.router.Full(now, &w.query) {
+	if p.router.ShouldQueue(now, &w.query) {
 		return false
 	}
 	w.decision, w.err = p.router.Pick(now, &w.query)
-	w.query.Overlaps = nil // is shared
-	if fault.Of(w.err) == fault.Overloaded && w.err != nil {
-		w.err = nil // it came before those that are refused now
+	w.query.Overlaps = nil // the memory is shared
+	if fault.CodeOf(w.err) == fault.Overloaded && w.err != nil {
+		w.err = nil // it arrived before the requests that are refused now
 		return false
 	}
 	close(w.done)
 	return true
 }
 
-// disperse has all that wait for p begin anew: it is not the pool of its model any more.
-// The caller holds mu.
-func (r *Router) disperse(p *pool) {
-	p.queue.Offer(r.now(), func(e *queue.Entry) bool {
-		w := e.Value.(*waiter)
-		w.moved = true
+// dispersePoolLocked makes all requests that wait in p start over: p is no longer the pool of its
+// model.
+func (r *Router) dispersePoolLocked(p *modelPool) {
+	p.queue.OfferHeads(r.now(), func(e *queue.Entry) bool {
+		w := e.Value.(*queuedRequest)
+		w.mustRetry = true
 		close(w.done)
 		return true
 	})
 }
 
-// waiting returns how many requests wait for a worker, and the prompt tokens they have.
-func (r *Router) waiting() (requests, tokens int) {
+// queueTotals returns the number of waiting requests, and their prompt tokens.
+func (r *Router) queueTotals() (requests, tokens int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range r.mu.pools {

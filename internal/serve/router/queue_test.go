@@ -11,20 +11,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/route/queue"
-	"penstock/core/slots"
 	"penstock/core/splitmix"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/disco"
 )
 
-// queueing returns a router of workers of model m that compute 100 tokens in a step, above
-// a threshold of whose batch requests wait. It predicts nothing, since their prompts are
-// alike. It lives in a bubble.
+// queueing returns a router of workers of model m that compute 100 tokens in a step; requests wait
+// above threshold times that batch. It predicts nothing, because the prompts are alike. It runs in a
+// bubble.
 func queueing(t *testing.T, workers int, threshold float64, cfg queue.Config) *Router {
 	t.Helper()
 	r, err := New(Config{Route: route.Config{QueueThreshold: &threshold}, Queue: cfg, PredictedTTL: -1}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
@@ -44,7 +44,7 @@ func batching(t *testing.T, workers, blockSize int) (list []disco.Instance) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list = append(list, disco.Instance{Kind: disco.Worker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+		list = append(list, disco.Instance{Kind: disco.KindWorker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
 	}
 	return list
 }
@@ -57,7 +57,7 @@ func asking(id string) *route.Request {
 // idle fails unless nothing waits and nothing is active.
 func idle(t *testing.T, r *Router) {
 	t.Helper()
-	requests, tokens := r.waiting()
+	requests, tokens := r.queueTotals()
 	if requests != 0 || tokens != 0 {
 		t.Errorf("%d requests of %d tokens wait", requests, tokens)
 	}
@@ -68,7 +68,7 @@ func idle(t *testing.T, r *Router) {
 			t.Errorf("%d reservations are left", p.active.Len())
 		}
 		for _, w := range p.router.Workers() {
-			if l := p.active.Load(w.Worker); l != (slots.Load{}) {
+			if l := p.active.LoadOf(w.Worker); l != (activeseq.Load{}) {
 				t.Errorf("worker %v has %+v", w.Worker, l)
 			}
 		}
@@ -78,8 +78,8 @@ func idle(t *testing.T, r *Router) {
 	}
 }
 
-// TestFlood: 25 requests at once for 4 workers of which each takes one prompt at a time,
-// and 10 for one: all are placed, none beside another prompt, and nothing is left.
+// TestFlood: 25 concurrent requests for 4 workers that take one prompt at a time, and 10 for one such worker:
+// all are placed, no two prompts run together, and nothing is left.
 func TestFlood(t *testing.T) {
 	for _, c := range []struct{ requests, workers int }{{25, 4}, {10, 1}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -105,9 +105,9 @@ func TestFlood(t *testing.T) {
 					mu.Lock()
 					busy[d.Worker.ID] = false
 					mu.Unlock()
-					r.Prefilled(req.ID, 1, 0)
+					r.MarkPrefilled(req.ID, 1, 0)
 					<-time.After(time.Second)
-					r.Free(req.ID, 1)
+					r.FreeReservation(req.ID, 1)
 				})
 			}
 			start := time.Now()
@@ -124,31 +124,31 @@ func TestFlood(t *testing.T) {
 // parked routes a request in a goroutine and waits until it is in the queue.
 func parked(t *testing.T, ctx context.Context, r *Router, req *route.Request) <-chan outcome {
 	t.Helper()
-	before, _ := r.waiting()
+	before, _ := r.queueTotals()
 	ch := make(chan outcome, 1)
 	go func() {
 		d, err := r.Route(ctx, req)
 		ch <- outcome{d, err}
 	}()
 	synctest.Wait()
-	if after, _ := r.waiting(); after != before+1 {
+	if after, _ := r.queueTotals(); after != before+1 {
 		t.Fatalf("%d wait, want %d", after, before+1)
 	}
 	return ch
 }
 
-// TestExplainSaysWhoWouldWait: a worker that could be chosen is not all that there is to say
-// when the request would first wait for it.
+// TestExplainSaysWhoWouldWait: the explanation says that the request would wait first, beside the
+// worker that could be chosen.
 func TestExplainSaysWhoWouldWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
 		expect := func(when string, want *explainedWait) {
 			t.Helper()
-			ac, err := r.account(t.Context(), asking("question"))
+			ac, err := r.explainRequest(t.Context(), asking("question"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := newExplained(&ac).Waits; (got == nil) != (want == nil) || got != nil && *got != *want {
+			if got := newExplainAnswer(&ac).Waits; (got == nil) != (want == nil) || got != nil && *got != *want {
 				t.Errorf("%s: %+v, want %+v", when, got, want)
 			}
 		}
@@ -157,13 +157,13 @@ func TestExplainSaysWhoWouldWait(t *testing.T) {
 		expect("full", &explainedWait{0})
 		b := parked(t, t.Context(), r, asking("b"))
 		expect("with one that waits", &explainedWait{1})
-		r.Free("a", 1)
+		r.FreeReservation("a", 1)
 		if o := <-b; o.err != nil {
 			t.Fatal(o.err)
 		}
-		r.Prefilled("b", 1, 0)
+		r.MarkPrefilled("b", 1, 0)
 		expect("computed", nil)
-		r.Free("b", 1)
+		r.FreeReservation("b", 1)
 		idle(t, r)
 	})
 }
@@ -182,8 +182,8 @@ func mustRoute(t *testing.T, r *Router, req *route.Request) route.Decision {
 	return d
 }
 
-// TestAbandonedWait: whoever goes away while it waits leaves nothing behind, is never
-// placed later, and does not stand in the way of those behind it.
+// TestAbandonedWait: a request whose client disconnects while it waits leaves nothing, is never placed
+// later, and does not block the ones after it.
 func TestAbandonedWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
@@ -195,52 +195,52 @@ func TestAbandonedWait(t *testing.T) {
 		slow := parked(t, late, r, asking("slow"))
 		next := parked(t, t.Context(), r, asking("next"))
 		cancel()
-		if o := <-gone; fault.Of(o.err) != fault.Canceled || o.err == nil {
+		if o := <-gone; fault.CodeOf(o.err) != fault.Canceled || o.err == nil {
 			t.Errorf("a client that went away: %v", o.err)
 		}
-		if o := <-slow; fault.Of(o.err) != fault.Deadline || o.err == nil {
+		if o := <-slow; fault.CodeOf(o.err) != fault.Deadline || o.err == nil {
 			t.Errorf("a client without time: %v", o.err)
 		}
-		r.Prefilled("first", 1, 0)
+		r.MarkPrefilled("first", 1, 0)
 		if o := <-next; o.err != nil {
 			t.Error(o.err)
 		}
-		r.Free("first", 1)
-		r.Free("next", 1)
+		r.FreeReservation("first", 1)
+		r.FreeReservation("next", 1)
 		idle(t, r)
 	})
 }
 
-// TestAbandonedWhenPlaced: a client that goes away in the moment in which its request is
-// placed leaves no reservation, and the next one gets the place.
+// TestAbandonedWhenPlaced: a client that disconnects at the moment when its request is placed leaves no
+// reservation, and the next request gets the place.
 func TestAbandonedWhenPlaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
 		mustRoute(t, r, asking("first"))
-		p, _ := r.find("m")
+		p, _ := r.findPool("m")
 		req := asking("second")
-		q := route.Query{Key: slots.Key{ID: req.ID, Attempt: 1}, PromptTokens: 80}
+		q := route.Query{Key: activeseq.AttemptKey{ID: req.ID, Attempt: 1}, PromptTokens: 80}
 		r.mu.Lock()
-		_, w, err := r.place(p, &q, req)
+		_, w, err := r.placeLocked(p, &q, req)
 		r.mu.Unlock()
 		if err != nil || w == nil {
 			t.Fatalf("placed beside another prompt: %v", err)
 		}
 		next := parked(t, t.Context(), r, asking("third"))
-		r.Free("first", 1)
+		r.FreeReservation("first", 1)
 		if w.decision.Worker.ID != 1 {
 			t.Fatal("not placed")
 		}
-		r.abandon(p, w)
+		r.abandonWait(p, w)
 		if o := <-next; o.err != nil {
 			t.Error(o.err)
 		}
-		r.Free("third", 1)
+		r.FreeReservation("third", 1)
 		idle(t, r)
 	})
 }
 
-// TestOrderOfWaiting: strict priority first, then who came first, as if earlier by its
+// TestOrderOfWaiting: strict priority first, then arrival order, with arrival earlier by the priority
 // jump.
 func TestOrderOfWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestOrderOfWaiting(t *testing.T) {
 		}
 		var order []string
 		for current := "0"; len(order) < 4; current = order[len(order)-1] {
-			r.Free(current, 1)
+			r.FreeReservation(current, 1)
 			synctest.Wait()
 			for id, ch := range results {
 				select {
@@ -273,15 +273,15 @@ func TestOrderOfWaiting(t *testing.T) {
 		if want := []string{"strict", "jumped", "b", "c"}; !slices.Equal(order, want) {
 			t.Errorf("placed in order %v, want %v", order, want)
 		}
-		r.Free("c", 1)
+		r.FreeReservation("c", 1)
 		idle(t, r)
 	})
 }
 
-// TestFullWaitingRoom: one more than may wait is refused with a time to try again.
+// TestFullWaitingRoom: one request beyond the queue's bound is refused with a Retry-After.
 func TestFullWaitingRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := queueing(t, 1, 0, queue.Config{Most: 2})
+		r := queueing(t, 1, 0, queue.Config{MaxEntries: 2})
 		mustRoute(t, r, asking("0"))
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := parked(t, ctx, r, asking("a")), parked(t, ctx, r, asking("b"))
@@ -293,13 +293,13 @@ func TestFullWaitingRoom(t *testing.T) {
 		cancel()
 		<-a
 		<-b
-		r.Free("0", 1)
+		r.FreeReservation("0", 1)
 		idle(t, r)
 	})
 }
 
-// TestPinnedWaitsAlone: a request that waits for one worker holds up nobody, and one that
-// moves, since its worker failed, does not wait.
+// TestPinnedWaitsAlone: a request that waits for one worker does not delay others, and a migrated
+// request does not wait.
 func TestPinnedWaitsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 2, 0, queue.Config{})
@@ -314,29 +314,29 @@ func TestPinnedWaitsAlone(t *testing.T) {
 		moving := asking("0")
 		moving.Attempt = 2
 		mustRoute(t, r, moving)
-		r.Free("0", 1)
-		r.Free("0", 2)
+		r.FreeReservation("0", 1)
+		r.FreeReservation("0", 2)
 		if o := <-waits; o.err != nil || o.d.Worker != first.Worker {
 			t.Errorf("the pinned one: %+v", o)
 		}
-		r.Free("pinned", 1)
-		r.Free("free", 1)
+		r.FreeReservation("pinned", 1)
+		r.FreeReservation("free", 1)
 		idle(t, r)
 	})
 }
 
-// TestWaitingWithoutWorkers: nobody waits for a worker when there is none, and those that
-// do learn of it when the last one goes; a new one with another block size takes them over.
+// TestWaitingWithoutWorkers: no request waits when there is no worker; waiting ones fail when the last
+// worker is removed; a new worker with another block size takes them over.
 func TestWaitingWithoutWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
 		mustRoute(t, r, asking("0"))
 		a := parked(t, t.Context(), r, asking("a"))
 		r.setInstances(nil)
-		if o := <-a; fault.Of(o.err) != fault.Unavailable || o.err == nil {
+		if o := <-a; fault.CodeOf(o.err) != fault.Unavailable || o.err == nil {
 			t.Errorf("when the last worker left: %v", o.err)
 		}
-		if _, err := r.Route(t.Context(), asking("b")); fault.Of(err) != fault.Unavailable {
+		if _, err := r.Route(t.Context(), asking("b")); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("without workers: %v", err)
 		}
 		idle(t, r)
@@ -348,18 +348,18 @@ func TestWaitingWithoutWorkers(t *testing.T) {
 		if o := <-d; o.err != nil || o.d.BlockSize != 8 {
 			t.Errorf("with another block size: %+v", o)
 		}
-		r.Free("d", 1)
+		r.FreeReservation("d", 1)
 		idle(t, r)
 	})
 }
 
-// TestTimerAdmits: what changes without anybody telling is seen by the upkeep.
+// TestTimerAdmits: the upkeep notices changes that send no notice.
 func TestTimerAdmits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); r.maintain(ctx) }()
+		go func() { defer close(done); r.runMaintenance(ctx) }()
 		mustRoute(t, r, asking("leaked"))
 		a := parked(t, t.Context(), r, asking("a"))
 		start := time.Now()
@@ -369,23 +369,23 @@ func TestTimerAdmits(t *testing.T) {
 		if took := time.Since(start); took < r.cfg.ReservationTTL || took > r.cfg.ReservationTTL+2*upkeep {
 			t.Errorf("placed after %v", took)
 		}
-		r.Free("a", 1)
+		r.FreeReservation("a", 1)
 		cancel()
 		<-done
 		idle(t, r)
 	})
 }
 
-// TestQueueUnderChurn: clients of all kinds come, wait, go away and are served while
-// workers come, go and change their block size. Whatever happens, each request ends once,
-// none waits for ever, and in the end nothing is left.
+// TestQueueUnderChurn: clients of all kinds connect, wait, disconnect and are served while workers are
+// added, removed and change their block size. Each request ends once, none waits for ever, and in the
+// end nothing is left.
 func TestQueueUnderChurn(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			r := queueing(t, 3, 0.5, queue.Config{Most: 30, Patience: 2 * time.Second})
+			r := queueing(t, 3, 0.5, queue.Config{MaxEntries: 30, Patience: 2 * time.Second})
 			ctx, stop := context.WithCancel(t.Context())
 			upkept := make(chan struct{})
-			go func() { defer close(upkept); r.maintain(ctx) }()
+			go func() { defer close(upkept); r.runMaintenance(ctx) }()
 			rng := splitmix.Source(seed)
 			codes := map[fault.Code]int{}
 			placed := 0
@@ -414,16 +414,16 @@ func TestQueueUnderChurn(t *testing.T) {
 					if err == nil {
 						placed++
 					} else {
-						codes[fault.Of(err)]++
+						codes[fault.CodeOf(err)]++
 					}
 					mu.Unlock()
 					if err != nil {
 						return
 					}
 					<-time.After(prefill)
-					r.Prefilled(req.ID, req.Attempt, 0)
+					r.MarkPrefilled(req.ID, req.Attempt, 0)
 					<-time.After(decode)
-					r.Free(req.ID, req.Attempt)
+					r.FreeReservation(req.ID, req.Attempt)
 				})
 				<-time.After(time.Duration(rng.Below(60)) * time.Millisecond)
 				if rng.Below(40) == 0 {
@@ -450,13 +450,13 @@ func TestQueueUnderChurn(t *testing.T) {
 	}
 }
 
-// TestBusyWhileWaiting: who waits goes on waiting while workers are busy, which is why who
-// comes then is refused.
+// TestBusyWhileWaiting: waiting requests continue to wait while workers are busy, so new ones are
+// refused.
 func TestBusyWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queueing(t, 1, 0, queue.Config{})
-		p, _ := r.find("m")
-		if err := p.router.SetBusy(route.Busy{PrefillTokens: 100}); err != nil {
+		p, _ := r.findPool("m")
+		if err := p.router.SetBusyThresholds(route.BusyThresholds{PrefillTokens: 100}); err != nil {
 			t.Fatal(err)
 		}
 		mustRoute(t, r, asking("first"))
@@ -464,21 +464,21 @@ func TestBusyWhileWaiting(t *testing.T) {
 		moving := asking("moving")
 		moving.Attempt = 2
 		mustRoute(t, r, moving)
-		r.tidy()
+		r.runUpkeep()
 		pinned := asking("pinned")
 		pinned.Pin = kv.Worker{ID: 1}
-		if _, err := r.Route(t.Context(), pinned); fault.Of(err) != fault.Overloaded {
+		if _, err := r.Route(t.Context(), pinned); fault.CodeOf(err) != fault.Overloaded {
 			t.Errorf("a newcomer: %v", err)
 		}
-		if n, _ := r.waiting(); n != 1 {
+		if n, _ := r.queueTotals(); n != 1 {
 			t.Fatalf("%d wait, want 1", n)
 		}
-		r.Free("first", 1)
-		r.Free("moving", 2)
+		r.FreeReservation("first", 1)
+		r.FreeReservation("moving", 2)
 		if o := <-waits; o.err != nil {
 			t.Error(o.err)
 		}
-		r.Free("waits", 1)
+		r.FreeReservation("waits", 1)
 		idle(t, r)
 	})
 }

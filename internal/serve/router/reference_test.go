@@ -14,7 +14,7 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// withContext returns a worker of the model m with a context of its own.
+// withContext returns a worker of the model m with the given context length.
 func withContext(t *testing.T, id kv.WorkerID, context int) (disco.Instance, string) {
 	t.Helper()
 	card := engine.Card{Name: "m", BlockSize: 4, Ranks: 1, ContextLength: context, VocabSize: 100}
@@ -22,11 +22,11 @@ func withContext(t *testing.T, id kv.WorkerID, context int) (disco.Instance, str
 	if err != nil {
 		t.Fatal(err)
 	}
-	return disco.Instance{Kind: disco.Worker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}, card.Checksum()
+	return disco.Instance{Kind: disco.KindWorker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}, card.Checksum()
 }
 
-// TestReference: workers are measured by the card that the model is served by,
-// which no newcomer changes.
+// TestReference: workers are compared with the card that the model is served by, which no new worker
+// changes.
 func TestReference(t *testing.T) {
 	var log bytes.Buffer
 	r, err := New(Config{}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.NewTextHandler(&log, nil)))
@@ -58,7 +58,7 @@ func TestReference(t *testing.T) {
 	if n := strings.Count(log.String(), "a worker gets no requests"); n != 1 || !strings.Contains(log.String(), "context_length is 100 here and 200 there") {
 		t.Errorf("logged %d times: %s", n, log.String())
 	}
-	if _, err := r.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: make([]kv.Token, 9), Pin: kv.Worker{ID: 1}}); fault.Of(err) != fault.Unavailable || !strings.Contains(err.Error(), "context_length") {
+	if _, err := r.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: make([]kv.Token, 9), Pin: kv.Worker{ID: 1}}); fault.CodeOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "context_length") {
 		t.Errorf("pinned to it: %v", err)
 	}
 	r.setInstances([]disco.Instance{short1})
@@ -66,8 +66,8 @@ func TestReference(t *testing.T) {
 		t.Errorf("with the last of the old card gone, %d is picked", id)
 	}
 
-	// The frontend saw the others first.
-	r.Refer("m", long)
+	// The frontend saw the other workers first.
+	r.SetReferenceCard("m", long)
 	if id := picked(); id != 1 {
 		t.Errorf("none has the frontend's card, and %d is picked", id)
 	}
@@ -75,22 +75,22 @@ func TestReference(t *testing.T) {
 	if id := picked(); id != 3 {
 		t.Errorf("the frontend serves by the card of 3, and %d is picked", id)
 	}
-	for _, row := range r.workers() {
+	for _, row := range r.workerTable() {
 		if want := map[uint64]string{1: "unfit", 3: "ready"}[row.WorkerID]; row.State != want {
 			t.Errorf("worker %d is %s, want %s", row.WorkerID, row.State, want)
 		}
 	}
-	if card, _, err := r.card("m"); err != nil || card.ContextLength != 200 {
+	if card, _, err := r.servingCard("m"); err != nil || card.ContextLength != 200 {
 		t.Errorf("served by %+v, %v", card, err)
 	}
 }
 
-// TestReferredIsBounded: what is told of models that never come does not pile up.
+// TestReferredIsBounded: reference cards of models that never appear do not accumulate.
 func TestReferredIsBounded(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
-	r.Refer("m", "x")
+	r.SetReferenceCard("m", "x")
 	for i := range 5 * maxLost {
-		r.Refer(strings.Repeat("n", i%97)+string(rune('a'+i%26))+strings.Repeat("o", i/97), "x")
+		r.SetReferenceCard(strings.Repeat("n", i%97)+string(rune('a'+i%26))+strings.Repeat("o", i/97), "x")
 	}
 	if n := len(r.mu.referred); n > 2*maxLost || r.mu.referred["m"] != "x" {
 		t.Errorf("%d are remembered, of the model that is served %q", n, r.mu.referred["m"])

@@ -6,64 +6,63 @@ import (
 	"log/slog"
 	"time"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
-	"penstock/core/slots"
 	"penstock/internal/engine"
 )
 
-// Route chooses a worker for one attempt of a request and counts the request as
-// active there until Free. It fails as [route.Router.Pick] does, with NotFound
-// for an unknown model, and with Canceled or Deadline when ctx has ended.
+// Route chooses a worker for one attempt of a request and counts the request as active there until
+// FreeReservation. It fails as [route.Router.Pick] does, with NotFound for an unknown model, and with
+// Canceled or Deadline when ctx has ended.
 func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision, error) {
-	if err := live(ctx); err != nil {
+	if err := contextFault(ctx); err != nil {
 		return route.Decision{}, err
 	}
-	sc := r.scratch.Get().(*scratch)
+	sc := r.scratch.Get().(*decisionScratch)
 	defer r.scratch.Put(sc)
-	d, err := r.choose(ctx, sc, req)
-	r.decisions.routed(req, &d, err, time.Now())
+	d, err := r.chooseWorker(ctx, sc, req)
+	r.decisions.recordDecision(req, &d, err, time.Now())
 	if err != nil {
-		r.metrics.failed(err)
+		r.metrics.countFailure(err)
 		return route.Decision{}, err
 	}
-	r.metrics.decided(&d)
-	r.predict.note(slots.Key{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc)
+	r.metrics.countDecision(&d)
+	r.predictions.recordSent(activeseq.AttemptKey{ID: req.ID, Attempt: req.Attempt}, &d, len(req.Tokens), sc)
 	r.log.LogAttrs(ctx, slog.LevelDebug, "routed",
 		slog.String("request", req.ID), slog.Uint64("attempt", uint64(req.Attempt)),
 		slog.Uint64("worker", uint64(d.Worker.ID)), slog.Int("overlap_blocks", d.OverlapBlocks), slog.Float64("cost", d.Cost))
 	return d, nil
 }
 
-// choose picks a worker, after waiting for one that has less to do if need be.
-func (r *Router) choose(ctx context.Context, sc *scratch, req *route.Request) (d route.Decision, err error) {
+// chooseWorker picks a worker, waiting for one with less load if necessary.
+func (r *Router) chooseWorker(ctx context.Context, sc *decisionScratch, req *route.Request) (d route.Decision, err error) {
 	for again := true; again; {
-		var p *pool
-		var w *waiter
-		err = r.decide(sc, req, func(in *pool, q *route.Query) (err error) {
+		var p *modelPool
+		var w *queuedRequest
+		err = r.withQuery(sc, req, func(in *modelPool, q *route.Query) (err error) {
 			p = in
-			d, w, err = r.place(in, q, req)
+			d, w, err = r.placeLocked(in, q, req)
 			return err
 		})
 		if err != nil || w == nil {
 			return d, err
 		}
-		again, d, err = r.await(ctx, p, w)
+		again, d, err = r.awaitPlacement(ctx, p, w)
 	}
 	return d, err
 }
 
-// Explain returns the decision that Route would make now and all that leads to
-// it; it changes nothing. When no worker can be chosen the error comes with the
-// exclusions.
+// Explain returns the decision that Route would make now, and its inputs; it changes nothing. When no
+// worker can be chosen the error comes with the exclusions.
 func (r *Router) Explain(ctx context.Context, req *route.Request) (route.Explanation, error) {
-	ac, err := r.account(ctx, req)
+	ac, err := r.explainRequest(ctx, req)
 	return ac.Explanation, err
 }
 
-// live returns an error of our own vocabulary when ctx has ended.
-func live(ctx context.Context) error {
+// contextFault returns a *fault.Error if ctx has ended.
+func contextFault(ctx context.Context) error {
 	switch err := ctx.Err(); {
 	case err == nil:
 		return nil
@@ -73,99 +72,100 @@ func live(ctx context.Context) error {
 	return fault.New(fault.Canceled, "the request ended before a worker was chosen")
 }
 
-// Prefilled says that the worker has computed an attempt's prompt, of which it had cached
-// tokens in its cache. Of engine.CachedUnknown nothing is concluded; it is called again if
-// the worker tells.
-func (r *Router) Prefilled(id string, attempt uint32, cached int) {
-	key := slots.Key{ID: id, Attempt: attempt}
-	reported, at := unsaid, time.Time{}
-	if r.each(func(p *pool) bool { return p.active.Prefilled(key) }) {
+// MarkPrefilled records that the worker has computed an attempt's prompt, and that cached tokens of it
+// were in its cache. If cached is engine.CachedUnknown it is not recorded; the method is called again
+// if the worker reports it later.
+func (r *Router) MarkPrefilled(id string, attempt uint32, cached int) {
+	key := activeseq.AttemptKey{ID: id, Attempt: attempt}
+	reported, at := tokensUnknown, time.Time{}
+	if r.tryPools(func(p *modelPool) bool { return p.active.MarkPrefilled(key) }) {
 		at = time.Now()
 	}
 	if cached != engine.CachedUnknown {
-		reported = r.reported(key, cached)
+		reported = r.recordReport(key, cached)
 	}
-	r.decisions.prefilled(id, attempt, reported, at)
+	r.decisions.recordPrefill(id, attempt, reported, at)
 }
 
-// reported compares what a worker said that it had cached with what was predicted, and returns how
-// many tokens that were; unsaid if the attempt is not known, or not any more.
-func (r *Router) reported(key slots.Key, cached int) int {
-	out, ok := r.predict.report(key, cached)
+// recordReport compares the number of cached tokens that a worker reported with the predicted one, and
+// returns it; tokensUnknown if the attempt is not, or no longer, known.
+func (r *Router) recordReport(key activeseq.AttemptKey, cached int) int {
+	out, ok := r.predictions.recordReport(key, cached)
 	if !ok {
-		return unsaid
+		return tokensUnknown
 	}
-	r.metrics.reported(out.predicted, out.reported)
-	if out.changed {
-		r.judged(out.worker)
+	r.metrics.countReport(out.predicted, out.reported)
+	if out.verdictChanged {
+		r.logVerdict(out.worker)
 	}
 	return out.reported
 }
 
-// Grown says that an attempt has generated more tokens. It is for whole blocks of them:
-// fewer change little.
-func (r *Router) Grown(id string, attempt uint32, tokens int) {
+// RecordOutput records that an attempt has generated more tokens. Callers report whole blocks, because
+// fewer tokens change little.
+func (r *Router) RecordOutput(id string, attempt uint32, tokens int) {
 	if r.cfg.TrackOutput {
-		r.each(func(p *pool) bool { return p.active.Grow(slots.Key{ID: id, Attempt: attempt}, tokens) })
+		r.tryPools(func(p *modelPool) bool {
+			return p.active.AddOutput(activeseq.AttemptKey{ID: id, Attempt: attempt}, tokens)
+		})
 	}
 }
 
-// Renew says that an attempt still runs, however long it takes: its reservation does not
-// expire for another ReservationTTL.
-func (r *Router) Renew(id string, attempt uint32) {
-	key := slots.Key{ID: id, Attempt: attempt}
+// RenewReservation says that an attempt still runs: its reservation does not expire for another
+// ReservationTTL.
+func (r *Router) RenewReservation(id string, attempt uint32) {
+	key := activeseq.AttemptKey{ID: id, Attempt: attempt}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	for _, p := range r.mu.pools {
-		if p.active.Renew(now, key) {
+		if p.active.RenewReservation(now, key) {
 			return
 		}
 	}
 }
 
-// Free ends an attempt's reservation. One that is not there is no error: the
-// worker may be gone.
-func (r *Router) Free(id string, attempt uint32) {
-	key := slots.Key{ID: id, Attempt: attempt}
-	r.each(func(p *pool) bool { return p.active.Free(key) })
-	r.predict.forget(key)
-	r.decisions.freed(id, attempt, time.Now())
+// FreeReservation ends an attempt's reservation. A missing one is no error: the worker may have been
+// removed.
+func (r *Router) FreeReservation(id string, attempt uint32) {
+	key := activeseq.AttemptKey{ID: id, Attempt: attempt}
+	r.tryPools(func(p *modelPool) bool { return p.active.Free(key) })
+	r.predictions.forgetAttempt(key)
+	r.decisions.recordFree(id, attempt, time.Now())
 }
 
-// each calls f with one pool after another until it answers true.
-func (r *Router) each(f func(*pool) bool) bool {
+// tryPools calls f with one pool after another until it returns true.
+func (r *Router) tryPools(f func(*modelPool) bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	defer r.tell()
+	defer r.wakeSyncLocked()
 	for _, p := range r.mu.pools {
 		if f(p) {
-			r.admit(p)
+			r.admitLocked(p)
 			return true
 		}
 	}
 	return false
 }
 
-// decide hashes the request's prompt, looks it up, and calls f under mu. Between the two
-// a worker may have lost what was found there: such a decision is as good as one that was
-// made a moment earlier.
-func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Query) error) error {
-	if m := req.Override.Mode; m != nil && *m == route.KV && !r.matches {
-		return fault.Param("router_config_override.router_mode", "this router does not look at what is cached, so it cannot route by it: start it with --router-mode kv and a kv-overlap-score-weight above 0")
+// withQuery hashes the request's prompt, looks it up, and calls f under mu. Between the lookup and f a
+// worker may evict what was found; the decision is then as good as one made a moment earlier.
+func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*modelPool, *route.Query) error) error {
+	if m := req.Override.Mode; m != nil && *m == route.KV && !r.usesOverlaps {
+		return fault.InvalidParam("router_config_override.router_mode", "this router does not look at what is cached, so it cannot route by it: start it with --router-mode kv and a kv-overlap-score-weight above 0")
 	}
 	q := route.Query{
-		Key:          slots.Key{ID: req.ID, Attempt: req.Attempt},
+		Key:          activeseq.AttemptKey{ID: req.ID, Attempt: req.Attempt},
 		PromptTokens: len(req.Tokens), ExpectedOutput: max(0, req.ExpectedOutput),
 		Override: req.Override, Pin: req.Pin, Allowed: req.Allowed, Exclude: req.Exclude, Session: req.Session,
 		Moving: req.Attempt > 1,
 	}
-	moe, asks := req.Override.Labels()
-	if asks && !moe.Fallback && !r.events {
-		return fault.Param("router_config_override.moe_query.fallback_to_unlabeled", "this router does not follow cache events, so it knows no labelled blocks: start it with --router-mode kv and a kv-overlap-score-weight above 0")
+	moe, asks := req.Override.LabelQuery()
+	if asks && !moe.Fallback && !r.usesEvents {
+		return fault.InvalidParam("router_config_override.moe_query.fallback_to_unlabeled", "this router does not follow cache events, so it knows no labelled blocks: start it with --router-mode kv and a kv-overlap-score-weight above 0")
 	}
 	for {
-		p, salt, match, err := r.begin(req)
+		p, salt, match, err := r.resolveModel(req)
 		if err != nil {
 			return err
 		}
@@ -175,28 +175,28 @@ func (r *Router) decide(sc *scratch, req *route.Request, f func(*pool, *route.Qu
 		if err != nil {
 			return fault.New(fault.Internal, "hash the prompt for %s: %w", p.model, err)
 		}
-		sc.blocks = hasher.Blocks(sc.blocks[:0], req.Tokens, req.Media)
+		sc.blocks = hasher.AppendBlockHashes(sc.blocks[:0], req.Tokens, req.Media)
 		sc.chain = kv.AppendChain(sc.chain[:0], sc.blocks)
 		q.Chain = sc.chain
 		hashed := time.Now()
-		r.metrics.stage(stageHash, hashed.Sub(start))
-		sc.lookup.clear()
+		r.metrics.observeStage(stageHash, hashed.Sub(start))
+		sc.lookup.reset()
 		q.Overlaps = nil
-		if sc.looked = match; match {
-			q.Overlaps = r.lookUp(&sc.lookup, q.Chain, &moe, asks)
+		if sc.lookedUp = match; match {
+			q.Overlaps = r.lookUpPrefix(&sc.lookup, q.Chain, &moe, asks)
 		}
-		r.metrics.stage(stageMatch, time.Since(hashed))
-		if done, err := r.locked(p, &q, f); done {
+		r.metrics.observeStage(stageMatch, time.Since(hashed))
+		if done, err := r.runWithLock(p, &q, f); done {
 			return err
 		}
-		// The model came back with another block size meanwhile; hash anew.
+		// The model was replaced with another block size meanwhile; hash again.
 	}
 }
 
-// begin returns the pool that serves the request's model, what its blocks are hashed with,
-// and whether the choice of a worker depends on what is cached. Who asks for an adapter by
-// its name means its blocks.
-func (r *Router) begin(req *route.Request) (p *pool, salt kv.Salt, match bool, err error) {
+// resolveModel returns the pool that serves the request's model, the salt of its block hashes, and
+// whether the choice of a worker depends on what is cached. A request that names an adapter gets the
+// salt of its blocks.
+func (r *Router) resolveModel(req *route.Request) (p *modelPool, salt kv.Salt, match bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p, salt = r.mu.names[req.Model], req.Salt
@@ -206,27 +206,26 @@ func (r *Router) begin(req *route.Request) (p *pool, salt kv.Salt, match bool, e
 	if r.mu.adapters[req.Model] {
 		salt.LoRA = req.Model
 	}
-	return p, salt, r.needsOverlaps(p, &req.Override), nil
+	return p, salt, r.needsOverlapsLocked(p, &req.Override), nil
 }
 
-// needsOverlaps reports whether the choice of a worker depends on what is cached. The
-// caller holds mu.
-func (r *Router) needsOverlaps(p *pool, o *route.Override) bool {
-	return r.matches && p.router.NeedsOverlaps(o)
+// needsOverlapsLocked reports whether the choice of a worker depends on what is cached.
+func (r *Router) needsOverlapsLocked(p *modelPool, o *route.Override) bool {
+	return r.usesOverlaps && p.router.NeedsOverlaps(o)
 }
 
-// locked calls f under mu, unless p is no longer the model's pool.
-func (r *Router) locked(p *pool, q *route.Query, f func(*pool, *route.Query) error) (done bool, err error) {
+// runWithLock takes mu and calls f, unless p is no longer the model's pool.
+func (r *Router) runWithLock(p *modelPool, q *route.Query, f func(*modelPool, *route.Query) error) (done bool, err error) {
 	start := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p.gone {
+	if p.retired {
 		return false, nil
 	}
-	defer r.tell()
+	defer r.wakeSyncLocked()
 	locked := time.Now()
 	err = f(p, q)
-	r.metrics.stage(stageLock, locked.Sub(start))
-	r.metrics.stage(stagePick, time.Since(locked))
+	r.metrics.observeStage(stageLock, locked.Sub(start))
+	r.metrics.observeStage(stagePick, time.Since(locked))
 	return true, err
 }

@@ -22,8 +22,8 @@ import (
 	"go.uber.org/goleak"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/route"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
@@ -39,10 +39,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cluster is a router and workers on planes in memory. It lives in a bubble.
+// cluster is a router and workers on planes in memory. It runs in a bubble.
 type cluster struct {
 	t        *testing.T
-	rpc      *rpc.Mem
+	rpc      *rpc.MemPlane
 	bus      *bus.FaultyBus
 	registry *servetest.Registry
 	metrics  *obs.Metrics
@@ -50,12 +50,12 @@ type cluster struct {
 	engines  map[kv.WorkerID]*servetest.Engine
 	stops    map[kv.WorkerID]func()
 	wmetrics *worker.Metrics
-	said     bytes.Buffer // the router's log, from infos on
+	said     bytes.Buffer // the router's log, from info on
 }
 
 func newCluster(t *testing.T) *cluster {
 	c := &cluster{
-		t: t, rpc: rpc.NewMem(), bus: bus.Faulty(bus.NewMem(), 1, bus.Faults{}), registry: servetest.NewRegistry(),
+		t: t, rpc: rpc.NewMemPlane(), bus: bus.WithFaults(bus.NewMemBus(), 1, bus.BusFaults{}), registry: servetest.NewRegistry(),
 		metrics: obs.NewMetrics(), engines: map[kv.WorkerID]*servetest.Engine{}, stops: map[kv.WorkerID]func(){},
 	}
 	c.wmetrics = worker.NewMetrics(c.metrics)
@@ -82,7 +82,7 @@ func (c *cluster) startRouter(cfg router.Config) (stop func()) {
 	return c.startRouterOver(c.rpc, cfg)
 }
 
-// startRouterOver starts the router with a request plane of its own.
+// startRouterOver starts the router with the given request plane.
 func (c *cluster) startRouterOver(calls rpc.Plane, cfg router.Config) (stop func()) {
 	c.t.Helper()
 	planes := router.Planes{Bus: c.bus, Registry: c.registry, RPC: calls}
@@ -98,7 +98,7 @@ func (c *cluster) startRouterOver(calls rpc.Plane, cfg router.Config) (stop func
 // startWorker runs a worker until its entry in stops is called.
 func (c *cluster) startWorker(id kv.WorkerID, epoch uint64) {
 	c.t.Helper()
-	c.startWorkerOf(id, epoch, servetest.Card("m"))
+	c.startWorkerOf(id, epoch, servetest.ModelCard("m"))
 }
 
 func (c *cluster) startWorkerOf(id kv.WorkerID, epoch uint64, card engine.Card) {
@@ -121,12 +121,12 @@ func (c *cluster) stopWorkers() {
 	}
 }
 
-// byteTokens takes every byte for a token.
+// byteTokens uses every byte as a token.
 type byteTokens struct{}
 
-func (byteTokens) Prompt(_ context.Context, q *api.Request) (prep.Prompt, error) {
+func (byteTokens) MakePrompt(_ context.Context, q *api.Request) (prep.Prompt, error) {
 	var text string
-	if !q.Endpoint.Talks() {
+	if !q.Endpoint.IsConversation() {
 		text = q.Prompts[0].Text
 	}
 	for _, m := range q.Messages {
@@ -137,7 +137,7 @@ func (byteTokens) Prompt(_ context.Context, q *api.Request) (prep.Prompt, error)
 	}
 	text += string(q.TemplateArgs)
 	if strings.Contains(text, "refuse") {
-		return prep.Prompt{}, fault.Param("messages", "the template refuses the conversation")
+		return prep.Prompt{}, fault.InvalidParam("messages", "the template refuses the conversation")
 	}
 	var p prep.Prompt
 	for _, b := range []byte(text) {
@@ -146,7 +146,7 @@ func (byteTokens) Prompt(_ context.Context, q *api.Request) (prep.Prompt, error)
 	return p, nil
 }
 
-// prompt returns n tokens of which the last is unlike that of any other tail.
+// prompt returns n tokens; the last differs for each tail.
 func prompt(first, n, tail int) []kv.Token {
 	tokens := make([]kv.Token, n)
 	for i := range tokens {
@@ -163,10 +163,10 @@ func (c *cluster) serve(id string, tokens []kv.Token) (route.Decision, error) {
 	if err != nil {
 		return d, err
 	}
-	defer c.router.Free(id, 1)
+	defer c.router.FreeReservation(id, 1)
 	ereq := &engine.Request{ID: id, Attempt: 1, Model: "m", Prompt: tokens, Choices: 1, Stop: engine.Stop{MaxTokens: 2}, Logprobs: -1}
 	err = c.rpc.Call(c.t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error {
-		c.router.Prefilled(id, 1, 0)
+		c.router.MarkPrefilled(id, 1, 0)
 		return nil
 	})
 	synctest.Wait()
@@ -182,7 +182,7 @@ func (c *cluster) mustServe(id string, tokens []kv.Token) route.Decision {
 	return d
 }
 
-// get asks the router API.
+// get calls the router API.
 func (c *cluster) get(path string, v any) {
 	c.t.Helper()
 	rec := httptest.NewRecorder()
@@ -224,7 +224,7 @@ func (c *cluster) workers() map[kv.WorkerID]workerRow {
 	return rows
 }
 
-// dump returns what the index says each worker holds, ascending.
+// dump returns the index' prefixes of each worker, ascending.
 func (c *cluster) dump() map[kv.WorkerID][]kv.SeqHash {
 	c.t.Helper()
 	rec := httptest.NewRecorder()
@@ -259,7 +259,7 @@ func (c *cluster) checkIndex() {
 	c.t.Helper()
 	held := c.dump()
 	for id, e := range c.engines {
-		if want := e.Held(); !slices.Equal(held[id], want) {
+		if want := e.HeldPrefixes(); !slices.Equal(held[id], want) {
 			c.t.Errorf("worker %d: the index has %d blocks, the engine %d", id, len(held[id]), len(want))
 		}
 		delete(held, id)
@@ -288,7 +288,7 @@ func TestPrefixGoesToHolder(t *testing.T) {
 			}
 		}
 		c.checkIndex()
-		c.engines[holder[0]].Evict(3)
+		c.engines[holder[0]].EvictBlocks(3)
 		synctest.Wait()
 		c.checkIndex()
 		for id, row := range c.workers() {
@@ -311,7 +311,7 @@ func TestWorkerGone(t *testing.T) {
 			t.Fatalf("%d blocks of worker 1, want 10", n)
 		}
 
-		// A request is active on worker 1 when it goes.
+		// A request is active on worker 1 when it is removed.
 		if _, err := c.router.Route(t.Context(), &route.Request{ID: "b", Attempt: 1, Model: "m", Tokens: prompt(0, 40, 2)}); err != nil {
 			t.Fatal(err)
 		}
@@ -319,28 +319,28 @@ func TestWorkerGone(t *testing.T) {
 		delete(c.stops, 1)
 		delete(c.engines, 1)
 		c.checkIndex()
-		c.router.Free("b", 1) // no reservation any more: no harm
+		c.router.FreeReservation("b", 1) // the reservation is gone already: no harm
 		if d := c.mustServe("c", prompt(0, 40, 3)); d.Worker.ID != 2 || d.OverlapBlocks != 0 {
 			t.Errorf("routed to %+v", d)
 		}
 		_, err := c.router.Route(t.Context(), &route.Request{ID: "d", Attempt: 1, Model: "m", Tokens: prompt(0, 40, 1), Pin: kv.Worker{ID: 1}})
-		if fault.Of(err) != fault.NotFound || err == nil {
+		if fault.CodeOf(err) != fault.NotFound || err == nil {
 			t.Errorf("pinned to the worker that is gone: %v", err)
 		}
 		c.stops[2]()
 		delete(c.stops, 2)
 		_, err = c.router.Route(t.Context(), &route.Request{ID: "e", Attempt: 1, Model: "m", Tokens: prompt(0, 40, 1)})
-		if fault.Of(err) != fault.Unavailable || err == nil {
+		if fault.CodeOf(err) != fault.Unavailable || err == nil {
 			t.Errorf("without workers: %v, want unavailable", err)
 		}
 		_, err = c.router.Route(t.Context(), &route.Request{ID: "e", Attempt: 1, Model: "other", Tokens: prompt(0, 40, 1)})
-		if fault.Of(err) != fault.NotFound || err == nil {
+		if fault.CodeOf(err) != fault.NotFound || err == nil {
 			t.Errorf("unknown model: %v, want not found", err)
 		}
 	})
 }
 
-// TestRestart: a worker that comes back under its id with an empty cache.
+// TestRestart: a worker that restarts under its id with an empty cache.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -359,39 +359,39 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestEventsOfALaterLife: events of a life that discovery does not confirm, as
-// after a clock was set back between two lives on the same data, do not stay in
-// the index for ever, nor keep those of the real life out.
+// TestEventsOfALaterLife: events of an epoch that discovery does not confirm, as after a clock was set
+// back between two runs on the same data, do not stay in the index for ever, and do not block those of
+// the real epoch.
 func TestEventsOfALaterLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		defer c.startRouter(router.Config{})()
 		defer c.stopWorkers()
-		later := feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 9, First: 1, BlockSize: 4, Events: []kv.Event{
+		later := kvfeed.Record{Worker: kv.Worker{ID: 1}, Epoch: 9, First: 1, BlockSize: 4, Events: []kv.Event{
 			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1, 2, 3}},
 		}}
 		publish := func() {
 			t.Helper()
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", feed.AppendRecord(nil, &later)); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), "1/0", kvfeed.AppendRecord(nil, &later)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		publish()
 		c.startWorker(1, 5)
 		c.mustServe("a", prompt(0, 40, 1))
-		<-time.After(time.Minute) // the grace and then some
+		<-time.After(time.Minute) // the grace plus a margin
 		c.checkIndex()
 		publish()                 // once more, while the worker is known
-		<-time.After(time.Minute) // the grace and then some
+		<-time.After(time.Minute) // the grace plus a margin
 		c.mustServe("b", prompt(500, 40, 1))
 		c.checkIndex()
 	})
 }
 
-// TestGapHeals: whatever the event plane does to the records, the index is right
-// again some time after it has stopped.
+// TestGapHeals: whatever the event plane does to the records, the index is correct again some time
+// after it has stopped.
 func TestGapHeals(t *testing.T) {
-	for _, f := range []bus.Faults{
+	for _, f := range []bus.BusFaults{
 		{Drop: 0.3},
 		{Lose: 0.3},
 		{Duplicate: 0.5},
@@ -411,12 +411,12 @@ func TestGapHeals(t *testing.T) {
 			for i := range 60 {
 				c.mustServe(fmt.Sprint(i), prompt(100*(i%20), 24, i))
 				if i%7 == 0 {
-					c.engines[kv.WorkerID(1+i%2)].Evict(2)
+					c.engines[kv.WorkerID(1+i%2)].EvictBlocks(2)
 				}
 				c.neverMore()
 			}
-			c.bus.Set(bus.Faults{})
-			<-time.After(2 * time.Minute) // the longest backoff and then some
+			c.bus.Set(bus.BusFaults{})
+			<-time.After(2 * time.Minute) // the longest backoff plus a margin
 			c.checkIndex()
 			for id, row := range c.workers() {
 				if row.Feed.State != "live" || row.Feed.Lagging {
@@ -432,14 +432,14 @@ func (c *cluster) neverMore() {
 	c.t.Helper()
 	for id, held := range c.dump() {
 		for _, seq := range held {
-			if e := c.engines[id]; e == nil || !e.Ever(seq) {
+			if e := c.engines[id]; e == nil || !e.HasHeld(seq) {
 				c.t.Fatalf("the index has a block of worker %d that it never held", id)
 			}
 		}
 	}
 }
 
-// TestLostTail: the last events of a worker that falls silent are missed too.
+// TestLostTail: the loss of the last events of a worker that falls silent is detected too.
 func TestLostTail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -447,10 +447,10 @@ func TestLostTail(t *testing.T) {
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
 		c.mustServe("a", prompt(0, 40, 1))
-		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.backend.kv-events"}})
-		c.engines[1].Evict(5)
+		c.bus.Set(bus.BusFaults{Lose: 1, Topics: []string{"penstock.backend.kv-events"}})
+		c.engines[1].EvictBlocks(5)
 		<-time.After(100 * time.Millisecond)
-		c.bus.Set(bus.Faults{})
+		c.bus.Set(bus.BusFaults{})
 		if n := len(c.dump()[1]); n != 10 {
 			t.Fatalf("%d blocks right after the loss, want 10: the test has not lost anything", n)
 		}
@@ -466,8 +466,8 @@ func TestLostTail(t *testing.T) {
 	})
 }
 
-// TestRepair: what a router misses in the middle comes again, and nothing of what it knew
-// is dropped meanwhile; but nothing of it is believed either.
+// TestRepair: missing events in the middle are repeated; meanwhile the known state is kept but not
+// used.
 func TestRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -476,11 +476,11 @@ func TestRepair(t *testing.T) {
 		c.startWorker(1, 1)
 		c.mustServe("a", prompt(0, 40, 1))
 		lost := []string{"penstock.backend.kv-events"}
-		c.bus.Set(bus.Faults{Lose: 1, Topics: lost})
-		c.engines[1].Evict(5)
+		c.bus.Set(bus.BusFaults{Lose: 1, Topics: lost})
+		c.engines[1].EvictBlocks(5)
 		<-time.After(100 * time.Millisecond)
-		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
-		c.engines[1].Evict(1)
+		c.bus.Set(bus.BusFaults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
+		c.engines[1].EvictBlocks(1)
 		synctest.Wait()
 		if row := c.workers()[1]; row.Feed.State != "repairing" || row.CachedBlocks != 10 {
 			t.Fatalf("after the loss: %+v", row)
@@ -488,7 +488,7 @@ func TestRepair(t *testing.T) {
 		if d := c.mustServe("b", prompt(0, 40, 2)); d.OverlapBlocks != 0 {
 			t.Errorf("%d blocks are believed though events are missing", d.OverlapBlocks)
 		}
-		c.bus.Set(bus.Faults{})
+		c.bus.Set(bus.BusFaults{})
 		<-time.After(time.Second)
 		row := c.workers()[1]
 		if f := row.Feed; f.State != "live" || f.Gaps != 1 || f.Repaired != 1 || f.Described+f.GivenUp+f.Missing != 0 || f.Resyncs < 2 {
@@ -498,8 +498,8 @@ func TestRepair(t *testing.T) {
 	})
 }
 
-// TestWrongBlockSize: events in blocks of another size than the card's are not used at all,
-// and that is said once, not with every record.
+// TestWrongBlockSize: events with another block size than the card's are not used, and that is logged
+// once, not with every record.
 func TestWrongBlockSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -515,8 +515,8 @@ func TestWrongBlockSize(t *testing.T) {
 		c.mustServe("a", prompt(0, 40, 1))
 		w := kv.Worker{ID: 1}
 		for i := range 5 {
-			rec := &feed.Record{Worker: w, Epoch: 1, First: uint64(100 + i), BlockSize: 7, Events: []kv.Event{{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1}}}}
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, rec)); err != nil {
+			rec := &kvfeed.Record{Worker: w, Epoch: 1, First: uint64(100 + i), BlockSize: 7, Events: []kv.Event{{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: []kv.BlockHash{1}}}}
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), engine.WorkerKey(w), kvfeed.AppendRecord(nil, rec)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -530,7 +530,7 @@ func TestWrongBlockSize(t *testing.T) {
 	})
 }
 
-// leakyBus loses what is kept of cache events before it is read, while it leaks.
+// leakyBus loses stored cache events before they are read, while it leaks.
 type leakyBus struct {
 	bus.Bus
 	leaks *atomic.Bool
@@ -545,9 +545,8 @@ func (b leakyBus) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink 
 	}, ready)
 }
 
-// TestLostRetention: where the plane lost events before they were read, no worker is
-// believed until it has said that none of its are missing, or sent them: also those of
-// which nothing comes that would show it.
+// TestLostRetention: where the plane lost events before they were read, no worker's entries are used
+// until it has confirmed that none is missing, or sent them, even if no further event would show it.
 func TestLostRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -568,19 +567,19 @@ func TestLostRetention(t *testing.T) {
 		}
 		<-time.After(10 * time.Second)
 		leaks.Store(true)
-		c.engines[1].Evict(2) // nothing will show this
-		c.engines[2].Evict(2)
+		c.engines[1].EvictBlocks(2) // nothing will show this
+		c.engines[2].EvictBlocks(2)
 		<-time.After(10 * time.Millisecond)
 		leaks.Store(false)
-		c.bus.Set(bus.Faults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
-		c.engines[2].Evict(1)
+		c.bus.Set(bus.BusFaults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
+		c.engines[2].EvictBlocks(1)
 		<-time.After(10 * time.Millisecond)
 		for id, row := range c.workers() {
 			if row.Feed.State != "repairing" || row.CachedBlocks == 0 {
 				t.Errorf("after the loss worker %d: %+v", id, row)
 			}
 		}
-		c.bus.Set(bus.Faults{})
+		c.bus.Set(bus.BusFaults{})
 		<-time.After(time.Second)
 		c.checkIndex()
 		for id, row := range c.workers() {
@@ -591,9 +590,8 @@ func TestLostRetention(t *testing.T) {
 	})
 }
 
-// TestLateRouterAsksWhoIsMissing: of a stream of which the beginning is gone a router that
-// comes late reads all there is before it asks, and then only those of whom it still misses
-// something.
+// TestLateRouterAsksWhoIsMissing: a router that starts late on a stream without its beginning reads all
+// there is before it asks, and then asks only the workers whose events it still misses.
 func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -606,16 +604,16 @@ func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
 		}
 		<-time.After(5 * time.Second)
-		topic := bus.KVEvents("penstock", "backend")
-		span, err := c.bus.Span(t.Context(), topic)
+		topic := bus.KVEventsTopic("penstock", "backend")
+		span, err := c.bus.DescribeTopic(t.Context(), topic)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := c.bus.Purge(t.Context(), topic, span.Last-2); err != nil {
 			t.Fatal(err)
 		}
-		for _, key := range []string{"1/0", "2/0"} { // they describe their caches, for somebody
-			if err := c.bus.Publish(t.Context(), bus.KVResync("penstock"), key, nil); err != nil {
+		for _, key := range []string{"1/0", "2/0"} { // they describe their caches, for another router
+			if err := c.bus.Publish(t.Context(), bus.KVResyncTopic("penstock"), key, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -634,7 +632,7 @@ func TestLateRouterAsksWhoIsMissing(t *testing.T) {
 	})
 }
 
-// lateRegistry says only after a while who the workers are.
+// lateRegistry lists the workers only after a while.
 type lateRegistry struct {
 	disco.Registry
 	late time.Duration
@@ -648,9 +646,9 @@ func (l lateRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]di
 	return l.Registry.Watch(ctx, kind, sink)
 }
 
-// TestEventsBeforeWorkers: a router that hears of events before it hears of workers asks
-// for what is missing as soon as it knows whom, and not after the wait for an answer to a
-// question that it could not put.
+// TestEventsBeforeWorkers: a router that receives events before discovery lists their workers asks for
+// the missing ones as soon as they are listed, and not after the wait for an answer to a request that
+// it could not send.
 func TestEventsBeforeWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -663,8 +661,8 @@ func TestEventsBeforeWorkers(t *testing.T) {
 			c.mustServe(fmt.Sprint(i), prompt(100*i, 40, i))
 		}
 		stop()
-		topic := bus.KVEvents("penstock", "backend")
-		span, err := c.bus.Span(t.Context(), topic)
+		topic := bus.KVEventsTopic("penstock", "backend")
+		span, err := c.bus.DescribeTopic(t.Context(), topic)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -685,15 +683,14 @@ func TestEventsBeforeWorkers(t *testing.T) {
 				t.Errorf("worker %d: %+v", id, row.Feed)
 			}
 		}
-		if asked != 1 { // of the others no event has come, so that nothing is known to be missing yet
+		if asked != 1 { // no event of the others has arrived, so nothing is known to be missing yet
 			t.Errorf("%d questions, want 1", asked)
 		}
 	})
 }
 
-// TestForgedNumbers: a record that claims to be a worker's, with a number that the
-// worker is far from, makes its true events look like old ones, or the end of its
-// doubt come too early for ever. What the worker says about itself decides.
+// TestForgedNumbers: a forged record in a worker's name, with a number far from the worker's, makes its
+// true events look old, or the end of its doubt look too early. The worker's own report decides.
 func TestForgedNumbers(t *testing.T) {
 	for name, events := range map[string][]kv.Event{
 		"a cleared cache": {{Kind: kv.Cleared}},
@@ -706,8 +703,8 @@ func TestForgedNumbers(t *testing.T) {
 			c.startWorker(1, 1)
 			c.mustServe("a", prompt(0, 40, 1))
 			w := kv.Worker{ID: 1}
-			rec := &feed.Record{Worker: w, Epoch: 1, First: 1 << 40, BlockSize: uint32(servetest.Card("m").BlockSize), Events: events}
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(w), feed.AppendRecord(nil, rec)); err != nil {
+			rec := &kvfeed.Record{Worker: w, Epoch: 1, First: 1 << 40, BlockSize: uint32(servetest.ModelCard("m").BlockSize), Events: events}
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), engine.WorkerKey(w), kvfeed.AppendRecord(nil, rec)); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -715,7 +712,7 @@ func TestForgedNumbers(t *testing.T) {
 				t.Fatalf("%s: %d blocks are believed after the forgery", name, d.OverlapBlocks)
 			}
 			<-time.After(30 * time.Second)
-			c.engines[1].Evict(2)
+			c.engines[1].EvictBlocks(2)
 			c.mustServe("c", prompt(500, 40, 1))
 			<-time.After(time.Second)
 			c.checkIndex()
@@ -726,8 +723,7 @@ func TestForgedNumbers(t *testing.T) {
 	}
 }
 
-// TestBusyFeed: what a worker says about itself is always a little older than
-// its events. That is no reason for doubt.
+// TestBusyFeed: a worker's report is always slightly older than its events, which does not cause doubt.
 func TestBusyFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -747,8 +743,8 @@ func TestBusyFeed(t *testing.T) {
 	})
 }
 
-// TestLateRouter: a router that comes last learns what is cached, from the kept
-// events or, if the first ones are gone, from the workers.
+// TestLateRouter: a router that starts late learns what is cached, from the stored events or, if the
+// first ones are gone, from the workers.
 func TestLateRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -773,7 +769,7 @@ func TestLateRouter(t *testing.T) {
 	})
 }
 
-// TestReservations: what a request counts for, and that it ends.
+// TestReservations: the load of a request, and its end.
 func TestReservations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -799,17 +795,17 @@ func TestReservations(t *testing.T) {
 			t.Fatal(err)
 		}
 		expect("routed", 1, 40)
-		if err := route(); fault.Of(err) != fault.Conflict || err == nil {
+		if err := route(); fault.CodeOf(err) != fault.Conflict || err == nil {
 			t.Errorf("the same attempt again: %v, want conflict", err)
 		}
 		if _, err := c.router.Explain(t.Context(), req); err != nil {
 			t.Error(err)
 		}
 		expect("explained", 1, 40)
-		c.router.Prefilled("a", 1, 0)
+		c.router.MarkPrefilled("a", 1, 0)
 		expect("prefilled", 1, 0)
-		c.router.Free("a", 1)
-		c.router.Free("a", 1)
+		c.router.FreeReservation("a", 1)
+		c.router.FreeReservation("a", 1)
 		expect("freed", 0, 0)
 
 		if err := route(); err != nil {
@@ -817,8 +813,8 @@ func TestReservations(t *testing.T) {
 		}
 		for range 10 {
 			<-time.After(30 * time.Second)
-			c.router.Renew("a", 1)
-			c.router.Renew("unknown", 1)
+			c.router.RenewReservation("a", 1)
+			c.router.RenewReservation("unknown", 1)
 		}
 		expect("renewed for longer than the TTL", 1, 0) // its prefill should be over by now
 		<-time.After(2 * time.Minute)                   // it is neither renewed nor freed
@@ -826,15 +822,15 @@ func TestReservations(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := c.router.Route(ctx, req); fault.Of(err) != fault.Canceled || err == nil {
+		if _, err := c.router.Route(ctx, req); fault.CodeOf(err) != fault.Canceled || err == nil {
 			t.Errorf("for a client that is gone: %v", err)
 		}
 		expect("not routed", 0, 0)
 	})
 }
 
-// TestDrainingWorker: a worker that says it drains gets nothing more, even while
-// discovery still has it.
+// TestDrainingWorker: a worker that reports that it drains gets no more requests, even while discovery
+// still lists it.
 func TestDrainingWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -846,7 +842,7 @@ func TestDrainingWorker(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.bus.Publish(t.Context(), bus.Load("penstock"), "1/0", report); err != nil {
+		if err := c.bus.Publish(t.Context(), bus.LoadTopic("penstock"), "1/0", report); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -862,28 +858,28 @@ func TestDrainingWorker(t *testing.T) {
 	})
 }
 
-// TestUnreadableRecords: of four records of a worker the second is of a build that this one
-// does not know, and the third is cut short. What comes before counts; nothing of the worker
-// counts from the fourth on, until the two are there.
+// TestUnreadableRecords: of four records of a worker the second is of an unknown format version, and
+// the third is truncated. Earlier events count; from the fourth on the worker counts for nothing until
+// the two arrive.
 func TestUnreadableRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		defer c.startRouter(router.Config{})()
-		card := servetest.Card("m")
+		card := servetest.ModelCard("m")
 		card.KVEvents = true
 		meta, err := engine.EncodeCard(card)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.registry.Set(disco.Instance{Kind: disco.Worker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "nobody", Meta: meta})
+		c.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Endpoint: "generate", Addr: "nobody", Meta: meta})
 		record := func(first uint64, events ...kv.Event) []byte {
-			return feed.AppendRecord(nil, &feed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: uint32(card.BlockSize), Events: events})
+			return kvfeed.AppendRecord(nil, &kvfeed.Record{Worker: kv.Worker{ID: 1}, Epoch: 1, First: first, BlockSize: uint32(card.BlockSize), Events: events})
 		}
 		stored := func(b kv.BlockHash) kv.Event {
 			return kv.Event{Kind: kv.Stored, Blocks: []kv.BlockHash{b}}
 		}
 		told := func(data []byte) {
-			if err := c.bus.Publish(t.Context(), bus.KVEvents("penstock", "backend"), "1/0", data); err != nil {
+			if err := c.bus.Publish(t.Context(), bus.KVEventsTopic("penstock", "backend"), "1/0", data); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -915,7 +911,7 @@ func TestUnreadableRecords(t *testing.T) {
 	})
 }
 
-// TestStrangers: entries of a worker that discovery does not get to know leave.
+// TestStrangers: entries of a worker that discovery never lists are dropped.
 func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -929,7 +925,7 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%d workers have entries after the only one left", n)
 		}
 		// It is alive, and publishes.
-		if err := c.bus.Publish(t.Context(), bus.KVResync("penstock"), "1/0", nil); err != nil {
+		if err := c.bus.Publish(t.Context(), bus.KVResyncTopic("penstock"), "1/0", nil); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(10 * time.Second)
@@ -967,7 +963,7 @@ func TestWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestUnconfirmed: a worker whose lease is in doubt goes on being used.
+// TestUnconfirmed: a worker whose lease is in doubt is still used.
 func TestUnconfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -988,7 +984,7 @@ func TestUnconfirmed(t *testing.T) {
 	})
 }
 
-// TestPlanesAway: a router whose planes fail goes on with what it knows.
+// TestPlanesAway: a router whose planes fail continues with its state.
 func TestPlanesAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -1052,7 +1048,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestGenerate: the API's own way to a worker.
+// TestGenerate: the generate call of the router API.
 func TestGenerate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -1087,7 +1083,7 @@ data: [DONE]
 				t.Errorf("%s: status %d, want %d: %s", body, rec.Code, want, rec.Body)
 			}
 		}
-		// Beyond what the wire can carry, and still an answer about the field.
+		// Beyond the wire's range, and still an error about the field.
 		for _, n := range []string{"3", "1000000000000000000"} {
 			rec := post(`{"model":"m","token_ids":[1],"stop_conditions":{"max_tokens":2,"min_tokens":` + n + `}}`)
 			if rec.Code != 400 || !strings.Contains(rec.Body.String(), `"param":"stop_conditions.min_tokens"`) {
@@ -1101,8 +1097,8 @@ data: [DONE]
 	})
 }
 
-// TestGenerateIsRenewed: a request of the router API that runs for longer than ReservationTTL counts
-// as load until its end.
+// TestGenerateIsRenewed: a request of the router API that runs longer than ReservationTTL counts as
+// load until its end.
 func TestGenerateIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -1129,8 +1125,7 @@ func TestGenerateIsRenewed(t *testing.T) {
 	})
 }
 
-// TestConcurrent decides while events, reports and memberships change; what is
-// left in the end is nothing.
+// TestConcurrent decides while events, reports and memberships change; in the end nothing is left.
 func TestConcurrent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -1155,10 +1150,11 @@ func TestConcurrent(t *testing.T) {
 						continue
 					}
 					ereq := &engine.Request{ID: id, Attempt: 1, Model: "m", Prompt: req.Tokens, Choices: 1, Stop: engine.Stop{MaxTokens: 1}, Logprobs: -1}
-					// The worker may be leaving: then the call fails, and the request is freed all the same.
+					// The worker may be draining: then the call fails, and the request is freed all the
+					// same.
 					_ = c.rpc.Call(t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil })
-					c.router.Prefilled(id, 1, 0)
-					c.router.Free(id, 1)
+					c.router.MarkPrefilled(id, 1, 0)
+					c.router.FreeReservation(id, 1)
 				}
 			})
 		}
@@ -1184,12 +1180,12 @@ func TestConcurrent(t *testing.T) {
 
 func BenchmarkRoute(b *testing.B) {
 	const workers = 64
-	mem, registry := bus.NewMem(), servetest.NewRegistry()
+	mem, registry := bus.NewMemBus(), servetest.NewRegistry()
 	r, err := router.New(router.Config{}, router.Planes{Bus: mem, Registry: registry}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
-	meta, err := engine.EncodeCard(servetest.Card("m"))
+	meta, err := engine.EncodeCard(servetest.ModelCard("m"))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -1199,11 +1195,11 @@ func BenchmarkRoute(b *testing.B) {
 		b.Fatal(err)
 	}
 	for id := range kv.WorkerID(workers) {
-		registry.Set(disco.Instance{Kind: disco.Worker, ID: id + 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
-		rec := feed.Record{Worker: kv.Worker{ID: id + 1}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
-			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.Blocks(nil, tokens[:128*(id+1)], nil)},
+		registry.Set(disco.Instance{Kind: disco.KindWorker, ID: id + 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+		rec := kvfeed.Record{Worker: kv.Worker{ID: id + 1}, Epoch: 1, First: 1, BlockSize: 4, Events: []kv.Event{
+			{Kind: kv.Cleared}, {Kind: kv.Stored, Blocks: hasher.AppendBlockHashes(nil, tokens[:128*(id+1)], nil)},
 		}}
-		if err := mem.Publish(b.Context(), bus.KVEvents("penstock", "backend"), engine.WorkerKey(rec.Worker), feed.AppendRecord(nil, &rec)); err != nil {
+		if err := mem.Publish(b.Context(), bus.KVEventsTopic("penstock", "backend"), engine.WorkerKey(rec.Worker), kvfeed.AppendRecord(nil, &rec)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -1216,7 +1212,7 @@ func BenchmarkRoute(b *testing.B) {
 	defer func() { cancel(); <-done }()
 	best := func() int {
 		d, err := r.Route(ctx, &route.Request{ID: "r", Attempt: 1, Model: "m", Tokens: tokens})
-		r.Free("r", 1)
+		r.FreeReservation("r", 1)
 		if err != nil {
 			return -1
 		}

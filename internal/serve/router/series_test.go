@@ -13,8 +13,8 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// TestSeriesOfWorkers: the series of any number of workers, and of all that they say is wrong, stay within
-// their room, and go with them.
+// TestSeriesOfWorkers: the series of any number of workers, and of all their warnings, stay within
+// workerRoom, and are removed with them.
 func TestSeriesOfWorkers(t *testing.T) {
 	metrics := obs.NewMetrics()
 	r := serving(t, Config{}, metrics)
@@ -27,9 +27,9 @@ func TestSeriesOfWorkers(t *testing.T) {
 	}
 	r.setInstances(list)
 	for i, m := range r.mu.members {
-		r.predict.mu.Lock()
-		r.predict.try(m.worker).predicted += 2
-		r.predict.mu.Unlock()
+		r.predictions.mu.Lock()
+		r.predictions.recordLocked(m.worker).predicted += 2
+		r.predictions.mu.Unlock()
 		m.reported, m.loadAt = true, r.now()
 		for j := range 8 {
 			m.load.Warnings = append(m.load.Warnings, engine.Warning{Code: fmt.Sprintf("%064d", i*8+j)})

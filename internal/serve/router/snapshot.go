@@ -6,65 +6,64 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
+	"penstock/core/poolindex"
 	"penstock/core/prefix"
-	"penstock/core/residency"
 	"penstock/core/snapshot"
 )
 
-// place is where in a life of the event stream something is. The zero value is before
-// all of them.
-type place struct{ life, seq uint64 }
+// streamPosition is a position in one life of the event stream. The zero value is before all others.
+type streamPosition struct{ life, seq uint64 }
 
-// content is what a snapshot holds: all that records have changed.
-type content struct {
+// cacheContent is what a snapshot holds: all that records have changed.
+type cacheContent struct {
 	index   *prefix.Index
-	tracker *feed.Tracker
-	pools   *residency.Table
-	sources map[kv.Worker]*source
+	tracker *kvfeed.Tracker
+	pools   *poolindex.Table
+	sources map[kv.Worker]*eventSource
 }
 
-// newContent returns what is known before the first record. Nothing is asked for until
-// release, and of workers that discovery does not know not before it does: they may be
-// long gone. The tracker is used with mu held.
-func (c *cache) newContent() (content, error) {
+// newContent returns the content before the first record. Its tracker requests nothing until
+// releaseRequests, and nothing from workers that discovery does not list: they may be long gone. The
+// tracker is used with mu held.
+func (c *cacheIndex) newContent() (cacheContent, error) {
 	policy := c.cfg.Feed
-	policy.Reach = func(w kv.Worker) bool { return c.mu.lives[w].publishes }
-	tracker, err := feed.NewTracker(policy)
+	policy.CanReach = func(w kv.Worker) bool { return c.mu.lives[w].publishes }
+	tracker, err := kvfeed.NewTracker(policy)
 	if err != nil {
-		return content{}, err
+		return cacheContent{}, err
 	}
-	tracker.Hold()
+	tracker.HoldRequests()
 	index, err := prefix.New(c.cfg.Index)
 	if err != nil {
-		return content{}, err
+		return cacheContent{}, err
 	}
-	pools, err := residency.New(c.cfg.Residency)
+	pools, err := poolindex.New(c.cfg.Residency)
 	if err != nil {
-		return content{}, err
+		return cacheContent{}, err
 	}
-	return content{index, tracker, pools, map[kv.Worker]*source{}}, nil
+	return cacheContent{index, tracker, pools, map[kv.Worker]*eventSource{}}, nil
 }
 
-// part is one section of a snapshot: how it is written and read. Its version is that of
-// the frame; what its owner changes within it, the owner's data says.
-type part struct {
-	kind snapshot.Kind
-	need snapshot.Need
-	fill func(dst []byte) []byte
-	load func(data []byte) error
+// snapshotPart is one section of a snapshot: how it is written and read. Its version is the version of
+// the frame; the data carries the version of its own format.
+type snapshotPart struct {
+	kind     snapshot.SectionKind
+	need     snapshot.SectionNeed
+	appendTo func(dst []byte) []byte
+	loadFrom func(data []byte) error
 }
 
-const partVersion = 1
+const snapshotPartVersion = 1
 
-// parts are the sections of a snapshot of k, in the order in which they are loaded. A
-// further kind of state gets a line here.
-func (k *content) parts(now kv.Mono) []part {
-	return []part{
+// snapshotParts returns the sections of a snapshot of k, in the order in which they are loaded. A new kind of
+// state gets a line here.
+func (k *cacheContent) snapshotParts(now kv.Mono) []snapshotPart {
+	return []snapshotPart{
 		{snapshot.Index, snapshot.Required, k.index.AppendSnapshot, k.index.LoadSnapshot},
 		{snapshot.Feeds, snapshot.Required, k.tracker.AppendSnapshot, func(data []byte) error { return k.tracker.LoadSnapshot(now, data) }},
-		// The index has what is in pools; this says how that ends.
+		// The index holds the blocks in pools; this section holds when they expire.
 		{
 			snapshot.Residency, snapshot.Required,
 			func(dst []byte) []byte { return k.pools.AppendSnapshot(dst, now) },
@@ -74,18 +73,18 @@ func (k *content) parts(now kv.Mono) []part {
 	}
 }
 
-// snapshot returns all that is known as a snapshot, and what it covers. It is taken
-// between two records; applying them waits for the encoding, decisions and checksums do
-// not. size is about how large it will be. Before the first record there is none.
-func (c *cache) snapshot(taken int64, size int) (place, []byte) {
-	at, w := c.encode(taken, size)
+// takeSnapshot returns the content as a snapshot, and the position that it covers; nil before the first
+// record. It is encoded between two records: records wait for the encoding, decisions and checksums do
+// not. size estimates its length in bytes.
+func (c *cacheIndex) takeSnapshot(taken int64, size int) (streamPosition, []byte) {
+	at, w := c.encodeContent(taken, size)
 	if w == nil {
 		return at, nil
 	}
 	return at, w.Finish()
 }
 
-func (c *cache) encode(taken int64, size int) (place, *snapshot.Writer) {
+func (c *cacheIndex) encodeContent(taken int64, size int) (streamPosition, *snapshot.Writer) {
 	buf := make([]byte, 0, size)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,25 +92,25 @@ func (c *cache) encode(taken int64, size int) (place, *snapshot.Writer) {
 	if at.life == 0 {
 		return at, nil
 	}
-	w := snapshot.NewWriter(buf, snapshot.Header{Life: at.life, Seq: at.seq, Taken: taken})
-	for _, p := range c.mu.content.parts(c.now()) {
-		w.Add(p.kind, partVersion, p.need, p.fill)
+	w := snapshot.NewWriter(buf, snapshot.Header{StreamID: at.life, Seq: at.seq, Taken: taken})
+	for _, p := range c.mu.cacheContent.snapshotParts(c.now()) {
+		w.AddSection(p.kind, snapshotPartVersion, p.need, p.appendTo)
 	}
 	return at, w
 }
 
-// restore replaces all that is known by a snapshot. After an error nothing has changed.
-func (c *cache) restore(data []byte) (snapshot.Header, error) {
+// restoreSnapshot replaces the content by a snapshot. After an error nothing has changed.
+func (c *cacheIndex) restoreSnapshot(data []byte) (snapshot.Header, error) {
 	k, err := c.newContent()
 	if err != nil {
 		return snapshot.Header{}, err
 	}
-	c.mu.Lock() // for the time alone: what is loaded is nobody's yet
+	c.mu.Lock() // only to read the time: nothing else refers to k yet
 	now := c.now()
 	c.mu.Unlock()
-	parts := k.parts(now)
+	parts := k.snapshotParts(now)
 	h, sections, err := snapshot.Open(data, func(s snapshot.Section) bool {
-		return s.Version == partVersion && slices.ContainsFunc(parts, func(p part) bool { return p.kind == s.Kind })
+		return s.Version == snapshotPartVersion && slices.ContainsFunc(parts, func(p snapshotPart) bool { return p.kind == s.Kind })
 	})
 	if err != nil {
 		return h, err
@@ -120,79 +119,77 @@ func (c *cache) restore(data []byte) (snapshot.Header, error) {
 		at := slices.IndexFunc(sections, func(s snapshot.Section) bool { return s.Kind == p.kind })
 		switch {
 		case at >= 0:
-			if err := p.load(sections[at].Data); err != nil {
+			if err := p.loadFrom(sections[at].Data); err != nil {
 				return h, err
 			}
 		case p.need == snapshot.Required:
 			return h, fmt.Errorf("the snapshot has no section %v", p.kind)
 		}
 	}
-	c.install(k, place{h.Life, h.Seq})
+	c.installContent(k, streamPosition{h.StreamID, h.Seq})
 	return h, nil
 }
 
-// reset forgets everything.
-func (c *cache) reset() error {
+// resetContent drops all content.
+func (c *cacheIndex) resetContent() error {
 	k, err := c.newContent()
 	if err == nil {
-		c.install(k, place{})
+		c.installContent(k, streamPosition{})
 	}
 	return err
 }
 
-// install replaces all that is known by k, which is as of at, and drops of it what
-// discovery contradicts.
-func (c *cache) install(k content, at place) {
+// installContent replaces the content by k, which covers the stream up to at, and drops the parts of it
+// that discovery contradicts.
+func (c *cacheIndex) installContent(k cacheContent, at streamPosition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.content, c.mu.place = k, at
-	c.live.Store(k.index)
+	c.mu.cacheContent, c.mu.place = k, at
+	c.liveIndex.Store(k.index)
 	c.mu.asked = c.mu.asked[:0]
-	// Nobody would ever forget a feed that no record came from, and that discovery does not
-	// know.
-	c.mu.tracker.Keep(func(w kv.Worker) bool {
+	// Nothing else would ever drop a feed without records of a worker that discovery does not list.
+	c.mu.tracker.KeepWorkers(func(w kv.Worker) bool {
 		_, exists := c.mu.lives[w]
 		return exists || k.sources[w] != nil
 	})
 	for _, w := range k.index.AppendWorkers(nil) {
 		if _, known := k.sources[w]; !known {
-			c.forget(w)
+			c.forgetWorkerLocked(w)
 		}
 	}
-	for w, s := range k.sources { // each is its own affair
+	for w, s := range k.sources { // the order does not matter
 		l, known := c.mu.lives[w]
 		switch {
 		case known && s.epoch < l.epoch:
-			c.forget(w)
-		case known && c.mismatch(w) != 0:
-			c.drop(w)
+			c.forgetWorkerLocked(w)
+		case known && c.mismatchedSizeLocked(w) != 0:
+			c.dropWorkerLocked(w)
 		}
 	}
 }
 
-// where returns the place of the last message that was judged.
-func (c *cache) where() place {
+// position returns the position of the last message that was judged.
+func (c *cacheIndex) position() streamPosition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.place
 }
 
-// pass notes a message that has nothing for us.
-func (c *cache) pass(at place) {
+// skipTo records the position of a message without usable content.
+func (c *cacheIndex) skipTo(at streamPosition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.place = at
 }
 
-// sourceSize is how many bytes a worker has in its section: id, rank, epoch and block
-// size. See docs/format/snapshot.md.
+// sourceSize is the bytes of a worker in its section: id, rank, epoch and block size. See
+// docs/format/snapshot.md.
 const sourceSize = 8 + 4 + 8 + 4
 
-// maxLoaded is how many workers that section may have: maxSources, and those that discovery
-// knew.
+// maxLoaded bounds the workers in that section: maxSources, and the workers that discovery listed.
 const maxLoaded = 4 * maxSources
 
-func (k *content) appendSources(dst []byte) []byte {
+func (k *cacheContent) appendSources(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(k.sources)))
 	workers := make([]kv.Worker, 0, len(k.sources))
 	for w := range k.sources {
@@ -209,8 +206,8 @@ func (k *content) appendSources(dst []byte) []byte {
 	return dst
 }
 
-// loadSources reads what appendSources wrote. The workers in it count as heard of now.
-func (k *content) loadSources(now kv.Mono, data []byte) error {
+// loadSources reads what appendSources wrote. The workers in it count as first heard of now.
+func (k *cacheContent) loadSources(now kv.Mono, data []byte) error {
 	if len(data) < 4 {
 		return errors.New("the section workers is cut off")
 	}
@@ -225,7 +222,7 @@ func (k *content) loadSources(now kv.Mono, data []byte) error {
 		if w.ID > kv.MaxWorkerID || i > 0 && w.Compare(last) <= 0 {
 			return fmt.Errorf("the section workers is not in order at worker %d", i)
 		}
-		k.sources[w] = &source{epoch: binary.LittleEndian.Uint64(data[12:]), since: now, blockSize: int(binary.LittleEndian.Uint32(data[20:]))}
+		k.sources[w] = &eventSource{epoch: binary.LittleEndian.Uint64(data[12:]), since: now, blockSize: int(binary.LittleEndian.Uint32(data[20:]))}
 		last, data = w, data[sourceSize:]
 	}
 	return nil

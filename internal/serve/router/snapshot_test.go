@@ -22,7 +22,7 @@ import (
 	"penstock/internal/serve/router"
 )
 
-// replicas are routers over one cluster of workers that leave and read snapshots.
+// replicas are routers over one cluster of workers, which write and read snapshots.
 type replicas struct {
 	*cluster
 	archive *bus.FaultyArchive
@@ -34,7 +34,7 @@ func newReplicas(t *testing.T) *replicas {
 	return &replicas{newCluster(t), bus.NewFaultyArchive(inner, 1, bus.ArchiveFaults{}), inner}
 }
 
-var eventTopic = bus.KVEvents("penstock", "backend")
+var eventTopic = bus.KVEventsTopic("penstock", "backend")
 
 // replica is one router of several.
 type replica struct {
@@ -44,16 +44,16 @@ type replica struct {
 	stop    func()
 }
 
-// often leaves a snapshot every 20 messages.
-var often = router.Snapshots{Threshold: 20}
+// often writes a snapshot every 20 messages.
+var often = router.SnapshotPolicy{Threshold: 20}
 
-func (c *replicas) start(s router.Snapshots) *replica {
+func (c *replicas) start(s router.SnapshotPolicy) *replica {
 	c.t.Helper()
 	return c.startOver(c.bus, c.archive, s)
 }
 
-// startOver starts a replica with planes of its own.
-func (c *replicas) startOver(events bus.Bus, archive bus.Archive, s router.Snapshots) *replica {
+// startOver starts a replica with its own planes.
+func (c *replicas) startOver(events bus.Bus, archive bus.Archive, s router.SnapshotPolicy) *replica {
 	c.t.Helper()
 	r := &replica{replicas: c, metrics: obs.NewMetrics()}
 	var err error
@@ -67,21 +67,21 @@ func (c *replicas) startOver(events bus.Bus, archive bus.Archive, s router.Snaps
 	return r
 }
 
-// held is what a replica's index has.
+// held returns the contents of a replica's index.
 func (r *replica) held() map[kv.WorkerID][]kv.SeqHash {
 	r.t.Helper()
 	r.cluster.router = r.router
 	return r.dump()
 }
 
-// exact checks that a replica knows what the engines hold, and nothing else.
+// exact checks that a replica has exactly what the engines hold.
 func (r *replica) exact() {
 	r.t.Helper()
 	r.cluster.router = r.router
 	r.checkIndex()
 }
 
-// value is the sum of a metric's samples that have a label of that value, or of all.
+// value is the sum of a metric's samples which have a label of that value, or of all samples.
 func (r *replica) value(name, label string) (sum float64) {
 	r.t.Helper()
 	families, err := r.metrics.Gatherer().Gather()
@@ -103,7 +103,7 @@ func (r *replica) value(name, label string) (sum float64) {
 	return sum
 }
 
-// load serves n requests, each with a prompt of its own of ten blocks.
+// load serves n requests, each with its own prompt of ten blocks.
 func (c *replicas) load(r *replica, from, n int) {
 	c.t.Helper()
 	c.cluster.router = r.router
@@ -112,7 +112,7 @@ func (c *replicas) load(r *replica, from, n int) {
 	}
 }
 
-// pass lets time pass in which all that is due is done.
+// pass lets time pass, and everything due happen.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -130,18 +130,17 @@ func (c *replicas) names() (names []string) {
 	return names
 }
 
-func (c *replicas) span() bus.Span {
+func (c *replicas) span() bus.TopicState {
 	c.t.Helper()
-	s, err := c.bus.Span(c.t.Context(), eventTopic)
+	s, err := c.bus.DescribeTopic(c.t.Context(), eventTopic)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return s
 }
 
-// A third replica that starts after the first two are dead knows what they knew, from
-// their snapshot and what came after it, while the stream does not begin any more where
-// the workers began.
+// A third replica that starts after the first two are dead has their state, from their snapshot and the
+// messages after it, although the stream no longer has the workers' first messages.
 func TestThirdReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
@@ -172,7 +171,7 @@ func TestThirdReplica(t *testing.T) {
 		first.stop()
 		second.stop()
 
-		c.engines[1].Evict(3) // while no router is there
+		c.engines[1].EvictBlocks(3) // while no router is there
 		synctest.Wait()
 		asked := c.asked(t)
 		third := c.start(often)
@@ -196,7 +195,7 @@ func TestThirdReplica(t *testing.T) {
 func (c *replicas) asked(t *testing.T) func() int {
 	n := 0
 	stop := c.run("count", func(ctx context.Context) error {
-		return c.bus.Subscribe(ctx, bus.KVResync("penstock"), 0, func(bus.Message) error { n++; return nil }, nil)
+		return c.bus.Subscribe(ctx, bus.KVResyncTopic("penstock"), 0, func(bus.Message) error { n++; return nil }, nil)
 	})
 	return func() int {
 		t.Helper()
@@ -205,8 +204,7 @@ func (c *replicas) asked(t *testing.T) func() int {
 	}
 }
 
-// settled is a cluster with two snapshots and a stream that was purged; its routers are
-// stopped.
+// settled is a cluster with two snapshots and a purged stream; its routers are stopped.
 func settled(t *testing.T) *replicas {
 	c := newReplicas(t)
 	r := c.start(often)
@@ -226,7 +224,7 @@ func settled(t *testing.T) *replicas {
 	return c
 }
 
-// anew writes a snapshot again with another header.
+// anew rewrites a snapshot with another header.
 func anew(t *testing.T, data []byte, change func(*snapshot.Header)) []byte {
 	t.Helper()
 	h, sections, err := snapshot.Open(data, func(snapshot.Section) bool { return true })
@@ -236,13 +234,13 @@ func anew(t *testing.T, data []byte, change func(*snapshot.Header)) []byte {
 	change(&h)
 	w := snapshot.NewWriter(nil, h)
 	for _, s := range sections {
-		w.Add(s.Kind, s.Version, s.Need, func(dst []byte) []byte { return append(dst, s.Data...) })
+		w.AddSection(s.Kind, s.Version, s.Need, func(dst []byte) []byte { return append(dst, s.Data...) })
 	}
 	return w.Finish()
 }
 
-// A snapshot that cannot be read is passed over for the older one, and that one for the
-// plain stream: then workers are asked.
+// An unreadable snapshot is skipped for the older one, and that one for the plain stream: then workers
+// are asked.
 func TestUnreadableSnapshots(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil           func(c *replicas, newest, older string)
@@ -281,7 +279,7 @@ func TestUnreadableSnapshots(t *testing.T) {
 		}, 1, 0, 1},
 		"the newest says that it is of another life": {func(c *replicas, newest, _ string) {
 			data, _ := c.inner.Get(c.t.Context(), newest)
-			_ = c.inner.Put(c.t.Context(), newest, anew(c.t, data, func(h *snapshot.Header) { h.Life++ }))
+			_ = c.inner.Put(c.t.Context(), newest, anew(c.t, data, func(h *snapshot.Header) { h.StreamID++ }))
 		}, 1, 0, 1},
 		"others are in the way": {func(c *replicas, _, _ string) {
 			for _, name := range []string{"zzz", "penstock.backend.snapshot.z", "penstock.backend.snapshot.fffffffffffffff.1", "penstock.other.snapshot.ffffffffffffffff.00000000000000000099"} {
@@ -322,8 +320,7 @@ func TestUnreadableSnapshots(t *testing.T) {
 	}
 }
 
-// A replica that dies before any step of its snapshots leaves a state that the next one
-// reads.
+// A replica that dies at any step of its snapshots leaves a state that the next one can read.
 func TestDyingWithinASnapshot(t *testing.T) {
 	const steps = 32 // more than there are: the last ones live
 	lived := false
@@ -331,7 +328,7 @@ func TestDyingWithinASnapshot(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newReplicas(t)
 			defer c.stopWorkers()
-			witness := c.start(router.Snapshots{}) // requests go through it; it leaves no snapshot
+			witness := c.start(router.SnapshotPolicy{}) // requests go through it; it writes no snapshot
 			c.startWorker(1, 1)
 			c.startWorker(2, 1)
 			m := &mortal{Bus: c.bus, Archive: c.archive, left: step}
@@ -359,8 +356,8 @@ func TestDyingWithinASnapshot(t *testing.T) {
 	}
 }
 
-// mortal are the planes of a replica that dies after some steps: from then on nothing
-// that it does about snapshots has any effect.
+// mortal are the planes of a replica that dies after some steps: afterwards its actions on snapshots
+// have no effect.
 type mortal struct {
 	bus.Bus
 	bus.Archive
@@ -396,22 +393,22 @@ func (m *mortal) Delete(ctx context.Context, name string) error {
 	return m.Archive.Delete(ctx, name)
 }
 
-func (m *mortal) List(ctx context.Context, prefix string) ([]bus.Object, error) {
+func (m *mortal) List(ctx context.Context, prefix string) ([]bus.ArchiveObject, error) {
 	if err := m.step(); err != nil {
 		return nil, err
 	}
 	return m.Archive.List(ctx, prefix)
 }
 
-// A replica that is slower than the stream is purged begins anew with a snapshot, and one
-// whose stream is replaced while it follows it keeps what it knows.
+// A replica that reads slower than the stream is purged restarts from a snapshot; one whose stream is
+// replaced while it follows it keeps its state.
 func TestSlowReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
 		defer c.stopWorkers()
 		writer := c.start(often)
 		gate := &gatedBus{Bus: c.bus, open: make(chan struct{})}
-		slow := c.startOver(gate, c.archive, router.Snapshots{})
+		slow := c.startOver(gate, c.archive, router.SnapshotPolicy{})
 		c.startWorker(1, 1)
 		c.startWorker(2, 1)
 		for round := range 4 {
@@ -432,14 +429,14 @@ func TestSlowReplica(t *testing.T) {
 	})
 }
 
-// A replica that is behind leaves the snapshot of one that is not.
+// A replica that is behind keeps the snapshot of one that is not.
 func TestLateWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
 		defer c.stopWorkers()
-		writer := c.start(router.Snapshots{Threshold: 1000})
+		writer := c.start(router.SnapshotPolicy{Threshold: 1000})
 		gate := &gatedBus{Bus: c.bus, open: make(chan struct{})}
-		late := c.startOver(gate, c.archive, router.Snapshots{Threshold: 1000, Look: 12 * time.Second})
+		late := c.startOver(gate, c.archive, router.SnapshotPolicy{Threshold: 1000, Look: 12 * time.Second})
 		c.startWorker(1, 1)
 		c.load(writer, 0, 25)
 		pass(20 * time.Second)
@@ -455,7 +452,7 @@ func TestLateWriter(t *testing.T) {
 	})
 }
 
-// gatedBus holds up cache events from the second on until it is opened.
+// gatedBus holds cache events back from the second on until it is opened.
 type gatedBus struct {
 	bus.Bus
 	open chan struct{}
@@ -478,8 +475,8 @@ func (b *gatedBus) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink
 	}, ready)
 }
 
-// Faults of the archive and of what is asked of the bus about its streams: snapshots come
-// late or not at all, and in the end each replica is exact.
+// Faults of the archive and of the bus' stream queries: snapshots are late or missing, and in the end
+// each replica is exact.
 func TestSnapshotsUnderFaults(t *testing.T) {
 	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {
@@ -490,10 +487,10 @@ func TestSnapshotsUnderFaults(t *testing.T) {
 			c.startWorker(2, 1)
 			first, second := c.start(often), c.start(often)
 			for round := range 6 {
-				c.bus.Set(bus.Faults{Fail: 0.2, Drop: 0.05, Duplicate: 0.1, Topics: []string{eventTopic.Name}})
+				c.bus.Set(bus.BusFaults{Fail: 0.2, Drop: 0.05, Duplicate: 0.1, Topics: []string{eventTopic.Name}})
 				c.load(first, 100*round, 15)
 				pass(6 * time.Second)
-				c.bus.Set(bus.Faults{})
+				c.bus.Set(bus.BusFaults{})
 				second.stop()
 				second = c.start(often)
 				second.cluster.router = second.router
@@ -516,9 +513,9 @@ func TestSnapshotsUnderFaults(t *testing.T) {
 	}
 }
 
-// TestFailedSnapshotsAreTriedLessOften: events wait for each encoding, so an archive that
-// refuses is not offered one every few seconds for ever; when it takes them again one is
-// written within the interval.
+// TestFailedSnapshotsAreTriedLessOften: events wait for each encoding, so the router does not offer a
+// snapshot every few seconds to an archive that refuses; when it accepts again one is written within
+// the interval.
 func TestFailedSnapshotsAreTriedLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
@@ -540,13 +537,13 @@ func TestFailedSnapshotsAreTriedLessOften(t *testing.T) {
 	})
 }
 
-// Resetting throws everything away, but not under another router.
+// A reset deletes everything, but not while another router uses it.
 func TestResetStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := settled(t)
 		defer c.stopWorkers()
-		reset := func(how router.Reset) error {
-			r, err := router.New(router.Config{Snapshots: router.Snapshots{Reset: how}}, router.Planes{
+		reset := func(how router.ResetMode) error {
+			r, err := router.New(router.Config{Snapshots: router.SnapshotPolicy{Reset: how}}, router.Planes{
 				Bus: c.bus, Registry: c.registry, RPC: c.rpc, Archive: c.archive,
 			}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 			if err != nil {
@@ -556,10 +553,10 @@ func TestResetStates(t *testing.T) {
 			defer cancel()
 			return r.Run(ctx)
 		}
-		live := c.start(router.Snapshots{})
+		live := c.start(router.SnapshotPolicy{})
 		before := c.span()
-		err := reset(router.Alone)
-		if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "--namespace") || !strings.Contains(err.Error(), "1 other routers") {
+		err := reset(router.ResetIfAlone)
+		if fault.CodeOf(err) != fault.Conflict || !strings.Contains(err.Error(), "--namespace") || !strings.Contains(err.Error(), "1 other routers") {
 			t.Errorf("beside a live router: %v", err)
 		}
 		if len(c.names()) != 2 || c.span() != before {
@@ -568,10 +565,10 @@ func TestResetStates(t *testing.T) {
 		if n := len(c.routers()); n != 1 {
 			t.Errorf("%d routers are registered, want the live one", n)
 		}
-		other := disco.Instance{Kind: disco.Router, ID: 9, Namespace: "another", Component: "backend"}
+		other := disco.Instance{Kind: disco.KindRouter, ID: 9, Namespace: "another", Component: "backend"}
 		c.registry.Set(other)
 		live.stop()
-		if err := reset(router.Alone); err != nil {
+		if err := reset(router.ResetIfAlone); err != nil {
 			t.Errorf("alone: %v", err)
 		}
 		if s := c.span(); len(c.names()) != 0 || s.First <= before.Last {
@@ -580,7 +577,7 @@ func TestResetStates(t *testing.T) {
 		live = c.start(often)
 		pass(10 * time.Second)
 		live.exact()
-		if err := reset(router.Force); err != nil {
+		if err := reset(router.ResetForce); err != nil {
 			t.Errorf("forced: %v", err)
 		}
 		pass(10 * time.Second)
@@ -590,23 +587,23 @@ func TestResetStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := settled(t)
 		defer c.stopWorkers()
-		r, err := router.New(router.Config{Snapshots: router.Snapshots{Reset: router.Alone}}, router.Planes{
+		r, err := router.New(router.Config{Snapshots: router.SnapshotPolicy{Reset: router.ResetIfAlone}}, router.Planes{
 			Bus: c.bus, Registry: blindRegistry{c.registry}, RPC: c.rpc, Archive: c.archive,
 		}, byteTokens{}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Run(t.Context()); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "does not show") {
+		if err := r.Run(t.Context()); fault.CodeOf(err) != fault.Conflict || !strings.Contains(err.Error(), "does not show") {
 			t.Errorf("where nobody sees routers: %v", err)
 		}
 	})
 }
 
-// blindRegistry shows workers only, as a list of addresses does.
+// blindRegistry lists workers only, like a list of addresses.
 type blindRegistry struct{ disco.Registry }
 
 func (r blindRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
-	if kind != disco.Worker {
+	if kind != disco.KindWorker {
 		<-ctx.Done()
 		return nil
 	}
@@ -615,19 +612,19 @@ func (r blindRegistry) Watch(ctx context.Context, kind disco.Kind, sink func([]d
 
 func (c *replicas) routers() (all []disco.Instance) {
 	for _, in := range c.registry.Instances() {
-		if in.Kind == disco.Router && in.Namespace == "penstock" {
+		if in.Kind == disco.KindRouter && in.Namespace == "penstock" {
 			all = append(all, in)
 		}
 	}
 	return all
 }
 
-// What is quiet for longer than the stream keeps messages is not forgotten.
+// Entries without events for longer than the stream keeps messages are not dropped.
 func TestQuietCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newReplicas(t)
 		defer c.stopWorkers()
-		r := c.start(router.Snapshots{Threshold: 1 << 20})
+		r := c.start(router.SnapshotPolicy{Threshold: 1 << 20})
 		c.startWorker(1, 1)
 		c.load(r, 0, 3) // by far less than a threshold
 		pass(10 * time.Second)
@@ -662,7 +659,7 @@ func TestNoTokensAreKept(t *testing.T) {
 		defer c.stopWorkers()
 		r := c.start(often)
 		c.startWorker(1, 1)
-		// Tokens that no count, length or small id is equal to.
+		// Tokens which differ from every count, length and small id.
 		const first = 0x5eed_0000
 		for round := range 3 {
 			for i := range 30 {

@@ -8,28 +8,28 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/core/snapshot"
 )
 
-// What was restored from a snapshot is what was there, to the byte.
+// A restored snapshot encodes to the same bytes.
 func TestSnapshotIsWhole(t *testing.T) {
 	s := newShelf(t)
-	fill(8, 20_000, 3, func(rec *feed.Record) {
+	fill(8, 20_000, 3, func(rec *kvfeed.Record) {
 		rec.Worker.ID += 100
-		s.c.accept(place{}, rec)
+		s.c.acceptRecord(streamPosition{}, rec)
 	})
 	s.say(one, storedAs("abc"))
 	s.say(one, moved("ab", kv.Pooled, two))
-	s.c.pass(place{7, 9})
-	_, data := s.c.snapshot(5, 0)
+	s.c.skipTo(streamPosition{7, 9})
+	_, data := s.c.takeSnapshot(5, 0)
 	other := newBenchCache(t)
-	h, err := other.restore(data)
-	if err != nil || h != (snapshot.Header{Life: 7, Seq: 9, Taken: 5}) || other.where() != (place{7, 9}) {
-		t.Fatalf("restored %+v at %+v: %v", h, other.where(), err)
+	h, err := other.restoreSnapshot(data)
+	if err != nil || h != (snapshot.Header{StreamID: 7, Seq: 9, Taken: 5}) || other.position() != (streamPosition{7, 9}) {
+		t.Fatalf("restored %+v at %+v: %v", h, other.position(), err)
 	}
-	if _, again := other.snapshot(5, 0); !bytes.Equal(again, data) {
+	if _, again := other.takeSnapshot(5, 0); !bytes.Equal(again, data) {
 		t.Error("a snapshot of what was restored is another one")
 	}
 	if err := other.mu.index.Check(); err != nil {
@@ -38,18 +38,17 @@ func TestSnapshotIsWhole(t *testing.T) {
 	for i := 0; i < len(data); i += 97 {
 		bad := bytes.Clone(data)
 		bad[i] ^= 4
-		if _, err := other.restore(bad); err == nil {
+		if _, err := other.restoreSnapshot(bad); err == nil {
 			t.Fatalf("byte %d was changed: nothing is seen", i)
 		}
 	}
-	if _, again := other.snapshot(5, 0); !bytes.Equal(again, data) {
+	if _, again := other.takeSnapshot(5, 0); !bytes.Equal(again, data) {
 		t.Error("snapshots that could not be read changed what is known")
 	}
 }
 
-// What build 1 left is read for ever: all sections, with a pool, two epochs and removed
-// blocks. Rewrite it only when the writer's bytes are meant to change, and
-// keep the old file beside it.
+// A snapshot of build 1 stays readable for ever: all sections, with a pool, two epochs and removed
+// blocks. Rewrite it only when the writer's bytes are meant to change, and keep the old file beside it.
 func TestSnapshotV1(t *testing.T) {
 	const file = "testdata/snapshot-v1.hex"
 	s := newShelf(t)
@@ -59,8 +58,8 @@ func TestSnapshotV1(t *testing.T) {
 	s.start(three)
 	s.say(three, storedAs("abcd"))
 	s.say(three, removed("abcd", 1))
-	s.c.pass(place{7, 9})
-	_, data := s.c.snapshot(1763733000000, 0)
+	s.c.skipTo(streamPosition{7, 9})
+	_, data := s.c.takeSnapshot(1763733000000, 0)
 	if *rewriteSnapshot {
 		if err := os.WriteFile(file, []byte(stdhex.Dump(data)), 0o644); err != nil {
 			t.Fatal(err)
@@ -72,10 +71,10 @@ func TestSnapshotV1(t *testing.T) {
 	}
 	kept := undump(t, string(text))
 	other := newBenchCache(t)
-	if _, err := other.restore(kept); err != nil {
+	if _, err := other.restoreSnapshot(kept); err != nil {
 		t.Fatal(err)
 	}
-	if _, again := other.snapshot(1763733000000, 0); !bytes.Equal(again, data) {
+	if _, again := other.takeSnapshot(1763733000000, 0); !bytes.Equal(again, data) {
 		t.Errorf("what was kept is read as\n%swant\n%s", stdhex.Dump(again), stdhex.Dump(data))
 	}
 }
@@ -100,12 +99,12 @@ func undump(t *testing.T, text string) (data []byte) {
 
 // The section of workers is read as it was written, and anything else is refused.
 func FuzzLoadSources(f *testing.F) {
-	k := content{sources: map[kv.Worker]*source{{ID: 1}: {epoch: 2, blockSize: 16}, {ID: 1, Rank: 3}: {epoch: 5, blockSize: 32}}}
+	k := cacheContent{sources: map[kv.Worker]*eventSource{{ID: 1}: {epoch: 2, blockSize: 16}, {ID: 1, Rank: 3}: {epoch: 5, blockSize: 32}}}
 	f.Add(k.appendSources(nil))
 	f.Add([]byte{0, 0, 0, 0})
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		k := content{sources: map[kv.Worker]*source{}}
+		k := cacheContent{sources: map[kv.Worker]*eventSource{}}
 		if err := k.loadSources(0, data); err != nil {
 			return
 		}

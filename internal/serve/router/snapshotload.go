@@ -9,135 +9,133 @@ import (
 	"strings"
 	"time"
 
-	"penstock/core/feed"
+	"penstock/core/kvfeed"
 	"penstock/core/snapshot"
 	"penstock/internal/plane/bus"
 )
 
-// errGone means that messages are missing that the event plane does not have any more,
-// or that its stream is not the one that is known.
+// errGone means that missing messages are no longer in the event plane, or that its stream is not the
+// known one.
 var errGone = errors.New("events were lost")
 
-// follow applies cache events until ctx ends or the plane fails. The first time, and
-// after errGone, it begins with a snapshot, or without one with the oldest message kept;
-// otherwise after the last message that was judged: not after the last that was
-// delivered, and nothing is acknowledged, since what counts is what is in memory.
-func (r *Router) follow(ctx context.Context) error {
-	if r.stale {
-		if err := r.restore(ctx); err != nil {
+// followEvents applies cache events until ctx ends or the plane fails. The first time, and after
+// errGone, it starts with a snapshot, or without one with the oldest message kept. Otherwise it starts
+// after the last message that was judged, not the last one delivered: messages are not acknowledged,
+// because only the state in memory counts.
+func (r *Router) followEvents(ctx context.Context) error {
+	if r.mustRestore {
+		if err := r.restoreState(ctx); err != nil {
 			return err
 		}
-		r.stale = false
+		r.mustRestore = false
 	}
 	fctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	f := &following{router: r, at: r.cache.where()}
-	err := r.planes.Bus.Subscribe(fctx, r.eventTopic(), f.next(), func(m bus.Message) error {
-		return f.take(fctx, m)
+	f := &eventSubscription{router: r, last: r.cache.position()}
+	err := r.planes.Bus.Subscribe(fctx, r.eventTopic(), f.nextSeq(), func(m bus.Message) error {
+		return f.handleMessage(fctx, m)
 	}, func() {
-		if err := f.confirm(fctx); err != nil {
+		if err := f.confirmStream(fctx); err != nil {
 			stop(err)
 			return
 		}
-		r.cache.release()
+		r.cache.releaseRequests()
 		r.caughtUp.Store(true)
-		r.wake()
+		r.wakeMaintainer()
 	})
 	if cause := context.Cause(fctx); err == nil && cause != nil && ctx.Err() == nil {
 		err = cause
 	}
 	if errors.Is(err, errGone) {
-		r.stale = true
+		r.mustRestore = true
 		r.caughtUp.Store(false)
 	}
 	return err
 }
 
-func (r *Router) eventTopic() bus.Topic { return bus.KVEvents(r.cfg.Namespace, r.cfg.Component) }
+func (r *Router) eventTopic() bus.Topic { return bus.KVEventsTopic(r.cfg.Namespace, r.cfg.Component) }
 
-// following is one subscription to the cache events.
-type following struct {
-	router *Router
-	at     place // of the last message before the next one
-	heard  bool  // whether a message has come
-	rec    feed.Record
+// eventSubscription is one subscription to the cache events.
+type eventSubscription struct {
+	router     *Router
+	last       streamPosition // of the last message before the next one
+	hasMessage bool           // a message has arrived
+	rec        kvfeed.Record
 }
 
-// next is the sequence number to begin with; 0 is the oldest there is.
-func (f *following) next() uint64 {
-	if f.at.life == 0 {
+// nextSeq is the sequence number to start with; 0 is the oldest one there is.
+func (f *eventSubscription) nextSeq() uint64 {
+	if f.last.life == 0 {
 		return 0
 	}
-	return f.at.seq + 1
+	return f.last.seq + 1
 }
 
-// take judges one message, if it continues what is known.
-func (f *following) take(ctx context.Context, m bus.Message) error {
-	at := place{m.Life, m.Seq}
-	if err := f.continues(ctx, at); err != nil {
+// handleMessage judges one message, if it continues the known stream.
+func (f *eventSubscription) handleMessage(ctx context.Context, m bus.Message) error {
+	at := streamPosition{m.Incarnation, m.Seq}
+	if err := f.checkContinuity(ctx, at); err != nil {
 		return err
 	}
-	f.at, f.heard = at, true
-	f.router.take(ctx, &f.rec, m)
+	f.last, f.hasMessage = at, true
+	f.router.applyMessage(ctx, &f.rec, m)
 	return nil
 }
 
-// continues says whether what is known and a message at a place belong together. Where
-// there is no archive they always do: each worker numbers its events, so that what is
-// missing of it can be had from it, and there is nothing better to begin with anew. But
-// which workers miss some is not known, so all of them are asked.
+// checkContinuity checks that a message at a position continues the known stream. Without an archive
+// every message is accepted: each worker numbers its events and can resend missing ones, and there is
+// no better starting point. But it is unknown which workers miss some, so all of them are asked.
 //
-// The same goes for a stream that is replaced while we follow it: caches do not end with
-// the store. But what was known before this subscription, as from a snapshot, is of
-// another time then.
-func (f *following) continues(ctx context.Context, at place) error {
+// A stream that is replaced during the subscription is accepted as well: caches outlive the store. But
+// state from before this subscription, as from a snapshot, is then out of date.
+func (f *eventSubscription) checkContinuity(ctx context.Context, at streamPosition) error {
 	switch r := f.router; {
-	case f.at.life == 0, at.life == f.at.life && at.seq <= f.at.seq+1:
+	case f.last.life == 0, at.life == f.last.life && at.seq <= f.last.seq+1:
 		return nil
-	case at.life != f.at.life && (f.heard || r.planes.Archive == nil):
+	case at.life != f.last.life && (f.hasMessage || r.planes.Archive == nil):
 		r.log.Warn("the stream of cache events was replaced, going on with the new one")
-		r.askAll()
+		r.suspectAllFeeds()
 		return nil
 	case r.planes.Archive == nil:
-		r.throttle.Log(ctx, slog.LevelWarn, "cache events were dropped before they were read, asking the workers what is missing", "after", f.at.seq, "before", at.seq)
-		r.askAll()
+		r.throttle.Log(ctx, slog.LevelWarn, "cache events were dropped before they were read, asking the workers what is missing", "after", f.last.seq, "before", at.seq)
+		r.suspectAllFeeds()
 		return nil
-	case at.life != f.at.life:
+	case at.life != f.last.life:
 		return fmt.Errorf("%w: the stream is another one than that of the snapshot", errGone)
 	}
-	return f.look(ctx)
+	return f.checkStream(ctx)
 }
 
-// confirm looks, when there is nothing more to deliver and nothing has come, whether the
-// stream is still the one that we wait for.
-func (f *following) confirm(ctx context.Context) error {
-	if f.at.life == 0 || f.heard || f.router.planes.Archive == nil {
+// confirmStream checks, when the backlog is empty and no message has arrived, that the stream is still
+// the expected one.
+func (f *eventSubscription) confirmStream(ctx context.Context) error {
+	if f.last.life == 0 || f.hasMessage || f.router.planes.Archive == nil {
 		return nil
 	}
-	return f.look(ctx)
+	return f.checkStream(ctx)
 }
 
-// look says whether what follows f.at is still to be had.
-func (f *following) look(ctx context.Context) error {
-	span, err := f.router.planes.Bus.Span(ctx, f.router.eventTopic())
+// checkStream checks that the messages after the last one are still available.
+func (f *eventSubscription) checkStream(ctx context.Context) error {
+	span, err := f.router.planes.Bus.DescribeTopic(ctx, f.router.eventTopic())
 	if err != nil {
 		return err
 	}
-	if !f.at.goesOn(span) {
-		return fmt.Errorf("%w: those after %d of the stream; it has %d to %d", errGone, f.at.seq, span.First, span.Last)
+	if !f.last.isContinuedBy(span) {
+		return fmt.Errorf("%w: those after %d of the stream; it has %d to %d", errGone, f.last.seq, span.First, span.Last)
 	}
 	return nil
 }
 
-// goesOn says whether a stream has all that follows p.
-func (p place) goesOn(s bus.Span) bool {
-	return p.life == s.Life && p.seq <= s.Last && p.seq+1 >= s.First
+// isContinuedBy reports whether a stream has all messages after p.
+func (p streamPosition) isContinuedBy(s bus.TopicState) bool {
+	return p.life == s.Incarnation && p.seq <= s.Last && p.seq+1 >= s.First
 }
 
-// keptSnapshot is a snapshot in the archive.
-type keptSnapshot struct {
+// archivedSnapshot is a snapshot in the archive.
+type archivedSnapshot struct {
 	name string
-	place
+	streamPosition
 	size uint64
 }
 
@@ -145,22 +143,22 @@ func (r *Router) snapshotPrefix() string {
 	return r.cfg.Namespace + "." + r.cfg.Component + ".snapshot."
 }
 
-func (r *Router) snapshotName(at place) string {
+func (r *Router) snapshotName(at streamPosition) string {
 	return fmt.Sprintf("%s%016x.%020d", r.snapshotPrefix(), at.life, at.seq)
 }
 
-// kept returns the snapshots in the archive, the newest of each life first. Objects with
-// other names are nobody's that we know.
-func (r *Router) kept(ctx context.Context) ([]keptSnapshot, error) {
+// listSnapshots returns the snapshots in the archive, the newest of each life first. It ignores objects
+// with other names.
+func (r *Router) listSnapshots(ctx context.Context) ([]archivedSnapshot, error) {
 	list, err := r.planes.Archive.List(ctx, r.snapshotPrefix())
 	if err != nil {
 		return nil, err
 	}
-	var all []keptSnapshot
+	var all []archivedSnapshot
 	for _, o := range list {
-		k := keptSnapshot{name: o.Name, size: o.Size}
+		k := archivedSnapshot{name: o.Name, size: o.Size}
 		n, err := fmt.Sscanf(strings.TrimPrefix(o.Name, r.snapshotPrefix()), "%016x.%020d", &k.life, &k.seq)
-		if n == 2 && err == nil && r.snapshotName(k.place) == o.Name {
+		if n == 2 && err == nil && r.snapshotName(k.streamPosition) == o.Name {
 			all = append(all, k)
 		}
 	}
@@ -168,30 +166,30 @@ func (r *Router) kept(ctx context.Context) ([]keptSnapshot, error) {
 	return all, nil
 }
 
-// restore makes what is known that of the newest snapshot that can be read and that the
-// stream continues, or nothing if there is none.
-func (r *Router) restore(ctx context.Context) error {
+// restoreState replaces the cache content by the newest snapshot which can be read and which the stream
+// continues, or empties it if there is none.
+func (r *Router) restoreState(ctx context.Context) error {
 	if r.planes.Archive == nil {
 		return nil
 	}
-	span, err := r.planes.Bus.Span(ctx, r.eventTopic())
+	span, err := r.planes.Bus.DescribeTopic(ctx, r.eventTopic())
 	if err != nil {
 		return err
 	}
-	all, err := r.kept(ctx)
+	all, err := r.listSnapshots(ctx)
 	if err != nil {
 		return err
 	}
 	for _, k := range all {
-		if !k.goesOn(span) {
+		if !k.isContinuedBy(span) {
 			continue
 		}
-		err := r.load(ctx, k)
+		err := r.loadSnapshot(ctx, k)
 		if err == nil {
 			return nil
 		}
-		// Is it the snapshot, or the plane?
-		if _, away := r.planes.Bus.Span(ctx, r.eventTopic()); away != nil {
+		// Is the cause the snapshot or the plane?
+		if _, away := r.planes.Bus.DescribeTopic(ctx, r.eventTopic()); away != nil {
 			return away
 		}
 		r.metrics.snapshots.unreadable.Inc()
@@ -200,27 +198,27 @@ func (r *Router) restore(ctx context.Context) error {
 	if len(all) > 0 {
 		r.log.Warn("no snapshot can be used: workers are asked for what they hold", "snapshots", len(all), "first", span.First, "last", span.Last)
 	}
-	return r.cache.reset()
+	return r.cache.resetContent()
 }
 
-func (r *Router) load(ctx context.Context, k keptSnapshot) error {
+func (r *Router) loadSnapshot(ctx context.Context, k archivedSnapshot) error {
 	begun := time.Now()
 	data, err := r.planes.Archive.Get(ctx, k.name)
 	if err != nil {
 		return err
 	}
-	// What follows a snapshot that covers something else than its name says would be looked
-	// for where it is not.
-	if h, err := snapshot.Peek(data); err == nil && k.place != (place{h.Life, h.Seq}) {
-		return fmt.Errorf("it says that it is of message %d of life %x, its name says otherwise", h.Seq, h.Life)
+	// If a snapshot covered another position than its name says, the messages after it would be read
+	// from the wrong position.
+	if h, err := snapshot.PeekHeader(data); err == nil && k.streamPosition != (streamPosition{h.StreamID, h.Seq}) {
+		return fmt.Errorf("it says that it is of message %d of life %x, its name says otherwise", h.Seq, h.StreamID)
 	}
-	h, err := r.cache.restore(data)
+	h, err := r.cache.restoreSnapshot(data)
 	if err != nil {
 		return err
 	}
-	blocks, took := r.cache.stats().Blocks, time.Since(begun)
-	r.metrics.snapshots.restored(blocks, len(data), took)
-	r.snapshots.saw(k.place, h.Taken)
+	blocks, took := r.cache.indexStats().Blocks, time.Since(begun)
+	r.metrics.snapshots.observeRestore(blocks, len(data), took)
+	r.snapshots.setNewest(k.streamPosition, h.Taken)
 	r.log.LogAttrs(ctx, slog.LevelInfo, "snapshot restored", slog.String("snapshot", k.name), slog.Int("blocks", blocks),
 		slog.Int("bytes", len(data)), slog.Duration("took", took))
 	return nil

@@ -18,7 +18,7 @@ type snapshotMetrics struct {
 func newSnapshotMetrics(m *obs.Metrics, r *Router) snapshotMetrics {
 	outcomes := m.Counter("router_snapshots_total", "Snapshots of what is known of caches: written, failed to be, restored, unreadable.", "outcome")
 	seconds := m.Histogram("router_snapshot_seconds", "Time that a snapshot took; encode is part of write.", prometheus.ExponentialBuckets(1e-3, 4, 9), "op")
-	m.Collect(&snapshotAge{&r.snapshots, prometheus.NewDesc(obs.Namespace+"_router_snapshot_age_seconds", "Age of the newest snapshot that is known here; absent while there is none.", nil, nil)})
+	m.RegisterCollector(&snapshotAge{&r.snapshots, prometheus.NewDesc(obs.Namespace+"_router_snapshot_age_seconds", "Age of the newest snapshot that is known here; absent while there is none.", nil, nil)})
 	return snapshotMetrics{
 		done: outcomes.WithLabelValues("written"), failed: outcomes.WithLabelValues("failed"),
 		used: outcomes.WithLabelValues("restored"), unreadable: outcomes.WithLabelValues("unreadable"),
@@ -28,23 +28,23 @@ func newSnapshotMetrics(m *obs.Metrics, r *Router) snapshotMetrics {
 	}
 }
 
-func (m *snapshotMetrics) written(size int, encode, whole time.Duration) {
+func (m *snapshotMetrics) observeWrite(size int, encode, whole time.Duration) {
 	m.done.Inc()
 	m.bytes.Set(float64(size))
 	m.encodeSeconds.Observe(encode.Seconds())
 	m.writeSeconds.Observe(whole.Seconds())
 }
 
-func (m *snapshotMetrics) restored(blocks, size int, took time.Duration) {
+func (m *snapshotMetrics) observeRestore(blocks, size int, took time.Duration) {
 	m.used.Inc()
 	m.blocks.Set(float64(blocks))
 	m.bytes.Set(float64(size))
 	m.loads.Observe(took.Seconds())
 }
 
-// snapshotAge is collected when somebody looks.
+// snapshotAge is read on collection.
 type snapshotAge struct {
-	snapshots *snapshots
+	snapshots *snapshotState
 	desc      *prometheus.Desc
 }
 

@@ -25,28 +25,28 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// natsFleet is a worker, and what routers need, over a real server at an address of its
-// own, which can be stopped and started.
+// natsFleet is a worker, and the planes of routers, over a real server with its own address, which can
+// be stopped and started.
 type natsFleet struct {
 	t       *testing.T
 	cfg     natsd.Config
 	server  *natsd.Server
 	told    signals
-	calls   *rpc.Mem
+	calls   *rpc.MemPlane
 	engine  *servetest.Engine
 	metrics *obs.Metrics
 }
 
 func startNATSFleet(t *testing.T) *natsFleet {
-	f := &natsFleet{t: t, cfg: natsd.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0"}, told: make(signals, 1), calls: rpc.NewMem(), metrics: obs.NewMetrics()}
+	f := &natsFleet{t: t, cfg: natsd.Config{DataDir: t.TempDir(), Listen: "127.0.0.1:0"}, told: make(signals, 1), calls: rpc.NewMemPlane(), metrics: obs.NewMetrics()}
 	f.serve()
-	f.cfg.Listen = f.server.URL()[len("nats://"):] // the same the next time
+	f.cfg.Listen = f.server.URL()[len("nats://"):] // the same after a restart
 	t.Cleanup(func() {
 		if err := f.server.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	f.engine = servetest.New(servetest.Config{Card: servetest.Card("m")})
+	f.engine = servetest.New(servetest.Config{Card: servetest.ModelCard("m")})
 	p := f.planes()
 	w, err := worker.New(worker.Config{ID: 7, Epoch: 1}, f.engine, worker.Planes{RPC: f.calls, Bus: p.Bus, Registry: p.Registry}, worker.NewMetrics(f.metrics), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -74,11 +74,11 @@ func (f *natsFleet) dial() *nats.Conn {
 	return nc
 }
 
-// planes are those of one process.
+// planes are the planes of one process.
 func (f *natsFleet) planes() router.Planes {
 	f.t.Helper()
 	nc := f.dial()
-	events, err := bus.NewNATS(nc, bus.NATSConfig{})
+	events, err := bus.NewNATSBus(nc, bus.NATSBusConfig{})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func (f *natsFleet) planes() router.Planes {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	registry, err := disco.NewNATS(nc, disco.NATSConfig{})
+	registry, err := disco.NewNATSRegistry(nc, disco.NATSRegistryConfig{})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func (f *natsFleet) planes() router.Planes {
 	return router.Planes{Bus: toldPurge{toldBus{events, f.told}}, Registry: toldRegistry{registry, f.told}, Archive: toldArchive{archive, f.told}}
 }
 
-// toldArchive tells when a snapshot was put.
+// toldArchive signals when a snapshot was stored.
 type toldArchive struct {
 	bus.Archive
 	told signals
@@ -105,7 +105,7 @@ func (a toldArchive) Put(ctx context.Context, name string, data []byte) error {
 	return a.Archive.Put(ctx, name, data)
 }
 
-// toldPurge tells when the stream was purged too.
+// toldPurge signals when the stream was purged too.
 type toldPurge struct{ toldBus }
 
 func (b toldPurge) Purge(ctx context.Context, t bus.Topic, below uint64) error {
@@ -125,10 +125,10 @@ func (f *natsFleet) run(run func(context.Context) error) (stop func()) {
 	}
 }
 
-// start starts a replica that leaves a snapshot after every message, as often as it looks.
+// start starts a replica that writes a snapshot after every message, at every check.
 func (f *natsFleet) start() (*cluster, func()) {
 	f.t.Helper()
-	r, err := router.New(router.Config{Snapshots: router.Snapshots{Threshold: 1, Look: 100 * time.Millisecond}}, f.planes(), nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	r, err := router.New(router.Config{Snapshots: router.SnapshotPolicy{Threshold: 1, Look: 100 * time.Millisecond}}, f.planes(), nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -149,20 +149,20 @@ func (f *natsFleet) request(r *router.Router, id string, first int) {
 	if err := f.calls.Call(f.t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil }); err != nil {
 		f.t.Error(err)
 	}
-	r.Free(id, 1)
+	r.FreeReservation(id, 1)
 }
 
 func (f *natsFleet) held() map[kv.WorkerID][]kv.SeqHash {
-	return map[kv.WorkerID][]kv.SeqHash{7: f.engine.Held()}
+	return map[kv.WorkerID][]kv.SeqHash{7: f.engine.HeldPrefixes()}
 }
 
-// follows waits until a replica knows what the engine holds.
+// follows waits until a replica has what the engine holds.
 func (f *natsFleet) follows(c *cluster) {
 	f.t.Helper()
 	f.told.until(f.t, "the index follows", func() bool { return maps.EqualFunc(c.dump(), f.held(), slices.Equal) })
 }
 
-// newer waits until there is a snapshot newer than one, and returns its name.
+// newer waits until there is a snapshot newer than the given one, and returns its name.
 func (f *natsFleet) newer(than string) (name string) {
 	f.t.Helper()
 	archive := f.planes().Archive
@@ -177,9 +177,9 @@ func (f *natsFleet) newer(than string) (name string) {
 	return name
 }
 
-// Over a real server that is restarted twice, once under two replicas and once when they
-// are dead: a third one that starts then, with a stream that does not have the beginning
-// any more, has the index that they had. Neither stream nor snapshots have tokens.
+// Over a real server that is restarted twice, once under two replicas and once when they are dead: a
+// third one that starts then, with a stream without its beginning, has their index. Neither stream nor
+// snapshots have tokens.
 func TestThirdReplicaOverNATS(t *testing.T) {
 	f := startNATSFleet(t)
 	first, stopFirst := f.start()
@@ -205,7 +205,7 @@ func TestThirdReplicaOverNATS(t *testing.T) {
 	round(2)
 	events := f.planes().Bus
 	f.told.until(t, "the stream is purged", func() bool {
-		span, err := events.Span(t.Context(), eventTopic)
+		span, err := events.DescribeTopic(t.Context(), eventTopic)
 		return err == nil && span.First > 1
 	})
 	stopFirst()
@@ -221,9 +221,9 @@ func TestThirdReplicaOverNATS(t *testing.T) {
 	f.scan()
 }
 
-// A real server goes away again and again, under two replicas, and comes back now with what it had
-// and now with an empty disk, while the cache changes: replicas that lived through it and one
-// that starts after it know what is cached, and nothing else.
+// A real server fails repeatedly under two replicas, and returns either with its contents or with an
+// empty disk, while the cache changes: the replicas that ran all the time and one that starts
+// afterwards have exactly what is cached.
 func TestServerLosesItsDisk(t *testing.T) {
 	f := startNATSFleet(t)
 	first, stopFirst := f.start()
@@ -237,7 +237,7 @@ func TestServerLosesItsDisk(t *testing.T) {
 		if err := f.server.Close(); err != nil {
 			t.Fatal(err)
 		}
-		f.engine.Evict(4 + round)
+		f.engine.EvictBlocks(4 + round)
 		if round%2 == 1 {
 			f.cfg.DataDir = t.TempDir()
 		}
@@ -246,7 +246,7 @@ func TestServerLosesItsDisk(t *testing.T) {
 		f.follows(second)
 	}
 	stopFirst()
-	f.engine.Evict(3)
+	f.engine.EvictBlocks(3)
 	third, stopThird := f.start()
 	f.follows(third)
 	f.follows(second)
@@ -254,7 +254,7 @@ func TestServerLosesItsDisk(t *testing.T) {
 	stopSecond()
 }
 
-// scan looks for tokens in all that is kept.
+// scan looks for tokens in all stored data.
 func (f *natsFleet) scan() {
 	f.t.Helper()
 	p := f.planes()
@@ -295,7 +295,7 @@ func (f *natsFleet) scan() {
 	}
 }
 
-// known says whether the bytes around at are one of the tokens of the prompts.
+// known reports whether the bytes around at are one of the prompts' tokens.
 func known(data []byte, at int) bool {
 	for first := 0; first < 30; first++ {
 		for i := range 41 {

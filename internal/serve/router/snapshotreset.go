@@ -14,45 +14,45 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// Reset says whether what earlier routers have left is thrown away at the start.
-type Reset string
+// ResetMode says whether the states of earlier routers are deleted at the start.
+type ResetMode string
 
-// The choices of Reset.
+// The values of ResetMode.
 const (
-	Keep  Reset = ""      // it is used
-	Alone Reset = "alone" // it is thrown away, unless other routers of the component live
-	Force Reset = "force" // it is thrown away
+	ResetNever   ResetMode = ""      // use them
+	ResetIfAlone ResetMode = "alone" // delete them, unless other routers of the component are alive
+	ResetForce   ResetMode = "force" // delete them
 )
 
 const (
-	// leaveTime bounds leaving discovery, lookTime the wait for it to show who is there,
-	// enlistTime the wait to be shown by it before anything is served.
+	// leaveTime bounds the deregistration, lookTime the wait for discovery to list the routers,
+	// enlistTime the wait to be listed before requests are served.
 	leaveTime  = 2 * time.Second
 	lookTime   = 10 * time.Second
 	enlistTime = 2 * time.Second
 )
 
-// presence registers this router until ctx ends, so that others see that its state is in
-// use. Requests do not come this way: it has no address. It watches the other routers
-// meanwhile: what a killed one leaves in the store is removed by those which watch its kind.
-func (r *Router) presence(ctx context.Context) error {
+// keepRegistered registers this router until ctx ends, so that others see that its state is in use. It
+// has no address, because requests do not come this way. It also watches the other routers: the store
+// removes entries of a killed router only for watchers of its kind.
+func (r *Router) keepRegistered(ctx context.Context) error {
 	if r.lease == nil {
 		var err error
 		if r.lease, err = r.planes.Registry.Register(ctx, r.self); err != nil {
 			return err
 		}
 	}
-	r.enlist()
-	err := r.planes.Registry.Watch(ctx, disco.Router, func([]disco.Instance) {})
+	r.markRegistered()
+	err := r.planes.Registry.Watch(ctx, disco.KindRouter, func([]disco.Instance) {})
 	if ctx.Err() != nil {
-		_ = r.leave(ctx) // else it ends by itself
+		_ = r.deregister(ctx) // otherwise the lease expires
 		return nil
 	}
 	return err
 }
 
-// leave ends the registration.
-func (r *Router) leave(ctx context.Context) error {
+// deregister ends the registration.
+func (r *Router) deregister(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()
 	return r.lease.Release(ctx)
@@ -60,35 +60,34 @@ func (r *Router) leave(ctx context.Context) error {
 
 // newSelf describes this router to discovery.
 func newSelf(cfg *Config) disco.Instance {
-	host, _ := os.Hostname() // for people to read
+	host, _ := os.Hostname() // only informative
 	return disco.Instance{
-		Kind: disco.Router, ID: kv.WorkerID(rand.Uint64N(uint64(kv.MaxWorkerID)) + 1), Epoch: uint64(time.Now().UnixMilli()),
+		Kind: disco.KindRouter, ID: kv.WorkerID(rand.Uint64N(uint64(kv.MaxWorkerID)) + 1), Epoch: uint64(time.Now().UnixMilli()),
 		Namespace: cfg.Namespace, Component: cfg.Component, Endpoint: "route", Host: host, PID: os.Getpid(),
 	}
 }
 
-// resetStates throws the stream and all snapshots away. Unless that is forced, it
-// registers this router before it looks for others: of two that do this at once each
-// sees the other.
+// resetStates deletes the stream and all snapshots. Unless this is forced, it registers this router
+// before it looks for others: of two that reset at once each sees the other.
 func (r *Router) resetStates(ctx context.Context) (err error) {
 	if r.lease, err = r.planes.Registry.Register(ctx, r.self); err != nil {
 		return fmt.Errorf("reset states: %w", err)
 	}
-	if r.cfg.Snapshots.Reset != Force {
-		err = r.alone(ctx)
+	if r.cfg.Snapshots.Reset != ResetForce {
+		err = r.checkAlone(ctx)
 	}
 	if err == nil {
 		err = r.clearStates(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("reset states: %w", errors.Join(err, r.leave(ctx)))
+		return fmt.Errorf("reset states: %w", errors.Join(err, r.deregister(ctx)))
 	}
 	return nil
 }
 
 func (r *Router) clearStates(ctx context.Context) error {
 	return r.planes.Archive.Lock(ctx, r.snapshotPrefix()+"writer", func(ctx context.Context, _ uint64) error {
-		all, err := r.kept(ctx)
+		all, err := r.listSnapshots(ctx)
 		if err != nil {
 			return err
 		}
@@ -97,7 +96,7 @@ func (r *Router) clearStates(ctx context.Context) error {
 				return err
 			}
 		}
-		span, err := r.planes.Bus.Span(ctx, r.eventTopic())
+		span, err := r.planes.Bus.DescribeTopic(ctx, r.eventTopic())
 		if err != nil {
 			return err
 		}
@@ -106,10 +105,9 @@ func (r *Router) clearStates(ctx context.Context) error {
 	})
 }
 
-// alone returns an error if another router of the component is alive, or nobody can
-// tell.
-func (r *Router) alone(ctx context.Context) error {
-	others, seen := r.routers(ctx)
+// checkAlone returns an error if another router of the component is alive, or if that is unknown.
+func (r *Router) checkAlone(ctx context.Context) error {
+	others, seen := r.otherRouters(ctx)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -122,12 +120,12 @@ func (r *Router) alone(ctx context.Context) error {
 	return nil
 }
 
-// routers returns the other routers of the component that discovery confirms, and
-// whether it shows this one: else it shows none.
-func (r *Router) routers(ctx context.Context) (others []string, seen bool) {
+// otherRouters returns the other routers of the component that discovery confirms, and whether
+// discovery lists this one: otherwise it lists none.
+func (r *Router) otherRouters(ctx context.Context) (others []string, seen bool) {
 	ctx, stop := context.WithTimeout(ctx, lookTime)
 	defer stop()
-	err := r.planes.Registry.Watch(ctx, disco.Router, func(all []disco.Instance) {
+	err := r.planes.Registry.Watch(ctx, disco.KindRouter, func(all []disco.Instance) {
 		if ctx.Err() != nil {
 			return
 		}

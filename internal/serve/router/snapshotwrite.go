@@ -9,46 +9,46 @@ import (
 	"penstock/core/fault"
 )
 
-// snapshotsKept is how many snapshots stay. The stream is purged up to the oldest of
-// them, so that a replica that finds the newest unreadable, or reads the stream more
-// slowly than it is written, finds what it needs.
+// snapshotsKept is the number of snapshots kept. The stream is purged up to the oldest of them, so that
+// a replica that cannot read the newest one, or reads the stream slower than it is written, finds what
+// it needs.
 const snapshotsKept = 2
 
-// snapshots is what is known of the newest snapshot in the archive.
-type snapshots struct {
+// snapshotState describes the newest snapshot in the archive.
+type snapshotState struct {
 	mu struct {
 		sync.Mutex
-		newest place
-		taken  int64     // as its header says; 0 if nothing is known of it
+		newest streamPosition
+		taken  int64     // as its header says; 0 if there is none
 		seen   time.Time // when it was found to be the newest
 		size   int
 	}
 }
 
-// saw notes the newest snapshot.
-func (s *snapshots) saw(at place, taken int64) {
+// setNewest records the newest snapshot.
+func (s *snapshotState) setNewest(at streamPosition, taken int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.newest, s.mu.taken, s.mu.seen = at, taken, time.Now()
 }
 
-// due says whether what is known at a place is worth a snapshot: enough messages came
-// since the last one, or anything did and it is old.
-func (s *snapshots) due(at place, threshold uint64, interval time.Duration) bool {
+// isDue reports whether the content at a position is worth a snapshot: enough messages arrived since
+// the last one, or any did and it is old.
+func (s *snapshotState) isDue(at streamPosition, threshold uint64, interval time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch newest := s.mu.newest; {
 	case at.life == 0 || at == newest:
 		return false
-	case at.life != newest.life || at.seq < newest.seq: // or its end was lost
+	case at.life != newest.life || at.seq < newest.seq: // another life, or the stream lost its end
 		return true
 	default:
 		return at.seq-newest.seq >= threshold || time.Since(s.mu.seen) >= interval
 	}
 }
 
-// age returns how old the newest snapshot is; ok is false if there is none that is known.
-func (s *snapshots) age() (age time.Duration, ok bool) {
+// age returns the age of the newest snapshot; ok is false if none is known.
+func (s *snapshotState) age() (age time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.taken == 0 {
@@ -57,9 +57,9 @@ func (s *snapshots) age() (age time.Duration, ok bool) {
 	return max(time.Since(time.UnixMilli(s.mu.taken)), 0), true
 }
 
-// keepSnapshots writes snapshots until ctx ends. It tries again after a failure, each time
-// after a longer wait, since events wait for each encoding.
-func (r *Router) keepSnapshots(ctx context.Context) {
+// runSnapshots writes snapshots until ctx ends. It retries after a failure with growing waits, since
+// events wait for each encoding.
+func (r *Router) runSnapshots(ctx context.Context) {
 	wait := r.cfg.Snapshots.Look
 	look := time.NewTimer(wait)
 	defer look.Stop()
@@ -69,18 +69,18 @@ func (r *Router) keepSnapshots(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		wait = r.keepSnapshot(ctx, wait)
+		wait = r.writeDueSnapshot(ctx, wait)
 		look.Reset(wait)
 	}
 }
 
-// keepSnapshot writes a snapshot if one is due, and returns when to look again; waited is
-// how long it was until now.
-func (r *Router) keepSnapshot(ctx context.Context, waited time.Duration) time.Duration {
-	if !r.caughtUp.Load() || !r.snapshotDue() {
+// writeDueSnapshot writes a snapshot if one is due, and returns the time until the next check; waited
+// is the previous wait.
+func (r *Router) writeDueSnapshot(ctx context.Context, waited time.Duration) time.Duration {
+	if !r.caughtUp.Load() || !r.isSnapshotDue() {
 		return r.cfg.Snapshots.Look
 	}
-	err := r.takeSnapshot(ctx)
+	err := r.writeSnapshotLeased(ctx)
 	if err == nil || ctx.Err() != nil {
 		return r.cfg.Snapshots.Look
 	}
@@ -89,47 +89,47 @@ func (r *Router) keepSnapshot(ctx context.Context, waited time.Duration) time.Du
 	return max(r.cfg.Snapshots.Look, min(2*waited, r.cfg.Snapshots.Interval))
 }
 
-func (r *Router) snapshotDue() bool {
-	return r.snapshots.due(r.cache.where(), r.cfg.Snapshots.Threshold, r.cfg.Snapshots.Interval)
+func (r *Router) isSnapshotDue() bool {
+	return r.snapshots.isDue(r.cache.position(), r.cfg.Snapshots.Threshold, r.cfg.Snapshots.Interval)
 }
 
-// takeSnapshot writes a snapshot if no other replica is about to or just has.
-func (r *Router) takeSnapshot(ctx context.Context) error {
+// writeSnapshotLeased writes a snapshot as the archive's only writer, if one is still due.
+func (r *Router) writeSnapshotLeased(ctx context.Context) error {
 	err := r.planes.Archive.Lock(ctx, r.snapshotPrefix()+"writer", func(ctx context.Context, _ uint64) error {
-		if err := r.noteNewest(ctx); err != nil || !r.snapshotDue() {
+		if err := r.refreshNewest(ctx); err != nil || !r.isSnapshotDue() {
 			return err
 		}
-		if late, err := r.late(ctx); err != nil || late {
+		if late, err := r.isBehindArchive(ctx); err != nil || late {
 			return err
 		}
 		return r.writeSnapshot(ctx)
 	})
-	if fault.Of(err) == fault.Conflict {
-		return nil // somebody else writes, or does now: we see what comes of it
+	if fault.CodeOf(err) == fault.Conflict {
+		return nil // another router writes; this one sees the result later
 	}
 	return err
 }
 
-// late says whether another replica has written a snapshot of more than is known here
-// yet: this one's would take its place.
-func (r *Router) late(ctx context.Context) (bool, error) {
+// isBehindArchive reports whether another replica has written a snapshot which covers more than is
+// known here yet: this router's would replace it.
+func (r *Router) isBehindArchive(ctx context.Context) (bool, error) {
 	r.snapshots.mu.Lock()
 	newest := r.snapshots.mu.newest
 	r.snapshots.mu.Unlock()
-	if at := r.cache.where(); at.life != newest.life || at.seq >= newest.seq {
+	if at := r.cache.position(); at.life != newest.life || at.seq >= newest.seq {
 		return false, nil
 	}
-	span, err := r.planes.Bus.Span(ctx, r.eventTopic())
-	return err == nil && newest.goesOn(span), err // else the stream lost its end
+	span, err := r.planes.Bus.DescribeTopic(ctx, r.eventTopic())
+	return err == nil && newest.isContinuedBy(span), err // otherwise the stream lost its end
 }
 
-// noteNewest looks whether another replica has written a snapshot.
-func (r *Router) noteNewest(ctx context.Context) error {
-	all, err := r.kept(ctx)
+// refreshNewest looks for snapshots that another replica has written.
+func (r *Router) refreshNewest(ctx context.Context) error {
+	all, err := r.listSnapshots(ctx)
 	if err != nil {
 		return err
 	}
-	life := r.cache.where().life
+	life := r.cache.position().life
 	r.snapshots.mu.Lock()
 	known := r.snapshots.mu.newest
 	r.snapshots.mu.Unlock()
@@ -137,54 +137,54 @@ func (r *Router) noteNewest(ctx context.Context) error {
 		if k.life != life {
 			continue
 		}
-		if k.place != known {
-			// Its header would say when exactly.
-			r.snapshots.saw(k.place, time.Now().UnixMilli())
+		if k.streamPosition != known {
+			// Its header has the exact time.
+			r.snapshots.setNewest(k.streamPosition, time.Now().UnixMilli())
 		}
 		break
 	}
 	return nil
 }
 
-// writeSnapshot writes a snapshot, and when it is there removes what it makes
-// superfluous: first older snapshots, then the messages that all that are left cover.
-// The caller holds the lock. Whoever dies on the way leaves too much, not too little.
+// writeSnapshot writes a snapshot and then removes what it makes superfluous: first older snapshots,
+// then the messages that all remaining snapshots cover. The caller holds the archive's lock. A writer
+// that crashes on the way leaves too much, not too little.
 func (r *Router) writeSnapshot(ctx context.Context) error {
 	begun := time.Now()
 	r.snapshots.mu.Lock()
 	size := r.snapshots.mu.size
 	r.snapshots.mu.Unlock()
-	at, data := r.cache.snapshot(begun.UnixMilli(), size+size/8)
+	at, data := r.cache.takeSnapshot(begun.UnixMilli(), size+size/8)
 	if data == nil {
 		return nil
 	}
 	encoded := time.Since(begun)
-	span, err := r.planes.Bus.Span(ctx, r.eventTopic())
+	span, err := r.planes.Bus.DescribeTopic(ctx, r.eventTopic())
 	if err != nil {
 		return err
 	}
-	if !at.goesOn(span) {
-		return nil // the stream was replaced, and nothing has come of the new one yet
+	if !at.isContinuedBy(span) {
+		return nil // the stream was replaced, and no message of the new one has arrived yet
 	}
 	if err := r.planes.Archive.Put(ctx, r.snapshotName(at), data); err != nil {
 		return err
 	}
-	r.metrics.snapshots.written(len(data), encoded, time.Since(begun))
-	r.snapshots.saw(at, begun.UnixMilli())
+	r.metrics.snapshots.observeWrite(len(data), encoded, time.Since(begun))
+	r.snapshots.setNewest(at, begun.UnixMilli())
 	r.snapshots.mu.Lock()
 	r.snapshots.mu.size = len(data)
 	r.snapshots.mu.Unlock()
-	return r.prune(ctx, at)
+	return r.pruneArchive(ctx, at)
 }
 
-// prune removes the snapshots that nobody needs, those of other lives of the stream and
-// of an end that it lost included, and then purges the stream.
-func (r *Router) prune(ctx context.Context, newest place) error {
-	all, err := r.kept(ctx)
+// pruneArchive removes superfluous snapshots, including snapshots of other lives of the stream
+// and of an end that it lost, and then purges the stream.
+func (r *Router) pruneArchive(ctx context.Context, newest streamPosition) error {
+	all, err := r.listSnapshots(ctx)
 	if err != nil {
 		return err
 	}
-	var stay []keptSnapshot
+	var stay []archivedSnapshot
 	for _, k := range all {
 		if k.life == newest.life && k.seq <= newest.seq && len(stay) < snapshotsKept {
 			stay = append(stay, k)

@@ -8,37 +8,37 @@ import (
 	"net/http"
 	"time"
 
+	"penstock/core/activeseq"
+	"penstock/core/activeseq/replica"
 	"penstock/core/kv"
-	"penstock/core/slots"
-	"penstock/core/slots/replica"
 	"penstock/internal/plane/bus"
 )
 
 const (
-	// told bounds the time for which one message to other routers may wait for the plane.
-	// What is lost then is healed.
-	told = time.Second
-	// gather is how long a change waits for others to go with it.
-	gather = time.Millisecond
+	// publishTimeout bounds how long one message to other routers waits for the plane. The protocol
+	// repairs lost messages.
+	publishTimeout = time.Second
+	// batchDelay is how long a change waits for further changes to join its message.
+	batchDelay = time.Millisecond
 )
 
-// newReplica returns this router's part in the exchange of what routers have sent to
-// workers. Its id is drawn anew in each life.
+// newReplica returns this router's side of the exchange of active requests between routers. Each
+// process draws a new random id.
 func (r *Router) newReplica() (*replica.Replica, error) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // it cannot fail
 	return replica.New(replica.Config{
 		Router: max(1, binary.LittleEndian.Uint64(id[:])),
 		Epoch:  uint64(r.started.UnixNano()),
-	}, tables{r})
+	}, replicaTables{r})
 }
 
-// tables finds the pool of a worker. The caller of its replica holds mu.
-type tables struct{ r *Router }
+// replicaTables finds the active sequences of a worker's pool. The replica's caller holds mu.
+type replicaTables struct{ r *Router }
 
-// Table implements replica.Tables.
-func (t tables) Table(w kv.Worker) *slots.Table {
-	m := t.r.member(w)
+// TableOf implements replica.Tables.
+func (t replicaTables) TableOf(w kv.Worker) *activeseq.ReservationTable {
+	m := t.r.memberLocked(w)
 	if m == nil {
 		return nil
 	}
@@ -48,36 +48,35 @@ func (t tables) Table(w kv.Worker) *slots.Table {
 	return nil
 }
 
-// journal is told of the reservations of a pool; nil if nobody is. The caller holds mu.
-func (r *Router) journal() slots.Journal {
+// journalLocked returns the journal of reservations for a pool; nil without Sync.
+func (r *Router) journalLocked() activeseq.Journal {
 	if r.mu.replica == nil {
 		return nil
 	}
 	return r.mu.replica
 }
 
-// tell wakes the one who tells others, if there are any and there is something to tell.
-// The caller holds mu.
-func (r *Router) tell() {
-	if r.mu.replica == nil || !r.mu.replica.Pending() {
+// wakeSyncLocked wakes syncReplicas if there is something to publish.
+func (r *Router) wakeSyncLocked() {
+	if r.mu.replica == nil || !r.mu.replica.HasPending() {
 		return
 	}
 	select {
-	case r.changed <- struct{}{}:
+	case r.syncWake <- struct{}{}:
 	default:
 	}
 }
 
-// syncReplicas tells other routers what this one has sent to workers until ctx ends, and
-// then that it leaves.
+// syncReplicas publishes to the other routers what this one has sent to workers, until ctx ends, and
+// then that it stops.
 func (r *Router) syncReplicas(ctx context.Context) {
 	due := time.NewTimer(0)
 	defer due.Stop()
 	var out [][]byte
 	for ctx.Err() == nil {
 		select {
-		case <-r.changed:
-			due.Reset(gather) // what comes meanwhile goes with it
+		case <-r.syncWake:
+			due.Reset(batchDelay) // changes in the meantime go with it
 			select {
 			case <-due.C:
 			case <-ctx.Done():
@@ -88,48 +87,48 @@ func (r *Router) syncReplicas(ctx context.Context) {
 		var next time.Duration
 		out, next = r.stepReplica(out[:0])
 		for _, data := range out {
-			r.publishSlots(ctx, data)
+			r.publishActive(ctx, data)
 		}
 		clear(out)
 		due.Reset(next)
 	}
-	r.publishSlots(context.WithoutCancel(ctx), r.farewell())
+	r.publishActive(context.WithoutCancel(ctx), r.leaveMessage())
 }
 
-// stepReplica appends to out what is to be told now, and says when there is more.
+// stepReplica appends to out the messages to publish now, and returns the time until the next step.
 func (r *Router) stepReplica(out [][]byte) ([][]byte, time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
 	out = r.mu.replica.Step(now, out)
-	return out, max(gather, r.mu.replica.Next().Sub(now))
+	return out, max(batchDelay, r.mu.replica.Next().Sub(now))
 }
 
-// farewell tells the others that this router goes, so that they need not miss it.
-func (r *Router) farewell() []byte {
+// leaveMessage returns the message that this router stops, so that the others need not wait for it.
+func (r *Router) leaveMessage() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mu.replica.Leave()
+	return r.mu.replica.LeaveMessage()
 }
 
-// publishSlots publishes one message; decisions do not wait for it.
-func (r *Router) publishSlots(ctx context.Context, data []byte) {
-	limited, cancel := context.WithTimeout(ctx, told)
+// publishActive publishes one message; decisions do not wait for it.
+func (r *Router) publishActive(ctx context.Context, data []byte) {
+	limited, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	err := r.planes.Bus.Publish(limited, bus.Slots(r.cfg.Namespace, r.cfg.Component), "", data)
+	err := r.planes.Bus.Publish(limited, bus.ActiveSequencesTopic(r.cfg.Namespace, r.cfg.Component), "", data)
 	if err != nil && ctx.Err() == nil {
 		r.throttle.Log(ctx, slog.LevelWarn, "cannot tell other routers of this one's requests", "error", err)
 	}
 }
 
-// takeSlots takes what another router tells.
-func (r *Router) takeSlots(m bus.Message) error {
+// handlePeerMessage takes a message of another router.
+func (r *Router) handlePeerMessage(m bus.Message) error {
 	r.mu.Lock()
-	err := r.mu.replica.Accept(r.now(), m.Data)
+	err := r.mu.replica.HandleMessage(r.now(), m.Data)
 	for _, p := range r.mu.pools {
-		r.admit(p) // a worker may have less to do
+		r.admitLocked(p) // a worker may have less load
 	}
-	r.tell() // an answer, it may be
+	r.wakeSyncLocked() // possibly an answer
 	r.mu.Unlock()
 	if err != nil {
 		r.throttle.Log(context.Background(), slog.LevelWarn, "a message of another router cannot be read", "error", err)
@@ -140,17 +139,17 @@ func (r *Router) takeSlots(m bus.Message) error {
 // replicaRow is the JSON of another router.
 type replicaRow struct {
 	Router   string  `json:"router"`   // its id, hex
-	Requests int     `json:"requests"` // that it has sent to workers
-	Unplaced int     `json:"unplaced"` // of those, on workers that are not known here
+	Requests int     `json:"requests"` // sent to workers
+	Unplaced int     `json:"unplaced"` // the part of them on workers that are not known here
 	HeardFor float64 `json:"heard_seconds"`
-	// AgreedFor is the time since what it has was last known to be what is known of it
-	// here; null if it never was.
+	// AgreedFor is the time since its state last matched what is known of it here; null if it never
+	// did.
 	AgreedFor *float64 `json:"agreed_seconds"`
-	// BehindFor is for how long something of it has been missing.
+	// BehindFor is how long some of its state has been missing.
 	BehindFor float64 `json:"behind_seconds"`
 }
 
-// replicasRow is the JSON of what routers tell each other.
+// replicasRow is the JSON of the exchange between routers.
 type replicasRow struct {
 	Sync     bool         `json:"sync"`
 	Requests int          `json:"requests"` // this router's own
@@ -158,10 +157,10 @@ type replicasRow struct {
 }
 
 func (r *Router) serveReplicas(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, r.replicas())
+	return writeJSON(w, r.replicaTable())
 }
 
-func (r *Router) replicas() replicasRow {
+func (r *Router) replicaTable() replicasRow {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	row := replicasRow{Rows: []replicaRow{}}
@@ -172,14 +171,14 @@ func (r *Router) replicas() replicasRow {
 		return row
 	}
 	now := r.now()
-	row.Sync, row.Requests = true, r.mu.replica.Own()
-	for _, p := range r.mu.replica.Peers(nil) {
-		out := replicaRow{Router: hex(p.Router), Requests: p.Requests, Unplaced: p.Unplaced, HeardFor: seconds(now.Sub(p.Heard))}
+	row.Sync, row.Requests = true, r.mu.replica.OwnReservations()
+	for _, p := range r.mu.replica.AppendPeers(nil) {
+		out := replicaRow{Router: formatHex(p.Router), Requests: p.Requests, Unplaced: p.Unplaced, HeardFor: toSeconds(now.Sub(p.Heard))}
 		if p.Agreed > 0 {
-			out.AgreedFor = new(seconds(now.Sub(p.Agreed)))
+			out.AgreedFor = new(toSeconds(now.Sub(p.Agreed)))
 		}
 		if p.Lacking {
-			out.BehindFor = seconds(now.Sub(p.Behind))
+			out.BehindFor = toSeconds(now.Sub(p.Behind))
 		}
 		row.Rows = append(row.Rows, out)
 	}

@@ -39,8 +39,8 @@ func ask(t *testing.T, r *router.Router, path string) string {
 	return rec.Body.String()
 }
 
-// TestRoutersCountEachOthersRequests: what one router sends to a worker, the other counts
-// there, from beginning to end.
+// TestRoutersCountEachOthersRequests: a request that one router sends to a worker is counted by the
+// other too, from start to end.
 func TestRoutersCountEachOthersRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -73,18 +73,18 @@ func TestRoutersCountEachOthersRequests(t *testing.T) {
 				t.Fatalf("the second router would choose %v: %v", e.Decision.Worker, err)
 			}
 		}
-		c.router.Prefilled("a", 1, 0)
-		c.router.Grown("a", 1, 2*blockSize(d))
+		c.router.MarkPrefilled("a", 1, 0)
+		c.router.RecordOutput("a", 1, 2*blockSize(d))
 		time.Sleep(300 * time.Millisecond) // virtual
 		sees(load(1, 64/blockSize(d)+2, 0))
 		if rows := ask(t, second, "/v1/router/replicas"); !strings.Contains(rows, `"sync":true,"requests":0,"rows":[{"router":"`) || !strings.Contains(rows, `"requests":1,"unplaced":0`) {
 			t.Error(rows)
 		}
-		c.router.Free("a", 1)
+		c.router.FreeReservation("a", 1)
 		time.Sleep(10 * time.Millisecond) // virtual
 		sees(load(0, 0, 0))
 
-		// One that leaves takes along what it sent.
+		// A router that stops takes its requests along.
 		if _, err := second.Route(t.Context(), &route.Request{ID: "b", Attempt: 1, Model: "m", Tokens: prompt(1, 64, 7)}); err != nil {
 			t.Fatal(err)
 		}
@@ -101,8 +101,8 @@ func TestRoutersCountEachOthersRequests(t *testing.T) {
 
 func blockSize(d route.Decision) int { return d.BlockSize }
 
-// TestLostChangesHeal: whatever the plane loses of what routers tell each other, soon
-// after it does so no longer each knows what the other has.
+// TestLostChangesHeal: whatever the plane loses of the routers' messages, soon after the losses stop
+// each has the other's state.
 func TestLostChangesHeal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -114,7 +114,7 @@ func TestLostChangesHeal(t *testing.T) {
 		defer c.stopWorkers()
 		time.Sleep(2 * time.Second) // virtual
 
-		c.bus.Set(bus.Faults{Drop: 0.4, Duplicate: 0.2})
+		c.bus.Set(bus.BusFaults{Drop: 0.4, Duplicate: 0.2})
 		for i := range 200 {
 			r := c.router
 			if i%2 == 0 {
@@ -125,12 +125,12 @@ func TestLostChangesHeal(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(5 * time.Millisecond) // virtual
-			r.Prefilled(id, 1, 0)
+			r.MarkPrefilled(id, 1, 0)
 			if i%20 > 1 {
-				r.Free(id, 1)
+				r.FreeReservation(id, 1)
 			}
 		}
-		c.bus.Set(bus.Faults{})
+		c.bus.Set(bus.BusFaults{})
 		time.Sleep(3 * time.Second) // virtual
 		for _, r := range []*router.Router{c.router, second} {
 			if rows := ask(t, r, "/v1/router/workers"); !strings.Contains(rows, `"load":{"active_requests":20,`) || !strings.Contains(rows, `"others":{"active_requests":10,"prefill_tokens":0}`) {
@@ -143,7 +143,7 @@ func TestLostChangesHeal(t *testing.T) {
 	})
 }
 
-// TestWithoutSync: a router that does not take part neither tells nor hears.
+// TestWithoutSync: a router without Sync neither publishes nor subscribes.
 func TestWithoutSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -5,11 +5,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"penstock/core/slots/replica"
+	"penstock/core/activeseq/replica"
 	"penstock/internal/obs"
 )
 
-// replicaMetrics are collected when somebody looks.
+// replicaMetrics are read on collection.
 type replicaMetrics struct {
 	r                             *Router
 	routers, requests, lag, event *prometheus.Desc
@@ -38,7 +38,7 @@ func (m *replicaMetrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *replicaMetrics) Collect(ch chan<- prometheus.Metric) {
-	peers, stats, now := m.look()
+	peers, stats, now := m.readPeers()
 	requests, lag := 0, time.Duration(0)
 	for _, p := range peers {
 		requests += p.Requests
@@ -68,11 +68,11 @@ func (m *replicaMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func (m *replicaMetrics) look() (peers []replica.Peer, stats replica.Stats, now time.Duration) {
+func (m *replicaMetrics) readPeers() (peers []replica.PeerInfo, stats replica.Stats, now time.Duration) {
 	m.r.mu.Lock()
 	defer m.r.mu.Unlock()
 	if m.r.mu.replica == nil {
 		return nil, stats, 0
 	}
-	return m.r.mu.replica.Peers(nil), m.r.mu.replica.Stats(), time.Duration(m.r.now())
+	return m.r.mu.replica.AppendPeers(nil), m.r.mu.replica.Stats(), time.Duration(m.r.now())
 }

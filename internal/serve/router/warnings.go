@@ -13,12 +13,11 @@ import (
 	"penstock/internal/obs"
 )
 
-// warnings returns what the member last said is wrong with its engine, if that is not too
-// old, and what this router finds wrong, if anything; never nil. The caller holds the
-// router's mu.
-func (m *member) warnings(now kv.Mono, own *engine.Warning) []engine.Warning {
+// warningsLocked returns the member's last reported warnings, if the report is recent, and this
+// router's own warning, if any; never nil. The caller holds the router's mu.
+func (m *member) warningsLocked(now kv.Mono, own *engine.Warning) []engine.Warning {
 	all := []engine.Warning{}
-	if m.reported && now.Sub(m.loadAt) < fresh {
+	if m.reported && now.Sub(m.loadAt) < reportValidFor {
 		all = append(all, m.load.Warnings...)
 	}
 	if own != nil {
@@ -27,17 +26,17 @@ func (m *member) warnings(now kv.Mono, own *engine.Warning) []engine.Warning {
 	return all
 }
 
-// Warnings returns what is wrong with the engines of workers though they serve, as far as
-// they say so or the router notices; workers of which nothing is wrong are not in it.
+// Warnings returns the warnings about workers which serve: their own, and this router's. Workers
+// without warnings are not in it.
 func (r *Router) Warnings() map[kv.WorkerID][]engine.Warning {
 	all := map[kv.WorkerID][]engine.Warning{}
 	r.eachWarned(func(w kv.Worker, warnings []engine.Warning) { all[w.ID] = append(all[w.ID], warnings...) })
 	return all
 }
 
-// eachWarned calls f, in order, with each worker that something is wrong with.
+// eachWarned calls f, in order, with each worker that has warnings.
 func (r *Router) eachWarned(f func(kv.Worker, []engine.Warning)) {
-	trials := r.predict.trials()
+	trials := r.predictions.accuracyReports()
 	type row struct {
 		worker   kv.Worker
 		warnings []engine.Warning
@@ -46,7 +45,7 @@ func (r *Router) eachWarned(f func(kv.Worker, []engine.Warning)) {
 	r.mu.Lock()
 	now := r.now()
 	for _, m := range r.mu.members {
-		if warnings := m.warnings(now, trials[m.worker].warning); len(warnings) > 0 {
+		if warnings := m.warningsLocked(now, trials[m.worker].warning); len(warnings) > 0 {
 			table = append(table, row{m.worker, warnings})
 		}
 	}
@@ -56,8 +55,8 @@ func (r *Router) eachWarned(f func(kv.Worker, []engine.Warning)) {
 	}
 }
 
-// warned returns the codes of the warnings about each worker.
-func (r *Router) warned() map[kv.Worker][]string {
+// warningCodes returns the codes of the warnings about each worker.
+func (r *Router) warningCodes() map[kv.Worker][]string {
 	codes := map[kv.Worker][]string{}
 	r.eachWarned(func(w kv.Worker, warnings []engine.Warning) {
 		for _, warning := range warnings {
@@ -67,14 +66,14 @@ func (r *Router) warned() map[kv.Worker][]string {
 	return codes
 }
 
-// warningRow is how often a code is said of a worker.
+// warningRow counts a code's warnings about a worker.
 type warningRow struct {
 	worker kv.Worker
 	code   string
-	n      int
+	count  int
 }
 
-// warningMetrics are the warnings about workers; they are collected when somebody looks.
+// warningMetrics are the warnings about workers; they are read on collection.
 type warningMetrics struct {
 	r    *Router
 	desc *prometheus.Desc
@@ -90,15 +89,15 @@ func newWarningMetrics(r *Router) *warningMetrics {
 // Describe implements prometheus.Collector.
 func (m *warningMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
 
-// Collect implements prometheus.Collector. Codes are the workers' words: a code that comes
-// twice counts twice.
+// Collect implements prometheus.Collector. Workers choose the codes: a code that occurs twice counts
+// twice.
 func (m *warningMetrics) Collect(ch chan<- prometheus.Metric) {
 	var rows []warningRow
-	for w, codes := range m.r.warned() {
+	for w, codes := range m.r.warningCodes() {
 		slices.Sort(codes)
 		for i, code := range codes {
 			if i > 0 && code == codes[i-1] {
-				rows[len(rows)-1].n++
+				rows[len(rows)-1].count++
 				continue
 			}
 			rows = append(rows, warningRow{w, code, 1})
@@ -108,9 +107,9 @@ func (m *warningMetrics) Collect(ch chan<- prometheus.Metric) {
 		return cmp.Or(a.worker.Compare(b.worker), strings.Compare(a.code, b.code))
 	})
 	other := 0
-	rows = obs.Fit(workerRoom, rows, func(r warningRow) int { return workerLine + 2*len(r.code) }, func(r warningRow) { other += r.n })
+	rows = obs.LimitRows(workerRoom, rows, func(r warningRow) int { return workerLine + 2*len(r.code) }, func(r warningRow) { other += r.count })
 	for _, r := range rows {
-		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(r.n),
+		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(r.count),
 			strconv.FormatUint(uint64(r.worker.ID), 10), strconv.FormatUint(uint64(r.worker.Rank), 10), r.code)
 	}
 	if other > 0 {

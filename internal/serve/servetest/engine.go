@@ -1,5 +1,5 @@
-// Package servetest has an engine for the tests of services: it computes
-// nothing, and keeps a real account of a cache.
+// Package servetest provides an engine for the tests of services: it computes no model, but keeps a
+// real prefix cache.
 package servetest
 
 import (
@@ -13,63 +13,63 @@ import (
 	"penstock/internal/engine"
 )
 
-// WatchQueue is how many events wait for one watcher; beyond it the watcher is
-// started over, as the contract says.
+// WatchQueue is the number of events queued for one watcher; beyond it the watcher is restarted, as the
+// contract says.
 const WatchQueue = 64
 
-// Config is how an Engine behaves. Set it before Run.
+// Config is the behavior of an Engine. Set it before Run.
 type Config struct {
 	Card engine.Card
 	// Step is the time between tokens.
 	Step time.Duration
-	// Batch is how many requests run at once, at the same pace each; the others wait
-	// for their turn, which the caller bounds. 0 is any number.
+	// Batch is how many requests run at once, each at the same pace; the others wait until the caller's
+	// context ends. 0 is unbounded.
 	Batch int
-	// Cached is when it says what it had cached.
-	Cached Telling
-	// Passes are the paths whose requests it takes as their clients wrote them, and FailPass,
-	// if set, is asked before one begins.
+	// Cached is when the engine reports its cached tokens.
+	Cached CachedReporting
+	// Passes are the paths of the passthrough requests that it takes. FailPass, if set, is called
+	// before one starts.
 	Passes   []string
-	FailPass func(*engine.PassRequest) error
-	// Fail, if set, is asked before a request begins.
+	FailPass func(*engine.PassthroughRequest) error
+	// Fail, if set, is called before a request starts.
 	Fail func(*engine.Request) error
 }
 
-// Telling is when an engine says how much of a prompt it had cached.
-type Telling uint8
+// CachedReporting is when an engine reports how much of a prompt it had cached.
+type CachedReporting uint8
 
-// The times: with the first tokens, with the last, or not at all.
+// The times of CachedReporting: with the first tokens, with the last, or not at all.
 const (
-	TellsFirst Telling = iota
-	TellsLast
-	TellsNever
+	ReportsFirst CachedReporting = iota
+	ReportsLast
+	ReportsNever
 )
 
-// Engine answers the token at output position i of choice c with [Token], and
-// caches the full blocks of every prompt until they are evicted.
+// Engine answers the token at output position i of choice c with [OutputToken], and caches the full
+// blocks of every prompt until they are evicted.
 type Engine struct {
-	cfg    Config
-	hasher kv.Hasher
-	turns  chan struct{} // has room for a batch; nil without bound
+	cfg        Config
+	hasher     kv.Hasher
+	batchSlots chan struct{} // has room for a batch; nil if unbounded
 
 	mu struct {
 		sync.Mutex
-		cache    []entry // in order of storing, so parents come first
+		cache    []cachedBlock // in order of storing, so parents come first
 		ever     map[kv.SeqHash]bool
-		watchers []*watcher
+		watchers []*eventWatcher
 		running  int
 		waiting  int
 	}
 }
 
-type entry struct {
+type cachedBlock struct {
 	seq    kv.SeqHash
 	parent kv.SeqHash
 	start  uint32
 	block  kv.BlockHash
 }
 
-type watcher struct {
+type eventWatcher struct {
 	events   []kv.Event
 	overflow bool
 	wake     chan struct{}
@@ -81,15 +81,15 @@ var (
 	_ engine.LoadSource = (*Engine)(nil)
 )
 
-// Card returns a valid card of a model with blocks of 4 tokens.
-func Card(model string) engine.Card {
+// ModelCard returns a valid card of a model with blocks of 4 tokens.
+func ModelCard(model string) engine.Card {
 	return engine.Card{
 		Name: model, Engine: "fake", BlockSize: 4, Blocks: 1 << 16, Ranks: 1,
 		ContextLength: 1 << 20, VocabSize: 1 << 20, DefaultMaxTokens: 8, Numerics: "fake",
 	}
 }
 
-// New returns an engine with an empty cache. A card with a bad block size panics.
+// New returns an engine with an empty cache. It panics if the card has an invalid block size.
 func New(cfg Config) *Engine {
 	h, err := kv.NewHasher(cfg.Card.BlockSize, kv.Salt{})
 	if err != nil {
@@ -97,14 +97,14 @@ func New(cfg Config) *Engine {
 	}
 	e := &Engine{cfg: cfg, hasher: h}
 	if cfg.Batch > 0 {
-		e.turns = make(chan struct{}, cfg.Batch)
+		e.batchSlots = make(chan struct{}, cfg.Batch)
 	}
 	e.mu.ever = map[kv.SeqHash]bool{}
 	return e
 }
 
-// Token is what an engine answers to a prompt: of any engine the same.
-func Token(prompt []kv.Token, choice, pos int) kv.Token {
+// OutputToken is an engine's answer to a prompt, the same for all engines.
+func OutputToken(prompt []kv.Token, choice, pos int) kv.Token {
 	return (prompt[len(prompt)-1] + kv.Token(choice*1000+pos+1)) % (1 << 20)
 }
 
@@ -124,20 +124,20 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 			return err
 		}
 	}
-	if req.Guide != nil && !e.cfg.Card.Guided {
-		return engine.RefuseGuide()
+	if req.OutputSchema != nil && !e.cfg.Card.StructuredOutput {
+		return engine.RefuseSchema()
 	}
 	if len(req.Prompt)+1 > e.cfg.Card.ContextLength {
 		return fault.New(fault.Invalid, "the prompt is too long")
 	}
-	if err := e.wait(ctx); err != nil {
+	if err := e.waitTurn(ctx); err != nil {
 		return err
 	}
-	defer e.leave()
+	defer e.finishRequest()
 	if err := sink(&engine.Delta{Attempt: req.Attempt, Accepted: true}); err != nil {
 		return err
 	}
-	cached := e.store(req.Prompt)
+	cached := e.storePrompt(req.Prompt)
 	for pos := range req.Stop.MaxTokens {
 		t := time.NewTimer(e.cfg.Step)
 		select {
@@ -147,7 +147,7 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 			return ctx.Err()
 		}
 		for choice := range req.Choices {
-			if err := sink(e.delta(req, choice, pos, cached)); err != nil {
+			if err := sink(e.newDelta(req, choice, pos, cached)); err != nil {
 				return err
 			}
 		}
@@ -155,22 +155,22 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	return nil
 }
 
-func (e *Engine) delta(req *engine.Request, choice, pos, cached int) *engine.Delta {
-	d := &engine.Delta{Attempt: req.Attempt, Choice: choice, Pos: pos, Tokens: []kv.Token{Token(req.Prompt, choice, pos)}}
+func (e *Engine) newDelta(req *engine.Request, choice, pos, cached int) *engine.Delta {
+	d := &engine.Delta{Attempt: req.Attempt, Choice: choice, Pos: pos, Tokens: []kv.Token{OutputToken(req.Prompt, choice, pos)}}
 	last := pos == req.Stop.MaxTokens-1
 	if last {
 		d.Finish = engine.FinishLength
 	}
-	d.Cached = e.cfg.Cached.at(pos == 0, last, cached)
+	d.Cached = e.cfg.Cached.cachedCount(pos == 0, last, cached)
 	return d
 }
 
-// at is the number that a delta has, which may be the first and the last.
-func (t Telling) at(first, last bool, cached int) int {
+// cachedCount is the number of cached tokens in a delta, which may be the first and the last.
+func (t CachedReporting) cachedCount(first, last bool, cached int) int {
 	switch {
-	case t == TellsFirst && first, t == TellsLast && last:
+	case t == ReportsFirst && first, t == ReportsLast && last:
 		return cached
-	case t == TellsFirst, !first && !last:
+	case t == ReportsFirst, !first && !last:
 		return 0
 	}
 	return engine.CachedUnknown
@@ -183,37 +183,37 @@ func (e *Engine) Load() engine.Load {
 	return engine.Load{Running: e.mu.running, Waiting: e.mu.waiting, CachedBlocks: len(e.mu.cache), TotalBlocks: e.cfg.Card.Blocks}
 }
 
-// wait waits for the request's turn.
-func (e *Engine) wait(ctx context.Context) error {
-	e.count(0, 1)
-	defer e.count(0, -1)
-	if e.turns != nil {
+// waitTurn waits until the request may run.
+func (e *Engine) waitTurn(ctx context.Context) error {
+	e.addCounts(0, 1)
+	defer e.addCounts(0, -1)
+	if e.batchSlots != nil {
 		select {
-		case e.turns <- struct{}{}:
+		case e.batchSlots <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	e.count(1, 0)
+	e.addCounts(1, 0)
 	return nil
 }
 
-func (e *Engine) leave() {
-	e.count(-1, 0)
-	if e.turns != nil {
-		<-e.turns
+func (e *Engine) finishRequest() {
+	e.addCounts(-1, 0)
+	if e.batchSlots != nil {
+		<-e.batchSlots
 	}
 }
 
-func (e *Engine) count(running, waiting int) {
+func (e *Engine) addCounts(running, waiting int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.running += running
 	e.mu.waiting += waiting
 }
 
-// Held returns the prefixes that the cache holds, ascending.
-func (e *Engine) Held() []kv.SeqHash {
+// HeldPrefixes returns the prefixes in the cache, ascending.
+func (e *Engine) HeldPrefixes() []kv.SeqHash {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var held []kv.SeqHash
@@ -224,15 +224,15 @@ func (e *Engine) Held() []kv.SeqHash {
 	return held
 }
 
-// Ever reports whether the cache has held a prefix at some time.
-func (e *Engine) Ever(seq kv.SeqHash) bool {
+// HasHeld reports whether the cache has ever held a prefix.
+func (e *Engine) HasHeld(seq kv.SeqHash) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.ever[seq]
 }
 
-// Evict removes the n blocks stored last.
-func (e *Engine) Evict(n int) {
+// EvictBlocks removes the n blocks stored last.
+func (e *Engine) EvictBlocks(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ev := kv.Event{Kind: kv.Removed}
@@ -241,41 +241,40 @@ func (e *Engine) Evict(n int) {
 		ev.Seqs = append(ev.Seqs, e.mu.cache[last].seq)
 		e.mu.cache = e.mu.cache[:last]
 	}
-	e.publish(ev)
+	e.publishLocked(ev)
 }
 
-// store caches the full blocks of prompt and returns how many of its tokens were
-// cached before.
-func (e *Engine) store(prompt []kv.Token) (cached int) {
-	blocks := e.hasher.Blocks(nil, prompt, nil)
+// storePrompt caches the full blocks of prompt and returns how many of its tokens were cached before.
+func (e *Engine) storePrompt(prompt []kv.Token) (cached int) {
+	blocks := e.hasher.AppendBlockHashes(nil, prompt, nil)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var parent kv.SeqHash
 	contiguous := true
 	for i, b := range blocks {
-		seq := kv.Extend(parent, uint32(i), b)
-		if slices.ContainsFunc(e.mu.cache, func(c entry) bool { return c.seq == seq }) {
+		seq := kv.ExtendSeq(parent, uint32(i), b)
+		if slices.ContainsFunc(e.mu.cache, func(c cachedBlock) bool { return c.seq == seq }) {
 			if contiguous {
 				cached += e.cfg.Card.BlockSize
 			}
 		} else {
 			contiguous = false
-			c := entry{seq: seq, parent: parent, start: uint32(i), block: b}
+			c := cachedBlock{seq: seq, parent: parent, start: uint32(i), block: b}
 			e.mu.cache = append(e.mu.cache, c)
 			e.mu.ever[seq] = true
-			e.publish(c.event())
+			e.publishLocked(c.storedEvent())
 		}
 		parent = seq
 	}
 	return cached
 }
 
-func (c entry) event() kv.Event {
+func (c cachedBlock) storedEvent() kv.Event {
 	return kv.Event{Kind: kv.Stored, Start: c.start, Parent: c.parent, Blocks: []kv.BlockHash{c.block}}
 }
 
-// publish queues an event for all watchers. The caller holds mu.
-func (e *Engine) publish(ev kv.Event) {
+// publishLocked queues an event for all watchers.
+func (e *Engine) publishLocked(ev kv.Event) {
 	for _, w := range e.mu.watchers {
 		if len(w.events) == WatchQueue {
 			w.events, w.overflow = w.events[:0], true
@@ -292,7 +291,7 @@ func (e *Engine) publish(ev kv.Event) {
 
 // WatchKV implements engine.KVSource.
 func (e *Engine) WatchKV(ctx context.Context, sink func([]kv.Event) error) error {
-	w := &watcher{overflow: true, wake: make(chan struct{}, 1)}
+	w := &eventWatcher{overflow: true, wake: make(chan struct{}, 1)}
 	w.wake <- struct{}{}
 	e.mu.Lock()
 	e.mu.watchers = append(e.mu.watchers, w)
@@ -300,7 +299,7 @@ func (e *Engine) WatchKV(ctx context.Context, sink func([]kv.Event) error) error
 	defer func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.mu.watchers = slices.DeleteFunc(e.mu.watchers, func(o *watcher) bool { return o == w })
+		e.mu.watchers = slices.DeleteFunc(e.mu.watchers, func(o *eventWatcher) bool { return o == w })
 	}()
 	for {
 		select {
@@ -308,21 +307,21 @@ func (e *Engine) WatchKV(ctx context.Context, sink func([]kv.Event) error) error
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := sink(e.take(w)); err != nil {
+		if err := sink(e.takeEvents(w)); err != nil {
 			return err
 		}
 	}
 }
 
-// take returns what w has to see next.
-func (e *Engine) take(w *watcher) []kv.Event {
+// takeEvents returns the next events of w.
+func (e *Engine) takeEvents(w *eventWatcher) []kv.Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	out := w.events
 	if w.overflow {
 		out = []kv.Event{{Kind: kv.Cleared}}
 		for _, c := range e.mu.cache {
-			out = append(out, c.event())
+			out = append(out, c.storedEvent())
 		}
 	}
 	w.events, w.overflow = nil, false

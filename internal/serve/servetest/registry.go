@@ -28,45 +28,45 @@ func NewRegistry() *Registry {
 	return r
 }
 
-// Fail makes the next calls of Register fail, one with each error.
-func (r *Registry) Fail(errs ...error) {
+// FailRegister makes the next calls of Register fail, one with each error.
+func (r *Registry) FailRegister(errs ...error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.fail = append(r.mu.fail, errs...)
 }
 
-// Set replaces an instance, or adds it.
+// Set replaces or adds an instance.
 func (r *Registry) Set(in disco.Instance) {
-	r.edit(func(ins []disco.Instance) []disco.Instance {
-		return append(without(ins, in), in)
+	r.editInstances(func(ins []disco.Instance) []disco.Instance {
+		return append(withoutInstance(ins, in), in)
 	})
 }
 
 // Delete removes an instance, as the end of its lease would.
 func (r *Registry) Delete(in disco.Instance) {
-	r.edit(func(ins []disco.Instance) []disco.Instance { return without(ins, in) })
+	r.editInstances(func(ins []disco.Instance) []disco.Instance { return withoutInstance(ins, in) })
 }
 
-// Instances returns what is registered, by id.
+// Instances returns the registered instances, by id.
 func (r *Registry) Instances() []disco.Instance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.ins
 }
 
-// Changed returns a channel that is closed when the contents change next.
+// Changed returns a channel that is closed at the next change of the contents.
 func (r *Registry) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.changed
 }
 
-func without(ins []disco.Instance, in disco.Instance) []disco.Instance {
+func withoutInstance(ins []disco.Instance, in disco.Instance) []disco.Instance {
 	return slices.DeleteFunc(slices.Clone(ins), func(o disco.Instance) bool { return o.Kind == in.Kind && o.ID == in.ID })
 }
 
-// edit replaces the set by f's answer, which must be a new slice.
-func (r *Registry) edit(f func([]disco.Instance) []disco.Instance) {
+// editInstances replaces the set by f's result, which must be a new slice.
+func (r *Registry) editInstances(f func([]disco.Instance) []disco.Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.ins = f(r.mu.ins)
@@ -77,14 +77,14 @@ func (r *Registry) edit(f func([]disco.Instance) []disco.Instance) {
 
 // Register implements disco.Registry.
 func (r *Registry) Register(ctx context.Context, in disco.Instance) (disco.Lease, error) {
-	if err := r.failure(); err != nil {
+	if err := r.nextFailure(); err != nil {
 		return nil, err
 	}
 	r.Set(in)
-	return &lease{r: r, in: in}, ctx.Err()
+	return &registryLease{r: r, in: in}, ctx.Err()
 }
 
-func (r *Registry) failure() (err error) {
+func (r *Registry) nextFailure() (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.mu.fail) > 0 {
@@ -108,19 +108,19 @@ func (r *Registry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco
 	}
 }
 
-type lease struct {
+type registryLease struct {
 	r  *Registry
 	in disco.Instance
 }
 
-func (l *lease) Update(_ context.Context, in disco.Instance) error {
+func (l *registryLease) Update(_ context.Context, in disco.Instance) error {
 	l.r.Set(in)
 	return nil
 }
 
-func (l *lease) Lost() <-chan struct{} { return nil }
+func (l *registryLease) Lost() <-chan struct{} { return nil }
 
-func (l *lease) Release(context.Context) error {
+func (l *registryLease) Release(context.Context) error {
 	l.r.Delete(l.in)
 	return nil
 }

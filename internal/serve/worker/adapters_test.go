@@ -13,8 +13,8 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// TestAdaptersChange: when the engine's adapters change, the worker's registration does, in
-// the same life; requests for one that has just gone are the engine's to refuse.
+// TestAdaptersChange: when the engine's adapters change, the worker's registration changes within the
+// same epoch. Requests for a removed adapter still reach the engine, which refuses them.
 func TestAdaptersChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -46,7 +46,7 @@ func TestAdaptersChange(t *testing.T) {
 			if err == nil {
 				return served
 			}
-			return fault.Of(err)
+			return fault.CodeOf(err)
 		}
 		if got := listed(); got != "3 []" || ask("law") != fault.NotFound {
 			t.Errorf("%s, law is served", got)
@@ -67,8 +67,8 @@ func TestAdaptersChange(t *testing.T) {
 	})
 }
 
-// TestMiscountsChange: kinds of media that the engine is found to count in another way stand in the worker's
-// registration, beside its adapters, and go again.
+// TestMiscountsChange: the registration shows the kinds of media that the engine counts differently,
+// beside its adapters, and drops them again.
 func TestMiscountsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -81,7 +81,7 @@ func TestMiscountsChange(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return fmt.Sprint(card.Adapters, card.Miscounted)
+			return fmt.Sprint(card.Adapters, card.MiscountedMedia)
 		}
 		for _, step := range []struct {
 			to   chan []string

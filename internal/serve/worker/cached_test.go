@@ -7,17 +7,17 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// TestCachedLate: cached tokens count when the engine says them, whenever that is.
+// TestCachedLate: cached tokens are counted whenever the engine reports them.
 func TestCachedLate(t *testing.T) {
 	for _, tt := range []struct {
-		tells servetest.Telling
+		tells servetest.CachedReporting
 		want  string
-	}{{servetest.TellsFirst, "8"}, {servetest.TellsLast, "8"}, {servetest.TellsNever, "0"}} {
+	}{{servetest.ReportsFirst, "8"}, {servetest.ReportsLast, "8"}, {servetest.ReportsNever, "0"}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, servetest.Config{Cached: tt.tells})
 			r.start(r.engine)
 			defer r.stop()
-			for range 2 { // the second finds what the first has left
+			for range 2 { // the second finds the first one's blocks
 				if _, err := r.generate(t.Context(), r.addr(), request(9)); err != nil {
 					t.Fatal(err)
 				}

@@ -19,7 +19,7 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// moody is an engine that can stop to answer, and counts who asks.
+// moody is an engine that can stop answering, and records the canaries.
 type moody struct {
 	*servetest.Engine
 	mu struct {
@@ -35,18 +35,18 @@ type mood int
 
 const (
 	well   mood = iota
-	silent      // takes requests and says nothing
-	deaf        // and does not even return when it is told to
+	silent      // accepts requests and sends nothing
+	deaf        // does not even return when canceled
 	failing
-	prefilling // says nothing, but shows that it works
+	prefilling // sends nothing, but its signs show work
 )
 
-// Signs implements engine.SignSource.
-func (m *moody) Signs() (s engine.Signs) {
+// HealthReport implements engine.SignSource.
+func (m *moody) HealthReport() (s engine.HealthReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mu.mood == prefilling {
-		s.Work = uint64(time.Since(m.mu.since) / time.Second)
+		s.Progress = uint64(time.Since(m.mu.since) / time.Second)
 	}
 	return s
 }
@@ -65,7 +65,7 @@ func (m *moody) be(now mood) {
 	m.mu.changed = make(chan struct{})
 }
 
-// canaries returns when the canary asked, since start.
+// canaries returns the times of the canaries, since start.
 func (m *moody) canaries(start time.Time) (at []time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,13 +99,13 @@ func (m *moody) Generate(ctx context.Context, req *engine.Request, sink func(*en
 	return m.Engine.Generate(ctx, req, sink)
 }
 
-// pass lets virtual time pass, and what is due at its end happen.
+// pass lets virtual time pass, and lets everything due at its end happen.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// metric returns the value of a metric by its name and labels as they print.
+// metric returns the value of a metric by its name and labels as printed.
 func (r *rig) metric(series string) string {
 	rec := httptest.NewRecorder()
 	r.metrics.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -117,7 +117,7 @@ func (r *rig) metric(series string) string {
 	return ""
 }
 
-// state is what a ping finds.
+// state is the state in a ping's answer.
 func (r *rig) state() (state string) {
 	r.t.Helper()
 	err := r.rpc.Call(r.t.Context(), r.addr(), engine.MethodPing, nil, func(f []byte) error {
@@ -131,13 +131,13 @@ func (r *rig) state() (state string) {
 	return state
 }
 
-// TestCanary: an idle engine is asked; one that does not answer makes its worker
-// not ready, at once and for all to hear, until it answers again.
+// TestCanary: an idle engine is asked for a token. If it does not answer, its worker is not ready, and
+// publishes that at once, until the engine answers again.
 func TestCanary(t *testing.T) {
 	for _, mood := range []mood{silent, deaf, failing} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, servetest.Config{})
-			r.cfg.LoadInterval = time.Hour // what changes is said at once
+			r.cfg.LoadInterval = time.Hour // changes are published at once
 			r.cfg.LoadRefresh = time.Hour
 			h := &history{}
 			end := r.follow(h)
@@ -166,7 +166,7 @@ func TestCanary(t *testing.T) {
 				t.Errorf("mood %d: asked %d times in 20 s while not ready", mood, again)
 			}
 			eng.be(well)
-			pass(6 * time.Second) // the question that is out may have to fail first
+			pass(6 * time.Second) // a pending canary may have to fail first
 			if r.state() != engine.StateReady {
 				t.Errorf("mood %d: state %q when it is well again", mood, r.state())
 			}
@@ -188,8 +188,7 @@ func TestCanary(t *testing.T) {
 	}
 }
 
-// TestCanaryIsNotLoad: while the canary alone is at work the reported load is
-// that of before.
+// TestCanaryIsNotLoad: while only the canary runs, the reported load is the previous one.
 func TestCanaryIsNotLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: 2 * time.Second})
@@ -208,8 +207,8 @@ func TestCanaryIsNotLoad(t *testing.T) {
 	})
 }
 
-// TestCanaryRests: tokens are proof enough, and so is an engine that shows that it
-// works; one that does neither while calls wait is asked, and has a minute.
+// TestCanaryRests: no canary is sent while tokens arrive or the engine's signs show work. An engine
+// that shows neither while calls wait gets one, and has a minute to answer.
 func TestCanaryRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: 5 * time.Second})
@@ -255,14 +254,14 @@ func TestCanaryRests(t *testing.T) {
 			t.Errorf("state %q after an answer, %v", r.state(), err)
 		}
 		cancel()
-		if err := <-done; fault.Of(err) != fault.Unavailable {
+		if err := <-done; fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("the call that got nothing ended with %v: nobody goes on with it", err)
 		}
 		r.stop()
 	})
 }
 
-// TestNoCanary: it can be turned off.
+// TestNoCanary: canaries can be turned off.
 func TestNoCanary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -277,8 +276,8 @@ func TestNoCanary(t *testing.T) {
 	})
 }
 
-// TestCanarySlow: an idle engine that takes longer for a token than the first question waits, and does not
-// say what it works on, is ready once it has answered, and stays so.
+// TestCanarySlow: an idle engine that needs longer for a token than the first canary waits, and does
+// not report its work, is ready once it has answered, and stays ready.
 func TestCanarySlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: 13 * time.Second})

@@ -11,33 +11,32 @@ import (
 )
 
 const (
-	// compareTimeout bounds the look at the other workers before a worker
-	// registers: a store that is away must not keep one from starting.
+	// compareTimeout bounds the check of the other workers before a worker registers: an unreachable
+	// store must not keep it from starting.
 	compareTimeout = 2 * time.Second
-	// compareCall bounds the question to another worker whether it is there.
-	compareCall = time.Second
+	// comparePing bounds the ping of another worker.
+	comparePing = time.Second
 )
 
-// compare returns an error if the model's name is being served by another card
-// than this worker's: frontends would send nothing here, so it is better said
-// where the worker was started. It is about workers of the same namespace and
-// component that discovery confirms and that answer. Where one of them has the
-// same card the name is ours too, and it is the others that are refused. A store
-// that does not tell in time is no reason not to start.
-func (w *Worker) compare(ctx context.Context) error {
+// checkNameConflict returns an error if the model's name is served with a card that differs from this
+// worker's: frontends would send nothing here, so the error belongs where the worker was started. It
+// considers workers of the same namespace and component which discovery confirms and which answer a
+// ping. If one of them has the same card the name is also this worker's, and the others are refused. A
+// store that does not answer in time does not prevent the start.
+func (w *Worker) checkNameConflict(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
 	var conflict error
-	for _, in := range w.others(ctx) {
+	for _, in := range w.otherWorkers(ctx) {
 		card, err := engine.DecodeCard(in.Meta)
 		if err != nil || card.Name != w.card.Name {
 			continue
 		}
-		field, ours, theirs, differ := w.card.Differs(&card)
+		field, ours, theirs, differ := w.card.FirstDifference(&card)
 		switch {
 		case !differ:
 			return nil
-		case conflict == nil && w.answers(ctx, in.Addr):
+		case conflict == nil && w.answersPing(ctx, in.Addr):
 			conflict = fault.New(fault.Conflict,
 				"%s is served with another model card: %s is %s here and %s at worker %d on %s (pid %d); start this worker with the same settings, or under another name",
 				card.Name, field, ours, theirs, in.ID, in.Host, in.PID)
@@ -46,14 +45,14 @@ func (w *Worker) compare(ctx context.Context) error {
 	return conflict
 }
 
-// others returns the workers beside this one that discovery confirms; none if it
-// does not tell before ctx ends.
-func (w *Worker) others(ctx context.Context) []disco.Instance {
+// otherWorkers returns the other workers which discovery confirms; none if it does not answer before
+// ctx ends.
+func (w *Worker) otherWorkers(ctx context.Context) []disco.Instance {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var once sync.Once
 	var found []disco.Instance
-	err := w.planes.Registry.Watch(ctx, disco.Worker, func(set []disco.Instance) {
+	err := w.planes.Registry.Watch(ctx, disco.KindWorker, func(set []disco.Instance) {
 		once.Do(func() {
 			for _, in := range set {
 				if in.ID != w.cfg.ID && in.Namespace == w.cfg.Namespace && in.Component == w.cfg.Component && !in.Unconfirmed {
@@ -63,16 +62,16 @@ func (w *Worker) others(ctx context.Context) []disco.Instance {
 			cancel()
 		})
 	})
-	if err != nil { // registering tells
+	if err != nil { // the registration reports it
 		w.log.Debug("cannot look at the other workers", "error", err)
 	}
 	return found
 }
 
-// answers reports whether a worker answers a ping: a registration outlives a
-// worker that was killed by its lease.
-func (w *Worker) answers(ctx context.Context, addr string) bool {
-	ctx, cancel := context.WithTimeout(ctx, compareCall)
+// answersPing reports whether a worker answers a ping: the registration of a killed worker remains
+// until its lease expires.
+func (w *Worker) answersPing(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, comparePing)
 	defer cancel()
 	return w.planes.RPC.Call(ctx, addr, engine.MethodPing, nil, func([]byte) error { return nil }) == nil
 }

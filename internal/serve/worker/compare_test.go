@@ -15,13 +15,13 @@ import (
 // neighbour registers another worker; alive ones answer pings.
 func (r *rig) neighbour(in disco.Instance, alive bool, change func(*engine.Card)) {
 	r.t.Helper()
-	card := servetest.Card("m")
+	card := servetest.ModelCard("m")
 	change(&card)
 	meta, err := engine.EncodeCard(card)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	in.Kind, in.Epoch, in.Meta = disco.Worker, 1, meta
+	in.Kind, in.Epoch, in.Meta = disco.KindWorker, 1, meta
 	if alive {
 		ctx, cancel := context.WithCancel(r.t.Context())
 		ready, served := make(chan string, 1), make(chan error, 1)
@@ -36,8 +36,8 @@ func (r *rig) neighbour(in disco.Instance, alive bool, change func(*engine.Card)
 	r.registry.Set(in)
 }
 
-// TestRefusesToDiffer: a worker does not start beside one that serves the same
-// name by another card, and says which, where and how.
+// TestRefusesToDiffer: a worker does not start if another serves the same name with a different card;
+// the error names the difference, the worker and its host.
 func TestRefusesToDiffer(t *testing.T) {
 	same := func(*engine.Card) {}
 	shorter := func(c *engine.Card) { c.ContextLength = 100 }
@@ -101,8 +101,7 @@ func (mute) Watch(ctx context.Context, _ disco.Kind, _ func([]disco.Instance)) e
 	return nil
 }
 
-// TestStartsWithoutStore: a worker waits a moment for a store that does not
-// answer, and starts.
+// TestStartsWithoutStore: a worker waits briefly for a store that does not answer, then starts.
 func TestStartsWithoutStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})

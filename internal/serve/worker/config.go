@@ -14,59 +14,58 @@ import (
 
 // Config is one worker's identity and limits.
 type Config struct {
-	// ID and Epoch are this worker's and this life's: the caller draws them, and
-	// a worker that restarts under the same ID has a higher Epoch.
+	// ID and Epoch are the worker's id and the epoch of this run: the caller chooses them, and a worker
+	// that restarts under the same ID has a higher Epoch.
 	ID    kv.WorkerID
 	Epoch uint64
-	// Namespace, Component and Endpoint place the worker in discovery, and the
-	// namespace its topics on the bus.
+	// Namespace, Component and Endpoint place the worker in discovery. Namespace also selects its
+	// topics on the bus.
 	Namespace, Component, Endpoint string
-	// ToolParser and ReasoningParser are put on the model's card; "" is not said.
+	// ToolParser and ReasoningParser are set on the model's card; "" sets nothing.
 	ToolParser, ReasoningParser string
-	// Aliases are put there in place of the engine's; nil is what the engine says.
+	// Aliases replace the engine's on the card; nil keeps the engine's.
 	Aliases []string
-	// MediaDecoder is put there too, of models that see; nil is what the engine says.
+	// MediaDecoder replaces the engine's on the cards of models with media; nil keeps the engine's.
 	MediaDecoder *engine.MediaDecoder
-	// KeepFeatures has the engine neither hand over what its processor makes of media nor take what others made.
+	// KeepFeatures prevents the engine from sending the media features that its processor made, and
+	// from taking features of others.
 	KeepFeatures bool
-	// Experts are put there too; nil is what the engine says.
+	// Experts replace the engine's on the card; nil keeps the engine's.
 	Experts []engine.HostedExperts
 	// Addr is where to serve on the request plane; "" lets the plane choose.
 	Addr string
 	// Host and PID are shown to operators.
 	Host string
 	PID  int
-	// Name is what people call the worker; "" is Host.
+	// Name is the worker's name for operators; "" is Host.
 	Name string
-	// MaxCalls bounds the calls served at once; one more is refused as
-	// Overloaded.
+	// MaxCalls bounds the calls served at once; one more is refused as Overloaded.
 	MaxCalls int
-	// DrainTimeout is how long running calls may go on once Run's context has
-	// ended; then they end as Draining, so that another worker takes over.
-	// Negative means not at all.
+	// DrainTimeout is how long running calls may continue after Run's context has ended; then they end
+	// as Draining, so that another worker continues them. Negative is no time.
 	DrainTimeout time.Duration
-	// Linger is how long a worker without calls stays after it has left discovery:
-	// those who have not heard of it yet are told Draining, instead of finding
-	// nobody. 0 is not at all.
+	// Linger is how long a worker without calls still runs after it has left discovery: callers which
+	// have not seen that yet get Draining instead of a connection error. 0 is no time.
 	Linger time.Duration
-	// CanaryInterval is how long an idle engine may be silent before it is asked
-	// for a token, to see whether it works. Negative means that it never is.
+	// CanaryInterval is how long an idle engine may be silent before it is asked for a token, to check
+	// that it works. Negative turns this off.
 	CanaryInterval time.Duration
-	// StallAfter is how long an engine with calls in progress, which is not known to be out of reach, may produce
-	// nothing and show no work before it counts as one that does not answer. It must exceed the longest step
-	// of a busy engine.
+	// StallAfter is how long an engine with calls in progress, which is not known to be unreachable,
+	// may produce nothing and show no work before it counts as not answering. It must exceed the
+	// longest step of a busy engine.
 	StallAfter time.Duration
-	// StallTimeout is how long a stream may have no token while the engine produces others; 0 learns it, and
-	// negative watches neither streams nor engine, for an engine which does that itself.
+	// StallTimeout is how long a stream may have no token while the engine produces others. 0 learns it
+	// from the traffic. Negative monitors neither streams nor the engine, for an engine which does that
+	// itself.
 	StallTimeout time.Duration
-	// Check, if not nil, is asked once the engine runs, before the worker registers. An
-	// error of its ends the worker: the engine is not what it should be.
+	// Check, if not nil, is called once the engine runs, before the worker registers. Its error ends
+	// the worker: the engine is not the expected one.
 	Check func(ctx context.Context) error
-	// ReadyLevel is the level at which the log says that the worker is ready; the
-	// default is Info. Of many in one process none is news.
+	// ReadyLevel is the log level of the worker's ready message; the default is Info. With many workers
+	// in one process a lower one avoids noise.
 	ReadyLevel slog.Level
-	// LoadInterval is how often the load is looked at and published if it
-	// changed, LoadRefresh how often it is published anyway.
+	// LoadInterval is how often the load is read, and published if it changed. LoadRefresh is how often
+	// it is published anyway.
 	LoadInterval, LoadRefresh time.Duration
 }
 

@@ -9,13 +9,13 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// TestMediaDecoder: who decodes media stands in the cards of models that see, and of no others.
+// TestMediaDecoder: the card names the media decoder only for models with media.
 func TestMediaDecoder(t *testing.T) {
 	for _, sees := range [][]string{nil, {"image"}} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, servetest.Config{})
 			r.cfg.MediaDecoder = &engine.MediaDecoder{Transfer: "shm"}
-			card := servetest.Card("m")
+			card := servetest.ModelCard("m")
 			card.Media = sees
 			r.start(servetest.New(servetest.Config{Card: card, Step: time.Millisecond}))
 			got, err := engine.DecodeCard(r.registry.Instances()[0].Meta)

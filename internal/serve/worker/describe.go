@@ -10,16 +10,16 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// describe answers who the worker is. One that leaves does not: those who ask are
-// about to send requests.
-func (s *server) describe(send func([]byte) error) error {
+// serveDescribe answers with the worker's description. A draining worker refuses, because the askers
+// intend to send requests.
+func (s *callServer) serveDescribe(send func([]byte) error) error {
 	cfg := &s.w.cfg
-	if _, shut := s.door.inside(); shut {
+	if _, shut := s.limiter.callCount(); shut {
 		return fault.New(fault.Draining, "worker %d is leaving", cfg.ID)
 	}
 	b, err := engine.EncodeDescription(engine.Description{
 		ID: cfg.ID, Epoch: cfg.Epoch, Namespace: cfg.Namespace, Component: cfg.Component, Endpoint: cfg.Endpoint,
-		Host: cfg.Host, PID: cfg.PID, Name: cfg.Name, Card: s.w.listed.json(),
+		Host: cfg.Host, PID: cfg.PID, Name: cfg.Name, Card: s.w.liveCard.encodedCard(),
 	})
 	if err != nil {
 		return err
@@ -27,10 +27,9 @@ func (s *server) describe(send func([]byte) error) error {
 	return send(b)
 }
 
-// Ask returns the question by which static discovery learns who serves at an
-// address: one call on plane. It fails as [rpc.Plane] does; what is no description
-// is Internal.
-func Ask(plane rpc.Plane) func(ctx context.Context, addr string) (disco.Instance, error) {
+// DescribeFunc returns the function with which static discovery learns which worker serves at an
+// address: one call on plane. It fails as [rpc.Plane] does; an invalid description is Internal.
+func DescribeFunc(plane rpc.Plane) func(ctx context.Context, addr string) (disco.Instance, error) {
 	return func(ctx context.Context, addr string) (disco.Instance, error) {
 		var d engine.Description
 		err := plane.Call(ctx, addr, engine.MethodDescribe, nil, func(frame []byte) (err error) {
@@ -48,7 +47,7 @@ func Ask(plane rpc.Plane) func(ctx context.Context, addr string) (disco.Instance
 			return disco.Instance{}, fault.New(fault.Internal, "ask %s: %w", addr, err)
 		}
 		return disco.Instance{
-			Kind: disco.Worker, ID: d.ID, Epoch: d.Epoch, Namespace: d.Namespace, Component: d.Component, Endpoint: d.Endpoint,
+			Kind: disco.KindWorker, ID: d.ID, Epoch: d.Epoch, Namespace: d.Namespace, Component: d.Component, Endpoint: d.Endpoint,
 			Addr: addr, Host: d.Host, PID: d.PID, Name: d.Name, Meta: d.Card,
 		}, nil
 	}

@@ -15,18 +15,18 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// TestDescribes: who asks a worker learns what discovery would have told.
+// TestDescribes: a worker's description equals its registration.
 func TestDescribes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Second})
 		r.start(r.engine)
-		ask := worker.Ask(r.rpc)
+		ask := worker.DescribeFunc(r.rpc)
 		want := r.registry.Instances()[0]
 		got, err := ask(t.Context(), want.Addr)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%v\n%s", err, diff)
 		}
-		if _, err := ask(t.Context(), "nowhere"); fault.Of(err) != fault.Unavailable {
+		if _, err := ask(t.Context(), "nowhere"); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("where nobody is: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -35,7 +35,7 @@ func TestDescribes(t *testing.T) {
 			t.Error("asked after the end")
 		}
 
-		// One that leaves is about to be gone, though it still serves.
+		// A draining worker refuses, although it still serves.
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -44,7 +44,7 @@ func TestDescribes(t *testing.T) {
 		synctest.Wait()
 		r.cancel()
 		synctest.Wait()
-		if _, err := ask(t.Context(), want.Addr); fault.Of(err) != fault.Draining && fault.Of(err) != fault.Unavailable {
+		if _, err := ask(t.Context(), want.Addr); fault.CodeOf(err) != fault.Draining && fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("a worker that leaves: %v", err)
 		}
 		<-done
@@ -52,7 +52,7 @@ func TestDescribes(t *testing.T) {
 	})
 }
 
-// TestAskRefuses: what is no description is an error that names the address.
+// TestAskRefuses: an invalid description is an error that names the address.
 func TestAskRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -72,7 +72,7 @@ func TestAskRefuses(t *testing.T) {
 					return nil
 				}, func(addr string) { ready <- addr })
 			}()
-			if in, err := worker.Ask(r.rpc)(t.Context(), <-ready); fault.Of(err) != fault.Internal || in.Kind != disco.Kind("") {
+			if in, err := worker.DescribeFunc(r.rpc)(t.Context(), <-ready); fault.CodeOf(err) != fault.Internal || in.Kind != disco.Kind("") {
 				t.Errorf("%s: %+v, %v", name, in, err)
 			}
 			cancel()

@@ -20,7 +20,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// history notes what others see of a worker, in order.
+// history records in order what others see of a worker.
 type history struct {
 	mu  sync.Mutex
 	all []string
@@ -40,7 +40,7 @@ func (h *history) seen() []string {
 	return slices.Clone(h.all)
 }
 
-// watched is a registry that notes comings and goings.
+// watched is a registry that records registrations and releases.
 type watched struct {
 	disco.Registry
 	*history
@@ -62,14 +62,14 @@ func (l watchedLease) Release(ctx context.Context) error {
 	return l.Lease.Release(ctx)
 }
 
-// notedBus is a bus that notes the states that are published.
+// notedBus is a bus that records the published states.
 type notedBus struct {
 	bus.Bus
 	*history
 }
 
 func (b notedBus) Publish(ctx context.Context, topic bus.Topic, key string, data []byte) error {
-	if topic == bus.Load("penstock") {
+	if topic == bus.LoadTopic("penstock") {
 		rep, err := engine.DecodeLoadReport(data)
 		if err != nil {
 			return err
@@ -79,12 +79,12 @@ func (b notedBus) Publish(ctx context.Context, topic bus.Topic, key string, data
 	return b.Bus.Publish(ctx, topic, key, data)
 }
 
-// follow notes the states that the worker reports, until the test ends it.
+// follow records the states that the worker reports, until the test ends it.
 func (r *rig) follow(h *history) (end func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- r.bus.Subscribe(ctx, bus.Load("penstock"), 0, func(m bus.Message) error {
+		done <- r.bus.Subscribe(ctx, bus.LoadTopic("penstock"), 0, func(m bus.Message) error {
 			rep, err := engine.DecodeLoadReport(m.Data)
 			h.note(rep.State)
 			return err
@@ -99,8 +99,8 @@ func (r *rig) follow(h *history) (end func()) {
 	}
 }
 
-// TestDrainOrder: who leaves says so first, at once, then leaves discovery, then
-// finishes; what does not finish goes to others as planned.
+// TestDrainOrder: a draining worker first publishes its state, at once, then deregisters, then finishes
+// its calls; unfinished calls move to other workers as Draining.
 func TestDrainOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Hour})
@@ -120,7 +120,7 @@ func TestDrainOrder(t *testing.T) {
 		if took := time.Since(begin); took != 7*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if err := <-call; fault.Of(err) != fault.Draining {
+		if err := <-call; fault.CodeOf(err) != fault.Draining {
 			t.Errorf("the call ended with %v, want draining", err)
 		}
 		got := h.seen()
@@ -131,15 +131,15 @@ func TestDrainOrder(t *testing.T) {
 	})
 }
 
-// TestReplaced: a worker whose registration another process has taken finishes its
-// calls, takes no new ones, and ends with an error that says why.
+// TestReplaced: a worker whose registration another process has replaced finishes its calls, takes no
+// new ones, and returns an error that says why.
 func TestReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Second})
-		registry := disco.NewMem()
+		registry := disco.NewMemRegistry()
 		r.startOn(r.engine, registry)
 		defer r.cancel()
-		addr, _ := r.w.Registered()
+		addr, _ := r.w.RegisteredAddr()
 		call := make(chan error, 1)
 		go func() {
 			tokens, err := r.generate(t.Context(), addr, request(4))
@@ -149,7 +149,7 @@ func TestReplaced(t *testing.T) {
 			call <- err
 		}()
 		synctest.Wait()
-		other, err := registry.Register(t.Context(), disco.Instance{Kind: disco.Worker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1})
+		other, err := registry.Register(t.Context(), disco.Instance{Kind: disco.KindWorker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestReplaced(t *testing.T) {
 		if state := r.w.Health().State; state != engine.StateDraining {
 			t.Errorf("it is %s, want draining", state)
 		}
-		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Draining {
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.CodeOf(err) != fault.Draining {
 			t.Errorf("a new call: %v, want draining", err)
 		}
 		if err := <-call; err != nil {
@@ -168,16 +168,16 @@ func TestReplaced(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("it goes on unregistered")
 		}
-		if fault.Of(err) != fault.Conflict || !errors.Is(err, worker.ErrReplaced) || !strings.Contains(err.Error(), "another --worker-id") {
+		if fault.CodeOf(err) != fault.Conflict || !errors.Is(err, worker.ErrReplaced) || !strings.Contains(err.Error(), "another --worker-id") {
 			t.Errorf("Run: %v, want a conflict that says what to do", err)
 		}
-		if err := other.Update(t.Context(), disco.Instance{Kind: disco.Worker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1}); err != nil {
+		if err := other.Update(t.Context(), disco.Instance{Kind: disco.KindWorker, ID: r.cfg.ID, Epoch: r.cfg.Epoch + 1}); err != nil {
 			t.Errorf("the registration of the other: %v", err)
 		}
 	})
 }
 
-// TestLinger: a worker without calls stays a while, to refuse by name.
+// TestLinger: a worker without calls runs on for Linger, to refuse calls as Draining.
 func TestLinger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -187,7 +187,7 @@ func TestLinger(t *testing.T) {
 		begin := time.Now()
 		r.cancel()
 		synctest.Wait()
-		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Draining {
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.CodeOf(err) != fault.Draining {
 			t.Errorf("a call meanwhile: %v, want draining", err)
 		}
 		if err := r.rpc.Call(t.Context(), addr, engine.MethodPing, nil, func([]byte) error { return nil }); err != nil {
@@ -200,8 +200,7 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// TestDrainWithoutBus: a bus that does not take the report does not hold up the
-// rest for longer than it is worth.
+// TestDrainWithoutBus: a bus that blocks the report delays the drain only for announceTimeout.
 func TestDrainWithoutBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})

@@ -15,8 +15,7 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// embedder is an engine that makes embeddings: its answer to a prompt is the
-// prompt, after a second.
+// embedder is an engine that makes embeddings: it answers with the prompt itself, after a second.
 type embedder struct{ *servetest.Engine }
 
 func (e embedder) Embed(ctx context.Context, req *engine.EmbedRequest) ([]float32, error) {
@@ -48,7 +47,7 @@ func (r *rig) embed(ctx context.Context, addr string, req *engine.EmbedRequest) 
 	return vectors, err
 }
 
-// card returns the card that stands in discovery.
+// card returns the card in discovery.
 func (r *rig) card() engine.Card {
 	r.t.Helper()
 	c, err := engine.DecodeCard(r.registry.Instances()[0].Meta)
@@ -87,12 +86,12 @@ func TestEmbeds(t *testing.T) {
 			req := embedRequest("r")
 			c.edit(req)
 			_, err := r.embed(t.Context(), r.addr(), req)
-			if err == nil || fault.Of(err) != c.want || strings.Contains(err.Error(), "secret") {
+			if err == nil || fault.CodeOf(err) != c.want || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%s: %v, want %v", name, err, c.want)
 			}
 		}
 		err = r.rpc.Call(t.Context(), r.addr(), engine.MethodEmbed, nil, func([]byte) error { return nil })
-		if err == nil || fault.Of(err) != fault.Invalid {
+		if err == nil || fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("an empty body: %v", err)
 		}
 		if log := r.log.String(); !strings.Contains(log, "prompt_tokens=2") || strings.Contains(log, "987654") {
@@ -109,13 +108,13 @@ func TestEmbedsNot(t *testing.T) {
 		if r.card().Embeddings {
 			t.Error("the card promises embeddings")
 		}
-		if _, err := r.embed(t.Context(), r.addr(), embedRequest("r")); err == nil || fault.Of(err) != fault.Unimplemented {
+		if _, err := r.embed(t.Context(), r.addr(), embedRequest("r")); err == nil || fault.CodeOf(err) != fault.Unimplemented {
 			t.Errorf("%v, want %v", err, fault.Unimplemented)
 		}
 	})
 }
 
-// TestEmbedBounds: embeddings count as calls, and the caller's end is the engine's.
+// TestEmbedBounds: embeddings count as calls, and a canceled call cancels the engine's work.
 func TestEmbedBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Hour})
@@ -129,7 +128,7 @@ func TestEmbedBounds(t *testing.T) {
 			first <- err
 		}()
 		synctest.Wait()
-		if _, err := r.embed(t.Context(), r.addr(), embedRequest("s")); err == nil || fault.Of(err) != fault.Overloaded {
+		if _, err := r.embed(t.Context(), r.addr(), embedRequest("s")); err == nil || fault.CodeOf(err) != fault.Overloaded {
 			t.Errorf("the second call: %v, want %v", err, fault.Overloaded)
 		}
 		begin := time.Now()
@@ -147,7 +146,7 @@ func TestEmbedBounds(t *testing.T) {
 	})
 }
 
-// TestEmbedDrain: what does not finish in time is handed back.
+// TestEmbedDrain: an unfinished call ends as Draining.
 func TestEmbedDrain(t *testing.T) {
 	for timeout, finished := range map[time.Duration]bool{2 * time.Second: true, -1: false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -161,7 +160,7 @@ func TestEmbedDrain(t *testing.T) {
 			}()
 			synctest.Wait()
 			r.stop()
-			if err := <-call; (err == nil) != finished || err != nil && fault.Of(err) != fault.Draining {
+			if err := <-call; (err == nil) != finished || err != nil && fault.CodeOf(err) != fault.Draining {
 				t.Errorf("drained for %v: %v", timeout, err)
 			}
 		})

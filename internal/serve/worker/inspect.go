@@ -6,9 +6,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// inspect answers a question about what is behind a router. It is none of the calls that a drain
-// waits for or that the worker has room for: the router bounds how many it answers at once.
-func inspect(ctx context.Context, router engine.Inspector, body []byte, send func([]byte) error) error {
+// serveInspect answers a question about the workers behind a router. It does not count for a drain or
+// for MaxCalls: the router bounds its concurrent answers itself.
+func serveInspect(ctx context.Context, router engine.Inspector, body []byte, send func([]byte) error) error {
 	q, err := engine.DecodeInspection(body)
 	if err != nil {
 		return err
@@ -17,5 +17,5 @@ func inspect(ctx context.Context, router engine.Inspector, body []byte, send fun
 	if err != nil {
 		return err
 	}
-	return engine.SendInspected(answer, send)
+	return engine.SendInspectionFrames(answer, send)
 }

@@ -11,16 +11,16 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// announceTimeout bounds the wait for a report that must be out first.
+// announceTimeout bounds the wait for a report that must be published first.
 const announceTimeout = time.Second
 
-// announce publishes the load now and waits, within bounds, until it is out.
-func (s *server) announce(ctx context.Context) {
+// publishLoadNow publishes the load now and waits, at most announceTimeout, until it is published.
+func (s *callServer) publishLoadNow(ctx context.Context) {
 	late := time.NewTimer(announceTimeout)
 	defer late.Stop()
 	out := make(chan struct{}, 1)
 	select {
-	case s.told <- out:
+	case s.loadWaiters <- out:
 	case <-late.C:
 		return
 	case <-ctx.Done():
@@ -33,20 +33,20 @@ func (s *server) announce(ctx context.Context) {
 	}
 }
 
-// poke has the load published now, without waiting for it.
-func (s *server) poke() {
+// wakeLoadPublisher makes the publisher publish the load now, without waiting for it.
+func (s *callServer) wakeLoadPublisher() {
 	select {
-	case s.changed <- struct{}{}:
+	case s.loadWake <- struct{}{}:
 	default:
 	}
 }
 
-// publishLoad publishes the load when it changed since the last look, and at
-// longer intervals anyway, until ctx ends. A state that changed is looked at at
-// once. Reports are gossip: one that cannot be published is left out.
-func (w *Worker) publishLoad(ctx context.Context, s *server) error {
-	defer w.metrics.loads.watch(w.cfg.ID, s.report)()
-	topic := bus.Load(w.cfg.Namespace)
+// publishLoad publishes the load when it changed since the last check, and every LoadRefresh, until ctx
+// ends. A changed state wakes it at once. A report that cannot be published is dropped, because later
+// ones replace it.
+func (w *Worker) publishLoad(ctx context.Context, s *callServer) error {
+	defer w.metrics.loads.addWorker(w.cfg.ID, s.loadReport)()
+	topic := bus.LoadTopic(w.cfg.Namespace)
 	key := engine.WorkerKey(kv.Worker{ID: w.cfg.ID})
 	tick := time.NewTicker(w.cfg.LoadInterval)
 	defer tick.Stop()
@@ -54,8 +54,8 @@ func (w *Worker) publishLoad(ctx context.Context, s *server) error {
 	var said time.Time
 	var waiting chan<- struct{}
 	for {
-		if r := s.report(); !reflect.DeepEqual(r, last) || time.Since(said) >= w.cfg.LoadRefresh {
-			w.metrics.answers(r.State)
+		if r := s.loadReport(); !reflect.DeepEqual(r, last) || time.Since(said) >= w.cfg.LoadRefresh {
+			w.metrics.setReady(r.State)
 			b, err := engine.EncodeLoadReport(r)
 			if err == nil {
 				err = w.planes.Bus.Publish(ctx, topic, key, b)
@@ -71,8 +71,8 @@ func (w *Worker) publishLoad(ctx context.Context, s *server) error {
 		}
 		select {
 		case <-tick.C:
-		case <-s.changed:
-		case waiting = <-s.told:
+		case <-s.loadWake:
+		case waiting = <-s.loadWaiters:
 		case <-ctx.Done():
 			return nil
 		}

@@ -11,84 +11,83 @@ import (
 	"penstock/internal/obs"
 )
 
-// room is how many bytes of /metrics the series of workers may take, and loadRoom those of their load.
+// metricsRoom bounds the bytes of /metrics for the series of workers, loadRoom those for their load.
 const (
-	room     = 160 << 10
-	loadRoom = 64 << 10
+	metricsRoom = 160 << 10
+	loadRoom    = 64 << 10
 )
 
-// Metrics are the instruments of all workers of a process, told apart by the
-// label "worker".
+// Metrics are the instruments of all workers of a process, distinguished by the label "worker".
 type Metrics struct {
-	workers *obs.Group[workerVecs]
-	loads   *loads
+	workers *obs.MetricGroup[workerVecs]
+	loads   *loadCollector
 }
 
 // NewMetrics creates the instruments; once per registry.
 func NewMetrics(m *obs.Metrics) *Metrics {
-	l := newLoads()
-	m.Collect(l)
-	return &Metrics{workers: obs.NewGroup(m, "worker", room, newWorkerVecs), loads: l}
+	l := newLoadCollector()
+	m.RegisterCollector(l)
+	return &Metrics{workers: obs.NewGroup(m, "worker", metricsRoom, newWorkerVecs), loads: l}
 }
 
 // workerVecs are one worker's metrics, and workerMetrics its instruments.
 type workerVecs struct {
-	requests, events, watches, canaries           *obs.Vec[prometheus.Counter] // outcome, kind, reason, outcome
-	prompt, cached, output, records, bad, repeats *obs.Vec[prometheus.Counter]
-	stalled                                       *obs.Vec[prometheus.Counter]
-	inFlight, ready                               *obs.Vec[prometheus.Gauge]
-	duration                                      *obs.Vec[prometheus.Observer]
+	requests, events, watches, canaries                       *obs.InstrumentVec[prometheus.Counter] // outcome, kind, reason, outcome
+	prompt, cached, output, records, failedPublishes, repeats *obs.InstrumentVec[prometheus.Counter]
+	stalled                                                   *obs.InstrumentVec[prometheus.Counter]
+	inFlight, ready                                           *obs.InstrumentVec[prometheus.Gauge]
+	duration                                                  *obs.InstrumentVec[prometheus.Observer]
 }
 
 // workerMetrics is explained at workerVecs.
 type workerMetrics struct {
-	requests, events, watches, canaries           *obs.Vec[prometheus.Counter]
-	prompt, cached, output, records, bad, repeats prometheus.Counter
-	stalled                                       prometheus.Counter
-	inFlight, ready                               prometheus.Gauge
-	duration                                      prometheus.Observer
-	loads                                         *loads
+	requests, events, watches, canaries                       *obs.InstrumentVec[prometheus.Counter]
+	prompt, cached, output, records, failedPublishes, repeats prometheus.Counter
+	stalled                                                   prometheus.Counter
+	inFlight, ready                                           prometheus.Gauge
+	duration                                                  prometheus.Observer
+	loads                                                     *loadCollector
 }
 
-func newWorkerVecs(m *obs.Set) workerVecs {
+func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 	return workerVecs{
-		requests: m.Counter("worker_requests_total", "Calls (generations, embeddings, prompts made) by how they ended; client_closed_request is a call that its caller ended: the client went away, or a stop string was found.", "outcome"),
-		prompt:   m.Counter("worker_prompt_tokens_total", "Prompt tokens of the calls served."),
-		cached:   m.Counter("worker_cached_tokens_total", "Prompt tokens served from cache."),
-		output:   m.Counter("worker_output_tokens_total", "Tokens generated."),
-		inFlight: m.Gauge("worker_inflight", "Calls being served."),
-		duration: m.Histogram("worker_request_duration_seconds", "Time from call to last frame.", prometheus.ExponentialBuckets(0.005, 2, 16)),
-		events:   m.Counter("worker_kv_events_total", "Cache events published.", "kind"),
-		records:  m.Counter("worker_kv_records_total", "Records of cache events published."),
-		bad:      m.Counter("worker_kv_publish_failures_total", "Attempts to publish a record that failed and were repeated."),
-		repeats:  m.Counter("worker_kv_repeated_records_total", "Records published once more for routers that missed them."),
-		watches:  m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "reason"),
-		canaries: m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "outcome"),
-		stalled:  m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on."),
-		ready:    m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says."),
+		requests:        m.Counter("worker_requests_total", "Calls (generations, embeddings, prompts made) by how they ended; client_closed_request is a call that its caller ended: the client went away, or a stop string was found.", "outcome"),
+		prompt:          m.Counter("worker_prompt_tokens_total", "Prompt tokens of the calls served."),
+		cached:          m.Counter("worker_cached_tokens_total", "Prompt tokens served from cache."),
+		output:          m.Counter("worker_output_tokens_total", "Tokens generated."),
+		inFlight:        m.Gauge("worker_inflight", "Calls being served."),
+		duration:        m.Histogram("worker_request_duration_seconds", "Time from call to last frame.", prometheus.ExponentialBuckets(0.005, 2, 16)),
+		events:          m.Counter("worker_kv_events_total", "Cache events published.", "kind"),
+		records:         m.Counter("worker_kv_records_total", "Records of cache events published."),
+		failedPublishes: m.Counter("worker_kv_publish_failures_total", "Attempts to publish a record that failed and were repeated."),
+		repeats:         m.Counter("worker_kv_repeated_records_total", "Records published once more for routers that missed them."),
+		watches:         m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "reason"),
+		canaries:        m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "outcome"),
+		stalled:         m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on."),
+		ready:           m.Gauge("worker_ready", "1, or 0 while the engine does not answer, as its canary or it itself says."),
 	}
 }
 
-// add returns the instruments of a worker. Its series are there until remove.
-func (m *Metrics) add(id kv.WorkerID) workerMetrics {
-	v := m.workers.Add(idOf(id))
+// addWorker returns the instruments of a worker. Its series exist until removeWorker.
+func (m *Metrics) addWorker(id kv.WorkerID) workerMetrics {
+	v := m.workers.AddMember(formatID(id))
 	return workerMetrics{
 		requests: v.requests, events: v.events, watches: v.watches, canaries: v.canaries,
 		prompt: v.prompt.WithLabelValues(), cached: v.cached.WithLabelValues(), output: v.output.WithLabelValues(),
-		records: v.records.WithLabelValues(), bad: v.bad.WithLabelValues(), repeats: v.repeats.WithLabelValues(),
+		records: v.records.WithLabelValues(), failedPublishes: v.failedPublishes.WithLabelValues(), repeats: v.repeats.WithLabelValues(),
 		stalled:  v.stalled.WithLabelValues(),
 		inFlight: v.inFlight.WithLabelValues(), ready: v.ready.WithLabelValues(), duration: v.duration.WithLabelValues(),
 		loads: m.loads,
 	}
 }
 
-// remove is explained at add.
-func (m *Metrics) remove(id kv.WorkerID) { m.workers.Remove(idOf(id)) }
+// removeWorker deletes the series of a worker.
+func (m *Metrics) removeWorker(id kv.WorkerID) { m.workers.Remove(formatID(id)) }
 
-func idOf(id kv.WorkerID) string { return strconv.FormatUint(uint64(id), 10) }
+func formatID(id kv.WorkerID) string { return strconv.FormatUint(uint64(id), 10) }
 
-// answers shows whether the engine does, by the state that the worker reports.
-func (m *workerMetrics) answers(state string) {
+// setReady sets the ready gauge from the worker's reported state.
+func (m *workerMetrics) setReady(state string) {
 	if state == engine.StateNotReady {
 		m.ready.Set(0)
 		return
@@ -96,8 +95,8 @@ func (m *workerMetrics) answers(state string) {
 	m.ready.Set(1)
 }
 
-// published counts the events of a record.
-func (m *workerMetrics) published(events []kv.Event) {
+// countEvents counts the events of a record.
+func (m *workerMetrics) countEvents(events []kv.Event) {
 	var kinds [kv.Moved + 1]int
 	for i := range events {
 		kinds[events[i].Kind]++
@@ -109,10 +108,10 @@ func (m *workerMetrics) published(events []kv.Event) {
 	}
 }
 
-func (m *workerMetrics) refused(err error) { m.requests.WithLabelValues(outcome(err)).Inc() }
+func (m *workerMetrics) countRefused(err error) { m.requests.WithLabelValues(outcomeOf(err)).Inc() }
 
-func (m *workerMetrics) finished(prompt int, cached, output int64, took time.Duration, err error) {
-	m.requests.WithLabelValues(outcome(err)).Inc()
+func (m *workerMetrics) observeCall(prompt int, cached, output int64, took time.Duration, err error) {
+	m.requests.WithLabelValues(outcomeOf(err)).Inc()
 	m.prompt.Add(float64(prompt))
 	m.cached.Add(float64(cached))
 	m.output.Add(float64(output))

@@ -12,38 +12,39 @@ import (
 )
 
 const (
-	// canaryLook is how often the engine and the streams are looked at.
-	canaryLook = time.Second
-	// laterCalls is how long a call may go on that came when the engine was believed not to work: it may show that it does.
+	// checkInterval is how often the engine and the streams are checked.
+	checkInterval = time.Second
+	// laterCalls is how long a call may run which arrived while the engine was considered broken: it
+	// may show that the engine works.
 	laterCalls = 20 * time.Second
 )
 
-// monitor watches the engine and its streams, as [stall.Machine] says. It asks the engine itself for one token when
-// nothing else shows that it works. A worker whose engine does not work says that it is not ready, so that routers leave it
-// out, and ends its calls, so that others go on with them, until the engine has produced something again. A stream
-// that has stalled is ended alone.
+// engineMonitor monitors the engine and its streams according to [stall.Machine]. It asks the engine
+// for one token (the canary) when nothing else shows that it works. A worker whose engine does not work
+// reports itself not ready, so that routers avoid it, and ends its calls, so that other workers
+// continue them, until the engine has produced output again. A single stalled stream is ended alone.
 //
-// The question is in no metric of calls and, while no call runs, in no report of load. Its prompt is shorter than a
-// block, so that nothing of it is cached or published.
-type monitor struct {
-	s       *server
-	m       *stall.Machine
+// The canary is in no metric of calls and, while no call runs, in no load report. Its prompt is shorter
+// than a block, so that no part of it is cached or published.
+type engineMonitor struct {
+	server  *callServer
+	machine *stall.Detector
 	request engine.Request
 
-	// Of run alone.
-	asked <-chan error // of a question whose end has not been seen; else nil
-	cause error        // why the engine is believed not to work
-	since kv.Mono      // since when; 0 while it works
+	// Used only by run.
+	canaryDone  <-chan error // of a canary that has not returned yet; otherwise nil
+	cause       error        // why the engine is considered broken
+	brokenSince kv.Mono      // since when; 0 while it works
 }
 
-func newMonitor(s *server) *monitor {
+func newEngineMonitor(s *callServer) *engineMonitor {
 	cfg := &s.w.cfg
 	idle := cfg.CanaryInterval
 	if s.w.card.Tokenizer.Kind == engine.TokenizerOfEngine {
 		idle = -1 // it cannot be asked in tokens
 	}
-	return &monitor{
-		s: s, cause: errMute, m: stall.New(stall.Config{Limit: cfg.StallTimeout, Idle: idle, Patience: cfg.StallAfter}),
+	return &engineMonitor{
+		server: s, cause: errMute, machine: stall.New(stall.Config{Limit: cfg.StallTimeout, Idle: idle, Patience: cfg.StallAfter}),
 		request: engine.Request{
 			ID: "canary", Attempt: 1, Model: s.w.card.Name, Prompt: []kv.Token{0},
 			Choices: 1, Stop: engine.Stop{MaxTokens: 1, IgnoreEOS: true}, Logprobs: -1,
@@ -51,14 +52,14 @@ func newMonitor(s *server) *monitor {
 	}
 }
 
-// run looks until ctx ends. An engine that starts is silent with good reason.
-func (g *monitor) run(ctx context.Context) error {
-	if g.s.w.cfg.StallTimeout < 0 || !g.s.w.upAndRunning(ctx) {
+// run checks until ctx ends. It waits first for the engine's start, during which silence is normal.
+func (g *engineMonitor) run(ctx context.Context) error {
+	if g.server.w.cfg.StallTimeout < 0 || !g.server.w.awaitStarted(ctx) {
 		return nil
 	}
-	g.s.beat()
-	every := canaryLook
-	if i := g.s.w.cfg.CanaryInterval; i > 0 {
+	g.server.recordEngineOutput()
+	every := checkInterval
+	if i := g.server.w.cfg.CanaryInterval; i > 0 {
 		every = min(every, i)
 	}
 	look := time.NewTicker(every)
@@ -69,99 +70,99 @@ func (g *monitor) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		g.look(ctx)
+		g.check(ctx)
 	}
 }
 
-// look takes the signs of now and does what follows.
-func (g *monitor) look(ctx context.Context) {
-	s, now := g.s, g.s.now()
-	ask := g.m.Look(now, g.signs(now))
-	s.calls.learn(g.m)
+// check reads the current signs and acts on them.
+func (g *engineMonitor) check(ctx context.Context) {
+	s, now := g.server, g.server.now()
+	ask := g.machine.Observe(now, g.readSigns(now))
+	s.calls.reportTimes(g.machine)
 	if ask {
-		g.judge(now, g.ask(ctx))
+		g.judgeAnswer(now, g.askToken(ctx))
 	}
 	if ctx.Err() != nil {
-		return // the worker ends
+		return // the worker stops
 	}
-	if g.m.Broken() {
-		g.broken(ctx)
+	if g.machine.IsBroken() {
+		g.handleBroken(ctx)
 		return
 	}
-	g.since, g.cause = 0, errMute
-	if s.sick.Load() {
-		s.works()
+	g.brokenSince, g.cause = 0, errMute
+	if s.engineBroken.Load() {
+		s.markWorking()
 	}
-	g.endStalled(ctx)
+	g.endStalledStreams(ctx)
 }
 
-// signs is what is known of the engine now.
-func (g *monitor) signs(now kv.Mono) stall.Signs {
-	s := g.s
-	out := stall.Signs{Token: s.lastBeat()}
+// readSigns returns what is known of the engine now.
+func (g *engineMonitor) readSigns(now kv.Mono) stall.Signs {
+	s := g.server
+	out := stall.Signs{LastToken: s.lastEngineOutput()}
 	for _, p := range s.calls.inProgress() {
 		out.Calls++
-		if p.last.Load() == 0 {
+		if p.lastTaken.Load() == 0 {
 			out.Prompt = max(out.Prompt, p.prompt)
 		}
-		if of, ok := p.stream(); ok {
-			out.Overdue = out.Overdue || g.m.Overdue(now, of)
+		if of, ok := p.stallStream(); ok {
+			out.Overdue = out.Overdue || g.machine.IsOverdue(now, of)
 		}
 	}
-	src, ok := s.w.eng.(engine.SignSource)
+	src, ok := s.w.eng.(engine.HealthSource)
 	if !ok {
 		return out
 	}
-	of := src.Signs()
-	out.Down, out.Remote, out.Heard = of.Live == engine.Down, of.Remote, s.at(of.Heard)
-	if !of.Asked.IsZero() {
-		out.Asked = max(s.at(of.Asked), 1)
+	of := src.HealthReport()
+	out.Down, out.Remote, out.LastHeard = of.Live == engine.Down, of.Remote, s.timeOf(of.LastHeard)
+	if !of.ProbedSince.IsZero() {
+		out.AskedSince = max(s.timeOf(of.ProbedSince), 1)
 	}
-	out.Work, out.Tells, out.Partial = of.Work, of.Tells, of.Partial
+	out.Work, out.HasQueue, out.Partial = of.Progress, of.HasCounts, of.CountsPartial
 	out.Running, out.Waiting, out.Preempted = of.Running, of.Waiting, of.Preempted
 	return out
 }
 
-// ask asks the engine for one token, and returns nil once it has come. An engine
-// that has still not returned from the last time is asked nothing more.
-func (g *monitor) ask(ctx context.Context) error {
-	if g.asked != nil {
+// askToken asks the engine for one token, and returns nil once it has arrived. While the previous
+// question has not returned it asks nothing.
+func (g *engineMonitor) askToken(ctx context.Context) error {
+	if g.canaryDone != nil {
 		select {
-		case <-g.asked: // too late
+		case <-g.canaryDone: // too late
 		default:
 			return errSilent
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.m.Timeout(g.s.now()))
+	ctx, cancel := context.WithTimeout(ctx, g.machine.ProbeTimeout(g.server.now()))
 	defer cancel()
 	done := make(chan error, 1)
-	g.asked = done
-	g.s.hide()
-	g.s.running.Go(func() {
-		defer g.s.show()
-		done <- g.generate(ctx)
+	g.canaryDone = done
+	g.server.hideCanary()
+	g.server.running.Go(func() {
+		defer g.server.showLoad()
+		done <- g.generateToken(ctx)
 	})
 	err := errSilent
 	select {
 	case e := <-done:
-		g.asked = nil
+		g.canaryDone = nil
 		if ctx.Err() == nil {
 			err = e
 		}
 	case <-ctx.Done():
 	}
-	g.s.w.metrics.canaries.WithLabelValues(outcome(err)).Inc()
+	g.server.w.metrics.canaries.WithLabelValues(outcomeOf(err)).Inc()
 	return err
 }
 
-// generate has the engine serve the request.
-func (g *monitor) generate(ctx context.Context) error {
-	w := g.s.w
-	of := subject{id: g.request.ID, attempt: g.request.Attempt, prompt: len(g.request.Prompt)}
-	return w.guard(ctx, of, func() error {
+// generateToken runs the canary request on the engine.
+func (g *engineMonitor) generateToken(ctx context.Context) error {
+	w := g.server.w
+	of := callInfo{id: g.request.ID, attempt: g.request.Attempt, prompt: len(g.request.Prompt)}
+	return w.guardEngine(ctx, of, func() error {
 		return w.eng.Generate(ctx, &g.request, func(d *engine.Delta) error {
 			if len(d.Tokens) > 0 {
-				g.s.beat()
+				g.server.recordEngineOutput()
 			}
 			return nil
 		})
@@ -172,40 +173,40 @@ var errSilent error = fault.New(fault.Deadline, "the engine was asked for a toke
 
 var errMute error = fault.New(fault.Unavailable, "nothing is heard of the engine")
 
-// judge draws the conclusion from the answer to a question asked at some time.
-func (g *monitor) judge(asked kv.Mono, err error) {
+// judgeAnswer updates the machine with the result of a canary sent at asked.
+func (g *engineMonitor) judgeAnswer(asked kv.Mono, err error) {
 	if err == nil {
-		g.m.Took(g.s.now().Sub(asked))
+		g.machine.RecordProbe(g.server.now().Sub(asked))
 	}
-	switch code := fault.Of(err); {
-	case err == nil || g.s.lastBeat() > asked: // for the canary, or for a call beside it
-		g.m.Answered(asked)
-	case err == errSilent, code == fault.Overloaded, code == fault.Limited: // one that is full works
-		now := g.s.now()
-		g.m.Unanswered(now, asked, g.signs(now))
+	switch code := fault.CodeOf(err); {
+	case err == nil || g.server.lastEngineOutput() > asked: // for the canary, or for a concurrent call
+		g.machine.RecordAnswer(asked)
+	case err == errSilent, code == fault.Overloaded, code == fault.Limited: // a full engine works
+		now := g.server.now()
+		g.machine.RecordUnanswered(now, asked, g.readSigns(now))
 	default:
-		g.m.Failed()
+		g.machine.RecordError()
 	}
 	g.cause = err
 }
 
-// broken makes the worker not ready, and ends its calls.
-func (g *monitor) broken(ctx context.Context) {
-	s := g.s
-	if s.sick.CompareAndSwap(false, true) {
+// handleBroken makes the worker not ready, and ends its calls.
+func (g *engineMonitor) handleBroken(ctx context.Context) {
+	s := g.server
+	if s.engineBroken.CompareAndSwap(false, true) {
 		s.w.metrics.ready.Set(0)
 		s.w.log.Error("the engine does not answer: not ready until it does", "error", g.cause)
-		s.announce(ctx)
+		s.publishLoadNow(ctx)
 	}
 	now, ended := s.now(), 0
-	if g.since == 0 {
-		g.since = now
+	if g.brokenSince == 0 {
+		g.brokenSince = now
 	}
 	for _, p := range s.calls.inProgress() {
-		if p.began >= g.since && now.Sub(p.began) < laterCalls {
+		if p.startedAt >= g.brokenSince && now.Sub(p.startedAt) < laterCalls {
 			continue
 		}
-		if p.stop(fault.New(fault.Unavailable, "the engine of worker %d does not answer: another goes on with the call", s.w.cfg.ID)) {
+		if p.endCall(fault.New(fault.Unavailable, "the engine of worker %d does not answer: another goes on with the call", s.w.cfg.ID)) {
 			ended++
 		}
 	}
@@ -214,59 +215,59 @@ func (g *monitor) broken(ctx context.Context) {
 	}
 }
 
-// endStalled ends the streams that have stalled.
-func (g *monitor) endStalled(ctx context.Context) {
-	s, now := g.s, g.s.now()
+// endStalledStreams ends the streams that have stalled.
+func (g *engineMonitor) endStalledStreams(ctx context.Context) {
+	s, now := g.server, g.server.now()
 	for _, p := range s.calls.inProgress() {
-		of, ok := p.stream()
-		if !ok || !g.m.Stalled(now, of) {
+		of, ok := p.stallStream()
+		if !ok || !g.machine.IsStalled(now, of) {
 			continue
 		}
 		waited := now.Sub(of.Since)
-		if !p.stop(fault.New(fault.Unavailable, "the engine of worker %d sent nothing of the answer for %v", s.w.cfg.ID, waited.Round(time.Second))) {
+		if !p.endCall(fault.New(fault.Unavailable, "the engine of worker %d sent nothing of the answer for %v", s.w.cfg.ID, waited.Round(time.Second))) {
 			continue
 		}
 		s.w.metrics.stalled.Inc()
 		s.w.throttle.Log(ctx, slog.LevelWarn, "a stream has stalled and is ended, another worker goes on with it",
-			"request", p.id, "attempt", p.attempt, "waited", waited.Round(time.Millisecond), "begun", of.Begun)
+			"request", p.id, "attempt", p.attempt, "waited", waited.Round(time.Millisecond), "begun", of.Started)
 	}
 }
 
-// beat notes that the engine has produced something, and returns when.
-func (s *server) beat() kv.Mono {
+// recordEngineOutput records that the engine has produced something, and returns the time.
+func (s *callServer) recordEngineOutput() kv.Mono {
 	now := s.now()
 	s.lastToken.Store(int64(now))
-	if s.sick.Load() {
-		s.works()
+	if s.engineBroken.Load() {
+		s.markWorking()
 	}
 	return now
 }
 
-// works notes that the engine does, after it did not.
-func (s *server) works() {
-	if s.sick.CompareAndSwap(true, false) {
+// markWorking marks an engine that did not work as working.
+func (s *callServer) markWorking() {
+	if s.engineBroken.CompareAndSwap(true, false) {
 		s.w.metrics.ready.Set(1)
 		s.w.log.Info("the engine answers again: ready")
-		s.poke()
+		s.wakeLoadPublisher()
 	}
 }
 
-// now is the time since the server was born, which is not 0.
-func (s *server) now() kv.Mono { return s.at(time.Now()) }
+// now is the time since the server's start; never 0.
+func (s *callServer) now() kv.Mono { return s.timeOf(time.Now()) }
 
-// at is a time in the server's; at least 1, which is before everything.
-func (s *server) at(t time.Time) kv.Mono { return kv.Mono(max(t.Sub(s.born), 1)) }
+// timeOf converts a time to the server's clock; at least 1, which is before everything.
+func (s *callServer) timeOf(t time.Time) kv.Mono { return kv.Mono(max(t.Sub(s.startedAt), 1)) }
 
-// lastBeat is when the engine last produced something, or when the run began.
-func (s *server) lastBeat() kv.Mono { return kv.Mono(s.lastToken.Load()) }
+// lastEngineOutput is when the engine last produced something, or when the run started.
+func (s *callServer) lastEngineOutput() kv.Mono { return kv.Mono(s.lastToken.Load()) }
 
-// hide keeps the canary out of the reports until show: while no call runs, the
-// load is what it was before.
-func (s *server) hide() {
+// hideCanary keeps the canary out of the reports until showLoad: while no call runs, the reported load
+// is the one before.
+func (s *callServer) hideCanary() {
 	if src, ok := s.w.eng.(engine.LoadSource); ok {
 		before := src.Load()
-		s.before.Store(&before)
+		s.loadBefore.Store(&before)
 	}
 }
 
-func (s *server) show() { s.before.Store(nil) }
+func (s *callServer) showLoad() { s.loadBefore.Store(nil) }

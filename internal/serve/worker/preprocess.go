@@ -7,24 +7,23 @@ import (
 	"penstock/internal/engine"
 )
 
-// preprocess serves one request for the prompt of a text or a conversation. What
-// the engine hands over is checked here, so that a frontend need not blame the
-// wire for it.
-func (s *server) preprocess(ctx context.Context, body []byte, send func([]byte) error) error {
+// servePreprocess serves one request for the prompt of a text or a conversation. It validates the
+// engine's answer, so that a frontend need not attribute errors to the transport.
+func (s *callServer) servePreprocess(ctx context.Context, body []byte, send func([]byte) error) error {
 	w := s.w
 	eng, ok := w.eng.(engine.Preprocessor)
 	if !ok {
 		err := fault.New(fault.Unimplemented, "the engine of worker %d makes no prompts for others", w.cfg.ID)
-		w.metrics.refused(err)
+		w.metrics.countRefused(err)
 		return err
 	}
 	req := new(engine.PreprocessRequest)
-	return s.once(ctx, func() (string, subject, error) {
+	return s.serveOnce(ctx, func() (string, callInfo, error) {
 		if err := engine.DecodePreprocessRequest(body, req); err != nil {
-			return "", subject{}, err
+			return "", callInfo{}, err
 		}
 		// No token is computed, so none is counted.
-		return req.Model, subject{id: req.ID, attempt: req.Attempt}, req.Validate()
+		return req.Model, callInfo{id: req.ID, attempt: req.Attempt}, req.Validate()
 	}, func(ctx context.Context) error {
 		p, err := eng.Preprocess(ctx, req)
 		if err != nil {
@@ -34,6 +33,6 @@ func (s *server) preprocess(ctx context.Context, body []byte, send func([]byte) 
 			return err
 		}
 		p.Attempt = req.Attempt
-		return p.Frames(send)
+		return p.SendFrames(send)
 	})
 }

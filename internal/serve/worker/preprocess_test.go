@@ -15,8 +15,8 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// preprocessor is an engine that makes prompts: the bytes of the text or of the
-// conversation, after a second.
+// preprocessor is an engine that makes prompts of the bytes of the text or the conversation, after a
+// second.
 type preprocessor struct{ *servetest.Engine }
 
 func (preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
@@ -32,7 +32,7 @@ func (preprocessor) Preprocess(ctx context.Context, req *engine.PreprocessReques
 	case "plain":
 		return nil, errors.New("secret detail")
 	case "refused":
-		return nil, fault.Param("messages", "roles must alternate")
+		return nil, fault.InvalidParam("messages", "roles must alternate")
 	case "vocabulary":
 		return &engine.Preprocessed{Tokens: []kv.Token{1 << 20}}, nil
 	case "media":
@@ -94,12 +94,12 @@ func TestPreprocesses(t *testing.T) {
 			req := preprocessRequest("r")
 			c.edit(req)
 			got, err := r.preprocess(t.Context(), r.addr(), req)
-			if err == nil || fault.Of(err) != c.want || strings.Contains(err.Error(), "secret") || len(got) > 0 {
+			if err == nil || fault.CodeOf(err) != c.want || strings.Contains(err.Error(), "secret") || len(got) > 0 {
 				t.Errorf("%s: %v, want %v", name, err, c.want)
 			}
 		}
 		err = r.rpc.Call(t.Context(), r.addr(), engine.MethodPreprocess, nil, func([]byte) error { return nil })
-		if err == nil || fault.Of(err) != fault.Invalid {
+		if err == nil || fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("an empty body: %v", err)
 		}
 		if log := r.log.String(); !strings.Contains(log, "request=r ") || strings.Contains(log, "quiet") {
@@ -116,13 +116,13 @@ func TestPreprocessesNot(t *testing.T) {
 		if r.card().Preprocess {
 			t.Error("the card promises prompts")
 		}
-		if _, err := r.preprocess(t.Context(), r.addr(), preprocessRequest("r")); err == nil || fault.Of(err) != fault.Unimplemented {
+		if _, err := r.preprocess(t.Context(), r.addr(), preprocessRequest("r")); err == nil || fault.CodeOf(err) != fault.Unimplemented {
 			t.Errorf("%v, want %v", err, fault.Unimplemented)
 		}
 	})
 }
 
-// TestPreprocessBounds: it counts as a call, and the caller's end is the engine's.
+// TestPreprocessBounds: it counts as a call, and a canceled call cancels the engine's work.
 func TestPreprocessBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -136,7 +136,7 @@ func TestPreprocessBounds(t *testing.T) {
 			first <- err
 		}()
 		synctest.Wait()
-		if _, err := r.preprocess(t.Context(), r.addr(), preprocessRequest("s")); err == nil || fault.Of(err) != fault.Overloaded {
+		if _, err := r.preprocess(t.Context(), r.addr(), preprocessRequest("s")); err == nil || fault.CodeOf(err) != fault.Overloaded {
 			t.Errorf("the second call: %v, want %v", err, fault.Overloaded)
 		}
 		begin := time.Now()

@@ -8,48 +8,47 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
 )
 
-// publisher turns the engine's cache events into numbered records on the bus, and answers
-// routers that miss some: from the last records, or by a description of the cache.
+// eventPublisher turns the engine's cache events into numbered records on the bus, and answers routers
+// that miss some: from the latest records, or by a description of the whole cache.
 //
-// It has no queue of its own. While the bus fails the engine's watcher waits in
-// it, and the engine, whose queue is bounded, starts that watcher over with a
-// description of the cache when too much has passed.
+// It has no queue of its own. While the bus fails the engine's watcher blocks in it, and the engine,
+// whose queue is bounded, restarts that watcher with a description of the cache when its queue
+// overflows.
 //
-// Everything is published by run, so that what is published again never stands between
-// two parts of what is new.
-type publisher struct {
+// Only run publishes, so that a repeated record never separates two parts of a new one.
+type eventPublisher struct {
 	w       *Worker
 	worker  kv.Worker
 	key     string
-	started time.Time     // zero of Mono
-	asked   chan struct{} // of capacity 1: requests were noted
+	started time.Time     // start of its monotonic time
+	asked   chan struct{} // of capacity 1: requests have arrived
 
-	record feed.Record // First is the number of the next event
-	cut    feed.Cutter
-	again  [][]byte // scratch of repeat
-	// next is the number after the last event which the bus acknowledged, attempted after
-	// the last one which was given to it. attempted is stored first.
+	record kvfeed.Record // First is the number of the next event
+	cut    kvfeed.RecordSplitter
+	again  [][]byte // scratch of repeatRecords
+	// next is the number after the last event which the bus acknowledged, attempted the number after
+	// the last one passed to it. attempted is stored first.
 	next, attempted atomic.Uint64
 
 	mu struct {
 		sync.Mutex
-		log *feed.Log[[]byte]
+		log *kvfeed.EventLog[[]byte]
 	}
 }
 
-func newPublisher(w *Worker) (*publisher, error) {
+func newEventPublisher(w *Worker) (*eventPublisher, error) {
 	worker := kv.Worker{ID: w.cfg.ID}
-	p := &publisher{
+	p := &eventPublisher{
 		w: w, worker: worker, key: engine.WorkerKey(worker), started: time.Now(), asked: make(chan struct{}, 1),
-		record: feed.Record{Worker: worker, Epoch: w.cfg.Epoch, First: 1, BlockSize: uint32(w.card.BlockSize)},
+		record: kvfeed.Record{Worker: worker, Epoch: w.cfg.Epoch, First: 1, BlockSize: uint32(w.card.BlockSize)},
 	}
-	log, err := feed.NewLog[[]byte](feed.LogConfig{}, w.cfg.Epoch)
+	log, err := kvfeed.NewEventLog[[]byte](kvfeed.LogConfig{}, w.cfg.Epoch)
 	if err != nil {
 		return nil, err
 	}
@@ -58,20 +57,20 @@ func newPublisher(w *Worker) (*publisher, error) {
 	return p, nil
 }
 
-func (p *publisher) now() kv.Mono { return kv.Mono(time.Since(p.started)) }
+func (p *eventPublisher) now() kv.Mono { return kv.Mono(time.Since(p.started)) }
 
-// listen notes the requests of routers, until ctx ends.
-func (p *publisher) listen(ctx context.Context) error {
-	return p.w.planes.Bus.Subscribe(ctx, bus.KVResync(p.w.cfg.Namespace), 0, func(m bus.Message) error {
+// listenRequests records the requests of routers, until ctx ends.
+func (p *eventPublisher) listenRequests(ctx context.Context) error {
+	return p.w.planes.Bus.Subscribe(ctx, bus.KVResyncTopic(p.w.cfg.Namespace), 0, func(m bus.Message) error {
 		if m.Key != p.key {
 			return nil
 		}
-		q, err := feed.DecodeRequest(p.worker, m.Data)
-		if err != nil { // of a later version: a description answers whatever it wants
+		q, err := kvfeed.DecodeRequest(p.worker, m.Data)
+		if err != nil { // of a later version: a description answers any request
 			p.w.throttle.Log(ctx, slog.LevelWarn, "a router asks in a form that is not known", "error", err)
 		}
 		p.mu.Lock()
-		p.mu.log.Ask(q)
+		p.mu.log.AddRequest(q)
 		p.mu.Unlock()
 		select {
 		case p.asked <- struct{}{}:
@@ -83,13 +82,12 @@ func (p *publisher) listen(ctx context.Context) error {
 
 var errResync = errors.New("a router asked for the whole cache")
 
-// run publishes until ctx ends. Each watch of the engine begins with a
-// description of the whole cache, so beginning a new one answers a request for that, and
-// repairs whatever made the last one fail.
-func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
+// run publishes until ctx ends. Each watch of the engine starts with a description of the whole cache,
+// so starting a new one answers a request for that, and recovers from any failure of the last one.
+func (p *eventPublisher) run(ctx context.Context, src engine.KVSource) error {
 	wait := newBackoff()
 	for {
-		err := p.watch(ctx, src)
+		err := p.watchCache(ctx, src)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -106,12 +104,12 @@ func (p *publisher) run(ctx context.Context, src engine.KVSource) error {
 	}
 }
 
-// watch runs one watch of the engine, and answers what the last records answer, until the
-// watch fails, ctx ends, or a description is asked for (errResync).
-func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
+// watchCache runs one watch of the engine, and answers requests which the latest records can answer,
+// until the watch fails, ctx ends, or a description is requested (errResync).
+func (p *eventPublisher) watchCache(ctx context.Context, src engine.KVSource) error {
 	watching, stop := context.WithCancel(ctx)
 	p.mu.Lock()
-	p.mu.log.Describing(p.now())
+	p.mu.log.StartDescription(p.now())
 	p.mu.Unlock()
 	batches, done, ended := make(chan []kv.Event), make(chan error), make(chan error, 1)
 	var watcher sync.WaitGroup
@@ -119,7 +117,7 @@ func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 		ended <- src.WatchKV(watching, func(events []kv.Event) error {
 			select {
 			case batches <- events:
-				return <-done // whoever took them says so
+				return <-done // the receiver reports the result
 			case <-watching.Done():
 				return watching.Err()
 			}
@@ -131,75 +129,74 @@ func (p *publisher) watch(ctx context.Context, src engine.KVSource) error {
 	defer answer.Stop()
 	gathered := time.NewTimer(0)
 	defer gathered.Stop()
-	var ready <-chan []kv.Event // batches, unless more is being gathered
+	var ready <-chan []kv.Event // batches, unless events are being gathered
 	for {
 		select {
 		case <-gathered.C:
 			ready = batches
 		case events := <-ready:
-			// Publishing goes by ctx: a record under way when the watch ends is finished.
-			done <- p.publish(ctx, events)
+			// Publishing uses ctx, so that a record being published when the watch ends is completed.
+			done <- p.publishEvents(ctx, events)
 			ready = nil
-			gathered.Reset(gather)
+			gathered.Reset(gatherDelay)
 		case err := <-ended:
 			return err
 		case <-p.asked:
-			answer.Reset(p.untilAnswer())
+			answer.Reset(p.untilNextAnswer())
 		case <-answer.C:
-			if err := p.answer(ctx); err != nil {
+			if err := p.answerRequests(ctx); err != nil {
 				return err
 			}
-			answer.Reset(p.untilAnswer())
+			answer.Reset(p.untilNextAnswer())
 		}
 	}
 }
 
-// gather is how long the events after a record are gathered for the next one. A record costs
-// the bus, and every router, more than most of what is in it; nobody is worse off for knowing of a
-// cached block a few milliseconds later: routers expect what they sent to be cached for longer.
-const gather = 10 * time.Millisecond
+// gatherDelay is how long the events after a record are gathered for the next one. A record costs the
+// bus, and every router, more than most of its contents. The delay of some milliseconds does no harm:
+// routers predict what they sent for longer than that.
+const gatherDelay = 10 * time.Millisecond
 
-// idleAnswer is how long the answer to no request may wait: the next request wakes.
+// idleAnswer is the wait without pending requests: the next request wakes the publisher.
 const idleAnswer = time.Hour
 
-func (p *publisher) untilAnswer() time.Duration {
+func (p *eventPublisher) untilNextAnswer() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, ok := p.mu.log.Due()
+	at, ok := p.mu.log.AnswerDue()
 	if !ok {
 		return idleAnswer
 	}
 	return max(0, at.Sub(p.now()))
 }
 
-// answer does what requests ask for and may be done now, or returns errResync for a new
-// watch to do it.
-func (p *publisher) answer(ctx context.Context) error {
+// answerRequests answers the requests which are due, or returns errResync for a new watch to answer.
+func (p *eventPublisher) answerRequests(ctx context.Context) error {
 	p.mu.Lock()
-	a := p.mu.log.Answer(p.now())
+	a := p.mu.log.NextAnswer(p.now())
 	if a.Repeat {
-		p.again = p.mu.log.AppendFrom(p.again[:0], a.From)
+		p.again = p.mu.log.AppendRecords(p.again[:0], a.From)
 	}
 	p.mu.Unlock()
 	switch {
 	case a.Describe:
 		return errResync
 	case a.Repeat:
-		return p.repeat(ctx)
+		return p.repeatRecords(ctx)
 	}
 	return nil
 }
 
-// repeat publishes again what is in again, or if that is nothing the word that nothing is
-// missing.
-func (p *publisher) repeat(ctx context.Context) error {
+// repeatRecords publishes the records in again once more, or if there are none an empty record, which
+// says that nothing is missing.
+func (p *eventPublisher) repeatRecords(ctx context.Context) error {
 	defer clear(p.again)
 	if len(p.again) == 0 {
 		p.record.Events = nil
-		p.again = append(p.again, feed.AppendRecord(nil, &p.record))
+		p.again = append(p.again, kvfeed.AppendRecord(nil, &p.record))
 	}
 	for _, data := range p.again {
-		if err := p.keep(ctx, data); err != nil {
+		if err := p.publishRecord(ctx, data); err != nil {
 			return err
 		}
 		p.w.metrics.repeats.Inc()
@@ -207,9 +204,9 @@ func (p *publisher) repeat(ctx context.Context) error {
 	return nil
 }
 
-// publish numbers events and publishes them in records of bounded size. It
-// returns when the bus has kept all of them, or with ctx's error.
-func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
+// publishEvents numbers events and publishes them in records of bounded size. It returns when the bus
+// has stored all of them, or with ctx's error.
+func (p *eventPublisher) publishEvents(ctx context.Context, events []kv.Event) error {
 	p.cut.Reset(events)
 	for {
 		p.record.Events = p.cut.Next()
@@ -217,26 +214,26 @@ func (p *publisher) publish(ctx context.Context, events []kv.Event) error {
 		if n == 0 {
 			return nil
 		}
-		data := feed.AppendRecord(nil, &p.record)
-		// Whether or not it arrives, these numbers are used up.
+		data := kvfeed.AppendRecord(nil, &p.record)
+		// These numbers are used up whether or not the record arrives.
 		p.record.First += uint64(n)
 		p.attempted.Store(p.record.First)
 		p.mu.Lock()
-		p.mu.log.Add(n, len(data), data)
+		p.mu.log.AddRecord(n, len(data), data)
 		p.mu.Unlock()
-		if err := p.keep(ctx, data); err != nil {
+		if err := p.publishRecord(ctx, data); err != nil {
 			return err
 		}
 		p.next.Store(p.record.First)
 		p.w.metrics.records.Inc()
-		p.w.metrics.published(p.record.Events)
+		p.w.metrics.countEvents(p.record.Events)
 	}
 }
 
-// keep publishes an encoded record until the bus has it. A failed attempt may
-// have arrived; receivers drop what they see twice by its number.
-func (p *publisher) keep(ctx context.Context, data []byte) error {
-	topic := bus.KVEvents(p.w.cfg.Namespace, p.w.cfg.Component)
+// publishRecord publishes an encoded record until the bus has it. A failed attempt may have arrived;
+// receivers drop duplicates by number.
+func (p *eventPublisher) publishRecord(ctx context.Context, data []byte) error {
+	topic := bus.KVEventsTopic(p.w.cfg.Namespace, p.w.cfg.Component)
 	for wait := newBackoff(); ; {
 		err := p.w.planes.Bus.Publish(ctx, topic, p.key, data)
 		if err == nil {
@@ -245,7 +242,7 @@ func (p *publisher) keep(ctx context.Context, data []byte) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		p.w.metrics.bad.Inc()
+		p.w.metrics.failedPublishes.Inc()
 		p.w.throttle.Log(ctx, slog.LevelWarn, "cannot publish cache events, trying again", "error", err)
 		if err := wait.Wait(ctx); err != nil {
 			return err

@@ -17,72 +17,72 @@ import (
 	"penstock/internal/engine"
 )
 
-// server answers calls during one run.
-type server struct {
+// callServer answers calls during one run.
+type callServer struct {
 	w         *Worker
-	publisher *publisher
-	door      *door
-	born      time.Time
-	// lastToken is when the engine last produced something, in nanoseconds since
-	// born; sick says that it does not answer its canary.
-	lastToken atomic.Int64
-	sick      atomic.Bool
-	// before is the load that is reported while the canary asks; nil otherwise.
-	before atomic.Pointer[engine.Load]
-	// changed wakes the one who publishes the load; told is for those who wait
-	// until it is out.
-	changed chan struct{}
-	told    chan chan<- struct{}
-	// aborted is closed when calls must end now, with why.
-	aborted chan struct{}
-	why     error
-	// calls are those in progress, and running the goroutines that serve them. A handler
-	// may return before its goroutine: see carry.
-	calls   *calls
+	publisher *eventPublisher
+	limiter   *callLimiter
+	startedAt time.Time
+	// lastToken is when the engine last produced something, in nanoseconds since born. sick says that
+	// it does not answer its canary.
+	lastToken    atomic.Int64
+	engineBroken atomic.Bool
+	// loadBefore is the load that is reported while the canary runs; nil otherwise.
+	loadBefore atomic.Pointer[engine.Load]
+	// loadWake wakes the goroutine which publishes the load. told takes channels on which callers wait
+	// for the next publication.
+	loadWake    chan struct{}
+	loadWaiters chan chan<- struct{}
+	// aborted is closed when all calls must end now, with the error why.
+	aborted  chan struct{}
+	abortErr error
+	// calls are the calls in progress, and running their goroutines. A handler may return before its
+	// goroutine: see runCall.
+	calls   *callTracker
 	running sync.WaitGroup
 }
 
-func newServer(w *Worker) (*server, error) {
-	p, err := newPublisher(w)
+func newCallServer(w *Worker) (*callServer, error) {
+	p, err := newEventPublisher(w)
 	if err != nil {
 		return nil, err
 	}
-	return &server{
-		w: w, publisher: p, door: newDoor(w.cfg.MaxCalls), born: time.Now(),
-		changed: make(chan struct{}, 1), told: make(chan chan<- struct{}), aborted: make(chan struct{}), calls: newCalls(),
+	return &callServer{
+		w: w, publisher: p, limiter: newCallLimiter(w.cfg.MaxCalls), startedAt: time.Now(),
+		loadWake: make(chan struct{}, 1), loadWaiters: make(chan chan<- struct{}), aborted: make(chan struct{}), calls: newCallTracker(),
 	}, nil
 }
 
-// abort ends all calls with err. It is called once.
-func (s *server) abort(err error) {
-	s.why = err
+// abortCalls ends all calls with err. It is called once.
+func (s *callServer) abortCalls(err error) {
+	s.abortErr = err
 	close(s.aborted)
 }
 
-func (s *server) handle(ctx context.Context, method string, body []byte, send func([]byte) error) error {
+func (s *callServer) handleCall(ctx context.Context, method string, body []byte, send func([]byte) error) error {
 	switch method {
 	case engine.MethodGenerate:
-		return s.generate(ctx, body, send)
+		return s.serveGenerate(ctx, body, send)
 	case engine.MethodEmbed:
-		return s.embed(ctx, body, send)
+		return s.serveEmbed(ctx, body, send)
 	case engine.MethodPreprocess:
-		return s.preprocess(ctx, body, send)
-	case engine.MethodPass:
-		return s.pass(ctx, body, send)
+		return s.servePreprocess(ctx, body, send)
+	case engine.MethodPassthrough:
+		return s.servePass(ctx, body, send)
 	case engine.MethodPing:
-		return s.ping(send)
+		return s.servePing(send)
 	case engine.MethodDescribe:
-		return s.describe(send)
+		return s.serveDescribe(send)
 	case engine.MethodInspect:
 		if router, ok := s.w.eng.(engine.Inspector); ok {
-			return inspect(ctx, router, body, send)
+			return serveInspect(ctx, router, body, send)
 		}
 	}
 	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s, %s, %s and %s, not %.100q",
-		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPass, engine.MethodPing, engine.MethodDescribe, method)
+		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPassthrough, engine.MethodPing, engine.MethodDescribe, method)
 }
 
-func (s *server) ping(send func([]byte) error) error {
+func (s *callServer) servePing(send func([]byte) error) error {
 	b, err := json.Marshal(s.health())
 	if err != nil {
 		return fmt.Errorf("encode pong: %w", err)
@@ -91,14 +91,14 @@ func (s *server) ping(send func([]byte) error) error {
 }
 
 // health is the worker's answer to a ping.
-func (s *server) health() engine.Pong {
-	calls, _ := s.door.inside()
-	return engine.Pong{LoadReport: s.report(), InFlight: calls}
+func (s *callServer) health() engine.Pong {
+	calls, _ := s.limiter.callCount()
+	return engine.Pong{LoadReport: s.loadReport(), InFlight: calls}
 }
 
-// report is the worker's load now. An engine that reports none is judged by the
-// calls in progress.
-func (s *server) report() engine.LoadReport {
+// loadReport is the worker's load now. The load of an engine that reports none is its calls in
+// progress.
+func (s *callServer) loadReport() engine.LoadReport {
 	r := engine.LoadReport{WorkerID: s.w.cfg.ID, Epoch: s.w.cfg.Epoch, State: engine.StateReady}
 	if s.w.card.KVEvents {
 		r.KVNext = s.publisher.next.Load()
@@ -106,14 +106,14 @@ func (s *server) report() engine.LoadReport {
 			r.KVAttempted = attempted
 		}
 	}
-	calls, leaving := s.door.inside()
+	calls, leaving := s.limiter.callCount()
 	switch {
 	case leaving:
 		r.State = engine.StateDraining
-	case s.sick.Load(), s.unreached():
+	case s.engineBroken.Load(), s.isEngineUnreachable():
 		r.State = engine.StateNotReady
 	}
-	before := s.before.Load()
+	before := s.loadBefore.Load()
 	src, ok := s.w.eng.(engine.LoadSource)
 	switch {
 	case !ok:
@@ -124,7 +124,7 @@ func (s *server) report() engine.LoadReport {
 		r.Load = src.Load()
 	}
 	if src, ok := s.w.eng.(engine.AdapterSource); ok {
-		r.Adapters = src.Adapters()
+		r.Adapters = src.LoadedAdapters()
 	}
 	if src, ok := s.w.eng.(engine.WarningSource); ok {
 		r.Warnings = src.Warnings()
@@ -132,38 +132,38 @@ func (s *server) report() engine.LoadReport {
 	if r.State == engine.StateReady && slices.ContainsFunc(r.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }) {
 		r.State = engine.StateNotReady
 	}
-	r.Fit()
+	r.FitToLimit()
 	return r
 }
 
-// generate serves one request.
-func (s *server) generate(ctx context.Context, body []byte, send func([]byte) error) error {
+// serveGenerate serves one request.
+func (s *callServer) serveGenerate(ctx context.Context, body []byte, send func([]byte) error) error {
 	w := s.w
-	req, err := s.accept(body)
+	req, err := s.acceptRequest(body)
 	if err != nil {
-		w.metrics.refused(err)
+		w.metrics.countRefused(err)
 		return err
 	}
-	defer s.leave()
-	c := &call{s: s, w: w, subject: subject{req.ID, req.Attempt, len(req.Prompt)}, req: req, send: send, started: time.Now()}
-	c.progress = s.progress(c.subject, true)
-	c.progress.prompt += longest(req.Generated)
-	err = s.carry(ctx, c.progress, c.run)
-	c.finished(ctx, err)
+	defer s.finishCall()
+	c := &generateCall{s: s, w: w, subject: callInfo{req.ID, req.Attempt, len(req.Prompt)}, req: req, send: send, started: time.Now()}
+	c.progress = s.newProgress(c.subject, true)
+	c.progress.prompt += longestChoice(req.Generated)
+	err = s.runCall(ctx, c.progress, c.run)
+	c.recordFinished(ctx, err)
 	return err
 }
 
-// carry runs the engine's part of a call. The engine works in a goroutine of its
-// own, so that at the end of a drain the handler can return, and end the call,
-// even while a frame waits for a caller that has stopped reading.
-func (s *server) carry(ctx context.Context, p *progress, run func(context.Context) error) error {
+// runCall runs the engine's part of a call. The engine works in its own goroutine, so that at the end
+// of a drain the handler can return, and end the call, even while a frame waits for a caller that has
+// stopped reading.
+func (s *callServer) runCall(ctx context.Context, p *callProgress, run func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.calls.add(p)
-	defer s.calls.remove(p)
+	s.calls.addCall(p)
+	defer s.calls.removeCall(p)
 	done := make(chan error, 1)
 	s.running.Go(func() {
-		deepen()
+		growStack()
 		done <- run(ctx)
 	})
 	select {
@@ -172,47 +172,47 @@ func (s *server) carry(ctx context.Context, p *progress, run func(context.Contex
 	case err := <-p.end:
 		return err
 	case <-s.aborted:
-		// What the engine reached is not awaited: the call ends here.
-		return s.why
+		// The engine's output is not awaited: the call ends here.
+		return s.abortErr
 	}
 }
 
-// progress returns that of a call that begins.
-func (s *server) progress(of subject, streams bool) *progress {
-	return &progress{id: of.id, attempt: of.attempt, prompt: of.prompt, streams: streams, began: s.now(), end: make(chan error, 1)}
+// newProgress returns the progress of a new call.
+func (s *callServer) newProgress(of callInfo, streams bool) *callProgress {
+	return &callProgress{id: of.id, attempt: of.attempt, prompt: of.prompt, isStream: streams, startedAt: s.now(), end: make(chan error, 1)}
 }
 
-// longest is how many tokens were generated of the choice that has most.
-func longest(generated [][]kv.Token) (n int) {
+// longestChoice is the number of tokens of the longest choice.
+func longestChoice(generated [][]kv.Token) (n int) {
 	for _, g := range generated {
 		n = max(n, len(g))
 	}
 	return n
 }
 
-// unreached reports whether the engine itself knows that it cannot be reached, or is in doubt.
-func (s *server) unreached() bool {
-	src, ok := s.w.eng.(engine.SignSource)
-	return ok && src.Signs().Live != engine.Up
+// isEngineUnreachable reports whether the engine itself knows that it is unreachable, or is in doubt.
+func (s *callServer) isEngineUnreachable() bool {
+	src, ok := s.w.eng.(engine.HealthSource)
+	return ok && src.HealthReport().Live != engine.Up
 }
 
-// deepen grows a goroutine's stack once to what the call of an engine takes. Grown by and by, it would be
-// copied each time, with all the calls that are on it by then.
+// growStack grows a goroutine's stack once to the size that the call of an engine needs. Growing it step
+// by step would copy it each time, with all frames on it.
 //
 //go:noinline
-func deepen() {
+func growStack() {
 	var room [8 << 10]byte
-	touch(&room)
+	touchStack(&room)
 }
 
 //go:noinline
-func touch(*[8 << 10]byte) {}
+func touchStack(*[8 << 10]byte) {}
 
-// accept decodes a request and checks that it can be served here. On success it
-// has counted the call as in flight, until leave.
-func (s *server) accept(body []byte) (*engine.Request, error) {
+// acceptRequest decodes a request and checks that it can be served here. On success it has counted the
+// call as in flight, until finishCall.
+func (s *callServer) acceptRequest(body []byte) (*engine.Request, error) {
 	req := new(engine.Request)
-	return req, s.enter(func() (model string, err error) {
+	return req, s.admitCall(func() (model string, err error) {
 		if err := engine.DecodeRequest(body, req); err != nil {
 			return "", err
 		}
@@ -220,40 +220,40 @@ func (s *server) accept(body []byte) (*engine.Request, error) {
 	})
 }
 
-// enter counts a call as in flight if there is room for it, the worker is not
-// leaving, and the call can be read and is for the model served here.
-func (s *server) enter(read func() (model string, err error)) error {
+// admitCall counts a call as in flight if there is room for it, the worker is not draining, and the
+// call can be decoded and is for the model served here.
+func (s *callServer) admitCall(read func() (model string, err error)) error {
 	w := s.w
-	if err := s.door.enter(); err != nil {
+	if err := s.limiter.acquire(); err != nil {
 		return err
 	}
 	model, err := read()
-	if err == nil && !w.card.Names(model) && !w.listed.has(model) {
+	if err == nil && !w.card.HasName(model) && !w.liveCard.hasServed(model) {
 		err = fault.New(fault.NotFound, "worker %d serves %.100q, not %.100q", w.cfg.ID, w.card.Name, model)
 	}
 	if err != nil {
-		s.door.leave()
+		s.limiter.release()
 		return err
 	}
 	w.metrics.inFlight.Inc()
 	return nil
 }
 
-func (s *server) leave() {
+func (s *callServer) finishCall() {
 	s.w.metrics.inFlight.Dec()
-	s.door.leave()
+	s.limiter.release()
 }
 
-// subject is what the log and the metrics know a call by.
-type subject struct {
+// callInfo identifies a call in logs and metrics.
+type callInfo struct {
 	id      string
 	attempt uint32
 	prompt  int // tokens
 }
 
-// guard calls the engine and makes of its error one for the caller. A panic is
-// the request's failure, not the process's.
-func (w *Worker) guard(ctx context.Context, s subject, serve func() error) (err error) {
+// guardEngine calls the engine and converts its error for the caller. A panic fails the request, not
+// the process.
+func (w *Worker) guardEngine(ctx context.Context, s callInfo, serve func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			w.log.Error("engine panicked", "request", s.id, "attempt", s.attempt, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -272,23 +272,23 @@ func (w *Worker) guard(ctx context.Context, s subject, serve func() error) (err 
 	return fault.New(fault.Internal, "worker %d failed on this request", w.cfg.ID)
 }
 
-// ended keeps the books of a call that is over.
-func (w *Worker) ended(ctx context.Context, s subject, cached, output int64, took time.Duration, err error) {
-	w.metrics.finished(s.prompt, cached, output, took, err)
+// recordCall counts and logs a finished call.
+func (w *Worker) recordCall(ctx context.Context, s callInfo, cached, output int64, took time.Duration, err error) {
+	w.metrics.observeCall(s.prompt, cached, output, took, err)
 	w.log.LogAttrs(ctx, slog.LevelDebug, "call",
 		slog.String("request", s.id), slog.Uint64("attempt", uint64(s.attempt)),
 		slog.Int("prompt_tokens", s.prompt), slog.Int64("cached_tokens", cached),
-		slog.Int64("output_tokens", output), slog.Duration("took", took), slog.String("outcome", outcome(err)))
+		slog.Int64("output_tokens", output), slog.Duration("took", took), slog.String("outcome", outcomeOf(err)))
 }
 
-// call is one generation in progress. Counters are atomic because an aborted
-// call's are read while its goroutine may still be at work.
-type call struct {
-	s        *server
+// generateCall is one generation in progress. Counters are atomic because an aborted call is
+// inspected while its goroutine may still run.
+type generateCall struct {
+	s        *callServer
 	w        *Worker
-	subject  subject
+	subject  callInfo
 	req      *engine.Request
-	progress *progress
+	progress *callProgress
 	send     func([]byte) error
 	started  time.Time
 	frame    []byte
@@ -297,36 +297,36 @@ type call struct {
 	cached   atomic.Int64 // as far as it is known
 }
 
-// run drives the engine.
-func (c *call) run(ctx context.Context) error {
-	return c.w.guard(ctx, c.subject, func() error { return c.w.eng.Generate(ctx, c.req, c.deliver) })
+// run calls the engine.
+func (c *generateCall) run(ctx context.Context) error {
+	return c.w.guardEngine(ctx, c.subject, func() error { return c.w.eng.Generate(ctx, c.req, c.sendDelta) })
 }
 
-// deliver sends one delta to the caller.
-func (c *call) deliver(d *engine.Delta) error {
+// sendDelta sends one delta to the caller.
+func (c *generateCall) sendDelta(d *engine.Delta) error {
 	c.frame = engine.AppendDelta(c.frame[:0], d)
-	if cached, news := c.report.Take(d); news && cached != engine.CachedUnknown {
+	if cached, news := c.report.ObserveDelta(d); news && cached != engine.CachedUnknown {
 		c.cached.Store(int64(cached))
-		c.progress.hits.Store(int64(cached) + 1)
+		c.progress.cachedPlusOne.Store(int64(cached) + 1)
 	}
 	if len(d.Tokens) == 0 {
 		return c.send(c.frame)
 	}
 	c.output.Add(int64(len(d.Tokens)))
-	c.progress.came(c.s.beat())
+	c.progress.recordOutput(c.s.recordEngineOutput())
 	err := c.send(c.frame)
-	c.progress.taken(c.s.now())
+	c.progress.recordTaken(c.s.now())
 	return err
 }
 
-func (c *call) finished(ctx context.Context, err error) {
-	c.w.ended(ctx, c.subject, c.cached.Load(), c.output.Load(), time.Since(c.started), err)
+func (c *generateCall) recordFinished(ctx context.Context, err error) {
+	c.w.recordCall(ctx, c.subject, c.cached.Load(), c.output.Load(), time.Since(c.started), err)
 }
 
-// outcome is how metrics and logs name the end of a call.
-func outcome(err error) string {
+// outcomeOf is the name of a call's outcome in metrics and logs.
+func outcomeOf(err error) string {
 	if err == nil {
 		return "ok"
 	}
-	return fault.Of(err).String()
+	return fault.CodeOf(err).String()
 }

@@ -14,14 +14,14 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// balky is an engine whose answers to requests called "stall…" stop after their first tokens, and whose own account of its
-// load changes whenever a request comes or goes.
+// balky is an engine whose answers to requests called "stall…" stop after their first tokens, and whose
+// reported load changes whenever a request starts or ends.
 type balky struct {
 	*servetest.Engine
 	mu struct {
 		sync.Mutex
 		running int
-		frozen  chan struct{} // not nil: it says nothing until this is closed
+		frozen  chan struct{} // if not nil, it sends nothing until this is closed
 	}
 }
 
@@ -62,7 +62,7 @@ func (b *balky) Generate(ctx context.Context, req *engine.Request, sink func(*en
 	})
 }
 
-// call begins a call, of which ended tells the end.
+// call starts a call; ended receives its result.
 func (r *rig) call(ctx context.Context, id string, tokens int) (ended chan error) {
 	ended = make(chan error, 1)
 	req := request(4)
@@ -75,8 +75,9 @@ func (r *rig) call(ctx context.Context, id string, tokens int) (ended chan error
 	return ended
 }
 
-// TestStreamStalls: a stream of which nothing comes while its engine works ends, so that another worker goes on with it; it is
-// counted. So does one without its first token, and one that is alone on an engine which works for the canary.
+// TestStreamStalls: a stream without output while its engine works is ended and counted, so that
+// another worker continues it. This includes a stream without its first token, and the only stream of
+// an engine which answers the canary.
 func TestStreamStalls(t *testing.T) {
 	for name, tt := range map[string]struct {
 		id    string
@@ -102,7 +103,7 @@ func TestStreamStalls(t *testing.T) {
 				if !tt.alone {
 					beside = r.call(ctx, "goes on", 9000)
 				}
-				if err := <-stalled; fault.Of(err) != fault.Unavailable || time.Since(start) > tt.most || time.Since(start) < 10*time.Second {
+				if err := <-stalled; fault.CodeOf(err) != fault.Unavailable || time.Since(start) > tt.most || time.Since(start) < 10*time.Second {
 					t.Errorf("it ended after %v: %v", time.Since(start), err)
 				}
 				synctest.Wait() // the monitor counts a stream after it has ended it
@@ -123,8 +124,8 @@ func TestStreamStalls(t *testing.T) {
 	}
 }
 
-// TestSlowIsNotStalled: neither a client that does not read, nor an engine that takes long for each token, nor a prefill that
-// holds up all others is a stall.
+// TestSlowIsNotStalled: a client that does not read, an engine that is slow for each token, and a
+// prefill that delays all other requests are not stalls.
 func TestSlowIsNotStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: 8 * time.Second})
@@ -171,8 +172,9 @@ func TestSlowIsNotStalled(t *testing.T) {
 	})
 }
 
-// TestFrozenUnderTraffic: requests that come and go change an engine's load and do not hide that nothing comes of them. The calls
-// of an engine that does not work end, so that others go on with them.
+// TestFrozenUnderTraffic: requests that start and end change an engine's load but do not hide that it
+// produces nothing. The calls of an engine that does not work are ended, so that other workers continue
+// them.
 func TestFrozenUnderTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -202,7 +204,7 @@ func TestFrozenUnderTraffic(t *testing.T) {
 		}
 		select {
 		case err := <-old:
-			if fault.Of(err) != fault.Unavailable {
+			if fault.CodeOf(err) != fault.Unavailable {
 				t.Errorf("its stream ended with %v", err)
 			}
 		case <-time.After(5 * time.Second):
@@ -225,7 +227,7 @@ func TestFrozenUnderTraffic(t *testing.T) {
 
 var _ engine.LoadSource = (*balky)(nil)
 
-// reached is an engine that knows whether it can be reached.
+// reached is an engine that knows whether it is reachable.
 type reached struct {
 	*servetest.Engine
 	mu struct {
@@ -235,15 +237,15 @@ type reached struct {
 	}
 }
 
-// Signs implements engine.SignSource.
-func (e *reached) Signs() engine.Signs {
+// HealthReport implements engine.SignSource.
+func (e *reached) HealthReport() engine.HealthReport {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return engine.Signs{Live: e.mu.live}
+	return engine.HealthReport{Live: e.mu.live}
 }
 
-// WatchSigns implements engine.SignWatcher.
-func (e *reached) WatchSigns(ctx context.Context, changed func()) {
+// WatchHealth implements engine.SignWatcher.
+func (e *reached) WatchHealth(ctx context.Context, changed func()) {
 	e.mu.Lock()
 	e.mu.changed = changed
 	e.mu.Unlock()
@@ -258,16 +260,17 @@ func (e *reached) be(live engine.Liveness) {
 	changed()
 }
 
-// TestWhatTheEngineKnows: an engine that is in doubt whether it can be reached makes its worker not ready at once, until it is.
+// TestWhatTheEngineKnows: an engine that may be unreachable makes its worker not ready at once, until
+// it is reachable.
 func TestWhatTheEngineKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
-		r.cfg.LoadInterval, r.cfg.LoadRefresh = time.Hour, time.Hour // what changes is said at once
+		r.cfg.LoadInterval, r.cfg.LoadRefresh = time.Hour, time.Hour // changes are published at once
 		h := &history{}
 		end := r.follow(h)
 		e := &reached{Engine: r.engine}
 		r.start(e)
-		for _, live := range []engine.Liveness{engine.Doubt, engine.Down, engine.Up, engine.Doubt, engine.Up} {
+		for _, live := range []engine.Liveness{engine.Suspect, engine.Down, engine.Up, engine.Suspect, engine.Up} {
 			e.be(live)
 			if got := r.state(); (got == engine.StateReady) != (live == engine.Up) {
 				t.Errorf("liveness %d: %s", live, got)
@@ -282,4 +285,4 @@ func TestWhatTheEngineKnows(t *testing.T) {
 	})
 }
 
-var _ engine.SignWatcher = (*reached)(nil)
+var _ engine.HealthWatcher = (*reached)(nil)

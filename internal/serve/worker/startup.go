@@ -2,16 +2,16 @@ package worker
 
 import "context"
 
-// starter is an engine that takes time to start, in which it answers nobody.
-type starter interface {
-	// Started is closed when the engine answers; nil is that it does from the first.
+// startingEngine is an engine that takes time to start, during which it does not answer.
+type startingEngine interface {
+	// Started is closed when the engine answers; nil means that it always does.
 	Started() <-chan struct{}
 }
 
-// upAndRunning waits until the engine answers, if it takes time for that, and
-// reports whether it does; not if ctx ended before.
-func (w *Worker) upAndRunning(ctx context.Context) bool {
-	s, ok := w.eng.(starter)
+// awaitStarted waits until the engine has started, and reports whether it has; it has not if ctx ended
+// before.
+func (w *Worker) awaitStarted(ctx context.Context) bool {
+	s, ok := w.eng.(startingEngine)
 	if !ok || s.Started() == nil {
 		return true
 	}

@@ -20,8 +20,8 @@ type slow struct {
 
 func (s *slow) Started() <-chan struct{} { return s.started }
 
-// TestStartup: a worker whose engine starts is not in discovery, and nobody wonders
-// that the engine is silent.
+// TestStartup: a worker whose engine is starting is not in discovery, and the engine's silence is
+// normal.
 func TestStartup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -55,7 +55,7 @@ func TestStartup(t *testing.T) {
 	})
 }
 
-// TestStopWhileStarting: a worker that is told to end does not wait for its engine.
+// TestStopWhileStarting: a worker that is stopped does not wait for its engine's start.
 func TestStopWhileStarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -64,7 +64,7 @@ func TestStopWhileStarting(t *testing.T) {
 	})
 }
 
-// TestReadyLevel: one of many workers says in a whisper that it is ready.
+// TestReadyLevel: a worker logs its ready message at the configured level.
 func TestReadyLevel(t *testing.T) {
 	for level, want := range map[slog.Level]string{slog.LevelInfo: "level=INFO msg=ready", slog.LevelDebug: "level=DEBUG msg=ready"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -79,8 +79,8 @@ func TestReadyLevel(t *testing.T) {
 	}
 }
 
-// TestCheck: a worker whose engine is not what it should be never registers, and says why;
-// one that passes is asked once its engine runs.
+// TestCheck: a worker whose check fails never registers, and returns the error; the check is called
+// once the engine runs.
 func TestCheck(t *testing.T) {
 	wrong := errors.New("another tokenizer")
 	for _, verdict := range []error{nil, wrong} {

@@ -9,10 +9,10 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// traced serves calls as stages of their callers' traces: the call, and within that
-// of a generation the time until its first token, which is waiting in the engine's
-// queue and prefill. Pings and inspections are no stage of anything.
-func traced(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
+// traceCalls serves calls in spans of their callers' traces: the call, and within a generation the time
+// until its first token, which is queueing in the engine and prefill. Pings and inspections have no
+// spans.
+func traceCalls(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
 	if t == nil {
 		return h
 	}
@@ -24,15 +24,15 @@ func traced(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
 		if method == engine.MethodPing || method == engine.MethodInspect {
 			return h(ctx, method, body, send)
 		}
-		ctx, span := t.Serve(ctx, role+known(method))
-		span.Int("penstock.worker_id", int64(w.cfg.ID))
-		span.Int("penstock.body_bytes", int64(len(body)))
+		ctx, span := t.StartServer(ctx, role+spanMethod(method))
+		span.SetInt("penstock.worker_id", int64(w.cfg.ID))
+		span.SetInt("penstock.body_bytes", int64(len(body)))
 		var err error
 		if method == engine.MethodGenerate {
 			_, wait := t.Start(ctx, "queue and prefill")
-			first := &untilFirst{span: wait, send: send}
-			err = h(ctx, method, body, first.pass)
-			first.end(err)
+			first := &firstTokenSpan{span: wait, send: send}
+			err = h(ctx, method, body, first.sendFrame)
+			first.endSpan(err)
 		} else {
 			err = h(ctx, method, body, send)
 		}
@@ -41,36 +41,36 @@ func traced(t *obs.Tracer, w *Worker, h rpc.Handler) rpc.Handler {
 	}
 }
 
-// known is a method's name; what a caller made up is no name for a span.
-func known(method string) string {
+// spanMethod is a method's name for a span; unknown methods, which callers may invent, share one name.
+func spanMethod(method string) string {
 	switch method {
-	case engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPass:
+	case engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPassthrough:
 		return method
 	}
 	return "unknown"
 }
 
-// untilFirst ends a span at the first frame that has tokens. A frame may come from
-// another goroutine than the end of the call, and after it.
-type untilFirst struct {
+// firstTokenSpan ends a span at the first frame that has tokens. A frame may come from another
+// goroutine than the end of the call, and after it.
+type firstTokenSpan struct {
 	span  obs.Span
 	send  func([]byte) error
 	delta engine.Delta
-	over  atomic.Bool
+	ended atomic.Bool
 }
 
-func (u *untilFirst) pass(frame []byte) error {
-	if !u.over.Load() && engine.DecodeDelta(frame, &u.delta) == nil && !u.delta.Accepted && u.over.CompareAndSwap(false, true) {
+func (u *firstTokenSpan) sendFrame(frame []byte) error {
+	if !u.ended.Load() && engine.DecodeDelta(frame, &u.delta) == nil && !u.delta.Accepted && u.ended.CompareAndSwap(false, true) {
 		if u.delta.Cached != engine.CachedUnknown {
-			u.span.Int("penstock.cached_tokens", int64(u.delta.Cached))
+			u.span.SetInt("penstock.cached_tokens", int64(u.delta.Cached))
 		}
 		u.span.End(nil)
 	}
 	return u.send(frame)
 }
 
-func (u *untilFirst) end(err error) {
-	if u.over.CompareAndSwap(false, true) {
+func (u *firstTokenSpan) endSpan(err error) {
+	if u.ended.CompareAndSwap(false, true) {
 		u.span.End(err)
 	}
 }

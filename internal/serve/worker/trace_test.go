@@ -16,8 +16,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// TestTraced: a call is a span, and within a generation the time until its first
-// token, however it ends.
+// TestTraced: a call is a span, and so is a generation's time until its first token, however it ends.
 func TestTraced(t *testing.T) {
 	accepted := engine.AppendDelta(nil, &engine.Delta{Attempt: 1, Accepted: true})
 	token := engine.AppendDelta(nil, &engine.Delta{Attempt: 1, Tokens: []kv.Token{7}, Cached: 5})
@@ -26,7 +25,7 @@ func TestTraced(t *testing.T) {
 		name, method string
 		frames       [][]byte
 		err          error
-		want         []string // what has ended after each frame, and at the end
+		want         []string // the spans ended after each frame, and at the end
 	}{
 		{"a generation", engine.MethodGenerate, [][]byte{accepted, token, token}, nil, []string{"", "queue and prefill", "queue and prefill", "queue and prefill,worker generate"}},
 		{"one that fails early", engine.MethodGenerate, [][]byte{accepted}, gone, []string{"", "queue and prefill!,worker generate!"}},
@@ -52,7 +51,7 @@ func TestTraced(t *testing.T) {
 		}
 		sent := 0
 		w := &Worker{cfg: Config{ID: 3}}
-		serve := traced(obs.NewTracer(provider), w, func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+		serve := traceCalls(obs.NewTracer(provider), w, func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
 			if method != tt.method {
 				t.Errorf("%s: the method is %s", tt.name, method)
 			}

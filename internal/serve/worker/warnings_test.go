@@ -13,13 +13,13 @@ import (
 	"penstock/internal/serve/servetest"
 )
 
-// worried is an engine that something is wrong with, and that has adapters.
+// worried is an engine with warnings and adapters.
 type worried struct {
 	*servetest.Engine
 	mu       sync.Mutex
 	warnings []engine.Warning
-	lists    chan []string // for those who watch its adapters
-	kinds    chan []string // for those who watch its counts of media
+	lists    chan []string // for the watchers of its adapters
+	kinds    chan []string // for the watchers of its media counts
 }
 
 func (e *worried) Warnings() []engine.Warning {
@@ -28,13 +28,13 @@ func (e *worried) Warnings() []engine.Warning {
 	return append([]engine.Warning(nil), e.warnings...)
 }
 
-func (e *worried) Adapters() []string { return []string{"style"} }
+func (e *worried) LoadedAdapters() []string { return []string{"style"} }
 
 func (e *worried) WatchAdapters(ctx context.Context, sink func([]string)) error {
 	return tell(ctx, e.lists, sink)
 }
 
-func (e *worried) WatchCounts(ctx context.Context, sink func([]string)) error {
+func (e *worried) WatchMediaCounts(ctx context.Context, sink func([]string)) error {
 	return tell(ctx, e.kinds, sink)
 }
 
@@ -55,8 +55,8 @@ func (e *worried) say(w ...engine.Warning) {
 	e.warnings = w
 }
 
-// TestWarnings: what an engine says is wrong with it, and the adapters that it has at hand,
-// are in its worker's reports, pongs and metrics, as long as that is so.
+// TestWarnings: an engine's warnings and loaded adapters are in its worker's reports, pongs and
+// metrics, while they last.
 func TestWarnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -101,12 +101,12 @@ func TestWarnings(t *testing.T) {
 	})
 }
 
-// follow passes the worker's load reports on until the function that it returns is called.
+// follow forwards the worker's load reports until the returned function is called.
 func follow(r *rig, into chan<- engine.LoadReport) (stop func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- r.bus.Subscribe(ctx, bus.Load("penstock"), 0, func(m bus.Message) error {
+		done <- r.bus.Subscribe(ctx, bus.LoadTopic("penstock"), 0, func(m bus.Message) error {
 			rep, err := engine.DecodeLoadReport(m.Data)
 			into <- rep
 			return err

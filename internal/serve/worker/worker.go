@@ -1,5 +1,5 @@
-// Package worker puts an engine behind the planes: it serves calls, registers in
-// discovery, and publishes what the engine's cache holds and how loaded it is.
+// Package worker serves an engine on the planes: it answers calls, registers in discovery, and
+// publishes the engine's cache events and load.
 package worker
 
 import (
@@ -20,11 +20,10 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// releaseTimeout bounds the wait for discovery when a worker leaves; after it
-// the lease runs out by itself.
+// releaseTimeout bounds the wait for discovery when a worker deregisters; after it the lease expires.
 const releaseTimeout = 3 * time.Second
 
-// Planes are what a worker reaches the world through.
+// Planes are the planes that a worker uses.
 type Planes struct {
 	RPC      rpc.Plane
 	Bus      bus.Bus
@@ -37,22 +36,21 @@ type Planes struct {
 type Worker struct {
 	cfg      Config
 	eng      engine.Engine
-	card     engine.Card // but for its adapters and miscounted media
-	listed   *listed     // its adapters and miscounted media, and with them its JSON
+	card     engine.Card // without its adapters and miscounted media
+	liveCard *liveCard   // its adapters and miscounted media, and the whole card's JSON
 	planes   Planes
-	server   *server
+	server   *callServer
 	metrics  workerMetrics
 	shared   *Metrics // of all workers of the process
 	log      *slog.Logger
 	throttle *obs.Throttle
-	// relisting is held while the card changes: one change after another.
-	relisting sync.Mutex
-	// registered is where the worker is, once discovery knows it.
+	// updatingCard is held while the card changes, so that changes are made one after another.
+	updatingCard sync.Mutex
+	// registered is the worker's address, once it is registered.
 	registered atomic.Pointer[string]
 }
 
-// New returns a worker that does nothing until Run. metrics may be shared by the
-// workers of a process.
+// New returns a worker that does nothing until Run. metrics may be shared by the workers of a process.
 func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *slog.Logger) (*Worker, error) {
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -81,47 +79,44 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	if card.Ranks != 1 {
 		return nil, fmt.Errorf("worker: the engine has %d data-parallel ranks and a worker serves one; run a worker for each", card.Ranks)
 	}
-	if p, ok := eng.(engine.Passer); ok {
-		card.Passes = p.Passes()
+	if p, ok := eng.(engine.PassthroughEngine); ok {
+		card.PassthroughPaths = p.PassthroughPaths()
 	}
 	log = obs.Component(log, "worker").With(slog.Uint64("worker", uint64(cfg.ID)))
 	w := &Worker{
-		cfg: cfg, eng: eng, card: card, listed: newListed(), planes: planes,
+		cfg: cfg, eng: eng, card: card, liveCard: newLiveCard(), planes: planes,
 		shared: metrics, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 	}
-	if err := w.list(card.Adapters, card.Miscounted); err != nil {
+	if err := w.setLists(card.Adapters, card.MiscountedMedia); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
 	var err error
-	if w.server, err = newServer(w); err != nil {
+	if w.server, err = newCallServer(w); err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	w.metrics = metrics.add(cfg.ID)
+	w.metrics = metrics.addWorker(cfg.ID)
 	w.metrics.ready.Set(1)
 	return w, nil
 }
 
-// Health is what the worker answers to a ping: its state, its load, and how many
-// calls it serves.
+// Health is the worker's answer to a ping: its state, its load, and how many calls it serves.
 func (w *Worker) Health() engine.Pong { return w.server.health() }
 
-// errEnded is the cause with which a run ends that nothing went wrong in.
+// errEnded is the cause of the end of a run without errors.
 var errEnded = errors.New("worker: ended")
 
-// Run runs the engine and serves it until ctx ends. Then it drains: it refuses new
-// calls as Draining, says so in its load report, leaves discovery, lets the calls
-// in progress finish within the drain timeout, ends the rest as Draining too, so
-// that others go on with them as planned, and returns nil. It returns early with
-// an error if the engine or the request plane fails, or if another worker has its
-// id, or serves the name of its model by another card. If another process registers
-// with its id later, it drains too and returns an error that is ErrReplaced. It can
-// be called once.
+// Run runs the engine and serves it until ctx ends. Then it drains: it refuses new calls as Draining,
+// says so in its load report, deregisters, lets the running calls finish within the drain timeout, ends
+// the rest as Draining too, so that other workers continue them, and returns nil. It returns early with
+// an error if the engine or the request plane fails, or if another worker has its id, or serves its
+// model's name with a different card. If another process registers with its id later, it drains too and
+// returns an error that is ErrReplaced. It can be called once.
 func (w *Worker) Run(ctx context.Context) error {
-	// What the worker is made of outlives ctx by the drain.
+	// The worker's parts outlive ctx until the drain ends.
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(errEnded)
 	defer w.throttle.Flush(life)
-	defer w.shared.remove(w.cfg.ID)
+	defer w.shared.removeWorker(w.cfg.ID)
 
 	var parts sync.WaitGroup
 	part := func(op string, f func() error) {
@@ -143,56 +138,56 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer refuse()
 	addr := make(chan string, 1)
 	part("serve", func() error {
-		return w.planes.RPC.Serve(serving, w.cfg.Addr, traced(w.planes.Tracer, w, s.handle), func(a string) { addr <- a })
+		return w.planes.RPC.Serve(serving, w.cfg.Addr, traceCalls(w.planes.Tracer, w, s.handleCall), func(a string) { addr <- a })
 	})
 	if src, ok := w.eng.(engine.KVSource); ok {
 		part("publish cache events", func() error { return s.publisher.run(life, src) })
-		part("listen for resyncs", func() error { return s.publisher.listen(life) })
+		part("listen for resyncs", func() error { return s.publisher.listenRequests(life) })
 	}
 	if src, ok := w.eng.(engine.AdapterWatcher); ok {
-		part("watch adapters", func() error { return src.WatchAdapters(life, w.relist) })
+		part("watch adapters", func() error { return src.WatchAdapters(life, w.updateAdapters) })
 	}
-	if src, ok := w.eng.(engine.CountWatcher); ok {
-		part("watch the counts of media", func() error { return src.WatchCounts(life, w.recount) })
+	if src, ok := w.eng.(engine.MediaCountWatcher); ok {
+		part("watch the counts of media", func() error { return src.WatchMediaCounts(life, w.updateMiscounted) })
 	}
 	part("publish load", func() error { return w.publishLoad(life, s) })
-	if src, ok := w.eng.(engine.SignWatcher); ok {
-		part("watch the engine's signs", func() error { src.WatchSigns(life, s.poke); return nil })
+	if src, ok := w.eng.(engine.HealthWatcher); ok {
+		part("watch the engine's signs", func() error { src.WatchHealth(life, s.wakeLoadPublisher); return nil })
 	}
-	part("monitor the engine", func() error { return newMonitor(s).run(life) })
+	part("monitor the engine", func() error { return newEngineMonitor(s).run(life) })
 
-	// Registering must not hold up the end: it gives up when either ends.
+	// Registration must not delay the end: it stops when either context ends.
 	starting, started := mergeDone(ctx, life)
-	in, lease, err := w.register(starting, addr)
+	in, lease, err := w.registerWorker(starting, addr)
 	started()
 	if err != nil {
 		end(fmt.Errorf("worker %d: register: %w", w.cfg.ID, err))
 	}
-	// It must not update a registration that is being released.
+	// keepCardRegistered must not update a registration that is being released.
 	registered, leave := context.WithCancel(life)
 	defer leave()
 	var updates sync.WaitGroup
 	var lost <-chan struct{}
 	if lease != nil {
 		lost = lease.Lost()
-		updates.Go(func() { w.keepListed(registered, lease, in) })
+		updates.Go(func() { w.keepCardRegistered(registered, lease, in) })
 	}
 	var replaced error
 	select {
 	case <-ctx.Done():
-	case <-life.Done(): // a part failed: nothing is left to finish on
+	case <-life.Done(): // a part failed: no call can finish
 	case <-lost:
-		if ctx.Err() == nil { // else a later life of this process may have come
-			replaced = w.replaced()
+		if ctx.Err() == nil { // otherwise a restart of this worker may have replaced it
+			replaced = w.replacedError()
 		}
 	}
 
-	s.door.shut()
-	s.announce(life)
+	s.limiter.closeAdmission()
+	s.publishLoadNow(life)
 	leave()
 	updates.Wait()
-	w.release(life, lease)
-	s.abort(w.drain(life, s))
+	w.releaseLease(life, lease)
+	s.abortCalls(w.drainCalls(life, s))
 	refuse()
 	end(errEnded)
 	parts.Wait()
@@ -203,19 +198,18 @@ func (w *Worker) Run(ctx context.Context) error {
 	return replaced
 }
 
-// drain waits until the calls in progress are done, their time is up, or the
-// worker is broken, but not less than Linger. It returns what those that are left
-// must end with.
-func (w *Worker) drain(life context.Context, s *server) error {
+// drainCalls waits until the running calls are done, the drain timeout passes, or the worker fails, but
+// at least for Linger. It returns the error for the remaining calls.
+func (w *Worker) drainCalls(life context.Context, s *callServer) error {
 	late := time.NewTimer(w.cfg.DrainTimeout)
 	defer late.Stop()
 	lingered := time.NewTimer(w.cfg.Linger)
 	defer lingered.Stop()
-	if n, _ := s.door.inside(); n > 0 {
+	if n, _ := s.limiter.callCount(); n > 0 {
 		w.log.Info("draining", "calls", n, "timeout", w.cfg.DrainTimeout)
 	}
 	select {
-	case <-s.door.empty:
+	case <-s.limiter.empty:
 		select {
 		case <-lingered.C:
 		case <-life.Done():
@@ -226,18 +220,18 @@ func (w *Worker) drain(life context.Context, s *server) error {
 	if life.Err() != nil {
 		return fault.New(fault.Unavailable, "worker %d has failed", w.cfg.ID)
 	}
-	if n, _ := s.door.inside(); n > 0 {
+	if n, _ := s.limiter.callCount(); n > 0 {
 		w.log.Warn("drain timeout, calls go to other workers", "calls", n)
 	}
 	return fault.New(fault.Draining, "worker %d has left: another goes on with the call", w.cfg.ID)
 }
 
-// register enters the worker in discovery once it can be called and its engine is
-// up. It tries until it succeeds, ctx ends (nil, nil), or the identity, or the
-// model's name with another card, is taken.
-func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Instance, lease disco.Lease, err error) {
+// registerWorker registers the worker in discovery once it can be called and its engine has started. It
+// tries until it succeeds, ctx ends (nil, nil), or the id, or the model's name with a different card,
+// is taken.
+func (w *Worker) registerWorker(ctx context.Context, addr <-chan string) (in disco.Instance, lease disco.Lease, err error) {
 	in = disco.Instance{
-		Kind: disco.Worker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
+		Kind: disco.KindWorker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
 		Namespace: w.cfg.Namespace, Component: w.cfg.Component, Endpoint: w.cfg.Endpoint,
 		Host: w.cfg.Host, PID: w.cfg.PID, Name: w.cfg.Name,
 	}
@@ -246,7 +240,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 	case <-ctx.Done():
 		return in, nil, nil
 	}
-	if !w.upAndRunning(ctx) {
+	if !w.awaitStarted(ctx) {
 		return in, nil, nil
 	}
 	if w.cfg.Check != nil {
@@ -254,11 +248,11 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 			return in, nil, err
 		}
 	}
-	if err := w.compare(ctx); err != nil {
+	if err := w.checkNameConflict(ctx); err != nil {
 		return in, nil, err
 	}
 	for wait := newBackoff(); ; {
-		in.Meta = w.listed.json()
+		in.Meta = w.liveCard.encodedCard()
 		lease, err := w.planes.Registry.Register(ctx, in)
 		switch {
 		case err == nil:
@@ -267,7 +261,7 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 			return in, lease, nil
 		case ctx.Err() != nil:
 			return in, nil, nil
-		case fault.Of(err) == fault.Conflict || fault.Of(err) == fault.Invalid:
+		case fault.CodeOf(err) == fault.Conflict || fault.CodeOf(err) == fault.Invalid:
 			return in, nil, err
 		}
 		w.throttle.Log(ctx, slog.LevelWarn, "cannot register, trying again", "error", err)
@@ -277,8 +271,8 @@ func (w *Worker) register(ctx context.Context, addr <-chan string) (in disco.Ins
 	}
 }
 
-// release leaves discovery, within bounds.
-func (w *Worker) release(life context.Context, lease disco.Lease) {
+// releaseLease deregisters the worker, within releaseTimeout.
+func (w *Worker) releaseLease(life context.Context, lease disco.Lease) {
 	if lease == nil {
 		return
 	}
@@ -291,10 +285,10 @@ func (w *Worker) release(life context.Context, lease disco.Lease) {
 
 // newBackoff spaces out attempts at a plane that fails.
 func newBackoff() *backoff.Backoff {
-	return &backoff.Backoff{Least: 50 * time.Millisecond, Most: 2 * time.Second}
+	return &backoff.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 }
 
-// mergeDone returns a context that ends with either of two.
+// mergeDone returns a context that ends when either of two does.
 func mergeDone(a, b context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(a)
 	stop := context.AfterFunc(b, cancel)

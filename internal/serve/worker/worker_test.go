@@ -18,8 +18,8 @@ import (
 	"go.uber.org/goleak"
 
 	"penstock/core/fault"
-	"penstock/core/feed"
 	"penstock/core/kv"
+	"penstock/core/kvfeed"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -36,7 +36,7 @@ type rig struct {
 	t        *testing.T
 	cfg      worker.Config
 	engine   *servetest.Engine
-	rpc      *rpc.Mem
+	rpc      *rpc.MemPlane
 	bus      *bus.FaultyBus
 	registry *servetest.Registry
 	metrics  *obs.Metrics
@@ -48,7 +48,7 @@ type rig struct {
 	ended  chan error
 }
 
-// syncBuffer is a log that goroutines share.
+// syncBuffer is a log shared by goroutines.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -66,15 +66,15 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// newRig returns a rig, not started, inside a bubble.
+// newRig returns a rig inside a bubble; it is not started.
 func newRig(t *testing.T, ecfg servetest.Config) *rig {
-	ecfg.Card = servetest.Card("m")
+	ecfg.Card = servetest.ModelCard("m")
 	if ecfg.Step == 0 {
 		ecfg.Step = 10 * time.Millisecond
 	}
 	return &rig{
 		t: t, cfg: worker.Config{ID: 7, Epoch: 3, Host: "h", PID: 12}, engine: servetest.New(ecfg),
-		rpc: rpc.NewMem(), bus: bus.Faulty(bus.NewMem(), 1, bus.Faults{}), registry: servetest.NewRegistry(), metrics: obs.NewMetrics(),
+		rpc: rpc.NewMemPlane(), bus: bus.WithFaults(bus.NewMemBus(), 1, bus.BusFaults{}), registry: servetest.NewRegistry(), metrics: obs.NewMetrics(),
 	}
 }
 
@@ -101,7 +101,7 @@ func (r *rig) startOn(eng engine.Engine, registry disco.Registry) {
 	synctest.Wait()
 }
 
-// stop ends the worker and checks that it ended well.
+// stop stops the worker and checks that it ended without error.
 func (r *rig) stop() {
 	r.t.Helper()
 	r.cancel()
@@ -141,15 +141,15 @@ func (r *rig) generate(ctx context.Context, addr string, req *engine.Request) ([
 	return tokens, err
 }
 
-// records returns what was published so far.
-func (r *rig) records() []feed.Record {
+// records returns the records published so far.
+func (r *rig) records() []kvfeed.Record {
 	r.t.Helper()
-	var out []feed.Record
+	var out []kvfeed.Record
 	ctx, cancel := context.WithCancel(r.t.Context())
 	defer cancel()
-	err := r.bus.Subscribe(ctx, bus.KVEvents("penstock", "backend"), 0, func(m bus.Message) error {
-		var rec feed.Record
-		if err := feed.DecodeRecord(&rec, m.Data); err != nil {
+	err := r.bus.Subscribe(ctx, bus.KVEventsTopic("penstock", "backend"), 0, func(m bus.Message) error {
+		var rec kvfeed.Record
+		if err := kvfeed.DecodeRecord(&rec, m.Data); err != nil {
 			return err
 		}
 		if m.Key != "7/0" || rec.Worker != (kv.Worker{ID: 7}) || rec.Epoch != 3 || rec.BlockSize != 4 {
@@ -164,9 +164,9 @@ func (r *rig) records() []feed.Record {
 	return out
 }
 
-// checkFeed checks that records number their events without a hole from 1, begin
-// with Cleared, and lead to what the engine holds.
-func (r *rig) checkFeed(records []feed.Record) {
+// checkFeed checks that records number their events without a gap from 1, begin with Cleared, and lead
+// to the engine's contents.
+func (r *rig) checkFeed(records []kvfeed.Record) {
 	r.t.Helper()
 	next := uint64(1)
 	held := map[kv.SeqHash]bool{}
@@ -184,7 +184,7 @@ func (r *rig) checkFeed(records []feed.Record) {
 			}
 			seq := ev.Parent
 			for i, b := range ev.Blocks {
-				seq = kv.Extend(seq, ev.Start+uint32(i), b)
+				seq = kv.ExtendSeq(seq, ev.Start+uint32(i), b)
 				held[seq] = true
 			}
 			for _, s := range ev.Seqs {
@@ -197,7 +197,7 @@ func (r *rig) checkFeed(records []feed.Record) {
 		got = append(got, s)
 	}
 	slices.Sort(got)
-	if want := r.engine.Held(); !slices.Equal(got, want) {
+	if want := r.engine.HeldPrefixes(); !slices.Equal(got, want) {
 		r.t.Errorf("the feed leads to %d blocks, the engine holds %d", len(got), len(want))
 	}
 }
@@ -213,7 +213,7 @@ func TestServes(t *testing.T) {
 		if err != nil || card.Name != "m" || !card.KVEvents {
 			t.Errorf("card %+v, %v", card, err)
 		}
-		if in.Kind != disco.Worker || in.ID != 7 || in.Epoch != 3 || in.Namespace != "penstock" || in.Component != "backend" ||
+		if in.Kind != disco.KindWorker || in.ID != 7 || in.Epoch != 3 || in.Namespace != "penstock" || in.Component != "backend" ||
 			in.Endpoint != "generate" || in.Host != "h" || in.PID != 12 || in.Addr == "" {
 			t.Errorf("instance %+v", in)
 		}
@@ -226,7 +226,7 @@ func TestServes(t *testing.T) {
 		}
 		synctest.Wait()
 		r.checkFeed(r.records())
-		if n := len(r.engine.Held()); n != 2 {
+		if n := len(r.engine.HeldPrefixes()); n != 2 {
 			t.Errorf("%d blocks are cached, want 2", n)
 		}
 	})
@@ -241,7 +241,7 @@ func TestRefuses(t *testing.T) {
 			case "plain":
 				return errors.New("secret detail")
 			case "typed":
-				return fault.Param("max_tokens", "too many")
+				return fault.InvalidParam("max_tokens", "too many")
 			}
 			return nil
 		}
@@ -263,7 +263,7 @@ func TestRefuses(t *testing.T) {
 			req := request(4)
 			c.edit(req)
 			_, err := r.generate(t.Context(), addr, req)
-			if err == nil || fault.Of(err) != c.want {
+			if err == nil || fault.CodeOf(err) != c.want {
 				t.Errorf("%s: %v, want %v", name, err, c.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {
@@ -272,7 +272,7 @@ func TestRefuses(t *testing.T) {
 		}
 		for method, want := range map[string]fault.Code{engine.MethodGenerate: fault.Invalid, "unheard_of": fault.Unimplemented} {
 			err := r.rpc.Call(t.Context(), addr, method, nil, func([]byte) error { return nil })
-			if err == nil || fault.Of(err) != want {
+			if err == nil || fault.CodeOf(err) != want {
 				t.Errorf("%s with an empty body: %v, want %v", method, err, want)
 			}
 		}
@@ -348,8 +348,8 @@ func TestCallerLeaves(t *testing.T) {
 	})
 }
 
-// TestDrain: a call that is running when the worker ends is finished, while the
-// worker is out of discovery and takes nothing new.
+// TestDrain: a call that is running when the worker stops is finished, while the worker is out of
+// discovery and takes no new calls.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Second})
@@ -370,19 +370,18 @@ func TestDrain(t *testing.T) {
 		if n := len(r.registry.Instances()); n != 0 {
 			t.Error("a draining worker is still in discovery")
 		}
-		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Draining {
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.CodeOf(err) != fault.Draining {
 			t.Errorf("a new call: %v, want draining", err)
 		}
 		<-done
 		r.stop()
-		if _, err := r.generate(t.Context(), addr, request(4)); fault.Of(err) != fault.Unavailable {
+		if _, err := r.generate(t.Context(), addr, request(4)); fault.CodeOf(err) != fault.Unavailable {
 			t.Errorf("a call after the end: %v, want unavailable", err)
 		}
 	})
 }
 
-// TestDrainTimeout: what does not finish in time is handed back, even if its
-// caller has stopped reading.
+// TestDrainTimeout: an unfinished call ends as Draining, even if its caller has stopped reading.
 func TestDrainTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: time.Millisecond})
@@ -407,14 +406,14 @@ func TestDrainTimeout(t *testing.T) {
 			t.Errorf("the drain took %v, want the timeout", took)
 		}
 		close(release)
-		if err := <-stalled; fault.Of(err) != fault.Draining {
+		if err := <-stalled; fault.CodeOf(err) != fault.Draining {
 			t.Errorf("the unfinished call: %v, want draining", err)
 		}
 	})
 }
 
-// TestResync: a request for this worker restarts the description, one for
-// another does not, and several at once share one.
+// TestResync: a request for this worker restarts the description, one for another does not, and several
+// at once share one.
 func TestResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -426,7 +425,7 @@ func TestResync(t *testing.T) {
 		<-time.After(10 * time.Second)
 
 		ask := func(key string) {
-			if err := r.bus.Publish(t.Context(), bus.KVResync("penstock"), key, nil); err != nil {
+			if err := r.bus.Publish(t.Context(), bus.KVResyncTopic("penstock"), key, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -462,9 +461,9 @@ func TestResync(t *testing.T) {
 	})
 }
 
-// TestRepeat: a request for events that the worker still has brings their records again, as
-// they were; one for events that are not yet there brings the word that nothing is missing;
-// and one for what is too old, or of another life, a description.
+// TestRepeat: a request for events that the worker still has makes it publish their records again,
+// unchanged. One for events that do not exist yet is answered with an empty record. One for older
+// events, or of another epoch, is answered with a description.
 func TestRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
@@ -476,12 +475,12 @@ func TestRepeat(t *testing.T) {
 			}
 		}
 		<-time.After(10 * time.Second)
-		asked := func(q feed.Request) []feed.Record {
+		asked := func(q kvfeed.ResyncRequest) []kvfeed.Record {
 			before := len(r.records())
 			q.Worker.ID = 7
-			body := feed.AppendRequest(nil, q)
+			body := kvfeed.AppendRequest(nil, q)
 			for range 3 { // several routers
-				if err := r.bus.Publish(t.Context(), bus.KVResync("penstock"), "7/0", body); err != nil {
+				if err := r.bus.Publish(t.Context(), bus.KVResyncTopic("penstock"), "7/0", body); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -493,20 +492,20 @@ func TestRepeat(t *testing.T) {
 		epoch, last := all[0].Epoch, all[len(all)-1]
 		next := last.First + uint64(len(last.Events))
 		for _, from := range []uint64{1, 2, last.First, next} {
-			at := slices.IndexFunc(all, func(rec feed.Record) bool { return rec.First+uint64(len(rec.Events)) > from })
-			want := []feed.Record{{Worker: last.Worker, Epoch: epoch, First: next, BlockSize: last.BlockSize}}
+			at := slices.IndexFunc(all, func(rec kvfeed.Record) bool { return rec.First+uint64(len(rec.Events)) > from })
+			want := []kvfeed.Record{{Worker: last.Worker, Epoch: epoch, First: next, BlockSize: last.BlockSize}}
 			if at >= 0 {
 				want = all[at:]
 			}
-			got := asked(feed.Request{Epoch: epoch, From: from})
+			got := asked(kvfeed.ResyncRequest{Epoch: epoch, From: from})
 			if len(got) == 2*len(want) { // the first one was answered at once
 				got = got[len(want):]
 			}
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(feed.Record{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(kvfeed.Record{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("from %d: -want +got\n%s", from, diff)
 			}
 		}
-		for _, q := range []feed.Request{{}, {Epoch: epoch + 1, From: 2}, {Epoch: epoch, From: next + 1000}} {
+		for _, q := range []kvfeed.ResyncRequest{{}, {Epoch: epoch + 1, From: 2}, {Epoch: epoch, From: next + 1000}} {
 			if got := asked(q); len(got) == 0 || got[0].Events[0].Kind != kv.Cleared || got[0].First < next {
 				t.Errorf("%+v was answered by %+v", q, got)
 			}
@@ -514,14 +513,14 @@ func TestRepeat(t *testing.T) {
 	})
 }
 
-// TestBusAway: while the bus fails the engine goes on; afterwards the feed is
-// whole again although more happened than any queue holds.
+// TestBusAway: while the bus fails the engine continues; afterwards the feed is complete again,
+// although more happened than any queue holds.
 func TestBusAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
 		r.start(r.engine)
 		defer r.stop()
-		r.bus.Set(bus.Faults{Fail: 1})
+		r.bus.Set(bus.BusFaults{Fail: 1})
 		for i := range 3 * servetest.WatchQueue {
 			req := request(8)
 			req.Prompt[0] = kv.Token(1000 + i)
@@ -529,12 +528,12 @@ func TestBusAway(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r.bus.Set(bus.Faults{Fail: 0.3})
+		r.bus.Set(bus.BusFaults{Fail: 0.3})
 		<-time.After(time.Minute)
 
-		// Half of the failed attempts were kept: what came twice is dropped by
-		// its numbers, as a receiver would.
-		var once []feed.Record
+		// Half of the failed attempts were stored: duplicates are dropped by number, as a receiver
+		// would.
+		var once []kvfeed.Record
 		next := uint64(1)
 		for _, rec := range r.records() {
 			if rec.First == next {
@@ -549,7 +548,7 @@ func TestBusAway(t *testing.T) {
 	})
 }
 
-// TestLoad: reports come when the load changes, and now and then anyway.
+// TestLoad: reports are published when the load changes, and at intervals.
 func TestLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{Step: 100 * time.Millisecond})
@@ -558,7 +557,7 @@ func TestLoad(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- r.bus.Subscribe(ctx, bus.Load("penstock"), 0, func(m bus.Message) error {
+			done <- r.bus.Subscribe(ctx, bus.LoadTopic("penstock"), 0, func(m bus.Message) error {
 				rep, err := engine.DecodeLoadReport(m.Data)
 				if err != nil || m.Key != "7/0" || rep.WorkerID != 7 || rep.Epoch != 3 {
 					t.Errorf("report %s: %q, %v", m.Key, m.Data, err)
@@ -582,7 +581,7 @@ func TestLoad(t *testing.T) {
 		if got := take(); len(got) != 1 || got[0].State != engine.StateReady || got[0].Load.TotalBlocks != 1<<16 {
 			t.Errorf("at the start: %+v", got)
 		}
-		<-time.After(time.Second) // the feed's first record has gone out since
+		<-time.After(time.Second) // the feed's first record has been published since
 		take()
 		<-time.After(21 * time.Second)
 		if got := take(); len(got) != 4 {
@@ -619,15 +618,15 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// TestLoadReportsAttemptedEvents: an event whose acknowledgement was lost may have arrived, so
-// the worker's reports say that it was published, though not that the bus has it.
+// TestLoadReportsAttemptedEvents: an event whose acknowledgement was lost may have arrived, so the
+// worker's reports say that it was published, but not that the bus has it.
 func TestLoadReportsAttemptedEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
 		r.start(r.engine)
 		defer r.stop()
 		<-time.After(time.Second)
-		r.bus.Set(bus.Faults{Fail: 1})
+		r.bus.Set(bus.BusFaults{Fail: 1})
 		if _, err := r.generate(t.Context(), r.addr(), request(8)); err != nil {
 			t.Fatal(err)
 		}
@@ -643,7 +642,7 @@ func TestLoadReportsAttemptedEvents(t *testing.T) {
 		if got := ping(); got.KVNext != 2 || got.KVAttempted != 4 {
 			t.Errorf("while acknowledgements are lost: kv_next %d and kv_attempted %d, want 2 and 4", got.KVNext, got.KVAttempted)
 		}
-		r.bus.Set(bus.Faults{})
+		r.bus.Set(bus.BusFaults{})
 		<-time.After(time.Minute)
 		if got := ping(); got.KVNext != 4 || got.KVAttempted != 0 {
 			t.Errorf("afterwards: kv_next %d and kv_attempted %d, want 4 and none", got.KVNext, got.KVAttempted)
@@ -651,13 +650,12 @@ func TestLoadReportsAttemptedEvents(t *testing.T) {
 	})
 }
 
-// TestRegisters: a store that is away is waited for, an identity that is taken
-// is the end.
+// TestRegisters: registration waits for an unreachable store, and fails if the id is taken.
 func TestRegisters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
 		away := fault.New(fault.Unavailable, "the store is away")
-		r.registry.Fail(away, away, away)
+		r.registry.FailRegister(away, away, away)
 		r.start(r.engine)
 		if len(r.registry.Instances()) != 0 {
 			t.Fatal("registered in a store that is away")
@@ -668,23 +666,23 @@ func TestRegisters(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
-		r.registry.Fail(fault.New(fault.Conflict, "another holder"))
+		r.registry.FailRegister(fault.New(fault.Conflict, "another holder"))
 		r.start(r.engine)
 		defer r.cancel()
-		if err := <-r.ended; fault.Of(err) != fault.Conflict {
+		if err := <-r.ended; fault.CodeOf(err) != fault.Conflict {
 			t.Errorf("Run: %v, want conflict", err)
 		}
 	})
 }
 
-// TestEndsWhileStoreIsAway: nothing that is waited for holds up the end.
+// TestEndsWhileStoreIsAway: no pending wait delays the stop.
 func TestEndsWhileStoreIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
 		for range 100 {
-			r.registry.Fail(fault.New(fault.Unavailable, "the store is away"))
+			r.registry.FailRegister(fault.New(fault.Unavailable, "the store is away"))
 		}
-		r.bus.Set(bus.Faults{Fail: 1})
+		r.bus.Set(bus.BusFaults{Fail: 1})
 		r.start(r.engine)
 		begin := time.Now()
 		r.stop()
@@ -719,7 +717,7 @@ func TestEngineFails(t *testing.T) {
 		if err := <-r.ended; err == nil || !strings.Contains(err.Error(), "worker 7: engine: out of memory") {
 			t.Errorf("Run: %v", err)
 		}
-		if err := <-call; fault.Of(err) != fault.Unavailable || err == nil {
+		if err := <-call; fault.CodeOf(err) != fault.Unavailable || err == nil {
 			t.Errorf("the running call: %v, want unavailable", err)
 		}
 		if n := len(r.registry.Instances()); n != 0 {
@@ -763,12 +761,12 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%q is not reported in: %v", want, err)
 		}
 	}
-	card := servetest.Card("m")
+	card := servetest.ModelCard("m")
 	card.Ranks = 2
 	if _, err := worker.New(r.cfg, servetest.New(servetest.Config{Card: card}), planes, metrics, log); err == nil {
 		t.Error("an engine of two ranks was accepted")
 	}
-	card = servetest.Card("")
+	card = servetest.ModelCard("")
 	if _, err := worker.New(r.cfg, servetest.New(servetest.Config{Card: card}), planes, metrics, log); err == nil {
 		t.Error("an invalid card was accepted")
 	}

@@ -1,4 +1,4 @@
-"""Records what a real SGLang answers and publishes, for the test of its imitation (internal/mimic).
+"""Records what a real SGLang answers and publishes, for the test of its imitation (internal/enginemock).
 
     DIR/bin/python capture_sglang.py DIR MODEL OUT
 

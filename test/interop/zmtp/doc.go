@@ -1,6 +1,5 @@
-// Package zmtp holds penstock/internal/zmtp against libzmq, both ways: every pair
-// of sockets that talk with each other, who dials and who listens, sizes from
-// nothing to 8 MiB, heartbeats, restarts, peers that stop. The libzmq side is
-// peer.py, which does what it is told; ../zmtp.sh installs what it needs and runs
-// the tests once for each libzmq it found.
+// Package zmtp tests penstock/internal/zmtp with libzmq in both directions: every pair of compatible sockets,
+// either side dialing, sizes from zero to 8 MiB, heartbeats, restarts, stopped peers. The libzmq side is
+// peer.py, which executes commands; ../zmtp.sh installs what it needs and runs the tests once for each libzmq
+// it found.
 package zmtp

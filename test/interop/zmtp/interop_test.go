@@ -22,13 +22,13 @@ var sizes = []int{0, 1, 200, 255, 256, 2000, 20_000, 65_536, 1 << 20, 8 << 20}
 type sub struct {
 	t        *testing.T
 	messages chan [][]byte
-	states   chan zmtp.State
+	states   chan zmtp.ConnState
 }
 
 // subscribe runs f in the background until the test ends.
 func subscribe(t *testing.T, o zmtp.Options, f func(ctx context.Context, o zmtp.Options, recv func([][]byte) error) error) *sub {
-	s := &sub{t, make(chan [][]byte, 1<<20), make(chan zmtp.State, 1000)}
-	o.OnState = func(st zmtp.State) { s.states <- st }
+	s := &sub{t, make(chan [][]byte, 1<<20), make(chan zmtp.ConnState, 1000)}
+	o.OnState = func(st zmtp.ConnState) { s.states <- st }
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
@@ -100,7 +100,7 @@ func (s *sub) collect(topic string, first, n, size int) {
 	}
 }
 
-func (s *sub) await(kind zmtp.StateKind) zmtp.State {
+func (s *sub) await(kind zmtp.ConnStateKind) zmtp.ConnState {
 	s.t.Helper()
 	for {
 		select {
@@ -137,7 +137,7 @@ func awaitSubscribers(t *testing.T, p *zmtp.Pub, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	if err := p.Await(ctx, n); err != nil {
+	if err := p.AwaitSubscribers(ctx, n); err != nil {
 		t.Fatalf("%d subscribers: %v", p.Subscribers(), err)
 	}
 }

@@ -1,12 +1,10 @@
-// Command prompts measures what a request costs before it is routed, beside the
-// times of the reference that it reads from the standard input: a conversation
-// through the model's chat template, tokens, and the hashes of its blocks. Cold
-// is a conversation that the tokenizer has not seen; growing is the same with an
-// answer and a question more, which is what a chat sends next. The reference has
-// no hashes to make.
+// Command prompts measures the cost of a request before it is routed, beside the times of the reference on
+// standard input: a conversation through the model's chat template, tokens, and the hashes of its blocks.
+// Cold is a conversation which the tokenizer has not seen; growing is the same with one more response and
+// question, which is a chat's next request. The reference computes no hashes.
 //
-// It checks that the ids are the same, prints a table to the standard error, and
-// results that benchjson reads to the standard output.
+// It checks that the ids are the same, prints a table to standard error, and results for benchjson to
+// standard output.
 package main
 
 import (
@@ -25,31 +23,31 @@ import (
 	"penstock/internal/edge/prep/chat"
 )
 
-// blockSize is that of most engines.
+// blockSize is the block size of most engines.
 const blockSize = 16
 
-// group is a line of prompts_reference.py.
-type group struct {
+// referenceGroup is a line of prompts_reference.py.
+type referenceGroup struct {
 	Size  int
 	Cases []struct {
-		Messages      []prep.Message // the last two are those of the next turn
+		Messages      []prep.Message // the last two belong to the next turn
 		Cold, Growing float64        // seconds of the reference
 		IDs, More     []kv.Token
 	}
 }
 
 func main() {
-	if err := run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr); err != nil {
+	if err := runPrompts(os.Args[1:], os.Stdin, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "prompts:", err)
 		os.Exit(1)
 	}
 }
 
-func run(args []string, in io.Reader, out, table io.Writer) error {
+func runPrompts(args []string, in io.Reader, out, table io.Writer) error {
 	if len(args) != 3 {
 		return errors.New("name a model, its directory and the text")
 	}
-	m, err := newMachine(args[1])
+	m, err := newPromptEncoder(args[1])
 	if err != nil {
 		return err
 	}
@@ -57,19 +55,19 @@ func run(args []string, in io.Reader, out, table io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := m.warm([]rune(string(text))); err != nil {
+	if err := m.warmCache([]rune(string(text))); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "pkg: penstock/tools/bench/prompts\n")
 	fmt.Fprintf(table, "%-12s %8s %12s %12s %6s %12s %12s %6s\n", args[0], "tokens", "cold µs", "reference", "ratio", "growing µs", "reference", "ratio")
 	for lines := json.NewDecoder(bufio.NewReader(in)); ; {
-		var g group
+		var g referenceGroup
 		if err := lines.Decode(&g); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		r, err := m.measure(&g)
+		r, err := m.measureGroup(&g)
 		if err != nil {
 			return err
 		}
@@ -85,15 +83,15 @@ func run(args []string, in io.Reader, out, table io.Writer) error {
 	}
 }
 
-// machine is all that turns a conversation into hashes.
-type machine struct {
+// promptEncoder turns a conversation into hashes.
+type promptEncoder struct {
 	pipe   *prep.Pipeline
 	hasher kv.Hasher
 	ids    []kv.Token
 	chain  []kv.SeqHash
 }
 
-func newMachine(dir string) (*machine, error) {
+func newPromptEncoder(dir string) (*promptEncoder, error) {
 	pipe, err := chat.Open(chat.Ref{Kind: "dir", Dir: dir})
 	if err != nil {
 		return nil, err
@@ -102,23 +100,22 @@ func newMachine(dir string) (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &machine{pipe: pipe, hasher: hasher}, nil
+	return &promptEncoder{pipe: pipe, hasher: hasher}, nil
 }
 
-// warm encodes what the reference has encoded before.
-func (m *machine) warm(text []rune) error {
+// warmCache encodes what the reference has encoded before.
+func (m *promptEncoder) warmCache(text []rune) error {
 	at := len(text) / 2
 	for i := range 40 {
-		if _, err := m.prompt([]prep.Message{{Role: "user", Content: string(text[at+i*4096 : at+(i+1)*4096])}}); err != nil {
+		if _, err := m.timePrompt([]prep.Message{{Role: "user", Content: string(text[at+i*4096 : at+(i+1)*4096])}}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// prompt returns the microseconds that a conversation takes; its ids and hashes
-// are in m then.
-func (m *machine) prompt(messages []prep.Message) (float64, error) {
+// timePrompt returns the microseconds for a conversation; its ids and hashes are then in m.
+func (m *promptEncoder) timePrompt(messages []prep.Message) (float64, error) {
 	c := &prep.Chat{Messages: messages, AddGenerationPrompt: true}
 	start := time.Now()
 	ids, err := m.pipe.EncodeChat(m.ids[:0], c)
@@ -126,35 +123,35 @@ func (m *machine) prompt(messages []prep.Message) (float64, error) {
 		return 0, err
 	}
 	m.ids = ids
-	m.chain = m.hasher.Chain(m.chain[:0], ids, nil)
+	m.chain = m.hasher.AppendSeqHashes(m.chain[:0], ids, nil)
 	return float64(time.Since(start).Nanoseconds()) / 1000, nil
 }
 
-// figures are medians in microseconds.
-type figures struct {
+// promptTimes are medians in microseconds.
+type promptTimes struct {
 	tokens                                 int
 	cold, growing, theirCold, theirGrowing float64
 }
 
-func (m *machine) measure(g *group) (figures, error) {
+func (m *promptEncoder) measureGroup(g *referenceGroup) (promptTimes, error) {
 	var tokens []int
 	var times [4][]float64
 	for i := range g.Cases {
 		c := &g.Cases[i]
 		runtime.GC()
-		cold, err := m.prompt(c.Messages[:len(c.Messages)-2])
+		cold, err := m.timePrompt(c.Messages[:len(c.Messages)-2])
 		if err != nil {
-			return figures{}, err
+			return promptTimes{}, err
 		}
 		if !slices.Equal(m.ids, c.IDs) {
-			return figures{}, fmt.Errorf("size %d, conversation %d: the ids are not those of the reference", g.Size, i)
+			return promptTimes{}, fmt.Errorf("size %d, conversation %d: the ids are not those of the reference", g.Size, i)
 		}
-		growing, err := m.prompt(c.Messages)
+		growing, err := m.timePrompt(c.Messages)
 		if err != nil {
-			return figures{}, err
+			return promptTimes{}, err
 		}
 		if !slices.Equal(m.ids, c.More) {
-			return figures{}, fmt.Errorf("size %d, conversation %d: the ids of the next turn are not those of the reference", g.Size, i)
+			return promptTimes{}, fmt.Errorf("size %d, conversation %d: the ids of the next turn are not those of the reference", g.Size, i)
 		}
 		tokens = append(tokens, len(c.IDs))
 		for j, t := range [...]float64{cold, growing, c.Cold * 1e6, c.Growing * 1e6} {
@@ -162,7 +159,7 @@ func (m *machine) measure(g *group) (figures, error) {
 		}
 	}
 	slices.Sort(tokens)
-	f := figures{tokens: tokens[len(tokens)/2]}
+	f := promptTimes{tokens: tokens[len(tokens)/2]}
 	for j, to := range []*float64{&f.cold, &f.growing, &f.theirCold, &f.theirGrowing} {
 		slices.Sort(times[j])
 		*to = times[j][len(times[j])/2]

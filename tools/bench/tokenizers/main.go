@@ -1,11 +1,10 @@
-// Command tokenizers measures the encoding of a text on one, two and four
-// processors beside what reference.py says of other libraries on the standard
-// input, and prints the nanoseconds for each byte, the ratios and the speed-ups.
+// Command tokenizers measures the encoding of a text on one, two and four processors beside the results of
+// reference.py for other libraries on standard input, and prints the nanoseconds per byte, the ratios and the
+// speed-ups.
 //
-// Cold is the first text that a tokenizer sees. Warm knows the words but none of
-// the text, on one processor, two and four: texts differ by a word in every 256
-// bytes, and are more than are remembered; the others get the same text again and
-// again. Remembered has seen the whole text.
+// Cold is the first text of a tokenizer. Warm knows the words but not the text, on one processor, two and
+// four: texts differ by a word in every 256 bytes, and exceed the cache; the other libraries get the same
+// text repeatedly. Remembered has seen the whole text.
 package main
 
 import (
@@ -28,24 +27,24 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {
+	if err := runTokenizers(os.Args[1:], os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "tokenizers:", err)
 		os.Exit(1)
 	}
 }
 
-// threads are how many processors are measured.
-var threads = [...]int{1, 2, 4}
+// threadCounts are the measured numbers of processors.
+var threadCounts = [...]int{1, 2, 4}
 
-// figures are nanoseconds for each byte; 0 is not measured.
-type figures struct {
+// libraryTimes are nanoseconds per byte; 0 is not measured.
+type libraryTimes struct {
 	library    string
 	cold       float64
-	warm       [len(threads)]float64
+	warm       [len(threadCounts)]float64
 	remembered float64
 }
 
-func run(args []string, in io.Reader, out io.Writer) error {
+func runTokenizers(args []string, in io.Reader, out io.Writer) error {
 	flags := flag.NewFlagSet("tokenizers", flag.ContinueOnError)
 	seconds := flags.Float64("seconds", 3, "measure each figure for so long")
 	if err := flags.Parse(args); err != nil {
@@ -70,18 +69,18 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ours := measure(tok, string(text), time.Duration(*seconds*float64(time.Second)))
+	ours := measurePenstock(tok, string(text), time.Duration(*seconds*float64(time.Second)))
 	fmt.Fprintf(out, "  %-12s %8s %8s %8s %8s   ns/byte, then speed-up\n", "", "cold", "1", "2", "4")
-	show(out, ours)
+	printTimes(out, ours)
 	for _, f := range others {
-		show(out, f)
+		printTimes(out, f)
 		fmt.Fprintf(out, "  %-12s %7.1fx %7.1fx %7.1fx %7.1fx   of the time of penstock\n", "", f.cold/ours.cold,
 			f.warm[0]/ours.warm[0], f.warm[1]/ours.warm[1], f.warm[2]/ours.warm[2])
 	}
 	return nil
 }
 
-func show(out io.Writer, f *figures) {
+func printTimes(out io.Writer, f *libraryTimes) {
 	fmt.Fprintf(out, "  %-12s %8.2f %8.2f %8.2f %8.2f   %.2f %.2f", f.library, f.cold, f.warm[0], f.warm[1], f.warm[2], f.warm[0]/f.warm[1], f.warm[0]/f.warm[2])
 	if f.remembered > 0 {
 		fmt.Fprintf(out, "; remembered %.2f", f.remembered)
@@ -90,7 +89,7 @@ func show(out io.Writer, f *figures) {
 }
 
 // readFigures reads lines of library, threads, cold and warm.
-func readFigures(in io.Reader) (all []*figures, err error) {
+func readFigures(in io.Reader) (all []*libraryTimes, err error) {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		var library string
@@ -100,10 +99,10 @@ func readFigures(in io.Reader) (all []*figures, err error) {
 			return nil, fmt.Errorf("read %q: %w", lines.Text(), err)
 		}
 		if n == 1 {
-			all = append(all, &figures{library: library, cold: cold})
+			all = append(all, &libraryTimes{library: library, cold: cold})
 		}
-		for i := range threads {
-			if threads[i] == n && len(all) > 0 {
+		for i := range threadCounts {
+			if threadCounts[i] == n && len(all) > 0 {
 				all[len(all)-1].warm[i] = warm
 			}
 		}
@@ -111,35 +110,35 @@ func readFigures(in io.Reader) (all []*figures, err error) {
 	return all, lines.Err()
 }
 
-func measure(tok *token.Tokenizer, text string, d time.Duration) *figures {
-	f := &figures{library: "penstock"}
+func measurePenstock(tok *token.Tokenizer, text string, d time.Duration) *libraryTimes {
+	f := &libraryTimes{library: "penstock"}
 	runtime.GC()
 	runtime.GOMAXPROCS(1)
 	size := float64(len(text))
 	ids := make([]kv.Token, 0, len(text))
 	started := time.Now()
-	encode(tok, ids, text)
+	encodePieces(tok, ids, text)
 	f.cold = float64(time.Since(started).Nanoseconds()) / size
 	started = time.Now()
-	encode(tok, ids, text)
+	encodePieces(tok, ids, text)
 	f.remembered = float64(time.Since(started).Nanoseconds()) / size
 	var texts []string
 	for i := range textCount {
-		texts = append(texts, marked(text, i))
+		texts = append(texts, markText(text, i))
 	}
-	for i, n := range threads {
+	for i, n := range threadCounts {
 		runtime.GOMAXPROCS(n)
-		f.warm[i] = together(tok, texts, n, d)
+		f.warm[i] = encodeParallel(tok, texts, n, d)
 	}
 	return f
 }
 
-// textCount is how many texts of a megabyte are encoded in turn: with their ids
-// they are twice what is remembered of texts.
+// textCount is how many texts of a megabyte are encoded in turn: with their ids they are twice the size of
+// the text cache.
 const textCount = 64
 
-// encode encodes text in the pieces that reference.py makes of it.
-func encode(tok *token.Tokenizer, ids []kv.Token, text string) {
+// encodePieces encodes text in the same pieces as reference.py.
+func encodePieces(tok *token.Tokenizer, ids []kv.Token, text string) {
 	for len(text) > 0 {
 		n := 0
 		for range pieceSize {
@@ -154,9 +153,8 @@ func encode(tok *token.Tokenizer, ids []kv.Token, text string) {
 // pieceSize is in characters.
 const pieceSize = 4096
 
-// marked puts a word in every 256 bytes, another one for each i, so that no part
-// of one text is one of another.
-func marked(text string, i int) string {
+// markText inserts a word in every 256 bytes, a different one for each i, so that the texts share no part.
+func markText(text string, i int) string {
 	var b strings.Builder
 	mark := " " + string(rune('A'+i%26)) + string(rune('a'+i/26))
 	for len(text) > 256 {
@@ -169,9 +167,8 @@ func marked(text string, i int) string {
 	return b.String()
 }
 
-// together returns the nanoseconds for each byte that n goroutines take that
-// encode texts in turn for d.
-func together(tok *token.Tokenizer, texts []string, n int, d time.Duration) float64 {
+// encodeParallel returns the nanoseconds per byte of n goroutines which encode texts in turn for d.
+func encodeParallel(tok *token.Tokenizer, texts []string, n int, d time.Duration) float64 {
 	var next, bytes atomic.Int64
 	var wg sync.WaitGroup
 	started := time.Now()
@@ -180,7 +177,7 @@ func together(tok *token.Tokenizer, texts []string, n int, d time.Duration) floa
 			ids := make([]kv.Token, 0, len(texts[0]))
 			for time.Since(started) < d {
 				text := texts[int(next.Add(1))%len(texts)]
-				encode(tok, ids, text)
+				encodePieces(tok, ids, text)
 				bytes.Add(int64(len(text)))
 			}
 		})

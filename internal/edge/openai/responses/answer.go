@@ -28,7 +28,7 @@ type answer struct {
 
 	// logprobs are, by item, elements of a JSON array, each with a comma before it.
 	logprobs [][]byte
-	// waiting are those of tokens that came before the text that they are part of.
+	// waiting are the logprobs of tokens which came before their text.
 	waiting []byte
 	// fresh is how many bytes the last chunk added to the last item's.
 	fresh int
@@ -59,7 +59,7 @@ func (b *body) End(dst []byte) []byte { return b.appendResponse(dst, b.outcome()
 func (b *body) Fail(dst []byte, err error) []byte { return openai.AppendError(dst, err) }
 
 // items are the items of the answer so far.
-func (a *answer) items() []api.Item {
+func (a *answer) items() []api.AnswerItem {
 	if len(a.fold.Choices) == 0 {
 		return nil
 	}
@@ -68,7 +68,7 @@ func (a *answer) items() []api.Item {
 
 // add takes the next chunk.
 func (a *answer) add(c *api.Chunk) {
-	a.fold.Add(c)
+	a.fold.AddChunk(c)
 	if c.Kind == api.Text {
 		a.addLogprobs(c)
 		return
@@ -77,7 +77,7 @@ func (a *answer) add(c *api.Chunk) {
 	a.waiting = a.waiting[:0]
 }
 
-// addLogprobs adds those of a chunk of text to the message that it is part of.
+// addLogprobs adds the logprobs of a chunk of text to the message that it is part of.
 // Where no text of a message has come yet they wait for it.
 func (a *answer) addLogprobs(c *api.Chunk) {
 	a.fresh = 0

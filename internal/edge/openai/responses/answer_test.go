@@ -26,7 +26,7 @@ var testHead = api.Head{ID: "ab12", Model: "m", Fingerprint: "fp", Created: 7}
 
 func text(s string) api.Chunk    { return api.Chunk{Kind: api.Text, Text: []byte(s)} }
 func thought(s string) api.Chunk { return api.Chunk{Kind: api.Reasoning, Text: []byte(s)} }
-func finish(r api.Reason) api.Chunk {
+func finish(r api.FinishReason) api.Chunk {
 	return api.Chunk{Kind: api.Finish, Reason: r}
 }
 
@@ -121,7 +121,7 @@ func TestGolden(t *testing.T) {
 		chunks []api.Chunk
 	}{
 		"failed":         {&fault.Error{Code: fault.Unavailable, Message: "no worker is left"}, append([]api.Chunk{{Kind: api.Role}, text("a")}, call(0, "f", `{"a`)...)},
-		"failed_at_once": {fault.Param("input", "the prompt is \"too\" long"), nil},
+		"failed_at_once": {fault.InvalidParam("input", "the prompt is \"too\" long"), nil},
 	} {
 		w := decoded(t, `"stream":true`).NewWriter(&testHead)
 		var out []byte
@@ -238,7 +238,7 @@ func randomChunks(rng *rand.Rand) []api.Chunk {
 			out = append(out, c)
 		}
 	}
-	return append(out, finish(api.Reason(rng.IntN(4))), usage)
+	return append(out, finish(api.FinishReason(rng.IntN(4))), usage)
 }
 
 // naiveItems is what the items of an answer must say, made of nothing but its chunks.

@@ -24,10 +24,10 @@ func Decode(body []byte) (*Request, error) {
 	}
 	q := &api.Request{Endpoint: api.Responses, AddGenerationPrompt: true, N: 1, Logprobs: -1}
 	d := &decoder{Reader: r, req: &Request{Request: q}, extras: openai.NewExtras(r, q)}
-	if err := r.Object(d.field); err != nil {
+	if err := r.ReadObject(d.field); err != nil {
 		return nil, err
 	}
-	if err := r.End(); err != nil {
+	if err := r.CheckEnd(); err != nil {
 		return nil, err
 	}
 	if err := d.check(); err != nil {
@@ -55,15 +55,15 @@ type decoder struct {
 
 // field reads the value of one top-level key. A null is a field not given.
 func (d *decoder) field(key string) error {
-	if none, err := d.Null(); none || err != nil {
+	if none, err := d.ReadNull(); none || err != nil {
 		return err
 	}
-	for _, read := range []func(string) (bool, error){d.talk, d.setting, d.unused, d.extras.Field} {
+	for _, read := range []func(string) (bool, error){d.talk, d.setting, d.unused, d.extras.ReadField} {
 		if known, err := read(key); known || err != nil {
 			return err
 		}
 	}
-	return d.Unsupported()
+	return d.UnsupportedError()
 }
 
 // talk reads the fields that make the prompt and bound the answer.
@@ -71,27 +71,27 @@ func (d *decoder) talk(key string) (known bool, err error) {
 	q, e := d.req, &d.req.echo
 	switch key {
 	case "model":
-		return true, d.Text(&q.Model)
+		return true, d.ReadStringInto(&q.Model)
 	case "input":
 		d.input = true
 		return true, d.items()
 	case "instructions":
 		return true, d.optional(&e.instructions)
 	case "tools":
-		return true, d.Array("an array of tools", d.tool)
+		return true, d.ReadArray("an array of tools", d.tool)
 	case "tool_choice":
 		return true, d.toolChoice()
 	case "parallel_tool_calls":
 		parallel := true
-		err := d.Flag(&parallel)
+		err := d.ReadBoolInto(&parallel)
 		q.OneCall = !parallel
 		return true, err
 	case "text":
-		return true, d.Object(d.text)
+		return true, d.ReadObject(d.text)
 	case "reasoning":
-		return true, d.Object(d.reasoning)
+		return true, d.ReadObject(d.reasoning)
 	case "max_output_tokens":
-		return true, d.Integer(&q.MaxTokens, 1, strictjson.MaxCount)
+		return true, d.ReadIntegerInto(&q.MaxTokens, 1, strictjson.MaxCount)
 	}
 	return false, nil
 }
@@ -101,19 +101,19 @@ func (d *decoder) setting(key string) (known bool, err error) {
 	q, e := d.req, &d.req.echo
 	switch key {
 	case "stream":
-		return true, d.Flag(&q.Stream)
+		return true, d.ReadBoolInto(&q.Stream)
 	case "temperature":
-		return true, d.Number(&q.Temperature, 0, 2)
+		return true, d.ReadNumberInto(&q.Temperature, 0, 2)
 	case "top_p":
-		return true, d.Number(&q.TopP, 0, 1)
+		return true, d.ReadNumberInto(&q.TopP, 0, 1)
 	case "top_logprobs":
-		return true, d.Integer(&e.topLogprobs, 0, 20)
+		return true, d.ReadIntegerInto(&e.topLogprobs, 0, 20)
 	case "include":
-		return true, d.Array("an array of strings", d.include)
+		return true, d.ReadArray("an array of strings", d.include)
 	case "metadata":
 		return true, d.metadata()
 	case "max_tool_calls": // of the built-in tools, of which there are none
-		return true, d.Integer(&e.maxToolCalls, 1, strictjson.MaxCount)
+		return true, d.ReadIntegerInto(&e.maxToolCalls, 1, strictjson.MaxCount)
 	case "user":
 		return true, d.optional(&e.user)
 	case "safety_identifier":
@@ -126,7 +126,7 @@ func (d *decoder) setting(key string) (known bool, err error) {
 
 // optional reads a string into a new value at dst.
 func (d *decoder) optional(dst **string) error {
-	s, err := d.String()
+	s, err := d.ReadString()
 	*dst = &s
 	return err
 }
@@ -135,7 +135,7 @@ func (d *decoder) optional(dst **string) error {
 // log-probabilities are parts of items that no answer here has, and encrypted
 // reasoning, in whose place the answer has the reasoning itself.
 func (d *decoder) include(int) error {
-	s, err := d.String()
+	s, err := d.ReadString()
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (d *decoder) include(int) error {
 		"message.input_image.image_url", "computer_call_output.output.image_url", "code_interpreter_call.outputs":
 		return nil
 	}
-	return d.Refuse("must be the name of something that an answer can include, such as message.output_text.logprobs")
+	return d.InvalidError("must be the name of something that an answer can include, such as message.output_text.logprobs")
 }
 
 // check judges the request as a whole.
@@ -155,13 +155,13 @@ func (d *decoder) check() error {
 	q := d.req
 	switch {
 	case strings.TrimSpace(q.Model) == "":
-		return fault.Param("model", "'model' is required and must not be blank: name one of GET /v1/models")
+		return fault.InvalidParam("model", "'model' is required and must not be blank: name one of GET /v1/models")
 	case !d.input:
-		return fault.Param("input", "'input' is required: a text, or an array of items")
+		return fault.InvalidParam("input", "'input' is required: a text, or an array of items")
 	case d.streamOptions && !q.Stream:
-		return fault.Param("stream_options", "'stream_options' is allowed only with 'stream': true")
+		return fault.InvalidParam("stream_options", "'stream_options' is allowed only with 'stream': true")
 	case q.MaxTokens > 0 && q.MinTokens > q.MaxTokens:
-		return fault.Param("min_tokens", "'min_tokens' (%d) must not exceed 'max_output_tokens' (%d)", q.MinTokens, q.MaxTokens)
+		return fault.InvalidParam("min_tokens", "'min_tokens' (%d) must not exceed 'max_output_tokens' (%d)", q.MinTokens, q.MaxTokens)
 	}
 	if s := q.echo.instructions; s != nil {
 		q.Messages = append([]api.Message{{Role: "system", Content: *s}}, q.Messages...)

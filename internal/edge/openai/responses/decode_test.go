@@ -14,6 +14,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
 )
 
@@ -277,12 +278,12 @@ func TestDecodeRefuses(t *testing.T) {
 			body = `{` + tt.fields + `}`
 		}
 		_, err := Decode([]byte(body))
-		if f := api.Fault(err); err == nil || f.Code != fault.Invalid || f.Param != tt.param || !strings.Contains(f.Message, tt.says) {
-			t.Errorf("%s: %v (param %q), want %q and %q", tt.fields, err, api.Fault(err).Param, tt.param, tt.says)
+		if f := api.AsFault(err); err == nil || f.Code != fault.Invalid || f.Param != tt.param || !strings.Contains(f.Message, tt.says) {
+			t.Errorf("%s: %v (param %q), want %q and %q", tt.fields, err, api.AsFault(err).Param, tt.param, tt.says)
 		}
 	}
 	for _, body := range []string{`{"input":"x"}`, `{"model":" ","input":"x"}`} {
-		if _, err := Decode([]byte(body)); api.Fault(err).Param != "model" {
+		if _, err := Decode([]byte(body)); api.AsFault(err).Param != "model" {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
@@ -349,6 +350,7 @@ func TestHostile(t *testing.T) {
 // FuzzDecode: no body is answered with anything but a request that can be served
 // and repeated as JSON, or an Invalid error in valid UTF-8.
 func FuzzDecode(f *testing.F) {
+	corpustest.Add(f)
 	for _, s := range []string{
 		`{"model":"m","input":"hi","stream":true,"instructions":"x","metadata":{"a":"b"}}`,
 		`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"http://x","detail":"low"}]},{"type":"function_call_output","output":[{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}}]}]}`,

@@ -22,48 +22,48 @@ func Fields() []api.Field {
 // effective are the fields of decoder.talk and decoder.setting.
 func effective() []api.Field {
 	return []api.Field{
-		api.Needs("model", anyString),
-		api.Needs("input", `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"maxItems":65536,"items":`+itemSchema+`}]}`),
-		api.Maps("instructions", anyString),
-		api.Maps("tools", `{"type":"array","maxItems":1536,"items":`+toolSchema+`}`),
-		api.Maps("tool_choice", choiceSchema),
-		api.Maps("parallel_tool_calls", anyBoolean),
-		api.Maps("text", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"format":`+formatSchema+`,"verbosity":{"enum":["low","medium","high",null]}}}`),
-		api.Maps("reasoning", reasoningSchema),
-		api.Maps("max_output_tokens", count),
+		api.RequiredField("model", anyString),
+		api.RequiredField("input", `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"maxItems":65536,"items":`+itemSchema+`}]}`),
+		api.MappedField("instructions", anyString),
+		api.MappedField("tools", `{"type":"array","maxItems":1536,"items":`+toolSchema+`}`),
+		api.MappedField("tool_choice", choiceSchema),
+		api.MappedField("parallel_tool_calls", anyBoolean),
+		api.MappedField("text", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"format":`+formatSchema+`,"verbosity":{"enum":["low","medium","high",null]}}}`),
+		api.MappedField("reasoning", reasoningSchema),
+		api.MappedField("max_output_tokens", count),
 
-		api.Maps("stream", anyBoolean),
-		api.Maps("temperature", `{"type":"number","minimum":0,"maximum":2}`),
-		api.Maps("top_p", `{"type":"number","minimum":0,"maximum":1}`),
-		api.Maps("top_logprobs", `{"type":"integer","minimum":0,"maximum":20}`),
-		api.Maps("include", `{"type":"array","items":`+includeSchema+`}`),
-		api.Maps("metadata", `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`),
-		api.Maps("max_tool_calls", count),
-		api.Maps("user", anyString),
-		api.Maps("safety_identifier", anyString),
-		api.Maps("prompt_cache_key", anyString),
+		api.MappedField("stream", anyBoolean),
+		api.MappedField("temperature", `{"type":"number","minimum":0,"maximum":2}`),
+		api.MappedField("top_p", `{"type":"number","minimum":0,"maximum":1}`),
+		api.MappedField("top_logprobs", `{"type":"integer","minimum":0,"maximum":20}`),
+		api.MappedField("include", `{"type":"array","items":`+includeSchema+`}`),
+		api.MappedField("metadata", `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`),
+		api.MappedField("max_tool_calls", count),
+		api.MappedField("user", anyString),
+		api.MappedField("safety_identifier", anyString),
+		api.MappedField("prompt_cache_key", anyString),
 	}
 }
 
 // unused are the fields of decoder.unused.
 func unused() []api.Field {
 	return []api.Field{
-		api.Accepts("store", anyBoolean),
-		api.Accepts("service_tier", anyString),
-		api.Accepts("prompt_cache_retention", anyString),
-		api.Accepts("prompt_cache_options", `{"type":"object","additionalProperties":{"type":"null"},"properties":{`+
+		api.AcceptedField("store", anyBoolean),
+		api.AcceptedField("service_tier", anyString),
+		api.AcceptedField("prompt_cache_retention", anyString),
+		api.AcceptedField("prompt_cache_options", `{"type":"object","additionalProperties":{"type":"null"},"properties":{`+
 			`"mode":{"type":["string","null"]},"ttl":{"type":["string","null"]},"prewarm":{"enum":[false,null]},"comparison_response_id":{"type":"null"}}}`),
-		api.Accepts("image", anyObject),
-		api.Accepts("stream_options", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"include_obfuscation":{"type":["boolean","null"]}}}`),
+		api.AcceptedField("image", anyObject),
+		api.AcceptedField("stream_options", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"include_obfuscation":{"type":["boolean","null"]}}}`),
 
-		api.Refuses("background", `{"const":false}`),
-		api.Refuses("truncation", `{"const":"disabled"}`),
-		api.Refuses("context_management", `{"type":"array","maxItems":0}`),
-		api.Refuses("previous_response_id", ""),
-		api.Refuses("conversation", ""),
-		api.Refuses("prompt", ""),
-		api.Refuses("moderation", ""),
-		api.Refuses("access_programs", ""),
+		api.RefusedField("background", `{"const":false}`),
+		api.RefusedField("truncation", `{"const":"disabled"}`),
+		api.RefusedField("context_management", `{"type":"array","maxItems":0}`),
+		api.RefusedField("previous_response_id", ""),
+		api.RefusedField("conversation", ""),
+		api.RefusedField("prompt", ""),
+		api.RefusedField("moderation", ""),
+		api.RefusedField("access_programs", ""),
 	}
 }
 

@@ -94,7 +94,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 			continue
 		}
 		_, err = Decode([]byte(bodyWith(f.Name, refused)))
-		if fl := api.Fault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name {
+		if fl := api.AsFault(err); err == nil || fl.Code != fault.Invalid || fl.Param != f.Name {
 			t.Errorf("%s: %s is answered with %v", f.Name, refused, err)
 		}
 	}

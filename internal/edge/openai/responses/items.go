@@ -16,14 +16,14 @@ const maxItems = 1 << 16
 // items reads the input: a text of the user's, or an array of items.
 func (d *decoder) items() error {
 	if d.Kind() == strictjson.StringKind {
-		s, err := d.String()
+		s, err := d.ReadString()
 		d.req.Messages = append(d.req.Messages, api.Message{Role: "user", Content: s})
 		return err
 	}
-	err := d.Array("a string or an array of items", d.item)
+	err := d.ReadArray("a string or an array of items", d.item)
 	d.endTurn()
 	if err == nil && len(d.req.Messages) == 0 {
-		return d.Refuse("must have at least one item that says something")
+		return d.InvalidError("must have at least one item that says something")
 	}
 	return err
 }
@@ -31,9 +31,9 @@ func (d *decoder) items() error {
 // item reads one item of the input.
 func (d *decoder) item(i int) error {
 	if i >= maxItems {
-		return d.RefuseParent("must have at most %d items", maxItems)
+		return d.ParentInvalidError("must have at most %d items", maxItems)
 	}
-	kind, err := d.TypeAhead()
+	kind, err := d.PeekType()
 	if err != nil {
 		return err
 	}
@@ -47,9 +47,9 @@ func (d *decoder) item(i int) error {
 	case "reasoning":
 		return d.thought()
 	case "item_reference":
-		return d.Refuse("is a reference to an item, and this server keeps none: send the item itself")
+		return d.InvalidError("is a reference to an item, and this server keeps none: send the item itself")
 	}
-	return d.Refuse("is of type %.100q, which is not supported by this server: the items supported are message, function_call, function_call_output and reasoning", kind)
+	return d.InvalidError("is of type %.100q, which is not supported by this server: the items supported are message, function_call, function_call_output and reasoning", kind)
 }
 
 // message reads an item of type message, in either of its forms: that of input,
@@ -57,35 +57,35 @@ func (d *decoder) item(i int) error {
 func (d *decoder) message() error {
 	var m api.Message
 	var content bool
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "type":
-			return d.Skip()
+			return d.SkipValue()
 		case "role":
 			return d.role(&m.Role)
 		case "content":
 			content = true
 			return d.content(&m)
 		case "id", "status", "phase":
-			_, err := d.String()
+			_, err := d.ReadString()
 			return err
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case m.Role == "" && !content:
-		return d.Refuse("needs a 'type', or 'role' and 'content': a reference to a kept item is not supported")
+		return d.InvalidError("needs a 'type', or 'role' and 'content': a reference to a kept item is not supported")
 	case m.Role == "":
-		return d.Refuse("needs a 'role'")
+		return d.InvalidError("needs a 'role'")
 	case !content:
-		return d.Refuse("needs 'content'")
+		return d.InvalidError("needs 'content'")
 	case m.Role == "assistant" && m.HasMedia():
-		return d.Refuse("shows media, which an assistant's message cannot: put them into one of the user")
+		return d.InvalidError("shows media, which an assistant's message cannot: put them into one of the user")
 	case m.Role == "assistant":
 		d.say(m.Content)
 		return nil
@@ -96,22 +96,22 @@ func (d *decoder) message() error {
 }
 
 func (d *decoder) role(dst *string) error {
-	if err := d.Text(dst); err != nil {
+	if err := d.ReadStringInto(dst); err != nil {
 		return err
 	}
 	switch *dst {
 	case "system", "developer", "user", "assistant":
 		return nil
 	}
-	return d.Refuse("must be one of system, developer, user and assistant")
+	return d.InvalidError("must be one of system, developer, user and assistant")
 }
 
 // functionCall reads what the assistant called. Namespaces and calls that are
 // answered later are OpenAI's alone, and refused.
 func (d *decoder) functionCall() error {
 	var id, name, arguments *string
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
@@ -122,26 +122,26 @@ func (d *decoder) functionCall() error {
 		case "arguments":
 			return d.optional(&arguments)
 		case "type", "caller":
-			return d.Skip()
+			return d.SkipValue()
 		case "id", "status":
-			_, err := d.String()
+			_, err := d.ReadString()
 			return err
 		case "async":
 			return d.only(false)
 		case "namespace":
-			return d.Refuse(notSupported)
+			return d.InvalidError(notSupported)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case id == nil || *id == "":
-		return d.Refuse("needs a 'call_id'")
+		return d.InvalidError("needs a 'call_id'")
 	case name == nil || *name == "":
-		return d.Refuse("needs a 'name'")
+		return d.InvalidError("needs a 'name'")
 	case arguments == nil:
-		return d.Refuse("needs 'arguments', which are JSON in a string")
+		return d.InvalidError("needs 'arguments', which are JSON in a string")
 	}
 	d.call(*id, *name, *arguments)
 	return nil
@@ -152,33 +152,33 @@ func (d *decoder) functionCall() error {
 func (d *decoder) functionOutput() error {
 	m := api.Message{Role: "tool"}
 	var output bool
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case "call_id":
-			return d.Text(&m.ToolCallID)
+			return d.ReadStringInto(&m.ToolCallID)
 		case "name":
-			return d.Text(&m.Name)
+			return d.ReadStringInto(&m.Name)
 		case "output":
 			output = true
 			return d.content(&m)
 		case "type", "caller":
-			return d.Skip()
+			return d.SkipValue()
 		case "id", "status":
-			_, err := d.String()
+			_, err := d.ReadString()
 			return err
 		case "namespace":
-			return d.Refuse(notSupported)
+			return d.InvalidError(notSupported)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case !output:
-		return d.Refuse("needs 'output'")
+		return d.InvalidError("needs 'output'")
 	}
 	d.endTurn()
 	d.req.Messages = append(d.req.Messages, m)
@@ -191,8 +191,8 @@ func (d *decoder) functionOutput() error {
 func (d *decoder) thought() error {
 	var content, summary string
 	var encrypted bool
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
@@ -201,16 +201,16 @@ func (d *decoder) thought() error {
 		case "summary":
 			return d.thoughts(&summary)
 		case "encrypted_content":
-			s, err := d.String()
+			s, err := d.ReadString()
 			encrypted = s != ""
 			return err
 		case "type":
-			return d.Skip()
+			return d.SkipValue()
 		case "id", "status":
-			_, err := d.String()
+			_, err := d.ReadString()
 			return err
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
@@ -220,7 +220,7 @@ func (d *decoder) thought() error {
 	case summary != "":
 		d.think(summary)
 	case encrypted:
-		return d.Refuse("has nothing but encrypted reasoning, which this server cannot read: leave it out")
+		return d.InvalidError("has nothing but encrypted reasoning, which this server cannot read: leave it out")
 	}
 	return nil
 }
@@ -229,11 +229,11 @@ func (d *decoder) thought() error {
 func (d *decoder) content(m *api.Message) error {
 	switch d.Kind() {
 	case strictjson.StringKind:
-		return d.Text(&m.Content)
+		return d.ReadStringInto(&m.Content)
 	case strictjson.ArrayKind:
 		return d.parts(m)
 	}
-	return d.Expected("a string or an array of content parts")
+	return d.WrongTypeError("a string or an array of content parts")
 }
 
 // thoughts reads an array of parts that are texts.
@@ -241,7 +241,7 @@ func (d *decoder) thoughts(dst *string) error {
 	var m api.Message
 	err := d.parts(&m)
 	if err == nil && m.HasMedia() {
-		return d.Refuse("shows media, and reasoning is text")
+		return d.InvalidError("shows media, and reasoning is text")
 	}
 	*dst = m.Content
 	return err
@@ -250,7 +250,7 @@ func (d *decoder) thoughts(dst *string) error {
 // parts reads an array of parts; their texts are joined by newlines.
 func (d *decoder) parts(m *api.Message) error {
 	d.pieces = d.pieces[:0]
-	err := d.Array("an array of content parts", func(int) error { return d.part() })
+	err := d.ReadArray("an array of content parts", func(int) error { return d.part() })
 	var text strings.Builder
 	texts := 0
 	for i := range d.pieces {
@@ -272,7 +272,7 @@ func (d *decoder) parts(m *api.Message) error {
 // part reads one part. What a client sends back of an answer beside its text is
 // not part of the prompt.
 func (d *decoder) part() error {
-	kind, err := d.TypeAhead()
+	kind, err := d.PeekType()
 	if err != nil {
 		return err
 	}
@@ -286,29 +286,29 @@ func (d *decoder) part() error {
 	case "input_audio":
 		return d.shown(kind, media.Audio, "input_audio")
 	case "input_file", "input_video", "computer_screenshot":
-		return d.Refuse("is of type %.100q, which is not supported by this server: send texts, images and sounds", kind)
+		return d.InvalidError("is of type %.100q, which is not supported by this server: send texts, images and sounds", kind)
 	case "":
-		return d.Refuse("needs a 'type'")
+		return d.InvalidError("needs a 'type'")
 	default:
-		return d.Refuse("has an unknown type: the parts supported are of type \"input_text\", \"input_image\", \"input_audio\", \"output_text\" and \"refusal\"")
+		return d.InvalidError("has an unknown type: the parts supported are of type \"input_text\", \"input_image\", \"input_audio\", \"output_text\" and \"refusal\"")
 	}
 	var text string
 	var given bool
-	err = d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	err = d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case field:
 			given = true
-			return d.Text(&text)
+			return d.ReadStringInto(&text)
 		case "type", "annotations", "logprobs", "prompt_cache_breakpoint", "cache_control":
-			return d.Skip()
+			return d.SkipValue()
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	if err == nil && !given {
-		return d.Refuse("needs '%s'", field)
+		return d.InvalidError("needs '%s'", field)
 	}
 	d.pieces = append(d.pieces, api.Part{Text: text})
 	return err
@@ -316,33 +316,33 @@ func (d *decoder) part() error {
 
 // shown reads a part that shows a media object, which is under field.
 func (d *decoder) shown(kind string, shows media.Kind, field string) error {
-	if err := d.count.Count(d.Reader); err != nil {
+	if err := d.count.CountObject(d.Reader); err != nil {
 		return err
 	}
-	m := &api.Media{Kind: shows, Type: kind, Part: d.Param()}
-	err := d.Object(func(key string) error {
-		if none, err := d.Null(); none || err != nil {
+	m := &api.Media{Kind: shows, Type: kind, Part: d.ParamPath()}
+	err := d.ReadObject(func(key string) error {
+		if none, err := d.ReadNull(); none || err != nil {
 			return err
 		}
 		switch key {
 		case field:
 			if shows == media.Audio {
-				return api.ReadSound(d.Reader, m)
+				return api.ReadAudio(d.Reader, m)
 			}
-			return api.ReadLocation(d.Reader, m)
+			return api.ReadMediaLocation(d.Reader, m)
 		case "detail":
-			return api.ReadDetail(d.Reader)
+			return api.ReadImageDetail(d.Reader)
 		case "uuid":
 			return api.ReadMediaName(d.Reader, m)
 		case "file_id":
-			return d.Refuse("names a file, and this server keeps none: send the image itself")
+			return d.InvalidError("names a file, and this server keeps none: send the image itself")
 		case "type", "prompt_cache_breakpoint", "cache_control":
-			return d.Skip()
+			return d.SkipValue()
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	if err == nil && m.URL == "" {
-		return d.Refuse("needs '%s'", field)
+		return d.InvalidError("needs '%s'", field)
 	}
 	d.pieces = append(d.pieces, api.Part{Media: m})
 	return err

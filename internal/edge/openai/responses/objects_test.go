@@ -149,7 +149,7 @@ func holdObject(t *testing.T, path string, o object, members []string) {
 	for name, value := range o.refused {
 		with := "{" + o.members + `,"` + name + `":` + value + "}"
 		_, err := Decode([]byte(`{"model":"m",` + fmt.Sprintf(o.around, with) + `}`))
-		if f := api.Fault(err); err == nil || f.Code != fault.Invalid || !strings.HasSuffix(f.Param, "."+name) || strings.Contains(f.Message, "Unsupported") {
+		if f := api.AsFault(err); err == nil || f.Code != fault.Invalid || !strings.HasSuffix(f.Param, "."+name) || strings.Contains(f.Message, "Unsupported") {
 			t.Errorf("%s.%s: %v", path, name, err)
 		}
 	}
@@ -177,7 +177,7 @@ func refuseType(t *testing.T, path string) {
 		"input[]": `"input":[` + as + `]`, "tools[]": `"input":"x","tools":[` + as + `]`, "tool_choice": `"input":"x","tool_choice":` + as,
 	}[where]
 	_, err := Decode([]byte(`{"model":"m",` + body + `}`))
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	if err == nil || f.Code != fault.Invalid || !strings.HasPrefix(f.Param, strings.TrimSuffix(where, "[]")) {
 		t.Errorf("%s: %s is answered with %v", path, body, err)
 	}

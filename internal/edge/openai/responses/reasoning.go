@@ -3,12 +3,12 @@ package responses
 // reasoning reads one field of reasoning. Summaries are not made: the answer has
 // the reasoning itself.
 func (d *decoder) reasoning(key string) error {
-	if none, err := d.Null(); none || err != nil {
+	if none, err := d.ReadNull(); none || err != nil {
 		return err
 	}
 	switch key {
 	case "effort":
-		s, err := d.extras.Effort()
+		s, err := d.extras.ReadEffort()
 		d.req.echo.effort = &s
 		return err
 	case "summary", "generate_summary":
@@ -18,5 +18,5 @@ func (d *decoder) reasoning(key string) error {
 	case "mode":
 		return d.usual("standard")
 	}
-	return d.Unsupported()
+	return d.UnsupportedError()
 }

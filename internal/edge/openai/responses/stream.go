@@ -67,7 +67,7 @@ func (s *stream) End(dst []byte) []byte {
 // Fail implements api.Writer: the response as far as it came, and then the error
 // in the form that clients raise.
 func (s *stream) Fail(dst []byte, err error) []byte {
-	f := api.Fault(err)
+	f := api.AsFault(err)
 	dst = s.begin(dst)
 	dst = s.appendStep(dst, "response.failed", failed, appendFailure(nil, f))
 
@@ -78,7 +78,7 @@ func (s *stream) Fail(dst []byte, err error) []byte {
 // else numbered: it has number 0.
 func AppendErrorEvent(dst []byte, err error) []byte {
 	dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":0"...)
-	return closeEvent(appendFault(dst, api.Fault(err)))
+	return closeEvent(appendFault(dst, api.AsFault(err)))
 }
 
 // appendFault appends the members of an event of type "error".

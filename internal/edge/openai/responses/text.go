@@ -28,7 +28,7 @@ type format struct {
 
 // text reads one field of text.
 func (d *decoder) text(key string) error {
-	if none, err := d.Null(); none || err != nil {
+	if none, err := d.ReadNull(); none || err != nil {
 		return err
 	}
 	switch key {
@@ -37,12 +37,12 @@ func (d *decoder) text(key string) error {
 	case "format":
 		return d.format()
 	}
-	return d.Unsupported()
+	return d.UnsupportedError()
 }
 
 // verbosity reads a hint how long the answer should be, which the answer repeats.
 func (d *decoder) verbosity() error {
-	s, err := d.String()
+	s, err := d.ReadString()
 	if err != nil {
 		return err
 	}
@@ -51,12 +51,12 @@ func (d *decoder) verbosity() error {
 		d.req.echo.verbosity = s
 		return nil
 	}
-	return d.Refuse("must be one of low, medium and high")
+	return d.InvalidError("must be one of low, medium and high")
 }
 
 // format reads what the text of the answer must be.
 func (d *decoder) format() error {
-	kind, err := d.TypeAhead()
+	kind, err := d.PeekType()
 	if err != nil {
 		return err
 	}
@@ -69,9 +69,9 @@ func (d *decoder) format() error {
 	case "json_schema":
 		f.kind = api.FormatSchema
 	default:
-		return d.Refuse("needs a 'type' of text, json_object or json_schema")
+		return d.InvalidError("needs a 'type' of text, json_object or json_schema")
 	}
-	if err := d.Object(func(key string) error { return d.formatField(f, key) }); err != nil {
+	if err := d.ReadObject(func(key string) error { return d.formatField(f, key) }); err != nil {
 		return err
 	}
 	if f.kind == api.FormatText {
@@ -80,32 +80,32 @@ func (d *decoder) format() error {
 	if f.kind == api.FormatSchema {
 		switch {
 		case f.name == "":
-			return d.Refuse("needs a 'name'")
+			return d.InvalidError("needs a 'name'")
 		case f.schema == nil:
-			return d.Refuse("needs a 'schema'")
+			return d.InvalidError("needs a 'schema'")
 		}
 	}
-	d.req.Format = api.Format{Kind: f.kind, Schema: f.schema, Param: d.Param()}
+	d.req.Format = api.Format{Kind: f.kind, Schema: f.schema, Param: d.ParamPath()}
 	return nil
 }
 
 func (d *decoder) formatField(f *format, key string) error {
-	if none, err := d.Null(); none || err != nil {
+	if none, err := d.ReadNull(); none || err != nil {
 		return err
 	}
 	if key == "type" {
-		return d.Skip()
+		return d.SkipValue()
 	}
 	if f.kind != api.FormatSchema {
-		return d.Unsupported()
+		return d.UnsupportedError()
 	}
 	switch key {
 	case "name":
-		if err := d.Text(&f.name); err != nil {
+		if err := d.ReadStringInto(&f.name); err != nil {
 			return err
 		}
-		if !api.IsName(f.name, maxSchemaName, "_-") {
-			return d.Refuse("must be 1 to %d letters, digits, underscores or dashes", maxSchemaName)
+		if !api.IsValidName(f.name, maxSchemaName, "_-") {
+			return d.InvalidError("must be 1 to %d letters, digits, underscores or dashes", maxSchemaName)
 		}
 		return nil
 	case "schema":
@@ -114,18 +114,18 @@ func (d *decoder) formatField(f *format, key string) error {
 		return d.optional(&f.description)
 	case "strict":
 		f.strict = new(bool)
-		return d.Flag(f.strict)
+		return d.ReadBoolInto(f.strict)
 	}
-	return d.Unsupported()
+	return d.UnsupportedError()
 }
 
 // raw reads an object and keeps a copy without the space between tokens, which in
 // an event would end it.
 func (d *decoder) raw(dst *[]byte) error {
 	if d.Kind() != strictjson.ObjectKind {
-		return d.Expected("an object")
+		return d.WrongTypeError("an object")
 	}
-	text, err := d.Raw()
+	text, err := d.ReadRaw()
 	if err != nil {
 		return err
 	}
@@ -146,18 +146,18 @@ func compact(text []byte) []byte {
 func (d *decoder) metadata() error {
 	e := &d.req.echo
 	n := 0
-	err := d.Object(func(key string) error {
-		value, err := d.String()
+	err := d.ReadObject(func(key string) error {
+		value, err := d.ReadString()
 		if err != nil {
 			return err
 		}
 		switch n++; {
 		case n > maxMetadata:
-			return d.RefuseParent("must have at most %d keys", maxMetadata)
+			return d.ParentInvalidError("must have at most %d keys", maxMetadata)
 		case longer(key, maxMetadataKey):
-			return d.RefuseParent("must have keys of at most %d characters", maxMetadataKey)
+			return d.ParentInvalidError("must have keys of at most %d characters", maxMetadataKey)
 		case longer(value, maxMetadataValue):
-			return d.Refuse("must have at most %d characters", maxMetadataValue)
+			return d.InvalidError("must have at most %d characters", maxMetadataValue)
 		case n > 1:
 			e.metadata = append(e.metadata, ',')
 		}

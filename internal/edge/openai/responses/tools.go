@@ -25,35 +25,35 @@ type tool struct {
 // tool reads one element of tools.
 func (d *decoder) tool(i int) error {
 	if i >= maxTools {
-		return d.RefuseParent("must have at most %d tools", maxTools)
+		return d.ParentInvalidError("must have at most %d tools", maxTools)
 	}
-	kind, err := d.TypeAhead()
+	kind, err := d.PeekType()
 	switch {
 	case err != nil:
 		return err
 	case kind == "":
-		return d.Refuse("needs a 'type'")
+		return d.InvalidError("needs a 'type'")
 	case kind != "function":
-		return d.Refuse("is of type %.100q, which is not supported by this server: the tools supported are of type \"function\"", kind)
+		return d.InvalidError("is of type %.100q, which is not supported by this server: the tools supported are of type \"function\"", kind)
 	}
 	var t tool
-	if err := d.Object(func(key string) error { return d.toolField(&t, key) }); err != nil {
+	if err := d.ReadObject(func(key string) error { return d.toolField(&t, key) }); err != nil {
 		return err
 	}
 	if t.name == "" {
-		return d.Refuse("needs a 'name'")
+		return d.InvalidError("needs a 'name'")
 	}
 	d.tools = append(d.tools, t)
 	return nil
 }
 
 func (d *decoder) toolField(t *tool, key string) error {
-	if none, err := d.Null(); none || err != nil {
+	if none, err := d.ReadNull(); none || err != nil {
 		return err
 	}
 	switch key {
 	case "type":
-		return d.Skip()
+		return d.SkipValue()
 	case "name":
 		return d.toolName(&t.name)
 	case "description":
@@ -62,27 +62,27 @@ func (d *decoder) toolField(t *tool, key string) error {
 		return d.parameters(&t.parameters)
 	case "strict":
 		t.strict = new(bool)
-		return d.Flag(t.strict)
+		return d.ReadBoolInto(t.strict)
 	case "async", "defer_loading":
 		return d.only(false)
 	case "allowed_callers":
-		return d.Array("an array of strings", func(int) error { return d.usual("direct") })
+		return d.ReadArray("an array of strings", func(int) error { return d.usual("direct") })
 	case "output_schema":
-		return d.Refuse(notSupported)
+		return d.InvalidError(notSupported)
 	}
-	return d.Unsupported()
+	return d.UnsupportedError()
 }
 
 // parameters reads the schema of a function's arguments, which are an object.
 func (d *decoder) parameters(dst *[]byte) error {
-	text, err := d.Capture(func() error {
-		return d.Object(func(key string) error {
+	text, err := d.CaptureRaw(func() error {
+		return d.ReadObject(func(key string) error {
 			if key != "type" || d.Kind() != strictjson.StringKind {
-				return d.Skip()
+				return d.SkipValue()
 			}
-			s, err := d.String()
+			s, err := d.ReadString()
 			if err == nil && s != "object" {
-				return d.Refuse("must be object: the arguments of a function are members of an object")
+				return d.InvalidError("must be object: the arguments of a function are members of an object")
 			}
 			return err
 		})
@@ -92,11 +92,11 @@ func (d *decoder) parameters(dst *[]byte) error {
 }
 
 func (d *decoder) toolName(dst *string) error {
-	if err := d.Text(dst); err != nil {
+	if err := d.ReadStringInto(dst); err != nil {
 		return err
 	}
-	if !api.IsName(*dst, maxToolName, "_-.") {
-		return d.Refuse("must be 1 to %d letters, digits, underscores, dashes or dots", maxToolName)
+	if !api.IsValidName(*dst, maxToolName, "_-.") {
+		return d.InvalidError("must be 1 to %d letters, digits, underscores, dashes or dots", maxToolName)
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (d *decoder) toolName(dst *string) error {
 // choice is tool_choice.
 type choice struct {
 	mode api.ToolMode
-	// name is the tool that ToolNamed means, allowed those of allowed_tools; nil
+	// name is the tool that ToolNamed means, allowed the tools of allowed_tools; nil
 	// if it is of another type.
 	name    string
 	allowed []string
@@ -117,14 +117,14 @@ func (d *decoder) toolChoice() error {
 		return d.toolMode(&c.mode, "none", "auto", "required")
 	}
 	if d.Kind() != strictjson.ObjectKind {
-		return d.Expected("a string or an object")
+		return d.WrongTypeError("a string or an object")
 	}
-	kind, err := d.TypeAhead()
+	kind, err := d.PeekType()
 	switch {
 	case err != nil:
 		return err
 	case kind == "":
-		return d.Refuse("needs a 'type'")
+		return d.InvalidError("needs a 'type'")
 	case kind == "function":
 		c.mode = api.ToolNamed
 		c.name, err = d.named()
@@ -132,17 +132,17 @@ func (d *decoder) toolChoice() error {
 	case kind == "allowed_tools":
 		return d.allowedTools()
 	}
-	return d.Refuse("is of type %.100q, which is not supported by this server: the types supported are \"function\" and \"allowed_tools\"", kind)
+	return d.InvalidError("is of type %.100q, which is not supported by this server: the types supported are \"function\" and \"allowed_tools\"", kind)
 }
 
 // toolMode reads one of the words ok.
 func (d *decoder) toolMode(dst *api.ToolMode, ok ...string) error {
-	s, err := d.String()
+	s, err := d.ReadString()
 	if err != nil {
 		return err
 	}
 	if !slices.Contains(ok, s) {
-		return d.Refuse("must be one of %q, or an object that names a tool", ok)
+		return d.InvalidError("must be one of %q, or an object that names a tool", ok)
 	}
 	switch s {
 	case "none":
@@ -157,17 +157,17 @@ func (d *decoder) toolMode(dst *api.ToolMode, ok ...string) error {
 
 // named reads {"type":"function","name"}.
 func (d *decoder) named() (name string, err error) {
-	err = d.Object(func(key string) error {
+	err = d.ReadObject(func(key string) error {
 		switch key {
 		case "type":
 			return d.usual("function")
 		case "name":
 			return d.toolName(&name)
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	if err == nil && name == "" {
-		return "", d.Refuse("needs a 'name'")
+		return "", d.InvalidError("needs a 'name'")
 	}
 	return name, err
 }
@@ -177,32 +177,32 @@ func (d *decoder) allowedTools() error {
 	c := &d.choice
 	c.allowed = []string{}
 	var mode bool
-	err := d.Object(func(key string) error {
+	err := d.ReadObject(func(key string) error {
 		switch key {
 		case "type":
-			return d.Skip()
+			return d.SkipValue()
 		case "mode":
 			mode = true
 			return d.toolMode(&c.mode, "auto", "required")
 		case "tools":
-			return d.Array("an array of tools", func(i int) error {
+			return d.ReadArray("an array of tools", func(i int) error {
 				if i >= maxTools {
-					return d.RefuseParent("must have at most %d tools", maxTools)
+					return d.ParentInvalidError("must have at most %d tools", maxTools)
 				}
 				name, err := d.named()
 				c.allowed = append(c.allowed, name)
 				return err
 			})
 		}
-		return d.Unsupported()
+		return d.UnsupportedError()
 	})
 	switch {
 	case err != nil:
 		return err
 	case !mode:
-		return d.Refuse("needs a 'mode' of auto or required")
+		return d.InvalidError("needs a 'mode' of auto or required")
 	case len(c.allowed) == 0:
-		return d.Refuse("needs 'tools', at least one")
+		return d.InvalidError("needs 'tools', at least one")
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (d *decoder) checkTools() error {
 	known := make(map[string]bool, len(d.tools))
 	for _, t := range d.tools {
 		if known[t.name] {
-			return fault.Param("tools", "'tools' has two functions of the name '%s'", t.name)
+			return fault.InvalidParam("tools", "'tools' has two functions of the name '%s'", t.name)
 		}
 		known[t.name] = true
 	}
@@ -223,11 +223,11 @@ func (d *decoder) checkTools() error {
 	}
 	for _, name := range names {
 		if !known[name] {
-			return fault.Param("tool_choice", "'tool_choice' names the function '%s', which is none of 'tools'", name)
+			return fault.InvalidParam("tool_choice", "'tool_choice' names the function '%s', which is none of 'tools'", name)
 		}
 	}
 	if c.mode == api.ToolRequired && len(d.tools) == 0 {
-		return fault.Param("tool_choice", "'tool_choice' asks for a call, and there are no 'tools'")
+		return fault.InvalidParam("tool_choice", "'tool_choice' asks for a call, and there are no 'tools'")
 	}
 	q.ToolChoice = api.ToolChoice{Mode: c.mode, Name: c.name}
 	q.echo.tools, q.echo.choice = d.tools, *c
@@ -235,7 +235,7 @@ func (d *decoder) checkTools() error {
 	return nil
 }
 
-// offer puts the tools into the request: all, or those that allowed_tools names,
+// offer puts the tools into the request: all, or the tools which allowed_tools names,
 // the others being neither shown to the model nor possible.
 func (d *decoder) offer() {
 	q := d.req

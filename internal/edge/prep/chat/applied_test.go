@@ -72,15 +72,15 @@ func readApplied(t *testing.T) (f applied) {
 
 // renderAsSent renders a conversation without the steps that servers take before: the reference leaves
 // those to its caller.
-func renderAsSent(s *scripted, c *prep.Chat) ([]prep.Segment, error) {
+func renderAsSent(s *checkpointTemplate, c *prep.Chat) ([]prep.Segment, error) {
 	if err := checkFlags(c); err != nil {
 		return nil, err
 	}
-	messages, err := dictionaries(c, func(_ string, content any) any { return content })
+	messages, err := messageDicts(c, func(_ string, content any) any { return content })
 	if err != nil {
 		return nil, err
 	}
-	return s.render(nil, c, s.script(c), messages)
+	return s.renderMessages(nil, c, s.templateFor(c), messages)
 }
 
 // TestApplied holds whole conversations, in templates in the styles of families
@@ -100,11 +100,11 @@ func TestApplied(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sources, _, err := parsed.sources(nil, nil)
+		sources, _, err := parsed.templateSources(nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := newScripted(sources, parsed.named)
+		s, err := newCheckpointTemplate(sources, parsed.named)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

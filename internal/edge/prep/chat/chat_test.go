@@ -18,7 +18,7 @@ import (
 // TestTemplates renders the conversations of testdata/templates: one message to
 // a line, as "role: content" with Go's escapes, or "role: content calls JSON". Markup is shown in brackets.
 func TestTemplates(t *testing.T) {
-	templates := map[string]prep.Template{"builtin": builtin(), "chatml": chatML()}
+	templates := map[string]prep.Template{"builtin": builtinTemplate(), "chatml": chatMLTemplate()}
 	datadriven.RunTest(t, "testdata/templates", func(t *testing.T, d *datadriven.TestData) string {
 		c := &prep.Chat{Messages: parseMessages(t, d.Input)}
 		c.AddGenerationPrompt = d.HasArg("generate")
@@ -99,7 +99,7 @@ var hostile = []string{
 }
 
 func randomMessage(rng *rand.Rand) prep.Message {
-	return prep.Message{Role: roles[rng.IntN(len(roles))], Content: hostile[rng.IntN(len(hostile))] + hostile[rng.IntN(len(hostile))]}
+	return prep.Message{Role: knownRoles[rng.IntN(len(knownRoles))], Content: hostile[rng.IntN(len(hostile))] + hostile[rng.IntN(len(hostile))]}
 }
 
 // TestContentIsNeverMarkup: the special tokens of a prompt are those of the
@@ -108,7 +108,7 @@ func TestContentIsNeverMarkup(t *testing.T) {
 	p := openPipeline(t)
 	special := func(ids []kv.Token) (found []kv.Token) {
 		for _, id := range ids {
-			if p.Tokenizer.Special(id) {
+			if p.Tokenizer.IsSpecial(id) {
 				found = append(found, id)
 			}
 		}

@@ -8,39 +8,39 @@ import (
 	"penstock/internal/edge/prep/jinja"
 )
 
-// contentRule is a rule of package prep: how the content of messages is shaped for a template.
+// contentRule implements a rule of package prep: how the content of messages is shaped for a template.
 type contentRule struct {
-	// lists reports whether a template is handed lists of parts.
-	lists func(t *jinja.Template, source string) bool
-	// wraps says that a text becomes a list too, where lists are handed over; noneIsList that no content is
-	// an empty one there, and not a text.
-	wraps, noneIsList bool
-	// toolTexts says that what a tool says is a text even there.
+	// wantsLists reports whether a template gets lists of parts.
+	wantsLists func(t *jinja.Template, source string) bool
+	// wrapsText turns a text into a list too, for a template which gets lists; noContentIsList turns missing
+	// content into an empty list there, and not a text.
+	wrapsText, noContentIsList bool
+	// toolTexts keeps the content of tool messages a text even there.
 	toolTexts bool
-	// join makes one text of those of several parts.
-	join func(texts []string) string
+	// joinTexts joins the texts of several parts.
+	joinTexts func(texts []string) string
 }
 
-// contentRules are the rules by their number. Their sources: vLLM's vllm/renderers/hf.py and
-// chat_utils (0.32, 0.33), SGLang's srt/parser/jinja_template_utils.py and serving_chat.py (0.5.17, 0.5.23),
-// TensorRT-LLM's serve/chat_utils.py, llama.cpp's common/chat.cpp and its tests of what a template requires.
+// contentRules are the rules by their number. Sources: vLLM's vllm/renderers/hf.py and chat_utils (0.32,
+// 0.33), SGLang's srt/parser/jinja_template_utils.py and serving_chat.py (0.5.17, 0.5.23), TensorRT-LLM's
+// serve/chat_utils.py, llama.cpp's common/chat.cpp and its tests of template requirements.
 var contentRules = [...]contentRule{
 	prep.ContentVLLM: {
-		lists: func(t *jinja.Template, _ string) bool { return t.LoopsOverContent() },
-		wraps: true, noneIsList: true, toolTexts: true, join: joinSaid("\n"),
+		wantsLists: func(t *jinja.Template, _ string) bool { return t.LoopsOverContent() },
+		wrapsText:  true, noContentIsList: true, toolTexts: true, joinTexts: joinNonEmpty("\n"),
 	},
-	prep.ContentSGLang:   {lists: forMedia, toolTexts: true, join: joinAll(" ")},
-	prep.ContentTRTLLM:   {lists: func(*jinja.Template, string) bool { return false }, join: joinSaid("\n")},
-	prep.ContentLlamaCpp: {lists: requiresLists, wraps: true, join: joinFrom("\n")},
+	prep.ContentSGLang:   {wantsLists: sglangWantsLists, toolTexts: true, joinTexts: joinAll(" ")},
+	prep.ContentTRTLLM:   {wantsLists: func(*jinja.Template, string) bool { return false }, joinTexts: joinNonEmpty("\n")},
+	prep.ContentLlamaCpp: {wantsLists: llamaCppWantsLists, wrapsText: true, joinTexts: joinFromFirstNonEmpty("\n")},
 }
 
-// joinAll returns what puts a separator between all texts, joinSaid between those that are not empty, and
-// joinFrom from the first on that is not.
+// joinAll joins all texts, joinNonEmpty the non-empty ones, and joinFromFirstNonEmpty those from the first
+// non-empty one on.
 func joinAll(separator string) func([]string) string {
 	return func(texts []string) string { return strings.Join(texts, separator) }
 }
 
-func joinSaid(separator string) func([]string) string {
+func joinNonEmpty(separator string) func([]string) string {
 	return func(texts []string) string {
 		var said []string
 		for _, text := range texts {
@@ -52,7 +52,7 @@ func joinSaid(separator string) func([]string) string {
 	}
 }
 
-func joinFrom(separator string) func([]string) string {
+func joinFromFirstNonEmpty(separator string) func([]string) string {
 	return func(texts []string) string {
 		for len(texts) > 0 && texts[0] == "" {
 			texts = texts[1:]
@@ -61,9 +61,9 @@ func joinFrom(separator string) func([]string) string {
 	}
 }
 
-// forMedia is SGLang's test: a template that has a word of media in it is handed lists, as is one with a loop
-// over the content of what it calls message, msg or m.
-func forMedia(t *jinja.Template, source string) bool {
+// sglangWantsLists is SGLang's test: a template gets lists if it contains a media word, or loops over the
+// content of a variable named message, msg or m.
+func sglangWantsLists(t *jinja.Template, source string) bool {
 	for _, word := range [...]string{"image", "audio", "video", "vision"} {
 		if strings.Contains(source, word) {
 			return true
@@ -77,9 +77,9 @@ func forMedia(t *jinja.Template, source string) bool {
 	return false
 }
 
-// requiresLists is llama.cpp's test: a template that shows a message of the user that is a list, and not
-// the same as a text.
-func requiresLists(t *jinja.Template, _ string) bool {
+// llamaCppWantsLists is llama.cpp's test: a template which shows a user message that is a list but not the
+// same as a text.
+func llamaCppWantsLists(t *jinja.Template, _ string) bool {
 	const needle = "<User Needle>"
 	shows := func(content any) bool {
 		m := jinja.NewDict()
@@ -96,42 +96,42 @@ func requiresLists(t *jinja.Template, _ string) bool {
 		text, err := t.Render(vars, time.Unix(0, 0).UTC())
 		return err == nil && strings.Contains(text, needle)
 	}
-	return !shows(needle) && shows(jinja.List(textPart(needle)))
+	return !shows(needle) && shows(jinja.List(newTextPart(needle)))
 }
 
-func textPart(text string) *jinja.Dict {
+func newTextPart(text string) *jinja.Dict {
 	part := jinja.NewDict()
 	part.Set("type", "text")
 	part.Set("text", text)
 	return part
 }
 
-// shape returns the form that the rule gives the content of a message of a role, for a template that is
-// handed lists or is not; content is nil if there is none. Parts that show media stay as they are: only
-// lists have a place for them.
-func (r *contentRule) shape(role string, content any, lists bool) any {
+// shapeContent returns the content of a message of a role in the rule's form; lists tells whether the
+// template gets lists, and content is nil if there is none. Parts with media stay as they are: only lists
+// have a place for them.
+func (r *contentRule) shapeContent(role string, content any, lists bool) any {
 	if content == nil {
-		if lists && r.noneIsList {
+		if lists && r.noContentIsList {
 			return jinja.List()
 		}
 		content = ""
 	}
 	lists = lists && !(r.toolTexts && role == "tool")
 	if text, ok := content.(string); ok {
-		if lists && r.wraps {
-			return partsOf([]string{text})
+		if lists && r.wrapsText {
+			return newTextParts([]string{text})
 		}
 		return text
 	}
-	texts, ok := textsOf(content)
+	texts, ok := partTexts(content)
 	if !ok || lists {
 		return content
 	}
-	return r.join(texts)
+	return r.joinTexts(texts)
 }
 
-// textsOf returns the texts of parts; ok is false if one of them is something else.
-func textsOf(parts any) (texts []string, ok bool) {
+// partTexts returns the texts of parts; ok is false if one of them is not a text.
+func partTexts(parts any) (texts []string, ok bool) {
 	for _, item := range jinja.Items(parts) {
 		part, ok := item.(*jinja.Dict)
 		if !ok {
@@ -148,10 +148,10 @@ func textsOf(parts any) (texts []string, ok bool) {
 	return texts, true
 }
 
-func partsOf(texts []string) any {
+func newTextParts(texts []string) any {
 	parts := make([]any, len(texts))
 	for i, text := range texts {
-		parts[i] = textPart(text)
+		parts[i] = newTextPart(text)
 	}
 	return jinja.List(parts...)
 }

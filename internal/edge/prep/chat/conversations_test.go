@@ -48,7 +48,7 @@ func readConversations(t *testing.T) (f conversations) {
 }
 
 // scripted returns a template of the fixture.
-func (f *conversations) scripted(t *testing.T, name string) *scripted {
+func (f *conversations) scripted(t *testing.T, name string) *checkpointTemplate {
 	t.Helper()
 	f.Config["chat_template"] = f.Sources[name]
 	config, err := json.Marshal(f.Config)
@@ -59,11 +59,11 @@ func (f *conversations) scripted(t *testing.T, name string) *scripted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sources, _, err := parsed.sources(nil, nil)
+	sources, _, err := parsed.templateSources(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := newScripted(sources, parsed.named)
+	s, err := newCheckpointTemplate(sources, parsed.named)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -89,7 +89,7 @@ func TestConversations(t *testing.T) {
 		s := f.scripted(t, name)
 		for _, engine := range [...]string{"vllm", "sglang"} {
 			rule, _ := prep.ContentRuleOf(engine)
-			if got, want := s.plain.lists[rule](), f.Lists[name][engine]; got != want {
+			if got, want := s.plain.wantsLists[rule](), f.Lists[name][engine]; got != want {
 				t.Errorf("%s: %s hands over lists: %v, want %v", name, engine, got, want)
 			}
 			for i := range f.Conversations {
@@ -149,7 +149,7 @@ func TestContentRules(t *testing.T) {
 		{"sglang", either, prep.Message{Role: "user", Content: "a"}, "<a>"},
 		{"vllm", plain, prep.Message{Role: "user", Parts: []byte(`[{"type":"text","text":"a"},{"type":"image"}]`)}, `<[{'type': 'text', 'text': 'a'}, {'type': 'image'}]>`},
 	} {
-		s, err := newScripted(map[string]string{"default": c.template}, nil)
+		s, err := newCheckpointTemplate(map[string]string{"default": c.template}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

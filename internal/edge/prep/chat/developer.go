@@ -11,17 +11,17 @@ const (
 	developerRole = "developer"
 )
 
-// namesDeveloper reports whether a template knows messages of the role developer: whether its source has
-// the name as a constant. vLLM decides by the same test.
+// namesDeveloper reports whether a template knows the role developer: whether its source has the name as a
+// constant. vLLM decides by the same test.
 func namesDeveloper(source string) bool {
 	return strings.Contains(source, `"`+developerRole+`"`) || strings.Contains(source, `'`+developerRole+`'`)
 }
 
-// developersAsSystem returns the messages for a template that does not know the role developer: it would
-// drop such a message without a word, refuse it, or write a role that the model never saw. As in vLLM a
-// developer's message becomes one of the system, and where one of those would stand elsewhere than in
-// front, which many templates refuse, all of them are merged there. Conversations without a developer's
-// message are returned as they are. The dictionaries of messages are changed.
+// developersAsSystem returns the messages for a template which does not know the role developer: it would
+// drop such a message silently, refuse it, or write a role which the model never saw. As in vLLM a developer
+// message becomes a system message. If one would then stand elsewhere than first, which many templates
+// refuse, all of them are merged there. Conversations without a developer message are returned as they are.
+// The dictionaries of messages are changed.
 func developersAsSystem(messages []*jinja.Dict) []*jinja.Dict {
 	if !renameDevelopers(messages) {
 		return messages
@@ -30,12 +30,12 @@ func developersAsSystem(messages []*jinja.Dict) []*jinja.Dict {
 	rest := make([]*jinja.Dict, 1, len(messages)+1) // the first is the system's
 	late := false
 	for i, m := range messages {
-		if roleOf(m) != systemRole {
+		if messageRole(m) != systemRole {
 			rest = append(rest, m)
 			continue
 		}
 		late = late || i > 0
-		if text := textOf(m); text != "" {
+		if text := messageText(m); text != "" {
 			texts = append(texts, text)
 		}
 	}
@@ -48,10 +48,10 @@ func developersAsSystem(messages []*jinja.Dict) []*jinja.Dict {
 	return rest
 }
 
-// renameDevelopers gives the messages of a developer the role system, and reports whether there were any.
+// renameDevelopers gives developer messages the role system, and reports whether there were any.
 func renameDevelopers(messages []*jinja.Dict) (renamed bool) {
 	for _, m := range messages {
-		if roleOf(m) == developerRole {
+		if messageRole(m) == developerRole {
 			m.Set("role", systemRole)
 			renamed = true
 		}
@@ -59,14 +59,14 @@ func renameDevelopers(messages []*jinja.Dict) (renamed bool) {
 	return renamed
 }
 
-func roleOf(m *jinja.Dict) string {
+func messageRole(m *jinja.Dict) string {
 	v, _ := m.Get("role")
 	role, _ := v.(string)
 	return role
 }
 
-// textOf returns the text of a message; the texts of its parts are joined by newlines.
-func textOf(m *jinja.Dict) string {
+// messageText returns the text of a message; the texts of its parts are joined by newlines.
+func messageText(m *jinja.Dict) string {
 	content, _ := m.Get("content")
 	if text, ok := content.(string); ok {
 		return text

@@ -34,7 +34,7 @@ func TestLongConversations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := newScripted(map[string]string{"default": source}, parsed.named)
+		s, err := newCheckpointTemplate(map[string]string{"default": source}, parsed.named)
 		if err != nil {
 			t.Fatal(err)
 		}

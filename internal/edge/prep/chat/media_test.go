@@ -106,13 +106,13 @@ func TestPromptsThatShow(t *testing.T) {
 		"first":    {strings.Replace(imagesFirst, "{% for message in messages %}", "{% for message in messages[1:] %}", 1), "USER: IMG\nIMG\nWhat is it? ASSISTANT:"},
 	} {
 		p := openFiles(t, seeing(t, c.template))
-		if p.Family == nil || p.Family.Name() != "qwen2_vl" || p.NoFamily != "" {
-			t.Fatalf("there is no family: %s", p.NoFamily)
+		if p.Family == nil || p.Family.Name() != "qwen2_vl" || p.NoFamilyReason != "" {
+			t.Fatalf("there is no family: %s", p.NoFamilyReason)
 		}
 		released := 0
-		local := prep.Local{Pipeline: p, Media: fixedSize{size: media.Size{Width: 84, Height: 56}, released: &released}}
+		local := prep.LocalEncoder{Pipeline: p, Media: fixedSize{size: media.Size{Width: 84, Height: 56}, released: &released}}
 		got, err := local.EncodeChat(t.Context(), asked("http://a", "http://b"))
-		if err != nil || len(got.Media) != 2 || len(got.Objects) != 2 || got.TextOnly != media.NoReason {
+		if err != nil || len(got.Media) != 2 || len(got.Objects) != 2 || got.TextOnlyReason != media.NoReason {
 			t.Fatalf("%s: %+v %v", name, got, err)
 		}
 		pad, _ := p.Tokenizer.ID("<|image_pad|>")
@@ -140,8 +140,8 @@ func TestPromptsByTheirText(t *testing.T) {
 	other := seeing(t, qwenVL)
 	other[modelFile] = []byte(`{"model_type":"something_new"}`)
 	strange := openFiles(t, other)
-	if strange.Family != nil || !strings.Contains(strange.NoFamily, "something_new") {
-		t.Fatalf("there is no family: %s", strange.NoFamily)
+	if strange.Family != nil || !strings.Contains(strange.NoFamilyReason, "something_new") {
+		t.Fatalf("there is no family: %s", strange.NoFamilyReason)
 	}
 	blind := openFiles(t, seeing(t, "{% for m in messages %}<|im_start|>{{ m.role }}\n<|im_end|>{% endfor %}"))
 	const before = "<|im_start|>system\nYou see.<|im_end|>\n<|im_start|>user\nWhat <|vision_start|>"
@@ -159,7 +159,7 @@ func TestPromptsByTheirText(t *testing.T) {
 		{"a family that is not known", strange, good, asked("http://a"), media.UnsupportedModel, strings.TrimSuffix(before, " <|vision_start|>")},
 		{"nothing that resolves", seen, nil, asked("http://a"), media.UnsupportedModel, before},
 		{"arguments", seen, good, args, media.ProcessorOverridden, before},
-		{"what is not there", seen, fixedSize{err: prep.Undecided(media.DimensionsUnknown, "messages[1].content[1]", "no")}, asked("http://a"), media.DimensionsUnknown, before},
+		{"what is not there", seen, fixedSize{err: prep.NewUnresolvedError(media.DimensionsUnknown, "messages[1].content[1]", "no")}, asked("http://a"), media.DimensionsUnknown, before},
 		{"a template that shows nothing", blind, good, asked("http://a"), media.PlaceholderMismatch, "<|im_start|>system\n<|im_end|><|im_start|>user\n<|im_end|>"},
 	} {
 		released := 0
@@ -167,8 +167,8 @@ func TestPromptsByTheirText(t *testing.T) {
 			f.released = &released
 			c.media = f
 		}
-		got, err := prep.Local{Pipeline: c.pipe, Media: c.media}.EncodeChat(t.Context(), c.chat)
-		if err != nil || got.TextOnly != c.reason || got.Why == nil || got.Media != nil || got.Objects != nil || got.Release != nil {
+		got, err := prep.LocalEncoder{Pipeline: c.pipe, Media: c.media}.EncodeChat(t.Context(), c.chat)
+		if err != nil || got.TextOnlyReason != c.reason || got.TextOnlyError == nil || got.Media != nil || got.Objects != nil || got.Release != nil {
 			t.Errorf("%s: %+v %v", c.what, got, err)
 			continue
 		}
@@ -190,8 +190,8 @@ func TestRefusedPictures(t *testing.T) {
 	seen := openFiles(t, seeing(t, qwenVL))
 	released := 0
 	chat := asked("http://a")
-	_, err := prep.Local{Pipeline: seen, Media: fixedSize{size: media.Size{Width: 9000, Height: 3}, released: &released}}.EncodeChat(t.Context(), chat)
-	var refused *prep.Refused
+	_, err := prep.LocalEncoder{Pipeline: seen, Media: fixedSize{size: media.Size{Width: 9000, Height: 3}, released: &released}}.EncodeChat(t.Context(), chat)
+	var refused *prep.RefusedError
 	if !errors.As(err, &refused) || refused.Err.Code != fault.Invalid || refused.Err.Param != chat.Media[0].Part || !strings.Contains(err.Error(), "more than 200 times the other, and this one has 9000 by 3 pixels") {
 		t.Errorf("%v", err)
 	}
@@ -215,16 +215,16 @@ func TestSpelledPlaceholders(t *testing.T) {
 		"messages[3]":          {Messages: []prep.Message{user, user, user, {Role: "tool", Content: "x", ToolCallID: spelled}}},
 		"messages":             {Messages: []prep.Message{{Role: "user", Parts: append(prep.AppendTextPart(prep.AppendTextPart([]byte{'['}, spelled[:5]), spelled[5:]), ']')}}}, // by two parts
 	} {
-		_, err := prep.Local{Pipeline: p}.EncodeChat(t.Context(), c)
+		_, err := prep.LocalEncoder{Pipeline: p}.EncodeChat(t.Context(), c)
 		var f *fault.Error
 		if !errors.As(err, &f) || f.Code != fault.Invalid || f.Param != param {
 			t.Errorf("%s: %v", param, err)
 		}
 	}
-	if _, err := (prep.Local{Pipeline: p}).EncodeText(t.Context(), "a"+spelled, prep.RawPrompt()); fault.Of(err) != fault.Invalid {
+	if _, err := (prep.LocalEncoder{Pipeline: p}).EncodeText(t.Context(), "a"+spelled, prep.RawPrompt()); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("a prompt: %v", err)
 	}
-	if _, err := (prep.Local{Pipeline: p}).EncodeText(t.Context(), "a<|vision_start|>", prep.RawPrompt()); err != nil {
+	if _, err := (prep.LocalEncoder{Pipeline: p}).EncodeText(t.Context(), "a<|vision_start|>", prep.RawPrompt()); err != nil {
 		t.Errorf("a prompt without a place: %v", err)
 	}
 }
@@ -259,7 +259,7 @@ func TestFilesOfModelsThatSee(t *testing.T) {
 		t.Errorf("%v %v", got, err)
 	}
 	files[processorTemplateFile] = []byte("{")
-	if _, err := Open(Ref{Kind: "dir", Dir: checkpoint(t, files)}); fault.Of(err) != fault.Invalid {
+	if _, err := Open(Ref{Kind: "dir", Dir: checkpoint(t, files)}); fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("%v", err)
 	}
 }
@@ -267,7 +267,7 @@ func TestFilesOfModelsThatSee(t *testing.T) {
 // TestTextCostsNoMore: a conversation without media costs no memory for those that have some.
 func TestTextCostsNoMore(t *testing.T) {
 	p := openFiles(t, seeing(t, qwenVL))
-	local := prep.Local{Pipeline: p, Media: fixedSize{}}
+	local := prep.LocalEncoder{Pipeline: p, Media: fixedSize{}}
 	c := &prep.Chat{Messages: []prep.Message{{Role: "user", Content: strings.Repeat("word ", 1000)}}}
 	tokens, err := p.EncodeChat(nil, c)
 	if err != nil {
@@ -275,7 +275,7 @@ func TestTextCostsNoMore(t *testing.T) {
 	}
 	ctx := t.Context()
 	if n := testing.AllocsPerRun(100, func() {
-		if got, err := local.Complete(ctx, c, tokens); err != nil || len(got.Tokens) != len(tokens) {
+		if got, err := local.CompletePrompt(ctx, c, tokens); err != nil || len(got.Tokens) != len(tokens) {
 			t.Fatal(err)
 		}
 	}); n != 0 {

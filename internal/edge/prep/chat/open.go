@@ -19,20 +19,17 @@ import (
 	"penstock/internal/edge/prep/token"
 )
 
-// Ref locates a tokenizer. It has the fields of engine.TokenizerRef, which
-// converts to it.
+// Ref locates a tokenizer. It has the fields of engine.TokenizerRef, which converts to it.
 type Ref struct {
 	Kind   string // "builtin" or "dir"
 	Dir    string // the checkpoint's directory, for "dir"
-	Digest string // what the pipeline's digest must be; "" if it may be any
+	Digest string // the expected digest of the pipeline; "" for any
 }
 
-// Open makes the pipeline that ref describes. From a directory it reads
-// tokenizer.json and, where they exist, tokenizer_config.json,
-// chat_template.jinja and the template beside it for requests with tools, else
-// chat_template.json; and the configurations of the model and of what makes its media ready. The error is a *fault.Error: NotFound if there is no
-// tokenizer, Conflict if the digest is another one, Unimplemented or Invalid if
-// the files cannot be used.
+// Open makes the pipeline described by ref. From a directory it reads tokenizer.json and, where they exist,
+// tokenizer_config.json, chat_template.jinja and the tool template beside it, else chat_template.json, and
+// the configurations of the model and its media processors. The error is a *fault.Error: NotFound without a
+// tokenizer, Conflict for another digest, Unimplemented or Invalid for unusable files.
 func Open(ref Ref) (*prep.Pipeline, error) {
 	var p *prep.Pipeline
 	var err error
@@ -60,23 +57,23 @@ func openBuiltin() (*prep.Pipeline, error) {
 	}
 	d := newDigest()
 	tokenizer, config := token.BuiltinFiles()
-	d.add(tokenizerFile, tokenizer)
-	d.add(configFile, config)
-	p := &prep.Pipeline{Tokenizer: t, Digest: d.sum()}
-	setTemplate(p)
-	_ = p.OpenFamily(func(as family.Serving) (*family.Family, error) { return family.BuiltinFor(as, t) }) // NoFamily has the error
+	d.addFile(tokenizerFile, tokenizer)
+	d.addFile(configFile, config)
+	p := &prep.Pipeline{Tokenizer: t, Digest: d.hexSum()}
+	chooseTemplate(p)
+	_ = p.OpenFamily(func(as family.Serving) (*family.Family, error) { return family.OpenBuiltinFor(as, t) }) // NoFamilyReason has the error
 	return p, nil
 }
 
-// vocabulary is what a family asks of a tokenizer.
-type vocabulary struct{ prep.Tokenizer }
+// familyEncoder adapts a tokenizer to family.Encoder.
+type familyEncoder struct{ prep.Tokenizer }
 
 // Tokens implements family.Encoder.
-func (v vocabulary) Tokens(text string) []kv.Token {
+func (v familyEncoder) Tokens(text string) []kv.Token {
 	return v.Encode(nil, text, prep.EncodeOptions{})
 }
 
-// The files that say how a model shows media.
+// The files which say how a model shows media.
 const (
 	modelFile     = "config.json"
 	imageFile     = "preprocessor_config.json"
@@ -84,10 +81,10 @@ const (
 	videoFile     = "video_preprocessor_config.json"
 )
 
-// openFamily sets the family of the model in dir. The files count for the digest of those models
-// only that have one: they say what a prompt is.
-func openFamily(p *prep.Pipeline, d digest, dir string) error {
-	var files family.Files
+// openFamily sets the family of the model in dir. The files enter the digest only for models with a family,
+// since they then determine the prompt.
+func openFamily(p *prep.Pipeline, d fileDigest, dir string) error {
+	var files family.CheckpointFiles
 	all := []struct {
 		name string
 		dst  *[]byte
@@ -99,31 +96,31 @@ func openFamily(p *prep.Pipeline, d digest, dir string) error {
 		}
 	}
 	open := func(as family.Serving) (*family.Family, error) {
-		return family.OpenFor(files, as, vocabulary{p.Tokenizer})
+		return family.OpenFor(files, as, familyEncoder{p.Tokenizer})
 	}
 	if err := p.OpenFamily(open); err != nil {
-		return nil // a model that shows no media, or in a way that is not known, is served for all that
+		return nil // a model without media, or with an unknown way to show them, is served as text
 	}
 	for _, file := range all {
 		if *file.dst != nil {
-			d.add(file.name, *file.dst)
+			d.addFile(file.name, *file.dst)
 		}
 	}
 	return nil
 }
 
-// The files of a checkpoint that matter here.
+// The files of a checkpoint which are read.
 const (
 	tokenizerFile         = "tokenizer.json"
 	configFile            = "tokenizer_config.json"
 	templateFile          = "chat_template.jinja"
 	toolUseFile           = "additional_chat_templates/tool_use.jinja"
-	processorTemplateFile = "chat_template.json" // of models that see, before templateFile was the place
+	processorTemplateFile = "chat_template.json" // of vision models older than templateFile
 )
 
 func openDir(dir string) (*prep.Pipeline, error) {
 	d := newDigest()
-	tokenizer, err := d.read(dir, tokenizerFile)
+	tokenizer, err := d.readAndAdd(dir, tokenizerFile)
 	if err != nil {
 		return nil, err
 	}
@@ -133,30 +130,30 @@ func openDir(dir string) (*prep.Pipeline, error) {
 		}
 		return nil, fault.New(fault.NotFound, "open tokenizer %s: there is no %s; convert the checkpoint's tokenizer to that form", dir, tokenizerFile)
 	}
-	config, err := d.read(dir, configFile)
+	config, err := d.readAndAdd(dir, configFile)
 	if err != nil {
 		return nil, err
 	}
-	template, err := d.read(dir, templateFile)
+	template, err := d.readAndAdd(dir, templateFile)
 	if err != nil {
 		return nil, err
 	}
 	var toolUse []byte
 	if template != nil {
-		if toolUse, err = d.read(dir, toolUseFile); err != nil {
+		if toolUse, err = d.readAndAdd(dir, toolUseFile); err != nil {
 			return nil, err
 		}
 	}
 	t, err := token.Parse(tokenizer, config)
 	if err != nil {
-		return nil, reopen(dir, err)
+		return nil, wrapOpenError(dir, err)
 	}
 	p := &prep.Pipeline{Tokenizer: t}
 	parsed, err := parseConfig(config)
 	if err != nil {
-		return nil, reopen(dir, err)
+		return nil, wrapOpenError(dir, err)
 	}
-	if template == nil && parsed.none() {
+	if template == nil && parsed.hasNoTemplate() {
 		if template, err = processorTemplate(d, dir); err != nil {
 			return nil, err
 		}
@@ -165,12 +162,12 @@ func openDir(dir string) (*prep.Pipeline, error) {
 	if err := openFamily(p, d, dir); err != nil {
 		return nil, err
 	}
-	p.Digest = d.sum()
+	p.Digest = d.hexSum()
 	return p, nil
 }
 
 // processorTemplate returns the template in processorTemplateFile, nil if there is none.
-func processorTemplate(d digest, dir string) ([]byte, error) {
+func processorTemplate(d fileDigest, dir string) ([]byte, error) {
 	b, err := readFile(dir, processorTemplateFile)
 	if b == nil || err != nil {
 		return nil, err
@@ -181,25 +178,24 @@ func processorTemplate(d digest, dir string) ([]byte, error) {
 	if err := json.Unmarshal(b, &file); err != nil {
 		return nil, fault.New(fault.Invalid, "open tokenizer %s: parse %s: %w", dir, processorTemplateFile, err)
 	}
-	d.add(processorTemplateFile, b)
+	d.addFile(processorTemplateFile, b)
 	return []byte(file.Template), nil
 }
 
-// setOwnTemplate takes the checkpoint's own template, or one that is Go code if
-// it has none. One that cannot be run is not replaced by another: a model that
-// sees other prompts than it was trained on answers worse, and nobody knows why.
+// setOwnTemplate sets the checkpoint's own template, or one in Go if it has none. A template which cannot run
+// is not replaced: a model which sees other prompts than in training silently answers worse.
 func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file, toolUse []byte) {
-	sources, from, err := c.sources(file, toolUse)
+	sources, from, err := c.templateSources(file, toolUse)
 	if err == nil && sources == nil {
-		setTemplate(p)
+		chooseTemplate(p)
 		return
 	}
-	// How a model ends turns and writes calls is in its template, whoever runs it.
+	// The template shows how a model ends turns and writes calls, even if an engine runs it.
 	p.TemplateText = sources["default"] + sources["tool_use"]
-	p.StopTokens = ids(p.Tokenizer, stops(sources, c.named)...)
-	var t *scripted
+	p.StopTokens = specialTokenIDs(p.Tokenizer, stopTexts(sources, c.named)...)
+	var t *checkpointTemplate
 	if err == nil {
-		t, err = newScripted(sources, c.named)
+		t, err = newCheckpointTemplate(sources, c.named)
 	}
 	if err != nil {
 		p.TemplateName = "none; the checkpoint's own, in " + from + ", cannot be used: " + err.Error()
@@ -208,18 +204,18 @@ func setOwnTemplate(p *prep.Pipeline, c tokenizerConfig, file, toolUse []byte) {
 	p.Template, p.TemplateName = t, "jinja, from "+from
 }
 
-func reopen(dir string, err error) error {
-	return fault.New(fault.Of(err), "open tokenizer %s: %w", dir, err)
+func wrapOpenError(dir string, err error) error {
+	return fault.New(fault.CodeOf(err), "open tokenizer %s: %w", dir, err)
 }
 
-// setTemplate chooses among the templates that are Go code by the vocabulary.
-func setTemplate(p *prep.Pipeline) {
-	if p.StopTokens = ids(p.Tokenizer, turnEnd); hasAll(p.Tokenizer, builtinTokens()) {
-		p.Template, p.TemplateName, p.ToolFormat = builtin(), "builtin", toolFormat
+// chooseTemplate chooses among the templates in Go by the vocabulary.
+func chooseTemplate(p *prep.Pipeline) {
+	if p.StopTokens = specialTokenIDs(p.Tokenizer, turnEnd); hasAllTokens(p.Tokenizer, builtinTokens()) {
+		p.Template, p.TemplateName, p.ToolFormat = builtinTemplate(), "builtin", toolFormat
 		return
 	}
-	if p.StopTokens = ids(p.Tokenizer, chatMLEnd); hasAll(p.Tokenizer, []string{chatMLStart, chatMLEnd}) {
-		p.Template, p.TemplateName = chatML(), "chatml, chosen by the vocabulary; the checkpoint has no template of its own"
+	if p.StopTokens = specialTokenIDs(p.Tokenizer, chatMLEnd); hasAllTokens(p.Tokenizer, []string{chatMLStart, chatMLEnd}) {
+		p.Template, p.TemplateName = chatMLTemplate(), "chatml, chosen by the vocabulary; the checkpoint has no template of its own"
 		p.ToolFormat = toolFormat
 		return
 	}
@@ -227,42 +223,44 @@ func setTemplate(p *prep.Pipeline) {
 	p.TemplateName = "none; the checkpoint has none of its own, and its vocabulary fits no built-in one"
 }
 
-func hasAll(t prep.Tokenizer, names []string) bool { return len(ids(t, names...)) == len(names) }
+func hasAllTokens(t prep.Tokenizer, names []string) bool {
+	return len(specialTokenIDs(t, names...)) == len(names)
+}
 
-// ids returns the special tokens of t among names.
-func ids(t prep.Tokenizer, names ...string) []kv.Token {
+// specialTokenIDs returns the ids of the special tokens of t among names.
+func specialTokenIDs(t prep.Tokenizer, names ...string) []kv.Token {
 	var found []kv.Token
 	for _, name := range names {
-		if id, ok := t.ID(name); ok && t.Special(id) {
+		if id, ok := t.ID(name); ok && t.IsSpecial(id) {
 			found = append(found, id)
 		}
 	}
 	return found
 }
 
-// digest is SHA-256 over files, each as its name and contents with their lengths
-// as little-endian u64 before them.
-type digest struct{ h hash.Hash }
+// fileDigest is a SHA-256 over files, each as its name and contents with their lengths as little-endian u64
+// before them.
+type fileDigest struct{ h hash.Hash }
 
-func newDigest() digest { return digest{sha256.New()} }
+func newDigest() fileDigest { return fileDigest{sha256.New()} }
 
-func (d digest) sum() string { return hex.EncodeToString(d.h.Sum(nil)) }
+func (d fileDigest) hexSum() string { return hex.EncodeToString(d.h.Sum(nil)) }
 
-func (d digest) add(name string, contents []byte) {
+func (d fileDigest) addFile(name string, contents []byte) {
 	for _, part := range [][]byte{[]byte(name), contents} {
 		d.h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(part))))
 		d.h.Write(part)
 	}
 }
 
-// maxFile bounds what is read into memory: ten times the largest tokenizers.
+// maxFile bounds the size of a file: ten times the largest tokenizers.
 const maxFile = 256 << 20
 
-// read returns and digests the contents of a file, nil if it does not exist.
-func (d digest) read(dir, name string) ([]byte, error) {
+// readAndAdd returns and digests the contents of a file, nil if it does not exist.
+func (d fileDigest) readAndAdd(dir, name string) ([]byte, error) {
 	contents, err := readFile(dir, name)
 	if contents != nil {
-		d.add(name, contents)
+		d.addFile(name, contents)
 	}
 	return contents, err
 }
@@ -270,7 +268,7 @@ func (d digest) read(dir, name string) ([]byte, error) {
 // readFile returns the contents of a file, nil if it does not exist.
 func readFile(dir, name string) ([]byte, error) {
 	path := filepath.Join(dir, name)
-	// Opening a named pipe would wait for somebody to write to it.
+	// Opening a named pipe would wait for a writer.
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		return nil, fault.New(fault.Invalid, "open tokenizer %s: not a regular file but of type %s", path, info.Mode().Type())

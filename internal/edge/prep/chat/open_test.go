@@ -107,7 +107,7 @@ func TestOpenWithoutTemplate(t *testing.T) {
 	if !strings.HasPrefix(p.TemplateName, "none") || p.StopTokens != nil {
 		t.Errorf("template %q, stop tokens %v", p.TemplateName, p.StopTokens)
 	}
-	if _, err := p.EncodeChat(nil, oneTurn("Hello")); fault.Of(err) != fault.Unimplemented || !strings.Contains(err.Error(), "/v1/completions") {
+	if _, err := p.EncodeChat(nil, oneTurn("Hello")); fault.CodeOf(err) != fault.Unimplemented || !strings.Contains(err.Error(), "/v1/completions") {
 		t.Errorf("EncodeChat: %v", err)
 	}
 	if ids := p.EncodeText(nil, "Hello"); len(ids) == 0 {
@@ -177,8 +177,8 @@ func TestOpenErrors(t *testing.T) {
 		"another digest": {Ref{Kind: "builtin", Digest: digest}, fault.Conflict, "000000000000"},
 	} {
 		p, err := Open(c.ref)
-		if p != nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, %v (%v); want %v and %q", name, p, err, fault.Of(err), c.code, c.says)
+		if p != nil || fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, %v (%v); want %v and %q", name, p, err, fault.CodeOf(err), c.code, c.says)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func TestPipeIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Open(Ref{Kind: "dir", Dir: dir})
-	if fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("%v (%v)", err, fault.Of(err))
+	if fault.CodeOf(err) != fault.Invalid || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("%v (%v)", err, fault.CodeOf(err))
 	}
 }

@@ -11,19 +11,18 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// toolFormat is the form of calls that the templates which are Go code show, as
-// package parse names it: the one that most models without one of their own were
-// trained on.
+// toolFormat is the form of tool calls in the templates in Go, as package parse names it: most models without
+// a form of their own were trained on it.
 const toolFormat = "hermes"
 
-// toolsText tells the model what it may call, and how; "" if nothing.
+// toolsText lists the tools and the call format for the model; "" without tools.
 func toolsText(tools []byte) (string, error) {
 	if len(tools) == 0 {
 		return "", nil
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(tools, &list) != nil {
-		return "", fault.Param("tools", "tools: must be a JSON array of functions")
+		return "", fault.InvalidParam("tools", "tools: must be a JSON array of functions")
 	}
 	if len(list) == 0 {
 		return "", nil
@@ -33,7 +32,7 @@ func toolsText(tools []byte) (string, error) {
 	for _, tool := range list {
 		var line bytes.Buffer
 		if err := json.Compact(&line, tool); err != nil {
-			return "", fault.Param("tools", "tools: %v", err)
+			return "", fault.InvalidParam("tools", "tools: %v", err)
 		}
 		b.Write(line.Bytes())
 		b.WriteByte('\n')
@@ -43,9 +42,8 @@ func toolsText(tools []byte) (string, error) {
 	return b.String(), nil
 }
 
-// appendCalls appends what the assistant called in a message, in the form that
-// toolsText asks for. Arguments that are no JSON stay as they are: the model wrote
-// them so.
+// appendCalls appends the tool calls of an assistant message in the form which toolsText asks for. Arguments
+// which are not JSON stay as the model wrote them.
 func appendCalls(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
 	if len(m.ToolCalls) == 0 {
 		return dst, nil
@@ -61,7 +59,7 @@ func appendCalls(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
 	}
 	var b strings.Builder
 	for i, call := range calls {
-		if i > 0 || says(m) {
+		if i > 0 || hasContent(m) {
 			b.WriteByte('\n')
 		}
 		name, err := json.Marshal(call.Function.Name)
@@ -73,8 +71,8 @@ func appendCalls(dst []prep.Segment, m *prep.Message) ([]prep.Segment, error) {
 	return append(dst, prep.Segment{Text: b.String()}), nil
 }
 
-// says reports whether a message has a text.
-func says(m *prep.Message) bool {
+// hasContent reports whether a message has a text or media.
+func hasContent(m *prep.Message) bool {
 	if len(m.Parts) == 0 {
 		return m.Content != ""
 	}

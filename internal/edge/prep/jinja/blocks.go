@@ -2,10 +2,9 @@ package jinja
 
 import "strings"
 
-// A chat template is one file: the environment has no loader, so nothing can be
-// extended, included or imported. As in Jinja2 that is an error when it is run,
-// not when it is compiled. Blocks are what they are in a template that nobody
-// extends: they are run where they stand, and again where self names them.
+// A chat template is one file: the environment has no loader, so nothing can be extended, included or
+// imported. As in Jinja2 that is an error when it is run, not when it is compiled. Blocks behave as in a
+// template which is not extended: they run in place, and again where self names them.
 type (
 	blockStmt struct {
 		line     int
@@ -13,7 +12,7 @@ type (
 		body     []stmt
 		scoped   bool // it sees the names around it, not only the template's own
 		frame    *frame
-		required bool // a template that extends this one must have it; there is none
+		required bool // an extending template must define it; there is none
 	}
 	loadStmt struct {
 		line    int
@@ -26,52 +25,54 @@ type (
 	}
 )
 
-func (b *blockStmt) exec(s *state, sc *scope) jump {
-	s.step()
+func (b *blockStmt) exec(s *renderState, sc *scope) jump {
+	s.payStep()
 	if s.line = b.line; b.required {
 		throw("Required block '%s' not found", b.name)
 	}
 	if !b.scoped {
 		sc = s.top
 	}
-	s.nested(func() { s.run(b.body, b.frame.scope(s.exported(sc))) })
-	return onward
+	s.runNested(func() { s.runBody(b.body, b.frame.openScope(s.exportedScope(sc))) })
+	return jumpNone
 }
 
-func (l *loadStmt) exec(s *state, sc *scope) jump {
-	s.step()
+func (l *loadStmt) exec(s *renderState, sc *scope) jump {
+	s.payStep()
 	v := l.of.eval(s, sc)
 	s.line = l.line
-	undefined(v)
-	if _, isName := v.(string); l.lenient && !isName && !truth(v) {
-		return onward // none of no templates is there
+	requireDefined(v)
+	if _, isName := v.(string); l.lenient && !isName && !isTruthy(v) {
+		return jumpNone // ignoring that no template was found
 	}
 	throw("no loader for this environment specified: a chat template is one file")
-	return onward
+	return jumpNone
 }
 
-func (b *scopeStmt) exec(s *state, sc *scope) jump { return s.run(b.body, b.frame.scope(sc)) }
+func (b *scopeStmt) exec(s *renderState, sc *scope) jump {
+	return s.runBody(b.body, b.frame.openScope(sc))
+}
 
-// self is the variable of that name: its attributes are the blocks.
-type self struct{ blocks map[string]*blockStmt }
+// selfVar is the variable self: its attributes are the blocks.
+type selfVar struct{ blocks map[string]*blockStmt }
 
-func (b *self) attr(name string) (any, bool) {
+func (b *selfVar) getAttr(name string) (any, bool) {
 	block, ok := b.blocks[name]
 	if !ok {
 		return nil, false
 	}
-	return &function{name, func(s *state, a *args) any {
-		a.bind()
-		return s.capture(func() {
-			s.nested(func() { s.run(block.body, block.frame.scope(s.exported(s.top))) })
+	return &functionValue{name, func(s *renderState, a *callArgs) any {
+		a.bindParams()
+		return s.captureOutput(func() {
+			s.runNested(func() { s.runBody(block.body, block.frame.openScope(s.exportedScope(s.top))) })
 		})
 	}}, true
 }
 
-func (p *parser) blockStmt(t lexeme) stmt {
-	b := &blockStmt{line: t.line, name: p.expect(tokName, "the block's name").text}
+func (p *parser) parseBlock(t lexeme) stmt {
+	b := &blockStmt{line: t.line, name: p.expectKind(tokName, "the block's name").text}
 	if _, twice := p.blocks[b.name]; twice {
-		p.fail(t, "block '%s' defined twice", b.name)
+		p.failAt(t, "block '%s' defined twice", b.name)
 	}
 	p.blocks[b.name] = b
 	b.scoped = p.skipName("scoped")
@@ -80,88 +81,88 @@ func (p *parser) blockStmt(t lexeme) stmt {
 	p.loops, p.used = 0, nil
 	outer := p.frame
 	p.frame = nil // it knows the template's variables only
-	b.frame = p.within(func() { b.body, _ = p.block("endblock") })
+	b.frame = p.parseFrame(func() { b.body, _ = p.parseTagBody("endblock") })
 	p.frame = outer
 	p.loops, p.used = loops, used
-	if b.required && !blank(b.body) {
-		p.fail(t, "Required blocks can only contain comments or whitespace")
+	if b.required && !isBlank(b.body) {
+		p.failAt(t, "Required blocks can only contain comments or whitespace")
 	}
 	p.skipName(b.name)
 	return b
 }
 
-func blank(body []stmt) bool {
+func isBlank(body []stmt) bool {
 	for _, s := range body {
-		if t, ok := s.(*textStmt); !ok || strings.TrimFunc(t.text, space) != "" {
+		if t, ok := s.(*textStmt); !ok || strings.TrimFunc(t.text, isSpace) != "" {
 			return false
 		}
 	}
 	return true
 }
 
-func (p *parser) load(t lexeme) stmt {
-	l := &loadStmt{line: t.line, of: p.expr()}
+func (p *parser) parseLoad(t lexeme) stmt {
+	l := &loadStmt{line: t.line, of: p.parseExpr()}
 	switch t.text {
 	case "include":
-		if p.cur().name("ignore") && p.look().name("missing") {
+		if p.current().isName("ignore") && p.lookAhead().isName("missing") {
 			l.lenient = true
-			p.next()
-			p.next()
+			p.nextToken()
+			p.nextToken()
 		}
-		p.withContext()
+		p.skipContext()
 	case "import":
 		p.expectName("as")
-		p.target()
-		p.withContext()
+		p.parseTarget()
+		p.skipContext()
 	case "from":
 		p.expectName("import")
-		p.imported()
+		p.parseImported()
 	}
 	return l
 }
 
-// withContext takes "with context" or "without context".
-func (p *parser) withContext() bool {
-	if c := p.cur(); !c.name("with") && !c.name("without") || !p.look().name("context") {
+// skipContext skips "with context" or "without context".
+func (p *parser) skipContext() bool {
+	if c := p.current(); !c.isName("with") && !c.isName("without") || !p.lookAhead().isName("context") {
 		return false
 	}
-	p.next()
-	p.next()
+	p.nextToken()
+	p.nextToken()
 	return true
 }
 
-// imported parses the names of a from tag.
-func (p *parser) imported() {
+// parseImported parses the names of a from tag.
+func (p *parser) parseImported() {
 	for n := 0; ; n++ {
 		if n > 0 {
 			p.expectOp(",")
 		}
-		if p.cur().kind != tokName {
-			p.expect(tokName, "a name")
+		if p.current().kind != tokName {
+			p.expectKind(tokName, "a name")
 		}
-		if p.withContext() {
+		if p.skipContext() {
 			return
 		}
-		t := p.cur()
-		if p.target(); t.text[0] == '_' {
-			p.fail(t, "names starting with an underline can not be imported")
+		t := p.current()
+		if p.parseTarget(); t.text[0] == '_' {
+			p.failAt(t, "names starting with an underline can not be imported")
 		}
 		if p.skipName("as") {
-			p.target()
+			p.parseTarget()
 		}
-		if p.withContext() || !p.cur().is(",") {
+		if p.skipContext() || !p.current().isOp(",") {
 			return
 		}
 	}
 }
 
-// autoescape parses that tag, which may only say that nothing is escaped.
-func (p *parser) autoescape(t lexeme) stmt {
-	c, ok := p.expr().(constExpr)
-	if !ok || truth(c.value) {
-		p.fail(t, "autoescape is not supported: a prompt is no HTML")
+// parseAutoescape parses that tag, which may only disable escaping.
+func (p *parser) parseAutoescape(t lexeme) stmt {
+	c, ok := p.parseExpr().(constExpr)
+	if !ok || isTruthy(c.value) {
+		p.failAt(t, "autoescape is not supported: a prompt is no HTML")
 	}
 	s := new(scopeStmt)
-	s.frame = p.within(func() { s.body, _ = p.block("endautoescape") })
+	s.frame = p.parseFrame(func() { s.body, _ = p.parseTagBody("endautoescape") })
 	return s
 }

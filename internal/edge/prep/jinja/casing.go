@@ -7,12 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// What the case of text is in Python: mappings of one character to several, from
-// Unicode's SpecialCasing.txt, a sigma at the end of a word, and characters that
-// have a case without being letters.
+// The case rules of Python's text: mappings of one character to several, from Unicode's SpecialCasing.txt, a
+// sigma at the end of a word, and characters with a case which are not letters.
 
-// upperForms are the characters whose upper case is several characters, each with
-// those after it.
+// upperForms are the characters whose upper case is several characters, each followed by them.
 const upperForms = "ßSS ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵՒ ẖH\u0331 ẗT\u0308 ẘW\u030a ẙY\u030a ẚAʾ ὐΥ\u0313 " +
 	"ὒΥ\u0313\u0300 ὔΥ\u0313\u0301 ὖΥ\u0313\u0342 ᾀἈΙ ᾁἉΙ ᾂἊΙ ᾃἋΙ ᾄἌΙ ᾅἍΙ ᾆἎΙ ᾇἏΙ ᾈἈΙ ᾉἉΙ ᾊἊΙ ᾋἋΙ ᾌἌΙ ᾍἍΙ ᾎἎΙ ᾏἏΙ " +
 	"ᾐἨΙ ᾑἩΙ ᾒἪΙ ᾓἫΙ ᾔἬΙ ᾕἭΙ ᾖἮΙ ᾗἯΙ ᾘἨΙ ᾙἩΙ ᾚἪΙ ᾛἫΙ ᾜἬΙ ᾝἭΙ ᾞἮΙ ᾟἯΙ ᾠὨΙ ᾡὩΙ ᾢὪΙ ᾣὫΙ ᾤὬΙ ᾥὭΙ ᾦὮΙ ᾧὯΙ ᾨὨΙ ᾩὩΙ ᾪὪΙ " +
@@ -20,17 +18,17 @@ const upperForms = "ßSS ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵ�
 	"ΐΙ\u0308\u0301 ῖΙ\u0342 ῗΙ\u0308\u0342 ῢΥ\u0308\u0300 ΰΥ\u0308\u0301 ῤΡ\u0313 ῦΥ\u0342 ῧΥ\u0308\u0342 ῲῺΙ ῳΩΙ " +
 	"ῴΏΙ ῶΩ\u0342 ῷΩ\u0342Ι ῼΩΙ ﬀFF ﬁFI ﬂFL ﬃFFI ﬄFFL ﬅST ﬆST ﬓՄՆ ﬔՄԵ ﬕՄԻ ﬖՎՆ ﬗՄԽ"
 
-// titleForms are the same for the title case; it differs where it begins a word.
+// titleForms are the same for the title case, at the start of a word.
 const titleForms = "ßSs ŉʼN ǰJ\u030c ΐΙ\u0308\u0301 ΰΥ\u0308\u0301 ևԵւ ẖH\u0331 ẗT\u0308 ẘW\u030a ẙY\u030a ẚAʾ ὐΥ\u0313 " +
 	"ὒΥ\u0313\u0300 ὔΥ\u0313\u0301 ὖΥ\u0313\u0342 ᾲᾺ\u0345 ᾴΆ\u0345 ᾶΑ\u0342 ᾷΑ\u0342\u0345 ῂῊ\u0345 ῄΉ\u0345 " +
 	"ῆΗ\u0342 ῇΗ\u0342\u0345 ῒΙ\u0308\u0300 ΐΙ\u0308\u0301 ῖΙ\u0342 ῗΙ\u0308\u0342 ῢΥ\u0308\u0300 ΰΥ\u0308\u0301 " +
 	"ῤΡ\u0313 ῦΥ\u0342 ῧΥ\u0308\u0342 ῲῺ\u0345 ῴΏ\u0345 ῶΩ\u0342 ῷΩ\u0342\u0345 ﬀFf ﬁFi ﬂFl ﬃFfi ﬄFfl ﬅSt ﬆSt ﬓՄն " +
 	"ﬔՄե ﬕՄի ﬖՎն ﬗՄխ"
 
-// numerals are letters of Han that stand for numbers.
-const numerals = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零參拾兩零六陸什𠀁𠁤𠃢𠄡𠤪𠦃𠦌𠦜𠫪𠫽𠬙𢎐𢦘𣬛𦉭廾"
+// hanNumerals are letters of Han which stand for numbers.
+const hanNumerals = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零參拾兩零六陸什𠀁𠁤𠃢𠄡𠤪𠦃𠦌𠦜𠫪𠫽𠬙𢎐𢦘𣬛𦉭廾"
 
-// digitSigns are digits that are not decimal digits, such as superscripts.
+// digitSigns are digits which are not decimal digits, such as superscripts.
 var digitSigns = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{0xb2, 0xb3, 1},
@@ -60,11 +58,11 @@ var digitSigns = &unicode.RangeTable{
 }
 
 var (
-	upperOf = sync.OnceValue(func() map[rune]string { return forms(upperForms) })
-	titleOf = sync.OnceValue(func() map[rune]string { return forms(titleForms) })
+	upperOf = sync.OnceValue(func() map[rune]string { return parseForms(upperForms) })
+	titleOf = sync.OnceValue(func() map[rune]string { return parseForms(titleForms) })
 )
 
-func forms(table string) map[rune]string {
+func parseForms(table string) map[rune]string {
 	out := map[rune]string{}
 	for _, entry := range strings.Fields(table) {
 		r, n := utf8.DecodeRuneInString(entry)
@@ -73,8 +71,8 @@ func forms(table string) map[rune]string {
 	return out
 }
 
-// mapCase appends one character with a case.
-func mapCase(b *strings.Builder, r rune, several map[rune]string, one func(rune) rune) {
+// writeMapped appends one character with a case mapping.
+func writeMapped(b *strings.Builder, r rune, several map[rune]string, one func(rune) rune) {
 	if t, ok := several[r]; ok {
 		b.WriteString(t)
 		return
@@ -82,19 +80,19 @@ func mapCase(b *strings.Builder, r rune, several map[rune]string, one func(rune)
 	b.WriteRune(one(r))
 }
 
-// upper is str.upper.
-func upper(t string) string {
-	if ascii(t) {
+// toUpper is str.upper.
+func toUpper(t string) string {
+	if isASCII(t) {
 		return strings.ToUpper(t)
 	}
 	var b strings.Builder
 	for _, r := range t {
-		mapCase(&b, r, upperOf(), unicode.ToUpper)
+		writeMapped(&b, r, upperOf(), unicode.ToUpper)
 	}
 	return b.String()
 }
 
-func ascii(t string) bool {
+func isASCII(t string) bool {
 	for i := range len(t) {
 		if t[i] >= utf8.RuneSelf {
 			return false
@@ -103,41 +101,41 @@ func ascii(t string) bool {
 	return true
 }
 
-// lower is str.lower.
-func lower(t string) string {
-	if ascii(t) {
+// toLower is str.lower.
+func toLower(t string) string {
+	if isASCII(t) {
 		return strings.ToLower(t)
 	}
 	var b strings.Builder
 	for i, r := range t {
-		lowerAt(&b, t, i, r)
+		writeLowerAt(&b, t, i, r)
 	}
 	return b.String()
 }
 
-// lowerAt appends the lower case of the character at an offset.
-func lowerAt(b *strings.Builder, t string, at int, r rune) {
+// writeLowerAt appends the lower case of the character at an offset.
+func writeLowerAt(b *strings.Builder, t string, at int, r rune) {
 	switch {
 	case r == 'İ':
 		b.WriteString("i\u0307")
-	case r == 'Σ' && wordEnd(t[:at], t[at+len("Σ"):]):
+	case r == 'Σ' && isWordEnd(t[:at], t[at+len("Σ"):]):
 		b.WriteRune('ς')
 	default:
 		b.WriteRune(unicode.ToLower(r))
 	}
 }
 
-// wordEnd reports whether between before and after a word ends that has begun.
-func wordEnd(before, after string) bool {
-	before = strings.TrimRightFunc(before, caseless)
-	after = strings.TrimLeftFunc(after, caseless)
+// isWordEnd reports whether a word ends between before and after.
+func isWordEnd(before, after string) bool {
+	before = strings.TrimRightFunc(before, isCaseIgnorable)
+	after = strings.TrimLeftFunc(after, isCaseIgnorable)
 	last, _ := utf8.DecodeLastRuneInString(before)
 	next, _ := utf8.DecodeRuneInString(after)
 	return hasCase(last) && !hasCase(next)
 }
 
-// caseless reports whether words go on over r whatever its case is.
-func caseless(r rune) bool {
+// isCaseIgnorable reports whether words continue across r.
+func isCaseIgnorable(r rune) bool {
 	return unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf, unicode.Lm, unicode.Sk) || strings.ContainsRune("'.:·\u0387\u055f\u05f4\u2027\ufe13\ufe55\uff1a\u2018\u2019\u2024\ufe52\uff07\uff0e", r)
 }
 
@@ -147,28 +145,28 @@ func isLower(r rune) bool { return unicode.In(r, unicode.Ll, unicode.Other_Lower
 
 func hasCase(r rune) bool { return isUpper(r) || isLower(r) || unicode.IsTitle(r) }
 
-// capital is str.capitalize.
-func capital(t string) string {
+// capitalize is str.capitalize.
+func capitalize(t string) string {
 	var b strings.Builder
 	for i, r := range t {
 		if i == 0 {
-			mapCase(&b, r, titleOf(), unicode.ToTitle)
+			writeMapped(&b, r, titleOf(), unicode.ToTitle)
 		} else {
-			lowerAt(&b, t, i, r)
+			writeLowerAt(&b, t, i, r)
 		}
 	}
 	return b.String()
 }
 
-// titled is str.title: a capital after every character without a case.
-func titled(t string) string {
+// toTitle is str.title: a capital after every character without a case.
+func toTitle(t string) string {
 	var b strings.Builder
 	inside := false
 	for i, r := range t {
 		if inside {
-			lowerAt(&b, t, i, r)
+			writeLowerAt(&b, t, i, r)
 		} else {
-			mapCase(&b, r, titleOf(), unicode.ToTitle)
+			writeMapped(&b, r, titleOf(), unicode.ToTitle)
 		}
 		inside = hasCase(r)
 	}
@@ -198,9 +196,9 @@ func swapCase(t string) string {
 	for i, r := range t {
 		switch {
 		case isUpper(r):
-			lowerAt(&b, t, i, r)
+			writeLowerAt(&b, t, i, r)
 		case isLower(r):
-			mapCase(&b, r, upperOf(), unicode.ToUpper)
+			writeMapped(&b, r, upperOf(), unicode.ToUpper)
 		default:
 			b.WriteRune(r)
 		}
@@ -208,7 +206,7 @@ func swapCase(t string) string {
 	return b.String()
 }
 
-// caseFold is str.casefold: the lower case of the upper case, but for a few.
+// caseFold is str.casefold: the lower case of the upper case, with a few exceptions.
 func caseFold(t string) string {
 	var b strings.Builder
 	for _, r := range t {
@@ -223,7 +221,7 @@ func caseFold(t string) string {
 			b.WriteRune(unicode.ToUpper(r))
 		default:
 			var one strings.Builder
-			mapCase(&one, r, upperOf(), unicode.ToUpper)
+			writeMapped(&one, r, upperOf(), unicode.ToUpper)
 			for _, u := range one.String() {
 				b.WriteRune(unicode.ToLower(u))
 			}

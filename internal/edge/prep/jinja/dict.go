@@ -6,18 +6,17 @@ import (
 	"strconv"
 )
 
-// Dict is a mapping that keeps the order in which its keys came, as Python's
-// does. A key is nil, a bool, a number, a string or a tuple of those; numbers
-// that are equal are one key. It is not safe for concurrent writing.
+// Dict is a mapping which keeps the insertion order of its keys, as Python's does. A key is nil, a bool, a
+// number, a string or a tuple of those; equal numbers are one key. It is not safe for concurrent writing.
 type Dict struct {
-	at   map[any]int // where each key is, once there are many
+	at   map[any]int // index of each key, once there are many
 	keys []any
 	vals []any
 }
 
 const (
-	fewKeys  = 4 // room is made for these at once
-	manyKeys = 8 // more than most dictionaries have
+	initialKeys = 4 // initial capacity
+	indexedKeys = 8 // more than most dictionaries have
 )
 
 // NewDict returns an empty dictionary.
@@ -26,14 +25,13 @@ func NewDict() *Dict { return new(Dict) }
 // Len returns the number of keys.
 func (d *Dict) Len() int { return len(d.keys) }
 
-// Set gives key a value; a key that is already there keeps its place. v is what
-// the package comment calls a value.
-func (d *Dict) Set(key string, v any) { d.put(key, v) }
+// Set sets the value of key; an existing key keeps its place. v is a value as in the package comment.
+func (d *Dict) Set(key string, v any) { d.putKey(key, v) }
 
 // Get returns the value of key.
-func (d *Dict) Get(key string) (v any, ok bool) { return d.get(key) }
+func (d *Dict) Get(key string) (v any, ok bool) { return d.getKey(key) }
 
-// Each calls f with the keys that are strings, and their values, in order.
+// Each calls f with the string keys and their values, in order.
 func (d *Dict) Each(f func(key string, v any)) {
 	for i, k := range d.keys {
 		if key, ok := k.(string); ok {
@@ -42,36 +40,36 @@ func (d *Dict) Each(f func(key string, v any)) {
 	}
 }
 
-func (d *Dict) put(key, v any) {
-	if i := d.find(key); i >= 0 {
+func (d *Dict) putKey(key, v any) {
+	if i := d.findKey(key); i >= 0 {
 		d.vals[i] = v
 		return
 	}
 	if d.keys == nil {
-		d.keys, d.vals = make([]any, 0, fewKeys), make([]any, 0, fewKeys)
+		d.keys, d.vals = make([]any, 0, initialKeys), make([]any, 0, initialKeys)
 	}
 	d.keys = append(d.keys, key)
 	d.vals = append(d.vals, v)
 	switch n := len(d.keys); {
 	case d.at != nil:
-		d.at[hashable(key)] = n - 1
-	case n > manyKeys:
+		d.at[hashableKey(key)] = n - 1
+	case n > indexedKeys:
 		d.at = make(map[any]int, 2*n)
 		for i, k := range d.keys {
-			d.at[hashable(k)] = i
+			d.at[hashableKey(k)] = i
 		}
 	}
 }
 
-func (d *Dict) get(key any) (any, bool) {
-	if i := d.find(key); i >= 0 {
+func (d *Dict) getKey(key any) (any, bool) {
+	if i := d.findKey(key); i >= 0 {
 		return d.vals[i], true
 	}
 	return nil, false
 }
 
-// find returns where key is, -1 if it is not there.
-func (d *Dict) find(key any) int {
+// findKey returns the index of key, -1 if it is missing.
+func (d *Dict) findKey(key any) int {
 	if name, ok := key.(string); ok && d.at == nil {
 		for i, k := range d.keys {
 			if k, ok := k.(string); ok && k == name {
@@ -80,7 +78,7 @@ func (d *Dict) find(key any) int {
 		}
 		return -1
 	}
-	h := hashable(key)
+	h := hashableKey(key)
 	if d.at != nil {
 		if i, ok := d.at[h]; ok {
 			return i
@@ -88,17 +86,17 @@ func (d *Dict) find(key any) int {
 		return -1
 	}
 	for i, k := range d.keys {
-		if hashable(k) == h {
+		if hashableKey(k) == h {
 			return i
 		}
 	}
 	return -1
 }
 
-// maxKey bounds the form of a tuple as a key, whose parts can be one another.
+// maxKey bounds the encoded size of a tuple key, whose parts can be nested.
 const maxKey = 1 << 16
 
-// These hold keys that are equal in Python and not in Go in one form.
+// These wrap keys which are equal in Python but not in Go.
 type (
 	noneKey   struct{}
 	bigKey    string
@@ -106,9 +104,9 @@ type (
 	objectKey struct{ v any }
 )
 
-// hashable returns the form of a key that Go's maps compare as Python does. It
-// throws if Python could not hash it.
-func hashable(key any) any {
+// hashableKey returns the form of a key which Go's maps compare as Python does. It throws if the key is not
+// hashable in Python.
+func hashableKey(key any) any {
 	switch k := key.(type) {
 	case nil:
 		return noneKey{}
@@ -126,28 +124,28 @@ func hashable(key any) any {
 			return int64(k)
 		}
 		return k
-	case *tuple:
+	case *tupleValue:
 		text := ""
 		for _, item := range k.items {
-			h := hashable(item)
-			s := reprKey(h)
+			h := hashableKey(item)
+			s := tupleKeyPart(h)
 			text += strconv.Itoa(len(s)) + ":" + s
 			if len(text) > maxKey {
 				throw("a tuple is too large for a key")
 			}
 		}
 		return tupleKey(text)
-	case *group:
-		return hashable(&tuple{[]any{k.grouper, k.list}})
-	case *undef:
+	case *groupPair:
+		return hashableKey(&tupleValue{[]any{k.grouper, k.list}})
+	case *undefinedValue:
 		return objectKey{"undefined"}
-	case *list, *Dict:
+	case *listValue, *Dict:
 		throw("unhashable type: '%s'", typeName(key))
 	}
 	return objectKey{key}
 }
 
-func reprKey(h any) string {
+func tupleKeyPart(h any) string {
 	switch h := h.(type) {
 	case string:
 		return "s" + h

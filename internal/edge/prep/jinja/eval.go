@@ -7,20 +7,20 @@ import (
 	"unicode/utf8"
 )
 
-func (e constExpr) eval(*state, *scope) any { return e.value }
+func (e constExpr) eval(*renderState, *scope) any { return e.value }
 
-func (e *nameExpr) eval(s *state, sc *scope) any {
-	s.step()
-	if v, ok := sc.get(e.name); ok {
+func (e *nameExpr) eval(s *renderState, sc *scope) any {
+	s.payStep()
+	if v, ok := sc.lookupName(e.name); ok {
 		return v
 	}
-	return &undef{hint: "'" + e.name + "' is undefined"}
+	return &undefinedValue{hint: "'" + e.name + "' is undefined"}
 }
 
-func (e *nsExpr) eval(*state, *scope) any { return nil }
+func (e *nsExpr) eval(*renderState, *scope) any { return nil }
 
-func (s *state) evalAll(items []expr, sc *scope) []any {
-	s.spend(16 * len(items))
+func (s *renderState) evalAll(items []expr, sc *scope) []any {
+	s.payBytes(16 * len(items))
 	out := make([]any, len(items))
 	for i, item := range items {
 		out[i] = item.eval(s, sc)
@@ -28,45 +28,45 @@ func (s *state) evalAll(items []expr, sc *scope) []any {
 	return out
 }
 
-func (e *tupleExpr) eval(s *state, sc *scope) any { return &tuple{s.evalAll(e.items, sc)} }
+func (e *tupleExpr) eval(s *renderState, sc *scope) any { return &tupleValue{s.evalAll(e.items, sc)} }
 
-func (e *listExpr) eval(s *state, sc *scope) any { return &list{s.evalAll(e.items, sc)} }
+func (e *listExpr) eval(s *renderState, sc *scope) any { return &listValue{s.evalAll(e.items, sc)} }
 
-func (e *dictExpr) eval(s *state, sc *scope) any {
-	s.spend(64 * (1 + len(e.keys)))
+func (e *dictExpr) eval(s *renderState, sc *scope) any {
+	s.payBytes(64 * (1 + len(e.keys)))
 	d := NewDict()
 	for i, k := range e.keys {
 		key := k.eval(s, sc)
-		d.put(key, e.vals[i].eval(s, sc))
+		d.putKey(key, e.vals[i].eval(s, sc))
 	}
 	return d
 }
 
-func (e *condExpr) eval(s *state, sc *scope) any {
+func (e *condExpr) eval(s *renderState, sc *scope) any {
 	switch {
-	case truth(e.test.eval(s, sc)):
+	case isTruthy(e.test.eval(s, sc)):
 		return e.then.eval(s, sc)
 	case e.otherwise != nil:
 		return e.otherwise.eval(s, sc)
 	}
-	return &undef{hint: "the inline if-expression evaluated to false and no else section was defined"}
+	return &undefinedValue{hint: "the inline if-expression evaluated to false and no else section was defined"}
 }
 
-func (e *logicExpr) eval(s *state, sc *scope) any {
-	if a := e.a.eval(s, sc); truth(a) == e.or {
+func (e *logicExpr) eval(s *renderState, sc *scope) any {
+	if a := e.a.eval(s, sc); isTruthy(a) == e.or {
 		return a
 	}
 	return e.b.eval(s, sc)
 }
 
-func (e *notExpr) eval(s *state, sc *scope) any { return !truth(e.of.eval(s, sc)) }
+func (e *notExpr) eval(s *renderState, sc *scope) any { return !isTruthy(e.of.eval(s, sc)) }
 
-func (e *compareExpr) eval(s *state, sc *scope) any {
+func (e *compareExpr) eval(s *renderState, sc *scope) any {
 	s.line = e.line
 	a := e.first.eval(s, sc)
 	for i, op := range e.ops {
 		b := e.rest[i].eval(s, sc)
-		if !s.holds(op, a, b) {
+		if !s.compareValues(op, a, b) {
 			return false
 		}
 		a = b
@@ -74,18 +74,18 @@ func (e *compareExpr) eval(s *state, sc *scope) any {
 	return true
 }
 
-func (s *state) holds(op string, a, b any) bool {
+func (s *renderState) compareValues(op string, a, b any) bool {
 	switch op {
 	case "==":
-		return s.equal(a, b, 0)
+		return s.isEqual(a, b, 0)
 	case "!=":
-		return !s.equal(a, b, 0)
+		return !s.isEqual(a, b, 0)
 	case "in":
-		return s.contains(b, a)
+		return s.containsItem(b, a)
 	case "not in":
-		return !s.contains(b, a)
+		return !s.containsItem(b, a)
 	}
-	c := s.compare(op, a, b)
+	c := s.compareOrder(op, a, b)
 	if x, ok := a.(float64); ok && math.IsNaN(x) {
 		return false
 	}
@@ -103,18 +103,18 @@ func (s *state) holds(op string, a, b any) bool {
 	return c >= 0
 }
 
-func (e *concatExpr) eval(s *state, sc *scope) any {
+func (e *concatExpr) eval(s *renderState, sc *scope) any {
 	parts := make([]string, len(e.items))
 	size := 0
 	for i, item := range e.items {
-		parts[i] = s.str(item.eval(s, sc))
+		parts[i] = s.toString(item.eval(s, sc))
 		size += len(parts[i])
 	}
-	s.spend(size)
+	s.payBytes(size)
 	return strings.Join(parts, "")
 }
 
-func (e *signExpr) eval(s *state, sc *scope) any {
+func (e *signExpr) eval(s *renderState, sc *scope) any {
 	s.line = e.line
 	v := e.of.eval(s, sc)
 	if f, ok := v.(float64); ok {
@@ -123,111 +123,111 @@ func (e *signExpr) eval(s *state, sc *scope) any {
 		}
 		return f
 	}
-	b, ok := bigInt(v)
+	b, ok := toBigInt(v)
 	if !ok {
-		undefined(v)
+		requireDefined(v)
 		throw("bad operand type for unary sign: '%s'", typeName(v))
 	}
 	if e.minus {
 		b = new(big.Int).Neg(b)
 	}
-	return small(b)
+	return normalizeInt(b)
 }
 
-func (e *binaryExpr) eval(s *state, sc *scope) any {
+func (e *binaryExpr) eval(s *renderState, sc *scope) any {
 	if e.op == "+" {
-		return e.sum(s, sc)
+		return e.evalSum(s, sc)
 	}
 	a := e.a.eval(s, sc)
 	b := e.b.eval(s, sc)
 	s.line = e.line
-	return s.arith(e.op, a, b)
+	return s.applyOperator(e.op, a, b)
 }
 
-// arith is Python's arithmetic on numbers and its uses for sequences.
-func (s *state) arith(op string, a, b any) any {
-	s.step()
-	undefined(a)
+// applyOperator is Python's arithmetic on numbers and its operators on sequences.
+func (s *renderState) applyOperator(op string, a, b any) any {
+	s.payStep()
+	requireDefined(a)
 	switch x := a.(type) {
 	case string:
 		switch op {
 		case "+":
 			if y, ok := b.(string); ok {
-				s.spend(len(x) + len(y))
+				s.payBytes(len(x) + len(y))
 				return x + y
 			}
 		case "*":
-			if n, ok := times(b); ok {
-				return s.repeat(x, n)
+			if n, ok := repeatCount(b); ok {
+				return s.repeatText(x, n)
 			}
 		case "%":
-			return s.percent(x, b)
+			return s.formatPercent(x, b)
 		}
-	case *list, *tuple:
-		items, _ := sequence(x)
+	case *listValue, *tupleValue:
+		items, _ := sequenceItems(x)
 		switch op {
 		case "+":
-			if more, ok := sequence(b); ok && typeName(a) == typeName(b) {
-				s.spend(16 * (len(items) + len(more)))
-				return same(a, append(append([]any(nil), items...), more...))
+			if more, ok := sequenceItems(b); ok && typeName(a) == typeName(b) {
+				s.payBytes(16 * (len(items) + len(more)))
+				return likeSequence(a, append(append([]any(nil), items...), more...))
 			}
 		case "*":
-			if n, ok := times(b); ok {
-				return same(a, s.repeatItems(items, n))
+			if n, ok := repeatCount(b); ok {
+				return likeSequence(a, s.repeatItems(items, n))
 			}
 		}
 	default:
-		_, isInt := integer(a)
+		_, isInt := toInteger(a)
 		switch b.(type) {
-		case string, *list, *tuple:
+		case string, *listValue, *tupleValue:
 			if isInt && op == "*" {
-				return s.arith(op, b, a)
+				return s.applyOperator(op, b, a)
 			}
 		}
-		if v, ok := s.numeric(op, a, b); ok {
+		if v, ok := s.applyNumeric(op, a, b); ok {
 			return v
 		}
 	}
-	undefined(b)
+	requireDefined(b)
 	throw("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 	return nil
 }
 
-// times is how often something is repeated.
-func times(v any) (int64, bool) {
+// repeatCount is the count of a repetition.
+func repeatCount(v any) (int64, bool) {
 	if _, ok := v.(*big.Int); ok {
 		throw("cannot fit 'int' into an index-sized integer")
 	}
-	return integer(v)
+	return toInteger(v)
 }
 
-// same returns items as the kind of sequence that like is.
-func same(like any, items []any) any {
-	if _, ok := like.(*tuple); ok {
-		return &tuple{items}
+// likeSequence returns items as the same kind of sequence as like.
+func likeSequence(like any, items []any) any {
+	if _, ok := like.(*tupleValue); ok {
+		return &tupleValue{items}
 	}
-	return &list{items}
+	return &listValue{items}
 }
 
-func (s *state) repeat(text string, n int64) any {
+func (s *renderState) repeatText(text string, n int64) any {
 	if n <= 0 || text == "" {
 		return ""
 	}
 	if n > int64(s.bytes/len(text)) {
-		s.room(-1)
+		s.checkRoom(-1)
 	}
-	s.spend(len(text) * int(n))
+	s.payBytes(len(text) * int(n))
 	return strings.Repeat(text, int(n))
 }
 
-func (s *state) repeatItems(items []any, n int64) []any {
+func (s *renderState) repeatItems(items []any, n int64) []any {
 	if n <= 0 || len(items) == 0 {
 		return nil
 	}
 	if n > int64(s.bytes/16/len(items)) {
-		s.room(-1)
+		s.checkRoom(-1)
 	}
-	s.spend(16 * len(items) * int(n))
+	s.payBytes(16 * len(items) * int(n))
 	out := make([]any, 0, len(items)*int(n))
 	for range n {
 		out = append(out, items...)
@@ -235,20 +235,20 @@ func (s *state) repeatItems(items []any, n int64) []any {
 	return out
 }
 
-// numeric computes on two numbers; ok is false if they are not.
-func (s *state) numeric(op string, a, b any) (v any, ok bool) {
+// applyNumeric computes on two numbers; ok is false for other values.
+func (s *renderState) applyNumeric(op string, a, b any) (v any, ok bool) {
 	if x, ok := a.(int64); ok {
 		if y, ok := b.(int64); ok && op == "+" && x < 1<<62 && y < 1<<62 && x > -1<<62 && y > -1<<62 {
 			return x + y, true
 		}
 	}
-	p, pok := bigInt(a)
-	q, qok := bigInt(b)
+	p, pok := toBigInt(a)
+	q, qok := toBigInt(b)
 	if pok && qok && op != "/" && (op != "**" || q.Sign() >= 0) {
-		return small(integers(op, p, q)), true
+		return normalizeInt(integerOp(op, p, q)), true
 	}
 	if pok && qok && op == "/" && q.Sign() != 0 && max(p.BitLen(), q.BitLen()) > 53 {
-		s.read(slowly * slowly * max(p.BitLen(), q.BitLen()))
+		s.payRead(slowly * slowly * max(p.BitLen(), q.BitLen()))
 		f, _ := new(big.Rat).SetFrac(p, q).Float64()
 		if p.Sign() == 0 && q.Sign() < 0 {
 			f = math.Copysign(0, -1)
@@ -258,16 +258,16 @@ func (s *state) numeric(op string, a, b any) (v any, ok bool) {
 		}
 		return f, true
 	}
-	x, xok := number(a)
-	y, yok := number(b)
+	x, xok := toNumber(a)
+	y, yok := toNumber(b)
 	if !xok || !yok {
 		return nil, false
 	}
-	return floats(op, x, y), true
+	return floatOp(op, x, y), true
 }
 
-// integers computes on integers; division rounds down, as Python's does.
-func integers(op string, a, b *big.Int) *big.Int {
+// integerOp computes on integers; division rounds down, as in Python.
+func integerOp(op string, a, b *big.Int) *big.Int {
 	z := new(big.Int)
 	switch op {
 	case "+":
@@ -303,7 +303,7 @@ func integers(op string, a, b *big.Int) *big.Int {
 	return z
 }
 
-func floats(op string, x, y float64) float64 {
+func floatOp(op string, x, y float64) float64 {
 	switch op {
 	case "+":
 		return x + y
@@ -330,7 +330,7 @@ func floats(op string, x, y float64) float64 {
 	if op == "/" {
 		return x / y
 	}
-	// The rest has the sign of y, and the quotient is that without it.
+	// The remainder has the sign of y, and the quotient is computed without it.
 	m := math.Mod(x, y)
 	whole := (x - m) / y
 	if m == 0 {
@@ -352,80 +352,80 @@ func floats(op string, x, y float64) float64 {
 	return down
 }
 
-func (e *attrExpr) eval(s *state, sc *scope) any {
+func (e *attrExpr) eval(s *renderState, sc *scope) any {
 	of := e.of.eval(s, sc)
 	s.line = e.line
-	s.step()
-	undefined(of)
-	if v, ok := s.attr(of, e.name); ok {
+	s.payStep()
+	requireDefined(of)
+	if v, ok := s.getAttr(of, e.name); ok {
 		return v
 	}
 	if d, ok := of.(*Dict); ok {
-		if v, ok := d.get(e.name); ok {
+		if v, ok := d.getKey(e.name); ok {
 			return v
 		}
 	}
-	return missing(of, e.name)
+	return missingAttr(of, e.name)
 }
 
-func missing(of any, name string) any {
+func missingAttr(of any, name string) any {
 	if len(name) > maxHint {
 		name = name[:maxHint]
 	}
-	return &undef{hint: "'" + typeName(of) + " object' has no attribute '" + name + "'"}
+	return &undefinedValue{hint: "'" + typeName(of) + " object' has no attribute '" + name + "'"}
 }
 
-// maxHint bounds the name in what an error says.
+// maxHint bounds a name in an error.
 const maxHint = 100
 
-func (e *itemExpr) eval(s *state, sc *scope) any {
+func (e *itemExpr) eval(s *renderState, sc *scope) any {
 	of := e.of.eval(s, sc)
 	key := e.key.eval(s, sc)
 	s.line = e.line
-	s.step()
-	return s.item(of, key)
+	s.payStep()
+	return s.getItem(of, key)
 }
 
-// item is of[key], or the attribute of that name.
-func (s *state) item(of, key any) any {
-	undefined(of)
-	if cut, ok := key.(*slicing); ok {
-		return s.slice(of, cut)
+// getItem is of[key], or the attribute of that name.
+func (s *renderState) getItem(of, key any) any {
+	requireDefined(of)
+	if cut, ok := key.(*sliceRange); ok {
+		return s.sliceValue(of, cut)
 	}
 	if d, ok := of.(*Dict); ok {
 		switch key.(type) {
-		case *list, *Dict:
-			return &undef{hint: "dict object has no such element"}
+		case *listValue, *Dict:
+			return &undefinedValue{hint: "dict object has no such element"}
 		}
-		s.readKey(key)
-		if v, ok := d.get(key); ok {
+		s.payKeyRead(key)
+		if v, ok := d.getKey(key); ok {
 			return v
 		}
-	} else if i, ok := integer(key); ok {
-		if v, ok := s.at(of, i); ok {
+	} else if i, ok := toInteger(key); ok {
+		if v, ok := s.itemAt(of, i); ok {
 			return v
 		}
 	}
 	if name, ok := key.(string); ok {
-		if v, ok := s.attr(of, name); ok {
+		if v, ok := s.getAttr(of, name); ok {
 			return v
 		}
-		return missing(of, name)
+		return missingAttr(of, name)
 	}
-	return &undef{hint: typeName(of) + " object has no such element"}
+	return &undefinedValue{hint: typeName(of) + " object has no such element"}
 }
 
-// at is the item of a sequence at i, which counts from the end if negative.
-func (s *state) at(of any, i int64) (any, bool) {
+// itemAt is the item of a sequence at i, counted from the end if negative.
+func (s *renderState) itemAt(of any, i int64) (any, bool) {
 	switch of := of.(type) {
 	case string:
 		if i < 0 {
-			i += s.length(of)
+			i += s.lengthOf(of)
 		}
 		if i < 0 || i >= int64(len(of)) {
 			return nil, false
 		}
-		s.read(slowly * int(i))
+		s.payRead(slowly * int(i))
 		for _, r := range of {
 			if i == 0 {
 				return string(r), true
@@ -433,16 +433,16 @@ func (s *state) at(of any, i int64) (any, bool) {
 			i--
 		}
 		return nil, false
-	case *span:
+	case *rangeValue:
 		if i < 0 {
-			i += of.len()
+			i += of.itemCount()
 		}
-		if i < 0 || i >= of.len() {
+		if i < 0 || i >= of.itemCount() {
 			return nil, false
 		}
-		return of.at(i), true
+		return of.itemAt(i), true
 	}
-	items, ok := sequence(of)
+	items, ok := sequenceItems(of)
 	if !ok {
 		return nil, false
 	}
@@ -455,11 +455,11 @@ func (s *state) at(of any, i int64) (any, bool) {
 	return items[i], true
 }
 
-// slicing is the value of start:stop:step.
-type slicing struct{ parts [3]any }
+// sliceRange is the value of start:stop:step.
+type sliceRange struct{ parts [3]any }
 
-func (e *sliceExpr) eval(s *state, sc *scope) any {
-	cut := new(slicing)
+func (e *sliceExpr) eval(s *renderState, sc *scope) any {
+	cut := new(sliceRange)
 	for i, p := range e.parts {
 		if p != nil {
 			cut.parts[i] = p.eval(s, sc)
@@ -468,45 +468,45 @@ func (e *sliceExpr) eval(s *state, sc *scope) any {
 	return cut
 }
 
-// slice cuts a sequence; strings are cut by characters.
-func (s *state) slice(of any, cut *slicing) any {
+// sliceValue slices a sequence; strings by characters.
+func (s *renderState) sliceValue(of any, cut *sliceRange) any {
 	var n int64
 	text, isText := of.(string)
-	items, isItems := sequence(of)
-	r, isSpan := of.(*span)
+	items, isItems := sequenceItems(of)
+	r, isSpan := of.(*rangeValue)
 	switch {
 	case isText:
-		s.read(slowly * len(text))
-		s.spend(len(text))
+		s.payRead(slowly * len(text))
+		s.payBytes(len(text))
 		n = int64(utf8.RuneCountInString(text))
 	case isItems:
 		n = int64(len(items))
 	case isSpan:
-		n = r.len()
+		n = r.itemCount()
 	default:
 		throw("'%s' object is not subscriptable with a slice", typeName(of))
 	}
-	start, step, count, ok := cut.resolve(n)
+	start, step, count, ok := cut.resolveRange(n)
 	if !ok {
 		throw("slice indices must be integers or None")
 	}
 	if isText {
-		return cutText(text, start, step, count, n)
+		return sliceText(text, start, step, count, n)
 	}
 	if isSpan {
 		from, by := r.start+start*r.step, r.step*step
-		return &span{from, from + count*by, by}
+		return &rangeValue{from, from + count*by, by}
 	}
-	s.spend(16 * int(count))
+	s.payBytes(16 * int(count))
 	out := make([]any, count)
 	for i := range out {
 		out[i] = items[start+int64(i)*step]
 	}
-	return same(of, out)
+	return likeSequence(of, out)
 }
 
-// cutText takes count characters of the n in text, from start by step.
-func cutText(text string, start, step, count, n int64) string {
+// sliceText takes count of the n characters in text, from start by step.
+func sliceText(text string, start, step, count, n int64) string {
 	if count == 0 {
 		return ""
 	}
@@ -521,11 +521,11 @@ func cutText(text string, start, step, count, n int64) string {
 	return string(out)
 }
 
-// resolve returns where a slice of n items starts, its step and how many it has.
-func (c *slicing) resolve(n int64) (start, step, count int64, ok bool) {
+// resolveRange returns the start, the step and the length of a slice of n items.
+func (c *sliceRange) resolveRange(n int64) (start, step, count int64, ok bool) {
 	step = 1
 	if c.parts[2] != nil {
-		if step, ok = integer(c.parts[2]); !ok {
+		if step, ok = toInteger(c.parts[2]); !ok {
 			return 0, 0, 0, false
 		}
 		if step == 0 {
@@ -543,7 +543,7 @@ func (c *slicing) resolve(n int64) (start, step, count int64, ok bool) {
 		if c.parts[i] == nil {
 			continue
 		}
-		v, ok := integer(c.parts[i])
+		v, ok := toInteger(c.parts[i])
 		if !ok {
 			return 0, 0, 0, false
 		}
@@ -552,26 +552,26 @@ func (c *slicing) resolve(n int64) (start, step, count int64, ok bool) {
 		}
 		*to = max(low, min(v, high))
 	}
-	r := span{start, stop, step}
-	return start, step, r.len(), true
+	r := rangeValue{start, stop, step}
+	return start, step, r.itemCount(), true
 }
 
-// args are the arguments of a call.
-type args struct {
+// callArgs are the arguments of a call.
+type callArgs struct {
 	pos []any
 	kw  *Dict
 }
 
-func (a *argList) eval(s *state, sc *scope) *args {
-	out := &args{kw: NewDict()}
+func (a *argList) eval(s *renderState, sc *scope) *callArgs {
+	out := &callArgs{kw: NewDict()}
 	if len(a.items) > 0 {
 		out.pos = s.evalAll(a.items, sc)
 	}
 	for i, name := range a.names {
-		out.kw.put(name, a.named[i].eval(s, sc))
+		out.kw.putKey(name, a.named[i].eval(s, sc))
 	}
 	if a.star != nil {
-		out.pos = append(out.pos, s.collect(a.star.eval(s, sc))...)
+		out.pos = append(out.pos, s.collectItems(a.star.eval(s, sc))...)
 	}
 	if a.stars != nil {
 		v := a.stars.eval(s, sc)
@@ -584,18 +584,18 @@ func (a *argList) eval(s *state, sc *scope) *args {
 			if !ok {
 				throw("keywords must be strings")
 			}
-			if _, dup := out.kw.get(name); dup {
+			if _, dup := out.kw.getKey(name); dup {
 				throw("got multiple values for keyword argument '%s'", name)
 			}
-			out.kw.put(name, d.vals[i])
+			out.kw.putKey(name, d.vals[i])
 		}
 	}
 	return out
 }
 
-// bind matches arguments to parameters as Python does; those not given are
-// absent. A name that ends in "!" is required.
-func (a *args) bind(names ...string) []any {
+// bindParams matches arguments to parameters as Python does; missing ones are absentArg. A name which ends in
+// "!" is required.
+func (a *callArgs) bindParams(names ...string) []any {
 	out := make([]any, len(names))
 	if len(a.pos) > len(names) {
 		throw("takes at most %d arguments (%d given)", len(names), len(a.pos))
@@ -603,7 +603,7 @@ func (a *args) bind(names ...string) []any {
 	used := 0
 	for i, name := range names {
 		name, required := strings.CutSuffix(name, "!")
-		v, named := a.kw.get(name)
+		v, named := a.kw.getKey(name)
 		switch {
 		case named && i < len(a.pos):
 			throw("got multiple values for argument '%s'", name)
@@ -615,12 +615,12 @@ func (a *args) bind(names ...string) []any {
 		case required:
 			throw("missing required argument '%s'", name)
 		default:
-			out[i] = absent{}
+			out[i] = absentArg{}
 		}
 	}
 	if used < a.kw.Len() {
 		for _, k := range a.kw.keys {
-			if !listed(names, k.(string)) {
+			if !isListed(names, k.(string)) {
 				throw("got an unexpected keyword argument '%s'", k)
 			}
 		}
@@ -628,7 +628,7 @@ func (a *args) bind(names ...string) []any {
 	return out
 }
 
-func listed(names []string, name string) bool {
+func isListed(names []string, name string) bool {
 	for _, n := range names {
 		if strings.TrimSuffix(n, "!") == name {
 			return true
@@ -637,58 +637,59 @@ func listed(names []string, name string) bool {
 	return false
 }
 
-// absent is an argument that was not given.
-type absent struct{}
+// absentArg is an argument which was not given.
+type absentArg struct{}
 
-func given(v any) bool {
-	_, none := v.(absent)
+func isGiven(v any) bool {
+	_, none := v.(absentArg)
 	return !none
 }
 
-func (e *callExpr) eval(s *state, sc *scope) any {
+func (e *callExpr) eval(s *renderState, sc *scope) any {
 	callee := e.callee.eval(s, sc)
 	a := e.args.eval(s, sc)
 	s.line = e.line
-	return s.call(callee, a)
+	return s.callValue(callee, a)
 }
 
-func (s *state) call(callee any, a *args) any {
-	s.step()
+func (s *renderState) callValue(callee any, a *callArgs) any {
+	s.payStep()
 	switch f := callee.(type) {
-	case *function:
+	case *functionValue:
 		return f.call(s, a)
-	case *macro:
-		return f.call(s, a)
-	case *loop:
-		if f.again == nil {
+	case *macroValue:
+		return f.callMacro(s, a)
+	case *loopVar:
+		if f.recurse == nil {
 			throw("The loop must have the 'recursive' marker to be called recursively.")
 		}
-		return f.again(a.bind("iterable!")[0], f.depth+1)
+		return f.recurse(a.bindParams("iterable!")[0], f.depth+1)
 	}
-	undefined(callee)
+	requireDefined(callee)
 	throw("'%s' object is not callable", typeName(callee))
 	return nil
 }
 
-func (e *filterExpr) eval(s *state, sc *scope) any { return e.apply(s, sc, e.of.eval(s, sc)) }
+func (e *filterExpr) eval(s *renderState, sc *scope) any {
+	return e.applyFilter(s, sc, e.of.eval(s, sc))
+}
 
-// apply runs the filter on v, or on what its own operand makes of v.
-func (e *filterExpr) apply(s *state, sc *scope, v any) any {
-	if inner, ok := e.of.(*filterExpr); ok && inner.open() {
-		v = inner.apply(s, sc, v)
+// applyFilter runs the filter on v, or on the result of its own operand for v.
+func (e *filterExpr) applyFilter(s *renderState, sc *scope, v any) any {
+	if inner, ok := e.of.(*filterExpr); ok && inner.isOpenChain() {
+		v = inner.applyFilter(s, sc, v)
 	}
 	a := e.args.eval(s, sc)
 	s.line = e.line
-	s.step()
+	s.payStep()
 	if e.call == nil {
 		throw("No filter named '%s'", e.name)
 	}
 	return e.call(s, v, a)
 }
 
-// open reports whether the chain of filters begins with none but the body of a
-// block.
-func (e *filterExpr) open() bool {
+// isOpenChain reports whether the chain of filters starts with the body of a block.
+func (e *filterExpr) isOpenChain() bool {
 	for e.of != nil {
 		inner, ok := e.of.(*filterExpr)
 		if !ok {
@@ -699,11 +700,11 @@ func (e *filterExpr) open() bool {
 	return true
 }
 
-func (e *testExpr) eval(s *state, sc *scope) any {
+func (e *testExpr) eval(s *renderState, sc *scope) any {
 	v := e.of.eval(s, sc)
 	a := e.args.eval(s, sc)
 	s.line = e.line
-	s.step()
+	s.payStep()
 	if e.call == nil {
 		throw("No test named '%s'", e.name)
 	}

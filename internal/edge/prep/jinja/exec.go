@@ -1,82 +1,82 @@
 package jinja
 
-func (s *state) run(body []stmt, sc *scope) jump {
+func (s *renderState) runBody(body []stmt, sc *scope) jump {
 	for _, st := range body {
-		if j := st.exec(s, sc); j != onward {
+		if j := st.exec(s, sc); j != jumpNone {
 			return j
 		}
 	}
-	return onward
+	return jumpNone
 }
 
-func (t *textStmt) exec(s *state, _ *scope) jump {
-	s.step()
-	s.write(t.text)
-	return onward
+func (t *textStmt) exec(s *renderState, _ *scope) jump {
+	s.payStep()
+	s.writeOutput(t.text)
+	return jumpNone
 }
 
-func (p *printStmt) exec(s *state, sc *scope) jump {
-	s.step()
+func (p *printStmt) exec(s *renderState, sc *scope) jump {
+	s.payStep()
 	s.line = p.line
-	s.write(s.str(p.of.eval(s, sc)))
-	return onward
+	s.writeOutput(s.toString(p.of.eval(s, sc)))
+	return jumpNone
 }
 
-func (g *groupStmt) exec(s *state, sc *scope) jump { return s.run(g.body, sc) }
+func (g *groupStmt) exec(s *renderState, sc *scope) jump { return s.runBody(g.body, sc) }
 
-func (j jumpStmt) exec(s *state, _ *scope) jump {
-	s.step()
+func (j jumpStmt) exec(s *renderState, _ *scope) jump {
+	s.payStep()
 	return jump(j)
 }
 
-func (i *ifStmt) exec(s *state, sc *scope) jump {
-	s.step()
+func (i *ifStmt) exec(s *renderState, sc *scope) jump {
+	s.payStep()
 	for n, test := range i.tests {
-		if truth(test.eval(s, sc)) {
-			return s.run(i.bodies[n], sc)
+		if isTruthy(test.eval(s, sc)) {
+			return s.runBody(i.bodies[n], sc)
 		}
 	}
-	return s.run(i.otherwise, sc)
+	return s.runBody(i.otherwise, sc)
 }
 
-func (t *setStmt) exec(s *state, sc *scope) jump {
-	s.step()
+func (t *setStmt) exec(s *renderState, sc *scope) jump {
+	s.payStep()
 	s.line = t.line
-	s.assign(t.target, t.value.eval(s, sc), sc)
-	return onward
+	s.assignTarget(t.target, t.value.eval(s, sc), sc)
+	return jumpNone
 }
 
-func (t *setBlockStmt) exec(s *state, sc *scope) jump {
+func (t *setBlockStmt) exec(s *renderState, sc *scope) jump {
 	s.line = t.line
 	var j jump
-	inner := t.frame.scope(sc)
-	var v any = s.capture(func() { j = s.run(t.body, inner) })
-	if j != onward { // a break or continue leaves the block before its end is reached
+	inner := t.frame.openScope(sc)
+	var v any = s.captureOutput(func() { j = s.runBody(t.body, inner) })
+	if j != jumpNone { // a break or continue leaves the block early
 		return j
 	}
 	if t.filter != nil {
-		v = t.filter.apply(s, inner, v)
+		v = t.filter.applyFilter(s, inner, v)
 	}
-	s.assign(t.target, v, sc)
+	s.assignTarget(t.target, v, sc)
 	return j
 }
 
-// assign gives target, which is a name, an attribute or a tuple of such, v.
-func (s *state) assign(target expr, v any, sc *scope) {
+// assignTarget assigns v to target, a name, an attribute or a tuple of such.
+func (s *renderState) assignTarget(target expr, v any, sc *scope) {
 	switch t := target.(type) {
 	case *nameExpr:
-		sc.set(t.name, v)
+		sc.setName(t.name, v)
 	case *nsExpr:
-		o, _ := sc.get(t.name)
-		ns, ok := o.(*namespace)
+		o, _ := sc.lookupName(t.name)
+		ns, ok := o.(*namespaceValue)
 		if !ok {
 			throw("cannot assign attribute on non-namespace object")
 		}
-		storable(t.attr)
-		s.spend(16)
-		ns.attrs.put(t.attr, v)
+		checkStorable(t.attr)
+		s.payBytes(16)
+		ns.attrs.putKey(t.attr, v)
 	case *tupleExpr:
-		items := s.collect(v)
+		items := s.collectItems(v)
 		if len(items) > len(t.items) {
 			throw("too many values to unpack (expected %d)", len(t.items))
 		}
@@ -84,123 +84,123 @@ func (s *state) assign(target expr, v any, sc *scope) {
 			throw("not enough values to unpack (expected %d, got %d)", len(t.items), len(items))
 		}
 		for i, item := range t.items {
-			s.assign(item, items[i], sc)
+			s.assignTarget(item, items[i], sc)
 		}
 	}
 }
 
-func (w *withStmt) exec(s *state, sc *scope) jump {
-	inner := w.frame.scope(sc)
+func (w *withStmt) exec(s *renderState, sc *scope) jump {
+	inner := w.frame.openScope(sc)
 	vals := make([]any, len(w.values))
 	for i, v := range w.values {
 		vals[i] = v.eval(s, sc)
 	}
 	for i, t := range w.targets {
-		s.assign(t, vals[i], inner)
+		s.assignTarget(t, vals[i], inner)
 	}
-	return s.run(w.body, inner)
+	return s.runBody(w.body, inner)
 }
 
-func (f *filterStmt) exec(s *state, sc *scope) jump {
+func (f *filterStmt) exec(s *renderState, sc *scope) jump {
 	var j jump
-	inner := f.frame.scope(sc)
-	text := s.capture(func() { j = s.run(f.body, inner) })
-	if j != onward {
+	inner := f.frame.openScope(sc)
+	text := s.captureOutput(func() { j = s.runBody(f.body, inner) })
+	if j != jumpNone {
 		return j
 	}
-	s.writeText(f.filter.apply(s, inner, text))
+	s.writeText(f.filter.applyFilter(s, inner, text))
 	return j
 }
 
-// writeText writes what a filter or a call made of a block, which must be a text.
-func (s *state) writeText(v any) {
+// writeText writes the result of a filter or a call on a block, which must be a text.
+func (s *renderState) writeText(v any) {
 	t, ok := v.(string)
 	if !ok {
 		throw("sequence item 0: expected str instance, %s found", typeName(v))
 	}
-	s.write(t)
+	s.writeOutput(t)
 }
 
-func (g *generationStmt) exec(s *state, sc *scope) jump {
-	s.nested(func() { s.run(g.body, g.frame.scope(sc)) })
-	return onward
+func (g *generationStmt) exec(s *renderState, sc *scope) jump {
+	s.runNested(func() { s.runBody(g.body, g.frame.openScope(sc)) })
+	return jumpNone
 }
 
-func (m *macroStmt) exec(s *state, sc *scope) jump {
-	s.spend(64)
-	sc.set(m.def.name, &macro{m.def.name, m.def, sc})
-	return onward
+func (m *macroStmt) exec(s *renderState, sc *scope) jump {
+	s.payBytes(64)
+	sc.setName(m.def.name, &macroValue{m.def.name, m.def, sc})
+	return jumpNone
 }
 
-func (c *callStmt) exec(s *state, sc *scope) jump {
+func (c *callStmt) exec(s *renderState, sc *scope) jump {
 	s.line = c.line
-	caller := &macro{"", c.def, sc}
+	caller := &macroValue{"", c.def, sc}
 	a := c.call.args.eval(s, sc)
-	a.kw.put("caller", caller)
-	s.writeText(s.call(c.call.callee.eval(s, sc), a))
-	return onward
+	a.kw.putKey("caller", caller)
+	s.writeText(s.callValue(c.call.callee.eval(s, sc), a))
+	return jumpNone
 }
 
-// macro is a macro and the names around where it was made.
-type macro struct {
+// macroValue is a macro and the scope in which it was defined.
+type macroValue struct {
 	name string
 	def  *macroDef
 	sc   *scope
 }
 
-func (m *macro) call(s *state, a *args) any {
+func (m *macroValue) callMacro(s *renderState, a *callArgs) any {
 	d := m.def
-	sc := d.frame.scope(m.sc)
+	sc := d.frame.openScope(m.sc)
 	given := 0
 	explicit := false
 	for i, name := range d.params {
 		explicit = explicit || name == "caller"
 		if i < len(a.pos) {
-			sc.set(name, a.pos[i])
+			sc.setName(name, a.pos[i])
 			continue
 		}
-		v, ok := a.kw.get(name)
+		v, ok := a.kw.getKey(name)
 		switch {
 		case ok:
 			given++
-			sc.set(name, v)
+			sc.setName(name, v)
 		case d.defaults[i] != nil:
-			sc.set(name, d.defaults[i].eval(s, sc))
+			sc.setName(name, d.defaults[i].eval(s, sc))
 		default:
-			sc.set(name, &undef{hint: "parameter '" + name + "' was not provided"})
+			sc.setName(name, &undefinedValue{hint: "parameter '" + name + "' was not provided"})
 		}
 	}
 	rest := NewDict()
 	for i, k := range a.kw.keys {
-		if name := k.(string); !taken(d.params, len(a.pos), name) {
-			rest.put(name, a.kw.vals[i])
+		if name := k.(string); !isTakenParam(d.params, len(a.pos), name) {
+			rest.putKey(name, a.kw.vals[i])
 		}
 	}
 	if d.caller && !explicit {
-		caller, ok := rest.get("caller")
+		caller, ok := rest.getKey("caller")
 		if !ok {
-			caller = &undef{hint: "No caller defined"}
+			caller = &undefinedValue{hint: "No caller defined"}
 		}
-		sc.set("caller", caller)
-		rest = rest.without("caller")
+		sc.setName("caller", caller)
+		rest = rest.withoutKey("caller")
 	}
 	if d.kwargs {
-		sc.set("kwargs", rest)
+		sc.setName("kwargs", rest)
 	} else if rest.Len() > 0 {
 		throw("macro '%s' takes no keyword argument '%s'", m.name, rest.keys[0])
 	}
 	if d.varargs {
-		sc.set("varargs", &tuple{a.pos[min(len(d.params), len(a.pos)):]})
+		sc.setName("varargs", &tupleValue{a.pos[min(len(d.params), len(a.pos)):]})
 	} else if len(a.pos) > len(d.params) {
 		throw("macro '%s' takes not more than %d argument(s)", m.name, len(d.params))
 	}
 	var text string
-	s.nested(func() { text = s.capture(func() { s.run(d.body, sc) }) })
+	s.runNested(func() { text = s.captureOutput(func() { s.runBody(d.body, sc) }) })
 	return text
 }
 
-// taken reports whether name is a parameter that no positional argument fills.
-func taken(params []string, positional int, name string) bool {
+// isTakenParam reports whether name is a parameter which no positional argument fills.
+func isTakenParam(params []string, positional int, name string) bool {
 	for i, p := range params {
 		if p == name {
 			return i >= positional
@@ -209,11 +209,11 @@ func taken(params []string, positional int, name string) bool {
 	return false
 }
 
-func (d *Dict) without(key string) *Dict {
+func (d *Dict) withoutKey(key string) *Dict {
 	out := NewDict()
 	for i, k := range d.keys {
 		if k != key {
-			out.put(k, d.vals[i])
+			out.putKey(k, d.vals[i])
 		}
 	}
 	return out

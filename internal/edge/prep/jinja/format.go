@@ -13,8 +13,8 @@ import (
 // maxWidth bounds the width and precision of a formatted value.
 const maxWidth = 10_000
 
-// leadingInt takes a number, 0 if there is none.
-func leadingInt(t string) (n int, rest string) {
+// parseLeadingInt takes a leading number, 0 if there is none.
+func parseLeadingInt(t string) (n int, rest string) {
 	for t != "" && t[0] >= '0' && t[0] <= '9' {
 		if n = n*10 + int(t[0]-'0'); n > maxWidth {
 			throw("width or precision above %d", maxWidth)
@@ -24,23 +24,22 @@ func leadingInt(t string) (n int, rest string) {
 	return n, t
 }
 
-// formatter is one use of str.format.
-type formatter struct {
-	s      *state
-	args   *args
+// textFormatter is one call of str.format.
+type textFormatter struct {
+	s      *renderState
+	args   *callArgs
 	auto   int64 // the next field without a number
 	manual bool  // fields have numbers
 }
 
-func (s *state) format(t string, a *args) any {
-	out := (&formatter{s: s, args: a}).expand(t, 3)
-	s.spend(len(out))
+func (s *renderState) formatText(t string, a *callArgs) any {
+	out := (&textFormatter{s: s, args: a}).expandFields(t, 3)
+	s.payBytes(len(out))
 	return out
 }
 
-// expand replaces the fields in t, and those in their specifications as deep as
-// depth says.
-func (f *formatter) expand(t string, depth int) string {
+// expandFields replaces the fields in t, and those in their specifications up to depth.
+func (f *textFormatter) expandFields(t string, depth int) string {
 	if depth == 0 {
 		throw("Max string recursion exceeded")
 	}
@@ -62,17 +61,17 @@ func (f *formatter) expand(t string, depth int) string {
 			throw("Single '%c' encountered in format string", c)
 		}
 		var field string
-		field, t = braced(t)
-		out.WriteString(f.field(field, depth))
-		f.s.step()
-		f.s.room(out.Len())
+		field, t = cutBraced(t)
+		out.WriteString(f.formatField(field, depth))
+		f.s.payStep()
+		f.s.checkRoom(out.Len())
 	}
 	out.WriteString(t)
 	return out.String()
 }
 
-// braced takes what is up to the brace that closes a field.
-func braced(t string) (field, rest string) {
+// cutBraced takes the text up to the closing brace of a field.
+func cutBraced(t string) (field, rest string) {
 	depth := 1
 	bracket, inSpec := false, false
 	for i, c := range []byte(t) {
@@ -97,8 +96,8 @@ func braced(t string) (field, rest string) {
 	return "", ""
 }
 
-// field formats one field: a name, a conversion and a specification.
-func (f *formatter) field(field string, depth int) string {
+// formatField formats one field: a name, a conversion and a specification.
+func (f *textFormatter) formatField(field string, depth int) string {
 	end, bracket := 0, false
 	for end < len(field) && (bracket || field[end] != ':' && field[end] != '!') {
 		if field[end] == '[' {
@@ -116,24 +115,24 @@ func (f *formatter) field(field string, depth int) string {
 		}
 		conversion, rest = after[0], after[1:]
 	}
-	v := f.value(name)
+	v := f.lookupField(name)
 	switch conversion {
 	case 0:
 	case 's':
-		v = f.s.str(v)
+		v = f.s.toString(v)
 	case 'r', 'a':
-		v = f.s.conversion(v, conversion)
+		v = f.s.convertRepr(v, conversion)
 	default:
 		throw("Unknown conversion specifier %c", conversion)
 	}
-	return f.s.formatSpec(v, f.expand(strings.TrimPrefix(rest, ":"), depth-1))
+	return f.s.formatValue(v, f.expandFields(strings.TrimPrefix(rest, ":"), depth-1))
 }
 
-// conversion is repr, or ascii, of v.
-func (s *state) conversion(v any, verb byte) string {
+// convertRepr is the repr, or ascii, of v.
+func (s *renderState) convertRepr(v any, verb byte) string {
 	var b strings.Builder
-	s.repr(&b, v, 0)
-	s.spend(b.Len())
+	s.writeRepr(&b, v, 0)
+	s.payBytes(b.Len())
 	if verb == 'r' {
 		return b.String()
 	}
@@ -153,14 +152,14 @@ func (s *state) conversion(v any, verb byte) string {
 	return out.String()
 }
 
-// value finds what a field names: an argument, and attributes and items of it.
-func (f *formatter) value(field string) any {
+// lookupField returns the value of a field: an argument, and attributes and items of it.
+func (f *textFormatter) lookupField(field string) any {
 	end := strings.IndexAny(field, ".[")
 	if end < 0 {
 		end = len(field)
 	}
 	name, rest := field[:end], field[end:]
-	number := digits(name)
+	number := isDigits(name)
 	if field == "" || number && rest == "" {
 		if field != "" && f.auto > 0 || field == "" && f.manual {
 			throw("cannot switch between manual field specification and automatic field numbering")
@@ -184,18 +183,18 @@ func (f *formatter) value(field string) any {
 		v = f.args.pos[i]
 	default:
 		var ok bool
-		if v, ok = f.args.kw.get(name); !ok {
+		if v, ok = f.args.kw.getKey(name); !ok {
 			throw("str.format has no argument of that name")
 		}
 	}
 	for rest != "" {
-		v, rest = f.part(v, rest)
+		v, rest = f.lookupPart(v, rest)
 	}
 	return v
 }
 
-// part finds the attribute or item of v that rest begins with.
-func (f *formatter) part(v any, rest string) (any, string) {
+// lookupPart returns the attribute or item of v at the start of rest.
+func (f *textFormatter) lookupPart(v any, rest string) (any, string) {
 	if rest[0] == '[' {
 		key, tail, ok := strings.Cut(rest[1:], "]")
 		if !ok {
@@ -207,10 +206,10 @@ func (f *formatter) part(v any, rest string) (any, string) {
 		if tail != "" && tail[0] != '.' && tail[0] != '[' {
 			throw("Only '.' or '[' may follow ']' in format field specifier")
 		}
-		if n, err := strconv.ParseInt(key, 10, 64); err == nil && digits(key) {
-			return f.s.item(v, n), tail
+		if n, err := strconv.ParseInt(key, 10, 64); err == nil && isDigits(key) {
+			return f.s.getItem(v, n), tail
 		}
-		return f.s.item(v, key), tail
+		return f.s.getItem(v, key), tail
 	}
 	end := strings.IndexAny(rest[1:], ".[") + 1
 	if end == 0 {
@@ -219,21 +218,21 @@ func (f *formatter) part(v any, rest string) (any, string) {
 	if end == 1 {
 		throw("Empty attribute in format string")
 	}
-	undefined(v)
-	found, ok := f.s.attr(v, rest[1:end])
+	requireDefined(v)
+	found, ok := f.s.getAttr(v, rest[1:end])
 	if !ok {
-		found = f.s.item(v, rest[1:end])
+		found = f.s.getItem(v, rest[1:end])
 	}
 	return found, rest[end:]
 }
 
-func digits(t string) bool { return t != "" && strings.Trim(t, "0123456789") == "" }
+func isDigits(t string) bool { return t != "" && strings.Trim(t, "0123456789") == "" }
 
-// spec is how to format a value: [[fill]align][sign][#][0][width][group][.precision][verb].
-type spec struct {
+// formatSpec is a format specification: [[fill]align][sign][#][0][width][groupPair][.precision][verb].
+type formatSpec struct {
 	fill      string
-	align     byte // '<', '>', '^' or '='; 0 if it is for the kind of value to say
-	sign      byte // '+' or ' ' for what is not negative
+	align     byte // '<', '>', '^' or '='; 0 for the default of the kind of value
+	sign      byte // '+' or ' ' for non-negative numbers
 	alternate bool
 	width     int
 	group     byte // ',' or '_' between groups of digits
@@ -241,25 +240,25 @@ type spec struct {
 	verb      byte // 0 if there is none
 }
 
-// formatSpec is Python's format().
-func (s *state) formatSpec(v any, text string) string {
+// formatValue is Python's format().
+func (s *renderState) formatValue(v any, text string) string {
 	if text == "" {
-		return s.str(v)
+		return s.toString(v)
 	}
-	f := parseSpec(text)
+	f := parseFormatSpec(text)
 	switch v := v.(type) {
 	case string:
-		return f.text(s, v)
+		return f.formatText(s, v)
 	case float64:
-		return f.float(s, v)
+		return f.formatFloatValue(s, v)
 	}
-	n, ok := bigInt(v)
+	n, ok := toBigInt(v)
 	if !ok {
 		throw("unsupported format string passed to %s.__format__", typeName(v))
 	}
 	if f.verb != 0 && strings.IndexByte("eEfFgG%", f.verb) >= 0 {
-		x, _ := number(v)
-		return f.float(s, x)
+		x, _ := toNumber(v)
+		return f.formatFloatValue(s, x)
 	}
 	if f.precision >= 0 {
 		throw("Precision not allowed in integer format specifier")
@@ -272,13 +271,13 @@ func (s *state) formatSpec(v any, text string) string {
 		if f.align == 0 {
 			f.align = '<'
 		}
-		return f.pad(s, "", character(i))
+		return f.padTo(s, "", codePointString(i))
 	}
-	return f.integer(s, n)
+	return f.formatInteger(s, n)
 }
 
-func parseSpec(text string) spec {
-	f := spec{fill: " ", precision: -1}
+func parseFormatSpec(text string) formatSpec {
+	f := formatSpec{fill: " ", precision: -1}
 	filled := false
 	_, size := utf8.DecodeRuneInString(text)
 	if len(text) > size && strings.IndexByte("<>^=", text[size]) >= 0 {
@@ -298,7 +297,7 @@ func parseSpec(text string) spec {
 			f.align = '0' // '=' for numbers
 		}
 	}
-	f.width, text = leadingInt(text)
+	f.width, text = parseLeadingInt(text)
 	if text != "" && (text[0] == ',' || text[0] == '_') {
 		f.group, text = text[0], text[1:]
 	}
@@ -306,7 +305,7 @@ func parseSpec(text string) spec {
 		if rest == "" || rest[0] < '0' || rest[0] > '9' {
 			throw("Format specifier missing precision")
 		}
-		f.precision, text = leadingInt(rest)
+		f.precision, text = parseLeadingInt(rest)
 	}
 	if len(text) > 1 {
 		throw("Invalid format specifier")
@@ -317,9 +316,9 @@ func parseSpec(text string) spec {
 	return f
 }
 
-// pad fills up to the width; prefix is the sign and such, which "=" keeps first.
-func (f *spec) pad(s *state, prefix, body string) string {
-	n := int64(f.width) - s.length(prefix) - s.length(body)
+// padTo pads to the width; prefix is the sign and similar, which "=" keeps first.
+func (f *formatSpec) padTo(s *renderState, prefix, body string) string {
+	n := int64(f.width) - s.lengthOf(prefix) - s.lengthOf(body)
 	if n <= 0 {
 		return prefix + body
 	}
@@ -330,12 +329,12 @@ func (f *spec) pad(s *state, prefix, body string) string {
 	case '^':
 		left = n / 2
 	case '=', '0':
-		return prefix + s.repeat(f.fill, n).(string) + body
+		return prefix + s.repeatText(f.fill, n).(string) + body
 	}
-	return s.repeat(f.fill, left).(string) + prefix + body + s.repeat(f.fill, n-left).(string)
+	return s.repeatText(f.fill, left).(string) + prefix + body + s.repeatText(f.fill, n-left).(string)
 }
 
-func (f *spec) text(s *state, t string) string {
+func (f *formatSpec) formatText(s *renderState, t string) string {
 	if f.verb != 0 && f.verb != 's' {
 		throw("Unknown format code '%c' for object of type 'str'", f.verb)
 	}
@@ -346,13 +345,13 @@ func (f *spec) text(s *state, t string) string {
 		f.align = '<'
 	}
 	if f.precision >= 0 {
-		t = s.part(t, nil, int64(f.precision))
+		t = s.substring(t, nil, int64(f.precision))
 	}
-	return f.pad(s, "", t)
+	return f.padTo(s, "", t)
 }
 
-// signed returns what comes before the digits of a number.
-func (f *spec) signed(negative bool) string {
+// signPrefix returns the text before the digits of a number.
+func (f *formatSpec) signPrefix(negative bool) string {
 	switch {
 	case negative:
 		return "-"
@@ -362,7 +361,7 @@ func (f *spec) signed(negative bool) string {
 	return ""
 }
 
-func (f *spec) integer(s *state, n *big.Int) string {
+func (f *formatSpec) formatInteger(s *renderState, n *big.Int) string {
 	base, size := 10, 3
 	prefix := ""
 	switch f.verb {
@@ -388,27 +387,27 @@ func (f *spec) integer(s *state, n *big.Int) string {
 	if f.precision > len(text) {
 		text = strings.Repeat("0", f.precision-len(text)) + text
 	}
-	return f.number(s, f.signed(n.Sign() < 0)+prefix, text, "", size)
+	return f.padNumber(s, f.signPrefix(n.Sign() < 0)+prefix, text, "", size)
 }
 
-// number puts groups into the whole part of a number and pads it.
-func (f *spec) number(s *state, prefix, whole, rest string, size int) string {
+// padNumber groups the whole part of a number and pads it.
+func (f *formatSpec) padNumber(s *renderState, prefix, whole, rest string, size int) string {
 	if f.group != 0 {
 		if f.fill == "0" && (f.align == '=' || f.align == '0') {
-			for have := len(prefix) + len(rest); have+len(grouped(whole, f.group, size)) < f.width; {
-				s.spend(1)
+			for have := len(prefix) + len(rest); have+len(groupDigits(whole, f.group, size)) < f.width; {
+				s.payBytes(1)
 				whole = "0" + whole
 			}
 		}
-		whole = grouped(whole, f.group, size)
+		whole = groupDigits(whole, f.group, size)
 	}
 	if f.align == 0 {
 		f.align = '>'
 	}
-	return f.pad(s, prefix, whole+rest)
+	return f.padTo(s, prefix, whole+rest)
 }
 
-func grouped(whole string, with byte, size int) string {
+func groupDigits(whole string, with byte, size int) string {
 	var b strings.Builder
 	for i, c := range []byte(whole) {
 		if i > 0 && (len(whole)-i)%size == 0 {
@@ -419,20 +418,20 @@ func grouped(whole string, with byte, size int) string {
 	return b.String()
 }
 
-func (f *spec) float(s *state, x float64) string {
+func (f *formatSpec) formatFloatValue(s *renderState, x float64) string {
 	verb, precision := f.verb, f.precision
-	prefix := f.signed(math.Signbit(x) && !math.IsNaN(x))
+	prefix := f.signPrefix(math.Signbit(x) && !math.IsNaN(x))
 	x = math.Abs(x)
 	tail := ""
-	dot := false // a whole number shows that it is a float
+	dot := false // a whole number is shown as a float
 	switch verb {
 	case 0:
 		if verb, dot = 'g', true; precision < 0 {
 			text := formatFloat(x)
 			if math.IsInf(x, 0) || math.IsNaN(x) {
-				return f.number(s, prefix, text, "", 3)
+				return f.padNumber(s, prefix, text, "", 3)
 			}
-			return f.split(s, prefix, text)
+			return f.padSplitNumber(s, prefix, text)
 		}
 	case 'n':
 		verb = 'g'
@@ -452,7 +451,7 @@ func (f *spec) float(s *state, x float64) string {
 	case math.IsNaN(x):
 		text = "nan"
 	case verb|0x20 == 'g':
-		text = general(x, max(1, precision), f.alternate, dot)
+		text = formatGeneral(x, max(1, precision), f.alternate, dot)
 	default:
 		text = strconv.FormatFloat(x, verb|0x20, precision, 64)
 		if f.alternate && precision == 0 {
@@ -463,23 +462,22 @@ func (f *spec) float(s *state, x float64) string {
 			}
 		}
 	}
-	s.spend(len(text))
+	s.payBytes(len(text))
 	if verb < 'a' {
 		text = strings.ToUpper(text)
 	}
-	return f.split(s, prefix, text+tail)
+	return f.padSplitNumber(s, prefix, text+tail)
 }
 
-// split pads a number whose digits up to the point may be in groups.
-func (f *spec) split(s *state, prefix, text string) string {
+// padSplitNumber pads a number whose digits before the point may be grouped.
+func (f *formatSpec) padSplitNumber(s *renderState, prefix, text string) string {
 	end := len(text) - len(strings.TrimLeft(text, "0123456789"))
-	return f.number(s, prefix, text[:end], text[end:], 3)
+	return f.padNumber(s, prefix, text[:end], text[end:], 3)
 }
 
-// general is the form g: as many digits as precision says, with an exponent where
-// that is shorter, and zeros at the end only if all is set. dot keeps one digit
-// after the point.
-func general(x float64, precision int, all, dot bool) string {
+// formatGeneral is the form g: precision digits, with an exponent where that is shorter, and trailing zeros
+// only if all is set. dot keeps one digit after the point.
+func formatGeneral(x float64, precision int, all, dot bool) string {
 	text := strconv.FormatFloat(x, 'e', precision-1, 64)
 	at := strings.IndexByte(text, 'e')
 	exponent, _ := strconv.Atoi(text[at+1:])
@@ -508,8 +506,8 @@ func general(x float64, precision int, all, dot bool) string {
 	return text
 }
 
-// character is the character of a code point.
-func character(n int64) string {
+// codePointString is the character of a code point.
+func codePointString(n int64) string {
 	if n < 0 || n > unicode.MaxRune {
 		throw("%%c arg not in range(0x110000)")
 	}

@@ -1,51 +1,50 @@
 package jinja
 
-// frame is what has names of its own: the template, the body of a loop, of a
-// macro and of most blocks, but not a condition. As in Jinja2 names belong to
-// frames by where they stand, not by when they are run: a name that a frame sets
-// before it reads it, and that no frame around knows, is undefined there until it
-// is set, even if the template is given a variable of that name.
+// frame is a construct with names of its own: the template, the body of a loop, of a macro and of most
+// blocks, but not a condition. As in Jinja2 names belong to frames by position, not by execution: a name
+// which a frame sets before it reads it, and which no outer frame knows, is undefined there until it is set,
+// even if the template has a variable of that name.
 type frame struct {
-	outer *frame
-	known map[string]bool // read or set here
-	first []string        // set before read, whatever the conditions
-	names []string        // those of first that no frame around knows
-	vals  []any           // undefined, for each of names
+	outer    *frame
+	known    map[string]bool // read or set here
+	setFirst []string        // set before read, regardless of conditions
+	names    []string        // names of setFirst which no outer frame knows
+	vals     []any           // undefined, for each of names
 }
 
-// scope returns a scope for one run of the frame.
-func (f *frame) scope(parent *scope) *scope {
+// openScope returns a scope for one run of the frame.
+func (f *frame) openScope(parent *scope) *scope {
 	sc := newScope(parent, len(f.names)+4)
 	sc.names, sc.vals = append(sc.names, f.names...), append(sc.vals, f.vals...)
 	return sc
 }
 
-// exported returns what a block sees: the variables, and the names from a scope up
-// to the template's own as far as they are set.
-func (s *state) exported(from *scope) *scope {
+// exportedScope returns the scope which a block sees: the variables, and the set names from a scope up to the
+// template's own.
+func (s *renderState) exportedScope(from *scope) *scope {
 	out := &scope{parent: s.top.parent}
 	for sc := from; sc != s.top.parent; sc = sc.parent {
-		s.read(perStep * len(sc.names))
+		s.payRead(perStep * len(sc.names))
 		for i, name := range sc.names {
-			if u, ok := sc.vals[i].(*undef); (!ok || !u.unset) && out.find(name) < 0 {
-				out.set(name, sc.vals[i])
+			if u, ok := sc.vals[i].(*undefinedValue); (!ok || !u.unset) && out.findName(name) < 0 {
+				out.setName(name, sc.vals[i])
 			}
 		}
 	}
 	return out
 }
 
-// settle finds the names of a frame when all frames around it have been read.
-func (f *frame) settle() {
-	for _, name := range f.first {
-		if !f.outer.knows(name) {
+// resolveNames finds the names of a frame once all outer frames have been parsed.
+func (f *frame) resolveNames() {
+	for _, name := range f.setFirst {
+		if !f.outer.knowsName(name) {
 			f.names = append(f.names, name)
-			f.vals = append(f.vals, &undef{hint: "'" + name + "' is undefined", unset: true})
+			f.vals = append(f.vals, &undefinedValue{hint: "'" + name + "' is undefined", unset: true})
 		}
 	}
 }
 
-func (f *frame) knows(name string) bool {
+func (f *frame) knowsName(name string) bool {
 	for ; f != nil; f = f.outer {
 		if f.known[name] {
 			return true
@@ -54,8 +53,8 @@ func (f *frame) knows(name string) bool {
 	return false
 }
 
-// within parses what is a frame of its own.
-func (p *parser) within(parse func()) *frame {
+// parseFrame parses a construct with a frame of its own.
+func (p *parser) parseFrame(parse func()) *frame {
 	f := &frame{outer: p.frame, known: map[string]bool{}}
 	p.all = append(p.all, f)
 	branches := p.branches
@@ -67,24 +66,24 @@ func (p *parser) within(parse func()) *frame {
 	return f
 }
 
-// sets notes that a name is set here.
-func (p *parser) sets(name string) {
+// noteSet records that a name is set here.
+func (p *parser) noteSet(name string) {
 	if f := p.frame; !f.known[name] {
 		f.known[name] = true
 		if p.branches == 0 {
-			f.first = append(f.first, name)
+			f.setFirst = append(f.setFirst, name)
 		}
 	}
 }
 
-// setsAll notes the names that a target sets.
-func (p *parser) setsAll(target expr) {
+// noteTargets records the names which a target sets.
+func (p *parser) noteTargets(target expr) {
 	switch t := target.(type) {
 	case *nameExpr:
-		p.sets(t.name)
+		p.noteSet(t.name)
 	case *tupleExpr:
 		for _, item := range t.items {
-			p.setsAll(item)
+			p.noteTargets(item)
 		}
 	}
 }

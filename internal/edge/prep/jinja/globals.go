@@ -9,28 +9,28 @@ import (
 // maxRaised bounds the message of a template's own error, in bytes.
 const maxRaised = 4096
 
-// globals are the names that every template has. Nothing is set in this scope once it is made: a
-// template's own names are in scopes below it, so that renderings may share it.
-func globals() *scope {
+// newGlobals returns the names which every template has. The scope is not changed once it is made: a
+// template's own names are in inner scopes, so that renderings may share it.
+func newGlobals() *scope {
 	sc := new(scope)
-	for name, f := range map[string]func(s *state, a *args) any{
+	for name, f := range map[string]func(s *renderState, a *callArgs) any{
 		"range": newRange,
-		"dict": func(s *state, a *args) any {
+		"dict": func(s *renderState, a *callArgs) any {
 			return s.newDict(a)
 		},
-		"namespace": func(s *state, a *args) any {
+		"namespace": func(s *renderState, a *callArgs) any {
 			d := s.newDict(a)
 			for _, k := range d.keys {
-				storable(k)
+				checkStorable(k)
 			}
-			return &namespace{d}
+			return &namespaceValue{d}
 		},
 		"cycler": newCycler,
-		"joiner": func(s *state, a *args) any {
-			sep := or(a.bind("sep")[0], ", ")
+		"joiner": func(s *renderState, a *callArgs) any {
+			sep := orDefault(a.bindParams("sep")[0], ", ")
 			used := false
-			return &function{"joiner", func(_ *state, a *args) any {
-				a.bind()
+			return &functionValue{"joiner", func(_ *renderState, a *callArgs) any {
+				a.bindParams()
 				if !used {
 					used = true
 					return ""
@@ -38,37 +38,37 @@ func globals() *scope {
 				return sep
 			}}
 		},
-		"raise_exception": func(s *state, a *args) any {
-			message := s.str(a.bind("message!")[0])
+		"raise_exception": func(s *renderState, a *callArgs) any {
+			message := s.toString(a.bindParams("message!")[0])
 			if len(message) > maxRaised {
 				message = strings.ToValidUTF8(message[:maxRaised], "") + "…"
 			}
-			panic(&failure{message: message, raised: true})
+			panic(&templateError{message: message, raised: true})
 		},
-		"strftime_now": func(s *state, a *args) any {
-			format := text(a.bind("format!")[0])
-			s.read(slowly * slowly * len(format))
-			out := strftime(s.now, format)
-			s.spend(len(out))
+		"strftime_now": func(s *renderState, a *callArgs) any {
+			format := textArg(a.bindParams("format!")[0])
+			s.payRead(slowly * slowly * len(format))
+			out := formatStrftime(s.now, format)
+			s.payBytes(len(out))
 			return out
 		},
 	} {
-		sc.set(name, &function{name, f})
+		sc.setName(name, &functionValue{name, f})
 	}
 	return sc
 }
 
-func newRange(_ *state, a *args) any {
+func newRange(_ *renderState, a *callArgs) any {
 	var n [3]int64
 	for i, v := range a.pos {
-		x, ok := integer(v)
+		x, ok := toInteger(v)
 		if !ok || i > 2 {
-			undefined(v)
+			requireDefined(v)
 			throw("'%s' object cannot be interpreted as an integer", typeName(v))
 		}
 		n[i] = max(-1<<40, min(x, 1<<40))
 	}
-	r := &span{0, n[0], 1}
+	r := &rangeValue{0, n[0], 1}
 	switch {
 	case len(a.pos) == 0 || a.kw.Len() > 0:
 		throw("range expects 1 to 3 positional arguments")
@@ -80,81 +80,81 @@ func newRange(_ *state, a *args) any {
 			throw("range() arg 3 must not be zero")
 		}
 	}
-	if r.len() > maxRange {
+	if r.itemCount() > maxRange {
 		throw("Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
 	}
 	return r
 }
 
 // newDict is Python's dict(): a mapping or pairs, and names.
-func (s *state) newDict(a *args) *Dict {
+func (s *renderState) newDict(a *callArgs) *Dict {
 	d := NewDict()
 	if len(a.pos) > 1 {
 		throw("dict expected at most 1 argument, got %d", len(a.pos))
 	}
-	s.spend(64)
+	s.payBytes(64)
 	if len(a.pos) == 1 {
 		from := a.pos[0]
-		undefined(from)
+		requireDefined(from)
 		if m, ok := from.(*Dict); ok {
-			from = &view{"dict_items", m}
+			from = &dictView{"dict_items", m}
 		}
-		for _, item := range s.collect(from) {
-			pair := s.collect(item)
+		for _, item := range s.collectItems(from) {
+			pair := s.collectItems(item)
 			if len(pair) != 2 {
 				throw("dictionary update sequence element has length %d; 2 is required", len(pair))
 			}
-			s.spend(64)
-			d.put(pair[0], pair[1])
+			s.payBytes(64)
+			d.putKey(pair[0], pair[1])
 		}
 	}
 	for i, k := range a.kw.keys {
-		d.put(k, a.kw.vals[i])
+		d.putKey(k, a.kw.vals[i])
 	}
 	return d
 }
 
 // fromKeys is Python's dict.fromkeys.
-func fromKeys(s *state, a *args) any {
-	b := a.bind("iterable!", "value")
+func fromKeys(s *renderState, a *callArgs) any {
+	b := a.bindParams("iterable!", "value")
 	d := NewDict()
-	for _, k := range s.collect(b[0]) {
-		s.spend(64)
-		d.put(k, or(b[1], nil))
+	for _, k := range s.collectItems(b[0]) {
+		s.payBytes(64)
+		d.putKey(k, orDefault(b[1], nil))
 	}
 	return d
 }
 
-// storable throws if no namespace may have an attribute of that name.
-func storable(name any) {
+// checkStorable throws if a namespace may not have an attribute of that name.
+func checkStorable(name any) {
 	if t, ok := name.(string); ok && strings.HasPrefix(t, "_") {
 		throw("names that begin with an underscore cannot be stored in a namespace")
 	}
 }
 
-func newCycler(_ *state, a *args) any {
+func newCycler(_ *renderState, a *callArgs) any {
 	if len(a.pos) == 0 {
 		throw("at least one item has to be provided")
 	}
 	at := 0
-	n := &namespace{NewDict()}
-	n.attrs.put("current", a.pos[0])
-	n.attrs.put("next", &function{"next", func(*state, *args) any {
+	n := &namespaceValue{NewDict()}
+	n.attrs.putKey("current", a.pos[0])
+	n.attrs.putKey("next", &functionValue{"next", func(*renderState, *callArgs) any {
 		v := a.pos[at]
 		at = (at + 1) % len(a.pos)
-		n.attrs.put("current", a.pos[at])
+		n.attrs.putKey("current", a.pos[at])
 		return v
 	}})
-	n.attrs.put("reset", &function{"reset", func(*state, *args) any {
+	n.attrs.putKey("reset", &functionValue{"reset", func(*renderState, *callArgs) any {
 		at = 0
-		n.attrs.put("current", a.pos[0])
+		n.attrs.putKey("current", a.pos[0])
 		return nil
 	}})
 	return n
 }
 
-// strftime formats a time in the C locale.
-func strftime(t time.Time, format string) string {
+// formatStrftime formats a time in the C locale.
+func formatStrftime(t time.Time, format string) string {
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {
 		if format[i] != '%' || i+1 == len(format) {

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"penstock/core/fault"
+	"penstock/internal/corpustest"
 )
 
 // hostileTemplates try to run forever, to fill memory or the stack, or to get
@@ -125,7 +126,7 @@ func TestHostile(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		made := (after.TotalAlloc - before.TotalAlloc) >> 20
 		t.Logf("%6.1f ms %4d MiB  %s", float64(took.Microseconds())/1000, made, name)
-		if c := fault.Of(err); err == nil || c != fault.Invalid && c != fault.Unimplemented {
+		if c := fault.CodeOf(err); err == nil || c != fault.Invalid && c != fault.Unimplemented {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		} else if !strings.Contains(err.Error(), "line ") {
 			t.Errorf("%s: %v names no line", name, err)
@@ -205,6 +206,7 @@ func TestConcurrentRenders(t *testing.T) {
 // FuzzTemplate: any source and any variables end, in text or in an error with a
 // code.
 func FuzzTemplate(f *testing.F) {
+	corpustest.Add(f)
 	for _, source := range hostileTemplates() {
 		if len(source) < 1000 {
 			f.Add(source, `{"messages":[{"role":"user","content":"x"}]}`)
@@ -217,7 +219,7 @@ func FuzzTemplate(f *testing.F) {
 		if err != nil || !ok {
 			vars = NewDict()
 		}
-		if _, err := render(source, vars); err != nil && fault.Of(err) == fault.Internal {
+		if _, err := render(source, vars); err != nil && fault.CodeOf(err) == fault.Internal {
 			t.Fatalf("%v has no code", err)
 		}
 	})

@@ -8,59 +8,59 @@ import (
 	"unicode/utf16"
 )
 
-// encoder is json.dumps with its arguments.
-type encoder struct {
-	s          *state
+// jsonEncoder is json.dumps with its arguments.
+type jsonEncoder struct {
+	s          *renderState
 	b          strings.Builder
 	ascii      bool
 	indent     string
-	lines      bool // indent is given
+	multiline  bool // indent is given
 	item, pair string
 	sort       bool
 }
 
-func tojson(s *state, v any, a *args) any {
-	b := a.bind("ensure_ascii", "indent", "separators", "sort_keys")
-	e := &encoder{s: s, ascii: truth(or(b[0], false)), item: ", ", pair: ": ", sort: truth(or(b[3], false))}
-	switch indent := or(b[1], nil).(type) {
+func filterToJSON(s *renderState, v any, a *callArgs) any {
+	b := a.bindParams("ensure_ascii", "indent", "separators", "sort_keys")
+	e := &jsonEncoder{s: s, ascii: isTruthy(orDefault(b[0], false)), item: ", ", pair: ": ", sort: isTruthy(orDefault(b[3], false))}
+	switch indent := orDefault(b[1], nil).(type) {
 	case nil:
 	case string:
-		e.lines, e.indent, e.item = true, indent, ","
+		e.multiline, e.indent, e.item = true, indent, ","
 	default:
-		n, ok := integer(indent)
+		n, ok := toInteger(indent)
 		if !ok {
 			throw("can't multiply sequence by non-int of type '%s'", typeName(indent))
 		}
-		e.lines, e.indent, e.item = true, s.repeat(" ", n).(string), ","
+		e.multiline, e.indent, e.item = true, s.repeatText(" ", n).(string), ","
 	}
-	if separators := or(b[2], nil); separators != nil {
-		parts := s.collect(separators)
+	if separators := orDefault(b[2], nil); separators != nil {
+		parts := s.collectItems(separators)
 		if len(parts) != 2 {
 			throw("separators must be two strings")
 		}
-		e.item, e.pair = text(parts[0]), text(parts[1])
+		e.item, e.pair = textArg(parts[0]), textArg(parts[1])
 	}
-	e.value(v, 0)
-	s.spend(e.b.Len())
+	e.writeValue(v, 0)
+	s.payBytes(e.b.Len())
 	return e.b.String()
 }
 
-func (e *encoder) newline(depth int) {
-	if e.lines {
+func (e *jsonEncoder) writeNewline(depth int) {
+	if e.multiline {
 		e.b.WriteByte('\n')
 		for range depth {
 			e.b.WriteString(e.indent)
-			e.s.room(e.b.Len())
+			e.s.checkRoom(e.b.Len())
 		}
 	}
 }
 
-func (e *encoder) value(v any, depth int) {
+func (e *jsonEncoder) writeValue(v any, depth int) {
 	if depth > maxDepth {
 		throw("maximum recursion depth exceeded while encoding a JSON object")
 	}
-	e.s.step()
-	e.s.room(e.b.Len())
+	e.s.payStep()
+	e.s.checkRoom(e.b.Len())
 	switch v := v.(type) {
 	case nil:
 		e.b.WriteString("null")
@@ -71,11 +71,11 @@ func (e *encoder) value(v any, depth int) {
 	case float64:
 		e.b.WriteString(jsonFloat(v))
 	case string:
-		e.text(v)
+		e.writeText(v)
 	case *Dict:
-		e.dict(v, depth)
+		e.writeDict(v, depth)
 	default:
-		items, ok := sequence(v)
+		items, ok := sequenceItems(v)
 		if !ok {
 			throw("Object of type %s is not JSON serializable", typeName(v))
 		}
@@ -88,42 +88,42 @@ func (e *encoder) value(v any, depth int) {
 			if i > 0 {
 				e.b.WriteString(e.item)
 			}
-			e.newline(depth + 1)
-			e.value(item, depth+1)
+			e.writeNewline(depth + 1)
+			e.writeValue(item, depth+1)
 		}
-		e.newline(depth)
+		e.writeNewline(depth)
 		e.b.WriteByte(']')
 	}
 }
 
-func (e *encoder) dict(d *Dict, depth int) {
+func (e *jsonEncoder) writeDict(d *Dict, depth int) {
 	if d.Len() == 0 {
 		e.b.WriteString("{}")
 		return
 	}
 	keys := d.keys
 	if e.sort {
-		keys = e.s.sorted(keys, func(v any) any { return v }, false).(*list).items
+		keys = e.s.sortItems(keys, func(v any) any { return v }, false).(*listValue).items
 	}
 	e.b.WriteByte('{')
 	for i, k := range keys {
 		if i > 0 {
 			e.b.WriteString(e.item)
 		}
-		e.newline(depth + 1)
-		e.key(k)
+		e.writeNewline(depth + 1)
+		e.writeKey(k)
 		e.b.WriteString(e.pair)
-		v, _ := d.get(k)
-		e.value(v, depth+1)
+		v, _ := d.getKey(k)
+		e.writeValue(v, depth+1)
 	}
-	e.newline(depth)
+	e.writeNewline(depth)
 	e.b.WriteByte('}')
 }
 
-func (e *encoder) key(k any) {
+func (e *jsonEncoder) writeKey(k any) {
 	switch k := k.(type) {
 	case string:
-		e.text(k)
+		e.writeText(k)
 	case nil:
 		e.b.WriteString(`"null"`)
 	case bool, int64, *big.Int:
@@ -147,8 +147,8 @@ func jsonFloat(f float64) string {
 	return formatFloat(f)
 }
 
-func (e *encoder) text(t string) {
-	e.s.room(e.b.Len() + len(t))
+func (e *jsonEncoder) writeText(t string) {
+	e.s.checkRoom(e.b.Len() + len(t))
 	e.b.WriteByte('"')
 	for _, r := range t {
 		if at := strings.IndexRune("\"\\\n\r\t\f\b", r); at >= 0 {

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-type kind uint8
+type tokenKind uint8
 
 const (
-	tokEOF kind = iota
+	tokEOF tokenKind = iota
 	tokData
 	tokBlockBegin
 	tokBlockEnd
@@ -24,17 +24,17 @@ const (
 )
 
 type lexeme struct {
-	kind kind
+	kind tokenKind
 	text string // of data, names, strings and operators
 	num  any    // of numbers
 	line int
 }
 
-// is reports whether the token is this operator.
-func (t lexeme) is(op string) bool { return t.kind == tokOp && t.text == op }
+// isOp reports whether the token is this operator.
+func (t lexeme) isOp(op string) bool { return t.kind == tokOp && t.text == op }
 
-// name reports whether the token is this name.
-func (t lexeme) name(name string) bool { return t.kind == tokName && t.text == name }
+// isName reports whether the token is this name.
+func (t lexeme) isName(name string) bool { return t.kind == tokName && t.text == name }
 
 func (t lexeme) String() string {
 	switch t.kind {
@@ -54,8 +54,8 @@ func (t lexeme) String() string {
 	return "'" + t.text + "'"
 }
 
-// lexer cuts a template into tokens, with trim_blocks and lstrip_blocks on: a
-// newline after a block is dropped, and so is the space before one on its line.
+// lexer splits a template into tokens, with trim_blocks and lstrip_blocks on: a newline after a block is
+// dropped, and so is the space before one on its line.
 type lexer struct {
 	src      string
 	pos      int
@@ -64,26 +64,26 @@ type lexer struct {
 	starting bool // the text before pos ended a line
 }
 
-func lex(source string) []lexeme {
+func tokenize(source string) []lexeme {
 	source = strings.ReplaceAll(source, "\r\n", "\n")
 	source = strings.ReplaceAll(source, "\r", "\n")
 	x := &lexer{src: strings.TrimSuffix(source, "\n"), line: 1, starting: true}
 	for x.pos < len(x.src) {
-		x.root()
+		x.lexText()
 	}
-	x.add(lexeme{kind: tokEOF})
+	x.addToken(lexeme{kind: tokEOF})
 	return x.tokens
 }
 
-func (x *lexer) fail(format string, a ...any) { throwAt(x.line, format, a...) }
+func (x *lexer) failAtLine(format string, a ...any) { throwAt(x.line, format, a...) }
 
-func (x *lexer) add(t lexeme) {
+func (x *lexer) addToken(t lexeme) {
 	t.line = x.line
 	x.tokens = append(x.tokens, t)
 }
 
-// advance moves to an offset and counts lines.
-func (x *lexer) advance(to int) {
+// advanceTo moves to an offset and counts lines.
+func (x *lexer) advanceTo(to int) {
 	x.line += strings.Count(x.src[x.pos:to], "\n")
 	if to > x.pos {
 		x.starting = x.src[to-1] == '\n'
@@ -91,18 +91,18 @@ func (x *lexer) advance(to int) {
 	x.pos = to
 }
 
-// space is Python's idea of white space in a str.
-func space(r rune) bool {
+// isSpace is Python's definition of white space in a str.
+func isSpace(r rune) bool {
 	return r >= 0x1c && r <= 0x1f || unicode.IsSpace(r)
 }
 
-// skipSpace returns the offset of the first character from i that is not space.
+// skipSpace returns the offset of the first character from i which is not space.
 func (x *lexer) skipSpace(i int) int {
-	return len(x.src) - len(strings.TrimLeftFunc(x.src[i:], space))
+	return len(x.src) - len(strings.TrimLeftFunc(x.src[i:], isSpace))
 }
 
-// rawBegin returns the end of "{% raw %}" at i, -1 if there is none, and its sign.
-func (x *lexer) rawBegin(i int) (end int, sign byte) {
+// matchRawBegin returns the end of "{% raw %}" at i, -1 if there is none, and its sign.
+func (x *lexer) matchRawBegin(i int) (end int, sign byte) {
 	if !strings.HasPrefix(x.src[i:], "{%") {
 		return -1, 0
 	}
@@ -126,14 +126,14 @@ func (x *lexer) rawBegin(i int) (end int, sign byte) {
 	return -1, 0
 }
 
-// root takes text up to the next tag and what the tag holds.
-func (x *lexer) root() {
+// lexText lexes text up to the next tag, and the tag.
+func (x *lexer) lexText() {
 	at := x.pos
 	for {
 		i := strings.IndexByte(x.src[at:], '{')
 		if i < 0 || at+i+1 >= len(x.src) {
-			x.data(x.src[x.pos:])
-			x.advance(len(x.src))
+			x.addData(x.src[x.pos:])
+			x.advanceTo(len(x.src))
 			return
 		}
 		at += i
@@ -143,7 +143,7 @@ func (x *lexer) root() {
 		at++
 	}
 	text := x.src[x.pos:at]
-	end, sign := x.rawBegin(at)
+	end, sign := x.matchRawBegin(at)
 	raw := end >= 0
 	kind := x.src[at+1]
 	if !raw {
@@ -153,52 +153,52 @@ func (x *lexer) root() {
 			end++
 		}
 	}
-	x.data(x.strip(text, sign, kind == '{'))
-	x.advance(at)
+	x.addData(x.stripBeforeTag(text, sign, kind == '{'))
+	x.advanceTo(at)
 	if raw {
-		x.advance(end)
-		x.raw()
+		x.advanceTo(end)
+		x.lexRaw()
 		return
 	}
 	switch kind {
 	case '#':
-		x.advance(end)
-		x.comment()
+		x.advanceTo(end)
+		x.lexComment()
 	case '%':
-		x.add(lexeme{kind: tokBlockBegin})
-		x.advance(end)
-		x.inside(tokBlockEnd)
+		x.addToken(lexeme{kind: tokBlockBegin})
+		x.advanceTo(end)
+		x.lexTag(tokBlockEnd)
 	default:
-		x.add(lexeme{kind: tokVarBegin})
-		x.advance(end)
-		x.inside(tokVarEnd)
+		x.addToken(lexeme{kind: tokVarBegin})
+		x.advanceTo(end)
+		x.lexTag(tokVarEnd)
 	}
 }
 
-// strip applies "-" and lstrip_blocks to the text before a tag.
-func (x *lexer) strip(text string, sign byte, variable bool) string {
+// stripBeforeTag applies "-" and lstrip_blocks to the text before a tag.
+func (x *lexer) stripBeforeTag(text string, sign byte, variable bool) string {
 	if sign == '-' {
-		return strings.TrimRightFunc(text, space)
+		return strings.TrimRightFunc(text, isSpace)
 	}
 	if sign == '+' || variable {
 		return text
 	}
 	from := strings.LastIndexByte(text, '\n') + 1
-	if (from > 0 || x.starting) && strings.TrimLeftFunc(text[from:], space) == "" {
+	if (from > 0 || x.starting) && strings.TrimLeftFunc(text[from:], isSpace) == "" {
 		return text[:from]
 	}
 	return text
 }
 
-func (x *lexer) data(text string) {
+func (x *lexer) addData(text string) {
 	if text != "" {
-		x.add(lexeme{kind: tokData, text: text})
+		x.addToken(lexeme{kind: tokData, text: text})
 	}
 }
 
-// blockEnd returns the offset after the closing delimiter at i ("%}" or "#}",
-// with its sign and what it strips), -1 if there is none.
-func (x *lexer) blockEnd(i int, close string) int {
+// matchBlockEnd returns the offset after the closing delimiter at i ("%}" or "#}", with its sign and the
+// stripped text), -1 if there is none.
+func (x *lexer) matchBlockEnd(i int, close string) int {
 	rest := x.src[i:]
 	switch {
 	case strings.HasPrefix(rest, "+"+close):
@@ -213,20 +213,20 @@ func (x *lexer) blockEnd(i int, close string) int {
 	return -1
 }
 
-func (x *lexer) comment() {
-	if x.pos == len(x.src) { // the reference misses no end where nothing follows
+func (x *lexer) lexComment() {
+	if x.pos == len(x.src) { // the reference accepts a missing end at the end of the text
 		return
 	}
 	for i := x.pos; i < len(x.src); i++ {
-		if end := x.blockEnd(i, "#}"); end >= 0 {
-			x.advance(end)
+		if end := x.matchBlockEnd(i, "#}"); end >= 0 {
+			x.advanceTo(end)
 			return
 		}
 	}
-	x.fail("Missing end of comment tag")
+	x.failAtLine("Missing end of comment tag")
 }
 
-func (x *lexer) raw() {
+func (x *lexer) lexRaw() {
 	if x.pos == len(x.src) {
 		return
 	}
@@ -244,50 +244,50 @@ func (x *lexer) raw() {
 		if !strings.HasPrefix(x.src[j:], "endraw") {
 			continue
 		}
-		end := x.blockEnd(x.skipSpace(j+len("endraw")), "%}")
+		end := x.matchBlockEnd(x.skipSpace(j+len("endraw")), "%}")
 		if end < 0 {
 			continue
 		}
-		x.data(x.strip(x.src[x.pos:i], sign, false))
-		x.advance(end)
+		x.addData(x.stripBeforeTag(x.src[x.pos:i], sign, false))
+		x.advanceTo(end)
 		return
 	}
-	x.fail("Missing end of raw directive")
+	x.failAtLine("Missing end of raw directive")
 }
 
-// inside takes the tokens of one tag, and its end.
-func (x *lexer) inside(end kind) {
+// lexTag lexes the tokens of one tag, and its end.
+func (x *lexer) lexTag(end tokenKind) {
 	var open []byte
 	for x.pos < len(x.src) {
 		if len(open) == 0 {
-			if to := x.tagEnd(end); to >= 0 {
-				x.add(lexeme{kind: end})
-				x.advance(to)
+			if to := x.matchTagEnd(end); to >= 0 {
+				x.addToken(lexeme{kind: end})
+				x.advanceTo(to)
 				return
 			}
 		}
 		if to := x.skipSpace(x.pos); to > x.pos {
-			x.advance(to)
+			x.advanceTo(to)
 			continue
 		}
 		c := x.src[x.pos]
 		r, _ := utf8.DecodeRuneInString(x.src[x.pos:])
 		switch {
 		case c >= '0' && c <= '9':
-			x.number()
-		case wordRune(r):
-			x.word()
+			x.lexNumber()
+		case isWordRune(r):
+			x.lexName()
 		case c == '\'' || c == '"':
-			x.string(c)
+			x.lexString(c)
 		default:
-			open = x.operator(open)
+			open = x.lexOperator(open)
 		}
 	}
 }
 
-func (x *lexer) tagEnd(end kind) int {
+func (x *lexer) matchTagEnd(end tokenKind) int {
 	if end == tokBlockEnd {
-		return x.blockEnd(x.pos, "%}")
+		return x.matchBlockEnd(x.pos, "%}")
 	}
 	rest := x.src[x.pos:]
 	switch {
@@ -299,20 +299,20 @@ func (x *lexer) tagEnd(end kind) int {
 	return -1
 }
 
-func wordRune(r rune) bool {
+func isWordRune(r rune) bool {
 	return r == '_' || r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsNumber(r))
 }
 
-func (x *lexer) word() {
-	rest := strings.TrimLeftFunc(x.src[x.pos:], wordRune)
+func (x *lexer) lexName() {
+	rest := strings.TrimLeftFunc(x.src[x.pos:], isWordRune)
 	end := len(x.src) - len(rest)
-	x.add(lexeme{kind: tokName, text: x.src[x.pos:end]})
-	x.advance(end)
+	x.addToken(lexeme{kind: tokName, text: x.src[x.pos:end]})
+	x.advanceTo(end)
 }
 
-// digits returns the offset after a run of digits of the base from i, which
-// single underscores may part; i if there is none.
-func (x *lexer) digits(i int, base string) int {
+// scanDigits returns the offset after a run of digits of the base from i, which single underscores may
+// separate; i if there is none.
+func (x *lexer) scanDigits(i int, base string) int {
 	end := i
 	for j := i; j < len(x.src); j++ {
 		c := x.src[j] | 0x20
@@ -330,13 +330,13 @@ func (x *lexer) digits(i int, base string) int {
 	return end
 }
 
-const decimal = "0123456789"
+const decimalDigits = "0123456789"
 
-func (x *lexer) number() {
-	if end, ok := x.float(); ok && (x.pos == 0 || x.src[x.pos-1] != '.') {
+func (x *lexer) lexNumber() {
+	if end, ok := x.scanFloat(); ok && (x.pos == 0 || x.src[x.pos-1] != '.') {
 		f, _ := strconv.ParseFloat(strings.ReplaceAll(x.src[x.pos:end], "_", ""), 64)
-		x.add(lexeme{kind: tokNumber, num: f})
-		x.advance(end)
+		x.addToken(lexeme{kind: tokNumber, num: f})
+		x.advanceTo(end)
 		return
 	}
 	end := x.pos
@@ -347,32 +347,32 @@ func (x *lexer) number() {
 			if from < len(x.src) && x.src[from] == '_' {
 				from++
 			}
-			if to := x.digits(from, base); base != "" && to > from {
+			if to := x.scanDigits(from, base); base != "" && to > from {
 				end = to
 			}
 		}
 		if end == x.pos {
-			end = x.digits(x.pos, "0")
+			end = x.scanDigits(x.pos, "0")
 		}
 	} else {
-		end = x.digits(x.pos, decimal)
+		end = x.scanDigits(x.pos, decimalDigits)
 	}
 	if end-x.pos > maxIntBits/4 {
-		x.fail("integer too large")
+		x.failAtLine("integer too large")
 	}
 	n, ok := new(big.Int).SetString(strings.ReplaceAll(x.src[x.pos:end], "_", ""), 0)
 	if !ok {
 		n = new(big.Int)
 	}
-	x.add(lexeme{kind: tokNumber, num: small(n)})
-	x.advance(end)
+	x.addToken(lexeme{kind: tokNumber, num: normalizeInt(n)})
+	x.advanceTo(end)
 }
 
-// float returns the end of a number with a fraction or an exponent.
-func (x *lexer) float() (end int, ok bool) {
-	end = x.digits(x.pos, decimal)
+// scanFloat returns the end of a number with a fraction or an exponent.
+func (x *lexer) scanFloat() (end int, ok bool) {
+	end = x.scanDigits(x.pos, decimalDigits)
 	if end < len(x.src) && x.src[end] == '.' {
-		if to := x.digits(end+1, decimal); to > end+1 {
+		if to := x.scanDigits(end+1, decimalDigits); to > end+1 {
 			end, ok = to, true
 		}
 	}
@@ -381,31 +381,31 @@ func (x *lexer) float() (end int, ok bool) {
 		if from < len(x.src) && (x.src[from] == '+' || x.src[from] == '-') {
 			from++
 		}
-		if to := x.digits(from, decimal); to > from {
+		if to := x.scanDigits(from, decimalDigits); to > from {
 			end, ok = to, true
 		}
 	}
 	return end, ok
 }
 
-func (x *lexer) string(quote byte) {
+func (x *lexer) lexString(quote byte) {
 	for i := x.pos + 1; i < len(x.src); i++ {
 		switch x.src[i] {
 		case '\\':
 			i++
 		case quote:
-			x.add(lexeme{kind: tokString, text: x.unescape(x.src[x.pos+1 : i])})
-			x.advance(i + 1)
+			x.addToken(lexeme{kind: tokString, text: x.unescapeString(x.src[x.pos+1 : i])})
+			x.advanceTo(i + 1)
 			return
 		}
 	}
-	x.fail("unexpected char %s: the string does not end", quoteChar(quote))
+	x.failAtLine("unexpected char %s: the string does not end", quoteChar(quote))
 }
 
 func quoteChar(c byte) string { return strconv.QuoteRune(rune(c)) }
 
-// unescape resolves the escapes of Python's string literals.
-func (x *lexer) unescape(text string) string {
+// unescapeString resolves the escapes of Python's string literals.
+func (x *lexer) unescapeString(text string) string {
 	if strings.IndexByte(text, '\\') < 0 {
 		return text
 	}
@@ -427,11 +427,11 @@ func (x *lexer) unescape(text string) string {
 		switch {
 		case size > 0:
 			if i+size >= len(text)+0 && i+1+size > len(text) {
-				x.fail("truncated \\%c escape", c)
+				x.failAtLine("truncated \\%c escape", c)
 			}
 			n, err := strconv.ParseUint(text[i+1:i+1+size], 16, 32)
 			if err != nil || n > unicode.MaxRune {
-				x.fail("truncated \\%c escape", c)
+				x.failAtLine("truncated \\%c escape", c)
 			}
 			b.WriteRune(rune(n))
 			i += size
@@ -444,7 +444,7 @@ func (x *lexer) unescape(text string) string {
 			b.WriteRune(n)
 			i = j - 1
 		case c == 'N':
-			x.fail("characters by name (\\N) are not supported")
+			x.failAtLine("characters by name (\\N) are not supported")
 		default:
 			b.WriteByte('\\')
 			b.WriteByte(c)
@@ -453,10 +453,10 @@ func (x *lexer) unescape(text string) string {
 	return b.String()
 }
 
-// operators are all operators, those of two characters first.
+// operators are all operators, two-character ones first.
 const operators = "// ** == != >= <= + - / * % ~ [ ] ( ) { } > < = . : | , ; "
 
-func (x *lexer) operator(open []byte) []byte {
+func (x *lexer) lexOperator(open []byte) []byte {
 	for rest := operators; rest != ""; {
 		var op string
 		op, rest, _ = strings.Cut(rest, " ")
@@ -472,18 +472,18 @@ func (x *lexer) operator(open []byte) []byte {
 			open = append(open, '}')
 		case ")", "]", "}":
 			if len(open) == 0 {
-				x.fail("unexpected '%s'", op)
+				x.failAtLine("unexpected '%s'", op)
 			}
 			if want := open[len(open)-1]; want != op[0] {
-				x.fail("unexpected '%s', expected '%c'", op, want)
+				x.failAtLine("unexpected '%s', expected '%c'", op, want)
 			}
 			open = open[:len(open)-1]
 		}
-		x.add(lexeme{kind: tokOp, text: op})
-		x.advance(x.pos + len(op))
+		x.addToken(lexeme{kind: tokOp, text: op})
+		x.advanceTo(x.pos + len(op))
 		return open
 	}
 	r, _ := utf8.DecodeRuneInString(x.src[x.pos:])
-	x.fail("unexpected char %q", r)
+	x.failAtLine("unexpected char %q", r)
 	return nil
 }

@@ -8,43 +8,43 @@ import (
 	"unicode/utf8"
 )
 
-// escape is what stands for text in HTML and XML.
-func (s *state) escape(t string) string {
+// escapeHTML escapes text for HTML and XML.
+func (s *renderState) escapeHTML(t string) string {
 	out := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(t)
-	s.spend(len(out))
+	s.payBytes(len(out))
 	return out
 }
 
-// xmlattr writes a dictionary as attributes of a tag.
-func xmlattr(s *state, v any, a *args) any {
-	b := a.bind("autospace")
+// filterXMLAttr writes a dictionary as attributes of a tag.
+func filterXMLAttr(s *renderState, v any, a *callArgs) any {
+	b := a.bindParams("autospace")
 	d, ok := v.(*Dict)
 	if !ok {
-		undefined(v)
+		requireDefined(v)
 		throw("'%s' object has no attribute 'items'", typeName(v))
 	}
 	var out strings.Builder
 	for i, key := range d.keys {
 		val := d.vals[i]
-		if _, none := val.(*undef); none || val == nil {
+		if _, none := val.(*undefinedValue); none || val == nil {
 			continue
 		}
-		name := text(key)
+		name := textArg(key)
 		if strings.ContainsAny(name, " \t\n\r\f\v/>=") {
 			throw("Invalid character in attribute name")
 		}
-		if out.Len() > 0 || truth(or(b[0], true)) {
+		if out.Len() > 0 || isTruthy(orDefault(b[0], true)) {
 			out.WriteByte(' ')
 		}
-		out.WriteString(s.escape(name) + `="` + s.escape(s.str(val)) + `"`)
-		s.room(out.Len())
+		out.WriteString(s.escapeHTML(name) + `="` + s.escapeHTML(s.toString(val)) + `"`)
+		s.checkRoom(out.Len())
 	}
-	s.spend(out.Len())
+	s.payBytes(out.Len())
 	return out.String()
 }
 
-// What is a link, and what may stand around one. The classes are those of Python,
-// which knows letters and digits of every script.
+// The patterns of a link, and of what may surround one. The character classes are Python's, which include
+// letters and digits of every script.
 var (
 	linkPattern = regexp.MustCompile(`(?i)^(?:(?:https?://|www\.)(?:(?:[\p{L}\p{N}_%-]+\.)+)?(?:[a-z]{2,63}|xn--[\p{L}\p{N}_%]{2,59})` +
 		`|(?:[\p{L}\p{N}_%-]{2,63}\.)+(?:com|net|int|edu|gov|org|info|mil)` +
@@ -58,61 +58,61 @@ var (
 
 // linker is the filter urlize.
 type linker struct {
-	s       *state
-	limit   any // of the text that is shown; nil if there is none
+	s       *renderState
+	limit   any // of the displayed text; nil if there is none
 	attrs   string
 	schemes []string
 }
 
-func urlize(s *state, v any, a *args) any {
-	b := a.bind("trim_url_limit", "nofollow", "target", "rel", "extra_schemes")
-	l := &linker{s: s, limit: or(b[0], nil)}
+func filterUrlize(s *renderState, v any, a *callArgs) any {
+	b := a.bindParams("trim_url_limit", "nofollow", "target", "rel", "extra_schemes")
+	l := &linker{s: s, limit: orDefault(b[0], nil)}
 	rel := []string{"noopener"}
-	if named := or(b[3], nil); truth(named) {
-		rel = append(rel, strings.FieldsFunc(text(named), space)...)
+	if named := orDefault(b[3], nil); isTruthy(named) {
+		rel = append(rel, strings.FieldsFunc(textArg(named), isSpace)...)
 	}
-	if truth(or(b[1], false)) {
+	if isTruthy(orDefault(b[1], false)) {
 		rel = append(rel, "nofollow")
 	}
 	slices.Sort(rel)
-	l.attrs = ` rel="` + s.escape(strings.Join(slices.Compact(rel), " ")) + `"`
-	if target := or(b[2], nil); truth(target) {
-		l.attrs += ` target="` + s.escape(s.str(target)) + `"`
+	l.attrs = ` rel="` + s.escapeHTML(strings.Join(slices.Compact(rel), " ")) + `"`
+	if target := orDefault(b[2], nil); isTruthy(target) {
+		l.attrs += ` target="` + s.escapeHTML(s.toString(target)) + `"`
 	}
-	if schemes := or(b[4], nil); schemes != nil {
-		for _, item := range s.collect(schemes) {
-			scheme := text(item)
+	if schemes := orDefault(b[4], nil); schemes != nil {
+		for _, item := range s.collectItems(schemes) {
+			scheme := textArg(item)
 			if !schemePattern.MatchString(scheme) {
 				throw("an extra scheme is not a valid URI scheme prefix")
 			}
 			l.schemes = append(l.schemes, scheme)
 		}
 	}
-	return l.all(s.escape(s.str(v)))
+	return l.linkAll(s.escapeHTML(s.toString(v)))
 }
 
-// all makes links of the words of t that are addresses.
-func (l *linker) all(t string) string {
+// linkAll turns the addresses in t into links.
+func (l *linker) linkAll(t string) string {
 	var out strings.Builder
 	for t != "" {
-		word := len(t) - len(strings.TrimLeftFunc(t, func(r rune) bool { return !space(r) }))
-		l.s.step()
-		out.WriteString(l.word(t[:word]))
+		word := len(t) - len(strings.TrimLeftFunc(t, func(r rune) bool { return !isSpace(r) }))
+		l.s.payStep()
+		out.WriteString(l.linkWord(t[:word]))
 		t = t[word:]
-		gap := len(t) - len(strings.TrimLeftFunc(t, space))
+		gap := len(t) - len(strings.TrimLeftFunc(t, isSpace))
 		out.WriteString(t[:gap])
 		t = t[gap:]
-		l.s.room(out.Len())
+		l.s.checkRoom(out.Len())
 	}
-	l.s.spend(out.Len())
+	l.s.payBytes(out.Len())
 	return out.String()
 }
 
-// word makes a link of what is one in a word: the brackets and stops around it
-// are none of it, unless they close what it opens.
-func (l *linker) word(t string) string {
-	l.s.spend(len(t))
-	l.s.read(slowly * len(t))
+// linkWord turns the address in a word into a link: surrounding brackets and stops are not part of it, unless
+// they close what it opens.
+func (l *linker) linkWord(t string) string {
+	l.s.payBytes(len(t))
+	l.s.payRead(slowly * len(t))
 	head := linkHead.FindString(t)
 	middle := t[len(head):]
 	tail := linkTail.FindString(middle)
@@ -129,12 +129,12 @@ func (l *linker) word(t string) string {
 		middle += tail[:end]
 		tail = tail[end:]
 	}
-	return head + l.link(middle) + tail
+	return head + l.linkAddress(middle) + tail
 }
 
-func (l *linker) link(t string) string {
+func (l *linker) linkAddress(t string) string {
 	if strings.ContainsAny(t, ".@[") {
-		l.s.read(slowly * slowly * slowly * len(t)) // for the patterns
+		l.s.payRead(slowly * slowly * slowly * len(t)) // for the patterns
 	}
 	switch {
 	case strings.ContainsAny(t, ".[") && linkPattern.MatchString(t):
@@ -142,36 +142,36 @@ func (l *linker) link(t string) string {
 		if !strings.HasPrefix(t, "https://") && !strings.HasPrefix(t, "http://") {
 			to = "https://" + t
 		}
-		return l.anchor(to, l.attrs, l.shown(t))
+		return l.makeAnchor(to, l.attrs, l.shortenText(t))
 	case strings.HasPrefix(t, "mailto:") && mailPattern.MatchString(t[len("mailto:"):]):
-		return l.anchor(t, "", t[len("mailto:"):])
+		return l.makeAnchor(t, "", t[len("mailto:"):])
 	case strings.Contains(t, "@") && !strings.HasPrefix(t, "www.") && t[0] != '@' && !strings.Contains(t, ":") && mailPattern.MatchString(t):
-		return l.anchor("mailto:"+t, "", t)
+		return l.makeAnchor("mailto:"+t, "", t)
 	}
 	for _, scheme := range l.schemes {
 		if t != scheme && strings.HasPrefix(t, scheme) {
-			t = l.anchor(t, l.attrs, t)
+			t = l.makeAnchor(t, l.attrs, t)
 		}
 	}
 	return t
 }
 
-func (l *linker) anchor(to, attrs, shown string) string {
-	l.s.spend(len(to) + len(attrs) + len(shown))
+func (l *linker) makeAnchor(to, attrs, shown string) string {
+	l.s.payBytes(len(to) + len(attrs) + len(shown))
 	return fmt.Sprintf(`<a href="%s"%s>%s</a>`, to, attrs, shown)
 }
 
-// shown is the text of a link, cut to the limit.
-func (l *linker) shown(t string) string {
+// shortenText is the text of a link, cut to the limit.
+func (l *linker) shortenText(t string) string {
 	if l.limit == nil {
 		return t
 	}
-	limit, ok := integer(l.limit)
+	limit, ok := toInteger(l.limit)
 	if !ok {
 		throw("'>' not supported between instances of 'int' and '%s'", typeName(l.limit))
 	}
 	if int64(utf8.RuneCountInString(t)) <= limit {
 		return t
 	}
-	return l.s.part(t, nil, limit) + "..."
+	return l.s.substring(t, nil, limit) + "..."
 }

@@ -1,8 +1,8 @@
 package jinja
 
-// loop is the variable "loop". It reads ahead no further than it is asked to.
-type loop struct {
-	s       *state
+// loopVar is the variable "loop". It reads ahead only as far as needed.
+type loopVar struct {
+	s       *renderState
 	next    func() (any, bool)
 	ahead   []any // read, not yet visited
 	ended   bool
@@ -11,10 +11,10 @@ type loop struct {
 	current any
 	depth   int64
 	changed []any
-	again   func(v any, depth int64) any // nil if the loop is not recursive
+	recurse func(v any, depth int64) any // nil if the loop is not recursive
 }
 
-func (l *loop) peek() (any, bool) {
+func (l *loopVar) peekItem() (any, bool) {
 	if len(l.ahead) == 0 && !l.ended {
 		v, ok := l.next()
 		if l.ended = !ok; ok {
@@ -27,8 +27,8 @@ func (l *loop) peek() (any, bool) {
 	return l.ahead[0], true
 }
 
-func (l *loop) advance() bool {
-	v, ok := l.peek()
+func (l *loopVar) advanceItem() bool {
+	v, ok := l.peekItem()
 	if !ok {
 		return false
 	}
@@ -38,18 +38,18 @@ func (l *loop) advance() bool {
 	return true
 }
 
-func (l *loop) iterate(*state) func() (any, bool) {
+func (l *loopVar) iterateLoop(*renderState) func() (any, bool) {
 	return func() (any, bool) {
-		if !l.advance() {
+		if !l.advanceItem() {
 			return nil, false
 		}
-		return &tuple{[]any{l.current, l}}, true
+		return &tupleValue{[]any{l.current, l}}, true
 	}
 }
 
-func (l *loop) length() int64 {
+func (l *loopVar) totalLength() int64 {
 	for !l.ended {
-		l.s.spend(16)
+		l.s.payBytes(16)
 		if v, ok := l.next(); ok {
 			l.ahead = append(l.ahead, v)
 		} else {
@@ -59,46 +59,46 @@ func (l *loop) length() int64 {
 	return l.index + 1 + int64(len(l.ahead))
 }
 
-func (l *loop) attr(name string) (any, bool) {
+func (l *loopVar) getAttr(name string) (any, bool) {
 	switch name {
 	case "index":
 		return l.index + 1, true
 	case "index0":
 		return l.index, true
 	case "revindex":
-		return l.length() - l.index, true
+		return l.totalLength() - l.index, true
 	case "revindex0":
-		return l.length() - l.index - 1, true
+		return l.totalLength() - l.index - 1, true
 	case "first":
 		return l.index == 0, true
 	case "last":
-		_, ok := l.peek()
+		_, ok := l.peekItem()
 		return !ok, true
 	case "length":
-		return l.length(), true
+		return l.totalLength(), true
 	case "depth":
 		return l.depth + 1, true
 	case "depth0":
 		return l.depth, true
 	case "previtem":
 		if l.index == 0 {
-			return &undef{hint: "there is no previous item"}, true
+			return &undefinedValue{hint: "there is no previous item"}, true
 		}
 		return l.before, true
 	case "nextitem":
-		if v, ok := l.peek(); ok {
+		if v, ok := l.peekItem(); ok {
 			return v, true
 		}
-		return &undef{hint: "there is no next item"}, true
+		return &undefinedValue{hint: "there is no next item"}, true
 	case "cycle":
-		return &function{"cycle", func(_ *state, a *args) any {
+		return &functionValue{"cycle", func(_ *renderState, a *callArgs) any {
 			if len(a.pos) == 0 {
 				throw("no items for cycling given")
 			}
 			return a.pos[l.index%int64(len(a.pos))]
 		}}, true
 	case "changed":
-		return &function{"changed", func(s *state, a *args) any {
+		return &functionValue{"changed", func(s *renderState, a *callArgs) any {
 			same := l.changed != nil && s.equalItems(l.changed, a.pos, 0)
 			l.changed = append([]any{}, a.pos...)
 			return !same
@@ -107,15 +107,15 @@ func (l *loop) attr(name string) (any, bool) {
 	return nil, false
 }
 
-func (f *forStmt) exec(s *state, sc *scope) jump {
+func (f *forStmt) exec(s *renderState, sc *scope) jump {
 	s.line = f.line
-	s.step()
-	return f.walk(s, sc, f.iter.eval(s, sc), 0)
+	s.payStep()
+	return f.runLoop(s, sc, f.iter.eval(s, sc), 0)
 }
 
-// walk runs the loop; how its else part ends is for the loop around.
-func (f *forStmt) walk(s *state, sc *scope, over any, depth int64) jump {
-	next := s.iterate(over)
+// runLoop runs the loop; a break in its else part is for the outer loop.
+func (f *forStmt) runLoop(s *renderState, sc *scope, over any, depth int64) jump {
+	next := s.iterateValue(over)
 	if f.test != nil {
 		all := next
 		next = func() (any, bool) {
@@ -125,36 +125,35 @@ func (f *forStmt) walk(s *state, sc *scope, over any, depth int64) jump {
 					return nil, false
 				}
 				inner := &scope{parent: sc}
-				s.assign(f.target, item, inner)
-				if truth(f.test.eval(s, inner)) {
+				s.assignTarget(f.target, item, inner)
+				if isTruthy(f.test.eval(s, inner)) {
 					return item, true
 				}
 			}
 		}
 	}
-	l := &loop{s: s, next: next, index: -1, depth: depth}
+	l := &loopVar{s: s, next: next, index: -1, depth: depth}
 	if f.recursive {
-		l.again = func(v any, depth int64) any {
+		l.recurse = func(v any, depth int64) any {
 			var text string
-			s.nested(func() { text = s.capture(func() { f.walk(s, sc, v, depth) }) })
+			s.runNested(func() { text = s.captureOutput(func() { f.runLoop(s, sc, v, depth) }) })
 			return text
 		}
 	}
-	// As in Jinja2 the else part runs if no item's body came to its end: break and
-	// continue count as none.
+	// As in Jinja2 the else part runs if no item's body reached its end: break and continue do not count.
 	ended := false
-	for l.advance() {
-		inner := f.frame.scope(sc)
-		inner.set("loop", l)
-		s.assign(f.target, l.current, inner)
-		j := s.run(f.body, inner)
-		if j == breaking {
+	for l.advanceItem() {
+		inner := f.frame.openScope(sc)
+		inner.setName("loop", l)
+		s.assignTarget(f.target, l.current, inner)
+		j := s.runBody(f.body, inner)
+		if j == jumpBreak {
 			break
 		}
-		ended = ended || j == onward
+		ended = ended || j == jumpNone
 	}
 	if !ended {
-		return s.run(f.otherwise, f.elseFrame.scope(sc))
+		return s.runBody(f.otherwise, f.elseFrame.openScope(sc))
 	}
-	return onward
+	return jumpNone
 }

@@ -9,33 +9,32 @@ import (
 	"unicode/utf8"
 )
 
-// attr is the attribute of a value: a field, or a method bound to it. Names that
-// begin with an underscore, and methods that change what they belong to, are
-// there and may not be touched, as in Python's immutable sandbox.
-func (s *state) attr(v any, name string) (any, bool) {
+// getAttr is the attribute of a value: a field, or a method bound to it. As in Python's immutable sandbox,
+// names which begin with an underscore, and methods which change their object, exist and may not be used.
+func (s *renderState) getAttr(v any, name string) (any, bool) {
 	if strings.HasPrefix(name, "_") || len(name) > maxHint {
 		return nil, false
 	}
 	switch v := v.(type) {
-	case *loop:
-		return v.attr(name)
-	case *self:
-		return v.attr(name)
-	case *function:
+	case *loopVar:
+		return v.getAttr(name)
+	case *selfVar:
+		return v.getAttr(name)
+	case *functionValue:
 		if v.name == "dict" && name == "fromkeys" {
-			return &function{name, fromKeys}, true
+			return &functionValue{name, fromKeys}, true
 		}
-	case *namespace:
-		return v.attrs.get(name)
-	case *macro:
+	case *namespaceValue:
+		return v.attrs.getKey(name)
+	case *macroValue:
 		switch name {
 		case "name":
-			if v.name == "" { // what a call block passes on
+			if v.name == "" { // as a call block passes it
 				return nil, true
 			}
 			return v.name, true
 		case "arguments":
-			out := &tuple{}
+			out := &tupleValue{}
 			for _, p := range v.def.params {
 				out.items = append(out.items, p)
 			}
@@ -48,7 +47,7 @@ func (s *state) attr(v any, name string) (any, bool) {
 			return v.def.varargs, true
 		}
 		return nil, false
-	case *group:
+	case *groupPair:
 		switch name {
 		case "grouper":
 			return v.grouper, true
@@ -59,15 +58,15 @@ func (s *state) attr(v any, name string) (any, bool) {
 	if !hasMethod(v, name) {
 		return nil, false
 	}
-	if changes(v, name) {
-		return &undef{hint: "access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."}, true
+	if isMutator(v, name) {
+		return &undefinedValue{hint: "access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."}, true
 	}
-	return &function{name, func(s *state, a *args) any { return s.method(v, name, a) }}, true
+	return &functionValue{name, func(s *renderState, a *callArgs) any { return s.callMethod(v, name, a) }}, true
 }
 
-func changes(v any, name string) bool {
+func isMutator(v any, name string) bool {
 	switch v.(type) {
-	case *list:
+	case *listValue:
 		return listChanges[name]
 	case *Dict:
 		return dictChanges[name]
@@ -75,21 +74,21 @@ func changes(v any, name string) bool {
 	return false
 }
 
-// The methods there are, of which some are refused when they are called.
+// The methods; some are refused when they are called.
 var (
-	textMethods = names("strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
+	textMethods = nameSet("strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
 		"find rfind index rindex count join format zfill center ljust rjust isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower " +
 		"istitle isascii isidentifier partition rpartition removeprefix removesuffix expandtabs isprintable format_map encode")
-	dictChanges  = names("clear pop popitem setdefault update")
-	dictMethods  = names("items keys values get copy clear pop popitem setdefault update")
-	listChanges  = names("append clear extend insert pop remove reverse sort")
-	listMethods  = names("index count copy append clear extend insert pop remove reverse sort")
-	tupleMethods = names("index count")
-	floatMethods = names("is_integer")
-	intMethods   = names("bit_length")
+	dictChanges  = nameSet("clear pop popitem setdefault update")
+	dictMethods  = nameSet("items keys values get copy clear pop popitem setdefault update")
+	listChanges  = nameSet("append clear extend insert pop remove reverse sort")
+	listMethods  = nameSet("index count copy append clear extend insert pop remove reverse sort")
+	tupleMethods = nameSet("index count")
+	floatMethods = nameSet("is_integer")
+	intMethods   = nameSet("bit_length")
 )
 
-func names(list string) map[string]bool {
+func nameSet(list string) map[string]bool {
 	out := map[string]bool{}
 	for _, name := range strings.Fields(list) {
 		out[name] = true
@@ -103,9 +102,9 @@ func hasMethod(v any, name string) bool {
 		return textMethods[name]
 	case *Dict:
 		return dictMethods[name]
-	case *list:
+	case *listValue:
 		return listMethods[name]
-	case *tuple, *span, *group:
+	case *tupleValue, *rangeValue, *groupPair:
 		return tupleMethods[name]
 	case float64:
 		return floatMethods[name]
@@ -115,39 +114,39 @@ func hasMethod(v any, name string) bool {
 	return false
 }
 
-// method calls a method of v that hasMethod knows.
-func (s *state) method(v any, name string, a *args) any {
+// callMethod calls a method of v which hasMethod knows.
+func (s *renderState) callMethod(v any, name string, a *callArgs) any {
 	switch v := v.(type) {
 	case string:
-		s.read(len(v))
-		return s.textMethod(v, name, a)
+		s.payRead(len(v))
+		return s.callTextMethod(v, name, a)
 	case *Dict:
 		switch name {
 		case "items", "keys", "values":
-			a.bind()
-			return &view{"dict_" + name, v}
+			a.bindParams()
+			return &dictView{"dict_" + name, v}
 		case "copy":
-			a.bind()
-			s.spend(64 * v.Len())
-			return v.without("\x00")
+			a.bindParams()
+			s.payBytes(64 * v.Len())
+			return v.withoutKey("\x00")
 		case "get":
-			b := a.bind("key!", "default")
-			s.readKey(b[0])
-			if out, ok := v.get(b[0]); ok {
+			b := a.bindParams("key!", "default")
+			s.payKeyRead(b[0])
+			if out, ok := v.getKey(b[0]); ok {
 				return out
 			}
-			return or(b[1], nil)
+			return orDefault(b[1], nil)
 		}
-	case *list, *tuple, *group:
-		items, _ := sequence(v)
+	case *listValue, *tupleValue, *groupPair:
+		items, _ := sequenceItems(v)
 		switch name {
 		case "copy":
-			return &list{s.collect(v)}
+			return &listValue{s.collectItems(v)}
 		case "index", "count":
-			want := a.bind("value!")[0]
+			want := a.bindParams("value!")[0]
 			n := int64(0)
 			for i, item := range items {
-				if s.equal(item, want, 0) {
+				if s.isEqual(item, want, 0) {
 					if n++; name == "index" {
 						return int64(i)
 					}
@@ -158,29 +157,29 @@ func (s *state) method(v any, name string, a *args) any {
 			}
 			return n
 		}
-	case *span:
+	case *rangeValue:
 		if name == "count" || name == "index" {
-			return s.method(&list{s.collect(v)}, name, a)
+			return s.callMethod(&listValue{s.collectItems(v)}, name, a)
 		}
 	case float64:
 		return v == math.Trunc(v) && !math.IsInf(v, 0)
 	case int64, *big.Int, bool:
-		n, _ := bigInt(v)
+		n, _ := toBigInt(v)
 		return int64(n.BitLen())
 	}
 	throw("'%s' of '%s' is not supported", name, typeName(v))
 	return nil
 }
 
-func (s *state) textMethod(t, name string, a *args) any {
+func (s *renderState) callTextMethod(t, name string, a *callArgs) any {
 	switch name {
 	case "strip", "lstrip", "rstrip":
-		chars := or(a.bind("chars")[0], nil)
-		in := space
+		chars := orDefault(a.bindParams("chars")[0], nil)
+		in := isSpace
 		if chars == nil {
-			s.read(slowly * len(t))
+			s.payRead(slowly * len(t))
 		} else {
-			set := text(chars)
+			set := textArg(chars)
 			if len(t) > s.steps*16/(len(set)+1) {
 				throw("the template takes too long: too many characters to strip")
 			}
@@ -195,65 +194,65 @@ func (s *state) textMethod(t, name string, a *args) any {
 		}
 		return t
 	case "split", "rsplit":
-		b := a.bind("sep", "maxsplit")
-		n := index(or(b[1], int64(-1)))
-		s.read(slowly * len(t))
-		parts := split(t, or(b[0], nil), n, name == "rsplit")
-		s.spend(16 * len(parts))
-		return texts(parts)
+		b := a.bindParams("sep", "maxsplit")
+		n := indexArg(orDefault(b[1], int64(-1)))
+		s.payRead(slowly * len(t))
+		parts := splitText(t, orDefault(b[0], nil), n, name == "rsplit")
+		s.payBytes(16 * len(parts))
+		return textList(parts)
 	case "splitlines":
-		s.read(slowly * len(t))
-		lines := splitLines(t, flag(a.bind("keepends")[0]))
-		s.spend(16 * len(lines))
-		return texts(lines)
+		s.payRead(slowly * len(t))
+		lines := splitLines(t, boolArg(a.bindParams("keepends")[0]))
+		s.payBytes(16 * len(lines))
+		return textList(lines)
 	case "startswith", "endswith":
-		b := a.bind("prefix!", "start", "end")
-		options, ok := b[0].(*tuple)
+		b := a.bindParams("prefix!", "start", "end")
+		options, ok := b[0].(*tupleValue)
 		if !ok {
-			options = &tuple{[]any{b[0]}}
+			options = &tupleValue{[]any{b[0]}}
 		}
-		t, _, inside := s.window(t, b[1], b[2])
+		t, _, inside := s.searchWindow(t, b[1], b[2])
 		for _, o := range options.items {
-			if prefix := text(o); inside && (name == "startswith" && strings.HasPrefix(t, prefix) || name == "endswith" && strings.HasSuffix(t, prefix)) {
+			if prefix := textArg(o); inside && (name == "startswith" && strings.HasPrefix(t, prefix) || name == "endswith" && strings.HasSuffix(t, prefix)) {
 				return true
 			}
 		}
 		return false
 	case "replace":
-		b := a.bind("old!", "new!", "count")
-		n := index(or(b[2], int64(-1)))
-		return s.replace(t, text(b[0]), text(b[1]), n)
+		b := a.bindParams("old!", "new!", "count")
+		n := indexArg(orDefault(b[2], int64(-1)))
+		return s.replaceText(t, textArg(b[0]), textArg(b[1]), n)
 	case "upper", "lower", "capitalize":
-		a.bind()
+		a.bindParams()
 		return changeCase(s, name, t)
 	case "casefold":
-		a.bind()
-		s.spend(3 * len(t))
-		s.read(slowly * len(t))
+		a.bindParams()
+		s.payBytes(3 * len(t))
+		s.payRead(slowly * len(t))
 		return caseFold(t)
 	case "title":
-		a.bind()
-		s.spend(3 * len(t))
-		s.read(slowly * len(t))
-		return titled(t)
+		a.bindParams()
+		s.payBytes(3 * len(t))
+		s.payRead(slowly * len(t))
+		return toTitle(t)
 	case "swapcase":
-		a.bind()
-		s.spend(3 * len(t))
-		s.read(slowly * len(t))
+		a.bindParams()
+		s.payBytes(3 * len(t))
+		s.payRead(slowly * len(t))
 		return swapCase(t)
 	case "find", "rfind", "index", "rindex":
-		return s.find(t, name, a.bind("sub!", "start", "end"))
+		return s.findText(t, name, a.bindParams("sub!", "start", "end"))
 	case "count":
-		b := a.bind("sub!", "start", "end")
-		part, _, inside := s.window(t, b[1], b[2])
-		n := strings.Count(part, text(b[0]))
+		b := a.bindParams("sub!", "start", "end")
+		part, _, inside := s.searchWindow(t, b[1], b[2])
+		n := strings.Count(part, textArg(b[0]))
 		if !inside {
 			n = 0
 		}
 		return int64(n)
 	case "join":
 		var out strings.Builder
-		for i, item := range s.collect(a.bind("iterable!")[0]) {
+		for i, item := range s.collectItems(a.bindParams("iterable!")[0]) {
 			if i > 0 {
 				out.WriteString(t)
 			}
@@ -262,90 +261,90 @@ func (s *state) textMethod(t, name string, a *args) any {
 				throw("sequence item %d: expected str instance, %s found", i, typeName(item))
 			}
 			out.WriteString(piece)
-			s.room(out.Len())
+			s.checkRoom(out.Len())
 		}
-		s.spend(out.Len())
+		s.payBytes(out.Len())
 		return out.String()
 	case "format":
-		return s.format(t, a)
+		return s.formatText(t, a)
 	case "format_map":
-		d, ok := a.bind("mapping!")[0].(*Dict)
+		d, ok := a.bindParams("mapping!")[0].(*Dict)
 		if !ok {
 			throw("str.format_map is supported for dictionaries only")
 		}
-		return s.format(t, &args{kw: d})
+		return s.formatText(t, &callArgs{kw: d})
 	case "expandtabs":
-		return s.expandTabs(t, or(a.bind("tabsize")[0], int64(8)))
+		return s.expandTabs(t, orDefault(a.bindParams("tabsize")[0], int64(8)))
 	case "zfill", "center", "ljust", "rjust":
-		return s.pad(t, name, a.bind("width!", "fillchar"))
+		return s.padText(t, name, a.bindParams("width!", "fillchar"))
 	case "partition", "rpartition":
-		return partition(t, text(a.bind("sep!")[0]), name == "rpartition")
+		return partitionText(t, textArg(a.bindParams("sep!")[0]), name == "rpartition")
 	case "removeprefix":
-		return strings.TrimPrefix(t, text(a.bind("prefix!")[0]))
+		return strings.TrimPrefix(t, textArg(a.bindParams("prefix!")[0]))
 	case "removesuffix":
-		return strings.TrimSuffix(t, text(a.bind("suffix!")[0]))
+		return strings.TrimSuffix(t, textArg(a.bindParams("suffix!")[0]))
 	}
-	if is := charTest(name); is != nil {
-		a.bind()
-		s.read(slowly * len(t))
+	if is := charPredicate(name); is != nil {
+		a.bindParams()
+		s.payRead(slowly * len(t))
 		return is(t)
 	}
 	throw("'str.%s' is not supported", name)
 	return nil
 }
 
-// index returns an argument that must be an integer.
-func index(v any) int64 {
-	n, ok := integer(v)
+// indexArg returns an argument which must be an integer.
+func indexArg(v any) int64 {
+	n, ok := toInteger(v)
 	if !ok {
 		throw("'%s' object cannot be interpreted as an integer", typeName(v))
 	}
 	return n
 }
 
-func texts(parts []string) any {
-	out := &list{make([]any, len(parts))}
+func textList(parts []string) any {
+	out := &listValue{make([]any, len(parts))}
 	for i, p := range parts {
 		out.items[i] = p
 	}
 	return out
 }
 
-// part is t[start:end].
-func (s *state) part(t string, start, end any) string {
-	start, end = or(start, nil), or(end, nil)
+// substring is t[start:end].
+func (s *renderState) substring(t string, start, end any) string {
+	start, end = orDefault(start, nil), orDefault(end, nil)
 	if start == nil && end == nil {
 		return t
 	}
-	return s.slice(t, &slicing{[3]any{start, end, nil}}).(string)
+	return s.sliceValue(t, &sliceRange{[3]any{start, end, nil}}).(string)
 }
 
-// window is t[start:end] and where it begins; inside is false if that is nowhere in
-// t, where not even an empty text is found.
-func (s *state) window(t string, start, end any) (part string, from int64, inside bool) {
-	start, end = or(start, nil), or(end, nil)
+// searchWindow is t[start:end] and its start; inside is false if that is outside of t, where not even an
+// empty text is found.
+func (s *renderState) searchWindow(t string, start, end any) (part string, from int64, inside bool) {
+	start, end = orDefault(start, nil), orDefault(end, nil)
 	if start == nil && end == nil {
 		return t, 0, true
 	}
-	n := s.length(t)
-	from, _, count, ok := (&slicing{[3]any{start, end, nil}}).resolve(n)
+	n := s.lengthOf(t)
+	from, _, count, ok := (&sliceRange{[3]any{start, end, nil}}).resolveRange(n)
 	if !ok {
 		throw("slice indices must be integers or None or have an __index__ method")
 	}
-	if i, given := integer(start); given && i > n {
+	if i, given := toInteger(start); given && i > n {
 		return "", 0, false
 	}
-	_, _, before, _ := (&slicing{[3]any{nil, end, nil}}).resolve(n)
+	_, _, before, _ := (&sliceRange{[3]any{nil, end, nil}}).resolveRange(n)
 	if from > before {
 		return "", 0, false
 	}
-	s.spend(len(t))
-	return cutText(t, from, 1, count, n), from, true
+	s.payBytes(len(t))
+	return sliceText(t, from, 1, count, n), from, true
 }
 
-func (s *state) find(t, name string, b []any) any {
-	sub := text(b[0])
-	part, from, inside := s.window(t, b[1], b[2])
+func (s *renderState) findText(t, name string, b []any) any {
+	sub := textArg(b[0])
+	part, from, inside := s.searchWindow(t, b[1], b[2])
 	at := strings.Index(part, sub)
 	if name[0] == 'r' {
 		at = strings.LastIndex(part, sub)
@@ -359,12 +358,12 @@ func (s *state) find(t, name string, b []any) any {
 	return from + int64(utf8.RuneCountInString(part[:at]))
 }
 
-// split is str.split and str.rsplit; a nil separator is any run of space.
-func split(t string, sep any, n int64, right bool) []string {
+// splitText is str.split and str.rsplit; a nil separator is any run of space.
+func splitText(t string, sep any, n int64, right bool) []string {
 	if sep == nil {
 		return splitSpace(t, n, right)
 	}
-	by := text(sep)
+	by := textArg(sep)
 	if by == "" {
 		throw("empty separator")
 	}
@@ -390,30 +389,30 @@ func split(t string, sep any, n int64, right bool) []string {
 
 func splitSpace(t string, n int64, right bool) []string {
 	if n < 0 {
-		return strings.FieldsFunc(t, space)
+		return strings.FieldsFunc(t, isSpace)
 	}
 	var out []string
 	if right {
-		t = strings.TrimRightFunc(t, space)
+		t = strings.TrimRightFunc(t, isSpace)
 	} else {
-		t = strings.TrimLeftFunc(t, space)
+		t = strings.TrimLeftFunc(t, isSpace)
 	}
 	for ; t != "" && n > 0; n-- {
 		if right {
-			at := strings.LastIndexFunc(t, space)
+			at := strings.LastIndexFunc(t, isSpace)
 			if at < 0 {
 				break
 			}
 			_, size := utf8.DecodeRuneInString(t[at:])
 			out = append(out, t[at+size:])
-			t = strings.TrimRightFunc(t[:at], space)
+			t = strings.TrimRightFunc(t[:at], isSpace)
 		} else {
-			at := strings.IndexFunc(t, space)
+			at := strings.IndexFunc(t, isSpace)
 			if at < 0 {
 				break
 			}
 			out = append(out, t[:at])
-			t = strings.TrimLeftFunc(t[at:], space)
+			t = strings.TrimLeftFunc(t[at:], isSpace)
 		}
 	}
 	if t != "" {
@@ -425,7 +424,7 @@ func splitSpace(t string, n int64, right bool) []string {
 	return out
 }
 
-// splitLines cuts at Python's line ends; the ends are kept or not.
+// splitLines splits at Python's line ends, which are kept if keep is set.
 func splitLines(t string, keep bool) []string {
 	var out []string
 	for t != "" {
@@ -449,29 +448,28 @@ func splitLines(t string, keep bool) []string {
 	return out
 }
 
-// replace is str.replace, whose result it pays for before it is made.
-func (s *state) replace(t, old, with string, n int64) any {
-	s.read(len(t))
+// replaceText is str.replace; it pays for the result before making it.
+func (s *renderState) replaceText(t, old, with string, n int64) any {
+	s.payRead(len(t))
 	count := int64(strings.Count(t, old))
 	if n >= 0 && n < count {
 		count = n
 	}
 	if grow := int64(len(with) - len(old)); grow > 0 && count > int64(s.bytes)/grow {
-		s.room(-1)
+		s.checkRoom(-1)
 	}
-	s.spend(len(t) + int(count)*max(0, len(with)-len(old)))
+	s.payBytes(len(t) + int(count)*max(0, len(with)-len(old)))
 	return strings.Replace(t, old, with, int(count))
 }
 
-// expandTabs replaces tabs by spaces up to the next column that is a multiple of
-// size.
-func (s *state) expandTabs(t string, size any) any {
-	n, ok := integer(size)
+// expandTabs replaces tabs by spaces up to the next column which is a multiple of size.
+func (s *renderState) expandTabs(t string, size any) any {
+	n, ok := toInteger(size)
 	if !ok {
 		throw("'%s' object cannot be interpreted as an integer", typeName(size))
 	}
-	s.read(slowly * len(t))
-	s.spend(len(t))
+	s.payRead(slowly * len(t))
+	s.payBytes(len(t))
 	var out strings.Builder
 	column := int64(0)
 	for _, r := range t {
@@ -484,42 +482,42 @@ func (s *state) expandTabs(t string, size any) any {
 		case n > 0:
 			fill := n - column%n
 			column += fill
-			out.WriteString(s.repeat(" ", fill).(string))
+			out.WriteString(s.repeatText(" ", fill).(string))
 		}
 	}
 	return out.String()
 }
 
-func (s *state) pad(t, how string, b []any) any {
-	width, ok := integer(b[0])
+func (s *renderState) padText(t, how string, b []any) any {
+	width, ok := toInteger(b[0])
 	if !ok {
 		throw("'%s' object cannot be interpreted as an integer", typeName(b[0]))
 	}
-	fill := text(or(b[1], " "))
+	fill := textArg(orDefault(b[1], " "))
 	if utf8.RuneCountInString(fill) != 1 {
 		throw("The fill character must be exactly one character long")
 	}
-	n := width - s.length(t)
+	n := width - s.lengthOf(t)
 	if n <= 0 {
 		return t
 	}
 	switch how {
 	case "zfill":
-		zeros := s.repeat("0", n).(string)
+		zeros := s.repeatText("0", n).(string)
 		if t != "" && (t[0] == '+' || t[0] == '-') {
 			return t[:1] + zeros + t[1:]
 		}
 		return zeros + t
 	case "ljust":
-		return t + s.repeat(fill, n).(string)
+		return t + s.repeatText(fill, n).(string)
 	case "rjust":
-		return s.repeat(fill, n).(string) + t
+		return s.repeatText(fill, n).(string) + t
 	}
 	left := n/2 + n&width&1
-	return s.repeat(fill, left).(string) + t + s.repeat(fill, n-left).(string)
+	return s.repeatText(fill, left).(string) + t + s.repeatText(fill, n-left).(string)
 }
 
-func partition(t, sep string, right bool) any {
+func partitionText(t, sep string, right bool) any {
 	if sep == "" {
 		throw("empty separator")
 	}
@@ -529,15 +527,15 @@ func partition(t, sep string, right bool) any {
 	}
 	switch {
 	case at >= 0:
-		return &tuple{[]any{t[:at], sep, t[at+len(sep):]}}
+		return &tupleValue{[]any{t[:at], sep, t[at+len(sep):]}}
 	case right:
-		return &tuple{[]any{"", "", t}}
+		return &tupleValue{[]any{"", "", t}}
 	}
-	return &tuple{[]any{t, "", ""}}
+	return &tupleValue{[]any{t, "", ""}}
 }
 
-// charTest returns the methods that ask about every character.
-func charTest(name string) func(t string) bool {
+// charPredicate returns the methods which test every character.
+func charPredicate(name string) func(t string) bool {
 	all := func(is func(r rune) bool) func(t string) bool {
 		return func(t string) bool {
 			return t != "" && strings.IndexFunc(t, func(r rune) bool { return !is(r) }) < 0
@@ -549,17 +547,17 @@ func charTest(name string) func(t string) bool {
 	case "isdigit":
 		return all(func(r rune) bool { return unicode.IsDigit(r) || unicode.Is(digitSigns, r) })
 	case "isnumeric":
-		return all(func(r rune) bool { return unicode.IsNumber(r) || strings.ContainsRune(numerals, r) })
+		return all(func(r rune) bool { return unicode.IsNumber(r) || strings.ContainsRune(hanNumerals, r) })
 	case "isalpha":
 		return all(unicode.IsLetter)
 	case "isalnum":
 		return all(func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) })
 	case "isspace":
-		return all(space)
+		return all(isSpace)
 	case "isupper":
-		return func(t string) bool { return cased(t, true) }
+		return func(t string) bool { return isCased(t, true) }
 	case "islower":
-		return func(t string) bool { return cased(t, false) }
+		return func(t string) bool { return isCased(t, false) }
 	case "istitle":
 		return isTitled
 	case "isascii":
@@ -569,7 +567,7 @@ func charTest(name string) func(t string) bool {
 	case "isidentifier":
 		begins := func(r rune) bool { return r == '_' || unicode.In(r, unicode.L, unicode.Nl, unicode.Other_ID_Start) }
 		return func(t string) bool {
-			return t != "" && begins(first(t)) && strings.IndexFunc(t, func(r rune) bool {
+			return t != "" && begins(firstRune(t)) && strings.IndexFunc(t, func(r rune) bool {
 				return !begins(r) && !unicode.In(r, unicode.Mn, unicode.Mc, unicode.Nd, unicode.Pc, unicode.Other_ID_Continue)
 			}) < 0
 		}

@@ -5,68 +5,68 @@ import (
 	"strings"
 )
 
-// parser makes the tree of a template from its tokens: recursive descent with
-// the precedences of Jinja2, which are not Python's everywhere.
+// parser makes the tree of a template from its tokens: recursive descent with the precedences of Jinja2,
+// which differ from Python's in places.
 type parser struct {
 	tokens []lexeme
 	pos    int
 	depth  int
-	loops  int // loops around, in this macro or call block
-	frames int // frames around this one: 0 in the template's own
+	loops  int // enclosing loops, in this macro or call block
+	frames int // enclosing frames: 0 in the template's own
 
-	// used are the names read in each macro around, the innermost last.
+	// used are the names read in each enclosing macro, the innermost last.
 	used []map[string]bool
-	// unknown are filters and tests that do not exist, unless a condition within
-	// the same frame may keep them from being needed.
-	unknown []unknown
-	blocks  map[string]*blockStmt
-	frame   *frame // the innermost
-	all     []*frame
-	// branches is how many conditions are around within the frame.
+	// unknownNames are filters and tests which do not exist, unless a condition in the same frame may prevent
+	// their use.
+	unknownNames []unknownName
+	blocks       map[string]*blockStmt
+	frame        *frame // the innermost
+	all          []*frame
+	// branches is how many conditions of the frame enclose the position.
 	branches int
-	survey   survey
+	survey   templateSurvey
 }
 
-// unknown is the name of a filter or test, and the frame that it is in.
-type unknown struct {
+// unknownName is the name of an unknown filter or test, and its frame.
+type unknownName struct {
 	lexeme
 	frame int
 }
 
-// excuse forgets those unknown since the mark that are in this frame.
-func (p *parser) excuse(mark int) {
-	kept := p.unknown[:mark]
-	for _, u := range p.unknown[mark:] {
+// excuseUnknown drops the unknown names since the mark which are in this frame.
+func (p *parser) excuseUnknown(mark int) {
+	kept := p.unknownNames[:mark]
+	for _, u := range p.unknownNames[mark:] {
 		if u.frame != p.frames {
 			kept = append(kept, u)
 		}
 	}
-	p.unknown = kept
+	p.unknownNames = kept
 }
 
-func parse(source string) *Template {
-	p := &parser{tokens: lex(source), blocks: map[string]*blockStmt{}, frames: -1}
-	t := &Template{blocks: p.blocks, globals: globals()}
-	t.frame = p.within(func() { t.body = p.body() })
-	if t := p.cur(); t.kind != tokEOF {
-		p.fail(t, "unexpected %s", t)
+func parseTemplate(source string) *Template {
+	p := &parser{tokens: tokenize(source), blocks: map[string]*blockStmt{}, frames: -1}
+	t := &Template{blocks: p.blocks, globals: newGlobals()}
+	t.frame = p.parseFrame(func() { t.body = p.parseBody() })
+	if t := p.current(); t.kind != tokEOF {
+		p.failAt(t, "unexpected %s", t)
 	}
-	if len(p.unknown) > 0 {
-		t := p.unknown[0].lexeme
-		p.fail(t, "No filter or test named '%s'", t.text)
+	if len(p.unknownNames) > 0 {
+		t := p.unknownNames[0].lexeme
+		p.failAt(t, "No filter or test named '%s'", t.text)
 	}
 	for _, f := range p.all {
-		f.settle()
+		f.resolveNames()
 	}
 	t.survey = p.survey
 	return t
 }
 
-func (p *parser) cur() lexeme { return p.tokens[p.pos] }
+func (p *parser) current() lexeme { return p.tokens[p.pos] }
 
-func (p *parser) look() lexeme { return p.tokens[min(p.pos+1, len(p.tokens)-1)] }
+func (p *parser) lookAhead() lexeme { return p.tokens[min(p.pos+1, len(p.tokens)-1)] }
 
-func (p *parser) next() lexeme {
+func (p *parser) nextToken() lexeme {
 	t := p.tokens[p.pos]
 	if t.kind != tokEOF {
 		p.pos++
@@ -74,206 +74,205 @@ func (p *parser) next() lexeme {
 	return t
 }
 
-func (p *parser) fail(t lexeme, format string, a ...any) { throwAt(t.line, format, a...) }
+func (p *parser) failAt(t lexeme, format string, a ...any) { throwAt(t.line, format, a...) }
 
 func (p *parser) skipOp(op string) bool {
-	if p.cur().is(op) {
-		p.next()
+	if p.current().isOp(op) {
+		p.nextToken()
 		return true
 	}
 	return false
 }
 
 func (p *parser) skipName(name string) bool {
-	if p.cur().name(name) {
-		p.next()
+	if p.current().isName(name) {
+		p.nextToken()
 		return true
 	}
 	return false
 }
 
 func (p *parser) expectOp(op string) lexeme {
-	if !p.cur().is(op) {
-		p.fail(p.cur(), "expected token '%s', got %s", op, p.cur())
+	if !p.current().isOp(op) {
+		p.failAt(p.current(), "expected token '%s', got %s", op, p.current())
 	}
-	return p.next()
+	return p.nextToken()
 }
 
 func (p *parser) expectName(name string) lexeme {
-	if !p.cur().name(name) {
-		p.fail(p.cur(), "expected token '%s', got %s", name, p.cur())
+	if !p.current().isName(name) {
+		p.failAt(p.current(), "expected token '%s', got %s", name, p.current())
 	}
-	return p.next()
+	return p.nextToken()
 }
 
-func (p *parser) expect(k kind, what string) lexeme {
-	if p.cur().kind != k {
-		p.fail(p.cur(), "expected %s, got %s", what, p.cur())
+func (p *parser) expectKind(k tokenKind, what string) lexeme {
+	if p.current().kind != k {
+		p.failAt(p.current(), "expected %s, got %s", what, p.current())
 	}
-	return p.next()
+	return p.nextToken()
 }
 
-// enter bounds the depth of the tree; its result undoes it.
-func (p *parser) enter() func() {
+// enterLevel bounds the depth of the tree; its result undoes it.
+func (p *parser) enterLevel() func() {
 	if p.depth++; p.depth > maxDepth {
-		p.fail(p.cur(), "nested too deeply: more than %d levels", maxDepth)
+		p.failAt(p.current(), "nested too deeply: more than %d levels", maxDepth)
 	}
 	return func() { p.depth-- }
 }
 
-// body parses text and tags up to a tag whose name is among ends; that name is
-// the current token then.
-func (p *parser) body(ends ...string) []stmt {
-	defer p.enter()()
+// parseBody parses text and tags up to a tag whose name is among ends; that name is then the current token.
+func (p *parser) parseBody(ends ...string) []stmt {
+	defer p.enterLevel()()
 	var body []stmt
 	for {
-		t := p.cur()
+		t := p.current()
 		switch t.kind {
 		case tokEOF:
 			if len(ends) > 0 {
-				p.fail(t, "unexpected end of template, expected '%s'", ends[len(ends)-1])
+				p.failAt(t, "unexpected end of template, expected '%s'", ends[len(ends)-1])
 			}
 			return body
 		case tokData:
-			p.next()
+			p.nextToken()
 			body = append(body, &textStmt{t.text})
 		case tokVarBegin:
-			p.next()
-			body = append(body, &printStmt{t.line, p.tuple(true)})
-			p.expect(tokVarEnd, "end of print statement")
+			p.nextToken()
+			body = append(body, &printStmt{t.line, p.parseTuple(true)})
+			p.expectKind(tokVarEnd, "end of print statement")
 		case tokBlockBegin:
-			p.next()
-			name := p.cur()
+			p.nextToken()
+			name := p.current()
 			if name.kind != tokName {
-				p.fail(name, "tag name expected")
+				p.failAt(name, "tag name expected")
 			}
 			if slices.Contains(ends, name.text) {
 				return body
 			}
-			body = append(body, p.statement())
-			p.expect(tokBlockEnd, "end of statement block")
+			body = append(body, p.parseStatement())
+			p.expectKind(tokBlockEnd, "end of statement block")
 		default:
-			p.fail(t, "unexpected %s", t)
+			p.failAt(t, "unexpected %s", t)
 		}
 	}
 }
 
-// block parses the rest of a tag and its body up to one of ends, which it takes.
-func (p *parser) block(ends ...string) (body []stmt, end string) {
+// parseTagBody parses the rest of a tag and its body up to one of ends, which it consumes.
+func (p *parser) parseTagBody(ends ...string) (body []stmt, end string) {
 	p.skipOp(":")
-	p.expect(tokBlockEnd, "end of statement block")
-	body = p.body(ends...)
-	return body, p.next().text
+	p.expectKind(tokBlockEnd, "end of statement block")
+	body = p.parseBody(ends...)
+	return body, p.nextToken().text
 }
 
-func (p *parser) statement() stmt {
-	t := p.next()
+func (p *parser) parseStatement() stmt {
+	t := p.nextToken()
 	switch t.text {
 	case "for":
-		return p.forStmt(t)
+		return p.parseFor(t)
 	case "if":
-		return p.ifStmt()
+		return p.parseIf()
 	case "set":
-		return p.set(t)
+		return p.parseSet(t)
 	case "macro":
-		name := p.target()
+		name := p.parseTarget()
 		n, ok := name.(*nameExpr)
 		if !ok {
-			p.fail(t, "expected the macro's name")
+			p.failAt(t, "expected the macro's name")
 		}
 		var m *macroDef
-		p.sets(n.name)
-		f := p.within(func() {
-			m = p.signature(n.name, t.line)
-			p.survey.inMacro(m, func() { p.expectBody(m, "endmacro") })
+		p.noteSet(n.name)
+		f := p.parseFrame(func() {
+			m = p.parseSignature(n.name, t.line)
+			p.survey.parseWithin(m, func() { p.parseMacroBody(m, "endmacro") })
 		})
 		m.frame = f
 		return &macroStmt{m}
 	case "call":
-		return p.call(t)
+		return p.parseCallBlock(t)
 	case "filter":
 		s := new(filterStmt)
-		s.frame = p.within(func() {
-			s.filter = p.filters(p.filter(nil))
-			s.body, _ = p.block("endfilter")
+		s.frame = p.parseFrame(func() {
+			s.filter = p.parseFilters(p.parseFilter(nil))
+			s.body, _ = p.parseTagBody("endfilter")
 		})
 		return s
 	case "with":
-		return p.with()
+		return p.parseWith()
 	case "print":
 		s := &groupStmt{}
-		for p.cur().kind != tokBlockEnd {
+		for p.current().kind != tokBlockEnd {
 			if len(s.body) > 0 {
 				p.expectOp(",")
 			}
-			s.body = append(s.body, &printStmt{t.line, p.expr()})
+			s.body = append(s.body, &printStmt{t.line, p.parseExpr()})
 		}
 		return s
 	case "generation":
 		s := new(generationStmt)
 		loops := p.loops
 		p.loops = 0
-		s.frame = p.within(func() { s.body, _ = p.block("endgeneration") })
+		s.frame = p.parseFrame(func() { s.body, _ = p.parseTagBody("endgeneration") })
 		p.loops = loops
 		return s
 	case "break", "continue":
 		if p.loops == 0 {
-			p.fail(t, "'%s' outside loop", t.text)
+			p.failAt(t, "'%s' outside loop", t.text)
 		}
 		if t.text == "break" {
-			return jumpStmt(breaking)
+			return jumpStmt(jumpBreak)
 		}
-		return jumpStmt(continuing)
+		return jumpStmt(jumpContinue)
 	case "block":
-		return p.blockStmt(t)
+		return p.parseBlock(t)
 	case "extends":
 		if p.frames > 0 {
-			p.fail(t, "cannot use extend from a non top-level scope")
+			p.failAt(t, "cannot use extend from a non top-level scope")
 		}
-		return p.load(t)
+		return p.parseLoad(t)
 	case "include", "import", "from":
-		return p.load(t)
+		return p.parseLoad(t)
 	case "autoescape":
-		return p.autoescape(t)
+		return p.parseAutoescape(t)
 	}
-	p.fail(t, "Encountered unknown tag '%s'.", t.text)
+	p.failAt(t, "Encountered unknown tag '%s'.", t.text)
 	return nil
 }
 
-func (p *parser) forStmt(t lexeme) stmt {
+func (p *parser) parseFor(t lexeme) stmt {
 	f := &forStmt{line: t.line}
-	f.target = p.targets(false)
+	f.target = p.parseTargets(false)
 	p.expectName("in")
-	f.iter = p.tuple(false)
-	p.within(func() {
-		p.setsAll(f.target)
+	f.iter = p.parseTuple(false)
+	p.parseFrame(func() {
+		p.noteTargets(f.target)
 		if p.skipName("if") {
-			f.test = p.expr()
+			f.test = p.parseExpr()
 		}
 	})
 	p.survey.addLoop(f)
 	f.recursive = p.skipName("recursive")
 	p.loops++
 	var end string
-	f.frame = p.within(func() {
-		p.setsAll(f.target)
-		f.body, end = p.block("endfor", "else")
+	f.frame = p.parseFrame(func() {
+		p.noteTargets(f.target)
+		f.body, end = p.parseTagBody("endfor", "else")
 	})
 	p.loops--
 	f.elseFrame = f.frame
 	if end == "else" {
-		f.elseFrame = p.within(func() { f.otherwise, _ = p.block("endfor") })
+		f.elseFrame = p.parseFrame(func() { f.otherwise, _ = p.parseTagBody("endfor") })
 	}
 	return f
 }
 
-func (p *parser) ifStmt() stmt {
-	marked := len(p.unknown)
+func (p *parser) parseIf() stmt {
+	marked := len(p.unknownNames)
 	s := &ifStmt{}
 	for {
-		test := p.tuple(false)
+		test := p.parseTuple(false)
 		p.branches++
-		body, end := p.block("elif", "else", "endif")
+		body, end := p.parseTagBody("elif", "else", "endif")
 		p.branches--
 		s.tests = append(s.tests, test)
 		s.bodies = append(s.bodies, body)
@@ -282,94 +281,94 @@ func (p *parser) ifStmt() stmt {
 		}
 		if end == "else" {
 			p.branches++
-			s.otherwise, _ = p.block("endif")
+			s.otherwise, _ = p.parseTagBody("endif")
 			p.branches--
 		}
-		p.excuse(marked)
+		p.excuseUnknown(marked)
 		return s
 	}
 }
 
-func (p *parser) set(t lexeme) stmt {
-	target := p.targets(true)
+func (p *parser) parseSet(t lexeme) stmt {
+	target := p.parseTargets(true)
 	if p.skipOp("=") {
-		s := &setStmt{t.line, target, p.tuple(true)}
-		p.setsAll(target)
+		s := &setStmt{t.line, target, p.parseTuple(true)}
+		p.noteTargets(target)
 		p.survey.sets = append(p.survey.sets, s)
 		return s
 	}
 	s := &setBlockStmt{line: t.line, target: target}
-	p.setsAll(target)
-	s.frame = p.within(func() {
+	p.noteTargets(target)
+	s.frame = p.parseFrame(func() {
 		if p.skipOp("|") {
-			s.filter = p.filters(p.filter(nil))
+			s.filter = p.parseFilters(p.parseFilter(nil))
 		}
-		s.body, _ = p.block("endset")
+		s.body, _ = p.parseTagBody("endset")
 	})
 	return s
 }
 
-// filters parses more filters after one.
-func (p *parser) filters(f *filterExpr) *filterExpr {
+// parseFilters parses further filters after one.
+func (p *parser) parseFilters(f *filterExpr) *filterExpr {
 	for n := 0; p.skipOp("|"); {
-		p.chained(&n)
-		f = p.filter(f)
+		p.countChained(&n)
+		f = p.parseFilter(f)
 	}
 	return f
 }
 
-func (p *parser) with() stmt {
+func (p *parser) parseWith() stmt {
 	s := &withStmt{}
-	for p.cur().kind != tokBlockEnd {
+	for p.current().kind != tokBlockEnd {
 		if len(s.targets) > 0 {
 			p.expectOp(",")
 		}
-		s.targets = append(s.targets, p.targets(false))
+		s.targets = append(s.targets, p.parseTargets(false))
 		p.expectOp("=")
-		s.values = append(s.values, p.expr())
+		s.values = append(s.values, p.parseExpr())
 	}
-	s.frame = p.within(func() {
+	s.frame = p.parseFrame(func() {
 		for _, target := range s.targets {
-			p.setsAll(target)
+			p.noteTargets(target)
 		}
-		s.body, _ = p.block("endwith")
+		s.body, _ = p.parseTagBody("endwith")
 	})
 	return s
 }
 
-func (p *parser) call(t lexeme) stmt {
+func (p *parser) parseCallBlock(t lexeme) stmt {
 	m := &macroDef{line: t.line, name: "caller"}
-	if p.cur().is("(") {
-		p.within(func() { m = p.signature("caller", t.line) })
+	if p.current().isOp("(") {
+		p.parseFrame(func() { m = p.parseSignature("caller", t.line) })
 	}
-	call, ok := p.expr().(*callExpr)
+	call, ok := p.parseExpr().(*callExpr)
 	if !ok {
-		p.fail(t, "expected call")
+		p.failAt(t, "expected call")
 	}
-	m.frame = p.within(func() { p.expectBody(m, "endcall") })
+	m.frame = p.parseFrame(func() { p.parseMacroBody(m, "endcall") })
 	return &callStmt{t.line, call, m}
 }
 
-// signature parses the parameters of a macro.
-func (p *parser) signature(name string, line int) *macroDef {
+// parseSignature parses the parameters of a macro.
+func (p *parser) parseSignature(name string, line int) *macroDef {
 	m := &macroDef{line: line, name: name}
 	p.expectOp("(")
-	for !p.cur().is(")") {
+	for !p.current().isOp(")") {
 		if len(m.params) > 0 {
 			p.expectOp(",")
 		}
-		t := p.cur()
-		n, ok := p.target().(*nameExpr)
+		t := p.current()
+		n, ok := p.parseTarget().(*nameExpr)
 		if !ok {
-			p.fail(t, "expected the name of a parameter")
+			p.failAt(t, "expected the name of a parameter")
 		}
 		var value expr
 		if p.skipOp("=") {
-			value = p.expr()
+			value = p.parseExpr()
 		} else if k := len(m.defaults); k > 0 && m.defaults[k-1] != nil {
-			p.fail(t, "non-default argument follows default argument")
+			p.failAt(t, "non-default argument follows default argument")
 		}
-		p.sets(n.name)
+		p.noteSet(n.name)
 		m.params = append(m.params, n.name)
 		m.defaults = append(m.defaults, value)
 	}
@@ -377,174 +376,174 @@ func (p *parser) signature(name string, line int) *macroDef {
 	return m
 }
 
-// expectBody parses what a macro does, and notes which of the special names it
-// reads: only those does it accept.
-func (p *parser) expectBody(m *macroDef, end string) {
+// parseMacroBody parses the body of a macro, and records which of the special names it reads: it accepts only
+// those.
+func (p *parser) parseMacroBody(m *macroDef, end string) {
 	loops := p.loops
 	p.loops = 0
 	p.used = append(p.used, map[string]bool{})
-	m.body, _ = p.block(end)
+	m.body, _ = p.parseTagBody(end)
 	used := p.used[len(p.used)-1]
 	p.used = p.used[:len(p.used)-1]
 	p.loops = loops
 	m.caller, m.kwargs, m.varargs = used["caller"], used["kwargs"], used["varargs"]
 	for name := range used {
-		p.pass(name)
+		p.noteMacroRead(name)
 	}
 }
 
-func (p *parser) use(name string) {
+func (p *parser) noteRead(name string) {
 	p.frame.known[name] = true
-	p.pass(name)
+	p.noteMacroRead(name)
 }
 
-// pass notes a name that the macro around reads.
-func (p *parser) pass(name string) {
+// noteMacroRead records a name which the enclosing macro reads.
+func (p *parser) noteMacroRead(name string) {
 	if n := len(p.used); n > 0 {
 		p.used[n-1][name] = true
 	}
 }
 
-// target parses a single name to assign to.
-func (p *parser) target() expr {
-	t := p.expect(tokName, "a name")
-	p.assignable(t)
+// parseTarget parses a single assignable name.
+func (p *parser) parseTarget() expr {
+	t := p.expectKind(tokName, "a name")
+	p.checkAssignable(t)
 	return &nameExpr{t.line, t.text}
 }
 
-func (p *parser) assignable(t lexeme) {
+func (p *parser) checkAssignable(t lexeme) {
 	switch t.text {
 	case "true", "false", "none", "True", "False", "None":
-		p.fail(t, "can't assign to 'const'")
+		p.failAt(t, "can't assign to 'const'")
 	}
 }
 
-// targets parses what a loop or a set assigns to.
-func (p *parser) targets(attributes bool) expr {
-	defer p.enter()()
+// parseTargets parses the target of a loop or a set.
+func (p *parser) parseTargets(attributes bool) expr {
+	defer p.enterLevel()()
 	var items []expr
 	for {
-		if len(items) > 0 && p.tupleEnd() {
+		if len(items) > 0 && p.isTupleEnd() {
 			return &tupleExpr{items}
 		}
 		var item expr
 		if p.skipOp("(") {
-			item = p.targets(false)
+			item = p.parseTargets(false)
 			p.expectOp(")")
 		} else {
-			t := p.expect(tokName, "a name to assign to")
-			p.assignable(t)
+			t := p.expectKind(tokName, "a name to assign to")
+			p.checkAssignable(t)
 			item = &nameExpr{t.line, t.text}
-			if attributes && p.cur().is(".") {
-				p.next()
-				item = &nsExpr{t.line, t.text, p.expect(tokName, "a name").text}
+			if attributes && p.current().isOp(".") {
+				p.nextToken()
+				item = &nsExpr{t.line, t.text, p.expectKind(tokName, "a name").text}
 			}
 		}
-		if !p.cur().is(",") {
+		if !p.current().isOp(",") {
 			if items == nil {
 				return item
 			}
 			return &tupleExpr{append(items, item)}
 		}
-		p.next()
+		p.nextToken()
 		items = append(items, item)
 	}
 }
 
-func (p *parser) tupleEnd() bool {
-	t := p.cur()
-	return t.kind == tokVarEnd || t.kind == tokBlockEnd || t.is(")")
+func (p *parser) isTupleEnd() bool {
+	t := p.current()
+	return t.kind == tokVarEnd || t.kind == tokBlockEnd || t.isOp(")")
 }
 
-// tuple parses an expression, or several with commas between them.
-func (p *parser) tuple(conditional bool) expr {
-	one := p.or
+// parseTuple parses an expression, or several separated by commas.
+func (p *parser) parseTuple(conditional bool) expr {
+	one := p.parseOr
 	if conditional {
-		one = p.expr
+		one = p.parseExpr
 	}
 	var items []expr
 	for {
-		if p.tupleEnd() {
+		if p.isTupleEnd() {
 			if items == nil {
-				p.fail(p.cur(), "Expected an expression, got %s", p.cur())
+				p.failAt(p.current(), "Expected an expression, got %s", p.current())
 			}
 			return &tupleExpr{items}
 		}
 		e := one()
-		if !p.cur().is(",") {
+		if !p.current().isOp(",") {
 			if items == nil {
 				return e
 			}
 			return &tupleExpr{append(items, e)}
 		}
-		p.next()
+		p.nextToken()
 		items = append(items, e)
 	}
 }
 
-func (p *parser) expr() expr {
-	defer p.enter()()
-	marked := len(p.unknown)
-	e, n := p.or(), 0
-	for p.cur().name("if") {
-		p.chained(&n)
-		line := p.next().line
-		c := &condExpr{line: line, then: e, test: p.or()}
+func (p *parser) parseExpr() expr {
+	defer p.enterLevel()()
+	marked := len(p.unknownNames)
+	e, n := p.parseOr(), 0
+	for p.current().isName("if") {
+		p.countChained(&n)
+		line := p.nextToken().line
+		c := &condExpr{line: line, then: e, test: p.parseOr()}
 		if p.skipName("else") {
-			c.otherwise = p.expr()
+			c.otherwise = p.parseExpr()
 		}
 		e = c
-		p.excuse(marked)
+		p.excuseUnknown(marked)
 	}
 	return e
 }
 
-func (p *parser) or() expr {
-	e, n := p.and(), 0
+func (p *parser) parseOr() expr {
+	e, n := p.parseAnd(), 0
 	for p.skipName("or") {
-		p.chained(&n)
-		e = &logicExpr{or: true, a: e, b: p.and()}
+		p.countChained(&n)
+		e = &logicExpr{or: true, a: e, b: p.parseAnd()}
 	}
 	return e
 }
 
-func (p *parser) and() expr {
-	e, n := p.not(), 0
+func (p *parser) parseAnd() expr {
+	e, n := p.parseNot(), 0
 	for p.skipName("and") {
-		p.chained(&n)
-		e = &logicExpr{a: e, b: p.not()}
+		p.countChained(&n)
+		e = &logicExpr{a: e, b: p.parseNot()}
 	}
 	return e
 }
 
-func (p *parser) not() expr {
-	defer p.enter()()
+func (p *parser) parseNot() expr {
+	defer p.enterLevel()()
 	if p.skipName("not") {
-		return &notExpr{p.not()}
+		return &notExpr{p.parseNot()}
 	}
-	return p.comparison()
+	return p.parseComparison()
 }
 
-func (p *parser) comparison() expr {
-	c := &compareExpr{line: p.cur().line, first: p.sum()}
+func (p *parser) parseComparison() expr {
+	c := &compareExpr{line: p.current().line, first: p.parseSum()}
 	for {
-		t := p.cur()
+		t := p.current()
 		op := ""
 		switch {
 		case t.kind == tokOp && slices.Contains([]string{"==", "!=", "<", "<=", ">", ">="}, t.text):
 			op = t.text
-		case t.name("in"):
+		case t.isName("in"):
 			op = "in"
-		case t.name("not") && p.look().name("in"):
-			p.next()
+		case t.isName("not") && p.lookAhead().isName("in"):
+			p.nextToken()
 			op = "not in"
 		}
 		if op == "" {
 			break
 		}
-		p.next()
+		p.nextToken()
 		c.ops = append(c.ops, op)
-		c.rest = append(c.rest, p.sum())
+		c.rest = append(c.rest, p.parseSum())
 	}
 	if c.ops == nil {
 		return c.first
@@ -552,64 +551,65 @@ func (p *parser) comparison() expr {
 	return c
 }
 
-// chained bounds how many operators follow one another: each is a level of the
-// tree.
-func (p *parser) chained(n *int) {
+// countChained bounds the number of consecutive operators: each is a level of the tree.
+func (p *parser) countChained(n *int) {
 	if *n++; *n > maxChain {
-		p.fail(p.cur(), "more than %d operators in a row", maxChain)
+		p.failAt(p.current(), "more than %d operators in a row", maxChain)
 	}
 }
 
-// binary parses operators of one precedence, from the left.
-func (p *parser) binary(operand func() expr, ops ...string) expr {
+// parseBinary parses left-associative operators of one precedence.
+func (p *parser) parseBinary(operand func() expr, ops ...string) expr {
 	e, n := operand(), 0
-	for p.cur().kind == tokOp && slices.Contains(ops, p.cur().text) {
-		p.chained(&n)
-		t := p.next()
+	for p.current().kind == tokOp && slices.Contains(ops, p.current().text) {
+		p.countChained(&n)
+		t := p.nextToken()
 		e = &binaryExpr{t.line, t.text, e, operand()}
 	}
 	return e
 }
 
-func (p *parser) sum() expr { return p.binary(p.concat, "+", "-") }
+func (p *parser) parseSum() expr { return p.parseBinary(p.parseConcat, "+", "-") }
 
-func (p *parser) concat() expr {
-	e := p.product()
-	if !p.cur().is("~") {
+func (p *parser) parseConcat() expr {
+	e := p.parseProduct()
+	if !p.current().isOp("~") {
 		return e
 	}
 	items := []expr{e}
 	for p.skipOp("~") {
-		items = append(items, p.product())
+		items = append(items, p.parseProduct())
 	}
 	return &concatExpr{items}
 }
 
-func (p *parser) product() expr { return p.binary(p.power, "*", "/", "//", "%") }
+func (p *parser) parseProduct() expr { return p.parseBinary(p.parsePower, "*", "/", "//", "%") }
 
-func (p *parser) power() expr { return p.binary(func() expr { return p.unary(true) }, "**") }
+func (p *parser) parsePower() expr {
+	return p.parseBinary(func() expr { return p.parseUnary(true) }, "**")
+}
 
-func (p *parser) unary(filters bool) expr {
-	defer p.enter()()
-	t := p.cur()
+func (p *parser) parseUnary(filters bool) expr {
+	defer p.enterLevel()()
+	t := p.current()
 	var e expr
-	if t.is("-") || t.is("+") {
-		p.next()
-		e = &signExpr{t.line, t.text == "-", p.unary(false)}
+	if t.isOp("-") || t.isOp("+") {
+		p.nextToken()
+		e = &signExpr{t.line, t.text == "-", p.parseUnary(false)}
 	} else {
-		e = p.primary()
+		e = p.parsePrimary()
 	}
-	e = p.postfix(e)
+	e = p.parsePostfix(e)
 	for n := 0; filters; {
-		p.chained(&n)
-		switch t := p.cur(); {
-		case t.is("|"):
-			p.next()
-			e = p.filter(e)
-		case t.name("is"):
-			e = p.test(e)
-		case t.is("("):
-			e = p.callOf(e)
+		p.countChained(&n)
+		switch t := p.current(); {
+		case t.isOp("|"):
+			p.nextToken()
+			e = p.parseFilter(e)
+		case t.isName("is"):
+			e = p.parseTest(e)
+		case t.isOp("("):
+			e = p.parseCall(e)
 		default:
 			return e
 		}
@@ -617,8 +617,8 @@ func (p *parser) unary(filters bool) expr {
 	return e
 }
 
-func (p *parser) primary() expr {
-	t := p.next()
+func (p *parser) parsePrimary() expr {
+	t := p.nextToken()
 	switch {
 	case t.kind == tokName:
 		switch t.text {
@@ -629,90 +629,90 @@ func (p *parser) primary() expr {
 		case "none", "None":
 			return constExpr{nil}
 		}
-		p.use(t.text)
+		p.noteRead(t.text)
 		return &nameExpr{t.line, t.text}
 	case t.kind == tokString:
-		if p.cur().kind != tokString {
+		if p.current().kind != tokString {
 			return constExpr{t.text}
 		}
 		text := new(strings.Builder)
-		for text.WriteString(t.text); p.cur().kind == tokString; {
-			text.WriteString(p.next().text)
+		for text.WriteString(t.text); p.current().kind == tokString; {
+			text.WriteString(p.nextToken().text)
 		}
 		return constExpr{text.String()}
 	case t.kind == tokNumber:
 		return constExpr{t.num}
-	case t.is("("):
+	case t.isOp("("):
 		if p.skipOp(")") {
 			return &tupleExpr{}
 		}
-		e := p.tuple(true)
+		e := p.parseTuple(true)
 		p.expectOp(")")
 		return e
-	case t.is("["):
+	case t.isOp("["):
 		e := &listExpr{}
-		for !p.cur().is("]") {
+		for !p.current().isOp("]") {
 			if e.items != nil {
-				if p.expectOp(","); p.cur().is("]") {
+				if p.expectOp(","); p.current().isOp("]") {
 					break
 				}
 			}
-			e.items = append(e.items, p.expr())
+			e.items = append(e.items, p.parseExpr())
 		}
 		p.expectOp("]")
 		return e
-	case t.is("{"):
+	case t.isOp("{"):
 		e := &dictExpr{}
-		for !p.cur().is("}") {
+		for !p.current().isOp("}") {
 			if e.keys != nil {
-				if p.expectOp(","); p.cur().is("}") {
+				if p.expectOp(","); p.current().isOp("}") {
 					break
 				}
 			}
-			e.keys = append(e.keys, p.expr())
+			e.keys = append(e.keys, p.parseExpr())
 			p.expectOp(":")
-			e.vals = append(e.vals, p.expr())
+			e.vals = append(e.vals, p.parseExpr())
 		}
 		p.expectOp("}")
 		return e
 	}
-	p.fail(t, "unexpected %s", t)
+	p.failAt(t, "unexpected %s", t)
 	return nil
 }
 
-func (p *parser) postfix(e expr) expr {
+func (p *parser) parsePostfix(e expr) expr {
 	for n := 0; ; {
-		p.chained(&n)
-		switch t := p.cur(); {
-		case t.is("."):
-			p.next()
-			name := p.next()
+		p.countChained(&n)
+		switch t := p.current(); {
+		case t.isOp("."):
+			p.nextToken()
+			name := p.nextToken()
 			switch {
 			case name.kind == tokName:
 				e = &attrExpr{t.line, e, name.text}
 			case name.kind == tokNumber && typeName(name.num) == "int":
 				e = &itemExpr{t.line, e, constExpr{name.num}}
 			default:
-				p.fail(name, "expected name or number")
+				p.failAt(name, "expected name or number")
 			}
-		case t.is("["):
-			p.next()
-			e = &itemExpr{t.line, e, p.subscript()}
-		case t.is("("):
-			e = p.callOf(e)
+		case t.isOp("["):
+			p.nextToken()
+			e = &itemExpr{t.line, e, p.parseSubscript()}
+		case t.isOp("("):
+			e = p.parseCall(e)
 		default:
 			return e
 		}
 	}
 }
 
-func (p *parser) subscript() expr {
+func (p *parser) parseSubscript() expr {
 	var items []expr
-	for !p.cur().is("]") {
+	for !p.current().isOp("]") {
 		if items != nil {
 			p.expectOp(",")
 		}
-		items = append(items, p.subscribed())
+		items = append(items, p.parseSubscriptItem())
 	}
 	p.expectOp("]")
 	if len(items) == 1 {
@@ -721,107 +721,107 @@ func (p *parser) subscript() expr {
 	return &tupleExpr{items}
 }
 
-func (p *parser) subscribed() expr {
+func (p *parser) parseSubscriptItem() expr {
 	s := &sliceExpr{}
-	if !p.cur().is(":") {
-		s.parts[0] = p.expr()
-		if !p.cur().is(":") {
+	if !p.current().isOp(":") {
+		s.parts[0] = p.parseExpr()
+		if !p.current().isOp(":") {
 			return s.parts[0]
 		}
 	}
 	for i := 1; i <= 2 && p.skipOp(":"); i++ {
-		if t := p.cur(); !t.is(":") && !t.is("]") && !t.is(",") {
-			s.parts[i] = p.expr()
+		if t := p.current(); !t.isOp(":") && !t.isOp("]") && !t.isOp(",") {
+			s.parts[i] = p.parseExpr()
 		}
 	}
 	return s
 }
 
-func (p *parser) callOf(callee expr) expr {
-	line := p.cur().line
-	call := &callExpr{line, callee, p.arguments()}
+func (p *parser) parseCall(callee expr) expr {
+	line := p.current().line
+	call := &callExpr{line, callee, p.parseArguments()}
 	p.survey.calls = append(p.survey.calls, call)
 	return call
 }
 
-func (p *parser) arguments() argList {
+func (p *parser) parseArguments() argList {
 	var a argList
 	open := p.expectOp("(")
 	ensure := func(ok bool) {
 		if !ok {
-			p.fail(open, "invalid syntax for function call expression")
+			p.failAt(open, "invalid syntax for function call expression")
 		}
 	}
-	for first := true; !p.cur().is(")"); first = false {
+	for first := true; !p.current().isOp(")"); first = false {
 		if !first {
-			if p.expectOp(","); p.cur().is(")") {
+			if p.expectOp(","); p.current().isOp(")") {
 				break
 			}
 		}
 		switch {
-		case p.cur().is("*"):
+		case p.current().isOp("*"):
 			ensure(a.star == nil && a.stars == nil)
-			p.next()
-			a.star = p.expr()
-		case p.cur().is("**"):
+			p.nextToken()
+			a.star = p.parseExpr()
+		case p.current().isOp("**"):
 			ensure(a.stars == nil)
-			p.next()
-			a.stars = p.expr()
-		case p.cur().kind == tokName && p.look().is("="):
+			p.nextToken()
+			a.stars = p.parseExpr()
+		case p.current().kind == tokName && p.lookAhead().isOp("="):
 			ensure(a.stars == nil)
-			name := p.next().text
-			p.next()
+			name := p.nextToken().text
+			p.nextToken()
 			ensure(!slices.Contains(a.names, name))
 			a.names = append(a.names, name)
-			a.named = append(a.named, p.expr())
+			a.named = append(a.named, p.parseExpr())
 		default:
 			ensure(a.star == nil && a.stars == nil && a.names == nil)
-			a.items = append(a.items, p.expr())
+			a.items = append(a.items, p.parseExpr())
 		}
 	}
 	p.expectOp(")")
 	return a
 }
 
-// dotted parses the name of a filter or test.
-func (p *parser) dotted() lexeme {
-	t := p.expect(tokName, "a name")
+// parseDottedName parses the name of a filter or test.
+func (p *parser) parseDottedName() lexeme {
+	t := p.expectKind(tokName, "a name")
 	for p.skipOp(".") {
-		t.text += "." + p.expect(tokName, "a name").text
+		t.text += "." + p.expectKind(tokName, "a name").text
 	}
 	return t
 }
 
-// filter parses one filter, after the bar; of is nil for the body of a block.
-func (p *parser) filter(of expr) *filterExpr {
-	defer p.enter()()
-	t := p.dotted()
-	f := &filterExpr{line: t.line, name: t.text, of: of, call: filterNamed(t.text)}
+// parseFilter parses one filter, after the bar; of is nil for the body of a block.
+func (p *parser) parseFilter(of expr) *filterExpr {
+	defer p.enterLevel()()
+	t := p.parseDottedName()
+	f := &filterExpr{line: t.line, name: t.text, of: of, call: lookupFilter(t.text)}
 	if f.call == nil {
-		p.unknown = append(p.unknown, unknown{t, p.frames})
+		p.unknownNames = append(p.unknownNames, unknownName{t, p.frames})
 	}
-	if p.cur().is("(") {
-		f.args = p.arguments()
+	if p.current().isOp("(") {
+		f.args = p.parseArguments()
 	}
 	return f
 }
 
-func (p *parser) test(of expr) expr {
-	p.next()
+func (p *parser) parseTest(of expr) expr {
+	p.nextToken()
 	negated := p.skipName("not")
-	t := p.dotted()
-	e := &testExpr{line: t.line, name: t.text, of: of, call: testNamed(t.text)}
+	t := p.parseDottedName()
+	e := &testExpr{line: t.line, name: t.text, of: of, call: lookupTest(t.text)}
 	if e.call == nil {
-		p.unknown = append(p.unknown, unknown{t, p.frames})
+		p.unknownNames = append(p.unknownNames, unknownName{t, p.frames})
 	}
-	switch c := p.cur(); {
-	case c.is("("):
-		e.args = p.arguments()
-	case c.kind == tokName && !c.name("else") && !c.name("or") && !c.name("and"), c.kind == tokString, c.kind == tokNumber, c.is("["), c.is("{"):
-		if c.name("is") {
-			p.fail(c, "You cannot chain multiple tests with is")
+	switch c := p.current(); {
+	case c.isOp("("):
+		e.args = p.parseArguments()
+	case c.kind == tokName && !c.isName("else") && !c.isName("or") && !c.isName("and"), c.kind == tokString, c.kind == tokNumber, c.isOp("["), c.isOp("{"):
+		if c.isName("is") {
+			p.failAt(c, "You cannot chain multiple tests with is")
 		}
-		e.args.items = []expr{p.postfix(p.primary())}
+		e.args.items = []expr{p.parsePostfix(p.parsePrimary())}
 	}
 	if negated {
 		return &notExpr{e}

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// percent is Python's str % value.
-func (s *state) percent(t string, v any) any {
-	p := &percents{s: s, rest: t, v: v, single: true}
+// formatPercent is Python's str % value.
+func (s *renderState) formatPercent(t string, v any) any {
+	p := &percentFormatter{s: s, rest: t, v: v, single: true}
 	switch args := v.(type) {
-	case *tuple:
+	case *tupleValue:
 		p.args, p.single = args.items, false
-	case *group:
+	case *groupPair:
 		p.args, p.single = []any{args.grouper, args.list}, false
 	default:
 		p.args = []any{v}
@@ -25,37 +25,37 @@ func (s *state) percent(t string, v any) any {
 		}
 		out.WriteString(p.rest[:at])
 		p.rest = p.rest[at+1:]
-		out.WriteString(p.one())
-		s.step()
-		s.room(out.Len())
+		out.WriteString(p.formatOne())
+		s.payStep()
+		s.checkRoom(out.Len())
 	}
 	out.WriteString(p.rest)
-	if len(p.args) > 0 && !p.mapping() {
+	if len(p.args) > 0 && !p.isMapping() {
 		throw("not all arguments converted during string formatting")
 	}
-	s.spend(out.Len())
+	s.payBytes(out.Len())
 	return out.String()
 }
 
-// percents is one use of the operator.
-type percents struct {
-	s      *state
+// percentFormatter is one use of the operator.
+type percentFormatter struct {
+	s      *renderState
 	rest   string // of the format
 	v      any
 	args   []any // not yet used
 	single bool  // v is the only argument, not a tuple of them
 }
 
-// mapping reports whether v can be asked for items: then it need not be used.
-func (p *percents) mapping() bool {
+// isMapping reports whether v supports item access: then it need not be used.
+func (p *percentFormatter) isMapping() bool {
 	switch p.v.(type) {
-	case *Dict, *list, *span, *undef:
+	case *Dict, *listValue, *rangeValue, *undefinedValue:
 		return p.single
 	}
 	return false
 }
 
-func (p *percents) next() any {
+func (p *percentFormatter) nextArg() any {
 	if len(p.args) == 0 {
 		throw("not enough arguments for format string")
 	}
@@ -64,8 +64,8 @@ func (p *percents) next() any {
 	return v
 }
 
-// one writes the conversion after a percent sign.
-func (p *percents) one() string {
+// formatOne formats the conversion after a percent sign.
+func (p *percentFormatter) formatOne() string {
 	if rest, ok := strings.CutPrefix(p.rest, "%"); ok {
 		p.rest = rest
 		return "%"
@@ -73,9 +73,9 @@ func (p *percents) one() string {
 	var arg any
 	named := strings.HasPrefix(p.rest, "(")
 	if named {
-		arg = p.named()
+		arg = p.namedArg()
 	}
-	f := spec{fill: " ", precision: -1}
+	f := formatSpec{fill: " ", precision: -1}
 	zero := false
 	flags := len(p.rest) - len(strings.TrimLeft(p.rest, "-+ 0#"))
 	for _, flag := range []byte(p.rest[:flags]) {
@@ -95,12 +95,12 @@ func (p *percents) one() string {
 		}
 	}
 	p.rest = p.rest[flags:]
-	if f.width = p.number(); f.width < 0 {
+	if f.width = p.parseWidth(); f.width < 0 {
 		f.align, f.width = '<', -f.width
 	}
 	if rest, ok := strings.CutPrefix(p.rest, "."); ok {
 		p.rest = rest
-		f.precision = max(0, p.number())
+		f.precision = max(0, p.parseWidth())
 	}
 	if p.rest != "" && strings.IndexByte("hlL", p.rest[0]) >= 0 {
 		p.rest = p.rest[1:]
@@ -111,19 +111,18 @@ func (p *percents) one() string {
 	f.verb = p.rest[0]
 	p.rest = p.rest[1:]
 	if !named {
-		arg = p.next()
+		arg = p.nextArg()
 	}
 	if f.align == 0 {
 		if f.align = '>'; zero && strings.IndexByte("diuoxXeEfFgG", f.verb) >= 0 {
 			f.fill, f.align = "0", '='
 		}
 	}
-	return p.s.convert(f, arg)
+	return p.s.formatPercentArg(f, arg)
 }
 
-// named takes the name of an argument in parentheses, which may have others in
-// it, and returns the argument.
-func (p *percents) named() any {
+// namedArg takes the name of an argument in parentheses, which may be nested, and returns the argument.
+func (p *percentFormatter) namedArg() any {
 	d, ok := p.v.(*Dict)
 	if !ok {
 		throw("format requires a mapping")
@@ -137,7 +136,7 @@ func (p *percents) named() any {
 			depth--
 		}
 		if depth == 0 {
-			arg, ok := d.get(p.rest[1:i])
+			arg, ok := d.getKey(p.rest[1:i])
 			if !ok {
 				throw("the mapping has no such key as the format names")
 			}
@@ -149,11 +148,11 @@ func (p *percents) named() any {
 	return nil
 }
 
-// number takes a width or precision, which an argument may have.
-func (p *percents) number() (n int) {
+// parseWidth takes a width or precision, possibly from an argument.
+func (p *percentFormatter) parseWidth() (n int) {
 	if rest, ok := strings.CutPrefix(p.rest, "*"); ok {
 		p.rest = rest
-		i, ok := p.next().(int64)
+		i, ok := p.nextArg().(int64)
 		if !ok {
 			throw("* wants int")
 		}
@@ -162,56 +161,56 @@ func (p *percents) number() (n int) {
 		}
 		return int(i)
 	}
-	n, p.rest = leadingInt(p.rest)
+	n, p.rest = parseLeadingInt(p.rest)
 	return n
 }
 
-// convert formats v as % does.
-func (s *state) convert(f spec, v any) string {
+// formatPercentArg formats v as % does.
+func (s *renderState) formatPercentArg(f formatSpec, v any) string {
 	switch f.verb {
 	case 's', 'r', 'a':
-		text := s.str(v)
+		text := s.toString(v)
 		if f.verb != 's' {
-			text = s.conversion(v, f.verb)
+			text = s.convertRepr(v, f.verb)
 		}
 		if f.precision >= 0 {
-			text = s.part(text, nil, int64(f.precision))
+			text = s.substring(text, nil, int64(f.precision))
 		}
-		return f.pad(s, "", text)
+		return f.padTo(s, "", text)
 	case 'd', 'i', 'u':
 		if x, ok := v.(float64); ok && !math.IsNaN(x) && !math.IsInf(x, 0) {
 			v, _ = new(big.Float).SetFloat64(x).Int(nil)
 		}
-		n, ok := bigInt(v)
+		n, ok := toBigInt(v)
 		if !ok {
 			throw("%%%c format: a real number is required, not %s", f.verb, typeName(v))
 		}
 		f.verb = 'd'
-		return f.integer(s, n)
+		return f.formatInteger(s, n)
 	case 'x', 'X', 'o':
-		n, ok := bigInt(v)
+		n, ok := toBigInt(v)
 		if !ok {
 			throw("%%%c format: an integer is required, not %s", f.verb, typeName(v))
 		}
-		return f.integer(s, n)
+		return f.formatInteger(s, n)
 	case 'f', 'F', 'e', 'E', 'g', 'G':
-		x, ok := number(v)
+		x, ok := toNumber(v)
 		if !ok {
 			throw("must be real number, not %s", typeName(v))
 		}
-		return f.float(s, x)
+		return f.formatFloatValue(s, x)
 	case 'c':
 		if text, ok := v.(string); ok {
-			if s.length(text) != 1 {
+			if s.lengthOf(text) != 1 {
 				throw("%%c requires int or char")
 			}
-			return f.pad(s, "", text)
+			return f.padTo(s, "", text)
 		}
-		n, ok := integer(v)
+		n, ok := toInteger(v)
 		if !ok {
 			throw("%%c requires int or char")
 		}
-		return f.pad(s, "", character(n))
+		return f.padTo(s, "", codePointString(n))
 	}
 	throw("unsupported format character '%c'", f.verb)
 	return ""

@@ -2,11 +2,10 @@ package jinja
 
 import "strings"
 
-// sum evaluates a row of additions, a + b + c, from left to right. Templates put messages together so,
-// and adding texts two by two would copy a message once for each: those that come one
-// after the other are joined when their end is known. What is paid for them is as if they
-// were added two by two, which is what Python does.
-func (e *binaryExpr) sum(s *state, sc *scope) any {
+// evalSum evaluates a chain of additions, a + b + c, from left to right. Templates build messages in this
+// way, and adding texts pairwise would copy a message once per addition: consecutive texts are joined when
+// their end is known. The cost charged is that of pairwise additions, as in Python.
+func (e *binaryExpr) evalSum(s *renderState, sc *scope) any {
 	var few [8]*binaryExpr
 	row := few[:0] // from right to left
 	first := expr(e)
@@ -18,27 +17,27 @@ func (e *binaryExpr) sum(s *state, sc *scope) any {
 		row = append(row, x)
 		first = x.a
 	}
-	t := addition{sum: first.eval(s, sc)}
+	t := textSum{sum: first.eval(s, sc)}
 	for i := len(row) - 1; i >= 0; i-- {
 		b := row[i].b.eval(s, sc)
 		s.line = row[i].line
-		if !t.add(s, b) {
-			t = addition{sum: s.arith("+", t.value(), b)}
+		if !t.addText(s, b) {
+			t = textSum{sum: s.applyOperator("+", t.sumValue(), b)}
 		}
 	}
-	return t.value()
+	return t.sumValue()
 }
 
-// addition is a sum so far: what it is, or what is joined to make it.
-type addition struct {
+// textSum is a sum so far: a value, or texts to be joined.
+type textSum struct {
 	sum   any
 	few   [8]string
 	parts []string // nil if there is nothing to join
 	size  int
 }
 
-// add adds b if both are texts.
-func (t *addition) add(s *state, b any) bool {
+// addText adds b if both are texts.
+func (t *textSum) addText(s *renderState, b any) bool {
 	text, ok := b.(string)
 	if !ok {
 		return false
@@ -51,13 +50,13 @@ func (t *addition) add(s *state, b any) bool {
 		t.parts, t.size = append(t.few[:0], first), len(first)
 	}
 	t.size += len(text)
-	s.step()
-	s.spend(t.size)
+	s.payStep()
+	s.payBytes(t.size)
 	t.parts = append(t.parts, text)
 	return true
 }
 
-func (t *addition) value() any {
+func (t *textSum) sumValue() any {
 	if t.parts == nil {
 		return t.sum
 	}

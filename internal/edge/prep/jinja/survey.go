@@ -5,43 +5,43 @@ import (
 	"strings"
 )
 
-// survey is what the parser notes of a template beside its tree: what tells whether it goes over the parts
-// of a message's content, which engines hand it a list for.
-type survey struct {
+// templateSurvey is what the parser records of a template in addition to its tree: whether it loops over the
+// parts of a message's content, for which engines pass a list.
+type templateSurvey struct {
 	loops  []surveyedLoop
 	sets   []*setStmt
 	calls  []*callExpr
 	macros []*macroDef // of the template, in order
-	around []*macroDef // around what is being parsed, the innermost last
+	around []*macroDef // enclosing the current position, the innermost last
 }
 
-// surveyedLoop is a loop and the macros around it.
+// surveyedLoop is a loop with its enclosing macros.
 type surveyedLoop struct {
 	target, iter expr
 	within       []*macroDef
 }
 
-func (s *survey) addLoop(f *forStmt) {
+func (s *templateSurvey) addLoop(f *forStmt) {
 	s.loops = append(s.loops, surveyedLoop{f.target, f.iter, slices.Clone(s.around)})
 }
 
-// inMacro has parse read the body of m.
-func (s *survey) inMacro(m *macroDef, parse func()) {
+// parseWithin calls parse for the body of m.
+func (s *templateSurvey) parseWithin(m *macroDef, parse func()) {
 	s.macros = append(s.macros, m)
 	s.around = append(s.around, m)
 	parse()
 	s.around = s.around[:len(s.around)-1]
 }
 
-// LoopsOver reports whether the template has a loop over an attribute of a variable, also through filters
-// and slices: {% for part in message.content %}.
+// LoopsOver reports whether the template has a loop over an attribute of a variable, also through filters and
+// slices: {% for part in message.content %}.
 func (t *Template) LoopsOver(variable, attribute string) bool {
-	return slices.ContainsFunc(t.survey.loops, func(l surveyedLoop) bool { return reads(l.iter, variable, attribute) })
+	return slices.ContainsFunc(t.survey.loops, func(l surveyedLoop) bool { return readsVariable(l.iter, variable, attribute) })
 }
 
-// LoopsOverContent reports whether the template has a loop over the content of a message, whatever the
-// message is called there and through macros that are given the content: the test by which vLLM decides
-// whether a template is handed a list of parts. Scopes are not looked at, in vLLM neither.
+// LoopsOverContent reports whether the template has a loop over the content of a message, under any name of
+// the message and through macros which get the content: the test by which vLLM decides whether a template
+// gets a list of parts. Like vLLM it ignores scopes.
 func (t *Template) LoopsOverContent() bool {
 	s := &t.survey
 	messages, ok := s.messageNames()
@@ -49,7 +49,7 @@ func (t *Template) LoopsOverContent() bool {
 		return false
 	}
 	content := func(e expr) bool {
-		return slices.ContainsFunc(messages, func(name string) bool { return reads(e, name, "content") })
+		return slices.ContainsFunc(messages, func(name string) bool { return readsVariable(e, name, "content") })
 	}
 	for i := range s.loops {
 		l := &s.loops[i]
@@ -67,16 +67,16 @@ func (t *Template) LoopsOverContent() bool {
 	return false
 }
 
-// maxNames bounds how many names of one thing are looked for: templates have a few.
+// maxNames bounds the aliases of one thing: templates have a few.
 const maxNames = 64
 
-// messageNames returns the names that loops give to a message. ok is false if one takes messages apart,
-// where vLLM gives up.
-func (s *survey) messageNames() (names []string, ok bool) {
-	lists := s.aliases("messages")
+// messageNames returns the names which loops give to a message. ok is false if a loop unpacks messages, where
+// vLLM gives up.
+func (s *templateSurvey) messageNames() (names []string, ok bool) {
+	lists := s.findAliases("messages")
 	for i := range s.loops {
 		l := &s.loops[i]
-		if !slices.ContainsFunc(lists, func(list string) bool { return reads(l.iter, list, "") }) {
+		if !slices.ContainsFunc(lists, func(list string) bool { return readsVariable(l.iter, list, "") }) {
 			continue
 		}
 		target, one := l.target.(*nameExpr)
@@ -90,9 +90,9 @@ func (s *survey) messageNames() (names []string, ok bool) {
 	return names, true
 }
 
-// aliases returns a variable and the names that the template sets to it or to elements of it, attributes of
-// namespaces with a dot.
-func (s *survey) aliases(variable string) []string {
+// findAliases returns a variable and the names which the template sets to it or to elements of it; attributes
+// of namespaces have a dot.
+func (s *templateSurvey) findAliases(variable string) []string {
 	all := []string{variable}
 	add := func(name string) {
 		if len(all) < maxNames && !slices.Contains(all, name) {
@@ -103,14 +103,14 @@ func (s *survey) aliases(variable string) []string {
 		for _, set := range s.sets {
 			switch target := set.target.(type) {
 			case *nsExpr:
-				if reads(set.value, all[i], "") {
+				if readsVariable(set.value, all[i], "") {
 					add(target.name + "." + target.attr)
 				}
 			case *nameExpr:
-				if reads(set.value, all[i], "") {
+				if readsVariable(set.value, all[i], "") {
 					add(target.name)
 				}
-				for _, attr := range namespaced(set.value, all[i]) {
+				for _, attr := range namespaceAttrs(set.value, all[i]) {
 					add(target.name + "." + attr)
 				}
 			}
@@ -119,8 +119,8 @@ func (s *survey) aliases(variable string) []string {
 	return all
 }
 
-// namespaced returns the attributes that a call of namespace sets to a variable or to elements of it.
-func namespaced(e expr, variable string) (attrs []string) {
+// namespaceAttrs returns the attributes which a call of namespace sets to a variable or to elements of it.
+func namespaceAttrs(e expr, variable string) (attrs []string) {
 	call, ok := e.(*callExpr)
 	if !ok {
 		return nil
@@ -129,15 +129,15 @@ func namespaced(e expr, variable string) (attrs []string) {
 		return nil
 	}
 	for i, value := range call.args.named {
-		if reads(value, variable, "") {
+		if readsVariable(value, variable, "") {
 			attrs = append(attrs, call.args.names[i])
 		}
 	}
 	return attrs
 }
 
-// isParameter reports whether name is a parameter of a macro around l that some call gives the content.
-func (s *survey) isParameter(l *surveyedLoop, name string, content func(expr) bool) bool {
+// isParameter reports whether name is a parameter of a macro around l which gets the content in some call.
+func (s *templateSurvey) isParameter(l *surveyedLoop, name string, content func(expr) bool) bool {
 	for _, m := range l.within {
 		at := slices.Index(m.params, name)
 		if at < 0 {
@@ -158,17 +158,17 @@ func (s *survey) isParameter(l *surveyedLoop, name string, content func(expr) bo
 	return false
 }
 
-// reads reports whether e is a variable, or an attribute of it if one is named, through filters, tests and
-// slices. A name with a dot is an attribute of a namespace.
-func reads(e expr, variable, attribute string) bool {
+// readsVariable reports whether e is a variable, or an attribute of it if one is named, through filters,
+// tests and slices. A name with a dot is an attribute of a namespace.
+func readsVariable(e expr, variable, attribute string) bool {
 	switch e := e.(type) {
 	case *filterExpr:
-		return e.of != nil && reads(e.of, variable, attribute)
+		return e.of != nil && readsVariable(e.of, variable, attribute)
 	case *testExpr:
-		return reads(e.of, variable, attribute)
+		return readsVariable(e.of, variable, attribute)
 	case *itemExpr:
 		if _, ok := e.key.(*sliceExpr); ok {
-			return reads(e.of, variable, attribute)
+			return readsVariable(e.of, variable, attribute)
 		}
 		key, ok := e.key.(constExpr)
 		return ok && attribute != "" && key.value == attribute && isVariable(e.of, variable)

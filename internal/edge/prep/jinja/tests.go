@@ -5,78 +5,80 @@ import (
 	"unicode"
 )
 
-// testFunc is a test: v is what stands before "is".
-type testFunc func(s *state, v any, a *args) bool
+// testFunc is a test: v is the value before "is".
+type testFunc func(s *renderState, v any, a *callArgs) bool
 
-// testNamed returns a test of the built-in set, nil if there is none.
-func testNamed(name string) testFunc {
+// lookupTest returns a test of the built-in set, nil if there is none.
+func lookupTest(name string) testFunc {
 	switch name {
 	case "odd", "even":
-		return func(s *state, v any, a *args) bool {
-			a.bind()
+		return func(s *renderState, v any, a *callArgs) bool {
+			a.bindParams()
 			rest := int64(0)
 			if name == "odd" {
 				rest = 1
 			}
-			return s.equal(s.arith("%", v, int64(2)), rest, 0)
+			return s.isEqual(s.applyOperator("%", v, int64(2)), rest, 0)
 		}
 	case "divisibleby":
-		return func(s *state, v any, a *args) bool {
-			return s.equal(s.arith("%", v, a.bind("num!")[0]), int64(0), 0)
+		return func(s *renderState, v any, a *callArgs) bool {
+			return s.isEqual(s.applyOperator("%", v, a.bindParams("num!")[0]), int64(0), 0)
 		}
 	case "filter", "test":
-		return func(_ *state, v any, a *args) bool {
-			a.bind()
-			hashable(v)
+		return func(_ *renderState, v any, a *callArgs) bool {
+			a.bindParams()
+			hashableKey(v)
 			n, ok := v.(string)
-			return ok && (name == "filter" && filterNamed(n) != nil || name == "test" && testNamed(n) != nil)
+			return ok && (name == "filter" && lookupFilter(n) != nil || name == "test" && lookupTest(n) != nil)
 		}
 	case "lower", "upper":
-		return func(s *state, v any, a *args) bool {
-			a.bind()
-			t := s.str(v)
-			s.read(slowly * len(t))
-			return cased(t, name == "upper")
+		return func(s *renderState, v any, a *callArgs) bool {
+			a.bindParams()
+			t := s.toString(v)
+			s.payRead(slowly * len(t))
+			return isCased(t, name == "upper")
 		}
 	case "sameas":
-		return func(_ *state, v any, a *args) bool {
-			other := a.bind("other!")[0]
+		return func(_ *renderState, v any, a *callArgs) bool {
+			other := a.bindParams("other!")[0]
 			if typeName(v) != typeName(other) {
 				return false
 			}
 			return v == other
 		}
 	case "in":
-		return func(s *state, v any, a *args) bool { return s.contains(a.bind("seq!")[0], v) }
+		return func(s *renderState, v any, a *callArgs) bool { return s.containsItem(a.bindParams("seq!")[0], v) }
 	case "==", "eq", "equalto":
-		return compares("==")
+		return comparisonTest("==")
 	case "!=", "ne":
-		return compares("!=")
+		return comparisonTest("!=")
 	case ">", "gt", "greaterthan":
-		return compares(">")
+		return comparisonTest(">")
 	case ">=", "ge":
-		return compares(">=")
+		return comparisonTest(">=")
 	case "<", "lt", "lessthan":
-		return compares("<")
+		return comparisonTest("<")
 	case "<=", "le":
-		return compares("<=")
+		return comparisonTest("<=")
 	}
-	f := kindTest(name)
+	f := typeTest(name)
 	if f == nil {
 		return nil
 	}
-	return func(_ *state, v any, a *args) bool {
-		a.bind()
+	return func(_ *renderState, v any, a *callArgs) bool {
+		a.bindParams()
 		return f(v)
 	}
 }
 
-func compares(op string) testFunc {
-	return func(s *state, v any, a *args) bool { return s.holds(op, v, a.bind("other!")[0]) }
+func comparisonTest(op string) testFunc {
+	return func(s *renderState, v any, a *callArgs) bool {
+		return s.compareValues(op, v, a.bindParams("other!")[0])
+	}
 }
 
-// cased reports whether text has letters and all are of the case.
-func cased(text string, wantUpper bool) bool {
+// isCased reports whether text has letters and all are of the case.
+func isCased(text string, wantUpper bool) bool {
 	found := false
 	for _, r := range text {
 		switch {
@@ -95,13 +97,13 @@ func cased(text string, wantUpper bool) bool {
 	return found
 }
 
-// kindTest returns a test of what a value is.
-func kindTest(name string) func(v any) bool {
+// typeTest returns a test of the type of a value.
+func typeTest(name string) func(v any) bool {
 	switch name {
 	case "defined":
-		return func(v any) bool { _, none := v.(*undef); return !none }
+		return func(v any) bool { _, none := v.(*undefinedValue); return !none }
 	case "undefined":
-		return func(v any) bool { _, none := v.(*undef); return none }
+		return func(v any) bool { _, none := v.(*undefinedValue); return none }
 	case "none":
 		return func(v any) bool { return v == nil }
 	case "boolean":
@@ -121,7 +123,7 @@ func kindTest(name string) func(v any) bool {
 	case "float":
 		return func(v any) bool { _, ok := v.(float64); return ok }
 	case "number":
-		return func(v any) bool { _, ok := number(v); return ok }
+		return func(v any) bool { _, ok := toNumber(v); return ok }
 	case "string":
 		return func(v any) bool { _, ok := v.(string); return ok }
 	case "mapping":
@@ -129,7 +131,7 @@ func kindTest(name string) func(v any) bool {
 	case "sequence":
 		return func(v any) bool {
 			switch v.(type) {
-			case string, *list, *tuple, *Dict, *span, *group, *undef:
+			case string, *listValue, *tupleValue, *Dict, *rangeValue, *groupPair, *undefinedValue:
 				return true
 			}
 			return false
@@ -137,7 +139,7 @@ func kindTest(name string) func(v any) bool {
 	case "iterable":
 		return func(v any) bool {
 			switch v.(type) {
-			case string, *list, *tuple, *Dict, *span, *group, *undef, *view, *iterator, *loop:
+			case string, *listValue, *tupleValue, *Dict, *rangeValue, *groupPair, *undefinedValue, *dictView, *iterator, *loopVar:
 				return true
 			}
 			return false
@@ -145,7 +147,7 @@ func kindTest(name string) func(v any) bool {
 	case "callable":
 		return func(v any) bool {
 			switch v.(type) {
-			case *function, *macro, *loop, *undef:
+			case *functionValue, *macroValue, *loopVar, *undefinedValue:
 				return true
 			}
 			return false

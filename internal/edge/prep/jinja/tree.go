@@ -1,22 +1,22 @@
 package jinja
 
 type (
-	// expr is a node that has a value.
+	// expr is a node with a value.
 	expr interface {
-		eval(s *state, sc *scope) any
+		eval(s *renderState, sc *scope) any
 	}
-	// stmt is a node that writes output or changes names.
+	// stmt is a node which writes output or changes names.
 	stmt interface {
-		exec(s *state, sc *scope) jump
+		exec(s *renderState, sc *scope) jump
 	}
 	// jump says how a statement ended.
 	jump uint8
 )
 
 const (
-	onward jump = iota
-	breaking
-	continuing
+	jumpNone jump = iota
+	jumpBreak
+	jumpContinue
 )
 
 type (
@@ -67,7 +67,7 @@ type (
 		line    int
 		of, key expr
 	}
-	sliceExpr struct{ parts [3]expr } // nil parts are not given
+	sliceExpr struct{ parts [3]expr } // nil for missing parts
 	callExpr  struct {
 		line   int
 		callee expr

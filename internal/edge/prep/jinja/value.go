@@ -11,69 +11,69 @@ import (
 	"unicode/utf8"
 )
 
-// The types that only templates make. See the package comment for the others.
+// The types which only templates make. See the package comment for the others.
 type (
-	list  struct{ items []any }
-	tuple struct{ items []any }
+	listValue  struct{ items []any }
+	tupleValue struct{ items []any }
 
-	// undef stands for a name or attribute that is not there. It prints as
-	// nothing and is an empty sequence; hint says what using it otherwise means.
-	undef struct {
+	// undefinedValue is a missing name or attribute. It prints as nothing and is an empty sequence; hint is
+	// the error of any other use.
+	undefinedValue struct {
 		hint  string
 		unset bool // a name that its frame has not set yet
 	}
 
-	// namespace is the one thing whose attributes a template may set.
-	namespace struct{ attrs *Dict }
+	// namespaceValue is the only value whose attributes a template may set.
+	namespaceValue struct{ attrs *Dict }
 
-	// iterator is a Python generator: it can be walked once.
+	// iterator is a Python generator: it can be iterated once.
 	iterator struct {
 		next func() (any, bool)
 		name string
 	}
 
-	// view is what items, keys and values of a dictionary return.
-	view struct {
+	// dictView is the result of items, keys and values of a dictionary.
+	dictView struct {
 		name string
 		d    *Dict
 	}
 
-	span struct{ start, stop, step int64 } // range()
+	rangeValue struct{ start, stop, step int64 } // range()
 
-	// function is something that can be called; args are bound by the callee.
-	function struct {
+	// functionValue is a callable; the callee binds the arguments.
+	functionValue struct {
 		name string
-		call func(s *state, a *args) any
+		call func(s *renderState, a *callArgs) any
 	}
 
-	// group is what groupby yields: a pair with names.
-	group struct {
+	// groupPair is an item of groupby: a pair with names.
+	groupPair struct {
 		grouper any
-		list    *list
+		list    *listValue
 	}
 )
 
 // List makes a value of items.
-func List(items ...any) any { return &list{items} }
+func List(items ...any) any { return &listValue{items} }
 
-// Items returns what a value that List made, or an array of JSON, holds; nil for
-// others. The caller does not change it.
+// Items returns the items of a value of List, or of a JSON array; nil for others. The caller does not change
+// them.
 func Items(v any) []any {
-	items, _ := sequence(v)
+	items, _ := sequenceItems(v)
 	return items
 }
 
-func (v *view) item(i int) any {
+func (v *dictView) itemAt(i int) any {
 	switch v.name {
 	case "dict_keys":
 		return v.d.keys[i]
 	case "dict_values":
 		return v.d.vals[i]
 	}
-	return &tuple{[]any{v.d.keys[i], v.d.vals[i]}}
+	return &tupleValue{[]any{v.d.keys[i], v.d.vals[i]}}
 }
 
-func (r *span) len() int64 {
+func (r *rangeValue) itemCount() int64 {
 	switch {
 	case r.step > 0 && r.start < r.stop:
 		return (r.stop-r.start-1)/r.step + 1
@@ -83,7 +83,7 @@ func (r *span) len() int64 {
 	return 0
 }
 
-func (r *span) at(i int64) any { return r.start + i*r.step }
+func (r *rangeValue) itemAt(i int64) any { return r.start + i*r.step }
 
 func typeName(v any) string {
 	switch v := v.(type) {
@@ -97,40 +97,40 @@ func typeName(v any) string {
 		return "float"
 	case string:
 		return "str"
-	case *list:
+	case *listValue:
 		return "list"
-	case *tuple:
+	case *tupleValue:
 		return "tuple"
 	case *Dict:
 		return "dict"
-	case *undef:
+	case *undefinedValue:
 		return "Undefined"
-	case *namespace:
+	case *namespaceValue:
 		return "Namespace"
 	case *iterator:
 		return "generator"
-	case *view:
+	case *dictView:
 		return v.name
-	case *span:
+	case *rangeValue:
 		return "range"
-	case *macro:
+	case *macroValue:
 		return "Macro"
-	case *loop:
+	case *loopVar:
 		return "LoopContext"
-	case *group:
+	case *groupPair:
 		return "_GroupTuple"
-	case *slicing:
+	case *sliceRange:
 		return "slice"
-	case *self:
+	case *selfVar:
 		return "TemplateReference"
 	}
 	return "function"
 }
 
-// truth is Python's bool().
-func truth(v any) bool {
+// isTruthy is Python's bool().
+func isTruthy(v any) bool {
 	switch v := v.(type) {
-	case nil, *undef:
+	case nil, *undefinedValue:
 		return false
 	case bool:
 		return v
@@ -142,26 +142,26 @@ func truth(v any) bool {
 		return v != 0
 	case string:
 		return v != ""
-	case *list:
+	case *listValue:
 		return len(v.items) > 0
-	case *tuple:
+	case *tupleValue:
 		return len(v.items) > 0
 	case *Dict:
 		return v.Len() > 0
-	case *view:
+	case *dictView:
 		return v.d.Len() > 0
-	case *span:
-		return v.len() > 0
+	case *rangeValue:
+		return v.itemCount() > 0
 	}
 	return true
 }
 
-// str is Python's str().
-func (s *state) str(v any) string {
+// toString is Python's str().
+func (s *renderState) toString(v any) string {
 	switch v := v.(type) {
 	case string:
 		return v
-	case *undef:
+	case *undefinedValue:
 		return ""
 	case nil:
 		return "None"
@@ -174,71 +174,71 @@ func (s *state) str(v any) string {
 		return strconv.FormatInt(v, 10)
 	}
 	var b strings.Builder
-	s.repr(&b, v, 0)
-	s.spend(b.Len())
+	s.writeRepr(&b, v, 0)
+	s.payBytes(b.Len())
 	return b.String()
 }
 
-// repr is Python's repr().
-func (s *state) repr(b *strings.Builder, v any, depth int) {
+// writeRepr is Python's repr().
+func (s *renderState) writeRepr(b *strings.Builder, v any, depth int) {
 	if depth > maxDepth {
 		throw("maximum recursion depth exceeded while getting the repr of an object")
 	}
-	s.step()
-	s.room(b.Len())
+	s.payStep()
+	s.checkRoom(b.Len())
 	sequence := func(items []any, open, end string) {
 		b.WriteString(open)
 		for i, item := range items {
 			if i > 0 {
 				b.WriteString(", ")
 			}
-			s.repr(b, item, depth+1)
+			s.writeRepr(b, item, depth+1)
 		}
 		b.WriteString(end)
 	}
 	switch v := v.(type) {
 	case string:
-		s.read(slowly * len(v))
-		s.room(b.Len() + len(v))
+		s.payRead(slowly * len(v))
+		s.checkRoom(b.Len() + len(v))
 		reprString(b, v)
 	case nil, bool, int64:
-		b.WriteString(s.str(v))
+		b.WriteString(s.toString(v))
 	case *big.Int:
-		s.read(v.BitLen() * slowly)
+		s.payRead(v.BitLen() * slowly)
 		b.WriteString(v.String())
 	case float64:
 		b.WriteString(formatFloat(v))
-	case *undef:
+	case *undefinedValue:
 		b.WriteString("Undefined")
-	case *list:
+	case *listValue:
 		sequence(v.items, "[", "]")
-	case *tuple:
+	case *tupleValue:
 		if len(v.items) == 1 {
 			sequence(v.items, "(", ",)")
 		} else {
 			sequence(v.items, "(", ")")
 		}
-	case *group:
+	case *groupPair:
 		sequence([]any{v.grouper, v.list}, "(", ")")
 	case *Dict:
-		s.reprDict(b, v, depth)
-	case *namespace:
+		s.writeReprDict(b, v, depth)
+	case *namespaceValue:
 		b.WriteString("<Namespace ")
-		s.reprDict(b, v.attrs, depth)
+		s.writeReprDict(b, v.attrs, depth)
 		b.WriteString(">")
-	case *view:
+	case *dictView:
 		items := make([]any, v.d.Len())
 		for i := range items {
-			items[i] = v.item(i)
+			items[i] = v.itemAt(i)
 		}
 		sequence(items, v.name+"([", "])")
-	case *span:
+	case *rangeValue:
 		if v.step == 1 {
 			fmt.Fprintf(b, "range(%d, %d)", v.start, v.stop)
 		} else {
 			fmt.Fprintf(b, "range(%d, %d, %d)", v.start, v.stop, v.step)
 		}
-	case *macro:
+	case *macroValue:
 		if v.name == "" {
 			b.WriteString("<Macro anonymous>")
 		} else {
@@ -246,30 +246,29 @@ func (s *state) repr(b *strings.Builder, v any, depth int) {
 			reprString(b, v.name)
 			b.WriteString(">")
 		}
-	case *self:
+	case *selfVar:
 		b.WriteString("<TemplateReference None>")
-	case *loop:
-		fmt.Fprintf(b, "<LoopContext %d/%d>", v.index+1, v.length())
+	case *loopVar:
+		fmt.Fprintf(b, "<LoopContext %d/%d>", v.index+1, v.totalLength())
 	default:
 		fmt.Fprintf(b, "<%s object>", typeName(v))
 	}
 }
 
-func (s *state) reprDict(b *strings.Builder, d *Dict, depth int) {
+func (s *renderState) writeReprDict(b *strings.Builder, d *Dict, depth int) {
 	b.WriteByte('{')
 	for i, k := range d.keys {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		s.repr(b, k, depth+1)
+		s.writeRepr(b, k, depth+1)
 		b.WriteString(": ")
-		s.repr(b, d.vals[i], depth+1)
+		s.writeRepr(b, d.vals[i], depth+1)
 	}
 	b.WriteByte('}')
 }
 
-// reprString writes a string as Python's source would: in single quotes unless
-// only those occur in it.
+// reprString writes a string as Python source: in single quotes unless only those occur in it.
 func reprString(b *strings.Builder, v string) {
 	quote := '\''
 	if strings.Contains(v, "'") && !strings.Contains(v, `"`) {
@@ -300,8 +299,8 @@ func reprString(b *strings.Builder, v string) {
 	b.WriteRune(quote)
 }
 
-// formatFloat is the repr of a float: the shortest digits that read back, with
-// an exponent below 1e-4 and from 1e16.
+// formatFloat is the repr of a float: the shortest digits which read back, with an exponent below 1e-4 and
+// from 1e16.
 func formatFloat(f float64) string {
 	switch {
 	case math.IsNaN(f):
@@ -321,8 +320,8 @@ func formatFloat(f float64) string {
 	return text
 }
 
-// integer returns v as an int if Python would use it as an index.
-func integer(v any) (int64, bool) {
+// toInteger returns v as an int if Python would accept it as an index.
+func toInteger(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int64:
 		return v, true
@@ -340,8 +339,8 @@ func integer(v any) (int64, bool) {
 	return 0, false
 }
 
-// number returns v as a float if it is a number.
-func number(v any) (float64, bool) {
+// toNumber returns v as a float if it is a number.
+func toNumber(v any) (float64, bool) {
 	switch v := v.(type) {
 	case float64:
 		return v, true
@@ -349,23 +348,23 @@ func number(v any) (float64, bool) {
 		f, _ := new(big.Float).SetInt(v).Float64()
 		return f, true
 	}
-	i, ok := integer(v)
+	i, ok := toInteger(v)
 	return float64(i), ok
 }
 
-// bigInt returns v as a big integer if it is an integer.
-func bigInt(v any) (*big.Int, bool) {
+// toBigInt returns v as a big integer if it is an integer.
+func toBigInt(v any) (*big.Int, bool) {
 	if b, ok := v.(*big.Int); ok {
 		return b, true
 	}
-	if i, ok := integer(v); ok {
+	if i, ok := toInteger(v); ok {
 		return big.NewInt(i), true
 	}
 	return nil, false
 }
 
-// small returns b as an int64 value if it fits.
-func small(b *big.Int) any {
+// normalizeInt returns b as an int64 value if it fits.
+func normalizeInt(b *big.Int) any {
 	if b.IsInt64() {
 		return b.Int64()
 	}
@@ -375,22 +374,22 @@ func small(b *big.Int) any {
 	return b
 }
 
-// equal is Python's ==.
-func (s *state) equal(a, b any, depth int) bool {
+// isEqual is Python's ==.
+func (s *renderState) isEqual(a, b any, depth int) bool {
 	if depth > maxDepth {
 		throw("maximum recursion depth exceeded in comparison")
 	}
-	s.step()
+	s.payStep()
 	if x, ok := a.(string); ok {
 		y, ok := b.(string)
 		if !ok || len(x) != len(y) {
 			return false
 		}
-		s.read(len(x))
+		s.payRead(len(x))
 		return x == y
 	}
-	if x, ok := number(a); ok {
-		y, ok := number(b)
+	if x, ok := toNumber(a); ok {
+		y, ok := toNumber(b)
 		if !ok {
 			return false
 		}
@@ -399,19 +398,19 @@ func (s *state) equal(a, b any, depth int) bool {
 	switch a := a.(type) {
 	case nil:
 		return b == nil
-	case *undef:
-		_, ok := b.(*undef)
+	case *undefinedValue:
+		_, ok := b.(*undefinedValue)
 		return ok
-	case *list:
-		b, ok := b.(*list)
+	case *listValue:
+		b, ok := b.(*listValue)
 		return ok && s.equalItems(a.items, b.items, depth)
-	case *tuple, *group:
-		x, _ := sequence(a)
-		y, ok := sequence(b)
-		_, isList := b.(*list)
+	case *tupleValue, *groupPair:
+		x, _ := sequenceItems(a)
+		y, ok := sequenceItems(b)
+		_, isList := b.(*listValue)
 		return ok && !isList && s.equalItems(x, y, depth)
-	case *span:
-		b, ok := b.(*span)
+	case *rangeValue:
+		b, ok := b.(*rangeValue)
 		return ok && *a == *b
 	case *Dict:
 		b, ok := b.(*Dict)
@@ -419,8 +418,8 @@ func (s *state) equal(a, b any, depth int) bool {
 			return false
 		}
 		for i, k := range a.keys {
-			v, ok := b.get(k)
-			if !ok || !s.equal(a.vals[i], v, depth+1) {
+			v, ok := b.getKey(k)
+			if !ok || !s.isEqual(a.vals[i], v, depth+1) {
 				return false
 			}
 		}
@@ -429,18 +428,18 @@ func (s *state) equal(a, b any, depth int) bool {
 	return a == b
 }
 
-// unordered is what comparing with NaN gives.
+// unordered is the result of comparing with NaN.
 const unordered = 2
 
-// compareNumbers compares a and b, which are about x and y, exactly.
+// compareNumbers compares a and b exactly; x and y are their approximate values.
 func compareNumbers(a, b any, x, y float64) int {
 	if i, ok := a.(int64); ok {
 		if j, ok := b.(int64); ok {
 			return cmp.Compare(i, j)
 		}
 	}
-	p, pok := bigInt(a)
-	q, qok := bigInt(b)
+	p, pok := toBigInt(a)
+	q, qok := toBigInt(b)
 	switch {
 	case math.IsNaN(x) || math.IsNaN(y):
 		return unordered
@@ -454,98 +453,98 @@ func compareNumbers(a, b any, x, y float64) int {
 	return cmp.Compare(x, y)
 }
 
-func (s *state) equalItems(a, b []any, depth int) bool {
+func (s *renderState) equalItems(a, b []any, depth int) bool {
 	if len(a) != len(b) {
 		return false
 	}
 	for i := range a {
-		if !s.equal(a[i], b[i], depth+1) {
+		if !s.isEqual(a[i], b[i], depth+1) {
 			return false
 		}
 	}
 	return true
 }
 
-// compare is the sign of a - b where Python orders the two; it throws otherwise.
-func (s *state) compare(op string, a, b any) int {
-	s.step()
+// compareOrder is the sign of a - b where Python orders the two; it throws otherwise.
+func (s *renderState) compareOrder(op string, a, b any) int {
+	s.payStep()
 	if x, ok := a.(string); ok {
 		if y, ok := b.(string); ok {
-			s.read(min(len(x), len(y)))
+			s.payRead(min(len(x), len(y)))
 			return strings.Compare(x, y)
 		}
 	}
-	if x, ok := number(a); ok {
-		if y, ok := number(b); ok {
+	if x, ok := toNumber(a); ok {
+		if y, ok := toNumber(b); ok {
 			return compareNumbers(a, b, x, y)
 		}
 	}
-	x, xok := sequence(a)
-	y, yok := sequence(b)
+	x, xok := sequenceItems(a)
+	y, yok := sequenceItems(b)
 	if xok && yok && typeName(a) == typeName(b) {
 		for i := range min(len(x), len(y)) {
-			if !s.equal(x[i], y[i], 0) {
-				return s.compare(op, x[i], y[i])
+			if !s.isEqual(x[i], y[i], 0) {
+				return s.compareOrder(op, x[i], y[i])
 			}
 		}
 		return len(x) - len(y)
 	}
-	undefined(a)
-	undefined(b)
+	requireDefined(a)
+	requireDefined(b)
 	throw("'%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
 	return 0
 }
 
-// sequence returns the items of a list or tuple.
-func sequence(v any) ([]any, bool) {
+// sequenceItems returns the items of a list or tuple.
+func sequenceItems(v any) ([]any, bool) {
 	switch v := v.(type) {
-	case *list:
+	case *listValue:
 		return v.items, true
-	case *tuple:
+	case *tupleValue:
 		return v.items, true
-	case *group:
+	case *groupPair:
 		return []any{v.grouper, v.list}, true
 	}
 	return nil, false
 }
 
-// undefined throws if v is the undefined value.
-func undefined(v any) {
-	if u, ok := v.(*undef); ok {
+// requireDefined throws if v is the undefined value.
+func requireDefined(v any) {
+	if u, ok := v.(*undefinedValue); ok {
 		throw("%s", u.hint)
 	}
 }
 
-// length is Python's len().
-func (s *state) length(v any) int64 {
+// lengthOf is Python's len().
+func (s *renderState) lengthOf(v any) int64 {
 	switch v := v.(type) {
-	case *undef:
+	case *undefinedValue:
 		return 0
 	case string:
-		s.read(len(v))
+		s.payRead(len(v))
 		return int64(utf8.RuneCountInString(v))
 	case *Dict:
 		return int64(v.Len())
-	case *view:
+	case *dictView:
 		return int64(v.d.Len())
-	case *span:
-		return v.len()
-	case *loop:
-		return v.length()
+	case *rangeValue:
+		return v.itemCount()
+	case *loopVar:
+		return v.totalLength()
 	}
-	items, ok := sequence(v)
+	items, ok := sequenceItems(v)
 	if !ok {
 		throw("object of type '%s' has no len()", typeName(v))
 	}
 	return int64(len(items))
 }
 
-// iterate is Python's iter(). It throws if v cannot be walked.
-func (s *state) iterate(v any) func() (any, bool) {
+// iterateValue is Python's iter(). It throws if v is not iterable.
+func (s *renderState) iterateValue(v any) func() (any, bool) {
 	i := -1
 	over := func(n int, at func(i int) any) func() (any, bool) {
 		return func() (any, bool) {
-			s.step()
+			s.payStep()
 			if i++; i >= n {
 				return nil, false
 			}
@@ -553,11 +552,11 @@ func (s *state) iterate(v any) func() (any, bool) {
 		}
 	}
 	switch v := v.(type) {
-	case *undef:
+	case *undefinedValue:
 		return over(0, nil)
 	case string:
 		return func() (any, bool) {
-			s.step()
+			s.payStep()
 			if v == "" {
 				return nil, false
 			}
@@ -568,69 +567,69 @@ func (s *state) iterate(v any) func() (any, bool) {
 		}
 	case *Dict:
 		return over(v.Len(), func(i int) any { return v.keys[i] })
-	case *view:
-		return over(v.d.Len(), v.item)
-	case *span:
-		return over(int(v.len()), func(i int) any { return v.at(int64(i)) })
+	case *dictView:
+		return over(v.d.Len(), v.itemAt)
+	case *rangeValue:
+		return over(int(v.itemCount()), func(i int) any { return v.itemAt(int64(i)) })
 	case *iterator:
 		return func() (item any, ok bool) {
-			s.nested(func() { item, ok = v.next() }) // generators walk generators
+			s.runNested(func() { item, ok = v.next() }) // generators iterate over generators
 			return item, ok
 		}
-	case *loop:
-		return v.iterate(s)
+	case *loopVar:
+		return v.iterateLoop(s)
 	}
-	items, ok := sequence(v)
+	items, ok := sequenceItems(v)
 	if !ok {
 		throw("'%s' object is not iterable", typeName(v))
 	}
 	return over(len(items), func(i int) any { return items[i] })
 }
 
-// collect is Python's list().
-func (s *state) collect(v any) []any {
-	if items, ok := sequence(v); ok {
-		s.spend(8 * len(items))
+// collectItems is Python's list().
+func (s *renderState) collectItems(v any) []any {
+	if items, ok := sequenceItems(v); ok {
+		s.payBytes(8 * len(items))
 		return append([]any(nil), items...)
 	}
 	var items []any
-	next := s.iterate(v)
+	next := s.iterateValue(v)
 	for item, ok := next(); ok; item, ok = next() {
-		s.spend(16)
+		s.payBytes(16)
 		items = append(items, item)
 	}
 	return items
 }
 
-// generate returns a one-time iterator over what next gives.
-func generate(next func() (any, bool)) *iterator { return &iterator{next: next, name: "generator"} }
+// newIterator returns a one-time iterator over the results of next.
+func newIterator(next func() (any, bool)) *iterator { return &iterator{next: next, name: "generator"} }
 
-// contains is Python's in.
-func (s *state) contains(container, v any) bool {
+// containsItem is Python's in.
+func (s *renderState) containsItem(container, v any) bool {
 	switch c := container.(type) {
 	case string:
 		text, ok := v.(string)
 		if !ok {
-			undefined(v)
+			requireDefined(v)
 			throw("'in <string>' requires string as left operand, not %s", typeName(v))
 		}
-		s.read(len(c))
+		s.payRead(len(c))
 		return strings.Contains(c, text)
 	case *Dict:
-		s.readKey(v)
-		_, ok := c.get(v)
+		s.payKeyRead(v)
+		_, ok := c.getKey(v)
 		return ok
-	case *view:
+	case *dictView:
 		if c.name == "dict_keys" {
-			_, ok := c.d.get(v)
+			_, ok := c.d.getKey(v)
 			return ok
 		}
-	case *namespace:
+	case *namespaceValue:
 		throw("argument of type 'Namespace' is not iterable")
 	}
-	next := s.iterate(container)
+	next := s.iterateValue(container)
 	for item, ok := next(); ok; item, ok = next() {
-		if s.equal(item, v, 0) {
+		if s.isEqual(item, v, 0) {
 			return true
 		}
 	}

@@ -23,7 +23,7 @@ func BenchmarkPrompt(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer fetcher.Close()
-	r, err := New(Config{}, FromFetcher(fetcher, 64<<20), nil)
+	r, err := New(Config{}, NewFetcherSource(fetcher, 64<<20), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -41,12 +41,12 @@ func BenchmarkPrompt(b *testing.B) {
 					parts = prep.AppendMediaPart(parts, media.Image)
 				}
 				c.Messages = []prep.Message{{Role: "user", Parts: append(parts, ']')}}
-				local := prep.Local{Pipeline: pipe, Media: r.For(Way{Identity: identity})}
+				local := prep.LocalEncoder{Pipeline: pipe, Media: r.ResolverFor(ModelOptions{Identity: identity})}
 				b.ReportAllocs()
 				for b.Loop() {
 					p, err := local.EncodeChat(b.Context(), c)
 					if err != nil || len(p.Media) != n {
-						b.Fatal(p.TextOnly, err)
+						b.Fatal(p.TextOnlyReason, err)
 					}
 					p.Free()
 				}

@@ -6,21 +6,20 @@ import (
 	"penstock/internal/media/shm"
 )
 
-// FromLender is the Lender that lends segments of shared memory, for as long as requests last at
-// most.
-func FromLender(l *shm.Lender, longest time.Duration) Lender { return lent{l, longest} }
+// NewShmLender returns a Lender of shared-memory segments, each leased for at most longest.
+func NewShmLender(l *shm.Lender, longest time.Duration) Lender { return shmLender{l, longest} }
 
-type lent struct {
-	lender  *shm.Lender
-	longest time.Duration
+type shmLender struct {
+	lender   *shm.Lender
+	maxLease time.Duration
 }
 
 // Lend implements Lender.
-func (l lent) Lend(data []byte) (string, func(), error) {
-	lease, err := l.lender.Lend(data, l.longest)
+func (l shmLender) Lend(data []byte) (string, func(), error) {
+	lease, err := l.lender.Lend(data, l.maxLease)
 	if err != nil {
 		return "", nil, err
 	}
-	// A segment that cannot be removed is swept by the next process.
+	// A segment which cannot be removed is swept by the next process.
 	return lease.Name(), func() { _ = lease.Release() }, nil
 }

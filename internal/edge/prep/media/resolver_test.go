@@ -24,10 +24,10 @@ import (
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/media/family"
-	"penstock/core/media/probe"
 	"penstock/internal/edge/prep"
 	"penstock/internal/media/fetch"
 	"penstock/internal/media/pixel"
+	"penstock/internal/media/probe"
 )
 
 // words is a vocabulary of the built-in model's placeholders.
@@ -40,7 +40,7 @@ func (words) ID(text string) (kv.Token, bool) {
 
 func builtin(t *testing.T) *family.Family {
 	t.Helper()
-	f, err := family.Builtin(words{})
+	f, err := family.OpenBuiltin(words{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,18 +76,18 @@ func (s *shelf) find(ctx context.Context, url string) ([]byte, error) {
 	return nil, ctx.Err()
 }
 
-func (s *shelf) Size(ctx context.Context, url string) (Found, error) {
+func (s *shelf) FetchSize(ctx context.Context, url string) (FileInfo, error) {
 	s.mu.Lock()
 	s.mu.sizes++
 	s.mu.Unlock()
 	b, err := s.find(ctx, url)
 	if err != nil {
-		return Found{}, err
+		return FileInfo{}, err
 	}
-	return s.Header(b)
+	return s.ReadHeader(b)
 }
 
-func (s *shelf) File(ctx context.Context, url string) ([]byte, func(), error) {
+func (s *shelf) FetchFile(ctx context.Context, url string) ([]byte, func(), error) {
 	b, err := s.find(ctx, url)
 	if err != nil {
 		return nil, nil, err
@@ -103,12 +103,12 @@ func (s *shelf) File(ctx context.Context, url string) ([]byte, func(), error) {
 	}, nil
 }
 
-func (s *shelf) Data(uri string) ([]byte, error) {
+func (s *shelf) ParseData(uri string) ([]byte, error) {
 	d, err := fetch.ParseData(uri, 1<<20)
 	return d.Bytes, err
 }
 
-func (s *shelf) Header(file []byte) (Found, error) { return fetched{}.Header(file) }
+func (s *shelf) ReadHeader(file []byte) (FileInfo, error) { return fetcherSource{}.ReadHeader(file) }
 
 // desk lends what it is given, and counts.
 type desk struct {
@@ -195,25 +195,25 @@ func TestIdentities(t *testing.T) {
 	}
 	chat := shown(media.Image, "http://a/1", "http://a/2?sig=x", data("image/png", file))
 	size := media.Size{Width: 56, Height: 84}
-	tensor, _, err := pixel.Decode(file, pixel.Limits{})
+	tensor, _, err := pixel.DecodeImage(file, pixel.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pixels := pixel.Key(media.Image, &tensor)
+	pixels := pixel.ContentKey(media.Image, &tensor)
 	for _, c := range []struct {
 		identity media.Identity
 		want     []media.Key
 		gets     int
 	}{
 		{media.ByURL, []media.Key{
-			media.URLKey("http://a/1", period("http://a/1", now, time.Hour)),
-			media.URLKey("http://a/2?sig=x", period("http://a/2?sig=x", now, time.Hour)), media.BytesKey(file),
+			media.URLKey("http://a/1", ttlPeriod("http://a/1", now, time.Hour)),
+			media.URLKey("http://a/2?sig=x", ttlPeriod("http://a/2?sig=x", now, time.Hour)), media.BytesKey(file),
 		}, 0},
 		{media.ByBytes, []media.Key{media.BytesKey(file), media.BytesKey(again), media.BytesKey(file)}, 2},
 		{media.ByPixels, []media.Key{pixels, pixels, pixels}, 2},
 	} {
 		src.mu.gets = 0
-		objects, release, err := r.For(Way{Identity: c.identity}).Resolve(t.Context(), chat, builtin(t))
+		objects, release, err := r.ResolverFor(ModelOptions{Identity: c.identity}).Resolve(t.Context(), chat, builtin(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,9 +238,9 @@ func TestPeriods(t *testing.T) {
 	changes := map[time.Duration]int{}
 	for i := range 50 {
 		url := fmt.Sprint("http://a/", i)
-		first, changed := period(url, start, time.Hour), time.Duration(0)
+		first, changed := ttlPeriod(url, start, time.Hour), time.Duration(0)
 		for d := time.Duration(0); d <= time.Hour; d += time.Minute {
-			switch p := period(url, start.Add(d), time.Hour); {
+			switch p := ttlPeriod(url, start.Add(d), time.Hour); {
 			case p == first && changed == 0:
 			case p == first+1:
 				if changed == 0 {
@@ -254,7 +254,7 @@ func TestPeriods(t *testing.T) {
 			t.Errorf("%s shows the same for more than an hour", url)
 		}
 		changes[changed]++
-		if period(url, start, 0) != 0 {
+		if ttlPeriod(url, start, 0) != 0 {
 			t.Error("a URL for ever has a period")
 		}
 	}
@@ -272,14 +272,14 @@ func TestNames(t *testing.T) {
 	}
 	chat := shown(media.Image, "http://a/1")
 	chat.Media[0].Name = "mine"
-	objects, release, err := r.For(Way{}).Resolve(t.Context(), chat, builtin(t))
+	objects, release, err := r.ResolverFor(ModelOptions{}).Resolve(t.Context(), chat, builtin(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	release()
 	unowned := shown(media.Image, "http://a/1")
 	unowned.Media[0].Name, unowned.Namespace = "mine", ""
-	nobodys, release, err := r.For(Way{}).Resolve(t.Context(), unowned, builtin(t))
+	nobodys, release, err := r.ResolverFor(ModelOptions{}).Resolve(t.Context(), unowned, builtin(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestNames(t *testing.T) {
 func TestTransfers(t *testing.T) {
 	file := encoded(t, "png", picture(28, 56, red))
 	src := &shelf{files: map[string][]byte{"http://a/1": file}}
-	tensor, _, err := pixel.Decode(file, pixel.Limits{})
+	tensor, _, err := pixel.DecodeImage(file, pixel.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestTransfers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, release, err := r.For(Way{Identity: media.ByPixels, Transfer: c.transfer}).Resolve(t.Context(), shown(media.Image, "http://a/1"), builtin(t))
+		objects, release, err := r.ResolverFor(ModelOptions{Identity: media.ByPixels, Transfer: c.transfer}).Resolve(t.Context(), shown(media.Image, "http://a/1"), builtin(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,7 +337,7 @@ func TestTransfers(t *testing.T) {
 				t.Errorf("%v: the segment has %d bytes, %d in use", c.transfer, len(c.lender.mu.lent[o.Tensor.Segment]), r.memory.Used())
 			}
 		}
-		if got != c.want || o.Source != "http://a/1" || o.Key != pixel.Key(media.Image, &tensor) || o.Identity != media.ByPixels {
+		if got != c.want || o.Source != "http://a/1" || o.Key != pixel.ContentKey(media.Image, &tensor) || o.Identity != media.ByPixels {
 			t.Errorf("%q is sent by %s, want %s: %+v", c.transfer, got, c.want, o.Key)
 		}
 		release()
@@ -359,7 +359,7 @@ func TestVideosAndSounds(t *testing.T) {
 	}
 	chat := shown(media.Video, "http://a/v", data("image/gif", moving), "data:video/jpeg;base64,"+frame+","+frame)
 	for range 2 { // the second time it is remembered
-		objects, release, err := r.For(Way{}).Resolve(t.Context(), chat, builtin(t))
+		objects, release, err := r.ResolverFor(ModelOptions{}).Resolve(t.Context(), chat, builtin(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -369,7 +369,7 @@ func TestVideosAndSounds(t *testing.T) {
 		}
 	}
 	sound := wav(8000)
-	objects, release, err := r.For(Way{}).Resolve(t.Context(), shown(media.Audio, data("audio/wav", sound)), builtin(t))
+	objects, release, err := r.ResolverFor(ModelOptions{}).Resolve(t.Context(), shown(media.Audio, data("audio/wav", sound)), builtin(t))
 	if err != nil || objects[0].Size.Samples != 16000 || objects[0].Key != media.BytesKey(sound) || objects[0].Identity != media.ByBytes {
 		t.Errorf("%+v %v", objects, err)
 	}
@@ -434,10 +434,10 @@ func TestNothingByHalves(t *testing.T) {
 		}
 		chat := shown(media.Image, "http://a/1", c.url)
 		chat.Media[1].Kind = c.kind
-		way := Way{Identity: c.identity, Transfer: TransferShared}
-		_, _, err = r.For(way).Resolve(t.Context(), chat, builtin(t))
+		way := ModelOptions{Identity: c.identity, Transfer: TransferShared}
+		_, _, err = r.ResolverFor(way).Resolve(t.Context(), chat, builtin(t))
 		var f *fault.Error
-		var u *prep.Unresolved
+		var u *prep.UnresolvedError
 		if !errors.As(err, &f) || f.Code != fault.Invalid || f.Param != "messages[0].content[1].image_url.url" || !strings.Contains(f.Message, c.says) {
 			t.Errorf("%s by %s: %v, want a refusal that says %q", c.what, c.identity, err, c.says)
 			continue
@@ -457,8 +457,8 @@ func TestCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = r.For(Way{}).Resolve(t.Context(), shown(media.Image, "http://a", "http://b", "http://c"), builtin(t))
-	var u *prep.Unresolved
+	_, _, err = r.ResolverFor(ModelOptions{}).Resolve(t.Context(), shown(media.Image, "http://a", "http://b", "http://c"), builtin(t))
+	var u *prep.UnresolvedError
 	var f *fault.Error
 	if !errors.As(err, &f) || errors.As(err, &u) || f.Param != "messages[0].content[2]" {
 		t.Error(err)
@@ -468,13 +468,13 @@ func TestCounts(t *testing.T) {
 // TestOrientation: where a family counts a turned picture otherwise, a size alone is not enough.
 func TestOrientation(t *testing.T) {
 	p := &prep.Media{Kind: media.Image, Param: "p"}
-	found := Found{Kind: media.Image, Size: media.Size{Width: 3, Height: 4}}
+	found := FileInfo{Kind: media.Image, Size: media.Size{Width: 3, Height: 4}}
 	var o media.Object
 	o.Kind = media.Image
-	if err := take(builtin(t), p, found, &o); err != nil || o.Size != found.Size {
+	if err := setObjectSize(builtin(t), p, found, &o); err != nil || o.Size != found.Size {
 		t.Errorf("%+v %v", o, err)
 	}
-	f, err := family.Open(family.Files{
+	f, err := family.Open(family.CheckpointFiles{
 		Config:       []byte(`{"model_type":"llava","image_token_index":1,"vision_config":{"model_type":"pixtral","patch_size":16,"image_size":1540},"spatial_merge_size":2}`),
 		Preprocessor: []byte(`{"image_processor_type":"PixtralImageProcessor","patch_size":{"height":16,"width":16},"size":{"longest_edge":1540}}`),
 		Processor:    []byte(`{"patch_size":16,"spatial_merge_size":2,"image_token":"[IMG]","image_break_token":"[IMG_BREAK]","image_end_token":"[IMG_END]"}`),
@@ -482,12 +482,12 @@ func TestOrientation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var u *prep.Unresolved
-	if err := take(f, p, found, &o); !errors.As(err, &u) || u.Reason != media.OrientationUnknown {
-		t.Errorf("%v (turned %v)", err, f.Turned())
+	var u *prep.UnresolvedError
+	if err := setObjectSize(f, p, found, &o); !errors.As(err, &u) || u.Reason != media.OrientationUnknown {
+		t.Errorf("%v (turned %v)", err, f.NeedsOrientation())
 	}
 	found.Oriented = true
-	if err := take(f, p, found, &o); err != nil {
+	if err := setObjectSize(f, p, found, &o); err != nil {
 		t.Error(err)
 	}
 }
@@ -504,10 +504,10 @@ func TestTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		way := r.For(Way{Identity: media.ByBytes})
+		way := r.ResolverFor(ModelOptions{Identity: media.ByBytes})
 		began := time.Now()
 		_, _, err = way.Resolve(t.Context(), shown(media.Image, "http://a/1", "http://hangs"), builtin(t))
-		var u *prep.Unresolved
+		var u *prep.UnresolvedError
 		if !errors.As(err, &u) || u.Reason != media.DimensionsUnknown || time.Since(began) != 3*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
@@ -539,7 +539,7 @@ func TestSlowServers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		way, eyes := r.For(Way{Identity: media.ByPixels}), builtin(t)
+		way, eyes := r.ResolverFor(ModelOptions{Identity: media.ByPixels}), builtin(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 100 {
 			go func() {
@@ -562,14 +562,14 @@ func TestSlowServers(t *testing.T) {
 // TestRoom: requests that need more memory than there is wait for each other, and none for ever.
 func TestRoom(t *testing.T) {
 	file := encoded(t, "png", picture(100, 100, red))
-	r, err := New(Config{Memory: 2 * pixel.Memory(media.Image, file, pixel.Limits{}), Timeout: time.Minute}, &shelf{}, nil)
+	r, err := New(Config{Memory: 2 * pixel.DecodeMemory(media.Image, file, pixel.Limits{}), Timeout: time.Minute}, &shelf{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var wait sync.WaitGroup
 	for range 20 {
 		wait.Go(func() {
-			objects, release, err := r.For(Way{Identity: media.ByPixels}).Resolve(t.Context(), shown(media.Image, data("image/png", file), data("image/png", file)), builtin(t))
+			objects, release, err := r.ResolverFor(ModelOptions{Identity: media.ByPixels}).Resolve(t.Context(), shown(media.Image, data("image/png", file), data("image/png", file)), builtin(t))
 			if err != nil || objects[0].Key != objects[1].Key {
 				t.Errorf("%v %v", objects, err)
 				return
@@ -586,19 +586,19 @@ func TestRoom(t *testing.T) {
 // TestRoomOfVideos: the room for a video is that of all its frames, however short its file.
 func TestRoomOfVideos(t *testing.T) {
 	file := encoded(t, "gif", picture(40, 40, red))
-	need := pixel.Memory(media.Video, file, pixel.Limits{})
+	need := pixel.DecodeMemory(media.Video, file, pixel.Limits{})
 	r, err := New(Config{Memory: 4 * need, Timeout: time.Minute}, &shelf{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := r.memory.Wait(t.Context(), need+1) // there is room for none besides
+	n, err := r.memory.Reserve(t.Context(), need+1) // there is room for none besides
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		_, _, err := r.For(Way{Identity: media.ByPixels}).Resolve(ctx, shown(media.Video, data("image/gif", file)), builtin(t))
+		_, _, err := r.ResolverFor(ModelOptions{Identity: media.ByPixels}).Resolve(ctx, shown(media.Video, data("image/gif", file)), builtin(t))
 		done <- err
 	}()
 	for waits := 0; waits == 0; runtime.Gosched() {
@@ -608,7 +608,7 @@ func TestRoomOfVideos(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	r.memory.Give(n)
+	r.memory.Release(n)
 	if r.memory.Used() != 0 || r.files.Used() != 0 {
 		t.Errorf("%d and %d bytes are held", r.memory.Used(), r.files.Used())
 	}
@@ -616,29 +616,29 @@ func TestRoomOfVideos(t *testing.T) {
 
 // TestSeen: it forgets what was used longest ago.
 func TestSeen(t *testing.T) {
-	s := newSeen(2)
+	s := newContentCache(2)
 	key := func(s string) media.Key { return media.BytesKey([]byte(s)) }
 	for _, name := range []string{"a", "b", "a", "c"} {
-		s.put(key(name), media.Image, key(name+"!"), media.Size{Width: 1})
+		s.addContent(key(name), media.Image, key(name+"!"), media.Size{Width: 1})
 	}
 	for name, want := range map[string]bool{"a": true, "b": false, "c": true} {
-		if k, _, ok := s.get(key(name), media.Image); ok != want || ok && k != key(name+"!") {
+		if k, _, ok := s.lookupContent(key(name), media.Image); ok != want || ok && k != key(name+"!") {
 			t.Errorf("%s: %v", name, ok)
 		}
 	}
-	if _, _, ok := s.get(key("a"), media.Video); ok {
+	if _, _, ok := s.lookupContent(key("a"), media.Video); ok {
 		t.Error("a file that was seen as an image was seen as a video")
 	}
 }
 
 // TestHeaders: what a probe cannot take is an error for the client.
 func TestHeaders(t *testing.T) {
-	_, err := fetched{}.Header([]byte("x"))
+	_, err := fetcherSource{}.ReadHeader([]byte("x"))
 	var bad *probe.Error
-	if fault.Of(err) != fault.Invalid {
+	if fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("%v", err)
 	}
-	if _, err = (fetched{}).Header(bomb(1<<16, 1<<16)); fault.Of(err) != fault.TooLarge || errors.As(err, &bad) {
+	if _, err = (fetcherSource{}).ReadHeader(bomb(1<<16, 1<<16)); fault.CodeOf(err) != fault.TooLarge || errors.As(err, &bad) {
 		t.Errorf("%v", err)
 	}
 }
@@ -650,11 +650,11 @@ func TestPixelsOfFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for height, want := range map[int]bool{84: true, 85: false} {
-		_, release, err := r.For(Way{}).Resolve(t.Context(), shown(media.Image, data("image/png", encoded(t, "png", picture(56, height, red)))), builtin(t))
+		_, release, err := r.ResolverFor(ModelOptions{}).Resolve(t.Context(), shown(media.Image, data("image/png", encoded(t, "png", picture(56, height, red)))), builtin(t))
 		if err == nil {
 			release()
 		}
-		var u *prep.Unresolved
+		var u *prep.UnresolvedError
 		if (err == nil) != want || errors.As(err, &u) || !want && !strings.Contains(err.Error(), "56 by 85 pixels") {
 			t.Errorf("a picture of %d lines: %v", height, err)
 		}
@@ -668,8 +668,8 @@ func TestNoRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	for url, want := range map[string]fault.Code{"http://a/busy": fault.Overloaded, "http://a/missing": fault.Invalid} {
-		var u *prep.Unresolved
-		if _, _, err := r.For(Way{}).Resolve(t.Context(), shown(media.Image, url), builtin(t)); !errors.As(err, &u) || u.Err.Code != want {
+		var u *prep.UnresolvedError
+		if _, _, err := r.ResolverFor(ModelOptions{}).Resolve(t.Context(), shown(media.Image, url), builtin(t)); !errors.As(err, &u) || u.Err.Code != want {
 			t.Errorf("%s: %v, want the code %v", url, err, want)
 		}
 	}

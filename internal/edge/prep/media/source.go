@@ -5,75 +5,75 @@ import (
 	"errors"
 
 	"penstock/core/fault"
-	"penstock/core/media/probe"
 	"penstock/internal/media/fetch"
+	"penstock/internal/media/probe"
 )
 
-// glancer is a Source that can do without asking which way up a picture is, for models to which
-// that makes no difference.
-type glancer interface {
-	// SizeEitherWay is Size, but that width and height may have to be exchanged.
-	SizeEitherWay(ctx context.Context, url string) (Found, error)
+// unorientedSizer is a Source which can skip the orientation of an image, for models to which it makes no
+// difference.
+type unorientedSizer interface {
+	// FetchUnorientedSize is FetchSize, but width and height may be swapped.
+	FetchUnorientedSize(ctx context.Context, url string) (FileInfo, error)
 }
 
-var _ glancer = fetched{}
+var _ unorientedSizer = fetcherSource{}
 
-// FromFetcher is the Source that a Fetcher is, with data: URIs of files of at most max bytes.
-func FromFetcher(f *fetch.Fetcher, max int64) Source { return fetched{f, max} }
+// NewFetcherSource returns a Source which fetches with f, with data: URIs of files of at most max bytes.
+func NewFetcherSource(f *fetch.Fetcher, max int64) Source { return fetcherSource{f, max} }
 
-type fetched struct {
+type fetcherSource struct {
 	fetcher *fetch.Fetcher
 	max     int64
 }
 
-// checker is a Source that can tell, without asking anybody, that a URL may not be fetched.
-type checker interface{ Check(url string) error }
+// urlChecker is a Source which can tell without a request that a URL may not be fetched.
+type urlChecker interface{ Check(url string) error }
 
-var _ checker = fetched{}
+var _ urlChecker = fetcherSource{}
 
-// Check implements checker.
-func (s fetched) Check(url string) error { return forbidden(s.fetcher.Check(url)) }
+// Check implements urlChecker.
+func (s fetcherSource) Check(url string) error { return forbiddenError(s.fetcher.Check(url)) }
 
-// Size implements Source.
-func (s fetched) Size(ctx context.Context, url string) (Found, error) {
+// FetchSize implements Source.
+func (s fetcherSource) FetchSize(ctx context.Context, url string) (FileInfo, error) {
 	if err := s.Check(url); err != nil {
-		return Found{}, err
+		return FileInfo{}, err
 	}
 	info, err := s.fetcher.Size(ctx, url)
-	return found(info), refused(err)
+	return newFileInfo(info), mapRefused(err)
 }
 
-// SizeEitherWay implements glancer.
-func (s fetched) SizeEitherWay(ctx context.Context, url string) (Found, error) {
+// FetchUnorientedSize implements unorientedSizer.
+func (s fetcherSource) FetchUnorientedSize(ctx context.Context, url string) (FileInfo, error) {
 	if err := s.Check(url); err != nil {
-		return Found{}, err
+		return FileInfo{}, err
 	}
 	info, err := s.fetcher.SizeEitherWay(ctx, url)
-	return found(info), refused(err)
+	return newFileInfo(info), mapRefused(err)
 }
 
-// File implements Source.
-func (s fetched) File(ctx context.Context, url string) ([]byte, func(), error) {
+// FetchFile implements Source.
+func (s fetcherSource) FetchFile(ctx context.Context, url string) ([]byte, func(), error) {
 	if err := s.Check(url); err != nil {
 		return nil, nil, err
 	}
 	blob, err := s.fetcher.Get(ctx, url)
 	if err != nil {
-		return nil, nil, refused(err)
+		return nil, nil, mapRefused(err)
 	}
 	return blob.Bytes, blob.Release, nil
 }
 
-// refused tells what nobody should fetch from what could not be fetched now.
-func refused(err error) error {
-	if err == nil || !fetch.Refused(err) {
+// mapRefused maps a URL which must never be fetched to Forbidden, apart from failures which may pass.
+func mapRefused(err error) error {
+	if err == nil || !fetch.IsRefused(err) {
 		return err
 	}
-	return forbidden(err)
+	return forbiddenError(err)
 }
 
-// forbidden is an error of a URL that may not be fetched.
-func forbidden(err error) error {
+// forbiddenError is the error of a URL which may not be fetched.
+func forbiddenError(err error) error {
 	var f *fault.Error
 	if !errors.As(err, &f) {
 		return err
@@ -81,30 +81,30 @@ func forbidden(err error) error {
 	return &fault.Error{Code: fault.Forbidden, Message: f.Message, Err: f.Err}
 }
 
-// Data implements Source.
-func (s fetched) Data(uri string) ([]byte, error) {
+// ParseData implements Source.
+func (s fetcherSource) ParseData(uri string) ([]byte, error) {
 	d, err := fetch.ParseData(uri, s.max)
 	return d.Bytes, err
 }
 
-// Header implements Source.
-func (s fetched) Header(file []byte) (Found, error) {
-	info, err := probe.Header(file)
+// ReadHeader implements Source.
+func (s fetcherSource) ReadHeader(file []byte) (FileInfo, error) {
+	info, err := probe.ReadHeader(file)
 	var bad *probe.Error
 	if errors.As(err, &bad) {
 		code := fault.Invalid
-		if bad.Fault == probe.TooLarge {
+		if bad.Kind == probe.TooLarge {
 			code = fault.TooLarge
 		}
 		as := ""
 		if bad.Format != 0 {
 			as = " as " + bad.Format.String()
 		}
-		return Found{}, fault.New(code, "the file cannot be taken%s: %s", as, bad.Reason)
+		return FileInfo{}, fault.New(code, "the file cannot be taken%s: %s", as, bad.Reason)
 	}
-	return found(info), err
+	return newFileInfo(info), err
 }
 
-func found(info probe.Info) Found {
-	return Found{Kind: info.Kind, Size: info.Size, Oriented: info.Oriented}
+func newFileInfo(info probe.Info) FileInfo {
+	return FileInfo{Kind: info.Kind, Size: info.Size, Oriented: info.Oriented}
 }

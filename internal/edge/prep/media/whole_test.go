@@ -33,29 +33,29 @@ func TestWholeFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	r, err := New(Config{}, FromFetcher(f, 1<<20), nil)
+	r, err := New(Config{}, NewFetcherSource(f, 1<<20), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resolve := func(way Way, path string) ([]media.Object, error) {
+	resolve := func(way ModelOptions, path string) ([]media.Object, error) {
 		t.Helper()
-		objects, release, err := r.For(way).Resolve(context.Background(), shown(media.Image, host.URL+path), builtin(t))
+		objects, release, err := r.ResolverFor(way).Resolve(context.Background(), shown(media.Image, host.URL+path), builtin(t))
 		if err == nil {
 			release()
 		}
 		return objects, err
 	}
-	var u *prep.Unresolved
-	if _, err := resolve(Way{}, "/red"); !errors.As(err, &u) || u.Reason != media.DimensionsUnknown || asked.Load() != 1 {
+	var u *prep.UnresolvedError
+	if _, err := resolve(ModelOptions{}, "/red"); !errors.As(err, &u) || u.Reason != media.DimensionsUnknown || asked.Load() != 1 {
 		t.Fatalf("%v after %d requests, want none but that for a part", err, asked.Load())
 	}
 	for range 2 { // the second time all of it is known
-		objects, err := resolve(Way{Whole: true}, "/red")
+		objects, err := resolve(ModelOptions{FetchWhole: true}, "/red")
 		if err != nil || objects[0].Size != (media.Size{Width: 56, Height: 84}) || objects[0].Identity != media.ByURL || asked.Load() != 2 {
 			t.Fatalf("%+v, %v after %d requests", objects, err, asked.Load())
 		}
 	}
-	if _, err := resolve(Way{Whole: true}, "/none"); !errors.As(err, &u) || asked.Load() != 3 {
+	if _, err := resolve(ModelOptions{FetchWhole: true}, "/none"); !errors.As(err, &u) || asked.Load() != 3 {
 		t.Errorf("%v after %d requests, want that there is no such file after one", err, asked.Load())
 	}
 }

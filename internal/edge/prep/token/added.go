@@ -9,34 +9,33 @@ import (
 	"penstock/core/kv"
 )
 
-// added is a token that is found in text as it stands, before any word is cut.
-type added struct {
+// addedToken is a token which is found in text as it stands, before words are cut.
+type addedToken struct {
 	id      kv.Token
 	content string
-	// special: an instruction to the model rather than text.
+	// special: an instruction to the model, not text.
 	special bool
-	// singleWord: only where no word character touches it. lstrip, rstrip: it
-	// takes the white space before or after it along.
+	// singleWord: matches only without a word character next to it. lstrip, rstrip: it includes the white
+	// space before or after it.
 	singleWord, lstrip, rstrip bool
-	// normalized: looked for after the other added tokens, in normalized text.
+	// normalized: matched after the other added tokens, in normalized text.
 	normalized bool
 }
 
-// addedSet finds added tokens: the leftmost, and of several there the longest.
-// It is a trie over bytes.
+// addedSet finds added tokens: the leftmost match, and the longest there. It is a trie over bytes.
 type addedSet struct {
-	tokens []added
-	nodes  []trieNode
-	root   [256]int32 // first step, 0 if none
-	only   string     // the byte that all begin with; "" if they begin with several
-	word   *runeSet   // what makes a word; nil if no token asks
+	tokens          []addedToken
+	nodes           []trieNode
+	root            [256]int32 // first step, 0 if none
+	commonFirstByte string     // the common first byte; "" if there are several
+	wordRunes       *runeSet   // word characters; nil if no token needs them
 }
 
 type trieNode struct {
 	edges []trieEdge // ascending by byte
-	token int32      // index in tokens of the one that ends here, or -1
-	// tail is how many bytes are left of the one token that goes on from here, leaf, if there is
-	// only one and none ends before it; else 0.
+	token int32      // index in tokens of the one which ends here, or -1
+	// tail is the number of remaining bytes of the only token below this node, leaf, if none ends before it;
+	// else 0.
 	leaf, tail int32
 }
 
@@ -45,15 +44,15 @@ type trieEdge struct {
 	node int32
 }
 
-func newAddedSet(tokens []added, word *runeSet) *addedSet {
-	s := &addedSet{tokens: tokens, nodes: []trieNode{{token: -1}}, word: word}
+func newAddedSet(tokens []addedToken, word *runeSet) *addedSet {
+	s := &addedSet{tokens: tokens, nodes: []trieNode{{token: -1}}, wordRunes: word}
 	for i, t := range tokens {
 		if t.content == "" {
 			continue
 		}
 		at := int32(0)
 		for j := range len(t.content) {
-			at = s.grow(at, t.content[j])
+			at = s.childNode(at, t.content[j])
 		}
 		s.nodes[at].token = int32(i)
 	}
@@ -62,13 +61,13 @@ func newAddedSet(tokens []added, word *runeSet) *addedSet {
 		s.root[e.b] = e.node
 	}
 	if first := s.nodes[0].edges; len(first) == 1 {
-		s.only = string([]byte{first[0].b})
+		s.commonFirstByte = string([]byte{first[0].b})
 	}
 	return s
 }
 
-// grow returns the node after at by b, made if need be.
-func (s *addedSet) grow(at int32, b byte) int32 {
+// childNode returns the child of at by b, creating it if needed.
+func (s *addedSet) childNode(at int32, b byte) int32 {
 	i, found := searchEdge(s.nodes[at].edges, b)
 	if found {
 		return s.nodes[at].edges[i].node
@@ -79,7 +78,7 @@ func (s *addedSet) grow(at int32, b byte) int32 {
 	return node
 }
 
-// setTails finds the tails. A node comes after the one before it.
+// setTails sets the tails. Children come after their parents.
 func (s *addedSet) setTails() {
 	for i := len(s.nodes) - 1; i >= 0; i-- {
 		n := &s.nodes[i]
@@ -99,15 +98,14 @@ func searchEdge(edges []trieEdge, b byte) (int, bool) {
 	return slices.BinarySearchFunc(edges, b, func(e trieEdge, b byte) int { return int(e.b) - int(b) })
 }
 
-// find returns the first match at or after from, and where it lies; nil if there
-// is none.
-func (s *addedSet) find(text string, from int) (match *added, start, end int) {
+// findFirst returns the first match at or after from, and its position; nil if there is none.
+func (s *addedSet) findFirst(text string, from int) (match *addedToken, start, end int) {
 	if len(s.nodes) == 1 { // no tokens
 		return nil, 0, 0
 	}
 	for i := from; i < len(text); i++ {
-		if s.only != "" { // nearly all vocabularies have no others than <…>
-			next := strings.Index(text[i:], s.only)
+		if s.commonFirstByte != "" { // nearly all vocabularies only have <…>
+			next := strings.Index(text[i:], s.commonFirstByte)
 			if next < 0 {
 				break
 			}
@@ -117,16 +115,16 @@ func (s *addedSet) find(text string, from int) (match *added, start, end int) {
 		if at == 0 {
 			continue
 		}
-		if t, stop := s.longest(text, i+1, at); t >= 0 {
+		if t, stop := s.matchLongest(text, i+1, at); t >= 0 {
 			return &s.tokens[t], i, stop
 		}
 	}
 	return nil, 0, 0
 }
 
-// longest follows text from position i and node at, and returns the token of the
-// deepest node that has one, and where it ends; -1 if none.
-func (s *addedSet) longest(text string, i int, at int32) (token int32, end int) {
+// matchLongest follows text from position i and node at, and returns the token of the deepest node with one,
+// and its end; -1 if none.
+func (s *addedSet) matchLongest(text string, i int, at int32) (token int32, end int) {
 	token = -1
 	for {
 		n := &s.nodes[at]
@@ -152,32 +150,31 @@ func (s *addedSet) longest(text string, i int, at int32) (token int32, end int) 
 	}
 }
 
-// piece is a part of a text: an added token, or plain text if token is nil.
-type piece struct {
-	token *added
+// textPiece is a part of a text: an added token, or plain text if token is nil.
+type textPiece struct {
+	token *addedToken
 	text  string
 }
 
-// run is a part of a text, up to end, in which special tokens are found or are
-// text like any other. Added tokens neither go from one run over to the next nor
-// ask what is there.
-type run struct {
+// segmentRun is a part of a text, up to end, in which special tokens are recognised or are plain text. Added
+// tokens neither cross from one run to the next nor look at its text.
+type segmentRun struct {
 	end     int
 	special bool
 }
 
-// pieces calls yield with the parts of text in order; none is empty plain text.
-// The runs cover text. It stops early if yield returns false.
-func (s *addedSet) pieces(text string, runs []run, yield func(piece) bool) {
+// splitPieces calls yield with the pieces of text in order; none is empty plain text. The runs cover text. It
+// stops if yield returns false.
+func (s *addedSet) splitPieces(text string, runs []segmentRun, yield func(textPiece) bool) {
 	done := 0 // text before it was yielded
-	s.matches(text, runs, func(t *added, start, end int) (next int, more bool) {
+	s.eachMatch(text, runs, func(t *addedToken, start, end int) (next int, more bool) {
 		if t.lstrip {
 			start = len(strings.TrimRightFunc(text[:start], unicode.IsSpace))
 		}
 		if t.rstrip {
 			end = len(text) - len(strings.TrimLeftFunc(text[end:], unicode.IsSpace))
 		}
-		if done < start && !yield(piece{text: text[done:start]}) || !yield(piece{token: t}) {
+		if done < start && !yield(textPiece{text: text[done:start]}) || !yield(textPiece{token: t}) {
 			done = len(text)
 			return end, false
 		}
@@ -185,17 +182,17 @@ func (s *addedSet) pieces(text string, runs []run, yield func(piece) bool) {
 		return end, true
 	})
 	if done < len(text) {
-		yield(piece{text: text[done:]})
+		yield(textPiece{text: text[done:]})
 	}
 }
 
-// matches calls yield with the added tokens in text, and where they lie before any
-// stripping, in order. It goes on from where yield says, or stops if that says so.
-func (s *addedSet) matches(text string, runs []run, yield func(t *added, start, end int) (next int, more bool)) {
+// eachMatch calls yield with the added tokens in text and their positions before stripping, in order. It
+// continues at the position which yield returns, or stops.
+func (s *addedSet) eachMatch(text string, runs []segmentRun, yield func(t *addedToken, start, end int) (next int, more bool)) {
 	from, begin := 0, 0
 	for _, r := range runs {
 		for from < r.end {
-			t, start, end := s.find(text[:r.end], from)
+			t, start, end := s.findFirst(text[:r.end], from)
 			if t == nil {
 				from = r.end
 				break
@@ -216,5 +213,5 @@ func (s *addedSet) matches(text string, runs []run, yield func(t *added, start, 
 func (s *addedSet) touchesWord(text string, start, end int) bool {
 	before, _ := utf8.DecodeLastRuneInString(text[:start])
 	after, _ := utf8.DecodeRuneInString(text[end:])
-	return start > 0 && s.word.has(before) || end < len(text) && s.word.has(after)
+	return start > 0 && s.wordRunes.contains(before) || end < len(text) && s.wordRunes.contains(after)
 }

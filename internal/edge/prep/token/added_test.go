@@ -10,7 +10,7 @@ import (
 )
 
 // naivePieces finds, at each position, the longest token by trying all.
-func naivePieces(tokens []added, text string) []string {
+func naivePieces(tokens []addedToken, text string) []string {
 	var out []string
 	plain := 0
 	for i := 0; i < len(text); {
@@ -40,19 +40,19 @@ func naivePieces(tokens []added, text string) []string {
 func TestAddedAgainstDefinition(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 9))
-		var tokens []added
+		var tokens []addedToken
 		seen := map[string]bool{}
 		for i := range 1 + rng.IntN(8) {
 			content := randomWord(rng, 1+rng.IntN(5))
 			if !seen[content] {
-				tokens = append(tokens, added{id: kv.Token(100 + i), content: content})
+				tokens = append(tokens, addedToken{id: kv.Token(100 + i), content: content})
 			}
 			seen[content] = true
 		}
 		text := randomWord(rng, rng.IntN(40))
 		want := naivePieces(tokens, text)
 		var got []string
-		newAddedSet(tokens, nil).pieces(text, []run{{len(text), true}}, func(p piece) bool {
+		newAddedSet(tokens, nil).splitPieces(text, []segmentRun{{len(text), true}}, func(p textPiece) bool {
 			if p.token != nil {
 				got = append(got, fmt.Sprint(p.token.id))
 			} else {
@@ -67,10 +67,10 @@ func TestAddedAgainstDefinition(t *testing.T) {
 }
 
 func TestAddedStopsWhenTold(t *testing.T) {
-	s := newAddedSet([]added{{id: 1, content: "b"}}, nil)
+	s := newAddedSet([]addedToken{{id: 1, content: "b"}}, nil)
 	for stopAfter := 1; stopAfter <= 3; stopAfter++ {
 		calls := 0
-		s.pieces("abab", []run{{4, true}}, func(piece) bool {
+		s.splitPieces("abab", []segmentRun{{4, true}}, func(textPiece) bool {
 			calls++
 			return calls < stopAfter
 		})

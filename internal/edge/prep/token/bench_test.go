@@ -57,7 +57,7 @@ func BenchmarkEncodeCold(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			b.ReportAllocs()
 			for b.Loop() {
-				*tok.model.cache = cache{}
+				*tok.model.cache = wordCache{}
 				ids = tok.Encode(ids[:0], text, prep.EncodeOptions{})
 			}
 		})

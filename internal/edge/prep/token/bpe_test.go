@@ -12,10 +12,10 @@ import (
 
 // naiveMerge is the definition of byte-pair encoding: of all neighbours that
 // merge take the one of the lowest rank, the leftmost first, until there is none.
-func naiveMerge(m *bpe, ranks map[[2]kv.Token]merge, word string) []kv.Token {
+func naiveMerge(m *bpe, ranks map[[2]kv.Token]mergeResult, word string) []kv.Token {
 	var ids []kv.Token
 	for i := range len(word) {
-		ids = append(ids, m.single[word[i]])
+		ids = append(ids, m.byteTokens[word[i]])
 	}
 	for {
 		best := -1
@@ -35,14 +35,14 @@ func naiveMerge(m *bpe, ranks map[[2]kv.Token]merge, word string) []kv.Token {
 
 // randomModel has merges over a few letters in an order that no training would
 // give, so that results merge again at lower ranks.
-func randomModel(rng *rand.Rand) (*bpe, map[[2]kv.Token]merge) {
-	m := &bpe{merger: merger{merges: newPairs(100)}, cache: new(cache)}
-	for b := range m.single {
-		m.single[b] = kv.Token(b)
+func randomModel(rng *rand.Rand) (*bpe, map[[2]kv.Token]mergeResult) {
+	m := &bpe{merger: merger{merges: newPairTable(100)}, cache: new(wordCache)}
+	for b := range m.byteTokens {
+		m.byteTokens[b] = kv.Token(b)
 	}
 	entries := map[string]kv.Token{"a": 'a', "b": 'b', "c": 'c'}
 	names := []string{"a", "b", "c"}
-	ranks := map[[2]kv.Token]merge{}
+	ranks := map[[2]kv.Token]mergeResult{}
 	order := rng.Perm(100)
 	for _, rank := range order {
 		left, right := names[rng.IntN(len(names))], names[rng.IntN(len(names))]
@@ -54,13 +54,13 @@ func randomModel(rng *rand.Rand) (*bpe, map[[2]kv.Token]merge) {
 			entries[joined] = kv.Token(256 + len(entries))
 			names = append(names, joined)
 		}
-		found := merge{uint32(rank), entries[joined]}
-		m.merges.add(entries[left], entries[right], found)
+		found := mergeResult{uint32(rank), entries[joined]}
+		m.merges.addMerge(entries[left], entries[right], found)
 		ranks[[2]kv.Token{entries[left], entries[right]}] = found
 	}
-	var words []word
+	var words []lexiconWord
 	for _, name := range names {
-		words = append(words, word{name, entries[name]})
+		words = append(words, lexiconWord{name, entries[name]})
 	}
 	m.lexicon = newLexicon(&m.merger, words, m.appendBytes)
 	return m, ranks
@@ -68,7 +68,7 @@ func randomModel(rng *rand.Rand) (*bpe, map[[2]kv.Token]merge) {
 
 // mergeHeap merges a word with a heap, however short it is.
 func mergeHeap(m *bpe, word string) []kv.Token {
-	return new(mergeScratch).merge(m.merges, m.appendBytes(nil, word))
+	return new(mergeScratch).mergeAll(m.merges, m.appendBytes(nil, word))
 }
 
 func TestMergeAgainstDefinition(t *testing.T) {
@@ -86,7 +86,7 @@ func TestMergeAgainstDefinition(t *testing.T) {
 			}
 		}
 		word := randomWord(rng, 300)
-		if got, want := m.merge(m.appendBytes(nil, word)), naiveMerge(m, ranks, word); !slices.Equal(got, want) {
+		if got, want := m.mergeSymbols(m.appendBytes(nil, word)), naiveMerge(m, ranks, word); !slices.Equal(got, want) {
 			t.Fatalf("seed %d: %q merges to %v, want %v", seed, word, got, want)
 		}
 	}
@@ -107,7 +107,7 @@ func TestMergeMemory(t *testing.T) {
 	m, _ := randomModel(rng)
 	word := randomWord(rng, 30_000)
 	s := new(mergeScratch)
-	s.merge(m.merges, m.appendBytes(nil, word))
+	s.mergeAll(m.merges, m.appendBytes(nil, word))
 	if cap(s.heap) > 4*len(word) {
 		t.Errorf("the heap grew to %d for a word of %d bytes", cap(s.heap), len(word))
 	}
@@ -115,23 +115,23 @@ func TestMergeMemory(t *testing.T) {
 
 func TestPairsAgainstMap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	p := newPairs(5000)
-	want := map[[2]kv.Token]merge{}
+	p := newPairTable(5000)
+	want := map[[2]kv.Token]mergeResult{}
 	for i := range uint32(5000) {
 		left, right := kv.Token(rng.IntN(200)), kv.Token(rng.IntN(200))
-		m := merge{i, kv.Token(rng.Uint32())}
-		p.add(left, right, m)
+		m := mergeResult{i, kv.Token(rng.Uint32())}
+		p.addMerge(left, right, m)
 		want[[2]kv.Token{left, right}] = m
 	}
 	for left := range kv.Token(200) {
 		for right := range kv.Token(200) {
 			w, ok := want[[2]kv.Token{left, right}]
 			if !ok {
-				w = merge{rank: noMerge}
+				w = mergeResult{rank: noMerge}
 			}
-			got := merge{rank: p.rank(left, right)}
+			got := mergeResult{rank: p.lookupRank(left, right)}
 			if got.rank != noMerge {
-				got.id = p.id(got.rank)
+				got.id = p.mergedID(got.rank)
 			}
 			if got != w {
 				t.Fatalf("%d and %d become %v; want %v", left, right, got, w)

@@ -30,7 +30,7 @@ func TestBuiltin(t *testing.T) {
 		t.Errorf("VocabSize = %d", tok.VocabSize())
 	}
 	for _, name := range []string{"<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"} {
-		if id, ok := tok.ID(name); !ok || !tok.Special(id) {
+		if id, ok := tok.ID(name); !ok || !tok.IsSpecial(id) {
 			t.Errorf("%s: %d, %t", name, id, ok)
 		}
 	}
@@ -48,7 +48,7 @@ func TestMaskedIDs(t *testing.T) {
 	}
 	for id := range kv.Token(tok.VocabSize()) {
 		text := appendOf(tok, id)
-		clean := utf8.Valid(text) && !tok.Special(id) && !slices.ContainsFunc(text, func(b byte) bool {
+		clean := utf8.Valid(text) && !tok.IsSpecial(id) && !slices.ContainsFunc(text, func(b byte) bool {
 			return b < ' ' && b != '\n' && b != '\t' || b == 0x7F
 		})
 		if slices.Contains(masked, id) == clean {

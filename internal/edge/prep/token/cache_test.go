@@ -42,14 +42,14 @@ func cacheWords(rng *rand.Rand, n int) (texts []string, lengths []int) {
 // text, and what was never put is not found.
 func TestCacheAgainstFunction(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 1))
-	c := new(cache)
+	c := new(wordCache)
 	put := map[string]bool{}
 	found := 0
 	for range 20 {
 		texts, lengths := cacheWords(rng, 5000)
 		for i, text := range texts {
 			word := text[:lengths[i]]
-			got, ok := c.append([]kv.Token{9}, text, lengths[i])
+			got, ok := c.appendCached([]kv.Token{9}, text, lengths[i])
 			if ok && !put[word] {
 				t.Fatalf("%q was found and never put", word)
 			}
@@ -62,7 +62,7 @@ func TestCacheAgainstFunction(t *testing.T) {
 			if ok {
 				found++
 			} else {
-				c.put(word, idsOf(word))
+				c.addWord(word, idsOf(word))
 				put[word] = true
 			}
 		}
@@ -74,24 +74,24 @@ func TestCacheAgainstFunction(t *testing.T) {
 
 // TestCacheKeepsFourOfALine: of five words of one line, four are kept, and the last is.
 func TestCacheKeepsFourOfALine(t *testing.T) {
-	c := new(cache)
+	c := new(wordCache)
 	lines := map[uint64][]string{}
 	for i := 0; ; i++ {
 		word := fmt.Sprint("w", i)
-		line := keyOf(word, len(word)).hash() >> lineShift
+		line := newShortKey(word, len(word)).spreadHash() >> lineShift
 		lines[line] = append(lines[line], word)
 		if len(lines[line]) < 5 {
 			continue
 		}
 		for j, w := range lines[line] {
-			c.put(w, idsOf(w)[:1])
+			c.addWord(w, idsOf(w)[:1])
 			kept := 0
 			for _, w := range lines[line] {
-				if got, ok := c.append(nil, w, len(w)); ok && slices.Equal(got, idsOf(w)[:1]) {
+				if got, ok := c.appendCached(nil, w, len(w)); ok && slices.Equal(got, idsOf(w)[:1]) {
 					kept++
 				}
 			}
-			if _, ok := c.append(nil, w, len(w)); !ok || kept != min(j+1, 4) {
+			if _, ok := c.appendCached(nil, w, len(w)); !ok || kept != min(j+1, 4) {
 				t.Errorf("after %d words %d are kept; the last is: %t", j+1, kept, ok)
 			}
 		}
@@ -101,11 +101,11 @@ func TestCacheKeepsFourOfALine(t *testing.T) {
 
 func TestCacheCopies(t *testing.T) {
 	for _, word := range []string{"word", "a word that is not kept by value"} {
-		c := new(cache)
+		c := new(wordCache)
 		ids := []kv.Token{1, 2}
-		c.put(word, ids)
+		c.addWord(word, ids)
 		ids[0] = 9
-		if got, ok := c.append(nil, word, len(word)); !ok || !slices.Equal(got, []kv.Token{1, 2}) {
+		if got, ok := c.appendCached(nil, word, len(word)); !ok || !slices.Equal(got, []kv.Token{1, 2}) {
 			t.Errorf("%q: cached %v", word, got)
 		}
 	}
@@ -114,10 +114,10 @@ func TestCacheCopies(t *testing.T) {
 // TestCacheUnderWriters: readers beside writers of the same few lines see a word with
 // its own ids or none.
 func TestCacheUnderWriters(t *testing.T) {
-	c := new(cache)
+	c := new(wordCache)
 	words := make([]string, 0, 64)
 	for i := 0; len(words) < cap(words); i++ {
-		if w := fmt.Sprint("w", i); keyOf(w, len(w)).hash()>>lineShift%4096 == 0 {
+		if w := fmt.Sprint("w", i); newShortKey(w, len(w)).spreadHash()>>lineShift%4096 == 0 {
 			words = append(words, w)
 		}
 	}
@@ -128,9 +128,9 @@ func TestCacheUnderWriters(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(g), 2))
 			for range 50_000 {
 				w := words[rng.IntN(len(words))]
-				got, ok := c.append(nil, w, len(w))
+				got, ok := c.appendCached(nil, w, len(w))
 				if !ok {
-					c.put(w, idsOf(w))
+					c.addWord(w, idsOf(w))
 				} else if found[g]++; !slices.Equal(got, idsOf(w)) {
 					t.Errorf("%q: %v, want %v", w, got, idsOf(w))
 				}
@@ -147,16 +147,16 @@ func TestCacheUnderWriters(t *testing.T) {
 
 // TestCacheLeavesALineInWriting: a line that a writer has not left is neither read nor written.
 func TestCacheLeavesALineInWriting(t *testing.T) {
-	c := new(cache)
-	c.put("word", []kv.Token{1})
-	l := &c.lines[keyOf("word", 4).hash()>>lineShift]
+	c := new(wordCache)
+	c.addWord("word", []kv.Token{1})
+	l := &c.lines[newShortKey("word", 4).spreadHash()>>lineShift]
 	l.version.Add(1)
-	if got, ok := c.append(nil, "word", 4); ok {
+	if got, ok := c.appendCached(nil, "word", 4); ok {
 		t.Errorf("read %v in the middle of a change", got)
 	}
-	c.put("word", []kv.Token{2})
+	c.addWord("word", []kv.Token{2})
 	l.version.Add(1)
-	if got, ok := c.append(nil, "word", 4); !ok || !slices.Equal(got, []kv.Token{1}) {
+	if got, ok := c.appendCached(nil, "word", 4); !ok || !slices.Equal(got, []kv.Token{1}) {
 		t.Errorf("%v, %t", got, ok)
 	}
 }

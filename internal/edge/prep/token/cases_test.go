@@ -144,7 +144,7 @@ func forgesNothing(t *testing.T, tok *Tokenizer, text string) {
 	t.Helper()
 	unk := tok.unknown()
 	ids := tok.Encode(nil, text, prep.EncodeOptions{})
-	if slices.ContainsFunc(ids, func(id kv.Token) bool { return tok.Special(id) && id != unk }) {
+	if slices.ContainsFunc(ids, func(id kv.Token) bool { return tok.IsSpecial(id) && id != unk }) {
 		t.Errorf("plain text %+q gives a special token: %v", text, ids)
 	}
 }
@@ -158,7 +158,7 @@ func caseLines(tok *Tokenizer, text string, forged bool) []string {
 	}
 	plain := tok.Encode(nil, text, prep.EncodeOptions{})
 	lines = append(lines, idLine(plain), decodeAll(tok, plain, true))
-	if tok.plain == nil {
+	if tok.charLevel == nil {
 		lines = append(lines, decodeAll(tok, everyOther(plain), true))
 	}
 	return lines

@@ -10,32 +10,31 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// chain is the decoder of a vocabulary that is not byte-level: what is done to
-// each entry, and what to the text that they make together.
-type chain struct {
+// decoderChain is the decoder of a vocabulary which is not byte-level: steps on each entry, then on the
+// joined text.
+type decoderChain struct {
 	steps []chainStep
-	// bytes: entries like <0x0A> stand for a byte, which is looked at after before
-	// of the steps. The others work on characters, also on those spelled in bytes.
+	// bytes: entries like <0x0A> stand for a byte, recognised after the first before steps. The remaining
+	// steps work on characters, including those spelled in bytes.
 	bytes  bool
 	before int
-	// spaced: entries are put together with spaces, as without any decoder.
-	spaced bool
-	// Strip after everything is one: up to stripped of the character strip go from
-	// the beginning.
+	// joinsWithSpaces: entries are joined with spaces, as without any decoder.
+	joinsWithSpaces bool
+	// A final Strip: up to stripped leading characters strip are removed.
 	strip    string
 	stripped int
 }
 
-// chainStep rewrites one entry. first says that no entry was before it.
+// chainStep rewrites one entry. first reports that no entry was before it.
 type chainStep func(entry string, first bool) string
 
-// newChain reads the decoders.
-func newChain(raw json.RawMessage) (*chain, error) {
-	list, err := steps(raw)
+// newDecoderChain reads the decoders.
+func newDecoderChain(raw json.RawMessage) (*decoderChain, error) {
+	list, err := parseComponents(raw)
 	if err != nil {
 		return nil, err
 	}
-	c := &chain{spaced: len(list) == 0}
+	c := &decoderChain{joinsWithSpaces: len(list) == 0}
 	fused := false
 	for i, s := range list {
 		switch {
@@ -55,7 +54,7 @@ func newChain(raw json.RawMessage) (*chain, error) {
 			if err != nil {
 				return nil, err
 			}
-			if c.bytes && !s.onCharacters() {
+			if c.bytes && !s.worksOnCharacters() {
 				return nil, unsupported("decoder %s after ByteFallback is not supported", s.Type)
 			}
 			c.steps = append(c.steps, step)
@@ -64,8 +63,8 @@ func newChain(raw json.RawMessage) (*chain, error) {
 	return c, nil
 }
 
-// setStrip reads what comes after Fuse.
-func (c *chain) setStrip(s *step) error {
+// setStrip reads the decoder after Fuse.
+func (c *decoderChain) setStrip(s *componentConfig) error {
 	switch {
 	case s.Type != "Strip":
 		return unsupported("decoder %s after Fuse is not supported", s.Type)
@@ -80,10 +79,10 @@ func (c *chain) setStrip(s *step) error {
 	return nil
 }
 
-func newChainStep(s *step) (chainStep, error) {
+func newChainStep(s *componentConfig) (chainStep, error) {
 	switch s.Type {
 	case "Replace":
-		replace, err := replacer(s)
+		replace, err := newReplacer(s)
 		return func(entry string, _ bool) string { return replace(entry) }, err
 	case "Strip":
 		if utf8.RuneCountInString(s.Content) != 1 || s.Start < 0 || s.Stop < 0 {
@@ -95,16 +94,15 @@ func newChainStep(s *step) (chainStep, error) {
 		if err != nil {
 			return nil, err
 		}
-		return m.decode, nil
+		return m.decodeEntry, nil
 	case "WordPiece":
 		return wordPieceStep(s.Prefix, s.Cleanup), nil
 	}
 	return nil, unsupported("decoder %s is not supported with this model", s.Type)
 }
 
-// onCharacters reports whether a decoder does the same to a text and, one by one,
-// to its characters.
-func (s *step) onCharacters() bool {
+// worksOnCharacters reports whether a decoder gives the same on a text as on its characters one by one.
+func (s *componentConfig) worksOnCharacters() bool {
 	return s.Type == "Metaspace" || s.Type == "Replace" && utf8.RuneCountInString(s.Pattern.String) == 1
 }
 
@@ -118,7 +116,7 @@ func stripEnds(entry, char string, start, stop int) string {
 	return entry
 }
 
-func (m *metaspace) decode(entry string, first bool) string {
+func (m *metaspace) decodeEntry(entry string, first bool) string {
 	space := " "
 	if first && m.scheme != "never" {
 		space = ""
@@ -126,8 +124,7 @@ func (m *metaspace) decode(entry string, first bool) string {
 	return strings.ReplaceAll(entry, m.mark, space)
 }
 
-// wordPieceStep puts spaces before entries that begin a word. The clean-up is for
-// English, and entry by entry.
+// wordPieceStep puts spaces before entries which start a word. The clean-up is for English, entry by entry.
 func wordPieceStep(prefix string, cleanup bool) chainStep {
 	english := [][2]string{
 		{" .", "."},
@@ -157,12 +154,11 @@ func wordPieceStep(prefix string, cleanup bool) chainStep {
 	}
 }
 
-// render returns what an entry is decoded to. If it stands for a byte, that is
-// the byte and isByte is set.
-func (c *chain) render(entry string, first bool) (text string, isByte bool) {
+// renderEntry returns the text of an entry. If it stands for a byte, text is the byte and isByte is set.
+func (c *decoderChain) renderEntry(entry string, first bool) (text string, isByte bool) {
 	for i := 0; i <= len(c.steps); i++ {
 		if c.bytes && i == c.before {
-			if b, ok := byteOf(entry); ok {
+			if b, ok := parseByteEntry(entry); ok {
 				return string([]byte{b}), true
 			}
 		}
@@ -170,22 +166,22 @@ func (c *chain) render(entry string, first bool) (text string, isByte bool) {
 			entry = c.steps[i](entry, first)
 		}
 	}
-	if c.spaced && !first {
+	if c.joinsWithSpaces && !first {
 		entry = " " + entry
 	}
 	return entry, false
 }
 
-// renderSpelled returns what a character spelled in bytes is decoded to.
-func (c *chain) renderSpelled(char string, first bool) string {
+// renderSpelled returns the text of a character spelled in bytes.
+func (c *decoderChain) renderSpelled(char string, first bool) string {
 	for _, step := range c.steps[c.before:] {
 		char = step(char, first)
 	}
 	return char
 }
 
-// byteOf reads entries like <0x0A>; the digits may be of either case.
-func byteOf(entry string) (byte, bool) {
+// parseByteEntry reads entries like <0x0A>, in either case.
+func parseByteEntry(entry string) (byte, bool) {
 	if len(entry) != 6 || !strings.HasPrefix(entry, "<0x") || entry[5] != '>' {
 		return 0, false
 	}
@@ -193,64 +189,63 @@ func byteOf(entry string) (byte, bool) {
 	return byte(b), err == nil
 }
 
-// byteName is the entry that stands for b.
-func byteName(b byte) string {
+// byteEntryName is the entry of b.
+func byteEntryName(b byte) string {
 	const digits = "0123456789ABCDEF"
 	return "<0x" + string([]byte{digits[b>>4], digits[b&15]}) + ">"
 }
 
-// chainDecoder decodes one stream. Characters spelled in bytes come out as soon
-// as they are whole; what no longer can become one comes out as U+FFFD for every
-// byte up to the next entry that is not a byte. (The reference, which sees
-// the end of a run of bytes before its beginning is shown, replaces all of a run
-// that is broken anywhere. No stream can do that and not wait.)
+// chainDecoder decodes one stream. Characters spelled in bytes come out as soon as they are complete; an
+// invalid run of bytes comes out as U+FFFD for every byte up to the next entry which is not a byte. (The
+// reference, which sees the end of a run before showing its beginning, replaces all of a run with an invalid
+// byte. A stream cannot do that without waiting.)
 type chainDecoder struct {
-	t     *Tokenizer
-	keep  bool
-	begun bool // an entry was pushed
-	first bool // nothing was before this entry or this run of bytes
-	strip int  // characters that may yet go from the beginning
-	// pending is the beginning of a character; broken: the run of bytes is.
+	t       *Tokenizer
+	keep    bool
+	started bool // an entry was pushed
+	first   bool // nothing came before this entry or run of bytes
+	strip   int  // leading characters which may still be stripped
+	// pending is the beginning of a character; broken: the run of bytes is invalid.
 	pending []byte
 	broken  bool
 	buf     [utf8.UTFMax]byte
 }
 
 func (t *Tokenizer) newChainDecoder(opts prep.DecodeOptions) *chainDecoder {
-	d := &chainDecoder{t: t, keep: opts.KeepSpecial, strip: t.plain.chain.stripped}
+	d := &chainDecoder{t: t, keep: opts.KeepSpecial, strip: t.charLevel.chain.stripped}
 	d.pending = d.buf[:0]
 	return d
 }
 
-// Push appends the text that id completes to dst; it may be none.
+// Push appends the text which id completes to dst; it may be empty.
 func (d *chainDecoder) Push(dst []byte, id kv.Token) []byte {
-	if !d.keep && d.t.Special(id) || !d.t.known(id) {
+	if !d.keep && d.t.IsSpecial(id) || !d.t.isKnown(id) {
 		return dst
 	}
-	text, isByte := d.t.bytes(id), d.t.plain.isByte(id)
-	d.first = !d.begun || d.first && isByte
-	d.begun = true
+	text, isByte := d.t.entryBytes(id), d.t.charLevel.isByte(id)
+	d.first = !d.started || d.first && isByte
+	d.started = true
 	if isByte {
 		return d.pushByte(dst, text[0])
 	}
 	dst = d.endRun(dst)
 	if d.first {
 		d.first = false
-		text, _ = d.t.plain.chain.render(d.t.plain.name(id), true)
+		text, _ = d.t.charLevel.chain.renderEntry(d.t.charLevel.entryName(id), true)
 	}
-	return d.emit(dst, text)
+	return d.appendStripped(dst, text)
 }
 
 func (d *chainDecoder) pushByte(dst []byte, b byte) []byte {
 	if d.broken {
-		return d.emit(dst, replacement)
+		return d.appendStripped(dst, replacement)
 	}
 	d.pending = append(d.pending, b)
-	switch size, whole := character(d.pending); {
+	switch size, whole := scanCharacter(d.pending); {
 	case whole:
-		dst = d.emit(dst, d.t.plain.chain.renderSpelled(string(d.pending), d.first))
+		dst = d.appendStripped(dst, d.t.charLevel.chain.renderSpelled(string(d.pending), d.first))
 		d.pending = d.pending[:0]
-	case size < len(d.pending) || size >= need(d.pending[0]):
+	case size < len(d.pending) || size >= characterLength(d.pending[0]):
 		d.broken = true
 		dst = d.flushPending(dst)
 	}
@@ -265,16 +260,16 @@ func (d *chainDecoder) endRun(dst []byte) []byte {
 
 func (d *chainDecoder) flushPending(dst []byte) []byte {
 	for range d.pending {
-		dst = d.emit(dst, replacement)
+		dst = d.appendStripped(dst, replacement)
 	}
 	d.pending = d.pending[:0]
 	return dst
 }
 
-// emit appends text, without what is to be stripped from the beginning.
-func (d *chainDecoder) emit(dst []byte, text string) []byte {
+// appendStripped appends text without the leading characters to strip.
+func (d *chainDecoder) appendStripped(dst []byte, text string) []byte {
 	for d.strip > 0 && text != "" {
-		rest, ok := strings.CutPrefix(text, d.t.plain.chain.strip)
+		rest, ok := strings.CutPrefix(text, d.t.charLevel.chain.strip)
 		if !ok {
 			d.strip = 0
 			break
@@ -285,9 +280,9 @@ func (d *chainDecoder) emit(dst []byte, text string) []byte {
 	return append(dst, text...)
 }
 
-// Flush appends what is left, broken characters as U+FFFD, and begins anew.
+// Flush appends the rest, broken characters as U+FFFD, and resets the decoder.
 func (d *chainDecoder) Flush(dst []byte) []byte {
 	dst = d.endRun(dst)
-	d.begun, d.first, d.strip = false, false, d.t.plain.chain.stripped
+	d.started, d.first, d.strip = false, false, d.t.charLevel.chain.stripped
 	return dst
 }

@@ -8,22 +8,21 @@ import (
 	"penstock/core/kv"
 )
 
-// charBPE is byte-pair encoding that starts from characters: SentencePiece's. A
-// character without an entry becomes the entries of its bytes, or the unknown
-// token.
+// charBPE is byte-pair encoding which starts from characters: SentencePiece's. A character without an entry
+// becomes the entries of its bytes, or the unknown token.
 type charBPE struct {
-	chars  map[rune]kv.Token
-	bytes  *byteEntries // nil without byte fallback
-	unk    kv.Token
-	hasUnk bool // else unknown characters are left out
-	fuse   bool // neighbouring unknown characters are one token
-	merger merger
+	chars        map[rune]kv.Token
+	bytes        *byteEntries // nil without byte fallback
+	unk          kv.Token
+	hasUnk       bool // otherwise unknown characters are dropped
+	fusesUnknown bool // adjacent unknown characters are one token
+	merger       merger
 	// lexicon is nil if bytes or the unknown token merge with others.
 	lexicon *lexicon
 	whole   map[string]kv.Token
 }
 
-// spaceMark is what SentencePiece writes for a space.
+// spaceMark stands for a space in SentencePiece.
 const spaceMark = "▁"
 
 func (m *fileModel) checkBPE() error {
@@ -43,9 +42,9 @@ func (m *fileModel) checkBPE() error {
 }
 
 func (t *Tokenizer) newCharBPE(f *fileModel, vocab map[string]kv.Token) (wordModel, error) {
-	m := &charBPE{chars: map[rune]kv.Token{}, fuse: f.FuseUnk, merger: merger{merges: newPairs(len(f.Merges))}}
+	m := &charBPE{chars: map[rune]kv.Token{}, fusesUnknown: f.FuseUnk, merger: merger{merges: newPairTable(len(f.Merges))}}
 	for name, id := range vocab {
-		if r, n := utf8.DecodeRuneInString(name); n == len(name) && !t.Special(id) {
+		if r, n := utf8.DecodeRuneInString(name); n == len(name) && !t.IsSpecial(id) {
 			m.chars[r] = id
 		}
 	}
@@ -58,14 +57,14 @@ func (t *Tokenizer) newCharBPE(f *fileModel, vocab map[string]kv.Token) (wordMod
 		}
 	}
 	cuts := true
-	var joined []word
+	var joined []lexiconWord
 	for rank, pair := range f.Merges {
-		found, err := t.plainMerge(rank, pair, vocab)
+		found, err := t.resolveMerge(rank, pair, vocab)
 		if err != nil {
 			return nil, err
 		}
-		m.merger.merges.add(vocab[pair.left], vocab[pair.right], found)
-		w := word{pair.left + pair.right, found.id}
+		m.merger.merges.addMerge(vocab[pair.left], vocab[pair.right], found)
+		w := lexiconWord{pair.left + pair.right, found.id}
 		joined = append(joined, w)
 		cuts = cuts && !strings.Contains(strings.TrimLeft(w.text, spaceMark), spaceMark)
 	}
@@ -73,52 +72,52 @@ func (t *Tokenizer) newCharBPE(f *fileModel, vocab map[string]kv.Token) (wordMod
 	if f.IgnoreMerges {
 		m.whole = make(map[string]kv.Token, len(vocab))
 		for name, id := range vocab {
-			if !t.Special(id) {
+			if !t.IsSpecial(id) {
 				m.whole[name] = id
 			}
 		}
-		return &remembered{model: m}, nil
+		return &cachedModel{model: m}, nil
 	}
 	if _, ok := vocab[spaceMark]; ok && cuts {
-		return &atBorders{remembered{model: m}}, nil
+		return &spaceMarkSplitter{cachedModel{model: m}}, nil
 	}
-	return &remembered{model: m}, nil
+	return &cachedModel{model: m}, nil
 }
 
-func (t *Tokenizer) plainMerge(rank int, pair fileMerge, vocab map[string]kv.Token) (merge, error) {
+func (t *Tokenizer) resolveMerge(rank int, pair fileMerge, vocab map[string]kv.Token) (mergeResult, error) {
 	_, haveLeft := vocab[pair.left]
 	_, haveRight := vocab[pair.right]
 	id, have := vocab[pair.left+pair.right]
 	if !haveLeft || !haveRight || !have {
-		return merge{}, malformed("merge %d is about entries that the vocabulary does not have", rank)
+		return mergeResult{}, malformed("merge %d is about entries that the vocabulary does not have", rank)
 	}
-	if t.Special(id) {
-		return merge{}, unsupported("merge %d makes a special token, which plain text could then forge", rank)
+	if t.IsSpecial(id) {
+		return mergeResult{}, unsupported("merge %d makes a special token, which plain text could then forge", rank)
 	}
-	return merge{uint32(rank), id}, nil
+	return mergeResult{uint32(rank), id}, nil
 }
 
-// setLexicon makes the lexicon of characters and of what they merge to.
-func (m *charBPE) setLexicon(joined []word, merges []fileMerge, vocab map[string]kv.Token) {
+// setLexicon makes the lexicon of characters and merged tokens.
+func (m *charBPE) setLexicon(joined []lexiconWord, merges []fileMerge, vocab map[string]kv.Token) {
 	for _, pair := range merges {
 		for _, name := range [...]string{pair.left, pair.right} {
-			if _, isByte := byteOf(name); isByte && m.bytes != nil || m.hasUnk && vocab[name] == m.unk {
+			if _, isByte := parseByteEntry(name); isByte && m.bytes != nil || m.hasUnk && vocab[name] == m.unk {
 				return
 			}
 		}
 	}
-	words := slices.DeleteFunc(joined, func(w word) bool { return m.knownEnd(w.text) < len(w.text) })
+	words := slices.DeleteFunc(joined, func(w lexiconWord) bool { return m.knownEnd(w.text) < len(w.text) })
 	for r, id := range m.chars {
-		words = append(words, word{string(r), id})
+		words = append(words, lexiconWord{string(r), id})
 	}
 	m.lexicon = newLexicon(&m.merger, words, m.appendSymbols)
 }
 
-// atBorders cuts text before every run of space marks, which no merge crosses,
-// so that words are short and can be remembered.
-type atBorders struct{ words remembered }
+// spaceMarkSplitter cuts text before every run of space marks, which no merge crosses, so that words are
+// short and can be cached.
+type spaceMarkSplitter struct{ words cachedModel }
 
-func (m *atBorders) appendWord(dst []kv.Token, text string) []kv.Token {
+func (m *spaceMarkSplitter) appendWord(dst []kv.Token, text string) []kv.Token {
 	for text != "" {
 		n := wordEnd(text)
 		dst = m.words.appendWord(dst, text[:n])
@@ -127,7 +126,7 @@ func (m *atBorders) appendWord(dst []kv.Token, text string) []kv.Token {
 	return dst
 }
 
-// wordEnd returns the position of the first space mark after something else.
+// wordEnd returns the position of the first space mark after another character.
 func wordEnd(text string) int {
 	rest := strings.TrimLeft(text, spaceMark)
 	n := strings.Index(rest, spaceMark)
@@ -146,15 +145,14 @@ func (m *charBPE) appendWord(dst []kv.Token, word string) []kv.Token {
 	}
 	start := len(dst)
 	dst = m.appendSymbols(dst, word)
-	return dst[:start+len(m.merger.merge(dst[start:]))]
+	return dst[:start+len(m.merger.mergeSymbols(dst[start:]))]
 }
 
-// appendLong encodes runs of known characters apart from what is between them:
-// that never merges.
+// appendLong encodes runs of known characters apart from the unknown ones in between, which never merge.
 func (m *charBPE) appendLong(dst []kv.Token, word string) []kv.Token {
 	for word != "" {
 		n := m.knownEnd(word)
-		dst = m.lexicon.append(dst, word[:n])
+		dst = m.lexicon.appendWord(dst, word[:n])
 		word = word[n:]
 		n = m.unknownEnd(word)
 		dst = m.appendSymbols(dst, word[:n])
@@ -166,7 +164,7 @@ func (m *charBPE) appendLong(dst []kv.Token, word string) []kv.Token {
 // knownEnd returns the position of the first unknown character.
 func (m *charBPE) knownEnd(word string) int {
 	for i := 0; i < len(word); {
-		_, width, ok := m.char(word[i:])
+		_, width, ok := m.lookupChar(word[i:])
 		if !ok {
 			return i
 		}
@@ -178,7 +176,7 @@ func (m *charBPE) knownEnd(word string) int {
 // unknownEnd returns the position of the first known character.
 func (m *charBPE) unknownEnd(word string) int {
 	for i := 0; i < len(word); {
-		_, width, ok := m.char(word[i:])
+		_, width, ok := m.lookupChar(word[i:])
 		if ok {
 			return i
 		}
@@ -187,8 +185,8 @@ func (m *charBPE) unknownEnd(word string) int {
 	return len(word)
 }
 
-// char returns the entry of the first character of a text, and its length.
-func (m *charBPE) char(text string) (id kv.Token, width int, ok bool) {
+// lookupChar returns the entry of the first character of a text, and its length.
+func (m *charBPE) lookupChar(text string) (id kv.Token, width int, ok bool) {
 	r, width := utf8.DecodeRuneInString(text)
 	if r == utf8.RuneError && width == 1 {
 		return 0, width, false
@@ -197,12 +195,12 @@ func (m *charBPE) char(text string) (id kv.Token, width int, ok bool) {
 	return id, width, ok
 }
 
-// appendSymbols appends the ids that merging starts from. An unknown token waits
-// for the next known character, as in the reference, bytes go before it.
+// appendSymbols appends the ids from which merging starts. An unknown token waits for the next known
+// character, and bytes go before it, as in the reference.
 func (m *charBPE) appendSymbols(dst []kv.Token, word string) []kv.Token {
-	waiting := false // an unknown token
+	waiting := false // a pending unknown token
 	for i := 0; i < len(word); {
-		id, width, ok := m.char(word[i:])
+		id, width, ok := m.lookupChar(word[i:])
 		char := word[i : i+width]
 		i += width
 		if ok {
@@ -214,11 +212,11 @@ func (m *charBPE) appendSymbols(dst []kv.Token, word string) []kv.Token {
 			continue
 		}
 		if m.bytes != nil {
-			if dst, ok = m.bytes.append(dst, char); ok {
+			if dst, ok = m.bytes.appendAll(dst, char); ok {
 				continue
 			}
 		}
-		if waiting && !m.fuse {
+		if waiting && !m.fusesUnknown {
 			dst = append(dst, m.unk)
 		}
 		waiting = m.hasUnk

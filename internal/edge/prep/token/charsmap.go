@@ -7,16 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// charsmap is a normalizer that SentencePiece compiled into its model: a double
-// array from byte strings to what replaces them.
+// charsmap is a normalizer compiled into a SentencePiece model: a double array from byte strings to their
+// replacements.
 type charsmap struct {
 	units    []uint32
 	blob     string // replacements, each ended by a zero byte
-	clusters *clusters
+	clusters *graphemeClusters
 }
 
-// newCharsmap reads the base64 of the length of the array in bytes, the array,
-// and the replacements, integers little-endian.
+// newCharsmap reads, in base64, the length of the array in bytes, the array, and the replacements; integers
+// are little-endian.
 func newCharsmap(encoded string) (normalizer, error) {
 	raw, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil {
@@ -37,33 +37,32 @@ func newCharsmap(encoded string) (normalizer, error) {
 	for i := range m.units {
 		m.units[i] = binary.LittleEndian.Uint32(raw[4*i:])
 	}
-	if m.clusters, err = newClusters(); err != nil {
+	if m.clusters, err = newGraphemeClusters(); err != nil {
 		return nil, err
 	}
 	return m.normalize, nil
 }
 
-// wholeCluster is the length in bytes below which a cluster is looked up as one.
+// wholeCluster is the length in bytes below which a cluster is looked up as a whole.
 const wholeCluster = 6
 
-// normalize replaces grapheme clusters of a few bytes by what their shortest
-// prefix in the map stands for, and everything else character by character. That
-// a cluster can lose its marks in this way is how the reference has it.
+// normalize replaces grapheme clusters of a few bytes by the replacement of their shortest prefix in the map,
+// and everything else character by character. A cluster can lose its marks in this way, as in the reference.
 func (m *charsmap) normalize(text string) string {
 	var b strings.Builder
 	for text != "" {
-		n := m.clusters.next(text)
+		n := m.clusters.nextCluster(text)
 		cluster := text[:n]
 		text = text[n:]
 		if n < wholeCluster {
-			if to, ok := m.lookup(cluster); ok {
+			if to, ok := m.lookupPrefix(cluster); ok {
 				b.WriteString(to)
 				continue
 			}
 		}
 		for cluster != "" {
 			_, width := utf8.DecodeRuneInString(cluster)
-			if to, ok := m.lookup(cluster[:width]); ok {
+			if to, ok := m.lookupPrefix(cluster[:width]); ok {
 				b.WriteString(to)
 			} else {
 				b.WriteString(cluster[:width])
@@ -74,19 +73,19 @@ func (m *charsmap) normalize(text string) string {
 	return b.String()
 }
 
-// lookup returns the replacement of the shortest prefix of key that has one.
-func (m *charsmap) lookup(key string) (string, bool) {
+// lookupPrefix returns the replacement of the shortest prefix of key which has one.
+func (m *charsmap) lookupPrefix(key string) (string, bool) {
 	at := uint32(0)
-	unit, ok := m.unit(at)
+	unit, ok := m.unitAt(at)
 	for i := 0; ok && i < len(key) && key[i] != 0; i++ {
-		at ^= offset(unit) ^ uint32(key[i])
-		if unit, ok = m.unit(at); !ok || unit&(1<<31|0xFF) != uint32(key[i]) {
+		at ^= childOffset(unit) ^ uint32(key[i])
+		if unit, ok = m.unitAt(at); !ok || unit&(1<<31|0xFF) != uint32(key[i]) {
 			return "", false
 		}
 		if unit>>8&1 == 0 {
 			continue
 		}
-		leaf, ok := m.unit(at ^ offset(unit))
+		leaf, ok := m.unitAt(at ^ childOffset(unit))
 		if start := leaf &^ (1 << 31); ok && uint64(start) <= uint64(len(m.blob)) {
 			to, _, _ := strings.Cut(m.blob[start:], "\x00")
 			return to, true
@@ -96,51 +95,50 @@ func (m *charsmap) lookup(key string) (string, bool) {
 	return "", false
 }
 
-func (m *charsmap) unit(at uint32) (uint32, bool) {
+func (m *charsmap) unitAt(at uint32) (uint32, bool) {
 	if uint64(at) >= uint64(len(m.units)) {
 		return 0, false
 	}
 	return m.units[at], true
 }
 
-// offset is where the children of a unit are, relative to it.
-func offset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
+// childOffset is the position of a unit's children, relative to it.
+func childOffset(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 
-// clusters finds grapheme clusters as far as they matter to charsmap: those of
-// less than wholeCluster bytes, and that nothing longer is taken for one.
-type clusters struct{ extends *runeSet }
+// graphemeClusters finds grapheme clusters as far as charsmap needs them: the ones of less than wholeCluster
+// bytes.
+type graphemeClusters struct{ extends *runeSet }
 
-func newClusters() (*clusters, error) {
-	p, err := newProperties()
+func newGraphemeClusters() (*graphemeClusters, error) {
+	p, err := newCharProperties()
 	if err != nil {
 		return nil, err
 	}
-	return &clusters{&p.extends}, nil
+	return &graphemeClusters{&p.extends}, nil
 }
 
-// next returns the length of the first cluster of text. Clusters that go on for
-// other reasons than marks and joiners (syllables of Hangul, flags, families) are
-// cut up: they are too long to be looked up as one. It could only matter to a part
-// that carries a mark of its own and has a replacement without it.
-func (c *clusters) next(text string) int {
+// nextCluster returns the length of the first cluster of text. Clusters joined for other reasons than marks
+// and joiners (Hangul syllables, flags, families) are cut up: they are too long to be looked up as one. It
+// could only matter to a part with a mark of its own and a replacement without it.
+func (c *graphemeClusters) nextCluster(text string) int {
 	r, n := utf8.DecodeRuneInString(text)
 	if r == '\r' && len(text) > 1 && text[1] == '\n' {
 		return 2
 	}
-	for prepends(r) && n < len(text) {
+	for isPrepend(r) && n < len(text) {
 		next, width := utf8.DecodeRuneInString(text[n:])
-		if breaks(next) {
+		if isClusterBreak(next) {
 			break
 		}
 		r = next
 		n += width
 	}
-	if breaks(r) {
+	if isClusterBreak(r) {
 		return n
 	}
 	for n < len(text) {
 		next, width := utf8.DecodeRuneInString(text[n:])
-		if !c.extends.has(next) {
+		if !c.extends.contains(next) {
 			break
 		}
 		n += width
@@ -148,8 +146,8 @@ func (c *clusters) next(text string) int {
 	return n
 }
 
-// prepends: Grapheme_Cluster_Break=Prepend.
-func prepends(r rune) bool {
+// isPrepend: Grapheme_Cluster_Break=Prepend.
+func isPrepend(r rune) bool {
 	switch {
 	case r < 0x600:
 		return false
@@ -161,9 +159,8 @@ func prepends(r rune) bool {
 	return false
 }
 
-// breaks: no cluster goes on after it, or on to it: Grapheme_Cluster_Break is
-// Control, CR or LF.
-func breaks(r rune) bool {
+// isClusterBreak: no cluster continues after or before it: Grapheme_Cluster_Break is Control, CR or LF.
+func isClusterBreak(r rune) bool {
 	switch {
 	case r < 0x20, 0x7F <= r && r < 0xA0, r == 0xAD, r == 0x61C, r == 0x180E, r == 0x200B, r == 0x200E, r == 0x200F,
 		0x2028 <= r && r <= 0x202E, 0x2060 <= r && r <= 0x206F, r == 0xFEFF, 0xFFF0 <= r && r <= 0xFFFB,

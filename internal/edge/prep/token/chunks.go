@@ -10,12 +10,10 @@ import (
 	"penstock/core/kv"
 )
 
-// chunks remembers the ids of pieces of text that begin and end at seams, so
-// that of a growing conversation only what is new is encoded. Since the ids of a
-// chunk do not depend on what surrounds it, it serves any prompt that has the
-// same chunk. It is safe for concurrent use; what was not used for longest goes
-// first, about.
-type chunks struct {
+// chunkCache caches the ids of pieces of text which start and end at seams, so that only the new part of a
+// growing conversation is encoded. The ids of a chunk do not depend on its surroundings, so any prompt with
+// the same chunk can use them. It is safe for concurrent use; eviction is approximately least recently used.
+type chunkCache struct {
 	classes *classes
 	shards  [chunkShards]chunkShard
 	hits    atomic.Uint64
@@ -26,69 +24,67 @@ type chunks struct {
 
 const (
 	chunkShards = 16
-	// chunkBudget bounds, in bytes, what the chunks of one tokenizer hold: the
-	// text and ids of about 10 million tokens of English.
+	// chunkBudget bounds the bytes of a tokenizer's chunks: the text and ids of about 10 million tokens of
+	// English.
 	chunkBudget = 64 << 20
-	// chunkSize is the length in bytes from which a chunk ends at the next seam.
-	// Half of it, on average, is encoded again when a text grows at its end.
+	// chunkSize is the length in bytes from which a chunk ends at the next seam. On average half of it is
+	// encoded again when a text grows at its end.
 	chunkSize = 512
-	// minChunk is the length in bytes below which encoding a text is as fast as
-	// looking it up.
+	// minChunk is the length in bytes below which encoding a text is as fast as looking it up.
 	minChunk = 128
-	// maxChunk is the length in bytes of the longest chunk that is remembered:
-	// only text of an unusual kind goes so long without a seam.
+	// maxChunk is the length in bytes of the longest cached chunk: only unusual text goes so long without a
+	// seam.
 	maxChunk = 16 << 10
-	// chunkOverhead is what an entry takes besides its text and ids.
+	// chunkOverhead is the size of an entry in addition to its text and ids.
 	chunkOverhead = 96
-	// slabsOfShard is how many slabs a shard has when its budget is used up.
-	slabsOfShard = 16
+	// arenasPerShard is how many arenas a shard has when its budget is used up.
+	arenasPerShard = 16
 )
 
-// chunkKey finds a chunk by its text and how that was encoded. Texts can share one.
+// chunkKey is the hash of a chunk's text and encoding mode. Texts can collide.
 type chunkKey uint64
 
 func chunkKeyOf(text string, parseSpecial bool) chunkKey {
 	key := chunkKey(xxh3.HashString(text))
 	if parseSpecial {
-		return key ^ golden // of the same text never the same key
+		return key ^ golden // the keys of the two modes always differ
 	}
 	return key
 }
 
-// chunkShard keeps chunks one after the other in slabs, and forgets those of the oldest slab
-// together: so remembering a chunk is two copies and no allocation, and the garbage
-// collector has nothing to look through. What is used while it is in the older half
-// of the slabs is copied to the newest.
+// chunkShard stores chunks one after the other in arenas, and evicts the oldest arena as a whole: adding a
+// chunk is two copies without allocation, and the garbage collector has nothing to scan. A chunk used in the
+// older half of the arenas is copied to the newest.
 type chunkShard struct {
 	mu struct {
 		sync.Mutex
 		budget int
 		held   int
 		places map[chunkKey]chunkPlace
-		slabs  []*slab // the oldest first
-		oldest uint32  // number of slabs[0]
-		spare  *slab   // one that was emptied, or nil
+		slabs  []*chunkArena // the oldest first
+		oldest uint32        // number of slabs[0]
+		spare  *chunkArena   // an emptied one, or nil
 	}
 }
 
-// slab is a row of chunks.
-type slab struct {
+// chunkArena is a sequence of chunks.
+type chunkArena struct {
 	keys []chunkKey
 	text []byte
 	ids  []kv.Token
 }
 
-func (s *slab) size() int { return len(s.text) + 4*len(s.ids) + chunkOverhead*len(s.keys) }
+func (s *chunkArena) byteSize() int { return len(s.text) + 4*len(s.ids) + chunkOverhead*len(s.keys) }
 
-// chunkPlace is where a chunk is: in which slab, by number, and where there.
+// chunkPlace is the place of a chunk: its arena, by number, and the ranges in it.
 type chunkPlace struct {
 	slab          uint32
 	text, textEnd uint32
 	ids, idsEnd   uint32
 }
 
-func newChunks(classes *classes, budget int) *chunks {
-	c := &chunks{classes: classes}
+func newChunkCache(classes *classes, budget int) *chunkCache {
+	c := &chunkCache{classes: classes}
 	for i := range c.shards {
 		c.shards[i].mu.budget = budget / chunkShards
 		c.shards[i].mu.places = map[chunkKey]chunkPlace{}
@@ -117,21 +113,21 @@ func (t *Tokenizer) appendChunk(dst []kv.Token, text string, parseSpecial bool) 
 		return t.appendPlain(dst, text, parseSpecial)
 	}
 	key := chunkKeyOf(text, parseSpecial)
-	dst, ok := t.chunks.append(dst, key, text)
+	dst, ok := t.chunks.appendCached(dst, key, text)
 	if ok {
 		return dst
 	}
 	start := len(dst)
 	dst = t.appendPlain(dst, text, parseSpecial)
-	t.chunks.shard(key).remember(key, text, dst[start:])
+	t.chunks.shardOf(key).addChunk(key, text, dst[start:])
 	return dst
 }
 
-func (c *chunks) shard(key chunkKey) *chunkShard { return &c.shards[key>>32%chunkShards] }
+func (c *chunkCache) shardOf(key chunkKey) *chunkShard { return &c.shards[key>>32%chunkShards] }
 
-// append appends the ids of exactly this text if they are remembered.
-func (c *chunks) append(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
-	dst, ok := c.shard(key).append(dst, key, text)
+// appendCached appends the ids of exactly this text if they are cached.
+func (c *chunkCache) appendCached(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
+	dst, ok := c.shardOf(key).appendCached(dst, key, text)
 	if !ok {
 		c.misses.Add(1)
 		c.encoded.Add(uint64(len(text)))
@@ -142,7 +138,7 @@ func (c *chunks) append(dst []kv.Token, key chunkKey, text string) ([]kv.Token, 
 	return dst, true
 }
 
-func (s *chunkShard) append(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
+func (s *chunkShard) appendCached(dst []kv.Token, key chunkKey, text string) ([]kv.Token, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, ok := s.mu.places[key]
@@ -157,28 +153,28 @@ func (s *chunkShard) append(dst []kv.Token, key chunkKey, text string) ([]kv.Tok
 	start := len(dst)
 	dst = append(dst, from.ids[at.ids:at.idsEnd]...)
 	if int(age) < len(s.mu.slabs)/2 {
-		s.put(key, text, dst[start:])
+		s.addChunkLocked(key, text, dst[start:])
 	}
 	return dst, true
 }
 
-// remember puts a chunk in the place of one with the same key.
-func (s *chunkShard) remember(key chunkKey, text string, ids []kv.Token) {
+// addChunk stores a chunk and replaces one with the same key.
+func (s *chunkShard) addChunk(key chunkKey, text string, ids []kv.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.put(key, text, ids)
+	s.addChunkLocked(key, text, ids)
 }
 
-// put copies a chunk to the newest slab. The caller holds the lock.
-func (s *chunkShard) put(key chunkKey, text string, ids []kv.Token) {
+// addChunkLocked copies a chunk to the newest arena.
+func (s *chunkShard) addChunkLocked(key chunkKey, text string, ids []kv.Token) {
 	size := len(text) + 4*len(ids) + chunkOverhead
 	if size > s.mu.budget {
 		return
 	}
 	for s.mu.held+size > s.mu.budget {
-		s.forget()
+		s.evictOldestLocked()
 	}
-	to := s.newest(size)
+	to := s.newestArenaLocked(size)
 	at := chunkPlace{
 		slab: s.mu.oldest + uint32(len(s.mu.slabs)-1),
 		text: uint32(len(to.text)), textEnd: uint32(len(to.text) + len(text)),
@@ -189,26 +185,25 @@ func (s *chunkShard) put(key chunkKey, text string, ids []kv.Token) {
 	s.mu.held += size
 }
 
-// newest returns the slab for a chunk that takes size bytes. The caller holds the
-// lock.
-func (s *chunkShard) newest(size int) *slab {
-	if n := len(s.mu.slabs); n > 0 && s.mu.slabs[n-1].size()+size <= s.mu.budget/slabsOfShard {
+// newestArenaLocked returns the arena for a chunk of size bytes.
+func (s *chunkShard) newestArenaLocked(size int) *chunkArena {
+	if n := len(s.mu.slabs); n > 0 && s.mu.slabs[n-1].byteSize()+size <= s.mu.budget/arenasPerShard {
 		return s.mu.slabs[n-1]
 	}
 	fresh := s.mu.spare
 	if s.mu.spare = nil; fresh == nil {
-		fresh = new(slab)
+		fresh = new(chunkArena)
 	}
 	s.mu.slabs = append(s.mu.slabs, fresh)
 	return fresh
 }
 
-// forget empties the oldest slab. The caller holds the lock.
-func (s *chunkShard) forget() {
+// evictOldestLocked empties the oldest arena.
+func (s *chunkShard) evictOldestLocked() {
 	old := s.mu.slabs[0]
-	s.mu.held -= old.size()
+	s.mu.held -= old.byteSize()
 	for _, key := range old.keys {
-		if s.mu.places[key].slab == s.mu.oldest { // else it was copied, or is another's
+		if s.mu.places[key].slab == s.mu.oldest { // otherwise it was copied, or replaced
 			delete(s.mu.places, key)
 		}
 	}
@@ -218,17 +213,15 @@ func (s *chunkShard) forget() {
 	s.mu.oldest++
 }
 
-// Stats are counts since a tokenizer was made, of texts long enough to be looked
-// up in pieces.
+// Stats are counts since a tokenizer was made, for texts long enough to be looked up in pieces.
 type Stats struct {
-	Hits, Misses uint64 // pieces that were remembered, and those that were not
-	Reused       uint64 // bytes of text that were not encoded again
-	Encoded      uint64 // bytes of text that were looked up in vain
-	Held         int    // bytes of memory that what is remembered takes, about
+	Hits, Misses uint64 // cached pieces, and missing ones
+	Reused       uint64 // bytes of text served from the cache
+	Encoded      uint64 // bytes of text not found in the cache
+	Held         int    // approximate bytes of memory of the cache
 }
 
-// Stats returns the counts of t. All are zero for a tokenizer whose texts cannot
-// be cut without regard to what surrounds them.
+// Stats returns the counts of t. All are zero for a tokenizer without seams.
 func (t *Tokenizer) Stats() Stats {
 	c := t.chunks
 	if c == nil {
@@ -236,12 +229,12 @@ func (t *Tokenizer) Stats() Stats {
 	}
 	stats := Stats{Hits: c.hits.Load(), Misses: c.misses.Load(), Reused: c.reused.Load(), Encoded: c.encoded.Load()}
 	for i := range c.shards {
-		stats.Held += c.shards[i].bytes()
+		stats.Held += c.shards[i].heldBytes()
 	}
 	return stats
 }
 
-func (s *chunkShard) bytes() int {
+func (s *chunkShard) heldBytes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.held

@@ -94,7 +94,7 @@ func TestGrowingConversation(t *testing.T) {
 	texts := fixtureTexts(t)
 	for name, tok := range cutTokenizers(t) {
 		for _, budget := range []int{chunkBudget, 64 << 10} {
-			tok.chunks = newChunks(tok.chunks.classes, budget)
+			tok.chunks = newChunkCache(tok.chunks.classes, budget)
 			var wg sync.WaitGroup
 			for seed := range uint64(3) {
 				wg.Go(func() {
@@ -139,20 +139,20 @@ func TestChunksAreReused(t *testing.T) {
 }
 
 func TestChunksByText(t *testing.T) {
-	c := newChunks(newClasses(), 1<<20)
+	c := newChunkCache(newClasses(), 1<<20)
 	plain, special := chunkKeyOf("one", false), chunkKeyOf("one", true)
-	c.shard(plain).remember(plain, "one", []kv.Token{1})
-	if got, ok := c.append(nil, plain, "two"); ok {
+	c.shardOf(plain).addChunk(plain, "one", []kv.Token{1})
+	if got, ok := c.appendCached(nil, plain, "two"); ok {
 		t.Errorf("a chunk was found by its hash alone: %v", got)
 	}
-	if got, ok := c.append(nil, special, "one"); ok {
+	if got, ok := c.appendCached(nil, special, "one"); ok {
 		t.Errorf("a chunk encoded without special tokens was found for one with them: %v", got)
 	}
-	if got, ok := c.append([]kv.Token{7}, plain, "one"); !ok || !slices.Equal(got, []kv.Token{7, 1}) {
+	if got, ok := c.appendCached([]kv.Token{7}, plain, "one"); !ok || !slices.Equal(got, []kv.Token{7, 1}) {
 		t.Errorf("%v, %t", got, ok)
 	}
-	c.shard(plain).remember(plain, "two", []kv.Token{2})
-	if got, ok := c.append(nil, plain, "two"); !ok || !slices.Equal(got, []kv.Token{2}) {
+	c.shardOf(plain).addChunk(plain, "two", []kv.Token{2})
+	if got, ok := c.appendCached(nil, plain, "two"); !ok || !slices.Equal(got, []kv.Token{2}) {
 		t.Errorf("another text of the same key did not take its place: %v, %t", got, ok)
 	}
 }
@@ -160,14 +160,14 @@ func TestChunksByText(t *testing.T) {
 func TestChunksForgetTheOldest(t *testing.T) {
 	text := func(i int) string { return fmt.Sprint("text ", i) }
 	one := len(text(1)) + 4 + chunkOverhead
-	s := &newChunks(newClasses(), 3*chunkShards*one).shards[0]
+	s := &newChunkCache(newClasses(), 3*chunkShards*one).shards[0]
 	for i := range 3 {
-		s.remember(chunkKey(i), text(i), []kv.Token{kv.Token(i)})
+		s.addChunk(chunkKey(i), text(i), []kv.Token{kv.Token(i)})
 	}
-	s.append(nil, 0, text(0))
-	s.remember(3, text(3), []kv.Token{3})
+	s.appendCached(nil, 0, text(0))
+	s.addChunk(3, text(3), []kv.Token{3})
 	for i, want := range []bool{true, false, true, true} {
-		if ids, ok := s.append(nil, chunkKey(i), text(i)); ok != want || ok && ids[0] != kv.Token(i) {
+		if ids, ok := s.appendCached(nil, chunkKey(i), text(i)); ok != want || ok && ids[0] != kv.Token(i) {
 			t.Errorf("chunk %d: %v, want %t", i, ids, want)
 		}
 	}
@@ -177,7 +177,7 @@ func TestChunksForgetTheOldest(t *testing.T) {
 // is what the chunks take, and neither the table nor the slabs hold what was forgotten.
 func TestChunksAgainstMap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 6))
-	s := &newChunks(newClasses(), chunkShards*40*(chunkOverhead+40)).shards[0]
+	s := &newChunkCache(newClasses(), chunkShards*40*(chunkOverhead+40)).shards[0]
 	last := map[chunkKey]string{}
 	idsOf := func(text string) (ids []kv.Token) {
 		for i := range len(text) / 4 {
@@ -189,17 +189,17 @@ func TestChunksAgainstMap(t *testing.T) {
 	for range 20_000 {
 		key := chunkKey(rng.IntN(100))
 		text := fmt.Sprint(key%90, strings.Repeat("x", rng.IntN(3)*7)) // some keys are of several texts
-		if got, ok := s.append(nil, key, text); ok {
+		if got, ok := s.appendCached(nil, key, text); ok {
 			if found++; last[key] != text || !slices.Equal(got, idsOf(text)) {
 				t.Fatalf("key %d: %v for %q; the last text was %q", key, got, text, last[key])
 			}
 		} else {
-			s.remember(key, text, idsOf(text))
+			s.addChunk(key, text, idsOf(text))
 			last[key] = text
 		}
 		held, keys := 0, map[chunkKey]bool{}
 		for _, slab := range s.mu.slabs {
-			held += slab.size()
+			held += slab.byteSize()
 			for _, key := range slab.keys {
 				keys[key] = true
 			}
@@ -215,20 +215,20 @@ func TestChunksAgainstMap(t *testing.T) {
 
 // TestChunksDoNotAllocate: neither does what is remembered once the budget is used up.
 func TestChunksDoNotAllocate(t *testing.T) {
-	s := &newChunks(newClasses(), chunkShards*64<<10).shards[0]
+	s := &newChunkCache(newClasses(), chunkShards*64<<10).shards[0]
 	text, ids := strings.Repeat("some text ", 50), make([]kv.Token, 120)
 	key := chunkKey(0)
 	for range 1000 {
 		key++
-		s.remember(key, text, ids)
+		s.addChunk(key, text, ids)
 	}
 	dst := make([]kv.Token, 0, len(ids))
 	if n := testing.AllocsPerRun(1000, func() {
-		if _, ok := s.append(dst, key, text); !ok {
+		if _, ok := s.appendCached(dst, key, text); !ok {
 			t.Fatal("forgotten")
 		}
 		key++
-		s.remember(key, text, ids)
+		s.addChunk(key, text, ids)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

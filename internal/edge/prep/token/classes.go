@@ -5,36 +5,36 @@ import (
 	"unicode/utf8"
 )
 
-// class says what a character is to a pre-tokenizer's regular expression. The
-// zero value is control characters and what Unicode has not assigned.
-type class uint8
+// charClass is the class of a character in a pre-tokenizer's regular expression. The zero value is control
+// characters and unassigned code points.
+type charClass uint8
 
 const (
-	letter  class = 1 << iota // \p{L}
-	number                    // \p{N}
-	space                     // \s, the Unicode property White_Space
-	newline                   // \r or \n; space is set too
-	upper                     // [\p{Lu}\p{Lt}]; letter is set too
-	lower                     // \p{Ll}; letter is set too
-	mark                      // \p{M}
-	sign                      // [\p{P}\p{S}]
+	letter  charClass = 1 << iota // \p{L}
+	number                        // \p{N}
+	space                         // \s, the Unicode property White_Space
+	newline                       // \r or \n; space is set too
+	upper                         // [\p{Lu}\p{Lt}]; letter is set too
+	lower                         // \p{Ll}; letter is set too
+	mark                          // \p{M}
+	sign                          // [\p{P}\p{S}]
 )
 
-// classes answers by one load for every code point that has a class, except the
-// marks from U+E0100 to U+E01EF: the last letter is U+323AF.
-type classes [0x323B0]class
+// classes gives the class of every code point with one load, except the marks from U+E0100 to U+E01EF: the
+// last letter is U+323AF.
+type classes [0x323B0]charClass
 
 func newClasses() *classes {
 	c := new(classes)
-	c.mark(unicode.L, letter)
-	c.mark(unicode.N, number)
-	c.mark(unicode.White_Space, space)
-	c.mark(unicode.Lu, upper)
-	c.mark(unicode.Lt, upper)
-	c.mark(unicode.Ll, lower)
-	c.mark(unicode.M, mark)
-	c.mark(unicode.P, sign)
-	c.mark(unicode.S, sign)
+	c.markTable(unicode.L, letter)
+	c.markTable(unicode.N, number)
+	c.markTable(unicode.White_Space, space)
+	c.markTable(unicode.Lu, upper)
+	c.markTable(unicode.Lt, upper)
+	c.markTable(unicode.Ll, lower)
+	c.markTable(unicode.M, mark)
+	c.markTable(unicode.P, sign)
+	c.markTable(unicode.S, sign)
 	c.markRanges(letters16(), letter)
 	c.markRanges(uppers16(), upper)
 	c.markRanges(lowers16(), lower)
@@ -46,7 +46,7 @@ func newClasses() *classes {
 	return c
 }
 
-func (c *classes) mark(table *unicode.RangeTable, bit class) {
+func (c *classes) markTable(table *unicode.RangeTable, bit charClass) {
 	for _, r := range table.R16 {
 		c.markRange(int(r.Lo), int(r.Hi), int(r.Stride), bit)
 	}
@@ -55,21 +55,21 @@ func (c *classes) mark(table *unicode.RangeTable, bit class) {
 	}
 }
 
-func (c *classes) markRanges(ranges [][2]int, bit class) {
+func (c *classes) markRanges(ranges [][2]int, bit charClass) {
 	for _, r := range ranges {
 		c.markRange(r[0], r[1], 1, bit)
 	}
 }
 
-func (c *classes) markRange(low, high, stride int, bit class) {
+func (c *classes) markRange(low, high, stride int, bit charClass) {
 	for p := low; p <= high && p < len(c); p += stride {
 		c[p] |= bit
 	}
 }
 
-// at returns the class and the width of the first character of s; of the empty
-// string it is (0, 0). A broken byte is a sign of width 1, as U+FFFD is.
-func (c *classes) at(s string) (class, int) {
+// classAt returns the class and the width of the first character of s, (0, 0) for the empty string. An
+// invalid byte is a sign of width 1, like U+FFFD.
+func (c *classes) classAt(s string) (charClass, int) {
 	if len(s) == 0 {
 		return 0, 0
 	}
@@ -86,9 +86,8 @@ func (c *classes) at(s string) (class, int) {
 	return 0, width
 }
 
-// run returns the length of the longest prefix of s whose characters all have
-// one of the bits in any.
-func (c *classes) run(s string, any class) int {
+// runLength returns the length of the longest prefix of s whose characters all have one of the bits in any.
+func (c *classes) runLength(s string, any charClass) int {
 	i := 0
 	for i < len(s) {
 		if b := s[i]; b < utf8.RuneSelf {
@@ -98,7 +97,7 @@ func (c *classes) run(s string, any class) int {
 			i++
 			continue
 		}
-		k, width := c.at(s[i:])
+		k, width := c.classAt(s[i:])
 		if k&any == 0 {
 			break
 		}
@@ -107,9 +106,8 @@ func (c *classes) run(s string, any class) int {
 	return i
 }
 
-// otherRun returns the length of the longest prefix of s that has no letter, no
-// number and no white space.
-func (c *classes) otherRun(s string) int {
+// otherRunLength returns the length of the longest prefix of s without letters, numbers and white space.
+func (c *classes) otherRunLength(s string) int {
 	i := 0
 	for i < len(s) {
 		if b := s[i]; b < utf8.RuneSelf {
@@ -119,7 +117,7 @@ func (c *classes) otherRun(s string) int {
 			i++
 			continue
 		}
-		k, width := c.at(s[i:])
+		k, width := c.classAt(s[i:])
 		if k&(letter|number|space) != 0 {
 			break
 		}

@@ -7,34 +7,32 @@ import (
 	"penstock/internal/edge/prep"
 )
 
-// decoder holds back the bytes of a character that is not complete.
-type decoder struct {
+// byteDecoder holds back the bytes of an incomplete character.
+type byteDecoder struct {
 	t       *Tokenizer
 	keep    bool
-	pending []byte // fewer than utf8.UTFMax bytes, a beginning of a character
+	pending []byte // fewer than utf8.UTFMax bytes, the beginning of a character
 	buf     [32]byte
 }
 
-// NewDecoder returns an incremental decoder for one stream. Its output is the
-// bytes of all tokens with every maximal part of a broken character replaced by
-// U+FFFD, which is what Python's "replace" and the Unicode standard do,
-// wherever the tokens' borders fall. Ids that are not in the vocabulary stand
-// for nothing.
+// NewDecoder returns an incremental decoder for one stream. Its output is the bytes of all tokens with every
+// maximal part of a broken character replaced by U+FFFD, as Python's "replace" and the Unicode standard do,
+// wherever the token borders are. Unknown ids decode to nothing.
 func (t *Tokenizer) NewDecoder(opts prep.DecodeOptions) prep.Decoder {
-	if t.plain != nil {
+	if t.charLevel != nil {
 		return t.newChainDecoder(opts)
 	}
-	d := &decoder{t: t, keep: opts.KeepSpecial}
+	d := &byteDecoder{t: t, keep: opts.KeepSpecial}
 	d.pending = d.buf[:0]
 	return d
 }
 
-// Push appends the text that id completes to dst; it may be none.
-func (d *decoder) Push(dst []byte, id kv.Token) []byte {
-	if !d.keep && d.t.Special(id) {
+// Push appends the text which id completes to dst; it may be empty.
+func (d *byteDecoder) Push(dst []byte, id kv.Token) []byte {
+	if !d.keep && d.t.IsSpecial(id) {
 		return dst
 	}
-	text := d.t.bytes(id)
+	text := d.t.entryBytes(id)
 	if len(d.pending) == 0 && utf8.ValidString(text) {
 		return append(dst, text...)
 	}
@@ -44,8 +42,8 @@ func (d *decoder) Push(dst []byte, id kv.Token) []byte {
 	return dst
 }
 
-// Flush appends what is left, broken characters as U+FFFD.
-func (d *decoder) Flush(dst []byte) []byte {
+// Flush appends the rest, broken characters as U+FFFD.
+func (d *byteDecoder) Flush(dst []byte) []byte {
 	if len(d.pending) > 0 {
 		d.pending = d.pending[:0]
 		dst = append(dst, replacement...)
@@ -55,15 +53,15 @@ func (d *decoder) Flush(dst []byte) []byte {
 
 const replacement = "\uFFFD"
 
-// appendComplete appends src to dst with broken characters replaced, except for
-// a tail that further bytes could complete. n is the length of what it used.
+// appendComplete appends src to dst with broken characters replaced, except for a tail which further bytes
+// could complete. n is the length consumed.
 func appendComplete(dst, src []byte) (out []byte, n int) {
 	for n < len(src) {
-		size, whole := character(src[n:])
+		size, whole := scanCharacter(src[n:])
 		switch {
 		case whole:
 			dst = append(dst, src[n:n+size]...)
-		case n+size == len(src) && size < need(src[n]):
+		case n+size == len(src) && size < characterLength(src[n]):
 			return dst, n
 		default:
 			dst = append(dst, replacement...)
@@ -73,14 +71,14 @@ func appendComplete(dst, src []byte) (out []byte, n int) {
 	return dst, n
 }
 
-// character returns the length of the longest prefix of src, at least 1, that
-// is a character or could begin one, and whether it is a whole one.
-func character(src []byte) (size int, whole bool) {
-	want := need(src[0])
+// scanCharacter returns the length of the longest prefix of src, at least 1, which is a character or could
+// begin one, and whether it is complete.
+func scanCharacter(src []byte) (size int, whole bool) {
+	want := characterLength(src[0])
 	for size = 1; size < want && size < len(src); size++ {
 		low, high := byte(0x80), byte(0xBF)
 		if size == 1 {
-			low, high = secondRange(src[0])
+			low, high = secondByteRange(src[0])
 		}
 		if src[size] < low || src[size] > high {
 			return size, false
@@ -89,8 +87,8 @@ func character(src []byte) (size int, whole bool) {
 	return size, size == want
 }
 
-// need is the length of the character that lead begins; 0 if it begins none.
-func need(lead byte) int {
+// characterLength is the length of the character which starts with lead; 0 if none does.
+func characterLength(lead byte) int {
 	switch {
 	case lead < 0x80:
 		return 1
@@ -106,9 +104,9 @@ func need(lead byte) int {
 	return 0
 }
 
-// secondRange is what may follow lead: table 3-7 of the Unicode standard, which
-// rules out overlong forms, surrogates and what lies beyond U+10FFFF.
-func secondRange(lead byte) (low, high byte) {
+// secondByteRange is the range of the byte after lead: table 3-7 of the Unicode standard, which rules out
+// overlong forms, surrogates and code points beyond U+10FFFF.
+func secondByteRange(lead byte) (low, high byte) {
 	switch lead {
 	case 0xE0:
 		return 0xA0, 0xBF

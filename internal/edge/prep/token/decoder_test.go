@@ -42,7 +42,7 @@ func TestDecodeAgainstDefinition(t *testing.T) {
 		for range 1 + rng.IntN(8) {
 			b := leads[rng.IntN(len(leads))]
 			raw = append(raw, b)
-			ids = append(ids, tok.model.single[b])
+			ids = append(ids, tok.model.byteTokens[b])
 		}
 		if got, want := decodeAll(tok, ids, false), naiveReplace(raw); got != want {
 			t.Fatalf("% x decodes to %q, want %q", raw, got, want)
@@ -87,7 +87,7 @@ func TestDecodeSpecial(t *testing.T) {
 	tok := fixtureTokenizer(t, "builtin")
 	end, _ := tok.ID("<|end|>")
 	// A special token between the bytes of a character does not break it up.
-	ids := []kv.Token{tok.model.single[0xC3], end, tok.model.single[0xA9]}
+	ids := []kv.Token{tok.model.byteTokens[0xC3], end, tok.model.byteTokens[0xA9]}
 	if got := decodeAll(tok, ids, false); got != "é" {
 		t.Errorf("left out: %q", got)
 	}
@@ -102,7 +102,7 @@ func TestDecodeUnknownID(t *testing.T) {
 		if out, ok := tok.AppendBytes([]byte("x"), id); ok || string(out) != "x" {
 			t.Errorf("AppendBytes(%d) = %q, %t", id, out, ok)
 		}
-		if tok.Special(id) {
+		if tok.IsSpecial(id) {
 			t.Errorf("%d is special", id)
 		}
 		if got := decodeAll(tok, []kv.Token{id}, true); got != "" {
@@ -114,9 +114,9 @@ func TestDecodeUnknownID(t *testing.T) {
 func TestFlushStartsAfresh(t *testing.T) {
 	tok := fixtureTokenizer(t, "builtin")
 	d := tok.NewDecoder(prep.DecodeOptions{})
-	out := d.Push(nil, tok.model.single[0xE2])
+	out := d.Push(nil, tok.model.byteTokens[0xE2])
 	out = d.Flush(d.Flush(out))
-	out = d.Push(out, tok.model.single['a'])
+	out = d.Push(out, tok.model.byteTokens['a'])
 	if string(out) != "\uFFFDa" {
 		t.Errorf("%q", out)
 	}

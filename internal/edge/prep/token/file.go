@@ -8,9 +8,9 @@ import (
 	"penstock/core/kv"
 )
 
-// file is a tokenizer.json. Truncation and padding are left out on purpose: what
-// a training script saved there is not for a server to apply.
-type file struct {
+// tokenizerFile is a tokenizer.json. Truncation and padding are ignored on purpose: they are leftovers of
+// training and not for a server to apply.
+type tokenizerFile struct {
 	AddedTokens   []fileAdded     `json:"added_tokens"`
 	Normalizer    json.RawMessage `json:"normalizer"`
 	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
@@ -44,8 +44,8 @@ type fileModel struct {
 	Merges                  []fileMerge     `json:"merges"`
 }
 
-// fileConfig is what a tokenizer_config.json can add. What goes before a text is
-// left to tokenizer.json: classes that override it there keep the two equal.
+// fileConfig is what a tokenizer_config.json can add. The tokens before a text are left to tokenizer.json:
+// classes which override them keep the two equal.
 type fileConfig struct {
 	EOS   fileToken              `json:"eos_token"`
 	Added map[kv.Token]fileAdded `json:"added_tokens_decoder"`
@@ -85,10 +85,10 @@ func (m *fileMerge) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &line); err != nil {
 		return err
 	}
-	return m.parse(line)
+	return m.parseLine(line)
 }
 
-func (m *fileMerge) parse(line string) error {
+func (m *fileMerge) parseLine(line string) error {
 	left, right, ok := strings.Cut(line, " ")
 	if !ok || strings.Contains(right, " ") {
 		return malformed("a merge is not two entries with one space between them")
@@ -97,9 +97,8 @@ func (m *fileMerge) parse(line string) error {
 	return nil
 }
 
-// step is one component of a stage: its type, and the fields that any of the
-// supported types have.
-type step struct {
+// componentConfig is one component of a stage: its type, and the union of the fields of the supported types.
+type componentConfig struct {
 	Type string `json:"type"`
 
 	// Sequence, by the name that its kind of stage uses.
@@ -109,9 +108,9 @@ type step struct {
 	Decoders      []json.RawMessage `json:"decoders"`
 
 	// Split
-	Pattern  pattern `json:"pattern"`
-	Behavior string  `json:"behavior"`
-	Invert   bool    `json:"invert"`
+	Pattern  patternConfig `json:"pattern"`
+	Behavior string        `json:"behavior"`
+	Invert   bool          `json:"invert"`
 
 	// ByteLevel
 	AddPrefixSpace *bool `json:"add_prefix_space"`
@@ -139,7 +138,7 @@ type step struct {
 	Lowercase           *bool  `json:"lowercase"`
 	PrecompiledCharsmap string `json:"precompiled_charsmap"`
 
-	// Content is Replace's, of a normalizer or decoder, and Strip's.
+	// Content belongs to Replace, in a normalizer or decoder, and to Strip.
 	Content string `json:"content"`
 
 	// Decoders
@@ -153,7 +152,7 @@ type step struct {
 	SpecialTokens map[string]templateSpecial `json:"special_tokens"`
 }
 
-type pattern struct {
+type patternConfig struct {
 	Regex  string
 	String string
 }
@@ -183,23 +182,23 @@ type templateSpecial struct {
 	IDs []kv.Token `json:"ids"`
 }
 
-// steps returns the components of a stage in order, sequences taken apart. A
-// stage that is absent or null has none.
-func steps(raw json.RawMessage) ([]step, error) {
-	return appendSteps(nil, raw, 0)
+// parseComponents returns the components of a stage in order, with sequences flattened. A stage which is
+// absent or null has none.
+func parseComponents(raw json.RawMessage) ([]componentConfig, error) {
+	return appendComponents(nil, raw, 0)
 }
 
-// maxNesting bounds sequences inside sequences; real files have one level.
+// maxNesting bounds nested sequences; real files have one level.
 const maxNesting = 8
 
-func appendSteps(dst []step, raw json.RawMessage, depth int) ([]step, error) {
+func appendComponents(dst []componentConfig, raw json.RawMessage, depth int) ([]componentConfig, error) {
 	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
 		return dst, nil
 	}
 	if depth > maxNesting {
 		return nil, malformed("sequences are nested more than %d deep", maxNesting)
 	}
-	var s step
+	var s componentConfig
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return nil, err
 	}
@@ -209,7 +208,7 @@ func appendSteps(dst []step, raw json.RawMessage, depth int) ([]step, error) {
 	for _, list := range [][]json.RawMessage{s.Normalizers, s.PreTokenizers, s.Processors, s.Decoders} {
 		for _, inner := range list {
 			var err error
-			if dst, err = appendSteps(dst, inner, depth+1); err != nil {
+			if dst, err = appendComponents(dst, inner, depth+1); err != nil {
 				return nil, err
 			}
 		}

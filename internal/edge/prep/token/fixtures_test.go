@@ -159,10 +159,10 @@ func TestReferenceClasses(t *testing.T) {
 	var runs map[string][][2]rune
 	unmarshalFixture(t, "classes", &runs)
 	c := newClasses()
-	compareClass(t, runs["letter"], func(s string) bool { k, _ := c.at(s); return k&letter != 0 })
-	compareClass(t, runs["number"], func(s string) bool { k, _ := c.at(s); return k&number != 0 })
-	compareClass(t, runs["space"], func(s string) bool { k, _ := c.at(s); return k&space != 0 })
-	digits := digitsStage(&step{IndividualDigits: true})
+	compareClass(t, runs["letter"], func(s string) bool { k, _ := c.classAt(s); return k&letter != 0 })
+	compareClass(t, runs["number"], func(s string) bool { k, _ := c.classAt(s); return k&number != 0 })
+	compareClass(t, runs["space"], func(s string) bool { k, _ := c.classAt(s); return k&space != 0 })
+	digits := digitsStage(&componentConfig{IndividualDigits: true})
 	compareClass(t, runs["digits"], func(s string) bool { return digits.next("a"+s) == 1 })
 }
 

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
 )
 
@@ -23,13 +24,13 @@ func TestLexiconAgainstDefinition(t *testing.T) {
 			word := randomWord(rng, 1+rng.IntN(150))
 			want := naiveMerge(m, ranks, word)
 			s := new(lexiconScratch)
-			if got := m.lexicon.search([]kv.Token{7}, word, s); !slices.Equal(got[1:], want) || got[0] != 7 {
+			if got := m.lexicon.searchTokens([]kv.Token{7}, word, s); !slices.Equal(got[1:], want) || got[0] != 7 {
 				t.Fatalf("seed %d: %q: %v, want %v", seed, word, got, want)
 			}
-			if s.tried > len(word) {
-				t.Fatalf("seed %d: %q: %d positions of %d", seed, word, s.tried, len(word))
+			if s.lookups > len(word) {
+				t.Fatalf("seed %d: %q: %d positions of %d", seed, word, s.lookups, len(word))
 			}
-			if s.tried > len(want) {
+			if s.lookups > len(want) {
 				backwards++
 			}
 		}
@@ -41,6 +42,7 @@ func TestLexiconAgainstDefinition(t *testing.T) {
 
 // FuzzLexicon: the same, of models and words that are looked for.
 func FuzzLexicon(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(uint64(1), "abcabcabc")
 	f.Add(uint64(2), "aaaaaaaaaaaaaaaaaaab")
 	f.Fuzz(func(t *testing.T, seed uint64, text string) {
@@ -51,10 +53,10 @@ func FuzzLexicon(f *testing.F) {
 		}
 		want := naiveMerge(m, ranks, string(word))
 		s := new(lexiconScratch)
-		if got := m.lexicon.search(nil, string(word), s); !slices.Equal(got, want) || s.tried > len(word) {
-			t.Fatalf("seed %d: %q: %v, want %v; %d positions", seed, word, got, want, s.tried)
+		if got := m.lexicon.searchTokens(nil, string(word), s); !slices.Equal(got, want) || s.lookups > len(word) {
+			t.Fatalf("seed %d: %q: %v, want %v; %d positions", seed, word, got, want, s.lookups)
 		}
-		if got := m.merge(m.appendBytes(nil, string(word))); !slices.Equal(got, want) {
+		if got := m.mergeSymbols(m.appendBytes(nil, string(word))); !slices.Equal(got, want) {
 			t.Fatalf("seed %d: %q merges to %v, want %v", seed, word, got, want)
 		}
 	})
@@ -69,12 +71,12 @@ func TestLongestEntry(t *testing.T) {
 		text := randomWord(rng, 1+rng.IntN(12)) + []string{"", "\x00", "\xff"}[rng.IntN(3)]
 		longest := ""
 		for i := range l.ids {
-			if e := l.entry(int32(i)); strings.HasPrefix(text, e) && len(e) > len(longest) {
+			if e := l.entryText(int32(i)); strings.HasPrefix(text, e) && len(e) > len(longest) {
 				longest = e
 			}
 		}
-		if got := l.longest(text); l.entry(got) != longest {
-			t.Errorf("%q: %q, want %q", text, l.entry(got), longest)
+		if got := l.longestEntry(text); l.entryText(got) != longest {
+			t.Errorf("%q: %q, want %q", text, l.entryText(got), longest)
 		}
 	}
 }
@@ -104,8 +106,8 @@ func TestLongWords(t *testing.T) {
 	for _, name := range caseNames {
 		tok, _, _ := readCases(t, name)
 		for kind, text := range words {
-			if tok.plain == nil {
-				if got, want := tok.model.lexicon.append(nil, text), mergeHeap(tok.model, text); !slices.Equal(got, want) {
+			if tok.charLevel == nil {
+				if got, want := tok.model.lexicon.appendWord(nil, text), mergeHeap(tok.model, text); !slices.Equal(got, want) {
 					t.Errorf("%s: %s: other ids than in one go", name, kind)
 				}
 				continue
@@ -115,7 +117,7 @@ func TestLongWords(t *testing.T) {
 				continue
 			}
 			text = "x" + strings.ReplaceAll(text, " ", spaceMark) + "\u0600\u0600y"
-			got, want := m.appendLong(nil, text), m.merger.merge(m.appendSymbols(nil, text))
+			got, want := m.appendLong(nil, text), m.merger.mergeSymbols(m.appendSymbols(nil, text))
 			if !slices.Equal(got, want) {
 				t.Errorf("%s: %s: other ids than in one go", name, kind)
 			}
@@ -126,11 +128,11 @@ func TestLongWords(t *testing.T) {
 // charModel returns the byte-pair encoding of characters that tok has, nil if it
 // has none.
 func charModel(tok *Tokenizer) *charBPE {
-	switch model := tok.plain.model.(type) {
-	case *remembered:
+	switch model := tok.charLevel.model.(type) {
+	case *cachedModel:
 		m, _ := model.model.(*charBPE)
 		return m
-	case *atBorders:
+	case *spaceMarkSplitter:
 		return model.words.model.(*charBPE)
 	}
 	return nil

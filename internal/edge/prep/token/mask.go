@@ -7,16 +7,14 @@ import (
 	"penstock/core/kv"
 )
 
-// MaskedIDs returns, ascending, the ids that a model without sense must not
-// draw, so that whatever it answers is clean text: special tokens, the
-// end-of-text token, tokens that are not valid UTF-8 by themselves or hold a
-// control character other than tab and line feed, and ids below VocabSize that
-// the vocabulary does not have.
+// MaskedIDs returns, ascending, the ids which a model with random weights must not draw, so that its output
+// is clean text: special tokens, the end-of-text token, tokens which are not valid UTF-8 on their own or
+// contain a control character other than tab and line feed, and unused ids below VocabSize.
 func (t *Tokenizer) MaskedIDs() []kv.Token {
 	var masked []kv.Token
 	for id := range kv.Token(t.VocabSize()) {
 		isEOS := t.hasEOS && id == t.eos
-		if isEOS || t.Special(id) || !t.known(id) || !printableText(t.bytes(id)) {
+		if isEOS || t.IsSpecial(id) || !t.isKnown(id) || !printableText(t.entryBytes(id)) {
 			masked = append(masked, id)
 		}
 	}

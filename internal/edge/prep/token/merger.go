@@ -7,20 +7,18 @@ import (
 	"penstock/core/kv"
 )
 
-// merger is the heart of byte-pair encoding: of all neighbouring symbols that
-// merge it takes those of the lowest rank, the leftmost first, until none can. It
-// is safe for concurrent use.
+// merger is the core of byte-pair encoding: it merges the neighbouring symbols of the lowest rank, the
+// leftmost first, until no merge is left. It is safe for concurrent use.
 type merger struct {
-	merges *pairs
+	merges *pairTable
 	pool   sync.Pool // *mergeScratch
 }
 
-// shortWord is the length in symbols up to which searching the whole word for
-// every merge beats keeping a heap.
+// shortWord is the length in symbols up to which scanning the whole word for every merge beats a heap.
 const shortWord = 32
 
-// merge merges symbols in place and returns what is left of them.
-func (m *merger) merge(symbols []kv.Token) []kv.Token {
+// mergeSymbols merges symbols in place and returns the rest of them.
+func (m *merger) mergeSymbols(symbols []kv.Token) []kv.Token {
 	if len(symbols) <= shortWord {
 		return m.mergeShort(symbols)
 	}
@@ -28,19 +26,19 @@ func (m *merger) merge(symbols []kv.Token) []kv.Token {
 	if s == nil {
 		s = new(mergeScratch)
 	}
-	symbols = s.merge(m.merges, symbols)
+	symbols = s.mergeAll(m.merges, symbols)
 	if cap(s.links) <= keepScratch {
 		m.pool.Put(s)
 	}
 	return symbols
 }
 
-// mergeShort is quadratic in at most shortWord.
+// mergeShort is quadratic in at most shortWord symbols.
 func (m *merger) mergeShort(ids []kv.Token) []kv.Token {
 	var next [shortWord]uint32 // the rank at which ids[i] and ids[i+1] merge
 	n := len(ids)
 	for i := range n - 1 {
-		next[i] = m.merges.rank(ids[i], ids[i+1])
+		next[i] = m.merges.lookupRank(ids[i], ids[i+1])
 	}
 	for n > 1 {
 		best := 0
@@ -52,63 +50,65 @@ func (m *merger) mergeShort(ids []kv.Token) []kv.Token {
 		if next[best] == noMerge {
 			break
 		}
-		ids[best] = m.merges.id(next[best])
+		ids[best] = m.merges.mergedID(next[best])
 		copy(ids[best+1:n-1], ids[best+2:n])
 		copy(next[best:n-2], next[best+1:n-1])
 		n--
 		if best > 0 {
-			next[best-1] = m.merges.rank(ids[best-1], ids[best])
+			next[best-1] = m.merges.lookupRank(ids[best-1], ids[best])
 		}
 		if best < n-1 {
-			next[best] = m.merges.rank(ids[best], ids[best+1])
+			next[best] = m.merges.lookupRank(ids[best], ids[best+1])
 		}
 	}
 	return ids[:n]
 }
 
-// keepScratch bounds, in symbols, the scratch that is kept for the next word, so
-// that one huge word does not pin its memory.
+// keepScratch bounds, in symbols, the scratch which is kept for the next word, so that one huge word does not
+// pin its memory.
 const keepScratch = 1 << 16
 
-// mergeScratch is the working memory for one word: the symbols as a doubly linked
-// list, and a heap of the merges that are possible between them.
+// mergeScratch is the working memory for one word: the symbols as a doubly linked list, and a heap of the
+// possible merges.
 type mergeScratch struct {
 	ids   []kv.Token
-	links []link
-	heap  []candidate
+	links []symbolLink
+	heap  []mergeCandidate
 }
 
-// link has the positions of a symbol's neighbours, -1 at the ends. A symbol that
-// was merged into its left neighbour has next == dead.
-type link struct{ prev, next int32 }
+// symbolLink has the positions of a symbol's neighbours, -1 at the ends. A symbol which was merged into its
+// left neighbour has next == mergedAway.
+type symbolLink struct{ prev, next int32 }
 
-const dead = -2
+const mergedAway = -2
 
-// candidate says that the symbol at a position and the one after it could merge:
-// the rank above, the position below, so that the order of the numbers is the
-// order of merging. It is stale when the two no longer merge at that rank.
-type candidate uint64
+// mergeCandidate is a possible merge of the symbol at a position with the next one: the rank in the high
+// bits, the position in the low bits, so that numeric order is merge order. It is stale when the two no
+// longer merge at that rank.
+type mergeCandidate uint64
 
-func newCandidate(rank uint32, pos int32) candidate { return candidate(rank)<<32 | candidate(pos) }
+func newMergeCandidate(rank uint32, pos int32) mergeCandidate {
+	return mergeCandidate(rank)<<32 | mergeCandidate(pos)
+}
 
-func (c candidate) rank() uint32 { return uint32(c >> 32) }
-func (c candidate) pos() int32   { return int32(uint32(c)) }
+func (c mergeCandidate) rank() uint32 { return uint32(c >> 32) }
+func (c mergeCandidate) pos() int32   { return int32(uint32(c)) }
 
-// merge takes O(n log n) for n symbols.
-func (s *mergeScratch) merge(p *pairs, ids []kv.Token) []kv.Token {
+// mergeAll takes O(n log n) for n symbols.
+func (s *mergeScratch) mergeAll(p *pairTable, ids []kv.Token) []kv.Token {
 	s.ids = ids
 	s.links, s.heap = slices.Grow(s.links[:0], len(ids)), slices.Grow(s.heap[:0], len(ids))
 	for i := range ids {
-		s.links = append(s.links, link{int32(i - 1), int32(i + 1)})
+		s.links = append(s.links, symbolLink{int32(i - 1), int32(i + 1)})
 	}
 	s.links[len(ids)-1].next = -1
 	for i := range ids {
-		s.offer(p, int32(i))
+		s.pushMerge(p, int32(i))
 	}
 	for len(s.heap) > 0 {
 		c := s.pop()
 		if s.rankAt(p, c.pos()) == c.rank() {
-			s.join(p, c.pos(), p.id(c.rank()))
+			s.joinSymbols(p, c.pos(), p.mergedID(c.rank()))
 		}
 	}
 	n := 0
@@ -121,37 +121,37 @@ func (s *mergeScratch) merge(p *pairs, ids []kv.Token) []kv.Token {
 }
 
 // rankAt returns the rank at which the symbol at pos and its right neighbour merge.
-func (s *mergeScratch) rankAt(p *pairs, pos int32) uint32 {
+func (s *mergeScratch) rankAt(p *pairTable, pos int32) uint32 {
 	next := s.links[pos].next
 	if next < 0 {
 		return noMerge
 	}
-	return p.rank(s.ids[pos], s.ids[next])
+	return p.lookupRank(s.ids[pos], s.ids[next])
 }
 
-// offer puts the merge of the symbol at pos on the heap, if there is one.
-func (s *mergeScratch) offer(p *pairs, pos int32) {
+// pushMerge pushes the merge of the symbol at pos on the heap, if there is one.
+func (s *mergeScratch) pushMerge(p *pairTable, pos int32) {
 	if rank := s.rankAt(p, pos); rank != noMerge {
-		s.push(newCandidate(rank, pos))
+		s.push(newMergeCandidate(rank, pos))
 	}
 }
 
-// join makes the symbol at pos and its right neighbour the one symbol id.
-func (s *mergeScratch) join(p *pairs, pos int32, id kv.Token) {
+// joinSymbols replaces the symbol at pos and its right neighbour by the symbol id.
+func (s *mergeScratch) joinSymbols(p *pairTable, pos int32, id kv.Token) {
 	left := &s.links[pos]
 	right := &s.links[left.next]
 	s.ids[pos] = id
-	left.next, right.next = right.next, dead
+	left.next, right.next = right.next, mergedAway
 	if left.next >= 0 {
 		s.links[left.next].prev = pos
 	}
-	s.offer(p, pos)
+	s.pushMerge(p, pos)
 	if left.prev >= 0 {
-		s.offer(p, left.prev)
+		s.pushMerge(p, left.prev)
 	}
 }
 
-func (s *mergeScratch) push(c candidate) {
+func (s *mergeScratch) push(c mergeCandidate) {
 	s.heap = append(s.heap, c)
 	h := s.heap
 	i := len(h) - 1
@@ -166,7 +166,7 @@ func (s *mergeScratch) push(c candidate) {
 	h[i] = c
 }
 
-func (s *mergeScratch) pop() candidate {
+func (s *mergeScratch) pop() mergeCandidate {
 	h := s.heap
 	top, last := h[0], h[len(h)-1]
 	h = h[:len(h)-1]

@@ -8,23 +8,23 @@ import (
 	"unicode/utf8"
 )
 
-// nfcData is described in tools/fixtures/make_nfc.py, which made it.
+// nfcData is made and described by tools/fixtures/make_nfc.py.
 //
 //go:embed nfc.txt
 var nfcData string
 
-// nfc is Unicode normalization form C (Unicode Standard Annex 15) with the
-// tables of the reference implementation.
+// nfc is Unicode normalization form C (Unicode Standard Annex 15) with the tables of the reference
+// implementation.
 type nfc struct {
-	// unsettled has a bit for every code point that can change in, or change,
-	// its surroundings; text without one is normalized already.
+	// unsettled has a bit for every code point which can change, or be changed by, its surroundings; text
+	// without one is normalized already.
 	unsettled [(nfcLimit + 63) / 64]uint64
 	class     map[rune]uint8   // canonical combining class, where it is not 0
 	parts     map[rune][2]rune // canonical decomposition; the second may be 0
 	composed  map[[2]rune]rune
 }
 
-// nfcLimit is above every code point that normalization concerns.
+// nfcLimit is above every code point which normalization changes.
 const nfcLimit = 0x30000
 
 // The arithmetic of Hangul syllables, chapter 3.12 of the Unicode standard.
@@ -37,21 +37,21 @@ const (
 func newNFC() (*nfc, error) {
 	n := &nfc{class: map[rune]uint8{}, parts: map[rune][2]rune{}, composed: map[[2]rune]rune{}}
 	for line := range strings.Lines(nfcData) {
-		if err := n.read(line); err != nil {
+		if err := n.readLine(line); err != nil {
 			return nil, fmt.Errorf("nfc data: %w", err)
 		}
 	}
 	for v := range rune(hangulVs) {
-		n.unsettle(hangulV + v)
+		n.markUnsettled(hangulV + v)
 	}
 	for t := range rune(hangulTs) {
-		n.unsettle(hangulT + t)
+		n.markUnsettled(hangulT + t)
 	}
 	return n, nil
 }
 
-// read takes in one line of the data.
-func (n *nfc) read(line string) error {
+// readLine reads one line of the data.
+func (n *nfc) readLine(line string) error {
 	if strings.HasPrefix(line, "C") {
 		var first, last rune
 		var class uint8
@@ -60,7 +60,7 @@ func (n *nfc) read(line string) error {
 		}
 		for r := first; r <= last; r++ {
 			n.class[r] = class
-			n.unsettle(r)
+			n.markUnsettled(r)
 		}
 		return nil
 	}
@@ -72,45 +72,43 @@ func (n *nfc) read(line string) error {
 	}
 	n.parts[point] = parts
 	if kind == "X" {
-		n.unsettle(point)
+		n.markUnsettled(point)
 		return nil
 	}
 	n.composed[parts] = point
-	n.unsettle(parts[1])
+	n.markUnsettled(parts[1])
 	return nil
 }
 
-func (n *nfc) unsettle(r rune) {
+func (n *nfc) markUnsettled(r rune) {
 	if r < nfcLimit {
 		n.unsettled[r/64] |= 1 << (r % 64)
 	}
 }
 
-// normalize returns text in normal form C. Text that is already, nearly all
-// there is, comes back as it is.
-func (n *nfc) normalize(text string) string {
-	if n.settled(text) {
+// normalizeNFC returns text in normal form C. Text which already is, nearly all text, is returned as it is.
+func (n *nfc) normalizeNFC(text string) string {
+	if n.isNormalized(text) {
 		return text
 	}
-	return inBlocks(text, normalBlock, n.starts, func(runes []rune, block string) []rune {
+	return rewriteBlocks(text, normalBlock, n.isStarter, func(runes []rune, block string) []rune {
 		for _, r := range block {
-			runes = n.decompose(runes, r)
+			runes = n.decomposeRune(runes, r)
 		}
-		n.order(runes)
-		return n.compose(runes)
+		n.orderMarks(runes)
+		return n.composeRunes(runes)
 	})
 }
 
-// starts reports that r does nothing to what is before it.
-func (n *nfc) starts(r rune) bool { return !n.unsettles(r) }
+// isStarter reports that r does not change what comes before it.
+func (n *nfc) isStarter(r rune) bool { return !n.isUnsettled(r) }
 
 // normalBlock is how many bytes of text are normalized at a time.
 const normalBlock = 4 << 10
 
-// inBlocks rewrites text block by block, so that memory for its characters one by
-// one is not that of the whole text. A block goes on over size bytes to the next
-// character that starts. rewrite appends to an empty slice, which it may reuse.
-func inBlocks(text string, size int, starts func(rune) bool, rewrite func([]rune, string) []rune) string {
+// rewriteBlocks rewrites text block by block, to bound the memory for decoded characters. A block extends
+// beyond size bytes to the next starter. rewrite appends to an empty slice, which it may reuse.
+func rewriteBlocks(text string, size int, starts func(rune) bool, rewrite func([]rune, string) []rune) string {
 	var b strings.Builder
 	b.Grow(len(text))
 	var runes []rune
@@ -132,31 +130,30 @@ func inBlocks(text string, size int, starts func(rune) bool, rewrite func([]rune
 	return b.String()
 }
 
-// settled reports that text is in normal form and valid: broken bytes become
-// U+FFFD whatever else is in the text.
-func (n *nfc) settled(text string) bool {
+// isNormalized reports that text is in normal form and valid: broken bytes become U+FFFD in any text.
+func (n *nfc) isNormalized(text string) bool {
 	for _, r := range text {
-		if n.unsettles(r) || r == utf8.RuneError {
+		if n.isUnsettled(r) || r == utf8.RuneError {
 			return false
 		}
 	}
 	return true
 }
 
-func (n *nfc) unsettles(r rune) bool {
+func (n *nfc) isUnsettled(r rune) bool {
 	return 0x300 <= r && r < nfcLimit && n.unsettled[r/64]&(1<<(r%64)) != 0
 }
 
-// classOf returns the combining class of r. Only what unsettles has one.
-func (n *nfc) classOf(r rune) uint8 {
-	if !n.unsettles(r) {
+// combiningClass returns the combining class of r. Only unsettled code points have one.
+func (n *nfc) combiningClass(r rune) uint8 {
+	if !n.isUnsettled(r) {
 		return 0
 	}
 	return n.class[r]
 }
 
-// decompose appends the full canonical decomposition of r.
-func (n *nfc) decompose(dst []rune, r rune) []rune {
+// decomposeRune appends the full canonical decomposition of r.
+func (n *nfc) decomposeRune(dst []rune, r rune) []rune {
 	if s := r - hangulS; 0 <= s && s < hangulLs*hangulVs*hangulTs {
 		dst = append(dst, hangulL+s/(hangulVs*hangulTs), hangulV+s/hangulTs%hangulVs)
 		if t := s % hangulTs; t > 0 {
@@ -171,33 +168,33 @@ func (n *nfc) decompose(dst []rune, r rune) []rune {
 	if !ok {
 		return append(dst, r)
 	}
-	dst = n.decompose(dst, parts[0])
+	dst = n.decomposeRune(dst, parts[0])
 	if parts[1] != 0 {
-		dst = n.decompose(dst, parts[1])
+		dst = n.decomposeRune(dst, parts[1])
 	}
 	return dst
 }
 
-// order sorts every run of marks by class, keeping equals in place.
-func (n *nfc) order(runes []rune) {
+// orderMarks sorts every run of marks by class, stably.
+func (n *nfc) orderMarks(runes []rune) {
 	for i := 0; i < len(runes); {
 		end := i
-		for end < len(runes) && n.classOf(runes[end]) != 0 {
+		for end < len(runes) && n.combiningClass(runes[end]) != 0 {
 			end++
 		}
-		n.orderRun(runes[i:end])
+		n.orderMarkRun(runes[i:end])
 		i = end + 1
 	}
 }
 
-// orderRun sorts one run of marks. Text has a few; as many as a hostile text has
-// are sorted by counting, in time that grows as they do.
-func (n *nfc) orderRun(run []rune) {
+// orderMarkRun sorts one run of marks. Usual text has a few; a long run of a hostile text is sorted by
+// counting, in linear time.
+func (n *nfc) orderMarkRun(run []rune) {
 	if len(run) <= 64 {
 		slices.SortStableFunc(run, func(a, b rune) int { return int(n.class[a]) - int(n.class[b]) })
 		return
 	}
-	var place [257]int // of the next mark of each class
+	var place [257]int // position of the next mark of each class
 	for _, r := range run {
 		place[int(n.class[r])+1]++
 	}
@@ -210,16 +207,16 @@ func (n *nfc) orderRun(run []rune) {
 	}
 }
 
-// compose puts together, in place, what follows a starter and is not blocked
-// from it by a mark of the same or a higher class in between.
-func (n *nfc) compose(runes []rune) []rune {
+// composeRunes composes, in place, what follows a starter and is not blocked from it by a mark of the same or
+// a higher class in between.
+func (n *nfc) composeRunes(runes []rune) []rune {
 	out := runes[:0]
 	starter := -1
-	last := uint8(0) // class of the character before, 0 right after the starter
+	last := uint8(0) // class of the previous character, 0 right after the starter
 	for _, r := range runes {
-		class := n.classOf(r)
+		class := n.combiningClass(r)
 		if starter >= 0 && (last == 0 || last < class) {
-			if c, ok := n.join(out[starter], r); ok {
+			if c, ok := n.composePair(out[starter], r); ok {
 				out[starter] = c
 				continue
 			}
@@ -233,9 +230,9 @@ func (n *nfc) compose(runes []rune) []rune {
 	return out
 }
 
-// join returns what a and b compose to. Only what unsettles can be a b.
-func (n *nfc) join(a, b rune) (rune, bool) {
-	if !n.unsettles(b) {
+// composePair returns the composition of a and b. Only an unsettled b composes.
+func (n *nfc) composePair(a, b rune) (rune, bool) {
+	if !n.isUnsettled(b) {
 		return 0, false
 	}
 	if l, v := a-hangulL, b-hangulV; 0 <= l && l < hangulLs && 0 <= v && v < hangulVs {

@@ -21,11 +21,11 @@ func TestReferenceNFC(t *testing.T) {
 	}
 	unmarshalFixture(t, "nfc", &want)
 	for i, text := range want.Texts {
-		got := n.normalize(text)
+		got := n.normalizeNFC(text)
 		if got != want.Normalized[i] {
 			t.Errorf("%+q: got %+q, want %+q", text, got, want.Normalized[i])
 		}
-		if again := n.normalize(got); again != got {
+		if again := n.normalizeNFC(got); again != got {
 			t.Errorf("%+q: normal form %+q becomes %+q", text, got, again)
 		}
 	}
@@ -58,7 +58,7 @@ func digestNFC(n *nfc, block rune) string {
 		}
 	}
 	texts = append(texts, "")
-	sum := sha256.Sum256([]byte(n.normalize(strings.Join(texts, "\n"))))
+	sum := sha256.Sum256([]byte(n.normalizeNFC(strings.Join(texts, "\n"))))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -85,7 +85,7 @@ func TestNFCBlocking(t *testing.T) {
 		"\u0958":               "\u0915\u093C", // never composes
 		"\U0001D157\U0001D165": "\U0001D157\U0001D165",
 	} {
-		if got := n.normalize(text); got != want {
+		if got := n.normalizeNFC(text); got != want {
 			t.Errorf("%+q: got %+q, want %+q", text, got, want)
 		}
 	}
@@ -99,7 +99,7 @@ func TestNFCManyMarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	const half = 1 << 17
-	got := n.normalize("q" + strings.Repeat("\u0301\u0316", half))
+	got := n.normalizeNFC("q" + strings.Repeat("\u0301\u0316", half))
 	if want := "q" + strings.Repeat("\u0316", half) + strings.Repeat("\u0301", half); got != want {
 		t.Error("marks are not in order")
 	}
@@ -111,7 +111,7 @@ func TestNFCReturnsSettledTextItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	const text = "Plain, café, 你好, 각, 😀"
-	if allocs := testing.AllocsPerRun(10, func() { _ = n.normalize(text) }); allocs != 0 {
+	if allocs := testing.AllocsPerRun(10, func() { _ = n.normalizeNFC(text) }); allocs != 0 {
 		t.Errorf("%v allocations", allocs)
 	}
 }
@@ -123,7 +123,7 @@ func TestInBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newProperties()
+	p, err := newCharProperties()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,17 +131,17 @@ func TestInBlocks(t *testing.T) {
 	parts := []string{"a", "q", "é", "e\u0301", "\u0301", "\u0316", "\u0345", "각", "\u1100", "\u1161", "\u11a8", "ﬁ", "ﷺ", "ﾊ", "ﾞ", "½", "\u0344", "\u0958", "\xff", "\xe4", "\x80", "\n", "世", "😀"}
 	compose := func(runes []rune, block string) []rune {
 		for _, r := range block {
-			runes = n.decompose(runes, r)
+			runes = n.decomposeRune(runes, r)
 		}
-		n.order(runes)
-		return n.compose(runes)
+		n.orderMarks(runes)
+		return n.composeRunes(runes)
 	}
 	compatible := func(runes []rune, block string) []rune {
-		return append(runes, []rune(n.compatible(block, p.compatible, n.compose))...)
+		return append(runes, []rune(n.normalizeCompatible(block, p.compatible, n.composeRunes))...)
 	}
 	starts := func(r rune) bool {
 		_, ok := p.compatible[r]
-		return !ok && n.starts(r)
+		return !ok && n.isStarter(r)
 	}
 	for range 2000 {
 		var b strings.Builder
@@ -149,12 +149,12 @@ func TestInBlocks(t *testing.T) {
 			b.WriteString(parts[rng.IntN(len(parts))])
 		}
 		text := b.String()
-		composed, whole := inBlocks(text, len(text), n.starts, compose), n.compatible(text, p.compatible, n.compose)
+		composed, whole := rewriteBlocks(text, len(text), n.isStarter, compose), n.normalizeCompatible(text, p.compatible, n.composeRunes)
 		for _, size := range []int{1, 2, 3, 7, 20} {
-			if got := inBlocks(text, size, n.starts, compose); got != composed {
+			if got := rewriteBlocks(text, size, n.isStarter, compose); got != composed {
 				t.Fatalf("NFC of %+q by %d bytes: %+q, want %+q", text, size, got, composed)
 			}
-			if got := inBlocks(text, size, starts, compatible); got != whole {
+			if got := rewriteBlocks(text, size, starts, compatible); got != whole {
 				t.Fatalf("NFKC of %+q by %d bytes: %+q, want %+q", text, size, got, whole)
 			}
 		}
@@ -176,7 +176,7 @@ func TestOrderRun(t *testing.T) {
 		}
 		want := slices.Clone(run)
 		slices.SortStableFunc(want, func(a, b rune) int { return int(n.class[a]) - int(n.class[b]) })
-		if n.orderRun(run); !slices.Equal(run, want) {
+		if n.orderMarkRun(run); !slices.Equal(run, want) {
 			t.Errorf("%d marks are not in order", length)
 		}
 	}

@@ -9,24 +9,22 @@ import (
 // normalizer rewrites text before it is cut.
 type normalizer func(string) string
 
-// normalizerSet makes normalizers and shares their tables, which are read when
-// the first one needs them.
+// normalizerSet makes normalizers and shares their tables, which are read on first use.
 type normalizerSet struct {
 	nfc   *nfc
-	props *properties
+	props *charProperties
 }
 
-// newNormalizers reads the normalizers; none is the usual case of byte-level
-// vocabularies.
+// newNormalizers reads the normalizers; byte-level vocabularies usually have none.
 func newNormalizers(raw json.RawMessage) ([]normalizer, error) {
-	list, err := steps(raw)
+	list, err := parseComponents(raw)
 	if err != nil {
 		return nil, err
 	}
 	var set normalizerSet
 	var normalizers []normalizer
 	for _, s := range list {
-		n, err := set.normalizer(&s)
+		n, err := set.newNormalizer(&s)
 		if err != nil {
 			return nil, err
 		}
@@ -35,26 +33,26 @@ func newNormalizers(raw json.RawMessage) ([]normalizer, error) {
 	return normalizers, nil
 }
 
-func (set *normalizerSet) normalizer(s *step) (normalizer, error) {
+func (set *normalizerSet) newNormalizer(s *componentConfig) (normalizer, error) {
 	switch s.Type {
 	case "Prepend":
-		return prepend(s.Prepend), nil
+		return newPrepend(s.Prepend), nil
 	case "Replace":
-		return replacer(s)
+		return newReplacer(s)
 	case "Strip":
-		return strip(s.StripLeft, s.StripRight), nil
+		return newStrip(s.StripLeft, s.StripRight), nil
 	case "Nmt":
-		return nmt, nil
+		return normalizeNMT, nil
 	case "Precompiled":
 		return newCharsmap(s.PrecompiledCharsmap)
 	case "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer":
-		return set.tabled(s)
+		return set.newTableNormalizer(s)
 	}
 	return nil, unsupported("normalizer %s is not supported", s.Type)
 }
 
-// tabled makes the normalizers that need tables.
-func (set *normalizerSet) tabled(s *step) (normalizer, error) {
+// newTableNormalizer makes the normalizers which need tables.
+func (set *normalizerSet) newTableNormalizer(s *componentConfig) (normalizer, error) {
 	var err error
 	if set.nfc == nil {
 		if set.nfc, err = newNFC(); err != nil {
@@ -62,32 +60,31 @@ func (set *normalizerSet) tabled(s *step) (normalizer, error) {
 		}
 	}
 	if s.Type == "NFC" {
-		return set.nfc.normalize, nil
+		return set.nfc.normalizeNFC, nil
 	}
 	if set.props == nil {
-		if set.props, err = newProperties(); err != nil {
+		if set.props, err = newCharProperties(); err != nil {
 			return nil, err
 		}
 	}
 	p, n := set.props, set.nfc
 	switch s.Type {
 	case "NFD":
-		return n.decomposed, nil
+		return n.normalizeNFD, nil
 	case "NFKC":
-		return func(text string) string { return n.compatible(text, p.compatible, n.compose) }, nil
+		return func(text string) string { return n.normalizeCompatible(text, p.compatible, n.composeRunes) }, nil
 	case "NFKD":
-		return func(text string) string { return n.compatible(text, p.compatible, nil) }, nil
+		return func(text string) string { return n.normalizeCompatible(text, p.compatible, nil) }, nil
 	case "Lowercase":
-		return p.lowercase, nil
+		return p.toLower, nil
 	case "StripAccents":
-		return func(text string) string { return p.accents.remove(text) }, nil
+		return func(text string) string { return p.accents.removeFrom(text) }, nil
 	}
-	return set.bert(s)
+	return set.newBertNormalizer(s)
 }
 
-// bert is the order of BertNormalizer; accents go if the text is lowered and
-// nothing else is said.
-func (set *normalizerSet) bert(s *step) (normalizer, error) {
+// newBertNormalizer applies the order of BertNormalizer; accents are removed if text is lowered, by default.
+func (set *normalizerSet) newBertNormalizer(s *componentConfig) (normalizer, error) {
 	if s.CleanText == nil || s.HandleChineseChars == nil || s.Lowercase == nil {
 		return nil, malformed("normalizer BertNormalizer has not all of clean_text, handle_chinese_chars and lowercase")
 	}
@@ -101,7 +98,7 @@ func (set *normalizerSet) bert(s *step) (normalizer, error) {
 		if clean {
 			text = strings.Map(func(r rune) rune {
 				switch {
-				case p.other.has(r):
+				case p.other.contains(r):
 					return -1
 				case unicode.IsSpace(r):
 					return ' '
@@ -110,25 +107,25 @@ func (set *normalizerSet) bert(s *step) (normalizer, error) {
 			}, text)
 		}
 		if chinese {
-			text = setIdeographsApart(text)
+			text = spaceIdeographs(text)
 		}
 		if accents {
-			text = p.bertAccents.remove(n.decomposed(text))
+			text = p.bertAccents.removeFrom(n.normalizeNFD(text))
 		}
 		if lower {
-			text = p.lowercase(text)
+			text = p.toLower(text)
 		}
 		return text
 	}, nil
 }
 
-func setIdeographsApart(text string) string {
-	if strings.IndexFunc(text, bertIdeograph) < 0 {
+func spaceIdeographs(text string) string {
+	if strings.IndexFunc(text, isBertIdeograph) < 0 {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range text {
-		if bertIdeograph(r) {
+		if isBertIdeograph(r) {
 			b.WriteByte(' ')
 			b.WriteRune(r)
 			b.WriteByte(' ')
@@ -139,15 +136,15 @@ func setIdeographsApart(text string) string {
 	return b.String()
 }
 
-// bertIdeograph is what the reference takes for a Chinese character; one of its
-// ranges begins later than the block that it is about.
-func bertIdeograph(r rune) bool {
+// isBertIdeograph is the reference's test for a Chinese character; one of its ranges starts later than its
+// block.
+func isBertIdeograph(r rune) bool {
 	return 0x4E00 <= r && r <= 0x9FFF || 0x3400 <= r && r <= 0x4DBF || 0x20000 <= r && r <= 0x2A6DF ||
 		0x2A700 <= r && r <= 0x2B73F || 0x2B740 <= r && r <= 0x2B81F || 0x2B920 <= r && r <= 0x2CEAF ||
 		0xF900 <= r && r <= 0xFAFF || 0x2F800 <= r && r <= 0x2FA1F
 }
 
-func prepend(prefix string) normalizer {
+func newPrepend(prefix string) normalizer {
 	return func(text string) string {
 		if text == "" {
 			return text
@@ -156,9 +153,8 @@ func prepend(prefix string) normalizer {
 	}
 }
 
-// replacer is Replace with a string or one of the expressions that checkpoints
-// have.
-func replacer(s *step) (normalizer, error) {
+// newReplacer is Replace with a string or one of the expressions in checkpoints.
+func newReplacer(s *componentConfig) (normalizer, error) {
 	content := s.Content
 	if old := s.Pattern.String; old != "" {
 		return func(text string) string { return strings.ReplaceAll(text, old, content) }, nil
@@ -176,7 +172,7 @@ func replacer(s *step) (normalizer, error) {
 
 func isBlank(r rune) bool { return r == ' ' }
 
-// replaceRuns replaces every longest run of at least least characters in set.
+// replaceRuns replaces every maximal run of at least least characters in set.
 func replaceRuns(text string, least int, content string, set func(rune) bool) string {
 	var b strings.Builder
 	for text != "" {
@@ -203,7 +199,7 @@ func replaceRuns(text string, least int, content string, set func(rune) bool) st
 	return b.String()
 }
 
-func strip(left, right bool) normalizer {
+func newStrip(left, right bool) normalizer {
 	return func(text string) string {
 		if left {
 			text = strings.TrimLeftFunc(text, unicode.IsSpace)
@@ -215,9 +211,8 @@ func strip(left, right bool) normalizer {
 	}
 }
 
-// nmt removes control characters and makes unusual spaces plain ones, as
-// SentencePiece's nmt rules do.
-func nmt(text string) string {
+// normalizeNMT removes control characters and replaces unusual spaces, as SentencePiece's nmt rules do.
+func normalizeNMT(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case 1 <= r && r <= 8, r == 0x0B, 0x0E <= r && r <= 0x1F, r == 0x7F, r == 0x8F, r == 0x9F:
@@ -230,7 +225,7 @@ func nmt(text string) string {
 	}, text)
 }
 
-func (p *properties) lowercase(text string) string {
+func (p *charProperties) toLower(text string) string {
 	var b strings.Builder
 	for i, r := range text {
 		to, ok := p.lower[r]
@@ -250,48 +245,48 @@ func (p *properties) lowercase(text string) string {
 	return b.String()
 }
 
-// remove returns text without the characters of the set.
-func (s *runeSet) remove(text string) string {
+// removeFrom returns text without the characters of the set.
+func (s *runeSet) removeFrom(text string) string {
 	return strings.Map(func(r rune) rune {
-		if s.has(r) {
+		if s.contains(r) {
 			return -1
 		}
 		return r
 	}, text)
 }
 
-// decomposed returns text in normal form D.
-func (n *nfc) decomposed(text string) string {
-	if belowDecompositions(text) {
+// normalizeNFD returns text in normal form D.
+func (n *nfc) normalizeNFD(text string) string {
+	if isBelowDecompositions(text) {
 		return text
 	}
-	return inBlocks(text, normalBlock, n.starts, func(runes []rune, block string) []rune {
+	return rewriteBlocks(text, normalBlock, n.isStarter, func(runes []rune, block string) []rune {
 		for _, r := range block {
-			runes = n.decompose(runes, r)
+			runes = n.decomposeRune(runes, r)
 		}
-		n.order(runes)
+		n.orderMarks(runes)
 		return runes
 	})
 }
 
-// compatible returns text in normal form KD, or KC if compose is given.
-func (n *nfc) compatible(text string, table map[rune]string, compose func([]rune) []rune) string {
+// normalizeCompatible returns text in normal form KD, or KC if compose is given.
+func (n *nfc) normalizeCompatible(text string, table map[rune]string, compose func([]rune) []rune) string {
 	if isASCII(text) {
 		return text
 	}
 	starts := func(r rune) bool {
 		_, ok := table[r]
-		return !ok && n.starts(r)
+		return !ok && n.isStarter(r)
 	}
-	return inBlocks(text, normalBlock, starts, func(runes []rune, block string) []rune {
+	return rewriteBlocks(text, normalBlock, starts, func(runes []rune, block string) []rune {
 		for _, r := range block {
 			if to, ok := table[r]; ok {
 				runes = append(runes, []rune(to)...)
 			} else {
-				runes = n.decompose(runes, r)
+				runes = n.decomposeRune(runes, r)
 			}
 		}
-		n.order(runes)
+		n.orderMarks(runes)
 		if compose != nil {
 			runes = compose(runes)
 		}
@@ -308,8 +303,8 @@ func isASCII(text string) bool {
 	return true
 }
 
-// belowDecompositions: nothing below U+00C0 decomposes canonically.
-func belowDecompositions(text string) bool {
+// isBelowDecompositions: nothing below U+00C0 decomposes canonically.
+func isBelowDecompositions(text string) bool {
 	for _, r := range text {
 		if r >= 0xC0 {
 			return false

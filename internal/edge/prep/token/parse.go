@@ -9,13 +9,12 @@ import (
 	"penstock/core/kv"
 )
 
-// Parse reads a tokenizer from the contents of a checkpoint's tokenizer.json
-// and, if there is one, its tokenizer_config.json (else nil), which names the
-// end-of-text token and may list further added tokens. It returns a
-// *fault.Error: Unimplemented names what this package does not support, Invalid
-// says what is wrong with a file. It keeps no reference to its arguments.
+// Parse reads a tokenizer from the contents of a checkpoint's tokenizer.json and, if there is one, its
+// tokenizer_config.json (else nil), which names the end-of-text token and may list further added tokens. It
+// returns a *fault.Error: Unimplemented names what this package does not support, Invalid says what is wrong
+// with a file. It keeps no reference to its arguments.
 func Parse(tokenizer, config []byte) (*Tokenizer, error) {
-	var f file
+	var f tokenizerFile
 	if err := json.Unmarshal(tokenizer, &f); err != nil {
 		return nil, parseError("tokenizer.json", err)
 	}
@@ -26,7 +25,7 @@ func Parse(tokenizer, config []byte) (*Tokenizer, error) {
 		}
 	}
 	t := new(Tokenizer)
-	if err := t.build(&f, &c); err != nil {
+	if err := t.buildByteLevel(&f, &c); err != nil {
 		return nil, parseError("tokenizer.json", err)
 	}
 	if err := t.setEOS(c.EOS.content); err != nil {
@@ -35,8 +34,7 @@ func Parse(tokenizer, config []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// parseError wraps err with the file that it is about; what is not classified is
-// the file's fault.
+// parseError adds the file to err; an unclassified error is the file's fault.
 func parseError(name string, err error) error {
 	var classified *fault.Error
 	if errors.As(err, &classified) {
@@ -45,18 +43,18 @@ func parseError(name string, err error) error {
 	return fault.New(fault.Invalid, "parse %s: %.200v", name, err) // the decoder echoes numbers of any length
 }
 
-// unsupported is the error about a part of a tokenizer that is not implemented.
+// unsupported is the error for a part of a tokenizer which is not implemented.
 func unsupported(format string, args ...any) error {
-	return fault.New(fault.Unimplemented, format, clip(args)...)
+	return fault.New(fault.Unimplemented, format, clipArgs(args)...)
 }
 
-// malformed is the error about a tokenizer that contradicts itself.
+// malformed is the error for a tokenizer which contradicts itself.
 func malformed(format string, args ...any) error {
-	return fault.New(fault.Invalid, format, clip(args)...)
+	return fault.New(fault.Invalid, format, clipArgs(args)...)
 }
 
-// clip cuts the texts of a file that an error quotes: they may be of any length.
-func clip(args []any) []any {
+// clipArgs shortens the texts of a file in an error: they may be of any length.
+func clipArgs(args []any) []any {
 	const most = 100
 	for i, a := range args {
 		if s, ok := a.(string); ok && len(s) > most {
@@ -66,13 +64,13 @@ func clip(args []any) []any {
 	return args
 }
 
-func (t *Tokenizer) build(f *file, c *fileConfig) error {
-	if is, err := f.byteLevel(); err != nil {
+func (t *Tokenizer) buildByteLevel(f *tokenizerFile, c *fileConfig) error {
+	if is, err := f.isByteLevel(); err != nil {
 		return err
 	} else if !is {
-		return t.buildPlain(f, c)
+		return t.buildCharLevel(f, c)
 	}
-	if err := f.Model.check(); err != nil {
+	if err := f.Model.checkByteLevel(); err != nil {
 		return err
 	}
 	var vocab map[string]kv.Token
@@ -92,19 +90,19 @@ func (t *Tokenizer) build(f *file, c *fileConfig) error {
 	if err := t.setAdded(tokens); err != nil {
 		return err
 	}
-	if t.model, err = t.newModel(&f.Model, vocab); err != nil {
+	if t.model, err = t.newByteLevelModel(&f.Model, vocab); err != nil {
 		return err
 	}
 	if err := t.setStages(f); err != nil {
 		return err
 	}
 	if c := newClasses(); t.hasSeams(f, c) {
-		t.chunks = newChunks(c, chunkBudget)
+		t.chunks = newChunkCache(c, chunkBudget)
 	}
 	return nil
 }
 
-func (t *Tokenizer) setStages(f *file) error {
+func (t *Tokenizer) setStages(f *tokenizerFile) error {
 	var err error
 	if t.stages, err = newStages(f.PreTokenizer); err != nil {
 		return err

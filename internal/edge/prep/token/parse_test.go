@@ -9,6 +9,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
 )
 
@@ -79,8 +80,8 @@ func TestParseRefuses(t *testing.T) {
 		}, fault.Unimplemented, "forge"},
 	} {
 		_, err := Parse(changed(t, c.change), nil)
-		if err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says) || !strings.HasPrefix(err.Error(), "parse tokenizer.json: ") {
-			t.Errorf("%s: %v (%v); want %v and %q", name, err, fault.Of(err), c.code, c.says)
+		if err == nil || fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.says) || !strings.HasPrefix(err.Error(), "parse tokenizer.json: ") {
+			t.Errorf("%s: %v (%v); want %v and %q", name, err, fault.CodeOf(err), c.code, c.says)
 		}
 	}
 }
@@ -91,7 +92,7 @@ func TestParseRefusesDeepNesting(t *testing.T) {
 		stage = object{"type": "Sequence", "normalizers": []any{stage}}
 	}
 	_, err := Parse(changed(t, func(o object) { o["normalizer"] = stage }), nil)
-	if fault.Of(err) != fault.Invalid {
+	if fault.CodeOf(err) != fault.Invalid {
 		t.Errorf("%v", err)
 	}
 }
@@ -117,7 +118,7 @@ func TestParseEOS(t *testing.T) {
 	}
 	for _, config := range []string{`{"eos_token": "<nowhere>"}`, `{"eos_token": 7}`, `{"added_tokens_decoder": {"x": {}}}`, `[`} {
 		_, err := Parse(file, []byte(config))
-		if fault.Of(err) != fault.Invalid || !strings.HasPrefix(err.Error(), "parse tokenizer_config.json: ") {
+		if fault.CodeOf(err) != fault.Invalid || !strings.HasPrefix(err.Error(), "parse tokenizer_config.json: ") {
 			t.Errorf("%s: %v", config, err)
 		}
 	}
@@ -143,7 +144,7 @@ func TestPlainTextIsNeverSpecial(t *testing.T) {
 		t.Fatal(err)
 	}
 	id, ok := tok.ID("router")
-	if !ok || !tok.Special(id) {
+	if !ok || !tok.IsSpecial(id) {
 		t.Fatalf("ID = %d, %t", id, ok)
 	}
 	if got := tok.Encode(nil, "router", prep.EncodeOptions{}); slices.Contains(got, id) {
@@ -155,7 +156,7 @@ func TestPlainTextIsNeverSpecial(t *testing.T) {
 	for _, name := range fixtureNames {
 		tok := fixtureTokenizer(t, name)
 		for _, text := range fixtureTexts(t) {
-			if ids := tok.Encode(nil, text, prep.EncodeOptions{}); slices.ContainsFunc(ids, tok.Special) {
+			if ids := tok.Encode(nil, text, prep.EncodeOptions{}); slices.ContainsFunc(ids, tok.IsSpecial) {
 				t.Fatalf("%s: %q: %v", name, text, ids)
 			}
 		}
@@ -178,6 +179,7 @@ func TestID(t *testing.T) {
 // FuzzParse varies the parts of a file around a vocabulary of the 256 bytes, which
 // is too large for a fuzzer to find.
 func FuzzParse(f *testing.F) {
+	corpustest.Add(f)
 	var bytes strings.Builder
 	for b, r := range Alphabet() {
 		name, _ := json.Marshal(string(r))
@@ -198,6 +200,7 @@ func FuzzParse(f *testing.F) {
 
 // FuzzParseFile takes whole files.
 func FuzzParseFile(f *testing.F) {
+	corpustest.Add(f)
 	f.Add(`{"model":{"vocab":{}},"added_tokens":[{"id":0,"content":"x"}]}`, `{"eos_token":null}`)
 	f.Add(`{"model":{"type":"WordPiece"}}`, `{}`)
 	f.Add(`{"model":{"type":"WordPiece","unk_token":"u","continuing_subword_prefix":"##","vocab":{"u":0,"##a":1}},"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"},"decoder":{"type":"WordPiece","prefix":"##","cleanup":true}}`, `{}`)
@@ -210,7 +213,7 @@ func FuzzParseFile(f *testing.F) {
 func checkParse(t *testing.T, file, config string) {
 	tok, err := Parse([]byte(file), []byte(config))
 	if err != nil {
-		if code := fault.Of(err); code != fault.Invalid && code != fault.Unimplemented {
+		if code := fault.CodeOf(err); code != fault.Invalid && code != fault.Unimplemented {
 			t.Errorf("code %v: %v", code, err)
 		}
 		return

@@ -22,7 +22,7 @@ func laterSplitters(tb testing.TB) map[string]splitter {
 		"cl100k": PatternCL100K, "qwen35": PatternQwen35, "o200k": PatternO200K, "tekken": PatternTekken,
 		"numbers3": patternNumbers3, "han": patternHan, "deepseek": patternDeepSeek,
 	} {
-		s := step{Type: "Split", Behavior: "Isolated"}
+		s := componentConfig{Type: "Split", Behavior: "Isolated"}
 		s.Pattern.Regex = pattern
 		made, err := splitStage(&s)
 		if err != nil {
@@ -31,7 +31,7 @@ func laterSplitters(tb testing.TB) map[string]splitter {
 		splitters[name] = made.next
 	}
 	for name, behavior := range map[string]string{"punctuation": "Isolated", "punctuations": "Contiguous"} {
-		made, err := punctuationStage(&step{Behavior: behavior})
+		made, err := punctuationStage(&componentConfig{Behavior: behavior})
 		if err != nil {
 			tb.Fatalf("%s: %v", name, err)
 		}
@@ -66,17 +66,17 @@ func TestReferencePatternClasses(t *testing.T) {
 	var want fixturePatterns
 	unmarshalFixture(t, "patterns", &want)
 	c := newClasses()
-	for name, bit := range map[string]class{"upper": upper, "lower": lower, "mark": mark, "sign": sign} {
-		compareClass(t, want.Classes[name], func(s string) bool { k, _ := c.at(s); return k&bit != 0 })
+	for name, bit := range map[string]charClass{"upper": upper, "lower": lower, "mark": mark, "sign": sign} {
+		compareClass(t, want.Classes[name], func(s string) bool { k, _ := c.classAt(s); return k&bit != 0 })
 	}
 	p := newPunctuation()
-	compareClass(t, want.Classes["punctuation"], func(s string) bool { k, _ := p.at(s); return k&sign != 0 })
+	compareClass(t, want.Classes["punctuation"], func(s string) bool { k, _ := p.classAt(s); return k&sign != 0 })
 }
 
 // TestParseRemovedInverted: removing what a pattern does not match is accepted
 // where that is nothing, and refused where it would be something.
 func TestParseRemovedInverted(t *testing.T) {
-	s := step{Type: "Split", Behavior: "Removed", Invert: true}
+	s := componentConfig{Type: "Split", Behavior: "Removed", Invert: true}
 	s.Pattern.Regex = PatternO200K
 	if _, err := splitStage(&s); err != nil {
 		t.Error(err)

@@ -48,8 +48,8 @@ func TestParsePlainRefuses(t *testing.T) {
 		{`"model":` + bpe + `,"post_processor":{"type":"BertProcessing","sep":["b",1],"cls":["c",9]}`, "id 9", fault.Invalid},
 	} {
 		_, err := Parse([]byte("{"+c.parts+"}"), nil)
-		if err == nil || fault.Of(err) != c.code || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v (%v); want %v and %q", c.parts, err, fault.Of(err), c.code, c.says)
+		if err == nil || fault.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v (%v); want %v and %q", c.parts, err, fault.CodeOf(err), c.code, c.says)
 		}
 	}
 }
@@ -104,9 +104,9 @@ func TestUnigramAgainstDefinition(t *testing.T) {
 // uncut text.
 func TestBordersChangeNothing(t *testing.T) {
 	tok, _ := readPlain(t, "llama")
-	cut, ok := tok.plain.model.(*atBorders)
+	cut, ok := tok.charLevel.model.(*spaceMarkSplitter)
 	if !ok {
-		t.Fatalf("the model is a %T", tok.plain.model)
+		t.Fatalf("the model is a %T", tok.charLevel.model)
 	}
 	for _, text := range caseTexts(plainFragments(t))[:2000] {
 		text = tok.normalize(text)

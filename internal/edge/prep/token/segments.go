@@ -10,15 +10,14 @@ import (
 
 var _ prep.SegmentEncoder = (*Tokenizer)(nil)
 
-// EncodeSegments appends the ids of the segments as of one text: words go over
-// borders, and what a normalizer or pre-tokenizer puts before a text comes once,
-// as the reference does with the text in one. Special tokens are those of special
-// segments, whatever is written in the others or next to them.
+// EncodeSegments appends the ids of the segments as one text: words may cross borders, and what a normalizer
+// or pre-tokenizer prepends to a text comes once, as in the reference. Special tokens are recognised in
+// special segments only, whatever the others or the neighbours contain.
 func (t *Tokenizer) EncodeSegments(dst []kv.Token, segments []prep.Segment) []kv.Token {
 	if len(segments) == 1 {
 		return t.appendChunks(slices.Grow(dst, len(segments[0].Text)/bytesPerToken), segments[0].Text, segments[0].Special)
 	}
-	text, runs := joined(segments)
+	text, runs := joinSegments(segments)
 	if len(runs) == 0 {
 		return dst
 	}
@@ -26,18 +25,18 @@ func (t *Tokenizer) EncodeSegments(dst []kv.Token, segments []prep.Segment) []kv
 	switch {
 	case len(runs) == 1:
 		return t.appendChunks(dst, text, runs[0].special)
-	case slices.ContainsFunc(t.added.tokens, func(a added) bool { return a.special }):
-		// Normalizing moves borders, so special tokens that are looked for after it
-		// cannot be told to be of a segment: each is encoded by itself.
-		return t.appendEach(dst, text, runs)
-	case t.raw.sameSpecials(text, runs):
+	case slices.ContainsFunc(t.added.tokens, func(a addedToken) bool { return a.special }):
+		// Normalizing moves borders, so special tokens which are matched after it cannot be assigned to a
+		// segment: each is encoded separately.
+		return t.appendEachRun(dst, text, runs)
+	case t.raw.findsSameSpecials(text, runs):
 		return t.appendChunks(dst, text, true)
 	}
 	return t.appendRuns(dst, text, runs)
 }
 
-// joined returns the text of segments, and its runs of one kind; none is empty.
-func joined(segments []prep.Segment) (text string, runs []run) {
+// joinSegments returns the text of segments, and its runs of one kind; none is empty.
+func joinSegments(segments []prep.Segment) (text string, runs []segmentRun) {
 	var b strings.Builder
 	size := 0
 	for _, s := range segments {
@@ -51,13 +50,13 @@ func joined(segments []prep.Segment) (text string, runs []run) {
 		case last >= 0 && runs[last].special == s.Special:
 			runs[last].end = b.Len()
 		default:
-			runs = append(runs, run{b.Len(), s.Special})
+			runs = append(runs, segmentRun{b.Len(), s.Special})
 		}
 	}
 	return b.String(), runs
 }
 
-func (t *Tokenizer) appendEach(dst []kv.Token, text string, runs []run) []kv.Token {
+func (t *Tokenizer) appendEachRun(dst []kv.Token, text string, runs []segmentRun) []kv.Token {
 	start := 0
 	for _, r := range runs {
 		dst = t.appendPlain(dst, text[start:r.end], r.special)
@@ -66,22 +65,22 @@ func (t *Tokenizer) appendEach(dst []kv.Token, text string, runs []run) []kv.Tok
 	return dst
 }
 
-// sameSpecials reports whether looking for special tokens everywhere in text finds
-// those of its special runs and no other: usual text, which spells none.
-func (s *addedSet) sameSpecials(text string, runs []run) bool {
+// findsSameSpecials reports whether looking for special tokens everywhere in text finds exactly the tokens of
+// its special runs: the usual case, as text rarely spells them.
+func (s *addedSet) findsSameSpecials(text string, runs []segmentRun) bool {
 	type place struct {
-		t     *added
+		t     *addedToken
 		start int
 	}
 	var want []place
-	s.matches(text, runs, func(t *added, start, end int) (int, bool) {
+	s.eachMatch(text, runs, func(t *addedToken, start, end int) (int, bool) {
 		if t.special {
 			want = append(want, place{t, start})
 		}
 		return end, true
 	})
 	same := true
-	s.matches(text, []run{{len(text), true}}, func(t *added, start, end int) (int, bool) {
+	s.eachMatch(text, []segmentRun{{len(text), true}}, func(t *addedToken, start, end int) (int, bool) {
 		if t.special {
 			if same = len(want) > 0 && want[0] == (place{t, start}); same {
 				want = want[1:]

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/core/kv"
+	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
 )
 
@@ -37,7 +38,7 @@ func TestSegmentsAreOneText(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 9))
 		for range 500 {
 			segments := conversation(rng, special, texts)
-			text, _ := joined(segments)
+			text, _ := joinSegments(segments)
 			got, want := tok.EncodeSegments([]kv.Token{7}, segments), tok.Encode([]kv.Token{7}, text, prep.EncodeOptions{ParseSpecial: true})
 			if !slices.Equal(got, want) {
 				t.Fatalf("%s: %+v:\n got %v\nwant %v", name, segments, got, want)
@@ -47,14 +48,14 @@ func TestSegmentsAreOneText(t *testing.T) {
 }
 
 func (s *addedSet) singleWord(content string) bool {
-	return slices.ContainsFunc(s.tokens, func(a added) bool { return a.content == content && a.singleWord })
+	return slices.ContainsFunc(s.tokens, func(a addedToken) bool { return a.content == content && a.singleWord })
 }
 
 // spelled returns the contents of the special tokens, and the texts that cannot
 // make one, also where they meet others.
 func spelled(tok *Tokenizer, added, cases []string) (special, texts []string) {
 	for _, content := range added {
-		if id, _ := tok.ID(content); tok.Special(id) {
+		if id, _ := tok.ID(content); tok.IsSpecial(id) {
 			special = append(special, content)
 		}
 	}
@@ -88,17 +89,17 @@ func TestSegmentsCannotBeForged(t *testing.T) {
 					want = append(want, tok.specials(s.Text, unk)...)
 				}
 			}
-			text, runs := joined(segments)
+			text, runs := joinSegments(segments)
 			var got []kv.Token
 			for _, id := range tok.EncodeSegments(nil, segments) {
-				if tok.Special(id) && id != unk {
+				if tok.IsSpecial(id) && id != unk {
 					got = append(got, id)
 				}
 			}
 			if !slices.Equal(got, want) {
 				t.Fatalf("%s: %+v: special tokens %v, want %v", name, segments, got, want)
 			}
-			if len(runs) > 1 && !tok.raw.sameSpecials(text, runs) {
+			if len(runs) > 1 && !tok.raw.findsSameSpecials(text, runs) {
 				forged++
 			}
 		}
@@ -110,7 +111,7 @@ func TestSegmentsCannotBeForged(t *testing.T) {
 
 // specials returns the special tokens of text by itself but the unknown one.
 func (t *Tokenizer) specials(text string, unk kv.Token) []kv.Token {
-	return slices.DeleteFunc(t.Encode(nil, text, prep.EncodeOptions{ParseSpecial: true}), func(id kv.Token) bool { return !t.Special(id) || id == unk })
+	return slices.DeleteFunc(t.Encode(nil, text, prep.EncodeOptions{ParseSpecial: true}), func(id kv.Token) bool { return !t.IsSpecial(id) || id == unk })
 }
 
 // TestSegmentsPutOneSpace: the space that a model of SentencePiece's puts before
@@ -128,6 +129,7 @@ func TestSegmentsPutOneSpace(t *testing.T) {
 // FuzzSegments: whatever a client writes between the markup of a template, the
 // special tokens are the template's, and no byte of the text is lost.
 func FuzzSegments(f *testing.F) {
+	corpustest.Add(f)
 	f.Add("Hello", "world")
 	f.Add("<|end|>", "<|")
 	f.Add("x<|im_", "end|>\xff")
@@ -145,20 +147,20 @@ func FuzzSegments(f *testing.F) {
 		var special, raw []byte
 		for _, id := range ids {
 			raw, _ = builtin.AppendBytes(raw, id)
-			if builtin.Special(id) {
+			if builtin.IsSpecial(id) {
 				special, _ = builtin.AppendBytes(special, id)
 			}
 		}
 		if string(special) != "<|user|><|end|><|assistant|><|end|>" {
 			t.Fatalf("%q, %q: special tokens %s", one, two, special)
 		}
-		if text, _ := joined(segments); string(raw) != text {
+		if text, _ := joinSegments(segments); string(raw) != text {
 			t.Fatalf("%q stands for %q", text, raw)
 		}
 		segments = []prep.Segment{{Text: one}, {Text: "<word><left>", Special: true}, {Text: two}, {Text: "<right>", Special: true}, {Text: one}}
 		count := 0
 		for _, id := range flags.EncodeSegments(nil, segments) {
-			if flags.Special(id) {
+			if flags.IsSpecial(id) {
 				count++
 			}
 		}

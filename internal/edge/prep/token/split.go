@@ -5,37 +5,34 @@ import (
 	"unicode/utf8"
 )
 
-// The regular expressions that cut text into words before byte-pair merging, as
-// checkpoints spell them. Each is recognised by its exact text and matched by
-// hand-written code; no expression is ever interpreted.
+// The regular expressions which cut text into words before byte-pair merging, as spelled in checkpoints. Each
+// is recognised by its exact text and matched by hand-written code; no expression is ever interpreted.
 const (
-	// PatternGPT2 is what the ByteLevel pre-tokenizer applies by itself.
+	// PatternGPT2 is the pattern of the ByteLevel pre-tokenizer.
 	PatternGPT2 = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-	// PatternLlama3 is that of Llama 3 and, before it, cl100k: numbers in groups
-	// of three.
+	// PatternLlama3 is the pattern of Llama 3 and, before it, cl100k: numbers in groups of three.
 	PatternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	// PatternQwen2 is that of Qwen 2 to 3: one digit at a time.
+	// PatternQwen2 is the pattern of Qwen 2 to 3: one digit at a time.
 	PatternQwen2 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	// PatternCL100K is the original spelling of Llama 3's, with possessive
-	// repetition, which changes no match.
+	// PatternCL100K is the original spelling of Llama 3's, with possessive repetition, which changes no
+	// match.
 	PatternCL100K = `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`
-	// PatternQwen35 is that of Qwen 3.5: marks belong to words.
+	// PatternQwen35 is the pattern of Qwen 3.5: marks belong to words.
 	PatternQwen35 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	// PatternO200K is that of GPT-4o, gpt-oss and Llama 4: a capital begins a new
-	// word after a small letter, and words take their contractions along.
+	// PatternO200K is the pattern of GPT-4o, gpt-oss and Llama 4: a capital after a small letter starts a new
+	// word, and words include their contractions.
 	PatternO200K = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	// PatternTekken is that of Mistral's Tekken vocabularies and of Nemotron 3:
-	// O200K without contractions, one digit at a time.
+	// PatternTekken is the pattern of Mistral's Tekken vocabularies and of Nemotron 3: O200K without
+	// contractions, one digit at a time.
 	PatternTekken = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-// splitter returns the length of the first word of text, which is not empty. It
-// is at least 1: the words of a text, put together, are the text.
+// splitter returns the length of the first word of a non-empty text, at least 1: the words of a text, joined,
+// are the text.
 type splitter func(text string) int
 
-// Splitter returns the function that gives the length of the first match of
-// pattern in a text that is not empty. The matches cover the text without gaps.
-// ok is false if pattern is none of the known ones.
+// Splitter returns the function which gives the length of the first match of pattern in a non-empty text. The
+// matches cover the text without gaps. ok is false for an unknown pattern.
 func Splitter(pattern string) (next func(text string) int, ok bool) {
 	c := newClasses()
 	switch pattern {
@@ -56,23 +53,23 @@ func Splitter(pattern string) (next func(text string) int, ok bool) {
 }
 
 func (c *classes) nextGPT2(s string) int {
-	if n := contraction(s); n > 0 {
+	if n := matchContraction(s); n > 0 {
 		return n
 	}
-	// A word, number or run of signs may carry the one space before it.
+	// A word, number or run of signs may include the one space before it.
 	lead := 0
 	if s[0] == ' ' {
 		lead = 1
 	}
-	switch k, width := c.at(s[lead:]); {
+	switch k, width := c.classAt(s[lead:]); {
 	case width == 0 || k&space != 0:
 		return c.nextSpaces(s)
 	case k&letter != 0:
-		return lead + c.run(s[lead:], letter)
+		return lead + c.runLength(s[lead:], letter)
 	case k&number != 0:
-		return lead + c.run(s[lead:], number)
+		return lead + c.runLength(s[lead:], number)
 	default:
-		return lead + c.otherRun(s[lead:])
+		return lead + c.otherRunLength(s[lead:])
 	}
 }
 
@@ -80,22 +77,21 @@ func (c *classes) nextLlama3(s string) int { return c.nextGrouped(s, 3) }
 
 func (c *classes) nextQwen2(s string) int { return c.nextGrouped(s, 1) }
 
-// nextGrouped is the cl100k family: contractions in either case, any one
-// character but a number or line break may lead a word, numbers come in groups
-// of at most digits, signs take the line breaks after them along.
+// nextGrouped is the cl100k family: contractions in either case, any one character except a number or line
+// break may lead a word, numbers come in groups of at most digits, signs include the line breaks after them.
 func (c *classes) nextGrouped(s string, digits int) int {
-	if n := foldedContraction(s); n > 0 {
+	if n := matchFoldedContraction(s); n > 0 {
 		return n
 	}
-	first, width := c.at(s)
+	first, width := c.classAt(s)
 	if first&letter != 0 {
-		return c.run(s, letter)
+		return c.runLength(s, letter)
 	}
 	if first&number != 0 {
 		return c.nextDigits(s, digits)
 	}
 	if first&newline == 0 {
-		if n := c.run(s[width:], letter); n > 0 {
+		if n := c.runLength(s[width:], letter); n > 0 {
 			return width + n
 		}
 	}
@@ -103,9 +99,9 @@ func (c *classes) nextGrouped(s string, digits int) int {
 	if s[0] == ' ' {
 		lead = 1
 	}
-	if n := c.otherRun(s[lead:]); n > 0 {
+	if n := c.otherRunLength(s[lead:]); n > 0 {
 		n += lead
-		return n + c.run(s[n:], newline)
+		return n + c.runLength(s[n:], newline)
 	}
 	return c.nextLines(s)
 }
@@ -113,7 +109,7 @@ func (c *classes) nextGrouped(s string, digits int) int {
 func (c *classes) nextDigits(s string, limit int) int {
 	n := 0
 	for range limit {
-		k, width := c.at(s[n:])
+		k, width := c.classAt(s[n:])
 		if k&number == 0 {
 			break
 		}
@@ -122,25 +118,24 @@ func (c *classes) nextDigits(s string, limit int) int {
 	return n
 }
 
-// nextLines matches \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line break of a
-// run of white space if there is one.
+// nextLines matches \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line break of a run of white space if there is
+// one.
 func (c *classes) nextLines(s string) int {
-	n := c.run(s, space)
+	n := c.runLength(s, space)
 	if i := strings.LastIndexAny(s[:n], "\r\n"); i >= 0 {
 		return i + 1
 	}
-	return leaveLast(s, n)
+	return dropLastSpace(s, n)
 }
 
 // nextSpaces matches \s+(?!\S)|\s+ .
 func (c *classes) nextSpaces(s string) int {
-	return leaveLast(s, c.run(s, space))
+	return dropLastSpace(s, c.runLength(s, space))
 }
 
-// leaveLast shortens a run of n bytes of white space by its last character if
-// something follows it, so that the next word can carry it, but never to
-// nothing.
-func leaveLast(s string, n int) int {
+// dropLastSpace shortens a run of n bytes of white space by its last character if something follows, so that
+// the next word can include it, but never to nothing.
+func dropLastSpace(s string, n int) int {
 	if n == len(s) {
 		return n
 	}
@@ -151,36 +146,34 @@ func leaveLast(s string, n int) int {
 	return n
 }
 
-// contraction returns the length of 's 't 're 've 'm 'll 'd at the start of s,
-// or 0.
-func contraction(s string) int {
+// matchContraction returns the length of 's 't 're 've 'm 'll 'd at the start of s, or 0.
+func matchContraction(s string) int {
 	if len(s) < 2 || s[0] != '\'' {
 		return 0
 	}
-	return 1 + suffix(s[1], second(s))
+	return 1 + contractionLength(s[1], thirdByte(s))
 }
 
-// foldedContraction is contraction in either case. Unicode folds the long s
-// (U+017F) to s.
-func foldedContraction(s string) int {
+// matchFoldedContraction is matchContraction in either case. Unicode folds the long s (U+017F) to s.
+func matchFoldedContraction(s string) int {
 	if len(s) < 2 || s[0] != '\'' {
 		return 0
 	}
 	if strings.HasPrefix(s[1:], "ſ") {
 		return 1 + len("ſ")
 	}
-	return 1 + suffix(s[1]|0x20, second(s)|0x20)
+	return 1 + contractionLength(s[1]|0x20, thirdByte(s)|0x20)
 }
 
-func second(s string) byte {
+func thirdByte(s string) byte {
 	if len(s) < 3 {
 		return 0
 	}
 	return s[2]
 }
 
-// suffix returns the length of the contraction's letters, or -1.
-func suffix(a, b byte) int {
+// contractionLength returns the length of the contraction's letters, or -1.
+func contractionLength(a, b byte) int {
 	switch {
 	case a == 's' || a == 't' || a == 'm' || a == 'd':
 		return 1
@@ -193,18 +186,18 @@ func suffix(a, b byte) int {
 // nextWhole leaves text in one piece.
 func nextWhole(s string) int { return len(s) }
 
-// nextDigit sets each number apart.
+// nextDigit isolates each number.
 func (c *classes) nextDigit(s string) int {
-	k, width := c.at(s)
+	k, width := c.classAt(s)
 	if k&number != 0 {
 		return width
 	}
 	return c.untilNumber(s)
 }
 
-// nextNumber sets each run of numbers apart.
+// nextNumber isolates each run of numbers.
 func (c *classes) nextNumber(s string) int {
-	if n := c.run(s, number); n > 0 {
+	if n := c.runLength(s, number); n > 0 {
 		return n
 	}
 	return c.untilNumber(s)
@@ -213,7 +206,7 @@ func (c *classes) nextNumber(s string) int {
 func (c *classes) untilNumber(s string) int {
 	i := 0
 	for i < len(s) {
-		k, width := c.at(s[i:])
+		k, width := c.classAt(s[i:])
 		if k&number != 0 {
 			break
 		}

@@ -1,21 +1,21 @@
 package token
 
 func (c *classes) nextO200K(s string) int {
-	if n := c.casedWord(s); n > 0 {
-		return n + foldedContraction(s[n:])
+	if n := c.matchCasedWord(s); n > 0 {
+		return n + matchFoldedContraction(s[n:])
 	}
 	return c.nextAfterWords(s, 3)
 }
 
 func (c *classes) nextTekken(s string) int {
-	if n := c.casedWord(s); n > 0 {
+	if n := c.matchCasedWord(s); n > 0 {
 		return n
 	}
 	return c.nextAfterWords(s, 1)
 }
 
-// nextAfterWords is the rest of the two patterns: numbers in groups of at most
-// digits, signs with the line breaks and slashes after them, white space.
+// nextAfterWords matches the rest of the two patterns: numbers in groups of at most digits, signs with the
+// line breaks and slashes after them, white space.
 func (c *classes) nextAfterWords(s string, digits int) int {
 	if n := c.nextDigits(s, digits); n > 0 {
 		return n
@@ -24,7 +24,7 @@ func (c *classes) nextAfterWords(s string, digits int) int {
 	if s[0] == ' ' {
 		lead = 1
 	}
-	if n := c.otherRun(s[lead:]); n > 0 {
+	if n := c.otherRunLength(s[lead:]); n > 0 {
 		n += lead
 		for n < len(s) && (s[n] == '\r' || s[n] == '\n' || s[n] == '/') {
 			n++
@@ -34,23 +34,23 @@ func (c *classes) nextAfterWords(s string, digits int) int {
 	return c.nextLines(s)
 }
 
-// casedWord matches, in this order, with A for [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
-// and B for [\p{Ll}\p{Lm}\p{Lo}\p{M}],
+// matchCasedWord matches, in this order, with A for [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and B for
+// [\p{Ll}\p{Lm}\p{Lo}\p{M}],
 //
 //	[^\r\n\p{L}\p{N}]?A*B+ | [^\r\n\p{L}\p{N}]?A+B*
 //
 // and returns the length of the match, 0 if there is none.
-func (c *classes) casedWord(s string) int {
-	first, width := c.at(s)
+func (c *classes) matchCasedWord(s string) int {
+	first, width := c.classAt(s)
 	if first&(letter|number|newline) != 0 {
 		width = 0 // cannot lead
 	}
-	head, last := c.capitals(s[width:])
-	tail := c.smalls(s[width+head:])
+	head, last := c.capitalRun(s[width:])
+	tail := c.smallRun(s[width+head:])
 	switch {
 	case tail > 0:
 		return width + head + tail
-	case last > 0: // A* gives back what follows the last that is in B, and that one
+	case last > 0: // A* gives back its last character in B, and what follows it
 		return width + last
 	case first&mark != 0: // the mark is not a lead but a word of its own
 		return width
@@ -60,11 +60,11 @@ func (c *classes) casedWord(s string) int {
 	return 0
 }
 
-// capitals returns the length of A* at the start of s, and up to where it
-// reaches with the last character that is in B too; 0 if there is none.
-func (c *classes) capitals(s string) (n, last int) {
+// capitalRun returns the length of A* at the start of s, and the end of its last character which is in B too;
+// 0 if there is none.
+func (c *classes) capitalRun(s string) (n, last int) {
 	for n < len(s) {
-		k, width := c.at(s[n:])
+		k, width := c.classAt(s[n:])
 		if k&(letter|mark) == 0 || k&lower != 0 {
 			break
 		}
@@ -76,11 +76,11 @@ func (c *classes) capitals(s string) (n, last int) {
 	return n, last
 }
 
-// smalls returns the length of B* at the start of s.
-func (c *classes) smalls(s string) int {
+// smallRun returns the length of B* at the start of s.
+func (c *classes) smallRun(s string) int {
 	n := 0
 	for n < len(s) {
-		k, width := c.at(s[n:])
+		k, width := c.classAt(s[n:])
 		if k&(letter|mark) == 0 || k&upper != 0 {
 			break
 		}

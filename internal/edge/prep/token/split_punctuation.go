@@ -2,11 +2,11 @@ package token
 
 import "unicode"
 
-// newPunctuation returns classes that know one thing: which characters the
-// Punctuation pre-tokenizer sets apart, as sign.
+// newPunctuation returns classes with only the characters which the Punctuation pre-tokenizer isolates, as
+// sign.
 func newPunctuation() *classes {
 	c := new(classes)
-	c.mark(unicode.P, sign)
+	c.markTable(unicode.P, sign)
 	more, fewer := punctuation8()
 	c.markRanges(more, sign)
 	for _, r := range fewer {
@@ -20,17 +20,17 @@ func newPunctuation() *classes {
 	return c
 }
 
-// nextSign sets each sign apart.
+// nextSign isolates each sign.
 func (c *classes) nextSign(s string) int {
-	if k, width := c.at(s); k&sign != 0 {
+	if k, width := c.classAt(s); k&sign != 0 {
 		return width
 	}
 	return c.untilSign(s)
 }
 
-// nextSigns sets each run of signs apart.
+// nextSigns isolates each run of signs.
 func (c *classes) nextSigns(s string) int {
-	if n := c.run(s, sign); n > 0 {
+	if n := c.runLength(s, sign); n > 0 {
 		return n
 	}
 	return c.untilSign(s)
@@ -39,7 +39,7 @@ func (c *classes) nextSigns(s string) int {
 func (c *classes) untilSign(s string) int {
 	n := 0
 	for n < len(s) {
-		k, width := c.at(s[n:])
+		k, width := c.classAt(s[n:])
 		if k&sign != 0 {
 			break
 		}

@@ -1,20 +1,19 @@
 package token
 
-// nextQwen35 is nextQwen2 with marks as letters: they continue a word, begin
-// one, and are no signs.
+// nextQwen35 is nextQwen2 with marks as letters: they continue or start a word, and are not signs.
 func (c *classes) nextQwen35(s string) int {
-	if n := foldedContraction(s); n > 0 {
+	if n := matchFoldedContraction(s); n > 0 {
 		return n
 	}
-	first, width := c.at(s)
+	first, width := c.classAt(s)
 	if first&number != 0 {
 		return width
 	}
 	if first&letter != 0 {
-		return c.run(s, letter|mark)
+		return c.runLength(s, letter|mark)
 	}
 	if first&newline == 0 {
-		if n := c.run(s[width:], letter|mark); n > 0 {
+		if n := c.runLength(s[width:], letter|mark); n > 0 {
 			return width + n
 		}
 	}
@@ -27,14 +26,14 @@ func (c *classes) nextQwen35(s string) int {
 	}
 	n := lead
 	for n < len(s) {
-		k, width := c.at(s[n:])
+		k, width := c.classAt(s[n:])
 		if k&(letter|mark|number|space) != 0 {
 			break
 		}
 		n += width
 	}
 	if n > lead {
-		return n + c.run(s[n:], newline)
+		return n + c.runLength(s[n:], newline)
 	}
 	return c.nextLines(s)
 }

@@ -6,9 +6,9 @@ import (
 	"penstock/core/kv"
 )
 
-// newStages reads the pre-tokenizers: any number that cut, then ByteLevel.
+// newStages reads the pre-tokenizers: any number which cut, then ByteLevel.
 func newStages(raw json.RawMessage) ([]stage, error) {
-	list, err := steps(raw)
+	list, err := parseComponents(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -33,20 +33,20 @@ func newStages(raw json.RawMessage) ([]stage, error) {
 			return nil, err
 		}
 	}
-	// After a stage that cuts, a ByteLevel that does not and puts nothing before words is none.
+	// After a stage which cuts, a ByteLevel which neither cuts nor prepends a space does nothing.
 	if last := len(stages) - 1; last > 0 && stages[last].idle {
 		stages = stages[:last]
 	}
 	return stages, nil
 }
 
-// splitStage reads a Split. To remove what does not match, of a pattern that
-// matches everything, is the same as to set each match apart.
-func splitStage(s *step) (stage, error) {
-	if next, ok := Splitter(s.Pattern.Regex); ok && (isolates(s) || s.Behavior == "Removed" && s.Invert) {
-		return stage{next: next, plain: plainWords(s.Pattern.Regex)}, nil
+// splitStage reads a Split. Removing what does not match, with a pattern which matches everything, equals
+// isolating each match.
+func splitStage(s *componentConfig) (stage, error) {
+	if next, ok := Splitter(s.Pattern.Regex); ok && (isIsolated(s) || s.Behavior == "Removed" && s.Invert) {
+		return stage{next: next, findFast: asciiWordFinder(s.Pattern.Regex)}, nil
 	}
-	if !isolates(s) {
+	if !isIsolated(s) {
 		return stage{}, unsupported("pre_tokenizer Split with behavior %.100q and invert %t is not supported; only Isolated without invert is", s.Behavior, s.Invert)
 	}
 	next, ok := sparseSplitter(s.Pattern.Regex)
@@ -56,9 +56,9 @@ func splitStage(s *step) (stage, error) {
 	return stage{next: next}, nil
 }
 
-func isolates(s *step) bool { return s.Behavior == "Isolated" && !s.Invert }
+func isIsolated(s *componentConfig) bool { return s.Behavior == "Isolated" && !s.Invert }
 
-func digitsStage(s *step) stage {
+func digitsStage(s *componentConfig) stage {
 	c := newClasses()
 	c.markRanges(numbers17(), number)
 	if s.IndividualDigits {
@@ -67,9 +67,8 @@ func digitsStage(s *step) stage {
 	return stage{next: c.nextNumber}
 }
 
-// punctuationStage reads a Punctuation; a file that leaves its behavior out is
-// from before there was a choice.
-func punctuationStage(s *step) (stage, error) {
+// punctuationStage reads a Punctuation; a file without a behavior is from before there was a choice.
+func punctuationStage(s *componentConfig) (stage, error) {
 	c := newPunctuation()
 	switch s.Behavior {
 	case "Isolated", "":
@@ -80,18 +79,18 @@ func punctuationStage(s *step) (stage, error) {
 	return stage{}, unsupported("pre_tokenizer Punctuation with behavior %q is not supported; only Isolated and Contiguous are", s.Behavior)
 }
 
-func byteLevelStage(s *step) (stage, error) {
+func byteLevelStage(s *componentConfig) (stage, error) {
 	if s.AddPrefixSpace == nil {
 		return stage{}, malformed("pre_tokenizer ByteLevel has no add_prefix_space")
 	}
 	if s.UseRegex == nil || *s.UseRegex {
-		return stage{prefix: *s.AddPrefixSpace, next: newClasses().nextGPT2, plain: plainWord}, nil
+		return stage{prefix: *s.AddPrefixSpace, next: newClasses().nextGPT2, findFast: asciiWord}, nil
 	}
 	return stage{prefix: *s.AddPrefixSpace, next: nextWhole, idle: !*s.AddPrefixSpace}, nil
 }
 
 func checkDecoder(raw json.RawMessage) error {
-	list, err := steps(raw)
+	list, err := parseComponents(raw)
 	if err != nil {
 		return err
 	}
@@ -109,10 +108,10 @@ func checkDecoder(raw json.RawMessage) error {
 	return nil
 }
 
-// setPostProcessor reads what surrounds a text when special tokens are added. A
-// ByteLevel post-processor only moves offsets, which nobody here asks for.
+// setPostProcessor reads the tokens around a text when special tokens are added. A ByteLevel post-processor
+// only moves offsets, which are not used here.
 func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
-	list, err := steps(raw)
+	list, err := parseComponents(raw)
 	if err != nil {
 		return err
 	}
@@ -139,13 +138,13 @@ func (t *Tokenizer) setPostProcessor(raw json.RawMessage) error {
 	return nil
 }
 
-// setSurrounds reads the older ways to put one token before and one after.
-func (t *Tokenizer) setSurrounds(s *step) error {
+// setSurrounds reads the older ways to add one token before and one after.
+func (t *Tokenizer) setSurrounds(s *componentConfig) error {
 	for _, p := range []*templatePair{s.Cls, s.Sep} {
 		if p == nil {
 			return malformed("post_processor %s has not both cls and sep", s.Type)
 		}
-		if !t.known(p.id) {
+		if !t.isKnown(p.id) {
 			return malformed("post_processor %s uses the id %d, which is not in the vocabulary", s.Type, p.id)
 		}
 	}
@@ -153,7 +152,7 @@ func (t *Tokenizer) setSurrounds(s *step) error {
 	return nil
 }
 
-func (t *Tokenizer) setTemplate(s *step) error {
+func (t *Tokenizer) setTemplate(s *componentConfig) error {
 	sequences := 0
 	for _, p := range s.Single {
 		if p.SpecialToken == nil {
@@ -176,13 +175,13 @@ func (t *Tokenizer) setTemplate(s *step) error {
 	return nil
 }
 
-func (t *Tokenizer) templateIDs(s *step, name string) ([]kv.Token, error) {
+func (t *Tokenizer) templateIDs(s *componentConfig, name string) ([]kv.Token, error) {
 	special, ok := s.SpecialTokens[name]
 	if !ok {
 		return nil, malformed("post_processor TemplateProcessing names the token %.100q but does not define it", name)
 	}
 	for _, id := range special.IDs {
-		if !t.known(id) {
+		if !t.isKnown(id) {
 			return nil, malformed("post_processor TemplateProcessing uses the id %d, which is not in the vocabulary", id)
 		}
 	}

@@ -8,26 +8,26 @@ import (
 	"unicode/utf8"
 )
 
-// unicodeData is described in tools/fixtures/make_unicode.py, which made it.
+// unicodeData is made and described by tools/fixtures/make_unicode.py.
 //
 //go:embed unicode.txt
 var unicodeData string
 
-// properties are the character properties of the reference implementation, each
-// of the Unicode version that it has there.
-type properties struct {
-	other       runeSet // control characters and the like that BertNormalizer removes
-	bertAccents runeSet // marks that BertNormalizer removes
-	accents     runeSet // marks that StripAccents removes
+// charProperties are the character properties of the reference implementation, each in the reference's
+// Unicode version.
+type charProperties struct {
+	other       runeSet // control and similar characters which BertNormalizer removes
+	bertAccents runeSet // marks which BertNormalizer removes
+	accents     runeSet // marks which StripAccents removes
 	punctuation runeSet
 	word        runeSet // \w of the Whitespace pre-tokenizer and around added tokens
-	extends     runeSet // joins the character before it to one grapheme cluster
+	extends     runeSet // extends the previous character to one grapheme cluster
 	lower       map[rune]string
 	compatible  map[rune]string // full compatibility decomposition
 }
 
-func newProperties() (*properties, error) {
-	p := &properties{lower: map[rune]string{}, compatible: map[rune]string{}}
+func newCharProperties() (*charProperties, error) {
+	p := &charProperties{lower: map[rune]string{}, compatible: map[rune]string{}}
 	sets := map[byte]*runeSet{
 		'o': &p.other, 'm': &p.bertAccents, 'a': &p.accents, 'p': &p.punctuation, 'w': &p.word, 'e': &p.extends,
 	}
@@ -47,7 +47,7 @@ func newProperties() (*properties, error) {
 		case 'K':
 			p.compatible[runes[0]] = string(runes[1:])
 		default:
-			sets[line[0]].add(runes[0], runes[1])
+			sets[line[0]].addRange(runes[0], runes[1])
 		}
 	}
 	return p, nil
@@ -61,14 +61,14 @@ type runeSet struct {
 
 type runeRange struct{ first, last rune }
 
-func (s *runeSet) add(first, last rune) {
+func (s *runeSet) addRange(first, last rune) {
 	s.ranges = append(s.ranges, runeRange{first, last})
 	for r := first; r <= last && r < utf8.RuneSelf; r++ {
 		s.ascii[r/64] |= 1 << (r % 64)
 	}
 }
 
-func (s *runeSet) has(r rune) bool {
+func (s *runeSet) contains(r rune) bool {
 	if r < utf8.RuneSelf {
 		return s.ascii[r/64]&(1<<(r%64)) != 0
 	}

@@ -1,8 +1,7 @@
 package token
 
-// The reference implementation matches patterns by Unicode 16. These functions
-// return what it has there and the tables of the standard library, which are of
-// Unicode 15, have not; a test compares every code point.
+// The reference implementation matches patterns by Unicode 16. These functions return what is missing from
+// the standard library's tables, which are of Unicode 15; a test compares every code point.
 
 func letters16() [][2]int {
 	return [][2]int{
@@ -43,8 +42,8 @@ func numbers16() [][2]int {
 	}
 }
 
-// numbers17 are the numbers that only the Digits pre-tokenizer knows: it goes by
-// the reference's own language, which is at Unicode 17.
+// numbers17 are the numbers which only the Digits pre-tokenizer knows: it uses the reference's own language,
+// which is at Unicode 17.
 func numbers17() [][2]int {
 	return [][2]int{{0x11DE0, 0x11DE9}, {0x16FF4, 0x16FF6}}
 }
@@ -116,9 +115,8 @@ func signs16() [][2]int {
 	}
 }
 
-// punctuation8 is what the Punctuation pre-tokenizer knows otherwise than the
-// standard library: it goes by a table of Unicode 8, give or take. It returns
-// what it has besides and what it has not.
+// punctuation8 is the difference of the Punctuation pre-tokenizer from the standard library: it uses a table
+// of about Unicode 8. It returns the additional and the missing characters.
 func punctuation8() (more, fewer [][2]int) {
 	more = [][2]int{
 		{0x166D, 0x166D},

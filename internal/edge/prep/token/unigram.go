@@ -11,8 +11,7 @@ import (
 	"penstock/core/kv"
 )
 
-// unigram takes, of all ways to put a word together from entries, the one with
-// the largest sum of scores.
+// unigram chooses, of all ways to compose a word from entries, the one with the largest sum of scores.
 type unigram struct {
 	trie     *byteTrie
 	scores   []float64
@@ -23,12 +22,12 @@ type unigram struct {
 	pool     sync.Pool    // *unigramScratch
 }
 
-// unkPenalty is what an unknown character costs below the least likely entry.
+// unkPenalty is the cost of an unknown character below the least likely entry.
 const unkPenalty = 10
 
 // scoredVocabulary reads a list of entries and scores.
 func (m *fileModel) scoredVocabulary() (map[string]kv.Token, []float64, error) {
-	var list []scored
+	var list []scoredEntry
 	if len(m.Vocab) == 0 {
 		return nil, nil, malformed("the Unigram model has no vocabulary")
 	}
@@ -46,14 +45,14 @@ func (m *fileModel) scoredVocabulary() (map[string]kv.Token, []float64, error) {
 	return vocab, scores, nil
 }
 
-// scored is an entry as ["▁the", -3.2].
-type scored struct {
+// scoredEntry is an entry as ["▁the", -3.2].
+type scoredEntry struct {
 	name  string
 	score float64
 }
 
 // UnmarshalJSON reads the list of two.
-func (s *scored) UnmarshalJSON(b []byte) error {
+func (s *scoredEntry) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &[]any{&s.name, &s.score})
 }
 
@@ -72,8 +71,8 @@ func (t *Tokenizer) newUnigram(f *fileModel, vocab map[string]kv.Token, scores [
 	m.unkScore = least - unkPenalty
 	longest := utf8.UTFMax
 	for name, id := range vocab {
-		if !t.Special(id) {
-			m.trie.add(name, id)
+		if !t.IsSpecial(id) {
+			m.trie.addEntry(name, id)
 			longest = max(longest, len(name))
 		}
 	}
@@ -84,26 +83,24 @@ func (t *Tokenizer) newUnigram(f *fileModel, vocab map[string]kv.Token, scores [
 	if f.ByteFallback {
 		m.bytes = t.newByteEntries(vocab)
 	}
-	return &remembered{model: m}, nil
+	return &cachedModel{model: m}, nil
 }
 
-// unigramScratch is the working memory for one word: a few bytes for each of its
-// own.
+// unigramScratch is the working memory for one word: a few bytes per byte of the word.
 type unigramScratch struct {
-	// scores are those of the best ways to the last few positions, each at its
-	// position modulo their number.
+	// scores has the scores of the best paths to the last few positions, in a ring by position.
 	scores []float64
-	// steps has, for each position, the last step of the best way to it.
+	// steps has the last step of the best path to each position.
 	steps []unigramStep
 }
 
-// unigramStep is the length in bytes of the last entry on the way to a position,
-// 0 if it is not reached, and flags.
+// unigramStep is the length in bytes of the last entry on the path to a position, 0 if it is not reached, and
+// flags.
 type unigramStep uint16
 
 const (
 	stepUnknown unigramStep = 1 << 15 // it is the unknown token
-	stepTaken   unigramStep = 1 << 14 // the best way to the end of the word has an entry that ends here
+	stepTaken   unigramStep = 1 << 14 // the best path to the end of the word has an entry which ends here
 	stepLength              = stepTaken - 1
 )
 
@@ -112,16 +109,16 @@ func (m *unigram) appendWord(dst []kv.Token, word string) []kv.Token {
 	if s == nil {
 		s = &unigramScratch{scores: make([]float64, m.window)}
 	}
-	m.walk(s, word)
-	dst = m.collect(dst, s, word)
+	m.findBestPath(s, word)
+	dst = m.collectPath(dst, s, word)
 	if cap(s.steps) <= keepScratch {
 		m.pool.Put(s)
 	}
 	return dst
 }
 
-// walk finds the best way to every position. Of equals the one found first stays.
-func (m *unigram) walk(s *unigramScratch, word string) {
+// findBestPath finds the best path to every position. Among equals the first found wins.
+func (m *unigram) findBestPath(s *unigramScratch, word string) {
 	s.steps = slices.Grow(s.steps[:0], len(word)+1)[:len(word)+1]
 	clear(s.steps)
 	s.scores[0] = 0
@@ -132,42 +129,41 @@ func (m *unigram) walk(s *unigramScratch, word string) {
 		node := uint32(0)
 		for end := start; end < len(word); {
 			var ok bool
-			if node, ok = m.trie.step(node, word[end]); !ok {
+			if node, ok = m.trie.childNode(node, word[end]); !ok {
 				break
 			}
 			end++
-			if id, ok := m.trie.token(node); ok {
-				s.offer(m.scores[id]+here, start, end, m.stepOf(id))
+			if id, ok := m.trie.nodeToken(node); ok {
+				s.offerStep(m.scores[id]+here, start, end, m.stepFlags(id))
 				single = single || end-start == width
 			}
 		}
 		if !single {
-			s.offer(m.unkScore+here, start, start+width, stepUnknown)
+			s.offerStep(m.unkScore+here, start, start+width, stepUnknown)
 		}
 		start += width
 	}
 }
 
-// stepOf returns the flags of a step by id.
-func (m *unigram) stepOf(id kv.Token) unigramStep {
+// stepFlags returns the flags of a step by id.
+func (m *unigram) stepFlags(id kv.Token) unigramStep {
 	if id == m.unk {
 		return stepUnknown
 	}
 	return 0
 }
 
-// offer takes the step from start to end if no better one is known.
-func (s *unigramScratch) offer(score float64, start, end int, flags unigramStep) {
+// offerStep sets the step from start to end if no better one is known.
+func (s *unigramScratch) offerStep(score float64, start, end int, flags unigramStep) {
 	best := &s.scores[end&(len(s.scores)-1)]
 	if s.steps[end] == 0 || score > *best {
 		*best, s.steps[end] = score, unigramStep(end-start)|flags
 	}
 }
 
-// collect goes back from the end to see which steps are taken, and appends their
-// ids. Neighbouring unknown characters are one, which is then looked up by its
-// text, as in the reference.
-func (m *unigram) collect(dst []kv.Token, s *unigramScratch, word string) []kv.Token {
+// collectPath walks back from the end to mark the steps of the best path, and appends their ids. Adjacent
+// unknown characters are one, which is then looked up by its text, as in the reference.
+func (m *unigram) collectPath(dst []kv.Token, s *unigramScratch, word string) []kv.Token {
 	unknown := false
 	for end := len(word); end > 0; {
 		step := s.steps[end]
@@ -194,15 +190,15 @@ func (m *unigram) appendEntry(dst []kv.Token, text string) []kv.Token {
 	}
 	if m.bytes != nil {
 		var ok bool
-		if dst, ok = m.bytes.append(dst, text); ok {
+		if dst, ok = m.bytes.appendAll(dst, text); ok {
 			return dst
 		}
 	}
 	return append(dst, m.unk)
 }
 
-// byteTrie maps strings to ids, byte by byte: nodes are numbers, edges lie in one
-// table of open addressing, at most half full.
+// byteTrie maps strings to ids, byte by byte: nodes are numbers, edges are in one table with open addressing,
+// at most half full.
 type byteTrie struct {
 	slots  []trieSlot
 	shift  uint8
@@ -210,7 +206,7 @@ type byteTrie struct {
 }
 
 type trieSlot struct {
-	key  uint64 // the node before, its byte, and a bit that marks the slot as taken
+	key  uint64 // the parent node, its byte, and a bit which marks the slot as used
 	node uint32
 }
 
@@ -220,17 +216,17 @@ func newByteTrie() *byteTrie {
 	return &byteTrie{slots: make([]trieSlot, 1<<10), shift: 64 - 10, tokens: []int32{-1}}
 }
 
-func (t *byteTrie) add(text string, id kv.Token) {
+func (t *byteTrie) addEntry(text string, id kv.Token) {
 	node := uint32(0)
 	for i := range len(text) {
-		slot := t.slot(node, text[i])
+		slot := t.findSlot(node, text[i])
 		if slot.key == 0 {
 			*slot = trieSlot{trieKey(node, text[i]), uint32(len(t.tokens))}
 			t.tokens = append(t.tokens, -1)
 		}
 		node = slot.node
 		if 2*len(t.tokens) > len(t.slots) {
-			t.grow()
+			t.growTable()
 		}
 	}
 	t.tokens[node] = int32(id)
@@ -238,8 +234,8 @@ func (t *byteTrie) add(text string, id kv.Token) {
 
 func trieKey(node uint32, b byte) uint64 { return trieTaken | uint64(node)<<8 | uint64(b) }
 
-// slot returns where the edge is, or the free slot where it would be.
-func (t *byteTrie) slot(node uint32, b byte) *trieSlot {
+// findSlot returns the slot of the edge, or the free slot where it belongs.
+func (t *byteTrie) findSlot(node uint32, b byte) *trieSlot {
 	key := trieKey(node, b)
 	mask := len(t.slots) - 1
 	for i := int(key * golden >> t.shift); ; i = (i + 1) & mask {
@@ -250,24 +246,24 @@ func (t *byteTrie) slot(node uint32, b byte) *trieSlot {
 	}
 }
 
-func (t *byteTrie) grow() {
+func (t *byteTrie) growTable() {
 	old := t.slots
 	t.slots = make([]trieSlot, 2*len(old))
 	t.shift--
 	for _, s := range old {
 		if s.key != 0 {
-			*t.slot(uint32(s.key>>8), byte(s.key)) = s
+			*t.findSlot(uint32(s.key>>8), byte(s.key)) = s
 		}
 	}
 }
 
-// step returns the node after node by b.
-func (t *byteTrie) step(node uint32, b byte) (uint32, bool) {
-	slot := t.slot(node, b)
+// childNode returns the child of node by b.
+func (t *byteTrie) childNode(node uint32, b byte) (uint32, bool) {
+	slot := t.findSlot(node, b)
 	return slot.node, slot.key != 0
 }
 
-func (t *byteTrie) token(node uint32) (kv.Token, bool) {
+func (t *byteTrie) nodeToken(node uint32) (kv.Token, bool) {
 	id := t.tokens[node]
 	return kv.Token(id), id >= 0
 }
@@ -275,9 +271,9 @@ func (t *byteTrie) token(node uint32) (kv.Token, bool) {
 func (t *byteTrie) lookup(text string) (kv.Token, bool) {
 	node, ok := uint32(0), true
 	for i := range len(text) {
-		if node, ok = t.step(node, text[i]); !ok {
+		if node, ok = t.childNode(node, text[i]); !ok {
 			return 0, false
 		}
 	}
-	return t.token(node)
+	return t.nodeToken(node)
 }

@@ -7,17 +7,17 @@ import (
 	"penstock/core/kv"
 )
 
-// maxID bounds ids, and so the memory that a short malicious file can ask for:
-// eight times the largest vocabularies in use.
+// maxID bounds ids, and so the memory which a short malicious file can demand: eight times the largest
+// vocabularies in use.
 const maxID = 1 << 21
 
-// setVocabulary lays out the entries of the model and the added tokens.
-func (t *Tokenizer) setVocabulary(vocab map[string]kv.Token, tokens []added) error {
+// setVocabulary stores the entries of the model and the added tokens.
+func (t *Tokenizer) setVocabulary(vocab map[string]kv.Token, tokens []addedToken) error {
 	names, err := entryNames(vocab, tokens)
 	if err != nil {
 		return err
 	}
-	e := entries{
+	e := entryTable{
 		start:   make([]uint32, len(names)+1),
 		known:   make([]bool, len(names)),
 		special: make([]bool, len(names)),
@@ -25,16 +25,16 @@ func (t *Tokenizer) setVocabulary(vocab map[string]kv.Token, tokens []added) err
 	for _, a := range tokens {
 		e.special[a.id] = a.special
 		if a.normalized {
-			names[a.id] = t.normalize(a.content) // decoding shows it so, as in the reference
+			names[a.id] = t.normalize(a.content) // decoded in this form, as in the reference
 		}
 	}
-	inverse := newBytesOf()
+	inverse := newInverseAlphabet()
 	var text []byte
 	for id, name := range names {
 		if e.special[id] {
 			text = append(text, name...)
 		} else {
-			text = inverse.append(text, name)
+			text = inverse.appendBytes(text, name)
 		}
 		e.known[id] = name != ""
 		e.start[id+1] = uint32(len(text))
@@ -45,9 +45,8 @@ func (t *Tokenizer) setVocabulary(vocab map[string]kv.Token, tokens []added) err
 	return nil
 }
 
-// entryNames returns the entry of each id as the file spells it; "" if the id is
-// not used.
-func entryNames(vocab map[string]kv.Token, tokens []added) ([]string, error) {
+// entryNames returns the entry of each id as spelled in the file; "" if the id is unused.
+func entryNames(vocab map[string]kv.Token, tokens []addedToken) ([]string, error) {
 	largest := kv.Token(0)
 	for _, id := range vocab {
 		largest = max(largest, id)
@@ -77,21 +76,21 @@ func entryNames(vocab map[string]kv.Token, tokens []added) ([]string, error) {
 func (t *Tokenizer) setWords(vocab map[string]kv.Token) {
 	t.words = make(map[string]kv.Token, len(vocab))
 	for _, id := range vocab {
-		if t.Special(id) {
+		if t.IsSpecial(id) {
 			continue // never the result of encoding plain text
 		}
-		word := t.bytes(id)
+		word := t.entryBytes(id)
 		if other, ok := t.words[word]; !ok || id < other {
 			t.words[word] = id
 		}
 	}
 }
 
-// addedTokens returns the added tokens of tokenizer.json and those that only
-// tokenizer_config.json lists, by id.
-func addedTokens(list []fileAdded, further map[kv.Token]fileAdded) ([]added, error) {
+// addedTokens returns the added tokens of tokenizer.json and the ones which only tokenizer_config.json lists,
+// by id.
+func addedTokens(list []fileAdded, further map[kv.Token]fileAdded) ([]addedToken, error) {
 	seen := make(map[string]kv.Token, len(list))
-	var tokens []added
+	var tokens []addedToken
 	add := func(id kv.Token, f fileAdded) error {
 		if f.Content == "" {
 			return nil
@@ -103,7 +102,7 @@ func addedTokens(list []fileAdded, further map[kv.Token]fileAdded) ([]added, err
 			return nil
 		}
 		seen[f.Content] = id
-		tokens = append(tokens, added{
+		tokens = append(tokens, addedToken{
 			id: id, content: f.Content, special: f.Special, normalized: f.Normalized,
 			singleWord: f.SingleWord, lstrip: f.LStrip, rstrip: f.RStrip,
 		})
@@ -131,9 +130,9 @@ func sortedKeys(m map[kv.Token]fileAdded) []kv.Token {
 	return keys
 }
 
-func (t *Tokenizer) setAdded(tokens []added) error {
+func (t *Tokenizer) setAdded(tokens []addedToken) error {
 	t.names = make(map[string]kv.Token, len(tokens))
-	var raw, normalized []added
+	var raw, normalized []addedToken
 	for _, a := range tokens {
 		t.names[a.content] = a.id
 		if a.normalized {
@@ -144,8 +143,8 @@ func (t *Tokenizer) setAdded(tokens []added) error {
 		}
 	}
 	var word *runeSet
-	if slices.ContainsFunc(tokens, func(a added) bool { return a.singleWord }) {
-		p, err := newProperties()
+	if slices.ContainsFunc(tokens, func(a addedToken) bool { return a.singleWord }) {
+		p, err := newCharProperties()
 		if err != nil {
 			return err
 		}
@@ -155,9 +154,9 @@ func (t *Tokenizer) setAdded(tokens []added) error {
 	return nil
 }
 
-// check refuses the options of byte-pair encoding that change its result and
-// are not implemented. Files older than the type field have it empty.
-func (m *fileModel) check() error {
+// checkByteLevel refuses options of byte-pair encoding which change its result and are not implemented. Files
+// older than the type field have it empty.
+func (m *fileModel) checkByteLevel() error {
 	switch {
 	case m.Type != "BPE" && m.Type != "":
 		return unsupported("model %.100s is not supported", m.Type)
@@ -177,21 +176,21 @@ func (m *fileModel) check() error {
 	return nil
 }
 
-func (t *Tokenizer) newModel(f *fileModel, vocab map[string]kv.Token) (*bpe, error) {
-	m := &bpe{merger: merger{merges: newPairs(len(f.Merges))}, cache: new(cache)}
+func (t *Tokenizer) newByteLevelModel(f *fileModel, vocab map[string]kv.Token) (*bpe, error) {
+	m := &bpe{merger: merger{merges: newPairTable(len(f.Merges))}, cache: new(wordCache)}
 	if f.IgnoreMerges {
-		m.whole = t.words
+		m.wholeWords = t.words
 	}
-	words := make([]word, 0, len(m.single)+len(f.Merges))
+	words := make([]lexiconWord, 0, len(m.byteTokens)+len(f.Merges))
 	for b, r := range Alphabet() {
 		id, ok := vocab[string(r)]
-		if !ok || t.Special(id) {
+		if !ok || t.IsSpecial(id) {
 			return nil, unsupported("a vocabulary without an entry for the byte 0x%02x is not supported", b)
 		}
-		m.single[b] = id
-		words = append(words, word{string([]byte{byte(b)}), id})
+		m.byteTokens[b] = id
+		words = append(words, lexiconWord{string([]byte{byte(b)}), id})
 	}
-	inverse := newBytesOf()
+	inverse := newInverseAlphabet()
 	for rank, pair := range f.Merges {
 		left, haveLeft := vocab[pair.left]
 		right, haveRight := vocab[pair.right]
@@ -199,12 +198,12 @@ func (t *Tokenizer) newModel(f *fileModel, vocab map[string]kv.Token) (*bpe, err
 		if !haveLeft || !haveRight || !have {
 			return nil, malformed("merge %d is about entries that the vocabulary does not have", rank)
 		}
-		if t.Special(id) {
+		if t.IsSpecial(id) {
 			return nil, unsupported("merge %d makes a special token, which plain text could then forge", rank)
 		}
-		m.merges.add(left, right, merge{uint32(rank), id})
-		if text, ok := inverse.bytes(pair.left + pair.right); ok {
-			words = append(words, word{text, id})
+		m.merges.addMerge(left, right, mergeResult{uint32(rank), id})
+		if text, ok := inverse.spelledBytes(pair.left + pair.right); ok {
+			words = append(words, lexiconWord{text, id})
 		}
 	}
 	m.lexicon = newLexicon(&m.merger, words, m.appendBytes)

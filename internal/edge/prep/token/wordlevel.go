@@ -2,7 +2,7 @@ package token
 
 import "penstock/core/kv"
 
-// wordLevel knows whole words and nothing of others.
+// wordLevel only knows whole words.
 type wordLevel struct {
 	words map[string]kv.Token
 	unk   kv.Token
@@ -15,8 +15,8 @@ func (t *Tokenizer) newWordLevel(f *fileModel, vocab map[string]kv.Token) (wordM
 		return nil, malformed("the unk_token is not in the vocabulary")
 	}
 	for name, id := range vocab {
-		if !t.Special(id) {
-			m.words[name] = id // others are never the result of encoding plain text
+		if !t.IsSpecial(id) {
+			m.words[name] = id // special tokens are never the result of encoding plain text
 		}
 	}
 	return m, nil

@@ -7,17 +7,17 @@ import (
 	"penstock/core/kv"
 )
 
-// wordPiece takes the longest entry, again and again, or the unknown token for
-// the whole word if that does not come to its end.
+// wordPiece takes the longest entry repeatedly, or the unknown token for the whole word if that does not
+// reach its end.
 type wordPiece struct {
 	begin    map[string]kv.Token // entries as they are
-	within   map[string]kv.Token // entries after the prefix that marks them
+	within   map[string]kv.Token // entries after their prefix marker
 	longest  int                 // bytes of the longest key
 	maxChars int
 	unk      kv.Token
 }
 
-// wordPieceChars is the longest word in characters where a file does not say.
+// wordPieceChars is the default for the longest word, in characters.
 const wordPieceChars = 100
 
 func (t *Tokenizer) newWordPiece(f *fileModel, vocab map[string]kv.Token) (wordModel, error) {
@@ -30,7 +30,7 @@ func (t *Tokenizer) newWordPiece(f *fileModel, vocab map[string]kv.Token) (wordM
 		return nil, malformed("the unk_token is not in the vocabulary")
 	}
 	for name, id := range vocab {
-		if t.Special(id) {
+		if t.IsSpecial(id) {
 			continue // never the result of encoding plain text
 		}
 		m.begin[name] = id
@@ -39,7 +39,7 @@ func (t *Tokenizer) newWordPiece(f *fileModel, vocab map[string]kv.Token) (wordM
 			m.within[rest] = id
 		}
 	}
-	return &remembered{model: m}, nil
+	return &cachedModel{model: m}, nil
 }
 
 func (m *wordPiece) appendWord(dst []kv.Token, word string) []kv.Token {
@@ -60,8 +60,7 @@ func (m *wordPiece) appendWord(dst []kv.Token, word string) []kv.Token {
 	return dst
 }
 
-// longestPrefix returns the longest entry that word begins with; n is 0 if there
-// is none.
+// longestPrefix returns the longest entry which is a prefix of word; n is 0 if there is none.
 func (m *wordPiece) longestPrefix(entries map[string]kv.Token, word string) (id kv.Token, n int) {
 	for n = min(len(word), m.longest); n > 0; n-- {
 		if id, ok := entries[word[:n]]; ok {

@@ -1,12 +1,10 @@
-// Package checkpoint reads model checkpoints as they are published: weights in
-// the safetensors format, one file or several with an index, and beside them
-// config.json and generation_config.json.
+// Package checkpoint reads published model checkpoints: weights in the safetensors format, in one file or
+// several with an index, with config.json and generation_config.json.
 //
-// A checkpoint comes from elsewhere, so nothing in it is trusted: each length is
-// checked against the size of its file before memory is allocated by it, the
-// tensors of a file must cover its data exactly, keys must not occur twice, and
-// the index cannot name files outside of the directory. What the fields of a
-// configuration mean for a computation is not decided here.
+// Checkpoints are untrusted input: each length is checked against the size of its file before memory is
+// allocated for it, the tensors of a file must cover its data exactly, keys must not occur twice, and the
+// index cannot name files outside the directory. The meaning of a configuration's fields for the computation
+// is decided elsewhere.
 package checkpoint
 
 import (
@@ -18,8 +16,8 @@ import (
 	"slices"
 )
 
-// Tensor is a tensor in memory: Data in row-major order, as many elements as the
-// product of Shape. A scalar has no dimensions.
+// Tensor is a tensor in memory: Data in row-major order, with as many elements as the product of Shape. A
+// scalar has no dimensions.
 type Tensor struct {
 	Shape []int
 	Data  []float32
@@ -28,14 +26,14 @@ type Tensor struct {
 // Checkpoint is an open set of weights. Its methods may be called concurrently,
 // except Close.
 type Checkpoint struct {
-	files   []*file
+	files   []*shardFile
 	names   []string
-	tensors map[string]location
+	tensors map[string]tensorLocation
 }
 
-type location struct {
-	file  *file
-	entry *entry
+type tensorLocation struct {
+	file  *shardFile
+	entry *tensorEntry
 }
 
 const (
@@ -45,11 +43,10 @@ const (
 	maxIndex = 64 << 20
 )
 
-// Open opens the weights in dir and reads their headers, but no tensor. With an
-// index the tensors are those that it names, otherwise those of
-// model.safetensors. The caller must Close the checkpoint.
+// Open opens the weights in dir and reads their headers, but no tensor. With an index the tensors are the
+// ones it names, otherwise the ones in model.safetensors. The caller must Close the checkpoint.
 func Open(dir string) (*Checkpoint, error) {
-	c := &Checkpoint{tensors: make(map[string]location)}
+	c := &Checkpoint{tensors: make(map[string]tensorLocation)}
 	err := c.openSharded(dir)
 	if errors.Is(err, errNoIndex) {
 		err = c.openSingle(dir)
@@ -65,7 +62,7 @@ func Open(dir string) (*Checkpoint, error) {
 var errNoIndex = errors.New("no index")
 
 func (c *Checkpoint) openSingle(dir string) error {
-	f, err := c.open(dir, singleFile)
+	f, err := c.openShard(dir, singleFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("checkpoint %s: neither %s nor %s is there; only safetensors weights are read, convert others", dir, singleFile, indexFile)
 	}
@@ -73,7 +70,7 @@ func (c *Checkpoint) openSingle(dir string) error {
 		return err
 	}
 	for i := range f.entries {
-		c.tensors[f.entries[i].name] = location{f, &f.entries[i]}
+		c.tensors[f.entries[i].name] = tensorLocation{f, &f.entries[i]}
 	}
 	return nil
 }
@@ -91,7 +88,7 @@ func (c *Checkpoint) openSharded(dir string) error {
 		return fmt.Errorf("checkpoint %s: %w", indexFile, err)
 	}
 	for _, shard := range slices.Compact(slices.Sorted(maps.Values(weights))) {
-		f, err := c.open(dir, shard)
+		f, err := c.openShard(dir, shard)
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("checkpoint %s: names %s, which is missing; fetch it", indexFile, shard)
 		}
@@ -100,7 +97,7 @@ func (c *Checkpoint) openSharded(dir string) error {
 		}
 		for i := range f.entries {
 			if e := &f.entries[i]; weights[e.name] == shard {
-				c.tensors[e.name] = location{f, e}
+				c.tensors[e.name] = tensorLocation{f, e}
 			}
 		}
 	}
@@ -112,7 +109,7 @@ func (c *Checkpoint) openSharded(dir string) error {
 	return nil
 }
 
-func (c *Checkpoint) open(dir, name string) (*file, error) {
+func (c *Checkpoint) openShard(dir, name string) (*shardFile, error) {
 	f, err := openFile(filepath.Join(dir, name), name)
 	if err != nil {
 		return nil, err
@@ -124,13 +121,13 @@ func (c *Checkpoint) open(dir, name string) (*file, error) {
 // Names returns the names of all tensors, sorted. The slice is the checkpoint's.
 func (c *Checkpoint) Names() []string { return c.names }
 
-// Tensor reads one tensor. Each call returns memory of its own.
+// Tensor reads one tensor. Each call returns new memory.
 func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 	at, ok := c.tensors[name]
 	if !ok {
 		return Tensor{}, fmt.Errorf("checkpoint: tensor %.100q is missing", name)
 	}
-	t, err := at.file.read(at.entry)
+	t, err := at.file.readTensor(at.entry)
 	if err != nil {
 		return Tensor{}, fmt.Errorf("checkpoint %s: tensor %.100q: %w", at.file.name, name, err)
 	}
@@ -141,7 +138,7 @@ func (c *Checkpoint) Tensor(name string) (Tensor, error) {
 func (c *Checkpoint) Close() error {
 	var errs []error
 	for _, f := range c.files {
-		errs = append(errs, f.f.Close())
+		errs = append(errs, f.handle.Close())
 	}
 	c.files = nil
 	return errors.Join(errs...)

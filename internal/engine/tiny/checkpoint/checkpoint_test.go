@@ -71,9 +71,9 @@ func TestOpenSingle(t *testing.T) {
 	}
 }
 
-// TestLargeTensor goes over the size of a chunk by an odd number of elements.
+// TestLargeTensor exceeds a chunk by an odd number of elements.
 func TestLargeTensor(t *testing.T) {
-	const n = chunk/4*2 + 3
+	const n = chunkBytes/4*2 + 3
 	data := make([]byte, 4*n)
 	for i := range n {
 		binary.LittleEndian.PutUint32(data[4*i:], math.Float32bits(float32(i)))
@@ -121,8 +121,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestHeaderMemory lies about the length of a header. Nothing of that size may
-// be allocated.
+// TestHeaderMemory gives a false header length. Nothing of that size may be allocated.
 func TestHeaderMemory(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, singleFile, binary.LittleEndian.AppendUint64(nil, maxHeader))
@@ -159,7 +158,7 @@ func TestOpenSharded(t *testing.T) {
 	write(t, dir, "one.safetensors", one)
 	write(t, dir, "two.safetensors", two)
 	write(t, dir, indexFile, []byte(`{"metadata":{"total_size":16},"weight_map":{"a":"one.safetensors","b":"two.safetensors","c":"two.safetensors"}}`))
-	// A stray single file does not count: the index does.
+	// The index takes precedence over a stray single file.
 	write(t, dir, singleFile, []byte("not even one"))
 	c := open(t, dir)
 	if want := []string{"a", "b", "c"}; !slices.Equal(c.Names(), want) {
@@ -172,8 +171,7 @@ func TestOpenSharded(t *testing.T) {
 	}
 }
 
-// TestLinkedShard follows a symbolic link out of the directory, as caches of
-// download tools have them.
+// TestLinkedShard follows a symbolic link out of the directory, as in the caches of download tools.
 func TestLinkedShard(t *testing.T) {
 	dir, blobs := t.TempDir(), t.TempDir()
 	write(t, blobs, "0f3a", encode(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, make([]byte, 4)))

@@ -8,15 +8,14 @@ import (
 
 const (
 	configFile = "config.json"
-	// maxConfig bounds the JSON files beside the weights.
+	// maxConfig bounds the JSON files next to the weights.
 	maxConfig = 4 << 20
 )
 
-// Config holds the fields of config.json that say what a decoder computes, under
-// the names of the file where a comment says nothing else. Older and newer files
-// spell some of them differently; both spellings are read. A field that the file
-// lacks is zero here: whoever builds the model knows which ones it needs.
-// A field of a form that is not known is an error, unlike in Facts that are read alone.
+// Config holds the fields of config.json that define what a decoder computes, under the file's names unless a
+// comment says otherwise. Older and newer files spell some of them differently; both spellings are read. A
+// field missing in the file is zero here: the model's builder knows which ones it needs. A field in an
+// unknown form is an error, unlike in Facts read alone.
 type Config struct {
 	Facts
 	Architectures []string
@@ -36,12 +35,12 @@ type Config struct {
 	// false. LayerTypes has one name for each layer, or is nil.
 	SlidingWindow int
 	LayerTypes    []string
-	// Quantization is the quant_method of quantization_config: "unnamed" if that
-	// has none, "" if the weights are plain.
+	// Quantization is the quant_method of quantization_config: "unnamed" if that has none, "" if the weights
+	// are not quantized.
 	Quantization string
 	// Vision is vision_config; nil if there is none.
 	Vision *Vision
-	// ImageToken and VideoToken hold the places of pictures and videos (image_token_id,
+	// ImageToken and VideoToken are the placeholder tokens of pictures and videos (image_token_id,
 	// video_token_id); nil if there is none.
 	ImageToken, VideoToken *kv.Token
 }
@@ -55,7 +54,7 @@ type Rope struct {
 	HighFreqFactor       float64
 	OriginalMaxPositions int     // original_max_position_embeddings
 	Partial              float64 // partial_rotary_factor; 0 if the file has none
-	Sections             []int   // mrope_section: how many pairs time, height and width turn; nil if the file has none
+	Sections             []int   // mrope_section: how many pairs rotate by time, height and width; nil if the file has none
 }
 
 // ReadConfig reads config.json in dir.
@@ -77,7 +76,7 @@ func decodeConfig(data []byte) (Config, error) {
 		return Config{}, err
 	}
 	var c Config
-	if c.Facts, err = obj.facts(); err != nil {
+	if c.Facts, err = obj.readFacts(); err != nil {
 		return Config{}, err
 	}
 	if err := c.decodeMedia(obj); err != nil {
@@ -86,7 +85,7 @@ func decodeConfig(data []byte) (Config, error) {
 	if obj, err = textConfig(obj); err != nil {
 		return Config{}, err
 	}
-	err = obj.fields(map[string]any{
+	err = obj.decodeFields(map[string]any{
 		"architectures":         &c.Architectures,
 		"hidden_size":           &c.HiddenSize,
 		"num_hidden_layers":     &c.Layers,
@@ -120,9 +119,9 @@ func decodeConfig(data []byte) (Config, error) {
 	return c, decodeRope(&c.Rope, obj)
 }
 
-// decodeRope reads whichever of the two spellings is there. A key that it does
-// not know is refused: it would change the positions of every token.
-func decodeRope(r *Rope, obj object) error {
+// decodeRope reads either of the two spellings. It refuses an unknown key, which could change the positions
+// of every token.
+func decodeRope(r *Rope, obj jsonObject) error {
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		if !obj.has(key) {
 			continue
@@ -142,11 +141,11 @@ func decodeRope(r *Rope, obj object) error {
 			"partial_rotary_factor":            &r.Partial,
 			"mrope_section":                    &r.Sections,
 		}
-		if err := rope.fields(known); err != nil {
+		if err := rope.decodeFields(known); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
-		if r.Type != "" && !knownRope(r.Type) {
-			continue // its keys are its own; the type is refused by name
+		if r.Type != "" && !isKnownRope(r.Type) {
+			continue // its keys are specific to it; the type is refused by name
 		}
 		for _, field := range sortedKeys(rope) {
 			if _, ok := known[field]; !ok {
@@ -157,12 +156,12 @@ func decodeRope(r *Rope, obj object) error {
 	return nil
 }
 
-// knownRope reports whether all the keys of a type of scaling are those of Rope.
-func knownRope(typ string) bool {
+// isKnownRope reports whether all keys of a type of scaling are fields of Rope.
+func isKnownRope(typ string) bool {
 	return typ == "default" || typ == "linear" || typ == "llama3" || typ == "mrope"
 }
 
-func decodeQuantization(obj object) (string, error) {
+func decodeQuantization(obj jsonObject) (string, error) {
 	const key = "quantization_config"
 	if !obj.has(key) {
 		return "", nil

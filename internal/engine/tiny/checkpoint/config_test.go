@@ -158,7 +158,7 @@ func FuzzDecodeConfig(f *testing.F) {
 	})
 }
 
-// TestEchoesAreBounded: a message quotes the beginning of what the file has.
+// TestEchoesAreBounded: a message quotes only the beginning of the file's value.
 func TestEchoesAreBounded(t *testing.T) {
 	long := strings.Repeat("7", 1<<20)
 	for _, json := range []string{

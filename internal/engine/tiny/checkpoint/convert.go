@@ -5,10 +5,10 @@ import (
 	"math"
 )
 
-// convert decodes little-endian elements of type d from src into dst, which has
+// convertElements decodes little-endian elements of type d from src into dst, which has
 // one element for each in src. Every F16 and BF16 value is a float32, so nothing
 // is rounded. The dtype must be a float one.
-func convert(dst []float32, src []byte, d dtype) {
+func convertElements(dst []float32, src []byte, d dtype) {
 	switch d {
 	case "F32":
 		for i := range dst {

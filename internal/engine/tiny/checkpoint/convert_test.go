@@ -39,7 +39,7 @@ func TestBrainFloat(t *testing.T) {
 		binary.LittleEndian.PutUint16(src[2*bits:], uint16(bits))
 	}
 	dst := make([]float32, 1<<16)
-	convert(dst, src, "BF16")
+	convertElements(dst, src, "BF16")
 	for bits, v := range dst {
 		if got := math.Float32bits(v); got != uint32(bits)<<16 {
 			t.Fatalf("%#04x is %#08x", bits, got)

@@ -3,9 +3,9 @@ package checkpoint
 // dtype is the element type of a stored tensor, by its name in the format.
 type dtype string
 
-// size returns the bytes of one element; 0 for a name that the format does not
-// have, or that packs several elements into a byte.
-func (d dtype) size() int64 {
+// byteSize returns the bytes of one element; 0 for a name which the format does not have, or which packs
+// several elements into a byte.
+func (d dtype) byteSize() int64 {
 	switch d {
 	case "F64", "I64", "U64", "C64":
 		return 8
@@ -19,7 +19,7 @@ func (d dtype) size() int64 {
 	return 0
 }
 
-// float reports whether tensors of this type can be read as float32.
-func (d dtype) float() bool {
+// isFloat reports whether tensors of this type can be read as float32.
+func (d dtype) isFloat() bool {
 	return d == "F32" || d == "F16" || d == "BF16"
 }

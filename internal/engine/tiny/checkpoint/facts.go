@@ -11,33 +11,32 @@ import (
 	"penstock/core/kv"
 )
 
-// Facts are what a server needs to know of a model which another program computes. They
-// come from config.json; what the file does not say is zero.
+// Facts are what a server needs to know of a model which another program computes. They come from
+// config.json; what the file does not contain is zero.
 type Facts struct {
 	VocabSize    int        // vocab_size, in entries
-	MaxPositions int        // max_position_embeddings or another of its names, in tokens
+	MaxPositions int        // max_position_embeddings or an alternative name, in tokens
 	EOS          []kv.Token // eos_token_id, which may be one id or a list
 }
 
-// ReadFacts reads the facts and the recommendations in dir, whatever else its files say
-// of the model. A file that is missing says nothing. A value of a form that is not
-// known is left out, except in what the error is about: a file that cannot be read, or
-// is no JSON object.
+// ReadFacts reads the facts and the recommendations in dir, regardless of the other contents of its files. A
+// missing file yields zero values. A value in an unknown form is skipped. The error is about a file that
+// cannot be read, or is not a JSON object.
 func ReadFacts(dir string) (Facts, Generation, error) {
 	obj, err := readLoose(dir, configFile)
 	if err != nil {
 		return Facts{}, Generation{}, err
 	}
-	facts, _ := obj.facts()
+	facts, _ := obj.readFacts()
 	if obj, err = readLoose(dir, generationFile); err != nil {
 		return Facts{}, Generation{}, err
 	}
-	generation, _ := obj.generation()
+	generation, _ := obj.readGeneration()
 	return facts, generation, nil
 }
 
-// readLoose reads a file as Python's json module does; nil if it is not there.
-func readLoose(dir, name string) (object, error) {
+// readLoose reads a file as Python's json module does; nil if it does not exist.
+func readLoose(dir, name string) (jsonObject, error) {
 	data, err := readSmall(dir, name, maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -52,12 +51,12 @@ func readLoose(dir, name string) (object, error) {
 	return obj, nil
 }
 
-// parseLoose parses an object in which keys may occur twice, the last of which counts,
-// and in which numbers may be NaN and Infinity, which become null.
-func parseLoose(data []byte) (object, error) {
-	var obj object
-	if err := json.Unmarshal(finite(data), &obj); err != nil {
-		return nil, fmt.Errorf("%.200s", err) // it echoes numbers, of any length
+// parseLoose parses an object in which keys may occur twice, the last of which counts, and in which numbers
+// may be NaN and Infinity, which become null.
+func parseLoose(data []byte) (jsonObject, error) {
+	var obj jsonObject
+	if err := json.Unmarshal(replaceNonFinite(data), &obj); err != nil {
+		return nil, fmt.Errorf("%.200s", err) // the error echoes numbers of any length
 	}
 	if obj == nil {
 		return nil, errors.New("got null, want an object")
@@ -65,8 +64,8 @@ func parseLoose(data []byte) (object, error) {
 	return obj, nil
 }
 
-// finite returns data with null in place of the numbers which Python writes and JSON does not have.
-func finite(data []byte) []byte {
+// replaceNonFinite returns data with null in place of the numbers which Python writes and JSON does not have.
+func replaceNonFinite(data []byte) []byte {
 	var out []byte
 	last, quoted := 0, false
 	for i := 0; i < len(data); i++ {
@@ -92,32 +91,32 @@ func finite(data []byte) []byte {
 	return append(out, data[last:]...)
 }
 
-// textParts are the names of the part of a configuration which describes the decoder of text, in models of several parts.
+// textParts are the keys of the text decoder's configuration in models of several parts.
 var textParts = []string{"text_config", "llm_config", "language_config", "thinker_config"}
 
-// maxParts bounds how deep parts of a configuration are inside of each other: a thinker_config has a text_config.
+// maxParts bounds how deeply parts of a configuration are nested: a thinker_config has a text_config.
 const maxParts = 3
 
-// parts returns the objects which may have the facts of a decoder, the innermost first.
-func (o object) parts() []object {
-	all := []object{o}
+// nestedParts returns the objects which may have the facts of a decoder, the innermost first.
+func (o jsonObject) nestedParts() []jsonObject {
+	all := []jsonObject{o}
 	for len(all) <= maxParts {
-		inner := o.inner()
+		inner := o.innerPart()
 		if inner == nil {
 			break
 		}
-		o, all = inner, append([]object{inner}, all...)
+		o, all = inner, append([]jsonObject{inner}, all...)
 	}
 	return all
 }
 
-// inner returns the part of o that describes the decoder, nil if o itself does.
-func (o object) inner() object {
+// innerPart returns the part of o that describes the decoder, nil if o itself does.
+func (o jsonObject) innerPart() jsonObject {
 	for _, name := range textParts {
 		if !o.has(name) {
 			continue
 		}
-		var part object
+		var part jsonObject
 		if json.Unmarshal(o[name], &part) == nil {
 			return part
 		}
@@ -125,27 +124,28 @@ func (o object) inner() object {
 	return nil
 }
 
-// facts reads the facts of a configuration. The error is about the first value that was left out.
-func (o object) facts() (f Facts, first error) {
+// readFacts reads the facts of a configuration. The error is about the first skipped value.
+func (o jsonObject) readFacts() (f Facts, first error) {
 	note := func(err error) {
 		if first == nil {
 			first = err
 		}
 	}
-	parts := o.parts()
+	parts := o.nestedParts()
 	for _, part := range parts {
-		size, err := part.count("vocab_size")
+		size, err := part.positiveInt("vocab_size")
 		note(err)
 		if f.VocabSize == 0 {
 			f.VocabSize = size
 		}
-		length, err := part.positions()
+		length, err := part.contextLength()
 		note(err)
 		if f.MaxPositions == 0 {
 			f.MaxPositions = length
 		}
 	}
-	// The ends of answers beside the parts go before those inside, as where transformers makes a generation_config.json of a config.json.
+	// The outer objects' eos_token_id takes precedence, as in transformers, which makes a
+	// generation_config.json of a config.json.
 	for i := len(parts) - 1; i >= 0; i-- {
 		eos, err := decodeTokens(parts[i], "eos_token_id")
 		note(err)
@@ -156,12 +156,12 @@ func (o object) facts() (f Facts, first error) {
 	return f, first
 }
 
-// positions returns the context length, by the first of its names that is there; 0 if none is.
-func (o object) positions() (n int, first error) {
+// contextLength returns the context length under the first of its names that is present; 0 if none is.
+func (o jsonObject) contextLength() (n int, first error) {
 	for _, key := range []string{
 		"max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length", "max_sequence_length", "max_seq_length", "seq_len",
 	} {
-		length, err := o.count(key)
+		length, err := o.positiveInt(key)
 		if first == nil {
 			first = err
 		}
@@ -172,8 +172,9 @@ func (o object) positions() (n int, first error) {
 	return n, first
 }
 
-// count returns a positive whole number, 0 if there is none. It may be written with a fraction of nothing.
-func (o object) count(key string) (int, error) {
+// positiveInt returns a positive whole number, 0 if there is none. It may be written as a float without a
+// fraction.
+func (o jsonObject) positiveInt(key string) (int, error) {
 	var x float64
 	if err := o.get(key, &x); err != nil {
 		return 0, err
@@ -187,14 +188,15 @@ func (o object) count(key string) (int, error) {
 	return int(x), nil
 }
 
-// decodeTokens reads a field that is one token id or a list of them. The error is about the first value that was left out.
-func decodeTokens(o object, key string) ([]kv.Token, error) {
+// decodeTokens reads a field that is one token id or a list of them. The error is about the first skipped
+// value.
+func decodeTokens(o jsonObject, key string) ([]kv.Token, error) {
 	if !o.has(key) {
 		return nil, nil
 	}
 	var list []kv.Token
 	var first error
-	for _, raw := range o.values(key) {
+	for _, raw := range o.listValues(key) {
 		var t kv.Token
 		if err := json.Unmarshal(raw, &t); err != nil || string(raw) == "null" {
 			if first == nil {
@@ -207,8 +209,8 @@ func decodeTokens(o object, key string) ([]kv.Token, error) {
 	return list, first
 }
 
-// values returns the elements of a list, and what is none as one.
-func (o object) values(key string) []json.RawMessage {
+// listValues returns the elements of a list, and any other value as a list of one.
+func (o jsonObject) listValues(key string) []json.RawMessage {
 	var list []json.RawMessage
 	if json.Unmarshal(o[key], &list) != nil {
 		return []json.RawMessage{o[key]}

@@ -9,8 +9,8 @@ import (
 	"penstock/core/kv"
 )
 
-// TestReadFacts: what is wanted of a model that another program computes is read whatever else its files say, and
-// what has a form that is not known is left out.
+// TestReadFacts: the facts of a model that another program computes are read regardless of the other contents
+// of its files, and values in an unknown form are skipped.
 func TestReadFacts(t *testing.T) {
 	all := Facts{VocabSize: 1000, MaxPositions: 4096, EOS: []kv.Token{1, 2}}
 	for name, c := range map[string]struct {
@@ -50,7 +50,7 @@ func TestReadFacts(t *testing.T) {
 	}
 }
 
-// TestReadFactsOfGeneration: a recommendation that is not understood is none.
+// TestReadFactsOfGeneration: a recommendation in an unknown form is skipped.
 func TestReadFactsOfGeneration(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, generationFile, []byte(`{"temperature":"warm","top_p":[1],"top_k":50.0,"min_p":0.1,"do_sample":"yes","eos_token_id":[3,4]}`))
@@ -61,7 +61,7 @@ func TestReadFactsOfGeneration(t *testing.T) {
 	}
 }
 
-// TestReadFactsRefuses: a file that is no configuration is named, with what to do.
+// TestReadFactsRefuses: a file that is not a configuration is named, with a remedy.
 func TestReadFactsRefuses(t *testing.T) {
 	for text, want := range map[string]string{`{"vocab_size":1`: "checkpoint config.json: ", `[]`: "fetch the file again", `null`: "want an object", `version https://git-lfs.github.com`: "fetch the file again"} {
 		dir := t.TempDir()
@@ -72,15 +72,15 @@ func TestReadFactsRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReadFacts: whatever the strict reader takes, the loose one reads alike.
+// FuzzReadFacts: the loose reader agrees with the strict reader on everything that the strict one accepts.
 func FuzzReadFacts(f *testing.F) {
 	f.Add([]byte(`{"eos_token_id":[1],"text_config":{"vocab_size":5,"max_position_embeddings":7},"a":NaN}`))
 	f.Add([]byte(`{"vocab_size":3,"thinker_config":{"eos_token_id":1},"b":"\"-Infinity"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		obj, err := parseLoose(data)
 		if err == nil {
-			obj.facts()
-			obj.generation()
+			obj.readFacts()
+			obj.readGeneration()
 		}
 		strict, refused := decodeConfig(data)
 		if refused != nil {
@@ -89,7 +89,7 @@ func FuzzReadFacts(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the strict reader takes it, and the loose one says %v", err)
 		}
-		loose, _ := obj.facts()
+		loose, _ := obj.readFacts()
 		if diff := cmp.Diff(strict.Facts, loose); diff != "" {
 			t.Errorf("-strict +loose:\n%s", diff)
 		}

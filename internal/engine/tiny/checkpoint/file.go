@@ -8,20 +8,20 @@ import (
 	"os"
 )
 
-// file is one open safetensors file.
-type file struct {
-	name    string // as in error messages: the base name
-	f       *os.File
-	data    int64 // where the data part begins
-	entries []entry
+// shardFile is one open safetensors file.
+type shardFile struct {
+	name      string // base name, for error messages
+	handle    *os.File
+	dataStart int64 // offset of the data part
+	entries   []tensorEntry
 }
 
-func openFile(path, name string) (*file, error) {
+func openFile(path, name string) (*shardFile, error) {
 	f, err := openRegular(path, name)
 	if err != nil {
 		return nil, err
 	}
-	s := &file{name: name, f: f}
+	s := &shardFile{name: name, handle: f}
 	if err := s.readHeader(); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("checkpoint %s: %w", name, err)
@@ -29,8 +29,8 @@ func openFile(path, name string) (*file, error) {
 	return s, nil
 }
 
-// openRegular opens a file to read. What is no regular file is refused before it
-// is opened: opening a named pipe waits for somebody to write to it.
+// openRegular opens a file to read. It refuses anything but a regular file before opening it: opening a named
+// pipe would wait for a writer.
 func openRegular(path, name string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -42,10 +42,10 @@ func openRegular(path, name string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// readHeader reads the length, then the header. The length is checked against
-// the size of the file before anything is allocated by it.
-func (s *file) readHeader() error {
-	info, err := s.f.Stat()
+// readHeader reads the length, then the header. It checks the length against the size of the file before it
+// allocates memory for it.
+func (s *shardFile) readHeader() error {
+	info, err := s.handle.Stat()
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (s *file) readHeader() error {
 	if info.Size() < int64(len(prefix)) {
 		return fmt.Errorf("%d bytes are no safetensors file", info.Size())
 	}
-	if _, err := s.f.ReadAt(prefix[:], 0); err != nil {
+	if _, err := s.handle.ReadAt(prefix[:], 0); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
 	n := binary.LittleEndian.Uint64(prefix[:])
@@ -65,37 +65,35 @@ func (s *file) readHeader() error {
 		return fmt.Errorf("header of %d bytes in a file with %d left; the file is truncated, fetch it again", n, rest)
 	}
 	header := make([]byte, n)
-	if _, err := s.f.ReadAt(header, int64(len(prefix))); err != nil {
+	if _, err := s.handle.ReadAt(header, int64(len(prefix))); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
-	s.data = int64(len(prefix)) + int64(n)
+	s.dataStart = int64(len(prefix)) + int64(n)
 	s.entries, err = decodeHeader(header, rest-int64(n))
 	return err
 }
 
-// chunk is how many bytes are converted at a time, so that a tensor never is in
-// memory twice.
-const chunk = 1 << 20
+// chunkBytes is how many bytes are converted at a time, so that a tensor is never in memory twice.
+const chunkBytes = 1 << 20
 
-// read returns the tensor of e as float32. Its size was checked against that of
-// the file.
-func (s *file) read(e *entry) (Tensor, error) {
-	if !e.dtype.float() {
+// readTensor returns the tensor of e as float32. Its size has been checked against the file's.
+func (s *shardFile) readTensor(e *tensorEntry) (Tensor, error) {
+	if !e.dtype.isFloat() {
 		return Tensor{}, fmt.Errorf("is %s, want BF16, F16 or F32; quantised checkpoints are not supported", e.dtype)
 	}
-	unit := e.dtype.size()
+	unit := e.dtype.byteSize()
 	t := Tensor{Shape: e.shape, Data: make([]float32, (e.end-e.begin)/unit)}
-	buf := make([]byte, min(chunk, e.end-e.begin))
+	buf := make([]byte, min(chunkBytes, e.end-e.begin))
 	for done := int64(0); done < e.end-e.begin; {
 		n := min(int64(len(buf)), e.end-e.begin-done)
-		if _, err := s.f.ReadAt(buf[:n], s.data+e.begin+done); err != nil {
+		if _, err := s.handle.ReadAt(buf[:n], s.dataStart+e.begin+done); err != nil {
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
 			return Tensor{}, fmt.Errorf("read: %w", err)
 		}
 		first := done / unit
-		convert(t.Data[first:first+n/unit], buf[:n], e.dtype)
+		convertElements(t.Data[first:first+n/unit], buf[:n], e.dtype)
 		done += n
 	}
 	return t, nil

@@ -12,8 +12,8 @@ import (
 
 const generationFile = "generation_config.json"
 
-// Generation holds what generation_config.json recommends. A nil pointer means
-// that the file does not say, which is not the same as the format's own default.
+// Generation holds the recommendations of generation_config.json. A nil pointer means that the file does not
+// contain the field, which differs from the format's own default.
 type Generation struct {
 	EOS               []kv.Token // eos_token_id, which may be one id or a list
 	DoSample          *bool      // false asks for greedy decoding
@@ -46,20 +46,20 @@ func decodeGeneration(data []byte) (Generation, error) {
 	if err != nil {
 		return Generation{}, err
 	}
-	g, err := obj.generation()
+	g, err := obj.readGeneration()
 	if err != nil {
 		return Generation{}, err
 	}
 	return g, nil
 }
 
-// generation reads the recommendations. The error is about the first value that was left out.
-func (o object) generation() (Generation, error) {
+// readGeneration reads the recommendations. The error is about the first skipped value.
+func (o jsonObject) readGeneration() (Generation, error) {
 	var g Generation
 	var topK *float64
 	errs := []error{
-		optional(o, "do_sample", &g.DoSample), optional(o, "temperature", &g.Temperature), optional(o, "top_k", &topK), optional(o, "top_p", &g.TopP),
-		optional(o, "min_p", &g.MinP), optional(o, "repetition_penalty", &g.RepetitionPenalty),
+		getOptional(o, "do_sample", &g.DoSample), getOptional(o, "temperature", &g.Temperature), getOptional(o, "top_k", &topK), getOptional(o, "top_p", &g.TopP),
+		getOptional(o, "min_p", &g.MinP), getOptional(o, "repetition_penalty", &g.RepetitionPenalty),
 	}
 	if topK != nil {
 		if k := *topK; k == math.Trunc(k) && math.Abs(k) <= math.MaxInt32 {
@@ -73,8 +73,8 @@ func (o object) generation() (Generation, error) {
 	return g, cmp.Or(append(errs, err)...)
 }
 
-// optional decodes the value of a key, if there is one, and leaves *dst nil where it cannot.
-func optional[T any](o object, key string, dst **T) error {
+// getOptional decodes the value of a key, if there is one, and leaves *dst nil if it cannot.
+func getOptional[T any](o jsonObject, key string, dst **T) error {
 	if !o.has(key) {
 		return nil
 	}

@@ -11,27 +11,26 @@ import (
 )
 
 const (
-	// maxHeader is the largest header that the format's reference reader takes.
+	// maxHeader is the largest header that the format's reference reader accepts.
 	maxHeader = 100_000_000
-	// maxDims is far above what any weight has.
+	// maxDims is far above the dimensions of any weight.
 	maxDims = 8
 )
 
-// entry describes one tensor of a safetensors file.
-type entry struct {
+// tensorEntry describes one tensor of a safetensors file.
+type tensorEntry struct {
 	name       string
 	dtype      dtype
 	shape      []int
 	begin, end int64 // bytes within the data part of the file
 }
 
-// decodeHeader parses the JSON header of a safetensors file whose data part has
-// size bytes. The entries come back in the order of their data, which they cover
-// completely: without overlaps, gaps or bytes left over at the end.
-func decodeHeader(header []byte, size int64) ([]entry, error) {
+// decodeHeader parses the JSON header of a safetensors file whose data part has size bytes. The entries are
+// in the order of their data, which they cover completely: without overlaps, gaps or trailing bytes.
+func decodeHeader(header []byte, size int64) ([]tensorEntry, error) {
 	dec := json.NewDecoder(bytes.NewReader(header))
 	dec.UseNumber()
-	var entries []entry
+	var entries []tensorEntry
 	err := walkObject(dec, func(key string) error {
 		if key == "__metadata__" {
 			return skipMetadata(dec)
@@ -49,7 +48,7 @@ func decodeHeader(header []byte, size int64) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return entries, layOut(entries, size)
+	return entries, sortEntries(entries, size)
 }
 
 func skipMetadata(dec *json.Decoder) error {
@@ -63,7 +62,7 @@ func skipMetadata(dec *json.Decoder) error {
 	return nil
 }
 
-func decodeEntry(dec *json.Decoder, name string) (entry, error) {
+func decodeEntry(dec *json.Decoder, name string) (tensorEntry, error) {
 	var (
 		typ            string
 		shape, offsets []int64
@@ -88,13 +87,13 @@ func decodeEntry(dec *json.Decoder, name string) (entry, error) {
 	})
 	switch {
 	case err != nil:
-		return entry{}, err
+		return tensorEntry{}, err
 	case has != 3:
-		return entry{}, errors.New("needs dtype, shape and data_offsets")
+		return tensorEntry{}, errors.New("needs dtype, shape and data_offsets")
 	case len(offsets) != 2 || offsets[0] > offsets[1]:
-		return entry{}, fmt.Errorf("data_offsets %v are not a range", offsets)
+		return tensorEntry{}, fmt.Errorf("data_offsets %v are not a range", offsets)
 	}
-	e := entry{name: name, dtype: dtype(typ), begin: offsets[0], end: offsets[1], shape: make([]int, len(shape))}
+	e := tensorEntry{name: name, dtype: dtype(typ), begin: offsets[0], end: offsets[1], shape: make([]int, len(shape))}
 	for i, n := range shape {
 		e.shape[i] = int(n)
 	}
@@ -102,8 +101,8 @@ func decodeEntry(dec *json.Decoder, name string) (entry, error) {
 }
 
 // checkSize checks that dtype and shape account for exactly the bytes given.
-func (e *entry) checkSize(shape []int64) error {
-	unit := e.dtype.size()
+func (e *tensorEntry) checkSize(shape []int64) error {
+	unit := e.dtype.byteSize()
 	if unit == 0 {
 		return fmt.Errorf("dtype %.100q is not supported; convert the checkpoint to BF16, F16 or F32", string(e.dtype))
 	}
@@ -121,9 +120,9 @@ func (e *entry) checkSize(shape []int64) error {
 	return nil
 }
 
-// layOut sorts entries by their data and checks that they cover size bytes.
-func layOut(entries []entry, size int64) error {
-	slices.SortFunc(entries, func(a, b entry) int {
+// sortEntries sorts entries by their data and checks that they cover size bytes.
+func sortEntries(entries []tensorEntry, size int64) error {
+	slices.SortFunc(entries, func(a, b tensorEntry) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end), cmp.Compare(a.name, b.name))
 	})
 	var at int64

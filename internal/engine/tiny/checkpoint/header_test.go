@@ -72,8 +72,8 @@ func TestDecodeHeaderRefuses(t *testing.T) {
 	}
 }
 
-// FuzzDecodeHeader checks that whatever is accepted lies within the file, covers
-// it, and takes memory in proportion to it.
+// FuzzDecodeHeader checks that every accepted header lies within the file, covers it, and takes memory in
+// proportion to it.
 func FuzzDecodeHeader(f *testing.F) {
 	f.Add([]byte(`{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[],"data_offsets":[4,8]}}`), int64(8))
 	f.Add([]byte(`{"__metadata__":{"format":"pt"},"a":{"dtype":"I64","shape":[0,9],"data_offsets":[0,0]}}  `), int64(0))
@@ -94,7 +94,7 @@ func FuzzDecodeHeader(f *testing.F) {
 				t.Fatalf("%q occurs twice", e.name)
 			case e.begin != at || e.end < e.begin || e.end > size:
 				t.Fatalf("%+v does not follow byte %d of %d", e, at, size)
-			case elements*e.dtype.size() != e.end-e.begin:
+			case elements*e.dtype.byteSize() != e.end-e.begin:
 				t.Fatalf("%+v has %d elements", e, elements)
 			}
 			names[e.name] = true

@@ -57,9 +57,8 @@ func decodeIndex(data []byte) (map[string]string, error) {
 	return weights, nil
 }
 
-// checkShardName accepts the name of a file in the checkpoint's own directory.
-// The name is not ours, so it must not lead anywhere else. The file itself may
-// be a symbolic link, as in the caches of download tools.
+// checkShardName accepts the name of a file in the checkpoint's own directory. The name is untrusted, so it
+// must not lead anywhere else. The file itself may be a symbolic link, as in the caches of download tools.
 func checkShardName(name string) error {
 	if !filepath.IsLocal(name) || strings.ContainsAny(name, `/\:`) || !strings.HasSuffix(name, ".safetensors") {
 		return fmt.Errorf("shard %.100q is not the name of a .safetensors file in the same directory", name)

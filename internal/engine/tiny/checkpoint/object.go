@@ -15,14 +15,14 @@ import (
 // must consume the value. A key that occurs twice is an error, because readers
 // disagree about which value counts.
 func walkObject(dec *json.Decoder, visit func(key string) error) error {
-	err := walk(dec, visit)
+	err := walkKeys(dec, visit)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("ends in the middle of an object; the file is truncated, fetch it again")
 	}
 	return err
 }
 
-func walk(dec *json.Decoder, visit func(key string) error) error {
+func walkKeys(dec *json.Decoder, visit func(key string) error) error {
 	if err := expectDelim(dec, '{', "an object"); err != nil {
 		return err
 	}
@@ -113,14 +113,14 @@ func expectEnd(dec *json.Decoder) error {
 	return errors.New("data after the end of the object")
 }
 
-// object is a JSON object whose keys were checked to be unique. Keys are matched
-// exactly, unlike those of a struct.
-type object map[string]json.RawMessage
+// jsonObject is a JSON object whose keys were checked to be unique. Keys are matched exactly, unlike the keys
+// of a struct.
+type jsonObject map[string]json.RawMessage
 
-func parseObject(data []byte) (object, error) {
+func parseObject(data []byte) (jsonObject, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
-	obj := make(object)
+	obj := make(jsonObject)
 	err := walkObject(dec, func(key string) error {
 		var raw json.RawMessage
 		if err := dec.Decode(&raw); err != nil {
@@ -135,26 +135,26 @@ func parseObject(data []byte) (object, error) {
 	return obj, expectEnd(dec)
 }
 
-// has reports whether key is there with a value other than null.
-func (o object) has(key string) bool {
+// has reports whether key is present with a value other than null.
+func (o jsonObject) has(key string) bool {
 	raw, ok := o[key]
 	return ok && string(raw) != "null"
 }
 
 // get decodes the value of key into *dst, and leaves *dst alone if the key is
 // missing or null.
-func (o object) get(key string, dst any) error {
+func (o jsonObject) get(key string, dst any) error {
 	if !o.has(key) {
 		return nil
 	}
 	if err := json.Unmarshal(o[key], dst); err != nil {
-		return fmt.Errorf("%s: %.200s", key, err) // it echoes numbers, of any length
+		return fmt.Errorf("%s: %.200s", key, err) // the error echoes numbers of any length
 	}
 	return nil
 }
 
-// fields decodes the values of several keys, in the order of their names.
-func (o object) fields(dst map[string]any) error {
+// decodeFields decodes the values of several keys, in the order of their names.
+func (o jsonObject) decodeFields(dst map[string]any) error {
 	for _, key := range sortedKeys(dst) {
 		if err := o.get(key, dst[key]); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A named pipe in the place of a file is refused; waiting for a writer would hang.
+// A named pipe in place of a file is refused; waiting for a writer would hang.
 func TestPipesAreRefused(t *testing.T) {
 	for name, read := range map[string]func(dir string) error{
 		configFile:     func(dir string) error { _, err := ReadConfig(dir); return err },

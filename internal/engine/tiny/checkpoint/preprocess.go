@@ -6,16 +6,15 @@ import (
 	"path/filepath"
 )
 
-// The files that say how media are prepared for an encoder, as directories have them.
+// The files which describe how media are prepared for an encoder.
 const (
 	preprocessorFile = "preprocessor_config.json"
 	processorFile    = "processor_config.json"
 	videoFile        = "video_preprocessor_config.json"
 )
 
-// Processors are the files that say how a model's media are prepared, as JSON; nil for
-// one that the directory does not have. They are read in full for whoever counts the
-// tokens of media.
+// Processors are the files which describe how a model's media are prepared, as JSON; nil for a file that the
+// directory does not have. They are complete, for counting the tokens of media.
 type Processors struct {
 	Config            []byte // config.json
 	Preprocessor      []byte // preprocessor_config.json
@@ -39,26 +38,24 @@ func ReadProcessors(dir string) (p Processors, err error) {
 	return p, nil
 }
 
-// Colours is how the colours of pictures are scaled: (c/255 - Mean) / Deviation, of red, green
-// and blue.
+// Colours is how the colours of pictures are scaled: (c/255 - Mean) / Deviation, for red, green and blue.
 type Colours struct{ Mean, Deviation [3]float64 }
 
-// Colours returns what the preprocessor's configuration says; a file that says nothing
-// has the means and deviations of CLIP, like the processors that write such files.
-// What would make other pixels than that is refused.
+// Colours returns the preprocessor's scaling; a file without one has the means and deviations of CLIP, like
+// the processors that write such files. It refuses settings which would produce other pixels.
 func (p *Processors) Colours() (Colours, error) {
 	c := Colours{
 		Mean:      [3]float64{0.48145466, 0.4578275, 0.40821073},
 		Deviation: [3]float64{0.26862954, 0.26130258, 0.27577711},
 	}
-	obj, file, err := p.preprocessor()
+	obj, file, err := p.imageProcessor()
 	if err != nil || obj == nil {
 		return c, err
 	}
 	var mean, deviation []float64
 	resample, factor := 3, 0.0
 	resize, rescale, normalise := true, true, true
-	err = obj.fields(map[string]any{
+	err = obj.decodeFields(map[string]any{
 		"image_mean": &mean, "image_std": &deviation, "resample": &resample, "rescale_factor": &factor,
 		"do_resize": &resize, "do_rescale": &rescale, "do_normalize": &normalise,
 	})
@@ -86,9 +83,8 @@ func (p *Processors) Colours() (Colours, error) {
 	return c, nil
 }
 
-// preprocessor returns the configuration of pictures, nil if there is none, and the
-// file that it stands in.
-func (p *Processors) preprocessor() (object, string, error) {
+// imageProcessor returns the configuration for pictures, nil if there is none, and the name of its file.
+func (p *Processors) imageProcessor() (jsonObject, string, error) {
 	file, data := preprocessorFile, p.Preprocessor
 	if data == nil {
 		file, data = processorFile, p.Processor

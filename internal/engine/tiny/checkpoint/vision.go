@@ -5,8 +5,8 @@ import (
 	"maps"
 )
 
-// Vision holds the fields of vision_config that say what an encoder of pictures
-// computes, in Qwen2-VL's names. A field that the file lacks is zero.
+// Vision holds the fields of vision_config that define what a picture encoder computes, in Qwen2-VL's names.
+// A field missing in the file is zero.
 type Vision struct {
 	Depth      int
 	Dim        int     // embed_dim
@@ -21,9 +21,9 @@ type Vision struct {
 	Rope       Rope    // rope_parameters
 }
 
-// decodeMedia reads what a configuration says of media, beside the decoder.
-func (c *Config) decodeMedia(obj object) error {
-	if err := obj.fields(map[string]any{"image_token_id": &c.ImageToken, "video_token_id": &c.VideoToken}); err != nil {
+// decodeMedia reads a configuration's fields about media.
+func (c *Config) decodeMedia(obj jsonObject) error {
+	if err := obj.decodeFields(map[string]any{"image_token_id": &c.ImageToken, "video_token_id": &c.VideoToken}); err != nil {
 		return err
 	}
 	const key = "vision_config"
@@ -34,7 +34,7 @@ func (c *Config) decodeMedia(obj object) error {
 	if err == nil {
 		v := &Vision{}
 		c.Vision = v
-		err = vision.fields(map[string]any{
+		err = vision.decodeFields(map[string]any{
 			"depth":               &v.Depth,
 			"embed_dim":           &v.Dim,
 			"hidden_size":         &v.Hidden,
@@ -48,9 +48,9 @@ func (c *Config) decodeMedia(obj object) error {
 			"hidden_act":          &v.Activation,
 		})
 		if err == nil && vision.has("rope_parameters") {
-			var rope object
+			var rope jsonObject
 			if rope, err = parseObject(vision["rope_parameters"]); err == nil {
-				err = rope.fields(map[string]any{"rope_theta": &v.Rope.Theta, "rope_type": &v.Rope.Type})
+				err = rope.decodeFields(map[string]any{"rope_theta": &v.Rope.Theta, "rope_type": &v.Rope.Type})
 			}
 		}
 	}
@@ -60,9 +60,9 @@ func (c *Config) decodeMedia(obj object) error {
 	return nil
 }
 
-// textConfig returns the object that has the decoder's fields: text_config, where newer
-// files of models that see have one, with what stands beside it; else obj itself.
-func textConfig(obj object) (object, error) {
+// textConfig returns the object with the decoder's fields: text_config, in newer files of vision models,
+// merged with the fields around it; else obj itself.
+func textConfig(obj jsonObject) (jsonObject, error) {
 	const key = "text_config"
 	if !obj.has(key) {
 		return obj, nil
@@ -73,7 +73,7 @@ func textConfig(obj object) (object, error) {
 	}
 	all := maps.Clone(obj)
 	for _, name := range sortedKeys(text) {
-		// A model of its own is named beside it, and either may say that the head is tied.
+		// The outer object names the model's architecture, and either may say that the head is tied.
 		if name != "architectures" && (name != "tie_word_embeddings" || !obj.has(name)) {
 			all[name] = text[name]
 		}

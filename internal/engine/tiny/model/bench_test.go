@@ -11,17 +11,17 @@ import (
 	"penstock/core/kv"
 )
 
-// benchConfig is about the shape of the built-in model.
+// benchConfig has about the shape of the built-in model.
 var benchConfig = Config{
 	HiddenSize: 256, Layers: 6, Heads: 8, KVHeads: 4, HeadDim: 32, Intermediate: 704,
 	VocabSize: 2048, MaxPositions: 8192, RopeTheta: 10000, RMSEps: 1e-6,
 }
 
-// BenchmarkPrefill computes a whole prompt of an empty cache.
+// BenchmarkPrefill computes a whole prompt with an empty cache.
 func BenchmarkPrefill(b *testing.B) {
 	for _, k := range kernels() {
 		for _, n := range []int{32, 512, 4096} {
-			b.Run(fmt.Sprintf("%s/%d", k.name(), n), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%d", k.kernelName(), n), func(b *testing.B) {
 				m := randomModel(b, benchConfig, k)
 				c := m.NewCache(512, 16)
 				tokens := randomTokens(rand.New(rand.NewPCG(1, 2)), n, benchConfig.VocabSize)
@@ -42,7 +42,7 @@ func BenchmarkDecode(b *testing.B) {
 	const past = 256
 	for _, k := range kernels() {
 		for _, n := range []int{1, 8, 32} {
-			b.Run(fmt.Sprintf("%s/batch%d", k.name(), n), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/batch%d", k.kernelName(), n), func(b *testing.B) {
 				m := randomModel(b, benchConfig, k)
 				c := m.NewCache(n*17, 16)
 				var work []Work
@@ -73,9 +73,8 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// BenchmarkProduct multiplies on one core as the model does, for the shape of
-// gate and up, beside the library's own 512³ product with as many as it takes;
-// run it with GOMAXPROCS=1 to compare.
+// BenchmarkProduct multiplies on one core as the model does, for the shape of gate and up, compared to the
+// library's own 512³ product with as many cores as it uses; run it with GOMAXPROCS=1 to compare.
 func BenchmarkProduct(b *testing.B) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	floats := func(n int) []float32 {
@@ -98,14 +97,14 @@ func BenchmarkProduct(b *testing.B) {
 	})
 	const in, out = 256, 1408
 	for _, k := range kernels() {
-		w := newMatrix(in, out, k.columns())
-		w.pack(0, floats(in*out))
+		w := newMatrix(in, out, k.panelWidth())
+		w.packColumns(0, floats(in*out))
 		for _, n := range []int{1, 8, 64} {
-			b.Run(fmt.Sprintf("%s/rows%d", k.name(), n), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/rows%d", k.kernelName(), n), func(b *testing.B) {
 				x, z := floats(n*in), make([]float32, n*out)
 				for b.Loop() {
-					for p := range w.panels() {
-						w.multiplyPanel(k, p, n, x, z[p*w.wide:], out)
+					for p := range w.panelCount() {
+						w.multiplyPanel(k, p, n, x, z[p*w.panelWidth:], out)
 					}
 				}
 				report(b, n, out, in)

@@ -7,9 +7,9 @@ import (
 	"penstock/core/kv"
 )
 
-// slabRows is how many tokens go through the layers together. Forward cuts a
-// larger batch, so that the memory for intermediate results is fixed.
-const slabRows = 256
+// arenaRows is how many tokens go through the layers together. Forward splits a larger batch, so that the
+// memory for intermediate results is fixed.
+const arenaRows = 256
 
 // Cache holds the keys and values of a pool of blocks, for every layer, and the
 // scratch memory to compute with. It is used by one Forward at a time.
@@ -21,7 +21,7 @@ type Cache struct {
 	// head, keys as [HeadDim, blockSize] and values as [blockSize, HeadDim]: the
 	// layouts in which both products of attention run over rows.
 	keys, values [][]float32
-	slab         *slab
+	arena        *arena
 }
 
 // NewCache returns a cache of blocks blocks of blockSize tokens, all undefined.
@@ -29,7 +29,7 @@ type Cache struct {
 // of 256 tokens; and, for each processor, the attention scores of some 16 queries
 // over the longest sequence. It panics if there is no block or token.
 func (m *Model) NewCache(blocks, blockSize int) *Cache {
-	return m.newCache(blocks, blockSize, slabRows, runtime.GOMAXPROCS(0))
+	return m.newCache(blocks, blockSize, arenaRows, runtime.GOMAXPROCS(0))
 }
 
 func (m *Model) newCache(blocks, blockSize, rows, workers int) *Cache {
@@ -42,32 +42,32 @@ func (m *Model) newCache(blocks, blockSize, rows, workers int) *Cache {
 		c.keys = append(c.keys, make([]float32, size))
 		c.values = append(c.values, make([]float32, size))
 	}
-	c.slab = newSlab(c, rows, workers)
+	c.arena = newArena(c, rows, workers)
 	return c
 }
 
-// Blocks returns the number of blocks.
-func (c *Cache) Blocks() int { return c.blocks }
+// BlockCount returns the number of blocks.
+func (c *Cache) BlockCount() int { return c.blocks }
 
 // BlockSize returns the number of tokens in a block.
 func (c *Cache) BlockSize() int { return c.blockSize }
 
-// head returns one head of one block from the keys or values of a layer.
-func (c *Cache) head(layer []float32, block int32, head int) []float32 {
+// headOf returns one head of one block from the keys or values of a layer.
+func (c *Cache) headOf(layer []float32, block int32, head int) []float32 {
 	size := c.model.cfg.HeadDim * c.blockSize
 	return layer[(int(block)*c.model.cfg.KVHeads+head)*size:][:size]
 }
 
-// put stores the keys and values of one token, [KVHeads, HeadDim] each, for
-// every head of one layer at a slot of a block.
-func (c *Cache) put(layer int, block int32, slot int, keys, values []float32) {
+// storeToken stores the keys and values of one token, [KVHeads, HeadDim] each, for every head of one layer at
+// an offset in a block.
+func (c *Cache) storeToken(layer int, block int32, slot int, keys, values []float32) {
 	dim := c.model.cfg.HeadDim
 	for h := range c.model.cfg.KVHeads {
-		stored := c.head(c.keys[layer], block, h)
+		stored := c.headOf(c.keys[layer], block, h)
 		for d, v := range keys[h*dim:][:dim] {
 			stored[d*c.blockSize+slot] = v
 		}
-		copy(c.head(c.values[layer], block, h)[slot*dim:][:dim], values[h*dim:][:dim])
+		copy(c.headOf(c.values[layer], block, h)[slot*dim:][:dim], values[h*dim:][:dim])
 	}
 }
 
@@ -75,29 +75,26 @@ func (c *Cache) put(layer int, block int32, slot int, keys, values []float32) {
 type Work struct {
 	// Tokens are at the positions Start, Start+1, … of the sequence; at least one.
 	Tokens []kv.Token
-	// Start is how many tokens of the sequence have their keys and values in
-	// Blocks already, from earlier calls, by whichever sequence they were made.
+	// Start is how many tokens of the sequence already have their keys and values in Blocks, from earlier
+	// calls for any sequence.
 	Start int
-	// Blocks is the block table: position p is in Blocks[p/blockSize], at slot
-	// p%blockSize. It covers Start+len(Tokens) positions. The blocks that the
-	// tokens fall into are written, and no other work of the batch may name them.
+	// Blocks is the block table: position p is in Blocks[p/blockSize], at offset p%blockSize. It covers
+	// Start+len(Tokens) positions. Forward writes the blocks into which the tokens fall, and no other work of
+	// the batch may name them.
 	Blocks []int32
-	// Shown is what the sequence shows at whatever positions, those of Tokens or
-	// others; nil if it is text alone. The tokens in the places of objects are not
-	// looked at.
-	Shown *Shown
-	// Logits receives those of the last token, before any softmax: VocabSize
-	// values, or nil if they are not wanted.
+	// Media holds the sequence's media objects, at the positions of Tokens or others; nil if it is text only.
+	// Forward ignores the tokens at the objects' positions.
+	Media *PlacedMedia
+	// Logits receives the last token's, before any softmax: VocabSize values, or nil if they are not wanted.
 	Logits []float32
-	// Sum, if not nil, has HiddenSize elements, to which the last hidden state of
-	// each token is added, in order of position: what the head would be given, so
-	// after the final norm. The sum over a sequence has the same bits however it is
-	// cut into works, if each of its tokens is computed once.
+	// Sum, if not nil, has HiddenSize elements, to which the last hidden state of each token is added, in
+	// order of position: the head's input, after the final norm. The sum over a sequence has the same bits
+	// however it is split into works, if each of its tokens is computed once.
 	Sum []float64
 }
 
-// check finds mistakes that would read or write memory of others.
-func (c *Cache) check(w *Work) error {
+// checkWork finds mistakes that would read or write memory of other sequences.
+func (c *Cache) checkWork(w *Work) error {
 	cfg := &c.model.cfg
 	end := w.Start + len(w.Tokens)
 	switch {

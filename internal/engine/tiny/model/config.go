@@ -22,13 +22,12 @@ type Config struct {
 	QKVBias bool
 	// QKNorm normalises each query and key head before rotation, as in Qwen3.
 	QKNorm bool
-	// TieEmbeddings makes the embedding table serve as the head too.
+	// TieEmbeddings makes the embedding table serve as the head.
 	TieEmbeddings bool
-	// MRope cuts the rotation of each head by what turns it: so many of its pairs are
-	// turned by a token's position in time, height and width. Zero turns all by one
-	// position. See [Shown].
+	// MRope splits the rotary pairs of each head: the given numbers of pairs rotate by a token's position in
+	// time, height and width. Zero rotates all by one position. See [PlacedMedia].
 	MRope [3]int
-	// Vision and Audio are the encoders of what the model sees and hears.
+	// Vision and Audio are the encoders of media.
 	Vision Vision
 	Audio  Audio
 }
@@ -102,15 +101,14 @@ func (s *RopeScaling) validate() error {
 	return fmt.Errorf("model config: rope scaling %.100q is not supported; supported are linear and llama3", s.Type)
 }
 
-// Spec names one weight of a model and its shape: rows are outputs, columns are
-// inputs.
+// Spec is the name and the shape of one weight: rows are outputs, columns are inputs.
 type Spec struct {
 	Name  string
 	Shape []int
 }
 
-// Specs lists the weights that a model of this configuration has, under the
-// names that published checkpoints use, in the order of the computation.
+// Specs lists the weights of a model of this configuration, under the names of published checkpoints, in the
+// order of the computation.
 func (c *Config) Specs() []Spec {
 	specs := []Spec{{embedName, []int{c.VocabSize, c.HiddenSize}}}
 	for layer := range c.Layers {
@@ -120,7 +118,7 @@ func (c *Config) Specs() []Spec {
 	if !c.TieEmbeddings {
 		specs = append(specs, Spec{headName, []int{c.VocabSize, c.HiddenSize}})
 	}
-	return append(append(specs, c.Vision.specs(c.HiddenSize)...), c.Audio.specs(c.HiddenSize)...)
+	return append(append(specs, c.Vision.weightSpecs(c.HiddenSize)...), c.Audio.weightSpecs(c.HiddenSize)...)
 }
 
 const (
@@ -160,12 +158,12 @@ func (c *Config) layerSpecs(layer int) []Spec {
 	return specs
 }
 
-// BlockBytes is the memory that one block of blockSize tokens takes in a cache.
+// BlockBytes is the memory of one block of blockSize tokens in a cache.
 func (c *Config) BlockBytes(blockSize int) int {
 	return 2 * 4 * c.Layers * c.KVHeads * c.HeadDim * blockSize
 }
 
-// WeightBytes is the memory that the weights of a model take.
+// WeightBytes is the memory of a model's weights.
 func (c *Config) WeightBytes() (bytes uint64) {
 	for _, s := range c.Specs() {
 		size := uint64(4)

@@ -2,5 +2,5 @@
 
 package model
 
-// fastest returns the kernel that New uses on this machine.
-func fastest() kernel { return portable{} }
+// fastestKernel returns the kernel that New uses on this machine.
+func fastestKernel() kernel { return portableKernel{} }

@@ -2,59 +2,58 @@ package model
 
 import "fmt"
 
-// Forward computes one batch: it writes the keys and values of all tokens into
-// their blocks and the logits that are wanted. The order of work does not
-// matter to any of them. It returns an error, and has written nothing, if a work
-// does not fit the model or the cache; everything else it can be given has a
-// result. The goroutines that it starts have ended when it returns. A Cache is
-// for one Forward at a time; once warm, Forward allocates nothing.
+// Forward computes one batch: it writes the keys and values of all tokens into their blocks, and the
+// requested logits. The order of work does not affect any of them. It returns an error, and has written
+// nothing, if a work does not fit the model or the cache; every other input has a result. The goroutines that
+// it starts have ended when it returns. A Cache is for one Forward at a time; once warm, Forward allocates
+// nothing.
 func (m *Model) Forward(c *Cache, work []Work) error {
 	if c.model != m {
 		return fmt.Errorf("model forward: the cache belongs to another model")
 	}
 	for i := range work {
-		if err := c.check(&work[i]); err != nil {
+		if err := c.checkWork(&work[i]); err != nil {
 			return fmt.Errorf("model forward work %d: %w", i, err)
 		}
 	}
-	s := c.slab
-	s.reset() // a panic may have left rows behind
+	s := c.arena
+	s.resetRows() // a panic may have left rows behind
 	for i := range work {
 		for at := 0; at < len(work[i].Tokens); {
-			at += s.take(&work[i], at)
-			if s.full() {
-				s.run()
+			at += s.takeTokens(&work[i], at)
+			if s.isFull() {
+				s.runLayers()
 			}
 		}
 	}
-	s.run()
+	s.runLayers()
 	return nil
 }
 
-// run takes the rows of the slab through the layers and empties it. Keys and
-// values of a layer are complete before its attention reads them; a later slab
-// finds those of this one in the cache, like those of an earlier call.
-func (s *slab) run() {
+// runLayers takes the rows of the arena through the layers and empties it. Keys and values of a layer are
+// complete before its attention reads them; a later pass finds this one's in the cache, as it finds an
+// earlier call's.
+func (s *arena) runLayers() {
 	if len(s.rows) == 0 {
 		return
 	}
 	s.cutTiles()
 	s.layer = 0
-	s.overRows(s.jobs.enter)
+	s.forRows(s.jobs.enter)
 	for i := range s.model.layers {
 		l := &s.model.layers[i]
 		s.layer = i
-		s.through(l.qkv, s.normed, s.qkv)
-		s.overRows(s.jobs.store)
-		s.crew.do(len(s.tiles)*s.model.cfg.KVHeads, s.attention, s.jobs.attend)
-		s.through(l.out, s.heads, s.delta)
-		s.overRows(s.jobs.afterAttention)
-		s.through(l.gateUp, s.normed, s.gateUp)
-		s.overRows(s.jobs.activate)
-		s.through(l.down, s.act, s.delta)
-		s.overRows(s.jobs.afterMLP)
+		s.multiplyRows(l.qkv, s.normed, s.qkv)
+		s.forRows(s.jobs.store)
+		s.pool.runTasks(len(s.tiles)*s.model.cfg.KVHeads, s.attentionWork, s.jobs.attend)
+		s.multiplyRows(l.out, s.heads, s.delta)
+		s.forRows(s.jobs.afterAttention)
+		s.multiplyRows(l.gateUp, s.normed, s.gateUp)
+		s.forRows(s.jobs.activate)
+		s.multiplyRows(l.down, s.act, s.delta)
+		s.forRows(s.jobs.afterMLP)
 	}
-	s.sumHidden()
-	s.throughHead()
-	s.reset()
+	s.sumHiddenStates()
+	s.computeLogits()
+	s.resetRows()
 }

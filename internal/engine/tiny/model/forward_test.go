@@ -14,7 +14,7 @@ import (
 func TestForwardAllocates(t *testing.T) {
 	for _, k := range kernels() {
 		m := randomModel(t, shapes["grouped"], k)
-		c := newTestCache(m, 64, 16, slabRows, 4)
+		c := newTestCache(m, 64, 16, arenaRows, 4)
 		rng := rand.New(rand.NewPCG(1, 5))
 		logits := make([]float32, m.cfg.VocabSize)
 		work := []Work{
@@ -26,20 +26,20 @@ func TestForwardAllocates(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The runtime makes goroutines anew where its lists of ended ones are
-		// empty, so a call may cost some; on average there is nothing.
+		// The runtime creates new goroutines if its lists of ended ones are empty, so a call may allocate
+		// some; on average it allocates nothing.
 		for range 10 {
 			run()
 		}
 		if n := testing.AllocsPerRun(50, run); n != 0 {
-			t.Errorf("%s: %v allocations for each Forward", k.name(), n)
+			t.Errorf("%s: %v allocations for each Forward", k.kernelName(), n)
 		}
 	}
 }
 
 func TestForwardRefuses(t *testing.T) {
-	m := randomModel(t, shapes["grouped"], portable{})
-	c := newTestCache(m, 4, 16, slabRows, 1)
+	m := randomModel(t, shapes["grouped"], portableKernel{})
+	c := newTestCache(m, 4, 16, arenaRows, 1)
 	poison(c)
 	good := Work{Tokens: []kv.Token{1}, Blocks: []int32{0}}
 	long := make([]kv.Token, 65)
@@ -68,7 +68,7 @@ func TestForwardRefuses(t *testing.T) {
 			}
 		})
 	}
-	if err := randomModel(t, shapes["odd"], portable{}).Forward(c, []Work{good}); err == nil {
+	if err := randomModel(t, shapes["odd"], portableKernel{}).Forward(c, []Work{good}); err == nil {
 		t.Fatal("a cache of another model was taken")
 	}
 	if err := m.Forward(c, nil); err != nil {
@@ -79,10 +79,10 @@ func TestForwardRefuses(t *testing.T) {
 // TestForwardAfterPanic breaks a forward pass from inside, and expects the panic
 // in the caller and the next pass to be right.
 func TestForwardAfterPanic(t *testing.T) {
-	m := randomModel(t, shapes["grouped"], portable{})
+	m := randomModel(t, shapes["grouped"], portableKernel{})
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 6)), 50, m.cfg.VocabSize)
 	want := everyLogits(t, m, tokens)
-	c := newTestCache(m, 4, 16, slabRows, 3)
+	c := newTestCache(m, 4, 16, arenaRows, 3)
 	work := Work{Tokens: tokens, Blocks: table(0, 50, 16), Logits: make([]float32, m.cfg.VocabSize)}
 	func() {
 		defer func() {
@@ -102,7 +102,7 @@ func TestForwardAfterPanic(t *testing.T) {
 }
 
 func TestNewCachePanics(t *testing.T) {
-	m := randomModel(t, shapes["grouped"], portable{})
+	m := randomModel(t, shapes["grouped"], portableKernel{})
 	defer func() {
 		if recover() == nil {
 			t.Fatal("a cache without blocks was made")
@@ -124,15 +124,15 @@ func TestNumerics(t *testing.T) {
 		return m.Numerics()
 	}
 	same := func(Map) {}
-	base := build(cfg, portable{}, same)
-	if again := build(cfg, portable{}, same); again != base {
+	base := build(cfg, portableKernel{}, same)
+	if again := build(cfg, portableKernel{}, same); again != base {
 		t.Fatalf("%s and %s for the same model", base, again)
 	}
 	if !strings.HasPrefix(base, "tiny1-gonum-"+runtime.GOARCH+"-") {
 		t.Fatalf("%s does not name kernel and architecture", base)
 	}
 	for _, s := range cfg.Specs() {
-		got := build(cfg, portable{}, func(w Map) {
+		got := build(cfg, portableKernel{}, func(w Map) {
 			v := &w[s.Name].Data[len(w[s.Name].Data)-1]
 			*v = math.Nextafter32(*v, 10)
 		})
@@ -142,7 +142,7 @@ func TestNumerics(t *testing.T) {
 	}
 	other := cfg
 	other.RMSEps *= 2
-	if build(other, portable{}, same) == base {
+	if build(other, portableKernel{}, same) == base {
 		t.Error("another epsilon does not show")
 	}
 	if build(cfg, secretive{}, same) == base {
@@ -157,11 +157,11 @@ func TestNumerics(t *testing.T) {
 	}
 }
 
-// secretive is a kernel that rounds differently from the one it calls itself.
-type secretive struct{ portable }
+// secretive is a kernel that rounds differently from the kernel whose name it reports.
+type secretive struct{ portableKernel }
 
 func (secretive) swiglu(dst, gate, up []float32) {
-	portable{}.swiglu(dst, gate, up)
+	portableKernel{}.swiglu(dst, gate, up)
 	for i := range dst {
 		dst[i] = math.Nextafter32(dst[i], 1)
 	}
@@ -211,7 +211,7 @@ func TestValidateReportsAll(t *testing.T) {
 }
 
 func TestBlockBytes(t *testing.T) {
-	m := randomModel(t, shapes["grouped"], portable{})
+	m := randomModel(t, shapes["grouped"], portableKernel{})
 	c := newTestCache(m, 3, 16, 1, 1)
 	total := 0
 	for l := range c.keys {

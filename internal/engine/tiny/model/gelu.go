@@ -6,8 +6,8 @@ import (
 	"penstock/core/exact"
 )
 
-// apply writes the norm of x into dst. Mean and variance are summed in order, as float64.
-func (n *layerNorm) apply(dst, x []float32) {
+// normalizeRow writes the norm of x into dst. Mean and variance are summed in order, as float64.
+func (n *layerNorm) normalizeRow(dst, x []float32) {
 	var sum, squares float64
 	for _, v := range x {
 		sum += float64(v)
@@ -24,11 +24,11 @@ func (n *layerNorm) apply(dst, x []float32) {
 	}
 }
 
-// quickSlope is the slope of the sigmoid in quickGELU.
+// quickSlope is the slope of the sigmoid in applyQuickGELU.
 const quickSlope = 1.702
 
-// quickGELU replaces each x by x·sigmoid(1.702·x), which is g·sigmoid(g)·(1/1.702) with g = 1.702·x.
-func quickGELU(k kernel, x []float32) {
+// applyQuickGELU replaces each x by x·sigmoid(1.702·x), which is g·sigmoid(g)·(1/1.702) with g = 1.702·x.
+func applyQuickGELU(k kernel, x []float32) {
 	var gate, up [64]float32
 	for i := range up {
 		up[i] = 1 / quickSlope
@@ -43,15 +43,15 @@ func quickGELU(k kernel, x []float32) {
 	}
 }
 
-// gelu replaces each x by x·Φ(x), with the distribution of a normal variable.
-func gelu(x []float32) {
+// applyGELU replaces each x by x·Φ(x), with the distribution of a normal variable.
+func applyGELU(x []float32) {
 	for i, v := range x {
 		x[i] = float32(float64(v) * (0.5 + float64(0.5*erf(float64(v)/math.Sqrt2))))
 	}
 }
 
-// erf is the error function within 1.5e-7, the same on every machine: formula 7.1.26 of
-// Abramowitz and Stegun's tables.
+// erf is the error function within 1.5e-7, the same on every machine: formula 7.1.26 of Abramowitz and
+// Stegun's tables.
 func erf(x float64) float64 {
 	t := 1 / (1 + float64(0.3275911*math.Abs(x)))
 	p := float64(1.061405429*t) - 1.453152027

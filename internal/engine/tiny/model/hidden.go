@@ -1,15 +1,15 @@
 package model
 
-// sumHidden adds the last hidden states to the sums that are wanted: one row
-// after another, as float64, so that where a sequence was cut does not show.
-func (s *slab) sumHidden() {
-	for i := range s.spans {
-		sp := &s.spans[i]
+// sumHiddenStates adds the last hidden states to the requested sums: one row after another, as float64, so
+// that the result does not depend on where a sequence was split.
+func (s *arena) sumHiddenStates() {
+	for i := range s.runs {
+		sp := &s.runs[i]
 		if sp.sum == nil {
 			continue
 		}
 		for row := sp.first; row < sp.first+sp.count; row++ {
-			for d, v := range part(s.normed, row, s.model.cfg.HiddenSize) {
+			for d, v := range rowOf(s.normed, row, s.model.cfg.HiddenSize) {
 				sp.sum[d] += float64(v)
 			}
 		}

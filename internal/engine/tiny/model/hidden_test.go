@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestSumIsNaive holds the summed hidden states against the naive decoder, in
-// one piece and over the slab's end.
+// TestSumIsNaive compares the summed hidden states with the naive decoder, in one piece and beyond the
+// arena's end.
 func TestSumIsNaive(t *testing.T) {
 	for name, cfg := range shapes {
 		for _, k := range kernels() {
-			t.Run(name+"/"+k.name(), func(t *testing.T) {
+			t.Run(name+"/"+k.kernelName(), func(t *testing.T) {
 				t.Parallel()
 				weights := randomWeights(cfg, 7)
 				m, err := newModel(t.Context(), cfg, weights, k)
@@ -38,16 +38,16 @@ func TestSumIsNaive(t *testing.T) {
 	}
 }
 
-// TestSumIdentity wants the same bits whatever is beside the sequence, wherever
-// it is cut, and whichever logits are wanted.
+// TestSumIdentity expects the same bits whatever else is in the batch, wherever the sequence is cut, and
+// whichever logits are requested.
 func TestSumIdentity(t *testing.T) {
 	eachModel(t, func(t *testing.T, m *Model) {
 		rng := rand.New(rand.NewPCG(5, 8))
 		tokens, other := randomTokens(rng, 90, m.cfg.VocabSize), randomTokens(rng, 90, m.cfg.VocabSize)
 		want := make([]float64, m.cfg.HiddenSize)
-		c := newTestCache(m, 12, 16, slabRows, 1)
+		c := newTestCache(m, 12, 16, arenaRows, 1)
 		forward(t, m, c, Work{Tokens: tokens, Blocks: table(0, 90, 16), Sum: want})
-		for _, rows := range []int{1, 7, slabRows} {
+		for _, rows := range []int{1, 7, arenaRows} {
 			c := newTestCache(m, 12, 16, rows, 3)
 			for cut := 1; cut < len(tokens); cut += 11 {
 				poison(c)

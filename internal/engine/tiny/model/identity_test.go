@@ -10,15 +10,14 @@ import (
 	"penstock/core/kv"
 )
 
-// The tests in this file hold the promise of the package: logits that are equal
-// to the bit. Each compares with everyLogits, which computes a sequence alone and
-// a token at a time.
+// The tests in this file check the package's guarantee: logits that are equal to the bit. Each compares with
+// everyLogits, which computes a sequence alone and a token at a time.
 
 // eachModel runs test for every shape and kernel.
 func eachModel(t *testing.T, test func(t *testing.T, m *Model)) {
 	for _, name := range []string{"grouped", "odd", "single"} {
 		for _, k := range kernels() {
-			t.Run(name+"/"+k.name(), func(t *testing.T) {
+			t.Run(name+"/"+k.kernelName(), func(t *testing.T) {
 				t.Parallel()
 				test(t, randomModel(t, shapes[name], k))
 			})
@@ -26,7 +25,7 @@ func eachModel(t *testing.T, test func(t *testing.T, m *Model)) {
 	}
 }
 
-// poison fills a cache with NaN: a read of a slot that was not written shows.
+// poison fills a cache with NaN, which exposes a read of an offset that was not written.
 func poison(c *Cache) {
 	nan := float32(math.NaN())
 	for l := range c.keys {
@@ -55,7 +54,7 @@ func TestChunks(t *testing.T) {
 		tokens := randomTokens(rand.New(rand.NewPCG(1, 1)), 100, m.cfg.VocabSize)
 		want := everyLogits(t, m, tokens)
 		blocks := table(0, len(tokens), 16)
-		c := newTestCache(m, len(blocks), 16, slabRows, 2)
+		c := newTestCache(m, len(blocks), 16, arenaRows, 2)
 		logits := make([]float32, m.cfg.VocabSize)
 		for cut := range tokens {
 			poison(c)
@@ -73,14 +72,13 @@ func TestChunks(t *testing.T) {
 	})
 }
 
-// TestLongPrompt goes over the slab's rows and over several panels of keys, cut
-// by the slab alone.
+// TestLongPrompt exceeds the arena's rows and several panels of keys, cut by the arena alone.
 func TestLongPrompt(t *testing.T) {
 	eachModel(t, func(t *testing.T, m *Model) {
 		tokens := randomTokens(rand.New(rand.NewPCG(2, 2)), 600, m.cfg.VocabSize)
 		want := everyLogits(t, m, tokens)
 		for _, workers := range []int{1, 3} {
-			c := newTestCache(m, 38, 16, slabRows, workers)
+			c := newTestCache(m, 38, 16, arenaRows, workers)
 			poison(c)
 			logits := make([]float32, m.cfg.VocabSize)
 			forward(t, m, c, Work{Tokens: tokens, Blocks: table(0, 600, 16), Logits: logits})
@@ -99,11 +97,10 @@ type player struct {
 	done   int // tokens in the cache
 }
 
-// TestBatches plays random schedules: sequences of random lengths, of which some
-// begin with blocks that others computed, advance by chunks of random lengths, in
-// batches of random members in random order, over blocks with random numbers, of
-// different sizes, through slabs and crews of different sizes. At the end of each
-// chunk the logits must be those that the sequence has alone.
+// TestBatches runs random schedules: sequences of random lengths, some of which start with blocks that others
+// computed, advance by chunks of random lengths, in batches of random members in random order, over blocks
+// with random numbers, of different sizes, through arenas and worker pools of different sizes. At the end of
+// each chunk the logits must equal the sequence's alone.
 func TestBatches(t *testing.T) {
 	eachModel(t, func(t *testing.T, m *Model) {
 		for seed := range uint64(12) {
@@ -144,7 +141,7 @@ func playSchedule(t *testing.T, m *Model, rng *rand.Rand) error {
 			if p.done == len(p.tokens) || rng.IntN(3) == 0 {
 				continue
 			}
-			if p.done == 0 && i%2 == 1 { // attach what is there, leaving a token to compute
+			if p.done == 0 && i%2 == 1 { // attach the available blocks, leaving a token to compute
 				copy(p.blocks, full)
 				p.done = len(full) * blockSize
 			}
@@ -173,12 +170,12 @@ func playSchedule(t *testing.T, m *Model, rng *rand.Rand) error {
 	}
 }
 
-// TestNoLogits checks that asking for logits changes nothing but their cost.
+// TestNoLogits checks that requesting logits changes nothing but their cost.
 func TestNoLogits(t *testing.T) {
 	eachModel(t, func(t *testing.T, m *Model) {
 		tokens := randomTokens(rand.New(rand.NewPCG(4, 4)), 20, m.cfg.VocabSize)
 		want := everyLogits(t, m, tokens)
-		c := newTestCache(m, 2, 16, slabRows, 2)
+		c := newTestCache(m, 2, 16, arenaRows, 2)
 		forward(t, m, c, Work{Tokens: tokens[:19], Blocks: table(0, 20, 16)})
 		logits := make([]float32, m.cfg.VocabSize)
 		forward(t, m, c, Work{Tokens: tokens[19:], Start: 19, Blocks: table(0, 20, 16), Logits: logits})

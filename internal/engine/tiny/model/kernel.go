@@ -5,27 +5,25 @@ import (
 	"gonum.org/v1/gonum/blas/gonum"
 )
 
-// kernel is the arithmetic that most time goes into. All matrices are row-major
-// with the given distances between rows.
+// kernel is the arithmetic in which most time is spent. All matrices are row-major with the given distances
+// between rows.
 //
-// What makes logits independent of the batch is one property that every kernel
-// has: element (i, j) of a product is accumulated over the inner dimension in
-// ascending order, one rounding rule for all, whatever m, n and the position of
-// the element. Hence a product may be cut along any dimension, and rows and
-// columns may be added, without changing a bit.
+// Logits are independent of the batch because of one property of every kernel: element (i, j) of a product is
+// accumulated over the inner dimension in ascending order, with one rounding rule, whatever m, n and the
+// position of the element. Hence a product may be cut along any dimension, and rows and columns may be added,
+// without changing a bit.
 type kernel interface {
-	// name identifies the arithmetic: kernels of different rounding have
+	// kernelName identifies the arithmetic: kernels of different rounding have
 	// different names.
-	name() string
-	// set computes c = a·b, with a of shape [m, k], b [k, n] and c [m, n].
-	set(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
-	// add computes c += a·b.
-	add(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
-	// columns is the number of columns that products run fastest with.
-	columns() int
-	// softmax replaces the first n elements of row by exp(x - max) and returns
-	// their sum. row has at least n elements rounded up to a multiple of lanes;
-	// what follows the first n is overwritten.
+	kernelName() string
+	// multiplyInto computes c = a·b, with a of shape [m, k], b [k, n] and c [m, n].
+	multiplyInto(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
+	// multiplyAdd computes c += a·b.
+	multiplyAdd(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int)
+	// panelWidth is the number of columns with which products run fastest.
+	panelWidth() int
+	// softmax replaces the first n elements of row by exp(x - max) and returns their sum. row has at least n
+	// elements rounded up to a multiple of lanes; softmax overwrites the elements after the first n.
 	softmax(row []float32, n int) float32
 	// swiglu computes dst = gate · sigmoid(gate) · up, element by element.
 	swiglu(dst, gate, up []float32)
@@ -34,29 +32,29 @@ type kernel interface {
 // lanes is the vector width that rows are padded to.
 const lanes = 8
 
-// portable is the kernel for every machine: gonum's products and plain Go.
+// portableKernel is the kernel for every machine: gonum's products and plain Go.
 //
-// Of gonum's four products only the one without transposes has the property
-// above: it adds a multiple of each row of b to a row of c, in order. Its level-2
-// product sums differently, so a single row takes the same way as many.
-type portable struct{}
+// Of gonum's four products only the one without transposes has the kernel's property: it adds a multiple of
+// each row of b to a row of c, in order. Its level-2 product sums differently, so a single row uses the same
+// product as many.
+type portableKernel struct{}
 
-// A product of up to gonumRows rows and gonumCols columns is computed in the
-// calling goroutine: gonum goes parallel from four tiles of 64 × 64 on.
+// A product of up to gonumRows rows and gonumCols columns is computed in the calling goroutine: gonum runs in
+// parallel from four tiles of 64 × 64 on.
 const (
 	gonumRows = 64
 	gonumCols = 128
 )
 
-func (portable) name() string { return "gonum" }
+func (portableKernel) kernelName() string { return "gonum" }
 
-func (portable) columns() int { return gonumCols }
+func (portableKernel) panelWidth() int { return gonumCols }
 
-func (portable) set(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
+func (portableKernel) multiplyInto(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
 	gonumProduct(m, n, k, a, lda, b, ldb, 0, c, ldc)
 }
 
-func (portable) add(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
+func (portableKernel) multiplyAdd(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
 	gonumProduct(m, n, k, a, lda, b, ldb, 1, c, ldc)
 }
 
@@ -70,7 +68,7 @@ func gonumProduct(m, n, k int, a []float32, lda int, b []float32, ldb int, beta 
 	}
 }
 
-func (portable) softmax(row []float32, n int) float32 {
+func (portableKernel) softmax(row []float32, n int) float32 {
 	row = row[:n]
 	highest := row[0]
 	for _, v := range row {
@@ -79,12 +77,12 @@ func (portable) softmax(row []float32, n int) float32 {
 		}
 	}
 	exponentials(row, highest)
-	return sum(row)
+	return sumInterleaved(row)
 }
 
-// sum adds the elements in four interleaved sums, so that additions do not wait
-// for each other. Which one an element goes to depends on its index alone.
-func sum(x []float32) float32 {
+// sumInterleaved adds the elements in four interleaved sums, so that additions do not wait for each other. An
+// element's sum depends only on its index.
+func sumInterleaved(x []float32) float32 {
 	var s0, s1, s2, s3 float64
 	for len(x) >= 4 {
 		s0 += float64(x[0])
@@ -106,7 +104,7 @@ func sum(x []float32) float32 {
 	return float32((s0 + s1) + (s2 + s3))
 }
 
-func (portable) swiglu(dst, gate, up []float32) {
+func (portableKernel) swiglu(dst, gate, up []float32) {
 	gate, up = gate[:len(dst)], up[:len(dst)]
 	for i, g := range gate {
 		dst[i] = -g

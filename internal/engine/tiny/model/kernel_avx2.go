@@ -8,32 +8,31 @@ import (
 	"slices"
 )
 
-// fastest returns the kernel that New uses on this machine.
-func fastest() kernel {
+// fastestKernel returns the kernel that New uses on this machine.
+func fastestKernel() kernel {
 	if archsimd.X86.AVX2() && archsimd.X86.FMA() {
-		return avx2{}
+		return avx2Kernel{}
 	}
-	return portable{}
+	return portableKernel{}
 }
 
-// avx2 multiplies and adds in one rounding, eight lanes at a time. An element is
-// a lane of a register from the first term of its sum to the last (or is stored
-// and loaded between two calls, which changes nothing), whatever the shape of
-// the tile that it is in: hence the property that the kernel interface asks for.
-type avx2 struct{}
+// avx2Kernel multiplies and adds in one rounding, eight lanes at a time. An element is in one lane of a
+// register from the first term of its sum to the last (or is stored and loaded between two calls, which
+// changes nothing), whatever the shape of its tile: hence the property which the kernel interface requires.
+type avx2Kernel struct{}
 
-func (avx2) name() string { return "avx2fma" }
+func (avx2Kernel) kernelName() string { return "avx2fma" }
 
-func (avx2) columns() int { return 64 }
+func (avx2Kernel) panelWidth() int { return 64 }
 
-func (avx2) set(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
+func (avx2Kernel) multiplyInto(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
 	for i := range m {
 		clear(c[i*ldc:][:n])
 	}
-	avx2{}.add(m, n, k, a, lda, b, ldb, c, ldc)
+	avx2Kernel{}.multiplyAdd(m, n, k, a, lda, b, ldb, c, ldc)
 }
 
-func (avx2) add(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
+func (avx2Kernel) multiplyAdd(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int) {
 	if k == 0 {
 		return
 	}
@@ -154,9 +153,8 @@ func tile1x8(k int, a, b []float32, ldb int, c []float32) {
 	storeLanes(s, c)
 }
 
-// loadLanes loads up to eight elements and fills up with zeros. The library's own
-// partial load makes a pointer to all eight, which the race detector's pointer
-// checks take for an error.
+// loadLanes loads up to eight elements and pads with zeros. The library's own partial load makes a pointer to
+// all eight, which the race detector's pointer checks report as an error.
 func loadLanes(x []float32) archsimd.Float32x8 {
 	if len(x) == lanes {
 		return archsimd.LoadFloat32x8Slice(x)
@@ -177,22 +175,22 @@ func storeLanes(v archsimd.Float32x8, x []float32) {
 	copy(x, full[:])
 }
 
-func (avx2) softmax(row []float32, n int) float32 {
+func (avx2Kernel) softmax(row []float32, n int) float32 {
 	row = row[:roundUp(n, lanes)]
 	for i := n; i < len(row); i++ {
-		row[i] = row[0] // no new maximum
+		row[i] = row[0] // not a new maximum
 	}
 	highest := archsimd.LoadFloat32x8Slice(row)
 	for i := lanes; i < len(row); i += lanes {
 		highest = highest.Max(archsimd.LoadFloat32x8Slice(row[i:]))
 	}
-	shift := archsimd.BroadcastFloat32x8(largest(highest))
+	shift := archsimd.BroadcastFloat32x8(maxLane(highest))
 	for i := n; i < len(row); i++ {
-		row[i] = float32(math.Inf(-1)) // whose exponential is 0
+		row[i] = float32(math.Inf(-1)) // its exponential is 0
 	}
 	var sums archsimd.Float32x8
 	for i := 0; i < len(row); i += lanes {
-		e := exponential(archsimd.LoadFloat32x8Slice(row[i:]).Sub(shift))
+		e := exponentialLanes(archsimd.LoadFloat32x8Slice(row[i:]).Sub(shift))
 		e.StoreSlice(row[i:])
 		sums = sums.Add(e)
 	}
@@ -202,24 +200,24 @@ func (avx2) softmax(row []float32, n int) float32 {
 	return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]))
 }
 
-func largest(x archsimd.Float32x8) float32 {
+func maxLane(x archsimd.Float32x8) float32 {
 	var v [lanes]float32
 	x.Store(&v)
 	return slices.Max(v[:])
 }
 
-func (avx2) swiglu(dst, gate, up []float32) {
+func (avx2Kernel) swiglu(dst, gate, up []float32) {
 	one, zero := archsimd.BroadcastFloat32x8(1), archsimd.BroadcastFloat32x8(0)
 	for i := 0; i < len(dst); i += lanes {
 		end := min(i+lanes, len(dst))
 		g, u := loadLanes(gate[i:end]), loadLanes(up[i:end])
-		storeLanes(g.Div(one.Add(exponential(zero.Sub(g)))).Mul(u), dst[i:end])
+		storeLanes(g.Div(one.Add(exponentialLanes(zero.Sub(g)))).Mul(u), dst[i:end])
 	}
 	archsimd.ClearAVXUpperBits()
 }
 
-// exponential is that of exponentials, for eight lanes, with fused products.
-func exponential(x archsimd.Float32x8) archsimd.Float32x8 {
+// exponentialLanes computes exponentials for eight lanes, with fused products.
+func exponentialLanes(x archsimd.Float32x8) archsimd.Float32x8 {
 	small, large := x.Less(archsimd.BroadcastFloat32x8(expMin)), x.Greater(archsimd.BroadcastFloat32x8(expMax))
 	n := x.Mul(archsimd.BroadcastFloat32x8(log2e)).RoundToEven()
 	r := n.MulAdd(archsimd.BroadcastFloat32x8(-ln2Hi), x)

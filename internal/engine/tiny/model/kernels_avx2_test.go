@@ -4,10 +4,10 @@ package model
 
 import "simd/archsimd"
 
-// kernels lists those that this machine can run.
+// kernels lists the kernels that this machine can run.
 func kernels() []kernel {
 	if archsimd.X86.AVX2() && archsimd.X86.FMA() {
-		return []kernel{portable{}, avx2{}}
+		return []kernel{portableKernel{}, avx2Kernel{}}
 	}
-	return []kernel{portable{}}
+	return []kernel{portableKernel{}}
 }

@@ -2,5 +2,5 @@
 
 package model
 
-// kernels lists those that this machine can run.
-func kernels() []kernel { return []kernel{portable{}} }
+// kernels lists the kernels that this machine can run.
+func kernels() []kernel { return []kernel{portableKernel{}} }

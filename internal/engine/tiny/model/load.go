@@ -8,32 +8,32 @@ import (
 	"penstock/internal/engine/tiny/checkpoint"
 )
 
-// Info is what a checkpoint says beside its weights.
+// Info is a checkpoint's configuration.
 type Info struct {
 	Config     checkpoint.Config
 	Generation checkpoint.Generation
 }
 
-// Load builds the model in a checkpoint directory: config.json, weights as
-// safetensors, and generation_config.json if it is there. What the package does
-// not compute is refused by name rather than computed wrongly. It ends early, with
-// ctx's error, when ctx does: weights may be many seconds' reading.
+// Load builds the model in a checkpoint directory: config.json, weights as safetensors, and
+// generation_config.json if present. It refuses by name what the package does not compute, rather than
+// computing it wrongly. It ends early, with ctx's error, when ctx does: weights may take many seconds to
+// read.
 func Load(ctx context.Context, dir string) (*Model, Info, error) {
-	m, info, err := load(ctx, dir, fastest())
+	m, info, err := loadWithKernel(ctx, dir, fastestKernel())
 	if err != nil {
 		return nil, Info{}, fmt.Errorf("load %s: %w", dir, err)
 	}
 	return m, info, nil
 }
 
-func load(ctx context.Context, dir string, k kernel) (_ *Model, info Info, err error) {
+func loadWithKernel(ctx context.Context, dir string, k kernel) (_ *Model, info Info, err error) {
 	if info.Config, err = checkpoint.ReadConfig(dir); err != nil {
 		return nil, info, err
 	}
 	if info.Generation, err = checkpoint.ReadGeneration(dir); err != nil {
 		return nil, info, err
 	}
-	cfg, err := configure(&info.Config)
+	cfg, err := newConfig(&info.Config)
 	if err != nil {
 		return nil, info, err
 	}
@@ -43,15 +43,14 @@ func load(ctx context.Context, dir string, k kernel) (_ *Model, info Info, err e
 	}
 	var source Tensors = weights
 	if cfg.Vision != (Vision{}) {
-		source = oldNames{weights}
+		source = renamedTensors{weights}
 	}
 	m, err := newModel(ctx, cfg, source, k)
 	return m, info, errors.Join(err, weights.Close())
 }
 
-// configure turns a checkpoint's configuration into a model's, and reports
-// everything in it that is not supported at once.
-func configure(c *checkpoint.Config) (Config, error) {
+// newConfig turns a checkpoint's configuration into a model's, and reports every unsupported part at once.
+func newConfig(c *checkpoint.Config) (Config, error) {
 	cfg := Config{
 		HiddenSize:    c.HiddenSize,
 		Layers:        c.Layers,
@@ -65,7 +64,7 @@ func configure(c *checkpoint.Config) (Config, error) {
 		RMSEps:        c.RMSEps,
 		TieEmbeddings: c.TieEmbeddings,
 	}
-	// What the architectures take a missing field to be.
+	// The architectures' defaults of missing fields.
 	if cfg.KVHeads == 0 {
 		cfg.KVHeads = cfg.Heads
 	}
@@ -76,7 +75,7 @@ func configure(c *checkpoint.Config) (Config, error) {
 		cfg.RopeTheta = 10000
 	}
 	errs := []error{cfg.setArchitecture(c), cfg.setRope(&c.Rope), cfg.setVision(c)}
-	errs = append(errs, unsupported(c)...)
+	errs = append(errs, listUnsupported(c)...)
 	errs = append(errs, cfg.Validate())
 	return cfg, errors.Join(errs...)
 }
@@ -99,16 +98,16 @@ func (cfg *Config) setArchitecture(c *checkpoint.Config) error {
 	return nil
 }
 
-// sees reports whether an architecture is that of a model with an encoder of pictures.
-func sees(architectures []string) bool {
+// isVisionModel reports whether an architecture has a picture encoder.
+func isVisionModel(architectures []string) bool {
 	return len(architectures) == 1 && architectures[0] == "Qwen2VLForConditionalGeneration"
 }
 
-// setVision takes the encoder's shape over, of architectures that have one; of others
-// a vision_config says that something else is meant.
+// setVision copies the encoder's shape, for architectures that have one. For others it refuses a
+// vision_config, which would mean a different model.
 func (cfg *Config) setVision(c *checkpoint.Config) error {
 	v := c.Vision
-	switch has := sees(c.Architectures); {
+	switch has := isVisionModel(c.Architectures); {
 	case !has && v == nil && c.Rope.Sections == nil:
 		return nil
 	case !has:
@@ -161,9 +160,8 @@ func (cfg *Config) setRope(r *checkpoint.Rope) error {
 	return nil
 }
 
-// unsupported lists the features that the weights were made for and that would
-// be ignored.
-func unsupported(c *checkpoint.Config) (errs []error) {
+// listUnsupported lists the features for which the weights were made and which would be ignored.
+func listUnsupported(c *checkpoint.Config) (errs []error) {
 	refuse := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("config.json: "+format, args...))
 	}

@@ -116,7 +116,7 @@ func TestLoadWithoutFiles(t *testing.T) {
 	}
 }
 
-// stopping are weights during whose loading the caller loses interest.
+// stopping are weights during whose loading the caller cancels.
 type stopping struct {
 	Tensors
 	after int // tensors

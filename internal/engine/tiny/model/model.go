@@ -1,17 +1,14 @@
-// Package model is a transformer decoder on the CPU, over a paged KV cache: the
-// Llama architecture and its near relatives, in float32.
+// Package model is a transformer decoder on the CPU, over a paged KV cache: the Llama architecture and its
+// near relatives, in float32.
 //
-// Its promise is that the logits of a token are bit-identical whatever else is
-// in the batch, however its prompt was cut into chunks, whichever of the tokens
-// before it came from a cache, and whichever blocks hold them. Everything else
-// in the built-in engine (prefix reuse, continuous batching, preemption,
-// streams that move between workers) is exact because of it. It holds between
-// models of equal [Model.Numerics].
+// It guarantees that the logits of a token are bit-identical regardless of what else is in the batch, how its
+// prompt was cut into chunks, which of the tokens before it came from a cache, and which blocks hold them.
+// Everything else in the built-in engine (prefix reuse, continuous batching, preemption, streams that move
+// between workers) is exact because of it. It holds between models of equal [Model.Numerics].
 //
-// The promise rests on three rules. A token's row goes through every layer by
-// itself. Each sum runs over its terms in one fixed order: over the inputs of a
-// product, over the positions of a sequence from the first on. And each kind of
-// operation has one implementation, with one rounding rule, for one row and for
+// The guarantee rests on three rules. A token's row goes through every layer independently. Each sum runs
+// over its terms in one fixed order: over the inputs of a product, over the positions of a sequence from the
+// first on. And each kind of operation has one implementation, with one rounding rule, for one row and for
 // many.
 package model
 
@@ -33,9 +30,9 @@ type Model struct {
 	layers   []layer
 	norm     []float32
 	head     *matrix
-	embed    []float32 // [VocabSize, HiddenSize]; nil when the head is tied
-	vision   *vision   // nil if the model sees nothing
-	hearing  *hearing  // likewise
+	embed    []float32      // [VocabSize, HiddenSize]; nil when the head is tied
+	vision   *visionEncoder // nil if the model accepts no pictures
+	audio    *audioEncoder  // nil if the model accepts no sounds
 	numerics string
 }
 
@@ -49,13 +46,12 @@ type layer struct {
 	gateUp, down      *matrix
 }
 
-// New builds a model from weights in the layout of published checkpoints: see
-// [Config.Specs] for names and shapes. The weights are copied into a layout of
-// the model's own. It is an error if one is missing, has another shape, is not
-// finite, or is not known: a checkpoint with a weight that would be ignored is
-// another architecture. It ends early, with ctx's error, when ctx does.
+// New builds a model from weights in the layout of published checkpoints: see [Config.Specs] for names and
+// shapes. It copies the weights into a layout of its own. It is an error if a weight is missing, has another
+// shape, is not finite, or is unknown: a checkpoint with a weight that would be ignored has another
+// architecture. It ends early, with ctx's error, when ctx does.
 func New(ctx context.Context, cfg Config, w Tensors) (*Model, error) {
-	return newModel(ctx, cfg, w, fastest())
+	return newModel(ctx, cfg, w, fastestKernel())
 }
 
 func newModel(ctx context.Context, cfg Config, w Tensors, k kernel) (*Model, error) {
@@ -65,62 +61,62 @@ func newModel(ctx context.Context, cfg Config, w Tensors, k kernel) (*Model, err
 	if err := checkNames(&cfg, w.Names()); err != nil {
 		return nil, err
 	}
-	m := &Model{cfg: cfg, kernel: k, freqs: cfg.frequencies()}
-	l := newLoader(w, cfg.Specs(), k.columns())
+	m := &Model{cfg: cfg, kernel: k, freqs: cfg.rotaryFrequencies()}
+	l := newWeightLoader(w, cfg.Specs(), k.panelWidth())
 	for i := range cfg.Layers {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("model: loading stopped before layer %d of %d: %w", i, cfg.Layers, err)
 		}
 		m.layers = append(m.layers, m.loadLayer(l, i))
 	}
-	m.norm = l.vector(finalNormName)
-	m.loadEnds(l)
-	m.vision, m.hearing = m.loadVision(l), m.loadAudio(l)
+	m.norm = l.loadVector(finalNormName)
+	m.loadEmbeddings(l)
+	m.vision, m.audio = m.loadVision(l), m.loadAudio(l)
 	if l.err != nil {
 		return nil, l.err
 	}
-	m.numerics = m.describe(l.digest())
+	m.numerics = m.describeNumerics(l.weightDigest())
 	return m, nil
 }
 
-func (m *Model) loadLayer(l *loader, i int) layer {
+func (m *Model) loadLayer(l *weightLoader, i int) layer {
 	name := func(part string) string { return layerName(i, part) }
 	c := &m.cfg
 	at := layer{
-		attnNorm: l.vector(name("input_layernorm.weight")),
-		mlpNorm:  l.vector(name("post_attention_layernorm.weight")),
-		qkv: l.matrix(c.HiddenSize, c.qkvCols(),
+		attnNorm: l.loadVector(name("input_layernorm.weight")),
+		mlpNorm:  l.loadVector(name("post_attention_layernorm.weight")),
+		qkv: l.loadMatrix(c.HiddenSize, c.qkvCols(),
 			name("self_attn.q_proj.weight"), name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")),
-		out:    l.matrix(c.Heads*c.HeadDim, c.HiddenSize, name("self_attn.o_proj.weight")),
-		gateUp: l.matrix(c.HiddenSize, 2*c.Intermediate, name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")),
-		down:   l.matrix(c.Intermediate, c.HiddenSize, name("mlp.down_proj.weight")),
+		out:    l.loadMatrix(c.Heads*c.HeadDim, c.HiddenSize, name("self_attn.o_proj.weight")),
+		gateUp: l.loadMatrix(c.HiddenSize, 2*c.Intermediate, name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")),
+		down:   l.loadMatrix(c.Intermediate, c.HiddenSize, name("mlp.down_proj.weight")),
 	}
 	if c.QKVBias {
 		at.bias = slices.Concat(
-			l.vector(name("self_attn.q_proj.bias")), l.vector(name("self_attn.k_proj.bias")), l.vector(name("self_attn.v_proj.bias")))
+			l.loadVector(name("self_attn.q_proj.bias")), l.loadVector(name("self_attn.k_proj.bias")), l.loadVector(name("self_attn.v_proj.bias")))
 	}
 	if c.QKNorm {
-		at.qNorm, at.kNorm = l.vector(name("self_attn.q_norm.weight")), l.vector(name("self_attn.k_norm.weight"))
+		at.qNorm, at.kNorm = l.loadVector(name("self_attn.q_norm.weight")), l.loadVector(name("self_attn.k_norm.weight"))
 	}
 	return at
 }
 
-// loadEnds loads the embedding and the head. When they are tied only the head
-// is kept; embeddings are its columns.
-func (m *Model) loadEnds(l *loader) {
+// loadEmbeddings loads the embedding and the head. When they are tied only the head is kept; embeddings are
+// its columns.
+func (m *Model) loadEmbeddings(l *weightLoader) {
 	c := &m.cfg
 	if c.TieEmbeddings {
-		m.head = l.matrix(c.HiddenSize, c.VocabSize, embedName)
+		m.head = l.loadMatrix(c.HiddenSize, c.VocabSize, embedName)
 		return
 	}
-	m.embed = l.vector(embedName)
-	m.head = l.matrix(c.HiddenSize, c.VocabSize, headName)
+	m.embed = l.loadVector(embedName)
+	m.head = l.loadMatrix(c.HiddenSize, c.VocabSize, headName)
 }
 
-// embedding copies the embedding of token into dst.
-func (m *Model) embedding(dst []float32, token int) {
+// copyEmbedding copies the embedding of token into dst.
+func (m *Model) copyEmbedding(dst []float32, token int) {
 	if m.embed == nil {
-		m.head.column(dst, token)
+		m.head.copyColumn(dst, token)
 		return
 	}
 	copy(dst, m.embed[token*m.cfg.HiddenSize:])
@@ -129,10 +125,9 @@ func (m *Model) embedding(dst []float32, token int) {
 // Config returns the model's configuration.
 func (m *Model) Config() Config { return m.cfg }
 
-// Numerics names everything that the bits of a logit depend on: the kernel, the
-// architecture, the weights and the configuration, and a digest of logits that
-// this very build computed. Two models of equal Numerics continue each other's
-// streams exactly.
+// Numerics names everything that the bits of a logit depend on: the kernel, the architecture, the weights and
+// the configuration, and a digest of logits that this very build computed. Two models of equal Numerics
+// continue each other's streams exactly.
 func (m *Model) Numerics() string { return m.numerics }
 
 // checkNames finds weights that the model would ignore.
@@ -143,7 +138,7 @@ func checkNames(c *Config, names []string) error {
 	}
 	var errs []error
 	for _, name := range names {
-		if known[name] || ignorable(c, name) {
+		if known[name] || isIgnorable(c, name) {
 			continue
 		}
 		if len(errs) == 8 {
@@ -155,34 +150,34 @@ func checkNames(c *Config, names []string) error {
 	return errors.Join(errs...)
 }
 
-// ignorable reports whether a weight is a copy of what the model has anyway:
-// the rotary table that old checkpoints carry, or a tied head.
-func ignorable(c *Config, name string) bool {
+// isIgnorable reports whether a weight is a copy of something that the model has anyway: the rotary table of
+// old checkpoints, or a tied head.
+func isIgnorable(c *Config, name string) bool {
 	return strings.HasSuffix(name, ".rotary_emb.inv_freq") || name == headName && c.TieEmbeddings
 }
 
-// loader fetches weights, checks them and digests them. After the first error
-// it does nothing; the error is looked at once, at the end.
-type loader struct {
-	source Tensors
-	wide   int // columns of a panel
-	shapes map[string][]int
-	sum    *digester
-	err    error
+// weightLoader fetches weights, checks them and digests them. After the first error it does nothing; the
+// error is checked once, at the end.
+type weightLoader struct {
+	source     Tensors
+	panelWidth int // columns of a panel
+	shapes     map[string][]int
+	sum        *digester
+	err        error
 }
 
-func newLoader(w Tensors, specs []Spec, wide int) *loader {
-	l := &loader{source: w, wide: wide, shapes: make(map[string][]int), sum: newDigester()}
+func newWeightLoader(w Tensors, specs []Spec, wide int) *weightLoader {
+	l := &weightLoader{source: w, panelWidth: wide, shapes: make(map[string][]int), sum: newDigester()}
 	for _, s := range specs {
 		l.shapes[s.Name] = s.Shape
 	}
 	return l
 }
 
-func (l *loader) digest() *digester { return l.sum }
+func (l *weightLoader) weightDigest() *digester { return l.sum }
 
-// fetch returns the values of one weight, which belong to the source.
-func (l *loader) fetch(name string) []float32 {
+// fetchWeight returns the values of one weight, which belong to the source.
+func (l *weightLoader) fetchWeight(name string) []float32 {
 	if l.err != nil {
 		return nil
 	}
@@ -204,25 +199,25 @@ func (l *loader) fetch(name string) []float32 {
 	case i >= 0:
 		l.err = fmt.Errorf("model: weight %.100q is not finite at element %d; the checkpoint is damaged", name, i)
 	default:
-		l.sum.weight(name, t.Data)
+		l.sum.addWeight(name, t.Data)
 		return t.Data
 	}
 	return nil
 }
 
-// vector returns a copy of one weight.
-func (l *loader) vector(name string) []float32 { return slices.Clone(l.fetch(name)) }
+// loadVector returns a copy of one weight.
+func (l *weightLoader) loadVector(name string) []float32 { return slices.Clone(l.fetchWeight(name)) }
 
-// matrix packs weights that have the same inputs beside each other.
-func (l *loader) matrix(rows, cols int, names ...string) *matrix {
+// loadMatrix packs weights with the same inputs next to each other.
+func (l *weightLoader) loadMatrix(rows, cols int, names ...string) *matrix {
 	if l.err != nil {
 		return nil
 	}
-	w := newMatrix(rows, cols, l.wide)
+	w := newMatrix(rows, cols, l.panelWidth)
 	first := 0
 	for _, name := range names {
-		data := l.fetch(name)
-		w.pack(first, data)
+		data := l.fetchWeight(name)
+		w.packColumns(first, data)
 		first += len(data) / rows
 	}
 	return w

@@ -22,9 +22,8 @@ func naiveLogits(cfg Config, weights Map, tokens []kv.Token) [][]float64 {
 	return logits
 }
 
-// naiveHidden is the decoder as it stands in papers: whole sequence, no cache,
-// one number at a time, in float64. It returns the last hidden state of every
-// position, after the final norm.
+// naiveHidden is the decoder as in papers: whole sequence, no cache, one number at a time, in float64. It
+// returns the last hidden state of every position, after the final norm.
 func naiveHidden(cfg Config, weights Map, tokens []kv.Token) [][]float64 {
 	w := func(name string) []float32 { return weights[name].Data }
 	embed := w(embedName)
@@ -97,7 +96,7 @@ func naiveNorm(x []float64, w []float32, eps float64) []float64 {
 	return out
 }
 
-// naiveHeads normalises (if there is a weight) and rotates every head in x.
+// naiveHeads normalizes (if there is a weight) and rotates every head in x.
 func naiveHeads(cfg Config, x []float64, norm []float32, position int) {
 	half := cfg.HeadDim / 2
 	for first := 0; first < len(x); first += cfg.HeadDim {
@@ -140,8 +139,8 @@ func naiveAttention(cfg Config, q []float64, k, v [][]float64) []float64 {
 	return out
 }
 
-// shapes differ in everything that the code branches on: head groups, widths
-// that fill no vector or panel, tied heads, biases, head norms, scaling.
+// shapes differ in everything on which the code branches: head groups, widths that fill no vector or panel,
+// tied heads, biases, head norms, scaling.
 var shapes = map[string]Config{
 	"grouped": {
 		HiddenSize: 48, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 12, Intermediate: 80,
@@ -161,7 +160,7 @@ var shapes = map[string]Config{
 func TestNaive(t *testing.T) {
 	for name, cfg := range shapes {
 		for _, k := range kernels() {
-			t.Run(name+"/"+k.name(), func(t *testing.T) {
+			t.Run(name+"/"+k.kernelName(), func(t *testing.T) {
 				weights := randomWeights(cfg, 3)
 				m, err := newModel(t.Context(), cfg, weights, k)
 				if err != nil {
@@ -182,8 +181,8 @@ func TestNaive(t *testing.T) {
 	}
 }
 
-// everyLogits computes the logits after every position, alone, one token at a
-// time, by one worker, in blocks that follow each other.
+// everyLogits computes the logits after every position, alone, one token at a time, by one worker, in
+// consecutive blocks.
 func everyLogits(t *testing.T, m *Model, tokens []kv.Token) [][]float32 {
 	t.Helper()
 	const size = 16

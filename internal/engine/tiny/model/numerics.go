@@ -22,12 +22,12 @@ func newDigester() *digester {
 	return &digester{hash: xxh3.New(), buf: make([]byte, 1<<14)}
 }
 
-func (d *digester) weight(name string, data []float32) {
+func (d *digester) addWeight(name string, data []float32) {
 	fmt.Fprintf(d.hash, "%s %d\n", name, len(data))
-	d.floats(data)
+	d.addFloats(data)
 }
 
-func (d *digester) floats(data []float32) {
+func (d *digester) addFloats(data []float32) {
 	for len(data) > 0 {
 		n := min(len(data), len(d.buf)/4)
 		for i, v := range data[:n] {
@@ -41,19 +41,18 @@ func (d *digester) floats(data []float32) {
 // probeTokens is the length of the prompt whose logits enter the digest.
 const probeTokens = 8
 
-// describe returns what Numerics reports. The probe catches what no list of
-// names would: another compiler or math library, or instructions that only some
-// processors have.
-func (m *Model) describe(d *digester) string {
+// describeNumerics returns the value of Numerics. The probe detects what names cannot: another compiler or
+// math library, or instructions that only some processors have.
+func (m *Model) describeNumerics(d *digester) string {
 	fmt.Fprintf(d.hash, "%+v\n", m.cfg)
-	d.floats(m.probe())
-	d.floats(m.probeEncoders())
+	d.addFloats(m.probeLogits())
+	d.addFloats(m.probeEncoders())
 	sum := d.hash.Sum128()
-	return fmt.Sprintf("tiny1-%s-%s-%016x%016x", m.kernel.name(), runtime.GOARCH, sum.Hi, sum.Lo)
+	return fmt.Sprintf("tiny1-%s-%s-%016x%016x", m.kernel.kernelName(), runtime.GOARCH, sum.Hi, sum.Lo)
 }
 
-// probe returns the logits after a fixed prompt.
-func (m *Model) probe() []float32 {
+// probeLogits returns the logits after a fixed prompt.
+func (m *Model) probeLogits() []float32 {
 	tokens := make([]kv.Token, min(probeTokens, m.cfg.MaxPositions))
 	for i := range tokens {
 		tokens[i] = kv.Token((uint64(i)*2654435761 + 97) % uint64(m.cfg.VocabSize))
@@ -61,7 +60,7 @@ func (m *Model) probe() []float32 {
 	logits := make([]float32, m.cfg.VocabSize)
 	cache := m.newCache(1, probeTokens, len(tokens), 1)
 	if err := m.Forward(cache, []Work{{Tokens: tokens, Blocks: []int32{0}, Logits: logits}}); err != nil {
-		panic("model: probe: " + err.Error()) // a defect: the work is ours
+		panic("model: probe: " + err.Error()) // a defect: the package made the work
 	}
 	return logits
 }
@@ -77,16 +76,16 @@ func (m *Model) probeEncoders() (rows []float32) {
 	}
 	must := func(x []float32, err error) {
 		if err != nil {
-			panic("model: probe: " + err.Error()) // a defect: the input is ours
+			panic("model: probe: " + err.Error()) // a defect: the package made the input
 		}
 		rows = append(rows, x...)
 	}
 	if v := &m.cfg.Vision; m.vision != nil {
 		grid := [3]int{1, v.Merge, 2 * v.Merge}
-		must(m.encode(context.Background(), wave(grid[1]*grid[2]*v.PatchElements()), grid, newCrew(1)))
+		must(m.encodeImage(context.Background(), wave(grid[1]*grid[2]*v.PatchElements()), grid, newWorkerPool(1)))
 	}
-	if m.hearing != nil {
-		must(m.Hear(context.Background(), wave(m.cfg.Audio.Frame*framesOfRow)))
+	if m.audio != nil {
+		must(m.EncodeAudio(context.Background(), wave(m.cfg.Audio.Frame*framesOfRow)))
 	}
 	return rows
 }

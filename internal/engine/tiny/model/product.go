@@ -10,42 +10,42 @@ type product struct {
 	rows int
 }
 
-func (p *product) work() int { return p.rows * p.w.rows * p.w.cols }
+func (p *product) workCost() int { return p.rows * p.w.rows * p.w.cols }
 
-// through computes c = a·w for all rows.
-func (s *slab) through(w *matrix, a, c []float32) {
+// multiplyRows computes c = a·w for all rows.
+func (s *arena) multiplyRows(w *matrix, a, c []float32) {
 	s.product = product{w: w, a: a, c: c, rows: len(s.rows)}
 	tiles := (len(s.rows) + productRows - 1) / productRows
-	s.crew.do(tiles*w.panels(), s.product.work(), s.jobs.multiply)
+	s.pool.runTasks(tiles*w.panelCount(), s.product.workCost(), s.jobs.multiply)
 }
 
-func (s *slab) multiply(task, _ int) {
+func (s *arena) multiplyTask(task, _ int) {
 	p := &s.product
-	tile, panel := task/p.w.panels(), task%p.w.panels()
+	tile, panel := task/p.w.panelCount(), task%p.w.panelCount()
 	first := tile * productRows
 	n := min(productRows, p.rows-first)
-	p.w.multiplyPanel(s.model.kernel, panel, n, p.a[first*p.w.rows:], p.c[first*p.w.cols+panel*p.w.wide:], p.w.cols)
+	p.w.multiplyPanel(s.model.kernel, panel, n, p.a[first*p.w.rows:], p.c[first*p.w.cols+panel*p.w.panelWidth:], p.w.cols)
 }
 
-// throughHead computes the logits that are wanted.
-func (s *slab) throughHead() {
-	if len(s.wants) == 0 {
+// computeLogits computes the requested logits.
+func (s *arena) computeLogits() {
+	if len(s.logitsRequests) == 0 {
 		return
 	}
 	size := s.model.cfg.HiddenSize
-	for i, w := range s.wants { // delta is free by now
-		copy(part(s.delta, i, size), part(s.normed, w.row, size))
+	for i, w := range s.logitsRequests { // delta is unused at this point
+		copy(rowOf(s.delta, i, size), rowOf(s.normed, w.row, size))
 	}
-	s.product = product{w: s.model.head, a: s.delta, rows: len(s.wants)}
-	s.crew.do(s.model.head.panels(), s.product.work(), s.jobs.head)
+	s.product = product{w: s.model.head, a: s.delta, rows: len(s.logitsRequests)}
+	s.pool.runTasks(s.model.head.panelCount(), s.product.workCost(), s.jobs.head)
 }
 
-func (s *slab) head(panel, worker int) {
+func (s *arena) multiplyHeadPanel(panel, worker int) {
 	p := &s.product
 	out := s.workers[worker].panel
-	_, width := p.w.panel(panel)
+	_, width := p.w.panelAt(panel)
 	p.w.multiplyPanel(s.model.kernel, panel, p.rows, p.a, out, width)
-	for i, w := range s.wants {
-		copy(w.logits[panel*p.w.wide:], part(out, i, width))
+	for i, w := range s.logitsRequests {
+		copy(w.logits[panel*p.w.panelWidth:], rowOf(out, i, width))
 	}
 }

@@ -19,20 +19,19 @@ func randomFloats(rng *rand.Rand, n int) []float32 {
 func packed(rng *rand.Rand, rows, cols, wide int) (*matrix, []float32) {
 	src := randomFloats(rng, rows*cols)
 	w := newMatrix(rows, cols, wide)
-	w.pack(0, src)
+	w.packColumns(0, src)
 	return w, src
 }
 
 func multiplyAll(k kernel, w *matrix, n int, a, c []float32) {
-	for p := range w.panels() {
-		w.multiplyPanel(k, p, n, a, c[p*w.wide:], w.cols)
+	for p := range w.panelCount() {
+		w.multiplyPanel(k, p, n, a, c[p*w.panelWidth:], w.cols)
 	}
 }
 
-// TestRowsAlone proves that a row of a product of any number of rows, from 1 to
-// 600, is the row computed alone, bit for bit, whatever of gonum's or our own
-// paths the number takes. The first shape tries every number; those of the
-// built-in model try the numbers around the edges of tiles.
+// TestRowsAlone proves that a row of a product of any number of rows, from 1 to 600, is the row computed
+// alone, bit for bit, whichever of gonum's or our own paths the number takes. The first shape tries every
+// number; the shapes of the built-in model try the numbers around the edges of tiles.
 func TestRowsAlone(t *testing.T) {
 	every := make([]int, 0, 600)
 	for n := 1; n <= 600; n++ {
@@ -54,10 +53,10 @@ func TestRowsAlone(t *testing.T) {
 		{2049, 130, []int{2, 65}}, // a deep sum, a narrow last panel
 	} {
 		for _, k := range kernels() {
-			t.Run(fmt.Sprintf("%dx%d/%s", shape.rows, shape.cols, k.name()), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%dx%d/%s", shape.rows, shape.cols, k.kernelName()), func(t *testing.T) {
 				t.Parallel()
 				rng := rand.New(rand.NewPCG(11, uint64(shape.cols)))
-				w, _ := packed(rng, shape.rows, shape.cols, k.columns())
+				w, _ := packed(rng, shape.rows, shape.cols, k.panelWidth())
 				const most = 600
 				a := randomFloats(rng, most*shape.rows)
 				alone, together := make([]float32, most*shape.cols), make([]float32, most*shape.cols)
@@ -75,9 +74,8 @@ func TestRowsAlone(t *testing.T) {
 	}
 }
 
-// TestProductOrder checks each kernel's one rule: every element is summed over
-// the inner dimension in order, rounded after each term. The twin follows it
-// literally.
+// TestProductOrder checks each kernel's one rule: every element is summed over the inner dimension in order,
+// rounded after each term. The twin follows it literally.
 func TestProductOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(12, 12))
 	for _, k := range kernels() {
@@ -94,11 +92,11 @@ func TestProductOrder(t *testing.T) {
 					}
 				}
 			}
-			k.add(m, n, depth, a, lda, b, ldb, got, ldc)
+			k.multiplyAdd(m, n, depth, a, lda, b, ldb, got, ldc)
 			if err := sameBits(got, want); err != nil {
-				t.Fatalf("%s add %d×%d×%d: %v", k.name(), m, n, depth, err)
+				t.Fatalf("%s add %d×%d×%d: %v", k.kernelName(), m, n, depth, err)
 			}
-			// set is add over zeros, and touches nothing beside its columns.
+			// multiplyInto is multiplyAdd over zeros, and touches nothing outside its columns.
 			for i := range m {
 				for j := range n {
 					want[i*ldc+j] = 0
@@ -107,19 +105,18 @@ func TestProductOrder(t *testing.T) {
 					}
 				}
 			}
-			k.set(m, n, depth, a, lda, b, ldb, got, ldc)
+			k.multiplyInto(m, n, depth, a, lda, b, ldb, got, ldc)
 			if err := sameBits(got, want); err != nil {
-				t.Fatalf("%s set %d×%d×%d: %v", k.name(), m, n, depth, err)
+				t.Fatalf("%s set %d×%d×%d: %v", k.kernelName(), m, n, depth, err)
 			}
 		}
 	}
 }
 
-// accumulate is one step of a sum as kernel k rounds it. A fused step is exact
-// in float64 (24 + 24 bits of product) but for the addition, which is done to
-// odd so that the rounding to float32 is the only one.
+// accumulate is one step of a sum as kernel k rounds it. A fused step is exact in float64 (24 + 24 bits of
+// product) except for the addition, which is rounded to odd so that the rounding to float32 is the only one.
 func accumulate(k kernel, sum, x, y float32) float32 {
-	if k.name() == "gonum" {
+	if k.kernelName() == "gonum" {
 		return sum + float32(x*y)
 	}
 	product := float64(x) * float64(y)
@@ -137,8 +134,7 @@ func accumulate(k kernel, sum, x, y float32) float32 {
 	return float32(total)
 }
 
-// TestPack checks the layout against the plain product, and columns against
-// what was packed.
+// TestPack compares the layout with the plain product, and columns with what was packed.
 func TestPack(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 13))
 	const wide = 24
@@ -146,9 +142,9 @@ func TestPack(t *testing.T) {
 		const rows = 7
 		w, src := packed(rng, rows, cols, wide)
 		row, column := make([]float32, cols), make([]float32, rows)
-		multiplyAll(portable{}, w, 1, []float32{0, 0, 0, 1, 0, 0, 0}, row)
+		multiplyAll(portableKernel{}, w, 1, []float32{0, 0, 0, 1, 0, 0, 0}, row)
 		for col := range cols {
-			w.column(column, col)
+			w.copyColumn(column, col)
 			if err := sameBits(column, src[col*rows:][:rows]); err != nil {
 				t.Fatalf("column %d of %d: %v", col, cols, err)
 			}
@@ -159,8 +155,7 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestSoftmax checks values against float64, and that they depend on the row's
-// own elements alone.
+// TestSoftmax compares values with float64, and checks that they depend only on the row's own elements.
 func TestSoftmax(t *testing.T) {
 	rng := rand.New(rand.NewPCG(14, 14))
 	for _, k := range kernels() {
@@ -176,10 +171,10 @@ func TestSoftmax(t *testing.T) {
 			want := append([]float32(nil), row[:n]...)
 			total := k.softmax(row[:roundUp(n, lanes)], n)
 			if totalAgain := k.softmax(again[:roundUp(n, lanes)], n); total != totalAgain {
-				t.Fatalf("%s: the sum of %d depends on what follows", k.name(), n)
+				t.Fatalf("%s: the sum of %d depends on what follows", k.kernelName(), n)
 			}
 			if err := sameBits(again[:n], row[:n]); err != nil {
-				t.Fatalf("%s: %d depend on what follows: %v", k.name(), n, err)
+				t.Fatalf("%s: %d depend on what follows: %v", k.kernelName(), n, err)
 			}
 			checkSoftmax(t, want, row[:n], total)
 		}
@@ -213,7 +208,7 @@ func TestSwiGLU(t *testing.T) {
 			for i, g := range gate {
 				want := float64(g) / (1 + math.Exp(-float64(g))) * float64(up[i])
 				if math.Abs(float64(got[i])-want) > 1e-6*math.Abs(want)+1e-30 {
-					t.Fatalf("%s: swiglu(%v, %v) is %v, want %v", k.name(), g, up[i], got[i], want)
+					t.Fatalf("%s: swiglu(%v, %v) is %v, want %v", k.kernelName(), g, up[i], got[i], want)
 				}
 			}
 		}
@@ -232,12 +227,12 @@ func TestExponential(t *testing.T) {
 				want = 0
 			}
 			if got := float64(row[1]); math.Abs(got-want) > 2e-7*want {
-				t.Fatalf("%s: exp(%v) is %v, want %v", k.name(), v, got, want)
+				t.Fatalf("%s: exp(%v) is %v, want %v", k.kernelName(), v, got, want)
 			}
 		}
 		nan := []float32{0, float32(math.NaN()), 0, 0, 0, 0, 0, 0}
 		if k.softmax(nan, 2); nan[1] == nan[1] {
-			t.Fatalf("%s: the exponential of NaN is %v", k.name(), nan[1])
+			t.Fatalf("%s: the exponential of NaN is %v", k.kernelName(), nan[1])
 		}
 	}
 }

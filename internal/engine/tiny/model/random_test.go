@@ -8,8 +8,7 @@ import (
 	"penstock/core/kv"
 )
 
-// randomWeights draws weights of standard deviation 1/sqrt(inputs), norms around
-// one and small biases.
+// randomWeights makes weights of standard deviation 1/sqrt(inputs), norms around one and small biases.
 func randomWeights(cfg Config, seed uint64) Map {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	weights := make(Map)
@@ -58,9 +57,9 @@ func table(first, n, blockSize int) []int32 {
 	return blocks
 }
 
-// newTestCache is newCache with a crew that works together on small models too.
+// newTestCache is newCache with a worker pool that works in parallel on small models too.
 func newTestCache(m *Model, blocks, blockSize, rows, workers int) *Cache {
 	c := m.newCache(blocks, blockSize, rows, workers)
-	c.slab.crew.worth = 1
+	c.arena.pool.worth = 1
 	return c
 }

@@ -44,9 +44,9 @@ var fixtures = []string{"llama3", "llama-bf16", "qwen2-sharded", "qwen3-f16"}
 func TestReference(t *testing.T) {
 	for _, name := range fixtures {
 		for _, k := range kernels() {
-			t.Run(name+"/"+k.name(), func(t *testing.T) {
+			t.Run(name+"/"+k.kernelName(), func(t *testing.T) {
 				dir := filepath.Join("testdata", name)
-				m, _, err := load(t.Context(), dir, k)
+				m, _, err := loadWithKernel(t.Context(), dir, k)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -2,25 +2,23 @@ package model
 
 import "math"
 
-// frequencies returns, for each pair of a head's elements, the angle in radians
-// by which one position turns it: theta^(-2i/HeadDim), then scaled. They are
-// rounded to float32, as are the angles later, because that is what models were
-// trained with.
-func (c *Config) frequencies() []float32 {
+// rotaryFrequencies returns, for each pair of a head's elements, the angle in radians by which one position
+// rotates it: theta^(-2i/HeadDim), then scaled. They are rounded to float32, as are the angles later, because
+// models were trained with that.
+func (c *Config) rotaryFrequencies() []float32 {
 	freqs := make([]float32, c.HeadDim/2)
 	for i := range freqs {
 		f := math.Pow(c.RopeTheta, -float64(2*i)/float64(c.HeadDim))
-		freqs[i] = float32(c.RopeScaling.scale(f))
+		freqs[i] = float32(c.RopeScaling.scaleFrequency(f))
 	}
 	return freqs
 }
 
-// scale applies the scaling to one frequency. For llama3: rotations with a
-// wavelength below OriginalMaxPositions/HighFreqFactor positions are kept, those
-// above OriginalMaxPositions/LowFreqFactor are divided by Factor, and between
-// the two the result goes linearly (in the number of turns within the original
-// context) from one to the other. Source: the Llama 3.1 reference code.
-func (s *RopeScaling) scale(freq float64) float64 {
+// scaleFrequency applies the scaling to one frequency. For llama3: rotations with a wavelength below
+// OriginalMaxPositions/HighFreqFactor positions are kept, those above OriginalMaxPositions/LowFreqFactor are
+// divided by Factor, and between the two the result is interpolated linearly (in the number of turns within
+// the original context). Source: the Llama 3.1 reference code.
+func (s *RopeScaling) scaleFrequency(freq float64) float64 {
 	switch s.Type {
 	case "linear":
 		return freq / s.Factor
@@ -38,29 +36,29 @@ func (s *RopeScaling) scale(freq float64) float64 {
 	return freq
 }
 
-// angles writes the cosine and sine of each frequency at a position.
-func angles(cos, sin []float32, freqs []float32, position int) {
+// fillAngles writes the cosine and sine of each frequency at a position.
+func fillAngles(cos, sin []float32, freqs []float32, position int) {
 	for i, f := range freqs {
 		s, c := math.Sincos(float64(float32(position) * f))
 		cos[i], sin[i] = float32(c), float32(s)
 	}
 }
 
-// turn writes the cosine and sine of each pair of a head at the positions of a token.
-func (m *Model) turn(cos, sin []float32, turns [3]int32) {
+// fillTokenAngles writes the cosine and sine of each pair of a head at the positions of a token.
+func (m *Model) fillTokenAngles(cos, sin []float32, turns [3]int32) {
 	if turns[0] == turns[1] && turns[1] == turns[2] || m.cfg.MRope == [3]int{} {
-		angles(cos, sin, m.freqs, int(turns[0]))
+		fillAngles(cos, sin, m.freqs, int(turns[0]))
 		return
 	}
 	first := 0
 	for i, n := range m.cfg.MRope {
-		angles(cos[first:first+n], sin[first:first+n], m.freqs[first:first+n], int(turns[i]))
+		fillAngles(cos[first:first+n], sin[first:first+n], m.freqs[first:first+n], int(turns[i]))
 		first += n
 	}
 }
 
-// rotate turns each pair (x[i], x[i+half]) of one head by its angle.
-func rotate(x, cos, sin []float32) {
+// rotateHead rotates each pair (x[i], x[i+half]) of one head by its angle.
+func rotateHead(x, cos, sin []float32) {
 	half := len(x) / 2
 	low, high := x[:half], x[half:]
 	cos, sin = cos[:half], sin[:half]

@@ -1,55 +1,55 @@
 package model
 
-// The steps of a layer that treat each row by itself. Each is a job of the crew
-// whose tasks are grains of rows.
+// The steps of a layer that treat each row independently. Each is a job of the worker pool whose tasks are
+// grains of rows.
 
-// grain is how many rows make a task: enough to be worth a goroutine.
+// grain is how many rows make a task: enough to justify a goroutine.
 const grain = 8
 
 // elementWork is the cost of an element in these steps, in terms of a product.
 const elementWork = 16
 
-// overRows runs one of the jobs below over all rows.
-func (s *slab) overRows(job func(task, worker int)) {
+// forRows runs one of the jobs below over all rows.
+func (s *arena) forRows(job func(task, worker int)) {
 	work := len(s.rows) * s.model.cfg.Intermediate * elementWork
-	s.crew.do((len(s.rows)+grain-1)/grain, work, job)
+	s.pool.runTasks((len(s.rows)+grain-1)/grain, work, job)
 }
 
 // grainRows returns the rows of a task.
-func (s *slab) grainRows(task int) (first, end int) {
+func (s *arena) grainRows(task int) (first, end int) {
 	return task * grain, min((task+1)*grain, len(s.rows))
 }
 
-// enter looks the tokens up and prepares their positions and the first layer.
-func (s *slab) enter(task, _ int) {
+// embedRows looks up the embeddings of the tokens and prepares their positions and the first layer.
+func (s *arena) embedRows(task, _ int) {
 	half := s.model.cfg.HeadDim / 2
 	first, end := s.grainRows(task)
 	for i := first; i < end; i++ {
 		r := &s.rows[i]
-		if x := part(s.x, i, s.model.cfg.HiddenSize); r.shown != nil {
-			copy(x, r.shown)
+		if x := rowOf(s.x, i, s.model.cfg.HiddenSize); r.mediaRow != nil {
+			copy(x, r.mediaRow)
 		} else {
-			s.model.embedding(x, r.token)
+			s.model.copyEmbedding(x, r.token)
 		}
-		s.model.turn(part(s.cos, i, half), part(s.sin, i, half), r.turns)
-		s.normalise(i, s.model.layers[0].attnNorm)
+		s.model.fillTokenAngles(rowOf(s.cos, i, half), rowOf(s.sin, i, half), r.rotary)
+		s.normalizeRow(i, s.model.layers[0].attnNorm)
 	}
 }
 
-// store finishes queries and keys and puts keys and values into the cache.
-func (s *slab) store(task, _ int) {
+// storeKV finishes queries and keys and stores keys and values in the cache.
+func (s *arena) storeKV(task, _ int) {
 	cfg, l := &s.model.cfg, &s.model.layers[s.layer]
 	dim, half := cfg.HeadDim, cfg.HeadDim/2
 	queries, keys := cfg.Heads, cfg.Heads+cfg.KVHeads
 	first, end := s.grainRows(task)
 	for i := first; i < end; i++ {
-		qkv := part(s.qkv, i, cfg.qkvCols())
+		qkv := rowOf(s.qkv, i, cfg.qkvCols())
 		if l.bias != nil {
-			addTo(qkv, l.bias)
+			addVector(qkv, l.bias)
 		}
-		cos, sin := part(s.cos, i, half), part(s.sin, i, half)
+		cos, sin := rowOf(s.cos, i, half), rowOf(s.sin, i, half)
 		for h := range keys {
-			head := part(qkv, h, dim)
+			head := rowOf(qkv, h, dim)
 			switch {
 			case l.qNorm == nil:
 			case h < queries:
@@ -57,59 +57,58 @@ func (s *slab) store(task, _ int) {
 			default:
 				rmsNorm(head, head, l.kNorm, cfg.RMSEps)
 			}
-			rotate(head, cos, sin)
+			rotateHead(head, cos, sin)
 		}
 		r := &s.rows[i]
-		s.cache.put(s.layer, r.block, r.slot, qkv[queries*dim:keys*dim], qkv[keys*dim:])
+		s.cache.storeToken(s.layer, r.block, r.offset, qkv[queries*dim:keys*dim], qkv[keys*dim:])
 	}
 }
 
-// afterAttention adds what attention found and prepares the feed-forward half.
-func (s *slab) afterAttention(task, _ int) {
+// afterAttention adds the output of attention and prepares the feed-forward half.
+func (s *arena) afterAttention(task, _ int) {
 	first, end := s.grainRows(task)
 	for i := first; i < end; i++ {
-		s.absorb(i)
-		s.normalise(i, s.model.layers[s.layer].mlpNorm)
+		s.addDelta(i)
+		s.normalizeRow(i, s.model.layers[s.layer].mlpNorm)
 	}
 }
 
-// activate applies SwiGLU.
-func (s *slab) activate(task, _ int) {
+// applySwiGLU is the activation of the feed-forward half.
+func (s *arena) applySwiGLU(task, _ int) {
 	n := s.model.cfg.Intermediate
 	first, end := s.grainRows(task)
 	for i := first; i < end; i++ {
-		both := part(s.gateUp, i, 2*n)
-		s.model.kernel.swiglu(part(s.act, i, n), both[:n], both[n:])
+		both := rowOf(s.gateUp, i, 2*n)
+		s.model.kernel.swiglu(rowOf(s.act, i, n), both[:n], both[n:])
 	}
 }
 
-// afterMLP adds what the feed-forward half found and prepares what follows: the
-// next layer, or the head.
-func (s *slab) afterMLP(task, _ int) {
+// afterMLP adds the output of the feed-forward half and prepares what follows: the next layer, or the head.
+func (s *arena) afterMLP(task, _ int) {
 	weight := s.model.norm
 	if s.layer+1 < len(s.model.layers) {
 		weight = s.model.layers[s.layer+1].attnNorm
 	}
 	first, end := s.grainRows(task)
 	for i := first; i < end; i++ {
-		s.absorb(i)
-		s.normalise(i, weight)
+		s.addDelta(i)
+		s.normalizeRow(i, weight)
 	}
 }
 
-// absorb adds delta to the residual stream of row i.
-func (s *slab) absorb(i int) {
-	addTo(part(s.x, i, s.model.cfg.HiddenSize), part(s.delta, i, s.model.cfg.HiddenSize))
+// addDelta adds delta to the residual stream of row i.
+func (s *arena) addDelta(i int) {
+	addVector(rowOf(s.x, i, s.model.cfg.HiddenSize), rowOf(s.delta, i, s.model.cfg.HiddenSize))
 }
 
-func (s *slab) normalise(i int, weight []float32) {
-	rmsNorm(part(s.normed, i, s.model.cfg.HiddenSize), part(s.x, i, s.model.cfg.HiddenSize), weight, s.model.cfg.RMSEps)
+func (s *arena) normalizeRow(i int, weight []float32) {
+	rmsNorm(rowOf(s.normed, i, s.model.cfg.HiddenSize), rowOf(s.x, i, s.model.cfg.HiddenSize), weight, s.model.cfg.RMSEps)
 }
 
-// part returns the i-th run of n elements.
-func part(x []float32, i, n int) []float32 { return x[i*n:][:n] }
+// rowOf returns the i-th run of n elements.
+func rowOf(x []float32, i, n int) []float32 { return x[i*n:][:n] }
 
-func addTo(dst, x []float32) {
+func addVector(dst, x []float32) {
 	x = x[:len(dst)]
 	for i, v := range x {
 		dst[i] += v

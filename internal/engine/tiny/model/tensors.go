@@ -11,8 +11,7 @@ import (
 // Tensor is a weight in memory, row-major.
 type Tensor = checkpoint.Tensor
 
-// Tensors is where a model's weights come from. A *checkpoint.Checkpoint is one;
-// so is a Map.
+// Tensors is the source of a model's weights. *checkpoint.Checkpoint and Map implement it.
 type Tensors interface {
 	// Names returns the names of all weights.
 	Names() []string

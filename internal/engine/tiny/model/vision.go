@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Vision is the shape of an encoder of pictures and videos, Qwen2-VL's: patches of
-// Patch × Patch pixels of Temporal frames at a time become rows, which blocks of
-// attention and a feed-forward layer treat, frame by frame; then Merge × Merge
-// neighbours are merged into one row of the decoder's width. The zero value is none.
+// Vision is the shape of an encoder of pictures and videos, Qwen2-VL's: patches of Patch × Patch pixels of
+// Temporal frames at a time become rows, which pass through blocks of attention and feed-forward layers,
+// frame by frame; then Merge × Merge neighbours are merged into one row of the decoder's width. The zero
+// value is none.
 type Vision struct {
 	Depth        int // blocks
 	Dim          int // width of a patch's row
@@ -47,15 +47,15 @@ func (v *Vision) validate() error {
 	return errors.Join(errs...)
 }
 
-// visionPart names a weight of the encoder as published checkpoints do.
-func visionPart(part string) string { return "visual." + part }
+// visionWeight names a weight of the encoder as published checkpoints do.
+func visionWeight(part string) string { return "visual." + part }
 
-func visionBlock(block int, part string) string {
+func visionBlockWeight(block int, part string) string {
 	return fmt.Sprintf("visual.blocks.%d.%s", block, part)
 }
 
-// specs lists the encoder's weights, for a decoder of that width.
-func (v *Vision) specs(hidden int) (specs []Spec) {
+// weightSpecs lists the encoder's weights, for a decoder of width hidden.
+func (v *Vision) weightSpecs(hidden int) (specs []Spec) {
 	if *v == (Vision{}) {
 		return nil
 	}
@@ -64,29 +64,29 @@ func (v *Vision) specs(hidden int) (specs []Spec) {
 		add(name+".weight", shape...)
 		add(name+".bias", shape[0])
 	}
-	add(visionPart("patch_embed.proj.weight"), v.Dim, 3, v.Temporal, v.Patch, v.Patch)
+	add(visionWeight("patch_embed.proj.weight"), v.Dim, 3, v.Temporal, v.Patch, v.Patch)
 	for i := range v.Depth {
-		both(visionBlock(i, "norm1"), v.Dim)
-		both(visionBlock(i, "attn.qkv"), 3*v.Dim, v.Dim)
-		both(visionBlock(i, "attn.proj"), v.Dim, v.Dim)
-		both(visionBlock(i, "norm2"), v.Dim)
-		both(visionBlock(i, "mlp.fc1"), v.Intermediate, v.Dim)
-		both(visionBlock(i, "mlp.fc2"), v.Dim, v.Intermediate)
+		both(visionBlockWeight(i, "norm1"), v.Dim)
+		both(visionBlockWeight(i, "attn.qkv"), 3*v.Dim, v.Dim)
+		both(visionBlockWeight(i, "attn.proj"), v.Dim, v.Dim)
+		both(visionBlockWeight(i, "norm2"), v.Dim)
+		both(visionBlockWeight(i, "mlp.fc1"), v.Intermediate, v.Dim)
+		both(visionBlockWeight(i, "mlp.fc2"), v.Dim, v.Intermediate)
 	}
-	both(visionPart("merger.ln_q"), v.Dim)
+	both(visionWeight("merger.ln_q"), v.Dim)
 	merged := v.Dim * v.Merge * v.Merge
-	both(visionPart("merger.mlp.0"), merged, merged)
-	both(visionPart("merger.mlp.2"), hidden, merged)
+	both(visionWeight("merger.mlp.0"), merged, merged)
+	both(visionWeight("merger.mlp.2"), hidden, merged)
 	return specs
 }
 
-// vision holds the weights of the encoder.
-type vision struct {
-	embed        *matrix // without a bias
-	blocks       []visionLayer
-	norm         layerNorm
-	merge, leave linear
-	freqs        []float32 // [head width / 4], of rows and of columns alike
+// visionEncoder holds the weights of the encoder.
+type visionEncoder struct {
+	embed          *matrix // without a bias
+	blocks         []visionLayer
+	norm           layerNorm
+	merge, project linear
+	freqs          []float32 // [head width / 4], for rows and for columns
 }
 
 type visionLayer struct {
@@ -94,7 +94,7 @@ type visionLayer struct {
 	qkv, out, up, down linear
 }
 
-// layerNorm is a normalisation to mean 0 and variance 1, then scaled and shifted.
+// layerNorm is a normalization to mean 0 and variance 1, followed by scaling and shifting.
 type layerNorm struct{ weight, bias []float32 }
 
 // linear is a product with a bias.
@@ -103,36 +103,36 @@ type linear struct {
 	bias []float32
 }
 
-func (l *loader) layerNorm(name string) layerNorm {
-	return layerNorm{weight: l.vector(name + ".weight"), bias: l.vector(name + ".bias")}
+func (l *weightLoader) loadLayerNorm(name string) layerNorm {
+	return layerNorm{weight: l.loadVector(name + ".weight"), bias: l.loadVector(name + ".bias")}
 }
 
-func (l *loader) linear(rows, cols int, name string) linear {
-	return linear{w: l.matrix(rows, cols, name+".weight"), bias: l.vector(name + ".bias")}
+func (l *weightLoader) loadLinear(rows, cols int, name string) linear {
+	return linear{w: l.loadMatrix(rows, cols, name+".weight"), bias: l.loadVector(name + ".bias")}
 }
 
 // loadVision loads the encoder; nil if the model has none.
-func (m *Model) loadVision(l *loader) *vision {
+func (m *Model) loadVision(l *weightLoader) *visionEncoder {
 	v := &m.cfg.Vision
 	if *v == (Vision{}) {
 		return nil
 	}
-	e := &vision{embed: l.matrix(v.PatchElements(), v.Dim, visionPart("patch_embed.proj.weight"))}
+	e := &visionEncoder{embed: l.loadMatrix(v.PatchElements(), v.Dim, visionWeight("patch_embed.proj.weight"))}
 	for i := range v.Depth {
 		e.blocks = append(e.blocks, visionLayer{
-			attnNorm: l.layerNorm(visionBlock(i, "norm1")),
-			qkv:      l.linear(v.Dim, 3*v.Dim, visionBlock(i, "attn.qkv")),
-			out:      l.linear(v.Dim, v.Dim, visionBlock(i, "attn.proj")),
-			mlpNorm:  l.layerNorm(visionBlock(i, "norm2")),
-			up:       l.linear(v.Dim, v.Intermediate, visionBlock(i, "mlp.fc1")),
-			down:     l.linear(v.Intermediate, v.Dim, visionBlock(i, "mlp.fc2")),
+			attnNorm: l.loadLayerNorm(visionBlockWeight(i, "norm1")),
+			qkv:      l.loadLinear(v.Dim, 3*v.Dim, visionBlockWeight(i, "attn.qkv")),
+			out:      l.loadLinear(v.Dim, v.Dim, visionBlockWeight(i, "attn.proj")),
+			mlpNorm:  l.loadLayerNorm(visionBlockWeight(i, "norm2")),
+			up:       l.loadLinear(v.Dim, v.Intermediate, visionBlockWeight(i, "mlp.fc1")),
+			down:     l.loadLinear(v.Intermediate, v.Dim, visionBlockWeight(i, "mlp.fc2")),
 		})
 	}
 	merged := v.Dim * v.Merge * v.Merge
-	e.norm = l.layerNorm(visionPart("merger.ln_q"))
-	e.merge = l.linear(merged, merged, visionPart("merger.mlp.0"))
-	e.leave = l.linear(merged, m.cfg.HiddenSize, visionPart("merger.mlp.2"))
+	e.norm = l.loadLayerNorm(visionWeight("merger.ln_q"))
+	e.merge = l.loadLinear(merged, merged, visionWeight("merger.mlp.0"))
+	e.project = l.loadLinear(merged, m.cfg.HiddenSize, visionWeight("merger.mlp.2"))
 	half := Config{HeadDim: v.Dim / v.Heads / 2, RopeTheta: visionTheta}
-	e.freqs = half.frequencies()
+	e.freqs = half.rotaryFrequencies()
 	return e
 }

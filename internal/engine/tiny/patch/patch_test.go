@@ -18,10 +18,10 @@ func noise(seed uint64, n int) []byte {
 	return b
 }
 
-var same = Colours{Deviation: [3]float64{1. / 255, 1. / 255, 1. / 255}} // bytes stay what they are
+var same = Colours{Deviation: [3]float64{1. / 255, 1. / 255, 1. / 255}} // leaves bytes unchanged
 
-// TestOrder places every element where the order of Qwen2-VL's processors has it: a
-// reshape to [T, temporal, C, H/m, m, p, W/m, m, p] and a transposition.
+// TestOrder stores every element in the order of Qwen2-VL's processors: a reshape to [T, temporal, C, H/m, m,
+// p, W/m, m, p] and a transposition.
 func TestOrder(t *testing.T) {
 	for _, c := range []struct {
 		frames int
@@ -35,7 +35,7 @@ func TestOrder(t *testing.T) {
 	} {
 		h, w := c.grid[1]*c.s.Size, c.grid[2]*c.s.Size
 		rgb := noise(uint64(c.frames), c.frames*h*w*3)
-		got, err := Cut(rgb, [4]int{c.frames, h, w, 3}, c.grid, c.s, same)
+		got, err := CutPatches(rgb, [4]int{c.frames, h, w, 3}, c.grid, c.s, same)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,15 +71,15 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// naiveResize is the definition: each element is the mean of those around it, weighted by the
-// kernel, in float64, first along rows and then along columns.
+// naiveResize is the definition: each element is the mean of its neighbours, weighted by the kernel, in
+// float64, first along rows and then along columns.
 func naiveResize(rgb []byte, h, w, height, width int) []byte {
 	along := func(at func(i int) float64, size, n, i int) byte {
 		grown := max(1, float64(size)/float64(n))
 		center := (float64(i) + 0.5) * float64(size) / float64(n)
 		var sum, weights float64
 		for j := range size {
-			weight := cubic((float64(j) + 0.5 - center) / grown)
+			weight := cubicKernel((float64(j) + 0.5 - center) / grown)
 			sum, weights = sum+weight*at(j), weights+weight
 		}
 		return byte(max(0, min(255, math.Floor(sum/weights+0.5))))
@@ -100,7 +100,7 @@ func naiveResize(rgb []byte, h, w, height, width int) []byte {
 func TestResize(t *testing.T) {
 	for _, c := range [][4]int{{5, 7, 10, 14}, {40, 60, 28, 28}, {100, 3, 28, 28}, {1, 1, 28, 56}, {28, 300, 28, 28}, {30, 28, 28, 28}, {28, 28, 28, 28}} {
 		rgb := noise(uint64(c[0]), c[0]*c[1]*3)
-		got, want := resize(rgb, c[0], c[1], c[2], c[3]), naiveResize(rgb, c[0], c[1], c[2], c[3])
+		got, want := resizeImage(rgb, c[0], c[1], c[2], c[3]), naiveResize(rgb, c[0], c[1], c[2], c[3])
 		off := 0
 		for i := range want {
 			switch d := int(got[i]) - int(want[i]); {
@@ -115,14 +115,14 @@ func TestResize(t *testing.T) {
 		}
 	}
 	flat := bytes.Repeat([]byte{200}, 31*17*3)
-	if got := resize(flat, 31, 17, 56, 28); bytes.Count(got, []byte{200}) != len(got) {
+	if got := resizeImage(flat, 31, 17, 56, 28); bytes.Count(got, []byte{200}) != len(got) {
 		t.Error("a flat picture is not flat any more")
 	}
 }
 
 func TestColours(t *testing.T) {
 	c := Colours{Mean: [3]float64{0.5, 0, 0.25}, Deviation: [3]float64{0.5, 1, 2}}
-	got, err := Cut([]byte{0, 51, 255}, [4]int{1, 1, 1, 3}, [3]int{1, 1, 1}, Shape{Size: 1, Merge: 1, Temporal: 1}, c)
+	got, err := CutPatches([]byte{0, 51, 255}, [4]int{1, 1, 1, 3}, [3]int{1, 1, 1}, Shape{Size: 1, Merge: 1, Temporal: 1}, c)
 	if want := []float32{-1, 0.2, 0.375}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v %v, want %v", got, err, want)
 	}
@@ -144,7 +144,7 @@ func TestCutRefuses(t *testing.T) {
 		"no grid":  {12, [4]int{1, 2, 2, 3}, [3]int{1, 0, 2}, good},
 		"shape":    {12, [4]int{1, 2, 2, 3}, [3]int{1, 2, 2}, Shape{}},
 	} {
-		if _, err := Cut(make([]byte, c.n), c.shape, c.grid, c.s, same); err == nil {
+		if _, err := CutPatches(make([]byte, c.n), c.shape, c.grid, c.s, same); err == nil {
 			t.Errorf("%s: cut", name)
 		}
 	}
@@ -155,14 +155,14 @@ func BenchmarkCut(b *testing.B) {
 	s := Shape{Size: 14, Merge: 2, Temporal: 2}
 	b.Run("1920x1080 to 252x448", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := Cut(rgb, [4]int{1, 1080, 1920, 3}, [3]int{1, 18, 32}, s, same); err != nil {
+			if _, err := CutPatches(rgb, [4]int{1, 1080, 1920, 3}, [3]int{1, 18, 32}, s, same); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("224x224 as it is", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := Cut(rgb[:224*224*3], [4]int{1, 224, 224, 3}, [3]int{1, 16, 16}, s, same); err != nil {
+			if _, err := CutPatches(rgb[:224*224*3], [4]int{1, 224, 224, 3}, [3]int{1, 16, 16}, s, same); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -2,12 +2,12 @@ package patch
 
 import "math"
 
-// resize returns a picture of RGB in another size: bicubic with the kernel's width
-// grown by what a picture shrinks, first along rows, then along columns, in fixed
-// point and rounded to bytes after each, which is what PIL does.
-func resize(rgb []byte, h, w, height, width int) []byte {
+// resizeImage returns an RGB picture in another size: bicubic with the kernel's width scaled by the
+// reduction, first along rows, then along columns, in fixed point and rounded to bytes after each, as PIL
+// does.
+func resizeImage(rgb []byte, h, w, height, width int) []byte {
 	if w != width {
-		t := taps(w, width)
+		t := resizeTaps(w, width)
 		out := make([]byte, h*width*3)
 		for y := range h {
 			row, to := rgb[y*w*3:][:w*3], out[y*width*3:][:width*3]
@@ -21,7 +21,7 @@ func resize(rgb []byte, h, w, height, width int) []byte {
 					}
 				}
 				for c := range sum {
-					to[3*x+c] = round(sum[c])
+					to[3*x+c] = roundFixed(sum[c])
 				}
 			}
 		}
@@ -32,7 +32,7 @@ func resize(rgb []byte, h, w, height, width int) []byte {
 	}
 	out := make([]byte, height*w*3)
 	sums := make([]int, w*3)
-	for y, k := range taps(h, height) {
+	for y, k := range resizeTaps(h, height) {
 		clear(sums)
 		for i, weight := range k.weights {
 			for x, v := range rgb[(k.first+i)*w*3:][:w*3] {
@@ -40,32 +40,32 @@ func resize(rgb []byte, h, w, height, width int) []byte {
 			}
 		}
 		for x, sum := range sums {
-			out[y*w*3+x] = round(sum)
+			out[y*w*3+x] = roundFixed(sum)
 		}
 	}
 	return out
 }
 
-// precision is how many bits of a weight are behind the point.
+// precision is how many fractional bits a weight has.
 const precision = 22
 
-func round(sum int) byte {
+func roundFixed(sum int) byte {
 	return byte(max(0, min(255, (sum+1<<(precision-1))>>precision)))
 }
 
-// tap is what an element of the output is made of.
-type tap struct {
+// resizeTap is the weighted inputs of one output element.
+type resizeTap struct {
 	first   int
 	weights []int
 }
 
-// taps returns what each of n elements is made of, out of size.
-func taps(size, n int) []tap {
-	const support = 2 // of the kernel, each way
+// resizeTaps returns the inputs of each of n elements, out of size.
+func resizeTaps(size, n int) []resizeTap {
+	const support = 2 // of the kernel, in each direction
 	scale := float64(size) / float64(n)
 	grown := max(scale, 1)
 	reach := float64(support * grown)
-	all := make([]tap, n)
+	all := make([]resizeTap, n)
 	var weights []float64
 	for i := range all {
 		center := float64((float64(i) + 0.5) * scale)
@@ -74,11 +74,11 @@ func taps(size, n int) []tap {
 		weights = weights[:0]
 		var sum float64
 		for j := first; j < end; j++ {
-			weight := cubic((float64(j) - center + 0.5) / grown)
+			weight := cubicKernel((float64(j) - center + 0.5) / grown)
 			weights = append(weights, weight)
 			sum += weight
 		}
-		all[i] = tap{first: first, weights: make([]int, len(weights))}
+		all[i] = resizeTap{first: first, weights: make([]int, len(weights))}
 		for j, weight := range weights {
 			all[i].weights[j] = int(math.Round(weight / sum * (1 << precision)))
 		}
@@ -86,8 +86,8 @@ func taps(size, n int) []tap {
 	return all
 }
 
-// cubic is the kernel of Keys with a = -1/2.
-func cubic(x float64) float64 {
+// cubicKernel is the kernel of Keys with a = -1/2.
+func cubicKernel(x float64) float64 {
 	const a = -0.5
 	x = math.Abs(x)
 	switch {

@@ -7,20 +7,19 @@ import (
 	"penstock/internal/engine"
 )
 
-// Params say how the tokens of one choice are drawn.
+// Params say how the tokens of one choice are sampled.
 type Params struct {
 	Sampling engine.Sampling
 	Choice   int // index among the request's choices
-	// Stops are not drawn while the output is shorter than MinTokens.
+	// Stops are not sampled while the output is shorter than MinTokens.
 	Stops     []kv.Token
 	MinTokens int
 	// Logprobs is -1 for none, else how many alternatives to report.
 	Logprobs int
 }
 
-// Choice is what sampling remembers of one choice: how long its output is and
-// which tokens its penalties hit. It is rebuilt, not carried, when a choice
-// moves to another engine.
+// Choice is the sampling state of one choice: how long its output is and which tokens its penalties affect.
+// It is rebuilt, not carried, when a choice moves to another engine.
 type Choice struct {
 	params   Params
 	position int // index in the output of the next token
@@ -30,7 +29,7 @@ type Choice struct {
 	index map[kv.Token]int
 }
 
-// occurrence is a token and how many times the output has it.
+// occurrence is a token and its number of occurrences in the output.
 type occurrence struct {
 	token kv.Token
 	count int
@@ -44,33 +43,32 @@ func NewChoice(p Params, prompt, generated []kv.Token) *Choice {
 		p.Sampling.RepetitionPenalty = 1
 	}
 	c := &Choice{params: p, position: len(generated)}
-	if !c.penalizes() {
+	if !c.hasPenalties() {
 		return c
 	}
 	c.index = make(map[kv.Token]int)
 	if p.Sampling.RepetitionPenalty != 1 {
 		for _, t := range prompt {
-			c.see(t, 0)
+			c.countToken(t, 0)
 		}
 	}
 	for _, t := range generated {
-		c.see(t, 1)
+		c.countToken(t, 1)
 	}
 	return c
 }
 
-// Position returns the index in the output of the token that is drawn next: how
-// long the output is.
+// Position returns the index in the output of the token that is sampled next: the length of the output.
 func (c *Choice) Position() int { return c.position }
 
-func (c *Choice) append(t kv.Token) {
+func (c *Choice) appendToken(t kv.Token) {
 	c.position++
-	if c.penalizes() {
-		c.see(t, 1)
+	if c.hasPenalties() {
+		c.countToken(t, 1)
 	}
 }
 
-func (c *Choice) see(t kv.Token, n int) {
+func (c *Choice) countToken(t kv.Token, n int) {
 	i, ok := c.index[t]
 	if !ok {
 		i = len(c.seen)
@@ -80,24 +78,23 @@ func (c *Choice) see(t kv.Token, n int) {
 	c.seen[i].count += n
 }
 
-func (c *Choice) penalizes() bool {
+func (c *Choice) hasPenalties() bool {
 	p := &c.params.Sampling
 	return p.RepetitionPenalty != 1 || p.FrequencyPenalty != 0 || p.PresencePenalty != 0
 }
 
-// adjusts reports whether adjust would change any logit without a mask.
-func (c *Choice) adjusts() bool {
-	return c.penalizes() || len(c.params.Sampling.Bias) > 0 || c.position < c.params.MinTokens
+// adjustsLogits reports whether adjustLogits would change any logit without a mask.
+func (c *Choice) adjustsLogits() bool {
+	return c.hasPenalties() || len(c.params.Sampling.Bias) > 0 || c.position < c.params.MinTokens
 }
 
-// adjust applies steps 2 to 6 of the package's order to logits. Every product is
-// rounded by its conversion before it enters a sum, which forbids the compiler
-// to fuse the two.
-func (c *Choice) adjust(logits []float32, allowed []uint64) {
+// adjustLogits applies steps 2 to 6 of the package's order to logits. Every product is rounded by its
+// conversion before it enters a sum, which forbids the compiler to fuse the two.
+func (c *Choice) adjustLogits(logits []float32, allowed []uint64) {
 	p := &c.params.Sampling
 	switch {
 	case allowed != nil:
-		keep(logits, allowed)
+		maskDisallowed(logits, allowed)
 	case c.position < c.params.MinTokens:
 		for _, t := range c.params.Stops {
 			if int(t) < len(logits) {
@@ -125,8 +122,8 @@ func (c *Choice) adjust(logits []float32, allowed []uint64) {
 	}
 }
 
-// keep makes the logits of the tokens that are not allowed -Inf.
-func keep(logits []float32, allowed []uint64) {
+// maskDisallowed sets the logits of the tokens that are not allowed to -Inf.
+func maskDisallowed(logits []float32, allowed []uint64) {
 	negInf := float32(math.Inf(-1))
 	for i := range logits {
 		if allowed[i/64]>>(i%64)&1 == 0 {

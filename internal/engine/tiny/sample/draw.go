@@ -12,14 +12,14 @@ import (
 // weightBits is the resolution of weights: the best token's is 1<<weightBits.
 const weightBits = 44
 
-// lightest is below ln(2^-44): weights of tokens beneath it round down to zero.
-const lightest = -31
+// minExponent is below ln(2^-44): weights of tokens beneath it round down to zero.
+const minExponent = -31
 
-// draw picks one token of logits in proportion to its weight, steps 8 to 12 of
-// the package's order. best is the best token; random is uniform over 64 bits.
-func (s *Sampler) draw(logits []float32, best kv.Token, p *engine.Sampling, random uint64) kv.Token {
-	s.weigh(logits, logits[best], p.Temperature)
-	last := s.cut(logits, p)
+// drawToken picks one token of logits in proportion to its weight, steps 8 to 12 of the package's order. best
+// is the best token; random is uniform over 64 bits.
+func (s *Sampler) drawToken(logits []float32, best kv.Token, p *engine.Sampling, random uint64) kv.Token {
+	s.computeWeights(logits, logits[best], p.Temperature)
+	last := s.cutoffRank(logits, p)
 	least := uint64(math.Ceil(p.MinP * (1 << weightBits)))
 
 	var total uint64
@@ -30,8 +30,7 @@ func (s *Sampler) draw(logits []float32, best kv.Token, p *engine.Sampling, rand
 		}
 		total += w
 	}
-	// floor(random × total / 2^64): every weight's share is exact to 2^-64 of
-	// the whole.
+	// floor(random × total / 2^64): every weight's share is exact to 2^-64 of the total.
 	target, _ := bits.Mul64(random, total)
 	for i, w := range s.weights {
 		if target < w {
@@ -42,11 +41,11 @@ func (s *Sampler) draw(logits []float32, best kv.Token, p *engine.Sampling, rand
 	return best // not reached: target < total
 }
 
-// weigh fills s.weights for logits at a temperature above 0.
-func (s *Sampler) weigh(logits []float32, largest float32, temperature float64) {
+// computeWeights fills s.weights for logits at a temperature above 0.
+func (s *Sampler) computeWeights(logits []float32, largest float32, temperature float64) {
 	for i, l := range logits {
 		x := (float64(l) - float64(largest)) / temperature
-		if !(x > lightest) {
+		if !(x > minExponent) {
 			s.weights[i] = 0
 			continue
 		}
@@ -54,9 +53,9 @@ func (s *Sampler) weigh(logits []float32, largest float32, temperature float64) 
 	}
 }
 
-// cut returns the last rank that top-k and top-p keep. The tokens each of them
-// keeps are the first of the ranking, so one bound says it all.
-func (s *Sampler) cut(logits []float32, p *engine.Sampling) rank {
+// cutoffRank returns the last rank that top-k and top-p keep. Each of them keeps the first tokens of the
+// ranking, so one bound suffices.
+func (s *Sampler) cutoffRank(logits []float32, p *engine.Sampling) tokenRank {
 	topK, topP := p.TopK > 0 && p.TopK < len(logits), p.TopP > 0 && p.TopP < 1
 	if !topK && !topP {
 		return lastRank
@@ -71,20 +70,20 @@ func (s *Sampler) cut(logits []float32, p *engine.Sampling) rank {
 	if topK && p.TopK < len(s.ranks) {
 		selectBest(s.ranks, p.TopK)
 		s.ranks = s.ranks[:p.TopK]
-		last = worst(s.ranks)
+		last = worstRank(s.ranks)
 	}
 	if topP {
-		last = s.nucleus(p.TopP)
+		last = s.nucleusRank(p.TopP)
 	}
 	return last
 }
 
-// nucleus returns the rank of the last token that top-p keeps of s.ranks. It
-// sorts only as many of the best as it takes to reach the share.
-func (s *Sampler) nucleus(share float64) rank {
+// nucleusRank returns the rank of the last token that top-p keeps of s.ranks. It sorts only as many of the
+// best as are needed to reach the share.
+func (s *Sampler) nucleusRank(share float64) tokenRank {
 	var total uint64
 	for _, r := range s.ranks {
-		total += s.weights[r.token()]
+		total += s.weights[r.tokenID()]
 	}
 	need := uint64(math.Ceil(share * float64(total)))
 	rest, size := s.ranks, 64
@@ -92,14 +91,14 @@ func (s *Sampler) nucleus(share float64) rank {
 		size = min(size, len(rest))
 		sortBest(rest, size)
 		for _, r := range rest[:size] {
-			w := s.weights[r.token()]
+			w := s.weights[r.tokenID()]
 			if w >= need {
 				return r
 			}
 			need -= w
 		}
 		if size == len(rest) {
-			return rest[size-1] // rounding of need took it past the total
+			return rest[size-1] // rounding of need exceeded the total
 		}
 		rest, size = rest[size:], size*4
 	}

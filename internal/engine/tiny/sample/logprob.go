@@ -7,9 +7,9 @@ import (
 	"penstock/internal/engine"
 )
 
-// logprobs fills in the log-probability of out.Token under the softmax of
-// logits and the n most likely tokens.
-func (s *Sampler) logprobs(out *engine.Logprob, logits []float32, n int) {
+// fillLogprobs fills in the log-probability of out.Token under the softmax of logits and the n most likely
+// tokens.
+func (s *Sampler) fillLogprobs(out *engine.Logprob, logits []float32, n int) {
 	best, _ := argmax(logits)
 	largest := float64(logits[best])
 	var sum float64
@@ -26,7 +26,7 @@ func (s *Sampler) logprobs(out *engine.Logprob, logits []float32, n int) {
 	s.mostLikely(logits, n)
 	out.Top = make([]engine.TokenLogprob, len(s.top))
 	for i, r := range s.top {
-		out.Top[i] = engine.TokenLogprob{Token: r.token(), Logprob: of(logits[r.token()])}
+		out.Top[i] = engine.TokenLogprob{Token: r.tokenID(), Logprob: of(logits[r.tokenID()])}
 	}
 }
 
@@ -49,4 +49,4 @@ func (s *Sampler) mostLikely(logits []float32, n int) {
 }
 
 // firstImpossible is the rank of token 0 at a logit of -Inf.
-const firstImpossible = rank(0xff800000) << 32
+const firstImpossible = tokenRank(0xff800000) << 32

@@ -8,9 +8,8 @@ import (
 	"penstock/core/kv"
 )
 
-// naiveNext is the package's order written down as it reads: full sorts, big
-// integers, package math's exponential, counting by scanning. output is what
-// the choice has generated so far.
+// naiveNext is the package's order written literally: full sorts, big integers, package math's exponential,
+// counting by scanning. output is the choice's output so far.
 func naiveNext(p Params, mask, prompt, output []kv.Token, logits []float32, allowed []uint64) kv.Token {
 	l := slices.Clone(logits)
 	for i := range l {
@@ -99,7 +98,7 @@ func naiveNext(p Params, mask, prompt, output []kv.Token, logits []float32, allo
 	for _, i := range kept {
 		total.Add(total, big.NewInt(weight(i)))
 	}
-	target := new(big.Int).SetUint64(Draw(p.Sampling.Seed, p.Choice, len(output)))
+	target := new(big.Int).SetUint64(RandomBits(p.Sampling.Seed, p.Choice, len(output)))
 	target.Mul(target, total).Rsh(target, 64)
 	for _, i := range kept {
 		w := big.NewInt(weight(i))

@@ -29,7 +29,7 @@ func tokens(t *rapid.T, label string, vocab, most int) []kv.Token {
 	}), 0, most).Draw(t, label)
 }
 
-// drawParams draws parameters of which every one is off about half of the time.
+// drawParams draws parameters, each of which is off about half of the time.
 func drawParams(t *rapid.T, vocab int) Params {
 	maybe := func(label string, values ...float64) float64 {
 		return rapid.SampledFrom(append(values, make([]float64, len(values))...)).Draw(t, label)
@@ -78,7 +78,7 @@ func TestNextIsTheNaiveDraw(t *testing.T) {
 			var allowed []uint64
 			if rapid.Bool().Draw(t, "guided") {
 				allowed = make([]uint64, (vocab+63)/64)
-				some := 0 // that is not masked, so that something can be drawn
+				some := 0 // unmasked, so that something can be sampled
 				for slices.Contains(mask, kv.Token(some)) {
 					some++
 				}
@@ -125,7 +125,7 @@ func TestFiltersOnLargeVocabulary(t *testing.T) {
 	}
 }
 
-// TestNucleusIsAsSmallAsCanBe has filters at the exact share that tokens reach.
+// TestNucleusIsAsSmallAsCanBe has filters at the exact share of some tokens.
 func TestNucleusIsAsSmallAsCanBe(t *testing.T) {
 	for _, c := range []struct {
 		sampling engine.Sampling
@@ -206,7 +206,7 @@ func TestPhilox(t *testing.T) {
 		{math.MaxUint64, math.MaxUint64, math.MaxUint64, 0x65b021d60cd8310f},
 		{0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0, 0x0a5e742c2997341c},
 	} {
-		if got := Draw(v[2], int(v[1]), int(v[0])); got != v[3] {
+		if got := RandomBits(v[2], int(v[1]), int(v[0])); got != v[3] {
 			t.Errorf("Draw(%#x, %#x, %#x) = %#x, want %#x", v[2], v[1], v[0], got, v[3])
 		}
 	}
@@ -290,7 +290,7 @@ func TestNothingToDraw(t *testing.T) {
 		if name == "infinite" {
 			c = NewChoice(Params{Logprobs: -1}, nil, nil)
 		}
-		if _, err := s.Next(c, logits, nil); fault.Of(err) != fault.Internal || err == nil {
+		if _, err := s.Next(c, logits, nil); fault.CodeOf(err) != fault.Internal || err == nil {
 			t.Errorf("%s: error %v", name, err)
 		}
 		if c.Position() != 0 {

@@ -13,8 +13,8 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// RunArchive tests the archive that open returns. Each part gets one of its own,
-// without objects; open registers what it takes to close it with t.Cleanup.
+// RunArchive tests the archive that open returns. Each part gets its own archive without objects;
+// open registers its cleanup with t.Cleanup.
 func RunArchive(t *testing.T, open func(t *testing.T) bus.Archive) {
 	parts := []struct {
 		name string
@@ -34,15 +34,15 @@ func RunArchive(t *testing.T, open func(t *testing.T) bus.Archive) {
 	}
 }
 
-func put(t *testing.T, a bus.Archive, name string, data []byte) {
+func putObject(t *testing.T, a bus.Archive, name string, data []byte) {
 	t.Helper()
 	if err := a.Put(t.Context(), name, data); err != nil {
 		t.Fatalf("put %s: %v", name, err)
 	}
 }
 
-// has checks the objects whose names begin with prefix.
-func has(t *testing.T, a bus.Archive, prefix string, want ...bus.Object) {
+// checkObjects checks the objects whose names begin with prefix.
+func checkObjects(t *testing.T, a bus.Archive, prefix string, want ...bus.ArchiveObject) {
 	t.Helper()
 	got, err := a.List(t.Context(), prefix)
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -51,20 +51,20 @@ func has(t *testing.T, a bus.Archive, prefix string, want ...bus.Object) {
 }
 
 func testObjects(t *testing.T, a bus.Archive) {
-	has(t, a, "")
-	if _, err := a.Get(t.Context(), "one"); fault.Of(err) != fault.NotFound {
+	checkObjects(t, a, "")
+	if _, err := a.Get(t.Context(), "one"); fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("get from an empty archive: %v, want NotFound", err)
 	}
 	if err := a.Delete(t.Context(), "one"); err != nil {
 		t.Errorf("delete from an empty archive: %v", err)
 	}
-	put(t, a, "ns.two", []byte("22"))
-	put(t, a, "ns.one", []byte("1"))
-	put(t, a, "other", nil)
-	has(t, a, "", bus.Object{Name: "ns.one", Size: 1}, bus.Object{Name: "ns.two", Size: 2}, bus.Object{Name: "other"})
-	has(t, a, "ns.", bus.Object{Name: "ns.one", Size: 1}, bus.Object{Name: "ns.two", Size: 2})
-	put(t, a, "ns.one", []byte("another"))
-	put(t, a, "ns.one", []byte("a third"))
+	putObject(t, a, "ns.two", []byte("22"))
+	putObject(t, a, "ns.one", []byte("1"))
+	putObject(t, a, "other", nil)
+	checkObjects(t, a, "", bus.ArchiveObject{Name: "ns.one", Size: 1}, bus.ArchiveObject{Name: "ns.two", Size: 2}, bus.ArchiveObject{Name: "other"})
+	checkObjects(t, a, "ns.", bus.ArchiveObject{Name: "ns.one", Size: 1}, bus.ArchiveObject{Name: "ns.two", Size: 2})
+	putObject(t, a, "ns.one", []byte("another"))
+	putObject(t, a, "ns.one", []byte("a third"))
 	for name, want := range map[string]string{"ns.one": "a third", "ns.two": "22", "other": ""} {
 		if got, err := a.Get(t.Context(), name); err != nil || string(got) != want {
 			t.Errorf("get %s: %q, %v, want %q", name, got, err, want)
@@ -75,37 +75,38 @@ func testObjects(t *testing.T, a bus.Archive) {
 			t.Errorf("delete: %v", err)
 		}
 	}
-	has(t, a, "", bus.Object{Name: "ns.two", Size: 2}, bus.Object{Name: "other"})
-	if _, err := a.Get(t.Context(), "ns.one"); fault.Of(err) != fault.NotFound {
+	checkObjects(t, a, "", bus.ArchiveObject{Name: "ns.two", Size: 2}, bus.ArchiveObject{Name: "other"})
+	if _, err := a.Get(t.Context(), "ns.one"); fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("get what was deleted: %v, want NotFound", err)
 	}
-	put(t, a, "ns.one", []byte("again"))
+	putObject(t, a, "ns.one", []byte("again"))
 	if got, err := a.Get(t.Context(), "ns.one"); err != nil || string(got) != "again" {
 		t.Errorf("get what was put again: %q, %v", got, err)
 	}
 }
 
-// testObjectSizes has objects of one message, at its border, and of many.
+// testObjectSizes stores objects of one message, of the maximum size of one message, and of many
+// messages.
 func testObjectSizes(t *testing.T, a bus.Archive) {
 	for _, n := range []int{0, 1, 1 << 10, 256<<10 - 1, 256 << 10, 256<<10 + 1, 20<<20 + 17} {
 		data := make([]byte, n)
 		for i := range data {
 			data[i] = byte(i * 31 >> 8)
 		}
-		put(t, a, "o", data)
+		putObject(t, a, "o", data)
 		if got, err := a.Get(t.Context(), "o"); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("an object of %d bytes came back with %d, %v", n, len(got), err)
 		}
-		has(t, a, "", bus.Object{Name: "o", Size: uint64(n)})
+		checkObjects(t, a, "", bus.ArchiveObject{Name: "o", Size: uint64(n)})
 	}
-	if err := a.Put(t.Context(), "big", make([]byte, bus.MaxObject+1)); fault.Of(err) != fault.TooLarge {
+	if err := a.Put(t.Context(), "big", make([]byte, bus.MaxObject+1)); fault.CodeOf(err) != fault.TooLarge {
 		t.Errorf("oversize object: %v, want TooLarge", err)
 	}
 }
 
 func testObjectCopied(t *testing.T, a bus.Archive) {
 	data := []byte("data")
-	put(t, a, "o", data)
+	putObject(t, a, "o", data)
 	clear(data)
 	for range 2 {
 		got, err := a.Get(t.Context(), "o")
@@ -118,19 +119,19 @@ func testObjectCopied(t *testing.T, a bus.Archive) {
 
 func testObjectNames(t *testing.T, a bus.Archive) {
 	long := strings.Repeat("n", bus.MaxName)
-	put(t, a, long, []byte("x"))
-	has(t, a, "n", bus.Object{Name: long, Size: 1})
+	putObject(t, a, long, []byte("x"))
+	checkObjects(t, a, "n", bus.ArchiveObject{Name: long, Size: 1})
 	for _, name := range []string{"", ".", "a b", "a/b", "*", "é", long + "n"} {
-		if err := a.Put(t.Context(), name, nil); fault.Of(err) != fault.Invalid {
+		if err := a.Put(t.Context(), name, nil); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("put %q: %v, want Invalid", name, err)
 		}
-		if _, err := a.Get(t.Context(), name); fault.Of(err) != fault.Invalid {
+		if _, err := a.Get(t.Context(), name); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("get %q: %v, want Invalid", name, err)
 		}
-		if err := a.Delete(t.Context(), name); fault.Of(err) != fault.Invalid {
+		if err := a.Delete(t.Context(), name); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("delete %q: %v, want Invalid", name, err)
 		}
-		if err := a.Lock(t.Context(), name, mustNot(t)); fault.Of(err) != fault.Invalid {
+		if err := a.Lock(t.Context(), name, failIfHeld(t)); fault.CodeOf(err) != fault.Invalid {
 			t.Errorf("lock %q: %v, want Invalid", name, err)
 		}
 	}
@@ -142,25 +143,25 @@ func testArchiveContexts(t *testing.T, a bus.Archive) {
 	_, getErr := a.Get(ctx, "o")
 	_, listErr := a.List(ctx, "")
 	for what, err := range map[string]error{
-		"put": a.Put(ctx, "o", []byte("x")), "get": getErr, "list": listErr, "delete": a.Delete(ctx, "o"), "lock": a.Lock(ctx, "l", mustNot(t)),
+		"put": a.Put(ctx, "o", []byte("x")), "get": getErr, "list": listErr, "delete": a.Delete(ctx, "o"), "lock": a.Lock(ctx, "l", failIfHeld(t)),
 	} {
 		if err != context.Canceled {
 			t.Errorf("%s with an ended context: %v, want context.Canceled", what, err)
 		}
 	}
-	has(t, a, "")
+	checkObjects(t, a, "")
 }
 
-// mustNot returns what must not be called.
-func mustNot(t *testing.T) func(context.Context, uint64) error {
+// failIfHeld returns a function which must not be called.
+func failIfHeld(t *testing.T) func(context.Context, uint64) error {
 	return func(context.Context, uint64) error {
 		t.Error("the lock was held")
 		return nil
 	}
 }
 
-// testLockOne has many take one lock: never two at once, and each who does not get it
-// is told.
+// testLockOne lets many goroutines acquire one lock: never two hold it at once, and each of the
+// others gets an error.
 func testLockOne(t *testing.T, a bus.Archive) {
 	const goroutines, rounds = 6, 5
 	var wg sync.WaitGroup
@@ -177,8 +178,8 @@ func testLockOne(t *testing.T, a bus.Archive) {
 						t.Errorf("%d hold the lock", holders)
 					}
 					mu.Unlock()
-					// Another lock is another lock.
-					if err := a.Lock(t.Context(), "l", mustNot(t)); fault.Of(err) != fault.Conflict {
+					// Locks with different names are independent.
+					if err := a.Lock(t.Context(), "l", failIfHeld(t)); fault.CodeOf(err) != fault.Conflict {
 						t.Errorf("a lock that is held: %v, want Conflict", err)
 					}
 					mu.Lock()
@@ -188,7 +189,7 @@ func testLockOne(t *testing.T, a bus.Archive) {
 				})
 				mu.Lock()
 				switch {
-				case fault.Of(err) == fault.Conflict:
+				case fault.CodeOf(err) == fault.Conflict:
 					refused++
 				case err != nil:
 					t.Error(err)
@@ -223,7 +224,7 @@ func testLockTokens(t *testing.T, a bus.Archive) {
 	}
 }
 
-// testLockEnds: the lock is free when its holder returns, fails or is told to stop.
+// testLockEnds: the lock is free after its holder has returned, failed or been canceled.
 func testLockEnds(t *testing.T, a bus.Archive) {
 	if err := a.Lock(t.Context(), "l", func(context.Context, uint64) error { return errDone }); err != errDone {
 		t.Errorf("a holder's error came back as %v", err)

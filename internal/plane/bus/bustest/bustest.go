@@ -1,5 +1,5 @@
-// Package bustest is the conformance suite of event buses. It uses nothing but
-// the contract: no fake time, no knowledge of where messages are kept.
+// Package bustest is the conformance suite of event buses. It relies only on the contract: no fake
+// time, no knowledge of the store.
 package bustest
 
 import (
@@ -8,8 +8,8 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// Run tests the bus that open returns. Each part gets a bus of its own, without
-// messages; open registers what it takes to close it with t.Cleanup.
+// Run tests the bus that open returns. Each part gets its own bus without messages; open registers
+// its cleanup with t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) bus.Bus) {
 	parts := []struct {
 		name string
@@ -50,8 +50,8 @@ var (
 	durable = bus.Topic{Name: "durable", Durable: true, MaxBytes: 32 << 20}
 )
 
-// both runs f once with each kind of topic.
-func both(t *testing.T, f func(*testing.T, bus.Topic)) {
+// forBothKinds runs f once with each kind of topic.
+func forBothKinds(t *testing.T, f func(*testing.T, bus.Topic)) {
 	for _, topic := range []bus.Topic{gossip, durable} {
 		t.Run(topic.Name, func(t *testing.T) { f(t, topic) })
 	}

@@ -14,9 +14,9 @@ import (
 
 var errDone = errors.New("done")
 
-// checkRun says whether got are the messages data[0], data[1], … with
-// consecutive numbers from first.
-func checkRun(t *testing.T, got []message, first uint64, data func(seq uint64) string) {
+// checkRun checks that got are the messages data[0], data[1], … with consecutive numbers from
+// first.
+func checkRun(t *testing.T, got []copiedMessage, first uint64, data func(seq uint64) string) {
 	t.Helper()
 	for i, m := range got {
 		seq := first + uint64(i)
@@ -26,50 +26,50 @@ func checkRun(t *testing.T, got []message, first uint64, data func(seq uint64) s
 	}
 }
 
-func number(seq uint64) string { return strconv.FormatUint(seq, 10) }
+func formatNumber(seq uint64) string { return strconv.FormatUint(seq, 10) }
 
 func publishNumbers(t *testing.T, b bus.Bus, topic bus.Topic, from, to uint64) {
 	t.Helper()
 	for i := from; i <= to; i++ {
-		publish(t, b, topic, "k", number(i))
+		publishMessage(t, b, topic, "k", formatNumber(i))
 	}
 }
 
 func testDurable(t *testing.T, b bus.Bus) {
-	s := subscribe(t, b, durable, 0)
+	s := startSubscriber(t, b, durable, 0)
 	publishNumbers(t, b, durable, 1, 300)
-	checkRun(t, s.await(300), 1, number)
+	checkRun(t, s.awaitMessages(300), 1, formatNumber)
 }
 
 func testReplay(t *testing.T, b bus.Bus) {
 	const n = 1500 // more than one batch of any implementation
 	publishNumbers(t, b, durable, 1, n)
 	for _, from := range []uint64{0, 1, 2, 600, n, n + 1} {
-		s := subscribe(t, b, durable, from).awaitReady()
+		s := startSubscriber(t, b, durable, from).awaitReady()
 		first := max(from, 1)
-		got := s.messages()
+		got := s.received()
 		if want := n + 1 - int(first); len(got) != want {
 			t.Errorf("from %d: %d messages before ready, want %d", from, len(got), want)
 		}
-		checkRun(t, got, first, number)
+		checkRun(t, got, first, formatNumber)
 	}
-	s := subscribe(t, b, durable, n-1)
+	s := startSubscriber(t, b, durable, n-1)
 	publishNumbers(t, b, durable, n+1, n+10)
-	checkRun(t, s.await(12), n-1, number)
+	checkRun(t, s.awaitMessages(12), n-1, formatNumber)
 }
 
-// testFromTheFuture asks for what is still to come.
+// testFromTheFuture subscribes from a number which does not exist yet.
 func testFromTheFuture(t *testing.T, b bus.Bus) {
 	publishNumbers(t, b, durable, 1, 3)
-	s := subscribe(t, b, durable, 6).awaitReady()
+	s := startSubscriber(t, b, durable, 6).awaitReady()
 	publishNumbers(t, b, durable, 4, 8)
-	checkRun(t, s.await(3), 6, number)
+	checkRun(t, s.awaitMessages(3), 6, formatNumber)
 }
 
 func testReady(t *testing.T, b bus.Bus) {
-	s := subscribe(t, b, durable, 0).awaitReady() // there is nothing at all
+	s := startSubscriber(t, b, durable, 0).awaitReady() // the topic is empty
 	publishNumbers(t, b, durable, 1, 5)
-	s.await(5) // a second call of ready would have panicked
+	s.awaitMessages(5) // a second call of ready would have panicked
 
 	ctx := t.Context()
 	got := 0
@@ -87,24 +87,24 @@ func testReady(t *testing.T, b bus.Bus) {
 func testDurableSubscribers(t *testing.T, b bus.Bus) {
 	var subs []*subscriber
 	for range 8 {
-		subs = append(subs, subscribe(t, b, durable, 0))
+		subs = append(subs, startSubscriber(t, b, durable, 0))
 	}
 	publishNumbers(t, b, durable, 1, 100)
 	for _, s := range subs {
-		checkRun(t, s.await(100), 1, number)
+		checkRun(t, s.awaitMessages(100), 1, formatNumber)
 	}
 }
 
-// testResubscribe hands a topic over from one subscription to the next.
+// testResubscribe continues a topic with a second subscription.
 func testResubscribe(t *testing.T, b bus.Bus) {
 	next := uint64(1)
 	for round := range 5 {
 		publishNumbers(t, b, durable, uint64(round*40+1), uint64(round*40+40))
-		s := subscribe(t, b, durable, next)
-		s.await(20)
+		s := startSubscriber(t, b, durable, next)
+		s.awaitMessages(20)
 		s.stop()
-		got := s.messages()
-		checkRun(t, got, next, number)
+		got := s.received()
+		checkRun(t, got, next, formatNumber)
 		next += uint64(len(got))
 	}
 }
@@ -112,25 +112,25 @@ func testResubscribe(t *testing.T, b bus.Bus) {
 func testBounds(t *testing.T, b bus.Bus) {
 	topic := bus.Topic{Name: "small", Durable: true, MaxBytes: 256 << 10, MaxAge: time.Hour}
 	const n, size = 1000, 1 << 10
-	data := func(seq uint64) string { return number(seq) + strings.Repeat("x", size) }
+	data := func(seq uint64) string { return formatNumber(seq) + strings.Repeat("x", size) }
 	for i := uint64(1); i <= n; i++ {
-		publish(t, b, topic, "k", data(i))
+		publishMessage(t, b, topic, "k", data(i))
 	}
-	got := subscribe(t, b, topic, 0).awaitReady().messages()
+	got := startSubscriber(t, b, topic, 0).awaitReady().received()
 	if len(got) == 0 {
 		t.Fatal("nothing was kept")
 	}
 	if kept := len(got) * size; kept > 256<<10 || kept < 128<<10 {
 		t.Errorf("%d KiB are kept, want somewhat less than 256", kept>>10)
 	}
-	checkRun(t, got, n+1-uint64(len(got)), data) // the oldest went
+	checkRun(t, got, n+1-uint64(len(got)), data) // the oldest messages were dropped
 }
 
-// testConcurrentPublishers checks the order of each of several callers, and that
-// every subscriber sees one and the same order of all.
+// testConcurrentPublishers checks that each publisher's order is kept, and that all subscribers see
+// the same total order.
 func testConcurrentPublishers(t *testing.T, b bus.Bus) {
 	const callers, each = 8, 100
-	live := subscribe(t, b, durable, 0)
+	live := startSubscriber(t, b, durable, 0)
 	var wg sync.WaitGroup
 	for c := range callers {
 		wg.Go(func() {
@@ -143,7 +143,7 @@ func testConcurrentPublishers(t *testing.T, b bus.Bus) {
 		})
 	}
 	wg.Wait()
-	got := live.await(callers * each)
+	got := live.awaitMessages(callers * each)
 	next := map[string]int{}
 	for i, m := range got {
 		if m.seq != uint64(i+1) {
@@ -154,7 +154,7 @@ func testConcurrentPublishers(t *testing.T, b bus.Bus) {
 		}
 		next[m.key]++
 	}
-	again := subscribe(t, b, durable, 0).awaitReady().messages()
+	again := startSubscriber(t, b, durable, 0).awaitReady().received()
 	if fmt.Sprint(again) != fmt.Sprint(got) {
 		t.Error("the replay differs from what was delivered live")
 	}

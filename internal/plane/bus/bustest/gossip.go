@@ -9,44 +9,44 @@ import (
 )
 
 func testGossip(t *testing.T, b bus.Bus) {
-	s := subscribe(t, b, gossip, 7).awaitReady() // from means nothing here
-	const n = 500                                // fits the queue: nothing may be lost
+	s := startSubscriber(t, b, gossip, 7).awaitReady() // from has no effect on this topic
+	const n = 500                                      // fits the queue, so no message may be lost
 	for i := range n {
-		publish(t, b, gossip, "k", strconv.Itoa(i))
+		publishMessage(t, b, gossip, "k", strconv.Itoa(i))
 	}
-	for i, m := range s.await(n) {
-		if want := (message{"k", strconv.Itoa(i), 0}); m != want {
+	for i, m := range s.awaitMessages(n) {
+		if want := (copiedMessage{"k", strconv.Itoa(i), 0}); m != want {
 			t.Fatalf("message %d is %+v, want %+v", i, m, want)
 		}
 	}
 }
 
 func testGossipNoReplay(t *testing.T, b bus.Bus) {
-	publish(t, b, gossip, "k", "before")
-	s := subscribe(t, b, gossip, 0).awaitReady()
-	publish(t, b, gossip, "k", "after")
-	if got := s.await(1); got[0].data != "after" {
+	publishMessage(t, b, gossip, "k", "before")
+	s := startSubscriber(t, b, gossip, 0).awaitReady()
+	publishMessage(t, b, gossip, "k", "after")
+	if got := s.awaitMessages(1); got[0].data != "after" {
 		t.Errorf("got %+v, want only what came after", got)
 	}
 }
 
 func testGossipSubscribers(t *testing.T, b bus.Bus) {
-	first, second := subscribe(t, b, gossip, 0).awaitReady(), subscribe(t, b, gossip, 0).awaitReady()
-	publish(t, b, gossip, "k", "1")
-	first.await(1)
-	second.await(1)
+	first, second := startSubscriber(t, b, gossip, 0).awaitReady(), startSubscriber(t, b, gossip, 0).awaitReady()
+	publishMessage(t, b, gossip, "k", "1")
+	first.awaitMessages(1)
+	second.awaitMessages(1)
 	first.stop()
-	publish(t, b, gossip, "k", "2")
-	second.await(2)
-	if got := first.messages(); len(got) != 1 {
+	publishMessage(t, b, gossip, "k", "2")
+	second.awaitMessages(2)
+	if got := first.received(); len(got) != 1 {
 		t.Errorf("after its end a subscription got %+v", got)
 	}
 }
 
-// testGossipSlow publishes far more than the queue holds while the sink stands
-// still: publishing never waits, and what is lost is the oldest.
+// testGossipSlow publishes far more than the queue holds while the sink is blocked: publishing
+// never blocks, and the oldest messages are lost.
 func testGossipSlow(t *testing.T, b bus.Bus) {
-	const n = 3 * bus.Queue
+	const n = 3 * bus.QueueMessages
 	enter, leave := make(chan struct{}), make(chan struct{})
 	got := make(chan int, n+1)
 	ready, last := make(chan struct{}), strconv.Itoa(n-1)
@@ -71,10 +71,10 @@ func testGossipSlow(t *testing.T, b bus.Bus) {
 		}, func() { close(ready) })
 	}()
 	<-ready
-	publish(t, b, gossip, "k", "0 ")
+	publishMessage(t, b, gossip, "k", "0 ")
 	<-enter
 	for i := 1; i < n; i++ {
-		publish(t, b, gossip, "k", strconv.Itoa(i)+" ")
+		publishMessage(t, b, gossip, "k", strconv.Itoa(i)+" ")
 	}
 	close(leave)
 	if err := <-done; err != errDone {

@@ -10,9 +10,9 @@ import (
 	"penstock/internal/plane/bus"
 )
 
-// patience bounds a wait by half of the time that the test binary has left, so that the
-// test says what it waited for: no test passes by reaching it, and how long a wait takes is
-// up to the machine.
+// patience bounds a wait by half of the test binary's remaining time, so that a failing test
+// reports what it waited for. No test passes by reaching it; how long a wait takes depends on the
+// machine.
 func patience(t *testing.T) <-chan time.Time {
 	end, ok := t.Deadline()
 	if !ok {
@@ -21,8 +21,8 @@ func patience(t *testing.T) <-chan time.Time {
 	return time.After(time.Until(end) / 2)
 }
 
-// message is a bus.Message that may be kept.
-type message struct {
+// copiedMessage is a bus.Message with its own copy of the data.
+type copiedMessage struct {
 	key, data string
 	seq       uint64
 }
@@ -37,26 +37,26 @@ type subscriber struct {
 	change chan struct{} // holds a token after a message
 	mu     struct {
 		sync.Mutex
-		got []message
+		got []copiedMessage
 	}
 }
 
-// subscribe starts a subscription that ends with the test.
-func subscribe(t *testing.T, b bus.Bus, topic bus.Topic, from uint64) *subscriber {
+// startSubscriber starts a subscription which ends with the test.
+func startSubscriber(t *testing.T, b bus.Bus, topic bus.Topic, from uint64) *subscriber {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &subscriber{t: t, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{}), change: make(chan struct{}, 1)}
 	go func() {
 		defer close(s.done)
-		s.err = b.Subscribe(ctx, topic, from, s.sink, func() { close(s.ready) })
+		s.err = b.Subscribe(ctx, topic, from, s.record, func() { close(s.ready) })
 	}()
 	t.Cleanup(s.stop)
 	return s
 }
 
-func (s *subscriber) sink(m bus.Message) error {
+func (s *subscriber) record(m bus.Message) error {
 	s.mu.Lock()
-	s.mu.got = append(s.mu.got, message{m.Key, string(m.Data), m.Seq})
+	s.mu.got = append(s.mu.got, copiedMessage{m.Key, string(m.Data), m.Seq})
 	s.mu.Unlock()
 	select {
 	case s.change <- struct{}{}:
@@ -75,11 +75,11 @@ func (s *subscriber) stop() {
 	}
 }
 
-// messages returns what has come so far.
-func (s *subscriber) messages() []message {
+// received returns the messages so far.
+func (s *subscriber) received() []copiedMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]message(nil), s.mu.got...)
+	return append([]copiedMessage(nil), s.mu.got...)
 }
 
 // awaitReady waits until ready was called.
@@ -95,18 +95,18 @@ func (s *subscriber) awaitReady() *subscriber {
 	return s
 }
 
-// await waits until n messages have come and returns all that have.
-func (s *subscriber) await(n int) []message {
+// awaitMessages waits until n messages have arrived and returns all that have.
+func (s *subscriber) awaitMessages(n int) []copiedMessage {
 	s.t.Helper()
-	return s.awaitThat(fmt.Sprintf("%d messages", n), func(got []message) bool { return len(got) >= n })
+	return s.awaitThat(fmt.Sprintf("%d messages", n), func(got []copiedMessage) bool { return len(got) >= n })
 }
 
-// awaitThat waits until what has come satisfies a condition, and returns it.
-func (s *subscriber) awaitThat(what string, ok func([]message) bool) []message {
+// awaitThat waits until the messages satisfy ok, and returns them.
+func (s *subscriber) awaitThat(what string, ok func([]copiedMessage) bool) []copiedMessage {
 	s.t.Helper()
 	limit := patience(s.t)
 	for {
-		if got := s.messages(); ok(got) {
+		if got := s.received(); ok(got) {
 			return got
 		}
 		select {
@@ -114,12 +114,12 @@ func (s *subscriber) awaitThat(what string, ok func([]message) bool) []message {
 		case <-s.done:
 			s.t.Fatalf("Subscribe returned %v while waiting for %s", s.err, what)
 		case <-limit:
-			s.t.Fatalf("%s did not come; %d messages have", what, len(s.messages()))
+			s.t.Fatalf("%s did not come; %d messages have", what, len(s.received()))
 		}
 	}
 }
 
-func publish(t *testing.T, b bus.Bus, topic bus.Topic, key, data string) {
+func publishMessage(t *testing.T, b bus.Bus, topic bus.Topic, key, data string) {
 	t.Helper()
 	if err := b.Publish(t.Context(), topic, key, []byte(data)); err != nil {
 		t.Fatalf("publish to %s: %v", topic.Name, err)

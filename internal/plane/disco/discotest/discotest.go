@@ -1,5 +1,5 @@
-// Package discotest is the conformance suite of registries. It uses nothing but
-// the contract: no fake time, no knowledge of where instances are stored.
+// Package discotest is the conformance suite of registries. It relies only on the contract: no fake
+// time, no knowledge of the store.
 package discotest
 
 import (
@@ -8,8 +8,8 @@ import (
 	"penstock/internal/plane/disco"
 )
 
-// Run tests the registry that open returns. Each part gets one of its own,
-// without instances; open registers what it takes to close it with t.Cleanup.
+// Run tests the registry that open returns. Each part gets its own registry without instances; open
+// registers its cleanup with t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) disco.Registry) {
 	parts := []struct {
 		name string

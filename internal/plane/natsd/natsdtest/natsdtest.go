@@ -1,4 +1,4 @@
-// Package natsdtest has NATS servers that exist in no embeddable form, for tests.
+// Package natsdtest provides NATS servers for tests which cannot be embedded.
 package natsdtest
 
 import (
@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// ServeVersion starts a server that greets its clients as one of the given version,
-// answers their pings, and has nothing else. It ends with the test.
+// ServeVersion starts a server which greets clients with the given version and answers their pings,
+// and does nothing else. It ends with the test.
 func ServeVersion(t testing.TB, version string) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -25,7 +25,7 @@ func ServeVersion(t testing.TB, version string) (url string) {
 			if err != nil {
 				return // the test is over
 			}
-			conns.Go(func() { greet(c, version) })
+			conns.Go(func() { serveGreeting(c, version) })
 		}
 	})
 	t.Cleanup(func() {
@@ -35,8 +35,8 @@ func ServeVersion(t testing.TB, version string) (url string) {
 	return "nats://" + l.Addr().String()
 }
 
-// greet serves one connection until its client closes it.
-func greet(c net.Conn, version string) {
+// serveGreeting serves one connection until its client closes it.
+func serveGreeting(c net.Conn, version string) {
 	defer c.Close()
 	fmt.Fprintf(c, `INFO {"server_id":"OLD","server_name":"OLD","version":%q,"proto":1,"go":"go1.19","host":"127.0.0.1","port":4222,"headers":true,"max_payload":1048576,"jetstream":true}`+"\r\n", version)
 	lines := bufio.NewScanner(c)

@@ -11,8 +11,9 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// endless sends until the call is over and reports how it learnt of that.
-func endless(over chan<- error) rpc.Handler {
+// sendEndlessly returns a handler which sends until the call is over and reports the error of its
+// context.
+func sendEndlessly(over chan<- error) rpc.Handler {
 	return func(ctx context.Context, _ string, _ []byte, send func([]byte) error) error {
 		for {
 			if err := send([]byte("more")); err != nil {
@@ -26,7 +27,7 @@ func endless(over chan<- error) rpc.Handler {
 
 func testCallerCancels(t *testing.T, p rpc.Plane) {
 	over := make(chan error, 1)
-	s := serve(t, p, endless(over))
+	s := startServer(t, p, sendEndlessly(over))
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
 	err := p.Call(ctx, s.addr, "m", nil, func([]byte) error {
@@ -46,12 +47,12 @@ func testCallerCancels(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testCallerDeadline lets time run out under a handler that says nothing. On a machine without a
-// processor to spare that is before the call has reached the handler.
+// testCallerDeadline lets the deadline pass while the handler sends nothing. On a machine without
+// spare CPU the deadline may pass before the call reaches the handler.
 func testCallerDeadline(t *testing.T, p rpc.Plane) {
 	var begun atomic.Bool
 	over := make(chan struct{})
-	s := serve(t, p, func(ctx context.Context, _ string, _ []byte, _ func([]byte) error) error {
+	s := startServer(t, p, func(ctx context.Context, _ string, _ []byte, _ func([]byte) error) error {
 		begun.Store(true)
 		<-ctx.Done()
 		close(over)
@@ -59,7 +60,7 @@ func testCallerDeadline(t *testing.T, p rpc.Plane) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := p.Call(ctx, s.addr, "m", nil, discard); err != context.DeadlineExceeded {
+	if err := p.Call(ctx, s.addr, "m", nil, discardFrame); err != context.DeadlineExceeded {
 		t.Errorf("Call returned %v, want context.DeadlineExceeded", err)
 	}
 	if begun.Load() {
@@ -68,17 +69,17 @@ func testCallerDeadline(t *testing.T, p rpc.Plane) {
 }
 
 func testCanceledBefore(t *testing.T, p rpc.Plane) {
-	s := serve(t, p, func(context.Context, string, []byte, func([]byte) error) error { return nil })
+	s := startServer(t, p, func(context.Context, string, []byte, func([]byte) error) error { return nil })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := p.Call(ctx, s.addr, "m", nil, discard); err != context.Canceled {
+	if err := p.Call(ctx, s.addr, "m", nil, discardFrame); err != context.Canceled {
 		t.Errorf("Call returned %v, want context.Canceled", err)
 	}
 }
 
 func testRecvFails(t *testing.T, p rpc.Plane) {
 	over := make(chan error, 1)
-	s := serve(t, p, endless(over))
+	s := startServer(t, p, sendEndlessly(over))
 	enough := errors.New("enough")
 	n := 0
 	err := p.Call(t.Context(), s.addr, "m", nil, func([]byte) error {
@@ -93,15 +94,15 @@ func testRecvFails(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testSendAfterEnd keeps send beyond the handler's return.
+// testSendAfterEnd uses send after the handler has returned.
 func testSendAfterEnd(t *testing.T, p rpc.Plane) {
 	kept := make(chan func([]byte) error, 1)
-	s := serve(t, p, func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 		kept <- send
 		return nil
 	})
-	var f frames
-	if err := p.Call(t.Context(), s.addr, "m", nil, f.recv); err != nil {
+	var f frameRecorder
+	if err := p.Call(t.Context(), s.addr, "m", nil, f.record); err != nil {
 		t.Fatal(err)
 	}
 	send := <-kept
@@ -117,11 +118,11 @@ func testSendAfterEnd(t *testing.T, p rpc.Plane) {
 
 func testFaultRoundTrip(t *testing.T, p rpc.Plane) {
 	var reply error
-	s := serve(t, p, func(context.Context, string, []byte, func([]byte) error) error { return reply })
+	s := startServer(t, p, func(context.Context, string, []byte, func([]byte) error) error { return reply })
 	for code := fault.Internal; code <= fault.EngineError; code++ {
 		want := &fault.Error{Code: code, Message: "näme: " + code.String(), Param: "messages[0].content", RetryAfter: 1500 * time.Millisecond}
 		reply = errors.Join(errors.New("wrapped"), want)
-		err := p.Call(t.Context(), s.addr, "m", nil, discard)
+		err := p.Call(t.Context(), s.addr, "m", nil, discardFrame)
 		var got *fault.Error
 		if !errors.As(err, &got) {
 			t.Fatalf("%v came back as %T: %v", code, err, err)
@@ -134,8 +135,8 @@ func testFaultRoundTrip(t *testing.T, p rpc.Plane) {
 
 func testPlainError(t *testing.T, p rpc.Plane) {
 	secret := errors.New("secret path /etc")
-	s := serve(t, p, func(context.Context, string, []byte, func([]byte) error) error { return secret })
-	err := p.Call(t.Context(), s.addr, "m", nil, discard)
+	s := startServer(t, p, func(context.Context, string, []byte, func([]byte) error) error { return secret })
+	err := p.Call(t.Context(), s.addr, "m", nil, discardFrame)
 	var got *fault.Error
 	if !errors.As(err, &got) || got.Code != fault.Internal {
 		t.Fatalf("error %v, want Internal", err)
@@ -146,7 +147,7 @@ func testPlainError(t *testing.T, p rpc.Plane) {
 }
 
 func testFramesBeforeError(t *testing.T, p rpc.Plane) {
-	s := serve(t, p, func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 		for range rpc.Credit {
 			if err := send([]byte("f")); err != nil {
 				return err
@@ -154,26 +155,26 @@ func testFramesBeforeError(t *testing.T, p rpc.Plane) {
 		}
 		return fault.New(fault.Overloaded, "enough")
 	})
-	var f frames
-	err := p.Call(t.Context(), s.addr, "m", nil, f.recv)
-	if fault.Of(err) != fault.Overloaded || len(f.got) != rpc.Credit {
+	var f frameRecorder
+	err := p.Call(t.Context(), s.addr, "m", nil, f.record)
+	if fault.CodeOf(err) != fault.Overloaded || len(f.got) != rpc.Credit {
 		t.Errorf("error %v after %d frames, want Overloaded after %d", err, len(f.got), rpc.Credit)
 	}
 }
 
 func testPanic(t *testing.T, p rpc.Plane) {
-	s := serve(t, p, func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
 		if method == "crash" {
 			panic("defect")
 		}
 		return send([]byte("alive"))
 	})
-	err := p.Call(t.Context(), s.addr, "crash", nil, discard)
-	if err == nil || fault.Of(err) != fault.Internal {
+	err := p.Call(t.Context(), s.addr, "crash", nil, discardFrame)
+	if err == nil || fault.CodeOf(err) != fault.Internal {
 		t.Errorf("error %v, want Internal", err)
 	}
-	var f frames
-	if err := p.Call(t.Context(), s.addr, "m", nil, f.recv); err != nil || len(f.got) != 1 {
+	var f frameRecorder
+	if err := p.Call(t.Context(), s.addr, "m", nil, f.record); err != nil || len(f.got) != 1 {
 		t.Errorf("after a crash: error %v and frames %q", err, f.got)
 	}
 }

@@ -1,5 +1,5 @@
-// Package rpctest is the conformance suite of request planes. It uses nothing
-// but the contract: no fake time, no knowledge of how frames travel.
+// Package rpctest is the conformance suite of request planes. It relies only on the contract: no
+// fake time, no knowledge of the transport.
 package rpctest
 
 import (
@@ -8,8 +8,8 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// Run tests the plane that open returns. Each part gets a plane of its own;
-// open registers what it takes to close it with t.Cleanup.
+// Run tests the plane that open returns. Each part opens its own plane; open registers its cleanup
+// with t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) rpc.Plane) {
 	parts := []struct {
 		name string

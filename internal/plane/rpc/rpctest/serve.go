@@ -12,54 +12,54 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-func reply(text string) rpc.Handler {
+func replyWith(text string) rpc.Handler {
 	return func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 		return send([]byte(text))
 	}
 }
 
-// testUnknownAddress calls an address of the plane's own form at which nobody
-// serves any more.
+// testUnknownAddress calls an address in the plane's own format at which no server listens any
+// more.
 func testUnknownAddress(t *testing.T, p rpc.Plane) {
-	s := serve(t, p, reply("x"))
+	s := startServer(t, p, replyWith("x"))
 	s.stop()
 	<-s.done
-	if err := p.Call(t.Context(), s.addr, "m", nil, discard); fault.Of(err) != fault.Unavailable {
+	if err := p.Call(t.Context(), s.addr, "m", nil, discardFrame); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("error %v, want Unavailable", err)
 	}
 }
 
 func testAddressInUse(t *testing.T, p rpc.Plane) {
-	s := serve(t, p, reply("first"))
+	s := startServer(t, p, replyWith("first"))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err := p.Serve(ctx, s.addr, reply("second"), func(string) {
+	err := p.Serve(ctx, s.addr, replyWith("second"), func(string) {
 		t.Error("two servers at one address")
 		cancel()
 	})
-	if fault.Of(err) != fault.Conflict {
+	if fault.CodeOf(err) != fault.Conflict {
 		t.Errorf("error %v, want Conflict", err)
 	}
 }
 
 func testTwoServers(t *testing.T, p rpc.Plane) {
-	a, b := serve(t, p, reply("a")), serve(t, p, reply("b"))
+	a, b := startServer(t, p, replyWith("a")), startServer(t, p, replyWith("b"))
 	if a.addr == b.addr {
 		t.Fatalf("both servers were given %q", a.addr)
 	}
-	for s, want := range map[*server]string{a: "a", b: "b"} {
-		var f frames
-		if err := p.Call(t.Context(), s.addr, "m", nil, f.recv); err != nil || len(f.got) != 1 || f.got[0] != want {
+	for s, want := range map[*testServer]string{a: "a", b: "b"} {
+		var f frameRecorder
+		if err := p.Call(t.Context(), s.addr, "m", nil, f.record); err != nil || len(f.got) != 1 || f.got[0] != want {
 			t.Errorf("%s: error %v and frames %q, want %q", s.addr, err, f.got, want)
 		}
 	}
 }
 
-// testDrain stops a server in the middle of a call: the call goes on to its
-// end, new ones are refused, and Serve returns only then.
+// testDrain stops a server during a call: the call continues to its end, new calls are refused, and
+// Serve returns only then.
 func testDrain(t *testing.T, p rpc.Plane) {
 	entered, leave := make(chan struct{}), make(chan struct{})
-	s := serve(t, p, func(ctx context.Context, method string, _ []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(ctx context.Context, method string, _ []byte, send func([]byte) error) error {
 		if method == "probe" {
 			return nil
 		}
@@ -73,18 +73,17 @@ func testDrain(t *testing.T, p rpc.Plane) {
 		}
 		return send([]byte("after"))
 	})
-	var f frames
+	var f frameRecorder
 	called := make(chan error, 1)
-	go func() { called <- p.Call(t.Context(), s.addr, "slow", nil, f.recv) }()
+	go func() { called <- p.Call(t.Context(), s.addr, "slow", nil, f.record) }()
 	<-entered
 	s.stop()
-	// The end of ctx takes effect in Serve's own goroutine; until then a probe is
-	// answered. On one processor caller and handler would hand it to each other for
-	// ever if they did not step back.
-	for p.Call(t.Context(), s.addr, "probe", nil, discard) == nil {
+	// The end of ctx takes effect in Serve's own goroutine; until then a probe is answered. On one
+	// processor, caller and handler would switch to each other forever without Gosched.
+	for p.Call(t.Context(), s.addr, "probe", nil, discardFrame) == nil {
 		runtime.Gosched()
 	}
-	if err := p.Call(t.Context(), s.addr, "probe", nil, discard); fault.Of(err) != fault.Unavailable {
+	if err := p.Call(t.Context(), s.addr, "probe", nil, discardFrame); fault.CodeOf(err) != fault.Unavailable {
 		t.Errorf("a call to a draining server: error %v, want Unavailable", err)
 	}
 	select {
@@ -102,22 +101,22 @@ func testDrain(t *testing.T, p rpc.Plane) {
 }
 
 func testServeAgain(t *testing.T, p rpc.Plane) {
-	s := serve(t, p, reply("old"))
+	s := startServer(t, p, replyWith("old"))
 	s.stop()
 	<-s.done
-	serveAt(t, p, s.addr, reply("new"))
-	var f frames
-	if err := p.Call(t.Context(), s.addr, "m", nil, f.recv); err != nil || fmt.Sprint(f.got) != "[new]" {
+	startServerAt(t, p, s.addr, replyWith("new"))
+	var f frameRecorder
+	if err := p.Call(t.Context(), s.addr, "m", nil, f.record); err != nil || fmt.Sprint(f.got) != "[new]" {
 		t.Errorf("error %v and frames %q, want the new server's", err, f.got)
 	}
 }
 
-// testManyCalls has 1000 calls in progress at once before any may end.
+// testManyCalls keeps 1000 calls in progress at once before any of them may end.
 func testManyCalls(t *testing.T, p rpc.Plane) {
 	const calls = 1000
 	var entered sync.WaitGroup
 	entered.Add(calls)
-	s := serve(t, p, func(ctx context.Context, _ string, body []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(ctx context.Context, _ string, body []byte, send func([]byte) error) error {
 		entered.Done()
 		entered.Wait()
 		for i := range 5 {
@@ -131,8 +130,8 @@ func testManyCalls(t *testing.T, p rpc.Plane) {
 	for c := range calls {
 		callers.Go(func() {
 			name := strconv.Itoa(c)
-			var f frames
-			err := p.Call(t.Context(), s.addr, "m", []byte(name), f.recv)
+			var f frameRecorder
+			err := p.Call(t.Context(), s.addr, "m", []byte(name), f.record)
 			want := fmt.Sprintf("[%[1]s/0 %[1]s/1 %[1]s/2 %[1]s/3 %[1]s/4]", name)
 			if err != nil || fmt.Sprint(f.got) != want {
 				t.Errorf("call %d: error %v and frames %v", c, err, f.got)

@@ -7,25 +7,25 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// server is one Serve in progress.
-type server struct {
+// testServer is one Serve in progress.
+type testServer struct {
 	addr string
 	stop context.CancelFunc
 	done chan struct{} // closed when Serve has returned
 	err  error         // what it returned
 }
 
-// serve starts serving h at an address of the plane's choice and returns when
-// calls can arrive. The end of the test stops it and waits for it.
-func serve(t *testing.T, p rpc.Plane, h rpc.Handler) *server {
+// startServer starts serving h at an address that the plane chooses, and returns when calls can
+// arrive. It stops the server and waits for it at the end of the test.
+func startServer(t *testing.T, p rpc.Plane, h rpc.Handler) *testServer {
 	t.Helper()
-	return serveAt(t, p, "", h)
+	return startServerAt(t, p, "", h)
 }
 
-func serveAt(t *testing.T, p rpc.Plane, addr string, h rpc.Handler) *server {
+func startServerAt(t *testing.T, p rpc.Plane, addr string, h rpc.Handler) *testServer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &server{stop: cancel, done: make(chan struct{})}
+	s := &testServer{stop: cancel, done: make(chan struct{})}
 	ready := make(chan string, 1)
 	go func() {
 		defer close(s.done)
@@ -43,12 +43,12 @@ func serveAt(t *testing.T, p rpc.Plane, addr string, h rpc.Handler) *server {
 	return s
 }
 
-// frames is a recv that keeps a copy of what it gets.
-type frames struct{ got []string }
+// frameRecorder is a recv which keeps copies of the frames.
+type frameRecorder struct{ got []string }
 
-func (f *frames) recv(b []byte) error {
+func (f *frameRecorder) record(b []byte) error {
 	f.got = append(f.got, string(b))
 	return nil
 }
 
-func discard([]byte) error { return nil }
+func discardFrame([]byte) error { return nil }

@@ -18,7 +18,7 @@ import (
 
 func testOrder(t *testing.T, p rpc.Plane) {
 	const n = 10 * rpc.Credit
-	s := serve(t, p, func(_ context.Context, method string, body []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, method string, body []byte, send func([]byte) error) error {
 		for i := range n {
 			if err := send(fmt.Appendf(nil, "%s %s %d", method, body, i)); err != nil {
 				return err
@@ -26,8 +26,8 @@ func testOrder(t *testing.T, p rpc.Plane) {
 		}
 		return nil
 	})
-	var f frames
-	if err := p.Call(t.Context(), s.addr, "count", []byte("to"), f.recv); err != nil {
+	var f frameRecorder
+	if err := p.Call(t.Context(), s.addr, "count", []byte("to"), f.record); err != nil {
 		t.Fatal(err)
 	}
 	if len(f.got) != n {
@@ -42,7 +42,7 @@ func testOrder(t *testing.T, p rpc.Plane) {
 
 func testEmptyFrames(t *testing.T, p rpc.Plane) {
 	sent := []string{"", "a", "", "", "b", ""}
-	s := serve(t, p, func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
 		if len(body) != 0 {
 			return fault.New(fault.Invalid, "body of %d bytes, want none", len(body))
 		}
@@ -53,8 +53,8 @@ func testEmptyFrames(t *testing.T, p rpc.Plane) {
 		}
 		return send(nil)
 	})
-	var f frames
-	if err := p.Call(t.Context(), s.addr, "", nil, f.recv); err != nil {
+	var f frameRecorder
+	if err := p.Call(t.Context(), s.addr, "", nil, f.record); err != nil {
 		t.Fatal(err)
 	}
 	if want := append(sent, ""); !slices.Equal(f.got, want) {
@@ -63,16 +63,16 @@ func testEmptyFrames(t *testing.T, p rpc.Plane) {
 }
 
 func testNoFrames(t *testing.T, p rpc.Plane) {
-	s := serve(t, p, func(context.Context, string, []byte, func([]byte) error) error { return nil })
-	var f frames
-	if err := p.Call(t.Context(), s.addr, "m", nil, f.recv); err != nil || len(f.got) != 0 {
+	s := startServer(t, p, func(context.Context, string, []byte, func([]byte) error) error { return nil })
+	var f frameRecorder
+	if err := p.Call(t.Context(), s.addr, "m", nil, f.record); err != nil || len(f.got) != 0 {
 		t.Fatalf("error %v and %d frames, want neither", err, len(f.got))
 	}
 }
 
 // testLargeBody sends 8 MiB there and back.
 func testLargeBody(t *testing.T, p rpc.Plane) {
-	s := serve(t, p, func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
 		return send(body)
 	})
 	body := make([]byte, 8<<20)
@@ -94,21 +94,21 @@ func testLargeBody(t *testing.T, p rpc.Plane) {
 
 func testLimits(t *testing.T, p rpc.Plane) {
 	var calls atomic.Int64
-	s := serve(t, p, func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, _ string, body []byte, send func([]byte) error) error {
 		calls.Add(1)
 		return send(make([]byte, rpc.MaxFrame+1))
 	})
-	err := p.Call(t.Context(), s.addr, "m", make([]byte, rpc.MaxBody+1), discard)
-	if fault.Of(err) != fault.TooLarge || calls.Load() != 0 {
+	err := p.Call(t.Context(), s.addr, "m", make([]byte, rpc.MaxBody+1), discardFrame)
+	if fault.CodeOf(err) != fault.TooLarge || calls.Load() != 0 {
 		t.Errorf("oversize body: error %v and %d calls, want TooLarge and none", err, calls.Load())
 	}
-	err = p.Call(t.Context(), s.addr, strings.Repeat("m", rpc.MaxMethod+1), nil, discard)
-	if fault.Of(err) != fault.TooLarge || calls.Load() != 0 {
+	err = p.Call(t.Context(), s.addr, strings.Repeat("m", rpc.MaxMethod+1), nil, discardFrame)
+	if fault.CodeOf(err) != fault.TooLarge || calls.Load() != 0 {
 		t.Errorf("oversize method: error %v and %d calls, want TooLarge and none", err, calls.Load())
 	}
-	var f frames
-	err = p.Call(t.Context(), s.addr, strings.Repeat("m", rpc.MaxMethod), nil, f.recv)
-	if fault.Of(err) != fault.TooLarge || len(f.got) != 0 {
+	var f frameRecorder
+	err = p.Call(t.Context(), s.addr, strings.Repeat("m", rpc.MaxMethod), nil, f.record)
+	if fault.CodeOf(err) != fault.TooLarge || len(f.got) != 0 {
 		t.Errorf("oversize frame: error %v and %d frames, want TooLarge and none", err, len(f.got))
 	}
 }
@@ -116,7 +116,7 @@ func testLimits(t *testing.T, p rpc.Plane) {
 // testFrameIsCopied overwrites each frame as soon as send has returned.
 func testFrameIsCopied(t *testing.T, p rpc.Plane) {
 	const n = 3 * rpc.Credit
-	s := serve(t, p, func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 		buf := make([]byte, 512)
 		for i := range n {
 			for j := range buf {
@@ -142,12 +142,11 @@ func testFrameIsCopied(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testBodyIsCopied gives up a call and overwrites its body while the handler
-// still reads it.
+// testBodyIsCopied cancels a call and overwrites its body while the handler still reads it.
 func testBodyIsCopied(t *testing.T, p rpc.Plane) {
 	entered, overwritten, same := make(chan struct{}), make(chan struct{}), make(chan bool, 1)
 	want := bytes.Repeat([]byte("b"), 4096)
-	s := serve(t, p, func(_ context.Context, _ string, body []byte, _ func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, _ string, body []byte, _ func([]byte) error) error {
 		close(entered)
 		<-overwritten
 		same <- bytes.Equal(body, want)
@@ -159,7 +158,7 @@ func testBodyIsCopied(t *testing.T, p rpc.Plane) {
 		cancel()
 	}()
 	body := bytes.Clone(want)
-	if err := p.Call(ctx, s.addr, "m", body, discard); err != context.Canceled {
+	if err := p.Call(ctx, s.addr, "m", body, discardFrame); err != context.Canceled {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
 	clear(body)
@@ -169,18 +168,18 @@ func testBodyIsCopied(t *testing.T, p rpc.Plane) {
 	}
 }
 
-// testBackpressure has a caller that stands still at its first frame while the
-// handler would send far more than any plane may hold.
+// testBackpressure blocks the caller at its first frame while the handler tries to send far more
+// than any plane may buffer.
 func testBackpressure(t *testing.T, p rpc.Plane) {
 	const (
 		size  = 64 << 10
 		total = 4096 // 256 MiB
-		// What may be under way: the credit, one frame in each hand, and 8 MiB
-		// for the sockets of planes over a network.
+		// What may be in flight: the credit, one frame on each side, and 8 MiB for the sockets of
+		// network planes.
 		bound = rpc.Credit + 2 + (8<<20)/size
 	)
 	var sent atomic.Int64
-	s := serve(t, p, func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
+	s := startServer(t, p, func(_ context.Context, method string, _ []byte, send func([]byte) error) error {
 		if method == "ping" {
 			return nil
 		}
@@ -199,10 +198,10 @@ func testBackpressure(t *testing.T, p rpc.Plane) {
 		if received != 1 {
 			return nil
 		}
-		// Other calls are the clock: each gives the flood time to run ahead,
-		// and none of them is held up by it.
+		// Other calls serve as the clock: each gives the flood time to run ahead, and none of them
+		// is delayed by it.
 		for range 500 {
-			if err := p.Call(t.Context(), s.addr, "ping", nil, discard); err != nil {
+			if err := p.Call(t.Context(), s.addr, "ping", nil, discardFrame); err != nil {
 				return err
 			}
 		}

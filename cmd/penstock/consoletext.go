@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"penstock/internal/config"
+	"penstock/internal/node"
+)
+
+// wantsHumanText reports whether w takes text for people among the records of the log: w is a terminal and
+// the log format is not JSON.
+func wantsHumanText(w io.Writer, l *config.Loaded) bool {
+	return isTerminal(w) && l.LogFormat != "json"
+}
+
+// reportExit reports after the log how a serving process ended: in words for people, as a record in a JSON
+// log. It returns the error to exit with.
+func reportExit(w io.Writer, l *config.Loaded, what string, err error) error {
+	switch {
+	case err == nil && wantsHumanText(w, l):
+		fmt.Fprintf(w, "penstock: %s\n", what)
+	case err != nil && l.LogFormat == "json":
+		node.LogFailure(l, w, err)
+		return reportedError{err}
+	}
+	return err
+}
+
+// reportedError is an error which has already been reported to the user.
+type reportedError struct{ error }
+
+func (e reportedError) Unwrap() error { return e.error }
+
+// curlFlags returns the flags with which curl reaches a server at url, each preceded by a space.
+func curlFlags(url string, a node.Access) string {
+	var b strings.Builder
+	if a.CertFile != "" {
+		b.WriteString(" --cacert " + quoteShellWord(a.CertFile))
+	}
+	if a.Name != "" {
+		host := func(url string) string { return strings.TrimPrefix(url, "https://") }
+		b.WriteString(" --connect-to " + host(a.URLOf(url)) + ":" + host(url))
+	}
+	return b.String()
+}
+
+// curlKeyFlag returns curl's flag for the API key, preceded by a space; "" without keys.
+func curlKeyFlag(a node.Access) string {
+	if a.KeyFile == "" {
+		return ""
+	}
+	return ` -H "Authorization: Bearer $` + config.EnvKey + `"`
+}
+
+// keyHint says where the key of curlKeyFlag comes from; "" without keys.
+func keyHint(a node.Access) string {
+	if a.KeyFile == "" {
+		return ""
+	}
+	return fmt.Sprintf("  Keys:     export %s=KEY first, with a key of %s; the commands below read it too\n", config.EnvKey, a.KeyFile)
+}
+
+// serverHint names the flags which other commands need to reach the server, if any.
+func serverHint(url string, a node.Access) string {
+	if flags := serverFlags(url, a); flags != "" {
+		return "   (with" + flags + ")"
+	}
+	return ""
+}
+
+// serverFlags returns the flags which other commands need to reach the server, each preceded by a space; ""
+// if it is the default server.
+func serverFlags(url string, a node.Access) string {
+	if url == defaultServer {
+		return ""
+	}
+	flags := " --server " + a.URLOf(url)
+	if a.CertFile != "" {
+		flags += " --ca " + quoteShellWord(a.CertFile)
+	}
+	return flags
+}
+
+// quoteShellWord quotes a path for a shell if necessary.
+func quoteShellWord(path string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./@%+=:,"
+	if strings.Trim(path, plain) == "" {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}

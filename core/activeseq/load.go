@@ -1,0 +1,84 @@
+package activeseq
+
+import (
+	"math/bits"
+
+	"penstock/core/kv"
+)
+
+// LoadOf returns the load of w now; zero if nothing is active there.
+func (t *ReservationTable) LoadOf(w kv.Worker) Load {
+	if wk := t.workers[w]; wk != nil {
+		return t.currentLoad(wk)
+	}
+	return Load{}
+}
+
+// OthersShare returns the part of the load of w which other routers reserved.
+func (t *ReservationTable) OthersShare(w kv.Worker) LoadShare {
+	if wk := t.workers[w]; wk != nil {
+		return wk.othersShare
+	}
+	return LoadShare{}
+}
+
+// ProjectLoad returns the load of w as it is, and as it would be if d were sent there. It reserves nothing.
+func (t *ReservationTable) ProjectLoad(w kv.Worker, d Demand) (now, then Load) {
+	named, gains := len(d.Chain), int64(0)
+	wk := t.workers[w]
+	if wk != nil {
+		now = t.currentLoad(wk)
+		active, sole, who := wk.chains.matchChain(d.Chain)
+		named -= active
+		gains = t.weightGain(wk, sole, who)
+	}
+	then = now
+	then.Requests++
+	then.PrefillTokens += t.uncachedTokens(d)
+	then.OutputTokens += d.ExpectedOutput
+	more := named + d.PromptTokens/t.cfg.BlockSize - len(d.Chain)
+	if gains == 0 {
+		then.Blocks += more
+	} else {
+		then.Blocks = roundBlocks(wk.sharedBlocks, wk.soleWeight+gains) + more
+	}
+	return now, then
+}
+
+// currentLoad returns the load of a worker at the table's time.
+func (t *ReservationTable) currentLoad(wk *workerLoad) Load {
+	l := wk.load
+	l.Blocks = roundBlocks(wk.sharedBlocks, wk.soleWeight)
+	l.PrefillTokens -= t.elapsedPrefill(wk)
+	return l
+}
+
+// roundBlocks returns the nearest number of blocks.
+func roundBlocks(shared int, alone int64) int { return shared + int((alone+fullWeight/2)/fullWeight) }
+
+// elapsedPrefill returns how many tokens of the worker's first prefill the time since its start accounts for.
+func (t *ReservationTable) elapsedPrefill(wk *workerLoad) int {
+	if wk.firstPrefill == noIndex {
+		return 0
+	}
+	r := &t.records[wk.firstPrefill]
+	if r.expectedPrefill == 0 {
+		return 0
+	}
+	spent := max(0, t.time.Sub(wk.firstSince))
+	if spent >= r.expectedPrefill {
+		return r.prefillTokens
+	}
+	high, low := bits.Mul64(uint64(r.prefillTokens), uint64(spent))
+	n, _ := bits.Div64(high, low, uint64(r.expectedPrefill)) // spent < duration, so high is less too
+	return int(n)
+}
+
+// weightGain returns by how much the weight of blocks which only the request at index user uses grows when
+// another request starts to use them: shared blocks have full weight.
+func (t *ReservationTable) weightGain(wk *workerLoad, sole int, who int32) int64 {
+	if wk.fading == 0 || sole == 0 {
+		return 0
+	}
+	return int64(sole) * (fullWeight - t.records[who].blockWeight)
+}

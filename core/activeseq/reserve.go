@@ -1,0 +1,278 @@
+package activeseq
+
+import (
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// Reserve counts a request against w until Free. It fails with Conflict if the key is already reserved, on
+// any worker. The table keeps a copy of the chain. It also frees the reservations which are older than the
+// TTL.
+func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d Demand) error {
+	t.ExpireOld(now)
+	if _, ok := t.byKey[key]; ok {
+		return fault.New(fault.Conflict, "attempt %d of request %.100q is active already; give every attempt its own number", key.Attempt, key.ID)
+	}
+	if d.PromptTokens < 0 || d.OverlapBlocks < 0 || d.ExpectedOutput < 0 || d.ExpectedPrefill < 0 || len(d.Chain)*t.cfg.BlockSize > d.PromptTokens {
+		return fault.New(fault.Internal, "slots: reserve: %d prompt tokens do not go with a chain of %d blocks, an overlap of %d and an expected output of %d",
+			d.PromptTokens, len(d.Chain), d.OverlapBlocks, d.ExpectedOutput)
+	}
+	at := t.addReservation(now, Reservation{
+		Worker: w, Chain: d.Chain, PromptTokens: d.PromptTokens, PrefillTokens: t.uncachedTokens(d),
+		ExpectedOutput: d.ExpectedOutput, ExpectedPrefill: d.ExpectedPrefill,
+	})
+	t.records[at].key = key
+	t.byKey[key] = at
+	if t.cfg.Journal != nil {
+		t.records[at].journalNumber = t.cfg.Journal.OnReserved(t.newRef(at))
+	}
+	return nil
+}
+
+// AdoptReservation counts a reservation which another router made, until it is freed or its worker is
+// dropped. The TTL does not apply: the router which made it expires it and reports that. The table keeps a
+// copy of the chain, cut to the prompt.
+func (t *ReservationTable) AdoptReservation(now kv.Mono, v Reservation) ReservationRef {
+	t.ExpireOld(now)
+	v.PromptTokens, v.ExpectedOutput = max(0, v.PromptTokens), max(0, v.ExpectedOutput)
+	v.PrefillTokens = min(max(0, v.PrefillTokens), v.PromptTokens)
+	v.Chain = v.Chain[:min(len(v.Chain), v.PromptTokens/t.cfg.BlockSize)]
+	at := t.addReservation(now, v)
+	r := &t.records[at]
+	r.adopted = true
+	r.worker.othersShare.Requests++
+	r.worker.othersShare.PrefillTokens += r.prefillTokens
+	t.growOutput(at, v.OutputTokens)
+	return t.newRef(at)
+}
+
+// addReservation counts a reservation without output, and returns its index.
+func (t *ReservationTable) addReservation(now kv.Mono, v Reservation) int32 {
+	wk := t.workers[v.Worker]
+	if wk == nil {
+		wk = &workerLoad{id: v.Worker, chains: chainTrie{children: map[runKey]int32{}}, firstPrefill: noIndex, lastPrefill: noIndex}
+		t.workers[v.Worker] = wk
+	}
+	at := t.takeVacant()
+	r := &t.records[at]
+	r.worker, r.renewed = wk, now
+	r.prefillTokens, r.expectedPrefill = v.PrefillTokens, max(0, v.ExpectedPrefill)
+	r.chain = append(r.chain[:0], v.Chain...)
+	r.unnamedBlocks = v.PromptTokens/t.cfg.BlockSize - len(v.Chain)
+	r.promptTokens, r.expectedOutput, r.blockWeight = v.PromptTokens, v.ExpectedOutput, fullWeight
+	t.appendNewest(at)
+	if r.prefillTokens > 0 {
+		t.enqueuePrefill(at)
+	}
+	t.countChain(wk, at)
+	wk.soleWeight += r.blockWeight * int64(r.unnamedBlocks)
+	wk.load.Requests++
+	wk.load.PrefillTokens += r.prefillTokens
+	wk.load.OutputTokens += r.expectedOutput
+	return at
+}
+
+// countChain counts the request at an index among the users of its blocks.
+func (t *ReservationTable) countChain(wk *workerLoad, at int32) {
+	r := &t.records[at]
+	r.lastRun = noIndex
+	for chain := r.chain; len(chain) > 0; {
+		var n int
+		r.lastRun, n = wk.chains.enterRun(r.lastRun, chain)
+		s := &wk.chains.runs[r.lastRun]
+		switch s.users {
+		case 0:
+			r.soleBlocks += n
+			wk.soleWeight += r.blockWeight * int64(n)
+		case 1:
+			owner := &t.records[s.userXor]
+			owner.soleBlocks -= n
+			wk.soleWeight -= owner.blockWeight * int64(n)
+			wk.sharedBlocks += n
+		}
+		s.users, s.userXor = s.users+1, s.userXor^at
+		chain = chain[n:]
+	}
+}
+
+// uncountChain removes the request at an index from the users of its blocks.
+func (t *ReservationTable) uncountChain(wk *workerLoad, at int32) {
+	r := &t.records[at]
+	for place := r.lastRun; place != noIndex; {
+		s := &wk.chains.runs[place]
+		n, before := len(s.seqs), s.parent
+		s.users, s.userXor = s.users-1, s.userXor^at
+		switch s.users {
+		case 0:
+			r.soleBlocks -= n
+			wk.soleWeight -= r.blockWeight * int64(n)
+			wk.chains.removeRun(place)
+		case 1:
+			owner := &t.records[s.userXor]
+			owner.soleBlocks += n
+			wk.soleWeight += owner.blockWeight * int64(n)
+			wk.sharedBlocks -= n
+		}
+		place = before
+	}
+}
+
+// MarkPrefilled records that the worker has computed the whole prompt. It reports whether the key is
+// reserved; a second call changes nothing.
+func (t *ReservationTable) MarkPrefilled(key AttemptKey) bool {
+	at, ok := t.byKey[key]
+	if !ok {
+		return false
+	}
+	if r := &t.records[at]; r.prefillTokens > 0 && r.journalNumber > 0 {
+		t.cfg.Journal.OnPrefilled(r.journalNumber)
+	}
+	t.finishPrefill(at)
+	return true
+}
+
+// finishPrefill removes the rest of a prefill from the load.
+func (t *ReservationTable) finishPrefill(at int32) {
+	r := &t.records[at]
+	if r.prefillTokens == 0 {
+		return
+	}
+	t.dequeuePrefill(at)
+	r.worker.load.PrefillTokens -= r.prefillTokens
+	if r.adopted {
+		r.worker.othersShare.PrefillTokens -= r.prefillTokens
+	}
+	r.prefillTokens = 0
+}
+
+// AddOutput records that n more tokens were generated. Each block which they fill counts from then on. It
+// reports whether the key is reserved; n below 1 changes nothing.
+func (t *ReservationTable) AddOutput(key AttemptKey, n int) bool {
+	at, ok := t.byKey[key]
+	if !ok || n < 1 {
+		return ok
+	}
+	t.growOutput(at, n)
+	if r := &t.records[at]; r.journalNumber > 0 {
+		t.cfg.Journal.OnGrown(r.journalNumber, r.outputTokens)
+	}
+	return true
+}
+
+func (t *ReservationTable) growOutput(at int32, n int) {
+	if n < 1 {
+		return
+	}
+	r := &t.records[at]
+	wk := r.worker
+	wk.load.OutputTokens -= r.remainingOutput()
+	wk.soleWeight -= r.blockWeight * int64(r.soleBlocks+r.unnamedBlocks)
+	r.outputTokens += n
+	r.unnamedBlocks = (r.promptTokens+r.outputTokens)/t.cfg.BlockSize - len(r.chain)
+	if r.expectedOutput > 0 {
+		if r.blockWeight == fullWeight {
+			wk.fading++
+		}
+		r.blockWeight = int64(r.remainingOutput()) * fullWeight / int64(r.expectedOutput)
+		if r.blockWeight == fullWeight { // so many tokens are expected that one does not change the weight
+			wk.fading--
+		}
+	}
+	wk.soleWeight += r.blockWeight * int64(r.soleBlocks+r.unnamedBlocks)
+	wk.load.OutputTokens += r.remainingOutput()
+}
+
+// RenewReservation restarts the TTL of a reservation whose request still runs. It reports whether the key is
+// reserved.
+func (t *ReservationTable) RenewReservation(now kv.Mono, key AttemptKey) bool {
+	t.AdvanceTime(now)
+	at, ok := t.byKey[key]
+	if ok {
+		t.renewAt(at)
+	}
+	return ok
+}
+
+// renewAt makes the request at an index the newest.
+func (t *ReservationTable) renewAt(at int32) {
+	t.unlinkByAge(at)
+	t.records[at].renewed = t.time
+	t.appendNewest(at)
+}
+
+// Free ends a reservation and reports whether there was one.
+func (t *ReservationTable) Free(key AttemptKey) bool {
+	at, ok := t.byKey[key]
+	if ok {
+		t.freeAt(at)
+	}
+	return ok
+}
+
+// DropWorker ends all reservations on w, which was removed, and returns their number.
+func (t *ReservationTable) DropWorker(w kv.Worker) int {
+	n := 0
+	for at := t.oldest; at != noIndex; {
+		r := &t.records[at]
+		next := r.newer
+		if r.worker.id == w {
+			t.freeAt(at)
+			n++
+		}
+		at = next
+	}
+	delete(t.workers, w)
+	return n
+}
+
+// ExpireOld frees the reservations made here which were not renewed for the TTL, and returns their number. It
+// also advances the table's time.
+func (t *ReservationTable) ExpireOld(now kv.Mono) int {
+	t.AdvanceTime(now)
+	n := 0
+	for t.oldest != noIndex && now.Sub(t.records[t.oldest].renewed) >= t.cfg.TTL {
+		if t.records[t.oldest].adopted {
+			t.renewAt(t.oldest)
+			continue
+		}
+		t.expired++
+		t.freeAt(t.oldest)
+		n++
+	}
+	return n
+}
+
+// remainingOutput returns the number of tokens which are still expected by the hint.
+func (r *reservationRecord) remainingOutput() int { return max(0, r.expectedOutput-r.outputTokens) }
+
+// uncachedTokens returns the prompt tokens of d which are not cached.
+func (t *ReservationTable) uncachedTokens(d Demand) int {
+	return max(0, d.PromptTokens-d.OverlapBlocks*t.cfg.BlockSize)
+}
+
+func (t *ReservationTable) freeAt(at int32) {
+	r := &t.records[at]
+	wk := r.worker
+	if r.journalNumber > 0 {
+		t.cfg.Journal.OnFreed(r.journalNumber)
+	}
+	if r.blockWeight < fullWeight {
+		wk.fading--
+	}
+	t.finishPrefill(at)
+	wk.soleWeight -= r.blockWeight * int64(r.unnamedBlocks)
+	t.uncountChain(wk, at)
+	wk.load.Requests--
+	wk.load.OutputTokens -= r.remainingOutput()
+	if r.adopted {
+		wk.othersShare.Requests--
+	} else {
+		delete(t.byKey, r.key)
+	}
+	t.unlinkByAge(at)
+	t.makeVacant(at)
+}
+
+func (t *ReservationTable) newRef(at int32) ReservationRef {
+	return ReservationRef{t, at, t.records[at].generation}
+}

@@ -1,0 +1,135 @@
+package activeseq
+
+import "penstock/core/kv"
+
+// chainTrie counts the requests which use each block of a worker, by runs: consecutive blocks of chains with
+// the same users. A chain which leaves another one in the middle of a run, or ends there, splits the run. So
+// a prompt which shares nothing is one run, which takes one step to add and one to remove.
+//
+// Runs are found by their parent and their first block. Chains from other routers may contain any blocks:
+// equal blocks after different parents are different blocks.
+type chainTrie struct {
+	runs     []blockRun // at indexes which do not change
+	vacant   []int32
+	children map[runKey]int32
+}
+
+// runKey identifies a run.
+type runKey struct {
+	parent int32 // noIndex for the first run of a chain
+	first  kv.SeqHash
+}
+
+type blockRun struct {
+	seqs   []kv.SeqHash // at least one; the run owns the memory
+	first  kv.SeqHash   // the first
+	parent int32
+	// users counts the requests whose chains contain the run. userXor is the exclusive or of their indexes:
+	// with one user, its index.
+	users   int32
+	userXor int32
+}
+
+// enterRun returns the run of chain after parent, split so that it ends where the chain ends or leaves it:
+// its index and its number of blocks. The run is new, without users, if no chain continued in this way.
+func (b *chainTrie) enterRun(before int32, chain []kv.SeqHash) (at int32, n int) {
+	at, ok := b.children[runKey{before, chain[0]}]
+	if !ok {
+		return b.addRun(before, chain), len(chain)
+	}
+	seqs := b.runs[at].seqs
+	for n < len(seqs) && n < len(chain) && seqs[n] == chain[n] {
+		n++
+	}
+	if n < len(seqs) {
+		at = b.splitRun(at, n)
+	}
+	return at, n
+}
+
+func (b *chainTrie) addRun(before int32, chain []kv.SeqHash) int32 {
+	at := b.takeVacant()
+	s := &b.runs[at]
+	s.seqs, s.first, s.parent = append(s.seqs, chain...), chain[0], before
+	b.children[runKey{before, chain[0]}] = at
+	return at
+}
+
+// splitRun makes the first n blocks of a run a run of its own, and returns its index. The remaining blocks
+// keep the old index, because requests end there.
+func (b *chainTrie) splitRun(at int32, n int) int32 {
+	first := b.takeVacant()
+	s, f := &b.runs[at], &b.runs[first]
+	f.seqs, f.first, f.parent, f.users, f.userXor = append(f.seqs, s.seqs[:n]...), s.first, s.parent, s.users, s.userXor
+	s.seqs = s.seqs[:copy(s.seqs, s.seqs[n:])]
+	s.first, s.parent = s.seqs[0], first
+	b.children[runKey{f.parent, f.first}] = first
+	b.children[runKey{first, s.first}] = at
+	return first
+}
+
+// removeRun removes a run which no request uses; so no run which follows it is used either.
+func (b *chainTrie) removeRun(at int32) {
+	s := &b.runs[at]
+	delete(b.children, runKey{s.parent, s.first})
+	seqs := s.seqs[:0]
+	if cap(seqs) > keepChain {
+		seqs = nil
+	}
+	*s = blockRun{seqs: seqs}
+	b.vacant = append(b.vacant, at)
+}
+
+func (b *chainTrie) takeVacant() int32 {
+	if last := len(b.vacant) - 1; last >= 0 {
+		at := b.vacant[last]
+		b.vacant = b.vacant[:last]
+		return at
+	}
+	b.runs = append(b.runs, blockRun{})
+	return int32(len(b.runs) - 1)
+}
+
+// matchChain returns how many leading blocks of a chain are used, how many of them by only one request, and
+// the index of that request. These are the last ones, and all of the same request, because a request which
+// uses a block uses all blocks before it.
+func (b *chainTrie) matchChain(chain []kv.SeqHash) (used, sole int, who int32) {
+	who = noIndex
+	if len(b.children) == 0 {
+		return 0, 0, who
+	}
+	for before := int32(noIndex); used < len(chain); {
+		at, ok := b.children[runKey{before, chain[used]}]
+		if !ok {
+			break
+		}
+		s := &b.runs[at]
+		n := commonLength(s.seqs, chain[used:])
+		if s.users == 1 {
+			sole, who = sole+n, s.userXor
+		}
+		if used += n; n < len(s.seqs) {
+			break
+		}
+		before = at
+	}
+	return used, sole, who
+}
+
+// commonLength returns the number of equal leading blocks of p and q, whose first blocks are equal. Equal
+// blocks have equal predecessors, so a binary search finds the end.
+func commonLength(p, q []kv.SeqHash) int {
+	low, high := 1, min(len(p), len(q))
+	if p[high-1] == q[high-1] { // the usual case
+		return high
+	}
+	for low < high {
+		mid := int(uint(low+high) >> 1)
+		if p[mid] == q[mid] {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	return low
+}

@@ -1,0 +1,256 @@
+package kvfeed
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"penstock/core/kv"
+)
+
+// The fixed parts of the format; see docs/format/kvevent.md.
+const (
+	magic   = 0xEB
+	version = 1
+
+	headerSize  = 44
+	storedSize  = 2 + 4 + 8 + 4 // kind, tier, start, parent, count
+	removedSize = 2 + 4         // kind, tier, count
+	clearedSize = 2             // kind, tier
+	hashSize    = 8
+
+	// Labels follow the events, where older readers do not look.
+	flagLabels     = 1 // of the header's third byte
+	labelEntrySize = 4 // index of the event
+	moreEntries    = 1 << 31
+	labelSize      = 1 + 4 + 4 + 4 // fields, layer, expert, group
+)
+
+// MaxEvents is the maximum number of events in one record.
+const MaxEvents = 1 << 16
+
+// ErrVersion is in the chain of DecodeRecord's error when the record is of a version which this build cannot
+// read.
+var ErrVersion = errors.New("unknown version")
+
+// EventSize returns the number of bytes which ev takes in a record, so that a publisher can keep its records
+// below the event plane's limit.
+func EventSize(ev kv.Event) int {
+	switch ev.Kind {
+	case kv.Stored:
+		size := storedSize + hashSize*len(ev.Blocks)
+		if hasLabels(&ev) {
+			size += labelEntrySize + labelSize*len(ev.Labels)
+		}
+		return size
+	case kv.Removed:
+		return removedSize + hashSize*len(ev.Seqs)
+	case kv.Moved:
+		return removedSize + moveBytes(&ev)
+	}
+	return clearedSize
+}
+
+// AppendRecord appends the encoding of r to dst. It allocates only if dst must grow. It does not check for
+// what DecodeRecord refuses (an event of no kind, more than MaxEvents events, a sequence number 0, an invalid
+// label, an access list of more than MaxAccess), which would be the caller's defect.
+func AppendRecord(dst []byte, r *Record) []byte {
+	size, behind := 0, 0 // total size; the part of it after the events
+	flags := byte(0)
+	for i := range r.Events {
+		ev := &r.Events[i]
+		size += EventSize(*ev)
+		switch {
+		case hasLabels(ev):
+			behind += labelEntrySize + labelSize*len(ev.Labels)
+			flags |= flagLabels
+		case ev.Kind == kv.Moved:
+			behind += moveBytes(ev)
+			flags |= flagMoves
+		}
+	}
+	dst = slices.Grow(dst, headerSize+size)
+	le := binary.LittleEndian
+	dst = append(dst, magic, version, flags, 0)
+	dst = le.AppendUint32(dst, r.Worker.Rank)
+	dst = le.AppendUint64(dst, uint64(r.Worker.ID))
+	dst = le.AppendUint64(dst, r.Epoch)
+	dst = le.AppendUint64(dst, r.First)
+	dst = le.AppendUint32(dst, r.BlockSize)
+	dst = le.AppendUint32(dst, uint32(len(r.Events)))
+	dst = le.AppendUint32(dst, uint32(size-behind))
+	for i := range r.Events {
+		dst = appendEvent(dst, &r.Events[i])
+	}
+	if flags&flagLabels != 0 {
+		dst = appendLabels(dst, r.Events)
+	}
+	if flags&flagMoves != 0 {
+		dst = appendMoves(dst, r.Events)
+	}
+	return dst
+}
+
+func appendEvent(dst []byte, ev *kv.Event) []byte {
+	le := binary.LittleEndian
+	if ev.Kind == kv.Moved { // encoded as an empty removal
+		dst = append(dst, byte(kv.Removed), byte(kv.TierDevice))
+		return le.AppendUint32(dst, 0)
+	}
+	dst = append(dst, byte(ev.Kind), byte(ev.Tier))
+	switch ev.Kind {
+	case kv.Stored:
+		dst = le.AppendUint32(dst, ev.Start)
+		dst = le.AppendUint64(dst, uint64(ev.Parent))
+		dst = le.AppendUint32(dst, uint32(len(ev.Blocks)))
+		for _, b := range ev.Blocks {
+			dst = le.AppendUint64(dst, uint64(b))
+		}
+	case kv.Removed:
+		dst = le.AppendUint32(dst, uint32(len(ev.Seqs)))
+		for _, s := range ev.Seqs {
+			dst = le.AppendUint64(dst, uint64(s))
+		}
+	}
+	return dst
+}
+
+// DecodeRecord decodes data into r, reusing r's memory from an earlier call; it keeps no part of data. r's
+// events and their slices are valid until the next call with the same r; after an error r must not be used.
+// It ignores bytes after the last event, its labels and its moves, which a later version may add.
+func DecodeRecord(r *Record, data []byte) error {
+	if err := decodeRecord(r, data); err != nil {
+		return fmt.Errorf("feed: decode record of %d bytes: %w", len(data), err)
+	}
+	return nil
+}
+
+func decodeRecord(r *Record, data []byte) error {
+	le := binary.LittleEndian
+	switch {
+	case len(data) < headerSize:
+		return errors.New("shorter than a header")
+	case data[0] != magic:
+		return fmt.Errorf("first byte is %#x, not %#x", data[0], magic)
+	case data[1] != version:
+		return fmt.Errorf("%w %d", ErrVersion, data[1])
+	}
+	r.Worker = kv.Worker{ID: kv.WorkerID(le.Uint64(data[8:])), Rank: le.Uint32(data[4:])}
+	r.Epoch = le.Uint64(data[16:])
+	r.First = le.Uint64(data[24:])
+	r.BlockSize = le.Uint32(data[32:])
+	flags := data[2]
+	count := uint64(le.Uint32(data[36:]))
+	body := uint64(le.Uint32(data[40:]))
+	data = data[headerSize:]
+	switch {
+	case r.Worker.ID > kv.MaxWorkerID:
+		return fmt.Errorf("worker id %d is too large", r.Worker.ID)
+	case r.First == 0 || r.First > math.MaxUint64-MaxEvents:
+		return fmt.Errorf("sequence number %d is out of range", r.First)
+	case count > MaxEvents:
+		return fmt.Errorf("%d events, more than %d", count, MaxEvents)
+	case body > uint64(len(data)):
+		return fmt.Errorf("events of %d bytes in %d", body, len(data))
+	case count*clearedSize > body:
+		return fmt.Errorf("%d events do not fit %d bytes", count, body)
+	}
+	if err := r.decodeEvents(int(count), data[:body]); err != nil {
+		return err
+	}
+	data = data[body:]
+	if flags&flagLabels != 0 {
+		var err error
+		if data, err = r.decodeLabels(data); err != nil {
+			return err
+		}
+	}
+	if flags&flagMoves != 0 {
+		return r.decodeMoves(data)
+	}
+	return nil
+}
+
+// decodeEvents decodes count events which fill data exactly.
+func (r *Record) decodeEvents(count int, data []byte) error {
+	// No slice may grow while events point into it; the size of data bounds them all.
+	r.Events = slices.Grow(r.Events[:0], count)
+	r.blocks = slices.Grow(r.blocks[:0], len(data)/hashSize)
+	r.seqs = slices.Grow(r.seqs[:0], len(data)/hashSize)
+	for i := range count {
+		r.Events = append(r.Events, kv.Event{})
+		var err error
+		if data, err = r.decodeEvent(&r.Events[i], data); err != nil {
+			return fmt.Errorf("event %d: %w", i, err)
+		}
+	}
+	if len(data) > 0 {
+		return fmt.Errorf("%d bytes after the last event of the body", len(data))
+	}
+	return nil
+}
+
+// decodeEvent decodes the first event of data into ev, which is empty, and returns the rest.
+func (r *Record) decodeEvent(ev *kv.Event, data []byte) ([]byte, error) {
+	le := binary.LittleEndian
+	if len(data) < clearedSize {
+		return nil, errTruncated
+	}
+	ev.Kind, ev.Tier = kv.EventKind(data[0]), kv.Tier(data[1])
+	if ev.Tier >= kv.Tiers {
+		return nil, fmt.Errorf("unknown tier %d", data[1])
+	}
+	switch ev.Kind {
+	case kv.Cleared:
+		return data[clearedSize:], nil
+	case kv.Stored:
+		if len(data) < storedSize {
+			return nil, errTruncated
+		}
+		ev.Start, ev.Parent = le.Uint32(data[2:]), kv.SeqHash(le.Uint64(data[6:]))
+		list, rest, err := splitHashes(data[storedSize-4:])
+		if err != nil {
+			return nil, err
+		}
+		if uint64(ev.Start)+uint64(len(list)/hashSize) > math.MaxUint32 {
+			return nil, errors.New("blocks beyond the longest sequence")
+		}
+		r.blocks, ev.Blocks = appendHashes(r.blocks, list)
+		return rest, nil
+	case kv.Removed:
+		list, rest, err := splitHashes(data[removedSize-4:])
+		if err != nil {
+			return nil, err
+		}
+		r.seqs, ev.Seqs = appendHashes(r.seqs, list)
+		return rest, nil
+	}
+	return nil, fmt.Errorf("unknown kind %d", data[0])
+}
+
+var errTruncated = errors.New("cut short")
+
+// splitHashes splits a counted list of hashes off data.
+func splitHashes(data []byte) (list, rest []byte, err error) {
+	if len(data) < 4 {
+		return nil, nil, errTruncated
+	}
+	n := uint64(binary.LittleEndian.Uint32(data)) * hashSize
+	data = data[4:]
+	if n > uint64(len(data)) {
+		return nil, nil, errTruncated
+	}
+	return data[:n], data[n:], nil
+}
+
+// appendHashes appends the hashes in data to all, which has room for them, and also returns the appended
+// part, capped so that later appends cannot overwrite it.
+func appendHashes[H ~uint64](all []H, data []byte) (grown, part []H) {
+	from := len(all)
+	for ; len(data) > 0; data = data[hashSize:] {
+		all = append(all, H(binary.LittleEndian.Uint64(data)))
+	}
+	return all, all[from:len(all):len(all)]
+}

@@ -1,0 +1,58 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/core/route/queue"
+)
+
+func TestHints(t *testing.T) {
+	if b := EncodeHints(&route.Request{ID: "a", Attempt: 2, Model: "m", Tokens: []kv.Token{1}, Pin: kv.Worker{ID: 3}, Exclude: []kv.WorkerID{4}}); b != nil {
+		t.Errorf("a request without wishes has the hints %s", b)
+	}
+	want := route.Request{
+		Override: route.Override{
+			OverlapWeight: new(0.0), Temperature: new(0.5), Mode: new(route.Random), AssumeReuse: new(false), TrackPrefill: new(true),
+			MoE: &route.MoEQuery{Layer: new(uint32(0)), Experts: []uint32{1, 2}, Group: new(uint32(3)), Fallback: new(false)},
+		},
+		Allowed: []kv.WorkerID{5, kv.MaxWorkerID}, Session: route.Session{ID: "s", Last: true},
+		Priority: queue.Priority{Strict: 7, Jump: time.Minute}, ExpectedOutput: 9,
+	}
+	var got route.Request
+	if err := ApplyHints(EncodeHints(&want), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("hints and back:\n%s", diff)
+	}
+}
+
+func FuzzHeed(f *testing.F) {
+	f.Add([]byte(`{"router_config_override":{"moe_query":{"layer_id":1}},"allowed_worker_ids":[1],"session_id":"s","strict_priority":1,"priority_jump_ns":5,"expected_output":-4}`))
+	f.Add([]byte(`{"later":1}`))
+	f.Add([]byte(`[]`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var req, again route.Request
+		if err := ApplyHints(b, &req); err != nil {
+			if fault.CodeOf(err) != fault.Invalid {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		if req.ExpectedOutput < 0 || len(req.Session.ID) > route.MaxSessionID {
+			t.Fatalf("took %+v", req)
+		}
+		if err := ApplyHints(EncodeHints(&req), &again); err != nil {
+			t.Fatal(err)
+		}
+		if b, c := EncodeHints(&req), EncodeHints(&again); string(b) != string(c) {
+			t.Fatalf("%s became %s", b, c)
+		}
+	})
+}

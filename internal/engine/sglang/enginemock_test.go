@@ -1,0 +1,63 @@
+package sglang
+
+import (
+	"context"
+	"testing"
+
+	"penstock/internal/engine"
+	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/remote"
+	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var rig enginemocktest.MockRig
+
+// config returns the adapter's configuration for a server whose model is that of card.
+func config(t testing.TB, s *enginemock.Server, card engine.Card) Config {
+	t.Helper()
+	return Config{
+		Spec: remote.Spec{
+			Kind: "sglang", URL: enginemocktest.ServerURL(t, s), Rank: remote.AnyRank, Ranks: 1,
+			Events: enginemocktest.ParseEndpoint(t, s.EventsAddr()), Replay: enginemocktest.ParseEndpoint(t, s.ReplayAddr()),
+			Snapshot: enginemocktest.ParseEndpoint(t, s.SnapshotAddr()),
+		},
+		Tokenizer: engine.TokenizerRef{Kind: "builtin"}, VocabSize: card.VocabSize, ContextLength: card.ContextLength, EOS: card.EOS,
+	}
+}
+
+// opened opens an adapter.
+func opened(t testing.TB, cfg Config) *Engine {
+	t.Helper()
+	e, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Client().Close)
+	return e
+}
+
+// TestSuite runs the conformance suite over real sockets.
+func TestSuite(t *testing.T) {
+	for name, change := range map[string]func(*enginemock.Config){
+		"events": func(c *enginemock.Config) {
+			c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
+		},
+		"incremental arrays": func(c *enginemock.Config) {
+			c.KVEvents, c.KVReplay = "tcp://127.0.0.1:0", "tcp://127.0.0.1:0"
+			c.Features.Cumulative, c.Features.MapEvents = enginemock.Off, enginemock.Off
+		},
+		"guessed": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			enginetest.Test(t, enginetest.Options{Redraws: true, New: func(t testing.TB) engine.Engine {
+				s, card := rig.StartServer(t, enginemock.SGLang, change)
+				return enginemocktest.WithoutGrammar(opened(t, config(t, s, card)).Base)
+			}})
+		})
+	}
+}

@@ -1,0 +1,559 @@
+package enginemock
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/engine"
+)
+
+// routeVLLM registers the HTTP API of vLLM.
+func (s *Server) routeVLLM(mux *http.ServeMux) {
+	mux.HandleFunc("POST /v1/completions", s.requireAwake(s.serveOpenAI(false)))
+	mux.HandleFunc("POST /v1/chat/completions", s.requireAwake(s.serveOpenAI(true)))
+	mux.HandleFunc("GET /v1/models", s.vllmModels)
+	mux.HandleFunc("GET /health", s.serveOK)
+	mux.HandleFunc("GET /ping", s.serveOK)
+	mux.HandleFunc("POST /ping", s.serveOK)
+	mux.HandleFunc("GET /version", s.vllmVersion)
+	mux.HandleFunc("GET /load", s.vllmLoad)
+	mux.HandleFunc("POST /tokenize", s.vllmTokenize)
+	mux.HandleFunc("POST /detokenize", s.serveDetokenize("prompt"))
+	mux.HandleFunc("POST /v1/load_lora_adapter", s.loadAdapter)
+	mux.HandleFunc("POST /v1/unload_lora_adapter", s.unloadAdapter)
+	if s.cfg.Features.Metrics.isOn(true) {
+		mux.HandleFunc("GET /metrics", s.serveMetrics(s.vllmMetrics))
+	}
+	if s.cfg.Features.Tokens.isOn(s.cfg.Dialect == VLLM) {
+		mux.HandleFunc("POST /inference/v1/generate", s.requireAwake(s.vllmGenerate))
+		mux.HandleFunc("POST /v1/completions/render", s.vllmRender(false))
+		mux.HandleFunc("POST /v1/chat/completions/render", s.vllmRender(true))
+		mux.HandleFunc("POST /inference/v1/abort_requests", s.vllmAbort)
+	}
+	if s.cfg.Features.Dev.isOn(true) {
+		mux.HandleFunc("POST /sleep", s.serveSleep)
+		mux.HandleFunc("POST /wake_up", s.serveWake)
+		mux.HandleFunc("GET /is_sleeping", s.isSleeping)
+		mux.HandleFunc("POST /reset_prefix_cache", s.vllmReset)
+		mux.HandleFunc("POST /abort_requests", s.vllmAbort)
+	}
+}
+
+func (s *Server) serveOK(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
+
+// requireAwake refuses requests while the engine sleeps.
+func (s *Server) requireAwake(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		asleep := s.mu.asleep > 0
+		s.mu.Unlock()
+		if asleep {
+			s.refuseRequest(w, http.StatusServiceUnavailable, "The engine is sleeping.")
+			return
+		}
+		h(w, r)
+	}
+}
+
+func (s *Server) vllmModels(w http.ResponseWriter, _ *http.Request) {
+	created := s.startedAt.Unix()
+	var data []object
+	add := func(id, root string, parent any, length any) {
+		data = append(data, object{
+			"id": id, "object": "model", "created": created, "owned_by": "vllm", "root": root, "parent": parent,
+			"max_model_len": length, "permission": []object{},
+		})
+	}
+	for _, name := range s.cfg.Models {
+		add(name, s.cfg.Root, nil, s.card.ContextLength)
+	}
+	for _, a := range s.loadedAdapters() {
+		add(a.Name, a.Path, s.cfg.Models[0], nil)
+	}
+	writeJSON(w, http.StatusOK, object{"object": "list", "data": data})
+}
+
+func (s *Server) vllmVersion(w http.ResponseWriter, _ *http.Request) {
+	v := "0.29.0"
+	if s.cfg.Dialect == VLLMLegacy {
+		v = "0.10.2"
+	}
+	writeJSON(w, http.StatusOK, object{"version": v})
+}
+
+func (s *Server) vllmLoad(w http.ResponseWriter, _ *http.Request) {
+	n := 0
+	for _, r := range s.ranks {
+		load, _ := s.loadOf(r)
+		n += load.Running + load.Waiting
+	}
+	writeJSON(w, http.StatusOK, object{"server_load": n})
+}
+
+// vllmTokenize tokenizes a text or a conversation.
+func (s *Server) vllmTokenize(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		openaiRequest
+		AddSpecial *bool `json:"add_special_tokens"`
+		Strings    bool  `json:"return_token_strs"`
+	}
+	if !s.readBody(w, r, &q) {
+		return
+	}
+	var tokens []kv.Token
+	if len(q.Messages) > 0 {
+		p, err := s.chatPrompt(r.Context(), &q.openaiRequest)
+		if err != nil {
+			s.writeError(w, err)
+			return
+		}
+		tokens = p.tokens
+	} else {
+		var text string
+		if json.Unmarshal(q.Prompt, &text) != nil {
+			s.refuseRequest(w, http.StatusBadRequest, "1 validation error: field 'prompt': Input should be a valid string")
+			return
+		}
+		var err error
+		if tokens, err = s.encodeText(text, q.AddSpecial == nil || *q.AddSpecial); err != nil {
+			s.writeError(w, err)
+			return
+		}
+	}
+	out := object{"count": len(tokens), "max_model_len": s.card.ContextLength, "tokens": orEmpty(tokens), "token_strs": nil}
+	if q.Strings && s.cfg.Pipe != nil {
+		var strs []string
+		for _, t := range tokens {
+			b, _ := s.cfg.Pipe.Tokenizer.AppendBytes(nil, t)
+			strs = append(strs, strings.ToValidUTF8(string(b), "\uFFFD"))
+		}
+		out["token_strs"] = strs
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+// adapterRequest is a request about a LoRA adapter.
+type adapterRequest struct {
+	Name string `json:"lora_name"`
+	Path string `json:"lora_path"`
+}
+
+func (s *Server) loadAdapter(w http.ResponseWriter, r *http.Request) {
+	var q adapterRequest
+	if !s.readBody(w, r, &q) {
+		return
+	}
+	if q.Name == "" || q.Path == "" {
+		s.refuseRequest(w, http.StatusBadRequest, "Both 'lora_name' and 'lora_path' must be provided.")
+		return
+	}
+	s.mu.Lock()
+	known := slices.ContainsFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name })
+	if !known {
+		s.mu.adapters = append(s.mu.adapters, Adapter(q))
+	}
+	s.mu.Unlock()
+	if known {
+		s.refuseRequest(w, http.StatusBadRequest, fmt.Sprintf("The lora adapter '%s' has already been loaded.", q.Name))
+		return
+	}
+	s.writeText(w, fmt.Sprintf("Success: LoRA adapter '%s' added successfully.", q.Name))
+}
+
+func (s *Server) unloadAdapter(w http.ResponseWriter, r *http.Request) {
+	var q adapterRequest
+	if !s.readBody(w, r, &q) {
+		return
+	}
+	s.mu.Lock()
+	n := len(s.mu.adapters)
+	s.mu.adapters = slices.DeleteFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name })
+	gone := len(s.mu.adapters) < n
+	s.mu.Unlock()
+	if !gone {
+		s.refuseRequest(w, http.StatusNotFound, fmt.Sprintf("The lora adapter '%s' cannot be found.", q.Name))
+		return
+	}
+	s.writeText(w, fmt.Sprintf("Success: LoRA adapter '%s' removed successfully.", q.Name))
+}
+
+// writeText answers with a text.
+func (s *Server) writeText(w http.ResponseWriter, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte(text))
+}
+
+// serveSleep makes the engine sleep, which empties the cache.
+func (s *Server) serveSleep(w http.ResponseWriter, r *http.Request) {
+	level := 1
+	if n, err := strconv.Atoi(r.URL.Query().Get("level")); err == nil && n > 0 {
+		level = n
+	}
+	if err := s.resetCaches(); err != nil {
+		s.writeError(w, err)
+		return
+	}
+	s.setSleep(level)
+	w.WriteHeader(http.StatusOK)
+}
+
+func (s *Server) serveWake(w http.ResponseWriter, _ *http.Request) {
+	s.setSleep(0)
+	w.WriteHeader(http.StatusOK)
+}
+
+func (s *Server) setSleep(level int) {
+	s.mu.Lock()
+	s.mu.asleep = level
+	s.mu.Unlock()
+}
+
+func (s *Server) isSleeping(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	asleep := s.mu.asleep > 0
+	s.mu.Unlock()
+	writeJSON(w, http.StatusOK, object{"is_sleeping": asleep})
+}
+
+// vllmReset empties the cache unless blocks are in use; its response does not say which.
+func (s *Server) vllmReset(w http.ResponseWriter, _ *http.Request) {
+	_ = s.resetCaches()
+	w.WriteHeader(http.StatusOK)
+}
+
+func (s *Server) vllmAbort(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		IDs []string `json:"request_ids"`
+	}
+	if !s.readBody(w, r, &q) {
+		return
+	}
+	for _, id := range q.IDs {
+		if id != "" {
+			s.abortRequest(id)
+		}
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// vllmRender tokenizes the prompt of a request.
+func (s *Server) vllmRender(chat bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			openaiRequest
+			Payload string `json:"mm_payload"`       // "none" omits the processor's output
+			Kwargs  *bool  `json:"return_mm_kwargs"` // the same in older versions
+		}
+		if !s.readBody(w, r, &q) {
+			return
+		}
+		c, err := s.newCall(r, &q.openaiRequest, chat)
+		if err != nil {
+			s.writeError(w, err)
+			return
+		}
+		bare := q.Payload == "none" || q.Kwargs != nil && !*q.Kwargs
+		var all []object
+		for i := range c.promptRequests {
+			req := c.promptRequests[i].req
+			all = append(all, object{
+				"request_id": c.id, "token_ids": req.Prompt, "features": c.promptRequests[i].prompt.featuresBody(!bare), "model": c.model, "stream": q.Stream, "cache_salt": nilIfEmpty(q.CacheSalt),
+				"sampling_params": object{"max_tokens": req.Stop.MaxTokens, "temperature": req.Sampling.Temperature, "top_p": req.Sampling.TopP, "n": req.Choices},
+				"priority":        0, "kv_transfer_params": nil,
+			})
+		}
+		if chat {
+			writeJSON(w, http.StatusOK, all[0])
+			return
+		}
+		writeJSON(w, http.StatusOK, all)
+	}
+}
+
+func nilIfEmpty(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// generateRequest is a request to /inference/v1/generate.
+type generateRequest struct {
+	RequestID string     `json:"request_id"`
+	Model     string     `json:"model"`
+	Tokens    []kv.Token `json:"token_ids"`
+	Features  *struct {
+		Hashes map[string][]string `json:"mm_hashes"`
+		Places map[string][]struct {
+			Offset int `json:"offset"`
+			Length int `json:"length"`
+		} `json:"mm_placeholders"`
+		Data map[string][]*string `json:"kwargs_data"`
+	} `json:"features"`
+	Sampling *struct {
+		samplingFields
+		MaxTokens *int   `json:"max_tokens"`
+		MinTokens int    `json:"min_tokens"`
+		Seed      *int64 `json:"seed"`
+		Logprobs  *int   `json:"logprobs"`
+	} `json:"sampling_params"`
+	Stream        bool            `json:"stream"`
+	StreamOptions streamOptions   `json:"stream_options"`
+	CacheSalt     string          `json:"cache_salt"`
+	KVTransfer    json.RawMessage `json:"kv_transfer_params"`
+	ECTransfer    json.RawMessage `json:"ec_transfer_params"`
+	OutputMode    string          `json:"output_mode"`
+}
+
+// toCall converts the request.
+func (g *generateRequest) toCall(s *Server, r *http.Request) (*apiCall, error) {
+	p := g.Sampling
+	q := &openaiRequest{
+		Model: g.Model, samplingFields: p.samplingFields, MaxTokens: p.MaxTokens, MinTokens: p.MinTokens, Seed: p.Seed,
+		Stream: g.Stream, StreamOptions: g.StreamOptions, CacheSalt: g.CacheSalt, KVTransfer: g.KVTransfer, ECTransfer: g.ECTransfer,
+	}
+	if q.MaxTokens == nil { // to the end of the context, unlike completions
+		room := max(s.card.ContextLength-len(g.Tokens), 1)
+		q.MaxTokens = &room
+	}
+	if p.Logprobs != nil {
+		q.Logprobs = marshalJSON(*p.Logprobs)
+	}
+	tokens, err := json.Marshal(g.Tokens)
+	if err != nil {
+		return nil, err
+	}
+	q.Prompt = tokens
+	c, err := s.newCall(r, q, false)
+	if err != nil {
+		return nil, err
+	}
+	c.id = "generate-tokens-" + g.requestID(r, s)
+	for i := range c.promptRequests {
+		a := &c.promptRequests[i]
+		a.prompt.tokens = a.req.Prompt
+		g.addMedia(&a.prompt)
+		a.req.Media = a.prompt.media
+	}
+	return c, nil
+}
+
+func (g *generateRequest) requestID(r *http.Request, s *Server) string {
+	for _, id := range []string{r.Header.Get("X-Request-Id"), g.RequestID} {
+		if id != "" {
+			return id
+		}
+	}
+	return s.freshID()
+}
+
+// addMedia adds the media objects of the features to the prompt.
+func (g *generateRequest) addMedia(p *prompt) {
+	if g.Features == nil {
+		return
+	}
+	for _, modality := range sortedKeys(g.Features.Places) {
+		for i, at := range g.Features.Places[modality] {
+			if ids := g.Features.Hashes[modality]; i < len(ids) {
+				if h, ok := kv.MediaHash(ids[i]); ok && at.Offset >= 0 && at.Length > 0 && at.Length <= len(p.tokens)-at.Offset {
+					p.media = append(p.media, kv.Media{Hash: h, Start: at.Offset, End: at.Offset + at.Length})
+					p.objects = append(p.objects, promptMedia{id: ids[i]})
+				}
+			}
+		}
+	}
+	sort.Sort((*byPlace)(p))
+}
+
+// vllmGenerate serves /inference/v1/generate: tokens in, tokens out. Only streams report usage, and only on
+// request.
+func (s *Server) vllmGenerate(w http.ResponseWriter, r *http.Request) {
+	var g generateRequest
+	if !s.readBody(w, r, &g) {
+		return
+	}
+	if g.Sampling == nil || g.Tokens == nil {
+		s.refuseRequest(w, http.StatusBadRequest, "1 validation error: fields 'token_ids' and 'sampling_params' are required")
+		return
+	}
+	f, ok := s.startAnswer(w, r)
+	if !ok {
+		return
+	}
+	if !s.checkFeatures(w, &g) {
+		return
+	}
+	c, err := g.toCall(s, r)
+	if err != nil {
+		s.writeError(w, err)
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer s.registerRequest(c.id, cancel)()
+	a, err := s.startGeneration(ctx, c.rank, c.promptRequests...)
+	if err != nil {
+		s.writeError(w, err)
+		return
+	}
+	defer a.stopAndWait()
+	if err := a.awaitAccepted(ctx); err != nil {
+		s.writeError(w, err)
+		return
+	}
+	m := s.stats.startRequest(c.rank.index, c.promptTokens(), c.promptRequests[0].req.Salt.LoRA)
+	defer m.finishRequest()
+	if g.Stream {
+		s.streamTokens(ctx, w, &g, c, a, f, m)
+		return
+	}
+	s.wholeTokens(ctx, w, &g, c, a, f, m)
+}
+
+// tokenChoice encodes a part of a choice of tokens.
+func (s *Server) tokenChoice(g *generateRequest, c *apiCall, p *outputPart) object {
+	o := object{"index": p.choice, "logprobs": nil, "finish_reason": nil, "token_ids": orEmpty(p.tokens)}
+	if p.reason != "" {
+		o["finish_reason"] = p.reason
+	}
+	if c.logprobs >= 0 {
+		chat := *c
+		chat.chat = true // the format is that of chats, with tokens named by their ids
+		names := *c.request
+		names.TokenNames = true
+		chat.request = &names
+		o["logprobs"] = s.logprobsBody(&chat, p)
+	}
+	if g.OutputMode == "text" {
+		o["text"] = p.text
+	}
+	return o
+}
+
+func (s *Server) streamTokens(ctx context.Context, w http.ResponseWriter, g *generateRequest, c *apiCall, a *outputStream, f *answerFaults, m *requestStats) {
+	st := newSSEStream(w)
+	u := usage{prompt: c.promptTokens(), cached: engine.CachedUnknown}
+	err := s.forEachPart(ctx, a, f, st.flush, func(p *outputPart) error {
+		if u.cached == engine.CachedUnknown {
+			u.cached = p.cached
+		}
+		u.completion += len(p.tokens)
+		m.countTokens(p)
+		if p.reason != "" {
+			m.countFinish(p.reason)
+		}
+		o := object{"request_id": c.id, "choices": []object{s.tokenChoice(g, c, p)}, "usage": nil}
+		if g.StreamOptions.Continuous {
+			o["usage"] = s.usageBody(u, false)
+		}
+		st.writeEvent(o)
+		return nil
+	})
+	switch {
+	case ctx.Err() != nil && err != nil:
+		s.writeAborted(st, c, ctx)
+		return
+	case err != nil:
+		status, message := statusOf(err)
+		st.writeEvent(s.streamError(status, message))
+	case g.StreamOptions.Usage:
+		u.cached = s.reportedCached(u.cached)
+		st.writeEvent(object{"request_id": c.id, "choices": []object{}, "usage": s.usageBody(u, true)})
+	}
+	m.countCached(u)
+	st.writeLine([]byte("[DONE]"))
+	st.flush()
+}
+
+// writeAborted ends the stream of an aborted request; if the client disconnected, the writes have no effect.
+func (s *Server) writeAborted(st *sseStream, c *apiCall, ctx context.Context) {
+	for i := range c.choices {
+		st.writeEvent(object{"request_id": c.id, "choices": []object{{"index": i, "logprobs": nil, "finish_reason": "abort", "token_ids": []int{}}}, "usage": nil})
+	}
+	st.writeLine([]byte("[DONE]"))
+	st.flush()
+}
+
+func (s *Server) wholeTokens(ctx context.Context, w http.ResponseWriter, g *generateRequest, c *apiCall, a *outputStream, f *answerFaults, m *requestStats) {
+	whole := make([]outputPart, c.choices)
+	u := usage{prompt: c.promptTokens(), cached: engine.CachedUnknown}
+	err := s.forEachPart(ctx, a, f, func() {}, func(p *outputPart) error {
+		if u.cached == engine.CachedUnknown {
+			u.cached = p.cached
+		}
+		u.completion += len(p.tokens)
+		m.countTokens(p)
+		to := &whole[p.choice]
+		to.choice = p.choice
+		to.tokens, to.logprobs = append(to.tokens, p.tokens...), append(to.logprobs, p.logprobs...)
+		to.text += p.text
+		if p.reason != "" {
+			to.reason = p.reason
+			m.countFinish(p.reason)
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if err != nil {
+		s.writeError(w, err)
+		return
+	}
+	transfer, cached := s.transferKV(c, whole[0].reason, u.cached)
+	u.cached = cached
+	m.countCached(u)
+	var choices []object
+	for i := range whole {
+		choices = append(choices, s.tokenChoice(g, c, &whole[i]))
+	}
+	out := object{"request_id": c.id, "choices": choices, "prompt_logprobs": nil, "kv_transfer_params": transfer}
+	if raw := nilIfNull(g.ECTransfer); raw != nil {
+		out["ec_transfer_params"] = json.RawMessage(raw)
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+// vllmMetrics writes the metrics of a rank.
+func (s *Server) vllmMetrics(p *metricsPage, rank int, t *rankCounters, load engine.Load) {
+	l := formatLabel("engine", strconv.Itoa(rank)) + "," + formatLabel("model_name", s.cfg.Models[0])
+	p.addSample("gauge", "vllm:num_requests_running", l, float64(load.Running))
+	p.addSample("gauge", "vllm:num_requests_waiting", l, float64(load.Waiting))
+	usage := "vllm:kv_cache_usage_perc"
+	if s.cfg.Dialect == VLLMLegacy {
+		usage = "vllm:gpu_cache_usage_perc"
+	}
+	p.addSample("gauge", usage, l, usedShare(load.UsedBlocks, load.TotalBlocks))
+	p.addSample("counter", "vllm:prefix_cache_queries_total", l, float64(t.queries))
+	p.addSample("counter", "vllm:prefix_cache_hits_total", l, float64(t.hits))
+	p.addSample("counter", "vllm:num_preemptions_total", l, float64(load.Preemptions))
+	p.addSample("counter", "vllm:prompt_tokens_total", l, float64(t.prompt))
+	p.addSample("counter", "vllm:generation_tokens_total", l, float64(t.generated))
+	for _, reason := range []string{reasonStop, reasonLength, "abort", "error"} {
+		p.addSample("counter", "vllm:request_success_total", l+","+formatLabel("finished_reason", reason), float64(t.ended[reason]))
+	}
+	p.addHistogram("vllm:time_to_first_token_seconds", l, &t.timeToFirst)
+	p.addHistogram("vllm:inter_token_latency_seconds", l, &t.interToken)
+	p.addHistogram("vllm:request_time_per_output_token_seconds", l, &t.perToken)
+	p.addHistogram("vllm:e2e_request_latency_seconds", l, &t.endToEnd)
+	p.addHistogram("vllm:request_prompt_tokens", l, &t.promptSize)
+	p.addHistogram("vllm:request_generation_tokens", l, &t.outputSize)
+	running := strings.Join(sortedKeys(t.adapters), ",")
+	most := max(len(s.loadedAdapters()), 1)
+	p.addSample("gauge", "vllm:lora_requests_info", formatLabel("max_lora", strconv.Itoa(most))+","+formatLabel("running_lora_adapters", running)+","+formatLabel("waiting_lora_adapters", ""), float64(time.Now().UnixMicro())/1e6)
+	size := s.reportedBlockSize()
+	p.addSample("gauge", "vllm:cache_config_info", formatLabel("block_size", strconv.Itoa(size))+","+formatLabel("cache_dtype", "auto")+","+formatLabel("enable_prefix_caching", "True")+","+
+		formatLabel("engine", strconv.Itoa(rank))+","+formatLabel("num_gpu_blocks", strconv.Itoa(load.TotalBlocks))+","+formatLabel("prefix_caching_hash_algo", "sha256"), 1)
+	s.mu.Lock()
+	asleep := s.mu.asleep
+	s.mu.Unlock()
+	p.addSample("gauge", "vllm:engine_sleep_state", l+","+formatLabel("sleep_state", "awake"), float64(min(1, max(0, 1-asleep))))
+}

@@ -1,0 +1,162 @@
+package routerproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
+	"penstock/internal/serve/servetest"
+)
+
+// TestKeepFitting: a model keeps its card while any worker has it, and consists of the workers that do.
+func TestKeepFitting(t *testing.T) {
+	of := func(id kv.WorkerID, context int) registeredWorker {
+		return registeredWorker{id: id, card: engine.Card{Name: "m", BlockSize: 4, Ranks: 1, ContextLength: context, VocabSize: 10}}
+	}
+	made := func(old *modelWorkers, workers ...registeredWorker) (*modelWorkers, []kv.WorkerID) {
+		m := &modelWorkers{workers: workers}
+		m.keepFitting(old)
+		var ids []kv.WorkerID
+		for _, w := range m.workers {
+			ids = append(ids, w.id)
+		}
+		return m, ids
+	}
+	m, ids := made(nil, of(2, 100), of(3, 200), of(4, 100))
+	if !slices.Equal(ids, []kv.WorkerID{2, 4}) || m.unionCard().ContextLength != 100 {
+		t.Errorf("of the first card: %v", ids)
+	}
+	m, ids = made(m, of(1, 200), of(3, 200), of(4, 100))
+	if !slices.Equal(ids, []kv.WorkerID{4}) || m.unionCard().ContextLength != 100 {
+		t.Errorf("beside newcomers: %v", ids)
+	}
+	m, ids = made(m, of(1, 200), of(3, 200))
+	if !slices.Equal(ids, []kv.WorkerID{1, 3}) || m.unionCard().ContextLength != 200 {
+		t.Errorf("with the old card gone: %v", ids)
+	}
+}
+
+// TestAdapters: a proxy lists the adapters of all its workers, continues to serve when they change, and
+// passes on which adapter a request is for.
+func TestAdapters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{}
+		var asked []string
+		b.pick = func(req *route.Request) (route.Decision, error) {
+			asked = append(asked, req.Model+" "+req.Salt.LoRA)
+			return decision(1), nil
+		}
+		r := newRig(t, Config{}, b, func(_ context.Context, _ string, req *engine.Request, send func(*engine.Delta) error) error {
+			asked = append(asked, req.Model)
+			return finish(req, send)
+		})
+		set := func(id kv.WorkerID, adapters ...string) {
+			card := servetest.ModelCard("m")
+			card.Adapters = adapters
+			meta, err := engine.EncodeCard(card)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: "w", Meta: meta})
+			synctest.Wait()
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ran := make(chan error, 2)
+		go func() { ran <- r.Run(ctx) }()
+		set(1, "law")
+		var lists []string
+		watcher := r.engine.(engine.AdapterWatcher)
+		go func() { ran <- watcher.WatchAdapters(ctx, func(a []string) { lists = append(lists, fmt.Sprint(a)) }) }()
+		synctest.Wait()
+		set(2, "law", "med")
+		set(1)
+		req := request(1)
+		req.Model, req.Salt.LoRA = "med", "med"
+		if _, err := r.generate(req); err != nil {
+			t.Error(err)
+		}
+		stop()
+		if err := errors.Join(<-ran, <-ran); err != nil {
+			t.Error(err)
+		}
+		if got, want := fmt.Sprint(lists, r.served, asked), "[[law] [law med] [law med]] [begin m 1048576 end m 1048576] [med med med]"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	})
+}
+
+// TestMiscounts: a proxy lists the kinds of media that any of its workers counts differently, and
+// continues to serve when they change.
+func TestMiscounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{}, &book{}, nil)
+		set := func(id kv.WorkerID, kinds ...string) {
+			card := servetest.ModelCard("m")
+			card.MiscountedMedia = kinds
+			meta, err := engine.EncodeCard(card)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Addr: "w", Meta: meta})
+			synctest.Wait()
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ran := make(chan error, 2)
+		go func() { ran <- r.Run(ctx) }()
+		set(1, "video")
+		var lists []string
+		watcher := r.engine.(engine.MediaCountWatcher)
+		go func() {
+			ran <- watcher.WatchMediaCounts(ctx, func(k []string) { lists = append(lists, fmt.Sprint(k)) })
+		}()
+		synctest.Wait()
+		set(2, "audio", "video")
+		set(1)
+		set(2)
+		stop()
+		if err := errors.Join(<-ran, <-ran); err != nil {
+			t.Error(err)
+		}
+		if got, want := fmt.Sprint(lists, r.served), "[[video] [audio video] [audio video] []] [begin m 1048576 end m 1048576]"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	})
+}
+
+// TestWarnings: the proxy passes on the warnings of the model's workers, but not that one of them is
+// unreachable.
+func TestWarnings(t *testing.T) {
+	b := &book{warnings: map[kv.WorkerID][]engine.Warning{
+		1: {{Code: engine.WarnNoEvents, Detail: "none come", Remedy: "turn them on"}, {Code: engine.WarnUnreachable}},
+		2: {{Code: engine.WarnBlockSize}},
+	}}
+	r := newRig(t, Config{}, b, nil)
+	r.view.Store(&componentView{models: map[string]*modelWorkers{"m": {workers: []registeredWorker{{id: 1}}}}, superseded: make(chan struct{})})
+	got := r.engine.(engine.WarningSource).Warnings()
+	if want := (engine.Warning{Code: engine.WarnNoEvents, Detail: "worker 1 behind the router: none come", Remedy: "turn them on"}); len(got) != 1 || got[0] != want {
+		t.Errorf("%+v", got)
+	}
+	// If no worker can take a request the proxy is unreachable too, so that frontends use another.
+	b.silent = true
+	got = r.engine.(engine.WarningSource).Warnings()
+	if len(got) != 2 || got[0].Code != engine.WarnUnreachable || got[0].Detail != "behind the router: none of 1 workers can take a request (1 not answering)" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestNoReuse: a proxy reuses nothing only if none of its workers does.
+func TestNoReuse(t *testing.T) {
+	for _, c := range []struct{ first, second, want bool }{{true, false, false}, {false, true, false}, {true, true, true}} {
+		m := &modelWorkers{workers: []registeredWorker{{id: 1, card: engine.Card{NoPrefixCache: c.first}}, {id: 2, card: engine.Card{NoPrefixCache: c.second}}}}
+		if got := m.unionCard().NoPrefixCache; got != c.want {
+			t.Errorf("workers %v and %v: %v", c.first, c.second, got)
+		}
+	}
+}
