@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the fleets of README.md and docs/ops/fleet.md, as they are written there for
+# Runs the fleets of docs/tutorial.md and docs/ops/fleet.md, as they are written there for
 # several hosts, in two network namespaces with the addresses of the page, host names
 # of their own and one link. Then it adds what a fleet may have besides: a worker beside the frontend, a
 # router, a second frontend, events over ZeroMQ, and a worker that tells others a
@@ -111,11 +111,11 @@ commands() {
   [ "$n" = "$2" ] || fails "$1 has $n command lines, want $2"
 }
 
-# The README's fleet: on several hosts it has the first one's address in place of 127.0.0.1.
-commands README 3 < <(sed -n '/^## A fleet/,/^## /s/^    \(penstock [^#]*\)#.*/\1/p' README.md |
+# The tutorial's fleet: on several hosts it has the first one's address in place of 127.0.0.1.
+commands tutorial 3 < <(sed -n '/^## 3. Start a fleet/,/^## 4/s/^    \(penstock [^#]*\)#.*/\1/p' docs/tutorial.md |
   sed -e 's/127\.0\.0\.1/10.0.0.5/' -e 's/$/# on 10.0.0.6/' -e '/^penstock frontend/s/10\.0\.0\.6$/10.0.0.5/')
-eventually "the README's fleet: the worker of 10.0.0.6 is ready at 10.0.0.5" ready http://127.0.0.1:8000 1
-eventually "the README's fleet: a conversation goes from 10.0.0.5 to 10.0.0.6" answers 5 http://127.0.0.1:8000
+eventually "the tutorial's fleet: the worker of 10.0.0.6 is ready at 10.0.0.5" ready http://127.0.0.1:8000 1
+eventually "the tutorial's fleet: a conversation goes from 10.0.0.5 to 10.0.0.6" answers 5 http://127.0.0.1:8000
 stop
 
 # The page's lines, which name the hosts, and what else a fleet may have.
