@@ -1,9 +1,9 @@
 package main
 
 import (
+	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -58,23 +58,30 @@ var longLines = map[string]int{"README.md": 1, "docs/choosing.md": 55}
 
 // TestLinesOfDocuments holds the width of documents.
 func TestLinesOfDocuments(t *testing.T) {
-	list := exec.Command("git", "ls-files", "*.md")
-	list.Dir = root
-	out, err := list.Output()
-	if err != nil {
-		t.Fatal("the documents are listed by git: ", err)
-	}
 	long := map[string]int{}
-	for _, name := range strings.Fields(string(out)) {
-		text, err := os.ReadFile(root + "/" + name)
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
-			t.Fatal(err)
+			return err
+		}
+		if base := d.Name(); d.IsDir() && name != "." && (base == "testdata" || base == "node_modules" || base[0] == '.') {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(name, ".md") {
+			return nil
+		}
+		text, err := fs.ReadFile(os.DirFS(root), name)
+		if err != nil {
+			return err
 		}
 		for line := range strings.Lines(string(text)) {
 			if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 120 {
 				long[name]++
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(long)) {
 		if long[name] > longLines[name] {
