@@ -116,7 +116,7 @@ func (s *tokenServer) writePaced(w http.ResponseWriter, r *http.Request) {
 	flush := http.NewResponseController(w)
 	at := make([]int64, 0, body.MaxTokens)
 	for range body.MaxTokens {
-		time.Sleep(s.pace/2 + rand.N(s.pace)) // an engine's pace, whose passes vary
+		time.Sleep(s.pace/2 + rand.N(s.pace)) // simulates the varying time of an engine's decode step
 		at = append(at, monotonicNanos())
 		if _, err := w.Write(tokenEvent); err != nil {
 			return

@@ -101,7 +101,7 @@ func (e *fakeEngine) streamHandler(events [][]byte, object, id string) http.Hand
 		flush := http.NewResponseController(w)
 		for _, event := range events {
 			if e.pace > 0 {
-				time.Sleep(e.pace) // the simulated step of an engine
+				time.Sleep(e.pace) // simulates the time of an engine's decode step
 			}
 			if _, err := w.Write(event); err != nil {
 				return

@@ -132,7 +132,7 @@ func (s *stormWriter) countAndWait(blocks int) {
 	s.blocks += blocks
 	if s.pace > 0 {
 		due := s.begin.Add(time.Duration(float64(s.blocks) / s.pace * float64(time.Second)))
-		time.Sleep(time.Until(due)) // an engine publishes when it has computed, and not before
+		time.Sleep(time.Until(due)) // paces the load: an engine publishes a block when it has computed it
 	}
 }
 

@@ -78,7 +78,7 @@ func sendDeltas(load string, send func([]byte) error) (n uint64, err error) {
 	delta := engine.Delta{Attempt: 1, Tokens: []kv.Token{128_000, 77, 1_234, 90_210, 3, 41, 512, 70_000}}
 	var tick <-chan time.Time
 	if load == "paced" {
-		time.Sleep(rand.N(tokenPace)) // engines do not step together: the streams start spread over one step
+		time.Sleep(rand.N(tokenPace)) // spreads the streams over one step, as engines do not step together
 		t := time.NewTicker(tokenPace)
 		defer t.Stop()
 		tick = t.C

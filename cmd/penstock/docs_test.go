@@ -146,7 +146,7 @@ var settingGroups = []struct {
 	{"Network", "Discovery, planes, TLS, keys. [ops/fleet.md](ops/fleet.md) explains them.", []string{
 		"nats", "discovery", "static-workers", "request-plane", "event-", "rpc-", "worker-", "tls-", "api-key-file", "metrics-access",
 	}},
-	{"Limits", "Bounds of HTTP and of the shutdown. [ops/tls.md](ops/tls.md) explains those of connections.", []string{
+	{"Limits", "Bounds of HTTP and of the shutdown. [ops/tls.md](ops/tls.md) explains the limits of connections.", []string{
 		"max-body-bytes", "max-inflight", "max-connections", "max-header-bytes", "sse-keep-alive", "drain-", "request-timeout",
 		"header-timeout", "body-timeout", "write-timeout", "idle-timeout",
 	}},

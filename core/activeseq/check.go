@@ -126,7 +126,7 @@ func (t *ReservationTable) checkBlocks(wk, sum *workerLoad) (sole map[int32]int,
 			s := &wk.chains.runs[place]
 			rest, found := cutSuffix(left, s.seqs)
 			if !found || s.first != s.seqs[0] || wk.chains.children[runKey{s.parent, s.first}] != place {
-				return nil, fmt.Errorf("slots: check: the blocks of request %v of worker %v are not those of its chain", r.key, wk.id)
+				return nil, fmt.Errorf("slots: check: the blocks of request %v of worker %v differ from its chain", r.key, wk.id)
 			}
 			left = rest
 			users[place].users++

@@ -78,7 +78,7 @@ func TestSlotsBusy(t *testing.T) {
 		t.Errorf("the prompt again: %+v, want slot %d", a, first.Slot)
 	}
 	if len(events) != 1 || events[0].Kind != kv.Removed || len(events[0].Seqs) != 10 {
-		t.Errorf("a slot that computes serves nobody: %+v", events)
+		t.Errorf("a busy slot serves no other request: %+v", events)
 	}
 	b, _ := s.StartRequest(r, nil)
 	if b.Slot == a.Slot || b.Slot < 0 || b.Cached != 0 {

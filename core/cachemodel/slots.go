@@ -50,8 +50,8 @@ type slotState struct {
 	idleSince uint64  // released when it last became idle; 0 is never
 }
 
-// saltSet holds the salts of the sequences which a slot may hold: that of a computed request, and those of
-// requests which ended before it was known whether they were computed.
+// saltSet holds the salts of the sequences which a slot may hold. A computed request has one salt. Each request
+// which ended before it was known whether it was computed adds another.
 type saltSet struct {
 	salt kv.Salt
 	n    int // 0, 1, or 2 for several (salt is one of them)

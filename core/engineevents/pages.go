@@ -197,8 +197,8 @@ func (x *pageTree) removeCopy(t *Table, name kv.EngineHash, tier kv.Tier) bool {
 	return true
 }
 
-// dropIfUnused drops a page without copies and followers, and then those of its ancestors which have become
-// such pages.
+// dropIfUnused drops a page which has neither copies nor followers, then each ancestor which is left without
+// both.
 func (x *pageTree) dropIfUnused(t *Table, id uint32) {
 	for id != 0 {
 		p := x.entries.at(id)

@@ -63,8 +63,8 @@ type Health struct {
 	Behind  kv.Mono
 }
 
-// Totals counts what happened to all feeds since the tracker was created, including removed ones. The counts
-// are those of Health.
+// Totals counts what happened to all feeds since the tracker was created, including removed ones. Health
+// counts the same for one feed.
 type Totals struct{ Gaps, Repaired, Described, GivenUp uint64 }
 
 // Totals returns the counts over all feeds.

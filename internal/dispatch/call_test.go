@@ -40,7 +40,7 @@ func TestCall(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
 			err := CallWorker(t.Context(), tt.plane, time.Second, route.Decision{Worker: kv.Worker{ID: 3}}, "m", nil, func([]byte) error {
-				time.Sleep(tt.takes) // virtual: how long the caller holds a frame
+				time.Sleep(tt.takes) // virtual time (synctest): the caller holds the frame so long
 				return nil
 			})
 			if took := time.Since(began); err == nil || err.Error() != tt.err || took != tt.took || fault.CodeOf(err) != fault.Unavailable {

@@ -195,7 +195,7 @@ func TestRun(t *testing.T) {
 				go func() { over <- j.runner.Run(ctx, j, 7) }()
 				synctest.Wait()
 				if tt.later != nil {
-					time.Sleep(3 * time.Second) // virtual: the bubble passes it at once
+					time.Sleep(3 * time.Second) // virtual time (synctest): the wait of a request without a worker
 					tt.later(j)
 				}
 				err := <-over
@@ -245,7 +245,7 @@ func TestCounts(t *testing.T) {
 		over := make(chan error, 1)
 		go func() { over <- j.runner.Run(t.Context(), j, 1) }()
 		synctest.Wait()
-		time.Sleep(time.Second) // virtual
+		time.Sleep(time.Second) // virtual time (synctest): the request waits, then a worker appears
 		if n := value(t, j.runner.Waiting); n != 1 {
 			t.Errorf("%v wait", n)
 		}

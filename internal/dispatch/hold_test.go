@@ -22,9 +22,9 @@ func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &account{began: time.Now()}
 		free := HoldReservation(a, "r", 1)
-		time.Sleep(25 * time.Second) // virtual
+		time.Sleep(25 * time.Second) // virtual time (synctest): two renewals of 10 s
 		free()
-		time.Sleep(time.Minute) // virtual
+		time.Sleep(time.Minute) // virtual time (synctest): no renewal may follow
 		if want := []string{"10s renewed", "20s renewed", "25s freed"}; !slices.Equal(a.log, want) {
 			t.Errorf("have %q, want %q", a.log, want)
 		}

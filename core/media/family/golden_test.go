@@ -223,7 +223,7 @@ func TestTurned(t *testing.T) {
 	}
 }
 
-// TestGemma3: whole prompts, in which line breaks of images join those of the text.
+// TestGemma3: whole prompts, in which line breaks around images merge with line breaks of the text.
 func TestGemma3(t *testing.T) {
 	g := readGolden(t, "testdata/gemma3.json.gz")
 	f := g.open(t)

@@ -61,7 +61,7 @@ func TestRegistry(t *testing.T) {
 
 type identityKey struct{ by, of, vision string }
 
-// TestStrangers: models whose names resemble those of families are not matched.
+// TestStrangers: a model whose name resembles the name of a family does not match it.
 func TestStrangers(t *testing.T) {
 	for _, id := range []modelIdentity{
 		{},

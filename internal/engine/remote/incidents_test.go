@@ -18,12 +18,12 @@ func TestMishap(t *testing.T) {
 			if m.record() {
 				news++
 			}
-			time.Sleep(recentWindow / 2) // of virtual time
+			time.Sleep(recentWindow / 2) // virtual time (synctest): the next incident is still recent
 		}
 		if news != 1 || m.n != 100 || !m.isRecent() {
 			t.Errorf("%d times news of %d, lately %v", news, m.n, m.isRecent())
 		}
-		time.Sleep(recentWindow) // of virtual time
+		time.Sleep(recentWindow) // virtual time (synctest): the last incident is no longer recent
 		if m.isRecent() || !m.record() {
 			t.Error("what was long ago still counts")
 		}

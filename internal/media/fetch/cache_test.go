@@ -250,7 +250,7 @@ func TestFlights(t *testing.T) {
 		var dropped atomic.Int64
 		f := newFlightGroup(2, time.Minute, func(int) { dropped.Add(1) })
 		slow := func(ctx context.Context) (int, error) {
-			time.Sleep(time.Second) // in virtual time; it does not look at its context
+			time.Sleep(time.Second) // virtual time (synctest): a download that ignores its context
 			return 7, nil
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
