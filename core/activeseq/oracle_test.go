@@ -261,6 +261,13 @@ func agrees(t *rapid.T) {
 		"free": func(t *rapid.T) {
 			k := key.Draw(t, "key")
 			i := n.find(k)
+			want, computed := []kv.SeqHash(nil), i >= 0 && n[i].left == 0
+			if computed {
+				want = demand(prompt{path: n[i].path}).Chain
+			}
+			if got, w, ok := table.AppendComputedChain(nil, k); ok != computed || !slices.Equal(got, want) || ok && w != n[i].worker {
+				t.Fatalf("computed chain of %v: %v on %v, %t, want %v, %t", k, got, w, ok, want, computed)
+			}
 			if got := table.Free(k); got != (i >= 0) {
 				t.Fatalf("free %v: %t", k, got)
 			}

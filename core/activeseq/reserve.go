@@ -209,6 +209,17 @@ func (t *ReservationTable) Free(key AttemptKey) bool {
 	return ok
 }
 
+// AppendComputedChain appends to dst the full blocks of a reservation's prompt and returns them with its worker.
+// ok is false if there is no such reservation or its prompt is not computed yet.
+func (t *ReservationTable) AppendComputedChain(dst []kv.SeqHash, key AttemptKey) (chain []kv.SeqHash, w kv.Worker, ok bool) {
+	at, found := t.byKey[key]
+	if !found || t.records[at].prefillTokens > 0 {
+		return dst, kv.Worker{}, false
+	}
+	r := &t.records[at]
+	return append(dst, r.chain...), r.worker.id, true
+}
+
 // DropWorker ends all reservations on w, which was removed, and returns their number.
 func (t *ReservationTable) DropWorker(w kv.Worker) int {
 	n := 0

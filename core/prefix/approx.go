@@ -305,7 +305,7 @@ func (a *Approx) gatherExpiring(tick int64) {
 				continue
 			}
 			for i, seq := range r.seqs {
-				if a.isPredicted(b.worker, seq) {
+				if a.PredictsBlock(b.worker, seq) {
 					a.deepest = append(a.deepest, deepBlock{seq, b.worker, r.start + uint32(i), len(a.soonest)})
 				}
 			}
@@ -318,8 +318,8 @@ func (a *Approx) gatherExpiring(tick int64) {
 	})
 }
 
-// isPredicted reports whether a block is in the index.
-func (a *Approx) isPredicted(w kv.Worker, seq kv.SeqHash) bool {
+// PredictsBlock reports whether w is predicted to hold a block.
+func (a *Approx) PredictsBlock(w kv.Worker, seq kv.SeqHash) bool {
 	n, known := a.index.numbers[w]
 	if !known {
 		return false
@@ -373,7 +373,7 @@ func (a *Approx) sweepRuns() {
 		return
 	}
 	for _, b := range a.workers {
-		b.sweepBlocks(func(seq kv.SeqHash) bool { return a.isPredicted(b.worker, seq) })
+		b.sweepBlocks(func(seq kv.SeqHash) bool { return a.PredictsBlock(b.worker, seq) })
 		a.updateCounts(b)
 	}
 	a.dropEmptyWorkers()

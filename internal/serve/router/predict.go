@@ -171,6 +171,18 @@ func (p *predictions) recordReport(key activeseq.AttemptKey, cached int) (out ca
 	return out, true
 }
 
+// recordComputed records that an attempt ended whose prompt a worker computed. An engine which keeps one
+// sequence in each slot reports the blocks of a running request as removed, and as stored again when it ends:
+// until that event arrives they are predicted, so that the next turn of a conversation finds them.
+func (p *predictions) recordComputed(w kv.Worker, chain []kv.SeqHash) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	life, known := p.mu.lives[w]
+	if known && !life.noReuse && len(chain) > 0 && !p.approx.PredictsBlock(w, chain[len(chain)-1]) {
+		p.approx.RecordSent(p.now(), w, chain)
+	}
+}
+
 // forgetAttempt stops waiting for an attempt's report.
 func (p *predictions) forgetAttempt(key activeseq.AttemptKey) {
 	p.mu.Lock()

@@ -100,6 +100,59 @@ func TestPredictionsEnd(t *testing.T) {
 	})
 }
 
+// TestPredictionsAfterAnAnswer: engines such as llama.cpp report the blocks of a running request as removed, and
+// as stored again when it ends. Until that event arrives the router predicts the prompt which the worker has
+// just computed, so that a client's next turn finds its worker. It predicts nothing of an attempt which ended
+// before its prompt was computed.
+func TestPredictionsAfterAnAnswer(t *testing.T) {
+	for _, computed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t)
+			defer c.startRouter(router.Config{})()
+			c.startWorker(1, 1)
+			defer c.stopWorkers()
+			sent := prompt(0, 42, 1)
+			size := c.engines[1].Card().BlockSize
+			overlap := func() int {
+				t.Helper()
+				synctest.Wait()
+				ex, err := c.router.Explain(t.Context(), &route.Request{Model: "m", Tokens: sent})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ex.Decision.OverlapBlocks
+			}
+			c.mustServe("cold", sent)
+			<-time.After(4 * time.Second) // what is predicted of it expires; its events remain
+			if got, want := overlap(), 41/size; got != want {
+				t.Fatalf("%d blocks are known of what was served, want %d", got, want)
+			}
+
+			if _, err := c.router.Route(t.Context(), &route.Request{ID: "hot", Attempt: 1, Model: "m", Tokens: sent}); err != nil {
+				t.Fatal(err)
+			}
+			c.engines[1].EvictBlocks(41 / size)
+			<-time.After(time.Second)
+			if got := overlap(); got != 0 {
+				t.Errorf("while its request runs %d blocks of a removed prompt are predicted", got)
+			}
+			want := 0
+			if computed {
+				c.router.MarkPrefilled("hot", 1, 41/size*size)
+				want = 41 / size
+			}
+			c.router.FreeReservation("hot", 1)
+			if got := overlap(); got != want {
+				t.Errorf("computed %v: %d blocks are predicted after the answer, want %d", computed, got, want)
+			}
+			<-time.After(4 * time.Second)
+			if got := overlap(); got != 0 {
+				t.Errorf("computed %v: %d blocks are predicted 4 s later", computed, got)
+			}
+		})
+	}
+}
+
 // TestNoReuse: nothing is predicted for an engine that recomputes every prompt, with or without events.
 func TestNoReuse(t *testing.T) {
 	for _, events := range []bool{true, false} {

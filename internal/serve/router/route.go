@@ -129,8 +129,20 @@ func (r *Router) RenewReservation(id string, attempt uint32) {
 // removed.
 func (r *Router) FreeReservation(id string, attempt uint32) {
 	key := activeseq.AttemptKey{ID: id, Attempt: attempt}
-	r.tryPools(func(p *modelPool) bool { return p.active.Free(key) })
+	sc := r.scratch.Get().(*decisionScratch)
+	defer r.scratch.Put(sc)
+	var worker kv.Worker
+	computed := false
+	r.tryPools(func(p *modelPool) bool {
+		if r.usesEvents && r.predictions.isEnabled() {
+			sc.chain, worker, computed = p.active.AppendComputedChain(sc.chain[:0], key)
+		}
+		return p.active.Free(key)
+	})
 	r.predictions.forgetAttempt(key)
+	if computed {
+		r.predictions.recordComputed(worker, sc.chain)
+	}
 	r.decisions.recordFree(id, attempt, time.Now())
 }
 

@@ -118,6 +118,10 @@ class Penstock:
         """Waits until the router believes that a worker holds so many blocks."""
         return until(lambda: self.explain(prompt, model)[0].get(worker, -1) >= blocks, seconds)
 
+    def stored(self):
+        """Blocks that events have added to the router's index since it began."""
+        return self.get("/v1/router/index")["counts"]["stored"]
+
     def workers(self):
         return {row["worker_id"]: row for row in self.get("/v1/router/workers")["rows"]}
 
@@ -156,13 +160,23 @@ def agrees(row, block):
     return known and abs(row["predicted"] - row["reported"]) <= block and row["usage"] == row["reported"]
 
 
-def conversations(p, block, count, salt=None, common=0):
+def conversations(p, block, count, salt=None, common=0, slots=False):
     """Prompts cold, hot and grown; what is predicted must be what is reported. An engine that reuses single tokens
-    finds the few in which all prompts begin alike."""
+    finds the few in which all prompts begin alike. The blocks of an engine with slots are removed while a request
+    uses them, and stored anew after it: the next request waits for that, so that nothing else is measured."""
     fields = {"cache_salt": salt} if salt else {}
+
+    def ask(kind, text):
+        before = p.stored() if slots else 0
+        row = p.ask(kind, text, **fields)
+        if slots:
+            after = before + (row["prompt"] - 1) // block
+            check(f"{kind}: the slot's blocks are stored", until(lambda: p.stored() >= after, 10), (before, row))
+        return row
+
     for i in range(count):
         text = words(100 * bool(salt) + i, 150 + 60 * i)
-        cold = p.ask("cold", text, **fields)
+        cold = ask("cold", text)
         check(f"prompt {i} is cold", cold["reported"] <= common and agrees(cold, block), cold)
         blocks = (cold["prompt"] - 1) // block
         if not salt:  # explain of a salted prompt is the same question
@@ -171,14 +185,14 @@ def conversations(p, block, count, salt=None, common=0):
             check(f"prompt {i}: explain names its worker", said["decision"]["worker_id"] == cold["worker"], said["decision"])
         else:
             until(lambda: False, 1)
-        hot = p.ask("hot", text, **fields)
+        hot = ask("hot", text)
         check(f"prompt {i} is hot where it was cold", hot["worker"] == cold["worker"], hot)
         check(f"prompt {i}: predicted is reported", agrees(hot, block), hot)
         check(f"prompt {i}: all that can be reused is", hot["reported"] >= blocks * block, hot)
         check(f"prompt {i}: the answer is the same", hot["text"] == cold["text"], (cold["text"], hot["text"]))
         # An engine without events is followed by its answers: its blocks are known a moment after the last.
         known = salt or p.learn(text, hot["worker"], blocks)
-        grown = p.ask("grown", text + cold["text"] + " " + words(50 + i, 40), **fields)
+        grown = ask("grown", text + cold["text"] + " " + words(50 + i, 40))
         check(f"prompt {i} grown: predicted is reported", known and agrees(grown, block) and grown["reported"] > 0, grown)
 
 
@@ -472,7 +486,7 @@ def llamacpp(binary, model, directory, work):
         check("it is said that their caches are guessed", guessed == ["guessed", "guessed"], guessed)
         check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
         block = p.explain("x")[1]["decision"]["block_size"]
-        conversations(p, block, 4)
+        conversations(p, block, 4, slots=True)
         passed_on(binary, model, work, f"llamacpp={engines[0].url}")
         reference = p.ask("reference", words(5, 60), limit=64)["text"]
         # llama.cpp leaves out of its own streams what is no whole character: the reference is Penstock's.
