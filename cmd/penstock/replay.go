@@ -87,7 +87,7 @@ could give. The same command gives the same result on any machine.`,
 	f.workloadFlags.addFlags(fs)
 	fs.BoolVar(&f.describe, "describe", false, "run nothing: print what the workload consists of, and what caches of the sizes given could give it")
 	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers, such as 8,64")
-	fs.StringSliceVar(&f.policies, "policy", policyNames(), "policies of the router: kv, round-robin, random, least-loaded, power-of-two")
+	fs.StringSliceVar(&f.policies, "policy", defaultPolicies(), "policies of the router: kv, time, round-robin, random, least-loaded, power-of-two")
 	fs.IntSliceVar(&f.blockSizes, "block-size", []int{16}, "tokens of a KV-cache block")
 	fs.IntSliceVar(&f.blocks, "blocks-per-worker", []int{65536}, "KV-cache blocks of a worker")
 	fs.IntSliceVar(&f.cacheTokens, "cache-tokens", nil, "tokens of a worker's KV cache, in place of --blocks-per-worker: block sizes side by side then have equal caches")
@@ -138,7 +138,10 @@ func traceFormatNames() string {
 }
 
 // policyNames returns the policies which need nothing but a workload, the best first.
-func policyNames() []string {
+func policyNames() []string { return append(defaultPolicies(), string(route.Time)) }
+
+// defaultPolicies returns the policies which are compared if none is named.
+func defaultPolicies() []string {
 	return []string{string(route.KV), string(route.RoundRobin), string(route.Random), string(route.LeastLoaded), string(route.PowerOfTwo)}
 }
 

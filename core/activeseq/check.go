@@ -90,6 +90,9 @@ func (t *ReservationTable) checkWorker(wk, sum *workerLoad) error {
 		}
 		queued, earlier = queued+1, at
 	}
+	if queued != wk.prefills {
+		return fmt.Errorf("slots: check: %d prefills are in the queue of worker %v, %d are counted", queued, wk.id, wk.prefills)
+	}
 	for at := t.oldest; at != noIndex; at = t.records[at].newer {
 		r := &t.records[at]
 		if r.worker != wk {

@@ -58,6 +58,7 @@ func (t *ReservationTable) unlinkByAge(at int32) {
 func (t *ReservationTable) enqueuePrefill(at int32) {
 	r := &t.records[at]
 	wk := r.worker
+	wk.prefills++
 	r.prevPrefill, r.nextPrefill = wk.lastPrefill, noIndex
 	if wk.lastPrefill == noIndex {
 		wk.firstPrefill, wk.firstSince = at, t.time
@@ -71,6 +72,7 @@ func (t *ReservationTable) enqueuePrefill(at int32) {
 func (t *ReservationTable) dequeuePrefill(at int32) {
 	r := &t.records[at]
 	wk := r.worker
+	wk.prefills--
 	if r.prevPrefill == noIndex {
 		wk.firstPrefill, wk.firstSince = r.nextPrefill, t.time
 	} else {

@@ -22,6 +22,24 @@ func (t *ReservationTable) OthersShare(w kv.Worker) LoadShare {
 	return LoadShare{}
 }
 
+// PrefillQueue is a worker's queue of prefills: engines compute prompts one after another.
+type PrefillQueue struct {
+	Requests int
+	// Tokens are the prompt tokens of all of them, FirstTokens those of the first; neither regards elapsed time.
+	Tokens, FirstTokens int
+	// Since is when the first one became the first.
+	Since kv.Mono
+}
+
+// PrefillQueueOf returns the queue of prefills of w.
+func (t *ReservationTable) PrefillQueueOf(w kv.Worker) (q PrefillQueue) {
+	wk := t.workers[w]
+	if wk == nil || wk.prefills == 0 {
+		return q
+	}
+	return PrefillQueue{wk.prefills, wk.load.PrefillTokens, t.records[wk.firstPrefill].prefillTokens, wk.firstSince}
+}
+
 // ProjectLoad returns the load of w as it is, and as it would be if d were sent there. It reserves nothing.
 func (t *ReservationTable) ProjectLoad(w kv.Worker, d Demand) (now, then Load) {
 	named, gains := len(d.Chain), int64(0)

@@ -117,8 +117,52 @@ func (t *ReservationTable) uncountChain(wk *workerLoad, at int32) {
 	}
 }
 
+// Prefill is the prefill of a reservation's prompt.
+type Prefill struct {
+	Worker       kv.Worker
+	PromptTokens int
+	Tokens       int // still to be computed; 0 once they are
+	// IsFirst says that it is the first in its worker's queue, and Since since when.
+	IsFirst bool
+	Since   kv.Mono
+}
+
+// PrefillOf returns the prefill of a reservation; ok is false if the key is not reserved.
+func (t *ReservationTable) PrefillOf(key AttemptKey) (p Prefill, ok bool) {
+	at, ok := t.byKey[key]
+	if !ok {
+		return p, false
+	}
+	r := &t.records[at]
+	return Prefill{r.worker.id, r.promptTokens, r.prefillTokens, r.worker.firstPrefill == at, r.worker.firstSince}, true
+}
+
+// AnswerStart is what its user wants to know at the end of an answer about its start. The zero value is none.
+type AnswerStart struct {
+	At          kv.Mono // of the first token
+	Blocks      int     // active on the worker
+	PrefilledMs float64 // time which the worker had spent on prefills
+}
+
+// SetAnswerStart keeps s for AnswerStartOf.
+func (t *ReservationTable) SetAnswerStart(key AttemptKey, s AnswerStart) {
+	if at, ok := t.byKey[key]; ok {
+		t.records[at].answerStart = s
+	}
+}
+
+// AnswerStartOf returns what SetAnswerStart kept, and the worker; ok is false if the key is not reserved.
+func (t *ReservationTable) AnswerStartOf(key AttemptKey) (s AnswerStart, w kv.Worker, ok bool) {
+	at, ok := t.byKey[key]
+	if !ok {
+		return s, w, false
+	}
+	return t.records[at].answerStart, t.records[at].worker.id, true
+}
+
 // MarkPrefilled records that the worker has computed the whole prompt. It reports whether the key is
-// reserved; a second call changes nothing.
+// reserved; a second call changes nothing. The next prefill of the worker starts at the table's time, so
+// AdvanceTime comes first.
 func (t *ReservationTable) MarkPrefilled(key AttemptKey) bool {
 	at, ok := t.byKey[key]
 	if !ok {

@@ -133,6 +133,7 @@ type reservationRecord struct {
 	promptTokens    int          // tokens
 	outputTokens    int          // so far
 	expectedOutput  int          // by the hint
+	answerStart     AnswerStart
 }
 
 // workerLoad is the load of one worker, with the structures which count its blocks.
@@ -152,6 +153,7 @@ type workerLoad struct {
 	// became the first.
 	firstPrefill, lastPrefill int32
 	firstSince                kv.Mono
+	prefills                  int // in the queue
 }
 
 // LoadShare is a part of a worker's load.
@@ -187,6 +189,9 @@ func (t *ReservationTable) AdoptedCount() int { return len(t.records) - len(t.va
 // ExpiredCount returns how many reservations made here were freed because they were not renewed, since the
 // table was created. A value above 0 indicates a defect of the caller.
 func (t *ReservationTable) ExpiredCount() uint64 { return t.expired }
+
+// Now returns the latest time passed to the table.
+func (t *ReservationTable) Now() kv.Mono { return t.time }
 
 // AdvanceTime advances the table's time to now, as reservations and ExpireOld do. Loads are computed for the
 // table's time. An earlier time changes nothing.

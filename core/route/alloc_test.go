@@ -11,9 +11,11 @@ import (
 
 // loaded returns a router of 64 workers with 16 requests each, and a query of 2000 tokens, some of which each
 // of them holds.
-func loaded(t testing.TB, cfg Config) (*Router, *Query) {
+func loaded(t testing.TB, cfg Config) (*Router, *Query) { return loadedOf(t, cfg, 64) }
+
+func loadedOf(t testing.TB, cfg Config, workers int) (*Router, *Query) {
 	t.Helper()
-	const workers, perWorker, depth = 64, 16, 125
+	const perWorker, depth = 16, 125
 	active := mustTable(t, 16)
 	r := mustRouter(t, cfg, active)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -29,7 +31,7 @@ func loaded(t testing.TB, cfg Config) (*Router, *Query) {
 	for i := range workers {
 		w := kv.Worker{ID: kv.WorkerID(i + 1)}
 		list = append(list, Target{Worker: w, Addr: fmt.Sprintf("10.0.0.%d:7000", i), BlockSize: 16, State: Ready})
-		q.Overlaps = append(q.Overlaps, kv.Overlap{Worker: w, Blocks: [kv.Tiers]int{i}})
+		q.Overlaps = append(q.Overlaps, kv.Overlap{Worker: w, Blocks: [kv.Tiers]int{i % depth}})
 	}
 	if err := r.SetWorkers(list); err != nil {
 		t.Fatal(err)
@@ -46,7 +48,7 @@ func loaded(t testing.TB, cfg Config) (*Router, *Query) {
 }
 
 func TestPickAllocatesNothing(t *testing.T) {
-	for _, mode := range []Mode{KV, RoundRobin, Random, PowerOfTwo, LeastLoaded, Direct} {
+	for _, mode := range []Mode{KV, Time, RoundRobin, Random, PowerOfTwo, LeastLoaded, Direct} {
 		r, q := loaded(t, Config{Mode: mode, Temperature: 0.5})
 		if mode == Direct {
 			q.Pin = kv.Worker{ID: 7}
@@ -93,16 +95,18 @@ func TestPreferencesAllocateNothing(t *testing.T) {
 }
 
 func BenchmarkPick(b *testing.B) {
-	for _, mode := range []Mode{KV, RoundRobin, PowerOfTwo} {
-		b.Run(fmt.Sprintf("workers=64/mode=%s", mode), func(b *testing.B) {
-			r, q := loaded(b, Config{Mode: mode})
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := r.Pick(0, q); err != nil {
-					b.Fatal(err)
+	for _, workers := range []int{64, 1000} {
+		for _, mode := range []Mode{KV, Time, RoundRobin, PowerOfTwo} {
+			b.Run(fmt.Sprintf("workers=%d/mode=%s", workers, mode), func(b *testing.B) {
+				r, q := loadedOf(b, Config{Mode: mode}, workers)
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := r.Pick(0, q); err != nil {
+						b.Fatal(err)
+					}
+					r.active.Free(q.Key)
 				}
-				r.active.Free(q.Key)
-			}
-		})
+			})
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/rates"
 )
 
 // Config is the policy of a Router.
@@ -41,6 +42,10 @@ type Config struct {
 	QueueThreshold *float64
 	// Seed starts the sequence of draws. Routers with equal seeds which see equal histories decide equally.
 	Seed uint64
+	// Time weighs the terms of mode Time; nil is DefaultTimeWeights.
+	Time *TimeWeights
+	// Rates holds what is assumed of the workers' speeds until they are learned.
+	Rates rates.Config
 	// Busy says above which loads a worker is busy.
 	Busy BusyThresholds
 }
@@ -77,6 +82,10 @@ func (c *Config) EnsureDefaults() {
 	if c.AdapterAffinity == nil {
 		c.AdapterAffinity = new(DefaultAdapterAffinity)
 	}
+	if c.Time == nil {
+		c.Time = new(DefaultTimeWeights())
+	}
+	c.Rates.EnsureDefaults()
 	c.Sessions.ensureDefaults()
 }
 
@@ -110,18 +119,24 @@ func (c *Config) Validate() error {
 	if c.Affinity != nil {
 		errs = append(errs, c.Affinity.validate())
 	}
-	errs = append(errs, c.Sessions.validate(), c.Busy.Validate())
+	if c.Time != nil {
+		errs = append(errs, c.Time.validate())
+	}
+	errs = append(errs, c.Rates.Validate(), c.Sessions.validate(), c.Busy.Validate())
 	return errors.Join(errs...)
 }
+
+// UsesOverlaps reports whether the mode depends on what workers have cached. Call EnsureDefaults first.
+func (c *Config) UsesOverlaps() bool { return c.Mode == Time || c.Mode == KV && *c.OverlapWeight > 0 }
 
 // isInRange reports whether v is between 0 and limit; NaN is not.
 func isInRange(v, limit float64) bool { return v >= 0 && v <= limit && !math.IsNaN(v) }
 
-const modeNames = "kv, round-robin, random, power-of-two, least-loaded, direct"
+const modeNames = "kv, time, round-robin, random, power-of-two, least-loaded, direct"
 
 func (m Mode) isKnown() bool {
 	switch m {
-	case KV, RoundRobin, Random, PowerOfTwo, LeastLoaded, Direct:
+	case KV, Time, RoundRobin, Random, PowerOfTwo, LeastLoaded, Direct:
 		return true
 	}
 	return false

@@ -44,6 +44,10 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, t *Target, have kv.O
 		addr: t.Addr,
 		rank: loadRank{blocks: now.Blocks, requests: now.Requests},
 	}
+	if p.mode == Time {
+		r.setTimeCost(p, q, t, &c.Candidate, now, then, r.prefillTokens(q, reuse))
+		return c
+	}
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
 	r.setAffinities(p, q, t, &c.Candidate)
 	queued := float64(c.QueuedTokens) / float64(r.active.BlockSize())

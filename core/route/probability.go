@@ -19,9 +19,9 @@ func (r *Router) setProbabilities(p *requestPolicy, cands []scoredCandidate) {
 	case p.mode == LeastLoaded:
 		best := slices.MinFunc(cands, func(a, b scoredCandidate) int { return a.rank.compareTo(b.rank) }).rank
 		shareEvenly(cands, func(c *scoredCandidate) bool { return c.rank == best })
-	case p.mode == KV && p.temperature > 0:
+	case p.mode.UsesCaches() && p.temperature > 0:
 		applySoftmax(cands, p.temperature)
-	case p.mode == KV:
+	case p.mode.UsesCaches():
 		r.spreadNearLeast(cands)
 	default:
 		shareEvenly(cands, func(*scoredCandidate) bool { return true })

@@ -12,12 +12,16 @@ type Mode string
 // The modes, by the names which users see.
 const (
 	KV          Mode = "kv"           // least cost: prefill left after reuse, plus load
+	Time        Mode = "time"         // least cost: predicted time, for the request and for the others
 	RoundRobin  Mode = "round-robin"  // each in turn
 	Random      Mode = "random"       // uniformly
 	PowerOfTwo  Mode = "power-of-two" // the less loaded of two at random
 	LeastLoaded Mode = "least-loaded" // fewest active blocks
 	Direct      Mode = "direct"       // the worker which the request names
 )
+
+// UsesCaches reports whether the mode's choice depends on what workers have cached.
+func (m Mode) UsesCaches() bool { return m == KV || m == Time }
 
 // Override changes the configured policy for one request; nil fields change nothing.
 type Override struct {
@@ -107,7 +111,9 @@ type Candidate struct {
 	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity float64
 	// ExpertShare is the share of the expected experts which the worker hosts.
 	ExpertShare float64
-	// Cost is what is minimised: OverlapWeight*(PrefillBlocks + (QueueWeight-1)*QueuedTokens/BlockSize +
+	// Time has the terms of the cost in mode Time, where Cost is their sum less Affinity, in ms.
+	Time TimeCost
+	// Cost is what is minimised in other modes: OverlapWeight*(PrefillBlocks + (QueueWeight-1)*QueuedTokens/BlockSize +
 	// FetchBlocks) + DecodeBlocks - Affinity.
 	Cost float64
 	// Near says that Cost is within the margin of the least one (see Config.NearCost), so that the less

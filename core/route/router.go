@@ -6,6 +6,7 @@ import (
 
 	"penstock/core/activeseq"
 	"penstock/core/kv"
+	"penstock/core/rates"
 )
 
 // WorkerState says whether a worker takes requests.
@@ -92,6 +93,7 @@ type Query struct {
 type Router struct {
 	cfg     Config
 	active  *activeseq.ReservationTable
+	rates   *rates.Learner
 	targets []Target // ascending by worker
 
 	// decisions numbers the next decision: its draw is a function of that and the seed. last is the worker
@@ -110,7 +112,11 @@ func New(cfg Config, active *activeseq.ReservationTable) (*Router, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Router{cfg: cfg, active: active, sessions: newSessionTable(cfg.Sessions)}, nil
+	learned, err := rates.New(cfg.Rates)
+	if err != nil {
+		return nil, err
+	}
+	return &Router{cfg: cfg, active: active, rates: learned, sessions: newSessionTable(cfg.Sessions)}, nil
 }
 
 // SetWorkers replaces the set of workers, given in any order; two entries for one worker are an error. It
@@ -131,6 +137,7 @@ func (r *Router) SetWorkers(targets []Target) error {
 	for i := range r.targets {
 		if _, found := findTarget(next, r.targets[i].Worker); !found {
 			r.active.DropWorker(r.targets[i].Worker)
+			r.rates.DropWorker(r.targets[i].Worker)
 		}
 	}
 	r.targets = next
@@ -163,7 +170,7 @@ func (r *Router) Workers() []Target { return r.targets }
 // If not, the caller can skip the lookup; the whole prompt then counts as to be computed.
 func (r *Router) NeedsOverlaps(o *Override) bool {
 	p, err := r.applyOverride(o)
-	return err == nil && (p.requiresLabel || p.mode == KV && (p.overlapWeight > 0 || p.hasMoE && r.cfg.Affinity.Label > 0))
+	return err == nil && (p.requiresLabel || p.mode == Time || p.mode == KV && (p.overlapWeight > 0 || p.hasMoE && r.cfg.Affinity.Label > 0))
 }
 
 // Pick chooses a worker for q and reserves its load there; the caller frees the reservation with the table's
@@ -184,7 +191,11 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 		return Decision{}, err
 	}
 	c := &cands[r.drawCandidate(cands)]
-	if err := r.active.Reserve(now, q.Key, c.Worker, q.newDemand(&p, sumTiers(&c.Overlap))); err != nil {
+	d := q.newDemand(&p, sumTiers(&c.Overlap))
+	if p.mode == Time {
+		d.ExpectedPrefill = toDuration(c.Time.Own)
+	}
+	if err := r.active.Reserve(now, q.Key, c.Worker, d); err != nil {
 		return Decision{}, err
 	}
 	r.decisions++

@@ -60,6 +60,9 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 //	full [QUERY]
 //	available [adapter=NAME]
 //	free id=ID
+//	first id=ID [cached=N]         the first token
+//	answer id=ID answered=N        the end of an answer, and free
+//	evicted w=W
 //
 // with QUERY any of chain=PATH, tokens=N (default: the tokens of the chain), overlap=(W:N,…) where N may be
 // DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) as parts of that, pin=W, exclude=(ID,…),
@@ -156,6 +159,21 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return decision(dec)
 	case "prefilled":
 		s.active.MarkPrefilled(query(t, d).Key)
+	case "first":
+		cached := UnknownCached
+		d.MaybeScanArgs(t, "cached", &cached)
+		if !s.router.RecordFirstToken(when(t, d), query(t, d).Key, cached) {
+			return "not reserved\n"
+		}
+	case "answer":
+		var tokens int
+		d.ScanArgs(t, "answered", &tokens)
+		s.router.RecordAnswer(when(t, d), query(t, d).Key, tokens)
+		s.active.Free(query(t, d).Key)
+	case "evicted":
+		var w string
+		d.ScanArgs(t, "w", &w)
+		s.router.RecordEviction(when(t, d), worker(t, w))
 	case "available":
 		var adapter string
 		d.MaybeScanArgs(t, "adapter", &adapter)
@@ -400,13 +418,21 @@ func failure(err error) string {
 }
 
 func decision(d Decision) string {
-	return fmt.Sprintf("%s at %s by %s, overlap %d of %d tokens, cost %g\n", short(d.Worker), d.Addr, d.Mode, d.OverlapBlocks, d.BlockSize, d.Cost)
+	cost := fmt.Sprintf("%g", d.Cost)
+	if d.Mode == Time {
+		cost = fmt.Sprintf("%.3f ms", d.Cost)
+	}
+	return fmt.Sprintf("%s at %s by %s, overlap %d of %d tokens, cost %s\n", short(d.Worker), d.Addr, d.Mode, d.OverlapBlocks, d.BlockSize, cost)
 }
 
 func explanation(ex Explanation, err error) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "weight %g temperature %g prompt %d tokens, %d blocks\n", ex.OverlapWeight, ex.Temperature, ex.PromptTokens, ex.PromptBlocks)
 	for _, c := range ex.Candidates {
+		if ex.Decision.Mode == Time {
+			fmt.Fprintf(&out, "  %s: overlap %v%s%s cost %.3f probability %.4f\n", short(c.Worker), c.Overlap, timeTerms(&c.Time), term("affinity", c.Affinity), c.Cost, c.Probability)
+			continue
+		}
 		fmt.Fprintf(&out, "  %s: overlap %v prefill %d = %g%s decode %d active %d%s cost %g probability %.4f%s\n",
 			short(c.Worker), c.Overlap, c.PrefillTokens, c.PrefillBlocks, term("fetch", c.FetchBlocks), c.DecodeBlocks, c.ActiveRequests,
 			term("labels", c.LabelAffinity)+term("experts", c.ExpertAffinity)+term("session", c.SessionAffinity)+term("affinity", c.Affinity),
@@ -419,6 +445,19 @@ func explanation(ex Explanation, err error) string {
 		return out.String() + failure(err)
 	}
 	return out.String() + decision(ex.Decision)
+}
+
+// timeTerms formats the terms of mode time which are not 0, in ms.
+func timeTerms(c *TimeCost) (out string) {
+	for _, t := range []struct {
+		name string
+		ms   float64
+	}{{"wait", c.Wait}, {"own", c.Own}, {"evict", c.Evict}, {"step", c.Step}, {"decode", c.Decode}, {"stall", c.Stall}, {"slow", c.Slow}, {"interrupt", c.Interrupt}} {
+		if t.ms != 0 {
+			out += fmt.Sprintf(" %s %.3f", t.name, t.ms)
+		}
+	}
+	return out
 }
 
 // term formats a value which is not 0.

@@ -99,7 +99,7 @@ type Config struct {
 
 	Simulation
 
-	RouterMode         string   `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, round-robin, random, power-of-two, least-loaded or direct"`
+	RouterMode         string   `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, time, round-robin, random, power-of-two, least-loaded or direct"`
 	OverlapScoreWeight float64  `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
 	NoKVEvents         bool     `key:"no-kv-events" bare:"true" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
 	PredictedTTL       Duration `key:"router-predicted-ttl" on:"up,frontend,router" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
@@ -274,7 +274,7 @@ func (c *Config) Validate() error {
 	p.requireBetween("max-num-seqs", int64(c.MaxNumSeqs), 1, 65536)
 	p.requireBetween("max-num-batched-tokens", int64(c.MaxBatchedTokens), 0, 1<<20)
 	p.requireBetween("max-waiting", int64(c.MaxWaiting), 1, 1<<20)
-	p.requireOneOf("router-mode", c.RouterMode, "kv", "round-robin", "random", "power-of-two", "least-loaded", "direct")
+	p.requireOneOf("router-mode", c.RouterMode, "kv", "time", "round-robin", "random", "power-of-two", "least-loaded", "direct")
 	p.checkWeight("kv-overlap-score-weight", c.OverlapScoreWeight)
 	p.checkWeight("router-temperature", c.RouterTemperature)
 	p.requireOneOf("router-replica-sync", c.RouterReplicaSync, On, Off)

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -15,17 +16,20 @@ type account struct {
 
 func (a *account) note(what string)                { a.log = append(a.log, time.Since(a.began).String()+" "+what) }
 func (a *account) RenewReservation(string, uint32) { a.note("renewed") }
-func (a *account) FreeReservation(string, uint32)  { a.note("freed") }
+func (a *account) FreeReservation(_ string, _ uint32, answer int) {
+	a.note(fmt.Sprint("freed after ", answer))
+}
 
 // TestHold: the reservation of a running attempt is renewed while it runs, and not after.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &account{began: time.Now()}
-		free := HoldReservation(a, "r", 1)
+		held := HoldReservation(a, "r", 1)
 		time.Sleep(25 * time.Second) // virtual time (synctest): two renewals of 10 s
-		free()
+		held.FinishAnswer(7)
+		held.Free()
 		time.Sleep(time.Minute) // virtual time (synctest): no renewal may follow
-		if want := []string{"10s renewed", "20s renewed", "25s freed"}; !slices.Equal(a.log, want) {
+		if want := []string{"10s renewed", "20s renewed", "25s freed after 7"}; !slices.Equal(a.log, want) {
 			t.Errorf("have %q, want %q", a.log, want)
 		}
 	})

@@ -104,7 +104,7 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 		KeepAlive:   time.Duration(p.cfg.SSEKeepAlive),
 		Preprocess:  frontend.Preprocess(p.cfg.Preprocess),
 		// Other modes use no cache state, whatever the workers report.
-		IgnoresCaches: p.cfg.RouterMode != string(route.KV),
+		IgnoresCaches: !route.Mode(p.cfg.RouterMode).UsesCaches(),
 	}, frontend.Deps{
 		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, OpenTokenizer: p.openTokenizer,
 		Metrics: p.metrics, Log: p.log,

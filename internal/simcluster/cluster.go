@@ -91,7 +91,7 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 	}
 	c := &cluster{
 		cfg: cfg, source: source, record: record, sessions: map[string]*sessionState{},
-		usesOverlaps: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		usesOverlaps: cfg.Route.UsesOverlaps(),
 		workers:      make([]simWorker, cfg.Workers),
 		routers:      make([]simRouter, cfg.Routers),
 	}

@@ -170,7 +170,7 @@ func (r *simRouter) dropCached(w kv.Worker) {
 func (r *simRouter) recordFirstToken(c *cluster, t *requestTask, cached int) {
 	r.advanceReplica(c.now)
 	defer r.scheduleSync(c)
-	r.active.MarkPrefilled(activeseq.AttemptKey{ID: t.key, Attempt: t.number})
+	r.router.RecordFirstToken(c.now, activeseq.AttemptKey{ID: t.key, Attempt: t.number}, cached)
 	if r.predictions == nil || c.usesEvents {
 		return
 	}
@@ -197,10 +197,17 @@ func (r *simRouter) recordOutput(c *cluster, t *requestTask) {
 	t.unreported = 0
 }
 
+// recordAnswer records the end of an answer.
+func (r *simRouter) recordAnswer(c *cluster, t *requestTask) {
+	r.advanceReplica(c.now)
+	r.router.RecordAnswer(c.now, activeseq.AttemptKey{ID: t.key, Attempt: t.number}, t.generated-t.startedWith)
+}
+
 // freeReservation ends the reservation of an attempt.
 func (r *simRouter) freeReservation(c *cluster, t *requestTask) {
 	r.advanceReplica(c.now)
 	defer r.scheduleSync(c)
+	r.active.AdvanceTime(c.now)
 	r.active.Free(activeseq.AttemptKey{ID: t.key, Attempt: t.number})
 }
 
@@ -275,6 +282,9 @@ func (r *simRouter) applyVerdict(now kv.Mono, w kv.Worker, events []kv.Event, v 
 	r.doubtMoves(now, w, v)
 	if v.Outcome == kvfeed.Apply {
 		for i := range events[v.Skip:] {
+			if ev := &events[v.Skip+i]; ev.Kind == kv.Removed && ev.Tier == kv.TierDevice {
+				r.router.RecordEviction(now, w)
+			}
 			r.applyEvent(now, w, &events[v.Skip+i])
 			if r.predictions != nil {
 				r.predictions.RetractEvent(w, &events[v.Skip+i])

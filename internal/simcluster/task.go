@@ -33,6 +33,7 @@ type requestTask struct {
 
 	prompt, limit int // prompt tokens, and the response limit
 	generated     int // response tokens
+	startedWith   int // of them, when the attempt began
 	cached        int
 	first, last   kv.Mono
 
@@ -160,6 +161,7 @@ func (c *cluster) startCall(at uint32, d route.Decision) {
 	t := &c.tasks.all[at]
 	w := uint32(d.Worker.ID - 1)
 	t.worker, t.hasWorker, t.prefilled, t.predicted = w, true, false, d.OverlapBlocks
+	t.startedWith = t.generated
 	t.epoch, _ = c.routers[t.router].lookupEpoch(d.Worker.ID)
 	t.call = c.calls.takeSlot()
 	cl := &c.calls.all[t.call]
@@ -240,6 +242,7 @@ func (c *cluster) deliverFrames(batch uint32) {
 			c.breakCall(at)
 			if f.last {
 				t.call = noCall
+				c.routers[t.router].recordAnswer(c, t)
 				c.routers[t.router].freeReservation(c, t)
 				c.finishTask(at, "")
 			}

@@ -485,7 +485,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{api.Chat, chat(`"nvext":{"backend_instance_id":1,"decode_worker_id":2}`), "nvext.decode_worker_id", "contradicts"},
 		{api.Chat, chat(`"nvext":{"token_data":[]}`), "nvext.token_data", "must not be empty"},
 		{api.Chat, chat(`"nvext":{"router_config_override":{"overlap_score_weight":-1}}`), "nvext.router_config_override.overlap_score_weight", "between 0"},
-		{api.Chat, chat(`"nvext":{"router_config_override":{"router_mode":"best"}}`), "nvext.router_config_override.router_mode", "one of kv, round-robin"},
+		{api.Chat, chat(`"nvext":{"router_config_override":{"router_mode":"best"}}`), "nvext.router_config_override.router_mode", "one of kv, time, round-robin"},
 		{api.Chat, chat(`"nvext":{"extra_fields":["timing"]}`), "nvext.extra_fields[0]", "not supported"},
 		{api.Chat, chat(`"nvext":{"greed_sampling":true},"temperature":1`), "nvext.greed_sampling", "contradicts"},
 		{api.Chat, chat(`"nvext":{"annotations":[` + strings.Repeat(`"token_ids",`, 32) + `"a"]}`), "nvext.annotations", "at most 32"},

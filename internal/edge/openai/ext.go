@@ -282,12 +282,12 @@ func (d *requestDecoder) readRouterMode() error {
 	}
 	mode := route.Mode(s)
 	switch mode {
-	case route.KV, route.RoundRobin, route.Random, route.PowerOfTwo, route.LeastLoaded, route.Direct:
+	case route.KV, route.Time, route.RoundRobin, route.Random, route.PowerOfTwo, route.LeastLoaded, route.Direct:
 		d.req.Ext.Override.Mode = &mode
 		return nil
 	}
-	return d.InvalidError("must be one of %s, %s, %s, %s, %s and %s",
-		route.KV, route.RoundRobin, route.Random, route.PowerOfTwo, route.LeastLoaded, route.Direct)
+	return d.InvalidError("must be one of %s, %s, %s, %s, %s, %s and %s",
+		route.KV, route.Time, route.RoundRobin, route.Random, route.PowerOfTwo, route.LeastLoaded, route.Direct)
 }
 
 func (d *requestDecoder) readExtraFields() error {

@@ -18,8 +18,9 @@ var errEnough = errors.New("frontend: every choice has ended")
 // RunAttempt makes one attempt on the worker that was chosen and reserved for it. It returns nil when
 // every choice is done.
 func (g *generationTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	defer dispatch.HoldReservation(g.f.deps.Router, g.route.ID, number)()
-	g.decision, g.accepted, g.unreportedTokens, g.cached = d, false, 0, engine.CachedReport{}
+	held := dispatch.HoldReservation(g.f.deps.Router, g.route.ID, number)
+	defer held.Free()
+	g.decision, g.accepted, g.unreportedTokens, g.attemptTokens, g.cached = d, false, 0, 0, engine.CachedReport{}
 	g.workerNumerics = g.f.catalog.currentModel(g.model).numericsOf(d.Worker.ID)
 	g.request.Attempt = number
 	if number > 1 {
@@ -33,6 +34,7 @@ func (g *generationTask) RunAttempt(ctx context.Context, number uint32, d route.
 	err := dispatch.CallWorker(ctx, g.f.deps.Plane, g.f.cfg.StallTimeout, d, engine.MethodGenerate, body, g.handleFrame)
 	recycleBuffer(body) // planes keep nothing of it
 	if g.openChoices == 0 {
+		held.FinishAnswer(g.attemptTokens / len(g.choices))
 		return nil // the answer is complete, regardless of the call's error
 	}
 	return err
@@ -241,7 +243,7 @@ func (g *generationTask) handleReported(d *engine.Delta) error {
 	if cached < engine.CachedUnknown || cached > g.counts.Prompt {
 		return engine.ContractError("a number of cached tokens that cannot be", nil)
 	}
-	g.f.deps.Router.MarkPrefilled(g.route.ID, g.request.Attempt, cached)
+	g.f.deps.Router.RecordFirstToken(g.route.ID, g.request.Attempt, cached)
 	if g.cachedBy == 0 {
 		g.cachedBy = g.request.Attempt
 	}
@@ -258,6 +260,7 @@ func (g *generationTask) handleReported(d *engine.Delta) error {
 // recordTokens updates load and latency metrics with fresh tokens.
 func (g *generationTask) recordTokens(d *engine.Delta, fresh int) {
 	now := time.Now()
+	g.attemptTokens += fresh
 	if g.unreportedTokens += fresh; g.decision.BlockSize > 0 && g.unreportedTokens >= g.decision.BlockSize {
 		g.f.deps.Router.RecordOutput(g.route.ID, g.request.Attempt, g.unreportedTokens)
 		g.unreportedTokens = 0

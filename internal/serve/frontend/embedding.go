@@ -41,7 +41,7 @@ func (e *embeddingTask) ChooseWorker(ctx context.Context, number uint32, failed 
 // RunAttempt makes one attempt. It holds its reservation until the vector has arrived: an input is all
 // prefill.
 func (e *embeddingTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	defer dispatch.HoldReservation(e.f.deps.Router, e.route.ID, number)()
+	defer dispatch.HoldReservation(e.f.deps.Router, e.route.ID, number).Free()
 	e.decision, e.request.Attempt = d, number
 	e.attempts = append(e.attempts, api.Attempt{Prompt: e.index, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Reported: api.CachedUnknown})
 

@@ -45,6 +45,7 @@ type generationTask struct {
 	accepted         bool
 	cached           engine.CachedReport
 	unreportedTokens int // tokens not yet reported to the router
+	attemptTokens    int // tokens of the attempt, of all choices
 	delta            engine.Delta
 	chunks           []api.Chunk
 	event            generationEvent // the one being emitted

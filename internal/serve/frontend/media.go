@@ -11,7 +11,6 @@ import (
 	"penstock/core/fault"
 	"penstock/core/media"
 	"penstock/core/media/family"
-	"penstock/core/route"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	resolve "penstock/internal/edge/prep/media"
@@ -335,7 +334,7 @@ func (p *passthroughTask) passInstead(ctx context.Context, err error) error {
 // mediaPrompt returns the prompt of a request with media, as far as it is needed.
 func (p *passthroughTask) mediaPrompt(ctx context.Context) (prep.Prompt, error) {
 	mode := p.route.Override.Mode
-	if p.call.f.cfg.IgnoresCaches && !p.model.card.Router && (mode == nil || *mode != route.KV) {
+	if p.call.f.cfg.IgnoresCaches && !p.model.card.Router && (mode == nil || !mode.UsesCaches()) {
 		return prep.Prompt{TextOnlyReason: media.NotRouted, TextOnlyError: fault.InvalidParam("model", "the router's mode asks no cache")}, nil
 	}
 	return p.model.promptOf(ctx, p.mediaRequest)

@@ -283,7 +283,8 @@ func (p *passthroughTask) ChooseWorker(ctx context.Context, number uint32, faile
 // RunAttempt implements dispatch.Task.
 func (p *passthroughTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
 	f := p.call.f
-	defer dispatch.HoldReservation(f.deps.Router, p.route.ID, number)()
+	held := dispatch.HoldReservation(f.deps.Router, p.route.ID, number)
+	defer held.Free()
 	p.decision, p.order, p.prefilled, p.unreportedTokens, p.body = d, engine.PassthroughOrder{}, false, 0, p.body[:0]
 	p.output, p.cached, p.lastPiece = 0, engine.CachedUnknown, time.Time{}
 	p.request.Attempt = number
@@ -293,6 +294,7 @@ func (p *passthroughTask) RunAttempt(ctx context.Context, number uint32, d route
 	err := dispatch.CallWorker(ctx, f.deps.Plane, f.cfg.StallTimeout, d, engine.MethodPassthrough, engine.AppendPassthroughRequest(nil, &p.request), p.handleFrame)
 	switch {
 	case p.done:
+		held.FinishAnswer(p.output)
 		return nil // the answer is complete, regardless of the call's error
 	case !p.sentData || ctx.Err() != nil:
 		return err
@@ -390,7 +392,7 @@ func (p *passthroughTask) recordTokens() {
 		router.MarkPrefilled(p.route.ID, p.request.Attempt, p.piece.Cached)
 	case !p.prefilled && fresh > 0:
 		p.prefilled = true
-		router.MarkPrefilled(p.route.ID, p.request.Attempt, engine.CachedUnknown)
+		router.RecordFirstToken(p.route.ID, p.request.Attempt, engine.CachedUnknown)
 	}
 	if fresh == 0 {
 		return

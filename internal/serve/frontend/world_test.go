@@ -362,6 +362,10 @@ func (l *ledger) failed() []kv.WorkerID {
 	return slices.Clone(l.mu.failed)
 }
 
+func (l *ledger) RecordFirstToken(id string, attempt uint32, cached int) {
+	l.MarkPrefilled(id, attempt, cached)
+}
+
 func (l *ledger) MarkPrefilled(id string, attempt uint32, cached int) {
 	from := []string{"reserved"}
 	if said, ok := l.note(id, attempt, cached); ok && said == engine.CachedUnknown && cached != said {
@@ -414,7 +418,7 @@ func (l *ledger) renewed() int {
 	return l.mu.renewed
 }
 
-func (l *ledger) FreeReservation(id string, attempt uint32) {
+func (l *ledger) FreeReservation(id string, attempt uint32, _ int) {
 	l.move(id, attempt, "freed", "reserved", "prefilled")
 }
 

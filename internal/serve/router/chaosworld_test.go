@@ -286,7 +286,7 @@ func (w *world) prefill(s *errand) {
 
 // free ends a request.
 func (w *world) free(s *errand) {
-	s.router.router.FreeReservation(s.id, 1)
+	s.router.router.FreeReservation(s.id, 1, 0)
 	w.active = slices.DeleteFunc(w.active, func(o *errand) bool { return o == s })
 }
 

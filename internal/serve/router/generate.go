@@ -66,11 +66,12 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	defer dispatch.HoldReservation(r, ereq.ID, ereq.Attempt)()
+	held := dispatch.HoldReservation(r, ereq.ID, ereq.Attempt)
+	defer held.Free()
 
 	var out *sseStream // set once a worker has accepted
 	var delta engine.Delta
-	fresh := 0 // tokens that are not counted as load yet
+	fresh, output := 0, 0 // tokens that are not counted as load yet, and all
 	var report engine.CachedReport
 	err = r.planes.RPC.Call(ctx, d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func(frame []byte) error {
 		if err := engine.DecodeDelta(frame, &delta); err != nil {
@@ -84,8 +85,9 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 		}
 		cached, news := report.ObserveDelta(&delta)
 		if news {
-			r.MarkPrefilled(ereq.ID, ereq.Attempt, cached)
+			r.RecordFirstToken(ereq.ID, ereq.Attempt, cached)
 		}
+		output += len(delta.Tokens)
 		if fresh += len(delta.Tokens); fresh >= d.BlockSize {
 			r.RecordOutput(ereq.ID, ereq.Attempt, fresh)
 			fresh = 0
@@ -96,6 +98,9 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 		}
 		return out.writeText("data: %s\n\n", b)
 	})
+	if err == nil {
+		held.FinishAnswer(output)
+	}
 	if err != nil && ctx.Err() == nil && fault.CodeOf(err).Class().Retryable {
 		r.ReportFailure(d.Worker, err)
 	}

@@ -125,7 +125,7 @@ func (c *cluster) routedTo(n int) map[kv.WorkerID]int {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		c.router.FreeReservation(id, 1)
+		c.router.FreeReservation(id, 1, 0)
 		got[d.Worker.ID]++
 	}
 	return got
@@ -228,7 +228,7 @@ func TestFailedCallQuarantines(t *testing.T) {
 			}
 			<-time.After(time.Minute)
 		}
-		c.router.FreeReservation("a", 1)
+		c.router.FreeReservation("a", 1, 0)
 		if row := c.workers()[1]; row.Load.ActiveRequests != 0 || row.State != "ready" {
 			t.Errorf("%+v", row)
 		}
@@ -251,7 +251,7 @@ func TestLastResort(t *testing.T) {
 		addr := c.registry.Instances()[0].Addr
 		ask := func() error {
 			_, err := c.router.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1)})
-			c.router.FreeReservation("a", 1)
+			c.router.FreeReservation("a", 1, 0)
 			return err
 		}
 		net.set(addr, hung)

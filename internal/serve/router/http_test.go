@@ -123,7 +123,7 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) string {
 		}
 		return out.String()
 	case "free":
-		s.router.FreeReservation(arg(d, "id", ""), arg(d, "attempt", uint32(1)))
+		s.router.FreeReservation(arg(d, "id", ""), arg(d, "attempt", uint32(1)), 0)
 	case "failed":
 		code, ok := map[string]fault.Code{"unavailable": fault.Unavailable, "draining": fault.Draining, "overloaded": fault.Overloaded}[arg(d, "code", "")]
 		if !ok {
@@ -243,7 +243,7 @@ func (s *script) tries(d *datadriven.TestData) {
 		}
 		s.router.MarkPrefilled(req.ID, 1, engine.CachedUnknown)
 		s.router.MarkPrefilled(req.ID, 1, arg(d, "cached", engine.CachedUnknown))
-		s.router.FreeReservation(req.ID, 1)
+		s.router.FreeReservation(req.ID, 1, 0)
 		<-time.After(apart)
 	}
 }

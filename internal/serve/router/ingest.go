@@ -3,7 +3,11 @@ package router
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
+	"time"
 
+	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
@@ -34,10 +38,33 @@ func (r *Router) applyMessage(ctx context.Context, rec *kvfeed.Record, m bus.Mes
 		return
 	}
 	r.predictions.applyEvents(rec.Worker, rec.Events, verdict)
+	r.recordEvictions(rec, verdict)
 	r.metrics.countRecord(rec, verdict)
 	r.broadcaster.publishRecord(rec, verdict.Outcome.String(), verdict.Skip)
 	if verdict.Resync {
 		r.wakeMaintainer()
+	}
+}
+
+// evictionInterval is how often an eviction of a worker is recorded.
+const evictionInterval = 5 * time.Second
+
+// recordEvictions tells the worker's pool that it evicts blocks. Only the goroutine which follows the events calls
+// it.
+func (r *Router) recordEvictions(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
+	if v.Outcome != kvfeed.Apply || !slices.ContainsFunc(rec.Events[v.Skip:], func(ev kv.Event) bool { return ev.Kind == kv.Removed && ev.Tier == kv.TierDevice }) {
+		return
+	}
+	now := r.now()
+	if last, known := r.evictions[rec.Worker]; known && now.Sub(last) < evictionInterval {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.evictions, func(_ kv.Worker, at kv.Mono) bool { return now.Sub(at) >= evictionInterval })
+	r.evictions[rec.Worker] = now
+	for _, p := range r.mu.pools {
+		p.router.RecordEviction(now, rec.Worker)
 	}
 }
 

@@ -200,7 +200,7 @@ func TestOverNATS(t *testing.T) {
 	if err := calls.Call(t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil }); err != nil {
 		t.Error(err)
 	}
-	r.FreeReservation("a", 1)
+	r.FreeReservation("a", 1, 0)
 	c := &cluster{t: t, router: r}
 	told.until(t, "the index follows", func() bool {
 		return maps.EqualFunc(c.dump(), map[kv.WorkerID][]kv.SeqHash{7: e.HeldPrefixes()}, slices.Equal)

@@ -163,7 +163,7 @@ func TestInspect(t *testing.T) {
 		if _, err := c.router.Route(ctx, &route.Request{ID: "a", Attempt: 1, Model: "m", Tokens: prompt(0, 8, 1)}); err != nil {
 			t.Fatal(err)
 		}
-		c.router.FreeReservation("a", 1)
+		c.router.FreeReservation("a", 1, 0)
 		body := engine.AppendRequest(nil, &engine.Request{ID: "q", Attempt: 1, Prompt: prompt(0, 8, 1), Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1}})
 		for _, tt := range []struct {
 			q    engine.Inspection

@@ -29,7 +29,7 @@ func burst(t *testing.T, c *cluster, id string, n int, tokens []kv.Token) int {
 		c.router.MarkPrefilled(id, uint32(i+1), 0)
 	}
 	for i := range n {
-		c.router.FreeReservation(id, uint32(i+1))
+		c.router.FreeReservation(id, uint32(i+1), 0)
 	}
 	return len(on)
 }
@@ -141,7 +141,7 @@ func TestPredictionsAfterAnAnswer(t *testing.T) {
 				c.router.MarkPrefilled("hot", 1, 41/size*size)
 				want = 41 / size
 			}
-			c.router.FreeReservation("hot", 1)
+			c.router.FreeReservation("hot", 1, 0)
 			if got := overlap(); got != want {
 				t.Errorf("computed %v: %d blocks are predicted after the answer, want %d", computed, got, want)
 			}
@@ -207,7 +207,7 @@ func TestNoKVEvents(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.router.MarkPrefilled(id, 1, cached)
-			c.router.FreeReservation(id, 1)
+			c.router.FreeReservation(id, 1, 0)
 			return d.OverlapBlocks
 		}
 		full := 32 / size
@@ -238,7 +238,7 @@ func TestNoKVEvents(t *testing.T) {
 		}
 		c.router.MarkPrefilled("late", 1, engine.CachedUnknown)
 		c.router.MarkPrefilled("late", 1, size)
-		c.router.FreeReservation("late", 1)
+		c.router.FreeReservation("late", 1, 0)
 		if got := send("after late", 2, 32); got != 1 {
 			t.Errorf("after it was said late that 1 block was cached %d are believed in", got)
 		}

@@ -107,7 +107,7 @@ func TestFlood(t *testing.T) {
 					mu.Unlock()
 					r.MarkPrefilled(req.ID, 1, 0)
 					<-time.After(time.Second)
-					r.FreeReservation(req.ID, 1)
+					r.FreeReservation(req.ID, 1, 0)
 				})
 			}
 			start := time.Now()
@@ -157,13 +157,13 @@ func TestExplainSaysWhoWouldWait(t *testing.T) {
 		expect("full", &explainedWait{0})
 		b := parked(t, t.Context(), r, asking("b"))
 		expect("with one that waits", &explainedWait{1})
-		r.FreeReservation("a", 1)
+		r.FreeReservation("a", 1, 0)
 		if o := <-b; o.err != nil {
 			t.Fatal(o.err)
 		}
 		r.MarkPrefilled("b", 1, 0)
 		expect("computed", nil)
-		r.FreeReservation("b", 1)
+		r.FreeReservation("b", 1, 0)
 		idle(t, r)
 	})
 }
@@ -205,8 +205,8 @@ func TestAbandonedWait(t *testing.T) {
 		if o := <-next; o.err != nil {
 			t.Error(o.err)
 		}
-		r.FreeReservation("first", 1)
-		r.FreeReservation("next", 1)
+		r.FreeReservation("first", 1, 0)
+		r.FreeReservation("next", 1, 0)
 		idle(t, r)
 	})
 }
@@ -227,7 +227,7 @@ func TestAbandonedWhenPlaced(t *testing.T) {
 			t.Fatalf("placed beside another prompt: %v", err)
 		}
 		next := parked(t, t.Context(), r, asking("third"))
-		r.FreeReservation("first", 1)
+		r.FreeReservation("first", 1, 0)
 		if w.decision.Worker.ID != 1 {
 			t.Fatal("not placed")
 		}
@@ -235,7 +235,7 @@ func TestAbandonedWhenPlaced(t *testing.T) {
 		if o := <-next; o.err != nil {
 			t.Error(o.err)
 		}
-		r.FreeReservation("third", 1)
+		r.FreeReservation("third", 1, 0)
 		idle(t, r)
 	})
 }
@@ -256,7 +256,7 @@ func TestOrderOfWaiting(t *testing.T) {
 		}
 		var order []string
 		for current := "0"; len(order) < 4; current = order[len(order)-1] {
-			r.FreeReservation(current, 1)
+			r.FreeReservation(current, 1, 0)
 			synctest.Wait()
 			for id, ch := range results {
 				select {
@@ -273,7 +273,7 @@ func TestOrderOfWaiting(t *testing.T) {
 		if want := []string{"strict", "jumped", "b", "c"}; !slices.Equal(order, want) {
 			t.Errorf("placed in order %v, want %v", order, want)
 		}
-		r.FreeReservation("c", 1)
+		r.FreeReservation("c", 1, 0)
 		idle(t, r)
 	})
 }
@@ -293,7 +293,7 @@ func TestFullWaitingRoom(t *testing.T) {
 		cancel()
 		<-a
 		<-b
-		r.FreeReservation("0", 1)
+		r.FreeReservation("0", 1, 0)
 		idle(t, r)
 	})
 }
@@ -314,13 +314,13 @@ func TestPinnedWaitsAlone(t *testing.T) {
 		moving := asking("0")
 		moving.Attempt = 2
 		mustRoute(t, r, moving)
-		r.FreeReservation("0", 1)
-		r.FreeReservation("0", 2)
+		r.FreeReservation("0", 1, 0)
+		r.FreeReservation("0", 2, 0)
 		if o := <-waits; o.err != nil || o.d.Worker != first.Worker {
 			t.Errorf("the pinned one: %+v", o)
 		}
-		r.FreeReservation("pinned", 1)
-		r.FreeReservation("free", 1)
+		r.FreeReservation("pinned", 1, 0)
+		r.FreeReservation("free", 1, 0)
 		idle(t, r)
 	})
 }
@@ -348,7 +348,7 @@ func TestWaitingWithoutWorkers(t *testing.T) {
 		if o := <-d; o.err != nil || o.d.BlockSize != 8 {
 			t.Errorf("with another block size: %+v", o)
 		}
-		r.FreeReservation("d", 1)
+		r.FreeReservation("d", 1, 0)
 		idle(t, r)
 	})
 }
@@ -369,7 +369,7 @@ func TestTimerAdmits(t *testing.T) {
 		if took := time.Since(start); took < r.cfg.ReservationTTL || took > r.cfg.ReservationTTL+2*upkeep {
 			t.Errorf("placed after %v", took)
 		}
-		r.FreeReservation("a", 1)
+		r.FreeReservation("a", 1, 0)
 		cancel()
 		<-done
 		idle(t, r)
@@ -423,7 +423,7 @@ func TestQueueUnderChurn(t *testing.T) {
 					<-time.After(prefill)
 					r.MarkPrefilled(req.ID, req.Attempt, 0)
 					<-time.After(decode)
-					r.FreeReservation(req.ID, req.Attempt)
+					r.FreeReservation(req.ID, req.Attempt, 0)
 				})
 				<-time.After(time.Duration(rng.Below(60)) * time.Millisecond)
 				if rng.Below(40) == 0 {
@@ -473,12 +473,12 @@ func TestBusyWhileWaiting(t *testing.T) {
 		if n, _ := r.queueTotals(); n != 1 {
 			t.Fatalf("%d wait, want 1", n)
 		}
-		r.FreeReservation("first", 1)
-		r.FreeReservation("moving", 2)
+		r.FreeReservation("first", 1, 0)
+		r.FreeReservation("moving", 2, 0)
 		if o := <-waits; o.err != nil {
 			t.Error(o.err)
 		}
-		r.FreeReservation("waits", 1)
+		r.FreeReservation("waits", 1, 0)
 		idle(t, r)
 	})
 }

@@ -72,19 +72,34 @@ func contextFault(ctx context.Context) error {
 	return fault.New(fault.Canceled, "the request ended before a worker was chosen")
 }
 
-// MarkPrefilled records that the worker has computed an attempt's prompt, and that cached tokens of it
-// were in its cache. If cached is engine.CachedUnknown it is not recorded; the method is called again
-// if the worker reports it later.
+// RecordFirstToken records the first token of an attempt: its worker has computed the prompt, of which cached
+// tokens were in its cache. If cached is engine.CachedUnknown it is not recorded; the method is called
+// again if the worker reports it later. The router learns from it how fast the worker is.
+func (r *Router) RecordFirstToken(id string, attempt uint32, cached int) {
+	key := activeseq.AttemptKey{ID: id, Attempt: attempt}
+	r.recordPrefill(key, cached, func(p *modelPool) bool { return p.router.RecordFirstToken(r.now(), key, cached) })
+}
+
+// MarkPrefilled is RecordFirstToken for an answer of which nothing arrived before its end: it does not say how
+// long the prefill took.
 func (r *Router) MarkPrefilled(id string, attempt uint32, cached int) {
 	key := activeseq.AttemptKey{ID: id, Attempt: attempt}
+	r.recordPrefill(key, cached, func(p *modelPool) bool {
+		p.active.AdvanceTime(r.now())
+		return p.active.MarkPrefilled(key)
+	})
+}
+
+// recordPrefill records that an attempt's prompt is computed, by mark in the pool which knows the attempt.
+func (r *Router) recordPrefill(key activeseq.AttemptKey, cached int, mark func(*modelPool) bool) {
 	reported, at := tokensUnknown, time.Time{}
-	if r.tryPools(func(p *modelPool) bool { return p.active.MarkPrefilled(key) }) {
+	if r.tryPools(mark) {
 		at = time.Now()
 	}
 	if cached != engine.CachedUnknown {
 		reported = r.recordReport(key, cached)
 	}
-	r.decisions.recordPrefill(id, attempt, reported, at)
+	r.decisions.recordPrefill(key.ID, key.Attempt, reported, at)
 }
 
 // recordReport compares the number of cached tokens that a worker reported with the predicted one, and
@@ -126,8 +141,9 @@ func (r *Router) RenewReservation(id string, attempt uint32) {
 }
 
 // FreeReservation ends an attempt's reservation. A missing one is no error: the worker may have been
-// removed.
-func (r *Router) FreeReservation(id string, attempt uint32) {
+// removed. If the attempt ended well, answer is the number of tokens of its answer, otherwise 0: the router learns
+// from it how long steps and answers are.
+func (r *Router) FreeReservation(id string, attempt uint32, answer int) {
 	key := activeseq.AttemptKey{ID: id, Attempt: attempt}
 	sc := r.scratch.Get().(*decisionScratch)
 	defer r.scratch.Put(sc)
@@ -136,6 +152,10 @@ func (r *Router) FreeReservation(id string, attempt uint32) {
 	r.tryPools(func(p *modelPool) bool {
 		if r.usesEvents && r.predictions.isEnabled() {
 			sc.chain, worker, computed = p.active.AppendComputedChain(sc.chain[:0], key)
+		}
+		p.active.AdvanceTime(r.now())
+		if answer > 0 {
+			p.router.RecordAnswer(p.active.Now(), key, answer)
 		}
 		return p.active.Free(key)
 	})
@@ -163,8 +183,8 @@ func (r *Router) tryPools(f func(*modelPool) bool) bool {
 // withQuery hashes the request's prompt, looks it up, and calls f under mu. Between the lookup and f a
 // worker may evict what was found; the decision is then as good as one made a moment earlier.
 func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*modelPool, *route.Query) error) error {
-	if m := req.Override.Mode; m != nil && *m == route.KV && !r.usesOverlaps {
-		return fault.InvalidParam("router_config_override.router_mode", "this router does not look at what is cached, so it cannot route by it: start it with --router-mode kv and a kv-overlap-score-weight above 0")
+	if m := req.Override.Mode; m != nil && m.UsesCaches() && !r.usesOverlaps {
+		return fault.InvalidParam("router_config_override.router_mode", "this router does not look at what is cached, so it cannot route by it: start it with --router-mode time, or kv and a kv-overlap-score-weight above 0")
 	}
 	q := route.Query{
 		Key:          activeseq.AttemptKey{ID: req.ID, Attempt: req.Attempt},

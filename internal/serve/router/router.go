@@ -14,7 +14,6 @@ import (
 	"penstock/core/activeseq/replica"
 	"penstock/core/health"
 	"penstock/core/kv"
-	"penstock/core/route"
 	"penstock/internal/backoff"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -78,6 +77,7 @@ type Router struct {
 
 	cache       cacheIndex
 	predictions predictions
+	evictions   map[kv.Worker]kv.Mono // when an eviction was last recorded; see recordEvictions
 	mu          struct {
 		sync.Mutex
 		members []*member // ascending by worker
@@ -122,7 +122,8 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	r := &Router{
 		cfg: cfg, planes: planes, prompter: prompter, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 		started:      time.Now(),
-		usesOverlaps: cfg.Route.Mode == route.KV && *cfg.Route.OverlapWeight > 0,
+		usesOverlaps: cfg.Route.UsesOverlaps(),
+		evictions:    map[kv.Worker]kv.Mono{},
 		resyncWake:   make(chan struct{}, 1),
 		probeWake:    make(chan struct{}, 1),
 		syncWake:     make(chan struct{}, 1),

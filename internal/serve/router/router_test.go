@@ -163,7 +163,7 @@ func (c *cluster) serve(id string, tokens []kv.Token) (route.Decision, error) {
 	if err != nil {
 		return d, err
 	}
-	defer c.router.FreeReservation(id, 1)
+	defer c.router.FreeReservation(id, 1, 0)
 	ereq := &engine.Request{ID: id, Attempt: 1, Model: "m", Prompt: tokens, Choices: 1, Stop: engine.Stop{MaxTokens: 2}, Logprobs: -1}
 	err = c.rpc.Call(c.t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error {
 		c.router.MarkPrefilled(id, 1, 0)
@@ -319,7 +319,7 @@ func TestWorkerGone(t *testing.T) {
 		delete(c.stops, 1)
 		delete(c.engines, 1)
 		c.checkIndex()
-		c.router.FreeReservation("b", 1) // the reservation is gone already: no harm
+		c.router.FreeReservation("b", 1, 0) // the reservation is gone already: no harm
 		if d := c.mustServe("c", prompt(0, 40, 3)); d.Worker.ID != 2 || d.OverlapBlocks != 0 {
 			t.Errorf("routed to %+v", d)
 		}
@@ -804,8 +804,8 @@ func TestReservations(t *testing.T) {
 		expect("explained", 1, 40)
 		c.router.MarkPrefilled("a", 1, 0)
 		expect("prefilled", 1, 0)
-		c.router.FreeReservation("a", 1)
-		c.router.FreeReservation("a", 1)
+		c.router.FreeReservation("a", 1, 0)
+		c.router.FreeReservation("a", 1, 0)
 		expect("freed", 0, 0)
 
 		if err := route(); err != nil {
@@ -1154,7 +1154,7 @@ func TestConcurrent(t *testing.T) {
 					// same.
 					_ = c.rpc.Call(t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil })
 					c.router.MarkPrefilled(id, 1, 0)
-					c.router.FreeReservation(id, 1)
+					c.router.FreeReservation(id, 1, 0)
 				}
 			})
 		}
@@ -1212,7 +1212,7 @@ func BenchmarkRoute(b *testing.B) {
 	defer func() { cancel(); <-done }()
 	best := func() int {
 		d, err := r.Route(ctx, &route.Request{ID: "r", Attempt: 1, Model: "m", Tokens: tokens})
-		r.FreeReservation("r", 1)
+		r.FreeReservation("r", 1, 0)
 		if err != nil {
 			return -1
 		}

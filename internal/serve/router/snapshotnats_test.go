@@ -149,7 +149,7 @@ func (f *natsFleet) request(r *router.Router, id string, first int) {
 	if err := f.calls.Call(f.t.Context(), d.Addr, engine.MethodGenerate, engine.AppendRequest(nil, ereq), func([]byte) error { return nil }); err != nil {
 		f.t.Error(err)
 	}
-	r.FreeReservation(id, 1)
+	r.FreeReservation(id, 1, 0)
 }
 
 func (f *natsFleet) held() map[kv.WorkerID][]kv.SeqHash {

@@ -80,7 +80,7 @@ func TestRoutersCountEachOthersRequests(t *testing.T) {
 		if rows := ask(t, second, "/v1/router/replicas"); !strings.Contains(rows, `"sync":true,"requests":0,"rows":[{"router":"`) || !strings.Contains(rows, `"requests":1,"unplaced":0`) {
 			t.Error(rows)
 		}
-		c.router.FreeReservation("a", 1)
+		c.router.FreeReservation("a", 1, 0)
 		time.Sleep(10 * time.Millisecond) // virtual
 		sees(load(0, 0, 0))
 
@@ -127,7 +127,7 @@ func TestLostChangesHeal(t *testing.T) {
 			time.Sleep(5 * time.Millisecond) // virtual
 			r.MarkPrefilled(id, 1, 0)
 			if i%20 > 1 {
-				r.FreeReservation(id, 1)
+				r.FreeReservation(id, 1, 0)
 			}
 		}
 		c.bus.Set(bus.BusFaults{})

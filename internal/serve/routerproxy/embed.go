@@ -65,7 +65,7 @@ func (t *embeddingTask) ChooseWorker(ctx context.Context, number uint32, failed 
 
 // RunAttempt implements dispatch.Task.
 func (t *embeddingTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	defer dispatch.HoldReservation(t.engine.proxy.deps.Router, t.id, number)()
+	defer dispatch.HoldReservation(t.engine.proxy.deps.Router, t.id, number).Free()
 	t.request.Attempt = number
 	body := engine.AppendEmbedRequest(nil, &t.request)
 	err := dispatch.CallWorker(ctx, t.engine.proxy.deps.Plane, t.engine.proxy.cfg.StallTimeout, d, engine.MethodEmbed, body, func(frame []byte) error {

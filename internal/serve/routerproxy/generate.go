@@ -64,6 +64,7 @@ type generationTask struct {
 	// State of the current attempt.
 	cached           engine.CachedReport
 	unreportedTokens int // tokens not yet reported to the router
+	attemptTokens    int // tokens of the attempt, of all choices
 	blockSize        int
 	delta            engine.Delta
 	numerics         string // of its worker
@@ -116,8 +117,9 @@ func (g *generationTask) ChooseWorker(ctx context.Context, number uint32, failed
 
 // RunAttempt makes one attempt. It returns nil when every choice is done.
 func (g *generationTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	defer dispatch.HoldReservation(g.e.proxy.deps.Router, g.id, number)()
-	g.cached, g.unreportedTokens, g.blockSize = engine.CachedReport{}, 0, d.BlockSize
+	held := dispatch.HoldReservation(g.e.proxy.deps.Router, g.id, number)
+	defer held.Free()
+	g.cached, g.unreportedTokens, g.attemptTokens, g.blockSize = engine.CachedReport{}, 0, 0, d.BlockSize
 	g.numerics = g.e.proxy.currentModel(g.e.card.Name).numericsOf(d.Worker.ID)
 	g.request.Attempt = number
 	g.resumeAttempt()
@@ -128,6 +130,7 @@ func (g *generationTask) RunAttempt(ctx context.Context, number uint32, d route.
 	case g.sinkErr != nil:
 		return g.sinkErr
 	case g.isComplete():
+		held.FinishAnswer(g.attemptTokens / len(g.choices))
 		return nil // the answer is complete, regardless of the call's error
 	}
 	return err
@@ -174,7 +177,7 @@ func (g *generationTask) handleFrame(frame []byte) error {
 		return engine.ContractError("tokens of a choice that there is not, or no longer", nil)
 	}
 	if cached, news := g.cached.ObserveDelta(d); news {
-		g.e.proxy.deps.Router.MarkPrefilled(g.id, g.request.Attempt, cached)
+		g.e.proxy.deps.Router.RecordFirstToken(g.id, g.request.Attempt, cached)
 	}
 	return g.handleOutput(d)
 }
@@ -185,6 +188,7 @@ func (g *generationTask) handleOutput(d *engine.Delta) error {
 	if err := d.TrimDelivered(len(c.tokens), g.request.Logprobs); err != nil {
 		return err
 	}
+	g.attemptTokens += len(d.Tokens)
 	if g.unreportedTokens += len(d.Tokens); g.unreportedTokens > 0 && g.unreportedTokens >= g.blockSize {
 		g.e.proxy.deps.Router.RecordOutput(g.id, g.request.Attempt, g.unreportedTokens)
 		g.unreportedTokens = 0

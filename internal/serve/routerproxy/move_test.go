@@ -44,12 +44,13 @@ func (w *world) Availability(string) route.Availability {
 	return route.Availability{Workers: 1, Ready: 1}
 }
 
-func (w *world) MarkPrefilled(string, uint32, int) {}
+func (w *world) MarkPrefilled(string, uint32, int)    {}
+func (w *world) RecordFirstToken(string, uint32, int) {}
 
-func (w *world) RecordOutput(string, uint32, int) {}
-func (w *world) FreeReservation(string, uint32)   {}
-func (w *world) RenewReservation(string, uint32)  {}
-func (w *world) ReportFailure(kv.Worker, error)   {}
+func (w *world) RecordOutput(string, uint32, int)    {}
+func (w *world) FreeReservation(string, uint32, int) {}
+func (w *world) RenewReservation(string, uint32)     {}
+func (w *world) ReportFailure(kv.Worker, error)      {}
 func (w *world) gone(id kv.WorkerID) {
 	w.registry.Delete(disco.Instance{Kind: disco.KindWorker, ID: id})
 }

@@ -67,6 +67,7 @@ type passthroughTask struct {
 	order            engine.PassthroughOrder
 	prefilled        bool
 	unreportedTokens int // tokens not yet reported to the router
+	attemptTokens    int // tokens of the attempt, of all choices
 	blockSize        int
 	piece            engine.PassthroughChunk
 
@@ -95,14 +96,16 @@ func (t *passthroughTask) ChooseWorker(ctx context.Context, number uint32, faile
 // RunAttempt implements dispatch.Task. If an answer fails after the caller has a part of it, the caller
 // has to handle that: no other worker can repair it.
 func (t *passthroughTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	defer dispatch.HoldReservation(t.e.proxy.deps.Router, t.id, number)()
-	t.order, t.prefilled, t.unreportedTokens, t.blockSize = engine.PassthroughOrder{}, false, 0, d.BlockSize
+	held := dispatch.HoldReservation(t.e.proxy.deps.Router, t.id, number)
+	defer held.Free()
+	t.order, t.prefilled, t.unreportedTokens, t.attemptTokens, t.blockSize = engine.PassthroughOrder{}, false, 0, 0, d.BlockSize
 	t.request.Attempt = number
 	err := dispatch.CallWorker(ctx, t.e.proxy.deps.Plane, t.e.proxy.cfg.StallTimeout, d, engine.MethodPassthrough, engine.AppendPassthroughRequest(nil, &t.request), t.handleFrame)
 	switch {
 	case t.sinkErr != nil:
 		return t.sinkErr
 	case t.complete:
+		held.FinishAnswer(t.attemptTokens)
 		return nil // the answer is complete, regardless of the call's error
 	case !t.sentData || ctx.Err() != nil:
 		return err
@@ -156,8 +159,9 @@ func (t *passthroughTask) recordPiece() {
 		router.MarkPrefilled(t.id, t.request.Attempt, p.Cached)
 	case !t.prefilled && p.Tokens > 0:
 		t.prefilled = true
-		router.MarkPrefilled(t.id, t.request.Attempt, engine.CachedUnknown)
+		router.RecordFirstToken(t.id, t.request.Attempt, engine.CachedUnknown)
 	}
+	t.attemptTokens += p.Tokens
 	if t.unreportedTokens += p.Tokens; t.unreportedTokens > 0 && t.unreportedTokens >= t.blockSize && !p.Last {
 		router.RecordOutput(t.id, t.request.Attempt, t.unreportedTokens)
 		t.unreportedTokens = 0

@@ -30,9 +30,11 @@ type Router interface {
 	// Route chooses a worker and reserves the request's load there under the request's ID and Attempt.
 	// The error is a *fault.Error; nothing is reserved then. Route keeps nothing of req.
 	Route(ctx context.Context, req *route.Request) (route.Decision, error)
-	// MarkPrefilled says that the attempt's first token has arrived, and that its worker had cached
+	// RecordFirstToken says that the attempt's first token has arrived, and that its worker had cached
 	// tokens of the prompt in its cache. If cached is engine.CachedUnknown, it is called again if the
 	// worker reports it later.
+	RecordFirstToken(id string, attempt uint32, cached int)
+	// MarkPrefilled is RecordFirstToken for an answer of which nothing arrived before its end.
 	MarkPrefilled(id string, attempt uint32, cached int)
 	// RecordOutput says that the attempt has generated more tokens. It is called about once for each
 	// block of them.

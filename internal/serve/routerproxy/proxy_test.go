@@ -61,6 +61,10 @@ func (b *book) Route(_ context.Context, req *route.Request) (route.Decision, err
 	return d, err
 }
 
+func (b *book) RecordFirstToken(id string, attempt uint32, cached int) {
+	b.MarkPrefilled(id, attempt, cached)
+}
+
 func (b *book) MarkPrefilled(_ string, attempt uint32, cached int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,7 +75,7 @@ func (b *book) RecordOutput(string, uint32, int) {}
 
 func (b *book) RenewReservation(string, uint32) {}
 
-func (b *book) FreeReservation(id string, attempt uint32) {
+func (b *book) FreeReservation(id string, attempt uint32, _ int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.held, fmt.Sprint(id, "/", attempt))

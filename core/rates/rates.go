@@ -1,0 +1,316 @@
+// Package rates learns how fast workers are, from what their requests showed: how long a prefill takes, how long
+// a step of decoding takes, how much of its time a worker spends on prefill, and how long answers are. Its
+// quantities are tokens, shares of a worker's blocks and milliseconds. It knows neither routers nor requests, so
+// that everything which plans work can use one Learner.
+//
+// The rates of a Learner are those of one model. They are two lines, for a worker of average speed, and a speed for
+// each worker:
+//
+//	prefill(w, tokens) = speed(w) * (fixed + tokens*each)
+//	step(w, share)     = speed(w) * (fixed + share*each)     share: active blocks / blocks of the worker
+//
+// A Learner has one owner: its methods must not run concurrently. Equal calls give equal results on all
+// architectures.
+package rates
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/core/exact"
+	"penstock/core/kv"
+)
+
+// Config holds the priors of a Learner: what is assumed before anything is learned.
+type Config struct {
+	// PrefillFixed and PrefillToken are the time of a prefill: a part for each pass, and a part for each token.
+	PrefillFixed, PrefillToken time.Duration
+	// Step is the time between two tokens of an answer.
+	Step time.Duration
+	// AnswerTokens is the length of an answer.
+	AnswerTokens int
+}
+
+// EnsureDefaults fills in the fields which are not set: 10 ms and 20 µs, 8 ms, 200 tokens. A model of 8 billion
+// parameters on one accelerator of 2024 is about that fast. Rates which are too low cost more than rates which
+// are too high: waits seem to be over before they are.
+func (c *Config) EnsureDefaults() {
+	if c.PrefillFixed == 0 {
+		c.PrefillFixed = 10 * time.Millisecond
+	}
+	if c.PrefillToken == 0 {
+		c.PrefillToken = 20 * time.Microsecond
+	}
+	if c.Step == 0 {
+		c.Step = 8 * time.Millisecond
+	}
+	if c.AnswerTokens == 0 {
+		c.AnswerTokens = 200
+	}
+}
+
+// Validate reports every problem of c at once. Call EnsureDefaults first.
+func (c *Config) Validate() error {
+	var errs []error
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"fixed prefill time", c.PrefillFixed}, {"prefill time of a token", c.PrefillToken}, {"step time", c.Step}} {
+		if d.value <= 0 || d.value > time.Minute {
+			errs = append(errs, fmt.Errorf("rates: the %s must be above 0 and at most a minute, not %v", d.name, d.value))
+		}
+	}
+	if c.AnswerTokens < 1 || c.AnswerTokens > maxTokens {
+		errs = append(errs, fmt.Errorf("rates: the length of an answer must be between 1 and %d tokens, not %d", maxTokens, c.AnswerTokens))
+	}
+	return errors.Join(errs...)
+}
+
+const (
+	// maxTokens and maxSample bound what one sample can say.
+	maxTokens = 1 << 26
+	maxSample = time.Hour
+	// speedForget is the weight of a worker's earlier samples relative to the next one. speedPrior is the weight
+	// of the assumption that it is as fast as the others, in samples.
+	speedForget = 0.95
+	speedPrior  = 1.0
+	// shareTime is the time over which the share of prefill is averaged: shorter is noisy, and longer does not
+	// see a burst. maxShare keeps a worker which only prefills comparable.
+	shareTime = 5 * time.Second
+	maxShare  = 0.9
+	// evictionTime is how long an eviction shows that the cache is full.
+	evictionTime = time.Minute
+	// passWindow is the time within which first tokens of one worker come from the same pass of its engine.
+	passWindow = time.Millisecond
+)
+
+// Learner holds the rates of one model.
+type Learner struct {
+	prefill, step lineFit
+	answers       lengthTable
+	workers       map[kv.Worker]*WorkerRates
+	speeds        float64 // sum over the workers
+}
+
+// New returns a table which has learned nothing.
+func New(cfg Config) (*Learner, error) {
+	cfg.EnsureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	fixed, each, step := toMs(cfg.PrefillFixed), toMs(cfg.PrefillToken), toMs(cfg.Step)
+	t := &Learner{workers: map[kv.Worker]*WorkerRates{}}
+	t.prefill.setPrior(line{fixed, each}, 0, 4096)
+	t.step.setPrior(line{step, 0}, 0, 1)
+	t.answers.setPrior(cfg.AnswerTokens)
+	return t, nil
+}
+
+// WorkerRates holds the rates of one worker.
+type WorkerRates struct {
+	table *Learner
+	// took and expected are the decayed sums of the times of prefills and of what the line gives for them;
+	// samples is the decayed number of them.
+	took, expected, samples float64
+	speed                   float64
+
+	pass        prefillPass
+	earlyTokens int // of prompts which were computed before the head of the queue
+
+	busy      float64 // ms of prefill, decaying with shareTime, as of busyAt
+	busyAt    kv.Mono
+	prefilled float64 // ms of prefill in total
+
+	evicted   bool
+	evictedAt kv.Mono
+}
+
+// prefillPass is the last pass whose first tokens arrived: a sample, once later first tokens cannot belong to it.
+type prefillPass struct {
+	at     kv.Mono
+	tokens int
+	took   float64 // ms; 0 if there is none
+}
+
+// WorkerOf returns the rates of w, which start with the speed of an average worker. The pointer is valid until
+// DropWorker.
+func (t *Learner) WorkerOf(w kv.Worker) *WorkerRates {
+	r := t.workers[w]
+	if r == nil {
+		r = &WorkerRates{table: t, speed: 1}
+		t.workers[w] = r
+		t.speeds++
+	}
+	return r
+}
+
+// DropWorker forgets w. What was learned of it about the model stays.
+func (t *Learner) DropWorker(w kv.Worker) {
+	if r := t.workers[w]; r != nil {
+		t.speeds -= r.speed
+		delete(t.workers, w)
+		if len(t.workers) == 0 {
+			t.speeds = 0
+		}
+	}
+}
+
+// RecordPrefill records the first token of a request which was the head of its worker's queue of prefills: the
+// engine computed so many tokens of its prompt, and took so long since the prompt became the head. First tokens
+// which arrive together are of one pass of the engine, and one sample. The caller passes no failed or cancelled
+// attempts.
+func (r *WorkerRates) RecordPrefill(now kv.Mono, tokens int, took time.Duration) {
+	tokens = min(max(tokens, 1), maxTokens)
+	switch {
+	case took <= passWindow && r.pass.took > 0 && now.Sub(r.pass.at) <= passWindow:
+		r.pass.tokens = min(r.pass.tokens+tokens, maxTokens)
+		return
+	case took <= 0:
+		return
+	}
+	r.learnPass()
+	ms := toMs(min(took, maxSample))
+	r.pass = prefillPass{at: now, tokens: min(tokens+r.earlyTokens, maxTokens), took: ms}
+	r.earlyTokens = 0
+	r.prefilled += ms
+	r.busy, r.busyAt = r.decayedBusy(now)+ms, max(now, r.busyAt)
+}
+
+// RecordEarlyPrefill records the first token of a request which was not the head of the queue: its tokens belong
+// to the sample of the head.
+func (r *WorkerRates) RecordEarlyPrefill(tokens int) {
+	r.earlyTokens = min(r.earlyTokens+min(max(tokens, 1), maxTokens), maxTokens)
+}
+
+// RecordEviction records that the worker evicted cached blocks.
+func (r *WorkerRates) RecordEviction(now kv.Mono) {
+	r.evicted, r.evictedAt = true, max(now, r.evictedAt)
+}
+
+// HasEvicted reports whether the worker evicted cached blocks in the last minute: new blocks then replace others.
+func (r *WorkerRates) HasEvicted(now kv.Mono) bool {
+	return r.evicted && now.Sub(r.evictedAt) < evictionTime
+}
+
+// learnPass takes the last pass as a sample.
+func (r *WorkerRates) learnPass() {
+	p := r.pass
+	r.pass = prefillPass{}
+	if p.took == 0 {
+		return
+	}
+	t := r.table
+	expected := t.prefill.at(float64(p.tokens))
+	took := t.prefill.boundSample(p.took, expected*r.speed)
+	// The mean speed is 1 once the line has followed the samples.
+	t.prefill.addSample(float64(p.tokens), took/r.relativeSpeed())
+
+	r.took = float64(r.took*speedForget) + took
+	r.expected = float64(r.expected*speedForget) + expected
+	r.samples = float64(r.samples*speedForget) + 1
+	prior := speedPrior / r.samples
+	t.speeds -= r.speed
+	r.speed = (prior + r.took/r.expected) / (prior + 1)
+	t.speeds += r.speed
+}
+
+// relativeSpeed returns the worker's time for some work relative to the mean of all workers.
+func (r *WorkerRates) relativeSpeed() float64 {
+	return r.speed * float64(len(r.table.workers)) / r.table.speeds
+}
+
+// AnswerSample describes an answer which ended well.
+type AnswerSample struct {
+	Client string
+	Tokens int
+	// Took is the time from the first token to the last one. Prefilled is the part of it which the worker spent
+	// on prefills, in ms: the difference of [WorkerRates.PrefilledMs].
+	Took      time.Duration
+	Prefilled float64
+	// Share is the share of the worker's blocks which were active, in the mean; 0 if unknown.
+	Share float64
+}
+
+// RecordAnswer learns the time of a step and the length of an answer.
+func (r *WorkerRates) RecordAnswer(a AnswerSample) {
+	if a.Tokens < 1 || a.Tokens > maxTokens {
+		return
+	}
+	t := r.table
+	t.answers.addLength(a.Client, a.Tokens)
+	ms := toMs(min(a.Took, maxSample)) - max(a.Prefilled, 0)
+	if a.Tokens < 2 || ms <= 0 {
+		return
+	}
+	share, relative := min(max(a.Share, 0), 1), r.relativeSpeed()
+	step := ms / float64(a.Tokens-1) / relative
+	t.step.addSample(share, t.step.boundSample(step, t.step.at(share)))
+}
+
+// PrefillMs returns the expected time of a prefill, in ms; 0 for no tokens.
+func (r *WorkerRates) PrefillMs(tokens int) float64 {
+	if tokens <= 0 {
+		return 0
+	}
+	return float64(r.speed * r.table.prefill.at(float64(tokens)))
+}
+
+// TokenMs returns the part of PrefillMs which each token adds, in ms.
+func (r *WorkerRates) TokenMs() float64 { return float64(r.speed * r.table.prefill.each) }
+
+// StepMs returns the expected time between two tokens of an answer, in ms, while a share of the worker's blocks
+// is active.
+func (r *WorkerRates) StepMs(share float64) float64 {
+	return float64(r.relativeSpeed() * r.table.step.at(min(max(share, 0), 1)))
+}
+
+// PrefillShare returns the share of its time, at most 0.9, which the worker spent on prefill lately.
+func (r *WorkerRates) PrefillShare(now kv.Mono) float64 {
+	return min(r.decayedBusy(now)/toMs(shareTime), maxShare)
+}
+
+func (r *WorkerRates) decayedBusy(now kv.Mono) float64 {
+	since := now.Sub(r.busyAt)
+	if r.busy == 0 || since <= 0 {
+		return r.busy
+	}
+	return float64(r.busy * exact.Exp(-float64(since)/float64(shareTime)))
+}
+
+// PrefilledMs returns the time which the worker has spent on prefills in total, in ms.
+func (r *WorkerRates) PrefilledMs() float64 { return r.prefilled }
+
+// Speed returns the worker's time for some work relative to the mean of all workers: 2 is half as fast.
+func (r *WorkerRates) Speed() float64 { return r.relativeSpeed() }
+
+// AnswerTokens returns the mean length of the client's answers, of all answers while too few of the client's are
+// known.
+func (t *Learner) AnswerTokens(client string) float64 { return t.answers.mean(client) }
+
+// AnswerQuantile returns the length which a share q of the client's answers does not exceed, within 10 %.
+func (t *Learner) AnswerQuantile(client string, q float64) float64 {
+	return t.answers.quantile(client, q)
+}
+
+// Check reports the first violated invariant: all rates are finite and positive, and the workers' speeds sum up.
+func (t *Learner) Check() error {
+	sum := 0.0
+	for id, r := range t.workers {
+		sum += r.speed
+		if !(r.speed > 0 && r.speed < 1e6) || r.took < 0 || r.expected < 0 || r.busy < 0 {
+			return fmt.Errorf("rates: check: worker %v has the speed %g", id, r.speed)
+		}
+	}
+	if d := sum - t.speeds; !(d < 1e-6*(sum+1) && d > -1e-6*(sum+1)) {
+		return fmt.Errorf("rates: check: the speeds sum up to %g, not %g", sum, t.speeds)
+	}
+	for _, l := range []line{t.prefill.line, t.step.line} {
+		if !(l.fixed >= 0 && l.each >= 0 && l.fixed+l.each > 0 && l.fixed+l.each < 1e12) {
+			return fmt.Errorf("rates: check: a line of %g + %g x", l.fixed, l.each)
+		}
+	}
+	return t.answers.check()
+}
+
+func toMs(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

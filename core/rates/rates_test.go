@@ -1,0 +1,295 @@
+package rates
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"penstock/core/kv"
+)
+
+// engine is a simple engine: prefills one after another, at a speed.
+type engine struct {
+	fixed, each float64 // ms
+	speed       float64
+	now         kv.Mono
+}
+
+// prefill computes a prompt and reports it.
+func (e *engine) prefill(w *WorkerRates, tokens int) {
+	took := time.Duration(e.speed * (e.fixed + e.each*float64(tokens)) * float64(time.Millisecond))
+	e.now = e.now.Add(took)
+	w.RecordPrefill(e.now, tokens, took)
+	e.now = e.now.Add(time.Second)
+}
+
+func newTable(t testing.TB, cfg Config) *Learner {
+	table, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func isNear(got, want, within float64) bool { return math.Abs(got-want) <= within*want }
+
+// TestLearnsWrongPriors: rates which are wrong by 2, and more, at the start are right within 50 requests.
+func TestLearnsWrongPriors(t *testing.T) {
+	for _, wrong := range []float64{0.1, 0.5, 1, 2, 4} {
+		t.Run(fmt.Sprint(wrong), func(t *testing.T) {
+			cfg := Config{
+				PrefillFixed: time.Duration(20 * wrong * float64(time.Millisecond)),
+				PrefillToken: time.Duration(19 * wrong * float64(time.Microsecond)),
+				Step:         time.Duration(6 * wrong * float64(time.Millisecond)),
+			}
+			table := newTable(t, cfg)
+			e := engine{fixed: 20, each: 0.019, speed: 1}
+			w := table.WorkerOf(kv.Worker{ID: 1})
+			for i := range 50 {
+				e.prefill(w, 200+i*37%3000)
+				w.RecordAnswer(AnswerSample{Tokens: 101, Took: 600 * time.Millisecond, Share: 0.3})
+			}
+			for _, tokens := range []int{100, 1000, 4000} {
+				if got, want := w.PrefillMs(tokens), 20+0.019*float64(tokens); !isNear(got, want, 0.1) {
+					t.Errorf("%d tokens take %.1f ms, want %.1f", tokens, got, want)
+				}
+			}
+			if got := w.StepMs(0.3); !isNear(got, 6, 0.1) {
+				t.Errorf("a step takes %.2f ms, want 6", got)
+			}
+		})
+	}
+}
+
+// TestLearnsSpeeds: each worker's speed is learned beside the line of all, also when it changes.
+func TestLearnsSpeeds(t *testing.T) {
+	table := newTable(t, Config{})
+	engines := []engine{{fixed: 20, each: 0.019, speed: 1}, {fixed: 20, each: 0.019, speed: 1}, {fixed: 20, each: 0.019, speed: 2}}
+	check := func(when string) {
+		t.Helper()
+		for i := range engines {
+			e, w := &engines[i], table.WorkerOf(kv.Worker{ID: kv.WorkerID(i + 1)})
+			if got, want := w.PrefillMs(1000), e.speed*39; !isNear(got, want, 0.1) {
+				t.Errorf("%s, worker %d prefills 1,000 tokens in %.1f ms, want %.1f", when, i+1, got, want)
+			}
+		}
+		if err := table.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+	for round := range 100 {
+		for i := range engines {
+			engines[i].prefill(table.WorkerOf(kv.Worker{ID: kv.WorkerID(i + 1)}), 100+round*61%2000)
+		}
+	}
+	check("after 100 requests each")
+	engines[0].speed = 2
+	for round := range 40 {
+		for i := range engines {
+			engines[i].prefill(table.WorkerOf(kv.Worker{ID: kv.WorkerID(i + 1)}), 100+round*61%2000)
+		}
+	}
+	check("40 requests after worker 1 slowed down")
+}
+
+// TestPassIsOneSample: first tokens which arrive together are of one pass, in whatever order they arrive.
+func TestPassIsOneSample(t *testing.T) {
+	one, many := newTable(t, Config{}), newTable(t, Config{})
+	a, b := one.WorkerOf(kv.Worker{ID: 1}), many.WorkerOf(kv.Worker{ID: 1})
+	now := kv.Mono(0)
+	for range 30 {
+		now = now.Add(time.Second)
+		a.RecordPrefill(now, 900, 50*time.Millisecond)
+		b.RecordEarlyPrefill(200)
+		b.RecordPrefill(now, 400, 50*time.Millisecond)
+		b.RecordPrefill(now, 300, 0)
+	}
+	if x, y := a.PrefillMs(900), b.PrefillMs(900); x != y {
+		t.Errorf("900 tokens take %g ms as one prompt and %g ms as three", x, y)
+	}
+	if x, y := a.PrefilledMs(), b.PrefilledMs(); x != y || x != 1500 {
+		t.Errorf("%g and %g ms were spent on prefill, want 1500", x, y)
+	}
+}
+
+// TestPrefillShare: the share rises while a worker prefills, and falls by e in 5 s.
+func TestPrefillShare(t *testing.T) {
+	w := newTable(t, Config{}).WorkerOf(kv.Worker{ID: 1})
+	now := kv.Mono(0)
+	for range 1000 { // half of the time
+		now = now.Add(100 * time.Millisecond)
+		w.RecordPrefill(now, 1000, 50*time.Millisecond)
+	}
+	if got := w.PrefillShare(now); !isNear(got, 0.5, 0.02) {
+		t.Errorf("share %.3f, want 0.5", got)
+	}
+	if got := w.PrefillShare(now.Add(5 * time.Second)); !isNear(got, 0.5/math.E, 0.02) {
+		t.Errorf("share 5 s later %.3f, want %.3f", got, 0.5/math.E)
+	}
+	for range 1000 { // longer than the time between
+		now = now.Add(100 * time.Millisecond)
+		w.RecordPrefill(now, 1000, 300*time.Millisecond)
+	}
+	if got := w.PrefillShare(now); got != maxShare {
+		t.Errorf("share %.3f, want %.1f", got, maxShare)
+	}
+}
+
+// TestAnswerLengths: means and quantiles are those of the last answers, of the client once it has enough.
+func TestAnswerLengths(t *testing.T) {
+	table := newTable(t, Config{})
+	w := table.WorkerOf(kv.Worker{ID: 1})
+	if got := table.AnswerTokens("a"); got != 200 {
+		t.Errorf("%g tokens are expected at first", got)
+	}
+	for i := range 2000 {
+		w.RecordAnswer(AnswerSample{Client: "a", Tokens: 10 + i%10})
+		w.RecordAnswer(AnswerSample{Client: "b", Tokens: 1000})
+	}
+	if got := table.AnswerTokens("a"); !isNear(got, 14.5, 0.05) {
+		t.Errorf("client a: mean %g, want 14.5", got)
+	}
+	if got := table.AnswerTokens("unknown"); !isNear(got, 507, 0.05) {
+		t.Errorf("others: mean %g, want 507", got)
+	}
+	for _, q := range []struct{ share, want float64 }{{0, 10}, {0.5, 14.5}, {0.95, 18.5}, {1, 19}} {
+		if got := table.AnswerQuantile("a", q.share); !isNear(got, q.want, 0.13) {
+			t.Errorf("client a: quantile %g is %g, want %g", q.share, got, q.want)
+		}
+	}
+	for tokens := 1; tokens < 100000; tokens = tokens*9/8 + 1 {
+		if got := bucketMiddle(bucketOf(tokens)); !isNear(got, float64(tokens), 0.13) {
+			t.Errorf("the bucket of %d has the middle %g", tokens, got)
+		}
+	}
+}
+
+// TestClientsAreBounded: clients beyond the bound share the lengths of all.
+func TestClientsAreBounded(t *testing.T) {
+	table := newTable(t, Config{})
+	w := table.WorkerOf(kv.Worker{ID: 1})
+	for i := range 2 * maxClients {
+		w.RecordAnswer(AnswerSample{Client: fmt.Sprint(i), Tokens: 10})
+	}
+	if len(table.answers.clients) != maxClients || table.Check() != nil {
+		t.Errorf("%d clients, %v", len(table.answers.clients), table.Check())
+	}
+}
+
+// fitNaively is the weighted least squares fit of a list of samples by its definition. The first two are the
+// prior's.
+func fitNaively(samples [][3]float64) line {
+	var n, x, y, xx, xy float64
+	for i, s := range samples {
+		w := s[2]
+		for later := max(i, 1) + 1; later < len(samples); later++ {
+			w *= min(forget, 1-1/float64(later-1+firstForget))
+		}
+		n, x, y = n+w, x+w*s[0], y+w*s[1]
+		xx, xy = xx+w*s[0]*s[0], xy+w*s[0]*s[1]
+	}
+	each := max((n*xy-x*y)/(n*xx-x*x), 0)
+	fixed := (y - each*x) / n
+	if fixed < 0 {
+		fixed, each = 0, xy/xx
+	}
+	return line{max(fixed, minFixed), each}
+}
+
+// TestFitAgreesWithDefinition compares the running sums with the definition.
+func TestFitAgreesWithDefinition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		prior := line{rapid.Float64Range(1, 100).Draw(t, "fixed"), rapid.Float64Range(0.001, 1).Draw(t, "each")}
+		var f lineFit
+		f.setPrior(prior, 0, 4096)
+		weigh := func(x, y float64) [3]float64 {
+			scale := 1 + x*prior.each/prior.fixed
+			return [3]float64{x, y, 1 / (scale * scale)}
+		}
+		samples := [][3]float64{weigh(0, prior.at(0)), weigh(4096, prior.at(4096))}
+		for range rapid.IntRange(1, 300).Draw(t, "n") {
+			x := float64(rapid.IntRange(1, 20000).Draw(t, "x"))
+			y := rapid.Float64Range(0.1, 5000).Draw(t, "y")
+			samples = append(samples, weigh(x, y))
+			f.addSample(x, y)
+			want := fitNaively(samples)
+			for _, at := range []float64{1, 1000, 20000} {
+				if got, want := f.at(at), want.at(at); !isNear(got, want, 1e-4) {
+					t.Fatalf("after %d samples, %g takes %g, want %g", len(samples)-2, at, got, want)
+				}
+			}
+		}
+	})
+}
+
+// recordAnything calls a table with arbitrary, also impossible, samples.
+func recordAnything(t *rapid.T) {
+	table, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := kv.Mono(0)
+	worker := rapid.Custom(func(t *rapid.T) kv.Worker { return kv.Worker{ID: kv.WorkerID(rapid.IntRange(1, 4).Draw(t, "worker"))} })
+	duration := rapid.Custom(func(t *rapid.T) time.Duration { return time.Duration(rapid.Int64().Draw(t, "duration")) })
+	t.Repeat(map[string]func(*rapid.T){
+		"": func(t *rapid.T) {
+			if err := table.Check(); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"prefill": func(t *rapid.T) {
+			now = now.Add(time.Duration(rapid.Int64Range(-1e9, 1e12).Draw(t, "later")))
+			table.WorkerOf(worker.Draw(t, "w")).RecordPrefill(now, rapid.Int().Draw(t, "tokens"), duration.Draw(t, "took"))
+		},
+		"early": func(t *rapid.T) {
+			table.WorkerOf(worker.Draw(t, "w")).RecordEarlyPrefill(rapid.Int().Draw(t, "tokens"))
+		},
+		"answer": func(t *rapid.T) {
+			table.WorkerOf(worker.Draw(t, "w")).RecordAnswer(AnswerSample{
+				Client: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "client"), Tokens: rapid.Int().Draw(t, "tokens"),
+				Took: duration.Draw(t, "took"), Prefilled: rapid.Float64Range(-1e9, 1e9).Draw(t, "prefilled"), Share: rapid.Float64Range(-1, 2).Draw(t, "share"),
+			})
+		},
+		"drop": func(t *rapid.T) { table.DropWorker(worker.Draw(t, "w")) },
+		"ask": func(t *rapid.T) {
+			w := table.WorkerOf(worker.Draw(t, "w"))
+			tokens := rapid.IntRange(0, 1<<20).Draw(t, "tokens")
+			p, more, s, rho := w.PrefillMs(tokens), w.PrefillMs(tokens+1), w.StepMs(0.5), w.PrefillShare(now)
+			if !(p >= 0 && more >= p && more < 1e15 && s > 0 && s < 1e15 && rho >= 0 && rho <= maxShare && w.Speed() > 0) {
+				t.Fatalf("prefill %g and %g ms, step %g ms, share %g, speed %g", p, more, s, rho, w.Speed())
+			}
+			if n := table.AnswerTokens("a"); !(n >= 1 && n <= maxTokens) {
+				t.Fatalf("%g tokens are expected", n)
+			}
+		},
+	})
+}
+
+func TestAnySamples(t *testing.T) { rapid.Check(t, recordAnything) }
+
+func FuzzRates(f *testing.F) { f.Fuzz(rapid.MakeFuzz(recordAnything)) }
+
+// TestNoAllocation: neither samples nor questions allocate.
+func TestNoAllocation(t *testing.T) {
+	table := newTable(t, Config{})
+	w := table.WorkerOf(kv.Worker{ID: 1})
+	now, sum := kv.Mono(0), 0.0
+	n := testing.AllocsPerRun(100, func() {
+		now = now.Add(time.Second)
+		w.RecordPrefill(now, 100, 30*time.Millisecond)
+		w.RecordAnswer(AnswerSample{Tokens: 10, Took: time.Second})
+		sum += w.PrefillMs(100) + w.StepMs(0.1) + w.PrefillShare(now) + table.AnswerTokens("")
+	})
+	if n != 0 {
+		t.Errorf("%g allocations", n)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	if _, err := New(Config{PrefillFixed: -1, Step: time.Hour, AnswerTokens: -3}); err == nil {
+		t.Error("bad priors are taken")
+	}
+}

@@ -1,0 +1,159 @@
+package route
+
+import (
+	"errors"
+	"time"
+
+	"penstock/core/activeseq"
+	"penstock/core/kv"
+	"penstock/core/rates"
+)
+
+// TimeCost has the terms of the cost in mode Time, in ms. Each is what the decision costs the request, or other
+// requests, if it is sent to the worker.
+type TimeCost struct {
+	// Wait is the time until the worker's queued prefills are done.
+	Wait float64
+	// Own is the request's prefill, of what is not reused, and the fetching of reuse from slower tiers.
+	Own float64
+	// Evict is the prefill which others will repeat, because the request's blocks replace theirs: as much as Own
+	// on a worker which evicted blocks lately.
+	Evict float64
+	// Step is the time of one step: until the first token, once the prefill is done.
+	Step float64
+	// Decode is the weighted time of the request's answer, Stall the weighted time for which its prefill stalls
+	// the answers which run there, and Slow the weighted time by which its blocks slow them down.
+	Decode, Stall, Slow float64
+	// Interrupt is the weighted time for which the prefills of later requests will interrupt the answer.
+	Interrupt float64
+}
+
+// Sum returns the cost without affinities, in ms.
+func (c *TimeCost) Sum() float64 {
+	return c.Wait + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt
+}
+
+// TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.
+type TimeWeights struct {
+	// Decode weighs the time of the answer, and the delay of the answers of others. Interrupt weighs the time for
+	// which later prefills interrupt the answer.
+	Decode, Interrupt float64
+}
+
+// DefaultTimeWeights returns 0.1 and 0.25: the same for all workloads, engines and fleet sizes.
+func DefaultTimeWeights() TimeWeights { return TimeWeights{Decode: 0.1, Interrupt: 0.25} }
+
+func (w *TimeWeights) validate() error {
+	if isInRange(w.Decode, maxWeight) && isInRange(w.Interrupt, maxWeight) {
+		return nil
+	}
+	return errors.New("route: the weights of mode time must be between 0 and 1e+09")
+}
+
+// setTimeCost sets the cost of a candidate in mode Time: the predicted time to the request's first token, what its
+// prefill makes others repeat, and, with small weights, what it costs answers.
+func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *Candidate, now, then activeseq.Load, tokens int) {
+	w := r.rates.WorkerOf(t.Worker)
+	queue := r.active.PrefillQueueOf(t.Worker)
+	at := r.active.Now()
+	tokenMs := w.TokenMs()
+	blockMs := float64(tokenMs * float64(r.active.BlockSize()))
+
+	step, later := w.StepMs(shareOf(now.Blocks, t)), w.StepMs(shareOf(then.Blocks, t))
+	answer := r.rates.AnswerTokens("")
+	if q.ExpectedOutput > 0 {
+		answer = float64(q.ExpectedOutput)
+	}
+	decoding := float64(now.Requests - queue.Requests)
+
+	tc := &c.Time
+	if queue.Requests > 0 {
+		done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens))
+		tc.Wait = max(w.PrefillMs(queue.Tokens)-max(done, 0), 0)
+	}
+	tc.Own = w.PrefillMs(max(tokens, 1)) + float64(c.FetchBlocks*blockMs)
+	if w.HasEvicted(at) {
+		tc.Evict = tc.Own
+	}
+	tc.Step = step
+	weights := r.cfg.Time
+	tc.Decode = float64(weights.Decode * answer * later)
+	tc.Stall = float64(weights.Decode * decoding * tc.Own)
+	tc.Slow = float64(weights.Decode * decoding * answer / 2 * (later - step))
+	rho := w.PrefillShare(at)
+	tc.Interrupt = float64(weights.Interrupt * answer * later * rho / (1 - rho))
+
+	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
+	r.setAffinities(p, q, t, c)
+	c.Cost = tc.Sum() - float64(c.Affinity*blockMs)
+}
+
+// shareOf returns the share of a worker's blocks; 0 if their number is unknown.
+func shareOf(blocks int, t *Target) float64 {
+	if t.Blocks < 1 {
+		return 0
+	}
+	return float64(blocks) / float64(t.Blocks)
+}
+
+// UnknownCached is the number of cached tokens which a worker has not reported.
+const UnknownCached = -1
+
+// RecordFirstToken records the first token of an attempt: its worker has computed the prompt, of which cached
+// tokens were in its cache; UnknownCached if it did not say. It reports whether the attempt is reserved. A second
+// call changes nothing.
+func (r *Router) RecordFirstToken(now kv.Mono, key activeseq.AttemptKey, cached int) bool {
+	r.active.AdvanceTime(now)
+	p, ok := r.active.PrefillOf(key)
+	if !ok {
+		return false
+	}
+	if s, _, _ := r.active.AnswerStartOf(key); s != (activeseq.AnswerStart{}) {
+		return true
+	}
+	w := r.rates.WorkerOf(p.Worker)
+	if p.Tokens > 0 {
+		tokens := p.Tokens
+		if cached >= 0 {
+			tokens = p.PromptTokens - cached
+		}
+		if p.IsFirst {
+			w.RecordPrefill(now, tokens, now.Sub(p.Since))
+		} else {
+			w.RecordEarlyPrefill(tokens)
+		}
+	}
+	r.active.MarkPrefilled(key)
+	r.active.SetAnswerStart(key, activeseq.AnswerStart{At: now, Blocks: r.active.LoadOf(p.Worker).Blocks, PrefilledMs: w.PrefilledMs()})
+	return true
+}
+
+// RecordAnswer records the end of an answer of so many tokens which an attempt generated from its first token to
+// its last one. The caller frees the reservation, also of attempts which failed; those are not passed here.
+func (r *Router) RecordAnswer(now kv.Mono, key activeseq.AttemptKey, tokens int) {
+	s, id, ok := r.active.AnswerStartOf(key)
+	if !ok || s == (activeseq.AnswerStart{}) {
+		return
+	}
+	w := r.rates.WorkerOf(id)
+	blocks := (s.Blocks + r.active.LoadOf(id).Blocks) / 2
+	share := 0.0
+	if at, found := findTarget(r.targets, id); found {
+		share = shareOf(blocks, &r.targets[at])
+	}
+	w.RecordAnswer(rates.AnswerSample{Tokens: tokens, Took: now.Sub(s.At), Prefilled: w.PrefilledMs() - s.PrefilledMs, Share: share})
+}
+
+// RecordEviction records that a worker evicted blocks.
+func (r *Router) RecordEviction(now kv.Mono, w kv.Worker) {
+	if _, found := findTarget(r.targets, w); found {
+		r.rates.WorkerOf(w).RecordEviction(now)
+	}
+}
+
+// Rates returns the learned rates, for reading.
+func (r *Router) Rates() *rates.Learner { return r.rates }
+
+func toMs(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func toDuration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
