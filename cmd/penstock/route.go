@@ -13,6 +13,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"penstock/core/route"
 )
 
 // maxPromptFile bounds a prompt file, in bytes.
@@ -21,6 +23,7 @@ const maxPromptFile = 32 << 20
 type routeFlags struct {
 	serverTarget
 	model, messages, tokens string
+	mode                    string
 	raw, explain, asJSON    bool
 	weight, temperature     float64
 }
@@ -43,7 +46,12 @@ LABELLED as moe_query asks. PREFILL TOKENS are what it would have to compute, of
 QUEUED for other requests; PREFILL is that in blocks, FETCH what bringing slower tiers
 to the device costs, DECODE the blocks that would be active, REQUESTS those there now
 (OF OTHERS: sent by other routers). AFFINITY is what is preferred BY LABELS, BY EXPERTS
-and BY SESSION. Columns of zeros are left out but for those that always matter.`,
+and BY SESSION. Columns of zeros are left out but for those that always matter.
+
+In mode time the terms are milliseconds: WAIT for the prefills before it, its own
+PREFILL, EVICTED what others will compute again, a STEP, and with small weights the time
+of its ANSWER, by how much its prefill STALLED and its blocks SLOWED answers there, and
+how much later prefills INTERRUPTED its own; PREFERENCE is subtracted.`,
 		Example: `  penstock route "Where would this go?"
   penstock route --raw "Once upon a time"
   penstock route --explain --messages conversation.json   # or a whole request, its nvext too
@@ -58,6 +66,7 @@ and BY SESSION. Columns of zeros are left out but for those that always matter.`
 	cmd.Flags().BoolVar(&f.raw, "raw", false, "TEXT is the whole prompt: no chat template around it")
 	cmd.Flags().BoolVar(&f.explain, "explain", false, "show every candidate with every term of its cost")
 	cmd.Flags().Float64Var(&f.weight, "kv-overlap-score-weight", 0, "weight to use for this question instead of the configured one")
+	cmd.Flags().StringVar(&f.mode, "router-mode", "", "mode to use for this question instead of the configured one, such as time")
 	cmd.Flags().Float64Var(&f.temperature, "router-temperature", 0, "temperature to use for this question instead of the configured one")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
 	return cmd
@@ -163,6 +172,8 @@ type candidateRow struct {
 	SessionAffinity float64 `json:"session_affinity"`
 	Cost            float64 `json:"cost"`
 	Probability     float64 `json:"probability"`
+	// Time has the terms of the cost in mode time, in ms.
+	Time *route.TimeCost `json:"time_ms"`
 }
 
 func (f *routeFlags) runRoute(cmd *cobra.Command, args []string) error {
@@ -223,6 +234,9 @@ func (f *routeFlags) buildQuery(cmd *cobra.Command, args []string) (jsonMembers,
 	}
 	if cmd.Flags().Changed("router-temperature") {
 		override["router_temperature"] = f.temperature
+	}
+	if cmd.Flags().Changed("router-mode") {
+		override["router_mode"] = f.mode
 	}
 	if len(override) > 0 {
 		return q, q.setMember("router_config_override", override)
@@ -383,6 +397,9 @@ func (e *routeExplanation) printCandidates(w io.Writer) error {
 	if e.QueueWeight != 1 {
 		queued = fmt.Sprintf(" + %g × queued", e.QueueWeight-1)
 	}
+	if e.Candidates[0].Time != nil {
+		return e.printTimeCosts(w)
+	}
 	if d := e.Decision; d != nil && d.Mode != "kv" {
 		fmt.Fprintf(w, "\nmode %s goes by neither costs nor caches; for comparison:\n", d.Mode)
 	}
@@ -420,6 +437,47 @@ func (e *routeExplanation) printCandidates(w io.Writer) error {
 		{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
 		{"FEED", func(c *candidateRow) string { return c.Cache }, true},
 	}
+	return e.printColumns(w, columns)
+}
+
+// printTimeCosts writes the terms of mode time of each candidate.
+func (e *routeExplanation) printTimeCosts(w io.Writer) error {
+	fmt.Fprintf(w, "\nthe predicted time in ms, for the request and for others; the least wins (temperature %g", e.Temperature)
+	if e.NearCost > 0 {
+		fmt.Fprintf(w, ", costs within %g count as equal", e.NearCost)
+	}
+	fmt.Fprintln(w, ")")
+	if s := e.Session; s != nil {
+		fmt.Fprintf(w, "the session is at worker %d rank %d\n", s.WorkerID, s.DPRank)
+	}
+	fmt.Fprintln(w)
+	return e.printColumns(w, []candidateColumn{
+		{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
+		{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
+		{"DEVICE", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Device) }, true},
+		{"HOST", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Host) }, false},
+		{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
+		{"POOL", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Pool) }, false},
+		{"PREDICTED", func(c *candidateRow) string { return fmt.Sprint(c.Predicted) }, false},
+		{"REQUESTS", func(c *candidateRow) string { return fmt.Sprint(c.ActiveRequests) }, true},
+		{"OF OTHERS", func(c *candidateRow) string { return fmt.Sprint(c.OthersRequests) }, false},
+		{"WAIT", func(c *candidateRow) string { return formatCost(c.Time.Wait) }, true},
+		{"PREFILL", func(c *candidateRow) string { return formatCost(c.Time.Own) }, true},
+		{"EVICTED", func(c *candidateRow) string { return formatCost(c.Time.Evict) }, false},
+		{"STEP", func(c *candidateRow) string { return formatCost(c.Time.Step) }, true},
+		{"ANSWER", func(c *candidateRow) string { return formatCost(c.Time.Decode) }, true},
+		{"STALLED", func(c *candidateRow) string { return formatCost(c.Time.Stall) }, false},
+		{"SLOWED", func(c *candidateRow) string { return formatCost(c.Time.Slow) }, false},
+		{"INTERRUPTED", func(c *candidateRow) string { return formatCost(c.Time.Interrupt) }, false},
+		{"PREFERENCE", func(c *candidateRow) string { return formatCost(-c.Time.Affinity) }, false},
+		{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
+		{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},
+		{"FEED", func(c *candidateRow) string { return c.Cache }, true},
+	})
+}
+
+// printColumns writes a table of the candidates, without optional columns which are zero for all of them.
+func (e *routeExplanation) printColumns(w io.Writer, columns []candidateColumn) error {
 	columns = slices.DeleteFunc(columns, func(col candidateColumn) bool {
 		return !col.always && !slices.ContainsFunc(e.Candidates, func(c candidateRow) bool { return col.value(&c) != "0" })
 	})

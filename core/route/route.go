@@ -111,7 +111,7 @@ type Candidate struct {
 	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity float64
 	// ExpertShare is the share of the expected experts which the worker hosts.
 	ExpertShare float64
-	// Time has the terms of the cost in mode Time, where Cost is their sum less Affinity, in ms.
+	// Time has the terms of Cost in mode Time, in ms.
 	Time TimeCost
 	// Cost is what is minimised in other modes: OverlapWeight*(PrefillBlocks + (QueueWeight-1)*QueuedTokens/BlockSize +
 	// FetchBlocks) + DecodeBlocks - Affinity.
@@ -131,7 +131,9 @@ type Exclusion struct {
 
 // Explanation is a decision with everything which led to it.
 type Explanation struct {
-	Decision      Decision
+	Decision Decision
+	// Mode is the mode in force, also if no worker can be chosen.
+	Mode          Mode
 	OverlapWeight float64
 	Temperature   float64
 	// The other settings with which the costs below were computed.

@@ -222,7 +222,7 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 	ex.QueueWeight = *r.cfg.QueueWeight
 	ex.Fetch, ex.Weights, ex.NearCost = *r.cfg.Fetch, *r.cfg.Affinity, r.cfg.NearCost
 	p, err := r.resolvePolicy(now, q)
-	ex.OverlapWeight, ex.Temperature, ex.Bound = p.overlapWeight, p.temperature, p.bound
+	ex.Mode, ex.OverlapWeight, ex.Temperature, ex.Bound = p.mode, p.overlapWeight, p.temperature, p.bound
 	if err != nil {
 		return ex, err
 	}

@@ -13,24 +13,28 @@ import (
 // requests, if it is sent to the worker.
 type TimeCost struct {
 	// Wait is the time until the worker's queued prefills are done.
-	Wait float64
+	Wait float64 `json:"wait"`
 	// Own is the request's prefill, of what is not reused, and the fetching of reuse from slower tiers.
-	Own float64
+	Own float64 `json:"own"`
 	// Evict is the prefill which others will repeat, because the request's blocks replace theirs: as much as Own
 	// on a worker which evicted blocks lately.
-	Evict float64
+	Evict float64 `json:"evict"`
 	// Step is the time of one step: until the first token, once the prefill is done.
-	Step float64
+	Step float64 `json:"step"`
 	// Decode is the weighted time of the request's answer, Stall the weighted time for which its prefill stalls
 	// the answers which run there, and Slow the weighted time by which its blocks slow them down.
-	Decode, Stall, Slow float64
+	Decode float64 `json:"decode"`
+	Stall  float64 `json:"stall"`
+	Slow   float64 `json:"slow"`
 	// Interrupt is the weighted time for which the prefills of later requests will interrupt the answer.
-	Interrupt float64
+	Interrupt float64 `json:"interrupt"`
+	// Affinity is the time for which preferences count. It is subtracted.
+	Affinity float64 `json:"affinity"`
 }
 
-// Sum returns the cost without affinities, in ms.
+// Sum returns the cost, in ms.
 func (c *TimeCost) Sum() float64 {
-	return c.Wait + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt
+	return c.Wait + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
 }
 
 // TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.
@@ -85,7 +89,8 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *Candidate
 
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
 	r.setAffinities(p, q, t, c)
-	c.Cost = tc.Sum() - float64(c.Affinity*blockMs)
+	tc.Affinity = float64(c.Affinity * blockMs)
+	c.Cost = tc.Sum()
 }
 
 // shareOf returns the share of a worker's blocks; 0 if their number is unknown.

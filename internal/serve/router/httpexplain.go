@@ -86,6 +86,9 @@ type explainedCandidate struct {
 	SessionAffinity float64 `json:"session_affinity"`
 	AdapterAffinity float64 `json:"adapter_affinity,omitempty"`
 
+	// Time has the terms of the cost in mode time, in ms.
+	Time *route.TimeCost `json:"time_ms,omitempty"`
+
 	Cost        float64 `json:"cost"`
 	Near        bool    `json:"near"`
 	Probability float64 `json:"probability"`
@@ -213,6 +216,9 @@ func newExplainAnswer(ac *routerExplanation) explainAnswer {
 			SessionAffinity: c.SessionAffinity, AdapterAffinity: c.AdapterAffinity,
 			Cost: c.Cost, Near: c.Near, Probability: c.Probability,
 		})
+		if ac.Mode == route.Time {
+			out.Candidates[i].Time = &c.Time
+		}
 	}
 	for _, e := range ac.Excluded {
 		out.Excluded = append(out.Excluded, explainedExclusion{WorkerID: uint64(e.Worker.ID), Rank: e.Worker.Rank, Reason: e.Reason})
