@@ -49,7 +49,8 @@ to the device costs, DECODE the blocks that would be active, REQUESTS those ther
 and BY SESSION. Columns of zeros are left out but for those that always matter.
 
 In mode time the terms are milliseconds: WAIT for the prefills before it, its own
-PREFILL, EVICTED what others will compute again, a STEP, and with small weights the time
+PREFILL, EVICTED what others will compute again, BACKLOG by how much it delays later requests while
+all workers have queues, a STEP, and with small weights the time
 of its ANSWER, by how much its prefill STALLED and its blocks SLOWED answers there, and
 how much later prefills INTERRUPTED its own; PREFERENCE is subtracted.`,
 		Example: `  penstock route "Where would this go?"
@@ -464,6 +465,7 @@ func (e *routeExplanation) printTimeCosts(w io.Writer) error {
 		{"WAIT", func(c *candidateRow) string { return formatCost(c.Time.Wait) }, true},
 		{"PREFILL", func(c *candidateRow) string { return formatCost(c.Time.Own) }, true},
 		{"EVICTED", func(c *candidateRow) string { return formatCost(c.Time.Evict) }, false},
+		{"BACKLOG", func(c *candidateRow) string { return formatCost(c.Time.Backlog) }, false},
 		{"STEP", func(c *candidateRow) string { return formatCost(c.Time.Step) }, true},
 		{"ANSWER", func(c *candidateRow) string { return formatCost(c.Time.Decode) }, true},
 		{"STALLED", func(c *candidateRow) string { return formatCost(c.Time.Stall) }, false},

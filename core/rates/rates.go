@@ -71,14 +71,14 @@ const (
 	// maxTokens and maxSample bound what one sample can say.
 	maxTokens = 1 << 26
 	maxSample = time.Hour
-	// speedForget is the weight of a worker's earlier samples relative to the next one. speedPrior is the weight
-	// of the assumption that it is as fast as the others, in samples.
+	// speedForget is the weight of a worker's earlier samples relative to the next one. lineError is by how much
+	// workers differ which are equally fast, because their prompts differ and times are no line.
 	speedForget = 0.95
-	speedPrior  = 1.0
+	lineError   = 0.25
 	// shareTime is the time over which the share of prefill is averaged: shorter is noisy, and longer does not
-	// see a burst. maxShare keeps a worker which only prefills comparable.
+	// see a burst. Above maxShare workers are as good as saturated, and which one a little less so is chance.
 	shareTime = 5 * time.Second
-	maxShare  = 0.9
+	maxShare  = 0.5
 	// evictionTime is how long an eviction shows that the cache is full.
 	evictionTime = time.Minute
 	// passWindow is the time within which first tokens of one worker come from the same pass of its engine.
@@ -91,6 +91,7 @@ type Learner struct {
 	answers       lengthTable
 	workers       map[kv.Worker]*WorkerRates
 	speeds        float64 // sum over the workers
+	typical       int     // workers whose speed is 1
 }
 
 // New returns a table which has learned nothing.
@@ -111,9 +112,9 @@ func New(cfg Config) (*Learner, error) {
 type WorkerRates struct {
 	table *Learner
 	// took and expected are the decayed sums of the times of prefills and of what the line gives for them;
-	// samples is the decayed number of them.
-	took, expected, samples float64
-	speed                   float64
+	// samples is the decayed number of them, and spread the decayed sum of the squares by which they were off.
+	took, expected, samples, spread float64
+	speed                           float64
 
 	pass        prefillPass
 	earlyTokens int // of prompts which were computed before the head of the queue
@@ -141,6 +142,7 @@ func (t *Learner) WorkerOf(w kv.Worker) *WorkerRates {
 		r = &WorkerRates{table: t, speed: 1}
 		t.workers[w] = r
 		t.speeds++
+		t.typical++
 	}
 	return r
 }
@@ -148,11 +150,10 @@ func (t *Learner) WorkerOf(w kv.Worker) *WorkerRates {
 // DropWorker forgets w. What was learned of it about the model stays.
 func (t *Learner) DropWorker(w kv.Worker) {
 	if r := t.workers[w]; r != nil {
-		t.speeds -= r.speed
+		t.setSpeed(r, 1)
+		t.speeds--
+		t.typical--
 		delete(t.workers, w)
-		if len(t.workers) == 0 {
-			t.speeds = 0
-		}
 	}
 }
 
@@ -203,21 +204,47 @@ func (r *WorkerRates) learnPass() {
 	t := r.table
 	expected := t.prefill.at(float64(p.tokens))
 	took := t.prefill.boundSample(p.took, expected*r.speed)
-	// The mean speed is 1 once the line has followed the samples.
 	t.prefill.addSample(float64(p.tokens), took/r.relativeSpeed())
 
 	r.took = float64(r.took*speedForget) + took
 	r.expected = float64(r.expected*speedForget) + expected
 	r.samples = float64(r.samples*speedForget) + 1
-	prior := speedPrior / r.samples
-	t.speeds -= r.speed
-	r.speed = (prior + r.took/r.expected) / (prior + 1)
-	t.speeds += r.speed
+	ratio := r.took / r.expected
+	off := took/expected - ratio
+	r.spread = float64(r.spread*speedForget) + float64(off*off)
+	t.setSpeed(r, 1+float64((ratio-1)*r.trustOf(ratio)))
 }
 
-// relativeSpeed returns the worker's time for some work relative to the mean of all workers.
+func (t *Learner) setSpeed(r *WorkerRates, speed float64) {
+	if r.speed == 1 {
+		t.typical--
+	}
+	if speed == 1 {
+		t.typical++
+	}
+	t.speeds += speed - r.speed
+	r.speed = speed
+}
+
+// trustOf returns how much of a worker's difference from the others is believed: none if it may be chance, nearly
+// all if it is several times its standard error.
+func (r *WorkerRates) trustOf(ratio float64) float64 {
+	d := ratio - 1
+	if d == 0 || r.samples < 2 {
+		return 0
+	}
+	variance := r.spread / float64(r.samples*r.samples) // of the mean of the samples
+	return max(0, 1-(float64(4*variance)+float64(lineError*lineError))/float64(d*d))
+}
+
+// relativeSpeed returns the worker's time for some work relative to a typical worker, for which the lines are: one
+// of those which do not differ, if they are at least half of all, else the mean.
 func (r *WorkerRates) relativeSpeed() float64 {
-	return r.speed * float64(len(r.table.workers)) / r.table.speeds
+	n := len(r.table.workers)
+	if 2*r.table.typical >= n {
+		return r.speed
+	}
+	return r.speed * float64(n) / r.table.speeds
 }
 
 // AnswerSample describes an answer which ended well.
@@ -239,10 +266,11 @@ func (r *WorkerRates) RecordAnswer(a AnswerSample) {
 	}
 	t := r.table
 	t.answers.addLength(a.Client, a.Tokens)
-	ms := toMs(min(a.Took, maxSample)) - max(a.Prefilled, 0)
-	if a.Tokens < 2 || ms <= 0 {
-		return
+	ms, prefilled := toMs(min(a.Took, maxSample)), max(a.Prefilled, 0)
+	if a.Tokens < 2 || ms <= 0 || prefilled > ms/2 {
+		return // too little of it is steps
 	}
+	ms -= prefilled
 	share, relative := min(max(a.Share, 0), 1), r.relativeSpeed()
 	step := ms / float64(a.Tokens-1) / relative
 	t.step.addSample(share, t.step.boundSample(step, t.step.at(share)))
@@ -265,7 +293,7 @@ func (r *WorkerRates) StepMs(share float64) float64 {
 	return float64(r.relativeSpeed() * r.table.step.at(min(max(share, 0), 1)))
 }
 
-// PrefillShare returns the share of its time, at most 0.9, which the worker spent on prefill lately.
+// PrefillShare returns the share of its time, at most 0.5, which the worker spent on prefill lately.
 func (r *WorkerRates) PrefillShare(now kv.Mono) float64 {
 	return min(r.decayedBusy(now)/toMs(shareTime), maxShare)
 }
@@ -281,7 +309,7 @@ func (r *WorkerRates) decayedBusy(now kv.Mono) float64 {
 // PrefilledMs returns the time which the worker has spent on prefills in total, in ms.
 func (r *WorkerRates) PrefilledMs() float64 { return r.prefilled }
 
-// Speed returns the worker's time for some work relative to the mean of all workers: 2 is half as fast.
+// Speed returns the worker's time for some work relative to a typical worker: 2 is half as fast.
 func (r *WorkerRates) Speed() float64 { return r.relativeSpeed() }
 
 // AnswerTokens returns the mean length of the client's answers, of all answers while too few of the client's are
@@ -295,15 +323,21 @@ func (t *Learner) AnswerQuantile(client string, q float64) float64 {
 
 // Check reports the first violated invariant: all rates are finite and positive, and the workers' speeds sum up.
 func (t *Learner) Check() error {
-	sum := 0.0
+	sum, typical := 0.0, 0
 	for id, r := range t.workers {
 		sum += r.speed
+		if r.speed == 1 {
+			typical++
+		}
 		if !(r.speed > 0 && r.speed < 1e6) || r.took < 0 || r.expected < 0 || r.busy < 0 {
 			return fmt.Errorf("rates: check: worker %v has the speed %g", id, r.speed)
 		}
 	}
 	if d := sum - t.speeds; !(d < 1e-6*(sum+1) && d > -1e-6*(sum+1)) {
-		return fmt.Errorf("rates: check: the speeds sum up to %g, not %g", sum, t.speeds)
+		return fmt.Errorf("rates: check: the speeds add up to %g, not %g", sum, t.speeds)
+	}
+	if typical != t.typical {
+		return fmt.Errorf("rates: check: %d workers are typical, %d are counted", typical, t.typical)
 	}
 	for _, l := range []line{t.prefill.line, t.step.line} {
 		if !(l.fixed >= 0 && l.each >= 0 && l.fixed+l.each > 0 && l.fixed+l.each < 1e12) {

@@ -5,8 +5,9 @@ import "penstock/core/kv"
 // scoredCandidate is an eligible worker while a decision is made.
 type scoredCandidate struct {
 	Candidate
-	addr string
-	rank loadRank
+	addr     string
+	rank     loadRank
+	prefills int // queued on the worker
 }
 
 // loadRank orders workers by how busy they are.
@@ -45,7 +46,7 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, t *Target, have kv.O
 		rank: loadRank{blocks: now.Blocks, requests: now.Requests},
 	}
 	if p.mode == Time {
-		r.setTimeCost(p, q, t, &c.Candidate, now, then, r.prefillTokens(q, reuse))
+		r.setTimeCost(p, q, t, &c, now, then, r.prefillTokens(q, reuse))
 		return c
 	}
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())

@@ -218,6 +218,9 @@ func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query) ([]sc
 	if len(cands) == 0 {
 		return nil, r.noWorkerError(now, p, q)
 	}
+	if p.mode == Time {
+		addBacklog(cands)
+	}
 	r.setProbabilities(p, cands)
 	return cands, nil
 }

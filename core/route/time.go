@@ -19,6 +19,9 @@ type TimeCost struct {
 	// Evict is the prefill which others will repeat, because the request's blocks replace theirs: as much as Own
 	// on a worker which evicted blocks lately.
 	Evict float64 `json:"evict"`
+	// Backlog is the time by which the prefill delays later requests, if all workers have prefills queued: Own for
+	// each one in the shortest queue. Until that is worked off, all work which is saved is saved for others too.
+	Backlog float64 `json:"backlog"`
 	// Step is the time of one step: until the first token, once the prefill is done.
 	Step float64 `json:"step"`
 	// Decode is the weighted time of the request's answer, Stall the weighted time for which its prefill stalls
@@ -34,7 +37,7 @@ type TimeCost struct {
 
 // Sum returns the cost, in ms.
 func (c *TimeCost) Sum() float64 {
-	return c.Wait + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
+	return c.Wait + c.Own + c.Evict + c.Backlog + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
 }
 
 // TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.
@@ -56,7 +59,7 @@ func (w *TimeWeights) validate() error {
 
 // setTimeCost sets the cost of a candidate in mode Time: the predicted time to the request's first token, what its
 // prefill makes others repeat, and, with small weights, what it costs answers.
-func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *Candidate, now, then activeseq.Load, tokens int) {
+func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCandidate, now, then activeseq.Load, tokens int) {
 	w := r.rates.WorkerOf(t.Worker)
 	queue := r.active.PrefillQueueOf(t.Worker)
 	at := r.active.Now()
@@ -71,6 +74,7 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *Candidate
 	decoding := float64(now.Requests - queue.Requests)
 
 	tc := &c.Time
+	c.prefills = queue.Requests
 	if queue.Requests > 0 {
 		done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens))
 		tc.Wait = max(w.PrefillMs(queue.Tokens)-max(done, 0), 0)
@@ -88,9 +92,25 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *Candidate
 	tc.Interrupt = float64(weights.Interrupt * answer * later * rho / (1 - rho))
 
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
-	r.setAffinities(p, q, t, c)
+	r.setAffinities(p, q, t, &c.Candidate)
 	tc.Affinity = float64(c.Affinity * blockMs)
 	c.Cost = tc.Sum()
+}
+
+// addBacklog adds to the costs in mode Time what depends on all candidates.
+func addBacklog(cands []scoredCandidate) {
+	shortest := cands[0].prefills
+	for i := range cands {
+		shortest = min(shortest, cands[i].prefills)
+	}
+	if shortest == 0 {
+		return
+	}
+	for i := range cands {
+		tc := &cands[i].Time
+		tc.Backlog = float64(tc.Own * float64(shortest))
+		cands[i].Cost = tc.Sum()
+	}
 }
 
 // shareOf returns the share of a worker's blocks; 0 if their number is unknown.
