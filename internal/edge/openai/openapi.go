@@ -27,44 +27,6 @@ type Operation struct {
 	Params []string
 }
 
-// TokenizeFields lists the fields of POST /tokenize.
-func TokenizeFields() []api.Field {
-	return []api.Field{
-		api.RequiredField("model", anyString),
-		api.MappedField("prompt", anyString),
-		api.MappedField("messages", messagesSchema),
-		api.MappedField("add_special_tokens", anyBoolean),
-		api.MappedField("add_generation_prompt", anyBoolean),
-		api.MappedField("continue_final_message", anyBoolean),
-		api.MappedField("return_token_strs", anyBoolean),
-		api.MappedField("tools", toolsSchema),
-		api.MappedField("chat_template_kwargs", anyObject),
-		api.RefusedField("chat_template", ""),
-		api.RefusedField("mm_processor_kwargs", ""),
-	}
-}
-
-// DetokenizeFields lists the fields of POST /detokenize.
-func DetokenizeFields() []api.Field {
-	return []api.Field{api.RequiredField("model", anyString), api.RequiredField("tokens", tokenIDs)}
-}
-
-// EmbeddingsFields lists the fields of POST /v1/embeddings.
-func EmbeddingsFields() []api.Field {
-	return []api.Field{
-		api.RequiredField("model", anyString),
-		api.RequiredField("input", promptSchema),
-		api.MappedField("encoding_format", `{"enum":["float","base64"]}`),
-		api.AcceptedField("user", anyString),
-		api.AcceptedField("priority", anyInteger),
-		api.AcceptedField("add_special_tokens", constTrue),
-		api.RefusedField("dimensions", ""),
-		api.RefusedField("truncate_prompt_tokens", ""),
-		api.RefusedField("input_type", ""),
-		api.RefusedField("task", ""),
-	}
-}
-
 // AppendOpenAPI appends an OpenAPI 3.1 description of the operations. Operations of one path must be
 // adjacent.
 func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {

@@ -2,12 +2,8 @@ package responses
 
 import (
 	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,7 +11,6 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/edge/api"
-	"penstock/internal/edge/openai"
 )
 
 // samples are, by field, a value that is taken and, for refused fields, one that
@@ -125,52 +120,6 @@ func TestOfficialClientFields(t *testing.T) {
 
 func listed(name string) bool {
 	return slices.ContainsFunc(Fields(), func(f api.Field) bool { return f.Name == name })
-}
-
-// TestFieldsAreComplete: what the decoder's switches know is listed. It reads the
-// source, so that a field cannot be added without saying how it is treated.
-func TestFieldsAreComplete(t *testing.T) {
-	found := map[string]bool{}
-	for _, file := range []string{"decode.go", "unused.go"} {
-		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, decl := range tree.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok || f.Name.Name != "talk" && f.Name.Name != "setting" && f.Name.Name != "unused" {
-				continue
-			}
-			for _, key := range caseStrings(f) {
-				found[key] = true
-				if !listed(key) {
-					t.Errorf("%s reads %q, which is not listed", f.Name.Name, key)
-				}
-			}
-		}
-	}
-	for _, f := range openai.ExtraFields() {
-		found[f.Name] = true
-	}
-	if n := len(Fields()); len(found) != n {
-		t.Errorf("%d fields are read, and %d listed", len(found), n)
-	}
-}
-
-func caseStrings(f *ast.FuncDecl) []string {
-	var keys []string
-	ast.Inspect(f, func(n ast.Node) bool {
-		if c, ok := n.(*ast.CaseClause); ok {
-			for _, e := range c.List {
-				if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-					key, _ := strconv.Unquote(lit.Value)
-					keys = append(keys, key)
-				}
-			}
-		}
-		return true
-	})
-	return keys
 }
 
 // TestSchemasAreJSON: every schema is a JSON object.
