@@ -5,6 +5,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
 )
 
 const (
@@ -37,9 +38,7 @@ func (d *requestDecoder) readTools() error {
 		}
 		names[t.name] = true
 		q.Tools = append(q.Tools, api.Tool{Name: t.name, Parameters: t.schema})
-		if i > 0 {
-			out = append(out, ',')
-		}
+		out = strictjson.AppendComma(out, i)
 		out = api.AppendTool(out, t.name, t.description, t.schema)
 		return nil
 	})

@@ -88,21 +88,15 @@ type EmbeddingsAnswer struct {
 func AppendEmbeddings(dst []byte, a *EmbeddingsAnswer) []byte {
 	dst = append(dst, `{"object":"list","data":[`...)
 	for i, v := range a.Vectors {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, `{"object":"embedding","index":`...)
-		dst = strconv.AppendInt(dst, int64(i), 10)
+		dst = strictjson.AppendComma(dst, i)
+		dst = strictjson.AppendInt(dst, `{"object":"embedding","index":`, i)
 		dst = append(dst, `,"embedding":`...)
 		dst = a.Format.appendVector(dst, v)
 		dst = append(dst, '}')
 	}
-	dst = append(dst, `],"model":`...)
-	dst = strictjson.AppendString(dst, a.Model)
-	dst = append(dst, `,"usage":{"prompt_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(a.Tokens), 10)
-	dst = append(dst, `,"total_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(a.Tokens), 10)
+	dst = strictjson.AppendMember(dst, `],"model":`, a.Model)
+	dst = strictjson.AppendInt(dst, `,"usage":{"prompt_tokens":`, a.Tokens)
+	dst = strictjson.AppendInt(dst, `,"total_tokens":`, a.Tokens)
 	return append(dst, `}}`...)
 }
 
@@ -119,9 +113,7 @@ func (f VectorFormat) appendVector(dst []byte, v []float32) []byte {
 	}
 	dst = append(dst, '[')
 	for i, x := range v {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = strconv.AppendFloat(dst, float64(x), 'g', -1, 32)
 	}
 	return append(dst, ']')

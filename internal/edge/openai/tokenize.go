@@ -1,8 +1,6 @@
 package openai
 
 import (
-	"strconv"
-
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/edge/api"
@@ -124,10 +122,8 @@ type Tokenized struct {
 
 // AppendTokenized appends the answer as JSON. Invalid UTF-8 of a token becomes U+FFFD.
 func AppendTokenized(dst []byte, a *Tokenized) []byte {
-	dst = append(dst, `{"count":`...)
-	dst = strconv.AppendInt(dst, int64(len(a.Tokens)), 10)
-	dst = append(dst, `,"max_model_len":`...)
-	dst = strconv.AppendInt(dst, int64(a.ContextLength), 10)
+	dst = strictjson.AppendInt(dst, `{"count":`, len(a.Tokens))
+	dst = strictjson.AppendInt(dst, `,"max_model_len":`, a.ContextLength)
 	dst = append(dst, `,"tokens":`...)
 	dst = api.AppendTokens(dst, a.Tokens)
 	dst = append(dst, `,"token_strs":`...)
@@ -137,9 +133,7 @@ func AppendTokenized(dst []byte, a *Tokenized) []byte {
 	dst = append(dst, '[')
 	var text []byte
 	for i, t := range a.Tokens {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		text = a.Text(text[:0], t)
 		dst = strictjson.AppendString(dst, text)
 	}
@@ -148,7 +142,6 @@ func AppendTokenized(dst []byte, a *Tokenized) []byte {
 
 // AppendDetokenized appends the answer of POST /detokenize.
 func AppendDetokenized(dst, text []byte) []byte {
-	dst = append(dst, `{"prompt":`...)
-	dst = strictjson.AppendString(dst, text)
+	dst = strictjson.AppendMember(dst, `{"prompt":`, text)
 	return append(dst, '}')
 }

@@ -155,10 +155,8 @@ func (a *answer) itemStatus(i int, s status) status {
 func (a *answer) appendResponse(dst []byte, s status, failure []byte) []byte {
 	dst = append(dst, `{"id":"resp_`...)
 	dst = a.appendID(dst)
-	dst = append(dst, `","object":"response","created_at":`...)
-	dst = strconv.AppendInt(dst, a.head.Created, 10)
-	dst = append(dst, `,"model":`...)
-	dst = strictjson.AppendString(dst, a.head.Model)
+	dst = strictjson.AppendInt(dst, `","object":"response","created_at":`, int(a.head.Created))
+	dst = strictjson.AppendMember(dst, `,"model":`, a.head.Model)
 	dst = append(dst, `,"status":"`...)
 	dst = append(dst, s...)
 	dst = append(dst, `","background":false,"error":`...)
@@ -190,9 +188,7 @@ func (a *answer) appendResponse(dst []byte, s status, failure []byte) []byte {
 // appendItems appends the items at the end of an answer of status s.
 func (a *answer) appendItems(dst []byte, s status) []byte {
 	for i := range a.items() {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = a.appendItem(dst, i, a.itemStatus(i, s))
 	}
 	return dst
@@ -209,10 +205,8 @@ func (a *answer) appendItem(dst []byte, i int, s status) []byte {
 	case api.Reasoning:
 		dst = append(dst, `","type":"reasoning","summary":[],"content":[`...)
 	default:
-		dst = append(dst, `","type":"function_call","call_id":`...)
-		dst = strictjson.AppendString(dst, it.CallID)
-		dst = append(dst, `,"name":`...)
-		dst = strictjson.AppendString(dst, it.Name)
+		dst = strictjson.AppendMember(dst, `","type":"function_call","call_id":`, it.CallID)
+		dst = strictjson.AppendMember(dst, `,"name":`, it.Name)
 		dst = append(dst, `,"arguments":`...)
 	}
 	switch {
@@ -239,12 +233,10 @@ func (a *answer) appendPart(dst []byte, i int, s status) []byte {
 		text, lps = it.Text, a.logprobsOf(i)
 	}
 	if it.Kind == api.Reasoning {
-		dst = append(dst, `{"type":"reasoning_text","text":`...)
-		dst = strictjson.AppendString(dst, text)
+		dst = strictjson.AppendMember(dst, `{"type":"reasoning_text","text":`, text)
 		return append(dst, '}')
 	}
-	dst = append(dst, `{"type":"output_text","text":`...)
-	dst = strictjson.AppendString(dst, text)
+	dst = strictjson.AppendMember(dst, `{"type":"output_text","text":`, text)
 	dst = append(dst, `,"annotations":[],"logprobs":[`...)
 	dst = append(dst, lps...)
 	return append(dst, `]}`...)
@@ -278,19 +270,14 @@ func (a *answer) appendID(dst []byte) []byte {
 // appendUsage appends what the answer cost. How many tokens a worker wrote to its
 // cache is not told by request; clients require the field.
 func appendUsage(dst []byte, t api.TokenCounts) []byte {
-	dst = append(dst, `{"input_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Prompt), 10)
+	dst = strictjson.AppendInt(dst, `{"input_tokens":`, t.Prompt)
 	dst = append(dst, `,"input_tokens_details":{`...)
 	if t.Cached != api.CachedUnknown {
-		dst = append(dst, `"cached_tokens":`...)
-		dst = strconv.AppendInt(dst, int64(t.Cached), 10)
+		dst = strictjson.AppendInt(dst, `"cached_tokens":`, t.Cached)
 		dst = append(dst, ',')
 	}
-	dst = append(dst, `"cache_write_tokens":0},"output_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Completion), 10)
-	dst = append(dst, `,"output_tokens_details":{"reasoning_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Reasoning), 10)
-	dst = append(dst, `},"total_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Prompt+t.Completion), 10)
+	dst = strictjson.AppendInt(dst, `"cache_write_tokens":0},"output_tokens":`, t.Completion)
+	dst = strictjson.AppendInt(dst, `,"output_tokens_details":{"reasoning_tokens":`, t.Reasoning)
+	dst = strictjson.AppendInt(dst, `},"total_tokens":`, t.Prompt+t.Completion)
 	return append(dst, '}')
 }

@@ -53,13 +53,10 @@ func (q *Request) appendEcho(dst []byte) []byte {
 	dst = e.choice.append(dst)
 	dst = append(dst, `,"tools":[`...)
 	for i := range e.tools {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = e.tools[i].append(dst)
 	}
-	dst = append(dst, `],"top_logprobs":`...)
-	dst = strconv.AppendInt(dst, int64(e.topLogprobs), 10)
+	dst = strictjson.AppendInt(dst, `],"top_logprobs":`, e.topLogprobs)
 	dst = append(dst, `,"top_p":`...)
 	dst = appendNumber(dst, q.TopP)
 	dst = append(dst, `,"truncation":"disabled","user":`...)
@@ -67,8 +64,7 @@ func (q *Request) appendEcho(dst []byte) []byte {
 }
 
 func (t *tool) append(dst []byte) []byte {
-	dst = append(dst, `{"type":"function","name":`...)
-	dst = strictjson.AppendString(dst, t.name)
+	dst = strictjson.AppendMember(dst, `{"type":"function","name":`, t.name)
 	dst = appendOptional(append(dst, `,"description":`...), t.description)
 	dst = append(dst, `,"parameters":`...)
 	if t.parameters == nil {
@@ -91,17 +87,14 @@ func (c *choice) append(dst []byte) []byte {
 	dst = appendMode(dst, c.mode)
 	dst = append(dst, `,"tools":[`...)
 	for i, name := range c.allowed {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = appendFunction(dst, name)
 	}
 	return append(dst, `]}`...)
 }
 
 func appendFunction(dst []byte, name string) []byte {
-	dst = append(dst, `{"type":"function","name":`...)
-	dst = strictjson.AppendString(dst, name)
+	dst = strictjson.AppendMember(dst, `{"type":"function","name":`, name)
 	return append(dst, '}')
 }
 
@@ -122,8 +115,7 @@ func (f *format) append(dst []byte) []byte {
 	case api.FormatText:
 		return append(dst, `{"type":"text"}`...)
 	}
-	dst = append(dst, `{"type":"json_schema","name":`...)
-	dst = strictjson.AppendString(dst, f.name)
+	dst = strictjson.AppendMember(dst, `{"type":"json_schema","name":`, f.name)
 	dst = appendOptional(append(dst, `,"description":`...), f.description)
 	dst = append(dst, `,"schema":`...)
 	dst = append(dst, f.schema...)

@@ -1,8 +1,6 @@
 package responses
 
 import (
-	"strconv"
-
 	"penstock/core/fault"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
@@ -83,16 +81,9 @@ func AppendErrorEvent(dst []byte, err error) []byte {
 
 // appendFault appends the members of an event of type "error".
 func appendFault(dst []byte, f *fault.Error) []byte {
-	dst = append(dst, `,"code":`...)
-	dst = strictjson.AppendString(dst, f.Code.Class().Name)
-	dst = append(dst, `,"message":`...)
-	dst = strictjson.AppendString(dst, f.Message)
-	dst = append(dst, `,"param":`...)
-	if f.Param == "" {
-		dst = append(dst, "null"...)
-	} else {
-		dst = strictjson.AppendString(dst, f.Param)
-	}
+	dst = strictjson.AppendMember(dst, `,"code":`, f.Code.Class().Name)
+	dst = strictjson.AppendMember(dst, `,"message":`, f.Message)
+	dst = strictjson.AppendOptional(dst, `,"param":`, f.Param)
 	object := openai.AppendError(nil, f)
 	dst = append(dst, ',')
 	return append(dst, object[1:len(object)-1]...) // its one member
@@ -110,8 +101,7 @@ func appendFailure(dst []byte, f *fault.Error) []byte {
 	}
 	dst = append(dst, `{"code":"`...)
 	dst = append(dst, code...)
-	dst = append(dst, `","message":`...)
-	dst = strictjson.AppendString(dst, f.Message)
+	dst = strictjson.AppendMember(dst, `","message":`, f.Message)
 	return append(dst, '}')
 }
 
@@ -172,8 +162,7 @@ func (s *stream) closeRun(dst []byte, is status) []byte {
 		dst = s.openEvent(dst, "response.reasoning_text.done")
 	}
 	dst = s.appendPartPlace(dst, i)
-	dst = append(dst, `,"text":`...)
-	dst = strictjson.AppendString(dst, it.Text)
+	dst = strictjson.AppendMember(dst, `,"text":`, it.Text)
 	if it.Kind == api.Text {
 		dst = append(dst, `,"logprobs":[`...)
 		dst = append(dst, s.logprobsOf(i)...)
@@ -194,10 +183,8 @@ func (s *stream) closeCall(dst []byte) []byte {
 	it := &s.items()[i]
 	dst = s.openEvent(dst, "response.function_call_arguments.done")
 	dst = s.appendPlace(dst, i)
-	dst = append(dst, `,"name":`...)
-	dst = strictjson.AppendString(dst, it.Name)
-	dst = append(dst, `,"arguments":`...)
-	dst = strictjson.AppendString(dst, it.Text)
+	dst = strictjson.AppendMember(dst, `,"name":`, it.Name)
+	dst = strictjson.AppendMember(dst, `,"arguments":`, it.Text)
 	dst = closeEvent(dst)
 	return s.appendDone(dst, i, s.itemStatus(i, incomplete))
 }
@@ -247,14 +234,12 @@ func (s *stream) appendPartPlace(dst []byte, i int) []byte {
 }
 
 func appendIndex(dst []byte, i int) []byte {
-	dst = append(dst, `,"output_index":`...)
-	return strconv.AppendInt(dst, int64(i), 10)
+	return strictjson.AppendInt(dst, `,"output_index":`, i)
 }
 
 // appendDelta appends a piece and ends its event.
 func appendDelta(dst, piece []byte) []byte {
-	dst = append(dst, `,"delta":`...)
-	dst = strictjson.AppendString(dst, piece)
+	dst = strictjson.AppendMember(dst, `,"delta":`, piece)
 	return closeEvent(dst)
 }
 
@@ -264,8 +249,7 @@ func (s *stream) openEvent(dst []byte, name string) []byte {
 	dst = append(dst, name...)
 	dst = append(dst, "\ndata: {\"type\":\""...)
 	dst = append(dst, name...)
-	dst = append(dst, `","sequence_number":`...)
-	dst = strconv.AppendInt(dst, int64(s.next), 10)
+	dst = strictjson.AppendInt(dst, `","sequence_number":`, s.next)
 	s.next++
 	return dst
 }
