@@ -7,9 +7,6 @@ import (
 
 // JSON schemas which several fields share.
 const (
-	anyString    = `{"type":"string"}`
-	anyObject    = `{"type":"object"}`
-	emptyArray   = `{"type":"array","maxItems":0}`
 	formatSchema = `{"type":"object","required":["type","schema"],"additionalProperties":{"type":"null"},"properties":{` +
 		`"type":{"const":"json_schema"},"schema":{"type":"object"}}}`
 	textBlock = `{"type":"object","required":["type","text"],"additionalProperties":{"type":"null"},"properties":{` +

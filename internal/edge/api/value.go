@@ -2,8 +2,6 @@ package api
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	"penstock/internal/strictjson"
 )
@@ -17,9 +15,9 @@ type Value struct {
 
 // Values which have no effect, whatever they are.
 var (
-	AnyBool    = Value{`{"type":"boolean"}`, (*BodyDecoder).IgnoreBool}
-	AnyString  = Value{`{"type":"string"}`, (*BodyDecoder).IgnoreString}
-	AnyObject  = Value{`{"type":"object"}`, (*BodyDecoder).IgnoreObject}
+	AnyBool    = Value{BoolSchema, (*BodyDecoder).IgnoreBool}
+	AnyString  = Value{StringSchema, (*BodyDecoder).IgnoreString}
+	AnyObject  = Value{ObjectSchema, (*BodyDecoder).IgnoreObject}
 	AnyValue   = Value{`{}`, func(d *BodyDecoder) error { return d.SkipValue() }}
 	AnyInteger = Value{`{"type":"integer"}`, func(d *BodyDecoder) error {
 		_, err := d.ReadInt()
@@ -32,7 +30,7 @@ var (
 	OnlyNull    = Value{"", (*BodyDecoder).RefuseUnsupported}
 	OnlyTrue    = Value{`{"const":true}`, (*BodyDecoder).RequireTrue}
 	OnlyFalse   = Value{`{"const":false}`, (*BodyDecoder).RequireFalse}
-	EmptyArray  = Value{`{"type":"array","maxItems":0}`, func(d *BodyDecoder) error { return d.RequireEmptyArray(NotSupported) }}
+	EmptyArray  = Value{EmptyArraySchema, func(d *BodyDecoder) error { return d.RequireEmptyArray(NotSupported) }}
 	EmptyObject = Value{`{"const":{}}`, func(d *BodyDecoder) error {
 		return d.ReadObject(func(string) error { return d.ParentInvalidError(NotSupported) })
 	}}
@@ -40,12 +38,12 @@ var (
 
 // OnlyString returns a string whose only supported value is ok.
 func OnlyString(ok string) Value {
-	return Value{`{"const":"` + ok + `"}`, func(d *BodyDecoder) error { return d.RequireString(ok) }}
+	return Value{ConstSchema(ok), func(d *BodyDecoder) error { return d.RequireString(ok) }}
 }
 
 // OneOf returns a string which must be one of words, and has no effect.
 func OneOf(words ...string) Value {
-	return Value{`{"enum":["` + strings.Join(words, `","`) + `"]}`, func(d *BodyDecoder) error {
+	return Value{EnumSchema(words...), func(d *BodyDecoder) error {
 		_, err := d.ReadWord(words...)
 		return err
 	}}
@@ -53,12 +51,12 @@ func OneOf(words ...string) Value {
 
 // Bool returns a boolean.
 func Bool(at func(*Request) *bool) Value {
-	return Value{AnyBool.Schema, func(d *BodyDecoder) error { return d.ReadBoolInto(at(d.Req)) }}
+	return Value{BoolSchema, func(d *BodyDecoder) error { return d.ReadBoolInto(at(d.Req)) }}
 }
 
 // InvertedBool returns a boolean which the request has inverted.
 func InvertedBool(at func(*Request) *bool) Value {
-	return Value{AnyBool.Schema, func(d *BodyDecoder) error {
+	return Value{BoolSchema, func(d *BodyDecoder) error {
 		on, err := d.ReadBool()
 		*at(d.Req) = !on
 		return err
@@ -67,7 +65,7 @@ func InvertedBool(at func(*Request) *bool) Value {
 
 // String returns a string.
 func String(at func(*Request) *string) Value {
-	return Value{AnyString.Schema, func(d *BodyDecoder) error { return d.ReadStringInto(at(d.Req)) }}
+	return Value{StringSchema, func(d *BodyDecoder) error { return d.ReadStringInto(at(d.Req)) }}
 }
 
 // Number returns a number within [lo, hi].
@@ -91,15 +89,6 @@ func AnyNumber(lo, hi float64) Value {
 // Integer returns an integer within [lo, hi]; strictjson.MaxCount as hi stands for no bound.
 func Integer(lo, hi int64, at func(*Request) *int) Value {
 	return Value{IntegerSchema(lo, hi), func(d *BodyDecoder) error { return d.ReadIntegerInto(at(d.Req), lo, hi) }}
-}
-
-// IntegerSchema returns the JSON schema of an integer within [lo, hi], as for Integer.
-func IntegerSchema(lo, hi int64) string {
-	schema := `{"type":"integer","minimum":` + strconv.FormatInt(lo, 10)
-	if hi != strictjson.MaxCount {
-		schema += `,"maximum":` + strconv.FormatInt(hi, 10)
-	}
-	return schema + `}`
 }
 
 // Values of fields which several dialects have.

@@ -55,7 +55,7 @@ type embeddingsDecoder struct {
 var embeddingsTable = api.NewTable([]api.FieldRow[*embeddingsDecoder]{
 	{Name: "model", Required: true, Value: api.Model},
 	{Name: "input", Required: true, Schema: promptSchema, Read: func(d *embeddingsDecoder) error { return d.readPrompts(maxInputs) }},
-	{Name: "encoding_format", Schema: api.OneOf("float", "base64").Schema, Read: (*embeddingsDecoder).readVectorFormat},
+	{Name: "encoding_format", Schema: api.EnumSchema("float", "base64"), Read: (*embeddingsDecoder).readVectorFormat},
 	{Name: "user", Treatment: api.Accepted, Value: api.AnyString},
 	{Name: "priority", Treatment: api.Accepted, Value: api.AnyInteger},
 	{Name: "add_special_tokens", Treatment: api.Accepted, Value: api.OnlyTrue},

@@ -7,9 +7,6 @@ import (
 
 // JSON schemas which several fields share.
 const (
-	anyBoolean      = `{"type":"boolean"}`
-	anyString       = `{"type":"string"}`
-	anyObject       = `{"type":"object"}`
 	positiveInteger = `{"type":"integer","minimum":1}`
 	tokenIDs        = `{"type":"array","items":{"type":"integer","minimum":0}}`
 	noneOrAuto      = `{"enum":["none","auto"]}`
@@ -52,20 +49,20 @@ var chatRows = []fieldRow{
 	{Name: "max_completion_tokens", Schema: positiveInteger, Read: func(d *requestDecoder) error {
 		return d.ReadIntegerInto(&d.maxCompletion, 1, strictjson.MaxCount)
 	}},
-	{Name: "logprobs", Schema: anyBoolean, Read: func(d *requestDecoder) error { return d.ReadBoolInto(&d.logprobs) }},
+	{Name: "logprobs", Schema: api.BoolSchema, Read: func(d *requestDecoder) error { return d.ReadBoolInto(&d.logprobs) }},
 	{Name: "top_logprobs", Schema: api.IntegerSchema(0, 20), Read: func(d *requestDecoder) error {
 		return d.ReadIntegerInto(&d.topLogprobs, 0, 20)
 	}},
-	{Name: "add_generation_prompt", Schema: anyBoolean, Read: (*requestDecoder).readAddGeneration},
+	{Name: "add_generation_prompt", Schema: api.BoolSchema, Read: (*requestDecoder).readAddGeneration},
 	{Name: "continue_final_message", Value: api.Bool(func(q *api.Request) *bool { return &q.ContinueFinal })},
 	{Name: "tools", Schema: toolsSchema, Read: (*requestDecoder).readTools},
 	{Name: "tool_choice", Schema: toolChoiceSchema, Read: (*requestDecoder).readToolChoice},
 	{Name: "parallel_tool_calls", Value: api.OneCall},
-	{Name: "chat_template_kwargs", Schema: anyObject, Read: (*requestDecoder).readTemplateArgs},
-	{Name: "reasoning_effort", Schema: api.OneOf(efforts...).Schema, Read: (*requestDecoder).readReasoningEffort},
+	{Name: "chat_template_kwargs", Schema: api.ObjectSchema, Read: (*requestDecoder).readTemplateArgs},
+	{Name: "reasoning_effort", Schema: api.EnumSchema(efforts...), Read: (*requestDecoder).readReasoningEffort},
 	{Name: "include_reasoning", Value: api.InvertedBool(func(q *api.Request) *bool { return &q.HideReasoning })},
-	{Name: "mm_processor_kwargs", Schema: anyObject, Read: (*requestDecoder).readProcessorArgs},
-	{Name: "functions", Treatment: api.Refused, Schema: api.EmptyArray.Schema, Read: func(d *requestDecoder) error {
+	{Name: "mm_processor_kwargs", Schema: api.ObjectSchema, Read: (*requestDecoder).readProcessorArgs},
+	{Name: "functions", Treatment: api.Refused, Schema: api.EmptyArraySchema, Read: func(d *requestDecoder) error {
 		return d.RequireEmptyArray(useTools)
 	}},
 	{Name: "function_call", Treatment: api.Refused, Schema: noneOrAuto, Read: func(d *requestDecoder) error {
@@ -133,7 +130,7 @@ var sharedRows = []fieldRow{
 	{Name: "response_format", Schema: responseFormatSchema, Read: (*requestDecoder).readResponseFormat},
 	{Name: "guided_json", Schema: schemaOrText, Read: (*requestDecoder).readGuidedJSON},
 	{Name: "structured_outputs", Schema: structuredOutputsSchema, Read: (*requestDecoder).readStructuredOutputs},
-	{Name: "nvext", Schema: anyObject, Read: extTable.ReadObject},
+	{Name: "nvext", Schema: api.ObjectSchema, Read: extTable.ReadObject},
 }
 
 // unusedRows are the fields of both endpoints which other servers define and this one does not implement. A

@@ -52,23 +52,23 @@ type tokenizeDecoder struct {
 
 var tokenizeTable = api.NewTable([]api.FieldRow[*tokenizeDecoder]{
 	{Name: "model", Required: true, Value: api.Model},
-	{Name: "prompt", Schema: anyString, Read: func(d *tokenizeDecoder) error {
+	{Name: "prompt", Schema: api.StringSchema, Read: func(d *tokenizeDecoder) error {
 		d.prompt = true
 		return d.ReadStringInto(&d.Prompt)
 	}},
 	{Name: "messages", Schema: messagesSchema, Read: (*tokenizeDecoder).readMessages},
-	{Name: "add_special_tokens", Schema: anyBoolean, Read: func(d *tokenizeDecoder) error {
+	{Name: "add_special_tokens", Schema: api.BoolSchema, Read: func(d *tokenizeDecoder) error {
 		d.special = true
 		return d.ReadBoolInto(&d.AddSpecial)
 	}},
-	{Name: "add_generation_prompt", Schema: anyBoolean, Read: (*tokenizeDecoder).readAddGeneration},
+	{Name: "add_generation_prompt", Schema: api.BoolSchema, Read: (*tokenizeDecoder).readAddGeneration},
 	{Name: "continue_final_message", Value: api.Bool(func(q *api.Request) *bool { return &q.ContinueFinal })},
-	{Name: "return_token_strs", Schema: anyBoolean, Read: func(d *tokenizeDecoder) error { return d.ReadBoolInto(&d.Strings) }},
+	{Name: "return_token_strs", Schema: api.BoolSchema, Read: func(d *tokenizeDecoder) error { return d.ReadBoolInto(&d.Strings) }},
 	{Name: "tools", Schema: toolsSchema, Read: func(d *tokenizeDecoder) error {
 		d.chatOnly = "tools"
 		return d.readTools()
 	}},
-	{Name: "chat_template_kwargs", Schema: anyObject, Read: func(d *tokenizeDecoder) error {
+	{Name: "chat_template_kwargs", Schema: api.ObjectSchema, Read: func(d *tokenizeDecoder) error {
 		d.chatOnly = "chat_template_kwargs"
 		return d.readTemplateArgs()
 	}},

@@ -184,10 +184,7 @@ func (d *chatDecoder) decodeMediaKind(dst *media.Kind) error {
 // decodeMessage reads one element of messages.
 func (d *chatDecoder) decodeMessage(int) error {
 	m := Message{NoContent: true}
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "role":
 			return d.ReadStringInto(&m.Role)

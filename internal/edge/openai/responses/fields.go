@@ -6,13 +6,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// Schemas which several fields share.
-const (
-	anyBoolean = `{"type":"boolean"}`
-	anyString  = `{"type":"string"}`
-	count      = `{"type":"integer","minimum":1}`
-	toolName   = `{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,96}$"}`
-)
+const toolName = `{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,96}$"}`
 
 // Fields lists the fields which a request may have. Any other field is refused by name.
 func Fields() []api.Field { return table.Fields() }
@@ -29,7 +23,7 @@ var mappedRows = []itemRow{
 		Name: "input", Required: true, Read: (*itemsDecoder).readInput,
 		Schema: `{"anyOf":[{"type":"string"},{"type":"array","minItems":1,"maxItems":65536,"items":` + itemSchema + `}]}`,
 	},
-	{Name: "instructions", Schema: anyString, Read: func(d *itemsDecoder) error { return d.ReadOptional(&d.req.echo.instructions) }},
+	{Name: "instructions", Schema: api.StringSchema, Read: func(d *itemsDecoder) error { return d.ReadOptional(&d.req.echo.instructions) }},
 	{Name: "tools", Schema: `{"type":"array","maxItems":1536,"items":` + toolSchema + `}`, Read: (*itemsDecoder).readTools},
 	{Name: "tool_choice", Schema: choiceSchema, Read: (*itemsDecoder).readToolChoice},
 	{Name: "parallel_tool_calls", Value: api.OneCall},
@@ -46,17 +40,17 @@ var mappedRows = []itemRow{
 	{Name: "top_logprobs", Schema: api.IntegerSchema(0, 20), Read: func(d *itemsDecoder) error {
 		return d.ReadIntegerInto(&d.req.echo.topLogprobs, 0, 20)
 	}},
-	{Name: "include", Schema: `{"type":"array","items":` + includeSchema + `}`, Read: (*itemsDecoder).readInclude},
+	{Name: "include", Schema: api.ArraySchema(includeSchema), Read: (*itemsDecoder).readInclude},
 	{
 		Name: "metadata", Read: (*itemsDecoder).readMetadata,
 		Schema: `{"type":"object","maxProperties":16,"propertyNames":{"maxLength":64},"additionalProperties":{"type":"string","maxLength":512}}`,
 	},
-	{Name: "max_tool_calls", Schema: count, Read: func(d *itemsDecoder) error { // of the built-in tools, which do not exist here
+	{Name: "max_tool_calls", Schema: api.IntegerSchema(1, strictjson.MaxCount), Read: func(d *itemsDecoder) error { // of the built-in tools, which do not exist here
 		return d.ReadIntegerInto(&d.req.echo.maxToolCalls, 1, strictjson.MaxCount)
 	}},
-	{Name: "user", Schema: anyString, Read: func(d *itemsDecoder) error { return d.ReadOptional(&d.req.echo.user) }},
-	{Name: "safety_identifier", Schema: anyString, Read: func(d *itemsDecoder) error { return d.ReadOptional(&d.req.echo.safetyIdentifier) }},
-	{Name: "prompt_cache_key", Schema: anyString, Read: func(d *itemsDecoder) error { return d.ReadOptional(&d.req.echo.promptCacheKey) }},
+	{Name: "user", Schema: api.StringSchema, Read: func(d *itemsDecoder) error { return d.ReadOptional(&d.req.echo.user) }},
+	{Name: "safety_identifier", Schema: api.StringSchema, Read: func(d *itemsDecoder) error { return d.ReadOptional(&d.req.echo.safetyIdentifier) }},
+	{Name: "prompt_cache_key", Schema: api.StringSchema, Read: func(d *itemsDecoder) error { return d.ReadOptional(&d.req.echo.promptCacheKey) }},
 }
 
 // unusedRows are the fields which this server does not implement. A field is accepted if ignoring it cannot
