@@ -8,8 +8,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// echo is what an answer repeats of its request beside what api.Request has. nil
-// and 0 are fields that the client did not give.
+// echo has the fields of a request which its answer repeats and api.Request does not have. nil and 0 are fields
+// which the client did not give.
 type echo struct {
 	instructions     *string
 	user             *string
@@ -25,9 +25,8 @@ type echo struct {
 	topLogprobs      int
 }
 
-// appendEcho appends the members of a response that repeat the request, each with a
-// comma before it. What the client did not set and the model decides is null, as
-// is what it may not set here.
+// appendEcho appends the members of a response which repeat the request, each preceded by a comma. A member is
+// null if the client did not set it and the model decides, or if this server does not support it.
 func (q *Request) appendEcho(dst []byte) []byte {
 	e := &q.echo
 	dst = appendOptional(append(dst, `,"instructions":`...), e.instructions)

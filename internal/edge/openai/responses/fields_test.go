@@ -13,8 +13,7 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// samples are, by field, a value that is taken and, for refused fields, one that
-// is not.
+// samples maps a field to an accepted value and, for refused fields, a refused one.
 var samples = map[string][2]string{
 	"model": {`"other"`}, "input": {`"other"`}, "instructions": {`"be brief"`},
 	"tools":       {`[{"type":"function","name":"g","parameters":null,"strict":true}]`},
@@ -51,8 +50,8 @@ func bodyWith(field, value string) string {
 
 var whole = cmp.AllowUnexported(Request{}, echo{}, tool{}, choice{}, format{})
 
-// TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted
-// one does not, a refused one is refused by its name unless it asks for nothing.
+// TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted one does not, and a refused one is
+// refused by name unless its value has no effect.
 func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range Fields() {
@@ -95,7 +94,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 	}
 }
 
-// TestOfficialClientFields: whatever the official client can send, we know.
+// TestOfficialClientFields: every field which the official client can send is known.
 func TestOfficialClientFields(t *testing.T) {
 	var client struct {
 		Package   string   `json:"package"`
