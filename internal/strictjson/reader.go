@@ -64,10 +64,20 @@ const fewSteps = 4
 // NewReader returns a Reader at the start of data, which it keeps. It returns an error if data is
 // not valid UTF-8.
 func NewReader(data []byte) (*Reader, error) {
-	if !utf8.Valid(data) {
-		return nil, fault.New(fault.Invalid, "the request body is not valid UTF-8 (byte %d)", invalidAt(data))
+	r := &Reader{}
+	if err := r.Open(data); err != nil {
+		return nil, err
 	}
-	return &Reader{data: data}, nil
+	return r, nil
+}
+
+// Open sets r, which must be the zero value, to the start of data, as NewReader does.
+func (r *Reader) Open(data []byte) error {
+	if !utf8.Valid(data) {
+		return fault.New(fault.Invalid, "the request body is not valid UTF-8 (byte %d)", invalidAt(data))
+	}
+	r.data = data
+	return nil
 }
 
 func invalidAt(data []byte) int {
@@ -257,6 +267,25 @@ func (r *Reader) ReadObject(visit func(key string) error) error {
 		return r.WrongTypeError("an object")
 	}
 	return r.visitObject(func(key []byte) error { return visit(string(key)) })
+}
+
+// ReadMembers reads an object; visit reads the value of each key whose value is not null.
+func (r *Reader) ReadMembers(visit func(key string) error) error {
+	return r.ReadMemberBytes(func(key []byte) error { return visit(string(key)) })
+}
+
+// ReadMemberBytes is ReadMembers without an allocation for each key: key is valid until visit
+// returns.
+func (r *Reader) ReadMemberBytes(visit func(key []byte) error) error {
+	if r.Kind() != ObjectKind {
+		return r.WrongTypeError("an object")
+	}
+	return r.visitObject(func(key []byte) error {
+		if none, err := r.ReadNull(); none || err != nil {
+			return err
+		}
+		return visit(key)
+	})
 }
 
 // visitObject reads an object; key is valid until visit returns.

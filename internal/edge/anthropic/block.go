@@ -49,7 +49,7 @@ func (d *requestDecoder) refuseBlockType(kind string) error {
 
 // readImage reads an image: base64 data with its type, or a URL.
 func (d *requestDecoder) readImage() (*api.Media, error) {
-	if err := d.mediaCount.CountObject(d.Reader); err != nil {
+	if err := d.mediaCount.CountObject(&d.Reader); err != nil {
 		return nil, err
 	}
 	m := &api.Media{Kind: media.Image, Type: "image", Part: d.ParamPath()}
@@ -58,7 +58,7 @@ func (d *requestDecoder) readImage() (*api.Media, error) {
 		case "source":
 			return true, d.readImageSource(m)
 		case "uuid":
-			return true, api.ReadMediaName(d.Reader, m)
+			return true, api.ReadMediaName(&d.Reader, m)
 		}
 		return false, nil
 	})
@@ -81,7 +81,7 @@ func (d *requestDecoder) readImageSource(m *api.Media) error {
 	err = d.readBlockMembers(func(key string) (bool, error) {
 		switch {
 		case kind == "url" && key == "url":
-			return true, api.ReadURL(d.Reader, m)
+			return true, api.ReadURL(&d.Reader, m)
 		case kind == "base64" && key == "data":
 			m.Param = d.ParamPath()
 			return true, d.ReadStringInto(&data)
@@ -115,10 +115,7 @@ func (d *requestDecoder) readImageSource(m *api.Media) error {
 // readBlockMembers reads the object of a block. read gets the keys which are not null, except type and
 // cache_control, and reports whether it knows the key.
 func (d *requestDecoder) readBlockMembers(read func(key string) (known bool, err error)) error {
-	return d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	return d.ReadMembers(func(key string) error {
 		if key == "type" || key == "cache_control" {
 			return d.SkipValue()
 		}
@@ -153,23 +150,19 @@ func (d *requestDecoder) readTextBlock(name, beside string) (text string, err er
 func (d *requestDecoder) readToolUse(t *chatTurn) error {
 	var id, name string
 	var input []byte // a slice of the body
-	err := d.readBlockMembers(func(key string) (bool, error) {
+	err := d.readBlockMembers(func(key string) (known bool, err error) {
 		switch key {
 		case "id":
 			return true, d.ReadStringInto(&id)
 		case "name":
 			return true, d.ReadStringInto(&name)
 		case "input":
-			if d.Kind() != strictjson.ObjectKind {
-				return true, d.WrongTypeError("an object")
-			}
-			raw, err := d.ReadRaw()
-			input = raw
+			input, err = d.ReadRawObject()
 			return true, err
 		case "caller":
 			return true, d.readCaller()
 		case "toolset_name":
-			return true, d.refuseUnsupported()
+			return true, d.RefuseUnsupported()
 		case "partial_json": // our own answers have it, for calls which were cut short
 			return true, d.SkipValue()
 		}
@@ -185,13 +178,7 @@ func (d *requestDecoder) readToolUse(t *chatTurn) error {
 	case input == nil:
 		return d.InvalidError("needs 'input'")
 	}
-	c := append(t.calls, `,{"id":`...)
-	c = strictjson.AppendString(c, id)
-	c = append(c, `,"type":"function","function":{"name":`...)
-	c = strictjson.AppendString(c, name)
-	c = append(c, `,"arguments":`...)
-	c = strictjson.AppendString(c, input)
-	t.calls = append(c, `}}`...)
+	t.calls = api.AppendCall(append(t.calls, ','), id, name, input)
 	if d.names == nil {
 		d.names = map[string]string{}
 	}
@@ -224,7 +211,7 @@ func (d *requestDecoder) readToolResult(t *chatTurn) error {
 		case "is_error":
 			return true, d.ReadBoolInto(&failed)
 		case "toolset_name":
-			return true, d.refuseUnsupported()
+			return true, d.RefuseUnsupported()
 		}
 		return false, nil
 	})

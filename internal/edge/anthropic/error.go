@@ -40,19 +40,13 @@ func appendError(dst []byte, err error, requestID string) []byte {
 	f := api.AsFault(err)
 	dst = append(dst, `{"type":"error","error":{"type":"`...)
 	dst = append(dst, errorType(f.Code)...)
-	dst = append(dst, `","message":`...)
-	dst = strictjson.AppendString(dst, f.Message)
+	dst = strictjson.AppendMember(dst, `","message":`, f.Message)
 	if f.Param == "thread" {
 		// The official client's tool runner requests a thread by default. After this answer it sends the
 		// whole conversation each time instead.
 		dst = append(dst, `,"details":{"error_code":"thread_unsupported_request","unsupported":["thread"]}`...)
 	}
-	dst = append(dst, `},"request_id":`...)
-	if requestID == "" {
-		dst = append(dst, "null"...)
-	} else {
-		dst = strictjson.AppendString(dst, requestID)
-	}
+	dst = strictjson.AppendOptional(dst, `},"request_id":`, requestID)
 	return append(dst, '}')
 }
 

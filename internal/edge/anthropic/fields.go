@@ -1,13 +1,12 @@
 package anthropic
 
-import "penstock/internal/edge/api"
+import (
+	"penstock/internal/edge/api"
+	"penstock/internal/strictjson"
+)
 
 // JSON schemas which several fields share.
 const (
-	anyBoolean   = `{"type":"boolean"}`
-	anyString    = `{"type":"string"}`
-	anyObject    = `{"type":"object"}`
-	emptyArray   = `{"type":"array","maxItems":0}`
 	formatSchema = `{"type":"object","required":["type","schema"],"additionalProperties":{"type":"null"},"properties":{` +
 		`"type":{"const":"json_schema"},"schema":{"type":"object"}}}`
 	textBlock = `{"type":"object","required":["type","text"],"additionalProperties":{"type":"null"},"properties":{` +
@@ -16,29 +15,42 @@ const (
 )
 
 // Fields lists the fields which requests to /v1/messages may have. Any other field is refused by name.
-func Fields() []api.Field {
-	return append(append(commonFields(), unusedFields()...), createFields()...)
-}
+func Fields() []api.Field { return createTable.Fields() }
 
 // CountFields lists the fields of /v1/messages/count_tokens.
-func CountFields() []api.Field { return append(commonFields(), unusedFields()...) }
+func CountFields() []api.Field { return countTable.Fields() }
 
-// commonFields lists the fields which readCommonField reads.
-func commonFields() []api.Field {
-	return []api.Field{
-		api.RequiredField("model", anyString),
-		api.RequiredField("messages", messagesSchema),
-		api.MappedField("system", textOrBlocks),
-		api.MappedField("tools", toolsSchema),
-		api.MappedField("tool_choice", `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{`+
-			`"type":{"enum":["auto","any","tool","none"]},"name":{"type":"string"},"disable_parallel_tool_use":{"type":"boolean"}}}`),
-		api.MappedField("thinking", `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{`+
-			`"type":{"enum":["enabled","adaptive","disabled"]},"budget_tokens":{"type":"integer","minimum":1,"description":"without effect"},`+
-			`"display":{"enum":["summarized","omitted",null]}}}`),
-		api.MappedField("output_config", `{"type":"object","additionalProperties":{"type":"null"},"properties":{`+
-			`"effort":{"enum":["low","medium","high","xhigh","max",null]},"format":{"anyOf":[{"type":"null"},`+formatSchema+`]}}}`),
-		api.MappedField("output_format", formatSchema),
-	}
+// fieldRow is a field of a request.
+type fieldRow = api.FieldRow[*requestDecoder]
+
+var (
+	createTable = api.NewTable(commonRows, unusedRows, createRows)
+	countTable  = api.NewTable(commonRows, unusedRows)
+)
+
+// commonRows are the fields which define the prompt. Both endpoints have them.
+var commonRows = []fieldRow{
+	{Name: "model", Required: true, Value: api.Model},
+	{Name: "messages", Required: true, Schema: messagesSchema, Read: (*requestDecoder).readMessages},
+	{Name: "system", Schema: textOrBlocks, Read: (*requestDecoder).readSystemPrompt},
+	{Name: "tools", Schema: toolsSchema, Read: (*requestDecoder).readTools},
+	{
+		Name: "tool_choice", Read: (*requestDecoder).readToolChoice,
+		Schema: `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{` +
+			`"type":{"enum":["auto","any","tool","none"]},"name":{"type":"string"},"disable_parallel_tool_use":{"type":"boolean"}}}`,
+	},
+	{
+		Name: "thinking", Read: (*requestDecoder).readThinking,
+		Schema: `{"type":"object","required":["type"],"additionalProperties":{"type":"null"},"properties":{` +
+			`"type":{"enum":["enabled","adaptive","disabled"]},"budget_tokens":{"type":"integer","minimum":1,"description":"without effect"},` +
+			`"display":{"enum":["summarized","omitted",null]}}}`,
+	},
+	{
+		Name: "output_config", Read: outputConfigTable.ReadObject,
+		Schema: `{"type":"object","additionalProperties":{"type":"null"},"properties":{` +
+			`"effort":{"enum":["low","medium","high","xhigh","max",null]},"format":{"anyOf":[{"type":"null"},` + formatSchema + `]}}}`,
+	},
+	{Name: "output_format", Schema: formatSchema, Read: (*requestDecoder).readOutputFormat},
 }
 
 const messagesSchema = `{"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],"additionalProperties":{"type":"null"},"properties":{` +
@@ -53,37 +65,76 @@ const messagesSchema = `{"type":"array","minItems":1,"items":{"type":"object","r
 const toolsSchema = `{"type":"array","maxItems":1536,"items":{"type":"object","required":["name","input_schema"],"properties":{` +
 	`"type":{"enum":["custom",null]},"name":{"type":"string","pattern":"^[a-zA-Z0-9_.-]{1,128}$"},"description":{"type":"string"},"input_schema":{"type":"object"}}}}`
 
-// createFields lists the fields which readCreateField reads.
-func createFields() []api.Field {
-	return []api.Field{
-		api.RequiredField("max_tokens", `{"type":"integer","minimum":1}`),
-		api.MappedField("stream", anyBoolean),
-		api.MappedField("stop_sequences", `{"type":"array","maxItems":32,"items":{"type":"string","minLength":1}}`),
-		api.MappedField("temperature", `{"type":"number","minimum":0,"maximum":1}`),
-		api.MappedField("top_p", `{"type":"number","minimum":0,"maximum":1}`),
-		api.MappedField("top_k", `{"type":"integer","minimum":0}`),
-		api.MappedField("cache_salt", `{"type":"string","minLength":1,"maxLength":1024}`),
-		api.AcceptedField("metadata", anyObject),
-		api.AcceptedField("diagnostics", anyObject),
-		api.AcceptedField("service_tier", anyString),
-		api.RefusedField("inference_geo", `{"const":"global"}`),
-		api.RefusedField("fallbacks", emptyArray),
-		api.RefusedField("container", ""),
-		api.RefusedField("fallback_credit_token", ""),
-		api.RefusedField("thread", ""),
-	}
+// createRows are the fields which control the answer.
+var createRows = []fieldRow{
+	{Name: "max_tokens", Required: true, Value: api.MaxTokens},
+	{Name: "stream", Value: api.Stream},
+	{
+		Name: "stop_sequences", Read: (*requestDecoder).readStopSequences,
+		Schema: `{"type":"array","maxItems":32,"items":{"type":"string","minLength":1}}`,
+	},
+	{Name: "temperature", Value: api.Temperature(1)},
+	{Name: "top_p", Value: api.TopP},
+	{Name: "top_k", Value: api.TopK(0)},
+	{Name: "cache_salt", Value: api.Salt},
+	{Name: "metadata", Treatment: api.Accepted, Value: api.AnyObject},
+	{Name: "diagnostics", Treatment: api.Accepted, Value: api.AnyObject},
+	{Name: "service_tier", Treatment: api.Accepted, Value: api.AnyString},
+	{Name: "inference_geo", Treatment: api.Refused, Value: api.OnlyString("global")}, // global is no restriction
+	{Name: "fallbacks", Treatment: api.Refused, Value: api.EmptyArray},
+	{Name: "container", Treatment: api.Refused, Value: api.OnlyNull},
+	{Name: "fallback_credit_token", Treatment: api.Refused, Value: api.OnlyNull},
+	{Name: "thread", Treatment: api.Refused, Value: api.OnlyNull},
 }
 
-// unusedFields lists the fields which readUnusedField reads.
-func unusedFields() []api.Field {
-	return []api.Field{
-		api.AcceptedField("cache_control", anyObject),
-		api.AcceptedField("speed", `{"enum":["standard","fast"]}`),
-		api.RefusedField("mcp_servers", emptyArray),
-		api.RefusedField("context_management", `{"type":"object","additionalProperties":{"type":"null"},"properties":{"edits":{"type":"array","items":{`+
-			`"type":"object","required":["type","keep"],"properties":{"type":{"const":"clear_thinking_20251015"},`+
-			`"keep":{"anyOf":[{"const":"all"},{"type":"object","required":["type"],"properties":{"type":{"const":"all"}}}]}}}}}}`),
-		api.RefusedField("billing_policy", ""),
-		api.RefusedField("compaction", ""),
+// unusedRows are the fields of both endpoints which this server does not implement. A field is accepted if
+// ignoring it cannot change the answer, and else refused by name.
+var unusedRows = []fieldRow{
+	{Name: "cache_control", Treatment: api.Accepted, Value: api.AnyObject},         // the prefix cache needs no marks
+	{Name: "speed", Treatment: api.Accepted, Value: api.OneOf("standard", "fast")}, // there is only one speed
+	{Name: "mcp_servers", Treatment: api.Refused, Value: api.EmptyArray},
+	{
+		Name: "context_management", Treatment: api.Refused, Read: contextTable.ReadObject,
+		Schema: `{"type":"object","additionalProperties":{"type":"null"},"properties":{"edits":{"type":"array","items":{` +
+			`"type":"object","required":["type","keep"],"properties":{"type":{"const":"clear_thinking_20251015"},` +
+			`"keep":{"anyOf":[{"const":"all"},{"type":"object","required":["type"],"properties":{"type":{"const":"all"}}}]}}}}}}`,
+	},
+	{Name: "billing_policy", Treatment: api.Refused, Value: api.OnlyNull},
+	{Name: "compaction", Treatment: api.Refused, Value: api.OnlyNull},
+}
+
+// contextTable has the members of context_management. It accepts no edits, and the edit which clears nothing,
+// which Claude Code requests: all thinking stays in the conversation.
+var contextTable = api.NewTable([]fieldRow{{Name: "edits", Read: func(d *requestDecoder) error {
+	return d.ReadArray("an array of edits", func(int) error { return d.readContextEdit() })
+}}})
+
+func (d *requestDecoder) readContextEdit() error {
+	var kind, keep string
+	err := d.ReadMembers(func(key string) error {
+		switch key {
+		case "type":
+			return d.ReadStringInto(&kind)
+		case "keep":
+			return d.readKeep(&keep)
+		}
+		return d.SkipValue()
+	})
+	if err == nil && (kind != "clear_thinking_20251015" || keep != "all") {
+		return d.RefuseUnsupported()
 	}
+	return err
+}
+
+// readKeep reads "all", {"type":"all"} or an object with a number of turns.
+func (d *requestDecoder) readKeep(dst *string) error {
+	if d.Kind() != strictjson.ObjectKind {
+		return d.ReadStringInto(dst)
+	}
+	return d.ReadObject(func(key string) error {
+		if key == "type" {
+			return d.ReadStringInto(dst)
+		}
+		return d.SkipValue()
+	})
 }

@@ -3,12 +3,8 @@ package anthropic
 import (
 	"encoding/json"
 	"errors"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -196,54 +192,6 @@ func TestOfficialClientFields(t *testing.T) {
 
 func listed(fields []api.Field, name string) []api.Field {
 	return slices.DeleteFunc(slices.Clone(fields), func(f api.Field) bool { return f.Name != name })
-}
-
-// TestFieldsAreComplete: the keys in the decoder's switches are exactly the listed fields. The test reads the
-// source, so that a field cannot be added without a treatment.
-func TestFieldsAreComplete(t *testing.T) {
-	tables := map[string][]api.Field{"readCommonField": commonFields(), "readCreateField": createFields(), "readUnusedField": unusedFields()}
-	for _, file := range []string{"decode.go", "unused.go"} {
-		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, decl := range tree.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok || tables[f.Name.Name] == nil {
-				continue
-			}
-			var have []string
-			for _, field := range tables[f.Name.Name] {
-				have = append(have, field.Name)
-			}
-			reads := caseStrings(f)
-			slices.Sort(have)
-			slices.Sort(reads)
-			if diff := cmp.Diff(have, reads); diff != "" {
-				t.Errorf("%s (-listed +read)\n%s", f.Name.Name, diff)
-			}
-			delete(tables, f.Name.Name)
-		}
-	}
-	if len(tables) > 0 {
-		t.Errorf("not in the source: %v", tables)
-	}
-}
-
-func caseStrings(f *ast.FuncDecl) []string {
-	var keys []string
-	ast.Inspect(f, func(n ast.Node) bool {
-		if c, ok := n.(*ast.CaseClause); ok {
-			for _, e := range c.List {
-				if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-					key, _ := strconv.Unquote(lit.Value)
-					keys = append(keys, key)
-				}
-			}
-		}
-		return true
-	})
-	return keys
 }
 
 // TestSchemasAreJSON: every schema is a JSON object.

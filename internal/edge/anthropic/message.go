@@ -19,8 +19,7 @@ func NewWriter(q *api.Request, h *api.Head) api.Writer {
 
 // AppendCount appends the answer of /v1/messages/count_tokens: the number of prompt tokens.
 func AppendCount(dst []byte, tokens int) []byte {
-	dst = append(dst, `{"input_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(tokens), 10)
+	dst = strictjson.AppendInt(dst, `{"input_tokens":`, tokens)
 	return append(dst, '}')
 }
 
@@ -52,9 +51,7 @@ func (b *bodyWriter) End(dst []byte) []byte {
 	dst = appendOpening(dst, b.head)
 	dst = append(dst, `,"content":[`...)
 	for i := range choice.Items {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = appendContentBlock(dst, &choice.Items[i])
 	}
 	dst = append(dst, `],`...)
@@ -67,34 +64,28 @@ func (b *bodyWriter) End(dst []byte) []byte {
 
 // appendOpening appends the start of a message, with the members which are known before its first token.
 func appendOpening(dst []byte, h *api.Head) []byte {
-	dst = append(dst, `{"id":`...)
-	dst = strictjson.AppendString(dst, "msg_"+h.ID)
-	dst = append(dst, `,"type":"message","role":"assistant","model":`...)
-	return strictjson.AppendString(dst, h.Model)
+	dst = strictjson.AppendMember(dst, `{"id":`, "msg_"+h.ID)
+	return strictjson.AppendMember(dst, `,"type":"message","role":"assistant","model":`, h.Model)
 }
 
 // appendContentBlock appends one content block.
 func appendContentBlock(dst []byte, it *api.AnswerItem) []byte {
 	switch it.Kind {
 	case api.Reasoning:
-		dst = append(dst, `{"type":"thinking","thinking":`...)
-		dst = strictjson.AppendString(dst, it.Text)
+		dst = strictjson.AppendMember(dst, `{"type":"thinking","thinking":`, it.Text)
 		return append(dst, `,"signature":""}`...)
 	case api.CallBegin:
 		dst = appendToolUse(dst, it.CallID, it.Name)
 		return appendInput(dst, it.Text)
 	}
-	dst = append(dst, `{"type":"text","text":`...)
-	dst = strictjson.AppendString(dst, it.Text)
+	dst = strictjson.AppendMember(dst, `{"type":"text","text":`, it.Text)
 	return append(dst, '}')
 }
 
 // appendToolUse appends a call up to the value of its input.
 func appendToolUse(dst []byte, id, name string) []byte {
-	dst = append(dst, `{"type":"tool_use","id":`...)
-	dst = strictjson.AppendString(dst, id)
-	dst = append(dst, `,"name":`...)
-	dst = strictjson.AppendString(dst, name)
+	dst = strictjson.AppendMember(dst, `{"type":"tool_use","id":`, id)
+	dst = strictjson.AppendMember(dst, `,"name":`, name)
 	return append(dst, `,"input":`...)
 }
 
@@ -110,8 +101,7 @@ func appendInput(dst, arguments []byte) []byte {
 		dst = append(dst, arguments...)
 		return append(dst, '}')
 	}
-	dst = append(dst, `{},"partial_json":`...)
-	dst = strictjson.AppendString(dst, arguments)
+	dst = strictjson.AppendMember(dst, `{},"partial_json":`, arguments)
 	return append(dst, '}')
 }
 
@@ -140,11 +130,7 @@ func appendStopReason(dst []byte, r api.FinishReason, stop string) []byte {
 	default:
 		dst = append(dst, "null"...)
 	}
-	dst = append(dst, `,"stop_sequence":`...)
-	if stop == "" {
-		return append(dst, "null"...)
-	}
-	return strictjson.AppendString(dst, stop)
+	return strictjson.AppendOptional(dst, `,"stop_sequence":`, stop)
 }
 
 // appendInputUsage appends the start of a usage object with the cost of the prompt. input_tokens are the
@@ -157,15 +143,12 @@ func appendInputUsage(dst []byte, t api.TokenCounts) []byte {
 		return append(dst, `,"cache_creation_input_tokens":0`...)
 	}
 	dst = strconv.AppendInt(dst, int64(t.Prompt-t.Cached), 10)
-	dst = append(dst, `,"cache_creation_input_tokens":0,"cache_read_input_tokens":`...)
-	return strconv.AppendInt(dst, int64(t.Cached), 10)
+	return strictjson.AppendInt(dst, `,"cache_creation_input_tokens":0,"cache_read_input_tokens":`, t.Cached)
 }
 
 func appendUsage(dst []byte, t api.TokenCounts) []byte {
 	dst = appendInputUsage(dst, t)
-	dst = append(dst, `,"output_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Completion), 10)
-	dst = append(dst, `,"output_tokens_details":{"thinking_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Reasoning), 10)
+	dst = strictjson.AppendInt(dst, `,"output_tokens":`, t.Completion)
+	dst = strictjson.AppendInt(dst, `,"output_tokens_details":{"thinking_tokens":`, t.Reasoning)
 	return append(dst, `}}`...)
 }

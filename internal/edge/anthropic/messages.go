@@ -74,10 +74,7 @@ func (d *requestDecoder) readMessage(i int) error {
 	}
 	var t chatTurn
 	var content bool
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "role":
 			return d.ReadStringInto(&t.role)
@@ -153,7 +150,7 @@ func joinPieces(pieces, further []string) []string {
 func (d *requestDecoder) flushTurn() {
 	t := d.turn
 	d.turn = chatTurn{}
-	q := d.req
+	q := d.Req
 	q.Messages = append(q.Messages, t.results...)
 	if t.role == "system" {
 		t.texts = stripBillingLine(t.texts)
@@ -200,7 +197,7 @@ func stripBillingLine(texts []string) []string {
 // finishMessages completes the messages: it puts the system prompt first, and treats an assistant's turn at
 // the end as the start of the answer.
 func (d *requestDecoder) finishMessages() error {
-	q := d.req
+	q := d.Req
 	last := d.turn
 	silent := strings.Join(last.texts, "") == ""
 	opening := last.role == "assistant" && silent && !last.hasAssistantBlocks()

@@ -20,10 +20,7 @@ const (
 // thinking.
 func (d *requestDecoder) readThinking() error {
 	var kind string
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "type":
 			return d.ReadStringInto(&kind)
@@ -51,64 +48,33 @@ func (d *requestDecoder) readThinking() error {
 	return nil
 }
 
+// readDisplay reads thinking.display. Nothing is summarized: the client receives all of the thinking or none.
 func (d *requestDecoder) readDisplay() error {
-	s, err := d.ReadString()
-	switch {
-	case err != nil:
-		return err
-	case s == "omitted":
-		d.req.HideReasoning = true
-		return nil
-	case s == "summarized": // unabridged: nothing is summarized
-		return nil
-	}
-	return d.InvalidError("must be summarized or omitted")
+	s, err := d.ReadWord("summarized", "omitted")
+	d.Req.HideReasoning = d.Req.HideReasoning || s == "omitted"
+	return err
 }
 
-// readOutputConfig reads one field of output_config.
-func (d *requestDecoder) readOutputConfig(key string) error {
-	if none, err := d.ReadNull(); none || err != nil {
+// outputConfigTable has the members of output_config. Chat templates have their own efforts, mostly low, medium
+// and high.
+var outputConfigTable = api.NewTable([]fieldRow{
+	{Name: "effort", Read: func(d *requestDecoder) (err error) {
+		d.effort, err = d.ReadWord("low", "medium", "high", "xhigh", "max")
 		return err
-	}
-	switch key {
-	case "effort":
-		return d.readEffort()
-	case "format":
-		return d.readOutputFormat()
-	}
-	return d.UnsupportedError()
-}
-
-// readEffort reads the reasoning effort. Chat templates have their own values, mostly low, medium and high.
-func (d *requestDecoder) readEffort() error {
-	s, err := d.ReadString()
-	if err != nil {
-		return err
-	}
-	switch s {
-	case "low", "medium", "high", "xhigh", "max":
-		d.effort = s
-		return nil
-	}
-	return d.InvalidError("must be one of low, medium, high, xhigh and max")
-}
+	}},
+	{Name: "format", Read: (*requestDecoder).readOutputFormat},
+})
 
 // readOutputFormat reads the schema which the text of the answer must match.
 func (d *requestDecoder) readOutputFormat() error {
 	f := api.Format{Kind: api.FormatSchema, Param: d.ParamPath()}
 	var kind string
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "type":
 			return d.ReadStringInto(&kind)
 		case "schema":
-			if d.Kind() != strictjson.ObjectKind {
-				return d.WrongTypeError("an object")
-			}
-			raw, err := d.ReadRaw()
+			raw, err := d.ReadRawObject()
 			f.Schema = bytes.Clone(raw)
 			return err
 		}
@@ -123,7 +89,7 @@ func (d *requestDecoder) readOutputFormat() error {
 		return d.InvalidError("needs a 'schema'")
 	}
 	d.formats++
-	d.req.Format = f
+	d.Req.Format = f
 	return nil
 }
 

@@ -1,8 +1,6 @@
 package anthropic
 
 import (
-	"strconv"
-
 	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
@@ -134,8 +132,7 @@ func (s *streamWriter) appendBlockStart(dst []byte, kind api.ChunkKind) []byte {
 	dst = s.appendBlockStop(dst)
 	s.openBlock, s.openKind = s.blocks, kind
 	s.blocks++
-	dst = append(dst, "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":"...)
-	dst = strconv.AppendInt(dst, int64(s.openBlock), 10)
+	dst = strictjson.AppendInt(dst, "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":", s.openBlock)
 	return append(dst, `,"content_block":`...)
 }
 
@@ -148,16 +145,14 @@ func (s *streamWriter) appendBlockStop(dst []byte) []byte {
 	if s.openKind == api.Reasoning {
 		dst = appendBlockDelta(dst, s.openBlock, `"signature_delta","signature":`, nil)
 	}
-	dst = append(dst, "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":"...)
-	dst = strconv.AppendInt(dst, int64(s.openBlock), 10)
+	dst = strictjson.AppendInt(dst, "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":", s.openBlock)
 	s.openBlock = noBlock
 	return append(dst, "}\n\n"...)
 }
 
 // appendBlockDelta appends a delta of a block. opening is the delta's type and the key of its text.
 func appendBlockDelta(dst []byte, index int, opening string, text []byte) []byte {
-	dst = append(dst, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":"...)
-	dst = strconv.AppendInt(dst, int64(index), 10)
+	dst = strictjson.AppendInt(dst, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":", index)
 	dst = append(dst, `,"delta":{"type":`...)
 	dst = append(dst, opening...)
 	dst = strictjson.AppendString(dst, text)

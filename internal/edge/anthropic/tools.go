@@ -16,13 +16,13 @@ const (
 // toolDeclaration is an element of tools.
 type toolDeclaration struct {
 	name        string
-	description string
+	description *string
 	schema      []byte
 }
 
 // readTools reads the functions which the model may call, and writes them in the form of a chat request.
 func (d *requestDecoder) readTools() error {
-	q := d.req
+	q := d.Req
 	names := map[string]bool{}
 	out := []byte{'['}
 	err := d.ReadArray("an array of tools", func(i int) error {
@@ -38,10 +38,8 @@ func (d *requestDecoder) readTools() error {
 		}
 		names[t.name] = true
 		q.Tools = append(q.Tools, api.Tool{Name: t.name, Parameters: t.schema})
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = t.appendFunction(out)
+		out = strictjson.AppendComma(out, i)
+		out = api.AppendTool(out, t.name, t.description, t.schema)
 		return nil
 	})
 	if len(q.Tools) > 0 {
@@ -81,64 +79,40 @@ func (d *requestDecoder) readToolField(t *toolDeclaration, key string) (known bo
 		}
 		return true, err
 	case "description":
-		return true, d.ReadStringInto(&t.description)
-	case "input_schema":
-		if d.Kind() != strictjson.ObjectKind {
-			return true, d.WrongTypeError("an object")
+		s, err := d.ReadString()
+		if s != "" {
+			t.description = &s
 		}
-		raw, err := d.ReadRaw()
+		return true, err
+	case "input_schema":
+		raw, err := d.ReadRawObject()
 		t.schema = bytes.Clone(raw)
 		return true, err
 	case "eager_input_streaming", "strict":
 		// Arguments are streamed as the model generates them.
 		return true, d.SkipValue()
 	case "defer_loading": // until a search tool finds it
-		return true, d.requireFalse()
+		return true, d.RequireFalse()
 	case "input_examples":
-		return true, d.requireEmptyArray()
+		return true, d.RequireEmptyArray(api.NotSupported)
 	case "allowed_callers":
-		return true, d.ReadArray("an array of strings", func(int) error { return d.requireString("direct") })
+		return true, d.ReadArray("an array of strings", func(int) error { return d.RequireString("direct") })
 	}
 	return false, nil
 }
 
-// requireFalse reads a boolean which must be false.
-func (d *requestDecoder) requireFalse() error {
-	on, err := d.ReadBool()
-	if err == nil && on {
-		return d.refuseUnsupported()
-	}
-	return err
-}
-
-// appendFunction appends t as an element of a chat request's tools.
-func (t *toolDeclaration) appendFunction(dst []byte) []byte {
-	dst = append(dst, `{"type":"function","function":{"name":`...)
-	dst = strictjson.AppendString(dst, t.name)
-	if t.description != "" {
-		dst = append(dst, `,"description":`...)
-		dst = strictjson.AppendString(dst, t.description)
-	}
-	dst = append(dst, `,"parameters":`...)
-	dst = append(dst, t.schema...)
-	return append(dst, `}}`...)
-}
-
 // readToolChoice reads tool_choice.
 func (d *requestDecoder) readToolChoice() error {
-	c := &d.req.ToolChoice
+	c := &d.Req.ToolChoice
 	var kind string
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "type":
 			return d.ReadStringInto(&kind)
 		case "name":
 			return d.ReadStringInto(&c.Name)
 		case "disable_parallel_tool_use":
-			return d.ReadBoolInto(&d.req.OneCall)
+			return d.ReadBoolInto(&d.Req.OneCall)
 		}
 		return d.UnsupportedError()
 	})
@@ -165,14 +139,14 @@ func (d *requestDecoder) readToolChoice() error {
 
 // checkToolChoice validates tool_choice against tools.
 func (d *requestDecoder) checkToolChoice() error {
-	c := d.req.ToolChoice
+	c := d.Req.ToolChoice
 	switch c.Mode {
 	case api.ToolRequired:
-		if len(d.req.Tools) == 0 {
+		if len(d.Req.Tools) == 0 {
 			return fault.InvalidParam("tool_choice", "'tool_choice' of type any needs 'tools'")
 		}
 	case api.ToolNamed:
-		for _, t := range d.req.Tools {
+		for _, t := range d.Req.Tools {
 			if t.Name == c.Name {
 				return nil
 			}

@@ -15,13 +15,10 @@ func AppendExt(dst []byte, x *AnswerExt) []byte {
 	if x.Query != nil {
 		return appendQueryAnswer(dst, x.Query, x.Annotated)
 	}
-	dst = append(dst, `,"nvext":{"attempts":`...)
-	dst = strconv.AppendInt(dst, int64(len(x.Attempts)), 10)
+	dst = strictjson.AppendInt(dst, `,"nvext":{"attempts":`, len(x.Attempts))
 	dst = append(dst, `,"workers":[`...)
 	for i, a := range x.Attempts {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = appendAttempt(dst, a)
 	}
 	dst = append(dst, ']')
@@ -33,21 +30,17 @@ func AppendExt(dst []byte, x *AnswerExt) []byte {
 }
 
 func appendAttempt(dst []byte, a Attempt) []byte {
-	dst = append(dst, `{"prompt":`...)
-	dst = strconv.AppendInt(dst, int64(a.Prompt), 10)
+	dst = strictjson.AppendInt(dst, `{"prompt":`, a.Prompt)
 	dst = append(dst, `,"attempt":`...)
 	dst = strconv.AppendUint(dst, uint64(a.Number), 10)
 	dst = append(dst, `,"worker_id":`...)
 	dst = strconv.AppendUint(dst, uint64(a.Worker.ID), 10)
 	dst = append(dst, `,"dp_rank":`...)
 	dst = strconv.AppendUint(dst, uint64(a.Worker.Rank), 10)
-	dst = append(dst, `,"overlap_blocks":`...)
-	dst = strconv.AppendInt(dst, int64(a.OverlapBlocks), 10)
-	dst = append(dst, `,"predicted_cached_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(a.Predicted), 10)
+	dst = strictjson.AppendInt(dst, `,"overlap_blocks":`, a.OverlapBlocks)
+	dst = strictjson.AppendInt(dst, `,"predicted_cached_tokens":`, a.Predicted)
 	if a.Reported != CachedUnknown {
-		dst = append(dst, `,"reported_cached_tokens":`...)
-		dst = strconv.AppendInt(dst, int64(a.Reported), 10)
+		dst = strictjson.AppendInt(dst, `,"reported_cached_tokens":`, a.Reported)
 	}
 	if a.Inexact {
 		dst = append(dst, `,"inexact":true`...)
@@ -73,13 +66,11 @@ func appendWorkerMembers(dst []byte, w kv.Worker) []byte {
 func appendQueryAnswer(dst []byte, q *QueryAnswer, a *Annotated) []byte {
 	dst = append(dst, `,"nvext":{`...)
 	dst = appendWorkerFields(dst, q.Worker)
-	dst = append(dst, `,"overlap_blocks":`...)
-	dst = strconv.AppendInt(dst, int64(q.OverlapBlocks), 10)
+	dst = strictjson.AppendInt(dst, `,"overlap_blocks":`, q.OverlapBlocks)
 	dst = append(dst, `,"token_ids":`...)
 	dst = AppendTokens(dst, q.Tokens)
 	if q.TextOnly != "" {
-		dst = append(dst, `,"text_only":`...)
-		dst = strictjson.AppendString(dst, q.TextOnly)
+		dst = strictjson.AppendMember(dst, `,"text_only":`, q.TextOnly)
 	}
 	return append(a.AppendMembers(dst), '}')
 }
@@ -88,9 +79,7 @@ func appendQueryAnswer(dst []byte, q *QueryAnswer, a *Annotated) []byte {
 func AppendTokens(dst []byte, tokens []kv.Token) []byte {
 	dst = append(dst, '[')
 	for i, t := range tokens {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = strconv.AppendUint(dst, uint64(t), 10)
 	}
 	return append(dst, ']')

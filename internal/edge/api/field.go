@@ -1,5 +1,7 @@
 package api
 
+import "slices"
+
 // Treatment is what a dialect does with a request field.
 type Treatment uint8
 
@@ -19,8 +21,7 @@ func (t Treatment) String() string {
 	return [...]string{"mapped", "accepted", "refused"}[t]
 }
 
-// Field is a top-level field of a request. Each dialect has a table of its fields; tests compare its decoder
-// and the public API description with the table.
+// Field is a top-level field of a request.
 type Field struct {
 	Name      string
 	Treatment Treatment
@@ -30,14 +31,94 @@ type Field struct {
 	Schema string
 }
 
-// RequiredField returns a mapped field which every request must have.
-func RequiredField(name, schema string) Field { return Field{name, Mapped, true, schema} }
+// FieldRow is a field in the table of an endpoint, with the function which reads its value. D is the decoder of a
+// dialect. A row has either a Value, or Schema and Read.
+type FieldRow[D any] struct {
+	Name      string
+	Treatment Treatment
+	Required  bool
 
-// MappedField returns a mapped field.
-func MappedField(name, schema string) Field { return Field{name, Mapped, false, schema} }
+	Value Value
 
-// AcceptedField returns an accepted field.
-func AcceptedField(name, schema string) Field { return Field{name, Accepted, false, schema} }
+	Schema string
+	Read   func(D) error
+}
 
-// RefusedField returns a refused field. schema describes the values which are accepted nevertheless.
-func RefusedField(name, schema string) Field { return Field{name, Refused, false, schema} }
+// FieldTable is the single declaration of the fields which the requests of an endpoint, or a JSON object inside
+// them, may have. The decoder reads them with it; the API description and docs/fields.md list its Fields. It
+// is immutable.
+type FieldTable[D BodySource] struct {
+	rows  []FieldRow[D]
+	reads map[string]func(D) error
+}
+
+// NewTable returns the table of rows. It panics if two rows have the same name.
+func NewTable[D BodySource](rows ...[]FieldRow[D]) *FieldTable[D] {
+	t := &FieldTable[D]{rows: slices.Concat(rows...), reads: map[string]func(D) error{}}
+	for _, row := range t.rows {
+		read := row.Read
+		if check := row.Value.Read; read == nil {
+			read = func(d D) error { return check(d.Base()) }
+		}
+		t.reads[row.Name] = read
+	}
+	if len(t.reads) != len(t.rows) {
+		panic("api: a table has two rows of one name")
+	}
+	return t
+}
+
+// Fields returns the fields, in the order of the table.
+func (t *FieldTable[D]) Fields() []Field {
+	fields := make([]Field, len(t.rows))
+	for i, row := range t.rows {
+		fields[i] = Field{row.Name, row.Treatment, row.Required, row.Schema}
+		if row.Read == nil {
+			fields[i].Schema = row.Value.Schema
+		}
+	}
+	return fields
+}
+
+// DecodeBody decodes body, an object of the table's fields, into d. It reports all unknown keys together, and
+// only if there is no other error.
+func (t *FieldTable[D]) DecodeBody(d D, body []byte) error {
+	b := d.Base()
+	err := b.ReadBody(body, func() error {
+		return b.ReadMemberBytes(func(key []byte) error {
+			if read, ok := t.reads[string(key)]; ok {
+				return read(d)
+			}
+			b.unknown.Add(string(key))
+			return b.SkipValue()
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return b.unknown.Err()
+}
+
+// ReadObject reads an object of the table's fields into d. It returns an error at the first unknown key.
+func (t *FieldTable[D]) ReadObject(d D) error {
+	b := d.Base()
+	return b.ReadMemberBytes(func(key []byte) error {
+		if read, ok := t.reads[string(key)]; ok {
+			return read(d)
+		}
+		return b.UnsupportedError()
+	})
+}
+
+// BorrowRows returns the rows of t with these names, in the order of t, for a decoder E which contains a D.
+func BorrowRows[E, D BodySource](t *FieldTable[D], inner func(E) D, names ...string) []FieldRow[E] {
+	var rows []FieldRow[E]
+	for i, f := range t.Fields() {
+		if !slices.Contains(names, f.Name) {
+			continue
+		}
+		read := t.reads[t.rows[i].Name]
+		rows = append(rows, FieldRow[E]{f.Name, f.Treatment, f.Required, Value{}, f.Schema, func(e E) error { return read(inner(e)) }})
+	}
+	return rows
+}

@@ -96,10 +96,7 @@ func ReadMediaLocation(r *strictjson.Reader, m *Media) error {
 		}
 		return ReadURL(r, m)
 	}
-	err := r.ReadObject(func(key string) error {
-		if none, err := r.ReadNull(); none || err != nil {
-			return err
-		}
+	err := r.ReadMembers(func(key string) error {
 		switch key {
 		case "url":
 			return ReadURL(r, m)
@@ -134,10 +131,7 @@ func ReadAudio(r *strictjson.Reader, m *Media) error {
 		return r.WrongTypeError("an object with 'data' and 'format'")
 	}
 	var data, format string
-	err := r.ReadObject(func(key string) error {
-		if none, err := r.ReadNull(); none || err != nil {
-			return err
-		}
+	err := r.ReadMembers(func(key string) error {
 		switch key {
 		case "data":
 			m.Param = r.ParamPath()

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"strings"
+
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
@@ -93,6 +95,26 @@ type Message struct {
 	ToolCallID string
 	// Reasoning is the assistant's reasoning before its text.
 	Reasoning string
+}
+
+// JoinTexts returns the texts of parts, separated by newlines.
+func JoinTexts(parts []Part) string {
+	if len(parts) == 1 {
+		return parts[0].Text
+	}
+	var text strings.Builder
+	begun := false
+	for i := range parts {
+		if parts[i].Media != nil {
+			continue
+		}
+		if begun {
+			text.WriteByte('\n')
+		}
+		begun = true
+		text.WriteString(parts[i].Text)
+	}
+	return text.String()
 }
 
 // Tool is a function which the model may call.

@@ -1,8 +1,6 @@
 package openai
 
 import (
-	"strconv"
-
 	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
@@ -67,9 +65,7 @@ func (b *bodyWriter) End(dst []byte) []byte {
 	}
 	dst = b.appendOpening(dst, object)
 	for i := range b.fold.Choices {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = b.appendChoice(dst, i)
 	}
 	dst = append(dst, `],"usage":`...)
@@ -80,11 +76,9 @@ func (b *bodyWriter) End(dst []byte) []byte {
 
 func (b *bodyWriter) appendChoice(dst []byte, i int) []byte {
 	choice := &b.fold.Choices[i]
-	dst = append(dst, `{"index":`...)
-	dst = strconv.AppendInt(dst, int64(i), 10)
+	dst = strictjson.AppendInt(dst, `{"index":`, i)
 	if b.endpoint == api.Completion {
-		dst = append(dst, `,"text":`...)
-		dst = strictjson.AppendString(dst, choice.AppendText(nil, api.Text))
+		dst = strictjson.AppendMember(dst, `,"text":`, choice.AppendText(nil, api.Text))
 	} else {
 		dst = append(dst, `,"message":`...)
 		dst = appendMessage(dst, choice)
@@ -117,8 +111,7 @@ func appendMessage(dst []byte, choice *api.FoldedChoice) []byte {
 	}
 	dst = append(dst, `,"refusal":null`...)
 	if thought := choice.AppendText(nil, api.Reasoning); len(thought) > 0 {
-		dst = append(dst, `,"reasoning_content":`...)
-		dst = strictjson.AppendString(dst, thought)
+		dst = strictjson.AppendMember(dst, `,"reasoning_content":`, thought)
 	}
 	if calls > 0 {
 		dst = append(dst, `,"tool_calls":[`...)
@@ -136,16 +129,9 @@ func appendCalls(dst []byte, items []api.AnswerItem) []byte {
 		if it.Kind != api.CallBegin {
 			continue
 		}
-		if n++; n > 1 {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, `{"id":`...)
-		dst = strictjson.AppendString(dst, it.CallID)
-		dst = append(dst, `,"type":"function","function":{"name":`...)
-		dst = strictjson.AppendString(dst, it.Name)
-		dst = append(dst, `,"arguments":`...)
-		dst = strictjson.AppendString(dst, it.Text)
-		dst = append(dst, `}}`...)
+		dst = strictjson.AppendComma(dst, n)
+		n++
+		dst = api.AppendCall(dst, it.CallID, it.Name, it.Text)
 	}
 	return dst
 }

@@ -690,6 +690,20 @@ func checkTools(t *testing.T, r *api.Request) {
 	}
 }
 
+// TestDecodeAllocatesLittle: looking up a field allocates nothing. The allocations are those of the values.
+func TestDecodeAllocatesLittle(t *testing.T) {
+	body := []byte(`{"model":"m","stream":true,"stream_options":{"include_usage":true},"temperature":0.7,"top_p":0.9,"max_tokens":9,"stop":["a","b"],` +
+		`"user":"u","seed":1,"n":1,"presence_penalty":0,"logprobs":false,"messages":[{"role":"user","content":"hi"}]}`)
+	n := testing.AllocsPerRun(100, func() {
+		if _, err := Decode(api.Chat, body); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n > 16 {
+		t.Errorf("decoding allocates %v times", n)
+	}
+}
+
 func BenchmarkDecode(b *testing.B) {
 	turn := `{"role":"user","content":"` + strings.Repeat(`a sentence of ordinary words, \"quoted\". `, 25) + `"},`
 	body := []byte(`{"model":"m","stream":true,"temperature":0.7,"messages":[` + strings.TrimSuffix(strings.Repeat(turn, 20), ",") + `]}`)

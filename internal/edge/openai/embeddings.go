@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"math"
 	"strconv"
-	"strings"
 
 	"penstock/core/fault"
 	"penstock/internal/edge/api"
@@ -34,73 +33,47 @@ const (
 // DecodeEmbeddings decodes the body of a request for embeddings. The result does not reference body. The
 // error is a *fault.Error of code Invalid which names the field.
 func DecodeEmbeddings(body []byte) (*EmbeddingsRequest, error) {
-	r, err := strictjson.NewReader(body)
-	if err != nil {
+	d := &embeddingsDecoder{requestDecoder: requestDecoder{BodyDecoder: api.BodyDecoder{Req: &api.Request{Endpoint: api.Embeddings}}}}
+	if err := embeddingsTable.DecodeBody(d, body); err != nil {
 		return nil, err
 	}
-	q := &EmbeddingsRequest{}
-	d := &requestDecoder{Reader: r, req: &api.Request{Endpoint: api.Embeddings}}
-	err = r.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
-		return d.readEmbeddingsField(key, q)
-	})
-	if err == nil {
-		err = r.CheckEnd()
-	}
-	if err == nil {
-		err = d.unknown.Err()
-	}
-	switch {
-	case err != nil:
+	if err := d.CheckModel(); err != nil {
 		return nil, err
-	case strings.TrimSpace(q.Model) == "":
-		return nil, fault.InvalidParam("model", "'model' is required and must not be blank: name one of GET /v1/models")
-	case len(d.req.Prompts) == 0:
+	}
+	if len(d.Req.Prompts) == 0 {
 		return nil, fault.InvalidParam("input", "'input' is required")
 	}
-	q.Inputs = d.req.Prompts
-	return q, nil
+	return &EmbeddingsRequest{Model: d.Req.Model, Inputs: d.Req.Prompts, Format: d.format}, nil
 }
 
-// readEmbeddingsField reads the value of one top-level key.
-func (d *requestDecoder) readEmbeddingsField(key string, q *EmbeddingsRequest) error {
-	switch key {
-	case "model":
-		return d.ReadStringInto(&q.Model)
-	case "input":
-		return d.readPrompts(maxInputs)
-	case "encoding_format":
-		return d.readVectorFormat(&q.Format)
-	case "dimensions", "truncate_prompt_tokens", "input_type", "task":
-		return d.refuseUnsupported()
-	case "user":
-		_, err := d.ReadString()
-		return err
-	case "priority":
-		_, err := d.ReadInt()
-		return err
-	case "add_special_tokens":
-		return d.requireBool(true)
-	}
-	d.unknown.Add(key)
-	return d.SkipValue()
+// embeddingsDecoder decodes one request for embeddings.
+type embeddingsDecoder struct {
+	requestDecoder
+	format VectorFormat
 }
 
-func (d *requestDecoder) readVectorFormat(dst *VectorFormat) error {
-	s, err := d.ReadString()
-	switch {
-	case err != nil:
-		return err
-	case s == "float":
-		*dst = Floats
-		return nil
-	case s == "base64":
-		*dst = Base64
-		return nil
+var embeddingsTable = api.NewTable([]api.FieldRow[*embeddingsDecoder]{
+	{Name: "model", Required: true, Value: api.Model},
+	{Name: "input", Required: true, Schema: promptSchema, Read: func(d *embeddingsDecoder) error { return d.readPrompts(maxInputs) }},
+	{Name: "encoding_format", Schema: api.EnumSchema("float", "base64"), Read: (*embeddingsDecoder).readVectorFormat},
+	{Name: "user", Treatment: api.Accepted, Value: api.AnyString},
+	{Name: "priority", Treatment: api.Accepted, Value: api.AnyInteger},
+	{Name: "add_special_tokens", Treatment: api.Accepted, Value: api.OnlyTrue},
+	{Name: "dimensions", Treatment: api.Refused, Value: api.OnlyNull},
+	{Name: "truncate_prompt_tokens", Treatment: api.Refused, Value: api.OnlyNull},
+	{Name: "input_type", Treatment: api.Refused, Value: api.OnlyNull},
+	{Name: "task", Treatment: api.Refused, Value: api.OnlyNull},
+})
+
+// EmbeddingsFields lists the fields of POST /v1/embeddings.
+func EmbeddingsFields() []api.Field { return embeddingsTable.Fields() }
+
+func (d *embeddingsDecoder) readVectorFormat() error {
+	s, err := d.ReadWord("float", "base64")
+	if s == "base64" {
+		d.format = Base64
 	}
-	return d.InvalidError("must be float or base64")
+	return err
 }
 
 // EmbeddingsAnswer is the answer to a request for embeddings.
@@ -115,21 +88,15 @@ type EmbeddingsAnswer struct {
 func AppendEmbeddings(dst []byte, a *EmbeddingsAnswer) []byte {
 	dst = append(dst, `{"object":"list","data":[`...)
 	for i, v := range a.Vectors {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, `{"object":"embedding","index":`...)
-		dst = strconv.AppendInt(dst, int64(i), 10)
+		dst = strictjson.AppendComma(dst, i)
+		dst = strictjson.AppendInt(dst, `{"object":"embedding","index":`, i)
 		dst = append(dst, `,"embedding":`...)
 		dst = a.Format.appendVector(dst, v)
 		dst = append(dst, '}')
 	}
-	dst = append(dst, `],"model":`...)
-	dst = strictjson.AppendString(dst, a.Model)
-	dst = append(dst, `,"usage":{"prompt_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(a.Tokens), 10)
-	dst = append(dst, `,"total_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(a.Tokens), 10)
+	dst = strictjson.AppendMember(dst, `],"model":`, a.Model)
+	dst = strictjson.AppendInt(dst, `,"usage":{"prompt_tokens":`, a.Tokens)
+	dst = strictjson.AppendInt(dst, `,"total_tokens":`, a.Tokens)
 	return append(dst, `}}`...)
 }
 
@@ -146,9 +113,7 @@ func (f VectorFormat) appendVector(dst []byte, v []float32) []byte {
 	}
 	dst = append(dst, '[')
 	for i, x := range v {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = strconv.AppendFloat(dst, float64(x), 'g', -1, 32)
 	}
 	return append(dst, ']')

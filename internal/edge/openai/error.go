@@ -13,18 +13,10 @@ import (
 func AppendError(dst []byte, err error) []byte {
 	f := api.AsFault(err)
 	class := f.Code.Class()
-	dst = append(dst, `{"error":{"message":`...)
-	dst = strictjson.AppendString(dst, f.Message)
-	dst = append(dst, `,"type":`...)
-	dst = strictjson.AppendString(dst, class.Type)
-	dst = append(dst, `,"param":`...)
-	if f.Param == "" {
-		dst = append(dst, "null"...)
-	} else {
-		dst = strictjson.AppendString(dst, f.Param)
-	}
-	dst = append(dst, `,"code":`...)
-	dst = strictjson.AppendString(dst, class.Name)
+	dst = strictjson.AppendMember(dst, `{"error":{"message":`, f.Message)
+	dst = strictjson.AppendMember(dst, `,"type":`, class.Type)
+	dst = strictjson.AppendOptional(dst, `,"param":`, f.Param)
+	dst = strictjson.AppendMember(dst, `,"code":`, class.Name)
 	return append(dst, `}}`...)
 }
 

@@ -19,62 +19,47 @@ const (
 	maxSessionTimeout = 86400 // seconds
 )
 
-// readExtField reads one field of nvext.
-func (d *requestDecoder) readExtField(key string) error {
-	if none, err := d.ReadNull(); none || err != nil {
-		return err
-	}
-	x := &d.req.Ext
-	switch key {
-	case "annotations":
-		return d.readAnnotations()
-	case "backend_instance_id", "decode_worker_id":
-		return d.readWorker()
-	case "dp_rank":
-		return d.readUint32(&x.Rank)
-	case "prefill_worker_id": // there is no separate prefill
+// extTable has the members of nvext.
+var extTable = api.NewTable([]fieldRow{
+	{Name: "annotations", Read: (*requestDecoder).readAnnotations},
+	{Name: "backend_instance_id", Read: (*requestDecoder).readWorker},
+	{Name: "decode_worker_id", Read: (*requestDecoder).readWorker},
+	{Name: "dp_rank", Read: func(d *requestDecoder) error { return d.readUint32(&d.Req.Ext.Rank) }},
+	{Name: "prefill_worker_id", Read: func(d *requestDecoder) error { // there is no separate prefill
 		_, err := d.readWorkerID()
 		return err
-	case "prefill_dp_rank": // there is no separate prefill
+	}},
+	{Name: "prefill_dp_rank", Read: func(d *requestDecoder) error { // there is no separate prefill
 		var rank *uint32
 		return d.readUint32(&rank)
-	case "token_data":
-		if err := d.readTokens(&x.Tokens); err != nil {
-			return err
-		}
-		if len(x.Tokens) == 0 {
-			return d.InvalidError("must not be empty: leave it out for none")
-		}
-		return nil
-	case "agent_hints":
-		return d.ReadObject(d.readAgentHint)
-	case "allowed_worker_ids":
-		return d.readAllowedWorkers()
-	case "session_control":
-		return d.readSession()
-	case "router_config_override":
-		return d.ReadObject(d.readOverrideField)
-	case "cache_salt":
-		return d.readCacheSalt(&d.extSalt)
-	case "extra_fields":
-		return d.readExtraFields()
-	case "greed_sampling":
-		return d.readGreedSampling()
-	case "use_raw_prompt":
-		return d.requireBool(false)
-	case "agent_context", "cache_control": // for traces; and a hint how long to keep the prompt's blocks
-		return d.ReadObject(func(string) error { return d.SkipValue() })
-	case "request_timestamp_ms": // for the replay of traces
-		var ms *float64
-		return d.ReadNumberInto(&ms, 0, math.MaxFloat64)
-	case "max_thinking_tokens":
-		return d.refuseUnsupported()
+	}},
+	{Name: "token_data", Read: (*requestDecoder).readTokenData},
+	{Name: "agent_hints", Read: agentHintTable.ReadObject},
+	{Name: "allowed_worker_ids", Read: (*requestDecoder).readAllowedWorkers},
+	{Name: "session_control", Read: (*requestDecoder).readSession},
+	{Name: "router_config_override", Read: overrideTable.ReadObject},
+	{Name: "cache_salt", Read: func(d *requestDecoder) error { return d.ReadSalt(&d.extSalt) }},
+	{Name: "extra_fields", Read: (*requestDecoder).readExtraFields},
+	{Name: "greed_sampling", Read: (*requestDecoder).readGreedSampling},
+	{Name: "use_raw_prompt", Value: api.OnlyFalse},
+	{Name: "agent_context", Value: api.AnyObject},                            // for traces
+	{Name: "cache_control", Value: api.AnyObject},                            // a hint how long to keep the prompt's blocks
+	{Name: "request_timestamp_ms", Value: api.AnyNumber(0, math.MaxFloat64)}, // for the replay of traces
+	{Name: "max_thinking_tokens", Value: api.OnlyNull},
+})
+
+// readTokenData reads the tokens of the prompt.
+func (d *requestDecoder) readTokenData() error {
+	x := &d.Req.Ext
+	err := d.readTokens(&x.Tokens)
+	if err == nil && len(x.Tokens) == 0 {
+		return d.InvalidError("must not be empty: leave it out for none")
 	}
-	return d.UnsupportedError()
+	return err
 }
 
 func (d *requestDecoder) readAnnotations() error {
-	x := &d.req.Ext
+	x := &d.Req.Ext
 	return d.ReadArray("an array of strings", func(i int) error {
 		if i >= maxAnnotations {
 			return d.ParentInvalidError("must have at most %d entries", maxAnnotations)
@@ -93,10 +78,10 @@ func (d *requestDecoder) readWorker() error {
 	if err != nil {
 		return err
 	}
-	if have := d.req.Ext.Worker; have != 0 && have != id {
+	if have := d.Req.Ext.Worker; have != 0 && have != id {
 		return d.InvalidError("contradicts the other worker id of 'nvext': give one of them")
 	}
-	d.req.Ext.Worker = id
+	d.Req.Ext.Worker = id
 	return nil
 }
 
@@ -111,40 +96,42 @@ func (d *requestDecoder) readWorkerID() (kv.WorkerID, error) {
 	return kv.WorkerID(n), nil
 }
 
-func (d *requestDecoder) readAgentHint(key string) error {
-	if none, err := d.ReadNull(); none || err != nil {
+var agentHintTable = api.NewTable([]fieldRow{
+	{Name: "osl", Value: api.Integer(0, maxTokenHint, func(q *api.Request) *int { return &q.Ext.ExpectedOutput })},
+	{Name: "priority", Read: (*requestDecoder).readPriority},
+	{Name: "strict_priority", Read: (*requestDecoder).readStrictPriority},
+	{Name: "latency_sensitivity", Read: (*requestDecoder).readLatencySensitivity},
+	{Name: "speculative_prefill", Value: api.AnyBool},
+})
+
+func (d *requestDecoder) readPriority() error {
+	seconds := 0
+	err := d.ReadIntegerInto(&seconds, math.MinInt32, math.MaxInt32)
+	d.Req.Ext.Priority.Jump = time.Duration(min(max(0, seconds), maxPriority)) * time.Second
+	d.hasPriority = true
+	return err
+}
+
+func (d *requestDecoder) readStrictPriority() error {
+	strict := 0
+	err := d.ReadIntegerInto(&strict, 0, math.MaxUint32)
+	d.Req.Ext.Priority.Strict = uint32(strict)
+	return err
+}
+
+// readLatencySensitivity reads the former name of priority, which is used only if priority is not given.
+func (d *requestDecoder) readLatencySensitivity() error {
+	var seconds *float64
+	if err := d.ReadNumberInto(&seconds, 0, math.MaxInt32); err != nil {
 		return err
 	}
-	switch key {
-	case "osl":
-		return d.ReadIntegerInto(&d.req.Ext.ExpectedOutput, 0, maxTokenHint)
-	case "priority":
-		seconds := 0
-		err := d.ReadIntegerInto(&seconds, math.MinInt32, math.MaxInt32)
-		d.req.Ext.Priority.Jump = time.Duration(min(max(0, seconds), maxPriority)) * time.Second
-		d.hasPriority = true
-		return err
-	case "strict_priority":
-		strict := 0
-		err := d.ReadIntegerInto(&strict, 0, math.MaxUint32)
-		d.req.Ext.Priority.Strict = uint32(strict)
-		return err
-	case "latency_sensitivity": // the former name of priority, used only if priority is not given
-		var seconds *float64
-		if err := d.ReadNumberInto(&seconds, 0, math.MaxInt32); err != nil {
-			return err
-		}
-		d.sensitivity = time.Duration(min(*seconds, maxPriority) * float64(time.Second))
-		return nil
-	case "speculative_prefill":
-		return d.readIgnoredBool()
-	}
-	return d.UnsupportedError()
+	d.sensitivity = time.Duration(min(*seconds, maxPriority) * float64(time.Second))
+	return nil
 }
 
 // readAllowedWorkers reads the ids of the only workers which may serve the request.
 func (d *requestDecoder) readAllowedWorkers() error {
-	x := &d.req.Ext
+	x := &d.Req.Ext
 	err := d.ReadArray("an array of worker ids", func(i int) error {
 		if i >= maxAllowed {
 			return d.ParentInvalidError("must have at most %d entries", maxAllowed)
@@ -161,63 +148,45 @@ func (d *requestDecoder) readAllowedWorkers() error {
 
 // readSession reads the session to which the request belongs.
 func (d *requestDecoder) readSession() error {
-	if err := d.ReadObject(d.readSessionField); err != nil {
+	if err := sessionTable.ReadObject(d); err != nil {
 		return err
 	}
-	if d.req.Ext.Session.ID == "" {
+	if d.Req.Ext.Session.ID == "" {
 		return d.InvalidError("needs a session_id")
 	}
 	return nil
 }
 
-func (d *requestDecoder) readSessionField(key string) error {
-	if none, err := d.ReadNull(); none || err != nil {
+var sessionTable = api.NewTable([]fieldRow{
+	{Name: "session_id", Read: (*requestDecoder).readSessionID},
+	{Name: "action", Read: func(d *requestDecoder) error {
+		action, err := d.ReadWord("bind", "open", "close")
+		d.Req.Ext.Session.Last = action == "close"
 		return err
-	}
-	s := &d.req.Ext.Session
-	switch key {
-	case "session_id":
-		id, err := d.ReadString()
-		if err == nil && (id == "" || len(id) > route.MaxSessionID) {
-			return d.InvalidError("must have between 1 and %d bytes, not %d", route.MaxSessionID, len(id))
-		}
-		s.ID = id
-		return err
-	case "action":
-		action, err := d.ReadString()
-		if err == nil && action != "bind" && action != "open" && action != "close" {
-			return d.InvalidError("must be one of bind, open and close")
-		}
-		s.Last = action == "close"
-		return err
-	case "timeout": // the server's own timeout applies
+	}},
+	{Name: "timeout", Read: func(d *requestDecoder) error { // the server's own timeout applies
 		seconds := 0
 		return d.ReadIntegerInto(&seconds, 0, maxSessionTimeout)
+	}},
+})
+
+func (d *requestDecoder) readSessionID() error {
+	id, err := d.ReadString()
+	if err == nil && (id == "" || len(id) > route.MaxSessionID) {
+		return d.InvalidError("must have between 1 and %d bytes, not %d", route.MaxSessionID, len(id))
 	}
-	return d.UnsupportedError()
+	d.Req.Ext.Session.ID = id
+	return err
 }
 
-func (d *requestDecoder) readOverrideField(key string) error {
-	if none, err := d.ReadNull(); none || err != nil {
-		return err
-	}
-	o := &d.req.Ext.Override
-	switch key {
-	case "overlap_score_weight":
-		return d.ReadNumberInto(&o.OverlapWeight, 0, 1e6)
-	case "router_temperature":
-		return d.ReadNumberInto(&o.Temperature, 0, 1e6)
-	case "router_mode":
-		return d.readRouterMode()
-	case "assume_kv_reuse":
-		return d.readOptionalFlag(&o.AssumeReuse)
-	case "track_prefill_tokens":
-		return d.readOptionalFlag(&o.TrackPrefill)
-	case "moe_query":
-		return d.readMoEQuery()
-	}
-	return d.UnsupportedError()
-}
+var overrideTable = api.NewTable([]fieldRow{
+	{Name: "overlap_score_weight", Value: api.Number(0, 1e6, func(q *api.Request) **float64 { return &q.Ext.Override.OverlapWeight })},
+	{Name: "router_temperature", Value: api.Number(0, 1e6, func(q *api.Request) **float64 { return &q.Ext.Override.Temperature })},
+	{Name: "router_mode", Read: (*requestDecoder).readRouterMode},
+	{Name: "assume_kv_reuse", Read: func(d *requestDecoder) error { return d.readOptionalFlag(&d.Req.Ext.Override.AssumeReuse) }},
+	{Name: "track_prefill_tokens", Read: func(d *requestDecoder) error { return d.readOptionalFlag(&d.Req.Ext.Override.TrackPrefill) }},
+	{Name: "moe_query", Read: (*requestDecoder).readMoEQuery},
+})
 
 // readOptionalFlag reads a boolean whose absence has a meaning.
 func (d *requestDecoder) readOptionalFlag(dst **bool) error {
@@ -229,8 +198,8 @@ func (d *requestDecoder) readOptionalFlag(dst **bool) error {
 // readMoEQuery reads the experts which the request is expected to use.
 func (d *requestDecoder) readMoEQuery() error {
 	m := &route.MoEQuery{}
-	d.req.Ext.Override.MoE = m
-	if err := d.ReadObject(d.readMoEField); err != nil {
+	d.Req.Ext.Override.MoE = m
+	if err := moeTable.ReadObject(d); err != nil {
 		return err
 	}
 	if m.Layer == nil {
@@ -239,32 +208,26 @@ func (d *requestDecoder) readMoEQuery() error {
 	return nil
 }
 
-func (d *requestDecoder) readMoEField(key string) error {
-	if none, err := d.ReadNull(); none || err != nil {
-		return err
-	}
-	m := d.req.Ext.Override.MoE
-	switch key {
-	case "layer_id":
-		return d.readUint32(&m.Layer)
-	case "expert_group":
-		return d.readUint32(&m.Group)
-	case "fallback_to_unlabeled":
-		return d.readOptionalFlag(&m.Fallback)
-	case "expert_ids":
-		return d.ReadArray("an array of expert ids", func(i int) error {
-			if i >= route.MaxExperts {
-				return d.ParentInvalidError("must have at most %d entries", route.MaxExperts)
-			}
-			var id *uint32
-			if err := d.readUint32(&id); err != nil {
-				return err
-			}
-			m.Experts = append(m.Experts, *id)
-			return nil
-		})
-	}
-	return d.UnsupportedError()
+var moeTable = api.NewTable([]fieldRow{
+	{Name: "layer_id", Read: func(d *requestDecoder) error { return d.readUint32(&d.Req.Ext.Override.MoE.Layer) }},
+	{Name: "expert_group", Read: func(d *requestDecoder) error { return d.readUint32(&d.Req.Ext.Override.MoE.Group) }},
+	{Name: "fallback_to_unlabeled", Read: func(d *requestDecoder) error { return d.readOptionalFlag(&d.Req.Ext.Override.MoE.Fallback) }},
+	{Name: "expert_ids", Read: (*requestDecoder).readExperts},
+})
+
+func (d *requestDecoder) readExperts() error {
+	m := d.Req.Ext.Override.MoE
+	return d.ReadArray("an array of expert ids", func(i int) error {
+		if i >= route.MaxExperts {
+			return d.ParentInvalidError("must have at most %d entries", route.MaxExperts)
+		}
+		var id *uint32
+		if err := d.readUint32(&id); err != nil {
+			return err
+		}
+		m.Experts = append(m.Experts, *id)
+		return nil
+	})
 }
 
 // readUint32 reads an unsigned 32-bit integer.
@@ -276,18 +239,11 @@ func (d *requestDecoder) readUint32(dst **uint32) error {
 }
 
 func (d *requestDecoder) readRouterMode() error {
-	s, err := d.ReadString()
-	if err != nil {
-		return err
+	s, err := d.ReadWord(string(route.KV), string(route.Time), string(route.RoundRobin), string(route.Random), string(route.PowerOfTwo), string(route.LeastLoaded), string(route.Direct))
+	if err == nil {
+		d.Req.Ext.Override.Mode = new(route.Mode(s))
 	}
-	mode := route.Mode(s)
-	switch mode {
-	case route.KV, route.Time, route.RoundRobin, route.Random, route.PowerOfTwo, route.LeastLoaded, route.Direct:
-		d.req.Ext.Override.Mode = &mode
-		return nil
-	}
-	return d.InvalidError("must be one of %s, %s, %s, %s, %s, %s and %s",
-		route.KV, route.Time, route.RoundRobin, route.Random, route.PowerOfTwo, route.LeastLoaded, route.Direct)
+	return err
 }
 
 func (d *requestDecoder) readExtraFields() error {
@@ -297,10 +253,10 @@ func (d *requestDecoder) readExtraFields() error {
 		case err != nil:
 			return err
 		case s == "worker_id":
-			d.req.Ext.WorkerFields = true
+			d.Req.Ext.WorkerFields = true
 			return nil
 		case s == "timing" || s == "routed_experts" || s == "engine_data" || s == "stop_reason":
-			return d.refuseUnsupported()
+			return d.RefuseUnsupported()
 		}
 		return d.InvalidError("must be the name of an extra field: worker_id")
 	})

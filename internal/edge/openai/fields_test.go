@@ -2,12 +2,8 @@ package openai
 
 import (
 	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -75,7 +71,7 @@ func sample(e api.Endpoint, f api.Field) (taken, refused string) {
 		return `"low"`, ""
 	case f.Name == "reasoning_effort":
 		return `"none"`, `"low"`
-	case f.Schema == emptyObject:
+	case f.Schema == api.EmptyObject.Schema:
 		return `{}`, `{"a":1}`
 	case f.Schema == "":
 		return `null`, `{}`
@@ -289,73 +285,6 @@ func listed(e api.Endpoint, name string) []api.Field {
 	return slices.DeleteFunc(Fields(e), func(f api.Field) bool { return f.Name != name })
 }
 
-// TestFieldsAreComplete: every key in the decoder's switches is listed. The test reads the source, so that a
-// field cannot be added without a treatment.
-func TestFieldsAreComplete(t *testing.T) {
-	methods := map[string][]api.Endpoint{
-		"readCommonField": {api.Chat, api.Completion}, "readUnusedField": {api.Chat, api.Completion},
-		"readChatField": {api.Chat}, "readCompletionField": {api.Completion},
-	}
-	found := 0
-	for _, file := range []string{"decode.go", "unused.go"} {
-		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, decl := range tree.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok {
-				continue
-			}
-			for _, e := range methods[f.Name.Name] {
-				for _, key := range caseStrings(f) {
-					found++
-					if len(listed(e, key)) == 0 {
-						t.Errorf("%s reads %q, which the fields of %v do not list", f.Name.Name, key, e)
-					}
-				}
-			}
-		}
-	}
-	if found < 100 {
-		t.Errorf("only %d fields were found in the source", found)
-	}
-}
-
-// TestOtherFieldsAreComplete is TestFieldsAreComplete for the endpoints which generate nothing, by the
-// function which reads their keys.
-func TestOtherFieldsAreComplete(t *testing.T) {
-	tables := map[string][]api.Field{
-		"DecodeTokenize": TokenizeFields(), "DecodeDetokenize": DetokenizeFields(), "readEmbeddingsField": EmbeddingsFields(),
-	}
-	for _, file := range []string{"tokenize.go", "embeddings.go"} {
-		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, decl := range tree.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok || tables[f.Name.Name] == nil {
-				continue
-			}
-			var have []string
-			for _, field := range tables[f.Name.Name] {
-				have = append(have, field.Name)
-			}
-			reads := caseStrings(f)
-			slices.Sort(have)
-			slices.Sort(reads)
-			if !cmp.Equal(have, reads) {
-				t.Errorf("%s reads %v, listed are %v", f.Name.Name, reads, have)
-			}
-			delete(tables, f.Name.Name)
-		}
-	}
-	if len(tables) > 0 {
-		t.Errorf("not in the source: %v", tables)
-	}
-}
-
 // TestSchemasAreJSON: every schema is a JSON object.
 func TestSchemasAreJSON(t *testing.T) {
 	for _, f := range slices.Concat(Fields(api.Chat), Fields(api.Completion), TokenizeFields(), DetokenizeFields(), EmbeddingsFields()) {
@@ -364,20 +293,4 @@ func TestSchemasAreJSON(t *testing.T) {
 			t.Errorf("%s: %v in %s", f.Name, err, f.Schema)
 		}
 	}
-}
-
-func caseStrings(f *ast.FuncDecl) []string {
-	var keys []string
-	ast.Inspect(f, func(n ast.Node) bool {
-		if c, ok := n.(*ast.CaseClause); ok {
-			for _, e := range c.List {
-				if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-					key, _ := strconv.Unquote(lit.Value)
-					keys = append(keys, key)
-				}
-			}
-		}
-		return true
-	})
-	return keys
 }

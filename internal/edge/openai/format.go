@@ -13,10 +13,10 @@ const maxFormatName = 64 // bytes
 // setFormat sets the format which the field being read requires of the text. Two fields with a format are
 // refused, even if they agree.
 func (d *requestDecoder) setFormat(kind api.FormatKind, schema []byte, param string) error {
-	if have := d.req.Format.Param; have != "" {
+	if have := d.Req.Format.Param; have != "" {
 		return fault.InvalidParam(param, "'%s' and '%s' both say what the text must be: give one of them", have, param)
 	}
-	d.req.Format = api.Format{Kind: kind, Schema: bytes.Clone(schema), Param: param}
+	d.Req.Format = api.Format{Kind: kind, Schema: bytes.Clone(schema), Param: param}
 	return nil
 }
 
@@ -57,10 +57,7 @@ func (d *requestDecoder) readResponseFormat() error {
 // readNamedSchema reads response_format.json_schema.
 func (d *requestDecoder) readNamedSchema(dst *[]byte) error {
 	var named bool
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "name":
 			named = true
@@ -70,12 +67,11 @@ func (d *requestDecoder) readNamedSchema(dst *[]byte) error {
 			}
 			return err
 		case "description":
-			_, err := d.ReadString()
-			return err
+			return d.IgnoreString()
 		case "schema":
 			return d.readSchema(dst)
 		case "strict":
-			return d.readIgnoredBool()
+			return d.IgnoreBool()
 		}
 		return d.UnsupportedError()
 	})
@@ -118,15 +114,8 @@ func (d *requestDecoder) readSchemaOrText(dst *[]byte) error {
 	if err != nil {
 		return err
 	}
-	r, err := strictjson.NewReader([]byte(s))
-	if err != nil {
-		return err
-	}
-	in := &requestDecoder{Reader: r}
-	if err = in.readSchema(dst); err == nil {
-		err = r.CheckEnd()
-	}
-	if err != nil {
+	in := &requestDecoder{}
+	if err := in.ReadBody([]byte(s), func() error { return in.readSchema(dst) }); err != nil {
 		return d.InvalidError("must be a JSON schema: an object, or a string with one in it")
 	}
 	return nil
@@ -145,19 +134,16 @@ func (d *requestDecoder) readGuidedJSON() error {
 func (d *requestDecoder) readStructuredOutputs() error {
 	var schema []byte
 	var object bool
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "json":
 			return d.readSchemaOrText(&schema)
 		case "json_object":
 			return d.ReadBoolInto(&object)
 		case "disable_fallback", "disable_any_whitespace", "disable_additional_properties":
-			return d.requireBool(false)
+			return d.RequireFalse()
 		case "regex", "choice", "grammar", "structural_tag", "whitespace_pattern":
-			return d.refuseUnsupported()
+			return d.RefuseUnsupported()
 		}
 		return d.UnsupportedError()
 	})

@@ -17,16 +17,12 @@ func AppendLogprobs(dst []byte, lps []api.Logprob) []byte { return appendChatLog
 // appendChatLogprobs appends the elements of a chat choice's logprobs.content.
 func appendChatLogprobs(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = append(dst, '{')
 		dst = appendToken(dst, lps[i].Token, lps[i].Logprob)
 		dst = append(dst, `,"top_logprobs":[`...)
 		for j, t := range lps[i].Top {
-			if j > 0 {
-				dst = append(dst, ',')
-			}
+			dst = strictjson.AppendComma(dst, j)
 			dst = append(dst, '{')
 			dst = appendToken(dst, t.Token, t.Logprob)
 			dst = append(dst, '}')
@@ -43,9 +39,7 @@ func appendToken(dst, token []byte, logprob float32) []byte {
 	dst = appendLogprob(dst, logprob)
 	dst = append(dst, `,"bytes":[`...)
 	for i, c := range token {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = strconv.AppendUint(dst, uint64(c), 10)
 	}
 	return append(dst, ']')
@@ -88,9 +82,7 @@ func (f *answerOptions) appendCompletionLogprobs(dst []byte, lps []api.Logprob) 
 
 func appendTokenTexts(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = appendTokenText(dst, lps[i].Token, "bytes:")
 	}
 	return dst
@@ -98,9 +90,7 @@ func appendTokenTexts(dst []byte, lps []api.Logprob) []byte {
 
 func appendTokenLogprobs(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = appendLogprob(dst, lps[i].Logprob)
 	}
 	return dst
@@ -110,9 +100,7 @@ func appendTokenLogprobs(dst []byte, lps []api.Logprob) []byte {
 // It always includes the chosen token. Tokens of equal text share one key, with the highest probability.
 func appendTopLogprobs(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = append(dst, '{')
 		n := 0
 		chosen := false
@@ -143,9 +131,7 @@ func containsToken(top []api.TokenLogprob, token []byte) bool {
 }
 
 func appendTopLogprob(dst []byte, n int, token []byte, logprob float32) []byte {
-	if n > 0 {
-		dst = append(dst, ',')
-	}
+	dst = strictjson.AppendComma(dst, n)
 	dst = appendTokenText(dst, token, "bytes:")
 	dst = append(dst, ':')
 	return appendLogprob(dst, logprob)
@@ -153,9 +139,7 @@ func appendTopLogprob(dst []byte, n int, token []byte, logprob float32) []byte {
 
 func appendOffsets(dst []byte, lps []api.Logprob) []byte {
 	for i := range lps {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = strconv.AppendInt(dst, int64(lps[i].Offset), 10)
 	}
 	return dst

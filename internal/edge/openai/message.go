@@ -3,7 +3,6 @@ package openai
 import (
 	"bytes"
 	"slices"
-	"strings"
 
 	"penstock/core/media"
 	"penstock/internal/edge/api"
@@ -23,25 +22,25 @@ type messageDraft struct {
 // maxMessages bounds the memory of a body of tiny messages: each becomes a struct of a hundred bytes.
 const maxMessages = 1 << 16
 
+// readMessages reads messages.
+func (d *requestDecoder) readMessages() error {
+	d.messages = true
+	return d.ReadArray("an array of messages", d.readMessage)
+}
+
 // readMessage reads element i of messages. A null member counts as not given.
 func (d *requestDecoder) readMessage(i int) error {
 	if i >= maxMessages {
 		return d.ParentInvalidError("must have at most %d messages", maxMessages)
 	}
 	var m messageDraft
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
-		return d.readMessageMember(&m, key)
-	})
-	if err != nil {
+	if err := d.ReadMembers(func(key string) error { return d.readMessageMember(&m, key) }); err != nil {
 		return err
 	}
 	if err := d.checkMessage(&m); err != nil {
 		return err
 	}
-	d.req.Messages = appendDoubling(d.req.Messages, m.Message)
+	d.Req.Messages = appendDoubling(d.Req.Messages, m.Message)
 	return nil
 }
 
@@ -49,7 +48,9 @@ func (d *requestDecoder) readMessage(i int) error {
 func (d *requestDecoder) readMessageMember(m *messageDraft, key string) error {
 	switch key {
 	case "role":
-		return d.readRole(&m.Role)
+		role, err := d.ReadWord("system", "developer", "user", "assistant", "tool", "function")
+		m.Role = role
+		return err
 	case "content":
 		m.content = true
 		return d.readContent(m)
@@ -68,7 +69,7 @@ func (d *requestDecoder) readMessageMember(m *messageDraft, key string) error {
 	case "function_call":
 		return d.InvalidError(useToolCalls)
 	case "audio":
-		return d.refuseUnsupported()
+		return d.RefuseUnsupported()
 	}
 	return d.UnsupportedError()
 }
@@ -129,17 +130,6 @@ func (d *requestDecoder) checkMessage(m *messageDraft) error {
 	return d.InvalidError("needs 'content'")
 }
 
-func (d *requestDecoder) readRole(dst *string) error {
-	if err := d.ReadStringInto(dst); err != nil {
-		return err
-	}
-	switch *dst {
-	case "system", "developer", "user", "assistant", "tool", "function":
-		return nil
-	}
-	return d.InvalidError("must be one of system, developer, user, assistant, tool and function")
-}
-
 // readToolCalls reads the assistant's tool calls and keeps their JSON text, with unknown members, since
 // clients echo what they received. An empty array counts as none.
 func (d *requestDecoder) readToolCalls(m *messageDraft) error {
@@ -157,18 +147,19 @@ func (d *requestDecoder) readToolCalls(m *messageDraft) error {
 }
 
 func (d *requestDecoder) readToolCall() error {
-	var kind, id, name, arguments optionalString
+	var kind, name string
+	var id, arguments optionalString
 	err := d.ReadObject(func(key string) error {
 		switch key {
 		case "id":
 			return id.readFrom(d)
 		case "type":
-			return kind.readFrom(d)
+			return d.ReadStringInto(&kind)
 		case "function":
 			return d.ReadObject(func(key string) error {
 				switch key {
 				case "name":
-					return name.readFrom(d)
+					return d.ReadStringInto(&name)
 				case "arguments":
 					return arguments.readFrom(d)
 				}
@@ -180,13 +171,13 @@ func (d *requestDecoder) readToolCall() error {
 	switch {
 	case err != nil:
 		return err
-	case kind.text == "custom":
+	case kind == "custom":
 		return d.InvalidError("is of type custom, which is not supported by this server: send calls of functions")
-	case kind.text != "function":
+	case kind != "function":
 		return d.InvalidError("needs a 'type', which must be function")
 	case !id.given:
 		return d.InvalidError("needs an 'id', which the tool's message answers")
-	case name.text == "":
+	case name == "":
 		return d.InvalidError("needs a 'function' with a 'name'")
 	case !arguments.given:
 		return d.InvalidError("needs 'function.arguments': JSON in a string")
@@ -213,31 +204,11 @@ func (d *requestDecoder) readContent(m *messageDraft) error {
 	}
 	d.parts = d.parts[:0]
 	err := d.ReadArray(want, func(int) error { return d.readContentPart(m) })
-	m.Content = joinTexts(d.parts)
+	m.Content = api.JoinTexts(d.parts)
 	if len(d.parts) > 0 {
 		m.Parts = slices.Clone(d.parts)
 	}
 	return err
-}
-
-// joinTexts returns the texts of parts, separated by newlines.
-func joinTexts(parts []api.Part) string {
-	if len(parts) == 1 {
-		return parts[0].Text
-	}
-	var text strings.Builder
-	begun := false
-	for i := range parts {
-		if parts[i].Media != nil {
-			continue
-		}
-		if begun {
-			text.WriteByte('\n')
-		}
-		begun = true
-		text.WriteString(parts[i].Text)
-	}
-	return text.String()
 }
 
 // mediaKeys maps the types of media parts to the member which contains the media object.
@@ -267,10 +238,7 @@ func (d *requestDecoder) readContentPart(m *messageDraft) error {
 	var said, refused optionalString
 	var shown mediaMember
 	var stray error
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "type":
 			return d.ReadStringInto(&kind)
@@ -286,13 +254,13 @@ func (d *requestDecoder) readContentPart(m *messageDraft) error {
 			}
 			shown.key = key
 			if key == "input_audio" {
-				return api.ReadAudio(d.Reader, &shown.media)
+				return api.ReadAudio(&d.Reader, &shown.media)
 			}
-			return api.ReadMediaLocation(d.Reader, &shown.media)
+			return api.ReadMediaLocation(&d.Reader, &shown.media)
 		case "detail":
-			return api.ReadImageDetail(d.Reader)
+			return api.ReadImageDetail(&d.Reader)
 		case "uuid":
-			return api.ReadMediaName(d.Reader, &shown.media)
+			return api.ReadMediaName(&d.Reader, &shown.media)
 		}
 		if stray == nil {
 			stray = d.UnsupportedError()
@@ -344,7 +312,7 @@ func (d *requestDecoder) addMediaPart(m *messageDraft, l *mediaMember, kind, key
 	case l.key != key:
 		return d.InvalidError("is of type %s and has '%s': it needs '%s'", kind, l.key, key)
 	}
-	if err := d.mediaCount.CountObject(d.Reader); err != nil {
+	if err := d.mediaCount.CountObject(&d.Reader); err != nil {
 		return err
 	}
 	object := l.media

@@ -1,8 +1,6 @@
 package openai
 
 import (
-	"strconv"
-
 	"penstock/internal/strictjson"
 )
 
@@ -17,18 +15,13 @@ type Model struct {
 
 // AppendModel appends m as JSON.
 func AppendModel(dst []byte, m Model) []byte {
-	dst = append(dst, `{"id":`...)
-	dst = strictjson.AppendString(dst, m.ID)
-	dst = append(dst, `,"object":"model","created":`...)
-	dst = strconv.AppendInt(dst, m.Created, 10)
-	dst = append(dst, `,"owned_by":"penstock","root":`...)
-	dst = strictjson.AppendString(dst, m.Root)
+	dst = strictjson.AppendMember(dst, `{"id":`, m.ID)
+	dst = strictjson.AppendInt(dst, `,"object":"model","created":`, int(m.Created))
+	dst = strictjson.AppendMember(dst, `,"owned_by":"penstock","root":`, m.Root)
 	if m.Parent != "" {
-		dst = append(dst, `,"parent":`...)
-		dst = strictjson.AppendString(dst, m.Parent)
+		dst = strictjson.AppendMember(dst, `,"parent":`, m.Parent)
 	}
-	dst = append(dst, `,"max_model_len":`...)
-	dst = strconv.AppendInt(dst, int64(m.ContextLength), 10)
+	dst = strictjson.AppendInt(dst, `,"max_model_len":`, m.ContextLength)
 	return append(dst, '}')
 }
 
@@ -36,9 +29,7 @@ func AppendModel(dst []byte, m Model) []byte {
 func AppendModels(dst []byte, models []Model) []byte {
 	dst = append(dst, `{"object":"list","data":[`...)
 	for i, m := range models {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = AppendModel(dst, m)
 	}
 	return append(dst, `]}`...)

@@ -27,49 +27,10 @@ type Operation struct {
 	Params []string
 }
 
-// TokenizeFields lists the fields of POST /tokenize.
-func TokenizeFields() []api.Field {
-	return []api.Field{
-		api.RequiredField("model", anyString),
-		api.MappedField("prompt", anyString),
-		api.MappedField("messages", messagesSchema),
-		api.MappedField("add_special_tokens", anyBoolean),
-		api.MappedField("add_generation_prompt", anyBoolean),
-		api.MappedField("continue_final_message", anyBoolean),
-		api.MappedField("return_token_strs", anyBoolean),
-		api.MappedField("tools", toolsSchema),
-		api.MappedField("chat_template_kwargs", anyObject),
-		api.RefusedField("chat_template", ""),
-		api.RefusedField("mm_processor_kwargs", ""),
-	}
-}
-
-// DetokenizeFields lists the fields of POST /detokenize.
-func DetokenizeFields() []api.Field {
-	return []api.Field{api.RequiredField("model", anyString), api.RequiredField("tokens", tokenIDs)}
-}
-
-// EmbeddingsFields lists the fields of POST /v1/embeddings.
-func EmbeddingsFields() []api.Field {
-	return []api.Field{
-		api.RequiredField("model", anyString),
-		api.RequiredField("input", promptSchema),
-		api.MappedField("encoding_format", `{"enum":["float","base64"]}`),
-		api.AcceptedField("user", anyString),
-		api.AcceptedField("priority", anyInteger),
-		api.AcceptedField("add_special_tokens", constTrue),
-		api.RefusedField("dimensions", ""),
-		api.RefusedField("truncate_prompt_tokens", ""),
-		api.RefusedField("input_type", ""),
-		api.RefusedField("task", ""),
-	}
-}
-
 // AppendOpenAPI appends an OpenAPI 3.1 description of the operations. Operations of one path must be
 // adjacent.
 func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
-	dst = append(dst, `{"openapi":"3.1.0","info":{"title":"Penstock","version":`...)
-	dst = strictjson.AppendString(dst, version)
+	dst = strictjson.AppendMember(dst, `{"openapi":"3.1.0","info":{"title":"Penstock","version":`, version)
 	dst = append(dst, `},"security":[{},{"bearer":[]},{"apiKey":[]}],"paths":{`...)
 	for i, op := range ops {
 		switch {
@@ -90,21 +51,16 @@ func AppendOpenAPI(dst []byte, version string, ops []Operation) []byte {
 	}
 	dst = append(dst, `},"components":{"schemas":{`...)
 	for i, c := range components() {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = strictjson.AppendString(dst, c.name)
 		dst = append(dst, ':')
 		dst = append(dst, c.schema...)
 	}
 	dst = append(dst, `},"responses":{`...)
 	for i, r := range errorResponses() {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = strictjson.AppendString(dst, r.name)
-		dst = append(dst, `:{"description":`...)
-		dst = strictjson.AppendString(dst, r.description)
+		dst = strictjson.AppendMember(dst, `:{"description":`, r.description)
 		dst = append(dst, `,"content":{"application/json":{"schema":{"$ref":"#/components/schemas/Error"}}}}`...)
 	}
 	// Whether a server requires one of them depends on its configuration.
@@ -136,16 +92,12 @@ func errorResponses() []errorResponse {
 
 func appendOperation(dst []byte, op *Operation) []byte {
 	dst = strictjson.AppendString(dst, op.Method)
-	dst = append(dst, `:{"summary":`...)
-	dst = strictjson.AppendString(dst, op.Summary)
+	dst = strictjson.AppendMember(dst, `:{"summary":`, op.Summary)
 	if len(op.Params) > 0 {
 		dst = append(dst, `,"parameters":[`...)
 		for i, name := range op.Params {
-			if i > 0 {
-				dst = append(dst, ',')
-			}
-			dst = append(dst, `{"in":"path","required":true,"schema":{"type":"string"},"name":`...)
-			dst = strictjson.AppendString(dst, name)
+			dst = strictjson.AppendComma(dst, i)
+			dst = strictjson.AppendMember(dst, `{"in":"path","required":true,"schema":{"type":"string"},"name":`, name)
 			dst = append(dst, '}')
 		}
 		dst = append(dst, ']')
@@ -216,8 +168,7 @@ func appendErrorResponses(dst []byte, op *Operation) []byte {
 		dst = append(dst, ',')
 		dst = strictjson.AppendString(dst, status)
 		if op.Error != "" {
-			dst = append(dst, `:{"description":`...)
-			dst = strictjson.AppendString(dst, r.description)
+			dst = strictjson.AppendMember(dst, `:{"description":`, r.description)
 			dst = append(dst, `,"content":{"application/json":{"schema":`...)
 			dst = append(dst, op.Error...)
 			dst = append(dst, `}}}`...)
@@ -245,9 +196,7 @@ func appendBody(dst []byte, fields []api.Field) []byte {
 	}
 	dst = append(dst, `],"properties":{`...)
 	for i, f := range fields {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = strictjson.AppendString(dst, f.Name)
 		dst = append(dst, `:{"x-penstock-treatment":`...)
 		dst = strconv.AppendQuote(dst, f.Treatment.String())

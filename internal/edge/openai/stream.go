@@ -1,8 +1,6 @@
 package openai
 
 import (
-	"strconv"
-
 	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
@@ -85,29 +83,19 @@ func (f *answerOptions) appendOpening(dst []byte, object string) []byte {
 	if f.endpoint == api.Completion {
 		prefix = "cmpl-"
 	}
-	dst = append(dst, `{"id":`...)
-	dst = strictjson.AppendString(dst, prefix+f.head.ID)
+	dst = strictjson.AppendMember(dst, `{"id":`, prefix+f.head.ID)
 	dst = append(dst, `,"object":"`...)
 	dst = append(dst, object...)
-	dst = append(dst, `","created":`...)
-	dst = strconv.AppendInt(dst, f.head.Created, 10)
-	dst = append(dst, `,"model":`...)
-	dst = strictjson.AppendString(dst, f.head.Model)
-	dst = append(dst, `,"system_fingerprint":`...)
-	if f.head.Fingerprint == "" {
-		dst = append(dst, "null"...)
-	} else {
-		dst = strictjson.AppendString(dst, f.head.Fingerprint)
-	}
+	dst = strictjson.AppendInt(dst, `","created":`, int(f.head.Created))
+	dst = strictjson.AppendMember(dst, `,"model":`, f.head.Model)
+	dst = strictjson.AppendOptional(dst, `,"system_fingerprint":`, f.head.Fingerprint)
 	return append(dst, `,"choices":[`...)
 }
 
 func (f *answerOptions) appendChoice(dst []byte, c *api.Chunk) []byte {
-	dst = append(dst, `{"index":`...)
-	dst = strconv.AppendInt(dst, int64(c.Choice), 10)
+	dst = strictjson.AppendInt(dst, `{"index":`, c.Choice)
 	if f.endpoint == api.Completion {
-		dst = append(dst, `,"text":`...)
-		dst = strictjson.AppendString(dst, c.Text)
+		dst = strictjson.AppendMember(dst, `,"text":`, c.Text)
 	} else {
 		dst = append(dst, `,"delta":{`...)
 		dst = appendDelta(dst, c)
@@ -135,30 +123,24 @@ func appendDelta(dst []byte, c *api.Chunk) []byte {
 	case api.Role:
 		return append(dst, `"role":"assistant","content":""`...)
 	case api.Text:
-		dst = append(dst, `"content":`...)
-		return strictjson.AppendString(dst, c.Text)
+		return strictjson.AppendMember(dst, `"content":`, c.Text)
 	case api.Reasoning:
-		dst = append(dst, `"reasoning_content":`...)
-		return strictjson.AppendString(dst, c.Text)
+		return strictjson.AppendMember(dst, `"reasoning_content":`, c.Text)
 	case api.CallBegin:
 		dst = appendCallIndex(dst, c.Call)
-		dst = append(dst, `,"id":`...)
-		dst = strictjson.AppendString(dst, c.CallID)
-		dst = append(dst, `,"type":"function","function":{"name":`...)
-		dst = strictjson.AppendString(dst, c.Name)
+		dst = strictjson.AppendMember(dst, `,"id":`, c.CallID)
+		dst = strictjson.AppendMember(dst, `,"type":"function","function":{"name":`, c.Name)
 		return append(dst, `,"arguments":""}}]`...)
 	case api.Arguments:
 		dst = appendCallIndex(dst, c.Call)
-		dst = append(dst, `,"function":{"arguments":`...)
-		dst = strictjson.AppendString(dst, c.Text)
+		dst = strictjson.AppendMember(dst, `,"function":{"arguments":`, c.Text)
 		return append(dst, `}}]`...)
 	}
 	return dst
 }
 
 func appendCallIndex(dst []byte, call int) []byte {
-	dst = append(dst, `"tool_calls":[{"index":`...)
-	return strconv.AppendInt(dst, int64(call), 10)
+	return strictjson.AppendInt(dst, `"tool_calls":[{"index":`, call)
 }
 
 func appendFinishReason(dst []byte, r api.FinishReason) []byte {
@@ -185,18 +167,13 @@ func (s *streamWriter) appendUsageSoFar(dst []byte, c *api.Chunk) []byte {
 }
 
 func appendUsage(dst []byte, t api.TokenCounts) []byte {
-	dst = append(dst, `{"prompt_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Prompt), 10)
-	dst = append(dst, `,"completion_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Completion), 10)
-	dst = append(dst, `,"total_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Prompt+t.Completion), 10)
+	dst = strictjson.AppendInt(dst, `{"prompt_tokens":`, t.Prompt)
+	dst = strictjson.AppendInt(dst, `,"completion_tokens":`, t.Completion)
+	dst = strictjson.AppendInt(dst, `,"total_tokens":`, t.Prompt+t.Completion)
 	if t.Cached != api.CachedUnknown {
-		dst = append(dst, `,"prompt_tokens_details":{"cached_tokens":`...)
-		dst = strconv.AppendInt(dst, int64(t.Cached), 10)
+		dst = strictjson.AppendInt(dst, `,"prompt_tokens_details":{"cached_tokens":`, t.Cached)
 		dst = append(dst, '}')
 	}
-	dst = append(dst, `,"completion_tokens_details":{"reasoning_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Reasoning), 10)
+	dst = strictjson.AppendInt(dst, `,"completion_tokens_details":{"reasoning_tokens":`, t.Reasoning)
 	return append(dst, `}}`...)
 }

@@ -45,18 +45,13 @@ func (d *requestDecoder) readTemplateArgs() error {
 	return err
 }
 
+// efforts are the values of reasoning_effort.
+var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
+
 // readReasoningEffort reads reasoning_effort.
-func (d *requestDecoder) readReasoningEffort() error {
-	s, err := d.ReadString()
-	if err != nil {
-		return err
-	}
-	switch s {
-	case "none", "minimal", "low", "medium", "high", "xhigh", "max":
-		d.effort = s
-		return nil
-	}
-	return d.InvalidError("must be one of none, minimal, low, medium, high, xhigh and max")
+func (d *requestDecoder) readReasoningEffort() (err error) {
+	d.effort, err = d.ReadWord(efforts...)
+	return err
 }
 
 // setTemplateArgs sets the request's template variables: the client's own, then the variables of its reasoning effort
@@ -64,7 +59,7 @@ func (d *requestDecoder) readReasoningEffort() error {
 func (d *requestDecoder) setTemplateArgs() {
 	a := &d.args
 	if d.effort == "" {
-		d.req.TemplateArgs = bytes.Clone(a.text)
+		d.Req.TemplateArgs = bytes.Clone(a.text)
 		return
 	}
 	out := []byte{'{'}
@@ -87,5 +82,5 @@ func (d *requestDecoder) setTemplateArgs() {
 		set(a.enable, enableVariable, []byte("false"))
 		set(a.thinking, thinkingVariable, []byte("false"))
 	}
-	d.req.TemplateArgs = append(out, '}')
+	d.Req.TemplateArgs = append(out, '}')
 }

@@ -1,9 +1,6 @@
 package openai
 
 import (
-	"strconv"
-	"strings"
-
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/edge/api"
@@ -25,50 +22,62 @@ type TokenizeRequest struct {
 // *fault.Error of code Invalid which names the field.
 func DecodeTokenize(body []byte) (*TokenizeRequest, error) {
 	q := &TokenizeRequest{Chat: api.Request{Endpoint: api.Chat, AddGenerationPrompt: true}, AddSpecial: true}
-	d := &requestDecoder{req: &q.Chat}
-	var prompt, special bool
-	var chatOnly string // a given field which requires messages
-	err := d.readObject(body, func(key string) error {
-		switch key {
-		case "prompt":
-			prompt = true
-			return d.ReadStringInto(&q.Prompt)
-		case "add_special_tokens":
-			special = true
-			return d.ReadBoolInto(&q.AddSpecial)
-		case "return_token_strs":
-			return d.ReadBoolInto(&q.Strings)
-		case "model":
-			return d.ReadStringInto(&q.Chat.Model)
-		case "messages", "add_generation_prompt", "continue_final_message":
-			_, err := d.readChatField(key)
-			return err
-		case "tools", "chat_template_kwargs":
-			chatOnly = key
-			_, err := d.readChatField(key)
-			return err
-		case "chat_template", "mm_processor_kwargs":
-			return d.refuseUnsupported()
-		}
-		return d.UnsupportedError()
-	})
+	d := &tokenizeDecoder{TokenizeRequest: q, requestDecoder: requestDecoder{BodyDecoder: api.BodyDecoder{Req: &q.Chat}}}
+	err := d.ReadBody(body, func() error { return tokenizeTable.ReadObject(d) })
 	switch {
 	case err != nil:
 		return nil, err
-	case prompt == d.messages:
+	case d.prompt == d.messages:
 		return nil, fault.InvalidParam("prompt", "give one of 'prompt' and 'messages'")
-	case prompt && chatOnly != "":
-		return nil, fault.InvalidParam(chatOnly, "'%s' is allowed only with 'messages'", chatOnly)
-	case prompt:
-		return q, d.checkModel()
-	case special && q.AddSpecial:
+	case d.prompt && d.chatOnly != "":
+		return nil, fault.InvalidParam(d.chatOnly, "'%s' is allowed only with 'messages'", d.chatOnly)
+	case d.prompt:
+		return q, d.CheckModel()
+	case d.special && q.AddSpecial:
 		return nil, fault.InvalidParam("add_special_tokens", "'add_special_tokens' is not supported with 'messages': the template has them")
 	}
-	if err := d.checkModel(); err != nil {
+	if err := d.CheckModel(); err != nil {
 		return nil, err
 	}
 	return q, d.checkChat()
 }
+
+// tokenizeDecoder decodes one request to POST /tokenize.
+type tokenizeDecoder struct {
+	requestDecoder
+	*TokenizeRequest
+	special  bool   // add_special_tokens is given
+	chatOnly string // a given field which requires messages
+}
+
+var tokenizeTable = api.NewTable([]api.FieldRow[*tokenizeDecoder]{
+	{Name: "model", Required: true, Value: api.Model},
+	{Name: "prompt", Schema: api.StringSchema, Read: func(d *tokenizeDecoder) error {
+		d.prompt = true
+		return d.ReadStringInto(&d.Prompt)
+	}},
+	{Name: "messages", Schema: messagesSchema, Read: (*tokenizeDecoder).readMessages},
+	{Name: "add_special_tokens", Schema: api.BoolSchema, Read: func(d *tokenizeDecoder) error {
+		d.special = true
+		return d.ReadBoolInto(&d.AddSpecial)
+	}},
+	{Name: "add_generation_prompt", Schema: api.BoolSchema, Read: (*tokenizeDecoder).readAddGeneration},
+	{Name: "continue_final_message", Value: api.Bool(func(q *api.Request) *bool { return &q.ContinueFinal })},
+	{Name: "return_token_strs", Schema: api.BoolSchema, Read: func(d *tokenizeDecoder) error { return d.ReadBoolInto(&d.Strings) }},
+	{Name: "tools", Schema: toolsSchema, Read: func(d *tokenizeDecoder) error {
+		d.chatOnly = "tools"
+		return d.readTools()
+	}},
+	{Name: "chat_template_kwargs", Schema: api.ObjectSchema, Read: func(d *tokenizeDecoder) error {
+		d.chatOnly = "chat_template_kwargs"
+		return d.readTemplateArgs()
+	}},
+	{Name: "chat_template", Treatment: api.Refused, Value: api.OnlyNull},
+	{Name: "mm_processor_kwargs", Treatment: api.Refused, Value: api.OnlyNull},
+})
+
+// TokenizeFields lists the fields of POST /tokenize.
+func TokenizeFields() []api.Field { return tokenizeTable.Fields() }
 
 // DetokenizeRequest is a decoded request to POST /detokenize.
 type DetokenizeRequest struct {
@@ -78,49 +87,30 @@ type DetokenizeRequest struct {
 
 // DecodeDetokenize decodes the body of POST /detokenize, as DecodeTokenize does.
 func DecodeDetokenize(body []byte) (*DetokenizeRequest, error) {
-	d := &requestDecoder{req: &api.Request{}}
-	var tokens []kv.Token
-	err := d.readObject(body, func(key string) error {
-		switch key {
-		case "model":
-			return d.ReadStringInto(&d.req.Model)
-		case "tokens":
-			return d.readTokens(&tokens)
-		}
-		return d.UnsupportedError()
-	})
+	d := &detokenizeDecoder{requestDecoder: requestDecoder{BodyDecoder: api.BodyDecoder{Req: &api.Request{}}}}
+	err := d.ReadBody(body, func() error { return detokenizeTable.ReadObject(d) })
 	switch {
 	case err != nil:
 		return nil, err
-	case tokens == nil:
+	case d.tokens == nil:
 		return nil, fault.InvalidParam("tokens", "'tokens' is required")
 	}
-	return &DetokenizeRequest{Model: d.req.Model, Tokens: tokens}, d.checkModel()
+	return &DetokenizeRequest{Model: d.Req.Model, Tokens: d.tokens}, d.CheckModel()
 }
 
-// readObject reads body, which must be one object. It calls visit for each member which is not null.
-func (d *requestDecoder) readObject(body []byte, visit func(key string) error) (err error) {
-	if d.Reader, err = strictjson.NewReader(body); err != nil {
-		return err
-	}
-	err = d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
-		return visit(key)
-	})
-	if err != nil {
-		return err
-	}
-	return d.CheckEnd()
+// detokenizeDecoder decodes one request to POST /detokenize.
+type detokenizeDecoder struct {
+	requestDecoder
+	tokens []kv.Token
 }
 
-func (d *requestDecoder) checkModel() error {
-	if strings.TrimSpace(d.req.Model) == "" {
-		return fault.InvalidParam("model", "'model' is required and must not be blank: name one of GET /v1/models")
-	}
-	return nil
-}
+var detokenizeTable = api.NewTable([]api.FieldRow[*detokenizeDecoder]{
+	{Name: "model", Required: true, Value: api.Model},
+	{Name: "tokens", Required: true, Schema: tokenIDs, Read: func(d *detokenizeDecoder) error { return d.readTokens(&d.tokens) }},
+})
+
+// DetokenizeFields lists the fields of POST /detokenize.
+func DetokenizeFields() []api.Field { return detokenizeTable.Fields() }
 
 // Tokenized is the answer of POST /tokenize.
 type Tokenized struct {
@@ -132,10 +122,8 @@ type Tokenized struct {
 
 // AppendTokenized appends the answer as JSON. Invalid UTF-8 of a token becomes U+FFFD.
 func AppendTokenized(dst []byte, a *Tokenized) []byte {
-	dst = append(dst, `{"count":`...)
-	dst = strconv.AppendInt(dst, int64(len(a.Tokens)), 10)
-	dst = append(dst, `,"max_model_len":`...)
-	dst = strconv.AppendInt(dst, int64(a.ContextLength), 10)
+	dst = strictjson.AppendInt(dst, `{"count":`, len(a.Tokens))
+	dst = strictjson.AppendInt(dst, `,"max_model_len":`, a.ContextLength)
 	dst = append(dst, `,"tokens":`...)
 	dst = api.AppendTokens(dst, a.Tokens)
 	dst = append(dst, `,"token_strs":`...)
@@ -145,9 +133,7 @@ func AppendTokenized(dst []byte, a *Tokenized) []byte {
 	dst = append(dst, '[')
 	var text []byte
 	for i, t := range a.Tokens {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		text = a.Text(text[:0], t)
 		dst = strictjson.AppendString(dst, text)
 	}
@@ -156,7 +142,6 @@ func AppendTokenized(dst []byte, a *Tokenized) []byte {
 
 // AppendDetokenized appends the answer of POST /detokenize.
 func AppendDetokenized(dst, text []byte) []byte {
-	dst = append(dst, `{"prompt":`...)
-	dst = strictjson.AppendString(dst, text)
+	dst = strictjson.AppendMember(dst, `{"prompt":`, text)
 	return append(dst, '}')
 }

@@ -79,20 +79,18 @@ func (d *requestDecoder) readTool() (t toolDeclaration, err error) {
 
 // readFunction reads the declaration of a function.
 func (d *requestDecoder) readFunction(t *toolDeclaration) error {
-	return d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	return d.ReadMembers(func(key string) error {
 		switch key {
 		case "name":
 			return d.readToolName(&t.name)
 		case "description":
-			_, err := d.ReadString()
-			return err
+			return d.IgnoreString()
 		case "parameters":
-			return d.readParameters(&t.parameters)
+			parameters, err := d.ReadParameters()
+			t.parameters = parameters
+			return err
 		case "strict":
-			return d.readIgnoredBool()
+			return d.IgnoreBool()
 		}
 		return d.SkipValue()
 	})
@@ -106,23 +104,6 @@ func (d *requestDecoder) readToolName(dst *string) error {
 		return d.InvalidError("must have 1 to %d of the characters a-z, A-Z, 0-9, '_', '-' and '.'", maxToolName)
 	}
 	return nil
-}
-
-// readParameters reads the schema of a function's arguments, which must be an object.
-func (d *requestDecoder) readParameters(dst *[]byte) (err error) {
-	*dst, err = d.CaptureRaw(func() error {
-		return d.ReadObject(func(key string) error {
-			if key != "type" || d.Kind() != strictjson.StringKind {
-				return d.SkipValue()
-			}
-			s, err := d.ReadString()
-			if err == nil && s != "object" {
-				return d.InvalidError("must be object: the arguments of a function are members of an object")
-			}
-			return err
-		})
-	})
-	return err
 }
 
 // readToolChoice reads tool_choice.
@@ -175,7 +156,7 @@ func (d *requestDecoder) readToolChoice() error {
 		c.ToolChoice = api.ToolChoice{Mode: api.ToolNamed, Name: name}
 		return nil
 	case kind == "custom":
-		return d.refuseUnsupported()
+		return d.RefuseUnsupported()
 	}
 	return d.InvalidError("must have a 'type' of function or allowed_tools, and what goes with it")
 }
@@ -250,7 +231,7 @@ func (d *requestDecoder) readAllowedTool(i int) error {
 // its prompt says nothing. OpenAI keeps all tools in the prompt and restricts decoding, so that the prompt
 // stays the same. Here a changed choice changes the prompt, which costs only the reuse of its cache.
 func (d *requestDecoder) checkTools() error {
-	q, c := d.req, &d.choice
+	q, c := d.Req, &d.choice
 	if len(d.tools) == 0 {
 		if c.subset || c.Mode == api.ToolRequired || c.Mode == api.ToolNamed {
 			return fault.InvalidParam("tool_choice", "'tool_choice' is allowed only with 'tools', but for none and auto")
@@ -300,6 +281,6 @@ func (d *requestDecoder) keepAllowedTools() error {
 	if len(kept) < len(allowed) {
 		return fault.InvalidParam(param, "'%s' must name functions of 'tools' only", param)
 	}
-	d.tools, d.req.ToolsJSON = kept, append(text, ']')
+	d.tools, d.Req.ToolsJSON = kept, append(text, ']')
 	return nil
 }

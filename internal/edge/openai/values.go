@@ -13,15 +13,72 @@ import (
 const (
 	maxChoices = 128
 	maxStops   = 32
-	maxSalt    = 1024 // bytes
 )
+
+// readAddGeneration reads add_generation_prompt.
+func (d *requestDecoder) readAddGeneration() error {
+	err := d.ReadBoolInto(&d.Req.AddGenerationPrompt)
+	d.addGeneration = d.Req.AddGenerationPrompt
+	return err
+}
+
+// readProcessorArgs reads mm_processor_kwargs.
+func (d *requestDecoder) readProcessorArgs() error {
+	return d.ReadObject(func(string) error {
+		d.Req.ProcessorArgs = true
+		return d.SkipValue()
+	})
+}
+
+// readStreamOptions reads stream_options.
+func (d *requestDecoder) readStreamOptions() error {
+	d.streamOptions = true
+	return streamOptionTable.ReadObject(d)
+}
+
+var streamOptionTable = api.NewTable([]fieldRow{
+	{Name: "include_usage", Value: api.Bool(func(q *api.Request) *bool { return &q.IncludeUsage })},
+	{Name: "include_obfuscation", Treatment: api.Accepted, Value: api.AnyBool},
+	{Name: "continuous_usage_stats", Value: api.Bool(func(q *api.Request) *bool { return &q.ContinuousUsage })},
+})
+
+// readSeed reads seed.
+func (d *requestDecoder) readSeed() error {
+	n, err := d.ReadInt()
+	seed := uint64(n)
+	d.Req.Seed = &seed
+	return err
+}
+
+// readModalities reads modalities, of which only text is supported.
+func (d *requestDecoder) readModalities() error {
+	return d.ReadArray("an array of strings", func(int) error { return d.RequireString("text") })
+}
+
+// requireNoToolChoice reads a value which must be "none" or "auto", the values without effect if there are no
+// tools; why is the reason for refusing another.
+func (d *requestDecoder) requireNoToolChoice(why string) error {
+	if d.Kind() != strictjson.StringKind {
+		return d.InvalidError("%s", why)
+	}
+	s, err := d.ReadString()
+	if err == nil && s != "none" && s != "auto" {
+		return d.InvalidError("%s", why)
+	}
+	return err
+}
+
+// requireDefaultToolChoice is requireNoToolChoice for requests which cannot have tools.
+func (d *requestDecoder) requireDefaultToolChoice() error {
+	return d.requireNoToolChoice(api.NotSupported)
+}
 
 // readRepetitionPenalty reads repetition_penalty: a factor in (0, 2].
 func (d *requestDecoder) readRepetitionPenalty() error {
-	if err := d.ReadNumberInto(&d.req.RepetitionPenalty, 0, 2); err != nil {
+	if err := d.ReadNumberInto(&d.Req.RepetitionPenalty, 0, 2); err != nil {
 		return err
 	}
-	if *d.req.RepetitionPenalty == 0 {
+	if *d.Req.RepetitionPenalty == 0 {
 		return d.InvalidError("must be greater than 0 and at most 2, not 0")
 	}
 	return nil
@@ -60,6 +117,19 @@ func (d *requestDecoder) readTokens(dst *[]kv.Token) error {
 	})
 }
 
+// readStopTokens reads stop_token_ids, to which "stop" may add.
+func (d *requestDecoder) readStopTokens() error {
+	var tokens []kv.Token
+	err := d.readTokens(&tokens)
+	if len(d.Req.StopTokens) > 0 { // the tokens of "stop"
+		tokens = slices.Concat(d.Req.StopTokens, tokens)
+	}
+	if len(tokens) > 0 {
+		d.Req.StopTokens = tokens
+	}
+	return err
+}
+
 // readStop reads a stop string, or an array of stop strings and stop token ids.
 func (d *requestDecoder) readStop() error {
 	switch d.Kind() {
@@ -75,7 +145,7 @@ func (d *requestDecoder) readStop() error {
 		}
 		if d.Kind() == strictjson.NumberKind {
 			t, err := d.readToken()
-			d.req.StopTokens = append(d.req.StopTokens, t)
+			d.Req.StopTokens = append(d.Req.StopTokens, t)
 			return err
 		}
 		return d.readStopString()
@@ -90,7 +160,7 @@ func (d *requestDecoder) readStopString() error {
 	if s == "" {
 		return d.InvalidError("must not be an empty string")
 	}
-	d.req.Stop = append(d.req.Stop, s)
+	d.Req.Stop = append(d.Req.Stop, s)
 	return nil
 }
 
@@ -105,37 +175,25 @@ func (d *requestDecoder) readLogitBias() error {
 		if err := d.ReadNumberInto(&b, -100, 100); err != nil {
 			return err
 		}
-		d.req.Bias = append(d.req.Bias, api.TokenBias{Token: kv.Token(id), Bias: float32(*b)})
+		d.Req.Bias = append(d.Req.Bias, api.TokenBias{Token: kv.Token(id), Bias: float32(*b)})
 		return nil
 	})
-	slices.SortFunc(d.req.Bias, func(a, b api.TokenBias) int {
+	slices.SortFunc(d.Req.Bias, func(a, b api.TokenBias) int {
 		return int(int64(a.Token) - int64(b.Token))
 	})
-	for i := 1; i < len(d.req.Bias) && err == nil; i++ {
-		if d.req.Bias[i].Token == d.req.Bias[i-1].Token { // "7" and "007"
-			return d.InvalidError("names token %d twice", d.req.Bias[i].Token)
+	for i := 1; i < len(d.Req.Bias) && err == nil; i++ {
+		if d.Req.Bias[i].Token == d.Req.Bias[i-1].Token { // "7" and "007"
+			return d.InvalidError("names token %d twice", d.Req.Bias[i].Token)
 		}
 	}
 	return err
-}
-
-func (d *requestDecoder) readCacheSalt(dst *string) error {
-	s, err := d.ReadString()
-	if err != nil {
-		return err
-	}
-	if s == "" || len(s) > maxSalt {
-		return d.InvalidError("must have between 1 and %d bytes, not %d", maxSalt, len(s))
-	}
-	*dst = s
-	return nil
 }
 
 // readPrompts reads at most most prompts: a string, an array of strings, an array of token ids, or an array
 // of arrays of token ids.
 func (d *requestDecoder) readPrompts(most int) error {
 	const want = "a string, an array of strings, an array of token ids or an array of such arrays"
-	q := d.req
+	q := d.Req
 	if d.Kind() == strictjson.StringKind {
 		q.Prompts = make([]api.Prompt, 1)
 		return d.ReadStringInto(&q.Prompts[0].Text)

@@ -16,9 +16,7 @@ import (
 func AppendChat(dst []byte, c *Chat) []byte {
 	dst = append(dst, `{"messages":[`...)
 	for i := range c.Messages {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = appendMessage(dst, &c.Messages[i])
 	}
 	dst = append(dst, ']')
@@ -35,9 +33,7 @@ func AppendChatWithMedia(dst []byte, c *Chat) []byte {
 	dst = AppendChat(dst, c)
 	dst = append(dst[:len(dst)-1], `,"media":[`...)
 	for i := range c.Media {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = appendMediaObject(dst, &c.Media[i])
 	}
 	dst = append(dst, ']')
@@ -47,8 +43,7 @@ func AppendChatWithMedia(dst []byte, c *Chat) []byte {
 }
 
 func appendMediaObject(dst []byte, m *Media) []byte {
-	dst = append(dst, `{"kind":`...)
-	dst = strictjson.AppendString(dst, m.Kind.String())
+	dst = strictjson.AppendMember(dst, `{"kind":`, m.Kind.String())
 	dst = appendText(dst, `,"url":`, m.URL)
 	dst = appendText(dst, `,"uuid":`, m.Name)
 	dst = appendText(dst, `,"part":`, m.Part)
@@ -57,8 +52,7 @@ func appendMediaObject(dst []byte, m *Media) []byte {
 }
 
 func appendMessage(dst []byte, m *Message) []byte {
-	dst = append(dst, `{"role":`...)
-	dst = strictjson.AppendString(dst, m.Role)
+	dst = strictjson.AppendMember(dst, `{"role":`, m.Role)
 	dst = appendText(dst, `,"name":`, m.Name)
 	dst = append(dst, `,"content":`...)
 	switch {
@@ -190,10 +184,7 @@ func (d *chatDecoder) decodeMediaKind(dst *media.Kind) error {
 // decodeMessage reads one element of messages.
 func (d *chatDecoder) decodeMessage(int) error {
 	m := Message{NoContent: true}
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "role":
 			return d.ReadStringInto(&m.Role)

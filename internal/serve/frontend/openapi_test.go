@@ -24,6 +24,17 @@ func TestOpenAPIIsTrue(t *testing.T) {
 		if len(doc.Paths) != len(table) || len(table) < 10 {
 			t.Errorf("%d paths are described, %d are served", len(doc.Paths), len(table))
 		}
+		for _, e := range table {
+			properties := doc.Paths[e.Path][e.Method].RequestBody.Content["application/json"].Schema.Properties
+			for _, field := range e.Fields {
+				if properties[field.Name] == nil {
+					t.Errorf("%s: the field %s is not described", e.Path, field.Name)
+				}
+			}
+			if len(properties) != len(e.Fields) {
+				t.Errorf("%s: %d fields are described, the table has %d", e.Path, len(properties), len(e.Fields))
+			}
+		}
 		for path, ops := range doc.Paths {
 			url := strings.Replace(path, "{id}", "bytes", 1)
 			for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {

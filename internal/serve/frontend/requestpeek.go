@@ -43,10 +43,7 @@ func peekRequest(body []byte, fields []string) (*requestPeek, error) {
 	}
 	e := &requestPeek{}
 	var ext []byte
-	err = r.ReadObject(func(key string) error {
-		if none, err := r.ReadNull(); none || err != nil {
-			return err
-		}
+	err = r.ReadMembers(func(key string) error {
 		switch key {
 		case "model":
 			return r.ReadStringInto(&e.model)

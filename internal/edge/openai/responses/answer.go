@@ -8,7 +8,7 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// status is how far a response or an item of it has come.
+// status is the state of a response or of one of its items.
 type status string
 
 const (
@@ -18,23 +18,22 @@ const (
 	failed     status = "failed"
 )
 
-// answer is one answer so far: the fold of its chunks, and the log-probabilities
-// of its messages.
+// answer is one answer so far: the fold of its chunks, and the log-probabilities of its messages.
 type answer struct {
 	req  *Request
 	head *api.Head
-	id   []byte // the head's, as the inside of a JSON string
+	id   []byte // the id of head as a JSON string without its quotes; nil if not built yet
 	fold api.Fold
 
-	// logprobs are, by item, elements of a JSON array, each with a comma before it.
+	// logprobs has for each item the elements of a JSON array, each preceded by a comma.
 	logprobs [][]byte
-	// waiting are the logprobs of tokens which came before their text.
+	// waiting are the logprobs of tokens whose text has not come yet.
 	waiting []byte
-	// fresh is how many bytes the last chunk added to the last item's.
+	// fresh is the number of bytes which the last chunk added to the logprobs of the last item.
 	fresh int
 }
 
-// NewWriter returns what prints the answer of a request: as a stream, or whole.
+// NewWriter returns a writer of the answer to the request, streamed or whole.
 func (q *Request) NewWriter(h *api.Head) api.Writer {
 	a := answer{req: q, head: h}
 	if q.Stream {
@@ -43,22 +42,22 @@ func (q *Request) NewWriter(h *api.Head) api.Writer {
 	return &body{answer: a}
 }
 
-// body collects the chunks of one answer into the whole answer.
+// body collects the chunks of one answer and prints the whole answer at its end.
 type body struct{ answer }
 
-// Append implements api.Writer: a whole answer has nothing to say before its end.
+// Append implements api.Writer. It prints nothing: a whole answer is printed by End.
 func (b *body) Append(dst []byte, c *api.Chunk) []byte {
-	b.add(c)
+	b.addChunk(c)
 	return dst
 }
 
 // End implements api.Writer.
 func (b *body) End(dst []byte) []byte { return b.appendResponse(dst, b.outcome(), nil) }
 
-// Fail implements api.Writer: what is sent whole is not begun before it is complete.
+// Fail implements api.Writer. Nothing has been printed yet, so the error is the whole answer.
 func (b *body) Fail(dst []byte, err error) []byte { return openai.AppendError(dst, err) }
 
-// items are the items of the answer so far.
+// items returns the items of the answer so far.
 func (a *answer) items() []api.AnswerItem {
 	if len(a.fold.Choices) == 0 {
 		return nil
@@ -66,19 +65,19 @@ func (a *answer) items() []api.AnswerItem {
 	return a.fold.Choices[0].Items
 }
 
-// add takes the next chunk.
-func (a *answer) add(c *api.Chunk) {
+// addChunk adds the next chunk.
+func (a *answer) addChunk(c *api.Chunk) {
 	a.fold.AddChunk(c)
 	if c.Kind == api.Text {
 		a.addLogprobs(c)
 		return
 	}
-	// Tokens that had no text were the marks of something else.
+	// Tokens without a text were markers, of a tool call for instance.
 	a.waiting = a.waiting[:0]
 }
 
-// addLogprobs adds the logprobs of a chunk of text to the message that it is part of.
-// Where no text of a message has come yet they wait for it.
+// addLogprobs adds the logprobs of a chunk of text to its message. If the message has no text yet, they are kept
+// in waiting.
 func (a *answer) addLogprobs(c *api.Chunk) {
 	a.fresh = 0
 	if len(c.Logprobs) == 0 && len(a.waiting) == 0 {
@@ -100,7 +99,7 @@ func (a *answer) addLogprobs(c *api.Chunk) {
 	a.fresh = len(a.logprobs[last]) - had
 }
 
-// appendLogprobs appends elements with a comma before each.
+// appendLogprobs appends elements of a JSON array, each preceded by a comma.
 func appendLogprobs(dst []byte, lps []api.Logprob) []byte {
 	if len(lps) == 0 {
 		return dst
@@ -108,24 +107,23 @@ func appendLogprobs(dst []byte, lps []api.Logprob) []byte {
 	return openai.AppendLogprobs(append(dst, ','), lps)
 }
 
-// elements is the inside of a JSON array of which each element has a comma before it.
-func elements(list []byte) []byte {
+// trimComma returns list, elements of a JSON array each preceded by a comma, without the first comma.
+func trimComma(list []byte) []byte {
 	if len(list) == 0 {
 		return nil
 	}
 	return list[1:]
 }
 
-// logprobsOf are the log-probabilities of an item as the inside of a JSON array.
+// logprobsOf returns the log-probabilities of an item as the elements of a JSON array.
 func (a *answer) logprobsOf(i int) []byte {
 	if i >= len(a.logprobs) {
 		return nil
 	}
-	return elements(a.logprobs[i])
+	return trimComma(a.logprobs[i])
 }
 
-// outcome is the status of the answer at its end. One that only says where it
-// would have gone has no choice, and is complete.
+// outcome returns the status of the answer at its end. The answer to a query has no choice, and is complete.
 func (a *answer) outcome() status {
 	if len(a.fold.Choices) == 0 {
 		return completed
@@ -137,8 +135,8 @@ func (a *answer) outcome() status {
 	return incomplete
 }
 
-// itemStatus is the status of an item at the end of an answer of status s: calls
-// know whether they are complete, and of the rest it is the last that was cut.
+// itemStatus returns the status of an item at the end of an answer of status s. A call has its own state; of
+// the other items, only the last can be incomplete.
 func (a *answer) itemStatus(i int, s status) status {
 	items := a.items()
 	switch {
@@ -150,15 +148,13 @@ func (a *answer) itemStatus(i int, s status) status {
 	return completed
 }
 
-// appendResponse appends the object "response". Before the end it has no items and
-// no usage; failure is the object "error" of one that failed.
+// appendResponse appends the object "response". Before the end it has no items and no usage. failure is its
+// object "error"; nil if the answer did not fail.
 func (a *answer) appendResponse(dst []byte, s status, failure []byte) []byte {
 	dst = append(dst, `{"id":"resp_`...)
 	dst = a.appendID(dst)
-	dst = append(dst, `","object":"response","created_at":`...)
-	dst = strconv.AppendInt(dst, a.head.Created, 10)
-	dst = append(dst, `,"model":`...)
-	dst = strictjson.AppendString(dst, a.head.Model)
+	dst = strictjson.AppendInt(dst, `","object":"response","created_at":`, int(a.head.Created))
+	dst = strictjson.AppendMember(dst, `,"model":`, a.head.Model)
 	dst = append(dst, `,"status":"`...)
 	dst = append(dst, s...)
 	dst = append(dst, `","background":false,"error":`...)
@@ -190,15 +186,13 @@ func (a *answer) appendResponse(dst []byte, s status, failure []byte) []byte {
 // appendItems appends the items at the end of an answer of status s.
 func (a *answer) appendItems(dst []byte, s status) []byte {
 	for i := range a.items() {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = a.appendItem(dst, i, a.itemStatus(i, s))
 	}
 	return dst
 }
 
-// appendItem appends an item; one in progress is empty.
+// appendItem appends an item; an item in progress is empty.
 func (a *answer) appendItem(dst []byte, i int, s status) []byte {
 	it := &a.items()[i]
 	dst = append(dst, `{"id":"`...)
@@ -209,10 +203,8 @@ func (a *answer) appendItem(dst []byte, i int, s status) []byte {
 	case api.Reasoning:
 		dst = append(dst, `","type":"reasoning","summary":[],"content":[`...)
 	default:
-		dst = append(dst, `","type":"function_call","call_id":`...)
-		dst = strictjson.AppendString(dst, it.CallID)
-		dst = append(dst, `,"name":`...)
-		dst = strictjson.AppendString(dst, it.Name)
+		dst = strictjson.AppendMember(dst, `","type":"function_call","call_id":`, it.CallID)
+		dst = strictjson.AppendMember(dst, `,"name":`, it.Name)
 		dst = append(dst, `,"arguments":`...)
 	}
 	switch {
@@ -231,7 +223,7 @@ func (a *answer) appendItem(dst []byte, i int, s status) []byte {
 	return append(dst, `"}`...)
 }
 
-// appendPart appends the one part of a message's or of reasoning's content.
+// appendPart appends the content of a message or of reasoning, which has one part.
 func (a *answer) appendPart(dst []byte, i int, s status) []byte {
 	it := &a.items()[i]
 	var text, lps []byte
@@ -239,19 +231,17 @@ func (a *answer) appendPart(dst []byte, i int, s status) []byte {
 		text, lps = it.Text, a.logprobsOf(i)
 	}
 	if it.Kind == api.Reasoning {
-		dst = append(dst, `{"type":"reasoning_text","text":`...)
-		dst = strictjson.AppendString(dst, text)
+		dst = strictjson.AppendMember(dst, `{"type":"reasoning_text","text":`, text)
 		return append(dst, '}')
 	}
-	dst = append(dst, `{"type":"output_text","text":`...)
-	dst = strictjson.AppendString(dst, text)
+	dst = strictjson.AppendMember(dst, `{"type":"output_text","text":`, text)
 	dst = append(dst, `,"annotations":[],"logprobs":[`...)
 	dst = append(dst, lps...)
 	return append(dst, `]}`...)
 }
 
-// appendItemID appends the id of an item as the inside of a JSON string. It depends
-// on the request's id and the item's place alone.
+// appendItemID appends the id of an item, without quotes. It depends only on the id of the request and the
+// index of the item.
 func (a *answer) appendItemID(dst []byte, i int) []byte {
 	switch a.items()[i].Kind {
 	case api.Text:
@@ -266,7 +256,7 @@ func (a *answer) appendItemID(dst []byte, i int) []byte {
 	return strconv.AppendInt(dst, int64(i), 10)
 }
 
-// appendID appends the request's id as the inside of a JSON string.
+// appendID appends the id of the request as a JSON string without its quotes.
 func (a *answer) appendID(dst []byte) []byte {
 	if a.id == nil {
 		quoted := strictjson.AppendString(nil, a.head.ID)
@@ -275,22 +265,17 @@ func (a *answer) appendID(dst []byte) []byte {
 	return append(dst, a.id...)
 }
 
-// appendUsage appends what the answer cost. How many tokens a worker wrote to its
-// cache is not told by request; clients require the field.
+// appendUsage appends the token counts. cache_write_tokens is 0, since workers do not report it by request;
+// clients require the field.
 func appendUsage(dst []byte, t api.TokenCounts) []byte {
-	dst = append(dst, `{"input_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Prompt), 10)
+	dst = strictjson.AppendInt(dst, `{"input_tokens":`, t.Prompt)
 	dst = append(dst, `,"input_tokens_details":{`...)
 	if t.Cached != api.CachedUnknown {
-		dst = append(dst, `"cached_tokens":`...)
-		dst = strconv.AppendInt(dst, int64(t.Cached), 10)
+		dst = strictjson.AppendInt(dst, `"cached_tokens":`, t.Cached)
 		dst = append(dst, ',')
 	}
-	dst = append(dst, `"cache_write_tokens":0},"output_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Completion), 10)
-	dst = append(dst, `,"output_tokens_details":{"reasoning_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Reasoning), 10)
-	dst = append(dst, `},"total_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(t.Prompt+t.Completion), 10)
+	dst = strictjson.AppendInt(dst, `"cache_write_tokens":0},"output_tokens":`, t.Completion)
+	dst = strictjson.AppendInt(dst, `,"output_tokens_details":{"reasoning_tokens":`, t.Reasoning)
+	dst = strictjson.AppendInt(dst, `},"total_tokens":`, t.Prompt+t.Completion)
 	return append(dst, '}')
 }

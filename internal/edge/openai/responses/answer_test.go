@@ -30,8 +30,7 @@ func finish(r api.FinishReason) api.Chunk {
 	return api.Chunk{Kind: api.Finish, Reason: r}
 }
 
-// call returns the chunks of the call number i; the last argument may be missing its
-// end.
+// call returns the chunks of call number i. The last argument may be incomplete.
 func call(i int, name string, pieces ...string) []api.Chunk {
 	out := []api.Chunk{{Kind: api.CallBegin, Call: i, CallID: fmt.Sprintf("call_%d", i), Name: name}}
 	for _, p := range pieces {
@@ -52,7 +51,7 @@ var logprobs = []api.Logprob{
 	{Token: []byte("é"), Logprob: -0.5, Top: []api.TokenLogprob{{Token: []byte("é"), Logprob: -0.5}, {Token: []byte("\xc3"), Logprob: -2}}},
 }
 
-// fullRequest sets everything that an answer repeats.
+// fullRequest sets every field which an answer repeats.
 const fullRequest = `"instructions":"be brief","max_output_tokens":9,"max_tool_calls":3,"metadata":{"k\n":"v","l":"w","m":""},"parallel_tool_calls":false,` +
 	`"prompt_cache_key":"pk","reasoning":{"effort":"low","summary":"auto"},"safety_identifier":"si","service_tier":"flex","store":true,"temperature":0.5,` +
 	`"text":{"format":{"type":"json_schema","name":"n","description":"d","schema":{ "type" : "object" },"strict":true},"verbosity":"low"},` +
@@ -60,8 +59,8 @@ const fullRequest = `"instructions":"be brief","max_output_tokens":9,"max_tool_c
 	"properties":{}},"strict":true},{"type":"function","name":"g","parameters":null,"strict":null}],` +
 	`"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"f"}]},"top_logprobs":1,"top_p":0.9,"truncation":"disabled","user":"u"`
 
-// goldens are the answers that the repository keeps, whole and as streams; the
-// official client's own types are held against them.
+// goldens are the answers in testdata, whole and as streams. tools/fixtures checks them against the types of the
+// official client.
 func goldens() map[string]struct {
 	fields string
 	chunks []api.Chunk
@@ -106,9 +105,8 @@ func goldens() map[string]struct {
 	}
 }
 
-// TestGolden holds answers against testdata. Rewrite them with -rewrite, review the
-// difference, and have tools/fixtures/check_responses.py hold them against the
-// official client's types.
+// TestGolden compares answers with testdata. -rewrite writes them; then review the difference and run
+// tools/fixtures/check_responses.py, which checks them against the official client's types.
 func TestGolden(t *testing.T) {
 	for name, g := range goldens() {
 		for ext, stream := range map[string]string{".json": "false", ".sse": "true"} {
@@ -141,7 +139,7 @@ func decoded(t *testing.T, fields string) *Request {
 	return q
 }
 
-// written is a whole answer, or all of a stream.
+// written returns a whole answer or a whole stream.
 func written(q *Request, chunks []api.Chunk) []byte {
 	head := testHead
 	w := q.NewWriter(&head)
@@ -175,9 +173,8 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// TestFold is the property that a stream and a whole answer are the same: for
-// random answers, what a client makes of the events is the last event's response,
-// and that is the body; and its items are what the chunks say.
+// TestFold: a stream and a whole answer are the same. For random answers, the fold of the events equals the last
+// event's response, which equals the body, and its items are those of the chunks.
 func TestFold(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -241,7 +238,7 @@ func randomChunks(rng *rand.Rand) []api.Chunk {
 	return append(out, finish(api.FinishReason(rng.IntN(4))), usage)
 }
 
-// naiveItems is what the items of an answer must say, made of nothing but its chunks.
+// naiveItems returns the expected items of an answer, computed only from its chunks.
 func naiveItems(chunks []api.Chunk) []string {
 	var items []string
 	lastCall := -1
@@ -268,7 +265,7 @@ func naiveItems(chunks []api.Chunk) []string {
 	return items
 }
 
-// said is the same of a response.
+// said returns the same items of a response.
 func said(response map[string]any) []string {
 	var items []string
 	for _, o := range response["output"].([]any) {
@@ -284,8 +281,8 @@ func said(response map[string]any) []string {
 	return items
 }
 
-// foldStream does what a client does, with nothing but encoding/json, and returns
-// the last event's response. It holds every event against what came before it.
+// foldStream folds the events as a client does, with encoding/json, and returns the last event's response. It
+// compares every event with the fold so far.
 func foldStream(t *testing.T, stream []byte) map[string]any {
 	t.Helper()
 	items := map[int]map[string]any{}
@@ -318,8 +315,7 @@ func foldStream(t *testing.T, stream []byte) map[string]any {
 	return last
 }
 
-// foldEvent adds what one event says to the items, and returns the response of one
-// that ends the stream.
+// foldEvent adds one event to the items, and returns the response if the event ends the stream.
 func foldEvent(t *testing.T, n int, e map[string]any, items map[int]map[string]any, done map[int]bool) map[string]any {
 	t.Helper()
 	at := -1
@@ -388,8 +384,8 @@ func foldEvent(t *testing.T, n int, e map[string]any, items map[int]map[string]a
 	return nil
 }
 
-// TestLogprobsOfMarks: tokens that have no text of their own belong to the text that
-// follows, unless a call or reasoning comes first, whose marks they were.
+// TestLogprobsOfMarks: tokens without a text belong to the following text, unless a call or reasoning comes first:
+// then they were its markers.
 func TestLogprobsOfMarks(t *testing.T) {
 	lps := api.Chunk{Kind: api.Text, Logprobs: logprobs[:1]}
 	tests := []struct {
@@ -426,8 +422,7 @@ func TestLogprobsOfMarks(t *testing.T) {
 	}
 }
 
-// TestIDsRepeat: ids depend on the request's id alone, so that an answer made again
-// has the same ones.
+// TestIDsRepeat: ids depend only on the request's id, so a repeated answer has the same ones.
 func TestIDsRepeat(t *testing.T) {
 	g := goldens()["everything"]
 	q := decoded(t, g.fields)
@@ -437,8 +432,7 @@ func TestIDsRepeat(t *testing.T) {
 	}
 }
 
-// TestQuery: a request that only asks where it would go has a whole answer without
-// items, and a stream that has no events of this package.
+// TestQuery: the answer to a routing query has no items, and its stream has no events of this package.
 func TestQuery(t *testing.T) {
 	asked := api.Chunk{Kind: api.Usage, Tokens: api.TokenCounts{Prompt: 2}, Ext: &api.AnswerExt{Query: &api.QueryAnswer{Worker: kv.Worker{ID: 7}, Tokens: []kv.Token{1, 2}}}}
 	got := string(written(decoded(t, `"user":"u"`), []api.Chunk{asked}))
@@ -452,7 +446,7 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-// TestFailWhole: an answer that is not begun fails as any request does.
+// TestFailWhole: a failed whole answer is an ordinary error.
 func TestFailWhole(t *testing.T) {
 	err := errors.New("secret")
 	w := decoded(t, `"user":"u"`).NewWriter(&testHead)
@@ -462,7 +456,7 @@ func TestFailWhole(t *testing.T) {
 	}
 }
 
-// TestPiecesDoNotAllocate: but for the memory of the whole answer, which doubles.
+// TestPiecesDoNotAllocate: only the memory of the whole answer grows, by doubling.
 func TestPiecesDoNotAllocate(t *testing.T) {
 	lps := []api.Logprob{{Token: []byte(" w"), Logprob: -1.25, Top: []api.TokenLogprob{{Token: []byte("x"), Logprob: -1.25}}}}
 	piece := []byte(" wörld\n")
@@ -481,7 +475,7 @@ func TestPiecesDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestMemoryIsLinear: a stream keeps its answer once, and no more.
+// TestMemoryIsLinear: a stream keeps one copy of its answer.
 func TestMemoryIsLinear(t *testing.T) {
 	const pieces, size = 20_000, 16
 	w := decoded(t, `"stream":true`).NewWriter(&testHead)

@@ -10,9 +10,8 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// TestClientRequests: what the official client sends in a conversation, answers of
-// this package sent back among it, is taken, and an answer that comes back is one
-// turn of the assistant followed by the results of its calls.
+// TestClientRequests: the decoder accepts the conversations of the official client, which contain answers of this
+// package. Such an answer becomes one turn of the assistant, followed by the results of its calls.
 func TestClientRequests(t *testing.T) {
 	b, err := os.ReadFile("testdata/client_requests.json")
 	if err != nil {

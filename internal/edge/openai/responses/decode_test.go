@@ -20,7 +20,7 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-// TestDecode is what the frontend is told by each field.
+// TestDecode: the effect of each field on the request.
 func TestDecode(t *testing.T) {
 	const f = `{"type":"function","name":"f","description":"d","parameters":{ "type" : "object" },"strict":true}`
 	const g = `{"parameters":null,"name":"g","strict":null,"type":"function"}`
@@ -111,7 +111,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestDecodeItems is the conversation that items make.
+// TestDecodeItems: the conversation which items form.
 func TestDecodeItems(t *testing.T) {
 	const (
 		call1   = `{"type":"function_call","call_id":"c1","name":"f","arguments":"{\"a\":1}","id":"fc_1","status":"completed"}`
@@ -189,7 +189,7 @@ func TestDecodeItems(t *testing.T) {
 	}
 }
 
-// TestDecodeRefuses names the field in every refusal.
+// TestDecodeRefuses: every refusal names the field.
 func TestDecodeRefuses(t *testing.T) {
 	const f = `{"type":"function","name":"f"}`
 	tests := []struct{ fields, param, says string }{
@@ -297,8 +297,7 @@ func pairs(n int) string {
 	return strings.Join(all, ",")
 }
 
-// TestDecodeIsLinear: the memory that a long request costs is a small multiple of
-// its length, whatever its items are.
+// TestDecodeIsLinear: the memory for a long request is a small multiple of its length, for all kinds of items.
 func TestDecodeIsLinear(t *testing.T) {
 	const n = 20_000
 	repeat := func(item string) string { return strings.Repeat(item+",", n-1) + item }
@@ -322,7 +321,7 @@ func TestDecodeIsLinear(t *testing.T) {
 	}
 }
 
-// TestHostile: what is made to cost much is refused early and by name.
+// TestHostile: requests with excessive cost are refused early and by name.
 func TestHostile(t *testing.T) {
 	deep := strings.Repeat("[", 100_000)
 	tests := map[string]string{
@@ -347,8 +346,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no body is answered with anything but a request that can be served
-// and repeated as JSON, or an Invalid error in valid UTF-8.
+// FuzzDecode: every body is decoded to a valid request which can be repeated as JSON, or is answered with an Invalid
+// error in valid UTF-8.
 func FuzzDecode(f *testing.F) {
 	corpustest.Add(f)
 	for _, s := range []string{

@@ -8,8 +8,8 @@ import (
 	"penstock/internal/strictjson"
 )
 
-// echo is what an answer repeats of its request beside what api.Request has. nil
-// and 0 are fields that the client did not give.
+// echo has the fields of a request which its answer repeats and api.Request does not have. nil and 0 are fields
+// which the client did not give.
 type echo struct {
 	instructions     *string
 	user             *string
@@ -25,9 +25,8 @@ type echo struct {
 	topLogprobs      int
 }
 
-// appendEcho appends the members of a response that repeat the request, each with a
-// comma before it. What the client did not set and the model decides is null, as
-// is what it may not set here.
+// appendEcho appends the members of a response which repeat the request, each preceded by a comma. A member is
+// null if the client did not set it and the model decides, or if this server does not support it.
 func (q *Request) appendEcho(dst []byte) []byte {
 	e := &q.echo
 	dst = appendOptional(append(dst, `,"instructions":`...), e.instructions)
@@ -53,13 +52,10 @@ func (q *Request) appendEcho(dst []byte) []byte {
 	dst = e.choice.append(dst)
 	dst = append(dst, `,"tools":[`...)
 	for i := range e.tools {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = e.tools[i].append(dst)
 	}
-	dst = append(dst, `],"top_logprobs":`...)
-	dst = strconv.AppendInt(dst, int64(e.topLogprobs), 10)
+	dst = strictjson.AppendInt(dst, `],"top_logprobs":`, e.topLogprobs)
 	dst = append(dst, `,"top_p":`...)
 	dst = appendNumber(dst, q.TopP)
 	dst = append(dst, `,"truncation":"disabled","user":`...)
@@ -67,8 +63,7 @@ func (q *Request) appendEcho(dst []byte) []byte {
 }
 
 func (t *tool) append(dst []byte) []byte {
-	dst = append(dst, `{"type":"function","name":`...)
-	dst = strictjson.AppendString(dst, t.name)
+	dst = strictjson.AppendMember(dst, `{"type":"function","name":`, t.name)
 	dst = appendOptional(append(dst, `,"description":`...), t.description)
 	dst = append(dst, `,"parameters":`...)
 	if t.parameters == nil {
@@ -91,17 +86,14 @@ func (c *choice) append(dst []byte) []byte {
 	dst = appendMode(dst, c.mode)
 	dst = append(dst, `,"tools":[`...)
 	for i, name := range c.allowed {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
+		dst = strictjson.AppendComma(dst, i)
 		dst = appendFunction(dst, name)
 	}
 	return append(dst, `]}`...)
 }
 
 func appendFunction(dst []byte, name string) []byte {
-	dst = append(dst, `{"type":"function","name":`...)
-	dst = strictjson.AppendString(dst, name)
+	dst = strictjson.AppendMember(dst, `{"type":"function","name":`, name)
 	return append(dst, '}')
 }
 
@@ -122,8 +114,7 @@ func (f *format) append(dst []byte) []byte {
 	case api.FormatText:
 		return append(dst, `{"type":"text"}`...)
 	}
-	dst = append(dst, `{"type":"json_schema","name":`...)
-	dst = strictjson.AppendString(dst, f.name)
+	dst = strictjson.AppendMember(dst, `{"type":"json_schema","name":`, f.name)
 	dst = appendOptional(append(dst, `,"description":`...), f.description)
 	dst = append(dst, `,"schema":`...)
 	dst = append(dst, f.schema...)

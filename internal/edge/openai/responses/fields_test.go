@@ -2,12 +2,8 @@ package responses
 
 import (
 	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,11 +11,9 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/edge/api"
-	"penstock/internal/edge/openai"
 )
 
-// samples are, by field, a value that is taken and, for refused fields, one that
-// is not.
+// samples maps a field to an accepted value and, for refused fields, a refused one.
 var samples = map[string][2]string{
 	"model": {`"other"`}, "input": {`"other"`}, "instructions": {`"be brief"`},
 	"tools":       {`[{"type":"function","name":"g","parameters":null,"strict":true}]`},
@@ -56,8 +50,8 @@ func bodyWith(field, value string) string {
 
 var whole = cmp.AllowUnexported(Request{}, echo{}, tool{}, choice{}, format{})
 
-// TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted
-// one does not, a refused one is refused by its name unless it asks for nothing.
+// TestFieldsAreTreatedAsTheySay: a mapped field changes the request, an accepted one does not, and a refused one is
+// refused by name unless its value has no effect.
 func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range Fields() {
@@ -100,7 +94,7 @@ func TestFieldsAreTreatedAsTheySay(t *testing.T) {
 	}
 }
 
-// TestOfficialClientFields: whatever the official client can send, we know.
+// TestOfficialClientFields: every field which the official client can send is known.
 func TestOfficialClientFields(t *testing.T) {
 	var client struct {
 		Package   string   `json:"package"`
@@ -125,52 +119,6 @@ func TestOfficialClientFields(t *testing.T) {
 
 func listed(name string) bool {
 	return slices.ContainsFunc(Fields(), func(f api.Field) bool { return f.Name == name })
-}
-
-// TestFieldsAreComplete: what the decoder's switches know is listed. It reads the
-// source, so that a field cannot be added without saying how it is treated.
-func TestFieldsAreComplete(t *testing.T) {
-	found := map[string]bool{}
-	for _, file := range []string{"decode.go", "unused.go"} {
-		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, decl := range tree.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok || f.Name.Name != "talk" && f.Name.Name != "setting" && f.Name.Name != "unused" {
-				continue
-			}
-			for _, key := range caseStrings(f) {
-				found[key] = true
-				if !listed(key) {
-					t.Errorf("%s reads %q, which is not listed", f.Name.Name, key)
-				}
-			}
-		}
-	}
-	for _, f := range openai.ExtraFields() {
-		found[f.Name] = true
-	}
-	if n := len(Fields()); len(found) != n {
-		t.Errorf("%d fields are read, and %d listed", len(found), n)
-	}
-}
-
-func caseStrings(f *ast.FuncDecl) []string {
-	var keys []string
-	ast.Inspect(f, func(n ast.Node) bool {
-		if c, ok := n.(*ast.CaseClause); ok {
-			for _, e := range c.List {
-				if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-					key, _ := strconv.Unquote(lit.Value)
-					keys = append(keys, key)
-				}
-			}
-		}
-		return true
-	})
-	return keys
 }
 
 // TestSchemasAreJSON: every schema is a JSON object.

@@ -2,25 +2,25 @@ package responses
 
 import (
 	"slices"
-	"strings"
 
 	"penstock/core/media"
 	"penstock/internal/edge/api"
 	"penstock/internal/strictjson"
 )
 
-// maxItems bounds what a body of tiny items becomes: each is a message of a hundred
-// bytes and more. Chat requests have the same bound.
+// maxItems bounds the memory of a body of tiny items: each becomes a message of a hundred bytes or more. Chat
+// requests have the same bound.
 const maxItems = 1 << 16
 
-// items reads the input: a text of the user's, or an array of items.
-func (d *decoder) items() error {
+// readInput reads input: a text of the user, or an array of items.
+func (d *itemsDecoder) readInput() error {
+	d.input = true
 	if d.Kind() == strictjson.StringKind {
 		s, err := d.ReadString()
 		d.req.Messages = append(d.req.Messages, api.Message{Role: "user", Content: s})
 		return err
 	}
-	err := d.ReadArray("a string or an array of items", d.item)
+	err := d.ReadArray("a string or an array of items", d.readItem)
 	d.endTurn()
 	if err == nil && len(d.req.Messages) == 0 {
 		return d.InvalidError("must have at least one item that says something")
@@ -28,8 +28,8 @@ func (d *decoder) items() error {
 	return err
 }
 
-// item reads one item of the input.
-func (d *decoder) item(i int) error {
+// readItem reads one item of the input.
+func (d *itemsDecoder) readItem(i int) error {
 	if i >= maxItems {
 		return d.ParentInvalidError("must have at most %d items", maxItems)
 	}
@@ -39,39 +39,36 @@ func (d *decoder) item(i int) error {
 	}
 	switch kind {
 	case "", "message":
-		return d.message()
+		return d.readMessage()
 	case "function_call":
-		return d.functionCall()
+		return d.readFunctionCall()
 	case "function_call_output":
-		return d.functionOutput()
+		return d.readFunctionOutput()
 	case "reasoning":
-		return d.thought()
+		return d.readReasoning()
 	case "item_reference":
 		return d.InvalidError("is a reference to an item, and this server keeps none: send the item itself")
 	}
 	return d.InvalidError("is of type %.100q, which is not supported by this server: the items supported are message, function_call, function_call_output and reasoning", kind)
 }
 
-// message reads an item of type message, in either of its forms: that of input,
-// and that of output, which a client sends back.
-func (d *decoder) message() error {
+// readMessage reads an item of type message. It has two forms: that of input, and that of output, which
+// clients send back.
+func (d *itemsDecoder) readMessage() error {
 	var m api.Message
 	var content bool
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) (err error) {
 		switch key {
 		case "type":
 			return d.SkipValue()
 		case "role":
-			return d.role(&m.Role)
+			m.Role, err = d.ReadWord("system", "developer", "user", "assistant")
+			return err
 		case "content":
 			content = true
-			return d.content(&m)
+			return d.readContent(&m)
 		case "id", "status", "phase":
-			_, err := d.ReadString()
-			return err
+			return d.IgnoreString()
 		}
 		return d.UnsupportedError()
 	})
@@ -87,7 +84,7 @@ func (d *decoder) message() error {
 	case m.Role == "assistant" && m.HasMedia():
 		return d.InvalidError("shows media, which an assistant's message cannot: put them into one of the user")
 	case m.Role == "assistant":
-		d.say(m.Content)
+		d.addText(m.Content)
 		return nil
 	}
 	d.endTurn()
@@ -95,41 +92,26 @@ func (d *decoder) message() error {
 	return nil
 }
 
-func (d *decoder) role(dst *string) error {
-	if err := d.ReadStringInto(dst); err != nil {
-		return err
-	}
-	switch *dst {
-	case "system", "developer", "user", "assistant":
-		return nil
-	}
-	return d.InvalidError("must be one of system, developer, user and assistant")
-}
-
-// functionCall reads what the assistant called. Namespaces and calls that are
-// answered later are OpenAI's alone, and refused.
-func (d *decoder) functionCall() error {
+// readFunctionCall reads a call of the assistant. It refuses namespaces and asynchronous calls, which only
+// OpenAI has.
+func (d *itemsDecoder) readFunctionCall() error {
 	var id, name, arguments *string
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "call_id":
-			return d.optional(&id)
+			return d.ReadOptional(&id)
 		case "name":
-			return d.optional(&name)
+			return d.ReadOptional(&name)
 		case "arguments":
-			return d.optional(&arguments)
+			return d.ReadOptional(&arguments)
 		case "type", "caller":
 			return d.SkipValue()
 		case "id", "status":
-			_, err := d.ReadString()
-			return err
+			return d.IgnoreString()
 		case "async":
-			return d.only(false)
+			return d.RequireFalse()
 		case "namespace":
-			return d.InvalidError(notSupported)
+			return d.RefuseUnsupported()
 		}
 		return d.UnsupportedError()
 	})
@@ -143,19 +125,15 @@ func (d *decoder) functionCall() error {
 	case arguments == nil:
 		return d.InvalidError("needs 'arguments', which are JSON in a string")
 	}
-	d.call(*id, *name, *arguments)
+	d.addCall(*id, *name, *arguments)
 	return nil
 }
 
-// functionOutput reads what a function answered. A call_id that is left out is
-// left out of the prompt.
-func (d *decoder) functionOutput() error {
+// readFunctionOutput reads the result of a function. If call_id is missing, the prompt has none either.
+func (d *itemsDecoder) readFunctionOutput() error {
 	m := api.Message{Role: "tool"}
 	var output bool
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "call_id":
 			return d.ReadStringInto(&m.ToolCallID)
@@ -163,14 +141,13 @@ func (d *decoder) functionOutput() error {
 			return d.ReadStringInto(&m.Name)
 		case "output":
 			output = true
-			return d.content(&m)
+			return d.readContent(&m)
 		case "type", "caller":
 			return d.SkipValue()
 		case "id", "status":
-			_, err := d.ReadString()
-			return err
+			return d.IgnoreString()
 		case "namespace":
-			return d.InvalidError(notSupported)
+			return d.RefuseUnsupported()
 		}
 		return d.UnsupportedError()
 	})
@@ -185,21 +162,17 @@ func (d *decoder) functionOutput() error {
 	return nil
 }
 
-// thought reads an item of type reasoning: its content, or its summary if that is
-// all there is. One that is encrypted only was made by another server, and leaving
-// it out would change the answer.
-func (d *decoder) thought() error {
+// readReasoning reads an item of type reasoning: its content, or its summary if it has no content. It refuses
+// an item which is only encrypted: another server made it, and leaving it out would change the answer.
+func (d *itemsDecoder) readReasoning() error {
 	var content, summary string
 	var encrypted bool
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case "content":
-			return d.thoughts(&content)
+			return d.readReasoningText(&content)
 		case "summary":
-			return d.thoughts(&summary)
+			return d.readReasoningText(&summary)
 		case "encrypted_content":
 			s, err := d.ReadString()
 			encrypted = s != ""
@@ -207,8 +180,7 @@ func (d *decoder) thought() error {
 		case "type":
 			return d.SkipValue()
 		case "id", "status":
-			_, err := d.ReadString()
-			return err
+			return d.IgnoreString()
 		}
 		return d.UnsupportedError()
 	})
@@ -216,30 +188,30 @@ func (d *decoder) thought() error {
 	case err != nil:
 		return err
 	case content != "":
-		d.think(content)
+		d.addReasoning(content)
 	case summary != "":
-		d.think(summary)
+		d.addReasoning(summary)
 	case encrypted:
 		return d.InvalidError("has nothing but encrypted reasoning, which this server cannot read: leave it out")
 	}
 	return nil
 }
 
-// content reads a string or an array of parts into the content of m.
-func (d *decoder) content(m *api.Message) error {
+// readContent reads a string or an array of parts into the content of m.
+func (d *itemsDecoder) readContent(m *api.Message) error {
 	switch d.Kind() {
 	case strictjson.StringKind:
 		return d.ReadStringInto(&m.Content)
 	case strictjson.ArrayKind:
-		return d.parts(m)
+		return d.readParts(m)
 	}
 	return d.WrongTypeError("a string or an array of content parts")
 }
 
-// thoughts reads an array of parts that are texts.
-func (d *decoder) thoughts(dst *string) error {
+// readReasoningText reads an array of text parts.
+func (d *itemsDecoder) readReasoningText(dst *string) error {
 	var m api.Message
-	err := d.parts(&m)
+	err := d.readParts(&m)
 	if err == nil && m.HasMedia() {
 		return d.InvalidError("shows media, and reasoning is text")
 	}
@@ -247,31 +219,19 @@ func (d *decoder) thoughts(dst *string) error {
 	return err
 }
 
-// parts reads an array of parts; their texts are joined by newlines.
-func (d *decoder) parts(m *api.Message) error {
-	d.pieces = d.pieces[:0]
-	err := d.ReadArray("an array of content parts", func(int) error { return d.part() })
-	var text strings.Builder
-	texts := 0
-	for i := range d.pieces {
-		if d.pieces[i].Media != nil {
-			continue
-		}
-		if texts++; texts > 1 {
-			text.WriteByte('\n')
-		}
-		text.WriteString(d.pieces[i].Text)
-	}
-	m.Content = text.String()
-	if len(d.pieces) > 0 {
-		m.Parts = slices.Clone(d.pieces)
+// readParts reads an array of parts; their texts are joined by newlines.
+func (d *itemsDecoder) readParts(m *api.Message) error {
+	d.parts = d.parts[:0]
+	err := d.ReadArray("an array of content parts", func(int) error { return d.readPart() })
+	m.Content = api.JoinTexts(d.parts)
+	if len(d.parts) > 0 {
+		m.Parts = slices.Clone(d.parts)
 	}
 	return err
 }
 
-// part reads one part. What a client sends back of an answer beside its text is
-// not part of the prompt.
-func (d *decoder) part() error {
+// readPart reads one part. Of a part of an answer, only the text is part of the prompt.
+func (d *itemsDecoder) readPart() error {
 	kind, err := d.PeekType()
 	if err != nil {
 		return err
@@ -282,9 +242,9 @@ func (d *decoder) part() error {
 	case "refusal":
 		field = "refusal"
 	case "input_image":
-		return d.shown(kind, media.Image, "image_url")
+		return d.readMedia(kind, media.Image, "image_url")
 	case "input_audio":
-		return d.shown(kind, media.Audio, "input_audio")
+		return d.readMedia(kind, media.Audio, "input_audio")
 	case "input_file", "input_video", "computer_screenshot":
 		return d.InvalidError("is of type %.100q, which is not supported by this server: send texts, images and sounds", kind)
 	case "":
@@ -294,10 +254,7 @@ func (d *decoder) part() error {
 	}
 	var text string
 	var given bool
-	err = d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err = d.ReadMembers(func(key string) error {
 		switch key {
 		case field:
 			given = true
@@ -310,30 +267,27 @@ func (d *decoder) part() error {
 	if err == nil && !given {
 		return d.InvalidError("needs '%s'", field)
 	}
-	d.pieces = append(d.pieces, api.Part{Text: text})
+	d.parts = append(d.parts, api.Part{Text: text})
 	return err
 }
 
-// shown reads a part that shows a media object, which is under field.
-func (d *decoder) shown(kind string, shows media.Kind, field string) error {
-	if err := d.count.CountObject(d.Reader); err != nil {
+// readMedia reads a part with a media object, the value of field.
+func (d *itemsDecoder) readMedia(kind string, shows media.Kind, field string) error {
+	if err := d.count.CountObject(&d.Reader); err != nil {
 		return err
 	}
 	m := &api.Media{Kind: shows, Type: kind, Part: d.ParamPath()}
-	err := d.ReadObject(func(key string) error {
-		if none, err := d.ReadNull(); none || err != nil {
-			return err
-		}
+	err := d.ReadMembers(func(key string) error {
 		switch key {
 		case field:
 			if shows == media.Audio {
-				return api.ReadAudio(d.Reader, m)
+				return api.ReadAudio(&d.Reader, m)
 			}
-			return api.ReadMediaLocation(d.Reader, m)
+			return api.ReadMediaLocation(&d.Reader, m)
 		case "detail":
-			return api.ReadImageDetail(d.Reader)
+			return api.ReadImageDetail(&d.Reader)
 		case "uuid":
-			return api.ReadMediaName(d.Reader, m)
+			return api.ReadMediaName(&d.Reader, m)
 		case "file_id":
 			return d.InvalidError("names a file, and this server keeps none: send the image itself")
 		case "type", "prompt_cache_breakpoint", "cache_control":
@@ -344,6 +298,6 @@ func (d *decoder) shown(kind string, shows media.Kind, field string) error {
 	if err == nil && m.URL == "" {
 		return d.InvalidError("needs '%s'", field)
 	}
-	d.pieces = append(d.pieces, api.Part{Media: m})
+	d.parts = append(d.parts, api.Part{Media: m})
 	return err
 }

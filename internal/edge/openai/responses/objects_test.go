@@ -14,15 +14,14 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// object is a kind of object inside a request that is taken.
+// object is a kind of accepted object inside a request.
 type object struct {
-	around  string            // a request with a verb for the object
-	members string            // taken, of which the object has all
-	refused map[string]string // members that are refused by name, with a value
+	around  string            // a request with %s in place of the object
+	members string            // accepted; the object has all of them
+	refused map[string]string // members refused by name, with a value
 }
 
-// objects are those that the official client can send and we take, by the path that
-// the list of its fields has.
+// objects are the accepted objects of the official client, by their path in the list of the client's fields.
 var objects = map[string]object{
 	"input[]{message}": {around: `"input":[%s]`, members: `"type":"message","role":"user","content":"x","status":"completed","phase":"final_answer"`},
 	"input[]{assistant}": {
@@ -92,11 +91,11 @@ var objects = map[string]object{
 	},
 }
 
-// refusedFields are top-level fields that are refused whatever is in them.
+// refusedFields are top-level fields which are refused with every value.
 var refusedFields = []string{"access_programs", "context_management[]", "conversation", "moderation", "prompt"}
 
-// TestOfficialClientObjects: of every object that the official client can send we
-// know every member, or refuse the whole by its type.
+// TestOfficialClientObjects: for every object of the official client, every member is known, or the object is
+// refused by its type.
 func TestOfficialClientObjects(t *testing.T) {
 	var client struct {
 		Nested map[string][]string `json:"responses_nested"`
@@ -125,7 +124,7 @@ func TestOfficialClientObjects(t *testing.T) {
 	}
 }
 
-// holdObject decodes an object with every member that the client gives it.
+// holdObject decodes an object with every member which the client can send.
 func holdObject(t *testing.T, path string, o object, members []string) {
 	t.Helper()
 	var given map[string]json.RawMessage
@@ -155,11 +154,11 @@ func holdObject(t *testing.T, path string, o object, members []string) {
 	}
 }
 
-// refuseType decodes an object that has nothing but its type.
+// refuseType decodes an object with only a type.
 func refuseType(t *testing.T, path string) {
 	t.Helper()
 	where, kind, _ := strings.Cut(strings.TrimSuffix(path, "}"), "{")
-	switch path { // those whose type is not told by their path
+	switch path { // these have a type which their path does not contain
 	case "input[]":
 		kind = "item_reference"
 	case "input[]{developer}":

@@ -1,14 +1,11 @@
-// Package responses is the wire form of POST /v1/responses, OpenAI's other API of
-// conversations: a request is a list of items, and so is its answer, which a
-// stream tells in named events.
+// Package responses implements the wire format of POST /v1/responses, OpenAI's other API for conversations. A
+// request is a list of items, and so is its answer. A stream consists of named events.
 //
-// The server keeps nothing between requests. What refers to something kept
-// (previous_response_id, conversation, background, references to items) is refused
-// by name, and every answer says "store": false, also to the many clients that
-// leave "store" out or ask for it: they get their answer, and send the
-// conversation along each time.
+// The server keeps nothing between requests. It refuses by name every field which refers to stored state
+// (previous_response_id, conversation, background, references to items). Every answer has "store": false, also
+// if the client leaves "store" out or sets it: such clients get their answer, and send the whole conversation
+// with each request.
 //
-// Reasoning is given in the clear, as content of items of type reasoning, which a
-// client sends back with the rest of the conversation. There are no summaries and
-// nothing encrypted.
+// Reasoning is plain text, the content of items of type reasoning, which clients send back with the rest of the
+// conversation. Summaries and encrypted reasoning do not exist.
 package responses

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// TestAnswerSchemas holds the golden answers against the schemas, and the schemas
-// against answers with a member changed.
+// TestAnswerSchemas: the golden answers match the schemas, and answers with a changed member do not.
 func TestAnswerSchemas(t *testing.T) {
 	var answer, event map[string]any
 	for text, schema := range map[string]*map[string]any{Schema(): &answer, EventSchema(): &event} {
@@ -58,8 +57,8 @@ func TestAnswerSchemas(t *testing.T) {
 	}
 }
 
-// matches holds a value against a schema of the few keywords that this package
-// uses; another keyword is an error.
+// matches checks a value against a schema with the few keywords which this package uses; another keyword is an
+// error.
 func matches(schema, v any, at string) error {
 	for keyword, want := range schema.(map[string]any) {
 		var ok bool
@@ -132,7 +131,7 @@ func matches(schema, v any, at string) error {
 		case "maximum":
 			n, is := v.(float64)
 			ok = !is || n <= want.(float64)
-		case "pattern": // of names, which requests are held to
+		case "pattern": // of names; the decoder of requests checks them
 			ok = true
 		case "$ref":
 			ok = want == "#/components/schemas/AnswerExt" && isOf("object", v)

@@ -1,30 +1,28 @@
 package responses
 
 import (
-	"strconv"
-
 	"penstock/core/fault"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 	"penstock/internal/strictjson"
 )
 
-// stream prints an answer as named events, numbered from 0. Nothing follows the
-// last one: it is response.completed, response.incomplete, or an error.
+// stream prints an answer as named events, numbered from 0. The last event is response.completed,
+// response.incomplete or error.
 type stream struct {
 	answer
 	begun bool
 	next  int // number of the next event
-	run   int // the item that text or reasoning goes to; -1 if none
-	call  int // the item that arguments go to; -1 if none
+	run   int // index of the open message or reasoning; -1 if none
+	call  int // index of the open call; -1 if none
 }
 
-// Append implements api.Writer. Pieces of text, reasoning and arguments allocate
-// only if dst, or the memory of the whole answer, must grow.
+// Append implements api.Writer. Pieces of text, reasoning and arguments allocate only if dst or the memory of
+// the whole answer must grow.
 func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
 	dst = s.begin(dst)
 	had := len(s.items())
-	s.add(c)
+	s.addChunk(c)
 	opens := len(s.items()) > had
 	switch c.Kind {
 	case api.Text, api.Reasoning:
@@ -37,7 +35,7 @@ func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
 		dst = s.closeRun(dst, completed)
 		dst = s.closeCall(dst)
 		s.call = had
-		return s.appendAdded(dst, had)
+		return s.appendItemEvent(dst, "response.output_item.added", had, inProgress)
 	case api.Arguments:
 		if s.call < 0 {
 			return dst
@@ -51,7 +49,7 @@ func (s *stream) Append(dst []byte, c *api.Chunk) []byte {
 	return dst
 }
 
-// End implements api.Writer. A stream that nothing was appended to says nothing.
+// End implements api.Writer. It prints nothing if nothing was appended before.
 func (s *stream) End(dst []byte) []byte {
 	if !s.begun {
 		return dst
@@ -64,8 +62,8 @@ func (s *stream) End(dst []byte) []byte {
 	return s.appendStep(dst, "response."+string(end), end, nil)
 }
 
-// Fail implements api.Writer: the response as far as it came, and then the error
-// in the form that clients raise.
+// Fail implements api.Writer. It prints the response so far, and then the error in the form which clients
+// raise.
 func (s *stream) Fail(dst []byte, err error) []byte {
 	f := api.AsFault(err)
 	dst = s.begin(dst)
@@ -74,8 +72,8 @@ func (s *stream) Fail(dst []byte, err error) []byte {
 	return closeEvent(appendFault(s.openEvent(dst, "error"), f))
 }
 
-// AppendErrorEvent appends the event that ends the broken stream of an answer which somebody
-// else numbered: it has number 0.
+// AppendErrorEvent appends the event which ends the failed stream of an answer which an engine printed. It has
+// number 0.
 func AppendErrorEvent(dst []byte, err error) []byte {
 	dst = append(dst, "event: error\ndata: {\"type\":\"error\",\"sequence_number\":0"...)
 	return closeEvent(appendFault(dst, api.AsFault(err)))
@@ -83,23 +81,15 @@ func AppendErrorEvent(dst []byte, err error) []byte {
 
 // appendFault appends the members of an event of type "error".
 func appendFault(dst []byte, f *fault.Error) []byte {
-	dst = append(dst, `,"code":`...)
-	dst = strictjson.AppendString(dst, f.Code.Class().Name)
-	dst = append(dst, `,"message":`...)
-	dst = strictjson.AppendString(dst, f.Message)
-	dst = append(dst, `,"param":`...)
-	if f.Param == "" {
-		dst = append(dst, "null"...)
-	} else {
-		dst = strictjson.AppendString(dst, f.Param)
-	}
+	dst = strictjson.AppendMember(dst, `,"code":`, f.Code.Class().Name)
+	dst = strictjson.AppendMember(dst, `,"message":`, f.Message)
+	dst = strictjson.AppendOptional(dst, `,"param":`, f.Param)
 	object := openai.AppendError(nil, f)
 	dst = append(dst, ',')
 	return append(dst, object[1:len(object)-1]...) // its one member
 }
 
-// appendFailure appends the object "error" of a response, whose codes are a closed
-// set of OpenAI's.
+// appendFailure appends the object "error" of a response. OpenAI defines a closed set of codes.
 func appendFailure(dst []byte, f *fault.Error) []byte {
 	code := "server_error"
 	switch f.Code {
@@ -110,12 +100,11 @@ func appendFailure(dst []byte, f *fault.Error) []byte {
 	}
 	dst = append(dst, `{"code":"`...)
 	dst = append(dst, code...)
-	dst = append(dst, `","message":`...)
-	dst = strictjson.AppendString(dst, f.Message)
+	dst = strictjson.AppendMember(dst, `","message":`, f.Message)
 	return append(dst, '}')
 }
 
-// begin appends the events that come before anything else.
+// begin appends the first events of a stream, once.
 func (s *stream) begin(dst []byte) []byte {
 	if s.begun {
 		return dst
@@ -125,7 +114,7 @@ func (s *stream) begin(dst []byte) []byte {
 	return s.appendStep(dst, "response.in_progress", inProgress, nil)
 }
 
-// appendStep appends an event that has the whole response.
+// appendStep appends an event with the whole response.
 func (s *stream) appendStep(dst []byte, name string, is status, failure []byte) []byte {
 	dst = s.openEvent(dst, name)
 	dst = append(dst, `,"response":`...)
@@ -133,32 +122,21 @@ func (s *stream) appendStep(dst []byte, name string, is status, failure []byte) 
 	return closeEvent(dst)
 }
 
-// appendAdded appends the event that begins an item.
-func (s *stream) appendAdded(dst []byte, i int) []byte {
-	dst = s.openEvent(dst, "response.output_item.added")
-	dst = appendIndex(dst, i)
-	dst = append(dst, `,"item":`...)
-	dst = s.appendItem(dst, i, inProgress)
+// appendItemEvent appends an event with a whole item.
+func (s *stream) appendItemEvent(dst []byte, name string, i int, is status) []byte {
+	dst = appendIndex(s.openEvent(dst, name), i)
+	dst = s.appendItem(append(dst, `,"item":`...), i, is)
 	return closeEvent(dst)
 }
 
-// appendDone appends the event that ends an item.
-func (s *stream) appendDone(dst []byte, i int, is status) []byte {
-	dst = s.openEvent(dst, "response.output_item.done")
-	dst = appendIndex(dst, i)
-	dst = append(dst, `,"item":`...)
-	dst = s.appendItem(dst, i, is)
-	return closeEvent(dst)
-}
-
-// openRun begins a message or reasoning, and its one part.
+// openRun opens a message or reasoning, and its part.
 func (s *stream) openRun(dst []byte, i int) []byte {
 	s.run = i
-	dst = s.appendAdded(dst, i)
+	dst = s.appendItemEvent(dst, "response.output_item.added", i, inProgress)
 	return s.appendPartEvent(dst, "response.content_part.added", i, inProgress)
 }
 
-// closeRun ends the message or the reasoning that is open, if one is.
+// closeRun closes the open message or reasoning, if there is one.
 func (s *stream) closeRun(dst []byte, is status) []byte {
 	i := s.run
 	if i < 0 {
@@ -172,8 +150,7 @@ func (s *stream) closeRun(dst []byte, is status) []byte {
 		dst = s.openEvent(dst, "response.reasoning_text.done")
 	}
 	dst = s.appendPartPlace(dst, i)
-	dst = append(dst, `,"text":`...)
-	dst = strictjson.AppendString(dst, it.Text)
+	dst = strictjson.AppendMember(dst, `,"text":`, it.Text)
 	if it.Kind == api.Text {
 		dst = append(dst, `,"logprobs":[`...)
 		dst = append(dst, s.logprobsOf(i)...)
@@ -181,10 +158,10 @@ func (s *stream) closeRun(dst []byte, is status) []byte {
 	}
 	dst = closeEvent(dst)
 	dst = s.appendPartEvent(dst, "response.content_part.done", i, is)
-	return s.appendDone(dst, i, is)
+	return s.appendItemEvent(dst, "response.output_item.done", i, is)
 }
 
-// closeCall ends the call that is open, if one is.
+// closeCall closes the open call, if there is one.
 func (s *stream) closeCall(dst []byte) []byte {
 	i := s.call
 	if i < 0 {
@@ -194,16 +171,14 @@ func (s *stream) closeCall(dst []byte) []byte {
 	it := &s.items()[i]
 	dst = s.openEvent(dst, "response.function_call_arguments.done")
 	dst = s.appendPlace(dst, i)
-	dst = append(dst, `,"name":`...)
-	dst = strictjson.AppendString(dst, it.Name)
-	dst = append(dst, `,"arguments":`...)
-	dst = strictjson.AppendString(dst, it.Text)
+	dst = strictjson.AppendMember(dst, `,"name":`, it.Name)
+	dst = strictjson.AppendMember(dst, `,"arguments":`, it.Text)
 	dst = closeEvent(dst)
-	return s.appendDone(dst, i, s.itemStatus(i, incomplete))
+	return s.appendItemEvent(dst, "response.output_item.done", i, s.itemStatus(i, incomplete))
 }
 
-// appendPiece appends the event of a piece of text or reasoning. Log-probabilities
-// without text are a piece of an open message.
+// appendPiece appends the event of a piece of text or reasoning. Log-probabilities without a text are a piece of
+// the open message.
 func (s *stream) appendPiece(dst []byte, c *api.Chunk) []byte {
 	if len(c.Text) == 0 && (c.Kind != api.Text || s.fresh == 0) {
 		return dst
@@ -218,13 +193,13 @@ func (s *stream) appendPiece(dst []byte, c *api.Chunk) []byte {
 	dst = append(dst, `,"logprobs":[`...)
 	if s.fresh > 0 {
 		all := s.logprobs[s.run]
-		dst = append(dst, elements(all[len(all)-s.fresh:])...)
+		dst = append(dst, trimComma(all[len(all)-s.fresh:])...)
 	}
 	dst = append(dst, ']')
 	return appendDelta(dst, c.Text)
 }
 
-// appendPartEvent appends an event that has the part of a message or of reasoning.
+// appendPartEvent appends an event with the part of a message or of reasoning.
 func (s *stream) appendPartEvent(dst []byte, name string, i int, is status) []byte {
 	dst = s.openEvent(dst, name)
 	dst = s.appendPartPlace(dst, i)
@@ -233,7 +208,7 @@ func (s *stream) appendPartEvent(dst []byte, name string, i int, is status) []by
 	return closeEvent(dst)
 }
 
-// appendPlace appends which item an event is about.
+// appendPlace appends the members which identify the item of an event.
 func (s *stream) appendPlace(dst []byte, i int) []byte {
 	dst = append(dst, `,"item_id":"`...)
 	dst = s.appendItemID(dst, i)
@@ -241,31 +216,28 @@ func (s *stream) appendPlace(dst []byte, i int) []byte {
 	return appendIndex(dst, i)
 }
 
-// appendPartPlace appends which part of which item an event is about: each has one.
+// appendPartPlace appends the members which identify the part of an event. Each item has one part.
 func (s *stream) appendPartPlace(dst []byte, i int) []byte {
 	return append(s.appendPlace(dst, i), `,"content_index":0`...)
 }
 
 func appendIndex(dst []byte, i int) []byte {
-	dst = append(dst, `,"output_index":`...)
-	return strconv.AppendInt(dst, int64(i), 10)
+	return strictjson.AppendInt(dst, `,"output_index":`, i)
 }
 
-// appendDelta appends a piece and ends its event.
+// appendDelta appends a piece and closes its event.
 func appendDelta(dst, piece []byte) []byte {
-	dst = append(dst, `,"delta":`...)
-	dst = strictjson.AppendString(dst, piece)
+	dst = strictjson.AppendMember(dst, `,"delta":`, piece)
 	return closeEvent(dst)
 }
 
-// openEvent begins an event and its object.
+// openEvent opens an event and its object.
 func (s *stream) openEvent(dst []byte, name string) []byte {
 	dst = append(dst, "event: "...)
 	dst = append(dst, name...)
 	dst = append(dst, "\ndata: {\"type\":\""...)
 	dst = append(dst, name...)
-	dst = append(dst, `","sequence_number":`...)
-	dst = strconv.AppendInt(dst, int64(s.next), 10)
+	dst = strictjson.AppendInt(dst, `","sequence_number":`, s.next)
 	s.next++
 	return dst
 }

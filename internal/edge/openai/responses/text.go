@@ -26,36 +26,17 @@ type format struct {
 	strict      *bool
 }
 
-// text reads one field of text.
-func (d *decoder) text(key string) error {
-	if none, err := d.ReadNull(); none || err != nil {
+// textTable has the members of text.
+var textTable = api.NewTable([]itemRow{
+	{Name: "verbosity", Read: func(d *itemsDecoder) (err error) { // a hint for the length of the answer, which repeats it
+		d.req.echo.verbosity, err = d.ReadWord("low", "medium", "high")
 		return err
-	}
-	switch key {
-	case "verbosity":
-		return d.verbosity()
-	case "format":
-		return d.format()
-	}
-	return d.UnsupportedError()
-}
+	}},
+	{Name: "format", Read: (*itemsDecoder).readFormat},
+})
 
-// verbosity reads a hint how long the answer should be, which the answer repeats.
-func (d *decoder) verbosity() error {
-	s, err := d.ReadString()
-	if err != nil {
-		return err
-	}
-	switch s {
-	case "low", "medium", "high":
-		d.req.echo.verbosity = s
-		return nil
-	}
-	return d.InvalidError("must be one of low, medium and high")
-}
-
-// format reads what the text of the answer must be.
-func (d *decoder) format() error {
+// readFormat reads the required format of the text of the answer.
+func (d *itemsDecoder) readFormat() error {
 	kind, err := d.PeekType()
 	if err != nil {
 		return err
@@ -71,7 +52,7 @@ func (d *decoder) format() error {
 	default:
 		return d.InvalidError("needs a 'type' of text, json_object or json_schema")
 	}
-	if err := d.ReadObject(func(key string) error { return d.formatField(f, key) }); err != nil {
+	if err := d.ReadMembers(func(key string) error { return d.readFormatField(f, key) }); err != nil {
 		return err
 	}
 	if f.kind == api.FormatText {
@@ -89,10 +70,7 @@ func (d *decoder) format() error {
 	return nil
 }
 
-func (d *decoder) formatField(f *format, key string) error {
-	if none, err := d.ReadNull(); none || err != nil {
-		return err
-	}
+func (d *itemsDecoder) readFormatField(f *format, key string) error {
 	if key == "type" {
 		return d.SkipValue()
 	}
@@ -109,9 +87,9 @@ func (d *decoder) formatField(f *format, key string) error {
 		}
 		return nil
 	case "schema":
-		return d.raw(&f.schema)
+		return d.readCompactObject(&f.schema)
 	case "description":
-		return d.optional(&f.description)
+		return d.ReadOptional(&f.description)
 	case "strict":
 		f.strict = new(bool)
 		return d.ReadBoolInto(f.strict)
@@ -119,34 +97,30 @@ func (d *decoder) formatField(f *format, key string) error {
 	return d.UnsupportedError()
 }
 
-// raw reads an object and keeps a copy without the space between tokens, which in
-// an event would end it.
-func (d *decoder) raw(dst *[]byte) error {
-	if d.Kind() != strictjson.ObjectKind {
-		return d.WrongTypeError("an object")
+// readCompactObject reads an object and keeps a copy without the space between tokens: a newline would end an
+// event.
+func (d *itemsDecoder) readCompactObject(dst *[]byte) error {
+	text, err := d.ReadRawObject()
+	if err == nil {
+		*dst = compact(text)
 	}
-	text, err := d.ReadRaw()
-	if err != nil {
-		return err
-	}
-	*dst = compact(text)
-	return nil
+	return err
 }
 
 // compact copies valid JSON without the space between tokens.
 func compact(text []byte) []byte {
 	var b bytes.Buffer
 	b.Grow(len(text))
-	// The only error is that of a text that is not JSON, and a Reader has read it.
+	// An error would mean that text is not JSON, and a Reader has validated it.
 	_ = json.Compact(&b, text)
 	return b.Bytes()
 }
 
-// metadata reads an object of strings, which the answer repeats.
-func (d *decoder) metadata() error {
+// readMetadata reads an object of strings, which the answer repeats.
+func (d *itemsDecoder) readMetadata() error {
 	e := &d.req.echo
 	n := 0
-	err := d.ReadObject(func(key string) error {
+	return d.ReadObject(func(key string) error {
 		value, err := d.ReadString()
 		if err != nil {
 			return err
@@ -154,9 +128,9 @@ func (d *decoder) metadata() error {
 		switch n++; {
 		case n > maxMetadata:
 			return d.ParentInvalidError("must have at most %d keys", maxMetadata)
-		case longer(key, maxMetadataKey):
+		case exceeds(key, maxMetadataKey):
 			return d.ParentInvalidError("must have keys of at most %d characters", maxMetadataKey)
-		case longer(value, maxMetadataValue):
+		case exceeds(value, maxMetadataValue):
 			return d.InvalidError("must have at most %d characters", maxMetadataValue)
 		case n > 1:
 			e.metadata = append(e.metadata, ',')
@@ -166,10 +140,9 @@ func (d *decoder) metadata() error {
 		e.metadata = strictjson.AppendString(e.metadata, value)
 		return nil
 	})
-	return err
 }
 
-// longer reports whether s has more than so many characters.
-func longer(s string, most int) bool {
+// exceeds reports whether s has more than most characters.
+func exceeds(s string, most int) bool {
 	return len(s) > most && utf8.RuneCountInString(s) > most
 }

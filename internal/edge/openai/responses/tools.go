@@ -13,8 +13,8 @@ const (
 	maxToolName = 96 // bytes
 )
 
-// tool is a function that the request offers. Pieces of JSON are those of the
-// client, without the space between tokens; nil if not given.
+// tool is a function which the request offers. JSON is that of the client, without the space between tokens.
+// A member which is not given is nil.
 type tool struct {
 	name        string
 	description *string
@@ -22,8 +22,11 @@ type tool struct {
 	strict      *bool
 }
 
-// tool reads one element of tools.
-func (d *decoder) tool(i int) error {
+// readTools reads tools.
+func (d *itemsDecoder) readTools() error { return d.ReadArray("an array of tools", d.readTool) }
+
+// readTool reads one element of tools.
+func (d *itemsDecoder) readTool(i int) error {
 	if i >= maxTools {
 		return d.ParentInvalidError("must have at most %d tools", maxTools)
 	}
@@ -37,7 +40,7 @@ func (d *decoder) tool(i int) error {
 		return d.InvalidError("is of type %.100q, which is not supported by this server: the tools supported are of type \"function\"", kind)
 	}
 	var t tool
-	if err := d.ReadObject(func(key string) error { return d.toolField(&t, key) }); err != nil {
+	if err := d.ReadMembers(func(key string) error { return d.readToolField(&t, key) }); err != nil {
 		return err
 	}
 	if t.name == "" {
@@ -47,51 +50,32 @@ func (d *decoder) tool(i int) error {
 	return nil
 }
 
-func (d *decoder) toolField(t *tool, key string) error {
-	if none, err := d.ReadNull(); none || err != nil {
-		return err
-	}
+func (d *itemsDecoder) readToolField(t *tool, key string) error {
 	switch key {
 	case "type":
 		return d.SkipValue()
 	case "name":
-		return d.toolName(&t.name)
+		return d.readToolName(&t.name)
 	case "description":
-		return d.optional(&t.description)
+		return d.ReadOptional(&t.description)
 	case "parameters":
-		return d.parameters(&t.parameters)
+		text, err := d.ReadParameters()
+		t.parameters = compact(text)
+		return err
 	case "strict":
 		t.strict = new(bool)
 		return d.ReadBoolInto(t.strict)
 	case "async", "defer_loading":
-		return d.only(false)
+		return d.RequireFalse()
 	case "allowed_callers":
-		return d.ReadArray("an array of strings", func(int) error { return d.usual("direct") })
+		return d.ReadArray("an array of strings", func(int) error { return d.RequireString("direct") })
 	case "output_schema":
-		return d.InvalidError(notSupported)
+		return d.RefuseUnsupported()
 	}
 	return d.UnsupportedError()
 }
 
-// parameters reads the schema of a function's arguments, which are an object.
-func (d *decoder) parameters(dst *[]byte) error {
-	text, err := d.CaptureRaw(func() error {
-		return d.ReadObject(func(key string) error {
-			if key != "type" || d.Kind() != strictjson.StringKind {
-				return d.SkipValue()
-			}
-			s, err := d.ReadString()
-			if err == nil && s != "object" {
-				return d.InvalidError("must be object: the arguments of a function are members of an object")
-			}
-			return err
-		})
-	})
-	*dst = compact(text)
-	return err
-}
-
-func (d *decoder) toolName(dst *string) error {
+func (d *itemsDecoder) readToolName(dst *string) error {
 	if err := d.ReadStringInto(dst); err != nil {
 		return err
 	}
@@ -104,17 +88,17 @@ func (d *decoder) toolName(dst *string) error {
 // choice is tool_choice.
 type choice struct {
 	mode api.ToolMode
-	// name is the tool that ToolNamed means, allowed the tools of allowed_tools; nil
-	// if it is of another type.
+	// name is the tool of ToolNamed. allowed are the tools of allowed_tools; nil if the choice has another
+	// type.
 	name    string
 	allowed []string
 }
 
-// toolChoice reads a word, or an object that names tools.
-func (d *decoder) toolChoice() error {
+// readToolChoice reads a word, or an object which names tools.
+func (d *itemsDecoder) readToolChoice() error {
 	c := &d.choice
 	if d.Kind() == strictjson.StringKind {
-		return d.toolMode(&c.mode, "none", "auto", "required")
+		return d.readToolMode(&c.mode, "none", "auto", "required")
 	}
 	if d.Kind() != strictjson.ObjectKind {
 		return d.WrongTypeError("a string or an object")
@@ -127,16 +111,16 @@ func (d *decoder) toolChoice() error {
 		return d.InvalidError("needs a 'type'")
 	case kind == "function":
 		c.mode = api.ToolNamed
-		c.name, err = d.named()
+		c.name, err = d.readNamedTool()
 		return err
 	case kind == "allowed_tools":
-		return d.allowedTools()
+		return d.readAllowedTools()
 	}
 	return d.InvalidError("is of type %.100q, which is not supported by this server: the types supported are \"function\" and \"allowed_tools\"", kind)
 }
 
-// toolMode reads one of the words ok.
-func (d *decoder) toolMode(dst *api.ToolMode, ok ...string) error {
+// readToolMode reads one of the words ok.
+func (d *itemsDecoder) readToolMode(dst *api.ToolMode, ok ...string) error {
 	s, err := d.ReadString()
 	if err != nil {
 		return err
@@ -155,14 +139,14 @@ func (d *decoder) toolMode(dst *api.ToolMode, ok ...string) error {
 	return nil
 }
 
-// named reads {"type":"function","name"}.
-func (d *decoder) named() (name string, err error) {
+// readNamedTool reads {"type":"function","name"}.
+func (d *itemsDecoder) readNamedTool() (name string, err error) {
 	err = d.ReadObject(func(key string) error {
 		switch key {
 		case "type":
-			return d.usual("function")
+			return d.RequireString("function")
 		case "name":
-			return d.toolName(&name)
+			return d.readToolName(&name)
 		}
 		return d.UnsupportedError()
 	})
@@ -172,8 +156,8 @@ func (d *decoder) named() (name string, err error) {
 	return name, err
 }
 
-// allowedTools reads {"type":"allowed_tools","mode","tools"}.
-func (d *decoder) allowedTools() error {
+// readAllowedTools reads {"type":"allowed_tools","mode","tools"}.
+func (d *itemsDecoder) readAllowedTools() error {
 	c := &d.choice
 	c.allowed = []string{}
 	var mode bool
@@ -183,13 +167,13 @@ func (d *decoder) allowedTools() error {
 			return d.SkipValue()
 		case "mode":
 			mode = true
-			return d.toolMode(&c.mode, "auto", "required")
+			return d.readToolMode(&c.mode, "auto", "required")
 		case "tools":
 			return d.ReadArray("an array of tools", func(i int) error {
 				if i >= maxTools {
 					return d.ParentInvalidError("must have at most %d tools", maxTools)
 				}
-				name, err := d.named()
+				name, err := d.readNamedTool()
 				c.allowed = append(c.allowed, name)
 				return err
 			})
@@ -207,8 +191,8 @@ func (d *decoder) allowedTools() error {
 	return nil
 }
 
-// checkTools judges tools and tool_choice together and puts them into the request.
-func (d *decoder) checkTools() error {
+// checkTools validates tools and tool_choice together and sets them in the request.
+func (d *itemsDecoder) checkTools() error {
 	q, c := d.req, &d.choice
 	known := make(map[string]bool, len(d.tools))
 	for _, t := range d.tools {
@@ -231,13 +215,13 @@ func (d *decoder) checkTools() error {
 	}
 	q.ToolChoice = api.ToolChoice{Mode: c.mode, Name: c.name}
 	q.echo.tools, q.echo.choice = d.tools, *c
-	d.offer()
+	d.addTools()
 	return nil
 }
 
-// offer puts the tools into the request: all, or the tools which allowed_tools names,
-// the others being neither shown to the model nor possible.
-func (d *decoder) offer() {
+// addTools adds the tools to the request: all, or only the tools which allowed_tools names. The model does not see the others and
+// cannot call them.
+func (d *itemsDecoder) addTools() {
 	q := d.req
 	allowed := make(map[string]bool, len(d.choice.allowed))
 	for _, name := range d.choice.allowed {
@@ -253,25 +237,10 @@ func (d *decoder) offer() {
 		} else {
 			q.ToolsJSON = append(q.ToolsJSON, ',')
 		}
-		q.ToolsJSON = t.appendChat(q.ToolsJSON)
+		// A model does not read "strict": it is about decoding.
+		q.ToolsJSON = api.AppendTool(q.ToolsJSON, t.name, t.description, t.parameters)
 	}
 	if q.ToolsJSON != nil {
 		q.ToolsJSON = append(q.ToolsJSON, ']')
 	}
-}
-
-// appendChat appends the tool as chat requests have it. "strict", which this API's
-// clients always send, is about decoding and no part of what a model reads.
-func (t *tool) appendChat(dst []byte) []byte {
-	dst = append(dst, `{"type":"function","function":{"name":`...)
-	dst = strictjson.AppendString(dst, t.name)
-	if t.description != nil {
-		dst = append(dst, `,"description":`...)
-		dst = strictjson.AppendString(dst, *t.description)
-	}
-	if t.parameters != nil {
-		dst = append(dst, `,"parameters":`...)
-		dst = append(dst, t.parameters...)
-	}
-	return append(dst, `}}`...)
 }

@@ -1,15 +1,11 @@
 package responses
 
-import (
-	"penstock/internal/edge/api"
-	"penstock/internal/strictjson"
-)
+import "penstock/internal/edge/api"
 
-// turn is a turn of the assistant that is being put together. The items of one
-// answer (what it thought, said and called) are one message of a conversation, and
-// results of calls follow the message that made them, which templates rely on.
-// So a turn is reasoning, a text and calls, and one that has calls goes on until
-// something other than the assistant's comes.
+// turn is a turn of the assistant which is being assembled. The items of one answer (reasoning, text and
+// calls) form one message of a conversation, and the results of calls follow the message with the calls, which
+// templates rely on. So a turn consists of reasoning, a text and calls. If it has calls, it lasts until an item
+// of another role.
 type turn struct {
 	open, said bool
 	reasoning  []byte
@@ -17,30 +13,30 @@ type turn struct {
 	calls      []byte // a JSON array without its last bracket; nil if none
 }
 
-// say adds a text, which begins a turn if this one has its text already.
-func (d *decoder) say(text string) {
+// addText adds a text. It begins a new turn if the open one is complete.
+func (d *itemsDecoder) addText(text string) {
 	d.beginTurn()
 	d.turn.said = true
 	d.turn.content = appendLine(d.turn.content, text)
 }
 
-// think adds reasoning, which comes before the text of its turn.
-func (d *decoder) think(text string) {
+// addReasoning adds reasoning, which precedes the text of its turn.
+func (d *itemsDecoder) addReasoning(text string) {
 	d.beginTurn()
 	d.turn.reasoning = appendLine(d.turn.reasoning, text)
 }
 
-// beginTurn opens a turn, a new one if this one is complete: it has its text, and
-// no calls whose results are still to come.
-func (d *decoder) beginTurn() {
+// beginTurn opens a turn if none is open, or if the open one is complete: it has a text and no calls, whose
+// results would follow.
+func (d *itemsDecoder) beginTurn() {
 	if d.turn.said && d.turn.calls == nil {
 		d.endTurn()
 	}
 	d.turn.open = true
 }
 
-// call adds a call in the form of chat requests.
-func (d *decoder) call(id, name, arguments string) {
+// addCall adds a call in the form of chat requests.
+func (d *itemsDecoder) addCall(id, name, arguments string) {
 	t := &d.turn
 	t.open = true
 	if t.calls == nil {
@@ -48,17 +44,11 @@ func (d *decoder) call(id, name, arguments string) {
 	} else {
 		t.calls = append(t.calls, ',')
 	}
-	t.calls = append(t.calls, `{"id":`...)
-	t.calls = strictjson.AppendString(t.calls, id)
-	t.calls = append(t.calls, `,"type":"function","function":{"name":`...)
-	t.calls = strictjson.AppendString(t.calls, name)
-	t.calls = append(t.calls, `,"arguments":`...)
-	t.calls = strictjson.AppendString(t.calls, arguments)
-	t.calls = append(t.calls, `}}`...)
+	t.calls = api.AppendCall(t.calls, id, name, arguments)
 }
 
 // endTurn adds the turn to the conversation if one is open.
-func (d *decoder) endTurn() {
+func (d *itemsDecoder) endTurn() {
 	t := &d.turn
 	if !t.open {
 		return
@@ -72,7 +62,7 @@ func (d *decoder) endTurn() {
 	d.turn = turn{}
 }
 
-// appendLine appends a text, on a line of its own if there is one before it.
+// appendLine appends text, after a newline if dst is not empty.
 func appendLine(dst []byte, text string) []byte {
 	if len(dst) > 0 && text != "" {
 		dst = append(dst, '\n')
