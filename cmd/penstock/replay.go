@@ -48,8 +48,41 @@ type replayFlags struct {
 
 	sloTTFT, sloITL, sloE2E time.Duration
 	warmup                  warmup
+	speeds                  []float64
+	slowDowns               slowDowns
 
 	engine *config.SimulationFlags
+}
+
+// slowDowns is the value of --slow-worker. It implements pflag.Value.
+type slowDowns []simcluster.SlowDown
+
+// Type implements pflag.Value.
+func (s *slowDowns) Type() string { return "slowdowns" }
+
+// String implements pflag.Value.
+func (s *slowDowns) String() string {
+	var out []string
+	for _, d := range *s {
+		out = append(out, fmt.Sprintf("%d@%v:%g", d.Worker, d.At, d.Factor))
+	}
+	return strings.Join(out, ",")
+}
+
+// Set implements pflag.Value. It adds to the earlier ones.
+func (s *slowDowns) Set(list string) error {
+	for text := range strings.SplitSeq(list, ",") {
+		number, rest, _ := strings.Cut(text, "@")
+		at, factor, _ := strings.Cut(rest, ":")
+		worker, err := strconv.Atoi(number)
+		start, startErr := time.ParseDuration(at)
+		times, factorErr := strconv.ParseFloat(factor, 64)
+		if errors.Join(err, startErr, factorErr) != nil {
+			return fmt.Errorf("%q is not NUMBER@TIME:FACTOR, such as 1@60s:2", text)
+		}
+		*s = append(*s, simcluster.SlowDown{Worker: worker, At: start, Factor: times})
+	}
+	return nil
 }
 
 // workloadFlags says which requests are sent and when.
@@ -92,6 +125,8 @@ could give. The same command gives the same result on any machine.`,
 	fs.IntSliceVar(&f.blocks, "blocks-per-worker", []int{65536}, "KV-cache blocks of a worker")
 	fs.IntSliceVar(&f.cacheTokens, "cache-tokens", nil, "tokens of a worker's KV cache, in place of --blocks-per-worker: block sizes side by side then have equal caches")
 	fs.Float64Var(&f.speedup, "speedup", 1, "how many times as fast the engines compute as their model of time says; when requests are sent stays (for that: --arrival trace:speedup=X)")
+	fs.Float64SliceVar(&f.speeds, "worker-speeds", nil, "speeds of the workers relative to the model of time, such as 1,1,0.5; further workers have them again from the start")
+	fs.Var(&f.slowDowns, "slow-worker", "a worker that becomes slower, as NUMBER@TIME:FACTOR, such as 1@60s:2")
 	fs.IntVar(&f.routers, "routers", 1, "replicas of the router, which get requests in turn")
 	fs.StringVar(&f.sync, "router-replica-sync", config.On, "on or off: they tell each other what they have sent, so that each counts the requests of all")
 	fs.StringVar(&f.track, "router-track-output-blocks", config.Off, "on or off: blocks of answers count as load as they are generated")
@@ -452,6 +487,7 @@ func (f *replayFlags) buildScenario(engine config.SimulatedEngine, cache cacheSi
 		cluster: simcluster.Config{
 			Workers: workers, BlockSize: cache.blockSize, Blocks: cache.blocks,
 			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing,
+			Speeds: f.speeds, SlowDowns: f.slowDowns,
 			Routers: f.routers, Sync: f.sync == config.On, TrackOutput: f.track == config.On,
 			NoKVEvents: f.noEvents, PredictedTTL: f.predicted, EventDelay: f.eventDelay, Delay: f.callDelay, Seed: f.seed,
 			Route: route.Config{Mode: route.Mode(policy), OverlapWeight: &f.weight, Temperature: f.temperature, Seed: f.seed, QueueWeight: &f.queueWeight, NearCost: f.nearCost},

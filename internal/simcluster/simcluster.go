@@ -47,7 +47,12 @@ type Config struct {
 	MaxContext int
 	// Timing is the timing of all workers, each with its own jitter. Their engines have started at time 0.
 	Timing sim.Timing
-	Route  route.Config
+	// Speeds are the speeds of the workers relative to Timing, from the first one on and again from the start;
+	// none is 1 for all.
+	Speeds []float64
+	// SlowDowns change the speeds of workers during the run.
+	SlowDowns []SlowDown
+	Route     route.Config
 	// Routers is the number of replicas; requests go to them in turn. They do not know each other's
 	// reservations, unless Sync makes them exchange them as in production. A sync message takes EventDelay,
 	// after waiting a millisecond for more changes.
@@ -74,6 +79,13 @@ type Config struct {
 	Pool   Pool
 	Faults Faults
 	Seed   uint64
+}
+
+// SlowDown makes the passes of a worker longer which start at a time or later.
+type SlowDown struct {
+	Worker int // the first is 1
+	At     time.Duration
+	Factor float64 // above 1 is slower
 }
 
 // EnsureDefaults sets unset fields: one worker of 65536 blocks of 16 tokens with 256 sequences and 8192
@@ -131,6 +143,16 @@ func (c *Config) Validate() error {
 	if c.Route.Mode == route.Direct {
 		errs = append(errs, errors.New("simcluster: mode direct needs a worker in each request, and a workload has none: choose another mode"))
 	}
+	for _, s := range c.Speeds {
+		if !(s >= 1/maxSpeed && s <= maxSpeed) {
+			errs = append(errs, fmt.Errorf("simcluster: the speed of a worker must be between %g and %g, not %g", 1/maxSpeed, maxSpeed, s))
+		}
+	}
+	for _, s := range c.SlowDowns {
+		if s.Worker < 1 || s.Worker > c.Workers || s.At < 0 || !(s.Factor >= 1/maxSpeed && s.Factor <= maxSpeed) {
+			errs = append(errs, fmt.Errorf("simcluster: worker %d of %d cannot become slower by %g at %v", s.Worker, c.Workers, s.Factor, s.At))
+		}
+	}
 	errs = append(errs, c.Pool.validate())
 	return errors.Join(errs...)
 }
@@ -138,6 +160,8 @@ func (c *Config) Validate() error {
 const (
 	// maxMembers bounds the workers known to all routers, 1 kB each: 2 GB.
 	maxMembers = 1 << 21
+	// maxSpeed bounds how much faster or slower than the model of time a worker is.
+	maxSpeed = 1000.0
 	// maxDelay bounds constant times, so that their sums stay far below the limit of the virtual clock.
 	maxDelay = 24 * time.Hour
 )

@@ -33,6 +33,18 @@ func TestTimes(t *testing.T) {
 			"25ms 35ms 0",
 		},
 		{
+			"at half the speed",
+			Config{Speeds: []float64{0.5}},
+			[]replay.Request{{Input: 100, Output: 3}},
+			"50ms 70ms 0",
+		},
+		{
+			"three times as slow from 30 ms on: the second step begins then",
+			Config{SlowDowns: []SlowDown{{Worker: 1, At: 30 * time.Millisecond, Factor: 3}}},
+			[]replay.Request{{Input: 100, Output: 3}},
+			"25ms 45ms 0",
+		},
+		{
 			"1 ms there and 1 ms back",
 			Config{Delay: time.Millisecond},
 			[]replay.Request{{Input: 100, Output: 3}},

@@ -126,9 +126,26 @@ func (w *simWorker) startBatch(c *cluster) {
 		work := &w.plan.Work[i]
 		pass.Media += max(0, min(c.calls.all[work.ID].media, work.Start+work.Prefill)-work.Start)
 	}
-	d := c.faults.slowedTime(c.now, w.timing.PassDuration(&pass, w.passes))
+	d := c.faults.slowedTime(c.now, c.cfg.scalePass(w.number, c.now, w.timing.PassDuration(&pass, w.passes)))
 	w.passes++
 	c.queue.push(c.now.Add(d), eventBatchDone, w.number, uint32(w.epoch))
+}
+
+// scalePass returns the duration of a pass of a worker which would take d at speed 1.
+func (c *Config) scalePass(worker uint32, now kv.Mono, d time.Duration) time.Duration {
+	factor := 1.0
+	if len(c.Speeds) > 0 {
+		factor = 1 / c.Speeds[int(worker)%len(c.Speeds)]
+	}
+	for _, s := range c.SlowDowns {
+		if s.Worker == int(worker)+1 && sinceStart(now) >= s.At {
+			factor *= s.Factor
+		}
+	}
+	if factor == 1 {
+		return d
+	}
+	return time.Duration(float64(d) * factor)
 }
 
 // removeAborted drops the calls whose clients are gone.

@@ -51,6 +51,9 @@ def rows(trace):
         for name, speedup, workers in (("trace x4", 4, 8), ("trace x8", 8, 16), ("trace x8, overload", 8, 8)):
             out.append(row(name, workers, "--trace", trace, "--arrival", f"trace:speedup={speedup}"))
         out.append(row("trace x4, blocks of 512", 8, "--trace", trace, "--arrival", "trace:speedup=4", "--block-size", "512", "--cache-tokens", "1048576"))
+        faster = ("--trace", trace, "--arrival", "trace:speedup=4")
+        out.append(row("trace x4, every fourth worker at half speed", 8, *faster, "--worker-speeds", "1,1,1,0.5"))
+        out.append(row("trace x4, a worker slows down by 2", 8, *faster, "--slow-worker", "1@60s:2"))
     mocker2, smg = ("--sim-timing", "mocker-0.2"), ("--sim-timing", "smg-like")
     paced = "chat:groups=1,prefix=800,turns=20,first=3000,input=400,output=2,think=60s,rate=0.05,requests=4000"
     out += [
