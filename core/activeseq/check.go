@@ -19,7 +19,7 @@ func (t *ReservationTable) Check() error {
 		return err
 	}
 	if n != len(t.byKey)+t.AdoptedCount() || n+len(t.vacant) != len(t.records) {
-		return fmt.Errorf("slots: check: %d listed, %d by key, %d vacant of %d", n, len(t.byKey), len(t.vacant), len(t.records))
+		return fmt.Errorf("activeseq: check: %d listed, %d by key, %d vacant of %d", n, len(t.byKey), len(t.vacant), len(t.records))
 	}
 	for id, wk := range t.workers {
 		sum := sums[id]
@@ -41,16 +41,16 @@ func (t *ReservationTable) sumReservations() (map[kv.Worker]*workerLoad, int, er
 		r := &t.records[at]
 		switch {
 		case n == len(t.records):
-			return nil, n, fmt.Errorf("slots: check: the list by age is longer than the %d places", n)
+			return nil, n, fmt.Errorf("activeseq: check: the list by age is longer than the %d places", n)
 		case r.older != older:
-			return nil, n, fmt.Errorf("slots: check: request %v is linked to %d, not %d", r.key, r.older, older)
+			return nil, n, fmt.Errorf("activeseq: check: request %v is linked to %d, not %d", r.key, r.older, older)
 		case older != noIndex && t.records[older].renewed > r.renewed:
-			return nil, n, fmt.Errorf("slots: check: request %v is older than the one before it", r.key)
+			return nil, n, fmt.Errorf("activeseq: check: request %v is older than the one before it", r.key)
 		case t.workers[r.worker.id] != r.worker:
-			return nil, n, fmt.Errorf("slots: check: request %v is on worker %v, which was dropped", r.key, r.worker.id)
+			return nil, n, fmt.Errorf("activeseq: check: request %v is on worker %v, which was dropped", r.key, r.worker.id)
 		}
 		if place, ok := t.byKey[r.key]; !r.adopted && (!ok || place != at) {
-			return nil, n, fmt.Errorf("slots: check: request %v is not found by its key", r.key)
+			return nil, n, fmt.Errorf("activeseq: check: request %v is not found by its key", r.key)
 		}
 		sum := sums[r.worker.id]
 		if sum == nil {
@@ -71,7 +71,7 @@ func (t *ReservationTable) sumReservations() (map[kv.Worker]*workerLoad, int, er
 		n, older = n+1, at
 	}
 	if older != t.newest {
-		return nil, n, fmt.Errorf("slots: check: the list by age ends with %d, not %d", older, t.newest)
+		return nil, n, fmt.Errorf("activeseq: check: the list by age ends with %d, not %d", older, t.newest)
 	}
 	return sums, n, nil
 }
@@ -86,12 +86,12 @@ func (t *ReservationTable) checkWorker(wk, sum *workerLoad) error {
 	for at, earlier := wk.firstPrefill, int32(noIndex); at != noIndex; at = t.records[at].nextPrefill {
 		r := &t.records[at]
 		if r.worker != wk || r.prefillTokens == 0 || r.prevPrefill != earlier || queued == len(t.records) {
-			return fmt.Errorf("slots: check: request %v does not belong where it is in the queue of worker %v", r.key, wk.id)
+			return fmt.Errorf("activeseq: check: request %v does not belong where it is in the queue of worker %v", r.key, wk.id)
 		}
 		queued, earlier = queued+1, at
 	}
 	if queued != wk.prefills {
-		return fmt.Errorf("slots: check: %d prefills are in the queue of worker %v, %d are counted", queued, wk.id, wk.prefills)
+		return fmt.Errorf("activeseq: check: %d prefills are in the queue of worker %v, %d are counted", queued, wk.id, wk.prefills)
 	}
 	for at := t.oldest; at != noIndex; at = t.records[at].newer {
 		r := &t.records[at]
@@ -102,14 +102,14 @@ func (t *ReservationTable) checkWorker(wk, sum *workerLoad) error {
 			queued--
 		}
 		if r.soleBlocks != sole[at] {
-			return fmt.Errorf("slots: check: request %v has %d blocks alone, and knows of %d", r.key, sole[at], r.soleBlocks)
+			return fmt.Errorf("activeseq: check: request %v has %d blocks alone, and knows of %d", r.key, sole[at], r.soleBlocks)
 		}
 	}
 	switch {
 	case queued != 0:
-		return fmt.Errorf("slots: check: %d requests are not in the queue of worker %v", -queued, wk.id)
+		return fmt.Errorf("activeseq: check: %d requests are not in the queue of worker %v", -queued, wk.id)
 	case wk.load != sum.load || wk.sharedBlocks != sum.sharedBlocks || wk.soleWeight != sum.soleWeight || wk.fading != sum.fading || wk.othersShare != sum.othersShare:
-		return fmt.Errorf("slots: check: worker %v has %+v, %d shared, %d alone, %d fading, %+v; its requests %+v, %d, %d, %d, %+v",
+		return fmt.Errorf("activeseq: check: worker %v has %+v, %d shared, %d alone, %d fading, %+v; its requests %+v, %d, %d, %d, %+v",
 			wk.id, wk.load, wk.sharedBlocks, wk.soleWeight, wk.fading, wk.othersShare, sum.load, sum.sharedBlocks, sum.soleWeight, sum.fading, sum.othersShare)
 	}
 	return nil
@@ -129,14 +129,14 @@ func (t *ReservationTable) checkBlocks(wk, sum *workerLoad) (sole map[int32]int,
 			s := &wk.chains.runs[place]
 			rest, found := cutSuffix(left, s.seqs)
 			if !found || s.first != s.seqs[0] || wk.chains.children[runKey{s.parent, s.first}] != place {
-				return nil, fmt.Errorf("slots: check: the blocks of request %v of worker %v differ from its chain", r.key, wk.id)
+				return nil, fmt.Errorf("activeseq: check: the blocks of request %v of worker %v differ from its chain", r.key, wk.id)
 			}
 			left = rest
 			users[place].users++
 			users[place].userXor ^= at
 		}
 		if len(left) > 0 {
-			return nil, fmt.Errorf("slots: check: %d blocks of request %v of worker %v are not counted", len(left), r.key, wk.id)
+			return nil, fmt.Errorf("activeseq: check: %d blocks of request %v of worker %v are not counted", len(left), r.key, wk.id)
 		}
 	}
 	sole = map[int32]int{}
@@ -144,7 +144,7 @@ func (t *ReservationTable) checkBlocks(wk, sum *workerLoad) (sole map[int32]int,
 	for place, want := range users {
 		s := &wk.chains.runs[place]
 		if s.users != want.users || s.userXor != want.userXor {
-			return nil, fmt.Errorf("slots: check: %d blocks of worker %v count %d and %d, their requests %d and %d", len(s.seqs), wk.id, s.users, s.userXor, want.users, want.userXor)
+			return nil, fmt.Errorf("activeseq: check: %d blocks of worker %v count %d and %d, their requests %d and %d", len(s.seqs), wk.id, s.users, s.userXor, want.users, want.userXor)
 		}
 		switch {
 		case s.users > 1:
@@ -158,7 +158,7 @@ func (t *ReservationTable) checkBlocks(wk, sum *workerLoad) (sole map[int32]int,
 		used++
 	}
 	if used != len(wk.chains.children) || used+len(wk.chains.vacant) != len(users) {
-		return nil, fmt.Errorf("slots: check: worker %v finds %d stretches, %d are used and %d vacant of %d", wk.id, len(wk.chains.children), used, len(wk.chains.vacant), len(users))
+		return nil, fmt.Errorf("activeseq: check: worker %v finds %d stretches, %d are used and %d vacant of %d", wk.id, len(wk.chains.children), used, len(wk.chains.vacant), len(users))
 	}
 	return sole, nil
 }

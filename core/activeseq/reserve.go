@@ -14,7 +14,7 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 		return fault.New(fault.Conflict, "attempt %d of request %.100q is active already; give every attempt its own number", key.Attempt, key.ID)
 	}
 	if d.PromptTokens < 0 || d.OverlapBlocks < 0 || d.ExpectedOutput < 0 || d.ExpectedPrefill < 0 || len(d.Chain)*t.cfg.BlockSize > d.PromptTokens {
-		return fault.New(fault.Internal, "slots: reserve: %d prompt tokens do not go with a chain of %d blocks, an overlap of %d and an expected output of %d",
+		return fault.New(fault.Internal, "activeseq: reserve: %d prompt tokens do not go with a chain of %d blocks, an overlap of %d and an expected output of %d",
 			d.PromptTokens, len(d.Chain), d.OverlapBlocks, d.ExpectedOutput)
 	}
 	at := t.addReservation(now, Reservation{

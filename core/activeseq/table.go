@@ -45,10 +45,10 @@ func (c *Config) EnsureDefaults() {
 func (c *Config) Validate() error {
 	var errs []error
 	if c.BlockSize < 1 {
-		errs = append(errs, errors.New("slots: block size must be at least 1 token"))
+		errs = append(errs, errors.New("activeseq: block size must be at least 1 token"))
 	}
 	if c.TTL < 0 {
-		errs = append(errs, errors.New("slots: ttl must be positive"))
+		errs = append(errs, errors.New("activeseq: ttl must be positive"))
 	}
 	return errors.Join(errs...)
 }

@@ -146,16 +146,16 @@ func (b *PagedModel) Check() error {
 			depth++
 		}
 		if depth != q.depth {
-			return fmt.Errorf("shadow: request %d has %d blocks, and %d are counted", i, depth, q.depth)
+			return fmt.Errorf("cachemodel: request %d has %d blocks, and %d are counted", i, depth, q.depth)
 		}
 	}
 	idle := make([]bool, len(b.nodes))
 	for at, prev := b.nodes[0].next, int32(0); at != 0; prev, at = at, b.nodes[at].next {
 		if idle[at] || b.nodes[at].prev != prev {
-			return fmt.Errorf("shadow: the idle blocks are no list at %d", at)
+			return fmt.Errorf("cachemodel: the idle blocks are no list at %d", at)
 		}
 		if p := b.nodes[at].parent; idle[p] {
-			return fmt.Errorf("shadow: block %d leaves after the one before it", at)
+			return fmt.Errorf("cachemodel: block %d leaves after the one before it", at)
 		}
 		idle[at] = true
 	}
@@ -181,7 +181,7 @@ func (b *PagedModel) checkNodes(users []int32, idle []bool) error {
 		}
 	}
 	if seen != b.liveBlocks || named != len(b.bySeq) {
-		return fmt.Errorf("shadow: %d blocks can be found, %d of them by name, and %d and %d are counted", seen, named, b.liveBlocks, len(b.bySeq))
+		return fmt.Errorf("cachemodel: %d blocks can be found, %d of them by name, and %d and %d are counted", seen, named, b.liveBlocks, len(b.bySeq))
 	}
 	return nil
 }
@@ -192,21 +192,21 @@ func (b *PagedModel) checkNode(at, under, users int32, idle bool) error {
 	first := under == 0
 	switch {
 	case n.parent != under:
-		return fmt.Errorf("shadow: block %d is among the children of %d, and comes after %d", at, under, n.parent)
+		return fmt.Errorf("cachemodel: block %d is among the children of %d, and comes after %d", at, under, n.parent)
 	case n.users != users:
-		return fmt.Errorf("shadow: block %d has %d users, and %d are counted", at, users, n.users)
+		return fmt.Errorf("cachemodel: block %d has %d users, and %d are counted", at, users, n.users)
 	case idle != (n.users == 0):
-		return fmt.Errorf("shadow: block %d has %d users and is idle: %v", at, n.users, idle)
+		return fmt.Errorf("cachemodel: block %d has %d users and is idle: %v", at, n.users, idle)
 	case first && n.index != 0 || !first && n.index != p.index+1:
-		return fmt.Errorf("shadow: block %d has index %d after one of index %d", at, n.index, p.index)
+		return fmt.Errorf("cachemodel: block %d has index %d after one of index %d", at, n.index, p.index)
 	case n.seq != kv.ExtendSeq(p.seq, n.index, n.block):
-		return fmt.Errorf("shadow: block %d has not the name of its place", at)
+		return fmt.Errorf("cachemodel: block %d has not the name of its place", at)
 	case n.prevSibling == 0 && p.firstChild != at || n.prevSibling != 0 && b.nodes[n.prevSibling].nextSibling != at:
-		return fmt.Errorf("shadow: block %d is not among the children of its parent", at)
+		return fmt.Errorf("cachemodel: block %d is not among the children of its parent", at)
 	case n.indexed != (b.bySeq[n.seq] == at):
-		return fmt.Errorf("shadow: block %d is named: %v, and found by its name: %v", at, n.indexed, b.bySeq[n.seq] == at)
+		return fmt.Errorf("cachemodel: block %d is named: %v, and found by its name: %v", at, n.indexed, b.bySeq[n.seq] == at)
 	case !n.indexed && (first || n.prevSibling != 0 || n.nextSibling != 0):
-		return fmt.Errorf("shadow: block %d has no name, and siblings", at)
+		return fmt.Errorf("cachemodel: block %d has no name, and siblings", at)
 	}
 	return nil
 }

@@ -86,9 +86,9 @@ func NewPagedModel(cfg PagedConfig) (*PagedModel, error) {
 	case err != nil:
 		return nil, err
 	case cfg.Capacity < 1 || cfg.Capacity > maxCapacity:
-		return nil, fmt.Errorf("shadow: the capacity must be between 1 and %d blocks, not %d", maxCapacity, cfg.Capacity)
+		return nil, fmt.Errorf("cachemodel: the capacity must be between 1 and %d blocks, not %d", maxCapacity, cfg.Capacity)
 	case cfg.MaxRequests < 1 || cfg.MaxRequests > maxRequests:
-		return nil, fmt.Errorf("shadow: requests must be between 1 and %d, not %d", maxRequests, cfg.MaxRequests)
+		return nil, fmt.Errorf("cachemodel: requests must be between 1 and %d, not %d", maxRequests, cfg.MaxRequests)
 	}
 	b := &PagedModel{cfg: cfg}
 	b.Clear(nil)
@@ -104,7 +104,7 @@ func (b *PagedModel) StartRequest(r *EngineRequest, out []kv.Event) (Prediction,
 	}
 	hasher, err := kv.NewHasher(b.cfg.BlockSize, r.Salt)
 	if err != nil {
-		panic("shadow: NewBlocks took a block size that is none")
+		panic("cachemodel: NewBlocks took a block size that is none")
 	}
 	index, ok := b.allocateRequest()
 	if !ok {

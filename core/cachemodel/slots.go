@@ -89,11 +89,11 @@ func NewSlotModel(cfg SlotConfig) (*SlotModel, error) {
 	case err != nil:
 		return nil, err
 	case cfg.Slots < 1 || cfg.Slots > maxSlots:
-		return nil, fmt.Errorf("shadow: slots must be between 1 and %d, not %d", maxSlots, cfg.Slots)
+		return nil, fmt.Errorf("cachemodel: slots must be between 1 and %d, not %d", maxSlots, cfg.Slots)
 	case cfg.Context < 1 || cfg.Context > maxContext:
-		return nil, fmt.Errorf("shadow: the context must be between 1 and %d tokens, not %d", maxContext, cfg.Context)
+		return nil, fmt.Errorf("cachemodel: the context must be between 1 and %d tokens, not %d", maxContext, cfg.Context)
 	case !(cfg.Similarity >= 0 && cfg.Similarity <= 1):
-		return nil, errors.New("shadow: the similarity must be between 0 and 1")
+		return nil, errors.New("cachemodel: the similarity must be between 0 and 1")
 	}
 	s := &SlotModel{cfg: cfg, slots: make([]slotState, cfg.Slots), requests: make([]slotRequest, cfg.Slots+maxQueued)}
 	s.Clear(nil)
@@ -103,7 +103,7 @@ func NewSlotModel(cfg SlotConfig) (*SlotModel, error) {
 func (s *SlotModel) newHasher(salt kv.Salt) kv.Hasher {
 	h, err := kv.NewHasher(s.cfg.BlockSize, salt)
 	if err != nil {
-		panic("shadow: NewSlots took a block size that is none")
+		panic("cachemodel: NewSlotModel accepted a block size which no hasher takes")
 	}
 	return h
 }
@@ -395,19 +395,19 @@ func (s *SlotModel) Check() error {
 		case q.slot < 0:
 			unplaced++
 		case s.slots[q.slot].request != i:
-			return fmt.Errorf("shadow: request %d is in slot %d, which has request %d", i, q.slot, s.slots[q.slot].request)
+			return fmt.Errorf("cachemodel: request %d is in slot %d, which has request %d", i, q.slot, s.slots[q.slot].request)
 		}
 	}
 	if unplaced != s.unplaced {
-		return fmt.Errorf("shadow: %d requests have no slot, and %d are counted", unplaced, s.unplaced)
+		return fmt.Errorf("cachemodel: %d requests have no slot, and %d are counted", unplaced, s.unplaced)
 	}
 	for i := range s.slots {
 		c := &s.slots[i]
 		if c.request >= 0 && (!s.requests[c.request].open || s.requests[c.request].slot != i) {
-			return fmt.Errorf("shadow: slot %d has request %d, which is not there", i, c.request)
+			return fmt.Errorf("cachemodel: slot %d has request %d, which is not there", i, c.request)
 		}
 		if err := c.checkBlocks(); err != nil {
-			return fmt.Errorf("shadow: slot %d: %w", i, err)
+			return fmt.Errorf("cachemodel: slot %d: %w", i, err)
 		}
 	}
 	return nil

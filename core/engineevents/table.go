@@ -76,7 +76,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, fault.New(fault.Invalid, "the engine's blocks have %d tokens: set a block size of %d or a multiple, not %d", c.EngineBlockSize, max(2, c.EngineBlockSize), c.BlockSize))
 	}
 	if c.MaxBlocks < 0 || c.MaxBlocks > 1<<30 {
-		errs = append(errs, errors.New("enginefeed: the most blocks must be between 0 and 2^30"))
+		errs = append(errs, errors.New("engineevents: the most blocks must be between 0 and 2^30"))
 	}
 	return errors.Join(errs...)
 }

@@ -122,7 +122,7 @@ func appendEvent(dst []byte, ev *kv.Event) []byte {
 // It ignores bytes after the last event, its labels and its moves, which a later version may add.
 func DecodeRecord(r *Record, data []byte) error {
 	if err := decodeRecord(r, data); err != nil {
-		return fmt.Errorf("feed: decode record of %d bytes: %w", len(data), err)
+		return fmt.Errorf("kvfeed: decode record of %d bytes: %w", len(data), err)
 	}
 	return nil
 }

@@ -105,19 +105,19 @@ func (t *Tracker) Check() error {
 		f := &t.feeds[i]
 		switch {
 		case i > 0 && t.feeds[i-1].worker.Compare(f.worker) >= 0:
-			return fmt.Errorf("feed: check: worker %v is out of order", f.worker)
+			return fmt.Errorf("kvfeed: check: worker %v is out of order", f.worker)
 		case f.next == 0 || f.next > f.seen:
-			return fmt.Errorf("feed: check: worker %v expects sequence number %d, after %d was seen", f.worker, f.next, f.seen)
+			return fmt.Errorf("kvfeed: check: worker %v expects sequence number %d, after %d was seen", f.worker, f.next, f.seen)
 		case f.state == Live && (f.next == 1 || f.next != f.seen || f.hidden || f.lost):
-			return fmt.Errorf("feed: check: worker %v is live at %d of %d, hidden %t, with a loss %t", f.worker, f.next, f.seen, f.hidden, f.lost)
+			return fmt.Errorf("kvfeed: check: worker %v is live at %d of %d, hidden %t, with a loss %t", f.worker, f.next, f.seen, f.hidden, f.lost)
 		case f.state == Repairing && !f.hidden:
-			return fmt.Errorf("feed: check: worker %v is repaired in the open", f.worker)
+			return fmt.Errorf("kvfeed: check: worker %v is repaired in the open", f.worker)
 		case f.state == Resyncing && (f.next != f.seen || f.hidden):
-			return fmt.Errorf("feed: check: worker %v is in doubt, at %d of %d, hidden %t", f.worker, f.next, f.seen, f.hidden)
+			return fmt.Errorf("kvfeed: check: worker %v is in doubt, at %d of %d, hidden %t", f.worker, f.next, f.seen, f.hidden)
 		case !f.repairBackoff.isWithin(&t.cfg) || !f.resyncBackoff.isWithin(&t.cfg):
-			return fmt.Errorf("feed: check: worker %v waits %v and %v, out of bounds", f.worker, f.repairBackoff.wait, f.resyncBackoff.wait)
+			return fmt.Errorf("kvfeed: check: worker %v waits %v and %v, out of bounds", f.worker, f.repairBackoff.wait, f.resyncBackoff.wait)
 		case (f.repairBackoff.wait+f.resyncBackoff.wait == 0) != (f.health.Resyncs == 0):
-			return fmt.Errorf("feed: check: worker %v was asked %d times and waits %v and %v", f.worker, f.health.Resyncs, f.repairBackoff.wait, f.resyncBackoff.wait)
+			return fmt.Errorf("kvfeed: check: worker %v was asked %d times and waits %v and %v", f.worker, f.health.Resyncs, f.repairBackoff.wait, f.resyncBackoff.wait)
 		}
 	}
 	return nil

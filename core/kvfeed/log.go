@@ -38,10 +38,10 @@ func (c *LogConfig) EnsureDefaults() {
 func (c *LogConfig) Validate() error {
 	var errs []error
 	if c.Events < 0 || c.Bytes < 0 {
-		errs = append(errs, errors.New("feed: the events that are kept and their bytes must not be negative"))
+		errs = append(errs, errors.New("kvfeed: the events that are kept and their bytes must not be negative"))
 	}
 	if c.MinRepeat < 0 || c.MinDescribe < 0 {
-		errs = append(errs, errors.New("feed: the times between answers must not be negative"))
+		errs = append(errs, errors.New("kvfeed: the times between answers must not be negative"))
 	}
 	return errors.Join(errs...)
 }

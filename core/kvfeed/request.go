@@ -50,7 +50,7 @@ func DecodeRequest(w kv.Worker, data []byte) (ResyncRequest, error) {
 		err = fmt.Errorf("%w %d", ErrVersion, data[1])
 	}
 	if err != nil {
-		return q, fmt.Errorf("feed: decode request of %d bytes: %w", len(data), err)
+		return q, fmt.Errorf("kvfeed: decode request of %d bytes: %w", len(data), err)
 	}
 	le := binary.LittleEndian
 	q.Epoch, q.From = le.Uint64(data[4:]), le.Uint64(data[12:])

@@ -47,11 +47,11 @@ func (t *Tracker) AppendSnapshot(dst []byte) []byte {
 // its index does not restore that.
 func (t *Tracker) LoadSnapshot(now kv.Mono, data []byte) error {
 	if len(t.feeds) > 0 {
-		return errors.New("feed: load snapshot: the tracker follows workers already")
+		return errors.New("kvfeed: load snapshot: the tracker follows workers already")
 	}
 	if err := t.loadRows(now, data); err != nil {
 		t.feeds = nil
-		return fmt.Errorf("feed: load snapshot of %d bytes: %w", len(data), err)
+		return fmt.Errorf("kvfeed: load snapshot of %d bytes: %w", len(data), err)
 	}
 	return nil
 }

@@ -54,19 +54,19 @@ func (c *Config) EnsureDefaults() {
 func (c *Config) Validate() error {
 	var errs []error
 	if c.MinBackoff < 0 {
-		errs = append(errs, errors.New("feed: min backoff must be positive"))
+		errs = append(errs, errors.New("kvfeed: min backoff must be positive"))
 	}
 	if c.MaxBackoff < c.MinBackoff {
-		errs = append(errs, errors.New("feed: max backoff must not be less than min backoff"))
+		errs = append(errs, errors.New("kvfeed: max backoff must not be less than min backoff"))
 	}
 	if c.MaxRequests < 1 {
-		errs = append(errs, fmt.Errorf("feed: at least 1 request must be possible at a time, not %d", c.MaxRequests))
+		errs = append(errs, fmt.Errorf("kvfeed: at least 1 request must be possible at a time, not %d", c.MaxRequests))
 	}
 	if c.RepairTimeout < 0 {
-		errs = append(errs, errors.New("feed: the time after which a repair is given up must be positive"))
+		errs = append(errs, errors.New("kvfeed: the time after which a repair is given up must be positive"))
 	}
 	if c.StuckAfter < 0 {
-		errs = append(errs, errors.New("feed: the time after which a feed is stuck must be positive"))
+		errs = append(errs, errors.New("kvfeed: the time after which a feed is stuck must be positive"))
 	}
 	return errors.Join(errs...)
 }

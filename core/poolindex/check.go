@@ -11,7 +11,7 @@ import (
 func (t *Table) Check() error {
 	for _, check := range []func() error{t.checkLists, t.checkChains, t.checkMovers, t.checkPools} {
 		if err := check(); err != nil {
-			return fmt.Errorf("residency: %w", err)
+			return fmt.Errorf("poolindex: %w", err)
 		}
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 func (t *Table) LoadSnapshot(data []byte, now kv.Mono) error {
 	own := newTable(t.cfg)
 	if err := own.readSnapshot(snapshotReader{data}, now); err != nil {
-		return fmt.Errorf("residency: load snapshot of %d bytes: %w", len(data), err)
+		return fmt.Errorf("poolindex: load snapshot of %d bytes: %w", len(data), err)
 	}
 	own.counts.Moved = 0
 	*t = *own

@@ -82,10 +82,10 @@ func (c *Config) EnsureDefaults() {
 func (c *Config) Validate() error {
 	var errs []error
 	if min(c.TransitTimeout, c.SuspectTimeout, c.EvictedRetention) < 0 {
-		errs = append(errs, errors.New("residency: times must be positive"))
+		errs = append(errs, errors.New("poolindex: times must be positive"))
 	}
 	if min(c.MaxPools, c.MaxBlocks, c.MaxEvicted, c.Capacity) < 0 || max(c.MaxBlocks, c.MaxEvicted) > 1<<30 {
-		errs = append(errs, errors.New("residency: bounds must be between 0 and 2^30"))
+		errs = append(errs, errors.New("poolindex: bounds must be between 0 and 2^30"))
 	}
 	return errors.Join(errs...)
 }

@@ -17,7 +17,7 @@ type WorkerCaller interface {
 }
 
 // errStalled is the cause of a call's end when its worker was silent.
-var errStalled = errors.New("attempt: the worker sent nothing for too long")
+var errStalled = errors.New("dispatch: the worker sent nothing for too long")
 
 // CallWorker calls the worker of d. It fails as Unavailable if the worker sends nothing for limit; time
 // spent in recv does not count. It never returns nil: an answer that has ended has ended early, unless

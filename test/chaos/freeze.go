@@ -153,11 +153,15 @@ func (h *hangScenario) freezeOnce(ctx context.Context, traffic bool, found, back
 	return nil
 }
 
-// awaitStreams waits until n streams are in progress.
+// awaitStreams waits until n streams are in progress, and two of them at the first worker: routers may send all
+// requests of a moment to the other one.
 func (h *hangScenario) awaitStreams(ctx context.Context, load *fleet.RunningLoad, n int) error {
 	_, err := fleet.WaitUntil(ctx, 5*time.Millisecond, returnPatience, func(context.Context) error {
 		if _, accepted := load.InFlight(); accepted < n {
-			return fmt.Errorf("%d streams are under way, not %d", accepted, n)
+			return fmt.Errorf("%d streams are in progress, not %d", accepted, n)
+		}
+		if at := load.AcceptedBy(h.f.Workers[0].ID); at < 2 {
+			return fmt.Errorf("%d streams are at worker %d, not 2", at, h.f.Workers[0].ID)
 		}
 		return nil
 	})

@@ -118,7 +118,7 @@ func (h *house) follows(n int) error {
 func (h *house) resolved() (n int) {
 	h.t.Helper()
 	for line := range strings.Lines(h.get("/metrics")) {
-		if value, ok := strings.CutPrefix(line, `penstock_relay_media_resolve_seconds_count{outcome="resolved"} `); ok {
+		if value, ok := strings.CutPrefix(line, `penstock_router_process_media_resolve_seconds_count{outcome="resolved"} `); ok {
 			n, _ = strconv.Atoi(strings.TrimSpace(value))
 		}
 	}

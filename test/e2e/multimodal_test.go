@@ -128,7 +128,7 @@ func TestMultimodalRouters(t *testing.T) {
 			}
 			looked := 0
 			for _, r := range v.routers {
-				n, _ := strconv.Atoi(r.metric(`penstock_relay_media_resolve_seconds_count{outcome="resolved"}`))
+				n, _ := strconv.Atoi(r.metric(`penstock_router_process_media_resolve_seconds_count{outcome="resolved"}`))
 				if lent := r.metric("penstock_media_lent_segments"); c.router != nil && lent != "0" {
 					t.Errorf("%q segments are lent", lent)
 				}

@@ -179,6 +179,20 @@ func (r *RunningLoad) InFlight() (all, accepted int) {
 	return len(r.mu.live), accepted
 }
 
+// AcceptedBy returns how many streams in progress a worker has accepted.
+func (r *RunningLoad) AcceptedBy(worker uint64) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for f := range r.mu.live {
+		f.mu.Lock()
+		if f.worker == worker {
+			n++
+		}
+		f.mu.Unlock()
+	}
+	return n
+}
+
 // CountsSoFar returns a copy of the counts.
 func (r *RunningLoad) CountsSoFar() OutcomeCounts {
 	r.mu.Lock()

@@ -27,7 +27,7 @@ func (s *configSource) checkWhisper(o jsonObject) {
 		want int64
 	}{{"sampling_rate", 16000}, {"hop_length", hopSamples}, {"chunk_length", 30}} {
 		if s.getNumber(o, c.key, 1, c.want) != c.want {
-			s.failKey(o, c.key, "is another one than %d, which is not modelled", c.want)
+			s.failKey(o, c.key, "differs from %d, which is not modelled", c.want)
 		}
 	}
 	if o.isMissing() {

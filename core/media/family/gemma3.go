@@ -16,7 +16,7 @@ import (
 func openGemma3(s *configSource) *Family {
 	n := s.getNumber(s.processor, "image_seq_length", 1, s.requireNumber(s.config, "mm_tokens_per_image", 1))
 	if n != s.requireNumber(s.config, "mm_tokens_per_image", 1) {
-		s.failKey(s.processor, "image_seq_length", "is another one than mm_tokens_per_image of config.json")
+		s.failKey(s.processor, "image_seq_length", "differs from mm_tokens_per_image of config.json")
 	}
 	start, pad, end := s.findToken("<start_of_image>", "boi_token_index"), s.findToken("<image_soft_token>", "image_token_id", "image_token_index"), s.findToken("<end_of_image>", "eoi_token_index")
 	if n > maxTokens {

@@ -23,7 +23,7 @@ func openInternVL(s *configSource) *Family {
 	least, most := s.requireNumber(s.image, "min_patches", 1), s.requireNumber(s.image, "max_patches", 1)
 	each := s.getNumber(s.processor, "image_seq_length", 1, s.requireNumber(s.config, "image_seq_length", 1))
 	if each != s.getNumber(s.config, "image_seq_length", 1, each) {
-		s.failKey(s.processor, "image_seq_length", "is another one than that of config.json")
+		s.failKey(s.processor, "image_seq_length", "differs from that of config.json")
 	}
 	if most > 1<<8 || max(v.width, v.height) > maxSide {
 		s.failKey(s.image, "max_patches or size", "is beyond what is counted")

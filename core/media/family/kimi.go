@@ -27,7 +27,7 @@ func openKimi(s *configSource) *Family {
 		k.patch, k.merge = s.getNumber(s.image, "patch_size", 1, 14), s.getNumber(s.image, "merge_size", 1, 2)
 		k.most, k.side = s.requireNumber(s.image, "max_patches", 1), s.requireNumber(size, "max_height", 1)
 		if s.requireNumber(size, "max_width", 1) != k.side {
-			s.failKey(size, "max_width", "is another one than max_height")
+			s.failKey(size, "max_width", "differs from max_height")
 		}
 	} else {
 		k.patch, k.merge = s.requireNumber(own, "patch_size", 1), s.requireNumber(own, "merge_kernel_size", 1)

@@ -28,14 +28,14 @@ func openLlama4(s *configSource) *Family {
 	s.requireFlag(s.image, "do_resize", true)
 	s.requireFlag(s.image, "resize_to_max_canvas", false)
 	if s.requireNumber(size, "width", 1) != l.side {
-		s.failKey(size, "width", "is another one than the height")
+		s.failKey(size, "width", "differs from the height")
 	}
 	if vision.has("image_size") && s.getNumber(vision, "image_size", 1, 1) != l.side {
-		s.failKey(size, "height", "is another one than image_size of config.json")
+		s.failKey(size, "height", "differs from image_size of config.json")
 	}
 	for _, o := range []jsonObject{s.processor, vision} {
 		if s.getReal(o, "pixel_shuffle_ratio", 0.5) != 0.5 {
-			s.failKey(o, "pixel_shuffle_ratio", "is another one than 0.5, which is not modelled")
+			s.failKey(o, "pixel_shuffle_ratio", "differs from 0.5, which is not modelled")
 		}
 	}
 	if tiles > 1<<8 || l.side > maxSide || patch > l.side {

@@ -48,7 +48,7 @@ func (s *configSource) readVisionEncoder() visionEncoder {
 // checkProcessorAgrees compares processor_config.json, if it has counts, with t.
 func (s *configSource) checkProcessorAgrees(t visionEncoder) {
 	if s.processor.has("patch_size") && s.getNumber(s.processor, "patch_size", 1, 1) != t.patch {
-		s.failKey(s.processor, "patch_size", "is another one than that of config.json")
+		s.failKey(s.processor, "patch_size", "differs from that of config.json")
 	}
 	if !s.processor.has("num_additional_image_tokens") || !s.processor.has("vision_feature_select_strategy") {
 		return // before transformers 4.47, which left the counting to the model
@@ -67,7 +67,7 @@ func (s *configSource) checkSquare(t visionEncoder, key string) {
 	size := s.getObject(s.image, key)
 	for _, side := range []string{"height", "width", "shortest_edge"} {
 		if size.has(side) && s.getNumber(size, side, 1, 1) != t.side {
-			s.failKey(size, side, "is another one than image_size of config.json")
+			s.failKey(size, side, "differs from image_size of config.json")
 		}
 	}
 }

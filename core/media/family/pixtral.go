@@ -26,10 +26,10 @@ func openPixtral(s *configSource) *Family {
 		merge = s.requireNumber(s.config, "spatial_merge_size", 1)
 	}
 	if s.processor.has("patch_size") && s.getNumber(s.processor, "patch_size", 1, 1) != patch {
-		s.failKey(s.processor, "patch_size", "is another one than that of config.json")
+		s.failKey(s.processor, "patch_size", "differs from that of config.json")
 	}
 	if s.processor.has("spatial_merge_size") && s.getNumber(s.processor, "spatial_merge_size", 1, 1) != merge {
-		s.failKey(s.processor, "spatial_merge_size", "is another one than that of config.json")
+		s.failKey(s.processor, "spatial_merge_size", "differs from that of config.json")
 	}
 	if max(p.longest, patch, merge) > maxSide || p.longest/patch > 1<<12 {
 		s.failKey(s.image, "size", "or patch_size is beyond what is counted")

@@ -3,7 +3,7 @@
 // that of llama-cpp-python.
 //
 // The engine does not report the content of its cache, which is the last sequence computed in each of its
-// slots. The adapter keeps a model of the slots ([cachemodel.Slots]) and tells the engine which slot to use,
+// slots. The adapter keeps a model of the slots ([cachemodel.SlotModel]) and tells the engine which slot to use,
 // so that the model is right as long as the engine has no other client.
 package llamacpp
 

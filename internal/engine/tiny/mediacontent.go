@@ -112,7 +112,7 @@ func (f *objectContent) decodeTensor(o *media.Object) (media.Tensor, error) {
 	if !f.tensor.IsZero() {
 		return f.tensor, nil
 	}
-	const changed = "what its URL shows is another one than when the request came; send it again"
+	const changed = "what its URL shows differs from when the request came; send it again"
 	if o.Identity == media.ByBytes && media.BytesKey(f.file) != o.Key {
 		return media.Tensor{}, objectError(o, changed)
 	}

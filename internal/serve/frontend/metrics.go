@@ -55,7 +55,7 @@ func newMetrics(m *obs.Metrics, ring *keys.Keyring) *metrics {
 		migrations: m.Counter("frontend_migrations_total",
 			"Further attempts after a worker failed: before the first token (new_request), after it (ongoing_request), or when a prompt was to be made (preprocess).", "kind"),
 		rejections: m.Counter("frontend_rejections_total",
-			"Requests refused at the door.", "reason"),
+			"Requests refused before a worker was chosen.", "reason"),
 		mediaResolve: m.Histogram("frontend_media_resolve_seconds",
 			"Time in which it was found out what the media of a request are, by outcome: resolved, unresolved (the request goes by its text) or refused.",
 			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "outcome"),

@@ -101,7 +101,7 @@ func (f *eventSubscription) checkContinuity(ctx context.Context, at streamPositi
 		r.suspectAllFeeds()
 		return nil
 	case at.life != f.last.life:
-		return fmt.Errorf("%w: the stream is another one than that of the snapshot", errGone)
+		return fmt.Errorf("%w: the stream differs from that of the snapshot", errGone)
 	}
 	return f.checkStream(ctx)
 }

@@ -46,7 +46,7 @@ func (e *proxyEngine) Generate(ctx context.Context, req *engine.Request, sink fu
 }
 
 // errSink marks the caller's failure to take a delta.
-var errSink = errors.New("relay: the caller took no more")
+var errSink = errors.New("routerproxy: the caller took no more")
 
 // generationTask is one attempt of a caller, dispatched to workers. One goroutine uses it.
 type generationTask struct {

@@ -15,9 +15,9 @@ type metrics struct {
 
 func newMetrics(m *obs.Metrics) metrics {
 	return metrics{
-		migrations: m.Counter("relay_migrations_total", "Further attempts of a router process after a worker failed: before the first token (new_request), after it (ongoing_request), or when a prompt was to be made (preprocess).", "kind"),
-		waiting:    m.Gauge("relay_waiting", "Requests in a router process that have no worker and wait for one.").WithLabelValues(),
-		media: m.Histogram("relay_media_resolve_seconds",
+		migrations: m.Counter("router_process_migrations_total", "Further attempts of a router process after a worker failed: before the first token (new_request), after it (ongoing_request), or when a prompt was to be made (preprocess).", "kind"),
+		waiting:    m.Gauge("router_process_waiting", "Requests in a router process that have no worker and wait for one.").WithLabelValues(),
+		media: m.Histogram("router_process_media_resolve_seconds",
 			"Time in which a router process found out what the media of a conversation are, by outcome: resolved, unresolved (the request goes by its text) or refused.",
 			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "outcome"),
 	}

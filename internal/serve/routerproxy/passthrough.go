@@ -49,7 +49,7 @@ func (e *proxyEngine) PassThrough(ctx context.Context, req *engine.PassthroughRe
 }
 
 // errBroken ends the attempts of a request whose answer failed after its first data.
-var errBroken = errors.New("relay: the answer broke, and cannot move")
+var errBroken = errors.New("routerproxy: the answer broke, and cannot move")
 
 // passthroughTask is a passthrough request, dispatched to workers. Until a worker sends data, another
 // can be tried. One goroutine uses it.

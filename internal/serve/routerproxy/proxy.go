@@ -258,7 +258,7 @@ func (e *proxyEngine) modelName(model string) string {
 }
 
 // errStopped is the cause of the end of requests that outlive Run.
-var errStopped = errors.New("relay: stopped")
+var errStopped = errors.New("routerproxy: stopped")
 
 // enterRequest waits for Run. The context it returns ends with ctx or with Run; leave ends it.
 func (e *proxyEngine) enterRequest(ctx context.Context) (_ context.Context, leave func(), err error) {

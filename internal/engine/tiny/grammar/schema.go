@@ -319,7 +319,7 @@ func (c *compiler) anyValueRule() int {
 		one := c.reserveRule(v)
 		body, err := c.compileType(one, v, t)
 		if err != nil {
-			panic("guide: the rule of any value: " + err.Error()) // it depends on nothing
+			panic("grammar: the rule of any value: " + err.Error()) // it depends on nothing
 		}
 		c.g.code[c.all[one].entry].next = body
 		rules = append(rules, one)

@@ -142,7 +142,7 @@ func checkNames(c *Config, names []string) error {
 			continue
 		}
 		if len(errs) == 8 {
-			errs = append(errs, errors.New("model: and more"))
+			errs = append(errs, errors.New("model: further weights do not belong to it either"))
 			break
 		}
 		errs = append(errs, fmt.Errorf("model: weight %.100q does not belong to a model of this configuration; is the architecture in its config.json right?", name))
