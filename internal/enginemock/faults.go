@@ -73,6 +73,8 @@ type Fault struct {
 	After       int     `json:"after,omitempty"`
 	Status      int     `json:"status,omitempty"`
 	For         Wait    `json:"for,omitempty"`
+
+	setNumber int // of the set from which it was taken
 }
 
 // Wait is a duration, in JSON as "1.5s".
@@ -110,9 +112,10 @@ const maxFaults = 64
 type Faults struct {
 	mu struct {
 		sync.Mutex
-		set    []Fault
-		struck map[FaultKind]int
-		seed   uint64
+		set      []Fault
+		replaced int // how often set was replaced
+		struck   map[FaultKind]int
+		seed     uint64
 	}
 }
 
@@ -137,6 +140,7 @@ func (f *Faults) Set(set ...Fault) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.set = slices.Clone(set)
+	f.mu.replaced++
 	return nil
 }
 
@@ -167,6 +171,7 @@ func (f *Faults) takeDue(kind FaultKind) (Fault, bool) {
 			}
 		}
 		hit := *x
+		hit.setNumber = f.mu.replaced
 		if x.Count > 0 {
 			if x.Count--; x.Count == 0 {
 				f.mu.set = slices.Delete(f.mu.set, i, i+1)
@@ -176,6 +181,25 @@ func (f *Faults) takeDue(kind FaultKind) (Fault, bool) {
 		return hit, true
 	}
 	return Fault{}, false
+}
+
+// giveBack undoes takeDue for a fault which did not strike, because the answer ended before.
+func (f *Faults) giveBack(x Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.struck[x.Kind]--
+	if x.Count == 0 || x.setNumber != f.mu.replaced {
+		return
+	}
+	x.setNumber = 0
+	for i := range f.mu.set {
+		same := f.mu.set[i]
+		if same.Count, x.Count = 1, 1; same == x {
+			f.mu.set[i].Count++
+			return
+		}
+	}
+	f.mu.set = append(f.mu.set, x)
 }
 
 // MarshalJSON encodes the switches and how often each kind triggered.

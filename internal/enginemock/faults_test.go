@@ -78,6 +78,14 @@ func TestFaultsInTheAnswer(t *testing.T) {
 			}
 
 			set(enginemock.Fault{Kind: enginemock.FaultStall, Count: 1, After: 5})
+			// An answer which ends before the fault strikes leaves it for the next one.
+			if status, _, body := ask(t, s, "POST", "/v1/completions", `{"prompt":[300,301],"max_tokens":1}`); status != http.StatusOK {
+				t.Errorf("a short answer: %d %.200s", status, body)
+			}
+			waitIdle(t, s)
+			if n := s.Faults().TriggerCount(enginemock.FaultStall); n != 0 {
+				t.Errorf("a short answer stalled %d times", n)
+			}
 			ctx, cancel := context.WithCancel(t.Context())
 			res, err = do(ctx, s, "POST", "/v1/completions", streamed)
 			if err != nil {

@@ -283,22 +283,34 @@ func (s *Server) startAnswer(w http.ResponseWriter, r *http.Request) (*answerFau
 	return f, true
 }
 
+// release ends the answer: faults which it did not reach are for later answers.
+func (f *answerFaults) release() {
+	for _, x := range []*Fault{f.stall, f.streamError, f.disconnect} {
+		if x != nil {
+			f.server.faults.giveBack(*x)
+		}
+	}
+}
+
 // beforePart applies the faults which are due before p is sent; flush sends what was queued before.
 func (f *answerFaults) beforePart(ctx context.Context, p *outputPart, flush func()) error {
 	due := func(x *Fault) bool { return x != nil && f.sent >= x.After }
 	if due(f.disconnect) {
+		f.disconnect = nil
 		flush()
 		panic(http.ErrAbortHandler)
 	}
 	if due(f.streamError) {
+		f.streamError = nil
 		return errStreamFault
 	}
 	if due(f.stall) {
 		flush()
-		if err := waitFor(ctx, time.Duration(f.stall.For)); err != nil {
+		d := time.Duration(f.stall.For)
+		f.stall = nil
+		if err := waitFor(ctx, d); err != nil {
 			return err
 		}
-		f.stall = nil
 	}
 	if f.drip != nil {
 		flush()

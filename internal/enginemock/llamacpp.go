@@ -214,6 +214,7 @@ func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	defer f.release()
 	asked, err := q.toPromptRequest(s, "llama-"+s.freshID())
 	if err != nil {
 		s.writeError(w, err)

@@ -515,6 +515,7 @@ func (s *Server) serveOpenAI(chat bool) http.HandlerFunc {
 		if !ok {
 			return
 		}
+		defer f.release()
 		c, err := s.newCall(r, &q, chat)
 		if err != nil {
 			s.writeError(w, err)

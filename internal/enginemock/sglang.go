@@ -254,6 +254,7 @@ func (s *Server) sglangGenerate(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	defer f.release()
 	jobs, err := q.splitJobs(r.Context(), s)
 	if err != nil {
 		s.sglangWriteError(w, err)

@@ -388,6 +388,7 @@ func (s *Server) vllmGenerate(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	defer f.release()
 	if !s.checkFeatures(w, &g) {
 		return
 	}
