@@ -14,7 +14,7 @@ import sys
 
 from make_model import VOCABULARY, Weights, write_safetensors
 
-HIDDEN, LAYERS, HEADS, HEAD, INNER = 64, 2, 2, 32, 128
+HIDDEN, LAYERS, HEADS, HEAD, INNER = 64, 12, 2, 32, 128
 VISION, DEPTH, VISION_HEADS, PATCH, MERGE = 64, 2, 2, 14, 2
 CONTEXT = 8192
 SPECIAL = ["<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"]
