@@ -25,7 +25,7 @@ func (t *ReservationTable) OthersShare(w kv.Worker) LoadShare {
 // PrefillQueue is a worker's queue of prefills: engines compute prompts one after another.
 type PrefillQueue struct {
 	Requests int
-	// Tokens are the prompt tokens of all of them, FirstTokens those of the first; neither regards elapsed time.
+	// Tokens counts the prompt tokens of all of them and FirstTokens of the first one, without regard to elapsed time.
 	Tokens, FirstTokens int
 	// Since is when the first one became the first.
 	Since kv.Mono

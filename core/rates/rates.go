@@ -3,7 +3,7 @@
 // quantities are tokens, shares of a worker's blocks and milliseconds. It knows neither routers nor requests, so
 // that everything which plans work can use one Learner.
 //
-// The rates of a Learner are those of one model. They are two lines, for a worker of average speed, and a speed for
+// A Learner has the rates of one model: two lines, for a worker of average speed, and a speed for
 // each worker:
 //
 //	prefill(w, tokens) = speed(w) * (fixed + tokens*each)

@@ -142,7 +142,7 @@ func TestPrefillShare(t *testing.T) {
 	}
 }
 
-// TestAnswerLengths: means and quantiles are those of the last answers, of the client once it has enough.
+// TestAnswerLengths: means and quantiles follow the last answers, of the client once it has enough.
 func TestAnswerLengths(t *testing.T) {
 	table := newTable(t, Config{})
 	w := table.WorkerOf(kv.Worker{ID: 1})

@@ -80,7 +80,7 @@ func (r *Router) RecordFirstToken(id string, attempt uint32, cached int) {
 	r.recordPrefill(key, cached, func(p *modelPool) bool { return p.router.RecordFirstToken(r.now(), key, cached) })
 }
 
-// MarkPrefilled is RecordFirstToken for an answer of which nothing arrived before its end: it does not say how
+// MarkPrefilled is RecordFirstToken for an answer which arrives whole, at its end: it does not say how
 // long the prefill took.
 func (r *Router) MarkPrefilled(id string, attempt uint32, cached int) {
 	key := activeseq.AttemptKey{ID: id, Attempt: attempt}

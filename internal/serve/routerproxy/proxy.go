@@ -34,7 +34,7 @@ type Router interface {
 	// tokens of the prompt in its cache. If cached is engine.CachedUnknown, it is called again if the
 	// worker reports it later.
 	RecordFirstToken(id string, attempt uint32, cached int)
-	// MarkPrefilled is RecordFirstToken for an answer of which nothing arrived before its end.
+	// MarkPrefilled is RecordFirstToken for an answer which arrives whole, at its end.
 	MarkPrefilled(id string, attempt uint32, cached int)
 	// RecordOutput says that the attempt has generated more tokens. It is called about once for each
 	// block of them.
