@@ -49,7 +49,7 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 	fs.IntVar(&as.Ranks, "data-parallel-size", 1, "data-parallel ranks, each with a cache and events of its own")
 	fs.IntVar(&as.Slots, "slots", 4, "slots of dialect llamacpp: requests served at once, and conversations kept")
 	fs.StringArrayVar(&as.Adapters, "lora", nil, "LoRA adapter, NAME or NAME=PATH; repeatable")
-	fs.StringArrayVar(&as.Faults, "fault", nil, "what goes wrong: KIND,count=N,skip=N,probability=P,after=TOKENS,status=N,for=DURATION, all but the kind optional; repeatable")
+	fs.StringArrayVar(&as.Faults, "fault", nil, "what goes wrong: KIND,count=N,skip=N,probability=P,after=TOKENS,min-tokens=N,status=N,for=DURATION, all but the kind optional; repeatable")
 	fs.StringArrayVar(&as.Features, "feature", nil, "what this build of the engine has or lacks, NAME=on or NAME=off: tokens, details, metrics, dev, cumulative, extra-keys, uuids, map-events, push, binary-hashes, duplicates, offload, hybrid, jpeg-sequences, frame-sampling, round-up; repeatable")
 	fs.StringArrayVar(&as.Headers, "response-header", nil, "header of every answer, NAME=VALUE; repeatable")
 	fs.StringVar(&as.APIKeyFile, "api-key-file", "", "file with the key that requests must show")

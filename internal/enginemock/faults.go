@@ -71,8 +71,11 @@ type Fault struct {
 	// Probability is that of each opportunity; 0 means 1.
 	Probability float64 `json:"probability,omitempty"`
 	After       int     `json:"after,omitempty"`
-	Status      int     `json:"status,omitempty"`
-	For         Wait    `json:"for,omitempty"`
+	// MinTokens spares answers whose request allows fewer tokens, such as a health check's. It is for stall,
+	// stream_error, disconnect and drip.
+	MinTokens int  `json:"min_tokens,omitempty"`
+	Status    int  `json:"status,omitempty"`
+	For       Wait `json:"for,omitempty"`
 
 	setNumber int // of the set from which it was taken
 }
@@ -95,8 +98,8 @@ func (f *Fault) Validate() error {
 	switch {
 	case !slices.Contains(FaultKinds(), f.Kind):
 		return fmt.Errorf("kind %.40q is not one of %v", f.Kind, FaultKinds())
-	case f.Count < 0 || f.Skip < 0 || f.After < 0 || f.For < 0:
-		return errors.New("count, skip, after and for must not be negative")
+	case min(f.Count, f.Skip, f.After, f.MinTokens) < 0 || f.For < 0:
+		return errors.New("count, skip, after, min_tokens and for must not be negative")
 	case !(f.Probability >= 0 && f.Probability <= 1):
 		return fmt.Errorf("probability must be between 0 and 1, not %v", f.Probability)
 	case f.Status != 0 && (f.Status < 400 || f.Status > 599):

@@ -77,14 +77,18 @@ func TestFaultsInTheAnswer(t *testing.T) {
 				t.Errorf("a connection that breaks off: %v after %d bytes", err, len(data))
 			}
 
-			set(enginemock.Fault{Kind: enginemock.FaultStall, Count: 1, After: 5})
-			// An answer which ends before the fault strikes leaves it for the next one.
-			if status, _, body := ask(t, s, "POST", "/v1/completions", `{"prompt":[300,301],"max_tokens":1}`); status != http.StatusOK {
-				t.Errorf("a short answer: %d %.200s", status, body)
-			}
-			waitIdle(t, s)
-			if n := s.Faults().TriggerCount(enginemock.FaultStall); n != 0 {
-				t.Errorf("a short answer stalled %d times", n)
+			// An answer which ends before the fault strikes leaves it for the next one, and so does one of a
+			// request which allows too few tokens.
+			for _, spares := range []enginemock.Fault{{MinTokens: 2}, {After: 5}} {
+				spares.Kind, spares.Count = enginemock.FaultStall, 1
+				set(spares)
+				if status, _, body := ask(t, s, "POST", "/v1/completions", `{"prompt":[300,301],"max_tokens":1}`); status != http.StatusOK {
+					t.Errorf("a short answer: %d %.200s", status, body)
+				}
+				waitIdle(t, s)
+				if n := s.Faults().TriggerCount(enginemock.FaultStall); n != 0 {
+					t.Errorf("a short answer stalled %d times", n)
+				}
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			res, err = do(ctx, s, "POST", "/v1/completions", streamed)

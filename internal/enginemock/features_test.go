@@ -106,11 +106,11 @@ func TestAdapters(t *testing.T) {
 
 // TestParseFault parses its own output, and reports errors for invalid texts.
 func TestParseFault(t *testing.T) {
-	f, err := enginemock.ParseFault("stall,count=2,skip=1,probability=0.5,after=7,for=3s")
-	if want := (enginemock.Fault{Kind: enginemock.FaultStall, Count: 2, Skip: 1, Probability: 0.5, After: 7, For: enginemock.Wait(3 * time.Second)}); err != nil || f != want {
+	f, err := enginemock.ParseFault("stall,count=2,skip=1,probability=0.5,after=7,min-tokens=9,for=3s")
+	if want := (enginemock.Fault{Kind: enginemock.FaultStall, Count: 2, Skip: 1, Probability: 0.5, After: 7, MinTokens: 9, For: enginemock.Wait(3 * time.Second)}); err != nil || f != want {
 		t.Errorf("%+v %v", f, err)
 	}
-	for _, bad := range []string{"", "flood", "stall,for=x", "stall,how=bad", "error,status=200", "stall,after=-1"} {
+	for _, bad := range []string{"", "flood", "stall,for=x", "stall,how=bad", "error,status=200", "stall,after=-1", "stall,min-tokens=-1"} {
 		if _, err := enginemock.ParseFault(bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}

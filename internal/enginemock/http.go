@@ -292,9 +292,10 @@ func (f *answerFaults) release() {
 	}
 }
 
-// beforePart applies the faults which are due before p is sent; flush sends what was queued before.
-func (f *answerFaults) beforePart(ctx context.Context, p *outputPart, flush func()) error {
-	due := func(x *Fault) bool { return x != nil && f.sent >= x.After }
+// beforePart applies the faults which are due before p is sent; flush sends what was queued before. limit is
+// how many tokens the request allows.
+func (f *answerFaults) beforePart(ctx context.Context, p *outputPart, limit int, flush func()) error {
+	due := func(x *Fault) bool { return x != nil && f.sent >= x.After && limit >= x.MinTokens }
 	if due(f.disconnect) {
 		f.disconnect = nil
 		flush()
@@ -312,7 +313,7 @@ func (f *answerFaults) beforePart(ctx context.Context, p *outputPart, flush func
 			return err
 		}
 	}
-	if f.drip != nil {
+	if due(f.drip) {
 		flush()
 		d := time.Duration(f.drip.For)
 		if d == 0 {
@@ -429,7 +430,7 @@ func (s *Server) forEachPart(ctx context.Context, a *outputStream, f *answerFaul
 		}
 		for i := range parts {
 			p := &parts[i]
-			if err := f.beforePart(ctx, p, flush); err != nil {
+			if err := f.beforePart(ctx, p, a.requests[p.prompt].req.Stop.MaxTokens, flush); err != nil {
 				return err
 			}
 			if err := visit(p); err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // ParseFault parses a fault of a command line: KIND, and after commas count=N, skip=N, probability=P,
-// after=TOKENS, status=N and for=DURATION, all optional.
+// after=TOKENS, min-tokens=N, status=N and for=DURATION, all optional.
 func ParseFault(text string) (Fault, error) {
 	kind, rest, _ := strings.Cut(text, ",")
 	f := Fault{Kind: FaultKind(kind)}
@@ -24,6 +24,8 @@ func ParseFault(text string) (Fault, error) {
 			f.Probability, err = strconv.ParseFloat(value, 64)
 		case "after":
 			f.After, err = strconv.Atoi(value)
+		case "min-tokens":
+			f.MinTokens, err = strconv.Atoi(value)
 		case "status":
 			f.Status, err = strconv.Atoi(value)
 		case "for":
@@ -31,7 +33,7 @@ func ParseFault(text string) (Fault, error) {
 			d, err = time.ParseDuration(value)
 			f.For = Wait(d)
 		default:
-			return f, fmt.Errorf("fault %.80q: %.40q is not one of count, skip, probability, after, status, for", text, key)
+			return f, fmt.Errorf("fault %.80q: %.40q is not one of count, skip, probability, after, min-tokens, status, for", text, key)
 		}
 		if err != nil {
 			return f, fmt.Errorf("fault %.80q: %s: %.40q cannot be read", text, key, value)

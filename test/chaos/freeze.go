@@ -197,7 +197,7 @@ func runStalls(ctx context.Context, e *testEnv, r *scenarioResult) error {
 
 	n := longOrShort(e, 24, 4)
 	middle := enginemock.Fault{Kind: enginemock.FaultStall, After: 5, Count: n}
-	first := enginemock.Fault{Kind: enginemock.FaultStall, Count: longOrShort(e, 12, 2)}
+	first := enginemock.Fault{Kind: enginemock.FaultStall, MinTokens: 2, Count: longOrShort(e, 12, 2)} // no canary
 	before := 0.0
 	for _, phase := range []struct {
 		name  string
