@@ -7,7 +7,10 @@
 // in docs/format/hash.md.
 package kv
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Token is one id of a model's vocabulary.
 type Token uint32
@@ -166,4 +169,48 @@ func (l MoELabel) IsValid() bool {
 		return l.Group == 0
 	}
 	return l.Has == HasExpert|HasGroup
+}
+
+// MoEQuery asks which blocks are labelled with experts which a request is expected to use.
+type MoEQuery struct {
+	Layer   uint32
+	Experts []uint32 // any of them; empty is any
+	Group   uint32   // valid if HasGroup
+	// HasGroup restricts the answer to labels of Group.
+	HasGroup bool
+	// Fallback says that workers without a labelled block are eligible too. MatchesLabel ignores it.
+	Fallback bool
+}
+
+// MatchesLabel reports whether a label matches the query.
+func (q *MoEQuery) MatchesLabel(l MoELabel) bool {
+	return l.Has&HasExpert != 0 && l.Layer == q.Layer &&
+		(len(q.Experts) == 0 || slices.Contains(q.Experts, l.Expert)) &&
+		(!q.HasGroup || l.Has&HasGroup != 0 && l.Group == q.Group)
+}
+
+// Tiers is the number of tiers.
+const Tiers = 4
+
+// Overlap is how much of a prompt one worker holds: the longest run of leading blocks in its cache, by tier.
+type Overlap struct {
+	Worker Worker
+	// Blocks counts that run by tier; each tier continues where the faster ones end: Blocks[TierDevice]
+	// leading blocks are on the device, Blocks[TierHost] more are reached when host memory counts too, and so
+	// on. The sum is the length of the run.
+	Blocks [Tiers]int
+	// Attachable counts, within the run over all tiers, the blocks in a pool which the worker can attach;
+	// they are part of Blocks[TierPool] where no faster tier of the worker itself has them.
+	Attachable int
+	// Labelled counts, within that run, the blocks whose label matches the request's MoEQuery; 0 without one.
+	Labelled int
+}
+
+// Depth returns the length of the run over all tiers, in blocks.
+func (o Overlap) Depth() int {
+	depth := 0
+	for _, n := range o.Blocks {
+		depth += n
+	}
+	return depth
 }

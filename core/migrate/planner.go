@@ -30,6 +30,7 @@
 package migrate
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -308,3 +309,57 @@ func belongsElsewhere(code fault.Code) bool {
 
 // isRefusal reports whether a worker, or the router for all of them, had no room: nothing is wrong with it.
 func isRefusal(code fault.Code) bool { return code == fault.Overloaded || code == fault.Limited }
+
+// waitBackoff doubles each wait, from least to most, and adds up to a half which differs between tasks, so
+// that tasks which failed at the same time do not retry at the same time.
+type waitBackoff struct {
+	least, most time.Duration
+	last        time.Duration // without the random part; 0 before the first
+	started     bool
+	draw        splitmix.Source
+}
+
+func (p *waitBackoff) nextWait() time.Duration {
+	p.last = min(max(2*p.last, p.least), p.most)
+	return p.last + time.Duration(p.draw.Next()%uint64(p.last/2+1))
+}
+
+// nextAfterFirst is nextWait, but without a wait the first time.
+func (p *waitBackoff) nextAfterFirst() time.Duration {
+	if !p.started {
+		p.started = true
+		return 0
+	}
+	return p.nextWait()
+}
+
+func (p *waitBackoff) resetWait() { p.last, p.started = 0, false }
+
+// Check reports the first violated invariant. It is for tests.
+func (m *Planner) Check() error {
+	seen := map[kv.WorkerID]bool{}
+	for _, f := range m.failed {
+		if seen[f.worker] {
+			return fmt.Errorf("worker %d is noted twice", f.worker)
+		}
+		seen[f.worker] = true
+	}
+	for _, id := range m.excluded {
+		if !seen[id] {
+			return fmt.Errorf("worker %d is excluded and never failed", id)
+		}
+	}
+	switch {
+	case m.failedAttempts > m.cfg.MaxAttempts:
+		return fmt.Errorf("%d attempts, at most %d", m.failedAttempts, m.cfg.MaxAttempts)
+	case m.countedFailures > max(m.cfg.MaxFailures, 0)+1:
+		return fmt.Errorf("%d failures, at most %d are made good", m.countedFailures, m.cfg.MaxFailures)
+	case m.countedFailures > m.failedAttempts || len(m.failed) > m.failedAttempts:
+		return fmt.Errorf("%d failures counted and %d noted of %d", m.countedFailures, len(m.failed), m.failedAttempts)
+	case m.bound && m.failedAttempts == 0:
+		return errors.New("bound by no attempt")
+	case m.waited < 0:
+		return fmt.Errorf("waited for %v", m.waited)
+	}
+	return nil
+}

@@ -2,8 +2,10 @@ package replay
 
 import (
 	"math"
+	"sort"
 
 	"penstock/core/exact"
+	"penstock/core/splitmix"
 )
 
 // drawExponential returns a draw from the exponential distribution with mean 1.
@@ -41,4 +43,38 @@ func (r *randomSource) drawGamma(shape float64) float64 {
 			return d * v * power / shape
 		}
 	}
+}
+
+// randomSource is the random source of one part of a workload.
+type randomSource struct{ splitmix.Source }
+
+// newRandomSource returns the random source of a purpose under a seed.
+func newRandomSource(seed, purpose uint64) randomSource {
+	return randomSource{splitmix.Source(splitmix.Mix(splitmix.Mix(seed+splitmix.Step) ^ purpose))}
+}
+
+// drawUnit returns a number in (0, 1]: a multiple of 2^-53, whose logarithm exists.
+func (r *randomSource) drawUnit() float64 {
+	return float64(float64(r.Next()>>11+1) / (1 << 53))
+}
+
+// zipfSampler draws from n items with a popularity of 1/rank^a. It takes 8 bytes per item.
+type zipfSampler struct {
+	cumulative []float64 // popularity summed up to this item
+}
+
+func newZipfSampler(n int, a float64) zipfSampler {
+	z := zipfSampler{make([]float64, n)}
+	sum := 0.0
+	for i := range z.cumulative {
+		sum += exact.Exp(float64(-a * exact.Ln(float64(i+1))))
+		z.cumulative[i] = sum
+	}
+	return z
+}
+
+// drawRank returns a number from 0, the most popular item.
+func (z *zipfSampler) drawRank(r *randomSource) int {
+	x := r.drawUnit() * z.cumulative[len(z.cumulative)-1]
+	return min(sort.SearchFloat64s(z.cumulative, x), len(z.cumulative)-1)
 }

@@ -3,6 +3,9 @@ package strictjson
 import (
 	"bytes"
 	"hash/maphash"
+	"strings"
+
+	"penstock/core/fault"
 )
 
 // keyStack detects duplicate keys in an object: by comparison while there are few, with a hash
@@ -87,4 +90,33 @@ func (k *keyStack) growTable(s *keySet, size int) {
 	for i, key := range k.all[s.base:] {
 		k.insertSlot(*s, i, key)
 	}
+}
+
+// UnknownKeys collects the undefined keys of an object, so that they are reported together. Its
+// zero value is empty.
+type UnknownKeys struct {
+	names   []string // the first keys
+	dropped bool     // there were more
+}
+
+// Add adds a key.
+func (u *UnknownKeys) Add(key string) {
+	const most = 16
+	if len(u.names) == most {
+		u.dropped = true
+		return
+	}
+	u.names = append(u.names, TruncateKey(key))
+}
+
+// Err returns an error which names the keys; nil if there are none.
+func (u *UnknownKeys) Err() error {
+	if len(u.names) == 0 {
+		return nil
+	}
+	names := strings.Join(u.names, ", ")
+	if u.dropped {
+		names += ", …"
+	}
+	return fault.InvalidParam(u.names[0], "Unsupported parameter(s): %s", names)
 }

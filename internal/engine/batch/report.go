@@ -1,6 +1,8 @@
 package batch
 
 import (
+	"context"
+
 	"penstock/core/kv"
 	"penstock/core/paged"
 	"penstock/internal/engine"
@@ -86,4 +88,11 @@ func (l *loop) deliverResults() {
 	}
 	clear(l.ended)
 	l.ended = l.ended[:0]
+}
+
+// WatchKV reports the content of the cache to sink; see [engine.KVSource]. A watcher that lags by more than
+// the length of a description of the whole cache is restarted. It returns nil when ctx ends, sink's error if
+// sink fails, and an Unavailable error when the engine has stopped.
+func (e *Engine) WatchKV(ctx context.Context, sink func([]kv.Event) error) error {
+	return e.watchers.Watch(ctx, e.wakeLoop, stoppedError(), sink)
 }

@@ -3,6 +3,7 @@ package frontend
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"penstock/internal/plane/disco"
@@ -149,4 +150,15 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("frontend config: RequestTimeout must not be negative, but is %v", c.RequestTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+// http2Config bounds one HTTP/2 connection, which TLS clients choose. A silent connection is pinged:
+// otherwise its streams would hold a connection whose client disappeared.
+func (f *Frontend) http2Config() *http.HTTP2Config {
+	return &http.HTTP2Config{
+		MaxConcurrentStreams: f.cfg.MaxStreams,
+		SendPingTimeout:      30 * time.Second,
+		PingTimeout:          15 * time.Second,
+		WriteByteTimeout:     f.cfg.WriteTimeout,
+	}
 }

@@ -52,3 +52,47 @@ func DescribeFunc(plane rpc.Plane) func(ctx context.Context, addr string) (disco
 		}, nil
 	}
 }
+
+// serveInspect answers a question about the workers behind a router. It does not count for a drain or
+// for MaxCalls: the router bounds its concurrent answers itself.
+func serveInspect(ctx context.Context, router engine.Inspector, body []byte, send func([]byte) error) error {
+	q, err := engine.DecodeInspection(body)
+	if err != nil {
+		return err
+	}
+	answer, err := router.Inspect(ctx, q)
+	if err != nil {
+		return err
+	}
+	return engine.SendInspectionFrames(answer, send)
+}
+
+// servePreprocess serves one request for the prompt of a text or a conversation. It validates the
+// engine's answer, so that a frontend need not attribute errors to the transport.
+func (s *callServer) servePreprocess(ctx context.Context, body []byte, send func([]byte) error) error {
+	w := s.w
+	eng, ok := w.eng.(engine.Preprocessor)
+	if !ok {
+		err := fault.New(fault.Unimplemented, "the engine of worker %d makes no prompts for others", w.cfg.ID)
+		w.metrics.countRefused(err)
+		return err
+	}
+	req := new(engine.PreprocessRequest)
+	return s.serveOnce(ctx, func() (string, callInfo, error) {
+		if err := engine.DecodePreprocessRequest(body, req); err != nil {
+			return "", callInfo{}, err
+		}
+		// No token is computed, so none is counted.
+		return req.Model, callInfo{id: req.ID, attempt: req.Attempt}, req.Validate()
+	}, func(ctx context.Context) error {
+		p, err := eng.Preprocess(ctx, req)
+		if err != nil {
+			return err
+		}
+		if err := p.Validate(w.card.VocabSize); err != nil {
+			return err
+		}
+		p.Attempt = req.Attempt
+		return p.SendFrames(send)
+	})
+}
