@@ -101,6 +101,7 @@ type Router struct {
 	decisions  uint64
 	lastChosen kv.Worker
 	sessions   *sessionTable
+	routers    int // of the same workers
 
 	candidates []scoredCandidate // scratch
 	ranks      []loadRank        // scratch

@@ -1,6 +1,8 @@
 package route
 
 import (
+	"os"
+	"strconv"
 	"errors"
 	"time"
 
@@ -14,6 +16,9 @@ import (
 type TimeCost struct {
 	// Wait is the time until the worker's queued prefills are done.
 	Wait float64 `json:"wait"`
+	// Unheard is the time of the prefills which other routers probably sent to the worker at the same time, and of
+	// which this router has not heard.
+	Unheard float64 `json:"unheard"`
 	// Own is the request's prefill, of what is not reused, and the fetching of reuse from slower tiers.
 	Own float64 `json:"own"`
 	// Evict is the prefill which others will repeat, because the request's blocks replace theirs: as much as Own
@@ -37,8 +42,10 @@ type TimeCost struct {
 
 // Sum returns the cost, in ms.
 func (c *TimeCost) Sum() float64 {
-	return c.Wait + c.Own + c.Evict + c.Backlog + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
+	return c.Wait + c.Unheard + c.Own + c.Evict + c.Backlog + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
 }
+
+var unheardSpread = func() float64 { v, err := strconv.ParseFloat(os.Getenv("SPREAD"), 64); if err != nil { return 1 }; return v }()
 
 // TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.
 type TimeWeights struct {
@@ -79,6 +86,9 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCan
 		done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens))
 		tc.Wait = max(w.PrefillMs(queue.Tokens)-max(done, 0), 0)
 	}
+	if n := p.unheard; n.Requests > 0 {
+		tc.Unheard = float64(unheardSpread * n.Requests * w.PrefillMs(int(n.Tokens/n.Requests)) * uniformAt(uint64(t.Worker.ID)<<16^uint64(t.Worker.Rank), p.mark))
+	}
 	tc.Own = w.PrefillMs(max(tokens, 1)) + float64(c.FetchBlocks*blockMs)
 	if w.HasEvicted(at) {
 		tc.Evict = tc.Own
@@ -97,18 +107,31 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCan
 	c.Cost = tc.Sum()
 }
 
+// SetRouters sets how many routers send to the same workers.
+func (r *Router) SetRouters(n int) { r.routers = n }
+
+// unheardByWorker returns what other routers probably sent unheard to each worker.
+func (r *Router) unheardByWorker(now kv.Mono) activeseq.Unheard {
+	if r.routers < 2 || len(r.targets) == 0 {
+		return activeseq.Unheard{}
+	}
+	u := r.active.UnheardAt(now)
+	return activeseq.Unheard{Requests: u.Requests / float64(len(r.targets)), Tokens: u.Tokens / float64(len(r.targets))}
+}
+
 // addBacklog adds to the costs in mode Time what depends on all candidates.
-func addBacklog(cands []scoredCandidate) {
+func addBacklog(p *requestPolicy, cands []scoredCandidate) {
 	shortest := cands[0].prefills
 	for i := range cands {
 		shortest = min(shortest, cands[i].prefills)
 	}
-	if shortest == 0 {
+	queued := float64(shortest) + p.unheard.Requests
+	if queued == 0 {
 		return
 	}
 	for i := range cands {
 		tc := &cands[i].Time
-		tc.Backlog = float64(tc.Own * float64(shortest))
+		tc.Backlog = float64(tc.Own * queued)
 		cands[i].Cost = tc.Sum()
 	}
 }
@@ -136,21 +159,34 @@ func (r *Router) RecordFirstToken(now kv.Mono, key activeseq.AttemptKey, cached 
 	if s, _, _ := r.active.AnswerStartOf(key); s != (activeseq.AnswerStart{}) {
 		return true
 	}
-	w := r.rates.WorkerOf(p.Worker)
+	r.learnFromOthers()
 	if p.Tokens > 0 {
-		tokens := p.Tokens
 		if cached >= 0 {
-			tokens = p.PromptTokens - cached
+			p.Tokens = p.PromptTokens - cached
 		}
-		if p.IsFirst {
-			w.RecordPrefill(now, tokens, now.Sub(p.Since))
-		} else {
-			w.RecordEarlyPrefill(tokens)
-		}
+		r.recordPrefill(now, &p)
 	}
+	w := r.rates.WorkerOf(p.Worker)
 	r.active.MarkPrefilled(key)
 	r.active.SetAnswerStart(key, activeseq.AnswerStart{At: now, Blocks: r.active.LoadOf(p.Worker).Blocks, PrefilledMs: w.PrefilledMs()})
 	return true
+}
+
+// recordPrefill records a prefill which ended at now.
+func (r *Router) recordPrefill(now kv.Mono, p *activeseq.Prefill) {
+	if w := r.rates.WorkerOf(p.Worker); p.IsFirst {
+		w.RecordPrefill(now, p.Tokens, now.Sub(p.Since))
+	} else {
+		w.RecordEarlyPrefill(p.Tokens)
+	}
+}
+
+// learnFromOthers records the prefills which other routers sent and reported as done.
+func (r *Router) learnFromOthers() {
+	finished := r.active.TakeFinished()
+	for i := range finished {
+		r.recordPrefill(finished[i].At, &finished[i].Prefill)
+	}
 }
 
 // RecordAnswer records the end of an answer of so many tokens which an attempt generated from its first token to
