@@ -168,8 +168,17 @@ func (r *Router) RecordFirstToken(now kv.Mono, key activeseq.AttemptKey, cached 
 	}
 	w := r.rates.WorkerOf(p.Worker)
 	r.active.MarkPrefilled(key)
-	r.active.SetAnswerStart(key, activeseq.AnswerStart{At: now, Blocks: r.active.LoadOf(p.Worker).Blocks, PrefilledMs: w.PrefilledMs()})
+	r.active.SetAnswerStart(key, activeseq.AnswerStart{At: now, Blocks: r.active.LoadOf(p.Worker).Blocks, PrefilledMs: r.prefilledMs(w, p.Worker, now)})
 	return true
+}
+
+// prefilledMs returns the time which a worker has spent on prefills until now, with the one in progress.
+func (r *Router) prefilledMs(w *rates.WorkerRates, id kv.Worker, now kv.Mono) float64 {
+	ms := w.PrefilledMs()
+	if q := r.active.PrefillQueueOf(id); q.Requests > 0 {
+		ms += toMs(max(now.Sub(q.Since), 0))
+	}
+	return ms
 }
 
 // recordPrefill records a prefill which ended at now.
@@ -202,7 +211,7 @@ func (r *Router) RecordAnswer(now kv.Mono, key activeseq.AttemptKey, tokens int)
 	if at, found := findTarget(r.targets, id); found {
 		share = shareOf(blocks, &r.targets[at])
 	}
-	w.RecordAnswer(rates.AnswerSample{Tokens: tokens, Took: now.Sub(s.At), Prefilled: w.PrefilledMs() - s.PrefilledMs, Share: share})
+	w.RecordAnswer(rates.AnswerSample{Tokens: tokens, Took: now.Sub(s.At), Prefilled: r.prefilledMs(w, id, now) - s.PrefilledMs, Share: share})
 }
 
 // RecordEviction records that a worker evicted blocks.
