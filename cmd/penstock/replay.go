@@ -156,7 +156,7 @@ func (f *workloadFlags) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.sort, "sort", false, "put the file's requests in the order of their times; without it a file that goes back is refused")
 	fs.BoolVar(&f.ignoreUnknown, "ignore-unknown", false, "pass over fields that the format does not have")
 	fs.IntVar(&f.traceBlockSize, "trace-block-size", 0, "tokens of a block of the file's hash_ids; 0 is the format's own")
-	fs.StringVar(&f.arrival, "arrival", "", "when requests are sent: trace (as the file says), trace:speedup=X, uniform, poisson or gamma:cv=X; the last three with --rate")
+	fs.StringVar(&f.arrival, "arrival", "", "when requests are sent: trace (as the file says), trace:speedup=X, trace:grid=3s (rounded down to this grid), uniform, poisson or gamma:cv=X; the last three with --rate")
 	fs.Float64Var(&f.rate, "rate", 0, "requests a second, in place of the workload's times; at random distances (poisson) unless --arrival says otherwise")
 	fs.IntVar(&f.requests, "requests", 0, "so many requests: of a trace the first ones, of a workload that is made up all; 0 is what it has")
 	fs.DurationVar(&f.from, "from", 0, "leave out what the workload sends before this, and begin there")

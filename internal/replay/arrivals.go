@@ -37,6 +37,9 @@ type Arrival struct {
 	CV float64
 	// Speedup divides the times and delays of AsWritten; 0 is 1. It does not change the speed of the workers.
 	Speedup float64
+	// Grid rounds the times of AsWritten down to multiples of it, after Speedup; 0 does not. Requests of one time
+	// are then sent at once.
+	Grid time.Duration
 	// Limit is the number of requests; 0 is all.
 	Limit int
 	// From and Until select a window of the workload's own time, which then begins at From; Until 0 is its
@@ -47,8 +50,8 @@ type Arrival struct {
 	Seed   uint64
 }
 
-// ParseArrival reads an arrival process from a flag: trace:speedup=2, uniform:rate=10, poisson:rate=10,
-// gamma:rate=10,cv=3 or closed.
+// ParseArrival reads an arrival process from a flag: trace:speedup=2, trace:grid=3s, uniform:rate=10,
+// poisson:rate=10, gamma:rate=10,cv=3 or closed.
 func ParseArrival(s string) (Arrival, error) {
 	a := Arrival{}
 	sp, err := parseFlagSpec(s)
@@ -60,7 +63,7 @@ func ParseArrival(s string) (Arrival, error) {
 	var knobs []parameter
 	switch a.Process {
 	case AsWritten:
-		knobs = []parameter{floatParameter("speedup", &a.Speedup, minRate, maxRate)}
+		knobs = []parameter{floatParameter("speedup", &a.Speedup, minRate, maxRate), durationParameter("grid", &a.Grid)}
 	case Uniform, Poisson:
 		knobs = []parameter{rate}
 	case Gamma:
@@ -103,6 +106,8 @@ func ApplyArrival(source Source, a Arrival) (Source, error) {
 		return nil, fmt.Errorf("arrival: a coefficient of variation of %v: must be from %v to %v", a.CV, minCV, maxCV)
 	case !(a.Speedup >= minRate && a.Speedup <= maxRate):
 		return nil, fmt.Errorf("arrival: a speed-up of %v: must be from %v to %v", a.Speedup, minRate, maxRate)
+	case a.Grid < 0:
+		return nil, fmt.Errorf("arrival: a grid of %v: must not be negative", a.Grid)
 	case a.From < 0 || a.Until < 0 || a.Until > 0 && a.Until <= a.From:
 		return nil, fmt.Errorf("arrival: a window from %v until %v is empty", a.From, a.Until)
 	case a.Offset < 0 || a.Limit < 0:
@@ -171,6 +176,9 @@ func (s *arrivalSource) assignTime(r *Request) error {
 		if s.arrival.Speedup != 1 {
 			r.At = clampDuration(float64(r.At) / s.arrival.Speedup)
 			r.Delay = clampDuration(float64(r.Delay) / s.arrival.Speedup)
+		}
+		if s.arrival.Grid > 0 {
+			r.At = r.At.Truncate(s.arrival.Grid)
 		}
 		r.At += s.arrival.Offset
 		return nil

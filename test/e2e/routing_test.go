@@ -576,9 +576,11 @@ func TestSessionStays(t *testing.T) {
 				worker := ""
 				for turn := range 5 {
 					f := frontends[turn%len(frontends)]
-					a := f.complete("/v1/completions", asking(ids(uint64(1000+10*session+turn), 100), 2), "x-session-id", fmt.Sprint("session ", session))
+					id := fmt.Sprintf("session-%d-turn-%d", session, turn)
+					a := f.complete("/v1/completions", asking(ids(uint64(1000+10*session+turn), 100), 2), "x-session-id", fmt.Sprint("session ", session), "x-request-id", id)
 					if a.status != http.StatusOK || worker != "" && a.worker != worker {
-						t.Errorf("session %d, turn %d: %+v, want worker %s", session, turn, a, worker)
+						_, decisions := f.do(http.MethodGet, "/v1/router/decisions?request_id="+id, nil)
+						t.Errorf("session %d, turn %d: %+v, want worker %s\ndecisions %s\nworkers %+v", session, turn, a, worker, decisions, f.workers())
 					}
 					worker = a.worker
 				}
