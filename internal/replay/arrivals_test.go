@@ -186,6 +186,7 @@ func TestParseArrival(t *testing.T) {
 	for text, want := range map[string]Arrival{
 		"trace":              {Process: AsWritten},
 		"trace:speedup=2.5":  {Process: AsWritten, Speedup: 2.5},
+		"trace:grid=3s":      {Process: AsWritten, Grid: 3 * time.Second},
 		"poisson:rate=10":    {Process: Poisson, Rate: 10},
 		"poisson":            {Process: Poisson},
 		"gamma:rate=1, cv=3": {Process: Gamma, Rate: 1, CV: 3},
@@ -203,10 +204,21 @@ func TestParseArrival(t *testing.T) {
 		"poisson:rate=fast":     "poisson: rate=fast: must be a number from 1e-06 to 1e+06",
 		"poisson:rate=1,rate=2": "rate is given twice",
 		"gamma:cv=NaN":          "cv=NaN: must be a number",
+		"trace:grid=-1s":        "grid=-1s: must be a time",
 		"closed:rate=1":         "closed has no parameters, so not rate",
 	} {
 		if _, err := ParseArrival(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestGridArrivals: times are rounded down to the grid, after the speed-up.
+func TestGridArrivals(t *testing.T) {
+	a := Arrival{Process: AsWritten, Speedup: 2, Grid: 3 * time.Second}
+	for i, r := range collect(t, arrive(t, every(20, time.Second), a)) {
+		if want := (time.Duration(i) * time.Second / 2).Truncate(3 * time.Second); r.At != want {
+			t.Errorf("request %d is at %v, want %v", i, r.At, want)
 		}
 	}
 }
