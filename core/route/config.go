@@ -179,7 +179,6 @@ func (r *Router) resolvePolicy(now kv.Mono, q *Query) (requestPolicy, error) {
 	}
 	r.resolveSession(now, &p, q)
 	if p.mode == Time {
-		r.learnFromOthers()
 		if p.unheard = r.unheardByWorker(now); p.unheard.Requests > 0 {
 			p.mark = q.markUncached()
 		}

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"os"
 	"fmt"
 	"slices"
 
@@ -184,6 +183,7 @@ func (r *Router) NeedsOverlaps(o *Override) bool {
 //   - Overloaded: the workers which could take it, or the pinned one, or the session's, are busy
 //   - Conflict: the attempt is reserved already
 func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
+	r.learnFromOthers()
 	p, err := r.resolvePolicy(now, q)
 	if err != nil {
 		return Decision{}, err
@@ -199,11 +199,6 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 	}
 	if err := r.active.Reserve(now, q.Key, c.Worker, d); err != nil {
 		return Decision{}, err
-	}
-	if r.decisions%100 == 99 && os.Getenv("DBG") != "" {
-		u := r.active.UnheardAt(now)
-		w := r.rates.WorkerOf(c.Worker)
-		fmt.Fprintf(os.Stderr, "n %d p1000 %.1f p8000 %.1f tok %.4f step %.2f ans %.0f rho %.2f unheard %.1f x %.0f time %+v\n", r.decisions, w.PrefillMs(1000), w.PrefillMs(8000), w.TokenMs(), w.StepMs(0.3), r.rates.AnswerTokens(""), w.PrefillShare(now), u.Requests, u.Tokens/max(u.Requests,1e-9), c.Time)
 	}
 	r.decisions++
 	r.lastChosen = c.Worker

@@ -1,8 +1,6 @@
 package route
 
 import (
-	"os"
-	"strconv"
 	"errors"
 	"time"
 
@@ -16,8 +14,10 @@ import (
 type TimeCost struct {
 	// Wait is the time until the worker's queued prefills are done.
 	Wait float64 `json:"wait"`
-	// Unheard is the time of the prefills which other routers probably sent to the worker at the same time, and of
-	// which this router has not heard.
+	// Unheard is between 0 and twice the time of the prefills which other routers probably sent to the worker at the
+	// same time, and of which this router has not heard. Where is drawn by what the prompt adds to the caches, so
+	// that routers of one view send different prompts to different workers, and prompts which share a prefix that
+	// no worker holds to one.
 	Unheard float64 `json:"unheard"`
 	// Own is the request's prefill, of what is not reused, and the fetching of reuse from slower tiers.
 	Own float64 `json:"own"`
@@ -25,7 +25,7 @@ type TimeCost struct {
 	// on a worker which evicted blocks lately.
 	Evict float64 `json:"evict"`
 	// Backlog is the time by which the prefill delays later requests, if all workers have prefills queued: Own for
-	// each one in the shortest queue. Until that is worked off, all work which is saved is saved for others too.
+	// each one in the shortest queue, and for those of which this router has probably not heard. Until that is worked off, all work which is saved is saved for others too.
 	Backlog float64 `json:"backlog"`
 	// Step is the time of one step: until the first token, once the prefill is done.
 	Step float64 `json:"step"`
@@ -44,8 +44,6 @@ type TimeCost struct {
 func (c *TimeCost) Sum() float64 {
 	return c.Wait + c.Unheard + c.Own + c.Evict + c.Backlog + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
 }
-
-var unheardSpread = func() float64 { v, err := strconv.ParseFloat(os.Getenv("SPREAD"), 64); if err != nil { return 1 }; return v }()
 
 // TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.
 type TimeWeights struct {
@@ -87,7 +85,7 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCan
 		tc.Wait = max(w.PrefillMs(queue.Tokens)-max(done, 0), 0)
 	}
 	if n := p.unheard; n.Requests > 0 {
-		tc.Unheard = float64(unheardSpread * n.Requests * w.PrefillMs(int(n.Tokens/n.Requests)) * uniformAt(uint64(t.Worker.ID)<<16^uint64(t.Worker.Rank), p.mark))
+		tc.Unheard = float64(2 * n.Requests * w.PrefillMs(int(n.Tokens/n.Requests)) * uniformAt(uint64(t.Worker.ID)<<16^uint64(t.Worker.Rank), p.mark))
 	}
 	tc.Own = w.PrefillMs(max(tokens, 1)) + float64(c.FetchBlocks*blockMs)
 	if w.HasEvicted(at) {
