@@ -463,6 +463,7 @@ func (e *routeExplanation) printTimeCosts(w io.Writer) error {
 		{"REQUESTS", func(c *candidateRow) string { return fmt.Sprint(c.ActiveRequests) }, true},
 		{"OF OTHERS", func(c *candidateRow) string { return fmt.Sprint(c.OthersRequests) }, false},
 		{"WAIT", func(c *candidateRow) string { return formatCost(c.Time.Wait) }, true},
+		{"UNHEARD", func(c *candidateRow) string { return formatCost(c.Time.Unheard) }, false},
 		{"PREFILL", func(c *candidateRow) string { return formatCost(c.Time.Own) }, true},
 		{"EVICTED", func(c *candidateRow) string { return formatCost(c.Time.Evict) }, false},
 		{"BACKLOG", func(c *candidateRow) string { return formatCost(c.Time.Backlog) }, false},

@@ -69,6 +69,7 @@ func (r ReservationRef) MarkPrefilled() bool {
 	if r.lookupRecord() == nil {
 		return false
 	}
+	r.table.noteAdoptedPrefill(r.index)
 	r.table.finishPrefill(r.index)
 	return true
 }

@@ -23,6 +23,7 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 	})
 	t.records[at].key = key
 	t.byKey[key] = at
+	t.coarrivals.recordOwn(t.time)
 	if t.cfg.Journal != nil {
 		t.records[at].journalNumber = t.cfg.Journal.OnReserved(t.newRef(at))
 	}
@@ -40,6 +41,7 @@ func (t *ReservationTable) AdoptReservation(now kv.Mono, v Reservation) Reservat
 	at := t.addReservation(now, v)
 	r := &t.records[at]
 	r.adopted = true
+	t.coarrivals.recordAdopted(t.time, r.prefillTokens)
 	r.worker.othersShare.Requests++
 	r.worker.othersShare.PrefillTokens += r.prefillTokens
 	t.growOutput(at, v.OutputTokens)
@@ -133,8 +135,36 @@ func (t *ReservationTable) PrefillOf(key AttemptKey) (p Prefill, ok bool) {
 	if !ok {
 		return p, false
 	}
+	return t.prefillAt(at), true
+}
+
+func (t *ReservationTable) prefillAt(at int32) Prefill {
 	r := &t.records[at]
-	return Prefill{r.worker.id, r.promptTokens, r.prefillTokens, r.worker.firstPrefill == at, r.worker.firstSince}, true
+	return Prefill{r.worker.id, r.promptTokens, r.prefillTokens, r.worker.firstPrefill == at, r.worker.firstSince}
+}
+
+// FinishedPrefill is the prefill of an adopted reservation, which its router has reported as done.
+type FinishedPrefill struct {
+	Prefill
+	At kv.Mono // when the report arrived
+}
+
+// maxFinished bounds the finished prefills which wait for TakeFinished.
+const maxFinished = 256
+
+// noteAdoptedPrefill keeps an adopted prefill which is about to finish for TakeFinished.
+func (t *ReservationTable) noteAdoptedPrefill(at int32) {
+	if t.records[at].prefillTokens > 0 && len(t.finished) < maxFinished {
+		t.finished = append(t.finished, FinishedPrefill{t.prefillAt(at), t.time})
+	}
+}
+
+// TakeFinished returns the adopted prefills which finished since the last call, in order; the latest ones are
+// missing if there were many. The slice is valid until the table changes.
+func (t *ReservationTable) TakeFinished() []FinishedPrefill {
+	all := t.finished
+	t.finished = t.finished[:0]
+	return all
 }
 
 // AnswerStart is what its user wants to know at the end of an answer about its start. The zero value is none.

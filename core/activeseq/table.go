@@ -104,6 +104,8 @@ type ReservationTable struct {
 	workers        map[kv.Worker]*workerLoad
 	expired        uint64
 	time           kv.Mono // the latest time passed to the table
+	coarrivals     coarrivals
+	finished       []FinishedPrefill
 }
 
 const noIndex = -1

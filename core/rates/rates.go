@@ -81,6 +81,8 @@ const (
 	maxShare  = 0.5
 	// evictionTime is how long an eviction shows that the cache is full.
 	evictionTime = time.Minute
+	// maxRun bounds the passes of a run.
+	maxRun = 8
 	// passWindow is the time within which first tokens of one worker come from the same pass of its engine.
 	passWindow = time.Millisecond
 )
@@ -116,7 +118,7 @@ type WorkerRates struct {
 	took, expected, samples, spread float64
 	speed                           float64
 
-	pass        prefillPass
+	pass        prefillRun
 	earlyTokens int // of prompts which were computed before the head of the queue
 
 	busy      float64 // ms of prefill, decaying with shareTime, as of busyAt
@@ -127,11 +129,14 @@ type WorkerRates struct {
 	evictedAt kv.Mono
 }
 
-// prefillPass is the last pass whose first tokens arrived: a sample, once later first tokens cannot belong to it.
-type prefillPass struct {
-	at     kv.Mono
+// prefillRun is a run of passes without a pause: a sample, once later first tokens cannot belong to it. A pass also
+// computes the beginnings of the next prompts, so that the times of single prompts say too much of the fixed part and
+// too little of the tokens.
+type prefillRun struct {
+	at     kv.Mono // of the last first token
 	tokens int
 	took   float64 // ms; 0 if there is none
+	passes int     // with first tokens
 }
 
 // WorkerOf returns the rates of w, which start with the speed of an average worker. The pointer is valid until
@@ -170,9 +175,13 @@ func (r *WorkerRates) RecordPrefill(now kv.Mono, tokens int, took time.Duration)
 	case took <= 0:
 		return
 	}
-	r.learnPass()
 	ms := toMs(min(took, maxSample))
-	r.pass = prefillPass{at: now, tokens: min(tokens+r.earlyTokens, maxTokens), took: ms}
+	if p := &r.pass; p.took > 0 && p.passes < maxRun && now.Sub(p.at)-took <= passWindow {
+		p.at, p.tokens, p.took, p.passes = now, min(p.tokens+tokens+r.earlyTokens, maxTokens), p.took+ms, p.passes+1
+	} else {
+		r.learnRun()
+		r.pass = prefillRun{at: now, tokens: min(tokens+r.earlyTokens, maxTokens), took: ms, passes: 1}
+	}
 	r.earlyTokens = 0
 	r.prefilled += ms
 	r.busy, r.busyAt = r.decayedBusy(now)+ms, max(now, r.busyAt)
@@ -194,17 +203,19 @@ func (r *WorkerRates) HasEvicted(now kv.Mono) bool {
 	return r.evicted && now.Sub(r.evictedAt) < evictionTime
 }
 
-// learnPass takes the last pass as a sample.
-func (r *WorkerRates) learnPass() {
+// learnRun takes the mean of the last run as a sample.
+func (r *WorkerRates) learnRun() {
 	p := r.pass
-	r.pass = prefillPass{}
+	r.pass = prefillRun{}
 	if p.took == 0 {
 		return
 	}
 	t := r.table
-	expected := t.prefill.at(float64(p.tokens))
-	took := t.prefill.boundSample(p.took, expected*r.speed)
-	t.prefill.addSample(float64(p.tokens), took/r.relativeSpeed())
+	n := float64(p.passes)
+	tokens := float64(p.tokens) / n
+	expected := t.prefill.at(tokens)
+	took := t.prefill.boundSample(p.took/n, expected*r.speed)
+	t.prefill.addSample(tokens, took/r.relativeSpeed())
 
 	r.took = float64(r.took*speedForget) + took
 	r.expected = float64(r.expected*speedForget) + expected

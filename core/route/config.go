@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/rates"
@@ -158,6 +159,10 @@ type requestPolicy struct {
 	// says that no other worker can be chosen.
 	bound        kv.Worker
 	mustUseBound bool
+	// unheard is what other routers probably sent unheard to each worker, in mode Time. mark is common to
+	// requests which share what no worker holds yet.
+	unheard activeseq.Unheard
+	mark    uint64
 }
 
 // resolvePolicy returns what is in force for q: the configuration, the request's override, a pin (which takes
@@ -173,7 +178,24 @@ func (r *Router) resolvePolicy(now kv.Mono, q *Query) (requestPolicy, error) {
 		return p, fault.InvalidParam("worker_id", "router mode direct needs the worker in the request: set nvext.backend_instance_id or the header x-worker-instance-id")
 	}
 	r.resolveSession(now, &p, q)
+	if p.mode == Time {
+		if p.unheard = r.unheardByWorker(now); p.unheard.Requests > 0 {
+			p.mark = q.markUncached()
+		}
+	}
 	return p, nil
+}
+
+// markUncached returns the hash of the prompt's first block which no worker holds; of its last one if there is none.
+func (q *Query) markUncached() uint64 {
+	depth := 0
+	for i := range q.Overlaps {
+		depth = max(depth, q.Overlaps[i].Depth())
+	}
+	if len(q.Chain) == 0 {
+		return 0
+	}
+	return uint64(q.Chain[min(depth, len(q.Chain)-1)])
 }
 
 // applyOverride returns the configured policy changed by o, or an Invalid error which names the wrong field.

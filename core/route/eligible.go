@@ -219,7 +219,7 @@ func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query) ([]sc
 		return nil, r.noWorkerError(now, p, q)
 	}
 	if p.mode == Time {
-		addBacklog(cands)
+		addBacklog(p, cands)
 	}
 	r.setProbabilities(p, cands)
 	return cands, nil

@@ -101,6 +101,7 @@ type Router struct {
 	decisions  uint64
 	lastChosen kv.Worker
 	sessions   *sessionTable
+	routers    int // of the same workers
 
 	candidates []scoredCandidate // scratch
 	ranks      []loadRank        // scratch
@@ -182,6 +183,7 @@ func (r *Router) NeedsOverlaps(o *Override) bool {
 //   - Overloaded: the workers which could take it, or the pinned one, or the session's, are busy
 //   - Conflict: the attempt is reserved already
 func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
+	r.learnFromOthers()
 	p, err := r.resolvePolicy(now, q)
 	if err != nil {
 		return Decision{}, err

@@ -14,13 +14,18 @@ import (
 type TimeCost struct {
 	// Wait is the time until the worker's queued prefills are done.
 	Wait float64 `json:"wait"`
+	// Unheard is between 0 and twice the time of the prefills which other routers probably sent to the worker at the
+	// same time, and of which this router has not heard. Where is drawn by what the prompt adds to the caches, so
+	// that routers of one view send different prompts to different workers, and prompts which share a prefix that
+	// no worker holds to one.
+	Unheard float64 `json:"unheard"`
 	// Own is the request's prefill, of what is not reused, and the fetching of reuse from slower tiers.
 	Own float64 `json:"own"`
 	// Evict is the prefill which others will repeat, because the request's blocks replace theirs: as much as Own
 	// on a worker which evicted blocks lately.
 	Evict float64 `json:"evict"`
 	// Backlog is the time by which the prefill delays later requests, if all workers have prefills queued: Own for
-	// each one in the shortest queue. Until that is worked off, all work which is saved is saved for others too.
+	// each one in the shortest queue, and for those of which this router has probably not heard. Until that is worked off, all work which is saved is saved for others too.
 	Backlog float64 `json:"backlog"`
 	// Step is the time of one step: until the first token, once the prefill is done.
 	Step float64 `json:"step"`
@@ -37,7 +42,7 @@ type TimeCost struct {
 
 // Sum returns the cost, in ms.
 func (c *TimeCost) Sum() float64 {
-	return c.Wait + c.Own + c.Evict + c.Backlog + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
+	return c.Wait + c.Unheard + c.Own + c.Evict + c.Backlog + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
 }
 
 // TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.
@@ -79,6 +84,9 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCan
 		done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens))
 		tc.Wait = max(w.PrefillMs(queue.Tokens)-max(done, 0), 0)
 	}
+	if n := p.unheard; n.Requests > 0 {
+		tc.Unheard = float64(2 * n.Requests * w.PrefillMs(int(n.Tokens/n.Requests)) * uniformAt(uint64(t.Worker.ID)<<16^uint64(t.Worker.Rank), p.mark))
+	}
 	tc.Own = w.PrefillMs(max(tokens, 1)) + float64(c.FetchBlocks*blockMs)
 	if w.HasEvicted(at) {
 		tc.Evict = tc.Own
@@ -97,18 +105,31 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCan
 	c.Cost = tc.Sum()
 }
 
+// SetRouters sets how many routers send to the same workers.
+func (r *Router) SetRouters(n int) { r.routers = n }
+
+// unheardByWorker returns what other routers probably sent unheard to each worker.
+func (r *Router) unheardByWorker(now kv.Mono) activeseq.Unheard {
+	if r.routers < 2 || len(r.targets) == 0 {
+		return activeseq.Unheard{}
+	}
+	u := r.active.UnheardAt(now)
+	return activeseq.Unheard{Requests: u.Requests / float64(len(r.targets)), Tokens: u.Tokens / float64(len(r.targets))}
+}
+
 // addBacklog adds to the costs in mode Time what depends on all candidates.
-func addBacklog(cands []scoredCandidate) {
+func addBacklog(p *requestPolicy, cands []scoredCandidate) {
 	shortest := cands[0].prefills
 	for i := range cands {
 		shortest = min(shortest, cands[i].prefills)
 	}
-	if shortest == 0 {
+	queued := float64(shortest) + p.unheard.Requests
+	if queued == 0 {
 		return
 	}
 	for i := range cands {
 		tc := &cands[i].Time
-		tc.Backlog = float64(tc.Own * float64(shortest))
+		tc.Backlog = float64(tc.Own * queued)
 		cands[i].Cost = tc.Sum()
 	}
 }
@@ -136,21 +157,43 @@ func (r *Router) RecordFirstToken(now kv.Mono, key activeseq.AttemptKey, cached 
 	if s, _, _ := r.active.AnswerStartOf(key); s != (activeseq.AnswerStart{}) {
 		return true
 	}
-	w := r.rates.WorkerOf(p.Worker)
+	r.learnFromOthers()
 	if p.Tokens > 0 {
-		tokens := p.Tokens
 		if cached >= 0 {
-			tokens = p.PromptTokens - cached
+			p.Tokens = p.PromptTokens - cached
 		}
-		if p.IsFirst {
-			w.RecordPrefill(now, tokens, now.Sub(p.Since))
-		} else {
-			w.RecordEarlyPrefill(tokens)
-		}
+		r.recordPrefill(now, &p)
 	}
+	w := r.rates.WorkerOf(p.Worker)
 	r.active.MarkPrefilled(key)
-	r.active.SetAnswerStart(key, activeseq.AnswerStart{At: now, Blocks: r.active.LoadOf(p.Worker).Blocks, PrefilledMs: w.PrefilledMs()})
+	r.active.SetAnswerStart(key, activeseq.AnswerStart{At: now, Blocks: r.active.LoadOf(p.Worker).Blocks, PrefilledMs: r.prefilledMs(w, p.Worker, now)})
 	return true
+}
+
+// prefilledMs returns the time which a worker has spent on prefills until now, with the one in progress.
+func (r *Router) prefilledMs(w *rates.WorkerRates, id kv.Worker, now kv.Mono) float64 {
+	ms := w.PrefilledMs()
+	if q := r.active.PrefillQueueOf(id); q.Requests > 0 {
+		ms += toMs(max(now.Sub(q.Since), 0))
+	}
+	return ms
+}
+
+// recordPrefill records a prefill which ended at now.
+func (r *Router) recordPrefill(now kv.Mono, p *activeseq.Prefill) {
+	if w := r.rates.WorkerOf(p.Worker); p.IsFirst {
+		w.RecordPrefill(now, p.Tokens, now.Sub(p.Since))
+	} else {
+		w.RecordEarlyPrefill(p.Tokens)
+	}
+}
+
+// learnFromOthers records the prefills which other routers sent and reported as done.
+func (r *Router) learnFromOthers() {
+	finished := r.active.TakeFinished()
+	for i := range finished {
+		r.recordPrefill(finished[i].At, &finished[i].Prefill)
+	}
 }
 
 // RecordAnswer records the end of an answer of so many tokens which an attempt generated from its first token to
@@ -166,7 +209,7 @@ func (r *Router) RecordAnswer(now kv.Mono, key activeseq.AttemptKey, tokens int)
 	if at, found := findTarget(r.targets, id); found {
 		share = shareOf(blocks, &r.targets[at])
 	}
-	w.RecordAnswer(rates.AnswerSample{Tokens: tokens, Took: now.Sub(s.At), Prefilled: w.PrefilledMs() - s.PrefilledMs, Share: share})
+	w.RecordAnswer(rates.AnswerSample{Tokens: tokens, Took: now.Sub(s.At), Prefilled: r.prefilledMs(w, id, now) - s.PrefilledMs, Share: share})
 }
 
 // RecordEviction records that a worker evicted blocks.

@@ -136,6 +136,9 @@ func (r *simRouter) routeRequest(c *cluster, q *route.Query, prompt []kv.Token) 
 	}
 	r.advanceReplica(c.now)
 	defer r.scheduleSync(c)
+	if r.replica != nil {
+		r.router.SetRouters(r.replica.CountRouters())
+	}
 	d, err := r.router.Pick(c.now, q)
 	if err == nil && r.predictions != nil {
 		r.predictions.RecordSent(c.now, d.Worker, c.chain)

@@ -188,6 +188,9 @@ func (r *Replica) AppendPeers(dst []PeerInfo) []PeerInfo {
 	return dst
 }
 
+// CountRouters returns the number of known routers, with this one.
+func (r *Replica) CountRouters() int { return len(r.peers) + 1 }
+
 // RequestUnplaced requests lists from the routers with reservations on workers which have become known since
 // the reservations were published, so that these are counted.
 func (r *Replica) RequestUnplaced(now kv.Mono) {

@@ -101,6 +101,9 @@ func (r *Router) stepReplica(out [][]byte) ([][]byte, time.Duration) {
 	defer r.mu.Unlock()
 	now := r.now()
 	out = r.mu.replica.Step(now, out)
+	for _, p := range r.mu.pools {
+		p.router.SetRouters(r.mu.replica.CountRouters())
+	}
 	return out, max(batchDelay, r.mu.replica.Next().Sub(now))
 }
 
@@ -126,6 +129,7 @@ func (r *Router) handlePeerMessage(m bus.Message) error {
 	r.mu.Lock()
 	err := r.mu.replica.HandleMessage(r.now(), m.Data)
 	for _, p := range r.mu.pools {
+		p.router.SetRouters(r.mu.replica.CountRouters())
 		r.admitLocked(p) // a worker may have less load
 	}
 	r.wakeSyncLocked() // possibly an answer
