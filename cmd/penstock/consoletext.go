@@ -33,28 +33,19 @@ type reportedError struct{ error }
 
 func (e reportedError) Unwrap() error { return e.error }
 
-// curlFlags returns the flags with which curl reaches a server at url, each preceded by a space.
-func curlFlags(url string, a node.Access) string {
-	var b strings.Builder
+// curlFlags returns the flags with which curl reaches a server at url.
+func curlFlags(url string, a node.Access) (flags []string) {
 	if a.CertFile != "" {
-		b.WriteString(" --cacert " + quoteShellWord(a.CertFile))
+		flags = append(flags, "--cacert "+quoteShellWord(a.CertFile))
 	}
 	if a.Name != "" {
 		host := func(url string) string { return strings.TrimPrefix(url, "https://") }
-		b.WriteString(" --connect-to " + host(a.URLOf(url)) + ":" + host(url))
+		flags = append(flags, "--connect-to "+host(a.URLOf(url))+":"+host(url))
 	}
-	return b.String()
+	return flags
 }
 
-// curlKeyFlag returns curl's flag for the API key, preceded by a space; "" without keys.
-func curlKeyFlag(a node.Access) string {
-	if a.KeyFile == "" {
-		return ""
-	}
-	return ` -H "Authorization: Bearer $` + config.EnvKey + `"`
-}
-
-// keyHint says where the key of curlKeyFlag comes from; "" without keys.
+// keyHint says where the API key of the examples comes from; "" without keys.
 func keyHint(a node.Access) string {
 	if a.KeyFile == "" {
 		return ""

@@ -80,6 +80,7 @@ func newRoleCommand(command config.Command, run roleFunc, cmd *cobra.Command) *c
 	cmd.Args = checkArgs(noArgs)
 	flags := config.AddFlags(cmd.Flags(), command)
 	addConfigFlag(cmd)
+	groupHelp(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		l, err := loadConfig(cmd, flags)

@@ -63,6 +63,13 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var b strings.Builder
 			printWelcome(&b, tc.ready)
+			_, example, _ := strings.Cut(b.String(), "curl")
+			example, _, _ = strings.Cut(example, "\n\n")
+			for line := range strings.SplitSeq(example, "\n") {
+				if len(line) > 120 {
+					t.Errorf("a line of the example has %d characters, at most 120 are allowed: %s", len(line), line)
+				}
+			}
 			for _, s := range tc.has {
 				if !strings.Contains(b.String(), s) {
 					t.Errorf("%s\nlacks %q", b.String(), s)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
 	"penstock/core/stall"
@@ -34,117 +35,151 @@ const (
 // Commands lists the commands with settings.
 func Commands() []Command { return []Command{Up, Frontend, Worker, Router} }
 
+// Group is a part of the settings, by which the help and docs/settings.md list them.
+type Group struct {
+	Name  string // as in a field tag
+	About string
+	Page  string // of the documentation, relative to docs; "" if there is none
+}
+
+// Groups lists the groups of settings, the most used first.
+func Groups() []Group {
+	return []Group{
+		{CommonGroup, "Addresses, models, the mode of the router, logs", ""},
+		{"router", "Choice of a worker, queue, overload, migration, snapshots", "router.md"},
+		{"engine", "Cache, batches, prompts and health of engines", "engines.md"},
+		{"media", "Images, videos and sounds", "media.md"},
+		{"network", "Discovery, planes, TLS, keys", "ops/fleet.md"},
+		{"limits", "Bounds of HTTP and of the shutdown", "ops/tls.md"},
+		{"simulation", "The simulated engine and its model of time", "sim.md"},
+	}
+}
+
+// CommonGroup is the group of the settings which most users need.
+const CommonGroup = "common"
+
+// groupAnnotation is the annotation of a flag with the group of its setting.
+const groupAnnotation = "group"
+
+// GroupOf returns the group of a flag. A flag which is no setting is common.
+func GroupOf(f *pflag.Flag) string {
+	if group := f.Annotations[groupAnnotation]; len(group) > 0 {
+		return group[0]
+	}
+	return CommonGroup
+}
+
 // Config is the effective tree. Field tags define each setting once. "key" is its name in penstock.yaml and,
 // after two dashes, on the command line. Its environment variable is PENSTOCK_ plus the key in upper case.
-// "help" is the text of --help. "on" lists the commands to which the setting belongs. Other commands accept
+// "group" is the name of its [Group]. "help" is the text of --help. "on" lists the commands to which the setting belongs. Other commands accept
 // it in a file or a variable, which a whole fleet may share, and ignore it.
 type Config struct {
-	HTTPAddr string `key:"http-addr" on:"up,frontend,worker,router" help:"address of the HTTP API, HOST:PORT; port 0 picks a free one; empty is none, for worker and router"`
-	DataDir  string `key:"data-dir" on:"up,frontend,worker,router" help:"directory of JetStream, if NATS is embedded, and of the worker's id; empty uses what goes with the process"`
+	HTTPAddr string `key:"http-addr" group:"common" on:"up,frontend,worker,router" help:"address of the HTTP API, HOST:PORT; port 0 picks a free one; empty is none, for worker and router"`
+	DataDir  string `key:"data-dir" group:"common" on:"up,frontend,worker,router" help:"directory of JetStream, if NATS is embedded, and of the worker's id; empty uses what goes with the process"`
 
-	NATSListen    string   `key:"nats-listen" on:"up,frontend,worker,router" help:"embed a NATS server that others reach at HOST:PORT (up always embeds one, for itself unless this is given)"`
-	NATS          string   `key:"nats" on:"frontend,worker,router" help:"URL of the fleet's NATS server, several separated by commas: nats://HOST:PORT, tls://…, with USER:PASSWORD@ if it asks"`
-	NATSCreds     string   `key:"nats-creds" on:"frontend,worker,router" help:"file with NATS credentials (JWT and seed)"`
-	NATSTokenFile string   `key:"nats-token-file" on:"up,frontend,worker,router" help:"file with the token that an embedded NATS server asks of others, and that is shown to --nats"`
-	NATSTLSCA     string   `key:"nats-tls-ca" on:"up,frontend,worker,router" help:"file with the certificates that sign the NATS server's (PEM); empty is the system's. An embedded server with a certificate asks its clients for one that they sign"`
-	NATSTLSCert   string   `key:"nats-tls-cert" on:"up,frontend,worker,router" help:"file with this process's certificate for NATS (PEM); an embedded server that has one speaks TLS only"`
-	NATSTLSKey    string   `key:"nats-tls-key" on:"up,frontend,worker,router" help:"file with the key of nats-tls-cert (PEM)"`
-	NATSWait      Duration `key:"nats-wait" on:"frontend,worker,router" help:"time that --nats has to answer at the start; later interruptions may last"`
+	NATSListen    string   `key:"nats-listen" group:"common" on:"up,frontend,worker,router" help:"embed a NATS server that others reach at HOST:PORT (up always embeds one, for itself unless this is given)"`
+	NATS          string   `key:"nats" group:"common" on:"frontend,worker,router" help:"URL of the fleet's NATS server, several separated by commas: nats://HOST:PORT, tls://…, with USER:PASSWORD@ if it asks"`
+	NATSCreds     string   `key:"nats-creds" group:"network" on:"frontend,worker,router" help:"file with NATS credentials (JWT and seed)"`
+	NATSTokenFile string   `key:"nats-token-file" group:"network" on:"up,frontend,worker,router" help:"file with the token that an embedded NATS server asks of others, and that is shown to --nats"`
+	NATSTLSCA     string   `key:"nats-tls-ca" group:"network" on:"up,frontend,worker,router" help:"file with the certificates that sign the NATS server's (PEM); empty is the system's. An embedded server with a certificate asks its clients for one that they sign"`
+	NATSTLSCert   string   `key:"nats-tls-cert" group:"network" on:"up,frontend,worker,router" help:"file with this process's certificate for NATS (PEM); an embedded server that has one speaks TLS only"`
+	NATSTLSKey    string   `key:"nats-tls-key" group:"network" on:"up,frontend,worker,router" help:"file with the key of nats-tls-cert (PEM)"`
+	NATSWait      Duration `key:"nats-wait" group:"network" on:"frontend,worker,router" help:"time that --nats has to answer at the start; later interruptions may last"`
 
-	Discovery     string   `key:"discovery" on:"frontend,worker,router" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`
-	DiscoveryDir  string   `key:"discovery-dir" on:"frontend,worker,router" help:"directory of --discovery file"`
-	StaticWorkers []string `key:"static-workers" on:"frontend,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable"`
-	Namespace     string   `key:"namespace" on:"up,frontend,worker,router" help:"fleet that instances register in and find each other by"`
-	Component     string   `key:"component" on:"up,frontend,worker,router" help:"component name of the workers: a worker's own, and that of those to whom a frontend or router sends"`
-	Endpoint      string   `key:"endpoint" on:"up,worker,router" help:"endpoint name that the workers, or the router, register"`
-	RouterName    string   `key:"router-component" on:"router" help:"component name of the router itself: frontends with this --component send to it"`
-	Multimodal    bool     `key:"multimodal" bare:"true" on:"router" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
-	WorkerID      uint64   `key:"worker-id" on:"worker,router" help:"number of this instance in the fleet, below 2^53; 0 draws one, which --data-dir keeps"`
-	WorkerName    string   `key:"worker-name" on:"worker,router" help:"name of this instance in tables, for people; empty is that of its host"`
+	Discovery     string   `key:"discovery" group:"network" on:"frontend,worker,router" help:"where instances find each other: nats, file (a directory that all share), or static (a list of addresses)"`
+	DiscoveryDir  string   `key:"discovery-dir" group:"network" on:"frontend,worker,router" help:"directory of --discovery file"`
+	StaticWorkers []string `key:"static-workers" group:"network" on:"frontend,router" help:"address of a worker for --discovery static, such as tcp://10.0.0.7:7000; repeatable"`
+	Namespace     string   `key:"namespace" group:"common" on:"up,frontend,worker,router" help:"fleet that instances register in and find each other by"`
+	Component     string   `key:"component" group:"common" on:"up,frontend,worker,router" help:"component name of the workers: a worker's own, and that of those to whom a frontend or router sends"`
+	Endpoint      string   `key:"endpoint" group:"common" on:"up,worker,router" help:"endpoint name that the workers, or the router, register"`
+	RouterName    string   `key:"router-component" group:"router" on:"router" help:"component name of the router itself: frontends with this --component send to it"`
+	Multimodal    bool     `key:"multimodal" group:"media" bare:"true" on:"router" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
+	WorkerID      uint64   `key:"worker-id" group:"network" on:"worker,router" help:"number of this instance in the fleet, below 2^53; 0 draws one, which --data-dir keeps"`
+	WorkerName    string   `key:"worker-name" group:"network" on:"worker,router" help:"name of this instance in tables, for people; empty is that of its host"`
 
-	RequestPlane   string   `key:"request-plane" on:"frontend,worker,router" help:"what requests travel over to this process: tcp, http or nats; it calls others by what they advertise"`
-	RPCAddr        string   `key:"rpc-addr" on:"worker,router" help:"address to serve requests at, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of this host from which it reaches the NATS server, 127.0.0.1 if that is on this host"`
-	RPCAdvertise   string   `key:"rpc-advertise" on:"worker,router" help:"HOST or HOST:PORT at which others reach rpc-addr; empty is what it listens on, and of all interfaces the address from which it reaches the NATS server"`
-	EventPlane     string   `key:"event-plane" on:"frontend,worker,router" help:"what cache events, load and slots travel over: nats (without a server they end at the process), or zmq (ZeroMQ from process to process, without a server: routers leave no snapshots)"`
-	EventAddr      string   `key:"event-addr" on:"frontend,worker,router" help:"address to publish events at with --event-plane zmq, HOST:PORT; what was published before is asked for at the port behind it; port 0 picks two free ones. Empty is two free ones at the address of an empty rpc-addr"`
-	EventAdvertise string   `key:"event-advertise" on:"frontend,worker,router" help:"HOST at which others reach event-addr; empty is that of rpc-advertise, or, as there, what it listens on or reaches the NATS server from"`
-	EventPeers     []string `key:"event-peers" on:"frontend,worker,router" help:"event-addr of another process, HOST:PORT, for --discovery static; repeatable, and the process itself may be among them"`
+	RequestPlane   string   `key:"request-plane" group:"network" on:"frontend,worker,router" help:"what requests travel over to this process: tcp, http or nats; it calls others by what they advertise"`
+	RPCAddr        string   `key:"rpc-addr" group:"network" on:"worker,router" help:"address to serve requests at, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of this host from which it reaches the NATS server, 127.0.0.1 if that is on this host"`
+	RPCAdvertise   string   `key:"rpc-advertise" group:"network" on:"worker,router" help:"HOST or HOST:PORT at which others reach rpc-addr; empty is what it listens on, and of all interfaces the address from which it reaches the NATS server"`
+	EventPlane     string   `key:"event-plane" group:"network" on:"frontend,worker,router" help:"what cache events, load and slots travel over: nats (without a server they end at the process), or zmq (ZeroMQ from process to process, without a server: routers leave no snapshots)"`
+	EventAddr      string   `key:"event-addr" group:"network" on:"frontend,worker,router" help:"address to publish events at with --event-plane zmq, HOST:PORT; what was published before is asked for at the port behind it; port 0 picks two free ones. Empty is two free ones at the address of an empty rpc-addr"`
+	EventAdvertise string   `key:"event-advertise" group:"network" on:"frontend,worker,router" help:"HOST at which others reach event-addr; empty is that of rpc-advertise, or, as there, what it listens on or reaches the NATS server from"`
+	EventPeers     []string `key:"event-peers" group:"network" on:"frontend,worker,router" help:"event-addr of another process, HOST:PORT, for --discovery static; repeatable, and the process itself may be among them"`
 
-	RPCTLSCert   string `key:"rpc-tls-cert" on:"frontend,worker,router" help:"file with this process's certificate for the request plane (PEM)"`
-	RPCTLSKey    string `key:"rpc-tls-key" on:"frontend,worker,router" help:"file with the key of rpc-tls-cert (PEM)"`
-	RPCTLSCA     string `key:"rpc-tls-ca" on:"frontend,worker,router" help:"file with the certificates that sign those of the request plane (PEM): with it calls go over TLS, and a worker asks its callers for one"`
-	RPCTokenFile string `key:"rpc-token-file" on:"frontend,worker,router" help:"file with the token that callers show on the request plane"`
+	RPCTLSCert   string `key:"rpc-tls-cert" group:"network" on:"frontend,worker,router" help:"file with this process's certificate for the request plane (PEM)"`
+	RPCTLSKey    string `key:"rpc-tls-key" group:"network" on:"frontend,worker,router" help:"file with the key of rpc-tls-cert (PEM)"`
+	RPCTLSCA     string `key:"rpc-tls-ca" group:"network" on:"frontend,worker,router" help:"file with the certificates that sign those of the request plane (PEM): with it calls go over TLS, and a worker asks its callers for one"`
+	RPCTokenFile string `key:"rpc-token-file" group:"network" on:"frontend,worker,router" help:"file with the token that callers show on the request plane"`
 
-	Engines         Engines  `key:"engine" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU), sim (the cache and schedule of an engine, the time of a model of one, and a passage as its text), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, and behind commas events=tcp://HOST:PORT, replay=tcp://HOST:PORT, snapshot=tcp://HOST:PORT, ranks=N, mode=auto|tokens|pass, block-size=N, api-key-file=FILE, name=NAME, model-path=DIR, media=KINDS, media-keys=uuid|off, mm-processor-kwargs=JSON, media-check=on|off; up takes several of those"`
-	EngineWait      Duration `key:"engine-wait" on:"up,worker" help:"time that an engine that runs already has to answer at the start, of several the first one; those that come later are taken in then"`
-	KVEvents        string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
-	KVReplay        string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
-	Workers         int      `key:"workers" on:"up" help:"number of workers; engines that run already have one for each data-parallel rank"`
-	Model           string   `key:"model" on:"up,worker" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
-	ModelPath       string   `key:"model-path" on:"up,frontend,worker,router" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json), of which engine sim reads all but the weights, and what is between text and tokens for engines that run already; without it, theirs is looked for in the directory that they name and in the cache of the Hugging Face hub; for a frontend and for a router with multimodal, where the tokenizer is if it is not where the workers have it"`
-	ServedModelName []string `key:"served-model-name" on:"up,worker" help:"name that clients use, repeatable; the first is the model's own"`
+	Engines         Engines  `key:"engine" group:"common" on:"up,worker" help:"engine of the workers: tiny (a real transformer on the CPU), sim (the cache and schedule of an engine, the time of a model of one, and a passage as its text), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, and behind commas events=tcp://HOST:PORT, replay=tcp://HOST:PORT, snapshot=tcp://HOST:PORT, ranks=N, mode=auto|tokens|pass, block-size=N, api-key-file=FILE, name=NAME, model-path=DIR, media=KINDS, media-keys=uuid|off, mm-processor-kwargs=JSON, media-check=on|off; up takes several of those"`
+	EngineWait      Duration `key:"engine-wait" group:"engine" on:"up,worker" help:"time that an engine that runs already has to answer at the start, of several the first one; those that come later are taken in then"`
+	KVEvents        string   `key:"kv-events" group:"engine" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
+	KVReplay        string   `key:"kv-replay" group:"engine" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
+	Workers         int      `key:"workers" group:"common" on:"up" help:"number of workers; engines that run already have one for each data-parallel rank"`
+	Model           string   `key:"model" group:"common" on:"up,worker" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
+	ModelPath       string   `key:"model-path" group:"common" on:"up,frontend,worker,router" help:"directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json), of which engine sim reads all but the weights, and what is between text and tokens for engines that run already; without it, theirs is looked for in the directory that they name and in the cache of the Hugging Face hub; for a frontend and for a router with multimodal, where the tokenizer is if it is not where the workers have it"`
+	ServedModelName []string `key:"served-model-name" group:"common" on:"up,worker" help:"name that clients use, repeatable; the first is the model's own"`
 
-	ToolCallParser  string `key:"tool-call-parser" on:"up,worker" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
-	ReasoningParser string `key:"reasoning-parser" on:"up,worker" help:"form in which the model writes reasoning: auto, none, or a name such as qwen3, deepseek_r1, gpt_oss, mistral, granite"`
+	ToolCallParser  string `key:"tool-call-parser" group:"engine" on:"up,worker" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
+	ReasoningParser string `key:"reasoning-parser" group:"engine" on:"up,worker" help:"form in which the model writes reasoning: auto, none, or a name such as qwen3, deepseek_r1, gpt_oss, mistral, granite"`
 
-	Preprocess string `key:"preprocess" on:"up,frontend" help:"who tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
+	Preprocess string `key:"preprocess" group:"engine" on:"up,frontend" help:"who tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
 
-	KVCacheBlockSize int `key:"kv-cache-block-size" on:"up,worker" help:"tokens per KV-cache block; of an engine that runs already it is found out, and must be this or a divisor of this if it is given"`
-	KVCacheBlocks    int `key:"kv-cache-blocks" on:"up,worker" help:"KV-cache blocks per worker; 0 is the engine's own: tiny sizes the cache from the model, sim has 1048576 tokens"`
-	MaxNumSeqs       int `key:"max-num-seqs" on:"up,worker" help:"sequences that a worker runs at once"`
-	MaxBatchedTokens int `key:"max-num-batched-tokens" on:"up,worker" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks. 0 is the engine's own: 512 of tiny, 8192 of sim"`
-	MaxWaiting       int `key:"max-waiting" on:"up,worker" help:"requests that a worker queues before it refuses more"`
+	KVCacheBlockSize int `key:"kv-cache-block-size" group:"engine" on:"up,worker" help:"tokens per KV-cache block; of an engine that runs already it is found out, and must be this or a divisor of this if it is given"`
+	KVCacheBlocks    int `key:"kv-cache-blocks" group:"engine" on:"up,worker" help:"KV-cache blocks per worker; 0 is the engine's own: tiny sizes the cache from the model, sim has 1048576 tokens"`
+	MaxNumSeqs       int `key:"max-num-seqs" group:"engine" on:"up,worker" help:"sequences that a worker runs at once"`
+	MaxBatchedTokens int `key:"max-num-batched-tokens" group:"engine" on:"up,worker" help:"tokens that a worker computes in one step; longer prompts are prefilled in chunks. 0 is the engine's own: 512 of tiny, 8192 of sim"`
+	MaxWaiting       int `key:"max-waiting" group:"engine" on:"up,worker" help:"requests that a worker queues before it refuses more"`
 
-	HostedExperts string `key:"hosted-experts" on:"worker" help:"experts of a mixture-of-experts model that the worker hosts, if not all: LAYERS:EXPERTS or LAYERS:EXPERTS@SHARE, separated by commas (0-60:0-31,0-60:64@0.5), SHARE being how much of the tokens for them it computes itself; routers prefer it for requests that expect them"`
+	HostedExperts string `key:"hosted-experts" group:"engine" on:"worker" help:"experts of a mixture-of-experts model that the worker hosts, if not all: LAYERS:EXPERTS or LAYERS:EXPERTS@SHARE, separated by commas (0-60:0-31,0-60:64@0.5), SHARE being how much of the tokens for them it computes itself; routers prefer it for requests that expect them"`
 
 	Simulation
 
-	RouterMode         string   `key:"router-mode" on:"up,frontend,router" help:"how workers are chosen: kv, time, round-robin, random, power-of-two, least-loaded or direct"`
-	OverlapScoreWeight float64  `key:"kv-overlap-score-weight" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
-	NoKVEvents         bool     `key:"no-kv-events" bare:"true" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
-	PredictedTTL       Duration `key:"router-predicted-ttl" on:"up,frontend,router" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
-	RouterTemperature  float64  `key:"router-temperature" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
-	RouterSeed         uint64   `key:"router-seed" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
-	RouterReplicaSync  string   `key:"router-replica-sync" on:"up,frontend,router" help:"on or off: routers of one component tell each other what they have sent to its workers, so that each counts the requests of all"`
-	RouterTrackOutput  string   `key:"router-track-output-blocks" on:"up,frontend,router" help:"on or off: blocks of answers count as load of their worker as they are generated, and fade towards the expected end of a request that gives one (nvext.agent_hints.osl)"`
-	BusyThreshold      float64  `key:"busy-threshold" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
-	BusyPrefillTokens  int      `key:"busy-prefill-tokens" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
-	SnapshotThreshold  int      `key:"router-snapshot-threshold" on:"up,frontend,router" help:"messages of cache events after which a router leaves a snapshot of what it knows, for those that start later; 0 leaves none"`
-	ResetStates        string   `key:"router-reset-states" bare:"on" on:"up,frontend,router" help:"on: throw away what earlier routers left of cache events and snapshots, unless others are using it; force: throw it away; off: use it"`
+	RouterMode         string   `key:"router-mode" group:"common" on:"up,frontend,router" help:"how workers are chosen: kv, time, round-robin, random, power-of-two, least-loaded or direct"`
+	OverlapScoreWeight float64  `key:"kv-overlap-score-weight" group:"router" on:"up,frontend,router" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
+	NoKVEvents         bool     `key:"no-kv-events" group:"router" bare:"true" on:"up,frontend,router" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
+	PredictedTTL       Duration `key:"router-predicted-ttl" group:"router" on:"up,frontend,router" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
+	RouterTemperature  float64  `key:"router-temperature" group:"router" on:"up,frontend,router" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
+	RouterSeed         uint64   `key:"router-seed" group:"router" on:"up,frontend,router" help:"seed of the router's tie breaks and random modes; 0 draws one at start"`
+	RouterReplicaSync  string   `key:"router-replica-sync" group:"router" on:"up,frontend,router" help:"on or off: routers of one component tell each other what they have sent to its workers, so that each counts the requests of all"`
+	RouterTrackOutput  string   `key:"router-track-output-blocks" group:"router" on:"up,frontend,router" help:"on or off: blocks of answers count as load of their worker as they are generated, and fade towards the expected end of a request that gives one (nvext.agent_hints.osl)"`
+	BusyThreshold      float64  `key:"busy-threshold" group:"router" on:"up,frontend,router" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
+	BusyPrefillTokens  int      `key:"busy-prefill-tokens" group:"router" on:"up,frontend,router" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
+	SnapshotThreshold  int      `key:"router-snapshot-threshold" group:"router" on:"up,frontend,router" help:"messages of cache events after which a router leaves a snapshot of what it knows, for those that start later; 0 leaves none"`
+	ResetStates        string   `key:"router-reset-states" group:"router" bare:"on" on:"up,frontend,router" help:"on: throw away what earlier routers left of cache events and snapshots, unless others are using it; force: throw it away; off: use it"`
 
 	Routing
 
-	MigrationLimit      int      `key:"migration-limit" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
-	MigrationWait       Duration `key:"migration-wait" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
-	ActiveRequestExpiry Duration `key:"active-request-expiry" on:"up,frontend,router" help:"time after which a reservation that was neither freed nor renewed is dropped; running requests renew theirs"`
+	MigrationLimit      int      `key:"migration-limit" group:"router" on:"up,frontend,router" help:"times a request may move to another worker after a failure"`
+	MigrationWait       Duration `key:"migration-wait" group:"router" on:"up,frontend,router" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
+	ActiveRequestExpiry Duration `key:"active-request-expiry" group:"router" on:"up,frontend,router" help:"time after which a reservation that was neither freed nor renewed is dropped; running requests renew theirs"`
 
 	Media
 
-	CanaryInterval Duration `key:"canary-interval" on:"up,worker" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
-	StallTimeout   Duration `key:"stall-timeout" on:"up,worker" help:"time without a token after which a stream goes on at another worker although its engine works, from 10s to 5m; 0s learns it from the engine's streams"`
+	CanaryInterval Duration `key:"canary-interval" group:"engine" on:"up,worker" help:"silence after which a worker asks its engine for a token, to see whether it works; 0s never does"`
+	StallTimeout   Duration `key:"stall-timeout" group:"engine" on:"up,worker" help:"time without a token after which a stream goes on at another worker although its engine works, from 10s to 5m; 0s learns it from the engine's streams"`
 
-	MaxBodyBytes int64    `key:"max-body-bytes" on:"up,frontend,router" help:"largest request body"`
-	MaxInflight  int      `key:"max-inflight" on:"up,frontend,router" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
-	SSEKeepAlive Duration `key:"sse-keep-alive" on:"up,frontend" help:"silence after which a stream says that it lives, with a comment that clients skip"`
-	DrainGrace   Duration `key:"drain-grace" on:"up,frontend" help:"time that a frontend goes on taking requests after Ctrl-C or SIGTERM, while /health says draining, so that load balancers find another"`
-	DrainTimeout Duration `key:"drain-timeout" on:"up,frontend,worker,router" help:"time that running requests have to finish after Ctrl-C or SIGTERM"`
+	MaxBodyBytes int64    `key:"max-body-bytes" group:"limits" on:"up,frontend,router" help:"largest request body"`
+	MaxInflight  int      `key:"max-inflight" group:"limits" on:"up,frontend,router" help:"requests a frontend or router serves at once before it refuses more (a frontend with 503)"`
+	SSEKeepAlive Duration `key:"sse-keep-alive" group:"limits" on:"up,frontend" help:"silence after which a stream says that it lives, with a comment that clients skip"`
+	DrainGrace   Duration `key:"drain-grace" group:"limits" on:"up,frontend" help:"time that a frontend goes on taking requests after Ctrl-C or SIGTERM, while /health says draining, so that load balancers find another"`
+	DrainTimeout Duration `key:"drain-timeout" group:"limits" on:"up,frontend,worker,router" help:"time that running requests have to finish after Ctrl-C or SIGTERM"`
 
-	TLSCert       string `key:"tls-cert" on:"up,frontend,worker,router" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is taken over"`
-	TLSKey        string `key:"tls-key" on:"up,frontend,worker,router" help:"file with the key of tls-cert (PEM)"`
-	APIKeyFile    string `key:"api-key-file" on:"up,frontend,worker,router" help:"file with API keys and their limits (YAML): with it every request to the HTTP API must show one; a changed file is taken over"`
-	MetricsAccess string `key:"metrics-access" on:"up,frontend,worker,router" help:"who may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
-	AccessLog     string `key:"access-log" on:"up,frontend" help:"on or off: a line for each HTTP request that is over, at level info of component access"`
+	TLSCert       string `key:"tls-cert" group:"network" on:"up,frontend,worker,router" help:"file with the certificate of the HTTP API, its chain included (PEM): with it HTTP is HTTPS; a changed file is taken over"`
+	TLSKey        string `key:"tls-key" group:"network" on:"up,frontend,worker,router" help:"file with the key of tls-cert (PEM)"`
+	APIKeyFile    string `key:"api-key-file" group:"network" on:"up,frontend,worker,router" help:"file with API keys and their limits (YAML): with it every request to the HTTP API must show one; a changed file is taken over"`
+	MetricsAccess string `key:"metrics-access" group:"network" on:"up,frontend,worker,router" help:"who may read /metrics when there is an api-key-file: admin (a key with admin: true) or open"`
+	AccessLog     string `key:"access-log" group:"common" on:"up,frontend" help:"on or off: a line for each HTTP request that is over, at level info of component access"`
 
-	RequestTimeout Duration `key:"request-timeout" on:"up,frontend" help:"longest time of a whole request, its answer included; 0s is no bound"`
-	HeaderTimeout  Duration `key:"header-timeout" on:"up,frontend" help:"longest time in which a client sends the headers of a request, and TLS agrees"`
-	BodyTimeout    Duration `key:"body-timeout" on:"up,frontend" help:"longest time in which a client sends the body of a request"`
-	WriteTimeout   Duration `key:"write-timeout" on:"up,frontend" help:"time after which a client that takes nothing of its answer is gone"`
-	IdleTimeout    Duration `key:"idle-timeout" on:"up,frontend" help:"time after which a connection without a request is closed"`
-	MaxConnections int      `key:"max-connections" on:"up,frontend,worker,router" help:"connections of HTTP at once; one more is closed as it comes"`
-	MaxHeaderBytes int      `key:"max-header-bytes" on:"up,frontend" help:"largest headers of a request"`
+	RequestTimeout Duration `key:"request-timeout" group:"limits" on:"up,frontend" help:"longest time of a whole request, its answer included; 0s is no bound"`
+	HeaderTimeout  Duration `key:"header-timeout" group:"limits" on:"up,frontend" help:"longest time in which a client sends the headers of a request, and TLS agrees"`
+	BodyTimeout    Duration `key:"body-timeout" group:"limits" on:"up,frontend" help:"longest time in which a client sends the body of a request"`
+	WriteTimeout   Duration `key:"write-timeout" group:"limits" on:"up,frontend" help:"time after which a client that takes nothing of its answer is gone"`
+	IdleTimeout    Duration `key:"idle-timeout" group:"limits" on:"up,frontend" help:"time after which a connection without a request is closed"`
+	MaxConnections int      `key:"max-connections" group:"limits" on:"up,frontend,worker,router" help:"connections of HTTP at once; one more is closed as it comes"`
+	MaxHeaderBytes int      `key:"max-header-bytes" group:"limits" on:"up,frontend" help:"largest headers of a request"`
 
-	LogLevel  string `key:"log-level" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, disco, nats, rpc, relay, access, traces): info,router=debug"`
-	LogFormat string `key:"log-format" on:"up,frontend,worker,router" help:"text or json"`
+	LogLevel  string `key:"log-level" group:"common" on:"up,frontend,worker,router" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, disco, nats, rpc, relay, access, traces): info,router=debug"`
+	LogFormat string `key:"log-format" group:"common" on:"up,frontend,worker,router" help:"text or json"`
 }
 
 // Duration is a duration which is written like 30s or 10m everywhere.

@@ -118,7 +118,9 @@ func addFlags(fs *pflag.FlagSet, command Command, has func(reflect.StructField) 
 	for _, f := range settingFields() {
 		if has(f) {
 			addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), settingKey(f), f.Tag.Get("help"))
-			fs.Lookup(settingKey(f)).NoOptDefVal = f.Tag.Get("bare") // the value of the flag when it is given without one
+			flag := fs.Lookup(settingKey(f))
+			flag.NoOptDefVal = f.Tag.Get("bare") // the value of the flag when it is given without one
+			flag.Annotations = map[string][]string{groupAnnotation: {f.Tag.Get("group")}}
 		}
 	}
 	return fl

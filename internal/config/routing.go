@@ -11,16 +11,16 @@ import (
 
 // Routing are the settings for the choice of a worker, except the mode.
 type Routing struct {
-	RouterQueueWeight     float64   `key:"router-prefill-queue-weight" on:"up,frontend,router" help:"what a block of prefill work that other requests have on a worker costs against one of the request's own"`
-	RouterNearCost        float64   `key:"router-near-cost" on:"up,frontend,router" help:"share of the least cost by which another may exceed it and still count as equal: of two such workers drawn at random the less loaded is taken; 0 to 1"`
-	RouterFetchCosts      []float64 `key:"router-fetch-costs" on:"up,frontend,router" help:"what a cached block costs that is not on the worker's device, as a share of computing it: in host memory, on disk, in a pool that the worker can attach"`
-	RouterAffinityWeights []float64 `key:"router-affinity-weights" on:"up,frontend,router" help:"what preferences are worth, in blocks: a block labelled as moe_query asks, the experts that it expects for each block of the prompt, the worker of the request's session for each block of the prompt"`
-	RouterSessionAffinity string    `key:"router-session-affinity" on:"up,frontend,router" help:"what a request's session id (x-session-id, nvext.session_control) is worth: soft prefers the worker that had its last request, hard keeps to it while it can be chosen, off takes no notice"`
-	RouterSessionTTL      Duration  `key:"router-session-ttl" on:"up,frontend,router" help:"silence after which a session is forgotten"`
-	RouterQueueThreshold  string    `key:"router-queue-threshold" on:"up,frontend,router" help:"share of a worker's max-num-batched-tokens above which so many prompt tokens wait there that requests rather wait in the router; off never"`
-	RouterQueuePolicy     string    `key:"router-queue-policy" on:"up,frontend,router" help:"who of those that wait in the router goes first: fcfs (who came first) or wspt (who has least to compute)"`
-	RouterQueueDepth      int       `key:"router-queue-depth" on:"up,frontend,router" help:"requests that may wait in the router for each model; one more is refused with 503"`
-	RouterQueuePatience   Duration  `key:"router-queue-patience" on:"up,frontend,router" help:"time after which a request that waits in the router goes before those of higher priority"`
+	RouterQueueWeight     float64   `key:"router-prefill-queue-weight" group:"router" on:"up,frontend,router" help:"what a block of prefill work that other requests have on a worker costs against one of the request's own"`
+	RouterNearCost        float64   `key:"router-near-cost" group:"router" on:"up,frontend,router" help:"share of the least cost by which another may exceed it and still count as equal: of two such workers drawn at random the less loaded is taken; 0 to 1"`
+	RouterFetchCosts      []float64 `key:"router-fetch-costs" group:"router" on:"up,frontend,router" help:"what a cached block costs that is not on the worker's device, as a share of computing it: in host memory, on disk, in a pool that the worker can attach"`
+	RouterAffinityWeights []float64 `key:"router-affinity-weights" group:"router" on:"up,frontend,router" help:"what preferences are worth, in blocks: a block labelled as moe_query asks, the experts that it expects for each block of the prompt, the worker of the request's session for each block of the prompt"`
+	RouterSessionAffinity string    `key:"router-session-affinity" group:"router" on:"up,frontend,router" help:"what a request's session id (x-session-id, nvext.session_control) is worth: soft prefers the worker that had its last request, hard keeps to it while it can be chosen, off takes no notice"`
+	RouterSessionTTL      Duration  `key:"router-session-ttl" group:"router" on:"up,frontend,router" help:"silence after which a session is forgotten"`
+	RouterQueueThreshold  string    `key:"router-queue-threshold" group:"router" on:"up,frontend,router" help:"share of a worker's max-num-batched-tokens above which so many prompt tokens wait there that requests rather wait in the router; off never"`
+	RouterQueuePolicy     string    `key:"router-queue-policy" group:"router" on:"up,frontend,router" help:"who of those that wait in the router goes first: fcfs (who came first) or wspt (who has least to compute)"`
+	RouterQueueDepth      int       `key:"router-queue-depth" group:"router" on:"up,frontend,router" help:"requests that may wait in the router for each model; one more is refused with 503"`
+	RouterQueuePatience   Duration  `key:"router-queue-patience" group:"router" on:"up,frontend,router" help:"time after which a request that waits in the router goes before those of higher priority"`
 }
 
 func defaultRouting() Routing {

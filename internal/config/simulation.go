@@ -16,24 +16,24 @@ import (
 
 // Simulation are the settings of the simulated engine.
 type Simulation struct {
-	SimTiming        string    `key:"sim-timing" on:"up,worker,replay" help:"model of the time that a simulated engine takes: mocker, mocker-0.2, llm-d-like or smg-like"`
-	SimPrefill       []float64 `key:"sim-prefill" on:"up,worker,replay" help:"milliseconds in which a simulated engine computes prompts, in place of those of sim-timing: of the pass, of each token, of the square of the tokens, of each prompt, of the square of each prompt, of each pair of a token and one before it; those left out are 0 (16.5,0.0152,4.2e-7)"`
-	SimDecode        []float64 `key:"sim-decode" on:"up,worker,replay" help:"milliseconds in which it gives its sequences a token, likewise: of the pass, of the share of KV-cache blocks in use, of the square of that share, of each sequence, of each token of context (5.74,54,-25.7)"`
-	SimProfile       string    `key:"sim-profile" on:"up,worker,replay" help:"file of measured times (NPZ) to interpolate, in place of those of sim-timing"`
-	SimEncoder       string    `key:"sim-encoder" on:"up,worker,replay" help:"milliseconds in which images and the like are encoded, by the tokens that they fill: TOKENS:MS, separated by commas (256:12.5,1024:40); straight lines between"`
-	SimSpeedup       float64   `key:"sim-speedup" on:"up,worker,replay" help:"how many times as fast a simulated engine is as its model of time says"`
-	SimDecodeSpeedup float64   `key:"sim-decode-speedup" on:"up,worker,replay" help:"how many times as fast decode is besides, as with speculative decoding"`
-	SimLoadFactor    float64   `key:"sim-load-factor" on:"up,worker,replay" help:"how many times as long everything takes with max-num-seqs sequences as with one; straight line between"`
-	SimJitter        float64   `key:"sim-jitter" on:"up,worker,replay" help:"standard deviation of the times of steps as a share of them, at most 0.3"`
-	SimSeed          uint64    `key:"sim-seed" on:"up,worker" help:"seed of what is drawn in a simulated engine, such as the jitter"`
-	SimStartup       Duration  `key:"sim-startup" on:"up,worker" help:"time that a simulated engine takes to start"`
-	SimPrefixCaching string    `key:"sim-prefix-caching" on:"up,worker" help:"on or off: whether a simulated engine keeps the blocks of sequences that ended, to see what that is worth"`
-	SimChunked       string    `key:"sim-chunked-prefill" on:"up,worker" help:"on or off: whether a simulated engine computes long prompts in several steps; without, max-num-batched-tokens must hold the longest"`
-	SimMoE           string    `key:"sim-moe" on:"up,worker" help:"shape of a mixture of experts, LAYERS:EXPERTS or LAYERS:EXPERTS:GROUPS (61:256:8): the cache events of simulated engines then label each block with an expert"`
-	SimCXL           string    `key:"sim-cxl" on:"up" help:"memory that the simulated engines of this process share, POOL:BLOCKS or POOL:BLOCKS:DELAY (0:65536:5ms): blocks are copied there, and fetched from there in place of being computed"`
-	SimContextLength int       `key:"sim-context-length" on:"up,worker" help:"tokens of prompt and answer that a simulated model takes; 0 is what the checkpoint at model-path says, or 262144"`
-	SimOutput        int       `key:"sim-output" on:"up,worker" help:"mean length in tokens of an answer to which the client set no limit; 0 has it go on to the end of the context"`
-	SimText          string    `key:"sim-text" on:"up,worker" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
+	SimTiming        string    `key:"sim-timing" group:"simulation" on:"up,worker,replay" help:"model of the time that a simulated engine takes: mocker, mocker-0.2, llm-d-like or smg-like"`
+	SimPrefill       []float64 `key:"sim-prefill" group:"simulation" on:"up,worker,replay" help:"milliseconds in which a simulated engine computes prompts, in place of those of sim-timing: of the pass, of each token, of the square of the tokens, of each prompt, of the square of each prompt, of each pair of a token and one before it; those left out are 0 (16.5,0.0152,4.2e-7)"`
+	SimDecode        []float64 `key:"sim-decode" group:"simulation" on:"up,worker,replay" help:"milliseconds in which it gives its sequences a token, likewise: of the pass, of the share of KV-cache blocks in use, of the square of that share, of each sequence, of each token of context (5.74,54,-25.7)"`
+	SimProfile       string    `key:"sim-profile" group:"simulation" on:"up,worker,replay" help:"file of measured times (NPZ) to interpolate, in place of those of sim-timing"`
+	SimEncoder       string    `key:"sim-encoder" group:"simulation" on:"up,worker,replay" help:"milliseconds in which images and the like are encoded, by the tokens that they fill: TOKENS:MS, separated by commas (256:12.5,1024:40); straight lines between"`
+	SimSpeedup       float64   `key:"sim-speedup" group:"simulation" on:"up,worker,replay" help:"how many times as fast a simulated engine is as its model of time says"`
+	SimDecodeSpeedup float64   `key:"sim-decode-speedup" group:"simulation" on:"up,worker,replay" help:"how many times as fast decode is besides, as with speculative decoding"`
+	SimLoadFactor    float64   `key:"sim-load-factor" group:"simulation" on:"up,worker,replay" help:"how many times as long everything takes with max-num-seqs sequences as with one; straight line between"`
+	SimJitter        float64   `key:"sim-jitter" group:"simulation" on:"up,worker,replay" help:"standard deviation of the times of steps as a share of them, at most 0.3"`
+	SimSeed          uint64    `key:"sim-seed" group:"simulation" on:"up,worker" help:"seed of what is drawn in a simulated engine, such as the jitter"`
+	SimStartup       Duration  `key:"sim-startup" group:"simulation" on:"up,worker" help:"time that a simulated engine takes to start"`
+	SimPrefixCaching string    `key:"sim-prefix-caching" group:"simulation" on:"up,worker" help:"on or off: whether a simulated engine keeps the blocks of sequences that ended, to see what that is worth"`
+	SimChunked       string    `key:"sim-chunked-prefill" group:"simulation" on:"up,worker" help:"on or off: whether a simulated engine computes long prompts in several steps; without, max-num-batched-tokens must hold the longest"`
+	SimMoE           string    `key:"sim-moe" group:"simulation" on:"up,worker" help:"shape of a mixture of experts, LAYERS:EXPERTS or LAYERS:EXPERTS:GROUPS (61:256:8): the cache events of simulated engines then label each block with an expert"`
+	SimCXL           string    `key:"sim-cxl" group:"simulation" on:"up" help:"memory that the simulated engines of this process share, POOL:BLOCKS or POOL:BLOCKS:DELAY (0:65536:5ms): blocks are copied there, and fetched from there in place of being computed"`
+	SimContextLength int       `key:"sim-context-length" group:"simulation" on:"up,worker" help:"tokens of prompt and answer that a simulated model takes; 0 is what the checkpoint at model-path says, or 262144"`
+	SimOutput        int       `key:"sim-output" group:"simulation" on:"up,worker" help:"mean length in tokens of an answer to which the client set no limit; 0 has it go on to the end of the context"`
+	SimText          string    `key:"sim-text" group:"simulation" on:"up,worker" help:"what a simulated model answers: passage (a text to read) or echo (the prompt)"`
 }
 
 // The choices of SimText. SimPrefixCaching and SimChunked are On or Off.
