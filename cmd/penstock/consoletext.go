@@ -12,7 +12,7 @@ import (
 // wantsHumanText reports whether w takes text for people among the records of the log: w is a terminal and
 // the log format is not JSON.
 func wantsHumanText(w io.Writer, l *config.Loaded) bool {
-	return isTerminal(w) && l.LogFormat != "json"
+	return isTerminal(w) && l.Log.Format != "json"
 }
 
 // reportExit reports after the log how a serving process ended: in words for people, as a record in a JSON
@@ -21,7 +21,7 @@ func reportExit(w io.Writer, l *config.Loaded, what string, err error) error {
 	switch {
 	case err == nil && wantsHumanText(w, l):
 		fmt.Fprintf(w, "penstock: %s\n", what)
-	case err != nil && l.LogFormat == "json":
+	case err != nil && l.Log.Format == "json":
 		node.LogFailure(l, w, err)
 		return reportedError{err}
 	}

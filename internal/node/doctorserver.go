@@ -34,10 +34,10 @@ const (
 func (d *doctor) checkServer(ctx context.Context, server string) {
 	named := server != ""
 	if !named {
-		if d.cfg == nil || d.cfg.HTTPAddr == "" || strings.HasSuffix(d.cfg.HTTPAddr, ":0") {
+		if d.cfg == nil || d.cfg.HTTP.Addr == "" || strings.HasSuffix(d.cfg.HTTP.Addr, ":0") {
 			return
 		}
-		server = d.httpURL(d.cfg.HTTPAddr)
+		server = d.httpURL(d.cfg.HTTP.Addr)
 		if live, _, err := probeLive(ctx, &d.http, server); !live || err != nil {
 			if wrong := describeCertificate(server, "--server", err); wrong != nil {
 				d.reportWarning("server", wrong.Remedy, "%s", wrong.What)
@@ -69,7 +69,7 @@ func (d *doctor) checkServer(ctx context.Context, server string) {
 
 // httpURL is the URL at which the process of these settings serves HTTP.
 func (d *doctor) httpURL(addr string) string {
-	if d.cfg.TLSCert != "" {
+	if d.cfg.HTTP.TLSCert != "" {
 		return "https://" + addr
 	}
 	return "http://" + addr
@@ -315,5 +315,5 @@ func remedyOf(w *examinedWorker) string {
 // lacksEventPlane reports whether the settings are those of a fleet without NATS and ZeroMQ, in which no
 // process receives another's cache events.
 func (d *doctor) lacksEventPlane() bool {
-	return d.cfg != nil && d.cfg.Command != config.Up && d.cfg.NATS == "" && d.cfg.NATSListen == "" && d.cfg.EventPlane != config.PlaneZMQ
+	return d.cfg != nil && d.cfg.Command != config.Up && d.cfg.NATS.URLs == "" && d.cfg.NATS.Listen == "" && d.cfg.Events.Plane != config.PlaneZMQ
 }

@@ -17,10 +17,10 @@ func openTinyEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipelin
 	tc := tinyConfig(cfg)
 	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), memoryLimit()
 	tc.Files, tc.Segment, tc.MediaLimits = files, openSegment, mediaLimits(cfg)
-	if len(cfg.ServedModelName) > 0 {
-		tc.Aliases = cfg.ServedModelName[1:]
+	if len(cfg.Engine.ServedModelName) > 0 {
+		tc.Aliases = cfg.Engine.ServedModelName[1:]
 	}
-	if cfg.ModelPath == "" {
+	if cfg.Engine.ModelPath == "" {
 		var err error
 		if tc.Vocabulary, err = builtinVocabulary(); err != nil {
 			return nil, err
@@ -44,12 +44,12 @@ func openTinyEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipelin
 func tinyConfig(cfg *config.Loaded) tiny.Config {
 	return tiny.Config{
 		Name:        cfg.ModelName(),
-		ModelPath:   cfg.ModelPath,
-		BlockSize:   cfg.KVCacheBlockSize,
+		ModelPath:   cfg.Engine.ModelPath,
+		BlockSize:   cfg.Engine.BlockSize,
 		Blocks:      cfg.CacheBlocks(),
-		MaxSeqs:     cfg.MaxNumSeqs,
+		MaxSeqs:     cfg.Engine.MaxNumSeqs,
 		TokenBudget: cfg.TokenBudget(),
-		MaxWaiting:  cfg.MaxWaiting,
+		MaxWaiting:  cfg.Engine.MaxWaiting,
 	}
 }
 

@@ -31,8 +31,8 @@ func (m *modelResult) modelCard() engine.Card { return m.engines[0].Card() }
 // the source of the engines' media; nil for none.
 func openModel(ctx context.Context, cfg *config.Loaded, files tiny.Files) *modelResult {
 	ref := chat.Ref{Kind: "builtin"}
-	if cfg.ModelPath != "" {
-		ref = chat.Ref{Kind: "dir", Dir: cfg.ModelPath}
+	if cfg.Engine.ModelPath != "" {
+		ref = chat.Ref{Kind: "dir", Dir: cfg.Engine.ModelPath}
 	}
 	pipe, err := chat.Open(ref)
 	if err != nil {
@@ -54,7 +54,7 @@ func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, r
 // engineCount is how many engines run in this process.
 func engineCount(cfg *config.Loaded) int {
 	if cfg.Command == config.Up {
-		return cfg.Workers
+		return cfg.Engine.Workers
 	}
 	return 1
 }
@@ -74,9 +74,9 @@ func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error)
 	if err == nil || ref.Kind != "dir" {
 		return pipe, err
 	}
-	if p.cfg.ModelPath == "" || p.cfg.ModelPath == ref.Dir {
+	if p.cfg.Engine.ModelPath == "" || p.cfg.Engine.ModelPath == ref.Dir {
 		return nil, fmt.Errorf("%w; if the checkpoint is elsewhere on this machine, name its directory with --model-path", err)
 	}
-	ref.Dir = p.cfg.ModelPath
+	ref.Dir = p.cfg.Engine.ModelPath
 	return chat.Open(chat.Ref(ref))
 }

@@ -69,10 +69,10 @@ func TestChoosePlaceLog(t *testing.T) {
 		cfg := settingsOf(t, config.Worker, c.env...)
 		var out bytes.Buffer
 		p := &planes{}
-		if cfg.NATSListen != "" { // at loopback, regardless of the settings
+		if cfg.NATS.Listen != "" { // at loopback, regardless of the settings
 			p.server = server
 		}
-		_, err := p.choosePlaneAddr(cfg, "rpc-addr", planeAddr{cfg.RPCAddr, cfg.RPCAdvertise}, slog.New(slog.NewTextHandler(&out, nil)))
+		_, err := p.choosePlaneAddr(cfg, "rpc-addr", planeAddr{cfg.RPC.Addr, cfg.RPC.Advertise}, slog.New(slog.NewTextHandler(&out, nil)))
 		if err != nil || !strings.Contains(out.String(), c.want) || strings.Count(out.String(), "\n") != min(len(c.want), 1) {
 			t.Errorf("%v: %v, log:\n%s", c.env, err, out.String())
 		}

@@ -91,7 +91,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found engineFacts) 
 
 // usesEnginePrompts reports whether frontends with these settings let engines make their prompts.
 func usesEnginePrompts(cfg *config.Loaded) bool {
-	return frontend.Preprocess(cfg.Preprocess) == frontend.PreprocessEngine
+	return frontend.Preprocess(cfg.Engine.Preprocess) == frontend.PreprocessEngine
 }
 
 // openRank opens one of the ranks.
