@@ -64,7 +64,7 @@ func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 	return router.New(router.Config{
 		Namespace: p.cfg.Fleet.Namespace, Component: p.cfg.Fleet.Component,
 		Route: p.cfg.RouteConfig(), Queue: p.cfg.QueueConfig(),
-		NoKVEvents: p.cfg.Router.NoKVEvents, PredictedTTL: negativeIfZero(p.cfg.Router.PredictedTTL),
+		NoKVEvents: p.cfg.Router.NoKVEvents, PredictedTTL: (*time.Duration)(&p.cfg.Router.PredictedTTL),
 		Sync:           p.cfg.Router.ReplicaSync == config.On,
 		TrackOutput:    p.cfg.Router.TrackOutput == config.On,
 		ReservationTTL: time.Duration(p.cfg.Router.ActiveRequestExpiry),
@@ -84,10 +84,6 @@ func snapshotReset(setting string) router.ResetMode {
 }
 
 func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Frontend, error) {
-	limit := p.cfg.Router.MigrationLimit
-	if limit == 0 {
-		limit = -1 // the frontend reads 0 as its default
-	}
 	var engines func() any
 	if p.remoteEngines != nil {
 		engines = func() any { return p.remoteEngines.engineStatuses() }
@@ -95,7 +91,7 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 	return frontend.New(frontend.Config{
 		Namespace: p.cfg.Fleet.Namespace, Component: p.cfg.Fleet.Component,
 		MaxBodyBytes: p.cfg.HTTP.MaxBodyBytes, MaxInflight: p.cfg.HTTP.MaxInflight,
-		MigrationLimit: limit, MigrationWait: negativeIfZero(p.cfg.Router.MigrationWait),
+		MigrationLimit: &p.cfg.Router.MigrationLimit, MigrationWait: (*time.Duration)(&p.cfg.Router.MigrationWait),
 		DrainGrace: time.Duration(p.cfg.Drain.Grace), DrainTimeout: time.Duration(p.cfg.Drain.Timeout),
 		RequestTimeout: time.Duration(p.cfg.HTTP.RequestTimeout), HeaderTimeout: time.Duration(p.cfg.HTTP.HeaderTimeout),
 		BodyTimeout: time.Duration(p.cfg.HTTP.BodyTimeout), WriteTimeout: time.Duration(p.cfg.HTTP.WriteTimeout),

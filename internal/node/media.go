@@ -52,12 +52,8 @@ func newMediaResolver(p *process) (s *mediaResolver, err error) {
 
 // newFetcher makes the media fetcher of the settings.
 func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
-	rate := cfg.Media.MinRate
-	if rate == 0 {
-		rate = -1 // 0 is the fetcher's default
-	}
 	return fetch.New(fetch.Config{
-		MinRate:      rate,
+		MinRate:      &cfg.Media.MinRate,
 		AllowPrivate: cfg.Media.AllowPrivate, AllowHosts: cfg.Media.AllowHosts,
 		MaxBytes: cfg.Media.MaxBytes, MaxPixels: cfg.Media.MaxPixels,
 		Timeout: time.Duration(cfg.Media.Timeout), CacheBytes: cfg.Media.CacheBytes,

@@ -11,6 +11,7 @@ import (
 	"penstock/internal/config"
 	"penstock/internal/media/fetch"
 	"penstock/internal/obs"
+	"penstock/internal/obs/otlp"
 )
 
 // readyTimeout bounds the time from start to readiness. Loading a checkpoint is not part of it.
@@ -181,4 +182,17 @@ func (p *process) httpURL() string {
 		return ""
 	}
 	return p.endpoint.urlScheme() + "://" + reachableAddr(p.listener.Addr())
+}
+
+// openTraces opens the exporter of spans to a collector; nil if the environment disables it.
+func openTraces(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*otlp.TraceExporter, error) {
+	log = obs.Component(log, "traces")
+	on, trouble := cfg.TracesEnabled()
+	if trouble != "" {
+		log.Warn("traces are wanted and there are none", "reason", trouble)
+	}
+	if !on {
+		return nil, nil
+	}
+	return otlp.Open(context.WithoutCancel(ctx), "penstock-"+string(cfg.Command), log)
 }

@@ -59,10 +59,6 @@ func (r *routerRole) buildServices() error {
 		return err
 	}
 	r.workerMetrics = worker.NewMetrics(r.metrics)
-	limit := r.cfg.Router.MigrationLimit
-	if limit == 0 {
-		limit = -1 // the proxy reads 0 as its default
-	}
 	deps := routerproxy.Deps{
 		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serveModel, OnModel: r.router.SetReferenceCard,
 		Metrics: r.metrics, Log: r.log, Tracer: r.tracer,
@@ -77,14 +73,11 @@ func (r *routerRole) buildServices() error {
 	}
 	r.proxy, err = routerproxy.New(routerproxy.Config{
 		Namespace: r.cfg.Fleet.Namespace, Component: r.cfg.Fleet.Component,
-		MigrationLimit: limit, MigrationWait: r.migrationWait(),
+		MigrationLimit: &r.cfg.Router.MigrationLimit,
+		// It is shorter than that of frontends, so that a request is not lost at both.
+		MigrationWait: new(time.Duration(r.cfg.Router.MigrationWait) * 4 / 5),
 	}, deps)
 	return err
-}
-
-// migrationWait is shorter than the frontends' wait, so that a request is not lost at both.
-func (r *routerRole) migrationWait() time.Duration {
-	return max(time.Duration(r.cfg.Router.MigrationWait)*4/5, 1) // 1 ns is no wait
 }
 
 // serveModel runs an instance of one model until ctx ends.

@@ -182,7 +182,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		Addr: p.planes.addr, Host: host, PID: os.Getpid(), Name: p.cfg.Fleet.WorkerName,
 		DrainTimeout: time.Duration(p.cfg.Drain.Timeout),
 		// A router's engines are workers, which check their own engines.
-		MaxCalls: p.cfg.HTTP.MaxInflight, CanaryInterval: -1, StallTimeout: -1,
+		MaxCalls: p.cfg.HTTP.MaxInflight, CanaryInterval: new(time.Duration(0)), StallTimeout: -1,
 	}
 	if p.cfg.Command == config.Up && p.cfg.Engine.Workers > quietReadyWorkers {
 		cfg.ReadyLevel = slog.LevelDebug
@@ -192,7 +192,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		cfg.Linger = lingerTime
 	}
 	if p.hasEngines() {
-		cfg.CanaryInterval, cfg.StallTimeout = negativeIfZero(p.cfg.Engine.CanaryInterval), time.Duration(p.cfg.Engine.StallTimeout)
+		cfg.CanaryInterval, cfg.StallTimeout = (*time.Duration)(&p.cfg.Engine.CanaryInterval), time.Duration(p.cfg.Engine.StallTimeout)
 		cfg.ToolParser, cfg.ReasoningParser = parserName(p.cfg.Engine.ToolCallParser), parserName(p.cfg.Engine.ReasoningParser)
 		cfg.MaxCalls = p.cfg.Engine.MaxNumSeqs + p.cfg.Engine.MaxWaiting
 		cfg.Experts = p.cfg.ParseHostedExperts()
@@ -231,15 +231,6 @@ func workerRunners(workers []*worker.Worker) []func(context.Context) error {
 		all = append(all, w.Run)
 	}
 	return all
-}
-
-// negativeIfZero converts a setting whose 0 turns a periodic action off: services read 0 as their default,
-// and a negative value as off.
-func negativeIfZero(s config.Duration) time.Duration {
-	if s == 0 {
-		return -1
-	}
-	return time.Duration(s)
 }
 
 // parserName is a parser's name for a card: "" for automatic detection.
