@@ -57,6 +57,7 @@ func addConfigFlag(cmd *cobra.Command) {
 func addAllFlags(cmd *cobra.Command, command *string) *config.Flags {
 	flags := config.AddAllFlags(cmd.Flags())
 	addConfigFlag(cmd)
+	groupHelp(cmd)
 	cmd.Flags().StringVar(command, "for", string(config.Up), "command whose settings they are: up, frontend, worker or router")
 	return flags
 }

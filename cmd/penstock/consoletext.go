@@ -14,7 +14,7 @@ import (
 // wantsHumanText reports whether w takes text for people among the records of the log: w is a terminal and
 // the log format is not JSON.
 func wantsHumanText(w io.Writer, l *config.Loaded) bool {
-	return isTerminal(w) && l.LogFormat != "json"
+	return isTerminal(w) && l.Log.Format != "json"
 }
 
 // reportExit reports after the log how a serving process ended: in words for people, as a record in a JSON
@@ -23,7 +23,7 @@ func reportExit(w io.Writer, l *config.Loaded, what string, err error) error {
 	switch {
 	case err == nil && wantsHumanText(w, l):
 		fmt.Fprintf(w, "penstock: %s\n", what)
-	case err != nil && l.LogFormat == "json":
+	case err != nil && l.Log.Format == "json":
 		node.LogFailure(l, w, err)
 		return reportedError{err}
 	}
@@ -35,28 +35,19 @@ type reportedError struct{ error }
 
 func (e reportedError) Unwrap() error { return e.error }
 
-// curlFlags returns the flags with which curl reaches a server at url, each preceded by a space.
-func curlFlags(url string, a node.Access) string {
-	var b strings.Builder
+// curlFlags returns the flags with which curl reaches a server at url.
+func curlFlags(url string, a node.Access) (flags []string) {
 	if a.CertFile != "" {
-		b.WriteString(" --cacert " + quoteShellWord(a.CertFile))
+		flags = append(flags, "--cacert "+quoteShellWord(a.CertFile))
 	}
 	if a.Name != "" {
 		host := func(url string) string { return strings.TrimPrefix(url, "https://") }
-		b.WriteString(" --connect-to " + host(a.URLOf(url)) + ":" + host(url))
+		flags = append(flags, "--connect-to "+host(a.URLOf(url))+":"+host(url))
 	}
-	return b.String()
+	return flags
 }
 
-// curlKeyFlag returns curl's flag for the API key, preceded by a space; "" without keys.
-func curlKeyFlag(a node.Access) string {
-	if a.KeyFile == "" {
-		return ""
-	}
-	return ` -H "Authorization: Bearer $` + config.EnvKey + `"`
-}
-
-// keyHint says where the key of curlKeyFlag comes from; "" without keys.
+// keyHint says where the API key of the examples comes from; "" without keys.
 func keyHint(a node.Access) string {
 	if a.KeyFile == "" {
 		return ""

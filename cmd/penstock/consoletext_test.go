@@ -74,11 +74,11 @@ func TestCurlLine(t *testing.T) {
 		has   []string
 	}{
 		{r, []string{
-			"curl -N --cacert '/etc/pen stock/host.pem' https://127.0.0.1:8443/v1/chat/completions", ` -H "Authorization: Bearer $PENSTOCK_API_KEY"`,
+			"curl -N https://127.0.0.1:8443/v1/chat/completions \\\n      --cacert '/etc/pen stock/host.pem' \\\n", ` -H "Authorization: Bearer $PENSTOCK_API_KEY"`,
 			"export PENSTOCK_API_KEY=KEY first, with a key of keys.yaml", "(with --server https://127.0.0.1:8443 --ca '/etc/pen stock/host.pem')",
 		}},
 		{named, []string{
-			" --connect-to llm.example.com:8443:127.0.0.1:8443 https://llm.example.com:8443/v1/chat", "(with --server https://llm.example.com:8443 --ca",
+			"curl -N https://llm.example.com:8443/v1/chat", " --connect-to llm.example.com:8443:127.0.0.1:8443 \\\n", "(with --server https://llm.example.com:8443 --ca",
 		}},
 	} {
 		var b strings.Builder

@@ -82,9 +82,9 @@ func TestFlagsAreDocumented(t *testing.T) {
 
 // settingRow is a setting with the commands which have it.
 type settingRow struct {
-	key, help string
-	on        []config.Command
-	def       map[config.Command]any
+	key, group, help string
+	on               []config.Command
+	def              map[config.Command]any
 }
 
 // settingRows returns all settings, and checks that each is a flag of exactly the
@@ -109,7 +109,7 @@ func settingRows(t *testing.T) []*settingRow {
 			}
 			row := rows[s.Key]
 			if row == nil {
-				row = &settingRow{key: s.Key, help: flag.Usage, def: map[config.Command]any{}}
+				row = &settingRow{key: s.Key, group: config.GroupOf(flag), help: flag.Usage, def: map[config.Command]any{}}
 				rows[s.Key] = row
 				order = append(order, row)
 			}
@@ -121,49 +121,6 @@ func settingRows(t *testing.T) []*settingRow {
 		}
 	}
 	return order
-}
-
-// settingGroups are the sections of docs/settings.md. A key is in the section with the
-// longest prefix of it.
-var settingGroups = []struct {
-	title, about string
-	prefixes     []string
-}{
-	{"Common", "Addresses, models, logs.", []string{
-		"http-addr", "data-dir", "namespace", "component", "endpoint", "engine", "workers", "model", "model-path",
-		"served-model-name", "log-level", "log-format", "access-log",
-	}},
-	{"Router", "Choice of a worker, queue, overload, migration, snapshots. [router.md](router.md) explains them.", []string{
-		"router-", "kv-overlap-score-weight", "no-kv-events", "busy-", "migration-", "active-request-expiry",
-	}},
-	{"Engine", "Cache, batches, prompts and health of engines. [engines.md](engines.md) explains them.", []string{
-		"engine-wait", "tool-call-parser", "reasoning-parser", "preprocess", "kv-cache-", "kv-events", "kv-replay",
-		"max-num-", "max-waiting", "hosted-experts", "canary-interval", "stall-timeout",
-	}},
-	{"Media", "Images, videos and sounds. [media.md](media.md) explains them.", []string{
-		"media-", "frontend-decoding", "mm-transfer", "multimodal",
-	}},
-	{"Network", "Discovery, planes, TLS, keys. [ops/fleet.md](ops/fleet.md) explains them.", []string{
-		"nats", "discovery", "static-workers", "request-plane", "event-", "rpc-", "worker-", "tls-", "api-key-file", "metrics-access",
-	}},
-	{"Limits", "Bounds of HTTP and of the shutdown. [ops/tls.md](ops/tls.md) explains the limits of connections.", []string{
-		"max-body-bytes", "max-inflight", "max-connections", "max-header-bytes", "sse-keep-alive", "drain-", "request-timeout",
-		"header-timeout", "body-timeout", "write-timeout", "idle-timeout",
-	}},
-	{"Simulation", "The engine `sim`. [sim.md](sim.md) has the formulas.", []string{"sim-"}},
-}
-
-// groupOf returns the index of the section of a setting, -1 if it has none.
-func groupOf(key string) int {
-	group, longest := -1, 0
-	for i, g := range settingGroups {
-		for _, prefix := range g.prefixes {
-			if strings.HasPrefix(key, prefix) && len(prefix) > longest {
-				group, longest = i, len(prefix)
-			}
-		}
-	}
-	return group
 }
 
 var rewrite = flag.Bool("rewrite", false, "write docs/settings.md from the settings")
@@ -195,14 +152,16 @@ func TestSettingsDocument(t *testing.T) {
 // item for each setting.
 func settingsDocument(t *testing.T) string {
 	t.Helper()
-	items := make([]strings.Builder, len(settingGroups))
+	items := map[string]*strings.Builder{}
+	for _, g := range config.Groups() {
+		items[g.Name] = &strings.Builder{}
+	}
 	for _, row := range settingRows(t) {
-		group := groupOf(row.key)
-		if group < 0 {
-			t.Errorf("setting %s belongs to no section of docs/settings.md: add it to settingGroups", row.key)
+		if items[row.group] == nil {
+			t.Errorf("setting %s is in group %q, which config.Groups does not list", row.key, row.group)
 			continue
 		}
-		items[group].WriteString(wrap("* ", "  ", row.String()))
+		items[row.group].WriteString(wrap("* ", "  ", row.String()))
 	}
 	var b strings.Builder
 	b.WriteString(`# Settings
@@ -212,11 +171,18 @@ variable overrides the file, and a flag overrides both. ` + "`penstock config sh
 and their origin. A file or a variable may hold settings which the command does not have; they have no effect on it.
 ` + "`DYN_REQUEST_PLANE` is read as `request-plane`, `DYNAMO_MM_TRANSFER` as `mm-transfer`" + `.
 
+The pages of ` + "`penstock COMMAND --help`" + ` have the same groups: it shows the common settings, ` + "`--help=all`" + ` all of them, and
+` + "`--help=router`" + ` those of one group.
+
 Each item has the setting, the commands which have it, its default and its meaning. Where commands have different
 defaults, the item lists each. A test generates this page from the settings.
 `)
-	for i, g := range settingGroups {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s", g.title, g.about, items[i].String())
+	for _, g := range config.Groups() {
+		fmt.Fprintf(&b, "\n## %s\n\n%s.", strings.ToUpper(g.Name[:1])+g.Name[1:], g.About)
+		if g.Page != "" {
+			fmt.Fprintf(&b, " [%s](%s) explains them.", g.Page, g.Page)
+		}
+		fmt.Fprintf(&b, "\n\n%s", items[g.Name])
 	}
 	return b.String()
 }

@@ -80,6 +80,7 @@ func newRoleCommand(command config.Command, run roleFunc, cmd *cobra.Command) *c
 	cmd.Args = checkArgs(noArgs)
 	flags := config.AddFlags(cmd.Flags(), command)
 	addConfigFlag(cmd)
+	groupHelp(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		l, err := loadConfig(cmd, flags)
@@ -108,13 +109,13 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 	took := s.Took.Round(time.Millisecond)
 	switch l.Command {
 	case config.Frontend:
-		fmt.Fprintf(&b, "\n  Penstock frontend on %s  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n", s.URL, took, l.Namespace, l.Component)
+		fmt.Fprintf(&b, "\n  Penstock frontend on %s  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n", s.URL, took, l.Fleet.Namespace, l.Fleet.Component)
 	case config.Worker:
 		fmt.Fprintf(&b, "\n  Penstock worker %d serves %s at %s  (ready in %v)\n", s.WorkerID, s.Model, s.Addr, took)
-		if l.Discovery == config.DiscoveryStatic {
+		if l.Fleet.Discovery == config.DiscoveryStatic {
 			fmt.Fprintf(&b, "  Tell others:  --discovery static --static-workers %s\n", s.Addr)
 		} else {
-			fmt.Fprintf(&b, "  Registered in namespace %s, component %s\n", l.Namespace, l.Component)
+			fmt.Fprintf(&b, "  Registered in namespace %s, component %s\n", l.Fleet.Namespace, l.Fleet.Component)
 		}
 		if len(s.Engines) > 0 {
 			b.WriteString("\n")
@@ -122,11 +123,11 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 			b.WriteString("\n")
 		}
 	case config.Router:
-		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s %s\n", took, l.Namespace, l.Component, l.RouterName, discoveryFlags(l, s))
+		fmt.Fprintf(&b, "\n  Penstock router  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n  Use it:    penstock frontend --component %s %s\n", took, l.Fleet.Namespace, l.Fleet.Component, l.Fleet.RouterComponent, discoveryFlags(l, s))
 	}
 	if s.NATS != "" {
 		fmt.Fprintf(&b, "  NATS:      %s   (join with: penstock worker --nats %s)\n", s.NATS, s.NATS)
-		if config.IsAllInterfaces(l.NATSListen) {
+		if config.IsAllInterfaces(l.NATS.Listen) {
 			b.WriteString("             From other hosts: with an address of this host in place of 127.0.0.1\n")
 		}
 	}
@@ -143,9 +144,9 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 
 // discoveryFlags returns the flags with which another process finds this router.
 func discoveryFlags(l *config.Loaded, s node.Started) string {
-	switch l.Discovery {
+	switch l.Fleet.Discovery {
 	case config.DiscoveryFile:
-		return "--discovery file --discovery-dir " + l.DiscoveryDir
+		return "--discovery file --discovery-dir " + l.Fleet.DiscoveryDir
 	case config.DiscoveryStatic:
 		return "--discovery static --static-workers ADDRESS"
 	}
@@ -157,8 +158,8 @@ func natsURL(l *config.Loaded, s node.Started) string {
 	if s.NATS != "" {
 		return s.NATS
 	}
-	if l.NATS == "" || strings.Contains(l.NATS, "@") {
+	if l.NATS.URLs == "" || strings.Contains(l.NATS.URLs, "@") {
 		return "URL" // there is none, or it contains a password
 	}
-	return l.NATS
+	return l.NATS.URLs
 }

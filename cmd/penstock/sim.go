@@ -64,7 +64,7 @@ docs/sim-server.md has the endpoints, the faults and what is left out.`,
 	settings := config.AddSimServerFlags(fs)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := settings.Load()
-		if as.ExportModel != "" && cfg != nil && cfg.ModelPath != "" {
+		if as.ExportModel != "" && cfg != nil && cfg.Engine.ModelPath != "" {
 			err = errors.Join(err, errors.New("export-model is about the built-in model, and model-path is given"))
 		}
 		if err = errors.Join(err, as.Validate()); err != nil {

@@ -47,6 +47,7 @@ It serves as soon as one engine does, and takes in the others when they come.`,
 	}
 	flags := config.AddFlags(cmd.Flags(), config.Up)
 	addConfigFlag(cmd)
+	groupHelp(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON once ready, nothing else on standard output")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		l, err := loadConfig(cmd, flags)
@@ -71,23 +72,14 @@ It serves as soon as one engine does, and takes in the others when they come.`,
 
 // printWelcome prints the one screen of up.
 func printWelcome(w io.Writer, r node.Ready) {
-	path, prompt, route := "/v1/chat/completions", `"messages": [{"role": "user", "content": "Where does the water go?"}]`, "route"
-	if !r.Chat {
-		path, prompt, route = "/v1/completions", `"prompt": "Where does the water"`, "route --raw"
-	}
-	served := r.Model
+	served, route := r.Model, "route"
 	if len(r.Engines) > 0 {
 		served = listServedModels(r.Engines)
 	}
-	fmt.Fprintf(w, `
-  Penstock serves %s on %s  (ready in %v)
-
-  Try it:
-%s
-    curl -N%s %s%s -H 'Content-Type: application/json'%s \
-      -d '{"model": "%s", "stream": true, %s}'
-
-`, served, r.URL, r.Took.Round(time.Millisecond), chatHint(r), curlFlags(r.URL, r.Access), r.Access.URLOf(r.URL), path, curlKeyFlag(r.Access), r.Model, prompt)
+	if !r.Chat {
+		route = "route --raw"
+	}
+	fmt.Fprintf(w, "\n  Penstock serves %s on %s  (ready in %v)\n\n  Try it:\n%s\n%s\n", served, r.URL, r.Took.Round(time.Millisecond), chatHint(r), curlExample(r))
 	if len(r.Engines) > 0 {
 		printEngines(w, r.Engines)
 		fmt.Fprintf(w, "\n  %s, routed by %s\n", formatWorkerCount(r.Workers), r.RouterMode)
@@ -109,6 +101,22 @@ func printWelcome(w io.Writer, r node.Ready) {
   Stop:     Ctrl-C (running requests may finish)
 
 `, route, serverHint(r.URL, r.Access))
+}
+
+// curlExample returns a command which streams an answer, with at most one argument a line, which keeps the
+// lines short.
+func curlExample(r node.Ready) string {
+	path, prompt := "/v1/chat/completions", `"messages": [{"role": "user", "content": "Where does the water go?"}]`
+	if !r.Chat {
+		path, prompt = "/v1/completions", `"prompt": "Where does the water"`
+	}
+	lines := []string{"curl -N " + r.Access.URLOf(r.URL) + path}
+	lines = append(append(lines, curlFlags(r.URL, r.Access)...), `-H 'Content-Type: application/json'`)
+	if r.Access.KeyFile != "" {
+		lines = append(lines, `-H "Authorization: Bearer $`+config.EnvKey+`"`)
+	}
+	body := fmt.Sprintf("-d '{\"model\": \"%s\", \"stream\": true,\n           %s}'", r.Model, prompt)
+	return "    " + strings.Join(append(lines, body), " \\\n      ") + "\n"
 }
 
 // chatHint returns the line with the chat command if the model supports chat.

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/internal/engine"
 	"penstock/internal/node"
@@ -63,6 +66,13 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var b strings.Builder
 			printWelcome(&b, tc.ready)
+			_, example, _ := strings.Cut(b.String(), "curl")
+			example, _, _ = strings.Cut(example, "\n\n")
+			for line := range strings.SplitSeq(example, "\n") {
+				if len(line) > 120 {
+					t.Errorf("a line of the example has %d characters, at most 120 are allowed: %s", len(line), line)
+				}
+			}
 			for _, s := range tc.has {
 				if !strings.Contains(b.String(), s) {
 					t.Errorf("%s\nlacks %q", b.String(), s)
@@ -74,5 +84,21 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLimitsAtStart: a process logs at its start what doctor would report of this machine.
+func TestLimitsAtStart(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", "ulimit -n 512; exec penstock up --http-addr 127.0.0.1:0")
+	log := &until{text: "msg=serving ", found: func() { _ = cmd.Process.Signal(os.Interrupt) }}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	_ = cmd.Wait() // it was stopped
+	if said := log.all.String(); !strings.Contains(said, `detail="a process may have 512 files open, and`) || !strings.Contains(said, `remedy="raise it before the start: ulimit -n`) {
+		t.Errorf("the log says\n%s", said)
 	}
 }

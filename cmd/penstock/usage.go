@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -44,6 +45,70 @@ func newHelpCommand() *cobra.Command {
 	}
 }
 
+// allGroups is the value of --help which shows the settings of every group.
+const allGroups = "all"
+
+// helpFlag is the flag --help of a command with settings: it may name the group which the help shows. Its
+// type is bool, because cobra asks for the flag's value as a bool.
+type helpFlag struct {
+	given bool
+	group string
+}
+
+func (h *helpFlag) String() string { return strconv.FormatBool(h.given) }
+func (h *helpFlag) Type() string   { return "bool" }
+
+func (h *helpFlag) Set(group string) error {
+	if group == "true" { // the flag was given without a value
+		group = config.CommonGroup
+	}
+	names := groupNames()
+	if !slices.Contains(names, group) {
+		return fmt.Errorf("%.100q is not one of %s", group, strings.Join(names, ", "))
+	}
+	h.given, h.group = true, group
+	return nil
+}
+
+// groupNames lists the values of --help.
+func groupNames() []string {
+	var names []string
+	for _, g := range config.Groups() {
+		names = append(names, g.Name)
+	}
+	return append(names, allGroups)
+}
+
+// groupHelp makes the help of a command with settings show those of one group, or of all by group.
+func groupHelp(cmd *cobra.Command) {
+	help := &helpFlag{group: config.CommonGroup}
+	cmd.Flags().VarPF(help, "help", "h", "this help; with =all or =GROUP, of more flags").NoOptDefVal = "true"
+	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
+		w := cmd.OutOrStderr()
+		fmt.Fprintf(w, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
+		for _, g := range config.Groups() {
+			if help.group != g.Name && help.group != allGroups {
+				continue
+			}
+			flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+			cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+				if config.GroupOf(f) == g.Name {
+					flags.AddFlag(f)
+				}
+			})
+			if !flags.HasFlags() {
+				fmt.Fprintf(w, "\n%s has no flags of group %s.\n", cmd.CommandPath(), g.Name)
+				continue
+			}
+			fmt.Fprintf(w, "\nFlags, group %s (%s):\n%s", g.Name, g.About, flags.FlagUsages())
+		}
+		if help.group != allGroups {
+			fmt.Fprintf(w, "\nUse \"%s --help=all\" for all flags, --help=GROUP for those of %s.\n", cmd.CommandPath(), strings.Join(groupNames()[1:len(config.Groups())], ", "))
+		}
+		return nil
+	})
+}
+
 // rejectUnknownCommand refuses args[0], which is no subcommand of cmd.
 func rejectUnknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
@@ -82,6 +147,10 @@ func commandLineError(cmd *cobra.Command, what, hint string) error {
 
 // explainFlagError explains why flags could not be parsed.
 func explainFlagError(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && invalid.GetFlag().Name == "help" {
+		return commandLineError(cmd, "--help: "+invalid.Unwrap().Error(), "")
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return commandLineError(cmd, config.ExplainFlagError(err).Error(), "")

@@ -13,6 +13,9 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"penstock/core/route"
+	"penstock/internal/engine/sim"
 )
 
 func write(t *testing.T, text string) string {
@@ -38,20 +41,61 @@ func TestDefaultsAreValid(t *testing.T) {
 
 func TestEverySettingIsDescribed(t *testing.T) {
 	seen := map[string]bool{}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
-		if f.Anonymous {
+	var groups []string
+	for _, g := range Groups() {
+		groups = append(groups, g.Name)
+	}
+	for _, s := range listSettings() {
+		if s.help == "" || len(s.on) == 0 || seen[s.key] || !slices.Contains(groups, s.group) {
+			t.Errorf("%s: needs a key of its own, help, on and a group of %v", s.key, groups)
+		}
+		seen[s.key] = true
+		fs := pflag.NewFlagSet("x", pflag.ContinueOnError)
+		AddFlags(fs, Command(s.on[0]))
+		if fs.Lookup(s.key) == nil {
+			t.Errorf("%s has no flag", s.key)
+		}
+	}
+}
+
+// TestValidTags: a value outside what a tag "valid" says is refused, so every tag has a form which checkValue
+// knows for the type of the setting.
+func TestValidTags(t *testing.T) {
+	for _, s := range listSettings() {
+		valid := s.tag.Get("valid")
+		if valid == "" {
 			continue
 		}
-		key := settingKey(f)
-		if key == "" || f.Tag.Get("help") == "" || f.Tag.Get("on") == "" || seen[key] {
-			t.Errorf("%s: needs a key of its own, help and on", f.Name)
+		c := Defaults(Up)
+		for _, bad := range []any{"no:such value", Duration(-1), int64(-2e9), int(-2e9), -2e9, []float64{-2e9}} {
+			at := reflect.ValueOf(s.pointer(&c)).Elem()
+			if at.Type() != reflect.TypeOf(bad) {
+				continue
+			}
+			at.Set(reflect.ValueOf(bad))
+			if err := c.Validate(); err == nil || !strings.Contains("\n"+err.Error(), "\n"+s.key+": ") {
+				t.Errorf("%s: valid %q takes %v: %v", s.key, valid, bad, err)
+			}
 		}
-		seen[key] = true
-		fs := pflag.NewFlagSet("x", pflag.ContinueOnError)
-		AddFlags(fs, Command(strings.Split(f.Tag.Get("on"), ",")[0]))
-		if fs.Lookup(key) == nil {
-			t.Errorf("%s: type %v has no flag", key, f.Type)
-		}
+	}
+}
+
+// TestDefaultsOfCore: the values in field tags are those of the packages which define them.
+func TestDefaultsOfCore(t *testing.T) {
+	c := Defaults(Up)
+	fetch, affinity := route.DefaultFetchCosts(), route.DefaultAffinityWeights()
+	if got, want := c.Router.FetchCosts, []float64{fetch.Host, fetch.Disk, fetch.Pool}; !slices.Equal(got, want) {
+		t.Errorf("router-fetch-costs is %v, want %v", got, want)
+	}
+	if got, want := c.Router.AffinityWeights, []float64{affinity.Label, affinity.Experts, affinity.Session}; !slices.Equal(got, want) {
+		t.Errorf("router-affinity-weights is %v, want %v", got, want)
+	}
+	if got, want := c.Simulation.Timing, sim.PresetNames()[0]; got != want {
+		t.Errorf("sim-timing is %s, want %s", got, want)
+	}
+	jitter, _ := findSetting("sim-jitter")
+	if got, want := jitter.tag.Get("valid"), fmt.Sprintf("0..%v", sim.MaxJitter); got != want {
+		t.Errorf("sim-jitter may be %s, want %s", got, want)
 	}
 }
 
@@ -73,7 +117,7 @@ func TestHelpOfLists(t *testing.T) {
 func TestFileOfTheEnvironment(t *testing.T) {
 	env := []string{EnvFile + "=" + write(t, "workers: 3\n")}
 	for path, want := range map[string]int{"": 3, write(t, "workers: 5\n"): 5} {
-		if l, err := Load(path, env, nil); err != nil || l.Workers != want {
+		if l, err := Load(path, env, nil); err != nil || l.Engine.Workers != want {
 			t.Errorf("path %q: %+v, %v, want %d workers", path, l, err, want)
 		}
 	}
@@ -103,7 +147,7 @@ func TestLayers(t *testing.T) {
 			t.Errorf("origin of %s = %q, want %q", k, got[k], v)
 		}
 	}
-	if l.Workers != 5 || l.RouterMode != "round-robin" || l.DrainTimeout.String() != "5s" || strings.Join(l.ServedModelName, " ") != "x y" {
+	if l.Engine.Workers != 5 || l.Router.Mode != "round-robin" || l.Drain.Timeout.String() != "5s" || strings.Join(l.Engine.ServedModelName, " ") != "x y" {
 		t.Errorf("effective tree: %+v", l.Config)
 	}
 }
@@ -129,8 +173,8 @@ func TestComponents(t *testing.T) {
 	if have := slices.Sorted(slices.Values(LogComponents())); !slices.Equal(have, want) {
 		t.Errorf("components are %v, those that log are %v", have, want)
 	}
-	field, _ := reflect.TypeFor[Config]().FieldByName("LogLevel")
-	if list := strings.Join(LogComponents(), ", "); !strings.Contains(field.Tag.Get("help"), "("+list+")") {
+	level, _ := findSetting("log-level")
+	if list := strings.Join(LogComponents(), ", "); !strings.Contains(level.help, "("+list+")") {
 		t.Errorf("the help of log-level does not list %s", list)
 	}
 }
@@ -229,8 +273,8 @@ func TestEmptyVariables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.DataDir != "" || len(l.ServedModelName) != 0 {
-		t.Errorf("data-dir %q, served-model-name %q, want none", l.DataDir, l.ServedModelName)
+	if l.DataDir != "" || len(l.Engine.ServedModelName) != 0 {
+		t.Errorf("data-dir %q, served-model-name %q, want none", l.DataDir, l.Engine.ServedModelName)
 	}
 }
 

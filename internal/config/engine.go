@@ -2,8 +2,13 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
+	"penstock/core/stall"
+	"penstock/internal/edge/parse"
 	"penstock/internal/engine"
 )
 
@@ -34,8 +39,8 @@ func IsBuiltinModel(name string) bool {
 // seconds. The simulated engine has the step size of the engines which it simulates.
 func (c *Config) TokenBudget() int {
 	switch {
-	case c.MaxBatchedTokens != 0:
-		return c.MaxBatchedTokens
+	case c.Engine.MaxBatchedTokens != 0:
+		return c.Engine.MaxBatchedTokens
 	case c.EngineKind() == EngineSim:
 		return 8192
 	}
@@ -47,73 +52,80 @@ const simCacheTokens = 1 << 20
 
 // CacheBlocks returns the capacity of a worker's cache in blocks; 0 leaves it to the engine.
 func (c *Config) CacheBlocks() int {
-	if c.KVCacheBlocks == 0 && c.EngineKind() == EngineSim {
-		return max(1, simCacheTokens/max(1, c.KVCacheBlockSize))
+	if c.Engine.Blocks == 0 && c.EngineKind() == EngineSim {
+		return max(1, simCacheTokens/max(1, c.Engine.BlockSize))
 	}
-	return c.KVCacheBlocks
+	return c.Engine.Blocks
 }
 
 // ModelName returns the name which clients use for the model of this process's workers. For a remote engine
 // it is "" if no setting gives one.
 func (c *Config) ModelName() string {
 	switch {
-	case len(c.ServedModelName) > 0:
-		return c.ServedModelName[0]
+	case len(c.Engine.ServedModelName) > 0:
+		return c.Engine.ServedModelName[0]
 	case c.HasRemoteEngines():
 		return "" // the engine reports it
-	case c.ModelPath == "":
+	case c.Engine.ModelPath == "":
 		return builtinModelName(c.EngineKind())
 	}
-	if dir, err := filepath.Abs(c.ModelPath); err == nil {
+	if dir, err := filepath.Abs(c.Engine.ModelPath); err == nil {
 		return filepath.Base(dir) // Abs gives "." a name too
 	}
-	return filepath.Base(c.ModelPath)
+	return filepath.Base(c.Engine.ModelPath)
 }
 
-// checkModel checks that the engine has the model.
-func (p *problems) checkModel(c *Config) {
+// checkEngine checks the settings of engines, except the addresses of remote ones.
+func (p *problems) checkEngine(c *Config) {
+	e := &c.Engine
 	have := builtinModelName(c.EngineKind())
-	if c.ModelPath != "" || have == "" || c.Model == "" || c.Model == have {
-		return
+	if e.ModelPath == "" && have != "" && e.Model != "" && e.Model != have {
+		p.report("model", fmt.Sprintf("%.100q is not built in, only %s is in engine %s; serve a checkpoint with model-path, and name it with served-model-name", e.Model, have, c.EngineKind()))
 	}
-	p.report("model", fmt.Sprintf("%.100q is not built in, only %s is in engine %s; serve a checkpoint with model-path, and name it with served-model-name", c.Model, have, c.EngineKind()))
-}
-
-// checkBatch checks that every sequence of a batch gets a token in each step.
-func (p *problems) checkBatch(c *Config) {
-	if c.HasRemoteEngines() {
-		return // the engine decides
+	if e.ModelPath != "" {
+		p.requireDirectory("model-path", e.ModelPath)
 	}
-	if budget := c.TokenBudget(); budget < c.MaxNumSeqs {
-		p.report("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", budget, c.MaxNumSeqs))
+	for _, n := range e.ServedModelName {
+		if strings.TrimSpace(n) == "" {
+			p.report("served-model-name", "must not be blank")
+		}
+	}
+	p.checkParser("tool-call-parser", parse.Config{Tools: e.ToolCallParser})
+	p.checkParser("reasoning-parser", parse.Config{Reasoning: e.ReasoningParser})
+	if _, err := engine.ParseExperts(e.HostedExperts); err != nil {
+		p.report("hosted-experts", err.Error())
+	}
+	if s := time.Duration(e.StallTimeout); s != 0 && (s < stall.MinLimit || s > stall.MaxLimit) {
+		p.report("stall-timeout", fmt.Sprintf("%v is not 0s, nor between %v and %v", s, stall.MinLimit, stall.MaxLimit))
+	}
+	// The engine of another program decides itself.
+	if budget := c.TokenBudget(); budget < e.MaxNumSeqs && !c.HasRemoteEngines() {
+		p.report("max-num-batched-tokens", fmt.Sprintf("%d is less than the %d of max-num-seqs, and each of them needs a token in a step", budget, e.MaxNumSeqs))
 	}
 }
 
 // ParseHostedExperts returns the experts which a worker hosts; nil if the setting is empty.
 func (c *Config) ParseHostedExperts() []engine.HostedExperts {
-	experts, _ := engine.ParseExperts(c.HostedExperts) // validated before
+	experts, _ := engine.ParseExperts(c.Engine.HostedExperts) // validated before
 	return experts
 }
 
-// HubCacheDir returns the directory in which Hugging Face programs cache downloaded checkpoints, by their
-// standard variables; "" if none of them is set.
-func (l *Loaded) HubCacheDir() string { return l.hubCacheDir }
+// requireDirectory checks that path is a directory, which should contain a checkpoint.
+func (p *problems) requireDirectory(key, path string) {
+	if st, err := os.Stat(path); err != nil || !st.IsDir() {
+		p.report(key, fmt.Sprintf("%.100q is not a directory; name one with config.json and *.safetensors", path))
+	}
+}
 
-func findHubCacheDir(environ []string) string {
-	for _, name := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"} {
-		if dir := lookupEnv(environ, name); dir != "" {
-			return dir
-		}
+// checkParser checks the name of a parser: auto, none or one which package parse knows.
+func (p *problems) checkParser(key string, cfg parse.Config) {
+	switch cfg.Tools + cfg.Reasoning {
+	case autoParser, "none":
+		return
+	case "":
+		p.report(key, "must not be empty: auto or none")
 	}
-	for _, of := range []struct{ name, below string }{
-		{"HF_HOME", "hub"},
-		{"XDG_CACHE_HOME", "huggingface/hub"},
-		{"HOME", ".cache/huggingface/hub"},
-		{"USERPROFILE", ".cache/huggingface/hub"},
-	} {
-		if dir := lookupEnv(environ, of.name); dir != "" {
-			return filepath.Join(dir, filepath.FromSlash(of.below))
-		}
+	if _, err := parse.CompileGrammar(cfg); err != nil {
+		p.report(key, strings.TrimPrefix(err.Error(), "parse: "))
 	}
-	return ""
 }

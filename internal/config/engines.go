@@ -77,10 +77,10 @@ func (e *RemoteEngine) String() string { return e.Kind + "=" + e.URL.String() }
 // EngineKind returns the kind of this process's engines: EngineTiny, EngineSim, or that of the first remote
 // engine.
 func (c *Config) EngineKind() string {
-	if len(c.Engines) == 0 {
+	if len(c.Engine.Engines) == 0 {
 		return EngineTiny
 	}
-	kind, _, _ := strings.Cut(c.Engines[0], "=")
+	kind, _, _ := strings.Cut(c.Engine.Engines[0], "=")
 	return kind
 }
 
@@ -93,7 +93,7 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 		return nil
 	}
 	var all []RemoteEngine
-	for _, text := range l.Engines {
+	for _, text := range l.Engine.Engines {
 		e, err := ParseRemoteEngine(text)
 		if err != nil {
 			continue // validated before
@@ -101,14 +101,14 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 		if l.Command == Worker {
 			e.applyWorkerSettings(&l.Config)
 		}
-		if e.Name == "" && len(l.ServedModelName) > 0 {
-			e.Name = l.ServedModelName[0]
+		if e.Name == "" && len(l.Engine.ServedModelName) > 0 {
+			e.Name = l.Engine.ServedModelName[0]
 		}
 		if e.BlockSize == 0 && l.IsSet("kv-cache-block-size") {
-			e.BlockSize = l.KVCacheBlockSize
+			e.BlockSize = l.Engine.BlockSize
 		}
 		if e.ModelPath == "" && e.Mode != ModePass {
-			e.ModelPath = l.ModelPath
+			e.ModelPath = l.Engine.ModelPath
 		}
 		all = append(all, e)
 	}
@@ -118,10 +118,10 @@ func (l *Loaded) RemoteEngines() []RemoteEngine {
 // applyWorkerSettings sets the event endpoints from a worker's settings kv-events and kv-replay, unless they
 // are set already.
 func (e *RemoteEngine) applyWorkerSettings(c *Config) {
-	if v, err := parseEndpoint(c.KVEvents); err == nil && e.Events.IsZero() {
+	if v, err := parseEndpoint(c.Engine.KVEvents); err == nil && e.Events.IsZero() {
 		e.Events = v
 	}
-	if v, err := parseEndpoint(c.KVReplay); err == nil && e.Replay.IsZero() {
+	if v, err := parseEndpoint(c.Engine.KVReplay); err == nil && e.Replay.IsZero() {
 		e.Replay = v
 	}
 }
@@ -470,12 +470,12 @@ func (e *Engines) displayValue() any {
 
 // checkEngines checks each engine, and that they can be combined.
 func (p *problems) checkEngines(c *Config) {
-	if len(c.Engines) == 0 {
+	if len(c.Engine.Engines) == 0 {
 		p.report("engine", "there is none: write tiny, sim, or KIND=URL, for example "+exampleEngine)
 		return
 	}
 	local, remote, feeds := 0, map[string]bool{}, map[zmtp.Endpoint]bool{}
-	for _, text := range c.Engines {
+	for _, text := range c.Engine.Engines {
 		if text == EngineTiny || text == EngineSim {
 			local++
 			continue
@@ -504,7 +504,7 @@ func (p *problems) checkEngines(c *Config) {
 	case local > 1:
 		p.report("engine", "one engine of this program is enough: workers says how many there are of it")
 	}
-	if len(remote) > 0 && len(c.ServedModelName) > 1 {
+	if len(remote) > 0 && len(c.Engine.ServedModelName) > 1 {
 		p.report("served-model-name", "an engine that runs already is told one name: name=NAME of each says which")
 	}
 	p.checkEventEndpoints(c)
@@ -512,7 +512,7 @@ func (p *problems) checkEngines(c *Config) {
 
 // checkEventEndpoints checks a worker's settings for its engine's event endpoints.
 func (p *problems) checkEventEndpoints(c *Config) {
-	for _, s := range []struct{ key, value string }{{"kv-events", c.KVEvents}, {"kv-replay", c.KVReplay}} {
+	for _, s := range []struct{ key, value string }{{"kv-events", c.Engine.KVEvents}, {"kv-replay", c.Engine.KVReplay}} {
 		if s.value == "" {
 			continue
 		}
@@ -524,25 +524,25 @@ func (p *problems) checkEventEndpoints(c *Config) {
 
 // checkWorkerEngine checks a worker's engine together with the related settings.
 func (p *problems) checkWorkerEngine(c *Config) {
-	if len(c.Engines) > 1 {
+	if len(c.Engine.Engines) > 1 {
 		p.report("engine", "a worker has one engine: start a worker for each, or one process in front of all with penstock up")
 		return
 	}
 	if !c.HasRemoteEngines() {
-		if c.KVEvents+c.KVReplay != "" {
+		if c.Engine.KVEvents+c.Engine.KVReplay != "" {
 			p.report("kv-events", fmt.Sprintf("it is about engines that other programs run, and engine %s is not one", c.EngineKind()))
 		}
 		return
 	}
-	e, err := ParseRemoteEngine(c.Engines[0])
+	e, err := ParseRemoteEngine(c.Engine.Engines[0])
 	if err != nil {
 		return // already reported
 	}
 	switch {
-	case c.KVEvents != "" && !e.Events.IsZero():
+	case c.Engine.KVEvents != "" && !e.Events.IsZero():
 		p.report("kv-events", "the value of engine says events= too; give one of them")
 		return
-	case c.KVReplay != "" && !e.Replay.IsZero():
+	case c.Engine.KVReplay != "" && !e.Replay.IsZero():
 		p.report("kv-replay", "the value of engine says replay= too; give one of them")
 		return
 	}

@@ -157,10 +157,10 @@ func TestEnginesFromEverywhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.HasRemoteEngines() && len(l.RemoteEngines()) != len(l.Engines) {
-			t.Errorf("%d engines of %q", len(l.RemoteEngines()), l.Engines)
+		if l.HasRemoteEngines() && len(l.RemoteEngines()) != len(l.Engine.Engines) {
+			t.Errorf("%d engines of %q", len(l.RemoteEngines()), l.Engine.Engines)
 		}
-		return l.Engines
+		return l.Engine.Engines
 	}
 	both := []string{one, two}
 	write("engine:\n- " + one + "\n- " + two + "\n")

@@ -51,21 +51,21 @@ func (l *Loaded) IsSet(key string) bool { return l.origin[key] != "default" }
 // Settings lists every setting of the command in the order of the tree, without passwords in URLs.
 func (l *Loaded) Settings() []Setting {
 	var out []Setting
-	for _, f := range settingFields() {
-		if !appliesTo(f, l.Command) {
+	for _, s := range listSettings() {
+		if !s.appliesTo(l.Command) {
 			continue
 		}
-		v := reflect.ValueOf(l.Config).FieldByIndex(f.Index).Interface()
+		v := reflect.ValueOf(s.pointer(&l.Config)).Elem().Interface()
 		switch of := v.(type) {
 		case Duration:
 			v = of.String()
 		case Engines:
 			v = of.displayValue()
 		}
-		if settingKey(f) == "nats" {
-			v = redactURLs(l.NATS)
+		if s.key == "nats" {
+			v = redactURLs(l.NATS.URLs)
 		}
-		out = append(out, Setting{Key: settingKey(f), Value: v, Origin: l.origin[settingKey(f)]})
+		out = append(out, Setting{Key: s.key, Value: v, Origin: l.origin[s.key]})
 	}
 	return out
 }
@@ -103,22 +103,22 @@ type Flags struct {
 
 // AddFlags defines the flags of the command on fs.
 func AddFlags(fs *pflag.FlagSet, command Command) *Flags {
-	return addFlags(fs, command, func(f reflect.StructField) bool { return appliesTo(f, command) })
+	return addFlags(fs, command, func(s *setting) bool { return s.appliesTo(command) })
 }
 
 // AddAllFlags defines the flags of every command on fs, for a command line which names its command only with
 // [Flags.SetCommand].
 func AddAllFlags(fs *pflag.FlagSet) *Flags {
-	return addFlags(fs, Up, func(reflect.StructField) bool { return true })
+	return addFlags(fs, Up, func(*setting) bool { return true })
 }
 
-func addFlags(fs *pflag.FlagSet, command Command, has func(reflect.StructField) bool) *Flags {
+func addFlags(fs *pflag.FlagSet, command Command, has func(*setting) bool) *Flags {
 	fl := &Flags{command: command, values: Defaults(command), flagSet: fs}
-	tree := reflect.ValueOf(&fl.values).Elem()
-	for _, f := range settingFields() {
-		if has(f) {
-			addFlag(fs, tree.FieldByIndex(f.Index).Addr().Interface(), settingKey(f), f.Tag.Get("help"))
-			fs.Lookup(settingKey(f)).NoOptDefVal = f.Tag.Get("bare") // the value of the flag when it is given without one
+	for _, s := range listSettings() {
+		if has(&s) {
+			flag := addFlag(fs, s.pointer(&fl.values), s.key, s.help)
+			flag.NoOptDefVal = s.tag.Get("bare")
+			flag.Annotations = map[string][]string{groupAnnotation: {s.group}}
 		}
 	}
 	return fl
@@ -137,19 +137,15 @@ func (fl *Flags) SetCommand(command string) error {
 	}
 	fl.command = Command(command)
 	var errs []error
-	for _, f := range settingFields() {
-		if fl.flagSet.Changed(settingKey(f)) && !appliesTo(f, fl.command) {
-			errs = append(errs, fmt.Errorf("--%s is not a setting of %s, but of %s", settingKey(f), command, strings.ReplaceAll(f.Tag.Get("on"), ",", ", ")))
+	for _, s := range listSettings() {
+		if fl.flagSet.Changed(s.key) && !s.appliesTo(fl.command) {
+			errs = append(errs, fmt.Errorf("--%s is not a setting of %s, but of %s", s.key, command, strings.Join(s.on, ", ")))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func appliesTo(f reflect.StructField, command Command) bool {
-	return slices.Contains(strings.Split(f.Tag.Get("on"), ","), string(command))
-}
-
-func addFlag(fs *pflag.FlagSet, target any, key, help string) {
+func addFlag(fs *pflag.FlagSet, target any, key, help string) *pflag.Flag {
 	switch p := target.(type) {
 	case *string:
 		fs.StringVar(p, key, *p, help)
@@ -174,6 +170,7 @@ func addFlag(fs *pflag.FlagSet, target any, key, help string) {
 	case *Duration:
 		fs.DurationVar((*time.Duration)(p), key, time.Duration(*p), help)
 	}
+	return fs.Lookup(key)
 }
 
 // numbersValue is a list of numbers which help calls "numbers".
@@ -209,8 +206,8 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 		flags = NoFlags(Up)
 	}
 	l := &Loaded{Config: Defaults(flags.command), Command: flags.command, origin: map[string]string{}}
-	for _, f := range settingFields() {
-		l.origin[settingKey(f)] = "default"
+	for _, s := range listSettings() {
+		l.origin[s.key] = "default"
 	}
 	if path == "" {
 		path = configFileFromEnv(environ)
@@ -261,7 +258,7 @@ func (l *Loaded) applyFile(path string) error {
 		case value.Tag == "!!null":
 			errs = append(errs, fmt.Errorf("config file %s: %s has no value; give it one or leave the line out", at, key.Value))
 		default:
-			if err := value.Decode(l.settingPointer(setting)); err != nil {
+			if err := value.Decode(setting.pointer(&l.Config)); err != nil {
 				errs = append(errs, fmt.Errorf("config file %s: %s: %s", at, key.Value, explainNode(newSettingFlag(setting, l.Command), value, err)))
 			}
 			l.origin[key.Value] = "file " + at
@@ -296,9 +293,9 @@ func (l *Loaded) applyEnvironment(environ []string) error {
 		switch {
 		case value == "":
 		case name == "DYN_REQUEST_PLANE" && l.Command != Up:
-			l.RequestPlane, l.origin["request-plane"] = value, "env "+name
+			l.RPC.Plane, l.origin["request-plane"] = value, "env "+name
 		case name == "DYNAMO_MM_TRANSFER":
-			l.MMTransfer, l.origin["mm-transfer"] = value, "env "+name
+			l.Media.Transfer, l.origin["mm-transfer"] = value, "env "+name
 		}
 	}
 	for _, kv := range environ {
@@ -312,11 +309,11 @@ func (l *Loaded) applyEnvironment(environ []string) error {
 			errs = append(errs, fmt.Errorf("environment: %.100s names no setting%s", name, suggestSetting(key)))
 			continue
 		}
-		if strings.TrimSpace(value) == "" && !allowsEmpty(l.settingPointer(setting)) {
+		if strings.TrimSpace(value) == "" && !allowsEmpty(setting.pointer(&l.Config)) {
 			errs = append(errs, fmt.Errorf("environment: %s: it is empty; give it a value or unset it", name))
 			continue
 		}
-		if err := decodeValue(l.settingPointer(setting), value); err != nil {
+		if err := decodeValue(setting.pointer(&l.Config), value); err != nil {
 			errs = append(errs, fmt.Errorf("environment: %s: %s", name, explainValue(newSettingFlag(setting, l.Command), value, err)))
 			continue
 		}
@@ -356,46 +353,28 @@ func decodeValue(target any, value string) error {
 }
 
 func (l *Loaded) applyFlags(flags *Flags) {
-	from := reflect.ValueOf(&flags.values).Elem()
-	to := reflect.ValueOf(&l.Config).Elem()
-	for _, f := range settingFields() {
-		key := settingKey(f)
-		if flags.flagSet.Changed(key) {
-			to.FieldByIndex(f.Index).Set(from.FieldByIndex(f.Index))
-			l.origin[key] = "flag --" + key
+	for _, s := range listSettings() {
+		if flags.flagSet.Changed(s.key) {
+			reflect.ValueOf(s.pointer(&l.Config)).Elem().Set(reflect.ValueOf(s.pointer(&flags.values)).Elem())
+			l.origin[s.key] = "flag --" + s.key
 		}
 	}
 }
 
-// findSetting returns the field of the setting with the given key.
-func findSetting(key string) (reflect.StructField, bool) {
-	for _, f := range settingFields() {
-		if settingKey(f) == key {
-			return f, true
-		}
+// findSetting returns the setting with the given key.
+func findSetting(key string) (setting, bool) {
+	all := listSettings()
+	if i := slices.IndexFunc(all, func(s setting) bool { return s.key == key }); i >= 0 {
+		return all[i], true
 	}
-	return reflect.StructField{}, false
+	return setting{}, false
 }
-
-// settingPointer returns a pointer to the value of a setting.
-func (l *Loaded) settingPointer(f reflect.StructField) any {
-	return reflect.ValueOf(&l.Config).Elem().FieldByIndex(f.Index).Addr().Interface()
-}
-
-// settingFields lists the fields of the tree which are settings.
-func settingFields() []reflect.StructField {
-	return slices.DeleteFunc(reflect.VisibleFields(reflect.TypeFor[Config]()), func(f reflect.StructField) bool {
-		return settingKey(f) == ""
-	})
-}
-
-func settingKey(f reflect.StructField) string { return f.Tag.Get("key") }
 
 // suggestSetting suggests the setting with the most similar key; "" if none is similar.
 func suggestSetting(key string) string {
 	var keys []string
-	for _, f := range settingFields() {
-		keys = append(keys, settingKey(f))
+	for _, s := range listSettings() {
+		keys = append(keys, s.key)
 	}
 	best := ClosestName(key, keys)
 	if best == "" {

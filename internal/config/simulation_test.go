@@ -1,7 +1,6 @@
 package config
 
 import (
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -49,11 +48,11 @@ func TestLists(t *testing.T) {
 		"flag": func() (*Loaded, error) { return Load("", nil, flags) },
 	} {
 		l, err := load()
-		if err != nil || !slices.Equal(l.SimPrefill, want) {
+		if err != nil || !slices.Equal(l.Simulation.Prefill, want) {
 			t.Errorf("%s: %+v, %v", name, l, err)
 		}
 	}
-	if l, err := Load("", []string{"PENSTOCK_SIM_PREFILL="}, nil); err != nil || len(l.SimPrefill) != 0 {
+	if l, err := Load("", []string{"PENSTOCK_SIM_PREFILL="}, nil); err != nil || len(l.Simulation.Prefill) != 0 {
 		t.Errorf("an empty variable: %+v, %v", l, err)
 	}
 }
@@ -148,9 +147,9 @@ func TestSimulated(t *testing.T) {
 			t.Errorf("%s: it says %q, want %q", c.name, text, c.says)
 		}
 	}
-	field, _ := reflect.TypeFor[Simulation]().FieldByName("SimTiming")
+	timing, _ := findSetting("sim-timing")
 	for _, name := range sim.PresetNames() {
-		if !strings.Contains(field.Tag.Get("help"), name) {
+		if !strings.Contains(timing.help, name) {
 			t.Errorf("the help of sim-timing does not name %s", name)
 		}
 	}

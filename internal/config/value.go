@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"strconv"
 	"strings"
 
@@ -123,11 +122,9 @@ func ExplainFlagError(err error) error {
 }
 
 // newSettingFlag returns the flag of a setting, with its default for the command.
-func newSettingFlag(f reflect.StructField, command Command) *pflag.Flag {
+func newSettingFlag(s setting, command Command) *pflag.Flag {
 	values := Defaults(command)
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	addFlag(fs, reflect.ValueOf(&values).Elem().FieldByIndex(f.Index).Addr().Interface(), settingKey(f), "")
-	return fs.Lookup(settingKey(f))
+	return addFlag(pflag.NewFlagSet("", pflag.ContinueOnError), s.pointer(&values), s.key, "")
 }
 
 // syntaxError explains why a file is not YAML, without the library's prefix.

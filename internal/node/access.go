@@ -19,11 +19,11 @@ type Access struct {
 
 // clientAccess returns what clients of this process need.
 func (p *process) clientAccess() Access {
-	a := Access{KeyFile: p.cfg.APIKeyFile}
+	a := Access{KeyFile: p.cfg.HTTP.APIKeyFile}
 	if p.listener == nil || p.endpoint.cert == nil {
 		return a
 	}
-	a.CertFile = p.cfg.TLSCert
+	a.CertFile = p.cfg.HTTP.TLSCert
 	cert, err := p.endpoint.cert.Get(nil)
 	if u, bad := url.Parse(p.httpURL()); bad == nil && err == nil && cert.Leaf != nil {
 		a.Name = alternateName(cert.Leaf, u.Hostname())

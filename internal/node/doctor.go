@@ -115,17 +115,17 @@ func (d *doctor) checkSettings(invalid error) {
 
 // checkSecrets reads the tokens and keys which the settings name.
 func (d *doctor) checkSecrets() error {
-	_, nats := readSecret("nats-token-file", d.cfg.NATSTokenFile)
-	_, rpc := readSecret("rpc-token-file", d.cfg.RPCTokenFile)
-	if d.cfg.APIKeyFile == "" {
+	_, nats := readSecret("nats-token-file", d.cfg.NATS.TokenFile)
+	_, rpc := readSecret("rpc-token-file", d.cfg.RPC.TokenFile)
+	if d.cfg.HTTP.APIKeyFile == "" {
 		return errors.Join(nats, rpc)
 	}
-	_, err := keys.Open(d.cfg.APIKeyFile)
+	_, err := keys.Open(d.cfg.HTTP.APIKeyFile)
 	if err == nil {
-		d.ownKey, _ = AdminKey(d.cfg.APIKeyFile) // a file may have only user keys
+		d.ownKey, _ = AdminKey(d.cfg.HTTP.APIKeyFile) // a file may have only user keys
 	}
 	if err != nil {
-		err = fmt.Errorf("api-key-file %s: %w", d.cfg.APIKeyFile, err)
+		err = fmt.Errorf("api-key-file %s: %w", d.cfg.HTTP.APIKeyFile, err)
 	}
 	return errors.Join(nats, rpc, err)
 }
@@ -138,9 +138,9 @@ func (d *doctor) checkCertificates() error {
 	cfg := d.cfg
 	var errs []error
 	for _, c := range []struct{ setting, cert, key string }{
-		{"tls-cert", cfg.TLSCert, cfg.TLSKey},
-		{"nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey},
-		{"rpc-tls-cert", cfg.RPCTLSCert, cfg.RPCTLSKey},
+		{"tls-cert", cfg.HTTP.TLSCert, cfg.HTTP.TLSKey},
+		{"nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey},
+		{"rpc-tls-cert", cfg.RPC.TLSCert, cfg.RPC.TLSKey},
 	} {
 		own, err := loadCertificate(c.setting, c.cert, c.key)
 		if err != nil || len(own) == 0 {
@@ -157,21 +157,21 @@ func (d *doctor) checkCertificates() error {
 			d.reportOK(c.setting, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
 		}
 	}
-	_, nats := loadAuthorities("nats-tls-ca", cfg.NATSTLSCA)
-	_, rpc := loadAuthorities("rpc-tls-ca", cfg.RPCTLSCA)
+	_, nats := loadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
+	_, rpc := loadAuthorities("rpc-tls-ca", cfg.RPC.TLSCA)
 	return errors.Join(append(errs, nats, rpc)...)
 }
 
 // checkPorts checks that this process could listen where its settings say.
 func (d *doctor) checkPorts(ctx context.Context) {
 	cfg := d.cfg
-	d.checkPort(ctx, "http-addr", cfg.HTTPAddr)
-	d.checkPort(ctx, "nats-listen", cfg.NATSListen)
-	if servesCalls(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
-		d.checkPort(ctx, "rpc-addr", cfg.RPCAddr)
+	d.checkPort(ctx, "http-addr", cfg.HTTP.Addr)
+	d.checkPort(ctx, "nats-listen", cfg.NATS.Listen)
+	if servesCalls(cfg.Command) && cfg.RPC.Plane != config.PlaneNATS {
+		d.checkPort(ctx, "rpc-addr", cfg.RPC.Addr)
 	}
-	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
-		d.checkPort(ctx, "event-addr", cfg.EventAddr)
+	if cfg.Events.Plane == config.PlaneZMQ && cfg.Command != config.Up {
+		d.checkPort(ctx, "event-addr", cfg.Events.Addr)
 	}
 }
 

@@ -19,14 +19,14 @@ func (d *doctor) checkEventPlane(ctx context.Context, p *planes, cfg *config.Loa
 		return
 	}
 	loopbacks := map[string]disco.Instance{} // of other hosts, by address
-	if cfg.Discovery != config.DiscoveryStatic {
+	if cfg.Fleet.Discovery != config.DiscoveryStatic {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
 		var found []bus.ZMQPeer
 		come := false
 		err := p.registry.Watch(ctx, kindEvents, func(set []disco.Instance) {
 			if !come {
-				come, found = true, zmqPeers(set, disco.Instance{Namespace: cfg.Namespace}, d.log)
+				come, found = true, zmqPeers(set, disco.Instance{Namespace: cfg.Fleet.Namespace}, d.log)
 				for _, in := range set {
 					if onOtherHost(&in) && isLoopbackURL(in.Addr) {
 						loopbacks[in.Addr] = in
@@ -61,7 +61,7 @@ func (d *doctor) checkEventPlane(ctx context.Context, p *planes, cfg *config.Loa
 	}
 	switch {
 	case len(peers) == 0:
-		d.reportWarning(check, "start a process with --event-plane zmq in the same --namespace", "nobody publishes over ZeroMQ in namespace %s", cfg.Namespace)
+		d.reportWarning(check, "start a process with --event-plane zmq in the same --namespace", "nobody publishes over ZeroMQ in namespace %s", cfg.Fleet.Namespace)
 	case deaf == 0:
 		d.reportOK(check, "all %d processes that publish over ZeroMQ are heard; there are no snapshots over it: a router that starts asks each for what it keeps", len(peers))
 	}

@@ -34,7 +34,7 @@ func (d *doctor) checkFleet(ctx context.Context) {
 	}
 	if p.conn != nil {
 		d.found = append(d.found, checkJetStream(ctx, p.conn)...)
-		if d.cfg.EventPlane != config.PlaneZMQ {
+		if d.cfg.Events.Plane != config.PlaneZMQ {
 			d.checkSnapshots(ctx, p.conn)
 		}
 	}
@@ -43,26 +43,26 @@ func (d *doctor) checkFleet(ctx context.Context) {
 		if p.conn == nil {
 			return // everything is in one process: checkServer covers it
 		}
-		cfg.Discovery = config.DiscoveryNATS
+		cfg.Fleet.Discovery = config.DiscoveryNATS
 	} else if err := p.openRPC(&cfg, d.log); err != nil {
 		d.reportFailure("request plane", "correct the settings that begin with rpc-", "%v", err)
 		return
-	} else if cfg.RPCAddr == "" && p.addr != "" {
+	} else if cfg.RPC.Addr == "" && p.addr != "" {
 		d.reportOK("rpc-addr", "none is given: requests are served at %s, a free port", p.addr)
 	}
 	set, ok := d.discoverWorkers(ctx, p, &cfg)
 	if !ok {
 		return
 	}
-	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
+	if cfg.Events.Plane == config.PlaneZMQ && cfg.Command != config.Up {
 		d.checkEventPlane(ctx, p, &cfg)
 	}
 	cards := map[string]engine.Card{} // the first of each model
 	for i := range set {
 		d.checkWorker(ctx, p.rpc, &set[i], cards)
 	}
-	if cfg.Discovery == config.DiscoveryStatic {
-		d.checkStaticWorkers(ctx, p.rpc, cfg.StaticWorkers, set)
+	if cfg.Fleet.Discovery == config.DiscoveryStatic {
+		d.checkStaticWorkers(ctx, p.rpc, cfg.Fleet.StaticWorkers, set)
 	}
 	d.checkBlockSize(cards)
 }
@@ -84,16 +84,16 @@ func (d *doctor) checkStaticWorkers(ctx context.Context, plane rpc.Plane, addrs 
 // whether checks that need it can go on.
 func (d *doctor) connectNATS(p *planes) bool {
 	cfg := d.cfg
-	url, mayBeAway := cfg.NATS, false
-	if url == "" && cfg.NATSListen != "" {
+	url, mayBeAway := cfg.NATS.URLs, false
+	if url == "" && cfg.NATS.Listen != "" {
 		// This process embeds the server, which exists only while the process runs.
-		url, mayBeAway = "nats://"+cfg.NATSListen, true
+		url, mayBeAway = "nats://"+cfg.NATS.Listen, true
 	}
 	if url == "" {
-		return cfg.Command == config.Up || cfg.Discovery != config.DiscoveryNATS
+		return cfg.Command == config.Up || cfg.Fleet.Discovery != config.DiscoveryNATS
 	}
 	const remedy = "start a NATS server there, or have a process of the fleet embed one with --nats-listen; see --nats, --nats-creds, --nats-token-file and --nats-tls-ca"
-	token, err := readSecret("nats-token-file", cfg.NATSTokenFile)
+	token, err := readSecret("nats-token-file", cfg.NATS.TokenFile)
 	if err != nil {
 		return false // checkSettings has reported it
 	}
@@ -182,7 +182,7 @@ func (d *doctor) discoverWorkers(ctx context.Context, p *planes, cfg *config.Loa
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	const empty = "start a worker, or a fleet's first process: it makes what is missing"
-	switch cfg.Discovery {
+	switch cfg.Fleet.Discovery {
 	case config.DiscoveryNATS:
 		var c disco.NATSRegistryConfig
 		c.EnsureDefaults()
@@ -199,9 +199,9 @@ func (d *doctor) discoverWorkers(ctx context.Context, p *planes, cfg *config.Loa
 			return nil, false
 		}
 	case config.DiscoveryFile:
-		switch _, err := os.ReadDir(cfg.DiscoveryDir); {
+		switch _, err := os.ReadDir(cfg.Fleet.DiscoveryDir); {
 		case errors.Is(err, os.ErrNotExist):
-			d.reportWarning("discovery", empty, "the directory %s is not there: nobody has registered yet", cfg.DiscoveryDir)
+			d.reportWarning("discovery", empty, "the directory %s is not there: nobody has registered yet", cfg.Fleet.DiscoveryDir)
 			return nil, false
 		case err != nil:
 			d.reportFailure("discovery", "check the directory and the rights to it", "%v", err)
@@ -218,7 +218,7 @@ func (d *doctor) discoverWorkers(ctx context.Context, p *planes, cfg *config.Loa
 			return
 		}
 		for _, in := range all {
-			if in.Namespace == cfg.Namespace && in.Component == cfg.Component {
+			if in.Namespace == cfg.Fleet.Namespace && in.Component == cfg.Fleet.Component {
 				set = append(set, in)
 			}
 		}
@@ -229,9 +229,9 @@ func (d *doctor) discoverWorkers(ctx context.Context, p *planes, cfg *config.Loa
 		d.reportFailure("discovery", "look at the store, and at the network between", "it did not tell within %v", checkTimeout)
 		return nil, false
 	case len(set) == 0:
-		d.reportWarning("discovery", "start a worker with the same --namespace and --component, or look with others", "no worker is registered in namespace %s, component %s", cfg.Namespace, cfg.Component)
+		d.reportWarning("discovery", "start a worker with the same --namespace and --component, or look with others", "no worker is registered in namespace %s, component %s", cfg.Fleet.Namespace, cfg.Fleet.Component)
 	default:
-		d.reportOK("discovery", "%d workers are registered in namespace %s, component %s", len(set), cfg.Namespace, cfg.Component)
+		d.reportOK("discovery", "%d workers are registered in namespace %s, component %s", len(set), cfg.Fleet.Namespace, cfg.Fleet.Component)
 	}
 	return set, true
 }
@@ -329,8 +329,8 @@ func (d *doctor) checkBlockSize(cards map[string]engine.Card) {
 	if !ok {
 		return
 	}
-	if card.BlockSize != d.cfg.KVCacheBlockSize {
-		d.reportFailure("block size", fmt.Sprintf("give --kv-cache-block-size %d, or another --served-model-name", card.BlockSize), "%s is served with blocks of %d tokens, and these settings say %d", name, card.BlockSize, d.cfg.KVCacheBlockSize)
+	if card.BlockSize != d.cfg.Engine.BlockSize {
+		d.reportFailure("block size", fmt.Sprintf("give --kv-cache-block-size %d, or another --served-model-name", card.BlockSize), "%s is served with blocks of %d tokens, and these settings say %d", name, card.BlockSize, d.cfg.Engine.BlockSize)
 		return
 	}
 	d.reportOK("block size", "%d tokens, as those who serve %s have", card.BlockSize, name)

@@ -89,9 +89,9 @@ func (d *doctor) checkMemory(ctx context.Context) {
 		}
 		return
 	}
-	if d.cfg.ModelPath != "" {
-		if files := weightBytes(d.cfg.ModelPath); files > have {
-			d.reportFailure("memory", remedy, "the weights in %s take %s, and there are %s of memory", d.cfg.ModelPath, formatBytes(files), formatBytes(have))
+	if d.cfg.Engine.ModelPath != "" {
+		if files := weightBytes(d.cfg.Engine.ModelPath); files > have {
+			d.reportFailure("memory", remedy, "the weights in %s take %s, and there are %s of memory", d.cfg.Engine.ModelPath, formatBytes(files), formatBytes(have))
 		} else {
 			d.reportOK("memory", "the weights take at least %s, and there are %s", formatBytes(files), formatBytes(have))
 		}
@@ -118,7 +118,7 @@ const blockBytes = 400
 // simulatedBytes is the memory of the settings' simulated engines with all blocks used. They allocate it as
 // blocks are used.
 func simulatedBytes(cfg *config.Loaded) uint64 {
-	return uint64(engineCount(cfg)) * uint64(cfg.CacheBlocks()) * uint64(blockBytes+4*cfg.KVCacheBlockSize)
+	return uint64(engineCount(cfg)) * uint64(cfg.CacheBlocks()) * uint64(blockBytes+4*cfg.Engine.BlockSize)
 }
 
 // estimateMemory returns what the engines of the built-in model would reserve, as the error of a machine with

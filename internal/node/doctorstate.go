@@ -25,14 +25,14 @@ func (d *doctor) checkSnapshots(ctx context.Context, conn *nats.Conn) {
 		d.reportWarning(check, remedy, "%v", err)
 		return
 	}
-	prefix := d.cfg.Namespace + "." + d.cfg.Component + ".snapshot."
+	prefix := d.cfg.Fleet.Namespace + "." + d.cfg.Fleet.Component + ".snapshot."
 	list, err := archive.List(ctx, prefix)
 	if err != nil {
 		d.reportWarning(check, remedy, "they cannot be listed: %v", err)
 		return
 	}
 	if len(list) == 0 {
-		d.reportOK(check, "there is none yet of %s/%s: a router leaves the first soon after events came", d.cfg.Namespace, d.cfg.Component)
+		d.reportOK(check, "there is none yet of %s/%s: a router leaves the first soon after events came", d.cfg.Fleet.Namespace, d.cfg.Fleet.Component)
 		return
 	}
 	newest := list[len(list)-1]
@@ -62,7 +62,7 @@ func (d *doctor) checkSnapshots(ctx context.Context, conn *nats.Conn) {
 // streamSpan returns the span of the cache event stream, if it exists. It checks first because the bus would
 // create the stream.
 func (d *doctor) streamSpan(ctx context.Context, conn *nats.Conn) (bus.TopicState, error) {
-	topic := bus.KVEventsTopic(d.cfg.Namespace, d.cfg.Component)
+	topic := bus.KVEventsTopic(d.cfg.Fleet.Namespace, d.cfg.Fleet.Component)
 	js, err := jetstream.New(conn)
 	if err != nil {
 		return bus.TopicState{}, err

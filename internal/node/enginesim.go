@@ -38,27 +38,27 @@ func openSimEngines(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.Tokenize
 		Vocabulary:    m.vocabulary,
 		Media:         mediaKindsOf(pipe),
 		Text:          sim.BuiltinText(plainEncoder(pipe.Tokenizer)),
-		Output:        cfg.SimOutput,
-		BlockSize:     cfg.KVCacheBlockSize,
+		Output:        cfg.Simulation.Output,
+		BlockSize:     cfg.Engine.BlockSize,
 		Blocks:        cfg.CacheBlocks(),
 		ContextLength: m.context,
 		MaxSeqs:       simulated.MaxSeqs,
 		TokenBudget:   simulated.TokenBudget,
-		MaxWaiting:    cfg.MaxWaiting,
+		MaxWaiting:    cfg.Engine.MaxWaiting,
 		MoE:           moe,
 		Timing:        simulated.Timing,
 		Clock:         sim.ClockPrecise,
 	}
-	if len(cfg.ServedModelName) > 0 {
-		sc.Aliases = cfg.ServedModelName[1:]
+	if len(cfg.Engine.ServedModelName) > 0 {
+		sc.Aliases = cfg.Engine.ServedModelName[1:]
 	}
-	if cfg.SimText == config.SimEcho {
+	if cfg.Simulation.Text == config.SimEcho {
 		sc.Script = sim.ScriptEcho
 	}
-	if cfg.SimPrefixCaching == config.Off {
+	if cfg.Simulation.PrefixCaching == config.Off {
 		sc.Reuse = paged.Off
 	}
-	if cfg.SimChunked == config.Off {
+	if cfg.Simulation.ChunkedPrefill == config.Off {
 		if longest := min(m.context, sc.Blocks*sc.BlockSize); sc.TokenBudget < longest {
 			return nil, fmt.Errorf("sim-chunked-prefill: without it a step must hold the longest prompt, %d tokens, and max-num-batched-tokens is %d; raise that, or lower sim-context-length", longest, sc.TokenBudget)
 		}
@@ -72,7 +72,7 @@ func openSimEngines(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.Tokenize
 	all := make([]localEngine, engineCount(cfg))
 	for i := range all {
 		sc.PoolWorker = kv.Worker{ID: kv.WorkerID(i + 1)} // as up numbers its workers
-		sc.Worker = cfg.WorkerID + uint64(i)
+		sc.Worker = cfg.Fleet.WorkerID + uint64(i)
 		if all[i], err = sim.New(sc); err != nil {
 			return nil, err
 		}
@@ -106,15 +106,15 @@ const longContext = 262144
 // readSimulatedModel returns the facts of the model to simulate: the built-in model, or a checkpoint, whose
 // small files it reads.
 func readSimulatedModel(cfg *config.Loaded, pipe *prep.Pipeline) (simulatedModel, error) {
-	if cfg.ModelPath == "" {
+	if cfg.Engine.ModelPath == "" {
 		v, err := builtinVocabulary()
-		return simulatedModel{sim.Vocabulary{Size: v.Size, Mask: v.Mask, EOS: v.EOS}, cmp.Or(cfg.SimContextLength, longContext)}, err
+		return simulatedModel{sim.Vocabulary{Size: v.Size, Mask: v.Mask, EOS: v.EOS}, cmp.Or(cfg.Simulation.ContextLength, longContext)}, err
 	}
-	of, err := readModelFacts(cfg.ModelPath, pipe)
+	of, err := readModelFacts(cfg.Engine.ModelPath, pipe)
 	if err != nil {
 		return simulatedModel{}, fmt.Errorf("model %s: %w", cfg.ModelName(), err)
 	}
-	m := simulatedModel{context: cmp.Or(cfg.SimContextLength, of.context, longContext)}
+	m := simulatedModel{context: cmp.Or(cfg.Simulation.ContextLength, of.context, longContext)}
 	m.vocabulary = sim.Vocabulary{Size: of.vocabulary, EOS: of.eos}
 	if t, ok := pipe.Tokenizer.(*token.Tokenizer); ok {
 		m.vocabulary.Mask = t.MaskedIDs()

@@ -1,8 +1,10 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"unicode/utf8"
 
 	"penstock/core/kv"
 	"penstock/internal/config"
@@ -17,10 +19,10 @@ func openTinyEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipelin
 	tc := tinyConfig(cfg)
 	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), memoryLimit()
 	tc.Files, tc.Segment, tc.MediaLimits = files, openSegment, mediaLimits(cfg)
-	if len(cfg.ServedModelName) > 0 {
-		tc.Aliases = cfg.ServedModelName[1:]
+	if len(cfg.Engine.ServedModelName) > 0 {
+		tc.Aliases = cfg.Engine.ServedModelName[1:]
 	}
-	if cfg.ModelPath == "" {
+	if cfg.Engine.ModelPath == "" {
 		var err error
 		if tc.Vocabulary, err = builtinVocabulary(); err != nil {
 			return nil, err
@@ -44,12 +46,12 @@ func openTinyEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipelin
 func tinyConfig(cfg *config.Loaded) tiny.Config {
 	return tiny.Config{
 		Name:        cfg.ModelName(),
-		ModelPath:   cfg.ModelPath,
-		BlockSize:   cfg.KVCacheBlockSize,
+		ModelPath:   cfg.Engine.ModelPath,
+		BlockSize:   cfg.Engine.BlockSize,
 		Blocks:      cfg.CacheBlocks(),
-		MaxSeqs:     cfg.MaxNumSeqs,
+		MaxSeqs:     cfg.Engine.MaxNumSeqs,
 		TokenBudget: cfg.TokenBudget(),
-		MaxWaiting:  cfg.MaxWaiting,
+		MaxWaiting:  cfg.Engine.MaxWaiting,
 	}
 }
 
@@ -63,4 +65,29 @@ func builtinVocabulary() (tiny.Vocabulary, error) {
 		v.EOS = []kv.Token{eos}
 	}
 	return v, nil
+}
+
+// tokenText returns the bytes which each token adds to decoded text, which the engine needs to constrain its
+// answers to a schema: none for special tokens, which decoded text omits. It returns nil if they depend on
+// the preceding token, as with WordPiece. A space at the beginning of a text is the only exception, and JSON
+// does not start with one.
+func tokenText(t prep.Tokenizer) func(dst []byte, id kv.Token) ([]byte, bool) {
+	text := func(dst []byte, id kv.Token) ([]byte, bool) {
+		if t.IsSpecial(id) {
+			return dst, false
+		}
+		return t.AppendBytes(dst, id)
+	}
+	decoder := t.NewDecoder(prep.DecodeOptions{})
+	var alone, after []byte
+	for id := range kv.Token(t.VocabSize()) {
+		var ok bool
+		if after, ok = text(after[:0], id); !ok || !utf8.Valid(after) || bytes.HasPrefix(after, []byte(" ")) {
+			continue
+		}
+		if alone = decoder.Flush(decoder.Push(alone[:0], id)); !bytes.Equal(alone, after) {
+			return nil
+		}
+	}
+	return text
 }

@@ -62,14 +62,14 @@ func (f *frontendRole) announceReady() { f.ready(f.startedStatus()) }
 // newRouter makes the router of a frontend or of a router process.
 func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 	return router.New(router.Config{
-		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
+		Namespace: p.cfg.Fleet.Namespace, Component: p.cfg.Fleet.Component,
 		Route: p.cfg.RouteConfig(), Queue: p.cfg.QueueConfig(),
-		NoKVEvents: p.cfg.NoKVEvents, PredictedTTL: negativeIfZero(p.cfg.PredictedTTL),
-		Sync:           p.cfg.RouterReplicaSync == config.On,
-		TrackOutput:    p.cfg.RouterTrackOutput == config.On,
-		ReservationTTL: time.Duration(p.cfg.ActiveRequestExpiry),
-		MaxBodyBytes:   p.cfg.MaxBodyBytes,
-		Snapshots:      router.SnapshotPolicy{Threshold: uint64(p.cfg.SnapshotThreshold), Reset: snapshotReset(p.cfg.ResetStates)},
+		NoKVEvents: p.cfg.Router.NoKVEvents, PredictedTTL: (*time.Duration)(&p.cfg.Router.PredictedTTL),
+		Sync:           p.cfg.Router.ReplicaSync == config.On,
+		TrackOutput:    p.cfg.Router.TrackOutput == config.On,
+		ReservationTTL: time.Duration(p.cfg.Router.ActiveRequestExpiry),
+		MaxBodyBytes:   p.cfg.HTTP.MaxBodyBytes,
+		Snapshots:      router.SnapshotPolicy{Threshold: uint64(p.cfg.Router.SnapshotThreshold), Reset: snapshotReset(p.cfg.Router.ResetStates)},
 	}, router.Planes{Bus: p.planes.events, Registry: p.planes.registry, RPC: p.planes.rpc, Archive: p.planes.archive}, prompter, p.metrics, p.log)
 }
 
@@ -84,27 +84,23 @@ func snapshotReset(setting string) router.ResetMode {
 }
 
 func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Frontend, error) {
-	limit := p.cfg.MigrationLimit
-	if limit == 0 {
-		limit = -1 // the frontend reads 0 as its default
-	}
 	var engines func() any
 	if p.remoteEngines != nil {
 		engines = func() any { return p.remoteEngines.engineStatuses() }
 	}
 	return frontend.New(frontend.Config{
-		Namespace: p.cfg.Namespace, Component: p.cfg.Component,
-		MaxBodyBytes: p.cfg.MaxBodyBytes, MaxInflight: p.cfg.MaxInflight,
-		MigrationLimit: limit, MigrationWait: negativeIfZero(p.cfg.MigrationWait),
-		DrainGrace: time.Duration(p.cfg.DrainGrace), DrainTimeout: time.Duration(p.cfg.DrainTimeout),
-		RequestTimeout: time.Duration(p.cfg.RequestTimeout), HeaderTimeout: time.Duration(p.cfg.HeaderTimeout),
-		BodyTimeout: time.Duration(p.cfg.BodyTimeout), WriteTimeout: time.Duration(p.cfg.WriteTimeout),
-		IdleTimeout: time.Duration(p.cfg.IdleTimeout), MaxHeaderBytes: p.cfg.MaxHeaderBytes,
-		OpenMetrics: p.cfg.MetricsAccess == config.AccessOpen,
-		KeepAlive:   time.Duration(p.cfg.SSEKeepAlive),
-		Preprocess:  frontend.Preprocess(p.cfg.Preprocess),
+		Namespace: p.cfg.Fleet.Namespace, Component: p.cfg.Fleet.Component,
+		MaxBodyBytes: p.cfg.HTTP.MaxBodyBytes, MaxInflight: p.cfg.HTTP.MaxInflight,
+		MigrationLimit: &p.cfg.Router.MigrationLimit, MigrationWait: (*time.Duration)(&p.cfg.Router.MigrationWait),
+		DrainGrace: time.Duration(p.cfg.Drain.Grace), DrainTimeout: time.Duration(p.cfg.Drain.Timeout),
+		RequestTimeout: time.Duration(p.cfg.HTTP.RequestTimeout), HeaderTimeout: time.Duration(p.cfg.HTTP.HeaderTimeout),
+		BodyTimeout: time.Duration(p.cfg.HTTP.BodyTimeout), WriteTimeout: time.Duration(p.cfg.HTTP.WriteTimeout),
+		IdleTimeout: time.Duration(p.cfg.HTTP.IdleTimeout), MaxHeaderBytes: p.cfg.HTTP.MaxHeaderBytes,
+		OpenMetrics: p.cfg.HTTP.MetricsAccess == config.AccessOpen,
+		KeepAlive:   time.Duration(p.cfg.HTTP.SSEKeepAlive),
+		Preprocess:  frontend.Preprocess(p.cfg.Engine.Preprocess),
 		// Other modes use no cache state, whatever the workers report.
-		IgnoresCaches: !route.Mode(p.cfg.RouterMode).UsesCaches(),
+		IgnoresCaches: !route.Mode(p.cfg.Router.Mode).UsesCaches(),
 	}, frontend.Deps{
 		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, OpenTokenizer: p.openTokenizer,
 		Metrics: p.metrics, Log: p.log,

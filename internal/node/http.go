@@ -31,7 +31,7 @@ func (p *process) newHandler(health, ready http.Handler, more map[string]http.Ha
 			h.ServeHTTP(w, r)
 		})
 	}
-	get("/metrics", p.endpoint.requireAdmin(p.metrics.Handler(), p.cfg.MetricsAccess))
+	get("/metrics", p.endpoint.requireAdmin(p.metrics.Handler(), p.cfg.HTTP.MetricsAccess))
 	get("/v1/config", p.endpoint.requireAdmin(configHandler(p.cfg), config.AccessAdmin))
 	get("/live", http.HandlerFunc(readiness.ServeLive))
 	get("/ready", ready)

@@ -31,24 +31,24 @@ type httpEndpoint struct {
 // connect.
 func openHTTPEndpoint(cfg *config.Loaded, log *slog.Logger) (d httpEndpoint, err error) {
 	// Files come first: they are cheap and need no closing.
-	if cfg.APIKeyFile != "" {
-		if d.keys, err = keys.Open(cfg.APIKeyFile); err != nil {
-			return d, config.AsSettingError(fmt.Errorf("api-key-file %s: %w", cfg.APIKeyFile, err))
+	if cfg.HTTP.APIKeyFile != "" {
+		if d.keys, err = keys.Open(cfg.HTTP.APIKeyFile); err != nil {
+			return d, config.AsSettingError(fmt.Errorf("api-key-file %s: %w", cfg.HTTP.APIKeyFile, err))
 		}
-		if st, err := os.Stat(cfg.APIKeyFile); err == nil && st.Mode().Perm()&0o004 != 0 {
-			log.Warn("every user of this machine can read the key file: take that right away (chmod 600), or keep hashes of keys in it (sha256)", "path", cfg.APIKeyFile)
-		}
-	}
-	if cfg.TLSCert != "" {
-		if d.cert, err = reload.OpenCertificate(cfg.TLSCert, cfg.TLSKey); err != nil {
-			return d, config.AsSettingError(fmt.Errorf("tls-cert %s, tls-key %s: %w", cfg.TLSCert, cfg.TLSKey, err))
+		if st, err := os.Stat(cfg.HTTP.APIKeyFile); err == nil && st.Mode().Perm()&0o004 != 0 {
+			log.Warn("every user of this machine can read the key file: take that right away (chmod 600), or keep hashes of keys in it (sha256)", "path", cfg.HTTP.APIKeyFile)
 		}
 	}
-	if d.listener, err = listenHTTP(cfg.HTTPAddr); err != nil {
+	if cfg.HTTP.TLSCert != "" {
+		if d.cert, err = reload.OpenCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey); err != nil {
+			return d, config.AsSettingError(fmt.Errorf("tls-cert %s, tls-key %s: %w", cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, err))
+		}
+	}
+	if d.listener, err = listenHTTP(cfg.HTTP.Addr); err != nil {
 		return d, err
 	}
 	d.warnIfExposed(d.listener.Addr().String(), log)
-	d.listener = &limitedListener{Listener: d.listener, limit: int64(cfg.MaxConnections), throttle: obs.NewThrottle(log, time.Minute)}
+	d.listener = &limitedListener{Listener: d.listener, limit: int64(cfg.HTTP.MaxConnections), throttle: obs.NewThrottle(log, time.Minute)}
 	if d.cert != nil {
 		d.listener = tls.NewListener(d.listener, &tls.Config{
 			GetCertificate: d.cert.Get, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
@@ -108,7 +108,7 @@ func (d *httpEndpoint) requireAdmin(h http.Handler, access string) http.Handler 
 
 // accessLog returns the logger of served requests; nil if they are not logged.
 func (p *process) accessLog() *slog.Logger {
-	if p.cfg.AccessLog != config.On {
+	if p.cfg.HTTP.AccessLog != config.On {
 		return nil
 	}
 	return p.log

@@ -2,7 +2,9 @@ package node
 
 import (
 	"bytes"
+	"crypto/x509"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -115,5 +117,39 @@ func TestAdmins(t *testing.T) {
 		if w.Code != tt.status || (w.Header().Get("WWW-Authenticate") != "") != (tt.status == 401) {
 			t.Errorf("access %s with the key %q: %d %v", tt.access, tt.key, w.Code, w.Header())
 		}
+	}
+}
+
+// TestListenElsewhere: the error of an address that no interface has says so, with a remedy.
+func TestListenElsewhere(t *testing.T) {
+	ln, err := listenHTTP("192.0.2.1:0") // of TEST-NET-1: no machine has it
+	if err == nil {
+		ln.Close()
+		t.Skip("this machine takes addresses that it does not have")
+	}
+	if !strings.Contains(err.Error(), "is not an address of this machine") || !strings.Contains(err.Error(), "--http-addr") {
+		t.Errorf("error %q", err)
+	}
+}
+
+// TestOtherName: a client gets a host name which the certificate covers, unless it covers the address.
+func TestOtherName(t *testing.T) {
+	for _, tt := range []struct {
+		leaf       x509.Certificate
+		host, want string
+	}{
+		{x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}, "127.0.0.1", ""},
+		{x509.Certificate{DNSNames: []string{"localhost"}}, "localhost", ""},
+		{x509.Certificate{DNSNames: []string{"llm.example.com"}}, "127.0.0.1", "llm.example.com"},
+		{x509.Certificate{DNSNames: []string{"*.example.com"}}, "127.0.0.1", "penstock.example.com"},
+		{x509.Certificate{IPAddresses: []net.IP{net.IPv4(10, 0, 0, 5)}}, "localhost", "10.0.0.5"},
+	} {
+		got := alternateName(&tt.leaf, tt.host)
+		if got != tt.want || got != "" && tt.leaf.VerifyHostname(got) != nil {
+			t.Errorf("%v at %s: %q, want %q", tt.leaf.DNSNames, tt.host, got, tt.want)
+		}
+	}
+	if got := (Access{Name: "llm.example.com"}).URLOf("https://127.0.0.1:8443"); got != "https://llm.example.com:8443" {
+		t.Errorf("the URL is %s", got)
 	}
 }

@@ -19,8 +19,8 @@ const idFile = "penstock.worker"
 // the first start writes a random one, or a random id. The caller holds the directory's lock.
 func workerID(cfg *config.Loaded) (kv.WorkerID, error) {
 	switch {
-	case cfg.WorkerID != 0:
-		return kv.WorkerID(cfg.WorkerID), nil
+	case cfg.Fleet.WorkerID != 0:
+		return kv.WorkerID(cfg.Fleet.WorkerID), nil
 	case cfg.DataDir == "":
 		return drawID(), nil
 	}

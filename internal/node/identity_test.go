@@ -12,7 +12,9 @@ import (
 )
 
 func identityConfig(dir string, id uint64) *config.Loaded {
-	return &config.Loaded{Config: config.Config{DataDir: dir, WorkerID: id}, Command: config.Worker}
+	l := &config.Loaded{Config: config.Config{DataDir: dir}, Command: config.Worker}
+	l.Fleet.WorkerID = id
+	return l
 }
 
 // A worker keeps its id in its directory; without a directory each start is another worker.

@@ -37,7 +37,7 @@ func (h hostProbe) checkFiles(cfg *config.Loaded) []Finding {
 	}
 	need := uint64(fewFiles)
 	if cfg != nil && (cfg.Command == config.Up || cfg.Command == config.Frontend) {
-		need = max(need, uint64(cfg.MaxInflight)+1024) // a connection for each, and others
+		need = max(need, uint64(cfg.HTTP.MaxInflight)+1024) // a connection for each, and others
 	}
 	if limit < need {
 		return []Finding{{
@@ -89,7 +89,7 @@ func (h hostProbe) checkRoom(dir string) []Finding {
 func dataDir(cfg *config.Loaded) string {
 	dir := cfg.DataDir
 	if dir == "" {
-		if cfg.Command == config.Up || cfg.NATSListen != "" {
+		if cfg.Command == config.Up || cfg.NATS.Listen != "" {
 			return os.TempDir() // of the embedded NATS server
 		}
 		return ""

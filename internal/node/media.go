@@ -37,10 +37,10 @@ func newMediaResolver(p *process) (s *mediaResolver, err error) {
 		obs.Component(log, "frontend").Debug("there is no shared memory for media: engines that would have them there fetch them", "error", err)
 	}
 	s.resolver, err = resolve.New(resolve.Config{
-		Identity:   media.Identity(cfg.MediaIdentity),
-		URLTTL:     time.Duration(cfg.MediaURLTTL),
-		MaxObjects: cfg.MediaMaxObjects,
-		Timeout:    time.Duration(cfg.MediaTimeout),
+		Identity:   media.Identity(cfg.Media.Identity),
+		URLTTL:     time.Duration(cfg.Media.URLTTL),
+		MaxObjects: cfg.Media.MaxObjects,
+		Timeout:    time.Duration(cfg.Media.Timeout),
 		Limits:     mediaLimits(cfg),
 	}, mediaFiles(cfg, fetcher), lends)
 	if err != nil {
@@ -52,23 +52,19 @@ func newMediaResolver(p *process) (s *mediaResolver, err error) {
 
 // newFetcher makes the media fetcher of the settings.
 func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
-	rate := cfg.MediaMinRate
-	if rate == 0 {
-		rate = -1 // 0 is the fetcher's default
-	}
 	return fetch.New(fetch.Config{
-		MinRate:      rate,
-		AllowPrivate: cfg.MediaAllowPrivate, AllowHosts: cfg.MediaAllowHosts,
-		MaxBytes: cfg.MediaMaxBytes, MaxPixels: cfg.MediaMaxPixels,
-		Timeout: time.Duration(cfg.MediaTimeout), CacheBytes: cfg.MediaCacheBytes,
+		MinRate:      &cfg.Media.MinRate,
+		AllowPrivate: cfg.Media.AllowPrivate, AllowHosts: cfg.Media.AllowHosts,
+		MaxBytes: cfg.Media.MaxBytes, MaxPixels: cfg.Media.MaxPixels,
+		Timeout: time.Duration(cfg.Media.Timeout), CacheBytes: cfg.Media.CacheBytes,
 		// A size is trusted no longer than a URL's content; 0 is the default.
-		DimensionsTTL: min(time.Duration(cfg.MediaURLTTL), 24*time.Hour),
+		DimensionsTTL: min(time.Duration(cfg.Media.URLTTL), 24*time.Hour),
 	})
 }
 
 // mediaFiles is the source of media files.
 func mediaFiles(cfg *config.Loaded, fetcher *fetch.Fetcher) resolve.Source {
-	return resolve.NewFetcherSource(fetcher, cfg.MediaMaxBytes)
+	return resolve.NewFetcherSource(fetcher, cfg.Media.MaxBytes)
 }
 
 // openSegment opens a segment of shared memory which a frontend on this host has lent.
@@ -82,7 +78,7 @@ func openSegment(name string, size int) ([]byte, func(), error) {
 
 // mediaLimits are the limits of one decoded object.
 func mediaLimits(cfg *config.Loaded) pixel.Limits {
-	return pixel.Limits{Bytes: int(cfg.MediaMaxBytes), Pixels: int(cfg.MediaMaxPixels)}
+	return pixel.Limits{Bytes: int(cfg.Media.MaxBytes), Pixels: int(cfg.Media.MaxPixels)}
 }
 
 // run closes the resolver when ctx ends.
@@ -100,15 +96,15 @@ func (s *mediaResolver) closeLender() error {
 
 // mediaDecoder returns the card's description of the media decoder; nil if the engines decode.
 func mediaDecoder(cfg *config.Loaded) *engine.MediaDecoder {
-	if !cfg.FrontendDecoding {
+	if !cfg.Media.FrontendDecoding {
 		return nil
 	}
 	if cfg.HasRemoteEngines() { // remote engines take files
 		return &engine.MediaDecoder{Transfer: string(resolve.TransferOff)}
 	}
-	return &engine.MediaDecoder{Transfer: cfg.MMTransfer}
+	return &engine.MediaDecoder{Transfer: cfg.Media.Transfer}
 }
 
 // keepsFeatures reports whether the features which an engine's processor computes from media stay with the
 // engine.
-func keepsFeatures(cfg *config.Loaded) bool { return cfg.MMTransfer == string(resolve.TransferOff) }
+func keepsFeatures(cfg *config.Loaded) bool { return cfg.Media.Transfer == string(resolve.TransferOff) }

@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	"penstock/core/kv"
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
-	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny"
-	"penstock/internal/engine/tiny/checkpoint"
 )
 
 // localEngine is what every engine of this process implements.
@@ -34,8 +31,8 @@ func (m *modelResult) modelCard() engine.Card { return m.engines[0].Card() }
 // the source of the engines' media; nil for none.
 func openModel(ctx context.Context, cfg *config.Loaded, files tiny.Files) *modelResult {
 	ref := chat.Ref{Kind: "builtin"}
-	if cfg.ModelPath != "" {
-		ref = chat.Ref{Kind: "dir", Dir: cfg.ModelPath}
+	if cfg.Engine.ModelPath != "" {
+		ref = chat.Ref{Kind: "dir", Dir: cfg.Engine.ModelPath}
 	}
 	pipe, err := chat.Open(ref)
 	if err != nil {
@@ -57,7 +54,7 @@ func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, r
 // engineCount is how many engines run in this process.
 func engineCount(cfg *config.Loaded) int {
 	if cfg.Command == config.Up {
-		return cfg.Workers
+		return cfg.Engine.Workers
 	}
 	return 1
 }
@@ -77,36 +74,9 @@ func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error)
 	if err == nil || ref.Kind != "dir" {
 		return pipe, err
 	}
-	if p.cfg.ModelPath == "" || p.cfg.ModelPath == ref.Dir {
+	if p.cfg.Engine.ModelPath == "" || p.cfg.Engine.ModelPath == ref.Dir {
 		return nil, fmt.Errorf("%w; if the checkpoint is elsewhere on this machine, name its directory with --model-path", err)
 	}
-	ref.Dir = p.cfg.ModelPath
+	ref.Dir = p.cfg.Engine.ModelPath
 	return chat.Open(chat.Ref(ref))
-}
-
-// modelFacts are a checkpoint's facts from its small files, for a model whose weights are loaded elsewhere.
-type modelFacts struct {
-	vocabulary int // entries
-	context    int // tokens; 0 if unknown
-	eos        []kv.Token
-	defaults   engine.Sampling
-}
-
-// readModelFacts reads the facts of the checkpoint in dir; pipe is of the same directory. A directory with
-// only a tokenizer yields little, which suffices for an engine that reports the rest.
-func readModelFacts(dir string, pipe *prep.Pipeline) (modelFacts, error) {
-	facts, generation, err := checkpoint.ReadFacts(dir)
-	if err != nil {
-		return modelFacts{}, fmt.Errorf("%s: %w", dir, err)
-	}
-	// The model's vocabulary may be padded beyond its tokenizer's, or the tokenizer's extended beyond
-	// config.json.
-	m := modelFacts{vocabulary: max(facts.VocabSize, pipe.Tokenizer.VocabSize()), context: facts.MaxPositions, defaults: generation.Sampling()}
-	m.eos = checkpoint.EndOfSequence(&facts, &generation, m.vocabulary)
-	if t, ok := pipe.Tokenizer.(*token.Tokenizer); ok && len(m.eos) == 0 {
-		if id, ok := t.EOS(); ok {
-			m.eos = []kv.Token{id}
-		}
-	}
-	return m, nil
 }

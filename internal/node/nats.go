@@ -25,17 +25,17 @@ func dialNATS(ctx context.Context, cfg *config.Loaded, token string, log *slog.L
 		return nil, err
 	}
 	log = obs.Component(log, "nats")
-	late := time.Now().Add(time.Duration(cfg.NATSWait))
+	late := time.Now().Add(time.Duration(cfg.NATS.Wait))
 	wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}
 	for said := false; ; said = true {
-		conn, err := natsd.Connect(cfg.NATS, "penstock "+string(cfg.Command), log, opts...)
+		conn, err := natsd.Connect(cfg.NATS.URLs, "penstock "+string(cfg.Command), log, opts...)
 		switch {
 		case err == nil:
 			return conn, nil
 		case !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, err
 		case !time.Now().Before(late):
-			return nil, fmt.Errorf("%w: %w (tried for %v, see --nats-wait), or embed one in a process of the fleet with --nats-listen", ErrNotReady, err, time.Duration(cfg.NATSWait))
+			return nil, fmt.Errorf("%w: %w (tried for %v, see --nats-wait), or embed one in a process of the fleet with --nats-listen", ErrNotReady, err, time.Duration(cfg.NATS.Wait))
 		case !said:
 			log.Warn("the NATS server does not answer yet, trying on", "error", err)
 		}
@@ -48,11 +48,11 @@ func dialNATS(ctx context.Context, cfg *config.Loaded, token string, log *slog.L
 // natsServerTLS is the TLS configuration of an embedded server: with a certificate it accepts only TLS, and
 // with authorities it requires client certificates.
 func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
-	own, err := loadCertificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
+	own, err := loadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
 	if err != nil || len(own) == 0 {
 		return nil, err
 	}
-	roots, err := loadAuthorities("nats-tls-ca", cfg.NATSTLSCA)
+	roots, err := loadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
 	if err != nil {
 		return nil, err
 	}
@@ -69,17 +69,17 @@ func natsOptions(cfg *config.Loaded, token string) ([]nats.Option, error) {
 	if token != "" {
 		opts = append(opts, nats.Token(token))
 	}
-	if cfg.NATSCreds != "" {
-		if _, err := os.Stat(cfg.NATSCreds); err != nil {
+	if cfg.NATS.Creds != "" {
+		if _, err := os.Stat(cfg.NATS.Creds); err != nil {
 			return nil, config.AsSettingError(fmt.Errorf("nats-creds: %w", err))
 		}
-		opts = append(opts, nats.UserCredentials(cfg.NATSCreds))
+		opts = append(opts, nats.UserCredentials(cfg.NATS.Creds))
 	}
-	own, err := loadCertificate("nats-tls-cert", cfg.NATSTLSCert, cfg.NATSTLSKey)
+	own, err := loadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
 	if err != nil {
 		return nil, err
 	}
-	roots, err := loadAuthorities("nats-tls-ca", cfg.NATSTLSCA)
+	roots, err := loadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ type natsRoute struct {
 // findNATSRoute finds the natsRoute of a process whose NATS connection is open.
 func (p *planes) findNATSRoute(cfg *config.Loaded) (natsRoute, error) {
 	switch {
-	case p.server != nil && config.IsAllInterfaces(cfg.NATSListen):
+	case p.server != nil && config.IsAllInterfaces(cfg.NATS.Listen):
 		return natsRoute{why: "the embedded NATS server listens on all interfaces, which names none", shared: true}, nil
 	case p.server != nil:
 		u, err := url.Parse(p.server.URL())

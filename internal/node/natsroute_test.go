@@ -2,13 +2,17 @@ package node
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/internal/config"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 )
 
 // Addresses of planes, by the settings and the route to the NATS server.
@@ -69,10 +73,10 @@ func TestChoosePlaceLog(t *testing.T) {
 		cfg := settingsOf(t, config.Worker, c.env...)
 		var out bytes.Buffer
 		p := &planes{}
-		if cfg.NATSListen != "" { // at loopback, regardless of the settings
+		if cfg.NATS.Listen != "" { // at loopback, regardless of the settings
 			p.server = server
 		}
-		_, err := p.choosePlaneAddr(cfg, "rpc-addr", planeAddr{cfg.RPCAddr, cfg.RPCAdvertise}, slog.New(slog.NewTextHandler(&out, nil)))
+		_, err := p.choosePlaneAddr(cfg, "rpc-addr", planeAddr{cfg.RPC.Addr, cfg.RPC.Advertise}, slog.New(slog.NewTextHandler(&out, nil)))
 		if err != nil || !strings.Contains(out.String(), c.want) || strings.Count(out.String(), "\n") != min(len(c.want), 1) {
 			t.Errorf("%v: %v, log:\n%s", c.env, err, out.String())
 		}
@@ -97,5 +101,26 @@ func TestRouteOfConnection(t *testing.T) {
 	p.conn.Close()
 	if _, err := p.choosePlaneAddr(cfg, "rpc-addr", planeAddr{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "rpc-addr") {
 		t.Errorf("without a connection: %v", err)
+	}
+}
+
+// A process ends at a NATS server that is too old, as a failure and not as a timeout, and doctor fails for
+// the same reason.
+func TestNATSTooOld(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a process that does not end
+	defer cancel()
+	for _, command := range []config.Command{config.Worker, config.Frontend, config.Router} {
+		cfg := settingsOf(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")
+		run := map[config.Command]func() error{
+			config.Worker:   func() error { return RunWorker(ctx, cfg, new(bytes.Buffer), nil) },
+			config.Frontend: func() error { return RunFrontend(ctx, cfg, new(bytes.Buffer), nil) },
+			config.Router:   func() error { return RunRouter(ctx, cfg, new(bytes.Buffer), nil) },
+		}[command]
+		if err := run(); !errors.Is(err, natsd.ErrTooOld) || errors.Is(err, ErrNotReady) {
+			t.Errorf("%s: error %v, want ErrTooOld", command, err)
+		}
+		found := Examine(t.Context(), Examination{Config: cfg})
+		checkFinding(t, found, "nats", CheckFail, "2.9.10")
+		checkNoFinding(t, found, "jetstream")
 	}
 }

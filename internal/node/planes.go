@@ -66,12 +66,12 @@ func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*pla
 // openNATS starts the embedded server or connects to the fleet's. Without either there is no connection. It
 // also takes the lock of the data directory.
 func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
-	token, err := readSecret("nats-token-file", cfg.NATSTokenFile)
+	token, err := readSecret("nats-token-file", cfg.NATS.TokenFile)
 	if err != nil {
 		return err
 	}
 	switch {
-	case cfg.Command == config.Up || cfg.NATSListen != "":
+	case cfg.Command == config.Up || cfg.NATS.Listen != "":
 		return p.startEmbeddedNATS(cfg, token, log)
 	case cfg.DataDir != "":
 		lock, err := natsd.Lock(cfg.DataDir)
@@ -80,7 +80,7 @@ func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Log
 		}
 		p.closers = append(p.closers, lock.Close)
 	}
-	if cfg.NATS == "" {
+	if cfg.NATS.URLs == "" {
 		return nil
 	}
 	if p.conn, err = dialNATS(ctx, cfg, token, log); err != nil {
@@ -95,20 +95,20 @@ func (p *planes) startEmbeddedNATS(cfg *config.Loaded, token string, log *slog.L
 	if err != nil {
 		return err
 	}
-	p.server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATSListen, Token: token, TLS: secure, Log: obs.Component(log, "nats")})
+	p.server, err = natsd.Start(natsd.Config{DataDir: cfg.DataDir, Listen: cfg.NATS.Listen, Token: token, TLS: secure, Log: obs.Component(log, "nats")})
 	if err != nil {
 		return err
 	}
 	p.closers = append(p.closers, p.server.Close)
 	switch {
-	case cfg.NATSListen == "" || isLoopback(cfg.NATSListen):
+	case cfg.NATS.Listen == "" || isLoopback(cfg.NATS.Listen):
 	case secure != nil && (token != "" || secure.ClientCAs != nil):
 	case secure != nil:
-		log.Warn("the NATS server listens beyond this machine without a token (--nats-token-file) and without asking for certificates (--nats-tls-ca): who reaches it can read and forge events", "addr", cfg.NATSListen)
+		log.Warn("the NATS server listens beyond this machine without a token (--nats-token-file) and without asking for certificates (--nats-tls-ca): who reaches it can read and forge events", "addr", cfg.NATS.Listen)
 	case token == "":
-		log.Warn("the NATS server listens beyond this machine without TLS and without a token (--nats-token-file): who reaches it can read and forge events", "addr", cfg.NATSListen)
+		log.Warn("the NATS server listens beyond this machine without TLS and without a token (--nats-token-file): who reaches it can read and forge events", "addr", cfg.NATS.Listen)
 	default:
-		log.Warn("the NATS server listens beyond this machine without TLS (--nats-tls-cert): who can read the network can read events and the token", "addr", cfg.NATSListen)
+		log.Warn("the NATS server listens beyond this machine without TLS (--nats-tls-cert): who can read the network can read events and the token", "addr", cfg.NATS.Listen)
 	}
 	if p.conn, err = p.server.Connect("penstock"); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (p *planes) startEmbeddedNATS(cfg *config.Loaded, token string, log *slog.L
 // openBus opens the event plane. Without NATS and ZeroMQ it stays within this process: routing then uses the
 // router's own decisions and the workers' answers to pings.
 func (p *planes) openBus(cfg *config.Loaded, log *slog.Logger) error {
-	if cfg.EventPlane == config.PlaneZMQ && cfg.Command != config.Up {
+	if cfg.Events.Plane == config.PlaneZMQ && cfg.Command != config.Up {
 		return p.openZMQ(cfg, log)
 	}
 	if p.conn == nil {
@@ -139,7 +139,7 @@ func (p *planes) openBus(cfg *config.Loaded, log *slog.Logger) error {
 
 func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 	log = obs.Component(log, "disco")
-	discovery := cfg.Discovery
+	discovery := cfg.Fleet.Discovery
 	if cfg.Command == config.Up {
 		discovery = config.DiscoveryNATS
 	}
@@ -153,7 +153,7 @@ func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 		p.closers = append(p.closers, func() error { registry.Close(); return nil })
 		return nil
 	case config.DiscoveryFile:
-		registry, err := disco.NewFileRegistry(disco.FileConfig{Dir: cfg.DiscoveryDir, Log: log})
+		registry, err := disco.NewFileRegistry(disco.FileConfig{Dir: cfg.Fleet.DiscoveryDir, Log: log})
 		if err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 		return nil
 	case config.DiscoveryStatic:
 		var err error
-		p.registry, err = disco.NewStaticRegistry(disco.StaticConfig{Addrs: cfg.StaticWorkers, Ask: worker.DescribeFunc(p.rpc), Log: log})
+		p.registry, err = disco.NewStaticRegistry(disco.StaticConfig{Addrs: cfg.Fleet.StaticWorkers, Ask: worker.DescribeFunc(p.rpc), Log: log})
 		return err
 	}
 	return fmt.Errorf("discovery %s: there is none of that name", discovery)
@@ -173,7 +173,7 @@ func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 // may be alive: their leases decide.
 func (p *planes) removeStaleRegistrations(ctx context.Context, cfg *config.Loaded) error {
 	registry, ok := p.registry.(*disco.NATSRegistry)
-	if !ok || p.server == nil || cfg.NATSListen != "" {
+	if !ok || p.server == nil || cfg.NATS.Listen != "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, deregisterTimeout)

@@ -52,7 +52,7 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 	if p.log, err = newLogger(cfg, stderr); err != nil {
 		return err
 	}
-	if cfg.HTTPAddr != "" {
+	if cfg.HTTP.Addr != "" {
 		if p.endpoint, err = openHTTPEndpoint(cfg, p.log); err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 		p.tracer = traces.Tracer()
 		defer traces.Close() // after everything that has spans
 	}
-	if cfg.Command != config.Router || cfg.Multimodal {
+	if cfg.Command != config.Router || cfg.Media.Multimodal {
 		if p.fetcher, err = newFetcher(cfg); err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 	p.logServing()
 	r.announceReady()
 	<-life.Done()
-	p.log.Info("stopping", "running_requests_may_take", cfg.DrainTimeout.String())
+	p.log.Info("stopping", "running_requests_may_take", cfg.Drain.Timeout.String())
 	return nil
 }
 
@@ -173,7 +173,7 @@ func newLogger(cfg *config.Loaded, w io.Writer) (*slog.Logger, error) {
 	if err != nil {
 		return nil, err
 	}
-	return obs.NewLogger(w, obs.LogFormat(cfg.LogFormat), levels)
+	return obs.NewLogger(w, obs.LogFormat(cfg.Log.Format), levels)
 }
 
 // httpURL is where this machine reaches the HTTP API; "" if there is none.

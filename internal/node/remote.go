@@ -226,7 +226,7 @@ func (r *remoteEngines) countServing() map[string]int {
 // awaitServing returns when at least one engine serves, and so does every other which answers. seen reports
 // whether the given number of workers of a model can receive requests.
 func (r *remoteEngines) awaitServing(ctx context.Context, seen func(model string, workers int) bool) error {
-	limit := time.Duration(r.process.cfg.EngineWait)
+	limit := time.Duration(r.process.cfg.Engine.Wait)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
 	err := waitUntilEvery(ctx, 10*time.Millisecond, func() bool {

@@ -45,8 +45,8 @@ type routerRole struct {
 
 func (r *routerRole) buildServices() error {
 	r.planes.registerMetrics(r.metrics)
-	if r.cfg.RouterName == r.cfg.Component {
-		return fmt.Errorf("router-component %s is that of the workers: the router would send requests to itself; choose another", r.cfg.RouterName)
+	if r.cfg.Fleet.RouterComponent == r.cfg.Fleet.Component {
+		return fmt.Errorf("router-component %s is that of the workers: the router would send requests to itself; choose another", r.cfg.Fleet.RouterComponent)
 	}
 	var err error
 	if r.id, err = workerID(r.cfg); err != nil {
@@ -59,16 +59,12 @@ func (r *routerRole) buildServices() error {
 		return err
 	}
 	r.workerMetrics = worker.NewMetrics(r.metrics)
-	limit := r.cfg.MigrationLimit
-	if limit == 0 {
-		limit = -1 // the proxy reads 0 as its default
-	}
 	deps := routerproxy.Deps{
 		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serveModel, OnModel: r.router.SetReferenceCard,
 		Metrics: r.metrics, Log: r.log, Tracer: r.tracer,
 		Inspect: r.router.Inspect,
 	}
-	if r.cfg.Multimodal {
+	if r.cfg.Media.Multimodal {
 		if r.mediaResolver, err = newMediaResolver(r.process); err != nil {
 			return err
 		}
@@ -76,20 +72,17 @@ func (r *routerRole) buildServices() error {
 		deps.MediaResolver = r.newModelMediaResolver
 	}
 	r.proxy, err = routerproxy.New(routerproxy.Config{
-		Namespace: r.cfg.Namespace, Component: r.cfg.Component,
-		MigrationLimit: limit, MigrationWait: r.migrationWait(),
+		Namespace: r.cfg.Fleet.Namespace, Component: r.cfg.Fleet.Component,
+		MigrationLimit: &r.cfg.Router.MigrationLimit,
+		// It is shorter than that of frontends, so that a request is not lost at both.
+		MigrationWait: new(time.Duration(r.cfg.Router.MigrationWait) * 4 / 5),
 	}, deps)
 	return err
 }
 
-// migrationWait is shorter than the frontends' wait, so that a request is not lost at both.
-func (r *routerRole) migrationWait() time.Duration {
-	return max(time.Duration(r.cfg.MigrationWait)*4/5, 1) // 1 ns is no wait
-}
-
 // serveModel runs an instance of one model until ctx ends.
 func (r *routerRole) serveModel(ctx context.Context, model engine.Engine) error {
-	w, err := r.newWorker(modelID(r.id, model.Card().Name), r.nextEpoch(), r.cfg.RouterName, model, r.workerMetrics)
+	w, err := r.newWorker(modelID(r.id, model.Card().Name), r.nextEpoch(), r.cfg.Fleet.RouterComponent, model, r.workerMetrics)
 	if err != nil {
 		return err
 	}

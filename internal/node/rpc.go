@@ -17,7 +17,7 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 		return nil
 	}
 	log = obs.Component(log, "rpc")
-	token, err := readSecret("rpc-token-file", cfg.RPCTokenFile)
+	token, err := readSecret("rpc-token-file", cfg.RPC.TokenFile)
 	if err != nil {
 		return err
 	}
@@ -25,8 +25,8 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	at := planeAddr{cfg.RPCAddr, cfg.RPCAdvertise}
-	if servesCalls(cfg.Command) && cfg.RequestPlane != config.PlaneNATS {
+	at := planeAddr{cfg.RPC.Addr, cfg.RPC.Advertise}
+	if servesCalls(cfg.Command) && cfg.RPC.Plane != config.PlaneNATS {
 		if at, err = p.choosePlaneAddr(cfg, "rpc-addr", at, log); err != nil {
 			return err
 		}
@@ -56,7 +56,7 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 		p.closers = append(p.closers, func() error { overNATS.Close(); return nil })
 		planes["nats"] = overNATS
 	}
-	serving := planes[cfg.RequestPlane]
+	serving := planes[cfg.RPC.Plane]
 	if serving == nil { // a frontend without NATS, which serves no calls
 		serving = overTCP
 	}
@@ -69,11 +69,11 @@ func servesCalls(c config.Command) bool { return c == config.Worker || c == conf
 
 // rpcTLS returns the TLS configurations for serving and making calls; nil is without TLS.
 func rpcTLS(cfg *config.Loaded) (server, client *tls.Config, err error) {
-	own, err := loadCertificate("rpc-tls-cert", cfg.RPCTLSCert, cfg.RPCTLSKey)
+	own, err := loadCertificate("rpc-tls-cert", cfg.RPC.TLSCert, cfg.RPC.TLSKey)
 	if err != nil {
 		return nil, nil, err
 	}
-	roots, err := loadAuthorities("rpc-tls-ca", cfg.RPCTLSCA)
+	roots, err := loadAuthorities("rpc-tls-ca", cfg.RPC.TLSCA)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -99,17 +99,17 @@ func RunSim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Wri
 		}
 	}
 	ref := chat.Ref{Kind: "builtin"}
-	if cfg.ModelPath != "" {
-		ref = chat.Ref{Kind: "dir", Dir: cfg.ModelPath}
+	if cfg.Engine.ModelPath != "" {
+		ref = chat.Ref{Kind: "dir", Dir: cfg.Engine.ModelPath}
 	}
 	if mc.Pipe, err = chat.Open(ref); err != nil {
 		return err
 	}
 	ref.Digest = mc.Pipe.Digest
-	mc.Seed, mc.Root = cfg.SimSeed, cfg.ModelPath
+	mc.Seed, mc.Root = cfg.Simulation.Seed, cfg.Engine.ModelPath
 	mc.Open = func(rank int) (engine.Engine, error) {
 		one := *cfg
-		one.WorkerID = uint64(rank)
+		one.Fleet.WorkerID = uint64(rank)
 		all, err := openSimEngines(&one, mc.Pipe, engine.TokenizerRef(ref))
 		if err != nil {
 			return nil, err
@@ -142,7 +142,7 @@ func exportModel(cfg *config.Loaded, dir, family string) (*config.Loaded, error)
 	if err != nil {
 		return nil, fmt.Errorf("export-model: %w", err)
 	}
-	facts := map[string]any{"vocab_size": v.Size, "max_position_embeddings": cmp.Or(cfg.SimContextLength, longContext), "eos_token_id": v.EOS}
+	facts := map[string]any{"vocab_size": v.Size, "max_position_embeddings": cmp.Or(cfg.Simulation.ContextLength, longContext), "eos_token_id": v.EOS}
 	processor, err := familyFacts(family, facts)
 	if err != nil {
 		return nil, err
@@ -164,9 +164,9 @@ func exportModel(cfg *config.Loaded, dir, family string) (*config.Loaded, error)
 		}
 	}
 	own := *cfg
-	own.ModelPath = dir
-	if len(own.ServedModelName) == 0 {
-		own.ServedModelName = []string{cfg.ModelName()}
+	own.Engine.ModelPath = dir
+	if len(own.Engine.ServedModelName) == 0 {
+		own.Engine.ServedModelName = []string{cfg.ModelName()}
 	}
 	return &own, nil
 }

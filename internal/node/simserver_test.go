@@ -98,7 +98,7 @@ func TestExportsAtOnce(t *testing.T) {
 				return
 			}
 			for _, name := range []string{"config.json", "preprocessor_config.json", "tokenizer_config.json", "tokenizer.json"} {
-				data, err := os.ReadFile(filepath.Join(own.ModelPath, name))
+				data, err := os.ReadFile(filepath.Join(own.Engine.ModelPath, name))
 				if err != nil || !json.Valid(data) {
 					t.Errorf("%s: %d bytes that are not JSON, %v", name, len(data), err)
 				}

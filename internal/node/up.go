@@ -80,10 +80,12 @@ func (u *upRole) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
 	model := u.model.modelCard().Name
-	err := waitUntil(ctx, func() bool { return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= u.cfg.Workers })
+	err := waitUntil(ctx, func() bool {
+		return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= u.cfg.Engine.Workers
+	})
 	if err == ErrNotReady {
 		return fmt.Errorf("%w: of %d workers the router sees %d and the frontend %d after %v; the log says more with --log-level debug",
-			ErrNotReady, u.cfg.Workers, u.router.WorkerCount(model), u.frontend.WorkerCount(model), limit)
+			ErrNotReady, u.cfg.Engine.Workers, u.router.WorkerCount(model), u.frontend.WorkerCount(model), limit)
 	}
 	return err
 }
@@ -91,7 +93,7 @@ func (u *upRole) awaitReady(ctx context.Context) error {
 // startTimeout bounds the start: simulated engines have their simulated startup in addition.
 func startTimeout(cfg *config.Loaded) time.Duration {
 	if cfg.EngineKind() == config.EngineSim {
-		return readyTimeout + time.Duration(cfg.SimStartup)
+		return readyTimeout + time.Duration(cfg.Simulation.Startup)
 	}
 	return readyTimeout
 }
@@ -103,8 +105,8 @@ func (u *upRole) announceReady() {
 	}
 	card := u.model.modelCard()
 	r := Ready{
-		URL: u.httpURL(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Workers,
-		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.RouterMode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt),
+		URL: u.httpURL(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Engine.Workers,
+		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.Router.Mode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt),
 	}
 	if u.cfg.EngineKind() == config.EngineSim {
 		r.Simulation = u.cfg.DescribeSimulation()
@@ -114,7 +116,7 @@ func (u *upRole) announceReady() {
 
 func (u *upRole) announceRemotes() {
 	u.remoteEngines.announced.Store(true)
-	r := Ready{URL: u.httpURL(), RouterMode: u.cfg.RouterMode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt), Engines: u.remoteEngines.engineStatuses()}
+	r := Ready{URL: u.httpURL(), RouterMode: u.cfg.Router.Mode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt), Engines: u.remoteEngines.engineStatuses()}
 	for i := range r.Engines {
 		s := &r.Engines[i]
 		if s.State != EngineServing {

@@ -48,7 +48,7 @@ func (w *workerRole) buildServices() error {
 	if err != nil {
 		return err
 	}
-	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Component, withPrompts(w.model.engines[0], w.model.pipe), worker.NewMetrics(w.metrics))
+	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Fleet.Component, withPrompts(w.model.engines[0], w.model.pipe), worker.NewMetrics(w.metrics))
 	return err
 }
 
@@ -148,7 +148,7 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	for i, eng := range p.model.engines {
 		// Small numbers: the workers of one process only need to differ from each other. A restart on the
 		// same data has a higher epoch.
-		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Component, withPrompts(eng, p.model.pipe), metrics)
+		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component, withPrompts(eng, p.model.pipe), metrics)
 		if err != nil {
 			return nil, err
 		}
@@ -178,13 +178,13 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	}
 	cfg := worker.Config{
 		ID: id, Epoch: epoch,
-		Namespace: p.cfg.Namespace, Component: component, Endpoint: p.cfg.Endpoint,
-		Addr: p.planes.addr, Host: host, PID: os.Getpid(), Name: p.cfg.WorkerName,
-		DrainTimeout: time.Duration(p.cfg.DrainTimeout),
+		Namespace: p.cfg.Fleet.Namespace, Component: component, Endpoint: p.cfg.Fleet.Endpoint,
+		Addr: p.planes.addr, Host: host, PID: os.Getpid(), Name: p.cfg.Fleet.WorkerName,
+		DrainTimeout: time.Duration(p.cfg.Drain.Timeout),
 		// A router's engines are workers, which check their own engines.
-		MaxCalls: p.cfg.MaxInflight, CanaryInterval: -1, StallTimeout: -1,
+		MaxCalls: p.cfg.HTTP.MaxInflight, CanaryInterval: new(time.Duration(0)), StallTimeout: -1,
 	}
-	if p.cfg.Command == config.Up && p.cfg.Workers > quietReadyWorkers {
+	if p.cfg.Command == config.Up && p.cfg.Engine.Workers > quietReadyWorkers {
 		cfg.ReadyLevel = slog.LevelDebug
 	}
 	if p.cfg.Command != config.Up {
@@ -192,9 +192,9 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		cfg.Linger = lingerTime
 	}
 	if p.hasEngines() {
-		cfg.CanaryInterval, cfg.StallTimeout = negativeIfZero(p.cfg.CanaryInterval), time.Duration(p.cfg.StallTimeout)
-		cfg.ToolParser, cfg.ReasoningParser = parserName(p.cfg.ToolCallParser), parserName(p.cfg.ReasoningParser)
-		cfg.MaxCalls = p.cfg.MaxNumSeqs + p.cfg.MaxWaiting
+		cfg.CanaryInterval, cfg.StallTimeout = (*time.Duration)(&p.cfg.Engine.CanaryInterval), time.Duration(p.cfg.Engine.StallTimeout)
+		cfg.ToolParser, cfg.ReasoningParser = parserName(p.cfg.Engine.ToolCallParser), parserName(p.cfg.Engine.ReasoningParser)
+		cfg.MaxCalls = p.cfg.Engine.MaxNumSeqs + p.cfg.Engine.MaxWaiting
 		cfg.Experts = p.cfg.ParseHostedExperts()
 		cfg.MediaDecoder = mediaDecoder(p.cfg)
 		cfg.KeepFeatures = keepsFeatures(p.cfg)
@@ -213,10 +213,10 @@ func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *opene
 		}
 		addr = net.JoinHostPort(host, strconv.Itoa(n+rank))
 	}
-	if _, _, err := net.SplitHostPort(p.cfg.RPCAdvertise); err == nil && ranks > 1 {
-		return nil, fmt.Errorf("rpc-advertise %s: the engine has %d data-parallel ranks, each at a port of its own; name the host alone", p.cfg.RPCAdvertise, ranks)
+	if _, _, err := net.SplitHostPort(p.cfg.RPC.Advertise); err == nil && ranks > 1 {
+		return nil, fmt.Errorf("rpc-advertise %s: the engine has %d data-parallel ranks, each at a port of its own; name the host alone", p.cfg.RPC.Advertise, ranks)
 	}
-	cfg := p.workerConfig(id, epoch, p.cfg.Component)
+	cfg := p.workerConfig(id, epoch, p.cfg.Fleet.Component)
 	cfg.Addr, cfg.Check, cfg.Aliases = addr, o.check, o.aliases
 	return worker.New(cfg, eng, p.workerPlanes(), metrics, p.log)
 }
@@ -231,15 +231,6 @@ func workerRunners(workers []*worker.Worker) []func(context.Context) error {
 		all = append(all, w.Run)
 	}
 	return all
-}
-
-// negativeIfZero converts a setting whose 0 turns a periodic action off: services read 0 as their default,
-// and a negative value as off.
-func negativeIfZero(s config.Duration) time.Duration {
-	if s == 0 {
-		return -1
-	}
-	return time.Duration(s)
 }
 
 // parserName is a parser's name for a card: "" for automatic detection.

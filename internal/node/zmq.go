@@ -29,7 +29,7 @@ type zmqMeta struct {
 // openZMQ opens the event plane over ZeroMQ. It keeps no snapshots: messages have no common numbering, so
 // there is no position to resume from.
 func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
-	at, err := p.choosePlaneAddr(cfg, "event-addr", planeAddr{cfg.EventAddr, cfg.EventHost()}, log)
+	at, err := p.choosePlaneAddr(cfg, "event-addr", planeAddr{cfg.Events.Addr, cfg.EventHost()}, log)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
 	if !isLoopback(at.listen) {
 		log.Warn("the event plane listens beyond this machine, and ZeroMQ here knows neither TLS nor tokens: who reaches it can read what caches hold", "addr", at.listen)
 	}
-	if cfg.SnapshotThreshold > 0 && cfg.Command != config.Worker {
+	if cfg.Router.SnapshotThreshold > 0 && cfg.Command != config.Worker {
 		log.Info("routers leave no snapshots over ZeroMQ: one that starts asks every process for the events that it keeps")
 	}
 	return nil
@@ -86,7 +86,7 @@ func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Log
 		return err
 	}
 	p.mesh.SetPeers(fixed)
-	if cfg.Discovery == config.DiscoveryStatic {
+	if cfg.Fleet.Discovery == config.DiscoveryStatic {
 		return nil // a list of workers contains no other peers
 	}
 	self, err := zmqInstance(cfg, p.eventHost, p.mesh.LocalPeer())
@@ -121,7 +121,7 @@ func (p *planes) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Log
 
 // zmqFixed returns the peers which the settings name.
 func zmqFixed(cfg *config.Loaded) (fixed []bus.ZMQPeer, err error) {
-	for _, addr := range cfg.EventPeers {
+	for _, addr := range cfg.Events.Peers {
 		events, replay, err := zmqEndpoints(addr)
 		if err != nil {
 			return nil, fmt.Errorf("event-peers: %w", err)
@@ -135,7 +135,7 @@ func zmqFixed(cfg *config.Loaded) (fixed []bus.ZMQPeer, err error) {
 // host, and its ports.
 func zmqInstance(cfg *config.Loaded, advertise string, at bus.ZMQPeer) (disco.Instance, error) {
 	if advertise == "" && at.Events.IsWildcard() {
-		return disco.Instance{}, fmt.Errorf("event-addr %s is all interfaces: say at which host others reach this process, for example --event-advertise 10.0.0.7", cfg.EventAddr)
+		return disco.Instance{}, fmt.Errorf("event-addr %s is all interfaces: say at which host others reach this process, for example --event-advertise 10.0.0.7", cfg.Events.Addr)
 	}
 	if advertise != "" {
 		var err error
@@ -152,7 +152,7 @@ func zmqInstance(cfg *config.Loaded, advertise string, at bus.ZMQPeer) (disco.In
 	}
 	host, _ := os.Hostname() // for people to read
 	return disco.Instance{
-		Kind: kindEvents, ID: drawID(), Epoch: uint64(time.Now().UnixMilli()), Namespace: cfg.Namespace, Component: cfg.Component,
+		Kind: kindEvents, ID: drawID(), Epoch: uint64(time.Now().UnixMilli()), Namespace: cfg.Fleet.Namespace, Component: cfg.Fleet.Component,
 		Endpoint: "events", Addr: at.Events.String(), Host: host, PID: os.Getpid(), Meta: meta,
 	}, nil
 }

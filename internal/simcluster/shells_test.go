@@ -79,7 +79,7 @@ func TestTimesOfTheShells(t *testing.T) {
 	f.EnsureDefaults()
 	var c Config
 	c.EnsureDefaults()
-	if want := (migrate.Config{MaxFailures: f.MigrationLimit, MaxWait: f.MigrationWait, FirstWait: firstWait}); c.Migration != want || c.StallTimeout != f.StallTimeout {
+	if want := (migrate.Config{MaxFailures: *f.MigrationLimit, MaxWait: *f.MigrationWait, FirstWait: firstWait}); c.Migration != want || c.StallTimeout != f.StallTimeout {
 		t.Errorf("%+v and %v, in a frontend %+v and %v", c.Migration, c.StallTimeout, want, f.StallTimeout)
 	}
 }

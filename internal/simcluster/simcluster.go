@@ -20,6 +20,7 @@
 package simcluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,15 +111,9 @@ func (c *Config) EnsureDefaults() {
 			*f.field = f.v
 		}
 	}
-	if c.Migration.FirstWait == 0 {
-		c.Migration.FirstWait = firstWait
-	}
-	if c.Migration.MaxWait == 0 {
-		c.Migration.MaxWait = 10 * time.Second
-	}
-	if c.StallTimeout == 0 {
-		c.StallTimeout = 5 * time.Minute
-	}
+	c.Migration.FirstWait = cmp.Or(c.Migration.FirstWait, firstWait)
+	c.Migration.MaxWait = cmp.Or(c.Migration.MaxWait, 10*time.Second)
+	c.StallTimeout = cmp.Or(c.StallTimeout, 5*time.Minute)
 	c.Timing.EnsureDefaults()
 	c.Route.EnsureDefaults()
 	c.Faults.ensureDefaults()

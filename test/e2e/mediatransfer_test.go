@@ -213,7 +213,7 @@ func TestEveryTokenOfPictures(t *testing.T) {
 	dir := t.TempDir()
 	seeing := func(way resolve.Transfer, limit int) *fleet {
 		cfg := fleetConfig{
-			workers: 3, pretend: true, frontend: frontend.Config{MigrationLimit: limit},
+			workers: 3, pretend: true, frontend: frontend.Config{MigrationLimit: &limit},
 			worker: worker.Config{MediaDecoder: &engine.MediaDecoder{Transfer: string(way)}},
 			engine: tiny.Config{Files: nothing{}, Segment: func(name string, size int) ([]byte, func(), error) {
 				m, err := shm.OpenIn(dir, name, size)

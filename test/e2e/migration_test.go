@@ -251,8 +251,8 @@ func TestEveryTokenOfThought(t *testing.T) {
 // startFleets starts a fleet whose workers may fail, and one whose workers may only
 // leave as planned.
 func startFleets(t *testing.T, wc worker.Config) (f, planned *fleet) {
-	f = startFleet(t, fleetConfig{workers: 3, worker: wc, pretend: true, frontend: frontend.Config{MigrationLimit: 2}})
-	planned = startFleet(t, fleetConfig{workers: 3, worker: wc, pretend: true, frontend: frontend.Config{MigrationLimit: -1}})
+	f = startFleet(t, fleetConfig{workers: 3, worker: wc, pretend: true, frontend: frontend.Config{MigrationLimit: new(2)}})
+	planned = startFleet(t, fleetConfig{workers: 3, worker: wc, pretend: true, frontend: frontend.Config{MigrationLimit: new(0)}})
 	return f, planned
 }
 
@@ -331,7 +331,7 @@ func TestLoseWorkers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const requests, tokens = 12, 96
-			f := startFleet(t, fleetConfig{workers: 3, worker: worker.Config{DrainTimeout: time.Millisecond}, frontend: frontend.Config{MigrationLimit: 2}})
+			f := startFleet(t, fleetConfig{workers: 3, worker: worker.Config{DrainTimeout: time.Millisecond}, frontend: frontend.Config{MigrationLimit: new(2)}})
 			want := make([]answer, requests)
 			for i := range want {
 				want[i] = f.complete("/v1/completions", sampled(i, tokens))

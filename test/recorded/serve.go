@@ -70,7 +70,7 @@ func buildSystem(dialects []*dialect, scratch string, stderr io.Writer) (*record
 		}
 		for _, eng := range engines {
 			// There is no recording for a canary.
-			cfg := worker.Config{ID: kv.WorkerID(len(s.workers) + 1), Epoch: 1, CanaryInterval: -1}
+			cfg := worker.Config{ID: kv.WorkerID(len(s.workers) + 1), Epoch: 1, CanaryInterval: new(time.Duration(0))}
 			w, err := worker.New(cfg, eng, planes, counts, log)
 			if err != nil {
 				return nil, err

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -83,9 +84,7 @@ func (c *Config) EnsureDefaults() {
 			*field = value
 		}
 	}
-	if c.Name == "" {
-		c.Name = "penstock-sim"
-	}
+	c.Name = cmp.Or(c.Name, "penstock-sim")
 	if c.Tokenizer == (engine.TokenizerRef{}) {
 		c.Tokenizer = engine.TokenizerRef{Kind: "builtin"}
 	}

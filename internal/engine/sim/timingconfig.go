@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -32,18 +33,10 @@ func (t *Timing) EnsureDefaults() {
 	if t.KV == (KV{}) {
 		t.KV = KV{Layers: 32, Heads: 8, HeadDim: 128, ElementBytes: 2, Bandwidth: 64}
 	}
-	if t.Speedup == 0 {
-		t.Speedup = 1
-	}
-	if t.DecodeSpeedup == 0 {
-		t.DecodeSpeedup = 1
-	}
-	if t.Load.Factor == 0 {
-		t.Load.Factor = 1
-	}
-	if t.Load.Seqs == 0 {
-		t.Load.Seqs = 256
-	}
+	t.Speedup = cmp.Or(t.Speedup, 1)
+	t.DecodeSpeedup = cmp.Or(t.DecodeSpeedup, 1)
+	t.Load.Factor = cmp.Or(t.Load.Factor, 1)
+	t.Load.Seqs = cmp.Or(t.Load.Seqs, 256)
 }
 
 // Validate reports every problem of t at once, nil if there is none.

@@ -36,7 +36,7 @@ func (b *limitedBody) nextCapacity(had int64) int64 {
 func (f *Fetcher) readAll(stop func(error), in *limitedBody) ([]byte, error) {
 	idle := time.AfterFunc(f.cfg.IdleTimeout, func() { stop(errIdle) })
 	defer idle.Stop()
-	pace := rateMeter{minRate: f.cfg.MinRate, window: f.cfg.IdleTimeout, windowStart: time.Now()}
+	pace := rateMeter{minRate: *f.cfg.MinRate, window: f.cfg.IdleTimeout, windowStart: time.Now()}
 	var b []byte
 	for begun := false; !begun || int64(len(b)) < in.limit; begun = true {
 		if len(b) == cap(b) {
@@ -95,7 +95,7 @@ func (b *limitedBody) checkEnd() error {
 // rateMeter detects a body which arrives too slowly: fewer than minRate bytes per second over a
 // window.
 type rateMeter struct {
-	minRate     int64 // negative means no minimum
+	minRate     int64 // 0 means no minimum
 	window      time.Duration
 	windowStart time.Time // start of the window
 	received    int64     // bytes received in the window

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -40,9 +41,9 @@ type Config struct {
 	HeaderTimeout time.Duration // default 5 s
 	IdleTimeout   time.Duration // default 3 s
 
-	// MinRate is the minimum rate of a body, in bytes per second, over each IdleTimeout; negative
+	// MinRate is the minimum rate of a body, in bytes per second, over each IdleTimeout; 0
 	// means none.
-	MinRate int64 // default 16 KiB
+	MinRate *int64 // default 16 KiB
 
 	// CacheBytes bounds the memory of downloads in progress, files in use, and cached files, which
 	// are cached for CacheTTL. The downloads in progress from one host, or of one client
@@ -68,29 +69,21 @@ type Config struct {
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *Config) EnsureDefaults() {
-	setDefault(&c.MaxBytes, 64<<20)
-	setDefault(&c.MaxPixels, probe.DefaultMaxPixels)
-	setDefault(&c.MaxRedirects, 3)
-	setDefault(&c.MaxFlights, 256)
-	setDefault(&c.Timeout, 10*time.Second)
-	setDefault(&c.DialTimeout, 3*time.Second)
-	setDefault(&c.HeaderTimeout, 5*time.Second)
-	setDefault(&c.IdleTimeout, 3*time.Second)
-	setDefault(&c.MinRate, 16<<10)
-	setDefault(&c.CacheBytes, 256<<20)
-	setDefault(&c.CacheTTL, 5*time.Minute)
-	setDefault(&c.Dimensions, 100_000)
-	setDefault(&c.DimensionsTTL, 24*time.Hour)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 64<<20)
+	c.MaxPixels = cmp.Or(c.MaxPixels, probe.DefaultMaxPixels)
+	c.MaxRedirects = cmp.Or(c.MaxRedirects, 3)
+	c.MaxFlights = cmp.Or(c.MaxFlights, 256)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.DialTimeout = cmp.Or(c.DialTimeout, 3*time.Second)
+	c.HeaderTimeout = cmp.Or(c.HeaderTimeout, 5*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 3*time.Second)
+	c.MinRate = cmp.Or(c.MinRate, new(int64(16<<10)))
+	c.CacheBytes = cmp.Or(c.CacheBytes, 256<<20)
+	c.CacheTTL = cmp.Or(c.CacheTTL, 5*time.Minute)
+	c.Dimensions = cmp.Or(c.Dimensions, 100_000)
+	c.DimensionsTTL = cmp.Or(c.DimensionsTTL, 24*time.Hour)
 	if c.Now == nil {
 		c.Now = time.Now
-	}
-}
-
-// setDefault sets a zero value to its default.
-func setDefault[T comparable](p *T, d T) {
-	var zero T
-	if *p == zero {
-		*p = d
 	}
 }
 

@@ -88,7 +88,9 @@ func TestTooSlow(t *testing.T) {
 	if n := slow.Memory(); n != 0 {
 		t.Errorf("%d bytes are taken", n)
 	}
-	lenient := fetcher(t, func(c *Config) { c.IdleTimeout, c.MinRate, c.Timeout = 500*time.Millisecond, -1, 2*time.Second })
+	lenient := fetcher(t, func(c *Config) {
+		c.IdleTimeout, c.MinRate, c.Timeout = 500*time.Millisecond, new(int64(0)), 2*time.Second
+	})
 	_, err = lenient.Get(t.Context(), url)
 	refused(t, "a body that may drip", err, fault.Invalid, "within the time")
 }

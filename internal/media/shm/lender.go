@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -17,18 +18,10 @@ type Config struct {
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *Config) EnsureDefaults() {
-	if c.Dir == "" {
-		c.Dir = Dir
-	}
-	if c.Prefix == "" {
-		c.Prefix = "media"
-	}
-	if c.MaxBytes == 0 {
-		c.MaxBytes = 256 << 20
-	}
-	if c.MaxLeases == 0 {
-		c.MaxLeases = 1024
-	}
+	c.Dir = cmp.Or(c.Dir, Dir)
+	c.Prefix = cmp.Or(c.Prefix, "media")
+	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
+	c.MaxLeases = cmp.Or(c.MaxLeases, 1024)
 }
 
 // Validate reports all problems of c. Call EnsureDefaults first.

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -31,15 +32,9 @@ type NATSBusConfig struct {
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *NATSBusConfig) EnsureDefaults() {
-	if c.Prefix == "" {
-		c.Prefix = "penstock"
-	}
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Prefix = cmp.Or(c.Prefix, "penstock")
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
 // Validate reports all problems of c.

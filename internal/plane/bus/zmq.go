@@ -2,6 +2,7 @@ package bus
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -33,12 +34,8 @@ type ZMQBusConfig struct {
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *ZMQBusConfig) EnsureDefaults() {
-	if c.PeerTimeout == 0 {
-		c.PeerTimeout = 2 * time.Second
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.PeerTimeout = cmp.Or(c.PeerTimeout, 2*time.Second)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
 // ZMQBus is the event plane of processes which reach each other directly, without a server. Each

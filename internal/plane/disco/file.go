@@ -41,9 +41,7 @@ type FileConfig struct {
 func (c *FileConfig) EnsureDefaults() {
 	c.TTL = cmp.Or(c.TTL, 10*time.Second)
 	c.Interval = cmp.Or(c.Interval, c.TTL/20)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
 // Validate reports all problems of c.

@@ -1,6 +1,7 @@
 package disco
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,18 +37,10 @@ type NATSRegistryConfig struct {
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *NATSRegistryConfig) EnsureDefaults() {
-	if c.Bucket == "" {
-		c.Bucket = "penstock_discovery"
-	}
-	if c.TTL == 0 {
-		c.TTL = 10 * time.Second
-	}
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Bucket = cmp.Or(c.Bucket, "penstock_discovery")
+	c.TTL = cmp.Or(c.TTL, 10*time.Second)
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
 // Validate reports all problems of c.

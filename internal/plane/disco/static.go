@@ -39,9 +39,7 @@ type StaticConfig struct {
 func (c *StaticConfig) EnsureDefaults() {
 	c.Interval = cmp.Or(c.Interval, 2*time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 2*time.Second)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
 // Validate reports all problems of c.

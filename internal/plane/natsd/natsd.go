@@ -3,6 +3,7 @@
 package natsd
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -34,15 +35,9 @@ type Config struct {
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *Config) EnsureDefaults() {
-	if c.MaxStore == 0 {
-		c.MaxStore = 8 << 30
-	}
-	if c.MaxMemory == 0 {
-		c.MaxMemory = 64 << 20
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.MaxStore = cmp.Or(c.MaxStore, 8<<30)
+	c.MaxMemory = cmp.Or(c.MaxMemory, 64<<20)
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 }
 
 // Validate reports all problems of c.

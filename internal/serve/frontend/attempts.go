@@ -22,8 +22,8 @@ const firstWait = 250 * time.Millisecond
 func newRunner(f *Frontend) dispatch.Dispatcher {
 	return dispatch.Dispatcher{
 		Limits: migrate.Config{
-			MaxFailures: f.cfg.MigrationLimit,
-			MaxWait:     f.cfg.MigrationWait, FirstWait: min(firstWait, f.cfg.MigrationWait),
+			MaxFailures: *f.cfg.MigrationLimit,
+			MaxWait:     *f.cfg.MigrationWait, FirstWait: min(firstWait, *f.cfg.MigrationWait),
 		},
 		View:    func() dispatch.WorkerView { return f.catalog.current.Load() },
 		Moves:   f.metrics.migrations,

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,11 +25,11 @@ type Config struct {
 	// Default 4096.
 	MaxInflight int
 	// MigrationLimit is how many workers may fail under a request beyond the first. Workers which drain
-	// do not count. Default 3; negative allows none: the request then fails with its worker.
-	MigrationLimit int
+	// do not count. Default 3; with 0 the request fails with its worker.
+	MigrationLimit *int
 	// MigrationWait is how long a request that lost its worker waits for another while there is none.
-	// Default 10 s; negative does not wait.
-	MigrationWait time.Duration
+	// Default 10 s; 0 does not wait.
+	MigrationWait *time.Duration
 	// StallTimeout is how long a worker may send nothing before the request moves to another. It covers
 	// queueing in the engine and prefill. Default 5 minutes.
 	StallTimeout time.Duration
@@ -85,34 +86,27 @@ const (
 
 // EnsureDefaults fills in what is not set.
 func (c *Config) EnsureDefaults() {
-	setDefault(&c.MaxBodyBytes, 32<<20)
-	setDefault(&c.BodyMemory, max(512<<20, 4*c.MaxBodyBytes))
-	setDefault(&c.MaxInflight, 4096)
-	setDefault(&c.MigrationLimit, 3)
-	setDefault(&c.MigrationWait, 10*time.Second)
-	setDefault(&c.StallTimeout, 5*time.Minute)
-	setDefault(&c.Preprocess, PreprocessLocal)
-	setDefault(&c.PreprocessTimeout, 30*time.Second)
-	setDefault(&c.HeaderTimeout, 10*time.Second)
-	setDefault(&c.BodyTimeout, time.Minute)
-	setDefault(&c.WriteTimeout, time.Minute)
-	setDefault(&c.KeepAlive, 15*time.Second)
-	setDefault(&c.IdleTimeout, 2*time.Minute)
-	setDefault(&c.MaxHeaderBytes, 64<<10)
-	setDefault(&c.MaxStreams, 250)
-	setDefault(&c.DrainTimeout, 30*time.Second)
+	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, 32<<20)
+	c.BodyMemory = cmp.Or(c.BodyMemory, max(512<<20, 4*c.MaxBodyBytes))
+	c.MaxInflight = cmp.Or(c.MaxInflight, 4096)
+	c.MigrationLimit = cmp.Or(c.MigrationLimit, new(3))
+	c.MigrationWait = cmp.Or(c.MigrationWait, new(10*time.Second))
+	c.StallTimeout = cmp.Or(c.StallTimeout, 5*time.Minute)
+	c.Preprocess = cmp.Or(c.Preprocess, PreprocessLocal)
+	c.PreprocessTimeout = cmp.Or(c.PreprocessTimeout, 30*time.Second)
+	c.HeaderTimeout = cmp.Or(c.HeaderTimeout, 10*time.Second)
+	c.BodyTimeout = cmp.Or(c.BodyTimeout, time.Minute)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, time.Minute)
+	c.KeepAlive = cmp.Or(c.KeepAlive, 15*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 2*time.Minute)
+	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
+	c.MaxStreams = cmp.Or(c.MaxStreams, 250)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
 }
 
 // acceptsInstance reports whether requests may go to an instance.
 func (c *Config) acceptsInstance(in *disco.Instance) bool {
 	return (c.Namespace == "" || in.Namespace == c.Namespace) && (c.Component == "" || in.Component == c.Component)
-}
-
-func setDefault[T comparable](field *T, v T) {
-	var zero T
-	if *field == zero {
-		*field = v
-	}
 }
 
 // Validate reports every invalid field.

@@ -350,7 +350,7 @@ func TestLeases(t *testing.T) {
 		{"too long", []*script{constant("ok")}, strings.Replace(body, "What is this?", strings.Repeat("x y ", 5000), 1), 400, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inGallery(t, Config{MigrationWait: time.Second}, func(t *testing.T, w *world, g *gallery) {
+			inGallery(t, Config{MigrationWait: new(time.Second)}, func(t *testing.T, w *world, g *gallery) {
 				for i, s := range c.workers {
 					s.veto = func(r *engine.Request) error {
 						if g.held() != len(r.Objects) || r.Objects[0].Tensor.Segment == "" || r.Objects[1].Source != "http://a/blue" {

@@ -140,7 +140,10 @@ func TestResume(t *testing.T) {
 
 // TestMigrationLimit counts attempts.
 func TestMigrationLimit(t *testing.T) {
-	for _, tt := range []struct{ limit, attempts int }{{0, 4}, {1, 2}, {-1, 1}} { // 0 is the default, 3
+	for _, tt := range []struct {
+		limit    *int
+		attempts int
+	}{{nil, 4}, {new(1), 2}, {new(0), 1}} { // nil is the default, 3
 		inWorld(t, Config{MigrationLimit: tt.limit}, func(t *testing.T, w *world) {
 			for id := kv.WorkerID(1); id <= 6; id++ {
 				w.worker(id, &script{refuse: fault.New(fault.Unavailable, "no")})

@@ -25,7 +25,7 @@ func complete(a answerOf) bool { return a.status == 200 && strings.Contains(a.bo
 // TestPlannedMoves: draining workers do not count against the limit; another bound applies.
 func TestPlannedMoves(t *testing.T) {
 	for _, code := range []error{fault.New(fault.Draining, "leaving"), errGone} {
-		inWorld(t, Config{MigrationLimit: -1, MigrationWait: -1}, func(t *testing.T, w *world) {
+		inWorld(t, Config{MigrationLimit: new(0), MigrationWait: new(time.Duration(0))}, func(t *testing.T, w *world) {
 			for id := kv.WorkerID(1); id <= 5; id++ {
 				w.worker(id, &script{say: func(int) string { return "hello" }, dieAfter: 1, dieWith: code})
 			}
@@ -40,7 +40,7 @@ func TestPlannedMoves(t *testing.T) {
 			}
 		})
 	}
-	inWorld(t, Config{MigrationLimit: -1}, func(t *testing.T, w *world) {
+	inWorld(t, Config{MigrationLimit: new(0)}, func(t *testing.T, w *world) {
 		for id := kv.WorkerID(1); id <= 80; id++ {
 			w.worker(id, &script{refuse: fault.New(fault.Draining, "leaving")})
 		}
@@ -53,7 +53,7 @@ func TestPlannedMoves(t *testing.T) {
 
 // TestPace: the first further attempt starts at once, the next ones after waits.
 func TestPace(t *testing.T) {
-	inWorld(t, Config{MigrationLimit: 9}, func(t *testing.T, w *world) {
+	inWorld(t, Config{MigrationLimit: new(9)}, func(t *testing.T, w *world) {
 		var at []time.Duration
 		started := time.Now()
 		for id := kv.WorkerID(1); id <= 12; id++ {
@@ -192,7 +192,7 @@ func TestLeaversAreLeft(t *testing.T) {
 // TestFullSurvivors: a stream whose worker died does not fail because the other workers are full for
 // the moment.
 func TestFullSurvivors(t *testing.T) {
-	inWorld(t, Config{MigrationLimit: 1}, func(t *testing.T, w *world) {
+	inWorld(t, Config{MigrationLimit: new(1)}, func(t *testing.T, w *world) {
 		w.worker(1, &script{say: func(int) string { return "hello" }, dieAfter: 2, interlude: func() { w.registry.remove(1) }})
 		started := time.Now()
 		for id := kv.WorkerID(2); id <= 4; id++ {

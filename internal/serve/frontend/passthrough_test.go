@@ -401,7 +401,7 @@ func TestPassMoves(t *testing.T) {
 		}
 	})
 	// No worker remains.
-	inWorld(t, Config{MigrationWait: -1}, func(t *testing.T, w *world) {
+	inWorld(t, Config{MigrationWait: new(time.Duration(0))}, func(t *testing.T, w *world) {
 		w.worker(1, &script{passer: passer{refuse: fault.New(fault.Overloaded, "full")}}, opaque)
 		if a := w.post("/v1/messages", body); a.status != 503 && a.status != 529 || !strings.Contains(a.body, `"overloaded_error"`) {
 			t.Error(a)

@@ -485,7 +485,7 @@ func TestConfig(t *testing.T) {
 	if err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("three fields are wrong: %v", err)
 	}
-	if c.MigrationLimit != 3 || c.MaxInflight != 4096 {
+	if *c.MigrationLimit != 3 || c.MaxInflight != 4096 {
 		t.Errorf("defaults are %+v", c)
 	}
 	if _, err := New(Config{MaxInflight: -5}, Deps{}); err == nil {

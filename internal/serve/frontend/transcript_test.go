@@ -31,7 +31,7 @@ import (
 //	metric SERIES        prints a metric's value
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/http", func(t *testing.T, path string) {
-		inWorld(t, Config{MigrationWait: -1}, func(t *testing.T, w *world) {
+		inWorld(t, Config{MigrationWait: new(time.Duration(0))}, func(t *testing.T, w *world) {
 			datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 				return w.command(d)
 			})

@@ -156,7 +156,7 @@ func (w *world) startWorker(at *chaosWorker) {
 			account.add(w.t, data)
 		}
 	}
-	cfg := worker.Config{ID: at.id, Epoch: at.epoch, CanaryInterval: -1}
+	cfg := worker.Config{ID: at.id, Epoch: at.epoch, CanaryInterval: new(time.Duration(0))}
 	wk, err := worker.New(cfg, at.engine, worker.Planes{
 		RPC: w.calls, Bus: ownBus{w.bus, own}, Registry: ownRegistry{w.registry, own},
 	}, worker.NewMetrics(obs.NewMetrics()), slog.New(slog.DiscardHandler))

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -32,8 +33,8 @@ type Config struct {
 	// minutes, corrected by the cached tokens that workers report.
 	NoKVEvents bool
 	// PredictedTTL is how long a router that follows events predicts the cache contents of a request it
-	// sent, until events confirm or refute them; negative turns this off.
-	PredictedTTL time.Duration
+	// sent, until until events confirm or refute them. Default 2 s; 0 predicts nothing.
+	PredictedTTL *time.Duration
 	// BlockSize, if not 0, is the block size that every worker must have; a worker with another one
 	// gets no requests. 0 takes it from the model cards.
 	BlockSize int
@@ -72,42 +73,22 @@ type SnapshotPolicy struct {
 
 // EnsureDefaults fills in what is not set.
 func (c *Config) EnsureDefaults() {
-	if c.Namespace == "" {
-		c.Namespace = "penstock"
-	}
-	if c.Component == "" {
-		c.Component = "backend"
-	}
+	c.Namespace = cmp.Or(c.Namespace, "penstock")
+	c.Component = cmp.Or(c.Component, "backend")
 	c.Route.EnsureDefaults()
 	c.Queue.EnsureDefaults()
 	c.Index.EnsureDefaults()
 	c.Feed.EnsureDefaults()
 	c.Residency.EnsureDefaults()
 	c.Health.EnsureDefaults()
-	if c.PredictedTTL == 0 {
-		c.PredictedTTL = 2 * time.Second
-	}
-	if c.ReservationTTL == 0 {
-		c.ReservationTTL = 10 * time.Minute
-	}
-	if c.Grace == 0 {
-		c.Grace = 30 * time.Second
-	}
-	if c.Decisions == 0 {
-		c.Decisions = 1024
-	}
-	if c.Snapshots.Interval == 0 {
-		c.Snapshots.Interval = 3 * time.Minute
-	}
-	if c.Snapshots.Look == 0 {
-		c.Snapshots.Look = 5 * time.Second
-	}
-	if c.MaxBodyBytes == 0 {
-		c.MaxBodyBytes = 32 << 20
-	}
-	if c.MaxCalls == 0 {
-		c.MaxCalls = 256
-	}
+	c.PredictedTTL = cmp.Or(c.PredictedTTL, new(2*time.Second))
+	c.ReservationTTL = cmp.Or(c.ReservationTTL, 10*time.Minute)
+	c.Grace = cmp.Or(c.Grace, 30*time.Second)
+	c.Decisions = cmp.Or(c.Decisions, 1024)
+	c.Snapshots.Interval = cmp.Or(c.Snapshots.Interval, 3*time.Minute)
+	c.Snapshots.Look = cmp.Or(c.Snapshots.Look, 5*time.Second)
+	c.MaxBodyBytes = cmp.Or(c.MaxBodyBytes, 32<<20)
+	c.MaxCalls = cmp.Or(c.MaxCalls, 256)
 }
 
 // Validate reports every problem of c. Call EnsureDefaults first.
@@ -119,8 +100,8 @@ func (c *Config) Validate() error {
 	if c.ReservationTTL < 0 || c.Grace < 0 {
 		errs = append(errs, errors.New("router: reservation ttl and grace must be positive"))
 	}
-	if c.PredictedTTL > 0 && c.PredictedTTL < time.Millisecond {
-		errs = append(errs, fmt.Errorf("router: what is predicted must hold for at least 1ms, not %v", c.PredictedTTL))
+	if ttl := *c.PredictedTTL; ttl != 0 && ttl < time.Millisecond {
+		errs = append(errs, fmt.Errorf("router: what is predicted must hold for at least 1ms, not %v", ttl))
 	}
 	if c.Decisions < 1 {
 		errs = append(errs, fmt.Errorf("router: at least 1 decision must be remembered, not %d", c.Decisions))

@@ -52,7 +52,7 @@ func TestSiblingsGoTogether(t *testing.T) {
 	}{
 		{"by default", router.Config{}, true},
 		{"without events", router.Config{NoKVEvents: true}, true},
-		{"not predicted", router.Config{PredictedTTL: -1}, false},
+		{"not predicted", router.Config{PredictedTTL: new(time.Duration(0))}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

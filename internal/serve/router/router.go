@@ -167,7 +167,7 @@ func (r *Router) predictedTTL() time.Duration {
 	case r.cfg.NoKVEvents:
 		return approxTTL
 	}
-	return max(r.cfg.PredictedTTL, 0)
+	return *r.cfg.PredictedTTL
 }
 
 // Run follows discovery, loads and events until ctx ends, then returns nil. It can be called once. It

@@ -32,8 +32,8 @@ func firstAttempt(number uint32) (uint32, error) {
 func newDispatcher(r *Proxy) dispatch.Dispatcher {
 	return dispatch.Dispatcher{
 		Limits: migrate.Config{
-			MaxFailures: r.cfg.MigrationLimit, MaxAttempts: maxAttempts,
-			MaxWait: r.cfg.MigrationWait, FirstWait: min(r.cfg.FirstWait, r.cfg.MigrationWait),
+			MaxFailures: *r.cfg.MigrationLimit, MaxAttempts: maxAttempts,
+			MaxWait: *r.cfg.MigrationWait, FirstWait: min(r.cfg.FirstWait, *r.cfg.MigrationWait),
 		},
 		View:    func() dispatch.WorkerView { return r.view.Load() },
 		Moves:   r.metrics.migrations,

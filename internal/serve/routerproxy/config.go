@@ -1,6 +1,7 @@
 package routerproxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -12,11 +13,11 @@ type Config struct {
 	// Namespace and Component select the workers.
 	Namespace, Component string
 	// MigrationLimit is how many workers may fail under a request beyond the first. Workers which drain
-	// do not count. Default 3; negative allows none.
-	MigrationLimit int
+	// do not count. Default 3.
+	MigrationLimit *int
 	// MigrationWait is how long a request that lost its worker waits for another one while there is
 	// none. Default 8 s: less than callers wait for a worker, so that the request is not lost twice.
-	MigrationWait time.Duration
+	MigrationWait *time.Duration
 	// FirstWait is how long a request that had no worker yet waits when no worker answers. The proxy
 	// serves a model only while workers are registered, so this is short, or lasts until discovery
 	// removes dead workers. Default 1 s.
@@ -31,27 +32,13 @@ type Config struct {
 
 // EnsureDefaults fills in what is not set.
 func (c *Config) EnsureDefaults() {
-	if c.Namespace == "" {
-		c.Namespace = "penstock"
-	}
-	if c.Component == "" {
-		c.Component = "backend"
-	}
-	if c.MigrationLimit == 0 {
-		c.MigrationLimit = 3
-	}
-	if c.MigrationWait == 0 {
-		c.MigrationWait = 8 * time.Second
-	}
-	if c.FirstWait == 0 {
-		c.FirstWait = time.Second
-	}
-	if c.StallTimeout == 0 {
-		c.StallTimeout = 4 * time.Minute
-	}
-	if c.PreprocessTimeout == 0 {
-		c.PreprocessTimeout = 10 * time.Second
-	}
+	c.Namespace = cmp.Or(c.Namespace, "penstock")
+	c.Component = cmp.Or(c.Component, "backend")
+	c.MigrationLimit = cmp.Or(c.MigrationLimit, new(3))
+	c.MigrationWait = cmp.Or(c.MigrationWait, new(8*time.Second))
+	c.FirstWait = cmp.Or(c.FirstWait, time.Second)
+	c.StallTimeout = cmp.Or(c.StallTimeout, 4*time.Minute)
+	c.PreprocessTimeout = cmp.Or(c.PreprocessTimeout, 10*time.Second)
 }
 
 // Validate reports every problem of c.
@@ -60,9 +47,9 @@ func (c *Config) Validate() error {
 	for _, f := range [...]struct {
 		name string
 		v    time.Duration
-	}{{"MigrationWait", c.MigrationWait}, {"FirstWait", c.FirstWait}, {"StallTimeout", c.StallTimeout}, {"PreprocessTimeout", c.PreprocessTimeout}} {
+	}{{"FirstWait", c.FirstWait}, {"StallTimeout", c.StallTimeout}, {"PreprocessTimeout", c.PreprocessTimeout}} {
 		if f.v <= 0 {
-			errs = append(errs, fmt.Errorf("relay config: %s must be positive, not %v", f.name, f.v))
+			errs = append(errs, fmt.Errorf("router proxy config: %s must be positive, not %v", f.name, f.v))
 		}
 	}
 	return errors.Join(errs...)

@@ -174,7 +174,7 @@ func TestHearsOfWorkers(t *testing.T) {
 // that the proxy drains.
 func TestPlannedMoves(t *testing.T) {
 	for _, code := range []fault.Code{fault.Draining, fault.Unavailable} {
-		inWorld(t, Config{MigrationLimit: -1}, 4, func(t *testing.T, w *world) {
+		inWorld(t, Config{MigrationLimit: new(0)}, 4, func(t *testing.T, w *world) {
 			w.does = func(id kv.WorkerID) error {
 				if id < 4 {
 					return fault.New(code, "no more")
@@ -198,7 +198,7 @@ func TestPlannedMoves(t *testing.T) {
 // TestPace: the second attempt without tokens starts at once, the next ones after waits, and failed
 // workers are not asked again while there are others.
 func TestPace(t *testing.T) {
-	inWorld(t, Config{MigrationLimit: 2}, 5, func(t *testing.T, w *world) {
+	inWorld(t, Config{MigrationLimit: new(2)}, 5, func(t *testing.T, w *world) {
 		w.does = func(kv.WorkerID) error { return fault.New(fault.Unavailable, "gone") }
 		w.relay.deps.Plane = refusing{w}
 		began := time.Now()

@@ -239,7 +239,7 @@ func TestLimits(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			tries := 0
-			r := newRig(t, Config{MigrationLimit: 2}, &book{pick: others(1 << 20)}, func(context.Context, string, *engine.Request, func(*engine.Delta) error) error {
+			r := newRig(t, Config{MigrationLimit: new(2)}, &book{pick: others(1 << 20)}, func(context.Context, string, *engine.Request, func(*engine.Delta) error) error {
 				tries++
 				return tc.err
 			})

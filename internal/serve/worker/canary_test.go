@@ -265,7 +265,7 @@ func TestCanaryRests(t *testing.T) {
 func TestNoCanary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
-		r.cfg.CanaryInterval = -1
+		r.cfg.CanaryInterval = new(time.Duration(0))
 		eng := newMoody(r.engine)
 		r.start(eng)
 		pass(time.Hour)

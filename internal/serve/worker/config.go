@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,8 +49,8 @@ type Config struct {
 	// have not seen that yet get Draining instead of a connection error. 0 is no time.
 	Linger time.Duration
 	// CanaryInterval is how long an idle engine may be silent before it is asked for a token, to check
-	// that it works. Negative turns this off.
-	CanaryInterval time.Duration
+	// that it works. Default 10 s; 0 turns this off.
+	CanaryInterval *time.Duration
 	// StallAfter is how long an engine with calls in progress, which is not known to be unreachable,
 	// may produce nothing and show no work before it counts as not answering. It must exceed the
 	// longest step of a busy engine.
@@ -71,33 +72,15 @@ type Config struct {
 
 // EnsureDefaults fills in what is not set.
 func (c *Config) EnsureDefaults() {
-	if c.Namespace == "" {
-		c.Namespace = "penstock"
-	}
-	if c.Component == "" {
-		c.Component = "backend"
-	}
-	if c.Endpoint == "" {
-		c.Endpoint = "generate"
-	}
-	if c.MaxCalls == 0 {
-		c.MaxCalls = 1024
-	}
-	if c.DrainTimeout == 0 {
-		c.DrainTimeout = 30 * time.Second
-	}
-	if c.CanaryInterval == 0 {
-		c.CanaryInterval = 10 * time.Second
-	}
-	if c.StallAfter == 0 {
-		c.StallAfter = time.Minute
-	}
-	if c.LoadInterval == 0 {
-		c.LoadInterval = 250 * time.Millisecond
-	}
-	if c.LoadRefresh == 0 {
-		c.LoadRefresh = 5 * time.Second
-	}
+	c.Namespace = cmp.Or(c.Namespace, "penstock")
+	c.Component = cmp.Or(c.Component, "backend")
+	c.Endpoint = cmp.Or(c.Endpoint, "generate")
+	c.MaxCalls = cmp.Or(c.MaxCalls, 1024)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
+	c.CanaryInterval = cmp.Or(c.CanaryInterval, new(10*time.Second))
+	c.StallAfter = cmp.Or(c.StallAfter, time.Minute)
+	c.LoadInterval = cmp.Or(c.LoadInterval, 250*time.Millisecond)
+	c.LoadRefresh = cmp.Or(c.LoadRefresh, 5*time.Second)
 }
 
 // Validate reports every problem of c.

@@ -39,9 +39,9 @@ type engineMonitor struct {
 
 func newEngineMonitor(s *callServer) *engineMonitor {
 	cfg := &s.w.cfg
-	idle := cfg.CanaryInterval
-	if s.w.card.Tokenizer.Kind == engine.TokenizerOfEngine {
-		idle = -1 // it cannot be asked in tokens
+	idle := *cfg.CanaryInterval
+	if idle == 0 || s.w.card.Tokenizer.Kind == engine.TokenizerOfEngine { // the latter cannot be asked in tokens
+		idle = -1 // no probes
 	}
 	return &engineMonitor{
 		server: s, cause: errMute, machine: stall.New(stall.Config{Limit: cfg.StallTimeout, Idle: idle, Patience: cfg.StallAfter}),
@@ -59,7 +59,7 @@ func (g *engineMonitor) run(ctx context.Context) error {
 	}
 	g.server.recordEngineOutput()
 	every := checkInterval
-	if i := g.server.w.cfg.CanaryInterval; i > 0 {
+	if i := *g.server.w.cfg.CanaryInterval; i > 0 {
 		every = min(every, i)
 	}
 	look := time.NewTicker(every)

@@ -25,7 +25,7 @@ func (s *slow) Started() <-chan struct{} { return s.started }
 func TestStartup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, servetest.Config{})
-		r.cfg.CanaryInterval = 10 * time.Second
+		r.cfg.CanaryInterval = new(10 * time.Second)
 		eng := &slow{newMoody(r.engine), make(chan struct{})}
 		eng.be(silent)
 		begin := time.Now()

@@ -7,6 +7,7 @@
 package media
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,21 +84,11 @@ type Config struct {
 
 // EnsureDefaults sets unset fields.
 func (c *Config) EnsureDefaults() {
-	if c.Identity == "" {
-		c.Identity = media.ByURL
-	}
-	if c.MaxObjects == 0 {
-		c.MaxObjects = 32
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 10 * time.Second
-	}
-	if c.Parallel == 0 {
-		c.Parallel = 8
-	}
-	if c.Memory == 0 {
-		c.Memory = 1 << 30
-	}
+	c.Identity = cmp.Or(c.Identity, media.ByURL)
+	c.MaxObjects = cmp.Or(c.MaxObjects, 32)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.Parallel = cmp.Or(c.Parallel, 8)
+	c.Memory = cmp.Or(c.Memory, 1<<30)
 	c.Limits.EnsureDefaults()
 	if c.Now == nil {
 		c.Now = time.Now

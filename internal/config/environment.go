@@ -2,11 +2,12 @@ package config
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 )
 
-// On and Off are the values of switches such as AccessLog; AccessAdmin and AccessOpen are the values of
-// MetricsAccess.
+// On and Off are the values of switches such as access-log; AccessAdmin and AccessOpen are the values of
+// metrics-access.
 const (
 	On  = "on"
 	Off = "off"
@@ -14,22 +15,6 @@ const (
 	AccessAdmin = "admin"
 	AccessOpen  = "open"
 )
-
-// checkHTTP checks the settings of the HTTP server.
-func (p *problems) checkHTTP(c *Config) {
-	p.requirePair("tls-cert", c.TLSCert, "tls-key", c.TLSKey)
-	p.requireOneOf("metrics-access", c.MetricsAccess, AccessAdmin, AccessOpen)
-	p.requireOneOf("access-log", c.AccessLog, On, Off)
-	if c.RequestTimeout < 0 {
-		p.report("request-timeout", fmt.Sprintf("%v must not be negative; 0s is no bound", c.RequestTimeout))
-	}
-	p.requirePositive("header-timeout", c.HeaderTimeout)
-	p.requirePositive("body-timeout", c.BodyTimeout)
-	p.requirePositive("write-timeout", c.WriteTimeout)
-	p.requirePositive("idle-timeout", c.IdleTimeout)
-	p.requireBetween("max-connections", int64(c.MaxConnections), 1, 1<<24)
-	p.requireBetween("max-header-bytes", int64(c.MaxHeaderBytes), 4096, 16<<20)
-}
 
 // EnvKey is the variable with the API key which commands send to the server.
 const EnvKey = envPrefix + "API_KEY"
@@ -72,4 +57,27 @@ func detectTraces(environ []string) (on bool, trouble string) {
 		return false, fmt.Sprintf("the protocol of OTEL_EXPORTER_OTLP_PROTOCOL is %.40q, and http/protobuf is what is spoken, by collectors at port 4318", protocol)
 	}
 	return true, ""
+}
+
+// HubCacheDir returns the directory in which Hugging Face programs cache downloaded checkpoints, by their
+// standard variables; "" if none of them is set.
+func (l *Loaded) HubCacheDir() string { return l.hubCacheDir }
+
+func findHubCacheDir(environ []string) string {
+	for _, name := range []string{"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"} {
+		if dir := lookupEnv(environ, name); dir != "" {
+			return dir
+		}
+	}
+	for _, of := range []struct{ name, below string }{
+		{"HF_HOME", "hub"},
+		{"XDG_CACHE_HOME", "huggingface/hub"},
+		{"HOME", ".cache/huggingface/hub"},
+		{"USERPROFILE", ".cache/huggingface/hub"},
+	} {
+		if dir := lookupEnv(environ, of.name); dir != "" {
+			return filepath.Join(dir, filepath.FromSlash(of.below))
+		}
+	}
+	return ""
 }

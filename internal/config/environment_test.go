@@ -32,11 +32,11 @@ func TestTraces(t *testing.T) {
 
 func TestDoor(t *testing.T) {
 	l, err := Load("", []string{"PENSTOCK_API_KEY=sk-x", "PENSTOCK_REQUEST_TIMEOUT=0s", "PENSTOCK_ACCESS_LOG=on"}, nil)
-	if err != nil || l.AccessLog != On || APIKey([]string{"A=b", "PENSTOCK_API_KEY=sk-x"}) != "sk-x" {
+	if err != nil || l.HTTP.AccessLog != On || APIKey([]string{"A=b", "PENSTOCK_API_KEY=sk-x"}) != "sk-x" {
 		t.Errorf("%+v, %v", l, err)
 	}
-	if up, front := Defaults(Up), Defaults(Frontend); up.AccessLog != Off || front.AccessLog != On {
-		t.Errorf("the access log is %s for up, %s for a frontend", up.AccessLog, front.AccessLog)
+	if up, front := Defaults(Up), Defaults(Frontend); up.HTTP.AccessLog != Off || front.HTTP.AccessLog != On {
+		t.Errorf("the access log is %s for up, %s for a frontend", up.HTTP.AccessLog, front.HTTP.AccessLog)
 	}
 	_, err = Load("", []string{
 		"PENSTOCK_TLS_CERT=cert.pem", "PENSTOCK_METRICS_ACCESS=all", "PENSTOCK_ACCESS_LOG=maybe", "PENSTOCK_REQUEST_TIMEOUT=-1s",
