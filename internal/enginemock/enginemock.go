@@ -36,9 +36,6 @@ const (
 // Dialects returns the dialects, as settings name them.
 func Dialects() []Dialect { return []Dialect{VLLM, VLLMLegacy, SGLang, TRTLLM, LlamaCPP} }
 
-// isVLLM reports whether d is one of vLLM's.
-func (d Dialect) isVLLM() bool { return d == VLLM || d == VLLMLegacy }
-
 // Config configures an engine mock. Zero fields have defaults.
 type Config struct {
 	Dialect Dialect
@@ -195,7 +192,7 @@ func (c *Config) checkFields() error {
 	var errs []error
 	report := func(ok bool, format string, args ...any) {
 		if !ok {
-			errs = append(errs, fmt.Errorf("mimic config: "+format, args...))
+			errs = append(errs, fmt.Errorf("enginemock config: "+format, args...))
 		}
 	}
 	report(slices.Contains(Dialects(), c.Dialect), "dialect %.40q is not one of %s", c.Dialect, dialectNames())
