@@ -1,6 +1,7 @@
 package enginemock
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -131,10 +132,7 @@ func (s *Server) startAnswer(w http.ResponseWriter, r *http.Request) (*answerFau
 		return nil, false
 	}
 	if x, hit := s.faults.takeDue(FaultError); hit {
-		if x.Status == 0 {
-			x.Status = http.StatusInternalServerError
-		}
-		s.refuseRequest(w, x.Status, "injected error")
+		s.refuseRequest(w, cmp.Or(x.Status, http.StatusInternalServerError), "injected error")
 		return nil, false
 	}
 	f := &answerFaults{server: s}
@@ -147,6 +145,14 @@ func (s *Server) startAnswer(w http.ResponseWriter, r *http.Request) (*answerFau
 		}
 	}
 	return f, true
+}
+
+// openAnswer decodes the body of a request into q, and starts its answer.
+func (s *Server) openAnswer(w http.ResponseWriter, r *http.Request, q any) (*answerFaults, bool) {
+	if !s.readBody(w, r, q) {
+		return nil, false
+	}
+	return s.startAnswer(w, r)
 }
 
 // release ends the answer: faults which it did not reach are for later answers.
@@ -180,11 +186,7 @@ func (f *answerFaults) beforePart(ctx context.Context, p *outputPart, flush func
 	}
 	if f.drip != nil {
 		flush()
-		d := time.Duration(f.drip.For)
-		if d == 0 {
-			d = 100 * time.Millisecond
-		}
-		if err := waitFor(ctx, d); err != nil {
+		if err := waitFor(ctx, cmp.Or(time.Duration(f.drip.For), 100*time.Millisecond)); err != nil {
 			return err
 		}
 	}

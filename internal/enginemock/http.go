@@ -180,20 +180,39 @@ func describeJSONError(err error) string {
 	return "JSON decode error"
 }
 
-// serveDetokenize serves the text of tokens, in the dialect's field.
-func (s *Server) serveDetokenize(field string) http.HandlerFunc {
+// plainText is an answer of serveJSON which is a text.
+type plainText string
+
+// serveJSON serves requests with a JSON body: it answers with the object, the text or the error which answer
+// returns, and for nil with nothing but the status.
+func serveJSON[Q any](s *Server, answer func(ctx context.Context, q *Q) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		var q struct {
-			Tokens []kv.Token `json:"tokens"`
-		}
+		var q Q
 		if !s.readBody(w, r, &q) {
 			return
 		}
-		text, err := s.decodeTokens(q.Tokens)
-		if err != nil {
+		v, err := answer(r.Context(), &q)
+		switch text, isText := v.(plainText); {
+		case err != nil:
 			s.writeError(w, err)
-			return
+		case isText:
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			_, _ = io.WriteString(w, string(text))
+		case v == nil:
+			w.WriteHeader(http.StatusOK)
+		default:
+			writeJSON(w, http.StatusOK, v)
 		}
-		writeJSON(w, http.StatusOK, object{field: text})
 	}
+}
+
+// serveDetokenize serves the text of tokens, in the dialect's field.
+func (s *Server) serveDetokenize(field string) http.HandlerFunc {
+	type request struct {
+		Tokens []kv.Token `json:"tokens"`
+	}
+	return serveJSON(s, func(_ context.Context, q *request) (any, error) {
+		text, err := s.decodeTokens(q.Tokens)
+		return object{field: text}, err
+	})
 }

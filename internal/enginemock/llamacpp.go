@@ -55,9 +55,9 @@ func (s *Server) routeLlamaCpp(mux *http.ServeMux) {
 		mux.HandleFunc("POST "+prefix+"/chat/completions", s.serveOpenAI(true))
 		mux.HandleFunc("GET "+prefix+"/models", s.llamaModels)
 	}
-	mux.HandleFunc("POST /tokenize", s.llamaTokenize)
+	mux.HandleFunc("POST /tokenize", serveJSON(s, s.llamaTokenize))
 	mux.HandleFunc("POST /detokenize", s.serveDetokenize("content"))
-	mux.HandleFunc("POST /apply-template", s.llamaTemplate)
+	mux.HandleFunc("POST /apply-template", serveJSON(s, s.llamaTemplate))
 	mux.HandleFunc("GET /props", s.llamaProps)
 	mux.HandleFunc("GET /slots", s.llamaSlots)
 	mux.HandleFunc("POST /slots/{id}", s.llamaSlotAction)
@@ -233,10 +233,7 @@ func (q *llamaRequest) toPromptRequest(s *Server, id string) (promptRequest, err
 // llamaCompletion serves /completion.
 func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) {
 	var q llamaRequest
-	if !s.readBody(w, r, &q) {
-		return
-	}
-	f, ok := s.startAnswer(w, r)
+	f, ok := s.openAnswer(w, r, &q)
 	if !ok {
 		return
 	}
@@ -413,43 +410,33 @@ func (s *Server) llamaModels(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-func (s *Server) llamaTokenize(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Content string `json:"content"`
-		Add     bool   `json:"add_special"`
-		Parse   *bool  `json:"parse_special"`
-		Pieces  bool   `json:"with_pieces"`
-	}
-	if !s.readBody(w, r, &q) {
-		return
-	}
+// llamaText is a request to /tokenize.
+type llamaText struct {
+	Content string `json:"content"`
+	Add     bool   `json:"add_special"`
+	Parse   *bool  `json:"parse_special"`
+	Pieces  bool   `json:"with_pieces"`
+}
+
+func (s *Server) llamaTokenize(_ context.Context, q *llamaText) (any, error) {
 	if s.cfg.Pipe == nil {
-		s.refuseRequest(w, http.StatusNotImplemented, "the server has no tokenizer")
-		return
+		return nil, fault.New(fault.Unimplemented, "the server has no tokenizer")
 	}
-	t := s.cfg.Pipe.Tokenizer
-	tokens := t.Encode(nil, q.Content, prep.EncodeOptions{AddSpecial: q.Add, ParseSpecial: q.Parse == nil || *q.Parse})
+	tokens := s.cfg.Pipe.Tokenizer.Encode(nil, q.Content, prep.EncodeOptions{AddSpecial: q.Add, ParseSpecial: q.Parse == nil || *q.Parse})
 	if !q.Pieces {
-		writeJSON(w, http.StatusOK, object{"tokens": orEmpty(tokens)})
-		return
+		return object{"tokens": orEmpty(tokens)}, nil
 	}
 	pieces := []object{}
 	for _, id := range tokens {
-		b, _ := t.AppendBytes(nil, id)
-		pieces = append(pieces, object{"id": id, "piece": strings.ToValidUTF8(string(b), "\uFFFD")})
+		pieces = append(pieces, object{"id": id, "piece": s.tokenText(id)})
 	}
-	writeJSON(w, http.StatusOK, object{"tokens": pieces})
+	return object{"tokens": pieces}, nil
 }
 
-func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
-	var q openaiRequest
-	if !s.readBody(w, r, &q) {
-		return
-	}
-	p, err := s.chatPrompt(r.Context(), &q)
+func (s *Server) llamaTemplate(ctx context.Context, q *openaiRequest) (any, error) {
+	p, err := s.chatPrompt(ctx, q)
 	if err != nil {
-		s.writeError(w, err)
-		return
+		return nil, err
 	}
 	// The tokenizer's leading special token is not part of the text.
 	tokens := p.tokens
@@ -460,7 +447,7 @@ func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
 	for _, t := range tokens {
 		text, _ = s.cfg.Pipe.Tokenizer.AppendBytes(text, t)
 	}
-	writeJSON(w, http.StatusOK, object{"prompt": strings.ToValidUTF8(string(text), "\uFFFD")})
+	return object{"prompt": strings.ToValidUTF8(string(text), "\uFFFD")}, nil
 }
 
 func (s *Server) llamaProps(w http.ResponseWriter, _ *http.Request) {

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"penstock/core/kv"
 	"penstock/internal/engine"
@@ -15,10 +14,7 @@ import (
 func (s *Server) serveOpenAI(chat bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q openaiRequest
-		if !s.readBody(w, r, &q) {
-			return
-		}
-		f, ok := s.startAnswer(w, r)
+		f, ok := s.openAnswer(w, r, &q)
 		if !ok {
 			return
 		}
@@ -253,8 +249,7 @@ func (s *Server) logprobsBody(c *apiCall, p *outputPart) object {
 		if s.cfg.Pipe == nil || c.request.TokenNames {
 			return "token_id:" + strconv.FormatUint(uint64(t), 10)
 		}
-		b, _ := s.cfg.Pipe.Tokenizer.AppendBytes(nil, t)
-		return strings.ToValidUTF8(string(b), "\uFFFD")
+		return s.tokenText(t)
 	}
 	if c.chat {
 		content := []object{}

@@ -1,6 +1,7 @@
 package enginemock
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -94,11 +95,11 @@ func (s *Server) routeSGLang(mux *http.ServeMux) {
 	}
 	mux.HandleFunc("GET /flush_cache", s.sglangFlush)
 	mux.HandleFunc("POST /flush_cache", s.sglangFlush)
-	mux.HandleFunc("POST /abort_request", s.sglangAbort)
-	mux.HandleFunc("POST /tokenize", s.sglangTokenize)
-	mux.HandleFunc("POST /v1/tokenize", s.sglangTokenize)
-	mux.HandleFunc("POST /detokenize", s.sglangDetokenize)
-	mux.HandleFunc("POST /v1/detokenize", s.sglangDetokenize)
+	mux.HandleFunc("POST /abort_request", serveJSON(s, s.sglangAbort))
+	for _, prefix := range []string{"", "/v1"} {
+		mux.HandleFunc("POST "+prefix+"/tokenize", serveJSON(s, s.sglangTokenize))
+		mux.HandleFunc("POST "+prefix+"/detokenize", serveJSON(s, s.sglangDetokenize))
+	}
 	mux.HandleFunc("POST /load_lora_adapter", s.sglangLoadAdapter)
 	mux.HandleFunc("POST /unload_lora_adapter", s.sglangLoadAdapter)
 	if s.cfg.Features.Metrics.isOn(true) {
@@ -238,60 +239,54 @@ func (s *Server) sglangFlush(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n"))
 }
 
-func (s *Server) sglangAbort(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		RID string `json:"rid"`
-		All bool   `json:"abort_all"`
-	}
-	if !s.readBody(w, r, &q) {
-		return
-	}
+// sglangAborted names a request to abort, or all.
+type sglangAborted struct {
+	RID string `json:"rid"`
+	All bool   `json:"abort_all"`
+}
+
+func (s *Server) sglangAbort(_ context.Context, q *sglangAborted) (any, error) {
 	if q.RID != "" || q.All {
 		s.abortRequest(q.RID)
 	}
-	w.WriteHeader(http.StatusOK)
+	return nil, nil
 }
 
-func (s *Server) sglangTokenize(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		openaiRequest
-		Prompt     oneOrMany[string] `json:"prompt"`
-		AddSpecial *bool             `json:"add_special_tokens"`
-	}
-	if !s.readBody(w, r, &q) {
-		return
-	}
+// sglangTexts is a request to /tokenize.
+type sglangTexts struct {
+	openaiRequest
+	Prompt     oneOrMany[string] `json:"prompt"`
+	AddSpecial *bool             `json:"add_special_tokens"`
+}
+
+func (s *Server) sglangTokenize(ctx context.Context, q *sglangTexts) (any, error) {
 	chat := s.dialect.release.chats && q.Messages != nil
 	if chat == (q.Prompt.list != nil) {
-		s.refuseRequest(w, http.StatusBadRequest, "1 validation error: "+s.dialect.release.promptError())
-		return
+		return nil, fault.New(fault.Invalid, "1 validation error: %s", s.dialect.release.promptError())
 	}
 	var all [][]kv.Token
 	var counts []int
-	var err error
 	add := func(tokens []kv.Token) {
 		all, counts = append(all, orEmpty(tokens)), append(counts, len(tokens))
 	}
 	if chat {
-		var p prompt
-		p, err = s.chatPrompt(r.Context(), &q.openaiRequest)
+		p, err := s.chatPrompt(ctx, &q.openaiRequest)
+		if err != nil {
+			return nil, err
+		}
 		add(p.tokens)
 	}
 	for _, text := range q.Prompt.list {
-		var tokens []kv.Token
-		if tokens, err = s.encodeText(text, q.AddSpecial == nil || *q.AddSpecial); err != nil {
-			break
+		tokens, err := s.encodeText(text, q.AddSpecial == nil || *q.AddSpecial)
+		if err != nil {
+			return nil, err
 		}
 		add(tokens)
 	}
-	switch {
-	case err != nil:
-		s.writeError(w, err)
-	case q.Prompt.many:
-		writeJSON(w, http.StatusOK, object{"tokens": all, "count": counts, "max_model_len": s.card.ContextLength})
-	default:
-		writeJSON(w, http.StatusOK, object{"tokens": all[0], "count": counts[0], "max_model_len": s.card.ContextLength})
+	if q.Prompt.many {
+		return object{"tokens": all, "count": counts, "max_model_len": s.card.ContextLength}, nil
 	}
+	return object{"tokens": all[0], "count": counts[0], "max_model_len": s.card.ContextLength}, nil
 }
 
 // promptError is the error of /tokenize for a request without exactly one accepted input.
@@ -302,30 +297,27 @@ func (r *sglangRelease) promptError() string {
 	return "body.prompt: Field required"
 }
 
-func (s *Server) sglangDetokenize(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Tokens oneOrMany[[]kv.Token] `json:"tokens"`
-	}
-	if !s.readBody(w, r, &q) {
-		return
-	}
+// sglangTokens is a request to /detokenize.
+type sglangTokens struct {
+	Tokens oneOrMany[[]kv.Token] `json:"tokens"`
+}
+
+func (s *Server) sglangDetokenize(_ context.Context, q *sglangTokens) (any, error) {
 	var all []string
 	for _, tokens := range q.Tokens.list {
 		text, err := s.decodeTokens(tokens)
 		if err != nil {
-			s.writeError(w, err)
-			return
+			return nil, err
 		}
 		all = append(all, text)
 	}
 	switch {
 	case len(all) == 0:
-		s.refuseRequest(w, http.StatusBadRequest, "tokens is required")
+		return nil, fault.New(fault.Invalid, "tokens is required")
 	case q.Tokens.many:
-		writeJSON(w, http.StatusOK, object{"text": all})
-	default:
-		writeJSON(w, http.StatusOK, object{"text": all[0]})
+		return object{"text": all}, nil
 	}
+	return object{"text": all[0]}, nil
 }
 
 func (s *Server) sglangLoadAdapter(w http.ResponseWriter, r *http.Request) {

@@ -199,10 +199,7 @@ func stringsOf(raw json.RawMessage, i int, batch bool) []string {
 // sglangGenerate serves /generate.
 func (s *Server) sglangGenerate(w http.ResponseWriter, r *http.Request) {
 	var q sglangRequest
-	if !s.readBody(w, r, &q) {
-		return
-	}
-	f, ok := s.startAnswer(w, r)
+	f, ok := s.openAnswer(w, r, &q)
 	if !ok {
 		return
 	}

@@ -3,7 +3,6 @@ package enginemock
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"sort"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media/family"
 	"penstock/internal/engine"
@@ -93,10 +93,10 @@ func (s *Server) routeVLLM(mux *http.ServeMux) {
 	mux.HandleFunc("POST /ping", s.serveOK)
 	mux.HandleFunc("GET /version", s.vllmVersion)
 	mux.HandleFunc("GET /load", s.vllmLoad)
-	mux.HandleFunc("POST /tokenize", s.vllmTokenize)
+	mux.HandleFunc("POST /tokenize", serveJSON(s, s.vllmTokenize))
 	mux.HandleFunc("POST /detokenize", s.serveDetokenize("prompt"))
-	mux.HandleFunc("POST /v1/load_lora_adapter", s.loadAdapter)
-	mux.HandleFunc("POST /v1/unload_lora_adapter", s.unloadAdapter)
+	mux.HandleFunc("POST /v1/load_lora_adapter", serveJSON(s, s.loadAdapter))
+	mux.HandleFunc("POST /v1/unload_lora_adapter", serveJSON(s, s.unloadAdapter))
 	if s.cfg.Features.Metrics.isOn(true) {
 		mux.HandleFunc("GET /metrics", s.serveMetrics(s.vllmMetrics))
 	}
@@ -104,14 +104,14 @@ func (s *Server) routeVLLM(mux *http.ServeMux) {
 		mux.HandleFunc("POST /inference/v1/generate", s.requireAwake(s.vllmGenerate))
 		mux.HandleFunc("POST /v1/completions/render", s.vllmRender(false))
 		mux.HandleFunc("POST /v1/chat/completions/render", s.vllmRender(true))
-		mux.HandleFunc("POST /inference/v1/abort_requests", s.vllmAbort)
+		mux.HandleFunc("POST /inference/v1/abort_requests", serveJSON(s, s.vllmAbort))
 	}
 	if s.cfg.Features.Dev.isOn(true) {
 		mux.HandleFunc("POST /sleep", s.serveSleep)
 		mux.HandleFunc("POST /wake_up", s.serveWake)
 		mux.HandleFunc("GET /is_sleeping", s.isSleeping)
 		mux.HandleFunc("POST /reset_prefix_cache", s.vllmReset)
-		mux.HandleFunc("POST /abort_requests", s.vllmAbort)
+		mux.HandleFunc("POST /abort_requests", serveJSON(s, s.vllmAbort))
 	}
 }
 
@@ -166,46 +166,47 @@ func (s *Server) vllmLoad(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{"server_load": n})
 }
 
+// tokenizeRequest is a request to /tokenize.
+type tokenizeRequest struct {
+	openaiRequest
+	AddSpecial *bool `json:"add_special_tokens"`
+	Strings    bool  `json:"return_token_strs"`
+}
+
 // vllmTokenize tokenizes a text or a conversation.
-func (s *Server) vllmTokenize(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		openaiRequest
-		AddSpecial *bool `json:"add_special_tokens"`
-		Strings    bool  `json:"return_token_strs"`
-	}
-	if !s.readBody(w, r, &q) {
-		return
-	}
+func (s *Server) vllmTokenize(ctx context.Context, q *tokenizeRequest) (any, error) {
 	var tokens []kv.Token
 	if len(q.Messages) > 0 {
-		p, err := s.chatPrompt(r.Context(), &q.openaiRequest)
+		p, err := s.chatPrompt(ctx, &q.openaiRequest)
 		if err != nil {
-			s.writeError(w, err)
-			return
+			return nil, err
 		}
 		tokens = p.tokens
 	} else {
 		var text string
 		if json.Unmarshal(q.Prompt, &text) != nil {
-			s.refuseRequest(w, http.StatusBadRequest, "1 validation error: field 'prompt': Input should be a valid string")
-			return
+			return nil, fault.New(fault.Invalid, "1 validation error: field 'prompt': Input should be a valid string")
 		}
 		var err error
 		if tokens, err = s.encodeText(text, q.AddSpecial == nil || *q.AddSpecial); err != nil {
-			s.writeError(w, err)
-			return
+			return nil, err
 		}
 	}
 	out := object{"count": len(tokens), "max_model_len": s.card.ContextLength, "tokens": orEmpty(tokens), "token_strs": nil}
 	if q.Strings && s.cfg.Pipe != nil {
 		var strs []string
 		for _, t := range tokens {
-			b, _ := s.cfg.Pipe.Tokenizer.AppendBytes(nil, t)
-			strs = append(strs, strings.ToValidUTF8(string(b), "\uFFFD"))
+			strs = append(strs, s.tokenText(t))
 		}
 		out["token_strs"] = strs
 	}
-	writeJSON(w, http.StatusOK, out)
+	return out, nil
+}
+
+// tokenText is the text of one token, if there is a pipeline.
+func (s *Server) tokenText(t kv.Token) string {
+	b, _ := s.cfg.Pipe.Tokenizer.AppendBytes(nil, t)
+	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
 
 // adapterRequest is a request about a LoRA adapter.
@@ -214,49 +215,28 @@ type adapterRequest struct {
 	Path string `json:"lora_path"`
 }
 
-func (s *Server) loadAdapter(w http.ResponseWriter, r *http.Request) {
-	var q adapterRequest
-	if !s.readBody(w, r, &q) {
-		return
-	}
+func (s *Server) loadAdapter(_ context.Context, q *adapterRequest) (any, error) {
 	if q.Name == "" || q.Path == "" {
-		s.refuseRequest(w, http.StatusBadRequest, "Both 'lora_name' and 'lora_path' must be provided.")
-		return
+		return nil, fault.New(fault.Invalid, "Both 'lora_name' and 'lora_path' must be provided.")
 	}
 	s.mu.Lock()
-	known := slices.ContainsFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name })
-	if !known {
-		s.mu.adapters = append(s.mu.adapters, Adapter(q))
+	defer s.mu.Unlock()
+	if slices.ContainsFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name }) {
+		return nil, fault.New(fault.Invalid, "The lora adapter '%s' has already been loaded.", q.Name)
 	}
-	s.mu.Unlock()
-	if known {
-		s.refuseRequest(w, http.StatusBadRequest, fmt.Sprintf("The lora adapter '%s' has already been loaded.", q.Name))
-		return
-	}
-	s.writeText(w, fmt.Sprintf("Success: LoRA adapter '%s' added successfully.", q.Name))
+	s.mu.adapters = append(s.mu.adapters, Adapter(*q))
+	return plainText("Success: LoRA adapter '" + q.Name + "' added successfully."), nil
 }
 
-func (s *Server) unloadAdapter(w http.ResponseWriter, r *http.Request) {
-	var q adapterRequest
-	if !s.readBody(w, r, &q) {
-		return
-	}
+func (s *Server) unloadAdapter(_ context.Context, q *adapterRequest) (any, error) {
 	s.mu.Lock()
-	n := len(s.mu.adapters)
-	s.mu.adapters = slices.DeleteFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name })
-	gone := len(s.mu.adapters) < n
-	s.mu.Unlock()
-	if !gone {
-		s.refuseRequest(w, http.StatusNotFound, fmt.Sprintf("The lora adapter '%s' cannot be found.", q.Name))
-		return
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name })
+	if i < 0 {
+		return nil, fault.New(fault.NotFound, "The lora adapter '%s' cannot be found.", q.Name)
 	}
-	s.writeText(w, fmt.Sprintf("Success: LoRA adapter '%s' removed successfully.", q.Name))
-}
-
-// writeText answers with a text.
-func (s *Server) writeText(w http.ResponseWriter, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte(text))
+	s.mu.adapters = slices.Delete(s.mu.adapters, i, i+1)
+	return plainText("Success: LoRA adapter '" + q.Name + "' removed successfully."), nil
 }
 
 // serveSleep makes the engine sleep, which empties the cache.
@@ -297,19 +277,18 @@ func (s *Server) vllmReset(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-func (s *Server) vllmAbort(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		IDs []string `json:"request_ids"`
-	}
-	if !s.readBody(w, r, &q) {
-		return
-	}
+// abortedRequests names requests to abort.
+type abortedRequests struct {
+	IDs []string `json:"request_ids"`
+}
+
+func (s *Server) vllmAbort(_ context.Context, q *abortedRequests) (any, error) {
 	for _, id := range q.IDs {
 		if id != "" {
 			s.abortRequest(id)
 		}
 	}
-	w.WriteHeader(http.StatusOK)
+	return nil, nil
 }
 
 // vllmRender tokenizes the prompt of a request.
