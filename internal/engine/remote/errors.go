@@ -214,3 +214,21 @@ func (a *Response) ReadError(ctx context.Context, err error) error {
 	}
 	return &fault.Error{Code: fault.Unavailable, Message: "the engine at " + a.host + " broke off its answer", Err: errors.Join(errBrokeOff, err)}
 }
+
+// incidents counts repeated failures, so that the first is logged and a warning stays while they continue.
+// The zero value is ready.
+type incidents struct {
+	n  uint64
+	at time.Time // of the last
+}
+
+// record counts one more, and reports whether it is the first for some time.
+func (m *incidents) record() (news bool) {
+	news = !m.isRecent()
+	m.n++
+	m.at = time.Now()
+	return news
+}
+
+// isRecent reports whether the last one is recent.
+func (m *incidents) isRecent() bool { return m.n > 0 && time.Since(m.at) < recentWindow }

@@ -5,6 +5,7 @@
 package remote
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -51,15 +52,9 @@ const DefaultLoadTimeout = 30 * time.Minute
 
 // EnsureDefaults sets the defaults of zero fields.
 func (s *Spec) EnsureDefaults() {
-	if s.Mode == "" {
-		s.Mode = ModeAuto
-	}
-	if s.Ranks == 0 {
-		s.Ranks = 1
-	}
-	if s.LoadTimeout == 0 {
-		s.LoadTimeout = DefaultLoadTimeout
-	}
+	s.Mode = cmp.Or(s.Mode, ModeAuto)
+	s.Ranks = cmp.Or(s.Ranks, 1)
+	s.LoadTimeout = cmp.Or(s.LoadTimeout, DefaultLoadTimeout)
 }
 
 // Validate reports every problem of s.

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -47,18 +48,10 @@ const (
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *HTTPConfig) EnsureDefaults() {
-	if c.Listen == "" {
-		c.Listen = "127.0.0.1:0"
-	}
-	if c.KeepAlive == 0 {
-		c.KeepAlive = defaultKeepAlive
-	}
-	if c.MaxCalls == 0 {
-		c.MaxCalls = defaultMaxCalls
-	}
-	if c.MaxBodies == 0 {
-		c.MaxBodies = defaultMaxBodies
-	}
+	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
+	c.KeepAlive = cmp.Or(c.KeepAlive, defaultKeepAlive)
+	c.MaxCalls = cmp.Or(c.MaxCalls, defaultMaxCalls)
+	c.MaxBodies = cmp.Or(c.MaxBodies, defaultMaxBodies)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"strings"
@@ -37,27 +38,13 @@ type NATSPlaneConfig struct {
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *NATSPlaneConfig) EnsureDefaults() {
-	if c.Prefix == "" {
-		c.Prefix = "penstock"
-	}
-	if c.Bucket == "" {
-		c.Bucket = "penstock_rpc"
-	}
-	if c.MaxStore == 0 {
-		c.MaxStore = 1 << 30
-	}
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
-	if c.KeepAlive == 0 {
-		c.KeepAlive = defaultKeepAlive
-	}
-	if c.MaxCalls == 0 {
-		c.MaxCalls = defaultMaxCalls
-	}
-	if c.MaxBodies == 0 {
-		c.MaxBodies = defaultMaxBodies
-	}
+	c.Prefix = cmp.Or(c.Prefix, "penstock")
+	c.Bucket = cmp.Or(c.Bucket, "penstock_rpc")
+	c.MaxStore = cmp.Or(c.MaxStore, 1<<30)
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.KeepAlive = cmp.Or(c.KeepAlive, defaultKeepAlive)
+	c.MaxCalls = cmp.Or(c.MaxCalls, defaultMaxCalls)
+	c.MaxBodies = cmp.Or(c.MaxBodies, defaultMaxBodies)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

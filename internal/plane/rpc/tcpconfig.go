@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -51,9 +52,7 @@ type TCPConfig struct {
 
 // EnsureDefaults replaces zero values by their defaults.
 func (c *TCPConfig) EnsureDefaults() {
-	if c.Listen == "" {
-		c.Listen = "127.0.0.1:0"
-	}
+	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -72,21 +71,11 @@ func (c *TCPConfig) EnsureDefaults() {
 			*d.to = d.value
 		}
 	}
-	if c.Conns == 0 {
-		c.Conns = 4096
-	}
-	if c.Calls == 0 {
-		c.Calls = 16384
-	}
-	if c.ConnBodies == 0 {
-		c.ConnBodies = 256 << 20
-	}
-	if c.Bodies == 0 {
-		c.Bodies = 1 << 30
-	}
-	if c.Answers == 0 {
-		c.Answers = 512 << 20
-	}
+	c.Conns = cmp.Or(c.Conns, 4096)
+	c.Calls = cmp.Or(c.Calls, 16384)
+	c.ConnBodies = cmp.Or(c.ConnBodies, 256<<20)
+	c.Bodies = cmp.Or(c.Bodies, 1<<30)
+	c.Answers = cmp.Or(c.Answers, 512<<20)
 }
 
 // Validate reports all problems of c. Call EnsureDefaults first.
