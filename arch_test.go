@@ -36,17 +36,17 @@ var mayImport = map[string][]string{
 	"internal/plane/bus":                 {"internal/plane/natsd"},
 	"internal/plane/rpc":                 {"internal/plane/natsd"},
 	"internal/plane/disco":               {"internal/plane/natsd"},
-	"internal/edge/openai":               {"internal/edge/api"},                                    // a dialect of it
-	"internal/edge/anthropic":            {"internal/edge/api"},                                    // a dialect of it
-	"internal/edge/openai/responses":     {"internal/edge/api"},                                    // a dialect of it
-	"internal/edge/readiness":            {"internal/engine"},                                      // shows the warnings of engines
-	"internal/edge/prep/chat":            {"internal/edge/prep/token", "internal/edge/prep/jinja"}, // opens tokenizer and template of one model
-	"internal/engine/tiny/model":         {"internal/engine/tiny/checkpoint"},                      // a model is made of a checkpoint
-	"internal/zmtp":                      {"internal/backoff"},                                     // redials peers
-	"internal/media/probe":               {"core/media"},                                           // says what kind of object it read
-	"internal/media/fetch":               {"core/media", "internal/media/probe"},                   // reads media as far as necessary
-	"internal/media/pixel":               {"core/media", "internal/media/probe"},                   // decodes what was probed
-	"internal/enginemock/enginemocktest": {"internal/engine/sim", "internal/engine/enginetest"},    // the engines which its servers wrap, and test support
+	"internal/edge/openai":               {"internal/edge/api"},                                      // a dialect of it
+	"internal/edge/anthropic":            {"internal/edge/api"},                                      // a dialect of it
+	"internal/edge/openai/responses":     {"internal/edge/api"},                                      // a dialect of it
+	"internal/edge/readiness":            {"internal/engine"},                                        // shows the warnings of engines
+	"internal/edge/prep/chat":            {"internal/edge/prep/token", "internal/edge/prep/jinja"},   // opens tokenizer and template of one model
+	"internal/engine/tiny/model":         {"internal/engine/tiny/checkpoint"},                        // a model is made of a checkpoint
+	"internal/zmtp":                      {"internal/backoff"},                                       // redials peers
+	"internal/media/probe":               {"core/media"},                                             // says what kind of object it read
+	"internal/media/fetch":               {"core/media", "internal/media/probe", "internal/bounded"}, // reads media as far as necessary
+	"internal/media/pixel":               {"core/media", "internal/media/probe"},                     // decodes what was probed
+	"internal/enginemock/enginemocktest": {"internal/engine/sim", "internal/engine/enginetest"},      // the engines which its servers wrap, and test support
 	"internal/node":                      {"internal/config"},
 	"bench/feeds":                        {"bench/child"}, // measures what it starts
 	"bench/gateway":                      {"bench/child"}, // measures what it starts

@@ -1,5 +1,5 @@
 // Package bounded limits the resources used by concurrent requests: memory, for which requests wait
-// in order ([MemoryBudget]), and goroutines ([ForEach]).
+// in order ([MemoryBudget]), goroutines ([ForEach]), and what is kept for later ones ([Cache]).
 package bounded
 
 import (

@@ -2,7 +2,6 @@ package enginemock
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"penstock/core/kv"
 	"penstock/core/splitmix"
@@ -63,11 +62,10 @@ func longHash(name uint64) []byte {
 
 // eventEncoder encodes batches as a dialect does.
 type eventEncoder struct {
-	dialect      Dialect
+	dialect      *dialect
 	asMaps       bool // events are maps, not arrays
 	binaryHashes bool // names are 32 bytes
 	noExtraKeys  bool // without vLLM's extra keys
-	noOffsets    bool // vLLM's media keys without offsets
 }
 
 // encodeBatch returns the payload of one rank's batch; seconds is its time.
@@ -81,100 +79,26 @@ func (f *eventEncoder) encodeBatch(changes []cacheChange, rank int, seconds floa
 	return packUint(b, uint64(rank))
 }
 
-// appendEvent appends one event.
-func (f *eventEncoder) appendEvent(b []byte, c *cacheChange) []byte {
-	if f.asMaps {
-		return f.appendMapEvent(b, c)
-	}
-	switch c.kind {
-	case allCleared:
-		return packString(packArray(b, 1), tags[c.kind])
-	case blockRemoved:
-		b = packString(packArray(b, 3), tags[c.kind])
-		return packOptional(f.appendNames(b, c.names), c.medium)
-	}
-	salted := f.dialect == SGLang && c.salt.Namespace != ""
-	fields := 7
-	switch {
-	case salted:
-		fields = 8
-	case f.dialect.isVLLM() && f.noExtraKeys:
-		fields = 8
-	case f.dialect.isVLLM():
-		fields = 9
-	}
-	b = packString(packArray(b, fields), tags[c.kind])
-	b = f.appendNames(b, c.names)
-	b = f.appendParent(b, c)
-	b = packTokens(b, c.tokens)
-	b = packUint(b, uint64(c.size))
-	b = f.appendAdapter(b, c)
-	b = packOptional(b, c.medium)
-	switch {
-	case salted:
-		b = packString(packString(packMap(b, 1), "cache_salt"), c.salt.Namespace)
-	case f.dialect.isVLLM() && f.noExtraKeys:
-		b = packOptional(b, c.salt.LoRA)
-	case f.dialect.isVLLM():
-		b = f.appendExtraKeys(packOptional(b, c.salt.LoRA), c)
-	}
-	return b
+// eventField is a field of an event; arrays omit its key.
+type eventField struct {
+	key  string
+	pack func([]byte) []byte
 }
 
-// appendMapEvent appends one event as a map.
-func (f *eventEncoder) appendMapEvent(b []byte, c *cacheChange) []byte {
-	type field struct {
-		key  string
-		pack func([]byte) []byte
-	}
-	text := func(s string) func([]byte) []byte {
-		return func(b []byte) []byte { return packOptional(b, s) }
-	}
-	fields := []field{{"type", text(tags[c.kind])}}
-	names := field{"block_hashes", func(b []byte) []byte { return f.appendNames(b, c.names) }}
-	switch c.kind {
-	case blockRemoved:
-		fields = append(fields, names, field{"medium", text(c.medium)})
-	case blockStored:
-		fields = append(
-			fields, names,
-			field{"parent_block_hash", func(b []byte) []byte { return f.appendParent(b, c) }},
-			field{"token_ids", func(b []byte) []byte { return packTokens(b, c.tokens) }},
-			field{"block_size", func(b []byte) []byte { return packUint(b, uint64(c.size)) }},
-			field{"lora_id", func(b []byte) []byte { return f.appendAdapter(b, c) }},
-			field{"medium", text(c.medium)},
-		)
-		if f.dialect == SGLang { // SGLang omits absent fields
-			for _, named := range []struct{ key, value string }{{"cache_salt", c.salt.Namespace}, {"lora_name", c.salt.LoRA}} {
-				if named.value != "" {
-					fields = append(fields, field{named.key, text(named.value)})
-				}
-			}
-		} else {
-			fields = append(fields, field{"lora_name", text(c.salt.LoRA)})
+// textField is a text, or nil if it is empty.
+func textField(key, text string) eventField {
+	return eventField{key, func(b []byte) []byte { return packOptional(b, text) }}
+}
+
+// appendEvent appends one event.
+func (f *eventEncoder) appendEvent(b []byte, c *cacheChange) []byte {
+	fields := f.eventFields(c)
+	if !f.asMaps {
+		b = packArray(b, len(fields))
+		for _, field := range fields {
+			b = field.pack(b)
 		}
-		switch {
-		case f.dialect.isVLLM() && !f.noExtraKeys:
-			fields = append(fields, field{"extra_keys", func(b []byte) []byte { return f.appendExtraKeys(b, c) }})
-		case f.dialect == TRTLLM:
-			fields = append(fields, field{"locality", text("LOCAL")})
-			if slices.ContainsFunc(c.keys, func(k []mediaKey) bool { return len(k) > 0 }) {
-				fields = append(fields, field{"mm_keys", func(b []byte) []byte { return appendMediaKeys(b, c.keys) }})
-			}
-			if c.salt.Namespace != "" {
-				fields = append(fields, field{"cache_salt", text(c.salt.Namespace)})
-			}
-		}
-	}
-	if f.dialect == VLLM && c.kind != allCleared {
-		fields = append(fields, field{"group_idx", func(b []byte) []byte { return packUint(b, uint64(c.group)) }})
-		if c.kind == blockStored {
-			kind := "full_attention"
-			if c.group > 0 {
-				kind = "sliding_window"
-			}
-			fields = append(fields, field{"kv_cache_spec_kind", text(kind)})
-		}
+		return b
 	}
 	b = packMap(b, len(fields))
 	for _, field := range fields {
@@ -183,7 +107,33 @@ func (f *eventEncoder) appendMapEvent(b []byte, c *cacheChange) []byte {
 	return b
 }
 
-// appendNames appends names of blocks. SGLang's are signed.
+// eventFields returns the fields of an event: those which all dialects have, and then the dialect's own.
+func (f *eventEncoder) eventFields(c *cacheChange) []eventField {
+	fields := []eventField{textField("type", tags[c.kind])}
+	names := eventField{"block_hashes", func(b []byte) []byte { return f.appendNames(b, c.names) }}
+	switch c.kind {
+	case blockRemoved:
+		fields = append(fields, names, textField("medium", c.medium))
+	case blockStored:
+		fields = append(
+			fields, names,
+			eventField{"parent_block_hash", func(b []byte) []byte { return f.appendParent(b, c) }},
+			eventField{"token_ids", func(b []byte) []byte { return packTokens(b, c.tokens) }},
+			eventField{"block_size", func(b []byte) []byte { return packUint(b, uint64(c.size)) }},
+			eventField{"lora_id", func(b []byte) []byte { return f.appendAdapter(b, c) }},
+			textField("medium", c.medium),
+		)
+	}
+	if f.dialect.extraFields != nil {
+		return append(fields, f.dialect.extraFields(f, c)...)
+	}
+	if f.asMaps && c.kind == blockStored {
+		fields = append(fields, textField("lora_name", c.salt.LoRA))
+	}
+	return fields
+}
+
+// appendNames appends names of blocks.
 func (f *eventEncoder) appendNames(b []byte, names []uint64) []byte {
 	b = packArray(b, len(names))
 	for _, n := range names {
@@ -196,7 +146,7 @@ func (f *eventEncoder) appendName(b []byte, n uint64) []byte {
 	switch {
 	case f.binaryHashes:
 		return packBytes(b, longHash(n))
-	case f.dialect == SGLang:
+	case f.dialect.signedNames:
 		return packInt(b, int64(n))
 	}
 	return packUint(b, n)
@@ -211,7 +161,7 @@ func (f *eventEncoder) appendParent(b []byte, c *cacheChange) []byte {
 
 // appendAdapter appends the engine's own number of an adapter; SGLang has none.
 func (f *eventEncoder) appendAdapter(b []byte, c *cacheChange) []byte {
-	if c.salt.LoRA == "" || f.dialect == SGLang {
+	if c.salt.LoRA == "" || f.dialect.noAdapterIDs {
 		return packNil(b)
 	}
 	return packUint(b, uint64(loraID(c.salt.LoRA)))
@@ -248,7 +198,7 @@ func (f *eventEncoder) appendExtraKeys(b []byte, c *cacheChange) []byte {
 			b = packString(b, c.salt.LoRA)
 		}
 		for _, k := range c.mediaKeysAt(i) {
-			if f.noOffsets {
+			if f.dialect.noOffsets {
 				b = packString(b, k.id)
 				continue
 			}

@@ -9,6 +9,7 @@
 package enginemock
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,9 +36,6 @@ const (
 
 // Dialects returns the dialects, as settings name them.
 func Dialects() []Dialect { return []Dialect{VLLM, VLLMLegacy, SGLang, TRTLLM, LlamaCPP} }
-
-// isVLLM reports whether d is one of vLLM's.
-func (d Dialect) isVLLM() bool { return d == VLLM || d == VLLMLegacy }
 
 // Config configures an engine mock. Zero fields have defaults.
 type Config struct {
@@ -162,26 +160,10 @@ type Adapter struct{ Name, Path string }
 
 // ensureDefaults fills in zero fields.
 func (c *Config) ensureDefaults() {
-	set := func(field *int, v int) {
-		if *field == 0 {
-			*field = v
-		}
-	}
-	set(&c.Ranks, 1)
-	set(&c.BufferSteps, 10_000)
-	set(&c.Slots, 4)
-	if c.HTTPAddr == "" {
-		c.HTTPAddr = "127.0.0.1:0"
-	}
-	if c.KeepAlive == 0 {
-		c.KeepAlive = 5 * time.Second
-	}
-	if c.Ping == 0 {
-		c.Ping = 30 * time.Second
-	}
-	if c.MaxBody == 0 {
-		c.MaxBody = 32 << 20
-	}
+	c.Ranks, c.BufferSteps, c.Slots = cmp.Or(c.Ranks, 1), cmp.Or(c.BufferSteps, 10_000), cmp.Or(c.Slots, 4)
+	c.HTTPAddr = cmp.Or(c.HTTPAddr, "127.0.0.1:0")
+	c.KeepAlive, c.Ping = cmp.Or(c.KeepAlive, 5*time.Second), cmp.Or(c.Ping, 30*time.Second)
+	c.MaxBody = cmp.Or(c.MaxBody, 32<<20)
 }
 
 // Validate reports every problem at once, except a missing Open. It validates c with defaults filled in.
@@ -195,7 +177,7 @@ func (c *Config) checkFields() error {
 	var errs []error
 	report := func(ok bool, format string, args ...any) {
 		if !ok {
-			errs = append(errs, fmt.Errorf("mimic config: "+format, args...))
+			errs = append(errs, fmt.Errorf("enginemock config: "+format, args...))
 		}
 	}
 	report(slices.Contains(Dialects(), c.Dialect), "dialect %.40q is not one of %s", c.Dialect, dialectNames())

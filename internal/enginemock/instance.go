@@ -37,7 +37,7 @@ type residentBlock struct {
 func newEngineInstance(cfg *Config, eng engine.Engine, f *eventPublisher, number uint64) *engineInstance {
 	card := eng.Card()
 	return &engineInstance{
-		eng: eng, card: card, ledger: newLedger(card.BlockSize, cfg.mockedRelease()), feed: f, cfg: cfg, cached: map[residentBlock]uint64{},
+		eng: eng, card: card, ledger: newLedger(card.BlockSize, f.dialect.release), feed: f, cfg: cfg, cached: map[residentBlock]uint64{},
 		names: blockNamer(splitmix.Mix(cfg.Seed + splitmix.Step*number)),
 	}
 }
@@ -222,15 +222,9 @@ func (l *engineInstance) mediumName(t kv.Tier) string {
 	case kv.TierDevice:
 		return "GPU"
 	case kv.TierHost:
-		if l.cfg.Dialect == SGLang {
-			return "CPU_PINNED"
-		}
-		return "CPU"
+		return l.feed.dialect.hostMedium
 	case kv.TierDisk:
-		if l.cfg.Dialect == VLLM {
-			return "STORAGE"
-		}
-		return "DISK"
+		return l.feed.dialect.diskMedium
 	}
 	return "EXTERNAL"
 }

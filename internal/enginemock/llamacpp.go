@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,6 +16,31 @@ import (
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
+
+// newLlamaCpp returns the dialect of llama.cpp.
+func newLlamaCpp() *dialect {
+	fingerprint := object{"system_fingerprint": "b7000-mimic"}
+	return &dialect{
+		addRoutes: (*Server).routeLlamaCpp,
+		errorBody: func(kind string, status int, message string) object {
+			return object{"error": object{"code": status, "message": message, "type": kind}}
+		},
+		errorTypes: map[int]string{
+			400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 501: "not_supported_error", 503: "unavailable_error",
+		},
+		otherError: "server_error", ownErrors: true,
+		resolve: func(s *Server, name string) (string, error) { // accepts any name
+			adapter, _ := s.resolveModel(name)
+			return adapter, nil
+		},
+		negativeIsFull: true, message: object{"tool_calls": []object{}}, chunk: fingerprint, barelyFails: true,
+		addWhole: func(_ *Server, c *apiCall, out object, _ string, u *usage) {
+			maps.Copy(out, fingerprint)
+			out["timings"] = c.slot.llamaTimings(u.completion)
+		},
+		mapEvents: true, hostMedium: "CPU", diskMedium: "DISK",
+	}
+}
 
 // routeLlamaCpp registers the HTTP API of llama.cpp's server.
 func (s *Server) routeLlamaCpp(mux *http.ServeMux) {
@@ -29,9 +55,9 @@ func (s *Server) routeLlamaCpp(mux *http.ServeMux) {
 		mux.HandleFunc("POST "+prefix+"/chat/completions", s.serveOpenAI(true))
 		mux.HandleFunc("GET "+prefix+"/models", s.llamaModels)
 	}
-	mux.HandleFunc("POST /tokenize", s.llamaTokenize)
+	mux.HandleFunc("POST /tokenize", serveJSON(s, s.llamaTokenize))
 	mux.HandleFunc("POST /detokenize", s.serveDetokenize("content"))
-	mux.HandleFunc("POST /apply-template", s.llamaTemplate)
+	mux.HandleFunc("POST /apply-template", serveJSON(s, s.llamaTemplate))
 	mux.HandleFunc("GET /props", s.llamaProps)
 	mux.HandleFunc("GET /slots", s.llamaSlots)
 	mux.HandleFunc("POST /slots/{id}", s.llamaSlotAction)
@@ -207,10 +233,7 @@ func (q *llamaRequest) toPromptRequest(s *Server, id string) (promptRequest, err
 // llamaCompletion serves /completion.
 func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) {
 	var q llamaRequest
-	if !s.readBody(w, r, &q) {
-		return
-	}
-	f, ok := s.startAnswer(w, r)
+	f, ok := s.openAnswer(w, r, &q)
 	if !ok {
 		return
 	}
@@ -233,42 +256,20 @@ func (s *Server) llamaCompletion(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer slot.releaseSlot()
-	a, err := s.startGeneration(ctx, s.ranks[0], asked)
-	if err != nil {
-		s.writeError(w, err)
-		return
-	}
-	defer a.stopAndWait()
-	if err := a.awaitAccepted(ctx); err != nil {
-		s.writeError(w, err)
-		return
-	}
-	g := &llamaAnswer{server: s, request: &q, prompt: &asked, slot: slot, choices: make([]llamaChoice, asked.req.Choices)}
-	g.stats = s.stats.startRequest(0, len(asked.req.Prompt), "")
-	defer g.stats.finishRequest()
-	g.writeAnswer(ctx, w, a, f)
-}
-
-// llamaChoice is the output of one choice so far.
-type llamaChoice struct {
-	text   string
-	tokens []kv.Token
-	probs  []engine.Logprob
-	reason string
-	stop   any
+	s.serveAnswer(ctx, w, s.ranks[0], f, []promptRequest{asked}, s.writeError, func(a *answer) {
+		(&llamaAnswer{answer: a, request: &q, prompt: &asked, slot: slot}).writeAnswer(ctx, w)
+	})
 }
 
 // llamaAnswer is the answer to a request to /completion.
 type llamaAnswer struct {
-	server  *Server
+	*answer
 	request *llamaRequest
 	prompt  *promptRequest
 	slot    *slot
-	choices []llamaChoice
-	stats   *requestStats
 }
 
-func (g *llamaAnswer) writeAnswer(ctx context.Context, w http.ResponseWriter, a *outputStream, f *answerFaults) {
+func (g *llamaAnswer) writeAnswer(ctx context.Context, w http.ResponseWriter) {
 	var st *sseStream
 	flush := func() {}
 	if g.request.Stream {
@@ -280,45 +281,25 @@ func (g *llamaAnswer) writeAnswer(ctx context.Context, w http.ResponseWriter, a 
 		}
 		defer st.startPings(every)()
 		if g.request.Progress {
-			progress := object{"total": len(g.prompt.req.Prompt), "processed": len(g.prompt.req.Prompt), "time_ms": 0}
-			if cached := g.server.reportedCached(g.slot.cached); cached != engine.CachedUnknown {
-				progress["cache"] = cached
-			}
-			st.writeEvent(object{
-				"index": 0, "content": "", "tokens": []int{0}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0,
-				"tokens_evaluated": len(g.prompt.req.Prompt), "prompt_progress": progress,
-			})
+			st.writeEvent(g.progressBody())
 		}
 	}
-	err := g.server.forEachPart(ctx, a, f, flush, func(p *outputPart) error {
-		c := &g.choices[p.choice]
-		c.text += p.text
-		c.tokens = append(c.tokens, p.tokens...)
-		c.probs = append(c.probs, p.logprobs...)
-		c.reason, c.stop = p.reason, p.stop
-		g.stats.countTokens(p)
+	err := g.forEachPart(ctx, flush, func(p *outputPart, c *choiceOutput, _ bool) {
 		if p.choice == 0 {
 			g.slot.addTokens(p.tokens)
 		}
 		if st != nil && (p.text != "" || len(p.tokens) > 0) {
-			o := g.streamPart(p.choice, p.text, p.tokens)
-			if g.request.Probs > 0 {
-				o["completion_probabilities"] = llamaProbs(p.logprobs)
-			}
+			o := g.streamPart(p)
 			if g.request.Timings {
 				o["timings"] = g.slot.llamaTimings(len(c.tokens))
 			}
-			st.writeEvent(o)
+			st.writeEvent(g.addProbs(o, p))
 		}
-		if p.reason != "" {
-			g.stats.countFinish(p.reason)
-			if st != nil {
-				st.writeEvent(g.finalPart(p.choice, "", nil))
-			}
+		if p.reason != "" && st != nil {
+			st.writeEvent(g.finalPart(&outputPart{choice: p.choice}))
 		}
-		return nil
 	})
-	g.stats.countCached(usage{prompt: len(g.prompt.req.Prompt), cached: g.slot.cached})
+	g.stats.countCached(usage{prompt: g.usage.prompt, cached: g.slot.cached})
 	switch {
 	case ctx.Err() != nil:
 		panic(http.ErrAbortHandler)
@@ -331,12 +312,10 @@ func (g *llamaAnswer) writeAnswer(ctx context.Context, w http.ResponseWriter, a 
 	case st != nil:
 		st.flush()
 	default:
-		all := make([]object, len(g.choices))
-		for i := range all {
-			all[i] = g.finalPart(i, g.choices[i].text, g.choices[i].tokens)
-			if g.request.Probs > 0 {
-				all[i]["completion_probabilities"] = llamaProbs(g.choices[i].probs)
-			}
+		var all []object
+		for i := range g.choices[0] {
+			p := &g.choices[0][i].outputPart
+			all = append(all, g.addProbs(g.finalPart(p), p))
 		}
 		if len(all) == 1 {
 			writeJSON(w, http.StatusOK, all[0])
@@ -344,6 +323,27 @@ func (g *llamaAnswer) writeAnswer(ctx context.Context, w http.ResponseWriter, a 
 		}
 		writeJSON(w, http.StatusOK, all)
 	}
+}
+
+// progressBody encodes the progress of a prompt: it is complete.
+func (g *llamaAnswer) progressBody() object {
+	n := g.usage.prompt
+	progress := object{"total": n, "processed": n, "time_ms": 0}
+	if cached := g.server.reportedCached(g.slot.cached); cached != engine.CachedUnknown {
+		progress["cache"] = cached
+	}
+	return object{
+		"index": 0, "content": "", "tokens": []int{0}, "stop": false, "id_slot": g.slot.id, "tokens_predicted": 0,
+		"tokens_evaluated": n, "prompt_progress": progress,
+	}
+}
+
+// addProbs adds the log-probabilities of p on request.
+func (g *llamaAnswer) addProbs(o object, p *outputPart) object {
+	if g.request.Probs > 0 {
+		o["completion_probabilities"] = llamaProbs(p.logprobs)
+	}
+	return o
 }
 
 // llamaProbs encodes tokens with their log-probabilities and the top alternatives.
@@ -360,21 +360,21 @@ func llamaProbs(probs []engine.Logprob) []object {
 }
 
 // streamPart encodes a part of a stream.
-func (g *llamaAnswer) streamPart(choice int, text string, tokens []kv.Token) object {
+func (g *llamaAnswer) streamPart(p *outputPart) object {
 	o := object{
-		"index": choice, "content": text, "tokens": []kv.Token{}, "stop": false, "id_slot": g.slot.id,
-		"tokens_predicted": len(g.choices[choice].tokens), "tokens_evaluated": len(g.prompt.req.Prompt),
+		"index": p.choice, "content": p.text, "tokens": []kv.Token{}, "stop": false, "id_slot": g.slot.id,
+		"tokens_predicted": len(g.choices[0][p.choice].tokens), "tokens_evaluated": g.usage.prompt,
 	}
 	if g.request.Tokens || g.request.Stream {
-		o["tokens"] = orEmpty(tokens)
+		o["tokens"] = orEmpty(p.tokens)
 	}
 	return o
 }
 
-// finalPart encodes the end of a choice.
-func (g *llamaAnswer) finalPart(choice int, text string, tokens []kv.Token) object {
-	c := &g.choices[choice]
-	o := g.streamPart(choice, text, tokens)
+// finalPart encodes the end of p's choice.
+func (g *llamaAnswer) finalPart(p *outputPart) object {
+	c := &g.choices[0][p.choice]
+	o := g.streamPart(p)
 	kind, word := "limit", ""
 	if c.reason == reasonStop {
 		kind = "eos"
@@ -382,7 +382,7 @@ func (g *llamaAnswer) finalPart(choice int, text string, tokens []kv.Token) obje
 			kind, word = "word", s
 		}
 	}
-	cached := len(g.prompt.req.Prompt) + len(c.tokens) - 1
+	cached := g.usage.prompt + len(c.tokens) - 1
 	o["stop"], o["model"], o["stop_type"], o["stopping_word"] = true, g.server.cfg.Models[0], kind, word
 	o["tokens_cached"], o["truncated"], o["has_new_line"] = cached, false, strings.Contains(c.text, "\n")
 	o["generation_settings"] = object{"n_predict": g.prompt.req.Stop.MaxTokens, "seed": g.prompt.req.Sampling.Seed, "temperature": g.prompt.req.Sampling.Temperature, "stream": g.request.Stream}
@@ -410,43 +410,33 @@ func (s *Server) llamaModels(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-func (s *Server) llamaTokenize(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Content string `json:"content"`
-		Add     bool   `json:"add_special"`
-		Parse   *bool  `json:"parse_special"`
-		Pieces  bool   `json:"with_pieces"`
-	}
-	if !s.readBody(w, r, &q) {
-		return
-	}
+// llamaText is a request to /tokenize.
+type llamaText struct {
+	Content string `json:"content"`
+	Add     bool   `json:"add_special"`
+	Parse   *bool  `json:"parse_special"`
+	Pieces  bool   `json:"with_pieces"`
+}
+
+func (s *Server) llamaTokenize(_ context.Context, q *llamaText) (any, error) {
 	if s.cfg.Pipe == nil {
-		s.refuseRequest(w, http.StatusNotImplemented, "the server has no tokenizer")
-		return
+		return nil, fault.New(fault.Unimplemented, "the server has no tokenizer")
 	}
-	t := s.cfg.Pipe.Tokenizer
-	tokens := t.Encode(nil, q.Content, prep.EncodeOptions{AddSpecial: q.Add, ParseSpecial: q.Parse == nil || *q.Parse})
+	tokens := s.cfg.Pipe.Tokenizer.Encode(nil, q.Content, prep.EncodeOptions{AddSpecial: q.Add, ParseSpecial: q.Parse == nil || *q.Parse})
 	if !q.Pieces {
-		writeJSON(w, http.StatusOK, object{"tokens": orEmpty(tokens)})
-		return
+		return object{"tokens": orEmpty(tokens)}, nil
 	}
 	pieces := []object{}
 	for _, id := range tokens {
-		b, _ := t.AppendBytes(nil, id)
-		pieces = append(pieces, object{"id": id, "piece": strings.ToValidUTF8(string(b), "\uFFFD")})
+		pieces = append(pieces, object{"id": id, "piece": s.tokenText(id)})
 	}
-	writeJSON(w, http.StatusOK, object{"tokens": pieces})
+	return object{"tokens": pieces}, nil
 }
 
-func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
-	var q openaiRequest
-	if !s.readBody(w, r, &q) {
-		return
-	}
-	p, err := s.chatPrompt(r.Context(), &q)
+func (s *Server) llamaTemplate(ctx context.Context, q *openaiRequest) (any, error) {
+	p, err := s.chatPrompt(ctx, q)
 	if err != nil {
-		s.writeError(w, err)
-		return
+		return nil, err
 	}
 	// The tokenizer's leading special token is not part of the text.
 	tokens := p.tokens
@@ -457,7 +447,7 @@ func (s *Server) llamaTemplate(w http.ResponseWriter, r *http.Request) {
 	for _, t := range tokens {
 		text, _ = s.cfg.Pipe.Tokenizer.AppendBytes(text, t)
 	}
-	writeJSON(w, http.StatusOK, object{"prompt": strings.ToValidUTF8(string(text), "\uFFFD")})
+	return object{"prompt": strings.ToValidUTF8(string(text), "\uFFFD")}, nil
 }
 
 func (s *Server) llamaProps(w http.ResponseWriter, _ *http.Request) {

@@ -133,11 +133,8 @@ func (s *Server) expandMedia(ctx context.Context, p *prompt, want []mediaRef, ha
 		placed = append(placed, media.PromptObject{Placeholder: placeholder, Key: media.Key{Hash: hash}, Layout: l})
 		pad, _ := f.PadToken(w.kind)
 		shown := pad
-		switch s.cfg.Dialect {
-		case SGLang:
-			shown = kv.PadToken(hash)
-		case TRTLLM:
-			shown = kv.Token(s.card.VocabSize) + 1
+		if s.dialect.showMedia != nil {
+			shown = s.dialect.showMedia(s, pad, hash)
 		}
 		p.objects = append(p.objects, promptMedia{id: id, kind: w.kind, pad: pad, shown: shown})
 	}
@@ -232,7 +229,7 @@ func (s *Server) loadFiles(ctx context.Context, url string) ([][]byte, error) {
 // identifyMedia returns the name by which the engine's cache knows an object: the client's UUID, else a
 // digest.
 func (s *Server) identifyMedia(w *mediaRef, content []byte) string {
-	if w.uuid != "" && s.cfg.Features.UUIDs.isOn(s.cfg.Dialect != SGLang) {
+	if w.uuid != "" && s.cfg.Features.UUIDs.isOn(!s.dialect.noUUIDs) {
 		return w.uuid
 	}
 	h := sha256.New()
@@ -403,8 +400,7 @@ func (s *Server) refuseDataless(w http.ResponseWriter, stream bool) {
 	}
 	st := newSSEStream(w)
 	st.writeEvent(s.streamError(status, message))
-	st.writeLine([]byte("[DONE]"))
-	st.flush()
+	st.writeDone()
 }
 
 // acceptsMedia reports whether the model accepts media of a kind.

@@ -14,26 +14,13 @@ type mediaLoader struct {
 	direct *family.Family
 }
 
-// familyServing returns what the mocked engine adds to the files of its model.
-func (c *Config) familyServing() family.Serving {
-	as := family.Serving{ProcessorArgs: c.ProcessorArgs}
-	switch {
-	case c.Dialect.isVLLM():
-		as.Loader = family.VLLM
-	case c.Dialect == SGLang:
-		as.Loader = family.SGLang
-	}
-	return as
-}
-
 // newMediaLoader makes the pipeline of c count media as the mocked engine does.
-func (c *Config) newMediaLoader() *mediaLoader {
+func (c *Config) newMediaLoader(loader family.Loader) *mediaLoader {
 	if c.Pipe == nil {
 		return nil
 	}
-	as := c.familyServing()
-	l := &mediaLoader{features: &c.Features, direct: c.Pipe.ForServing(family.Serving{ProcessorArgs: as.ProcessorArgs}).Family}
-	c.Pipe = c.Pipe.ForServing(as)
+	l := &mediaLoader{features: &c.Features, direct: c.Pipe.ForServing(family.Serving{ProcessorArgs: c.ProcessorArgs}).Family}
+	c.Pipe = c.Pipe.ForServing(family.Serving{ProcessorArgs: c.ProcessorArgs, Loader: loader})
 	l.family = c.Pipe.Family
 	return l
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"penstock/core/fault"
@@ -291,20 +290,17 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*apiCall
 	if c.model == "" {
 		c.model = s.cfg.Models[0]
 	}
-	adapter, ok := s.resolveModel(q.Model)
-	if s.cfg.Dialect == SGLang { // accepts any name, with an adapter after a colon
-		_, name, _ := strings.Cut(q.Model, ":")
-		if adapter, ok = s.sglangAdapter(name); !ok {
-			return nil, fault.New(fault.Invalid, "The following requested LoRA adapters are not loaded: %.80q", name)
-		}
+	resolve := s.dialect.resolve
+	if resolve == nil {
+		resolve = refuseUnknown
 	}
-	if !ok && s.cfg.Dialect != LlamaCPP { // accepts any name
-		return nil, fault.New(fault.NotFound, "The model `%s` does not exist.", q.Model)
+	adapter, err := resolve(s, q.Model)
+	if err != nil {
+		return nil, err
 	}
 	if q.LoRAPath != "" {
 		adapter = q.LoRAPath
 	}
-	var err error
 	switch {
 	case chat && len(q.PromptTokens) > 0:
 		c.prompts = []prompt{{tokens: q.PromptTokens}}
@@ -331,8 +327,8 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*apiCall
 	}
 	c.id = requestID(r, q, s)
 	salt := kv.Salt{LoRA: adapter, Namespace: q.CacheSalt}
-	if s.release != nil {
-		salt.Namespace = s.release.cacheNamespace(q.CacheSalt, q.ExtraKey, true)
+	if r := s.dialect.release; r != nil {
+		salt.Namespace = r.cacheNamespace(q.CacheSalt, q.ExtraKey, true)
 	}
 	return c, s.addPrompts(c, salt)
 }
@@ -385,15 +381,13 @@ func (s *Server) outputLimit(prompt int, q *openaiRequest, chat bool) (int, erro
 		return 0, fault.New(fault.Invalid, "This model's maximum context length is %d tokens. However, your request has %d input tokens. Please reduce the length of the input messages.", s.card.ContextLength, prompt)
 	}
 	switch {
-	case asked == nil && !chat && s.cfg.Dialect != LlamaCPP:
-		return min(16, room), nil
+	case s.dialect.negativeIsFull && (asked == nil || *asked < 0), asked == nil && chat:
+		return room, nil
 	case asked == nil:
-		return room, nil
-	case *asked < 0 && s.cfg.Dialect == LlamaCPP:
-		return room, nil
+		return min(16, room), nil
 	case *asked < 1:
 		return 0, fault.InvalidParam("max_tokens", "max_tokens must be at least 1, got %d.", *asked)
-	case *asked > room && s.cfg.Dialect.isVLLM():
+	case *asked > room && s.dialect.refusesExcess:
 		return 0, fault.New(fault.Invalid, "'max_tokens' or 'max_completion_tokens' is too large: %d. This model's maximum context length is %d tokens and your request has %d input tokens (%d > %d - %d).", *asked, s.card.ContextLength, prompt, *asked, s.card.ContextLength, prompt)
 	}
 	return min(*asked, room), nil
@@ -447,7 +441,7 @@ func requestID(r *http.Request, q *openaiRequest, s *Server) string {
 		prefix = "chatcmpl-"
 	}
 	for _, id := range []string{r.Header.Get("X-Request-Id"), q.RequestID} {
-		if id != "" && s.cfg.Dialect.isVLLM() {
+		if id != "" && s.dialect.clientIDs {
 			return prefix + id
 		}
 	}
@@ -459,390 +453,3 @@ func requestID(r *http.Request, q *openaiRequest, s *Server) string {
 
 // freshID is a random-looking id of 32 hex digits.
 func (s *Server) freshID() string { return fmt.Sprintf("%016x%016x", s.nextRandom(), s.nextRandom()) }
-
-// usage counts the tokens of a complete answer.
-type usage struct{ prompt, completion, cached int }
-
-// promptTokens counts the tokens of the call's prompts.
-func (c *apiCall) promptTokens() int {
-	n := 0
-	for _, p := range c.prompts {
-		n += len(p.tokens)
-	}
-	return n
-}
-
-// usageBody encodes usage. Cached tokens are reported only with the complete usage.
-func (s *Server) usageBody(u usage, withCached bool) object {
-	o := object{"prompt_tokens": u.prompt, "total_tokens": u.prompt + u.completion, "completion_tokens": u.completion}
-	if s.cfg.Dialect.isVLLM() || s.cfg.Dialect == SGLang {
-		o["prompt_tokens_details"] = nil
-	}
-	if s.release != nil && s.release.chats { // of the same versions
-		o["reasoning_tokens"] = 0
-	}
-	if withCached && s.reportsCached(u.cached) {
-		o["prompt_tokens_details"] = object{"cached_tokens": u.cached}
-	}
-	return o
-}
-
-// reportsCached reports whether a number of cached tokens appears in usage. vLLM omits zero, and so do older
-// releases of SGLang.
-func (s *Server) reportsCached(cached int) bool {
-	if cached == engine.CachedUnknown || !s.cfg.Features.Details.isOn(true) {
-		return false
-	}
-	return cached > 0 || !s.cfg.Dialect.isVLLM() && (s.release == nil || s.release.ready)
-}
-
-// reportedCached is the number of cached tokens to report: unknown if a fault omits it.
-func (s *Server) reportedCached(cached int) int {
-	if _, hit := s.faults.takeDue(FaultNoCached); hit {
-		return engine.CachedUnknown
-	}
-	return cached
-}
-
-// serveOpenAI serves both OpenAI routes.
-func (s *Server) serveOpenAI(chat bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		var q openaiRequest
-		if !s.readBody(w, r, &q) {
-			return
-		}
-		f, ok := s.startAnswer(w, r)
-		if !ok {
-			return
-		}
-		defer f.release()
-		c, err := s.newCall(r, &q, chat)
-		if err != nil {
-			s.writeError(w, err)
-			return
-		}
-		ctx, cancel := context.WithCancel(r.Context())
-		defer cancel()
-		defer s.registerRequest(c.id, cancel)()
-		if s.slots != nil {
-			c.slot, err = s.slots.acquireSlot(ctx, c.prompts[0].tokens, q.Slot, q.CachePrompt)
-			if err != nil {
-				s.writeError(w, err)
-				return
-			}
-			defer c.slot.releaseSlot()
-		}
-		a, err := s.startGeneration(ctx, c.rank, c.promptRequests...)
-		if err != nil {
-			s.writeError(w, err)
-			return
-		}
-		defer a.stopAndWait()
-		if err := a.awaitAccepted(ctx); err != nil {
-			s.writeError(w, err)
-			return
-		}
-		m := s.stats.startRequest(c.rank.index, c.promptTokens(), publicPart(c.promptRequests[0].req.Salt.LoRA))
-		defer m.finishRequest()
-		if q.Stream {
-			s.streamAnswer(ctx, w, c, a, f, m)
-			return
-		}
-		s.wholeAnswer(ctx, w, c, a, f, m)
-	}
-}
-
-// choiceBody encodes a part of a choice in the dialect's format.
-func (s *Server) choiceBody(c *apiCall, p *outputPart, first bool) object {
-	o := object{"index": p.prompt*c.choices + p.choice, "logprobs": nil, "finish_reason": nil}
-	if p.reason != "" {
-		o["finish_reason"] = p.reason
-	}
-	if c.logprobs >= 0 {
-		o["logprobs"] = s.logprobsBody(c, p)
-	}
-	switch s.cfg.Dialect {
-	case SGLang:
-		o["matched_stop"] = p.stop
-	case LlamaCPP:
-	default:
-		o["stop_reason"] = p.stop
-	}
-	q := c.request
-	bare := s.cfg.Dialect == TRTLLM && q.Detokenize != nil && !*q.Detokenize
-	if bare || s.cfg.Dialect.isVLLM() && q.ReturnTokens || s.cfg.Dialect == SGLang && q.ReturnTokens {
-		o[s.tokensField(c)] = orEmpty(p.tokens)
-	}
-	if bare {
-		p.text = ""
-	}
-	if s.cfg.Dialect.isVLLM() && q.ReturnTokens && first && !c.chat {
-		o["prompt_token_ids"] = c.prompts[p.prompt].tokens
-	}
-	return o
-}
-
-// chatMessage encodes the message of a chat answer.
-func (s *Server) chatMessage(text string) object {
-	o := object{"role": "assistant", "content": text, "tool_calls": []object{}}
-	if s.release != nil {
-		o["reasoning_content"], o["tool_calls"] = nil, nil
-		if s.release.ready { // of the same versions
-			delete(o, "tool_calls")
-		}
-	}
-	return o
-}
-
-// tokensField is the name of a choice's field with its tokens.
-func (s *Server) tokensField(c *apiCall) string {
-	if s.release != nil && s.release.ready && c.chat {
-		return "response_token_ids"
-	}
-	return "token_ids"
-}
-
-func orEmpty(t []kv.Token) []kv.Token {
-	if t == nil {
-		return []kv.Token{}
-	}
-	return t
-}
-
-// newBody returns the fields which all chunks of an answer start with.
-func (c *apiCall) newBody(kind string) object {
-	return object{"id": c.id, "object": kind, "created": c.created, "model": c.model}
-}
-
-// streamAnswer answers with a stream.
-func (s *Server) streamAnswer(ctx context.Context, w http.ResponseWriter, c *apiCall, a *outputStream, f *answerFaults, m *requestStats) {
-	st := newSSEStream(w)
-	kind := "text_completion"
-	if c.chat {
-		kind = "chat.completion.chunk"
-	}
-	u := usage{prompt: c.promptTokens(), cached: engine.CachedUnknown}
-	seen := make([]bool, c.choices*len(c.prompts))
-	counted, said := make([]int, len(seen)), make([]int, len(seen))
-	var last object // llama.cpp's last chunk has the timings
-	chunk := func(choices []object, u *usage) object {
-		o := c.newBody(kind)
-		o["choices"] = choices
-		switch {
-		case u != nil:
-			o["usage"] = s.usageBody(*u, len(choices) == 0)
-		case !c.chat && s.cfg.Dialect.isVLLM() || s.cfg.Dialect == SGLang:
-			o["usage"] = nil
-		}
-		if s.cfg.Dialect == LlamaCPP {
-			o["system_fingerprint"] = "b7000-mimic"
-		}
-		return o
-	}
-	flush := st.flush
-	if s.cfg.Dialect == LlamaCPP {
-		defer st.startPings(s.cfg.Ping)()
-	}
-	err := s.forEachPart(ctx, a, f, flush, func(p *outputPart) error {
-		i := p.prompt*c.choices + p.choice
-		first := !seen[i]
-		seen[i] = true
-		counted[i] += len(p.tokens)
-		u.completion += len(p.tokens)
-		if first {
-			if p.choice == 0 { // the choices of a prompt share it
-				u.cached = addCached(u.cached, p.cached)
-			}
-		}
-		m.countTokens(p)
-		c.slot.addTokens(p.tokens)
-		echo := ""
-		if first && c.request.Echo && !c.chat {
-			echo = c.prompts[p.prompt].text
-		}
-		p.offset = said[i]
-		o := s.choiceBody(c, p, first)
-		said[i] = p.offset
-		var continuous *usage
-		if c.request.StreamOptions.Continuous {
-			continuous = &usage{prompt: len(c.prompts[p.prompt].tokens), completion: counted[i]}
-		}
-		if c.chat && first {
-			role := chunk([]object{{"index": i, "delta": object{"role": "assistant", "content": ""}, "logprobs": nil, "finish_reason": nil}}, nil)
-			if s.cfg.Dialect.isVLLM() && c.request.ReturnTokens {
-				role["prompt_token_ids"] = c.prompts[p.prompt].tokens
-			}
-			st.writeEvent(role)
-		}
-		if c.chat {
-			delta := object{}
-			if p.text != "" || p.reason == "" {
-				delta["content"] = p.text
-			}
-			o["delta"] = delta
-		} else {
-			o["text"] = echo + p.text
-		}
-		event := chunk([]object{o}, continuous)
-		if p.reason != "" {
-			m.countFinish(p.reason)
-			last = event
-			if s.cfg.Dialect == LlamaCPP {
-				event["timings"] = c.llamaTimings(u.completion)
-			}
-		}
-		st.writeEvent(event)
-		return nil
-	})
-	if s.slots != nil {
-		u.cached = c.slot.cached
-	}
-	switch {
-	case ctx.Err() != nil:
-		return
-	case err != nil:
-		status, message := statusOf(err)
-		st.writeEvent(s.streamError(status, message))
-		if s.cfg.Dialect == LlamaCPP {
-			st.flush()
-			return
-		}
-	case c.request.StreamOptions.Usage:
-		u.cached = s.reportedCached(u.cached)
-		event := chunk([]object{}, &u)
-		if s.cfg.Dialect == LlamaCPP && last != nil {
-			event["timings"] = last["timings"]
-		}
-		st.writeEvent(event)
-	}
-	m.countCached(u)
-	st.writeLine([]byte("[DONE]"))
-	st.flush()
-}
-
-// streamError is an error inside a stream.
-func (s *Server) streamError(status int, message string) any {
-	body := object{"message": message, "type": errorType(s.cfg.Dialect, status), "param": nil, "code": status}
-	return object{"error": body}
-}
-
-// wholeAnswer answers with one object.
-func (s *Server) wholeAnswer(ctx context.Context, w http.ResponseWriter, c *apiCall, a *outputStream, f *answerFaults, m *requestStats) {
-	whole := make([]outputPart, c.choices*len(c.prompts))
-	seen := make([]bool, len(whole))
-	u := usage{prompt: c.promptTokens(), cached: engine.CachedUnknown}
-	err := s.forEachPart(ctx, a, f, func() {}, func(p *outputPart) error {
-		i := p.prompt*c.choices + p.choice
-		if !seen[i] {
-			if p.choice == 0 { // the choices of a prompt share it
-				u.cached = addCached(u.cached, p.cached)
-			}
-			seen[i] = true
-		}
-		u.completion += len(p.tokens)
-		m.countTokens(p)
-		c.slot.addTokens(p.tokens)
-		to := &whole[i]
-		to.prompt, to.choice = p.prompt, p.choice
-		to.tokens = append(to.tokens, p.tokens...)
-		to.logprobs = append(to.logprobs, p.logprobs...)
-		to.text += p.text
-		if p.reason != "" {
-			to.reason, to.stop = p.reason, p.stop
-			m.countFinish(p.reason)
-		}
-		return nil
-	})
-	if ctx.Err() != nil {
-		panic(http.ErrAbortHandler)
-	}
-	if err != nil {
-		s.writeError(w, err)
-		return
-	}
-	kind := "text_completion"
-	if c.chat {
-		kind = "chat.completion"
-	}
-	if s.slots != nil {
-		u.cached = c.slot.cached
-	}
-	out := c.newBody(kind)
-	var choices []object
-	for i := range whole {
-		p := &whole[i]
-		o := s.choiceBody(c, p, true)
-		switch {
-		case c.chat:
-			o["message"] = s.chatMessage(p.text)
-		case c.request.Echo:
-			o["text"] = c.prompts[p.prompt].text + p.text
-		default:
-			o["text"] = p.text
-		}
-		choices = append(choices, o)
-	}
-	out["choices"] = choices
-	transfer, cached := s.transferKV(c, whole[0].reason, u.cached)
-	u.cached = s.reportedCached(cached)
-	m.countCached(u)
-	out["usage"] = s.usageBody(u, true)
-	switch {
-	case s.cfg.Dialect.isVLLM():
-		out["kv_transfer_params"] = transfer
-		if raw := nilIfNull(c.request.ECTransfer); raw != nil {
-			out["ec_transfer_params"] = json.RawMessage(raw)
-		}
-		if c.chat && c.request.ReturnTokens {
-			out["prompt_token_ids"] = c.prompts[0].tokens
-		}
-	case s.cfg.Dialect == TRTLLM:
-		s.addContextParams(c, choices)
-	case s.cfg.Dialect == LlamaCPP:
-		out["system_fingerprint"] = "b7000-mimic"
-		out["timings"] = c.llamaTimings(u.completion)
-	}
-	writeJSON(w, http.StatusOK, out)
-}
-
-// logprobsBody encodes the log-probabilities of a part, in the format of completions or chats.
-func (s *Server) logprobsBody(c *apiCall, p *outputPart) object {
-	name := func(t kv.Token) string {
-		if s.cfg.Pipe == nil || c.request.TokenNames {
-			return "token_id:" + strconv.FormatUint(uint64(t), 10)
-		}
-		b, _ := s.cfg.Pipe.Tokenizer.AppendBytes(nil, t)
-		return strings.ToValidUTF8(string(b), "\uFFFD")
-	}
-	if c.chat {
-		content := []object{}
-		for i := range p.logprobs {
-			l := &p.logprobs[i]
-			top := []object{}
-			for _, t := range l.Top {
-				top = append(top, object{"token": name(t.Token), "logprob": t.Logprob, "bytes": bytesOf(name(t.Token))})
-			}
-			content = append(content, object{"token": name(l.Token), "logprob": l.Logprob, "bytes": bytesOf(name(l.Token)), "top_logprobs": top})
-		}
-		return object{"content": content}
-	}
-	tokens, values, tops, offsets := []string{}, []float32{}, []map[string]float32{}, []int{}
-	for i := range p.logprobs {
-		l := &p.logprobs[i]
-		top := map[string]float32{name(l.Token): l.Logprob}
-		for _, t := range l.Top {
-			top[name(t.Token)] = t.Logprob
-		}
-		tokens, values, tops, offsets = append(tokens, name(l.Token)), append(values, l.Logprob), append(tops, top), append(offsets, p.offset)
-		p.offset += len(name(l.Token))
-	}
-	return object{"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
-}
-
-func bytesOf(s string) []int {
-	out := make([]int, len(s))
-	for i := range len(s) {
-		out[i] = int(s[i])
-	}
-	return out
-}

@@ -22,6 +22,7 @@ import (
 // replay, and serves snapshots of the cache.
 type eventPublisher struct {
 	cfg     *Config
+	dialect *dialect
 	encoder eventEncoder
 	rank    int
 	faults  *Faults
@@ -62,32 +63,15 @@ type sentBatch struct {
 const sendQueue = 100_000
 
 // openPublisher binds the sockets of a rank.
-func openPublisher(ctx context.Context, cfg *Config, rank int, faults *Faults) (*eventPublisher, error) {
-	f := &eventPublisher{cfg: cfg, rank: rank, faults: faults, pulledReady: make(chan struct{}, 1), encoder: eventEncoder{
-		dialect:      cfg.Dialect,
-		asMaps:       cfg.Features.MapEvents.isOn(cfg.usesMapEvents()),
+func openPublisher(ctx context.Context, cfg *Config, d *dialect, rank int, faults *Faults) (*eventPublisher, error) {
+	f := &eventPublisher{cfg: cfg, dialect: d, rank: rank, faults: faults, pulledReady: make(chan struct{}, 1), encoder: eventEncoder{
+		dialect:      d,
+		asMaps:       cfg.Features.MapEvents.isOn(d.mapEvents),
 		binaryHashes: cfg.Features.BinaryHashes.isOn(false),
 		noExtraKeys:  !cfg.Features.ExtraKeys.isOn(true),
-		noOffsets:    cfg.Dialect == VLLMLegacy,
 	}}
 	f.mu.seq, f.mu.cached = cfg.FirstSeq, map[uint64]cachedPosition{}
 	return f, f.openSockets(ctx)
-}
-
-// usesMapEvents reports whether the engine encodes events as maps by default.
-func (c *Config) usesMapEvents() bool {
-	if r := c.mockedRelease(); r != nil {
-		return r.mapEvents
-	}
-	return c.Dialect != VLLMLegacy
-}
-
-// replaysTopics reports whether replayed batches carry their topics.
-func (c *Config) replaysTopics() bool {
-	if r := c.mockedRelease(); r != nil {
-		return r.replayTopic
-	}
-	return c.Dialect == VLLM || c.Dialect == TRTLLM
 }
 
 // openSockets binds the sockets which the settings ask for.
@@ -167,7 +151,7 @@ func (f *eventPublisher) closeSockets() {
 
 // liveTopic is the topic of live batches: SGLang's contains the publisher's epoch if it has snapshots.
 func (f *eventPublisher) liveTopic() string {
-	if f.cfg.Dialect == SGLang && f.snapshot != nil {
+	if f.dialect.epochTopics && f.snapshot != nil {
 		return f.cfg.Topic + "\x00sgl-kv-epoch=" + f.publisherEpoch()
 	}
 	return f.cfg.Topic
@@ -274,9 +258,8 @@ func unixSeconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 func (f *eventPublisher) publishCleared() {
 	f.mu.Lock()
 	f.mu.cleared = true
-	wait := f.cfg.Dialect.isVLLM()
 	f.mu.Unlock()
-	if !wait {
+	if !f.dialect.clearsLate {
 		f.publishChanges(nil)
 	}
 }
@@ -320,9 +303,8 @@ func (f *eventPublisher) replayFrom(id []byte, from uint64) {
 	f.mu.Lock()
 	all := append([]sentBatch(nil), f.mu.kept...)
 	f.mu.Unlock()
-	topics := f.cfg.replaysTopics()
 	send := func(topic string, seq, payload []byte) {
-		if topics {
+		if f.dialect.replayTopics {
 			_ = f.replay.Send(id, nil, []byte(topic), seq, payload)
 			return
 		}

@@ -50,13 +50,13 @@ const maxPulled = 16_384
 
 // usesPulledList reports whether changes go into the list.
 func (f *eventPublisher) usesPulledList() bool {
-	return f.cfg.Dialect == TRTLLM && !f.cfg.Features.Push.isOn(f.cfg.KVEvents != "")
+	return f.dialect.pulls && !f.cfg.Features.Push.isOn(f.cfg.KVEvents != "")
 }
 
 // publishFirst publishes the first event: the size of the cache in TensorRT-LLM's list, an empty cache for
 // SGLang.
 func (f *eventPublisher) publishFirst(blocks int) {
-	if f.cfg.Dialect == SGLang {
+	if f.dialect.clearsAtStart {
 		f.publishCleared()
 		return
 	}

@@ -25,9 +25,9 @@ type Server struct {
 	ranks        []*rankServer
 	firstEngines []engine.Engine // of the ranks, until Run
 	stats        serverStats
-	release      *sglangRelease // of SGLang; nil otherwise
-	media        *mediaLoader   // computes media tokens; nil without a pipeline
-	slots        *slotPool      // of llama.cpp; nil otherwise
+	dialect      *dialect
+	media        *mediaLoader // computes media tokens; nil without a pipeline
+	slots        *slotPool    // of llama.cpp; nil otherwise
 	startedAt    time.Time
 	closed       sync.Once
 	// tasks are executed by Run; ended is closed when Run no longer executes any.
@@ -60,10 +60,11 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	if cfg.Open == nil {
-		return nil, errors.New("mimic config: Open is missing: a server needs engines")
+		return nil, errors.New("enginemock config: Open is missing: a server needs engines")
 	}
-	how := cfg.newMediaLoader()
-	s := &Server{media: how, cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), startedAt: time.Now(), tasks: make(chan task, 8), ended: make(chan struct{}), release: cfg.mockedRelease()}
+	d := cfg.newDialect()
+	how := cfg.newMediaLoader(d.loader)
+	s := &Server{dialect: d, media: how, cfg: cfg, faults: newFaults(cfg.Seed, cfg.Faults), startedAt: time.Now(), tasks: make(chan task, 8), ended: make(chan struct{})}
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.live = map[string]context.CancelFunc{}
 	s.mu.remembered = map[string]mediaInfo{}
@@ -90,13 +91,15 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Dialect == LlamaCPP {
 		s.slots = newSlotPool(cfg.Slots)
+	} else {
+		s.cfg.Ping = 0
 	}
 	var err error
 	if s.listener, err = net.Listen("tcp", cfg.HTTPAddr); err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", cfg.HTTPAddr, err)
 	}
 	for i := range cfg.Ranks {
-		f, err := openPublisher(context.Background(), &s.cfg, i, s.faults)
+		f, err := openPublisher(context.Background(), &s.cfg, d, i, s.faults)
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}

@@ -72,21 +72,13 @@ func sglangReleases() []sglangRelease {
 	}
 }
 
-// mockedRelease returns the mocked release of SGLang, the newest by default; nil for other engines and for
-// unknown versions.
-func (c *Config) mockedRelease() *sglangRelease {
-	if c.Dialect != SGLang {
-		return nil
-	}
+// mockedRelease returns a release of SGLang, the newest by default.
+func mockedRelease(version string) *sglangRelease {
 	all := sglangReleases()
-	i := len(all) - 1
-	if c.EngineVersion != "" {
-		i = slices.IndexFunc(all, func(r sglangRelease) bool { return r.version == c.EngineVersion })
+	if i := slices.IndexFunc(all, func(r sglangRelease) bool { return r.version == version }); i >= 0 {
+		return &all[i]
 	}
-	if i < 0 {
-		return nil
-	}
-	return &all[i]
+	return &all[len(all)-1]
 }
 
 // EngineVersions returns the engine versions which can be mocked, the newest last; none if there is only one.

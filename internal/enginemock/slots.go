@@ -188,8 +188,6 @@ func (s *slotPool) eraseAll() {
 }
 
 // llamaTimings are llama.cpp's timings of an answer.
-func (c *apiCall) llamaTimings(predicted int) object { return c.slot.llamaTimings(predicted) }
-
 func (c *slot) llamaTimings(predicted int) object {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()

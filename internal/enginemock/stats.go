@@ -1,6 +1,8 @@
 package enginemock
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -244,17 +246,20 @@ func (p *metricsPage) writeTo(w http.ResponseWriter) {
 	}
 }
 
+// delayMetrics waits if a fault is due.
+func (s *Server) delayMetrics(ctx context.Context) error {
+	x, hit := s.faults.takeDue(FaultSlowMetrics)
+	if !hit {
+		return nil
+	}
+	return waitFor(ctx, cmp.Or(time.Duration(x.For), 10*time.Second))
+}
+
 // serveMetrics serves a page, delayed if a fault is due.
 func (s *Server) serveMetrics(fill func(*metricsPage, int, *rankCounters, engine.Load)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if x, hit := s.faults.takeDue(FaultSlowMetrics); hit {
-			d := time.Duration(x.For)
-			if d == 0 {
-				d = 10 * time.Second
-			}
-			if waitFor(r.Context(), d) != nil {
-				return
-			}
+		if s.delayMetrics(r.Context()) != nil {
+			return
 		}
 		var p metricsPage
 		for i, rank := range s.ranks {

@@ -30,7 +30,7 @@ const maxLeases = 1 << 16
 // everything again without reporting it.
 func (s *Server) transferKV(c *apiCall, reason string, cached int) (answer any, now int) {
 	raw := nilIfNull(c.request.KVTransfer)
-	if raw == nil || !s.cfg.Dialect.isVLLM() {
+	if raw == nil {
 		return nil, cached
 	}
 	var p transferParams
@@ -40,7 +40,7 @@ func (s *Server) transferKV(c *apiCall, reason string, cached int) (answer any, 
 	prompt := c.prompts[0].tokens
 	switch {
 	case p.RemotePrefill:
-		if s.cfg.Dialect == VLLM && p.RequestID == "" || p.EngineID == "" {
+		if !s.dialect.legacy && p.RequestID == "" || p.EngineID == "" {
 			return nil, cached
 		}
 		return nil, max(cached, len(prompt)-1)
@@ -57,7 +57,7 @@ func (s *Server) transferKV(c *apiCall, reason string, cached int) (answer any, 
 		"do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": s.engineID(c.rank.index),
 		"remote_host": host, "remote_port": port, "tp_size": 1,
 	}
-	if s.cfg.Dialect == VLLM {
+	if !s.dialect.legacy {
 		out["remote_block_ids"], out["remote_request_id"], out["remote_num_tokens"] = [][]int{blocks}, c.id, len(prompt)
 	} else {
 		out["remote_block_ids"] = blocks
@@ -109,7 +109,7 @@ func (s *Server) countLeases() int {
 
 // addContextParams behaves as TensorRT-LLM's context server: its choices carry the parameters for a
 // generation server.
-func (s *Server) addContextParams(c *apiCall, choices []object) {
+func (s *Server) addContextParams(c *apiCall, out object, _ string, _ *usage) {
 	raw := nilIfNull(c.request.Disaggregated)
 	if raw == nil {
 		return
@@ -125,9 +125,9 @@ func (s *Server) addContextParams(c *apiCall, choices []object) {
 	if p.ID != nil {
 		id = *p.ID
 	}
-	for i := range choices {
-		choices[i]["disaggregated_params"] = object{
-			"request_type": "context_only", "ctx_request_id": id, "first_gen_tokens": choices[i]["token_ids"],
+	for _, choice := range out["choices"].([]object) {
+		choice["disaggregated_params"] = object{
+			"request_type": "context_only", "ctx_request_id": id, "first_gen_tokens": choice["token_ids"],
 			"encoded_opaque_state": "bWltaWM=", "draft_tokens": nil, "ctx_dp_rank": c.rank.index,
 		}
 	}

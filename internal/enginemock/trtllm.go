@@ -3,11 +3,47 @@ package enginemock
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
+	"penstock/core/kv"
 	"penstock/internal/engine"
 )
+
+// newTRTLLM returns the dialect of TensorRT-LLM.
+func newTRTLLM() *dialect {
+	return &dialect{
+		addRoutes: (*Server).routeTRTLLM, errorBody: flatError, errorTypes: webErrors(), otherError: "InternalServerError",
+		message: object{"tool_calls": []object{}}, addChoice: addTRTChoice, addWhole: (*Server).addContextParams,
+		showMedia: func(s *Server, _ kv.Token, _ uint64) kv.Token { return kv.Token(s.card.VocabSize) + 1 },
+		mapEvents: true, replayTopics: true, extraFields: trtFields, pulls: true, hostMedium: "CPU", diskMedium: "DISK",
+	}
+}
+
+// addTRTChoice adds what stopped a choice, and its tokens instead of its text on request.
+func addTRTChoice(c *apiCall, o object, p *outputPart, _ bool) {
+	o["stop_reason"] = p.stop
+	if q := c.request; q.Detokenize != nil && !*q.Detokenize {
+		o["token_ids"] = orEmpty(p.tokens)
+		p.text = ""
+	}
+}
+
+// trtFields are the adapter's name and locality, and the media and the salt if there are any; arrays omit all.
+func trtFields(f *eventEncoder, c *cacheChange) []eventField {
+	if !f.asMaps || c.kind != blockStored {
+		return nil
+	}
+	fields := []eventField{textField("lora_name", c.salt.LoRA), textField("locality", "LOCAL")}
+	if slices.ContainsFunc(c.keys, func(k []mediaKey) bool { return len(k) > 0 }) {
+		fields = append(fields, eventField{"mm_keys", func(b []byte) []byte { return appendMediaKeys(b, c.keys) }})
+	}
+	if c.salt.Namespace != "" {
+		fields = append(fields, textField("cache_salt", c.salt.Namespace))
+	}
+	return fields
+}
 
 // routeTRTLLM registers the HTTP API of TensorRT-LLM's server.
 func (s *Server) routeTRTLLM(mux *http.ServeMux) {
@@ -76,14 +112,8 @@ func (s *Server) trtEvents(w http.ResponseWriter, r *http.Request) {
 
 // trtIterations serves statistics of the last iteration as JSON.
 func (s *Server) trtIterations(w http.ResponseWriter, r *http.Request) {
-	if x, hit := s.faults.takeDue(FaultSlowMetrics); hit {
-		d := time.Duration(x.For)
-		if d == 0 {
-			d = 10 * time.Second
-		}
-		if waitFor(r.Context(), d) != nil {
-			return
-		}
+	if s.delayMetrics(r.Context()) != nil {
+		return
 	}
 	size := s.reportedBlockSize()
 	var out []object

@@ -3,7 +3,6 @@ package enginemock
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"sort"
@@ -11,9 +10,78 @@ import (
 	"strings"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media/family"
 	"penstock/internal/engine"
 )
+
+// newVLLM returns the dialect of vLLM, of 2025 if legacy.
+func newVLLM(legacy bool) *dialect {
+	d := &dialect{
+		legacy: legacy, addRoutes: (*Server).routeVLLM, errorBody: nestedError, errorTypes: webErrors(), otherError: "InternalServerError",
+		keyed: []string{"/v1", "/inference/"}, clientIDs: true, refusesExcess: true,
+		usage: object{"prompt_tokens_details": nil}, message: object{"tool_calls": []object{}}, textChunk: object{"usage": nil}, hidesZero: true,
+		addChoice: addVLLMChoice, showsPrompt: true, addWhole: (*Server).addVLLMWhole, loader: family.VLLM,
+		mapEvents: true, replayTopics: true, extraFields: vllmFields, clearsLate: true, hostMedium: "CPU", diskMedium: "STORAGE",
+	}
+	if legacy {
+		d.mapEvents, d.replayTopics, d.noOffsets, d.diskMedium = false, false, true, "DISK"
+	}
+	return d
+}
+
+// addVLLMChoice adds what stopped a choice, and tokens on request.
+func addVLLMChoice(c *apiCall, o object, p *outputPart, first bool) {
+	o["stop_reason"] = p.stop
+	if !c.request.ReturnTokens {
+		return
+	}
+	o["token_ids"] = orEmpty(p.tokens)
+	if first && !c.chat {
+		o["prompt_token_ids"] = c.prompts[p.prompt].tokens
+	}
+}
+
+// addVLLMWhole adds the parameters of transfers, and the tokens of a chat's prompt on request.
+func (s *Server) addVLLMWhole(c *apiCall, out object, reason string, u *usage) {
+	s.addTransfer(c, out, reason, u)
+	if c.chat && c.request.ReturnTokens {
+		out["prompt_token_ids"] = c.prompts[0].tokens
+	}
+}
+
+// addTransfer adds the parameters of transfers of the KV cache and of encoder outputs.
+func (s *Server) addTransfer(c *apiCall, out object, reason string, u *usage) {
+	out["kv_transfer_params"], u.cached = s.transferKV(c, reason, u.cached)
+	if raw := nilIfNull(c.request.ECTransfer); raw != nil {
+		out["ec_transfer_params"] = json.RawMessage(raw)
+	}
+}
+
+// vllmFields are the adapter's name, the extra keys unless they are off, and in maps of the newer vLLM the cache
+// group.
+func vllmFields(f *eventEncoder, c *cacheChange) []eventField {
+	var fields []eventField
+	if c.kind == blockStored {
+		fields = append(fields, textField("lora_name", c.salt.LoRA))
+		if !f.noExtraKeys {
+			fields = append(fields, eventField{"extra_keys", func(b []byte) []byte { return f.appendExtraKeys(b, c) }})
+		}
+	}
+	if f.dialect.legacy || !f.asMaps || c.kind == allCleared {
+		return fields
+	}
+	fields = append(fields, eventField{"group_idx", func(b []byte) []byte { return packUint(b, uint64(c.group)) }})
+	if c.kind == blockStored {
+		kind := "full_attention"
+		if c.group > 0 {
+			kind = "sliding_window"
+		}
+		fields = append(fields, textField("kv_cache_spec_kind", kind))
+	}
+	return fields
+}
 
 // routeVLLM registers the HTTP API of vLLM.
 func (s *Server) routeVLLM(mux *http.ServeMux) {
@@ -25,25 +93,25 @@ func (s *Server) routeVLLM(mux *http.ServeMux) {
 	mux.HandleFunc("POST /ping", s.serveOK)
 	mux.HandleFunc("GET /version", s.vllmVersion)
 	mux.HandleFunc("GET /load", s.vllmLoad)
-	mux.HandleFunc("POST /tokenize", s.vllmTokenize)
+	mux.HandleFunc("POST /tokenize", serveJSON(s, s.vllmTokenize))
 	mux.HandleFunc("POST /detokenize", s.serveDetokenize("prompt"))
-	mux.HandleFunc("POST /v1/load_lora_adapter", s.loadAdapter)
-	mux.HandleFunc("POST /v1/unload_lora_adapter", s.unloadAdapter)
+	mux.HandleFunc("POST /v1/load_lora_adapter", serveJSON(s, s.loadAdapter))
+	mux.HandleFunc("POST /v1/unload_lora_adapter", serveJSON(s, s.unloadAdapter))
 	if s.cfg.Features.Metrics.isOn(true) {
 		mux.HandleFunc("GET /metrics", s.serveMetrics(s.vllmMetrics))
 	}
-	if s.cfg.Features.Tokens.isOn(s.cfg.Dialect == VLLM) {
+	if s.cfg.Features.Tokens.isOn(!s.dialect.legacy) {
 		mux.HandleFunc("POST /inference/v1/generate", s.requireAwake(s.vllmGenerate))
 		mux.HandleFunc("POST /v1/completions/render", s.vllmRender(false))
 		mux.HandleFunc("POST /v1/chat/completions/render", s.vllmRender(true))
-		mux.HandleFunc("POST /inference/v1/abort_requests", s.vllmAbort)
+		mux.HandleFunc("POST /inference/v1/abort_requests", serveJSON(s, s.vllmAbort))
 	}
 	if s.cfg.Features.Dev.isOn(true) {
 		mux.HandleFunc("POST /sleep", s.serveSleep)
 		mux.HandleFunc("POST /wake_up", s.serveWake)
 		mux.HandleFunc("GET /is_sleeping", s.isSleeping)
 		mux.HandleFunc("POST /reset_prefix_cache", s.vllmReset)
-		mux.HandleFunc("POST /abort_requests", s.vllmAbort)
+		mux.HandleFunc("POST /abort_requests", serveJSON(s, s.vllmAbort))
 	}
 }
 
@@ -83,7 +151,7 @@ func (s *Server) vllmModels(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Server) vllmVersion(w http.ResponseWriter, _ *http.Request) {
 	v := "0.29.0"
-	if s.cfg.Dialect == VLLMLegacy {
+	if s.dialect.legacy {
 		v = "0.10.2"
 	}
 	writeJSON(w, http.StatusOK, object{"version": v})
@@ -98,46 +166,47 @@ func (s *Server) vllmLoad(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, object{"server_load": n})
 }
 
+// tokenizeRequest is a request to /tokenize.
+type tokenizeRequest struct {
+	openaiRequest
+	AddSpecial *bool `json:"add_special_tokens"`
+	Strings    bool  `json:"return_token_strs"`
+}
+
 // vllmTokenize tokenizes a text or a conversation.
-func (s *Server) vllmTokenize(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		openaiRequest
-		AddSpecial *bool `json:"add_special_tokens"`
-		Strings    bool  `json:"return_token_strs"`
-	}
-	if !s.readBody(w, r, &q) {
-		return
-	}
+func (s *Server) vllmTokenize(ctx context.Context, q *tokenizeRequest) (any, error) {
 	var tokens []kv.Token
 	if len(q.Messages) > 0 {
-		p, err := s.chatPrompt(r.Context(), &q.openaiRequest)
+		p, err := s.chatPrompt(ctx, &q.openaiRequest)
 		if err != nil {
-			s.writeError(w, err)
-			return
+			return nil, err
 		}
 		tokens = p.tokens
 	} else {
 		var text string
 		if json.Unmarshal(q.Prompt, &text) != nil {
-			s.refuseRequest(w, http.StatusBadRequest, "1 validation error: field 'prompt': Input should be a valid string")
-			return
+			return nil, fault.New(fault.Invalid, "1 validation error: field 'prompt': Input should be a valid string")
 		}
 		var err error
 		if tokens, err = s.encodeText(text, q.AddSpecial == nil || *q.AddSpecial); err != nil {
-			s.writeError(w, err)
-			return
+			return nil, err
 		}
 	}
 	out := object{"count": len(tokens), "max_model_len": s.card.ContextLength, "tokens": orEmpty(tokens), "token_strs": nil}
 	if q.Strings && s.cfg.Pipe != nil {
 		var strs []string
 		for _, t := range tokens {
-			b, _ := s.cfg.Pipe.Tokenizer.AppendBytes(nil, t)
-			strs = append(strs, strings.ToValidUTF8(string(b), "\uFFFD"))
+			strs = append(strs, s.tokenText(t))
 		}
 		out["token_strs"] = strs
 	}
-	writeJSON(w, http.StatusOK, out)
+	return out, nil
+}
+
+// tokenText is the text of one token, if there is a pipeline.
+func (s *Server) tokenText(t kv.Token) string {
+	b, _ := s.cfg.Pipe.Tokenizer.AppendBytes(nil, t)
+	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
 
 // adapterRequest is a request about a LoRA adapter.
@@ -146,49 +215,28 @@ type adapterRequest struct {
 	Path string `json:"lora_path"`
 }
 
-func (s *Server) loadAdapter(w http.ResponseWriter, r *http.Request) {
-	var q adapterRequest
-	if !s.readBody(w, r, &q) {
-		return
-	}
+func (s *Server) loadAdapter(_ context.Context, q *adapterRequest) (any, error) {
 	if q.Name == "" || q.Path == "" {
-		s.refuseRequest(w, http.StatusBadRequest, "Both 'lora_name' and 'lora_path' must be provided.")
-		return
+		return nil, fault.New(fault.Invalid, "Both 'lora_name' and 'lora_path' must be provided.")
 	}
 	s.mu.Lock()
-	known := slices.ContainsFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name })
-	if !known {
-		s.mu.adapters = append(s.mu.adapters, Adapter(q))
+	defer s.mu.Unlock()
+	if slices.ContainsFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name }) {
+		return nil, fault.New(fault.Invalid, "The lora adapter '%s' has already been loaded.", q.Name)
 	}
-	s.mu.Unlock()
-	if known {
-		s.refuseRequest(w, http.StatusBadRequest, fmt.Sprintf("The lora adapter '%s' has already been loaded.", q.Name))
-		return
-	}
-	s.writeText(w, fmt.Sprintf("Success: LoRA adapter '%s' added successfully.", q.Name))
+	s.mu.adapters = append(s.mu.adapters, Adapter(*q))
+	return plainText("Success: LoRA adapter '" + q.Name + "' added successfully."), nil
 }
 
-func (s *Server) unloadAdapter(w http.ResponseWriter, r *http.Request) {
-	var q adapterRequest
-	if !s.readBody(w, r, &q) {
-		return
-	}
+func (s *Server) unloadAdapter(_ context.Context, q *adapterRequest) (any, error) {
 	s.mu.Lock()
-	n := len(s.mu.adapters)
-	s.mu.adapters = slices.DeleteFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name })
-	gone := len(s.mu.adapters) < n
-	s.mu.Unlock()
-	if !gone {
-		s.refuseRequest(w, http.StatusNotFound, fmt.Sprintf("The lora adapter '%s' cannot be found.", q.Name))
-		return
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.mu.adapters, func(a Adapter) bool { return a.Name == q.Name })
+	if i < 0 {
+		return nil, fault.New(fault.NotFound, "The lora adapter '%s' cannot be found.", q.Name)
 	}
-	s.writeText(w, fmt.Sprintf("Success: LoRA adapter '%s' removed successfully.", q.Name))
-}
-
-// writeText answers with a text.
-func (s *Server) writeText(w http.ResponseWriter, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte(text))
+	s.mu.adapters = slices.Delete(s.mu.adapters, i, i+1)
+	return plainText("Success: LoRA adapter '" + q.Name + "' removed successfully."), nil
 }
 
 // serveSleep makes the engine sleep, which empties the cache.
@@ -229,19 +277,18 @@ func (s *Server) vllmReset(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-func (s *Server) vllmAbort(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		IDs []string `json:"request_ids"`
-	}
-	if !s.readBody(w, r, &q) {
-		return
-	}
+// abortedRequests names requests to abort.
+type abortedRequests struct {
+	IDs []string `json:"request_ids"`
+}
+
+func (s *Server) vllmAbort(_ context.Context, q *abortedRequests) (any, error) {
 	for _, id := range q.IDs {
 		if id != "" {
 			s.abortRequest(id)
 		}
 	}
-	w.WriteHeader(http.StatusOK)
+	return nil, nil
 }
 
 // vllmRender tokenizes the prompt of a request.
@@ -397,26 +444,13 @@ func (s *Server) vllmGenerate(w http.ResponseWriter, r *http.Request) {
 		s.writeError(w, err)
 		return
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	defer s.registerRequest(c.id, cancel)()
-	a, err := s.startGeneration(ctx, c.rank, c.promptRequests...)
-	if err != nil {
-		s.writeError(w, err)
-		return
-	}
-	defer a.stopAndWait()
-	if err := a.awaitAccepted(ctx); err != nil {
-		s.writeError(w, err)
-		return
-	}
-	m := s.stats.startRequest(c.rank.index, c.promptTokens(), c.promptRequests[0].req.Salt.LoRA)
-	defer m.finishRequest()
-	if g.Stream {
-		s.streamTokens(ctx, w, &g, c, a, f, m)
-		return
-	}
-	s.wholeTokens(ctx, w, &g, c, a, f, m)
+	s.serveCall(w, r, c, f, func(ctx context.Context, a *answer) {
+		if g.Stream {
+			s.streamTokens(ctx, w, &g, c, a)
+		} else {
+			s.wholeTokens(ctx, w, &g, c, a)
+		}
+	})
 }
 
 // tokenChoice encodes a part of a choice of tokens.
@@ -439,87 +473,51 @@ func (s *Server) tokenChoice(g *generateRequest, c *apiCall, p *outputPart) obje
 	return o
 }
 
-func (s *Server) streamTokens(ctx context.Context, w http.ResponseWriter, g *generateRequest, c *apiCall, a *outputStream, f *answerFaults, m *requestStats) {
+func (s *Server) streamTokens(ctx context.Context, w http.ResponseWriter, g *generateRequest, c *apiCall, a *answer) {
 	st := newSSEStream(w)
-	u := usage{prompt: c.promptTokens(), cached: engine.CachedUnknown}
-	err := s.forEachPart(ctx, a, f, st.flush, func(p *outputPart) error {
-		if u.cached == engine.CachedUnknown {
-			u.cached = p.cached
+	write := func(choice object, u any) {
+		choices := []object{}
+		if choice != nil {
+			choices = append(choices, choice)
 		}
-		u.completion += len(p.tokens)
-		m.countTokens(p)
-		if p.reason != "" {
-			m.countFinish(p.reason)
-		}
-		o := object{"request_id": c.id, "choices": []object{s.tokenChoice(g, c, p)}, "usage": nil}
+		st.writeEvent(object{"request_id": c.id, "choices": choices, "usage": u})
+	}
+	err := a.forEachPart(ctx, st.flush, func(p *outputPart, _ *choiceOutput, _ bool) {
+		var u any
 		if g.StreamOptions.Continuous {
-			o["usage"] = s.usageBody(u, false)
+			u = s.usageBody(a.usage, false)
 		}
-		st.writeEvent(o)
-		return nil
+		write(s.tokenChoice(g, c, p), u)
 	})
+	u := a.usage
 	switch {
-	case ctx.Err() != nil && err != nil:
-		s.writeAborted(st, c, ctx)
+	case ctx.Err() != nil && err != nil: // if the client disconnected, the writes have no effect
+		for i := range c.choices {
+			write(object{"index": i, "logprobs": nil, "finish_reason": "abort", "token_ids": []int{}}, nil)
+		}
+		st.writeDone()
 		return
 	case err != nil:
-		status, message := statusOf(err)
-		st.writeEvent(s.streamError(status, message))
+		st.writeEvent(s.streamError(statusOf(err)))
 	case g.StreamOptions.Usage:
 		u.cached = s.reportedCached(u.cached)
-		st.writeEvent(object{"request_id": c.id, "choices": []object{}, "usage": s.usageBody(u, true)})
+		write(nil, s.usageBody(u, true))
 	}
-	m.countCached(u)
-	st.writeLine([]byte("[DONE]"))
-	st.flush()
+	a.stats.countCached(u)
+	st.writeDone()
 }
 
-// writeAborted ends the stream of an aborted request; if the client disconnected, the writes have no effect.
-func (s *Server) writeAborted(st *sseStream, c *apiCall, ctx context.Context) {
-	for i := range c.choices {
-		st.writeEvent(object{"request_id": c.id, "choices": []object{{"index": i, "logprobs": nil, "finish_reason": "abort", "token_ids": []int{}}}, "usage": nil})
-	}
-	st.writeLine([]byte("[DONE]"))
-	st.flush()
-}
-
-func (s *Server) wholeTokens(ctx context.Context, w http.ResponseWriter, g *generateRequest, c *apiCall, a *outputStream, f *answerFaults, m *requestStats) {
-	whole := make([]outputPart, c.choices)
-	u := usage{prompt: c.promptTokens(), cached: engine.CachedUnknown}
-	err := s.forEachPart(ctx, a, f, func() {}, func(p *outputPart) error {
-		if u.cached == engine.CachedUnknown {
-			u.cached = p.cached
-		}
-		u.completion += len(p.tokens)
-		m.countTokens(p)
-		to := &whole[p.choice]
-		to.choice = p.choice
-		to.tokens, to.logprobs = append(to.tokens, p.tokens...), append(to.logprobs, p.logprobs...)
-		to.text += p.text
-		if p.reason != "" {
-			to.reason = p.reason
-			m.countFinish(p.reason)
-		}
-		return nil
-	})
-	if ctx.Err() != nil {
-		panic(http.ErrAbortHandler)
-	}
-	if err != nil {
-		s.writeError(w, err)
+func (s *Server) wholeTokens(ctx context.Context, w http.ResponseWriter, g *generateRequest, c *apiCall, a *answer) {
+	if !s.isComplete(ctx, w, a.forEachPart(ctx, func() {}, func(*outputPart, *choiceOutput, bool) {})) {
 		return
 	}
-	transfer, cached := s.transferKV(c, whole[0].reason, u.cached)
-	u.cached = cached
-	m.countCached(u)
 	var choices []object
-	for i := range whole {
-		choices = append(choices, s.tokenChoice(g, c, &whole[i]))
+	for i := range a.choices[0] {
+		choices = append(choices, s.tokenChoice(g, c, &a.choices[0][i].outputPart))
 	}
-	out := object{"request_id": c.id, "choices": choices, "prompt_logprobs": nil, "kv_transfer_params": transfer}
-	if raw := nilIfNull(g.ECTransfer); raw != nil {
-		out["ec_transfer_params"] = json.RawMessage(raw)
-	}
+	out := object{"request_id": c.id, "choices": choices, "prompt_logprobs": nil}
+	s.addTransfer(c, out, a.choices[0][0].reason, &a.usage)
+	a.stats.countCached(a.usage)
 	writeJSON(w, http.StatusOK, out)
 }
 
@@ -529,7 +527,7 @@ func (s *Server) vllmMetrics(p *metricsPage, rank int, t *rankCounters, load eng
 	p.addSample("gauge", "vllm:num_requests_running", l, float64(load.Running))
 	p.addSample("gauge", "vllm:num_requests_waiting", l, float64(load.Waiting))
 	usage := "vllm:kv_cache_usage_perc"
-	if s.cfg.Dialect == VLLMLegacy {
+	if s.dialect.legacy {
 		usage = "vllm:gpu_cache_usage_perc"
 	}
 	p.addSample("gauge", usage, l, usedShare(load.UsedBlocks, load.TotalBlocks))

@@ -1,6 +1,7 @@
 package llamacpp
 
 import (
+	"cmp"
 	"strconv"
 
 	"penstock/core/fault"
@@ -31,13 +32,11 @@ func (d *completionDialect) BuildCall(p *remote.SubRequest, call *remote.Call) e
 	} else {
 		b = append(b, `true,"return_progress":true`...)
 	}
-	b = append(b, `,"n_predict":`...)
-	b = strconv.AppendInt(b, int64(leg.tokens), 10)
+	b = remote.AppendIntField(b, "n_predict", int64(leg.tokens))
 	b = append(b, `,"cache_prompt":`...)
 	b = strconv.AppendBool(b, !p.Mixed)
 	if p.Slot >= 0 {
-		b = append(b, `,"id_slot":`...)
-		b = strconv.AppendInt(b, int64(p.Slot), 10)
+		b = remote.AppendIntField(b, "id_slot", int64(p.Slot))
 	}
 	b = d.appendSampling(b, p, leg)
 	if adapter >= 0 {
@@ -102,17 +101,12 @@ func (d *completionDialect) stopTokens(p *remote.SubRequest) []kv.Token {
 // request must mean the same on every server.
 func (d *completionDialect) appendSampling(b []byte, p *remote.SubRequest, leg callPlan) []byte {
 	s := &p.Request.Sampling
-	number := func(name string, v float64) {
-		b = append(b, ',', '"')
-		b = append(b, name...)
-		b = append(b, '"', ':')
-		b = remote.AppendFloat(b, v)
-	}
+	number := func(name string, v float64) { b = remote.AppendFloatField(b, name, v) }
 	number("temperature", s.Temperature)
 	number("top_k", float64(s.TopK))
-	number("top_p", orOne(s.TopP))
+	number("top_p", cmp.Or(s.TopP, 1))
 	number("min_p", s.MinP)
-	number("repeat_penalty", orOne(s.RepetitionPenalty))
+	number("repeat_penalty", cmp.Or(s.RepetitionPenalty, 1))
 	number("repeat_last_n", float64(d.context)) // the whole context; newer servers refuse -1
 	number("presence_penalty", s.PresencePenalty)
 	number("frequency_penalty", s.FrequencyPenalty)
@@ -154,13 +148,6 @@ func (d *completionDialect) appendBias(b []byte, p *remote.SubRequest, leg callP
 		b = append(b, ']')
 	}
 	return b
-}
-
-func orOne(v float64) float64 {
-	if v == 0 {
-		return 1
-	}
-	return v
 }
 
 // foldSeed folds a seed into llama.cpp's 32 bits, where all ones mean a random seed.

@@ -11,13 +11,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"path"
 	"slices"
 	"strings"
 
 	"penstock/core/cachemodel"
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/internal/engine"
@@ -61,14 +61,10 @@ const (
 
 // serverProbe finds out what a server offers.
 type serverProbe struct {
-	cfg    *Config
-	client *remote.Client
-
-	model    string
-	props    serverProps
-	native   bool
-	adapters map[string]int
-	warnings []engine.Warning
+	remote.Probe
+	props      serverProps
+	native     bool
+	adapterIDs map[string]int
 }
 
 // serverProps is the relevant part of /props.
@@ -96,94 +92,48 @@ func (s *serverProps) mediaKinds() (kinds []string) {
 	return kinds
 }
 
-func (p *serverProbe) addWarning(code, remedy, detail string) {
-	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
-}
-
-// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
-// Run. Contradictory settings are an error that says what to set; settings with which the server works worse
-// than it could become warnings.
+// Open probes the server, see [remote.Probe.Open].
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	if err := cfg.Prepare(); err != nil {
-		return nil, err
+	probe, err := remote.NewProbe(&cfg)
+	if err == nil && !cfg.Spec.Events.IsZero() {
+		err = fmt.Errorf("the engine at %s: llama.cpp publishes no cache events; leave events out", cfg.Spec.URL.Host)
 	}
-	if !cfg.Spec.Events.IsZero() {
-		return nil, fmt.Errorf("the engine at %s: llama.cpp publishes no cache events; leave events out", cfg.Spec.URL.Host)
-	}
-	p := &serverProbe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
-	e, err := p.openEngine(ctx)
 	if err != nil {
-		p.client.Close()
 		return nil, err
 	}
-	return e, nil
+	p := &serverProbe{Probe: probe}
+	base, err := p.Open(ctx, remote.Steps{
+		FindModel: p.FindModel, FindServer: p.findServer, BuildCard: p.buildCard, FindDialect: p.findTokenDialect,
+		PassthroughPaths: []string{"/v1/chat/completions", "/v1/completions", "/v1/messages"}, Complete: p.complete,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{Base: base, client: p.Client, native: p.native}, nil
 }
 
-// openEngine runs all probes and creates the engine.
-func (p *serverProbe) openEngine(ctx context.Context) (*Engine, error) {
-	if err := remote.AwaitEngine(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
-		return nil, err
-	}
-	if err := p.findProps(ctx); err != nil {
-		return nil, err
-	}
-	card, err := p.buildCard()
-	if err != nil {
-		return nil, err
-	}
-	d, err := p.findTokenDialect(ctx, &card)
-	if err != nil {
-		return nil, err
-	}
-	if d == nil {
+// complete sets what is particular to llama.cpp.
+func (p *serverProbe) complete(ctx context.Context, rc *remote.Config) (err error) {
+	card := &rc.Card
+	if card.StructuredOutput = rc.Dialect != nil; card.StructuredOutput {
+		rc.CachedReporting, rc.NoReportRemedy = remote.ReportsAlways, "take a newer llama.cpp: /completion should say timings.cache_n"
+	} else {
 		card.Adapters = nil // passthrough requests cannot name one
 	}
-	passes, err := p.findPassthroughPaths(ctx)
-	if err != nil {
-		return nil, err
-	}
-	source, err := p.cacheSource(&card)
-	if err != nil {
-		return nil, err
-	}
-	card.StructuredOutput = d != nil
-	p.cfg.SetMediaFields(&card, p.props.mediaKinds(), "") // it takes no keys: its slots identify media by their pixels
-	e := &Engine{client: p.client, native: p.native}
-	rc := remote.Config{
-		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, Choices: remote.Parallel, Continuations: remote.SeveralCalls,
-		ScrapeLoad: p.loadScraper(ctx), CheckAlive: p.checkAlive, CacheSource: source, PassthroughPaths: passes,
-		UpstreamModel: func(string) string { return p.model }, PassthroughSalts: remote.SaltsIgnored, ProveSalts: p.cfg.ProveSalts,
-		SaltsRemedy: "ask without cache_salt, or name the model's files with --model-path: llama.cpp has no salts, and only in tokens can it be told what not to reuse",
-	}
-	if d != nil { // a nil pointer in an interface is not nil
-		rc.Dialect, rc.CachedReporting = d, remote.ReportsAlways
-		rc.NoReportRemedy = "take a newer llama.cpp: /completion should say timings.cache_n"
-	}
-	rc.Warnings, rc.MediaCounting = p.warnings, p.cfg.MediaCounting(&card, nil)
-	e.Base, err = remote.New(rc)
-	return e, err
-}
-
-// findModel reads the served model.
-func (p *serverProbe) findModel(ctx context.Context) error {
-	var models struct {
-		Data []struct {
-			ID string `json:"id"`
-		} `json:"data"`
-	}
-	if err := p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, &models); err != nil {
+	if rc.CacheSource, err = p.cacheSource(card); err != nil {
 		return err
 	}
-	if len(models.Data) == 0 {
-		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
-	}
-	p.model = models.Data[0].ID
+	p.Config.SetMediaFields(card, p.props.mediaKinds(), "") // it takes no keys: its slots identify media by their pixels
+	rc.Choices, rc.Continuations = remote.Parallel, remote.SeveralCalls
+	rc.ScrapeLoad, rc.CheckAlive, rc.MediaCounting = p.loadScraper(ctx), p.checkAlive, p.Config.MediaCounting(card, nil)
+	rc.UpstreamModel, rc.PassthroughSalts = func(string) string { return p.Model }, remote.SaltsIgnored
+	rc.SaltsRemedy = "ask without cache_salt, or name the model's files with --model-path: llama.cpp has no salts, and only in tokens can it be told what not to reuse"
 	return nil
 }
 
-// findProps reads the server's slots and adapters; a server without /props is not llama.cpp's own.
-func (p *serverProbe) findProps(ctx context.Context) error {
-	err := p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/props"}, &p.props)
+// findServer reads the server's slots and adapters; a server without /props is not llama.cpp's own.
+func (p *serverProbe) findServer(ctx context.Context) error {
+	err := p.Client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/props"}, &p.props)
 	switch {
 	case remote.IsNotFound(err):
 		return nil
@@ -195,97 +145,64 @@ func (p *serverProbe) findProps(ctx context.Context) error {
 		ID   int    `json:"id"`
 		Path string `json:"path"`
 	}
-	err = p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/lora-adapters"}, &adapters)
+	err = p.Client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/lora-adapters"}, &adapters)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	p.adapters = map[string]int{}
+	p.adapterIDs = map[string]int{}
 	for _, a := range adapters {
 		name := strings.TrimSuffix(path.Base(a.Path), path.Ext(a.Path))
-		if _, twice := p.adapters[name]; !twice && err == nil && a.Path != "" {
-			p.adapters[name] = a.ID
+		if _, twice := p.adapterIDs[name]; !twice && err == nil && a.Path != "" {
+			p.adapterIDs[name] = a.ID
 		}
 	}
 	return nil
 }
 
-// modelName returns the model's name: the configured one, else the server's, which is its file name by
-// default.
-func (p *serverProbe) modelName() string {
-	if p.cfg.Spec.Name != "" {
-		return p.cfg.Spec.Name
-	}
-	return strings.TrimSuffix(path.Base(strings.ReplaceAll(p.model, `\`, "/")), ".gguf")
-}
-
 // buildCard describes the model served.
 func (p *serverProbe) buildCard() (engine.Card, error) {
-	cfg := p.cfg
-	card := engine.Card{
-		Name: p.modelName(), Engine: "llamacpp", BlockSize: cmp.Or(cfg.Spec.BlockSize, defaultBlock), Ranks: 1,
-		ContextLength: cmp.Or(max(p.props.Defaults.Context, 0), cfg.ContextLength, defaultContext),
-		VocabSize:     cmp.Or(cfg.VocabSize, remote.UnknownVocabulary), EOS: cfg.EOS, Defaults: cfg.Defaults, Tokenizer: cfg.Tokenizer,
-		Numerics: "llamacpp-" + p.props.Build + "-" + path.Base(p.props.Model),
-	}
-	if card.Tokenizer.Kind == "" {
-		card.Tokenizer.Kind = "engine"
-	}
-	if card.Name != p.model {
-		card.Aliases = []string{p.model}
-	}
-	for name := range p.adapters {
-		card.Adapters = append(card.Adapters, name)
-	}
-	slices.Sort(card.Adapters)
+	// The server's name of the model is its file name by default.
+	card := p.NewCard("llamacpp", strings.TrimSuffix(path.Base(strings.ReplaceAll(p.Model, `\`, "/")), ".gguf"))
+	card.BlockSize = cmp.Or(p.Config.Spec.BlockSize, defaultBlock)
+	card.ContextLength = cmp.Or(max(p.props.Defaults.Context, 0), p.Config.ContextLength, defaultContext)
+	card.Numerics = "llamacpp-" + p.props.Build + "-" + path.Base(p.props.Model)
+	card.Adapters = slices.Sorted(maps.Keys(p.adapterIDs))
 	card.Blocks = max(p.props.Slots, 1) * ((card.ContextLength + card.BlockSize - 1) / card.BlockSize)
-	return card, card.Validate()
+	return card, nil
 }
 
-// findTokenDialect returns the dialect for tokens, nil if requests can only be passed through.
-func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (*completionDialect, error) {
-	spec := &p.cfg.Spec
-	if spec.Mode == remote.ModePassthrough || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
-		return nil, nil
-	}
-	var err error
+// findTokenDialect returns the dialect for tokens, nil if the server has none.
+func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (remote.Dialect, error) {
+	var why error
 	if p.native {
-		d := &completionDialect{eos: card.EOS, context: card.ContextLength, adapters: p.adapters}
-		var seen remote.ProbeResult
-		seen, err = remote.ProbePrompt(ctx, p.client, card, d, []kv.Token{1, 2})
-		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case err == nil && seen.Tokens > 0:
-			return d, nil
-		case fault.CodeOf(err) == fault.Overloaded:
+		d := &completionDialect{eos: card.EOS, context: card.ContextLength, adapters: p.adapterIDs}
+		var err error
+		if why, err = p.TryDialect(ctx, card, d, []kv.Token{1, 2}); err != nil {
 			return nil, err
+		} else if why == nil {
+			return d, nil
 		}
 	}
-	if spec.Mode == remote.ModeTokens {
-		return nil, fmt.Errorf("the engine at %s gives no tokens by /completion (%v): it is another server, or one before December 2024; take llama.cpp's own, or set mode=%s", spec.URL.Host, err, remote.ModePassthrough)
+	if spec := &p.Config.Spec; spec.Mode == remote.ModeTokens {
+		return nil, fmt.Errorf("the engine at %s gives no tokens by /completion (%v): it is another server, or one before December 2024; take llama.cpp's own, or set mode=%s", spec.URL.Host, why, remote.ModePassthrough)
 	}
-	p.addWarning(engine.WarnTextOnly, "serve the model with llama.cpp's own server, of December 2024 or later",
+	p.AddWarning(engine.WarnTextOnly, "serve the model with llama.cpp's own server, of December 2024 or later",
 		"the engine gives no tokens by /completion: requests are passed on as they are, and streams cannot move to another worker")
 	return nil, nil
-}
-
-// findPassthroughPaths returns the paths whose client requests can be passed through.
-func (p *serverProbe) findPassthroughPaths(ctx context.Context) ([]string, error) {
-	return p.client.ExistingPaths(ctx, "/v1/chat/completions", "/v1/completions", "/v1/messages")
 }
 
 // cacheSource returns the model of the engine's slots. A server that is not llama.cpp's own keeps at most one
 // sequence and does not report it: nothing is predicted for it.
 func (p *serverProbe) cacheSource(card *engine.Card) (remote.CacheSource, error) {
 	if !p.native {
-		p.addWarning(engine.WarnNoCache, "serve the model with llama.cpp's own server",
+		p.AddWarning(engine.WarnNoCache, "serve the model with llama.cpp's own server",
 			"the engine says neither what it has cached nor what it reused: requests are not routed by prefix")
 		return nil, nil
 	}
 	card.KVPredicted = true
 	m, err := cachemodel.NewSlotModel(cachemodel.SlotConfig{BlockSize: card.BlockSize, Slots: p.props.Slots, Context: card.ContextLength})
 	if err != nil {
-		return nil, fmt.Errorf("the engine at %s: %w", p.cfg.Spec.URL.Host, err)
+		return nil, fmt.Errorf("the engine at %s: %w", p.Config.Spec.URL.Host, err)
 	}
 	return remote.PredictedSource(m), nil
 }
@@ -297,23 +214,18 @@ func (p *serverProbe) checkAlive(ctx context.Context) error {
 	if !p.native {
 		where = "/v1/models"
 	}
-	if _, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: where}, 1<<20); err != nil {
+	if err := p.CheckHealth(ctx, where); err != nil {
 		return err
 	}
-	now := serverProbe{cfg: p.cfg, client: p.client}
-	switch err := now.findModel(ctx); {
-	case err != nil:
-		return err
-	case now.model != p.model:
-		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another model")
-	case !p.native:
-		return nil
-	}
-	if err := p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/props"}, &now.props); err != nil {
+	if err := p.CheckSame(ctx); err != nil || !p.native {
 		return err
 	}
-	if now.props.Model != p.props.Model || now.props.Slots != p.props.Slots || now.props.Defaults.Context != p.props.Defaults.Context {
-		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another model, or with other slots,")
+	var now serverProps
+	if err := p.Client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/props"}, &now); err != nil {
+		return err
+	}
+	if now.Model != p.props.Model || now.Slots != p.props.Slots || now.Defaults.Context != p.props.Defaults.Context {
+		return p.DifferentError("another model, or with other slots,")
 	}
 	return nil
 }

@@ -17,13 +17,13 @@ func (p *serverProbe) loadScraper(ctx context.Context) func(context.Context, *re
 			return read
 		}
 	}
-	p.addWarning(engine.WarnNoMetrics, "start llama.cpp's server with --metrics",
+	p.AddWarning(engine.WarnNoMetrics, "start llama.cpp's server with --metrics",
 		"the engine tells its load neither by /metrics nor by /slots: only the requests of this worker count")
 	return nil
 }
 
 func (p *serverProbe) scrapeMetrics(ctx context.Context, g *remote.LoadGauges) error {
-	return p.client.FetchMetrics(ctx, "/metrics", func(text []byte) { p.parseMetrics(text, g) })
+	return p.Client.FetchMetrics(ctx, "/metrics", func(text []byte) { p.parseMetrics(text, g) })
 }
 
 // parseMetrics reads the relevant series.
@@ -45,7 +45,7 @@ func (p *serverProbe) scrapeSlots(ctx context.Context, g *remote.LoadGauges) err
 	var slots []struct {
 		Processing bool `json:"is_processing"`
 	}
-	if err := p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/slots"}, &slots); err != nil {
+	if err := p.Client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/slots"}, &slots); err != nil {
 		return err
 	}
 	for _, s := range slots {

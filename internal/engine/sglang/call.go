@@ -1,10 +1,10 @@
 package sglang
 
 import (
+	"cmp"
 	"strconv"
 
 	"penstock/core/fault"
-	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 	"penstock/internal/strictjson"
 )
@@ -31,15 +31,12 @@ func (d *generateDialect) BuildCall(p *remote.SubRequest, call *remote.Call) err
 	}
 	if salt := p.Request.Salt.Namespace; salt != "" {
 		for _, field := range d.saltFields {
-			b = append(append(append(b, ',', '"'), field...), '"', ':')
-			b = strictjson.AppendString(b, salt)
+			b = strictjson.AppendString(remote.AppendFieldName(b, field), salt)
 		}
 	}
 	if d.rank >= 0 {
-		b = append(b, `,"routed_dp_rank":`...)
-		b = strconv.AppendInt(b, int64(d.rank), 10)
-		b = append(b, `,"data_parallel_rank":`...)
-		b = strconv.AppendInt(b, int64(d.rank), 10)
+		b = remote.AppendIntField(b, "routed_dp_rank", int64(d.rank))
+		b = remote.AppendIntField(b, "data_parallel_rank", int64(d.rank))
 	}
 	b = append(b, `,"sampling_params":`...)
 	call.Large.B = append(d.appendSampling(b, p), '}')
@@ -68,39 +65,24 @@ func (d *generateDialect) checkSupported(p *remote.SubRequest) error {
 // appendSampling appends sampling_params.
 func (d *generateDialect) appendSampling(b []byte, p *remote.SubRequest) []byte {
 	s := &p.Request.Sampling
-	field := func(name string) {
-		b = append(b, ',', '"')
-		b = append(b, name...)
-		b = append(b, '"', ':')
-	}
-	float := func(name string, v, unless float64) {
-		if v != unless {
-			field(name)
-			b = remote.AppendFloat(b, v)
-		}
-	}
+	field := func(name string) { b = remote.AppendFieldName(b, name) }
+	float := func(name string, v float64) { b = remote.AppendFloatField(b, name, v) }
 	b = append(b, `{"max_new_tokens":`...)
 	b = strconv.AppendInt(b, int64(p.MaxTokens), 10)
-	field("temperature")
-	b = remote.AppendFloat(b, s.Temperature)
+	float("temperature", s.Temperature)
 	// Zero means off; write it, or the checkpoint's defaults would apply.
-	field("top_p")
-	b = remote.AppendFloat(b, orOne(s.TopP))
-	field("top_k")
-	if s.TopK > 0 {
-		b = strconv.AppendInt(b, int64(s.TopK), 10)
-	} else {
-		b = append(b, "-1"...)
+	float("top_p", cmp.Or(s.TopP, 1))
+	b = remote.AppendIntField(b, "top_k", int64(cmp.Or(max(s.TopK, 0), -1)))
+	float("min_p", s.MinP)
+	float("repetition_penalty", cmp.Or(s.RepetitionPenalty, 1))
+	if s.PresencePenalty != 0 {
+		float("presence_penalty", s.PresencePenalty)
 	}
-	field("min_p")
-	b = remote.AppendFloat(b, s.MinP)
-	field("repetition_penalty")
-	b = remote.AppendFloat(b, orOne(s.RepetitionPenalty))
-	float("presence_penalty", s.PresencePenalty, 0)
-	float("frequency_penalty", s.FrequencyPenalty, 0)
+	if s.FrequencyPenalty != 0 {
+		float("frequency_penalty", s.FrequencyPenalty)
+	}
 	if p.MinTokens > 0 {
-		field("min_new_tokens")
-		b = strconv.AppendInt(b, int64(p.MinTokens), 10)
+		b = remote.AppendIntField(b, "min_new_tokens", int64(p.MinTokens))
 	}
 	if s.Temperature > 0 {
 		// It has an effect if the server runs with deterministic inference.
@@ -116,33 +98,11 @@ func (d *generateDialect) appendSampling(b []byte, p *remote.SubRequest) []byte 
 		b = append(b, "true"...)
 	}
 	if len(s.Bias) > 0 {
-		field("logit_bias")
-		b = appendBias(b, s.Bias)
+		b = remote.AppendBiasField(b, s.Bias)
 	}
 	if p.Request.OutputSchema != nil {
 		field("json_schema")
 		b = strictjson.AppendString(b, string(p.Request.OutputSchema.Schema))
 	}
 	return append(b, `,"skip_special_tokens":false,"no_stop_trim":true}`...)
-}
-
-func orOne(v float64) float64 {
-	if v == 0 {
-		return 1
-	}
-	return v
-}
-
-func appendBias(b []byte, bias []engine.TokenBias) []byte {
-	b = append(b, '{')
-	for i, t := range bias {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, '"')
-		b = strconv.AppendUint(b, uint64(t.Token), 10)
-		b = append(b, '"', ':')
-		b = remote.AppendFloat(b, float64(t.Bias))
-	}
-	return append(b, '}')
 }

@@ -19,7 +19,7 @@ type loadScraper struct {
 
 // newLoadScraper returns a function that reads the engine's load, nil if the engine does not report it.
 func (p *serverProbe) newLoadScraper(ctx context.Context) (func(context.Context, *remote.LoadGauges) error, error) {
-	s := &loadScraper{client: p.client, rank: p.cfg.Spec.Rank, adapters: &p.currentAdapters}
+	s := &loadScraper{client: p.Client, rank: p.Config.Spec.Rank, adapters: &p.currentAdapters}
 	var g remote.LoadGauges
 	err := s.scrapeLoads(ctx, &g)
 	switch {
@@ -30,7 +30,7 @@ func (p *serverProbe) newLoadScraper(ctx context.Context) (func(context.Context,
 	case p.server.EnableMetrics:
 		return s.scrapeMetrics, nil
 	}
-	p.addWarning(engine.WarnNoMetrics, "start SGLang with --enable-metrics",
+	p.AddWarning(engine.WarnNoMetrics, "start SGLang with --enable-metrics",
 		"the engine tells its load neither by /v1/loads nor by /metrics: only the requests of this worker count")
 	return nil, nil
 }

@@ -90,10 +90,10 @@ func (d *generateDialect) appendMedia(b []byte, r *engine.Request) []byte {
 // mediaCounting returns how the engine's media token counts are compared. If it takes media with tokens the
 // comparison uses them: only then the engine gets the keys of the samples, and its events have known names.
 func (p *serverProbe) mediaCounting(card *engine.Card, d *generateDialect) *remote.MediaCounting {
-	c := p.cfg.MediaCounting(card, nil)
+	c := p.Config.MediaCounting(card, nil)
 	if c != nil && d != nil && card.AcceptsObjects {
 		c.EngineTokens = func(ctx context.Context, prompt *remote.MediaPrompt) (int, error) {
-			return d.countPromptTokens(ctx, p.client, prompt)
+			return d.countPromptTokens(ctx, p.Client, prompt)
 		}
 	}
 	return c

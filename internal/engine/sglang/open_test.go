@@ -47,7 +47,7 @@ func TestFindsEvents(t *testing.T) {
 // TestFindsReplay checks that an announced replay endpoint is used, and that the settings take precedence.
 func TestFindsReplay(t *testing.T) {
 	p := &serverProbe{
-		cfg:    &Config{Spec: remote.Spec{URL: &url.URL{Scheme: "http", Host: "10.0.0.5:30000"}, Rank: 2, Ranks: 4}, Log: slog.New(slog.DiscardHandler)},
+		Probe:  remote.Probe{Config: &Config{Spec: remote.Spec{URL: &url.URL{Scheme: "http", Host: "10.0.0.5:30000"}, Rank: 2, Ranks: 4}, Log: slog.New(slog.DiscardHandler)}},
 		server: serverInfo{KVEvents: &kvEvents{Publisher: "zmq", Host: "*", Port: 5557, Replay: 5657}},
 	}
 	at := func(want string) {
@@ -59,9 +59,9 @@ func TestFindsReplay(t *testing.T) {
 	at("tcp://10.0.0.5:5659")
 	p.server.KVEvents.Host = "10.0.0.6"
 	at("tcp://10.0.0.6:5659")
-	p.cfg.Spec.Replay, _ = zmtp.ParseEndpoint("tcp://10.0.0.7:6000")
+	p.Config.Spec.Replay, _ = zmtp.ParseEndpoint("tcp://10.0.0.7:6000")
 	at("tcp://10.0.0.7:6000")
-	p.cfg.Spec.Replay, p.server.KVEvents.Replay = zmtp.Endpoint{}, 0
+	p.Config.Spec.Replay, p.server.KVEvents.Replay = zmtp.Endpoint{}, 0
 	if got, err := p.replayEndpoint(); err != nil || !got.IsZero() {
 		t.Errorf("replay at %s, %v, and the engine has none", got, err)
 	}
@@ -93,7 +93,7 @@ func TestBlockSize(t *testing.T) {
 		t.Errorf("joined blocks: %+v", c)
 	}
 	for _, c := range []struct{ page, set, want int }{{1, 0, defaultBlock}, {1, 24, 24}, {0, 0, defaultBlock}, {64, 0, 64}} {
-		p := &serverProbe{cfg: &Config{Spec: remote.Spec{BlockSize: c.set}}, server: serverInfo{PageSize: c.page}}
+		p := &serverProbe{Probe: remote.Probe{Config: &Config{Spec: remote.Spec{BlockSize: c.set}}}, server: serverInfo{PageSize: c.page}}
 		if got, err := p.blockSize(); got != c.want || err != nil {
 			t.Errorf("pages of %d, block-size %d: %d, %v, want %d", c.page, c.set, got, err, c.want)
 		}

@@ -4,30 +4,17 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync/atomic"
 
-	"penstock/core/fault"
 	"penstock/core/media"
-	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
 )
 
 // serverProbe finds out what a server offers.
 type serverProbe struct {
-	cfg    *Config
-	client *remote.Client
-
-	model           string // the first served name
-	adapters        []string
+	remote.Probe
 	currentAdapters atomic.Pointer[[]string] // the current adapters
-	length          int                      // max_model_len; 0 if not reported
 	server          serverInfo
-	warnings        []engine.Warning
-}
-
-func (p *serverProbe) addWarning(code, remedy, detail string) {
-	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
 }
 
 // serverInfo is the relevant part of /server_info: the settings of the server, and values computed from them.
@@ -70,8 +57,8 @@ func (p *serverProbe) pageSize() int {
 
 // contextLength returns the limit of prompt plus output tokens; 0 if not reported.
 func (p *serverProbe) contextLength() int {
-	if p.length > 0 {
-		return p.length
+	if p.Length > 0 {
+		return p.Length
 	}
 	return max(p.server.ContextLength, 0)
 }
@@ -87,41 +74,17 @@ func (p *serverProbe) tokenCapacity() int {
 	return 0
 }
 
-// modelList is the response of /v1/models.
-type modelList struct {
-	Data []struct {
-		ID     string `json:"id"`
-		Parent string `json:"parent"`
-		Length int    `json:"max_model_len"`
-	} `json:"data"`
-}
-
-func (m *modelList) fetchModels(ctx context.Context, client *remote.Client) error {
-	return client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
-}
-
-// adapterNames returns the names of the LoRA adapters, ascending.
-func (m *modelList) adapterNames() (names []string) {
-	for _, d := range m.Data {
-		if d.Parent != "" {
-			names = append(names, d.ID)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // adapterLister returns a function that lists the adapters; nil if the server takes none.
 func (p *serverProbe) adapterLister() func(context.Context) ([]string, error) {
-	if len(p.adapters) == 0 && !p.server.EnableLoRA {
+	if len(p.Adapters) == 0 && !p.server.EnableLoRA {
 		return nil
 	}
 	return func(ctx context.Context) ([]string, error) {
-		var now modelList
-		if err := now.fetchModels(ctx, p.client); err != nil {
+		now, err := p.Client.ListModels(ctx)
+		if err != nil {
 			return nil, err
 		}
-		names := now.adapterNames()
+		names := remote.AdapterNames(now)
 		p.currentAdapters.Store(&names)
 		return names, nil
 	}
@@ -129,21 +92,9 @@ func (p *serverProbe) adapterLister() func(context.Context) ([]string, error) {
 
 // findModel reads the served model and its adapters.
 func (p *serverProbe) findModel(ctx context.Context) error {
-	var all modelList
-	if err := all.fetchModels(ctx, p.client); err != nil {
-		return err
-	}
-	p.model, p.adapters = "", all.adapterNames()
-	p.currentAdapters.Store(&p.adapters)
-	for _, m := range all.Data {
-		if m.Parent == "" && p.model == "" {
-			p.model, p.length = m.ID, m.Length
-		}
-	}
-	if p.model == "" {
-		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
-	}
-	return nil
+	err := p.FindModel(ctx)
+	p.currentAdapters.Store(&p.Adapters)
+	return err
 }
 
 // mediaKinds returns the media that the model takes, as far as the server reports them.
@@ -153,7 +104,7 @@ func (p *serverProbe) mediaKinds(ctx context.Context) (kinds []string) {
 		Sounds bool `json:"has_audio_understanding"`
 	}
 	for _, path := range []string{"/model_info", "/get_model_info"} {
-		err := p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &info)
+		err := p.Client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &info)
 		if err == nil || !remote.IsNotFound(err) {
 			break
 		}
@@ -170,10 +121,10 @@ func (p *serverProbe) mediaKinds(ctx context.Context) (kinds []string) {
 // findServer reads the server's settings.
 func (p *serverProbe) findServer(ctx context.Context) (err error) {
 	for _, path := range []string{"/server_info", "/get_server_info"} {
-		err = p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &p.server)
+		err = p.Client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: path}, &p.server)
 		if !remote.IsNotFound(err) {
 			return err
 		}
 	}
-	return fmt.Errorf("the engine at %s has no /server_info; is it SGLang? %w", p.cfg.Spec.URL.Host, err)
+	return fmt.Errorf("the engine at %s has no /server_info; is it SGLang? %w", p.Config.Spec.URL.Host, err)
 }

@@ -61,7 +61,7 @@ func TestSaltFields(t *testing.T) {
 
 // TestRadixCacheOff checks that without a prefix cache nothing is predicted, and there are no salts to prove.
 func TestRadixCacheOff(t *testing.T) {
-	p := &serverProbe{cfg: &Config{}, server: serverInfo{Version: "0.5.9", DisableRadixCache: true}}
+	p := &serverProbe{Probe: remote.Probe{Config: &Config{}}, server: serverInfo{Version: "0.5.9", DisableRadixCache: true}}
 	card, cfg := engine.Card{}, remote.Config{}
 	source, err := p.cacheSource(&card)
 	p.setSaltSupport(&cfg)
@@ -84,13 +84,13 @@ func TestSameIsFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := remote.Spec{Kind: "sglang", URL: u}
-	p := &serverProbe{cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512}
-	defer p.client.Close()
-	if err := p.checkSame(t.Context()); err != nil {
+	p := &serverProbe{Probe: remote.Probe{Config: &Config{Spec: spec}, Client: remote.NewClient(&spec), Model: "m", Length: 512}}
+	defer p.Client.Close()
+	if err := p.CheckSame(t.Context()); err != nil {
 		t.Error(err)
 	}
-	p.model = "other"
-	if err := p.checkSame(t.Context()); err == nil {
+	p.Model = "other"
+	if err := p.CheckSame(t.Context()); err == nil {
 		t.Error("another model is taken for the same")
 	}
 }
@@ -114,10 +114,10 @@ func TestAnotherServer(t *testing.T) {
 	}
 	spec := remote.Spec{Kind: "sglang", URL: u}
 	p := &serverProbe{
-		cfg: &Config{Spec: spec}, client: remote.NewClient(&spec), model: "m", length: 512,
+		Probe:  remote.Probe{Config: &Config{Spec: spec}, Client: remote.NewClient(&spec), Model: "m", Length: 512},
 		server: serverInfo{Version: "0.5.9", DisableRadixCache: true},
 	}
-	defer p.client.Close()
+	defer p.Client.Close()
 	for _, c := range []struct {
 		info string
 		same bool

@@ -7,12 +7,9 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"strconv"
 
-	"penstock/core/cachemodel"
 	"penstock/core/engineevents"
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/internal/engine"
@@ -55,75 +52,49 @@ type generateDialect struct {
 // defaultBlock is the block size for an engine whose pages are single tokens, which is SGLang's default.
 const defaultBlock = 32
 
-// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
-// Run. Contradictory settings are an error that says what to set; settings with which the server works worse
-// than it could become warnings.
+// Open probes the server, see [remote.Probe.Open].
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	if err := cfg.Prepare(); err != nil {
-		return nil, err
-	}
-	p := &serverProbe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
-	e, err := p.openEngine(ctx)
+	probe, err := remote.NewProbe(&cfg)
 	if err != nil {
-		p.client.Close()
 		return nil, err
 	}
-	return e, nil
+	p := &serverProbe{Probe: probe}
+	base, err := p.Open(ctx, remote.Steps{
+		FindModel: p.findModel, FindServer: p.findServer, BuildCard: p.buildCard, FindDialect: p.findTokenDialect,
+		PassthroughPaths: []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}, Complete: p.complete,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{Base: base, model: p.Model, client: p.Client}, nil
 }
 
-// openEngine runs all probes and creates the engine.
-func (p *serverProbe) openEngine(ctx context.Context) (*Engine, error) {
-	if err := remote.AwaitEngine(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
-		return nil, err
+// complete sets what is particular to SGLang.
+func (p *serverProbe) complete(ctx context.Context, rc *remote.Config) (err error) {
+	card := &rc.Card
+	p.Config.SetMediaFields(card, p.mediaKinds(ctx), "")
+	p.Warnings = append(p.Warnings, p.Config.UncountedMedia(card, remote.UncountedRemedy)...)
+	d, tokens := rc.Dialect.(*generateDialect)
+	if tokens {
+		d.enableObjects(p.Config, card)
 	}
-	if err := p.findServer(ctx); err != nil {
-		return nil, err
+	if rc.CacheSource, err = p.cacheSource(card); err != nil {
+		return err
 	}
-	card, err := p.buildCard()
-	if err != nil {
-		return nil, err
+	if rc.ScrapeLoad, err = p.newLoadScraper(ctx); err != nil {
+		return err
 	}
-	d, err := p.findTokenDialect(ctx, &card)
-	if err != nil {
-		return nil, err
-	}
-	passes, err := p.findPassthroughPaths(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p.cfg.SetMediaFields(&card, p.mediaKinds(ctx), "")
-	p.warnings = append(p.warnings, p.cfg.UncountedMedia(&card, remote.UncountedRemedy)...)
-	if d != nil {
-		d.enableObjects(p.cfg, &card)
-	}
-	source, err := p.cacheSource(&card)
-	if err != nil {
-		return nil, err
-	}
-	scrape, err := p.newLoadScraper(ctx)
-	if err != nil {
-		return nil, err
-	}
-	card.StructuredOutput = d != nil && p.server.GrammarBackend != "none"
-	passed := p.passthroughReporting(d != nil)
-	e := &Engine{model: p.model, client: p.client}
-	cfg := remote.Config{
-		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log, CachedReporting: remote.ReportsAlways, PassthroughReporting: passed,
-		NoReportRemedy: "take a newer SGLang: /generate should say meta_info.cached_tokens",
-		ScrapeLoad:     scrape, CheckAlive: p.checkAlive, CheckSame: p.checkSame, ListAdapters: p.adapterLister(), CacheSource: source, Warnings: p.warnings, PassthroughPaths: passes, UpstreamModel: e.upstreamModel,
-		Headers: p.rankHeaders(), MediaCounting: p.mediaCounting(&card, d),
-	}
-	if d != nil { // a nil pointer in an interface is not nil
-		cfg.Dialect = d
-	}
-	p.setSaltSupport(&cfg)
-	e.Base, err = remote.New(cfg)
-	return e, err
+	card.StructuredOutput = tokens && p.server.GrammarBackend != "none"
+	rc.CachedReporting, rc.PassthroughReporting = remote.ReportsAlways, p.passthroughReporting(tokens)
+	rc.NoReportRemedy = "take a newer SGLang: /generate should say meta_info.cached_tokens"
+	rc.CheckAlive, rc.CheckSame, rc.ListAdapters = p.checkAlive, p.CheckSame, p.adapterLister()
+	rc.UpstreamModel, rc.Headers, rc.MediaCounting = p.upstreamModel, p.rankHeaders(), p.mediaCounting(card, d)
+	p.setSaltSupport(rc)
+	return nil
 }
 
 // setSaltSupport sets what is known of cache salts.
 func (p *serverProbe) setSaltSupport(cfg *remote.Config) {
-	cfg.ProveSalts = p.cfg.ProveSalts
 	cfg.SaltsRemedy = "take SGLang 0.5.18 or later, or ask without cache_salt; its own /v1/messages takes none in any version"
 	if cfg.Dialect == nil {
 		cfg.SaltsReportRemedy = "start SGLang with --enable-cache-report"
@@ -141,24 +112,24 @@ func (p *serverProbe) passthroughReporting(tokens bool) remote.CachedReporting {
 	case p.server.CacheReport:
 		return remote.ReportsNonzero
 	case !tokens && !p.server.DisableRadixCache:
-		p.addWarning(engine.WarnNoCachedTokens, "start SGLang with --enable-cache-report", "the engine does not report cached tokens in answers to requests that are passed on: what is predicted cannot be checked")
+		p.AddWarning(engine.WarnNoCachedTokens, "start SGLang with --enable-cache-report", "the engine does not report cached tokens in answers to requests that are passed on: what is predicted cannot be checked")
 	}
 	return remote.ReportsNever
 }
 
 // upstreamModel returns the name of a request's model in the server's OpenAI API: an adapter follows the
 // model's own name. With the adapter's name alone the base model would answer.
-func (e *Engine) upstreamModel(lora string) string {
+func (p *serverProbe) upstreamModel(lora string) string {
 	if lora != "" {
-		return e.model + ":" + lora
+		return p.Model + ":" + lora
 	}
-	return e.model
+	return p.Model
 }
 
 // rankHeaders returns the headers that pin a passthrough request to a data-parallel rank; older versions
 // ignore them.
 func (p *serverProbe) rankHeaders() []string {
-	if spec := &p.cfg.Spec; spec.Rank != remote.AnyRank && spec.Ranks > 1 {
+	if spec := &p.Config.Spec; spec.Rank != remote.AnyRank && spec.Ranks > 1 {
 		return []string{"X-Data-Parallel-Rank", strconv.Itoa(spec.Rank)}
 	}
 	return nil
@@ -167,35 +138,20 @@ func (p *serverProbe) rankHeaders() []string {
 // checkAlive checks that the server answers and generates a token, and that it serves the same model by the
 // same version, with the settings that the adapter relies on.
 func (p *serverProbe) checkAlive(ctx context.Context) error {
-	if _, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+	if err := p.CheckHealth(ctx, "/health"); err != nil {
 		return err
 	}
-	if err := p.checkSame(ctx); err != nil {
+	if err := p.CheckSame(ctx); err != nil {
 		return err
 	}
-	now, host := serverProbe{cfg: p.cfg, client: p.client}, p.cfg.Spec.URL.Host
+	now := serverProbe{Probe: remote.Probe{Config: p.Config, Client: p.Client}}
 	switch err := now.findServer(ctx); {
 	case err != nil:
 		return err
 	case now.server.Version != p.server.Version: // the version decides which field has the salt, and what events contain
-		return remote.DifferentEngineError(host, "by another version of SGLang")
+		return p.DifferentError("by another version of SGLang")
 	case p.server.DisableRadixCache && !now.server.DisableRadixCache: // its cache would have to be followed, and its salts proven
-		return remote.DifferentEngineError(host, "with other settings (the radix cache is on)")
-	}
-	return nil
-}
-
-// checkSame checks, at no cost to the engine, that the server serves the same model: it ignores the model's
-// name in requests.
-func (p *serverProbe) checkSame(ctx context.Context) error {
-	now := serverProbe{cfg: p.cfg, client: p.client}
-	switch err := now.findModel(ctx); {
-	case err != nil:
-		return err
-	case now.model != p.model:
-		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another model")
-	case now.length != p.length:
-		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another context length")
+		return p.DifferentError("with other settings (the radix cache is on)")
 	}
 	return nil
 }
@@ -206,29 +162,19 @@ func (p *serverProbe) buildCard() (engine.Card, error) {
 	if err != nil {
 		return engine.Card{}, err
 	}
-	cfg := p.cfg
-	card := engine.Card{
-		Name: cmp.Or(cfg.Spec.Name, p.model), Engine: "sglang", BlockSize: size, Ranks: 1,
-		ContextLength: cmp.Or(p.contextLength(), cfg.ContextLength), VocabSize: cmp.Or(cfg.VocabSize, remote.UnknownVocabulary),
-		EOS: cfg.EOS, Defaults: cfg.Defaults, Adapters: p.adapters, Tokenizer: cfg.Tokenizer,
-		Numerics: "sglang-" + p.server.Version + "-" + p.server.ModelPath,
-	}
-	if card.Name != p.model {
-		card.Aliases = []string{p.model}
-	}
-	if card.Tokenizer.Kind == "" {
-		card.Tokenizer.Kind = "engine"
-	}
+	card := p.NewCard("sglang", p.Model)
+	card.BlockSize, card.ContextLength = size, cmp.Or(p.contextLength(), p.Config.ContextLength)
+	card.Numerics = "sglang-" + p.server.Version + "-" + p.server.ModelPath
 	if card.ContextLength == 0 {
-		return card, fmt.Errorf("the engine at %s does not say how long its context is; name the directory of its model with --model-path", cfg.Spec.URL.Host)
+		return card, fmt.Errorf("the engine at %s does not say how long its context is; name the directory of its model with --model-path", p.Config.Spec.URL.Host)
 	}
 	card.Blocks = max(cmp.Or(p.tokenCapacity(), card.ContextLength)/size, 1)
-	return card, card.Validate()
+	return card, nil
 }
 
 // blockSize returns the size of Penstock's blocks in tokens: the engine's page size, or a multiple.
 func (p *serverProbe) blockSize() (int, error) {
-	page, set := p.pageSize(), p.cfg.Spec.BlockSize
+	page, set := p.pageSize(), p.Config.Spec.BlockSize
 	switch {
 	case set == 0 && page < 2:
 		return defaultBlock, nil
@@ -240,41 +186,31 @@ func (p *serverProbe) blockSize() (int, error) {
 	return set, nil
 }
 
-// findTokenDialect returns the dialect for tokens, nil if requests can only be passed through.
-func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (*generateDialect, error) {
-	spec := &p.cfg.Spec
-	if spec.Mode == remote.ModePassthrough || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
-		return nil, nil
-	}
+// findTokenDialect returns the dialect for tokens, nil if the server has none.
+func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (remote.Dialect, error) {
+	spec := &p.Config.Spec
 	d := &generateDialect{rank: -1}
 	d.saltFields, _ = saltFields(p.server.Version)
 	if spec.Ranks > 1 {
 		d.rank = spec.Rank
 	}
-	seen, err := remote.ProbePrompt(ctx, p.client, card, d, []kv.Token{1, 2})
+	why, err := p.TryDialect(ctx, card, d, []kv.Token{1, 2})
 	switch {
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case err == nil && seen.Tokens > 0:
-		return d, nil
-	case fault.CodeOf(err) == fault.Overloaded:
+	case err != nil:
 		return nil, err
+	case why == nil:
+		return d, nil
 	case spec.Mode == remote.ModeTokens:
-		return nil, fmt.Errorf("the engine at %s gives no token ids by /generate; take a newer SGLang, or set mode=%s: %w", spec.URL.Host, remote.ModePassthrough, err)
+		return nil, fmt.Errorf("the engine at %s gives no token ids by /generate; take a newer SGLang, or set mode=%s: %w", spec.URL.Host, remote.ModePassthrough, why)
 	}
-	p.addWarning(engine.WarnTextOnly, "take a newer SGLang", "the engine gives no token ids by /generate: requests are passed on as they are, and streams cannot move to another worker")
+	p.AddWarning(engine.WarnTextOnly, "take a newer SGLang", "the engine gives no token ids by /generate: requests are passed on as they are, and streams cannot move to another worker")
 	return nil, nil
-}
-
-// findPassthroughPaths returns the paths whose client requests can be passed through.
-func (p *serverProbe) findPassthroughPaths(ctx context.Context) ([]string, error) {
-	return p.client.ExistingPaths(ctx, "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 }
 
 // cacheSource returns the source that follows the engine's cache: its events, else a predicted model.
 func (p *serverProbe) cacheSource(card *engine.Card) (remote.CacheSource, error) {
 	if card.NoPrefixCache = p.server.DisableRadixCache; card.NoPrefixCache {
-		p.addWarning(engine.WarnNoCache, "start SGLang without --disable-radix-cache", "the engine's radix cache is off: it reuses nothing")
+		p.AddWarning(engine.WarnNoCache, "start SGLang without --disable-radix-cache", "the engine's radix cache is off: it reuses nothing")
 		return nil, nil
 	}
 	events, err := p.eventsEndpoint()
@@ -285,28 +221,22 @@ func (p *serverProbe) cacheSource(card *engine.Card) (remote.CacheSource, error)
 	if err != nil {
 		return nil, err
 	}
-	if events.IsZero() && !p.cfg.Spec.Replay.IsZero() {
-		return nil, fmt.Errorf("replay=%s is set, and the engine does not say where it publishes its cache events; set events=tcp://HOST:PORT too", p.cfg.Spec.Replay)
+	if events.IsZero() && !p.Config.Spec.Replay.IsZero() {
+		return nil, fmt.Errorf("replay=%s is set, and the engine does not say where it publishes its cache events; set events=tcp://HOST:PORT too", p.Config.Spec.Replay)
 	}
 	if !events.IsZero() {
 		table := engineevents.Config{
 			BlockSize: card.BlockSize, EngineBlockSize: p.pageSize(), Clears: engineevents.ClearsAll, Capacity: card.Blocks,
 			HidesAdapters: hidesAdapters(p.server.Version), ReloadForgets: true,
 		}
-		p.cfg.SetMediaTokens(&table, engineevents.PadsFromKeys)
+		p.Config.SetMediaTokens(&table, engineevents.PadsFromKeys)
 		return remote.NewEventFeed(remote.EventFeedConfig{
-			Events: events, Replay: replay, Snapshot: p.cfg.Spec.Snapshot, Log: p.cfg.Log,
+			Events: events, Replay: replay, Snapshot: p.Config.Spec.Snapshot, Log: p.Config.Log,
 			Table: table,
 		})
 	}
-	card.KVPredicted = true
-	p.addWarning(engine.WarnNoEvents, p.noEventsRemedy(),
+	return p.FollowPaged(card, p.noEventsRemedy(),
 		"the engine publishes no cache events: what it has cached is guessed from the requests sent to it")
-	m, err := cachemodel.NewPagedModel(cachemodel.PagedConfig{BlockSize: card.BlockSize, Capacity: card.Blocks})
-	if err != nil {
-		return nil, err
-	}
-	return remote.PredictedSource(m), nil
 }
 
 // noEventsRemedy says how to get the engine's cache events: a release that does not announce its endpoint
@@ -322,8 +252,8 @@ func (p *serverProbe) noEventsRemedy() string {
 // eventsEndpoint returns where the engine publishes: the configured endpoint, else the announced one.
 func (p *serverProbe) eventsEndpoint() (zmtp.Endpoint, error) {
 	ev := p.server.KVEvents
-	if !p.cfg.Spec.Events.IsZero() || ev == nil || ev.Publisher != "zmq" || ev.Port == 0 {
-		return p.cfg.Spec.Events, nil
+	if !p.Config.Spec.Events.IsZero() || ev == nil || ev.Publisher != "zmq" || ev.Port == 0 {
+		return p.Config.Spec.Events, nil
 	}
 	at, err := p.announcedEndpoint(ev.Port)
 	if err != nil {
@@ -336,14 +266,14 @@ func (p *serverProbe) eventsEndpoint() (zmtp.Endpoint, error) {
 // one.
 func (p *serverProbe) replayEndpoint() (zmtp.Endpoint, error) {
 	ev := p.server.KVEvents
-	if !p.cfg.Spec.Replay.IsZero() || ev == nil || ev.Replay == 0 {
-		return p.cfg.Spec.Replay, nil
+	if !p.Config.Spec.Replay.IsZero() || ev == nil || ev.Replay == 0 {
+		return p.Config.Spec.Replay, nil
 	}
 	at, err := p.announcedEndpoint(ev.Replay)
 	if err != nil {
 		return at, fmt.Errorf("the engine says that it repeats its cache events where nobody can ask (%w); set replay=tcp://HOST:PORT", err)
 	}
-	p.cfg.Log.Info("the engine repeats its cache events; it was asked where", "replay", at.String())
+	p.Config.Log.Info("the engine repeats its cache events; it was asked where", "replay", at.String())
 	return at, nil
 }
 
@@ -352,8 +282,8 @@ func (p *serverProbe) replayEndpoint() (zmtp.Endpoint, error) {
 func (p *serverProbe) announcedEndpoint(port int) (zmtp.Endpoint, error) {
 	host := p.server.KVEvents.Host
 	if ip := net.ParseIP(host); host == "" || host == "*" || ip != nil && ip.IsUnspecified() {
-		host = p.cfg.Spec.URL.Hostname()
+		host = p.Config.Spec.URL.Hostname()
 	}
 	at, err := zmtp.ParseEndpoint("tcp://" + net.JoinHostPort(host, strconv.Itoa(port)))
-	return at.RankEndpoint(max(p.cfg.Spec.Rank, 0)), err
+	return at.RankEndpoint(max(p.Config.Spec.Rank, 0)), err
 }

@@ -513,6 +513,10 @@ func TestCheckpointSees(t *testing.T) {
 func TestRowCache(t *testing.T) {
 	const limit = 10_000
 	c := newRowCache(limit)
+	type cachedRows struct {
+		key rowKey
+		encodedObject
+	}
 	var list []*cachedRows // the most recently used first
 	for step := range uint64(5000) {
 		x := randomOutput(1, step)
@@ -551,8 +555,8 @@ func TestRowCache(t *testing.T) {
 	for _, k := range list {
 		sum += k.sizeBytes()
 	}
-	if c.mu.bytes != sum || c.mu.order.Len() != len(list) || len(c.mu.by) != len(list) {
-		t.Errorf("%d bytes in %d entries, want %d in %d", c.mu.bytes, c.mu.order.Len(), sum, len(list))
+	if got := c.mu.objects; got.Used() != sum || got.Len() != len(list) {
+		t.Errorf("%d bytes in %d entries, want %d in %d", got.Used(), got.Len(), sum, len(list))
 	}
 }
 

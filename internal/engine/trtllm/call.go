@@ -48,10 +48,7 @@ func (d *completionsDialect) appendSampling(b []byte, p *remote.SubRequest) []by
 	s := &p.Request.Sampling
 	number := func(name string, v, unless float64) {
 		if v != unless {
-			b = append(b, ',', '"')
-			b = append(b, name...)
-			b = append(b, '"', ':')
-			b = remote.AppendFloat(b, v)
+			b = remote.AppendFloatField(b, name, v)
 		}
 	}
 	number("max_tokens", float64(p.MaxTokens), -1)
@@ -78,18 +75,8 @@ func (d *completionsDialect) appendSampling(b []byte, p *remote.SubRequest) []by
 	if p.Request.Stop.IgnoreEOS {
 		b = append(b, `,"ignore_eos":true`...)
 	}
-	for i, t := range s.Bias {
-		if i == 0 {
-			b = append(b, `,"logit_bias":{"`...)
-		} else {
-			b = append(b, `,"`...)
-		}
-		b = strconv.AppendUint(b, uint64(t.Token), 10)
-		b = append(b, `":`...)
-		b = remote.AppendFloat(b, float64(t.Bias))
-	}
 	if len(s.Bias) > 0 {
-		b = append(b, '}')
+		b = remote.AppendBiasField(b, s.Bias)
 	}
 	return b
 }

@@ -36,13 +36,13 @@ func (p *serverProbe) newLoadScraper(ctx context.Context) (func(context.Context,
 			return err
 		}, nil
 	}
-	p.addWarning(engine.WarnNoMetrics, "set enable_iter_perf_stats, or return_perf_metrics, in the engine's options",
+	p.AddWarning(engine.WarnNoMetrics, "set enable_iter_perf_stats, or return_perf_metrics, in the engine's options",
 		"the engine tells its load by no metrics: only the requests of this worker count")
 	return nil, nil
 }
 
 func (p *serverProbe) fetchGauges(ctx context.Context, path string) (serverGauges, error) {
-	text, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: path}, 16<<20)
+	text, err := p.Client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: path}, 16<<20)
 	if err != nil {
 		return serverGauges{}, err
 	}

@@ -7,12 +7,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
-	"penstock/core/cachemodel"
 	"penstock/core/engineevents"
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/splitmix"
 	"penstock/internal/engine"
@@ -53,103 +50,49 @@ const (
 
 // serverProbe finds out what a server offers.
 type serverProbe struct {
-	cfg    *Config
-	client *remote.Client
-
-	model    string
-	length   int // 0 if not reported
-	version  string
-	gauges   serverGauges
-	warnings []engine.Warning
+	remote.Probe
+	gauges serverGauges
+	scrape func(context.Context, *remote.LoadGauges) error
 }
 
-func (p *serverProbe) addWarning(code, remedy, detail string) {
-	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: detail, Remedy: remedy})
-}
-
-// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
-// Run. Contradictory settings are an error that says what to set; settings with which the server works worse
-// than it could become warnings.
-//
-// A server that does not publish cache events is polled for them, which takes them away from every other
-// client.
+// Open probes the server, see [remote.Probe.Open]. A server that does not publish cache events is polled for them,
+// which takes them away from every other client.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	if err := cfg.Prepare(); err != nil {
-		return nil, err
-	}
-	p := &serverProbe{cfg: &cfg, client: remote.NewClient(&cfg.Spec)}
-	e, err := p.openEngine(ctx)
+	probe, err := remote.NewProbe(&cfg)
 	if err != nil {
-		p.client.Close()
 		return nil, err
 	}
-	return e, nil
+	p := &serverProbe{Probe: probe}
+	base, err := p.Open(ctx, remote.Steps{
+		FindModel: p.FindModel, FindServer: p.findServer, BuildCard: p.buildCard, FindDialect: p.findTokenDialect,
+		PassthroughPaths: []string{"/v1/chat/completions", "/v1/completions", "/v1/responses"}, Complete: p.complete,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{base}, nil
 }
 
-// openEngine runs all probes and creates the engine.
-func (p *serverProbe) openEngine(ctx context.Context) (*Engine, error) {
-	if err := remote.AwaitEngine(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
-		return nil, err
-	}
-	scrape, err := p.newLoadScraper(ctx)
-	if err != nil {
-		return nil, err
-	}
-	card, err := p.buildCard()
-	if err != nil {
-		return nil, err
-	}
-	rc := remote.Config{
-		Spec: p.cfg.Spec, Client: p.client, Log: p.cfg.Log, ScrapeLoad: scrape, CheckAlive: p.checkAlive,
-		UpstreamModel:  func(string) string { return p.model },
-		ProveSalts:     p.cfg.ProveSalts,
-		NoReportRemedy: "take a newer TensorRT-LLM: usage should say prompt_tokens_details.cached_tokens",
-	}
-	d, err := p.findTokenDialect(ctx, &card)
-	if err != nil {
-		return nil, err
-	}
-	if d != nil { // a nil pointer in an interface is not nil
-		rc.Dialect = d
-		card.StructuredOutput = p.probeSchemaSupport(ctx)
-	}
-	if rc.PassthroughPaths, err = p.findPassthroughPaths(ctx); err != nil {
-		return nil, err
-	}
-	p.cfg.SetMediaFields(&card, nil, "") // the server does not report its media: they must be configured
+// complete sets what is particular to TensorRT-LLM.
+func (p *serverProbe) complete(ctx context.Context, rc *remote.Config) (err error) {
+	card := &rc.Card
+	card.StructuredOutput = rc.Dialect != nil && p.probeSchemaSupport(ctx)
+	p.Config.SetMediaFields(card, nil, "") // the server does not report its media: they must be configured
 	if card.MediaKeys != "" {
-		p.warnings = append(p.warnings, p.cfg.UncountedMedia(&card, remote.UncountedRemedy)...)
+		p.Warnings = append(p.Warnings, p.Config.UncountedMedia(card, remote.UncountedRemedy)...)
 	}
-	if rc.CacheSource, err = p.cacheSource(ctx, &card, d); err != nil {
-		return nil, err
-	}
-	rc.Card, rc.Warnings, rc.MediaCounting = card, p.warnings, p.cfg.MediaCounting(&card, nil)
-	base, err := remote.New(rc)
-	return &Engine{base}, err
+	rc.ScrapeLoad, rc.CheckAlive, rc.UpstreamModel = p.scrape, p.checkAlive, func(string) string { return p.Model }
+	rc.NoReportRemedy = "take a newer TensorRT-LLM: usage should say prompt_tokens_details.cached_tokens"
+	rc.CacheSource, err = p.cacheSource(ctx, card, rc.Dialect)
+	rc.MediaCounting = p.Config.MediaCounting(card, nil)
+	return err
 }
 
-// findModel reads the served model and the version.
-func (p *serverProbe) findModel(ctx context.Context) error {
-	var models struct {
-		Data []struct {
-			ID     string `json:"id"`
-			Length int    `json:"max_model_len"`
-		} `json:"data"`
-	}
-	if err := p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, &models); err != nil {
-		return err
-	}
-	if len(models.Data) == 0 {
-		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
-	}
-	p.model, p.length = models.Data[0].ID, models.Data[0].Length
-	var v struct {
-		Version string `json:"version"`
-	}
-	if p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/version"}, &v) == nil {
-		p.version = remote.SanitizeMessage(v.Version)
-	}
-	return nil
+// findServer reads the version, and the sizes of the cache from the metrics.
+func (p *serverProbe) findServer(ctx context.Context) (err error) {
+	p.FindVersion(ctx)
+	p.scrape, err = p.newLoadScraper(ctx)
+	return err
 }
 
 // buildCard describes the model served.
@@ -158,24 +101,14 @@ func (p *serverProbe) buildCard() (engine.Card, error) {
 	if err != nil {
 		return engine.Card{}, err
 	}
-	cfg := p.cfg
-	card := engine.Card{
-		Name: cmp.Or(cfg.Spec.Name, p.model), Engine: "trtllm", BlockSize: size, Ranks: 1,
-		ContextLength: cmp.Or(p.length, cfg.ContextLength, defaultContext), VocabSize: cmp.Or(cfg.VocabSize, remote.UnknownVocabulary),
-		EOS: cfg.EOS, Defaults: cfg.Defaults, Tokenizer: cfg.Tokenizer,
-		Numerics: "trtllm-" + p.version + "-" + p.model,
-	}
-	if card.Tokenizer.Kind == "" {
-		card.Tokenizer.Kind = "engine"
-	}
-	if card.Name != p.model {
-		card.Aliases = []string{p.model}
-	}
+	card := p.NewCard("trtllm", p.Model)
+	card.BlockSize, card.ContextLength = size, cmp.Or(p.Length, p.Config.ContextLength, defaultContext)
+	card.Numerics = "trtllm-" + p.Version + "-" + p.Model
 	card.Blocks = p.gauges.blocks * p.engineBlock() / size
 	if card.Blocks == 0 {
 		card.Blocks = (card.ContextLength + size - 1) / size
 	}
-	return card, card.Validate()
+	return card, nil
 }
 
 // engineBlock returns the engine's own block size in tokens, as far as it reports it.
@@ -183,12 +116,12 @@ func (p *serverProbe) engineBlock() int {
 	if p.gauges.blockSize > 0 {
 		return p.gauges.blockSize
 	}
-	return cmp.Or(p.cfg.Spec.BlockSize, defaultBlock)
+	return cmp.Or(p.Config.Spec.BlockSize, defaultBlock)
 }
 
 // blockSize returns the size of Penstock's blocks in tokens: the engine's, or a multiple.
 func (p *serverProbe) blockSize() (int, error) {
-	own, set := p.engineBlock(), p.cfg.Spec.BlockSize
+	own, set := p.engineBlock(), p.Config.Spec.BlockSize
 	switch {
 	case set == 0:
 		return own, nil
@@ -198,50 +131,39 @@ func (p *serverProbe) blockSize() (int, error) {
 	return set, nil
 }
 
-// findTokenDialect returns the dialect for tokens, nil if requests can only be passed through.
-func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (*completionsDialect, error) {
-	spec := &p.cfg.Spec
-	if spec.Mode == remote.ModePassthrough || spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
-		return nil, nil
-	}
-	d := &completionsDialect{model: p.model, eos: card.EOS}
-	seen, err := remote.ProbePrompt(ctx, p.client, card, d, []kv.Token{1, 2})
-	switch {
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case err == nil && seen.Tokens > 0:
-		return d, nil
-	case fault.CodeOf(err) == fault.Overloaded:
+// findTokenDialect returns the dialect for tokens, nil if the server has none.
+func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (remote.Dialect, error) {
+	d := &completionsDialect{model: p.Model, eos: card.EOS}
+	why, err := p.TryDialect(ctx, card, d, []kv.Token{1, 2})
+	switch spec := &p.Config.Spec; {
+	case err != nil:
 		return nil, err
+	case why == nil:
+		return d, nil
 	case spec.Mode == remote.ModeTokens:
-		return nil, fmt.Errorf("the engine at %s gives no token ids by %s (detokenize=false); take a newer TensorRT-LLM, or set mode=%s: %w", spec.URL.Host, pathCompletions, remote.ModePassthrough, err)
+		return nil, fmt.Errorf("the engine at %s gives no token ids by %s (detokenize=false); take a newer TensorRT-LLM, or set mode=%s: %w", spec.URL.Host, pathCompletions, remote.ModePassthrough, why)
 	}
-	p.addWarning(engine.WarnTextOnly, "take a newer TensorRT-LLM", "the engine gives no token ids by "+pathCompletions+": requests are passed on as they are, and streams cannot move to another worker")
+	p.AddWarning(engine.WarnTextOnly, "take a newer TensorRT-LLM", "the engine gives no token ids by "+pathCompletions+": requests are passed on as they are, and streams cannot move to another worker")
 	return nil, nil
 }
 
 // probeSchemaSupport finds out whether the engine enforces schemas: it must have been started with a grammar
 // backend.
 func (p *serverProbe) probeSchemaSupport(ctx context.Context) bool {
-	body := fmt.Appendf(nil, `{"model":%q,"prompt":[1,2],"max_tokens":1,"detokenize":false,"add_special_tokens":false,"response_format":{"type":"json","schema":{"type":"object"}}}`, p.model)
-	_, err := p.client.ReadBody(ctx, &remote.Call{Path: pathCompletions, Body: body, Wait: time.Minute}, 1<<20)
+	body := fmt.Appendf(nil, `{"model":%q,"prompt":[1,2],"max_tokens":1,"detokenize":false,"add_special_tokens":false,"response_format":{"type":"json","schema":{"type":"object"}}}`, p.Model)
+	_, err := p.Client.ReadBody(ctx, &remote.Call{Path: pathCompletions, Body: body, Wait: time.Minute}, 1<<20)
 	return err == nil
-}
-
-// findPassthroughPaths returns the paths whose client requests can be passed through.
-func (p *serverProbe) findPassthroughPaths(ctx context.Context) ([]string, error) {
-	return p.client.ExistingPaths(ctx, "/v1/chat/completions", "/v1/completions", "/v1/responses")
 }
 
 // cacheSource returns the source that follows the engine's cache: published events, else polled ones, else a
 // predicted model.
-func (p *serverProbe) cacheSource(ctx context.Context, card *engine.Card, d *completionsDialect) (remote.CacheSource, error) {
+func (p *serverProbe) cacheSource(ctx context.Context, card *engine.Card, d remote.Dialect) (remote.CacheSource, error) {
 	table := engineevents.Config{BlockSize: card.BlockSize, EngineBlockSize: p.engineBlock(), Clears: engineevents.ClearsDevice}
-	p.cfg.SetMediaTokens(&table, engineevents.PadsAboveVocab)
-	if spec := &p.cfg.Spec; !spec.Events.IsZero() {
-		return remote.NewEventFeed(remote.EventFeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
+	p.Config.SetMediaTokens(&table, engineevents.PadsAboveVocab)
+	if spec := &p.Config.Spec; !spec.Events.IsZero() {
+		return remote.NewEventFeed(remote.EventFeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.Config.Log, Table: table})
 	}
-	pulled, err := remote.NewPulledEvents(remote.PullConfig{Client: p.client, Path: pathEvents, EngineBlock: p.engineBlock(), Table: table, Log: p.cfg.Log})
+	pulled, err := remote.NewPulledEvents(remote.PullConfig{Client: p.Client, Path: pathEvents, EngineBlock: p.engineBlock(), Table: table, Log: p.Config.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -250,23 +172,17 @@ func (p *serverProbe) cacheSource(ctx context.Context, card *engine.Card, d *com
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err == nil && some:
-		p.cfg.Log.Warn("the engine's cache events are taken from it as they are asked for: nobody else can have them", "engine", p.cfg.Spec.URL.Host, "path", pathEvents)
+		p.Config.Log.Warn("the engine's cache events are taken from it as they are asked for: nobody else can have them", "engine", p.Config.Spec.URL.Host, "path", pathEvents)
 		return pulled, nil
 	}
-	card.KVPredicted = true
-	p.addWarning(engine.WarnNoEvents, "set kv_cache_config.event_buffer_max_size (16384) and enable_block_reuse, or kv_events_config and events=tcp://HOST:PORT",
+	return p.FollowPaged(card, "set kv_cache_config.event_buffer_max_size (16384) and enable_block_reuse, or kv_events_config and events=tcp://HOST:PORT",
 		"the engine neither publishes cache events nor hands them out: what it has cached is guessed from the requests sent to it")
-	m, err := cachemodel.NewPagedModel(cachemodel.PagedConfig{BlockSize: card.BlockSize, Capacity: card.Blocks})
-	if err != nil {
-		return nil, err
-	}
-	return remote.PredictedSource(m), nil
 }
 
 // returnsEvents reports whether the engine returns events when polled. An engine that is configured to keep
 // none answers like one that has none at the moment, so returnsEvents makes it compute a prompt, if it takes
 // tokens.
-func (p *serverProbe) returnsEvents(ctx context.Context, card *engine.Card, d *completionsDialect, pulled *remote.PulledEvents) (some bool, err error) {
+func (p *serverProbe) returnsEvents(ctx context.Context, card *engine.Card, d remote.Dialect, pulled *remote.PulledEvents) (some bool, err error) {
 	if some, err = pulled.PollOnce(ctx); some || err != nil || d == nil {
 		return some, err
 	}
@@ -275,7 +191,7 @@ func (p *serverProbe) returnsEvents(ctx context.Context, card *engine.Card, d *c
 	for i := range prompt {
 		prompt[i] = kv.Token(1 + draw.Below(max(min(card.VocabSize, 1000)-1, 1)))
 	}
-	if _, err := remote.ProbePrompt(ctx, p.client, card, d, prompt); err != nil {
+	if _, err := remote.ProbePrompt(ctx, p.Client, card, d, prompt); err != nil {
 		return false, err
 	}
 	tick := time.NewTicker(eventPollInterval)
@@ -302,17 +218,8 @@ const (
 // checkAlive checks that the server answers and serves the same model: it ignores the model's name in
 // requests.
 func (p *serverProbe) checkAlive(ctx context.Context) error {
-	if _, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+	if err := p.CheckHealth(ctx, "/health"); err != nil {
 		return err
 	}
-	now := serverProbe{cfg: p.cfg, client: p.client}
-	switch err := now.findModel(ctx); {
-	case err != nil:
-		return err
-	case now.model != p.model:
-		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another model")
-	case now.length != p.length:
-		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "another context length")
-	}
-	return nil
+	return p.CheckSame(ctx)
 }

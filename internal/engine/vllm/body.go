@@ -1,6 +1,7 @@
 package vllm
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -32,31 +33,19 @@ func appendHead(b []byte, model string, p *remote.SubRequest) ([]byte, error) {
 // server would take the checkpoint's recommendation for a missing one.
 func appendSampling(b []byte, p *remote.SubRequest) []byte {
 	s := &p.Request.Sampling
-	b = appendFloatField(b, "temperature", s.Temperature)
-	topP := s.TopP
-	if topP == 0 {
-		topP = 1
-	}
-	b = appendFloatField(b, "top_p", topP)
-	topK := s.TopK
-	if topK <= 0 {
-		topK = -1
-	}
-	b = appendIntField(b, "top_k", int64(topK))
-	b = appendFloatField(b, "min_p", s.MinP)
-	penalty := s.RepetitionPenalty
-	if penalty == 0 {
-		penalty = 1
-	}
-	b = appendFloatField(b, "repetition_penalty", penalty)
-	b = appendFloatField(b, "presence_penalty", s.PresencePenalty)
-	b = appendFloatField(b, "frequency_penalty", s.FrequencyPenalty)
+	b = remote.AppendFloatField(b, "temperature", s.Temperature)
+	b = remote.AppendFloatField(b, "top_p", cmp.Or(s.TopP, 1))
+	b = remote.AppendIntField(b, "top_k", int64(cmp.Or(max(s.TopK, 0), -1)))
+	b = remote.AppendFloatField(b, "min_p", s.MinP)
+	b = remote.AppendFloatField(b, "repetition_penalty", cmp.Or(s.RepetitionPenalty, 1))
+	b = remote.AppendFloatField(b, "presence_penalty", s.PresencePenalty)
+	b = remote.AppendFloatField(b, "frequency_penalty", s.FrequencyPenalty)
 	if s.Temperature > 0 {
-		b = appendIntField(b, "seed", int64(p.Seed))
+		b = remote.AppendIntField(b, "seed", int64(p.Seed))
 	}
-	b = appendIntField(b, "max_tokens", int64(p.MaxTokens))
+	b = remote.AppendIntField(b, "max_tokens", int64(p.MaxTokens))
 	if p.MinTokens > 0 {
-		b = appendIntField(b, "min_tokens", int64(p.MinTokens))
+		b = remote.AppendIntField(b, "min_tokens", int64(p.MinTokens))
 	}
 	if p.Request.Stop.IgnoreEOS {
 		b = append(b, `,"ignore_eos":true`...)
@@ -69,16 +58,6 @@ func appendSampling(b []byte, p *remote.SubRequest) []byte {
 		b = appendBias(b, s.Bias)
 	}
 	return b
-}
-
-func appendFloatField(b []byte, name string, v float64) []byte {
-	b = append(append(append(b, ',', '"'), name...), '"', ':')
-	return remote.AppendFloat(b, v)
-}
-
-func appendIntField(b []byte, name string, v int64) []byte {
-	b = append(append(append(b, ',', '"'), name...), '"', ':')
-	return strconv.AppendInt(b, v, 10)
 }
 
 func appendBias(b []byte, bias []engine.TokenBias) []byte {

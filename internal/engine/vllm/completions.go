@@ -27,11 +27,11 @@ func (c *completionsDialect) BuildCall(p *remote.SubRequest, call *remote.Call) 
 	prompt, generated := p.PromptTokens()
 	b = remote.AppendTokens(b, prompt, generated)
 	if n := len(p.Choices); n > 1 {
-		b = appendIntField(b, "n", int64(n))
+		b = remote.AppendIntField(b, "n", int64(n))
 	}
 	b = appendSampling(b, p)
 	if n := p.Request.Logprobs; n >= 0 {
-		b = appendIntField(b, "logprobs", int64(n))
+		b = remote.AppendIntField(b, "logprobs", int64(n))
 		b = append(b, `,"return_tokens_as_token_ids":true`...)
 	}
 	if g := p.Request.OutputSchema; g != nil {

@@ -38,7 +38,7 @@ func (g *generateDialect) BuildCall(p *remote.SubRequest, call *remote.Call) err
 	b = append(b, `,"sampling_params":{"n":1,"detokenize":false`...)
 	b = appendSampling(b, p)
 	if n := p.Request.Logprobs; n >= 0 {
-		b = appendIntField(b, "logprobs", int64(n))
+		b = remote.AppendIntField(b, "logprobs", int64(n))
 	}
 	if g := p.Request.OutputSchema; g != nil {
 		// The schema is a string here.

@@ -24,19 +24,19 @@ func (p *serverProbe) findMedia(ctx context.Context, card *engine.Card, passes [
 		return
 	}
 	var kinds []string
-	if p.cfg.Media == nil {
+	if p.Config.Media == nil {
 		for _, kind := range remote.MediaKinds() {
 			yes, said := p.probeMediaKind(ctx, kind)
 			if !said { // workers of one model must agree: the answer of a busy server does not count
-				yes = p.cfg.TakesMedia(kind)
+				yes = p.Config.TakesMedia(kind)
 			}
 			if yes {
 				kinds = append(kinds, kind)
 			}
 		}
 	}
-	p.cfg.SetMediaFields(card, kinds, engine.MediaKeysUUID)
-	p.warnings = append(p.warnings, p.cfg.UncountedMedia(card, "start vLLM with --enable-scale-out and frontends with --preprocess engine: it then says exactly what its prompts show")...)
+	p.Config.SetMediaFields(card, kinds, engine.MediaKeysUUID)
+	p.Warnings = append(p.Warnings, p.Config.UncountedMedia(card, "start vLLM with --enable-scale-out and frontends with --preprocess engine: it then says exactly what its prompts show")...)
 }
 
 // probeMediaKind reports whether the server makes tokens of a conversation that shows an object of a kind;
@@ -44,7 +44,7 @@ func (p *serverProbe) findMedia(ctx context.Context, card *engine.Card, passes [
 func (p *serverProbe) probeMediaKind(ctx context.Context, kind string) (yes, said bool) {
 	ctx, cancel := context.WithTimeout(ctx, mediaProbeTimeout)
 	defer cancel()
-	a, err := p.client.Do(ctx, &remote.Call{Path: pathTokenize, Body: p.sampleRequest(kind)})
+	a, err := p.Client.Do(ctx, &remote.Call{Path: pathTokenize, Body: p.sampleRequest(kind)})
 	if err != nil {
 		return false, false
 	}
@@ -69,16 +69,17 @@ func (p *serverProbe) sampleRequest(kind string) []byte {
 // any: newer versions can if they were started with --enable-scale-out.
 func (p *serverProbe) countRendered(ctx context.Context, body []byte) (int, error) {
 	var made engine.Preprocessed
-	err := fetchPrompt(ctx, p.client, p.pinned, pathRender, withoutFeatures(bytes.Clone(body)), &made)
+	err := fetchPrompt(ctx, p.Client, p.pinned, pathRender, withoutFeatures(bytes.Clone(body)), &made)
 	return len(made.Tokens), err
 }
 
-// findFeatures finds out whether the server returns the output of its media processor and accepts it as
+// findFeatures returns the dialect for requests with processed media; nil if the server does not support them. It
+// finds out whether the server returns the output of its media processor and accepts it as
 // input: it lets the server answer about a small object in that way. Newer versions can if they were started
 // with --enable-scale-out.
-func (p *serverProbe) findFeatures(ctx context.Context, card *engine.Card) {
-	if p.dialect == nil || len(card.Media) == 0 {
-		return
+func (p *serverProbe) findFeatures(ctx context.Context, card *engine.Card) remote.Dialect {
+	if len(card.Media) == 0 {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, mediaProbeTimeout)
 	defer cancel()
@@ -87,12 +88,13 @@ func (p *serverProbe) findFeatures(ctx context.Context, card *engine.Card) {
 		kind = picture
 	}
 	var made engine.Preprocessed
-	if err := fetchPrompt(ctx, p.client, p.pinned, pathRender, p.sampleRequest(kind), &made); err != nil || made.Features == nil {
-		return
+	if err := fetchPrompt(ctx, p.Client, p.pinned, pathRender, p.sampleRequest(kind), &made); err != nil || made.Features == nil {
+		return nil
 	}
 	d := &generateDialect{p.engine, p.pinned}
-	if seen, err := remote.ProbePreprocessed(ctx, p.client, card, d, &made); err != nil || seen.Tokens == 0 {
-		return
+	if seen, err := remote.ProbePreprocessed(ctx, p.Client, card, d, &made); err != nil || seen.Tokens == 0 {
+		return nil
 	}
-	card.Features, p.features = true, d
+	card.Features = true
+	return d
 }

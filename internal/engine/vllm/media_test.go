@@ -28,8 +28,8 @@ func TestFindsMedia(t *testing.T) {
 			blind.SetFamily(nil)
 			c.Pipe = &blind
 		}, func(*serverProbe) {}, "", ""},
-		{"settings", nil, func(p *serverProbe) { p.cfg.Media, p.cfg.MediaKeys = []string{"image"}, remote.MediaKeysOff }, "image", ""},
-		{"none, by the settings", nil, func(p *serverProbe) { p.cfg.Media = []string{} }, "", ""},
+		{"settings", nil, func(p *serverProbe) { p.Config.Media, p.Config.MediaKeys = []string{"image"}, remote.MediaKeysOff }, "image", ""},
+		{"none, by the settings", nil, func(p *serverProbe) { p.Config.Media = []string{} }, "", ""},
 	} {
 		s, card := served(t, c.server)
 		got := openedBy(t, spec(t, s.URL()), card, c.probe).Card()
@@ -60,7 +60,7 @@ func TestBusyServerSees(t *testing.T) {
 			t.Errorf("%d: %v, want %v", status, card.Media, want)
 		}
 		p.findMedia(context.Background(), &card, nil) // without the path nothing can be passed through
-		p.client.Close()
+		p.Client.Close()
 		h.Close()
 	}
 }

@@ -8,9 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock/core/cachemodel"
 	"penstock/core/engineevents"
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
@@ -35,24 +33,17 @@ const defaultBlockSize = 16
 
 // serverProbe finds out what a server offers.
 type serverProbe struct {
-	cfg    *Config
-	client *remote.Client
+	remote.Probe
 	pinned []string
 	engine *Engine // being created
 	// endpoints are the ways to ask for tokens, in the order in which they are tried.
 	endpoints []endpoint
-	failures  []string // why the endpoints cannot be used
 
-	version  string
-	base     servedModel
-	aliases  []string
-	adapters []string
-	cache    cacheConfig
-	dialect  remote.Dialect // nil: no tokens
-	features remote.Dialect // for requests with processed media; nil: not supported
-	choices  remote.ChoiceMode
-	cached   remote.CachedReporting
-	warnings []engine.Warning
+	base    remote.ServedModel
+	aliases []string
+	cache   cacheConfig
+	choices remote.ChoiceMode
+	cached  remote.CachedReporting
 }
 
 // endpoint is a way to ask for tokens.
@@ -63,10 +54,11 @@ type endpoint struct {
 
 // newProbe returns a probe for the server of cfg.
 func newProbe(cfg *Config) (*serverProbe, error) {
-	if err := cfg.Prepare(); err != nil {
+	probe, err := remote.NewProbe(cfg)
+	if err != nil {
 		return nil, err
 	}
-	p := &serverProbe{cfg: cfg, client: remote.NewClient(&cfg.Spec), pinned: rankHeaders(&cfg.Spec), engine: &Engine{}}
+	p := &serverProbe{Probe: probe, pinned: rankHeaders(&cfg.Spec), engine: &Engine{}}
 	p.endpoints = []endpoint{
 		{&completionsDialect{p.engine, p.pinned}, remote.SingleCallIfSampled},
 		{&generateDialect{p.engine, p.pinned}, remote.LeaderFirst},
@@ -74,45 +66,14 @@ func newProbe(cfg *Config) (*serverProbe, error) {
 	return p, nil
 }
 
-// modelList is the response of /v1/models.
-type modelList struct {
-	Data []servedModel `json:"data"`
-}
-
-// servedModel is one of the model's names, or an adapter.
-type servedModel struct {
-	ID          string  `json:"id"`
-	Root        string  `json:"root"`
-	Parent      *string `json:"parent"`
-	MaxModelLen int     `json:"max_model_len"`
-}
-
-func (m *modelList) fetchModels(ctx context.Context, client *remote.Client) error {
-	return client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/v1/models"}, m)
-}
-
-func (m *servedModel) isAdapter() bool { return m.Parent != nil && *m.Parent != "" }
-
-// adapterNames returns the names of the LoRA adapters, ascending.
-func (m *modelList) adapterNames() (names []string) {
-	for i := range m.Data {
-		if m.Data[i].isAdapter() {
-			names = append(names, m.Data[i].ID)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // adapterLister returns a function that lists the adapters; nil if the server takes none.
 func (p *serverProbe) adapterLister() func(context.Context) ([]string, error) {
-	if len(p.adapters) == 0 && !p.cache.lora {
+	if len(p.Adapters) == 0 && !p.cache.lora {
 		return nil
 	}
 	return func(ctx context.Context) ([]string, error) {
-		var now modelList
-		err := now.fetchModels(ctx, p.client)
-		return now.adapterNames(), err
+		now, err := p.Client.ListModels(ctx)
+		return remote.AdapterNames(now), err
 	}
 }
 
@@ -127,64 +88,52 @@ type cacheConfig struct {
 	lora          bool   // it may have LoRA adapters
 }
 
-func (p *serverProbe) addWarning(code, remedy, format string, args ...any) {
-	p.warnings = append(p.warnings, engine.Warning{Code: code, Detail: fmt.Sprintf(format, args...), Remedy: remedy})
+// openEngine performs the steps and creates the engine.
+func (p *serverProbe) openEngine(ctx context.Context) (*Engine, error) {
+	base, err := p.Open(ctx, remote.Steps{
+		FindModel: p.findModel, FindServer: p.findServer, BuildCard: p.buildCard, FindDialect: p.findTokenDialect,
+		PassthroughPaths: passthroughPaths(), Complete: p.complete,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.engine.Base = base
+	return p.engine, nil
 }
 
-// openEngine runs all probes and creates the engine.
-func (p *serverProbe) openEngine(ctx context.Context) (*Engine, error) {
-	if err := remote.AwaitEngine(ctx, &p.cfg.Spec, p.cfg.Log, p.findModel); err != nil {
-		return nil, err
+// complete sets what is particular to vLLM.
+func (p *serverProbe) complete(ctx context.Context, rc *remote.Config) (err error) {
+	if rc.Dialect == nil && len(rc.PassthroughPaths) == 0 {
+		return fmt.Errorf("the engine at %s takes neither tokens nor texts over HTTP; see whether it is a vLLM server that generates", p.Config.Spec.URL.Host)
 	}
-	p.findVersion(ctx)
-	if err := p.findCache(ctx); err != nil {
-		return nil, err
+	card := &rc.Card
+	p.findMedia(ctx, card, rc.PassthroughPaths)
+	if rc.Dialect != nil {
+		rc.Features = p.findFeatures(ctx, card)
 	}
-	card, err := p.buildCard()
-	if err != nil {
-		return nil, err
+	if rc.CacheSource, err = p.cacheSource(card); err != nil {
+		return err
 	}
-	if err := p.findTokenDialect(ctx, &card); err != nil {
-		return nil, err
-	}
-	passes, err := p.client.ExistingPaths(ctx, passthroughPaths()...)
-	if err != nil {
-		return nil, err
-	}
-	if p.dialect == nil && len(passes) == 0 {
-		return nil, fmt.Errorf("the engine at %s takes neither tokens nor texts over HTTP; see whether it is a vLLM server that generates", p.cfg.Spec.URL.Host)
-	}
-	p.findMedia(ctx, &card, passes)
-	p.findFeatures(ctx, &card)
-	source, err := p.cacheSource(&card)
-	if err != nil {
-		return nil, err
-	}
-	card.StructuredOutput = p.dialect != nil
-	e := p.engine
-	e.model, e.spec, e.client = p.base.ID, p.cfg.Spec, p.client
-	e.Base, err = remote.New(remote.Config{
-		Spec: p.cfg.Spec, Card: card, Client: p.client, Log: p.cfg.Log,
-		Dialect: p.dialect, Features: p.features, Choices: p.choices, CachedReporting: p.cached,
-		ScrapeLoad: p.loadScraper(), CheckAlive: p.checkAlive, ListAdapters: p.adapterLister(), CacheSource: source, Warnings: p.warnings,
-		PassthroughPaths: passes, UpstreamModel: e.upstreamModel, Headers: p.pinned, MediaCounting: p.cfg.MediaCounting(&card, p.countRendered),
-		Salts: p.saltSupport(), PassthroughSalts: p.saltSupport(), ProveSalts: p.cfg.ProveSalts, SaltsReportRemedy: "start it with --enable-prompt-tokens-details",
-	})
-	return e, err
+	card.StructuredOutput = rc.Dialect != nil
+	rc.Choices, rc.CachedReporting, rc.Headers = p.choices, p.cached, p.pinned
+	rc.ScrapeLoad, rc.CheckAlive, rc.ListAdapters = p.loadScraper(), p.checkAlive, p.adapterLister()
+	rc.UpstreamModel, rc.MediaCounting = p.engine.upstreamModel, p.Config.MediaCounting(card, p.countRendered)
+	rc.Salts, rc.PassthroughSalts, rc.SaltsReportRemedy = p.saltSupport(), p.saltSupport(), "start it with --enable-prompt-tokens-details"
+	return nil
 }
 
 // findModel reads the served model, its names and its adapters.
 func (p *serverProbe) findModel(ctx context.Context) error {
-	var all modelList
-	if err := all.fetchModels(ctx, p.client); err != nil {
+	all, err := p.Client.ListModels(ctx)
+	if err != nil {
 		return err
 	}
-	p.aliases, p.adapters = nil, all.adapterNames()
+	p.aliases, p.Adapters = nil, remote.AdapterNames(all)
 	found := false
-	for _, m := range all.Data {
+	for _, m := range all {
 		switch {
-		case m.isAdapter():
-		case !found || m.ID == p.cfg.Spec.Name:
+		case m.Parent != "":
+		case !found || m.ID == p.Config.Spec.Name:
 			if found {
 				p.aliases = append(p.aliases, p.base.ID)
 			}
@@ -194,39 +143,37 @@ func (p *serverProbe) findModel(ctx context.Context) error {
 		}
 	}
 	if !found {
-		return fault.New(fault.Unavailable, "the engine at %s serves no model yet", p.cfg.Spec.URL.Host)
+		return p.NoModelError()
 	}
+	e := p.engine
+	e.model, e.spec, e.client = p.base.ID, p.Config.Spec, p.Client
 	return nil
 }
 
-func (p *serverProbe) findVersion(ctx context.Context) {
-	var v struct {
-		Version string `json:"version"`
-	}
-	if p.client.DoJSON(ctx, &remote.Call{Method: http.MethodGet, Path: "/version"}, &v) == nil {
-		p.version = remote.SanitizeMessage(v.Version)
-	}
+func (p *serverProbe) findServer(ctx context.Context) error {
+	p.FindVersion(ctx)
+	return p.findCache(ctx)
 }
 
 // findCache reads the block size and the number of blocks from the metrics.
 func (p *serverProbe) findCache(ctx context.Context) error {
-	text, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
+	text, err := p.Client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		p.addWarning(engine.WarnNoMetrics, "start it with metrics on (not --disable-log-stats)", "the engine's metrics cannot be read: its load counts only the requests of this worker")
+		p.AddWarning(engine.WarnNoMetrics, "start it with metrics on (not --disable-log-stats)", "the engine's metrics cannot be read: its load counts only the requests of this worker")
 	default:
 		p.cache.read = true
-		p.cache.parseMetrics(text, p.cfg.Spec.Rank)
+		p.cache.parseMetrics(text, p.Config.Spec.Rank)
 	}
-	set, says := p.cfg.Spec.BlockSize, p.cache.blockSize
+	set, says := p.Config.Spec.BlockSize, p.cache.blockSize
 	p.cache.engineBlock = says
 	switch {
-	case says == 0 && set == 0 && p.cfg.Spec.Events.IsZero() && p.cfg.Spec.Mode == remote.ModePassthrough:
+	case says == 0 && set == 0 && p.Config.Spec.Events.IsZero() && p.Config.Spec.Mode == remote.ModePassthrough:
 		p.cache.blockSize = defaultBlockSize
 	case says == 0 && set == 0:
-		return fmt.Errorf("the engine at %s does not say its block size in its metrics; set block-size to that of its --block-size", p.cfg.Spec.URL.Host)
+		return fmt.Errorf("the engine at %s does not say its block size in its metrics; set block-size to that of its --block-size", p.Config.Spec.URL.Host)
 	case set > 0 && says > 0 && set%says != 0:
 		return fmt.Errorf("block-size is %d, and the engine's blocks have %d tokens: set it to %d, or a multiple of it, or leave it out", set, says, says)
 	case set > 0:
@@ -236,7 +183,7 @@ func (p *serverProbe) findCache(ctx context.Context) error {
 		p.cache.blockSize = set
 	}
 	if p.cache.blockSize < 2 || p.cache.blockSize > 65536 {
-		return fmt.Errorf("the engine at %s has blocks of %d tokens; blocks of 2 to 65536 can be followed: set block-size to a multiple", p.cfg.Spec.URL.Host, p.cache.blockSize)
+		return fmt.Errorf("the engine at %s has blocks of %d tokens; blocks of 2 to 65536 can be followed: set block-size to a multiple", p.Config.Spec.URL.Host, p.cache.blockSize)
 	}
 	return nil
 }
@@ -284,27 +231,13 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 // buildCard describes the model.
 func (p *serverProbe) buildCard() (engine.Card, error) {
-	cfg := p.cfg
-	card := engine.Card{
-		Name: p.base.ID, Aliases: p.aliases, Engine: "vllm",
-		BlockSize: p.cache.blockSize, Blocks: p.cache.blocks, Ranks: 1,
-		ContextLength: p.base.MaxModelLen, VocabSize: cfg.VocabSize, EOS: cfg.EOS, Defaults: cfg.Defaults,
-		Numerics: "vllm-" + p.version + "-" + p.base.Root, Adapters: p.adapters,
-		Tokenizer: cfg.Tokenizer,
-	}
-	if cfg.Spec.Name != "" {
-		card.Name = cfg.Spec.Name
-	}
-	if card.VocabSize == 0 {
-		card.VocabSize = remote.UnknownVocabulary
-	}
-	if card.Tokenizer.Kind == "" {
-		card.Tokenizer.Kind = "engine"
-	}
+	card := p.NewCard("vllm", p.base.ID)
+	card.Aliases, card.BlockSize, card.Blocks = p.aliases, p.cache.blockSize, p.cache.blocks
+	card.ContextLength, card.Numerics = p.base.MaxModelLen, "vllm-"+p.Version+"-"+p.base.Root
 	if card.ContextLength < 2 {
-		return card, fmt.Errorf("the engine at %s does not say the context length of %.100q in /v1/models (max_model_len); this version of it is not known", cfg.Spec.URL.Host, card.Name)
+		return card, fmt.Errorf("the engine at %s does not say the context length of %.100q in /v1/models (max_model_len); this version of it is not known", p.Config.Spec.URL.Host, card.Name)
 	}
-	return card, card.Validate()
+	return card, nil
 }
 
 // isPrefixCacheOff reports whether the server says that its prefix caching is off.
@@ -322,68 +255,42 @@ func (p *serverProbe) saltSupport() remote.SaltSupport {
 
 // cacheSource returns the source of knowledge about the server's cache.
 func (p *serverProbe) cacheSource(card *engine.Card) (remote.CacheSource, error) {
-	spec := &p.cfg.Spec
+	spec := &p.Config.Spec
 	switch {
 	case p.isPrefixCacheOff():
 		card.NoPrefixCache = true
-		p.addWarning(engine.WarnNoCache, "start it with --enable-prefix-caching", "the engine's prefix caching is off: it reuses nothing")
+		p.AddWarning(engine.WarnNoCache, "start it with --enable-prefix-caching", "the engine's prefix caching is off: it reuses nothing")
 		return nil, nil
 	case !spec.Events.IsZero():
 		table := engineevents.Config{BlockSize: card.BlockSize, EngineBlockSize: p.cache.engineBlock, Clears: engineevents.ClearsDevice, Capacity: max(card.Blocks, 1)}
-		p.cfg.SetMediaTokens(&table, engineevents.PadsNative)
-		return remote.NewEventFeed(remote.EventFeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.cfg.Log, Table: table})
+		p.Config.SetMediaTokens(&table, engineevents.PadsNative)
+		return remote.NewEventFeed(remote.EventFeedConfig{Events: spec.Events, Replay: spec.Replay, Log: p.Config.Log, Table: table})
 	}
-	p.addWarning(engine.WarnNoEvents, `start it with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}', and name that with events=tcp://HOST:5557`,
+	return p.FollowPaged(card, `start it with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}', and name that with events=tcp://HOST:5557`,
 		"the engine's cache events are not followed: what it has cached is guessed from the requests sent to it")
-	card.KVPredicted = true
-	model, err := cachemodel.NewPagedModel(cachemodel.PagedConfig{BlockSize: card.BlockSize, Capacity: max(card.Blocks, 1)})
-	if err != nil {
-		return nil, err
-	}
-	return remote.PredictedSource(model), nil
 }
 
 // findTokenDialect finds out whether and by which path the server takes and returns tokens.
-func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) error {
-	if p.cfg.Spec.Mode == remote.ModePassthrough || p.cfg.Spec.Mode == remote.ModeAuto && card.Tokenizer.Kind == "engine" {
-		return nil
-	}
-	p.engine.model = p.base.ID
+func (p *serverProbe) findTokenDialect(ctx context.Context, card *engine.Card) (remote.Dialect, error) {
+	var failures []string
 	for _, c := range p.endpoints {
-		ok, err := p.tryDialect(ctx, card, c.dialect)
+		why, err := p.TryDialect(ctx, card, c.dialect, p.probePrompt(card))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if ok {
-			p.dialect, p.choices = c.dialect, c.choices
-			return p.findCachedReporting(ctx, card)
+		if why == nil {
+			p.choices = c.choices
+			return c.dialect, p.findCachedReporting(ctx, card, c.dialect)
 		}
+		failures = append(failures, why.Error())
 	}
-	if p.cfg.Spec.Mode == remote.ModeTokens {
-		return fmt.Errorf("the engine at %s gives no token ids at %s and %s (%s); take vLLM 0.10.2 or later, start it with --enable-scale-out, or set mode=%s", p.cfg.Spec.URL.Host, pathCompletions, pathGenerate, strings.Join(p.failures, "; "), remote.ModePassthrough)
+	why := strings.Join(failures, "; ")
+	if p.Config.Spec.Mode == remote.ModeTokens {
+		return nil, fmt.Errorf("the engine at %s gives no token ids at %s and %s (%s); take vLLM 0.10.2 or later, start it with --enable-scale-out, or set mode=%s", p.Config.Spec.URL.Host, pathCompletions, pathGenerate, why, remote.ModePassthrough)
 	}
-	why := remote.SanitizeMessage(strings.Join(p.failures, "; "))
-	p.addWarning(engine.WarnTextOnly, "take vLLM 0.10.2 or later, or start it with --enable-scale-out", "the engine answers with text only, so that streams cannot move: %.200s", why)
-	return nil
-}
-
-// tryDialect asks for one token, to find out whether the server returns token ids.
-func (p *serverProbe) tryDialect(ctx context.Context, card *engine.Card, d remote.Dialect) (ok bool, err error) {
-	seen, err := remote.ProbePrompt(ctx, p.client, card, d, p.probePrompt(card))
-	if err != nil {
-		switch code := fault.CodeOf(err); {
-		case ctx.Err() != nil:
-			return false, ctx.Err()
-		case code == fault.Overloaded:
-			return false, err
-		}
-		p.failures = append(p.failures, err.Error())
-		return false, nil
-	}
-	if seen.Tokens == 0 {
-		p.failures = append(p.failures, "an answer without token ids")
-	}
-	return seen.Tokens > 0, nil
+	p.AddWarning(engine.WarnTextOnly, "take vLLM 0.10.2 or later, or start it with --enable-scale-out",
+		fmt.Sprintf("the engine answers with text only, so that streams cannot move: %.200s", remote.SanitizeMessage(why)))
+	return nil, nil
 }
 
 // probePrompt returns the prompt of probes: two blocks and one token without meaning.
@@ -398,8 +305,8 @@ func (p *serverProbe) probePrompt(card *engine.Card) []kv.Token {
 
 // findCachedReporting finds out whether the server reports cached tokens: the prompt of the previous probe is
 // now in the cache.
-func (p *serverProbe) findCachedReporting(ctx context.Context, card *engine.Card) error {
-	seen, err := remote.ProbePrompt(ctx, p.client, card, p.dialect, p.probePrompt(card))
+func (p *serverProbe) findCachedReporting(ctx context.Context, card *engine.Card, d remote.Dialect) error {
+	seen, err := remote.ProbePrompt(ctx, p.Client, card, d, p.probePrompt(card))
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -408,7 +315,7 @@ func (p *serverProbe) findCachedReporting(ctx context.Context, card *engine.Card
 	case seen.Cached >= 0:
 		p.cached = remote.ReportsNonzero
 	case strings.EqualFold(p.cache.prefixCaching, "true"):
-		p.addWarning(engine.WarnNoCachedTokens, "start it with --enable-prompt-tokens-details", "the engine does not report cached tokens: what is predicted cannot be checked")
+		p.AddWarning(engine.WarnNoCachedTokens, "start it with --enable-prompt-tokens-details", "the engine does not report cached tokens: what is predicted cannot be checked")
 	}
 	return nil
 }
@@ -422,7 +329,7 @@ func (p *serverProbe) loadScraper() func(context.Context, *remote.LoadGauges) er
 }
 
 func (p *serverProbe) scrapeLoad(ctx context.Context, g *remote.LoadGauges) error {
-	return p.client.FetchMetrics(ctx, pathMetrics, func(text []byte) { parseGauges(text, p.cfg.Spec.Rank, g) })
+	return p.Client.FetchMetrics(ctx, pathMetrics, func(text []byte) { parseGauges(text, p.Config.Spec.Rank, g) })
 }
 
 // parseGauges reads the load of a rank, or of all ranks, and the adapters in memory.

@@ -88,7 +88,7 @@ func openedBy(t testing.TB, s remote.Spec, card engine.Card, change func(*server
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.client.Close)
+	t.Cleanup(p.Client.Close)
 	change(p)
 	e, err := p.openEngine(context.Background())
 	if err != nil {

@@ -30,7 +30,7 @@ func TestSalts(t *testing.T) {
 // TestPrefixCachingOff checks that without a prefix cache nothing is predicted, and there are no salts to
 // prove.
 func TestPrefixCachingOff(t *testing.T) {
-	p := &serverProbe{cfg: &Config{}, cache: cacheConfig{prefixCaching: "False"}}
+	p := &serverProbe{Probe: remote.Probe{Config: &Config{}}, cache: cacheConfig{prefixCaching: "False"}}
 	card := engine.Card{}
 	source, err := p.cacheSource(&card)
 	if err != nil || source != nil || !card.NoPrefixCache || p.saltSupport() != remote.SaltsUnneeded {
@@ -57,10 +57,10 @@ func TestPrefixCachingOn(t *testing.T) {
 	}
 	at := remote.Spec{Kind: "vllm", URL: u}
 	p := &serverProbe{
-		cfg: &Config{Spec: at}, client: remote.NewClient(&at), cache: cacheConfig{prefixCaching: "False"},
-		base: servedModel{ID: "m", Root: "m", MaxModelLen: 512},
+		Probe: remote.Probe{Config: &Config{Spec: at}, Client: remote.NewClient(&at)}, cache: cacheConfig{prefixCaching: "False"},
+		base: remote.ServedModel{ID: "m", Root: "m", MaxModelLen: 512},
 	}
-	defer p.client.Close()
+	defer p.Client.Close()
 	if err := p.checkAlive(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -37,19 +37,13 @@ var (
 	_ remote.Dialect           = (*generateDialect)(nil)
 )
 
-// Open probes the server, waiting while it loads its model, and returns an engine that does nothing until
-// Run. An error says what to set; an Unavailable one means that the server did not answer.
+// Open probes the server, see [remote.Probe.Open].
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	p, err := newProbe(&cfg)
 	if err != nil {
 		return nil, err
 	}
-	e, err := p.openEngine(ctx)
-	if err != nil {
-		p.client.Close()
-		return nil, err
-	}
-	return e, nil
+	return p.openEngine(ctx)
 }
 
 // rankHeaders returns the headers that pin a call to a data-parallel rank.
@@ -70,19 +64,19 @@ func (e *Engine) upstreamModel(lora string) string {
 
 // checkAlive checks that the server answers and serves the same model.
 func (p *serverProbe) checkAlive(ctx context.Context) error {
-	if _, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: "/health"}, 1<<16); err != nil {
+	if err := p.CheckHealth(ctx, "/health"); err != nil {
 		return err
 	}
-	var now modelList
-	if err := now.fetchModels(ctx, p.client); err != nil {
+	now, err := p.Client.ListModels(ctx)
+	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(now.Data, func(m servedModel) bool { return m.ID == p.base.ID })
-	switch host := p.cfg.Spec.URL.Host; {
-	case i < 0 || now.Data[i].Root != p.base.Root:
-		return remote.DifferentEngineError(host, "another model")
-	case now.Data[i].MaxModelLen != p.base.MaxModelLen:
-		return remote.DifferentEngineError(host, "another context length")
+	i := slices.IndexFunc(now, func(m remote.ServedModel) bool { return m.ID == p.base.ID })
+	switch {
+	case i < 0 || now[i].Root != p.base.Root:
+		return p.DifferentError("another model")
+	case now[i].MaxModelLen != p.base.MaxModelLen:
+		return p.DifferentError("another context length")
 	}
 	return p.checkPrefixCacheOff(ctx)
 }
@@ -93,13 +87,13 @@ func (p *serverProbe) checkPrefixCacheOff(ctx context.Context) error {
 	if !p.isPrefixCacheOff() {
 		return nil
 	}
-	text, err := p.client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
+	text, err := p.Client.ReadBody(ctx, &remote.Call{Method: http.MethodGet, Path: pathMetrics}, maxMetrics)
 	if err != nil {
 		return err
 	}
 	now := serverProbe{}
-	if now.cache.parseMetrics(text, p.cfg.Spec.Rank); !now.isPrefixCacheOff() {
-		return remote.DifferentEngineError(p.cfg.Spec.URL.Host, "with other settings (prefix caching is on)")
+	if now.cache.parseMetrics(text, p.Config.Spec.Rank); !now.isPrefixCacheOff() {
+		return p.DifferentError("with other settings (prefix caching is on)")
 	}
 	return nil
 }

@@ -454,7 +454,7 @@ func TestSizesBounded(t *testing.T) {
 			t.Errorf("entry %d is there: %v", i, ok)
 		}
 	}
-	if len(s.mu.entries) != 3 || s.mu.order.Len() != 3 {
-		t.Errorf("%d entries", len(s.mu.entries))
+	if n := s.mu.entries.Len(); n != 3 {
+		t.Errorf("%d entries", n)
 	}
 }

@@ -17,12 +17,17 @@ import (
 // Addresses are "http://host:port" and "https://host:port". The calls of one process to one server
 // are streams of one connection. docs/format/rpc-http.md documents the bytes.
 //
+// net/http closes silent connections, by the wall clock: a process which was stopped for longer than
+// the keep-alive loses its calls.
+//
 // A handler may be ahead of its caller by the credit, plus what HTTP/2 flow control admits into the
 // socket and the caller's stream window.
 type HTTPPlane struct {
 	cfg       HTTPConfig
-	dialer    *httpDialer
 	transport *http.Transport
+	// closed ends with Close, and every call with it.
+	closed context.Context
+	close  context.CancelFunc
 }
 
 var _ Plane = (*HTTPPlane)(nil)
@@ -53,18 +58,21 @@ func NewHTTPPlane(cfg HTTPConfig) (*HTTPPlane, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	d := newHTTPDialer(cfg.KeepAlive, cfg.ClientTLS)
 	conf := cfg.http2Config()
 	conf.StrictMaxConcurrentRequests = true
-	return &HTTPPlane{cfg: cfg, dialer: d, transport: &http.Transport{
-		DialContext:        d.dialPlain,
-		DialTLSContext:     d.dialTLS,
-		MaxConnsPerHost:    1,
-		IdleConnTimeout:    httpIdle,
-		DisableCompression: true,
-		Protocols:          http2Only(),
-		HTTP2:              conf,
-	}}, nil
+	timeout := min(cfg.KeepAlive, httpDial)
+	p := &HTTPPlane{cfg: cfg, transport: &http.Transport{
+		DialContext:         newHTTPDialer(timeout).dialContext,
+		TLSClientConfig:     cfg.ClientTLS.Clone(),
+		TLSHandshakeTimeout: timeout,
+		MaxConnsPerHost:     1,
+		IdleConnTimeout:     httpIdle,
+		DisableCompression:  true,
+		Protocols:           http2Only(),
+		HTTP2:               conf,
+	}}
+	p.closed, p.close = context.WithCancel(context.Background())
+	return p, nil
 }
 
 // http2Config returns the settings common to both ends of a connection.
@@ -72,8 +80,8 @@ func (c *HTTPConfig) http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxReceiveBufferPerStream: httpWindow,
 		SendPingTimeout:           c.KeepAlive / 2,
-		PingTimeout:               lateShare * c.KeepAlive, // silenceConn closes sooner
-		WriteByteTimeout:          lateShare * c.KeepAlive,
+		PingTimeout:               c.KeepAlive / 2,
+		WriteByteTimeout:          c.KeepAlive,
 	}
 }
 
@@ -87,8 +95,8 @@ func http2Only() *http.Protocols {
 // Close closes the connections of callers. Calls in progress and later calls end with Unavailable.
 // It does not affect servers. It is idempotent.
 func (p *HTTPPlane) Close() {
-	p.transport.CloseIdleConnections()
-	p.dialer.closeAll()
+	p.close()
+	p.transport.CloseIdleConnections() // each call closes the connection which it was the last to use
 }
 
 // Serve implements Plane. addr is "host:port" or a URL. An address in use is a Conflict. Handlers
@@ -116,12 +124,11 @@ func (p *HTTPPlane) Serve(ctx context.Context, addr string, h Handler, ready fun
 		HTTP2:             conf,
 		ReadHeaderTimeout: bodyTimeout,
 		IdleTimeout:       2 * httpIdle, // longer than the caller's
-		ConnState:         watchActive(p.cfg.KeepAlive),
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(p.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan error, 1)
-	go func() { done <- p.serveListener(srv, silenceListener{l}) }()
+	go func() { done <- p.serveListener(srv, l) }()
 	if ready != nil {
 		ready(p.urlScheme() + "://" + told)
 	}

@@ -33,7 +33,9 @@ func (p *HTTPPlane) Call(ctx context.Context, addr, method string, body []byte, 
 	src.mu.b = body
 	defer src.closeReaders()
 	rctx, cancel := context.WithCancel(context.WithValue(ctx, callStartKey{}, time.Now()))
+	defer p.closeIdleIfClosed()
 	defer cancel() // resets the stream unless it has ended
+	defer context.AfterFunc(p.closed, cancel)()
 
 	req := &http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host, Header: make(http.Header),
@@ -60,6 +62,13 @@ func (p *HTTPPlane) Call(ctx context.Context, addr, method string, body []byte, 
 	return receiveHTTP(ctx, resp.Body, addr, method, recv)
 }
 
+// closeIdleIfClosed closes the connections without calls once the plane is closed.
+func (p *HTTPPlane) closeIdleIfClosed() {
+	if p.closed.Err() != nil {
+		p.transport.CloseIdleConnections()
+	}
+}
+
 // unexpectedAnswer returns the error for a response which does not come from this plane.
 func (p *HTTPPlane) unexpectedAnswer(resp *http.Response, addr, method string) error {
 	if resp.StatusCode == http.StatusUnauthorized {
@@ -70,7 +79,8 @@ func (p *HTTPPlane) unexpectedAnswer(resp *http.Response, addr, method string) e
 
 // receiveHTTP passes the frames of an answer to recv until the answer ends.
 func receiveHTTP(ctx context.Context, body io.Reader, addr, method string, recv func([]byte) error) error {
-	r := recordReader{r: bufio.NewReader(body)}
+	in := bufio.NewReader(body)
+	r := recordReader{r: in}
 	for {
 		frame, ended, end, err := r.nextFrame()
 		switch {
@@ -89,7 +99,7 @@ func receiveHTTP(ctx context.Context, body io.Reader, addr, method string, recv 
 		}
 		// The end of the stream arrives with the last record. A stream which was read to its end
 		// need not be reset.
-		_, _ = r.r.Peek(1)
+		_, _ = in.Peek(1)
 		if err := contextErr(ctx); err != nil {
 			return err // the handler's error only echoes it
 		}

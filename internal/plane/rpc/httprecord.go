@@ -1,7 +1,7 @@
 package rpc
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -21,8 +21,6 @@ const (
 	recordGrease = 0x80
 
 	recordHead = 5
-	// readStep is the memory that a record gets before any of it has arrived, in bytes.
-	readStep = 64 << 10
 )
 
 // appendRecordHead appends the header of a record with a payload of n bytes.
@@ -53,9 +51,10 @@ func appendGreaseRecord(dst []byte) []byte {
 
 // recordReader reads the records of one answer.
 type recordReader struct {
-	r    *bufio.Reader
+	r    io.Reader
 	head [recordHead]byte
-	buf  []byte // of the most recent record
+	buf  bytes.Buffer     // the most recent record
+	part io.LimitedReader // of r
 }
 
 // nextFrame returns the next frame, which is valid until the next call of nextFrame, or reports
@@ -96,24 +95,16 @@ func (r *recordReader) readRecord() (typ byte, payload []byte, err error) {
 // readBytes returns the next n bytes. The buffer grows with the bytes received, not with the size
 // announced.
 func (r *recordReader) readBytes(n int) ([]byte, error) {
-	if cap(r.buf) > maxKeptFrame {
-		r.buf = nil
+	if r.buf.Cap() > maxKeptFrame {
+		r.buf = bytes.Buffer{}
 	}
-	b := r.buf[:0]
-	for len(b) < n {
-		if len(b) == cap(b) {
-			grown := make([]byte, len(b), min(n, max(2*cap(b), readStep)))
-			copy(grown, b)
-			b, r.buf = grown, grown
-		}
-		at := len(b)
-		b = b[:min(n, cap(b))]
-		if _, err := io.ReadFull(r.r, b[at:]); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
-		}
+	r.buf.Reset()
+	r.part = io.LimitedReader{R: r.r, N: int64(n)}
+	if _, err := r.buf.ReadFrom(&r.part); err != nil {
+		return nil, err
 	}
-	return b, nil
+	if r.part.N > 0 {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return r.buf.Bytes(), nil
 }

@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"net/http"
@@ -129,7 +128,7 @@ func (s *httpServer) readBody(w http.ResponseWriter, r *http.Request, method str
 	err := c.SetReadDeadline(time.Now().Add(bodyTimeout))
 	var body []byte
 	if err == nil {
-		in := recordReader{r: bufio.NewReader(r.Body)}
+		in := recordReader{r: r.Body}
 		body, err = in.readBytes(int(n))
 	}
 	if err == nil {
