@@ -6,6 +6,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
 )
 
 // BuildCall builds the call to /completion for one choice.
@@ -23,7 +24,7 @@ func (d *completionDialect) BuildCall(p *remote.SubRequest, call *remote.Call) e
 	call.Path = "/completion"
 	call.Wait = -1 // the server sends no header while a request waits for a slot
 	b := append(call.Large.B, `{"prompt":`...)
-	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
+	b = strictjson.AppendTokens(b, p.Request.Prompt, p.Generated)
 	b = append(b, `,"return_tokens":true,"stream":`...)
 	leg := d.planCall(p)
 	if leg.whole {
@@ -106,7 +107,7 @@ func (d *completionDialect) appendSampling(b []byte, p *remote.SubRequest, leg c
 		b = append(b, ',', '"')
 		b = append(b, name...)
 		b = append(b, '"', ':')
-		b = remote.AppendFloat(b, v)
+		b = strictjson.AppendFloat(b, v)
 	}
 	number("temperature", s.Temperature)
 	number("top_k", float64(s.TopK))
@@ -142,7 +143,7 @@ func (d *completionDialect) appendBias(b []byte, p *remote.SubRequest, leg callP
 	}
 	for _, t := range p.Request.Sampling.Bias {
 		entry(t.Token)
-		b = append(remote.AppendFloat(b, float64(t.Bias)), ']')
+		b = append(strictjson.AppendFloat(b, float64(t.Bias)), ']')
 	}
 	if leg.noStop {
 		for _, t := range d.stopTokens(p) {

@@ -76,16 +76,16 @@ func (d *generateDialect) appendSampling(b []byte, p *remote.SubRequest) []byte 
 	float := func(name string, v, unless float64) {
 		if v != unless {
 			field(name)
-			b = remote.AppendFloat(b, v)
+			b = strictjson.AppendFloat(b, v)
 		}
 	}
 	b = append(b, `{"max_new_tokens":`...)
 	b = strconv.AppendInt(b, int64(p.MaxTokens), 10)
 	field("temperature")
-	b = remote.AppendFloat(b, s.Temperature)
+	b = strictjson.AppendFloat(b, s.Temperature)
 	// Zero means off; write it, or the checkpoint's defaults would apply.
 	field("top_p")
-	b = remote.AppendFloat(b, orOne(s.TopP))
+	b = strictjson.AppendFloat(b, orOne(s.TopP))
 	field("top_k")
 	if s.TopK > 0 {
 		b = strconv.AppendInt(b, int64(s.TopK), 10)
@@ -93,9 +93,9 @@ func (d *generateDialect) appendSampling(b []byte, p *remote.SubRequest) []byte 
 		b = append(b, "-1"...)
 	}
 	field("min_p")
-	b = remote.AppendFloat(b, s.MinP)
+	b = strictjson.AppendFloat(b, s.MinP)
 	field("repetition_penalty")
-	b = remote.AppendFloat(b, orOne(s.RepetitionPenalty))
+	b = strictjson.AppendFloat(b, orOne(s.RepetitionPenalty))
 	float("presence_penalty", s.PresencePenalty, 0)
 	float("frequency_penalty", s.FrequencyPenalty, 0)
 	if p.MinTokens > 0 {
@@ -109,7 +109,7 @@ func (d *generateDialect) appendSampling(b []byte, p *remote.SubRequest) []byte 
 	}
 	if len(p.Request.Stop.Tokens) > 0 {
 		field("stop_token_ids")
-		b = remote.AppendTokens(b, p.Request.Stop.Tokens)
+		b = strictjson.AppendTokens(b, p.Request.Stop.Tokens)
 	}
 	if p.Request.Stop.IgnoreEOS {
 		field("ignore_eos")
@@ -142,7 +142,7 @@ func appendBias(b []byte, bias []engine.TokenBias) []byte {
 		b = append(b, '"')
 		b = strconv.AppendUint(b, uint64(t.Token), 10)
 		b = append(b, '"', ':')
-		b = remote.AppendFloat(b, float64(t.Bias))
+		b = strictjson.AppendFloat(b, float64(t.Bias))
 	}
 	return append(b, '}')
 }

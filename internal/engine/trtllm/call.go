@@ -21,7 +21,7 @@ func (d *completionsDialect) BuildCall(p *remote.SubRequest, call *remote.Call) 
 	b := append(call.Large.B, `{"model":`...)
 	b = strictjson.AppendString(b, d.model)
 	b = append(b, `,"prompt":`...)
-	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
+	b = strictjson.AppendTokens(b, p.Request.Prompt, p.Generated)
 	b = append(b, `,"stream":true,"stream_options":{"include_usage":true},"detokenize":false,"add_special_tokens":false`...)
 	b = d.appendSampling(b, p)
 	if salt := p.Request.Salt.Namespace; salt != "" {
@@ -51,7 +51,7 @@ func (d *completionsDialect) appendSampling(b []byte, p *remote.SubRequest) []by
 			b = append(b, ',', '"')
 			b = append(b, name...)
 			b = append(b, '"', ':')
-			b = remote.AppendFloat(b, v)
+			b = strictjson.AppendFloat(b, v)
 		}
 	}
 	number("max_tokens", float64(p.MaxTokens), -1)
@@ -73,7 +73,7 @@ func (d *completionsDialect) appendSampling(b []byte, p *remote.SubRequest) []by
 	number("min_tokens", float64(p.MinTokens), 0)
 	if len(p.Request.Stop.Tokens) > 0 {
 		b = append(b, `,"stop_token_ids":`...)
-		b = remote.AppendTokens(b, p.Request.Stop.Tokens)
+		b = strictjson.AppendTokens(b, p.Request.Stop.Tokens)
 	}
 	if p.Request.Stop.IgnoreEOS {
 		b = append(b, `,"ignore_eos":true`...)
@@ -86,7 +86,7 @@ func (d *completionsDialect) appendSampling(b []byte, p *remote.SubRequest) []by
 		}
 		b = strconv.AppendUint(b, uint64(t.Token), 10)
 		b = append(b, `":`...)
-		b = remote.AppendFloat(b, float64(t.Bias))
+		b = strictjson.AppendFloat(b, float64(t.Bias))
 	}
 	if len(s.Bias) > 0 {
 		b = append(b, '}')

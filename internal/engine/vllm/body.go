@@ -63,7 +63,7 @@ func appendSampling(b []byte, p *remote.SubRequest) []byte {
 	}
 	if len(p.Request.Stop.Tokens) > 0 {
 		b = append(b, `,"stop_token_ids":`...)
-		b = remote.AppendTokens(b, p.Request.Stop.Tokens)
+		b = strictjson.AppendTokens(b, p.Request.Stop.Tokens)
 	}
 	if len(s.Bias) > 0 {
 		b = appendBias(b, s.Bias)
@@ -73,7 +73,7 @@ func appendSampling(b []byte, p *remote.SubRequest) []byte {
 
 func appendFloatField(b []byte, name string, v float64) []byte {
 	b = append(append(append(b, ',', '"'), name...), '"', ':')
-	return remote.AppendFloat(b, v)
+	return strictjson.AppendFloat(b, v)
 }
 
 func appendIntField(b []byte, name string, v int64) []byte {
