@@ -62,7 +62,7 @@ var mayImportOnly = map[string][]string{
 	"internal/backoff":    {},
 	"internal/bounded":    {},
 	"internal/reload":     {},
-	"internal/strictjson": {"core/fault"},
+	"internal/strictjson": {"core/fault", "core/kv"},
 	"internal/zmtp":       {"internal/backoff"},
 	"cmd/penstock":        {"core/route", "internal/node", "internal/config", "internal/simcluster", "internal/replay", "internal/replay/", "internal/engine/sim"},
 	"internal/simcluster": {"core/", "internal/engine", "internal/engine/sim", "internal/replay"}, // machines, not services

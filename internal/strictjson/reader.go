@@ -1,8 +1,11 @@
-// Package strictjson reads untrusted JSON strictly, and writes JSON strings.
+// Package strictjson reads JSON from outside without reflection, and writes JSON strings and numbers.
 //
-// A [Reader] is a strict cursor: what encoding/json accepts (duplicate keys, keys in a different
-// case, lone surrogates, invalid UTF-8) is an error here, sizes are bounded, and an error names the
-// field by its path and the expected type in JSON's terms.
+// A [Reader] reads the requests of clients: what encoding/json accepts (duplicate keys, keys in a
+// different case, lone surrogates, invalid UTF-8) is an error here, sizes are bounded, and an error
+// names the field by its path and the expected type in JSON's terms.
+//
+// A [Cursor] reads the answers of engines and the values of templates: it does not allocate, checks
+// what it reads, and skips the rest.
 package strictjson
 
 import (
@@ -43,8 +46,7 @@ const (
 // The work is linear in the text. The memory of a Reader is bounded by its depth and the keys of
 // the open objects.
 type Reader struct {
-	data     []byte
-	pos      int
+	scanner
 	depth    int
 	path     []pathStep
 	seen     keyStack
@@ -168,17 +170,6 @@ func (r *Reader) unexpectedError() error {
 	return r.syntaxError("unexpected character")
 }
 
-func (r *Reader) skipSpace() {
-	for r.pos < len(r.data) {
-		switch r.data[r.pos] {
-		case ' ', '\t', '\n', '\r':
-			r.pos++
-		default:
-			return
-		}
-	}
-}
-
 // Kind returns the type of the next value without reading it.
 func (r *Reader) Kind() Kind {
 	r.skipSpace()
@@ -211,10 +202,9 @@ func (r *Reader) ReadNull() (bool, error) {
 }
 
 func (r *Reader) readWord(w string) error {
-	if len(r.data)-r.pos < len(w) || string(r.data[r.pos:r.pos+len(w)]) != w {
+	if !r.skipWord(w) {
 		return r.syntaxError("unexpected character")
 	}
-	r.pos += len(w)
 	return nil
 }
 
@@ -235,7 +225,7 @@ func (r *Reader) ReadFloat() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	f, err := strconv.ParseFloat(string(lit), 64)
+	f, err := ParseFloat(lit)
 	if err != nil {
 		return 0, r.rangeError()
 	}
@@ -331,14 +321,13 @@ func (r *Reader) readKey() ([]byte, error) {
 	if r.skipSpace(); r.pos >= len(r.data) || r.data[r.pos] != '"' {
 		return nil, r.unexpectedError()
 	}
-	s, err := r.scanString()
-	if err != nil {
-		return nil, err
+	s, problem := r.scanString()
+	if problem != "" {
+		return nil, r.syntaxError(problem)
 	}
-	if r.skipSpace(); r.pos >= len(r.data) || r.data[r.pos] != ':' {
+	if r.skipSpace(); !r.skipByte(':') {
 		return nil, r.unexpectedError()
 	}
-	r.pos++
 	if s.isLiteral() {
 		return r.data[s.start:s.end:s.end], nil
 	}

@@ -9,8 +9,10 @@ func (r *Reader) SkipValue() error {
 	}
 	switch c := r.data[r.pos]; {
 	case c == '"':
-		_, err := r.scanString()
-		return err
+		if _, problem := r.scanString(); problem != "" {
+			return r.syntaxError(problem)
+		}
+		return nil
 	case c == '-' || '0' <= c && c <= '9':
 		return r.skipNumber()
 	case c == '{':

@@ -86,6 +86,9 @@ func AppendInt(dst []byte, opening string, n int) []byte {
 	return strconv.AppendInt(append(dst, opening...), int64(n), 10)
 }
 
+// AppendFloat appends a number.
+func AppendFloat(dst []byte, v float64) []byte { return strconv.AppendFloat(dst, v, 'g', -1, 64) }
+
 // AppendComma appends the comma before element i of an array: none before the first.
 func AppendComma(dst []byte, i int) []byte {
 	if i == 0 {

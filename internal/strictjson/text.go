@@ -14,9 +14,9 @@ func (r *Reader) ReadString() (string, error) {
 	if r.Kind() != StringKind {
 		return "", r.WrongTypeError("a string")
 	}
-	s, err := r.scanString()
-	if err != nil {
-		return "", err
+	s, problem := r.scanString()
+	if problem != "" {
+		return "", r.syntaxError(problem)
 	}
 	return s.decode(r.data), nil
 }
@@ -52,36 +52,37 @@ func (s stringSpan) decode(data []byte) string {
 	return b.String()
 }
 
-// scanString advances past the string whose opening quote is next.
-func (r *Reader) scanString() (stringSpan, error) {
-	data := r.data
-	s := stringSpan{start: r.pos + 1}
+// scanString advances past the string whose opening quote is next. If the string is not valid, it
+// advances to the problem and returns its name.
+func (x *scanner) scanString() (s stringSpan, problem string) {
+	data := x.data
+	s = stringSpan{start: x.pos + 1}
 	for i := s.start; i < len(data); {
 		if i += plainRun(data[i:]); i == len(data) {
 			break
 		}
 		switch c := data[i]; {
 		case c == '"':
-			r.pos, s.end = i+1, i
+			x.pos, s.end = i+1, i
 			s.size += i - s.start
-			return s, nil
+			return s, ""
 		case c == '\\':
 			char, n := decodeEscape(data[i:])
 			if n == 0 {
-				r.pos = i
-				return s, r.syntaxError("invalid escape in a string")
+				x.pos = i
+				return s, "invalid escape in a string"
 			}
 			s.size += utf8.RuneLen(char) - n
 			i += n
 		case c < ' ':
-			r.pos = i
-			return s, r.syntaxError("control character in a string")
+			x.pos = i
+			return s, "control character in a string"
 		default:
 			i++
 		}
 	}
-	r.pos = len(data)
-	return s, r.syntaxError("unexpected end")
+	x.pos = len(data)
+	return s, "unexpected end"
 }
 
 // plainRun returns how many bytes at the start of s have no special meaning in a string. It

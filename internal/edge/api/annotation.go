@@ -102,7 +102,7 @@ func (a *Annotated) AppendMembers(dst []byte) []byte {
 		dst = strictjson.AppendString(append(dst, `,"formatted_prompt":`...), *a.Prompt)
 	}
 	if a.Tokens != nil {
-		dst = AppendTokens(append(dst, `,"token_ids":`...), a.Tokens)
+		dst = strictjson.AppendTokens(append(dst, `,"token_ids":`...), a.Tokens)
 	}
 	if a.Metrics != nil {
 		dst = a.Metrics.Append(append(dst, `,"llm_metrics":`...))

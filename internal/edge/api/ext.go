@@ -68,19 +68,9 @@ func appendQueryAnswer(dst []byte, q *QueryAnswer, a *Annotated) []byte {
 	dst = appendWorkerFields(dst, q.Worker)
 	dst = strictjson.AppendInt(dst, `,"overlap_blocks":`, q.OverlapBlocks)
 	dst = append(dst, `,"token_ids":`...)
-	dst = AppendTokens(dst, q.Tokens)
+	dst = strictjson.AppendTokens(dst, q.Tokens)
 	if q.TextOnly != "" {
 		dst = strictjson.AppendMember(dst, `,"text_only":`, q.TextOnly)
 	}
 	return append(a.AppendMembers(dst), '}')
-}
-
-// AppendTokens appends token ids as a JSON array.
-func AppendTokens(dst []byte, tokens []kv.Token) []byte {
-	dst = append(dst, '[')
-	for i, t := range tokens {
-		dst = strictjson.AppendComma(dst, i)
-		dst = strconv.AppendUint(dst, uint64(t), 10)
-	}
-	return append(dst, ']')
 }

@@ -25,7 +25,7 @@ func AppendAnnotationEvents(dst []byte, a *api.Annotated) []byte {
 		dst = appendAnnotation(dst, api.FormattedPrompt, *a.Prompt)
 	}
 	if a.Tokens != nil {
-		dst = appendAnnotation(dst, api.TokenIDs, string(api.AppendTokens(nil, a.Tokens)))
+		dst = appendAnnotation(dst, api.TokenIDs, string(strictjson.AppendTokens(nil, a.Tokens)))
 	}
 	return dst
 }
@@ -49,6 +49,6 @@ func AppendQueryEvents(dst []byte, q *api.QueryAnswer) []byte {
 	dst = append(dst, "event: worker_instance_id\n: \""...)
 	dst = strconv.AppendUint(dst, uint64(q.Worker.ID), 10)
 	dst = append(dst, "\"\n\nevent: token_data\n: "...)
-	dst = api.AppendTokens(dst, q.Tokens)
+	dst = strictjson.AppendTokens(dst, q.Tokens)
 	return append(dst, "\n\n"...)
 }

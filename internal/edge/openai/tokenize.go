@@ -125,7 +125,7 @@ func AppendTokenized(dst []byte, a *Tokenized) []byte {
 	dst = strictjson.AppendInt(dst, `{"count":`, len(a.Tokens))
 	dst = strictjson.AppendInt(dst, `,"max_model_len":`, a.ContextLength)
 	dst = append(dst, `,"tokens":`...)
-	dst = api.AppendTokens(dst, a.Tokens)
+	dst = strictjson.AppendTokens(dst, a.Tokens)
 	dst = append(dst, `,"token_strs":`...)
 	if a.Text == nil {
 		return append(dst, "null}"...)

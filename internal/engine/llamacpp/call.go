@@ -7,6 +7,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
 )
 
 // BuildCall builds the call to /completion for one choice.
@@ -24,7 +25,7 @@ func (d *completionDialect) BuildCall(p *remote.SubRequest, call *remote.Call) e
 	call.Path = "/completion"
 	call.Wait = -1 // the server sends no header while a request waits for a slot
 	b := append(call.Large.B, `{"prompt":`...)
-	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
+	b = strictjson.AppendTokens(b, p.Request.Prompt, p.Generated)
 	b = append(b, `,"return_tokens":true,"stream":`...)
 	leg := d.planCall(p)
 	if leg.whole {
@@ -136,7 +137,7 @@ func (d *completionDialect) appendBias(b []byte, p *remote.SubRequest, leg callP
 	}
 	for _, t := range p.Request.Sampling.Bias {
 		entry(t.Token)
-		b = append(remote.AppendFloat(b, float64(t.Bias)), ']')
+		b = append(strictjson.AppendFloat(b, float64(t.Bias)), ']')
 	}
 	if leg.noStop {
 		for _, t := range d.stopTokens(p) {

@@ -8,6 +8,7 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
 )
 
 // completionEvent is an event of a response of /completion, or the whole response if it is no stream.
@@ -131,7 +132,7 @@ func readLogprobs(p *remote.SubRequest, e *completionEvent, n int) ([]engine.Log
 	}
 	p.Logprobs = p.Logprobs[:0]
 	p.Top = slices.Grow(p.Top[:0], n*p.Request.Logprobs) // so that slices of it stay valid
-	c := remote.NewCursor(e.probs)
+	c := strictjson.NewCursor(e.probs)
 	for c.Open('['); c.More(']'); {
 		var l engine.Logprob
 		from, named := len(p.Top), false
@@ -165,7 +166,7 @@ func readLogprobs(p *remote.SubRequest, e *completionEvent, n int) ([]engine.Log
 }
 
 // readAlternatives reads the most likely tokens and keeps as many as requested.
-func readAlternatives(p *remote.SubRequest, c *remote.JSONCursor, from int) {
+func readAlternatives(p *remote.SubRequest, c *strictjson.Cursor, from int) {
 	for c.Open('['); c.More(']'); {
 		var l engine.TokenLogprob
 		for c.Open('{'); c.More('}'); {
@@ -185,7 +186,7 @@ func readAlternatives(p *remote.SubRequest, c *remote.JSONCursor, from int) {
 }
 
 // readLogprob reads a log-probability: not above 0, nor infinite.
-func readLogprob(c *remote.JSONCursor) float32 {
+func readLogprob(c *strictjson.Cursor) float32 {
 	if c.SkipNull() {
 		return -math.MaxFloat32
 	}
@@ -197,7 +198,7 @@ func readLogprob(c *remote.JSONCursor) float32 {
 func decodeEvent(data []byte, tokens []kv.Token) (completionEvent, error) {
 	e := completionEvent{tokens: tokens, slot: -1, predicted: -1, cached: -1}
 	progress := false
-	c := remote.NewCursor(data)
+	c := strictjson.NewCursor(data)
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
 		case c.SkipNull():
@@ -236,7 +237,7 @@ func decodeEvent(data []byte, tokens []kv.Token) (completionEvent, error) {
 }
 
 // readCached reads the number of cached tokens from member name of an object.
-func (e *completionEvent) readCached(c *remote.JSONCursor, name string) {
+func (e *completionEvent) readCached(c *strictjson.Cursor, name string) {
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) == name && !c.NextIs('-') {
 			e.cached = readCount(c)
@@ -247,4 +248,4 @@ func (e *completionEvent) readCached(c *remote.JSONCursor, name string) {
 }
 
 // readCount reads a count.
-func readCount(c *remote.JSONCursor) int { return int(max(min(c.ReadInt(), math.MaxInt32), -1)) }
+func readCount(c *strictjson.Cursor) int { return int(max(min(c.ReadInt(), math.MaxInt32), -1)) }

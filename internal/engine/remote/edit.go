@@ -43,7 +43,7 @@ type bodyPatch struct {
 
 // bodyEditor reads a client's request and records the changes in the order of the body.
 type bodyEditor struct {
-	c       JSONCursor
+	c       strictjson.Cursor
 	patches []bodyPatch
 	parts   []mediaPart // parts that show media
 	members int         // of the object
@@ -53,7 +53,7 @@ type bodyEditor struct {
 // streams, and names of media. All other bytes stay the same, except that names which the client gave to
 // media are removed: a client that knew such a name could get the media which another client sent under it.
 func editRequestBody(dst, body []byte, w *editOptions) (editedBody, error) {
-	e := bodyEditor{c: NewCursor(body)}
+	e := bodyEditor{c: strictjson.NewCursor(body)}
 	out, name, options, asked, err := e.readMembers(w)
 	if err != nil {
 		return out, err
@@ -159,7 +159,7 @@ func (e *bodyEditor) readKey() ([]byte, error) {
 
 // wantsUsage reports whether stream_options ask for usage (include_usage).
 func wantsUsage(options []byte) bool {
-	c := NewCursor(options)
+	c := strictjson.NewCursor(options)
 	wants := false
 	if !c.NextIs('{') {
 		return false

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"penstock/core/kv"
+	"penstock/internal/strictjson"
 )
 
 // EventTemplate holds the last event of a stream that contained tokens of one choice and nothing else, and
@@ -62,19 +63,22 @@ func (a *EventTemplate) MatchTokens(data []byte, dst []kv.Token) (choice int, to
 	if !a.learned || !bytes.HasPrefix(data, a.before) {
 		return 0, dst, false
 	}
-	c := JSONCursor{data: data, pos: len(a.before)}
+	rest := data[len(a.before):]
 	if a.hasText {
-		if c.pos == len(data) || data[c.pos] != '"' {
+		if len(rest) == 0 || rest[0] != '"' {
 			return 0, dst, false
 		}
-		c.skipString()
+		text := strictjson.NewCursor(rest)
+		text.Skip()
+		rest = rest[text.Pos():]
 	}
-	if c.err != nil || !bytes.HasPrefix(data[c.pos:], a.between) {
+	if !bytes.HasPrefix(rest, a.between) {
 		return 0, dst, false
 	}
-	c.pos += len(a.between)
+	rest = rest[len(a.between):]
+	c := strictjson.NewCursor(rest)
 	tokens = c.ReadTokens(dst)
-	if c.err != nil || !bytes.Equal(data[c.pos:], a.after) {
+	if c.Err() != nil || !bytes.Equal(rest[c.Pos():], a.after) {
 		return 0, dst, false
 	}
 	return a.choice, tokens, true

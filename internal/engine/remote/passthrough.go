@@ -11,6 +11,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
+	"penstock/internal/strictjson"
 )
 
 // The paths of conversations and of plain prompts.
@@ -253,7 +254,7 @@ func parseUsage(data []byte) (eventUsage, error) {
 	s := eventUsage{prompt: -1, output: -1, cached: -1}
 	usage := bytes.Contains(data, []byte(`"usage"`))
 	failed := bytes.Contains(data, []byte(`"error"`))
-	c := NewCursor(data)
+	c := strictjson.NewCursor(data)
 	if !c.NextIs('{') {
 		return s, nil
 	}
@@ -296,7 +297,7 @@ func parseUsage(data []byte) (eventUsage, error) {
 }
 
 // countElements skips an array and counts its elements.
-func countElements(c *JSONCursor) int {
+func countElements(c *strictjson.Cursor) int {
 	if !c.NextIs('[') {
 		c.Skip()
 		return -1
@@ -309,7 +310,7 @@ func countElements(c *JSONCursor) int {
 }
 
 // readNested reads the usage of an object inside an event.
-func (s *eventUsage) readNested(c *JSONCursor) {
+func (s *eventUsage) readNested(c *strictjson.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) == "usage" && c.NextIs('{') {
 			s.readUsage(c)
@@ -320,7 +321,7 @@ func (s *eventUsage) readNested(c *JSONCursor) {
 }
 
 // readUsage reads the numbers of tokens by their names in the APIs.
-func (s *eventUsage) readUsage(c *JSONCursor) {
+func (s *eventUsage) readUsage(c *strictjson.Cursor) {
 	if !c.NextIs('{') {
 		c.Skip()
 		return
@@ -351,7 +352,7 @@ func (s *eventUsage) readUsage(c *JSONCursor) {
 }
 
 // readCount reads a number of tokens; -1 for null.
-func readCount(c *JSONCursor) int {
+func readCount(c *strictjson.Cursor) int {
 	if c.SkipNull() {
 		return -1
 	}

@@ -1,6 +1,10 @@
 package remote
 
-import "bytes"
+import (
+	"bytes"
+
+	"penstock/internal/strictjson"
+)
 
 // MetricSample is one line of Prometheus' text format. Its slices point into the text.
 type MetricSample struct {
@@ -47,7 +51,7 @@ func parseSample(line []byte) (s MetricSample, ok bool) {
 	if i := bytes.IndexAny(rest, " \t\r"); i >= 0 {
 		rest = rest[:i]
 	}
-	v, err := parseFloat(rest)
+	v, err := strictjson.ParseFloat(rest)
 	s.Value = v
 	return s, err == nil && len(rest) > 0
 }

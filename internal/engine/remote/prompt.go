@@ -5,6 +5,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/engine"
+	"penstock/internal/strictjson"
 )
 
 // FetchPrompt calls ask to fetch the tokens of a prompt from the engine, unless it is down, and checks them
@@ -26,7 +27,7 @@ func (b *Base) FetchPrompt(ctx context.Context, attempt uint32, ask func(context
 
 // ParseTokenize reads the "tokens" of a response of /tokenize into p.
 func ParseTokenize(body []byte, p *engine.Preprocessed) error {
-	c := NewCursor(body)
+	c := strictjson.NewCursor(body)
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) == "tokens" {
 			p.Tokens = c.ReadTokens(p.Tokens[:0])

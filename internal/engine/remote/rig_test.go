@@ -14,6 +14,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
+	"penstock/internal/strictjson"
 
 	"go.uber.org/goleak"
 )
@@ -27,7 +28,7 @@ type plain struct{}
 func (plain) BuildCall(p *SubRequest, call *Call) error {
 	call.Path = "/tokens"
 	prompt, generated := p.PromptTokens()
-	call.Large.B = AppendTokens(call.Large.B, prompt, generated)
+	call.Large.B = strictjson.AppendTokens(call.Large.B, prompt, generated)
 	return nil
 }
 
@@ -35,7 +36,7 @@ func (plain) HandleEvent(p *SubRequest, data []byte) error {
 	if string(data) == "[DONE]" {
 		return io.EOF
 	}
-	c := NewCursor(data)
+	c := strictjson.NewCursor(data)
 	finish, index, cached := engine.NotFinished, 0, -1
 	p.Tokens = p.Tokens[:0]
 	for c.Open('{'); c.More('}'); {

@@ -441,7 +441,7 @@ func (b *Base) saltProbe(way string) (func(ctx context.Context, salt string) (ca
 	case pathCompletions:
 		prompt := b.randomPrompt()
 		b.cache.noteProbe(prompt)
-		list := AppendTokens(nil, prompt)
+		list := strictjson.AppendTokens(nil, prompt)
 		return func(ctx context.Context, salt string) (int, error) { return b.probePassthrough(ctx, way, list, salt) }, nil
 	default:
 		b.cache.noteSaltedCall()

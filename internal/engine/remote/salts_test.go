@@ -14,6 +14,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
+	"penstock/internal/strictjson"
 )
 
 // TestSaltAnswers checks that only hits under the same salt, before and after misses under other salts, prove
@@ -47,7 +48,7 @@ type salted struct{ plain }
 
 func (salted) BuildCall(p *SubRequest, call *Call) error {
 	call.Path = "/tokens"
-	call.Large.B = fmt.Appendf(call.Large.B, `{"s":%q,"p":%s}`, p.Request.Salt.Namespace, AppendTokens(nil, p.Request.Prompt))
+	call.Large.B = fmt.Appendf(call.Large.B, `{"s":%q,"p":%s}`, p.Request.Salt.Namespace, strictjson.AppendTokens(nil, p.Request.Prompt))
 	return nil
 }
 

@@ -91,7 +91,7 @@ func (d *generateDialect) appendSampling(b []byte, p *remote.SubRequest) []byte 
 	}
 	if len(p.Request.Stop.Tokens) > 0 {
 		field("stop_token_ids")
-		b = remote.AppendTokens(b, p.Request.Stop.Tokens)
+		b = strictjson.AppendTokens(b, p.Request.Stop.Tokens)
 	}
 	if p.Request.Stop.IgnoreEOS {
 		field("ignore_eos")

@@ -124,7 +124,7 @@ func (d *generateDialect) readLogprobs(p *remote.SubRequest, e *generateEvent, n
 	if n == 0 {
 		return nil
 	}
-	c := remote.NewCursor(e.logprobs)
+	c := strictjson.NewCursor(e.logprobs)
 	for c.Open('['); c.More(']'); {
 		token, v := readLogprobPair(&c)
 		p.Logprobs = append(p.Logprobs, engine.Logprob{Token: token, Logprob: v})
@@ -143,7 +143,7 @@ func (d *generateDialect) readLogprobs(p *remote.SubRequest, e *generateEvent, n
 // readAlternatives reads the most likely alternatives for each of the last n tokens.
 func readAlternatives(p *remote.SubRequest, data []byte, n int) error {
 	total := 0
-	c := remote.NewCursor(data)
+	c := strictjson.NewCursor(data)
 	for c.Open('['); c.More(']'); c.Skip() {
 		total++
 	}
@@ -151,7 +151,7 @@ func readAlternatives(p *remote.SubRequest, data []byte, n int) error {
 		return engine.ContractError("tokens without alternatives", c.Err())
 	}
 	p.Top = slices.Grow(p.Top, n*p.Request.Logprobs) // so that slices of it stay valid
-	c = remote.NewCursor(data)
+	c = strictjson.NewCursor(data)
 	c.Open('[')
 	for i := 0; c.More(']'); i++ {
 		if i < total-n || c.SkipNull() {
@@ -176,7 +176,7 @@ func readAlternatives(p *remote.SubRequest, data []byte, n int) error {
 }
 
 // readLogprobPair reads [log-probability, token, text].
-func readLogprobPair(c *remote.JSONCursor) (token kv.Token, logprob float32) {
+func readLogprobPair(c *strictjson.Cursor) (token kv.Token, logprob float32) {
 	i := 0
 	for c.Open('['); c.More(']'); i++ {
 		switch {
@@ -199,7 +199,7 @@ func clampLogprob(v float64) float32 {
 // decodeEvent reads an event. It appends the tokens to ids.
 func decodeEvent(data []byte, ids []kv.Token) (generateEvent, error) {
 	e := generateEvent{ids: ids, completionTokens: -1, cached: -1}
-	c := remote.NewCursor(data)
+	c := strictjson.NewCursor(data)
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "output_ids":
@@ -221,7 +221,7 @@ func decodeEvent(data []byte, ids []kv.Token) (generateEvent, error) {
 }
 
 // readMetaInfo reads meta_info.
-func (e *generateEvent) readMetaInfo(c *remote.JSONCursor) {
+func (e *generateEvent) readMetaInfo(c *strictjson.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
 		case c.SkipNull():
@@ -242,7 +242,7 @@ func (e *generateEvent) readMetaInfo(c *remote.JSONCursor) {
 }
 
 // readFinishReason reads finish_reason.
-func (e *generateEvent) readFinishReason(c *remote.JSONCursor) {
+func (e *generateEvent) readFinishReason(c *strictjson.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
 		case c.SkipNull():

@@ -40,7 +40,7 @@ func (d *generateDialect) enableObjects(o *remote.OpenConfig, card *engine.Card)
 func (d *generateDialect) appendPrompt(b []byte, p *remote.SubRequest) []byte {
 	r := p.Request
 	if len(r.Media) == 0 {
-		return remote.AppendTokens(b, r.Prompt, p.Generated)
+		return strictjson.AppendTokens(b, r.Prompt, p.Generated)
 	}
 	var lists [][]kv.Token
 	at := 0
@@ -48,7 +48,7 @@ func (d *generateDialect) appendPrompt(b []byte, p *remote.SubRequest) []byte {
 		lists = append(lists, r.Prompt[at:m.Start], []kv.Token{d.placeholders[r.Objects[i].Kind]})
 		at = m.End
 	}
-	return remote.AppendTokens(b, append(lists, r.Prompt[at:], p.Generated)...)
+	return strictjson.AppendTokens(b, append(lists, r.Prompt[at:], p.Generated)...)
 }
 
 // appendMedia appends the media of a request, kind by kind, and their keys.

@@ -21,7 +21,7 @@ func (d *completionsDialect) BuildCall(p *remote.SubRequest, call *remote.Call) 
 	b := append(call.Large.B, `{"model":`...)
 	b = strictjson.AppendString(b, d.model)
 	b = append(b, `,"prompt":`...)
-	b = remote.AppendTokens(b, p.Request.Prompt, p.Generated)
+	b = strictjson.AppendTokens(b, p.Request.Prompt, p.Generated)
 	b = append(b, `,"stream":true,"stream_options":{"include_usage":true},"detokenize":false,"add_special_tokens":false`...)
 	b = d.appendSampling(b, p)
 	if salt := p.Request.Salt.Namespace; salt != "" {
@@ -70,7 +70,7 @@ func (d *completionsDialect) appendSampling(b []byte, p *remote.SubRequest) []by
 	number("min_tokens", float64(p.MinTokens), 0)
 	if len(p.Request.Stop.Tokens) > 0 {
 		b = append(b, `,"stop_token_ids":`...)
-		b = remote.AppendTokens(b, p.Request.Stop.Tokens)
+		b = strictjson.AppendTokens(b, p.Request.Stop.Tokens)
 	}
 	if p.Request.Stop.IgnoreEOS {
 		b = append(b, `,"ignore_eos":true`...)

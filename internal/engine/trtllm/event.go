@@ -9,6 +9,7 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
 )
 
 // completionEvent is the relevant part of an event of /v1/completions.
@@ -88,7 +89,7 @@ func (d *completionsDialect) isStopToken(p *remote.SubRequest, t kv.Token) bool 
 // decodeEvent reads an event. It appends the tokens to tokens.
 func decodeEvent(data []byte, tokens []kv.Token) (completionEvent, error) {
 	e := completionEvent{tokens: tokens, cached: -1}
-	c := remote.NewCursor(data)
+	c := strictjson.NewCursor(data)
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
 		case c.SkipNull():
@@ -111,7 +112,7 @@ func decodeEvent(data []byte, tokens []kv.Token) (completionEvent, error) {
 }
 
 // readChoice reads an element of choices, which should have only one.
-func (e *completionEvent) readChoice(c *remote.JSONCursor) {
+func (e *completionEvent) readChoice(c *strictjson.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		switch key := c.Key(); {
 		case c.SkipNull():
@@ -132,7 +133,7 @@ func (e *completionEvent) readChoice(c *remote.JSONCursor) {
 }
 
 // readUsage reads how many tokens were cached.
-func (e *completionEvent) readUsage(c *remote.JSONCursor) {
+func (e *completionEvent) readUsage(c *strictjson.Cursor) {
 	for c.Open('{'); c.More('}'); {
 		if key := c.Key(); c.SkipNull() {
 			continue

@@ -52,7 +52,7 @@ func appendSampling(b []byte, p *remote.SubRequest) []byte {
 	}
 	if len(p.Request.Stop.Tokens) > 0 {
 		b = append(b, `,"stop_token_ids":`...)
-		b = remote.AppendTokens(b, p.Request.Stop.Tokens)
+		b = strictjson.AppendTokens(b, p.Request.Stop.Tokens)
 	}
 	if len(s.Bias) > 0 {
 		b = appendBias(b, s.Bias)

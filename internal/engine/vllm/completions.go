@@ -1,12 +1,14 @@
 package vllm
 
 import (
+	"bytes"
 	"io"
 	"math"
 
 	"penstock/core/kv"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
 )
 
 // completionsDialect asks for tokens by /v1/completions, whose prompt may be token ids and which returns
@@ -25,7 +27,7 @@ func (c *completionsDialect) BuildCall(p *remote.SubRequest, call *remote.Call) 
 	}
 	b = append(b, `,"return_token_ids":true,"prompt":`...)
 	prompt, generated := p.PromptTokens()
-	b = remote.AppendTokens(b, prompt, generated)
+	b = strictjson.AppendTokens(b, prompt, generated)
 	if n := len(p.Choices); n > 1 {
 		b = remote.AppendIntField(b, "n", int64(n))
 	}
@@ -56,7 +58,7 @@ const (
 	tokenLogprobs                           // see readTokenLogprobs
 )
 
-func (f logprobFormat) readLogprobs(c *remote.JSONCursor, p *remote.SubRequest) {
+func (f logprobFormat) readLogprobs(c *strictjson.Cursor, p *remote.SubRequest) {
 	if f == tokenLogprobs {
 		readTokenLogprobs(c, p)
 	} else {
@@ -78,7 +80,7 @@ func handleChunk(p *remote.SubRequest, data []byte, logprobs logprobFormat) erro
 			return p.DeliverTokens(choice, tokens, nil, engine.NotFinished)
 		}
 	}
-	c := remote.NewCursor(data)
+	c := strictjson.NewCursor(data)
 	cached, plain, choice := engine.CachedUnknown, true, noChoice
 	p.Template.Reset()
 	for c.Open('{'); c.More('}'); {
@@ -118,7 +120,7 @@ const noChoice = -1
 
 // readChoices reads the choices of a chunk and delivers each. If there is exactly one and it is not finished,
 // its index is returned.
-func readChoices(c *remote.JSONCursor, p *remote.SubRequest, logprobs logprobFormat) (only int, err error) {
+func readChoices(c *strictjson.Cursor, p *remote.SubRequest, logprobs logprobFormat) (only int, err error) {
 	only = noChoice
 	if c.SkipNull() {
 		return only, nil
@@ -188,7 +190,7 @@ func alignLogprobs(p *remote.SubRequest) []engine.Logprob {
 }
 
 // readCompletionLogprobs reads {"token_logprobs":[-0.1],"tokens":["token_id:5"],"top_logprobs":[{"token_id:5":-0.1}]}.
-func readCompletionLogprobs(c *remote.JSONCursor, p *remote.SubRequest) {
+func readCompletionLogprobs(c *strictjson.Cursor, p *remote.SubRequest) {
 	grow := func(i int) *engine.Logprob {
 		for len(p.Logprobs) <= i {
 			p.Logprobs = append(p.Logprobs, engine.Logprob{})
@@ -219,13 +221,13 @@ func readCompletionLogprobs(c *remote.JSONCursor, p *remote.SubRequest) {
 }
 
 // readTop reads the alternatives of one token: {"token_id:5":-0.1,…}.
-func readTop(c *remote.JSONCursor, p *remote.SubRequest, l *engine.Logprob) {
+func readTop(c *strictjson.Cursor, p *remote.SubRequest, l *engine.Logprob) {
 	if c.SkipNull() {
 		return
 	}
 	from := len(p.Top)
 	for c.Open('{'); c.More('}'); {
-		t := c.ReadTokenKey()
+		t := parseTokenName(c, c.Key())
 		p.Top = append(p.Top, engine.TokenLogprob{Token: t, Logprob: clampLogprob(c.ReadFloat())})
 	}
 	setTop(p, l, from)
@@ -241,11 +243,23 @@ func setTop(p *remote.SubRequest, l *engine.Logprob, from int) {
 	l.Top = sortTop(p.Top[from:], n)
 }
 
+// parseTokenName parses "token_id:17", by which the engine names the tokens of log-probabilities.
+func parseTokenName(c *strictjson.Cursor, name []byte) kv.Token {
+	id, ok := bytes.CutPrefix(name, []byte("token_id:"))
+	inner := strictjson.NewCursor(id)
+	token := inner.ReadToken()
+	if !ok || inner.End() != nil {
+		c.Fail()
+		return 0
+	}
+	return token
+}
+
 // clampLogprob returns v as a valid log-probability: not above 0, nor infinite.
 func clampLogprob(v float64) float32 { return float32(max(min(v, 0), -math.MaxFloat32)) }
 
 // readCachedTokens returns the cached tokens of {"prompt_tokens_details":{"cached_tokens":96},…}.
-func readCachedTokens(c *remote.JSONCursor) int {
+func readCachedTokens(c *strictjson.Cursor) int {
 	cached := engine.CachedUnknown
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) != "prompt_tokens_details" {

@@ -13,6 +13,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/engine/remote"
+	"penstock/internal/strictjson"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -242,7 +243,7 @@ func FuzzPrompt(f *testing.F) {
 			return
 		}
 		// They are copied into the body of another call.
-		if c := remote.NewCursor(p.Features); !c.NextIs('{') || p.Features[0] != '{' {
+		if c := strictjson.NewCursor(p.Features); !c.NextIs('{') || p.Features[0] != '{' {
 			t.Fatalf("features that are no object: %q", p.Features)
 		} else if c.Skip(); c.End() != nil {
 			t.Fatalf("features that are more than an object: %q", p.Features)

@@ -1,6 +1,7 @@
 package vllm
 
 import (
+	"bytes"
 	"slices"
 
 	"penstock/internal/engine"
@@ -25,9 +26,9 @@ func (g *generateDialect) BuildCall(p *remote.SubRequest, call *remote.Call) err
 	}
 	b = append(b, `,"token_ids":`...)
 	prompt, generated := p.PromptTokens()
-	b = remote.AppendTokens(b, prompt, generated)
+	b = strictjson.AppendTokens(b, prompt, generated)
 	if features := p.Request.Features; len(features) > 0 {
-		c := remote.NewCursor(features)
+		c := strictjson.NewCursor(features)
 		if c.Skip(); c.End() != nil || features[0] != '{' {
 			return engine.RefuseFeatures(c.Err())
 		}
@@ -56,7 +57,7 @@ func (g *generateDialect) HandleEvent(p *remote.SubRequest, data []byte) error {
 
 // readTokenLogprobs reads {"content":[{"token_id":5,"logprob":-0.1,"top_logprobs":[{"token_id":5,"logprob":-0.1}]}]};
 // older versions name tokens "token":"token_id:5".
-func readTokenLogprobs(c *remote.JSONCursor, p *remote.SubRequest) {
+func readTokenLogprobs(c *strictjson.Cursor, p *remote.SubRequest) {
 	for c.Open('{'); c.More('}'); {
 		if string(c.Key()) != "content" {
 			c.Skip()
@@ -90,13 +91,13 @@ func readTokenLogprobs(c *remote.JSONCursor, p *remote.SubRequest) {
 }
 
 // readAlternative reads one alternative token.
-func readAlternative(c *remote.JSONCursor) (t engine.TokenLogprob) {
+func readAlternative(c *strictjson.Cursor) (t engine.TokenLogprob) {
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "token_id":
 			t.Token = toToken(c.ReadInt())
 		case "token":
-			t.Token = c.ReadTokenName()
+			t.Token = parseTokenName(c, bytes.Trim(c.Raw(), `"`))
 		case "logprob":
 			t.Logprob = clampLogprob(c.ReadFloat())
 		default:

@@ -82,7 +82,7 @@ func showsMedia(parts []byte) bool {
 	if len(parts) == 0 {
 		return false
 	}
-	c := remote.NewCursor(parts)
+	c := strictjson.NewCursor(parts)
 	media := false
 	for c.Open('['); c.More(']'); {
 		if !c.NextIs('{') {
@@ -132,7 +132,7 @@ func fetchPrompt(ctx context.Context, client *remote.Client, pinned []string, pa
 
 // readPrompt reads {"tokens":[…]} or {"token_ids":[…],"features":{…}}.
 func readPrompt(text []byte, p *engine.Preprocessed) error {
-	c := remote.NewCursor(text)
+	c := strictjson.NewCursor(text)
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {
 		case "tokens", "token_ids":
@@ -159,7 +159,7 @@ func readPrompt(text []byte, p *engine.Preprocessed) error {
 // readFeatures reads {"mm_hashes":{"image":["…"]},"mm_placeholders":{"image":[{"offset":5,"length":64}]},
 // "kwargs_data":{"image":["…"]}}, and reports whether the last member has the processor's output for every
 // object.
-func readFeatures(c *remote.JSONCursor, p *engine.Preprocessed) (processed bool) {
+func readFeatures(c *strictjson.Cursor, p *engine.Preprocessed) (processed bool) {
 	hashes, places := map[string][]uint64{}, map[string][]kv.Media{}
 	made := 0
 	for c.Open('{'); c.More('}'); {
@@ -194,7 +194,7 @@ func readFeatures(c *remote.JSONCursor, p *engine.Preprocessed) (processed bool)
 }
 
 // eachKind calls each before every element of the lists of an object.
-func eachKind(c *remote.JSONCursor, each func(kind string)) {
+func eachKind(c *strictjson.Cursor, each func(kind string)) {
 	if c.SkipNull() {
 		return
 	}
@@ -209,7 +209,7 @@ func eachKind(c *remote.JSONCursor, each func(kind string)) {
 	}
 }
 
-func readPlaceholder(c *remote.JSONCursor) (m kv.Media) {
+func readPlaceholder(c *strictjson.Cursor) (m kv.Media) {
 	length := 0
 	for c.Open('{'); c.More('}'); {
 		switch string(c.Key()) {

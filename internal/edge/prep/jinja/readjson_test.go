@@ -43,7 +43,7 @@ func plain(v any) any {
 func kinds(v any) any {
 	switch v := v.(type) {
 	case json.Number:
-		n, _ := parseNumber(string(v), !strings.ContainsAny(string(v), ".eE"))
+		n, _ := parseNumber(string(v))
 		return reflect.TypeOf(n)
 	case []any:
 		for i := range v {
