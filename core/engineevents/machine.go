@@ -129,6 +129,22 @@ type Effect struct {
 //	waiting     repair.active && repair.waiting: the next Ask is due at repair.timerAt
 //	            (in all states the subscription may be up or down: health.Connected)
 //
+//	state      event                                            next       effects
+//	unknown    HandleLive, without replay or with number 0      in order   Apply
+//	unknown    HandleLive otherwise; the batch is held          repairing  Ask
+//	any        Connected, with replay                           repairing  Ask
+//	in order   HandleLive, the next batch                       in order   Apply
+//	in order   HandleLive after a gap, without replay           in order   Forget, Apply
+//	in order   HandleLive after a gap; the batch is held        repairing  Ask
+//	repairing  HandleLive, HandleReplay: the next batch         repairing  Apply, and of held ones
+//	repairing  the same, or the end: nothing is missing         in order   StopAsking
+//	repairing  ReplayFailed, a gap in it, AttemptTimeout        waiting
+//	waiting    Tick at the time of the next Ask                 repairing  Ask
+//	both       too many attempts, RepairTimeout                 in order   StopAsking, Forget, Apply
+//	both       Disconnected after the last connection           as before  StopAsking
+//	any        a batch of another epoch, EngineRestarted        unknown    Forget, StopAsking
+//	           the same with replay                             repairing  Forget, Ask
+//
 // The machine asks for a missing batch, and holds live ones until it arrives. If it does not arrive, the
 // machine gives up, makes the caller forget everything, and continues with the batches it holds. It asks
 // from the last batch which it applied, not from the next one: that batch shows whether the engine which

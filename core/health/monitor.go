@@ -11,12 +11,6 @@
 // it. Signs of life through a third party end no quarantine: they do not show that this process can reach the
 // worker.
 //
-//	state                    entered by                      pings
-//	presumed to answer       SetWorkers                      first within DoubtEvery
-//	answers                  an answered ping                after silence; each DoubtEvery if unconfirmed
-//	quarantined, CallFailed  a failed call                   at once, or after the last wait
-//	quarantined, PingFailed  a missed ping                   with growing waits
-//
 // A Monitor has one owner: its methods must not run concurrently.
 package health
 
@@ -129,6 +123,18 @@ type Ping struct {
 }
 
 // Monitor tracks the health of a set of workers.
+//
+//	state                event                          next                     next ping
+//	none, earlier epoch  SetWorkers                     presumed to answer       within DoubtEvery
+//	presumed, answers    RecordFailedCall               quarantined, CallFailed  at once; soon after another, later
+//	presumed, answers    RecordMissed                   quarantined, PingFailed  after MinRetry; the same
+//	quarantined          RecordMissed                   quarantined, PingFailed  after twice the wait, to MaxRetry
+//	any                  RecordAnswer                   answers                  after IdleAfter, see below
+//	answers              RecordHeard                    answers                  after IdleAfter, if confirmed
+//	presumed, answers    ExpectReports after BusyAfter  as before                at once
+//
+// A worker which discovery does not confirm is pinged after DoubtEvery instead of IdleAfter. DuePings returns the
+// pings, at Deadline.
 type Monitor struct {
 	cfg         Config
 	workers     map[kv.WorkerID]*workerEntry
@@ -295,8 +301,8 @@ func (m *Monitor) DuePings(now kv.Mono, dst []Ping, limit int) []Ping {
 	return dst
 }
 
-// Next returns when DuePings will have a ping; ok is false if no worker waits for one.
-func (m *Monitor) Next() (at kv.Mono, ok bool) {
+// Deadline returns when DuePings will have a ping; ok is false if no worker waits for one.
+func (m *Monitor) Deadline() (at kv.Mono, ok bool) {
 	if len(m.queue) == 0 {
 		return 0, false
 	}

@@ -21,12 +21,6 @@
 //
 // A Planner has one owner: its methods must not run concurrently. It is deterministic: the same seed and the
 // same calls give the same steps.
-//
-//	step     followed by
-//	Try      HandleNoWorker or HandleFailure, unless the task is over
-//	Pause    Next, after the wait
-//	Await    Next, after the wait or WorkersChanged
-//	GiveUp   nothing
 package migrate
 
 import (
@@ -144,7 +138,19 @@ type workerFailure struct {
 	at         kv.Mono
 }
 
-// Planner is the state of one task on its way from worker to worker.
+// Planner is the state of one task on its way from worker to worker. Its state is the last step.
+//
+//	step   event                                                  next step
+//	none   Next                                                   Try
+//	Try    HandleNoWorker, and a failed worker is past Reprieve   Try, also there
+//	Try    HandleNoWorker, and the task may still wait            Await
+//	Try    HandleNoWorker otherwise                               GiveUp: Refused, Exhausted or Final
+//	Try    HandleFailure which no other worker can help           GiveUp: Final
+//	Try    HandleFailure of a pinned task, or beyond a bound      GiveUp: Pinned, Exhausted or Final
+//	Try    HandleFailure which does not count                     Pause of 0
+//	Try    HandleFailure otherwise                                Pause
+//	Pause  Next, after the wait                                   Try
+//	Await  Next, after the wait or WorkersChanged                 Try
 type Planner struct {
 	cfg             Config
 	failed          []workerFailure // the last one of each worker

@@ -132,6 +132,14 @@ type StreamState struct {
 }
 
 // Detector is the state of one engine.
+//
+//	state   event                                                next    result
+//	works   Observe: silent, as the package comment says         works   probe it
+//	works   RecordUnanswered, by the table there                 broken
+//	works   RecordError                                          broken
+//	works   Observe where no probe can be sent: mute too long    broken
+//	broken  Observe                                              broken  probe it, if it can be
+//	broken  RecordAnswer, or Observe: it produced a token        works
 type Detector struct {
 	cfg             Config
 	gaps            histogram

@@ -100,8 +100,8 @@ func (r *Router) stepReplica(out [][]byte) ([][]byte, time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	out = r.mu.replica.Step(now, out)
-	return out, max(batchDelay, r.mu.replica.Next().Sub(now))
+	out = r.mu.replica.Tick(now, out)
+	return out, max(batchDelay, r.mu.replica.Deadline().Sub(now))
 }
 
 // leaveMessage returns the message that this router stops, so that the others need not wait for it.
