@@ -131,5 +131,3 @@ type batchMemory struct {
 	keys   []ExtraKey
 	text   []byte
 }
-
-
