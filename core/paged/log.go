@@ -57,12 +57,6 @@ func (l *eventLog) logRemoved(seq kv.SeqHash) {
 	l.seqs = append(l.seqs, seq)
 }
 
-// logCleared records that nothing is cached, and drops the earlier changes.
-func (l *eventLog) logCleared() {
-	l.reset()
-	l.changes = append(l.changes, loggedChange{kind: kv.Cleared})
-}
-
 // lastOfKind returns the last change if it is of this kind, else nil.
 func (l *eventLog) lastOfKind(kind kv.EventKind) *loggedChange {
 	if n := len(l.changes); n > 0 && l.changes[n-1].kind == kind {
@@ -104,7 +98,7 @@ func (l *eventLog) drainEvents(dst []kv.Event) []kv.Event {
 }
 
 // AppendEvents appends to dst the changes of the cache since the last call, in order, each once: Stored for
-// a registered block, Removed for an evicted one, Cleared for a Clear (earlier changes are left out).
+// a registered block, Removed for an evicted one.
 // Consecutive changes share an event. The caller owns the events.
 //
 // If the changes take more than a description of the whole cache, the result is that of AppendDump. So a

@@ -1,5 +1,7 @@
 package paged
 
+import "penstock/core/kv"
+
 // Clear drops every registered block: no sequence will hit what was computed before. Blocks without holders
 // become free. Running sequences keep their blocks, which become private, and so do the blocks they add
 // until they are preempted. The change is one Cleared event, whatever was cached. Clear returns the number
@@ -33,4 +35,10 @@ func (p *blockPool) clearIndex() int {
 	}
 	p.log.logCleared()
 	return n
+}
+
+// logCleared records that nothing is cached, and drops the earlier changes.
+func (l *eventLog) logCleared() {
+	l.reset()
+	l.changes = append(l.changes, loggedChange{kind: kv.Cleared})
 }
