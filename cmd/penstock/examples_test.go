@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/core/route"
 	"penstock/internal/replay"
 )
 
@@ -107,3 +108,6 @@ func shellWords(line string) []string {
 	}
 	return out
 }
+
+// policyNames returns the policies which need nothing but a workload, the best first.
+func policyNames() []string { return append(defaultPolicies(), string(route.Time)) }

@@ -172,9 +172,6 @@ func traceFormatNames() string {
 	return strings.Join(out, ", ")
 }
 
-// policyNames returns the policies which need nothing but a workload, the best first.
-func policyNames() []string { return append(defaultPolicies(), string(route.Time)) }
-
 // defaultPolicies returns the policies which are compared if none is named.
 func defaultPolicies() []string {
 	return []string{string(route.KV), string(route.RoundRobin), string(route.Random), string(route.LeastLoaded), string(route.PowerOfTwo)}

@@ -1,8 +1,6 @@
 package engineevents
 
 import (
-	"fmt"
-
 	"penstock/core/kv"
 )
 
@@ -100,19 +98,6 @@ func (r *adapterRoots) removeRoot(name kv.EngineHash) {
 		delete(r.byHash, name)
 		delete(r.hashes, at.key)
 	}
-}
-
-// check verifies that both maps agree with each other and with the table.
-func (r *adapterRoots) check(t *Table) error {
-	for name, at := range r.byHash {
-		if t.findBlock(name) == 0 || r.hashes[at.key] != name {
-			return fmt.Errorf("block %x begins a sequence of adapter %q, and is not known", name, at.key.salt.LoRA)
-		}
-	}
-	if len(r.byHash) != len(r.hashes) {
-		return fmt.Errorf("%d blocks begin %d sequences of adapters", len(r.byHash), len(r.hashes))
-	}
-	return nil
 }
 
 // isUnderAdapter reports whether a salt is of an adapter.

@@ -2,8 +2,6 @@ package engineevents
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -301,36 +299,4 @@ func (d *inferredEmitter) emitUpTo(t *Table, depth uint32) {
 			t.emitStored(kv.TierDevice, &at.blockEntry, at.seq)
 		}
 	}
-}
-
-// check verifies the counters and the list of guesses.
-func (n *inferredSet) check() error {
-	var errs []error
-	stems := make(map[kv.SeqHash]int)
-	held := 0
-	for _, name := range slices.Sorted(maps.Keys(n.resolved)) {
-		held += len(n.resolved[name].path)
-		for _, seq := range n.resolved[name].path {
-			stems[seq]++
-		}
-	}
-	guesses := 0
-	for at := n.oldest; at != nil; at = at.newer {
-		guesses++
-		if !at.isGuess || n.bySeq[at.seq] != at {
-			errs = append(errs, fmt.Errorf("block %x is listed as a guess", at.seq))
-		}
-	}
-	for seq, at := range n.bySeq {
-		if _, named := n.named[seq]; named {
-			errs = append(errs, fmt.Errorf("block %x is inferred and told of by events", seq))
-		}
-		if at.isGuess == (at.prefixes > 0) || at.prefixes > stems[seq] {
-			errs = append(errs, fmt.Errorf("block %x is in %d stems of %d, a guess: %v", seq, at.prefixes, stems[seq], at.isGuess))
-		}
-	}
-	if guesses != n.guessCount || held != n.resolvedBlocks {
-		errs = append(errs, fmt.Errorf("%d guesses and %d blocks of stems, counted are %d and %d", guesses, held, n.guessCount, n.resolvedBlocks))
-	}
-	return errors.Join(errs...)
 }

@@ -1,23 +1,3 @@
-// Package enginefeed decodes and repairs the KV-cache event feeds of other engines.
-//
-// vLLM, SGLang, TensorRT-LLM and their simulators publish numbered batches of events: blocks were stored,
-// blocks were removed, all blocks were cleared. Each engine has its own encoding, and each has changed it.
-// Three types turn such a feed into Penstock's events. None of them has a goroutine or a clock:
-//
-//   - [Decoder] reads a batch of any dialect into a [Batch] ([PullDecoder] reads the JSON which
-//     TensorRT-LLM serves on request);
-//   - [Table] maps the engine's blocks to Penstock's blocks, and turns a batch into events of package kv;
-//   - [Machine] keeps the feed consistent: it checks the number of each batch, and decides which batch is
-//     applied, when the engine must repeat batches, and when everything known of its cache must be
-//     forgotten.
-//
-// An engine's hash is opaque here ([kv.EngineHash]): it identifies parents and removals of the engine which
-// sent it. Penstock's hashes are computed from the tokens and keys of the event by the rules which hash
-// requests. What those rules cannot express (prompts of embeddings, adapters without a name, pairs of
-// tokens) is counted and left out. An unknown block costs one cache hit. A block with a wrong hash spoils
-// every later decision.
-//
-// docs/format/engine-events.md describes the bytes of all shapes.
 package engineevents
 
 import (
@@ -148,6 +128,22 @@ type Effect struct {
 //	repairing   repair.active: live batches are held, and missing ones were asked for
 //	waiting     repair.active && repair.waiting: the next Ask is due at repair.timerAt
 //	            (in all states the subscription may be up or down: health.Connected)
+//
+//	state      event                                            next       effects
+//	unknown    HandleLive, without replay or with number 0      in order   Apply
+//	unknown    HandleLive otherwise; the batch is held          repairing  Ask
+//	any        Connected, with replay                           repairing  Ask
+//	in order   HandleLive, the next batch                       in order   Apply
+//	in order   HandleLive after a gap, without replay           in order   Forget, Apply
+//	in order   HandleLive after a gap; the batch is held        repairing  Ask
+//	repairing  HandleLive, HandleReplay: the next batch         repairing  Apply, and of held ones
+//	repairing  the same, or the end: nothing is missing         in order   StopAsking
+//	repairing  ReplayFailed, a gap in it, AttemptTimeout        waiting
+//	waiting    Tick at the time of the next Ask                 repairing  Ask
+//	both       too many attempts, RepairTimeout                 in order   StopAsking, Forget, Apply
+//	both       Disconnected after the last connection           as before  StopAsking
+//	any        a batch of another epoch, EngineRestarted        unknown    Forget, StopAsking
+//	           the same with replay                             repairing  Forget, Ask
 //
 // The machine asks for a missing batch, and holds live ones until it arrives. If it does not arrive, the
 // machine gives up, makes the caller forget everything, and continues with the batches it holds. It asks

@@ -1,7 +1,6 @@
 package engineevents
 
 import (
-	"fmt"
 	"slices"
 
 	"penstock/core/kv"
@@ -217,24 +216,4 @@ func (t *Table) adoptOrphans(names []kv.EngineHash) {
 			known = append(known, r.event.Hashes...)
 		}
 	}
-}
-
-// check verifies the maps and the counters.
-func (o *orphanSet) check() error {
-	runs, tokens, blocks := 0, 0, 0
-	for r := o.oldest; r != nil; r = r.newer {
-		runs, tokens, blocks = runs+1, tokens+len(r.event.Tokens), blocks+r.liveBlocks
-		if len(r.event.Hashes) == 0 || !slices.Contains(o.byParent[r.event.Parent], r) {
-			return fmt.Errorf("a run of %d blocks is not found by its parent", len(r.event.Hashes))
-		}
-		for i, name := range r.event.Hashes[:r.liveBlocks] {
-			if o.byHash[name] != (runPosition{r, i}) {
-				return fmt.Errorf("orphan %x is not found", name)
-			}
-		}
-	}
-	if runs != o.runCount || tokens != o.tokenCount || blocks != len(o.byHash) {
-		return fmt.Errorf("%d runs of %d blocks and %d tokens wait, counted are %d, %d and %d", runs, blocks, tokens, o.runCount, len(o.byHash), o.tokenCount)
-	}
-	return nil
 }

@@ -11,12 +11,6 @@
 // it. Signs of life through a third party end no quarantine: they do not show that this process can reach the
 // worker.
 //
-//	state                    entered by                      pings
-//	presumed to answer       SetWorkers                      first within DoubtEvery
-//	answers                  an answered ping                after silence; each DoubtEvery if unconfirmed
-//	quarantined, CallFailed  a failed call                   at once, or after the last wait
-//	quarantined, PingFailed  a missed ping                   with growing waits
-//
 // A Monitor has one owner: its methods must not run concurrently.
 package health
 
@@ -24,6 +18,7 @@ import (
 	"cmp"
 	"container/heap"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -129,6 +124,18 @@ type Ping struct {
 }
 
 // Monitor tracks the health of a set of workers.
+//
+//	state                event                          next                     next ping
+//	none, earlier epoch  SetWorkers                     presumed to answer       within DoubtEvery
+//	presumed, answers    RecordFailedCall               quarantined, CallFailed  at once; soon after another, later
+//	presumed, answers    RecordMissed                   quarantined, PingFailed  after MinRetry; the same
+//	quarantined          RecordMissed                   quarantined, PingFailed  after twice the wait, to MaxRetry
+//	any                  RecordAnswer                   answers                  after IdleAfter, see below
+//	answers              RecordHeard                    answers                  after IdleAfter, if confirmed
+//	presumed, answers    ExpectReports after BusyAfter  as before                at once
+//
+// A worker which discovery does not confirm is pinged after DoubtEvery instead of IdleAfter. DuePings returns the
+// pings, at Deadline.
 type Monitor struct {
 	cfg         Config
 	workers     map[kv.WorkerID]*workerEntry
@@ -295,8 +302,8 @@ func (m *Monitor) DuePings(now kv.Mono, dst []Ping, limit int) []Ping {
 	return dst
 }
 
-// Next returns when DuePings will have a ping; ok is false if no worker waits for one.
-func (m *Monitor) Next() (at kv.Mono, ok bool) {
+// Deadline returns when DuePings will have a ping; ok is false if no worker waits for one.
+func (m *Monitor) Deadline() (at kv.Mono, ok bool) {
 	if len(m.queue) == 0 {
 		return 0, false
 	}
@@ -404,4 +411,74 @@ func (m *Monitor) unschedulePing(e *workerEntry) {
 	if e.index >= 0 {
 		heap.Remove(&m.queue, e.index)
 	}
+}
+
+// pingQueue is a heap of workers by the time of their next ping, then by id: thousands of workers send signs
+// of life several times a second each.
+type pingQueue []*workerEntry
+
+var _ heap.Interface = (*pingQueue)(nil)
+
+// Len implements sort.Interface.
+func (q pingQueue) Len() int { return len(q) }
+
+// Less implements sort.Interface.
+func (q pingQueue) Less(i, j int) bool {
+	return q[i].nextPing < q[j].nextPing || q[i].nextPing == q[j].nextPing && q[i].ID < q[j].ID
+}
+
+// Swap implements sort.Interface.
+func (q pingQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (q *pingQueue) Push(x any) {
+	e := x.(*workerEntry)
+	e.index = len(*q)
+	*q = append(*q, e)
+}
+
+// Pop implements heap.Interface.
+func (q *pingQueue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	e.index = -1
+	return e
+}
+
+// Check reports the first violated invariant, as of now. It is for tests.
+func (m *Monitor) Check(now kv.Mono) error {
+	quarantined, waiting := 0, 0
+	for id, e := range m.workers {
+		if e.status.Quarantined {
+			quarantined++
+		}
+		if e.index >= 0 {
+			waiting++
+		}
+		switch {
+		case e.ID != id:
+			return fmt.Errorf("worker %d is kept as %d", e.ID, id)
+		case e.index >= 0 == (e.outstanding != 0):
+			return fmt.Errorf("worker %d must either wait for a ping or have one out", id)
+		case e.index >= 0 && (e.index >= len(m.queue) || m.queue[e.index] != e):
+			return fmt.Errorf("worker %d is not where it says in the queue", id)
+		case e.status.Quarantined == (e.status.Cause == None):
+			return fmt.Errorf("worker %d: quarantined %t because of %v", id, e.status.Quarantined, e.status.Cause)
+		case e.status.Quarantined && (e.retry > m.cfg.MaxRetry || e.retry < m.cfg.MinRetry && e.retry != 0):
+			return fmt.Errorf("worker %d is tried again after %v", id, e.retry)
+		case e.status.Quarantined && e.outstanding == 0 && e.nextPing.Sub(now) > m.cfg.MaxRetry:
+			return fmt.Errorf("worker %d in quarantine waits for %v", id, e.nextPing.Sub(now))
+		case !e.status.Quarantined && e.outstanding == 0 && e.nextPing.Sub(now) > 2*max(m.cfg.IdleAfter, m.cfg.DoubtEvery):
+			return fmt.Errorf("worker %d is not pinged for %v", id, e.nextPing.Sub(now))
+		}
+	}
+	if quarantined != m.quarantined || waiting != len(m.queue) {
+		return fmt.Errorf("%d in quarantine and %d waiting, counted %d and %d", quarantined, waiting, m.quarantined, len(m.queue))
+	}
+	return nil
 }

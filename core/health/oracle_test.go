@@ -192,7 +192,7 @@ func agrees(t *rapid.T) {
 					next, any = p.due, true
 				}
 			}
-			if at, ok := m.Next(); ok != any || at != next {
+			if at, ok := m.Deadline(); ok != any || at != next {
 				t.Fatalf("next %d %t, want %d %t", at, ok, next, any)
 			}
 		},

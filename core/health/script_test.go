@@ -141,7 +141,7 @@ func (s *script) live(t *testing.T, d *datadriven.TestData) string {
 	var out strings.Builder
 	var answers []answer
 	for {
-		next, ok := s.m.Next()
+		next, ok := s.m.Deadline()
 		if len(answers) > 0 && (!ok || answers[0].at <= next) {
 			a := answers[0]
 			if a.at > end {
@@ -188,7 +188,7 @@ func (s *script) state() string {
 			out += fmt.Sprintf("; %d answers", id)
 		}
 	}
-	if next, ok := s.m.Next(); ok {
+	if next, ok := s.m.Deadline(); ok {
 		out += fmt.Sprintf("; next ping in %v", at(next)-at(s.now))
 	}
 	return out + "\n"

@@ -142,8 +142,8 @@ func (l *EventLog[T]) StartDescription(now kv.Mono) {
 	l.described, l.describe, l.repeatFrom = now, false, 0
 }
 
-// AnswerDue returns when NextAnswer has something to do; ok is false if there is no request.
-func (l *EventLog[T]) AnswerDue() (at kv.Mono, ok bool) {
+// Deadline returns when NextAnswer has something to do; ok is false if there is no request.
+func (l *EventLog[T]) Deadline() (at kv.Mono, ok bool) {
 	if l.describe {
 		at, ok = l.described.Add(l.cfg.MinDescribe), true
 	}

@@ -69,7 +69,7 @@ func TestLogAnswers(t *testing.T) {
 	}
 	check := func(now kv.Mono, due time.Duration, want Answer) {
 		t.Helper()
-		at, ok := l.AnswerDue()
+		at, ok := l.Deadline()
 		if ok != (due >= 0) || ok && at.Sub(now) > 0 && at.Sub(now) != due || ok && at <= now && due != 0 {
 			t.Errorf("at %v: due at %v, %t, want in %v", now, at, ok, due)
 		}

@@ -90,7 +90,7 @@ func (t *Tracker) GiveUpRepairs(now kv.Mono, dst []kv.Worker) []kv.Worker {
 }
 
 // DueRequests appends to dst, by worker, the requests which must be sent at now, and counts them as sent.
-// Requests can be lost, so it must be called again at the time which [Tracker.NextDue] returns.
+// Requests can be lost, so it must be called again at the time which [Tracker.Deadline] returns.
 func (t *Tracker) DueRequests(now kv.Mono, dst []ResyncRequest) []ResyncRequest {
 	for i := range t.feeds {
 		f := &t.feeds[i]
@@ -104,9 +104,9 @@ func (t *Tracker) DueRequests(now kv.Mono, dst []ResyncRequest) []ResyncRequest 
 	return dst
 }
 
-// NextDue returns when there may be a repair to give up or a request to send; ok is false if all feeds are
+// Deadline returns when there may be a repair to give up or a request to send; ok is false if all feeds are
 // live or unreachable, and between HoldRequests and ReleaseRequests.
-func (t *Tracker) NextDue() (at kv.Mono, ok bool) {
+func (t *Tracker) Deadline() (at kv.Mono, ok bool) {
 	if t.held {
 		return 0, false
 	}

@@ -41,7 +41,7 @@ func TestManyInDoubt(t *testing.T) {
 		answer(w)
 	}
 	for steps := 0; len(asked) < workers; steps++ {
-		now, ok := tr.NextDue()
+		now, ok := tr.Deadline()
 		if !ok || steps > 10*workers {
 			t.Fatalf("%d of %d workers were asked, nothing more is due", len(asked), workers)
 		}
@@ -68,7 +68,7 @@ func TestManyInDoubt(t *testing.T) {
 	if took := time.Duration(last); took < 6*time.Second || took > 7*time.Second {
 		t.Errorf("all were asked after %v", took)
 	}
-	if _, ok := tr.NextDue(); ok {
+	if _, ok := tr.Deadline(); ok {
 		t.Error("something is due though all is repaired")
 	}
 }
@@ -96,11 +96,11 @@ func TestReach(t *testing.T) {
 		if gone := tr.GiveUpRepairs(later, nil); len(gone) != 0 {
 			t.Errorf("%s: given up without a question: %v", name, gone)
 		}
-		if at, ok := tr.NextDue(); ok {
+		if at, ok := tr.Deadline(); ok {
 			t.Errorf("%s: something is due at %v", name, at)
 		}
 		known = true
-		if at, ok := tr.NextDue(); !ok || at > later {
+		if at, ok := tr.Deadline(); !ok || at > later {
 			t.Errorf("%s: in reach, and due at %v, %v", name, at, ok)
 		}
 		if got := tr.DueRequests(later, nil); len(got) != 1 || got[0].Worker != w {
@@ -109,7 +109,7 @@ func TestReach(t *testing.T) {
 		if h, _ := tr.HealthOf(w); h.Resyncs != 1 {
 			t.Errorf("%s: %d requests are counted", name, h.Resyncs)
 		}
-		if at, _ := tr.NextDue(); at != later.Add(200*time.Millisecond) {
+		if at, _ := tr.Deadline(); at != later.Add(200*time.Millisecond) {
 			t.Errorf("%s: the next one is due at %v", name, at)
 		}
 	}

@@ -107,7 +107,7 @@ func runCommand(t *testing.T, tr *Tracker, d *datadriven.TestData, start, now kv
 		}
 		*tr = *loaded
 	case "next":
-		if at, ok := tr.NextDue(); ok {
+		if at, ok := tr.Deadline(); ok {
 			fmt.Fprintf(&out, "in %v\n", at.Sub(now))
 		} else {
 			fmt.Fprintln(&out, "never")

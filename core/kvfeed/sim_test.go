@@ -150,7 +150,7 @@ func (p *publisher) kept(q kvfeed.ResyncRequest) bool {
 // answer publishes the log's answers, and compares them with the requests: a description must answer a
 // request which nothing less answers, and a repetition all others.
 func (p *publisher) answer() {
-	at, ok := p.log.AnswerDue()
+	at, ok := p.log.Deadline()
 	if ok != (len(p.asked) > 0) {
 		p.w.fatalf("worker %v was asked %v, its log has something to say: %t", p.id, p.asked, ok)
 	}

@@ -123,6 +123,25 @@ type FeedVerdict struct {
 // Tracker follows the feeds of all workers. It does not decide which workers exist: the caller passes records
 // of existing workers, and calls RemoveWorker when one is removed. A Tracker has one owner: its methods must
 // not run concurrently.
+//
+//	state      event                                      next       verdict
+//	any        record of an earlier epoch                 as before  Stale
+//	any        later epoch, record with a Cleared event   Live       Apply, Drop
+//	any        later epoch, record without one            Repairing  Gap, Drop, Hide, Resync
+//	any        later epoch, ExpectWorker                  Repairing  Drop, Hide
+//	Live       the next events                            Live       Apply
+//	Live       events which were applied before           Live       Duplicate
+//	Live       later events, or SuspectLoss               Repairing  Gap, Hide, Resync
+//	Repairing  all missing events                         Live       Apply, Show
+//	Repairing  the first missing events                   Repairing  Apply, Partial
+//	Repairing  a Cleared event among later ones           Live       Apply, Lost, Show
+//	Repairing  other later events                         Repairing  Ignored, Resync if due
+//	Repairing  no progress for RepairTimeout              Resyncing  GiveUpRepairs returns the worker
+//	Resyncing  a Cleared event after all known events     Live       Apply
+//	Resyncing  other events                               Resyncing  Ignored, Resync if due
+//	any        RejectForeign                              Resyncing  Gap, Drop, Resync
+//
+// A Resync which is not due yet, or was lost, comes from DueRequests at Deadline.
 type Tracker struct {
 	cfg    Config
 	feeds  []workerFeed // ascending by worker

@@ -21,16 +21,9 @@
 //
 // A Planner has one owner: its methods must not run concurrently. It is deterministic: the same seed and the
 // same calls give the same steps.
-//
-//	step     followed by
-//	Try      HandleNoWorker or HandleFailure, unless the task is over
-//	Pause    Next, after the wait
-//	Await    Next, after the wait or WorkersChanged
-//	GiveUp   nothing
 package migrate
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -145,7 +138,19 @@ type workerFailure struct {
 	at         kv.Mono
 }
 
-// Planner is the state of one task on its way from worker to worker.
+// Planner is the state of one task on its way from worker to worker. Its state is the last step.
+//
+//	step   event                                                  next step
+//	none   Next                                                   Try
+//	Try    HandleNoWorker, and a failed worker is past Reprieve   Try, also there
+//	Try    HandleNoWorker, and the task may still wait            Await
+//	Try    HandleNoWorker otherwise                               GiveUp: Refused, Exhausted or Final
+//	Try    HandleFailure which no other worker can help           GiveUp: Final
+//	Try    HandleFailure of a pinned task, or beyond a bound      GiveUp: Pinned, Exhausted or Final
+//	Try    HandleFailure which does not count                     Pause of 0
+//	Try    HandleFailure otherwise                                Pause
+//	Pause  Next, after the wait                                   Try
+//	Await  Next, after the wait or WorkersChanged                 Try
 type Planner struct {
 	cfg             Config
 	failed          []workerFailure // the last one of each worker
@@ -334,32 +339,3 @@ func (p *waitBackoff) nextAfterFirst() time.Duration {
 }
 
 func (p *waitBackoff) resetWait() { p.last, p.started = 0, false }
-
-// Check reports the first violated invariant. It is for tests.
-func (m *Planner) Check() error {
-	seen := map[kv.WorkerID]bool{}
-	for _, f := range m.failed {
-		if seen[f.worker] {
-			return fmt.Errorf("worker %d is noted twice", f.worker)
-		}
-		seen[f.worker] = true
-	}
-	for _, id := range m.excluded {
-		if !seen[id] {
-			return fmt.Errorf("worker %d is excluded and never failed", id)
-		}
-	}
-	switch {
-	case m.failedAttempts > m.cfg.MaxAttempts:
-		return fmt.Errorf("%d attempts, at most %d", m.failedAttempts, m.cfg.MaxAttempts)
-	case m.countedFailures > max(m.cfg.MaxFailures, 0)+1:
-		return fmt.Errorf("%d failures, at most %d are made good", m.countedFailures, m.cfg.MaxFailures)
-	case m.countedFailures > m.failedAttempts || len(m.failed) > m.failedAttempts:
-		return fmt.Errorf("%d failures counted and %d noted of %d", m.countedFailures, len(m.failed), m.failedAttempts)
-	case m.bound && m.failedAttempts == 0:
-		return errors.New("bound by no attempt")
-	case m.waited < 0:
-		return fmt.Errorf("waited for %v", m.waited)
-	}
-	return nil
-}

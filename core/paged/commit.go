@@ -1,7 +1,5 @@
 package paged
 
-import "penstock/core/kv"
-
 // Commit records that the planned batch was computed: its tokens are in the cache and its full blocks are
 // registered. sampled holds the next tokens of sequences whose Work asked for one, in any order; entries
 // for other sequences are ignored. After a failed batch there is no Commit until the next Step.
@@ -62,18 +60,4 @@ func (s *Scheduler) registerBlocks(q *seqState) {
 		q.registered++
 		q.tip = c.seq
 	}
-}
-
-// AppendEvents appends to dst the changes of the cache since the last call, in order, each once: Stored for
-// a registered block, Removed for an evicted one, Cleared for a Clear (earlier changes are left out).
-// Consecutive changes share an event. The caller owns the events.
-//
-// If the changes take more than a description of the whole cache, the result is that of AppendDump. So a
-// caller which never asks costs no more memory than that.
-func (s *Scheduler) AppendEvents(dst []kv.Event) []kv.Event {
-	if s.pool.log.lost {
-		s.pool.log.reset()
-		return s.AppendDump(dst)
-	}
-	return s.pool.log.drainEvents(dst)
 }

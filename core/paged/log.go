@@ -57,12 +57,6 @@ func (l *eventLog) logRemoved(seq kv.SeqHash) {
 	l.seqs = append(l.seqs, seq)
 }
 
-// logCleared records that nothing is cached, and drops the earlier changes.
-func (l *eventLog) logCleared() {
-	l.reset()
-	l.changes = append(l.changes, loggedChange{kind: kv.Cleared})
-}
-
 // lastOfKind returns the last change if it is of this kind, else nil.
 func (l *eventLog) lastOfKind(kind kv.EventKind) *loggedChange {
 	if n := len(l.changes); n > 0 && l.changes[n-1].kind == kind {
@@ -101,4 +95,18 @@ func (l *eventLog) drainEvents(dst []kv.Event) []kv.Event {
 	}
 	l.reset()
 	return dst
+}
+
+// AppendEvents appends to dst the changes of the cache since the last call, in order, each once: Stored for
+// a registered block, Removed for an evicted one.
+// Consecutive changes share an event. The caller owns the events.
+//
+// If the changes take more than a description of the whole cache, the result is that of AppendDump. So a
+// caller which never asks costs no more memory than that.
+func (s *Scheduler) AppendEvents(dst []kv.Event) []kv.Event {
+	if s.pool.log.lost {
+		s.pool.log.reset()
+		return s.AppendDump(dst)
+	}
+	return s.pool.log.drainEvents(dst)
 }

@@ -41,7 +41,10 @@
 // what it has used, not for what it may use.
 package paged
 
-import "penstock/core/kv"
+import (
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
 
 // SeqID identifies a sequence; the shell chooses it.
 type SeqID uint64
@@ -169,4 +172,89 @@ func (s *Scheduler) Stats() Stats {
 	st.Evictions = s.pool.evictions
 	st.Collisions = s.pool.collisions
 	return st
+}
+
+// AddSequence puts a sequence at the end of the queue. It returns a *fault.Error for a sequence which is
+// empty or could never be served (Invalid), for one beyond MaxWaiting (Overloaded), and for an ID in use
+// (Conflict).
+func (s *Scheduler) AddSequence(seq Sequence) error {
+	if err := s.validateSequence(seq); err != nil {
+		return err
+	}
+	hasher, err := kv.NewHasher(s.cfg.BlockSize, seq.Salt)
+	if err != nil {
+		return fault.New(fault.Internal, "paged: hasher: %w", err)
+	}
+	s.arrivals++
+	q := newSeqState(seq, s.arrivals, hasher, s.cfg.BlockSize)
+	if s.cfg.Reuse == Off {
+		q.reuse = Off
+	}
+	s.byID[q.id] = q
+	s.waiting.pushBack(q)
+	s.stats.PrefillTokens += q.prefillLeft()
+	return nil
+}
+
+// validateSequence returns why seq cannot be queued, or nil.
+func (s *Scheduler) validateSequence(seq Sequence) error {
+	switch n := len(seq.Tokens); {
+	case n == 0:
+		return fault.InvalidParam("prompt", "the prompt has no tokens: send at least one")
+	case seq.Prompt < 1 || seq.Prompt > n:
+		return fault.New(fault.Invalid, "the prompt is said to be %d of %d tokens: it must be at least 1 and at most all", seq.Prompt, n)
+	case n >= s.MaxTokens():
+		return fault.InvalidParam("prompt", "the prompt has %d tokens, and %d are the most that prompt and output may have together: shorten it", n, s.MaxTokens())
+	}
+	if _, used := s.byID[seq.ID]; used {
+		return fault.New(fault.Conflict, "sequence %d is already being served: use another id", seq.ID)
+	}
+	// Preempted sequences were admitted before and do not count.
+	if s.waiting.len-s.preempted >= s.cfg.MaxWaiting {
+		return fault.New(fault.Overloaded, "%d requests are already waiting: retry later", s.waiting.len)
+	}
+	return nil
+}
+
+// RemoveSequence removes a sequence, finished or aborted, in any state, and reports whether there was one.
+// Its full blocks stay cached, and the last one is evicted first. Between Step and Commit its part of the
+// step is lost.
+func (s *Scheduler) RemoveSequence(id SeqID) bool {
+	q, ok := s.byID[id]
+	if !ok {
+		return false
+	}
+	s.forgetSequence(q)
+	return true
+}
+
+func (s *Scheduler) forgetSequence(q *seqState) {
+	s.stats.PrefillTokens -= q.prefillLeft()
+	delete(s.byID, q.id)
+	s.leaveQueue(q)
+	s.releaseBlocks(q)
+}
+
+// leaveQueue removes q from its queue.
+func (s *Scheduler) leaveQueue(q *seqState) {
+	if q.active {
+		s.running.remove(q)
+		q.active = false
+	} else {
+		s.waiting.remove(q)
+		if q.admitted {
+			s.preempted--
+		}
+	}
+}
+
+// releaseBlocks releases q's blocks, last to first, so that blocks which extend others are evicted before
+// them.
+func (s *Scheduler) releaseBlocks(q *seqState) {
+	for i := len(q.blocks) - 1; i >= 0; i-- {
+		s.pool.dropHolder(q.blocks[i])
+	}
+	q.blocks = q.blocks[:0]
+	q.registered, q.tip, q.sealed, q.fetched = 0, 0, false, 0
+	s.gate.closed = false
 }

@@ -1,5 +1,7 @@
 package paged
 
+import "penstock/core/kv"
+
 // Step plans the next batch into out, and reuses its slices. Nothing counts as computed until Commit: after
 // a failed batch the shell removes the sequences which caused it and calls Step again, which makes a new
 // plan.
@@ -100,4 +102,67 @@ func (s *Scheduler) emitWork(out *Step) {
 			Fetched: q.fetched,
 		})
 	}
+}
+
+// preemptSequence removes the newest running sequence, which is not in the step yet, from the batch. It
+// releases its blocks, and the sequence waits before all others to be computed again. Its full blocks may
+// still be cached by then.
+func (s *Scheduler) preemptSequence(q *seqState, out *Step) {
+	if len(q.tokens) >= s.MaxTokens() {
+		s.failSequence(q, out)
+		return
+	}
+	s.stats.PrefillTokens -= q.prefillLeft()
+	s.leaveQueue(q)
+	s.releaseBlocks(q)
+	q.computed, q.awaitsToken = 0, false
+	q.prefillGoal = len(q.tokens)
+	s.stats.PrefillTokens += q.prefillLeft()
+
+	s.waiting.pushFront(q)
+	s.preempted++
+	s.stats.Preemptions++
+	out.Preempted = append(out.Preempted, q.id)
+}
+
+// failSequence drops a sequence which can get no further token.
+func (s *Scheduler) failSequence(q *seqState, out *Step) {
+	out.Failed = append(out.Failed, q.id)
+	s.forgetSequence(q)
+}
+
+// BlockSource is memory outside the cache from which blocks can be copied into it, such as a pool which
+// several engines share.
+type BlockSource interface {
+	// Has reports whether the block which ends in seq can be copied now. The scheduler trusts the answer:
+	// the source must compare more than hashes.
+	Has(seq kv.SeqHash) bool
+}
+
+// countFetchable returns how many blocks after the hits of q can be fetched. Like hits they exclude its
+// last token.
+func (s *Scheduler) countFetchable(q *seqState, hits []int32, tip kv.SeqHash) int {
+	if s.cfg.Remote == nil || q.reuse == Off {
+		return 0
+	}
+	n, most := 0, (len(q.tokens)-1)/s.cfg.BlockSize
+	for i := len(hits); i < most; i++ {
+		c := q.describeBlock(i, noBlock, tip)
+		if _, taken := s.pool.index[c.seq]; taken || !s.cfg.Remote.Has(c.seq) {
+			break
+		}
+		tip = c.seq
+		n++
+	}
+	return n
+}
+
+// fetchBlocks allocates to q, which has its hits and nothing else, the n fetched blocks after them. They
+// are private, and count as computed when the step which contains q is committed.
+func (s *Scheduler) fetchBlocks(q *seqState, n int) {
+	for range n {
+		q.blocks = append(q.blocks, s.pool.takeBlock())
+	}
+	q.fetched = n * s.cfg.BlockSize
+	s.stats.FetchedTokens += uint64(q.fetched)
 }

@@ -21,8 +21,8 @@ func (t *Table) Tick(now kv.Mono, dst []Effect) []Effect {
 	return dst
 }
 
-// Next returns when Tick is due. ok is false if no timeout is pending.
-func (t *Table) Next() (at kv.Mono, ok bool) {
+// Deadline returns when Tick is due. ok is false if no timeout is pending.
+func (t *Table) Deadline() (at kv.Mono, ok bool) {
 	due := func(m kv.Mono) {
 		if !ok || m < at {
 			at, ok = m, true

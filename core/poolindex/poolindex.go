@@ -3,19 +3,8 @@
 //
 // A pool owns its blocks: they belong to no worker, and stay when the worker which put them there clears
 // its cache, restarts or dies. Workers report in their event feeds what happens to the blocks, and
-// [Table.ApplyMove] handles each block of a pool by this table. The mover of a block is the worker which
-// last changed its state.
-//
-//	state       local_gpu            in_transit            cxl_pooled     evicted
-//	none        ignored              in transit            pooled         unknown
-//	in transit  of mover: forgotten  of mover: no change   pooled         evicted
-//	            of other: ignored    of other: its own
-//	pooled      of mover: forgotten  of mover: in transit  pooled, again  evicted
-//	            of other: ignored    of other: ignored
-//	evicted     forgotten            in transit            pooled         no change
-//
-// So a block may be pooled without having been in transit. A second copy in transit does not affect the
-// first one. What a worker reports of its own memory concerns its own copy.
+// [Table.ApplyMove] handles each block of a pool. The mover of a block is the worker which last changed its
+// state.
 //
 // An event without a pool concerns the pool which was last reported for the block, unless the block was
 // evicted from there; then it concerns the pool from which it was evicted last. Without any such pool it
@@ -148,7 +137,28 @@ type mover struct {
 	since   kv.Mono // start of suspicion
 }
 
-// Table tracks the blocks of all pools.
+// Table tracks the blocks of all pools. A Moved event changes a block by this table:
+//
+//	state       local_gpu            in_transit            cxl_pooled     evicted
+//	none        ignored              in transit            pooled         unknown
+//	in transit  of mover: forgotten  of mover: no change   pooled         evicted
+//	            of other: ignored    of other: its own
+//	pooled      of mover: forgotten  of mover: in transit  pooled, again  evicted
+//	            of other: ignored    of other: ignored
+//	evicted     forgotten            in transit            pooled         no change
+//
+// So a block may be pooled without having been in transit. A second copy in transit does not affect the
+// first one. What a worker reports of its own memory concerns its own copy. The effects are Place for a block
+// which becomes pooled, and Displace for one which is not pooled any more. Other events:
+//
+//	state                   event                                next       effects
+//	in transit              Tick after TransitTimeout            evicted
+//	evicted                 Tick after EvictedRetention          none
+//	pooled                  SuspectWorker of its mover           suspect    Displace
+//	suspect                 TrustWorker of its mover             pooled     Place
+//	suspect                 ForgetLost, Tick after SuspectTimeout  none
+//	pooled, but not placed  RetryParked with its Stored event    pooled     Place
+//	any                     DropPool                             none       DropPool
 type Table struct {
 	cfg Config
 

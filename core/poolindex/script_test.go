@@ -170,7 +170,7 @@ func (r *rig) line(t *testing.T, out *strings.Builder, f []string) {
 		fmt.Fprintf(out, "%+v\n", st)
 		return
 	case "next":
-		if m, ok := r.table.Next(); ok {
+		if m, ok := r.table.Deadline(); ok {
 			fmt.Fprintf(out, "next: %v\n", time.Duration(m))
 		} else {
 			fmt.Fprintln(out, "next: never")

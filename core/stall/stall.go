@@ -25,8 +25,7 @@
 package stall
 
 import (
-	"errors"
-	"fmt"
+	"math/bits"
 	"time"
 
 	"penstock/core/kv"
@@ -132,6 +131,14 @@ type StreamState struct {
 }
 
 // Detector is the state of one engine.
+//
+//	state   event                                                next    result
+//	works   Observe: silent, as the package comment says         works   probe it
+//	works   RecordUnanswered, by the table there                 broken
+//	works   RecordError                                          broken
+//	works   Observe where no probe can be sent: mute too long    broken
+//	broken  Observe                                              broken  probe it, if it can be
+//	broken  RecordAnswer, or Observe: it produced a token        works
 type Detector struct {
 	cfg             Config
 	gaps            histogram
@@ -352,15 +359,43 @@ func (m *Detector) FirstLimit(prompt int) time.Duration {
 	return min(max(limit, least), max(MaxLimit, m.cfg.Limit))
 }
 
-// Check reports the first violated invariant. It is for tests.
-func (m *Detector) Check() error {
-	switch gap, first := m.GapLimit(), m.FirstLimit(0); {
-	case m.cfg.Limit == 0 && (gap < MinLimit || gap > MaxLimit):
-		return fmt.Errorf("the limit between tokens is %v", gap)
-	case first < minFirst:
-		return fmt.Errorf("the limit before the first token is %v", first)
-	case m.FirstLimit(1000) < first:
-		return errors.New("a longer prompt has a shorter limit")
+// buckets suffice for MaxLimit: bucket i counts durations below 2^i ms.
+const buckets = 20
+
+// halveAt is the number of samples at which all counts are halved, so that old samples count less.
+const halveAt = 1024
+
+// histogram is a distribution of durations. The zero value is empty.
+type histogram struct {
+	counts [buckets]uint32
+	total  uint32 // of counts
+	seen   int    // durations represented by the samples, up to a bound
+}
+
+// addSample adds a duration, the longest of n.
+func (h *histogram) addSample(d time.Duration, n int) {
+	i := min(bits.Len64(uint64(max(d, 0)/time.Millisecond)), buckets-1)
+	h.counts[i]++
+	h.total++
+	h.seen = min(h.seen+max(n, 1), 1<<20)
+	if h.total < halveAt {
+		return
 	}
-	return errors.Join(m.gaps.checkCounts(), m.firsts.checkCounts())
+	h.total = 0
+	for i := range h.counts {
+		h.counts[i] /= 2
+		h.total += h.counts[i]
+	}
+}
+
+// percentile99 returns a bound for all but one in a hundred durations: a power of two ms.
+func (h *histogram) percentile99() time.Duration {
+	above := h.total / 100
+	for i := buckets - 1; i > 0; i-- {
+		if h.counts[i] > above {
+			return time.Millisecond << i
+		}
+		above -= h.counts[i]
+	}
+	return time.Millisecond
 }

@@ -18,6 +18,7 @@ import (
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/rpc/rpctest"
 	"penstock/internal/serve/router"
 	"penstock/internal/serve/routerproxy"
 	"penstock/internal/serve/worker"
@@ -137,7 +138,7 @@ func proxiedRequests() map[string]*engine.Request {
 // to the contract; nothing stays reserved.
 func TestRelayMovesRequests(t *testing.T) {
 	e := newProxyFleet(t, 3, func(p rpc.Plane) rpc.Plane {
-		return rpc.WithFaults(p, 1, rpc.CallFaults{Refuse: 0.05, Cut: 0.6, CutAfter: 12})
+		return rpctest.WithFaults(p, 1, rpctest.CallFaults{Refuse: 0.05, Cut: 0.6, CutAfter: 12})
 	})
 	ctx := enginetest.Start(t, e)
 	direct, _ := servedEngine(t, smallConfig(t))

@@ -26,7 +26,7 @@ type sentPing struct {
 // schedulePings schedules the router's next check for due pings, possibly too early: responses postpone pings
 // all the time.
 func (r *simRouter) schedulePings(c *cluster) {
-	at, ok := r.health.Next()
+	at, ok := r.health.Deadline()
 	if !ok || r.pingScheduled && r.pingAt <= at {
 		return
 	}

@@ -91,7 +91,7 @@ func (w *simWorker) acceptResync(c *cluster, place uint32) {
 
 // scheduleResync schedules the answer to the first due resync request.
 func (w *simWorker) scheduleResync(c *cluster) {
-	at, ok := w.log.AnswerDue()
+	at, ok := w.log.Deadline()
 	if !ok || w.describeDue || w.resyncScheduled && w.resyncAt <= at {
 		return
 	}

@@ -325,7 +325,7 @@ func (r *simRouter) requestResyncs(c *cluster) {
 
 // scheduleResyncs schedules requestResyncs when further requests may be due.
 func (r *simRouter) scheduleResyncs(c *cluster) {
-	at, ok := r.tracker.NextDue()
+	at, ok := r.tracker.Deadline()
 	if !ok || r.resyncScheduled && c.now < r.resyncAt && r.resyncAt <= at {
 		return
 	}

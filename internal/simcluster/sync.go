@@ -40,7 +40,7 @@ func (r *simRouter) scheduleSync(c *cluster) {
 	if r.replica == nil {
 		return
 	}
-	at := max(c.now, r.replica.Next())
+	at := max(c.now, r.replica.Deadline())
 	if r.syncScheduled && r.syncAt <= at {
 		return
 	}
@@ -55,7 +55,7 @@ func (r *simRouter) sendSync(c *cluster, number uint32) {
 		return // an earlier check was scheduled
 	}
 	r.syncScheduled = false
-	r.out = r.replica.Step(c.now, r.out[:0])
+	r.out = r.replica.Tick(c.now, r.out[:0])
 	for _, data := range r.out {
 		at := c.syncMessages.takeSlot()
 		l := &c.syncMessages.all[at]

@@ -23,6 +23,7 @@ import (
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/rpc/rpctest"
 	"penstock/internal/serve/frontend"
 	"penstock/internal/serve/router"
 	"penstock/internal/serve/servetest"
@@ -293,7 +294,7 @@ func TestSlotsAreFreed(t *testing.T) {
 			rcfg = queueing(100)
 		}
 		synctest.Test(t, func(t *testing.T) {
-			calls := rpc.WithFaults(rpc.NewMemPlane(), seed, rpc.CallFaults{Refuse: 0.05, Cut: 0.4, CutAfter: 30, Delay: 5 * time.Millisecond})
+			calls := rpctest.WithFaults(rpc.NewMemPlane(), seed, rpctest.CallFaults{Refuse: 0.05, Cut: 0.4, CutAfter: 30, Delay: 5 * time.Millisecond})
 			f := newOverloaded(t, pipe, calls, frontend.Config{}, rcfg)
 			defer f.stop()
 			rng := rand.New(rand.NewPCG(seed, 1))

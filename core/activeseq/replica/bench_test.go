@@ -23,7 +23,7 @@ func BenchmarkRequest(b *testing.B) {
 				}
 			}
 			if name == "telling" || name == "told" {
-				for _, data := range to.replica.Step(0, nil) {
+				for _, data := range to.replica.Tick(0, nil) {
 					if err := from.replica.HandleMessage(0, data); err != nil {
 						b.Fatal(err)
 					}
@@ -56,13 +56,13 @@ func BenchmarkRequest(b *testing.B) {
 				}
 				table.MarkPrefilled(key)
 				if name == "telling" {
-					out = from.replica.Step(now, out[:0])
+					out = from.replica.Tick(now, out[:0])
 				}
 				if name != "told" {
 					continue
 				}
 				b.StopTimer()
-				out = from.replica.Step(now, out[:0])
+				out = from.replica.Tick(now, out[:0])
 				b.StartTimer()
 				for _, data := range out {
 					if err := to.replica.HandleMessage(now, data); err != nil {

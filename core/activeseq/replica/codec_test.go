@@ -146,7 +146,7 @@ func FuzzDecode(f *testing.F) {
 		n := newNode(t, 1, 1, 400)
 		for i, b := range [][]byte{data, more, data} {
 			_ = n.replica.HandleMessage(kv.Mono(i)*ms, b)
-			n.replica.Step(kv.Mono(i)*ms, nil)
+			n.replica.Tick(kv.Mono(i)*ms, nil)
 			if err := n.replica.Check(); err != nil {
 				t.Fatal(err)
 			}

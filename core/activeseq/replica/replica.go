@@ -109,8 +109,22 @@ type TableFinder interface {
 	TableOf(w kv.Worker) *activeseq.ReservationTable
 }
 
-// Replica publishes the reservations of this router's tables, and counts the reservations of other routers. It is the
-// journal of these tables.
+// Replica publishes the reservations of this router's tables, and counts the reservations of other routers. It
+// is the journal of these tables. For each other router it is in one of these states:
+//
+//	state    event                                            next     effects
+//	unknown  a message                                        current  a digest, and what the message does
+//	current  changes which continue the known ones            current  counted in the tables
+//	current  a digest which agrees                            current
+//	current  a digest of the same changes which differs       listing  a request for a list
+//	current  changes or a digest beyond a gap                 gap      a request after reorderGrace
+//	gap      the missing changes                              current  counted in the tables
+//	gap      more than maxGaps, or none of it in gapTimeout   listing  a request for a list
+//	listing  a page                                           listing  its range of numbers is replaced
+//	listing  the last page                                    current, or gap if there are later changes
+//	any      leave, a later epoch, or PeerTimeout of silence  unknown  its reservations are freed
+//
+// HandleMessage takes the messages; Tick, at Deadline, returns the requests, digests, changes and pages to send.
 type Replica struct {
 	cfg    Config
 	tables TableFinder
@@ -214,8 +228,8 @@ func (r *Replica) HasPending() bool {
 	return len(r.peers) > 0 && (o.openBatch.count > 0 || o.sentBatches < len(o.keptBatches) || len(o.growing) > 0 || o.listing || len(o.requests) > 0 || o.nextDigest <= r.now)
 }
 
-// Next returns when Step has something to do if nothing else happens before.
-func (r *Replica) Next() kv.Mono {
+// Deadline returns when Tick has something to do if nothing else happens before.
+func (r *Replica) Deadline() kv.Mono {
 	at := r.local.nextDeadline(r)
 	for _, p := range r.peers {
 		at = min(at, p.lastHeard.Add(r.cfg.DeafTimeout)) // an echo is a message, which sets a new deadline
@@ -226,10 +240,10 @@ func (r *Replica) Next() kv.Mono {
 	return at
 }
 
-// Step appends to out the messages which are due at now, and removes peers which have timed out. The caller
+// Tick appends to out the messages which are due at now, and removes peers which have timed out. The caller
 // must not change the messages, and publishes them in order; a message which it cannot publish is recovered
 // like a lost one.
-func (r *Replica) Step(now kv.Mono, out [][]byte) [][]byte {
+func (r *Replica) Tick(now kv.Mono, out [][]byte) [][]byte {
 	r.now = max(r.now, now)
 	r.removeTimedOut()
 	out = r.local.appendDue(r, out)

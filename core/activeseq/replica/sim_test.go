@@ -138,10 +138,10 @@ func (w *world) act(n *node) {
 // exchange sends the messages of all routers which are due.
 func (w *world) exchange() {
 	for i, n := range w.nodes {
-		if n.replica.Next() > w.now {
+		if n.replica.Deadline() > w.now {
 			continue
 		}
-		w.out = n.replica.Step(w.now, w.out[:0])
+		w.out = n.replica.Tick(w.now, w.out[:0])
 		for _, data := range w.out {
 			w.sent += len(data)
 			for j, to := range w.nodes {
@@ -527,13 +527,13 @@ func TestAnyOrder(t *testing.T) {
 		for range 200 {
 			w.act(from)
 			w.now += 10 * ms
-			for _, data := range from.replica.Step(w.now+2*ms, nil) {
+			for _, data := range from.replica.Tick(w.now+2*ms, nil) {
 				if messageKind(data[2]) == kindChanges {
 					batches = append(batches, data)
 				}
 			}
 		}
-		for _, data := range from.replica.Step(w.now+kv.Mono(time.Second), nil) { // publishes the growth
+		for _, data := range from.replica.Tick(w.now+kv.Mono(time.Second), nil) { // publishes the growth
 			if messageKind(data[2]) == kindChanges {
 				batches = append(batches, data)
 			}

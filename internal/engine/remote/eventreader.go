@@ -43,9 +43,6 @@ func (e *EventReader) Release() {
 	*e = EventReader{eof: io.ErrClosedPipe}
 }
 
-// Name returns the last event's name; empty if it has none. It is valid until Next.
-func (e *EventReader) Name() []byte { return e.name }
-
 // RawEvent returns the bytes of the last event, with the empty line that ends it and without comments. They
 // are valid until Next.
 func (e *EventReader) RawEvent() []byte { return e.raw }

@@ -49,7 +49,7 @@ func readEvents(src io.Reader) (got []string, raw []byte, err error) {
 		if err != nil {
 			return got, raw, err
 		}
-		got = append(got, string(e.Name())+"|"+string(data))
+		got = append(got, string(e.name)+"|"+string(data))
 		raw = append(raw, e.RawEvent()...)
 	}
 }

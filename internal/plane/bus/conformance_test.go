@@ -34,7 +34,7 @@ func TestMemArchive(t *testing.T) {
 // An archive without faults behind the wrapper is still an archive.
 func TestFaultyArchiveWithoutFaults(t *testing.T) {
 	bustest.RunArchive(t, func(*testing.T) bus.Archive {
-		return bus.NewFaultyArchive(bus.NewMemArchive(), 1, bus.ArchiveFaults{})
+		return bustest.NewFaultyArchive(bus.NewMemArchive(), 1, bustest.ArchiveFaults{})
 	})
 }
 

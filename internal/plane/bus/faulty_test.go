@@ -11,13 +11,14 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/plane/bus"
+	"penstock/internal/plane/bus/bustest"
 )
 
 // story publishes 300 numbers through faults and returns what a subscriber got,
 // and which Publish failed.
-func story(t *testing.T, seed uint64, f bus.BusFaults) (got []string, failed map[int]bool) {
+func story(t *testing.T, seed uint64, f bustest.BusFaults) (got []string, failed map[int]bool) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bus.WithFaults(bus.NewMemBus(), seed, f)
+		b := bustest.WithFaults(bus.NewMemBus(), seed, f)
 		topic := bus.Topic{Name: "t", Durable: true}
 		failed = map[int]bool{}
 		for i := range 300 {
@@ -37,26 +38,26 @@ func story(t *testing.T, seed uint64, f bus.BusFaults) (got []string, failed map
 
 func TestFaultyBus(t *testing.T) {
 	for name, test := range map[string]struct {
-		faults bus.BusFaults
+		faults bustest.BusFaults
 		check  func(count map[string]int, failed map[int]bool, inversions int) error
 	}{
-		"drop": {bus.BusFaults{Drop: 0.3}, func(count map[string]int, _ map[int]bool, inv int) error {
+		"drop": {bustest.BusFaults{Drop: 0.3}, func(count map[string]int, _ map[int]bool, inv int) error {
 			return between("messages", len(count), 150, 270, inv == 0)
 		}},
-		"lose": {bus.BusFaults{Lose: 0.3}, func(count map[string]int, failed map[int]bool, inv int) error {
+		"lose": {bustest.BusFaults{Lose: 0.3}, func(count map[string]int, failed map[int]bool, inv int) error {
 			return between("messages", len(count), 150, 270, inv == 0 && !failed[0])
 		}},
-		"duplicate": {bus.BusFaults{Duplicate: 0.3}, func(count map[string]int, _ map[int]bool, inv int) error {
+		"duplicate": {bustest.BusFaults{Duplicate: 0.3}, func(count map[string]int, _ map[int]bool, inv int) error {
 			twice := 0
 			for _, n := range count {
 				twice += n - 1
 			}
 			return between("duplicates", twice, 30, 150, inv == 0 && len(count) == 300)
 		}},
-		"reorder": {bus.BusFaults{Reorder: 0.3}, func(count map[string]int, _ map[int]bool, inv int) error {
+		"reorder": {bustest.BusFaults{Reorder: 0.3}, func(count map[string]int, _ map[int]bool, inv int) error {
 			return between("inversions", inv, 30, 150, len(count) >= 299) // the last may be held
 		}},
-		"fail": {bus.BusFaults{Fail: 0.4}, func(count map[string]int, failed map[int]bool, inv int) error {
+		"fail": {bustest.BusFaults{Fail: 0.4}, func(count map[string]int, failed map[int]bool, inv int) error {
 			kept, lost := 0, 0
 			for i, f := range failed {
 				switch n := count[strconv.Itoa(i)]; {
@@ -70,10 +71,10 @@ func TestFaultyBus(t *testing.T) {
 			}
 			return between("failures of either kind", min(kept, lost), 30, 100, inv == 0)
 		}},
-		"delay": {bus.BusFaults{Delay: time.Second}, func(count map[string]int, _ map[int]bool, inv int) error {
+		"delay": {bustest.BusFaults{Delay: time.Second}, func(count map[string]int, _ map[int]bool, inv int) error {
 			return between("messages", len(count), 300, 300, inv == 0)
 		}},
-		"other topic": {bus.BusFaults{Drop: 1, Topics: []string{"other"}}, func(count map[string]int, _ map[int]bool, inv int) error {
+		"other topic": {bustest.BusFaults{Drop: 1, Topics: []string{"other"}}, func(count map[string]int, _ map[int]bool, inv int) error {
 			return between("messages", len(count), 300, 300, inv == 0)
 		}},
 	} {
@@ -100,8 +101,8 @@ func TestFaultyBus(t *testing.T) {
 			}
 		})
 	}
-	a, _ := story(t, 1, bus.BusFaults{Drop: 0.5})
-	b, _ := story(t, 2, bus.BusFaults{Drop: 0.5})
+	a, _ := story(t, 1, bustest.BusFaults{Drop: 0.5})
+	b, _ := story(t, 2, bustest.BusFaults{Drop: 0.5})
 	if strings.Join(a, " ") == strings.Join(b, " ") {
 		t.Error("two seeds, one story")
 	}
@@ -117,7 +118,7 @@ func between(what string, n, low, high int, rest bool) error {
 // Once the faults are off, everything arrives.
 func TestFaultyBusHeals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bus.WithFaults(bus.NewMemBus(), 1, bus.BusFaults{Lose: 1, Reorder: 1})
+		b := bustest.WithFaults(bus.NewMemBus(), 1, bustest.BusFaults{Lose: 1, Reorder: 1})
 		topic := bus.Topic{Name: "t"}
 		c := collect(t, b, topic, 0)
 		publish := func(s string) {
@@ -127,9 +128,9 @@ func TestFaultyBusHeals(t *testing.T) {
 			synctest.Wait()
 		}
 		publish("lost")
-		b.Set(bus.BusFaults{Reorder: 1})
+		b.Set(bustest.BusFaults{Reorder: 1})
 		publish("held")
-		b.Set(bus.BusFaults{})
+		b.Set(bustest.BusFaults{})
 		publish("1")
 		publish("2")
 		if got := fmt.Sprint(c.got); got != "[1 held 2]" {
@@ -141,7 +142,7 @@ func TestFaultyBusHeals(t *testing.T) {
 
 func TestFaultyBusDelayEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bus.WithFaults(bus.NewMemBus(), 1, bus.BusFaults{Delay: 1000 * time.Hour})
+		b := bustest.WithFaults(bus.NewMemBus(), 1, bustest.BusFaults{Delay: 1000 * time.Hour})
 		topic := bus.Topic{Name: "t", Durable: true}
 		if err := b.Publish(t.Context(), topic, "k", nil); err != nil {
 			t.Fatal(err)

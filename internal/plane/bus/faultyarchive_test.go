@@ -8,6 +8,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/plane/bus"
+	"penstock/internal/plane/bus/bustest"
 )
 
 // The faults of an archive happen, at about their probabilities, and alike for one seed.
@@ -15,7 +16,7 @@ func TestFaultyArchive(t *testing.T) {
 	data := bytes.Repeat([]byte("x"), 1000)
 	story := func(seed uint64) (s struct{ kept, lost, corrupt, short, unlocked int }) {
 		inner := bus.NewMemArchive()
-		a := bus.NewFaultyArchive(inner, seed, bus.ArchiveFaults{Fail: 0.4})
+		a := bustest.NewFaultyArchive(inner, seed, bustest.ArchiveFaults{Fail: 0.4})
 		for i := range 200 {
 			name := fmt.Sprint("o", i)
 			if err := a.Put(t.Context(), name, data); err != nil {
@@ -29,7 +30,7 @@ func TestFaultyArchive(t *testing.T) {
 				}
 			}
 		}
-		a.Set(bus.ArchiveFaults{Corrupt: 0.3, Truncate: 0.3, Lose: 0.3})
+		a.Set(bustest.ArchiveFaults{Corrupt: 0.3, Truncate: 0.3, Lose: 0.3})
 		if err := a.Put(t.Context(), "o", data); err != nil {
 			t.Fatal(err)
 		}
@@ -66,14 +67,14 @@ func TestFaultyArchive(t *testing.T) {
 // Span and Purge fail as Publish does; a Purge that failed may have been done.
 func TestFaultyBusSpanAndPurge(t *testing.T) {
 	inner := bus.NewMemBus()
-	b := bus.WithFaults(inner, 1, bus.BusFaults{})
+	b := bustest.WithFaults(inner, 1, bustest.BusFaults{})
 	topic := bus.Topic{Name: "t", Durable: true}
 	for range 300 {
 		if err := b.Publish(t.Context(), topic, "k", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.Set(bus.BusFaults{Fail: 0.5})
+	b.Set(bustest.BusFaults{Fail: 0.5})
 	spans, done, undone := 0, 0, 0
 	for below := uint64(2); below < 202; below++ {
 		if _, err := b.DescribeTopic(t.Context(), topic); fault.CodeOf(err) == fault.Unavailable {

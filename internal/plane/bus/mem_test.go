@@ -18,7 +18,7 @@ func TestMem(t *testing.T) {
 
 // A bus without faults behind the wrapper is still a bus.
 func TestFaultyWithoutFaults(t *testing.T) {
-	bustest.Run(t, func(*testing.T) bus.Bus { return bus.WithFaults(bus.NewMemBus(), 1, bus.BusFaults{}) })
+	bustest.Run(t, func(*testing.T) bus.Bus { return bustest.WithFaults(bus.NewMemBus(), 1, bustest.BusFaults{}) })
 }
 
 // collect subscribes within a bubble and returns what came when the bubble was

@@ -16,13 +16,6 @@ func TestMem(t *testing.T) {
 	discotest.Run(t, func(*testing.T) disco.Registry { return disco.NewMemRegistry() })
 }
 
-// A registry without faults behind the wrapper is still a registry.
-func TestFaultyWithoutFaults(t *testing.T) {
-	discotest.Run(t, func(*testing.T) disco.Registry {
-		return disco.WithFaults(disco.NewMemRegistry(), 1, disco.RegistryFaults{})
-	})
-}
-
 func TestNATSEmbedded(t *testing.T) {
 	discotest.Run(t, func(t *testing.T) disco.Registry { return openNATS(t, natsd.Config{}) })
 }

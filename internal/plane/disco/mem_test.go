@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/plane/disco"
 )
@@ -97,78 +96,6 @@ func TestMemInBubble(t *testing.T) {
 		}
 		s.check(t, "[]")
 		s.stop()
-	})
-}
-
-func TestFaultyOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := disco.WithFaults(disco.NewMemRegistry(), 1, disco.RegistryFaults{})
-		s := watchIn(t, r)
-		one, two := registerIn(t, r, 1), registerIn(t, r, 2)
-		s.take()
-		r.Down()
-		s.check(t, "[1? 2?]")
-		for what, err := range map[string]error{
-			"register": func() error { _, err := r.Register(t.Context(), worker(3)); return err }(),
-			"update":   one.Update(t.Context(), worker(1)),
-			"release":  two.Release(t.Context()),
-		} {
-			if fault.CodeOf(err) != fault.Unavailable {
-				t.Errorf("%s: error %v, want Unavailable", what, err)
-			}
-		}
-		r.Down() // again: nothing new
-		s.check(t, "")
-		r.Up()
-		s.check(t, "[1 2]")
-		if err := two.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		s.check(t, "[1]")
-		s.stop()
-	})
-}
-
-func TestFaultyFails(t *testing.T) {
-	story := func(seed uint64) string {
-		r := disco.WithFaults(disco.NewMemRegistry(), seed, disco.RegistryFaults{Fail: 0.5})
-		var out strings.Builder
-		for id := range kv.WorkerID(100) {
-			switch _, err := r.Register(t.Context(), worker(id)); {
-			case err == nil:
-				out.WriteByte('+')
-			case fault.CodeOf(err) == fault.Unavailable:
-				out.WriteByte('-')
-			default:
-				t.Fatal(err)
-			}
-		}
-		return out.String()
-	}
-	a := story(1)
-	if n := strings.Count(a, "-"); n < 25 || n > 75 {
-		t.Errorf("%d of 100 registrations failed, want about half", n)
-	}
-	if story(1) != a {
-		t.Error("one seed, two stories")
-	}
-	if story(2) == a {
-		t.Error("two seeds, one story")
-	}
-}
-
-func TestFaultyDelay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := disco.WithFaults(disco.NewMemRegistry(), 1, disco.RegistryFaults{Delay: time.Minute})
-		s := watchIn(t, r)
-		registerIn(t, r, 1)
-		s.check(t, "") // held up
-		<-time.After(3 * time.Minute)
-		if got := s.take(); !strings.HasSuffix(got, "[1]") {
-			t.Errorf("sets %s, want the newest to be [1]", got)
-		}
-		registerIn(t, r, 2)
-		s.stop() // in the middle of a delay
 	})
 }
 

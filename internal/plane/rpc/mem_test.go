@@ -19,7 +19,7 @@ func TestMem(t *testing.T) {
 
 // A plane without faults behind the wrapper is still a plane.
 func TestFaultyWithoutFaults(t *testing.T) {
-	rpctest.Run(t, func(*testing.T) rpc.Plane { return rpc.WithFaults(rpc.NewMemPlane(), 1, rpc.CallFaults{}) })
+	rpctest.Run(t, func(*testing.T) rpc.Plane { return rpctest.WithFaults(rpc.NewMemPlane(), 1, rpctest.CallFaults{}) })
 }
 
 // serveMem serves h at addr until the test's bubble is to end.
@@ -172,9 +172,9 @@ func TestMemFramesDoNotAllocate(t *testing.T) {
 }
 
 func TestFaulty(t *testing.T) {
-	fates := func(seed uint64, f rpc.CallFaults) (out []string) {
+	fates := func(seed uint64, f rpctest.CallFaults) (out []string) {
 		synctest.Test(t, func(t *testing.T) {
-			p := rpc.WithFaults(rpc.NewMemPlane(), seed, f)
+			p := rpctest.WithFaults(rpc.NewMemPlane(), seed, f)
 			stop := serveMem(t, p, "w", func(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
 				for range 4 {
 					if err := send(nil); err != nil {
@@ -209,7 +209,7 @@ func TestFaulty(t *testing.T) {
 		return m
 	}
 
-	f := rpc.CallFaults{Refuse: 0.2, Cut: 0.5, CutAfter: 4}
+	f := rpctest.CallFaults{Refuse: 0.2, Cut: 0.5, CutAfter: 4}
 	a := fates(1, f)
 	seen := count(a)
 	for _, fate := range []string{"0!", "1!", "2!", "3!", "4!", "4"} {
@@ -223,17 +223,17 @@ func TestFaulty(t *testing.T) {
 	if b := fates(2, f); strings.Join(a, " ") == strings.Join(b, " ") {
 		t.Error("two seeds, one story")
 	}
-	if seen := count(fates(3, rpc.CallFaults{Refuse: 1})); seen["0!"] != 200 {
+	if seen := count(fates(3, rpctest.CallFaults{Refuse: 1})); seen["0!"] != 200 {
 		t.Errorf("with Refuse 1: %v", seen)
 	}
-	if seen := count(fates(3, rpc.CallFaults{Delay: time.Minute})); seen["4"] != 200 {
+	if seen := count(fates(3, rpctest.CallFaults{Delay: time.Minute})); seen["4"] != 200 {
 		t.Errorf("with delays alone: %v", seen)
 	}
 }
 
 func TestFaultyDelayEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := rpc.WithFaults(rpc.NewMemPlane(), 1, rpc.CallFaults{Delay: 1000 * time.Hour})
+		p := rpctest.WithFaults(rpc.NewMemPlane(), 1, rpctest.CallFaults{Delay: 1000 * time.Hour})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()

@@ -11,7 +11,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/internal/engine"
-	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/rpc/rpctest"
 )
 
 var story = regexp.MustCompile(`,"nvext":\{[^\n]*\}`)
@@ -81,7 +81,7 @@ func TestFaultyPlane(t *testing.T) {
 		for id := kv.WorkerID(1); id <= 4; id++ {
 			w.worker(id, constant("the quick brown fox"))
 		}
-		w.faulty.Set(rpc.CallFaults{Refuse: 0.2, Cut: 0.4, CutAfter: 12, Delay: 5 * time.Millisecond})
+		w.faulty.Set(rpctest.CallFaults{Refuse: 0.2, Cut: 0.4, CutAfter: 12, Delay: 5 * time.Millisecond})
 		const requests = 100
 		answers := make(chan answerOf, requests)
 		for i := range requests {

@@ -28,6 +28,7 @@ import (
 	"penstock/internal/obs"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/rpc/rpctest"
 )
 
 // world is a frontend with its environment in one bubble: workers with scripted engines on the
@@ -37,7 +38,7 @@ type world struct {
 	t        *testing.T
 	f        *Frontend
 	plane    *rpc.MemPlane
-	faulty   *rpc.FaultyPlane // the frontend's plane; without faults by default
+	faulty   *rpctest.FaultyPlane // the frontend's plane; without faults by default
 	router   *ledger
 	registry *registry
 	metrics  *obs.Metrics
@@ -74,7 +75,7 @@ func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *test
 			opens:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return bytePipeline(), nil },
 		}
 		w.router = &ledger{w: w}
-		w.faulty = rpc.WithFaults(w.plane, 1, rpc.CallFaults{})
+		w.faulty = rpctest.WithFaults(w.plane, 1, rpctest.CallFaults{})
 		deps := Deps{
 			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
 			OpenTokenizer: func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },

@@ -253,7 +253,7 @@ func (c *cacheIndex) dueRequests(dst []kvfeed.ResyncRequest) (requests []kvfeed.
 	}
 	c.mu.asked = all[:0]
 	wait = upkeep
-	if next, ok := c.mu.tracker.NextDue(); ok {
+	if next, ok := c.mu.tracker.Deadline(); ok {
 		wait = min(max(next.Sub(now), time.Millisecond), upkeep)
 	}
 	return dst, wait

@@ -9,6 +9,7 @@ import (
 
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
+	"penstock/internal/plane/bus/bustest"
 )
 
 var (
@@ -113,11 +114,11 @@ func (w *world) live() {
 // worsen draws the faults of the planes until the next call.
 func (w *world) worsen() {
 	most := func(p float64) float64 { return float64(w.rng.IntN(3)) / 2 * p }
-	w.bus.Set(bus.BusFaults{
+	w.bus.Set(bustest.BusFaults{
 		Fail: most(0.3), Lose: most(0.1), Drop: most(0.2), Duplicate: most(0.4), Reorder: most(0.3),
 		Delay: time.Duration(w.rng.IntN(3)) * 60 * time.Millisecond,
 	})
-	w.archive.Set(bus.ArchiveFaults{Fail: most(0.3), Corrupt: most(0.2), Truncate: most(0.2), Lose: most(0.3)})
+	w.archive.Set(bustest.ArchiveFaults{Fail: most(0.3), Corrupt: most(0.2), Truncate: most(0.2), Lose: most(0.3)})
 }
 
 // harm occasionally causes a fault.
@@ -168,8 +169,8 @@ func (w *world) harm() {
 
 // mend ends all faults.
 func (w *world) mend() {
-	w.bus.Set(bus.BusFaults{})
-	w.archive.Set(bus.ArchiveFaults{})
+	w.bus.Set(bustest.BusFaults{})
+	w.archive.Set(bustest.ArchiveFaults{})
 	w.store.set(false)
 	for _, at := range w.routers {
 		if !at.alive() {

@@ -16,6 +16,7 @@ import (
 	"penstock/internal/engine/sim"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
+	"penstock/internal/plane/bus/bustest"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/serve/servetest"
 	"penstock/internal/serve/worker"
@@ -32,8 +33,8 @@ type world struct {
 	t        *testing.T
 	rng      *rand.Rand
 	store    *storage
-	bus      *bus.FaultyBus
-	archive  *bus.FaultyArchive
+	bus      *bustest.FaultyBus
+	archive  *bustest.FaultyArchive
 	registry *servetest.Registry
 	calls    *rpc.MemPlane
 	prompts  []*prompt
@@ -87,9 +88,9 @@ func (r *chaosRouter) alive() bool { return r.process != nil && !r.dead.Load() }
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, rng: rand.New(rand.NewPCG(seed, 0)), store: newStorage(), registry: servetest.NewRegistry(), calls: rpc.NewMemPlane(),
-		archive: bus.NewFaultyArchive(bus.NewMemArchive(), seed, bus.ArchiveFaults{}), told: map[kv.Worker][]*story{},
+		archive: bustest.NewFaultyArchive(bus.NewMemArchive(), seed, bustest.ArchiveFaults{}), told: map[kv.Worker][]*story{},
 	}
-	w.bus = bus.WithFaults(w.store, seed, bus.BusFaults{})
+	w.bus = bustest.WithFaults(w.store, seed, bustest.BusFaults{})
 	var err error
 	if w.pool, err = sim.NewPool(3, worldPool); err != nil {
 		t.Fatal(err)

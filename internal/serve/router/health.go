@@ -191,7 +191,7 @@ func (r *Router) takeDueProbes(due []health.Ping) (probes []workerProbe, wait ti
 		}
 	}
 	r.mu.pinging += len(probes)
-	next, ok := r.mu.health.Next()
+	next, ok := r.mu.health.Deadline()
 	if !ok || r.mu.pinging == maxPings { // the end of a ping wakes the prober
 		return probes, idleProbe
 	}

@@ -17,7 +17,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/engine"
-	"penstock/internal/plane/bus"
+	"penstock/internal/plane/bus/bustest"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/serve/router"
@@ -144,7 +144,7 @@ func TestWithoutStore(t *testing.T) {
 			for id := range kv.WorkerID(3) {
 				c.startWorker(id+1, 1)
 			}
-			c.bus.Set(bus.BusFaults{Drop: 1, Topics: []string{"penstock.load"}})
+			c.bus.Set(bustest.BusFaults{Drop: 1, Topics: []string{"penstock.load"}})
 			ins := c.doubt()
 			<-time.After(time.Hour)
 			if got := c.routedTo(30); len(got) != 3 {
@@ -365,7 +365,7 @@ func TestIdleFleetIsNotPinged(t *testing.T) {
 			t.Errorf("%d pings", n)
 		}
 		// Its reports stop: it is alive, and pings show that.
-		c.bus.Set(bus.BusFaults{Drop: 1, Topics: []string{"penstock.load"}})
+		c.bus.Set(bustest.BusFaults{Drop: 1, Topics: []string{"penstock.load"}})
 		<-time.After(time.Minute)
 		if n := net.pings(c.registry.Instances()[0].Addr); n < 8 || n > 12 {
 			t.Errorf("%d pings in a minute without reports", n)
@@ -386,7 +386,7 @@ func TestUnansweredPing(t *testing.T) {
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
 		net.set(c.registry.Instances()[0].Addr, hung)
-		c.bus.Set(bus.BusFaults{Drop: 1, Topics: []string{"penstock.load"}}) // it is pinged then
+		c.bus.Set(bustest.BusFaults{Drop: 1, Topics: []string{"penstock.load"}}) // it is pinged then
 		<-time.After(time.Minute)
 		if said := c.said.String(); !strings.Contains(said, "no answer to a ping within 1s") || strings.Contains(said, "context deadline") {
 			t.Errorf("the log says %s", said)

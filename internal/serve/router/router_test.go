@@ -30,6 +30,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
+	"penstock/internal/plane/bus/bustest"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/serve/router"
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type cluster struct {
 	t        *testing.T
 	rpc      *rpc.MemPlane
-	bus      *bus.FaultyBus
+	bus      *bustest.FaultyBus
 	registry *servetest.Registry
 	metrics  *obs.Metrics
 	router   *router.Router
@@ -55,7 +56,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	c := &cluster{
-		t: t, rpc: rpc.NewMemPlane(), bus: bus.WithFaults(bus.NewMemBus(), 1, bus.BusFaults{}), registry: servetest.NewRegistry(),
+		t: t, rpc: rpc.NewMemPlane(), bus: bustest.WithFaults(bus.NewMemBus(), 1, bustest.BusFaults{}), registry: servetest.NewRegistry(),
 		metrics: obs.NewMetrics(), engines: map[kv.WorkerID]*servetest.Engine{}, stops: map[kv.WorkerID]func(){},
 	}
 	c.wmetrics = worker.NewMetrics(c.metrics)
@@ -391,7 +392,7 @@ func TestEventsOfALaterLife(t *testing.T) {
 // TestGapHeals: whatever the event plane does to the records, the index is correct again some time
 // after it has stopped.
 func TestGapHeals(t *testing.T) {
-	for _, f := range []bus.BusFaults{
+	for _, f := range []bustest.BusFaults{
 		{Drop: 0.3},
 		{Lose: 0.3},
 		{Duplicate: 0.5},
@@ -415,7 +416,7 @@ func TestGapHeals(t *testing.T) {
 				}
 				c.neverMore()
 			}
-			c.bus.Set(bus.BusFaults{})
+			c.bus.Set(bustest.BusFaults{})
 			<-time.After(2 * time.Minute) // the longest backoff plus a margin
 			c.checkIndex()
 			for id, row := range c.workers() {
@@ -447,10 +448,10 @@ func TestLostTail(t *testing.T) {
 		defer c.stopWorkers()
 		c.startWorker(1, 1)
 		c.mustServe("a", prompt(0, 40, 1))
-		c.bus.Set(bus.BusFaults{Lose: 1, Topics: []string{"penstock.backend.kv-events"}})
+		c.bus.Set(bustest.BusFaults{Lose: 1, Topics: []string{"penstock.backend.kv-events"}})
 		c.engines[1].EvictBlocks(5)
 		<-time.After(100 * time.Millisecond)
-		c.bus.Set(bus.BusFaults{})
+		c.bus.Set(bustest.BusFaults{})
 		if n := len(c.dump()[1]); n != 10 {
 			t.Fatalf("%d blocks right after the loss, want 10: the test has not lost anything", n)
 		}
@@ -476,10 +477,10 @@ func TestRepair(t *testing.T) {
 		c.startWorker(1, 1)
 		c.mustServe("a", prompt(0, 40, 1))
 		lost := []string{"penstock.backend.kv-events"}
-		c.bus.Set(bus.BusFaults{Lose: 1, Topics: lost})
+		c.bus.Set(bustest.BusFaults{Lose: 1, Topics: lost})
 		c.engines[1].EvictBlocks(5)
 		<-time.After(100 * time.Millisecond)
-		c.bus.Set(bus.BusFaults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
+		c.bus.Set(bustest.BusFaults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
 		c.engines[1].EvictBlocks(1)
 		synctest.Wait()
 		if row := c.workers()[1]; row.Feed.State != "repairing" || row.CachedBlocks != 10 {
@@ -488,7 +489,7 @@ func TestRepair(t *testing.T) {
 		if d := c.mustServe("b", prompt(0, 40, 2)); d.OverlapBlocks != 0 {
 			t.Errorf("%d blocks are believed though events are missing", d.OverlapBlocks)
 		}
-		c.bus.Set(bus.BusFaults{})
+		c.bus.Set(bustest.BusFaults{})
 		<-time.After(time.Second)
 		row := c.workers()[1]
 		if f := row.Feed; f.State != "live" || f.Gaps != 1 || f.Repaired != 1 || f.Described+f.GivenUp+f.Missing != 0 || f.Resyncs < 2 {
@@ -571,7 +572,7 @@ func TestLostRetention(t *testing.T) {
 		c.engines[2].EvictBlocks(2)
 		<-time.After(10 * time.Millisecond)
 		leaks.Store(false)
-		c.bus.Set(bus.BusFaults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
+		c.bus.Set(bustest.BusFaults{Lose: 1, Topics: []string{"penstock.kv-resync"}})
 		c.engines[2].EvictBlocks(1)
 		<-time.After(10 * time.Millisecond)
 		for id, row := range c.workers() {
@@ -579,7 +580,7 @@ func TestLostRetention(t *testing.T) {
 				t.Errorf("after the loss worker %d: %+v", id, row)
 			}
 		}
-		c.bus.Set(bus.BusFaults{})
+		c.bus.Set(bustest.BusFaults{})
 		<-time.After(time.Second)
 		c.checkIndex()
 		for id, row := range c.workers() {

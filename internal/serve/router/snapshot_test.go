@@ -18,6 +18,7 @@ import (
 	"penstock/core/snapshot"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
+	"penstock/internal/plane/bus/bustest"
 	"penstock/internal/plane/disco"
 	"penstock/internal/serve/router"
 )
@@ -25,13 +26,13 @@ import (
 // replicas are routers over one cluster of workers, which write and read snapshots.
 type replicas struct {
 	*cluster
-	archive *bus.FaultyArchive
+	archive *bustest.FaultyArchive
 	inner   *bus.MemArchive
 }
 
 func newReplicas(t *testing.T) *replicas {
 	inner := bus.NewMemArchive()
-	return &replicas{newCluster(t), bus.NewFaultyArchive(inner, 1, bus.ArchiveFaults{}), inner}
+	return &replicas{newCluster(t), bustest.NewFaultyArchive(inner, 1, bustest.ArchiveFaults{}), inner}
 }
 
 var eventTopic = bus.KVEventsTopic("penstock", "backend")
@@ -482,21 +483,21 @@ func TestSnapshotsUnderFaults(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newReplicas(t)
 			defer c.stopWorkers()
-			c.archive = bus.NewFaultyArchive(c.inner, seed, bus.ArchiveFaults{Fail: 0.3, Corrupt: 0.3, Truncate: 0.1, Lose: 0.3})
+			c.archive = bustest.NewFaultyArchive(c.inner, seed, bustest.ArchiveFaults{Fail: 0.3, Corrupt: 0.3, Truncate: 0.1, Lose: 0.3})
 			c.startWorker(1, 1)
 			c.startWorker(2, 1)
 			first, second := c.start(often), c.start(often)
 			for round := range 6 {
-				c.bus.Set(bus.BusFaults{Fail: 0.2, Drop: 0.05, Duplicate: 0.1, Topics: []string{eventTopic.Name}})
+				c.bus.Set(bustest.BusFaults{Fail: 0.2, Drop: 0.05, Duplicate: 0.1, Topics: []string{eventTopic.Name}})
 				c.load(first, 100*round, 15)
 				pass(6 * time.Second)
-				c.bus.Set(bus.BusFaults{})
+				c.bus.Set(bustest.BusFaults{})
 				second.stop()
 				second = c.start(often)
 				second.cluster.router = second.router
 				second.neverMore()
 			}
-			c.archive.Set(bus.ArchiveFaults{})
+			c.archive.Set(bustest.ArchiveFaults{})
 			pass(2 * time.Minute)
 			first.exact()
 			second.exact()
@@ -523,13 +524,13 @@ func TestFailedSnapshotsAreTriedLessOften(t *testing.T) {
 		c.startWorker(1, 1)
 		r := c.start(often)
 		defer r.stop()
-		c.archive.Set(bus.ArchiveFaults{Fail: 1})
+		c.archive.Set(bustest.ArchiveFaults{Fail: 1})
 		c.load(r, 0, 30)
 		pass(15 * time.Minute)
 		if n := r.value("penstock_router_snapshots_total", "failed"); n < 5 || n > 10 { // after 5, 10, 20, 40, 80, 160, 180, … seconds
 			t.Errorf("tried %v times in a quarter of an hour", n)
 		}
-		c.archive.Set(bus.ArchiveFaults{})
+		c.archive.Set(bustest.ArchiveFaults{})
 		pass(3 * time.Minute)
 		if n := r.value("penstock_router_snapshots_total", "written"); n != 1 {
 			t.Errorf("%v snapshots written once that was possible", n)

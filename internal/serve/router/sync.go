@@ -100,11 +100,11 @@ func (r *Router) stepReplica(out [][]byte) ([][]byte, time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	out = r.mu.replica.Step(now, out)
+	out = r.mu.replica.Tick(now, out)
 	for _, p := range r.mu.pools {
 		p.router.SetRouters(r.mu.replica.CountRouters())
 	}
-	return out, max(batchDelay, r.mu.replica.Next().Sub(now))
+	return out, max(batchDelay, r.mu.replica.Deadline().Sub(now))
 }
 
 // leaveMessage returns the message that this router stops, so that the others need not wait for it.

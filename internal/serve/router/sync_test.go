@@ -13,7 +13,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/obs"
-	"penstock/internal/plane/bus"
+	"penstock/internal/plane/bus/bustest"
 	"penstock/internal/serve/router"
 )
 
@@ -114,7 +114,7 @@ func TestLostChangesHeal(t *testing.T) {
 		defer c.stopWorkers()
 		time.Sleep(2 * time.Second) // virtual
 
-		c.bus.Set(bus.BusFaults{Drop: 0.4, Duplicate: 0.2})
+		c.bus.Set(bustest.BusFaults{Drop: 0.4, Duplicate: 0.2})
 		for i := range 200 {
 			r := c.router
 			if i%2 == 0 {
@@ -130,7 +130,7 @@ func TestLostChangesHeal(t *testing.T) {
 				r.FreeReservation(id, 1, 0)
 			}
 		}
-		c.bus.Set(bus.BusFaults{})
+		c.bus.Set(bustest.BusFaults{})
 		time.Sleep(3 * time.Second) // virtual
 		for _, r := range []*router.Router{c.router, second} {
 			if rows := ask(t, r, "/v1/router/workers"); !strings.Contains(rows, `"load":{"active_requests":20,`) || !strings.Contains(rows, `"others":{"active_requests":10,"prefill_tokens":0}`) {

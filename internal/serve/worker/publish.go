@@ -163,7 +163,7 @@ const idleAnswer = time.Hour
 func (p *eventPublisher) untilNextAnswer() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, ok := p.mu.log.AnswerDue()
+	at, ok := p.mu.log.Deadline()
 	if !ok {
 		return idleAnswer
 	}

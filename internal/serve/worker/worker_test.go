@@ -23,6 +23,7 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
+	"penstock/internal/plane/bus/bustest"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
 	"penstock/internal/serve/servetest"
@@ -37,7 +38,7 @@ type rig struct {
 	cfg      worker.Config
 	engine   *servetest.Engine
 	rpc      *rpc.MemPlane
-	bus      *bus.FaultyBus
+	bus      *bustest.FaultyBus
 	registry *servetest.Registry
 	metrics  *obs.Metrics
 	log      syncBuffer
@@ -74,7 +75,7 @@ func newRig(t *testing.T, ecfg servetest.Config) *rig {
 	}
 	return &rig{
 		t: t, cfg: worker.Config{ID: 7, Epoch: 3, Host: "h", PID: 12}, engine: servetest.New(ecfg),
-		rpc: rpc.NewMemPlane(), bus: bus.WithFaults(bus.NewMemBus(), 1, bus.BusFaults{}), registry: servetest.NewRegistry(), metrics: obs.NewMetrics(),
+		rpc: rpc.NewMemPlane(), bus: bustest.WithFaults(bus.NewMemBus(), 1, bustest.BusFaults{}), registry: servetest.NewRegistry(), metrics: obs.NewMetrics(),
 	}
 }
 
@@ -520,7 +521,7 @@ func TestBusAway(t *testing.T) {
 		r := newRig(t, servetest.Config{})
 		r.start(r.engine)
 		defer r.stop()
-		r.bus.Set(bus.BusFaults{Fail: 1})
+		r.bus.Set(bustest.BusFaults{Fail: 1})
 		for i := range 3 * servetest.WatchQueue {
 			req := request(8)
 			req.Prompt[0] = kv.Token(1000 + i)
@@ -528,7 +529,7 @@ func TestBusAway(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r.bus.Set(bus.BusFaults{Fail: 0.3})
+		r.bus.Set(bustest.BusFaults{Fail: 0.3})
 		<-time.After(time.Minute)
 
 		// Half of the failed attempts were stored: duplicates are dropped by number, as a receiver
@@ -626,7 +627,7 @@ func TestLoadReportsAttemptedEvents(t *testing.T) {
 		r.start(r.engine)
 		defer r.stop()
 		<-time.After(time.Second)
-		r.bus.Set(bus.BusFaults{Fail: 1})
+		r.bus.Set(bustest.BusFaults{Fail: 1})
 		if _, err := r.generate(t.Context(), r.addr(), request(8)); err != nil {
 			t.Fatal(err)
 		}
@@ -642,7 +643,7 @@ func TestLoadReportsAttemptedEvents(t *testing.T) {
 		if got := ping(); got.KVNext != 2 || got.KVAttempted != 4 {
 			t.Errorf("while acknowledgements are lost: kv_next %d and kv_attempted %d, want 2 and 4", got.KVNext, got.KVAttempted)
 		}
-		r.bus.Set(bus.BusFaults{})
+		r.bus.Set(bustest.BusFaults{})
 		<-time.After(time.Minute)
 		if got := ping(); got.KVNext != 4 || got.KVAttempted != 0 {
 			t.Errorf("afterwards: kv_next %d and kv_attempted %d, want 4 and none", got.KVNext, got.KVAttempted)
@@ -682,7 +683,7 @@ func TestEndsWhileStoreIsAway(t *testing.T) {
 		for range 100 {
 			r.registry.FailRegister(fault.New(fault.Unavailable, "the store is away"))
 		}
-		r.bus.Set(bus.BusFaults{Fail: 1})
+		r.bus.Set(bustest.BusFaults{Fail: 1})
 		r.start(r.engine)
 		begin := time.Now()
 		r.stop()

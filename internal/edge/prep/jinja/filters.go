@@ -12,236 +12,6 @@ import (
 	"unicode/utf8"
 )
 
-// filterFunc is a filter: v is the value before the bar.
-type filterFunc func(s *renderState, v any, a *callArgs) any
-
-// lookupFilter returns a filter of the built-in set, nil if there is none.
-func lookupFilter(name string) filterFunc {
-	switch name {
-	case "abs":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			if isTruthy(s.compareValues("<", v, int64(0))) {
-				return s.applyOperator("-", int64(0), v)
-			}
-			return s.applyOperator("+", v, int64(0))
-		}
-	case "attr":
-		return func(s *renderState, v any, a *callArgs) any {
-			name := textArg(a.bindParams("name!")[0])
-			if !strings.HasPrefix(name, "__") || !strings.HasSuffix(name, "__") {
-				requireDefined(v)
-			}
-			if out, ok := s.getAttr(v, name); ok {
-				return out
-			}
-			return missingAttr(v, name)
-		}
-	case "batch":
-		return filterBatch
-	case "capitalize", "upper", "lower", "title":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			return changeCase(s, name, s.toString(v))
-		}
-	case "center":
-		return func(s *renderState, v any, a *callArgs) any {
-			b := a.bindParams("width")
-			return s.callMethod(s.toString(v), "center", &callArgs{pos: []any{orDefault(b[0], int64(80))}, kw: NewDict()})
-		}
-	case "count", "length":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			return s.lengthOf(v)
-		}
-	case "d", "default":
-		return func(_ *renderState, v any, a *callArgs) any {
-			b := a.bindParams("default_value", "boolean")
-			if _, ok := v.(*undefinedValue); ok || isTruthy(orDefault(b[1], false)) && !isTruthy(v) {
-				return orDefault(b[0], "")
-			}
-			return v
-		}
-	case "dictsort":
-		return filterDictsort
-	case "e", "escape", "forceescape":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			return s.escapeHTML(s.toString(v))
-		}
-	case "first":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			if item, ok := s.iterateValue(v)(); ok {
-				return item
-			}
-			return &undefinedValue{hint: "No first item, sequence was empty."}
-		}
-	case "last":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			next := s.iterateReversed(v)
-			if item, ok := next(); ok {
-				return item
-			}
-			return &undefinedValue{hint: "No last item, sequence was empty."}
-		}
-	case "float":
-		return func(s *renderState, v any, a *callArgs) any {
-			s.payKeyRead(v)
-			if f, ok := toFloat(v); ok {
-				return f
-			}
-			requireDefined(v)
-			return orDefault(a.bindParams("default")[0], 0.0)
-		}
-	case "format":
-		return func(s *renderState, v any, a *callArgs) any {
-			if a.kw.Len() > 0 {
-				return s.formatPercent(s.toString(v), a.kw)
-			}
-			return s.formatPercent(s.toString(v), &tupleValue{a.pos})
-		}
-	case "groupby":
-		return filterGroupby
-	case "indent":
-		return filterIndent
-	case "int":
-		return filterInt
-	case "join":
-		return filterJoin
-	case "list":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			return &listValue{s.collectItems(v)}
-		}
-	case "items":
-		return func(_ *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			d, ok := v.(*Dict)
-			if !ok {
-				if _, none := v.(*undefinedValue); !none {
-					return newIterator(func() (any, bool) {
-						throw("Can only get item pairs from a mapping.")
-						return nil, false
-					})
-				}
-				d = NewDict()
-			}
-			i := -1
-			return newIterator(func() (any, bool) {
-				if i++; i >= d.Len() {
-					return nil, false
-				}
-				return &tupleValue{[]any{d.keys[i], d.vals[i]}}, true
-			})
-		}
-	case "map":
-		return filterMap
-	case "min", "max":
-		return func(s *renderState, v any, a *callArgs) any { return s.minOrMax(name, v, a) }
-	case "pprint":
-		return filterPprint
-	case "select", "reject", "selectattr", "rejectattr":
-		return func(s *renderState, v any, a *callArgs) any {
-			return filterSelect(s, v, a, strings.HasPrefix(name, "select"), strings.HasSuffix(name, "attr"))
-		}
-	case "replace":
-		return func(s *renderState, v any, a *callArgs) any {
-			b := a.bindParams("old!", "new!", "count")
-			n, ok := toInteger(orDefault(b[2], int64(-1)))
-			if b[2] == nil {
-				n, ok = -1, true
-			}
-			if !ok {
-				throw("'%s' object cannot be interpreted as an integer", typeName(b[2]))
-			}
-			return s.replaceText(s.toString(v), s.toString(b[0]), s.toString(b[1]), n)
-		}
-	case "reverse":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			if t, ok := v.(string); ok {
-				s.payBytes(len(t))
-				s.payRead(slowly * len(t))
-				return sliceText(t, s.lengthOf(t)-1, -1, s.lengthOf(t), s.lengthOf(t))
-			}
-			switch v.(type) {
-			case *iterator, *loopVar:
-				items := s.collectItems(v)
-				slices.Reverse(items)
-				return &listValue{items}
-			}
-			return newIterator(s.iterateReversed(v))
-		}
-	case "round":
-		return filterRound
-	case "safe", "string":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			return s.toString(v)
-		}
-	case "slice":
-		return filterSlice
-	case "sort":
-		return func(s *renderState, v any, a *callArgs) any {
-			b := a.bindParams("reverse", "case_sensitive", "attribute")
-			return s.sortItems(s.collectItems(v), s.sortKeyGetter(b[2], b[1]), boolArg(b[0]))
-		}
-	case "striptags":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			t := s.toString(v)
-			s.payRead(slowly * len(t))
-			s.payBytes(8 * len(t))
-			return stripTags(t)
-		}
-	case "sum":
-		return func(s *renderState, v any, a *callArgs) any {
-			b := a.bindParams("attribute", "start")
-			total := orDefault(b[1], int64(0))
-			if _, ok := total.(string); ok {
-				throw("sum() can't sum strings [use ''.join(seq) instead]")
-			}
-			next, key := s.iterateValue(v), s.attributeGetter(b[0], true, nil)
-			for item, ok := next(); ok; item, ok = next() {
-				total = s.applyOperator("+", total, key(item))
-			}
-			return total
-		}
-	case "tojson":
-		return filterToJSON
-	case "trim":
-		return func(s *renderState, v any, a *callArgs) any {
-			b := a.bindParams("chars")
-			return s.callMethod(s.toString(v), "strip", &callArgs{pos: []any{orDefault(b[0], nil)}, kw: NewDict()})
-		}
-	case "truncate":
-		return filterTruncate
-	case "unique":
-		return filterUnique
-	case "urlencode":
-		return filterURLEncode
-	case "urlize":
-		return filterUrlize
-	case "wordwrap":
-		return filterWordwrap
-	case "xmlattr":
-		return filterXMLAttr
-	case "wordcount":
-		return func(s *renderState, v any, a *callArgs) any {
-			a.bindParams()
-			t := s.toString(v)
-			s.payRead(slowly * len(t))
-			s.payBytes(8 * len(t))
-			return int64(len(strings.FieldsFunc(t, func(r rune) bool { return !isWordRune(r) })))
-		}
-	case "filesizeformat":
-		return filterFilesizeFormat
-	}
-	return nil
-}
-
 // orDefault returns v, or otherwise for a missing argument.
 func orDefault(v, otherwise any) any {
 	if isGiven(v) {
@@ -364,8 +134,7 @@ func (s *renderState) sortItems(items []any, key func(any) any, reverse bool) an
 	return &listValue{out}
 }
 
-func filterDictsort(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("case_sensitive", "by", "reverse")
+func filterDictsort(s *renderState, v any, b []any) any {
 	d, ok := v.(*Dict)
 	if !ok {
 		requireDefined(v)
@@ -382,8 +151,7 @@ func filterDictsort(s *renderState, v any, a *callArgs) any {
 	return s.sortItems(s.collectItems(&dictView{"dict_items", d}), s.attributeGetter(at, b[0], nil), boolArg(b[2]))
 }
 
-func filterGroupby(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("attribute!", "default", "case_sensitive")
+func filterGroupby(s *renderState, v any, b []any) any {
 	folded, plain := s.attributeGetter(b[0], b[2], b[1]), s.attributeGetter(b[0], true, b[1])
 	out := &listValue{}
 	var last any
@@ -413,8 +181,7 @@ func (s *renderState) iterateReversed(v any) func() (any, bool) {
 	}
 }
 
-func filterBatch(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("linecount!", "fill_with")
+func filterBatch(s *renderState, v any, b []any) any {
 	n, _ := toInteger(b[0])
 	next := s.iterateLazily(v)
 	done := false
@@ -436,8 +203,7 @@ func filterBatch(s *renderState, v any, a *callArgs) any {
 	})
 }
 
-func filterSlice(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("slices!", "fill_with")
+func filterSlice(s *renderState, v any, b []any) any {
 	var items []any
 	var n, size, extra int64
 	i, at := int64(-1), int64(0)
@@ -475,18 +241,15 @@ func floorDivide(a, n int64) (quotient, rest int64) {
 	return quotient, rest
 }
 
-func changeCase(s *renderState, how, t string) any {
+// changeCase pays for a change of case and makes it.
+func (s *renderState) changeCase(t string, change func(string) string) any {
 	s.payBytes(3 * len(t))
 	s.payRead(slowly * len(t))
-	switch how {
-	case "upper":
-		return toUpper(t)
-	case "lower":
-		return toLower(t)
-	case "capitalize":
-		return capitalize(t)
-	}
-	// Runs of characters which may precede a word, and words, separately.
+	return change(t)
+}
+
+// capitalizeWords is the filter title: runs of characters which may precede a word, and words, separately.
+func capitalizeWords(t string) string {
 	var b strings.Builder
 	for t != "" {
 		end := strings.IndexFunc(t, func(r rune) bool { return isBeforeWord(r) != isBeforeWord(firstRune(t)) })
@@ -523,8 +286,7 @@ func toFloat(v any) (float64, bool) {
 	return f, true
 }
 
-func filterInt(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("default", "base")
+func filterInt(s *renderState, v any, b []any) any {
 	s.payKeyRead(v)
 	requireDefined(v)
 	base, _ := toInteger(orDefault(b[1], int64(10)))
@@ -548,8 +310,7 @@ func filterInt(s *renderState, v any, a *callArgs) any {
 	return orDefault(b[0], int64(0))
 }
 
-func filterJoin(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("d", "attribute")
+func filterJoin(s *renderState, v any, b []any) any {
 	sep := s.toString(orDefault(b[0], ""))
 	key := func(v any) any { return v }
 	if orDefault(b[1], nil) != nil {
@@ -571,8 +332,7 @@ func filterJoin(s *renderState, v any, a *callArgs) any {
 	}
 }
 
-func filterIndent(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("width", "first", "blank")
+func filterIndent(s *renderState, v any, b []any) any {
 	pad := ""
 	switch w := orDefault(b[0], int64(4)).(type) {
 	case string:
@@ -648,7 +408,7 @@ func (s *renderState) mapFunction(a *callArgs) func(v any) any {
 		throw("map requires a filter argument")
 	}
 	name := textArg(a.pos[0])
-	filter := lookupFilter(name)
+	filter := s.builtins.filters[name]
 	rest := &callArgs{a.pos[1:], a.kw}
 	return func(v any) any {
 		s.payStep()
@@ -659,7 +419,9 @@ func (s *renderState) mapFunction(a *callArgs) func(v any) any {
 	}
 }
 
-func filterSelect(s *renderState, v any, a *callArgs, keep, byAttr bool) any {
+// selectItems keeps the items for which a test, the first argument, is as wanted: of the item or, if byAttr is
+// set, of the attribute which is named before the test.
+func (s *renderState) selectItems(v any, a *callArgs, keep, byAttr bool) any {
 	return s.generateMapped(v, func() func(item any) (any, bool) {
 		key := func(v any) any { return v }
 		pos := a.pos
@@ -673,7 +435,7 @@ func filterSelect(s *renderState, v any, a *callArgs, keep, byAttr bool) any {
 		holds := isTruthy
 		if len(pos) > 0 {
 			name := textArg(pos[0])
-			test := lookupTest(name)
+			test := s.builtins.tests[name]
 			rest := &callArgs{pos[1:], a.kw}
 			holds = func(v any) bool {
 				s.payStep()
@@ -687,25 +449,25 @@ func filterSelect(s *renderState, v any, a *callArgs, keep, byAttr bool) any {
 	})
 }
 
-func (s *renderState) minOrMax(name string, v any, a *callArgs) any {
-	b := a.bindParams("case_sensitive", "attribute")
-	next, key := s.iterateValue(v), s.attributeGetter(b[1], b[0], nil)
-	best, ok := next()
-	if !ok {
-		return &undefinedValue{hint: "No aggregated item, sequence was empty."}
-	}
-	op := map[string]string{"min": "<", "max": ">"}[name]
-	least := key(best)
-	for item, ok := next(); ok; item, ok = next() {
-		if k := key(item); s.compareValues(op, k, least) {
-			best, least = item, k
+// pickBy returns the filter which keeps the item with the key that compares so with all others.
+func pickBy(op string) filterFunc {
+	return bound(func(s *renderState, v any, b []any) any {
+		next, key := s.iterateValue(v), s.attributeGetter(b[1], b[0], nil)
+		best, ok := next()
+		if !ok {
+			return &undefinedValue{hint: "No aggregated item, sequence was empty."}
 		}
-	}
-	return best
+		least := key(best)
+		for item, ok := next(); ok; item, ok = next() {
+			if k := key(item); s.compareValues(op, k, least) {
+				best, least = item, k
+			}
+		}
+		return best
+	}, "case_sensitive", "attribute")
 }
 
-func filterUnique(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("case_sensitive", "attribute")
+func filterUnique(s *renderState, v any, b []any) any {
 	next, key := s.iterateLazily(v), s.attributeGetter(b[1], b[0], nil)
 	seen := NewDict()
 	return newIterator(func() (any, bool) {
@@ -725,8 +487,7 @@ func filterUnique(s *renderState, v any, a *callArgs) any {
 	})
 }
 
-func filterRound(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("precision", "method")
+func filterRound(s *renderState, v any, b []any) any {
 	n, ok := toInteger(orDefault(b[0], int64(0)))
 	x, isNumber := toNumber(v)
 	if !ok || !isNumber || n > 300 || n < -300 {
@@ -799,8 +560,7 @@ func stripTags(t string) string {
 	return html.UnescapeString(strings.Join(strings.FieldsFunc(b.String(), isSpace), " "))
 }
 
-func filterTruncate(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("length", "killwords", "end", "leeway")
+func filterTruncate(s *renderState, v any, b []any) any {
 	limit, ok := toNumber(orDefault(b[0], int64(255)))
 	if !ok {
 		throw("the length must be a number, not %s", typeName(b[0]))
@@ -831,8 +591,7 @@ func filterTruncate(s *renderState, v any, a *callArgs) any {
 	return t + textArg(end)
 }
 
-func filterURLEncode(s *renderState, v any, a *callArgs) any {
-	a.bindParams()
+func filterURLEncode(s *renderState, v any, _ []any) any {
 	quote := func(v any, plus bool) string {
 		out := strings.ReplaceAll(url.QueryEscape(s.toString(v)), "%7E", "~")
 		if !plus {
@@ -847,7 +606,7 @@ func filterURLEncode(s *renderState, v any, a *callArgs) any {
 	if d, ok := v.(*Dict); ok {
 		v = &dictView{"dict_items", d}
 	}
-	if !typeTest("iterable")(v) {
+	if !isIterable(v) {
 		return quote(v, false)
 	}
 	var parts []string
@@ -861,8 +620,7 @@ func filterURLEncode(s *renderState, v any, a *callArgs) any {
 	return strings.Join(parts, "&")
 }
 
-func filterFilesizeFormat(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("binary")
+func filterFilesizeFormat(s *renderState, v any, b []any) any {
 	n, ok := toFloat(v)
 	if !ok {
 		requireDefined(v)
@@ -891,3 +649,113 @@ func filterFilesizeFormat(s *renderState, v any, a *callArgs) any {
 	}
 	return ""
 }
+
+func filterAttr(s *renderState, v any, b []any) any {
+	name := textArg(b[0])
+	if !strings.HasPrefix(name, "__") || !strings.HasSuffix(name, "__") {
+		requireDefined(v)
+	}
+	if out, ok := s.getAttr(v, name); ok {
+		return out
+	}
+	return missingAttr(v, name)
+}
+
+// firstItem returns the filter of the first item which an iteration returns.
+func firstItem(which string, iterate func(*renderState, any) func() (any, bool)) filterFunc {
+	return bound(func(s *renderState, v any, _ []any) any {
+		if item, ok := iterate(s, v)(); ok {
+			return item
+		}
+		return &undefinedValue{hint: "No " + which + " item, sequence was empty."}
+	})
+}
+
+// filterFloat checks its arguments only if it needs them.
+func filterFloat(s *renderState, v any, a *callArgs) any {
+	s.payKeyRead(v)
+	if f, ok := toFloat(v); ok {
+		return f
+	}
+	requireDefined(v)
+	return orDefault(a.bindParams("default")[0], 0.0)
+}
+
+func filterFormat(s *renderState, v any, a *callArgs) any {
+	if a.kw.Len() > 0 {
+		return s.formatPercent(s.toString(v), a.kw)
+	}
+	return s.formatPercent(s.toString(v), &tupleValue{a.pos})
+}
+
+func filterItems(_ *renderState, v any, _ []any) any {
+	d, ok := v.(*Dict)
+	if !ok {
+		if _, none := v.(*undefinedValue); !none {
+			return newIterator(func() (any, bool) {
+				throw("Can only get item pairs from a mapping.")
+				return nil, false
+			})
+		}
+		d = NewDict()
+	}
+	i := -1
+	return newIterator(func() (any, bool) {
+		if i++; i >= d.Len() {
+			return nil, false
+		}
+		return &tupleValue{[]any{d.keys[i], d.vals[i]}}, true
+	})
+}
+
+func filterReplace(s *renderState, v any, b []any) any {
+	n := int64(-1)
+	if orDefault(b[2], nil) != nil {
+		n = indexArg(b[2])
+	}
+	return s.replaceText(s.toString(v), s.toString(b[0]), s.toString(b[1]), n)
+}
+
+func filterReverse(s *renderState, v any, _ []any) any {
+	switch v := v.(type) {
+	case string:
+		s.payBytes(len(v))
+		s.payRead(slowly * len(v))
+		return sliceText(v, s.lengthOf(v)-1, -1, s.lengthOf(v), s.lengthOf(v))
+	case *iterator, *loopVar:
+		items := s.collectItems(v)
+		slices.Reverse(items)
+		return &listValue{items}
+	}
+	return newIterator(s.iterateReversed(v))
+}
+
+func filterSum(s *renderState, v any, b []any) any {
+	total := orDefault(b[1], int64(0))
+	if _, ok := total.(string); ok {
+		throw("sum() can't sum strings [use ''.join(seq) instead]")
+	}
+	next, key := s.iterateValue(v), s.attributeGetter(b[0], true, nil)
+	for item, ok := next(); ok; item, ok = next() {
+		total = s.applyOperator("+", total, key(item))
+	}
+	return total
+}
+
+// payWords pays for reading a text by characters and for what is made of its words.
+func (s *renderState) payWords(t string) string {
+	s.payRead(slowly * len(t))
+	s.payBytes(8 * len(t))
+	return t
+}
+
+func filterLength(s *renderState, v any, _ []any) any { return s.lengthOf(v) }
+
+func filterDefault(_ *renderState, v any, b []any) any {
+	if isOf[*undefinedValue](v) || isTruthy(orDefault(b[1], false)) && !isTruthy(v) {
+		return orDefault(b[0], "")
+	}
+	return v
+}
+
+func escapeText(s *renderState, t string) any { return s.escapeHTML(t) }

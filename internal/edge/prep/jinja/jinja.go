@@ -90,7 +90,7 @@ func Compile(source string) (t *Template, err error) {
 // line.
 func (t *Template) Render(vars *Dict, now time.Time) (text string, err error) {
 	size := measureSize(vars, 0)
-	s := &renderState{now: now, steps: maxSteps + size, bytes: maxBytes + 16*size, out: new(strings.Builder)}
+	s := &renderState{builtins: &builtins, now: now, steps: maxSteps + size, bytes: maxBytes + 16*size, out: new(strings.Builder)}
 	s.out.Grow(size) // most prompts are little more than their input
 	defer func() {
 		if r := recover(); r != nil {
@@ -135,13 +135,14 @@ func measureSize(v any, depth int) int {
 
 // renderState is the state of one rendering.
 type renderState struct {
-	now   time.Time
-	top   *scope // the template's own names
-	out   *strings.Builder
-	line  int
-	steps int // left
-	bytes int // left
-	depth int // of calls
+	builtins *builtinSet
+	now      time.Time
+	top      *scope // the template's own names
+	out      *strings.Builder
+	line     int
+	steps    int // left
+	bytes    int // left
+	depth    int // of calls
 }
 
 // payStep pays for one step.

@@ -19,8 +19,7 @@ type jsonEncoder struct {
 	sort       bool
 }
 
-func filterToJSON(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("ensure_ascii", "indent", "separators", "sort_keys")
+func filterToJSON(s *renderState, v any, b []any) any {
 	e := &jsonEncoder{s: s, ascii: isTruthy(orDefault(b[0], false)), item: ", ", pair: ": ", sort: isTruthy(orDefault(b[3], false))}
 	switch indent := orDefault(b[1], nil).(type) {
 	case nil:

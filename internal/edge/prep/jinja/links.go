@@ -16,8 +16,7 @@ func (s *renderState) escapeHTML(t string) string {
 }
 
 // filterXMLAttr writes a dictionary as attributes of a tag.
-func filterXMLAttr(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("autospace")
+func filterXMLAttr(s *renderState, v any, b []any) any {
 	d, ok := v.(*Dict)
 	if !ok {
 		requireDefined(v)
@@ -64,8 +63,7 @@ type linker struct {
 	schemes []string
 }
 
-func filterUrlize(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("trim_url_limit", "nofollow", "target", "rel", "extra_schemes")
+func filterUrlize(s *renderState, v any, b []any) any {
 	l := &linker{s: s, limit: orDefault(b[0], nil)}
 	rel := []string{"noopener"}
 	if named := orDefault(b[3], nil); isTruthy(named) {

@@ -55,242 +55,163 @@ func (s *renderState) getAttr(v any, name string) (any, bool) {
 			return v.list, true
 		}
 	}
-	if !hasMethod(v, name) {
+	call, ok := s.methodsOf(v)[name]
+	switch {
+	case !ok:
 		return nil, false
-	}
-	if isMutator(v, name) {
+	case call == nil:
 		return &undefinedValue{hint: "access to attribute '" + name + "' of '" + typeName(v) + "' object is unsafe."}, true
 	}
-	return &functionValue{name, func(s *renderState, a *callArgs) any { return s.callMethod(v, name, a) }}, true
+	return &functionValue{name, func(s *renderState, a *callArgs) any { return call(s, v, a) }}, true
 }
 
-func isMutator(v any, name string) bool {
-	switch v.(type) {
-	case *listValue:
-		return listChanges[name]
-	case *Dict:
-		return dictChanges[name]
-	}
-	return false
-}
-
-// The methods; some are refused when they are called.
-var (
-	textMethods = nameSet("strip lstrip rstrip split rsplit splitlines startswith endswith replace upper lower title capitalize swapcase casefold " +
-		"find rfind index rindex count join format zfill center ljust rjust isdigit isdecimal isnumeric isalpha isalnum isspace isupper islower " +
-		"istitle isascii isidentifier partition rpartition removeprefix removesuffix expandtabs isprintable format_map encode")
-	dictChanges  = nameSet("clear pop popitem setdefault update")
-	dictMethods  = nameSet("items keys values get copy clear pop popitem setdefault update")
-	listChanges  = nameSet("append clear extend insert pop remove reverse sort")
-	listMethods  = nameSet("index count copy append clear extend insert pop remove reverse sort")
-	tupleMethods = nameSet("index count")
-	floatMethods = nameSet("is_integer")
-	intMethods   = nameSet("bit_length")
-)
-
-func nameSet(list string) map[string]bool {
-	out := map[string]bool{}
-	for _, name := range strings.Fields(list) {
-		out[name] = true
-	}
-	return out
-}
-
-func hasMethod(v any, name string) bool {
+// methodsOf returns the methods of a value; nil if it has none.
+func (s *renderState) methodsOf(v any) map[string]filterFunc {
 	switch v.(type) {
 	case string:
-		return textMethods[name]
+		return s.builtins.text
 	case *Dict:
-		return dictMethods[name]
+		return s.builtins.dict
 	case *listValue:
-		return listMethods[name]
+		return s.builtins.list
 	case *tupleValue, *rangeValue, *groupPair:
-		return tupleMethods[name]
+		return s.builtins.tuple
 	case float64:
-		return floatMethods[name]
+		return s.builtins.float
 	case int64, *big.Int, bool:
-		return intMethods[name]
+		return s.builtins.integer
 	}
-	return false
-}
-
-// callMethod calls a method of v which hasMethod knows.
-func (s *renderState) callMethod(v any, name string, a *callArgs) any {
-	switch v := v.(type) {
-	case string:
-		s.payRead(len(v))
-		return s.callTextMethod(v, name, a)
-	case *Dict:
-		switch name {
-		case "items", "keys", "values":
-			a.bindParams()
-			return &dictView{"dict_" + name, v}
-		case "copy":
-			a.bindParams()
-			s.payBytes(64 * v.Len())
-			return v.withoutKey("\x00")
-		case "get":
-			b := a.bindParams("key!", "default")
-			s.payKeyRead(b[0])
-			if out, ok := v.getKey(b[0]); ok {
-				return out
-			}
-			return orDefault(b[1], nil)
-		}
-	case *listValue, *tupleValue, *groupPair:
-		items, _ := sequenceItems(v)
-		switch name {
-		case "copy":
-			return &listValue{s.collectItems(v)}
-		case "index", "count":
-			want := a.bindParams("value!")[0]
-			n := int64(0)
-			for i, item := range items {
-				if s.isEqual(item, want, 0) {
-					if n++; name == "index" {
-						return int64(i)
-					}
-				}
-			}
-			if name == "index" {
-				throw("the value is not in the list")
-			}
-			return n
-		}
-	case *rangeValue:
-		if name == "count" || name == "index" {
-			return s.callMethod(&listValue{s.collectItems(v)}, name, a)
-		}
-	case float64:
-		return v == math.Trunc(v) && !math.IsInf(v, 0)
-	case int64, *big.Int, bool:
-		n, _ := toBigInt(v)
-		return int64(n.BitLen())
-	}
-	throw("'%s' of '%s' is not supported", name, typeName(v))
 	return nil
 }
 
-func (s *renderState) callTextMethod(t, name string, a *callArgs) any {
-	switch name {
-	case "strip", "lstrip", "rstrip":
-		chars := orDefault(a.bindParams("chars")[0], nil)
-		in := isSpace
-		if chars == nil {
-			s.payRead(slowly * len(t))
-		} else {
-			set := textArg(chars)
-			if len(t) > s.steps*16/(len(set)+1) {
-				throw("the template takes too long: too many characters to strip")
-			}
-			s.steps -= len(t) * len(set) / 16
-			in = func(r rune) bool { return strings.ContainsRune(set, r) }
+// eachEqual calls found with the positions of the items of a sequence which are equal to want, until it
+// returns false.
+func (s *renderState) eachEqual(v, want any, found func(i int) bool) {
+	items, ok := sequenceItems(v)
+	if !ok { // a range
+		items = s.collectItems(v)
+	}
+	for i, item := range items {
+		if s.isEqual(item, want, 0) && !found(i) {
+			return
 		}
-		if name != "rstrip" {
-			t = strings.TrimLeftFunc(t, in)
+	}
+}
+
+func countItem(s *renderState, v any, b []any) any {
+	n := int64(0)
+	s.eachEqual(v, b[0], func(int) bool { n++; return true })
+	return n
+}
+
+func indexItem(s *renderState, v any, b []any) any {
+	at := int64(-1)
+	s.eachEqual(v, b[0], func(i int) bool { at = int64(i); return false })
+	if at < 0 {
+		throw("the value is not in the list")
+	}
+	return at
+}
+
+func isWholeFloat(_ *renderState, v any, _ *callArgs) any {
+	f := v.(float64)
+	return f == math.Trunc(f) && !math.IsInf(f, 0)
+}
+
+func bitLength(_ *renderState, v any, _ *callArgs) any {
+	n, _ := toBigInt(v)
+	return int64(n.BitLen())
+}
+
+func stripMethod(left, right bool) filterFunc {
+	return ofText(func(s *renderState, t string, b []any) any { return s.stripText(t, b[0], left, right) }, "chars")
+}
+
+// stripText removes characters, space unless some are given, from the ends of a text.
+func (s *renderState) stripText(t string, chars any, left, right bool) any {
+	in := isSpace
+	if chars = orDefault(chars, nil); chars == nil {
+		s.payRead(slowly * len(t))
+	} else {
+		set := textArg(chars)
+		if len(t) > s.steps*16/(len(set)+1) {
+			throw("the template takes too long: too many characters to strip")
 		}
-		if name != "lstrip" {
-			t = strings.TrimRightFunc(t, in)
-		}
-		return t
-	case "split", "rsplit":
-		b := a.bindParams("sep", "maxsplit")
+		s.steps -= len(t) * len(set) / 16
+		in = func(r rune) bool { return strings.ContainsRune(set, r) }
+	}
+	if left {
+		t = strings.TrimLeftFunc(t, in)
+	}
+	if right {
+		t = strings.TrimRightFunc(t, in)
+	}
+	return t
+}
+
+func splitMethod(right bool) filterFunc {
+	return ofText(func(s *renderState, t string, b []any) any {
 		n := indexArg(orDefault(b[1], int64(-1)))
 		s.payRead(slowly * len(t))
-		parts := splitText(t, orDefault(b[0], nil), n, name == "rsplit")
-		s.payBytes(16 * len(parts))
-		return textList(parts)
-	case "splitlines":
-		s.payRead(slowly * len(t))
-		lines := splitLines(t, boolArg(a.bindParams("keepends")[0]))
-		s.payBytes(16 * len(lines))
-		return textList(lines)
-	case "startswith", "endswith":
-		b := a.bindParams("prefix!", "start", "end")
+		return s.textList(splitText(t, orDefault(b[0], nil), n, right))
+	}, "sep", "maxsplit")
+}
+
+// affixMethod tests the start or the end of a text, for one text or any in a tuple.
+func affixMethod(has func(t, affix string) bool) filterFunc {
+	return ofText(func(s *renderState, t string, b []any) any {
 		options, ok := b[0].(*tupleValue)
 		if !ok {
 			options = &tupleValue{[]any{b[0]}}
 		}
 		t, _, inside := s.searchWindow(t, b[1], b[2])
 		for _, o := range options.items {
-			if prefix := textArg(o); inside && (name == "startswith" && strings.HasPrefix(t, prefix) || name == "endswith" && strings.HasSuffix(t, prefix)) {
+			if affix := textArg(o); inside && has(t, affix) {
 				return true
 			}
 		}
 		return false
-	case "replace":
-		b := a.bindParams("old!", "new!", "count")
-		n := indexArg(orDefault(b[2], int64(-1)))
-		return s.replaceText(t, textArg(b[0]), textArg(b[1]), n)
-	case "upper", "lower", "capitalize":
-		a.bindParams()
-		return changeCase(s, name, t)
-	case "casefold":
-		a.bindParams()
-		s.payBytes(3 * len(t))
-		s.payRead(slowly * len(t))
-		return caseFold(t)
-	case "title":
-		a.bindParams()
-		s.payBytes(3 * len(t))
-		s.payRead(slowly * len(t))
-		return toTitle(t)
-	case "swapcase":
-		a.bindParams()
-		s.payBytes(3 * len(t))
-		s.payRead(slowly * len(t))
-		return swapCase(t)
-	case "find", "rfind", "index", "rindex":
-		return s.findText(t, name, a.bindParams("sub!", "start", "end"))
-	case "count":
-		b := a.bindParams("sub!", "start", "end")
-		part, _, inside := s.searchWindow(t, b[1], b[2])
-		n := strings.Count(part, textArg(b[0]))
-		if !inside {
-			n = 0
+	}, "prefix!", "start", "end")
+}
+
+func countText(s *renderState, t string, b []any) any {
+	part, _, inside := s.searchWindow(t, b[1], b[2])
+	n := strings.Count(part, textArg(b[0]))
+	if !inside {
+		n = 0
+	}
+	return int64(n)
+}
+
+func joinTexts(s *renderState, t string, b []any) any {
+	var out strings.Builder
+	for i, item := range s.collectItems(b[0]) {
+		if i > 0 {
+			out.WriteString(t)
 		}
-		return int64(n)
-	case "join":
-		var out strings.Builder
-		for i, item := range s.collectItems(a.bindParams("iterable!")[0]) {
-			if i > 0 {
-				out.WriteString(t)
-			}
-			piece, ok := item.(string)
-			if !ok {
-				throw("sequence item %d: expected str instance, %s found", i, typeName(item))
-			}
-			out.WriteString(piece)
-			s.checkRoom(out.Len())
-		}
-		s.payBytes(out.Len())
-		return out.String()
-	case "format":
-		return s.formatText(t, a)
-	case "format_map":
-		d, ok := a.bindParams("mapping!")[0].(*Dict)
+		piece, ok := item.(string)
 		if !ok {
-			throw("str.format_map is supported for dictionaries only")
+			throw("sequence item %d: expected str instance, %s found", i, typeName(item))
 		}
-		return s.formatText(t, &callArgs{kw: d})
-	case "expandtabs":
-		return s.expandTabs(t, orDefault(a.bindParams("tabsize")[0], int64(8)))
-	case "zfill", "center", "ljust", "rjust":
-		return s.padText(t, name, a.bindParams("width!", "fillchar"))
-	case "partition", "rpartition":
-		return partitionText(t, textArg(a.bindParams("sep!")[0]), name == "rpartition")
-	case "removeprefix":
-		return strings.TrimPrefix(t, textArg(a.bindParams("prefix!")[0]))
-	case "removesuffix":
-		return strings.TrimSuffix(t, textArg(a.bindParams("suffix!")[0]))
+		out.WriteString(piece)
+		s.checkRoom(out.Len())
 	}
-	if is := charPredicate(name); is != nil {
-		a.bindParams()
-		s.payRead(slowly * len(t))
-		return is(t)
+	s.payBytes(out.Len())
+	return out.String()
+}
+
+func formatMethod(s *renderState, v any, a *callArgs) any {
+	t := v.(string)
+	s.payRead(len(t))
+	return s.formatText(t, a)
+}
+
+func formatMap(s *renderState, t string, b []any) any {
+	d, ok := b[0].(*Dict)
+	if !ok {
+		throw("str.format_map is supported for dictionaries only")
 	}
-	throw("'str.%s' is not supported", name)
-	return nil
+	return s.formatText(t, &callArgs{kw: d})
 }
 
 // indexArg returns an argument which must be an integer.
@@ -302,7 +223,9 @@ func indexArg(v any) int64 {
 	return n
 }
 
-func textList(parts []string) any {
+// textList makes and pays for a list of texts.
+func (s *renderState) textList(parts []string) any {
+	s.payBytes(16 * len(parts))
 	out := &listValue{make([]any, len(parts))}
 	for i, p := range parts {
 		out.items[i] = p
@@ -342,20 +265,20 @@ func (s *renderState) searchWindow(t string, start, end any) (part string, from 
 	return sliceText(t, from, 1, count, n), from, true
 }
 
-func (s *renderState) findText(t, name string, b []any) any {
-	sub := textArg(b[0])
-	part, from, inside := s.searchWindow(t, b[1], b[2])
-	at := strings.Index(part, sub)
-	if name[0] == 'r' {
-		at = strings.LastIndex(part, sub)
-	}
-	if at < 0 || !inside {
-		if strings.HasSuffix(name, "index") {
+// findMethod searches for a text, which must be there if required is set.
+func findMethod(find func(t, sub string) int, required bool) filterFunc {
+	return ofText(func(s *renderState, t string, b []any) any {
+		sub := textArg(b[0])
+		part, from, inside := s.searchWindow(t, b[1], b[2])
+		at := find(part, sub)
+		switch {
+		case at >= 0 && inside:
+			return from + int64(utf8.RuneCountInString(part[:at]))
+		case required:
 			throw("substring not found")
 		}
 		return int64(-1)
-	}
-	return from + int64(utf8.RuneCountInString(part[:at]))
+	}, "sub!", "start", "end")
 }
 
 // splitText is str.split and str.rsplit; a nil separator is any run of space.
@@ -462,12 +385,9 @@ func (s *renderState) replaceText(t, old, with string, n int64) any {
 	return strings.Replace(t, old, with, int(count))
 }
 
-// expandTabs replaces tabs by spaces up to the next column which is a multiple of size.
-func (s *renderState) expandTabs(t string, size any) any {
-	n, ok := toInteger(size)
-	if !ok {
-		throw("'%s' object cannot be interpreted as an integer", typeName(size))
-	}
+// expandTabs replaces tabs by spaces up to the next column which is a multiple of the size.
+func expandTabs(s *renderState, t string, b []any) any {
+	n := indexArg(orDefault(b[0], int64(8)))
 	s.payRead(slowly * len(t))
 	s.payBytes(len(t))
 	var out strings.Builder
@@ -488,11 +408,13 @@ func (s *renderState) expandTabs(t string, size any) any {
 	return out.String()
 }
 
+func padMethod(how string) filterFunc {
+	return ofText(func(s *renderState, t string, b []any) any { return s.padText(t, how, b) }, "width!", "fillchar")
+}
+
+// padText pads a text to a width, b[0], with a character, b[1].
 func (s *renderState) padText(t, how string, b []any) any {
-	width, ok := toInteger(b[0])
-	if !ok {
-		throw("'%s' object cannot be interpreted as an integer", typeName(b[0]))
-	}
+	width := indexArg(b[0])
 	fill := textArg(orDefault(b[1], " "))
 	if utf8.RuneCountInString(fill) != 1 {
 		throw("The fill character must be exactly one character long")
@@ -517,6 +439,10 @@ func (s *renderState) padText(t, how string, b []any) any {
 	return s.repeatText(fill, left).(string) + t + s.repeatText(fill, n-left).(string)
 }
 
+func partitionMethod(right bool) filterFunc {
+	return ofText(func(_ *renderState, t string, b []any) any { return partitionText(t, textArg(b[0]), right) }, "sep!")
+}
+
 func partitionText(t, sep string, right bool) any {
 	if sep == "" {
 		throw("empty separator")
@@ -534,43 +460,10 @@ func partitionText(t, sep string, right bool) any {
 	return &tupleValue{[]any{t, "", ""}}
 }
 
-// charPredicate returns the methods which test every character.
-func charPredicate(name string) func(t string) bool {
-	all := func(is func(r rune) bool) func(t string) bool {
-		return func(t string) bool {
-			return t != "" && strings.IndexFunc(t, func(r rune) bool { return !is(r) }) < 0
-		}
-	}
-	switch name {
-	case "isdecimal":
-		return all(unicode.IsDigit)
-	case "isdigit":
-		return all(func(r rune) bool { return unicode.IsDigit(r) || unicode.Is(digitSigns, r) })
-	case "isnumeric":
-		return all(func(r rune) bool { return unicode.IsNumber(r) || strings.ContainsRune(hanNumerals, r) })
-	case "isalpha":
-		return all(unicode.IsLetter)
-	case "isalnum":
-		return all(func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) })
-	case "isspace":
-		return all(isSpace)
-	case "isupper":
-		return func(t string) bool { return isCased(t, true) }
-	case "islower":
-		return func(t string) bool { return isCased(t, false) }
-	case "istitle":
-		return isTitled
-	case "isascii":
-		return func(t string) bool { return strings.IndexFunc(t, func(r rune) bool { return r > 127 }) < 0 }
-	case "isprintable":
-		return func(t string) bool { return strings.IndexFunc(t, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 }
-	case "isidentifier":
-		begins := func(r rune) bool { return r == '_' || unicode.In(r, unicode.L, unicode.Nl, unicode.Other_ID_Start) }
-		return func(t string) bool {
-			return t != "" && begins(firstRune(t)) && strings.IndexFunc(t, func(r rune) bool {
-				return !begins(r) && !unicode.In(r, unicode.Mn, unicode.Mc, unicode.Nd, unicode.Pc, unicode.Other_ID_Continue)
-			}) < 0
-		}
-	}
-	return nil
+// isIdentifier is str.isidentifier.
+func isIdentifier(t string) bool {
+	begins := func(r rune) bool { return r == '_' || unicode.In(r, unicode.L, unicode.Nl, unicode.Other_ID_Start) }
+	return t != "" && begins(firstRune(t)) && strings.IndexFunc(t, func(r rune) bool {
+		return !begins(r) && !unicode.In(r, unicode.Mn, unicode.Mc, unicode.Nd, unicode.Pc, unicode.Other_ID_Continue)
+	}) < 0
 }

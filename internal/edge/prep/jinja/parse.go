@@ -796,7 +796,7 @@ func (p *parser) parseDottedName() lexeme {
 func (p *parser) parseFilter(of expr) *filterExpr {
 	defer p.enterLevel()()
 	t := p.parseDottedName()
-	f := &filterExpr{line: t.line, name: t.text, of: of, call: lookupFilter(t.text)}
+	f := &filterExpr{line: t.line, name: t.text, of: of, call: builtins.filters[t.text]}
 	if f.call == nil {
 		p.unknownNames = append(p.unknownNames, unknownName{t, p.frames})
 	}
@@ -810,7 +810,7 @@ func (p *parser) parseTest(of expr) expr {
 	p.nextToken()
 	negated := p.skipName("not")
 	t := p.parseDottedName()
-	e := &testExpr{line: t.line, name: t.text, of: of, call: lookupTest(t.text)}
+	e := &testExpr{line: t.line, name: t.text, of: of, call: builtins.tests[t.text]}
 	if e.call == nil {
 		p.unknownNames = append(p.unknownNames, unknownName{t, p.frames})
 	}

@@ -11,8 +11,7 @@ const pprintWidth = 80
 
 // filterPprint is Python's pprint.pformat: repr with the keys of dictionaries sorted, over several lines
 // where it is wider than one.
-func filterPprint(s *renderState, v any, a *callArgs) any {
-	a.bindParams()
+func filterPprint(s *renderState, v any, _ []any) any {
 	p := &prettyPrinter{s: s}
 	p.printValue(p.sortDicts(v, 0), 0, 0, 0)
 	s.payBytes(p.b.Len())

@@ -5,72 +5,6 @@ import (
 	"unicode"
 )
 
-// testFunc is a test: v is the value before "is".
-type testFunc func(s *renderState, v any, a *callArgs) bool
-
-// lookupTest returns a test of the built-in set, nil if there is none.
-func lookupTest(name string) testFunc {
-	switch name {
-	case "odd", "even":
-		return func(s *renderState, v any, a *callArgs) bool {
-			a.bindParams()
-			rest := int64(0)
-			if name == "odd" {
-				rest = 1
-			}
-			return s.isEqual(s.applyOperator("%", v, int64(2)), rest, 0)
-		}
-	case "divisibleby":
-		return func(s *renderState, v any, a *callArgs) bool {
-			return s.isEqual(s.applyOperator("%", v, a.bindParams("num!")[0]), int64(0), 0)
-		}
-	case "filter", "test":
-		return func(_ *renderState, v any, a *callArgs) bool {
-			a.bindParams()
-			hashableKey(v)
-			n, ok := v.(string)
-			return ok && (name == "filter" && lookupFilter(n) != nil || name == "test" && lookupTest(n) != nil)
-		}
-	case "lower", "upper":
-		return func(s *renderState, v any, a *callArgs) bool {
-			a.bindParams()
-			t := s.toString(v)
-			s.payRead(slowly * len(t))
-			return isCased(t, name == "upper")
-		}
-	case "sameas":
-		return func(_ *renderState, v any, a *callArgs) bool {
-			other := a.bindParams("other!")[0]
-			if typeName(v) != typeName(other) {
-				return false
-			}
-			return v == other
-		}
-	case "in":
-		return func(s *renderState, v any, a *callArgs) bool { return s.containsItem(a.bindParams("seq!")[0], v) }
-	case "==", "eq", "equalto":
-		return comparisonTest("==")
-	case "!=", "ne":
-		return comparisonTest("!=")
-	case ">", "gt", "greaterthan":
-		return comparisonTest(">")
-	case ">=", "ge":
-		return comparisonTest(">=")
-	case "<", "lt", "lessthan":
-		return comparisonTest("<")
-	case "<=", "le":
-		return comparisonTest("<=")
-	}
-	f := typeTest(name)
-	if f == nil {
-		return nil
-	}
-	return func(_ *renderState, v any, a *callArgs) bool {
-		a.bindParams()
-		return f(v)
-	}
-}
-
 func comparisonTest(op string) testFunc {
 	return func(s *renderState, v any, a *callArgs) bool {
 		return s.compareValues(op, v, a.bindParams("other!")[0])
@@ -97,63 +31,69 @@ func isCased(text string, wantUpper bool) bool {
 	return found
 }
 
-// typeTest returns a test of the type of a value.
-func typeTest(name string) func(v any) bool {
-	switch name {
-	case "defined":
-		return func(v any) bool { _, none := v.(*undefinedValue); return !none }
-	case "undefined":
-		return func(v any) bool { _, none := v.(*undefinedValue); return none }
-	case "none":
-		return func(v any) bool { return v == nil }
-	case "boolean":
-		return func(v any) bool { _, ok := v.(bool); return ok }
-	case "true":
-		return func(v any) bool { return v == true }
-	case "false":
-		return func(v any) bool { return v == false }
-	case "integer":
-		return func(v any) bool {
-			switch v.(type) {
-			case int64, *big.Int:
-				return true
-			}
-			return false
-		}
-	case "float":
-		return func(v any) bool { _, ok := v.(float64); return ok }
-	case "number":
-		return func(v any) bool { _, ok := toNumber(v); return ok }
-	case "string":
-		return func(v any) bool { _, ok := v.(string); return ok }
-	case "mapping":
-		return func(v any) bool { _, ok := v.(*Dict); return ok }
-	case "sequence":
-		return func(v any) bool {
-			switch v.(type) {
-			case string, *listValue, *tupleValue, *Dict, *rangeValue, *groupPair, *undefinedValue:
-				return true
-			}
-			return false
-		}
-	case "iterable":
-		return func(v any) bool {
-			switch v.(type) {
-			case string, *listValue, *tupleValue, *Dict, *rangeValue, *groupPair, *undefinedValue, *dictView, *iterator, *loopVar:
-				return true
-			}
-			return false
-		}
-	case "callable":
-		return func(v any) bool {
-			switch v.(type) {
-			case *functionValue, *macroValue, *loopVar, *undefinedValue:
-				return true
-			}
-			return false
-		}
-	case "escaped":
-		return func(any) bool { return false }
+// parityTest tests the rest of a division by 2.
+func parityTest(rest int64) testFunc {
+	return func(s *renderState, v any, a *callArgs) bool {
+		a.bindParams()
+		return s.isEqual(s.applyOperator("%", v, int64(2)), rest, 0)
 	}
-	return nil
+}
+
+// nameTest tests whether a value is a name of something.
+func nameTest(known func(s *renderState, name string) bool) testFunc {
+	return func(s *renderState, v any, a *callArgs) bool {
+		a.bindParams()
+		hashableKey(v)
+		name, ok := v.(string)
+		return ok && known(s, name)
+	}
+}
+
+// caseTest tests the case of the string of a value.
+func caseTest(wantUpper bool) testFunc {
+	return func(s *renderState, v any, a *callArgs) bool {
+		a.bindParams()
+		t := s.toString(v)
+		s.payRead(slowly * len(t))
+		return isCased(t, wantUpper)
+	}
+}
+
+// valueTest is a test without parameters.
+func valueTest(is func(v any) bool) testFunc {
+	return func(_ *renderState, v any, a *callArgs) bool {
+		a.bindParams()
+		return is(v)
+	}
+}
+
+func isOf[T any](v any) bool {
+	_, ok := v.(T)
+	return ok
+}
+
+func isInteger(v any) bool { return isOf[int64](v) || isOf[*big.Int](v) }
+
+func isSequence(v any) bool {
+	switch v.(type) {
+	case string, *listValue, *tupleValue, *Dict, *rangeValue, *groupPair, *undefinedValue:
+		return true
+	}
+	return false
+}
+
+func isIterable(v any) bool {
+	switch v.(type) {
+	case *dictView, *iterator, *loopVar:
+		return true
+	}
+	return isSequence(v)
+}
+
+func isCallable(v any) bool {
+	switch v.(type) {
+	case *functionValue, *macroValue, *loopVar, *undefinedValue:
+		return true
+	}
+	return false
 }

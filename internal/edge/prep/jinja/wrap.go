@@ -7,8 +7,7 @@ import (
 )
 
 // filterWordwrap is the filter wordwrap: each line is wrapped separately, as Python's textwrap does.
-func filterWordwrap(s *renderState, v any, a *callArgs) any {
-	b := a.bindParams("width", "break_long_words", "wrapstring", "break_on_hyphens")
+func filterWordwrap(s *renderState, v any, b []any) any {
 	t := textArg(v)
 	width, ok := toInteger(orDefault(b[0], int64(79)))
 	if !ok {

@@ -1,4 +1,4 @@
-package bus
+package bustest
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/plane/bus"
 )
 
 // BusFaults configures how a bus misbehaves. Probabilities are from 0 to 1. The zero value is a bus
@@ -39,7 +40,7 @@ type BusFaults struct {
 // FaultyBus wraps another bus and injects faults. It deliberately violates the contract of Bus, for
 // tests of the code that must tolerate that.
 type FaultyBus struct {
-	inner Bus
+	inner bus.Bus
 	seed  uint64
 	mu    struct {
 		sync.Mutex
@@ -49,7 +50,7 @@ type FaultyBus struct {
 	}
 }
 
-var _ Bus = (*FaultyBus)(nil)
+var _ bus.Bus = (*FaultyBus)(nil)
 
 // faultSite is a place for faults: publishing to a topic under a key, or the nth subscription to a
 // topic.
@@ -60,7 +61,7 @@ type faultSite struct {
 
 // WithFaults wraps inner. The fate of a message depends only on the seed, its topic and key, and
 // the number of messages before it: with its key for publishing, of the subscription for delivery.
-func WithFaults(inner Bus, seed uint64, f BusFaults) *FaultyBus {
+func WithFaults(inner bus.Bus, seed uint64, f BusFaults) *FaultyBus {
 	b := &FaultyBus{inner: inner, seed: seed}
 	b.mu.faults = f
 	b.mu.published = make(map[faultSite]uint64)
@@ -76,7 +77,7 @@ func (b *FaultyBus) Set(f BusFaults) {
 }
 
 // Publish implements Bus.
-func (b *FaultyBus) Publish(ctx context.Context, t Topic, key string, data []byte) error {
+func (b *FaultyBus) Publish(ctx context.Context, t bus.Topic, key string, data []byte) error {
 	s := faultSite{topic: t.Name, key: key}
 	f, rng := b.activeFaults(t.Name), b.randFor(s, b.nextIndex(s))
 	fail, keep, lose := rng.Float64() < f.Fail, rng.Float64() < 0.5, rng.Float64() < f.Lose
@@ -94,15 +95,15 @@ func (b *FaultyBus) Publish(ctx context.Context, t Topic, key string, data []byt
 }
 
 // DescribeTopic implements Bus. It fails as Publish does.
-func (b *FaultyBus) DescribeTopic(ctx context.Context, t Topic) (TopicState, error) {
+func (b *FaultyBus) DescribeTopic(ctx context.Context, t bus.Topic) (bus.TopicState, error) {
 	if b.opRand(t.Name, "span").Float64() < b.activeFaults(t.Name).Fail {
-		return TopicState{}, fault.New(fault.Unavailable, "look at %s: no answer (injected)", t.Name)
+		return bus.TopicState{}, fault.New(fault.Unavailable, "look at %s: no answer (injected)", t.Name)
 	}
 	return b.inner.DescribeTopic(ctx, t)
 }
 
 // Purge implements Bus. Half of the failed calls take effect.
-func (b *FaultyBus) Purge(ctx context.Context, t Topic, below uint64) error {
+func (b *FaultyBus) Purge(ctx context.Context, t bus.Topic, below uint64) error {
 	rng := b.opRand(t.Name, "purge")
 	fail, done := rng.Float64() < b.activeFaults(t.Name).Fail, rng.Float64() < 0.5
 	if fail && !done {
@@ -122,26 +123,26 @@ func (b *FaultyBus) opRand(topic, op string) *rand.Rand {
 	return b.randFor(s, b.nextIndex(s))
 }
 
-func errInjected(t Topic) error {
+func errInjected(t bus.Topic) error {
 	return fault.New(fault.Unavailable, "publish %s: whether it was kept is not known (injected)", t.Name)
 }
 
 // Subscribe implements Bus.
-func (b *FaultyBus) Subscribe(ctx context.Context, t Topic, from uint64, sink func(Message) error, ready func()) error {
+func (b *FaultyBus) Subscribe(ctx context.Context, t bus.Topic, from uint64, sink func(bus.Message) error, ready func()) error {
 	d := &faultySubscription{bus: b, site: faultSite{topic: t.Name, sub: b.nextSubscription(t.Name)}, sink: sink}
-	return b.inner.Subscribe(ctx, t, from, func(m Message) error { return d.deliverMessage(ctx, m) }, ready)
+	return b.inner.Subscribe(ctx, t, from, func(m bus.Message) error { return d.deliverMessage(ctx, m) }, ready)
 }
 
 // faultySubscription is one subscription of a FaultyBus.
 type faultySubscription struct {
 	bus  *FaultyBus
 	site faultSite
-	sink func(Message) error
-	n    uint64   // messages so far
-	held *Message // to be delivered after the next message
+	sink func(bus.Message) error
+	n    uint64       // messages so far
+	held *bus.Message // to be delivered after the next message
 }
 
-func (d *faultySubscription) deliverMessage(ctx context.Context, m Message) error {
+func (d *faultySubscription) deliverMessage(ctx context.Context, m bus.Message) error {
 	f, rng := d.bus.activeFaults(d.site.topic), d.bus.randFor(d.site, d.n)
 	d.n++
 	drop, twice, late := rng.Float64() < f.Drop, rng.Float64() < f.Duplicate, rng.Float64() < f.Reorder
@@ -154,7 +155,7 @@ func (d *faultySubscription) deliverMessage(ctx context.Context, m Message) erro
 			return nil
 		}
 	}
-	var due []Message
+	var due []bus.Message
 	switch {
 	case drop:
 	case late && d.held == nil:

@@ -1,4 +1,4 @@
-package rpc
+package rpctest
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/plane/rpc"
 )
 
 // CallFaults configures how a plane misbehaves. Probabilities are from 0 to 1. The zero value is a
@@ -27,7 +28,7 @@ type CallFaults struct {
 
 // FaultyPlane wraps another plane and breaks some of its calls.
 type FaultyPlane struct {
-	inner Plane
+	inner rpc.Plane
 	seed  uint64
 	mu    struct {
 		sync.Mutex
@@ -36,13 +37,13 @@ type FaultyPlane struct {
 	}
 }
 
-var _ Plane = (*FaultyPlane)(nil)
+var _ rpc.Plane = (*FaultyPlane)(nil)
 
 type callTarget struct{ addr, method string }
 
 // WithFaults wraps inner. The fate of a call depends only on the seed, the address, the method, and
 // the number of earlier calls with the same address and method.
-func WithFaults(inner Plane, seed uint64, f CallFaults) *FaultyPlane {
+func WithFaults(inner rpc.Plane, seed uint64, f CallFaults) *FaultyPlane {
 	p := &FaultyPlane{inner: inner, seed: seed}
 	p.mu.faults = f
 	p.mu.calls = make(map[callTarget]uint64)
@@ -57,7 +58,7 @@ func (p *FaultyPlane) Set(f CallFaults) {
 }
 
 // Serve implements Plane, without faults.
-func (p *FaultyPlane) Serve(ctx context.Context, addr string, h Handler, ready func(addr string)) error {
+func (p *FaultyPlane) Serve(ctx context.Context, addr string, h rpc.Handler, ready func(addr string)) error {
 	return p.inner.Serve(ctx, addr, h, ready)
 }
 

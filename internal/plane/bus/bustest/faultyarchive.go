@@ -1,4 +1,4 @@
-package bus
+package bustest
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"penstock/core/fault"
+	"penstock/internal/plane/bus"
 )
 
 // ArchiveFaults configures how an archive misbehaves. Probabilities are from 0 to 1. The zero value
@@ -24,7 +25,7 @@ type ArchiveFaults struct {
 // FaultyArchive wraps another archive and injects faults. It deliberately violates the contract of
 // Archive, for tests of the code that must tolerate that.
 type FaultyArchive struct {
-	inner Archive
+	inner bus.Archive
 	mu    struct {
 		sync.Mutex
 		faults ArchiveFaults
@@ -32,11 +33,11 @@ type FaultyArchive struct {
 	}
 }
 
-var _ Archive = (*FaultyArchive)(nil)
+var _ bus.Archive = (*FaultyArchive)(nil)
 
 // NewFaultyArchive wraps inner. The fate of a call depends only on the seed and the calls before
 // it.
-func NewFaultyArchive(inner Archive, seed uint64, f ArchiveFaults) *FaultyArchive {
+func NewFaultyArchive(inner bus.Archive, seed uint64, f ArchiveFaults) *FaultyArchive {
 	a := &FaultyArchive{inner: inner}
 	a.mu.faults, a.mu.rng = f, rand.New(rand.NewPCG(seed, 0))
 	return a
@@ -109,7 +110,7 @@ func (a *FaultyArchive) Get(ctx context.Context, name string) ([]byte, error) {
 }
 
 // List implements Archive.
-func (a *FaultyArchive) List(ctx context.Context, prefix string) ([]ArchiveObject, error) {
+func (a *FaultyArchive) List(ctx context.Context, prefix string) ([]bus.ArchiveObject, error) {
 	if a.drawFate().fail {
 		return nil, fault.New(fault.Unavailable, "list %s: no answer (injected)", prefix)
 	}
