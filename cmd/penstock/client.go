@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/internal/config"
+	"penstock/internal/edge/keys"
 	"penstock/internal/node"
 )
 
@@ -96,7 +97,7 @@ func (t *serverTarget) newClient() (*apiClient, error) {
 	}
 	c := &apiClient{server: server, flag: t.flagName(), key: config.APIKey(os.Environ())}
 	if t.keyFile != "" {
-		if c.key, err = node.AdminKey(t.keyFile); err != nil {
+		if c.key, err = keys.ReadSecret(t.keyFile); err != nil {
 			return nil, usageError(fmt.Errorf("--api-key-file: %w", err))
 		}
 	}
@@ -105,7 +106,7 @@ func (t *serverTarget) newClient() (*apiClient, error) {
 		transport.ResponseHeaderTimeout = 30 * time.Second
 	}
 	if t.caFile != "" {
-		roots, err := node.LoadAuthorities(t.caFile)
+		roots, err := config.LoadAuthorities("ca", t.caFile)
 		if err != nil {
 			return nil, usageError(fmt.Errorf("--ca: %w", err))
 		}

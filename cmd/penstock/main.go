@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/internal/config"
-	"penstock/internal/node"
 )
 
 // The exit codes.
@@ -54,7 +53,7 @@ func runCommandLine(args []string, stdout, stderr io.Writer) int {
 	if setting := (*config.SettingError)(nil); errors.As(err, &setting) {
 		return exitUsage
 	}
-	if errors.Is(err, node.ErrNotReady) {
+	if errors.Is(err, config.ErrNotReady) {
 		return exitNotReady
 	}
 	return exitFailed

@@ -39,3 +39,18 @@ func SleepContext(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// Poll returns nil when ok reports true, which it asks at once and then in the given interval, or ctx's cause
+// if ctx ends first.
+func Poll(ctx context.Context, every time.Duration, ok func() bool) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}

@@ -32,6 +32,12 @@ const (
 	Router   Command = "router"   // a router alone, between frontends and workers
 )
 
+// HasEngines reports whether processes of the command have workers with engines: a router's have none.
+func (c Command) HasEngines() bool { return c == Up || c == Worker }
+
+// ServesCalls reports whether processes of the command answer calls of others on the request plane.
+func (c Command) ServesCalls() bool { return c == Worker || c == Router }
+
 // Commands lists the commands with settings.
 func Commands() []Command { return []Command{Up, Frontend, Worker, Router} }
 

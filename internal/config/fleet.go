@@ -69,6 +69,13 @@ func IsAllInterfaces(addr string) bool {
 	return err == nil && (host == "" || ip != nil && ip.IsUnspecified())
 }
 
+// IsLoopback reports whether only this machine can reach addr, HOST:PORT. It assumes that others can reach a
+// name other than localhost.
+func IsLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
+}
+
 // EventHost returns the host at which others reach event-addr; "" if no setting names one.
 func (c *Config) EventHost() string {
 	if c.Events.Advertise != "" || c.RPC.Advertise == "" {

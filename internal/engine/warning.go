@@ -7,6 +7,14 @@ type WarningSource interface {
 	Warnings() []Warning
 }
 
+// WarningsOf returns the warnings of an engine; nil if it is no WarningSource.
+func WarningsOf(e Engine) []Warning {
+	if src, ok := e.(WarningSource); ok {
+		return src.Warnings()
+	}
+	return nil
+}
+
 // Warning is one problem of an engine. It is JSON in load reports.
 type Warning struct {
 	// Code names the kind of problem, the same for all engines: one of the constants below.

@@ -115,14 +115,14 @@ func (d *doctor) checkSettings(invalid error) {
 
 // checkSecrets reads the tokens and keys which the settings name.
 func (d *doctor) checkSecrets() error {
-	_, nats := readSecret("nats-token-file", d.cfg.NATS.TokenFile)
-	_, rpc := readSecret("rpc-token-file", d.cfg.RPC.TokenFile)
+	_, nats := config.ReadSecret("nats-token-file", d.cfg.NATS.TokenFile)
+	_, rpc := config.ReadSecret("rpc-token-file", d.cfg.RPC.TokenFile)
 	if d.cfg.HTTP.APIKeyFile == "" {
 		return errors.Join(nats, rpc)
 	}
 	_, err := keys.Open(d.cfg.HTTP.APIKeyFile)
 	if err == nil {
-		d.ownKey, _ = AdminKey(d.cfg.HTTP.APIKeyFile) // a file may have only user keys
+		d.ownKey, _ = keys.ReadSecret(d.cfg.HTTP.APIKeyFile) // a file may have only user keys
 	}
 	if err != nil {
 		err = fmt.Errorf("api-key-file %s: %w", d.cfg.HTTP.APIKeyFile, err)
@@ -142,7 +142,7 @@ func (d *doctor) checkCertificates() error {
 		{"nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey},
 		{"rpc-tls-cert", cfg.RPC.TLSCert, cfg.RPC.TLSKey},
 	} {
-		own, err := loadCertificate(c.setting, c.cert, c.key)
+		own, err := config.LoadCertificate(c.setting, c.cert, c.key)
 		if err != nil || len(own) == 0 {
 			errs = append(errs, err)
 			continue
@@ -157,8 +157,8 @@ func (d *doctor) checkCertificates() error {
 			d.reportOK(c.setting, "%s holds until %s", c.cert, leaf.NotAfter.Format(time.DateOnly))
 		}
 	}
-	_, nats := loadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
-	_, rpc := loadAuthorities("rpc-tls-ca", cfg.RPC.TLSCA)
+	_, nats := config.LoadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
+	_, rpc := config.LoadAuthorities("rpc-tls-ca", cfg.RPC.TLSCA)
 	return errors.Join(append(errs, nats, rpc)...)
 }
 
@@ -167,7 +167,7 @@ func (d *doctor) checkPorts(ctx context.Context) {
 	cfg := d.cfg
 	d.checkPort(ctx, "http-addr", cfg.HTTP.Addr)
 	d.checkPort(ctx, "nats-listen", cfg.NATS.Listen)
-	if servesCalls(cfg.Command) && cfg.RPC.Plane != config.PlaneNATS {
+	if cfg.Command.ServesCalls() && cfg.RPC.Plane != config.PlaneNATS {
 		d.checkPort(ctx, "rpc-addr", cfg.RPC.Addr)
 	}
 	if cfg.Events.Plane == config.PlaneZMQ && cfg.Command != config.Up {

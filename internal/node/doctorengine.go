@@ -39,7 +39,7 @@ func (d *doctor) checkEngines(ctx context.Context) {
 // checkEngine checks one remote engine.
 func (d *doctor) checkEngine(ctx context.Context, of *config.RemoteEngine) {
 	check := "engine " + of.String()
-	key, err := readSecret("api-key-file", of.APIKeyFile)
+	key, err := config.ReadSecret("api-key-file", of.APIKeyFile)
 	if err != nil {
 		d.reportFailure(check, "name a file that this user can read with api-key-file=FILE", "%v", err)
 		return
@@ -187,7 +187,7 @@ func (d *doctor) checkEvents(ctx context.Context, of *config.RemoteEngine, eng e
 	var warnings []engine.Warning
 	note, err := checkTokenizer(ctx, eng, m, d.log)
 	<-ctx.Done()
-	warnings = warningsOf(eng)
+	warnings = engine.WarningsOf(eng)
 	running.Wait()
 	switch {
 	case err != nil:

@@ -93,7 +93,7 @@ func (d *doctor) connectNATS(p *planes) bool {
 		return cfg.Command == config.Up || cfg.Fleet.Discovery != config.DiscoveryNATS
 	}
 	const remedy = "start a NATS server there, or have a process of the fleet embed one with --nats-listen; see --nats, --nats-creds, --nats-token-file and --nats-tls-ca"
-	token, err := readSecret("nats-token-file", cfg.NATS.TokenFile)
+	token, err := config.ReadSecret("nats-token-file", cfg.NATS.TokenFile)
 	if err != nil {
 		return false // checkSettings has reported it
 	}
@@ -284,7 +284,7 @@ func onOtherHost(in *disco.Instance) bool {
 // isLoopbackURL reports whether the address of a request plane is a loopback address.
 func isLoopbackURL(addr string) bool {
 	u, err := url.Parse(addr)
-	return err == nil && isLoopback(u.Host)
+	return err == nil && config.IsLoopback(u.Host)
 }
 
 // reachableRemedy is the remedy for a process which advertises a loopback address. setting is its listen

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
@@ -66,7 +65,7 @@ func (d *httpEndpoint) warnIfExposed(addr string, log *slog.Logger) {
 	if d.keys == nil {
 		list = append(list, "keys (--api-key-file)")
 	}
-	if len(list) > 0 && !isLoopback(addr) {
+	if len(list) > 0 && !config.IsLoopback(addr) {
 		log.Warn("the HTTP API accepts connections from other machines: anybody there can use it or read its traffic", "addr", addr, "without", strings.Join(list, " and "))
 	}
 }
@@ -113,16 +112,3 @@ func (p *process) accessLog() *slog.Logger {
 	}
 	return p.log
 }
-
-// AdminKey returns a key of a key file which its owner can present to a process: the first administrator key
-// stored in plain text, else the first key stored so.
-func AdminKey(path string) (key string, err error) {
-	_, err = reload.Open("API keys", func(contents [][]byte) error {
-		key, err = keys.PickSecret(contents[0])
-		return err
-	}, path)
-	return key, err
-}
-
-// LoadAuthorities reads the CA certificates which must sign a server's, in PEM.
-func LoadAuthorities(path string) (*x509.CertPool, error) { return loadAuthorities("ca", path) }

@@ -23,13 +23,6 @@ func listenHTTP(addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// isLoopback reports whether only this machine can reach a host and port. It assumes that others can reach a
-// name other than localhost.
-func isLoopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
-}
-
 // reachableAddr returns the host and port at which this machine reaches a listener: one that listens on every
 // address has no host of its own.
 func reachableAddr(addr net.Addr) string {

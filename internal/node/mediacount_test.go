@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"penstock/core/media"
+	"penstock/internal/backoff"
 	"penstock/internal/edge/prep/chat"
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
@@ -56,7 +57,7 @@ func exportMediaModel(t *testing.T, family string) (dir string) {
 func checkedEngine(t *testing.T, url string) EngineStatus {
 	t.Helper()
 	var e EngineStatus
-	if err := waitUntil(t.Context(), func() bool {
+	if err := backoff.Poll(t.Context(), time.Millisecond, func() bool {
 		var health struct{ Engines []EngineStatus }
 		getJSON(t, url+"/health", &health)
 		if len(health.Engines) == 1 {
@@ -159,7 +160,7 @@ func TestMediaCountsDiffer(t *testing.T) {
 					t.Errorf("it says %q", said)
 				}
 				showsRoutedByText(t, r.URL, c.kind)
-				if err := waitUntil(t.Context(), func() bool { return strings.Contains(log.String(), "media_counts_differ") }); err != nil {
+				if err := backoff.Poll(t.Context(), time.Millisecond, func() bool { return strings.Contains(log.String(), "media_counts_differ") }); err != nil {
 					t.Errorf("the log does not say it: %s", log)
 				}
 				if n := strings.Count(log.String(), "media_counts_differ"); n != 1 {

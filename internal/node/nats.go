@@ -35,7 +35,7 @@ func dialNATS(ctx context.Context, cfg *config.Loaded, token string, log *slog.L
 		case !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, err
 		case !time.Now().Before(late):
-			return nil, fmt.Errorf("%w: %w (tried for %v, see --nats-wait), or embed one in a process of the fleet with --nats-listen", ErrNotReady, err, time.Duration(cfg.NATS.Wait))
+			return nil, fmt.Errorf("%w: %w (tried for %v, see --nats-wait), or embed one in a process of the fleet with --nats-listen", config.ErrNotReady, err, time.Duration(cfg.NATS.Wait))
 		case !said:
 			log.Warn("the NATS server does not answer yet, trying on", "error", err)
 		}
@@ -48,11 +48,11 @@ func dialNATS(ctx context.Context, cfg *config.Loaded, token string, log *slog.L
 // natsServerTLS is the TLS configuration of an embedded server: with a certificate it accepts only TLS, and
 // with authorities it requires client certificates.
 func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
-	own, err := loadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
+	own, err := config.LoadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
 	if err != nil || len(own) == 0 {
 		return nil, err
 	}
-	roots, err := loadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
+	roots, err := config.LoadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
 	if err != nil {
 		return nil, err
 	}
@@ -75,11 +75,11 @@ func natsOptions(cfg *config.Loaded, token string) ([]nats.Option, error) {
 		}
 		opts = append(opts, nats.UserCredentials(cfg.NATS.Creds))
 	}
-	own, err := loadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
+	own, err := config.LoadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
 	if err != nil {
 		return nil, err
 	}
-	roots, err := loadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
+	roots, err := config.LoadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func (p *planes) choosePlaneAddr(cfg *config.Loaded, setting string, want planeA
 	switch {
 	case err != nil:
 		return at, err
-	case r.shared && isLoopback(at.listen) && at.advertise == "":
+	case r.shared && config.IsLoopback(at.listen) && at.advertise == "":
 		log.Warn("others are told a loopback address, which other hosts cannot reach: give an address of this host, or have it chosen by --nats with an address that all hosts reach",
 			"setting", setting, "addr", at.listen, "because", r.why)
 	case at != want:

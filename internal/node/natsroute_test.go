@@ -116,7 +116,7 @@ func TestNATSTooOld(t *testing.T) {
 			config.Frontend: func() error { return RunFrontend(ctx, cfg, new(bytes.Buffer), nil) },
 			config.Router:   func() error { return RunRouter(ctx, cfg, new(bytes.Buffer), nil) },
 		}[command]
-		if err := run(); !errors.Is(err, natsd.ErrTooOld) || errors.Is(err, ErrNotReady) {
+		if err := run(); !errors.Is(err, natsd.ErrTooOld) || errors.Is(err, config.ErrNotReady) {
 			t.Errorf("%s: error %v, want ErrTooOld", command, err)
 		}
 		found := Examine(t.Context(), Examination{Config: cfg})

@@ -3,16 +3,12 @@
 package node
 
 import (
-	"errors"
 	"runtime"
 	"time"
 
 	"penstock/core/kv"
 	"penstock/internal/config"
 )
-
-// ErrNotReady is returned when something did not become ready in time.
-var ErrNotReady = errors.New("not ready in time")
 
 // Ready describes a node that serves.
 type Ready struct {

@@ -66,7 +66,7 @@ func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*pla
 // openNATS starts the embedded server or connects to the fleet's. Without either there is no connection. It
 // also takes the lock of the data directory.
 func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
-	token, err := readSecret("nats-token-file", cfg.NATS.TokenFile)
+	token, err := config.ReadSecret("nats-token-file", cfg.NATS.TokenFile)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (p *planes) startEmbeddedNATS(cfg *config.Loaded, token string, log *slog.L
 	}
 	p.closers = append(p.closers, p.server.Close)
 	switch {
-	case cfg.NATS.Listen == "" || isLoopback(cfg.NATS.Listen):
+	case cfg.NATS.Listen == "" || config.IsLoopback(cfg.NATS.Listen):
 	case secure != nil && (token != "" || secure.ClientCAs != nil):
 	case secure != nil:
 		log.Warn("the NATS server listens beyond this machine without a token (--nats-token-file) and without asking for certificates (--nats-tls-ca): who reaches it can read and forge events", "addr", cfg.NATS.Listen)

@@ -111,7 +111,7 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 // After an error, planes holds what was opened.
 func (p *process) openAll(ctx context.Context) error {
 	models := make(chan *modelResult, 1)
-	if p.hasEngines() && !p.cfg.HasRemoteEngines() {
+	if p.cfg.Command.HasEngines() && !p.cfg.HasRemoteEngines() {
 		go func() { models <- openModel(ctx, p.cfg, mediaFiles(p.cfg, p.fetcher)) }()
 	} else {
 		models <- nil
@@ -142,30 +142,6 @@ func LogFailure(cfg *config.Loaded, w io.Writer, failure error) {
 		return // cfg is valid
 	}
 	log.Error("ended by an error", "error", failure)
-}
-
-// hasEngines reports whether this process's workers are engines: a router's are not.
-func (p *process) hasEngines() bool {
-	return p.cfg.Command == config.Up || p.cfg.Command == config.Worker
-}
-
-// waitUntil returns when ok reports true, or with ctx's cause.
-func waitUntil(ctx context.Context, ok func() bool) error {
-	return waitUntilEvery(ctx, time.Millisecond, ok)
-}
-
-// waitUntilEvery is waitUntil for long waits: it polls at the given interval.
-func waitUntilEvery(ctx context.Context, every time.Duration, ok func() bool) error {
-	look := time.NewTicker(every)
-	defer look.Stop()
-	for !ok() {
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
 }
 
 func newLogger(cfg *config.Loaded, w io.Writer) (*slog.Logger, error) {

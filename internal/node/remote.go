@@ -227,9 +227,9 @@ func (r *remoteEngines) countServing() map[string]int {
 // whether the given number of workers of a model can receive requests.
 func (r *remoteEngines) awaitServing(ctx context.Context, seen func(model string, workers int) bool) error {
 	limit := time.Duration(r.process.cfg.Engine.Wait)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, config.ErrNotReady)
 	defer cancel()
-	err := waitUntilEvery(ctx, 10*time.Millisecond, func() bool {
+	err := backoff.Poll(ctx, 10*time.Millisecond, func() bool {
 		served := r.countServing()
 		for model, workers := range served {
 			if !seen(model, workers) {
@@ -238,11 +238,11 @@ func (r *remoteEngines) awaitServing(ctx context.Context, seen func(model string
 		}
 		return len(served) > 0 && !r.hasPending()
 	})
-	if served := r.countServing(); err == ErrNotReady && len(served) > 0 {
-		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", ErrNotReady, limit)
+	if served := r.countServing(); err == config.ErrNotReady && len(served) > 0 {
+		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", config.ErrNotReady, limit)
 	}
-	if err == ErrNotReady {
-		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", ErrNotReady, limit, r.describeNotServing())
+	if err == config.ErrNotReady {
+		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", config.ErrNotReady, limit, r.describeNotServing())
 	}
 	return err
 }
@@ -268,7 +268,7 @@ func (e *remoteEngine) currentStatus() EngineStatus {
 func (e *remoteEngine) fullStatus() EngineStatus {
 	s := e.currentStatus()
 	for _, w := range e.currentWorkers() {
-		s.Warnings = append(s.Warnings, warningsOf(w.engine)...)
+		s.Warnings = append(s.Warnings, engine.WarningsOf(w.engine)...)
 		if src, ok := w.engine.(engine.MediaCheckSource); ok {
 			s.MediaChecks = append(s.MediaChecks, src.MediaChecks()...)
 		}
@@ -334,7 +334,7 @@ func (e *remoteEngine) run(ctx context.Context) error {
 
 // serveOnce serves the engine once: from its first answer to the end of its workers.
 func (e *remoteEngine) serveOnce(ctx context.Context) error {
-	key, err := readSecret("api-key-file", e.spec.APIKeyFile)
+	key, err := config.ReadSecret("api-key-file", e.spec.APIKeyFile)
 	if err != nil {
 		return err
 	}
@@ -382,7 +382,7 @@ func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []e
 
 // isUnreachable reports whether an adapter considers its engine unreachable.
 func isUnreachable(e engine.Engine) bool {
-	return slices.ContainsFunc(warningsOf(e), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
+	return slices.ContainsFunc(engine.WarningsOf(e), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
 }
 
 // errEngineGone is an engine that stopped answering before it served.
@@ -488,7 +488,7 @@ func (e *remoteEngine) releaseModel() {
 
 // awaitRegistered waits until all workers are in discovery. It reports false if ctx ended first.
 func (e *remoteEngine) awaitRegistered(ctx context.Context, workers []rankWorker) bool {
-	return waitUntil(ctx, func() bool {
+	return backoff.Poll(ctx, time.Millisecond, func() bool {
 		for _, w := range workers {
 			if _, ok := w.RegisteredAddr(); !ok {
 				return false

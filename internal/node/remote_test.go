@@ -19,6 +19,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
@@ -343,7 +344,7 @@ func waitFor(t *testing.T, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
 	defer cancel()
-	if err := waitUntil(ctx, ok); err != nil {
+	if err := backoff.Poll(ctx, time.Millisecond, ok); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -412,7 +413,7 @@ func TestNoEngineAnswers(t *testing.T) {
 	a := startFakeEngine(t, "m", "")
 	a.loading.Store(true)
 	_, _, err := startUpWithStubs(t, &stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
-	if !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "vllm="+a.URL+": loading (503)") {
+	if !errors.Is(err, config.ErrNotReady) || !strings.Contains(err.Error(), "vllm="+a.URL+": loading (503)") {
 		t.Errorf("%v", err)
 	}
 }

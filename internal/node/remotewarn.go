@@ -11,14 +11,6 @@ import (
 // warnLook is the interval at which an engine's warnings are read for the log.
 const warnLook = 2 * time.Second
 
-// warningsOf returns an engine's warnings; nil if it reports none.
-func warningsOf(e engine.Engine) []engine.Warning {
-	if src, ok := e.(engine.WarningSource); ok {
-		return src.Warnings()
-	}
-	return nil
-}
-
 // watchWarnings logs each warning of an engine once when it appears, and once when it is resolved, until ctx
 // ends.
 func watchWarnings(ctx context.Context, e engine.Engine, log *slog.Logger) {
@@ -29,7 +21,7 @@ func watchWarnings(ctx context.Context, e engine.Engine, log *slog.Logger) {
 	defer tick.Stop()
 	said := loggedWarnings{}
 	for {
-		said.logChanges(warningsOf(e), log)
+		said.logChanges(engine.WarningsOf(e), log)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

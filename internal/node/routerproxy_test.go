@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
@@ -84,7 +86,7 @@ func (w *proxyFleet) Run(ctx context.Context) error {
 	stages.startStage(life, "relay", w.relay.Run)
 	stages.startStage(life, "worker", workerRunners(w.workers)...)
 	model := w.Card().Name
-	err := waitUntil(ctx, func() bool { return w.router.WorkerCount(model) == len(w.workers) && w.relay.ModelCount() == 1 })
+	err := backoff.Poll(ctx, time.Millisecond, func() bool { return w.router.WorkerCount(model) == len(w.workers) && w.relay.ModelCount() == 1 })
 	if err == nil || ctx.Err() != nil {
 		err = w.Engine.Run(ctx)
 	}

@@ -17,7 +17,7 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 		return nil
 	}
 	log = obs.Component(log, "rpc")
-	token, err := readSecret("rpc-token-file", cfg.RPC.TokenFile)
+	token, err := config.ReadSecret("rpc-token-file", cfg.RPC.TokenFile)
 	if err != nil {
 		return err
 	}
@@ -26,12 +26,12 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 		return err
 	}
 	at := planeAddr{cfg.RPC.Addr, cfg.RPC.Advertise}
-	if servesCalls(cfg.Command) && cfg.RPC.Plane != config.PlaneNATS {
+	if cfg.Command.ServesCalls() && cfg.RPC.Plane != config.PlaneNATS {
 		if at, err = p.choosePlaneAddr(cfg, "rpc-addr", at, log); err != nil {
 			return err
 		}
 		p.addr = at.listen
-		if !isLoopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
+		if !config.IsLoopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
 			log.Warn("the request plane listens beyond this machine without TLS, or takes any caller: give --rpc-tls-cert and --rpc-tls-key, and --rpc-tls-ca or --rpc-token-file", "addr", at.listen)
 		}
 	}
@@ -64,16 +64,13 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 	return nil
 }
 
-// servesCalls reports whether processes of the command answer calls.
-func servesCalls(c config.Command) bool { return c == config.Worker || c == config.Router }
-
 // rpcTLS returns the TLS configurations for serving and making calls; nil is without TLS.
 func rpcTLS(cfg *config.Loaded) (server, client *tls.Config, err error) {
-	own, err := loadCertificate("rpc-tls-cert", cfg.RPC.TLSCert, cfg.RPC.TLSKey)
+	own, err := config.LoadCertificate("rpc-tls-cert", cfg.RPC.TLSCert, cfg.RPC.TLSKey)
 	if err != nil {
 		return nil, nil, err
 	}
-	roots, err := loadAuthorities("rpc-tls-ca", cfg.RPC.TLSCA)
+	roots, err := config.LoadAuthorities("rpc-tls-ca", cfg.RPC.TLSCA)
 	if err != nil {
 		return nil, nil, err
 	}

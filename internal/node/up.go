@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/serve/frontend"
 	"penstock/internal/serve/router"
@@ -77,15 +78,15 @@ func (u *upRole) awaitReady(ctx context.Context) error {
 		})
 	}
 	limit := startTimeout(u.cfg)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, config.ErrNotReady)
 	defer cancel()
 	model := u.model.modelCard().Name
-	err := waitUntil(ctx, func() bool {
+	err := backoff.Poll(ctx, time.Millisecond, func() bool {
 		return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= u.cfg.Engine.Workers
 	})
-	if err == ErrNotReady {
+	if err == config.ErrNotReady {
 		return fmt.Errorf("%w: of %d workers the router sees %d and the frontend %d after %v; the log says more with --log-level debug",
-			ErrNotReady, u.cfg.Engine.Workers, u.router.WorkerCount(model), u.frontend.WorkerCount(model), limit)
+			config.ErrNotReady, u.cfg.Engine.Workers, u.router.WorkerCount(model), u.frontend.WorkerCount(model), limit)
 	}
 	return err
 }

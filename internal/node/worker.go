@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock/core/kv"
+	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
@@ -69,7 +70,7 @@ func (w *workerRole) awaitReady(ctx context.Context) error {
 	if w.remoteEngines != nil {
 		return w.remoteEngines.awaitServing(ctx, func(string, int) bool { return true })
 	}
-	return waitUntil(ctx, func() bool { _, ok := w.worker.RegisteredAddr(); return ok })
+	return backoff.Poll(ctx, time.Millisecond, func() bool { _, ok := w.worker.RegisteredAddr(); return ok })
 }
 
 func (w *workerRole) announceReady() {
@@ -191,7 +192,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		// Others learn of the deregistration over a network: until then their requests are sent elsewhere.
 		cfg.Linger = lingerTime
 	}
-	if p.hasEngines() {
+	if p.cfg.Command.HasEngines() {
 		cfg.CanaryInterval, cfg.StallTimeout = (*time.Duration)(&p.cfg.Engine.CanaryInterval), time.Duration(p.cfg.Engine.StallTimeout)
 		cfg.ToolParser, cfg.ReasoningParser = parserName(p.cfg.Engine.ToolCallParser), parserName(p.cfg.Engine.ReasoningParser)
 		cfg.MaxCalls = p.cfg.Engine.MaxNumSeqs + p.cfg.Engine.MaxWaiting

@@ -44,7 +44,7 @@ func (p *planes) openZMQ(cfg *config.Loaded, log *slog.Logger) error {
 	p.eventHost = at.advertise
 	p.events, p.mesh, p.dropped, p.malformed, p.holes = b, b, b.Dropped, b.Malformed, b.Gaps
 	p.closers = append(p.closers, b.Close)
-	if !isLoopback(at.listen) {
+	if !config.IsLoopback(at.listen) {
 		log.Warn("the event plane listens beyond this machine, and ZeroMQ here knows neither TLS nor tokens: who reaches it can read what caches hold", "addr", at.listen)
 	}
 	if cfg.Router.SnapshotThreshold > 0 && cfg.Command != config.Worker {

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"penstock/core/limit"
+	"penstock/internal/reload"
 )
 
 // Bounds of a key file.
@@ -47,6 +48,15 @@ func ParseFile(data []byte) ([]Key, error) {
 		all = append(all, p.parseKey(n))
 	}
 	return all, errors.Join(p.problems...)
+}
+
+// ReadSecret returns a key of a key file which its owner can present to a process, as PickSecret does.
+func ReadSecret(path string) (key string, err error) {
+	_, err = reload.Open("API keys", func(contents [][]byte) error {
+		key, err = PickSecret(contents[0])
+		return err
+	}, path)
+	return key, err
 }
 
 // PickSecret returns a plain-text key of a key file for use by a client: the first admin key, else the first.
