@@ -66,7 +66,7 @@ func (d *doctor) checkEngine(ctx context.Context, of *config.RemoteEngine) {
 		return
 	}
 	events := d.checkEndpoints(ctx, of, ranks)
-	m, err := resolveTokenizer(of, found, d.cfg.HubCacheDir())
+	m, err := resolveModel(of, found, d.cfg)
 	switch {
 	case err != nil:
 		d.reportFailure("tokenizer of "+of.String(), "correct what the message names, or "+passRemedy, "%v", err)
@@ -76,7 +76,6 @@ func (d *doctor) checkEngine(ctx context.Context, of *config.RemoteEngine) {
 	default:
 		d.reportOK("tokenizer of "+of.String(), "%s", m.from)
 	}
-	m.enginePrompts = usesEnginePrompts(d.cfg)
 	d.checkAdapter(ctx, of, key, &m, ranks, events)
 }
 
@@ -219,26 +218,4 @@ func (d *doctor) checkEvents(ctx context.Context, of *config.RemoteEngine, eng e
 	for _, w := range warnings {
 		d.reportWarning(w.Code+" of "+of.String(), w.Remedy, "%s", w.Detail)
 	}
-}
-
-// version returns the engine's version; "" if it reports none.
-func (a *engineProber) version(ctx context.Context) string {
-	var says struct {
-		Version string `json:"version"`
-		Build   string `json:"build_info"`
-	}
-	paths := map[string][]string{
-		config.EngineVLLM:     {"/version"},
-		config.EngineTRTLLM:   {"/version"},
-		config.EngineSGLang:   {"/server_info", "/get_server_info"},
-		config.EngineLlamaCpp: {"/props"},
-	}
-	for _, path := range paths[a.spec.Kind] {
-		if _, err := a.getJSON(ctx, path, &says); err == nil && says.Version+says.Build != "" {
-			break
-		}
-	}
-	const longest = 60
-	version := says.Version + says.Build
-	return version[:min(len(version), longest)]
 }

@@ -121,19 +121,6 @@ func simulatedBytes(cfg *config.Loaded) uint64 {
 	return uint64(engineCount(cfg)) * uint64(cfg.CacheBlocks()) * uint64(blockBytes+4*cfg.Engine.BlockSize)
 }
 
-// estimateMemory returns what the engines of the built-in model would reserve, as the error of a machine with
-// almost no memory. It reserves nothing.
-func estimateMemory(ctx context.Context, cfg *config.Loaded) error {
-	vocabulary, err := builtinVocabulary()
-	if err != nil {
-		return err
-	}
-	tc := tinyConfig(cfg)
-	tc.Vocabulary, tc.MemoryLimit = vocabulary, 1
-	_, err = tiny.NewReplicas(ctx, tc, engineCount(cfg))
-	return err
-}
-
 // weightBytes is the size of the weights in a checkpoint's directory.
 func weightBytes(dir string) uint64 {
 	files, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))

@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"unicode/utf8"
 
@@ -12,6 +13,8 @@ import (
 	"penstock/internal/edge/prep/token"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny"
+	"penstock/internal/media/pixel"
+	"penstock/internal/media/shm"
 )
 
 // openTinyEngines makes engines which compute a model on the CPU and share its weights.
@@ -90,4 +93,40 @@ func tokenText(t prep.Tokenizer) func(dst []byte, id kv.Token) ([]byte, bool) {
 		}
 	}
 	return text
+}
+
+// explainMemory adds a remedy to a memory error.
+func explainMemory(err error) error {
+	var over *tiny.MemoryError
+	if !errors.As(err, &over) {
+		return err
+	}
+	return fmt.Errorf("%w; lower --kv-cache-blocks or --workers", err)
+}
+
+// estimateMemory returns what the engines of the built-in model would reserve, as the error of a machine with
+// almost no memory. It reserves nothing.
+func estimateMemory(ctx context.Context, cfg *config.Loaded) error {
+	vocabulary, err := builtinVocabulary()
+	if err != nil {
+		return err
+	}
+	tc := tinyConfig(cfg)
+	tc.Vocabulary, tc.MemoryLimit = vocabulary, 1
+	_, err = tiny.NewReplicas(ctx, tc, engineCount(cfg))
+	return err
+}
+
+// openSegment opens a segment of shared memory which a frontend on this host has lent.
+func openSegment(name string, size int) ([]byte, func(), error) {
+	m, err := shm.Open(name, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.Bytes(), func() { _ = m.Close() }, nil // readers have copied the data
+}
+
+// mediaLimits are the limits of one decoded object.
+func mediaLimits(cfg *config.Loaded) pixel.Limits {
+	return pixel.Limits{Bytes: int(cfg.Media.MaxBytes), Pixels: int(cfg.Media.MaxPixels)}
 }

@@ -2,13 +2,14 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
 	"time"
 
 	"penstock/core/route"
 	"penstock/internal/config"
+	"penstock/internal/edge/api"
+	"penstock/internal/edge/prep"
 	"penstock/internal/serve/frontend"
 	"penstock/internal/serve/router"
 )
@@ -115,11 +116,11 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 	})
 }
 
-// configHandler serves the effective configuration to "config show --server".
-func configHandler(cfg *config.Loaded) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		// The values are plain, so encoding cannot fail; a write error means that the client disconnected.
-		_ = json.NewEncoder(w).Encode(map[string]any{"rows": cfg.Settings()})
-	})
+// frontendPrompter makes the router's prompts with the frontend, which is built after the router. No request
+// comes before both are built.
+type frontendPrompter struct{ frontend *frontend.Frontend }
+
+// MakePrompt implements router.Prompter.
+func (p *frontendPrompter) MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+	return p.frontend.MakePrompt(ctx, q)
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -93,5 +94,14 @@ func withDeadlines(h http.Handler) http.Handler {
 		}
 		_ = control.SetWriteDeadline(now.Add(bodyTimeout))
 		h.ServeHTTP(w, r)
+	})
+}
+
+// configHandler serves the effective configuration to "config show --server".
+func configHandler(cfg *config.Loaded) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		// The values are plain, so encoding cannot fail; a write error means that the client disconnected.
+		_ = json.NewEncoder(w).Encode(map[string]any{"rows": cfg.Settings()})
 	})
 }

@@ -10,7 +10,6 @@ import (
 	resolve "penstock/internal/edge/prep/media"
 	"penstock/internal/engine"
 	"penstock/internal/media/fetch"
-	"penstock/internal/media/pixel"
 	"penstock/internal/media/shm"
 	"penstock/internal/obs"
 )
@@ -65,20 +64,6 @@ func newFetcher(cfg *config.Loaded) (*fetch.Fetcher, error) {
 // mediaFiles is the source of media files.
 func mediaFiles(cfg *config.Loaded, fetcher *fetch.Fetcher) resolve.Source {
 	return resolve.NewFetcherSource(fetcher, cfg.Media.MaxBytes)
-}
-
-// openSegment opens a segment of shared memory which a frontend on this host has lent.
-func openSegment(name string, size int) ([]byte, func(), error) {
-	m, err := shm.Open(name, size)
-	if err != nil {
-		return nil, nil, err
-	}
-	return m.Bytes(), func() { _ = m.Close() }, nil // readers have copied the data
-}
-
-// mediaLimits are the limits of one decoded object.
-func mediaLimits(cfg *config.Loaded) pixel.Limits {
-	return pixel.Limits{Bytes: int(cfg.Media.MaxBytes), Pixels: int(cfg.Media.MaxPixels)}
 }
 
 // run closes the resolver when ctx ends.

@@ -2,24 +2,11 @@ package node
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"io/fs"
 	"path"
 	"strconv"
 	"strings"
-
-	"penstock/internal/engine/tiny"
 )
-
-// explainMemory adds a remedy to a memory error.
-func explainMemory(err error) error {
-	var over *tiny.MemoryError
-	if !errors.As(err, &over) {
-		return err
-	}
-	return fmt.Errorf("%w; lower --kv-cache-blocks or --workers", err)
-}
 
 // MemoryLimit returns how many bytes of memory this process may use: the machine's memory or, if lower, the
 // limit of its control groups. 0 means unknown.

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
@@ -57,26 +56,4 @@ func engineCount(cfg *config.Loaded) int {
 		return cfg.Engine.Workers
 	}
 	return 1
-}
-
-// openTokenizer opens the pipeline of a model's tokenizer: that of this process's engines, the built-in one,
-// the files which the worker names or, if they are elsewhere on this machine, the files of model-path.
-func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error) {
-	if p.model != nil && ref.Digest == p.model.pipe.Digest {
-		return p.model.pipe, nil
-	}
-	if p.remoteEngines != nil && ref.Digest != "" {
-		if pipe := p.remoteEngines.pipeline(ref.Digest); pipe != nil {
-			return pipe, nil
-		}
-	}
-	pipe, err := chat.Open(chat.Ref(ref))
-	if err == nil || ref.Kind != "dir" {
-		return pipe, err
-	}
-	if p.cfg.Engine.ModelPath == "" || p.cfg.Engine.ModelPath == ref.Dir {
-		return nil, fmt.Errorf("%w; if the checkpoint is elsewhere on this machine, name its directory with --model-path", err)
-	}
-	ref.Dir = p.cfg.Engine.ModelPath
-	return chat.Open(chat.Ref(ref))
 }

@@ -3,10 +3,8 @@ package node
 import (
 	"context"
 
-	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
-	"penstock/internal/serve/frontend"
 )
 
 // promptEngine is an engine of this process with the tokenizer and the template of its checkpoint, as remote
@@ -73,13 +71,4 @@ func (e promptEngine) makePrompt(ctx context.Context, req *engine.PreprocessRequ
 		return prep.Prompt{}, err
 	}
 	return e.local.EncodeChat(ctx, c)
-}
-
-// frontendPrompter makes the router's prompts with the frontend, which is built after the router. No request
-// comes before both are built.
-type frontendPrompter struct{ frontend *frontend.Frontend }
-
-// MakePrompt implements router.Prompter.
-func (p *frontendPrompter) MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
-	return p.frontend.MakePrompt(ctx, q)
 }

@@ -3,12 +3,16 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"time"
 
 	"penstock/internal/config"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/engine"
 	"penstock/internal/media/fetch"
 	"penstock/internal/obs"
 	"penstock/internal/obs/otlp"
@@ -29,8 +33,8 @@ type process struct {
 	planes        *planes
 	fetcher       *fetch.Fetcher // of media; nil if this process resolves none
 	model         *modelResult   // nil unless engines run here
-	remoteEngines *remoteEngines // nil unless this process follows remote engines
-	openAdapter   adapterOpener  // opens their adapters
+	remoteEngines *supervisor    // nil unless this process follows remote engines
+	openAdapter   adapterOpener  // opens their adapters; nil is the function of that name
 }
 
 // role is what a process does.
@@ -48,7 +52,7 @@ type role interface {
 // runRole runs a process with the role that newRole makes, until ctx ends. Then it lets running requests
 // finish, within the drain timeout, and returns nil.
 func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(*process) role) (err error) {
-	p := &process{cfg: cfg, startedAt: time.Now(), metrics: obs.NewMetrics(), openAdapter: openAdapter}
+	p := &process{cfg: cfg, startedAt: time.Now(), metrics: obs.NewMetrics()}
 	if p.log, err = newLogger(cfg, stderr); err != nil {
 		return err
 	}
@@ -171,4 +175,26 @@ func openTraces(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*otl
 		return nil, nil
 	}
 	return otlp.Open(context.WithoutCancel(ctx), "penstock-"+string(cfg.Command), log)
+}
+
+// openTokenizer opens the pipeline of a model's tokenizer: that of this process's engines, the built-in one,
+// the files which the worker names or, if they are elsewhere on this machine, the files of model-path.
+func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error) {
+	if p.model != nil && ref.Digest == p.model.pipe.Digest {
+		return p.model.pipe, nil
+	}
+	if p.remoteEngines != nil && ref.Digest != "" {
+		if pipe := p.remoteEngines.pipeline(ref.Digest); pipe != nil {
+			return pipe, nil
+		}
+	}
+	pipe, err := chat.Open(chat.Ref(ref))
+	if err == nil || ref.Kind != "dir" {
+		return pipe, err
+	}
+	if p.cfg.Engine.ModelPath == "" || p.cfg.Engine.ModelPath == ref.Dir {
+		return nil, fmt.Errorf("%w; if the checkpoint is elsewhere on this machine, name its directory with --model-path", err)
+	}
+	ref.Dir = p.cfg.Engine.ModelPath
+	return chat.Open(chat.Ref(ref))
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,20 +21,11 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// remoteEngines are the engines of this process which run as other programs. Each connects and disconnects
+// supervisor serves the engines of this process which run as other programs. Each connects and disconnects
 // independently: none waits for another, and one that appears late is added then.
-type remoteEngines struct {
-	process *process
-	log     *slog.Logger
-	metrics *worker.Metrics
-	all     []*remoteEngine
-	// workerID is the id of a worker in the fleet.
-	workerID func(of, rank int) kv.WorkerID
-	// probe asks an engine what it serves; openAdapter opens the adapter of one of its ranks.
-	probe       func(ctx context.Context, of *config.RemoteEngine, key string) (engineFacts, error)
-	openAdapter adapterOpener
-	// returnLook is the constant of that name.
-	returnLook time.Duration
+type supervisor struct {
+	cfg supervisorConfig
+	all []*remoteEngine
 	// announced is set once the process has announced that it serves. Until then an engine that cannot be
 	// used as the settings say ends the process.
 	announced atomic.Bool
@@ -46,10 +38,39 @@ type remoteEngines struct {
 	}
 }
 
+// supervisorConfig configures a supervisor.
+type supervisorConfig struct {
+	Settings *config.Loaded
+	Epoch    uint64 // the lowest epoch of workers
+	// WorkerID returns the id of the worker of an engine's rank in the fleet; nil numbers the workers of this
+	// process.
+	WorkerID func(engine, rank int) kv.WorkerID
+	// NewWorker makes the worker of a rank.
+	NewWorker func(rankConfig) (*worker.Worker, error)
+	// OpenAdapter opens the adapters of engines; nil is the function of that name.
+	OpenAdapter adapterOpener
+	// ReturnInterval is the interval at which an engine considered unreachable by its adapter is probed; 0
+	// means 3 s.
+	ReturnInterval time.Duration
+	Log            *slog.Logger
+}
+
+// rankConfig describes one data-parallel rank of an open engine to its worker.
+type rankConfig struct {
+	ID          kv.WorkerID
+	Epoch       uint64
+	Rank, Ranks int
+	Engine      engine.Engine
+	// Check compares the tokenizer here with the engine's, once the engine runs.
+	Check func(context.Context) error
+	// Aliases are further names of the model; nil means the adapter's.
+	Aliases []string
+}
+
 // remoteEngine is one remote engine, with a worker for each of its data-parallel ranks. EngineAsking and the
 // constants after it are its states.
 type remoteEngine struct {
-	set   *remoteEngines
+	set   *supervisor
 	spec  config.RemoteEngine
 	index int
 	log   *slog.Logger
@@ -66,7 +87,6 @@ type remoteEngine struct {
 type rankWorker struct {
 	*worker.Worker
 	id     kv.WorkerID
-	rank   int
 	engine engine.Engine
 }
 
@@ -87,9 +107,6 @@ const (
 	EventsGuessed = "guessed" // predicted from the requests sent there, corrected by the engine's reports
 	EventsNo      = "no"      // nothing except the routers' predictions
 )
-
-// Warning is one problem of an engine that serves.
-type Warning = engine.Warning
 
 // EngineStatus is the status of a remote engine.
 type EngineStatus struct {
@@ -121,29 +138,29 @@ type EngineStatus struct {
 // Name names an engine for people.
 func (s *EngineStatus) Name() string { return s.Kind + "=" + s.URL }
 
-// newRemoteEngines makes the remote engines of the settings. id may be nil: then the workers have small
-// numbers.
-func (p *process) newRemoteEngines(id func(of, rank int) kv.WorkerID) (*remoteEngines, error) {
-	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
-	if err != nil {
-		return nil, err
+// newSupervisor makes the supervisor of the settings' remote engines.
+func newSupervisor(cfg supervisorConfig) *supervisor {
+	if cfg.OpenAdapter == nil {
+		cfg.OpenAdapter = openAdapter
 	}
-	r := &remoteEngines{process: p, log: obs.Component(p.log, "engine"), metrics: worker.NewMetrics(p.metrics), workerID: id, probe: probeEngine, openAdapter: p.openAdapter, returnLook: returnLook}
-	if id == nil {
-		r.workerID = r.smallID
+	cfg.ReturnInterval = cmp.Or(cfg.ReturnInterval, 3*time.Second)
+	cfg.Log = obs.Component(cfg.Log, "engine")
+	r := &supervisor{cfg: cfg}
+	if cfg.WorkerID == nil {
+		r.cfg.WorkerID = r.smallID
 	}
-	r.mu.epoch = epoch - 1
+	r.mu.epoch = cfg.Epoch - 1
 	r.mu.pipes = map[string]*prep.Pipeline{}
-	for i, of := range p.cfg.RemoteEngines() {
-		e := &remoteEngine{set: r, spec: of, index: i, log: r.log.With("engine", of.String())}
+	for i, of := range cfg.Settings.RemoteEngines() {
+		e := &remoteEngine{set: r, spec: of, index: i, log: cfg.Log.With("engine", of.String())}
 		e.mu.status = EngineStatus{Kind: of.Kind, URL: of.URL.String(), State: EngineAsking}
 		r.all = append(r.all, e)
 	}
-	return r, nil
+	return r
 }
 
 // runners returns the services of all engines.
-func (r *remoteEngines) runners() []func(context.Context) error {
+func (r *supervisor) runners() []func(context.Context) error {
 	var all []func(context.Context) error
 	for _, e := range r.all {
 		all = append(all, e.run)
@@ -154,7 +171,7 @@ func (r *remoteEngines) runners() []func(context.Context) error {
 // smallID numbers the workers of one process, which only need to differ from each other. The first ranks of
 // all engines have the first numbers, so that worker 2 is the second engine; further ranks follow in the
 // order in which they are found.
-func (r *remoteEngines) smallID(of, rank int) kv.WorkerID {
+func (r *supervisor) smallID(of, rank int) kv.WorkerID {
 	if rank == 0 {
 		return kv.WorkerID(of + 1)
 	}
@@ -172,7 +189,7 @@ func (r *remoteEngines) smallID(of, rank int) kv.WorkerID {
 
 // nextEpoch returns a higher epoch than any before: an engine that is reopened is a new incarnation of its
 // workers.
-func (r *remoteEngines) nextEpoch() uint64 {
+func (r *supervisor) nextEpoch() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.epoch = max(r.mu.epoch+1, uint64(time.Now().UnixMilli()))
@@ -180,21 +197,21 @@ func (r *remoteEngines) nextEpoch() uint64 {
 }
 
 // keepPipeline stores a pipeline for a frontend in this process.
-func (r *remoteEngines) keepPipeline(pipe *prep.Pipeline) {
+func (r *supervisor) keepPipeline(pipe *prep.Pipeline) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.pipes[pipe.Digest] = pipe
 }
 
 // pipeline returns the pipeline of a digest; nil if no engine here has it.
-func (r *remoteEngines) pipeline(digest string) *prep.Pipeline {
+func (r *supervisor) pipeline(digest string) *prep.Pipeline {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.pipes[digest]
 }
 
 // engineStatuses returns the status of all engines.
-func (r *remoteEngines) engineStatuses() []EngineStatus {
+func (r *supervisor) engineStatuses() []EngineStatus {
 	var all []EngineStatus
 	for _, e := range r.all {
 		all = append(all, e.fullStatus())
@@ -202,8 +219,21 @@ func (r *remoteEngines) engineStatuses() []EngineStatus {
 	return all
 }
 
+// workers returns the workers of all engines which serve.
+func (r *supervisor) workers() (all []*worker.Worker) {
+	for _, e := range r.all {
+		for _, w := range e.currentWorkers() {
+			all = append(all, w.Worker)
+		}
+	}
+	return all
+}
+
+// announceReady ends the start: from now on an engine that cannot be used as the settings say is retried.
+func (r *supervisor) announceReady() { r.announced.Store(true) }
+
 // hasPending reports whether an engine may still turn out to serve at once.
-func (r *remoteEngines) hasPending() bool {
+func (r *supervisor) hasPending() bool {
 	for _, e := range r.all {
 		if s := e.currentStatus().State; s == EngineAsking || s == EngineOpening {
 			return true
@@ -213,7 +243,7 @@ func (r *remoteEngines) hasPending() bool {
 }
 
 // countServing returns the number of serving workers of each model.
-func (r *remoteEngines) countServing() map[string]int {
+func (r *supervisor) countServing() map[string]int {
 	models := map[string]int{}
 	for _, e := range r.all {
 		if s := e.currentStatus(); s.State == EngineServing {
@@ -225,8 +255,8 @@ func (r *remoteEngines) countServing() map[string]int {
 
 // awaitServing returns when at least one engine serves, and so does every other which answers. seen reports
 // whether the given number of workers of a model can receive requests.
-func (r *remoteEngines) awaitServing(ctx context.Context, seen func(model string, workers int) bool) error {
-	limit := time.Duration(r.process.cfg.Engine.Wait)
+func (r *supervisor) awaitServing(ctx context.Context, seen func(model string, workers int) bool) error {
+	limit := time.Duration(r.cfg.Settings.Engine.Wait)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, config.ErrNotReady)
 	defer cancel()
 	err := backoff.Poll(ctx, 10*time.Millisecond, func() bool {
@@ -248,7 +278,7 @@ func (r *remoteEngines) awaitServing(ctx context.Context, seen func(model string
 }
 
 // describeNotServing lists the engines which do not serve, for an error.
-func (r *remoteEngines) describeNotServing() (list string) {
+func (r *supervisor) describeNotServing() (list string) {
 	for _, e := range r.all {
 		if s := e.currentStatus(); s.State != EngineServing {
 			list += fmt.Sprintf("\n%s: %s", s.Name(), s.Detail)
@@ -314,7 +344,7 @@ func (e *remoteEngine) run(ctx context.Context) error {
 			continue
 		}
 		if err == nil {
-			err = errEnded
+			err = errors.New("ended by itself")
 		}
 		if errors.Is(err, worker.ErrReplaced) || !e.set.announced.Load() && !errors.Is(err, errEngineGone) {
 			return fmt.Errorf("%s: %w", e.spec.String(), err)
@@ -354,24 +384,21 @@ func (e *remoteEngine) serveOnce(ctx context.Context) error {
 // with another model, or as another kind.
 var errEngineReplaced = errors.New("the engine came back as another one")
 
-// returnLook is the interval at which an engine considered unreachable by its adapter is probed, and
-// returnLooks how many answers in a row reopen it: adapters notice the return of the same engine sooner.
-const (
-	returnLook  = 3 * time.Second
-	returnLooks = 3
-)
+// returnLooks is how many answers in a row reopen an engine which its adapter considers unreachable: adapters
+// notice the return of the same engine sooner.
+const returnLooks = 3
 
 // watchReturn returns errEngineReplaced when the engine must be reopened, or ctx's error.
 func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []engine.Engine) error {
 	for answered := 0; answered < returnLooks; {
-		if err := backoff.SleepContext(ctx, e.set.returnLook); err != nil {
+		if err := backoff.SleepContext(ctx, e.set.cfg.ReturnInterval); err != nil {
 			return err
 		}
 		if !slices.ContainsFunc(adapters, isUnreachable) {
 			answered = 0
 			continue
 		}
-		if _, err := e.set.probe(ctx, &e.spec, key); err != nil {
+		if _, err := probeEngine(ctx, &e.spec, key); err != nil {
 			answered = 0
 			continue
 		}
@@ -443,12 +470,12 @@ func (e *remoteEngine) makeWorkers(o *openedEngine) ([]rankWorker, error) {
 	var all []rankWorker
 	epoch := e.set.nextEpoch()
 	for rank, eng := range o.ranks {
-		id := e.set.workerID(e.index, rank)
-		w, err := e.set.process.newRankWorker(id, epoch, rank, o, e.set.metrics)
+		id := e.set.cfg.WorkerID(e.index, rank)
+		w, err := e.set.cfg.NewWorker(rankConfig{id, epoch, rank, len(o.ranks), eng, o.check, o.aliases})
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, rankWorker{w, id, rank, eng})
+		all = append(all, rankWorker{w, id, eng})
 	}
 	return all, nil
 }

@@ -290,13 +290,12 @@ func TestEngineWithoutTokens(t *testing.T) {
 		s.card.Tokenizer = engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
 	}}
 	of := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL)
-	e := &remoteEngine{set: &remoteEngines{process: &process{cfg: of}, openAdapter: s.adapt}, spec: of.RemoteEngines()[0], log: slog.New(slog.DiscardHandler)}
+	e := newSupervisor(supervisorConfig{Settings: of, OpenAdapter: s.adapt, Log: slog.New(slog.DiscardHandler)}).all[0]
 	o, err := e.open(t.Context(), "", engineFacts{root: dir})
 	if err != nil || o.tokenizer != "engine" || o.chat {
 		t.Errorf("%+v (%v)", o, err)
 	}
 	s.change = nil
-	e.set.mu.pipes = map[string]*prep.Pipeline{}
 	if o, err = e.open(t.Context(), "", engineFacts{root: dir}); err != nil || o.tokenizer != dir || !o.chat {
 		t.Errorf("%+v (%v)", o, err)
 	}
@@ -437,7 +436,7 @@ func TestEngineThatReturnsAsAnother(t *testing.T) {
 		ended <- runRole(ctx, cfg, log, func(p *process) role {
 			p.openAdapter = s.adapt
 			u := &upRole{process: p, ready: func(Ready) {}}
-			return builtRole{u, func() { u.remoteEngines.returnLook = time.Millisecond }}
+			return builtRole{u, func() { u.remoteEngines.cfg.ReturnInterval = time.Millisecond }}
 		})
 	}()
 	waitFor(t, func() bool { return opened.Load() == 2 && strings.Contains(log.String(), "the engine serves") })
@@ -642,7 +641,7 @@ func TestAway(t *testing.T) {
 }
 
 func TestSmallIDs(t *testing.T) {
-	r := &remoteEngines{all: make([]*remoteEngine, 3)}
+	r := &supervisor{all: make([]*remoteEngine, 3)}
 	for _, c := range []struct{ of, rank, want int }{{1, 0, 2}, {2, 1, 4}, {0, 1, 5}, {2, 1, 4}, {0, 0, 1}} {
 		if got := r.smallID(c.of, c.rank); got != kv.WorkerID(c.want) {
 			t.Errorf("engine %d rank %d is worker %d, want %d", c.of, c.rank, got, c.want)

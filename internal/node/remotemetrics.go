@@ -1,7 +1,10 @@
 package node
 
 import (
+	"context"
+	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,7 +17,7 @@ import (
 // restart when an engine is reopened.
 type engineMetrics struct {
 	// engines is nil if no engine is remote: then nothing is collected.
-	engines *remoteEngines
+	engines *supervisor
 	up      *prometheus.Desc
 	counts  []adapterMetric
 }
@@ -28,7 +31,7 @@ type adapterMetric struct {
 
 var _ prometheus.Collector = (*engineMetrics)(nil)
 
-func newEngineMetrics(of *remoteEngines) *engineMetrics {
+func newEngineMetrics(of *supervisor) *engineMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(obs.Namespace+"_engine_"+name, help, append([]string{"engine"}, labels...), nil)
 	}
@@ -101,4 +104,46 @@ func statsOf(e engine.Engine) (remote.Stats, bool) {
 		return src.Stats(), true
 	}
 	return remote.Stats{}, false
+}
+
+// warnLook is the interval at which an engine's warnings are read for the log.
+const warnLook = 2 * time.Second
+
+// watchWarnings logs each warning of an engine once when it appears, and once when it is resolved, until ctx
+// ends.
+func watchWarnings(ctx context.Context, e engine.Engine, log *slog.Logger) {
+	if _, ok := e.(engine.WarningSource); !ok {
+		return
+	}
+	tick := time.NewTicker(warnLook)
+	defer tick.Stop()
+	said := loggedWarnings{}
+	for {
+		said.logChanges(engine.WarningsOf(e), log)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// loggedWarnings are the codes of the warnings in the log. A changed detail is not logged again: it may
+// contain a counter.
+type loggedWarnings map[string]bool
+
+func (said loggedWarnings) logChanges(now []engine.Warning, log *slog.Logger) {
+	have := map[string]bool{}
+	for _, w := range now {
+		if !said[w.Code] {
+			log.Warn(w.Detail, "code", w.Code, "remedy", w.Remedy)
+		}
+		have[w.Code], said[w.Code] = true, true
+	}
+	for code := range said {
+		if !have[code] {
+			delete(said, code)
+			log.Info("what was wrong with the engine is over", "code", code)
+		}
+	}
 }

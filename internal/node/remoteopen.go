@@ -10,7 +10,6 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/media"
-	"penstock/core/media/family"
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	resolve "penstock/internal/edge/prep/media"
@@ -20,7 +19,6 @@ import (
 	"penstock/internal/engine/sglang"
 	"penstock/internal/engine/trtllm"
 	"penstock/internal/engine/vllm"
-	"penstock/internal/serve/frontend"
 )
 
 // adapterOpener opens the adapter of one data-parallel rank of an engine.
@@ -39,13 +37,10 @@ func ranksOf(of *config.RemoteEngine, found engineFacts) (int, error) {
 
 // open opens all ranks of an engine that has answered.
 func (e *remoteEngine) open(ctx context.Context, key string, found engineFacts) (*openedEngine, error) {
-	m, err := resolveTokenizer(&e.spec, found, e.set.process.cfg.HubCacheDir())
+	m, err := resolveModel(&e.spec, found, e.set.cfg.Settings)
 	if err != nil {
 		return nil, err
 	}
-	m.enginePrompts = usesEnginePrompts(e.set.process.cfg)
-	own := m.pipe // the tokenizer's pipeline, for any kind of engine
-	m.pipe = own.ForServing(family.Serving{Loader: family.LoaderForEngine(e.spec.Kind), ProcessorArgs: e.spec.ProcessorArgs})
 	o := &openedEngine{tokenizer: m.from}
 	ranks, err := ranksOf(&e.spec, found)
 	if err != nil {
@@ -72,7 +67,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found engineFacts) 
 	}
 	o.textRouted = m.pipe != nil && m.pipe.Family == nil && !m.enginePrompts
 	if m.pipe != nil {
-		e.set.keepPipeline(own)
+		e.set.keepPipeline(m.own)
 		o.chat = m.pipe.Template != nil
 	} else if p, ok := first.(engine.PassthroughEngine); ok {
 		o.chat = slices.Contains(p.PassthroughPaths(), "/v1/chat/completions")
@@ -92,16 +87,11 @@ func (e *remoteEngine) open(ctx context.Context, key string, found engineFacts) 
 	return o, nil
 }
 
-// usesEnginePrompts reports whether frontends with these settings let engines make their prompts.
-func usesEnginePrompts(cfg *config.Loaded) bool {
-	return frontend.Preprocess(cfg.Engine.Preprocess) == frontend.PreprocessEngine
-}
-
 // openRank opens one of the ranks.
 func (e *remoteEngine) openRank(ctx context.Context, rank, ranks int, key string, m *remoteModel) (engine.Engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	return e.set.openAdapter(ctx, &e.spec, rank, ranks, key, m, e.log)
+	return e.set.cfg.OpenAdapter(ctx, &e.spec, rank, ranks, key, m, e.log)
 }
 
 // markTransient marks an error which a retry may resolve: the engine answered a moment ago and now does not,

@@ -233,13 +233,35 @@ func describeError(err error) string {
 	return err.Error()
 }
 
+// version returns the engine's version; "" if it reports none.
+func (a *engineProber) version(ctx context.Context) string {
+	var says struct {
+		Version string `json:"version"`
+		Build   string `json:"build_info"`
+	}
+	paths := map[string][]string{
+		config.EngineVLLM:     {"/version"},
+		config.EngineTRTLLM:   {"/version"},
+		config.EngineSGLang:   {"/server_info", "/get_server_info"},
+		config.EngineLlamaCpp: {"/props"},
+	}
+	for _, path := range paths[a.spec.Kind] {
+		if _, err := a.getJSON(ctx, path, &says); err == nil && says.Version+says.Build != "" {
+			break
+		}
+	}
+	const longest = 60
+	version := says.Version + says.Build
+	return version[:min(len(version), longest)]
+}
+
 // awaitReady waits until the engine serves, and logs at intervals that it does not.
 func (e *remoteEngine) awaitReady(ctx context.Context, key string) (engineFacts, error) {
 	began := time.Now()
 	var said time.Time
 	pause := backoff.Backoff{Min: 250 * time.Millisecond, Max: 2 * time.Second}
 	for {
-		found, err := e.set.probe(ctx, &e.spec, key)
+		found, err := probeEngine(ctx, &e.spec, key)
 		var later *notReadyError
 		if !errors.As(err, &later) || ctx.Err() != nil {
 			return found, err

@@ -40,7 +40,7 @@ func (u *upRole) buildServices() error {
 		return err
 	}
 	if u.cfg.HasRemoteEngines() {
-		u.remoteEngines, err = u.newRemoteEngines(nil)
+		u.remoteEngines, err = u.newSupervisor(nil)
 	} else {
 		u.workers, err = u.newWorkers()
 	}
@@ -116,7 +116,7 @@ func (u *upRole) announceReady() {
 }
 
 func (u *upRole) announceRemotes() {
-	u.remoteEngines.announced.Store(true)
+	u.remoteEngines.announceReady()
 	r := Ready{URL: u.httpURL(), RouterMode: u.cfg.Router.Mode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt), Engines: u.remoteEngines.engineStatuses()}
 	for i := range r.Engines {
 		s := &r.Engines[i]

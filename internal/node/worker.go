@@ -41,7 +41,7 @@ func (w *workerRole) buildServices() error {
 		return err
 	}
 	if w.cfg.HasRemoteEngines() {
-		w.remoteEngines, err = w.newRemoteEngines(func(_, rank int) kv.WorkerID { return rankID(w.id, rank) })
+		w.remoteEngines, err = w.newSupervisor(func(_, rank int) kv.WorkerID { return rankID(w.id, rank) })
 		w.metrics.RegisterCollector(newEngineMetrics(w.remoteEngines))
 		return err
 	}
@@ -82,13 +82,11 @@ func (w *workerRole) announceReady() {
 		w.ready(s)
 		return
 	}
-	w.remoteEngines.announced.Store(true)
+	w.remoteEngines.announceReady()
 	s.Engines = w.remoteEngines.engineStatuses()
 	s.Model = s.Engines[0].Model
-	for i, of := range w.remoteEngines.all[0].currentWorkers() {
-		if addr, ok := of.RegisteredAddr(); ok && i == 0 {
-			s.Addr = addr
-		}
+	if of := w.remoteEngines.workers(); len(of) > 0 {
+		s.Addr, _ = of[0].RegisteredAddr()
 	}
 	w.ready(s)
 }
@@ -109,11 +107,8 @@ func (w *workerRole) healthStatus() (status int, body any) {
 	h := workerHealth{Status: "starting", WorkerID: w.id}
 	all := []*worker.Worker{w.worker}
 	if w.remoteEngines != nil {
-		engine := w.remoteEngines.all[0].fullStatus()
-		h.Model, h.Engine, all = engine.Model, &engine, nil
-		for _, of := range w.remoteEngines.all[0].currentWorkers() {
-			all = append(all, of.Worker)
-		}
+		engine := w.remoteEngines.engineStatuses()[0]
+		h.Model, h.Engine, all = engine.Model, &engine, w.remoteEngines.workers()
 	} else {
 		h.Model = w.model.modelCard().Name
 	}
@@ -203,23 +198,36 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	return cfg
 }
 
+// newSupervisor makes the supervisor of this process's remote engines. id may be nil.
+func (p *process) newSupervisor(id func(of, rank int) kv.WorkerID) (*supervisor, error) {
+	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	metrics := worker.NewMetrics(p.metrics)
+	return newSupervisor(supervisorConfig{
+		Settings: p.cfg, Epoch: epoch, WorkerID: id, OpenAdapter: p.openAdapter, Log: p.log,
+		NewWorker: func(of rankConfig) (*worker.Worker, error) { return p.newRankWorker(of, metrics) },
+	}), nil
+}
+
 // newRankWorker serves one data-parallel rank of a remote engine on the planes. Each rank of a process serves
 // at its own port.
-func (p *process) newRankWorker(id kv.WorkerID, epoch uint64, rank int, o *openedEngine, metrics *worker.Metrics) (*worker.Worker, error) {
-	addr, ranks, eng := p.planes.addr, len(o.ranks), o.ranks[rank]
-	if host, port, err := net.SplitHostPort(addr); err == nil && rank > 0 && port != "0" {
+func (p *process) newRankWorker(of rankConfig, metrics *worker.Metrics) (*worker.Worker, error) {
+	addr := p.planes.addr
+	if host, port, err := net.SplitHostPort(addr); err == nil && of.Rank > 0 && port != "0" {
 		n, err := strconv.Atoi(port)
-		if err != nil || n+rank > 65535 {
-			return nil, fmt.Errorf("rpc-addr %s: rank %d of the engine needs the port plus %d; choose a lower number, or port 0", addr, rank, rank)
+		if err != nil || n+of.Rank > 65535 {
+			return nil, fmt.Errorf("rpc-addr %s: rank %d of the engine needs the port plus %d; choose a lower number, or port 0", addr, of.Rank, of.Rank)
 		}
-		addr = net.JoinHostPort(host, strconv.Itoa(n+rank))
+		addr = net.JoinHostPort(host, strconv.Itoa(n+of.Rank))
 	}
-	if _, _, err := net.SplitHostPort(p.cfg.RPC.Advertise); err == nil && ranks > 1 {
-		return nil, fmt.Errorf("rpc-advertise %s: the engine has %d data-parallel ranks, each at a port of its own; name the host alone", p.cfg.RPC.Advertise, ranks)
+	if _, _, err := net.SplitHostPort(p.cfg.RPC.Advertise); err == nil && of.Ranks > 1 {
+		return nil, fmt.Errorf("rpc-advertise %s: the engine has %d data-parallel ranks, each at a port of its own; name the host alone", p.cfg.RPC.Advertise, of.Ranks)
 	}
-	cfg := p.workerConfig(id, epoch, p.cfg.Fleet.Component)
-	cfg.Addr, cfg.Check, cfg.Aliases = addr, o.check, o.aliases
-	return worker.New(cfg, eng, p.workerPlanes(), metrics, p.log)
+	cfg := p.workerConfig(of.ID, of.Epoch, p.cfg.Fleet.Component)
+	cfg.Addr, cfg.Check, cfg.Aliases = addr, of.Check, of.Aliases
+	return worker.New(cfg, of.Engine, p.workerPlanes(), metrics, p.log)
 }
 
 func (p *process) workerPlanes() worker.Planes {
