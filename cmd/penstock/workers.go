@@ -103,7 +103,7 @@ type workerRow struct {
 		} `json:"reported"`
 	} `json:"load"`
 	CachedBlocks int            `json:"cached_blocks"`
-	Warnings     []node.Warning `json:"warnings"`
+	Warnings     []engine.Warning `json:"warnings"`
 	Feed         struct {
 		State     string  `json:"state"`
 		Guessed   bool    `json:"guessed"`

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -29,22 +28,9 @@ import (
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 	"penstock/internal/plane/rpc"
-	"penstock/internal/zmtp"
 )
-
-// settingsOf loads the settings of a command from variables without their prefix.
-func settingsOf(t *testing.T, command config.Command, env ...string) *config.Loaded {
-	t.Helper()
-	for i := range env {
-		env[i] = "PENSTOCK_" + env[i]
-	}
-	cfg, err := config.Load("", env, config.NoFlags(command))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
 
 // findFinding returns the finding of a check, and fails unless there is exactly one.
 func findFinding(t *testing.T, found []Finding, check string) Finding {
@@ -385,7 +371,7 @@ func TestExaminePorts(t *testing.T) {
 
 // TestExamineMachine: the needs of the settings are compared with the machine.
 func TestExamineMachine(t *testing.T) {
-	if memoryLimit() != 0 {
+	if MemoryLimit() != 0 {
 		cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
 		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckFail, "the engines reserve")
 		cfg = settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim", "KV_CACHE_BLOCKS=10000")
@@ -477,68 +463,6 @@ func TestExamineServer(t *testing.T) {
 	checkFinding(t, examine(), "server", CheckFail, "404")
 }
 
-// TestExamineEngines: one finding for each fact about a remote engine, before or beside the process that
-// serves it.
-func TestExamineEngines(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a, b := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", "org/model")
-	down := startFakeEngine(t, "m", dir)
-	down.loading.Store(true)
-	free, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	events, err := zmtp.ListenPub(free, zmtp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer events.Close()
-	s := &stubs{change: func(of *config.RemoteEngine, s *remoteStub) {
-		if of.URL.String() == b.URL {
-			s.card.KVPredicted = true
-			s.warnings = []engine.Warning{{Code: engine.WarnNoCachedTokens, Detail: "no cached tokens are reported", Remedy: "start it with the flag"}}
-		}
-	}}
-	d := &doctor{
-		cfg: settingsOf(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=tcp://%s,replay=tcp://127.0.0.1:1,vllm=%s,sglang=%s,trtllm=%s/x", a.URL, strings.TrimPrefix(events.Addr().String(), "tcp://"), b.URL, down.URL, a.URL)),
-		log: slog.New(slog.DiscardHandler), openAdapter: s.adapt,
-	}
-	d.checkEngines(t.Context())
-	checkFinding(t, d.found, "engine vllm="+a.URL, CheckOK, "vllm serves m")
-	checkFinding(t, d.found, "replay of vllm="+a.URL, CheckFail, "connection refused")
-	checkFinding(t, d.found, "tokenizer of vllm="+a.URL, CheckOK, dir)
-	checkFinding(t, d.found, "adapter of vllm="+a.URL, CheckOK, "m with 256 blocks of 16 tokens")
-	checkFinding(t, d.found, "events of vllm="+a.URL, CheckOK, "followed for 2s")
-	checkFinding(t, d.found, "tokenizer of vllm="+b.URL, CheckWarn, "org/model")
-	checkFinding(t, d.found, "events of vllm="+b.URL, CheckWarn, "guessed")
-	checkFinding(t, d.found, "no_cached_tokens of vllm="+b.URL, CheckWarn, "no cached tokens are reported")
-	checkFinding(t, d.found, "engine sglang="+down.URL, CheckFail, "loading (503)")
-	checkFinding(t, d.found, "engine trtllm="+a.URL+"/x", CheckFail, "is the path of the URL right")
-}
-
-// TestExamineBadTokenizers: the remedy for an unusable tokenizer differs from what failed, and works.
-func TestExamineBadTokenizers(t *testing.T) {
-	damaged, odd := writeSmallCheckpoint(t, `{"vocab_size": 2048`, ""), writeSmallCheckpoint(t, "", "")
-	if err := os.WriteFile(filepath.Join(odd, "tokenizer.json"), []byte(`{"model":{"type":"Sorcery"}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a, b := startFakeEngine(t, "m", "org/model"), startFakeEngine(t, "m", odd)
-	for _, c := range []struct{ engine, status, detail, remedy string }{
-		{a.URL + ",model-path=" + damaged, CheckFail, damaged + ": checkpoint config.json: ", "mode=pass"},
-		{a.URL + ",model-path=" + odd, CheckFail, "name another directory with --model-path", "mode=pass"},
-		{a.URL + ",mode=pass", CheckOK, "engine", ""},
-		{b.URL, CheckWarn, "the tokenizer in " + odd + " cannot be used", "repair the file, or name a directory with a converted tokenizer"},
-	} {
-		d := &doctor{cfg: settingsOf(t, config.Up, "ENGINE=vllm="+c.engine), log: slog.New(slog.DiscardHandler), openAdapter: (&stubs{}).adapt}
-		d.checkEngines(t.Context())
-		at, _, _ := strings.Cut(c.engine, ",")
-		checkFinding(t, d.found, "tokenizer of vllm="+at, c.status, c.detail)
-		if f := findFinding(t, d.found, "tokenizer of vllm="+at); !strings.Contains(f.Remedy, c.remedy) {
-			t.Errorf("%s: the remedy is %q", c.engine, f.Remedy)
-		}
-	}
-}
-
 // TestExamineWarnings: the workers' warnings about their engines are passed on.
 func TestExamineWarnings(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -555,51 +479,6 @@ func TestExamineWarnings(t *testing.T) {
 	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL})
 	checkFinding(t, found, "block_size of 3/0", CheckWarn, "they differ")
 	checkFinding(t, found, "events", CheckOK, "1 of them are guesses")
-}
-
-// TestExamineWrongPorts: an endpoint which is not a publisher, or not a replay router, is a failure, and its
-// events do not count as followed.
-func TestExamineWrongPorts(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a := startFakeEngine(t, "m", dir)
-	free, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	publisher, err := zmtp.ListenPub(free, zmtp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer publisher.Close()
-	router, err := zmtp.ListenRouter(free, zmtp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer router.Close()
-	for _, c := range []struct {
-		name           string
-		events, replay zmtp.Endpoint
-		wrong          []string
-	}{
-		{"as they should be", publisher.Addr(), router.Addr(), nil},
-		{"one for the other", router.Addr(), publisher.Addr(), []string{"events", "replay"}},
-		{"one for both", publisher.Addr(), publisher.Addr(), []string{"replay"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			d := &doctor{
-				cfg: settingsOf(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=%s,replay=%s", a.URL, c.events, c.replay)),
-				log: slog.New(slog.DiscardHandler),
-			}
-			of := d.cfg.RemoteEngines()[0]
-			got := d.checkEndpoints(t.Context(), &of, 1)
-			if (got == eventsUnreached) != slices.Contains(c.wrong, "events") || len(d.found) != len(c.wrong) {
-				t.Errorf("%v: %+v", got, d.found)
-			}
-			for _, name := range c.wrong {
-				checkFinding(t, d.found, name+" of vllm="+a.URL, CheckFail, "cannot be followed")
-			}
-		})
-	}
 }
 
 // TestExamineSilentEngines: a feed that works up to the worker is not called good if the engine sends the
@@ -625,22 +504,26 @@ func TestExamineSilentEngines(t *testing.T) {
 	checkNoFinding(t, found, "engine vllm=http://c:1")
 }
 
-// TestExamineUnheardEngines: an adapter that receives no events has not followed them, even if the engine
-// itself announced their address.
-func TestExamineUnheardEngines(t *testing.T) {
-	a := startFakeEngine(t, "m", writeSmallCheckpoint(t, `{"vocab_size": 2048}`, ""))
-	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) { s.unheard = true }}
-	d := &doctor{cfg: settingsOf(t, config.Up, "ENGINE=sglang="+a.URL+",model-path="+writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")), log: slog.New(slog.DiscardHandler), openAdapter: s.adapt}
-	d.checkEngines(t.Context())
-	checkFinding(t, d.found, "events of sglang="+a.URL, CheckFail, "nobody is connected")
+// TestExamineOldNATS: a NATS server that is too old is a failure.
+func TestExamineOldNATS(t *testing.T) {
+	for _, command := range []config.Command{config.Worker, config.Frontend, config.Router} {
+		cfg := settingsOf(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")
+		found := Examine(t.Context(), Examination{Config: cfg})
+		checkFinding(t, found, "nats", CheckFail, "2.9.10")
+		checkNoFinding(t, found, "jetstream")
+	}
 }
 
-// TestRanksOf: settings and engine agree on the ranks, or only one of them gives a number.
-func TestRanksOf(t *testing.T) {
-	for _, c := range []struct{ set, found, want int }{{0, 0, 1}, {0, 2, 2}, {3, 0, 3}, {2, 2, 2}, {3, 2, 0}, {1, 2, 0}} {
-		got, err := ranksOf(&config.RemoteEngine{Ranks: c.set}, engineFacts{ranks: c.found})
-		if got != c.want || (err == nil) != (c.want > 0) {
-			t.Errorf("%+v: %d (%v)", c, got, err)
-		}
+// TestExamineDeafEventPlane: a process that is registered but cannot be reached is named.
+func TestExamineDeafEventPlane(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
+	addr := ln.Addr().String()
+	ln.Close()
+	cfg := settingsOf(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS=tcp://"+addr, "EVENT_PLANE=zmq", "EVENT_PEERS="+addr, "HTTP_ADDR=127.0.0.1:0")
+	found := Examine(t.Context(), Examination{Config: cfg})
+	checkFinding(t, found, "events at tcp://"+addr, CheckFail, "")
+	checkNoFinding(t, found, "event plane")
 }

@@ -145,8 +145,6 @@ func (d *doctor) checkAdapter(ctx context.Context, of *config.RemoteEngine, key 
 		d.reportOK("events of "+of.String(), "they are taken from the engine as they are read, so that only the process that serves may read them: it says more")
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
 	eng, err := d.openAdapter(ctx, of, 0, ranks, key, m, d.log)
 	if err != nil {
 		d.reportFailure(check, "correct the value of --engine as the message says", "%v", err)

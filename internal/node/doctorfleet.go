@@ -93,16 +93,7 @@ func (d *doctor) connectNATS(p *planes) bool {
 		return cfg.Command == config.Up || cfg.Fleet.Discovery != config.DiscoveryNATS
 	}
 	const remedy = "start a NATS server there, or have a process of the fleet embed one with --nats-listen; see --nats, --nats-creds, --nats-token-file and --nats-tls-ca"
-	token, err := config.ReadSecret("nats-token-file", cfg.NATS.TokenFile)
-	if err != nil {
-		return false // checkSettings has reported it
-	}
-	opts, err := natsOptions(cfg, token)
-	if err != nil {
-		d.reportFailure("nats", remedy, "%v", err)
-		return false
-	}
-	p.conn, err = natsd.Connect(url, "penstock doctor", d.log, append(opts, nats.NoReconnect())...)
+	err := p.connectNATS(cfg, url, "penstock doctor", d.log, nats.NoReconnect())
 	switch {
 	case errors.Is(err, natsd.ErrTooOld):
 		d.reportFailure("nats", "upgrade the NATS server to "+natsd.MinServerVersion+" or newer, or have a process of the fleet embed one with --nats-listen", "%v", err)
@@ -113,7 +104,6 @@ func (d *doctor) connectNATS(p *planes) bool {
 	case err != nil:
 		return false
 	}
-	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
 	trip, err := p.conn.RTT()
 	if err != nil {
 		d.reportFailure("nats", remedy, "the server does not answer: %v", err)

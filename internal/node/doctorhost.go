@@ -76,7 +76,7 @@ func (d *doctor) checkMemory(ctx context.Context) {
 	if d.cfg.Command != config.Up && d.cfg.Command != config.Worker || d.cfg.HasRemoteEngines() {
 		return
 	}
-	have := memoryLimit()
+	have := MemoryLimit()
 	if have == 0 {
 		return
 	}

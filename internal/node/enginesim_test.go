@@ -3,12 +3,10 @@ package node
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock/core/kv"
 	"penstock/internal/config"
@@ -16,24 +14,6 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 )
-
-// writeSmallCheckpoint writes a checkpoint for a simulated model: everything except the weights.
-func writeSmallCheckpoint(t *testing.T, configJSON, generation string) string {
-	t.Helper()
-	dir := t.TempDir()
-	tokenizer, tokenizerConfig := token.BuiltinFiles()
-	for name, data := range map[string][]byte{
-		"tokenizer.json": tokenizer, "tokenizer_config.json": tokenizerConfig, "config.json": []byte(configJSON), "generation_config.json": []byte(generation),
-	} {
-		if len(data) == 0 {
-			continue
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
 
 // TestSimulatedCard: a simulated model has the card of the built-in model, or the facts of its checkpoint.
 func TestSimulatedCard(t *testing.T) {
@@ -62,27 +42,27 @@ func TestSimulatedCard(t *testing.T) {
 		if c.dir != "" {
 			settings = append(settings, "MODEL_PATH="+c.dir)
 		}
-		m := openModel(t.Context(), settingsOf(t, config.Up, settings...), nil)
-		if m.err != nil {
-			t.Errorf("%q: %v", c.settings, m.err)
+		m, err := openLocal(t.Context(), settingsOf(t, config.Up, settings...), nil)
+		if err != nil {
+			t.Errorf("%q: %v", c.settings, err)
 			continue
 		}
-		card := m.modelCard()
-		if len(m.engines) != 3 || card.Engine != "sim" || card.Name != c.name || card.VocabSize != c.vocab || card.ContextLength != c.context || !slices.Equal(card.EOS, c.eos) {
-			t.Errorf("%q: %d engines of %+v, want %+v", c.settings, len(m.engines), card, c)
+		card := m.Card()
+		if len(m.Engines) != 3 || card.Engine != "sim" || card.Name != c.name || card.VocabSize != c.vocab || card.ContextLength != c.context || !slices.Equal(card.EOS, c.eos) {
+			t.Errorf("%q: %d engines of %+v, want %+v", c.settings, len(m.Engines), card, c)
 		}
-		if card.Tokenizer.Digest != m.pipe.Digest {
+		if card.Tokenizer.Digest != m.Pipe.Digest {
 			t.Errorf("%q: the tokenizer on the card is %+v", c.settings, card.Tokenizer)
 		}
 	}
 	// A value in an unknown form is skipped; a file that is not an object is damaged.
-	broken := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+writeSmallCheckpoint(t, `{"vocab_size": 7`, "")), nil)
-	if broken.err == nil {
+	_, err = openLocal(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+writeSmallCheckpoint(t, `{"vocab_size": 7`, "")), nil)
+	if err == nil {
 		t.Error("a broken config.json was accepted")
 	}
-	whole := openModel(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_CHUNKED_PREFILL=off"), nil)
-	if whole.err == nil || !strings.Contains(whole.err.Error(), "lower sim-context-length") {
-		t.Errorf("steps that do not hold a prompt: %v", whole.err)
+	_, err = openLocal(t.Context(), settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_CHUNKED_PREFILL=off"), nil)
+	if err == nil || !strings.Contains(err.Error(), "lower sim-context-length") {
+		t.Errorf("steps that do not hold a prompt: %v", err)
 	}
 }
 
@@ -106,6 +86,9 @@ func TestSimulatedEngineConforms(t *testing.T) {
 	}
 }
 
+// errEnough ends a watch after its first events, which describe the labels.
+var errEnough = errors.New("enough")
+
 // TestSimulatedEvents: settings decide which cache events a simulated engine sends.
 func TestSimulatedEvents(t *testing.T) {
 	req := &engine.Request{Attempt: 1, Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 2}}
@@ -121,35 +104,23 @@ func TestSimulatedEvents(t *testing.T) {
 		{"SIM_PREFIX_CACHING=off", 0, 0},
 	} {
 		cfg := settingsOf(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", c.setting)
-		m := openModel(t.Context(), cfg, nil)
-		if m.err != nil {
-			t.Fatal(m.err)
+		m, err := openLocal(t.Context(), cfg, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		ctx := enginetest.Start(t, m.engines[0])
-		if _, err := enginetest.Generate(ctx, m.engines[0], req); err != nil {
+		ctx := enginetest.Start(t, m.Engines[0])
+		if _, err := enginetest.Generate(ctx, m.Engines[0], req); err != nil {
 			t.Fatal(err)
 		}
 		blocks, labels := 0, 0
-		err := m.engines[0].WatchKV(ctx, func(events []kv.Event) error {
+		err = m.Engines[0].WatchKV(ctx, func(events []kv.Event) error {
 			for _, ev := range events {
 				blocks, labels = blocks+len(ev.Blocks), labels+len(ev.Labels)
 			}
-			return errDescribed
+			return errEnough
 		})
-		if !errors.Is(err, errDescribed) || blocks != c.blocks || labels != c.labels {
+		if !errors.Is(err, errEnough) || blocks != c.blocks || labels != c.labels {
 			t.Errorf("%s: %d blocks and %d labels, %v, want %d and %d", c.setting, blocks, labels, err, c.blocks, c.labels)
-		}
-	}
-}
-
-// TestReadyWithin: the start of an engine that takes a minute has a longer limit.
-func TestReadyWithin(t *testing.T) {
-	for want, settings := range map[time.Duration][]string{
-		readyTimeout:               {"ENGINE=tiny", "SIM_STARTUP=60s"},
-		readyTimeout + time.Minute: {"ENGINE=sim", "SIM_STARTUP=60s"},
-	} {
-		if got := startTimeout(settingsOf(t, config.Up, settings...)); got != want {
-			t.Errorf("%q: %v, want %v", settings, got, want)
 		}
 	}
 }

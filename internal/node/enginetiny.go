@@ -20,7 +20,7 @@ import (
 // openTinyEngines makes engines which compute a model on the CPU and share its weights.
 func openTinyEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]localEngine, error) {
 	tc := tinyConfig(cfg)
-	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), memoryLimit()
+	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), MemoryLimit()
 	tc.Files, tc.Segment, tc.MediaLimits = files, openSegment, mediaLimits(cfg)
 	if len(cfg.Engine.ServedModelName) > 0 {
 		tc.Aliases = cfg.Engine.ServedModelName[1:]

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"penstock/internal/reload"
 )
 
 const (
@@ -32,7 +34,7 @@ func nextEpoch(dir string, now time.Time) (uint64, error) {
 		return 0, err
 	}
 	epoch = max(epoch, last+1)
-	if err := replaceFile(path, fmt.Appendf(nil, "%d\n", epoch)); err != nil {
+	if err := reload.ReplaceFile(path, fmt.Appendf(nil, "%d\n", epoch)); err != nil {
 		return 0, fmt.Errorf("data directory %s: %w; check its space and permissions", dir, err)
 	}
 	return epoch, nil
@@ -52,22 +54,4 @@ func readNumber(path string, most uint64, what string) (uint64, error) {
 		return 0, fmt.Errorf("%s: %s holds none; remove it", what, path)
 	}
 	return n, nil
-}
-
-// replaceFile writes a file so that a crash leaves either the old contents or the new.
-func replaceFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+"-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

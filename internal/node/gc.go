@@ -30,7 +30,7 @@ func tuneGC(ctx context.Context) {
 		return
 	}
 	room := uint64(gcHeadroom)
-	if m := memoryLimit(); m > 0 {
+	if m := MemoryLimit(); m > 0 {
 		room = min(room, m/gcMemoryShare)
 	}
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}

@@ -15,16 +15,16 @@ import (
 
 // TestGuidedAnswers asks the built-in model for JSON of a schema, and parses its decoded answer.
 func TestGuidedAnswers(t *testing.T) {
-	m := openModel(t.Context(), smallConfig(t), nil)
-	if m.err != nil {
-		t.Fatal(m.err)
+	m, err := openLocal(t.Context(), smallConfig(t), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if !m.modelCard().StructuredOutput {
+	if !m.Card().StructuredOutput {
 		t.Fatal("the built-in model's card is not guided")
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
-	go func() { ran <- m.engines[0].Run(ctx) }()
+	go func() { ran <- m.Engines[0].Run(ctx) }()
 	defer func() {
 		stop()
 		if err := <-ran; err != nil {
@@ -46,7 +46,7 @@ func TestGuidedAnswers(t *testing.T) {
 	for seed := range uint64(8) {
 		req := &engine.Request{
 			ID: fmt.Sprint(seed), Attempt: 1, Choices: 1, Logprobs: -1,
-			Prompt: m.pipe.EncodeText(nil, "The weather, as JSON:"),
+			Prompt: m.Pipe.EncodeText(nil, "The weather, as JSON:"),
 			Stop:   engine.Stop{MaxTokens: 400}, OutputSchema: &engine.OutputSchema{Schema: []byte(schema)},
 			Sampling: engine.Sampling{Temperature: 1, Seed: seed},
 		}
@@ -62,18 +62,18 @@ func TestGuidedAnswers(t *testing.T) {
 	}
 }
 
-func generateText(t *testing.T, m *modelResult, req *engine.Request) (string, engine.Finish) {
+func generateText(t *testing.T, m *localModel, req *engine.Request) (string, engine.Finish) {
 	t.Helper()
 	var tokens []kv.Token
 	var finish engine.Finish
-	err := m.engines[0].Generate(t.Context(), req, func(d *engine.Delta) error {
+	err := m.Engines[0].Generate(t.Context(), req, func(d *engine.Delta) error {
 		tokens, finish = append(tokens, d.Tokens...), d.Finish
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	decoder := m.pipe.Tokenizer.NewDecoder(prep.DecodeOptions{})
+	decoder := m.Pipe.Tokenizer.NewDecoder(prep.DecodeOptions{})
 	var text []byte
 	for _, token := range tokens {
 		text = decoder.Push(text, token)

@@ -1,8 +1,6 @@
 package node
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"path/filepath"
 
@@ -10,6 +8,8 @@ import (
 
 	"penstock/core/kv"
 	"penstock/internal/config"
+	"penstock/internal/plane/disco"
+	"penstock/internal/reload"
 )
 
 // idFile keeps a worker's id in its data directory.
@@ -22,37 +22,25 @@ func workerID(cfg *config.Loaded) (kv.WorkerID, error) {
 	case cfg.Fleet.WorkerID != 0:
 		return kv.WorkerID(cfg.Fleet.WorkerID), nil
 	case cfg.DataDir == "":
-		return drawID(), nil
+		return disco.DrawID(), nil
 	}
 	path := filepath.Join(cfg.DataDir, idFile)
 	n, err := readNumber(path, uint64(kv.MaxWorkerID), "a worker's id")
 	if err != nil || n != 0 {
 		return kv.WorkerID(n), err
 	}
-	id := drawID()
-	if err := replaceFile(path, fmt.Appendf(nil, "%d\n", id)); err != nil {
+	id := disco.DrawID()
+	if err := reload.ReplaceFile(path, fmt.Appendf(nil, "%d\n", id)); err != nil {
 		return 0, fmt.Errorf("data directory %s: %w; check its space and permissions", cfg.DataDir, err)
 	}
 	return id, nil
-}
-
-// firstDrawn keeps random ids apart from the small numbers of workers which share a process, and from ids
-// which people choose.
-const firstDrawn = 1 << 32
-
-// drawID returns one of 2^53 - 2^32 ids: in a fleet of 10,000 random ids, a collision occurs in one of 180
-// million fleets.
-func drawID() kv.WorkerID {
-	var b [8]byte
-	rand.Read(b[:]) // never fails
-	return firstDrawn + kv.WorkerID(binary.LittleEndian.Uint64(b[:])%(uint64(kv.MaxWorkerID)-firstDrawn+1))
 }
 
 // modelID returns the id under which a router registers for a model: the same after a restart, and different
 // for every model.
 func modelID(router kv.WorkerID, model string) kv.WorkerID {
 	h := xxh3.HashStringSeed(model, uint64(router))
-	return firstDrawn + kv.WorkerID(h%(uint64(kv.MaxWorkerID)-firstDrawn+1))
+	return disco.FirstDrawnID + kv.WorkerID(h%(uint64(kv.MaxWorkerID)-disco.FirstDrawnID+1))
 }
 
 // rankID returns the id of a data-parallel rank of a worker's engine: the worker's own for the first rank,

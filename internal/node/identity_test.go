@@ -9,6 +9,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/internal/config"
+	"penstock/internal/plane/disco"
 )
 
 func identityConfig(dir string, id uint64) *config.Loaded {
@@ -41,7 +42,7 @@ func TestWorkerIDs(t *testing.T) {
 	seen := map[kv.WorkerID]bool{kept: true}
 	for range 1000 {
 		got := id("", 0)
-		if seen[got] || got < firstDrawn || got > kv.MaxWorkerID {
+		if seen[got] || got < disco.FirstDrawnID || got > kv.MaxWorkerID {
 			t.Fatalf("drawn is %d, seen before: %v", got, seen[got])
 		}
 		seen[got] = true
@@ -70,10 +71,17 @@ func TestModelIDs(t *testing.T) {
 		for m := range 50 {
 			model := fmt.Sprint("model-", m)
 			id := modelID(router, model)
-			if was, ok := seen[id]; ok || id < firstDrawn || id > kv.MaxWorkerID || modelID(router, model) != id {
+			if was, ok := seen[id]; ok || id < disco.FirstDrawnID || id > kv.MaxWorkerID || modelID(router, model) != id {
 				t.Fatalf("router %d, %s: id %d, which %q has", router, model, id, was)
 			}
 			seen[id] = fmt.Sprint(router, model)
 		}
+	}
+}
+
+// TestRankIDs: the ranks of a worker have ids of their own.
+func TestRankIDs(t *testing.T) {
+	if rankID(7, 0) != 7 || rankID(7, 1) == rankID(7, 2) || rankID(7, 1) == rankID(8, 1) {
+		t.Error("ranks of a worker are not told apart")
 	}
 }

@@ -2,8 +2,8 @@ package node
 
 import "golang.org/x/sys/unix"
 
-// memoryLimit returns how many bytes of memory the machine has; 0 means unknown.
-func memoryLimit() uint64 {
+// MemoryLimit returns how many bytes of memory the machine has; 0 means unknown.
+func MemoryLimit() uint64 {
 	total, err := unix.SysctlUint64("hw.memsize")
 	if err != nil {
 		return 0

@@ -2,5 +2,5 @@
 
 package node
 
-// memoryLimit is unknown on this system: an allocation that is too large ends the process.
-func memoryLimit() uint64 { return 0 }
+// MemoryLimit is unknown on this system: an allocation that is too large ends the process.
+func MemoryLimit() uint64 { return 0 }

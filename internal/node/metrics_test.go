@@ -83,8 +83,8 @@ func documentedMetrics(t *testing.T) (metrics map[string]metric, types map[strin
 		}
 		// Nothing runs, so the planes are not used.
 		p := &process{
-			cfg: cfg, log: log, metrics: obs.NewMetrics(), model: &modelResult{},
-			planes: &planes{events: bus.NewMemBus(), registry: disco.NewMemRegistry(), rpc: rpc.NewMemPlane(), dropped: zeroCount, malformed: zeroCount, unreadable: zeroCount, holes: zeroCount},
+			cfg: cfg, log: log, metrics: obs.NewMetrics(), model: &localModel{},
+			planes: &planes{events: bus.NewMemBus(), registry: disco.NewMemRegistry(), rpc: rpc.NewMemPlane()},
 		}
 		if err := as(p).buildServices(); err != nil {
 			t.Fatal(err)

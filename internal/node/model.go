@@ -17,37 +17,34 @@ type localEngine interface {
 	engine.LoadSource
 }
 
-// modelResult is a served model, or the error that prevents it.
-type modelResult struct {
-	engines []localEngine // at least one
-	pipe    *prep.Pipeline
-	err     error
+// localModel is a model which the engines of this process serve.
+type localModel struct {
+	Engines []localEngine // at least one
+	Pipe    *prep.Pipeline
 }
 
-func (m *modelResult) modelCard() engine.Card { return m.engines[0].Card() }
+// Card returns the model's card.
+func (m *localModel) Card() engine.Card { return m.Engines[0].Card() }
 
-// openModel makes the engines of all workers and the pipeline of their model, unless ctx ends first. files is
+// openLocal makes the engines of all workers and the pipeline of their model, unless ctx ends first. files is
 // the source of the engines' media; nil for none.
-func openModel(ctx context.Context, cfg *config.Loaded, files tiny.Files) *modelResult {
+func openLocal(ctx context.Context, cfg *config.Loaded, files tiny.Files) (*localModel, error) {
 	ref := chat.Ref{Kind: "builtin"}
 	if cfg.Engine.ModelPath != "" {
 		ref = chat.Ref{Kind: "dir", Dir: cfg.Engine.ModelPath}
 	}
 	pipe, err := chat.Open(ref)
 	if err != nil {
-		return &modelResult{err: err}
+		return nil, err
 	}
 	ref.Digest = pipe.Digest
-	engines, err := openEngines(ctx, cfg, pipe, engine.TokenizerRef(ref), files)
-	return &modelResult{engines: engines, pipe: pipe, err: err}
-}
-
-// openEngines makes the engines of all workers of this process.
-func openEngines(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]localEngine, error) {
+	m := &localModel{Pipe: pipe}
 	if cfg.EngineKind() == config.EngineSim {
-		return openSimEngines(cfg, pipe, ref)
+		m.Engines, err = openSimEngines(cfg, pipe, engine.TokenizerRef(ref))
+	} else {
+		m.Engines, err = openTinyEngines(ctx, cfg, pipe, engine.TokenizerRef(ref), files)
 	}
-	return openTinyEngines(ctx, cfg, pipe, ref, files)
+	return m, err
 }
 
 // engineCount is how many engines run in this process.

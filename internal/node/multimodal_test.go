@@ -70,7 +70,7 @@ func newMediaRouter(t *testing.T, settings ...string) (*routerRole, *bytes.Buffe
 // mediaCard is the card of the built-in model.
 func mediaCard(t *testing.T, transfer string) engine.Card {
 	t.Helper()
-	eng, _ := servedEngine(t, smallConfig(t))
+	eng, _ := openServedEngine(t, smallConfig(t))
 	card := eng.Card()
 	if transfer != "" {
 		card.MediaDecoder = &engine.MediaDecoder{Transfer: transfer}

@@ -19,30 +19,37 @@ import (
 
 // dialNATS connects to the fleet's NATS server. It retries while the server does not answer yet, because the
 // processes of a fleet start together. Once connected, the connection reconnects without limit.
-func dialNATS(ctx context.Context, cfg *config.Loaded, token string, log *slog.Logger) (*nats.Conn, error) {
-	opts, err := natsOptions(cfg, token)
-	if err != nil {
-		return nil, err
-	}
+func (p *planes) dialNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
 	log = obs.Component(log, "nats")
 	late := time.Now().Add(time.Duration(cfg.NATS.Wait))
 	wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}
 	for said := false; ; said = true {
-		conn, err := natsd.Connect(cfg.NATS.URLs, "penstock "+string(cfg.Command), log, opts...)
+		err := p.connectNATS(cfg, cfg.NATS.URLs, "penstock "+string(cfg.Command), log)
 		switch {
-		case err == nil:
-			return conn, nil
-		case !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, err
+		case err == nil || !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, os.ErrDeadlineExceeded):
+			return err
 		case !time.Now().Before(late):
-			return nil, fmt.Errorf("%w: %w (tried for %v, see --nats-wait), or embed one in a process of the fleet with --nats-listen", config.ErrNotReady, err, time.Duration(cfg.NATS.Wait))
+			return fmt.Errorf("%w: %w (tried for %v, see --nats-wait), or embed one in a process of the fleet with --nats-listen", config.ErrNotReady, err, time.Duration(cfg.NATS.Wait))
 		case !said:
 			log.Warn("the NATS server does not answer yet, trying on", "error", err)
 		}
 		if err := wait.Wait(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
+}
+
+// connectNATS connects to a NATS server with the credentials of the settings. name is for the server's log.
+func (p *planes) connectNATS(cfg *config.Loaded, url, name string, log *slog.Logger, more ...nats.Option) error {
+	opts, err := natsOptions(cfg)
+	if err != nil {
+		return err
+	}
+	if p.conn, err = natsd.Connect(url, name, log, append(opts, more...)...); err != nil {
+		return err
+	}
+	p.onClose(p.conn.Close)
+	return nil
 }
 
 // natsServerTLS is the TLS configuration of an embedded server: with a certificate it accepts only TLS, and
@@ -64,7 +71,11 @@ func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
 }
 
 // natsOptions are the credentials of a connection.
-func natsOptions(cfg *config.Loaded, token string) ([]nats.Option, error) {
+func natsOptions(cfg *config.Loaded) ([]nats.Option, error) {
+	token, err := config.ReadSecret("nats-token-file", cfg.NATS.TokenFile)
+	if err != nil {
+		return nil, err
+	}
 	var opts []nats.Option
 	if token != "" {
 		opts = append(opts, nats.Token(token))

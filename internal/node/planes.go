@@ -31,7 +31,7 @@ type planes struct {
 	// eventHost is the host at which others reach the mesh; "" is the listen address.
 	eventHost string
 
-	// What the planes lost or could not read.
+	// What the planes lost or could not read; nil for planes that lose nothing.
 	dropped, malformed, unreadable, holes func() uint64
 	closers                               []func() error
 }
@@ -39,12 +39,9 @@ type planes struct {
 // deregisterTimeout bounds the removal of registrations.
 const deregisterTimeout = 10 * time.Second
 
-// zeroCount is the counter of planes that lose nothing.
-func zeroCount() uint64 { return 0 }
-
 // openPlanes opens what the settings name. The caller closes the planes even after an error.
 func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*planes, error) {
-	p := &planes{dropped: zeroCount, malformed: zeroCount, unreadable: zeroCount, holes: zeroCount}
+	p := &planes{}
 	if err := p.openNATS(ctx, cfg, log); err != nil {
 		return p, err
 	}
@@ -66,13 +63,9 @@ func openPlanes(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*pla
 // openNATS starts the embedded server or connects to the fleet's. Without either there is no connection. It
 // also takes the lock of the data directory.
 func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
-	token, err := config.ReadSecret("nats-token-file", cfg.NATS.TokenFile)
-	if err != nil {
-		return err
-	}
 	switch {
 	case cfg.Command == config.Up || cfg.NATS.Listen != "":
-		return p.startEmbeddedNATS(cfg, token, log)
+		return p.startEmbeddedNATS(cfg, log)
 	case cfg.DataDir != "":
 		lock, err := natsd.Lock(cfg.DataDir)
 		if err != nil {
@@ -83,14 +76,14 @@ func (p *planes) openNATS(ctx context.Context, cfg *config.Loaded, log *slog.Log
 	if cfg.NATS.URLs == "" {
 		return nil
 	}
-	if p.conn, err = dialNATS(ctx, cfg, token, log); err != nil {
-		return err
-	}
-	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
-	return nil
+	return p.dialNATS(ctx, cfg, log)
 }
 
-func (p *planes) startEmbeddedNATS(cfg *config.Loaded, token string, log *slog.Logger) (err error) {
+func (p *planes) startEmbeddedNATS(cfg *config.Loaded, log *slog.Logger) error {
+	token, err := config.ReadSecret("nats-token-file", cfg.NATS.TokenFile)
+	if err != nil {
+		return err
+	}
 	secure, err := natsServerTLS(cfg)
 	if err != nil {
 		return err
@@ -113,7 +106,7 @@ func (p *planes) startEmbeddedNATS(cfg *config.Loaded, token string, log *slog.L
 	if p.conn, err = p.server.Connect("penstock"); err != nil {
 		return err
 	}
-	p.closers = append(p.closers, func() error { p.conn.Close(); return nil })
+	p.onClose(p.conn.Close)
 	return nil
 }
 
@@ -150,22 +143,24 @@ func (p *planes) openRegistry(cfg *config.Loaded, log *slog.Logger) error {
 			return err
 		}
 		p.registry, p.unreadable = registry, registry.Malformed
-		p.closers = append(p.closers, func() error { registry.Close(); return nil })
-		return nil
+		p.onClose(registry.Close)
 	case config.DiscoveryFile:
 		registry, err := disco.NewFileRegistry(disco.FileConfig{Dir: cfg.Fleet.DiscoveryDir, Log: log})
 		if err != nil {
 			return err
 		}
 		p.registry, p.unreadable = registry, registry.Malformed
-		p.closers = append(p.closers, func() error { registry.Close(); return nil })
-		return nil
+		p.onClose(registry.Close)
 	case config.DiscoveryStatic:
-		var err error
-		p.registry, err = disco.NewStaticRegistry(disco.StaticConfig{Addrs: cfg.Fleet.StaticWorkers, Ask: worker.DescribeFunc(p.rpc), Log: log})
-		return err
+		registry, err := disco.NewStaticRegistry(disco.StaticConfig{Addrs: cfg.Fleet.StaticWorkers, Ask: worker.DescribeFunc(p.rpc), Log: log})
+		if err != nil {
+			return err
+		}
+		p.registry = registry
+	default:
+		return fmt.Errorf("discovery %s: there is none of that name", discovery)
 	}
-	return fmt.Errorf("discovery %s: there is none of that name", discovery)
+	return nil
 }
 
 // removeStaleRegistrations removes the registrations of the previous process with this data directory: if it
@@ -191,10 +186,21 @@ func (p *planes) natsURL() string {
 
 // registerMetrics registers the counters of what the planes lost or could not read.
 func (p *planes) registerMetrics(m *obs.Metrics) {
-	m.CounterFunc("bus_dropped_total", "Messages of topics that are not durable, lost by subscribers that fell behind.", p.dropped)
-	m.CounterFunc("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.malformed)
-	m.CounterFunc("bus_holes_total", "Times that messages of a peer of --event-plane zmq were lost for good: it no longer had them.", p.holes)
-	m.CounterFunc("disco_malformed_total", "Records of the discovery plane that could not be read.", p.unreadable)
+	count := func(name, help string, lost func() uint64) {
+		if lost == nil {
+			lost = func() uint64 { return 0 }
+		}
+		m.CounterFunc(name, help, lost)
+	}
+	count("bus_dropped_total", "Messages of topics that are not durable, lost by subscribers that fell behind.", p.dropped)
+	count("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.malformed)
+	count("bus_holes_total", "Times that messages of a peer of --event-plane zmq were lost for good: it no longer had them.", p.holes)
+	count("disco_malformed_total", "Records of the discovery plane that could not be read.", p.unreadable)
+}
+
+// onClose has Close call closer, which cannot fail.
+func (p *planes) onClose(closer func()) {
+	p.closers = append(p.closers, func() error { closer(); return nil })
 }
 
 // Close closes what was opened, in reverse order.

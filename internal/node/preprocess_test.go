@@ -17,20 +17,11 @@ import (
 
 func servedEngine(t testing.TB, cfg *config.Loaded) (engine.Engine, *prep.Pipeline) {
 	t.Helper()
-	m := openModel(t.Context(), cfg, nil)
-	if m.err != nil {
-		t.Fatal(m.err)
-	}
-	return withPrompts(m.engines[0], m.pipe), m.pipe
-}
-
-func smallConfig(t testing.TB) *config.Loaded {
-	t.Helper()
-	cfg, err := config.Load("", []string{"PENSTOCK_KV_CACHE_BLOCKS=40", "PENSTOCK_MAX_NUM_SEQS=16", "PENSTOCK_WORKERS=1"}, nil)
+	m, err := openLocal(t.Context(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cfg
+	return withPrompts(m.Engines[0], m.Pipe), m.Pipe
 }
 
 // TestServedEngineConforms: the node's wrapper keeps to the engine contract.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"penstock/internal/config"
@@ -31,10 +32,10 @@ type process struct {
 	endpoint      httpEndpoint // of ln
 	tracer        *obs.Tracer  // nil unless the environment enables traces
 	planes        *planes
-	fetcher       *fetch.Fetcher // of media; nil if this process resolves none
-	model         *modelResult   // nil unless engines run here
-	remoteEngines *supervisor    // nil unless this process follows remote engines
-	openAdapter   adapterOpener  // opens their adapters; nil is the function of that name
+	fetcher       *fetch.Fetcher   // of media; nil if this process resolves none
+	model         *localModel      // nil unless engines run here
+	remoteEngines *supervisor      // nil unless this process follows remote engines
+	supervision   supervisorConfig // for tests: replaces defaults of the supervisor
 }
 
 // role is what a process does.
@@ -114,18 +115,15 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 // openAll opens the planes and, if engines run here, makes them, concurrently since neither needs the other.
 // After an error, planes holds what was opened.
 func (p *process) openAll(ctx context.Context) error {
-	models := make(chan *modelResult, 1)
+	var opening sync.WaitGroup
+	var modelErr error
 	if p.cfg.Command.HasEngines() && !p.cfg.HasRemoteEngines() {
-		go func() { models <- openModel(ctx, p.cfg, mediaFiles(p.cfg, p.fetcher)) }()
-	} else {
-		models <- nil
+		opening.Go(func() { p.model, modelErr = openLocal(ctx, p.cfg, mediaFiles(p.cfg, p.fetcher)) })
 	}
 	var err error
 	p.planes, err = openPlanes(ctx, p.cfg, p.log)
-	if p.model = <-models; p.model != nil {
-		err = errors.Join(err, p.model.err)
-	}
-	return err
+	opening.Wait()
+	return errors.Join(err, modelErr)
 }
 
 // logServing logs what announce tells the caller.
@@ -180,8 +178,8 @@ func openTraces(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*otl
 // openTokenizer opens the pipeline of a model's tokenizer: that of this process's engines, the built-in one,
 // the files which the worker names or, if they are elsewhere on this machine, the files of model-path.
 func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error) {
-	if p.model != nil && ref.Digest == p.model.pipe.Digest {
-		return p.model.pipe, nil
+	if p.model != nil && ref.Digest == p.model.Pipe.Digest {
+		return p.model.Pipe, nil
 	}
 	if p.remoteEngines != nil && ref.Digest != "" {
 		if pipe := p.remoteEngines.pipeline(ref.Digest); pipe != nil {

@@ -9,147 +9,22 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"penstock/core/fault"
-	"penstock/core/kv"
 	"penstock/internal/backoff"
 	"penstock/internal/config"
-	"penstock/internal/edge/prep"
-	"penstock/internal/edge/prep/chat"
 	"penstock/internal/engine"
-	"penstock/internal/engine/remote"
-	"penstock/internal/engine/sim"
 )
 
-// fakeEngine mocks a remote engine: it reports over HTTP what it serves.
-type fakeEngine struct {
-	*httptest.Server
-	loading atomic.Bool
-	key     string
-	models  string // JSON of /v1/models
-}
-
-// startFakeEngine starts a fake engine which serves a model whose files are at root.
-func startFakeEngine(t *testing.T, model, root string) *fakeEngine {
-	t.Helper()
-	o := &fakeEngine{models: fmt.Sprintf(`{"data":[{"id":"lora","parent":%q},{"id":%q,"root":%q}]}`, model, model, root)}
-	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case o.loading.Load():
-			w.WriteHeader(http.StatusServiceUnavailable)
-		case r.URL.Path == "/health":
-		case o.key != "" && r.Header.Get("Authorization") != "Bearer "+o.key:
-			w.WriteHeader(http.StatusUnauthorized)
-		case r.URL.Path == "/v1/models":
-			_, _ = w.Write([]byte(o.models))
-		case r.URL.Path == "/model_info":
-			_, _ = w.Write([]byte(`{"model_path":"org/model","tokenizer_path":"org/tokenizer"}`))
-		default:
-			w.WriteHeader(http.StatusNotFound)
-		}
-	}))
-	t.Cleanup(o.Close)
-	return o
-}
-
-// remoteStub is the adapter of an engine, around a simulated one.
-type remoteStub struct {
-	*sim.Engine
-	card     engine.Card
-	warnings []engine.Warning
-	unheard  bool     // its events do not arrive
-	shift    kv.Token // added to the tokens which the engine makes of texts
-}
-
-func (s *remoteStub) Card() engine.Card          { return s.card }
-func (s *remoteStub) Stats() remote.Stats        { return remote.Stats{Gaps: 1, Connected: !s.unheard} }
-func (s *remoteStub) Warnings() []engine.Warning { return slices.Clone(s.warnings) }
-
-func (s *remoteStub) Preprocess(_ context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
-	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
-	if err != nil {
-		return nil, err
+// openerOf opens the adapters of stubs.
+func openerOf(s *stubs) adapterOpener {
+	return func(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *remoteModel, _ *slog.Logger) (engine.Engine, error) {
+		return s.openStub(of, rank, ranks, m.ref)
 	}
-	if len(req.Chat) > 0 {
-		return nil, fault.New(fault.Unimplemented, "no chats")
-	}
-	p := &engine.Preprocessed{Attempt: req.Attempt, Tokens: pipe.Tokenizer.Encode(nil, req.Text, prep.EncodeOptions{})}
-	p.Tokens[len(p.Tokens)-1] += s.shift
-	return p, nil
-}
-
-// stubs makes adapters which report what is on the wire, as the real ones do. change may alter each.
-type stubs struct {
-	mu     sync.Mutex
-	made   []string // "kind url rank/ranks"
-	change func(of *config.RemoteEngine, s *remoteStub)
-	refuse func(of *config.RemoteEngine) error
-}
-
-func (s *stubs) adapt(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *remoteModel, _ *slog.Logger) (engine.Engine, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.made = append(s.made, fmt.Sprintf("%s %d/%d", of.Kind, rank, ranks))
-	if s.refuse != nil {
-		if err := s.refuse(of); err != nil {
-			return nil, err
-		}
-	}
-	vocabulary, err := builtinVocabulary()
-	if err != nil {
-		return nil, err
-	}
-	timing, err := sim.PresetTiming(sim.PresetNames()[0])
-	if err != nil {
-		return nil, err
-	}
-	timing.Speedup = 1000
-	name := of.Name
-	if name == "" {
-		name = "m"
-	}
-	block := 16
-	if of.BlockSize > 0 {
-		block = of.BlockSize
-	}
-	e, err := sim.New(sim.Config{
-		Name: name, Tokenizer: m.ref, Vocabulary: sim.Vocabulary{Size: vocabulary.Size, Mask: vocabulary.Mask, EOS: vocabulary.EOS}, BlockSize: block, Blocks: 256, ContextLength: 4096,
-		MaxSeqs: 16, TokenBudget: 4096, MaxWaiting: 64, Timing: timing, Output: 8, Text: sim.BuiltinText(func(string) []kv.Token { return []kv.Token{300, 301, 302} }),
-	})
-	if err != nil {
-		return nil, err
-	}
-	stub := &remoteStub{Engine: e, card: e.Card()}
-	stub.card.Engine = of.Kind
-	if s.change != nil {
-		s.change(of, stub)
-	}
-	return stub, nil
-}
-
-// lockedBuffer is a log that can be read while it is written.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // startUpWithStubs runs up with the stubs' engines until the end of the test, and returns what it announces
@@ -162,7 +37,7 @@ func startUpWithStubs(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuff
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
 	go func() {
 		ended <- runRole(ctx, cfg, log, func(p *process) role {
-			p.openAdapter = s.adapt
+			p.supervision.OpenAdapter = openerOf(s)
 			return &upRole{process: p, ready: func(r Ready) { ready <- r }}
 		})
 	}()
@@ -279,25 +154,6 @@ func TestPathsAreNoNames(t *testing.T) {
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || strings.Contains(string(text), "/models/") || !strings.Contains(string(text), `"x"`) {
 		t.Errorf("%s (%v)", text, err)
-	}
-}
-
-// TestEngineWithoutTokens: a local tokenizer is of no use with an engine which accepts no tokens.
-func TestEngineWithoutTokens(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a := startFakeEngine(t, "m", dir)
-	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) {
-		s.card.Tokenizer = engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
-	}}
-	of := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL)
-	e := newSupervisor(supervisorConfig{Settings: of, OpenAdapter: s.adapt, Log: slog.New(slog.DiscardHandler)}).all[0]
-	o, err := e.open(t.Context(), "", engineFacts{root: dir})
-	if err != nil || o.tokenizer != "engine" || o.chat {
-		t.Errorf("%+v (%v)", o, err)
-	}
-	s.change = nil
-	if o, err = e.open(t.Context(), "", engineFacts{root: dir}); err != nil || o.tokenizer != dir || !o.chat {
-		t.Errorf("%+v (%v)", o, err)
 	}
 }
 
@@ -434,9 +290,9 @@ func TestEngineThatReturnsAsAnother(t *testing.T) {
 	log, ended := &lockedBuffer{}, make(chan error, 1)
 	go func() {
 		ended <- runRole(ctx, cfg, log, func(p *process) role {
-			p.openAdapter = s.adapt
-			u := &upRole{process: p, ready: func(Ready) {}}
-			return builtRole{u, func() { u.remoteEngines.cfg.ReturnInterval = time.Millisecond }}
+			p.supervision.OpenAdapter = openerOf(s)
+			p.supervision.ReturnInterval = time.Millisecond
+			return &upRole{process: p, ready: func(Ready) {}}
 		})
 	}()
 	waitFor(t, func() bool { return opened.Load() == 2 && strings.Contains(log.String(), "the engine serves") })
@@ -464,7 +320,7 @@ func TestStopWhileEnginesLoad(t *testing.T) {
 		})
 	}()
 	u := <-made
-	waitFor(t, func() bool { return u.remoteEngines.all[0].currentStatus().State == EngineWaiting })
+	waitFor(t, func() bool { return u.remoteEngines.engineStatuses()[0].State == EngineWaiting })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -515,7 +371,7 @@ func TestWorkerInFrontOfEngine(t *testing.T) {
 	started, ended := make(chan Started, 1), make(chan error, 1)
 	go func() {
 		ended <- runRole(ctx, cfg, &lockedBuffer{}, func(p *process) role {
-			p.openAdapter = s.adapt
+			p.supervision.OpenAdapter = openerOf(s)
 			return &workerRole{process: p, ready: func(s Started) { started <- s }}
 		})
 	}()
@@ -545,109 +401,5 @@ func TestWorkerInFrontOfEngine(t *testing.T) {
 	var h workerHealth
 	if err := json.NewDecoder(resp.Body).Decode(&h); err != nil || resp.StatusCode != http.StatusOK || h.Status != "ready" || h.Engine == nil || h.Engine.State != EngineServing {
 		t.Errorf("%s %+v (%v)", resp.Status, h, err)
-	}
-}
-
-func TestLook(t *testing.T) {
-	a := startFakeEngine(t, "m", "org/model")
-	of := settingsOf(t, config.Up, "ENGINE=sglang="+a.URL).RemoteEngines()[0]
-	got, err := probeEngine(t.Context(), &of, "")
-	if err != nil || got != (engineFacts{model: "m", root: "org/tokenizer"}) {
-		t.Errorf("%+v (%v)", got, err)
-	}
-	of.Kind = config.EngineVLLM
-	if got, err := probeEngine(t.Context(), &of, ""); err != nil || got.root != "org/model" {
-		t.Errorf("%+v (%v)", got, err)
-	}
-	text := []byte("# HELP vllm:cache_config_info x\nvllm:cache_config_info{block_size=\"16\",engine=\"0\"} 1.0\nvllm:cache_config_info{block_size=\"16\",engine=\"1\"} 1.0\nvllm:other{engine=\"7\"} 1\n")
-	if n := vllmRanks(text); n != 2 {
-		t.Errorf("%d ranks in the metrics", n)
-	}
-	a.key = "right"
-	if _, err := probeEngine(t.Context(), &of, "wrong"); err == nil || !strings.Contains(err.Error(), "does not take the key") || strings.Contains(err.Error(), "wrong") {
-		t.Errorf("%v", err)
-	}
-	a.Close()
-	var later *notReadyError
-	if _, err := probeEngine(t.Context(), &of, ""); !errors.As(err, &later) || !strings.Contains(later.why, "connection refused") {
-		t.Errorf("%v", err)
-	}
-}
-
-// TestLookAtAnotherKind: an engine which names its kind is not accepted as another kind, which would serve
-// without its events; one behind a proxy with an unknown name is accepted.
-func TestLookAtAnotherKind(t *testing.T) {
-	for owner, kind := range map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "llamacpp": "llamacpp", "library": "", "": ""} {
-		a := startFakeEngine(t, "m", "org/model")
-		a.models = fmt.Sprintf(`{"data":[{"id":"m","root":"org/model","owned_by":%q}]}`, owner)
-		for _, as := range config.RemoteKinds() {
-			of := settingsOf(t, config.Up, "ENGINE="+as+"="+a.URL).RemoteEngines()[0]
-			_, err := probeEngine(t.Context(), &of, "")
-			if good := kind == "" || kind == as; good != (err == nil) || !good && !strings.Contains(err.Error(), "write "+kind+"="+a.URL) {
-				t.Errorf("%q as %s: %v", owner, as, err)
-			}
-		}
-	}
-}
-
-// TestTokenizerOf: the places where the tokenizer of an engine is searched.
-func TestTokenizerOf(t *testing.T) {
-	dir, empty := writeSmallCheckpoint(t, `{"vocab_size": 2048, "max_position_embeddings": 512}`, `{"temperature": 0.5}`), t.TempDir()
-	alone := writeSmallCheckpoint(t, "", "") // the tokenizer
-	for name, c := range map[string]struct {
-		of      config.RemoteEngine
-		root    string
-		from    string
-		note    string
-		problem string
-	}{
-		"named":             {of: config.RemoteEngine{ModelPath: dir}, from: dir},
-		"the engine's root": {root: dir, from: dir},
-		"the tokenizer":     {of: config.RemoteEngine{ModelPath: alone}, from: alone},
-		"built in":          {root: "penstock-sim", from: "this program"},
-		"nowhere":           {root: "org/model", from: "engine", note: "tokenizer.json of its model (org/model) with --model-path"},
-		"nothing said":      {from: "engine", note: "requests are passed on as they are"},
-		"named wrongly":     {of: config.RemoteEngine{ModelPath: empty}, root: dir, problem: "there is neither tokenizer.json nor config.json"},
-		"wanted":            {of: config.RemoteEngine{Mode: config.ModeTokens}, root: empty, problem: "it is not in " + empty},
-		"not wanted":        {of: config.RemoteEngine{Mode: config.ModePass}, root: dir, from: "engine"},
-	} {
-		m, err := resolveTokenizer(&c.of, engineFacts{root: c.root}, "")
-		switch {
-		case c.problem != "":
-			if err == nil || !strings.Contains(err.Error(), c.problem) {
-				t.Errorf("%s: %v, want %q", name, err, c.problem)
-			}
-		case err != nil || m.from != c.from || !strings.Contains(m.noteText(), c.note) || (m.note == "") != (c.note == ""):
-			t.Errorf("%s: %+v (%v)", name, m, err)
-		case m.from == dir && (m.facts.context != 512 || m.facts.defaults.Temperature != 0.5 || m.ref.Digest != m.pipe.Digest):
-			t.Errorf("%s: %+v", name, m.facts)
-		}
-	}
-}
-
-// TestAway: an error which a retry may resolve does not end the start.
-func TestAway(t *testing.T) {
-	for err, want := range map[error]bool{
-		fault.New(fault.Unavailable, "gone"):                     true,
-		fault.New(fault.Overloaded, "full"):                      true,
-		fmt.Errorf("probe: %w", context.DeadlineExceeded):        true,
-		fault.New(fault.Invalid, "no"):                           false,
-		errors.New("block-size is 48, and the engine's have 32"): false,
-	} {
-		if got := errors.Is(markTransient(err), errEngineGone); got != want {
-			t.Errorf("%v: %v", err, got)
-		}
-	}
-}
-
-func TestSmallIDs(t *testing.T) {
-	r := &supervisor{all: make([]*remoteEngine, 3)}
-	for _, c := range []struct{ of, rank, want int }{{1, 0, 2}, {2, 1, 4}, {0, 1, 5}, {2, 1, 4}, {0, 0, 1}} {
-		if got := r.smallID(c.of, c.rank); got != kv.WorkerID(c.want) {
-			t.Errorf("engine %d rank %d is worker %d, want %d", c.of, c.rank, got, c.want)
-		}
-	}
-	if rankID(7, 0) != 7 || rankID(7, 1) == rankID(7, 2) || rankID(7, 1) == rankID(8, 1) {
-		t.Error("ranks of a worker are not told apart")
 	}
 }

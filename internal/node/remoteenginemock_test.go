@@ -11,62 +11,8 @@ import (
 	"testing"
 
 	"penstock/internal/config"
-	"penstock/internal/edge/prep/chat"
-	"penstock/internal/engine"
-	"penstock/internal/engine/sim"
 	"penstock/internal/enginemock"
 )
-
-// startEngineMock runs an engine mock of the model in dir, and returns its value of --engine.
-func startEngineMock(t *testing.T, dialect enginemock.Dialect, dir string, change func(*enginemock.Config)) (spec string, s *enginemock.Server) {
-	t.Helper()
-	pipe, err := chat.Open(chat.Ref{Kind: "dir", Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	facts, err := readModelFacts(dir, pipe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	timing, err := sim.PresetTiming(sim.PresetNames()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	timing.Speedup = 100
-	cfg := enginemock.Config{
-		Dialect: dialect, Pipe: pipe, Models: []string{"m"}, Root: dir, Seed: 1, KVEvents: "tcp://127.0.0.1:0", KVReplay: "tcp://127.0.0.1:0",
-		Open: func(int) (engine.Engine, error) {
-			return sim.New(sim.Config{
-				Name: "m", Tokenizer: engine.TokenizerRef{Kind: "dir", Dir: dir}, Vocabulary: sim.Vocabulary{Size: facts.vocabulary, EOS: facts.eos},
-				Text: sim.BuiltinText(plainEncoder(pipe.Tokenizer)), BlockSize: 16, Blocks: 512, ContextLength: 4096, MaxSeqs: 16, TokenBudget: 4096, MaxWaiting: 64, Timing: timing, Output: 20,
-			})
-		},
-	}
-	if dialect == enginemock.LlamaCPP || dialect == enginemock.TRTLLM {
-		cfg.KVEvents, cfg.KVReplay = "", ""
-	}
-	if change != nil {
-		change(&cfg)
-	}
-	if s, err = enginemock.New(cfg); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	kind := strings.TrimSuffix(string(dialect), "-legacy")
-	spec = kind + "=" + s.URL()
-	if cfg.KVEvents != "" {
-		spec += fmt.Sprintf(",events=%s,replay=%s", s.EventsAddr(), s.ReplayAddr())
-	}
-	return spec, s
-}
 
 // cachedTokens asks for a completion of a prompt and returns the worker that answered, how many tokens were
 // cached as the engine reports, and how many blocks were expected to be.
@@ -262,21 +208,4 @@ func TestInFrontOfMimics(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestExamineMimic: the doctor finds nothing wrong with a vLLM mock, and a problem if its events are off.
-func TestExamineMimic(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
-	spec, _ := startEngineMock(t, enginemock.VLLM, dir, nil)
-	silentSpec, _ := startEngineMock(t, enginemock.VLLM, dir, func(c *enginemock.Config) { c.KVEvents, c.KVReplay, c.Features.Details = "", "", enginemock.Off })
-	found := Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, "ENGINE="+spec+","+silentSpec, "HTTP_ADDR=127.0.0.1:0")})
-	of, _, _ := strings.Cut(spec, ",")
-	checkFinding(t, found, "engine "+of, CheckOK, "serves m")
-	checkFinding(t, found, "tokenizer of "+of, CheckOK, dir)
-	checkFinding(t, found, "adapter of "+of, CheckOK, "m with 512 blocks of 16 tokens, 1 data-parallel ranks")
-	checkFinding(t, found, "events of "+of, CheckOK, "followed for")
-	checkNoFinding(t, found, "no_kv_events of "+of)
-	checkFinding(t, found, "events of "+silentSpec, CheckWarn, "guessed")
-	checkFinding(t, found, "no_kv_events of "+silentSpec, CheckWarn, "")
-	checkNoFinding(t, found, "memory")
 }

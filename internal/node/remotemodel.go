@@ -147,7 +147,7 @@ func checkTokenizer(ctx context.Context, e engine.Engine, m *remoteModel, log *s
 	if !ok || m.pipe == nil {
 		return "", nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	name := e.Card().Name
 	theirs, err := p.Preprocess(ctx, &engine.PreprocessRequest{ID: "penstock-check", Attempt: 1, Model: name, Text: probeText})

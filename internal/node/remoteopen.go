@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"penstock/core/fault"
 	"penstock/core/media"
@@ -25,7 +26,7 @@ import (
 type adapterOpener func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error)
 
 // openTimeout bounds the opening of one rank of an engine that answers.
-const openTimeout = readyTimeout
+const openTimeout = 30 * time.Second
 
 // ranksOf returns the number of data-parallel ranks of an engine, from its settings and its own report.
 func ranksOf(of *config.RemoteEngine, found engineFacts) (int, error) {
@@ -47,7 +48,7 @@ func (e *remoteEngine) open(ctx context.Context, key string, found engineFacts) 
 		return nil, err
 	}
 	for rank := range ranks {
-		eng, err := e.openRank(ctx, rank, ranks, key, &m)
+		eng, err := e.set.cfg.OpenAdapter(ctx, &e.spec, rank, ranks, key, &m, e.log)
 		if err != nil {
 			return nil, markTransient(err)
 		}
@@ -87,13 +88,6 @@ func (e *remoteEngine) open(ctx context.Context, key string, found engineFacts) 
 	return o, nil
 }
 
-// openRank opens one of the ranks.
-func (e *remoteEngine) openRank(ctx context.Context, rank, ranks int, key string, m *remoteModel) (engine.Engine, error) {
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	return e.set.cfg.OpenAdapter(ctx, &e.spec, rank, ranks, key, m, e.log)
-}
-
 // markTransient marks an error which a retry may resolve: the engine answered a moment ago and now does not,
 // or is too busy to be opened.
 func markTransient(err error) error {
@@ -107,8 +101,10 @@ func markTransient(err error) error {
 	return err
 }
 
-// openAdapter opens the adapter of the engine's kind.
+// openAdapter opens the adapter of the engine's kind, within openTimeout.
 func openAdapter(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *remoteModel, log *slog.Logger) (engine.Engine, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
 	f := &m.facts
 	o := remote.OpenConfig{
 		Spec: specOf(of, rank, ranks, key), Tokenizer: m.ref, VocabSize: f.vocabulary, ContextLength: f.context, EOS: f.eos, Defaults: f.defaults, Log: log,

@@ -14,6 +14,7 @@ import (
 	"penstock/core/kv"
 	"penstock/internal/backoff"
 	"penstock/internal/config"
+	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
 	"penstock/internal/obs"
@@ -47,13 +48,14 @@ func newProxyFleet(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
+	model, err := openLocal(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := &proxyFleet{process: &process{
-		cfg: cfg, log: log, metrics: obs.NewMetrics(), model: openModel(t.Context(), cfg, nil),
+		cfg: cfg, log: log, metrics: obs.NewMetrics(), model: model,
 		planes: &planes{events: bus.NewMemBus(), registry: disco.NewMemRegistry(), rpc: rpc.NewMemPlane()},
 	}}
-	if w.process.model.err != nil {
-		t.Fatal(w.process.model.err)
-	}
 	if w.workers, err = w.process.newWorkers(); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +70,7 @@ func newProxyFleet(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 	if err != nil {
 		t.Fatal(err)
 	}
-	card := w.process.model.modelCard()
+	card := w.process.model.Card()
 	card.Embeddings, card.Preprocess = true, true
 	w.Engine = w.relay.NewEngine(card, nil)
 	return struct {
@@ -97,11 +99,14 @@ func withoutFaults(p rpc.Plane) rpc.Plane { return p }
 
 // TestRelayConforms: workers behind a router proxy pass the engine conformance suite.
 func TestRelayConforms(t *testing.T) {
-	_, pipe := servedEngine(t, smallConfig(t))
+	_, pipe := openServedEngine(t, smallConfig(t))
 	enginetest.Test(t, enginetest.Options{
 		New: func(t testing.TB) engine.Engine { return newProxyFleet(t, 1, withoutFaults) },
 		Text: func(token kv.Token) string {
-			text, _ := tokenText(pipe.Tokenizer)(nil, token)
+			if pipe.Tokenizer.IsSpecial(token) {
+				return ""
+			}
+			text, _ := pipe.Tokenizer.AppendBytes(nil, token)
 			return string(text)
 		},
 	})
@@ -143,7 +148,7 @@ func TestRelayMovesRequests(t *testing.T) {
 		return rpctest.WithFaults(p, 1, rpctest.CallFaults{Refuse: 0.05, Cut: 0.6, CutAfter: 12})
 	})
 	ctx := enginetest.Start(t, e)
-	direct, _ := servedEngine(t, smallConfig(t))
+	direct, _ := openServedEngine(t, smallConfig(t))
 	directCtx := enginetest.Start(t, direct)
 	var wg sync.WaitGroup
 	for name, req := range proxiedRequests() {
@@ -164,4 +169,14 @@ func TestRelayMovesRequests(t *testing.T) {
 		}
 	}
 	wg.Wait()
+}
+
+// openServedEngine makes the engine of a model as workers serve it.
+func openServedEngine(t testing.TB, cfg *config.Loaded) (engine.Engine, *prep.Pipeline) {
+	t.Helper()
+	m, err := openLocal(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return withPrompts(m.Engines[0], m.Pipe), m.Pipe
 }

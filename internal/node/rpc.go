@@ -46,14 +46,14 @@ func (p *planes) openRPC(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	p.closers = append(p.closers, func() error { overHTTP.Close(); return nil })
+	p.onClose(overHTTP.Close)
 	planes["http"], planes["https"] = overHTTP, overHTTP
 	if p.conn != nil {
 		overNATS, err := rpc.NewNATSPlane(p.conn, rpc.NATSPlaneConfig{Log: log})
 		if err != nil {
 			return err
 		}
-		p.closers = append(p.closers, func() error { overNATS.Close(); return nil })
+		p.onClose(overNATS.Close)
 		planes["nats"] = overNATS
 	}
 	serving := planes[cfg.RPC.Plane]

@@ -92,7 +92,7 @@ func TestExportsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			own, err := exportModel(cfg, dir, familyQwen2VL)
+			own, err := exportBuiltin(cfg, dir, familyQwen2VL)
 			if err != nil {
 				t.Error(err)
 				return

@@ -49,10 +49,11 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := upRole{process: &process{cfg: cfg, log: log, metrics: obs.NewMetrics(), planes: planes, model: openModel(t.Context(), cfg, nil), listener: ln}}
-	if u.model.err != nil {
-		t.Fatal(u.model.err)
+	local, err := openLocal(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	u := upRole{process: &process{cfg: cfg, log: log, metrics: obs.NewMetrics(), planes: planes, model: local, listener: ln}}
 	if err := u.buildServices(); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	for {
 		have, want := dumpIndex(t, client, url), map[kv.WorkerID][]kv.SeqHash{}
 		blocks := 0
-		for i, e := range u.model.engines {
+		for i, e := range u.model.Engines {
 			held := heldBlocks(t, e)
 			blocks += len(held)
 			want[kv.WorkerID(i+1)] = held

@@ -80,7 +80,7 @@ func (u *upRole) awaitReady(ctx context.Context) error {
 	limit := startTimeout(u.cfg)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, config.ErrNotReady)
 	defer cancel()
-	model := u.model.modelCard().Name
+	model := u.model.Card().Name
 	err := backoff.Poll(ctx, time.Millisecond, func() bool {
 		return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= u.cfg.Engine.Workers
 	})
@@ -104,9 +104,9 @@ func (u *upRole) announceReady() {
 		u.announceRemotes()
 		return
 	}
-	card := u.model.modelCard()
+	card := u.model.Card()
 	r := Ready{
-		URL: u.httpURL(), Model: card.Name, Chat: u.model.pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Engine.Workers,
+		URL: u.httpURL(), Model: card.Name, Chat: u.model.Pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Engine.Workers,
 		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.Router.Mode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt),
 	}
 	if u.cfg.EngineKind() == config.EngineSim {

@@ -1,12 +1,17 @@
 package node
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"penstock/internal/config"
+	"penstock/internal/plane/natsd"
+	"penstock/internal/plane/natsd/natsdtest"
 )
 
 func TestReachable(t *testing.T) {
@@ -27,17 +32,6 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-func TestLoopback(t *testing.T) {
-	for addr, want := range map[string]bool{
-		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true,
-		"0.0.0.0:1": false, "[::]:1": false, ":1": false, "192.0.2.1:1": false, "example.org:1": false, "nonsense": false,
-	} {
-		if got := config.IsLoopback(addr); got != want {
-			t.Errorf("loopback(%q) = %v", addr, got)
-		}
-	}
-}
-
 // A node stopped before it is ready returns neither readiness nor an error, at whatever point it was stopped.
 func TestStoppedWhileLoading(t *testing.T) {
 	cfg, err := config.Load("", []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0"}, nil)
@@ -48,5 +42,34 @@ func TestStoppedWhileLoading(t *testing.T) {
 	stop()
 	if err := RunUp(ctx, cfg, io.Discard, func(Ready) { t.Error("ready") }); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestReadyWithin: the start of an engine that takes a minute has a longer limit.
+func TestReadyWithin(t *testing.T) {
+	for want, settings := range map[time.Duration][]string{
+		readyTimeout:               {"ENGINE=tiny", "SIM_STARTUP=60s"},
+		readyTimeout + time.Minute: {"ENGINE=sim", "SIM_STARTUP=60s"},
+	} {
+		if got := startTimeout(settingsOf(t, config.Up, settings...)); got != want {
+			t.Errorf("%q: %v, want %v", settings, got, want)
+		}
+	}
+}
+
+// A process ends at a NATS server that is too old, as a failure and not as a timeout.
+func TestNATSTooOld(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a process that does not end
+	defer cancel()
+	for _, command := range []config.Command{config.Worker, config.Frontend, config.Router} {
+		cfg := settingsOf(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")
+		run := map[config.Command]func() error{
+			config.Worker:   func() error { return RunWorker(ctx, cfg, new(bytes.Buffer), nil) },
+			config.Frontend: func() error { return RunFrontend(ctx, cfg, new(bytes.Buffer), nil) },
+			config.Router:   func() error { return RunRouter(ctx, cfg, new(bytes.Buffer), nil) },
+		}[command]
+		if err := run(); !errors.Is(err, natsd.ErrTooOld) || errors.Is(err, config.ErrNotReady) {
+			t.Errorf("%s: error %v, want ErrTooOld", command, err)
+		}
 	}
 }

@@ -49,7 +49,7 @@ func (w *workerRole) buildServices() error {
 	if err != nil {
 		return err
 	}
-	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Fleet.Component, withPrompts(w.model.engines[0], w.model.pipe), worker.NewMetrics(w.metrics))
+	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Fleet.Component, withPrompts(w.model.Engines[0], w.model.Pipe), worker.NewMetrics(w.metrics))
 	return err
 }
 
@@ -77,7 +77,7 @@ func (w *workerRole) announceReady() {
 	s := w.startedStatus()
 	s.WorkerID = w.id
 	if w.remoteEngines == nil {
-		s.Model = w.model.modelCard().Name
+		s.Model = w.model.Card().Name
 		s.Addr, _ = w.worker.RegisteredAddr()
 		w.ready(s)
 		return
@@ -110,7 +110,7 @@ func (w *workerRole) healthStatus() (status int, body any) {
 		engine := w.remoteEngines.engineStatuses()[0]
 		h.Model, h.Engine, all = engine.Model, &engine, w.remoteEngines.workers()
 	} else {
-		h.Model = w.model.modelCard().Name
+		h.Model = w.model.Card().Name
 	}
 	for _, of := range all {
 		addr, ok := of.RegisteredAddr()
@@ -141,10 +141,10 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	}
 	metrics := worker.NewMetrics(p.metrics)
 	var all []*worker.Worker
-	for i, eng := range p.model.engines {
+	for i, eng := range p.model.Engines {
 		// Small numbers: the workers of one process only need to differ from each other. A restart on the
 		// same data has a higher epoch.
-		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component, withPrompts(eng, p.model.pipe), metrics)
+		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component, withPrompts(eng, p.model.Pipe), metrics)
 		if err != nil {
 			return nil, err
 		}
@@ -205,10 +205,10 @@ func (p *process) newSupervisor(id func(of, rank int) kv.WorkerID) (*supervisor,
 		return nil, err
 	}
 	metrics := worker.NewMetrics(p.metrics)
-	return newSupervisor(supervisorConfig{
-		Settings: p.cfg, Epoch: epoch, WorkerID: id, OpenAdapter: p.openAdapter, Log: p.log,
-		NewWorker: func(of rankConfig) (*worker.Worker, error) { return p.newRankWorker(of, metrics) },
-	}), nil
+	cfg := p.supervision
+	cfg.Settings, cfg.Epoch, cfg.WorkerID, cfg.Log = p.cfg, epoch, id, p.log
+	cfg.NewWorker = func(of rankConfig) (*worker.Worker, error) { return p.newRankWorker(of, metrics) }
+	return newSupervisor(cfg), nil
 }
 
 // newRankWorker serves one data-parallel rank of a remote engine on the planes. Each rank of a process serves

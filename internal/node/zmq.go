@@ -152,7 +152,7 @@ func zmqInstance(cfg *config.Loaded, advertise string, at bus.ZMQPeer) (disco.In
 	}
 	host, _ := os.Hostname() // for people to read
 	return disco.Instance{
-		Kind: kindEvents, ID: drawID(), Epoch: uint64(time.Now().UnixMilli()), Namespace: cfg.Fleet.Namespace, Component: cfg.Fleet.Component,
+		Kind: kindEvents, ID: disco.DrawID(), Epoch: uint64(time.Now().UnixMilli()), Namespace: cfg.Fleet.Namespace, Component: cfg.Fleet.Component,
 		Endpoint: "events", Addr: at.Events.String(), Host: host, PID: os.Getpid(), Meta: meta,
 	}, nil
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 
@@ -57,18 +56,4 @@ func TestZMQRegistration(t *testing.T) {
 	if len(got) != 1 || got[0].Events.Port() != b.LocalPeer().Events.Port() || got[0].Replay.Port() != b.LocalPeer().Replay.Port() || !strings.Contains(got[0].Replay.String(), "10.0.0.7") {
 		t.Errorf("others read %v, it is at %v", got, b.LocalPeer())
 	}
-}
-
-// TestExamineDeafEventPlane: a process that is registered but cannot be reached is named.
-func TestExamineDeafEventPlane(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
-	cfg := settingsOf(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS=tcp://"+addr, "EVENT_PLANE=zmq", "EVENT_PEERS="+addr, "HTTP_ADDR=127.0.0.1:0")
-	found := Examine(t.Context(), Examination{Config: cfg})
-	checkFinding(t, found, "events at tcp://"+addr, CheckFail, "")
-	checkNoFinding(t, found, "event plane")
 }

@@ -3,14 +3,27 @@ package node
 import (
 	"bytes"
 	"io/fs"
+	"os"
 	"path"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // MemoryLimit returns how many bytes of memory this process may use: the machine's memory or, if lower, the
 // limit of its control groups. 0 means unknown.
-func MemoryLimit() uint64 { return memoryLimit() }
+func MemoryLimit() uint64 {
+	var total uint64
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err == nil {
+		total = uint64(info.Totalram) * uint64(info.Unit)
+	}
+	if limit := cgroupLimit(os.DirFS("/")); limit != 0 && (total == 0 || limit < total) {
+		return limit
+	}
+	return total
+}
 
 // cgroupLimit returns the lowest memory limit of the control groups of this process, in bytes, 0 if there is
 // none. root is the root of the file system. It reads both cgroup versions, and every ancestor of the
