@@ -15,12 +15,13 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/doctor"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"penstock/internal/config"
 	"penstock/internal/edge/keys"
-	"penstock/internal/node"
 )
 
 // defaultServer is where "penstock up" listens.
@@ -230,15 +231,15 @@ func (c *apiClient) sendRequest(ctx context.Context, method, path string, in any
 // diagnosePeer returns an error if the server is not a Penstock, or if the URL has the wrong scheme. cause is
 // the error of a request; nil if there was a response.
 func (c *apiClient) diagnosePeer(ctx context.Context, cause error) error {
-	return peerError(node.DescribePeer(ctx, c.http, c.server, c.flag, cause))
+	return peerError(doctor.DescribePeer(ctx, c.http, c.server, c.flag, cause))
 }
 
 // diagnoseScheme is diagnosePeer for a server which need not be a Penstock.
 func (c *apiClient) diagnoseScheme(ctx context.Context, cause error) error {
-	return peerError(node.DescribeScheme(ctx, c.server, c.flag, cause))
+	return peerError(doctor.DescribeScheme(ctx, c.server, c.flag, cause))
 }
 
-func peerError(wrong *node.WrongPeer) error {
+func peerError(wrong *doctor.WrongPeer) error {
 	if wrong == nil {
 		return nil
 	}

@@ -7,10 +7,11 @@ import (
 	"io"
 	"os"
 
+	"penstock/internal/doctor"
+
 	"github.com/spf13/cobra"
 
 	"penstock/internal/config"
-	"penstock/internal/node"
 )
 
 // errChecksFailed is the error of doctor if a check failed.
@@ -52,7 +53,7 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
 		}
 		path, _ := cmd.Flags().GetString("config")
 		l, err := config.Load(path, os.Environ(), flags)
-		found := node.Examine(cmd.Context(), node.Examination{Config: l, Invalid: err, Server: c.server, HTTP: c.http, Key: c.key})
+		found := doctor.Examine(cmd.Context(), doctor.Examination{Config: l, Invalid: err, Server: c.server, HTTP: c.http, Key: c.key})
 		if err := printFindings(cmd.OutOrStdout(), found, asJSON); err != nil {
 			return err
 		}
@@ -63,12 +64,12 @@ Each check is ok, warn or fail. The exit code is 1 if any failed, 2 if the setti
 
 // findingsError returns the error for findings; nil if no check failed. Invalid settings are a usage error,
 // as for every command which has them.
-func findingsError(found []node.Finding) error {
+func findingsError(found []doctor.Finding) error {
 	var err error
 	for _, f := range found {
 		switch {
-		case f.Status != node.CheckFail:
-		case f.Check == node.CheckConfig:
+		case f.Status != doctor.CheckFail:
+		case f.Check == doctor.CheckConfig:
 			return usageError(errChecksFailed)
 		default:
 			err = errChecksFailed
@@ -78,7 +79,7 @@ func findingsError(found []node.Finding) error {
 }
 
 // printFindings writes a line for each check, and below it the remedy if there is a problem.
-func printFindings(w io.Writer, found []node.Finding, asJSON bool) error {
+func printFindings(w io.Writer, found []doctor.Finding, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(map[string]any{"rows": found})
 	}

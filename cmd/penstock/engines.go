@@ -8,14 +8,14 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"penstock/internal/node"
+	"penstock/internal/node/engines"
 )
 
 // listServedModels lists the models of remote engines, each once.
-func listServedModels(engines []node.EngineStatus) string {
+func listServedModels(all []engines.Status) string {
 	var names []string
-	for _, e := range engines {
-		if e.State == node.EngineServing && !slices.Contains(names, e.Model) {
+	for _, e := range all {
+		if e.State == engines.StateServing && !slices.Contains(names, e.Model) {
 			names = append(names, e.Model)
 		}
 	}
@@ -23,12 +23,12 @@ func listServedModels(engines []node.EngineStatus) string {
 }
 
 // printEngines writes a table of remote engines, and below it their adapters, notes and warnings.
-func printEngines(w io.Writer, engines []node.EngineStatus) {
+func printEngines(w io.Writer, all []engines.Status) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	var later []string // printed below the table: a row with fewer cells would break its columns
 	fmt.Fprintln(tw, "  ENGINE\tMODEL\tWORKERS\tKV BLOCKS\tEVENTS\tMEDIA\tTOKENS FROM")
-	for _, e := range engines {
-		if e.State != node.EngineServing {
+	for _, e := range all {
+		if e.State != engines.StateServing {
 			later = append(later, fmt.Sprintf("  %s  not yet: %s; it is taken in when it comes\n", e.Name(), printableLines(e.Detail)))
 			continue
 		}
@@ -40,7 +40,7 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 	}
 	_ = tw.Flush() // a failed write is not a reason to stop serving
 	fmt.Fprint(w, strings.Join(later, ""))
-	for _, e := range engines {
+	for _, e := range all {
 		for _, name := range e.Adapters {
 			fmt.Fprintf(w, "  %s also serves %s (LoRA)\n", e.Name(), name)
 		}
@@ -57,7 +57,7 @@ func printEngines(w io.Writer, engines []node.EngineStatus) {
 }
 
 // describeBlocks describes the size of an engine's cache.
-func describeBlocks(e *node.EngineStatus) string {
+func describeBlocks(e *engines.Status) string {
 	if e.Blocks == 0 {
 		return fmt.Sprintf("? of %d tokens", e.BlockSize)
 	}
@@ -65,7 +65,7 @@ func describeBlocks(e *node.EngineStatus) string {
 }
 
 // describeMedia names the media which an engine's model accepts.
-func describeMedia(e *node.EngineStatus) string {
+func describeMedia(e *engines.Status) string {
 	switch kinds := strings.Join(e.Media, ", "); {
 	case kinds == "":
 		return "none"

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/node/engines"
+
 	"penstock/internal/config"
 	"penstock/internal/node"
 )
@@ -30,7 +32,7 @@ func TestGreet(t *testing.T) {
 		var out strings.Builder
 		s := node.Started{WorkerID: 3, Model: "m", Addr: "tcp://h:7000"}
 		if l.HasRemoteEngines() {
-			s.Engines = []node.EngineStatus{{Kind: "vllm", URL: "http://e:1", State: node.EngineServing, Model: "m", Workers: []uint64{3, 4}, BlockSize: 16, Events: node.EventsYes, Tokenizer: "engine"}}
+			s.Engines = []engines.Status{{Kind: "vllm", URL: "http://e:1", State: engines.StateServing, Model: "m", Workers: []uint64{3, 4}, BlockSize: 16, Events: engines.EventsYes, Tokenizer: "engine"}}
 		}
 		printRoleGreeting(&out, l, s)
 		if !strings.Contains(out.String(), c.want) {

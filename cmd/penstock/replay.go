@@ -11,12 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/node/engines"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"penstock/core/route"
 	"penstock/internal/config"
-	"penstock/internal/node"
 	"penstock/internal/replay"
 	"penstock/internal/replay/trace"
 	"penstock/internal/simcluster"
@@ -455,7 +456,7 @@ func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
 	}
 	out.jobs = f.jobs
 	if out.jobs == 0 {
-		out.jobs = out.affordableJobs(runtime.GOMAXPROCS(0), node.MemoryLimit())
+		out.jobs = out.affordableJobs(runtime.GOMAXPROCS(0), engines.MemoryLimit())
 	}
 	return out, nil
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/node/engines"
+
 	"penstock/internal/engine"
 	"penstock/internal/node"
 )
@@ -22,10 +24,10 @@ func TestWelcomeSuggestsWhatWorks(t *testing.T) {
 	guarded := ready
 	guarded.URL, guarded.Keys, guarded.Access = "https://127.0.0.1:8443", true, node.Access{CertFile: "host.pem", KeyFile: "keys.yaml"}
 	front := ready
-	front.Engine, front.Workers, front.Engines = "vllm", 3, []node.EngineStatus{
-		{Kind: "vllm", URL: "http://a:8000", State: node.EngineServing, Model: "m", Adapters: []string{"m-poet"}, Workers: []uint64{1}, BlockSize: 16, Blocks: 900, Events: node.EventsYes, Media: []string{"image", "video"}, MediaNamed: true, Tokenizer: "/models/m"},
-		{Kind: "llamacpp", URL: "http://b:8080", State: node.EngineServing, Model: "o", Workers: []uint64{2, 4}, BlockSize: 32, Events: node.EventsGuessed, Media: []string{"image"}, Tokenizer: "engine", Notes: []string{"the model's tokenizer is not here"}, Warnings: []engine.Warning{{Code: "c", Detail: "it is slow", Remedy: "feed it"}}},
-		{Kind: "vllm", URL: "http://c:8000", State: node.EngineWaiting, Detail: "loading (503)"},
+	front.Engine, front.Workers, front.Engines = "vllm", 3, []engines.Status{
+		{Kind: "vllm", URL: "http://a:8000", State: engines.StateServing, Model: "m", Adapters: []string{"m-poet"}, Workers: []uint64{1}, BlockSize: 16, Blocks: 900, Events: engines.EventsYes, Media: []string{"image", "video"}, MediaNamed: true, Tokenizer: "/models/m"},
+		{Kind: "llamacpp", URL: "http://b:8080", State: engines.StateServing, Model: "o", Workers: []uint64{2, 4}, BlockSize: 32, Events: engines.EventsGuessed, Media: []string{"image"}, Tokenizer: "engine", Notes: []string{"the model's tokenizer is not here"}, Warnings: []engine.Warning{{Code: "c", Detail: "it is slow", Remedy: "feed it"}}},
+		{Kind: "vllm", URL: "http://c:8000", State: engines.StateWaiting, Detail: "loading (503)"},
 	}
 	for _, tc := range []struct {
 		name      string

@@ -10,9 +10,10 @@ import (
 	"strconv"
 	"text/tabwriter"
 
-	"github.com/spf13/cobra"
+	"penstock/internal/engine"
+	"penstock/internal/node/engines"
 
-	"penstock/internal/node"
+	"github.com/spf13/cobra"
 )
 
 func newWorkersCommand() *cobra.Command {
@@ -52,7 +53,7 @@ it is called.`,
 // table then shows only the engines' kinds.
 func (c *apiClient) engineNames(ctx context.Context) map[uint64]string {
 	var health struct {
-		Engines []node.EngineStatus `json:"engines"`
+		Engines []engines.Status `json:"engines"`
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+"/health", nil)
 	if err != nil {
@@ -102,7 +103,7 @@ type workerRow struct {
 			TotalBlocks int `json:"total_blocks"`
 		} `json:"reported"`
 	} `json:"load"`
-	CachedBlocks int            `json:"cached_blocks"`
+	CachedBlocks int              `json:"cached_blocks"`
 	Warnings     []engine.Warning `json:"warnings"`
 	Feed         struct {
 		State     string  `json:"state"`

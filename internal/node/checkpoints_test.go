@@ -15,6 +15,9 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/doctor"
+	"penstock/internal/node/nodetest"
+
 	"github.com/spf13/pflag"
 
 	"penstock/internal/config"
@@ -66,7 +69,7 @@ func startSimServer(t *testing.T, dir string) SimReady {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan SimReady, 1), make(chan error, 1)
 	go func() {
-		ended <- RunSim(ctx, cfg, SimServer{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}, &lockedBuffer{}, func(r SimReady) { ready <- r })
+		ended <- RunSim(ctx, cfg, SimServer{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}, &nodetest.LogBuffer{}, func(r SimReady) { ready <- r })
 	}()
 	select {
 	case r := <-ready:
@@ -193,18 +196,18 @@ func TestUncountedFamily(t *testing.T) {
 		return i >= 0 && strings.Contains(warnings[i].Detail, why) && strings.Contains(warnings[i].Remedy, remedy)
 	})
 	waitFor(t, func() bool { return strings.Contains(log.String(), "--enable-scale-out") })
-	finding := func(more ...string) (of Finding) {
-		for _, f := range Examine(t.Context(), Examination{Config: settingsOf(t, config.Up, slices.Concat(settings, more)...)}) {
+	finding := func(more ...string) (of doctor.Finding) {
+		for _, f := range doctor.Examine(t.Context(), doctor.Examination{Config: nodetest.LoadSettings(t, config.Up, slices.Concat(settings, more)...)}) {
 			if strings.HasPrefix(f.Check, engine.WarnMediaUncounted) {
 				of = f
 			}
 		}
 		return of
 	}
-	if f := finding("HTTP_ADDR=127.0.0.1:0"); f.Status != CheckWarn || !strings.Contains(f.Detail, why) || !strings.Contains(f.Remedy, remedy) {
+	if f := finding("HTTP_ADDR=127.0.0.1:0"); f.Status != doctor.CheckWarn || !strings.Contains(f.Detail, why) || !strings.Contains(f.Remedy, remedy) {
 		t.Errorf("the doctor finds %+v", f)
 	}
-	if f := finding("HTTP_ADDR=127.0.0.1:0", "PREPROCESS=engine"); f != (Finding{}) {
+	if f := finding("HTTP_ADDR=127.0.0.1:0", "PREPROCESS=engine"); f != (doctor.Finding{}) {
 		t.Errorf("the doctor finds %+v", f)
 	}
 }

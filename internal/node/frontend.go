@@ -33,7 +33,7 @@ type frontendRole struct {
 }
 
 func (f *frontendRole) buildServices() error {
-	f.planes.registerMetrics(f.metrics)
+	f.planes.RegisterMetrics(f.metrics)
 	var err error
 	if f.router, err = f.newRouter(&f.prompter); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (p *process) newRouter(prompter router.Prompter) (*router.Router, error) {
 		ReservationTTL: time.Duration(p.cfg.Router.ActiveRequestExpiry),
 		MaxBodyBytes:   p.cfg.HTTP.MaxBodyBytes,
 		Snapshots:      router.SnapshotPolicy{Threshold: uint64(p.cfg.Router.SnapshotThreshold), Reset: snapshotReset(p.cfg.Router.ResetStates)},
-	}, router.Planes{Bus: p.planes.events, Registry: p.planes.registry, RPC: p.planes.rpc, Archive: p.planes.archive}, prompter, p.metrics, p.log)
+	}, router.Planes{Bus: p.planes.Events, Registry: p.planes.Registry, RPC: p.planes.RPC, Archive: p.planes.Archive}, prompter, p.metrics, p.log)
 }
 
 func snapshotReset(setting string) router.ResetMode {
@@ -87,7 +87,7 @@ func snapshotReset(setting string) router.ResetMode {
 func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Frontend, error) {
 	var engines func() any
 	if p.remoteEngines != nil {
-		engines = func() any { return p.remoteEngines.engineStatuses() }
+		engines = func() any { return p.remoteEngines.Statuses() }
 	}
 	return frontend.New(frontend.Config{
 		Namespace: p.cfg.Fleet.Namespace, Component: p.cfg.Fleet.Component,
@@ -103,7 +103,7 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 		// Other modes use no cache state, whatever the workers report.
 		IgnoresCaches: !route.Mode(p.cfg.Router.Mode).UsesCaches(),
 	}, frontend.Deps{
-		Router: r, Plane: p.planes.rpc, Registry: p.planes.registry, OpenTokenizer: p.openTokenizer,
+		Router: r, Plane: p.planes.RPC, Registry: p.planes.Registry, OpenTokenizer: p.openTokenizer,
 		Metrics: p.metrics, Log: p.log,
 		Mount: map[string]http.Handler{
 			"/v1/router/":     r.Handler(),

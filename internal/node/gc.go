@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"penstock/internal/node/engines"
 )
 
 const (
@@ -30,7 +32,7 @@ func tuneGC(ctx context.Context) {
 		return
 	}
 	room := uint64(gcHeadroom)
-	if m := MemoryLimit(); m > 0 {
+	if m := engines.MemoryLimit(); m > 0 {
 		room = min(room, m/gcMemoryShare)
 	}
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}

@@ -6,15 +6,17 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/node/engines"
+
 	"penstock/internal/config"
 )
 
 // A cache too large for any machine is an error that says so, not the end of the process.
 func TestTooMuchCache(t *testing.T) {
-	if runtime.GOOS == "linux" && MemoryLimit() == 0 {
+	if runtime.GOOS == "linux" && engines.MemoryLimit() == 0 {
 		t.Fatal("how much memory the machine has is not known")
 	}
-	if MemoryLimit() == 0 {
+	if engines.MemoryLimit() == 0 {
 		return
 	}
 	cfg, err := config.Load("", []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_KV_CACHE_BLOCKS=16777216", "PENSTOCK_WORKERS=1024"}, nil)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"penstock/internal/node/engines"
+
 	"penstock/core/media"
 	"penstock/internal/config"
 	resolve "penstock/internal/edge/prep/media"
@@ -40,7 +42,7 @@ func newMediaResolver(p *process) (s *mediaResolver, err error) {
 		URLTTL:     time.Duration(cfg.Media.URLTTL),
 		MaxObjects: cfg.Media.MaxObjects,
 		Timeout:    time.Duration(cfg.Media.Timeout),
-		Limits:     mediaLimits(cfg),
+		Limits:     engines.MediaLimits(cfg),
 	}, mediaFiles(cfg, fetcher), lends)
 	if err != nil {
 		return nil, errors.Join(err, s.closeLender())

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/node/engines"
+	"penstock/internal/node/nodetest"
+
 	"penstock/core/media"
 	"penstock/internal/backoff"
 	"penstock/internal/edge/prep/chat"
@@ -46,7 +49,7 @@ func exportMediaModel(t *testing.T, family string) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir = writeSmallCheckpoint(t, string(config), "")
+	dir = nodetest.WriteCheckpoint(t, string(config), "")
 	if err := os.WriteFile(filepath.Join(dir, "preprocessor_config.json"), []byte(processor), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -54,11 +57,11 @@ func exportMediaModel(t *testing.T, family string) (dir string) {
 }
 
 // checkedEngine returns /health's status of the only engine once its media were compared.
-func checkedEngine(t *testing.T, url string) EngineStatus {
+func checkedEngine(t *testing.T, url string) engines.Status {
 	t.Helper()
-	var e EngineStatus
+	var e engines.Status
 	if err := backoff.Poll(t.Context(), time.Millisecond, func() bool {
-		var health struct{ Engines []EngineStatus }
+		var health struct{ Engines []engines.Status }
 		getJSON(t, url+"/health", &health)
 		if len(health.Engines) == 1 {
 			e = health.Engines[0]
@@ -126,7 +129,7 @@ func TestMediaCountsDiffer(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s, render %v", name, render == enginemock.On), func(t *testing.T) {
-				spec, _ := startEngineMock(t, enginemock.VLLM, exportMediaModel(t, c.family), func(m *enginemock.Config) {
+				spec, _ := nodetest.StartEngineMock(t, enginemock.VLLM, exportMediaModel(t, c.family), func(m *enginemock.Config) {
 					m.Features.Tokens = render
 					if c.differ != nil {
 						c.differ(m)

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"penstock/internal/node/engines"
+	"penstock/internal/node/planes"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock/internal/config"
@@ -83,8 +86,8 @@ func documentedMetrics(t *testing.T) (metrics map[string]metric, types map[strin
 		}
 		// Nothing runs, so the planes are not used.
 		p := &process{
-			cfg: cfg, log: log, metrics: obs.NewMetrics(), model: &localModel{},
-			planes: &planes{events: bus.NewMemBus(), registry: disco.NewMemRegistry(), rpc: rpc.NewMemPlane()},
+			cfg: cfg, log: log, metrics: obs.NewMetrics(), model: &engines.LocalModel{},
+			planes: &planes.Set{Events: bus.NewMemBus(), Registry: disco.NewMemRegistry(), RPC: rpc.NewMemPlane()},
 		}
 		if err := as(p).buildServices(); err != nil {
 			t.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"time"
 
+	"penstock/internal/node/engines"
+
 	"penstock/core/kv"
 	"penstock/internal/config"
 )
@@ -28,8 +30,8 @@ type Ready struct {
 	Access     Access   `json:"-"`
 	// Engines are the remote engines. Model, Blocks and BlockSize then come from the first which serves,
 	// Workers the sum of all.
-	Engines []EngineStatus `json:"engines,omitempty"`
-	Took    time.Duration  `json:"took_ns"` // from the call to readiness
+	Engines []engines.Status `json:"engines,omitempty"`
+	Took    time.Duration    `json:"took_ns"` // from the call to readiness
 }
 
 // Started describes a process of one role that is running.
@@ -42,12 +44,12 @@ type Started struct {
 	NATS     string      `json:"nats,omitempty"` // URL, if a server is embedded
 	Access   Access      `json:"-"`
 	// Engines holds the worker's engine, if it is remote.
-	Engines []EngineStatus `json:"engines,omitempty"`
-	Took    time.Duration  `json:"took_ns"` // from the call to readiness
+	Engines []engines.Status `json:"engines,omitempty"`
+	Took    time.Duration    `json:"took_ns"` // from the call to readiness
 }
 
 func (p *process) startedStatus() Started {
-	return Started{Role: string(p.cfg.Command), URL: p.httpURL(), NATS: p.planes.natsURL(), Access: p.clientAccess(), Took: time.Since(p.startedAt)}
+	return Started{Role: string(p.cfg.Command), URL: p.httpURL(), NATS: p.planes.NATSURL(), Access: p.clientAccess(), Took: time.Since(p.startedAt)}
 }
 
 // Features lists the optional parts of this build.

@@ -10,6 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"penstock/internal/doctor"
+	"penstock/internal/node/engines"
+	"penstock/internal/node/planes"
+
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/prep/chat"
@@ -31,11 +35,11 @@ type process struct {
 	listener      net.Listener // of HTTP; nil if there is none
 	endpoint      httpEndpoint // of ln
 	tracer        *obs.Tracer  // nil unless the environment enables traces
-	planes        *planes
-	fetcher       *fetch.Fetcher   // of media; nil if this process resolves none
-	model         *localModel      // nil unless engines run here
-	remoteEngines *supervisor      // nil unless this process follows remote engines
-	supervision   supervisorConfig // for tests: replaces defaults of the supervisor
+	planes        *planes.Set
+	fetcher       *fetch.Fetcher           // of media; nil if this process resolves none
+	model         *engines.LocalModel      // nil unless engines run here
+	remoteEngines *engines.Supervisor      // nil unless this process follows remote engines
+	supervision   engines.SupervisorConfig // for tests: replaces defaults of the supervisor
 }
 
 // role is what a process does.
@@ -87,8 +91,8 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 	}
 	defer func() { err = errors.Join(err, p.planes.Close()) }()
 
-	limits := newLimitMonitor(cfg, p.planes, p.log)
-	limits.logAtStart(ctx)
+	limits := doctor.NewLimitMonitor(cfg, p.planes, p.log)
+	limits.LogAtStart(ctx)
 	r := as(p)
 	if err := r.buildServices(); err != nil {
 		return err
@@ -96,7 +100,7 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 	stages, life := newStages(ctx)
 	defer func() { err = errors.Join(err, stages.stopAll()) }()
 	stages.startStage(life, "garbage collector", func(ctx context.Context) error { tuneGC(ctx); return nil })
-	stages.startStage(life, "limits", limits.runChecks)
+	stages.startStage(life, "limits", limits.RunChecks)
 	p.endpoint.startReloading(life, stages, p.log)
 	r.startServices(life, stages)
 	if err := r.awaitReady(life); err != nil {
@@ -118,10 +122,10 @@ func (p *process) openAll(ctx context.Context) error {
 	var opening sync.WaitGroup
 	var modelErr error
 	if p.cfg.Command.HasEngines() && !p.cfg.HasRemoteEngines() {
-		opening.Go(func() { p.model, modelErr = openLocal(ctx, p.cfg, mediaFiles(p.cfg, p.fetcher)) })
+		opening.Go(func() { p.model, modelErr = engines.OpenLocal(ctx, p.cfg, mediaFiles(p.cfg, p.fetcher)) })
 	}
 	var err error
-	p.planes, err = openPlanes(ctx, p.cfg, p.log)
+	p.planes, err = planes.Open(ctx, p.cfg, p.log)
 	opening.Wait()
 	return errors.Join(err, modelErr)
 }
@@ -129,7 +133,7 @@ func (p *process) openAll(ctx context.Context) error {
 // logServing logs what announce tells the caller.
 func (p *process) logServing() {
 	args := []any{"role", string(p.cfg.Command), "took", time.Since(p.startedAt).Round(time.Millisecond).String()}
-	for _, at := range [][2]string{{"url", p.httpURL()}, {"nats", p.planes.natsURL()}} {
+	for _, at := range [][2]string{{"url", p.httpURL()}, {"nats", p.planes.NATSURL()}} {
 		if at[1] != "" {
 			args = append(args, at[0], at[1])
 		}
@@ -182,7 +186,7 @@ func (p *process) openTokenizer(ref engine.TokenizerRef) (*prep.Pipeline, error)
 		return p.model.Pipe, nil
 	}
 	if p.remoteEngines != nil && ref.Digest != "" {
-		if pipe := p.remoteEngines.pipeline(ref.Digest); pipe != nil {
+		if pipe := p.remoteEngines.Pipeline(ref.Digest); pipe != nil {
 			return pipe, nil
 		}
 	}

@@ -15,25 +15,28 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/node/engines"
+	"penstock/internal/node/nodetest"
+
 	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/engine"
 )
 
 // openerOf opens the adapters of stubs.
-func openerOf(s *stubs) adapterOpener {
-	return func(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *remoteModel, _ *slog.Logger) (engine.Engine, error) {
-		return s.openStub(of, rank, ranks, m.ref)
+func openerOf(s *nodetest.Stubs) engines.AdapterOpener {
+	return func(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *engines.RemoteModel, _ *slog.Logger) (engine.Engine, error) {
+		return s.OpenStub(of, rank, ranks, m.Ref)
 	}
 }
 
 // startUpWithStubs runs up with the stubs' engines until the end of the test, and returns what it announces
 // once it is ready, or its error.
-func startUpWithStubs(t *testing.T, s *stubs, env ...string) (Ready, *lockedBuffer, error) {
+func startUpWithStubs(t *testing.T, s *nodetest.Stubs, env ...string) (Ready, *nodetest.LogBuffer, error) {
 	t.Helper()
-	cfg := settingsOf(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
+	cfg := nodetest.LoadSettings(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
 	ctx, cancel := context.WithCancel(context.Background())
-	log := &lockedBuffer{}
+	log := &nodetest.LogBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
 	go func() {
 		ended <- runRole(ctx, cfg, log, func(p *process) role {
@@ -75,13 +78,13 @@ func answerFrom(t *testing.T, url, model string) (worker string) {
 // TestUpInFrontOfEngines: running engines are served as soon as they answer, each with its own model. One
 // that is down does not delay the others and is added later, and its problem is reported.
 func TestUpInFrontOfEngines(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a, b, c := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", dir), startFakeEngine(t, "other", dir)
-	b.loading.Store(true)
-	s := &stubs{change: func(of *config.RemoteEngine, s *remoteStub) {
+	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b, c := nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "other", dir)
+	b.Loading.Store(true)
+	s := &nodetest.Stubs{Change: func(of *config.RemoteEngine, s *nodetest.StubAdapter) {
 		if of.Name == "other" {
-			s.warnings = []engine.Warning{{Code: engine.WarnNoEvents, Detail: "no events are configured", Remedy: "give events="}}
-			s.card.KVPredicted = true
+			s.Problems = []engine.Warning{{Code: engine.WarnNoEvents, Detail: "no events are configured", Remedy: "give events="}}
+			s.ReportedCard.KVPredicted = true
 		}
 	}}
 	r, log, err := startUpWithStubs(t, s, fmt.Sprintf("ENGINE=vllm=%s,vllm=%s,sglang=%s,name=other,ranks=2,model-path=%s", a.URL, b.URL, c.URL, dir))
@@ -92,19 +95,19 @@ func TestUpInFrontOfEngines(t *testing.T) {
 		t.Errorf("ready with %+v", r)
 	}
 	first, down, third := r.Engines[0], r.Engines[1], r.Engines[2]
-	if first.State != EngineServing || first.Model != "m" || first.Events != EventsYes || first.Tokenizer != dir || !slices.Equal(first.Workers, []uint64{1}) || !first.Chat {
+	if first.State != engines.StateServing || first.Model != "m" || first.Events != engines.EventsYes || first.Tokenizer != dir || !slices.Equal(first.Workers, []uint64{1}) || !first.Chat {
 		t.Errorf("the first engine: %+v", first)
 	}
-	if down.State != EngineWaiting || down.Detail != "loading (503)" || down.URL != b.URL {
+	if down.State != engines.StateWaiting || down.Detail != "loading (503)" || down.URL != b.URL {
 		t.Errorf("the one that loads: %+v", down)
 	}
-	if third.State != EngineServing || third.Model != "other" || third.Events != EventsGuessed || !slices.Equal(third.Workers, []uint64{3, 4}) || len(third.Warnings) != 2 {
+	if third.State != engines.StateServing || third.Model != "other" || third.Events != engines.EventsGuessed || !slices.Equal(third.Workers, []uint64{3, 4}) || len(third.Warnings) != 2 {
 		t.Errorf("the one with two ranks: %+v", third)
 	}
 	if text := metricsOf(t, r.URL); !strings.Contains(text, fmt.Sprintf(`penstock_engine_up{engine="vllm=%s"} 1`, a.URL)) || !strings.Contains(text, fmt.Sprintf(`penstock_engine_up{engine="vllm=%s"} 0`, b.URL)) || strings.Count(text, "penstock_engine_feed_gaps_total{") != 3 {
 		t.Errorf("the metrics of engines are not as they should be:\n%s", text)
 	}
-	if got := enginesIn(t, r.URL+"/health"); len(got) != 3 || got[1].State != EngineWaiting || got[2].Warnings[0].Code != engine.WarnNoEvents {
+	if got := enginesIn(t, r.URL+"/health"); len(got) != 3 || got[1].State != engines.StateWaiting || got[2].Warnings[0].Code != engine.WarnNoEvents {
 		t.Errorf("/health has %+v", got)
 	}
 	if got := answerFrom(t, r.URL, "m"); got != "1" {
@@ -115,7 +118,7 @@ func TestUpInFrontOfEngines(t *testing.T) {
 	}
 	waitFor(t, func() bool { return strings.Contains(log.String(), "no events are configured") })
 
-	b.loading.Store(false)
+	b.Loading.Store(false)
 	waitFor(t, func() bool {
 		resp, err := http.Get(r.URL + "/v1/router/workers")
 		if err != nil {
@@ -137,10 +140,10 @@ func TestUpInFrontOfEngines(t *testing.T) {
 
 // TestPathsAreNoNames: engines which clients know by one name serve one model, whatever their own names are.
 func TestPathsAreNoNames(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a, b := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", dir)
-	s := &stubs{change: func(of *config.RemoteEngine, s *remoteStub) {
-		s.card.Aliases = []string{of.URL.Path + "/models/" + of.URL.Port()}
+	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b := nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "m", dir)
+	s := &nodetest.Stubs{Change: func(of *config.RemoteEngine, s *nodetest.StubAdapter) {
+		s.ReportedCard.Aliases = []string{of.URL.Path + "/models/" + of.URL.Port()}
 	}}
 	r, _, err := startUpWithStubs(t, s, "ENGINE=sglang="+a.URL+",name=x,sglang="+b.URL+",name=x")
 	if err != nil || r.Workers != 2 {
@@ -178,7 +181,7 @@ func metricsOf(t *testing.T, url string) string {
 }
 
 // enginesIn returns the engines that /health lists.
-func enginesIn(t *testing.T, url string) []EngineStatus {
+func enginesIn(t *testing.T, url string) []engines.Status {
 	t.Helper()
 	resp, err := http.Get(url)
 	if err != nil {
@@ -186,7 +189,7 @@ func enginesIn(t *testing.T, url string) []EngineStatus {
 	}
 	defer resp.Body.Close()
 	var h struct {
-		Engines []EngineStatus `json:"engines"`
+		Engines []engines.Status `json:"engines"`
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&h); err != nil {
 		t.Fatal(err)
@@ -206,32 +209,32 @@ func waitFor(t *testing.T, ok func() bool) {
 
 // TestEnginesThatCannotBeServed: a wrong setting of an engine ends the process at the start, with a remedy.
 func TestEnginesThatCannotBeServed(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
+	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
 	for name, c := range map[string]struct {
 		env     func(a, b string) string
-		stub    func(of *config.RemoteEngine, s *remoteStub)
+		stub    func(of *config.RemoteEngine, s *nodetest.StubAdapter)
 		refuse  func(of *config.RemoteEngine) error
-		prepare func(o *fakeEngine)
+		prepare func(o *nodetest.FakeEngine)
 		want    string
 	}{
 		"another tokenizer": {
 			env:  func(a, _ string) string { return "vllm=" + a },
-			stub: func(_ *config.RemoteEngine, s *remoteStub) { s.shift = 1 },
+			stub: func(_ *config.RemoteEngine, s *nodetest.StubAdapter) { s.Shift = 1 },
 			want: "is not the engine's",
 		},
 		"no tokenizer for tokens": {
 			env:     func(a, _ string) string { return "vllm=" + a + ",mode=tokens" },
-			prepare: func(o *fakeEngine) { o.models = `{"data":[{"id":"m","root":"org/model"}]}` },
+			prepare: func(o *nodetest.FakeEngine) { o.Models = `{"data":[{"id":"m","root":"org/model"}]}` },
 			want:    "mode=tokens needs the model's tokenizer",
 		},
 		"a key": {
 			env:     func(a, _ string) string { return "vllm=" + a },
-			prepare: func(o *fakeEngine) { o.key = "k" },
+			prepare: func(o *nodetest.FakeEngine) { o.Key = "k" },
 			want:    "put that into a file and name it with api-key-file=FILE",
 		},
 		"not an engine": {
 			env:     func(a, _ string) string { return "vllm=" + a + "/elsewhere" },
-			prepare: func(o *fakeEngine) {},
+			prepare: func(o *nodetest.FakeEngine) {},
 			want:    "is the path of the URL right",
 		},
 		"two cards of one name": {
@@ -251,11 +254,11 @@ func TestEnginesThatCannotBeServed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", dir)
+			a, b := nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "m", dir)
 			if c.prepare != nil {
 				c.prepare(a)
 			}
-			_, log, err := startUpWithStubs(t, &stubs{change: c.stub, refuse: c.refuse}, "ENGINE="+c.env(a.URL, b.URL))
+			_, log, err := startUpWithStubs(t, &nodetest.Stubs{Change: c.stub, Refuse: c.refuse}, "ENGINE="+c.env(a.URL, b.URL))
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), a.URL) && name != "two cards of one name" {
 				t.Errorf("%v, want %q\n%s", err, c.want, log)
 			}
@@ -265,9 +268,9 @@ func TestEnginesThatCannotBeServed(t *testing.T) {
 
 // TestNoEngineAnswers: a start without any engine ends after its time limit, as not ready.
 func TestNoEngineAnswers(t *testing.T) {
-	a := startFakeEngine(t, "m", "")
-	a.loading.Store(true)
-	_, _, err := startUpWithStubs(t, &stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
+	a := nodetest.StartFakeEngine(t, "m", "")
+	a.Loading.Store(true)
+	_, _, err := startUpWithStubs(t, &nodetest.Stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
 	if !errors.Is(err, config.ErrNotReady) || !strings.Contains(err.Error(), "vllm="+a.URL+": loading (503)") {
 		t.Errorf("%v", err)
 	}
@@ -276,18 +279,18 @@ func TestNoEngineAnswers(t *testing.T) {
 // TestEngineThatReturnsAsAnother: an engine which answers while its adapter considers it unreachable is
 // reopened.
 func TestEngineThatReturnsAsAnother(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a := startFakeEngine(t, "m", dir)
+	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := nodetest.StartFakeEngine(t, "m", dir)
 	var opened atomic.Int32
-	s := &stubs{change: func(_ *config.RemoteEngine, s *remoteStub) {
+	s := &nodetest.Stubs{Change: func(_ *config.RemoteEngine, s *nodetest.StubAdapter) {
 		if opened.Add(1) == 1 {
-			s.warnings = []engine.Warning{{Code: engine.WarnUnreachable, Detail: "another model"}}
+			s.Problems = []engine.Warning{{Code: engine.WarnUnreachable, Detail: "another model"}}
 		}
 	}}
-	cfg := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")
+	cfg := nodetest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	log, ended := &lockedBuffer{}, make(chan error, 1)
+	log, ended := &nodetest.LogBuffer{}, make(chan error, 1)
 	go func() {
 		ended <- runRole(ctx, cfg, log, func(p *process) role {
 			p.supervision.OpenAdapter = openerOf(s)
@@ -307,20 +310,20 @@ func TestEngineThatReturnsAsAnother(t *testing.T) {
 
 // TestStopWhileEnginesLoad: stopping a process that waits for engines does not wait for them.
 func TestStopWhileEnginesLoad(t *testing.T) {
-	a := startFakeEngine(t, "m", "")
-	a.loading.Store(true)
-	cfg := settingsOf(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0")
+	a := nodetest.StartFakeEngine(t, "m", "")
+	a.Loading.Store(true)
+	cfg := nodetest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended, made := make(chan error, 1), make(chan *upRole, 1)
 	go func() {
-		ended <- runRole(ctx, cfg, &lockedBuffer{}, func(p *process) role {
+		ended <- runRole(ctx, cfg, &nodetest.LogBuffer{}, func(p *process) role {
 			u := &upRole{process: p, ready: func(Ready) { t.Error("it is ready without an engine") }}
 			return builtRole{u, func() { made <- u }}
 		})
 	}()
 	u := <-made
-	waitFor(t, func() bool { return u.remoteEngines.engineStatuses()[0].State == EngineWaiting })
+	waitFor(t, func() bool { return u.remoteEngines.Statuses()[0].State == engines.StateWaiting })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -341,11 +344,11 @@ func (b builtRole) buildServices() error {
 // TestLateMistakeIsTriedAgain: an engine that appears late and cannot be served does not affect the others,
 // and is added once it can.
 func TestLateMistakeIsTriedAgain(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a, b := startFakeEngine(t, "m", dir), startFakeEngine(t, "m", dir)
-	b.loading.Store(true)
+	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b := nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "m", dir)
+	b.Loading.Store(true)
 	var refused atomic.Int32
-	s := &stubs{refuse: func(of *config.RemoteEngine) error {
+	s := &nodetest.Stubs{Refuse: func(of *config.RemoteEngine) error {
 		if of.URL.String() == b.URL && refused.Add(1) == 1 {
 			return errors.New("it is not what it was")
 		}
@@ -355,7 +358,7 @@ func TestLateMistakeIsTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.loading.Store(false)
+	b.Loading.Store(false)
 	waitFor(t, func() bool { return strings.Contains(log.String(), "it is not what it was") })
 	answerFrom(t, r.URL, "m")
 	waitFor(t, func() bool { return strings.Count(log.String(), "the engine serves") == 2 })
@@ -363,14 +366,14 @@ func TestLateMistakeIsTriedAgain(t *testing.T) {
 
 // TestWorkerInFrontOfEngine: a worker serves all ranks of its engine, and reports them.
 func TestWorkerInFrontOfEngine(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a := startFakeEngine(t, "m", dir)
-	s := &stubs{}
-	cfg := settingsOf(t, config.Worker, "ENGINE=vllm="+a.URL+",ranks=3", "NATS_LISTEN=127.0.0.1:0", "HTTP_ADDR=127.0.0.1:0", "WORKER_ID=77")
+	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := nodetest.StartFakeEngine(t, "m", dir)
+	s := &nodetest.Stubs{}
+	cfg := nodetest.LoadSettings(t, config.Worker, "ENGINE=vllm="+a.URL+",ranks=3", "NATS_LISTEN=127.0.0.1:0", "HTTP_ADDR=127.0.0.1:0", "WORKER_ID=77")
 	ctx, cancel := context.WithCancel(context.Background())
 	started, ended := make(chan Started, 1), make(chan error, 1)
 	go func() {
-		ended <- runRole(ctx, cfg, &lockedBuffer{}, func(p *process) role {
+		ended <- runRole(ctx, cfg, &nodetest.LogBuffer{}, func(p *process) role {
 			p.supervision.OpenAdapter = openerOf(s)
 			return &workerRole{process: p, ready: func(s Started) { started <- s }}
 		})
@@ -390,8 +393,8 @@ func TestWorkerInFrontOfEngine(t *testing.T) {
 	if is.WorkerID != 77 || is.Model != "m" || is.Addr == "" || len(is.Engines) != 1 || len(is.Engines[0].Workers) != 3 || is.Engines[0].Workers[0] != 77 {
 		t.Errorf("%+v", is)
 	}
-	if !slices.Equal(s.made, []string{"vllm 0/3", "vllm 1/3", "vllm 2/3"}) {
-		t.Errorf("adapters: %q", s.made)
+	if !slices.Equal(s.Made, []string{"vllm 0/3", "vllm 1/3", "vllm 2/3"}) {
+		t.Errorf("adapters: %q", s.Made)
 	}
 	resp, err := http.Get(is.URL + "/health")
 	if err != nil {
@@ -399,7 +402,7 @@ func TestWorkerInFrontOfEngine(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	var h workerHealth
-	if err := json.NewDecoder(resp.Body).Decode(&h); err != nil || resp.StatusCode != http.StatusOK || h.Status != "ready" || h.Engine == nil || h.Engine.State != EngineServing {
+	if err := json.NewDecoder(resp.Body).Decode(&h); err != nil || resp.StatusCode != http.StatusOK || h.Status != "ready" || h.Engine == nil || h.Engine.State != engines.StateServing {
 		t.Errorf("%s %+v (%v)", resp.Status, h, err)
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/node/engines"
+	"penstock/internal/node/nodetest"
+
 	"penstock/internal/config"
 	"penstock/internal/enginemock"
 )
@@ -92,11 +95,11 @@ func knownBlocks(t *testing.T, url, prompt string) int {
 
 // startUp runs up with its own adapters until the end of the test, and returns what it announces once it is
 // ready.
-func startUp(t *testing.T, env ...string) (Ready, *lockedBuffer) {
+func startUp(t *testing.T, env ...string) (Ready, *nodetest.LogBuffer) {
 	t.Helper()
-	cfg := settingsOf(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")...)
+	cfg := nodetest.LoadSettings(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")...)
 	ctx, cancel := context.WithCancel(context.Background())
-	log := &lockedBuffer{}
+	log := &nodetest.LogBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
 	go func() { ended <- RunUp(ctx, cfg, log, func(r Ready) { ready <- r }) }()
 	select {
@@ -118,15 +121,15 @@ func startUp(t *testing.T, env ...string) (Ready, *lockedBuffer) {
 // TestRequestsPassAsTheyAre: without a local tokenizer requests reach the engine unchanged, a remedy is shown
 // on the screen, and the requests of one conversation go to one engine.
 func TestRequestsPassAsTheyAre(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
 	for _, dialect := range []enginemock.Dialect{enginemock.VLLM, enginemock.SGLang, enginemock.TRTLLM, enginemock.LlamaCPP} {
 		t.Run(string(dialect), func(t *testing.T) {
 			elsewhere := func(c *enginemock.Config) { c.Root = "/nowhere/here" }
-			a, _ := startEngineMock(t, dialect, dir, elsewhere)
-			b, _ := startEngineMock(t, dialect, dir, elsewhere)
+			a, _ := nodetest.StartEngineMock(t, dialect, dir, elsewhere)
+			b, _ := nodetest.StartEngineMock(t, dialect, dir, elsewhere)
 			r, log := startUp(t, "ENGINE="+a+","+b)
 			for _, e := range r.Engines {
-				if e.State != EngineServing || e.Tokenizer != "engine" || len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "--model-path") {
+				if e.State != engines.StateServing || e.Tokenizer != "engine" || len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "--model-path") {
 					t.Errorf("%+v", e)
 				}
 			}
@@ -156,7 +159,7 @@ func TestRequestsPassAsTheyAre(t *testing.T) {
 // TestInFrontOfMimics: the adapters recognize engine mocks, tokenize for them, and their cached blocks decide
 // routing.
 func TestInFrontOfMimics(t *testing.T) {
-	dir := writeSmallCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
 	prompt := strings.Repeat("Where does the water go? It flows downhill. ", 20)
 	for _, c := range []struct {
 		name    string
@@ -185,7 +188,7 @@ func TestInFrontOfMimics(t *testing.T) {
 			}
 			var specs []string
 			for range c.servers {
-				spec, _ := startEngineMock(t, c.dialect, dir, c.change)
+				spec, _ := nodetest.StartEngineMock(t, c.dialect, dir, c.change)
 				specs = append(specs, spec)
 			}
 			r, log := startUp(t, "ENGINE="+strings.Join(specs, ","), "ROUTER_PREDICTED_TTL=0s", "MODEL_PATH="+modelPath)
@@ -193,7 +196,7 @@ func TestInFrontOfMimics(t *testing.T) {
 				t.Errorf("%d workers", r.Workers)
 			}
 			for _, e := range r.Engines {
-				if e.State != EngineServing || e.Tokenizer != dir || e.BlockSize != block || e.Model != "m" || !e.Chat {
+				if e.State != engines.StateServing || e.Tokenizer != dir || e.BlockSize != block || e.Model != "m" || !e.Chat {
 					t.Errorf("%+v", e)
 				}
 			}

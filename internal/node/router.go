@@ -44,7 +44,7 @@ type routerRole struct {
 }
 
 func (r *routerRole) buildServices() error {
-	r.planes.registerMetrics(r.metrics)
+	r.planes.RegisterMetrics(r.metrics)
 	if r.cfg.Fleet.RouterComponent == r.cfg.Fleet.Component {
 		return fmt.Errorf("router-component %s is that of the workers: the router would send requests to itself; choose another", r.cfg.Fleet.RouterComponent)
 	}
@@ -60,7 +60,7 @@ func (r *routerRole) buildServices() error {
 	}
 	r.workerMetrics = worker.NewMetrics(r.metrics)
 	deps := routerproxy.Deps{
-		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serveModel, OnModel: r.router.SetReferenceCard,
+		Router: r.router, Plane: r.planes.RPC, Registry: r.planes.Registry, Serve: r.serveModel, OnModel: r.router.SetReferenceCard,
 		Metrics: r.metrics, Log: r.log, Tracer: r.tracer,
 		Inspect: r.router.Inspect,
 	}

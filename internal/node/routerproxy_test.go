@@ -9,6 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/node/engines"
+	"penstock/internal/node/nodetest"
+	"penstock/internal/node/planes"
+
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/kv"
@@ -48,13 +52,13 @@ func newProxyFleet(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	model, err := openLocal(t.Context(), cfg, nil)
+	model, err := engines.OpenLocal(t.Context(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &proxyFleet{process: &process{
 		cfg: cfg, log: log, metrics: obs.NewMetrics(), model: model,
-		planes: &planes{events: bus.NewMemBus(), registry: disco.NewMemRegistry(), rpc: rpc.NewMemPlane()},
+		planes: &planes.Set{Events: bus.NewMemBus(), Registry: disco.NewMemRegistry(), RPC: rpc.NewMemPlane()},
 	}}
 	if w.workers, err = w.process.newWorkers(); err != nil {
 		t.Fatal(err)
@@ -63,7 +67,7 @@ func newProxyFleet(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 		t.Fatal(err)
 	}
 	w.relay, err = routerproxy.New(routerproxy.Config{MigrationLimit: new(1000)}, routerproxy.Deps{
-		Router: w.router, Plane: faulty(w.process.planes.rpc), Registry: w.process.planes.registry,
+		Router: w.router, Plane: faulty(w.process.planes.RPC), Registry: w.process.planes.Registry,
 		Serve:   func(ctx context.Context, _ engine.Engine) error { <-ctx.Done(); return nil },
 		Metrics: w.process.metrics, Log: log,
 	})
@@ -99,7 +103,7 @@ func withoutFaults(p rpc.Plane) rpc.Plane { return p }
 
 // TestRelayConforms: workers behind a router proxy pass the engine conformance suite.
 func TestRelayConforms(t *testing.T) {
-	_, pipe := openServedEngine(t, smallConfig(t))
+	_, pipe := openServedEngine(t, nodetest.SmallSettings(t))
 	enginetest.Test(t, enginetest.Options{
 		New: func(t testing.TB) engine.Engine { return newProxyFleet(t, 1, withoutFaults) },
 		Text: func(token kv.Token) string {
@@ -148,7 +152,7 @@ func TestRelayMovesRequests(t *testing.T) {
 		return rpctest.WithFaults(p, 1, rpctest.CallFaults{Refuse: 0.05, Cut: 0.6, CutAfter: 12})
 	})
 	ctx := enginetest.Start(t, e)
-	direct, _ := openServedEngine(t, smallConfig(t))
+	direct, _ := openServedEngine(t, nodetest.SmallSettings(t))
 	directCtx := enginetest.Start(t, direct)
 	var wg sync.WaitGroup
 	for name, req := range proxiedRequests() {
@@ -174,9 +178,9 @@ func TestRelayMovesRequests(t *testing.T) {
 // openServedEngine makes the engine of a model as workers serve it.
 func openServedEngine(t testing.TB, cfg *config.Loaded) (engine.Engine, *prep.Pipeline) {
 	t.Helper()
-	m, err := openLocal(t.Context(), cfg, nil)
+	m, err := engines.OpenLocal(t.Context(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return withPrompts(m.Engines[0], m.Pipe), m.Pipe
+	return engines.WithPrompts(m.Engines[0], m.Pipe), m.Pipe
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"penstock/internal/node/engines"
+
 	"penstock/core/media"
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
@@ -89,7 +91,7 @@ func RunSim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Wri
 		return err
 	}
 	if as.ExportModel != "" {
-		if cfg, err = exportBuiltin(cfg, as.ExportModel, as.Family); err != nil {
+		if cfg, err = engines.ExportBuiltin(cfg, as.ExportModel, as.Family); err != nil {
 			return err
 		}
 	}
@@ -105,7 +107,7 @@ func RunSim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Wri
 	mc.Open = func(rank int) (engine.Engine, error) {
 		one := *cfg
 		one.Fleet.WorkerID = uint64(rank)
-		all, err := openSimEngines(&one, mc.Pipe, engine.TokenizerRef(ref))
+		all, err := engines.OpenSim(&one, mc.Pipe, engine.TokenizerRef(ref))
 		if err != nil {
 			return nil, err
 		}
@@ -170,8 +172,8 @@ func (as *SimServer) parseConfig() (enginemock.Config, error) {
 		}
 		mc.MediaLimits[kind] = n
 	}
-	if as.Family != "" && (as.Family != familyQwen2VL || as.ExportModel == "") {
-		errs = append(errs, fmt.Errorf("family %.40q: %s is there, for a model that is exported (--export-model); of a directory of one's own (--model-path) its files say it", as.Family, familyQwen2VL))
+	if as.Family != "" && (as.Family != engines.FamilyQwen2VL || as.ExportModel == "") {
+		errs = append(errs, fmt.Errorf("family %.40q: %s is there, for a model that is exported (--export-model); of a directory of one's own (--model-path) its files say it", as.Family, engines.FamilyQwen2VL))
 	}
 	mc.Fetch = fetchFile
 	if as.APIKeyFile != "" {

@@ -12,6 +12,9 @@ import (
 	"sync"
 	"testing"
 
+	"penstock/internal/node/engines"
+	"penstock/internal/node/nodetest"
+
 	"github.com/spf13/pflag"
 
 	"penstock/internal/config"
@@ -88,11 +91,11 @@ func TestBadSim(t *testing.T) {
 // never finds a part of a file.
 func TestExportsAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sim-model")
-	cfg := settingsOf(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim")
+	cfg := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim")
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			own, err := exportBuiltin(cfg, dir, familyQwen2VL)
+			own, err := engines.ExportBuiltin(cfg, dir, engines.FamilyQwen2VL)
 			if err != nil {
 				t.Error(err)
 				return

@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/node/engines"
+	"penstock/internal/node/planes"
+
 	"penstock/core/kv"
 	"penstock/internal/config"
 	"penstock/internal/engine"
@@ -36,7 +39,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	planes, err := openPlanes(t.Context(), cfg, log)
+	planes, err := planes.Open(t.Context(), cfg, log)
 	defer func() {
 		if err := planes.Close(); err != nil {
 			t.Error(err)
@@ -49,7 +52,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	local, err := openLocal(t.Context(), cfg, nil)
+	local, err := engines.OpenLocal(t.Context(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

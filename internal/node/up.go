@@ -6,6 +6,8 @@ import (
 	"io"
 	"time"
 
+	"penstock/internal/node/engines"
+
 	"penstock/internal/backoff"
 	"penstock/internal/config"
 	"penstock/internal/serve/frontend"
@@ -34,7 +36,7 @@ type upRole struct {
 }
 
 func (u *upRole) buildServices() error {
-	u.planes.registerMetrics(u.metrics)
+	u.planes.RegisterMetrics(u.metrics)
 	var err error
 	if u.router, err = u.newRouter(&u.prompter); err != nil {
 		return err
@@ -47,7 +49,7 @@ func (u *upRole) buildServices() error {
 	if err != nil {
 		return err
 	}
-	u.metrics.RegisterCollector(newEngineMetrics(u.remoteEngines))
+	u.metrics.RegisterCollector(engines.NewCollector(u.remoteEngines))
 	if u.mediaResolver, err = newMediaResolver(u.process); err != nil {
 		return err
 	}
@@ -61,7 +63,7 @@ func (u *upRole) buildServices() error {
 func (u *upRole) startServices(ctx context.Context, stages *stages) {
 	stages.startStage(ctx, "router", u.router.Run)
 	if u.remoteEngines != nil {
-		stages.startStage(ctx, "engine", u.remoteEngines.runners()...)
+		stages.startStage(ctx, "engine", u.remoteEngines.Runners()...)
 	} else {
 		stages.startStage(ctx, "worker", workerRunners(u.workers)...)
 	}
@@ -73,7 +75,7 @@ func (u *upRole) startServices(ctx context.Context, stages *stages) {
 // answers can.
 func (u *upRole) awaitReady(ctx context.Context) error {
 	if u.remoteEngines != nil {
-		return u.remoteEngines.awaitServing(ctx, func(model string, workers int) bool {
+		return u.remoteEngines.AwaitServing(ctx, func(model string, workers int) bool {
 			return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= workers
 		})
 	}
@@ -107,7 +109,7 @@ func (u *upRole) announceReady() {
 	card := u.model.Card()
 	r := Ready{
 		URL: u.httpURL(), Model: card.Name, Chat: u.model.Pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Engine.Workers,
-		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.Router.Mode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt),
+		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.Router.Mode, NATS: u.planes.NATSURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt),
 	}
 	if u.cfg.EngineKind() == config.EngineSim {
 		r.Simulation = u.cfg.DescribeSimulation()
@@ -116,11 +118,11 @@ func (u *upRole) announceReady() {
 }
 
 func (u *upRole) announceRemotes() {
-	u.remoteEngines.announceReady()
-	r := Ready{URL: u.httpURL(), RouterMode: u.cfg.Router.Mode, NATS: u.planes.natsURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt), Engines: u.remoteEngines.engineStatuses()}
+	u.remoteEngines.AnnounceReady()
+	r := Ready{URL: u.httpURL(), RouterMode: u.cfg.Router.Mode, NATS: u.planes.NATSURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt), Engines: u.remoteEngines.Statuses()}
 	for i := range r.Engines {
 		s := &r.Engines[i]
-		if s.State != EngineServing {
+		if s.State != engines.StateServing {
 			continue
 		}
 		r.Workers += len(s.Workers)

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 
+	"penstock/internal/node/engines"
+
 	"penstock/core/kv"
 	"penstock/internal/backoff"
 	"penstock/internal/config"
@@ -35,21 +37,21 @@ type workerRole struct {
 }
 
 func (w *workerRole) buildServices() error {
-	w.planes.registerMetrics(w.metrics)
+	w.planes.RegisterMetrics(w.metrics)
 	var err error
 	if w.id, err = workerID(w.cfg); err != nil {
 		return err
 	}
 	if w.cfg.HasRemoteEngines() {
 		w.remoteEngines, err = w.newSupervisor(func(_, rank int) kv.WorkerID { return rankID(w.id, rank) })
-		w.metrics.RegisterCollector(newEngineMetrics(w.remoteEngines))
+		w.metrics.RegisterCollector(engines.NewCollector(w.remoteEngines))
 		return err
 	}
 	epoch, err := nextEpoch(w.cfg.DataDir, time.Now())
 	if err != nil {
 		return err
 	}
-	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Fleet.Component, withPrompts(w.model.Engines[0], w.model.Pipe), worker.NewMetrics(w.metrics))
+	w.worker, err = w.newWorker(w.id, epoch, w.cfg.Fleet.Component, engines.WithPrompts(w.model.Engines[0], w.model.Pipe), worker.NewMetrics(w.metrics))
 	return err
 }
 
@@ -60,7 +62,7 @@ func (w *workerRole) startServices(ctx context.Context, stages *stages) {
 		})
 	}
 	if w.remoteEngines != nil {
-		stages.startStage(ctx, "engine", w.remoteEngines.runners()...)
+		stages.startStage(ctx, "engine", w.remoteEngines.Runners()...)
 		return
 	}
 	stages.startStage(ctx, "worker", w.worker.Run)
@@ -68,7 +70,7 @@ func (w *workerRole) startServices(ctx context.Context, stages *stages) {
 
 func (w *workerRole) awaitReady(ctx context.Context) error {
 	if w.remoteEngines != nil {
-		return w.remoteEngines.awaitServing(ctx, func(string, int) bool { return true })
+		return w.remoteEngines.AwaitServing(ctx, func(string, int) bool { return true })
 	}
 	return backoff.Poll(ctx, time.Millisecond, func() bool { _, ok := w.worker.RegisteredAddr(); return ok })
 }
@@ -82,10 +84,10 @@ func (w *workerRole) announceReady() {
 		w.ready(s)
 		return
 	}
-	w.remoteEngines.announceReady()
-	s.Engines = w.remoteEngines.engineStatuses()
+	w.remoteEngines.AnnounceReady()
+	s.Engines = w.remoteEngines.Statuses()
 	s.Model = s.Engines[0].Model
-	if of := w.remoteEngines.workers(); len(of) > 0 {
+	if of := w.remoteEngines.Workers(); len(of) > 0 {
 		s.Addr, _ = of[0].RegisteredAddr()
 	}
 	w.ready(s)
@@ -98,7 +100,7 @@ type workerHealth struct {
 	WorkerID kv.WorkerID `json:"worker_id"`
 	Addr     string      `json:"addr,omitempty"`
 	// Engine is the remote engine.
-	Engine *EngineStatus `json:"engine,omitempty"`
+	Engine *engines.Status `json:"engine,omitempty"`
 }
 
 // healthStatus is the response to GET /health: 200 while requests are accepted; for an engine with several
@@ -107,8 +109,8 @@ func (w *workerRole) healthStatus() (status int, body any) {
 	h := workerHealth{Status: "starting", WorkerID: w.id}
 	all := []*worker.Worker{w.worker}
 	if w.remoteEngines != nil {
-		engine := w.remoteEngines.engineStatuses()[0]
-		h.Model, h.Engine, all = engine.Model, &engine, w.remoteEngines.workers()
+		engine := w.remoteEngines.Statuses()[0]
+		h.Model, h.Engine, all = engine.Model, &engine, w.remoteEngines.Workers()
 	} else {
 		h.Model = w.model.Card().Name
 	}
@@ -144,7 +146,7 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	for i, eng := range p.model.Engines {
 		// Small numbers: the workers of one process only need to differ from each other. A restart on the
 		// same data has a higher epoch.
-		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component, withPrompts(eng, p.model.Pipe), metrics)
+		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component, engines.WithPrompts(eng, p.model.Pipe), metrics)
 		if err != nil {
 			return nil, err
 		}
@@ -175,7 +177,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	cfg := worker.Config{
 		ID: id, Epoch: epoch,
 		Namespace: p.cfg.Fleet.Namespace, Component: component, Endpoint: p.cfg.Fleet.Endpoint,
-		Addr: p.planes.addr, Host: host, PID: os.Getpid(), Name: p.cfg.Fleet.WorkerName,
+		Addr: p.planes.Addr, Host: host, PID: os.Getpid(), Name: p.cfg.Fleet.WorkerName,
 		DrainTimeout: time.Duration(p.cfg.Drain.Timeout),
 		// A router's engines are workers, which check their own engines.
 		MaxCalls: p.cfg.HTTP.MaxInflight, CanaryInterval: new(time.Duration(0)), StallTimeout: -1,
@@ -199,7 +201,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 }
 
 // newSupervisor makes the supervisor of this process's remote engines. id may be nil.
-func (p *process) newSupervisor(id func(of, rank int) kv.WorkerID) (*supervisor, error) {
+func (p *process) newSupervisor(id func(of, rank int) kv.WorkerID) (*engines.Supervisor, error) {
 	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
 	if err != nil {
 		return nil, err
@@ -207,14 +209,14 @@ func (p *process) newSupervisor(id func(of, rank int) kv.WorkerID) (*supervisor,
 	metrics := worker.NewMetrics(p.metrics)
 	cfg := p.supervision
 	cfg.Settings, cfg.Epoch, cfg.WorkerID, cfg.Log = p.cfg, epoch, id, p.log
-	cfg.NewWorker = func(of rankConfig) (*worker.Worker, error) { return p.newRankWorker(of, metrics) }
-	return newSupervisor(cfg), nil
+	cfg.NewWorker = func(of engines.RankConfig) (*worker.Worker, error) { return p.newRankWorker(of, metrics) }
+	return engines.NewSupervisor(cfg), nil
 }
 
 // newRankWorker serves one data-parallel rank of a remote engine on the planes. Each rank of a process serves
 // at its own port.
-func (p *process) newRankWorker(of rankConfig, metrics *worker.Metrics) (*worker.Worker, error) {
-	addr := p.planes.addr
+func (p *process) newRankWorker(of engines.RankConfig, metrics *worker.Metrics) (*worker.Worker, error) {
+	addr := p.planes.Addr
 	if host, port, err := net.SplitHostPort(addr); err == nil && of.Rank > 0 && port != "0" {
 		n, err := strconv.Atoi(port)
 		if err != nil || n+of.Rank > 65535 {
@@ -231,7 +233,7 @@ func (p *process) newRankWorker(of rankConfig, metrics *worker.Metrics) (*worker
 }
 
 func (p *process) workerPlanes() worker.Planes {
-	return worker.Planes{RPC: p.planes.rpc, Bus: p.planes.events, Registry: p.planes.registry, Tracer: p.tracer}
+	return worker.Planes{RPC: p.planes.RPC, Bus: p.planes.Events, Registry: p.planes.Registry, Tracer: p.tracer}
 }
 
 func workerRunners(workers []*worker.Worker) []func(context.Context) error {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"penstock/internal/doctor"
+
 	"penstock/internal/config"
 	"penstock/internal/node"
 	"penstock/internal/serve/worker"
@@ -416,10 +418,10 @@ func TestFleetOverZMQ(t *testing.T) {
 		first.get("/v1/router/replicas", &replicas)
 		return len(replicas.Rows) == 2
 	})
-	found := node.Examine(t.Context(), node.Examination{Config: loadRole(t, config.Frontend, plane...), Server: first.url})
+	found := doctor.Examine(t.Context(), doctor.Examination{Config: loadRole(t, config.Frontend, plane...), Server: first.url})
 	heard := false
 	for _, f := range found {
-		if f.Status == node.CheckFail {
+		if f.Status == doctor.CheckFail {
 			t.Errorf("%s: %s", f.Check, f.Detail)
 		}
 		heard = heard || f.Check == "event plane" && strings.Contains(f.Detail, "all 5 processes")

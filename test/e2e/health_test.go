@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/doctor"
+
 	"penstock/internal/config"
-	"penstock/internal/node"
 	"penstock/internal/plane/disco"
 )
 
@@ -100,10 +101,10 @@ func TestHealthOfQuarantinedWorker(t *testing.T) {
 	if resp, _ := f.do(http.MethodGet, "/live", nil); resp.StatusCode != http.StatusOK {
 		t.Errorf("/live: %s", resp.Status)
 	}
-	found := node.Examine(t.Context(), node.Examination{Server: f.url})
+	found := doctor.Examine(t.Context(), doctor.Examination{Server: f.url})
 	failed := map[string]string{}
 	for _, c := range found {
-		if c.Status == node.CheckFail {
+		if c.Status == doctor.CheckFail {
 			failed[c.Check] = c.Detail
 		}
 	}

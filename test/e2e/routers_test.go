@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/doctor"
+
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"penstock/internal/config"
-	"penstock/internal/node"
 )
 
 // routerFleet is a frontend in front of router processes, and their workers.
@@ -145,7 +146,7 @@ func TestRoutersAreSeenThrough(t *testing.T) {
 	if resp.StatusCode != http.StatusOK || len(best.Behind) != 1 || best.Behind[0].Router != best.WorkerID || best.Behind[0].Answer.WorkerID != holder {
 		t.Errorf("best_worker: %s %s", resp.Status, body)
 	}
-	for _, c := range node.Examine(t.Context(), node.Examination{Server: f.url}) {
+	for _, c := range doctor.Examine(t.Context(), doctor.Examination{Server: f.url}) {
 		if c.Check == "workers" && c.Detail != "5 of 5 are ready" {
 			t.Errorf("doctor: %+v", c)
 		}

@@ -1,0 +1,56 @@
+package engines
+
+import (
+	"context"
+
+	"penstock/internal/config"
+	"penstock/internal/edge/prep"
+	"penstock/internal/edge/prep/chat"
+	"penstock/internal/engine"
+	"penstock/internal/engine/tiny"
+)
+
+// localEngine is what every engine of this process implements.
+type Local interface {
+	engine.Engine
+	engine.KVSource
+	engine.LoadSource
+}
+
+// localModel is a model which the engines of this process serve.
+type LocalModel struct {
+	Engines []Local // at least one
+	Pipe    *prep.Pipeline
+}
+
+// Card returns the model's card.
+func (m *LocalModel) Card() engine.Card { return m.Engines[0].Card() }
+
+// openLocal makes the engines of all workers and the pipeline of their model, unless ctx ends first. files is
+// the source of the engines' media; nil for none.
+func OpenLocal(ctx context.Context, cfg *config.Loaded, files tiny.Files) (*LocalModel, error) {
+	ref := chat.Ref{Kind: "builtin"}
+	if cfg.Engine.ModelPath != "" {
+		ref = chat.Ref{Kind: "dir", Dir: cfg.Engine.ModelPath}
+	}
+	pipe, err := chat.Open(ref)
+	if err != nil {
+		return nil, err
+	}
+	ref.Digest = pipe.Digest
+	m := &LocalModel{Pipe: pipe}
+	if cfg.EngineKind() == config.EngineSim {
+		m.Engines, err = OpenSim(cfg, pipe, engine.TokenizerRef(ref))
+	} else {
+		m.Engines, err = openTiny(ctx, cfg, pipe, engine.TokenizerRef(ref), files)
+	}
+	return m, err
+}
+
+// engineCount is how many engines run in this process.
+func Count(cfg *config.Loaded) int {
+	if cfg.Command == config.Up {
+		return cfg.Engine.Workers
+	}
+	return 1
+}

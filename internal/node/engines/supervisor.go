@@ -1,0 +1,557 @@
+package engines
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/backoff"
+	"penstock/internal/config"
+	"penstock/internal/edge/prep"
+	"penstock/internal/engine"
+	"penstock/internal/obs"
+	"penstock/internal/serve/worker"
+)
+
+// supervisor serves the engines of this process which run as other programs. Each connects and disconnects
+// independently: none waits for another, and one that appears late is added then.
+type Supervisor struct {
+	cfg SupervisorConfig
+	all []*remoteEngine
+	// announced is set once the process has announced that it serves. Until then an engine that cannot be
+	// used as the settings say ends the process.
+	announced atomic.Bool
+
+	mu struct {
+		sync.Mutex
+		epoch uint64
+		pipes map[string]*prep.Pipeline // by digest
+		ids   map[[2]int]kv.WorkerID
+	}
+}
+
+// supervisorConfig configures a supervisor.
+type SupervisorConfig struct {
+	Settings *config.Loaded
+	Epoch    uint64 // the lowest epoch of workers
+	// WorkerID returns the id of the worker of an engine's rank in the fleet; nil numbers the workers of this
+	// process.
+	WorkerID func(engine, rank int) kv.WorkerID
+	// NewWorker makes the worker of a rank.
+	NewWorker func(RankConfig) (*worker.Worker, error)
+	// OpenAdapter opens the adapters of engines; nil is the function of that name.
+	OpenAdapter AdapterOpener
+	// ReturnInterval is the interval at which an engine considered unreachable by its adapter is probed; 0
+	// means 3 s.
+	ReturnInterval time.Duration
+	Log            *slog.Logger
+}
+
+// rankConfig describes one data-parallel rank of an open engine to its worker.
+type RankConfig struct {
+	ID          kv.WorkerID
+	Epoch       uint64
+	Rank, Ranks int
+	Engine      engine.Engine
+	// Check compares the tokenizer here with the engine's, once the engine runs.
+	Check func(context.Context) error
+	// Aliases are further names of the model; nil means the adapter's.
+	Aliases []string
+}
+
+// remoteEngine is one remote engine, with a worker for each of its data-parallel ranks. EngineAsking and the
+// constants after it are its states.
+type remoteEngine struct {
+	set   *Supervisor
+	spec  config.RemoteEngine
+	index int
+	log   *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		status  Status
+		card    engine.Card // while it serves
+		workers []rankWorker
+	}
+}
+
+// rankWorker is the worker of one data-parallel rank.
+type rankWorker struct {
+	*worker.Worker
+	id     kv.WorkerID
+	engine engine.Engine
+}
+
+// The states of a remote engine. Asking and waiting lead to opening, and opening to serving; an error leads
+// to waiting if it is transient, and else to refused. Both are retried.
+const (
+	StateAsking      = "asking"  // not yet reached or given up
+	StateWaiting     = "waiting" // it does not answer, and is retried
+	StateOpening     = "opening" // it answers, and its workers are being made
+	StateServing     = "serving"
+	StateUnreachable = "unreachable" // it served, and now does not answer: its workers wait for it
+	StateRefused     = "refused"     // it answers but cannot be used, and is retried
+)
+
+// The sources of what routers know of an engine's cache.
+const (
+	EventsYes     = "yes"     // the engine reports what it stores and evicts
+	EventsGuessed = "guessed" // predicted from the requests sent there, corrected by the engine's reports
+	EventsNo      = "no"      // nothing except the routers' predictions
+)
+
+// EngineStatus is the status of a remote engine.
+type Status struct {
+	Kind   string `json:"kind"` // one of config.RemoteKinds
+	URL    string `json:"url"`
+	State  string `json:"state"`
+	Detail string `json:"detail,omitempty"` // why it does not serve
+
+	// While it serves.
+	Model     string   `json:"model,omitempty"`
+	Adapters  []string `json:"adapters,omitempty"`
+	Workers   []uint64 `json:"workers,omitempty"` // one for each data-parallel rank
+	BlockSize int      `json:"block_size,omitempty"`
+	Blocks    int      `json:"blocks,omitempty"` // of a rank
+	Events    string   `json:"events,omitempty"` // EventsYes, EventsGuessed or EventsNo
+	// Tokenizer is where texts become tokens: a directory, or "engine".
+	Tokenizer string `json:"tokenizer,omitempty"`
+	Chat      bool   `json:"chat,omitempty"` // whether it accepts conversations
+	// Media are the kinds of media that the model accepts. MediaNamed means that the engine names media by
+	// the identities with which requests are routed.
+	Media      []string         `json:"media,omitempty"`
+	MediaNamed bool             `json:"media_named,omitempty"`
+	Notes      []string         `json:"notes,omitempty"` // possible improvements
+	Warnings   []engine.Warning `json:"warnings,omitempty"`
+	// MediaChecks compares media token counts with the engine's, since it started.
+	MediaChecks []engine.MediaCheck `json:"media_checks,omitempty"`
+}
+
+// Name names an engine for people.
+func (s *Status) Name() string { return s.Kind + "=" + s.URL }
+
+// newSupervisor makes the supervisor of the settings' remote engines.
+func NewSupervisor(cfg SupervisorConfig) *Supervisor {
+	if cfg.OpenAdapter == nil {
+		cfg.OpenAdapter = OpenAdapter
+	}
+	cfg.ReturnInterval = cmp.Or(cfg.ReturnInterval, 3*time.Second)
+	cfg.Log = obs.Component(cfg.Log, "engine")
+	r := &Supervisor{cfg: cfg}
+	if cfg.WorkerID == nil {
+		r.cfg.WorkerID = r.smallID
+	}
+	r.mu.epoch = cfg.Epoch - 1
+	r.mu.pipes = map[string]*prep.Pipeline{}
+	for i, of := range cfg.Settings.RemoteEngines() {
+		e := &remoteEngine{set: r, spec: of, index: i, log: cfg.Log.With("engine", of.String())}
+		e.mu.status = Status{Kind: of.Kind, URL: of.URL.String(), State: StateAsking}
+		r.all = append(r.all, e)
+	}
+	return r
+}
+
+// runners returns the services of all engines.
+func (r *Supervisor) Runners() []func(context.Context) error {
+	var all []func(context.Context) error
+	for _, e := range r.all {
+		all = append(all, e.run)
+	}
+	return all
+}
+
+// smallID numbers the workers of one process, which only need to differ from each other. The first ranks of
+// all engines have the first numbers, so that worker 2 is the second engine; further ranks follow in the
+// order in which they are found.
+func (r *Supervisor) smallID(of, rank int) kv.WorkerID {
+	if rank == 0 {
+		return kv.WorkerID(of + 1)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := [2]int{of, rank}
+	if r.mu.ids == nil {
+		r.mu.ids = map[[2]int]kv.WorkerID{}
+	}
+	if r.mu.ids[key] == 0 {
+		r.mu.ids[key] = kv.WorkerID(len(r.all) + len(r.mu.ids) + 1)
+	}
+	return r.mu.ids[key]
+}
+
+// nextEpoch returns a higher epoch than any before: an engine that is reopened is a new incarnation of its
+// workers.
+func (r *Supervisor) nextEpoch() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.epoch = max(r.mu.epoch+1, uint64(time.Now().UnixMilli()))
+	return r.mu.epoch
+}
+
+// keepPipeline stores a pipeline for a frontend in this process.
+func (r *Supervisor) keepPipeline(pipe *prep.Pipeline) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.pipes[pipe.Digest] = pipe
+}
+
+// pipeline returns the pipeline of a digest; nil if no engine here has it.
+func (r *Supervisor) Pipeline(digest string) *prep.Pipeline {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.pipes[digest]
+}
+
+// engineStatuses returns the status of all engines.
+func (r *Supervisor) Statuses() []Status {
+	var all []Status
+	for _, e := range r.all {
+		all = append(all, e.fullStatus())
+	}
+	return all
+}
+
+// workers returns the workers of all engines which serve.
+func (r *Supervisor) Workers() (all []*worker.Worker) {
+	for _, e := range r.all {
+		for _, w := range e.currentWorkers() {
+			all = append(all, w.Worker)
+		}
+	}
+	return all
+}
+
+// announceReady ends the start: from now on an engine that cannot be used as the settings say is retried.
+func (r *Supervisor) AnnounceReady() { r.announced.Store(true) }
+
+// hasPending reports whether an engine may still turn out to serve at once.
+func (r *Supervisor) hasPending() bool {
+	for _, e := range r.all {
+		if s := e.currentStatus().State; s == StateAsking || s == StateOpening {
+			return true
+		}
+	}
+	return false
+}
+
+// countServing returns the number of serving workers of each model.
+func (r *Supervisor) countServing() map[string]int {
+	models := map[string]int{}
+	for _, e := range r.all {
+		if s := e.currentStatus(); s.State == StateServing {
+			models[s.Model] += len(s.Workers)
+		}
+	}
+	return models
+}
+
+// awaitServing returns when at least one engine serves, and so does every other which answers. seen reports
+// whether the given number of workers of a model can receive requests.
+func (r *Supervisor) AwaitServing(ctx context.Context, seen func(model string, workers int) bool) error {
+	limit := time.Duration(r.cfg.Settings.Engine.Wait)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, config.ErrNotReady)
+	defer cancel()
+	err := backoff.Poll(ctx, 10*time.Millisecond, func() bool {
+		served := r.countServing()
+		for model, workers := range served {
+			if !seen(model, workers) {
+				return false
+			}
+		}
+		return len(served) > 0 && !r.hasPending()
+	})
+	if served := r.countServing(); err == config.ErrNotReady && len(served) > 0 {
+		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", config.ErrNotReady, limit)
+	}
+	if err == config.ErrNotReady {
+		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", config.ErrNotReady, limit, r.describeNotServing())
+	}
+	return err
+}
+
+// describeNotServing lists the engines which do not serve, for an error.
+func (r *Supervisor) describeNotServing() (list string) {
+	for _, e := range r.all {
+		if s := e.currentStatus(); s.State != StateServing {
+			list += fmt.Sprintf("\n%s: %s", s.Name(), s.Detail)
+		}
+	}
+	return list
+}
+
+// currentStatus returns the engine's status without its adapters' warnings.
+func (e *remoteEngine) currentStatus() Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.status
+}
+
+// fullStatus returns the engine's status with its adapters' warnings.
+func (e *remoteEngine) fullStatus() Status {
+	s := e.currentStatus()
+	for _, w := range e.currentWorkers() {
+		s.Warnings = append(s.Warnings, engine.WarningsOf(w.engine)...)
+		if src, ok := w.engine.(engine.MediaCheckSource); ok {
+			s.MediaChecks = append(s.MediaChecks, src.MediaChecks()...)
+		}
+	}
+	if i := slices.IndexFunc(s.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }); i >= 0 && s.State == StateServing {
+		s.State, s.Detail = StateUnreachable, s.Warnings[i].Detail
+	}
+	return s
+}
+
+// currentWorkers returns the engine's workers; none unless it serves.
+func (e *remoteEngine) currentWorkers() []rankWorker {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.workers
+}
+
+// setNotServing records a state in which the engine does not serve.
+func (e *remoteEngine) setNotServing(state, detail string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.workers = nil
+	e.mu.status = Status{Kind: e.spec.Kind, URL: e.spec.URL.String(), State: state, Detail: detail}
+}
+
+// run serves the engine until ctx ends: it waits until the engine answers, makes its workers, and starts over
+// when they end. A wrong setting of an engine ends run with an error while the process starts, when an
+// operator is watching; later it is logged and retried. If another process registers with the id of one of
+// the workers, run ends with an error at any time.
+func (e *remoteEngine) run(ctx context.Context) error {
+	pause := backoff.Backoff{Min: 2 * time.Second, Max: 30 * time.Second}
+	for {
+		began := time.Now()
+		err := e.serveOnce(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(began) > time.Minute {
+			pause.Reset() // it has served
+		}
+		if errors.Is(err, errEngineReplaced) {
+			e.log.Warn("the engine is not the one that it was: it is opened again")
+			continue
+		}
+		if err == nil {
+			err = errors.New("ended by itself")
+		}
+		if errors.Is(err, worker.ErrReplaced) || !e.set.announced.Load() && !errors.Is(err, errEngineGone) {
+			return fmt.Errorf("%s: %w", e.spec.String(), err)
+		}
+		if errors.Is(err, errEngineGone) {
+			e.setNotServing(StateWaiting, err.Error())
+			e.log.Warn("the engine went away as it was opened", "error", err)
+		} else {
+			e.setNotServing(StateRefused, err.Error())
+			e.log.Error("the engine cannot be used; it will be tried again", "error", err)
+		}
+		if pause.Wait(ctx) != nil {
+			return nil
+		}
+	}
+}
+
+// serveOnce serves the engine once: from its first answer to the end of its workers.
+func (e *remoteEngine) serveOnce(ctx context.Context) error {
+	key, err := config.ReadSecret("api-key-file", e.spec.APIKeyFile)
+	if err != nil {
+		return err
+	}
+	found, err := e.awaitReady(ctx, key)
+	if err != nil {
+		return err
+	}
+	e.setNotServing(StateOpening, "")
+	opened, err := e.open(ctx, key, found)
+	if err != nil {
+		return err
+	}
+	return e.serve(ctx, key, opened)
+}
+
+// errEngineReplaced is an engine that answers while its adapter considers it unreachable: it has come back
+// with another model, or as another kind.
+var errEngineReplaced = errors.New("the engine came back as another one")
+
+// returnLooks is how many answers in a row reopen an engine which its adapter considers unreachable: adapters
+// notice the return of the same engine sooner.
+const returnLooks = 3
+
+// watchReturn returns errEngineReplaced when the engine must be reopened, or ctx's error.
+func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []engine.Engine) error {
+	for answered := 0; answered < returnLooks; {
+		if err := backoff.SleepContext(ctx, e.set.cfg.ReturnInterval); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(adapters, isUnreachable) {
+			answered = 0
+			continue
+		}
+		if _, err := probeEngine(ctx, &e.spec, key); err != nil {
+			answered = 0
+			continue
+		}
+		answered++
+	}
+	return errEngineReplaced
+}
+
+// isUnreachable reports whether an adapter considers its engine unreachable.
+func isUnreachable(e engine.Engine) bool {
+	return slices.ContainsFunc(engine.WarningsOf(e), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
+}
+
+// errEngineGone is an engine that stopped answering before it served.
+var errEngineGone = errors.New("the engine does not answer any more")
+
+// openedEngine is an engine that has been opened: the adapters of its ranks.
+type openedEngine struct {
+	ranks []engine.Engine // at least one
+	// tokenizer is where texts become tokens, for people.
+	tokenizer  string
+	chat       bool // whether it accepts conversations
+	notes      []string
+	textRouted bool // requests with media are routed by their text; a note says why
+	// aliases are further names of the model; nil means the adapter's.
+	aliases []string
+	// check compares the tokenizer with the engine's, once it runs; it appends what it finds to notes.
+	check func(context.Context) error
+}
+
+// serve makes the workers of an engine and runs them until ctx ends or one of them does.
+func (e *remoteEngine) serve(ctx context.Context, key string, o *openedEngine) error {
+	workers, err := e.makeWorkers(o)
+	if err != nil {
+		return err
+	}
+	card := o.ranks[0].Card()
+	if o.aliases != nil {
+		card.Aliases = o.aliases
+	}
+	if err := e.claimModel(card); err != nil {
+		return err
+	}
+	defer e.releaseModel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for _, w := range workers {
+		running.Go(func() {
+			if err := w.Run(ctx); err != nil {
+				cancel(err)
+			}
+		})
+		running.Go(func() { watchWarnings(ctx, w.engine, e.log.With("worker", uint64(w.id))) })
+	}
+	running.Go(func() { cancel(e.watchReturn(ctx, key, o.ranks)) })
+	if e.awaitRegistered(ctx, workers) {
+		e.setServing(card, workers, o)
+	}
+	running.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// makeWorkers makes a worker for each rank.
+func (e *remoteEngine) makeWorkers(o *openedEngine) ([]rankWorker, error) {
+	var all []rankWorker
+	epoch := e.set.nextEpoch()
+	for rank, eng := range o.ranks {
+		id := e.set.cfg.WorkerID(e.index, rank)
+		w, err := e.set.cfg.NewWorker(RankConfig{id, epoch, rank, len(o.ranks), eng, o.check, o.aliases})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rankWorker{w, id, eng})
+	}
+	return all, nil
+}
+
+// claimModel claims a model's name for the engine, unless another engine of this process serves it with a
+// different card: frontends would send nothing to one of them.
+func (e *remoteEngine) claimModel(card engine.Card) error {
+	e.set.mu.Lock() // so that of two which differ, one is the first
+	defer e.set.mu.Unlock()
+	for _, other := range e.set.all {
+		if other == e {
+			continue
+		}
+		other.mu.Lock()
+		theirs := other.mu.card
+		other.mu.Unlock()
+		if theirs.Name != card.Name {
+			continue
+		}
+		if field, mine, their, differ := card.FirstDifference(&theirs); differ {
+			return fmt.Errorf("it serves %s as %s does, with another model card: %s is %s here and %s there; start both engines alike, or tell clients two names with name=NAME", card.Name, other.spec.String(), field, mine, their)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.card = card
+	return nil
+}
+
+// releaseModel gives up the claim.
+func (e *remoteEngine) releaseModel() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.card = engine.Card{}
+	e.mu.workers = nil
+}
+
+// awaitRegistered waits until all workers are in discovery. It reports false if ctx ended first.
+func (e *remoteEngine) awaitRegistered(ctx context.Context, workers []rankWorker) bool {
+	return backoff.Poll(ctx, time.Millisecond, func() bool {
+		for _, w := range workers {
+			if _, ok := w.RegisteredAddr(); !ok {
+				return false
+			}
+		}
+		return true
+	}) == nil
+}
+
+// setServing records that the engine serves.
+func (e *remoteEngine) setServing(card engine.Card, workers []rankWorker, o *openedEngine) {
+	s := Status{
+		Kind: e.spec.Kind, URL: e.spec.URL.String(), State: StateServing,
+		Model: card.Name, Adapters: card.Adapters, BlockSize: card.BlockSize, Blocks: card.Blocks,
+		Events: EventsOf(o.ranks[0]), Tokenizer: o.tokenizer, Chat: o.chat, Notes: o.notes,
+		Media: card.Media, MediaNamed: !o.textRouted && (card.AcceptsObjects || card.MediaKeys != ""),
+	}
+	for _, w := range workers {
+		s.Workers = append(s.Workers, uint64(w.id))
+	}
+	e.mu.Lock()
+	e.mu.status, e.mu.workers = s, workers
+	e.mu.Unlock()
+	e.log.Info("the engine serves", "model", s.Model, "workers", len(workers), "events", s.Events, "tokenizer", s.Tokenizer, "block_size", s.BlockSize, "blocks", s.Blocks, "media", strings.Join(s.Media, ","))
+	for _, note := range o.notes {
+		e.log.Warn(note)
+	}
+}
+
+// eventsOf returns the source of what routers know of an engine's cache.
+func EventsOf(e engine.Engine) string {
+	if _, ok := e.(engine.KVSource); !ok {
+		return EventsNo
+	}
+	if e.Card().KVPredicted {
+		return EventsGuessed
+	}
+	return EventsYes
+}

@@ -1,6 +1,0 @@
-//go:build !linux && !darwin
-
-package node
-
-// MemoryLimit is unknown on this system: an allocation that is too large ends the process.
-func MemoryLimit() uint64 { return 0 }

@@ -1,0 +1,101 @@
+package planes
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"penstock/internal/backoff"
+	"penstock/internal/config"
+	"penstock/internal/obs"
+	"penstock/internal/plane/natsd"
+)
+
+// dialNATS connects to the fleet's NATS server. It retries while the server does not answer yet, because the
+// processes of a fleet start together. Once connected, the connection reconnects without limit.
+func (p *Set) dialNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger) error {
+	log = obs.Component(log, "nats")
+	late := time.Now().Add(time.Duration(cfg.NATS.Wait))
+	wait := backoff.Backoff{Min: 20 * time.Millisecond, Max: time.Second}
+	for said := false; ; said = true {
+		err := p.ConnectNATS(cfg, cfg.NATS.URLs, "penstock "+string(cfg.Command), log)
+		switch {
+		case err == nil || !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, os.ErrDeadlineExceeded):
+			return err
+		case !time.Now().Before(late):
+			return fmt.Errorf("%w: %w (tried for %v, see --nats-wait), or embed one in a process of the fleet with --nats-listen", config.ErrNotReady, err, time.Duration(cfg.NATS.Wait))
+		case !said:
+			log.Warn("the NATS server does not answer yet, trying on", "error", err)
+		}
+		if err := wait.Wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// connectNATS connects to a NATS server with the credentials of the settings. name is for the server's log.
+func (p *Set) ConnectNATS(cfg *config.Loaded, url, name string, log *slog.Logger, more ...nats.Option) error {
+	opts, err := NATSOptions(cfg)
+	if err != nil {
+		return err
+	}
+	if p.Conn, err = natsd.Connect(url, name, log, append(opts, more...)...); err != nil {
+		return err
+	}
+	p.onClose(p.Conn.Close)
+	return nil
+}
+
+// natsServerTLS is the TLS configuration of an embedded server: with a certificate it accepts only TLS, and
+// with authorities it requires client certificates.
+func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
+	own, err := config.LoadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
+	if err != nil || len(own) == 0 {
+		return nil, err
+	}
+	roots, err := config.LoadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
+	if err != nil {
+		return nil, err
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: own}
+	if roots != nil {
+		t.ClientAuth, t.ClientCAs = tls.RequireAndVerifyClientCert, roots
+	}
+	return t, nil
+}
+
+// natsOptions are the credentials of a connection.
+func NATSOptions(cfg *config.Loaded) ([]nats.Option, error) {
+	token, err := config.ReadSecret("nats-token-file", cfg.NATS.TokenFile)
+	if err != nil {
+		return nil, err
+	}
+	var opts []nats.Option
+	if token != "" {
+		opts = append(opts, nats.Token(token))
+	}
+	if cfg.NATS.Creds != "" {
+		if _, err := os.Stat(cfg.NATS.Creds); err != nil {
+			return nil, config.AsSettingError(fmt.Errorf("nats-creds: %w", err))
+		}
+		opts = append(opts, nats.UserCredentials(cfg.NATS.Creds))
+	}
+	own, err := config.LoadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := config.LoadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
+	if err != nil {
+		return nil, err
+	}
+	if roots != nil || len(own) > 0 {
+		opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: own}))
+	}
+	return opts, nil
+}

@@ -1,0 +1,87 @@
+package planes
+
+import (
+	"crypto/tls"
+	"log/slog"
+
+	"penstock/internal/config"
+	"penstock/internal/obs"
+	"penstock/internal/plane/rpc"
+)
+
+// openRPC opens the request planes: the one on which this process serves, and all by which it may have to
+// call others.
+func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
+	if cfg.Command == config.Up {
+		p.RPC = rpc.NewMemPlane() // all roles are in this process
+		return nil
+	}
+	log = obs.Component(log, "rpc")
+	token, err := config.ReadSecret("rpc-token-file", cfg.RPC.TokenFile)
+	if err != nil {
+		return err
+	}
+	server, client, err := rpcTLS(cfg)
+	if err != nil {
+		return err
+	}
+	at := planeAddr{cfg.RPC.Addr, cfg.RPC.Advertise}
+	if cfg.Command.ServesCalls() && cfg.RPC.Plane != config.PlaneNATS {
+		if at, err = p.choosePlaneAddr(cfg, "rpc-addr", at, log); err != nil {
+			return err
+		}
+		p.Addr = at.listen
+		if !config.IsLoopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
+			log.Warn("the request plane listens beyond this machine without TLS, or takes any caller: give --rpc-tls-cert and --rpc-tls-key, and --rpc-tls-ca or --rpc-token-file", "addr", at.listen)
+		}
+	}
+	planes := map[string]rpc.Plane{}
+	overTCP, err := rpc.NewTCPPlane(rpc.TCPConfig{Advertise: at.advertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
+	if err != nil {
+		return err
+	}
+	p.closers = append(p.closers, overTCP.Close)
+	planes["tcp"] = overTCP
+	overHTTP, err := rpc.NewHTTPPlane(rpc.HTTPConfig{Advertise: at.advertise, ServerTLS: server, ClientTLS: client, Token: token, Log: log})
+	if err != nil {
+		return err
+	}
+	p.onClose(overHTTP.Close)
+	planes["http"], planes["https"] = overHTTP, overHTTP
+	if p.Conn != nil {
+		overNATS, err := rpc.NewNATSPlane(p.Conn, rpc.NATSPlaneConfig{Log: log})
+		if err != nil {
+			return err
+		}
+		p.onClose(overNATS.Close)
+		planes["nats"] = overNATS
+	}
+	serving := planes[cfg.RPC.Plane]
+	if serving == nil { // a frontend without NATS, which serves no calls
+		serving = overTCP
+	}
+	p.RPC = &rpc.SchemeMux{Plane: serving, ByScheme: planes}
+	return nil
+}
+
+// rpcTLS returns the TLS configurations for serving and making calls; nil is without TLS.
+func rpcTLS(cfg *config.Loaded) (server, client *tls.Config, err error) {
+	own, err := config.LoadCertificate("rpc-tls-cert", cfg.RPC.TLSCert, cfg.RPC.TLSKey)
+	if err != nil {
+		return nil, nil, err
+	}
+	roots, err := config.LoadAuthorities("rpc-tls-ca", cfg.RPC.TLSCA)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(own) > 0 {
+		server = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: own}
+		if roots != nil {
+			server.ClientAuth, server.ClientCAs = tls.RequireAndVerifyClientCert, roots
+		}
+	}
+	if roots != nil {
+		client = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: own}
+	}
+	return server, client, nil
+}
