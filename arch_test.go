@@ -26,7 +26,7 @@ var rank = map[string]int{
 	"internal/plane": 2, "internal/edge": 2, "internal/obs": 2, "internal/dispatch": 2, "internal/engine": 2,
 	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3,
 	"internal/serve": 3, "internal/replay": 3, "internal/enginemock": 3,
-	"internal/config": 4, "internal/node": 4, "internal/simcluster": 4,
+	"internal/config": 4, "internal/node": 4, "internal/doctor": 4, "internal/simcluster": 4,
 	"cmd": 5, "test": 5, "bench": 5,
 }
 
@@ -47,14 +47,18 @@ var mayImport = map[string][]string{
 	"internal/media/fetch":               {"core/media", "internal/media/probe", "internal/bounded"}, // reads media as far as necessary
 	"internal/media/pixel":               {"core/media", "internal/media/probe"},                     // decodes what was probed
 	"internal/enginemock/enginemocktest": {"internal/engine/sim", "internal/engine/enginetest"},      // the engines which its servers wrap, and test support
-	"internal/node":                      {"internal/config"},
-	"bench/feeds":                        {"bench/child"}, // measures what it starts
-	"bench/gateway":                      {"bench/child"}, // measures what it starts
-	"bench/media":                        {"bench/child"}, // measures what it starts
-	"bench/replicas":                     {"test/fleet"},  // measures what it starts
-	"test/chaos":                         {"test/fleet"},  // disturbs what it starts
-	"test/planes":                        {"test/fleet"},  // measures what it starts
-	"test/soak":                          {"test/fleet"},  // measures what it starts
+	"internal/node":                      {"internal/config", "internal/doctor"},
+	"internal/node/engines":              {"internal/config"},
+	"internal/node/planes":               {"internal/config"},
+	"internal/node/nodetest":             {"internal/config"},
+	"internal/doctor":                    {"internal/config", "internal/node/engines", "internal/node/planes"}, // opens what it checks
+	"bench/feeds":                        {"bench/child"},                                                      // measures what it starts
+	"bench/gateway":                      {"bench/child"},                                                      // measures what it starts
+	"bench/media":                        {"bench/child"},                                                      // measures what it starts
+	"bench/replicas":                     {"test/fleet"},                                                       // measures what it starts
+	"test/chaos":                         {"test/fleet"},                                                       // disturbs what it starts
+	"test/planes":                        {"test/fleet"},                                                       // measures what it starts
+	"test/soak":                          {"test/fleet"},                                                       // measures what it starts
 }
 
 // mayImportOnly restricts packages further than their layer.
@@ -64,7 +68,7 @@ var mayImportOnly = map[string][]string{
 	"internal/reload":     {},
 	"internal/strictjson": {"core/fault", "core/kv"},
 	"internal/zmtp":       {"internal/backoff"},
-	"cmd/penstock":        {"core/route", "internal/node", "internal/config", "internal/simcluster", "internal/replay", "internal/replay/", "internal/engine/sim"},
+	"cmd/penstock":        {"core/route", "internal/node", "internal/node/engines", "internal/doctor", "internal/config", "internal/edge/keys", "internal/engine", "internal/simcluster", "internal/replay", "internal/replay/", "internal/engine/sim"},
 	"internal/simcluster": {"core/", "internal/engine", "internal/engine/sim", "internal/replay"}, // machines, not services
 }
 

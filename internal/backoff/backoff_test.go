@@ -47,3 +47,19 @@ func TestEndOfContext(t *testing.T) {
 		}
 	})
 }
+
+func TestPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, asked := time.Now(), 0
+		err := Poll(t.Context(), time.Second, func() bool { asked++; return asked == 3 })
+		if took := time.Since(began); err != nil || took != 2*time.Second {
+			t.Errorf("the third answer came after %v (%v)", took, err)
+		}
+		cause := errors.New("enough")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, cause)
+		defer cancel()
+		if err := Poll(ctx, time.Second, func() bool { return false }); !errors.Is(err, cause) {
+			t.Errorf("the end of the context is %v", err)
+		}
+	})
+}

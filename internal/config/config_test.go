@@ -301,3 +301,14 @@ func FuzzFile(f *testing.F) {
 		}
 	})
 }
+
+func TestLoopback(t *testing.T) {
+	for addr, want := range map[string]bool{
+		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true,
+		"0.0.0.0:1": false, "[::]:1": false, ":1": false, "192.0.2.1:1": false, "example.org:1": false, "nonsense": false,
+	} {
+		if got := IsLoopback(addr); got != want {
+			t.Errorf("loopback(%q) = %v", addr, got)
+		}
+	}
+}

@@ -1,3 +1,5 @@
+// Package doctor checks the settings of a process, its machine, and the processes which it shares a fleet with,
+// and says for each problem what to do. It changes nothing. A running process checks its own limits with it.
 package doctor
 
 import (
@@ -73,7 +75,7 @@ func Examine(ctx context.Context, e Examination) []Finding {
 	return d.found
 }
 
-// doctor collects findings. Checks set its fields as they learn of them.
+// examiner collects findings. Checks set its fields as they learn of them.
 type examiner struct {
 	cfg  *config.Loaded
 	log  *slog.Logger

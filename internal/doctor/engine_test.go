@@ -136,7 +136,7 @@ func TestExamineUnheardEngines(t *testing.T) {
 	checkFinding(t, d.found, "events of sglang="+a.URL, CheckFail, "nobody is connected")
 }
 
-// openerOf3 opens the adapters of stubs.
+// openerOf opens the adapters of stubs.
 func openerOf(s *nodetest.Stubs) engines.AdapterOpener {
 	return func(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *engines.RemoteModel, _ *slog.Logger) (engine.Engine, error) {
 		return s.OpenStub(of, rank, ranks, m.Ref)

@@ -117,8 +117,8 @@ func checkStore(used, reserved, limit uint64) []Finding {
 	return []Finding{{check, CheckOK, fmt.Sprintf("the embedded server stores %s of %s", formatBytes(used), formatBytes(limit)), ""}}
 }
 
-// limitMonitor checks the limits of this process while it runs.
-type limitMonitor struct {
+// LimitMonitor checks the limits of this process while it runs.
+type LimitMonitor struct {
 	host   hostProbe
 	cfg    *config.Loaded
 	server *natsd.Server // nil unless NATS is embedded
@@ -126,13 +126,14 @@ type limitMonitor struct {
 	log    limitLog
 }
 
-func NewLimitMonitor(cfg *config.Loaded, p *planes.Set, log *slog.Logger) *limitMonitor {
-	return &limitMonitor{host: newHostProbe(), cfg: cfg, server: p.Server, conn: p.Conn, log: limitLog{log: log, logged: map[string]loggedLimit{}}}
+// NewLimitMonitor returns the monitor of a process with these settings and planes. It starts nothing.
+func NewLimitMonitor(cfg *config.Loaded, p *planes.Set, log *slog.Logger) *LimitMonitor {
+	return &LimitMonitor{host: newHostProbe(), cfg: cfg, server: p.Server, conn: p.Conn, log: limitLog{log: log, logged: map[string]loggedLimit{}}}
 }
 
-// logAtStart logs which limits are short when the process starts, from the doctor's checks which it can run
+// LogAtStart logs which limits are short when the process starts, from the doctor's checks which it can run
 // itself.
-func (l *limitMonitor) LogAtStart(ctx context.Context) {
+func (l *LimitMonitor) LogAtStart(ctx context.Context) {
 	found := append(l.host.checkFiles(l.cfg), l.checkStorage()...)
 	if l.conn != nil && l.server == nil {
 		found = append(found, checkJetStream(ctx, l.conn)...)
@@ -141,7 +142,7 @@ func (l *limitMonitor) LogAtStart(ctx context.Context) {
 }
 
 // checkStorage returns the findings about what this process writes on this machine.
-func (l *limitMonitor) checkStorage() (found []Finding) {
+func (l *LimitMonitor) checkStorage() (found []Finding) {
 	if dir := dataDir(l.cfg); dir != "" {
 		found = l.host.checkRoom(dir)
 	}
@@ -160,8 +161,8 @@ const (
 	limitsAgain = 10 * time.Minute
 )
 
-// runChecks checks the storage of this process, and its open files, until ctx ends.
-func (l *limitMonitor) RunChecks(ctx context.Context) error {
+// RunChecks checks the storage of this process, and its open files, until ctx ends.
+func (l *LimitMonitor) RunChecks(ctx context.Context) error {
 	tick := time.NewTicker(limitsEvery)
 	defer tick.Stop()
 	for {

@@ -64,7 +64,7 @@ func TestLimitsInOperation(t *testing.T) {
 		free.Store(1 << 40)
 		var out nodetest.LogBuffer
 		all := ""
-		w := &limitMonitor{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), logged: map[string]loggedLimit{}}}
+		w := &LimitMonitor{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), logged: map[string]loggedLimit{}}}
 		var open atomic.Uint64
 		w.host = hostProbe{
 			files: func() (uint64, bool) { return 10_000, true },

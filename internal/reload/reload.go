@@ -1,5 +1,6 @@
 // Package reload follows files which change while the process runs: keys, certificates. If a file
-// becomes unreadable or invalid, the previous content stays in use.
+// becomes unreadable or invalid, the previous content stays in use. It also replaces files so that
+// readers find the old or the new content.
 package reload
 
 import (

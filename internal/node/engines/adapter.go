@@ -22,13 +22,13 @@ import (
 	"penstock/internal/engine/vllm"
 )
 
-// adapterOpener opens the adapter of one data-parallel rank of an engine.
+// AdapterOpener opens the adapter of one data-parallel rank of an engine.
 type AdapterOpener func(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *RemoteModel, log *slog.Logger) (engine.Engine, error)
 
 // openTimeout bounds the opening of one rank of an engine that answers.
 const openTimeout = 30 * time.Second
 
-// ranksOf returns the number of data-parallel ranks of an engine, from its settings and its own report.
+// CountRanks returns the number of data-parallel ranks of an engine, from its settings and its own report.
 func CountRanks(of *config.RemoteEngine, found Facts) (int, error) {
 	if of.Ranks > 0 && found.ranks > 0 && of.Ranks != found.ranks {
 		return 0, fmt.Errorf("ranks=%d, and the engine says that it has %d data-parallel ranks: correct it, or leave it out", of.Ranks, found.ranks)
@@ -101,7 +101,7 @@ func markTransient(err error) error {
 	return err
 }
 
-// openAdapter opens the adapter of the engine's kind, within openTimeout.
+// OpenAdapter opens the adapter of the engine's kind, within openTimeout.
 func OpenAdapter(ctx context.Context, of *config.RemoteEngine, rank, ranks int, key string, m *RemoteModel, log *slog.Logger) (engine.Engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/reload"
 )
 
-// exportBuiltin writes the built-in model to a directory and returns the settings with which it is served from
+// ExportBuiltin writes the built-in model to a directory and returns the settings with which it is served from
 // there.
 func ExportBuiltin(cfg *config.Loaded, dir, family string) (*config.Loaded, error) {
 	v, err := builtinVocabulary()
@@ -57,7 +57,7 @@ func ExportBuiltin(cfg *config.Loaded, dir, family string) (*config.Loaded, erro
 	return &own, nil
 }
 
-// familyQwen2VL is the family of an exported model with media.
+// FamilyQwen2VL is the family of an exported model with media.
 const FamilyQwen2VL = "qwen2-vl"
 
 // familyFacts adds to a model's facts what makes it a model of the media family, with the built-in model's

@@ -10,14 +10,14 @@ import (
 	"penstock/internal/engine/tiny"
 )
 
-// localEngine is what every engine of this process implements.
+// Local is what every engine of this process implements.
 type Local interface {
 	engine.Engine
 	engine.KVSource
 	engine.LoadSource
 }
 
-// localModel is a model which the engines of this process serve.
+// LocalModel is a model which the engines of this process serve.
 type LocalModel struct {
 	Engines []Local // at least one
 	Pipe    *prep.Pipeline
@@ -26,7 +26,7 @@ type LocalModel struct {
 // Card returns the model's card.
 func (m *LocalModel) Card() engine.Card { return m.Engines[0].Card() }
 
-// openLocal makes the engines of all workers and the pipeline of their model, unless ctx ends first. files is
+// OpenLocal makes the engines of all workers and the pipeline of their model, unless ctx ends first. files is
 // the source of the engines' media; nil for none.
 func OpenLocal(ctx context.Context, cfg *config.Loaded, files tiny.Files) (*LocalModel, error) {
 	ref := chat.Ref{Kind: "builtin"}
@@ -47,7 +47,7 @@ func OpenLocal(ctx context.Context, cfg *config.Loaded, files tiny.Files) (*Loca
 	return m, err
 }
 
-// engineCount is how many engines run in this process.
+// Count is how many engines run in this process.
 func Count(cfg *config.Loaded) int {
 	if cfg.Command == config.Up {
 		return cfg.Engine.Workers

@@ -28,7 +28,7 @@ const (
 	sayEvery = 30 * time.Second
 )
 
-// engineFacts is what an engine's HTTP API reports of itself.
+// Facts is what an engine's HTTP API reports of itself.
 type Facts struct {
 	// model is its first model, and root what it was started with: a directory on the engine's host, or a
 	// Hugging Face hub name.
@@ -37,18 +37,20 @@ type Facts struct {
 	ranks int
 }
 
-// notReadyError is an engine that does not serve yet, and may soon.
+// NotReadyError is an engine that does not serve yet, and may soon.
 type NotReadyError struct{ Reason string }
 
+// Error implements error.
 func (e *NotReadyError) Error() string { return e.Reason }
 
-// engineProber sends simple requests to one engine.
+// Prober sends simple requests to one engine.
 type Prober struct {
 	spec *config.RemoteEngine
 	key  string
 	http *http.Client
 }
 
+// NewProber returns the prober of one engine, with its key; "" if it needs none.
 func NewProber(of *config.RemoteEngine, key string) *Prober {
 	// A key is for one server: redirects are not followed.
 	return &Prober{spec: of, key: key, http: &http.Client{
@@ -95,7 +97,7 @@ func (a *Prober) readBody(ctx context.Context, path string, read func(io.Reader)
 	return resp.StatusCode, read(resp.Body)
 }
 
-// probe asks an engine whether it serves, and what. An engine that may serve later is a *notReadyError; any
+// Probe asks an engine whether it serves, and what. An engine that may serve later is a *notReadyError; any
 // other error is for the operator.
 func (a *Prober) Probe(ctx context.Context) (Facts, error) {
 	if status, err := a.getJSON(ctx, "/health", nil); err != nil {
@@ -214,7 +216,7 @@ func (a *Prober) getText(ctx context.Context, path string) []byte {
 	return body
 }
 
-// describeError says in a few words why an engine did not answer.
+// DescribeError says in a few words why an engine did not answer.
 func DescribeError(err error) string {
 	var timeout net.Error
 	var name *net.DNSError
@@ -233,7 +235,7 @@ func DescribeError(err error) string {
 	return err.Error()
 }
 
-// version returns the engine's version; "" if it reports none.
+// Version returns the engine's version; "" if it reports none.
 func (a *Prober) Version(ctx context.Context) string {
 	var says struct {
 		Version string `json:"version"`

@@ -28,7 +28,7 @@ var (
 	_ engine.Preprocessor = embeddingEngine{}
 )
 
-// withPrompts adds prompt making to the engine if its pipeline can also encode conversations. It is the
+// WithPrompts adds prompt making to the engine if its pipeline can also encode conversations. It is the
 // frontend's own pipeline, so an engine that can do no more must not be offered as the fallback.
 func WithPrompts(e Local, pipe *prep.Pipeline) engine.Engine {
 	if pipe.Template == nil {

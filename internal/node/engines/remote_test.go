@@ -16,7 +16,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// openerOf2 opens the adapters of stubs.
+// openerOf opens the adapters of stubs.
 func openerOf(s *nodetest.Stubs) AdapterOpener {
 	return func(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *RemoteModel, _ *slog.Logger) (engine.Engine, error) {
 		return s.OpenStub(of, rank, ranks, m.Ref)

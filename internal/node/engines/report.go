@@ -13,7 +13,7 @@ import (
 	"penstock/internal/obs"
 )
 
-// engineMetrics reports the remote engines as their adapters see them; it collects at each scrape. Counters
+// collector reports the remote engines as their adapters see them; it collects at each scrape. Counters
 // restart when an engine is reopened.
 type collector struct {
 	// engines is nil if no engine is remote: then nothing is collected.
@@ -31,7 +31,8 @@ type adapterMetric struct {
 
 var _ prometheus.Collector = (*collector)(nil)
 
-func NewCollector(of *Supervisor) *collector {
+// NewCollector returns the metrics of a supervisor's engines; of nil, only their descriptions.
+func NewCollector(of *Supervisor) prometheus.Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(obs.Namespace+"_engine_"+name, help, append([]string{"engine"}, labels...), nil)
 	}
@@ -98,7 +99,7 @@ func (m *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// statsOf returns an adapter's counters.
+// StatsOf returns an adapter's counters.
 func StatsOf(e engine.Engine) (remote.Stats, bool) {
 	if src, ok := e.(interface{ Stats() remote.Stats }); ok {
 		return src.Stats(), true

@@ -14,7 +14,7 @@ import (
 	"penstock/internal/engine/sim"
 )
 
-// openSimEngines makes simulated engines. They share their output text; each has its own jitter.
+// OpenSim makes simulated engines. They share their output text; each has its own jitter.
 func OpenSim(cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef) ([]Local, error) {
 	simulated, err := cfg.ResolveSimulation()
 	if err != nil {

@@ -1,3 +1,5 @@
+// Package engines opens the engines which the settings name: those of this process, and those which run as other
+// programs, which its Supervisor finds, opens, serves and opens again.
 package engines
 
 import (
@@ -21,7 +23,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// supervisor serves the engines of this process which run as other programs. Each connects and disconnects
+// Supervisor serves the engines of this process which run as other programs. Each connects and disconnects
 // independently: none waits for another, and one that appears late is added then.
 type Supervisor struct {
 	cfg SupervisorConfig
@@ -38,7 +40,7 @@ type Supervisor struct {
 	}
 }
 
-// supervisorConfig configures a supervisor.
+// SupervisorConfig configures a supervisor.
 type SupervisorConfig struct {
 	Settings *config.Loaded
 	Epoch    uint64 // the lowest epoch of workers
@@ -55,7 +57,7 @@ type SupervisorConfig struct {
 	Log            *slog.Logger
 }
 
-// rankConfig describes one data-parallel rank of an open engine to its worker.
+// RankConfig describes one data-parallel rank of an open engine to its worker.
 type RankConfig struct {
 	ID          kv.WorkerID
 	Epoch       uint64
@@ -67,7 +69,7 @@ type RankConfig struct {
 	Aliases []string
 }
 
-// remoteEngine is one remote engine, with a worker for each of its data-parallel ranks. EngineAsking and the
+// remoteEngine is one remote engine, with a worker for each of its data-parallel ranks. StateAsking and the
 // constants after it are its states.
 type remoteEngine struct {
 	set   *Supervisor
@@ -108,7 +110,7 @@ const (
 	EventsNo      = "no"      // nothing except the routers' predictions
 )
 
-// EngineStatus is the status of a remote engine.
+// Status is the status of a remote engine.
 type Status struct {
 	Kind   string `json:"kind"` // one of config.RemoteKinds
 	URL    string `json:"url"`
@@ -138,7 +140,7 @@ type Status struct {
 // Name names an engine for people.
 func (s *Status) Name() string { return s.Kind + "=" + s.URL }
 
-// newSupervisor makes the supervisor of the settings' remote engines.
+// NewSupervisor makes the supervisor of the settings' remote engines.
 func NewSupervisor(cfg SupervisorConfig) *Supervisor {
 	if cfg.OpenAdapter == nil {
 		cfg.OpenAdapter = OpenAdapter
@@ -159,7 +161,7 @@ func NewSupervisor(cfg SupervisorConfig) *Supervisor {
 	return r
 }
 
-// runners returns the services of all engines.
+// Runners returns the services of all engines.
 func (r *Supervisor) Runners() []func(context.Context) error {
 	var all []func(context.Context) error
 	for _, e := range r.all {
@@ -203,14 +205,14 @@ func (r *Supervisor) keepPipeline(pipe *prep.Pipeline) {
 	r.mu.pipes[pipe.Digest] = pipe
 }
 
-// pipeline returns the pipeline of a digest; nil if no engine here has it.
+// Pipeline returns the pipeline of a digest; nil if no engine here has it.
 func (r *Supervisor) Pipeline(digest string) *prep.Pipeline {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.pipes[digest]
 }
 
-// engineStatuses returns the status of all engines.
+// Statuses returns the status of all engines.
 func (r *Supervisor) Statuses() []Status {
 	var all []Status
 	for _, e := range r.all {
@@ -219,7 +221,7 @@ func (r *Supervisor) Statuses() []Status {
 	return all
 }
 
-// workers returns the workers of all engines which serve.
+// Workers returns the workers of all engines which serve.
 func (r *Supervisor) Workers() (all []*worker.Worker) {
 	for _, e := range r.all {
 		for _, w := range e.currentWorkers() {
@@ -229,7 +231,7 @@ func (r *Supervisor) Workers() (all []*worker.Worker) {
 	return all
 }
 
-// announceReady ends the start: from now on an engine that cannot be used as the settings say is retried.
+// AnnounceReady ends the start: from now on an engine that cannot be used as the settings say is retried.
 func (r *Supervisor) AnnounceReady() { r.announced.Store(true) }
 
 // hasPending reports whether an engine may still turn out to serve at once.
@@ -253,7 +255,7 @@ func (r *Supervisor) countServing() map[string]int {
 	return models
 }
 
-// awaitServing returns when at least one engine serves, and so does every other which answers. seen reports
+// AwaitServing returns when at least one engine serves, and so does every other which answers. seen reports
 // whether the given number of workers of a model can receive requests.
 func (r *Supervisor) AwaitServing(ctx context.Context, seen func(model string, workers int) bool) error {
 	limit := time.Duration(r.cfg.Settings.Engine.Wait)
@@ -545,7 +547,7 @@ func (e *remoteEngine) setServing(card engine.Card, workers []rankWorker, o *ope
 	}
 }
 
-// eventsOf returns the source of what routers know of an engine's cache.
+// EventsOf returns the source of what routers know of an engine's cache.
 func EventsOf(e engine.Engine) string {
 	if _, ok := e.(engine.KVSource); !ok {
 		return EventsNo

@@ -17,7 +17,7 @@ import (
 	"penstock/internal/media/shm"
 )
 
-// openTinyEngines makes engines which compute a model on the CPU and share its weights.
+// openTiny makes engines which compute a model on the CPU and share its weights.
 func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]Local, error) {
 	tc := tinyConfig(cfg)
 	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), MemoryLimit()
@@ -104,7 +104,7 @@ func explainMemory(err error) error {
 	return fmt.Errorf("%w; lower --kv-cache-blocks or --workers", err)
 }
 
-// estimateMemory returns what the engines of the built-in model would reserve, as the error of a machine with
+// EstimateMemory returns what the engines of the built-in model would reserve, as the error of a machine with
 // almost no memory. It reserves nothing.
 func EstimateMemory(ctx context.Context, cfg *config.Loaded) error {
 	vocabulary, err := builtinVocabulary()
@@ -126,7 +126,7 @@ func openSegment(name string, size int) ([]byte, func(), error) {
 	return m.Bytes(), func() { _ = m.Close() }, nil // readers have copied the data
 }
 
-// mediaLimits are the limits of one decoded object.
+// MediaLimits are the limits of one decoded object.
 func MediaLimits(cfg *config.Loaded) pixel.Limits {
 	return pixel.Limits{Bytes: int(cfg.Media.MaxBytes), Pixels: int(cfg.Media.MaxPixels)}
 }

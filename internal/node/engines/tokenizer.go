@@ -23,7 +23,7 @@ import (
 	"penstock/internal/serve/frontend"
 )
 
-// remoteModel is the local tokenizer, template and facts of a remote engine's model, as far as they are here.
+// RemoteModel is the local tokenizer, template and facts of a remote engine's model, as far as they are here.
 type RemoteModel struct {
 	Ref engine.TokenizerRef
 	// pipe makes prompts as the engine does, and own is the tokenizer's pipeline for any kind of engine; nil
@@ -36,7 +36,7 @@ type RemoteModel struct {
 	enginePrompts bool
 }
 
-// passRemedy says how to serve an engine whose tokenizer cannot be used here.
+// PassRemedy says how to serve an engine whose tokenizer cannot be used here.
 const PassRemedy = "have the engine make the tokens with mode=pass"
 
 // noteText is the note with its remedy; "" if there is none.
@@ -47,7 +47,7 @@ func (m *RemoteModel) noteText() string {
 	return m.Note + ": " + m.Remedy
 }
 
-// resolveModel finds the tokenizer of an engine's model, and its pipeline as the engine serves it.
+// ResolveModel finds the tokenizer of an engine's model, and its pipeline as the engine serves it.
 func ResolveModel(of *config.RemoteEngine, found Facts, cfg *config.Loaded) (RemoteModel, error) {
 	m, err := resolveTokenizer(of, found, cfg.HubCacheDir())
 	m.own = m.pipe
@@ -138,7 +138,7 @@ func openTokenizerDir(dir string) (RemoteModel, error) {
 // scripts, marks, spaces.
 const probeText = "Water flows downhill: 1234567 litres, 3.14159%; naïve café, Grüße, вода течёт, 水が流れる, 물 🙂\n\n\t\tfor (int i=0; i<n; ++i) { x_1 += \"a b  c\"; }\n"
 
-// checkTokenizer compares the tokenizer here with the engine's, if the engine tokenizes texts. With a
+// CheckTokenizer compares the tokenizer here with the engine's, if the engine tokenizes texts. With a
 // different tokenizer every prefix prediction would be wrong and every prompt a different text, without any
 // error. A different chat template is no error: the prompt follows the template here, and note says what that
 // means.

@@ -1,3 +1,4 @@
+// Package nodetest has doubles of engines that run outside Penstock, and settings, for tests.
 package nodetest
 
 import (
@@ -27,7 +28,7 @@ import (
 	"penstock/internal/enginemock"
 )
 
-// settingsOf loads the settings of a command from variables without their prefix.
+// LoadSettings loads the settings of a command from variables without their prefix.
 func LoadSettings(t testing.TB, command config.Command, env ...string) *config.Loaded {
 	t.Helper()
 	for i := range env {
@@ -40,7 +41,7 @@ func LoadSettings(t testing.TB, command config.Command, env ...string) *config.L
 	return cfg
 }
 
-// writeSmallCheckpoint writes a checkpoint for a simulated model: everything except the weights.
+// WriteCheckpoint writes a checkpoint for a simulated model: everything except the weights.
 func WriteCheckpoint(t *testing.T, configJSON, generation string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,13 +59,13 @@ func WriteCheckpoint(t *testing.T, configJSON, generation string) string {
 	return dir
 }
 
-// smallConfig returns the settings of a small built-in model.
+// SmallSettings returns the settings of a small built-in model.
 func SmallSettings(t testing.TB) *config.Loaded {
 	t.Helper()
 	return LoadSettings(t, config.Up, "KV_CACHE_BLOCKS=40", "MAX_NUM_SEQS=16", "WORKERS=1")
 }
 
-// fakeEngine mocks a remote engine: it reports over HTTP what it serves.
+// FakeEngine mocks a remote engine: it reports over HTTP what it serves.
 type FakeEngine struct {
 	*httptest.Server
 	Loading atomic.Bool
@@ -72,7 +73,7 @@ type FakeEngine struct {
 	Models  string // JSON of /v1/models
 }
 
-// startFakeEngine starts a fake engine which serves a model whose files are at root.
+// StartFakeEngine starts a fake engine which serves a model whose files are at root.
 func StartFakeEngine(t *testing.T, model, root string) *FakeEngine {
 	t.Helper()
 	o := &FakeEngine{Models: fmt.Sprintf(`{"data":[{"id":"lora","parent":%q},{"id":%q,"root":%q}]}`, model, model, root)}
@@ -95,7 +96,7 @@ func StartFakeEngine(t *testing.T, model, root string) *FakeEngine {
 	return o
 }
 
-// remoteStub is the adapter of an engine, around a simulated one.
+// StubAdapter is the adapter of an engine, around a simulated one.
 type StubAdapter struct {
 	*sim.Engine
 	ReportedCard engine.Card
@@ -104,10 +105,16 @@ type StubAdapter struct {
 	Shift        kv.Token // added to the tokens which the engine makes of texts
 }
 
-func (s *StubAdapter) Card() engine.Card          { return s.ReportedCard }
-func (s *StubAdapter) Stats() remote.Stats        { return remote.Stats{Gaps: 1, Connected: !s.Unheard} }
+// Card implements engine.Engine.
+func (s *StubAdapter) Card() engine.Card { return s.ReportedCard }
+
+// Stats returns the counters of an adapter.
+func (s *StubAdapter) Stats() remote.Stats { return remote.Stats{Gaps: 1, Connected: !s.Unheard} }
+
+// Warnings implements engine.WarningSource.
 func (s *StubAdapter) Warnings() []engine.Warning { return slices.Clone(s.Problems) }
 
+// Preprocess implements engine.Preprocessor.
 func (s *StubAdapter) Preprocess(_ context.Context, req *engine.PreprocessRequest) (*engine.Preprocessed, error) {
 	pipe, err := chat.Open(chat.Ref{Kind: "builtin"})
 	if err != nil {
@@ -121,7 +128,7 @@ func (s *StubAdapter) Preprocess(_ context.Context, req *engine.PreprocessReques
 	return p, nil
 }
 
-// stubs makes adapters which report what is on the wire, as the real ones do. change may alter each.
+// Stubs makes adapters which report what is on the wire, as the real ones do. change may alter each.
 type Stubs struct {
 	mu     sync.Mutex
 	Made   []string // "kind url rank/ranks"
@@ -129,7 +136,7 @@ type Stubs struct {
 	Refuse func(of *config.RemoteEngine) error
 }
 
-// openStub opens the adapter of one rank of an engine whose model has the tokenizer ref.
+// OpenStub opens the adapter of one rank of an engine whose model has the tokenizer ref.
 func (s *Stubs) OpenStub(of *config.RemoteEngine, rank, ranks int, ref engine.TokenizerRef) (engine.Engine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,25 +179,27 @@ func (s *Stubs) OpenStub(of *config.RemoteEngine, rank, ranks int, ref engine.To
 	return stub, nil
 }
 
-// lockedBuffer is a log that can be read while it is written.
+// LogBuffer is a log that can be read while it is written.
 type LogBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
+// Write implements io.Writer.
 func (b *LogBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.Write(p)
 }
 
+// String returns what was written.
 func (b *LogBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
 
-// startEngineMock runs an engine mock of the model in dir, and returns its value of --engine.
+// StartEngineMock runs an engine mock of the model in dir, and returns its value of --engine.
 func StartEngineMock(t *testing.T, dialect enginemock.Dialect, dir string, change func(*enginemock.Config)) (spec string, s *enginemock.Server) {
 	t.Helper()
 	pipe, err := chat.Open(chat.Ref{Kind: "dir", Dir: dir})

@@ -39,9 +39,9 @@ func (p *Set) dialNATS(ctx context.Context, cfg *config.Loaded, log *slog.Logger
 	}
 }
 
-// connectNATS connects to a NATS server with the credentials of the settings. name is for the server's log.
+// ConnectNATS connects to a NATS server with the credentials of the settings. name is for the server's log.
 func (p *Set) ConnectNATS(cfg *config.Loaded, url, name string, log *slog.Logger, more ...nats.Option) error {
-	opts, err := NATSOptions(cfg)
+	opts, err := natsOptions(cfg)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
 }
 
 // natsOptions are the credentials of a connection.
-func NATSOptions(cfg *config.Loaded) ([]nats.Option, error) {
+func natsOptions(cfg *config.Loaded) ([]nats.Option, error) {
 	token, err := config.ReadSecret("nats-token-file", cfg.NATS.TokenFile)
 	if err != nil {
 		return nil, err

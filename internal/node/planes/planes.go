@@ -1,3 +1,4 @@
+// Package planes opens the planes which the settings name: NATS, the event plane, the request plane, discovery.
 package planes
 
 import (
@@ -18,7 +19,7 @@ import (
 	"penstock/internal/serve/worker"
 )
 
-// planes are the connections of a process to others. Fields not reached before an error are zero.
+// Set are the connections of a process to others. Fields not reached before an error are zero.
 type Set struct {
 	Server   *natsd.Server // nil unless NATS is embedded
 	Conn     *nats.Conn    // nil without NATS
@@ -39,7 +40,7 @@ type Set struct {
 // deregisterTimeout bounds the removal of registrations.
 const deregisterTimeout = 10 * time.Second
 
-// openPlanes opens what the settings name. The caller closes the planes even after an error.
+// Open opens what the settings name. The caller closes the planes even after an error.
 func Open(ctx context.Context, cfg *config.Loaded, log *slog.Logger) (*Set, error) {
 	p := &Set{}
 	if err := p.openNATS(ctx, cfg, log); err != nil {
@@ -130,6 +131,7 @@ func (p *Set) openBus(cfg *config.Loaded, log *slog.Logger) error {
 	return err
 }
 
+// OpenRegistry opens discovery.
 func (p *Set) OpenRegistry(cfg *config.Loaded, log *slog.Logger) error {
 	log = obs.Component(log, "disco")
 	discovery := cfg.Fleet.Discovery
@@ -176,7 +178,7 @@ func (p *Set) removeStaleRegistrations(ctx context.Context, cfg *config.Loaded) 
 	return registry.PurgeInstances(ctx)
 }
 
-// natsURL is where others reach the embedded NATS server; "" if they cannot.
+// NATSURL is where others reach the embedded NATS server; "" if they cannot.
 func (p *Set) NATSURL() string {
 	if p.Server == nil {
 		return ""
@@ -184,7 +186,7 @@ func (p *Set) NATSURL() string {
 	return p.Server.URL()
 }
 
-// registerMetrics registers the counters of what the planes lost or could not read.
+// RegisterMetrics registers the counters of what the planes lost or could not read.
 func (p *Set) RegisterMetrics(m *obs.Metrics) {
 	count := func(name, help string, lost func() uint64) {
 		if lost == nil {

@@ -9,7 +9,7 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// openRPC opens the request planes: the one on which this process serves, and all by which it may have to
+// OpenRPC opens the request planes: the one on which this process serves, and all by which it may have to
 // call others.
 func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
 	if cfg.Command == config.Up {

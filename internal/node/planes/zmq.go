@@ -18,7 +18,7 @@ import (
 	"penstock/internal/zmtp"
 )
 
-// kindEvents is the registration kind of processes which publish over ZeroMQ.
+// KindEvents is the registration kind of processes which publish over ZeroMQ.
 const KindEvents disco.Kind = "events"
 
 // zmqMeta is the Meta of such a registration, whose Addr is where the process publishes.
@@ -119,7 +119,7 @@ func (p *Set) openMesh(ctx context.Context, cfg *config.Loaded, log *slog.Logger
 	return nil
 }
 
-// zmqFixed returns the peers which the settings name.
+// FixedPeers returns the peers which the settings name.
 func FixedPeers(cfg *config.Loaded) (fixed []bus.ZMQPeer, err error) {
 	for _, addr := range cfg.Events.Peers {
 		events, replay, err := zmqEndpoints(addr)
@@ -165,7 +165,7 @@ func replaceHost(e zmtp.Endpoint, host string) (zmtp.Endpoint, error) {
 	return at, nil
 }
 
-// zmqPeers parses the registrations of other processes of the namespace.
+// RegisteredPeers parses the registrations of other processes of the namespace.
 func RegisteredPeers(set []disco.Instance, self disco.Instance, log *slog.Logger) (peers []bus.ZMQPeer) {
 	for _, in := range set {
 		if in.ID == self.ID || in.Namespace != self.Namespace {
