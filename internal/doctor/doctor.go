@@ -72,7 +72,7 @@ func Examine(ctx context.Context, e Examination) []Finding {
 		d.checkFleet(ctx)
 	}
 	d.checkServer(ctx, e.Server)
-	return d.found
+	return d.findings
 }
 
 // examiner collects findings. Checks set its fields as they learn of them.
@@ -85,19 +85,22 @@ type examiner struct {
 	ownKey      string
 	openAdapter engines.AdapterOpener // to engines which run outside Penstock
 	host        hostProbe
-	found       []Finding
+	findings
 }
 
-func (d *examiner) reportOK(check, format string, args ...any) {
-	d.found = append(d.found, Finding{check, CheckOK, fmt.Sprintf(format, args...), ""})
+// findings are the results of checks.
+type findings []Finding
+
+func (f *findings) reportOK(check, format string, args ...any) {
+	*f = append(*f, Finding{check, CheckOK, fmt.Sprintf(format, args...), ""})
 }
 
-func (d *examiner) reportWarning(check, remedy, format string, args ...any) {
-	d.found = append(d.found, Finding{check, CheckWarn, fmt.Sprintf(format, args...), remedy})
+func (f *findings) reportWarning(check, remedy, format string, args ...any) {
+	*f = append(*f, Finding{check, CheckWarn, fmt.Sprintf(format, args...), remedy})
 }
 
-func (d *examiner) reportFailure(check, remedy, format string, args ...any) {
-	d.found = append(d.found, Finding{check, CheckFail, fmt.Sprintf(format, args...), remedy})
+func (f *findings) reportFailure(check, remedy, format string, args ...any) {
+	*f = append(*f, Finding{check, CheckFail, fmt.Sprintf(format, args...), remedy})
 }
 
 // checkSettings checks the configuration itself. A configuration that was loaded is valid.

@@ -339,7 +339,7 @@ func TestExaminePorts(t *testing.T) {
 	ports := func() []Finding {
 		d := &examiner{cfg: cfg, http: http.Client{Timeout: 100 * time.Millisecond}}
 		d.checkPorts(t.Context())
-		return d.found
+		return d.findings
 	}
 	if runtime.GOOS == "linux" {
 		// This process runs the same program as the doctor, as a running Penstock does.

@@ -24,17 +24,17 @@ const eventListenTime = 2 * time.Second
 func (d *examiner) checkEngines(ctx context.Context) {
 	var wait sync.WaitGroup
 	all := d.cfg.RemoteEngines()
-	found := make([][]Finding, len(all))
+	found := make([]findings, len(all))
 	for i := range all {
 		wait.Go(func() {
 			one := examiner{cfg: d.cfg, log: d.log, openAdapter: d.openAdapter}
 			one.checkEngine(ctx, &all[i])
-			found[i] = one.found
+			found[i] = one.findings
 		})
 	}
 	wait.Wait()
 	for _, f := range found {
-		d.found = append(d.found, f...)
+		d.findings = append(d.findings, f...)
 	}
 }
 

@@ -46,16 +46,16 @@ func TestExamineEngines(t *testing.T) {
 		log: slog.New(slog.DiscardHandler), openAdapter: openerOf(s),
 	}
 	d.checkEngines(t.Context())
-	checkFinding(t, d.found, "engine vllm="+a.URL, CheckOK, "vllm serves m")
-	checkFinding(t, d.found, "replay of vllm="+a.URL, CheckFail, "connection refused")
-	checkFinding(t, d.found, "tokenizer of vllm="+a.URL, CheckOK, dir)
-	checkFinding(t, d.found, "adapter of vllm="+a.URL, CheckOK, "m with 256 blocks of 16 tokens")
-	checkFinding(t, d.found, "events of vllm="+a.URL, CheckOK, "followed for 2s")
-	checkFinding(t, d.found, "tokenizer of vllm="+b.URL, CheckWarn, "org/model")
-	checkFinding(t, d.found, "events of vllm="+b.URL, CheckWarn, "guessed")
-	checkFinding(t, d.found, "no_cached_tokens of vllm="+b.URL, CheckWarn, "no cached tokens are reported")
-	checkFinding(t, d.found, "engine sglang="+down.URL, CheckFail, "loading (503)")
-	checkFinding(t, d.found, "engine trtllm="+a.URL+"/x", CheckFail, "is the path of the URL right")
+	checkFinding(t, d.findings, "engine vllm="+a.URL, CheckOK, "vllm serves m")
+	checkFinding(t, d.findings, "replay of vllm="+a.URL, CheckFail, "connection refused")
+	checkFinding(t, d.findings, "tokenizer of vllm="+a.URL, CheckOK, dir)
+	checkFinding(t, d.findings, "adapter of vllm="+a.URL, CheckOK, "m with 256 blocks of 16 tokens")
+	checkFinding(t, d.findings, "events of vllm="+a.URL, CheckOK, "followed for 2s")
+	checkFinding(t, d.findings, "tokenizer of vllm="+b.URL, CheckWarn, "org/model")
+	checkFinding(t, d.findings, "events of vllm="+b.URL, CheckWarn, "guessed")
+	checkFinding(t, d.findings, "no_cached_tokens of vllm="+b.URL, CheckWarn, "no cached tokens are reported")
+	checkFinding(t, d.findings, "engine sglang="+down.URL, CheckFail, "loading (503)")
+	checkFinding(t, d.findings, "engine trtllm="+a.URL+"/x", CheckFail, "is the path of the URL right")
 }
 
 // TestExamineBadTokenizers: the remedy for an unusable tokenizer differs from what failed, and works.
@@ -74,8 +74,8 @@ func TestExamineBadTokenizers(t *testing.T) {
 		d := &examiner{cfg: nodetest.LoadSettings(t, config.Up, "ENGINE=vllm="+c.engine), log: slog.New(slog.DiscardHandler), openAdapter: openerOf(&nodetest.Stubs{})}
 		d.checkEngines(t.Context())
 		at, _, _ := strings.Cut(c.engine, ",")
-		checkFinding(t, d.found, "tokenizer of vllm="+at, c.status, c.detail)
-		if f := findFinding(t, d.found, "tokenizer of vllm="+at); !strings.Contains(f.Remedy, c.remedy) {
+		checkFinding(t, d.findings, "tokenizer of vllm="+at, c.status, c.detail)
+		if f := findFinding(t, d.findings, "tokenizer of vllm="+at); !strings.Contains(f.Remedy, c.remedy) {
 			t.Errorf("%s: the remedy is %q", c.engine, f.Remedy)
 		}
 	}
@@ -116,11 +116,11 @@ func TestExamineWrongPorts(t *testing.T) {
 			}
 			of := d.cfg.RemoteEngines()[0]
 			got := d.checkEndpoints(t.Context(), &of, 1)
-			if (got == eventsUnreached) != slices.Contains(c.wrong, "events") || len(d.found) != len(c.wrong) {
-				t.Errorf("%v: %+v", got, d.found)
+			if (got == eventsUnreached) != slices.Contains(c.wrong, "events") || len(d.findings) != len(c.wrong) {
+				t.Errorf("%v: %+v", got, d.findings)
 			}
 			for _, name := range c.wrong {
-				checkFinding(t, d.found, name+" of vllm="+a.URL, CheckFail, "cannot be followed")
+				checkFinding(t, d.findings, name+" of vllm="+a.URL, CheckFail, "cannot be followed")
 			}
 		})
 	}
@@ -133,7 +133,7 @@ func TestExamineUnheardEngines(t *testing.T) {
 	s := &nodetest.Stubs{Change: func(_ *config.RemoteEngine, s *nodetest.StubAdapter) { s.Unheard = true }}
 	d := &examiner{cfg: nodetest.LoadSettings(t, config.Up, "ENGINE=sglang="+a.URL+",model-path="+nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")), log: slog.New(slog.DiscardHandler), openAdapter: openerOf(s)}
 	d.checkEngines(t.Context())
-	checkFinding(t, d.found, "events of sglang="+a.URL, CheckFail, "nobody is connected")
+	checkFinding(t, d.findings, "events of sglang="+a.URL, CheckFail, "nobody is connected")
 }
 
 // openerOf opens the adapters of stubs.

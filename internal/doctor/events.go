@@ -7,7 +7,6 @@ import (
 	"penstock/internal/node/planes"
 
 	"penstock/internal/config"
-	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
 )
 
@@ -22,26 +21,17 @@ func (d *examiner) checkEventPlane(ctx context.Context, p *planes.Set, cfg *conf
 	}
 	loopbacks := map[string]disco.Instance{} // of other hosts, by address
 	if cfg.Fleet.Discovery != config.DiscoveryStatic {
-		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-		defer cancel()
-		var found []bus.ZMQPeer
-		come := false
-		err := p.Registry.Watch(ctx, planes.KindEvents, func(set []disco.Instance) {
-			if !come {
-				come, found = true, planes.RegisteredPeers(set, disco.Instance{Namespace: cfg.Fleet.Namespace}, d.log)
-				for _, in := range set {
-					if onOtherHost(&in) && isLoopbackURL(in.Addr) {
-						loopbacks[in.Addr] = in
-					}
-				}
-			}
-			cancel()
-		})
-		if err != nil || !come {
+		set, known := listInstances(ctx, p.Registry, planes.KindEvents)
+		if !known {
 			d.reportFailure(check, "look at the store, and at the network between", "discovery did not tell who publishes within %v", checkTimeout)
 			return
 		}
-		peers = append(found, peers...)
+		for _, in := range set {
+			if onOtherHost(&in) && isLoopbackURL(in.Addr) {
+				loopbacks[in.Addr] = in
+			}
+		}
+		peers = append(planes.RegisteredPeers(set, disco.Instance{Namespace: cfg.Fleet.Namespace}, d.log), peers...)
 	}
 	deaf := 0
 	for i, peer := range peers {

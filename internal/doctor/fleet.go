@@ -35,7 +35,7 @@ func (d *examiner) checkFleet(ctx context.Context) {
 		return
 	}
 	if p.Conn != nil {
-		d.found = append(d.found, checkJetStream(ctx, p.Conn)...)
+		d.checkJetStream(ctx, p.Conn)
 		if d.cfg.Events.Plane != config.PlaneZMQ {
 			d.checkSnapshots(ctx, p.Conn)
 		}
@@ -116,56 +116,49 @@ func (d *examiner) connectNATS(p *planes.Set) bool {
 }
 
 // checkJetStream checks that JetStream is available and has room, and that our streams exist.
-func checkJetStream(ctx context.Context, conn *nats.Conn) (found []Finding) {
-	const look = "look into the log of the NATS server"
+func (f *findings) checkJetStream(ctx context.Context, conn *nats.Conn) {
+	const check, look = "jetstream", "look into the log of the NATS server"
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	js, err := jetstream.New(conn)
-	if err != nil {
-		return []Finding{{"jetstream", CheckFail, err.Error(), look}}
+	var info *jetstream.AccountInfo
+	if err == nil {
+		info, err = js.AccountInfo(ctx)
 	}
-	info, err := js.AccountInfo(ctx)
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		return []Finding{{"jetstream", CheckFail, "the server has no JetStream for us", "start the server with JetStream (nats-server -js), and for this account"}}
+		f.reportFailure(check, "start the server with JetStream (nats-server -js), and for this account", "the server has no JetStream for us")
+		return
 	case err != nil:
-		return []Finding{{"jetstream", CheckFail, err.Error(), look}}
+		f.reportFailure(check, look, "%v", err)
+		return
 	}
 	used, limit := info.Store, info.Limits.MaxStore
 	if limit > 0 && float64(used) > nearlyFull*float64(limit) {
-		found = append(found, Finding{
-			"jetstream", CheckWarn, fmt.Sprintf("%s of %s are used: when it is full, events are lost", formatBytes(used), formatBytes(uint64(limit))),
-			"give the account or the server more room, or shorten what streams keep",
-		})
+		f.reportWarning(check, "give the account or the server more room, or shorten what streams keep", "%s of %s are used: when it is full, events are lost", formatBytes(used), formatBytes(uint64(limit)))
 	} else {
-		found = append(found, Finding{"jetstream", CheckOK, fmt.Sprintf("%s are stored in %d streams", formatBytes(used), info.Streams), ""})
+		f.reportOK(check, "%s are stored in %d streams", formatBytes(used), info.Streams)
 	}
 	streams := js.ListStreams(ctx)
 	for s := range streams.Info() {
-		found = append(found, checkStream(s)...)
+		f.checkStream(s)
 	}
 	if err := streams.Err(); err != nil {
-		found = append(found, Finding{"streams", CheckWarn, fmt.Sprintf("they cannot be listed: %v", err), look})
+		f.reportWarning("streams", look, "they cannot be listed: %v", err)
 	}
-	return found
 }
 
 // checkStream checks one stream's room, and the server's clock by the stream's timestamp.
-func checkStream(s *jetstream.StreamInfo) (found []Finding) {
+func (f *findings) checkStream(s *jetstream.StreamInfo) {
 	check := "stream " + s.Config.Name
 	if s.Config.MaxBytes > 0 && s.Config.Discard == jetstream.DiscardNew && float64(s.State.Bytes) > nearlyFull*float64(s.Config.MaxBytes) {
-		return []Finding{{
-			check, CheckWarn, fmt.Sprintf("%s of %s are used: when it is full, writing fails", formatBytes(s.State.Bytes), formatBytes(uint64(s.Config.MaxBytes))),
-			"remove what is old, or give the stream more room",
-		}}
+		f.reportWarning(check, "remove what is old, or give the stream more room", "%s of %s are used: when it is full, writing fails", formatBytes(s.State.Bytes), formatBytes(uint64(s.Config.MaxBytes)))
+		return
 	}
 	if apart := time.Since(s.TimeStamp).Abs(); !s.TimeStamp.IsZero() && apart > maxSkew {
-		found = append(found, Finding{
-			"clock", CheckWarn, fmt.Sprintf("the clocks of this machine and of the NATS server are %v apart", apart.Round(time.Second)),
-			"keep the clocks of all machines right with NTP",
-		})
+		f.reportWarning("clock", clockRemedy, "the clocks of this machine and of the NATS server are %v apart", apart.Round(time.Second))
 	}
-	return append(found, Finding{check, CheckOK, fmt.Sprintf("%d messages, %s, %d readers", s.State.Msgs, formatBytes(s.State.Bytes), s.State.Consumers), ""})
+	f.reportOK(check, "%d messages, %s, %d readers", s.State.Msgs, formatBytes(s.State.Bytes), s.State.Consumers)
 }
 
 // discoverWorkers reads the workers of the settings' namespace and component from discovery. It first checks
@@ -204,20 +197,14 @@ func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *conf
 		d.reportFailure("discovery", "correct --discovery", "%v", err)
 		return nil, false
 	}
-	come := false
-	err := p.Registry.Watch(ctx, disco.KindWorker, func(all []disco.Instance) {
-		if come = true; ctx.Err() != nil {
-			return
+	all, known := listInstances(ctx, p.Registry, disco.KindWorker)
+	for _, in := range all {
+		if in.Namespace == cfg.Fleet.Namespace && in.Component == cfg.Fleet.Component {
+			set = append(set, in)
 		}
-		for _, in := range all {
-			if in.Namespace == cfg.Fleet.Namespace && in.Component == cfg.Fleet.Component {
-				set = append(set, in)
-			}
-		}
-		cancel()
-	})
+	}
 	switch {
-	case err != nil || !come:
+	case !known:
 		d.reportFailure("discovery", "look at the store, and at the network between", "it did not tell within %v", checkTimeout)
 		return nil, false
 	case len(set) == 0:
@@ -226,6 +213,19 @@ func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *conf
 		d.reportOK("discovery", "%d workers are registered in namespace %s, component %s", len(set), cfg.Fleet.Namespace, cfg.Fleet.Component)
 	}
 	return set, true
+}
+
+// listInstances returns the instances of a kind; known is false if discovery did not tell within checkTimeout.
+func listInstances(ctx context.Context, registry disco.Registry, kind disco.Kind) (set []disco.Instance, known bool) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	err := registry.Watch(ctx, kind, func(all []disco.Instance) {
+		if !known {
+			set, known = all, true
+		}
+		cancel()
+	})
+	return set, known && err == nil
 }
 
 // checkWorker checks one worker: its registration, its card against the earlier cards of its model, and

@@ -31,7 +31,7 @@ const (
 
 // checkMachine checks the limits of this machine which processes run into.
 func (d *examiner) checkMachine() {
-	d.found = append(d.found, d.host.checkFiles(d.cfg)...)
+	d.findings = append(d.findings, d.host.checkFiles(d.cfg)...)
 	d.checkSharedMemory()
 	d.checkDataDir()
 	if now := time.Now(); now.Year() < firstYear {
@@ -69,7 +69,7 @@ func (d *examiner) checkDataDir() {
 	if len(found) == 0 {
 		d.reportOK("data-dir", "%s can be written", dir)
 	}
-	d.found = append(d.found, found...)
+	d.findings = append(d.findings, found...)
 }
 
 // checkMemory compares what the engines of the settings will reserve with the available memory. For a

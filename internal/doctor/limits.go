@@ -31,7 +31,7 @@ func newHostProbe() hostProbe { return hostProbe{files: fileLimit, open: openFil
 
 // checkFiles compares the limit on open files with what a process with these settings may need; cfg is nil if
 // the settings are invalid. It returns no finding where the limit is unknown.
-func (h hostProbe) checkFiles(cfg *config.Loaded) []Finding {
+func (h hostProbe) checkFiles(cfg *config.Loaded) (f findings) {
 	const check = "files"
 	limit, known := h.files()
 	if !known {
@@ -42,48 +42,46 @@ func (h hostProbe) checkFiles(cfg *config.Loaded) []Finding {
 		need = max(need, uint64(cfg.HTTP.MaxInflight)+1024) // a connection for each, and others
 	}
 	if limit < need {
-		return []Finding{{
-			check, CheckWarn, fmt.Sprintf("a process may have %d files open, and %d may be needed", limit, need),
-			fmt.Sprintf("raise it before the start: ulimit -n %d, or LimitNOFILE=%d in the systemd unit", 4*need, 4*need),
-		}}
+		f.reportWarning(check, fmt.Sprintf("raise it before the start: ulimit -n %d, or LimitNOFILE=%d in the systemd unit", 4*need, 4*need), "a process may have %d files open, and %d may be needed", limit, need)
+	} else {
+		f.reportOK(check, "a process may have %d files open", limit)
 	}
-	return []Finding{{check, CheckOK, fmt.Sprintf("a process may have %d files open", limit), ""}}
+	return f
 }
 
 // checkOpenFiles compares this process's open files with the limit. It returns no finding where either is
 // unknown.
-func (h hostProbe) checkOpenFiles() []Finding {
+func (h hostProbe) checkOpenFiles() (f findings) {
 	const check = "open files"
 	limit, known := h.files()
 	open, counted := h.open()
 	if !known || !counted {
 		return nil
 	}
-	detail := fmt.Sprintf("%d files are open, and %d may be", open, limit)
 	if float64(open) > nearlyFull*float64(limit) {
-		return []Finding{{
-			check, CheckWarn, detail + ": at the limit, new connections are refused",
-			fmt.Sprintf("raise it and start the process again: ulimit -n %d, or LimitNOFILE=%d in the systemd unit", 4*limit, 4*limit),
-		}}
+		f.reportWarning(check, fmt.Sprintf("raise it and start the process again: ulimit -n %d, or LimitNOFILE=%d in the systemd unit", 4*limit, 4*limit), "%d files are open, and %d may be: at the limit, new connections are refused", open, limit)
+	} else {
+		f.reportOK(check, "%d files are open, and %d may be", open, limit)
 	}
-	return []Finding{{check, CheckOK, detail, ""}}
+	return f
 }
 
 // checkRoom compares the free space on the file system of dir with what JetStream, or a worker's state, may
 // need there. It returns no finding where the free space is unknown.
-func (h hostProbe) checkRoom(dir string) []Finding {
+func (h hostProbe) checkRoom(dir string) (f findings) {
 	const check = "data-dir"
 	const remedy = "make room there, or choose another place with --data-dir: when it is full, JetStream takes no events"
 	free, known := h.free(dir)
 	switch {
 	case !known:
-		return nil
 	case free < fullDisk:
-		return []Finding{{check, CheckFail, fmt.Sprintf("%s is full: %s are free, and %s are needed", dir, formatBytes(free), formatBytes(fullDisk)), remedy}}
+		f.reportFailure(check, remedy, "%s is full: %s are free, and %s are needed", dir, formatBytes(free), formatBytes(fullDisk))
 	case free < littleDisk:
-		return []Finding{{check, CheckWarn, fmt.Sprintf("%s has %s free, less than %s", dir, formatBytes(free), formatBytes(littleDisk)), remedy}}
+		f.reportWarning(check, remedy, "%s has %s free, less than %s", dir, formatBytes(free), formatBytes(littleDisk))
+	default:
+		f.reportOK(check, "%s has %s free", dir, formatBytes(free))
 	}
-	return []Finding{{check, CheckOK, fmt.Sprintf("%s has %s free", dir, formatBytes(free)), ""}}
+	return f
 }
 
 // dataDir is the directory to which a process with these settings writes, or its nearest existing parent; ""
@@ -106,15 +104,14 @@ func dataDir(cfg *config.Loaded) string {
 }
 
 // checkStore compares what the embedded server stores, and has reserved for streams, with its limit.
-func checkStore(used, reserved, limit uint64) []Finding {
+func checkStore(used, reserved, limit uint64) (f findings) {
 	const check = "jetstream"
-	const remedy = "remove streams that are not used, or start a NATS server with more room and name it with --nats"
 	if float64(max(used, reserved)) > nearlyFull*float64(limit) {
-		return []Finding{{
-			check, CheckWarn, fmt.Sprintf("the embedded server stores %s and has promised %s of %s to streams: when it is full, events are lost", formatBytes(used), formatBytes(reserved), formatBytes(limit)), remedy,
-		}}
+		f.reportWarning(check, "remove streams that are not used, or start a NATS server with more room and name it with --nats", "the embedded server stores %s and has promised %s of %s to streams: when it is full, events are lost", formatBytes(used), formatBytes(reserved), formatBytes(limit))
+	} else {
+		f.reportOK(check, "the embedded server stores %s of %s", formatBytes(used), formatBytes(limit))
 	}
-	return []Finding{{check, CheckOK, fmt.Sprintf("the embedded server stores %s of %s", formatBytes(used), formatBytes(limit)), ""}}
+	return f
 }
 
 // LimitMonitor checks the limits of this process while it runs.
@@ -136,13 +133,13 @@ func NewLimitMonitor(cfg *config.Loaded, p *planes.Set, log *slog.Logger) *Limit
 func (l *LimitMonitor) LogAtStart(ctx context.Context) {
 	found := append(l.host.checkFiles(l.cfg), l.checkStorage()...)
 	if l.conn != nil && l.server == nil {
-		found = append(found, checkJetStream(ctx, l.conn)...)
+		found.checkJetStream(ctx, l.conn)
 	}
 	l.log.logFindings(found, time.Now())
 }
 
 // checkStorage returns the findings about what this process writes on this machine.
-func (l *LimitMonitor) checkStorage() (found []Finding) {
+func (l *LimitMonitor) checkStorage() (found findings) {
 	if dir := dataDir(l.cfg); dir != "" {
 		found = l.host.checkRoom(dir)
 	}
@@ -188,7 +185,7 @@ type loggedLimit struct {
 	at     time.Time
 }
 
-func (l *limitLog) logFindings(found []Finding, now time.Time) {
+func (l *limitLog) logFindings(found findings, now time.Time) {
 	for _, f := range found {
 		last, told := l.logged[f.Check]
 		switch {

@@ -23,7 +23,8 @@ import (
 const (
 	// maxSkew is how far clocks may be apart. Worker epochs come from clocks, and certificates are valid
 	// between two times.
-	maxSkew = 5 * time.Second
+	maxSkew     = 5 * time.Second
+	clockRemedy = "keep the clocks of all machines right with NTP"
 	// maxProbe bounds a response of a running process, in bytes.
 	maxProbe = 16 << 20
 	// oddShare: more than one orphan in oddShare events is not an accident.
@@ -147,7 +148,7 @@ func (d *examiner) checkClock(server string, header http.Header, asked, answered
 	}
 	early, late := asked.Sub(date.Add(time.Second)), date.Sub(answered)
 	if apart := max(early, late); apart > maxSkew {
-		d.reportWarning("clock", "keep the clocks of all machines right with NTP", "the clocks of this machine and of %s are %v apart", server, apart.Round(time.Second))
+		d.reportWarning("clock", clockRemedy, "the clocks of this machine and of %s are %v apart", server, apart.Round(time.Second))
 		return
 	}
 	d.reportOK("clock", "this machine and %s agree", server)

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"penstock/internal/doctor"
+	"penstock/internal/enginemock"
 	"penstock/internal/node/nodetest"
 
 	"github.com/spf13/pflag"
@@ -69,7 +70,7 @@ func startSimServer(t *testing.T, dir string) SimReady {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan SimReady, 1), make(chan error, 1)
 	go func() {
-		ended <- RunSim(ctx, cfg, SimServer{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}, &nodetest.LogBuffer{}, func(r SimReady) { ready <- r })
+		ended <- RunSim(ctx, cfg, SimServer{Mock: enginemock.Config{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}}, &nodetest.LogBuffer{}, func(r SimReady) { ready <- r })
 	}()
 	select {
 	case r := <-ready:

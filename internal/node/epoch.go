@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"penstock/internal/reload"
@@ -38,6 +39,25 @@ func nextEpoch(dir string, now time.Time) (uint64, error) {
 		return 0, fmt.Errorf("data directory %s: %w; check its space and permissions", dir, err)
 	}
 	return epoch, nil
+}
+
+// epochCounter gives every incarnation of a worker or a model in this process a higher epoch than any before.
+type epochCounter struct {
+	mu   sync.Mutex
+	last uint64
+}
+
+// newEpochCounter returns a counter which starts at the epoch of a data directory.
+func newEpochCounter(dir string) (*epochCounter, error) {
+	first, err := nextEpoch(dir, time.Now())
+	return &epochCounter{last: first - 1}, err
+}
+
+func (c *epochCounter) next() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.last+1, uint64(time.Now().UnixMilli()))
+	return c.last
 }
 
 // readNumber returns the number in a file, 0 if there is no file. what names the number in errors.

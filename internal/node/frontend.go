@@ -48,6 +48,11 @@ func (f *frontendRole) buildServices() error {
 
 func (f *frontendRole) startServices(ctx context.Context, stages *stages) {
 	stages.startStage(ctx, "router", f.router.Run)
+	f.startFrontend(ctx, stages)
+}
+
+// startFrontend starts the frontend, which serves once the router is ready.
+func (f *frontendRole) startFrontend(ctx context.Context, stages *stages) {
 	stages.startStage(ctx, "media", f.mediaResolver.run)
 	stages.startStage(ctx, "frontend", runAfter(f.router.StatesReady(), func(ctx context.Context) error { return f.frontend.Run(ctx, f.listener) }))
 }

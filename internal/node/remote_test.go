@@ -41,7 +41,7 @@ func startUpWithStubs(t *testing.T, s *nodetest.Stubs, env ...string) (Ready, *n
 	go func() {
 		ended <- runRole(ctx, cfg, log, func(p *process) role {
 			p.supervision.OpenAdapter = openerOf(s)
-			return &upRole{process: p, ready: func(r Ready) { ready <- r }}
+			return newUpRole(p, func(r Ready) { ready <- r })
 		})
 	}()
 	select {
@@ -295,7 +295,7 @@ func TestEngineThatReturnsAsAnother(t *testing.T) {
 		ended <- runRole(ctx, cfg, log, func(p *process) role {
 			p.supervision.OpenAdapter = openerOf(s)
 			p.supervision.ReturnInterval = time.Millisecond
-			return &upRole{process: p, ready: func(Ready) {}}
+			return newUpRole(p, func(Ready) {})
 		})
 	}()
 	waitFor(t, func() bool { return opened.Load() == 2 && strings.Contains(log.String(), "the engine serves") })
@@ -318,7 +318,7 @@ func TestStopWhileEnginesLoad(t *testing.T) {
 	ended, made := make(chan error, 1), make(chan *upRole, 1)
 	go func() {
 		ended <- runRole(ctx, cfg, &nodetest.LogBuffer{}, func(p *process) role {
-			u := &upRole{process: p, ready: func(Ready) { t.Error("it is ready without an engine") }}
+			u := newUpRole(p, func(Ready) { t.Error("it is ready without an engine") })
 			return builtRole{u, func() { made <- u }}
 		})
 	}()

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"runtime"
-	"sync"
 	"time"
 
 	"penstock/core/kv"
@@ -36,8 +35,7 @@ type routerRole struct {
 	workerMetrics *worker.Metrics
 	mediaResolver *mediaResolver // nil unless this process resolves media
 	encodeSem     chan struct{}  // semaphore of concurrent prompt encodings
-	epochMu       sync.Mutex
-	epoch         uint64 // the last one
+	epochs        *epochCounter
 	// replaced receives the error with which the router ends when another process has registered with its id;
 	// its capacity is one.
 	replaced chan error
@@ -52,7 +50,7 @@ func (r *routerRole) buildServices() error {
 	if r.id, err = workerID(r.cfg); err != nil {
 		return err
 	}
-	if r.epoch, err = nextEpoch(r.cfg.DataDir, time.Now()); err != nil {
+	if r.epochs, err = newEpochCounter(r.cfg.DataDir); err != nil {
 		return err
 	}
 	if r.router, err = r.newRouter(&routerPrompts{role: r}); err != nil {
@@ -82,7 +80,7 @@ func (r *routerRole) buildServices() error {
 
 // serveModel runs an instance of one model until ctx ends.
 func (r *routerRole) serveModel(ctx context.Context, model engine.Engine) error {
-	w, err := r.newWorker(modelID(r.id, model.Card().Name), r.nextEpoch(), r.cfg.Fleet.RouterComponent, model, r.workerMetrics)
+	w, err := r.newWorker(modelID(r.id, model.Card().Name), r.epochs.next(), r.cfg.Fleet.RouterComponent, model, r.workerMetrics)
 	if err != nil {
 		return err
 	}
@@ -106,15 +104,6 @@ func (r *routerRole) awaitReplaced(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-}
-
-// nextEpoch returns a higher epoch than any before: a model that comes back is a new incarnation of its
-// registration.
-func (r *routerRole) nextEpoch() uint64 {
-	r.epochMu.Lock()
-	defer r.epochMu.Unlock()
-	r.epoch = max(r.epoch+1, uint64(time.Now().UnixMilli()))
-	return r.epoch
 }
 
 func (r *routerRole) startServices(ctx context.Context, stages *stages) {

@@ -21,33 +21,21 @@ import (
 	"penstock/internal/enginemock"
 )
 
-// SimServer configures a stand-alone engine mock, as on the command line. The formats come from package
-// enginemock.
+// SimServer configures a stand-alone engine mock, as on the command line.
 type SimServer struct {
-	Dialect, HTTPAddr string
-	// EngineVersion is the release of the engine; "" is the newest known.
-	EngineVersion                       string
-	KVEvents, KVReplay, Snapshot, Topic string
-	// Dial makes the publisher of events connect to a listening subscriber.
-	Dial          bool
-	Ranks, Slots  int
-	BufferSteps   int
-	Adapters      []string // NAME or NAME=PATH
-	Faults        []string
-	Features      []string
-	Headers       []string // NAME=VALUE
-	APIKeyFile    string
-	KeepAlive     time.Duration
-	Ping, Startup time.Duration
+	// Mock has the settings which need no parsing.
+	Mock enginemock.Config
+	// Connect makes the publisher of events connect to a listening subscriber.
+	Connect bool
+	// The formats of these come from package enginemock: NAME or NAME=PATH, NAME=VALUE, and KIND=N for how
+	// many images, videos or sounds a prompt may contain.
+	Adapters, Faults, Features, Headers, MediaLimits []string
+	APIKeyFile                                       string
 	// ExportModel is a directory to which the tokenizer and the facts of the built-in model are written. It
 	// becomes the root of the served model, so that others find its tokenizer. "" writes none.
 	ExportModel string
 	// Family says how the exported model represents media: "qwen2-vl", or "" for a text-only model.
 	Family string
-	// MediaLimits are KIND=N: how many images, videos or sounds a prompt may contain.
-	MediaLimits []string
-	// ProcessorArgs are the engine's arguments to its media processor; "" for none.
-	ProcessorArgs string
 }
 
 // SimReady describes an engine mock that serves.
@@ -117,11 +105,11 @@ func RunSim(ctx context.Context, cfg *config.Loaded, as SimServer, stderr io.Wri
 	if err != nil {
 		return err
 	}
-	log.Info("serving", "dialect", as.Dialect, "url", s.URL())
+	log.Info("serving", "dialect", as.Mock.Dialect, "url", s.URL())
 	card := s.Card()
 	ready(SimReady{
-		URL: s.URL(), Dialect: as.Dialect, Model: s.Models()[0], KVEvents: s.EventsAddr(), KVReplay: s.ReplayAddr(), Snapshot: s.SnapshotAddr(),
-		Ranks: as.Ranks, BlockSize: card.BlockSize, Blocks: card.Blocks, Simulation: cfg.DescribeSimulation(), Took: time.Since(began),
+		URL: s.URL(), Dialect: string(as.Mock.Dialect), Model: s.Models()[0], KVEvents: s.EventsAddr(), KVReplay: s.ReplayAddr(), Snapshot: s.SnapshotAddr(),
+		Ranks: as.Mock.Ranks, BlockSize: card.BlockSize, Blocks: card.Blocks, Simulation: cfg.DescribeSimulation(), Took: time.Since(began),
 	})
 	return s.Run(ctx)
 }
@@ -135,11 +123,9 @@ func (as *SimServer) Validate() error {
 // parseConfig parses the values, and reports every problem at once.
 func (as *SimServer) parseConfig() (enginemock.Config, error) {
 	var errs []error
-	mc := enginemock.Config{
-		Dialect: enginemock.Dialect(as.Dialect), EngineVersion: as.EngineVersion, HTTPAddr: as.HTTPAddr, KVEvents: as.KVEvents, KVReplay: as.KVReplay, Snapshot: as.Snapshot, Topic: as.Topic,
-		Ranks: as.Ranks, Slots: as.Slots, BufferSteps: as.BufferSteps, KeepAlive: as.KeepAlive, Ping: as.Ping, Startup: as.Startup, Headers: map[string]string{}, ProcessorArgs: as.ProcessorArgs,
-	}
-	if as.Dial {
+	mc := as.Mock
+	mc.Headers = map[string]string{}
+	if as.Connect {
 		mc.Dial = enginemock.Connect
 	}
 	for _, text := range as.Adapters {
@@ -181,7 +167,7 @@ func (as *SimServer) parseConfig() (enginemock.Config, error) {
 		errs = append(errs, err)
 		mc.APIKey = strings.TrimSpace(string(key))
 	}
-	if err := config.CheckAddress(as.HTTPAddr); err != nil {
+	if err := config.CheckAddress(as.Mock.HTTPAddr); err != nil {
 		errs = append(errs, fmt.Errorf("http-addr: %w", err))
 	}
 	return mc, errors.Join(append(errs, mc.Validate())...)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"penstock/internal/enginemock"
 	"penstock/internal/node/engines"
 	"penstock/internal/node/nodetest"
 
@@ -35,7 +36,7 @@ func TestSim(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir := t.TempDir()
-			as := SimServer{ExportModel: dir, Dialect: dialect, HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 2, Adapters: []string{"poet=/poet"}, Faults: []string{"limit,count=1"}, Features: []string{"details=off"}}
+			as := SimServer{Mock: enginemock.Config{Dialect: enginemock.Dialect(dialect), HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 2}, ExportModel: dir, Adapters: []string{"poet=/poet"}, Faults: []string{"limit,count=1"}, Features: []string{"details=off"}}
 			if err := as.Validate(); err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +79,7 @@ func TestSim(t *testing.T) {
 
 // TestBadSim: every invalid setting is reported at once.
 func TestBadSim(t *testing.T) {
-	as := SimServer{Dialect: "triton", KVReplay: "tcp://*:1", Faults: []string{"stall,for=soon"}, Features: []string{"tokens"}, Headers: []string{"x"}, MediaLimits: []string{"pictures=1"}, Family: "llava"}
+	as := SimServer{Mock: enginemock.Config{Dialect: "triton", KVReplay: "tcp://*:1"}, Faults: []string{"stall,for=soon"}, Features: []string{"tokens"}, Headers: []string{"x"}, MediaLimits: []string{"pictures=1"}, Family: "llava"}
 	err := as.Validate()
 	for _, want := range []string{"triton", "no events", "soon", "neither on nor off", "NAME=VALUE", "image=N", "qwen2-vl is there"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

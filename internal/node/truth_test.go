@@ -56,7 +56,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := upRole{process: &process{cfg: cfg, log: log, metrics: obs.NewMetrics(), planes: planes, model: local, listener: ln}}
+	u := newUpRole(&process{cfg: cfg, log: log, metrics: obs.NewMetrics(), planes: planes, model: local, listener: ln}, nil)
 	if err := u.buildServices(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,6 @@ import (
 
 	"penstock/internal/backoff"
 	"penstock/internal/config"
-	"penstock/internal/serve/frontend"
-	"penstock/internal/serve/router"
 	"penstock/internal/serve/worker"
 )
 
@@ -19,28 +17,21 @@ import (
 // calls ready once, when requests can be served. Logs go to stderr. When ctx ends it lets running requests
 // finish, within the drain timeout, and returns nil.
 func RunUp(ctx context.Context, cfg *config.Loaded, stderr io.Writer, ready func(Ready)) error {
-	return runRole(ctx, cfg, stderr, func(p *process) role { return &upRole{process: p, ready: ready} })
+	return runRole(ctx, cfg, stderr, func(p *process) role { return newUpRole(p, ready) })
 }
 
 // upRole is all roles in one process.
 type upRole struct {
-	*process
-	ready func(Ready)
-
-	// Set by build.
-	prompter      frontendPrompter
-	router        *router.Router
-	workers       []*worker.Worker
-	mediaResolver *mediaResolver
-	frontend      *frontend.Frontend
+	frontendRole
+	ready   func(Ready)
+	workers []*worker.Worker // of local engines; set by buildServices
 }
 
-func (u *upRole) buildServices() error {
-	u.planes.RegisterMetrics(u.metrics)
-	var err error
-	if u.router, err = u.newRouter(&u.prompter); err != nil {
-		return err
-	}
+func newUpRole(p *process, ready func(Ready)) *upRole {
+	return &upRole{frontendRole: frontendRole{process: p}, ready: ready}
+}
+
+func (u *upRole) buildServices() (err error) {
 	if u.cfg.HasRemoteEngines() {
 		u.remoteEngines, err = u.newSupervisor(nil)
 	} else {
@@ -50,12 +41,7 @@ func (u *upRole) buildServices() error {
 		return err
 	}
 	u.metrics.RegisterCollector(engines.NewCollector(u.remoteEngines))
-	if u.mediaResolver, err = newMediaResolver(u.process); err != nil {
-		return err
-	}
-	u.frontend, err = u.newFrontend(u.router, u.mediaResolver)
-	u.prompter.frontend = u.frontend
-	return err
+	return u.frontendRole.buildServices()
 }
 
 // startServices starts the router first, because others report to it, then the workers, then the frontend, so
@@ -67,8 +53,7 @@ func (u *upRole) startServices(ctx context.Context, stages *stages) {
 	} else {
 		stages.startStage(ctx, "worker", workerRunners(u.workers)...)
 	}
-	stages.startStage(ctx, "media", u.mediaResolver.run)
-	stages.startStage(ctx, "frontend", runAfter(u.router.StatesReady(), func(ctx context.Context) error { return u.frontend.Run(ctx, u.listener) }))
+	u.startFrontend(ctx, stages)
 }
 
 // awaitReady returns when every worker can serve requests; with remote engines, when every engine that
@@ -102,14 +87,13 @@ func startTimeout(cfg *config.Loaded) time.Duration {
 }
 
 func (u *upRole) announceReady() {
+	r := Ready{URL: u.httpURL(), RouterMode: u.cfg.Router.Mode, NATS: u.planes.NATSURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt)}
 	if u.remoteEngines != nil {
-		u.announceRemotes()
-		return
-	}
-	card := u.model.Card()
-	r := Ready{
-		URL: u.httpURL(), Model: card.Name, Chat: u.model.Pipe.Template != nil, Engine: card.Engine, Workers: u.cfg.Engine.Workers,
-		Blocks: card.Blocks, BlockSize: card.BlockSize, Media: card.Media, RouterMode: u.cfg.Router.Mode, NATS: u.planes.NATSURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt),
+		u.describeRemotes(&r)
+	} else {
+		card := u.model.Card()
+		r.Model, r.Engine, r.Blocks, r.BlockSize, r.Chat, r.Media = card.Name, card.Engine, card.Blocks, card.BlockSize, u.model.Pipe.Template != nil, card.Media
+		r.Workers = u.cfg.Engine.Workers
 	}
 	if u.cfg.EngineKind() == config.EngineSim {
 		r.Simulation = u.cfg.DescribeSimulation()
@@ -117,9 +101,10 @@ func (u *upRole) announceReady() {
 	u.ready(r)
 }
 
-func (u *upRole) announceRemotes() {
+// describeRemotes adds the remote engines, and ends their start.
+func (u *upRole) describeRemotes(r *Ready) {
 	u.remoteEngines.AnnounceReady()
-	r := Ready{URL: u.httpURL(), RouterMode: u.cfg.Router.Mode, NATS: u.planes.NATSURL(), Keys: u.endpoint.keys != nil, Access: u.clientAccess(), Took: time.Since(u.startedAt), Engines: u.remoteEngines.Statuses()}
+	r.Engines = u.remoteEngines.Statuses()
 	for i := range r.Engines {
 		s := &r.Engines[i]
 		if s.State != engines.StateServing {
@@ -130,5 +115,4 @@ func (u *upRole) announceRemotes() {
 			r.Model, r.Engine, r.Blocks, r.BlockSize, r.Chat, r.Media = s.Model, s.Kind, s.Blocks, s.BlockSize, s.Chat, s.Media
 		}
 	}
-	u.ready(r)
 }

@@ -202,13 +202,13 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 
 // newSupervisor makes the supervisor of this process's remote engines. id may be nil.
 func (p *process) newSupervisor(id func(of, rank int) kv.WorkerID) (*engines.Supervisor, error) {
-	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
+	epochs, err := newEpochCounter(p.cfg.DataDir)
 	if err != nil {
 		return nil, err
 	}
 	metrics := worker.NewMetrics(p.metrics)
 	cfg := p.supervision
-	cfg.Settings, cfg.Epoch, cfg.WorkerID, cfg.Log = p.cfg, epoch, id, p.log
+	cfg.Settings, cfg.NextEpoch, cfg.WorkerID, cfg.Log = p.cfg, epochs.next, id, p.log
 	cfg.NewWorker = func(of engines.RankConfig) (*worker.Worker, error) { return p.newRankWorker(of, metrics) }
 	return engines.NewSupervisor(cfg), nil
 }

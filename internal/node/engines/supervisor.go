@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +33,6 @@ type Supervisor struct {
 
 	mu struct {
 		sync.Mutex
-		epoch uint64
 		pipes map[string]*prep.Pipeline // by digest
 		ids   map[[2]int]kv.WorkerID
 	}
@@ -43,7 +41,9 @@ type Supervisor struct {
 // SupervisorConfig configures a supervisor.
 type SupervisorConfig struct {
 	Settings *config.Loaded
-	Epoch    uint64 // the lowest epoch of workers
+	// NextEpoch returns a higher epoch than any before: an engine that is reopened is a new incarnation of its
+	// workers.
+	NextEpoch func() uint64
 	// WorkerID returns the id of the worker of an engine's rank in the fleet; nil numbers the workers of this
 	// process.
 	WorkerID func(engine, rank int) kv.WorkerID
@@ -92,54 +92,6 @@ type rankWorker struct {
 	engine engine.Engine
 }
 
-// The states of a remote engine. Asking and waiting lead to opening, and opening to serving; an error leads
-// to waiting if it is transient, and else to refused. Both are retried.
-const (
-	StateAsking      = "asking"  // not yet reached or given up
-	StateWaiting     = "waiting" // it does not answer, and is retried
-	StateOpening     = "opening" // it answers, and its workers are being made
-	StateServing     = "serving"
-	StateUnreachable = "unreachable" // it served, and now does not answer: its workers wait for it
-	StateRefused     = "refused"     // it answers but cannot be used, and is retried
-)
-
-// The sources of what routers know of an engine's cache.
-const (
-	EventsYes     = "yes"     // the engine reports what it stores and evicts
-	EventsGuessed = "guessed" // predicted from the requests sent there, corrected by the engine's reports
-	EventsNo      = "no"      // nothing except the routers' predictions
-)
-
-// Status is the status of a remote engine.
-type Status struct {
-	Kind   string `json:"kind"` // one of config.RemoteKinds
-	URL    string `json:"url"`
-	State  string `json:"state"`
-	Detail string `json:"detail,omitempty"` // why it does not serve
-
-	// While it serves.
-	Model     string   `json:"model,omitempty"`
-	Adapters  []string `json:"adapters,omitempty"`
-	Workers   []uint64 `json:"workers,omitempty"` // one for each data-parallel rank
-	BlockSize int      `json:"block_size,omitempty"`
-	Blocks    int      `json:"blocks,omitempty"` // of a rank
-	Events    string   `json:"events,omitempty"` // EventsYes, EventsGuessed or EventsNo
-	// Tokenizer is where texts become tokens: a directory, or "engine".
-	Tokenizer string `json:"tokenizer,omitempty"`
-	Chat      bool   `json:"chat,omitempty"` // whether it accepts conversations
-	// Media are the kinds of media that the model accepts. MediaNamed means that the engine names media by
-	// the identities with which requests are routed.
-	Media      []string         `json:"media,omitempty"`
-	MediaNamed bool             `json:"media_named,omitempty"`
-	Notes      []string         `json:"notes,omitempty"` // possible improvements
-	Warnings   []engine.Warning `json:"warnings,omitempty"`
-	// MediaChecks compares media token counts with the engine's, since it started.
-	MediaChecks []engine.MediaCheck `json:"media_checks,omitempty"`
-}
-
-// Name names an engine for people.
-func (s *Status) Name() string { return s.Kind + "=" + s.URL }
-
 // NewSupervisor makes the supervisor of the settings' remote engines.
 func NewSupervisor(cfg SupervisorConfig) *Supervisor {
 	if cfg.OpenAdapter == nil {
@@ -151,7 +103,6 @@ func NewSupervisor(cfg SupervisorConfig) *Supervisor {
 	if cfg.WorkerID == nil {
 		r.cfg.WorkerID = r.smallID
 	}
-	r.mu.epoch = cfg.Epoch - 1
 	r.mu.pipes = map[string]*prep.Pipeline{}
 	for i, of := range cfg.Settings.RemoteEngines() {
 		e := &remoteEngine{set: r, spec: of, index: i, log: cfg.Log.With("engine", of.String())}
@@ -187,15 +138,6 @@ func (r *Supervisor) smallID(of, rank int) kv.WorkerID {
 		r.mu.ids[key] = kv.WorkerID(len(r.all) + len(r.mu.ids) + 1)
 	}
 	return r.mu.ids[key]
-}
-
-// nextEpoch returns a higher epoch than any before: an engine that is reopened is a new incarnation of its
-// workers.
-func (r *Supervisor) nextEpoch() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.epoch = max(r.mu.epoch+1, uint64(time.Now().UnixMilli()))
-	return r.mu.epoch
 }
 
 // keepPipeline stores a pipeline for a frontend in this process.
@@ -289,41 +231,11 @@ func (r *Supervisor) describeNotServing() (list string) {
 	return list
 }
 
-// currentStatus returns the engine's status without its adapters' warnings.
-func (e *remoteEngine) currentStatus() Status {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.mu.status
-}
-
-// fullStatus returns the engine's status with its adapters' warnings.
-func (e *remoteEngine) fullStatus() Status {
-	s := e.currentStatus()
-	for _, w := range e.currentWorkers() {
-		s.Warnings = append(s.Warnings, engine.WarningsOf(w.engine)...)
-		if src, ok := w.engine.(engine.MediaCheckSource); ok {
-			s.MediaChecks = append(s.MediaChecks, src.MediaChecks()...)
-		}
-	}
-	if i := slices.IndexFunc(s.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }); i >= 0 && s.State == StateServing {
-		s.State, s.Detail = StateUnreachable, s.Warnings[i].Detail
-	}
-	return s
-}
-
 // currentWorkers returns the engine's workers; none unless it serves.
 func (e *remoteEngine) currentWorkers() []rankWorker {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mu.workers
-}
-
-// setNotServing records a state in which the engine does not serve.
-func (e *remoteEngine) setNotServing(state, detail string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.mu.workers = nil
-	e.mu.status = Status{Kind: e.spec.Kind, URL: e.spec.URL.String(), State: state, Detail: detail}
 }
 
 // run serves the engine until ctx ends: it waits until the engine answers, makes its workers, and starts over
@@ -409,11 +321,6 @@ func (e *remoteEngine) watchReturn(ctx context.Context, key string, adapters []e
 	return errEngineReplaced
 }
 
-// isUnreachable reports whether an adapter considers its engine unreachable.
-func isUnreachable(e engine.Engine) bool {
-	return slices.ContainsFunc(engine.WarningsOf(e), func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable })
-}
-
 // errEngineGone is an engine that stopped answering before it served.
 var errEngineGone = errors.New("the engine does not answer any more")
 
@@ -470,7 +377,7 @@ func (e *remoteEngine) serve(ctx context.Context, key string, o *openedEngine) e
 // makeWorkers makes a worker for each rank.
 func (e *remoteEngine) makeWorkers(o *openedEngine) ([]rankWorker, error) {
 	var all []rankWorker
-	epoch := e.set.nextEpoch()
+	epoch := e.set.cfg.NextEpoch()
 	for rank, eng := range o.ranks {
 		id := e.set.cfg.WorkerID(e.index, rank)
 		w, err := e.set.cfg.NewWorker(RankConfig{id, epoch, rank, len(o.ranks), eng, o.check, o.aliases})
@@ -525,35 +432,4 @@ func (e *remoteEngine) awaitRegistered(ctx context.Context, workers []rankWorker
 		}
 		return true
 	}) == nil
-}
-
-// setServing records that the engine serves.
-func (e *remoteEngine) setServing(card engine.Card, workers []rankWorker, o *openedEngine) {
-	s := Status{
-		Kind: e.spec.Kind, URL: e.spec.URL.String(), State: StateServing,
-		Model: card.Name, Adapters: card.Adapters, BlockSize: card.BlockSize, Blocks: card.Blocks,
-		Events: EventsOf(o.ranks[0]), Tokenizer: o.tokenizer, Chat: o.chat, Notes: o.notes,
-		Media: card.Media, MediaNamed: !o.textRouted && (card.AcceptsObjects || card.MediaKeys != ""),
-	}
-	for _, w := range workers {
-		s.Workers = append(s.Workers, uint64(w.id))
-	}
-	e.mu.Lock()
-	e.mu.status, e.mu.workers = s, workers
-	e.mu.Unlock()
-	e.log.Info("the engine serves", "model", s.Model, "workers", len(workers), "events", s.Events, "tokenizer", s.Tokenizer, "block_size", s.BlockSize, "blocks", s.Blocks, "media", strings.Join(s.Media, ","))
-	for _, note := range o.notes {
-		e.log.Warn(note)
-	}
-}
-
-// EventsOf returns the source of what routers know of an engine's cache.
-func EventsOf(e engine.Engine) string {
-	if _, ok := e.(engine.KVSource); !ok {
-		return EventsNo
-	}
-	if e.Card().KVPredicted {
-		return EventsGuessed
-	}
-	return EventsYes
 }
