@@ -64,43 +64,41 @@ func probeEngine(ctx context.Context, of *config.RemoteEngine, key string) (Fact
 	return NewProber(of, key).Probe(ctx)
 }
 
-// getJSON reads the JSON at a path of the engine, if out is not nil, and returns the status.
-func (a *Prober) getJSON(ctx context.Context, path string, out any) (status int, err error) {
-	return a.readBody(ctx, path, func(r io.Reader) error {
-		if out == nil {
-			return nil
-		}
-		if err := json.NewDecoder(io.LimitReader(r, maxLook)).Decode(out); err != nil {
-			return fmt.Errorf("its answer to %s is not JSON: %w", path, err)
-		}
-		return nil
-	})
-}
-
-// readBody passes the body of a 200 response to read.
-func (a *Prober) readBody(ctx context.Context, path string, read func(io.Reader) error) (status int, err error) {
+// get returns up to maxLook bytes at a path of the engine, and the status; the body only of a response with 200.
+func (a *Prober) get(ctx context.Context, path string) (status int, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.spec.URL.String()+path, nil)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if a.key != "" {
 		req.Header.Set("Authorization", "Bearer "+a.key)
 	}
 	resp, err := a.http.Do(req)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return resp.StatusCode, nil
+	if resp.StatusCode == http.StatusOK {
+		body, err = io.ReadAll(io.LimitReader(resp.Body, maxLook))
 	}
-	return resp.StatusCode, read(resp.Body)
+	return resp.StatusCode, body, err
+}
+
+// getJSON reads the JSON at a path of the engine, and returns the status.
+func (a *Prober) getJSON(ctx context.Context, path string, out any) (status int, err error) {
+	status, body, err := a.get(ctx, path)
+	if err == nil && status == http.StatusOK {
+		if err = json.Unmarshal(body, out); err != nil {
+			err = fmt.Errorf("its answer to %s is not JSON: %w", path, err)
+		}
+	}
+	return status, err
 }
 
 // Probe asks an engine whether it serves, and what. An engine that may serve later is a *notReadyError; any
 // other error is for the operator.
 func (a *Prober) Probe(ctx context.Context) (Facts, error) {
-	if status, err := a.getJSON(ctx, "/health", nil); err != nil {
+	if status, _, err := a.get(ctx, "/health"); status == 0 {
 		return Facts{}, &NotReadyError{DescribeError(err)}
 	} else if status >= 500 {
 		return Facts{}, &NotReadyError{fmt.Sprintf("loading (%d)", status)}
@@ -132,7 +130,7 @@ func (a *Prober) Probe(ctx context.Context) (Facts, error) {
 	var found Facts
 	for _, m := range list.Data {
 		if m.Parent == "" { // adapters have one
-			if kind := kindOf(m.Owner); kind != "" && kind != a.spec.Kind {
+			if kind := kindsByOwner[m.Owner]; kind != "" && kind != a.spec.Kind {
 				return Facts{}, fmt.Errorf("it says that it is %s, and the settings that it is %s: write %s=%s", kind, a.spec.Kind, kind, a.spec.URL)
 			}
 			found.Model, found.root = m.ID, m.Root
@@ -146,27 +144,16 @@ func (a *Prober) Probe(ctx context.Context) (Facts, error) {
 	return found, nil
 }
 
-// kindOf returns the kind of engine which uses owner as the owner of its models; "" for unknown owners. Most
-// engines would serve as another kind, but badly: their events and load are at other paths.
-func kindOf(owner string) string {
-	switch owner {
-	case "vllm":
-		return config.EngineVLLM
-	case "sglang":
-		return config.EngineSGLang
-	case "tensorrt_llm":
-		return config.EngineTRTLLM
-	case "llamacpp":
-		return config.EngineLlamaCpp
-	}
-	return ""
-}
+// kindsByOwner are the kinds of the engines which use a name as the owner of their models. Most engines would
+// serve as another kind, but badly: their events and load are at other paths.
+var kindsByOwner = map[string]string{"vllm": config.EngineVLLM, "sglang": config.EngineSGLang, "tensorrt_llm": config.EngineTRTLLM, "llamacpp": config.EngineLlamaCpp}
 
 // probeDetails reads what only engines of one kind report. What is not reported stays unchanged.
 func (a *Prober) probeDetails(ctx context.Context, found *Facts) {
 	switch a.spec.Kind {
 	case config.EngineVLLM:
-		found.ranks = vllmRanks(a.getText(ctx, "/metrics"))
+		_, metrics, _ := a.get(ctx, "/metrics") // without them the ranks are unknown
+		found.ranks = vllmRanks(metrics)
 	case config.EngineSGLang:
 		a.probeSGLang(ctx, found)
 	}
@@ -201,19 +188,6 @@ func vllmRanks(metrics []byte) int {
 		}
 	})
 	return len(ranks)
-}
-
-// getText reads up to maxLook bytes at a path of the engine; nil if there is nothing.
-func (a *Prober) getText(ctx context.Context, path string) []byte {
-	var body []byte
-	_, err := a.readBody(ctx, path, func(r io.Reader) (err error) {
-		body, err = io.ReadAll(io.LimitReader(r, maxLook))
-		return err
-	})
-	if err != nil {
-		return nil
-	}
-	return body
 }
 
 // DescribeError says in a few words why an engine did not answer.

@@ -52,24 +52,6 @@ func (p *Set) ConnectNATS(cfg *config.Loaded, url, name string, log *slog.Logger
 	return nil
 }
 
-// natsServerTLS is the TLS configuration of an embedded server: with a certificate it accepts only TLS, and
-// with authorities it requires client certificates.
-func natsServerTLS(cfg *config.Loaded) (*tls.Config, error) {
-	own, err := config.LoadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
-	if err != nil || len(own) == 0 {
-		return nil, err
-	}
-	roots, err := config.LoadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
-	if err != nil {
-		return nil, err
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: own}
-	if roots != nil {
-		t.ClientAuth, t.ClientCAs = tls.RequireAndVerifyClientCert, roots
-	}
-	return t, nil
-}
-
 // natsOptions are the credentials of a connection.
 func natsOptions(cfg *config.Loaded) ([]nats.Option, error) {
 	token, err := config.ReadSecret("nats-token-file", cfg.NATS.TokenFile)
@@ -86,16 +68,12 @@ func natsOptions(cfg *config.Loaded) ([]nats.Option, error) {
 		}
 		opts = append(opts, nats.UserCredentials(cfg.NATS.Creds))
 	}
-	own, err := config.LoadCertificate("nats-tls-cert", cfg.NATS.TLSCert, cfg.NATS.TLSKey)
+	_, secure, err := loadTLS("nats", cfg.NATS.TLSCert, cfg.NATS.TLSKey, cfg.NATS.TLSCA, tls.VersionTLS12)
 	if err != nil {
 		return nil, err
 	}
-	roots, err := config.LoadAuthorities("nats-tls-ca", cfg.NATS.TLSCA)
-	if err != nil {
-		return nil, err
-	}
-	if roots != nil || len(own) > 0 {
-		opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: own}))
+	if secure != nil {
+		opts = append(opts, nats.Secure(secure))
 	}
 	return opts, nil
 }

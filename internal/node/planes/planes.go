@@ -3,6 +3,7 @@ package planes
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -85,7 +86,7 @@ func (p *Set) startEmbeddedNATS(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	secure, err := natsServerTLS(cfg)
+	secure, _, err := loadTLS("nats", cfg.NATS.TLSCert, cfg.NATS.TLSKey, cfg.NATS.TLSCA, tls.VersionTLS12)
 	if err != nil {
 		return err
 	}

@@ -21,9 +21,12 @@ func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	server, client, err := rpcTLS(cfg)
+	server, client, err := loadTLS("rpc", cfg.RPC.TLSCert, cfg.RPC.TLSKey, cfg.RPC.TLSCA, tls.VersionTLS13)
 	if err != nil {
 		return err
+	}
+	if cfg.RPC.TLSCA == "" {
+		client = nil // calls use TLS only to servers whose authorities are known
 	}
 	at := planeAddr{cfg.RPC.Addr, cfg.RPC.Advertise}
 	if cfg.Command.ServesCalls() && cfg.RPC.Plane != config.PlaneNATS {
@@ -64,24 +67,25 @@ func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
 	return nil
 }
 
-// rpcTLS returns the TLS configurations for serving and making calls; nil is without TLS.
-func rpcTLS(cfg *config.Loaded) (server, client *tls.Config, err error) {
-	own, err := config.LoadCertificate("rpc-tls-cert", cfg.RPC.TLSCert, cfg.RPC.TLSKey)
+// loadTLS returns the TLS configurations of a plane for serving and making connections; nil is without TLS. With
+// authorities, a server requires certificates which they signed.
+func loadTLS(plane, cert, key, ca string, least uint16) (server, client *tls.Config, err error) {
+	own, err := config.LoadCertificate(plane+"-tls-cert", cert, key)
 	if err != nil {
 		return nil, nil, err
 	}
-	roots, err := config.LoadAuthorities("rpc-tls-ca", cfg.RPC.TLSCA)
+	roots, err := config.LoadAuthorities(plane+"-tls-ca", ca)
 	if err != nil {
 		return nil, nil, err
 	}
 	if len(own) > 0 {
-		server = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: own}
+		server = &tls.Config{MinVersion: least, Certificates: own}
 		if roots != nil {
 			server.ClientAuth, server.ClientCAs = tls.RequireAndVerifyClientCert, roots
 		}
 	}
-	if roots != nil {
-		client = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: own}
+	if roots != nil || len(own) > 0 {
+		client = &tls.Config{MinVersion: least, RootCAs: roots, Certificates: own}
 	}
 	return server, client, nil
 }
