@@ -21,21 +21,14 @@ func newUpCommand() *cobra.Command {
 		Long: `Start embedded NATS with JetStream, discovery, a frontend with the KV router and the
 workers of an engine in one process. Ctrl-C lets running requests finish and exits.
 
-Without --model-path the workers serve the built-in model penstock-tiny. It is a
-real transformer with random weights: its answers are nonsense, made of words.
-
-With --engine sim nothing is computed: caches, batches, events and load are real, the
-time of a step is that of a model of an engine (--sim-timing), and the answer is a
-passage to read. So a laptop holds a fleet of hundreds of workers.
+Without --model-path the workers serve the built-in model penstock-tiny, a real
+transformer with random weights: its answers are nonsense, made of words. With
+--engine sim caches, batches, events and load are real, and the time of a step is that
+of a model (docs/sim.md): a laptop holds a fleet of hundreds of workers.
 
 With --engine vllm=URL (sglang=, trtllm=, llamacpp=), which may be repeated, it stands in
-front of engines that run already: each request goes to the one that holds most of its KV
-cache. Behind the URL follow, after commas, events=tcp://HOST:PORT and
-replay=tcp://HOST:PORT, where the engine publishes what it caches; ranks=N, if it has
-several data-parallel ranks; api-key-file=FILE; name=NAME, for clients; model-path=DIR,
-where its tokenizer is; block-size=N; media=KINDS, what its model sees; mode=auto|tokens|pass.
-docs/engines.md has more.
-It serves as soon as one engine does, and takes in the others when they come.`,
+front of engines that run already. It serves as soon as one of them does, and takes in
+the others when they come. docs/engines.md has the options behind the URL.`,
 		Example: `  penstock up
   penstock up --workers 4 --router-mode round-robin
   penstock up --model-path ./Qwen2.5-0.5B-Instruct --http-addr 127.0.0.1:9000

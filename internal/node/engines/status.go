@@ -7,8 +7,7 @@ import (
 	"penstock/internal/engine"
 )
 
-// The states of a remote engine. Asking and waiting lead to opening, and opening to serving; an error leads
-// to waiting if it is transient, and else to refused. Both are retried.
+// The states of a remote engine.
 const (
 	StateAsking      = "asking"  // not yet reached or given up
 	StateWaiting     = "waiting" // it does not answer, and is retried

@@ -69,8 +69,19 @@ type RankConfig struct {
 	Aliases []string
 }
 
-// remoteEngine is one remote engine, with a worker for each of its data-parallel ranks. StateAsking and the
-// constants after it are its states.
+// remoteEngine is one remote engine, with a worker for each of its data-parallel ranks.
+//
+//	state        event                                       next
+//	asking       no answer                                   waiting
+//	asking       an answer                                   opening
+//	waiting      an answer                                   opening
+//	opening      the workers are registered                  serving
+//	opening      the engine went away                        waiting
+//	opening      another error                               refused; at the start of the process, its end
+//	serving      the adapter finds it unreachable            unreachable, with its workers
+//	unreachable  the adapter reaches it again                serving
+//	unreachable  another engine answers there                opening
+//	refused      a pause                                     opening or waiting
 type remoteEngine struct {
 	set   *Supervisor
 	spec  config.RemoteEngine
