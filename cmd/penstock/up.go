@@ -27,8 +27,9 @@ transformer with random weights: its answers are nonsense, made of words. With
 of a model (docs/sim.md): a laptop holds a fleet of hundreds of workers.
 
 With --engine vllm=URL (sglang=, trtllm=, llamacpp=), which may be repeated, it stands in
-front of engines that run already. It serves as soon as one of them does, and takes in
-the others when they come. docs/engines.md has the options behind the URL.`,
+front of engines that run already. Behind the URL follow, after commas, options such as
+events=tcp://HOST:PORT, where the engine publishes what it caches (docs/engines.md). It
+serves as soon as one engine does, and takes in the others when they come.`,
 		Example: `  penstock up
   penstock up --workers 4 --router-mode round-robin
   penstock up --model-path ./Qwen2.5-0.5B-Instruct --http-addr 127.0.0.1:9000

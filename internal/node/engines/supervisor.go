@@ -187,14 +187,9 @@ func (r *Supervisor) Workers() (all []*worker.Worker) {
 // AnnounceReady ends the start: from now on an engine that cannot be used as the settings say is retried.
 func (r *Supervisor) AnnounceReady() { r.announced.Store(true) }
 
-// hasPending reports whether an engine may still turn out to serve at once.
-func (r *Supervisor) hasPending() bool {
-	for _, e := range r.all {
-		if s := e.currentStatus().State; s == StateAsking || s == StateOpening {
-			return true
-		}
-	}
-	return false
+// isAnyIn reports whether an engine is in one of the states.
+func (r *Supervisor) isAnyIn(states ...string) bool {
+	return slices.ContainsFunc(r.all, func(e *remoteEngine) bool { return slices.Contains(states, e.currentStatus().State) })
 }
 
 // countServing returns the number of serving workers of each model.
@@ -212,24 +207,28 @@ func (r *Supervisor) countServing() map[string]int {
 // whether the given number of workers of a model can receive requests.
 func (r *Supervisor) AwaitServing(ctx context.Context, seen func(model string, workers int) bool) error {
 	limit := time.Duration(r.cfg.Settings.Engine.Wait)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, config.ErrNotReady)
+	waiting, cancel := context.WithTimeoutCause(ctx, limit, config.ErrNotReady)
 	defer cancel()
-	err := backoff.Poll(ctx, 10*time.Millisecond, func() bool {
+	err := backoff.Poll(waiting, 10*time.Millisecond, func() bool {
 		served := r.countServing()
 		for model, workers := range served {
 			if !seen(model, workers) {
 				return false
 			}
 		}
-		return len(served) > 0 && !r.hasPending()
+		return len(served) > 0 && !r.isAnyIn(StateAsking, StateOpening)
 	})
-	if served := r.countServing(); err == config.ErrNotReady && len(served) > 0 {
-		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", config.ErrNotReady, limit)
+	switch {
+	case err != config.ErrNotReady:
+		return err
+	case len(r.countServing()) > 0:
+		return fmt.Errorf("%w: engines serve, and their workers are not seen by all of this process after %v; the log says more with --log-level debug", err, limit)
 	}
-	if err == config.ErrNotReady {
-		return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", config.ErrNotReady, limit, r.describeNotServing())
-	}
-	return err
+	// However short the limit is, the error says what became of the first request to each engine.
+	first, cancel := context.WithTimeout(ctx, 2*lookTimeout)
+	defer cancel()
+	_ = backoff.Poll(first, 10*time.Millisecond, func() bool { return !r.isAnyIn(StateAsking) })
+	return fmt.Errorf("%w: no engine serves after %v (--engine-wait)%s", err, limit, r.describeNotServing())
 }
 
 // describeNotServing lists the engines which do not serve, for an error.
