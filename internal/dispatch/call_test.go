@@ -51,10 +51,13 @@ func TestCall(t *testing.T) {
 }
 
 // answers is a scripted router.
-type answers func(req *route.Request) error
+type answers struct {
+	Router
+	answer func(req *route.Request) error
+}
 
 func (a answers) Route(_ context.Context, req *route.Request) (route.Decision, error) {
-	return route.Decision{}, a(req)
+	return route.Decision{}, a.answer(req)
 }
 
 // TestRoute: a worker to avoid is better than none, and an unknown model has no worker.
@@ -62,12 +65,12 @@ func TestRoute(t *testing.T) {
 	avoid, exclude := []kv.WorkerID{1}, []kv.WorkerID{2, 3}
 	asked := 0
 	req := &route.Request{Model: "m"}
-	_, err := RouteAvoiding(t.Context(), answers(func(req *route.Request) error {
+	_, err := RouteAvoiding(t.Context(), answers{answer: func(req *route.Request) error {
 		if asked++; len(req.Exclude) == 3 {
 			return errNobody
 		}
 		return nil
-	}), req, avoid, exclude)
+	}}, req, avoid, exclude)
 	if err != nil || asked != 2 || len(req.Exclude) != 2 {
 		t.Errorf("%v after %d questions, the last without %v", err, asked, req.Exclude)
 	}
@@ -76,7 +79,7 @@ func TestRoute(t *testing.T) {
 		code fault.Code
 	}{{0, fault.Unavailable}, {4, fault.NotFound}} {
 		req := &route.Request{Model: "m", Pin: kv.Worker{ID: tt.pin}}
-		_, err := RouteAvoiding(t.Context(), answers(func(*route.Request) error { return errUnknown }), req, nil, exclude)
+		_, err := RouteAvoiding(t.Context(), answers{answer: func(*route.Request) error { return errUnknown }}, req, nil, exclude)
 		if fault.CodeOf(err) != tt.code {
 			t.Errorf("pinned to %d: %v", tt.pin, err)
 		}

@@ -65,11 +65,15 @@ func newJob(limits migrate.Config, workers int, does func(ctx context.Context, j
 	j.runner = Dispatcher{
 		Limits:    limits,
 		View:      func() WorkerView { return j.view.Load() },
-		OnFailure: func(f AttemptFailure) { j.note("failed %d %v", f.Worker.ID, fault.CodeOf(f.Err)) },
 		Moves:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moves"}, []string{"kind"}),
 		Waiting:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "waiting"}),
 	}
 	return j
+}
+
+// run makes attempts from a number on.
+func (j *job) run(ctx context.Context, first uint32) error {
+	return j.runner.runAttempts(ctx, j, first, j.runner.Limits, func(f AttemptFailure) { j.note("failed %d %v", f.Worker.ID, fault.CodeOf(f.Err)) })
 }
 
 // set changes a worker's epoch; 0 removes it.
@@ -192,7 +196,7 @@ func TestRun(t *testing.T) {
 					j.runner.Limits.MaxWait = 0
 				}
 				over := make(chan error, 1)
-				go func() { over <- j.runner.Run(ctx, j, 7) }()
+				go func() { over <- j.run(ctx, 7) }()
 				synctest.Wait()
 				if tt.later != nil {
 					time.Sleep(3 * time.Second) // virtual time (synctest): the wait of a request without a worker
@@ -217,14 +221,14 @@ func TestRun(t *testing.T) {
 func TestLost(t *testing.T) {
 	for _, pinned := range []bool{false, true} {
 		j := newJob(migrate.Config{MaxFailures: 1, Pinned: pinned}, 3, always(errGone))
-		var lost *UnfinishedError
-		err := j.runner.Run(t.Context(), j, 1)
+		var lost *unfinishedError
+		err := j.run(t.Context(), 1)
 		if !errors.As(err, &lost) || lost.Pinned != pinned || fault.CodeOf(err) != fault.Unavailable {
 			t.Fatalf("pinned %v: %#v", pinned, err)
 		}
-		want := UnfinishedError{Tried: 2, Worker: 2, Err: errGone}
+		want := unfinishedError{Tried: 2, Worker: 2, Err: errGone}
 		if pinned {
-			want = UnfinishedError{Tried: 1, Worker: 1, Pinned: true, Err: errGone}
+			want = unfinishedError{Tried: 1, Worker: 1, Pinned: true, Err: errGone}
 		}
 		if *lost != want {
 			t.Errorf("%+v, want %+v", *lost, want)
@@ -243,7 +247,7 @@ func TestCounts(t *testing.T) {
 			return nil
 		})
 		over := make(chan error, 1)
-		go func() { over <- j.runner.Run(t.Context(), j, 1) }()
+		go func() { over <- j.run(t.Context(), 1) }()
 		synctest.Wait()
 		time.Sleep(time.Second) // virtual time (synctest): the request waits, then a worker appears
 		if n := value(t, j.runner.Waiting); n != 1 {
@@ -269,7 +273,7 @@ func TestRouterKnowsFirst(t *testing.T) {
 		return errGone
 	})
 	j.hidden = 9
-	if err := j.runner.Run(t.Context(), j, 1); fault.CodeOf(err) != fault.Unavailable || len(j.log) != 2 {
+	if err := j.run(t.Context(), 1); fault.CodeOf(err) != fault.Unavailable || len(j.log) != 2 {
 		t.Errorf("%v: %q", err, j.log)
 	}
 }

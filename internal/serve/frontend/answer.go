@@ -11,6 +11,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/media"
+	"penstock/internal/bounded"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 )
@@ -30,6 +31,7 @@ type answerWriter struct {
 	responseHead api.Head
 	writer       api.Writer // nil before the request is decoded
 	refuse       func(http.ResponseWriter, error)
+	appendError  func(dst []byte, err error) []byte // the event of an error in a stream
 	ext          api.AnswerExt
 	annotations  *api.Annotated // sent first in the stream; nil if there are none
 	wantsMetrics bool           // requested by the annotation llm_metrics
@@ -113,7 +115,7 @@ func (a *answerWriter) openStream() error {
 	a.w.WriteHeader(http.StatusOK)
 	a.sse = newSSEStream(a.keepAlive, a.send, a.cancelBroken)
 	a.sse.writeLast = a.writeBuffered
-	a.buf = *bufferPool.Get().(*[]byte)
+	a.buf = bounded.TakeBuffer()
 	go func() { // close waits for it; the header goes out first, or with what has arrived by then
 		growStack()
 		a.sse.run()
@@ -137,7 +139,7 @@ func touchStack(*[6 << 10]byte) {}
 func (a *answerWriter) close() {
 	if a.sse != nil {
 		_ = a.sse.close() // a write error means that the client has disconnected
-		recycleBuffer(a.buf)
+		bounded.RecycleBuffer(a.buf)
 		a.buf = nil
 	}
 }
@@ -209,7 +211,7 @@ func (a *answerWriter) sendError(err error) {
 	if a.committed {
 		if a.sse != nil {
 			// A write error means that the client has disconnected, so nothing else can report err.
-			_ = a.sse.put(a.writer.Fail(nil, err))
+			_ = a.sse.put(a.appendError(nil, err))
 		}
 		return
 	}

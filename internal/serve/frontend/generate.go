@@ -27,8 +27,8 @@ func (f *Frontend) serveGeneration(d apiDialect) http.HandlerFunc {
 func (f *Frontend) withAccounting(d apiDialect, serve func(*apiCall) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &apiCall{f: f, r: r, metrics: f.metrics.unknown, endpoint: d.endpoint, started: time.Now(), record: recordOf(r.Context())}
-		c.id = f.ids.claim(w.Header().Get("X-Request-Id"))
-		defer f.ids.release(c.id)
+		c.id = f.ids.Claim(w.Header().Get("X-Request-Id"))
+		defer f.ids.Release(c.id)
 		d.setRequestID(w, c.id)
 		c.answer = &answerWriter{w: w, controller: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, keepAlive: f.cfg.KeepAlive, refuse: d.refuse}
 		defer c.answer.close()
@@ -79,81 +79,32 @@ func (c *apiCall) serveGeneration(d apiDialect) error {
 	ctx, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
 	c.answer.cancelBroken = broken
-	req, writer, p, spare, err := c.decodeRequest(ctx, &d)
-	switch {
-	case err != nil:
-		return err
-	case p != nil && !spare:
-		return p.serve(ctx)
-	}
-	m, err := c.findModel(c.f.catalog.findDecodable, req.Model)
+	req, err := c.decodeRequest(ctx, &d)
 	if err != nil {
 		return err
 	}
-	c.answer.stream = req.Stream
-	c.answer.responseHead = api.Head{ID: c.id, Model: req.Model, Created: c.started.Unix()}
-	c.answer.writer = writer(&c.answer.responseHead)
-	gens, err := c.planGenerations(ctx, req, m, p)
-	switch {
-	case err == nil:
-	case p != nil:
-		return p.passInstead(ctx, err)
-	default:
-		return err
-	}
-	if !req.HasMedia() { // they are tokens now
-		req.Messages = nil
-		c.releaseBody()
-	}
-	if form := req.Ext.Annotations.Query; form != api.NoQuery {
-		return c.answerQuery(ctx, gens, form)
-	}
-	err = c.generateAll(ctx, gens)
-	sum := c.countTokens(gens)
-	switch {
-	case err == nil:
-		return c.answer.finishAnswer(sum)
-	case p != nil:
-		return p.passInstead(ctx, err)
-	}
-	return err
+	return req.serve(ctx)
 }
 
-// decodeRequest reads the request. It only peeks at a passthrough request. spare says that p is only the
-// fallback if the request cannot be served from tokens.
-func (c *apiCall) decodeRequest(ctx context.Context, d *apiDialect) (req *api.Request, writer writerFactory, p *passthroughTask, spare bool, err error) {
+// generationRequest is a request that was read: a [typedRequest], an [opaqueRequest] or a [mediaRequest].
+// Which of them it is, is decided once, when it is read.
+type generationRequest interface {
+	// serve answers the request, or returns why not.
+	serve(ctx context.Context) error
+}
+
+// decodeRequest reads the request, and decides how it is served.
+func (c *apiCall) decodeRequest(ctx context.Context, d *apiDialect) (generationRequest, error) {
 	_, span := c.f.deps.Tracer.Start(ctx, "decode")
-	req, err = decodeBody(c, func(body []byte) (q *api.Request, err error) {
+	req, err := decodeBody(c, func(body []byte) (generationRequest, error) {
 		span.SetInt("penstock.body_bytes", int64(len(body)))
-		if p, err = c.passthroughOf(body, d); p != nil || err != nil {
-			return nil, err
+		if p, err := c.decodeOpaque(body, d); p != nil || err != nil {
+			return p, err
 		}
-		if q, writer, err = d.decode(body); err != nil {
-			return nil, err
-		}
-		p, spare, err = c.passMedia(body, d, q)
-		return q, err
+		return c.decodeTyped(body, d)
 	})
 	span.End(err)
-	return req, writer, p, spare, err
-}
-
-// planGenerations makes the prompts of the request and plans their generations. spare is the request as a
-// passthrough; nil if it cannot be passed through.
-func (c *apiCall) planGenerations(ctx context.Context, req *api.Request, m *servedModel, spare *passthroughTask) ([]*generationTask, error) {
-	ctx, span := c.f.deps.Tracer.Start(ctx, "preprocess")
-	p := &requestPlanner{call: c, req: req, model: m, spare: spare}
-	gens, err := p.planRequest(ctx)
-	tokens := 0
-	for _, g := range gens {
-		tokens += g.counts.Prompt
-	}
-	c.spendTokens(tokens, 0)
-	span.SetText("penstock.model", m.card.Name)
-	span.SetInt("penstock.prompts", int64(len(gens)))
-	span.SetInt("penstock.prompt_tokens", int64(tokens))
-	span.End(err)
-	return gens, err
+	return req, err
 }
 
 // requestContext returns the request's context, bounded by RequestTimeout. It carries the request's id,
@@ -186,7 +137,7 @@ func (f *Frontend) checkCapacity() error {
 func (c *apiCall) generateAll(ctx context.Context, gens []*generationTask) error {
 	if len(gens) == 1 {
 		gens[0].emit = c.answer.handleEvent
-		return gens[0].run(ctx)
+		return c.generate(ctx, gens[0])
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -202,7 +153,7 @@ func (c *apiCall) generateAll(ctx context.Context, gens []*generationTask) error
 				return contextError(ctx)
 			}
 		}
-		go func() { done <- bounded.RecoverPanic(func() error { return g.run(ctx) }) }()
+		go func() { done <- bounded.RecoverPanic(func() error { return c.generate(ctx, g) }) }()
 	}
 	var first error
 	for left := len(gens); left > 0; {
@@ -218,6 +169,11 @@ func (c *apiCall) generateAll(ctx context.Context, gens []*generationTask) error
 		}
 	}
 	return first
+}
+
+// generate runs one generation.
+func (c *apiCall) generate(ctx context.Context, g *generationTask) error {
+	return g.clientGuideError(c.f.dispatcher.Generate(ctx, &g.Generation, 1))
 }
 
 // emittedEvent is an event sent to the one goroutine that writes the answer.

@@ -3,52 +3,37 @@ package frontend
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock/core/fault"
-	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
-	"penstock/internal/engine"
 )
 
-// generationTask is one prompt of a request, dispatched to workers. One goroutine uses it.
+// generationTask is one prompt of a request: it turns what workers generate into the text of its choices.
+// One goroutine uses it.
 type generationTask struct {
-	f       *Frontend
-	model   *servedModel // at the request's arrival; each attempt looks up the current one
+	dispatch.Generation
+	model   *servedModel // at the request's arrival
 	index   int          // of the prompt
 	started time.Time
 	emit    func(*generationEvent) error
 
-	request engine.Request // of the current attempt
-	route   route.Request
-	rules   textRules
+	rules textRules
 	// guideParam is the client's field that the guide was made from.
-	guideParam  string
-	echo        string
-	sendsRole   bool // choices begin with a role chunk
-	choices     []answerChoice
-	openChoices int // choices not done
+	guideParam string
+	echo       string
+	sendsRole  bool // choices begin with a role chunk
+	choices    []answerChoice
 
-	counts        api.TokenCounts
-	cachedBy      uint32 // the attempt whose cached tokens count: the first with tokens; 0 before
-	firstNumerics string // of the worker of the first token
-	lastToken     []time.Time
-
-	// State of the current attempt.
-	decision         route.Decision
-	workerNumerics   string // the worker's numerics
-	accepted         bool
-	cached           engine.CachedReport
-	unreportedTokens int // tokens not yet reported to the router
-	attemptTokens    int // tokens of the attempt, of all choices
-	delta            engine.Delta
-	chunks           []api.Chunk
-	event            generationEvent // the one being emitted
+	counts    api.TokenCounts
+	cachedBy  uint32 // the attempt whose cached tokens count: the first with tokens; 0 before
+	lastToken []time.Time
+	chunks    []api.Chunk
+	event     generationEvent // the one being emitted
 
 	firstToken prometheus.Observer
 	interToken prometheus.Observer
@@ -70,44 +55,11 @@ type generationEvent struct {
 type generationEventKind uint8
 
 const (
-	eventRouted   generationEventKind = iota // an attempt goes to decision's worker
-	eventAccepted                            // the worker accepted it
-	eventReported                            // the worker reported its cached tokens
-	eventOutput                              // chunks continue the answer
+	eventRouted   = generationEventKind(dispatch.AttemptRouted)   // an attempt goes to decision's worker
+	eventAccepted = generationEventKind(dispatch.AttemptAccepted) // the worker accepted it
+	eventReported = generationEventKind(dispatch.AttemptReported) // the worker reported its cached tokens
+	eventOutput   = eventReported + 1                             // chunks continue the answer
 )
-
-// run makes attempts until the generation is complete, ctx ends, or an attempt fails in a way that no
-// other worker can repair.
-func (g *generationTask) run(ctx context.Context) error {
-	return g.clientGuideError(g.f.runAttempts(ctx, g, g.route.Pin.ID != 0))
-}
-
-// TokensDelivered implements dispatch.Task.
-func (g *generationTask) TokensDelivered() int { return g.counts.Completion }
-
-// MoveKind implements dispatch.Task.
-func (g *generationTask) MoveKind() string { return dispatch.MoveKind(g.TokensDelivered()) }
-
-// ChooseWorker asks the router for a worker that has not failed this prompt. Once tokens are sent it
-// prefers a worker of the same numerics, because only that one continues bit for bit. If it takes
-// another one, the answer says so.
-func (g *generationTask) ChooseWorker(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
-	m := g.f.catalog.currentModel(g.model)
-	req := g.route
-	req.Attempt = number
-	excluded := slices.Concat(m.unfitWorkers, failed)
-	if g.request.OutputSchema != nil {
-		excluded = append(excluded, m.withoutGuides()...)
-	}
-	if len(g.request.Features) > 0 {
-		excluded = append(excluded, m.withoutFeatures()...)
-	}
-	var strange []kv.WorkerID
-	if g.TokensDelivered() > 0 {
-		strange = m.withOtherNumerics(g.firstNumerics)
-	}
-	return dispatch.RouteAvoiding(ctx, g.f.router, &req, strange, excluded)
-}
 
 // contextError returns why a request's context ended: the cause that the frontend gave, or that the
 // client disconnected.

@@ -1,0 +1,148 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/migrate"
+	"penstock/core/route"
+	"penstock/internal/engine"
+)
+
+// Passthrough is a request that goes to an engine as its client wrote it. Its answer cannot move to another
+// worker once the client has a part of it. One goroutine uses it.
+type Passthrough struct {
+	Request engine.PassthroughRequest // of the current attempt
+	Route   route.Request
+	// Workers returns the model's latest workers.
+	Workers func() ModelWorkers
+	Sink    PassthroughSink
+
+	Decision route.Decision // of the current attempt
+	Output   int            // tokens of the current attempt, as far as known
+
+	dispatcher *Dispatcher
+	sent       bool // the client has a part of the answer
+	complete   bool
+	sinkErr    error
+	brokenBy   error // what ended an answer that cannot move
+
+	// State of the current attempt.
+	order     engine.PassthroughOrder
+	prefilled bool
+	output    outputCount
+	chunk     engine.PassthroughChunk
+}
+
+// PassthroughSink takes what the attempts of a passthrough request deliver. An error ends the request and is
+// its error.
+type PassthroughSink interface {
+	// StartAttempt is called before the current attempt's worker.
+	StartAttempt() error
+	// HandleChunk takes a piece of the answer, the first of an attempt with its status. sent says that the
+	// client has a part of the answer, so that no other worker can be tried.
+	HandleChunk(p *engine.PassthroughChunk) (sent bool, err error)
+}
+
+// errBroken ends the attempts of a request whose answer failed after the client had a part of it.
+var errBroken = errors.New("dispatch: the answer broke, and cannot move")
+
+// PassThrough makes attempts, numbered from first, until the answer is complete.
+func (r *Dispatcher) PassThrough(ctx context.Context, t *Passthrough, first uint32) error {
+	t.dispatcher = r
+	limits := r.Limits
+	limits.Pinned = t.Route.Pin.ID != 0
+	err := r.runTask(ctx, t, t.Route.ID, first, limits)
+	switch {
+	case !errors.Is(err, errBroken):
+		return err
+	case fault.CodeOf(t.brokenBy) == fault.EngineError:
+		return t.brokenBy
+	}
+	return interruptedError(t.brokenBy, "the engine"+r.Place+" did not finish its answer, which only it can go on with: send the request again")
+}
+
+// IsComplete reports whether the answer is complete.
+func (t *Passthrough) IsComplete() bool { return t.complete }
+
+// TokensDelivered implements Task. It returns 0, because an answer cannot move after its first byte.
+func (t *Passthrough) TokensDelivered() int { return 0 }
+
+// MoveKind implements Task.
+func (t *Passthrough) MoveKind() string { return MoveNewRequest }
+
+// ChooseWorker asks the router for a worker whose engine takes such requests.
+func (t *Passthrough) ChooseWorker(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
+	m := t.Workers()
+	req := t.Route
+	req.Attempt = number
+	unable := workersWhere(slices.Clone(m.UnfitWorkers()), m, func(c *engine.Card) bool { return !slices.Contains(c.PassthroughPaths, t.Request.Path) })
+	return RouteAvoiding(ctx, t.dispatcher.Router, &req, nil, append(unable, failed...))
+}
+
+// RunAttempt implements Task.
+func (t *Passthrough) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
+	r := t.dispatcher
+	held := HoldReservation(r.Router, t.Route.ID, number)
+	defer held.Free()
+	t.Decision, t.Output, t.order, t.prefilled, t.output = d, 0, engine.PassthroughOrder{}, false, outputCount{}
+	t.Request.Attempt = number
+	if err := t.Sink.StartAttempt(); err != nil {
+		return err
+	}
+	err := CallWorker(ctx, r.Plane, r.StallTimeout, d, engine.MethodPassthrough, engine.AppendPassthroughRequest(nil, &t.Request), t.handleFrame)
+	switch {
+	case t.sinkErr != nil:
+		return t.sinkErr
+	case t.complete:
+		held.FinishAnswer(t.Output)
+		return nil // the answer is complete, regardless of the call's error
+	case !t.sent || ctx.Err() != nil:
+		return err
+	}
+	if migrate.CanMigrate(fault.CodeOf(err)) {
+		r.Router.ReportFailure(d.Worker, err)
+	}
+	t.brokenBy = err
+	return errBroken
+}
+
+// handleFrame handles one frame of the current attempt.
+func (t *Passthrough) handleFrame(frame []byte) error {
+	p := &t.chunk
+	if err := engine.DecodePassthroughChunk(frame, p); err != nil {
+		return engine.ContractError("a frame that cannot be read", err)
+	}
+	if p.Attempt != t.Request.Attempt {
+		return nil // a late answer
+	}
+	if err := t.order.AcceptChunk(p); err != nil {
+		return err
+	}
+	t.recordTokens(p)
+	sent, err := t.Sink.HandleChunk(p)
+	t.sent, t.complete, t.sinkErr = t.sent || sent, p.Last, err
+	return err
+}
+
+// recordTokens reports the tokens of a piece to the router.
+func (t *Passthrough) recordTokens(p *engine.PassthroughChunk) {
+	router, attempt := t.dispatcher.Router, t.Request.Attempt
+	switch {
+	case p.Last && (!t.prefilled || p.Cached != engine.CachedUnknown):
+		router.MarkPrefilled(t.Route.ID, attempt, p.Cached)
+	case !t.prefilled && p.Tokens > 0:
+		t.prefilled = true
+		router.RecordFirstToken(t.Route.ID, attempt, engine.CachedUnknown)
+	}
+	if n := t.output.add(p.Tokens, t.Decision.BlockSize); n > 0 && !p.Last {
+		router.RecordOutput(t.Route.ID, attempt, n)
+	}
+	t.Output = t.output.total
+	if p.Last && p.OutputTokens != engine.CachedUnknown {
+		t.Output = p.OutputTokens
+	}
+}
