@@ -64,7 +64,7 @@ type WorkerView interface {
 // Dispatcher runs tasks. All fields but Tracer are required. Many goroutines may use it; it must not be
 // copied.
 type Dispatcher struct {
-	// Limits bound the attempts and the waits of one task. A task with a pinned worker never moves.
+	// Limits bound the attempts and the waits of one task.
 	Limits migrate.Config
 	Router Router
 	Plane  WorkerCaller
@@ -87,14 +87,6 @@ type Dispatcher struct {
 	nextWorker atomic.Uint64 // round-robin position among workers that make prompts
 }
 
-// AttemptFailure is an attempt that failed in a way that another worker may repair.
-type AttemptFailure struct {
-	Worker  kv.Worker
-	Attempt uint32
-	Tokens  int // of the task, already sent
-	Err     error
-}
-
 // unfinishedError is the error of a task that had a worker but that no worker has finished. Its code,
 // see [fault.Of], is the code of the last attempt's error, which may name addresses and is for the log.
 type unfinishedError struct {
@@ -110,15 +102,11 @@ func (l *unfinishedError) Error() string { return fmt.Sprintf("%d attempts: %v",
 // Unwrap returns the last attempt's error.
 func (l *unfinishedError) Unwrap() error { return l.Err }
 
-// runTask makes attempts for the request of an id, numbered from first, until the task is complete. The
-// error is for the one who asked: that of ctx if it has ended, the router's if the task never had a worker,
-// the attempt's if no other worker can repair it, or that no worker could finish it.
-func (r *Dispatcher) runTask(ctx context.Context, t Task, id string, first uint32, limits migrate.Config) error {
-	err := r.runAttempts(ctx, t, first, limits, func(f AttemptFailure) {
-		r.Router.ReportFailure(f.Worker, f.Err)
-		r.Log.Log(ctx, slog.LevelWarn, "a worker failed under a request",
-			"request", id, "worker", uint64(f.Worker.ID), "attempt", f.Attempt, "tokens", f.Tokens, "error", f.Err)
-	})
+// runTask makes attempts for the request of an id, numbered from first, until the task is complete. A pinned
+// task does not move. The error is for the one who asked: that of ctx if it has ended, the router's if the
+// task never had a worker, the attempt's if no other worker can repair it, or that no worker could finish it.
+func (r *Dispatcher) runTask(ctx context.Context, t Task, id string, first uint32, pinned bool) error {
+	err := r.runAttempts(ctx, t, id, first, pinned)
 	var lost *unfinishedError
 	switch {
 	case err == nil:
@@ -129,6 +117,12 @@ func (r *Dispatcher) runTask(ctx context.Context, t Task, id string, first uint3
 		return r.describeUnfinished(lost)
 	}
 	return err
+}
+
+// runRouted is runTask for a task whose workers the router chooses.
+func (r *Dispatcher) runRouted(ctx context.Context, t Task, routed *RoutedTask, first uint32) error {
+	routed.dispatcher = r
+	return r.runTask(ctx, t, routed.Route.ID, first, routed.Route.Pin.ID != 0)
 }
 
 // describeUnfinished is the error of a task whose last eligible worker has failed too.
@@ -162,10 +156,11 @@ func interruptedError(err error, message string) error {
 
 // runAttempts makes attempts, numbered from first, until the task is complete. Otherwise it returns ctx's
 // error when that ends, the router's when the task never had a worker, the attempt's when no other worker
-// can repair it, or an *unfinishedError. onFailure is called after attempts that failed in a way that
-// another worker may repair.
-func (r *Dispatcher) runAttempts(ctx context.Context, t Task, first uint32, limits migrate.Config, onFailure func(AttemptFailure)) error {
-	s := &attemptSeries{Dispatcher: r, task: t, onFailure: onFailure, number: first, machine: migrate.New(limits, rand.Uint64()), startedAt: time.Now()}
+// can repair it, or an *unfinishedError.
+func (r *Dispatcher) runAttempts(ctx context.Context, t Task, id string, first uint32, pinned bool) error {
+	limits := r.Limits
+	limits.Pinned = pinned
+	s := &attemptSeries{Dispatcher: r, task: t, id: id, number: first, machine: migrate.New(limits, rand.Uint64()), startedAt: time.Now()}
 	defer s.stopWaiting()
 	step := s.nextStep()
 	for {
@@ -199,7 +194,7 @@ func (r *Dispatcher) runAttempts(ctx context.Context, t Task, first uint32, limi
 type attemptSeries struct {
 	*Dispatcher
 	task       Task
-	onFailure  func(AttemptFailure)
+	id         string // of the request, for the log
 	machine    *migrate.Planner
 	startedAt  time.Time
 	view       WorkerView
@@ -239,7 +234,9 @@ func (s *attemptSeries) tryWorker(ctx context.Context, exclude []kv.WorkerID) (_
 	s.lastWorker, s.lastErr = d.Worker.ID, asUnavailable(d, err)
 	code := fault.CodeOf(s.lastErr)
 	if ctx.Err() == nil && migrate.CanMigrate(code) {
-		s.onFailure(AttemptFailure{Worker: d.Worker, Attempt: s.number - 1, Tokens: s.task.TokensDelivered(), Err: s.lastErr})
+		s.Router.ReportFailure(d.Worker, s.lastErr)
+		s.Log.Log(ctx, slog.LevelWarn, "a worker failed under a request",
+			"request", s.id, "worker", uint64(d.Worker.ID), "attempt", s.number-1, "tokens", s.task.TokensDelivered(), "error", s.lastErr)
 	}
 	if !known { // the router saw the worker first
 		epoch, _ = s.View().WorkerEpoch(d.Worker.ID)

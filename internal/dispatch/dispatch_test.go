@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/core/route"
+	"penstock/internal/obs"
 )
 
 var (
@@ -63,17 +65,29 @@ func newJob(limits migrate.Config, workers int, does func(ctx context.Context, j
 	}
 	j.view.Store(&view{lives, make(chan struct{})})
 	j.runner = Dispatcher{
-		Limits:    limits,
-		View:      func() WorkerView { return j.view.Load() },
-		Moves:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moves"}, []string{"kind"}),
-		Waiting:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "waiting"}),
+		Limits:  limits,
+		Router:  failures{job: j},
+		Log:     obs.NewThrottle(slog.New(slog.DiscardHandler), time.Second),
+		View:    func() WorkerView { return j.view.Load() },
+		Moves:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moves"}, []string{"kind"}),
+		Waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "waiting"}),
 	}
 	return j
 }
 
 // run makes attempts from a number on.
 func (j *job) run(ctx context.Context, first uint32) error {
-	return j.runner.runAttempts(ctx, j, first, j.runner.Limits, func(f AttemptFailure) { j.note("failed %d %v", f.Worker.ID, fault.CodeOf(f.Err)) })
+	return j.runner.runAttempts(ctx, j, "r", first, j.runner.Limits.Pinned)
+}
+
+// failures is a router that notes which calls failed.
+type failures struct {
+	Router
+	job *job
+}
+
+func (f failures) ReportFailure(w kv.Worker, err error) {
+	f.job.note("failed %d %v", w.ID, fault.CodeOf(err))
 }
 
 // set changes a worker's epoch; 0 removes it.

@@ -14,19 +14,15 @@ import (
 // Generation is a prompt that one worker after another continues: each goes on from the tokens that its
 // predecessors delivered. One goroutine uses it.
 type Generation struct {
+	RoutedTask
 	Request engine.Request // of the current attempt
-	Route   route.Request
-	// Workers returns the model's latest workers.
-	Workers func() ModelWorkers
 	Sink    GenerationSink
 
-	// Decision and Numerics are those of the current attempt's worker; Numerics is "" if unknown.
-	Decision route.Decision
+	// Numerics are those of the current attempt's worker; "" if unknown.
 	Numerics string
 	// Cached is how many tokens of the prompt the current attempt's worker has reported as cached.
 	Cached int
 
-	dispatcher    *Dispatcher
 	choices       []choiceProgress
 	openChoices   int // choices not done
 	delivered     int // tokens
@@ -36,7 +32,6 @@ type Generation struct {
 	// State of the current attempt.
 	accepted bool
 	report   engine.CachedReport
-	output   outputCount
 	delta    engine.Delta
 }
 
@@ -72,7 +67,6 @@ var errEnough = errors.New("dispatch: every choice has ended")
 
 // Generate makes attempts, numbered from first, until every choice is done.
 func (r *Dispatcher) Generate(ctx context.Context, g *Generation, first uint32) error {
-	g.dispatcher = r
 	g.choices = make([]choiceProgress, g.Request.Choices)
 	for i := range g.choices {
 		c := &g.choices[i]
@@ -85,9 +79,7 @@ func (r *Dispatcher) Generate(ctx context.Context, g *Generation, first uint32) 
 			g.openChoices++
 		}
 	}
-	limits := r.Limits
-	limits.Pinned = g.Route.Pin.ID != 0
-	return r.runTask(ctx, g, g.Route.ID, first, limits)
+	return r.runRouted(ctx, g, &g.RoutedTask, first)
 }
 
 // TokensDelivered implements Task.
@@ -106,43 +98,42 @@ func (g *Generation) IsInexact() bool {
 // prefers a worker of the same numerics, because only that one continues bit for bit; another one is better
 // than none.
 func (g *Generation) ChooseWorker(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
-	m := g.Workers()
-	req := g.Route
-	req.Attempt = number
-	excluded := slices.Concat(m.UnfitWorkers(), failed)
-	if g.Request.OutputSchema != nil {
-		excluded = workersWhere(excluded, m, func(c *engine.Card) bool { return !c.StructuredOutput })
-	}
-	if len(g.Request.Features) > 0 {
-		excluded = workersWhere(excluded, m, func(c *engine.Card) bool { return !c.Features })
-	}
 	var strange []kv.WorkerID
 	if g.firstNumerics != "" {
-		strange = workersWhere(nil, m, func(c *engine.Card) bool { return c.Numerics != g.firstNumerics })
+		strange = workersWhere(g.Workers(), func(c *engine.Card) bool { return c.Numerics != g.firstNumerics })
 	}
-	return RouteAvoiding(ctx, g.dispatcher.Router, &req, strange, excluded)
+	var lacks func(*engine.Card) bool
+	if schema, features := g.Request.OutputSchema != nil, len(g.Request.Features) > 0; schema || features {
+		lacks = func(c *engine.Card) bool { return schema && !c.StructuredOutput || features && !c.Features }
+	}
+	return g.routeTask(ctx, number, failed, strange, lacks)
 }
 
 // RunAttempt makes one attempt on the worker that was chosen and reserved for it. It returns nil when every
 // choice is done.
 func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	held := HoldReservation(g.dispatcher.Router, g.Route.ID, number)
+	held := g.startAttempt(number, d)
 	defer held.Free()
-	g.Decision, g.accepted, g.report, g.output = d, false, engine.CachedReport{}, outputCount{}
-	g.Numerics = numericsOf(g.Workers(), d.Worker.ID)
+	g.accepted, g.report, g.Numerics = false, engine.CachedReport{}, ""
+	for w := range g.Workers().FitWorkers() {
+		if w.ID == d.Worker.ID {
+			g.Numerics = w.Card.Numerics
+			break
+		}
+	}
 	g.Request.Attempt = number
 	g.resumeAttempt()
 	if err := g.Sink.HandleAttempt(AttemptRouted); err != nil {
 		return err
 	}
 	body := engine.AppendRequest(bounded.TakeBuffer(), &g.Request)
-	err := CallWorker(ctx, g.dispatcher.Plane, g.dispatcher.StallTimeout, d, engine.MethodGenerate, body, g.handleFrame)
+	err := g.callRouted(ctx, engine.MethodGenerate, body, g.handleFrame)
 	bounded.RecycleBuffer(body) // planes keep nothing of it
 	switch {
 	case g.sinkErr != nil:
 		return g.sinkErr
 	case g.accepted && g.openChoices == 0:
-		held.FinishAnswer(g.output.total / len(g.choices))
+		held.FinishAnswer(g.outputTokens / len(g.choices))
 		return nil // the answer is complete, regardless of the call's error
 	}
 	return err
@@ -228,9 +219,7 @@ func (g *Generation) handleOutput(c *choiceProgress, d *engine.Delta) error {
 	if len(d.Tokens) > 0 && g.firstNumerics == "" {
 		g.firstNumerics = g.Numerics
 	}
-	if n := g.output.add(len(d.Tokens), g.Decision.BlockSize); n > 0 {
-		g.dispatcher.Router.RecordOutput(g.Route.ID, g.Request.Attempt, n)
-	}
+	g.recordOutput(g.Request.Attempt, len(d.Tokens))
 	done, err := g.Sink.HandleOutput(d)
 	c.tokens = append(c.tokens, d.Tokens...)
 	g.delivered += len(d.Tokens)
@@ -246,20 +235,4 @@ func (g *Generation) handleOutput(c *choiceProgress, d *engine.Delta) error {
 func (g *Generation) tellSink(event AttemptEvent) error {
 	g.sinkErr = g.Sink.HandleAttempt(event)
 	return g.sinkErr
-}
-
-// outputCount counts the output tokens of an attempt, of all choices.
-type outputCount struct {
-	total      int
-	unreported int // not yet reported to the router
-}
-
-// add adds n tokens. It returns how many to report to the router: 0 while they do not fill a block.
-func (o *outputCount) add(n, blockSize int) (report int) {
-	o.total += n
-	if o.unreported += n; n == 0 || blockSize <= 0 || o.unreported < blockSize {
-		return 0
-	}
-	report, o.unreported = o.unreported, 0
-	return report
 }

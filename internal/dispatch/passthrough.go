@@ -15,25 +15,18 @@ import (
 // Passthrough is a request that goes to an engine as its client wrote it. Its answer cannot move to another
 // worker once the client has a part of it. One goroutine uses it.
 type Passthrough struct {
+	RoutedTask
 	Request engine.PassthroughRequest // of the current attempt
-	Route   route.Request
-	// Workers returns the model's latest workers.
-	Workers func() ModelWorkers
 	Sink    PassthroughSink
 
-	Decision route.Decision // of the current attempt
-	Output   int            // tokens of the current attempt, as far as known
-
-	dispatcher *Dispatcher
-	sent       bool // the client has a part of the answer
-	complete   bool
-	sinkErr    error
-	brokenBy   error // what ended an answer that cannot move
+	sent     bool // the client has a part of the answer
+	complete bool
+	sinkErr  error
+	brokenBy error // what ended an answer that cannot move
 
 	// State of the current attempt.
 	order     engine.PassthroughOrder
 	prefilled bool
-	output    outputCount
 	chunk     engine.PassthroughChunk
 }
 
@@ -52,10 +45,7 @@ var errBroken = errors.New("dispatch: the answer broke, and cannot move")
 
 // PassThrough makes attempts, numbered from first, until the answer is complete.
 func (r *Dispatcher) PassThrough(ctx context.Context, t *Passthrough, first uint32) error {
-	t.dispatcher = r
-	limits := r.Limits
-	limits.Pinned = t.Route.Pin.ID != 0
-	err := r.runTask(ctx, t, t.Route.ID, first, limits)
+	err := r.runRouted(ctx, t, &t.RoutedTask, first)
 	switch {
 	case !errors.Is(err, errBroken):
 		return err
@@ -65,46 +55,35 @@ func (r *Dispatcher) PassThrough(ctx context.Context, t *Passthrough, first uint
 	return interruptedError(t.brokenBy, "the engine"+r.Place+" did not finish its answer, which only it can go on with: send the request again")
 }
 
-// IsComplete reports whether the answer is complete.
-func (t *Passthrough) IsComplete() bool { return t.complete }
-
-// TokensDelivered implements Task. It returns 0, because an answer cannot move after its first byte.
-func (t *Passthrough) TokensDelivered() int { return 0 }
-
-// MoveKind implements Task.
-func (t *Passthrough) MoveKind() string { return MoveNewRequest }
+// Output returns whether the answer is complete, and how many tokens it has, as far as known.
+func (t *Passthrough) Output() (tokens int, complete bool) { return t.outputTokens, t.complete }
 
 // ChooseWorker asks the router for a worker whose engine takes such requests.
 func (t *Passthrough) ChooseWorker(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
-	m := t.Workers()
-	req := t.Route
-	req.Attempt = number
-	unable := workersWhere(slices.Clone(m.UnfitWorkers()), m, func(c *engine.Card) bool { return !slices.Contains(c.PassthroughPaths, t.Request.Path) })
-	return RouteAvoiding(ctx, t.dispatcher.Router, &req, nil, append(unable, failed...))
+	return t.routeTask(ctx, number, failed, nil, func(c *engine.Card) bool { return !slices.Contains(c.PassthroughPaths, t.Request.Path) })
 }
 
 // RunAttempt implements Task.
 func (t *Passthrough) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	r := t.dispatcher
-	held := HoldReservation(r.Router, t.Route.ID, number)
+	held := t.startAttempt(number, d)
 	defer held.Free()
-	t.Decision, t.Output, t.order, t.prefilled, t.output = d, 0, engine.PassthroughOrder{}, false, outputCount{}
+	t.order, t.prefilled = engine.PassthroughOrder{}, false
 	t.Request.Attempt = number
 	if err := t.Sink.StartAttempt(); err != nil {
 		return err
 	}
-	err := CallWorker(ctx, r.Plane, r.StallTimeout, d, engine.MethodPassthrough, engine.AppendPassthroughRequest(nil, &t.Request), t.handleFrame)
+	err := t.callRouted(ctx, engine.MethodPassthrough, engine.AppendPassthroughRequest(nil, &t.Request), t.handleFrame)
 	switch {
 	case t.sinkErr != nil:
 		return t.sinkErr
 	case t.complete:
-		held.FinishAnswer(t.Output)
+		held.FinishAnswer(t.outputTokens)
 		return nil // the answer is complete, regardless of the call's error
 	case !t.sent || ctx.Err() != nil:
 		return err
 	}
 	if migrate.CanMigrate(fault.CodeOf(err)) {
-		r.Router.ReportFailure(d.Worker, err)
+		t.dispatcher.Router.ReportFailure(d.Worker, err)
 	}
 	t.brokenBy = err
 	return errBroken
@@ -138,11 +117,12 @@ func (t *Passthrough) recordTokens(p *engine.PassthroughChunk) {
 		t.prefilled = true
 		router.RecordFirstToken(t.Route.ID, attempt, engine.CachedUnknown)
 	}
-	if n := t.output.add(p.Tokens, t.Decision.BlockSize); n > 0 && !p.Last {
-		router.RecordOutput(t.Route.ID, attempt, n)
-	}
-	t.Output = t.output.total
-	if p.Last && p.OutputTokens != engine.CachedUnknown {
-		t.Output = p.OutputTokens
+	switch {
+	case !p.Last:
+		t.recordOutput(attempt, p.Tokens)
+	case p.OutputTokens != engine.CachedUnknown:
+		t.outputTokens = p.OutputTokens
+	default:
+		t.outputTokens += p.Tokens
 	}
 }

@@ -21,7 +21,7 @@ func newDispatcher(f *Frontend) *dispatch.Dispatcher {
 			MaxFailures: *f.cfg.MigrationLimit,
 			MaxWait:     *f.cfg.MigrationWait, FirstWait: min(firstWait, *f.cfg.MigrationWait),
 		},
-		Router: dispatch.TraceRouter(f.deps.Router, f.deps.Tracer), Plane: f.deps.Plane,
+		Router: f.deps.Router, Plane: f.deps.Plane,
 		StallTimeout: f.cfg.StallTimeout, PreprocessTimeout: f.cfg.PreprocessTimeout,
 		View:         func() dispatch.WorkerView { return f.catalog.current.Load() },
 		ContextError: contextError,

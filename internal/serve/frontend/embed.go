@@ -105,11 +105,10 @@ func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *opena
 		if i > 0 {
 			id += "/" + strconv.Itoa(i)
 		}
-		all[i] = &dispatch.Embedding{
-			Request: engine.EmbedRequest{ID: id, Model: m.card.Name, Prompt: tokens},
-			Route:   route.Request{ID: id, Model: m.card.Name, Tokens: tokens, Salt: kv.Salt{LoRA: m.adapter}, Pin: pin},
-			Workers: c.f.catalog.latestWorkers(m),
-		}
+		e := &dispatch.Embedding{Request: engine.EmbedRequest{ID: id, Model: m.card.Name, Prompt: tokens}}
+		e.Route = route.Request{ID: id, Model: m.card.Name, Salt: kv.Salt{LoRA: m.adapter}, Pin: pin}
+		e.Workers = c.f.catalog.latestWorkers(m)
+		all[i] = e
 	}
 	return all, nil
 }

@@ -316,8 +316,9 @@ func (p *opaqueRequest) finishAnswer(piece *engine.PassthroughChunk) {
 // countTokens counts the tokens of the answer, complete or not.
 func (p *opaqueRequest) countTokens() {
 	c, m := p.call, p.call.metrics
-	tokens := api.TokenCounts{Prompt: p.prompt, Completion: p.Output, Cached: p.cached}
-	if p.Output == 0 && !p.IsComplete() {
+	output, complete := p.Output()
+	tokens := api.TokenCounts{Prompt: p.prompt, Completion: output, Cached: p.cached}
+	if output == 0 && !complete {
 		tokens = api.TokenCounts{Cached: api.CachedUnknown} // nothing was computed, as far as is known
 	}
 	c.spendTokens(max(0, tokens.Prompt-p.countedPrompt), tokens.Completion)

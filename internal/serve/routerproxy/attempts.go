@@ -26,7 +26,7 @@ func newDispatcher(r *Proxy) *dispatch.Dispatcher {
 			MaxFailures: *r.cfg.MigrationLimit, MaxAttempts: maxAttempts,
 			MaxWait: *r.cfg.MigrationWait, FirstWait: min(r.cfg.FirstWait, *r.cfg.MigrationWait),
 		},
-		Router: dispatch.TraceRouter(r.deps.Router, r.deps.Tracer), Plane: r.deps.Plane,
+		Router: r.deps.Router, Plane: r.deps.Plane,
 		StallTimeout: r.cfg.StallTimeout, PreprocessTimeout: r.cfg.PreprocessTimeout,
 		View:         func() dispatch.WorkerView { return r.view.Load() },
 		Place:        " behind the router",

@@ -16,10 +16,9 @@ func (e embeddingEngine) Embed(ctx context.Context, req *engine.EmbedRequest) ([
 	if err := req.Validate(); err != nil {
 		return nil, err
 	}
-	t := &dispatch.Embedding{Request: *req, Workers: e.engine.latestWorkers}
+	t := &dispatch.Embedding{Request: *req}
 	err := e.engine.serveRequest(ctx, callerRequest{req.ID, req.Attempt, req.Model, nil}, func(ctx context.Context, ask route.Request, first uint32) error {
-		t.Route, t.Request.Model = ask, ask.Model
-		t.Route.Tokens = req.Prompt
+		t.Route, t.Workers, t.Request.Model = ask, e.engine.latestWorkers, ask.Model
 		return e.engine.proxy.dispatcher.Embed(ctx, t, first)
 	})
 	if err != nil {

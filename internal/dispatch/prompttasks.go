@@ -13,49 +13,30 @@ import (
 
 // Embedding is a prompt to be embedded. One goroutine uses it.
 type Embedding struct {
-	Request engine.EmbedRequest // of the current attempt
-	Route   route.Request
-	// Workers returns the model's latest workers.
-	Workers func() ModelWorkers
-
-	Decisions []route.Decision // of each attempt
-	Answer    engine.Embedding // its Vector is nil until it has arrived
-
-	dispatcher *Dispatcher
+	RoutedTask
+	Request   engine.EmbedRequest // of the current attempt
+	Decisions []route.Decision    // of each attempt
+	Answer    engine.Embedding    // its Vector is nil until it has arrived
 }
 
 // Embed makes attempts, numbered from first, until the vector has arrived. The choice of a worker is by load
 // alone: engines compute all of an input, whatever they have cached.
 func (r *Dispatcher) Embed(ctx context.Context, e *Embedding, first uint32) error {
-	e.dispatcher = r
-	e.Route.Override.OverlapWeight = new(float64)
-	limits := r.Limits
-	limits.Pinned = e.Route.Pin.ID != 0
-	return r.runTask(ctx, e, e.Route.ID, first, limits)
+	e.Route.Tokens, e.Route.Override.OverlapWeight = e.Request.Prompt, new(float64)
+	return r.runRouted(ctx, e, &e.RoutedTask, first)
 }
-
-// TokensDelivered implements Task.
-func (e *Embedding) TokensDelivered() int { return 0 }
-
-// MoveKind implements Task.
-func (e *Embedding) MoveKind() string { return MoveNewRequest }
 
 // ChooseWorker implements Task.
 func (e *Embedding) ChooseWorker(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
-	m := e.Workers()
-	req := e.Route
-	req.Attempt = number
-	unable := workersWhere(slices.Clone(m.UnfitWorkers()), m, func(c *engine.Card) bool { return !c.Embeddings })
-	return RouteAvoiding(ctx, e.dispatcher.Router, &req, nil, append(unable, failed...))
+	return e.routeTask(ctx, number, failed, nil, func(c *engine.Card) bool { return !c.Embeddings })
 }
 
 // RunAttempt makes one attempt. It holds its reservation until the vector has arrived: an input is all
 // prefill.
 func (e *Embedding) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	r := e.dispatcher
-	defer HoldReservation(r.Router, e.Route.ID, number).Free()
+	defer e.startAttempt(number, d).Free()
 	e.Decisions, e.Request.Attempt = append(e.Decisions, d), number
-	err := CallWorker(ctx, r.Plane, r.StallTimeout, d, engine.MethodEmbed, engine.AppendEmbedRequest(nil, &e.Request), func(frame []byte) error {
+	err := e.callRouted(ctx, engine.MethodEmbed, engine.AppendEmbedRequest(nil, &e.Request), func(frame []byte) error {
 		return e.Answer.TakeFrame(frame, number)
 	})
 	if e.Answer.Vector != nil {
@@ -87,7 +68,7 @@ type Preprocessing struct {
 // Preprocess makes attempts, numbered from first, until the prompt has arrived.
 func (r *Dispatcher) Preprocess(ctx context.Context, p *Preprocessing, first uint32) error {
 	p.dispatcher = r
-	return r.runTask(ctx, p, p.Request.ID, first, r.Limits)
+	return r.runTask(ctx, p, p.Request.ID, first, false)
 }
 
 // TokensDelivered implements Task.
