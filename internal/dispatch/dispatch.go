@@ -119,10 +119,17 @@ func (r *Dispatcher) runTask(ctx context.Context, t Task, id string, first uint3
 	return err
 }
 
+// errSink ends the attempts of a task whose answer is no longer taken.
+var errSink = errors.New("dispatch: the answer is not taken")
+
 // runRouted is runTask for a task whose workers the router chooses.
 func (r *Dispatcher) runRouted(ctx context.Context, t Task, routed *RoutedTask, first uint32) error {
 	routed.dispatcher = r
-	return r.runTask(ctx, t, routed.Route.ID, first, routed.Route.Pin.ID != 0)
+	err := r.runTask(ctx, t, routed.Route.ID, first, routed.Route.Pin.ID != 0)
+	if errors.Is(err, errSink) {
+		return routed.sinkErr
+	}
+	return err
 }
 
 // describeUnfinished is the error of a task whose last eligible worker has failed too.

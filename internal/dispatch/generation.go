@@ -27,7 +27,6 @@ type Generation struct {
 	openChoices   int // choices not done
 	delivered     int // tokens
 	firstNumerics string
-	sinkErr       error
 
 	// State of the current attempt.
 	accepted bool
@@ -123,15 +122,15 @@ func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Deci
 	}
 	g.Request.Attempt = number
 	g.resumeAttempt()
-	if err := g.Sink.HandleAttempt(AttemptRouted); err != nil {
-		return err
+	if g.tellSink(AttemptRouted) != nil {
+		return errSink
 	}
 	body := engine.AppendRequest(bounded.TakeBuffer(), &g.Request)
 	err := g.callRouted(ctx, engine.MethodGenerate, body, g.handleFrame)
 	bounded.RecycleBuffer(body) // planes keep nothing of it
 	switch {
 	case g.sinkErr != nil:
-		return g.sinkErr
+		return errSink
 	case g.accepted && g.openChoices == 0:
 		held.FinishAnswer(g.outputTokens / len(g.choices))
 		return nil // the answer is complete, regardless of the call's error

@@ -21,7 +21,6 @@ type Passthrough struct {
 
 	sent     bool // the client has a part of the answer
 	complete bool
-	sinkErr  error
 	brokenBy error // what ended an answer that cannot move
 
 	// State of the current attempt.
@@ -34,7 +33,7 @@ type Passthrough struct {
 // its error.
 type PassthroughSink interface {
 	// StartAttempt is called before the current attempt's worker.
-	StartAttempt() error
+	StartAttempt()
 	// HandleChunk takes a piece of the answer, the first of an attempt with its status. sent says that the
 	// client has a part of the answer, so that no other worker can be tried.
 	HandleChunk(p *engine.PassthroughChunk) (sent bool, err error)
@@ -69,13 +68,11 @@ func (t *Passthrough) RunAttempt(ctx context.Context, number uint32, d route.Dec
 	defer held.Free()
 	t.order, t.prefilled = engine.PassthroughOrder{}, false
 	t.Request.Attempt = number
-	if err := t.Sink.StartAttempt(); err != nil {
-		return err
-	}
+	t.Sink.StartAttempt()
 	err := t.callRouted(ctx, engine.MethodPassthrough, engine.AppendPassthroughRequest(nil, &t.Request), t.handleFrame)
 	switch {
 	case t.sinkErr != nil:
-		return t.sinkErr
+		return errSink
 	case t.complete:
 		held.FinishAnswer(t.outputTokens)
 		return nil // the answer is complete, regardless of the call's error

@@ -70,8 +70,9 @@ type RoutedTask struct {
 	Decision route.Decision
 
 	dispatcher       *Dispatcher
-	outputTokens     int // of the current attempt, of all choices
-	unreportedTokens int // of them: not yet reported to the router
+	sinkErr          error // of the one who takes the answer
+	outputTokens     int   // of the current attempt, of all choices
+	unreportedTokens int   // of them: not yet reported to the router
 }
 
 // TokensDelivered implements Task: nothing is delivered before the end.

@@ -7,6 +7,7 @@ import (
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 	"penstock/internal/edge/parse"
@@ -50,9 +51,9 @@ func tokensDoNotAllocate(t *testing.T, grammar *parse.Grammar) {
 		g.Request = engine.Request{Model: "bytes", Choices: 1, Logprobs: -1, Stop: engine.Stop{MaxTokens: 1000}}
 		g.Route = route.Request{ID: "r", Model: "bytes"}
 		g.Workers, g.Sink = w.f.catalog.latestWorkers(must(w.f.catalog.findServed("bytes"))), g
-		g.emit = func(e *generationEvent) error {
-			for i := range e.chunks {
-				buf = writer.Append(buf[:0], &e.chunks[i])
+		g.emit = func(_ dispatch.AttemptEvent, g *generationTask) error {
+			for i := range g.chunks {
+				buf = writer.Append(buf[:0], &g.chunks[i])
 			}
 			return nil
 		}

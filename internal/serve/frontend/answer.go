@@ -11,7 +11,9 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/media"
+	"penstock/core/route"
 	"penstock/internal/bounded"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 )
@@ -43,48 +45,49 @@ type answerWriter struct {
 	buf          []byte
 }
 
-// handleEvent handles one event.
-func (a *answerWriter) handleEvent(e *generationEvent) error {
-	switch e.kind {
-	case eventRouted:
-		a.ext.Attempts = append(a.ext.Attempts, api.Attempt{
-			Prompt:        e.prompt,
-			Number:        e.attempt,
-			Worker:        e.decision.Worker,
-			OverlapBlocks: e.decision.OverlapBlocks,
-			Predicted:     e.decision.CachedTokens(e.tokens),
-			Reported:      api.CachedUnknown,
-			Inexact:       e.inexact,
-		})
+// handleEvent handles a step of a generation's attempt, or its next chunks.
+func (a *answerWriter) handleEvent(event dispatch.AttemptEvent, g *generationTask) error {
+	switch event {
+	case dispatch.AttemptRouted:
+		a.recordAttempt(g.index, g.Request.Attempt, g.Decision, g.counts.Prompt).Inexact = g.IsInexact()
 		return nil
-	case eventReported:
-		a.recordReported(e)
+	case dispatch.AttemptReported:
+		a.recordReported(g.index, g.Request.Attempt, g.Cached)
 		return nil
-	case eventAccepted:
-		return a.acceptRequest(e)
+	case dispatch.AttemptAccepted:
+		return a.acceptRequest(g.Decision, g.Numerics)
 	}
-	return a.appendChunks(e.chunks)
+	return a.appendChunks(g.chunks)
+}
+
+// recordAttempt records an attempt at a prompt of so many tokens.
+func (a *answerWriter) recordAttempt(prompt int, number uint32, d route.Decision, tokens int) *api.Attempt {
+	a.ext.Attempts = append(a.ext.Attempts, api.Attempt{
+		Prompt: prompt, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks,
+		Predicted: d.CachedTokens(tokens), Reported: api.CachedUnknown,
+	})
+	return &a.ext.Attempts[len(a.ext.Attempts)-1]
 }
 
 // recordReported records what the worker of an attempt had cached.
-func (a *answerWriter) recordReported(e *generationEvent) {
+func (a *answerWriter) recordReported(prompt int, number uint32, cached int) {
 	for i := range a.ext.Attempts {
-		if t := &a.ext.Attempts[i]; t.Prompt == e.prompt && t.Number == e.attempt {
-			t.Reported = e.cached
+		if t := &a.ext.Attempts[i]; t.Prompt == prompt && t.Number == number {
+			t.Reported = cached
 		}
 	}
 }
 
-// acceptRequest commits a stream when the first worker accepts the request.
-func (a *answerWriter) acceptRequest(e *generationEvent) error {
+// acceptRequest commits a stream when the first worker, of known numerics or "", accepts the request.
+func (a *answerWriter) acceptRequest(d route.Decision, numerics string) error {
 	if a.accepted {
 		return nil
 	}
 	a.accepted = true
-	a.responseHead.Fingerprint = fingerprint(e.numerics)
+	a.responseHead.Fingerprint = fingerprint(numerics)
 	h := a.w.Header()
-	h.Set("X-Penstock-Worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
-	h.Set("X-Penstock-Overlap-Blocks", strconv.Itoa(e.decision.OverlapBlocks))
+	h.Set("X-Penstock-Worker", strconv.FormatUint(uint64(d.Worker.ID), 10))
+	h.Set("X-Penstock-Overlap-Blocks", strconv.Itoa(d.OverlapBlocks))
 	if a.textOnly != media.NoReason {
 		h.Set("X-Penstock-Text-Only", string(a.textOnly))
 	}

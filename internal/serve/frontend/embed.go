@@ -50,7 +50,7 @@ func (c *apiCall) serveEmbeddings() error {
 	answer := openai.EmbeddingsAnswer{Model: req.Model, Format: req.Format}
 	for i, e := range all {
 		for n, d := range e.Decisions {
-			c.answer.ext.Attempts = append(c.answer.ext.Attempts, api.Attempt{Prompt: i, Number: uint32(n + 1), Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Reported: api.CachedUnknown})
+			c.answer.recordAttempt(i, uint32(n+1), d, 0)
 		}
 		if e.Answer.Vector == nil {
 			continue
@@ -58,10 +58,7 @@ func (c *apiCall) serveEmbeddings() error {
 		answer.Vectors = append(answer.Vectors, e.Answer.Vector)
 		answer.Tokens += len(e.Request.Prompt)
 	}
-	c.metrics.prompt.WithLabelValues().Add(float64(answer.Tokens))
-	if c.record != nil {
-		c.record.tokens.Prompt = answer.Tokens
-	}
+	c.recordUsage(api.TokenCounts{Prompt: answer.Tokens}, 0)
 	if err != nil {
 		return err
 	}
@@ -70,7 +67,7 @@ func (c *apiCall) serveEmbeddings() error {
 			return engine.ContractError("embeddings of different lengths", nil)
 		}
 	}
-	if err := c.answer.acceptRequest(&generationEvent{decision: all[0].Decisions[len(all[0].Decisions)-1]}); err != nil {
+	if err := c.answer.acceptRequest(all[0].Decision, ""); err != nil {
 		return err
 	}
 	return c.answer.sendWhole(append(openai.AppendEmbeddings(nil, &answer), '\n'))

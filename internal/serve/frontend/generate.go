@@ -11,6 +11,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/bounded"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/keys"
 )
@@ -141,13 +142,13 @@ func (c *apiCall) generateAll(ctx context.Context, gens []*generationTask) error
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	relay := make(chan emittedEvent)
+	events := make(chan emittedEvent)
 	done := make(chan error, len(gens))
 	for _, g := range gens {
 		ack := make(chan error, 1)
-		g.emit = func(e *generationEvent) error {
+		g.emit = func(event dispatch.AttemptEvent, g *generationTask) error {
 			select {
-			case relay <- emittedEvent{e, ack}:
+			case events <- emittedEvent{event, g, ack}:
 				return <-ack
 			case <-ctx.Done():
 				return contextError(ctx)
@@ -158,8 +159,8 @@ func (c *apiCall) generateAll(ctx context.Context, gens []*generationTask) error
 	var first error
 	for left := len(gens); left > 0; {
 		select {
-		case r := <-relay:
-			r.ack <- c.answer.handleEvent(r.event)
+		case e := <-events:
+			e.ack <- c.answer.handleEvent(e.event, e.from)
 		case err := <-done:
 			left--
 			if err != nil && first == nil {
@@ -178,7 +179,8 @@ func (c *apiCall) generate(ctx context.Context, g *generationTask) error {
 
 // emittedEvent is an event sent to the one goroutine that writes the answer.
 type emittedEvent struct {
-	event *generationEvent
+	event dispatch.AttemptEvent
+	from  *generationTask
 	ack   chan<- error // has room for the result
 }
 
@@ -193,15 +195,20 @@ func (c *apiCall) countTokens(gens []*generationTask) api.TokenCounts {
 			cached += max(0, g.counts.Cached)
 		}
 	}
+	c.recordUsage(sum, cached)
 	c.spendTokens(0, sum.Completion)
+	return sum
+}
+
+// recordUsage records the tokens of an answer, complete or not; cached is what is known of them.
+func (c *apiCall) recordUsage(tokens api.TokenCounts, cached int) {
 	if c.record != nil {
-		c.record.tokens = sum
+		c.record.tokens = tokens
 	}
 	m := c.metrics
-	m.prompt.WithLabelValues().Add(float64(sum.Prompt))
-	m.output.WithLabelValues().Add(float64(sum.Completion))
+	m.prompt.WithLabelValues().Add(float64(tokens.Prompt))
+	m.output.WithLabelValues().Add(float64(tokens.Completion))
 	m.cached.WithLabelValues().Add(float64(cached))
-	return sum
 }
 
 // recordOutcome counts a finished request, and logs failures that operators should know.

@@ -148,7 +148,7 @@ func (p *opaqueRequest) serveTokenized(ctx context.Context) error {
 	if p.isStream() {
 		return c.answer.sse.close()
 	}
-	if err := c.answer.acceptRequest(&generationEvent{decision: p.Decision}); err != nil {
+	if err := c.answer.acceptRequest(p.Decision, ""); err != nil {
 		return err
 	}
 	return c.answer.sendBody(p.status, p.contentType, p.body)
@@ -219,9 +219,9 @@ func (p *opaqueRequest) makePrompt(ctx context.Context) (none prep.Prompt, err e
 }
 
 // StartAttempt implements dispatch.PassthroughSink.
-func (p *opaqueRequest) StartAttempt() error {
+func (p *opaqueRequest) StartAttempt() {
 	p.body, p.cached, p.lastPiece = p.body[:0], engine.CachedUnknown, time.Time{}
-	return p.call.answer.handleEvent(&generationEvent{kind: eventRouted, attempt: p.Request.Attempt, decision: p.Decision, tokens: len(p.Request.Prompt)})
+	p.call.answer.recordAttempt(0, p.Request.Attempt, p.Decision, len(p.Request.Prompt))
 }
 
 // HandleChunk implements dispatch.PassthroughSink.
@@ -253,7 +253,7 @@ func (p *opaqueRequest) startAnswer(piece *engine.PassthroughChunk) error {
 		return nil
 	}
 	a.contentType = kind
-	return a.acceptRequest(&generationEvent{decision: p.Decision})
+	return a.acceptRequest(p.Decision, "")
 }
 
 // isStream reports whether the answer is a stream.
@@ -309,23 +309,18 @@ func (p *opaqueRequest) finishAnswer(piece *engine.PassthroughChunk) {
 		p.prompt = n
 	}
 	if p.cached = piece.Cached; p.cached != engine.CachedUnknown {
-		p.call.answer.recordReported(&generationEvent{attempt: p.Request.Attempt, cached: p.cached})
+		p.call.answer.recordReported(0, p.Request.Attempt, p.cached)
 	}
 }
 
 // countTokens counts the tokens of the answer, complete or not.
 func (p *opaqueRequest) countTokens() {
-	c, m := p.call, p.call.metrics
+	c := p.call
 	output, complete := p.Output()
 	tokens := api.TokenCounts{Prompt: p.prompt, Completion: output, Cached: p.cached}
 	if output == 0 && !complete {
 		tokens = api.TokenCounts{Cached: api.CachedUnknown} // nothing was computed, as far as is known
 	}
 	c.spendTokens(max(0, tokens.Prompt-p.countedPrompt), tokens.Completion)
-	if c.record != nil {
-		c.record.tokens = tokens
-	}
-	m.prompt.WithLabelValues().Add(float64(tokens.Prompt))
-	m.output.WithLabelValues().Add(float64(tokens.Completion))
-	m.cached.WithLabelValues().Add(float64(max(0, tokens.Cached)))
+	c.recordUsage(tokens, max(0, tokens.Cached))
 }

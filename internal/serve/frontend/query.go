@@ -24,7 +24,7 @@ func (c *apiCall) answerQuery(ctx context.Context, gens []*generationTask, form 
 	d := x.Decision
 	q := &api.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.Request.Prompt, TextOnly: string(c.answer.textOnly)}
 	a := c.answer
-	if err := a.acceptRequest(&generationEvent{decision: d, numerics: g.model.numericsOf(d.Worker.ID)}); err != nil {
+	if err := a.acceptRequest(d, g.model.numericsOf(d.Worker.ID)); err != nil {
 		return err
 	}
 	all := &api.Chunk{

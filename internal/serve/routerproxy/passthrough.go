@@ -35,7 +35,7 @@ type passthroughTask struct {
 }
 
 // StartAttempt implements dispatch.PassthroughSink.
-func (t *passthroughTask) StartAttempt() error { return nil }
+func (t *passthroughTask) StartAttempt() {}
 
 // HandleChunk implements dispatch.PassthroughSink. The header of another worker, after one that failed, must
 // be the one which the caller has.
