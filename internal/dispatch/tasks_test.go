@@ -204,7 +204,11 @@ func TestGeneration(t *testing.T) {
 				}
 				return end
 			}
-			g := &Generation{Request: engine.Request{Prompt: []kv.Token{7, 8, 9}, Choices: 1, Logprobs: noLogprobs, Stop: engine.Stop{MaxTokens: 6}}}
+			choices := 1
+			if strings.HasSuffix(tt.name, "of two") {
+				choices = 2
+			}
+			g := &Generation{Request: engine.Request{Prompt: []kv.Token{7, 8, 9}, Choices: choices, Logprobs: noLogprobs, Stop: engine.Stop{MaxTokens: 6}}}
 			s := &sink{g: g, fail: tt.fail}
 			g.Route, g.Workers, g.Sink = route.Request{ID: "r"}, func() ModelWorkers { return f }, s
 			err := d.Generate(t.Context(), g, 1)
