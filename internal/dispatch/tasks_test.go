@@ -167,10 +167,16 @@ func TestGeneration(t *testing.T) {
 			"[]", "r/1 freed 0; failed 1 draining; r/2 freed 0; failed 2 unavailable", "1:0 2:0", "no worker over there could finish the request (2 tried): send it again",
 		},
 		{
-			"after the end",
-			[]engine.Delta{{Choice: 1, Tokens: []kv.Token{1}}},
+			"another choice",
+			[]engine.Delta{{Choice: 2, Tokens: []kv.Token{1}}},
 			nil, nil, nil,
 			"[]", "r/1 freed 0", "1:0 1:1", "the worker sent tokens of a choice that there is not, or no longer: this is a defect of the server",
+		},
+		{
+			"after the end of one of two",
+			[]engine.Delta{delta(0, engine.FinishStop, 1), delta(1, 0, 2)},
+			nil, nil, nil,
+			"[1]", "r/1 first 2; r/1 freed 0", "1:0 1:1 1:2", "the worker sent tokens of a choice that there is not, or no longer: this is a defect of the server",
 		},
 		{
 			"more than asked for",
