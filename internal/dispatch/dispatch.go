@@ -87,38 +87,6 @@ type Dispatcher struct {
 	nextWorker atomic.Uint64 // round-robin position among workers that make prompts
 }
 
-// unfinishedError is the error of a task that had a worker but that no worker has finished. Its code,
-// see [fault.Of], is the code of the last attempt's error, which may name addresses and is for the log.
-type unfinishedError struct {
-	Tried  int         // attempts
-	Worker kv.WorkerID // the last one
-	Pinned bool        // the task could not move to another
-	Err    error       // of the last attempt
-}
-
-// Error implements error.
-func (l *unfinishedError) Error() string { return fmt.Sprintf("%d attempts: %v", l.Tried, l.Err) }
-
-// Unwrap returns the last attempt's error.
-func (l *unfinishedError) Unwrap() error { return l.Err }
-
-// runTask makes attempts for the request of an id, numbered from first, until the task is complete. A pinned
-// task does not move. The error is for the one who asked: that of ctx if it has ended, the router's if the
-// task never had a worker, the attempt's if no other worker can repair it, or that no worker could finish it.
-func (r *Dispatcher) runTask(ctx context.Context, t Task, id string, first uint32, pinned bool) error {
-	err := r.runAttempts(ctx, t, id, first, pinned)
-	var lost *unfinishedError
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return r.ContextError(ctx)
-	case errors.As(err, &lost):
-		return r.describeUnfinished(lost)
-	}
-	return err
-}
-
 // errSink ends the attempts of a task whose answer is no longer taken.
 var errSink = errors.New("dispatch: the answer is not taken")
 
@@ -130,18 +98,6 @@ func (r *Dispatcher) runRouted(ctx context.Context, t Task, routed *RoutedTask, 
 		return routed.sinkErr
 	}
 	return err
-}
-
-// describeUnfinished is the error of a task whose last eligible worker has failed too.
-func (r *Dispatcher) describeUnfinished(lost *unfinishedError) error {
-	message := fmt.Sprintf("no worker%s could finish the request (%d tried): send it again", r.Place, lost.Tried)
-	switch {
-	case fault.CodeOf(lost) == fault.Ineligible: // it says what about the request the workers cannot serve, and what to do
-		return lost.Err
-	case lost.Pinned:
-		message = fmt.Sprintf("worker %d, which the request is pinned to, could not finish it, and a pinned request does not move to another: send it again, or leave the choice to the router", lost.Worker)
-	}
-	return interruptedError(lost.Err, message)
 }
 
 // interruptedError is the error of a request whose last attempt failed with err. Draining is an internal
@@ -161,10 +117,10 @@ func interruptedError(err error, message string) error {
 	return f
 }
 
-// runAttempts makes attempts, numbered from first, until the task is complete. Otherwise it returns ctx's
-// error when that ends, the router's when the task never had a worker, the attempt's when no other worker
-// can repair it, or an *unfinishedError.
-func (r *Dispatcher) runAttempts(ctx context.Context, t Task, id string, first uint32, pinned bool) error {
+// runTask makes attempts for the request of an id, numbered from first, until the task is complete. A pinned
+// task does not move. The error is for the one who asked: that of ctx if it has ended, the router's if the
+// task never had a worker, the attempt's if no other worker can repair it, or that no worker could finish it.
+func (r *Dispatcher) runTask(ctx context.Context, t Task, id string, first uint32, pinned bool) error {
 	limits := r.Limits
 	limits.Pinned = pinned
 	s := &attemptSeries{Dispatcher: r, task: t, id: id, number: first, machine: migrate.New(limits, rand.Uint64()), startedAt: time.Now()}
@@ -179,10 +135,9 @@ func (r *Dispatcher) runAttempts(ctx context.Context, t Task, id string, first u
 			}
 			step = next
 		case migrate.Pause:
-			if step.Wait > 0 && !s.waitFor(ctx, step.Wait, nil) {
-				return ctx.Err()
+			if step.Wait <= 0 || s.waitFor(ctx, step.Wait, nil) {
+				step = s.nextStep()
 			}
-			step = s.nextStep()
 		case migrate.Await:
 			s.startWaiting()
 			if s.waitFor(ctx, step.Wait, s.view.Superseded()) {
@@ -191,8 +146,8 @@ func (r *Dispatcher) runAttempts(ctx context.Context, t Task, id string, first u
 		case migrate.GiveUp:
 			return s.giveUpError(step.Reason)
 		}
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return r.ContextError(ctx)
 		}
 	}
 }
@@ -298,11 +253,14 @@ func (s *attemptSeries) stopWaiting() {
 
 // giveUpError is the error of a task that is given up.
 func (s *attemptSeries) giveUpError(reason migrate.GiveUpReason) error {
-	switch reason {
-	case migrate.Refused:
+	message := fmt.Sprintf("no worker%s could finish the request (%d tried): send it again", s.Place, s.machine.FailedAttempts())
+	switch {
+	case reason == migrate.Refused:
 		return s.refused
-	case migrate.Final:
+	case reason == migrate.Final, fault.CodeOf(s.lastErr) == fault.Ineligible: // it says what the matter is, and what to do
 		return s.lastErr
+	case reason == migrate.Pinned:
+		message = fmt.Sprintf("worker %d, which the request is pinned to, could not finish it, and a pinned request does not move to another: send it again, or leave the choice to the router", s.lastWorker)
 	}
-	return &unfinishedError{Tried: s.machine.FailedAttempts(), Worker: s.lastWorker, Pinned: reason == migrate.Pinned, Err: s.lastErr}
+	return interruptedError(s.lastErr, message)
 }
