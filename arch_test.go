@@ -31,8 +31,8 @@ var rank = map[string]int{
 }
 
 var mayImport = map[string][]string{
-	"core/route":                         {"core/activeseq", "core/rates"}, // choosing, reserving and learning are one step
-	"internal/dispatch":                  {"internal/obs"},                 // attempts and decisions are spans
+	"core/route":                         {"core/activeseq", "core/rates"},    // choosing, reserving and learning are one step
+	"internal/dispatch":                  {"internal/obs", "internal/engine"}, // attempts are spans, and calls of the engine contract
 	"internal/plane/bus":                 {"internal/plane/natsd"},
 	"internal/plane/rpc":                 {"internal/plane/natsd"},
 	"internal/plane/disco":               {"internal/plane/natsd"},

@@ -501,20 +501,6 @@ func (m *servedModel) makesPrompts() bool {
 	return slices.ContainsFunc(m.workers, func(in registeredWorker) bool { return in.card.Preprocess })
 }
 
-// withOtherNumerics returns the workers that are known to have other numerics.
-func (m *servedModel) withOtherNumerics(numerics string) []kv.WorkerID {
-	var ids []kv.WorkerID
-	if numerics == "" {
-		return nil
-	}
-	for i := range m.workers {
-		if m.workers[i].card.Numerics != numerics {
-			ids = append(ids, m.workers[i].ID)
-		}
-	}
-	return ids
-}
-
 // findDecodable returns the model that a client names, for a request whose tokens must become text. The
 // error lists the existing models.
 func (c *modelCatalog) findDecodable(name string) (*servedModel, error) {

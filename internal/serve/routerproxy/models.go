@@ -46,27 +46,6 @@ type registeredWorker struct {
 	card engine.Card
 }
 
-// numericsOf returns the numerics of a worker; "" if unknown.
-func (m *modelWorkers) numericsOf(id kv.WorkerID) string {
-	for i := range m.workers {
-		if m.workers[i].id == id {
-			return m.workers[i].card.Numerics
-		}
-	}
-	return ""
-}
-
-// workersWhere returns the ids of the workers whose card satisfies match.
-func (m *modelWorkers) workersWhere(such func(*engine.Card) bool) []kv.WorkerID {
-	var ids []kv.WorkerID
-	for i := range m.workers {
-		if such(&m.workers[i].card) {
-			ids = append(ids, m.workers[i].id)
-		}
-	}
-	return ids
-}
-
 // currentModel returns the latest workers of a model; never nil.
 func (r *Proxy) currentModel(name string) *modelWorkers {
 	if m := r.view.Load().models[name]; m != nil {

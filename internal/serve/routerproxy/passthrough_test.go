@@ -63,7 +63,7 @@ func TestPass(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := &book{pick: others(2)}
 			r := newRig(t, Config{}, b, nil)
-			r.deps.Plane = passCalls{answer: func(addr string, req *engine.PassthroughRequest, send func(engine.PassthroughChunk) error) error {
+			r.dispatcher.Plane = passCalls{answer: func(addr string, req *engine.PassthroughRequest, send func(engine.PassthroughChunk) error) error {
 				if string(req.Body) != "{}" || req.Path != "/p" || req.Model != "m" || !req.Stream || len(req.Hints) != 0 {
 					t.Errorf("the worker got %+v", req)
 				}
@@ -122,7 +122,7 @@ func TestPassChooses(t *testing.T) {
 	}
 	r := newRig(t, Config{}, b, nil)
 	r.view.Store(&componentView{models: map[string]*modelWorkers{"m": {workers: []registeredWorker{{id: 1, card: engine.Card{PassthroughPaths: []string{"/p"}}}, {id: 2}}}}, epochs: map[kv.WorkerID]uint64{1: 1, 2: 1}, superseded: make(chan struct{})})
-	r.deps.Plane = passCalls{answer: func(_ string, _ *engine.PassthroughRequest, send func(engine.PassthroughChunk) error) error {
+	r.dispatcher.Plane = passCalls{answer: func(_ string, _ *engine.PassthroughRequest, send func(engine.PassthroughChunk) error) error {
 		return send(engine.PassthroughChunk{Accepted: true, Status: 200})
 	}}
 	err := r.run(func(ctx context.Context) error {
