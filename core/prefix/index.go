@@ -37,6 +37,7 @@ import (
 	"math"
 	"sync/atomic"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 )
 
@@ -66,13 +67,9 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c at once.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.MaxBlocks < 0 {
-		errs = append(errs, errors.New("prefix: max blocks must not be negative"))
-	}
-	if c.MaxBytes < 0 {
-		errs = append(errs, errors.New("prefix: max bytes must not be negative"))
-	}
+	var errs fault.Problems
+	errs.AddIf(c.MaxBlocks < 0, "prefix: max blocks must not be negative")
+	errs.AddIf(c.MaxBytes < 0, "prefix: max bytes must not be negative")
 	return errors.Join(errs...)
 }
 
