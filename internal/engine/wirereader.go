@@ -20,6 +20,7 @@ type wireReader struct {
 	kind    uint64
 	// minField is the lowest number the next field may have.
 	minField uint64
+	pending  bool // the key of the field was read, its value was not
 	failed   bool
 }
 
@@ -33,6 +34,29 @@ func newReader(message string, b []byte, newest byte) (wireReader, error) {
 			"decode engine %s: wire version %d is not known here, the newest is %d; upgrade the older side", message, b[0], newest)
 	}
 	return wireReader{message: message, version: b[0], rest: b[1:], minField: 1}, nil
+}
+
+// seekField moves to the next field of that number and reports whether there is one before a field of a higher
+// number. It skips fields of lower numbers. Callers seek in ascending order.
+func (r *wireReader) seekField(field uint64) bool {
+	for r.pending || r.nextField() {
+		if r.pending = r.field > field; r.pending {
+			return false
+		}
+		if r.field == field {
+			return true
+		}
+		r.skipField()
+	}
+	return false
+}
+
+// skipRest skips all fields that are left.
+func (r *wireReader) skipRest() {
+	for r.pending || r.nextField() {
+		r.pending = false
+		r.skipField()
+	}
 }
 
 // nextField moves to the next field. It returns false at the end or after a failure.
@@ -53,7 +77,7 @@ func (r *wireReader) nextField() bool {
 func (r *wireReader) allowRepeat() { r.minField = r.field }
 
 func (r *wireReader) fail() {
-	r.failed = true
+	r.failed, r.pending = true, false
 	r.rest = nil
 }
 
