@@ -207,9 +207,7 @@ func (o *benchOptions) planRun(ctx context.Context, w replay.Workload, s benchSe
 		return o.planPictures(ctx, w)
 	}
 	cfg := replay.IdealConfig{BlockSize: s.blockSize, Workers: []int{max(s.workers, 1)}, Blocks: max(s.blocks, 1), Vocabulary: v}
-	if cfg.BlockSize == 0 {
-		cfg.BlockSize = defaultBlockSize
-	}
+	cfg.BlockSize = cmp.Or(cfg.BlockSize, defaultBlockSize)
 	ideal, requests, err := o.idealAfterWarmup(ctx, w, cfg)
 	if err != nil {
 		return benchPlan{}, err

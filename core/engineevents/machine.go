@@ -1,6 +1,7 @@
 package engineevents
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -22,18 +23,10 @@ type MachineConfig struct {
 
 // EnsureDefaults sets unset fields: 8,192 batches, 64 MiB, 2 s and 2 min.
 func (c *MachineConfig) EnsureDefaults() {
-	if c.HeldFrames == 0 {
-		c.HeldFrames = 8192
-	}
-	if c.HeldBytes == 0 {
-		c.HeldBytes = 64 << 20
-	}
-	if c.AttemptTimeout == 0 {
-		c.AttemptTimeout = 2 * time.Second
-	}
-	if c.RepairTimeout == 0 {
-		c.RepairTimeout = 2 * time.Minute
-	}
+	c.HeldFrames = cmp.Or(c.HeldFrames, 8192)
+	c.HeldBytes = cmp.Or(c.HeldBytes, 64<<20)
+	c.AttemptTimeout = cmp.Or(c.AttemptTimeout, 2*time.Second)
+	c.RepairTimeout = cmp.Or(c.RepairTimeout, 2*time.Minute)
 }
 
 // ReplaySupport says whether an engine can repeat what it published.

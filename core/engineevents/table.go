@@ -1,6 +1,7 @@
 package engineevents
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -58,9 +59,7 @@ type Config struct {
 
 // EnsureDefaults sets unset fields.
 func (c *Config) EnsureDefaults() {
-	if c.EngineBlockSize == 0 {
-		c.EngineBlockSize = c.BlockSize
-	}
+	c.EngineBlockSize = cmp.Or(c.EngineBlockSize, c.BlockSize)
 	if c.MaxBlocks == 0 && c.EngineBlockSize > 0 {
 		c.MaxBlocks = min(64<<20, 4<<20*max(1, c.BlockSize/c.EngineBlockSize))
 	}

@@ -1,6 +1,7 @@
 package kvfeed
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -33,21 +34,11 @@ type Config struct {
 
 // EnsureDefaults fills in the fields which are not set: 200 ms, 30 s, 64, 5 s and 5 s.
 func (c *Config) EnsureDefaults() {
-	if c.MinBackoff == 0 {
-		c.MinBackoff = 200 * time.Millisecond
-	}
-	if c.MaxBackoff == 0 {
-		c.MaxBackoff = 30 * time.Second
-	}
-	if c.MaxRequests == 0 {
-		c.MaxRequests = 64
-	}
-	if c.RepairTimeout == 0 {
-		c.RepairTimeout = 5 * time.Second
-	}
-	if c.StuckAfter == 0 {
-		c.StuckAfter = 5 * time.Second
-	}
+	c.MinBackoff = cmp.Or(c.MinBackoff, 200*time.Millisecond)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, 30*time.Second)
+	c.MaxRequests = cmp.Or(c.MaxRequests, 64)
+	c.RepairTimeout = cmp.Or(c.RepairTimeout, 5*time.Second)
+	c.StuckAfter = cmp.Or(c.StuckAfter, 5*time.Second)
 }
 
 // Validate reports every problem of c at once.

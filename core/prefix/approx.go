@@ -26,12 +26,8 @@ type ApproxConfig struct {
 
 // EnsureDefaults fills in the fields which are not set: 120 s, 1 Mi blocks.
 func (c *ApproxConfig) EnsureDefaults() {
-	if c.TTL == 0 {
-		c.TTL = 120 * time.Second
-	}
-	if c.MaxBlocks == 0 {
-		c.MaxBlocks = 1 << 20
-	}
+	c.TTL = cmp.Or(c.TTL, 120*time.Second)
+	c.MaxBlocks = cmp.Or(c.MaxBlocks, 1<<20)
 	c.Index.EnsureDefaults()
 }
 

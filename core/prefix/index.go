@@ -33,6 +33,7 @@
 package prefix
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"sync/atomic"
@@ -57,9 +58,7 @@ type Config struct {
 
 // EnsureDefaults fills in the fields which are not set: 4 Mi blocks, 8 GiB (1 GiB on 32-bit processors).
 func (c *Config) EnsureDefaults() {
-	if c.MaxBlocks == 0 {
-		c.MaxBlocks = 4 << 20
-	}
+	c.MaxBlocks = cmp.Or(c.MaxBlocks, 4<<20)
 	if c.MaxBytes == 0 {
 		c.MaxBytes = min(8<<30, math.MaxInt/2)
 	}

@@ -1,6 +1,7 @@
 package simcluster
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -38,18 +39,10 @@ type Faults struct {
 }
 
 func (f *Faults) ensureDefaults() {
-	if f.SlowBy == 0 {
-		f.SlowBy = 10
-	}
-	if f.Lease == 0 {
-		f.Lease = 10 * time.Second
-	}
-	if f.Drain == 0 {
-		f.Drain = 5 * time.Second
-	}
-	if f.MaxDowntime == 0 {
-		f.MaxDowntime = 20 * time.Second
-	}
+	f.SlowBy = cmp.Or(f.SlowBy, 10)
+	f.Lease = cmp.Or(f.Lease, 10*time.Second)
+	f.Drain = cmp.Or(f.Drain, 5*time.Second)
+	f.MaxDowntime = cmp.Or(f.MaxDowntime, 20*time.Second)
 }
 
 const (

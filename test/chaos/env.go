@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,9 +156,7 @@ func (e *testEnv) startFleet(ctx context.Context, cfg fleet.Config) (*fleet.Flee
 	cfg.HubArgs, cfg.FrontendArgs = slices.Concat(grace, cfg.HubArgs), slices.Concat(grace, cfg.FrontendArgs)
 	cfg.WorkerArgs = slices.Concat(e.engineArgs(), cfg.WorkerArgs)
 	cfg.Dir = filepath.Join(e.dir, fmt.Sprintf("%02d-%s", e.fleets, e.name))
-	if cfg.NATSServer == "" {
-		cfg.NATSServer = e.nats
-	}
+	cfg.NATSServer = cmp.Or(cfg.NATSServer, e.nats)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}

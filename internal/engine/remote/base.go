@@ -180,9 +180,7 @@ func New(cfg Config) (*Base, error) {
 	if err := cfg.Card.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.CacheSource == nil {
 		cfg.CacheSource = noCacheSource{}
 	}

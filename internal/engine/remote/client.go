@@ -3,6 +3,7 @@ package remote
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -129,9 +130,7 @@ func (c *Client) Do(ctx context.Context, call *Call) (*Response, error) {
 // doOnce sends a call once.
 func (c *Client) doOnce(ctx context.Context, call *Call) (*Response, error) {
 	wait := call.Wait
-	if wait == 0 {
-		wait = headerWait
-	}
+	wait = cmp.Or(wait, headerWait)
 	until := time.Time{}
 	if wait > 0 {
 		until = time.Now().Add(wait)
@@ -158,9 +157,7 @@ func (c *Client) doOnce(ctx context.Context, call *Call) (*Response, error) {
 // appendHead appends the head of a request.
 func (c *Client) appendHead(b []byte, call *Call) []byte {
 	method := call.Method
-	if method == "" {
-		method = http.MethodPost
-	}
+	method = cmp.Or(method, http.MethodPost)
 	at := url.URL{Path: strings.TrimSuffix(c.root.Path, "/") + call.Path, RawQuery: call.Query}
 	b = append(append(b, method...), ' ')
 	b = append(append(b, at.RequestURI()...), " HTTP/1.1\r\n"...)

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,9 +107,7 @@ func classifyStatus(status int, s errorBody) *fault.Error {
 // "error", or is one. Only its code says whether the request could be served elsewhere.
 func StreamError(data []byte) error {
 	s := parseErrorBody(data)
-	if s.code == 0 {
-		s.code = http.StatusInternalServerError
-	}
+	s.code = cmp.Or(s.code, http.StatusInternalServerError)
 	return classifyStatus(s.code, s)
 }
 

@@ -342,9 +342,7 @@ const UnknownVocabulary = 1<<31 - 1
 // Prepare sets defaults, and reports every problem of the Spec.
 func (o *OpenConfig) Prepare() error {
 	o.Spec.EnsureDefaults()
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o.Spec.Validate()
 }
 

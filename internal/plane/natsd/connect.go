@@ -1,6 +1,7 @@
 package natsd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -22,9 +23,7 @@ import (
 // reconnects by itself whenever it breaks. opts, for credentials and TLS, override the defaults.
 // The caller must close the connection. A server that is too old returns ErrTooOld.
 func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	nc, err := nats.Connect(urls, append(connOptions(name, log), opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w; %s", redactURLs(urls), err, connectHint(err))

@@ -1,6 +1,7 @@
 package natsd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -149,12 +150,8 @@ func serverOptions(cfg *Config, dir string) *server.Options {
 	}
 	if cfg.Listen != "" {
 		o.Host, o.Port, _ = cfg.listenHostPort() // Validate has checked it
-		if o.Host == "" {
-			o.Host = "0.0.0.0"
-		}
-		if o.Port == 0 {
-			o.Port = server.RANDOM_PORT
-		}
+		o.Host = cmp.Or(o.Host, "0.0.0.0")
+		o.Port = cmp.Or(o.Port, server.RANDOM_PORT)
 	}
 	return o
 }

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -206,9 +207,7 @@ func (r *loadRun) feedUntilError(source replay.Source) error {
 			return err
 		}
 		j := &job{index: req.Index, input: req.Input, want: r.cfg.MaxTokens, session: req.Session, at: req.At, delay: req.Delay}
-		if j.want == 0 {
-			j.want = req.Output
-		}
+		j.want = cmp.Or(j.want, req.Output)
 		if r.cfg.Concurrency > 0 {
 			j.at = 0
 		}

@@ -140,9 +140,7 @@ type ModelOptions struct {
 
 // ForModel returns the resolver of a model's media.
 func (r *Resolver) ResolverFor(way ModelOptions) prep.Resolver {
-	if way.Identity == "" {
-		way.Identity = r.cfg.Identity
-	}
+	way.Identity = cmp.Or(way.Identity, r.cfg.Identity)
 	if way.Identity != media.ByPixels || way.Transfer == "" {
 		way.Transfer = TransferOff
 	}

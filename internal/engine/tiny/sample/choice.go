@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -41,9 +42,7 @@ type occurrence struct {
 // keeps the slices of p and neither prompt nor generated. The parameters must
 // have passed ValidateSampling of package batch, and prompt and generated be within the vocabulary.
 func NewChoice(p Params, prompt, generated []kv.Token) *Choice {
-	if p.Sampling.RepetitionPenalty == 0 {
-		p.Sampling.RepetitionPenalty = 1
-	}
+	p.Sampling.RepetitionPenalty = cmp.Or(p.Sampling.RepetitionPenalty, 1)
 	c := &Choice{params: p, position: len(generated)}
 	if !c.hasPenalties() {
 		return c
