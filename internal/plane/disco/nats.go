@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,12 +59,7 @@ type NATSRegistry struct {
 	js        jetstream.JetStream
 	cfg       NATSRegistryConfig
 	malformed atomic.Uint64
-	leases    sync.WaitGroup // goroutines of the current registrations
-	mu        struct {
-		sync.Mutex
-		closed bool
-		stops  map[*natsLease]context.CancelFunc
-	}
+	leases    leaseSet
 }
 
 var _ Registry = (*NATSRegistry)(nil)
@@ -81,23 +75,13 @@ func NewNATSRegistry(nc *nats.Conn, cfg NATSRegistryConfig) (*NATSRegistry, erro
 	if err != nil {
 		return nil, natsd.WrapUnavailable("open discovery", err)
 	}
-	r := &NATSRegistry{nc: nc, js: js, cfg: cfg}
-	r.mu.stops = make(map[*natsLease]context.CancelFunc)
-	return r, nil
+	return &NATSRegistry{nc: nc, js: js, cfg: cfg}, nil
 }
 
 // Close stops refreshing the registrations that were not released, and waits until that has
 // stopped. They disappear when their leases expire, as after a crash; release them before Close to
 // remove them at once. It is idempotent.
-func (r *NATSRegistry) Close() {
-	r.mu.Lock()
-	r.mu.closed = true
-	for _, stop := range r.mu.stops {
-		stop()
-	}
-	r.mu.Unlock()
-	r.leases.Wait()
-}
+func (r *NATSRegistry) Close() { r.leases.closeLeases() }
 
 // PurgeInstances removes all instances registered in the bucket. It is for the owner of a store
 // that has just started: existing registrations come from an earlier run, and their leases would
