@@ -69,15 +69,7 @@ func DecodeCard(b []byte) (Card, error) {
 
 // HasName reports whether clients may ask for the model as name.
 func (c *Card) HasName(name string) bool {
-	if name == c.Name {
-		return true
-	}
-	for _, a := range c.Aliases {
-		if name == a {
-			return true
-		}
-	}
-	return false
+	return name == c.Name || slices.Contains(c.Aliases, name)
 }
 
 // ServingSettings returns the engine's settings that add to the files of the model's checkpoint.

@@ -224,12 +224,7 @@ func StartAfter(reasoning, prompt string) StartState {
 // IsMarkup reports whether text, the text of a special token, is a marker or part of one, which the parser
 // must receive. Other special tokens are not part of an answer.
 func (g *Grammar) IsMarkup(text string) bool {
-	for _, m := range g.markup {
-		if strings.Contains(m, text) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.markup, func(m string) bool { return strings.Contains(m, text) })
 }
 
 // TokenMarkers returns the markers which count in some states only if PushToken reads them.

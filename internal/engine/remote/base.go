@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -305,12 +306,7 @@ func (b *Base) checkSupported(req *engine.Request) error {
 
 // isResumed reports whether earlier attempts delivered anything.
 func isResumed(req *engine.Request) bool {
-	for _, g := range req.Generated {
-		if len(g) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(req.Generated, func(g []kv.Token) bool { return len(g) > 0 })
 }
 
 // runAttempt makes the calls of an attempt.

@@ -9,6 +9,7 @@ package chat
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"penstock/core/fault"
@@ -140,12 +141,7 @@ func checkFlags(c *prep.Chat) error {
 }
 
 func isKnownRole(role string) bool {
-	for _, r := range knownRoles {
-		if r == role {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(knownRoles[:], role)
 }
 
 // builtinTemplate is the template of the built-in vocabulary: a token for each role opens a turn and <|end|>
