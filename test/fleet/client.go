@@ -60,6 +60,7 @@ type Outcome struct {
 	Took       time.Duration
 	Pause      time.Duration // longest between two texts
 	Texts      int           // events with text
+	Cached     int           // tokens of the prompt that were cached, from usage
 }
 
 // CountMoves returns how often the request went to another worker.
@@ -154,6 +155,9 @@ func (o *Outcome) readStream(body io.Reader, watch Observer) error {
 			for _, w := range c.Ext.Workers {
 				o.Workers = append(o.Workers, w.ID)
 			}
+		}
+		if c.Usage != nil {
+			o.Cached = c.Usage.Of.Cached
 		}
 		text, err := o.Answer.addEvent(&c)
 		if err != nil {
