@@ -105,8 +105,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // CodeOf returns the code of the first *Error in err's chain; Internal if there is none. The code which owns
 // a context classifies its errors.
 func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	return Internal

@@ -64,8 +64,7 @@ func keepDialing(ctx context.Context, ep Endpoint, socket string, o *Options, se
 		} else if ctx.Err() == nil {
 			o.reportState(ConnState{Kind: Refused, Peer: ep.String(), Err: err})
 		}
-		var final *finalError
-		if errors.As(err, &final) {
+		if final, ok := errors.AsType[*finalError](err); ok {
 			return final.err
 		}
 		if err := retry.Wait(ctx); err != nil {

@@ -116,8 +116,7 @@ func (c *Client) sendRequest(ctx context.Context, url string, r Request, watch O
 
 // stripAddress removes address and ports from a network error, so that equal ones count as equal.
 func stripAddress(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return fmt.Errorf("%s: %w", op.Op, op.Err)
 	}
 	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, context.Canceled, context.DeadlineExceeded} {

@@ -172,8 +172,7 @@ func (r *NATSRegistry) openBucket(ctx context.Context) (jetstream.KeyValue, erro
 
 // isLostRace reports whether a write failed because the key had changed meanwhile.
 func isLostRace(err error) bool {
-	var api *jetstream.APIError
-	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == codeWrongLastSequenceConstant) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == codeWrongLastSequenceConstant) {
 		return true
 	}
 	return errors.Is(err, jetstream.ErrKeyExists)
