@@ -103,9 +103,6 @@ type replayProgress struct {
 	done  atomic.Int64 // requests, of all runs
 }
 
-// countDone counts one request as done.
-func (p *replayProgress) countDone() { p.done.Add(1) }
-
 // formatLine returns the progress and the estimated time left at the present pace.
 func (p *replayProgress) formatLine(after time.Duration) string {
 	done := min(int(p.done.Load()), p.total)

@@ -136,7 +136,7 @@ type progressRecorder struct {
 // RecordSample implements simcluster.Recorder.
 func (w progressRecorder) RecordSample(s *replay.Sample) {
 	w.Recorder.RecordSample(s)
-	w.progress.countDone()
+	w.progress.done.Add(1)
 }
 
 // workloadDescription describes a workload without running it.

@@ -7,7 +7,6 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/splitmix"
 )
 
 // Faults are injected on the planes and in the processes, by the seed of the run. Shares are from 0 to 1. The
@@ -68,10 +67,6 @@ type faultInjector struct {
 	Faults
 	random   randomSource
 	lateness [2]time.Duration // scratch of copyDelays
-}
-
-func newFaultInjector(f Faults, seed uint64) faultInjector {
-	return faultInjector{Faults: f, random: randomSource{splitmix.Source(deriveSeed(seed, 1))}}
 }
 
 // isActive reports whether faults are injected now.

@@ -15,7 +15,7 @@ import (
 func dialConn(ctx context.Context, ep Endpoint, socket string, o *Options) (*peerConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.HandshakeTimeout)
 	defer cancel()
-	conn, err := ep.dialContext(ctx)
+	conn, err := new(net.Dialer).DialContext(ctx, ep.network, ep.netAddress())
 	if err != nil {
 		return nil, err
 	}

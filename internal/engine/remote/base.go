@@ -185,7 +185,7 @@ func New(cfg Config) (*Base, error) {
 	if cfg.CacheSource == nil {
 		cfg.CacheSource = noCacheSource{}
 	}
-	b := &Base{cfg: cfg, log: cfg.Log, lifecycle: newLifecycle()}
+	b := &Base{cfg: cfg, log: cfg.Log, lifecycle: &lifecycle{running: make(chan struct{})}}
 	b.health = newHealthMonitor(cfg.Client.root.Host, b.log)
 	b.load = newLoadTracker(cfg.Card.BlockSize, cfg.Card.Blocks)
 	b.cache = newCacheTracker(cfg.Card.Blocks, cfg.CacheSource)
@@ -211,7 +211,7 @@ func (b *Base) Client() *Client { return b.cfg.Client }
 // Run follows the engine's events, load and health until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
 	b.lifecycle.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchMediaCounts)
-	b.cache.stopWatches()
+	b.cache.broadcaster.StopWatches()
 	b.cfg.Client.Close()
 	return nil
 }

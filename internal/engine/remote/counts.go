@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -251,7 +252,7 @@ func (c *mediaCounts) countWarnings() []engine.Warning {
 	m := &c.mu.checks[i]
 	return []engine.Warning{{
 		Code:   engine.WarnMediaCounts,
-		Detail: fmt.Sprintf("the engine makes %d tokens of %s and %d are counted here: requests that show %s are routed by their text", m.Reported, m.Sample, m.Counted, joinKinds(c.mu.kinds)),
+		Detail: fmt.Sprintf("the engine makes %d tokens of %s and %d are counted here: requests that show %s are routed by their text", m.Reported, m.Sample, m.Counted, strings.Join(c.mu.kinds, " and ")),
 		Remedy: "name what the engine's processor is called with (mm-processor-kwargs=), or start frontends with --preprocess engine",
 	}}
 }

@@ -47,9 +47,6 @@ func appendPart(b []byte, kind media.Kind, uri, name string) []byte {
 	return append(b, '}')
 }
 
-// joinKinds lists kinds of media for a sentence.
-func joinKinds(kinds []string) string { return strings.Join(kinds, " and ") }
-
 // SetMediaFields sets in a card which media its engine takes in passthrough conversations, and how it is sent
 // their keys: the settings take precedence over found and keys.
 func (o *OpenConfig) SetMediaFields(card *engine.Card, found []string, keys string) {

@@ -97,8 +97,6 @@ type lifecycle struct {
 	ctx     context.Context
 }
 
-func newLifecycle() *lifecycle { return &lifecycle{running: make(chan struct{})} }
-
 func stoppedError() error {
 	return fault.New(fault.Unavailable, "the engine's adapter has stopped; another worker can serve the request")
 }

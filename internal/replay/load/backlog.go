@@ -17,8 +17,6 @@ type backlog struct {
 	signal chan struct{}
 }
 
-func newBacklog() backlog { return backlog{signal: make(chan struct{}, 1)} }
-
 func (b *backlog) addJob(j *job) {
 	b.mu.Lock()
 	b.mu.jobs = append(b.mu.jobs, j)

@@ -50,7 +50,7 @@ func (w *Workload) newRowDecoder(file *textReader) rowDecoder {
 	case BurstGPT:
 		return newBurstDecoder(file.Reader, &w.opts)
 	case ShareGPT:
-		return newShareGPTDecoder(file.Reader)
+		return &shareGPTDecoder{stream: elementReader{from: file.Reader}}
 	case Bailian:
 		return newBailianDecoder(file.Reader, &w.opts)
 	}

@@ -48,7 +48,7 @@ func newCallServer(w *Worker) (*callServer, error) {
 		return nil, err
 	}
 	return &callServer{
-		w: w, publisher: p, limiter: newCallLimiter(w.cfg.MaxCalls), startedAt: time.Now(),
+		w: w, publisher: p, limiter: &callLimiter{limit: w.cfg.MaxCalls, empty: make(chan struct{})}, startedAt: time.Now(),
 		loadWake: make(chan struct{}, 1), loadWaiters: make(chan chan<- struct{}), aborted: make(chan struct{}), calls: newCallTracker(),
 	}, nil
 }
@@ -342,10 +342,6 @@ type callLimiter struct {
 		inside int
 		shut   bool
 	}
-}
-
-func newCallLimiter(limit int) *callLimiter {
-	return &callLimiter{limit: limit, empty: make(chan struct{})}
 }
 
 // acquire admits one call, until release. It fails with Draining after closeAdmission and with

@@ -87,10 +87,6 @@ const mergedAway = -2
 // longer merge at that rank.
 type mergeCandidate uint64
 
-func newMergeCandidate(rank uint32, pos int32) mergeCandidate {
-	return mergeCandidate(rank)<<32 | mergeCandidate(pos)
-}
-
 func (c mergeCandidate) rank() uint32 { return uint32(c >> 32) }
 func (c mergeCandidate) pos() int32   { return int32(uint32(c)) }
 
@@ -132,7 +128,7 @@ func (s *mergeScratch) rankAt(p *pairTable, pos int32) uint32 {
 // pushMerge pushes the merge of the symbol at pos on the heap, if there is one.
 func (s *mergeScratch) pushMerge(p *pairTable, pos int32) {
 	if rank := s.rankAt(p, pos); rank != noMerge {
-		s.push(newMergeCandidate(rank, pos))
+		s.push(mergeCandidate(rank)<<32 | mergeCandidate(pos))
 	}
 }
 

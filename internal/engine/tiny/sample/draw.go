@@ -71,7 +71,7 @@ func (s *Sampler) cutoffRank(logits []float32, p *engine.Sampling) tokenRank {
 	if topK && p.TopK < len(s.ranks) {
 		selectBest(s.ranks, p.TopK)
 		s.ranks = s.ranks[:p.TopK]
-		last = worstRank(s.ranks)
+		last = slices.Max(s.ranks)
 	}
 	if topP {
 		last = s.nucleusRank(p.TopP)
@@ -138,9 +138,6 @@ func rankOf(logits []float32, token int) tokenRank {
 }
 
 func (r tokenRank) tokenID() kv.Token { return kv.Token(uint32(r)) }
-
-// worstRank returns the largest of ranks, which is not empty.
-func worstRank(ranks []tokenRank) tokenRank { return slices.Max(ranks) }
 
 // sortBest moves the k best of ranks to its front, in order.
 func sortBest(ranks []tokenRank, k int) {
