@@ -103,35 +103,64 @@ func (r *Request) codeFields(c *wireCodec) {
 	c.codeFeatures(29, &r.Features, mediaVersion)
 }
 
+// The fields of a delta. Numbers are never reused.
+const (
+	deltaAttempt = iota + 1
+	deltaAccepted
+	deltaChoice
+	deltaPos
+	deltaTokens
+	deltaLogprobs
+	deltaCached
+	deltaFinish
+)
+
 // AppendDelta appends the encoding of d to dst. It allocates only if dst must
-// grow.
+// grow. A delta carries every token of every answer, so unlike other messages it has no codeFields, which would
+// take 1.7 times as long.
 func AppendDelta(dst []byte, d *Delta) []byte {
-	c := wireCodec{dst: append(dst, wireVersion)}
-	d.codeFields(&c)
-	return c.dst
+	dst = append(dst, wireVersion)
+	dst = appendUint(dst, deltaAttempt, uint64(d.Attempt))
+	dst = appendBool(dst, deltaAccepted, d.Accepted)
+	dst = appendInt(dst, deltaChoice, d.Choice)
+	dst = appendInt(dst, deltaPos, d.Pos)
+	dst = appendTokens(dst, deltaTokens, d.Tokens)
+	dst = appendLogprobs(dst, deltaLogprobs, d.Logprobs)
+	dst = appendInt(dst, deltaCached, d.Cached)
+	return appendUint(dst, deltaFinish, uint64(d.Finish))
 }
 
 // DecodeDelta sets d to the delta that b encodes. It reuses d's slices, including its log-probabilities, and
 // keeps nothing of b. After an error d is unspecified.
 func DecodeDelta(b []byte, d *Delta) error {
-	c, err := newDecoder("delta", b, wireVersion)
+	*d = Delta{Tokens: d.Tokens[:0], Logprobs: d.Logprobs[:0]}
+	r, err := newReader("delta", b, wireVersion)
 	if err != nil {
 		return err
 	}
-	d.codeFields(&c)
-	return c.finish()
-}
-
-// codeFields codes the fields of d. Their numbers are never reused.
-func (d *Delta) codeFields(c *wireCodec) {
-	c.codeUint32(1, &d.Attempt)
-	c.codeBool(2, &d.Accepted)
-	c.codeInt(3, &d.Choice)
-	c.codeInt(4, &d.Pos)
-	c.codeTokens(5, &d.Tokens)
-	c.codeLogprobs(6, &d.Logprobs)
-	c.codeInt(7, &d.Cached)
-	codeUint8(c, 8, &d.Finish)
+	for r.nextField() {
+		switch r.field {
+		case deltaAttempt:
+			d.Attempt = r.readUint32()
+		case deltaAccepted:
+			d.Accepted = r.readBool()
+		case deltaChoice:
+			d.Choice = r.readInt()
+		case deltaPos:
+			d.Pos = r.readInt()
+		case deltaTokens:
+			d.Tokens = r.readTokens(d.Tokens)
+		case deltaLogprobs:
+			d.Logprobs = r.readLogprobs(d.Logprobs)
+		case deltaCached:
+			d.Cached = r.readInt()
+		case deltaFinish:
+			d.Finish = Finish(r.readUint8())
+		default:
+			r.skipField()
+		}
+	}
+	return r.err()
 }
 
 func appendKey(dst []byte, field, kind uint64) []byte {

@@ -141,14 +141,6 @@ func (c *wireCodec) codeBias(field uint64, v *[]TokenBias) {
 	}
 }
 
-func (c *wireCodec) codeLogprobs(field uint64, v *[]Logprob) {
-	if !c.decoding {
-		c.dst = appendLogprobs(c.dst, field, *v)
-	} else if *v = (*v)[:0]; c.in.seekField(field) {
-		*v = c.in.readLogprobs(*v)
-	}
-}
-
 // codeGenerated codes a field for each choice; nil if there is none.
 func (c *wireCodec) codeGenerated(field uint64, v *[][]kv.Token) {
 	if !c.decoding {

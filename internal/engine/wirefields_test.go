@@ -17,9 +17,6 @@ const (
 	reqObject    = 28
 	reqFeatures  = 29
 
-	deltaLogprobs = 6
-	deltaFinish   = 8
-
 	embedID         = 1
 	embedAttempt    = 2
 	embedPrompt     = 4
