@@ -27,12 +27,7 @@ const (
 // runStoreRestart kills all workers but one, then the NATS server and the frontend around it, and restarts
 // those: no router keeps the dead workers, neither the restarted one nor the surviving one. In the short form
 // the workers' liveness keys lose their expiry by hand instead of by the server's death.
-func runStoreRestart(ctx context.Context, e *testEnv, r *scenarioResult) error {
-	f, err := e.startFleet(ctx, fleet.Config{Workers: 4, Frontends: 1})
-	if err != nil {
-		return err
-	}
-	defer e.endFleet(f, r)
+func runStoreRestart(ctx context.Context, e *testEnv, r *scenarioResult, f *fleet.Fleet) error {
 	alive, dead := f.Workers[0], f.Workers[1:]
 	load := e.newLoad(f.Frontends...).StartClients(ctx, 2) // the hub has none: it is killed
 	defer load.AbandonStreams()
