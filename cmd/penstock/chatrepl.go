@@ -32,7 +32,7 @@ func (c *conversation) runREPL(ctx context.Context, in io.Reader, interrupts <-c
 		case "/help":
 			fmt.Fprint(c.errs, chatHelp)
 		case "/reset":
-			c.resetMessages()
+			c.messages = c.initialMessages
 			fmt.Fprintln(c.errs, "(a new conversation)")
 		case "/quit", "/exit":
 			return nil

@@ -81,9 +81,6 @@ func (c *conversation) askQuestion(ctx context.Context, question string) error {
 	return nil
 }
 
-// resetMessages starts a new conversation.
-func (c *conversation) resetMessages() { c.messages = c.initialMessages }
-
 // chatChunk holds the fields which are read of one event of a response.
 type chatChunk struct {
 	Choices []struct {

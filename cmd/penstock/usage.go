@@ -147,8 +147,7 @@ func commandLineError(cmd *cobra.Command, what, hint string) error {
 
 // explainFlagError explains why flags could not be parsed.
 func explainFlagError(cmd *cobra.Command, err error) error {
-	var invalid *pflag.InvalidValueError
-	if errors.As(err, &invalid) && invalid.GetFlag().Name == "help" {
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok && invalid.GetFlag().Name == "help" {
 		return commandLineError(cmd, "--help: "+invalid.Unwrap().Error(), "")
 	}
 	var unknown *pflag.NotExistError

@@ -1,6 +1,7 @@
 package cachemodel
 
 import (
+	"cmp"
 	"fmt"
 
 	"penstock/core/kv"
@@ -78,9 +79,7 @@ type pagedRequest struct {
 
 // NewPagedModel returns the model of an engine with an empty cache.
 func NewPagedModel(cfg PagedConfig) (*PagedModel, error) {
-	if cfg.MaxRequests == 0 {
-		cfg.MaxRequests = 4096
-	}
+	cfg.MaxRequests = cmp.Or(cfg.MaxRequests, 4096)
 	_, err := kv.NewHasher(cfg.BlockSize, kv.Salt{})
 	switch {
 	case err != nil:

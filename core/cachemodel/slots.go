@@ -1,6 +1,7 @@
 package cachemodel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -81,9 +82,7 @@ type slotRequest struct {
 
 // NewSlotModel returns the model of an engine with empty slots.
 func NewSlotModel(cfg SlotConfig) (*SlotModel, error) {
-	if cfg.Similarity == 0 {
-		cfg.Similarity = 0.1
-	}
+	cfg.Similarity = cmp.Or(cfg.Similarity, 0.1)
 	_, err := kv.NewHasher(cfg.BlockSize, kv.Salt{})
 	switch {
 	case err != nil:

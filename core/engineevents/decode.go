@@ -1,6 +1,7 @@
 package engineevents
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -457,9 +458,7 @@ func (c *batchReader) readTokenIDs(e *Event) bool {
 func (c *batchReader) readLoRAID(e *Event) bool {
 	if c.isString() { // some engines put the name here
 		name, ok := c.readInterned()
-		if e.LoRA == "" {
-			e.LoRA = name
-		}
+		e.LoRA = cmp.Or(e.LoRA, name)
 		return ok
 	}
 	v, _, ok := c.readInteger()

@@ -1,11 +1,12 @@
 package engineevents
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 )
 
@@ -22,18 +23,10 @@ type MachineConfig struct {
 
 // EnsureDefaults sets unset fields: 8,192 batches, 64 MiB, 2 s and 2 min.
 func (c *MachineConfig) EnsureDefaults() {
-	if c.HeldFrames == 0 {
-		c.HeldFrames = 8192
-	}
-	if c.HeldBytes == 0 {
-		c.HeldBytes = 64 << 20
-	}
-	if c.AttemptTimeout == 0 {
-		c.AttemptTimeout = 2 * time.Second
-	}
-	if c.RepairTimeout == 0 {
-		c.RepairTimeout = 2 * time.Minute
-	}
+	c.HeldFrames = cmp.Or(c.HeldFrames, 8192)
+	c.HeldBytes = cmp.Or(c.HeldBytes, 64<<20)
+	c.AttemptTimeout = cmp.Or(c.AttemptTimeout, 2*time.Second)
+	c.RepairTimeout = cmp.Or(c.RepairTimeout, 2*time.Minute)
 }
 
 // ReplaySupport says whether an engine can repeat what it published.
@@ -477,22 +470,14 @@ type Health struct {
 
 // Check verifies the machine's invariants, for tests.
 func (m *Machine) Check() error {
-	var errs []error
-	if !m.repair.active && len(m.held) > 0 {
-		errs = append(errs, fmt.Errorf("%d batches are held and nothing is repaired", len(m.held)))
-	}
-	if len(m.held) > m.cfg.HeldFrames || m.health.HeldBytes > m.cfg.HeldBytes {
-		errs = append(errs, fmt.Errorf("%d batches of %d bytes are held", len(m.held), m.health.HeldBytes))
-	}
+	var errs fault.Problems
+	errs.AddIf(!m.repair.active && len(m.held) > 0, "%d batches are held and nothing is repaired", len(m.held))
+	errs.AddIf(len(m.held) > m.cfg.HeldFrames || m.health.HeldBytes > m.cfg.HeldBytes, "%d batches of %d bytes are held", len(m.held), m.health.HeldBytes)
 	bytes := 0
 	for i, h := range m.held {
 		bytes += len(h.payload)
-		if i > 0 && h.seq <= m.held[i-1].seq || m.known && h.seq <= m.next-1 && m.next > 0 {
-			errs = append(errs, fmt.Errorf("batch %d is held behind another one, or was applied (next is %d)", h.seq, m.next))
-		}
+		errs.AddIf(i > 0 && h.seq <= m.held[i-1].seq || m.known && h.seq <= m.next-1 && m.next > 0, "batch %d is held behind another one, or was applied (next is %d)", h.seq, m.next)
 	}
-	if bytes != m.health.HeldBytes {
-		errs = append(errs, fmt.Errorf("%d bytes are held, %d are counted", bytes, m.health.HeldBytes))
-	}
+	errs.AddIf(bytes != m.health.HeldBytes, "%d bytes are held, %d are counted", bytes, m.health.HeldBytes)
 	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
-	"strconv"
 )
 
 // feedMessage is a batch with the other contents of its frames.
@@ -99,5 +98,3 @@ func hasNoEvents(payload []byte) bool { return len(payload) < 24 }
 func RequestReplay(from uint64) [][]byte {
 	return [][]byte{nil, binary.BigEndian.AppendUint64(nil, from)}
 }
-
-func formatInt(v int64) string { return strconv.FormatInt(v, 10) }

@@ -3,6 +3,7 @@ package engineevents
 import (
 	"errors"
 	"math"
+	"strconv"
 
 	"penstock/core/kv"
 )
@@ -158,7 +159,7 @@ func (r *msgpackReader) readLabel() (string, bool) {
 	if !ok || high {
 		return "", false
 	}
-	return formatInt(v), true
+	return strconv.FormatInt(v, 10), true
 }
 
 // readCount reads an integer from 0 to most.

@@ -1,6 +1,7 @@
 package engineevents
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -58,9 +59,7 @@ type Config struct {
 
 // EnsureDefaults sets unset fields.
 func (c *Config) EnsureDefaults() {
-	if c.EngineBlockSize == 0 {
-		c.EngineBlockSize = c.BlockSize
-	}
+	c.EngineBlockSize = cmp.Or(c.EngineBlockSize, c.BlockSize)
 	if c.MaxBlocks == 0 && c.EngineBlockSize > 0 {
 		c.MaxBlocks = min(64<<20, 4<<20*max(1, c.BlockSize/c.EngineBlockSize))
 	}
@@ -68,16 +67,12 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c at once.
 func (c *Config) Validate() error {
-	var errs []error
+	var errs fault.Problems
 	if c.BlockSize < 2 || c.BlockSize > 65536 {
 		errs = append(errs, kv.ErrBlockSize)
 	}
-	if c.EngineBlockSize < 1 || c.BlockSize%max(1, c.EngineBlockSize) != 0 {
-		errs = append(errs, fault.New(fault.Invalid, "the engine's blocks have %d tokens: set a block size of %d or a multiple, not %d", c.EngineBlockSize, max(2, c.EngineBlockSize), c.BlockSize))
-	}
-	if c.MaxBlocks < 0 || c.MaxBlocks > 1<<30 {
-		errs = append(errs, errors.New("engineevents: the most blocks must be between 0 and 2^30"))
-	}
+	errs.AddIf(c.EngineBlockSize < 1 || c.BlockSize%max(1, c.EngineBlockSize) != 0, "the engine's blocks have %d tokens: set a block size of %d or a multiple, not %d", c.EngineBlockSize, max(2, c.EngineBlockSize), c.BlockSize)
+	errs.AddIf(c.MaxBlocks < 0 || c.MaxBlocks > 1<<30, "engineevents: the most blocks must be between 0 and 2^30")
 	return errors.Join(errs...)
 }
 

@@ -105,9 +105,18 @@ func (e *Error) Unwrap() error { return e.Err }
 // CodeOf returns the code of the first *Error in err's chain; Internal if there is none. The code which owns
 // a context classifies its errors.
 func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	return Internal
+}
+
+// Problems are all that is wrong with a configuration, for [errors.Join].
+type Problems []error
+
+// AddIf adds an Invalid error with a formatted message if bad.
+func (p *Problems) AddIf(bad bool, format string, args ...any) {
+	if bad {
+		*p = append(*p, New(Invalid, format, args...))
+	}
 }

@@ -1,9 +1,11 @@
 package kvfeed
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 )
 
@@ -20,29 +22,17 @@ type LogConfig struct {
 
 // EnsureDefaults fills in the fields which are not set: 1,024 events, 1 MiB, 50 ms and 1 s.
 func (c *LogConfig) EnsureDefaults() {
-	if c.Events == 0 {
-		c.Events = 1024
-	}
-	if c.Bytes == 0 {
-		c.Bytes = 1 << 20
-	}
-	if c.MinRepeat == 0 {
-		c.MinRepeat = 50 * time.Millisecond
-	}
-	if c.MinDescribe == 0 {
-		c.MinDescribe = time.Second
-	}
+	c.Events = cmp.Or(c.Events, 1024)
+	c.Bytes = cmp.Or(c.Bytes, 1<<20)
+	c.MinRepeat = cmp.Or(c.MinRepeat, 50*time.Millisecond)
+	c.MinDescribe = cmp.Or(c.MinDescribe, time.Second)
 }
 
 // Validate reports every problem of c at once.
 func (c *LogConfig) Validate() error {
-	var errs []error
-	if c.Events < 0 || c.Bytes < 0 {
-		errs = append(errs, errors.New("kvfeed: the events that are kept and their bytes must not be negative"))
-	}
-	if c.MinRepeat < 0 || c.MinDescribe < 0 {
-		errs = append(errs, errors.New("kvfeed: the times between answers must not be negative"))
-	}
+	var errs fault.Problems
+	errs.AddIf(c.Events < 0 || c.Bytes < 0, "kvfeed: the events that are kept and their bytes must not be negative")
+	errs.AddIf(c.MinRepeat < 0 || c.MinDescribe < 0, "kvfeed: the times between answers must not be negative")
 	return errors.Join(errs...)
 }
 

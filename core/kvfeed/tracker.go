@@ -1,11 +1,12 @@
 package kvfeed
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 )
 
@@ -33,41 +34,21 @@ type Config struct {
 
 // EnsureDefaults fills in the fields which are not set: 200 ms, 30 s, 64, 5 s and 5 s.
 func (c *Config) EnsureDefaults() {
-	if c.MinBackoff == 0 {
-		c.MinBackoff = 200 * time.Millisecond
-	}
-	if c.MaxBackoff == 0 {
-		c.MaxBackoff = 30 * time.Second
-	}
-	if c.MaxRequests == 0 {
-		c.MaxRequests = 64
-	}
-	if c.RepairTimeout == 0 {
-		c.RepairTimeout = 5 * time.Second
-	}
-	if c.StuckAfter == 0 {
-		c.StuckAfter = 5 * time.Second
-	}
+	c.MinBackoff = cmp.Or(c.MinBackoff, 200*time.Millisecond)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, 30*time.Second)
+	c.MaxRequests = cmp.Or(c.MaxRequests, 64)
+	c.RepairTimeout = cmp.Or(c.RepairTimeout, 5*time.Second)
+	c.StuckAfter = cmp.Or(c.StuckAfter, 5*time.Second)
 }
 
 // Validate reports every problem of c at once.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.MinBackoff < 0 {
-		errs = append(errs, errors.New("kvfeed: min backoff must be positive"))
-	}
-	if c.MaxBackoff < c.MinBackoff {
-		errs = append(errs, errors.New("kvfeed: max backoff must not be less than min backoff"))
-	}
-	if c.MaxRequests < 1 {
-		errs = append(errs, fmt.Errorf("kvfeed: at least 1 request must be possible at a time, not %d", c.MaxRequests))
-	}
-	if c.RepairTimeout < 0 {
-		errs = append(errs, errors.New("kvfeed: the time after which a repair is given up must be positive"))
-	}
-	if c.StuckAfter < 0 {
-		errs = append(errs, errors.New("kvfeed: the time after which a feed is stuck must be positive"))
-	}
+	var errs fault.Problems
+	errs.AddIf(c.MinBackoff < 0, "kvfeed: min backoff must be positive")
+	errs.AddIf(c.MaxBackoff < c.MinBackoff, "kvfeed: max backoff must not be less than min backoff")
+	errs.AddIf(c.MaxRequests < 1, "kvfeed: at least 1 request must be possible at a time, not %d", c.MaxRequests)
+	errs.AddIf(c.RepairTimeout < 0, "kvfeed: the time after which a repair is given up must be positive")
+	errs.AddIf(c.StuckAfter < 0, "kvfeed: the time after which a feed is stuck must be positive")
 	return errors.Join(errs...)
 }
 

@@ -24,6 +24,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -177,9 +178,7 @@ type Planner struct {
 // New returns the planner of a task which has not been tried. The seed spreads the waits of tasks which
 // failed at the same time.
 func New(cfg Config, seed uint64) *Planner {
-	if cfg.MaxAttempts == 0 {
-		cfg.MaxAttempts = defaultAttempts
-	}
+	cfg.MaxAttempts = cmp.Or(cfg.MaxAttempts, defaultAttempts)
 	return &Planner{
 		cfg:     cfg,
 		retries: waitBackoff{least: minRetryWait, most: maxRetryWait, draw: splitmix.Source(seed)},

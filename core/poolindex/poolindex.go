@@ -27,6 +27,7 @@ import (
 	"errors"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 )
 
@@ -69,13 +70,9 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c at once.
 func (c *Config) Validate() error {
-	var errs []error
-	if min(c.TransitTimeout, c.SuspectTimeout, c.EvictedRetention) < 0 {
-		errs = append(errs, errors.New("poolindex: times must be positive"))
-	}
-	if min(c.MaxPools, c.MaxBlocks, c.MaxEvicted, c.Capacity) < 0 || max(c.MaxBlocks, c.MaxEvicted) > 1<<30 {
-		errs = append(errs, errors.New("poolindex: bounds must be between 0 and 2^30"))
-	}
+	var errs fault.Problems
+	errs.AddIf(min(c.TransitTimeout, c.SuspectTimeout, c.EvictedRetention) < 0, "poolindex: times must be positive")
+	errs.AddIf(min(c.MaxPools, c.MaxBlocks, c.MaxEvicted, c.Capacity) < 0 || max(c.MaxBlocks, c.MaxEvicted) > 1<<30, "poolindex: bounds must be between 0 and 2^30")
 	return errors.Join(errs...)
 }
 
@@ -193,5 +190,53 @@ func newTable(cfg Config) *Table {
 		cfg: cfg, bySeq: map[kv.SeqHash]entryID{}, freeEntry: noEntry,
 		byID: map[kv.PoolID]int32{}, byWorker: map[kv.Worker]int32{},
 		transit: newEntryList(), evicted: newEntryList(),
+	}
+}
+
+// PrefixIndex is the index which effects change; *prefix.Index implements it.
+type PrefixIndex interface {
+	// AddToPool returns how many of the blocks have a place in the index.
+	AddToPool(p kv.PoolID, seqs []kv.SeqHash) int
+	RemoveFromPool(p kv.PoolID, seqs []kv.SeqHash)
+	SetAccess(p kv.PoolID, workers []kv.Worker)
+	DropPool(p kv.PoolID)
+}
+
+// ApplyEffects applies effects of t to x, and parks the blocks for which x has no place.
+func (t *Table) ApplyEffects(x PrefixIndex, effects []Effect) {
+	for i := range effects {
+		e := &effects[i]
+		switch e.Kind {
+		case Place:
+			t.placeBlocks(x, e.Pool, e.Seqs)
+		case Displace:
+			x.RemoveFromPool(e.Pool, e.Seqs)
+		case SetAccess:
+			x.SetAccess(e.Pool, e.Access)
+		case DropPool:
+			x.DropPool(e.Pool)
+		}
+	}
+}
+
+func (t *Table) placeBlocks(x PrefixIndex, p kv.PoolID, seqs []kv.SeqHash) {
+	if x.AddToPool(p, seqs) == len(seqs) {
+		return
+	}
+	for i := range seqs {
+		if x.AddToPool(p, seqs[i:i+1]) == 0 {
+			t.parkBlock(p, seqs[i])
+		}
+	}
+}
+
+// parkBlock records that a block waits for its place in the prefix index.
+func (t *Table) parkBlock(id kv.PoolID, seq kv.SeqHash) {
+	pool, ok := t.byID[id]
+	if !ok {
+		return
+	}
+	if at := t.findEntry(pool, seq); at != noEntry && t.entries[at].state == kv.Pooled && !t.entries[at].suspect {
+		t.setParked(&t.entries[at], true)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 )
 
@@ -25,24 +26,16 @@ type ApproxConfig struct {
 
 // EnsureDefaults fills in the fields which are not set: 120 s, 1 Mi blocks.
 func (c *ApproxConfig) EnsureDefaults() {
-	if c.TTL == 0 {
-		c.TTL = 120 * time.Second
-	}
-	if c.MaxBlocks == 0 {
-		c.MaxBlocks = 1 << 20
-	}
+	c.TTL = cmp.Or(c.TTL, 120*time.Second)
+	c.MaxBlocks = cmp.Or(c.MaxBlocks, 1<<20)
 	c.Index.EnsureDefaults()
 }
 
 // Validate reports every problem of c at once. Call EnsureDefaults first.
 func (c *ApproxConfig) Validate() error {
-	errs := []error{c.Index.Validate()}
-	if c.TTL < time.Millisecond {
-		errs = append(errs, fmt.Errorf("prefix: the ttl of what is predicted must be at least 1ms, not %v", c.TTL))
-	}
-	if c.MaxBlocks < 1 {
-		errs = append(errs, fmt.Errorf("prefix: at least 1 predicted block must be possible, not %d", c.MaxBlocks))
-	}
+	errs := fault.Problems{c.Index.Validate()}
+	errs.AddIf(c.TTL < time.Millisecond, "prefix: the ttl of what is predicted must be at least 1ms, not %v", c.TTL)
+	errs.AddIf(c.MaxBlocks < 1, "prefix: at least 1 predicted block must be possible, not %d", c.MaxBlocks)
 	return errors.Join(errs...)
 }
 

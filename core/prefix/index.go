@@ -33,10 +33,12 @@
 package prefix
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"sync/atomic"
 
+	"penstock/core/fault"
 	"penstock/core/kv"
 )
 
@@ -56,9 +58,7 @@ type Config struct {
 
 // EnsureDefaults fills in the fields which are not set: 4 Mi blocks, 8 GiB (1 GiB on 32-bit processors).
 func (c *Config) EnsureDefaults() {
-	if c.MaxBlocks == 0 {
-		c.MaxBlocks = 4 << 20
-	}
+	c.MaxBlocks = cmp.Or(c.MaxBlocks, 4<<20)
 	if c.MaxBytes == 0 {
 		c.MaxBytes = min(8<<30, math.MaxInt/2)
 	}
@@ -66,13 +66,9 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c at once.
 func (c *Config) Validate() error {
-	var errs []error
-	if c.MaxBlocks < 0 {
-		errs = append(errs, errors.New("prefix: max blocks must not be negative"))
-	}
-	if c.MaxBytes < 0 {
-		errs = append(errs, errors.New("prefix: max bytes must not be negative"))
-	}
+	var errs fault.Problems
+	errs.AddIf(c.MaxBlocks < 0, "prefix: max blocks must not be negative")
+	errs.AddIf(c.MaxBytes < 0, "prefix: max bytes must not be negative")
 	return errors.Join(errs...)
 }
 

@@ -25,6 +25,7 @@
 package stall
 
 import (
+	"cmp"
 	"math/bits"
 	"time"
 
@@ -91,12 +92,8 @@ type Config struct {
 
 // EnsureDefaults fills in the fields which are not set.
 func (c *Config) EnsureDefaults() {
-	if c.Idle == 0 {
-		c.Idle = 10 * time.Second
-	}
-	if c.Patience == 0 {
-		c.Patience = time.Minute
-	}
+	c.Idle = cmp.Or(c.Idle, 10*time.Second)
+	c.Patience = cmp.Or(c.Patience, time.Minute)
 }
 
 // Signs is what is known of an engine at a time.

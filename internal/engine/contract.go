@@ -1,10 +1,15 @@
 package engine
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"penstock/core/fault"
+	"penstock/core/kv"
 )
 
 // ContractError is the error for a worker that violates the contract: a defect, which a retry at another
@@ -91,4 +96,125 @@ func (p *Preprocessed) TakeFrame(frame []byte, attempt uint32, vocabulary int) e
 	}
 	*p = got
 	return nil
+}
+
+// Embedder is an engine that turns a text into a vector.
+type Embedder interface {
+	// Embed returns the embedding of one prompt: the mean of the model's last hidden states over all of its
+	// tokens, scaled to length 1. It is a function of the prompt and of the card's Numerics alone, and
+	// belongs to the caller. It may be called before Run and waits for it. It returns ctx's error when ctx
+	// ends, or a *fault.Error; in each case it releases the request's blocks before it returns.
+	Embed(ctx context.Context, req *EmbedRequest) ([]float32, error)
+}
+
+// EmbedRequest is one attempt at the embedding of one prompt.
+type EmbedRequest struct {
+	ID      string // client request id, the same for all attempts
+	Attempt uint32 // from 1; identifies late answers of an old attempt, which are dropped
+	Model   string
+	Prompt  []kv.Token
+}
+
+// Validate checks what every engine may rely on. It returns a *fault.Error of
+// code Invalid that names the field, or nil.
+func (r *EmbedRequest) Validate() error {
+	switch {
+	case r.Attempt == 0:
+		return fault.InvalidParam("attempt", "attempts are numbered from 1")
+	case len(r.Prompt) == 0:
+		return fault.InvalidParam("input", "the input is empty")
+	}
+	return nil
+}
+
+// Embedding is the answer to an EmbedRequest.
+type Embedding struct {
+	Attempt uint32
+	Vector  []float32
+}
+
+// The methods that a worker serves on the request plane.
+const (
+	// MethodGenerate takes a Request and answers with Delta frames.
+	MethodGenerate = "generate"
+	// MethodEmbed takes an EmbedRequest and answers with one frame, an Embedding, if the model card says
+	// Embeddings.
+	MethodEmbed = "embed"
+	// MethodPreprocess takes a PreprocessRequest and answers with the frames of [Preprocessed.SendFrames], if
+	// the model card says Preprocess.
+	MethodPreprocess = "preprocess"
+	// MethodPassthrough takes a PassthroughRequest and answers with PassthroughChunk frames, if the model
+	// card lists the path.
+	MethodPassthrough = "pass"
+	// MethodPing takes nothing and answers with one frame, a Pong as JSON.
+	MethodPing = "ping"
+	// MethodDescribe takes nothing and answers with one frame, a Description as JSON; a draining worker
+	// refuses it with Draining.
+	MethodDescribe = "describe"
+	// MethodInspect takes an Inspection as JSON and answers with frames that together are JSON, if the model
+	// card says Router.
+	MethodInspect = "inspect"
+)
+
+// Pong is a worker's answer to a ping: its state and load.
+type Pong struct {
+	LoadReport
+	InFlight int `json:"in_flight"` // calls being served
+}
+
+// DecodePong reads an answer to a ping and ignores fields of later versions.
+func DecodePong(b []byte) (Pong, error) {
+	if len(b) > maxLoadReport {
+		return Pong{}, fmt.Errorf("decode pong: %d bytes, at most %d are read", len(b), maxLoadReport)
+	}
+	var p Pong
+	if err := json.Unmarshal(b, &p); err != nil {
+		return Pong{}, fmt.Errorf("decode pong: %w", err)
+	}
+	if p.WorkerID > kv.MaxWorkerID {
+		return Pong{}, fmt.Errorf("decode pong: worker_id %d is not below 2^53", p.WorkerID)
+	}
+	return p, nil
+}
+
+// HealthSource is an engine that reports its own health. The requests of its callers are no evidence: a
+// request that starts or finishes does not by itself change the report.
+type HealthSource interface {
+	HealthReport() HealthReport
+}
+
+// HealthWatcher is a HealthSource that reports changes of HealthReport.Live.
+type HealthWatcher interface {
+	HealthSource
+	// WatchHealth calls changed after each change of HealthReport().Live, until ctx ends. changed must not
+	// block.
+	WatchHealth(ctx context.Context, changed func())
+}
+
+// Liveness says whether an engine can be reached.
+type Liveness uint8
+
+// The values of Liveness.
+const (
+	Up      Liveness = iota
+	Suspect          // an answer broke off, and the engine has not been probed since
+	Down             // it does not answer
+)
+
+// HealthReport is an engine's account of its health.
+type HealthReport struct {
+	Live Liveness
+	// Progress changes whenever the engine itself reports progress: it computed something, or its queue
+	// moved.
+	Progress uint64
+	// Remote says that the engine is another process, reached over a network. Then LastHeard is when anything
+	// was last received from it, and ProbedSince since when a probe that it should answer at once is
+	// unanswered, zero if none is out.
+	Remote                 bool
+	LastHeard, ProbedSince time.Time
+	// HasCounts says that the engine reports how many requests are Running and Waiting, and how many it
+	// Preempted so far. CountsPartial says that a request whose prompt is computed may be in neither.
+	HasCounts, CountsPartial bool
+	Running, Waiting         int
+	Preempted                uint64
 }

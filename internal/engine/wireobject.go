@@ -14,25 +14,6 @@ const (
 	maxDimensions = 8
 )
 
-// The fields of a media object. Numbers are never reused.
-const (
-	objectKind = iota + 1
-	objectHash
-	objectDigest
-	objectPart
-	objectSource
-	objectName
-	objectWidth
-	objectHeight
-	objectFrames
-	objectRate
-	objectSamples
-	objectShape // packed
-	objectData
-	objectSegment
-	objectIdentity
-)
-
 // appendDigests appends the digests of media in order, if any has one.
 func appendDigests(dst []byte, field uint64, objects []kv.Media) []byte {
 	some := false
@@ -61,22 +42,27 @@ func (r *wireReader) readDigests(objects []kv.Media) {
 	}
 }
 
-// appendObjects appends a field for each object.
-func appendObjects(dst []byte, field uint64, objects []media.Object) []byte {
-	var head []byte
-	for i := range objects {
-		o := &objects[i]
-		head = appendObject(head[:0], o)
-		// The tensor data are large and are appended after the head, so that they are copied once.
-		size := len(head) + bytesFieldLen(objectData, len(o.Tensor.Data)) + bytesFieldLen(objectSegment, len(o.Tensor.Segment)) +
-			bytesFieldLen(objectIdentity, len(o.Identity))
-		dst = binary.AppendUvarint(appendKey(dst, field, kindBytes), uint64(size))
-		dst = append(dst, head...)
-		dst = appendBytes(dst, objectData, o.Tensor.Data)
-		dst = appendString(dst, objectSegment, o.Tensor.Segment)
-		dst = appendString(dst, objectIdentity, string(o.Identity))
+// codeObjects codes a field for each object. Only messages of version or a newer one may have them.
+func (c *wireCodec) codeObjects(field uint64, objects *[]media.Object, version byte) {
+	if c.decoding {
+		*objects = nil
+		for c.in.seekField(field) {
+			*objects = c.in.readObject(*objects, version)
+		}
+		return
 	}
-	return dst
+	var head wireCodec
+	for i := range *objects {
+		o := &(*objects)[i]
+		head.dst = head.dst[:0]
+		head.codeObject(o)
+		// The tensor data are large and are appended after the head, so that they are copied once.
+		size := len(head.dst) + bytesFieldLen(13, len(o.Tensor.Data)) + bytesFieldLen(14, len(o.Tensor.Segment)) +
+			bytesFieldLen(15, len(o.Identity))
+		c.dst = binary.AppendUvarint(appendKey(c.dst, field, kindBytes), uint64(size))
+		c.dst = append(c.dst, head.dst...)
+		c.codeTensorData(o)
+	}
 }
 
 // bytesFieldLen is the encoded length of a field of n bytes; 0 if it is left out.
@@ -84,85 +70,65 @@ func bytesFieldLen(field uint64, n int) int {
 	if n == 0 {
 		return 0
 	}
-	return uvarintLen(field<<2|kindBytes) + uvarintLen(uint64(n)) + n
+	return uintLen(field<<2|kindBytes) + uintLen(uint64(n)) + n
 }
 
-func uvarintLen(v uint64) int {
-	n := 1
-	for ; v >= 0x80; v >>= 7 {
-		n++
-	}
-	return n
+// codeObject codes the fields of an object before the data of its tensor, and codeTensorData the others. Their
+// numbers are never reused.
+func (c *wireCodec) codeObject(o *media.Object) {
+	codeUint8(c, 1, &o.Kind)
+	c.codeFixed(2, &o.Key.Hash)
+	c.codeDigest(3, &o.Key.Digest)
+	codeString(c, 4, &o.Part)
+	codeString(c, 5, &o.Source)
+	codeString(c, 6, &o.Name)
+	c.codeInt(7, &o.Size.Width)
+	c.codeInt(8, &o.Size.Height)
+	c.codeInt(9, &o.Size.Frames)
+	c.codeFloat(10, &o.Size.Rate)
+	c.codeInt(11, &o.Size.Samples)
+	c.codeShape(12, &o.Tensor.Shape)
 }
 
-// appendObject appends all fields of an object before the data of its tensor.
-func appendObject(dst []byte, o *media.Object) []byte {
-	dst = appendUint(dst, objectKind, uint64(o.Kind))
-	dst = appendFixed(dst, objectHash, o.Key.Hash)
-	if (o.Key.Digest != kv.Digest{}) {
-		dst = appendBytes(dst, objectDigest, o.Key.Digest[:])
+func (c *wireCodec) codeTensorData(o *media.Object) {
+	c.codeBytes(13, &o.Tensor.Data)
+	codeString(c, 14, &o.Tensor.Segment)
+	codeString(c, 15, &o.Identity)
+}
+
+func (c *wireCodec) codeDigest(field uint64, d *kv.Digest) {
+	switch {
+	case !c.decoding && *d != kv.Digest{}:
+		c.dst = appendBytes(c.dst, field, d[:])
+	case c.decoding && c.in.seekField(field) && copy(d[:], c.in.readBytes()) != len(d):
+		c.in.fail()
 	}
-	dst = appendString(dst, objectPart, o.Part)
-	dst = appendString(dst, objectSource, o.Source)
-	dst = appendString(dst, objectName, o.Name)
-	dst = appendInt(dst, objectWidth, o.Size.Width)
-	dst = appendInt(dst, objectHeight, o.Size.Height)
-	dst = appendInt(dst, objectFrames, o.Size.Frames)
-	dst = appendFloat(dst, objectRate, o.Size.Rate)
-	dst = appendInt(dst, objectSamples, o.Size.Samples)
-	if len(o.Tensor.Shape) > 0 {
-		var packed []byte
-		for _, n := range o.Tensor.Shape {
-			packed = binary.AppendUvarint(packed, uint64(n))
+}
+
+// codeShape codes the dimensions of a tensor, packed.
+func (c *wireCodec) codeShape(field uint64, shape *[]int) {
+	if c.decoding {
+		if c.in.seekField(field) {
+			*shape = c.in.readShape()
 		}
-		dst = appendBytes(dst, objectShape, packed)
+		return
 	}
-	return dst
+	var packed []byte
+	for _, n := range *shape {
+		packed = binary.AppendUvarint(packed, uint64(n))
+	}
+	c.dst = appendBytes(c.dst, field, packed)
 }
 
 // readObject appends the object of a field to dst. It fails if the message is older than version.
 func (r *wireReader) readObject(dst []media.Object, version byte) []media.Object {
-	s := wireReader{rest: r.readBytes(), failed: r.failed || r.version < version || len(dst) == MaxObjects, minField: 1}
+	in := wireReader{rest: r.readBytes(), failed: r.failed || r.version < version || len(dst) == MaxObjects, minField: 1}
+	c := wireCodec{decoding: true, in: in}
 	var o media.Object
-	for s.nextField() {
-		switch s.field {
-		case objectKind:
-			o.Kind = media.Kind(s.readUint8())
-		case objectHash:
-			o.Key.Hash = s.readFixed()
-		case objectDigest:
-			if copy(o.Key.Digest[:], s.readBytes()) != len(o.Key.Digest) {
-				s.fail()
-			}
-		case objectPart:
-			o.Part = s.readString("")
-		case objectSource:
-			o.Source = s.readString("")
-		case objectName:
-			o.Name = s.readString("")
-		case objectWidth:
-			o.Size.Width = s.readInt()
-		case objectHeight:
-			o.Size.Height = s.readInt()
-		case objectFrames:
-			o.Size.Frames = s.readInt()
-		case objectRate:
-			o.Size.Rate = s.readFloat()
-		case objectSamples:
-			o.Size.Samples = s.readInt()
-		case objectShape:
-			o.Tensor.Shape = s.readShape()
-		case objectData:
-			o.Tensor.Data = append([]byte(nil), s.readBytes()...)
-		case objectSegment:
-			o.Tensor.Segment = s.readString("")
-		case objectIdentity:
-			o.Identity = media.Identity(s.readString(""))
-		default:
-			s.skipField()
-		}
-	}
-	r.closeField(&s)
+	c.codeObject(&o)
+	c.codeTensorData(&o)
+	c.in.skipRest()
+	r.closeField(&c.in)
 	r.allowRepeat()
 	return append(dst, o)
 }

@@ -1,109 +1,57 @@
 package engine
 
 import (
-	"encoding/binary"
 	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/media"
 )
 
-// The fields of a request to preprocess. Numbers are never reused.
-const (
-	prepID = iota + 1
-	prepAttempt
-	prepModel
-	prepChat
-	prepText
-	prepParseSpecial
-	prepAddSpecial
-	prepFeatures
-	prepShows
-)
-
-// The fields of a preprocessed prompt. Numbers are never reused.
-const (
-	preppedAttempt = iota + 1
-	preppedTokens
-	preppedMedia    // repeated
-	preppedFeatures // a piece
-	preppedMore     // another frame follows, and this one has only a piece of the features
-	preppedDigests
-	preppedObject // repeated
-	preppedReason
-	preppedWhy
-	preppedParam
-)
-
 // AppendPreprocessRequest appends the encoding of r to dst.
 func AppendPreprocessRequest(dst []byte, r *PreprocessRequest) []byte {
-	dst = append(dst, wireVersion)
-	dst = appendString(dst, prepID, r.ID)
-	dst = appendUint(dst, prepAttempt, uint64(r.Attempt))
-	dst = appendString(dst, prepModel, r.Model)
-	if len(r.Chat) > 0 {
-		dst = appendKey(dst, prepChat, kindBytes)
-		dst = binary.AppendUvarint(dst, uint64(len(r.Chat)))
-		dst = append(dst, r.Chat...)
-	}
-	dst = appendString(dst, prepText, r.Text)
-	dst = appendBool(dst, prepParseSpecial, r.ParseSpecial)
-	dst = appendBool(dst, prepAddSpecial, r.AddSpecial)
-	dst = appendBool(dst, prepFeatures, r.Features)
-	return appendBool(dst, prepShows, r.ResolveMedia)
+	c := wireCodec{dst: append(dst, wireVersion)}
+	r.codeFields(&c)
+	return c.dst
 }
 
 // DecodePreprocessRequest sets r to the request that b encodes. It reuses r's slice and keeps nothing of b.
 // It fails on malformed bytes; [PreprocessRequest.Validate] checks the values. After an error r is
 // unspecified.
 func DecodePreprocessRequest(b []byte, r *PreprocessRequest) error {
-	old := *r
-	*r = PreprocessRequest{Chat: old.Chat[:0]}
-	d, err := newReader("preprocess request", b, wireVersion)
+	c, err := newDecoder("preprocess request", b, wireVersion)
 	if err != nil {
 		return err
 	}
-	for d.nextField() {
-		switch d.field {
-		case prepID:
-			r.ID = d.readString(old.ID)
-		case prepAttempt:
-			r.Attempt = d.readUint32()
-		case prepModel:
-			r.Model = d.readString(old.Model)
-		case prepChat:
-			r.Chat = append(r.Chat, d.readBytes()...)
-		case prepText:
-			r.Text = d.readString(old.Text)
-		case prepParseSpecial:
-			r.ParseSpecial = d.readBool()
-		case prepAddSpecial:
-			r.AddSpecial = d.readBool()
-		case prepFeatures:
-			r.Features = d.readBool()
-		case prepShows:
-			r.ResolveMedia = d.readBool()
-		default:
-			d.skipField()
-		}
-	}
-	return d.err()
+	r.codeFields(&c)
+	return c.finish()
+}
+
+// codeFields codes the fields of r. Their numbers are never reused.
+func (r *PreprocessRequest) codeFields(c *wireCodec) {
+	codeString(c, 1, &r.ID)
+	c.codeUint32(2, &r.Attempt)
+	codeString(c, 3, &r.Model)
+	c.codeBytes(4, &r.Chat)
+	codeString(c, 5, &r.Text)
+	c.codeBool(6, &r.ParseSpecial)
+	c.codeBool(7, &r.AddSpecial)
+	c.codeBool(8, &r.Features)
+	c.codeBool(9, &r.ResolveMedia)
 }
 
 // AppendPreprocessed appends the encoding of p without its Features to dst: the last frame of an answer.
 func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
-	dst = append(dst, wireVersion)
-	dst = appendUint(dst, preppedAttempt, uint64(p.Attempt))
-	dst = appendTokens(dst, preppedTokens, p.Tokens)
-	dst = appendMedia(dst, preppedMedia, p.Media)
-	dst = appendDigests(dst, preppedDigests, p.Media)
-	dst = appendObjects(dst, preppedObject, p.Objects)
-	if p.TextOnlyError == nil {
-		return dst
-	}
-	dst = appendString(dst, preppedReason, string(p.TextOnly))
-	dst = appendString(dst, preppedWhy, p.TextOnlyError.Message)
-	return appendString(dst, preppedParam, p.TextOnlyError.Param)
+	last := *p
+	last.Features = nil
+	return appendFrame(dst, &last, false)
+}
+
+// appendFrame appends a frame of an answer to dst. more says that another one follows, and that this one has
+// only a piece of the features.
+func appendFrame(dst []byte, p *Preprocessed, more bool) []byte {
+	c := wireCodec{dst: append(dst, wireVersion)}
+	p.codeFields(&c, &more)
+	return c.dst
 }
 
 // SendFrames calls send with the frames of an answer in order: p's Features in pieces, then the result of
@@ -111,8 +59,7 @@ func AppendPreprocessed(dst []byte, p *Preprocessed) []byte {
 func (p *Preprocessed) SendFrames(send func(frame []byte) error) error {
 	var frame []byte
 	for piece := range slices.Chunk(p.Features, maxFeaturesPiece) {
-		frame = appendUint(append(frame[:0], wireVersion), preppedAttempt, uint64(p.Attempt))
-		frame = appendBool(appendBytes(frame, preppedFeatures, piece), preppedMore, true)
+		frame = appendFrame(frame[:0], &Preprocessed{Attempt: p.Attempt, Features: piece}, true)
 		if err := send(frame); err != nil {
 			return err
 		}
@@ -126,7 +73,7 @@ func (p *Preprocessed) SendFrames(send func(frame []byte) error) error {
 func DecodePreprocessed(b []byte, p *Preprocessed) error {
 	more, err := decodePreprocessed(b, p)
 	if err == nil && more {
-		return malformedField("preprocessed prompt", preppedMore)
+		return malformedField("preprocessed prompt", 5)
 	}
 	return err
 }
@@ -134,60 +81,50 @@ func DecodePreprocessed(b []byte, p *Preprocessed) error {
 // decodePreprocessed is DecodePreprocessed for any frame. more says that others follow: then p has only a
 // piece of the features, else everything but them.
 func decodePreprocessed(b []byte, p *Preprocessed) (more bool, err error) {
-	*p = Preprocessed{Tokens: p.Tokens[:0], Media: p.Media[:0]}
-	d, err := newReader("preprocessed prompt", b, wireVersion)
+	c, err := newDecoder("preprocessed prompt", b, wireVersion)
 	if err != nil {
 		return false, err
 	}
-	for d.nextField() {
-		switch d.field {
-		case preppedAttempt:
-			p.Attempt = d.readUint32()
-		case preppedTokens:
-			if p.Tokens = d.readTokens(p.Tokens); len(p.Tokens) > MaxPreprocessed {
-				d.fail()
-			}
-		case preppedMedia:
-			if len(p.Media) == MaxPreprocessedMedia {
-				d.fail()
-				break
-			}
-			p.Media = append(p.Media, d.readMedia())
-			d.allowRepeat()
-		case preppedFeatures:
-			p.Features = d.readFeatures(true)
-		case preppedMore:
-			more = d.readBool()
-		case preppedDigests:
-			d.readDigests(p.Media)
-		case preppedObject:
-			p.Objects = d.readObject(p.Objects, wireVersion)
-		case preppedReason:
-			if p.TextOnly = media.Reason(d.readString("")); p.TextOnly == media.NoReason {
-				d.fail()
-			}
-			p.TextOnlyError = &fault.Error{Code: fault.Invalid}
-		case preppedWhy, preppedParam:
-			d.readRefusal(p)
-		default:
-			d.skipField()
-		}
+	p.codeFields(&c, &more)
+	if len(p.Tokens) > MaxPreprocessed || len(p.Media) > MaxPreprocessedMedia ||
+		more != (len(p.Features) > 0) || more && len(p.Tokens)+len(p.Media) > 0 {
+		c.in.fail()
 	}
-	if more != (len(p.Features) > 0) || more && len(p.Tokens)+len(p.Media) > 0 {
-		d.fail()
-	}
-	return more, d.err()
+	return more, c.finish()
 }
 
-// readRefusal reads the message or the parameter of a refusal, which follow its reason.
-func (r *wireReader) readRefusal(p *Preprocessed) {
-	s := r.readString("")
-	switch {
-	case p.TextOnlyError == nil:
-		r.fail()
-	case r.field == preppedWhy:
-		p.TextOnlyError.Message = s
-	default:
-		p.TextOnlyError.Param = s
+// codeFields codes the fields of one frame. Their numbers are never reused.
+func (p *Preprocessed) codeFields(c *wireCodec, more *bool) {
+	c.codeUint32(1, &p.Attempt)
+	c.codeTokens(2, &p.Tokens)
+	c.codeMedia(3, &p.Media)
+	c.codeFeatures(4, &p.Features, wireVersion)
+	c.codeBool(5, more)
+	c.codeDigests(6, p.Media)
+	c.codeObjects(7, &p.Objects, wireVersion)
+	c.codeRefusal(8, &p.TextOnly, &p.TextOnlyError)
+}
+
+// codeRefusal codes why the media were not resolved: the reason, then the message and the parameter of the
+// error, which no frame has without a reason.
+func (c *wireCodec) codeRefusal(field uint64, reason *media.Reason, refusal **fault.Error) {
+	e := *refusal
+	if c.decoding {
+		*reason, *refusal, e = media.NoReason, nil, nil
+		if c.in.seekField(field) {
+			if *reason = media.Reason(c.in.readString("")); *reason == media.NoReason {
+				c.in.fail()
+			}
+			e = &fault.Error{Code: fault.Invalid}
+			*refusal = e
+		}
+	} else if e != nil {
+		codeString(c, field, reason)
+	}
+	if e != nil {
+		codeString(c, field+1, &e.Message)
+		codeString(c, field+2, &e.Param)
+	} else if c.decoding && c.in.seekField(field+1) || c.decoding && c.in.seekField(field+2) {
+		c.in.fail()
 	}
 }

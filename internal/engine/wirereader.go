@@ -20,7 +20,10 @@ type wireReader struct {
 	kind    uint64
 	// minField is the lowest number the next field may have.
 	minField uint64
-	failed   bool
+	// ahead is the number of the field whose key was read and whose value was not: 0 if there is none,
+	// MaxUint64 after the last field.
+	ahead  uint64
+	failed bool
 }
 
 // newReader returns a reader of a message whose version is at most newest.
@@ -33,6 +36,40 @@ func newReader(message string, b []byte, newest byte) (wireReader, error) {
 			"decode engine %s: wire version %d is not known here, the newest is %d; upgrade the older side", message, b[0], newest)
 	}
 	return wireReader{message: message, version: b[0], rest: b[1:], minField: 1}, nil
+}
+
+// seekField moves to the next field of that number and reports whether there is one before a field of a higher
+// number. It skips fields of lower numbers. Callers seek in ascending order.
+func (r *wireReader) seekField(field uint64) bool {
+	return r.ahead <= field && r.seekAhead(field)
+}
+
+func (r *wireReader) seekAhead(field uint64) bool {
+	for {
+		if r.ahead == 0 {
+			if !r.nextField() {
+				r.ahead = math.MaxUint64
+				return false
+			}
+			if r.field > field {
+				r.ahead = r.field
+				return false
+			}
+		}
+		r.ahead = 0
+		if r.field == field {
+			return true
+		}
+		r.skipField()
+	}
+}
+
+// skipRest skips all fields that are left.
+func (r *wireReader) skipRest() {
+	for r.ahead != math.MaxUint64 && (r.ahead != 0 || r.nextField()) {
+		r.ahead = 0
+		r.skipField()
+	}
 }
 
 // nextField moves to the next field. It returns false at the end or after a failure.
@@ -53,7 +90,7 @@ func (r *wireReader) nextField() bool {
 func (r *wireReader) allowRepeat() { r.minField = r.field }
 
 func (r *wireReader) fail() {
-	r.failed = true
+	r.failed, r.ahead = true, math.MaxUint64
 	r.rest = nil
 }
 

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -87,15 +88,9 @@ const (
 // A process with a rate sets the time of every request; for later requests of a session it is the earliest
 // time, since they also wait for the previous response and their delay. Closing the result closes source.
 func ApplyArrival(source Source, a Arrival) (Source, error) {
-	if a.Process == "" {
-		a.Process = AsWritten
-	}
-	if a.CV == 0 {
-		a.CV = 2
-	}
-	if a.Speedup == 0 {
-		a.Speedup = 1
-	}
+	a.Process = cmp.Or(a.Process, AsWritten)
+	a.CV = cmp.Or(a.CV, 2)
+	a.Speedup = cmp.Or(a.Speedup, 1)
 	draws := a.Process == Uniform || a.Process == Poisson || a.Process == Gamma
 	switch {
 	case draws && a.Rate == 0:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -266,12 +267,7 @@ func (s *generatorSource) makeSingle(r *Request) {
 }
 
 func (s *generatorSource) isDocumentShown(n int) bool {
-	for _, m := range s.shown {
-		if m == n {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(s.shown, n)
 }
 
 // makeImagePrompt makes a prompt of an image and a question. It has no blocks: the image tokens derive from

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,9 +30,7 @@ const defaultMaxBlocks = 8 << 20
 // all tokens but one count as cached, since an engine computes the last one for its logits. Responses are not
 // added. It reads source to its end.
 func Ideals(ctx context.Context, source Source, cfg IdealConfig) ([]Ideal, error) {
-	if cfg.MaxBlocks == 0 {
-		cfg.MaxBlocks = defaultMaxBlocks
-	}
+	cfg.MaxBlocks = cmp.Or(cfg.MaxBlocks, defaultMaxBlocks)
 	if cfg.Blocks < 1 {
 		return nil, fmt.Errorf("ideal: %d blocks a worker: must be at least 1", cfg.Blocks)
 	}

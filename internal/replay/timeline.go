@@ -1,6 +1,9 @@
 package replay
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 const (
 	maxPoints = 600
@@ -24,9 +27,7 @@ type timelineStep struct {
 
 // stepAt returns the step of a time.
 func (l *timeline) stepAt(when time.Duration) *timelineStep {
-	if l.step == 0 {
-		l.step = firstStep
-	}
+	l.step = cmp.Or(l.step, firstStep)
 	when = max(when, 0)
 	for when/l.step >= maxPoints {
 		l.mergePairs()

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"penstock/core/splitmix"
+
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
@@ -96,7 +98,7 @@ func newCluster(cfg Config, source replay.Source, record Recorder) (*cluster, er
 		routers:      make([]simRouter, cfg.Routers),
 	}
 	c.usesEvents = c.usesOverlaps && !cfg.NoKVEvents
-	c.faults = newFaultInjector(cfg.Faults, cfg.Seed)
+	c.faults = faultInjector{Faults: cfg.Faults, random: randomSource{splitmix.Source(deriveSeed(cfg.Seed, 1))}}
 	if err := c.openPool(); err != nil {
 		return nil, fmt.Errorf("simcluster: %w", err)
 	}

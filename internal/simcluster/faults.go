@@ -1,13 +1,12 @@
 package simcluster
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/splitmix"
 )
 
 // Faults are injected on the planes and in the processes, by the seed of the run. Shares are from 0 to 1. The
@@ -39,18 +38,10 @@ type Faults struct {
 }
 
 func (f *Faults) ensureDefaults() {
-	if f.SlowBy == 0 {
-		f.SlowBy = 10
-	}
-	if f.Lease == 0 {
-		f.Lease = 10 * time.Second
-	}
-	if f.Drain == 0 {
-		f.Drain = 5 * time.Second
-	}
-	if f.MaxDowntime == 0 {
-		f.MaxDowntime = 20 * time.Second
-	}
+	f.SlowBy = cmp.Or(f.SlowBy, 10)
+	f.Lease = cmp.Or(f.Lease, 10*time.Second)
+	f.Drain = cmp.Or(f.Drain, 5*time.Second)
+	f.MaxDowntime = cmp.Or(f.MaxDowntime, 20*time.Second)
 }
 
 const (
@@ -62,18 +53,12 @@ const (
 )
 
 func (f *Faults) validate() error {
-	var errs []error
+	var errs fault.Problems
 	for _, share := range [...]float64{f.RecordsLost, f.RecordsRepeated, f.RecordsLate, f.ResyncsLost, f.LoadsLost, f.PingsLost, f.CallsBroken, f.Slow, f.DrainShare} {
-		if !(share >= 0 && share <= 1) {
-			errs = append(errs, fmt.Errorf("simcluster: the share %g of faults is not between 0 and 1", share))
-		}
+		errs.AddIf(!(share >= 0 && share <= 1), "simcluster: the share %g of faults is not between 0 and 1", share)
 	}
-	if min(f.Until, f.MaxLateness, f.CrashEvery, f.MaxDowntime, f.Lease, f.Drain) < 0 || f.SlowBy < 1 || f.SlowBy > maxSlow {
-		errs = append(errs, fmt.Errorf("simcluster: times of faults must not be negative, nor may slow be fast, or more than %d times as long", maxSlow))
-	}
-	if max(f.MaxLateness, f.CrashEvery, f.MaxDowntime, f.Lease, f.Drain) > maxIdle || f.CrashEvery > 0 && f.CrashEvery < minLifetime {
-		errs = append(errs, fmt.Errorf("simcluster: times of faults must be at most %v, and a life at least %v: shorter ones have no end", maxIdle, minLifetime))
-	}
+	errs.AddIf(min(f.Until, f.MaxLateness, f.CrashEvery, f.MaxDowntime, f.Lease, f.Drain) < 0 || f.SlowBy < 1 || f.SlowBy > maxSlow, "simcluster: times of faults must not be negative, nor may slow be fast, or more than %d times as long", maxSlow)
+	errs.AddIf(max(f.MaxLateness, f.CrashEvery, f.MaxDowntime, f.Lease, f.Drain) > maxIdle || f.CrashEvery > 0 && f.CrashEvery < minLifetime, "simcluster: times of faults must be at most %v, and a life at least %v: shorter ones have no end", maxIdle, minLifetime)
 	return errors.Join(errs...)
 }
 
@@ -82,10 +67,6 @@ type faultInjector struct {
 	Faults
 	random   randomSource
 	lateness [2]time.Duration // scratch of copyDelays
-}
-
-func newFaultInjector(f Faults, seed uint64) faultInjector {
-	return faultInjector{Faults: f, random: randomSource{splitmix.Source(deriveSeed(seed, 1))}}
 }
 
 // isActive reports whether faults are injected now.

@@ -15,7 +15,7 @@ import (
 func dialConn(ctx context.Context, ep Endpoint, socket string, o *Options) (*peerConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.HandshakeTimeout)
 	defer cancel()
-	conn, err := ep.dialContext(ctx)
+	conn, err := new(net.Dialer).DialContext(ctx, ep.network, ep.netAddress())
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +64,7 @@ func keepDialing(ctx context.Context, ep Endpoint, socket string, o *Options, se
 		} else if ctx.Err() == nil {
 			o.reportState(ConnState{Kind: Refused, Peer: ep.String(), Err: err})
 		}
-		var final *finalError
-		if errors.As(err, &final) {
+		if final, ok := errors.AsType[*finalError](err); ok {
 			return final.err
 		}
 		if err := retry.Wait(ctx); err != nil {

@@ -1,7 +1,6 @@
 package zmtp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -169,8 +168,4 @@ func (e Endpoint) checkDialable() error {
 		return fmt.Errorf("dial %s: one can listen there and not dial it; write the address and port of the peer", e)
 	}
 	return nil
-}
-
-func (e Endpoint) dialContext(ctx context.Context) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, e.network, e.netAddress())
 }

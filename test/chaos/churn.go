@@ -26,16 +26,12 @@ const pageBound = 1_000_000
 // runChurn runs clients which do everything wrong, loads and unloads adapters, kills workers and stops the
 // NATS server, round after round, beside clients which check their responses. In the pause after each round
 // the surviving processes must have kept nothing.
-func runChurn(ctx context.Context, e *testEnv, r *scenarioResult) error {
-	f, err := e.startFleet(ctx, fleet.Config{Workers: 2, Frontends: 2})
-	if err != nil {
-		return err
-	}
-	defer e.endFleet(f, r)
+func runChurn(ctx context.Context, e *testEnv, r *scenarioResult, f *fleet.Fleet) error {
 	c := &churnScenario{e: e, r: r, fleet: f, before: map[*fleet.Role]footprint{}, acts: map[string]int{}, wrong: map[string]int{}}
 	if err := c.startAdapters(ctx); err != nil {
 		return errors.Join(err, c.stopAdapters())
 	}
+	var err error
 	rounds := longOrShort(e, 12, 2)
 	for round := range rounds {
 		if err = c.runRound(ctx, round); err != nil {

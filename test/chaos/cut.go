@@ -230,12 +230,7 @@ func (n *netNamespace) runIP(lines ...string) error {
 }
 
 // runWorkerPause pauses a worker: its sockets stay open without an answer.
-func runWorkerPause(ctx context.Context, e *testEnv, r *scenarioResult) error {
-	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 1})
-	if err != nil {
-		return err
-	}
-	defer e.endFleet(f, r)
+func runWorkerPause(ctx context.Context, e *testEnv, r *scenarioResult, f *fleet.Fleet) error {
 	w := f.Workers[0]
 	for range longOrShort(e, 3, 1) {
 		s := partitionScenario{e, r, f, w, "paused", w.Pause, w.Resume}

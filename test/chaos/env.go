@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,25 +26,37 @@ type scenario struct {
 	run         func(context.Context, *testEnv, *scenarioResult) error
 }
 
+// onFleet returns the run of a scenario on a fleet which is started before and checked and stopped after.
+func onFleet(cfg fleet.Config, run func(context.Context, *testEnv, *scenarioResult, *fleet.Fleet) error) func(context.Context, *testEnv, *scenarioResult) error {
+	return func(ctx context.Context, e *testEnv, r *scenarioResult) error {
+		f, err := e.startFleet(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		defer e.endFleet(f, r)
+		return run(ctx, e, r, f)
+	}
+}
+
 func scenarios() []scenario {
 	return []scenario{
-		{"kill", "workers die (SIGKILL) at random tokens of streams", 30 * time.Minute, time.Minute, runKill},
-		{"nats", "the NATS server is away for five leases, then paused as long", 6 * time.Minute, time.Minute, runNATSAway},
+		{"kill", "workers die (SIGKILL) at random tokens of streams", 30 * time.Minute, time.Minute, onFleet(fleet.Config{Workers: 3, Frontends: 2, Routers: 1, Routed: 1}, runKill)},
+		{"nats", "the NATS server is away for five leases, then paused as long", 6 * time.Minute, time.Minute, onFleet(fleet.Config{Workers: 3, Frontends: 2}, runNATSAway)},
 		{"cut", "a proxy drops everything between one worker and the rest", 4 * time.Minute, time.Minute, runProxyCut},
 		{"netns", "a worker in a network namespace loses its link", 4 * time.Minute, 0, runNamespaceCut},
-		{"stop", "a worker is paused (SIGSTOP) for 5 s", 4 * time.Minute, 0, runWorkerPause},
+		{"stop", "a worker is paused (SIGSTOP) for 5 s", 4 * time.Minute, 0, onFleet(fleet.Config{Workers: 3, Frontends: 1}, runWorkerPause)},
 		{"flip", "a proxy flips one bit in about a thousand frames between a frontend and its workers", 15 * time.Minute, time.Minute, runBitFlips},
 		{"freeze", "an engine says nothing more (SIGSTOP) under load, with and without other traffic, and goes on", 10 * time.Minute, 3 * time.Minute, runFreeze},
 		{"stall", "streams of an engine that works stall, in the middle and before the first token", 10 * time.Minute, 3 * time.Minute, runStalls},
-		{"slow", "clients read one byte a second, or nothing, beside normal ones", 4 * time.Minute, 0, runSlowClients},
+		{"slow", "clients read one byte a second, or nothing, beside normal ones", 4 * time.Minute, 0, onFleet(fleet.Config{Workers: 2, Frontends: 1}, runSlowClients)},
 		{"disk", "the disk of JetStream is full", 4 * time.Minute, 0, runDiskFull},
 		{"frontend", "a frontend dies with streams in progress", 4 * time.Minute, time.Minute, runFrontendKill},
 		{"state", "all frontends but one die, while snapshots are written; then the store is restarted", 6 * time.Minute, time.Minute, runRouterDeaths},
-		{"store", "workers die, then the NATS server is killed and started: the dead stay dead", 8 * time.Minute, time.Minute, runStoreRestart},
+		{"store", "workers die, then the NATS server is killed and started: the dead stay dead", 8 * time.Minute, time.Minute, onFleet(fleet.Config{Workers: 4, Frontends: 1}, runStoreRestart)},
 		{"rolling", "all workers and frontends are restarted in turn, under load", 60 * time.Minute, time.Minute, runRolling},
-		{"overload", "ten times the clients come for a while", 4 * time.Minute, 0, runOverload},
+		{"overload", "ten times the clients come for a while", 4 * time.Minute, 0, onFleet(fleet.Config{Workers: 2, Frontends: 1, WorkerArgs: []string{"--max-num-seqs", "8", "--max-waiting", "8"}}, runOverload)},
 		{"cancel", "clients leave while queued, in prefill, in decode, and while their request moves", 4 * time.Minute, 0, runCancel},
-		{"churn", "clients do everything wrong, adapters come and go, workers die, NATS stops: nothing of it is left", 15 * time.Minute, 2 * time.Minute, runChurn},
+		{"churn", "clients do everything wrong, adapters come and go, workers die, NATS stops: nothing of it is left", 15 * time.Minute, 2 * time.Minute, onFleet(fleet.Config{Workers: 2, Frontends: 2}, runChurn)},
 	}
 }
 
@@ -155,9 +168,7 @@ func (e *testEnv) startFleet(ctx context.Context, cfg fleet.Config) (*fleet.Flee
 	cfg.HubArgs, cfg.FrontendArgs = slices.Concat(grace, cfg.HubArgs), slices.Concat(grace, cfg.FrontendArgs)
 	cfg.WorkerArgs = slices.Concat(e.engineArgs(), cfg.WorkerArgs)
 	cfg.Dir = filepath.Join(e.dir, fmt.Sprintf("%02d-%s", e.fleets, e.name))
-	if cfg.NATSServer == "" {
-		cfg.NATSServer = e.nats
-	}
+	cfg.NATSServer = cmp.Or(cfg.NATSServer, e.nats)
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}

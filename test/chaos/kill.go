@@ -22,12 +22,8 @@ const (
 
 // runKill repeatedly kills a worker at a random token of one stream, while others are served, and restarts
 // it.
-func runKill(ctx context.Context, e *testEnv, r *scenarioResult) error {
-	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 2, Routers: 1, Routed: 1})
-	if err != nil {
-		return err
-	}
-	defer e.endFleet(f, r)
+func runKill(ctx context.Context, e *testEnv, r *scenarioResult, f *fleet.Fleet) error {
+	var err error
 	k := killScenario{e: e, f: f, load: e.newLoad(f.ClientRoles()...).StartClients(ctx, 6), failures: map[*fleet.Role]float64{}}
 	runs := longOrShort(e, e.runs, min(e.runs, 6))
 	for tries := 0; k.deaths < runs && tries < 3*runs && err == nil; tries++ { // some streams end before the token

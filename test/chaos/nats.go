@@ -10,12 +10,7 @@ import (
 
 // runNATSAway takes the NATS server away under load for longer than leases last: first it dies, then it is
 // paused.
-func runNATSAway(ctx context.Context, e *testEnv, r *scenarioResult) error {
-	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 2})
-	if err != nil {
-		return err
-	}
-	defer e.endFleet(f, r)
+func runNATSAway(ctx context.Context, e *testEnv, r *scenarioResult, f *fleet.Fleet) error {
 	away := longOrShort(e, 5*fleet.Lease, 12*time.Second)
 	died := natsAbsence{e, r, f, "NATS dead", away, func() error { f.Store.Kill(); return nil }, f.Store.Start}
 	if err := died.runAbsence(ctx); err != nil || e.short {

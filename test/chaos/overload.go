@@ -17,15 +17,7 @@ const (
 
 // runOverload runs ten times the clients for a while on a fleet with short queues: every request gets a
 // response, or a time to retry.
-func runOverload(ctx context.Context, e *testEnv, r *scenarioResult) error {
-	f, err := e.startFleet(ctx, fleet.Config{
-		Workers: 2, Frontends: 1,
-		WorkerArgs: []string{"--max-num-seqs", "8", "--max-waiting", "8"},
-	})
-	if err != nil {
-		return err
-	}
-	defer e.endFleet(f, r)
+func runOverload(ctx context.Context, e *testEnv, r *scenarioResult, f *fleet.Fleet) error {
 	const usual = 6
 	load := e.newLoad(f.ClientRoles()...)
 	load.Gap = 20 * time.Millisecond // think time, which also prevents refused clients from spinning

@@ -209,8 +209,6 @@ func newConnBalancer(addr string, targets ...string) (*connBalancer, error) {
 	return b, nil
 }
 
-func (b *connBalancer) baseURL() string { return "http://" + b.ln.Addr().String() }
-
 // closeAll ends all connections and waits.
 func (b *connBalancer) closeAll() {
 	_ = b.ln.Close()

@@ -90,7 +90,7 @@ func (s *rollingScenario) runRounds(ctx context.Context, n int) error {
 	var running []*fleet.RunningLoad
 	for _, c := range []fleet.ConnectionMode{fleet.FreshConnections, fleet.KeepAlive} {
 		load := s.e.newLoad()
-		load.URLs = []string{s.b.baseURL()}
+		load.URLs = []string{"http://" + s.b.ln.Addr().String()}
 		load.Client = fleet.NewClient(c)
 		defer load.Client.Close()
 		running = append(running, load.StartClients(ctx, 3))

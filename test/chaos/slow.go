@@ -16,12 +16,7 @@ import (
 const slowPatience = 2 * time.Minute
 
 // runSlowClients runs clients which read a byte a second, and clients which read nothing, beside normal ones.
-func runSlowClients(ctx context.Context, e *testEnv, r *scenarioResult) error {
-	f, err := e.startFleet(ctx, fleet.Config{Workers: 2, Frontends: 1})
-	if err != nil {
-		return err
-	}
-	defer e.endFleet(f, r)
+func runSlowClients(ctx context.Context, e *testEnv, r *scenarioResult, f *fleet.Fleet) error {
 	door := f.Frontends[0]
 	alone, err := measureNormal(ctx, e, door, 6*time.Second)
 	if err != nil {

@@ -2,8 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"penstock/test/fleet"
@@ -21,12 +27,7 @@ const (
 // runStoreRestart kills all workers but one, then the NATS server and the frontend around it, and restarts
 // those: no router keeps the dead workers, neither the restarted one nor the surviving one. In the short form
 // the workers' liveness keys lose their expiry by hand instead of by the server's death.
-func runStoreRestart(ctx context.Context, e *testEnv, r *scenarioResult) error {
-	f, err := e.startFleet(ctx, fleet.Config{Workers: 4, Frontends: 1})
-	if err != nil {
-		return err
-	}
-	defer e.endFleet(f, r)
+func runStoreRestart(ctx context.Context, e *testEnv, r *scenarioResult, f *fleet.Fleet) error {
 	alive, dead := f.Workers[0], f.Workers[1:]
 	load := e.newLoad(f.Frontends...).StartClients(ctx, 2) // the hub has none: it is killed
 	defer load.AbandonStreams()
@@ -105,6 +106,57 @@ func checkOnlyAlive(ctx context.Context, f *fleet.Fleet, alive *fleet.Role) erro
 		}
 		if i := slices.IndexFunc(rows, func(row fleet.WorkerRow) bool { return row.ID != alive.ID }); i >= 0 {
 			return fmt.Errorf("%s still has the dead worker %d, %s", door.Name(), rows[i].ID, rows[i].State)
+		}
+	}
+	return nil
+}
+
+// diskSize is the size of the disk which is filled, with room for JetStream's reservation.
+const diskSize = "512m"
+
+// runDiskFull fills the disk of JetStream under load, and empties it again.
+func runDiskFull(ctx context.Context, e *testEnv, r *scenarioResult) error {
+	if os.Geteuid() != 0 {
+		return skippedError{"mounting a small disk takes root"}
+	}
+	dir := filepath.Join(e.dir, "disk")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+diskSize, "penstock-chaos", dir).CombinedOutput(); err != nil {
+		return skippedError{fmt.Sprintf("a small disk cannot be mounted here: %v: %s", err, strings.TrimSpace(string(out)))}
+	}
+	// Lazily: the writing processes are gone by now, but possibly not their last descriptors.
+	defer func() { _ = exec.Command("umount", "-l", dir).Run() }()
+	f, err := e.startFleet(ctx, fleet.Config{Workers: 3, Frontends: 2, HubData: filepath.Join(dir, "data")})
+	if err != nil {
+		return err
+	}
+	defer e.endFleet(f, r)
+	r.excused = "component=nats" // reports that it cannot write
+	r.addNote("JetStream's directory is on a tmpfs of %s, filled with a file", diskSize)
+	full := natsAbsence{
+		e, r, f, "disk full", longOrShort(e, 25*time.Second, 5*time.Second),
+		func() error { return fillDisk(filepath.Join(dir, "ballast")) },
+		func() error { return os.Remove(filepath.Join(dir, "ballast")) },
+	}
+	return full.runAbsence(ctx)
+}
+
+// fillDisk writes a file until no byte is free.
+func fillDisk(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for size := 1 << 20; size > 0; {
+		_, err := f.Write(make([]byte, size))
+		switch {
+		case errors.Is(err, syscall.ENOSPC):
+			size /= 2
+		case err != nil:
+			return err
 		}
 	}
 	return nil

@@ -35,6 +35,9 @@ type streamChunk struct {
 	Usage *struct {
 		Prompt int `json:"prompt_tokens"`
 		Output int `json:"completion_tokens"`
+		Of     struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
 	} `json:"usage"`
 	Ext *struct {
 		Workers []struct {

@@ -60,6 +60,7 @@ type Outcome struct {
 	Took       time.Duration
 	Pause      time.Duration // longest between two texts
 	Texts      int           // events with text
+	Cached     int           // tokens of the prompt that were cached, from usage
 }
 
 // CountMoves returns how often the request went to another worker.
@@ -115,8 +116,7 @@ func (c *Client) sendRequest(ctx context.Context, url string, r Request, watch O
 
 // stripAddress removes address and ports from a network error, so that equal ones count as equal.
 func stripAddress(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return fmt.Errorf("%s: %w", op.Op, op.Err)
 	}
 	for _, known := range []error{io.EOF, io.ErrUnexpectedEOF, context.Canceled, context.DeadlineExceeded} {
@@ -154,6 +154,9 @@ func (o *Outcome) readStream(body io.Reader, watch Observer) error {
 			for _, w := range c.Ext.Workers {
 				o.Workers = append(o.Workers, w.ID)
 			}
+		}
+		if c.Usage != nil {
+			o.Cached = c.Usage.Of.Cached
 		}
 		text, err := o.Answer.addEvent(&c)
 		if err != nil {

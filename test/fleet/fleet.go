@@ -7,6 +7,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,9 +102,7 @@ func Start(ctx context.Context, cfg Config) (*Fleet, error) {
 }
 
 func (f *Fleet) startRoles(ctx context.Context) error {
-	if f.cfg.HubHost == "" {
-		f.cfg.HubHost = "127.0.0.1"
-	}
+	f.cfg.HubHost = cmp.Or(f.cfg.HubHost, "127.0.0.1")
 	if f.cfg.HubData == "" {
 		f.cfg.HubData = filepath.Join(f.cfg.Dir, "hub-data")
 	}

@@ -7,15 +7,12 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"runtime"
@@ -23,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"penstock/test/fleet"
 )
 
 func main() {
@@ -92,7 +91,7 @@ func timeFirstToken(bin string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return toMilliseconds(a.first.Sub(began)), nil
+	return toMilliseconds(a.Began.Add(a.First).Sub(began)), nil
 }
 
 // measurePairs sends long prompts twice.
@@ -119,12 +118,12 @@ func (r *latencyResult) measurePairs(bin string, runs int, mode string) error {
 		if err != nil {
 			return err
 		}
-		same := first.worker == second.worker
+		same := first.Worker == second.Worker
 		if mode == "random" {
 			if same {
 				r.RandomSame++
 			}
-			if second.cached == 0 {
+			if second.Cached == 0 {
 				r.RandomUncached++
 			}
 			continue
@@ -132,9 +131,9 @@ func (r *latencyResult) measurePairs(bin string, runs int, mode string) error {
 		if same {
 			r.SameWorker++
 		}
-		r.PromptTokens, r.CachedTokens = second.prompt, second.cached
-		cold, cached = append(cold, toMilliseconds(first.ttft)), append(cached, toMilliseconds(second.ttft))
-		ratios = append(ratios, toMilliseconds(second.ttft)/toMilliseconds(first.ttft))
+		r.PromptTokens, r.CachedTokens = second.Answer.Prompt, second.Cached
+		cold, cached = append(cold, toMilliseconds(first.First)), append(cached, toMilliseconds(second.First))
+		ratios = append(ratios, toMilliseconds(second.First)/toMilliseconds(first.First))
 	}
 	if mode == "kv" {
 		r.ColdTTFT, r.CachedTTFT, r.Ratio = medianOf(cold), medianOf(cached), medianOf(ratios)
@@ -181,70 +180,16 @@ func (s *penstockServer) stopServer() {
 	_ = s.cmd.Wait()
 }
 
-type streamAnswer struct {
-	worker         string
-	first          time.Time
-	ttft           time.Duration
-	prompt, cached int
-}
-
 // askModel streams one response of at most the given number of tokens.
-func (s *penstockServer) askModel(prompt string, tokens int) (streamAnswer, error) {
-	body, err := json.Marshal(map[string]any{
-		"model": s.model, "stream": true, "max_tokens": tokens, "temperature": 0,
-		"stream_options": map[string]any{"include_usage": true},
-		"messages":       []map[string]string{{"role": "user", "content": prompt}},
-	})
-	if err != nil {
-		return streamAnswer{}, err
+func (s *penstockServer) askModel(prompt string, tokens int) (fleet.Outcome, error) {
+	c := fleet.NewClient(fleet.KeepAlive)
+	defer c.Close()
+	o := c.Stream(context.Background(), s.url, fleet.Request{Path: "/v1/chat/completions", Body: map[string]any{
+		"model": s.model, "max_tokens": tokens, "temperature": 0,
+		"messages": []map[string]string{{"role": "user", "content": prompt}},
+	}}, nil)
+	if o.Err == nil && o.Texts == 0 {
+		o.Err = errors.New("no token came")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/chat/completions", bytes.NewReader(body))
-	if err != nil {
-		return streamAnswer{}, err
-	}
-	began := time.Now()
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return streamAnswer{}, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
-		return streamAnswer{}, fmt.Errorf("%s: %s", resp.Status, text)
-	}
-	a := streamAnswer{worker: resp.Header.Get("x-penstock-worker")}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok || data == "[DONE]" {
-			continue
-		}
-		var c struct {
-			Choices []struct {
-				Delta struct{ Content string }
-			}
-			Usage *struct {
-				Prompt  int `json:"prompt_tokens"`
-				Details struct {
-					Cached int `json:"cached_tokens"`
-				} `json:"prompt_tokens_details"`
-			}
-		}
-		if err := json.Unmarshal([]byte(data), &c); err != nil {
-			return a, err
-		}
-		if a.first.IsZero() && len(c.Choices) > 0 && c.Choices[0].Delta.Content != "" {
-			a.first = time.Now()
-			a.ttft = a.first.Sub(began)
-		}
-		if c.Usage != nil {
-			a.prompt, a.cached = c.Usage.Prompt, c.Usage.Details.Cached
-		}
-	}
-	if a.first.IsZero() {
-		return a, errors.Join(errors.New("no token came"), lines.Err())
-	}
-	return a, lines.Err()
+	return o, o.Err
 }

@@ -57,7 +57,7 @@ func (l *fleetSoak) runFleetSoak(ctx context.Context) (err error) {
 	}
 	began := time.Now()
 	running := load.StartClients(ctx, l.clients)
-	memory := newMemoryHistory(f)
+	memory := &memoryHistory{roles: f.AllRoles(), began: time.Now(), mib: make([][]float64, len(f.AllRoles()))}
 	err = memory.sampleDuring(ctx, running, l.length, l.every)
 	tally, _ := running.FinishLoad()
 	took := time.Since(began)
@@ -82,10 +82,6 @@ type memoryHistory struct {
 	hours  []float64
 	mib    [][]float64 // by role, one per sample
 	length time.Duration
-}
-
-func newMemoryHistory(f *fleet.Fleet) *memoryHistory {
-	return &memoryHistory{roles: f.AllRoles(), began: time.Now(), mib: make([][]float64, len(f.AllRoles()))}
 }
 
 // sampleDuring samples at regular intervals until the time is over, the load has sent all its requests, or

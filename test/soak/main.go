@@ -11,24 +11,20 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"penstock/test/fleet"
 )
 
 // The allowed excess of the server after the soak over the warm-up: some goroutines of connections which are
@@ -74,7 +70,7 @@ type clientSoak struct {
 	length  time.Duration
 	tokens  int
 
-	client *http.Client
+	client *fleet.Client
 	mu     struct {
 		sync.Mutex
 		answers int
@@ -85,7 +81,7 @@ type clientSoak struct {
 }
 
 func (s *clientSoak) runSoak(ctx context.Context) error {
-	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: s.clients}}
+	s.client = fleet.NewClient(fleet.KeepAlive)
 	s.mu.errs = map[string]int{}
 
 	if err := s.warmUp(ctx); err != nil {
@@ -173,77 +169,24 @@ func (s *clientSoak) holdClients(ctx context.Context, length time.Duration) {
 // requestAnswer continues one of a few conversations and reads the stream.
 func (s *clientSoak) requestAnswer(ctx context.Context, random *rand.Rand) error {
 	group := random.IntN(8)
-	body, err := json.Marshal(map[string]any{
-		"model": "penstock-tiny", "stream": true, "max_tokens": s.tokens, "seed": random.Uint32(),
-		"stream_options": map[string]any{"include_usage": true},
+	o := s.client.Stream(ctx, s.url, fleet.Request{Path: "/v1/chat/completions", Body: map[string]any{
+		"model": "penstock-tiny", "max_tokens": s.tokens, "seed": random.Uint32(),
 		"messages": []map[string]string{
 			{"role": "system", "content": strings.Repeat(fmt.Sprintf("You are keeper %d of the sluice. ", group), 6)},
 			{"role": "user", "content": fmt.Sprintf("What happened in hour %d?", random.IntN(1000))},
 		},
-	})
-	if err != nil {
-		return err
+	}}, nil)
+	if o.Err == nil && o.Answer.Output == 0 {
+		return errors.New("the answer has no tokens")
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/chat/completions", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	began := time.Now()
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
-		return fmt.Errorf("%s: %s", resp.Status, text)
-	}
-	return s.readStream(resp.Body, began)
-}
-
-func (s *clientSoak) readStream(body io.Reader, began time.Time) error {
-	var first time.Duration
-	tokens, done := 0, false
-	lines := bufio.NewScanner(body)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		switch {
-		case !ok:
-			continue
-		case data == "[DONE]":
-			done = true
-			continue
-		}
-		if first == 0 {
-			first = time.Since(began)
-		}
-		var chunk struct {
-			Error *struct{ Message string }
-			Usage *struct {
-				Output int `json:"completion_tokens"`
-			}
-		}
-		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
-			return fmt.Errorf("chunk: %w", err)
-		}
-		if chunk.Error != nil {
-			return errors.New(chunk.Error.Message)
-		}
-		if chunk.Usage != nil {
-			tokens = chunk.Usage.Output
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return err
-	}
-	if !done || tokens == 0 {
-		return errors.New("the stream broke off")
+	if o.Err != nil {
+		return o.Err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.answers++
-	s.mu.tokens += tokens
-	s.mu.ttft = append(s.mu.ttft, first)
+	s.mu.tokens += o.Answer.Output
+	s.mu.ttft = append(s.mu.ttft, o.First)
 	return nil
 }
 
@@ -264,7 +207,7 @@ func (v serverMetrics) isWithin(before serverMetrics) bool {
 
 // awaitRest waits until the server is within bounds of before, and returns the last sample if it never is.
 func (s *clientSoak) awaitRest(ctx context.Context, before serverMetrics) (serverMetrics, error) {
-	s.client.CloseIdleConnections()
+	s.client.Close()
 	end := time.Now().Add(settleTime)
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -295,37 +238,9 @@ func (s *clientSoak) awaitRest(ctx context.Context, before serverMetrics) (serve
 }
 
 func (s *clientSoak) readMetrics(ctx context.Context) (serverMetrics, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/metrics", nil)
-	if err != nil {
-		return serverMetrics{}, err
-	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return serverMetrics{}, err
-	}
-	defer resp.Body.Close()
-	var v serverMetrics
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), " ")
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			continue // a comment
-		}
-		switch base, labels, _ := strings.Cut(name, "{"); base {
-		case "penstock_worker_load":
-			if strings.Contains(labels, `"cached_blocks"`) {
-				v.cached += n
-			}
-		case "go_goroutines":
-			v.goroutines = n
-		case "go_gc_duration_seconds_count":
-			v.collections = n
-		case "go_gc_heap_live_bytes":
-			v.heap = n
-		case "process_resident_memory_bytes":
-			v.rss = n
-		}
-	}
-	return v, lines.Err()
+	m, err := fleet.ReadMetrics(ctx, s.url)
+	return serverMetrics{
+		goroutines: m.SumOf("go_goroutines"), heap: m.SumOf("go_gc_heap_live_bytes"), rss: m.SumOf("process_resident_memory_bytes"),
+		cached: m.SumOf("penstock_worker_load", `"cached_blocks"`), collections: m.SumOf("go_gc_duration_seconds_count"),
+	}, err
 }

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 
@@ -202,9 +203,7 @@ func (v *qwenVideo) videoLayout(s mediaSize) (media.Layout, *SizeError) {
 	if refused != nil {
 		return media.Layout{}, refused
 	}
-	if c.rate == 0 {
-		c.rate = defaultFrameRate
-	}
+	c.rate = cmp.Or(c.rate, defaultFrameRate)
 	n := c.frames
 	if !c.sampled {
 		n = v.sampling.countFrames(c.frames, c.rate)

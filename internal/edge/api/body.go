@@ -179,8 +179,7 @@ func (d *BodyDecoder) ReadTopK(lo int64) error {
 // AsFault returns the first *fault.Error in err's chain. An error without one is a defect: the client then
 // gets an Internal error without details.
 func AsFault(err error) *fault.Error {
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		return f
 	}
 	return &fault.Error{

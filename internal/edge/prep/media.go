@@ -105,8 +105,7 @@ func (p *Pipeline) openFamily(as family.Serving) error {
 	if err != nil {
 		p.setFamily(nil)
 		p.NoFamilyReason = err.Error()
-		var unsupported *family.UnsupportedError
-		if errors.As(err, &unsupported) {
+		if unsupported, ok := errors.AsType[*family.UnsupportedError](err); ok {
 			p.NoFamilyReason = unsupported.Detail
 		}
 		return err
@@ -255,8 +254,7 @@ func (l LocalEncoder) placeMedia(ctx context.Context, c *Chat, tokens []kv.Token
 	}
 	out, places, err := media.ExpandPrompt(nil, nil, tokens, p.Family.Placeholders(), placed, media.MaxExpanded)
 	if err != nil {
-		var long *media.LengthError
-		if errors.As(err, &long) {
+		if long, ok := errors.AsType[*media.LengthError](err); ok {
 			return Prompt{}, NewUnresolvedError(media.OverLimit, "messages", "with its media the prompt has more than %d tokens: send fewer, or smaller ones", long.Limit)
 		}
 		return Prompt{}, NewUnresolvedError(media.PlaceholderMismatch, "messages", "this model's chat template does not show the media as they were sent: %v", err)

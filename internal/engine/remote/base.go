@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -180,13 +181,11 @@ func New(cfg Config) (*Base, error) {
 	if err := cfg.Card.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.CacheSource == nil {
 		cfg.CacheSource = noCacheSource{}
 	}
-	b := &Base{cfg: cfg, log: cfg.Log, lifecycle: newLifecycle()}
+	b := &Base{cfg: cfg, log: cfg.Log, lifecycle: &lifecycle{running: make(chan struct{})}}
 	b.health = newHealthMonitor(cfg.Client.root.Host, b.log)
 	b.load = newLoadTracker(cfg.Card.BlockSize, cfg.Card.Blocks)
 	b.cache = newCacheTracker(cfg.Card.Blocks, cfg.CacheSource)
@@ -212,7 +211,7 @@ func (b *Base) Client() *Client { return b.cfg.Client }
 // Run follows the engine's events, load and health until ctx ends.
 func (b *Base) Run(ctx context.Context) error {
 	b.lifecycle.run(ctx, b.watchHealth, b.watchLoad, b.watchCache, b.watchAdapters, b.watchSalts, b.watchMediaCounts)
-	b.cache.stopWatches()
+	b.cache.broadcaster.StopWatches()
 	b.cfg.Client.Close()
 	return nil
 }
@@ -307,12 +306,7 @@ func (b *Base) checkSupported(req *engine.Request) error {
 
 // isResumed reports whether earlier attempts delivered anything.
 func isResumed(req *engine.Request) bool {
-	for _, g := range req.Generated {
-		if len(g) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(req.Generated, func(g []kv.Token) bool { return len(g) > 0 })
 }
 
 // runAttempt makes the calls of an attempt.

@@ -123,9 +123,6 @@ func (c *cacheTracker) describeToWatchers() {
 	}
 }
 
-// stopWatches ends all watches.
-func (c *cacheTracker) stopWatches() { c.broadcaster.StopWatches() }
-
 // startCall records that a call is sent, and sets its expected cached tokens.
 func (c *cacheTracker) startCall(p *SubRequest) {
 	c.mu.Lock()

@@ -3,6 +3,7 @@ package remote
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -15,7 +16,10 @@ import (
 	"syscall"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/stall"
+	"penstock/internal/engine"
+	"penstock/internal/strictjson"
 )
 
 // The timeouts of HTTP with an engine.
@@ -126,9 +130,7 @@ func (c *Client) Do(ctx context.Context, call *Call) (*Response, error) {
 // doOnce sends a call once.
 func (c *Client) doOnce(ctx context.Context, call *Call) (*Response, error) {
 	wait := call.Wait
-	if wait == 0 {
-		wait = headerWait
-	}
+	wait = cmp.Or(wait, headerWait)
 	until := time.Time{}
 	if wait > 0 {
 		until = time.Now().Add(wait)
@@ -155,9 +157,7 @@ func (c *Client) doOnce(ctx context.Context, call *Call) (*Response, error) {
 // appendHead appends the head of a request.
 func (c *Client) appendHead(b []byte, call *Call) []byte {
 	method := call.Method
-	if method == "" {
-		method = http.MethodPost
-	}
+	method = cmp.Or(method, http.MethodPost)
 	at := url.URL{Path: strings.TrimSuffix(c.root.Path, "/") + call.Path, RawQuery: call.Query}
 	b = append(append(b, method...), ' ')
 	b = append(append(b, at.RequestURI()...), " HTTP/1.1\r\n"...)
@@ -240,3 +240,36 @@ func (b *BodyBuffer) Release() {
 
 // retain keeps the buffer until one more Release.
 func (b *BodyBuffer) retain() { b.refs.Add(1) }
+
+// FetchPrompt calls ask to fetch the tokens of a prompt from the engine, unless it is down, and checks them
+// against the card's vocabulary.
+func (b *Base) FetchPrompt(ctx context.Context, attempt uint32, ask func(context.Context, *engine.Preprocessed) error) (*engine.Preprocessed, error) {
+	inside, done, err := b.StartCall(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &engine.Preprocessed{Attempt: attempt}
+	if err := done(ask(inside, p)); err != nil {
+		return nil, err
+	}
+	if err := p.Validate(b.cfg.Card.VocabSize); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// ParseTokenize reads the "tokens" of a response of /tokenize into p.
+func ParseTokenize(body []byte, p *engine.Preprocessed) error {
+	c := strictjson.NewCursor(body)
+	for c.Open('{'); c.More('}'); {
+		if string(c.Key()) == "tokens" {
+			p.Tokens = c.ReadTokens(p.Tokens[:0])
+		} else {
+			c.Skip()
+		}
+	}
+	if c.End() != nil {
+		return &fault.Error{Code: fault.Unavailable, Message: "the engine answers a question for a prompt with what is none", Err: c.Err()}
+	}
+	return nil
+}

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"penstock/core/accuracy"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
@@ -249,7 +252,109 @@ func (c *mediaCounts) countWarnings() []engine.Warning {
 	m := &c.mu.checks[i]
 	return []engine.Warning{{
 		Code:   engine.WarnMediaCounts,
-		Detail: fmt.Sprintf("the engine makes %d tokens of %s and %d are counted here: requests that show %s are routed by their text", m.Reported, m.Sample, m.Counted, joinKinds(c.mu.kinds)),
+		Detail: fmt.Sprintf("the engine makes %d tokens of %s and %d are counted here: requests that show %s are routed by their text", m.Reported, m.Sample, m.Counted, strings.Join(c.mu.kinds, " and ")),
 		Remedy: "name what the engine's processor is called with (mm-processor-kwargs=), or start frontends with --preprocess engine",
 	}}
+}
+
+// predictionCheck compares the predicted cached tokens of requests with the engine's reports.
+type predictionCheck struct {
+	blockSize int
+
+	mu struct {
+		sync.Mutex
+		record                            accuracy.Record
+		predicted, found, compared, apart uint64
+	}
+}
+
+func newPredictionCheck(blockSize int) *predictionCheck {
+	return &predictionCheck{blockSize: blockSize}
+}
+
+// recordResult records the predicted and the reported cached tokens of one request.
+func (l *predictionCheck) recordResult(guess, reported int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := &l.mu
+	m.compared++
+	m.predicted += uint64(guess)
+	m.found += uint64(reported)
+	if guess-reported > l.blockSize || reported-guess > l.blockSize {
+		m.apart++
+	}
+	known := guess / l.blockSize
+	m.record.AddReport(known, known, reported/l.blockSize)
+}
+
+func (l *predictionCheck) fillStats(s *Stats) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.Predicted, s.Reported, s.Compared, s.Mismatched = l.mu.predicted, l.mu.found, l.mu.compared, l.mu.apart
+}
+
+// predictionWarnings returns the verdict. silent says that no event ever stored a block.
+func (l *predictionCheck) predictionWarnings(silent bool) []engine.Warning {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	predicted, found := l.mu.record.Evidence()
+	switch verdict := l.mu.record.Rating(); {
+	case verdict == accuracy.Unpredicted && silent:
+		return []engine.Warning{{
+			Code:   engine.WarnEventsSilent,
+			Detail: fmt.Sprintf("the engine found %d blocks in its cache in its last %d requests that had any, and no event ever told of a block", found, accuracy.Window),
+			Remedy: "see whether its events are on, and whether the endpoint here is that of its settings (port + rank)",
+		}}
+	case verdict == accuracy.Unpredicted:
+		return []engine.Warning{{
+			Code:   engine.WarnMispredict,
+			Detail: fmt.Sprintf("the engine found %d blocks in its cache in its last %d requests that had any, and its events promised none of them", found, accuracy.Window),
+			Remedy: "see whether the tokenizer, the template and the block size here are the engine's, and whether these events are its own",
+		}}
+	case verdict == accuracy.Overpredicted:
+		return []engine.Warning{{
+			Code:   engine.WarnMispredict,
+			Detail: fmt.Sprintf("of %d blocks that the engine should have had cached in %d requests, it found %d", predicted, accuracy.Window, found),
+			Remedy: "see whether events get lost, whether several engines share one endpoint for events, and whether others clear its cache",
+		}}
+	}
+	return nil
+}
+
+// callCounters are the counters of a Base.
+type callCounters struct {
+	calls, scrapes, scrapeFailures atomic.Uint64
+}
+
+// Stats are an adapter's counters of its engine since it was opened.
+type Stats struct {
+	Calls, Scrapes, ScrapeFailures, Downs uint64
+	// Predicted and Reported are cached tokens, summed over the Compared requests for which both are known;
+	// in Mismatched of them they differ by more than a block.
+	Predicted, Reported, Compared, Mismatched uint64
+	// Of the feed of cache events: batches applied, batches repeated, gaps, gaps that could not be repaired,
+	// restarts of the engine, and unreadable batches.
+	Batches, Repeated, Gaps, Unrepaired, Restarts, Unreadable uint64
+	// Orphans counts blocks stored with an unknown parent. Waiting of them still wait for it. Inferred are
+	// the blocks assumed to be cached because of requests, not events.
+	Orphans           uint64
+	Waiting, Inferred int
+	// Blocks is the number of blocks that the engine is known to have.
+	Blocks int
+	// Connected says that the event subscription is connected.
+	Connected bool
+}
+
+// Stats returns the counters.
+func (b *Base) Stats() Stats {
+	s := Stats{Calls: b.counters.calls.Load(), Scrapes: b.counters.scrapes.Load(), ScrapeFailures: b.counters.scrapeFailures.Load()}
+	b.health.mu.Lock()
+	s.Downs = b.health.mu.downs
+	b.health.mu.Unlock()
+	b.predictions.fillStats(&s)
+	b.cache.mu.Lock()
+	defer b.cache.mu.Unlock()
+	s.Blocks = len(b.cache.mu.held)
+	b.cache.src.fillStats(&s)
+	return s
 }

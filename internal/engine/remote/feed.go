@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -37,9 +38,7 @@ func NewEventFeed(cfg EventFeedConfig) (CacheSource, error) {
 	if !cfg.Replay.IsZero() {
 		replay = engineevents.HasReplay
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &eventFeed{
 		cfg: cfg, table: table, machine: engineevents.NewMachine(engineevents.MachineConfig{Replay: replay}), started: time.Now(),
 		deadlineChanged: make(chan struct{}, 1),

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -52,9 +53,7 @@ func NewPulledEvents(cfg PullConfig) (*PulledEvents, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &PulledEvents{cfg: cfg, table: table, decoder: engineevents.PullDecoder{BlockSize: cfg.EngineBlock}}, nil
 }
 

@@ -56,7 +56,7 @@ func mediaSamples(f *family.Family, kinds []string, context int) []mediaSample {
 			mediaSample{fmt.Sprintf("a GIF of %d frames at %d a second", gifFrames, 100/gifDelay), media.Video, gifURI(gifFrames, gifDelay)})
 	}
 	if takes(media.Audio) {
-		all = append(all, mediaSample{"a sound of 44.1 kHz", media.Audio, soundURI(soundLength(f))})
+		all = append(all, mediaSample{"a sound of 44.1 kHz", media.Audio, dataURI("audio/wav", silentWAV(sampleRate, soundLength(f)))})
 	}
 	return all
 }
@@ -133,8 +133,6 @@ func gifURI(frames, delay int) string {
 	_ = gif.EncodeAll(&b, all) // writes to a buffer cannot fail
 	return dataURI("video/gif", b.Bytes())
 }
-
-func soundURI(samples int) string { return dataURI("audio/wav", silentWAV(sampleRate, samples)) }
 
 // silentWAV returns silence as a WAV file: 16 bits, one channel.
 func silentWAV(rate, samples int) []byte {

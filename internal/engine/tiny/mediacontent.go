@@ -96,8 +96,7 @@ func (c *mediaContent) loadSource(ctx context.Context, o *media.Object, f *objec
 		return ctx.Err()
 	}
 	message := "its file cannot be had"
-	var refused *fault.Error
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*fault.Error](err); ok {
 		message = refused.Message
 	}
 	named := objectError(o, "%s", message)

@@ -35,16 +35,20 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"path/filepath"
 
+	"github.com/zeebo/xxh3"
+
 	"penstock/core/kv"
+	"penstock/core/media/family"
 	"penstock/internal/engine"
 	"penstock/internal/engine/batch"
+	"penstock/internal/engine/tiny/checkpoint"
 	"penstock/internal/engine/tiny/grammar"
 	"penstock/internal/engine/tiny/model"
+	"penstock/internal/engine/tiny/patch"
 	"penstock/internal/engine/tiny/sample"
-
-	"github.com/zeebo/xxh3"
 )
 
 // Engine is a CPU engine for one model. Create it with [New].
@@ -191,4 +195,79 @@ func baseName(dir string) string {
 		dir = abs // "." gets a name too
 	}
 	return filepath.Base(dir)
+}
+
+// openNetwork returns the network that cfg names.
+func openNetwork(ctx context.Context, cfg *Config) (*network, error) {
+	if cfg.ModelPath == "" {
+		return newBuiltinNetwork(ctx, &cfg.Vocabulary)
+	}
+	m, info, err := model.Load(ctx, cfg.ModelPath)
+	if err != nil {
+		return nil, err
+	}
+	senses, err := openEncoders(m, cfg.ModelPath)
+	if err != nil {
+		return nil, err
+	}
+	return &network{
+		encoders: senses,
+		model:    m,
+		eos:      checkpoint.EndOfSequence(&info.Config.Facts, &info.Generation, m.Config().VocabSize),
+		mask:     cfg.Mask,
+		defaults: info.Generation.Sampling(),
+	}, nil
+}
+
+// openEncoders returns the media encoders of a checkpoint's model, nil if it has none.
+func openEncoders(m *model.Model, dir string) (*mediaEncoders, error) {
+	if m.Config().Vision == (model.Vision{}) {
+		return nil, nil
+	}
+	p, err := checkpoint.ReadProcessors(dir)
+	if err != nil {
+		return nil, err
+	}
+	colours, err := p.Colours()
+	if err != nil {
+		return nil, err
+	}
+	f, err := family.Open(family.CheckpointFiles(p), nil)
+	if err != nil {
+		return nil, fmt.Errorf("how many tokens its pictures take cannot be told: %w", err)
+	}
+	return newMediaEncoders(m, f, patch.Colours(colours)), nil
+}
+
+// MemoryError says that engines need more memory than Config.MemoryLimit.
+type MemoryError struct {
+	Model     string
+	Engines   int
+	Blocks    int    // of each engine's cache
+	Cache     uint64 // bytes of each engine's cache
+	Weights   uint64 // bytes, shared by all
+	Limit     uint64
+	BlockSize int
+}
+
+// Error gives both figures.
+func (e *MemoryError) Error() string {
+	const gib = 1 << 30
+	need := float64(e.Weights) + float64(e.Engines)*float64(e.Cache) // it may overflow an integer
+	return fmt.Sprintf("tiny model %s: %.1f GiB are needed and there are %.1f GiB of memory: %.1f GiB of weights and, %d times, %.1f GiB of cache for %d blocks of %d tokens",
+		e.Model, need/gib, float64(e.Limit)/gib, float64(e.Weights)/gib, e.Engines, float64(e.Cache)/gib, e.Blocks, e.BlockSize)
+}
+
+// checkMemory compares what count engines will reserve with the limit. It ignores the memory of intermediate
+// results, which is small compared to a cache.
+func checkMemory(cfg *Config, shape *model.Config, count int) error {
+	e := &MemoryError{
+		Model: cfg.Name, Engines: count, Blocks: cfg.Blocks, BlockSize: cfg.BlockSize, Limit: cfg.MemoryLimit,
+		Cache: uint64(cfg.Blocks) * uint64(shape.BlockBytes(cfg.BlockSize)), Weights: shape.WeightBytes(),
+	}
+	over, all := bits.Mul64(e.Cache, uint64(count))
+	if cfg.MemoryLimit == 0 || over == 0 && e.Weights <= cfg.MemoryLimit && all <= cfg.MemoryLimit-e.Weights {
+		return nil
+	}
+	return e
 }

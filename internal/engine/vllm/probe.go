@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"penstock/core/engineevents"
@@ -226,8 +225,6 @@ func parseDigits(b []byte) int {
 	}
 	return n
 }
-
-func itoa(n int) string { return strconv.Itoa(n) }
 
 // buildCard describes the model.
 func (p *serverProbe) buildCard() (engine.Card, error) {

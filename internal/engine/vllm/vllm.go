@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strconv"
 
 	"penstock/internal/engine"
 	"penstock/internal/engine/remote"
@@ -51,7 +52,7 @@ func rankHeaders(spec *remote.Spec) []string {
 	if spec.Rank == remote.AnyRank || spec.Ranks <= 1 {
 		return nil
 	}
-	return []string{"X-data-parallel-rank", itoa(spec.Rank)}
+	return []string{"X-data-parallel-rank", strconv.Itoa(spec.Rank)}
 }
 
 // upstreamModel returns the server's name of a request's model: an adapter has its own name.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 )
 
@@ -74,12 +75,7 @@ func parsePrefixes(list ...string) []netip.Prefix {
 
 // containsAddr reports whether one of nets contains a.
 func containsAddr(nets []netip.Prefix, a netip.Addr) bool {
-	for _, n := range nets {
-		if n.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
 // checkAddress returns an error unless connections to a are allowed.

@@ -65,7 +65,7 @@ func (d dataURI) decodeData(max int64) ([]byte, error) {
 		return d.unescapeData(max)
 	}
 	text := d.data
-	if n := countLineBreaks(text); n > 0 {
+	if n := strings.Count(text, "\n") + strings.Count(text, "\r"); n > 0 {
 		if int64(base64.RawStdEncoding.DecodedLen(len(text)-n)) > max+2 {
 			return nil, errTooLong()
 		}
@@ -132,9 +132,4 @@ func hexDigit(c byte) int {
 		return int(c|0x20-'a') + 10
 	}
 	return -1
-}
-
-// countLineBreaks returns the number of line break characters in text.
-func countLineBreaks(text string) int {
-	return strings.Count(text, "\n") + strings.Count(text, "\r")
 }

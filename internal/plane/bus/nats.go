@@ -40,9 +40,7 @@ func (c *NATSBusConfig) EnsureDefaults() {
 // Validate reports all problems of c.
 func (c *NATSBusConfig) Validate() error {
 	var errs []error
-	if err := checkPrefix(c.Prefix); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, checkPrefix(c.Prefix))
 	if c.Replicas < 1 || c.Replicas > 5 {
 		errs = append(errs, fault.New(fault.Invalid, "bus replicas: have %d, JetStream allows 1 to 5", c.Replicas))
 	}

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"strings"
 
 	"penstock/core/fault"
@@ -18,12 +19,8 @@ func (t Topic) withDefaults() (Topic, error) {
 		t.MaxBytes, t.MaxAge = 0, 0 // nothing is retained, so the bounds do not apply
 		return t, nil
 	}
-	if t.MaxBytes == 0 {
-		t.MaxBytes = DefaultMaxBytes
-	}
-	if t.MaxAge == 0 {
-		t.MaxAge = DefaultMaxAge
-	}
+	t.MaxBytes = cmp.Or(t.MaxBytes, DefaultMaxBytes)
+	t.MaxAge = cmp.Or(t.MaxAge, DefaultMaxAge)
 	if t.MaxBytes < minMaxBytes {
 		return t, fault.New(fault.Invalid, "topic %s: MaxBytes is %d, a durable topic needs at least %d", t.Name, t.MaxBytes, minMaxBytes)
 	}

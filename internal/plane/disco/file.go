@@ -46,16 +46,10 @@ func (c *FileConfig) EnsureDefaults() {
 
 // Validate reports all problems of c.
 func (c *FileConfig) Validate() error {
-	var errs []error
-	if c.Dir == "" {
-		errs = append(errs, fault.New(fault.Invalid, "file discovery: no directory is given"))
-	}
-	if c.TTL < 100*time.Millisecond {
-		errs = append(errs, fault.New(fault.Invalid, "file discovery ttl: have %v, use at least 100ms", c.TTL))
-	}
-	if c.Interval <= 0 || c.Interval > c.TTL/4 {
-		errs = append(errs, fault.New(fault.Invalid, "file discovery interval: have %v, it must be positive and at most a quarter of the ttl %v", c.Interval, c.TTL))
-	}
+	var errs fault.Problems
+	errs.AddIf(c.Dir == "", "file discovery: no directory is given")
+	errs.AddIf(c.TTL < 100*time.Millisecond, "file discovery ttl: have %v, use at least 100ms", c.TTL)
+	errs.AddIf(c.Interval <= 0 || c.Interval > c.TTL/4, "file discovery interval: have %v, it must be positive and at most a quarter of the ttl %v", c.Interval, c.TTL)
 	return errors.Join(errs...)
 }
 
@@ -65,11 +59,9 @@ func (c *FileConfig) Validate() error {
 type FileRegistry struct {
 	cfg       FileConfig
 	malformed atomic.Uint64
-	leases    sync.WaitGroup // goroutines of the current registrations
+	leases    leaseSet
 	mu        struct {
 		sync.Mutex
-		closed bool
-		held   map[string]context.CancelFunc // stop functions of the current registrations, by holder
 		// watches are woken when another watch has seen a change, or a registration of this object
 		// has made one.
 		watches []chan struct{}
@@ -85,22 +77,12 @@ func NewFileRegistry(cfg FileConfig) (*FileRegistry, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	f := &FileRegistry{cfg: cfg}
-	f.mu.held = map[string]context.CancelFunc{}
-	return f, nil
+	return &FileRegistry{cfg: cfg}, nil
 }
 
 // Close stops refreshing the registrations that were not released, and waits until that has
 // stopped. They disappear when their leases expire, as after a crash. It is idempotent.
-func (f *FileRegistry) Close() {
-	f.mu.Lock()
-	f.mu.closed = true
-	for _, stop := range f.mu.held {
-		stop()
-	}
-	f.mu.Unlock()
-	f.leases.Wait()
-}
+func (f *FileRegistry) Close() { f.leases.closeLeases() }
 
 // Malformed returns how many files could not be decoded.
 func (f *FileRegistry) Malformed() uint64 { return f.malformed.Load() }
@@ -129,14 +111,6 @@ func (f *FileRegistry) addWatch() (wake chan struct{}, leave func()) {
 		defer f.mu.Unlock()
 		f.mu.watches = slices.DeleteFunc(f.mu.watches, func(o chan struct{}) bool { return o == wake })
 	}
-}
-
-// holdsLease reports whether a current registration of this object has that holder.
-func (f *FileRegistry) holdsLease(holder string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	_, ok := f.mu.held[holder]
-	return ok
 }
 
 // errDirUnavailable is the error for a failure of the directory.
@@ -315,7 +289,7 @@ func (f *FileRegistry) Register(ctx context.Context, in Instance) (Lease, error)
 	if err := l.claimInstance(ctx); err != nil {
 		return nil, err
 	}
-	if err := f.startLease(l); err != nil {
+	if err := f.leases.startLease(l.lease, l.file.holder); err != nil {
 		return nil, errors.Join(err, f.removeFile(l.file))
 	}
 	f.wakeWatches()

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,16 +44,10 @@ func (c *NATSRegistryConfig) EnsureDefaults() {
 
 // Validate reports all problems of c.
 func (c *NATSRegistryConfig) Validate() error {
-	var errs []error
-	if checkKind(Kind(c.Bucket)) != nil {
-		errs = append(errs, fault.New(fault.Invalid, "discovery bucket %.100q: use up to 64 letters, digits, '-' and '_'", c.Bucket))
-	}
-	if c.TTL < time.Second || c.TTL%time.Second != 0 {
-		errs = append(errs, fault.New(fault.Invalid, "discovery ttl: have %v, use whole seconds, at least one", c.TTL))
-	}
-	if c.Replicas < 1 || c.Replicas > 5 {
-		errs = append(errs, fault.New(fault.Invalid, "discovery replicas: have %d, JetStream allows 1 to 5", c.Replicas))
-	}
+	var errs fault.Problems
+	errs.AddIf(checkKind(Kind(c.Bucket)) != nil, "discovery bucket %.100q: use up to 64 letters, digits, '-' and '_'", c.Bucket)
+	errs.AddIf(c.TTL < time.Second || c.TTL%time.Second != 0, "discovery ttl: have %v, use whole seconds, at least one", c.TTL)
+	errs.AddIf(c.Replicas < 1 || c.Replicas > 5, "discovery replicas: have %d, JetStream allows 1 to 5", c.Replicas)
 	return errors.Join(errs...)
 }
 
@@ -66,12 +59,7 @@ type NATSRegistry struct {
 	js        jetstream.JetStream
 	cfg       NATSRegistryConfig
 	malformed atomic.Uint64
-	leases    sync.WaitGroup // goroutines of the current registrations
-	mu        struct {
-		sync.Mutex
-		closed bool
-		stops  map[*natsLease]context.CancelFunc
-	}
+	leases    leaseSet
 }
 
 var _ Registry = (*NATSRegistry)(nil)
@@ -87,23 +75,13 @@ func NewNATSRegistry(nc *nats.Conn, cfg NATSRegistryConfig) (*NATSRegistry, erro
 	if err != nil {
 		return nil, natsd.WrapUnavailable("open discovery", err)
 	}
-	r := &NATSRegistry{nc: nc, js: js, cfg: cfg}
-	r.mu.stops = make(map[*natsLease]context.CancelFunc)
-	return r, nil
+	return &NATSRegistry{nc: nc, js: js, cfg: cfg}, nil
 }
 
 // Close stops refreshing the registrations that were not released, and waits until that has
 // stopped. They disappear when their leases expire, as after a crash; release them before Close to
 // remove them at once. It is idempotent.
-func (r *NATSRegistry) Close() {
-	r.mu.Lock()
-	r.mu.closed = true
-	for _, stop := range r.mu.stops {
-		stop()
-	}
-	r.mu.Unlock()
-	r.leases.Wait()
-}
+func (r *NATSRegistry) Close() { r.leases.closeLeases() }
 
 // PurgeInstances removes all instances registered in the bucket. It is for the owner of a store
 // that has just started: existing registrations come from an earlier run, and their leases would
@@ -194,8 +172,7 @@ func (r *NATSRegistry) openBucket(ctx context.Context) (jetstream.KeyValue, erro
 
 // isLostRace reports whether a write failed because the key had changed meanwhile.
 func isLostRace(err error) bool {
-	var api *jetstream.APIError
-	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == codeWrongLastSequenceConstant) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == codeWrongLastSequenceConstant) {
 		return true
 	}
 	return errors.Is(err, jetstream.ErrKeyExists)

@@ -435,6 +435,8 @@ func (l logLines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+func (l logLines) WithAttrs([]slog.Attr) slog.Handler { return l }
+
 func newLog() (*slog.Logger, <-chan string) {
 	lines := make(chan string, 1000)
 	return slog.New(logLines{slog.NewTextHandler(nil, nil), lines}), lines

@@ -1,24 +1,29 @@
 package natsd
 
 import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Connect connects to the server at urls: one URL, or several separated by commas. The connection
 // reconnects by itself whenever it breaks. opts, for credentials and TLS, override the defaults.
 // The caller must close the connection. A server that is too old returns ErrTooOld.
 func Connect(urls, name string, log *slog.Logger, opts ...nats.Option) (*nats.Conn, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	nc, err := nats.Connect(urls, append(connOptions(name, log), opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w; %s", redactURLs(urls), err, connectHint(err))
@@ -112,4 +117,94 @@ func parseVersion(version string) (major, minor int, ok bool) {
 	major, err1 := strconv.Atoi(first)
 	minor, err2 := strconv.Atoi(second)
 	return major, minor, ok && err1 == nil && err2 == nil
+}
+
+// dialTimeout bounds one attempt to open a connection, including the handshake with the server.
+const dialTimeout = 2 * time.Second
+
+// closingDialer opens the sockets of one [nats.Conn], which uses one at a time. It closes the
+// previous socket before it opens the next one: when a server accepts a connection and closes it
+// before its first line, nats.go drops the socket without closing it, and it stays in CLOSE_WAIT
+// until the garbage collector finds it.
+type closingDialer struct {
+	timeout time.Duration
+	mu      struct {
+		sync.Mutex
+		last net.Conn
+	}
+}
+
+// Dial implements nats.CustomDialer.
+func (d *closingDialer) Dial(network, address string) (net.Conn, error) {
+	d.mu.Lock()
+	if d.mu.last != nil {
+		_ = d.mu.last.Close() // already closed, unless nats.go dropped it
+		d.mu.last = nil
+	}
+	d.mu.Unlock()
+	conn, err := (&net.Dialer{Timeout: d.timeout}).Dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	d.mu.last = conn
+	d.mu.Unlock()
+	return conn, nil
+}
+
+// connectHint returns advice for an error of connecting.
+func connectHint(err error) string {
+	var unknown *tls.CertificateVerificationError
+	var name x509.HostnameError
+	var alert tls.AlertError
+	switch {
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
+		return "give the credentials it asks for: USER:PASSWORD@ in --nats, --nats-creds or --nats-token-file"
+	case errors.Is(err, nats.ErrSecureConnWanted):
+		return "the server does not speak TLS: write nats:// in place of tls:// and leave out the nats-tls settings, or give the server a certificate"
+	case errors.Is(err, nats.ErrSecureConnRequired):
+		return "the server speaks TLS only: name the certificates that sign its own with --nats-tls-ca"
+	case errors.As(err, &name):
+		return "the TLS certificate of the server is not for the host in the URL: write a host that it is for, or have one made for this host"
+	case errors.As(err, &unknown):
+		return "the TLS certificate of the server is not trusted here: name the certificates that sign it with --nats-tls-ca"
+	case errors.As(err, &alert), errors.Is(err, nats.ErrTLS), strings.Contains(err.Error(), "remote error: tls: "):
+		return "the server refuses this process's TLS certificate, or wants one: give one that it trusts with --nats-tls-cert and --nats-tls-key"
+	}
+	return "check that a NATS server runs there"
+}
+
+// JetStream error codes for lack of resources: of the account, of the server, of its memory, of its
+// files, and of the stream or its disk.
+const (
+	codeAccountResources jetstream.ErrorCode = 10002
+	codeNoResources      jetstream.ErrorCode = 10023
+	codeMemoryResources  jetstream.ErrorCode = 10028
+	codeStorageResources jetstream.ErrorCode = 10047
+	codeStoreNotCreated  jetstream.ErrorCode = 10049
+	codeStoreFailed      jetstream.ErrorCode = 10077
+)
+
+// isOutOfRoom reports whether JetStream refused a request for lack of resources.
+func isOutOfRoom(err error) bool {
+	var api *jetstream.APIError
+	if !errors.As(err, &api) {
+		return false
+	}
+	switch api.ErrorCode {
+	case codeAccountResources, codeNoResources, codeMemoryResources, codeStorageResources, codeStoreNotCreated, codeStoreFailed:
+		return true
+	}
+	return false
+}
+
+// operationHint returns advice for an error of an operation on the server.
+func operationHint(err error) string {
+	switch {
+	case isOutOfRoom(err):
+		return "JetStream has no room: free disk space at the NATS server, remove streams that are not used, or give its account or server more"
+	case errors.Is(err, context.DeadlineExceeded): // also the answer of a server which cannot write
+		return "check the connection to the NATS server, and the free space on its disk"
+	}
+	return "check the connection to the NATS server"
 }

@@ -75,8 +75,7 @@ func (s *natsStore) putBody(ctx context.Context, object string, m *natsCallMsg) 
 
 // storeError converts an error of the store to the error which the caller gets.
 func (s *natsStore) storeError(method string, err error) error {
-	var api *jetstream.APIError
-	if errors.As(err, &api) && (api.ErrorCode == codeStoreFailed || api.ErrorCode == codeNoResources) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok && (api.ErrorCode == codeStoreFailed || api.ErrorCode == codeNoResources) {
 		return fault.New(fault.Overloaded, "call %s: there is no room for the body in the bucket %s: %v", method, s.cfg.Bucket, err)
 	}
 	return fault.New(fault.Unavailable, "call %s: cannot store the body in the bucket %s: %v; bodies above %d bytes need JetStream", method, s.cfg.Bucket, err, natsChunk)

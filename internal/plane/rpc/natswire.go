@@ -135,8 +135,7 @@ func appendNATSFrame(dst []byte, flags byte, seq uint64) []byte {
 // appendNATSEnd appends the message that ends an answer. err is a result of handlerOutcome.
 func appendNATSEnd(dst []byte, seq uint64, err error) []byte {
 	dst = appendNATSSeq(dst, natsEndType, seq)
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		dst = appendFault(dst, f)
 	}
 	return dst

@@ -23,8 +23,7 @@ func handlerOutcome(method string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var f *fault.Error
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		return &fault.Error{Code: f.Code, Message: f.Message, Param: f.Param, RetryAfter: f.RetryAfter}
 	}
 	return &fault.Error{

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -77,9 +78,7 @@ func (b *bodyBuilder) appendBody(dst []byte, r *replay.Request) ([]byte, string,
 	path := completionsPath
 	if w.startMember("model") {
 		model := r.Model
-		if model == "" {
-			model = b.model
-		}
+		model = cmp.Or(model, b.model)
 		w.dst = strictjson.AppendString(w.dst, model)
 	}
 	switch {

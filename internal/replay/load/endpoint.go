@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -56,13 +57,9 @@ func (e *Endpoint) resolveTarget() (*target, error) {
 	port := u.Port()
 	switch u.Scheme {
 	case "http":
-		if port == "" {
-			port = "80"
-		}
+		port = cmp.Or(port, "80")
 	case "https":
-		if port == "" {
-			port = "443"
-		}
+		port = cmp.Or(port, "443")
 		p.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 		if e.TLS != nil {
 			p.tls = e.TLS.Clone()

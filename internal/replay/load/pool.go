@@ -19,10 +19,6 @@ type workerPool struct {
 	freed chan struct{} // signals that a worker is idle
 }
 
-func newWorkerPool(r *loadRun, limit int) workerPool {
-	return workerPool{run: r, max: limit, freed: make(chan struct{}, 1)}
-}
-
 // spareWorkers returns how many workers to keep idle when n are in use.
 func spareWorkers(n int) int { return 4 + n/8 }
 

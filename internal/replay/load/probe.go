@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -111,9 +112,7 @@ func (a *outcome) refusalError(status int) error {
 	said := ""
 	if json.Unmarshal(a.message, &body) == nil {
 		said = body.Error.Message
-		if said == "" {
-			said = body.Message
-		}
+		said = cmp.Or(said, body.Message)
 		if text, ok := body.Detail.(string); ok && said == "" {
 			said = text
 		}

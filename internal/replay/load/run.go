@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,12 +62,12 @@ type loadRun struct {
 func newLoadRun(cfg Config, p *target, c *runClock) *loadRun {
 	r := &loadRun{
 		cfg: cfg, peer: p, clock: c,
-		ready: make(chan *job, cfg.Ahead), timed: make(chan *job), released: newBacklog(),
+		ready: make(chan *job, cfg.Ahead), timed: make(chan *job), released: backlog{signal: make(chan struct{}, 1)},
 		sessions: newSessionTable(), ahead: newAheadLimit(cfg.Ahead),
 		stop: make(chan struct{}), primed: make(chan struct{}),
 		outcomes: make(chan *outcome, maxOutcomes), spare: make(chan *outcome, maxOutcomes),
 	}
-	r.pool = newWorkerPool(r, cfg.MaxConnections)
+	r.pool = workerPool{run: r, max: cfg.MaxConnections, freed: make(chan struct{}, 1)}
 	extra, _ := cfg.extraMembers() // already validated
 	r.builders.New = func() any {
 		b := &bodyBuilder{form: cfg.Form, model: cfg.Model, maxTokens: cfg.MaxTokens, vocab: cfg.Vocabulary, extra: extra}
@@ -206,9 +207,7 @@ func (r *loadRun) feedUntilError(source replay.Source) error {
 			return err
 		}
 		j := &job{index: req.Index, input: req.Input, want: r.cfg.MaxTokens, session: req.Session, at: req.At, delay: req.Delay}
-		if j.want == 0 {
-			j.want = req.Output
-		}
+		j.want = cmp.Or(j.want, req.Output)
 		if r.cfg.Concurrency > 0 {
 			j.at = 0
 		}

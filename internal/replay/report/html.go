@@ -57,7 +57,7 @@ func WriteHTML(w io.Writer, r *replay.Result) error {
 		return fmt.Errorf("report html: %w", err)
 	}
 	p := htmlPage{
-		Title: pageTitle(r), About: describeRun(r), Version: sanitizeText(r.Version, nameLimit),
+		Title: "Penstock " + sanitizeText(r.Command, nameLimit), About: describeRun(r), Version: sanitizeText(r.Version, nameLimit),
 		Headlines: keepUnitsTogether(pageHeadlines(r)), Remarks: keepUnitsTogether(tableRemarks(r)), Repeat: commandLine(r),
 		Style: template.CSS(pageStyle), Script: template.JS(pageScript), Data: template.JS(data),
 		StyleHash: cspDigest(pageStyle), ScriptHash: cspDigest(pageScript),
@@ -123,8 +123,6 @@ func distributionTables(rows []replay.Row) []captionedGrid {
 	}
 	return tables
 }
-
-func pageTitle(r *replay.Result) string { return "Penstock " + sanitizeText(r.Command, nameLimit) }
 
 // describeRun says in one line what ran.
 func describeRun(r *replay.Result) string {

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -10,9 +11,7 @@ import (
 // newBailianDecoder reads the rows of the Bailian traces.
 func newBailianDecoder(from *bufio.Reader, opts *Options) *jsonRowDecoder {
 	d := newJSONRowDecoder(from, Bailian, opts)
-	if d.blockSize == 0 {
-		d.blockSize = bailianBlock
-	}
+	d.blockSize = cmp.Or(d.blockSize, bailianBlock)
 	d.unit = time.Second
 	d.readField, d.checkRow = d.readBailianField, d.checkBailian
 	return d

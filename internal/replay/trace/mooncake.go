@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -15,9 +16,7 @@ import (
 // newMooncakeDecoder reads rows of the Mooncake traces with the format's additional fields.
 func newMooncakeDecoder(from *bufio.Reader, opts *Options) *jsonRowDecoder {
 	d := newJSONRowDecoder(from, Mooncake, opts)
-	if d.blockSize == 0 {
-		d.blockSize = mooncakeBlock
-	}
+	d.blockSize = cmp.Or(d.blockSize, mooncakeBlock)
 	d.unit = time.Millisecond
 	d.readField, d.checkRow = d.readMooncakeField, d.checkMooncake
 	return d

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -221,9 +222,7 @@ func (d *jsonRowDecoder) checkBlocks() error {
 		return nil
 	}
 	size := d.row.blockSize
-	if size == 0 {
-		size = d.blockSize
-	}
+	size = cmp.Or(size, d.blockSize)
 	want := (d.r.Input + size - 1) / size
 	short := d.format == Bailian && len(d.blocks) == d.r.Input/size // a partial last block has no name
 	if len(d.blocks) != want && !short {

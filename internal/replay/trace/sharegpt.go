@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -34,10 +33,6 @@ type shareGPTDecoder struct {
 // chatTurn is one message.
 type chatTurn struct {
 	role, text string
-}
-
-func newShareGPTDecoder(from *bufio.Reader) *shareGPTDecoder {
-	return &shareGPTDecoder{stream: elementReader{from: from}}
 }
 
 func (d *shareGPTDecoder) failedRows() int { return d.skipped }

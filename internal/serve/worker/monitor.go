@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -199,9 +200,7 @@ func (g *engineMonitor) handleBroken(ctx context.Context) {
 		s.publishLoadNow(ctx)
 	}
 	now, ended := s.now(), 0
-	if g.brokenSince == 0 {
-		g.brokenSince = now
-	}
+	g.brokenSince = cmp.Or(g.brokenSince, now)
 	for _, p := range s.calls.inProgress() {
 		if p.startedAt >= g.brokenSince && now.Sub(p.startedAt) < laterCalls {
 			continue

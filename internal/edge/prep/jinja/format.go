@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/big"
@@ -268,9 +269,7 @@ func (s *renderState) formatValue(v any, text string) string {
 		if !ok || f.sign != 0 || f.alternate {
 			throw("%%c arg not in range, or with a sign")
 		}
-		if f.align == 0 {
-			f.align = '<'
-		}
+		f.align = cmp.Or(f.align, '<')
 		return f.padTo(s, "", codePointString(i))
 	}
 	return f.formatInteger(s, n)
@@ -401,9 +400,7 @@ func (f *formatSpec) padNumber(s *renderState, prefix, whole, rest string, size 
 		}
 		whole = groupDigits(whole, f.group, size)
 	}
-	if f.align == 0 {
-		f.align = '>'
-	}
+	f.align = cmp.Or(f.align, '>')
 	return f.padTo(s, prefix, whole+rest)
 }
 

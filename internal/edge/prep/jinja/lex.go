@@ -399,10 +399,8 @@ func (x *lexer) lexString(quote byte) {
 			return
 		}
 	}
-	x.failAtLine("unexpected char %s: the string does not end", quoteChar(quote))
+	x.failAtLine("unexpected char %s: the string does not end", strconv.QuoteRune(rune(quote)))
 }
-
-func quoteChar(c byte) string { return strconv.QuoteRune(rune(c)) }
 
 // unescapeString resolves the escapes of Python's string literals.
 func (x *lexer) unescapeString(text string) string {

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"math"
 	"math/big"
 	"strings"
@@ -89,9 +90,7 @@ func (p *percentFormatter) formatOne() string {
 		case '+':
 			f.sign = '+'
 		case ' ':
-			if f.sign == 0 {
-				f.sign = ' '
-			}
+			f.sign = cmp.Or(f.sign, ' ')
 		}
 	}
 	p.rest = p.rest[flags:]

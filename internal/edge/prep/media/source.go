@@ -92,8 +92,7 @@ func (s fetcherSource) ParseData(uri string) ([]byte, error) {
 // ReadHeader implements Source.
 func (s fetcherSource) ReadHeader(file []byte) (FileInfo, error) {
 	info, err := probe.ReadHeader(file)
-	var bad *probe.Error
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*probe.Error](err); ok {
 		code := fault.Invalid
 		if bad.Kind == probe.TooLarge {
 			code = fault.TooLarge

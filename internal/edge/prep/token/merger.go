@@ -87,10 +87,6 @@ const mergedAway = -2
 // longer merge at that rank.
 type mergeCandidate uint64
 
-func newMergeCandidate(rank uint32, pos int32) mergeCandidate {
-	return mergeCandidate(rank)<<32 | mergeCandidate(pos)
-}
-
 func (c mergeCandidate) rank() uint32 { return uint32(c >> 32) }
 func (c mergeCandidate) pos() int32   { return int32(uint32(c)) }
 
@@ -132,7 +128,7 @@ func (s *mergeScratch) rankAt(p *pairTable, pos int32) uint32 {
 // pushMerge pushes the merge of the symbol at pos on the heap, if there is one.
 func (s *mergeScratch) pushMerge(p *pairTable, pos int32) {
 	if rank := s.rankAt(p, pos); rank != noMerge {
-		s.push(newMergeCandidate(rank, pos))
+		s.push(mergeCandidate(rank)<<32 | mergeCandidate(pos))
 	}
 }
 
@@ -190,4 +186,55 @@ func (s *mergeScratch) pop() mergeCandidate {
 		h[i] = last
 	}
 	return top
+}
+
+// bpe is byte-pair encoding which starts from bytes. Words are kept in a bounded cache. It is safe for
+// concurrent use.
+type bpe struct {
+	merger
+	byteTokens [256]kv.Token // the token of each byte
+	lexicon    *lexicon
+	// wholeWords is looked up before merging: the vocabulary by bytes. nil unless the model ignores merges
+	// for known words.
+	wholeWords map[string]kv.Token
+	cache      *wordCache
+}
+
+// appendWord appends the ids of the word text[:n]. The text after it only makes the lookup faster.
+func (m *bpe) appendWord(dst []kv.Token, text string, n int) []kv.Token {
+	if n == 1 {
+		return append(dst, m.byteTokens[text[0]])
+	}
+	if n > maxCachedWord {
+		return m.appendUncached(dst, text[:n])
+	}
+	// Words of the vocabulary are cached too: it is large, and a lookup in it waits for memory several times.
+	dst, ok := m.cache.appendCached(dst, text, n)
+	if ok {
+		return dst
+	}
+	start := len(dst)
+	dst = m.appendUncached(dst, text[:n])
+	m.cache.addWord(text[:n], dst[start:])
+	return dst
+}
+
+func (m *bpe) appendUncached(dst []kv.Token, word string) []kv.Token {
+	if id, ok := m.wholeWords[word]; ok {
+		return append(dst, id)
+	}
+	if len(word) > longWord {
+		return m.lexicon.appendWord(dst, word)
+	}
+	start := len(dst)
+	dst = m.appendBytes(dst, word)
+	return dst[:start+len(m.mergeSymbols(dst[start:]))]
+}
+
+// appendBytes appends the token of each byte.
+func (m *bpe) appendBytes(dst []kv.Token, word string) []kv.Token {
+	for i := range len(word) {
+		dst = append(dst, m.byteTokens[word[i]])
+	}
+	return dst
 }

@@ -36,8 +36,7 @@ func Parse(tokenizer, config []byte) (*Tokenizer, error) {
 
 // parseError adds the file to err; an unclassified error is the file's fault.
 func parseError(name string, err error) error {
-	var classified *fault.Error
-	if errors.As(err, &classified) {
+	if classified, ok := errors.AsType[*fault.Error](err); ok {
 		return fault.New(classified.Code, "parse %s: %w", name, err)
 	}
 	return fault.New(fault.Invalid, "parse %s: %.200v", name, err) // the decoder echoes numbers of any length

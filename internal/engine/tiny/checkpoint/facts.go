@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -135,14 +136,10 @@ func (o jsonObject) readFacts() (f Facts, first error) {
 	for _, part := range parts {
 		size, err := part.positiveInt("vocab_size")
 		note(err)
-		if f.VocabSize == 0 {
-			f.VocabSize = size
-		}
+		f.VocabSize = cmp.Or(f.VocabSize, size)
 		length, err := part.contextLength()
 		note(err)
-		if f.MaxPositions == 0 {
-			f.MaxPositions = length
-		}
+		f.MaxPositions = cmp.Or(f.MaxPositions, length)
 	}
 	// The outer objects' eos_token_id takes precedence, as in transformers, which makes a
 	// generation_config.json of a config.json.
@@ -165,9 +162,7 @@ func (o jsonObject) contextLength() (n int, first error) {
 		if first == nil {
 			first = err
 		}
-		if n == 0 {
-			n = length
-		}
+		n = cmp.Or(n, length)
 	}
 	return n, first
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,15 +66,11 @@ func newConfig(c *checkpoint.Config) (Config, error) {
 		TieEmbeddings: c.TieEmbeddings,
 	}
 	// The architectures' defaults of missing fields.
-	if cfg.KVHeads == 0 {
-		cfg.KVHeads = cfg.Heads
-	}
+	cfg.KVHeads = cmp.Or(cfg.KVHeads, cfg.Heads)
 	if cfg.HeadDim == 0 && cfg.Heads > 0 {
 		cfg.HeadDim = cfg.HiddenSize / cfg.Heads
 	}
-	if cfg.RopeTheta == 0 {
-		cfg.RopeTheta = 10000
-	}
+	cfg.RopeTheta = cmp.Or(cfg.RopeTheta, 10000)
 	errs := []error{cfg.setArchitecture(c), cfg.setRope(&c.Rope), cfg.setVision(c)}
 	errs = append(errs, listUnsupported(c)...)
 	errs = append(errs, cfg.Validate())
@@ -135,9 +132,7 @@ func (cfg *Config) setVision(c *checkpoint.Config) error {
 		return n
 	}
 	ratio := v.MLPRatio
-	if ratio == 0 {
-		ratio = 4
-	}
+	ratio = cmp.Or(ratio, 4)
 	cfg.Vision = Vision{
 		Depth: v.Depth, Dim: v.Dim, Heads: v.Heads, Intermediate: int(float64(v.Dim) * ratio),
 		Patch: or(v.Patch, 14), Merge: or(v.Merge, 2), Temporal: or(v.Temporal, 2),
