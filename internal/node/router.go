@@ -60,7 +60,7 @@ func (r *routerRole) buildServices() error {
 	}
 	r.workerMetrics = worker.NewMetrics(r.metrics)
 	deps := routerproxy.Deps{
-		Router: r.router, Plane: r.planes.rpc, Registry: r.planes.registry, Serve: r.serveModel, OnModel: r.router.SetReferenceCard,
+		Router: r.router, Plane: r.planes.rpc, Catalog: r.router.Catalog(), Serve: r.serveModel,
 		Metrics: r.metrics, Log: r.log, Tracer: r.tracer,
 		Inspect: r.router.Inspect,
 	}
@@ -72,7 +72,6 @@ func (r *routerRole) buildServices() error {
 		deps.MediaResolver = r.newModelMediaResolver
 	}
 	r.proxy, err = routerproxy.New(routerproxy.Config{
-		Namespace: r.cfg.Fleet.Namespace, Component: r.cfg.Fleet.Component,
 		MigrationLimit: &r.cfg.Router.MigrationLimit,
 		// It is shorter than that of frontends, so that a request is not lost at both.
 		MigrationWait: new(time.Duration(r.cfg.Router.MigrationWait) * 4 / 5),

@@ -59,7 +59,7 @@ func newProxyFleet(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 		t.Fatal(err)
 	}
 	w.relay, err = routerproxy.New(routerproxy.Config{MigrationLimit: new(1000)}, routerproxy.Deps{
-		Router: w.router, Plane: faulty(w.process.planes.rpc), Registry: w.process.planes.registry,
+		Router: w.router, Plane: faulty(w.process.planes.rpc), Catalog: w.router.Catalog(),
 		Serve:   func(ctx context.Context, _ engine.Engine) error { <-ctx.Done(); return nil },
 		Metrics: w.process.metrics, Log: log,
 	})

@@ -184,7 +184,7 @@ func TestTrace(t *testing.T) {
 	}
 	run(r.Run)
 	f, err := frontend.New(frontend.Config{}, frontend.Deps{
-		Router: r, Plane: calls, Registry: registry, OpenTokenizer: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
+		Router: r, Plane: calls, Catalog: r.Catalog(), OpenTokenizer: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
 		Metrics: metrics, Log: log, Tracer: front.Tracer(),
 	})
 	if err != nil {

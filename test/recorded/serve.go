@@ -79,7 +79,7 @@ func buildSystem(dialects []*dialect, scratch string, stderr io.Writer) (*record
 		}
 	}
 	s.frontend, err = frontend.New(frontend.Config{MaxBodyBytes: maxBody}, frontend.Deps{
-		Router: s.router, Plane: planes.RPC, Registry: planes.Registry, OpenTokenizer: s.lookupPipeline, Metrics: metrics, Log: log,
+		Router: s.router, Plane: planes.RPC, Catalog: s.router.Catalog(), OpenTokenizer: s.lookupPipeline, Metrics: metrics, Log: log,
 		Mount: map[string]http.Handler{"/v1/router/": s.router.Handler()}, OnDrain: s.router.EndWatches,
 	})
 	return s, err

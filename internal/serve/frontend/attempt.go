@@ -21,7 +21,7 @@ func (g *generationTask) RunAttempt(ctx context.Context, number uint32, d route.
 	held := dispatch.HoldReservation(g.f.deps.Router, g.route.ID, number)
 	defer held.Free()
 	g.decision, g.accepted, g.unreportedTokens, g.attemptTokens, g.cached = d, false, 0, 0, engine.CachedReport{}
-	g.workerNumerics = g.f.catalog.currentModel(g.model).numericsOf(d.Worker.ID)
+	g.workerNumerics = g.f.catalog.currentModel(g.model).NumericsOf(d.Worker.ID)
 	g.request.Attempt = number
 	if number > 1 {
 		g.resumeAttempt()

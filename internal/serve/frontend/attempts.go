@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"penstock/core/fault"
 	"penstock/core/migrate"
@@ -13,19 +12,14 @@ import (
 	"penstock/internal/edge/api"
 )
 
-// firstWait is how long a request that never had a worker waits while the router knows none. The
-// frontend takes requests for a model while its workers are registered, and the router learns of them
-// separately, so for a moment only one of the two may know them.
-const firstWait = 250 * time.Millisecond
-
 // newRunner returns the runner which dispatches the tasks of this frontend's requests.
 func newRunner(f *Frontend) dispatch.Dispatcher {
 	return dispatch.Dispatcher{
 		Limits: migrate.Config{
 			MaxFailures: *f.cfg.MigrationLimit,
-			MaxWait:     *f.cfg.MigrationWait, FirstWait: min(firstWait, *f.cfg.MigrationWait),
+			MaxWait:     *f.cfg.MigrationWait,
 		},
-		View:    func() dispatch.WorkerView { return f.catalog.current.Load() },
+		View:    func() dispatch.WorkerView { return f.catalog.workers.Current() },
 		Moves:   f.metrics.migrations,
 		Waiting: f.metrics.waiting,
 		Tracer:  f.deps.Tracer,

@@ -79,8 +79,8 @@ func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *opena
 	if err != nil {
 		return nil, err
 	}
-	if len(m.withoutEmbeddings()) == len(m.workers) {
-		return nil, fault.InvalidParam("model", "the model '%s' makes no embeddings: name one that does", m.card.Name)
+	if len(m.WithoutEmbeddings()) == len(m.Workers) {
+		return nil, fault.InvalidParam("model", "the model '%s' makes no embeddings: name one that does", m.Card.Name)
 	}
 	param := func(i int) string {
 		if len(req.Inputs) == 1 {
@@ -104,9 +104,9 @@ func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *opena
 		}
 		all[i] = &embeddingTask{
 			f: c.f, model: m, index: i,
-			request: engine.EmbedRequest{ID: id, Model: m.card.Name, Prompt: tokens},
+			request: engine.EmbedRequest{ID: id, Model: m.Card.Name, Prompt: tokens},
 			// Engines compute all of an input, whatever they have cached.
-			route: route.Request{ID: id, Model: m.card.Name, Tokens: tokens, Salt: kv.Salt{LoRA: m.adapter}, Pin: pin, Override: route.Override{OverlapWeight: new(float64)}},
+			route: route.Request{ID: id, Model: m.Card.Name, Tokens: tokens, Salt: kv.Salt{LoRA: m.adapterName()}, Pin: pin, Override: route.Override{OverlapWeight: new(float64)}},
 		}
 	}
 	return all, nil
@@ -117,8 +117,8 @@ func (m *servedModel) checkEmbeddingLength(param string, n int) error {
 	switch {
 	case n == 0:
 		return fault.InvalidParam(param, "'%s' has no tokens: it must have at least one", param)
-	case n >= m.card.ContextLength:
-		return fault.InvalidParam(param, "'%s' has %d tokens, and the model '%s' takes at most %d: shorten it", param, n, m.card.Name, m.card.ContextLength-1)
+	case n >= m.Card.ContextLength:
+		return fault.InvalidParam(param, "'%s' has %d tokens, and the model '%s' takes at most %d: shorten it", param, n, m.Card.Name, m.Card.ContextLength-1)
 	}
 	return nil
 }

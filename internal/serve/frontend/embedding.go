@@ -35,7 +35,7 @@ func (e *embeddingTask) ChooseWorker(ctx context.Context, number uint32, failed 
 	m := e.f.catalog.currentModel(e.model)
 	req := e.route
 	req.Attempt = number
-	return dispatch.RouteAvoiding(ctx, e.f.router, &req, nil, slices.Concat(m.unfitWorkers, m.withoutEmbeddings(), failed))
+	return dispatch.RouteAvoiding(ctx, e.f.router, &req, nil, slices.Concat(m.Unfit, m.WithoutEmbeddings(), failed))
 }
 
 // RunAttempt makes one attempt. It holds its reservation until the vector has arrived: an input is all

@@ -149,7 +149,7 @@ func (c *apiCall) planGenerations(ctx context.Context, req *api.Request, m *serv
 		tokens += g.counts.Prompt
 	}
 	c.spendTokens(tokens, 0)
-	span.SetText("penstock.model", m.card.Name)
+	span.SetText("penstock.model", m.Card.Name)
 	span.SetInt("penstock.prompts", int64(len(gens)))
 	span.SetInt("penstock.prompt_tokens", int64(tokens))
 	span.End(err)

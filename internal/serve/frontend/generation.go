@@ -95,16 +95,16 @@ func (g *generationTask) ChooseWorker(ctx context.Context, number uint32, failed
 	m := g.f.catalog.currentModel(g.model)
 	req := g.route
 	req.Attempt = number
-	excluded := slices.Concat(m.unfitWorkers, failed)
+	excluded := slices.Concat(m.Unfit, failed)
 	if g.request.OutputSchema != nil {
-		excluded = append(excluded, m.withoutGuides()...)
+		excluded = append(excluded, m.WithoutGuides()...)
 	}
 	if len(g.request.Features) > 0 {
-		excluded = append(excluded, m.withoutFeatures()...)
+		excluded = append(excluded, m.WithoutFeatures()...)
 	}
 	var strange []kv.WorkerID
 	if g.TokensDelivered() > 0 {
-		strange = m.withOtherNumerics(g.firstNumerics)
+		strange = m.WithOtherNumerics(g.firstNumerics)
 	}
 	return dispatch.RouteAvoiding(ctx, g.f.router, &req, strange, excluded)
 }

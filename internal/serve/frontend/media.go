@@ -32,7 +32,7 @@ func (f *Frontend) mediaResolver(m *servedModel) prep.Resolver {
 	if f.deps.Media == nil || m.pipeline == nil || m.pipeline.Family == nil {
 		return nil
 	}
-	r := ResolverForCard(f.deps.Media, &m.card)
+	r := ResolverForCard(f.deps.Media, &m.Card)
 	if _, ok := r.(unkeyedResolver); ok {
 		return r
 	}
@@ -129,18 +129,18 @@ func (m *servedModel) checkMedia(q *api.Request) error {
 	if q.Ext.Tokens != nil {
 		return fault.InvalidParam("nvext.token_data", "'nvext.token_data' is a prompt without media, and the messages show some: leave one of them out")
 	}
-	if _, elsewhere := m.encoder.(*engineEncoder); elsewhere && m.card.AcceptsObjects {
-		return fault.New(fault.Unimplemented, "prompts that the engines of the model '%s' make have no media: start the frontend with --preprocess local", m.card.Name)
+	if _, elsewhere := m.encoder.(*engineEncoder); elsewhere && m.Card.AcceptsObjects {
+		return fault.New(fault.Unimplemented, "prompts that the engines of the model '%s' make have no media: start the frontend with --preprocess local", m.Card.Name)
 	}
 	for _, part := range q.MediaObjects() {
-		if slices.Contains(m.card.Media, part.Kind.String()) {
+		if slices.Contains(m.Card.Media, part.Kind.String()) {
 			continue
 		}
 		what := "text only"
-		if len(m.card.Media) > 0 {
-			what = "text and " + strings.Join(m.card.Media, " and ")
+		if len(m.Card.Media) > 0 {
+			what = "text and " + strings.Join(m.Card.Media, " and ")
 		}
-		return fault.InvalidParam(part.Part, "'%s' is of type %.100q, which is not supported by this model: send %s to the model '%s'", part.Part, part.Type, what, m.card.Name)
+		return fault.InvalidParam(part.Part, "'%s' is of type %.100q, which is not supported by this model: send %s to the model '%s'", part.Part, part.Type, what, m.Card.Name)
 	}
 	return nil
 }
@@ -241,25 +241,25 @@ func (c *apiCall) passMedia(body []byte, d *apiDialect, q *api.Request) (p *pass
 	if err := m.checkMedia(q); err != nil {
 		return nil, false, err
 	}
-	looked := (m.card.AcceptsObjects || m.resolvesMedia()) && !m.isMiscounted(q.MediaObjects())
+	looked := (m.Card.AcceptsObjects || m.resolvesMedia()) && !m.isMiscounted(q.MediaObjects())
 	if !looked { // otherwise the process that resolves the media checks their URLs
 		if err := c.f.checkURLs(q); err != nil {
 			return nil, false, err
 		}
 	}
-	spare = m.card.AcceptsObjects || m.canShipFeatures(q)
+	spare = m.Card.AcceptsObjects || m.canShipFeatures(q)
 	if !m.passesThrough(d.path) {
-		if m.card.AcceptsObjects {
+		if m.Card.AcceptsObjects {
 			return nil, false, nil
 		}
-		return nil, false, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint, such as /v1/chat/completions", m.card.Name, d.path)
+		return nil, false, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint, such as /v1/chat/completions", m.Card.Name, d.path)
 	}
 	e, err := peekRequest(body, nil)
 	if err != nil {
 		return nil, false, err
 	}
 	q.Owner = c.mediaOwner(q.CacheSalt)
-	q.Features = spare && !m.card.AcceptsObjects
+	q.Features = spare && !m.Card.AcceptsObjects
 	p, err = c.newPassthrough(body, d, m, e)
 	if p != nil {
 		p.mediaRequest, p.shipsFeatures = q, q.Features
@@ -270,7 +270,7 @@ func (c *apiCall) passMedia(body []byte, d *apiDialect, q *api.Request) (p *pass
 // isMiscounted reports whether one of the media is of a kind which the model's engines count
 // differently from here.
 func (m *servedModel) isMiscounted(shown []*api.Media) bool {
-	return slices.ContainsFunc(shown, func(p *api.Media) bool { return slices.Contains(m.card.MiscountedMedia, p.Kind.String()) })
+	return slices.ContainsFunc(shown, func(p *api.Media) bool { return slices.Contains(m.Card.MiscountedMedia, p.Kind.String()) })
 }
 
 // checkURLs refuses URLs that may not be fetched: the engine would fetch them, even if no process here
@@ -290,7 +290,7 @@ func (f *Frontend) checkURLs(q *api.Request) error {
 // by one engine's processor: prompts are made by the engines, and only one choice needs a copy.
 func (m *servedModel) canShipFeatures(q *api.Request) bool {
 	_, elsewhere := m.encoder.(*engineEncoder)
-	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && len(m.withoutFeatures()) < len(m.workers)
+	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && len(m.WithoutFeatures()) < len(m.Workers)
 }
 
 // errPass ends the planning of a request that is passed through instead.
@@ -311,7 +311,7 @@ func (p *passthroughTask) passInstead(ctx context.Context, err error) error {
 		p.call.metrics.mediaUnshipped.WithLabelValues().Inc()
 		p.call.f.throttled.Log(ctx, slog.LevelWarn, "an engine does not take what another one's processor made of media: the request is passed on as it is",
 			"request", p.call.id, "model", p.call.model, "error", err)
-	case p.shipsFeatures && fault.CodeOf(err) == fault.Unavailable && len(p.call.f.catalog.currentModel(p.model).withoutFeatures()) > 0:
+	case p.shipsFeatures && fault.CodeOf(err) == fault.Unavailable && len(p.call.f.catalog.currentModel(p.model).WithoutFeatures()) > 0:
 		p.countedPrompt = p.prompt // workers without support for features may remain
 	default:
 		return err
@@ -334,7 +334,7 @@ func (p *passthroughTask) passInstead(ctx context.Context, err error) error {
 // mediaPrompt returns the prompt of a request with media, as far as it is needed.
 func (p *passthroughTask) mediaPrompt(ctx context.Context) (prep.Prompt, error) {
 	mode := p.route.Override.Mode
-	if p.call.f.cfg.IgnoresCaches && !p.model.card.Router && (mode == nil || !mode.UsesCaches()) {
+	if p.call.f.cfg.IgnoresCaches && !p.model.Card.Router && (mode == nil || !mode.UsesCaches()) {
 		return prep.Prompt{TextOnlyReason: media.NotRouted, TextOnlyError: fault.InvalidParam("model", "the router's mode asks no cache")}, nil
 	}
 	return p.model.promptOf(ctx, p.mediaRequest)

@@ -67,7 +67,7 @@ func (c *apiCall) passthroughOf(body []byte, d *apiDialect) (*passthroughTask, e
 	if e == nil { // the API's decoder reports the error
 		return nil, nil
 	}
-	if m := s.byName[e.model]; m == nil || !m.isOpaque() {
+	if m := s.model(e.model); m == nil || !m.isOpaque() {
 		return nil, nil
 	}
 	if err != nil {
@@ -78,9 +78,9 @@ func (c *apiCall) passthroughOf(body []byte, d *apiDialect) (*passthroughTask, e
 	case err != nil:
 		return nil, err
 	case !m.passesThrough(d.path):
-		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, and they take no requests of %s themselves: use another endpoint, or name the model's files with --model-path", m.card.Name, d.path)
+		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, and they take no requests of %s themselves: use another endpoint, or name the model's files with --model-path", m.Card.Name, d.path)
 	case e.ext.Annotations.Query != api.NoQuery:
-		return nil, fault.New(fault.Unimplemented, "'%s' needs the prompt's tokens, which only the engines of the model '%s' have: ask POST /v1/router/best_worker", api.QueryInstance, m.card.Name)
+		return nil, fault.New(fault.Unimplemented, "'%s' needs the prompt's tokens, which only the engines of the model '%s' have: ask POST /v1/router/best_worker", api.QueryInstance, m.Card.Name)
 	}
 	return c.newPassthrough(body, d, m, e)
 }
@@ -88,10 +88,10 @@ func (c *apiCall) passthroughOf(body []byte, d *apiDialect) (*passthroughTask, e
 // newPassthrough returns the task of a passthrough request.
 func (c *apiCall) newPassthrough(body []byte, d *apiDialect, m *servedModel, e *requestPeek) (*passthroughTask, error) {
 	p := &passthroughTask{call: c, dialect: d, model: m, peek: e, cached: engine.CachedUnknown}
-	salt := kv.Salt{LoRA: m.adapter, Namespace: e.salt}
-	p.request = engine.PassthroughRequest{ID: c.id, Model: m.card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream}
+	salt := kv.Salt{LoRA: m.adapterName(), Namespace: e.salt}
+	p.request = engine.PassthroughRequest{ID: c.id, Model: m.Card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream}
 	p.route = route.Request{
-		ID: c.id, Model: m.card.Name, Salt: salt,
+		ID: c.id, Model: m.Card.Name, Salt: salt,
 		ExpectedOutput: e.ext.ExpectedOutput, Override: e.ext.Override, Allowed: e.ext.Allowed, Priority: e.ext.Priority,
 	}
 	plan := &requestPlanner{call: c, req: &api.Request{Ext: e.ext}, model: m}
@@ -106,7 +106,7 @@ func (c *apiCall) newPassthrough(body []byte, d *apiDialect, m *servedModel, e *
 // checkAnswerable refuses the fields of nvext which only Penstock knows and which an engine's own
 // answer cannot honour.
 func (p *passthroughTask) checkAnswerable() error {
-	e, name := p.peek, p.model.card.Name
+	e, name := p.peek, p.model.Card.Name
 	const refused = "'%s' is not supported for this request, which an engine of the model '%s' answers itself: %s"
 	switch annotation := e.ext.Annotations.FirstAnnotation(); {
 	case annotation != "":
@@ -206,7 +206,7 @@ func (p *passthroughTask) tokenizePrompt(ctx context.Context) error {
 	span.SetInt("penstock.prompt_tokens", int64(len(prompt.Tokens)))
 	span.End(err)
 	if err != nil && ctx.Err() == nil {
-		p.call.f.throttled.Log(ctx, slog.LevelDebug, "a request is passed on without its tokens", "request", p.call.id, "model", p.model.card.Name, "error", err)
+		p.call.f.throttled.Log(ctx, slog.LevelDebug, "a request is passed on without its tokens", "request", p.call.id, "model", p.model.Card.Name, "error", err)
 	}
 	var refused *prep.RefusedError
 	if errors.As(err, &refused) {
@@ -277,7 +277,7 @@ func (p *passthroughTask) ChooseWorker(ctx context.Context, number uint32, faile
 	m := p.call.f.catalog.currentModel(p.model)
 	req := p.route
 	req.Attempt = number
-	return dispatch.RouteAvoiding(ctx, p.call.f.router, &req, nil, slices.Concat(m.unfitWorkers, m.withoutPath(p.request.Path), failed))
+	return dispatch.RouteAvoiding(ctx, p.call.f.router, &req, nil, slices.Concat(m.Unfit, m.WithoutPath(p.request.Path), failed))
 }
 
 // RunAttempt implements dispatch.Task.

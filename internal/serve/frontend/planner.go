@@ -120,7 +120,7 @@ func (p *requestPlanner) planMedia(ctx context.Context, prompt *prep.Prompt) err
 	if prompt.Features != nil {
 		p.call.metrics.mediaShipped.WithLabelValues().Inc()
 	}
-	if !p.model.card.AcceptsObjects {
+	if !p.model.Card.AcceptsObjects {
 		return nil
 	}
 	if err := requireMedia(ctx, prompt); err != nil {
@@ -139,8 +139,8 @@ func (p *requestPlanner) planMedia(ctx context.Context, prompt *prep.Prompt) err
 }
 
 func (p *requestPlanner) newGeneration(i int, prompt prep.Prompt, sampling engine.Sampling, stop engine.Stop, ns stopStrings) *generationTask {
-	f, q, card := p.call.f, p.req, &p.model.card
-	salt := kv.Salt{LoRA: p.model.adapter, Namespace: q.CacheSalt}
+	f, q, card := p.call.f, p.req, &p.model.Card
+	salt := kv.Salt{LoRA: p.model.adapterName(), Namespace: q.CacheSalt}
 	g := &generationTask{
 		f:       f,
 		model:   p.model,
@@ -209,7 +209,7 @@ func (p *requestPlanner) echoText(i int, tokens []kv.Token) string {
 
 // stopConditions returns when choices end after a prompt of n tokens.
 func (p *requestPlanner) stopConditions(n int) (engine.Stop, error) {
-	q, card := p.req, &p.model.card
+	q, card := p.req, &p.model.Card
 	param := "messages"
 	switch {
 	case q.Ext.Tokens != nil:
@@ -248,7 +248,7 @@ func (p *requestPlanner) stopConditions(n int) (engine.Stop, error) {
 // samplingOf returns the card's defaults with the client's settings.
 func (p *requestPlanner) samplingOf() (engine.Sampling, error) {
 	q := p.req
-	s := p.model.card.Defaults
+	s := p.model.Card.Defaults
 	setIfGiven(&s.Temperature, q.Temperature)
 	setIfGiven(&s.TopP, q.TopP)
 	setIfGiven(&s.MinP, q.MinP)
@@ -299,10 +299,10 @@ func (p *requestPlanner) checkVocabulary() error {
 
 // checkTokens checks that a client's token ids are in the vocabulary.
 func (m *servedModel) checkTokens(param string, tokens []kv.Token) error {
-	size := m.card.VocabSize
+	size := m.Card.VocabSize
 	for i, t := range tokens {
 		if int64(t) >= int64(size) {
-			return fault.InvalidParam(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, m.card.Name, size)
+			return fault.InvalidParam(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, m.Card.Name, size)
 		}
 	}
 	return nil
@@ -316,7 +316,7 @@ func (m *servedModel) checkPromptTokens(param string, tokens []kv.Token) error {
 		return err
 	}
 	if i := m.pipeline.IndexMediaToken(tokens); i >= 0 {
-		return fault.InvalidParam(param, "'%s' has token id %d at index %d, which stands for media in prompts of the model '%s': send messages, with the media as parts of them", param, tokens[i], i, m.card.Name)
+		return fault.InvalidParam(param, "'%s' has token id %d at index %d, which stands for media in prompts of the model '%s': send messages, with the media as parts of them", param, tokens[i], i, m.Card.Name)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/dispatch"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -26,14 +27,14 @@ func (f *Frontend) newEncoder(m *servedModel) prep.Encoder {
 func (f *Frontend) newTextEncoder(m *servedModel) prep.Encoder {
 	local := prep.LocalEncoder{Pipeline: m.pipeline, Media: f.mediaResolver(m)}
 	switch {
-	case m.isOpaque() && !m.makesPrompts():
+	case m.isOpaque() && !m.MakesPrompts():
 		return nil
 	case f.cfg.Preprocess == PreprocessEngine || m.isOpaque():
 		return &engineEncoder{f: f, model: m}
 	case m.pipeline == nil:
 		return nil
-	case m.pipeline.Template == nil && m.makesPrompts():
-		return noTemplateEncoder{boundedEncoder: boundedEncoder{local, f.prompts, f.deps.Tracer}, model: m.card.Name}
+	case m.pipeline.Template == nil && m.MakesPrompts():
+		return noTemplateEncoder{boundedEncoder: boundedEncoder{local, f.prompts, f.deps.Tracer}, model: m.Card.Name}
 	}
 	return boundedEncoder{local, f.prompts, f.deps.Tracer}
 }
@@ -71,7 +72,7 @@ func (r *engineEncoder) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prom
 	// Tokens without media keys would be the same for any other image.
 	p.Free()
 	why := media.PlaceholderMismatch
-	if r.model.card.MediaKeys == "" {
+	if r.model.Card.MediaKeys == "" {
 		why = media.HashForwardDisabled
 	}
 	u := prep.NewUnresolvedError(why, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
@@ -108,7 +109,7 @@ func (r *engineEncoder) runRequest(ctx context.Context, req *engine.PreprocessRe
 		return nil, err
 	}
 	defer r.f.prompts.Release(reserved)
-	req.ID, req.Model = requestIDOf(ctx), r.model.card.Name
+	req.ID, req.Model = requestIDOf(ctx), r.model.Card.Name
 	p := &preprocessTask{f: r.f, model: r.model, request: req}
 	if err := r.f.runAttempts(ctx, p, false); err != nil {
 		p.dropAnswer()
@@ -159,22 +160,22 @@ func (p *preprocessTask) MoveKind() string { return dispatch.MovePreprocess }
 // depends on no cache.
 func (p *preprocessTask) ChooseWorker(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
 	m := p.f.catalog.currentModel(p.model)
-	var able []*registeredWorker
-	for i := range m.workers {
-		if in := &m.workers[i]; canPreprocess(&in.card, p.request) && !slices.Contains(failed, in.ID) {
-			able = append(able, in)
+	var able []*catalog.Worker
+	for _, w := range m.Workers {
+		if canPreprocess(w.Card, p.request) && !slices.Contains(failed, w.ID) {
+			able = append(able, w)
 		}
 	}
 	switch {
 	case len(able) > 0:
 		in := able[(p.f.nextWorker.Add(1)-1)%uint64(len(able))]
 		return route.Decision{Worker: kv.Worker{ID: in.ID}, Addr: in.Addr}, nil
-	case m.makesPrompts() || p.request.ResolveMedia:
-		return route.Decision{}, fault.New(fault.Unavailable, "no worker of the model '%s' that makes prompts is left: try again later", m.card.Name)
-	case len(m.workers) == 0:
-		return route.Decision{}, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.card.Name)
+	case m.MakesPrompts() || p.request.ResolveMedia:
+		return route.Decision{}, fault.New(fault.Unavailable, "no worker of the model '%s' that makes prompts is left: try again later", m.Card.Name)
+	case len(m.Workers) == 0:
+		return route.Decision{}, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.Card.Name)
 	}
-	return route.Decision{}, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.card.Name)
+	return route.Decision{}, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.Card.Name)
 }
 
 // RunAttempt makes one attempt. It reserves nothing.
@@ -190,7 +191,7 @@ func (p *preprocessTask) RunAttempt(ctx context.Context, number uint32, d route.
 		if err := p.reserveFrame(len(frame)); err != nil {
 			return err
 		}
-		return p.answer.TakeFrame(frame, number, p.model.card.VocabSize)
+		return p.answer.TakeFrame(frame, number, p.model.Card.VocabSize)
 	})
 	if p.answer.Attempt != 0 {
 		return nil // regardless of the call's error

@@ -35,7 +35,7 @@ func newDispatcher(r *Proxy) dispatch.Dispatcher {
 			MaxFailures: *r.cfg.MigrationLimit, MaxAttempts: maxAttempts,
 			MaxWait: *r.cfg.MigrationWait, FirstWait: min(r.cfg.FirstWait, *r.cfg.MigrationWait),
 		},
-		View:    func() dispatch.WorkerView { return r.view.Load() },
+		View:    func() dispatch.WorkerView { return r.deps.Catalog.Current() },
 		Moves:   r.metrics.migrations,
 		Waiting: r.metrics.waiting,
 		Tracer:  r.deps.Tracer,

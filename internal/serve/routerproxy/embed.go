@@ -7,6 +7,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/dispatch"
 	"penstock/internal/engine"
 )
@@ -59,7 +60,7 @@ func (t *embeddingTask) ChooseWorker(ctx context.Context, number uint32, failed 
 		ID: t.id, Attempt: number, Model: t.request.Model, Tokens: t.request.Prompt,
 		Override: route.Override{OverlapWeight: new(float64)},
 	}
-	unable := m.workersWhere(func(c *engine.Card) bool { return !c.Embeddings })
+	unable := m.WithoutEmbeddings()
 	return dispatch.RouteAvoiding(ctx, t.engine.proxy.router, req, nil, append(unable, failed...))
 }
 
@@ -122,9 +123,9 @@ func (t *preprocessTask) MoveKind() string { return dispatch.MovePreprocess }
 // ChooseWorker picks capable workers round-robin: preprocessing is not counted as router load and
 // depends on no cache.
 func (t *preprocessTask) ChooseWorker(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
-	var able []registeredWorker
-	for _, w := range t.engine.proxy.currentModel(t.engine.card.Name).workers {
-		if w.card.Preprocess && (w.card.Features || !t.request.Features) && !slices.Contains(failed, w.id) {
+	var able []*catalog.Worker
+	for _, w := range t.engine.proxy.currentModel(t.engine.card.Name).Workers {
+		if w.Card.Preprocess && (w.Card.Features || !t.request.Features) && !slices.Contains(failed, w.ID) {
 			able = append(able, w)
 		}
 	}
@@ -132,7 +133,7 @@ func (t *preprocessTask) ChooseWorker(_ context.Context, _ uint32, failed []kv.W
 		return route.Decision{}, fault.New(fault.Unavailable, "no worker of the model '%s' can make a prompt now: try again later", t.engine.card.Name)
 	}
 	w := able[(t.engine.nextWorker.Add(1)-1)%uint64(len(able))]
-	return route.Decision{Worker: kv.Worker{ID: w.id}, Addr: w.addr}, nil
+	return route.Decision{Worker: kv.Worker{ID: w.ID}, Addr: w.Addr}, nil
 }
 
 // RunAttempt implements dispatch.Task.

@@ -103,14 +103,14 @@ func (g *generationTask) ChooseWorker(ctx context.Context, number uint32, failed
 	req.Tokens, req.Media, req.Salt = g.request.Prompt, g.request.Media, g.request.Salt
 	excluded := slices.Clone(failed)
 	if g.request.OutputSchema != nil {
-		excluded = append(excluded, m.workersWhere(func(c *engine.Card) bool { return !c.StructuredOutput })...)
+		excluded = append(excluded, m.WithoutGuides()...)
 	}
 	if len(g.request.Features) > 0 {
-		excluded = append(excluded, m.workersWhere(func(c *engine.Card) bool { return !c.Features })...)
+		excluded = append(excluded, m.WithoutFeatures()...)
 	}
 	var strange []kv.WorkerID
 	if g.firstNumerics != "" {
-		strange = m.workersWhere(func(c *engine.Card) bool { return c.Numerics != g.firstNumerics })
+		strange = m.WithOtherNumerics(g.firstNumerics)
 	}
 	return dispatch.RouteAvoiding(ctx, g.e.proxy.router, &req, strange, excluded)
 }
@@ -120,7 +120,7 @@ func (g *generationTask) RunAttempt(ctx context.Context, number uint32, d route.
 	held := dispatch.HoldReservation(g.e.proxy.deps.Router, g.id, number)
 	defer held.Free()
 	g.cached, g.unreportedTokens, g.attemptTokens, g.blockSize = engine.CachedReport{}, 0, 0, d.BlockSize
-	g.numerics = g.e.proxy.currentModel(g.e.card.Name).numericsOf(d.Worker.ID)
+	g.numerics = g.e.proxy.currentModel(g.e.card.Name).NumericsOf(d.Worker.ID)
 	g.request.Attempt = number
 	g.resumeAttempt()
 

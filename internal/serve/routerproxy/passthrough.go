@@ -3,7 +3,6 @@ package routerproxy
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -89,7 +88,7 @@ func (t *passthroughTask) ChooseWorker(ctx context.Context, number uint32, faile
 	req := t.hints
 	req.ID, req.Attempt, req.Model = t.id, number, t.request.Model
 	req.Tokens, req.Media, req.Salt = t.request.Prompt, t.request.Media, t.request.Salt
-	unable := m.workersWhere(func(c *engine.Card) bool { return !slices.Contains(c.PassthroughPaths, t.request.Path) })
+	unable := m.WithoutPath(t.request.Path)
 	return dispatch.RouteAvoiding(ctx, t.e.proxy.router, &req, nil, append(unable, failed...))
 }
 
