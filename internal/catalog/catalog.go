@@ -46,8 +46,8 @@ func (c *Catalog) Current() *Snapshot { return c.current.Load() }
 // Loaded is closed when Current first reflects the registry.
 func (c *Catalog) Loaded() <-chan struct{} { return c.loaded }
 
-// Run follows the registry until ctx ends. It calls apply with each snapshot before Current returns it:
-// a router which applies snapshots so never knows less than those which ask Current. A registry that
+// Run follows the registry until ctx ends. It calls apply with each snapshot before Current returns it,
+// so that a router which applies snapshots never knows less than a reader of Current. A registry that
 // fails is watched again; meanwhile the last snapshot stays.
 func (c *Catalog) Run(ctx context.Context, apply func(*Snapshot)) {
 	defer c.throttled.Flush(context.WithoutCancel(ctx))

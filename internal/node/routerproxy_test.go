@@ -84,7 +84,10 @@ func (w *proxyFleet) Run(ctx context.Context) error {
 	stages.startStage(life, "relay", w.relay.Run)
 	stages.startStage(life, "worker", workerRunners(w.workers)...)
 	model := w.Card().Name
-	err := waitUntil(ctx, func() bool { return w.router.WorkerCount(model) == len(w.workers) && w.relay.ModelCount() == 1 })
+	err := waitUntil(ctx, func() bool {
+		m := w.router.Catalog().Current().Find(model)
+		return m != nil && len(m.Workers) == len(w.workers) && w.relay.ModelCount() == 1
+	})
 	if err == nil || ctx.Err() != nil {
 		err = w.Engine.Run(ctx)
 	}

@@ -73,19 +73,17 @@ func (u *upRole) startServices(ctx context.Context, stages *stages) {
 func (u *upRole) awaitReady(ctx context.Context) error {
 	if u.remoteEngines != nil {
 		return u.remoteEngines.awaitServing(ctx, func(model string, workers int) bool {
-			return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= workers
+			return u.frontend.WorkerCount(model) >= workers
 		})
 	}
 	limit := startTimeout(u.cfg)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrNotReady)
 	defer cancel()
 	model := u.model.modelCard().Name
-	err := waitUntil(ctx, func() bool {
-		return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= u.cfg.Engine.Workers
-	})
+	err := waitUntil(ctx, func() bool { return u.frontend.WorkerCount(model) >= u.cfg.Engine.Workers })
 	if err == ErrNotReady {
-		return fmt.Errorf("%w: of %d workers the router sees %d and the frontend %d after %v; the log says more with --log-level debug",
-			ErrNotReady, u.cfg.Engine.Workers, u.router.WorkerCount(model), u.frontend.WorkerCount(model), limit)
+		return fmt.Errorf("%w: of %d workers the frontend sees %d after %v; the log says more with --log-level debug",
+			ErrNotReady, u.cfg.Engine.Workers, u.frontend.WorkerCount(model), limit)
 	}
 	return err
 }

@@ -136,7 +136,7 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 		parts.Wait()
 	})
 	name := f.engines[0].Card().Name
-	f.known = func() int { return min(r.WorkerCount(name), front.WorkerCount(name)) }
+	f.known = func() int { return front.WorkerCount(name) }
 	f.eventually("all workers are known", func() bool { return f.known() == cfg.workers })
 	return f
 }

@@ -148,7 +148,7 @@ func (s *recordedSystem) awaitReady(ctx context.Context) error {
 	for {
 		waiting := 0
 		for _, d := range s.dialects {
-			if min(s.router.WorkerCount(d.name), s.frontend.WorkerCount(d.name)) < workersOfEach {
+			if s.frontend.WorkerCount(d.name) < workersOfEach {
 				waiting++
 			}
 		}

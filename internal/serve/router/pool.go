@@ -160,14 +160,3 @@ func unknownModel(name string) error {
 	e.Param = "model"
 	return e
 }
-
-// WorkerCount returns the number of workers that requests for the model can be routed to.
-func (r *Router) WorkerCount(model string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p, _ := r.poolLocked(model)
-	if p == nil {
-		return 0
-	}
-	return len(p.router.Workers())
-}
