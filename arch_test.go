@@ -32,7 +32,7 @@ var rank = map[string]int{
 
 var mayImport = map[string][]string{
 	"core/route":                         {"core/activeseq", "core/rates"},                            // choosing, reserving and learning are one step
-	"internal/dispatch":                  {"internal/obs"},                                            // attempts and decisions are spans
+	"internal/dispatch":                  {"internal/obs", "internal/engine", "internal/catalog"},     // attempts are spans, and calls of the engine contract
 	"internal/catalog":                   {"internal/plane/disco", "internal/engine", "internal/obs"}, // reads cards in the registry
 	"internal/plane/bus":                 {"internal/plane/natsd"},
 	"internal/plane/rpc":                 {"internal/plane/natsd"},

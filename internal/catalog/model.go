@@ -90,31 +90,6 @@ func (m *Model) WorkersWhere(match func(*engine.Card) bool) []kv.WorkerID {
 	return ids
 }
 
-// WithoutPath returns the workers whose engines do not take passthrough requests of a path.
-func (m *Model) WithoutPath(path string) []kv.WorkerID {
-	return m.WorkersWhere(func(c *engine.Card) bool { return !slices.Contains(c.PassthroughPaths, path) })
-}
-
-// WithoutEmbeddings returns the workers whose engines make no embeddings.
-func (m *Model) WithoutEmbeddings() []kv.WorkerID {
-	return m.WorkersWhere(func(c *engine.Card) bool { return !c.Embeddings })
-}
-
-// WithoutGuides returns the workers whose engines do not support structured output.
-func (m *Model) WithoutGuides() []kv.WorkerID {
-	return m.WorkersWhere(func(c *engine.Card) bool { return !c.StructuredOutput })
-}
-
-// WithoutFeatures returns the workers whose engines accept no processed media features.
-func (m *Model) WithoutFeatures() []kv.WorkerID {
-	return m.WorkersWhere(func(c *engine.Card) bool { return !c.Features })
-}
-
-// WithOtherNumerics returns the workers that are known to have other numerics; none if numerics is "".
-func (m *Model) WithOtherNumerics(numerics string) []kv.WorkerID {
-	return m.WorkersWhere(func(c *engine.Card) bool { return numerics != "" && c.Numerics != numerics })
-}
-
 // NumericsOf returns the numerics of a worker of the model; "" if unknown.
 func (m *Model) NumericsOf(id kv.WorkerID) string {
 	for _, w := range m.Workers {

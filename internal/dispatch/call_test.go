@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,9 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
+	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
 )
 
 // plane is a worker that sends frames and then ends.
@@ -51,34 +55,51 @@ func TestCall(t *testing.T) {
 }
 
 // answers is a scripted router.
-type answers func(req *route.Request) error
+type answers struct {
+	Router
+	answer func(req *route.Request) error
+}
 
 func (a answers) Route(_ context.Context, req *route.Request) (route.Decision, error) {
-	return route.Decision{}, a(req)
+	return route.Decision{}, a.answer(req)
 }
 
 // TestRoute: a worker to avoid is better than none, and an unknown model has no worker.
 func TestRoute(t *testing.T) {
 	avoid, exclude := []kv.WorkerID{1}, []kv.WorkerID{2, 3}
 	asked := 0
-	req := &route.Request{Model: "m"}
-	_, err := RouteAvoiding(t.Context(), answers(func(req *route.Request) error {
-		if asked++; len(req.Exclude) == 3 {
+	var last *route.Request
+	task := func(pin kv.WorkerID, answer func(req *route.Request) error) *RoutedTask {
+		return &RoutedTask{
+			Route: route.Request{Model: "m", Pin: kv.Worker{ID: pin}}, Workers: someWorkers,
+			dispatcher: &Dispatcher{Router: answers{answer: answer}},
+		}
+	}
+	_, err := task(0, func(req *route.Request) error {
+		last = req
+		if asked++; len(req.Exclude) == 5 {
 			return errNobody
 		}
 		return nil
-	}), req, avoid, exclude)
-	if err != nil || asked != 2 || len(req.Exclude) != 2 {
-		t.Errorf("%v after %d questions, the last without %v", err, asked, req.Exclude)
+	}).routeTask(t.Context(), 7, exclude, avoid, func(c *engine.Card) bool { return !c.Features })
+	if err != nil || asked != 2 || last.Attempt != 7 || fmt.Sprint(last.Exclude) != "[9 4 2 3]" {
+		t.Errorf("%v after %d questions, the last %+v", err, asked, last)
 	}
 	for _, tt := range []struct {
 		pin  kv.WorkerID
 		code fault.Code
 	}{{0, fault.Unavailable}, {4, fault.NotFound}} {
-		req := &route.Request{Model: "m", Pin: kv.Worker{ID: tt.pin}}
-		_, err := RouteAvoiding(t.Context(), answers(func(*route.Request) error { return errUnknown }), req, nil, exclude)
+		_, err := task(tt.pin, func(*route.Request) error { return errUnknown }).routeTask(t.Context(), 1, exclude, nil, nil)
 		if fault.CodeOf(err) != tt.code {
 			t.Errorf("pinned to %d: %v", tt.pin, err)
 		}
 	}
+}
+
+// someWorkers are workers 4 and 5, of which only 5 takes features, and the unfit worker 9.
+func someWorkers() *catalog.Model {
+	worker := func(id kv.WorkerID, features bool) *catalog.Worker {
+		return &catalog.Worker{Instance: disco.Instance{ID: id}, Card: &engine.Card{Features: features}}
+	}
+	return &catalog.Model{Workers: []*catalog.Worker{worker(4, false), worker(5, true)}, Unfit: []kv.WorkerID{9}}
 }

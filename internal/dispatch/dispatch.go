@@ -1,13 +1,17 @@
 // Package dispatch moves a task from worker to worker until one completes it. It adds the goroutine,
-// the clock and the waiting to core/migrate, which decides. It also has the parts common to all kinds
-// of attempts: asking the router, and calling a worker with a bound on its silence.
+// the clock and the waiting to core/migrate, which decides. It has every kind of task that a frontend or a
+// router process gives to workers: [Generation], [Passthrough], [Embedding] and [Preprocessing]. Each asks
+// the router, and calls the worker with a bound on its silence.
 package dispatch
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
-	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,49 +61,69 @@ type WorkerView interface {
 	Superseded() <-chan struct{}
 }
 
-// Dispatcher runs tasks. It can be copied, and used by many goroutines.
+// Dispatcher runs tasks. All fields but Tracer are required. Many goroutines may use it; it must not be
+// copied.
 type Dispatcher struct {
 	// Limits bound the attempts and the waits of one task.
 	Limits migrate.Config
+	Router Router
+	Plane  WorkerCaller
+	// StallTimeout is how long a worker may send nothing before the task moves to another;
+	// PreprocessTimeout is that of workers which make prompts.
+	StallTimeout, PreprocessTimeout time.Duration
 	// View returns the latest view.
 	View func() WorkerView
-	// OnFailure is called after calls that failed in a way that another worker may repair.
-	OnFailure func(AttemptFailure)
+	// Place says in messages where the workers are; "" or such as " behind the router".
+	Place string
+	// ContextError returns the error of a task whose context has ended.
+	ContextError func(ctx context.Context) error
 	// Moves counts further attempts, by kind. Waiting is the number of tasks that wait for a worker.
 	Moves   *prometheus.CounterVec
 	Waiting prometheus.Gauge
+	Log     *obs.Throttle
 	// Tracer, if not nil, gets a span for each attempt.
 	Tracer *obs.Tracer
+
+	nextWorker atomic.Uint64 // round-robin position among workers that make prompts
 }
 
-// AttemptFailure is an attempt that failed in a way that another worker may repair.
-type AttemptFailure struct {
-	Worker  kv.Worker
-	Attempt uint32
-	Tokens  int // of the task, already sent
-	Err     error
+// errSink ends the attempts of a task whose answer is no longer taken.
+var errSink = errors.New("dispatch: the answer is not taken")
+
+// runRouted is runTask for a task whose workers the router chooses.
+func (r *Dispatcher) runRouted(ctx context.Context, t Task, routed *RoutedTask, first uint32) error {
+	routed.dispatcher = r
+	err := r.runTask(ctx, t, routed.Route.ID, first, routed.Route.Pin.ID != 0)
+	if errors.Is(err, errSink) {
+		return routed.sinkErr
+	}
+	return err
 }
 
-// UnfinishedError is the error of a task that had a worker but that no worker has finished. Its code,
-// see [fault.Of], is the code of the last attempt's error, which may name addresses and is for the log.
-type UnfinishedError struct {
-	Tried  int         // attempts
-	Worker kv.WorkerID // the last one
-	Pinned bool        // the task could not move to another
-	Err    error       // of the last attempt
+// interruptedError is the error of a request whose last attempt failed with err. Draining is an internal
+// matter of the fleet: the process that was asked does not drain.
+func interruptedError(err error, message string) error {
+	f := &fault.Error{Code: fault.CodeOf(err), Message: message, Err: err}
+	var last *fault.Error
+	if errors.As(err, &last) {
+		f.RetryAfter = last.RetryAfter
+	}
+	switch f.Code {
+	case fault.Draining:
+		f.Code = fault.Unavailable
+	case fault.Overloaded, fault.Limited:
+		f.RetryAfter = cmp.Or(f.RetryAfter, time.Second)
+	}
+	return f
 }
 
-// Error implements error.
-func (l *UnfinishedError) Error() string { return fmt.Sprintf("%d attempts: %v", l.Tried, l.Err) }
-
-// Unwrap returns the last attempt's error.
-func (l *UnfinishedError) Unwrap() error { return l.Err }
-
-// Run makes attempts, numbered from first, until the task is complete. Otherwise it returns ctx's error
-// when that ends, the router's when the task never had a worker, the attempt's when no other worker can
-// repair it, or an *UnfinishedError.
-func (r *Dispatcher) Run(ctx context.Context, t Task, first uint32) error {
-	s := &attemptSeries{Dispatcher: r, task: t, number: first, machine: migrate.New(r.Limits, rand.Uint64()), startedAt: time.Now()}
+// runTask makes attempts for the request of an id, numbered from first, until the task is complete. A pinned
+// task does not move. The error is for the one who asked: that of ctx if it has ended, the router's if the
+// task never had a worker, the attempt's if no other worker can repair it, or that no worker could finish it.
+func (r *Dispatcher) runTask(ctx context.Context, t Task, id string, first uint32, pinned bool) error {
+	limits := r.Limits
+	limits.Pinned = pinned
+	s := &attemptSeries{Dispatcher: r, task: t, id: id, number: first, machine: migrate.New(limits, rand.Uint64()), startedAt: time.Now()}
 	defer s.stopWaiting()
 	step := s.nextStep()
 	for {
@@ -111,10 +135,9 @@ func (r *Dispatcher) Run(ctx context.Context, t Task, first uint32) error {
 			}
 			step = next
 		case migrate.Pause:
-			if step.Wait > 0 && !s.waitFor(ctx, step.Wait, nil) {
-				return ctx.Err()
+			if step.Wait <= 0 || s.waitFor(ctx, step.Wait, nil) {
+				step = s.nextStep()
 			}
-			step = s.nextStep()
 		case migrate.Await:
 			s.startWaiting()
 			if s.waitFor(ctx, step.Wait, s.view.Superseded()) {
@@ -123,8 +146,8 @@ func (r *Dispatcher) Run(ctx context.Context, t Task, first uint32) error {
 		case migrate.GiveUp:
 			return s.giveUpError(step.Reason)
 		}
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return r.ContextError(ctx)
 		}
 	}
 }
@@ -133,6 +156,7 @@ func (r *Dispatcher) Run(ctx context.Context, t Task, first uint32) error {
 type attemptSeries struct {
 	*Dispatcher
 	task       Task
+	id         string // of the request, for the log
 	machine    *migrate.Planner
 	startedAt  time.Time
 	view       WorkerView
@@ -172,7 +196,9 @@ func (s *attemptSeries) tryWorker(ctx context.Context, exclude []kv.WorkerID) (_
 	s.lastWorker, s.lastErr = d.Worker.ID, asUnavailable(d, err)
 	code := fault.CodeOf(s.lastErr)
 	if ctx.Err() == nil && migrate.CanMigrate(code) {
-		s.OnFailure(AttemptFailure{Worker: d.Worker, Attempt: s.number - 1, Tokens: s.task.TokensDelivered(), Err: s.lastErr})
+		s.Router.ReportFailure(d.Worker, s.lastErr)
+		s.Log.Log(ctx, slog.LevelWarn, "a worker failed under a request",
+			"request", s.id, "worker", uint64(d.Worker.ID), "attempt", s.number-1, "tokens", s.task.TokensDelivered(), "error", s.lastErr)
 	}
 	if !known { // the router saw the worker first
 		epoch, _ = s.View().WorkerEpoch(d.Worker.ID)
@@ -227,36 +253,14 @@ func (s *attemptSeries) stopWaiting() {
 
 // giveUpError is the error of a task that is given up.
 func (s *attemptSeries) giveUpError(reason migrate.GiveUpReason) error {
-	switch reason {
-	case migrate.Refused:
+	message := fmt.Sprintf("no worker%s could finish the request (%d tried): send it again", s.Place, s.machine.FailedAttempts())
+	switch {
+	case reason == migrate.Refused:
 		return s.refused
-	case migrate.Final:
+	case reason == migrate.Final, fault.CodeOf(s.lastErr) == fault.Ineligible: // it says what the matter is, and what to do
 		return s.lastErr
+	case reason == migrate.Pinned:
+		message = fmt.Sprintf("worker %d, which the request is pinned to, could not finish it, and a pinned request does not move to another: send it again, or leave the choice to the router", s.lastWorker)
 	}
-	return &UnfinishedError{Tried: s.machine.FailedAttempts(), Worker: s.lastWorker, Pinned: reason == migrate.Pinned, Err: s.lastErr}
-}
-
-// Router is the part of the router that attempts need.
-type Router interface {
-	// Route chooses a worker and reserves the request's load there. It keeps nothing of req.
-	Route(ctx context.Context, req *route.Request) (route.Decision, error)
-}
-
-// RouteAvoiding asks for a worker for req which is not in exclude, and preferably not in avoid. It sets
-// req.Exclude. A model that the router does not know, or no longer, counts as a model without workers,
-// because the caller knows that it exists.
-func RouteAvoiding(ctx context.Context, router Router, req *route.Request, avoid, exclude []kv.WorkerID) (route.Decision, error) {
-	if len(avoid) > 0 {
-		req.Exclude = slices.Concat(avoid, exclude)
-		d, err := router.Route(ctx, req)
-		if err == nil || ctx.Err() != nil {
-			return d, err
-		}
-	}
-	req.Exclude = exclude
-	d, err := router.Route(ctx, req)
-	if fault.CodeOf(err) == fault.NotFound && req.Pin.ID == 0 {
-		err = fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", req.Model)
-	}
-	return d, err
+	return interruptedError(s.lastErr, message)
 }

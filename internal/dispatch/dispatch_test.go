@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/core/route"
+	"penstock/internal/obs"
 )
 
 var (
@@ -63,13 +65,30 @@ func newJob(limits migrate.Config, workers int, does func(ctx context.Context, j
 	}
 	j.view.Store(&view{lives, make(chan struct{})})
 	j.runner = Dispatcher{
-		Limits:    limits,
-		View:      func() WorkerView { return j.view.Load() },
-		OnFailure: func(f AttemptFailure) { j.note("failed %d %v", f.Worker.ID, fault.CodeOf(f.Err)) },
-		Moves:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moves"}, []string{"kind"}),
-		Waiting:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "waiting"}),
+		Limits:       limits,
+		Router:       failures{job: j},
+		Log:          obs.NewThrottle(slog.New(slog.DiscardHandler), time.Second),
+		View:         func() WorkerView { return j.view.Load() },
+		ContextError: func(ctx context.Context) error { return ctx.Err() },
+		Moves:        prometheus.NewCounterVec(prometheus.CounterOpts{Name: "moves"}, []string{"kind"}),
+		Waiting:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "waiting"}),
 	}
 	return j
+}
+
+// run makes attempts from a number on.
+func (j *job) run(ctx context.Context, first uint32) error {
+	return j.runner.runTask(ctx, j, "r", first, j.runner.Limits.Pinned)
+}
+
+// failures is a router that notes which calls failed.
+type failures struct {
+	Router
+	job *job
+}
+
+func (f failures) ReportFailure(w kv.Worker, err error) {
+	f.job.note("failed %d %v", w.ID, fault.CodeOf(err))
 }
 
 // set changes a worker's epoch; 0 removes it.
@@ -137,6 +156,10 @@ func always(err error) func(context.Context, *job, kv.WorkerID) error {
 // TestRun: the events of a task, step by step.
 func TestRun(t *testing.T) {
 	usual := migrate.Config{MaxFailures: 1, MaxWait: 10 * time.Second}
+	const (
+		lost   = "no worker could finish the request (1 tried): send it again"
+		pinned = "worker 1, which the request is pinned to, could not finish it, and a pinned request does not move to another: send it again, or leave the choice to the router"
+	)
 	dies := func(_ context.Context, j *job, id kv.WorkerID) error {
 		if j.tokens++; id == 1 && j.view.Load().lives[1] == 1 {
 			j.set(1, 0)
@@ -162,11 +185,11 @@ func TestRun(t *testing.T) {
 			}
 			return nil
 		}, nil, "0s attempt 7 at 1; 0s failed 1 draining; 0s attempt 8 at 2", "<nil>"},
-		"misrouted": {usual, 1, always(errUnknown), func(j *job) { j.set(1, 0) }, "0s attempt 7 at 1; 0s failed 1 unavailable", "1 attempts: worker 1 no longer serves the model: it serves another model"},
+		"misrouted": {usual, 1, always(errUnknown), func(j *job) { j.set(1, 0) }, "0s attempt 7 at 1; 0s failed 1 unavailable", lost},
 		"a defect":  {usual, 2, always(errDefect), nil, "0s attempt 7 at 1", "a defect"},
 		"nobody":    {usual, 0, nil, nil, "", "nobody is there"},
 		"first one": {migrate.Config{FirstWait: 4 * time.Second}, 0, always(nil), func(j *job) { j.set(5, 1) }, "3s attempt 7 at 5", "<nil>"},
-		"full":      {usual, 1, always(errFull), nil, "0s attempt 7 at 1; 0s failed 1 overloaded", "1 attempts: full"},
+		"full":      {usual, 1, always(errFull), nil, "0s attempt 7 at 1; 0s failed 1 overloaded", lost},
 		"full behind tokens": {usual, 1, func(_ context.Context, j *job, id kv.WorkerID) error {
 			if j.tokens++; id == 1 {
 				j.set(1, 0)
@@ -174,8 +197,8 @@ func TestRun(t *testing.T) {
 			}
 			return nil
 		}, func(j *job) { j.set(2, 1) }, "0s attempt 7 at 1; 0s failed 1 overloaded; 3s attempt 8 at 2", "<nil>"},
-		"pinned":   {migrate.Config{MaxFailures: 9, Pinned: true}, 2, dies, nil, "0s attempt 7 at 1; 0s failed 1 unavailable", "1 attempts: gone"},
-		"gives up": {migrate.Config{}, 2, always(errGone), nil, "0s attempt 7 at 1; 0s failed 1 unavailable", "1 attempts: gone"},
+		"pinned":   {migrate.Config{MaxFailures: 9, Pinned: true}, 2, dies, nil, "0s attempt 7 at 1; 0s failed 1 unavailable", pinned},
+		"gives up": {migrate.Config{}, 2, always(errGone), nil, "0s attempt 7 at 1; 0s failed 1 unavailable", lost},
 		"canceled": {usual, 2, func(_ context.Context, j *job, _ kv.WorkerID) error {
 			j.cut()
 			return errGone
@@ -192,7 +215,7 @@ func TestRun(t *testing.T) {
 					j.runner.Limits.MaxWait = 0
 				}
 				over := make(chan error, 1)
-				go func() { over <- j.runner.Run(ctx, j, 7) }()
+				go func() { over <- j.run(ctx, 7) }()
 				synctest.Wait()
 				if tt.later != nil {
 					time.Sleep(3 * time.Second) // virtual time (synctest): the wait of a request without a worker
@@ -213,22 +236,31 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestLost: the error of a task that was given up.
+// TestLost: the error of a task that was given up has the last one's cause and code, except that a draining
+// worker does not mean that this process drains; a request which no worker can serve says why.
 func TestLost(t *testing.T) {
-	for _, pinned := range []bool{false, true} {
-		j := newJob(migrate.Config{MaxFailures: 1, Pinned: pinned}, 3, always(errGone))
-		var lost *UnfinishedError
-		err := j.runner.Run(t.Context(), j, 1)
-		if !errors.As(err, &lost) || lost.Pinned != pinned || fault.CodeOf(err) != fault.Unavailable {
-			t.Fatalf("pinned %v: %#v", pinned, err)
-		}
-		want := UnfinishedError{Tried: 2, Worker: 2, Err: errGone}
-		if pinned {
-			want = UnfinishedError{Tried: 1, Worker: 1, Pinned: true, Err: errGone}
-		}
-		if *lost != want {
-			t.Errorf("%+v, want %+v", *lost, want)
-		}
+	soon := &fault.Error{Code: fault.Unavailable, Message: "later", RetryAfter: time.Minute}
+	unfit := fault.New(fault.Ineligible, "the prompt is too long")
+	for _, tt := range []struct {
+		ends error
+		code fault.Code
+		wait time.Duration
+		says string
+	}{
+		{errGone, fault.Unavailable, 0, "no worker could finish the request (2 tried): send it again"},
+		{soon, fault.Unavailable, time.Minute, "no worker could finish the request (2 tried): send it again"},
+		{errLeaves, fault.Unavailable, 0, "no worker could finish the request (3 tried): send it again"},
+		{errFull, fault.Overloaded, time.Second, "no worker could finish the request (2 tried): send it again"},
+		{unfit, fault.Ineligible, 0, "the prompt is too long"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			j := newJob(migrate.Config{MaxFailures: 1}, 3, always(tt.ends))
+			var f *fault.Error
+			err := j.run(t.Context(), 1)
+			if !errors.Is(err, tt.ends) || !errors.As(err, &f) || f.Code != tt.code || f.RetryAfter != tt.wait || f.Message != tt.says {
+				t.Errorf("%v: %v: %#v", tt.ends, err, f)
+			}
+		})
 	}
 }
 
@@ -243,7 +275,7 @@ func TestCounts(t *testing.T) {
 			return nil
 		})
 		over := make(chan error, 1)
-		go func() { over <- j.runner.Run(t.Context(), j, 1) }()
+		go func() { over <- j.run(t.Context(), 1) }()
 		synctest.Wait()
 		time.Sleep(time.Second) // virtual time (synctest): the request waits, then a worker appears
 		if n := value(t, j.runner.Waiting); n != 1 {
@@ -269,7 +301,7 @@ func TestRouterKnowsFirst(t *testing.T) {
 		return errGone
 	})
 	j.hidden = 9
-	if err := j.runner.Run(t.Context(), j, 1); fault.CodeOf(err) != fault.Unavailable || len(j.log) != 2 {
+	if err := j.run(t.Context(), 1); fault.CodeOf(err) != fault.Unavailable || len(j.log) != 2 {
 		t.Errorf("%v: %q", err, j.log)
 	}
 }

@@ -4,28 +4,12 @@ import (
 	"context"
 
 	"penstock/core/route"
-	"penstock/internal/obs"
 )
 
-// TraceRouter returns router with a trace span for each decision; without a tracer it returns router
-// itself.
-func TraceRouter(router Router, t *obs.Tracer) Router {
-	if t == nil {
-		return router
-	}
-	return tracedRouter{router, t}
-}
-
-// tracedRouter is a router with a trace span for each decision.
-type tracedRouter struct {
-	Router
-	tracer *obs.Tracer
-}
-
-// Route implements Router.
-func (t tracedRouter) Route(ctx context.Context, req *route.Request) (route.Decision, error) {
-	ctx, span := t.tracer.Start(ctx, "route")
-	d, err := t.Router.Route(ctx, req)
+// routeTraced asks the router, in a trace span.
+func (r *Dispatcher) routeTraced(ctx context.Context, req *route.Request) (route.Decision, error) {
+	ctx, span := r.Tracer.Start(ctx, "route")
+	d, err := r.Router.Route(ctx, req)
 	span.SetText("penstock.model", req.Model)
 	span.SetInt("penstock.attempt", int64(req.Attempt))
 	span.SetInt("penstock.prompt_tokens", int64(len(req.Tokens)))

@@ -12,7 +12,7 @@ import (
 
 // annotateAnswer adds what the request's annotations ask for to the answer, except llm_metrics, which is
 // known only at the end.
-func (p *requestPlanner) annotateAnswer(ctx context.Context, prompts []prep.Prompt) error {
+func (p *typedRequest) annotateAnswer(ctx context.Context, prompts []prep.Prompt) error {
 	asked := p.req.Ext.Annotations
 	if asked.FirstAnnotation() == "" {
 		return nil
@@ -44,7 +44,7 @@ func (p *requestPlanner) annotateAnswer(ctx context.Context, prompts []prep.Prom
 // formattedPrompt returns the text that became the tokens of the request's prompt. It renders the
 // template again if that runs in this process. For a prompt which came as tokens, or which an engine
 // made, it returns the text of the tokens.
-func (p *requestPlanner) formattedPrompt(ctx context.Context, tokens []kv.Token) (string, error) {
+func (p *typedRequest) formattedPrompt(ctx context.Context, tokens []kv.Token) (string, error) {
 	q := p.req
 	switch {
 	case q.Ext.Tokens != nil:
@@ -59,7 +59,7 @@ func (p *requestPlanner) formattedPrompt(ctx context.Context, tokens []kv.Token)
 }
 
 // renderText returns the text of a conversation's prompt. It waits for its share of the prompt memory.
-func (p *requestPlanner) renderText(ctx context.Context, chat *prep.Chat) (string, error) {
+func (p *typedRequest) renderText(ctx context.Context, chat *prep.Chat) (string, error) {
 	reserved, err := p.call.f.prompts.Reserve(ctx, int64(chatCost(chat)))
 	if err != nil {
 		return "", contextError(ctx)

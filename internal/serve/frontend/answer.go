@@ -11,6 +11,9 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/media"
+	"penstock/core/route"
+	"penstock/internal/bounded"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 )
@@ -30,6 +33,7 @@ type answerWriter struct {
 	responseHead api.Head
 	writer       api.Writer // nil before the request is decoded
 	refuse       func(http.ResponseWriter, error)
+	appendError  func(dst []byte, err error) []byte // the event of an error in a stream
 	ext          api.AnswerExt
 	annotations  *api.Annotated // sent first in the stream; nil if there are none
 	wantsMetrics bool           // requested by the annotation llm_metrics
@@ -41,48 +45,49 @@ type answerWriter struct {
 	buf          []byte
 }
 
-// handleEvent handles one event.
-func (a *answerWriter) handleEvent(e *generationEvent) error {
-	switch e.kind {
-	case eventRouted:
-		a.ext.Attempts = append(a.ext.Attempts, api.Attempt{
-			Prompt:        e.prompt,
-			Number:        e.attempt,
-			Worker:        e.decision.Worker,
-			OverlapBlocks: e.decision.OverlapBlocks,
-			Predicted:     e.decision.CachedTokens(e.tokens),
-			Reported:      api.CachedUnknown,
-			Inexact:       e.inexact,
-		})
+// handleEvent handles a step of a generation's attempt, or its next chunks.
+func (a *answerWriter) handleEvent(event dispatch.AttemptEvent, g *generationTask) error {
+	switch event {
+	case dispatch.AttemptRouted:
+		a.recordAttempt(g.index, g.Request.Attempt, g.Decision, g.counts.Prompt).Inexact = g.IsInexact()
 		return nil
-	case eventReported:
-		a.recordReported(e)
+	case dispatch.AttemptReported:
+		a.recordReported(g.index, g.Request.Attempt, g.Cached)
 		return nil
-	case eventAccepted:
-		return a.acceptRequest(e)
+	case dispatch.AttemptAccepted:
+		return a.acceptRequest(g.Decision, g.Numerics)
 	}
-	return a.appendChunks(e.chunks)
+	return a.appendChunks(g.chunks)
+}
+
+// recordAttempt records an attempt at a prompt of so many tokens.
+func (a *answerWriter) recordAttempt(prompt int, number uint32, d route.Decision, tokens int) *api.Attempt {
+	a.ext.Attempts = append(a.ext.Attempts, api.Attempt{
+		Prompt: prompt, Number: number, Worker: d.Worker, OverlapBlocks: d.OverlapBlocks,
+		Predicted: d.CachedTokens(tokens), Reported: api.CachedUnknown,
+	})
+	return &a.ext.Attempts[len(a.ext.Attempts)-1]
 }
 
 // recordReported records what the worker of an attempt had cached.
-func (a *answerWriter) recordReported(e *generationEvent) {
+func (a *answerWriter) recordReported(prompt int, number uint32, cached int) {
 	for i := range a.ext.Attempts {
-		if t := &a.ext.Attempts[i]; t.Prompt == e.prompt && t.Number == e.attempt {
-			t.Reported = e.cached
+		if t := &a.ext.Attempts[i]; t.Prompt == prompt && t.Number == number {
+			t.Reported = cached
 		}
 	}
 }
 
-// acceptRequest commits a stream when the first worker accepts the request.
-func (a *answerWriter) acceptRequest(e *generationEvent) error {
+// acceptRequest commits a stream when the first worker, of known numerics or "", accepts the request.
+func (a *answerWriter) acceptRequest(d route.Decision, numerics string) error {
 	if a.accepted {
 		return nil
 	}
 	a.accepted = true
-	a.responseHead.Fingerprint = fingerprint(e.numerics)
+	a.responseHead.Fingerprint = fingerprint(numerics)
 	h := a.w.Header()
-	h.Set("X-Penstock-Worker", strconv.FormatUint(uint64(e.decision.Worker.ID), 10))
-	h.Set("X-Penstock-Overlap-Blocks", strconv.Itoa(e.decision.OverlapBlocks))
+	h.Set("X-Penstock-Worker", strconv.FormatUint(uint64(d.Worker.ID), 10))
+	h.Set("X-Penstock-Overlap-Blocks", strconv.Itoa(d.OverlapBlocks))
 	if a.textOnly != media.NoReason {
 		h.Set("X-Penstock-Text-Only", string(a.textOnly))
 	}
@@ -113,7 +118,7 @@ func (a *answerWriter) openStream() error {
 	a.w.WriteHeader(http.StatusOK)
 	a.sse = newSSEStream(a.keepAlive, a.send, a.cancelBroken)
 	a.sse.writeLast = a.writeBuffered
-	a.buf = *bufferPool.Get().(*[]byte)
+	a.buf = bounded.TakeBuffer()
 	go func() { // close waits for it; the header goes out first, or with what has arrived by then
 		growStack()
 		a.sse.run()
@@ -137,7 +142,7 @@ func touchStack(*[6 << 10]byte) {}
 func (a *answerWriter) close() {
 	if a.sse != nil {
 		_ = a.sse.close() // a write error means that the client has disconnected
-		recycleBuffer(a.buf)
+		bounded.RecycleBuffer(a.buf)
 		a.buf = nil
 	}
 }
@@ -209,7 +214,7 @@ func (a *answerWriter) sendError(err error) {
 	if a.committed {
 		if a.sse != nil {
 			// A write error means that the client has disconnected, so nothing else can report err.
-			_ = a.sse.put(a.writer.Fail(nil, err))
+			_ = a.sse.put(a.appendError(nil, err))
 		}
 		return
 	}

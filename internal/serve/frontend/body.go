@@ -19,11 +19,11 @@ const trustFactor = 64
 
 // decodeBody reads the request's body and decodes it. The body's memory counts against the budget of
 // all bodies until the call is released, because the decoded request is as large.
-func decodeBody[T any](c *apiCall, decode func(body []byte) (*T, error)) (*T, error) {
+func decodeBody[T any](c *apiCall, decode func(body []byte) (T, error)) (none T, err error) {
 	body, held, err := c.readBody()
 	c.heldBytes += held
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	return decode(body)
 }

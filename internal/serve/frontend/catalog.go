@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -225,7 +226,7 @@ func (m *servedModel) isOpaque() bool { return m.Card.Tokenizer.Kind == engine.T
 
 // passesThrough reports whether an engine of the model takes passthrough requests of a path.
 func (m *servedModel) passesThrough(path string) bool {
-	return len(m.WithoutPath(path)) < len(m.Workers)
+	return m.HasWorker(func(c *engine.Card) bool { return slices.Contains(c.PassthroughPaths, path) })
 }
 
 // adapterName is the model's name if it is a LoRA adapter, else "".

@@ -13,11 +13,10 @@ import (
 // answerChoice turns the tokens of one choice into text to send. It outlives attempts: the text does
 // not depend on which worker sent a token.
 type answerChoice struct {
-	tokens          []kv.Token // all that were delivered, for an attempt that resumes
-	reasoningTokens int        // number of reasoning tokens among them
-	started         bool       // its first chunk is sent
+	tokens          int  // number of its tokens
+	reasoningTokens int  // number of reasoning tokens among them
+	started         bool // its first chunk is sent
 	done            bool
-	ended           bool // by the engine, not by a stop string
 	decoder         prep.Decoder
 	stopMatcher     stopMatcher
 	stopText        string // the stop string that ended it
@@ -58,7 +57,7 @@ type textRules struct {
 // pushToken takes the next token. It reports whether a stop string is complete: the text then ends as
 // that string requires, and the token is the choice's last.
 func (c *answerChoice) pushToken(r *textRules, t kv.Token, lp *engine.Logprob) (stopped bool) {
-	c.tokens = append(c.tokens, t)
+	c.tokens++
 	if r.logprobs {
 		c.addLogprob(r, lp)
 	}
@@ -91,7 +90,7 @@ func (c *answerChoice) markupOf(r *textRules, t kv.Token) []byte {
 // pushStop takes a stop token, which ends the choice and has no text of its own. It may still be
 // markup: in some formats the end of a call also ends the turn.
 func (c *answerChoice) pushStop(r *textRules, t kv.Token) {
-	c.tokens = append(c.tokens, t)
+	c.tokens++
 	if c.parser.parser != nil && r.tokenizer.IsSpecial(t) {
 		c.closing = c.markupOf(r, t)
 	}
@@ -112,7 +111,7 @@ func (c *answerChoice) finishTokens(r *textRules) (stopped bool) {
 // matchStop looks for stop strings in the new text from at on.
 func (c *answerChoice) matchStop(r *textRules, at int) (stopped bool) {
 	fresh := c.text[at:]
-	if len(c.tokens) >= r.minTokens {
+	if c.tokens >= r.minTokens {
 		if end, length := c.stopMatcher.feed(fresh); length > 0 {
 			cut := at + end
 			c.chars += utf8.RuneCount(fresh[:end])

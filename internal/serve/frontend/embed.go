@@ -8,6 +8,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/bounded"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
@@ -38,27 +39,26 @@ func (c *apiCall) serveEmbeddings() error {
 		return err
 	}
 	for _, e := range all {
-		c.spendTokens(len(e.request.Prompt), 0)
+		c.spendTokens(len(e.Request.Prompt), 0)
 	}
 	err = bounded.ForEach(ctx, len(all), maxParallel, func(ctx context.Context, i int) error {
-		return c.f.runAttempts(ctx, all[i], all[i].route.Pin.ID != 0)
+		return c.f.dispatcher.Embed(ctx, all[i], 1)
 	})
 	if err != nil && ctx.Err() != nil {
 		err = contextError(ctx)
 	}
 	answer := openai.EmbeddingsAnswer{Model: req.Model, Format: req.Format}
-	for _, e := range all {
-		c.answer.ext.Attempts = append(c.answer.ext.Attempts, e.attempts...)
-		if e.answer.Vector == nil {
+	for i, e := range all {
+		for n, d := range e.Decisions {
+			c.answer.recordAttempt(i, uint32(n+1), d, 0)
+		}
+		if e.Answer.Vector == nil {
 			continue
 		}
-		answer.Vectors = append(answer.Vectors, e.answer.Vector)
-		answer.Tokens += len(e.request.Prompt)
+		answer.Vectors = append(answer.Vectors, e.Answer.Vector)
+		answer.Tokens += len(e.Request.Prompt)
 	}
-	c.metrics.prompt.WithLabelValues().Add(float64(answer.Tokens))
-	if c.record != nil {
-		c.record.tokens.Prompt = answer.Tokens
-	}
+	c.recordUsage(api.TokenCounts{Prompt: answer.Tokens}, 0)
 	if err != nil {
 		return err
 	}
@@ -67,19 +67,19 @@ func (c *apiCall) serveEmbeddings() error {
 			return engine.ContractError("embeddings of different lengths", nil)
 		}
 	}
-	if err := c.answer.acceptRequest(&generationEvent{decision: all[0].decision}); err != nil {
+	if err := c.answer.acceptRequest(all[0].Decision, ""); err != nil {
 		return err
 	}
 	return c.answer.sendWhole(append(openai.AppendEmbeddings(nil, &answer), '\n'))
 }
 
 // embeddingTasks returns a task for each input.
-func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *openai.EmbeddingsRequest) ([]*embeddingTask, error) {
+func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *openai.EmbeddingsRequest) ([]*dispatch.Embedding, error) {
 	pin, err := pinnedWorker(c.r.Header, api.RequestExt{})
 	if err != nil {
 		return nil, err
 	}
-	if len(m.WithoutEmbeddings()) == len(m.Workers) {
+	if !m.HasWorker(func(c *engine.Card) bool { return c.Embeddings }) {
 		return nil, fault.InvalidParam("model", "the model '%s' makes no embeddings: name one that does", m.Card.Name)
 	}
 	param := func(i int) string {
@@ -92,7 +92,7 @@ func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *opena
 	if err != nil {
 		return nil, err
 	}
-	all := make([]*embeddingTask, len(prompts))
+	all := make([]*dispatch.Embedding, len(prompts))
 	for i, prompt := range prompts {
 		tokens := prompt.Tokens
 		if err := m.checkEmbeddingLength(param(i), len(tokens)); err != nil {
@@ -102,12 +102,10 @@ func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *opena
 		if i > 0 {
 			id += "/" + strconv.Itoa(i)
 		}
-		all[i] = &embeddingTask{
-			f: c.f, model: m, index: i,
-			request: engine.EmbedRequest{ID: id, Model: m.Card.Name, Prompt: tokens},
-			// Engines compute all of an input, whatever they have cached.
-			route: route.Request{ID: id, Model: m.Card.Name, Tokens: tokens, Salt: kv.Salt{LoRA: m.adapterName()}, Pin: pin, Override: route.Override{OverlapWeight: new(float64)}},
-		}
+		e := &dispatch.Embedding{Request: engine.EmbedRequest{ID: id, Model: m.Card.Name, Prompt: tokens}}
+		e.Route = route.Request{ID: id, Model: m.Card.Name, Salt: kv.Salt{LoRA: m.adapterName()}, Pin: pin}
+		e.Workers = c.f.catalog.latestWorkers(m)
+		all[i] = e
 	}
 	return all, nil
 }

@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/internal/bounded"
 	"penstock/internal/catalog"
@@ -28,25 +27,9 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// Router decides which worker serves a prompt and tracks its load. Implementations are safe for
-// concurrent use.
+// Router is a dispatch.Router which also answers questions.
 type Router interface {
-	// Route chooses a worker and reserves the request's load there under the request's ID and Attempt.
-	// The error is a *fault.Error; nothing is reserved then. Route keeps nothing of req.
-	Route(ctx context.Context, req *route.Request) (route.Decision, error)
-	// RecordFirstToken says that the attempt's first token has arrived, and that its worker had cached
-	// tokens of the prompt in its cache. If cached is engine.CachedUnknown, it is called again if the
-	// worker reports it later.
-	RecordFirstToken(id string, attempt uint32, cached int)
-	// MarkPrefilled is RecordFirstToken for an answer which arrives whole, at its end.
-	MarkPrefilled(id string, attempt uint32, cached int)
-	// RecordOutput says that the attempt has generated more tokens. It is called about once for each
-	// block of them.
-	RecordOutput(id string, attempt uint32, tokens int)
-	dispatch.Reservations
-	// ReportFailure says that a call to a worker failed with err, which is the worker's failure or its
-	// refusal and not the request's: [fault.Class] says Retryable.
-	ReportFailure(w kv.Worker, err error)
+	dispatch.Router
 	// Explain answers as Route would and changes nothing.
 	Explain(ctx context.Context, req *route.Request) (route.Explanation, error)
 	// Availability says whether a model, or a LoRA adapter, can be served now, and if not why.
@@ -92,16 +75,14 @@ type Deps struct {
 
 // Frontend is one HTTP frontend.
 type Frontend struct {
-	cfg     Config
-	deps    Deps
-	router  dispatch.Router // deps.Router, traced
-	catalog *modelCatalog
-	metrics *metrics
-	runner  dispatch.Dispatcher
+	cfg        Config
+	deps       Deps
+	catalog    *modelCatalog
+	metrics    *metrics
+	dispatcher *dispatch.Dispatcher
 	// throttled logs messages which may repeat often.
 	throttled  *obs.Throttle
-	ids        requestIDs
-	nextWorker atomic.Uint64         // round-robin position among workers that make prompts
+	ids        dispatch.RequestIDs
 	bodies     *bounded.MemoryBudget // memory of the bodies being read and decoded
 	prompts    *bounded.MemoryBudget // memory of the prompts being made
 	inflight   atomic.Int64
@@ -127,14 +108,12 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	f := &Frontend{
 		cfg:       cfg,
 		deps:      deps,
-		router:    dispatch.TraceRouter(deps.Router, deps.Tracer),
 		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
 	f.catalog = newModelCatalog(deps.Catalog, deps.OpenTokenizer, f.newEncoder, f.metrics, deps.Log)
-	f.runner = newRunner(f)
+	f.dispatcher = newDispatcher(f)
 	f.bodies, f.prompts = bounded.NewMemoryBudget(cfg.BodyMemory), bounded.NewMemoryBudget(cfg.BodyMemory)
-	f.ids.init()
 	f.handler = f.routes()
 	return f, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/bounded"
+	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/keys"
 )
@@ -27,8 +28,8 @@ func (f *Frontend) serveGeneration(d apiDialect) http.HandlerFunc {
 func (f *Frontend) withAccounting(d apiDialect, serve func(*apiCall) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &apiCall{f: f, r: r, metrics: f.metrics.unknown, endpoint: d.endpoint, started: time.Now(), record: recordOf(r.Context())}
-		c.id = f.ids.claim(w.Header().Get("X-Request-Id"))
-		defer f.ids.release(c.id)
+		c.id = f.ids.Claim(w.Header().Get("X-Request-Id"))
+		defer f.ids.Release(c.id)
 		d.setRequestID(w, c.id)
 		c.answer = &answerWriter{w: w, controller: http.NewResponseController(w), timeout: f.cfg.WriteTimeout, keepAlive: f.cfg.KeepAlive, refuse: d.refuse}
 		defer c.answer.close()
@@ -79,81 +80,32 @@ func (c *apiCall) serveGeneration(d apiDialect) error {
 	ctx, broken := context.WithCancelCause(ctx)
 	defer broken(nil)
 	c.answer.cancelBroken = broken
-	req, writer, p, spare, err := c.decodeRequest(ctx, &d)
-	switch {
-	case err != nil:
-		return err
-	case p != nil && !spare:
-		return p.serve(ctx)
-	}
-	m, err := c.findModel(c.f.catalog.findDecodable, req.Model)
+	req, err := c.decodeRequest(ctx, &d)
 	if err != nil {
 		return err
 	}
-	c.answer.stream = req.Stream
-	c.answer.responseHead = api.Head{ID: c.id, Model: req.Model, Created: c.started.Unix()}
-	c.answer.writer = writer(&c.answer.responseHead)
-	gens, err := c.planGenerations(ctx, req, m, p)
-	switch {
-	case err == nil:
-	case p != nil:
-		return p.passInstead(ctx, err)
-	default:
-		return err
-	}
-	if !req.HasMedia() { // they are tokens now
-		req.Messages = nil
-		c.releaseBody()
-	}
-	if form := req.Ext.Annotations.Query; form != api.NoQuery {
-		return c.answerQuery(ctx, gens, form)
-	}
-	err = c.generateAll(ctx, gens)
-	sum := c.countTokens(gens)
-	switch {
-	case err == nil:
-		return c.answer.finishAnswer(sum)
-	case p != nil:
-		return p.passInstead(ctx, err)
-	}
-	return err
+	return req.serve(ctx)
 }
 
-// decodeRequest reads the request. It only peeks at a passthrough request. spare says that p is only the
-// fallback if the request cannot be served from tokens.
-func (c *apiCall) decodeRequest(ctx context.Context, d *apiDialect) (req *api.Request, writer writerFactory, p *passthroughTask, spare bool, err error) {
+// generationRequest is a request that was read: a [typedRequest], an [opaqueRequest] or a [mediaRequest].
+// Which of them it is, is decided once, when it is read.
+type generationRequest interface {
+	// serve answers the request, or returns why not.
+	serve(ctx context.Context) error
+}
+
+// decodeRequest reads the request, and decides how it is served.
+func (c *apiCall) decodeRequest(ctx context.Context, d *apiDialect) (generationRequest, error) {
 	_, span := c.f.deps.Tracer.Start(ctx, "decode")
-	req, err = decodeBody(c, func(body []byte) (q *api.Request, err error) {
+	req, err := decodeBody(c, func(body []byte) (generationRequest, error) {
 		span.SetInt("penstock.body_bytes", int64(len(body)))
-		if p, err = c.passthroughOf(body, d); p != nil || err != nil {
-			return nil, err
+		if p, err := c.decodeOpaque(body, d); p != nil || err != nil {
+			return p, err
 		}
-		if q, writer, err = d.decode(body); err != nil {
-			return nil, err
-		}
-		p, spare, err = c.passMedia(body, d, q)
-		return q, err
+		return c.decodeTyped(body, d)
 	})
 	span.End(err)
-	return req, writer, p, spare, err
-}
-
-// planGenerations makes the prompts of the request and plans their generations. spare is the request as a
-// passthrough; nil if it cannot be passed through.
-func (c *apiCall) planGenerations(ctx context.Context, req *api.Request, m *servedModel, spare *passthroughTask) ([]*generationTask, error) {
-	ctx, span := c.f.deps.Tracer.Start(ctx, "preprocess")
-	p := &requestPlanner{call: c, req: req, model: m, spare: spare}
-	gens, err := p.planRequest(ctx)
-	tokens := 0
-	for _, g := range gens {
-		tokens += g.counts.Prompt
-	}
-	c.spendTokens(tokens, 0)
-	span.SetText("penstock.model", m.Card.Name)
-	span.SetInt("penstock.prompts", int64(len(gens)))
-	span.SetInt("penstock.prompt_tokens", int64(tokens))
-	span.End(err)
-	return gens, err
+	return req, err
 }
 
 // requestContext returns the request's context, bounded by RequestTimeout. It carries the request's id,
@@ -186,29 +138,29 @@ func (f *Frontend) checkCapacity() error {
 func (c *apiCall) generateAll(ctx context.Context, gens []*generationTask) error {
 	if len(gens) == 1 {
 		gens[0].emit = c.answer.handleEvent
-		return gens[0].run(ctx)
+		return c.generate(ctx, gens[0])
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	relay := make(chan emittedEvent)
+	events := make(chan emittedEvent)
 	done := make(chan error, len(gens))
 	for _, g := range gens {
 		ack := make(chan error, 1)
-		g.emit = func(e *generationEvent) error {
+		g.emit = func(event dispatch.AttemptEvent, g *generationTask) error {
 			select {
-			case relay <- emittedEvent{e, ack}:
+			case events <- emittedEvent{event, g, ack}:
 				return <-ack
 			case <-ctx.Done():
 				return contextError(ctx)
 			}
 		}
-		go func() { done <- bounded.RecoverPanic(func() error { return g.run(ctx) }) }()
+		go func() { done <- bounded.RecoverPanic(func() error { return c.generate(ctx, g) }) }()
 	}
 	var first error
 	for left := len(gens); left > 0; {
 		select {
-		case r := <-relay:
-			r.ack <- c.answer.handleEvent(r.event)
+		case e := <-events:
+			e.ack <- c.answer.handleEvent(e.event, e.from)
 		case err := <-done:
 			left--
 			if err != nil && first == nil {
@@ -220,9 +172,15 @@ func (c *apiCall) generateAll(ctx context.Context, gens []*generationTask) error
 	return first
 }
 
+// generate runs one generation.
+func (c *apiCall) generate(ctx context.Context, g *generationTask) error {
+	return g.clientGuideError(c.f.dispatcher.Generate(ctx, &g.Generation, 1))
+}
+
 // emittedEvent is an event sent to the one goroutine that writes the answer.
 type emittedEvent struct {
-	event *generationEvent
+	event dispatch.AttemptEvent
+	from  *generationTask
 	ack   chan<- error // has room for the result
 }
 
@@ -237,15 +195,20 @@ func (c *apiCall) countTokens(gens []*generationTask) api.TokenCounts {
 			cached += max(0, g.counts.Cached)
 		}
 	}
+	c.recordUsage(sum, cached)
 	c.spendTokens(0, sum.Completion)
+	return sum
+}
+
+// recordUsage records the tokens of an answer, complete or not; cached is what is known of them.
+func (c *apiCall) recordUsage(tokens api.TokenCounts, cached int) {
 	if c.record != nil {
-		c.record.tokens = sum
+		c.record.tokens = tokens
 	}
 	m := c.metrics
-	m.prompt.WithLabelValues().Add(float64(sum.Prompt))
-	m.output.WithLabelValues().Add(float64(sum.Completion))
+	m.prompt.WithLabelValues().Add(float64(tokens.Prompt))
+	m.output.WithLabelValues().Add(float64(tokens.Completion))
 	m.cached.WithLabelValues().Add(float64(cached))
-	return sum
 }
 
 // recordOutcome counts a finished request, and logs failures that operators should know.

@@ -16,7 +16,7 @@ import (
 
 // guideOf returns the schema that the answers to the request must match; nil if they are free. If no
 // engine of the model supports structured output, the error names the field that asked for it.
-func (p *requestPlanner) guideOf() (*engine.OutputSchema, error) {
+func (p *typedRequest) guideOf() (*engine.OutputSchema, error) {
 	q, param := p.req, p.guideParam()
 	var schema []byte
 	switch {
@@ -32,7 +32,7 @@ func (p *requestPlanner) guideOf() (*engine.OutputSchema, error) {
 		schema = q.Format.Schema
 	}
 	switch {
-	case len(p.model.WithoutGuides()) == len(p.model.Workers):
+	case !p.model.HasWorker(func(c *engine.Card) bool { return c.StructuredOutput }):
 		return nil, fault.InvalidParam(param, "the engine of the model '%s' cannot keep to a schema, which '%s' asks for: leave it out", p.model.Card.Name, param)
 	case len(schema) > engine.MaxSchema:
 		return nil, fault.InvalidParam(param, "'%s' makes a schema of %d bytes; the limit is %d", param, len(schema), engine.MaxSchema)
@@ -41,7 +41,7 @@ func (p *requestPlanner) guideOf() (*engine.OutputSchema, error) {
 }
 
 // guideParam is the field that asked for the guide.
-func (p *requestPlanner) guideParam() string {
+func (p *typedRequest) guideParam() string {
 	if p.req.ToolChoice.RequiresCall() {
 		return "tool_choice"
 	}
@@ -52,7 +52,7 @@ func (p *requestPlanner) guideParam() string {
 // client field it was made from.
 func (g *generationTask) clientGuideError(err error) error {
 	f := api.AsFault(err)
-	if g.request.OutputSchema == nil || f.Param != engine.SchemaParam || f.Param == g.guideParam {
+	if g.Request.OutputSchema == nil || f.Param != engine.SchemaParam || f.Param == g.guideParam {
 		return err
 	}
 	told := *f

@@ -228,43 +228,102 @@ func requireMedia(ctx context.Context, p *prep.Prompt) error {
 	return p.TextOnlyError
 }
 
-// passMedia returns the request as a passthrough if it shows media to a model whose engines take them
-// that way; nil if not. The model supports the media. spare says that p is only a fallback.
-func (c *apiCall) passMedia(body []byte, d *apiDialect, q *api.Request) (p *passthroughTask, spare bool, err error) {
-	if !q.HasMedia() || q.Ext.Annotations.Query != api.NoQuery {
-		return nil, false, nil
-	}
-	m, err := c.findModel(c.f.catalog.findDecodable, q.Model)
-	if err != nil {
-		return nil, false, err
-	}
+// decideMedia decides how a request that shows media is served: from tokens if the model's engines take
+// media with these, as its client wrote it if they do not, else in the first way and, if the media cannot go
+// so, in the second. body is the request.
+func (t *typedRequest) decideMedia(body []byte, d *apiDialect) (generationRequest, error) {
+	c, q, m := t.call, t.req, t.model
 	if err := m.checkMedia(q); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	looked := (m.Card.AcceptsObjects || m.resolvesMedia()) && !m.isMiscounted(q.MediaObjects())
 	if !looked { // otherwise the process that resolves the media checks their URLs
 		if err := c.f.checkURLs(q); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 	}
-	spare = m.Card.AcceptsObjects || m.canShipFeatures(q)
-	if !m.passesThrough(d.path) {
-		if m.Card.AcceptsObjects {
-			return nil, false, nil
-		}
-		return nil, false, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint, such as /v1/chat/completions", m.Card.Name, d.path)
+	switch {
+	case m.passesThrough(d.path):
+	case m.Card.AcceptsObjects:
+		return t, nil
+	default:
+		return nil, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint, such as /v1/chat/completions", m.Card.Name, d.path)
 	}
 	e, err := peekRequest(body, nil)
 	if err != nil {
-		return nil, false, err
+		return nil, err
+	}
+	p, err := c.newOpaque(body, d, m, e)
+	if err != nil {
+		return nil, err
 	}
 	q.Owner = c.mediaOwner(q.CacheSalt)
-	q.Features = spare && !m.Card.AcceptsObjects
-	p, err = c.newPassthrough(body, d, m, e)
-	if p != nil {
-		p.mediaRequest, p.shipsFeatures = q, q.Features
+	q.Features = !m.Card.AcceptsObjects && m.canShipFeatures(q)
+	if m.Card.AcceptsObjects || q.Features {
+		return &mediaRequest{typed: t, opaque: p}, nil
 	}
-	return p, spare, err
+	p.shown = q
+	return p, nil
+}
+
+// mediaRequest is a request whose media go with its tokens, raw or processed by an engine, if they can; else
+// they go as its client sent them.
+type mediaRequest struct {
+	typed  *typedRequest
+	opaque *opaqueRequest
+}
+
+// serve implements generationRequest.
+func (r *mediaRequest) serve(ctx context.Context) error {
+	t, p := r.typed, r.opaque
+	prompts, err := t.makePrompts(ctx, t.model.makeMediaPrompt)
+	if err != nil {
+		return err
+	}
+	p.nameMedia(&prompts[0])
+	p.usePrompt(&prompts[0])
+	if prompts[0].TextOnlyReason != media.NoReason || t.req.Features && prompts[0].Features == nil {
+		return p.serveInstead(ctx)
+	}
+	if err := t.servePrompts(ctx, prompts); err == nil || !r.isUnshipped(ctx, err) {
+		return err
+	}
+	p.countedPrompt = p.prompt
+	return p.serveInstead(ctx)
+}
+
+// isUnshipped reports whether err only says that no worker, or none that remains, takes the request's media
+// with its tokens.
+func (r *mediaRequest) isUnshipped(ctx context.Context, err error) bool {
+	c := r.typed.call
+	var refused *fault.Error
+	switch {
+	case ctx.Err() != nil, !c.answer.firstOutput.IsZero(), !errors.As(err, &refused):
+		return false
+	case refused.Code == fault.Unimplemented && refused.Param == engine.FeaturesParam:
+		c.metrics.mediaUnshipped.WithLabelValues().Inc()
+		c.f.throttled.Log(ctx, slog.LevelWarn, "an engine does not take what another one's processor made of media: the request is passed on as it is",
+			"request", c.id, "model", c.model, "error", err)
+		return true
+	}
+	return refused.Code == fault.Unavailable && r.typed.req.Features && c.f.catalog.currentModel(r.typed.model).HasWorker(func(c *engine.Card) bool { return !c.Features })
+}
+
+// serveInstead serves the request, whose media could not go with tokens.
+func (p *opaqueRequest) serveInstead(ctx context.Context) error {
+	if err := p.checkAnswerable(); err != nil {
+		return err
+	}
+	if err := p.reserveBody(); err != nil {
+		return err
+	}
+	if !p.call.answer.committed {
+		p.call.answer.accepted = false
+	}
+	// The router knows the earlier attempts by the request's own id.
+	p.Route.ID += "/pass"
+	p.Request.ID = p.Route.ID
+	return p.serveTokenized(ctx)
 }
 
 // isMiscounted reports whether one of the media is of a kind which the model's engines count
@@ -290,70 +349,38 @@ func (f *Frontend) checkURLs(q *api.Request) error {
 // by one engine's processor: prompts are made by the engines, and only one choice needs a copy.
 func (m *servedModel) canShipFeatures(q *api.Request) bool {
 	_, elsewhere := m.encoder.(*engineEncoder)
-	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && len(m.WithoutFeatures()) < len(m.Workers)
-}
-
-// errPass ends the planning of a request that is passed through instead.
-var errPass = errors.New("frontend: the media of the request go as their client sent them")
-
-// passInstead serves the request as a passthrough if err only says that its media cannot go with
-// tokens, or that no worker remains which takes them so; it returns other errors.
-func (p *passthroughTask) passInstead(ctx context.Context, err error) error {
-	var refused *fault.Error
-	switch {
-	case ctx.Err() != nil:
-		return contextError(ctx)
-	case !p.call.answer.firstOutput.IsZero():
-		return err
-	case errors.Is(err, errPass):
-	case errors.As(err, &refused) && refused.Code == fault.Unimplemented && refused.Param == engine.FeaturesParam:
-		p.countedPrompt = p.prompt
-		p.call.metrics.mediaUnshipped.WithLabelValues().Inc()
-		p.call.f.throttled.Log(ctx, slog.LevelWarn, "an engine does not take what another one's processor made of media: the request is passed on as it is",
-			"request", p.call.id, "model", p.call.model, "error", err)
-	case p.shipsFeatures && fault.CodeOf(err) == fault.Unavailable && len(p.call.f.catalog.currentModel(p.model).WithoutFeatures()) > 0:
-		p.countedPrompt = p.prompt // workers without support for features may remain
-	default:
-		return err
-	}
-	if err := p.checkAnswerable(); err != nil {
-		return err
-	}
-	if err := p.reserveBody(); err != nil {
-		return err
-	}
-	if !p.call.answer.committed {
-		p.call.answer.accepted = false
-	}
-	// The router knows the earlier attempts by the request's own id.
-	p.route.ID += "/pass"
-	p.request.ID = p.route.ID
-	return p.serveTokenized(ctx)
+	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && m.HasWorker(func(c *engine.Card) bool { return c.Features })
 }
 
 // mediaPrompt returns the prompt of a request with media, as far as it is needed.
-func (p *passthroughTask) mediaPrompt(ctx context.Context) (prep.Prompt, error) {
-	mode := p.route.Override.Mode
+func (p *opaqueRequest) mediaPrompt(ctx context.Context) (prep.Prompt, error) {
+	mode := p.Route.Override.Mode
 	if p.call.f.cfg.IgnoresCaches && !p.model.Card.Router && (mode == nil || !mode.UsesCaches()) {
 		return prep.Prompt{TextOnlyReason: media.NotRouted, TextOnlyError: fault.InvalidParam("model", "the router's mode asks no cache")}, nil
 	}
-	return p.model.promptOf(ctx, p.mediaRequest)
+	all, err := p.model.makeMediaPrompt(ctx, p.shown)
+	if err != nil {
+		return prep.Prompt{}, err
+	}
+	return all[0], nil
 }
 
-// promptOf returns the prompt of a request with media that could be passed through, as far as it is
-// needed.
-func (m *servedModel) promptOf(ctx context.Context, q *api.Request) (prep.Prompt, error) {
+// makeMediaPrompt returns the one prompt of a request with media that could be passed through, as far as it
+// is needed.
+func (m *servedModel) makeMediaPrompt(ctx context.Context, q *api.Request) ([]prep.Prompt, error) {
 	all, err := m.makePrompts(ctx, q)
 	var refused *prep.RefusedError
 	var f *fault.Error
-	switch {
-	case err == nil:
-		return all[0], nil
-	case !errors.As(err, &refused) && errors.As(err, &f) && ctx.Err() == nil:
+	if err != nil && !errors.As(err, &refused) && errors.As(err, &f) && ctx.Err() == nil {
 		// The template cannot show the media; the engine may have another way.
-		return prep.Prompt{TextOnlyReason: media.PlaceholderMismatch, TextOnlyError: f}, nil
+		return []prep.Prompt{{TextOnlyReason: media.PlaceholderMismatch, TextOnlyError: f}}, nil
 	}
-	return prep.Prompt{}, err
+	return all, err
+}
+
+// nameMedia tells the engine the keys of the request's media.
+func (p *opaqueRequest) nameMedia(prompt *prep.Prompt) {
+	p.Request.Media, p.Request.Objects = prompt.Media, keysOf(prompt.Objects)
 }
 
 // keysOf returns the objects of a passthrough request with their keys and sizes only.
@@ -392,18 +419,17 @@ func TrimObjects(objects []media.Object) []media.Object {
 }
 
 // comparePrompt compares the predicted length of a prompt with media to the engine's.
-func (p *passthroughTask) comparePrompt() {
-	said := p.piece.PromptTokens
-	if p.request.Objects == nil || said == engine.CachedUnknown {
+func (p *opaqueRequest) comparePrompt(reported int) {
+	if p.Request.Objects == nil {
 		return
 	}
 	m := p.call.metrics
-	predicted := len(p.request.Prompt)
+	predicted := len(p.Request.Prompt)
 	m.mediaPredicted.WithLabelValues().Add(float64(predicted))
-	m.mediaReported.WithLabelValues().Add(float64(said))
-	if said != predicted {
+	m.mediaReported.WithLabelValues().Add(float64(reported))
+	if reported != predicted {
 		m.mediaMismatch.WithLabelValues().Inc()
 		p.call.f.throttled.Log(p.call.r.Context(), slog.LevelWarn, "the engine counts other tokens for a prompt with media: its cache events will not match",
-			"request", p.call.id, "model", p.call.model, "predicted", predicted, "reported", said)
+			"request", p.call.id, "model", p.call.model, "predicted", predicted, "reported", reported)
 	}
 }

@@ -138,7 +138,7 @@ func (s *outputParser) dropSent() { s.parts, s.text = s.parts[:0], s.text[:0] }
 
 // outputGrammar returns the grammar which splits the answers to the request; nil if they are plain
 // text.
-func (p *requestPlanner) outputGrammar() (*parse.Grammar, error) {
+func (p *typedRequest) outputGrammar() (*parse.Grammar, error) {
 	q, cfg := p.req, parse.Config{Reasoning: p.model.format.reasoning}
 	switch {
 	case !q.Endpoint.IsConversation():
@@ -178,7 +178,7 @@ const tailTokens = 24
 
 // answerStart says where an answer to a prompt begins: inside reasoning, with content, or within the
 // message that it continues. Calls that a guide demands are the whole answer, whatever it continues.
-func (p *requestPlanner) answerStart(prompt []kv.Token) parse.StartState {
+func (p *typedRequest) answerStart(prompt []kv.Token) parse.StartState {
 	if q := p.req; q.ContinueFinal && q.Ext.Tokens == nil && !q.ToolChoice.RequiresCall() {
 		if text := q.Messages[len(q.Messages)-1].Content; text != "" {
 			return parse.ContinuedStart(p.model.format.reasoning, text)
@@ -204,13 +204,14 @@ func markerTokens(t prep.Tokenizer, g *parse.Grammar) map[kv.Token]int {
 }
 
 // attachParsers gives each choice of a generation its parser.
-func (p *requestPlanner) attachParsers(g *generationTask, grammar *parse.Grammar) {
+func (p *typedRequest) attachParsers(g *generationTask) {
+	grammar := p.grammar
 	if grammar == nil {
 		return
 	}
 	g.rules.oneCall, g.rules.hideReasoning = p.req.OneCall, p.req.HideReasoning
 	g.rules.markers = markerTokens(g.rules.tokenizer, grammar)
-	start := p.answerStart(g.request.Prompt)
+	start := p.answerStart(g.Request.Prompt)
 	// Clients that give several requests one id must not get one id for two calls.
 	seed := strconv.FormatUint(rand.Uint64(), 36)
 	for i := range g.choices {

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/migrate"
 	"penstock/core/route"
 	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
@@ -22,43 +20,30 @@ import (
 // them: without them the worker is chosen by load.
 const promptTime = 2 * time.Second
 
-// passthroughTask is a request that goes to an engine as its client wrote it. The answer is sent as the
+// opaqueRequest is a request that goes to an engine as its client wrote it. The answer is sent as the
 // engine wrote it: until its first byte is sent, another worker can be tried. One goroutine uses it.
-type passthroughTask struct {
-	call          *apiCall
-	dialect       *apiDialect
-	model         *servedModel // at the request's arrival; each attempt looks up the current one
-	peek          *requestPeek
-	mediaRequest  *api.Request              // the decoded request if it shows media to a model whose tokenizer is here; nil otherwise
-	shipsFeatures bool                      // it goes with processed media if possible
-	request       engine.PassthroughRequest // of the current attempt
-	route         route.Request
-
-	// State of the current attempt.
-	decision         route.Decision
-	order            engine.PassthroughOrder
-	prefilled        bool
-	unreportedTokens int // tokens not yet reported to the router
-	piece            engine.PassthroughChunk
+type opaqueRequest struct {
+	dispatch.Passthrough
+	call    *apiCall
+	dialect *apiDialect
+	model   *servedModel // at the request's arrival
+	peek    *requestPeek
+	shown   *api.Request // the decoded request if it shows media to a model whose tokenizer is here; nil otherwise
 
 	status      int
 	contentType string // Content-Type
 	body        []byte // an answer that is not a stream
 	sentData    bool   // a byte is sent
-	done        bool   // the answer is complete
-	streamErr   error  // failure after the first byte was sent
 
-	output, cached int // tokens
-	prompt         int // prompt tokens, from the engine or the tokenizer here
-	countedPrompt  int // prompt tokens already counted against the key
-	lastPiece      time.Time
+	cached        int // tokens
+	prompt        int // prompt tokens, from the engine or the tokenizer here
+	countedPrompt int // prompt tokens already counted against the key
+	lastPiece     time.Time
 }
 
-// errBroken ends the attempts of a request whose answer failed after its first byte.
-var errBroken = errors.New("frontend: the answer broke, and cannot move")
-
-// passthroughOf returns the request in body if it is passed through; nil if not, or if that is unknown.
-func (c *apiCall) passthroughOf(body []byte, d *apiDialect) (*passthroughTask, error) {
+// decodeOpaque returns the request in body if only the engines of its model have the tokenizer; nil if not,
+// or if that is unknown.
+func (c *apiCall) decodeOpaque(body []byte, d *apiDialect) (generationRequest, error) {
 	s := c.f.catalog.current.Load()
 	if !s.hasOpaque {
 		return nil, nil
@@ -82,30 +67,33 @@ func (c *apiCall) passthroughOf(body []byte, d *apiDialect) (*passthroughTask, e
 	case e.ext.Annotations.Query != api.NoQuery:
 		return nil, fault.New(fault.Unimplemented, "'%s' needs the prompt's tokens, which only the engines of the model '%s' have: ask POST /v1/router/best_worker", api.QueryInstance, m.Card.Name)
 	}
-	return c.newPassthrough(body, d, m, e)
+	return c.newOpaque(body, d, m, e)
 }
 
-// newPassthrough returns the task of a passthrough request.
-func (c *apiCall) newPassthrough(body []byte, d *apiDialect, m *servedModel, e *requestPeek) (*passthroughTask, error) {
-	p := &passthroughTask{call: c, dialect: d, model: m, peek: e, cached: engine.CachedUnknown}
+// newOpaque returns a request that goes to an engine of m as it is.
+func (c *apiCall) newOpaque(body []byte, d *apiDialect, m *servedModel, e *requestPeek) (*opaqueRequest, error) {
+	pin, err := pinnedWorker(c.r.Header, e.ext)
+	if err != nil {
+		return nil, err
+	}
+	session, err := sessionOf(c.r.Header, e.ext)
+	if err != nil {
+		return nil, err
+	}
+	p := &opaqueRequest{call: c, dialect: d, model: m, peek: e, cached: engine.CachedUnknown}
 	salt := kv.Salt{LoRA: m.adapterName(), Namespace: e.salt}
-	p.request = engine.PassthroughRequest{ID: c.id, Model: m.Card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream}
-	p.route = route.Request{
-		ID: c.id, Model: m.Card.Name, Salt: salt,
+	p.Route = route.Request{
+		ID: c.id, Model: m.Card.Name, Salt: salt, Pin: pin, Session: session,
 		ExpectedOutput: e.ext.ExpectedOutput, Override: e.ext.Override, Allowed: e.ext.Allowed, Priority: e.ext.Priority,
 	}
-	plan := &requestPlanner{call: c, req: &api.Request{Ext: e.ext}, model: m}
-	var err error
-	if p.route.Pin, err = plan.pinnedWorker(); err == nil {
-		p.route.Session, err = plan.sessionOf()
-	}
-	p.request.Hints = dispatch.EncodeHints(&p.route)
-	return p, err
+	p.Request = engine.PassthroughRequest{ID: c.id, Model: m.Card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream, Hints: dispatch.EncodeHints(&p.Route)}
+	p.Workers, p.Sink = c.f.catalog.latestWorkers(m), p
+	return p, nil
 }
 
 // checkAnswerable refuses the fields of nvext which only Penstock knows and which an engine's own
 // answer cannot honour.
-func (p *passthroughTask) checkAnswerable() error {
+func (p *opaqueRequest) checkAnswerable() error {
 	e, name := p.peek, p.model.Card.Name
 	const refused = "'%s' is not supported for this request, which an engine of the model '%s' answers itself: %s"
 	switch annotation := e.ext.Annotations.FirstAnnotation(); {
@@ -122,8 +110,8 @@ func (p *passthroughTask) checkAnswerable() error {
 }
 
 // reserveBody takes room for the copy of the request that each attempt sends.
-func (p *passthroughTask) reserveBody() error {
-	n := int64(len(p.request.Body))
+func (p *opaqueRequest) reserveBody() error {
+	n := int64(len(p.Request.Body))
 	if !p.call.f.bodies.TryReserve(n) {
 		return p.call.f.noMemory()
 	}
@@ -132,7 +120,7 @@ func (p *passthroughTask) reserveBody() error {
 }
 
 // serve answers the request, or returns why not.
-func (p *passthroughTask) serve(ctx context.Context) error {
+func (p *opaqueRequest) serve(ctx context.Context) error {
 	c := p.call
 	if err := p.checkAnswerable(); err != nil {
 		return err
@@ -148,59 +136,27 @@ func (p *passthroughTask) serve(ctx context.Context) error {
 }
 
 // serveTokenized answers the request, whose tokens are known as far as possible.
-func (p *passthroughTask) serveTokenized(ctx context.Context) error {
+func (p *opaqueRequest) serveTokenized(ctx context.Context) error {
 	c := p.call
-	c.answer.writer = passthroughWriter{p}
-	err := c.f.runAttempts(ctx, p, p.route.Pin.ID != 0)
+	c.answer.appendError = func(dst []byte, err error) []byte { return p.dialect.appendError(dst, c.id, err) }
+	err := c.f.dispatcher.PassThrough(ctx, &p.Passthrough, 1)
 	p.countTokens()
-	switch {
-	case ctx.Err() != nil && err != nil:
-		return contextError(ctx)
-	case errors.Is(err, errBroken):
-		return p.brokenError()
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	c.statusOverride = p.status
 	if p.isStream() {
 		return c.answer.sse.close()
 	}
-	if err := c.answer.acceptRequest(&generationEvent{decision: p.decision}); err != nil {
+	if err := c.answer.acceptRequest(p.Decision, ""); err != nil {
 		return err
 	}
 	return c.answer.sendBody(p.status, p.contentType, p.body)
 }
 
-// brokenError is the client's error when the answer failed after its first byte.
-func (p *passthroughTask) brokenError() error {
-	f := api.AsFault(p.streamErr)
-	code := f.Code
-	switch code {
-	case fault.EngineError:
-		return f
-	case fault.Draining: // an internal matter of the fleet
-		code = fault.Unavailable
-	}
-	return &fault.Error{Code: code, Message: "the engine did not finish its answer, which only it can go on with: send the request again", Err: p.streamErr}
-}
-
-// passthroughWriter writes only how the engine's answer failed.
-type passthroughWriter struct{ p *passthroughTask }
-
-// Append implements api.Writer.
-func (w passthroughWriter) Append(dst []byte, _ *api.Chunk) []byte { return dst }
-
-// End implements api.Writer.
-func (w passthroughWriter) End(dst []byte) []byte { return dst }
-
-// Fail implements api.Writer.
-func (w passthroughWriter) Fail(dst []byte, err error) []byte {
-	return w.p.dialect.appendError(dst, w.p.call.id, err)
-}
-
 // tokenizePrompt finds the tokens of the prompt, as far as possible. It fails if the request's media are
 // refused, whatever its engine would say.
-func (p *passthroughTask) tokenizePrompt(ctx context.Context) error {
+func (p *opaqueRequest) tokenizePrompt(ctx context.Context) error {
 	ctx, span := p.call.f.deps.Tracer.Start(ctx, "preprocess")
 	prompt, err := p.makePrompt(ctx)
 	span.SetInt("penstock.prompt_tokens", int64(len(prompt.Tokens)))
@@ -213,26 +169,23 @@ func (p *passthroughTask) tokenizePrompt(ctx context.Context) error {
 		return err
 	}
 	p.call.keepMedia(&prompt)
-	if p.mediaRequest != nil {
-		p.call.countMedia(ctx, p.mediaRequest, &prompt)
+	if p.shown != nil {
+		p.call.countMedia(ctx, p.shown, &prompt)
+		p.nameMedia(&prompt)
 	}
 	p.usePrompt(&prompt)
 	return nil
 }
 
 // usePrompt takes the prompt of the request, as far as it is known.
-func (p *passthroughTask) usePrompt(prompt *prep.Prompt) {
-	if p.mediaRequest != nil {
-		p.request.Media, p.request.Objects = prompt.Media, keysOf(prompt.Objects)
-		p.mediaRequest = nil // the prompt has a copy of the media
-	}
+func (p *opaqueRequest) usePrompt(prompt *prep.Prompt) {
 	p.prompt = len(prompt.Tokens)
-	p.request.Prompt = prompt.Tokens
-	p.route.Tokens, p.route.Media = prompt.Tokens, prompt.Media
+	p.Request.Prompt = prompt.Tokens
+	p.Route.Tokens, p.Route.Media = prompt.Tokens, prompt.Media
 }
 
 // makePrompt returns the prompt as the model's engines see it; none if it is unknown.
-func (p *passthroughTask) makePrompt(ctx context.Context) (none prep.Prompt, err error) {
+func (p *opaqueRequest) makePrompt(ctx context.Context) (none prep.Prompt, err error) {
 	if p.peek.ext.Tokens != nil {
 		return prep.Prompt{Tokens: p.peek.ext.Tokens}, nil
 	}
@@ -241,12 +194,12 @@ func (p *passthroughTask) makePrompt(ctx context.Context) (none prep.Prompt, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, promptTime)
 	defer cancel()
-	if p.mediaRequest != nil {
+	if p.shown != nil {
 		return p.mediaPrompt(ctx)
 	}
 	body := p.peek.prompt
 	if promptFields(p.dialect.endpoint) == nil {
-		body = p.request.Body
+		body = p.Request.Body
 	}
 	q, _, err := p.dialect.decode(body)
 	if err != nil {
@@ -265,70 +218,33 @@ func (p *passthroughTask) makePrompt(ctx context.Context) (none prep.Prompt, err
 	return all[0], nil
 }
 
-// TokensDelivered implements dispatch.Task. It returns 0, because an answer cannot move after its first
-// byte.
-func (p *passthroughTask) TokensDelivered() int { return 0 }
-
-// MoveKind implements dispatch.Task.
-func (p *passthroughTask) MoveKind() string { return dispatch.MoveNewRequest }
-
-// ChooseWorker asks the router for a worker whose engine takes such requests.
-func (p *passthroughTask) ChooseWorker(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
-	m := p.call.f.catalog.currentModel(p.model)
-	req := p.route
-	req.Attempt = number
-	return dispatch.RouteAvoiding(ctx, p.call.f.router, &req, nil, slices.Concat(m.Unfit, m.WithoutPath(p.request.Path), failed))
+// StartAttempt implements dispatch.PassthroughSink.
+func (p *opaqueRequest) StartAttempt() {
+	p.body, p.cached, p.lastPiece = p.body[:0], engine.CachedUnknown, time.Time{}
+	p.call.answer.recordAttempt(0, p.Request.Attempt, p.Decision, len(p.Request.Prompt))
 }
 
-// RunAttempt implements dispatch.Task.
-func (p *passthroughTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	f := p.call.f
-	held := dispatch.HoldReservation(f.deps.Router, p.route.ID, number)
-	defer held.Free()
-	p.decision, p.order, p.prefilled, p.unreportedTokens, p.body = d, engine.PassthroughOrder{}, false, 0, p.body[:0]
-	p.output, p.cached, p.lastPiece = 0, engine.CachedUnknown, time.Time{}
-	p.request.Attempt = number
-	if err := p.call.answer.handleEvent(&generationEvent{kind: eventRouted, attempt: number, decision: d, tokens: len(p.request.Prompt)}); err != nil {
-		return err
+// HandleChunk implements dispatch.PassthroughSink.
+func (p *opaqueRequest) HandleChunk(piece *engine.PassthroughChunk) (sent bool, err error) {
+	if piece.Accepted {
+		return false, p.startAnswer(piece)
 	}
-	err := dispatch.CallWorker(ctx, f.deps.Plane, f.cfg.StallTimeout, d, engine.MethodPassthrough, engine.AppendPassthroughRequest(nil, &p.request), p.handleFrame)
-	switch {
-	case p.done:
-		held.FinishAnswer(p.output)
-		return nil // the answer is complete, regardless of the call's error
-	case !p.sentData || ctx.Err() != nil:
-		return err
+	p.observeLatency(piece)
+	if len(piece.Data) > 0 {
+		err = p.sendData(piece.Data)
 	}
-	p.streamErr = err
-	if migrate.CanMigrate(fault.CodeOf(err)) {
-		f.deps.Router.ReportFailure(d.Worker, err)
+	if piece.Last && err == nil {
+		p.finishAnswer(piece)
 	}
-	return errBroken
-}
-
-// handleFrame handles one frame of the current attempt.
-func (p *passthroughTask) handleFrame(frame []byte) error {
-	if err := engine.DecodePassthroughChunk(frame, &p.piece); err != nil {
-		return engine.ContractError("a frame that cannot be read", err)
-	}
-	if p.piece.Attempt != p.request.Attempt {
-		return nil // a late answer
-	}
-	if err := p.order.AcceptChunk(&p.piece); err != nil {
-		return err
-	}
-	if p.piece.Accepted {
-		return p.startAnswer()
-	}
-	return p.handlePiece()
+	return p.sentData, err
 }
 
 // startAnswer takes the status of an answer. The headers of a stream are sent with it; the streams of
 // later attempts must have the same.
-func (p *passthroughTask) startAnswer() error {
+func (p *opaqueRequest) startAnswer(piece *engine.PassthroughChunk) error {
 	a := p.call.answer
-	status, kind := p.piece.Status, p.piece.Type
-	a.stream = p.request.Stream && status/100 == 2 && strings.HasPrefix(kind, "text/event-stream")
+	status, kind := piece.Status, piece.Type
+	a.stream = p.Request.Stream && status/100 == 2 && strings.HasPrefix(kind, "text/event-stream")
 	if a.committed && !a.stream {
 		return engine.ContractError("another kind of answer than the worker before", nil)
 	}
@@ -337,28 +253,14 @@ func (p *passthroughTask) startAnswer() error {
 		return nil
 	}
 	a.contentType = kind
-	return a.acceptRequest(&generationEvent{decision: p.decision})
+	return a.acceptRequest(p.Decision, "")
 }
 
 // isStream reports whether the answer is a stream.
-func (p *passthroughTask) isStream() bool { return p.call.answer.sse != nil }
-
-// handlePiece takes more of the answer.
-func (p *passthroughTask) handlePiece() error {
-	p.recordTokens()
-	if len(p.piece.Data) > 0 {
-		if err := p.sendData(p.piece.Data); err != nil {
-			return err
-		}
-	}
-	if p.piece.Last {
-		p.finishAnswer()
-	}
-	return nil
-}
+func (p *opaqueRequest) isStream() bool { return p.call.answer.sse != nil }
 
 // sendData sends data of a stream, and keeps the data of a whole answer until its end.
-func (p *passthroughTask) sendData(data []byte) error {
+func (p *opaqueRequest) sendData(data []byte) error {
 	a := p.call.answer
 	if !p.isStream() {
 		if int64(len(p.body)+len(data)) > p.call.f.cfg.MaxBodyBytes {
@@ -378,72 +280,47 @@ func (p *passthroughTask) sendData(data []byte) error {
 }
 
 // dropRequest drops the request's body: there is no further attempt.
-func (p *passthroughTask) dropRequest() {
-	p.request.Body = nil
+func (p *opaqueRequest) dropRequest() {
+	p.Request.Body = nil
 	p.call.releaseBody()
 }
 
-// recordTokens updates load and latency metrics with a piece.
-func (p *passthroughTask) recordTokens() {
-	router, now, fresh := p.call.f.deps.Router, time.Now(), p.piece.Tokens
-	switch {
-	case p.piece.Last && (!p.prefilled || p.piece.Cached != engine.CachedUnknown):
-		p.prefilled = true
-		router.MarkPrefilled(p.route.ID, p.request.Attempt, p.piece.Cached)
-	case !p.prefilled && fresh > 0:
-		p.prefilled = true
-		router.RecordFirstToken(p.route.ID, p.request.Attempt, engine.CachedUnknown)
-	}
-	if fresh == 0 {
+// observeLatency updates the latency metrics with the tokens of a piece. A whole answer arrives at once.
+func (p *opaqueRequest) observeLatency(piece *engine.PassthroughChunk) {
+	if piece.Tokens == 0 || !p.isStream() {
 		return
 	}
-	if p.unreportedTokens += fresh; p.decision.BlockSize > 0 && p.unreportedTokens >= p.decision.BlockSize && !p.piece.Last {
-		router.RecordOutput(p.route.ID, p.request.Attempt, p.unreportedTokens)
-		p.unreportedTokens = 0
-	}
-	p.output += fresh
-	if !p.isStream() {
-		return // all of it arrives at once
-	}
-	m := p.call.metrics
+	m, now := p.call.metrics, time.Now()
 	if p.lastPiece.IsZero() {
 		m.firstToken.WithLabelValues().Observe(now.Sub(p.call.started).Seconds())
 	} else {
 		latency := m.interToken.WithLabelValues()
-		for range fresh {
-			latency.Observe(now.Sub(p.lastPiece).Seconds() / float64(fresh))
+		for range piece.Tokens {
+			latency.Observe(now.Sub(p.lastPiece).Seconds() / float64(piece.Tokens))
 		}
 	}
 	p.lastPiece = now
 }
 
 // finishAnswer takes the engine's totals.
-func (p *passthroughTask) finishAnswer() {
-	p.done = true
-	p.comparePrompt()
-	if n := p.piece.PromptTokens; n != engine.CachedUnknown {
+func (p *opaqueRequest) finishAnswer(piece *engine.PassthroughChunk) {
+	if n := piece.PromptTokens; n != engine.CachedUnknown {
+		p.comparePrompt(n)
 		p.prompt = n
 	}
-	if n := p.piece.OutputTokens; n != engine.CachedUnknown {
-		p.output = n
-	}
-	if p.cached = p.piece.Cached; p.cached != engine.CachedUnknown {
-		p.call.answer.recordReported(&generationEvent{attempt: p.request.Attempt, cached: p.cached})
+	if p.cached = piece.Cached; p.cached != engine.CachedUnknown {
+		p.call.answer.recordReported(0, p.Request.Attempt, p.cached)
 	}
 }
 
 // countTokens counts the tokens of the answer, complete or not.
-func (p *passthroughTask) countTokens() {
-	c, m := p.call, p.call.metrics
-	tokens := api.TokenCounts{Prompt: p.prompt, Completion: p.output, Cached: p.cached}
-	if p.output == 0 && !p.done {
+func (p *opaqueRequest) countTokens() {
+	c := p.call
+	output, complete := p.Output()
+	tokens := api.TokenCounts{Prompt: p.prompt, Completion: output, Cached: p.cached}
+	if output == 0 && !complete {
 		tokens = api.TokenCounts{Cached: api.CachedUnknown} // nothing was computed, as far as is known
 	}
 	c.spendTokens(max(0, tokens.Prompt-p.countedPrompt), tokens.Completion)
-	if c.record != nil {
-		c.record.tokens = tokens
-	}
-	m.prompt.WithLabelValues().Add(float64(tokens.Prompt))
-	m.output.WithLabelValues().Add(float64(tokens.Completion))
-	m.cached.WithLabelValues().Add(float64(max(0, tokens.Cached)))
+	c.recordUsage(tokens, max(0, tokens.Cached))
 }

@@ -11,112 +11,159 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/core/media"
 	"penstock/core/route"
 	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
+	"penstock/internal/edge/parse"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
 
-// requestPlanner turns a decoded request into generations for one model. It combines the request with
-// the model's card and refuses what neither allows.
-type requestPlanner struct {
-	call  *apiCall
-	req   *api.Request
-	model *servedModel
-	// spare is the request as a passthrough, used if its media cannot be served otherwise; nil if it
-	// cannot be passed through.
-	spare *passthroughTask
+// typedRequest is a request that is served from the tokens of its prompts. It combines the request with the
+// model's card and refuses what neither allows.
+type typedRequest struct {
+	call      *apiCall
+	req       *api.Request
+	model     *servedModel
+	newWriter writerFactory
+
+	// These are known after checkRequest.
+	pin      kv.Worker
+	session  route.Session
+	sampling engine.Sampling
+	guide    *engine.OutputSchema
+	grammar  *parse.Grammar
 }
 
-// planRequest returns a generation for each prompt and prepares the answer for them.
-func (p *requestPlanner) planRequest(ctx context.Context) ([]*generationTask, error) {
-	pin, err := p.pinnedWorker()
+// decodeTyped returns the request in body.
+func (c *apiCall) decodeTyped(body []byte, d *apiDialect) (generationRequest, error) {
+	q, newWriter, err := d.decode(body)
 	if err != nil {
 		return nil, err
 	}
-	sampling, err := p.samplingOf()
+	m, err := c.findModel(c.f.catalog.findDecodable, q.Model)
 	if err != nil {
 		return nil, err
+	}
+	t := &typedRequest{call: c, req: q, model: m, newWriter: newWriter}
+	if q.HasMedia() && q.Ext.Annotations.Query == api.NoQuery {
+		return t.decideMedia(body, d)
+	}
+	return t, nil
+}
+
+// serve implements generationRequest.
+func (p *typedRequest) serve(ctx context.Context) error {
+	prompts, err := p.makePrompts(ctx, p.model.makePrompts)
+	if err != nil {
+		return err
+	}
+	return p.servePrompts(ctx, prompts)
+}
+
+// makePrompts checks the request, and then makes its prompts with encode.
+func (p *typedRequest) makePrompts(ctx context.Context, encode func(context.Context, *api.Request) ([]prep.Prompt, error)) (prompts []prep.Prompt, err error) {
+	c, q := p.call, p.req
+	c.answer.stream = q.Stream
+	c.answer.responseHead = api.Head{ID: c.id, Model: q.Model, Created: c.started.Unix()}
+	c.answer.writer = p.newWriter(&c.answer.responseHead)
+	c.answer.appendError = c.answer.writer.Fail
+	ctx, span := c.f.deps.Tracer.Start(ctx, "preprocess")
+	if err = p.checkRequest(); err == nil {
+		prompts, err = encode(ctx, q)
+	}
+	if err == nil && q.HasMedia() {
+		c.keepMedia(&prompts[0])
+		c.countMedia(ctx, q, &prompts[0])
+	}
+	tokens := 0
+	for i := range prompts {
+		tokens += len(prompts[i].Tokens)
+	}
+	span.SetText("penstock.model", p.model.Card.Name)
+	span.SetInt("penstock.prompts", int64(len(prompts)))
+	span.SetInt("penstock.prompt_tokens", int64(tokens))
+	span.End(err)
+	return prompts, err
+}
+
+// servePrompts answers the request, whose prompts are made.
+func (p *typedRequest) servePrompts(ctx context.Context, prompts []prep.Prompt) error {
+	c := p.call
+	gens, err := p.planGenerations(ctx, prompts)
+	if err != nil {
+		return err
+	}
+	if !p.req.HasMedia() { // they are tokens now
+		p.req.Messages = nil
+		c.releaseBody()
+	}
+	if form := p.req.Ext.Annotations.Query; form != api.NoQuery {
+		return c.answerQuery(ctx, gens, form)
+	}
+	err = c.generateAll(ctx, gens)
+	sum := c.countTokens(gens)
+	if err != nil {
+		return err
+	}
+	return c.answer.finishAnswer(sum)
+}
+
+// checkRequest checks what does not depend on the prompts.
+func (p *typedRequest) checkRequest() (err error) {
+	if p.pin, err = pinnedWorker(p.call.r.Header, p.req.Ext); err != nil {
+		return err
+	}
+	if p.sampling, err = p.samplingOf(); err != nil {
+		return err
 	}
 	if err := p.checkVocabulary(); err != nil {
-		return nil, err
+		return err
 	}
-	guide, err := p.guideOf()
-	if err != nil {
-		return nil, err
+	if p.guide, err = p.guideOf(); err != nil {
+		return err
 	}
-	grammar, err := p.outputGrammar()
-	if err != nil {
-		return nil, err
+	if p.grammar, err = p.outputGrammar(); err != nil {
+		return err
 	}
 	if err := p.model.checkMedia(p.req); err != nil {
-		return nil, err
+		return err
 	}
 	if p.req.HasMedia() {
 		p.req.Owner = p.call.mediaOwner(p.req.CacheSalt)
 	}
-	prompts, err := p.makePrompts(ctx)
-	if err != nil {
-		return nil, err
-	}
+	p.session, err = sessionOf(p.call.r.Header, p.req.Ext)
+	return err
+}
+
+// planGenerations returns a generation for each prompt and prepares the answer for them.
+func (p *typedRequest) planGenerations(ctx context.Context, prompts []prep.Prompt) ([]*generationTask, error) {
 	if p.req.HasMedia() {
 		if err := p.planMedia(ctx, &prompts[0]); err != nil {
 			return nil, err
 		}
 	}
 	needles := newStopStrings(p.req.Stop)
-	session, err := p.sessionOf()
-	if err != nil {
-		return nil, err
-	}
 	gens := make([]*generationTask, len(prompts))
+	tokens := 0
 	for i, prompt := range prompts {
 		stop, err := p.stopConditions(len(prompt.Tokens))
 		if err != nil {
 			return nil, err
 		}
-		gens[i] = p.newGeneration(i, prompt, sampling, stop, needles)
-		gens[i].route.Pin, gens[i].route.Session = pin, session
-		gens[i].request.Hints = dispatch.EncodeHints(&gens[i].route)
-		gens[i].request.OutputSchema, gens[i].guideParam = guide, p.guideParam()
-		if i > 0 { // prompts share only what the client set
-			id := p.call.id + "/" + strconv.Itoa(i)
-			gens[i].request.ID, gens[i].route.ID = id, id
-			if p.req.Seed == nil {
-				gens[i].request.Sampling.Seed = rand.Uint64()
-			}
-		}
-		p.attachParsers(gens[i], grammar)
+		gens[i] = p.newGeneration(i, prompt, stop, needles)
+		tokens += len(prompt.Tokens)
 	}
+	p.call.spendTokens(tokens, 0)
 	a := p.call.answer
 	a.openChoices = len(prompts) * p.req.N
 	a.ext.WorkerFields = p.req.Ext.WorkerFields
 	return gens, p.annotateAnswer(ctx, prompts)
 }
 
-// makePrompts makes the prompts of the request.
-func (p *requestPlanner) makePrompts(ctx context.Context) ([]prep.Prompt, error) {
-	if p.spare == nil {
-		return p.model.makePrompts(ctx, p.req)
-	}
-	prompt, err := p.model.promptOf(ctx, p.req)
-	return []prep.Prompt{prompt}, err
-}
-
-// planMedia handles the media of a conversation's prompt. An engine that takes media with the tokens
-// must get all of them, raw or processed by another engine; otherwise the request is passed through.
-// For other engines only the routing uses them.
-func (p *requestPlanner) planMedia(ctx context.Context, prompt *prep.Prompt) error {
-	p.call.keepMedia(prompt)
-	p.call.countMedia(ctx, p.req, prompt)
-	if p.spare != nil {
-		p.spare.usePrompt(prompt)
-		if prompt.TextOnlyReason != media.NoReason || p.req.Features && prompt.Features == nil {
-			return errPass
-		}
-	}
+// planMedia handles the media of a conversation's prompt. An engine that takes media with the tokens must
+// get all of them, raw or processed by another engine. For other engines only the routing uses them.
+func (p *typedRequest) planMedia(ctx context.Context, prompt *prep.Prompt) error {
 	if prompt.Features != nil {
 		p.call.metrics.mediaShipped.WithLabelValues().Inc()
 	}
@@ -138,38 +185,21 @@ func (p *requestPlanner) planMedia(ctx context.Context, prompt *prep.Prompt) err
 	return nil
 }
 
-func (p *requestPlanner) newGeneration(i int, prompt prep.Prompt, sampling engine.Sampling, stop engine.Stop, ns stopStrings) *generationTask {
-	f, q, card := p.call.f, p.req, &p.model.Card
+// newGeneration returns the generation of prompt i.
+func (p *typedRequest) newGeneration(i int, prompt prep.Prompt, stop engine.Stop, ns stopStrings) *generationTask {
+	q, model := p.req, p.model.Card.Name
 	salt := kv.Salt{LoRA: p.model.adapterName(), Namespace: q.CacheSalt}
+	id, sampling := p.call.id, p.sampling
+	if i > 0 { // prompts share only what the client set
+		id += "/" + strconv.Itoa(i)
+		if q.Seed == nil {
+			sampling.Seed = rand.Uint64()
+		}
+	}
 	g := &generationTask{
-		f:       f,
 		model:   p.model,
 		index:   i,
 		started: p.call.started,
-		request: engine.Request{
-			ID:       p.call.id,
-			Model:    card.Name,
-			Salt:     salt,
-			Prompt:   prompt.Tokens,
-			Media:    prompt.Media,
-			Objects:  TrimObjects(prompt.Objects),
-			Features: prompt.Features,
-			Choices:  q.N,
-			Sampling: sampling,
-			Stop:     stop,
-			Logprobs: q.Logprobs,
-		},
-		route: route.Request{
-			ID:             p.call.id,
-			Model:          card.Name,
-			Tokens:         prompt.Tokens,
-			Media:          prompt.Media,
-			Salt:           salt,
-			ExpectedOutput: q.Ext.ExpectedOutput,
-			Override:       q.Ext.Override,
-			Allowed:        q.Ext.Allowed,
-			Priority:       q.Ext.Priority,
-		},
 		rules: textRules{
 			tokenizer:   p.model.pipeline.Tokenizer,
 			stopStrings: ns,
@@ -178,29 +208,58 @@ func (p *requestPlanner) newGeneration(i int, prompt prep.Prompt, sampling engin
 			keepSpecial: q.KeepSpecial,
 			logprobs:    q.Logprobs >= 0,
 		},
-		sendsRole:   q.Endpoint.IsConversation(),
-		choices:     make([]answerChoice, q.N),
-		chunks:      make([]api.Chunk, 0, 3), // a role, a text and an end
-		openChoices: q.N,
-		counts:      api.TokenCounts{Prompt: len(prompt.Tokens)},
-		lastToken:   make([]time.Time, q.N),
-		firstToken:  p.call.metrics.firstToken.WithLabelValues(),
-		interToken:  p.call.metrics.interToken.WithLabelValues(),
+		guideParam: p.guideParam(),
+		sendsRole:  q.Endpoint.IsConversation(),
+		choices:    make([]answerChoice, q.N),
+		chunks:     make([]api.Chunk, 0, 3), // a role, a text and an end
+		counts:     api.TokenCounts{Prompt: len(prompt.Tokens)},
+		lastToken:  make([]time.Time, q.N),
+		firstToken: p.call.metrics.firstToken.WithLabelValues(),
+		interToken: p.call.metrics.interToken.WithLabelValues(),
 	}
+	g.Route = route.Request{
+		ID:             id,
+		Model:          model,
+		Tokens:         prompt.Tokens,
+		Media:          prompt.Media,
+		Salt:           salt,
+		Pin:            p.pin,
+		Session:        p.session,
+		ExpectedOutput: q.Ext.ExpectedOutput,
+		Override:       q.Ext.Override,
+		Allowed:        q.Ext.Allowed,
+		Priority:       q.Ext.Priority,
+	}
+	g.Request = engine.Request{
+		ID:           id,
+		Model:        model,
+		Salt:         salt,
+		Prompt:       prompt.Tokens,
+		Media:        prompt.Media,
+		Objects:      TrimObjects(prompt.Objects),
+		Features:     prompt.Features,
+		Choices:      q.N,
+		Sampling:     sampling,
+		Stop:         stop,
+		Logprobs:     q.Logprobs,
+		OutputSchema: p.guide,
+		Hints:        dispatch.EncodeHints(&g.Route),
+	}
+	g.Workers, g.Sink = p.call.f.catalog.latestWorkers(p.model), g
 	if q.Echo {
 		g.echo = p.echoText(i, prompt.Tokens)
 	}
 	for j := range g.choices {
 		g.choices[j].decoder = p.model.pipeline.Tokenizer.NewDecoder(prep.DecodeOptions{KeepSpecial: q.KeepSpecial})
 		g.choices[j].stopMatcher = newStopMatcher(ns)
-		g.choices[j].tokens = make([]kv.Token, 0, min(max(stop.MaxTokens, 0), 64))
 		g.choices[j].chars = utf8.RuneCountInString(g.echo)
 	}
+	p.attachParsers(g)
 	return g
 }
 
 // echoText is the text of a prompt that the answer begins with.
-func (p *requestPlanner) echoText(i int, tokens []kv.Token) string {
+func (p *typedRequest) echoText(i int, tokens []kv.Token) string {
 	if q := p.req; q.Ext.Tokens == nil && q.Prompts[i].Tokens == nil {
 		return q.Prompts[i].Text
 	}
@@ -208,7 +267,7 @@ func (p *requestPlanner) echoText(i int, tokens []kv.Token) string {
 }
 
 // stopConditions returns when choices end after a prompt of n tokens.
-func (p *requestPlanner) stopConditions(n int) (engine.Stop, error) {
+func (p *typedRequest) stopConditions(n int) (engine.Stop, error) {
 	q, card := p.req, &p.model.Card
 	param := "messages"
 	switch {
@@ -246,7 +305,7 @@ func (p *requestPlanner) stopConditions(n int) (engine.Stop, error) {
 }
 
 // samplingOf returns the card's defaults with the client's settings.
-func (p *requestPlanner) samplingOf() (engine.Sampling, error) {
+func (p *typedRequest) samplingOf() (engine.Sampling, error) {
 	q := p.req
 	s := p.model.Card.Defaults
 	setIfGiven(&s.Temperature, q.Temperature)
@@ -285,7 +344,7 @@ func setIfGiven[T any](field *T, set *T) {
 }
 
 // checkVocabulary checks the token ids outside prompts.
-func (p *requestPlanner) checkVocabulary() error {
+func (p *typedRequest) checkVocabulary() error {
 	if err := p.model.checkTokens("stop_token_ids", p.req.StopTokens); err != nil {
 		return err
 	}
@@ -321,13 +380,8 @@ func (m *servedModel) checkPromptTokens(param string, tokens []kv.Token) error {
 	return nil
 }
 
-// pinnedWorker returns the worker that the client demands; the zero Worker if it leaves the choice to the
-// router. Headers take precedence over the body.
-func (p *requestPlanner) pinnedWorker() (kv.Worker, error) {
-	return pinnedWorker(p.call.r.Header, p.req.Ext)
-}
-
-// pinnedWorker returns the worker that headers demand, else the body's.
+// pinnedWorker returns the worker that the client demands, in headers or else the body; the zero Worker if it
+// leaves the choice to the router.
 func pinnedWorker(h http.Header, ext api.RequestExt) (kv.Worker, error) {
 	if name, v := firstHeader(h, "X-Worker-Instance-Id", "X-Dynamo-Worker-Instance-Id"); v != "" {
 		id, err := parseWorkerID(name, v)
@@ -356,11 +410,10 @@ func pinnedWorker(h http.Header, ext api.RequestExt) (kv.Worker, error) {
 	return ext.PinnedWorker()
 }
 
-// sessionOf returns the session of the request, from the header x-session-id or the body. The header
-// takes precedence.
-func (p *requestPlanner) sessionOf() (route.Session, error) {
-	s := p.req.Ext.Session
-	id := p.call.r.Header.Get("X-Session-Id")
+// sessionOf returns the session of a request, from the header x-session-id or the body. The header takes
+// precedence.
+func sessionOf(h http.Header, ext api.RequestExt) (route.Session, error) {
+	s, id := ext.Session, h.Get("X-Session-Id")
 	switch {
 	case id == "" || id == s.ID:
 		return s, nil

@@ -2,13 +2,9 @@ package frontend
 
 import (
 	"context"
-	"slices"
 
 	"penstock/core/fault"
-	"penstock/core/kv"
 	"penstock/core/media"
-	"penstock/core/route"
-	"penstock/internal/catalog"
 	"penstock/internal/dispatch"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -94,9 +90,9 @@ func (r *engineEncoder) makePrompt(ctx context.Context, req *engine.PreprocessRe
 	if err != nil {
 		return prep.Prompt{}, err
 	}
-	prompt := prep.Prompt{Tokens: p.answer.Tokens, Media: p.answer.Media, Features: p.answer.Features}
+	prompt := prep.Prompt{Tokens: p.Answer.Tokens, Media: p.Answer.Media, Features: p.Answer.Features}
 	if p.heldBytes > 0 {
-		prompt.Release = p.dropAnswer
+		prompt.Release = p.releaseMemory
 	}
 	return prompt, nil
 }
@@ -110,30 +106,34 @@ func (r *engineEncoder) runRequest(ctx context.Context, req *engine.PreprocessRe
 	}
 	defer r.f.prompts.Release(reserved)
 	req.ID, req.Model = requestIDOf(ctx), r.model.Card.Name
-	p := &preprocessTask{f: r.f, model: r.model, request: req}
-	if err := r.f.runAttempts(ctx, p, false); err != nil {
-		p.dropAnswer()
+	if m := r.f.catalog.currentModel(r.model); len(m.Workers) > 0 && !m.MakesPrompts() && !req.ResolveMedia {
+		return nil, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.Card.Name)
+	}
+	p := &preprocessTask{f: r.f}
+	p.Request, p.Workers, p.Vocabulary = *req, r.f.catalog.latestWorkers(r.model), r.model.Card.VocabSize
+	p.StartAttempt, p.HoldMemory = p.releaseMemory, p.holdMemory
+	if err := r.f.dispatcher.Preprocess(ctx, &p.Preprocessing, 1); err != nil {
+		p.releaseMemory()
 		return nil, err
 	}
 	return p, nil
 }
 
-// preprocessTask is a text or a conversation whose prompt a worker makes. One goroutine uses it.
+// preprocessTask is a text or a conversation whose prompt a worker makes, with the memory of its answer. One
+// goroutine uses it.
 type preprocessTask struct {
+	dispatch.Preprocessing
 	f         *Frontend
-	model     *servedModel // at the request's arrival; each attempt looks up the current one
-	request   *engine.PreprocessRequest
-	answer    engine.Preprocessed // its Attempt is 0 until it has arrived
-	heldBytes int64               // of the body budget, for the answer's features
+	heldBytes int64 // of the body budget, for the answer's features
 }
 
 // featureCopies is the number of copies of a request's features in memory: received, and on the way to
 // a worker.
 const featureCopies = 2
 
-// reserveFrame takes room for a frame with a piece of features.
-func (p *preprocessTask) reserveFrame(n int) error {
-	if !p.request.Features {
+// holdMemory takes room for a frame with a piece of features.
+func (p *preprocessTask) holdMemory(n int) error {
+	if !p.Request.Features {
 		return nil
 	}
 	size := featureCopies * int64(n)
@@ -144,57 +144,8 @@ func (p *preprocessTask) reserveFrame(n int) error {
 	return nil
 }
 
-// dropAnswer drops the answer and its memory.
-func (p *preprocessTask) dropAnswer() {
+// releaseMemory drops the answer and its memory.
+func (p *preprocessTask) releaseMemory() {
 	p.f.bodies.Release(p.heldBytes)
-	p.heldBytes, p.answer = 0, engine.Preprocessed{}
-}
-
-// TokensDelivered implements dispatch.Task.
-func (p *preprocessTask) TokensDelivered() int { return 0 }
-
-// MoveKind implements dispatch.Task.
-func (p *preprocessTask) MoveKind() string { return dispatch.MovePreprocess }
-
-// ChooseWorker picks capable workers round-robin: preprocessing is not counted as router load and
-// depends on no cache.
-func (p *preprocessTask) ChooseWorker(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
-	m := p.f.catalog.currentModel(p.model)
-	var able []*catalog.Worker
-	for _, w := range m.Workers {
-		if canPreprocess(w.Card, p.request) && !slices.Contains(failed, w.ID) {
-			able = append(able, w)
-		}
-	}
-	switch {
-	case len(able) > 0:
-		in := able[(p.f.nextWorker.Add(1)-1)%uint64(len(able))]
-		return route.Decision{Worker: kv.Worker{ID: in.ID}, Addr: in.Addr}, nil
-	case m.MakesPrompts() || p.request.ResolveMedia:
-		return route.Decision{}, fault.New(fault.Unavailable, "no worker of the model '%s' that makes prompts is left: try again later", m.Card.Name)
-	case len(m.Workers) == 0:
-		return route.Decision{}, fault.New(fault.Unavailable, "the model '%s' has no worker now: try again later", m.Card.Name)
-	}
-	return route.Decision{}, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.Card.Name)
-}
-
-// RunAttempt makes one attempt. It reserves nothing.
-func (p *preprocessTask) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
-	p.dropAnswer()
-	p.request.Attempt = number
-	body := engine.AppendPreprocessRequest(nil, p.request)
-	limit := p.f.cfg.PreprocessTimeout
-	if p.request.ResolveMedia {
-		limit = max(limit, resolveTimeout)
-	}
-	err := dispatch.CallWorker(ctx, p.f.deps.Plane, limit, d, engine.MethodPreprocess, body, func(frame []byte) error {
-		if err := p.reserveFrame(len(frame)); err != nil {
-			return err
-		}
-		return p.answer.TakeFrame(frame, number, p.model.Card.VocabSize)
-	})
-	if p.answer.Attempt != 0 {
-		return nil // regardless of the call's error
-	}
-	return err
+	p.heldBytes, p.Answer = 0, engine.Preprocessed{}
 }

@@ -15,16 +15,16 @@ func (c *apiCall) answerQuery(ctx context.Context, gens []*generationTask, form 
 		return fault.InvalidParam("nvext.annotations", "'%s' takes one prompt, not %d", api.QueryInstance, len(gens))
 	}
 	g := gens[0]
-	g.route.Attempt = 1
-	g.route.Exclude = g.model.Unfit
-	x, err := c.f.deps.Router.Explain(ctx, &g.route)
+	g.Route.Attempt = 1
+	g.Route.Exclude = g.model.Unfit
+	x, err := c.f.deps.Router.Explain(ctx, &g.Route)
 	if err != nil {
 		return err
 	}
 	d := x.Decision
-	q := &api.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.request.Prompt, TextOnly: string(c.answer.textOnly)}
+	q := &api.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.Request.Prompt, TextOnly: string(c.answer.textOnly)}
 	a := c.answer
-	if err := a.acceptRequest(&generationEvent{decision: d, numerics: g.model.NumericsOf(d.Worker.ID)}); err != nil {
+	if err := a.acceptRequest(d, g.model.NumericsOf(d.Worker.ID)); err != nil {
 		return err
 	}
 	all := &api.Chunk{

@@ -5,19 +5,9 @@ import (
 	"encoding/hex"
 	"math/rand/v2"
 	"net/http"
-	"sync"
 )
 
 const maxRequestID = 128
-
-// requestIDs assigns the ids of running requests: they name reservations, so no two running requests
-// may share one.
-type requestIDs struct {
-	mu struct {
-		sync.Mutex
-		running map[string]struct{}
-	}
-}
 
 // requestIDKey is the context key of a request's id.
 type requestIDKey struct{}
@@ -26,28 +16,6 @@ type requestIDKey struct{}
 func requestIDOf(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
-}
-
-func (s *requestIDs) init() { s.mu.running = make(map[string]struct{}) }
-
-// claim reserves an id for a running request until release. An id already in use gets a random suffix.
-func (s *requestIDs) claim(id string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	base := id
-	for {
-		if _, taken := s.mu.running[id]; !taken {
-			s.mu.running[id] = struct{}{}
-			return id
-		}
-		id = base + "~" + randomHex()
-	}
-}
-
-func (s *requestIDs) release(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.mu.running, id)
 }
 
 // newRequestID returns the id of a request: the client's own if it sent a valid one, else a random one.

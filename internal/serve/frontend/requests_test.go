@@ -159,19 +159,6 @@ func TestRequestIDs(t *testing.T) {
 			t.Errorf("%q becomes %q", bad, got)
 		}
 	}
-	var s requestIDs
-	s.init()
-	if got := s.claim(id); got != id {
-		t.Errorf("claimed %q", got)
-	}
-	again := s.claim(id)
-	if !strings.HasPrefix(again, id+"~") || len(again) != len(id)+17 {
-		t.Errorf("a second claim gives %q", again)
-	}
-	s.release(id)
-	if got := s.claim(id); got != id {
-		t.Errorf("after release: %q", got)
-	}
 }
 
 // TestSameRequestID: two running requests of one id do not share reservations.

@@ -12,10 +12,6 @@ import (
 	"penstock/internal/engine"
 )
 
-// resolveTimeout is how long a router process may take to resolve the media of a conversation, for
-// which it has its own bound, before another one is asked.
-const resolveTimeout = time.Minute
-
 // routedMediaEncoder is the encoder of a model whose router processes resolve media: they make the
 // prompts of conversations with media, and this frontend looks at no media.
 type routedMediaEncoder struct {
@@ -64,7 +60,7 @@ func (r *engineEncoder) resolveMedia(ctx context.Context, c *prep.Chat) (prep.Pr
 	if err != nil {
 		return prep.Prompt{}, err
 	}
-	p := &made.answer
+	p := &made.Answer
 	switch {
 	case p.TextOnly != media.NoReason:
 		return prep.Prompt{Tokens: p.Tokens, TextOnlyReason: p.TextOnly, TextOnlyError: p.TextOnlyError}, nil
@@ -100,12 +96,4 @@ func usesEngines(e prep.Encoder) bool {
 // resolvesMedia reports whether the model's router processes resolve its media.
 func (m *servedModel) resolvesMedia() bool {
 	return m.HasWorker(func(c *engine.Card) bool { return c.ResolvesMedia })
-}
-
-// canPreprocess reports whether a worker takes a preprocessing request.
-func canPreprocess(c *engine.Card, req *engine.PreprocessRequest) bool {
-	if req.ResolveMedia {
-		return c.ResolvesMedia
-	}
-	return c.Preprocess && (c.Features || !req.Features)
 }

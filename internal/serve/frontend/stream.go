@@ -3,6 +3,8 @@ package frontend
 import (
 	"sync"
 	"time"
+
+	"penstock/internal/bounded"
 )
 
 // maxPending is how many bytes of events may wait for a client before the worker has to wait.
@@ -36,7 +38,7 @@ func newSSEStream(silent time.Duration, write func([]byte) error, broken func(er
 		write: write, onBroken: broken, keepAlive: silent,
 		wake: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	s.mu.pending = *bufferPool.Get().(*[]byte)
+	s.mu.pending = bounded.TakeBuffer()
 	wakeUp(s.wake) // for the header
 	return s
 }
@@ -48,8 +50,8 @@ func (s *sseStream) run() {
 	silence := time.NewTimer(s.keepAlive)
 	defer silence.Stop()
 	comment := []byte(keepAlive)
-	spare := *bufferPool.Get().(*[]byte)
-	defer func() { recycleBuffer(spare) }()
+	spare := bounded.TakeBuffer()
+	defer func() { bounded.RecycleBuffer(spare) }()
 	for opened := false; ; opened = true {
 		events, last := comment, false
 		select {
@@ -122,23 +124,9 @@ func (s *sseStream) close() error {
 	<-s.done
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	recycleBuffer(s.mu.pending)
+	bounded.RecycleBuffer(s.mu.pending)
 	s.mu.pending = nil
 	return s.mu.err
-}
-
-// bufferPool holds memory for events, reused between answers.
-var bufferPool = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
-
-// maxPooled bounds the size of a pooled buffer, in bytes.
-const maxPooled = 16 << 10
-
-// recycleBuffer returns an unused buffer to the pool.
-func recycleBuffer(b []byte) {
-	if cap(b) > 0 && cap(b) <= maxPooled {
-		b = b[:0]
-		bufferPool.Put(&b)
-	}
 }
 
 // wakeUp wakes the receiver of c; a signal already pending is enough.

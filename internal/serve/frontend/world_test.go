@@ -137,9 +137,7 @@ func (w *world) check() {
 	if n := w.f.prompts.Used(); n != 0 {
 		w.t.Errorf("%d bytes of prompts are accounted for", n)
 	}
-	w.f.ids.mu.Lock()
-	defer w.f.ids.mu.Unlock()
-	if n := len(w.f.ids.mu.running); n != 0 {
+	if n := w.f.ids.Len(); n != 0 {
 		w.t.Errorf("%d request ids are claimed", n)
 	}
 }

@@ -31,11 +31,11 @@ func (r *Proxy) withResolver(card engine.Card) (engine.Card, MediaResolver) {
 }
 
 // attachMedia attaches the data that the engine needs to the objects of a request.
-func (g *generationTask) attachMedia(ctx context.Context) (release func()) {
-	if g.e.resolver == nil || len(g.request.Objects) == 0 {
+func (e *proxyEngine) attachMedia(ctx context.Context, req *engine.Request) (release func()) {
+	if e.resolver == nil || len(req.Objects) == 0 {
 		return func() {}
 	}
-	g.request.Objects, release = g.e.resolver.Attach(ctx, g.request.Objects)
+	req.Objects, release = e.resolver.Attach(ctx, req.Objects)
 	return release
 }
 

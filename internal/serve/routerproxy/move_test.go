@@ -201,7 +201,7 @@ func TestPlannedMoves(t *testing.T) {
 func TestPace(t *testing.T) {
 	inWorld(t, Config{MigrationLimit: new(2)}, 5, func(t *testing.T, w *world) {
 		w.does = func(kv.WorkerID) error { return fault.New(fault.Unavailable, "gone") }
-		w.relay.deps.Plane = refusing{w}
+		w.relay.dispatcher.Plane = refusing{w}
 		began := time.Now()
 		_, err := w.generate(t)
 		if d := time.Since(began); fault.CodeOf(err) != fault.Unavailable || d < 20*time.Millisecond || d > 30*time.Millisecond || len(w.calls) != 3 {

@@ -64,7 +64,7 @@ func TestPass(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := &book{pick: others(2)}
 			r := newRig(t, Config{}, b, nil)
-			r.deps.Plane = passCalls{answer: func(addr string, req *engine.PassthroughRequest, send func(engine.PassthroughChunk) error) error {
+			r.dispatcher.Plane = passCalls{answer: func(addr string, req *engine.PassthroughRequest, send func(engine.PassthroughChunk) error) error {
 				if string(req.Body) != "{}" || req.Path != "/p" || req.Model != "m" || !req.Stream || len(req.Hints) != 0 {
 					t.Errorf("the worker got %+v", req)
 				}
@@ -125,7 +125,7 @@ func TestPassChooses(t *testing.T) {
 	passes := servetest.ModelCard("m")
 	passes.PassthroughPaths = []string{"/p"}
 	r.list(t, passes, servetest.ModelCard("m"))
-	r.deps.Plane = passCalls{answer: func(_ string, _ *engine.PassthroughRequest, send func(engine.PassthroughChunk) error) error {
+	r.dispatcher.Plane = passCalls{answer: func(_ string, _ *engine.PassthroughRequest, send func(engine.PassthroughChunk) error) error {
 		return send(engine.PassthroughChunk{Accepted: true, Status: 200})
 	}}
 	err := r.run(func(ctx context.Context) error {

@@ -24,25 +24,9 @@ import (
 	"penstock/internal/plane/rpc"
 )
 
-// Router decides which worker serves a prompt and tracks its load. Implementations are safe for
-// concurrent use.
+// Router is a dispatch.Router which also knows whether a model can be served.
 type Router interface {
-	// Route chooses a worker and reserves the request's load there under the request's ID and Attempt.
-	// The error is a *fault.Error; nothing is reserved then. Route keeps nothing of req.
-	Route(ctx context.Context, req *route.Request) (route.Decision, error)
-	// RecordFirstToken says that the attempt's first token has arrived, and that its worker had cached
-	// tokens of the prompt in its cache. If cached is engine.CachedUnknown, it is called again if the
-	// worker reports it later.
-	RecordFirstToken(id string, attempt uint32, cached int)
-	// MarkPrefilled is RecordFirstToken for an answer which arrives whole, at its end.
-	MarkPrefilled(id string, attempt uint32, cached int)
-	// RecordOutput says that the attempt has generated more tokens. It is called about once for each
-	// block of them.
-	RecordOutput(id string, attempt uint32, tokens int)
-	dispatch.Reservations
-	// ReportFailure says that a call to a worker failed with err, which is the worker's failure or its
-	// refusal and not the request's: [fault.Class] says Retryable.
-	ReportFailure(w kv.Worker, err error)
+	dispatch.Router
 	// Availability says whether a model can be served now, and if not why.
 	Availability(model string) route.Availability
 }
@@ -82,10 +66,9 @@ type Proxy struct {
 	deps       Deps
 	metrics    metrics
 	throttled  *obs.Throttle
-	router     dispatch.Router // deps.Router, traced
-	dispatcher dispatch.Dispatcher
+	dispatcher *dispatch.Dispatcher
 	serving    atomic.Int64 // models being served
-	ids        requestIDs
+	ids        dispatch.RequestIDs
 }
 
 // New returns a proxy that does nothing until Run.
@@ -99,7 +82,6 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	}
 	deps.Log = obs.Component(deps.Log, "relay")
 	r := &Proxy{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), throttled: obs.NewThrottle(deps.Log, 10*time.Second)}
-	r.router = dispatch.TraceRouter(deps.Router, deps.Tracer)
 	r.dispatcher = newDispatcher(r)
 	return r, nil
 }
@@ -136,14 +118,13 @@ func (r *Proxy) NewEngine(card engine.Card, sight MediaResolver) engine.Engine {
 
 // proxyEngine presents the workers of one model as one engine.
 type proxyEngine struct {
-	proxy      *Proxy
-	card       engine.Card
-	resolver   MediaResolver // nil if there is none
-	inFlight   atomic.Int64
-	nextWorker atomic.Uint64 // round-robin position among workers that make prompts
-	startOnce  sync.Once
-	running    chan struct{} // closed when Run starts
-	stopped    chan struct{} // closed when it ends
+	proxy     *Proxy
+	card      engine.Card
+	resolver  MediaResolver // nil if there is none
+	inFlight  atomic.Int64
+	startOnce sync.Once
+	running   chan struct{} // closed when Run starts
+	stopped   chan struct{} // closed when it ends
 }
 
 var (

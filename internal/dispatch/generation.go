@@ -1,0 +1,231 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"penstock/core/kv"
+	"penstock/core/route"
+	"penstock/internal/bounded"
+	"penstock/internal/engine"
+)
+
+// Generation is a prompt that one worker after another continues: each goes on from the tokens that its
+// predecessors delivered. One goroutine uses it.
+type Generation struct {
+	RoutedTask
+	Request engine.Request // of the current attempt
+	Sink    GenerationSink
+
+	// Numerics are those of the current attempt's worker; "" if unknown.
+	Numerics string
+	// Cached is how many tokens of the prompt the current attempt's worker has reported as cached.
+	Cached int
+
+	choices       []choiceProgress
+	openChoices   int // choices not done
+	delivered     int // tokens
+	firstNumerics string
+
+	// State of the current attempt.
+	accepted bool
+	report   engine.CachedReport
+	delta    engine.Delta
+}
+
+// GenerationSink takes what the attempts of a generation deliver. An error ends the generation and is its
+// error.
+type GenerationSink interface {
+	// HandleAttempt is told how the current attempt goes on.
+	HandleAttempt(event AttemptEvent) error
+	// HandleOutput takes new tokens of a choice, at position d.Pos, or its end. It reports whether the
+	// choice is done; if it is before its engine says so, it shortens d.Tokens to those that count.
+	HandleOutput(d *engine.Delta) (done bool, err error)
+}
+
+// AttemptEvent is a step of an attempt.
+type AttemptEvent uint8
+
+// The steps of an attempt.
+const (
+	AttemptRouted   AttemptEvent = iota // it goes to Decision's worker
+	AttemptAccepted                     // the worker accepted it
+	AttemptReported                     // Cached is known, or known to come later
+)
+
+// choiceProgress is the progress of one choice.
+type choiceProgress struct {
+	tokens []kv.Token // all that were delivered, including those that the request came with
+	done   bool
+	ended  bool // by the engine of the current attempt, or before it
+}
+
+// errEnough ends a call whose further tokens are not needed.
+var errEnough = errors.New("dispatch: every choice has ended")
+
+// Generate makes attempts, numbered from first, until every choice is done.
+func (r *Dispatcher) Generate(ctx context.Context, g *Generation, first uint32) error {
+	g.choices = make([]choiceProgress, g.Request.Choices)
+	for i := range g.choices {
+		c := &g.choices[i]
+		if len(g.Request.Generated) > 0 {
+			c.tokens = slices.Clone(g.Request.Generated[i])
+		} else {
+			c.tokens = make([]kv.Token, 0, min(max(g.Request.Stop.MaxTokens, 0), 64))
+		}
+		if c.done = len(g.Request.Done) > 0 && g.Request.Done[i]; !c.done {
+			g.openChoices++
+		}
+	}
+	return r.runRouted(ctx, g, &g.RoutedTask, first)
+}
+
+// TokensDelivered implements Task.
+func (g *Generation) TokensDelivered() int { return g.delivered }
+
+// MoveKind implements Task.
+func (g *Generation) MoveKind() string { return MoveKind(g.delivered) }
+
+// IsInexact reports whether the current attempt's worker continues tokens from other numerics than its own,
+// if both are known.
+func (g *Generation) IsInexact() bool {
+	return g.delivered > 0 && g.Numerics != "" && g.firstNumerics != "" && g.Numerics != g.firstNumerics
+}
+
+// ChooseWorker asks the router for a worker that has not failed this prompt. Once tokens are delivered it
+// prefers a worker of the same numerics, because only that one continues bit for bit; another one is better
+// than none.
+func (g *Generation) ChooseWorker(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
+	var strange []kv.WorkerID
+	if g.firstNumerics != "" {
+		strange = g.Workers().WorkersWhere(func(c *engine.Card) bool { return c.Numerics != g.firstNumerics })
+	}
+	var lacks func(*engine.Card) bool
+	if schema, features := g.Request.OutputSchema != nil, len(g.Request.Features) > 0; schema || features {
+		lacks = func(c *engine.Card) bool { return schema && !c.StructuredOutput || features && !c.Features }
+	}
+	return g.routeTask(ctx, number, failed, strange, lacks)
+}
+
+// RunAttempt makes one attempt on the worker that was chosen and reserved for it. It returns nil when every
+// choice is done.
+func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
+	held := g.startAttempt(number, d)
+	defer held.Free()
+	g.accepted, g.report, g.Numerics = false, engine.CachedReport{}, g.Workers().NumericsOf(d.Worker.ID)
+	g.Request.Attempt = number
+	g.resumeAttempt()
+	if g.tellSink(AttemptRouted) != nil {
+		return errSink
+	}
+	body := engine.AppendRequest(bounded.TakeBuffer(), &g.Request)
+	err := g.callRouted(ctx, engine.MethodGenerate, body, g.handleFrame)
+	bounded.RecycleBuffer(body) // planes keep nothing of it
+	switch {
+	case g.sinkErr != nil:
+		return errSink
+	case g.accepted && g.openChoices == 0:
+		held.FinishAnswer(g.outputTokens / len(g.choices))
+		return nil // the answer is complete, regardless of the call's error
+	}
+	return err
+}
+
+// resumeAttempt puts the tokens already delivered into the attempt's request.
+func (g *Generation) resumeAttempt() {
+	started := false
+	for i := range g.choices {
+		c := &g.choices[i]
+		c.ended = c.done // this attempt's engine does not start it
+		started = started || c.done || len(c.tokens) > 0
+	}
+	if !started {
+		return
+	}
+	g.Request.Generated, g.Request.Done = make([][]kv.Token, len(g.choices)), make([]bool, len(g.choices))
+	for i := range g.choices {
+		g.Request.Generated[i], g.Request.Done[i] = g.choices[i].tokens, g.choices[i].done
+	}
+}
+
+// handleFrame handles one frame of the current attempt.
+func (g *Generation) handleFrame(frame []byte) error {
+	d := &g.delta
+	if err := engine.DecodeDelta(frame, d); err != nil {
+		return engine.ContractError("a frame that cannot be read", err)
+	}
+	if d.Attempt != g.Request.Attempt {
+		return nil // a late answer
+	}
+	if !g.accepted {
+		g.accepted = true
+		if err := g.tellSink(AttemptAccepted); err != nil {
+			return err
+		}
+	}
+	if d.Accepted {
+		return nil
+	}
+	if d.Choice < 0 || d.Choice >= len(g.choices) || g.choices[d.Choice].ended {
+		return engine.ContractError("tokens of a choice that there is not, or no longer", nil)
+	}
+	if err := g.handleReported(d); err != nil {
+		return err
+	}
+	c := &g.choices[d.Choice]
+	c.ended = d.Finish != engine.NotFinished
+	if c.done { // by a stop string, which the engine does not know
+		return nil
+	}
+	if err := g.handleOutput(c, d); err != nil {
+		return err
+	}
+	if g.openChoices == 0 && slices.ContainsFunc(g.choices, func(c choiceProgress) bool { return !c.ended }) {
+		return errEnough
+	}
+	return nil
+}
+
+// handleReported takes the number of cached tokens in d. It may arrive only with the end of a choice.
+func (g *Generation) handleReported(d *engine.Delta) error {
+	cached, news := g.report.ObserveDelta(d)
+	if !news {
+		return nil
+	}
+	if cached < engine.CachedUnknown || cached > len(g.Request.Prompt) {
+		return engine.ContractError("a number of cached tokens that cannot be", nil)
+	}
+	g.dispatcher.Router.RecordFirstToken(g.Route.ID, g.Request.Attempt, cached)
+	g.Cached = cached
+	return g.tellSink(AttemptReported)
+}
+
+// handleOutput takes what d continues a choice with.
+func (g *Generation) handleOutput(c *choiceProgress, d *engine.Delta) error {
+	if err := d.TrimDelivered(len(c.tokens), g.Request.Logprobs); err != nil {
+		return err
+	}
+	if len(c.tokens)+len(d.Tokens) > g.Request.Stop.MaxTokens {
+		return engine.ContractError("more tokens than were asked for", nil)
+	}
+	if len(d.Tokens) > 0 && g.firstNumerics == "" {
+		g.firstNumerics = g.Numerics
+	}
+	g.recordOutput(g.Request.Attempt, len(d.Tokens))
+	done, err := g.Sink.HandleOutput(d)
+	c.tokens = append(c.tokens, d.Tokens...)
+	g.delivered += len(d.Tokens)
+	if done {
+		c.done = true
+		g.openChoices--
+	}
+	g.sinkErr = err
+	return err
+}
+
+// tellSink tells the sink about the current attempt.
+func (g *Generation) tellSink(event AttemptEvent) error {
+	g.sinkErr = g.Sink.HandleAttempt(event)
+	return g.sinkErr
+}
