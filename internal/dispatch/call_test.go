@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +11,9 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
+	"penstock/internal/plane/disco"
 )
 
 // plane is a worker that sends frames and then ends.
@@ -71,7 +71,7 @@ func TestRoute(t *testing.T) {
 	var last *route.Request
 	task := func(pin kv.WorkerID, answer func(req *route.Request) error) *RoutedTask {
 		return &RoutedTask{
-			Route: route.Request{Model: "m", Pin: kv.Worker{ID: pin}}, Workers: func() ModelWorkers { return someWorkers{} },
+			Route: route.Request{Model: "m", Pin: kv.Worker{ID: pin}}, Workers: someWorkers,
 			dispatcher: &Dispatcher{Router: answers{answer: answer}},
 		}
 	}
@@ -97,10 +97,9 @@ func TestRoute(t *testing.T) {
 }
 
 // someWorkers are workers 4 and 5, of which only 5 takes features, and the unfit worker 9.
-type someWorkers struct{}
-
-func (someWorkers) FitWorkers() iter.Seq[ModelWorker] {
-	return slices.Values([]ModelWorker{{ID: 4, Card: &engine.Card{}}, {ID: 5, Card: &engine.Card{Features: true}}})
+func someWorkers() *catalog.Model {
+	worker := func(id kv.WorkerID, features bool) *catalog.Worker {
+		return &catalog.Worker{Instance: disco.Instance{ID: id}, Card: &engine.Card{Features: features}}
+	}
+	return &catalog.Model{Workers: []*catalog.Worker{worker(4, false), worker(5, true)}, Unfit: []kv.WorkerID{9}}
 }
-
-func (someWorkers) UnfitWorkers() []kv.WorkerID { return []kv.WorkerID{9} }

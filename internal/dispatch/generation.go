@@ -99,7 +99,7 @@ func (g *Generation) IsInexact() bool {
 func (g *Generation) ChooseWorker(ctx context.Context, number uint32, failed []kv.WorkerID) (route.Decision, error) {
 	var strange []kv.WorkerID
 	if g.firstNumerics != "" {
-		strange = workersWhere(g.Workers(), func(c *engine.Card) bool { return c.Numerics != g.firstNumerics })
+		strange = g.Workers().WorkersWhere(func(c *engine.Card) bool { return c.Numerics != g.firstNumerics })
 	}
 	var lacks func(*engine.Card) bool
 	if schema, features := g.Request.OutputSchema != nil, len(g.Request.Features) > 0; schema || features {
@@ -113,13 +113,7 @@ func (g *Generation) ChooseWorker(ctx context.Context, number uint32, failed []k
 func (g *Generation) RunAttempt(ctx context.Context, number uint32, d route.Decision) error {
 	held := g.startAttempt(number, d)
 	defer held.Free()
-	g.accepted, g.report, g.Numerics = false, engine.CachedReport{}, ""
-	for w := range g.Workers().FitWorkers() {
-		if w.ID == d.Worker.ID {
-			g.Numerics = w.Card.Numerics
-			break
-		}
-	}
+	g.accepted, g.report, g.Numerics = false, engine.CachedReport{}, g.Workers().NumericsOf(d.Worker.ID)
 	g.Request.Attempt = number
 	g.resumeAttempt()
 	if g.tellSink(AttemptRouted) != nil {

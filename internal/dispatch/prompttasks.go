@@ -8,6 +8,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 )
 
@@ -53,7 +54,7 @@ const resolveTimeout = time.Minute
 type Preprocessing struct {
 	Request engine.PreprocessRequest // of the current attempt
 	// Workers returns the model's latest workers; Vocabulary is the model's.
-	Workers    func() ModelWorkers
+	Workers    func() *catalog.Model
 	Vocabulary int
 	// HoldMemory, if not nil, is called before a frame of n bytes is read; an error ends the request.
 	HoldMemory func(n int) error
@@ -88,8 +89,8 @@ func (p *Preprocessing) canPreprocess(c *engine.Card) bool {
 // ChooseWorker picks capable workers round-robin: preprocessing is not counted as router load and depends on
 // no cache.
 func (p *Preprocessing) ChooseWorker(_ context.Context, _ uint32, failed []kv.WorkerID) (route.Decision, error) {
-	var able []ModelWorker
-	for w := range p.Workers().FitWorkers() {
+	var able []*catalog.Worker
+	for _, w := range p.Workers().Workers {
 		if p.canPreprocess(w.Card) && !slices.Contains(failed, w.ID) {
 			able = append(able, w)
 		}

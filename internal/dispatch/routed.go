@@ -2,12 +2,12 @@ package dispatch
 
 import (
 	"context"
-	"iter"
 	"slices"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 )
 
@@ -32,40 +32,12 @@ type Router interface {
 	ReportFailure(w kv.Worker, err error)
 }
 
-// ModelWorkers is the set of a model's registered workers at one time. It is immutable.
-type ModelWorkers interface {
-	// FitWorkers yields the workers that requests may go to.
-	FitWorkers() iter.Seq[ModelWorker]
-	// UnfitWorkers returns the workers that serve the model's name with a different card.
-	UnfitWorkers() []kv.WorkerID
-}
-
-// ModelWorker is one worker of a model.
-type ModelWorker struct {
-	ID   kv.WorkerID
-	Addr string
-	Card *engine.Card // not to be changed
-}
-
-// workersWhere returns the ids of the fit workers whose card satisfies match; none if match is nil.
-func workersWhere(m ModelWorkers, match func(*engine.Card) bool) (ids []kv.WorkerID) {
-	if match == nil {
-		return nil
-	}
-	for w := range m.FitWorkers() {
-		if match(w.Card) {
-			ids = append(ids, w.ID)
-		}
-	}
-	return ids
-}
-
 // RoutedTask is what the tasks whose workers the router chooses have in common.
 type RoutedTask struct {
 	// Route is what the router is asked. A task with a pinned worker does not move.
 	Route route.Request
 	// Workers returns the model's latest workers.
-	Workers func() ModelWorkers
+	Workers func() *catalog.Model
 	// Decision chose the current attempt's worker.
 	Decision route.Decision
 
@@ -88,7 +60,11 @@ func (t *RoutedTask) routeTask(ctx context.Context, number uint32, failed, avoid
 	m := t.Workers()
 	req := t.Route
 	req.Attempt = number
-	req.Exclude = slices.Concat(m.UnfitWorkers(), workersWhere(m, lacks), failed)
+	var unable []kv.WorkerID
+	if lacks != nil {
+		unable = m.WorkersWhere(lacks)
+	}
+	req.Exclude = slices.Concat(m.Unfit, unable, failed)
 	if len(avoid) > 0 {
 		preferred := req
 		preferred.Exclude = slices.Concat(avoid, req.Exclude)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -18,23 +17,24 @@ import (
 	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
+	"penstock/internal/plane/disco"
 )
 
 // fleet is a router and a plane over scripted workers. The router chooses the first worker that is not
 // excluded, and logs what it is told.
 type fleet struct {
-	workers []ModelWorker
+	workers []*catalog.Worker
 	// answer is a worker's answer to one attempt.
 	answer func(addr string, body []byte, recv func(frame []byte) error) error
 	log    []string
 	held   int
 }
 
-func (f *fleet) FitWorkers() iter.Seq[ModelWorker] { return slices.Values(f.workers) }
-func (f *fleet) UnfitWorkers() []kv.WorkerID       { return nil }
-func (f *fleet) Superseded() <-chan struct{}       { return nil }
+func (f *fleet) model() *catalog.Model       { return &catalog.Model{Workers: f.workers} }
+func (f *fleet) Superseded() <-chan struct{} { return nil }
 
 func (f *fleet) WorkerEpoch(kv.WorkerID) (uint64, bool) { return 1, true }
 
@@ -85,7 +85,7 @@ func newFleet(n int, change func(id kv.WorkerID, c *engine.Card)) (*fleet, *Disp
 		if change != nil {
 			change(id, card)
 		}
-		f.workers = append(f.workers, ModelWorker{ID: id, Addr: fmt.Sprint("w", uint64(id)), Card: card})
+		f.workers = append(f.workers, &catalog.Worker{Instance: disco.Instance{ID: id, Addr: fmt.Sprint("w", uint64(id))}, Card: card})
 	}
 	return f, &Dispatcher{
 		Limits: migrate.Config{MaxFailures: 2}, Router: f, Plane: f, StallTimeout: time.Minute, PreprocessTimeout: time.Minute,
@@ -216,7 +216,7 @@ func TestGeneration(t *testing.T) {
 			}
 			g := &Generation{Request: engine.Request{Prompt: []kv.Token{7, 8, 9}, Choices: choices, Logprobs: noLogprobs, Stop: engine.Stop{MaxTokens: 6}}}
 			s := &sink{g: g, fail: tt.fail}
-			g.Route, g.Workers, g.Sink = route.Request{ID: "r"}, func() ModelWorkers { return f }, s
+			g.Route, g.Workers, g.Sink = route.Request{ID: "r"}, f.model, s
 			err := d.Generate(t.Context(), g, 1)
 			if got := fmt.Sprint(s.got); got != tt.got || fmt.Sprint(err) != tt.err || f.held != 0 {
 				t.Errorf("%s: %s, %v, want %s, %s; %d reserved", tt.name, got, err, tt.got, tt.err, f.held)
@@ -290,7 +290,7 @@ func TestPassthrough(t *testing.T) {
 			}
 			s := &chunkSink{}
 			p := &Passthrough{Request: engine.PassthroughRequest{Path: "/p", Body: []byte("{}")}, Sink: s}
-			p.Route, p.Workers = route.Request{ID: "r"}, func() ModelWorkers { return f }
+			p.Route, p.Workers = route.Request{ID: "r"}, f.model
 			err := d.PassThrough(t.Context(), p, 1)
 			if s.data != tt.data || fmt.Sprint(err) != tt.err || err != nil && fault.CodeOf(err) != tt.code || f.held != 0 {
 				t.Errorf("%s: %s, %v (%v); %d reserved", tt.name, s.data, err, fault.CodeOf(err), f.held)
@@ -320,7 +320,7 @@ func TestPromptTasks(t *testing.T) {
 		}
 		return (&engine.Preprocessed{Attempt: req.Attempt, Tokens: []kv.Token{1}}).SendFrames(recv)
 	}
-	workers := func() ModelWorkers { return f }
+	workers := f.model
 	e := &Embedding{Request: engine.EmbedRequest{ID: "e", Prompt: []kv.Token{1}}}
 	e.Route, e.Workers = route.Request{ID: "e"}, workers
 	if err := d.Embed(t.Context(), e, 1); err != nil || e.Answer.Vector == nil || len(e.Decisions) != 1 || f.held != 0 {

@@ -95,7 +95,6 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 		engines = func() any { return p.remoteEngines.Statuses() }
 	}
 	return frontend.New(frontend.Config{
-		Namespace: p.cfg.Fleet.Namespace, Component: p.cfg.Fleet.Component,
 		MaxBodyBytes: p.cfg.HTTP.MaxBodyBytes, MaxInflight: p.cfg.HTTP.MaxInflight,
 		MigrationLimit: &p.cfg.Router.MigrationLimit, MigrationWait: (*time.Duration)(&p.cfg.Router.MigrationWait),
 		DrainGrace: time.Duration(p.cfg.Drain.Grace), DrainTimeout: time.Duration(p.cfg.Drain.Timeout),
@@ -108,15 +107,14 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 		// Other modes use no cache state, whatever the workers report.
 		IgnoresCaches: !route.Mode(p.cfg.Router.Mode).UsesCaches(),
 	}, frontend.Deps{
-		Router: r, Plane: p.planes.RPC, Registry: p.planes.Registry, OpenTokenizer: p.openTokenizer,
+		Router: r, Plane: p.planes.RPC, Catalog: r.Catalog(), OpenTokenizer: p.openTokenizer,
 		Metrics: p.metrics, Log: p.log,
 		Mount: map[string]http.Handler{
 			"/v1/router/":     r.Handler(),
 			"/busy_threshold": r.Handler(),
 			"/v1/config":      configHandler(p.cfg),
 		},
-		WorkersSeen: r.WorkersSeen(), OnDrain: r.EndWatches,
-		OnModel: r.SetReferenceCard, Engines: engines, Media: s.resolver,
+		OnDrain: r.EndWatches, Engines: engines, Media: s.resolver,
 		Keys: p.endpoint.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})
 }

@@ -58,7 +58,7 @@ func (r *routerRole) buildServices() error {
 	}
 	r.workerMetrics = worker.NewMetrics(r.metrics)
 	deps := routerproxy.Deps{
-		Router: r.router, Plane: r.planes.RPC, Registry: r.planes.Registry, Serve: r.serveModel, OnModel: r.router.SetReferenceCard,
+		Router: r.router, Plane: r.planes.RPC, Catalog: r.router.Catalog(), Serve: r.serveModel,
 		Metrics: r.metrics, Log: r.log, Tracer: r.tracer,
 		Inspect: r.router.Inspect,
 	}
@@ -70,7 +70,6 @@ func (r *routerRole) buildServices() error {
 		deps.MediaResolver = r.newModelMediaResolver
 	}
 	r.proxy, err = routerproxy.New(routerproxy.Config{
-		Namespace: r.cfg.Fleet.Namespace, Component: r.cfg.Fleet.Component,
 		MigrationLimit: &r.cfg.Router.MigrationLimit,
 		// It is shorter than that of frontends, so that a request is not lost at both.
 		MigrationWait: new(time.Duration(r.cfg.Router.MigrationWait) * 4 / 5),

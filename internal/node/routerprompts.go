@@ -30,14 +30,14 @@ type lazyPrompter struct {
 
 // MakePrompt implements router.Prompter.
 func (p *routerPrompts) MakePrompt(ctx context.Context, q *api.Request) (prep.Prompt, error) {
-	card, ok := p.role.router.ReferenceCard(q.Model)
-	if !ok {
+	m := p.role.router.Catalog().Current().FindBase(q.Model)
+	if m == nil {
 		return prep.Prompt{}, fault.New(fault.Unavailable, "the model '%.100s' has no worker now: try again later", q.Model)
 	}
-	prompter, err := p.prompterFor(card).open()
+	prompter, err := p.prompterFor(m.Card).open()
 	if err != nil {
-		p.dropPrompter(card.Name)
-		return prep.Prompt{}, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened by this router, and without it questions take token_ids only (penstock route --tokens): start the router with --model-path, or ask a frontend: %w", card.Name, err)
+		p.dropPrompter(m.Card.Name)
+		return prep.Prompt{}, fault.New(fault.Unavailable, "the tokenizer of the model '%s' cannot be opened by this router, and without it questions take token_ids only (penstock route --tokens): start the router with --model-path, or ask a frontend: %w", m.Card.Name, err)
 	}
 	return prompter.MakePrompt(ctx, q)
 }

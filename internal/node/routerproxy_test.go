@@ -67,7 +67,7 @@ func newProxyFleet(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 		t.Fatal(err)
 	}
 	w.relay, err = routerproxy.New(routerproxy.Config{MigrationLimit: new(1000)}, routerproxy.Deps{
-		Router: w.router, Plane: faulty(w.process.planes.RPC), Registry: w.process.planes.Registry,
+		Router: w.router, Plane: faulty(w.process.planes.RPC), Catalog: w.router.Catalog(),
 		Serve:   func(ctx context.Context, _ engine.Engine) error { <-ctx.Done(); return nil },
 		Metrics: w.process.metrics, Log: log,
 	})
@@ -92,7 +92,10 @@ func (w *proxyFleet) Run(ctx context.Context) error {
 	stages.startStage(life, "relay", w.relay.Run)
 	stages.startStage(life, "worker", workerRunners(w.workers)...)
 	model := w.Card().Name
-	err := backoff.Poll(ctx, time.Millisecond, func() bool { return w.router.WorkerCount(model) == len(w.workers) && w.relay.ModelCount() == 1 })
+	err := backoff.Poll(ctx, time.Millisecond, func() bool {
+		m := w.router.Catalog().Current().Find(model)
+		return m != nil && len(m.Workers) == len(w.workers) && w.relay.ModelCount() == 1
+	})
 	if err == nil || ctx.Err() != nil {
 		err = w.Engine.Run(ctx)
 	}

@@ -61,19 +61,17 @@ func (u *upRole) startServices(ctx context.Context, stages *stages) {
 func (u *upRole) awaitReady(ctx context.Context) error {
 	if u.remoteEngines != nil {
 		return u.remoteEngines.AwaitServing(ctx, func(model string, workers int) bool {
-			return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= workers
+			return u.frontend.WorkerCount(model) >= workers
 		})
 	}
 	limit := startTimeout(u.cfg)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, config.ErrNotReady)
 	defer cancel()
 	model := u.model.Card().Name
-	err := backoff.Poll(ctx, time.Millisecond, func() bool {
-		return min(u.router.WorkerCount(model), u.frontend.WorkerCount(model)) >= u.cfg.Engine.Workers
-	})
+	err := backoff.Poll(ctx, time.Millisecond, func() bool { return u.frontend.WorkerCount(model) >= u.cfg.Engine.Workers })
 	if err == config.ErrNotReady {
-		return fmt.Errorf("%w: of %d workers the router sees %d and the frontend %d after %v; the log says more with --log-level debug",
-			config.ErrNotReady, u.cfg.Engine.Workers, u.router.WorkerCount(model), u.frontend.WorkerCount(model), limit)
+		return fmt.Errorf("%w: of %d workers the frontend sees %d after %v; the log says more with --log-level debug",
+			config.ErrNotReady, u.cfg.Engine.Workers, u.frontend.WorkerCount(model), limit)
 	}
 	return err
 }

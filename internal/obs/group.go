@@ -101,17 +101,6 @@ func (g *MetricGroup[S]) releaseMember(name string, last func(*groupMember[S])) 
 	}
 }
 
-// Lookup returns the instruments of a member, or the instruments of [Other] if there is no such
-// member.
-func (g *MetricGroup[S]) Lookup(name string) S {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if t := g.mu.things[name]; t != nil {
-		return t.instruments
-	}
-	return g.other
-}
-
 // InstrumentSet creates the instruments of one member.
 type InstrumentSet struct {
 	budget *seriesBudget

@@ -50,6 +50,17 @@ func expect(t *testing.T, m *Metrics, what string, lines ...string) {
 	}
 }
 
+// Lookup returns the instruments of a member, or the instruments of [Other] if there is no such
+// member.
+func (g *MetricGroup[S]) Lookup(name string) S {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t := g.mu.things[name]; t != nil {
+		return t.instruments
+	}
+	return g.other
+}
+
 // TestGroup: series are there as long as their thing is, and what comes late counts elsewhere.
 func TestGroup(t *testing.T) {
 	m := NewMetrics()

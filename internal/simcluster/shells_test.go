@@ -58,7 +58,6 @@ func TestTimesOfTheShells(t *testing.T) {
 		{"../serve/router", "reportValidFor", "fresh"},
 		{"../serve/router", "pingTimeout", "pingTimeout"},
 		{"../serve/router", "maxPings", "maxPings"},
-		{"../serve/frontend", "firstWait", "firstWait"},
 	} {
 		want := constants(t, c.dir)[c.name]
 		if got := here[c.ours]; got == "" || got != want {
@@ -79,7 +78,7 @@ func TestTimesOfTheShells(t *testing.T) {
 	f.EnsureDefaults()
 	var c Config
 	c.EnsureDefaults()
-	if want := (migrate.Config{MaxFailures: *f.MigrationLimit, MaxWait: *f.MigrationWait, FirstWait: firstWait}); c.Migration != want || c.StallTimeout != f.StallTimeout {
+	if want := (migrate.Config{MaxFailures: *f.MigrationLimit, MaxWait: *f.MigrationWait}); c.Migration != want || c.StallTimeout != f.StallTimeout {
 		t.Errorf("%+v and %v, in a frontend %+v and %v", c.Migration, c.StallTimeout, want, f.StallTimeout)
 	}
 }

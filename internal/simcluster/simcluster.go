@@ -32,9 +32,6 @@ import (
 	"penstock/internal/replay"
 )
 
-// firstWait is how long a request which never had a worker waits, as in a frontend.
-const firstWait = 250 * time.Millisecond
-
 // Config configures a cluster and a run.
 type Config struct {
 	Workers int
@@ -111,7 +108,6 @@ func (c *Config) EnsureDefaults() {
 			*f.field = f.v
 		}
 	}
-	c.Migration.FirstWait = cmp.Or(c.Migration.FirstWait, firstWait)
 	c.Migration.MaxWait = cmp.Or(c.Migration.MaxWait, 10*time.Second)
 	c.StallTimeout = cmp.Or(c.StallTimeout, 5*time.Minute)
 	c.Timing.EnsureDefaults()

@@ -98,7 +98,7 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 		routes = untold{r}
 	}
 	front := must(frontend.New(cfg.frontend, frontend.Deps{
-		Router: routes, Plane: f.cuts, Registry: registry, Metrics: metrics, Log: log, Media: cfg.media,
+		Router: routes, Plane: f.cuts, Catalog: r.Catalog(), Metrics: metrics, Log: log, Media: cfg.media,
 		OpenTokenizer: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
 		Mount:         map[string]http.Handler{"/v1/router/": r.Handler()},
 		OnDrain:       r.EndWatches,
@@ -136,7 +136,7 @@ func startFleet(t *testing.T, cfg fleetConfig) *fleet {
 		parts.Wait()
 	})
 	name := f.engines[0].Card().Name
-	f.known = func() int { return min(r.WorkerCount(name), front.WorkerCount(name)) }
+	f.known = func() int { return front.WorkerCount(name) }
 	f.eventually("all workers are known", func() bool { return f.known() == cfg.workers })
 	return f
 }

@@ -135,7 +135,7 @@ func newOverloaded(t *testing.T, pipe *prep.Pipeline, calls rpc.Plane, cfg front
 		run("worker", w.Run)
 	}
 	f.frontend, err = frontend.New(cfg, frontend.Deps{
-		Router: r, Plane: calls, Registry: registry, Metrics: metrics, Log: log,
+		Router: r, Plane: calls, Catalog: r.Catalog(), Metrics: metrics, Log: log,
 		OpenTokenizer: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
 	})
 	if err != nil {

@@ -184,7 +184,7 @@ func TestTrace(t *testing.T) {
 	}
 	run(r.Run)
 	f, err := frontend.New(frontend.Config{}, frontend.Deps{
-		Router: r, Plane: calls, Registry: registry, OpenTokenizer: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
+		Router: r, Plane: calls, Catalog: r.Catalog(), OpenTokenizer: func(engine.TokenizerRef) (*prep.Pipeline, error) { return pipe, nil },
 		Metrics: metrics, Log: log, Tracer: front.Tracer(),
 	})
 	if err != nil {
@@ -195,7 +195,7 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(func(ctx context.Context) error { return f.Run(ctx, ln) })
-	until(t, func() bool { return min(r.WorkerCount("m"), f.WorkerCount("m")) == 2 })
+	until(t, func() bool { return f.WorkerCount("m") == 2 })
 
 	const parent = "00f067aa0ba902b7"
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+ln.Addr().String()+"/v1/completions",

@@ -79,7 +79,7 @@ func buildSystem(dialects []*dialect, scratch string, stderr io.Writer) (*record
 		}
 	}
 	s.frontend, err = frontend.New(frontend.Config{MaxBodyBytes: maxBody}, frontend.Deps{
-		Router: s.router, Plane: planes.RPC, Registry: planes.Registry, OpenTokenizer: s.lookupPipeline, Metrics: metrics, Log: log,
+		Router: s.router, Plane: planes.RPC, Catalog: s.router.Catalog(), OpenTokenizer: s.lookupPipeline, Metrics: metrics, Log: log,
 		Mount: map[string]http.Handler{"/v1/router/": s.router.Handler()}, OnDrain: s.router.EndWatches,
 	})
 	return s, err
@@ -148,7 +148,7 @@ func (s *recordedSystem) awaitReady(ctx context.Context) error {
 	for {
 		waiting := 0
 		for _, d := range s.dialects {
-			if min(s.router.WorkerCount(d.name), s.frontend.WorkerCount(d.name)) < workersOfEach {
+			if s.frontend.WorkerCount(d.name) < workersOfEach {
 				waiting++
 			}
 		}

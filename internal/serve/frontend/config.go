@@ -6,14 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"time"
-
-	"penstock/internal/plane/disco"
 )
 
 // Config bounds what a frontend does for its clients. Zero fields take the defaults of EnsureDefaults.
 type Config struct {
-	// Namespace and Component select the instances to send to; "" selects all.
-	Namespace, Component string
 	// MaxBodyBytes bounds a request's body; beyond it the answer is 413 and the rest is not read.
 	// Default 32 MiB.
 	MaxBodyBytes int64
@@ -102,11 +98,6 @@ func (c *Config) EnsureDefaults() {
 	c.MaxHeaderBytes = cmp.Or(c.MaxHeaderBytes, 64<<10)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 250)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
-}
-
-// acceptsInstance reports whether requests may go to an instance.
-func (c *Config) acceptsInstance(in *disco.Instance) bool {
-	return (c.Namespace == "" || in.Namespace == c.Namespace) && (c.Component == "" || in.Component == c.Component)
 }
 
 // Validate reports every invalid field.

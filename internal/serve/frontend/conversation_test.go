@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"penstock/internal/catalog"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
 	"penstock/internal/edge/openai/responses"
@@ -39,7 +40,7 @@ func TestConversationOfAnEngine(t *testing.T) {
 		{"sglang", elsewhere, prep.ContentSGLang, parts},
 		{"tiny", elsewhere, prep.ContentVLLM, ""},
 	} {
-		m := &servedModel{card: engine.Card{Name: "m", Engine: c.engine}, encoder: c.encoder}
+		m := &servedModel{Model: &catalog.Model{Card: engine.Card{Name: "m", Engine: c.engine}}, encoder: c.encoder}
 		got := m.chatOf(q)
 		if got.Content != c.rule || string(got.Messages[1].Parts) != c.parts || got.Messages[0].Content != "s" {
 			t.Errorf("%s: rule %d, parts %s", c.engine, got.Content, got.Messages[1].Parts)
@@ -69,7 +70,7 @@ func TestDevelopersOfBothDialects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &servedModel{card: engine.Card{Name: "m", Engine: "vllm"}, encoder: prep.LocalEncoder{Pipeline: pipe}}
+	m := &servedModel{Model: &catalog.Model{Card: engine.Card{Name: "m", Engine: "vllm"}}, encoder: prep.LocalEncoder{Pipeline: pipe}}
 	chats := func(body string) (*api.Request, error) { return openai.Decode(api.Chat, []byte(body)) }
 	items := func(body string) (*api.Request, error) {
 		q, err := responses.Decode([]byte(body))

@@ -79,8 +79,8 @@ func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *opena
 	if err != nil {
 		return nil, err
 	}
-	if len(m.withoutEmbeddings()) == len(m.workers) {
-		return nil, fault.InvalidParam("model", "the model '%s' makes no embeddings: name one that does", m.card.Name)
+	if !m.HasWorker(func(c *engine.Card) bool { return c.Embeddings }) {
+		return nil, fault.InvalidParam("model", "the model '%s' makes no embeddings: name one that does", m.Card.Name)
 	}
 	param := func(i int) string {
 		if len(req.Inputs) == 1 {
@@ -102,8 +102,8 @@ func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *opena
 		if i > 0 {
 			id += "/" + strconv.Itoa(i)
 		}
-		e := &dispatch.Embedding{Request: engine.EmbedRequest{ID: id, Model: m.card.Name, Prompt: tokens}}
-		e.Route = route.Request{ID: id, Model: m.card.Name, Salt: kv.Salt{LoRA: m.adapter}, Pin: pin}
+		e := &dispatch.Embedding{Request: engine.EmbedRequest{ID: id, Model: m.Card.Name, Prompt: tokens}}
+		e.Route = route.Request{ID: id, Model: m.Card.Name, Salt: kv.Salt{LoRA: m.adapterName()}, Pin: pin}
 		e.Workers = c.f.catalog.latestWorkers(m)
 		all[i] = e
 	}
@@ -115,8 +115,8 @@ func (m *servedModel) checkEmbeddingLength(param string, n int) error {
 	switch {
 	case n == 0:
 		return fault.InvalidParam(param, "'%s' has no tokens: it must have at least one", param)
-	case n >= m.card.ContextLength:
-		return fault.InvalidParam(param, "'%s' has %d tokens, and the model '%s' takes at most %d: shorten it", param, n, m.card.Name, m.card.ContextLength-1)
+	case n >= m.Card.ContextLength:
+		return fault.InvalidParam(param, "'%s' has %d tokens, and the model '%s' takes at most %d: shorten it", param, n, m.Card.Name, m.Card.ContextLength-1)
 	}
 	return nil
 }

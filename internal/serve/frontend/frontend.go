@@ -17,13 +17,13 @@ import (
 
 	"penstock/core/route"
 	"penstock/internal/bounded"
+	"penstock/internal/catalog"
 	"penstock/internal/dispatch"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
-	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
 )
 
@@ -38,12 +38,14 @@ type Router interface {
 	Instances() []readiness.InstanceStatus
 }
 
-// Deps are the dependencies of a frontend. All but Mount, WorkersSeen, OnDrain, OnModel, Engines,
-// Media, Keys, AccessLog and Tracer are required.
+// Deps are the dependencies of a frontend. All but Mount, OnDrain, Engines, Media, Keys,
+// AccessLog and Tracer are required.
 type Deps struct {
-	Router   Router
-	Plane    rpc.Plane
-	Registry disco.Registry
+	Router Router
+	Plane  rpc.Plane
+	// Catalog has the workers and models to serve, which Router must know too before Catalog shows them.
+	// No connection is accepted before it is loaded.
+	Catalog *catalog.Catalog
 	// OpenTokenizer returns the pipeline of a model's tokenizer. It is called once for each distinct
 	// reference, and again later if it failed.
 	OpenTokenizer func(engine.TokenizerRef) (*prep.Pipeline, error)
@@ -53,16 +55,9 @@ type Deps struct {
 	// WriteTimeout apply to them from the arrival of the request: a slower one sets its own write
 	// deadlines.
 	Mount map[string]http.Handler
-	// WorkersSeen, if not nil, is closed when the router has read the registry: no connection is
-	// accepted before.
-	WorkersSeen <-chan struct{}
 	// OnDrain, if not nil, is called once when Run stops taking new requests, to end the endless
 	// responses of Mount. It must not wait for them.
 	OnDrain func()
-	// OnModel, if not nil, is called for each model whenever the set of workers changed, with the
-	// checksum of the model's card here, see [engine.Card.Checksum]. A router in the same process has
-	// to use the same reference card.
-	OnModel func(model, checksum string)
 	// Engines, if not nil, returns the state of the engines that other programs run and this process
 	// follows, including engines without a worker; /health shows it.
 	Engines func() any
@@ -102,7 +97,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if deps.Router == nil || deps.Plane == nil || deps.Registry == nil || deps.OpenTokenizer == nil ||
+	if deps.Router == nil || deps.Plane == nil || deps.Catalog == nil || deps.OpenTokenizer == nil ||
 		deps.Metrics == nil || deps.Log == nil {
 		return nil, errors.New("new frontend: a dependency is missing")
 	}
@@ -116,8 +111,7 @@ func New(cfg Config, deps Deps) (*Frontend, error) {
 		metrics:   newMetrics(deps.Metrics, deps.Keys),
 		throttled: obs.NewThrottle(deps.Log, 10*time.Second),
 	}
-	f.catalog = newModelCatalog(cfg.acceptsInstance, deps.OpenTokenizer, f.newEncoder, f.metrics, deps.Log)
-	f.catalog.onModel = deps.OnModel
+	f.catalog = newModelCatalog(deps.Catalog, deps.OpenTokenizer, f.newEncoder, f.metrics, deps.Log)
 	f.dispatcher = newDispatcher(f)
 	f.bodies, f.prompts = bounded.NewMemoryBudget(cfg.BodyMemory), bounded.NewMemoryBudget(cfg.BodyMemory)
 	f.handler = f.routes()

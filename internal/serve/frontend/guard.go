@@ -106,7 +106,7 @@ func (c *apiCall) checkAllowed(asked string, m *servedModel, err error) error {
 	}
 	var f *fault.Error
 	switch {
-	case err == nil && client.Key().AllowsModel(asked, m.card.Name):
+	case err == nil && client.Key().AllowsModel(asked, m.Card.Name):
 		return nil
 	case errors.As(err, &f) && f.Code != fault.NotFound && client.Key().AllowsModel(asked):
 		return err

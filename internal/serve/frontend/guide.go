@@ -32,8 +32,8 @@ func (p *typedRequest) guideOf() (*engine.OutputSchema, error) {
 		schema = q.Format.Schema
 	}
 	switch {
-	case len(p.model.withoutGuides()) == len(p.model.workers):
-		return nil, fault.InvalidParam(param, "the engine of the model '%s' cannot keep to a schema, which '%s' asks for: leave it out", p.model.card.Name, param)
+	case !p.model.HasWorker(func(c *engine.Card) bool { return c.StructuredOutput }):
+		return nil, fault.InvalidParam(param, "the engine of the model '%s' cannot keep to a schema, which '%s' asks for: leave it out", p.model.Card.Name, param)
 	case len(schema) > engine.MaxSchema:
 		return nil, fault.InvalidParam(param, "'%s' makes a schema of %d bytes; the limit is %d", param, len(schema), engine.MaxSchema)
 	}

@@ -381,7 +381,7 @@ func TestDrain(t *testing.T) {
 		}
 		// The stream still needs the catalog: a worker added now is seen.
 		w.worker(2, constant("hello"))
-		if n := len(w.f.catalog.current.Load().instances); n != 2 {
+		if n := len(w.f.catalog.current.Load().Workers); n != 2 {
 			t.Errorf("%d instances are known", n)
 		}
 		time.Sleep(pause) // virtual
@@ -523,8 +523,8 @@ func TestRegistryFails(t *testing.T) {
 		}
 		w.registry.fail(nil)
 		w.worker(2, constant("two"))
-		time.Sleep(retryWatch + pause)
-		if n := len(w.f.catalog.current.Load().instances); n != 2 {
+		time.Sleep(8 * pause)
+		if n := len(w.f.catalog.current.Load().Workers); n != 2 {
 			t.Errorf("%d instances are known", n)
 		}
 	})

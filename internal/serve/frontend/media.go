@@ -32,7 +32,7 @@ func (f *Frontend) mediaResolver(m *servedModel) prep.Resolver {
 	if f.deps.Media == nil || m.pipeline == nil || m.pipeline.Family == nil {
 		return nil
 	}
-	r := ResolverForCard(f.deps.Media, &m.card)
+	r := ResolverForCard(f.deps.Media, &m.Card)
 	if _, ok := r.(unkeyedResolver); ok {
 		return r
 	}
@@ -129,18 +129,18 @@ func (m *servedModel) checkMedia(q *api.Request) error {
 	if q.Ext.Tokens != nil {
 		return fault.InvalidParam("nvext.token_data", "'nvext.token_data' is a prompt without media, and the messages show some: leave one of them out")
 	}
-	if _, elsewhere := m.encoder.(*engineEncoder); elsewhere && m.card.AcceptsObjects {
-		return fault.New(fault.Unimplemented, "prompts that the engines of the model '%s' make have no media: start the frontend with --preprocess local", m.card.Name)
+	if _, elsewhere := m.encoder.(*engineEncoder); elsewhere && m.Card.AcceptsObjects {
+		return fault.New(fault.Unimplemented, "prompts that the engines of the model '%s' make have no media: start the frontend with --preprocess local", m.Card.Name)
 	}
 	for _, part := range q.MediaObjects() {
-		if slices.Contains(m.card.Media, part.Kind.String()) {
+		if slices.Contains(m.Card.Media, part.Kind.String()) {
 			continue
 		}
 		what := "text only"
-		if len(m.card.Media) > 0 {
-			what = "text and " + strings.Join(m.card.Media, " and ")
+		if len(m.Card.Media) > 0 {
+			what = "text and " + strings.Join(m.Card.Media, " and ")
 		}
-		return fault.InvalidParam(part.Part, "'%s' is of type %.100q, which is not supported by this model: send %s to the model '%s'", part.Part, part.Type, what, m.card.Name)
+		return fault.InvalidParam(part.Part, "'%s' is of type %.100q, which is not supported by this model: send %s to the model '%s'", part.Part, part.Type, what, m.Card.Name)
 	}
 	return nil
 }
@@ -236,7 +236,7 @@ func (t *typedRequest) decideMedia(body []byte, d *apiDialect) (generationReques
 	if err := m.checkMedia(q); err != nil {
 		return nil, err
 	}
-	looked := (m.card.AcceptsObjects || m.resolvesMedia()) && !m.isMiscounted(q.MediaObjects())
+	looked := (m.Card.AcceptsObjects || m.resolvesMedia()) && !m.isMiscounted(q.MediaObjects())
 	if !looked { // otherwise the process that resolves the media checks their URLs
 		if err := c.f.checkURLs(q); err != nil {
 			return nil, err
@@ -244,10 +244,10 @@ func (t *typedRequest) decideMedia(body []byte, d *apiDialect) (generationReques
 	}
 	switch {
 	case m.passesThrough(d.path):
-	case m.card.AcceptsObjects:
+	case m.Card.AcceptsObjects:
 		return t, nil
 	default:
-		return nil, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint, such as /v1/chat/completions", m.card.Name, d.path)
+		return nil, fault.New(fault.Unimplemented, "the engines of the model '%s' take media in requests of their own API only, and none of those is %s: use another endpoint, such as /v1/chat/completions", m.Card.Name, d.path)
 	}
 	e, err := peekRequest(body, nil)
 	if err != nil {
@@ -258,8 +258,8 @@ func (t *typedRequest) decideMedia(body []byte, d *apiDialect) (generationReques
 		return nil, err
 	}
 	q.Owner = c.mediaOwner(q.CacheSalt)
-	q.Features = !m.card.AcceptsObjects && m.canShipFeatures(q)
-	if m.card.AcceptsObjects || q.Features {
+	q.Features = !m.Card.AcceptsObjects && m.canShipFeatures(q)
+	if m.Card.AcceptsObjects || q.Features {
 		return &mediaRequest{typed: t, opaque: p}, nil
 	}
 	p.shown = q
@@ -306,7 +306,7 @@ func (r *mediaRequest) isUnshipped(ctx context.Context, err error) bool {
 			"request", c.id, "model", c.model, "error", err)
 		return true
 	}
-	return refused.Code == fault.Unavailable && r.typed.req.Features && len(c.f.catalog.currentModel(r.typed.model).withoutFeatures()) > 0
+	return refused.Code == fault.Unavailable && r.typed.req.Features && c.f.catalog.currentModel(r.typed.model).HasWorker(func(c *engine.Card) bool { return !c.Features })
 }
 
 // serveInstead serves the request, whose media could not go with tokens.
@@ -329,7 +329,7 @@ func (p *opaqueRequest) serveInstead(ctx context.Context) error {
 // isMiscounted reports whether one of the media is of a kind which the model's engines count
 // differently from here.
 func (m *servedModel) isMiscounted(shown []*api.Media) bool {
-	return slices.ContainsFunc(shown, func(p *api.Media) bool { return slices.Contains(m.card.MiscountedMedia, p.Kind.String()) })
+	return slices.ContainsFunc(shown, func(p *api.Media) bool { return slices.Contains(m.Card.MiscountedMedia, p.Kind.String()) })
 }
 
 // checkURLs refuses URLs that may not be fetched: the engine would fetch them, even if no process here
@@ -349,13 +349,13 @@ func (f *Frontend) checkURLs(q *api.Request) error {
 // by one engine's processor: prompts are made by the engines, and only one choice needs a copy.
 func (m *servedModel) canShipFeatures(q *api.Request) bool {
 	_, elsewhere := m.encoder.(*engineEncoder)
-	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && len(m.withoutFeatures()) < len(m.workers)
+	return elsewhere && q.N == 1 && !q.ProcessorArgs && q.Ext.Tokens == nil && m.HasWorker(func(c *engine.Card) bool { return c.Features })
 }
 
 // mediaPrompt returns the prompt of a request with media, as far as it is needed.
 func (p *opaqueRequest) mediaPrompt(ctx context.Context) (prep.Prompt, error) {
 	mode := p.Route.Override.Mode
-	if p.call.f.cfg.IgnoresCaches && !p.model.card.Router && (mode == nil || !mode.UsesCaches()) {
+	if p.call.f.cfg.IgnoresCaches && !p.model.Card.Router && (mode == nil || !mode.UsesCaches()) {
 		return prep.Prompt{TextOnlyReason: media.NotRouted, TextOnlyError: fault.InvalidParam("model", "the router's mode asks no cache")}, nil
 	}
 	all, err := p.model.makeMediaPrompt(ctx, p.shown)

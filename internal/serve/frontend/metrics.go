@@ -3,6 +3,7 @@ package frontend
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"penstock/internal/catalog"
 	"penstock/internal/edge/keys"
 	"penstock/internal/obs"
 )
@@ -102,37 +103,31 @@ func newModelMetrics(m *obs.InstrumentSet) *modelMetrics {
 // followModels updates the series for a snapshot which replaces old: series of served models stay,
 // series of models without workers stay while there is room, and the rest are deleted.
 func (m *metrics) followModels(next, old *catalogSnapshot) {
-	served := func(in *servedModel) bool { return in != nil && len(in.workers) > 0 }
-	for _, in := range old.models {
-		name := in.card.Name
-		now := next.sameModel(in)
-		switch {
-		case old.byName[name] != in: // another model has the name now
+	for _, in := range old.Models {
+		switch now := next.Same(in); {
 		case now == nil:
-			m.models.Remove(name)
-		case served(in) && !served(now):
-			m.models.Retire(name)
+			m.models.Remove(in.Card.Name)
+		case len(in.Workers) > 0 && len(now.Workers) == 0:
+			m.models.Retire(in.Card.Name)
 		}
 	}
-	for _, parts := range []bool{false, true} { // models before their adapters
-		for _, in := range next.models {
-			if (in.adapter != "") == parts {
-				in.metrics = m.metricsOf(in, old, next)
+	for _, adapters := range []bool{false, true} { // models before their adapters
+		for _, in := range next.Models {
+			if (in.Parent != "") == adapters {
+				next.served[in].metrics = m.metricsOf(in, old, next)
 			}
 		}
 	}
 }
 
 // metricsOf returns the instruments of a model of a snapshot.
-func (m *metrics) metricsOf(in *servedModel, old, next *catalogSnapshot) *modelMetrics {
-	was := old.sameModel(in)
+func (m *metrics) metricsOf(in *catalog.Model, old, next *catalogSnapshot) *modelMetrics {
+	was, parent := old.Same(in), next.model(in.Parent)
 	switch {
-	case next.byName[in.card.Name] != in:
-		return m.models.Lookup(obs.Other)
-	case was != nil && (len(was.workers) > 0 || len(in.workers) == 0):
-		return was.metrics
-	case in.adapter != "" && next.byName[in.parent] != nil:
-		return m.models.AddPart(in.card.Name, next.byName[in.parent].metrics.set)
+	case was != nil && (len(was.Workers) > 0 || len(in.Workers) == 0):
+		return old.served[was].metrics
+	case in.Parent != "" && parent != nil:
+		return m.models.AddPart(in.Card.Name, parent.metrics.set)
 	}
-	return m.models.AddMember(in.card.Name)
+	return m.models.AddMember(in.Card.Name)
 }

@@ -149,7 +149,7 @@ func (p *typedRequest) outputGrammar() (*parse.Grammar, error) {
 		return nil, nil
 	case q.ToolChoice.Mode == api.ToolAuto && len(q.Tools) > 0:
 		if cfg.Tools = p.model.format.tools; cfg.Tools == "" {
-			return nil, fault.InvalidParam("tools", "how the model '%s' writes calls is not known: name the format where its worker is started (--tool-call-parser), or leave 'tools' out", p.model.card.Name)
+			return nil, fault.InvalidParam("tools", "how the model '%s' writes calls is not known: name the format where its worker is started (--tool-call-parser), or leave 'tools' out", p.model.Card.Name)
 		}
 		cfg.Functions = parserFunctions(q.Tools)
 		cfg.HasToken = p.model.pipeline.HasToken
@@ -159,7 +159,7 @@ func (p *typedRequest) outputGrammar() (*parse.Grammar, error) {
 	}
 	g, err := parse.CompileGrammar(cfg)
 	if err != nil { // names that exclude each other; the catalog also logs it
-		return nil, fault.InvalidParam("tools", "the model '%s' cannot be given tools: %v", p.model.card.Name, err)
+		return nil, fault.InvalidParam("tools", "the model '%s' cannot be given tools: %v", p.model.Card.Name, err)
 	}
 	return g, nil
 }

@@ -52,7 +52,7 @@ func (c *apiCall) decodeOpaque(body []byte, d *apiDialect) (generationRequest, e
 	if e == nil { // the API's decoder reports the error
 		return nil, nil
 	}
-	if m := s.byName[e.model]; m == nil || !m.isOpaque() {
+	if m := s.model(e.model); m == nil || !m.isOpaque() {
 		return nil, nil
 	}
 	if err != nil {
@@ -63,9 +63,9 @@ func (c *apiCall) decodeOpaque(body []byte, d *apiDialect) (generationRequest, e
 	case err != nil:
 		return nil, err
 	case !m.passesThrough(d.path):
-		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, and they take no requests of %s themselves: use another endpoint, or name the model's files with --model-path", m.card.Name, d.path)
+		return nil, fault.New(fault.Unimplemented, "only the engines of the model '%s' have its tokenizer, and they take no requests of %s themselves: use another endpoint, or name the model's files with --model-path", m.Card.Name, d.path)
 	case e.ext.Annotations.Query != api.NoQuery:
-		return nil, fault.New(fault.Unimplemented, "'%s' needs the prompt's tokens, which only the engines of the model '%s' have: ask POST /v1/router/best_worker", api.QueryInstance, m.card.Name)
+		return nil, fault.New(fault.Unimplemented, "'%s' needs the prompt's tokens, which only the engines of the model '%s' have: ask POST /v1/router/best_worker", api.QueryInstance, m.Card.Name)
 	}
 	return c.newOpaque(body, d, m, e)
 }
@@ -81,12 +81,12 @@ func (c *apiCall) newOpaque(body []byte, d *apiDialect, m *servedModel, e *reque
 		return nil, err
 	}
 	p := &opaqueRequest{call: c, dialect: d, model: m, peek: e, cached: engine.CachedUnknown}
-	salt := kv.Salt{LoRA: m.adapter, Namespace: e.salt}
+	salt := kv.Salt{LoRA: m.adapterName(), Namespace: e.salt}
 	p.Route = route.Request{
-		ID: c.id, Model: m.card.Name, Salt: salt, Pin: pin, Session: session,
+		ID: c.id, Model: m.Card.Name, Salt: salt, Pin: pin, Session: session,
 		ExpectedOutput: e.ext.ExpectedOutput, Override: e.ext.Override, Allowed: e.ext.Allowed, Priority: e.ext.Priority,
 	}
-	p.Request = engine.PassthroughRequest{ID: c.id, Model: m.card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream, Hints: dispatch.EncodeHints(&p.Route)}
+	p.Request = engine.PassthroughRequest{ID: c.id, Model: m.Card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream, Hints: dispatch.EncodeHints(&p.Route)}
 	p.Workers, p.Sink = c.f.catalog.latestWorkers(m), p
 	return p, nil
 }
@@ -94,7 +94,7 @@ func (c *apiCall) newOpaque(body []byte, d *apiDialect, m *servedModel, e *reque
 // checkAnswerable refuses the fields of nvext which only Penstock knows and which an engine's own
 // answer cannot honour.
 func (p *opaqueRequest) checkAnswerable() error {
-	e, name := p.peek, p.model.card.Name
+	e, name := p.peek, p.model.Card.Name
 	const refused = "'%s' is not supported for this request, which an engine of the model '%s' answers itself: %s"
 	switch annotation := e.ext.Annotations.FirstAnnotation(); {
 	case annotation != "":
@@ -162,7 +162,7 @@ func (p *opaqueRequest) tokenizePrompt(ctx context.Context) error {
 	span.SetInt("penstock.prompt_tokens", int64(len(prompt.Tokens)))
 	span.End(err)
 	if err != nil && ctx.Err() == nil {
-		p.call.f.throttled.Log(ctx, slog.LevelDebug, "a request is passed on without its tokens", "request", p.call.id, "model", p.model.card.Name, "error", err)
+		p.call.f.throttled.Log(ctx, slog.LevelDebug, "a request is passed on without its tokens", "request", p.call.id, "model", p.model.Card.Name, "error", err)
 	}
 	var refused *prep.RefusedError
 	if errors.As(err, &refused) {

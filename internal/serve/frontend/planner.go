@@ -80,7 +80,7 @@ func (p *typedRequest) makePrompts(ctx context.Context, encode func(context.Cont
 	for i := range prompts {
 		tokens += len(prompts[i].Tokens)
 	}
-	span.SetText("penstock.model", p.model.card.Name)
+	span.SetText("penstock.model", p.model.Card.Name)
 	span.SetInt("penstock.prompts", int64(len(prompts)))
 	span.SetInt("penstock.prompt_tokens", int64(tokens))
 	span.End(err)
@@ -167,7 +167,7 @@ func (p *typedRequest) planMedia(ctx context.Context, prompt *prep.Prompt) error
 	if prompt.Features != nil {
 		p.call.metrics.mediaShipped.WithLabelValues().Inc()
 	}
-	if !p.model.card.AcceptsObjects {
+	if !p.model.Card.AcceptsObjects {
 		return nil
 	}
 	if err := requireMedia(ctx, prompt); err != nil {
@@ -187,8 +187,8 @@ func (p *typedRequest) planMedia(ctx context.Context, prompt *prep.Prompt) error
 
 // newGeneration returns the generation of prompt i.
 func (p *typedRequest) newGeneration(i int, prompt prep.Prompt, stop engine.Stop, ns stopStrings) *generationTask {
-	q, model := p.req, p.model.card.Name
-	salt := kv.Salt{LoRA: p.model.adapter, Namespace: q.CacheSalt}
+	q, model := p.req, p.model.Card.Name
+	salt := kv.Salt{LoRA: p.model.adapterName(), Namespace: q.CacheSalt}
 	id, sampling := p.call.id, p.sampling
 	if i > 0 { // prompts share only what the client set
 		id += "/" + strconv.Itoa(i)
@@ -268,7 +268,7 @@ func (p *typedRequest) echoText(i int, tokens []kv.Token) string {
 
 // stopConditions returns when choices end after a prompt of n tokens.
 func (p *typedRequest) stopConditions(n int) (engine.Stop, error) {
-	q, card := p.req, &p.model.card
+	q, card := p.req, &p.model.Card
 	param := "messages"
 	switch {
 	case q.Ext.Tokens != nil:
@@ -307,7 +307,7 @@ func (p *typedRequest) stopConditions(n int) (engine.Stop, error) {
 // samplingOf returns the card's defaults with the client's settings.
 func (p *typedRequest) samplingOf() (engine.Sampling, error) {
 	q := p.req
-	s := p.model.card.Defaults
+	s := p.model.Card.Defaults
 	setIfGiven(&s.Temperature, q.Temperature)
 	setIfGiven(&s.TopP, q.TopP)
 	setIfGiven(&s.MinP, q.MinP)
@@ -358,10 +358,10 @@ func (p *typedRequest) checkVocabulary() error {
 
 // checkTokens checks that a client's token ids are in the vocabulary.
 func (m *servedModel) checkTokens(param string, tokens []kv.Token) error {
-	size := m.card.VocabSize
+	size := m.Card.VocabSize
 	for i, t := range tokens {
 		if int64(t) >= int64(size) {
-			return fault.InvalidParam(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, m.card.Name, size)
+			return fault.InvalidParam(param, "'%s' has token id %d at index %d; the vocabulary of the model '%s' has %d entries", param, t, i, m.Card.Name, size)
 		}
 	}
 	return nil
@@ -375,7 +375,7 @@ func (m *servedModel) checkPromptTokens(param string, tokens []kv.Token) error {
 		return err
 	}
 	if i := m.pipeline.IndexMediaToken(tokens); i >= 0 {
-		return fault.InvalidParam(param, "'%s' has token id %d at index %d, which stands for media in prompts of the model '%s': send messages, with the media as parts of them", param, tokens[i], i, m.card.Name)
+		return fault.InvalidParam(param, "'%s' has token id %d at index %d, which stands for media in prompts of the model '%s': send messages, with the media as parts of them", param, tokens[i], i, m.Card.Name)
 	}
 	return nil
 }

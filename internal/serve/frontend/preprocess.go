@@ -23,14 +23,14 @@ func (f *Frontend) newEncoder(m *servedModel) prep.Encoder {
 func (f *Frontend) newTextEncoder(m *servedModel) prep.Encoder {
 	local := prep.LocalEncoder{Pipeline: m.pipeline, Media: f.mediaResolver(m)}
 	switch {
-	case m.isOpaque() && !m.makesPrompts():
+	case m.isOpaque() && !m.MakesPrompts():
 		return nil
 	case f.cfg.Preprocess == PreprocessEngine || m.isOpaque():
 		return &engineEncoder{f: f, model: m}
 	case m.pipeline == nil:
 		return nil
-	case m.pipeline.Template == nil && m.makesPrompts():
-		return noTemplateEncoder{boundedEncoder: boundedEncoder{local, f.prompts, f.deps.Tracer}, model: m.card.Name}
+	case m.pipeline.Template == nil && m.MakesPrompts():
+		return noTemplateEncoder{boundedEncoder: boundedEncoder{local, f.prompts, f.deps.Tracer}, model: m.Card.Name}
 	}
 	return boundedEncoder{local, f.prompts, f.deps.Tracer}
 }
@@ -68,7 +68,7 @@ func (r *engineEncoder) EncodeChat(ctx context.Context, c *prep.Chat) (prep.Prom
 	// Tokens without media keys would be the same for any other image.
 	p.Free()
 	why := media.PlaceholderMismatch
-	if r.model.card.MediaKeys == "" {
+	if r.model.Card.MediaKeys == "" {
 		why = media.HashForwardDisabled
 	}
 	u := prep.NewUnresolvedError(why, c.Media[0].Part, "the engine does not tell how its prompt shows '%s'", c.Media[0].Part)
@@ -105,12 +105,12 @@ func (r *engineEncoder) runRequest(ctx context.Context, req *engine.PreprocessRe
 		return nil, err
 	}
 	defer r.f.prompts.Release(reserved)
-	req.ID, req.Model = requestIDOf(ctx), r.model.card.Name
-	if m := r.f.catalog.currentModel(r.model); len(m.workers) > 0 && !m.makesPrompts() && !req.ResolveMedia {
-		return nil, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.card.Name)
+	req.ID, req.Model = requestIDOf(ctx), r.model.Card.Name
+	if m := r.f.catalog.currentModel(r.model); len(m.Workers) > 0 && !m.MakesPrompts() && !req.ResolveMedia {
+		return nil, fault.New(fault.Unimplemented, "no engine of the model '%s' makes prompts of texts, which this frontend asks of them: start it with --preprocess local, or send token ids", m.Card.Name)
 	}
 	p := &preprocessTask{f: r.f}
-	p.Request, p.Workers, p.Vocabulary = *req, r.f.catalog.latestWorkers(r.model), r.model.card.VocabSize
+	p.Request, p.Workers, p.Vocabulary = *req, r.f.catalog.latestWorkers(r.model), r.model.Card.VocabSize
 	p.StartAttempt, p.HoldMemory = p.releaseMemory, p.holdMemory
 	if err := r.f.dispatcher.Preprocess(ctx, &p.Preprocessing, 1); err != nil {
 		p.releaseMemory()

@@ -42,11 +42,11 @@ func (f *Frontend) serveModel(w http.ResponseWriter, r *http.Request) {
 // WorkerCount returns the number of workers of the model that this frontend can send requests to; it is
 // 0 while the model's tokenizer cannot be opened.
 func (f *Frontend) WorkerCount(model string) int {
-	m := f.catalog.current.Load().byName[model]
+	m := f.catalog.current.Load().model(model)
 	if m == nil || !m.isServable() {
 		return 0
 	}
-	return len(m.workers)
+	return len(m.Workers)
 }
 
 // serveReady reports whether requests can be served: 200 if at least one model can be, or the model in the
@@ -77,14 +77,14 @@ func (f *Frontend) serveHealth(w http.ResponseWriter, r *http.Request) {
 // modelStates returns for each model whether it can be served: the router knows its workers, the
 // catalog its tokenizer.
 func (f *Frontend) modelStates(s *catalogSnapshot) []readiness.ModelStatus {
-	models := make([]readiness.ModelStatus, 0, len(s.models))
-	for _, m := range s.models {
-		p := readiness.NewModelStatus(m.card.Name, m.parent, f.deps.Router.Availability(m.card.Name))
-		p.Aliases, p.Workers = m.card.Aliases, len(m.workers)
+	models := make([]readiness.ModelStatus, 0, len(s.Models))
+	for _, m := range s.Models {
+		p := readiness.NewModelStatus(m.Card.Name, m.Parent, f.deps.Router.Availability(m.Card.Name))
+		p.Aliases, p.Workers = m.Card.Aliases, len(m.Workers)
 		switch {
-		case len(m.workers) == 0:
+		case len(m.Workers) == 0:
 			p.MarkUnhealthy(route.NoWorker)
-		case !m.isServable():
+		case !s.served[m].isServable():
 			p.MarkUnhealthy("its tokenizer cannot be opened")
 		}
 		models = append(models, p)
@@ -99,16 +99,15 @@ func (f *Frontend) instanceStates(s *catalogSnapshot) []readiness.InstanceStatus
 	for _, in := range f.deps.Router.Instances() {
 		known[in.WorkerID] = in
 	}
-	all := make([]readiness.InstanceStatus, 0, len(s.instances))
-	for i := range s.instances {
-		in := &s.instances[i]
-		p, ok := known[in.ID]
-		if !ok {
-			p.State, p.Reason = readiness.StateUnconfirmed, "the router has not heard of it yet"
-		}
-		p.WorkerID, p.Model, p.Engine, p.Host, p.PID = in.ID, in.card.Name, in.card.Engine, in.Host, in.PID
-		if in.unfitReason != "" {
-			p.State, p.Reason = readiness.StateUnfit, in.unfitReason
+	all := make([]readiness.InstanceStatus, 0, len(s.Workers))
+	for _, w := range s.Workers {
+		p := known[w.ID]
+		p.WorkerID, p.Model, p.Engine, p.Host, p.PID = w.ID, w.Card.Name, w.Card.Engine, w.Host, w.PID
+		switch {
+		case w.Problem != "":
+			p.State, p.Reason = readiness.StateUnfit, "its model card cannot be read"
+		case w.Unfit != "":
+			p.State, p.Reason = readiness.StateUnfit, w.Unfit
 		}
 		all = append(all, p)
 	}

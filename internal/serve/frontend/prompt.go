@@ -6,6 +6,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/bounded"
+	"penstock/internal/catalog"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
@@ -33,7 +34,7 @@ func NewPrompter(card engine.Card, pipe *prep.Pipeline, source MediaSource) *Pro
 	if source != nil && pipe.Family != nil {
 		local.Media = ResolverForCard(source, &card)
 	}
-	return &Prompter{&servedModel{card: card, pipeline: pipe, encoder: local}}
+	return &Prompter{&servedModel{Model: &catalog.Model{Card: card}, pipeline: pipe, encoder: local}}
 }
 
 // MakePrompt returns what a worker would be given, as Frontend.MakePrompt does.
@@ -117,7 +118,7 @@ func renameParam(err error, param string) error {
 // chatOf is the input of the model's encoder for a request.
 func (m *servedModel) chatOf(q *api.Request) *prep.Chat {
 	_, elsewhere := m.encoder.(*engineEncoder)
-	rule, external := prep.ContentRuleOf(m.card.Engine)
+	rule, external := prep.ContentRuleOf(m.Card.Engine)
 	chat := &prep.Chat{
 		Content:             rule,
 		Messages:            make([]prep.Message, len(q.Messages)),

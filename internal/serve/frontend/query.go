@@ -16,7 +16,7 @@ func (c *apiCall) answerQuery(ctx context.Context, gens []*generationTask, form 
 	}
 	g := gens[0]
 	g.Route.Attempt = 1
-	g.Route.Exclude = g.model.unfitWorkers
+	g.Route.Exclude = g.model.Unfit
 	x, err := c.f.deps.Router.Explain(ctx, &g.Route)
 	if err != nil {
 		return err
@@ -24,7 +24,7 @@ func (c *apiCall) answerQuery(ctx context.Context, gens []*generationTask, form 
 	d := x.Decision
 	q := &api.QueryAnswer{Worker: d.Worker, OverlapBlocks: d.OverlapBlocks, Tokens: g.Request.Prompt, TextOnly: string(c.answer.textOnly)}
 	a := c.answer
-	if err := a.acceptRequest(d, g.model.numericsOf(d.Worker.ID)); err != nil {
+	if err := a.acceptRequest(d, g.model.NumericsOf(d.Worker.ID)); err != nil {
 		return err
 	}
 	all := &api.Chunk{

@@ -46,7 +46,7 @@ func (s routedMediaEncoder) EncodeChat(ctx context.Context, c *prep.Chat) (prep.
 
 // chatIsMiscounted reports whether one of the conversation's media is of a miscounted kind.
 func (m *servedModel) chatIsMiscounted(c *prep.Chat) bool {
-	return slices.ContainsFunc(c.Media, func(p prep.Media) bool { return slices.Contains(m.card.MiscountedMedia, p.Kind.String()) })
+	return slices.ContainsFunc(c.Media, func(p prep.Media) bool { return slices.Contains(m.Card.MiscountedMedia, p.Kind.String()) })
 }
 
 // resolveMedia asks for the prompt of a conversation and its media objects.
@@ -95,10 +95,5 @@ func usesEngines(e prep.Encoder) bool {
 
 // resolvesMedia reports whether the model's router processes resolve its media.
 func (m *servedModel) resolvesMedia() bool {
-	for i := range m.workers {
-		if m.workers[i].card.ResolvesMedia {
-			return true
-		}
-	}
-	return false
+	return m.HasWorker(func(c *engine.Card) bool { return c.ResolvesMedia })
 }

@@ -17,11 +17,11 @@ import (
 // drain.
 const cutOff = 5 * time.Second
 
-// Run follows the registry and serves HTTP on ln, which it closes, until ctx ends; it returns nil then.
+// Run follows the catalog and serves HTTP on ln, which it closes, until ctx ends; it returns nil then.
 // It accepts no connection before the registry is read, or firstReadTimeout has passed: until then
 // connections wait in ln. At the end it continues to serve for DrainGrace. Then it stops accepting,
 // refuses new requests on open connections, lets running ones finish within DrainTimeout, and cuts off
-// the rest with an error that says so. It follows the registry until the last request ends.
+// the rest with an error that says so. It follows the catalog until the last request ends.
 func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 	// These outlive ctx: running requests and the catalog.
 	base, cut := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -40,7 +40,7 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 		ErrorLog:          f.throttled.LineLogger(slog.LevelWarn, "HTTP connection failed"),
 	}
 	var followed sync.WaitGroup
-	followed.Go(func() { f.catalog.run(follow, f.deps.Registry) })
+	followed.Go(func() { f.catalog.run(follow) })
 	served := make(chan error, 1)
 	go func() {
 		f.awaitWorkers(ctx)
@@ -79,23 +79,16 @@ func (f *Frontend) Run(ctx context.Context, ln net.Listener) error {
 // unreachable, and requests fail with that.
 const firstReadTimeout = 5 * time.Second
 
-// awaitWorkers waits until this frontend and its router have read the registry. Otherwise a new
+// awaitWorkers waits until the registry is read. Otherwise a new
 // frontend would tell its first clients that no model exists.
 func (f *Frontend) awaitWorkers(ctx context.Context) {
 	late := time.NewTimer(firstReadTimeout)
 	defer late.Stop()
-	for _, seen := range [...]<-chan struct{}{f.catalog.loaded, f.deps.WorkersSeen} {
-		if seen == nil {
-			continue
-		}
-		select {
-		case <-seen:
-		case <-late.C:
-			f.deps.Log.Warn("requests are taken before it is known who is registered: the registry does not answer", "after", firstReadTimeout)
-			return
-		case <-ctx.Done():
-			return
-		}
+	select {
+	case <-f.catalog.loaded:
+	case <-late.C:
+		f.deps.Log.Warn("requests are taken before it is known who is registered: the registry does not answer", "after", firstReadTimeout)
+	case <-ctx.Done():
 	}
 }
 

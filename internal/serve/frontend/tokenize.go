@@ -76,7 +76,7 @@ func (c *apiCall) serveTokenize(ctx context.Context) error {
 		return err
 	}
 	tokens := prompt.Tokens
-	out := openai.Tokenized{Tokens: tokens, ContextLength: m.card.ContextLength}
+	out := openai.Tokenized{Tokens: tokens, ContextLength: m.Card.ContextLength}
 	size := len(tokens) * tokenBytes
 	if req.Strings {
 		out.Text = func(dst []byte, t kv.Token) []byte {
@@ -159,7 +159,7 @@ func (c *apiCall) findModel(find func(name string) (*servedModel, error), name s
 	if err = c.checkAllowed(name, m, err); err != nil {
 		return nil, err
 	}
-	c.model, c.metrics = m.card.Name, m.metrics
+	c.model, c.metrics = m.Card.Name, m.metrics
 	return m, nil
 }
 

@@ -101,8 +101,7 @@ func (elsewhere) EncodeText(context.Context, string, prep.EncodeOptions) (prep.P
 func TestEncoderFails(t *testing.T) {
 	inWorld(t, Config{RequestTimeout: pause}, func(t *testing.T, w *world) {
 		w.worker(7, constant("hi"))
-		snap := *w.f.catalog.current.Load()
-		snap.byName["bytes"].encoder = elsewhere{}
+		w.f.catalog.current.Load().model("bytes").encoder = elsewhere{}
 		for path, fields := range map[string]string{"/v1/completions": `"prompt":"x"`, "/tokenize": `"prompt":"x"`} {
 			if a := w.post(path, `{"model":"bytes",`+fields+`}`); a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, "the engine does not answer") {
 				t.Errorf("%s: %d %s", path, a.status, a.body)

@@ -8,23 +8,19 @@ import (
 	"time"
 )
 
-// TestNoConnectionBeforeFirstSight: a new frontend accepts no connection before it and its router have
-// read the registry, so that its first clients are not told that no model exists.
+// TestNoConnectionBeforeFirstSight: a new frontend accepts no connection before the registry is read, so
+// that its first clients are not told that no model exists.
 func TestNoConnectionBeforeFirstSight(t *testing.T) {
-	seen := make(chan struct{})
-	inWorldWith(t, Config{}, func(d *Deps) {
-		seen = make(chan struct{}) // of the bubble
-		d.WorkersSeen = seen
-	}, func(t *testing.T, w *world) {
+	inSilentWorld(t, func(t *testing.T, w *world) {
 		w.worker(7, constant("hi"))
 		came := make(chan *http.Response, 1)
 		go func() { came <- w.send(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(hello)) }()
 		time.Sleep(firstReadTimeout - time.Nanosecond)
 		synctest.Wait()
 		if len(came) != 0 {
-			t.Fatal("an answer before the router knows of a worker")
+			t.Fatal("an answer before the registry is read")
 		}
-		close(seen)
+		w.registry.silence(false)
 		if a := read(<-came); a.status != http.StatusOK {
 			t.Errorf("%d %q", a.status, a.body)
 		}
@@ -33,7 +29,7 @@ func TestNoConnectionBeforeFirstSight(t *testing.T) {
 
 // TestRegistryAwayAtStart: without a registry a frontend says so after a while.
 func TestRegistryAwayAtStart(t *testing.T) {
-	inWorldWith(t, Config{}, func(d *Deps) { d.WorkersSeen = make(chan struct{}) }, func(t *testing.T, w *world) {
+	inSilentWorld(t, func(t *testing.T, w *world) {
 		began := time.Now()
 		a := w.post("/v1/completions", hello)
 		if took := time.Since(began); a.status != http.StatusServiceUnavailable || took != firstReadTimeout {
@@ -47,7 +43,7 @@ func TestRegistryAwayAtStart(t *testing.T) {
 
 // TestStopBeforeFirstSight: the wait does not delay the stop.
 func TestStopBeforeFirstSight(t *testing.T) {
-	inWorldWith(t, Config{}, func(d *Deps) { d.WorkersSeen = make(chan struct{}) }, func(t *testing.T, w *world) {
+	inSilentWorld(t, func(t *testing.T, w *world) {
 		began := time.Now()
 		w.stop()
 		err := <-w.ran

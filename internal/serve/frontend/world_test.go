@@ -22,6 +22,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/edge/prep"
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
@@ -49,8 +50,7 @@ type world struct {
 	ran      chan error         // what Run returned
 	workers  sync.WaitGroup
 	opens    func(engine.TokenizerRef) (*prep.Pipeline, error)
-	mounted  http.HandlerFunc  // serves /mounted; replaced by a test before it asks
-	referred map[string]string // the checksum for each model; written by the catalog
+	mounted  http.HandlerFunc // serves /mounted; replaced by a test before it asks
 }
 
 // inWorld runs test in a bubble with a running frontend, and checks at the end that nothing is left.
@@ -62,6 +62,15 @@ func inWorld(t *testing.T, cfg Config, test func(t *testing.T, w *world)) {
 
 // inWorldWith is inWorld with a frontend whose dependencies the test has changed.
 func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *testing.T, w *world)) {
+	inWorldOf(t, cfg, func(_ *world, d *Deps) { change(d) }, test)
+}
+
+// inSilentWorld is inWorld with a registry that does not answer.
+func inSilentWorld(t *testing.T, test func(t *testing.T, w *world)) {
+	inWorldOf(t, Config{}, func(w *world, _ *Deps) { w.registry.silence(true) }, test)
+}
+
+func inWorldOf(t *testing.T, cfg Config, change func(*world, *Deps), test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t:        t,
@@ -71,21 +80,21 @@ func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *test
 			log:      &bytes.Buffer{},
 			lis:      newPipeListener(),
 			ran:      make(chan error, 1),
-			referred: map[string]string{},
 			opens:    func(engine.TokenizerRef) (*prep.Pipeline, error) { return bytePipeline(), nil },
 		}
 		w.router = &ledger{w: w}
 		w.faulty = rpctest.WithFaults(w.plane, 1, rpctest.CallFaults{})
+		log := slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil))
+		workers := catalog.New(catalog.Selection{}, w.registry, log)
 		deps := Deps{
-			Router: w.router, Plane: w.faulty, Registry: w.registry, Metrics: w.metrics,
+			Router: w.router, Plane: w.faulty, Catalog: workers, Metrics: w.metrics,
 			OpenTokenizer: func(ref engine.TokenizerRef) (*prep.Pipeline, error) { return w.opens(ref) },
-			Log:           slog.New(slog.NewTextHandler(&lockedWriter{w: w.log}, nil)),
-			OnModel:       func(model, checksum string) { w.referred[model] = checksum },
+			Log:           log,
 			Mount: map[string]http.Handler{
 				"/mounted": http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.mounted(rw, r) }),
 			},
 		}
-		change(&deps)
+		change(w, &deps)
 		f, err := New(cfg, deps)
 		if err != nil {
 			t.Fatal(err)
@@ -96,6 +105,7 @@ func inWorldWith(t *testing.T, cfg Config, change func(*Deps), test func(t *test
 		ctx, w.stop = context.WithCancel(t.Context())
 		serve, noMore := context.WithCancel(t.Context())
 		w.registry.serve = serve
+		w.workers.Go(func() { workers.Run(serve, func(*catalog.Snapshot) {}) })
 		go func() { w.ran <- f.Run(ctx, w.lis) }()
 		synctest.Wait()
 
@@ -462,6 +472,7 @@ type registry struct {
 		set     []disco.Instance
 		changed chan struct{}
 		broken  error
+		silent  bool // it lists nothing, as if it did not answer
 	}
 }
 
@@ -478,12 +489,14 @@ func (r *registry) Register(context.Context, disco.Instance) (disco.Lease, error
 func (r *registry) Watch(ctx context.Context, _ disco.Kind, sink func([]disco.Instance)) error {
 	for {
 		r.mu.Lock()
-		set, changed, broken := slices.Clone(r.mu.set), r.mu.changed, r.mu.broken
+		set, changed, broken, silent := slices.Clone(r.mu.set), r.mu.changed, r.mu.broken, r.mu.silent
 		r.mu.Unlock()
 		if broken != nil {
 			return broken
 		}
-		sink(set)
+		if !silent {
+			sink(set)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -512,6 +525,14 @@ func (r *registry) remove(id kv.WorkerID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.set = slices.DeleteFunc(r.mu.set, func(in disco.Instance) bool { return in.ID == id })
+	r.wake()
+}
+
+// silence makes watches list nothing, or again.
+func (r *registry) silence(silent bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.silent = silent
 	r.wake()
 }
 

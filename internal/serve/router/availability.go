@@ -2,8 +2,6 @@ package router
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"penstock/core/kv"
 	"penstock/core/route"
@@ -21,20 +19,16 @@ func (r *Router) Availability(model string) route.Availability {
 
 // availabilityLocked is Availability with mu held.
 func (r *Router) availabilityLocked(now kv.Mono, model string) route.Availability {
-	p := r.mu.names[model]
+	p, adapter := r.poolLocked(model)
 	if p == nil {
 		return route.Availability{Reason: route.NoWorker}
-	}
-	adapter := ""
-	if r.mu.adapters[model] {
-		adapter = model
 	}
 	a := p.router.Availability(adapter)
 	if a.Ready > 0 {
 		return a
 	}
 	for _, m := range r.mu.members { // only a router process knows the workers behind it
-		if m.card.Name == p.model && m.card.Router && m.reportsState(now, engine.StateNotReady) {
+		if m.in.Card.Name == p.model && m.in.Card.Router && m.reportsState(now, engine.StateNotReady) {
 			a.Reason += fmt.Sprintf("; %d: %s", m.worker.ID, m.notReadyReason())
 			break
 		}
@@ -48,14 +42,15 @@ func (r *Router) Models() []readiness.ModelStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	models := make([]readiness.ModelStatus, 0, len(r.mu.pools))
-	for _, p := range r.mu.pools {
-		m := readiness.NewModelStatus(p.model, "", r.availabilityLocked(now, p.model))
-		m.Aliases = p.card.Aliases
-		models = append(models, m)
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.mu.adapters)) {
-		models = append(models, readiness.NewModelStatus(name, r.mu.names[name].model, r.availabilityLocked(now, name)))
+	models := make([]readiness.ModelStatus, 0, len(r.mu.snapshot.Models))
+	for _, adapters := range []bool{false, true} {
+		for _, m := range r.mu.snapshot.Models {
+			if (m.Parent != "") == adapters {
+				status := readiness.NewModelStatus(m.Card.Name, m.Parent, r.availabilityLocked(now, m.Card.Name))
+				status.Aliases = m.Card.Aliases
+				models = append(models, status)
+			}
+		}
 	}
 	return models
 }
@@ -72,7 +67,7 @@ func (r *Router) Instances() []readiness.InstanceStatus {
 	var all []readiness.InstanceStatus
 	for _, m := range r.mu.members {
 		in := readiness.InstanceStatus{
-			WorkerID: m.worker.ID, Model: m.card.Name, Engine: m.card.Engine, Host: m.in.Host, PID: m.in.PID,
+			WorkerID: m.worker.ID, Model: m.in.Card.Name, Engine: m.in.Card.Engine, Host: m.in.Host, PID: m.in.PID,
 			Warnings: m.warningsLocked(now, trials[m.worker].warning),
 		}
 		in.State, in.Reason = r.conditionLocked(now, m, caches[m.worker])
@@ -86,8 +81,10 @@ func (r *Router) Instances() []readiness.InstanceStatus {
 		}
 		all[last].Warnings = append(all[last].Warnings, in.Warnings...)
 	}
-	for _, b := range r.mu.broken {
-		all = append(all, readiness.InstanceStatus{WorkerID: b.in.ID, Host: b.in.Host, PID: b.in.PID, State: readiness.StateError, Reason: b.problem})
+	for _, w := range r.mu.snapshot.Workers {
+		if w.Problem != "" {
+			all = append(all, readiness.InstanceStatus{WorkerID: w.ID, Host: w.Host, PID: w.PID, State: readiness.StateError, Reason: w.Problem})
+		}
 	}
 	return all
 }

@@ -266,7 +266,7 @@ func (w *world) agreesOnRequests(at *chaosRouter) error {
 	if err := r.mu.replica.Check(); err != nil {
 		return err
 	}
-	p := r.mu.names["m"]
+	p, _ := r.poolLocked("m")
 	for _, wk := range w.workers {
 		got := p.active.LoadOf(wk.as()).Requests
 		if others := p.active.OthersShare(wk.as()).Requests; got != want[wk.as()].Requests || got-others != own[wk.as()] {
@@ -281,8 +281,9 @@ func (w *world) loads(at *chaosRouter) (all [worldWorkers]activeseq.Load) {
 	r := at.router
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	p, _ := r.poolLocked("m")
 	for i, wk := range w.workers {
-		all[i] = r.mu.names["m"].active.LoadOf(wk.as())
+		all[i] = p.active.LoadOf(wk.as())
 	}
 	return all
 }

@@ -11,6 +11,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/dispatch"
 	"penstock/internal/edge/openai"
 	"penstock/internal/engine"
@@ -117,13 +118,13 @@ func (r *Router) serveGenerate(w http.ResponseWriter, req *http.Request) error {
 
 // engineRequest builds the engine request of a body and checks it against the model card.
 func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
-	card, adapter, err := r.servingCard(body.Model)
+	m, err := r.servedModel(body.Model)
 	if err != nil {
 		return nil, err
 	}
-	model := card.Name
-	if adapter != "" {
-		model = adapter
+	card, salt := &m.Card, kv.Salt{}
+	if m.Parent != "" {
+		salt.LoRA = card.Name
 	}
 	room := card.ContextLength - len(body.TokenIDs)
 	switch {
@@ -153,31 +154,25 @@ func (r *Router) engineRequest(body *generateBody) (*engine.Request, error) {
 		}
 	}
 	ereq := &engine.Request{
-		ID: "router-" + rand.Text(), Attempt: 1, Model: model, Salt: kv.Salt{LoRA: adapter}, Prompt: body.TokenIDs, Choices: 1, Sampling: sampling,
+		ID: "router-" + rand.Text(), Attempt: 1, Model: card.Name, Salt: salt, Prompt: body.TokenIDs, Choices: 1, Sampling: sampling,
 		Stop:     engine.Stop{MaxTokens: limit, MinTokens: body.Stop.MinTokens, Tokens: body.Stop.Tokens, IgnoreEOS: body.Stop.IgnoreEOS},
 		Logprobs: -1,
 	}
 	return ereq, ereq.Validate()
 }
 
-// servingCard returns the card of a worker that serves model, and the adapter that model names; "" if
-// it names none.
-func (r *Router) servingCard(model string) (card engine.Card, adapter string, err error) {
-	p, err := r.findPool(model)
-	if err != nil {
-		return engine.Card{}, "", err
-	}
+// servedModel returns a model that has workers.
+func (r *Router) servedModel(name string) (*catalog.Model, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.adapters[model] {
-		adapter = model
+	m := r.mu.snapshot.Find(name)
+	switch {
+	case m == nil:
+		return nil, unknownModel(name)
+	case len(m.Workers) == 0:
+		return nil, fault.New(fault.Unavailable, "no worker serves %s now; start one or try again", m.Card.Name)
 	}
-	for _, m := range r.mu.members {
-		if m.card.Name == p.model && m.unfit == "" {
-			return m.card, adapter, nil
-		}
-	}
-	return engine.Card{}, "", fault.New(fault.Unavailable, "no worker serves %s now; start one or try again", p.model)
+	return m, nil
 }
 
 func finishName(f engine.Finish) string {

@@ -104,7 +104,7 @@ func (r *Router) busyRows() []busyRow {
 func (r *Router) setBusyThreshold(body *busyBody) (busyRow, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := r.mu.names[body.Model]
+	p, _ := r.poolLocked(body.Model)
 	if p == nil {
 		return busyRow{}, unknownModel(body.Model)
 	}

@@ -144,11 +144,13 @@ func (r *Router) workerTable() []workerRow {
 		row.Warnings = m.warningsLocked(now, t.warning)
 		table = append(table, row)
 	}
-	for _, b := range r.mu.broken {
-		table = append(table, workerRow{
-			WorkerID: uint64(b.in.ID), Name: nameOf(&b.in), Role: roleAggregated, Addr: b.in.Addr, Host: b.in.Host, PID: b.in.PID,
-			State: readiness.StateError, Problem: b.problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
-		})
+	for _, w := range r.mu.snapshot.Workers {
+		if w.Problem != "" {
+			table = append(table, workerRow{
+				WorkerID: uint64(w.ID), Name: nameOf(&w.Instance), Role: roleAggregated, Addr: w.Addr, Host: w.Host, PID: w.PID,
+				State: readiness.StateError, Problem: w.Problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
+			})
+		}
 	}
 	return table
 }
@@ -156,12 +158,12 @@ func (r *Router) workerTable() []workerRow {
 // workerRowLocked returns the row of one member with the cache state h, without its feed.
 func (r *Router) workerRowLocked(now kv.Mono, m *member, h workerCache) workerRow {
 	row := workerRow{
-		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Name: nameOf(&m.in), Role: roleOf(&m.card), Addr: m.in.Addr,
-		Model: m.card.Name, Engine: m.card.Engine,
+		WorkerID: uint64(m.worker.ID), Rank: m.worker.Rank, Name: nameOf(&m.in.Instance), Role: roleOf(m.in.Card), Addr: m.in.Addr,
+		Model: m.in.Card.Name, Engine: m.in.Card.Engine,
 		Host: m.in.Host, PID: m.in.PID, CachedBlocks: h.blocks,
 	}
 	row.State, row.Problem = r.conditionLocked(now, m, h)
-	p := r.mu.names[m.card.Name]
+	p, _ := r.poolLocked(m.in.Card.Name)
 	var l activeseq.Load
 	var others activeseq.LoadShare
 	if p != nil {
@@ -185,14 +187,14 @@ func nameOf(in *disco.Instance) string { return cmp.Or(in.Name, in.Host) }
 // conditionLocked returns the state of a member with the cache state h as operators see it, and its
 // problem; "" if there is none.
 func (r *Router) conditionLocked(now kv.Mono, m *member, h workerCache) (state, problem string) {
-	p := r.mu.names[m.card.Name]
+	p, _ := r.poolLocked(m.in.Card.Name)
 	switch {
-	case m.unfit != "":
-		return readiness.StateUnfit, m.unfit + ": it gets no requests; start it with the model's settings, or under another name"
+	case m.in.Unfit != "":
+		return readiness.StateUnfit, m.in.Unfit + ": it gets no requests; start it with the model's settings, or under another name"
 	case h.mismatchedSize != 0:
-		return readiness.StateError, fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatchedSize, m.card.BlockSize)
-	case p != nil && p.blockSize != m.card.BlockSize:
-		return readiness.StateError, fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.card.BlockSize, m.card.Name, p.blockSize)
+		return readiness.StateError, fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatchedSize, m.in.Card.BlockSize)
+	case p != nil && p.blockSize != m.in.Card.BlockSize:
+		return readiness.StateError, fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.in.Card.BlockSize, m.in.Card.Name, p.blockSize)
 	case m.isDraining(now):
 		return engine.StateDraining, ""
 	case r.isQuarantinedLocked(m):
@@ -208,7 +210,7 @@ func (r *Router) conditionLocked(now kv.Mono, m *member, h workerCache) (state, 
 // notReadyReason says why a member that reports itself not ready is not.
 func (m *member) notReadyReason() string {
 	for _, w := range m.load.Warnings {
-		if w.Code == engine.WarnUnreachable && m.card.Router {
+		if w.Code == engine.WarnUnreachable && m.in.Card.Router {
 			return "it can serve no request: " + w.Detail
 		}
 	}
@@ -228,17 +230,17 @@ func (r *Router) silenceLocked(now kv.Mono, m *member) (state, problem string) {
 // feedRowLocked returns the row of one member's feed, whose state was h at now.
 func (r *Router) feedRowLocked(now kv.Mono, m *member, h workerCache) feedRow {
 	switch {
-	case !m.card.KVEvents:
+	case !m.in.Card.KVEvents:
 		return feedRow{State: "none"}
 	case !r.usesEvents:
 		return feedRow{State: "off"}
 	case h.mismatchedSize != 0:
 		return feedRow{State: "mismatch"}
 	case !h.hasFeed:
-		return feedRow{State: feedWaiting, Guessed: m.card.KVPredicted}
+		return feedRow{State: feedWaiting, Guessed: m.in.Card.KVPredicted}
 	}
 	row := newFeedRow(now, h)
-	row.Guessed = m.card.KVPredicted
+	row.Guessed = m.in.Card.KVPredicted
 	return row
 }
 

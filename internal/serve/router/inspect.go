@@ -57,7 +57,9 @@ func (r *Router) answerInspection(ctx context.Context, q *engine.Inspection) (an
 func (r *Router) isSameModel(a, b string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return a == b || r.mu.names[a] != nil && r.mu.names[a] == r.mu.names[b]
+	of, _ := r.poolLocked(a)
+	other, _ := r.poolLocked(b)
+	return a == b || of != nil && of == other
 }
 
 // appendInspected appends the request of a question about a prompt, encoded like the request of an

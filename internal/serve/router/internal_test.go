@@ -17,6 +17,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -32,6 +33,14 @@ func serving(t *testing.T, cfg Config, metrics *obs.Metrics) *Router {
 	}
 	r.setInstances([]disco.Instance{instance(t, "m", 4)})
 	return r
+}
+
+// setInstances applies the snapshot of a registry with the given instances.
+func (r *Router) setInstances(ins []disco.Instance) {
+	r.mu.Lock()
+	s := r.mu.snapshot
+	r.mu.Unlock()
+	r.applySnapshot(s.Next(catalog.Selection{Namespace: r.cfg.Namespace, Component: r.cfg.Component}, ins, time.Now()))
 }
 
 func instance(t *testing.T, model string, blockSize int) disco.Instance {
@@ -83,19 +92,19 @@ func TestLeaksAreCounted(t *testing.T) {
 	})
 }
 
-// TestLostModelsAreBounded: models without workers are kept, but at most maxLost.
+// TestLostModelsAreBounded: models without workers are kept, but at most [catalog.MaxLost].
 func TestLostModelsAreBounded(t *testing.T) {
 	r := serving(t, Config{}, obs.NewMetrics())
-	for i := range maxLost + 10 {
+	for i := range catalog.MaxLost + 10 {
 		r.setInstances([]disco.Instance{instance(t, fmt.Sprintf("model %04d", i), 4)})
 	}
-	if n := len(r.mu.pools); n != maxLost+1 {
-		t.Errorf("%d models are known, want %d", n, maxLost+1)
+	if n := len(r.mu.pools); n != catalog.MaxLost+1 {
+		t.Errorf("%d models are known, want %d", n, catalog.MaxLost+1)
 	}
 	if _, err := r.findPool("model 0000"); err != nil {
 		t.Errorf("a lost model: %v", err)
 	}
-	last := fmt.Sprintf("model %04d", maxLost+9)
+	last := fmt.Sprintf("model %04d", catalog.MaxLost+9)
 	if _, err := r.Route(t.Context(), &route.Request{ID: "a", Attempt: 1, Model: last, Tokens: make([]kv.Token, 20)}); err != nil {
 		t.Errorf("the model that is served: %v", err)
 	}

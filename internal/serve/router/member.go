@@ -1,30 +1,21 @@
 package router
 
 import (
-	"bytes"
-	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
-	"penstock/internal/plane/disco"
 )
 
-// member is one rank of a worker that discovery lists.
+// member is one rank of a worker that the catalog lists.
 type member struct {
-	worker   kv.Worker
-	in       disco.Instance
-	card     engine.Card
-	checksum string         // of card
-	experts  []route.Expert // of card
-
-	// unfit says how card differs from its model's reference card; "" if it does not. loggedUnfit is the
-	// part of that already logged.
-	unfit, loggedUnfit string
+	worker  kv.Worker
+	in      *catalog.Worker // as of the last snapshot
+	experts []route.Expert  // of its card
 
 	// load is the worker's last report; it is valid only if reported.
 	load     engine.LoadReport
@@ -34,92 +25,54 @@ type member struct {
 	drainingUntil kv.Mono
 }
 
-// brokenInstance is an instance in discovery that cannot be used.
-type brokenInstance struct {
-	in      disco.Instance
-	problem string
-}
-
-// setInstances takes over the set of workers from discovery. It drops the caches of removed workers
+// applySnapshot takes over the workers and models of a snapshot. It drops the caches of removed workers
 // before new ones get requests.
-func (r *Router) setInstances(ins []disco.Instance) {
-	next, broken := r.parseInstances(ins)
+func (r *Router) applySnapshot(s *catalog.Snapshot) {
+	next := newMembers(s)
 	lives := livesOf(next)
 	r.predictions.setWorkers(lives)
 	r.cache.setWorkers(lives)
 	r.wakeMaintainer() // new workers can be asked for missing events
-	defer r.markWorkersSeen()
-	var joined, left []memberChange
-	defer func() { // after mu is released
-		r.membership.logChanges(joined, left)
-		r.reportUnfit()
-	}()
+	old := r.replaceMembers(s, next)
+	r.membership.logChanges(missingFrom(s, old), missingFrom(old, s))
+}
+
+// replaceMembers makes next, the members of a snapshot, the router's members, and returns the snapshot
+// before it.
+func (r *Router) replaceMembers(s *catalog.Snapshot, next []*member) *catalog.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.now()
+	now, before := r.now(), r.mu.snapshot
 	for _, m := range next {
-		if old := r.memberLocked(m.worker); old != nil && old.in.Epoch == m.in.Epoch {
-			in, card, checksum, experts := m.in, m.card, m.checksum, m.experts
+		old := r.memberLocked(m.worker)
+		if old != nil && old.in.Epoch == m.in.Epoch {
+			in := m.in
 			*m = *old
-			m.in, m.card, m.checksum, m.experts = in, card, checksum, experts
+			m.in = in
+		}
+		if old == nil || old.in.Card != m.in.Card {
+			m.experts = hostedExperts(m.in.Card)
+		} else {
+			m.experts = old.experts
 		}
 	}
-	joined, left = missingFrom(next, r.mu.members), missingFrom(r.mu.members, next)
-	r.mu.members, r.mu.broken = next, broken
+	r.mu.members = next
 	r.mu.health.SetWorkers(now, healthWorkers(next))
 	r.wakeProber()
-	r.rebuildPoolsLocked()
+	r.rebuildPoolsLocked(s)
 	if r.mu.replica != nil {
 		r.mu.replica.RequestUnplaced(now)
 		r.wakeSyncLocked()
 	}
+	return before
 }
 
-// parseInstances returns the members among ins, ascending, and the unusable instances.
-func (r *Router) parseInstances(ins []disco.Instance) (members []*member, broken []brokenInstance) {
-	known := r.membersByID()
-	for _, in := range ins {
-		if in.Namespace != r.cfg.Namespace || in.Component != r.cfg.Component {
-			continue
+// newMembers returns the ranks of the usable workers of a snapshot, ascending.
+func newMembers(s *catalog.Snapshot) (members []*member) {
+	for _, w := range s.Workers {
+		for rank := range w.Card.Ranks { // of an unusable one: none
+			members = append(members, &member{worker: kv.Worker{ID: w.ID, Rank: uint32(rank)}, in: w})
 		}
-		if in.ID == 0 || in.ID > kv.MaxWorkerID {
-			broken = append(broken, brokenInstance{in, fmt.Sprintf("its id %d is out of range", in.ID)})
-			continue
-		}
-		if old := known[in.ID]; old != nil && bytes.Equal(old.in.Meta, in.Meta) {
-			members = appendRanks(members, in, old.card, old.checksum, old.experts)
-			continue
-		}
-		card, err := engine.DecodeCard(in.Meta)
-		if err != nil {
-			broken = append(broken, brokenInstance{in, err.Error()})
-			continue
-		}
-		members = appendRanks(members, in, card, card.Checksum(), hostedExperts(&card))
-	}
-	slices.SortFunc(members, func(a, b *member) int { return a.worker.Compare(b.worker) })
-	members = slices.CompactFunc(members, func(a, b *member) bool { return a.worker == b.worker })
-	slices.SortFunc(broken, func(a, b brokenInstance) int { return cmp.Compare(a.in.ID, b.in.ID) })
-	return members, broken
-}
-
-// membersByID returns one member of each known worker, to reuse its decoded card: of hundreds of
-// workers few change at a time.
-func (r *Router) membersByID() map[kv.WorkerID]*member {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	cards := make(map[kv.WorkerID]*member, len(r.mu.members))
-	for _, m := range r.mu.members {
-		cards[m.worker.ID] = m
-	}
-	return cards
-}
-
-func appendRanks(members []*member, in disco.Instance, card engine.Card, checksum string, experts []route.Expert) []*member {
-	for rank := range card.Ranks {
-		members = append(members, &member{
-			worker: kv.Worker{ID: in.ID, Rank: uint32(rank)}, in: in, card: card, checksum: checksum, experts: experts,
-		})
 	}
 	return members
 }
@@ -177,7 +130,7 @@ func (m *member) reportsState(now kv.Mono, state string) bool {
 func livesOf(members []*member) map[kv.Worker]incarnation {
 	lives := make(map[kv.Worker]incarnation, len(members))
 	for _, m := range members {
-		lives[m.worker] = incarnation{epoch: m.in.Epoch, blockSize: m.card.BlockSize, publishes: m.card.KVEvents, noReuse: m.card.NoPrefixCache}
+		lives[m.worker] = incarnation{epoch: m.in.Epoch, blockSize: m.in.Card.BlockSize, publishes: m.in.Card.KVEvents, noReuse: m.in.Card.NoPrefixCache}
 	}
 	return lives
 }

@@ -1,13 +1,11 @@
 package router
 
 import (
-	"cmp"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
-	"penstock/internal/plane/disco"
+	"penstock/internal/catalog"
 )
 
 // At most rosterRecords log records in each rosterEvery name a worker that joined or left; the others
@@ -29,54 +27,43 @@ type membershipLog struct {
 	}
 }
 
-// memberChange is what is logged of one worker.
-type memberChange struct {
-	in    disco.Instance
-	model string
-}
-
-// missingFrom returns the workers of members, each in its present epoch, that are not in others. Both
-// are ascending.
-func missingFrom(members, others []*member) (out []memberChange) {
-	for i, m := range members {
-		if i > 0 && members[i-1].worker.ID == m.worker.ID {
-			continue // a further rank
-		}
-		at, _ := slices.BinarySearchFunc(others, m, func(o, m *member) int { return cmp.Compare(o.worker.ID, m.worker.ID) })
-		if at == len(others) || others[at].worker.ID != m.worker.ID || others[at].in.Epoch != m.in.Epoch {
-			out = append(out, memberChange{m.in, m.card.Name})
+// missingFrom returns the usable workers of s, each in its present epoch, that are not in other.
+func missingFrom(s, other *catalog.Snapshot) (out []*catalog.Worker) {
+	for _, w := range s.Workers {
+		if was := other.Worker(w.ID); w.Problem == "" && (was == nil || was.Problem != "" || was.Epoch != w.Epoch) {
+			out = append(out, w)
 		}
 	}
 	return out
 }
 
 // logChanges logs changes, removed workers first.
-func (r *membershipLog) logChanges(joined, left []memberChange) {
+func (r *membershipLog) logChanges(joined, left []*catalog.Worker) {
 	if len(joined)+len(left) == 0 {
 		return
 	}
 	r.flushCounts(false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, c := range left {
-		if !r.logChangeLocked("worker left", c) {
+	for _, w := range left {
+		if !r.logChangeLocked("worker left", w) {
 			r.mu.left++
 		}
 	}
-	for _, c := range joined {
-		if !r.logChangeLocked("worker joined", c) {
+	for _, w := range joined {
+		if !r.logChangeLocked("worker joined", w) {
 			r.mu.joined++
 		}
 	}
 }
 
 // logChangeLocked logs one change if the period's records allow it.
-func (r *membershipLog) logChangeLocked(msg string, c memberChange) bool {
+func (r *membershipLog) logChangeLocked(msg string, w *catalog.Worker) bool {
 	if r.mu.records == rosterRecords {
 		return false
 	}
 	r.mu.records++
-	r.log.Info(msg, "worker", uint64(c.in.ID), "name", nameOf(&c.in), "host", c.in.Host, "addr", c.in.Addr, "model", c.model)
+	r.log.Info(msg, "worker", uint64(w.ID), "name", nameOf(&w.Instance), "host", w.Host, "addr", w.Addr, "model", w.Card.Name)
 	return true
 }
 

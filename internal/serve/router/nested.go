@@ -46,9 +46,9 @@ func (r *Router) routerProcesses() []routerProcess {
 	defer r.mu.Unlock()
 	var all []routerProcess
 	for _, m := range r.mu.members {
-		if m.card.Router && m.worker.Rank == 0 {
+		if m.in.Card.Router && m.worker.Rank == 0 {
 			all = append(all, routerProcess{
-				id: m.worker.ID, model: m.card.Name, addr: m.in.Addr, silent: r.isQuarantinedLocked(m),
+				id: m.worker.ID, model: m.in.Card.Name, addr: m.in.Addr, silent: r.isQuarantinedLocked(m),
 			})
 		}
 	}

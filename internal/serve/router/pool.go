@@ -3,22 +3,21 @@ package router
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/route"
 	"penstock/core/route/queue"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 )
 
 // modelPool is one model: its workers and what is active on them. The router's mu guards all fields
 // that are not marked constant.
 type modelPool struct {
-	model     string // constant
-	blockSize int    // constant
-	// card is the model's reference card with its checksum: see referenceCardLocked.
-	card           engine.Card
-	checksum       string
+	model          string // constant
+	blockSize      int    // constant
 	active         *activeseq.ReservationTable
 	router         *route.Router
 	queue          *queue.Queue // of *queuedRequest
@@ -28,56 +27,42 @@ type modelPool struct {
 	retired bool
 }
 
-// maxLost bounds the known models without workers.
-const maxLost = 1024
-
-// rebuildPoolsLocked makes the pools follow the members. A model keeps its pool when its last worker is
-// removed: it is then unavailable, not unknown. Models without workers beyond maxLost are forgotten.
-func (r *Router) rebuildPoolsLocked() {
-	byModel := slices.Clone(r.mu.members)
-	slices.SortStableFunc(byModel, func(a, b *member) int { return cmp.Compare(a.card.Name, b.card.Name) })
-
-	pools, lost := r.mu.pools, 0
+// rebuildPoolsLocked makes the pools follow a snapshot, whose members the router has. A model keeps its
+// pool when its last worker is removed: it is then unavailable, not unknown.
+func (r *Router) rebuildPoolsLocked(s *catalog.Snapshot) {
+	r.mu.snapshot = s
+	byModel := map[string][]*member{}
+	for _, m := range r.mu.members {
+		byModel[m.in.Card.Name] = append(byModel[m.in.Card.Name], m)
+	}
+	old := r.mu.pools
 	r.mu.pools = nil
-	for len(pools) > 0 || len(byModel) > 0 {
-		var old *modelPool
-		var members []*member
-		switch {
-		case len(byModel) == 0 || len(pools) > 0 && pools[0].model < byModel[0].card.Name:
-			old, pools = pools[0], pools[1:]
-		default:
-			if len(pools) > 0 && pools[0].model == byModel[0].card.Name {
-				old, pools = pools[0], pools[1:]
-			}
-			n := 1
-			for n < len(byModel) && byModel[n].card.Name == byModel[0].card.Name {
-				n++
-			}
-			members, byModel = byModel[:n], byModel[n:]
+	for _, m := range s.Models {
+		if m.Parent != "" {
+			continue // an adapter is served by the pool of its model
 		}
-		if len(members) == 0 {
-			if lost == maxLost {
-				r.retirePoolLocked(old)
-				continue
-			}
-			lost++
+		for len(old) > 0 && old[0].model < m.Card.Name {
+			r.retirePoolLocked(old[0])
+			old = old[1:]
 		}
-		if p := r.updatePoolLocked(old, members); p != nil {
+		var p *modelPool
+		if len(old) > 0 && old[0].model == m.Card.Name {
+			p, old = old[0], old[1:]
+		}
+		if p = r.updatePoolLocked(p, &m.Card, byModel[m.Card.Name]); p != nil {
 			r.mu.pools = append(r.mu.pools, p)
 		}
 	}
-	r.rebuildNamesLocked()
+	for _, p := range old {
+		r.retirePoolLocked(p)
+	}
 }
 
-// updatePoolLocked returns the pool of members: old if its block size fits, or if there are no members.
-func (r *Router) updatePoolLocked(old *modelPool, members []*member) *modelPool {
-	if len(members) == 0 {
-		r.setTargetsLocked(old, nil)
-		return old
-	}
-	card, checksum := r.referenceCardLocked(old, members)
+// updatePoolLocked returns the pool of a model with the given members: old if its block size fits, or if
+// there are no members.
+func (r *Router) updatePoolLocked(old *modelPool, card *engine.Card, members []*member) *modelPool {
 	p := old
-	if size := cmp.Or(r.cfg.BlockSize, card.BlockSize); p == nil || p.blockSize != size {
+	if size := cmp.Or(r.cfg.BlockSize, card.BlockSize); p == nil || p.blockSize != size && len(members) > 0 {
 		var err error
 		busy := r.cfg.Route.Busy
 		if old != nil {
@@ -95,13 +80,6 @@ func (r *Router) updatePoolLocked(old *modelPool, members []*member) *modelPool 
 			return nil
 		}
 	}
-	p.card, p.checksum = card, checksum
-	for _, m := range members {
-		m.unfit = ""
-		if m.checksum != checksum {
-			m.unfit = m.card.DescribeDifference(&card)
-		}
-	}
 	r.setTargetsLocked(p, members)
 	return p
 }
@@ -113,9 +91,9 @@ func (r *Router) setTargetsLocked(p *modelPool, members []*member) {
 	for _, m := range members {
 		state, since := r.memberStateLocked(now, m)
 		targets = append(targets, route.Target{
-			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.card.BlockSize, Blocks: m.card.Blocks,
-			State: state, Since: since, Unfit: m.unfit, Router: m.card.Router, BatchTokens: m.card.MaxBatchedTokens, Experts: m.experts,
-			Adapters: m.card.Adapters, Loaded: m.loadedAdapters(),
+			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.in.Card.BlockSize, Blocks: m.in.Card.Blocks,
+			State: state, Since: since, Unfit: m.in.Unfit, Router: m.in.Card.Router, BatchTokens: m.in.Card.MaxBatchedTokens, Experts: m.experts,
+			Adapters: m.in.Card.Adapters, Loaded: m.loadedAdapters(),
 		})
 	}
 	if err := p.router.SetWorkers(targets); err != nil {
@@ -150,71 +128,35 @@ func (r *Router) newPool(model string, blockSize int, busy route.BusyThresholds)
 	return &modelPool{model: model, blockSize: blockSize, active: active, router: router, queue: waiting}, nil
 }
 
-// rebuildNamesLocked rebuilds the table of names: models first, then aliases in order, then adapters. A
-// later name never replaces an earlier one.
-func (r *Router) rebuildNamesLocked() {
-	clear(r.mu.names)
-	for _, p := range r.mu.pools {
-		r.mu.names[p.model] = p
+// poolLocked returns the pool that serves a model, an alias or an adapter; nil if there is none. adapter
+// is the name if it is an adapter's.
+func (r *Router) poolLocked(name string) (p *modelPool, adapter string) {
+	m := r.mu.snapshot.FindBase(name)
+	if m == nil {
+		return nil, ""
 	}
-	for _, m := range r.mu.members {
-		if m.unfit != "" {
-			continue
-		}
-		for _, alias := range m.card.Aliases {
-			if r.mu.names[alias] == nil {
-				r.mu.names[alias] = r.mu.names[m.card.Name]
-			}
-		}
+	at, ok := slices.BinarySearchFunc(r.mu.pools, m.Card.Name, func(p *modelPool, name string) int { return strings.Compare(p.model, name) })
+	if !ok {
+		return nil, ""
 	}
-	clear(r.mu.adapters)
-	for _, p := range r.mu.pools { // the same order as in frontends
-		for _, t := range p.router.Workers() {
-			for _, name := range t.Adapters {
-				if t.Unfit == "" && r.mu.names[name] == nil {
-					r.mu.names[name] = p
-					r.mu.adapters[name] = true
-				}
-			}
-		}
+	if r.mu.snapshot.Find(name) != m {
+		adapter = name
 	}
+	return r.mu.pools[at], adapter
 }
 
 // findPool returns the pool that serves model.
 func (r *Router) findPool(model string) (*modelPool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if p := r.mu.names[model]; p != nil {
+	if p, _ := r.poolLocked(model); p != nil {
 		return p, nil
 	}
 	return nil, unknownModel(model)
-}
-
-// ReferenceCard returns the reference card of a model, or of the model of a LoRA adapter; ok is false
-// if no worker has registered for it.
-func (r *Router) ReferenceCard(model string) (card engine.Card, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p := r.mu.names[model]
-	if p == nil {
-		return engine.Card{}, false
-	}
-	return p.card, true
 }
 
 func unknownModel(name string) error {
 	e := fault.New(fault.NotFound, "the model %.100q does not exist; GET /v1/models lists those that do", name)
 	e.Param = "model"
 	return e
-}
-
-// WorkerCount returns the number of workers that requests for the model can be routed to.
-func (r *Router) WorkerCount(model string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p := r.mu.names[model]
-	if p == nil {
-		return 0
-	}
-	return len(p.router.Workers())
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -231,13 +232,12 @@ func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*mode
 func (r *Router) resolveModel(req *route.Request) (p *modelPool, salt kv.Salt, match bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p, salt = r.mu.names[req.Model], req.Salt
+	p, adapter := r.poolLocked(req.Model)
+	salt = req.Salt
 	if p == nil {
 		return nil, salt, false, unknownModel(req.Model)
 	}
-	if r.mu.adapters[req.Model] {
-		salt.LoRA = req.Model
-	}
+	salt.LoRA = cmp.Or(adapter, salt.LoRA)
 	return p, salt, r.needsOverlapsLocked(p, &req.Override), nil
 }
 

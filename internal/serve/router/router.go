@@ -15,6 +15,7 @@ import (
 	"penstock/core/health"
 	"penstock/core/kv"
 	"penstock/internal/backoff"
+	"penstock/internal/catalog"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
 	"penstock/internal/plane/disco"
@@ -42,6 +43,7 @@ type Planes struct {
 type Router struct {
 	cfg          Config
 	planes       Planes
+	workers      *catalog.Catalog
 	prompter     Prompter
 	metrics      routerMetrics
 	log          *slog.Logger
@@ -53,9 +55,6 @@ type Router struct {
 	// markRegistered, when discovery shows other routers that the states are in use.
 	statesReady, registered chan struct{}
 	markRegistered          func()
-	// workersSeen is closed, by markWorkersSeen, when discovery first lists workers.
-	workersSeen     chan struct{}
-	markWorkersSeen func()
 	// caughtUp is set once the event plane has delivered its backlog.
 	caughtUp atomic.Bool
 	// resyncWake wakes the goroutine which asks workers for their caches, probeWake the one which pings
@@ -80,19 +79,14 @@ type Router struct {
 	evictions   map[kv.Worker]kv.Mono // when an eviction was last recorded; see recordEvictions
 	mu          struct {
 		sync.Mutex
-		members []*member // ascending by worker
-		broken  []brokenInstance
-		pools   []*modelPool // ascending by model
-		names   map[string]*modelPool
-		// adapters marks the names which are LoRA adapters.
-		adapters map[string]bool
+		snapshot *catalog.Snapshot // what applySnapshot has applied
+		members  []*member         // of it, ascending by worker
+		pools    []*modelPool      // of it, ascending by model
 		health   *health.Monitor
 		pinging  int // pings in flight
 		// replica exchanges active requests with other routers; nil if Sync is off.
 		replica *replica.Replica
 		lookup  prefixLookup // scratch for requests that waited
-		// referred maps a model to the checksum last passed to SetReferenceCard.
-		referred map[string]string
 	}
 }
 
@@ -129,7 +123,6 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		syncWake:     make(chan struct{}, 1),
 		statesReady:  make(chan struct{}),
 		registered:   make(chan struct{}),
-		workersSeen:  make(chan struct{}),
 		mustRestore:  true,
 	}
 	r.membership.log = log
@@ -141,7 +134,6 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	if err := r.cache.initialize(&r.cfg, r.now); err != nil {
 		return nil, err
 	}
-	r.markWorkersSeen = sync.OnceFunc(func() { close(r.workersSeen) })
 	r.markRegistered = sync.OnceFunc(func() { close(r.registered) })
 	r.scratch.New = func() any { return new(decisionScratch) }
 	r.decisions.initialize(cfg.Decisions)
@@ -151,8 +143,8 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 			return nil, err
 		}
 	}
-	r.mu.names, r.mu.adapters = map[string]*modelPool{}, map[string]bool{}
-	r.mu.referred = map[string]string{}
+	r.workers = catalog.New(catalog.Selection{Namespace: cfg.Namespace, Component: cfg.Component}, planes.Registry, log)
+	r.mu.snapshot = r.workers.Current()
 	r.metrics = newMetrics(metrics, r)
 	collectPools(metrics, &r.cache)
 	return r, nil
@@ -186,7 +178,7 @@ func (r *Router) Run(ctx context.Context) error {
 		parts.Go(func() { r.runRepeatedly(ctx, op, f) })
 	}
 	parts.Go(func() { r.awaitRegistration(ctx, durable) })
-	part("watch workers", func() error { return r.planes.Registry.Watch(ctx, disco.KindWorker, r.setInstances) })
+	parts.Go(func() { r.workers.Run(ctx, r.applySnapshot) })
 	part("follow loads", func() error {
 		return r.planes.Bus.Subscribe(ctx, bus.LoadTopic(r.cfg.Namespace), 0, r.handleLoad, nil)
 	})
@@ -237,8 +229,9 @@ func (r *Router) awaitRegistration(ctx context.Context, durable bool) {
 // serving.
 func (r *Router) StatesReady() <-chan struct{} { return r.statesReady }
 
-// WorkersSeen returns a channel that is closed when discovery has first listed the workers.
-func (r *Router) WorkersSeen() <-chan struct{} { return r.workersSeen }
+// Catalog returns the catalog of the workers and their models, which Run keeps current. The router knows
+// at least what the catalog shows.
+func (r *Router) Catalog() *catalog.Catalog { return r.workers }
 
 // runRepeatedly calls f until ctx ends: a plane that fails is no reason to stop serving.
 func (r *Router) runRepeatedly(ctx context.Context, op string, f func() error) {

@@ -2,12 +2,11 @@ package routerproxy
 
 import (
 	"context"
-	"iter"
 
 	"penstock/core/fault"
-	"penstock/core/kv"
 	"penstock/core/migrate"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/dispatch"
 )
 
@@ -28,7 +27,7 @@ func newDispatcher(r *Proxy) *dispatch.Dispatcher {
 		},
 		Router: r.deps.Router, Plane: r.deps.Plane,
 		StallTimeout: r.cfg.StallTimeout, PreprocessTimeout: r.cfg.PreprocessTimeout,
-		View:         func() dispatch.WorkerView { return r.view.Load() },
+		View:         func() dispatch.WorkerView { return r.deps.Catalog.Current() },
 		Place:        " behind the router",
 		ContextError: contextError,
 		Moves:        r.metrics.migrations, Waiting: r.metrics.waiting,
@@ -37,24 +36,9 @@ func newDispatcher(r *Proxy) *dispatch.Dispatcher {
 }
 
 // latestWorkers returns the latest workers of the engine's model.
-func (e *proxyEngine) latestWorkers() dispatch.ModelWorkers {
+func (e *proxyEngine) latestWorkers() *catalog.Model {
 	return e.proxy.currentModel(e.card.Name)
 }
-
-// FitWorkers implements dispatch.ModelWorkers.
-func (m *modelWorkers) FitWorkers() iter.Seq[dispatch.ModelWorker] {
-	return func(yield func(dispatch.ModelWorker) bool) {
-		for i := range m.workers {
-			w := &m.workers[i]
-			if !yield(dispatch.ModelWorker{ID: w.id, Addr: w.addr, Card: &w.card}) {
-				return
-			}
-		}
-	}
-}
-
-// UnfitWorkers implements dispatch.ModelWorkers: the router knows them.
-func (m *modelWorkers) UnfitWorkers() []kv.WorkerID { return nil }
 
 // callerRequest is one attempt of a caller.
 type callerRequest struct {

@@ -7,11 +7,9 @@ import (
 	"time"
 )
 
-// Config says for which workers a proxy stands, and its limits for a request. Zero fields take the
+// Config has the limits of a proxy for a request. Zero fields take the
 // defaults of EnsureDefaults.
 type Config struct {
-	// Namespace and Component select the workers.
-	Namespace, Component string
 	// MigrationLimit is how many workers may fail under a request beyond the first. Workers which drain
 	// do not count. Default 3.
 	MigrationLimit *int
@@ -32,8 +30,6 @@ type Config struct {
 
 // EnsureDefaults fills in what is not set.
 func (c *Config) EnsureDefaults() {
-	c.Namespace = cmp.Or(c.Namespace, "penstock")
-	c.Component = cmp.Or(c.Component, "backend")
 	c.MigrationLimit = cmp.Or(c.MigrationLimit, new(3))
 	c.MigrationWait = cmp.Or(c.MigrationWait, new(8*time.Second))
 	c.FirstWait = cmp.Or(c.FirstWait, time.Second)

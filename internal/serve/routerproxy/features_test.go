@@ -64,8 +64,9 @@ func TestFeatures(t *testing.T) {
 		plane, registry := &processors{t: t}, servetest.NewRegistry()
 		b := &book{pick: others(3), held: map[string]bool{}}
 		var served []engine.Card
+		workers := newCatalog(registry)
 		r, err := New(Config{}, Deps{
-			Router: b, Plane: plane, Registry: registry, Metrics: obs.NewMetrics(), Log: slog.New(slog.DiscardHandler),
+			Router: b, Plane: plane, Catalog: workers, Metrics: obs.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 			Serve: func(ctx context.Context, e engine.Engine) error {
 				served = append(served, e.Card())
 				<-ctx.Done()
@@ -86,7 +87,7 @@ func TestFeatures(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		ran := make(chan error, 1)
-		go func() { ran <- r.Run(ctx) }()
+		go func() { ran <- runWith(ctx, workers, r) }()
 		synctest.Wait()
 		if len(served) == 0 || !served[len(served)-1].Features {
 			t.Fatal("the relay does not say that its engines take features")

@@ -10,6 +10,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/route/queue"
+	"penstock/internal/catalog"
 	"penstock/internal/dispatch"
 	"penstock/internal/engine"
 	"penstock/internal/serve/servetest"
@@ -63,8 +64,7 @@ func TestCardOfARouter(t *testing.T) {
 	card := servetest.ModelCard("m")
 	card.MaxBatchedTokens = 100
 	card.Experts = []engine.HostedExperts{{Layer: 1, Experts: []uint32{2}}}
-	m := modelWorkers{workers: []registeredWorker{{card: card}}}
-	if got := m.unionCard(); !got.Router || got.MaxBatchedTokens != 0 || got.Experts != nil {
+	if got := unionCard(&catalog.Model{Card: card, Workers: []*catalog.Worker{{Card: &card}}}); !got.Router || got.MaxBatchedTokens != 0 || got.Experts != nil {
 		t.Errorf("the card is %+v", got)
 	}
 }

@@ -4,63 +4,34 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
-	"penstock/core/kv"
 	"penstock/internal/backoff"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
-	"penstock/internal/plane/disco"
 )
 
-// componentView is the set of the component's workers in discovery. It is immutable.
-type componentView struct {
-	models     map[string]*modelWorkers
-	epochs     map[kv.WorkerID]uint64 // of all workers, including unusable ones
-	superseded chan struct{}          // closed when there is a newer one
-}
-
-func newComponentView() *componentView {
-	return &componentView{models: map[string]*modelWorkers{}, epochs: map[kv.WorkerID]uint64{}, superseded: make(chan struct{})}
-}
-
-// WorkerEpoch implements dispatch.View.
-func (k *componentView) WorkerEpoch(id kv.WorkerID) (epoch uint64, known bool) {
-	epoch, known = k.epochs[id]
-	return epoch, known
-}
-
-// Superseded implements dispatch.View.
-func (k *componentView) Superseded() <-chan struct{} { return k.superseded }
-
-// modelWorkers is the set of one model's workers in discovery. It is immutable.
-type modelWorkers struct {
-	workers []registeredWorker
-}
-
-// registeredWorker is one registered worker.
-type registeredWorker struct {
-	id   kv.WorkerID
-	addr string
-	card engine.Card
+// workersOf returns the model of a name, but no adapter; without workers if there is none.
+func workersOf(s *catalog.Snapshot, name string) *catalog.Model {
+	if m := s.Find(name); m != nil && m.Parent == "" {
+		return m
+	}
+	return &catalog.Model{}
 }
 
 // currentModel returns the latest workers of a model; never nil.
-func (r *Proxy) currentModel(name string) *modelWorkers {
-	if m := r.view.Load().models[name]; m != nil {
-		return m
-	}
-	return &modelWorkers{}
+func (r *Proxy) currentModel(name string) *catalog.Model {
+	return workersOf(r.deps.Catalog.Current(), name)
 }
 
-// unionCard is the card which represents all workers of the model: the first worker's, with every
-// ability that any of them has. Only NoReuse needs all of them.
-func (m *modelWorkers) unionCard() engine.Card {
-	card := m.workers[0].card
+// unionCard is the card which represents all workers of the model: the model's, with every ability
+// that any of them has. Only NoReuse needs all of them.
+func unionCard(m *catalog.Model) engine.Card {
+	card := m.Card
 	card.Blocks = 0
-	for i := range m.workers {
-		c := &m.workers[i].card
+	for _, w := range m.Workers {
+		c := w.Card
 		card.Blocks += c.Blocks
 		card.Embeddings = card.Embeddings || c.Embeddings
 		card.Preprocess = card.Preprocess || c.Preprocess
@@ -69,9 +40,8 @@ func (m *modelWorkers) unionCard() engine.Card {
 		card.NoPrefixCache = card.NoPrefixCache && c.NoPrefixCache
 	}
 	card.ResolvesMedia = false // this proxy decides it
-	card.Adapters = m.unionOf(func(c *engine.Card) []string { return c.Adapters })
-	card.PassthroughPaths = m.unionOf(func(c *engine.Card) []string { return c.PassthroughPaths })
-	card.MiscountedMedia = m.unionOf(func(c *engine.Card) []string { return c.MiscountedMedia })
+	card.Adapters = m.UnionOf(func(c *engine.Card) []string { return c.Adapters })
+	card.PassthroughPaths = m.UnionOf(func(c *engine.Card) []string { return c.PassthroughPaths })
 	card.KVEvents = false
 	card.Router = true
 	card.MaxBatchedTokens = 0 // its queue is its own
@@ -80,17 +50,7 @@ func (m *modelWorkers) unionCard() engine.Card {
 	return card
 }
 
-// unionOf returns what any of the model's workers lists, ascending.
-func (m *modelWorkers) unionOf(list func(*engine.Card) []string) []string {
-	var all []string
-	for i := range m.workers {
-		all = append(all, list(&m.workers[i].card)...)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-// Run follows discovery and serves every model that has workers, until ctx ends; it returns nil then,
+// Run follows the catalog and serves every model that has workers, until ctx ends; it returns nil then,
 // when everything it served has stopped. It stops serving a model when its last worker is removed, and
 // restarts a model whose card has changed.
 func (r *Proxy) Run(ctx context.Context) error {
@@ -103,66 +63,15 @@ func (r *Proxy) Run(ctx context.Context) error {
 			s.stopServing()
 		}
 	}()
-	wait := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	for {
-		err := r.deps.Registry.Watch(ctx, disco.KindWorker, func(set []disco.Instance) {
-			next := r.parseInstances(ctx, set)
-			close(r.view.Swap(next).superseded)
-			r.updateServed(ctx, &parts, served, next.models)
-		})
-		if ctx.Err() != nil {
-			return nil
-		}
-		r.throttled.Log(ctx, slog.LevelWarn, "the watch of workers ended; it begins again", "error", err)
-		if wait.Wait(ctx) != nil {
+		s := r.deps.Catalog.Current()
+		r.updateServed(ctx, &parts, served, s)
+		select {
+		case <-s.Superseded():
+		case <-ctx.Done():
 			return nil
 		}
 	}
-}
-
-// parseInstances returns the view of the component's instances. The router reports workers whose card
-// cannot be read.
-func (r *Proxy) parseInstances(ctx context.Context, set []disco.Instance) *componentView {
-	next, old := newComponentView(), r.view.Load()
-	for i := range set {
-		in := &set[i]
-		if in.Namespace != r.cfg.Namespace || in.Component != r.cfg.Component {
-			continue
-		}
-		next.epochs[in.ID] = in.Epoch
-		card, err := engine.DecodeCard(in.Meta)
-		if err != nil {
-			r.throttled.Log(ctx, slog.LevelWarn, "a worker's model card cannot be read", "worker", uint64(in.ID), "error", err)
-			continue
-		}
-		m := next.models[card.Name]
-		if m == nil {
-			m = &modelWorkers{}
-			next.models[card.Name] = m
-		}
-		m.workers = append(m.workers, registeredWorker{id: in.ID, addr: in.Addr, card: card})
-	}
-	for name, m := range next.models { // the order does not matter
-		m.keepFitting(old.models[name])
-		if r.deps.OnModel != nil {
-			r.deps.OnModel(name, m.workers[0].card.Checksum())
-		}
-	}
-	return next
-}
-
-// keepFitting drops the workers whose card differs from the model's: the previous card if any worker
-// has it, so that a new worker never changes a model that is being served, else the first worker's. The
-// router reports the dropped ones.
-func (m *modelWorkers) keepFitting(old *modelWorkers) {
-	checksum := m.workers[0].card.Checksum()
-	if old != nil {
-		had := old.workers[0].card.Checksum()
-		if slices.ContainsFunc(m.workers, func(w registeredWorker) bool { return w.card.Checksum() == had }) {
-			checksum = had
-		}
-	}
-	m.workers = slices.DeleteFunc(m.workers, func(w registeredWorker) bool { return w.card.Checksum() != checksum })
 }
 
 // servedModel is one model being served.
@@ -171,25 +80,20 @@ type servedModel struct {
 	card        []byte // JSON of what was registered, see cardIdentity
 }
 
-// updateServed makes the served models match models.
-func (r *Proxy) updateServed(ctx context.Context, parts *sync.WaitGroup, served map[string]*servedModel, models map[string]*modelWorkers) {
-	for name, s := range served { // the order does not matter
-		m := models[name]
-		if m != nil && bytes.Equal(s.card, cardIdentity(m.unionCard())) {
+// updateServed makes the served models match those of a snapshot. An adapter is served by its model.
+func (r *Proxy) updateServed(ctx context.Context, parts *sync.WaitGroup, served map[string]*servedModel, s *catalog.Snapshot) {
+	for name, old := range served { // the order does not matter
+		m := workersOf(s, name)
+		if len(m.Workers) > 0 && bytes.Equal(old.card, cardIdentity(unionCard(m))) {
 			continue
 		}
-		s.stopServing()
+		old.stopServing()
 		delete(served, name)
 	}
-	var names []string
-	for name := range models {
-		if served[name] == nil {
-			names = append(names, name)
+	for _, m := range s.Models {
+		if name := m.Card.Name; m.Parent == "" && len(m.Workers) > 0 && served[name] == nil {
+			served[name] = r.startModel(ctx, parts, unionCard(m))
 		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		served[name] = r.startModel(ctx, parts, models[name].unionCard())
 	}
 }
 

@@ -4,44 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
 	"penstock/internal/serve/servetest"
 )
-
-// TestKeepFitting: a model keeps its card while any worker has it, and consists of the workers that do.
-func TestKeepFitting(t *testing.T) {
-	of := func(id kv.WorkerID, context int) registeredWorker {
-		return registeredWorker{id: id, card: engine.Card{Name: "m", BlockSize: 4, Ranks: 1, ContextLength: context, VocabSize: 10}}
-	}
-	made := func(old *modelWorkers, workers ...registeredWorker) (*modelWorkers, []kv.WorkerID) {
-		m := &modelWorkers{workers: workers}
-		m.keepFitting(old)
-		var ids []kv.WorkerID
-		for _, w := range m.workers {
-			ids = append(ids, w.id)
-		}
-		return m, ids
-	}
-	m, ids := made(nil, of(2, 100), of(3, 200), of(4, 100))
-	if !slices.Equal(ids, []kv.WorkerID{2, 4}) || m.unionCard().ContextLength != 100 {
-		t.Errorf("of the first card: %v", ids)
-	}
-	m, ids = made(m, of(1, 200), of(3, 200), of(4, 100))
-	if !slices.Equal(ids, []kv.WorkerID{4}) || m.unionCard().ContextLength != 100 {
-		t.Errorf("beside newcomers: %v", ids)
-	}
-	m, ids = made(m, of(1, 200), of(3, 200))
-	if !slices.Equal(ids, []kv.WorkerID{1, 3}) || m.unionCard().ContextLength != 200 {
-		t.Errorf("with the old card gone: %v", ids)
-	}
-}
 
 // TestAdapters: a proxy lists the adapters of all its workers, continues to serve when they change, and
 // passes on which adapter a request is for.
@@ -138,7 +110,7 @@ func TestWarnings(t *testing.T) {
 		2: {{Code: engine.WarnBlockSize}},
 	}}
 	r := newRig(t, Config{}, b, nil)
-	r.view.Store(&componentView{models: map[string]*modelWorkers{"m": {workers: []registeredWorker{{id: 1}}}}, superseded: make(chan struct{})})
+	r.list(t, servetest.ModelCard("m"))
 	got := r.engine.(engine.WarningSource).Warnings()
 	if want := (engine.Warning{Code: engine.WarnNoEvents, Detail: "worker 1 behind the router: none come", Remedy: "turn them on"}); len(got) != 1 || got[0] != want {
 		t.Errorf("%+v", got)
@@ -154,8 +126,9 @@ func TestWarnings(t *testing.T) {
 // TestNoReuse: a proxy reuses nothing only if none of its workers does.
 func TestNoReuse(t *testing.T) {
 	for _, c := range []struct{ first, second, want bool }{{true, false, false}, {false, true, false}, {true, true, true}} {
-		m := &modelWorkers{workers: []registeredWorker{{id: 1, card: engine.Card{NoPrefixCache: c.first}}, {id: 2, card: engine.Card{NoPrefixCache: c.second}}}}
-		if got := m.unionCard().NoPrefixCache; got != c.want {
+		first, second := engine.Card{NoPrefixCache: c.first}, engine.Card{NoPrefixCache: c.second}
+		m := &catalog.Model{Card: first, Workers: []*catalog.Worker{{Card: &first}, {Card: &second}}}
+		if got := unionCard(m).NoPrefixCache; got != c.want {
 			t.Errorf("workers %v and %v: %v", c.first, c.second, got)
 		}
 	}

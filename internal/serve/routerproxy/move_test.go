@@ -99,8 +99,9 @@ func inWorld(t *testing.T, cfg Config, workers int, test func(t *testing.T, w *w
 		for i := range workers {
 			w.join(kv.WorkerID(i + 1))
 		}
+		workers := newCatalog(w.registry)
 		r, err := New(cfg, Deps{
-			Router: w, Plane: w, Registry: w.registry, Metrics: obs.NewMetrics(), Log: slog.New(slog.DiscardHandler),
+			Router: w, Plane: w, Catalog: workers, Metrics: obs.NewMetrics(), Log: slog.New(slog.DiscardHandler),
 			Serve: func(ctx context.Context, _ engine.Engine) error { <-ctx.Done(); return nil },
 		})
 		if err != nil {
@@ -109,7 +110,7 @@ func inWorld(t *testing.T, cfg Config, workers int, test func(t *testing.T, w *w
 		w.relay, w.engine = r, r.NewEngine(servetest.ModelCard("m"), nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error, 2)
-		go func() { over <- r.Run(ctx) }()
+		go func() { over <- runWith(ctx, workers, r) }()
 		go func() { over <- w.engine.Run(ctx) }()
 		synctest.Wait()
 		test(t, w)

@@ -12,6 +12,7 @@ import (
 	"penstock/core/route"
 	"penstock/internal/engine"
 	"penstock/internal/plane/rpc"
+	"penstock/internal/serve/servetest"
 )
 
 // passCalls is a plane on which a test answers passthrough calls.
@@ -121,7 +122,9 @@ func TestPassChooses(t *testing.T) {
 		return decision(1), nil
 	}
 	r := newRig(t, Config{}, b, nil)
-	r.view.Store(&componentView{models: map[string]*modelWorkers{"m": {workers: []registeredWorker{{id: 1, card: engine.Card{PassthroughPaths: []string{"/p"}}}, {id: 2}}}}, epochs: map[kv.WorkerID]uint64{1: 1, 2: 1}, superseded: make(chan struct{})})
+	passes := servetest.ModelCard("m")
+	passes.PassthroughPaths = []string{"/p"}
+	r.list(t, passes, servetest.ModelCard("m"))
 	r.dispatcher.Plane = passCalls{answer: func(_ string, _ *engine.PassthroughRequest, send func(engine.PassthroughChunk) error) error {
 		return send(engine.PassthroughChunk{Accepted: true, Status: 200})
 	}}

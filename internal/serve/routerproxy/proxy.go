@@ -17,10 +17,10 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/dispatch"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
-	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
 )
 
@@ -37,20 +37,18 @@ type WarningReporter interface {
 	Warnings() map[kv.WorkerID][]engine.Warning
 }
 
-// Deps are the dependencies of a proxy. All but OnModel, MediaResolver, Inspect and Tracer are
+// Deps are the dependencies of a proxy. All but MediaResolver, Inspect and Tracer are
 // required.
 type Deps struct {
-	Router   Router
-	Plane    rpc.Plane
-	Registry disco.Registry
+	Router Router
+	Plane  rpc.Plane
+	// Catalog has the workers and models of the component, which Router must know too before Catalog
+	// shows them.
+	Catalog *catalog.Catalog
 	// Serve runs the engine of one model and serves it on the planes until ctx ends, and returns nil
 	// then. It is called again, with a new engine, when the model returns after its last worker was
 	// removed.
 	Serve func(ctx context.Context, model engine.Engine) error
-	// OnModel, if not nil, is called for each model whenever the set of workers changed, with the
-	// checksum of the model's card here, see [engine.Card.Checksum]. Router has to use the same
-	// reference card.
-	OnModel func(model, checksum string)
 	// MediaResolver, if not nil, returns the resolver for the media of a model's conversations, nil if
 	// there is none. It is called before the model is served, and may be slow.
 	MediaResolver func(card engine.Card) MediaResolver
@@ -69,7 +67,6 @@ type Proxy struct {
 	metrics    metrics
 	throttled  *obs.Throttle
 	dispatcher *dispatch.Dispatcher
-	view       atomic.Pointer[componentView]
 	serving    atomic.Int64 // models being served
 	ids        dispatch.RequestIDs
 }
@@ -80,12 +77,11 @@ func New(cfg Config, deps Deps) (*Proxy, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if deps.Router == nil || deps.Plane == nil || deps.Registry == nil || deps.Serve == nil || deps.Metrics == nil || deps.Log == nil {
+	if deps.Router == nil || deps.Plane == nil || deps.Catalog == nil || deps.Serve == nil || deps.Metrics == nil || deps.Log == nil {
 		return nil, errors.New("new relay: a dependency is missing")
 	}
 	deps.Log = obs.Component(deps.Log, "relay")
 	r := &Proxy{cfg: cfg, deps: deps, metrics: newMetrics(deps.Metrics), throttled: obs.NewThrottle(deps.Log, 10*time.Second)}
-	r.view.Store(newComponentView())
 	r.dispatcher = newDispatcher(r)
 	return r, nil
 }
@@ -160,8 +156,8 @@ func (e *proxyEngine) Run(ctx context.Context) error {
 // load.
 func (e *proxyEngine) Load() engine.Load {
 	l := engine.Load{Running: int(e.inFlight.Load())}
-	for _, w := range e.proxy.currentModel(e.card.Name).workers {
-		l.TotalBlocks += w.card.Blocks
+	for _, w := range e.proxy.currentModel(e.card.Name).Workers {
+		l.TotalBlocks += w.Card.Blocks
 	}
 	return l
 }
@@ -182,12 +178,12 @@ func (e *proxyEngine) Warnings() []engine.Warning {
 		return own
 	}
 	all := router.Warnings()
-	for _, w := range e.proxy.currentModel(e.card.Name).workers {
-		for _, warning := range all[w.id] {
+	for _, w := range e.proxy.currentModel(e.card.Name).Workers {
+		for _, warning := range all[w.ID] {
 			if warning.Code == engine.WarnUnreachable {
 				continue
 			}
-			warning.Detail = fmt.Sprintf("worker %d behind the router: %s", w.id, warning.Detail)
+			warning.Detail = fmt.Sprintf("worker %d behind the router: %s", w.ID, warning.Detail)
 			own = append(own, warning)
 		}
 	}
@@ -218,12 +214,12 @@ func (e *proxyEngine) WatchMediaCounts(ctx context.Context, sink func([]string))
 // or one of their cards changes, until ctx ends.
 func (e *proxyEngine) watchUnion(ctx context.Context, list func(*engine.Card) []string, sink func([]string)) error {
 	for {
-		k := e.proxy.view.Load()
-		if m := k.models[e.card.Name]; m != nil { // otherwise its last worker was removed, and this engine stops too
-			sink(m.unionOf(list))
+		s := e.proxy.deps.Catalog.Current()
+		if m := workersOf(s, e.card.Name); len(m.Workers) > 0 { // otherwise its last worker was removed, and this engine stops too
+			sink(m.UnionOf(list))
 		}
 		select {
-		case <-k.superseded:
+		case <-s.Superseded():
 		case <-ctx.Done():
 			return nil
 		}

@@ -16,6 +16,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/disco"
@@ -105,6 +106,7 @@ type rig struct {
 	*Proxy
 	book     *book
 	registry *servetest.Registry
+	catalog  *catalog.Catalog
 	engine   engine.Engine
 	mu       sync.Mutex
 	served   []string // cards passed to Serve
@@ -114,6 +116,7 @@ func newRig(t *testing.T, cfg Config, b *book, answer func(context.Context, stri
 	t.Helper()
 	b.held = map[string]bool{}
 	r := &rig{book: b, registry: servetest.NewRegistry()}
+	r.catalog = newCatalog(r.registry)
 	note := func(what string, e engine.Engine) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -122,7 +125,7 @@ func newRig(t *testing.T, cfg Config, b *book, answer func(context.Context, stri
 	}
 	var err error
 	r.Proxy, err = New(cfg, Deps{
-		Router: b, Plane: calls{answer: answer}, Registry: r.registry,
+		Router: b, Plane: calls{answer: answer}, Catalog: r.catalog,
 		Serve: func(ctx context.Context, e engine.Engine) error {
 			note("begin", e)
 			<-ctx.Done()
@@ -136,6 +139,40 @@ func newRig(t *testing.T, cfg Config, b *book, answer func(context.Context, stri
 	}
 	r.engine = r.NewEngine(servetest.ModelCard("m"), nil)
 	return r
+}
+
+// newCatalog returns the catalog of a router's workers.
+func newCatalog(registry disco.Registry) *catalog.Catalog {
+	return catalog.New(catalog.Selection{Namespace: "penstock", Component: "backend"}, registry, slog.New(slog.DiscardHandler))
+}
+
+// runWith runs a proxy and its catalog until ctx ends.
+func runWith(ctx context.Context, c *catalog.Catalog, r *Proxy) error {
+	var followed sync.WaitGroup
+	defer followed.Wait()
+	followed.Go(func() { c.Run(ctx, func(*catalog.Snapshot) {}) })
+	return r.Run(ctx)
+}
+
+// Run runs the proxy and its catalog.
+func (r *rig) Run(ctx context.Context) error { return runWith(ctx, r.catalog, r.Proxy) }
+
+// list makes the catalog list workers of these cards, numbered from 1, from now on.
+func (r *rig) list(t *testing.T, cards ...engine.Card) {
+	t.Helper()
+	for i, card := range cards {
+		meta, err := engine.EncodeCard(card)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.registry.Set(disco.Instance{Kind: disco.KindWorker, ID: kv.WorkerID(i + 1), Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta})
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var followed sync.WaitGroup
+	followed.Go(func() { r.catalog.Run(ctx, func(*catalog.Snapshot) {}) })
+	<-r.catalog.Loaded()
+	stop()
+	followed.Wait()
 }
 
 // generate runs the engine for one request.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
 )
@@ -28,18 +29,17 @@ func (w *Worker) checkNameConflict(ctx context.Context) error {
 	defer cancel()
 	var conflict error
 	for _, in := range w.otherWorkers(ctx) {
-		card, err := engine.DecodeCard(in.Meta)
-		if err != nil || card.Name != w.card.Name {
+		if in.Card.Name != w.card.Name {
 			continue
 		}
-		field, ours, theirs, differ := w.card.FirstDifference(&card)
+		field, ours, theirs, differ := w.card.FirstDifference(in.Card)
 		switch {
 		case !differ:
 			return nil
 		case conflict == nil && w.answersPing(ctx, in.Addr):
 			conflict = fault.New(fault.Conflict,
 				"%s is served with another model card: %s is %s here and %s at worker %d on %s (pid %d); start this worker with the same settings, or under another name",
-				card.Name, field, ours, theirs, in.ID, in.Host, in.PID)
+				in.Card.Name, field, ours, theirs, in.ID, in.Host, in.PID)
 		}
 	}
 	return conflict
@@ -47,15 +47,16 @@ func (w *Worker) checkNameConflict(ctx context.Context) error {
 
 // otherWorkers returns the other workers which discovery confirms; none if it does not answer before
 // ctx ends.
-func (w *Worker) otherWorkers(ctx context.Context) []disco.Instance {
+func (w *Worker) otherWorkers(ctx context.Context) []*catalog.Worker {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var once sync.Once
-	var found []disco.Instance
+	var found []*catalog.Worker
 	err := w.planes.Registry.Watch(ctx, disco.KindWorker, func(set []disco.Instance) {
 		once.Do(func() {
-			for _, in := range set {
-				if in.ID != w.cfg.ID && in.Namespace == w.cfg.Namespace && in.Component == w.cfg.Component && !in.Unconfirmed {
+			sel := catalog.Selection{Namespace: w.cfg.Namespace, Component: w.cfg.Component}
+			for _, in := range catalog.NewSnapshot().Next(sel, set, time.Time{}).Workers {
+				if in.ID != w.cfg.ID && !in.Unconfirmed && in.Problem == "" {
 					found = append(found, in)
 				}
 			}
