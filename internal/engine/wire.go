@@ -8,6 +8,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // The byte layout of both messages is in docs/format/engine.md. In short: a version byte, then fields in
@@ -24,6 +25,9 @@ const (
 	// mediaVersion is the version of requests with objects or features: a reader that skipped them would
 	// answer without the media.
 	mediaVersion = 3
+	// legVersion is the version of requests with a leg, a handoff or encoder rows: a reader that skipped them
+	// would compute the whole request, or answer without the media.
+	legVersion = 4
 )
 
 // MaxChoices bounds the choices of one request, and so what a decoder allocates for the bookkeeping of each.
@@ -70,6 +74,8 @@ const (
 	reqDigests
 	reqObject   // of mediaVersion; repeated
 	reqFeatures // of mediaVersion
+	reqLeg      // of legVersion
+	reqHandoff  // of legVersion
 )
 
 // The fields of a delta. Numbers are never reused.
@@ -82,12 +88,15 @@ const (
 	deltaLogprobs
 	deltaCached
 	deltaFinish
+	deltaHandoff
 )
 
 // AppendRequest appends the encoding of r to dst. It allocates only if dst must
 // grow.
 func AppendRequest(dst []byte, r *Request) []byte {
 	switch {
+	case r.needsLegVersion():
+		dst = append(dst, legVersion)
 	case len(r.Objects) > 0 || len(r.Features) > 0:
 		dst = append(dst, mediaVersion)
 	case r.OutputSchema != nil:
@@ -132,17 +141,26 @@ func AppendRequest(dst []byte, r *Request) []byte {
 	}
 	dst = appendDigests(dst, reqDigests, r.Media)
 	dst = appendObjects(dst, reqObject, r.Objects)
-	return appendBytes(dst, reqFeatures, r.Features)
+	dst = appendBytes(dst, reqFeatures, r.Features)
+	dst = appendUint(dst, reqLeg, uint64(r.Leg))
+	return appendHandoff(dst, reqHandoff, r.Handoff)
 }
+
+// needsLegVersion reports whether r has what only legVersion expresses.
+func (r *Request) needsLegVersion() bool {
+	return r.Leg != LegWhole || r.Handoff != nil || slices.ContainsFunc(r.Objects, hasRows)
+}
+
+func hasRows(o media.Object) bool { return o.Rows != nil }
 
 // DecodeRequest sets r to the request that b encodes. It reuses r's slices and OutputSchema, except for the
 // contents of media, and keeps nothing of b. It fails on malformed bytes; [Request.Validate] checks the
 // values. After an error r is unspecified.
 func DecodeRequest(b []byte, r *Request) error {
-	prompt, media, bias, stop := r.Prompt[:0], r.Media[:0], r.Sampling.Bias[:0], r.Stop.Tokens[:0]
+	prompt, ranges, bias, stop := r.Prompt[:0], r.Media[:0], r.Sampling.Bias[:0], r.Stop.Tokens[:0]
 	old := *r
-	*r = Request{Prompt: prompt, Media: media, Sampling: Sampling{Bias: bias}, Stop: Stop{Tokens: stop}}
-	d, err := newReader("request", b, mediaVersion)
+	*r = Request{Prompt: prompt, Media: ranges, Sampling: Sampling{Bias: bias}, Stop: Stop{Tokens: stop}}
+	d, err := newReader("request", b, legVersion)
 	if err != nil {
 		return err
 	}
@@ -214,11 +232,20 @@ func DecodeRequest(b []byte, r *Request) error {
 			r.Objects = d.readObject(r.Objects, mediaVersion)
 		case reqFeatures:
 			r.Features = d.readFeatures(d.version >= mediaVersion)
+		case reqLeg:
+			r.Leg = Leg(d.readUint8())
+			d.failBefore(legVersion)
+		case reqHandoff:
+			r.Handoff = d.readHandoff()
+			d.failBefore(legVersion)
 		default:
 			d.skipField()
 		}
 	}
-	if d.version == schemaVersion && r.OutputSchema == nil || d.version == mediaVersion && len(r.Objects) == 0 && len(r.Features) == 0 {
+	switch {
+	case d.version == schemaVersion && r.OutputSchema == nil,
+		d.version == mediaVersion && len(r.Objects) == 0 && len(r.Features) == 0,
+		d.version == legVersion && !r.needsLegVersion():
 		d.fail() // no other field needs this version
 	}
 	return d.err()
@@ -235,7 +262,8 @@ func AppendDelta(dst []byte, d *Delta) []byte {
 	dst = appendTokens(dst, deltaTokens, d.Tokens)
 	dst = appendLogprobs(dst, deltaLogprobs, d.Logprobs)
 	dst = appendInt(dst, deltaCached, d.Cached)
-	return appendUint(dst, deltaFinish, uint64(d.Finish))
+	dst = appendUint(dst, deltaFinish, uint64(d.Finish))
+	return appendHandoff(dst, deltaHandoff, d.Handoff)
 }
 
 // DecodeDelta sets d to the delta that b encodes. It reuses d's slices, including its log-probabilities, and
@@ -264,6 +292,8 @@ func DecodeDelta(b []byte, d *Delta) error {
 			d.Cached = r.readInt()
 		case deltaFinish:
 			d.Finish = Finish(r.readUint8())
+		case deltaHandoff:
+			d.Handoff = r.readHandoff()
 		default:
 			r.skipField()
 		}
@@ -354,8 +384,8 @@ const packedRoom = 8
 func tokenLen(t kv.Token) int { return (9*bits.Len32(uint32(t)|1) + 64) >> 6 }
 
 // appendMedia appends a field for each media object.
-func appendMedia(dst []byte, field uint64, media []kv.Media) []byte {
-	for _, m := range media {
+func appendMedia(dst []byte, field uint64, ranges []kv.Media) []byte {
+	for _, m := range ranges {
 		dst = appendKey(dst, field, kindBytes)
 		dst = binary.AppendUvarint(dst, uint64(8+intLen(m.Start)+intLen(m.End)))
 		dst = binary.LittleEndian.AppendUint64(dst, m.Hash)

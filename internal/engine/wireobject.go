@@ -31,7 +31,24 @@ const (
 	objectData
 	objectSegment
 	objectIdentity
+	objectRows // of legVersion
 )
+
+// The fields of encoder rows. Numbers are never reused.
+const (
+	rowsShape = iota + 1 // packed
+	rowsType
+	rowsGrid // packed
+	rowsEncoder
+	rowsDigest
+	rowsHandle
+	rowsData
+)
+
+// MaxRowsBytes bounds the encoder rows of one object, in bytes, inline or not.
+const MaxRowsBytes = 1 << 30
+
+const maxEncoder = 4096
 
 // appendDigests appends the digests of media in order, if any has one.
 func appendDigests(dst []byte, field uint64, objects []kv.Media) []byte {
@@ -63,20 +80,87 @@ func (r *wireReader) readDigests(objects []kv.Media) {
 
 // appendObjects appends a field for each object.
 func appendObjects(dst []byte, field uint64, objects []media.Object) []byte {
-	var head []byte
+	var head, rows []byte
 	for i := range objects {
 		o := &objects[i]
 		head = appendObject(head[:0], o)
 		// The tensor data are large and are appended after the head, so that they are copied once.
 		size := len(head) + bytesFieldLen(objectData, len(o.Tensor.Data)) + bytesFieldLen(objectSegment, len(o.Tensor.Segment)) +
 			bytesFieldLen(objectIdentity, len(o.Identity))
+		rows = rows[:0]
+		if o.Rows != nil {
+			rows = appendRows(rows, objectRows, o.Rows)
+			size += len(rows)
+		}
 		dst = binary.AppendUvarint(appendKey(dst, field, kindBytes), uint64(size))
 		dst = append(dst, head...)
 		dst = appendBytes(dst, objectData, o.Tensor.Data)
 		dst = appendString(dst, objectSegment, o.Tensor.Segment)
 		dst = appendString(dst, objectIdentity, string(o.Identity))
+		dst = append(dst, rows...)
 	}
 	return dst
+}
+
+// appendRows appends a field with encoder rows.
+func appendRows(dst []byte, field uint64, rows *media.EncoderRows) []byte {
+	var head []byte
+	head = appendPackedInts(head, rowsShape, rows.Shape)
+	head = appendUint(head, rowsType, uint64(rows.Type))
+	if rows.Grid != [3]int{} {
+		head = appendPackedInts(head, rowsGrid, rows.Grid[:])
+	}
+	head = appendString(head, rowsEncoder, rows.Encoder)
+	head = appendBytes(head, rowsDigest, rows.Digest)
+	head = appendBytes(head, rowsHandle, rows.Handle)
+	size := len(head) + bytesFieldLen(rowsData, len(rows.Data))
+	dst = binary.AppendUvarint(appendKey(dst, field, kindBytes), uint64(size))
+	return appendBytes(append(dst, head...), rowsData, rows.Data)
+}
+
+// appendPackedInts appends numbers, none of them negative, as consecutive uvarints.
+func appendPackedInts(dst []byte, field uint64, numbers []int) []byte {
+	var packed []byte
+	for _, n := range numbers {
+		packed = binary.AppendUvarint(packed, uint64(n))
+	}
+	return appendBytes(dst, field, packed)
+}
+
+// readRows reads encoder rows. Rows which have elements and a handle, or neither, and rows whose elements do not
+// fit their shape, are malformed.
+func (r *wireReader) readRows() *media.EncoderRows {
+	s := r.openMessage()
+	rows := new(media.EncoderRows)
+	for s.nextField() {
+		switch s.field {
+		case rowsShape:
+			rows.Shape = s.readShape()
+		case rowsType:
+			rows.Type = media.ElementType(s.readUint8())
+		case rowsGrid:
+			if grid := s.readShape(); copy(rows.Grid[:], grid) != len(grid) || len(grid) != len(rows.Grid) {
+				s.fail()
+			}
+		case rowsEncoder:
+			if rows.Encoder = s.readString(""); len(rows.Encoder) > maxEncoder {
+				s.fail()
+			}
+		case rowsDigest:
+			rows.Digest = s.readBytesUpTo(maxDigest)
+		case rowsHandle:
+			rows.Handle = s.readBytesUpTo(MaxHandle)
+		case rowsData:
+			rows.Data = s.readBytesUpTo(MaxRowsBytes)
+		default:
+			s.skipField()
+		}
+	}
+	if size := rows.Bytes(MaxRowsBytes); size == 0 || (len(rows.Data) == 0) == (len(rows.Handle) == 0) || len(rows.Data) > 0 && len(rows.Data) != size {
+		s.fail()
+	}
+	r.closeField(&s)
+	return rows
 }
 
 // bytesFieldLen is the encoded length of a field of n bytes; 0 if it is left out.
@@ -110,19 +194,13 @@ func appendObject(dst []byte, o *media.Object) []byte {
 	dst = appendInt(dst, objectFrames, o.Size.Frames)
 	dst = appendFloat(dst, objectRate, o.Size.Rate)
 	dst = appendInt(dst, objectSamples, o.Size.Samples)
-	if len(o.Tensor.Shape) > 0 {
-		var packed []byte
-		for _, n := range o.Tensor.Shape {
-			packed = binary.AppendUvarint(packed, uint64(n))
-		}
-		dst = appendBytes(dst, objectShape, packed)
-	}
-	return dst
+	return appendPackedInts(dst, objectShape, o.Tensor.Shape)
 }
 
 // readObject appends the object of a field to dst. It fails if the message is older than version.
 func (r *wireReader) readObject(dst []media.Object, version byte) []media.Object {
-	s := wireReader{rest: r.readBytes(), failed: r.failed || r.version < version || len(dst) == MaxObjects, minField: 1}
+	s := r.openMessage()
+	s.failed = s.failed || r.version < version || len(dst) == MaxObjects
 	var o media.Object
 	for s.nextField() {
 		switch s.field {
@@ -158,6 +236,11 @@ func (r *wireReader) readObject(dst []media.Object, version byte) []media.Object
 			o.Tensor.Segment = s.readString("")
 		case objectIdentity:
 			o.Identity = media.Identity(s.readString(""))
+		case objectRows:
+			if r.version < legVersion {
+				s.fail()
+			}
+			o.Rows = s.readRows()
 		default:
 			s.skipField()
 		}
