@@ -13,7 +13,7 @@ type cellResult struct {
 	Tokens         uint64
 	Took           time.Duration
 	P50, P99       float64     // from send to receive, microseconds
-	Client, Server resourceUse // in the measured time; the server's is over its lifetime
+	Client, Server resourceUse // in the measured time
 }
 
 // resourceUse is the resource use of a process.
@@ -35,7 +35,7 @@ func resourcesSpent() resourceUse {
 }
 
 func (u resourceUse) subtractUsage(before resourceUse) resourceUse {
-	return resourceUse{CPU: u.CPU - before.CPU, Allocs: u.Allocs - before.Allocs}
+	return resourceUse{CPU: u.CPU - before.CPU, Allocs: u.Allocs - before.Allocs, Tokens: u.Tokens - before.Tokens}
 }
 
 func (r cellResult) tokenRate() float64 { return float64(r.Tokens) / r.Took.Seconds() }

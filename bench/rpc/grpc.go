@@ -9,19 +9,26 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// grpcPlane streams over grpc-go with its defaults, except for its codec: bytes are copied into a reused
-// buffer, so that protobuf does not count.
+// grpcPlane streams over grpc-go, with a codec for bytes, so that protobuf does not count, and with the windows of
+// flow control set: without, grpc-go estimates them while it runs, and pings for each estimate.
 type grpcPlane struct{}
 
-// rawCodec is that codec, for messages of type *[]byte.
+// The windows of flow control, in bytes: the least that grpc-go takes for a stream, which holds a thousand frames
+// of these loads, and for the connection enough that it never stops the others.
+const (
+	streamWindow     = 64 << 10
+	connectionWindow = 64 << 20
+)
+
+// rawCodec is that codec, for messages of type *[]byte. Buffers come from grpc-go's pool, as those of its own
+// protobuf codec do; the pool makes small ones anew.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "raw" }
 
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
-	b := *v.(*[]byte)
-	own := append(make([]byte, 0, len(b)), b...) // grpc-go may send it later
-	return mem.BufferSlice{mem.SliceBuffer(own)}, nil
+	// A copy, because grpc-go may send it later.
+	return mem.BufferSlice{mem.Copy(*v.(*[]byte), mem.DefaultBufferPool())}, nil
 }
 
 func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -50,7 +57,8 @@ func (grpcPlane) serveStreams(told func(string) error, until <-chan struct{}, st
 		}
 		return stream(func(frame []byte) error { return s.SendMsg(&frame) })
 	}
-	srv := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}))
+	srv := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.SharedWriteBuffer(true),
+		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connectionWindow))
 	srv.RegisterService(&grpc.ServiceDesc{ServiceName: "bench", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{desc}}, nil)
 	if err := told(l.Addr().String()); err != nil {
 		return err
@@ -63,7 +71,9 @@ func (grpcPlane) serveStreams(told func(string) error, until <-chan struct{}, st
 }
 
 func (grpcPlane) dialStreams(addr string) (func(context.Context, func([]byte) error) error, error) {
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.StaticMethod()), grpc.WithSharedWriteBuffer(true),
+		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connectionWindow))
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +82,7 @@ func (grpcPlane) dialStreams(addr string) (func(context.Context, func([]byte) er
 		if err != nil {
 			return err
 		}
-		request := []byte{}
+		var request []byte
 		if err := s.SendMsg(&request); err != nil {
 			return err
 		}

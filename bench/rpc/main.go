@@ -2,15 +2,17 @@
 // serves, another calls, over the loopback interface, with the same frames on both. It prints its figures in
 // the format of "go test -bench", for tools/benchjson; tools/bench/rpc.sh runs it.
 //
-// There are two loads. In "flood" each stream sends at full speed: tokens/s is the capacity of a connection.
-// In "paced" each sends 25 tokens a second, as engines do: the latency from send to receive is that of the
+// There are two loads. In "flood" each stream sends at full speed: tokens/s is the capacity of a connection, and
+// latency only tells how long the queues are which the windows of flow control allow. In "paced" each sends 25 tokens a second, as engines do: the latency from send to receive is that of the
 // transport, not of a queue.
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -33,7 +35,7 @@ func main() {
 	load := flag.String("load", "flood", "flood or paced")
 	addr := flag.String("addr", "", "where to call")
 	streams := flag.String("streams", "1,100,1000,10000", "how many streams; several for a whole run")
-	window := flag.Duration("for", 1500*time.Millisecond, "how long to measure, after a time that is not counted")
+	window := flag.Duration("for", 3*time.Second, "how long to measure, after a time that is not counted")
 	flag.Parse()
 	if err := runBench(*role, *addr, *streams, benchCell{Plane: *plane, Load: *load, For: *window}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/rpc:", err)
@@ -55,11 +57,12 @@ func runBench(role, addr, streams string, c benchCell) error {
 	}
 	if role == "call" {
 		c.Streams = counts[0]
-		got, err := runCaller(c, addr)
+		says := json.NewEncoder(os.Stdout)
+		got, err := runCaller(c, addr, func() error { return says.Encode("mark") })
 		if err != nil {
 			return err
 		}
-		return json.NewEncoder(os.Stdout).Encode(got)
+		return says.Encode(got)
 	}
 	fmt.Println("pkg: penstock/bench/rpc")
 	fmt.Println("cpu:", processorName())
@@ -67,14 +70,15 @@ func runBench(role, addr, streams string, c benchCell) error {
 		for _, n := range counts {
 			both := map[string]cellResult{}
 			for _, plane := range []string{"grpc", "tcp"} {
-				got, err := measureCell(benchCell{Plane: plane, Streams: n, Load: load, For: c.For})
+				c.Plane, c.Streams, c.Load = plane, n, load
+				got, err := measureCell(c)
 				if err != nil {
 					return fmt.Errorf("%s, %d streams, %s: %w", plane, n, load, err)
 				}
 				both[plane] = got
 				got.printBenchLine(fmt.Sprintf("load=%s/streams=%d/plane=%s", load, n, plane))
 			}
-			printRatios(fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), both["tcp"], both["grpc"])
+			printRatios(fmt.Sprintf("load=%s/streams=%d/tcp-to-grpc", load, n), c, both["tcp"], both["grpc"])
 		}
 	}
 	return nil
@@ -99,38 +103,61 @@ func measureCell(c benchCell) (cellResult, error) {
 	if err := server.Start(); err != nil {
 		return cellResult{}, err
 	}
-	says := json.NewDecoder(out)
+	fromServer := json.NewDecoder(out)
 	var addr string
-	if err := says.Decode(&addr); err != nil {
+	if err := fromServer.Decode(&addr); err != nil {
 		return cellResult{}, fmt.Errorf("the server's address: %w", err)
 	}
 	client := exec.Command(self, "-role", "call", "-plane", c.Plane, "-load", c.Load,
 		"-streams", strconv.Itoa(c.Streams), "-for", c.For.String(), "-addr", addr)
 	client.Stderr = os.Stderr
-	text, callErr := client.Output()
-	in.Close() // the server prints its resource use, and ends
-	var r cellResult
-	if callErr == nil {
-		callErr = json.Unmarshal(text, &r)
+	text, err := client.StdoutPipe()
+	if err != nil {
+		return cellResult{}, err
 	}
-	used := says.Decode(&r.Server)
-	if err := server.Wait(); err != nil {
-		return r, err
+	if err := client.Start(); err != nil {
+		return cellResult{}, err
 	}
-	if callErr != nil {
-		return r, callErr
-	}
-	return r, used
+	r, err := relayMarks(json.NewDecoder(text), in, fromServer)
+	in.Close() // the server ends
+	return r, errors.Join(err, client.Wait(), server.Wait())
 }
 
-// printRatios prints a as multiples of b, unless one transferred nothing in time.
-func printRatios(name string, a, b cellResult) {
-	if a.Tokens == 0 || b.Tokens == 0 {
-		fmt.Fprintf(os.Stderr, "%s: %d and %d tokens came; nothing to compare\n", name, a.Tokens, b.Tokens)
+// relayMarks asks the server what it has used at each mark of the client, and returns the client's result with what
+// the server used between the two.
+func relayMarks(client *json.Decoder, server io.Writer, fromServer *json.Decoder) (r cellResult, err error) {
+	var used [2]resourceUse
+	for i := range used {
+		var mark string
+		if err := client.Decode(&mark); err != nil {
+			return r, fmt.Errorf("the client's mark: %w", err)
+		}
+		if _, err := io.WriteString(server, "\n"); err != nil {
+			return r, err
+		}
+		if err := fromServer.Decode(&used[i]); err != nil {
+			return r, fmt.Errorf("what the server used: %w", err)
+		}
+	}
+	if err := client.Decode(&r); err != nil {
+		return r, fmt.Errorf("the client's result: %w", err)
+	}
+	r.Server = used[1].subtractUsage(used[0])
+	return r, nil
+}
+
+// printRatios prints a as multiples of b: throughput and CPU in a flood, latency at an engine's pace. In a flood
+// latency is the length of the queues which each transport's windows allow, so that it compares nothing.
+func printRatios(name string, c benchCell, a, b cellResult) {
+	cpu := func(r cellResult) float64 {
+		return float64(r.Client.CPU)/float64(r.Client.Tokens) + float64(r.Server.CPU)/float64(r.Server.Tokens)
+	}
+	fmt.Printf("Benchmark%s-%d 1 %.3f cpu-ratio", name, runtime.NumCPU(), cpu(a)/cpu(b))
+	if c.Load == "flood" {
+		fmt.Printf(" %.2f tokens/s-ratio\n", a.tokenRate()/b.tokenRate())
 		return
 	}
-	fmt.Printf("Benchmark%s-%d 1 %.2f tokens/s-ratio %.4f p50-ratio %.4f p99-ratio\n",
-		name, runtime.NumCPU(), a.tokenRate()/b.tokenRate(), a.P50/b.P50, a.P99/b.P99)
+	fmt.Printf(" %.4f p50-ratio %.4f p99-ratio\n", a.P50/b.P50, a.P99/b.P99)
 }
 
 // processorName returns the name of the processor.

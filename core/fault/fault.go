@@ -29,6 +29,9 @@ const (
 	Forbidden                 // the credentials are valid, but do not allow this
 	Ineligible                // workers serve it, but the request itself rules out every one of them
 	EngineError               // a working engine failed on the request and says why: one other may be tried
+	MediaFailed               // a medium of the request cannot be decoded or encoded, by any worker
+	TransferFailed            // KV blocks, embeddings or tensors did not arrive: they can be computed or sent again
+	PoolLost                  // the shared pool of KV blocks is gone: what it held can be computed again
 )
 
 // Class is what a Code means to clients.
@@ -56,6 +59,10 @@ var classes = [...]Class{
 	Forbidden:     {"forbidden", 403, "permission_error", false},
 	Ineligible:    {"no_eligible_worker", 503, "service_unavailable_error", true},
 	EngineError:   {"engine_error", 500, "server_error", false},
+	// The medium itself is at fault: no other worker does better.
+	MediaFailed:    {"media_failed", 422, "invalid_request_error", false},
+	TransferFailed: {"transfer_failed", 503, "service_unavailable_error", true},
+	PoolLost:       {"pool_lost", 503, "service_unavailable_error", true},
 }
 
 // Class returns the row of the table for c; an unknown code reads as Internal.

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// all returns the codes; EngineError is the last one.
+// all returns the codes; PoolLost is the last one.
 func all() (codes []Code) {
-	for c := Internal; c <= EngineError; c++ {
+	for c := Internal; c <= PoolLost; c++ {
 		codes = append(codes, c)
 	}
 	return codes
@@ -49,6 +49,7 @@ func TestNumbers(t *testing.T) {
 		"internal_error", "invalid_request", "not_found", "request_too_large", "rate_limit_exceeded", "overloaded",
 		"unavailable", "conflict", "client_closed_request", "deadline_exceeded", "unauthorized", "not_implemented",
 		"draining", "forbidden", "no_eligible_worker", "engine_error",
+		"media_failed", "transfer_failed", "pool_lost",
 	} {
 		if got := Code(i).String(); got != name {
 			t.Errorf("code %d is %q, want %q", i, got, name)

@@ -51,6 +51,8 @@ type Object struct {
 	Size Size
 	// Tensor is the decoded object; zero if it was not decoded here.
 	Tensor Tensor
+	// Rows is the object as an encoder has encoded it; nil if it has not been encoded.
+	Rows *EncoderRows
 }
 
 // Size is the size of a media object as a model sees it: after rotation by EXIF.

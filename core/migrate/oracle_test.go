@@ -265,6 +265,7 @@ func moves(t *rapid.T) {
 			f.Code = rapid.SampledFrom([]fault.Code{
 				fault.Unavailable, fault.Unavailable, fault.Unavailable, fault.Draining, fault.Draining, fault.Ineligible,
 				fault.Overloaded, fault.Limited, fault.Deadline, fault.Internal, fault.EngineError, fault.EngineError,
+				fault.MediaFailed, fault.TransferFailed, fault.PoolLost,
 			}).Draw(t, "code")
 			if f.Code == fault.EngineError {
 				f.Message = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "words")

@@ -136,7 +136,7 @@ func duration(t *testing.T, d *datadriven.TestData, arg string) time.Duration {
 func code(t *testing.T, d *datadriven.TestData) fault.Code {
 	name := fault.Unavailable.String()
 	d.MaybeScanArgs(t, "code", &name)
-	all := []fault.Code{fault.Internal, fault.NotFound, fault.Limited, fault.Overloaded, fault.Unavailable, fault.Deadline, fault.Draining, fault.Ineligible, fault.EngineError}
+	all := []fault.Code{fault.Internal, fault.NotFound, fault.Limited, fault.Overloaded, fault.Unavailable, fault.Deadline, fault.Draining, fault.Ineligible, fault.EngineError, fault.MediaFailed, fault.TransferFailed, fault.PoolLost}
 	at := slices.IndexFunc(all, func(c fault.Code) bool { return c.String() == name })
 	if at < 0 {
 		d.Fatalf(t, "unknown code %s", name)

@@ -146,6 +146,12 @@ const (
 	// MethodPassthrough takes a PassthroughRequest and answers with PassthroughChunk frames, if the model
 	// card lists the path.
 	MethodPassthrough = "pass"
+	// MethodEncode takes an EncodeRequest and answers with Encoded frames, one for each object.
+	MethodEncode = "encode"
+	// MethodPrefill takes a PrefillRequest and answers with Prefilled frames.
+	MethodPrefill = "prefill"
+	// MethodFetch takes a FetchRequest and answers with Fetched frames.
+	MethodFetch = "fetch"
 	// MethodPing takes nothing and answers with one frame, a Pong as JSON.
 	MethodPing = "ping"
 	// MethodDescribe takes nothing and answers with one frame, a Description as JSON; a draining worker

@@ -241,6 +241,10 @@ type Request struct {
 	// OutputSchema constrains the text of every choice; nil is free text. Only engines whose card says
 	// StructuredOutput take it; others refuse it with [RefuseSchema].
 	OutputSchema *OutputSchema
+	// Leg is the part of the request that this attempt asks for, and Handoff what the leg before gave; nil on
+	// the first.
+	Leg     Leg
+	Handoff *Handoff
 }
 
 // OutputSchema constrains the text of a choice. It applies to the whole text, Generated included, when the
@@ -321,6 +325,8 @@ type Delta struct {
 	// last delta the number or CachedUnknown again.
 	Cached int
 	Finish Finish
+	// Handoff is for the next leg of the request, in the last delta of a prefill or encode leg; nil otherwise.
+	Handoff *Handoff
 }
 
 // Logprob is a token with its log-probability under the model's distribution

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -79,7 +80,7 @@ func messages() map[string]message {
 			func() []byte { return AppendPreprocessRequest(nil, r) },
 		}
 	}
-	return map[string]message{
+	all := map[string]message{
 		"request":        request(func(r *Request) { r.OutputSchema = nil }),
 		"request-guided": request(func(*Request) {}),
 		"request-first":  request(func(r *Request) { r.OutputSchema, r.Generated, r.Done, r.Attempt = nil, nil, nil, 1 }),
@@ -109,6 +110,8 @@ func messages() map[string]message {
 			func() []byte { return marshal(pong) },
 		},
 	}
+	maps.Copy(all, legMessages())
+	return all
 }
 
 // TestMessagesAreReadForEver checks that this build understands the messages of older builds and vice versa:

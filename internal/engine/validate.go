@@ -48,6 +48,12 @@ func (r *Request) Validate() error {
 	case len(r.Features) > 0 && len(r.Objects) > 0:
 		return fault.InvalidParam(FeaturesParam, "media that are processed and media that are not, of one prompt")
 	}
+	if r.Leg > lastLeg {
+		return fault.InvalidParam("leg", "leg %d is not known here", r.Leg)
+	}
+	if err := r.Handoff.validate(); err != nil {
+		return err
+	}
 	if err := r.OutputSchema.validate(); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
+	"penstock/core/media"
 )
 
 // The byte layout of both messages is in docs/format/engine.md. In short: a version byte, then fields in
@@ -24,6 +25,9 @@ const (
 	// mediaVersion is the version of requests with objects or features: a reader that skipped them would
 	// answer without the media.
 	mediaVersion = 3
+	// legVersion is the version of requests with a leg, a handoff or encoder rows: a reader that skipped them
+	// would compute the whole request, or answer without the media.
+	legVersion = 4
 )
 
 // MaxChoices bounds the choices of one request, and so what a decoder allocates for the bookkeeping of each.
@@ -44,6 +48,8 @@ const (
 func AppendRequest(dst []byte, r *Request) []byte {
 	version := byte(wireVersion)
 	switch {
+	case r.needsLegVersion():
+		version = legVersion
 	case len(r.Objects) > 0 || len(r.Features) > 0:
 		version = mediaVersion
 	case r.OutputSchema != nil:
@@ -58,17 +64,27 @@ func AppendRequest(dst []byte, r *Request) []byte {
 // contents of media, and keeps nothing of b. It fails on malformed bytes; [Request.Validate] checks the
 // values. After an error r is unspecified.
 func DecodeRequest(b []byte, r *Request) error {
-	c, err := newDecoder("request", b, mediaVersion)
+	c, err := newDecoder("request", b, legVersion)
 	if err != nil {
 		return err
 	}
 	r.codeFields(&c)
-	version := c.in.version
-	if version == schemaVersion && r.OutputSchema == nil || version == mediaVersion && len(r.Objects) == 0 && len(r.Features) == 0 {
-		c.in.fail() // no other field needs this version
+	switch c.in.version {
+	case schemaVersion:
+		c.in.failUnless(r.OutputSchema != nil) // no other field needs this version
+	case mediaVersion:
+		c.in.failUnless(len(r.Objects) > 0 || len(r.Features) > 0)
 	}
+	c.in.failUnless(r.needsLegVersion() == (c.in.version == legVersion))
 	return c.finish()
 }
+
+// needsLegVersion reports whether r has what only legVersion expresses.
+func (r *Request) needsLegVersion() bool {
+	return r.Leg != LegWhole || r.Handoff != nil || slices.ContainsFunc(r.Objects, hasRows)
+}
+
+func hasRows(o media.Object) bool { return o.Rows != nil }
 
 // codeFields codes the fields of r. Their numbers are never reused.
 func (r *Request) codeFields(c *wireCodec) {
@@ -101,6 +117,8 @@ func (r *Request) codeFields(c *wireCodec) {
 	c.codeDigests(27, r.Media)
 	c.codeObjects(28, &r.Objects, mediaVersion)
 	c.codeFeatures(29, &r.Features, mediaVersion)
+	codeUint8(c, 30, &r.Leg) // of legVersion, as the next
+	codeHandoff(c, 31, &r.Handoff)
 }
 
 // The fields of a delta. Numbers are never reused.
@@ -113,6 +131,7 @@ const (
 	deltaLogprobs
 	deltaCached
 	deltaFinish
+	deltaHandoff
 )
 
 // AppendDelta appends the encoding of d to dst. It allocates only if dst must
@@ -127,7 +146,13 @@ func AppendDelta(dst []byte, d *Delta) []byte {
 	dst = appendTokens(dst, deltaTokens, d.Tokens)
 	dst = appendLogprobs(dst, deltaLogprobs, d.Logprobs)
 	dst = appendInt(dst, deltaCached, d.Cached)
-	return appendUint(dst, deltaFinish, uint64(d.Finish))
+	dst = appendUint(dst, deltaFinish, uint64(d.Finish))
+	if d.Handoff == nil {
+		return dst
+	}
+	c := wireCodec{dst: dst}
+	codeHandoff(&c, deltaHandoff, &d.Handoff)
+	return c.dst
 }
 
 // DecodeDelta sets d to the delta that b encodes. It reuses d's slices, including its log-probabilities, and
@@ -156,6 +181,8 @@ func DecodeDelta(b []byte, d *Delta) error {
 			d.Cached = r.readInt()
 		case deltaFinish:
 			d.Finish = Finish(r.readUint8())
+		case deltaHandoff:
+			d.Handoff = r.readHandoff()
 		default:
 			r.skipField()
 		}
@@ -246,8 +273,8 @@ const packedRoom = 8
 func tokenLen(t kv.Token) int { return (9*bits.Len32(uint32(t)|1) + 64) >> 6 }
 
 // appendMedia appends a field for each media object.
-func appendMedia(dst []byte, field uint64, media []kv.Media) []byte {
-	for _, m := range media {
+func appendMedia(dst []byte, field uint64, ranges []kv.Media) []byte {
+	for _, m := range ranges {
 		dst = appendKey(dst, field, kindBytes)
 		dst = binary.AppendUvarint(dst, uint64(8+intLen(m.Start)+intLen(m.End)))
 		dst = binary.LittleEndian.AppendUint64(dst, m.Hash)

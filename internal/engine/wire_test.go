@@ -230,10 +230,11 @@ func TestMalformed(t *testing.T) {
 		code fault.Code
 	}{
 		"empty":              {nil, fault.Invalid},
-		"version":            {[]byte{4}, fault.Unimplemented},
+		"version":            {[]byte{5}, fault.Unimplemented},
 		"version too low":    {[]byte{0}, fault.Unimplemented},
 		"guide of version 1": {appendString([]byte{1}, reqSchema, "{}"), fault.Invalid},
 		"version 2 for none": {[]byte{2}, fault.Invalid},
+		"version 4 for none": {[]byte{4}, fault.Invalid},
 		"long hints":         {appendString([]byte{1}, reqHints, strings.Repeat(" ", MaxHints+1)), fault.Invalid},
 		"long guide":         {appendString([]byte{2}, reqSchema, strings.Repeat(" ", MaxSchema+1)), fault.Invalid},
 		"cut key":            {[]byte{1, 0x80}, fault.Invalid},

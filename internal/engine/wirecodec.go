@@ -56,6 +56,27 @@ func (c *wireCodec) codeUint32(field uint64, v *uint32) {
 	}
 }
 
+func (c *wireCodec) codeUint64(field uint64, v *uint64) {
+	switch {
+	case !c.decoding:
+		c.dst = appendUint(c.dst, field, *v)
+	case c.in.seekField(field):
+		*v = c.in.readUint64()
+	default:
+		*v = 0
+	}
+}
+
+// codeWorker codes the id and the rank of a worker as two fields.
+func (c *wireCodec) codeWorker(field uint64, w *kv.Worker) {
+	id := uint64(w.ID)
+	c.codeUint64(field, &id)
+	c.codeUint32(field+1, &w.Rank)
+	if w.ID = kv.WorkerID(id); c.decoding {
+		c.in.failUnless(w.ID <= kv.MaxWorkerID)
+	}
+}
+
 func (c *wireCodec) codeInt(field uint64, v *int) {
 	switch {
 	case !c.decoding:
@@ -103,6 +124,40 @@ func (c *wireCodec) codeBytes(field uint64, v *[]byte) {
 	} else if *v = (*v)[:0]; c.in.seekField(field) {
 		*v = append(*v, c.in.readBytes()...)
 	}
+}
+
+// codeBytesUpTo codes at most limit bytes, in memory of their own; nil if there are none.
+func (c *wireCodec) codeBytesUpTo(field uint64, v *[]byte, limit int) {
+	if !c.decoding {
+		c.dst = appendBytes(c.dst, field, *v)
+	} else if *v = nil; c.in.seekField(field) {
+		*v = c.in.readBytesUpTo(limit)
+	}
+}
+
+// codeStringUpTo codes a string of at most limit bytes.
+func (c *wireCodec) codeStringUpTo(field uint64, v *string, limit int) {
+	codeString(c, field, v)
+	c.in.failUnless(!c.decoding || len(*v) <= limit)
+}
+
+// codeMessage codes a field which is a message of its own, without a version byte, and reports whether it is
+// there. code codes its fields.
+func (c *wireCodec) codeMessage(field uint64, code func(*wireCodec)) bool {
+	if !c.decoding {
+		var inner wireCodec
+		code(&inner)
+		c.dst = appendLenBytes(c.dst, field, inner.dst)
+		return true
+	}
+	if !c.in.seekField(field) {
+		return false
+	}
+	inner := wireCodec{decoding: true, in: c.in.openMessage()}
+	code(&inner)
+	inner.in.skipRest()
+	c.in.closeField(&inner.in)
+	return true
 }
 
 func (c *wireCodec) codeTokens(field uint64, v *[]kv.Token) {

@@ -12,6 +12,9 @@ import (
 const (
 	MaxObjects    = 256
 	maxDimensions = 8
+	// MaxRowsBytes bounds the encoder rows of one object, in bytes, inline or not.
+	MaxRowsBytes = 1 << 30
+	maxEncoder   = 4096
 )
 
 // appendDigests appends the digests of media in order, if any has one.
@@ -51,7 +54,7 @@ func (c *wireCodec) codeObjects(field uint64, objects *[]media.Object, version b
 		}
 		return
 	}
-	var head wireCodec
+	var head, rows wireCodec
 	for i := range *objects {
 		o := &(*objects)[i]
 		head.dst = head.dst[:0]
@@ -59,9 +62,14 @@ func (c *wireCodec) codeObjects(field uint64, objects *[]media.Object, version b
 		// The tensor data are large and are appended after the head, so that they are copied once.
 		size := len(head.dst) + bytesFieldLen(13, len(o.Tensor.Data)) + bytesFieldLen(14, len(o.Tensor.Segment)) +
 			bytesFieldLen(15, len(o.Identity))
+		if rows.dst = rows.dst[:0]; o.Rows != nil {
+			rows.codeRows(16, o.Rows)
+			size += len(rows.dst)
+		}
 		c.dst = binary.AppendUvarint(appendKey(c.dst, field, kindBytes), uint64(size))
 		c.dst = append(c.dst, head.dst...)
 		c.codeTensorData(o)
+		c.dst = append(c.dst, rows.dst...)
 	}
 }
 
@@ -96,6 +104,36 @@ func (c *wireCodec) codeTensorData(o *media.Object) {
 	codeString(c, 15, &o.Identity)
 }
 
+// codeRows codes encoder rows, and reports whether they are there. Rows which have elements and a handle, or
+// neither, and elements which do not fit their shape, are malformed.
+func (c *wireCodec) codeRows(field uint64, rows *media.EncoderRows) bool {
+	return c.codeMessage(field, func(c *wireCodec) {
+		c.codeShape(1, &rows.Shape)
+		codeUint8(c, 2, &rows.Type)
+		c.codeGrid(3, &rows.Grid)
+		c.codeStringUpTo(4, &rows.Encoder, maxEncoder)
+		c.codeBytesUpTo(5, &rows.Digest, maxDigest)
+		c.codeBytesUpTo(6, &rows.Handle, MaxHandle)
+		c.codeBytesUpTo(7, &rows.Data, MaxRowsBytes)
+		if c.decoding {
+			size := rows.Bytes(MaxRowsBytes)
+			inline := len(rows.Data) == size && len(rows.Handle) == 0
+			c.in.failUnless(size > 0 && (inline || len(rows.Data) == 0 && len(rows.Handle) > 0))
+		}
+	})
+}
+
+// codeGrid codes three dimensions, packed, unless all are zero.
+func (c *wireCodec) codeGrid(field uint64, grid *[3]int) {
+	var shape []int
+	if !c.decoding && *grid != [3]int{} {
+		shape = grid[:]
+	}
+	if c.codeShape(field, &shape); c.decoding && shape != nil {
+		c.in.failUnless(copy(grid[:], shape) == len(shape) && len(shape) == len(grid))
+	}
+}
+
 func (c *wireCodec) codeDigest(field uint64, d *kv.Digest) {
 	switch {
 	case !c.decoding && *d != kv.Digest{}:
@@ -122,11 +160,18 @@ func (c *wireCodec) codeShape(field uint64, shape *[]int) {
 
 // readObject appends the object of a field to dst. It fails if the message is older than version.
 func (r *wireReader) readObject(dst []media.Object, version byte) []media.Object {
-	in := wireReader{rest: r.readBytes(), failed: r.failed || r.version < version || len(dst) == MaxObjects, minField: 1}
-	c := wireCodec{decoding: true, in: in}
-	var o media.Object
+	c := wireCodec{decoding: true, in: r.openMessage()}
+	c.in.failUnless(r.version >= version && len(dst) < MaxObjects)
+	var (
+		o    media.Object
+		rows media.EncoderRows
+	)
 	c.codeObject(&o)
 	c.codeTensorData(&o)
+	if c.codeRows(16, &rows) {
+		c.in.failUnless(r.version >= legVersion)
+		o.Rows = &rows
+	}
 	c.in.skipRest()
 	r.closeField(&c.in)
 	r.allowRepeat()

@@ -94,6 +94,13 @@ func (r *wireReader) fail() {
 	r.rest = nil
 }
 
+// failUnless fails if ok is false.
+func (r *wireReader) failUnless(ok bool) {
+	if !ok {
+		r.fail()
+	}
+}
+
 func (r *wireReader) err() error {
 	if r.failed {
 		return malformedField(r.message, r.field)
@@ -157,6 +164,7 @@ func (r *wireReader) readUintUpTo(limit uint64) uint64 {
 
 func (r *wireReader) readUint8() uint8   { return uint8(r.readUintUpTo(math.MaxUint8)) }
 func (r *wireReader) readUint32() uint32 { return uint32(r.readUintUpTo(math.MaxUint32)) }
+func (r *wireReader) readUint64() uint64 { return r.readUintUpTo(math.MaxUint64) }
 func (r *wireReader) readBool() bool     { return r.readUintUpTo(1) == 1 }
 
 // readInt reads a zigzag number of at most 32 bits: no count, position or limit of the contract is larger,
@@ -218,6 +226,24 @@ func (r *wireReader) readBools(dst []bool) []bool {
 // openField returns a reader of the bytes of a field; closeField must follow.
 func (r *wireReader) openField() wireReader {
 	return wireReader{rest: r.readBytes(), failed: r.failed}
+}
+
+// openMessage returns a reader of a field which is a message of its own, without a version byte; closeField must
+// follow.
+func (r *wireReader) openMessage() wireReader {
+	s := r.openField()
+	s.minField = 1
+	return s
+}
+
+// readBytesUpTo returns a copy of the bytes of a field. It fails if there are none, or more than limit.
+func (r *wireReader) readBytesUpTo(limit int) []byte {
+	b := r.readBytes()
+	if len(b) == 0 || len(b) > limit {
+		r.fail()
+		return nil
+	}
+	return append([]byte(nil), b...)
 }
 
 // closeField passes a failure of a field's reader on to r.
@@ -293,12 +319,12 @@ func (r *wireReader) readSchema(old *OutputSchema) *OutputSchema {
 // readFeatures reads a processor's output; may says whether the message may have it. The memory is not
 // reused: it is too large to be kept for messages without features.
 func (r *wireReader) readFeatures(may bool) []byte {
-	b := r.readBytes()
-	if !may || len(b) > MaxFeatures || len(b) == 0 {
+	b := r.readBytesUpTo(MaxFeatures)
+	if !may {
 		r.fail()
 		return nil
 	}
-	return append([]byte(nil), b...)
+	return b
 }
 
 // readHints appends the hints of a request to dst.

@@ -3,9 +3,9 @@
 # one run: a serving and a calling process over the loopback interface, 1 to
 # 10,000 streams on one connection, as fast as they go and at the pace of an
 # engine. It writes bench/results/DATE-COMMIT-rpc.json. Nothing else should run
-# meanwhile; it takes about 50 seconds.
+# meanwhile; it takes about two minutes.
 #
-#   tools/bench/rpc.sh [-streams 1,100,1000,10000] [-for 1.5s]
+#   tools/bench/rpc.sh [-streams 1,100,1000,10000] [-for 3s]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tmp="$(mktemp -d)"

@@ -12,7 +12,7 @@ import (
 // core/fault's table for all APIs.
 func errorType(c fault.Code) string {
 	switch c {
-	case fault.Invalid, fault.Canceled, fault.Unimplemented:
+	case fault.Invalid, fault.Canceled, fault.Unimplemented, fault.MediaFailed:
 		return "invalid_request_error"
 	case fault.NotFound:
 		return "not_found_error"
@@ -20,7 +20,7 @@ func errorType(c fault.Code) string {
 		return "request_too_large"
 	case fault.Limited:
 		return "rate_limit_error"
-	case fault.Overloaded, fault.Unavailable, fault.Draining, fault.Ineligible:
+	case fault.Overloaded, fault.Unavailable, fault.Draining, fault.Ineligible, fault.TransferFailed, fault.PoolLost:
 		return "overloaded_error"
 	case fault.Conflict:
 		return "conflict_error"

@@ -119,7 +119,7 @@ func testSendAfterEnd(t *testing.T, p rpc.Plane) {
 func testFaultRoundTrip(t *testing.T, p rpc.Plane) {
 	var reply error
 	s := startServer(t, p, func(context.Context, string, []byte, func([]byte) error) error { return reply })
-	for code := fault.Internal; code <= fault.EngineError; code++ {
+	for code := fault.Internal; code <= fault.PoolLost; code++ {
 		want := &fault.Error{Code: code, Message: "näme: " + code.String(), Param: "messages[0].content", RetryAfter: 1500 * time.Millisecond}
 		reply = errors.Join(errors.New("wrapped"), want)
 		err := p.Call(t.Context(), s.addr, "m", nil, discardFrame)

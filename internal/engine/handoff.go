@@ -1,0 +1,212 @@
+package engine
+
+import (
+	"penstock/core/fault"
+	"penstock/core/kv"
+	"penstock/core/media"
+)
+
+// Leg is the part of a request that an attempt asks for. The numbers are part of the wire format: append only.
+type Leg uint8
+
+// The legs.
+const (
+	// LegWhole is prefill and decode on one worker.
+	LegWhole Leg = iota
+	// LegPrefill computes the prompt. Its last delta has the Handoff for the decode leg, and at most the first
+	// token.
+	LegPrefill
+	// LegDecode continues from the Handoff of a prefill leg. An engine that cannot use the Handoff computes the
+	// prompt itself.
+	LegDecode
+	// LegEncode encodes the media of the request. Its last delta has the Handoff; it computes no tokens.
+	LegEncode
+	lastLeg = LegEncode
+)
+
+// The limits of a Handoff, in bytes.
+const (
+	// MaxOpaque bounds Handoff.Opaque: a list of block ids for a million tokens, as JSON.
+	MaxOpaque = 1 << 20
+	// MaxHandle bounds a handle, and MaxDescriptor the description of a transfer.
+	MaxHandle     = 4 << 10
+	MaxDescriptor = 64 << 10
+	maxDigest     = 64
+)
+
+// Handoff is what one leg of a request gives the next. One of its fields is set, or both.
+type Handoff struct {
+	// Opaque is the JSON that an engine gave for the engine of the next leg: vLLM's kv_transfer_params, SGLang's
+	// bootstrap fields, TensorRT-LLM's disaggregated_params. Nothing between the two reads or changes it.
+	Opaque []byte
+	// Blocks says where the KV blocks of the prompt are; nil if an engine moves them itself.
+	Blocks *BlockHandoff
+}
+
+// BlockHandoff describes KV blocks in the memory of a worker for one transfer.
+type BlockHandoff struct {
+	// Worker and Epoch name the incarnation of the worker whose memory has the blocks. A handoff of an earlier
+	// epoch is refused.
+	Worker kv.Worker
+	Epoch  uint64
+	// Start and End are the token positions of the prompt that the blocks hold, half open.
+	Start, End int
+	Layout     KVLayout
+	// Descriptor describes the transfer to the bulk-transfer plane. It is good for one transfer.
+	Descriptor []byte
+}
+
+// KVLayout says how the bytes of a KV block are read.
+type KVLayout struct {
+	BlockSize  int // tokens
+	BlockBytes int // of all layers
+	Type       media.ElementType
+	// Numerics is Card.Numerics of the worker that computed the blocks.
+	Numerics string
+}
+
+// validate checks what the next leg relies on. nil is valid.
+func (h *Handoff) validate() error {
+	if h == nil {
+		return nil
+	}
+	switch b := h.Blocks; {
+	case len(h.Opaque) == 0 && b == nil:
+		return fault.InvalidParam("handoff", "the handoff is empty")
+	case len(h.Opaque) > MaxOpaque:
+		return fault.InvalidParam("handoff", "the engine's handoff has %d bytes; at most %d are taken", len(h.Opaque), MaxOpaque)
+	case b == nil:
+	case b.Worker.ID > kv.MaxWorkerID:
+		return fault.InvalidParam("handoff", "worker %d is not below 2^53", b.Worker.ID)
+	case b.Start < 0 || b.End <= b.Start:
+		return fault.InvalidParam("handoff", "blocks of the tokens %d to %d", b.Start, b.End)
+	case b.Layout.BlockSize < 1 || b.Layout.BlockBytes < 1 || b.Layout.Type.Size() == 0:
+		return fault.InvalidParam("handoff", "blocks of %d tokens and %d bytes with elements of type %s", b.Layout.BlockSize, b.Layout.BlockBytes, b.Layout.Type)
+	case len(b.Descriptor) > MaxDescriptor:
+		return fault.InvalidParam("handoff", "the description of the transfer has %d bytes; at most %d are taken", len(b.Descriptor), MaxDescriptor)
+	}
+	return nil
+}
+
+// EncodeRequest is one attempt to encode media, of the method [MethodEncode].
+type EncodeRequest struct {
+	ID      string
+	Attempt uint32
+	Model   string
+	// Namespace is the cache salt's: rows of one namespace never serve another.
+	Namespace string
+	// Encoder is the fingerprint that the rows must have, see [media.EncoderRows]; "" takes any.
+	Encoder string
+	// Objects are what is encoded, of 1 to MaxObjects.
+	Objects []media.Object
+	// Inline asks for rows in the answer. Otherwise it has handles.
+	Inline bool
+}
+
+// Validate checks the shape of the request. It returns a *fault.Error of code Invalid, or nil.
+func (r *EncodeRequest) Validate() error {
+	switch {
+	case r.Attempt == 0:
+		return fault.InvalidParam("attempt", "attempts are numbered from 1")
+	case len(r.Objects) == 0 || len(r.Objects) > MaxObjects:
+		return fault.InvalidParam("media", "%d media objects to encode; between 1 and %d are taken", len(r.Objects), MaxObjects)
+	}
+	return nil
+}
+
+// Encoded is one frame of the answer to an EncodeRequest: the rows of one object. Objects that are ready
+// first come first. An object that cannot be encoded ends the call with fault.MediaFailed about it.
+type Encoded struct {
+	Attempt uint32
+	// Object is the index in EncodeRequest.Objects.
+	Object int
+	Rows   media.EncoderRows
+	// Cached says that an embedding cache had the rows, so that the encoder did not run.
+	Cached bool
+}
+
+// PrefillRequest asks a worker to compute a prompt for another one, of the method [MethodPrefill]. It has no
+// token: the prefill worker fetches the prompt by Handle.
+type PrefillRequest struct {
+	ID      string
+	Attempt uint32
+	Model   string
+	// Decode and Epoch name the incarnation of the worker that waits for the blocks, Addr its address on the
+	// request plane.
+	Decode kv.Worker
+	Epoch  uint64
+	Addr   string
+	// Handle is what [MethodFetch] at Addr takes for the prompt: a Request of leg prefill.
+	Handle []byte
+	// Tokens is the length of the prompt, Held the number of its first tokens whose blocks the decode worker
+	// holds: they are not transferred.
+	Tokens, Held int
+	// Budget is how long the work may take from its receipt, in milliseconds; 0 is without a limit.
+	Budget int
+	// Into describes where the blocks go.
+	Into BlockHandoff
+}
+
+// Validate checks the shape of the request. It returns a *fault.Error of code Invalid, or nil.
+func (r *PrefillRequest) Validate() error {
+	switch {
+	case r.Attempt == 0:
+		return fault.InvalidParam("attempt", "attempts are numbered from 1")
+	case r.Tokens < 1 || r.Held < 0 || r.Held >= r.Tokens:
+		return fault.InvalidParam("prompt", "a prompt of %d tokens of which the decode worker holds %d", r.Tokens, r.Held)
+	case r.Addr == "" || len(r.Handle) == 0 || len(r.Handle) > MaxHandle:
+		return fault.InvalidParam("handle", "a prompt is fetched by an address and a handle of 1 to %d bytes", MaxHandle)
+	case r.Budget < 0:
+		return fault.InvalidParam("budget", "a budget of %d ms", r.Budget)
+	}
+	return (&Handoff{Blocks: &r.Into}).validate()
+}
+
+// Prefilled is a frame of the answer to a PrefillRequest: how far the work is. The last one has Done.
+type Prefilled struct {
+	Attempt uint32
+	// Computed are the tokens of the prompt computed so far, Cached those that the prefill worker's cache had.
+	Computed, Cached int
+	// Blocks and Bytes are what has been written and may be read.
+	Blocks int
+	Bytes  uint64
+	// Done says that all blocks have been written, and Digest is the digest of their bytes.
+	Done   bool
+	Digest []byte
+}
+
+// FetchRequest asks the process that wrote a handle for what it names, of the method [MethodFetch].
+type FetchRequest struct {
+	ID      string
+	Attempt uint32
+	Handle  []byte
+	// Into describes to the bulk-transfer plane where the bytes go; nil asks for them in the answer.
+	Into []byte
+}
+
+// Validate checks the shape of the request. It returns a *fault.Error of code Invalid, or nil.
+func (r *FetchRequest) Validate() error {
+	switch {
+	case r.Attempt == 0:
+		return fault.InvalidParam("attempt", "attempts are numbered from 1")
+	case len(r.Handle) == 0 || len(r.Handle) > MaxHandle:
+		return fault.InvalidParam("handle", "a handle has 1 to %d bytes, not %d", MaxHandle, len(r.Handle))
+	case len(r.Into) > MaxDescriptor:
+		return fault.InvalidParam("descriptor", "the description of the transfer has %d bytes; at most %d are taken", len(r.Into), MaxDescriptor)
+	}
+	return nil
+}
+
+// Fetched is a frame of the answer to a FetchRequest.
+type Fetched struct {
+	Attempt uint32
+	// Data is the next piece, if the request has no Into; at most MaxPiece bytes.
+	Data []byte
+	// Total is the size of the whole in bytes, and Digest its digest; both are in the last frame only.
+	Last   bool
+	Total  uint64
+	Digest []byte
+}
+
+// MaxPiece bounds the data of one frame of a fetch, in bytes.
+const MaxPiece = 1 << 20
