@@ -49,16 +49,16 @@ func (c *RecordSplitter) Next() []kv.Event {
 // splitEvent splits an event with more than n hashes after the first n.
 func splitEvent(ev kv.Event, n int) (head, tail kv.Event) {
 	head, tail = ev, ev
+	head.Labels, tail.Labels = nil, nil
+	if hasLabels(&ev) {
+		head.Labels, tail.Labels = ev.Labels[:n], ev.Labels[n:]
+	}
 	if ev.Kind == kv.Removed || ev.Kind == kv.Moved {
 		head.Seqs, tail.Seqs = ev.Seqs[:n], ev.Seqs[n:]
 		tail.Move.Access = nil
 		return head, tail
 	}
 	head.Blocks, tail.Blocks = ev.Blocks[:n], ev.Blocks[n:]
-	head.Labels, tail.Labels = nil, nil
-	if len(ev.Labels) == len(ev.Blocks) {
-		head.Labels, tail.Labels = ev.Labels[:n], ev.Labels[n:]
-	}
 	for i, b := range head.Blocks {
 		tail.Parent = kv.ExtendSeq(tail.Parent, ev.Start+uint32(i), b)
 	}
