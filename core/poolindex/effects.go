@@ -4,8 +4,8 @@ import "penstock/core/kv"
 
 // PrefixIndex is the index which effects change; *prefix.Index implements it.
 type PrefixIndex interface {
-	// AddToPool returns how many of the blocks have a place in the index.
-	AddToPool(p kv.PoolID, seqs []kv.SeqHash) int
+	// AddToPool returns how many of the blocks have a place in the index. labels are as in Effect.
+	AddToPool(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) int
 	RemoveFromPool(p kv.PoolID, seqs []kv.SeqHash)
 	SetAccess(p kv.PoolID, workers []kv.Worker)
 	DropPool(p kv.PoolID)
@@ -17,7 +17,7 @@ func (t *Table) ApplyEffects(x PrefixIndex, effects []Effect) {
 		e := &effects[i]
 		switch e.Kind {
 		case Place:
-			t.placeBlocks(x, e.Pool, e.Seqs)
+			t.placeBlocks(x, e)
 		case Displace:
 			x.RemoveFromPool(e.Pool, e.Seqs)
 		case SetAccess:
@@ -28,13 +28,17 @@ func (t *Table) ApplyEffects(x PrefixIndex, effects []Effect) {
 	}
 }
 
-func (t *Table) placeBlocks(x PrefixIndex, p kv.PoolID, seqs []kv.SeqHash) {
-	if x.AddToPool(p, seqs) == len(seqs) {
+func (t *Table) placeBlocks(x PrefixIndex, e *Effect) {
+	if x.AddToPool(e.Pool, e.Seqs, e.Labels) == len(e.Seqs) {
 		return
 	}
-	for i := range seqs {
-		if x.AddToPool(p, seqs[i:i+1]) == 0 {
-			t.parkBlock(p, seqs[i])
+	for i := range e.Seqs {
+		labels := e.Labels
+		if labels != nil {
+			labels = labels[i : i+1]
+		}
+		if x.AddToPool(e.Pool, e.Seqs[i:i+1], labels) == 0 {
+			t.parkBlock(e.Pool, e.Seqs[i])
 		}
 	}
 }
