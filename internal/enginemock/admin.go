@@ -69,5 +69,8 @@ func (s *Server) getState(w http.ResponseWriter, _ *http.Request) {
 		}
 		f.mu.Unlock()
 	}
-	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": s.countLeases(), "processed": s.Processed()})
+	s.mu.Lock()
+	transfers := object{"sent": s.mu.sent, "received": s.mu.received, "missed": s.mu.missed}
+	s.mu.Unlock()
+	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": s.countLeases(), "transfers": transfers, "processed": s.Processed()})
 }

@@ -23,6 +23,7 @@ func (s *Server) newHandler() http.Handler {
 	mux.HandleFunc("POST /admin/faults", s.postFaults)
 	mux.HandleFunc("GET /admin/state", s.getState)
 	mux.HandleFunc("POST /admin/restart", s.postRestart)
+	mux.HandleFunc("POST /admin/transfer", s.postTransfer)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.resetIdle(r)
 		for k, v := range s.cfg.Headers {
