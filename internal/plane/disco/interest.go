@@ -2,21 +2,25 @@ package disco
 
 import "encoding/json"
 
-// routerMeta is the Meta of a router: what it wants of workers. See docs/format/disco.md, "Routers".
-type routerMeta struct {
-	KVEvents *bool `json:"kv_events,omitempty"`
+// RouterMeta is the Meta of a router: what it wants of its component's workers. See docs/format/disco.md,
+// "Routers".
+type RouterMeta struct {
+	// KVEvents says that the router follows cache events.
+	KVEvents bool `json:"kv_events"`
 }
 
-// RouterMeta returns the Meta of a router which follows the cache events of its component's workers, or does not.
-func RouterMeta(followsEvents bool) []byte {
-	meta, _ := json.Marshal(routerMeta{KVEvents: &followsEvents}) // a bool is always encodable
+// Encode returns the Meta of an instance.
+func (m RouterMeta) Encode() []byte {
+	meta, _ := json.Marshal(m) // a bool is always encodable
 	return meta
 }
 
 // FollowsKVEvents reports whether a router follows cache events. One whose Meta does not say so, as those of
 // earlier builds, does.
 func FollowsKVEvents(in Instance) bool {
-	var meta routerMeta
+	var meta struct {
+		KVEvents *bool `json:"kv_events"`
+	}
 	return json.Unmarshal(in.Meta, &meta) != nil || meta.KVEvents == nil || *meta.KVEvents
 }
 

@@ -3,7 +3,7 @@ package disco
 import "testing"
 
 func TestWantsKVEvents(t *testing.T) {
-	follows, ignores := Instance{Namespace: "n", Component: "c", Meta: RouterMeta(true)}, Instance{Namespace: "n", Component: "c", Meta: RouterMeta(false)}
+	follows, ignores := Instance{Namespace: "n", Component: "c", Meta: RouterMeta{KVEvents: true}.Encode()}, Instance{Namespace: "n", Component: "c", Meta: RouterMeta{KVEvents: false}.Encode()}
 	older, newer, odd := follows, ignores, ignores
 	older.Meta, newer.Meta, odd.Meta = nil, []byte(`{"kv_events":false,"more":1}`), []byte(`{"kv_events":"no"}`)
 	unsure, elsewhere, otherwise := ignores, follows, follows
@@ -32,8 +32,8 @@ func TestWantsKVEvents(t *testing.T) {
 
 // FuzzFollowsKVEvents: whatever a router's Meta is, it is read without a panic, and only false means no.
 func FuzzFollowsKVEvents(f *testing.F) {
-	f.Add(RouterMeta(true))
-	f.Add(RouterMeta(false))
+	f.Add(RouterMeta{KVEvents: true}.Encode())
+	f.Add(RouterMeta{KVEvents: false}.Encode())
 	f.Fuzz(func(t *testing.T, meta []byte) {
 		if !FollowsKVEvents(Instance{Meta: meta}) && len(meta) < len("{\"kv_events\":false}") {
 			t.Errorf("%q says that the router follows no events", meta)

@@ -64,7 +64,7 @@ func newSelf(cfg *Config, usesEvents bool) disco.Instance {
 	return disco.Instance{
 		Kind: disco.KindRouter, ID: kv.WorkerID(rand.Uint64N(uint64(kv.MaxWorkerID)) + 1), Epoch: uint64(time.Now().UnixMilli()),
 		Namespace: cfg.Namespace, Component: cfg.Component, Endpoint: "route", Host: host, PID: os.Getpid(),
-		Meta: disco.RouterMeta(usesEvents),
+		Meta: disco.RouterMeta{KVEvents: usesEvents}.Encode(),
 	}
 }
 

@@ -55,7 +55,7 @@ func TestPublishesForRoutersWhichWantEvents(t *testing.T) {
 		if len(published()) == 0 {
 			t.Error("nothing is published although no router is known")
 		}
-		if got := settle(func() { r.registry.Set(router(1, disco.RouterMeta(false))) }); !isCleared(got) {
+		if got := settle(func() { r.registry.Set(router(1, disco.RouterMeta{KVEvents: false}.Encode())) }); !isCleared(got) {
 			t.Errorf("the end of interest publishes %+v", got)
 		}
 		if got := published(); len(got) > 0 {
@@ -67,7 +67,7 @@ func TestPublishesForRoutersWhichWantEvents(t *testing.T) {
 		if len(published()) == 0 {
 			t.Error("nothing is published for a router of an earlier build")
 		}
-		if got := settle(func() { r.registry.Set(router(2, disco.RouterMeta(false))) }); !isCleared(got) {
+		if got := settle(func() { r.registry.Set(router(2, disco.RouterMeta{KVEvents: false}.Encode())) }); !isCleared(got) {
 			t.Errorf("the end of interest publishes %+v", got)
 		}
 		if got := settle(func() {
@@ -97,7 +97,7 @@ func TestAlwaysPublishes(t *testing.T) {
 		r.start(r.engine)
 		defer r.stop()
 		addr := r.addr()
-		r.registry.Set(disco.Instance{Kind: disco.KindRouter, ID: 1, Namespace: "penstock", Component: "backend", Meta: disco.RouterMeta(false)})
+		r.registry.Set(disco.Instance{Kind: disco.KindRouter, ID: 1, Namespace: "penstock", Component: "backend", Meta: disco.RouterMeta{KVEvents: false}.Encode()})
 		synctest.Wait()
 		before := len(r.records())
 		if _, err := r.generate(t.Context(), addr, request(8)); err != nil {
