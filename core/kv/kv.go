@@ -137,7 +137,8 @@ type Event struct {
 	// Blocks are the content hashes of the stored blocks, in sequence order. The SeqHash of each follows from
 	// Parent by [ExtendSeq]. Stored only.
 	Blocks []BlockHash
-	// Labels are nil, or one for each of Blocks; with another length they are ignored. Stored only.
+	// Labels are nil, or one for each of Blocks (Stored) or Seqs (Moved, to InTransit or Pooled); with another
+	// length they are ignored. Each replaces the label which the block had in the cache or in the pool.
 	Labels []MoELabel
 	// Seqs identify the removed or moved blocks, each by the prefix which it ends. Removed and Moved only.
 	Seqs []SeqHash

@@ -36,6 +36,7 @@ const (
 	labelEntrySize = 4 // index of the event
 	moreEntries    = 1 << 31
 	labelSize      = 1 + 4 + 4 + 4 // fields, layer, expert, group
+	flagMoveLabels = 4             // labels of moved blocks follow the moves
 )
 
 // MaxEvents is the maximum number of events in one record.
@@ -51,14 +52,11 @@ func EventSize(ev kv.Event) int {
 	switch ev.Kind {
 	case kv.Stored:
 		size := storedSize + hashSize*len(ev.Blocks)
-		if hasLabels(&ev) {
-			size += labelEntrySize + labelSize*len(ev.Labels)
-		}
-		return size
+		return size + labelBytes(&ev)
 	case kv.Removed:
 		return removedSize + hashSize*len(ev.Seqs)
 	case kv.Moved:
-		return removedSize + moveBytes(&ev)
+		return removedSize + moveBytes(&ev) + labelBytes(&ev)
 	}
 	return clearedSize
 }
@@ -72,13 +70,16 @@ func AppendRecord(dst []byte, r *Record) []byte {
 	for i := range r.Events {
 		ev := &r.Events[i]
 		size += EventSize(*ev)
-		switch {
-		case hasLabels(ev):
-			behind += labelEntrySize + labelSize*len(ev.Labels)
-			flags |= flagLabels
-		case ev.Kind == kv.Moved:
+		behind += labelBytes(ev)
+		switch moved := ev.Kind == kv.Moved; {
+		case moved && hasLabels(ev):
+			behind += moveBytes(ev)
+			flags |= flagMoves | flagMoveLabels
+		case moved:
 			behind += moveBytes(ev)
 			flags |= flagMoves
+		case hasLabels(ev):
+			flags |= flagLabels
 		}
 	}
 	dst = slices.Grow(dst, headerSize+size)
@@ -95,10 +96,13 @@ func AppendRecord(dst []byte, r *Record) []byte {
 		dst = appendEvent(dst, &r.Events[i])
 	}
 	if flags&flagLabels != 0 {
-		dst = appendLabels(dst, r.Events)
+		dst = appendLabels(dst, r.Events, kv.Stored)
 	}
 	if flags&flagMoves != 0 {
 		dst = appendMoves(dst, r.Events)
+	}
+	if flags&flagMoveLabels != 0 {
+		dst = appendLabels(dst, r.Events, kv.Moved)
 	}
 	return dst
 }
@@ -129,7 +133,7 @@ func appendEvent(dst []byte, ev *kv.Event) []byte {
 
 // DecodeRecord decodes data into r, reusing r's memory from an earlier call; it keeps no part of data. r's
 // events and their slices are valid until the next call with the same r; after an error r must not be used.
-// It ignores bytes after the last event, its labels and its moves, which a later version may add.
+// It ignores bytes after what the flags which it knows announce: a later version may add some.
 func DecodeRecord(r *Record, data []byte) error {
 	if err := decodeRecord(r, data); err != nil {
 		return fmt.Errorf("kvfeed: decode record of %d bytes: %w", len(data), err)
@@ -170,17 +174,30 @@ func decodeRecord(r *Record, data []byte) error {
 	if err := r.decodeEvents(int(count), data[:body]); err != nil {
 		return err
 	}
-	data = data[body:]
+	return r.decodeAdditions(flags, data[body:])
+}
+
+// decodeAdditions decodes what follows the events.
+func (r *Record) decodeAdditions(flags byte, data []byte) (err error) {
+	// No slice may grow while events point into it; the size of data bounds the labels of all kinds.
+	r.labels = r.labels[:0]
+	if flags&(flagLabels|flagMoveLabels) != 0 {
+		r.labels = slices.Grow(r.labels, len(data)/labelSize)
+	}
 	if flags&flagLabels != 0 {
-		var err error
-		if data, err = r.decodeLabels(data); err != nil {
+		if data, err = r.decodeLabels(data, kv.Stored); err != nil {
 			return err
 		}
 	}
 	if flags&flagMoves != 0 {
-		return r.decodeMoves(data)
+		if data, err = r.decodeMoves(data); err != nil {
+			return err
+		}
 	}
-	return nil
+	if flags&flagMoveLabels != 0 {
+		_, err = r.decodeLabels(data, kv.Moved)
+	}
+	return err
 }
 
 // decodeEvents decodes count events which fill data exactly.
@@ -335,16 +352,16 @@ func (c *RecordSplitter) Next() []kv.Event {
 // splitEvent splits an event with more than n hashes after the first n.
 func splitEvent(ev kv.Event, n int) (head, tail kv.Event) {
 	head, tail = ev, ev
+	head.Labels, tail.Labels = nil, nil
+	if hasLabels(&ev) {
+		head.Labels, tail.Labels = ev.Labels[:n], ev.Labels[n:]
+	}
 	if ev.Kind == kv.Removed || ev.Kind == kv.Moved {
 		head.Seqs, tail.Seqs = ev.Seqs[:n], ev.Seqs[n:]
 		tail.Move.Access = nil
 		return head, tail
 	}
 	head.Blocks, tail.Blocks = ev.Blocks[:n], ev.Blocks[n:]
-	head.Labels, tail.Labels = nil, nil
-	if len(ev.Labels) == len(ev.Blocks) {
-		head.Labels, tail.Labels = ev.Labels[:n], ev.Labels[n:]
-	}
 	for i, b := range head.Blocks {
 		tail.Parent = kv.ExtendSeq(tail.Parent, ev.Start+uint32(i), b)
 	}

@@ -68,6 +68,9 @@ func anyMoved(t *rapid.T) kv.Event {
 			ev.Move.Access = []kv.Worker{}
 		}
 	}
+	if len(ev.Seqs) > 0 && rapid.Bool().Draw(t, "labelled") {
+		ev.Labels = rapid.SliceOfN(label, len(ev.Seqs), len(ev.Seqs)).Draw(t, "labels")
+	}
 	return ev
 }
 
@@ -152,6 +155,7 @@ func TestDocumentedExamples(t *testing.T) {
 	documented(t, "## Example\n", example())
 	documented(t, "## Example with labels\n", labelledExample())
 	documented(t, "## Example with moves\n", movedExample())
+	documented(t, "## Example with labelled moves\n", labelledMoveExample())
 }
 
 func documented(t *testing.T, title string, r *Record) {
@@ -274,6 +278,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add(AppendRecord(nil, r))
 	f.Add(AppendRecord(nil, labelledExample()))
 	f.Add(AppendRecord(nil, movedExample()))
+	f.Add(AppendRecord(nil, labelledMoveExample()))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var got, again Record
 		if err := DecodeRecord(&got, data); err != nil {

@@ -4,27 +4,46 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 
 	"penstock/core/kv"
 )
 
 // Labels were added to the format after records were already in streams. They follow the events, where older
 // readers do not look, and a bit of the header, which these ignore too, says that they are present: without
-// it a truncated record would look like one without labels.
+// it a truncated record would look like one without labels. The labels of moved blocks were added after moves,
+// and follow these in the same form, with a bit of their own.
 
 // hasLabels reports whether ev has labels to encode.
 func hasLabels(ev *kv.Event) bool {
-	return len(ev.Labels) > 0 && len(ev.Labels) == len(ev.Blocks) && ev.Kind == kv.Stored
+	return len(ev.Labels) > 0 && len(ev.Labels) == labelledBlocks(ev)
 }
 
-// appendLabels appends an entry for each labelled event; there must be at least one.
-func appendLabels(dst []byte, events []kv.Event) []byte {
+// labelledBlocks returns how many labels ev has if it has any.
+func labelledBlocks(ev *kv.Event) int {
+	switch ev.Kind {
+	case kv.Stored:
+		return len(ev.Blocks)
+	case kv.Moved:
+		return len(ev.Seqs)
+	}
+	return 0
+}
+
+// labelBytes returns the bytes which the labels of ev take after the events.
+func labelBytes(ev *kv.Event) int {
+	if !hasLabels(ev) {
+		return 0
+	}
+	return labelEntrySize + labelSize*len(ev.Labels)
+}
+
+// appendLabels appends an entry for each labelled event of a kind; there must be at least one.
+func appendLabels(dst []byte, events []kv.Event, kind kv.EventKind) []byte {
 	le := binary.LittleEndian
 	last := -1 // offset of the last entry
 	for i := range events {
 		ev := &events[i]
-		if !hasLabels(ev) {
+		if ev.Kind != kind || !hasLabels(ev) {
 			continue
 		}
 		if last >= 0 {
@@ -42,9 +61,9 @@ func appendLabels(dst []byte, events []kv.Event) []byte {
 	return dst
 }
 
-// decodeLabels decodes the labels at the start of data into the decoded events, and returns the rest.
-func (r *Record) decodeLabels(data []byte) ([]byte, error) {
-	r.labels = slices.Grow(r.labels[:0], len(data)/labelSize)
+// decodeLabels decodes the labels at the start of data into the decoded events of a kind, and returns the
+// rest. r.labels has room for them.
+func (r *Record) decodeLabels(data []byte, kind kv.EventKind) ([]byte, error) {
 	for from, more := 0, true; more; {
 		if len(data) < labelEntrySize {
 			return nil, errors.New("labels: cut short")
@@ -56,7 +75,7 @@ func (r *Record) decodeLabels(data []byte) ([]byte, error) {
 			return nil, fmt.Errorf("labels of event %d: must be one of %d to %d", i, from, len(r.Events)-1)
 		}
 		ev := &r.Events[i]
-		if len(ev.Blocks) == 0 {
+		if ev.Kind != kind || labelledBlocks(ev) == 0 {
 			return nil, fmt.Errorf("labels of event %d, which has no blocks", i)
 		}
 		var err error
@@ -71,11 +90,12 @@ func (r *Record) decodeLabels(data []byte) ([]byte, error) {
 // decodeEventLabels decodes one label for each block of ev and returns the rest.
 func (r *Record) decodeEventLabels(ev *kv.Event, data []byte) ([]byte, error) {
 	le := binary.LittleEndian
-	if len(data)/labelSize < len(ev.Blocks) {
+	n := labelledBlocks(ev)
+	if len(data)/labelSize < n {
 		return nil, errTruncated
 	}
 	from := len(r.labels)
-	for range ev.Blocks {
+	for range n {
 		l := kv.MoELabel{
 			Has:   kv.MoEFields(data[0]),
 			Layer: le.Uint32(data[1:]), Expert: le.Uint32(data[5:]), Group: le.Uint32(data[9:]),

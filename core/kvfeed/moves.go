@@ -68,32 +68,33 @@ func appendMoves(dst []byte, events []kv.Event) []byte {
 	return dst
 }
 
-// decodeMoves turns the placeholder removals back into moved events; data begins with the first entry.
-func (r *Record) decodeMoves(data []byte) error {
+// decodeMoves turns the placeholder removals back into moved events, and returns the rest of data, which begins
+// with the first entry.
+func (r *Record) decodeMoves(data []byte) ([]byte, error) {
 	// No slice may grow while events point into it; the size of data bounds them all.
 	r.moved = slices.Grow(r.moved[:0], len(data)/hashSize)
 	r.access = slices.Grow(r.access[:0], len(data)/accessSize)
 	for from, more := 0, true; more; {
 		if len(data) < moveSize {
-			return errors.New("moves: cut short")
+			return nil, errors.New("moves: cut short")
 		}
 		entry := binary.LittleEndian.Uint32(data)
 		more = entry&moreEntries != 0
 		i := int(entry &^ moreEntries)
 		if i < from || i >= len(r.Events) {
-			return fmt.Errorf("moves of event %d: must be one of %d to %d", i, from, len(r.Events)-1)
+			return nil, fmt.Errorf("moves of event %d: must be one of %d to %d", i, from, len(r.Events)-1)
 		}
 		ev := &r.Events[i]
 		if ev.Kind != kv.Removed || len(ev.Seqs) > 0 || ev.Tier != kv.TierDevice {
-			return fmt.Errorf("moves of event %d, which does not stand in for one", i)
+			return nil, fmt.Errorf("moves of event %d, which does not stand in for one", i)
 		}
 		var err error
 		if data, err = r.decodeMove(ev, data[4:]); err != nil {
-			return fmt.Errorf("moves of event %d: %w", i, err)
+			return nil, fmt.Errorf("moves of event %d: %w", i, err)
 		}
 		from = i + 1
 	}
-	return nil
+	return data, nil
 }
 
 // decodeMove sets ev to the content of an entry, which starts after its index, and returns the rest.

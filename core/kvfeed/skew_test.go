@@ -30,6 +30,7 @@ func TestRecordsAreReadForEver(t *testing.T) {
 	recorded(t, "testdata/record-v1.hex", every())
 	recorded(t, "testdata/record-v1-labels.hex", labelledExample())
 	recorded(t, "testdata/record-v1-moves.hex", movedExample())
+	recorded(t, "testdata/record-v1-movelabels.hex", labelledMoveExample())
 }
 
 func recorded(t *testing.T, file string, want *Record) {

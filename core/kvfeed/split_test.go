@@ -59,6 +59,11 @@ func drawEvents(t *rapid.T) []kv.Event {
 			for j := range n {
 				ev.Seqs = append(ev.Seqs, kv.SeqHash(10_000*i+j))
 			}
+			if ev.Kind == kv.Moved && rapid.Bool().Draw(t, "labelled") {
+				for _, s := range ev.Seqs {
+					ev.Labels = append(ev.Labels, labelOf(s))
+				}
+			}
 		}
 		events = append(events, ev)
 	}
@@ -99,19 +104,25 @@ func TestCut(t *testing.T) {
 }
 
 // labelOf returns the label which a test gives a block.
-func labelOf(b kv.BlockHash) kv.MoELabel {
+func labelOf[H kv.BlockHash | kv.SeqHash](b H) kv.MoELabel {
 	return kv.MoELabel{Has: kv.HasExpert, Layer: uint32(b % 7), Expert: uint32(b)}
 }
 
 // labels counts labels, and fails if one is not on its block.
 func labels(t *rapid.T, events []kv.Event) (n int) {
 	for _, ev := range events {
-		if len(ev.Labels) > 0 && len(ev.Labels) != len(ev.Blocks) {
-			t.Fatalf("%d labels for %d blocks", len(ev.Labels), len(ev.Blocks))
+		if len(ev.Labels) > 0 && len(ev.Labels) != len(ev.Blocks)+len(ev.Seqs) {
+			t.Fatalf("%d labels for %d blocks", len(ev.Labels), len(ev.Blocks)+len(ev.Seqs))
 		}
 		for i, l := range ev.Labels {
-			if l != labelOf(ev.Blocks[i]) {
-				t.Fatalf("block %d has the label %+v", ev.Blocks[i], l)
+			want := kv.MoELabel{}
+			if ev.Kind == kv.Moved {
+				want = labelOf(ev.Seqs[i])
+			} else {
+				want = labelOf(ev.Blocks[i])
+			}
+			if l != want {
+				t.Fatalf("block %d has the label %+v, want %+v", i, l, want)
 			}
 		}
 		n += len(ev.Labels)

@@ -77,7 +77,7 @@ func (t *Table) TrustWorker(w kv.Worker, dst []Effect) []Effect {
 	for at := t.movers[m].entries.first; at != noEntry; at = t.entries[at].moverLink.next {
 		if e := &t.entries[at]; e.suspect {
 			t.setSuspect(e, false)
-			dst = appendEffect(dst, Place, t.pools[e.pool].id, e.seq)
+			dst = t.appendPlace(dst, e)
 		}
 	}
 	return dst
@@ -130,7 +130,7 @@ func (t *Table) RetryParked(ev *kv.Event, dst []Effect) []Effect {
 		for ; at != noEntry; at = t.entries[at].other {
 			if e := &t.entries[at]; e.parked {
 				t.setParked(e, false)
-				dst = appendEffect(dst, Place, t.pools[e.pool].id, seq)
+				dst = t.appendPlace(dst, e)
 			}
 		}
 	}

@@ -55,7 +55,7 @@ func (t *Table) ApplyMove(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) 
 		}
 	}
 	said := at
-	for _, seq := range ev.Seqs {
+	for i, seq := range ev.Seqs {
 		pool := at
 		if !m.HasPool {
 			newest, ok := t.bySeq[seq]
@@ -68,7 +68,7 @@ func (t *Table) ApplyMove(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) 
 				said = pool
 			}
 		}
-		dst = t.moveBlock(now, w, pool, seq, m.To, dst)
+		dst = t.moveBlock(now, w, pool, seq, m.To, eventLabel(ev, i), dst)
 	}
 	if m.HasPool {
 		t.releasePool(at)
@@ -76,8 +76,16 @@ func (t *Table) ApplyMove(now kv.Mono, w kv.Worker, ev *kv.Event, dst []Effect) 
 	return dst
 }
 
-// moveBlock applies the transition table to one block of a pool.
-func (t *Table) moveBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, to kv.PoolState, dst []Effect) []Effect {
+// eventLabel returns the label which ev gives its block i; nil if it gives none.
+func eventLabel(ev *kv.Event, i int) *kv.MoELabel {
+	if len(ev.Labels) != len(ev.Seqs) || !ev.Labels[i].IsValid() {
+		return nil
+	}
+	return &ev.Labels[i]
+}
+
+// moveBlock applies the transition table to one block of a pool. label is nil if the event leaves the label.
+func (t *Table) moveBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, to kv.PoolState, label *kv.MoELabel, dst []Effect) []Effect {
 	at := t.findEntry(pool, seq)
 	state, stranger := kv.PoolState(0), 0
 	if at != noEntry {
@@ -93,6 +101,9 @@ func (t *Table) moveBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, 
 		return dst
 	case transSame:
 		t.counts.Same++
+		if label != nil && to == kv.InTransit {
+			t.entries[at].label = *label
+		}
 		return dst
 	case transUnknown:
 		t.counts.Unknown++
@@ -104,14 +115,15 @@ func (t *Table) moveBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, 
 		dst = t.evictBlock(now, at, dst)
 		t.setMover(at, w)
 	case transInTransit, transPooled:
-		return t.admitBlock(now, w, pool, seq, at, to, dst)
+		return t.admitBlock(now, w, pool, seq, at, to, label, dst)
 	}
 	t.counts.Moved++
 	return dst
 }
 
-// admitBlock makes a block in transit or pooled; at is its entry, or noEntry.
-func (t *Table) admitBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at entryID, to kv.PoolState, dst []Effect) []Effect {
+// admitBlock makes a block in transit or pooled; at is its entry, or noEntry. A label which is not nil replaces
+// the one before.
+func (t *Table) admitBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash, at entryID, to kv.PoolState, label *kv.MoELabel, dst []Effect) []Effect {
 	if (at == noEntry || t.entries[at].state == kv.Evicted) && t.transit.len+t.pooledCount >= t.cfg.MaxBlocks {
 		t.counts.Refused++
 		return dst
@@ -128,6 +140,10 @@ func (t *Table) admitBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash,
 	}
 	e := &t.entries[at]
 	known := e.state == kv.Pooled && !e.suspect // and so in the prefix index, or parked
+	relabelled := label != nil && *label != e.label
+	if relabelled {
+		e.label = *label
+	}
 	e.state, e.since = to, now
 	t.setSuspect(e, false)
 	t.reorderEntry(at)
@@ -138,9 +154,9 @@ func (t *Table) admitBlock(now kv.Mono, w kv.Worker, pool int32, seq kv.SeqHash,
 		return dst
 	}
 	t.pooledCount++
-	if !known {
+	if !known || relabelled && !e.parked {
 		t.setParked(e, false)
-		dst = appendEffect(dst, Place, t.pools[pool].id, seq)
+		dst = t.appendPlace(dst, e)
 	}
 	p := &t.pools[pool]
 	for t.cfg.Capacity > 0 && p.pooled.len > t.cfg.Capacity {
@@ -298,6 +314,20 @@ func (t *Table) DropPool(id kv.PoolID, dst []Effect) []Effect {
 		t.releasePool(at)
 	}
 	return append(dst, Effect{Kind: DropPool, Pool: id})
+}
+
+// appendPlace appends that a pooled block is in the prefix index, with its label.
+func (t *Table) appendPlace(dst []Effect, e *poolEntry) []Effect {
+	dst = appendEffect(dst, Place, t.pools[e.pool].id, e.seq)
+	last := &dst[len(dst)-1]
+	if last.Labels == nil {
+		if e.label.Has == 0 {
+			return dst
+		}
+		last.Labels = make([]kv.MoELabel, len(last.Seqs)-1, len(last.Seqs))
+	}
+	last.Labels = append(last.Labels, e.label)
+	return dst
 }
 
 // appendEffect adds a block to the last effect if that has the same kind and pool, otherwise it appends an

@@ -94,7 +94,7 @@ func (n *naive) first(f func(kv.PoolID, BlockStatus) bool) blockInPool {
 }
 
 func (n *naive) evict(now kv.Mono, k blockInPool, by kv.Worker) {
-	n.set(k, BlockStatus{Pool: k.pool, State: kv.Evicted, Mover: by, Since: now})
+	n.set(k, BlockStatus{Pool: k.pool, State: kv.Evicted, Mover: by, Since: now, Label: n.blocks[k].Label})
 	gone := func(_ kv.PoolID, b BlockStatus) bool { return b.State == kv.Evicted }
 	if n.count(gone) > n.cfg.MaxEvicted {
 		delete(n.blocks, n.first(gone))
@@ -132,7 +132,7 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 			}
 		}
 	}
-	for _, seq := range ev.Seqs {
+	for i, seq := range ev.Seqs {
 		pool := m.Pool
 		if !m.HasPool {
 			all := n.of(seq)
@@ -142,7 +142,7 @@ func (n *naive) move(now kv.Mono, w kv.Worker, ev *kv.Event) {
 			pool = all[0].Pool
 			n.say(pool, m.Access)
 		}
-		n.applyMove(now, w, blockInPool{pool, seq}, m.To)
+		n.applyMove(now, w, blockInPool{pool, seq}, m.To, eventLabel(ev, i))
 	}
 }
 
@@ -166,7 +166,7 @@ func (n *naive) say(p kv.PoolID, access []kv.Worker) {
 }
 
 // applyMove implements the table of the package comment literally.
-func (n *naive) applyMove(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolState) {
+func (n *naive) applyMove(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolState, label *kv.MoELabel) {
 	b, known := n.blocks[k]
 	mine := b.Mover == w
 	switch to {
@@ -175,12 +175,18 @@ func (n *naive) applyMove(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolSta
 			delete(n.blocks, k)
 		}
 	case kv.InTransit:
-		if known && (b.State == kv.InTransit && mine || b.State == kv.Pooled && !mine) {
-			return
+		switch {
+		case known && b.State == kv.Pooled && !mine:
+		case known && b.State == kv.InTransit && mine:
+			if label != nil {
+				b.Label = *label
+				n.blocks[k] = b
+			}
+		default:
+			n.come(now, w, k, to, label)
 		}
-		n.come(now, w, k, to)
 	case kv.Pooled:
-		n.come(now, w, k, to)
+		n.come(now, w, k, to, label)
 	case kv.Evicted:
 		if known && b.State != kv.Evicted {
 			n.evict(now, k, w)
@@ -188,13 +194,16 @@ func (n *naive) applyMove(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolSta
 	}
 }
 
-func (n *naive) come(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolState) {
+func (n *naive) come(now kv.Mono, w kv.Worker, k blockInPool, to kv.PoolState, label *kv.MoELabel) {
 	b, known := n.blocks[k]
 	if (!known || b.State == kv.Evicted) && n.count(func(_ kv.PoolID, b BlockStatus) bool { return b.State != kv.Evicted }) >= n.cfg.MaxBlocks {
 		return
 	}
 	parked := b.Parked && b.State == kv.Pooled && to == kv.Pooled
-	n.set(k, BlockStatus{Pool: k.pool, State: to, Mover: w, Since: now, Parked: parked})
+	if label != nil {
+		b.Label = *label
+	}
+	n.set(k, BlockStatus{Pool: k.pool, State: to, Mover: w, Since: now, Parked: parked, Label: b.Label})
 	here := func(p kv.PoolID, b BlockStatus) bool { return p == k.pool && b.State == kv.Pooled }
 	if n.cfg.Capacity > 0 && n.count(here) > n.cfg.Capacity {
 		k := n.first(here)
@@ -256,15 +265,18 @@ func (n *naive) drop(p kv.PoolID) {
 type index struct {
 	n      *naive
 	known  map[kv.SeqHash]bool
-	placed map[blockInPool]bool
+	placed map[blockInPool]kv.MoELabel
 	access map[kv.PoolID][]kv.Worker
 }
 
-func (x *index) AddToPool(p kv.PoolID, seqs []kv.SeqHash) (placed int) {
-	for _, s := range seqs {
+func (x *index) AddToPool(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) (placed int) {
+	for i, s := range seqs {
 		k := blockInPool{p, s}
 		if x.known[s] {
-			x.placed[k] = true
+			x.placed[k] = kv.MoELabel{}
+			if labels != nil {
+				x.placed[k] = labels[i]
+			}
 			placed++
 			continue
 		}
@@ -309,7 +321,7 @@ func TestAgainstNaive(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := newNaive(cfg)
-		x := &index{n, map[kv.SeqHash]bool{chain[0]: true, chain[4]: true}, map[blockInPool]bool{}, map[kv.PoolID][]kv.Worker{}}
+		x := &index{n, map[kv.SeqHash]bool{chain[0]: true, chain[4]: true}, map[blockInPool]kv.MoELabel{}, map[kv.PoolID][]kv.Worker{}}
 		now := kv.Mono(0)
 		workers := rapid.Map(rapid.IntRange(1, 3), func(i int) kv.Worker { return kv.Worker{ID: kv.WorkerID(i), Rank: uint32(i % 2)} })
 		pools := rapid.Map(rapid.IntRange(0, 2), func(i int) kv.PoolID { return kv.PoolID(i) })
@@ -357,6 +369,9 @@ func TestAgainstNaive(t *testing.T) {
 					ev.Move.Access = append([]kv.Worker{}, rapid.SliceOfN(workers, 0, 3).Draw(t, "access")...)
 				}
 				ev.Seqs = rapid.SliceOfN(rapid.SampledFrom(chain), 0, 3).Draw(t, "blocks")
+				if rapid.Bool().Draw(t, "labelled") {
+					ev.Labels = rapid.SliceOfN(rapid.SampledFrom([]kv.MoELabel{{}, {Has: kv.HasExpert, Layer: 2, Expert: 7}, {Has: kv.HasExpert, Layer: 2, Expert: 8}}), len(ev.Seqs), len(ev.Seqs)).Draw(t, "labels")
+				}
 				w := workers.Draw(t, "mover")
 				n.move(now, w, ev)
 				table.ApplyEffects(x, table.ApplyMove(now, w, ev, nil))
@@ -375,10 +390,10 @@ func agrees(t *rapid.T, table *Table, n *naive, x *index, chain []kv.SeqHash) {
 			t.Fatalf("block %s: -naive +table\n%s", name(s), diff)
 		}
 	}
-	want := map[blockInPool]bool{}
+	want := map[blockInPool]kv.MoELabel{}
 	for k, b := range n.blocks {
 		if b.State == kv.Pooled && !b.Doubt && !b.Parked {
-			want[k] = true
+			want[k] = b.Label
 		}
 	}
 	if !maps.Equal(want, x.placed) {
@@ -392,9 +407,32 @@ func agrees(t *rapid.T, table *Table, n *naive, x *index, chain []kv.SeqHash) {
 	}
 }
 
+// relabelled checks the effects of loaded labels: each labelled block which the index has is placed once, with its
+// label.
+func relabelled(t *rapid.T, table *Table, effects []Effect) {
+	got := map[blockInPool]kv.MoELabel{}
+	for _, e := range effects {
+		if e.Kind != Place || len(e.Labels) != len(e.Seqs) {
+			t.Fatalf("effect %+v", e)
+		}
+		for i, seq := range e.Seqs {
+			got[blockInPool{e.Pool, seq}] = e.Labels[i]
+		}
+	}
+	want := map[blockInPool]kv.MoELabel{}
+	for i := range table.entries {
+		if e := &table.entries[i]; e.state == kv.Pooled && !e.suspect && !e.parked && e.label.Has != 0 {
+			want[blockInPool{table.pools[e.pool].id, e.seq}] = e.label
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Fatalf("placed with labels: %v, want %v", got, want)
+	}
+}
+
 // again returns a table loaded from a snapshot of t, with a clock which is moved back to test the ages.
 func again(t *rapid.T, cfg Config, table *Table, now kv.Mono) *Table {
-	data := table.AppendSnapshot(nil, now)
+	data, labels := table.AppendSnapshot(nil, now), table.AppendLabels(nil)
 	other, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -402,6 +440,14 @@ func again(t *rapid.T, cfg Config, table *Table, now kv.Mono) *Table {
 	if err := other.LoadSnapshot(data, now); err != nil {
 		t.Fatal(err)
 	}
+	effects, err := other.LoadLabels(labels, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := other.AppendLabels(nil); !bytes.Equal(got, labels) {
+		t.Fatalf("the labels of a snapshot are\n%x, not\n%x", got, labels)
+	}
+	relabelled(t, table, effects)
 	if got := other.AppendSnapshot(nil, now); !bytes.Equal(got, data) {
 		t.Fatalf("the snapshot of a snapshot is\n%x, not\n%x", got, data)
 	}

@@ -13,6 +13,10 @@
 // still there follows. A description of a cache thus states which of the sender's blocks are in pools and
 // retracts the others: it may have replaced the events which would have said so.
 //
+// A block may have a label in a pool, of its own: events to in_transit and cxl_pooled may set it, also for a
+// block which is in the state already. An event without labels leaves it, and so does eviction; it ends when the
+// block is forgotten.
+//
 // Time changes three things. A block which is in transit for Config.TransitTimeout counts as evicted: the
 // copying worker is gone or stuck. Evicted blocks are remembered for Config.EvictedRetention. And when
 // events of a worker may have been lost ([Table.SuspectWorker]), the pooled blocks which it moved last are
@@ -92,6 +96,7 @@ type Effect struct {
 	Kind   EffectKind
 	Pool   kv.PoolID
 	Seqs   []kv.SeqHash
+	Labels []kv.MoELabel // of a Place: one for each of Seqs, or nil if none has a label
 	Access []kv.Worker
 }
 
@@ -110,6 +115,7 @@ type poolEntry struct {
 	// the same mover.
 	stateLink, moverLink listLink
 	other                entryID // the same block in another pool; see precedes
+	label                kv.MoELabel
 	state                kv.PoolState
 	suspect              bool // pooled, and not in the prefix index
 	parked               bool // pooled, and the prefix index has no place for it yet
@@ -146,7 +152,7 @@ type mover struct {
 //
 // So a block may be pooled without having been in transit. A second copy in transit does not affect the
 // first one. What a worker reports of its own memory concerns its own copy. The effects are Place for a block
-// which becomes pooled, and Displace for one which is not pooled any more. Other events:
+// which becomes pooled or has another label, and Displace for one which is not pooled any more. Other events:
 //
 //	state                   event                                next       effects
 //	in transit              Tick after TransitTimeout            evicted
@@ -195,8 +201,8 @@ func newTable(cfg Config) *Table {
 
 // PrefixIndex is the index which effects change; *prefix.Index implements it.
 type PrefixIndex interface {
-	// AddToPool returns how many of the blocks have a place in the index.
-	AddToPool(p kv.PoolID, seqs []kv.SeqHash) int
+	// AddToPool returns how many of the blocks have a place in the index. labels are as in Effect.
+	AddToPool(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) int
 	RemoveFromPool(p kv.PoolID, seqs []kv.SeqHash)
 	SetAccess(p kv.PoolID, workers []kv.Worker)
 	DropPool(p kv.PoolID)
@@ -208,7 +214,7 @@ func (t *Table) ApplyEffects(x PrefixIndex, effects []Effect) {
 		e := &effects[i]
 		switch e.Kind {
 		case Place:
-			t.placeBlocks(x, e.Pool, e.Seqs)
+			t.placeBlocks(x, e)
 		case Displace:
 			x.RemoveFromPool(e.Pool, e.Seqs)
 		case SetAccess:
@@ -219,13 +225,17 @@ func (t *Table) ApplyEffects(x PrefixIndex, effects []Effect) {
 	}
 }
 
-func (t *Table) placeBlocks(x PrefixIndex, p kv.PoolID, seqs []kv.SeqHash) {
-	if x.AddToPool(p, seqs) == len(seqs) {
+func (t *Table) placeBlocks(x PrefixIndex, e *Effect) {
+	if x.AddToPool(e.Pool, e.Seqs, e.Labels) == len(e.Seqs) {
 		return
 	}
-	for i := range seqs {
-		if x.AddToPool(p, seqs[i:i+1]) == 0 {
-			t.parkBlock(p, seqs[i])
+	for i := range e.Seqs {
+		labels := e.Labels
+		if labels != nil {
+			labels = labels[i : i+1]
+		}
+		if x.AddToPool(e.Pool, e.Seqs[i:i+1], labels) == 0 {
+			t.parkBlock(e.Pool, e.Seqs[i])
 		}
 	}
 }

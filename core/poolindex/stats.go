@@ -70,6 +70,7 @@ type BlockStatus struct {
 	Mover kv.Worker // the worker which last changed the state
 	// Since is the start of its state; for a pooled block, the last report.
 	Since kv.Mono
+	Label kv.MoELabel // the zero label if it has none
 	// Doubt says that the block's mover may have lost events, Parked that the prefix index has no place for
 	// it. Both apply to pooled blocks, and keep them out of the index.
 	Doubt, Parked bool
@@ -86,7 +87,7 @@ func (t *Table) AppendBlock(dst []BlockStatus, seq kv.SeqHash) []BlockStatus {
 		e := &t.entries[at]
 		dst = append(dst, BlockStatus{
 			Pool: t.pools[e.pool].id, State: e.state, Mover: t.movers[e.mover].worker,
-			Since: e.since, Doubt: e.suspect, Parked: e.parked,
+			Since: e.since, Label: e.label, Doubt: e.suspect, Parked: e.parked,
 		})
 	}
 	return dst

@@ -191,7 +191,7 @@ func (c *checker) checkGroups(id uint32, v *pageVersion) (err error) {
 			}
 		}
 		seen = append(seen, g)
-		if g.onAnyTier() == 0 || g.set.one == 0 || g.ext != nil && g.ext.checkLabels(g.onAnyTier()) != nil {
+		if g.onAnyTier() == 0 || g.set.one == 0 || g.ext != nil && g.ext.check(g.onAnyTier()) != nil {
 			err = fmt.Errorf("a group is empty or has bad labels")
 		}
 		for n := range g.set.eachNumber() {
@@ -205,6 +205,9 @@ func (c *checker) checkGroups(id uint32, v *pageVersion) (err error) {
 		}
 	})
 	for _, p := range v.pools() {
+		if checkLabels(p.labels, p.mask) != nil {
+			return fmt.Errorf("pool at %d has bad labels", p.pool)
+		}
 		if p.mask == 0 || int(p.pool) >= len(c.pooled) || !c.x.pools[p.pool].pages.hasPage(id) {
 			return fmt.Errorf("pool at %d does not know that it is in it", p.pool)
 		}
@@ -215,17 +218,22 @@ func (c *checker) checkGroups(id uint32, v *pageVersion) (err error) {
 	return err
 }
 
-func (e *groupExt) checkLabels(held uint64) error {
+func (e *groupExt) check(held uint64) error {
+	if len(e.labels) == 0 && e.slow == [kv.Tiers - 1]uint64{} {
+		return fmt.Errorf("nothing in it")
+	}
+	return checkLabels(e.labels, held)
+}
+
+// checkLabels: each label is there once, in order, for blocks among those held, and no block has two.
+func checkLabels(labels []blockLabels, held uint64) error {
 	var seen uint64
-	for i, l := range e.labels {
+	for i, l := range labels {
 		if l.mask == 0 || l.mask&(seen|^held) != 0 || !l.label.IsValid() || l.label.Has == 0 ||
-			i > 0 && compareLabels(e.labels[i-1].label, l.label) >= 0 {
+			i > 0 && compareLabels(labels[i-1].label, l.label) >= 0 {
 			return fmt.Errorf("label %v of %x", l.label, l.mask)
 		}
 		seen |= l.mask
-	}
-	if len(e.labels) == 0 && e.slow == [kv.Tiers - 1]uint64{} {
-		return fmt.Errorf("nothing in it")
 	}
 	return nil
 }

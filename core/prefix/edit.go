@@ -157,7 +157,8 @@ func (x *Index) commitPage() {
 // closePage resets the edit, so that it does not keep sets and labels alive.
 func (e *pageEdit) closePage() {
 	clear(e.groups)
-	e.id, e.old, e.hashes, e.groups = 0, nil, nil, e.groups[:0]
+	clear(e.pools)
+	e.id, e.old, e.hashes, e.groups, e.pools = 0, nil, nil, e.groups[:0], e.pools[:0]
 }
 
 // publishVersion makes readers find v instead of the old version. It inserts v by its own head first, so that

@@ -57,7 +57,7 @@ func TestListsOfMillions(t *testing.T) {
 	}
 	last, other := list[len(list)-1], kv.Worker{ID: kv.MaxWorkerID}
 	x.ApplyEvent(other, stored("", "a/b", kv.TierDevice))
-	x.AddToPool(1, []kv.SeqHash{seqOf("a/b"), seqOf("a")})
+	x.AddToPool(1, []kv.SeqHash{seqOf("a/b"), seqOf("a")}, nil)
 	x.ApplyEvent(last, kv.Event{Kind: kv.Cleared})
 	if err := x.Check(); err != nil {
 		t.Fatal(err)

@@ -23,10 +23,14 @@ func (g *holderGroup) labelledBlocks(q *kv.MoEQuery) uint64 {
 	if g.ext == nil {
 		return 0
 	}
-	var mask uint64
-	for i := range g.ext.labels {
-		if q.MatchesLabel(g.ext.labels[i].label) {
-			mask |= g.ext.labels[i].mask
+	return matchingBlocks(g.ext.labels, q)
+}
+
+// matchingBlocks returns the blocks whose label matches q.
+func matchingBlocks(labels []blockLabels, q *kv.MoEQuery) (mask uint64) {
+	for i := range labels {
+		if q.MatchesLabel(labels[i].label) {
+			mask |= labels[i].mask
 		}
 	}
 	return mask
@@ -66,16 +70,24 @@ func (g *holderGroup) setLabels(mask uint64, offset int, labels []kv.MoELabel) {
 	x.labels = removeLabels(x.labels, mask)
 	for i, is := range labels[:min(len(labels), window-offset)] {
 		bit := mask & (1 << (offset + i))
-		if bit == 0 || is.Has == 0 || !is.IsValid() {
-			continue
+		if bit != 0 {
+			x.labels = addLabel(x.labels, bit, is)
 		}
-		at, found := slices.BinarySearchFunc(x.labels, is, func(l blockLabels, is kv.MoELabel) int { return compareLabels(l.label, is) })
-		if !found {
-			x.labels = slices.Insert(x.labels, at, blockLabels{label: is})
-		}
-		x.labels[at].mask |= bit
 	}
 	g.setExt(x)
+}
+
+// addLabel adds a label, unless it is empty, of blocks which have none. It changes labels.
+func addLabel(labels []blockLabels, mask uint64, is kv.MoELabel) []blockLabels {
+	if is.Has == 0 || !is.IsValid() {
+		return labels
+	}
+	at, found := slices.BinarySearchFunc(labels, is, func(l blockLabels, is kv.MoELabel) int { return compareLabels(l.label, is) })
+	if !found {
+		labels = slices.Insert(labels, at, blockLabels{label: is})
+	}
+	labels[at].mask |= mask
+	return labels
 }
 
 // removeLabels returns a copy of labels without the blocks in mask.

@@ -335,7 +335,7 @@ func (l *snapshotLoader) readGroup(all uint64) holderGroup {
 	}
 	g.setExt(x)
 	held := g.onAnyTier()
-	if held == 0 || held&^all != 0 || g.ext != nil && g.ext.checkLabels(held) != nil {
+	if held == 0 || held&^all != 0 || g.ext != nil && g.ext.check(held) != nil {
 		l.setError(errHolders)
 	}
 	g.set = l.readSet(flags&groupOne != 0)

@@ -13,7 +13,10 @@ func (v *pageVersion) memoryBytes() int {
 	if v.more != nil {
 		n += allocBytes(int(unsafe.Sizeof(extraHolders{}))) +
 			allocPointerBytes(int(unsafe.Sizeof(holderGroup{}))*cap(v.more.groups)) +
-			allocBytes(int(unsafe.Sizeof(pooledBlocks{}))*cap(v.more.pools))
+			allocPointerBytes(int(unsafe.Sizeof(pooledBlocks{}))*cap(v.more.pools))
+		for _, p := range v.more.pools {
+			n += allocBytes(int(unsafe.Sizeof(blockLabels{})) * cap(p.labels))
+		}
 	}
 	if v.lasts != nil {
 		n += allocBytes(int(unsafe.Sizeof(lastHashes{})))

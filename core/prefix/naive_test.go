@@ -2,7 +2,6 @@ package prefix
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"penstock/core/kv"
@@ -21,7 +20,7 @@ type naiveWorker struct {
 }
 
 type naivePool struct {
-	blocks map[kv.SeqHash]bool
+	blocks map[kv.SeqHash]kv.MoELabel // the zero label if it has none
 	access map[kv.Worker]bool
 }
 
@@ -38,7 +37,7 @@ func (n *naive) worker(w kv.Worker) *naiveWorker {
 
 func (n *naive) pool(p kv.PoolID) *naivePool {
 	if n.pools[p] == nil {
-		n.pools[p] = &naivePool{blocks: map[kv.SeqHash]bool{}, access: map[kv.Worker]bool{}}
+		n.pools[p] = &naivePool{blocks: map[kv.SeqHash]kv.MoELabel{}, access: map[kv.Worker]bool{}}
 	}
 	return n.pools[p]
 }
@@ -92,18 +91,21 @@ func (n *naive) held(seq kv.SeqHash) bool {
 		}
 	}
 	for _, p := range n.pools {
-		if p.blocks[seq] {
+		if _, ok := p.blocks[seq]; ok {
 			return true
 		}
 	}
 	return false
 }
 
-func (n *naive) place(p kv.PoolID, seqs []kv.SeqHash) int {
+func (n *naive) place(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) int {
 	x, placed := n.pool(p), 0
-	for _, seq := range seqs {
+	for i, seq := range seqs {
 		if n.held(seq) {
-			x.blocks[seq] = true
+			x.blocks[seq] = kv.MoELabel{}
+			if labels != nil {
+				x.blocks[seq] = labels[i]
+			}
 			placed++
 		}
 	}
@@ -112,7 +114,20 @@ func (n *naive) place(p kv.PoolID, seqs []kv.SeqHash) int {
 
 func (n *naive) attachable(w kv.Worker, seq kv.SeqHash) bool {
 	for _, p := range n.pools {
-		if p.access[w] && p.blocks[seq] {
+		if _, ok := p.blocks[seq]; ok && p.access[w] {
+			return true
+		}
+	}
+	return false
+}
+
+// labelled reports whether w's copy of a block, or one which it can attach, has a label which moe asks for.
+func (n *naive) labelled(w kv.Worker, seq kv.SeqHash, moe *kv.MoEQuery) bool {
+	if l, ok := n.workers[w].labels[seq]; ok && moe.MatchesLabel(l) {
+		return true
+	}
+	for _, p := range n.pools {
+		if l, ok := p.blocks[seq]; ok && p.access[w] && moe.MatchesLabel(l) {
 			return true
 		}
 	}
@@ -146,7 +161,7 @@ func (n *naive) match(chain []kv.SeqHash, moe *kv.MoEQuery) []kv.Overlap {
 			if n.attachable(w, seq) {
 				o.Attachable++
 			}
-			if l, ok := x.labels[seq]; ok && moe != nil && moe.MatchesLabel(l) {
+			if moe != nil && n.labelled(w, seq, moe) {
 				o.Labelled++
 			}
 		}
@@ -188,7 +203,9 @@ func (n *naive) sizes() Stats {
 	}
 	for _, p := range n.pools {
 		s.Pooled += len(p.blocks)
-		maps.Copy(all, p.blocks)
+		for seq := range p.blocks {
+			all[seq] = true
+		}
 	}
 	s.Blocks = len(all)
 	return s

@@ -98,15 +98,21 @@ func (w *twins) event(t *rapid.T) kv.Event {
 		}
 	}
 	if rapid.IntRange(0, 3).Draw(t, "labels") == 0 {
-		for range ev.Blocks {
-			l := kv.MoELabel{Has: kv.HasExpert, Layer: 2, Expert: uint32(len(ev.Labels) / 20 % 3)}
-			if len(ev.Labels)%5 == 0 {
-				l = kv.MoELabel{}
-			}
-			ev.Labels = append(ev.Labels, l)
-		}
+		ev.Labels = someLabels(len(ev.Blocks), 0)
 	}
 	return ev
+}
+
+// someLabels returns labels of n blocks, some of them empty.
+func someLabels(n, from int) (labels []kv.MoELabel) {
+	for i := range n {
+		l := kv.MoELabel{Has: kv.HasExpert, Layer: 2, Expert: uint32((from + i/20) % 3)}
+		if i%5 == 0 {
+			l = kv.MoELabel{}
+		}
+		labels = append(labels, l)
+	}
+	return labels
 }
 
 // removal draws the prefixes of a Removed event, in some order.
@@ -166,7 +172,11 @@ func (w *twins) show(t *rapid.T) {
 
 func (w *twins) place(t *rapid.T) {
 	p, seqs := w.pools.Draw(t, "pool"), w.removal(t)
-	if got, want := w.x.AddToPool(p, seqs), w.n.place(p, seqs); got != want {
+	var labels []kv.MoELabel
+	if rapid.Bool().Draw(t, "labels") {
+		labels = someLabels(len(seqs), rapid.IntRange(0, 2).Draw(t, "expert"))
+	}
+	if got, want := w.x.AddToPool(p, seqs, labels), w.n.place(p, seqs, labels); got != want {
 		t.Fatalf("placed %d blocks, want %d", got, want)
 	}
 }
@@ -201,7 +211,7 @@ func (w *twins) dropPool(t *rapid.T) {
 	w.n.unlist(before)
 }
 
-// reload continues with an index loaded from a snapshot.
+// reload continues with an index loaded from a snapshot, and from what the owner of the pools adds.
 func (w *twins) reload(t *rapid.T) {
 	data := w.x.AppendSnapshot(nil)
 	x := mustNew(t, Config{})
@@ -210,6 +220,13 @@ func (w *twins) reload(t *rapid.T) {
 	}
 	if again := x.AppendSnapshot(nil); !bytes.Equal(again, data) {
 		t.Fatalf("the snapshot of what was loaded is another one: %x, was %x", again, data)
+	}
+	for p, of := range w.n.pools {
+		for seq, l := range of.blocks {
+			if l.Has != 0 {
+				x.AddToPool(p, []kv.SeqHash{seq}, []kv.MoELabel{l})
+			}
+		}
 	}
 	w.x = x
 }

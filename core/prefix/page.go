@@ -57,8 +57,9 @@ type groupExt struct {
 
 // pooledBlocks are the blocks of a page which are in a pool.
 type pooledBlocks struct {
-	mask uint64
-	pool uint32 // index in Index.pools
+	mask   uint64
+	labels []blockLabels // as in groupExt
+	pool   uint32        // index in Index.pools
 }
 
 // upToTier returns the blocks which tiers up to t have.

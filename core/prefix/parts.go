@@ -35,7 +35,11 @@ func (m *Match) splitParts(v *pageVersion, t int, moe *kv.MoEQuery) {
 	m.addOthers(&m.walks[t])
 	for _, p := range v.more.pools {
 		if int(p.pool) < len(m.view.access) {
-			m.splitByAccess(&m.walks[t], p.mask, &m.view.access[p.pool])
+			labelled := uint64(0)
+			if moe != nil {
+				labelled = matchingBlocks(p.labels, moe)
+			}
+			m.splitByAccess(&m.walks[t], p.mask, labelled, &m.view.access[p.pool])
 		}
 	}
 }
@@ -51,14 +55,15 @@ func (m *Match) addOthers(l *tierWalk) {
 	})
 }
 
-// splitByAccess splits each part into the workers with access to a pool, which also have its blocks, and the
-// workers without.
-func (m *Match) splitByAccess(l *tierWalk, mask uint64, access *numberSet) {
+// splitByAccess splits each part into the workers with access to a pool, which also have its blocks and labels,
+// and the workers without.
+func (m *Match) splitByAccess(l *tierWalk, mask, labelled uint64, access *numberSet) {
 	for j := range m.parts {
 		all := m.parts[j]
 		with := all
 		with.mask |= mask
 		with.attachable |= mask
+		with.labelled |= labelled
 		if m.addPart(l, with, func(i int) uint64 { return all.set.wordAt(i) & access.wordAt(i) }) {
 			// Workers which are in no part have nothing of the page, so the empty set may stay.
 			m.parts[j].set = numberSet{}

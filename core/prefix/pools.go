@@ -49,17 +49,24 @@ func (x *Index) publishAccess(v *lookupView, i uint32, who numberSet) {
 }
 
 // AddToPool records that the blocks which end in seqs are in a pool. A block which no worker holds and which
-// is in no pool has no known position and is skipped; AddToPool returns how many were not skipped.
-func (x *Index) AddToPool(p kv.PoolID, seqs []kv.SeqHash) int {
+// is in no pool has no known position and is skipped; AddToPool returns how many were not skipped. labels has one
+// label for each block, or is nil: each replaces the label which the block has in the pool.
+func (x *Index) AddToPool(p kv.PoolID, seqs []kv.SeqHash, labels []kv.MoELabel) int {
 	i, placed := x.poolNumber(p), 0
-	for _, seq := range seqs {
+	for j, seq := range seqs {
 		at, known := x.locateBlock(seq)
 		if !known || x.pages.pageAt(at.page).heldMask>>at.offset&1 == 0 {
 			continue
 		}
 		placed++
 		e := x.openPage(at.page)
-		x.setPooled(i, e.inPool(i)|1<<at.offset)
+		b := e.inPool(i)
+		b.mask |= 1 << at.offset
+		b.labels = removeLabels(b.labels, 1<<at.offset)
+		if labels != nil {
+			b.labels = addLabel(b.labels, 1<<at.offset, labels[j])
+		}
+		x.setPooled(b)
 		x.commitPage()
 	}
 	x.finishChange()
@@ -75,7 +82,10 @@ func (x *Index) RemoveFromPool(p kv.PoolID, seqs []kv.SeqHash) {
 	for _, seq := range seqs {
 		if at, known := x.locateBlock(seq); known {
 			e := x.openPage(at.page)
-			x.setPooled(i, e.inPool(i)&^(1<<at.offset))
+			b := e.inPool(i)
+			b.mask &^= 1 << at.offset
+			b.labels = removeLabels(b.labels, 1<<at.offset)
+			x.setPooled(b)
 			x.commitPage()
 		}
 	}
@@ -177,7 +187,7 @@ func (x *Index) DropPool(p kv.PoolID) {
 	for _, id := range x.pools[i].pages.takeAll() {
 		if id != 0 {
 			x.openPage(id)
-			x.setPooled(i, 0)
+			x.setPooled(pooledBlocks{pool: i})
 			x.commitPage()
 		}
 	}
@@ -196,34 +206,36 @@ func (x *Index) DropPool(p kv.PoolID) {
 }
 
 // inPool returns the blocks which are in pool i.
-func (e *pageEdit) inPool(i uint32) uint64 {
+func (e *pageEdit) inPool(i uint32) pooledBlocks {
 	for _, p := range e.pools {
 		if p.pool == i {
-			return p.mask
+			return p
 		}
 	}
-	return 0
+	return pooledBlocks{pool: i}
 }
 
-// setPooled sets which blocks of the open page are in pool i.
-func (x *Index) setPooled(i uint32, mask uint64) {
-	e, p := &x.edit, &x.pools[i]
-	had := e.inPool(i)
-	if had == mask {
+// setPooled sets which blocks of the open page are in pool b.pool, with which labels.
+func (x *Index) setPooled(b pooledBlocks) {
+	e, p := &x.edit, &x.pools[b.pool]
+	had := e.inPool(b.pool)
+	if had.mask == b.mask && slices.Equal(had.labels, b.labels) {
 		return
 	}
 	e.changed = true
-	p.held += bits.OnesCount64(mask) - bits.OnesCount64(had)
-	x.sizes.pooled += bits.OnesCount64(mask) - bits.OnesCount64(had)
-	at := slices.IndexFunc(e.pools, func(p pooledBlocks) bool { return p.pool == i })
+	more := bits.OnesCount64(b.mask) - bits.OnesCount64(had.mask)
+	p.held += more
+	x.sizes.pooled += more
+	b.labels = cloneCompact(b.labels)
+	at := slices.IndexFunc(e.pools, func(p pooledBlocks) bool { return p.pool == b.pool })
 	switch {
-	case mask == 0:
+	case b.mask == 0:
 		p.pages.removePage(e.id)
 		e.pools = slices.Delete(e.pools, at, at+1)
-	case had == 0:
+	case had.mask == 0:
 		p.pages.addPage(e.id)
-		e.pools = append(e.pools, pooledBlocks{mask: mask, pool: i})
+		e.pools = append(e.pools, b)
 	default:
-		e.pools[at].mask = mask
+		e.pools[at] = b
 	}
 }

@@ -103,8 +103,8 @@ func TestMatchAllocatesNothing(t *testing.T) {
 		{"pools", func(x *Index, blocks []kv.BlockHash) {
 			x.SetAccess(1, []kv.Worker{{ID: 5}, {ID: 60}})
 			x.SetAccess(2, []kv.Worker{{ID: 60}, {ID: 64}})
-			x.AddToPool(1, chainOf(blocks))
-			x.AddToPool(2, chainOf(blocks)[10:])
+			x.AddToPool(1, chainOf(blocks), nil)
+			x.AddToPool(2, chainOf(blocks)[10:], nil)
 		}, nil},
 		{"labels", func(x *Index, blocks []kv.BlockHash) {
 			x.ApplyEvent(kv.Worker{ID: 3}, kv.Event{Kind: kv.Stored, Blocks: blocks, Labels: slices.Repeat([]kv.MoELabel{label}, len(blocks))})

@@ -89,7 +89,7 @@ func mustNew(t fataler, cfg Config) *Index {
 //	evict W PATH FROM TO [TIER]    the blocks of PATH at FROM to TO, counted from 1
 //	clear W, drop W, hide W, show W
 //	access POOL W...
-//	place POOL PATH..., displace POOL PATH..., droppool POOL
+//	place POOL [LAYER.EXPERT[.GROUP]:]PATH..., displace POOL PATH..., droppool POOL
 //	reload                         go on with what a snapshot says
 //	match PATH
 //	moe LAYER.EXPERT[.GROUP] PATH  match, with labels
@@ -172,7 +172,15 @@ func (s *script) line(t *testing.T, line, cmd string, f []string, tier kv.Tier) 
 		}
 		s.x.SetAccess(kv.PoolID(parseInt(t, f[0])), workers)
 	case "place":
-		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.AddToPool(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:])))
+		var labels []kv.MoELabel
+		for i := 1; i < len(f); i++ {
+			l := kv.MoELabel{}
+			if label, path, ok := strings.Cut(f[i], ":"); ok {
+				l, f[i] = parseLabel(t, label), path
+			}
+			labels = append(labels, l)
+		}
+		fmt.Fprintf(&s.out, "%s: %d\n", line, s.x.AddToPool(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:]), labels))
 	case "displace":
 		s.x.RemoveFromPool(kv.PoolID(parseInt(t, f[0])), seqsOf(f[1:]))
 	case "droppool":

@@ -27,7 +27,8 @@ const (
 )
 
 // AppendSnapshot appends to dst everything the index holds, including pools and hidden workers, but not
-// counts. Only the writer may call it. It takes about as long as copying the hashes.
+// counts, and not the labels of blocks in pools, which the owner of the pools adds. Only the writer may call it.
+// It takes about as long as copying the hashes.
 func (x *Index) AppendSnapshot(dst []byte) []byte {
 	v := x.view.Load()
 	dst = append(dst, snapshotVersion)

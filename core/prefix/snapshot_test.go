@@ -30,7 +30,7 @@ func sampled(t testing.TB) *Index {
 	x.ApplyEvent(three, stored("", "x", kv.TierDisk))
 	x.SetAccess(9, []kv.Worker{two, {ID: 4}})
 	x.DropWorker(kv.Worker{ID: 4}) // it keeps its access
-	x.AddToPool(9, []kv.SeqHash{seqOf("a/b/c"), seqOf("x")})
+	x.AddToPool(9, []kv.SeqHash{seqOf("a/b/c"), seqOf("x")}, nil)
 	x.ApplyEvent(three, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: []kv.SeqHash{seqOf("x")}})
 	x.HideWorker(two)
 	return x

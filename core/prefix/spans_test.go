@@ -202,7 +202,7 @@ func TestWhatBreaksASpan(t *testing.T) {
 				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{Kind: kv.Removed, Tier: kv.TierDisk, Seqs: g.chains[0][at : at+1]})
 			}
 		}},
-		{"a pool", func(x *Index, g tree) { x.AddToPool(1, g.chains[0][at:at+1]) }, func(x *Index, _ tree) { x.DropPool(1) }},
+		{"a pool", func(x *Index, g tree) { x.AddToPool(1, g.chains[0][at:at+1], nil) }, func(x *Index, _ tree) { x.DropPool(1) }},
 		{"a label", func(x *Index, g tree) {
 			for id := range kv.WorkerID(2) {
 				x.ApplyEvent(kv.Worker{ID: id + 1}, kv.Event{

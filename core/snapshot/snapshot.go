@@ -19,10 +19,11 @@ type SectionKind uint16
 
 // The kinds of section.
 const (
-	Index     SectionKind = 1 // core/prefix: which worker holds which blocks
-	Feeds     SectionKind = 2 // core/kvfeed: the position in each worker's feed
-	Residency SectionKind = 3 // core/poolindex: which blocks are in which pool
-	Workers   SectionKind = 4 // the router: the epochs of the workers
+	Index      SectionKind = 1 // core/prefix: which worker holds which blocks
+	Feeds      SectionKind = 2 // core/kvfeed: the position in each worker's feed
+	Residency  SectionKind = 3 // core/poolindex: which blocks are in which pool
+	Workers    SectionKind = 4 // the router: the epochs of the workers
+	PoolLabels SectionKind = 5 // core/poolindex: the labels of the blocks in pools
 )
 
 // String returns the kind's name as logs print it.
@@ -36,6 +37,8 @@ func (k SectionKind) String() string {
 		return "residency"
 	case Workers:
 		return "workers"
+	case PoolLabels:
+		return "pool labels"
 	}
 	return fmt.Sprintf("kind %d", uint16(k))
 }

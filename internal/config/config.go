@@ -168,6 +168,7 @@ type Config struct {
 		ToolCallParser   string   `key:"tool-call-parser" default:"auto" help:"form in which the model writes calls of functions: auto (what its template, vocabulary or name tell), none, or a name such as hermes, llama3_json, mistral, deepseek_v3, harmony"`
 		ReasoningParser  string   `key:"reasoning-parser" default:"auto" help:"form in which the model writes reasoning: auto, none, or a name such as qwen3, deepseek_r1, gpt_oss, mistral, granite"`
 		Preprocess       string   `key:"preprocess" on:"up,frontend" default:"local" valid:"local|engine" help:"who tokenizes and runs chat templates: local (the frontend), or engine (the workers' engines, for models whose tokenizer or template is refused here)"`
+		ChatProcessor    string   `key:"dyn-chat-processor" on:"up,frontend" help:"Dynamo's name of preprocess: vllm is engine, dynamo is local"`
 		BlockSize        int      `key:"kv-cache-block-size" default:"16" valid:"2..1024" help:"tokens per KV-cache block; of an engine that runs already it is found out, and must be this or a divisor of this if it is given"`
 		Blocks           int      `key:"kv-cache-blocks" valid:"0..16777216" help:"KV-cache blocks per worker; 0 is the engine's own: tiny sizes the cache from the model, sim has 1048576 tokens"`
 		MaxNumSeqs       int      `key:"max-num-seqs" default:"256" valid:"1..65536" help:"sequences that a worker runs at once"`

@@ -46,6 +46,8 @@ type dialect struct {
 	// addWhole adds fields to an answer which is no stream, and may correct its usage. reason is why its first
 	// choice ended.
 	addWhole func(s *Server, c *apiCall, out object, reason string, u *usage)
+	// transfer returns the part of a call in a disaggregated prefill; nil if it has none, or none before its answer.
+	transfer func(s *Server, c *apiCall) *kvTransfer
 
 	// loader says how the engine loads videos. noUUIDs ignores the client's UUIDs of media. showMedia returns the
 	// token which events show for an object in place of pad; nil shows pad.

@@ -349,38 +349,6 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestPrefillDecode is both instances of vLLM's disaggregated prefill.
-func TestPrefillDecode(t *testing.T) {
-	for _, d := range []enginemock.Dialect{enginemock.VLLM, enginemock.VLLMLegacy} {
-		p, q := start(t, enginemock.Config{Dialect: d, Seed: 3}), start(t, enginemock.Config{Dialect: d, Seed: 4})
-		tokens := prompt(1, 40)
-		first := post(t, p, "/v1/completions", map[string]any{"prompt": tokens, "max_tokens": 1, "ignore_eos": true, "kv_transfer_params": map[string]any{"do_remote_decode": true}})
-		params := at(t, first, "kv_transfer_params").(map[string]any)
-		if params["do_remote_prefill"] != true || params["remote_engine_id"] == nil {
-			t.Fatalf("%v", params)
-		}
-		_, hasID := params["remote_request_id"]
-		_, perGroup := at(t, params, "remote_block_ids", 0).([]any)
-		if hasID != (d == enginemock.VLLM) || perGroup != (d == enginemock.VLLM) {
-			t.Errorf("%s: %v", d, params)
-		}
-		cached := func(params map[string]any) any {
-			a := post(t, q, "/v1/completions", map[string]any{"prompt": tokens, "max_tokens": 2, "cache_salt": jsonOf(params)[:20], "kv_transfer_params": params})
-			details, _ := at(t, a, "usage", "prompt_tokens_details").(map[string]any)
-			return details["cached_tokens"]
-		}
-		if got := cached(params); got != 39.0 {
-			t.Errorf("%s: the decode has %v tokens", d, got)
-		}
-		if d == enginemock.VLLM {
-			delete(params, "remote_request_id")
-			if got := cached(params); got == 39.0 {
-				t.Error("a transfer without the other's request id")
-			}
-		}
-	}
-}
-
 // TestStops: stop strings are cut, stop tokens are reported, in streams as in complete answers.
 func TestStops(t *testing.T) {
 	s := start(t, enginemock.Config{Dialect: enginemock.VLLM, Seed: 3})

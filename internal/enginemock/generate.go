@@ -24,7 +24,8 @@ type promptRequest struct {
 	prompt prompt
 	stop   stopRule
 	// special keeps special tokens in the text.
-	special bool
+	special  bool
+	transfer *kvTransfer
 }
 
 // outputPart is a part of an answer.
@@ -99,15 +100,20 @@ func (s *Server) startGeneration(ctx context.Context, r *rankServer, asks ...pro
 		}
 		a.releases = append(a.releases, account.releaseAll)
 		a.done.Go(func() {
+			received := asks[i].transfer.begin(ctx, req.Prompt)
 			err := l.eng.Generate(ctx, req, func(d *engine.Delta) error {
 				if d.Accepted {
 					a.countAccepted()
 					return nil
 				}
 				account.addTokens(d.Choice, d.Tokens)
+				if d.Cached != engine.CachedUnknown {
+					d.Cached = max(d.Cached, received)
+				}
 				a.pushDelta(i, d)
 				return nil
 			})
+			asks[i].transfer.finish(err)
 			account.releaseAll()
 			a.finishPrompt(err)
 		})

@@ -23,6 +23,7 @@ func (s *Server) newHandler() http.Handler {
 	mux.HandleFunc("POST /admin/faults", s.postFaults)
 	mux.HandleFunc("GET /admin/state", s.getState)
 	mux.HandleFunc("POST /admin/restart", s.postRestart)
+	mux.HandleFunc("POST /admin/transfer", s.postTransfer)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.resetIdle(r)
 		for k, v := range s.cfg.Headers {
@@ -280,5 +281,8 @@ func (s *Server) getState(w http.ResponseWriter, _ *http.Request) {
 		}
 		f.mu.Unlock()
 	}
-	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": s.countLeases(), "processed": s.Processed()})
+	s.mu.Lock()
+	transfers := object{"sent": s.mu.sent, "received": s.mu.received, "missed": s.mu.missed}
+	s.mu.Unlock()
+	writeJSON(w, http.StatusOK, object{"dialect": s.cfg.Dialect, "ranks": ranks, "leases": s.countLeases(), "transfers": transfers, "processed": s.Processed()})
 }

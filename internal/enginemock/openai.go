@@ -54,6 +54,7 @@ type openaiRequest struct {
 	KVTransfer       json.RawMessage `json:"kv_transfer_params"`
 	ECTransfer       json.RawMessage `json:"ec_transfer_params"`
 	Disaggregated    json.RawMessage `json:"disaggregated_params"`
+	roomFields                       // SGLang's
 	Slot             *int            `json:"id_slot"`
 	CachePrompt      *bool           `json:"cache_prompt"`
 	ReturnTextTokens bool            `json:"return_tokens"` // llama.cpp's
@@ -336,6 +337,10 @@ func (s *Server) newCall(r *http.Request, q *openaiRequest, chat bool) (*apiCall
 // addPrompts converts the prompts to engine requests.
 func (s *Server) addPrompts(c *apiCall, salt kv.Salt) error {
 	q := c.request
+	var transfer *kvTransfer
+	if s.dialect.transfer != nil {
+		transfer = s.dialect.transfer(s, c)
+	}
 	draw := q.withSeed(q.Seed)
 	how, err := draw.toEngine(s)
 	if err != nil {
@@ -355,7 +360,10 @@ func (s *Server) addPrompts(c *apiCall, salt kv.Salt) error {
 			prompt:  p,
 			stop:    stopRule{withoutEmpty(q.Stop), q.KeepStop},
 			special: q.SkipSpecial != nil && !*q.SkipSpecial,
+			// Of several prompts the parameters are those of the first.
+			transfer: transfer,
 		})
+		transfer = nil
 	}
 	return nil
 }

@@ -46,10 +46,13 @@ type Server struct {
 		live     map[string]context.CancelFunc
 		// remembered are the media objects which the processor has cached by name.
 		remembered map[string]mediaInfo
-		processed  int                  // requests whose media another server had processed
-		leases     map[string]time.Time // of blocks which prefills keep for a decode, by request
-		fail       error
-		stop       context.CancelFunc
+		processed  int               // requests whose media another server had processed
+		leases     map[string]*lease // of blocks which prefills keep for a decode
+		leased     chan struct{}     // closed when a lease is added
+		// Transfers of blocks: to other instances, to this one, and those which this one did not get.
+		sent, received, missed int
+		fail                   error
+		stop                   context.CancelFunc
 	}
 }
 
@@ -69,7 +72,7 @@ func New(cfg Config) (*Server, error) {
 	s.mu.live = map[string]context.CancelFunc{}
 	s.mu.remembered = map[string]mediaInfo{}
 	s.mu.unloaded, s.mu.loads = map[string]Adapter{}, map[string]int{}
-	s.mu.leases = map[string]time.Time{}
+	s.mu.leases, s.mu.leased = map[string]*lease{}, make(chan struct{})
 	s.mu.adapters = slices.Clone(cfg.Adapters)
 	for _, a := range cfg.Adapters {
 		s.mu.loads[a.Name] = 1
@@ -268,6 +271,7 @@ func (s *Server) restartEngines(ctx context.Context) error {
 	for _, l := range gone {
 		l.stopAndWait()
 	}
+	s.dropLeases()
 	for i, r := range s.ranks {
 		eng, err := s.cfg.Open(i)
 		if err == nil {

@@ -24,7 +24,8 @@ func newSGLang(version string) *dialect {
 	d := &dialect{
 		release: r, addRoutes: (*Server).routeSGLang, errorBody: flatError, errorTypes: webErrors(), otherError: "InternalServerError",
 		startup: []string{"/health", "/health_generate", "/ready"}, resolve: resolveSGLang,
-		usage: object{"prompt_tokens_details": nil}, message: object{"reasoning_content": nil, "tool_calls": nil}, chunk: object{"usage": nil},
+		transfer: func(s *Server, c *apiCall) *kvTransfer { return c.request.roomTransfer(s, 0) },
+		usage:    object{"prompt_tokens_details": nil}, message: object{"reasoning_content": nil, "tool_calls": nil}, chunk: object{"usage": nil},
 		hidesZero: !r.ready, // of the same versions
 		loader:    family.SGLang, noUUIDs: true, showMedia: func(_ *Server, _ kv.Token, hash uint64) kv.Token { return kv.PadToken(hash) },
 		mapEvents: r.mapEvents, replayTopics: r.replayTopic, signedNames: true, noAdapterIDs: true, extraFields: sglangFields,
@@ -135,11 +136,12 @@ func (s *Server) sglangModelInfo(w http.ResponseWriter, _ *http.Request) {
 // sglangServerInfo serves the arguments of the server, and the addresses of its events.
 func (s *Server) sglangServerInfo(w http.ResponseWriter, _ *http.Request) {
 	size := s.reportedBlockSize()
+	_, bootstrap := s.listenAddr()
 	o := object{
 		"model_path": s.cfg.Root, "served_model_name": s.cfg.Models[0], "version": s.dialect.release.version, "page_size": size, "dp_size": len(s.ranks), "tp_size": 1,
 		"context_length": s.card.ContextLength, "max_total_num_tokens": s.card.Blocks * s.card.BlockSize, "disable_radix_cache": false,
 		"max_running_requests": 256, "chunked_prefill_size": s.card.MaxBatchedTokens, "stream_interval": 1, "enable_metrics": s.cfg.Features.Metrics.isOn(true),
-		"incremental_streaming_output": !s.cfg.Features.Cumulative.isOn(true), "disaggregation_mode": "null", "enable_cache_report": s.cfg.Features.Details.isOn(true),
+		"incremental_streaming_output": !s.cfg.Features.Cumulative.isOn(true), "disaggregation_mode": "null", "disaggregation_bootstrap_port": bootstrap, "enable_cache_report": s.cfg.Features.Details.isOn(true),
 		"internal_states": []object{}, "kv_events_config": nil,
 	}
 	if s.dialect.release.announces {

@@ -64,6 +64,7 @@ type sglangRequest struct {
 	Rank          *int                      `json:"routed_dp_rank"`
 	OldRank       *int                      `json:"data_parallel_rank"`
 	Incremental   *bool                     `json:"incremental_streaming_output"`
+	roomFields
 }
 
 type sglangSampling struct {
@@ -143,9 +144,10 @@ func (q *sglangRequest) splitJobs(ctx context.Context, s *Server) ([]sglangJob, 
 				Salt: kv.Salt{LoRA: adapter, Namespace: s.dialect.release.cacheNamespace(q.CacheSalt.at(i), q.ExtraKey.at(i), false)},
 				Stop: engine.Stop{MaxTokens: min(limit, room), MinTokens: min(p.MinNew, limit, room), Tokens: p.StopTokens, IgnoreEOS: p.IgnoreEOS},
 			},
-			prompt:  shows,
-			stop:    stopRule{withoutEmpty(p.Stop), p.KeepStop},
-			special: p.SkipSpecial != nil && !*p.SkipSpecial,
+			prompt:   shows,
+			stop:     stopRule{withoutEmpty(p.Stop), p.KeepStop},
+			special:  p.SkipSpecial != nil && !*p.SkipSpecial,
+			transfer: q.roomTransfer(s, i),
 		}})
 	}
 	return out, nil

@@ -16,6 +16,7 @@ func newTRTLLM() *dialect {
 	return &dialect{
 		addRoutes: (*Server).routeTRTLLM, errorBody: flatError, errorTypes: webErrors(), otherError: "InternalServerError",
 		message: object{"tool_calls": []object{}}, addChoice: addTRTChoice, addWhole: (*Server).addContextParams,
+		transfer:  (*Server).contextTransfer,
 		showMedia: func(s *Server, _ kv.Token, _ uint64) kv.Token { return kv.Token(s.card.VocabSize) + 1 },
 		mapEvents: true, replayTopics: true, extraFields: trtFields, pulls: true, hostMedium: "CPU", diskMedium: "DISK",
 	}

@@ -22,7 +22,7 @@ func newVLLM(legacy bool) *dialect {
 		legacy: legacy, addRoutes: (*Server).routeVLLM, errorBody: nestedError, errorTypes: webErrors(), otherError: "InternalServerError",
 		keyed: []string{"/v1", "/inference/"}, clientIDs: true, refusesExcess: true,
 		usage: object{"prompt_tokens_details": nil}, message: object{"tool_calls": []object{}}, textChunk: object{"usage": nil}, hidesZero: true,
-		addChoice: addVLLMChoice, showsPrompt: true, addWhole: (*Server).addVLLMWhole, loader: family.VLLM,
+		addChoice: addVLLMChoice, showsPrompt: true, addWhole: (*Server).addVLLMWhole, transfer: (*Server).nixlTransfer, loader: family.VLLM,
 		mapEvents: true, replayTopics: true, extraFields: vllmFields, clearsLate: true, hostMedium: "CPU", diskMedium: "STORAGE",
 	}
 	if legacy {
@@ -53,7 +53,7 @@ func (s *Server) addVLLMWhole(c *apiCall, out object, reason string, u *usage) {
 
 // addTransfer adds the parameters of transfers of the KV cache and of encoder outputs.
 func (s *Server) addTransfer(c *apiCall, out object, reason string, u *usage) {
-	out["kv_transfer_params"], u.cached = s.transferKV(c, reason, u.cached)
+	out["kv_transfer_params"] = s.nixlAnswer(c, reason, u.cached)
 	if raw := nilIfNull(c.request.ECTransfer); raw != nil {
 		out["ec_transfer_params"] = json.RawMessage(raw)
 	}

@@ -189,6 +189,8 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		// Others learn of the deregistration over a network: until then their requests are sent elsewhere.
 		cfg.Linger = lingerTime
 	}
+	// Routers of earlier builds register only where snapshots can be written.
+	cfg.EventsOnDemand = p.planes.Archive != nil
 	if p.cfg.Command.HasEngines() {
 		cfg.CanaryInterval, cfg.StallTimeout = (*time.Duration)(&p.cfg.Engine.CanaryInterval), time.Duration(p.cfg.Engine.StallTimeout)
 		cfg.ToolParser, cfg.ReasoningParser = parserName(p.cfg.Engine.ToolCallParser), parserName(p.cfg.Engine.ReasoningParser)

@@ -195,7 +195,8 @@ func TestSimulatedStreamMoves(t *testing.T) {
 
 // TestSimulatedPool: what one worker computed is copied into the pool that both share, the
 // router hears of it, and the other worker fetches it in place of computing it. Experts that its
-// blocks are labelled with are asked for in the same question.
+// blocks are labelled with are asked for in the same question: they are labels of the pooled blocks too, so the
+// other worker also serves a request which demands them.
 func TestSimulatedPool(t *testing.T) {
 	t.Parallel()
 	s := start(t, "engine=sim", "workers=2", "sim-speedup=100", "sim-cxl=7:4096:1ms", "sim-moe=1:4")
@@ -227,11 +228,16 @@ func TestSimulatedPool(t *testing.T) {
 		t.Fatalf("%v: %s", err, data)
 	}
 	for _, c := range ex.Candidates {
-		if c.CXL < blocks || (c.WorkerID == 1) != (c.MoE >= blocks) || (c.WorkerID == 1) != (c.Overlap["device"] >= blocks) {
+		if c.CXL < blocks || c.MoE < blocks || (c.WorkerID == 1) != (c.Overlap["device"] >= blocks) {
 			t.Errorf("a prompt of %d blocks: %+v", blocks, c)
 		}
 	}
-	other := s.complete("/v1/chat/completions", chatOf(simulated, longPrompt(1), 4), "x-worker-instance-id", "2")
+	strict := chatOf(simulated, longPrompt(1), 4)
+	strict["nvext"] = map[string]any{
+		"allowed_worker_ids":     []int{2},
+		"router_config_override": map[string]any{"moe_query": map[string]any{"layer_id": 0, "fallback_to_unlabeled": false}},
+	}
+	other := s.complete("/v1/chat/completions", strict)
 	if other.worker != "2" || other.cached != blocks*16 || other.text != first.text {
 		t.Errorf("from the pool: %+v, computed: %+v", other, first)
 	}

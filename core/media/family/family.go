@@ -52,6 +52,7 @@ type Family struct {
 type mediaRules struct {
 	placeholder      kv.Token
 	noPlaceholder    bool // no token is the placeholder
+	numbered         NumberedText
 	pad              kv.Token
 	needsOrientation bool
 	layout           func(mediaSize) (media.Layout, *SizeError)
@@ -70,6 +71,19 @@ func (f *Family) rulesFor(k media.Kind) *mediaRules {
 
 // Supports reports whether the model takes media of that kind.
 func (f *Family) Supports(k media.Kind) bool { return f.rulesFor(k) != nil }
+
+// NumberedText is what stands for objects in the text of a prompt if that is no token but a numbered text: the k-th
+// object of the prompt is Before, k, After. The zero value is none.
+type NumberedText struct{ Before, After string }
+
+// NumberedText returns the numbered text which stands for objects of a kind; false if a token does. Who encodes the
+// text puts the kind's placeholder in its place, and encodes the texts between as prompts of their own.
+func (f *Family) NumberedText(k media.Kind) (NumberedText, bool) {
+	if m := f.rulesFor(k); m != nil {
+		return m.numbered, m.numbered != NumberedText{}
+	}
+	return NumberedText{}, false
+}
 
 // Placeholder returns the token which the chat template writes once for each object of that kind, and
 // whether there is one. The templates of some families write text instead of one token, so that their

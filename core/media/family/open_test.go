@@ -201,8 +201,12 @@ func TestNested(t *testing.T) {
 // TestUnmarked: media which are counted and cannot be found in a prompt have no placeholder.
 func TestUnmarked(t *testing.T) {
 	phi := readGolden(t, "testdata/phi3_v.json.gz").open(t)
-	if p, ok := phi.Placeholder(media.Image); ok || p != 0 || len(phi.Placeholders()) != 0 || !phi.Supports(media.Image) {
+	pad, _ := phi.PadToken(media.Image)
+	if p, ok := phi.Placeholder(media.Image); !ok || p != pad || len(phi.Placeholders()) != 1 || !phi.Supports(media.Image) {
 		t.Errorf("%d %t %v", p, ok, phi.Placeholders())
+	}
+	if n, ok := phi.NumberedText(media.Image); !ok || n != (NumberedText{Before: "<|image_", After: "|>"}) {
+		t.Errorf("%v %t", n, ok)
 	}
 	if pad, ok := phi.PadToken(media.Image); !ok || pad != 256 {
 		t.Errorf("%d %t", pad, ok)

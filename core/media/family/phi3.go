@@ -6,9 +6,9 @@ import (
 	"penstock/core/media"
 )
 
-// openPhi3 creates the family of Phi-3-vision and Phi-3.5-vision. Its images are counted exactly but cannot
-// be found in a prompt: each has a numbered placeholder (<|image_1|>), which is not a token of the
-// vocabulary. So the family has no placeholder.
+// openPhi3 creates the family of Phi-3-vision and Phi-3.5-vision. Each image has a numbered text (<|image_1|>), which
+// is not a token of the vocabulary: the model's processor splits the prompt there, encodes the texts between one by
+// one, and puts the pad token in its place as often as the image has tokens. vLLM does the same.
 func openPhi3(s *configSource) *Family {
 	crops, pad := s.requireNumber(s.image, "num_crops", 1), s.findToken("<|image|>", "image_token_id")
 	if s.getNumber(s.image, "num_img_tokens", 1, 144) != 144 {
@@ -17,7 +17,7 @@ func openPhi3(s *configSource) *Family {
 	if crops > 1<<10 {
 		s.failKey(s.image, "num_crops", "is above %d", 1<<10)
 	}
-	return newSingleFamily(media.Image, &mediaRules{noPlaceholder: true, pad: pad, needsOrientation: true, layout: func(s mediaSize) (media.Layout, *SizeError) {
+	return newSingleFamily(media.Image, &mediaRules{placeholder: pad, numbered: NumberedText{"<|image_", "|>"}, pad: pad, needsOrientation: true, layout: func(s mediaSize) (media.Layout, *SizeError) {
 		rows, columns := phi3Tiles(s.w, s.h, crops)
 		if rows == 0 || columns == 0 {
 			return media.Layout{}, refuseSize("the picture is so thin that nothing would be left of its shorter side")

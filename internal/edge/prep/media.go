@@ -90,6 +90,9 @@ func (p *Pipeline) setFamily(f *family.Family) {
 			p.mediaTexts = append(p.mediaTexts, string(text))
 		}
 	}
+	if n, ok := f.NumberedText(media.Image); ok {
+		p.mediaTexts = append(p.mediaTexts, n.Before)
+	}
 }
 
 // OpenFamily sets the family which open returns for an engine with default settings, and keeps open for

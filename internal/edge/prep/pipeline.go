@@ -67,7 +67,7 @@ func (p *Pipeline) RenderChat(c *Chat) ([]Segment, error) {
 	if err := p.rejectMediaText(c); err != nil {
 		return nil, err
 	}
-	return p.Template.Render(nil, c)
+	return p.Template.Render(nil, p.numberImages(c))
 }
 
 // RenderText returns the text of a conversation's prompt.
@@ -81,6 +81,13 @@ func (p *Pipeline) RenderText(c *Chat) (string, error) {
 
 // EncodeSegments is the second half of EncodeChat: it appends the tokens of the segments to dst.
 func (p *Pipeline) EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token {
+	if chunks := p.splitAtImages(segments); len(chunks) > 1 {
+		return p.encodeChunks(dst, chunks)
+	}
+	return p.encodeSegments(dst, segments)
+}
+
+func (p *Pipeline) encodeSegments(dst []kv.Token, segments []Segment) []kv.Token {
 	if t, ok := p.Tokenizer.(SegmentEncoder); ok {
 		return t.EncodeSegments(dst, segments)
 	}

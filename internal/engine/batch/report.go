@@ -11,17 +11,17 @@ import (
 // publishReport publishes what the loop did since the last report: first to the watchers, then to Load, then
 // to the callers of Generate. So a caller that has the end of a request finds it gone from the load.
 func (l *loop) publishReport() {
-	events := l.labelEvents(l.sched.AppendEvents(nil))
+	events := l.sched.AppendEvents(nil)
 	if l.cfg.SharedMemory != nil {
 		events = append(events, l.cfg.SharedMemory.ExchangeEvents(events)...)
 	}
-	l.watchers.Publish(events)
+	l.watchers.Publish(l.labelEvents(events))
 	if l.watchers.NeedsDescription() {
-		dump := l.labelEvents(l.sched.AppendDump(nil))
+		dump := l.sched.AppendDump(nil)
 		if l.cfg.SharedMemory != nil {
 			dump = append(dump, l.cfg.SharedMemory.DescribeShared()...)
 		}
-		l.watchers.SendDescription(dump)
+		l.watchers.SendDescription(l.labelEvents(dump))
 	}
 	l.reportLoad()
 	l.deliverResults()

@@ -27,7 +27,7 @@ func TestUncounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := family.Open(family.CheckpointFiles{Config: []byte(`{"model_type":"phi3_v"}`), Preprocessor: []byte(`{"num_crops":4}`)}, spelling{"<|image|>": 7})
+	text, err := family.Open(family.CheckpointFiles{Config: []byte(`{"model_type":"ultravox","stack_factor":8,"audio_token_index":7}`)}, spelling{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestUncounted(t *testing.T) {
 		"long":                {OpenConfig{NoFamilyReason: strings.Repeat("é", 900)}, []string{"image"}, "éé"},
 		"in part":             {OpenConfig{Family: pictures}, []string{"image", "video"}, "requests with video are routed by their text alone: models of the family pixtral take none"},
 		"counted":             {OpenConfig{Family: pictures}, []string{"image"}, ""},
-		"written as text":     {OpenConfig{Family: text}, []string{"image"}, "is text and no token"},
+		"written as text":     {OpenConfig{Family: text}, []string{"audio"}, "is text and no token"},
 		"a model of texts":    {OpenConfig{NoFamilyReason: why}, nil, ""},
 		"prompts elsewhere":   {OpenConfig{NoFamilyReason: why, EnginePrompts: true}, []string{"image"}, ""},
 		"tokenizer elsewhere": {OpenConfig{NoFamilyReason: why, Tokenizer: engine.TokenizerRef{Kind: engine.TokenizerOfEngine}}, []string{"image"}, ""},

@@ -178,12 +178,19 @@ func (m MoE) isValid() bool {
 	return m.Layers >= 1 && m.Layers <= maxMoE && m.Experts >= 1 && m.Experts <= maxMoE && m.Groups >= 0 && m.Groups <= m.Experts
 }
 
-// labelBlocks gives each stored block an expert. The label is a function of the block's hash, so every event
-// of every engine has the same label for a block.
+// labelBlocks gives each block which is stored, or goes into a pool, an expert. The label is a function of the
+// block's hash, so every event of every engine has the same label for a block.
 func (m MoE) labelBlocks(events []kv.Event) {
 	for i := range events {
 		ev := &events[i]
-		if ev.Kind != kv.Stored {
+		switch {
+		case ev.Kind == kv.Moved && (ev.Move.To == kv.InTransit || ev.Move.To == kv.Pooled):
+			ev.Labels = make([]kv.MoELabel, len(ev.Seqs))
+			for j, seq := range ev.Seqs {
+				ev.Labels[j] = m.labelFor(seq)
+			}
+			continue
+		case ev.Kind != kv.Stored:
 			continue
 		}
 		ev.Labels = make([]kv.MoELabel, len(ev.Blocks))

@@ -12,18 +12,18 @@ import (
 )
 
 // shared returns two engines with a common pool, and the events of each.
-func shared(t *testing.T, room int) (engines [2]*Engine, told [2]*listener) {
+func shared(t *testing.T, room int, moe MoE) (engines [2]*Engine, told [2]*listener) {
 	t.Helper()
 	pool, err := NewSharedPool(4, room, 5*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range engines {
-		cfg := Config{Vocabulary: Vocabulary{Size: 100}, Pool: pool, PoolWorker: kv.Worker{ID: kv.WorkerID(i + 1)}}
+		cfg := Config{Vocabulary: Vocabulary{Size: 100}, MoE: moe, Pool: pool, PoolWorker: kv.Worker{ID: kv.WorkerID(i + 1)}}
 		if engines[i], err = New(cfg); err != nil {
 			t.Fatal(err)
 		}
-		told[i] = &listener{}
+		told[i] = &listener{moe: moe}
 	}
 	for i, e := range engines {
 		enginetest.Start(t, e)
@@ -35,10 +35,12 @@ func shared(t *testing.T, room int) (engines [2]*Engine, told [2]*listener) {
 	return engines, told
 }
 
-// listener counts how many blocks moved to which state.
+// listener counts how many blocks moved to which state, and how many of them with their label.
 type listener struct {
+	moe    MoE
 	mu     sync.Mutex
 	moved  [kv.Evicted + 1]int
+	marked int
 	access int
 }
 
@@ -49,6 +51,11 @@ func (l *listener) hear(events []kv.Event) error {
 		if ev.Kind == kv.Moved {
 			l.moved[ev.Move.To] += len(ev.Seqs)
 			l.access = max(l.access, len(ev.Move.Access))
+			for i, label := range ev.Labels {
+				if label == l.moe.labelFor(ev.Seqs[i]) {
+					l.marked++
+				}
+			}
 		}
 	}
 	return nil
@@ -64,7 +71,7 @@ func (l *listener) count(to kv.PoolState) int {
 // with the same tokens, and that this takes the time of the transfer.
 func TestSharedPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engines, told := shared(t, 1000)
+		engines, told := shared(t, 1000, MoE{})
 		var first, early, late stopwatch
 		first.run(t.Context(), engines[0], request(1, 4000, 8))
 		if n := told[0].count(kv.InTransit); n != 250 {
@@ -103,10 +110,13 @@ func TestSharedPool(t *testing.T) {
 // TestSharedPoolEvicts checks that the engine that put a block there reports its eviction, even if idle.
 func TestSharedPoolEvicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		engines, told := shared(t, 100)
+		engines, told := shared(t, 100, MoE{Layers: 4, Experts: 4})
 		var w stopwatch
 		w.run(t.Context(), engines[0], request(1, 1600, 2))
 		after(time.Minute)
+		if n := told[0].marked; n != 200 {
+			t.Errorf("%d moves of blocks have the block's label, want the 200 into the pool", n)
+		}
 		w.run(t.Context(), engines[1], request(2, 1600, 2))
 		after(time.Minute)
 		if n := told[0].count(kv.Evicted); n != 100 {

@@ -192,9 +192,9 @@ func newKVEvent(rec *kvfeed.Record, i int, outcome string) kvEvent {
 			row.Blocks = append(row.Blocks, formatHex(uint64(b)))
 			row.Seqs = append(row.Seqs, formatHex(uint64(seq)))
 		}
-		for _, l := range ev.Labels {
-			row.Labels = append(row.Labels, newMoELabel(l))
-		}
+	}
+	for _, l := range ev.Labels {
+		row.Labels = append(row.Labels, newMoELabel(l))
 	}
 	if ev.Kind == kv.Moved {
 		row.Transition = newMoveTransition(ev, row.Seq)

@@ -127,7 +127,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 	}
 	r.membership.log = log
 	r.usesEvents = r.usesOverlaps && !cfg.NoKVEvents
-	r.self = newSelf(&r.cfg)
+	r.self = newSelf(&r.cfg, r.usesEvents)
 	if err := r.predictions.initialize(&r.cfg, r.predictedTTL(), r.now); err != nil {
 		return nil, err
 	}
@@ -185,11 +185,11 @@ func (r *Router) Run(ctx context.Context) error {
 	if r.usesEvents {
 		part("follow cache events", func() error { return r.followEvents(ctx) })
 	}
-	if durable {
+	if r.planes.Archive != nil { // also if it uses no events: workers need not publish any then
 		part("register router", func() error { return r.keepRegistered(ctx) })
-		if r.cfg.Snapshots.Threshold > 0 {
-			parts.Go(func() { r.runSnapshots(ctx) })
-		}
+	}
+	if durable && r.cfg.Snapshots.Threshold > 0 {
+		parts.Go(func() { r.runSnapshots(ctx) })
 	}
 	if r.planes.RPC != nil {
 		parts.Go(func() { r.checkHealth(ctx) })

@@ -69,8 +69,18 @@ func (k *cacheContent) snapshotParts(now kv.Mono) []snapshotPart {
 			func(dst []byte) []byte { return k.pools.AppendSnapshot(dst, now) },
 			func(data []byte) error { return k.pools.LoadSnapshot(data, now) },
 		},
+		{snapshot.PoolLabels, snapshot.Optional, k.pools.AppendLabels, k.loadPoolLabels},
 		{snapshot.Workers, snapshot.Required, k.appendSources, func(data []byte) error { return k.loadSources(now, data) }},
 	}
+}
+
+// loadPoolLabels sets the labels of pooled blocks, in the pools and in the index.
+func (k *cacheContent) loadPoolLabels(data []byte) error {
+	effects, err := k.pools.LoadLabels(data, nil)
+	if err == nil {
+		k.pools.ApplyEffects(k.index, effects)
+	}
+	return err
 }
 
 // takeSnapshot returns the content as a snapshot, and the position that it covers; nil before the first

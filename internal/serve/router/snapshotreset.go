@@ -32,8 +32,8 @@ const (
 	enlistTime = 2 * time.Second
 )
 
-// keepRegistered registers this router until ctx ends, so that others see that its state is in use. It
-// has no address, because requests do not come this way. It also watches the other routers: the store
+// keepRegistered registers this router until ctx ends, so that others see whether its state is in use, and
+// workers whether it wants their events. It has no address, because requests do not come this way. It also watches the other routers: the store
 // removes entries of a killed router only for watchers of its kind.
 func (r *Router) keepRegistered(ctx context.Context) error {
 	if r.lease == nil {
@@ -59,11 +59,12 @@ func (r *Router) deregister(ctx context.Context) error {
 }
 
 // newSelf describes this router to discovery.
-func newSelf(cfg *Config) disco.Instance {
+func newSelf(cfg *Config, usesEvents bool) disco.Instance {
 	host, _ := os.Hostname() // only informative
 	return disco.Instance{
 		Kind: disco.KindRouter, ID: kv.WorkerID(rand.Uint64N(uint64(kv.MaxWorkerID)) + 1), Epoch: uint64(time.Now().UnixMilli()),
 		Namespace: cfg.Namespace, Component: cfg.Component, Endpoint: "route", Host: host, PID: os.Getpid(),
+		Meta: disco.RouterMeta{KVEvents: usesEvents}.Encode(),
 	}
 }
 
@@ -120,8 +121,8 @@ func (r *Router) checkAlone(ctx context.Context) error {
 	return nil
 }
 
-// otherRouters returns the other routers of the component that discovery confirms, and whether
-// discovery lists this one: otherwise it lists none.
+// otherRouters returns the other routers of the component that discovery confirms and that use the states, and
+// whether discovery lists this one: otherwise it lists none.
 func (r *Router) otherRouters(ctx context.Context) (others []string, seen bool) {
 	ctx, stop := context.WithTimeout(ctx, lookTime)
 	defer stop()
@@ -133,7 +134,7 @@ func (r *Router) otherRouters(ctx context.Context) (others []string, seen bool) 
 			switch {
 			case in.ID == r.self.ID:
 				seen = true
-			case in.Namespace == r.self.Namespace && in.Component == r.self.Component && !in.Unconfirmed:
+			case in.Namespace == r.self.Namespace && in.Component == r.self.Component && !in.Unconfirmed && disco.FollowsKVEvents(in):
 				others = append(others, fmt.Sprintf("process %d on %s", in.PID, in.Host))
 			}
 		}

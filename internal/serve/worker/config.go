@@ -33,6 +33,9 @@ type Config struct {
 	KeepFeatures bool
 	// Experts replace the engine's on the card; nil keeps the engine's.
 	Experts []engine.HostedExperts
+	// EventsOnDemand publishes cache events only while a router may want them. All routers of the event
+	// plane must be in discovery, those of earlier builds too.
+	EventsOnDemand bool
 	// Addr is where to serve on the request plane; "" lets the plane choose.
 	Addr string
 	// Host and PID are shown to operators.

@@ -35,7 +35,7 @@ type workerVecs struct {
 	requests, events, watches, canaries                       *obs.InstrumentVec[prometheus.Counter] // outcome, kind, reason, outcome
 	prompt, cached, output, records, failedPublishes, repeats *obs.InstrumentVec[prometheus.Counter]
 	stalled                                                   *obs.InstrumentVec[prometheus.Counter]
-	inFlight, ready                                           *obs.InstrumentVec[prometheus.Gauge]
+	inFlight, ready, publishing                               *obs.InstrumentVec[prometheus.Gauge]
 	duration                                                  *obs.InstrumentVec[prometheus.Observer]
 }
 
@@ -44,7 +44,7 @@ type workerMetrics struct {
 	requests, events, watches, canaries                       *obs.InstrumentVec[prometheus.Counter]
 	prompt, cached, output, records, failedPublishes, repeats prometheus.Counter
 	stalled                                                   prometheus.Counter
-	inFlight, ready                                           prometheus.Gauge
+	inFlight, ready, publishing                               prometheus.Gauge
 	duration                                                  prometheus.Observer
 	loads                                                     *loadCollector
 }
@@ -61,6 +61,7 @@ func newWorkerVecs(m *obs.InstrumentSet) workerVecs {
 		records:         m.Counter("worker_kv_records_total", "Records of cache events published."),
 		failedPublishes: m.Counter("worker_kv_publish_failures_total", "Attempts to publish a record that failed and were repeated."),
 		repeats:         m.Counter("worker_kv_repeated_records_total", "Records published once more for routers that missed them."),
+		publishing:      m.Gauge("worker_kv_publishing", "1 while the worker publishes cache events; 0 if its engine has none, or no router wants them."),
 		watches:         m.Counter("worker_kv_restarts_total", "Times the cache was described again, by reason.", "reason"),
 		canaries:        m.Counter("worker_canaries_total", "Times that an engine was asked for a token because it was silent, by how it ended.", "outcome"),
 		stalled:         m.Counter("streams_stalled_total", "Streams that were ended because nothing came of them while their engine worked, so that another worker goes on."),
@@ -76,7 +77,7 @@ func (m *Metrics) addWorker(id kv.WorkerID) workerMetrics {
 		prompt: v.prompt.WithLabelValues(), cached: v.cached.WithLabelValues(), output: v.output.WithLabelValues(),
 		records: v.records.WithLabelValues(), failedPublishes: v.failedPublishes.WithLabelValues(), repeats: v.repeats.WithLabelValues(),
 		stalled:  v.stalled.WithLabelValues(),
-		inFlight: v.inFlight.WithLabelValues(), ready: v.ready.WithLabelValues(), duration: v.duration.WithLabelValues(),
+		inFlight: v.inFlight.WithLabelValues(), ready: v.ready.WithLabelValues(), publishing: v.publishing.WithLabelValues(), duration: v.duration.WithLabelValues(),
 		loads: m.loads,
 	}
 }

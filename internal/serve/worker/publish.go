@@ -28,6 +28,8 @@ type eventPublisher struct {
 	key     string
 	started time.Time     // start of its monotonic time
 	asked   chan struct{} // of capacity 1: requests have arrived
+	// interest pauses the publisher while no router wants its events.
+	interest *eventInterest
 
 	record kvfeed.Record // First is the number of the next event
 	cut    kvfeed.RecordSplitter
@@ -45,7 +47,7 @@ type eventPublisher struct {
 func newEventPublisher(w *Worker) (*eventPublisher, error) {
 	worker := kv.Worker{ID: w.cfg.ID}
 	p := &eventPublisher{
-		w: w, worker: worker, key: engine.WorkerKey(worker), started: time.Now(), asked: make(chan struct{}, 1),
+		w: w, worker: worker, key: engine.WorkerKey(worker), started: time.Now(), asked: make(chan struct{}, 1), interest: newEventInterest(),
 		record: kvfeed.Record{Worker: worker, Epoch: w.cfg.Epoch, First: 1, BlockSize: uint32(w.card.BlockSize)},
 	}
 	log, err := kvfeed.NewEventLog[[]byte](kvfeed.LogConfig{}, w.cfg.Epoch)
@@ -80,7 +82,10 @@ func (p *eventPublisher) listenRequests(ctx context.Context) error {
 	}, nil)
 }
 
-var errResync = errors.New("a router asked for the whole cache")
+var (
+	errResync   = errors.New("a router asked for the whole cache")
+	errUnwanted = errors.New("no router wants events")
+)
 
 // run publishes until ctx ends. Each watch of the engine starts with a description of the whole cache,
 // so starting a new one answers a request for that, and recovers from any failure of the last one.
@@ -91,6 +96,11 @@ func (p *eventPublisher) run(ctx context.Context, src engine.KVSource) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
+		case errors.Is(err, errUnwanted):
+			p.pause(ctx)
+			p.w.metrics.watches.WithLabelValues("wanted").Inc()
+			wait.Reset()
+			continue
 		case errors.Is(err, errResync):
 			p.w.metrics.watches.WithLabelValues("resync").Inc()
 			wait.Reset()
@@ -105,7 +115,8 @@ func (p *eventPublisher) run(ctx context.Context, src engine.KVSource) error {
 }
 
 // watchCache runs one watch of the engine, and answers requests which the latest records can answer,
-// until the watch fails, ctx ends, or a description is requested (errResync).
+// until the watch fails, ctx ends, a description is requested (errResync), or no router wants events
+// (errUnwanted).
 func (p *eventPublisher) watchCache(ctx context.Context, src engine.KVSource) error {
 	watching, stop := context.WithCancel(ctx)
 	p.mu.Lock()
@@ -141,6 +152,10 @@ func (p *eventPublisher) watchCache(ctx context.Context, src engine.KVSource) er
 			gathered.Reset(gatherDelay)
 		case err := <-ended:
 			return err
+		case <-p.interest.changed:
+			if !p.interest.isWanted() {
+				return errUnwanted
+			}
 		case <-p.asked:
 			answer.Reset(p.untilNextAnswer())
 		case <-answer.C:

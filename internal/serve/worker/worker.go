@@ -96,6 +96,9 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 	}
 	w.metrics = metrics.addWorker(cfg.ID)
 	w.metrics.ready.Set(1)
+	if card.KVEvents {
+		w.metrics.publishing.Set(1)
+	}
 	return w, nil
 }
 
@@ -143,6 +146,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	if src, ok := w.eng.(engine.KVSource); ok {
 		part("publish cache events", func() error { return s.publisher.run(life, src) })
 		part("listen for resyncs", func() error { return s.publisher.listenRequests(life) })
+		if w.cfg.EventsOnDemand {
+			part("follow routers", func() error { return s.publisher.interest.follow(life, w) })
+		}
 	}
 	if src, ok := w.eng.(engine.AdapterWatcher); ok {
 		part("watch adapters", func() error { return src.WatchAdapters(life, w.updateAdapters) })

@@ -1,0 +1,77 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func TestDynamoLogLevels(t *testing.T) {
+	for filter, want := range map[string]string{
+		"info":                           "info",
+		"INFO,lightseek_mm=debug":        "info",
+		"trace":                          "debug",
+		"off":                            "error",
+		"warn,router=trace,nats=off":     "warn,router=debug,nats=error",
+		"router=debug":                   "info,router=debug",
+		"dynamo_llm=debug":               "",
+		"loud":                           "",
+		" error , , frontend=loud ":      "error",
+		"info,dynamo_llm::kv=debug,warn": "warn",
+	} {
+		if got := dynamoLogLevels(filter); got != want {
+			t.Errorf("%q is %q, want %q", filter, got, want)
+		}
+	}
+	cfg, err := Load("", []string{"DYN_LOG=warn,router=debug"}, NoFlags(Up))
+	if err != nil || cfg.Log.Level != "warn,router=debug" {
+		t.Errorf("%v, %v", cfg, err)
+	}
+	if cfg, err := Load("", []string{"DYN_LOG=debug", "PENSTOCK_LOG_LEVEL=warn"}, NoFlags(Up)); err != nil || cfg.Log.Level != "warn" {
+		t.Errorf("our variable does not win: %v, %v", cfg, err)
+	}
+	if _, err := Load("", []string{"DYN_LOG=***"}, NoFlags(Up)); err != nil {
+		t.Error(err)
+	}
+}
+
+// FuzzDynamoLogLevels: whatever another system's filter is, the result is a valid log-level or nothing.
+func FuzzDynamoLogLevels(f *testing.F) {
+	f.Add("info,router=debug,x=y")
+	f.Fuzz(func(t *testing.T, filter string) {
+		if levels := dynamoLogLevels(filter); levels != "" {
+			c := Defaults(Up)
+			c.Log.Level = levels
+			if _, err := c.ParseLogLevels(); err != nil {
+				t.Errorf("%q became %q: %v", filter, levels, err)
+			}
+		}
+	})
+}
+
+func TestChatProcessor(t *testing.T) {
+	for _, c := range []struct{ args, want, trouble string }{
+		{"", "local", ""},
+		{"--dyn-chat-processor=vllm", "engine", ""},
+		{"--dyn-chat-processor=dynamo", "local", ""},
+		{"--dyn-chat-processor=vllm --preprocess=engine", "engine", ""},
+		{"--dyn-chat-processor=vllm --preprocess=local", "", "give one of them"},
+		{"--dyn-chat-processor=sglang", "", "is not one of dynamo, vllm"},
+	} {
+		fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
+		flags := AddFlags(fs, Up)
+		if err := fs.Parse(strings.Fields(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := Load("", nil, flags)
+		switch {
+		case c.trouble != "":
+			if err == nil || !strings.Contains(err.Error(), c.trouble) {
+				t.Errorf("%s: %v, want %q", c.args, err, c.trouble)
+			}
+		case err != nil || cfg.Engine.Preprocess != c.want:
+			t.Errorf("%s: %v", c.args, err)
+		}
+	}
+}
