@@ -1,6 +1,8 @@
 package activeseq
 
 import (
+	"time"
+
 	"penstock/core/fault"
 	"penstock/core/kv"
 )
@@ -22,6 +24,7 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 		ExpectedOutput: d.ExpectedOutput, ExpectedPrefill: d.ExpectedPrefill,
 	})
 	t.records[at].key = key
+	t.records[at].placement = Placement{w, t.time, d.ExpectedFirst}
 	t.byKey[key] = at
 	t.coarrivals.recordOwn(t.time)
 	if t.cfg.Journal != nil {
@@ -172,6 +175,22 @@ type AnswerStart struct {
 	At          kv.Mono // of the first token
 	Blocks      int     // active on the worker
 	PrefilledMs float64 // time which the worker had spent on prefills
+}
+
+// Placement says where and when a reservation was made, and when its first token was expected.
+type Placement struct {
+	Worker        kv.Worker
+	At            kv.Mono
+	ExpectedFirst time.Duration // after At; 0 if unknown
+}
+
+// PlacementOf returns the placement of a reservation; ok is false if the key is not reserved.
+func (t *ReservationTable) PlacementOf(key AttemptKey) (p Placement, ok bool) {
+	at, ok := t.byKey[key]
+	if !ok {
+		return p, false
+	}
+	return t.records[at].placement, true
 }
 
 // SetAnswerStart keeps s for AnswerStartOf.

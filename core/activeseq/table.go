@@ -73,6 +73,8 @@ type Demand struct {
 	// ExpectedPrefill is the expected duration of the prefill once it starts; 0 if unknown. With it, the
 	// prompt tokens of the worker's oldest prefill become fewer as time passes.
 	ExpectedPrefill time.Duration
+	// ExpectedFirst is the expected time to the first token; 0 if unknown. PlacementOf returns it.
+	ExpectedFirst time.Duration
 }
 
 // Load is the load of one worker.
@@ -136,6 +138,7 @@ type reservationRecord struct {
 	outputTokens    int          // so far
 	expectedOutput  int          // by the hint
 	answerStart     AnswerStart
+	placement       Placement
 }
 
 // workerLoad is the load of one worker, with the structures which count its blocks.

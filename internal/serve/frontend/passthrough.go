@@ -93,6 +93,7 @@ func (c *apiCall) newPassthrough(body []byte, d *apiDialect, m *servedModel, e *
 	p.route = route.Request{
 		ID: c.id, Model: m.card.Name, Salt: salt,
 		ExpectedOutput: e.ext.ExpectedOutput, Override: e.ext.Override, Allowed: e.ext.Allowed, Priority: e.ext.Priority,
+		Client: c.clientShare(),
 	}
 	plan := &requestPlanner{call: c, req: &api.Request{Ext: e.ext}, model: m}
 	var err error

@@ -169,6 +169,7 @@ func (p *requestPlanner) newGeneration(i int, prompt prep.Prompt, sampling engin
 			Override:       q.Ext.Override,
 			Allowed:        q.Ext.Allowed,
 			Priority:       q.Ext.Priority,
+			Client:         p.call.clientShare(),
 		},
 		rules: textRules{
 			tokenizer:   p.model.pipeline.Tokenizer,

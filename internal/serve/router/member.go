@@ -32,6 +32,8 @@ type member struct {
 	reported bool
 	// drainingUntil is the time until which a call refused with Draining overrides the reports.
 	drainingUntil kv.Mono
+	// ttft compares predicted with observed times to the first token; nil before the first one.
+	ttft *ttftRecord
 }
 
 // brokenInstance is an instance in discovery that cannot be used.

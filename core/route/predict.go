@@ -1,0 +1,50 @@
+package route
+
+import (
+	"time"
+
+	"penstock/core/activeseq"
+	"penstock/core/kv"
+)
+
+// FirstToken compares the time to a first token with what was predicted.
+type FirstToken struct {
+	Worker              kv.Worker
+	Predicted, Observed time.Duration
+}
+
+// CompareFirstToken compares the first token of an attempt, which is there now, with its prediction; call it before
+// RecordFirstToken. ok is false if the attempt is not reserved, had its first token before, or had no prediction.
+func (r *Router) CompareFirstToken(now kv.Mono, key activeseq.AttemptKey) (t FirstToken, ok bool) {
+	p, ok := r.active.PlacementOf(key)
+	if !ok || p.ExpectedFirst == 0 {
+		return t, false
+	}
+	if s, _, _ := r.active.AnswerStartOf(key); s != (activeseq.AnswerStart{}) {
+		return t, false
+	}
+	return FirstToken{p.Worker, p.ExpectedFirst, max(now.Sub(p.At), 0)}, true
+}
+
+// WorkerSpeed is what was learned of a worker's speed, in ms.
+type WorkerSpeed struct {
+	// PrefillFixed and PrefillThousand are the time of a prefill: its fixed part, and for each 1,000 prompt tokens.
+	PrefillFixed, PrefillThousand float64
+	// Step is the time between two tokens of an answer at the worker's load. Relative is its time for some work
+	// relative to a typical worker.
+	Step, Relative float64
+}
+
+// SpeedOf returns what was learned of a worker's speed.
+func (r *Router) SpeedOf(id kv.Worker) (s WorkerSpeed, ok bool) {
+	at, ok := findTarget(r.targets, id)
+	if !ok {
+		return s, false
+	}
+	w := r.rates.WorkerOf(id)
+	each := w.TokenMs()
+	return WorkerSpeed{
+		PrefillFixed: w.PrefillMs(1) - each, PrefillThousand: 1000 * each,
+		Step: w.StepMs(shareOf(r.active.LoadOf(id).Blocks, &r.targets[at])), Relative: w.Speed(),
+	}, true
+}
