@@ -17,8 +17,8 @@ type Targets struct {
 	ITL  time.Duration // between two tokens of an answer, in the mean
 }
 
-// maxTarget bounds targets.
-const maxTarget = time.Hour
+// MaxTarget bounds targets.
+const MaxTarget = time.Hour
 
 // MissPolicy says what happens to a request for which no worker meets its targets.
 type MissPolicy string
@@ -34,8 +34,8 @@ const (
 
 func (c *Config) validateTargets() error {
 	var errs []error
-	if min(c.Targets.TTFT, c.Targets.ITL) < 0 || max(c.Targets.TTFT, c.Targets.ITL) > maxTarget {
-		errs = append(errs, fmt.Errorf("route: targets must be between 0 and %v", maxTarget))
+	if min(c.Targets.TTFT, c.Targets.ITL) < 0 || max(c.Targets.TTFT, c.Targets.ITL) > MaxTarget {
+		errs = append(errs, fmt.Errorf("route: targets must be between 0 and %v", MaxTarget))
 	}
 	if c.Targets != (Targets{}) && c.Mode != Time {
 		errs = append(errs, fmt.Errorf("route: targets need mode time, not %.100q", string(c.Mode)))
@@ -60,8 +60,8 @@ func (r *Router) resolveTargets(mode Mode, o *Override) (t Targets, err error) {
 
 func readTarget(name string, ms float64, mode Mode) (time.Duration, error) {
 	switch {
-	case !isInRange(ms, toMs(maxTarget)):
-		return 0, fault.InvalidParam("router_config_override."+name, "%s must be between 0, which is no target, and %g", name, toMs(maxTarget))
+	case !isInRange(ms, toMs(MaxTarget)):
+		return 0, fault.InvalidParam("router_config_override."+name, "%s must be between 0, which is no target, and %g", name, toMs(MaxTarget))
 	case ms > 0 && mode != Time:
 		return 0, fault.InvalidParam("router_config_override."+name, "targets need router mode time: give router_mode too, or leave the target out")
 	}
