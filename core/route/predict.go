@@ -13,8 +13,9 @@ type FirstToken struct {
 	Predicted, Observed time.Duration
 }
 
-// CompareFirstToken compares the first token of an attempt, which is there now, with its prediction; call it before
-// RecordFirstToken. ok is false if the attempt is not reserved, had its first token before, or had no prediction.
+// CompareFirstToken compares the first token of an attempt, which is there now, with its prediction, and learns the
+// margin of targets from it; call it before RecordFirstToken. ok is false if the attempt is not reserved, had its
+// first token before, or had no prediction.
 func (r *Router) CompareFirstToken(now kv.Mono, key activeseq.AttemptKey) (t FirstToken, ok bool) {
 	p, ok := r.active.PlacementOf(key)
 	if !ok || p.ExpectedFirst == 0 {
@@ -23,7 +24,31 @@ func (r *Router) CompareFirstToken(now kv.Mono, key activeseq.AttemptKey) (t Fir
 	if s, _, _ := r.active.AnswerStartOf(key); s != (activeseq.AnswerStart{}) {
 		return t, false
 	}
-	return FirstToken{p.Worker, p.ExpectedFirst, max(now.Sub(p.At), 0)}, true
+	t = FirstToken{p.Worker, p.ExpectedFirst, max(now.Sub(p.At), 0)}
+	r.margin.addTime(t.Predicted, t.Observed)
+	return t, true
+}
+
+// ttftMargin learns by how much predictions must be increased for nine of ten first tokens to come in time: engines
+// compute several prompts in one pass, whose first tokens then come at its end, and a target is met by most requests
+// only if the prediction leaves room for that.
+type ttftMargin struct{ share float64 }
+
+const (
+	marginQuantile = 0.9
+	marginStep     = 0.05
+	maxMargin      = 4.0
+)
+
+// addTime moves the share towards the quantile: up by nine steps for each first token which comes later than with
+// the margin, down by one for each which does not.
+func (m *ttftMargin) addTime(predicted, observed time.Duration) {
+	late := float64(observed)/float64(predicted) - 1
+	if late > m.share {
+		m.share = min(m.share+marginQuantile*marginStep, maxMargin)
+	} else {
+		m.share = max(m.share-(1-marginQuantile)*marginStep, 0)
+	}
 }
 
 // WorkerSpeed is what was learned of a worker's speed, in ms.

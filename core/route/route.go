@@ -159,8 +159,10 @@ type Explanation struct {
 	// Bound is the worker to which the request's session is bound; its ID is 0 if there is none.
 	Bound kv.Worker
 	// Targets are those in force, if any, and OnMiss what happens to a request which misses them everywhere.
+	// Margin is the share by which predicted times to the first token are increased before they are held against it.
 	Targets      Targets
 	OnMiss       MissPolicy
+	Margin       float64
 	PromptTokens int
 	PromptBlocks int // full blocks
 	Candidates   []Candidate

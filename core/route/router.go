@@ -108,7 +108,8 @@ type Router struct {
 
 	candidates []scoredCandidate // scratch
 	meeting    []scoredCandidate // scratch
-	ranks      []loadRank        // scratch
+	margin     ttftMargin
+	ranks      []loadRank // scratch
 }
 
 // New returns a router without workers which reserves in active, whose block size is the model's.
@@ -232,7 +233,7 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 	p, err := r.resolvePolicy(now, q)
 	ex.Mode, ex.OverlapWeight, ex.Temperature, ex.Bound = p.mode, p.overlapWeight, p.temperature, p.bound
 	if p.hasTargets() {
-		ex.Targets, ex.OnMiss = p.targets, r.cfg.OnMiss
+		ex.Targets, ex.OnMiss, ex.Margin = p.targets, r.cfg.OnMiss, r.margin.share
 	}
 	if err != nil {
 		return ex, err

@@ -140,11 +140,11 @@ func (r *Router) setProbabilitiesByTarget(p *requestPolicy, q *Query, cands []sc
 // misses reports whether a request would miss a target at a worker. A router process has workers of its own, and
 // applies targets itself.
 func (r *Router) misses(p *requestPolicy, q *Query, t *Target, c *Candidate) bool {
-	return !t.Router && (missesTTFT(p, q, c) || p.targets.ITL > 0 && c.ITL > toMs(p.targets.ITL))
+	return !t.Router && (r.missesTTFT(p, q, c) || p.targets.ITL > 0 && c.ITL > toMs(p.targets.ITL))
 }
 
-func missesTTFT(p *requestPolicy, q *Query, c *Candidate) bool {
-	return p.targets.TTFT > 0 && toMs(q.Waited)+c.TTFT > toMs(p.targets.TTFT)
+func (r *Router) missesTTFT(p *requestPolicy, q *Query, c *Candidate) bool {
+	return p.targets.TTFT > 0 && toMs(q.Waited)+float64(c.TTFT*(1+r.margin.share)) > toMs(p.targets.TTFT)
 }
 
 // TargetCheck says whether a request can meet its targets.
@@ -204,13 +204,13 @@ func (r *Router) CheckTargets(now kv.Mono, q *Query) TargetCheck {
 	for i := range cands {
 		m := &cands[i].Candidate
 		c.Met = c.Met || !m.Misses
-		c.Late = c.Late && missesTTFT(&p, q, m)
+		c.Late = c.Late && r.missesTTFT(&p, q, m)
 		c.HasIdle = c.HasIdle || r.active.PrefillQueueOf(m.Worker).Requests == 0
 		least, own = min(least, m.TTFT), min(own, r.predictOwn(m.Worker, m))
 	}
 	c.TTFT = q.Waited + toDuration(least)
 	if p.targets.TTFT > 0 {
-		c.LatestStart = now.Add(p.targets.TTFT - q.Waited - toDuration(own))
+		c.LatestStart = now.Add(p.targets.TTFT - q.Waited - toDuration(own*(1+r.margin.share)))
 		c.LatestStart = max(c.LatestStart, 1) // 0 is none
 	}
 	return c

@@ -28,6 +28,7 @@ import (
 
 	"penstock/core/migrate"
 	"penstock/core/route"
+	"penstock/core/route/queue"
 	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
 )
@@ -54,11 +55,15 @@ type Config struct {
 	// SlowDowns change the speeds of workers during the run.
 	SlowDowns []SlowDown
 	Route     route.Config
+	// Queue configures the queue of requests which wait in a router; Route says when they wait.
+	Queue queue.Config
 	// Routers is the number of replicas; requests go to them in turn. They do not know each other's
 	// reservations, unless Sync makes them exchange them as in production. A sync message takes EventDelay,
 	// after waiting a millisecond for more changes.
 	Routers int
 	Sync    bool
+	// Sessions tells routers the sessions of requests.
+	Sessions bool
 	// TrackOutput counts response blocks as load as they are generated.
 	TrackOutput bool
 	// NoKVEvents makes routers ignore events: they predict the cached blocks from what they sent, for two
@@ -116,13 +121,14 @@ func (c *Config) EnsureDefaults() {
 	c.StallTimeout = cmp.Or(c.StallTimeout, 5*time.Minute)
 	c.Timing.EnsureDefaults()
 	c.Route.EnsureDefaults()
+	c.Queue.EnsureDefaults()
 	c.Faults.ensureDefaults()
 }
 
 // Validate reports every problem of c which the machines of the cluster do not report themselves. Call
 // EnsureDefaults first.
 func (c *Config) Validate() error {
-	errs := []error{c.Timing.Validate(), c.Route.Validate(), c.Faults.validate()}
+	errs := []error{c.Timing.Validate(), c.Route.Validate(), c.Queue.Validate(), c.Faults.validate()}
 	if c.Workers < 1 || c.Workers > 1<<20 {
 		errs = append(errs, fmt.Errorf("simcluster: %d workers: must be between 1 and %d", c.Workers, 1<<20))
 	}

@@ -48,6 +48,7 @@ type explainedWait struct {
 type explainedTargets struct {
 	TTFT    float64          `json:"ttft_ms"`
 	ITL     float64          `json:"itl_ms"`
+	Margin  float64          `json:"ttft_margin"` // share by which predictions are increased
 	Met     bool             `json:"met"`
 	OnMiss  route.MissPolicy `json:"on_miss"`
 	Refusal string           `json:"refusal,omitempty"`
@@ -223,7 +224,7 @@ func newExplainAnswer(ac *routerExplanation) explainAnswer {
 		out.Session = &workerName{uint64(ac.Bound.ID), ac.Bound.Rank}
 	}
 	if ac.Targets != (route.Targets{}) {
-		out.Targets = &explainedTargets{TTFT: toMs(ac.Targets.TTFT), ITL: toMs(ac.Targets.ITL), OnMiss: ac.OnMiss}
+		out.Targets = &explainedTargets{TTFT: toMs(ac.Targets.TTFT), ITL: toMs(ac.Targets.ITL), OnMiss: ac.OnMiss, Margin: ac.Margin}
 		if ac.refusal != nil {
 			out.Targets.Refusal = ac.refusal.Error()
 		}
