@@ -5,6 +5,7 @@ import (
 
 	"penstock/core/activeseq"
 	"penstock/core/kv"
+	"penstock/core/rates"
 )
 
 // FirstToken compares the time to a first token with what was predicted.
@@ -49,6 +50,21 @@ func (m *ttftMargin) addTime(predicted, observed time.Duration) {
 	} else {
 		m.share = max(m.share-(1-marginQuantile)*marginStep, 0)
 	}
+}
+
+// mediaTokens returns the tokens of media after the first reused tokens of the prompt: those which are to be encoded.
+func (q *Query) mediaTokens(reused int) (n int) {
+	for i := range q.Media {
+		n += max(q.Media[i].End-max(q.Media[i].Start, reused), 0)
+	}
+	return n
+}
+
+// encodeTimes returns the time of encoding a prompt's media, in ms, and that of the media in a worker's queue: of all
+// prefills, and of the first one.
+func (r *Router) encodeTimes(w *rates.WorkerRates, id kv.Worker, tokens int) (own, queued, first float64) {
+	all, head := r.active.MediaQueued(id)
+	return w.EncodeMs(tokens), w.EncodeMs(all), w.EncodeMs(head)
 }
 
 // WorkerSpeed is what was learned of a worker's speed, in ms.

@@ -69,6 +69,8 @@ type Query struct {
 	// Chain are the SeqHashes of the prompt's full blocks in order; nil if the prompt was not hashed.
 	Chain        []kv.SeqHash
 	PromptTokens int
+	// Media are the media in the prompt, in order. Their engine encodes those which it does not reuse.
+	Media []kv.Media
 	// ExpectedOutput is the client's hint of output tokens; 0 if none.
 	ExpectedOutput int
 	// Overlaps say which blocks of the chain workers hold, ordered by worker. A worker which is missing holds
@@ -203,7 +205,7 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 		d.ExpectedPrefill = toDuration(c.Time.Own)
 	}
 	dec := r.newDecision(&p, q, c)
-	d.ExpectedFirst = dec.TTFT
+	d.ExpectedFirst, d.MediaTokens = dec.TTFT, q.mediaTokens(sumTiers(&c.Overlap)*r.active.BlockSize())
 	if err := r.active.Reserve(now, q.Key, c.Worker, d); err != nil {
 		return Decision{}, err
 	}

@@ -67,7 +67,7 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 //	evicted w=W
 //
 // with QUERY any of chain=PATH, tokens=N (default: the tokens of the chain), overlap=(W:N,…) where N may be
-// DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) as parts of that, pin=W, exclude=(ID,…),
+// DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) as parts of that, pin=W, media=(START-END,…), exclude=(ID,…),
 // allow=(ID,…), moving, session=ID, last, adapter=NAME, and the overrides mode=M, weight=F, temperature=F,
 // ttft-ms=F, itl-ms=F, layer=N, experts=(N,…), group=N, strict, alone, untracked. A worker is ID or ID.RANK, an id a name or
 // NAME.ATTEMPT. With times, each pick is freed at once and the line counts the workers which were picked.
@@ -337,6 +337,11 @@ func query(t *testing.T, d *datadriven.TestData) *Query {
 		case arg.Key == "exclude":
 			for _, v := range arg.Vals {
 				q.Exclude = append(q.Exclude, worker(t, v).ID)
+			}
+		case arg.Key == "media":
+			for _, v := range arg.Vals {
+				start, end, _ := strings.Cut(v, "-")
+				q.Media = append(q.Media, kv.Media{Start: int(*number(t, start)), End: int(*number(t, end))})
 			}
 		case arg.Key == "allow":
 			for _, v := range arg.Vals {

@@ -85,15 +85,16 @@ func (r *Router) predictWait(id kv.Worker) float64 {
 		return 0
 	}
 	w := r.rates.WorkerOf(id)
-	done := min(toMs(r.active.Now().Sub(queue.Since)), w.PrefillMs(queue.FirstTokens))
-	return max(w.PrefillMs(queue.Tokens)-max(done, 0), 0)
+	_, media, first := r.encodeTimes(w, id, 0)
+	done := min(toMs(r.active.Now().Sub(queue.Since)), w.PrefillMs(queue.FirstTokens)+first)
+	return max(w.PrefillMs(queue.Tokens)+media-max(done, 0), 0)
 }
 
 // predictOwn returns the time, in ms, of a request's own prefill and of fetching what it reuses.
 func (r *Router) predictOwn(id kv.Worker, c *Candidate) float64 {
 	w := r.rates.WorkerOf(id)
 	fetch := float64(c.FetchBlocks * float64(r.active.BlockSize()) * w.TokenMs())
-	return w.PrefillMs(max(c.PrefillTokens-c.QueuedTokens, 1)) + fetch
+	return w.PrefillMs(max(c.PrefillTokens-c.QueuedTokens, 1)) + fetch + w.EncodeMs(c.MediaTokens)
 }
 
 // predictWork returns what a request uses of a worker's time, in ms: its own prefill, and its answer as far as that

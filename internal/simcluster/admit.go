@@ -22,6 +22,9 @@ func (c *cluster) newQuery(t *requestTask, exclude []kv.WorkerID) route.Query {
 	q := route.Query{
 		Key: activeseq.AttemptKey{ID: t.key, Attempt: t.number}, PromptTokens: t.prompt, Exclude: exclude, Moving: t.number > 1,
 	}
+	if n := countMediaTokens(&t.request); n > 0 {
+		q.Media = []kv.Media{{End: n}}
+	}
 	if c.cfg.Sessions {
 		q.Session.ID = t.request.Session
 	}

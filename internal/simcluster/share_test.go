@@ -1,11 +1,13 @@
 package simcluster
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"penstock/core/route"
+	"penstock/internal/engine/sim"
 	"penstock/internal/replay"
 )
 
@@ -75,6 +77,37 @@ func TestBurstOfATenant(t *testing.T) {
 		if fair > 4*alone+100*time.Millisecond || unfair < 10*fair {
 			t.Errorf("%s: p99 TTFT of b: %v alone, %v beside the burst, %v without shares", mode, alone, fair, unfair)
 		}
+	}
+}
+
+// TestEncoderIsPredicted: the router learns how long engines encode pictures: predictions of first tokens which it
+// would miss by the encoder's time come true, and a picture that a worker holds outweighs an idle worker.
+func TestEncoderIsPredicted(t *testing.T) {
+	var all []replay.Request
+	for i := range 400 {
+		id := i % 40 // half of the pictures come again
+		if i%2 == 0 {
+			id = 1000 + i
+		}
+		all = append(all, replay.Request{
+			Index: i, At: time.Duration(i) * 150 * time.Millisecond, Input: 1088, Output: 20,
+			Media: []replay.Media{{Kind: "image", ID: fmt.Sprint(id), Tokens: 1024, Width: 1024, Height: 1024}},
+		})
+	}
+	cfg := Config{Workers: 4, Route: route.Config{Mode: route.Time}}
+	cfg.Timing.EnsureDefaults()
+	cfg.Timing.Encoder = []sim.EncoderPoint{{Tokens: 256, Millis: 40}, {Tokens: 1024, Millis: 160}}
+	off, sum, cached := time.Duration(0), time.Duration(0), 0
+	for _, s := range run(t, cfg, all).samples[100:] {
+		off += (s.First - s.Predicted).Abs()
+		sum += s.First - s.Sent
+		if s.Cached > 0 {
+			cached++
+		}
+	}
+	t.Logf("mean error %v of a mean TTFT of %v, %d of 300 pictures cached", off/300, sum/300, cached)
+	if off > sum/4 || cached < 140 {
+		t.Errorf("mean error %v of a mean TTFT of %v, %d of 300 pictures cached", off/300, sum/300, cached)
 	}
 }
 

@@ -195,7 +195,7 @@ func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*mode
 	}
 	q := route.Query{
 		Key:          activeseq.AttemptKey{ID: req.ID, Attempt: req.Attempt},
-		PromptTokens: len(req.Tokens), ExpectedOutput: max(0, req.ExpectedOutput),
+		PromptTokens: len(req.Tokens), Media: req.Media, ExpectedOutput: max(0, req.ExpectedOutput),
 		Override: req.Override, Pin: req.Pin, Allowed: req.Allowed, Exclude: req.Exclude, Session: req.Session,
 		Moving: req.Attempt > 1,
 	}
