@@ -93,7 +93,7 @@ func rowDistributions() []rowDistribution {
 		{"tpot", "TPOT", "mean time for each token after the first, by answer", func(r *replay.Row) *replay.Distribution { return &r.TPOT }},
 		{"e2e", "E2E", "time of the whole answer", func(r *replay.Row) *replay.Distribution { return &r.E2E }},
 		{"ttft_error", "TTFT error", "how far off the router predicted the first token, at the choice of the worker", func(r *replay.Row) *replay.Distribution {
-			if r.TTFTError == nil {
+			if r.TTFTError == nil || r.Policy != "time" { // the others do not choose by it
 				return &replay.Distribution{}
 			}
 			return r.TTFTError
