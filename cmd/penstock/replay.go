@@ -51,6 +51,9 @@ type replayFlags struct {
 	warmup                  warmup
 	speeds                  []float64
 	slowDowns               slowDowns
+	routing                 replayRouting
+	tune                    bool
+	tuneSeeds               int
 
 	engine *config.SimulationFlags
 }
@@ -111,6 +114,7 @@ could give. The same command gives the same result on any machine.`,
 		Example: `  penstock replay --trace mooncake.jsonl --workers 8,64
   penstock replay --trace mooncake.jsonl --describe
   penstock replay --generate chat:rate=4,turns=8 --workers 4
+  penstock replay --tune --trace mooncake.jsonl --workers 8
   penstock replay --generate shared:requests=5000 --rate 40 --policy kv,random --report report.html
   penstock replay --trace azure.csv --requests 10000 --slo-ttft 2s --json`,
 		Args: checkArgs(noArgs),
@@ -119,6 +123,8 @@ could give. The same command gives the same result on any machine.`,
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	f.workloadFlags.addFlags(fs)
+	fs.BoolVar(&f.tune, "tune", false, "compare the defaults with other policies, weights and temperatures on this workload, over --tune-seeds seeds, and say how far they are from the best")
+	fs.IntVar(&f.tuneSeeds, "tune-seeds", 5, "seeds of --tune, from --seed on: 2 to 100")
 	fs.BoolVar(&f.describe, "describe", false, "run nothing: print what the workload consists of, and what caches of the sizes given could give it")
 	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers, such as 8,64")
 	fs.StringSliceVar(&f.policies, "policy", defaultPolicies(), "policies of the router: kv, time, round-robin, random, least-loaded, power-of-two")
@@ -135,6 +141,7 @@ could give. The same command gives the same result on any machine.`,
 	fs.Float64Var(&f.queueWeight, "router-prefill-queue-weight", 1, "what a block of prefill work that other requests have on a worker costs against one of the request's own, in mode kv")
 	fs.Float64Var(&f.nearCost, "router-near-cost", 0, "share of the least cost by which another may exceed it and still count as equal, in mode kv")
 	fs.Float64Var(&f.temperature, "router-temperature", 0, "how far choices of mode kv are spread: 0 takes the cheapest worker")
+	f.routing.addFlags(fs)
 	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
 	fs.DurationVar(&f.predicted, "router-predicted-ttl", 2*time.Second, "time for which routers predict so too beside the events; 0s is not at all")
 	fs.DurationVar(&f.eventDelay, "event-delay", 0, "time that a cache event takes from worker to router")
@@ -327,6 +334,9 @@ func (f *replayFlags) runReplay(cmd *cobra.Command) (err error) {
 	if work.arrival.Process == replay.Closed {
 		return usageError(errors.New("a replay needs moments at which requests are sent, so not --arrival closed: give --rate"))
 	}
+	if f.tune {
+		return f.tuneDefaults(cmd, all, work)
+	}
 	if f.describe {
 		return f.describeWorkload(cmd, all, work)
 	}
@@ -369,6 +379,9 @@ func explainInterrupt(err error) error {
 func collectReplaySettings(fs *pflag.FlagSet) []replay.Setting {
 	always := []string{"workers", "policy", "block-size", "blocks-per-worker", "seed"}
 	never := []string{"jobs", "json", "csv", "report"}
+	if fs.Changed("tune") {
+		never = append(never, "policy")
+	}
 	if fs.Changed("cache-tokens") {
 		never = append(never, "blocks-per-worker")
 	}
@@ -388,6 +401,7 @@ func collectReplaySettings(fs *pflag.FlagSet) []replay.Setting {
 
 // scenario is one run.
 type scenario struct {
+	name    string // in progress lines; "" is made of the fields
 	cluster simcluster.Config
 	measure replay.RecorderConfig
 }
@@ -418,7 +432,7 @@ func (f *replayFlags) buildScenarios(cmd *cobra.Command) (*scenarios, error) {
 	if min(f.sloTTFT, f.sloITL, f.sloE2E) < 0 || f.jobs < 0 {
 		errs = append(errs, errors.New("objectives and --jobs must not be negative"))
 	}
-	errs = append(errs, requireDistinct("workers", f.workers), requireDistinct("policy", f.policies),
+	errs = append(errs, f.routing.validate(), f.validateTune(cmd.Flags()), requireDistinct("workers", f.workers), requireDistinct("policy", f.policies),
 		requireDistinct("block-size", f.blockSizes), requireDistinct("blocks-per-worker", f.blocks),
 		requireBetween("workers", 1, maxReplayWorkers, f.workers...), requireBetween("routers", 1, maxReplayRouters, f.routers),
 		requireBetween("block-size", 2, 65536, f.blockSizes...), requireBetween("blocks-per-worker", 1, 1<<30, f.blocks...),
@@ -481,7 +495,7 @@ func (f *replayFlags) cacheSizes() []cacheSize {
 // buildScenario returns one run.
 func (f *replayFlags) buildScenario(engine config.SimulatedEngine, cache cacheSize, workers int, policy string) scenario {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-	return scenario{
+	s := scenario{
 		cluster: simcluster.Config{
 			Workers: workers, BlockSize: cache.blockSize, Blocks: cache.blocks,
 			MaxSeqs: engine.MaxSeqs, TokenBudget: engine.TokenBudget, Timing: engine.Timing,
@@ -496,6 +510,8 @@ func (f *replayFlags) buildScenario(engine config.SimulatedEngine, cache cacheSi
 			Warmup: f.warmup.window, WarmupRequests: f.warmup.requests,
 		},
 	}
+	f.routing.apply(&s.cluster)
+	return s
 }
 
 // requireDistinct refuses a list which is empty or has a duplicate.
@@ -540,6 +556,9 @@ func (s *scenarios) affordableJobs(processors int, memory uint64) int {
 
 // displayName returns the name of a run in progress lines.
 func (s *scenario) displayName() string {
+	if s.name != "" {
+		return s.name
+	}
 	n := "workers"
 	if s.cluster.Workers == 1 {
 		n = "worker"

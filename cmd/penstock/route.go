@@ -95,6 +95,13 @@ type routeExplanation struct {
 	Waits  *struct {
 		Requests int `json:"waiting_requests"`
 	} `json:"would_wait"`
+	Targets *struct {
+		TTFT    float64 `json:"ttft_ms"`
+		ITL     float64 `json:"itl_ms"`
+		Met     bool    `json:"met"`
+		OnMiss  string  `json:"on_miss"`
+		Refusal string  `json:"refusal"`
+	} `json:"targets"`
 	OverlapWeight float64      `json:"overlap_score_weight"`
 	Temperature   float64      `json:"router_temperature"`
 	QueueWeight   float64      `json:"queue_weight"`
@@ -173,6 +180,10 @@ type candidateRow struct {
 	SessionAffinity float64 `json:"session_affinity"`
 	Cost            float64 `json:"cost"`
 	Probability     float64 `json:"probability"`
+	// TTFT and ITL are the predicted times, in ms. Misses says that they exceed the targets.
+	TTFT   float64 `json:"predicted_ttft_ms"`
+	ITL    float64 `json:"predicted_itl_ms"`
+	Misses bool    `json:"misses_targets"`
 	// Time has the terms of the cost in mode time, in ms.
 	Time *route.TimeCost `json:"time_ms"`
 }
@@ -330,7 +341,13 @@ func (e *routeExplanation) printText(w io.Writer, all bool) error {
 		fmt.Fprintf(w, "no worker: %s\n", e.Reason)
 	}
 	if e.Waits != nil {
-		fmt.Fprintf(w, "it would wait in the router until a worker has less to do (--router-queue-threshold); %d wait now\n", e.Waits.Requests)
+		fmt.Fprintf(w, "it would wait in the router until a worker has less to do (--router-queue-threshold, --router-target-miss); %d wait now\n", e.Waits.Requests)
+	}
+	if t := e.Targets; t != nil {
+		fmt.Fprintf(w, "targets:%s; %s\n", formatTargets(t.TTFT, t.ITL), map[bool]string{true: "a worker meets them", false: "no worker meets them"}[t.Met])
+		if t.Refusal != "" {
+			fmt.Fprintf(w, "it would be refused: %s\n", t.Refusal)
+		}
 	}
 	if e.TextOnly != "" {
 		fmt.Fprintf(w, "only the text before what it shows counts: %s\n", e.TextOnly)
@@ -389,6 +406,17 @@ func (e *routeExplanation) printRouterAnswers(w io.Writer, all bool) error {
 		fmt.Fprintf(w, "excluded: router %d: %s\n", x.WorkerID, x.Reason)
 	}
 	return nil
+}
+
+// formatTargets returns the targets which are not 0.
+func formatTargets(ttft, itl float64) (out string) {
+	if ttft > 0 {
+		out += fmt.Sprintf(" %g ms to the first token", ttft)
+	}
+	if itl > 0 {
+		out += fmt.Sprintf(" %g ms between tokens", itl)
+	}
+	return out
 }
 
 // printCandidates writes every term of each candidate's cost: overlap, load, affinity and the result. It
@@ -472,6 +500,9 @@ func (e *routeExplanation) printTimeCosts(w io.Writer) error {
 		{"STALLED", func(c *candidateRow) string { return formatCost(c.Time.Stall) }, false},
 		{"SLOWED", func(c *candidateRow) string { return formatCost(c.Time.Slow) }, false},
 		{"INTERRUPTED", func(c *candidateRow) string { return formatCost(c.Time.Interrupt) }, false},
+		{"TTFT", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.TTFT) }, true},
+		{"ITL", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.ITL) }, true},
+		{"MISSES", func(c *candidateRow) string { return map[bool]string{true: "yes", false: "0"}[c.Misses] }, false},
 		{"PREFERENCE", func(c *candidateRow) string { return formatCost(-c.Time.Affinity) }, false},
 		{"COST", func(c *candidateRow) string { return fmt.Sprintf("%.2f", c.Cost) }, true},
 		{"CHANCE", func(c *candidateRow) string { return fmt.Sprintf("%.0f%%", 100*c.Probability) }, true},

@@ -103,7 +103,12 @@ type workerRow struct {
 			TotalBlocks int `json:"total_blocks"`
 		} `json:"reported"`
 	} `json:"load"`
-	CachedBlocks int              `json:"cached_blocks"`
+	// Speed is what the router learned, in ms; null of a router process.
+	Speed *struct {
+		Prefill float64 `json:"prefill_ms_per_1000_tokens"`
+		Step    float64 `json:"step_ms"`
+	} `json:"speed"`
+	CachedBlocks int            `json:"cached_blocks"`
 	Warnings     []engine.Warning `json:"warnings"`
 	Feed         struct {
 		State     string  `json:"state"`
@@ -160,6 +165,14 @@ func (r *workerRow) reportedLoad() (running, waiting, used, total string) {
 	return strconv.Itoa(l.Running), strconv.Itoa(l.Waiting), strconv.Itoa(l.UsedBlocks), strconv.Itoa(l.TotalBlocks)
 }
 
+// learnedSpeed returns the ms of 1,000 prompt tokens and of a step.
+func (r *workerRow) learnedSpeed() (prefill, step string) {
+	if r.Speed == nil {
+		return "-", "-"
+	}
+	return fmt.Sprintf("%.1f", r.Speed.Prefill), fmt.Sprintf("%.1f", r.Speed.Step)
+}
+
 // printWorkers writes the table of workers. engines names some of their engines.
 func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 	var table struct {
@@ -173,7 +186,7 @@ func printWorkers(w io.Writer, raw []byte, engines map[uint64]string) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "WORKER\tNAME\tADDRESS\tPID\tRANK\tROLE\tMODEL\tENGINE\tSTATE\tREQUESTS\tRUNNING\tWAITING\tUSED\tCACHED\tBLOCKS\tFEED")
+	fmt.Fprintln(tw, "WORKER\tNAME\tADDRESS\tPID\tRANK\tROLE\tMODEL\tENGINE\tSTATE\tREQUESTS\tRUNNING\tWAITING\tUSED\tCACHED\tBLOCKS\tMS/1K TOKENS\tMS/STEP\tFEED")
 	printWorkerRows(tw, table.Rows, engines, "")
 	if err := tw.Flush(); err != nil {
 		return err
@@ -187,9 +200,10 @@ func printWorkerRows(w io.Writer, rows []workerRow, engines map[uint64]string, i
 	for i := range rows {
 		r := &rows[i]
 		running, waiting, used, total := r.reportedLoad()
-		fmt.Fprintf(w, "%s%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", indent, r.WorkerID,
+		prefill, step := r.learnedSpeed()
+		fmt.Fprintf(w, "%s%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", indent, r.WorkerID,
 			cmp.Or(printable(r.Name), r.Host), cmp.Or(printable(r.Addr), "-"), r.PID, r.DPRank, r.Role, r.Model,
-			cmp.Or(printable(engines[r.WorkerID]), r.Engine), r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, r.describeFeed())
+			cmp.Or(printable(engines[r.WorkerID]), r.Engine), r.State, r.Load.ActiveRequests, running, waiting, used, r.CachedBlocks, total, prefill, step, r.describeFeed())
 		printWorkerRows(w, r.Behind, nil, indent+"  ")
 	}
 }

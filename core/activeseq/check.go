@@ -82,13 +82,16 @@ func (t *ReservationTable) checkWorker(wk, sum *workerLoad) error {
 	if err != nil {
 		return err
 	}
-	queued := 0
+	queued, media := 0, 0
 	for at, earlier := wk.firstPrefill, int32(noIndex); at != noIndex; at = t.records[at].nextPrefill {
 		r := &t.records[at]
 		if r.worker != wk || r.prefillTokens == 0 || r.prevPrefill != earlier || queued == len(t.records) {
 			return fmt.Errorf("activeseq: check: request %v does not belong where it is in the queue of worker %v", r.key, wk.id)
 		}
-		queued, earlier = queued+1, at
+		queued, earlier, media = queued+1, at, media+r.mediaTokens
+	}
+	if media != wk.mediaTokens {
+		return fmt.Errorf("activeseq: check: %d tokens of media are in the queue of worker %v, %d are counted", media, wk.id, wk.mediaTokens)
 	}
 	if queued != wk.prefills {
 		return fmt.Errorf("activeseq: check: %d prefills are in the queue of worker %v, %d are counted", queued, wk.id, wk.prefills)

@@ -1,6 +1,8 @@
 package activeseq
 
 import (
+	"time"
+
 	"penstock/core/fault"
 	"penstock/core/kv"
 )
@@ -22,6 +24,11 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 		ExpectedOutput: d.ExpectedOutput, ExpectedPrefill: d.ExpectedPrefill,
 	})
 	t.records[at].key = key
+	if t.records[at].prefillTokens > 0 {
+		t.records[at].mediaTokens = max(d.MediaTokens, 0)
+		t.records[at].worker.mediaTokens += t.records[at].mediaTokens
+	}
+	t.records[at].placement = Placement{w, t.time, d.ExpectedFirst}
 	t.byKey[key] = at
 	t.coarrivals.recordOwn(t.time)
 	if t.cfg.Journal != nil {
@@ -174,6 +181,40 @@ type AnswerStart struct {
 	PrefilledMs float64 // time which the worker had spent on prefills
 }
 
+// Placement says where and when a reservation was made, and when its first token was expected.
+type Placement struct {
+	Worker        kv.Worker
+	At            kv.Mono
+	ExpectedFirst time.Duration // after At; 0 if unknown
+}
+
+// PlacementOf returns the placement of a reservation; ok is false if the key is not reserved.
+func (t *ReservationTable) PlacementOf(key AttemptKey) (p Placement, ok bool) {
+	at, ok := t.byKey[key]
+	if !ok {
+		return p, false
+	}
+	return t.records[at].placement, true
+}
+
+// MediaTokensOf returns the tokens of media which a reservation's engine still has to encode. Reservations of other
+// routers have none.
+func (t *ReservationTable) MediaTokensOf(key AttemptKey) int {
+	if at, ok := t.byKey[key]; ok {
+		return t.records[at].mediaTokens
+	}
+	return 0
+}
+
+// MediaQueued returns the tokens of media in a worker's queue of prefills, and those of the first one.
+func (t *ReservationTable) MediaQueued(w kv.Worker) (all, first int) {
+	wk := t.workers[w]
+	if wk == nil || wk.prefills == 0 {
+		return 0, 0
+	}
+	return wk.mediaTokens, t.records[wk.firstPrefill].mediaTokens
+}
+
 // SetAnswerStart keeps s for AnswerStartOf.
 func (t *ReservationTable) SetAnswerStart(key AttemptKey, s AnswerStart) {
 	if at, ok := t.byKey[key]; ok {
@@ -212,6 +253,8 @@ func (t *ReservationTable) finishPrefill(at int32) {
 		return
 	}
 	t.dequeuePrefill(at)
+	r.worker.mediaTokens -= r.mediaTokens
+	r.mediaTokens = 0
 	r.worker.load.PrefillTokens -= r.prefillTokens
 	if r.adopted {
 		r.worker.othersShare.PrefillTokens -= r.prefillTokens

@@ -73,6 +73,10 @@ type Demand struct {
 	// ExpectedPrefill is the expected duration of the prefill once it starts; 0 if unknown. With it, the
 	// prompt tokens of the worker's oldest prefill become fewer as time passes.
 	ExpectedPrefill time.Duration
+	// MediaTokens are the prompt's tokens of media which the engine has to encode.
+	MediaTokens int
+	// ExpectedFirst is the expected time to the first token; 0 if unknown. PlacementOf returns it.
+	ExpectedFirst time.Duration
 }
 
 // Load is the load of one worker.
@@ -136,6 +140,8 @@ type reservationRecord struct {
 	outputTokens    int          // so far
 	expectedOutput  int          // by the hint
 	answerStart     AnswerStart
+	placement       Placement
+	mediaTokens     int // still to be encoded
 }
 
 // workerLoad is the load of one worker, with the structures which count its blocks.
@@ -156,6 +162,7 @@ type workerLoad struct {
 	firstPrefill, lastPrefill int32
 	firstSince                kv.Mono
 	prefills                  int // in the queue
+	mediaTokens               int // of the queue
 }
 
 // LoadShare is a part of a worker's load.

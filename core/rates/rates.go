@@ -90,6 +90,7 @@ const (
 // Learner holds the rates of one model.
 type Learner struct {
 	prefill, step lineFit
+	encode        lineFit // of media, by their tokens
 	answers       lengthTable
 	workers       map[kv.Worker]*WorkerRates
 	speeds        float64 // sum over the workers
@@ -106,6 +107,7 @@ func New(cfg Config) (*Learner, error) {
 	t := &Learner{workers: map[kv.Worker]*WorkerRates{}}
 	t.prefill.setPrior(line{fixed, each}, 0, 4096)
 	t.step.setPrior(line{step, 0}, 0, 1)
+	t.encode.setPrior(line{encodeFixed, encodeEach}, 64, 4096)
 	t.answers.setPrior(cfg.AnswerTokens)
 	return t, nil
 }
@@ -119,6 +121,7 @@ type WorkerRates struct {
 	speed                           float64
 
 	pass        prefillRun
+	mediaTokens int // for the next prefill, see RecordMedia
 	earlyTokens int // of prompts which were computed before the head of the queue
 
 	busy      float64 // ms of prefill, decaying with shareTime, as of busyAt
@@ -137,6 +140,7 @@ type prefillRun struct {
 	tokens int
 	took   float64 // ms; 0 if there is none
 	passes int     // with first tokens
+	media  int     // tokens of media which were encoded
 }
 
 // WorkerOf returns the rates of w, which start with the speed of an average worker. The pointer is valid until
@@ -171,6 +175,7 @@ func (r *WorkerRates) RecordPrefill(now kv.Mono, tokens int, took time.Duration)
 	switch {
 	case took <= passWindow && r.pass.took > 0 && now.Sub(r.pass.at) <= passWindow:
 		r.pass.tokens = min(r.pass.tokens+tokens, maxTokens)
+		r.pass.media, r.mediaTokens = min(r.pass.media+r.mediaTokens, maxTokens), 0
 		return
 	case took <= 0:
 		return
@@ -182,7 +187,8 @@ func (r *WorkerRates) RecordPrefill(now kv.Mono, tokens int, took time.Duration)
 		r.learnRun()
 		r.pass = prefillRun{at: now, tokens: min(tokens+r.earlyTokens, maxTokens), took: ms, passes: 1}
 	}
-	r.earlyTokens = 0
+	r.pass.media = min(r.pass.media+r.mediaTokens, maxTokens)
+	r.earlyTokens, r.mediaTokens = 0, 0
 	r.prefilled += ms
 	r.busy, r.busyAt = r.decayedBusy(now)+ms, max(now, r.busyAt)
 }
@@ -208,6 +214,10 @@ func (r *WorkerRates) learnRun() {
 	p := r.pass
 	r.pass = prefillRun{}
 	if p.took == 0 {
+		return
+	}
+	if p.media > 0 {
+		r.learnEncoding(&p)
 		return
 	}
 	t := r.table
@@ -350,7 +360,7 @@ func (t *Learner) Check() error {
 	if typical != t.typical {
 		return fmt.Errorf("rates: check: %d workers are typical, %d are counted", typical, t.typical)
 	}
-	for _, l := range []line{t.prefill.line, t.step.line} {
+	for _, l := range []line{t.prefill.line, t.step.line, t.encode.line} {
 		if !(l.fixed >= 0 && l.each >= 0 && l.fixed+l.each > 0 && l.fixed+l.each < 1e12) {
 			return fmt.Errorf("rates: check: a line of %g + %g x", l.fixed, l.each)
 		}

@@ -34,6 +34,40 @@ func newTable(t testing.TB, cfg Config) *Learner {
 	return table
 }
 
+// TestLearnsEncoding: the time of encoding media is learned from prompts which show some, and apart from that of
+// prefills.
+func TestLearnsEncoding(t *testing.T) {
+	table := newTable(t, Config{})
+	w := table.WorkerOf(kv.Worker{ID: 1})
+	e := engine{fixed: 22, each: 0.019, speed: 1}
+	for i := range 100 {
+		tokens := 200 + i*37%3000
+		if media := i * 53 % 1500; i%2 == 0 && media > 0 {
+			took := time.Duration((e.fixed + e.each*float64(tokens) + 12 + 0.11*float64(media)) * float64(time.Millisecond))
+			e.now = e.now.Add(took)
+			w.RecordMedia(media)
+			w.RecordPrefill(e.now, tokens, took)
+			e.now = e.now.Add(time.Second)
+			continue
+		}
+		e.prefill(w, tokens)
+	}
+	for _, n := range []int{100, 1000} {
+		if got, want := w.PrefillMs(n), 22+0.019*float64(n); !isNear(got, want, 0.05) {
+			t.Errorf("a prefill of %d takes %.1f ms, want %.1f", n, got, want)
+		}
+		if got, want := w.EncodeMs(n), 12+0.11*float64(n); !isNear(got, want, 0.1) {
+			t.Errorf("media of %d tokens take %.1f ms, want %.1f", n, got, want)
+		}
+	}
+	if w.EncodeMs(0) != 0 || !isNear(w.Speed(), 1, 0.01) {
+		t.Errorf("no media take %v ms, the speed is %v", w.EncodeMs(0), w.Speed())
+	}
+	if err := table.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 func isNear(got, want, within float64) bool { return math.Abs(got-want) <= within*want }
 
 // TestLearnsWrongPriors: rates which are wrong by 2, and more, at the start are right within 50 requests.

@@ -45,6 +45,10 @@ type Config struct {
 	Seed uint64
 	// Time weighs the terms of mode Time; nil is DefaultTimeWeights.
 	Time *TimeWeights
+	// Targets are the targets of requests which give none of their own; OnMiss says what happens to a request for
+	// which no worker meets them, "" is MissWaits.
+	Targets Targets
+	OnMiss  MissPolicy
 	// Rates holds what is assumed of the workers' speeds until they are learned.
 	Rates rates.Config
 	// Busy says above which loads a worker is busy.
@@ -86,6 +90,9 @@ func (c *Config) EnsureDefaults() {
 	if c.Time == nil {
 		c.Time = new(DefaultTimeWeights())
 	}
+	if c.OnMiss == "" {
+		c.OnMiss = MissWaits
+	}
 	c.Rates.EnsureDefaults()
 	c.Sessions.ensureDefaults()
 }
@@ -123,7 +130,7 @@ func (c *Config) Validate() error {
 	if c.Time != nil {
 		errs = append(errs, c.Time.validate())
 	}
-	errs = append(errs, c.Rates.Validate(), c.Sessions.validate(), c.Busy.Validate())
+	errs = append(errs, c.validateTargets(), c.Rates.Validate(), c.Sessions.validate(), c.Busy.Validate())
 	return errors.Join(errs...)
 }
 
@@ -163,6 +170,7 @@ type requestPolicy struct {
 	// requests which share what no worker holds yet.
 	unheard activeseq.Unheard
 	mark    uint64
+	targets Targets
 }
 
 // resolvePolicy returns what is in force for q: the configuration, the request's override, a pin (which takes
@@ -225,6 +233,10 @@ func (r *Router) applyOverride(o *Override) (requestPolicy, error) {
 		}
 		p.moe, p.hasMoE = o.MoE.toIndexQuery()
 		p.requiresLabel = !p.moe.Fallback
+	}
+	var err error
+	if p.targets, err = r.resolveTargets(p.mode, o); err != nil {
+		return p, err
 	}
 	p.unshared = o.AssumeReuse != nil && !*o.AssumeReuse
 	p.untracked = o.TrackPrefill != nil && !*o.TrackPrefill

@@ -40,6 +40,7 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, t *Target, have kv.O
 			Labelled:       have.Labelled,
 			QueuedTokens:   now.PrefillTokens,
 			PrefillTokens:  now.PrefillTokens + r.prefillTokens(q, reuse),
+			MediaTokens:    q.mediaTokens(reuse * r.active.BlockSize()),
 			FetchBlocks:    r.cfg.Fetch.costOf(&have.Blocks),
 			DecodeBlocks:   then.Blocks,
 			ActiveRequests: now.Requests,

@@ -221,7 +221,7 @@ func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query) ([]sc
 	if p.mode == Time {
 		addBacklog(p, cands)
 	}
-	r.setProbabilities(p, cands)
+	r.setProbabilitiesByTarget(p, q, cands)
 	return cands, nil
 }
 

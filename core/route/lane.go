@@ -1,6 +1,8 @@
 package route
 
 import (
+	"math"
+
 	"penstock/core/kv"
 	"penstock/core/splitmix"
 )
@@ -43,10 +45,13 @@ func (r *Router) QueueLane(q *Query) uint64 {
 		return 1 + sharedLanes + foldHash(uint64(q.Pin.ID), uint64(q.Pin.Rank))%(1<<63)
 	case q.Override.RequiresLabels() || q.Session.ID != "" && r.cfg.Sessions.Stickiness == Hard:
 		return 1 + fnv1a(q.Key.ID)%sharedLanes
-	case len(q.Allowed) == 0 && len(q.Exclude) == 0:
+	case len(q.Allowed) == 0 && len(q.Exclude) == 0 && q.Override.ITLTarget == nil:
 		return 0
 	}
 	h := uint64(0)
+	if t := q.Override.ITLTarget; t != nil { // it may wait where others need not
+		h = math.Float64bits(*t)
+	}
 	for _, id := range q.Allowed {
 		h = foldHash(h, uint64(id))
 	}

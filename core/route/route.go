@@ -2,6 +2,8 @@
 package route
 
 import (
+	"time"
+
 	"penstock/core/kv"
 	"penstock/core/route/queue"
 )
@@ -33,6 +35,9 @@ type Override struct {
 	// requests see; nil is true.
 	AssumeReuse  *bool `json:"assume_kv_reuse,omitempty"`
 	TrackPrefill *bool `json:"track_prefill_tokens,omitempty"`
+	// TTFTTarget and ITLTarget are targets in ms; 0 is none.
+	TTFTTarget *float64 `json:"ttft_target_ms,omitempty"`
+	ITLTarget  *float64 `json:"itl_target_ms,omitempty"`
 	// MoE prefers workers by the experts which the request is expected to use.
 	MoE *MoEQuery `json:"moe_query,omitempty"`
 }
@@ -57,8 +62,10 @@ type Request struct {
 	Exclude []kv.WorkerID
 	// Session is the session to which the request belongs; its ID is "" if none.
 	Session Session
-	// Priority orders requests which wait for a worker.
+	// Priority orders requests which wait for a worker. Client is whose request it is, so that clients get equal
+	// shares while they wait; 0 if unknown.
 	Priority queue.Priority
+	Client   uint64
 }
 
 // Decision is the answer to a Request.
@@ -72,6 +79,10 @@ type Decision struct {
 	OverlapBlocks int
 	BlockSize     int
 	Cost          float64
+	// TTFT is the predicted time to the first token, and Work what the request is predicted to use of the worker's
+	// time, in ms. Both are 0 if unknown: of a router process.
+	TTFT time.Duration
+	Work float64
 }
 
 // CachedTokens returns how many tokens of a prompt of the given length the worker is predicted to report as
@@ -94,6 +105,8 @@ type Candidate struct {
 	Attachable, Labelled int
 	// PrefillTokens are the tokens still to prefill on the worker if the request is sent there.
 	PrefillTokens int
+	// MediaTokens are those of media which the worker has to encode for the request.
+	MediaTokens int
 	// QueuedTokens is the part of PrefillTokens which other requests have there now.
 	QueuedTokens int
 	// PrefillBlocks is PrefillTokens in blocks, with the fraction.
@@ -113,6 +126,10 @@ type Candidate struct {
 	ExpertShare float64
 	// Time has the terms of Cost in mode Time, in ms.
 	Time TimeCost
+	// TTFT and ITL are the predicted times to the first token and between two tokens, in ms; 0 of a router
+	// process. Misses says that they exceed the request's targets.
+	TTFT, ITL float64
+	Misses    bool
 	// Cost is what is minimised in other modes: OverlapWeight*(PrefillBlocks + (QueueWeight-1)*QueuedTokens/BlockSize +
 	// FetchBlocks) + DecodeBlocks - Affinity.
 	Cost float64
@@ -142,7 +159,12 @@ type Explanation struct {
 	Weights     AffinityWeights
 	NearCost    float64
 	// Bound is the worker to which the request's session is bound; its ID is 0 if there is none.
-	Bound        kv.Worker
+	Bound kv.Worker
+	// Targets are those in force, if any, and OnMiss what happens to a request which misses them everywhere.
+	// Margin is the share by which predicted times to the first token are increased before they are held against it.
+	Targets      Targets
+	OnMiss       MissPolicy
+	Margin       float64
 	PromptTokens int
 	PromptBlocks int // full blocks
 	Candidates   []Candidate

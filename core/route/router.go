@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"penstock/core/activeseq"
 	"penstock/core/kv"
@@ -68,6 +69,8 @@ type Query struct {
 	// Chain are the SeqHashes of the prompt's full blocks in order; nil if the prompt was not hashed.
 	Chain        []kv.SeqHash
 	PromptTokens int
+	// Media are the media in the prompt, in order. Their engine encodes those which it does not reuse.
+	Media []kv.Media
 	// ExpectedOutput is the client's hint of output tokens; 0 if none.
 	ExpectedOutput int
 	// Overlaps say which blocks of the chain workers hold, ordered by worker. A worker which is missing holds
@@ -84,6 +87,8 @@ type Query struct {
 	// Adapter is the LoRA adapter which the request needs; "" if none. Only workers which serve it can be
 	// chosen.
 	Adapter string
+	// Waited is how long the request has waited in the router; it counts against its target.
+	Waited time.Duration
 	// Moving says that the request was admitted before and migrates from another worker.
 	Moving bool
 }
@@ -104,7 +109,9 @@ type Router struct {
 	routers    int // of the same workers
 
 	candidates []scoredCandidate // scratch
-	ranks      []loadRank        // scratch
+	meeting    []scoredCandidate // scratch
+	margin     ttftMargin
+	ranks      []loadRank // scratch
 }
 
 // New returns a router without workers which reserves in active, whose block size is the model's.
@@ -197,13 +204,15 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 	if p.mode == Time {
 		d.ExpectedPrefill = toDuration(c.Time.Own)
 	}
+	dec := r.newDecision(&p, q, c)
+	d.ExpectedFirst, d.MediaTokens = dec.TTFT, q.mediaTokens(sumTiers(&c.Overlap)*r.active.BlockSize())
 	if err := r.active.Reserve(now, q.Key, c.Worker, d); err != nil {
 		return Decision{}, err
 	}
 	r.decisions++
 	r.lastChosen = c.Worker
 	r.recordSession(now, q, c.Worker)
-	return r.newDecision(&p, c), nil
+	return dec, nil
 }
 
 // recordSession binds the session of q to w, or releases it after its last request.
@@ -225,6 +234,9 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 	ex.Fetch, ex.Weights, ex.NearCost = *r.cfg.Fetch, *r.cfg.Affinity, r.cfg.NearCost
 	p, err := r.resolvePolicy(now, q)
 	ex.Mode, ex.OverlapWeight, ex.Temperature, ex.Bound = p.mode, p.overlapWeight, p.temperature, p.bound
+	if p.hasTargets() {
+		ex.Targets, ex.OnMiss, ex.Margin = p.targets, r.cfg.OnMiss, r.margin.share
+	}
 	if err != nil {
 		return ex, err
 	}
@@ -243,14 +255,17 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 	}
 	for i := range cands {
 		cands[i].OthersRequests = r.active.OthersShare(cands[i].Worker).Requests
+		if at, _ := findTarget(r.targets, cands[i].Worker); !r.targets[at].Router {
+			r.predictTimes(&r.targets[at], &cands[i].Candidate)
+		}
 		ex.Candidates = append(ex.Candidates, cands[i].Candidate)
 	}
-	ex.Decision = r.newDecision(&p, &cands[r.drawCandidate(cands)])
+	ex.Decision = r.newDecision(&p, q, &cands[r.drawCandidate(cands)])
 	return ex, nil
 }
 
-func (r *Router) newDecision(p *requestPolicy, c *scoredCandidate) Decision {
-	return Decision{
+func (r *Router) newDecision(p *requestPolicy, q *Query, c *scoredCandidate) Decision {
+	d := Decision{
 		Worker:        c.Worker,
 		Addr:          c.addr,
 		Mode:          p.mode,
@@ -258,6 +273,11 @@ func (r *Router) newDecision(p *requestPolicy, c *scoredCandidate) Decision {
 		BlockSize:     r.active.BlockSize(),
 		Cost:          c.Cost,
 	}
+	if at, _ := findTarget(r.targets, c.Worker); !r.targets[at].Router {
+		r.predictTimes(&r.targets[at], &c.Candidate)
+		d.TTFT, d.Work = toDuration(c.TTFT), r.predictWork(q, &r.targets[at], &c.Candidate)
+	}
+	return d
 }
 
 // newDemand returns the demand of q on a worker which has reuse blocks of it.

@@ -49,6 +49,7 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 //
 //	router [mode=M] [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
 //	       [near=F] [queue-weight=F] [threshold=F] [sessions=soft|hard|off] [ttl=DURATION] [most=N]
+//	       [ttft=DURATION] [itl=DURATION] [miss=wait|refuse]
 //	workers                    lines: W STATE [block-size=N] [blocks=N] [batch=N] [router] [experts=LAYER.EXPERT[*SHARE]+…] [adapters=NAME+…] [loaded=NAME+…]
 //	loaded w=W [adapters=NAME+…]
 //	state w=W state=STATE at=DURATION
@@ -58,6 +59,7 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 //	pick id=ID [QUERY] [at=DURATION] [times=N]
 //	explain [QUERY] [at=DURATION]
 //	full [QUERY]
+//	check [QUERY] [waited=DURATION] the targets
 //	available [adapter=NAME]
 //	free id=ID
 //	first id=ID [cached=N]         the first token
@@ -65,9 +67,9 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 //	evicted w=W
 //
 // with QUERY any of chain=PATH, tokens=N (default: the tokens of the chain), overlap=(W:N,…) where N may be
-// DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) as parts of that, pin=W, exclude=(ID,…),
+// DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) as parts of that, pin=W, media=(START-END,…), exclude=(ID,…),
 // allow=(ID,…), moving, session=ID, last, adapter=NAME, and the overrides mode=M, weight=F, temperature=F,
-// layer=N, experts=(N,…), group=N, strict, alone, untracked. A worker is ID or ID.RANK, an id a name or
+// ttft-ms=F, itl-ms=F, layer=N, experts=(N,…), group=N, strict, alone, untracked. A worker is ID or ID.RANK, an id a name or
 // NAME.ATTEMPT. With times, each pick is freed at once and the line counts the workers which were picked.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
@@ -111,6 +113,10 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		d.MaybeScanArgs(t, "most", &cfg.Sessions.MaxSessions)
 		cfg.Busy = thresholds(t, d, "busy-blocks", "busy-tokens")
+		cfg.Targets = Targets{TTFT: durationArg(t, d, "ttft"), ITL: durationArg(t, d, "itl")}
+		var miss string
+		d.MaybeScanArgs(t, "miss", &miss)
+		cfg.OnMiss = MissPolicy(miss)
 		s.active = mustTable(t, 16)
 		r, err := New(cfg, s.active)
 		if err != nil {
@@ -181,6 +187,10 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return fmt.Sprintf("%d of %d ready: %s\n", a.Ready, a.Workers, a.Reason)
 	case "full":
 		return fmt.Sprintln(s.router.ShouldQueue(when(t, d), query(t, d)))
+	case "check":
+		q := query(t, d)
+		q.Waited = durationArg(t, d, "waited")
+		return targetCheck(s.router.CheckTargets(when(t, d), q))
 	case "explain":
 		ex, err := s.router.Explain(when(t, d), query(t, d))
 		return explanation(ex, err)
@@ -218,6 +228,30 @@ func when(t *testing.T, d *datadriven.TestData) kv.Mono {
 	at := "0s"
 	d.MaybeScanArgs(t, "at", &at)
 	return kv.Mono(duration(t, at))
+}
+
+// durationArg returns an argument which is a duration, 0 if it is missing.
+func durationArg(t *testing.T, d *datadriven.TestData, name string) time.Duration {
+	s := "0s"
+	d.MaybeScanArgs(t, name, &s)
+	return duration(t, s)
+}
+
+// targetCheck formats a check of targets.
+func targetCheck(c TargetCheck) string {
+	if c.Targets == (Targets{}) {
+		return "no targets\n"
+	}
+	out := fmt.Sprintf("met %v late %v idle %v waits %v, least %v", c.Met, c.Late, c.HasIdle, c.ShouldWait(), c.TTFT)
+	if c.LatestStart != 0 {
+		out += fmt.Sprintf(", to be placed by %v", time.Duration(c.LatestStart))
+	}
+	out += "\n"
+	if err := c.Refusal(); err != nil {
+		f, _ := errors.AsType[*fault.Error](err)
+		out += fmt.Sprintf("refused, to try again in %v: %s", f.RetryAfter, failure(err))
+	}
+	return out
 }
 
 func duration(t *testing.T, s string) time.Duration {
@@ -304,6 +338,11 @@ func query(t *testing.T, d *datadriven.TestData) *Query {
 			for _, v := range arg.Vals {
 				q.Exclude = append(q.Exclude, worker(t, v).ID)
 			}
+		case arg.Key == "media":
+			for _, v := range arg.Vals {
+				start, end, _ := strings.Cut(v, "-")
+				q.Media = append(q.Media, kv.Media{Start: int(*number(t, start)), End: int(*number(t, end))})
+			}
 		case arg.Key == "allow":
 			for _, v := range arg.Vals {
 				q.Allowed = append(q.Allowed, worker(t, v).ID)
@@ -332,7 +371,8 @@ func query(t *testing.T, d *datadriven.TestData) *Query {
 	d.MaybeScanArgs(t, "session", &q.Session.ID)
 	d.MaybeScanArgs(t, "adapter", &q.Adapter)
 	q.Session.Last = d.HasArg("last")
-	if d.Cmd == "pick" || d.Cmd == "explain" {
+	if d.Cmd == "pick" || d.Cmd == "explain" || d.Cmd == "check" {
+		q.Override.TTFTTarget, q.Override.ITLTarget = float(t, d, "ttft-ms"), float(t, d, "itl-ms")
 		q.Override.OverlapWeight = float(t, d, "weight")
 		q.Override.Temperature = float(t, d, "temperature")
 		var mode string
@@ -430,7 +470,7 @@ func explanation(ex Explanation, err error) string {
 	fmt.Fprintf(&out, "weight %g temperature %g prompt %d tokens, %d blocks\n", ex.OverlapWeight, ex.Temperature, ex.PromptTokens, ex.PromptBlocks)
 	for _, c := range ex.Candidates {
 		if ex.Decision.Mode == Time {
-			fmt.Fprintf(&out, "  %s: overlap %v%s%s cost %.3f probability %.4f\n", short(c.Worker), c.Overlap, timeTerms(&c.Time), term("affinity", c.Affinity), c.Cost, c.Probability)
+			fmt.Fprintf(&out, "  %s: overlap %v%s%s cost %.3f probability %.4f%s\n", short(c.Worker), c.Overlap, timeTerms(&c.Time), term("affinity", c.Affinity), c.Cost, c.Probability, targetTerms(&ex, &c))
 			continue
 		}
 		fmt.Fprintf(&out, "  %s: overlap %v prefill %d = %g%s decode %d active %d%s cost %g probability %.4f%s\n",
@@ -458,6 +498,14 @@ func timeTerms(c *TimeCost) (out string) {
 		}
 	}
 	return out
+}
+
+// targetTerms formats the predicted times of a candidate if there are targets.
+func targetTerms(ex *Explanation, c *Candidate) string {
+	if ex.Targets == (Targets{}) {
+		return ""
+	}
+	return fmt.Sprintf(" ttft %.1f itl %.1f%s", c.TTFT, c.ITL, map[bool]string{true: " misses"}[c.Misses])
 }
 
 // term formats a value which is not 0.

@@ -19,7 +19,8 @@ type TimeCost struct {
 	// that routers of one view send different prompts to different workers, and prompts which share a prefix that
 	// no worker holds to one.
 	Unheard float64 `json:"unheard"`
-	// Own is the request's prefill, of what is not reused, and the fetching of reuse from slower tiers.
+	// Own is the request's prefill, of what is not reused, the encoding of its media there, and the fetching of
+	// reuse from slower tiers.
 	Own float64 `json:"own"`
 	// Evict is the prefill which others will repeat, because the request's blocks replace theirs: as much as Own
 	// on a worker which evicted blocks lately.
@@ -80,14 +81,15 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCan
 
 	tc := &c.Time
 	c.prefills = queue.Requests
+	encode, media, firstMedia := r.encodeTimes(w, t.Worker, c.MediaTokens)
 	if queue.Requests > 0 {
-		done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens))
-		tc.Wait = max(w.PrefillMs(queue.Tokens)-max(done, 0), 0)
+		done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens)+firstMedia)
+		tc.Wait = max(w.PrefillMs(queue.Tokens)+media-max(done, 0), 0)
 	}
 	if n := p.unheard; n.Requests > 0 {
 		tc.Unheard = float64(2 * n.Requests * w.PrefillMs(int(n.Tokens/n.Requests)) * uniformAt(uint64(t.Worker.ID)<<16^uint64(t.Worker.Rank), p.mark))
 	}
-	tc.Own = w.PrefillMs(max(tokens, 1)) + float64(c.FetchBlocks*blockMs)
+	tc.Own = w.PrefillMs(max(tokens, 1)) + encode + float64(c.FetchBlocks*blockMs)
 	if w.HasEvicted(at) {
 		tc.Evict = tc.Own
 	}
@@ -162,6 +164,7 @@ func (r *Router) RecordFirstToken(now kv.Mono, key activeseq.AttemptKey, cached 
 		if cached >= 0 {
 			p.Tokens = p.PromptTokens - cached
 		}
+		r.rates.WorkerOf(p.Worker).RecordMedia(min(r.active.MediaTokensOf(key), p.Tokens))
 		r.recordPrefill(now, &p)
 	}
 	w := r.rates.WorkerOf(p.Worker)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -96,6 +97,28 @@ func TestDefaultsOfCore(t *testing.T) {
 	jitter, _ := findSetting("sim-jitter")
 	if got, want := jitter.tag.Get("valid"), fmt.Sprintf("0..%v", sim.MaxJitter); got != want {
 		t.Errorf("sim-jitter may be %s, want %s", got, want)
+	}
+}
+
+// TestTargets: targets need mode time and are at most an hour.
+func TestTargets(t *testing.T) {
+	l, err := Load(write(t, "router-mode: time\nttft-target: 2s\nitl-target: 50ms\nrouter-target-miss: refuse\n"), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := l.RouteConfig()
+	if want := (route.Targets{TTFT: 2 * time.Second, ITL: 50 * time.Millisecond}); got.Targets != want || got.OnMiss != route.MissRefuses {
+		t.Errorf("the targets are %+v, %s", got.Targets, got.OnMiss)
+	}
+	for text, want := range map[string]string{
+		"router-mode: kv\nttft-target: 2s\n":                "ttft-target: targets need",
+		"router-mode: time\nitl-target: 2h\n":               "itl-target: 2h0m0s is more",
+		"router-mode: time\nttft-target: -1s\n":             "ttft-target",
+		"router-mode: time\nrouter-target-miss: whatever\n": "router-target-miss",
+	} {
+		if _, err := Load(write(t, text), nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
 	}
 }
 

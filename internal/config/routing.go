@@ -17,6 +17,8 @@ func (c *Config) RouteConfig() route.Config {
 		Temperature: c.Router.Temperature, NearCost: c.Router.NearCost, Seed: c.Router.Seed,
 		Fetch: &route.FetchCosts{}, Affinity: &route.AffinityWeights{},
 		Sessions: route.SessionConfig{Stickiness: route.Stickiness(c.Router.SessionAffinity), TTL: time.Duration(c.Router.SessionTTL)},
+		Targets:  route.Targets{TTFT: time.Duration(c.Router.TTFTTarget), ITL: time.Duration(c.Router.ITLTarget)},
+		OnMiss:   route.MissPolicy(c.Router.TargetMiss),
 		Busy:     route.BusyThresholds{DecodeBlocks: c.Router.BusyThreshold, PrefillTokens: c.Router.BusyPrefillTokens},
 	}
 	fillFields(c.Router.FetchCosts, &cfg.Fetch.Host, &cfg.Fetch.Disk, &cfg.Fetch.Pool)
@@ -54,6 +56,17 @@ func (p *problems) checkRouter(c *Config) {
 	}
 	if n := len(c.Router.AffinityWeights); n != 3 {
 		p.report("router-affinity-weights", fmt.Sprintf("has %d numbers, not 3: of labels, experts and sessions", n))
+	}
+	for _, t := range [...]struct {
+		key   string
+		value Duration
+	}{{"ttft-target", c.Router.TTFTTarget}, {"itl-target", c.Router.ITLTarget}} {
+		switch {
+		case time.Duration(t.value) > route.MaxTarget:
+			p.report(t.key, fmt.Sprintf("%v is more than %v", t.value, route.MaxTarget))
+		case t.value > 0 && route.Mode(c.Router.Mode) != route.Time:
+			p.report(t.key, "targets need --router-mode time")
+		}
 	}
 	if _, err := c.parseQueueThreshold(); err != nil {
 		p.report("router-queue-threshold", err.Error())

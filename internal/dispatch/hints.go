@@ -2,6 +2,8 @@ package dispatch
 
 import (
 	"encoding/json"
+	"fmt"
+	"strconv"
 	"time"
 
 	"penstock/core/fault"
@@ -20,6 +22,7 @@ type routingHints struct {
 	StrictPriority uint32          `json:"strict_priority,omitempty"`
 	PriorityJump   time.Duration   `json:"priority_jump_ns,omitempty"`
 	ExpectedOutput int             `json:"expected_output,omitempty"`
+	Client         string          `json:"client,omitempty"` // 16 hexadecimal digits
 }
 
 // EncodeHints returns req's wishes for the choice of a worker, without the pinned worker, in the form
@@ -28,6 +31,9 @@ func EncodeHints(req *route.Request) []byte {
 	h := routingHints{
 		Allowed: req.Allowed, SessionID: req.Session.ID, SessionLast: req.Session.Last,
 		StrictPriority: req.Priority.Strict, PriorityJump: req.Priority.Jump, ExpectedOutput: req.ExpectedOutput,
+	}
+	if req.Client != 0 {
+		h.Client = fmt.Sprintf("%016x", req.Client)
 	}
 	if req.Override != (route.Override{}) {
 		h.Override = &req.Override
@@ -50,6 +56,13 @@ func ApplyHints(b []byte, req *route.Request) error {
 	}
 	if len(h.SessionID) > route.MaxSessionID {
 		return fault.New(fault.Invalid, "the hints of a request have a session id of %d bytes, at most %d are allowed", len(h.SessionID), route.MaxSessionID)
+	}
+	if h.Client != "" {
+		client, err := strconv.ParseUint(h.Client, 16, 64)
+		if err != nil {
+			return fault.New(fault.Invalid, "the hints of a request have a client that is no 64-bit number: %.20q", h.Client)
+		}
+		req.Client = client
 	}
 	if h.Override != nil {
 		req.Override = *h.Override

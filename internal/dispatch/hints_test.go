@@ -19,10 +19,12 @@ func TestHints(t *testing.T) {
 	want := route.Request{
 		Override: route.Override{
 			OverlapWeight: new(0.0), Temperature: new(0.5), Mode: new(route.Random), AssumeReuse: new(false), TrackPrefill: new(true),
+			TTFTTarget: new(250.0), ITLTarget: new(0.0),
 			MoE: &route.MoEQuery{Layer: new(uint32(0)), Experts: []uint32{1, 2}, Group: new(uint32(3)), Fallback: new(false)},
 		},
 		Allowed: []kv.WorkerID{5, kv.MaxWorkerID}, Session: route.Session{ID: "s", Last: true},
 		Priority: queue.Priority{Strict: 7, Jump: time.Minute}, ExpectedOutput: 9,
+		Client: 1 << 63,
 	}
 	var got route.Request
 	if err := ApplyHints(EncodeHints(&want), &got); err != nil {
@@ -36,6 +38,8 @@ func TestHints(t *testing.T) {
 func FuzzHeed(f *testing.F) {
 	f.Add([]byte(`{"router_config_override":{"moe_query":{"layer_id":1}},"allowed_worker_ids":[1],"session_id":"s","strict_priority":1,"priority_jump_ns":5,"expected_output":-4}`))
 	f.Add([]byte(`{"later":1}`))
+	f.Add([]byte(`{"client":"00ff00000000000a"}`))
+	f.Add([]byte(`{"client":"-1"}`))
 	f.Add([]byte(`[]`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var req, again route.Request

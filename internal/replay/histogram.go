@@ -140,6 +140,8 @@ type Sample struct {
 	Due, Sent time.Duration
 	// First and Last are when the first and the last token arrived; valid if Output is not 0.
 	First, Last time.Duration
+	// Predicted is when the first token was predicted to arrive, at the choice of the last worker; 0 if unknown.
+	Predicted time.Duration
 	// Done is when the request finished, with or without a response.
 	Done time.Duration
 	// Input is the number of prompt tokens, Cached how many of them came from a cache, Output the number of

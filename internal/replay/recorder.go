@@ -55,6 +55,7 @@ type Recorder struct {
 	ttft, itl        timeHistogram
 	tpot, e2e        timeHistogram
 	lateness         timeHistogram
+	ttftError        timeHistogram
 	line             timeline
 	workers          map[uint64]*WorkerShare
 	lastWorker       *WorkerShare // the worker of the previous sample
@@ -67,6 +68,7 @@ func NewRecorder(cfg RecorderConfig) *Recorder {
 	return &Recorder{
 		cfg: cfg, errorKinds: map[string]int{}, workers: map[uint64]*WorkerShare{},
 		ttft: newTimeHistogram(), itl: newTimeHistogram(), tpot: newTimeHistogram(), e2e: newTimeHistogram(), lateness: newTimeHistogram(),
+		ttftError: newTimeHistogram(),
 	}
 }
 
@@ -134,6 +136,9 @@ func (r *Recorder) countAnswer(s *Sample, tick *timelineStep) {
 	if s.Output > 0 {
 		ttft = max(s.First-s.Sent, 0)
 		r.ttft.addTimes(ttft, 1)
+		if s.Predicted > 0 {
+			r.ttftError.addTimes((s.First - s.Predicted).Abs(), 1)
+		}
 		tick.ttft += int64(ttft)
 		tick.answers++
 	}
@@ -205,6 +210,9 @@ func (r *Recorder) Run() Run {
 	row := &run.Row
 	if r.errors > 0 {
 		row.ErrorKinds = maps.Clone(r.errorKinds)
+	}
+	if off := r.ttftError.toDistribution(); off.Count > 0 {
+		row.TTFTError = &off
 	}
 	row.CachedShare = divideOrZero(float64(r.cached), float64(r.input))
 	row.Duration = max(r.last-r.first, 0).Seconds()

@@ -44,6 +44,8 @@ type Request struct {
 	Extra json.RawMessage
 	Media []Media
 
+	// Client is whose request it is; clients get equal shares while they wait. "" is a client too.
+	Client   string `json:",omitempty"`
 	Model    string // or an adapter; "" is the run's
 	Salt     string // cache namespace
 	Priority int

@@ -20,6 +20,10 @@ type Row struct {
 	TPOT Distribution `json:"tpot_ms"`
 	E2E  Distribution `json:"e2e_ms"`
 
+	// TTFTError is the difference, in either direction, between the time to the first token which the router
+	// predicted when it chose the worker and the observed one; nil where nothing is predicted.
+	TTFTError *Distribution `json:"ttft_error_ms,omitempty"`
+
 	// InputTokens, CachedTokens and OutputTokens cover complete responses; CachedShare is cached over input.
 	InputTokens  int64   `json:"input_tokens"`
 	CachedTokens int64   `json:"cached_tokens"`

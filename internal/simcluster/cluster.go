@@ -183,6 +183,8 @@ func (c *cluster) runEvent() error {
 		c.queue.push(c.now.Add(upkeepEvery), eventUpkeep, 0, 0)
 	case eventCopyDone:
 		c.finishPoolCopy(e.a)
+	case eventAdmit:
+		c.admitWaiting(&c.routers[e.a])
 	case eventLoadReport:
 		for i := range c.workers {
 			c.workers[i].reportLoad(c)

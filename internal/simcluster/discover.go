@@ -38,7 +38,7 @@ func (c *cluster) updateMembers(number int) {
 	for _, w := range r.watched {
 		state, since := r.workerState(c, w.ID)
 		r.targets = append(r.targets, route.Target{
-			Worker: kv.Worker{ID: w.ID}, BlockSize: c.cfg.BlockSize, Blocks: c.cfg.Blocks, State: state, Since: since,
+			Worker: kv.Worker{ID: w.ID}, BlockSize: c.cfg.BlockSize, Blocks: c.cfg.Blocks, State: state, Since: since, BatchTokens: c.cfg.TokenBudget,
 		})
 	}
 	r.advanceReplica(c.now)
@@ -50,6 +50,7 @@ func (c *cluster) updateMembers(number int) {
 		r.scheduleSync(c)
 	}
 	r.schedulePings(c)
+	r.scheduleAdmission(c)
 	waiting := slices.Clone(r.waiting)
 	for _, at := range waiting {
 		t := &c.tasks.all[at]
@@ -80,6 +81,7 @@ func (r *simRouter) removeWorker(now kv.Mono, w kv.Worker) {
 func (r *simRouter) runUpkeep(c *cluster) {
 	r.advanceReplica(c.now)
 	r.active.ExpireOld(c.now)
+	r.scheduleAdmission(c)
 	r.scheduleSync(c)
 	for i := range r.members {
 		if r.members[i].known {

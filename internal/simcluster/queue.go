@@ -29,6 +29,7 @@ const (
 	eventSyncArrived                    // sync message a has reached router b
 	eventUpkeep                         // periodic work
 	eventLoadReport                     // workers check their load
+	eventAdmit                          // router a may place requests which wait
 	eventCopyDone                       // pool copy a is complete
 )
 

@@ -11,6 +11,7 @@ import (
 	"penstock/core/poolindex"
 	"penstock/core/prefix"
 	"penstock/core/route"
+	"penstock/core/route/queue"
 )
 
 // The times of a router process.
@@ -38,8 +39,10 @@ type simRouter struct {
 	givenUp         []kv.Worker // scratch of requestResyncs
 	resyncScheduled bool        // requestResyncs is scheduled at resyncAt
 	resyncAt        kv.Mono
-	waiting         []uint32 // tasks which wait for a change of the worker set
-	pingScheduled   bool     // a check for due pings is scheduled at pingAt, with number pingSeq
+	waiting         []uint32     // tasks which wait for a change of the worker set
+	queue           *queue.Queue // of *queuedTask: the tasks which wait for a worker with less to do
+	admitScheduled  bool
+	pingScheduled   bool // a check for due pings is scheduled at pingAt, with number pingSeq
 	pingAt          kv.Mono
 	pingSeq         uint32
 	pings           []health.Ping
@@ -101,6 +104,9 @@ func (c *cluster) openRouter(number int) (err error) {
 	if r.router, err = route.New(cfg, r.active); err != nil {
 		return err
 	}
+	if r.queue, err = queue.New(c.cfg.Queue); err != nil {
+		return err
+	}
 	if r.health, err = health.New(health.Config{}); err != nil {
 		return err
 	}
@@ -122,11 +128,11 @@ func (c *cluster) predictedTTL() time.Duration {
 	return c.cfg.PredictedTTL
 }
 
-// routeRequest hashes a prompt, looks it up and picks a worker.
-func (r *simRouter) routeRequest(c *cluster, q *route.Query, prompt []kv.Token) (route.Decision, error) {
+// lookUpRequest hashes a prompt and looks it up.
+func (r *simRouter) lookUpRequest(c *cluster, q *route.Query, prompt []kv.Token) error {
 	hasher, err := kv.NewHasher(c.cfg.BlockSize, kv.Salt{})
 	if err != nil {
-		return route.Decision{}, err
+		return err
 	}
 	c.blocks = hasher.AppendBlockHashes(c.blocks[:0], prompt, nil)
 	c.chain = kv.AppendChain(c.chain[:0], c.blocks)
@@ -135,13 +141,17 @@ func (r *simRouter) routeRequest(c *cluster, q *route.Query, prompt []kv.Token) 
 		r.matchPrompt(c, q)
 	}
 	r.advanceReplica(c.now)
-	defer r.scheduleSync(c)
 	if r.replica != nil {
 		r.router.SetRouters(r.replica.CountRouters())
 	}
+	return nil
+}
+
+// pickWorker picks a worker for a request which was looked up.
+func (r *simRouter) pickWorker(c *cluster, q *route.Query) (route.Decision, error) {
 	d, err := r.router.Pick(c.now, q)
 	if err == nil && r.predictions != nil {
-		r.predictions.RecordSent(c.now, d.Worker, c.chain)
+		r.predictions.RecordSent(c.now, d.Worker, q.Chain)
 	}
 	return d, err
 }
@@ -173,7 +183,12 @@ func (r *simRouter) dropCached(w kv.Worker) {
 func (r *simRouter) recordFirstToken(c *cluster, t *requestTask, cached int) {
 	r.advanceReplica(c.now)
 	defer r.scheduleSync(c)
-	r.router.RecordFirstToken(c.now, activeseq.AttemptKey{ID: t.key, Attempt: t.number}, cached)
+	key := activeseq.AttemptKey{ID: t.key, Attempt: t.number}
+	if f, ok := r.router.CompareFirstToken(c.now, key); ok && t.generated == 0 {
+		t.expected, t.placed = f.Predicted, c.now.Add(-f.Observed)
+	}
+	r.router.RecordFirstToken(c.now, key, cached)
+	r.scheduleAdmission(c)
 	if r.predictions == nil || c.usesEvents {
 		return
 	}
@@ -212,6 +227,7 @@ func (r *simRouter) freeReservation(c *cluster, t *requestTask) {
 	defer r.scheduleSync(c)
 	r.active.AdvanceTime(c.now)
 	r.active.Free(activeseq.AttemptKey{ID: t.key, Attempt: t.number})
+	r.scheduleAdmission(c)
 }
 
 // recordFailure records a failed call to a worker. A worker which did not respond gets no more requests,

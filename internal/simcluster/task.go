@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"penstock/core/activeseq"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/migrate"
@@ -45,6 +44,8 @@ type requestTask struct {
 	prefilled     bool
 	unreported    int // tokens not yet reported to the router
 	lastHeard     kv.Mono
+	expected      time.Duration // predicted from placed to the first token; 0 if unknown
+	placed        kv.Mono
 	breakAt       int   // break at this many tokens, by a fault; or neverTokens
 	awaitsWorkers bool  // waits for a change of the worker set
 	lastRefusal   error // the router's last refusal
@@ -92,11 +93,15 @@ func (c *cluster) driveTask(at uint32, step migrate.Step) {
 	for {
 		switch step.Action {
 		case migrate.Try:
-			d, err := c.chooseWorker(t, step.Exclude)
-			if err == nil {
+			d, waits, err := c.chooseWorker(at, step.Exclude)
+			switch {
+			case waits:
+				return
+			case err == nil:
 				c.startCall(at, d)
 				return
 			}
+			t = &c.tasks.all[at]
 			t.lastRefusal = err
 			step = t.machine.HandleNoWorker(c.now, fault.CodeOf(err))
 		case migrate.Pause:
@@ -140,20 +145,6 @@ func (c *cluster) wakeTask(at, number uint32) {
 		r.waiting = slices.DeleteFunc(r.waiting, func(other uint32) bool { return other == at })
 	}
 	c.driveTask(at, c.nextStep(at))
-}
-
-// chooseWorker asks the task's router for a worker which is not in exclude, and reserves the task's load
-// there.
-func (c *cluster) chooseWorker(t *requestTask, exclude []kv.WorkerID) (route.Decision, error) {
-	q := route.Query{
-		Key: activeseq.AttemptKey{ID: t.key, Attempt: t.number}, PromptTokens: t.prompt,
-		Exclude: exclude, Moving: t.number > 1,
-	}
-	d, err := c.routers[t.router].routeRequest(c, &q, c.expandPrompt(t))
-	if c.onDecision != nil && err == nil {
-		c.onDecision(t, &q, d)
-	}
-	return d, err
 }
 
 // startCall calls the chosen worker.
@@ -292,6 +283,9 @@ func (c *cluster) finishTask(at uint32, problem string) {
 	}
 	if t.generated > 0 {
 		s.First, s.Last = sinceStart(t.first), sinceStart(t.last)
+		if t.expected > 0 {
+			s.Predicted = sinceStart(t.placed.Add(t.expected))
+		}
 	}
 	if t.hasWorker {
 		s.Worker = uint64(t.worker + 1)

@@ -1,9 +1,15 @@
 // Package queue orders the requests which wait in a router until a worker can take them.
 //
-// The order is by strict priority, then by a key which the policy defines, then by arrival. No entry starves:
-// every entry has a deadline, the sooner the higher its strict priority, and entries past their deadlines go
-// before all others, in the order of deadlines. So under a lasting overload, priorities are only a bounded
-// head start.
+// The order is by strict priority, then entries which can still meet their target before the others, then by
+// the share which their clients have had, then by a key which the policy defines, then by arrival. No entry
+// starves: every entry has a deadline, the sooner the higher its strict priority, and entries past their
+// deadlines go before all others, in the order of deadlines. So under a lasting overload, priorities are only a
+// bounded head start.
+//
+// Clients get equal shares of the workers' time while they wait for it, by start-time fair queueing (Goyal, Vin
+// and Cheng, 1996): a client's next request starts at the virtual time at which its previous one ends, or at the
+// present one if that is later; the client with the least goes first. Virtual time is in predicted ms. A client
+// which has just come does not wait for the burst of another, and an idle one saves nothing up.
 //
 // Entries which wait for the same workers share a lane. When the head of a lane cannot be placed, no other
 // entry of that lane can, but other lanes go on: a request which is pinned to a busy worker delays no request
@@ -28,7 +34,8 @@ type Policy string
 
 // The policies.
 const (
-	// FCFS orders by arrival, each entry as if it had arrived its Jump earlier.
+	// FCFS orders by arrival, each entry as if it had arrived its Jump earlier. An entry with a target counts as if
+	// it had arrived a Patience before its LatestStart, so that the one with the least slack goes first.
 	FCFS Policy = "fcfs"
 	// WSPT takes the entry with the most weight per work first: (1 + Jump in seconds) / (prompt tokens left
 	// to compute). This minimizes the mean wait (Smith's rule).
@@ -93,6 +100,12 @@ type QueuedRequest struct {
 	Priority Priority
 	// Lane is equal for requests which wait for the same workers.
 	Lane uint64
+	// Client is whose request it is; 0 is a client too.
+	Client uint64
+	// LatestStart is until when the request must be placed to meet its target; 0 if it has none. Missed says that
+	// the target cannot be met any more.
+	LatestStart kv.Mono
+	Missed      bool
 	// Tokens counts the prompt's, Cached what a typical worker need not compute.
 	Tokens, Cached int
 }
@@ -108,8 +121,8 @@ type Entry struct {
 	sortKey       float64 // greater goes first
 	deadline      kv.Mono
 	arrivalNumber uint64
-	lane          *lane
-	positions     [2]int // in the heaps of its lane
+	line          *line  // nil once removed
+	positions     [2]int // in the heaps of its line and of its lane
 }
 
 // Queue holds the entries.
@@ -119,12 +132,8 @@ type Queue struct {
 	count      int
 	tokens     int
 	lastNumber uint64
-	heads      []*Entry // scratch of OfferHeads
-}
-
-type lane struct {
-	id    uint64
-	heaps [2]entryHeap // by order, by deadline
+	heads      []laneHead // scratch of OfferHeads
+	shares     shareTable
 }
 
 // New returns an empty queue.
@@ -133,7 +142,7 @@ func New(cfg Config) (*Queue, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Queue{cfg: cfg}, nil
+	return &Queue{cfg: cfg, shares: newShareTable()}, nil
 }
 
 // Len returns how many entries wait.
@@ -142,10 +151,16 @@ func (q *Queue) Len() int { return q.count }
 // Tokens returns how many prompt tokens the entries have.
 func (q *Queue) Tokens() int { return q.tokens }
 
-// HasLane reports whether there are entries in a lane: a new request must not overtake them.
-func (q *Queue) HasLane(lane uint64) bool {
-	_, found := q.findLane(lane)
-	return found
+// MustFollow reports whether a new request must not overtake those of a lane: one which can still meet its target,
+// or has none, waits there.
+func (q *Queue) MustFollow(lane uint64) bool {
+	at, found := q.findLane(lane)
+	return found && q.lanes[at].missed < len(q.lanes[at].late.entries)
+}
+
+// ChargeClient counts predicted ms of work as had by a client whose request was placed without waiting.
+func (q *Queue) ChargeClient(client uint64, ms float64) {
+	q.shares.chargeShare(q.shares.find(client), ms)
 }
 
 // Push adds a request. It fails with Overloaded if the queue is full.
@@ -167,10 +182,7 @@ func (q *Queue) Push(now kv.Mono, item QueuedRequest, value any) (*Entry, error)
 	if !found {
 		q.lanes = slices.Insert(q.lanes, at, newLane(item.Lane))
 	}
-	e.lane = q.lanes[at]
-	for i := range e.lane.heaps {
-		e.lane.heaps[i].pushEntry(e)
-	}
+	q.lanes[at].addEntry(e, q.shares.startWait(item.Client))
 	q.count++
 	q.tokens += item.Tokens
 	return e, nil
@@ -189,20 +201,21 @@ func (q *Queue) sortKey(now kv.Mono, item *QueuedRequest) float64 {
 	if q.cfg.Policy == WSPT {
 		return (1 + jump) / float64(max(1, item.Tokens-item.Cached))
 	}
+	if item.LatestStart != 0 && !item.Missed {
+		return jump - (item.LatestStart.Sub(0) - q.cfg.Patience).Seconds()
+	}
 	return jump - now.Sub(0).Seconds()
 }
 
 // Remove removes an entry, and reports whether it was still in the queue.
 func (q *Queue) Remove(e *Entry) bool {
-	l := e.lane
-	if l == nil {
+	if e.line == nil {
 		return false
 	}
-	for i := range l.heaps {
-		l.heaps[i].removeAt(e.positions[i])
-	}
-	e.lane = nil
-	if len(l.heaps[0].entries) == 0 {
+	l := e.line.lane
+	e.line.share.waiting--
+	l.removeEntry(e)
+	if len(l.late.entries) == 0 {
 		at, _ := q.findLane(l.id)
 		q.lanes = slices.Delete(q.lanes, at, at+1)
 	}
@@ -211,56 +224,76 @@ func (q *Queue) Remove(e *Entry) bool {
 	return true
 }
 
-// OfferHeads calls take with the heads of lanes, the first in the order first, until each lane is empty or
-// its head was not taken. An entry which take accepts is removed before the next one is offered. take must
-// not change the queue. Apart from the calls it takes O(n log n) for n lanes, and O(log n) for each entry
-// taken.
-func (q *Queue) OfferHeads(now kv.Mono, take func(*Entry) bool) (taken int) {
+// laneHead is the head of a lane, with the start of its client's share when it became that.
+type laneHead struct {
+	*Entry
+	start float64
+}
+
+// IsOverdue reports whether the entry's patience is over.
+func (e *Entry) IsOverdue(now kv.Mono) bool { return e.deadline <= now }
+
+// OfferHeads calls place with the heads of lanes, the first in the order first, until each lane is empty or
+// its head was not placed. An entry which place accepts is removed, and its client charged the predicted ms of
+// its work, before the next one is offered. place must not change the queue. Apart from the calls it takes
+// O(n log n) for n lanes, and O(log n) for each entry placed.
+func (q *Queue) OfferHeads(now kv.Mono, place func(*Entry) (ms float64, ok bool)) (placed int) {
 	// The heads of the lanes which were not refused, as a heap whose first is the next.
 	heads := q.heads[:0]
 	for _, l := range q.lanes {
-		heads = append(heads, l.firstEntry(now))
+		heads = append(heads, q.headOf(l, now))
 	}
-	slices.SortFunc(heads, func(a, b *Entry) int {
+	slices.SortFunc(heads, func(a, b laneHead) int {
 		switch {
-		case a == b:
+		case a.Entry == b.Entry:
 			return 0
-		case a.goesBefore(b, now):
+		case a.goesBefore(&b, now):
 			return -1
 		}
 		return 1
 	})
 	for len(heads) > 0 {
 		best, last := heads[0], len(heads)-1
-		if take(best) {
-			l := best.lane
-			q.Remove(best)
-			taken++
-			if len(l.heaps[0].entries) > 0 {
-				heads[0] = l.firstEntry(now)
+		l := best.line.lane
+		if best.start != best.line.share.start { // an entry of the client in another lane was placed
+			heads[0] = q.headOf(l, now)
+			siftDownHead(heads, now)
+			continue
+		}
+		if ms, ok := place(best.Entry); ok {
+			q.shares.chargeShare(best.line.share, ms)
+			q.Remove(best.Entry)
+			placed++
+			if len(l.late.entries) > 0 {
+				heads[0] = q.headOf(l, now)
 				siftDownHead(heads, now)
 				continue
 			}
 		}
-		heads[0], heads[last] = heads[last], nil
+		heads[0], heads[last] = heads[last], laneHead{}
 		heads = heads[:last]
 		siftDownHead(heads, now)
 	}
 	q.heads = heads[:0]
-	return taken
+	return placed
+}
+
+func (q *Queue) headOf(l *lane, now kv.Mono) laneHead {
+	e := l.firstEntry(q, now)
+	return laneHead{e, e.line.share.start}
 }
 
 // siftDownHead moves the first entry of a heap down to its position.
-func siftDownHead(heads []*Entry, now kv.Mono) {
+func siftDownHead(heads []laneHead, now kv.Mono) {
 	for at := 0; ; {
 		child := 2*at + 1
 		if child >= len(heads) {
 			return
 		}
-		if right := child + 1; right < len(heads) && heads[right].goesBefore(heads[child], now) {
+		if right := child + 1; right < len(heads) && heads[right].goesBefore(&heads[child], now) {
 			child = right
 		}
-		if !heads[child].goesBefore(heads[at], now) {
+		if !heads[child].goesBefore(&heads[at], now) {
 			return
 		}
 		heads[at], heads[child] = heads[child], heads[at]
@@ -269,23 +302,15 @@ func siftDownHead(heads []*Entry, now kv.Mono) {
 }
 
 // goesBefore reports whether e goes before o at a time.
-func (e *Entry) goesBefore(o *Entry, now kv.Mono) bool {
-	late, other := e.deadline <= now, o.deadline <= now
+func (e *laneHead) goesBefore(o *laneHead, now kv.Mono) bool {
+	late, other := e.IsOverdue(now), o.IsOverdue(now)
 	switch {
 	case late != other:
 		return late
 	case late:
-		return lessByDeadline(e, o)
+		return lessByDeadline(e.Entry, o.Entry)
 	}
-	return lessByPriority(e, o)
-}
-
-// firstEntry returns the entry of l which goes first.
-func (l *lane) firstEntry(now kv.Mono) *Entry {
-	if e := l.heaps[1].entries[0]; e.deadline <= now {
-		return e
-	}
-	return l.heaps[0].entries[0]
+	return lessByShare(e.Entry, o.Entry, e.start, o.start)
 }
 
 func (q *Queue) findLane(id uint64) (at int, found bool) {

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,9 +36,9 @@ func mustPush(t testing.TB, q *Queue, at time.Duration, name string, item Queued
 // drain offers all entries at a time and returns their names in order.
 func drain(q *Queue, at time.Duration) string {
 	var names []string
-	q.OfferHeads(kv.Mono(at), func(e *Entry) bool {
+	q.OfferHeads(kv.Mono(at), func(e *Entry) (float64, bool) {
 		names = append(names, e.Value.(string))
-		return true
+		return 0, true
 	})
 	return strings.Join(names, " ")
 }
@@ -102,12 +103,12 @@ func TestNobodyStarves(t *testing.T) {
 			at := time.Duration(second) * time.Second
 			mustPush(t, q, at, "high", QueuedRequest{Tokens: 1, Priority: Priority{Strict: 7, Jump: time.Hour}})
 			first := ""
-			q.OfferHeads(kv.Mono(at), func(e *Entry) bool { // room for one entry
+			q.OfferHeads(kv.Mono(at), func(e *Entry) (float64, bool) { // room for one entry
 				if first != "" {
-					return false
+					return 0, false
 				}
 				first = e.Value.(string)
-				return true
+				return 0, true
 			})
 			if first == "low" {
 				served = second
@@ -164,14 +165,14 @@ func TestLanesDoNotWaitForEachOther(t *testing.T) {
 	mustPush(t, q, 2, "any", QueuedRequest{})
 	mustPush(t, q, 3, "any too", QueuedRequest{})
 	var asked []string
-	n := q.OfferHeads(4, func(e *Entry) bool {
+	n := q.OfferHeads(4, func(e *Entry) (float64, bool) {
 		asked = append(asked, e.Value.(string))
-		return e.Value == "any"
+		return 0, e.Value == "any"
 	})
 	if want := []string{"pinned", "any", "any too"}; !slices.Equal(asked, want) || n != 1 {
 		t.Errorf("asked %v and took %d, want %v and 1", asked, n, want)
 	}
-	if !q.HasLane(0) || !q.HasLane(9) || q.HasLane(1) || q.Len() != 3 {
+	if !q.MustFollow(0) || !q.MustFollow(9) || q.MustFollow(1) || q.Len() != 3 {
 		t.Errorf("%d wait", q.Len())
 	}
 }
@@ -184,11 +185,120 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+// TestSharesOfClients: of two clients which wait, the one which has had less goes first, by the predicted ms of
+// its requests; one which comes later starts with those that wait, and one which was idle has saved nothing up.
+func TestSharesOfClients(t *testing.T) {
+	q := mustQueue(t, Config{})
+	ms := map[string]float64{}
+	push := func(client uint64, name string, cost float64) {
+		ms[name] = cost
+		mustPush(t, q, time.Duration(len(ms)), name, QueuedRequest{Client: client})
+	}
+	offer := func(room int) string {
+		var names []string
+		q.OfferHeads(kv.Mono(time.Second), func(e *Entry) (float64, bool) {
+			if len(names) == room {
+				return 0, false
+			}
+			names = append(names, e.Value.(string))
+			return ms[e.Value.(string)], true
+		})
+		return strings.Join(names, " ")
+	}
+	for i := range 6 {
+		push(1, fmt.Sprintf("a%d", i), 10)
+	}
+	push(2, "b0", 30)
+	push(2, "b1", 10)
+	if got, want := offer(5), "a0 b0 a1 a2 a3"; got != want { // both have had 30 and 40 ms
+		t.Errorf("the order is %q, want %q", got, want)
+	}
+	push(3, "late", 10)
+	if got, want := offer(9), "b1 late a4 a5"; got != want {
+		t.Errorf("the order is %q, want %q", got, want)
+	}
+	// What is placed at once counts too.
+	q.ChargeClient(2, 1000)
+	push(2, "b2", 10)
+	push(1, "a6", 10)
+	if got, want := offer(9), "a6 b2"; got != want {
+		t.Errorf("the order is %q, want %q", got, want)
+	}
+}
+
+// TestSharesAreBounded: however many clients come, few are told apart.
+func TestSharesAreBounded(t *testing.T) {
+	q := mustQueue(t, Config{MaxEntries: 2 * maxShares})
+	for client := range uint64(3 * maxShares) {
+		q.ChargeClient(client, 5)
+	}
+	for client := range uint64(2 * maxShares) {
+		mustPush(t, q, 0, "", QueuedRequest{Client: client})
+	}
+	if err := q.Check(); err != nil {
+		t.Error(err)
+	}
+	drain(q, 1)
+	if err := q.Check(); err != nil {
+		t.Error(err)
+	}
+	q.ChargeClient(1, 1e9)
+	q.ChargeClient(1, 1)
+	q.ChargeClient(1<<40, 1) // makes room
+	if n := len(q.shares.byClient); n > 3 {
+		t.Errorf("%d clients are told apart, though all but one are idle", n)
+	}
+}
+
+// TestTargets: the request with the least slack goes first, then those without a target, then those which cannot
+// meet theirs any more, by arrival.
+func TestTargets(t *testing.T) {
+	q := mustQueue(t, Config{})
+	at := func(d time.Duration) kv.Mono { return kv.Mono(d) }
+	mustPush(t, q, 1, "lost", QueuedRequest{LatestStart: at(2 * time.Second), Missed: true})
+	mustPush(t, q, 2, "plain", QueuedRequest{})
+	mustPush(t, q, 3, "in 9 s", QueuedRequest{LatestStart: at(9 * time.Second)})
+	mustPush(t, q, 4, "in 5 s", QueuedRequest{LatestStart: at(5 * time.Second)})
+	mustPush(t, q, 5, "in 4 s", QueuedRequest{LatestStart: at(4 * time.Second)})
+	if !q.MustFollow(0) {
+		t.Error("a new request overtakes those which can meet their targets")
+	}
+	if got, want := drain(q, 4500*time.Millisecond), "in 5 s in 9 s plain lost in 4 s"; got != want {
+		t.Errorf("the order is %q, want %q", got, want)
+	}
+	mustPush(t, q, 1, "lost", QueuedRequest{LatestStart: 1, Missed: true})
+	if q.MustFollow(0) {
+		t.Error("a request waits behind one which cannot meet its target")
+	}
+}
+
 // twin is a queue which sorts a plain list for every call.
 type twin struct {
 	policy   Policy
 	patience time.Duration
 	entries  []*Entry
+	starts   map[uint64]float64
+	virtual  float64
+}
+
+// start is the virtual time at which the next request of a client starts.
+func (w *twin) start(client uint64) float64 {
+	if slices.ContainsFunc(w.entries, func(e *Entry) bool { return e.Client == client }) {
+		return w.starts[client]
+	}
+	return max(w.starts[client], w.virtual)
+}
+
+// charge counts the ms of a request before it is removed.
+func (w *twin) charge(client uint64, ms float64) {
+	start := w.start(client)
+	w.virtual = max(w.virtual, start)
+	w.starts[client] = start + ms
+}
+
+// missed reports whether the target of e is missed.
+func (w *twin) missed(now kv.Mono, e *Entry) bool {
+	return e.Missed || e.LatestStart != 0 && e.LatestStart < now
 }
 
 // first returns the entry which goes first at a time, among the entries whose lane is not in not.
@@ -213,13 +323,16 @@ func (w *twin) first(now kv.Mono, not map[uint64]bool) *Entry {
 		if a.Priority.Strict != b.Priority.Strict {
 			return int(a.Priority.Strict) - int(b.Priority.Strict)
 		}
-		if x, y := w.rank(a), w.rank(b); x != y {
-			if x < y {
+		if x, y := w.missed(now, a), w.missed(now, b); x != y {
+			if x {
 				return -1
 			}
 			return 1
 		}
-		return 0
+		if x, y := w.start(a.Client), w.start(b.Client); x != y {
+			return cmp.Compare(y, x)
+		}
+		return cmp.Compare(w.rank(now, a), w.rank(now, b))
 	})
 }
 
@@ -227,9 +340,12 @@ func (w *twin) due(e *Entry) time.Duration {
 	return w.patience / time.Duration(e.Priority.Strict+1)
 }
 
-func (w *twin) rank(e *Entry) float64 {
+func (w *twin) rank(now kv.Mono, e *Entry) float64 {
 	if w.policy == WSPT {
 		return (1 + e.Priority.Jump.Seconds()) / max(1, float64(e.Tokens-e.Cached))
+	}
+	if e.LatestStart != 0 && !w.missed(now, e) {
+		return (e.Priority.Jump - time.Duration(e.LatestStart) + w.patience).Seconds()
 	}
 	return (e.Priority.Jump - e.Arrival.Sub(0)).Seconds()
 }
@@ -243,7 +359,7 @@ func agrees(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &twin{policy: policy, patience: patience}
+	w := &twin{policy: policy, patience: patience, starts: map[uint64]float64{}}
 	now := kv.Mono(0)
 	drop := func(e *Entry) {
 		w.entries = slices.DeleteFunc(w.entries, func(o *Entry) bool { return o == e })
@@ -267,6 +383,11 @@ func agrees(t *rapid.T) {
 				Lane:     rapid.Uint64Max(40).Draw(t, "lane"),
 				Priority: Priority{Strict: rapid.Uint32Max(2).Draw(t, "strict"), Jump: time.Duration(rapid.IntRange(0, 20).Draw(t, "jump")) * time.Second},
 				Tokens:   rapid.IntRange(0, 1000).Draw(t, "tokens"),
+				Client:   rapid.Uint64Max(3).Draw(t, "client"),
+				Missed:   rapid.IntRange(0, 4).Draw(t, "missed") == 0,
+			}
+			if rapid.Bool().Draw(t, "has a target") || item.Missed {
+				item.LatestStart = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "slack")) * time.Second)
 			}
 			if policy == WSPT { // make keys unique
 				item.Tokens, item.Priority.Jump = 1000+int(now), 0
@@ -276,6 +397,7 @@ func agrees(t *rapid.T) {
 				t.Fatalf("with %d: %v", len(w.entries), err)
 			}
 			if err == nil {
+				w.starts[e.Client] = w.start(e.Client)
 				w.entries = append(w.entries, e)
 			}
 		},
@@ -290,21 +412,28 @@ func agrees(t *rapid.T) {
 			}
 			drop(e)
 		},
+		"charge": func(t *rapid.T) {
+			client, ms := rapid.Uint64Max(3).Draw(t, "client"), float64(rapid.IntRange(0, 9).Draw(t, "ms"))
+			q.ChargeClient(client, ms)
+			w.charge(client, ms)
+		},
 		"offer": func(t *rapid.T) {
 			room := rapid.IntRange(0, 5).Draw(t, "room")
 			refuse := rapid.Uint64Max(4).Draw(t, "a lane without any")
 			not := map[uint64]bool{}
-			taken := q.OfferHeads(now, func(e *Entry) bool {
+			taken := q.OfferHeads(now, func(e *Entry) (float64, bool) {
 				if want := w.first(now, not); want != e {
 					t.Fatalf("offered %+v, want %+v", e.QueuedRequest, want.QueuedRequest)
 				}
 				if e.Lane == refuse || room == 0 {
 					not[e.Lane] = true
-					return false
+					return 0, false
 				}
 				room--
+				ms := float64(e.Tokens % 10)
+				w.charge(e.Client, ms)
 				drop(e)
-				return true
+				return ms, true
 			})
 			if rest := w.first(now, not); rest != nil {
 				t.Fatalf("took %d and did not offer %+v", taken, rest.QueuedRequest)

@@ -97,11 +97,11 @@ func TestDecodeChat(t *testing.T) {
 		}},
 		{`"nvext":{"agent_hints":{"latency_sensitivity":9,"priority":0},"request_timestamp_ms":1.5,"cache_control":{"type":"ephemeral","ttl":"5m"},"agent_context":{"session_id":"s"}}`, func(*api.Request) {}},
 		{`"nvext":{"allowed_worker_ids":[3,4],"agent_hints":{"priority":-5,"strict_priority":4294967295},"session_control":{"session_id":"s","action":"close","timeout":300},
-			"router_config_override":{"assume_kv_reuse":false,"track_prefill_tokens":true,"moe_query":{"layer_id":2,"expert_ids":[7,4294967295],"expert_group":0,"fallback_to_unlabeled":false}}}`, func(r *api.Request) {
+			"router_config_override":{"assume_kv_reuse":false,"track_prefill_tokens":true,"ttft_target_ms":1500,"itl_target_ms":0,"moe_query":{"layer_id":2,"expert_ids":[7,4294967295],"expert_group":0,"fallback_to_unlabeled":false}}}`, func(r *api.Request) {
 			r.Ext = api.RequestExt{
 				Allowed: []kv.WorkerID{3, 4}, Priority: queue.Priority{Strict: math.MaxUint32}, Session: route.Session{ID: "s", Last: true},
 				Override: route.Override{
-					AssumeReuse: ptr(false), TrackPrefill: ptr(true),
+					AssumeReuse: ptr(false), TrackPrefill: ptr(true), TTFTTarget: ptr(1500.0), ITLTarget: ptr(0.0),
 					MoE: &route.MoEQuery{Layer: ptr(uint32(2)), Experts: []uint32{7, math.MaxUint32}, Group: ptr(uint32(0)), Fallback: ptr(false)},
 				},
 			}

@@ -180,12 +180,17 @@ func (d *requestDecoder) readSessionID() error {
 	return err
 }
 
+// maxTargetMs is an hour: the router refuses more.
+const maxTargetMs = 3.6e6
+
 var overrideTable = api.NewTable([]fieldRow{
 	{Name: "overlap_score_weight", Value: api.Number(0, 1e6, func(q *api.Request) **float64 { return &q.Ext.Override.OverlapWeight })},
 	{Name: "router_temperature", Value: api.Number(0, 1e6, func(q *api.Request) **float64 { return &q.Ext.Override.Temperature })},
 	{Name: "router_mode", Read: (*requestDecoder).readRouterMode},
 	{Name: "assume_kv_reuse", Read: func(d *requestDecoder) error { return d.readOptionalFlag(&d.Req.Ext.Override.AssumeReuse) }},
 	{Name: "track_prefill_tokens", Read: func(d *requestDecoder) error { return d.readOptionalFlag(&d.Req.Ext.Override.TrackPrefill) }},
+	{Name: "ttft_target_ms", Value: api.Number(0, maxTargetMs, func(q *api.Request) **float64 { return &q.Ext.Override.TTFTTarget })},
+	{Name: "itl_target_ms", Value: api.Number(0, maxTargetMs, func(q *api.Request) **float64 { return &q.Ext.Override.ITLTarget })},
 	{Name: "moe_query", Read: (*requestDecoder).readMoEQuery},
 })
 

@@ -92,6 +92,12 @@ func rowDistributions() []rowDistribution {
 		{"itl", "ITL", "time between two tokens", func(r *replay.Row) *replay.Distribution { return &r.ITL }},
 		{"tpot", "TPOT", "mean time for each token after the first, by answer", func(r *replay.Row) *replay.Distribution { return &r.TPOT }},
 		{"e2e", "E2E", "time of the whole answer", func(r *replay.Row) *replay.Distribution { return &r.E2E }},
+		{"ttft_error", "TTFT error", "how far off the router predicted the first token, at the choice of the worker", func(r *replay.Row) *replay.Distribution {
+			if r.TTFTError == nil || r.Policy != "time" { // the others do not choose by it
+				return &replay.Distribution{}
+			}
+			return r.TTFTError
+		}},
 		{"lateness", "lateness", "how much later than due requests were sent", func(r *replay.Row) *replay.Distribution {
 			if r.Lateness == nil {
 				return &replay.Distribution{}

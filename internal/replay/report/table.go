@@ -35,7 +35,7 @@ func WriteTable(w io.Writer, r *replay.Result) error {
 
 // summaryFigures are the figures of the first table.
 func summaryFigures(rows []replay.Row) []figure {
-	return append(clusterSizeFigures(rows), pickFigures("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
+	return append(clusterSizeFigures(rows), pickFigures("requests", "errors", "ttft_mean", "ttft_p50", "ttft_p99", "ttft_error_p99", "itl_mean", "itl_p99", "e2e_mean", "e2e_p99",
 		"cached_share", "share_of_ideal", "imbalance", "output_tokens_per_s", "goodput_share")...)
 }
 

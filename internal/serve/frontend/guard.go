@@ -1,6 +1,8 @@
 package frontend
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"net/http"
 	"time"
@@ -81,6 +83,17 @@ func (c *apiCall) keyClient() *keys.KeyClient {
 		return nil
 	}
 	return c.record.client
+}
+
+// clientShare returns a number for the name of the call's key, by which routers give keys equal shares; 0 without
+// keys. Router processes get it in place of the name.
+func (c *apiCall) clientShare() uint64 {
+	client := c.keyClient()
+	if client == nil {
+		return 0
+	}
+	sum := sha256.Sum256([]byte("penstock client " + client.Key().Name))
+	return max(binary.BigEndian.Uint64(sum[:]), 1)
 }
 
 // leaveKey ends what admit started.

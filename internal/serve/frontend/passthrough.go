@@ -85,6 +85,7 @@ func (c *apiCall) newOpaque(body []byte, d *apiDialect, m *servedModel, e *reque
 	p.Route = route.Request{
 		ID: c.id, Model: m.Card.Name, Salt: salt, Pin: pin, Session: session,
 		ExpectedOutput: e.ext.ExpectedOutput, Override: e.ext.Override, Allowed: e.ext.Allowed, Priority: e.ext.Priority,
+		Client: c.clientShare(),
 	}
 	p.Request = engine.PassthroughRequest{ID: c.id, Model: m.Card.Name, Salt: salt, Path: d.path, Body: body, Stream: e.stream, Hints: dispatch.EncodeHints(&p.Route)}
 	p.Workers, p.Sink = c.f.catalog.latestWorkers(m), p

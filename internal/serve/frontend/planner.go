@@ -229,6 +229,7 @@ func (p *typedRequest) newGeneration(i int, prompt prep.Prompt, stop engine.Stop
 		Override:       q.Ext.Override,
 		Allowed:        q.Ext.Allowed,
 		Priority:       q.Ext.Priority,
+		Client:         p.call.clientShare(),
 	}
 	g.Request = engine.Request{
 		ID:           id,

@@ -40,6 +40,7 @@ type loggedAttempt struct {
 	decision             route.Decision
 	predicted, reported  int
 	at, prefilled, freed time.Time
+	observed             time.Duration // to the first token; 0 until then
 	err                  string
 }
 
@@ -64,6 +65,10 @@ type decisionAttempt struct {
 	OverlapBlocks int        `json:"overlap_blocks"`
 	BlockSize     int        `json:"block_size,omitempty"`
 	Cost          float64    `json:"cost"`
+	// PredictedTTFT is the predicted time from the decision to the first token, null if there was no prediction;
+	// ObservedTTFT is the observed one, null until then.
+	PredictedTTFT *float64   `json:"predicted_ttft_ms,omitempty"`
+	ObservedTTFT  *float64   `json:"observed_ttft_ms,omitempty"`
 	PrefilledAt   *time.Time `json:"prefilled_at,omitempty"`
 	// Predicted is the number of prompt tokens predicted to be cached on the worker, nil if there was
 	// no prediction. Reported is the number that the worker reported; nil until then.
@@ -137,6 +142,15 @@ func (d *decisionLog) recordPrefill(id string, attempt uint32, reported int, at 
 	}
 }
 
+// recordTTFT records the time to an attempt's first token.
+func (d *decisionLog) recordTTFT(id string, attempt uint32, observed time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a := d.findAttemptLocked(id, attempt); a != nil {
+		a.observed = observed
+	}
+}
+
 func (d *decisionLog) recordFree(id string, attempt uint32, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -204,12 +218,19 @@ func (r *Router) collectDecisions(ctx context.Context, id string, depth int) (de
 // jsonRow returns the JSON of a.
 func (a *loggedAttempt) jsonRow() decisionAttempt {
 	d := &a.decision
-	return decisionAttempt{
+	row := decisionAttempt{
 		Attempt: a.number, DecidedAt: a.at.UTC(), PromptTokens: a.prompt,
 		WorkerID: uint64(d.Worker.ID), Rank: d.Worker.Rank, Mode: d.Mode,
 		OverlapBlocks: d.OverlapBlocks, BlockSize: d.BlockSize, Cost: d.Cost,
 		PrefilledAt: timeOrNil(a.prefilled), Predicted: tokensOrNil(a.predicted), Reported: tokensOrNil(a.reported), FreedAt: timeOrNil(a.freed), Error: a.err,
 	}
+	if d.TTFT > 0 {
+		row.PredictedTTFT = new(roundMs(toMs(d.TTFT)))
+	}
+	if a.observed > 0 {
+		row.ObservedTTFT = new(roundMs(toMs(a.observed)))
+	}
+	return row
 }
 
 func timeOrNil(at time.Time) *time.Time {

@@ -20,6 +20,7 @@ type explainAnswer struct {
 	Fetch         fetchCosts         `json:"fetch_costs"`
 	Affinity      affinityWeights    `json:"affinity_weights"`
 	NearCost      float64            `json:"near_cost"`
+	Targets       *explainedTargets  `json:"targets,omitempty"` // null without any
 	PromptTokens  int                `json:"prompt_tokens"`
 	PromptBlocks  int                `json:"prompt_blocks"`
 	askedMedia
@@ -40,6 +41,17 @@ type explainedDecision struct {
 // explainedWait says that the request would wait in the router before a decision.
 type explainedWait struct {
 	Requests int `json:"waiting_requests"` // already waiting, for any worker
+}
+
+// explainedTargets are the targets of a request, in ms; 0 is none. Met says whether a worker meets them. If none
+// does, OnMiss says what happens, and Refusal is the answer of a router that refuses the request.
+type explainedTargets struct {
+	TTFT    float64          `json:"ttft_ms"`
+	ITL     float64          `json:"itl_ms"`
+	Margin  float64          `json:"ttft_margin"` // share by which predictions are increased
+	Met     bool             `json:"met"`
+	OnMiss  route.MissPolicy `json:"on_miss"`
+	Refusal string           `json:"refusal,omitempty"`
 }
 
 // fetchCosts are the costs of one block of a slower tier, in blocks of prefill.
@@ -89,6 +101,12 @@ type explainedCandidate struct {
 	// Time has the terms of the cost in mode time, in ms.
 	Time *route.TimeCost `json:"time_ms,omitempty"`
 
+	// TTFT and ITL are the times predicted at the worker, in ms; 0 of a router process. Misses says that they
+	// exceed the request's targets.
+	TTFT   float64 `json:"predicted_ttft_ms"`
+	ITL    float64 `json:"predicted_itl_ms"`
+	Misses bool    `json:"misses_targets,omitempty"`
+
 	Cost        float64 `json:"cost"`
 	Near        bool    `json:"near"`
 	Probability float64 `json:"probability"`
@@ -117,6 +135,7 @@ type routerExplanation struct {
 	route.Explanation
 	predicted []int
 	wouldWait *explainedWait // nil if it would not wait
+	refusal   error          // for its targets
 }
 
 // answerExplain also answers when no worker can be chosen: then the reasons are the answer.
@@ -152,7 +171,8 @@ func (r *Router) explainRequest(ctx context.Context, req *route.Request) (ac rou
 	defer r.scratch.Put(sc)
 	err = r.withQuery(sc, req, func(p *modelPool, q *route.Query) (err error) {
 		now := r.now()
-		if p.mustWaitLocked(now, q) {
+		check := p.router.CheckTargets(now, q)
+		if ac.refusal = check.Refusal(); ac.refusal == nil && p.mustWaitLocked(now, q, &check) {
 			ac.wouldWait = &explainedWait{p.queue.Len()}
 		}
 		ac.Explanation, err = p.router.Explain(now, q)
@@ -203,8 +223,17 @@ func newExplainAnswer(ac *routerExplanation) explainAnswer {
 	if ac.Bound.ID != 0 {
 		out.Session = &workerName{uint64(ac.Bound.ID), ac.Bound.Rank}
 	}
+	if ac.Targets != (route.Targets{}) {
+		out.Targets = &explainedTargets{TTFT: toMs(ac.Targets.TTFT), ITL: toMs(ac.Targets.ITL), OnMiss: ac.OnMiss, Margin: ac.Margin}
+		if ac.refusal != nil {
+			out.Targets.Refusal = ac.refusal.Error()
+		}
+	}
 	for i := range ac.Candidates {
 		c := &ac.Candidates[i]
+		if out.Targets != nil && !c.Misses {
+			out.Targets.Met = true
+		}
 		out.Candidates = append(out.Candidates, explainedCandidate{
 			WorkerID: uint64(c.Worker.ID), Rank: c.Worker.Rank,
 			Overlap:   tieredBlocks{c.Overlap[kv.TierDevice], c.Overlap[kv.TierHost], c.Overlap[kv.TierDisk], c.Overlap[kv.TierPool]},
@@ -214,6 +243,7 @@ func newExplainAnswer(ac *routerExplanation) explainAnswer {
 			OthersRequests: c.OthersRequests,
 			Affinity:       c.Affinity, LabelAffinity: c.LabelAffinity, ExpertAffinity: c.ExpertAffinity, ExpertShare: c.ExpertShare,
 			SessionAffinity: c.SessionAffinity, AdapterAffinity: c.AdapterAffinity,
+			TTFT: c.TTFT, ITL: c.ITL, Misses: c.Misses,
 			Cost: c.Cost, Near: c.Near, Probability: c.Probability,
 		})
 		if ac.Mode == route.Time {

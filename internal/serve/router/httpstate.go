@@ -96,6 +96,8 @@ type workerRow struct {
 	Load         loadRow `json:"load"`
 	CachedBlocks int     `json:"cached_blocks"`
 	Feed         feedRow `json:"feed"`
+	// Speed is what was learned of the worker's speed; null of a router process, and before the model is routed.
+	Speed *speedRow `json:"speed"`
 	// Predictions compares predicted with reported cache hits; null before the first report.
 	Predictions *accuracyRow `json:"predictions"`
 	// Warnings are the warnings that the worker last reported about its engine, and the router's own.
@@ -168,6 +170,7 @@ func (r *Router) workerRowLocked(now kv.Mono, m *member, h workerCache) workerRo
 	var others activeseq.LoadShare
 	if p != nil {
 		p.active.AdvanceTime(now)
+		row.Speed = m.speedRowLocked(p.router)
 		l, others = p.active.LoadOf(m.worker), p.active.OthersShare(m.worker)
 	}
 	row.Load = loadRow{ActiveRequests: l.Requests, ActiveBlocks: l.Blocks, PrefillTokens: l.PrefillTokens, Others: othersLoad{others.Requests, others.PrefillTokens}}
@@ -264,6 +267,9 @@ func newFeedRow(now kv.Mono, of workerCache) feedRow {
 
 // toSeconds is d in seconds, rounded to milliseconds.
 func toSeconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+// toMs is d in milliseconds.
+func toMs(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // indexRow is the JSON of the index as a whole.
 type indexRow struct {

@@ -23,6 +23,8 @@ type member struct {
 	reported bool
 	// drainingUntil is the time until which a call refused with Draining overrides the reports.
 	drainingUntil kv.Mono
+	// ttft compares predicted with observed times to the first token; nil before the first one.
+	ttft *ttftRecord
 }
 
 // applySnapshot takes over the workers and models of a snapshot. It drops the caches of removed workers

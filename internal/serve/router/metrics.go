@@ -86,6 +86,7 @@ func newMetrics(m *obs.Metrics, r *Router) routerMetrics {
 	m.RegisterCollector(newReplicaMetrics(r))
 	m.RegisterCollector(newAccuracyMetrics(r))
 	m.RegisterCollector(newWarningMetrics(r))
+	m.RegisterCollector(newTTFTMetrics(r))
 	m.RegisterCollector(&stateMetrics{
 		r:      r,
 		silent: prometheus.NewDesc(obs.Namespace+"_router_quarantined_workers", "Workers that do not answer, to which nothing is sent.", nil, nil),

@@ -15,7 +15,8 @@ import (
 // mu guards it until done is closed; then it belongs to the waiting goroutine.
 type queuedRequest struct {
 	query        route.Query // with a chain of its own
-	usesOverlaps bool        // the choice depends on what is cached
+	client       uint64
+	usesOverlaps bool // the choice depends on what is cached
 	since        time.Time
 	entry        *queue.Entry
 	done         chan struct{}
@@ -26,18 +27,29 @@ type queuedRequest struct {
 	mustRetry bool
 }
 
-// placeLocked picks a worker for q, or queues it if all eligible workers have enough load. A migrated
-// request does not wait. A new request does not overtake queued ones for the same workers.
+// placeLocked picks a worker for q, or queues it if all eligible workers have enough load, or if it waits for a
+// worker which meets its targets. A migrated request does not wait. A new request does not overtake queued ones
+// for the same workers.
 func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (route.Decision, *queuedRequest, error) {
 	now := r.now()
-	if q.Moving || !p.mustWaitLocked(now, q) {
+	check := route.TargetCheck{}
+	if !q.Moving {
+		check = p.router.CheckTargets(now, q)
+	}
+	if err := check.Refusal(); err != nil {
+		return route.Decision{}, nil, err
+	}
+	if q.Moving || !p.mustWaitLocked(now, q, &check) {
 		d, err := p.router.Pick(now, q)
+		if err == nil {
+			p.queue.ChargeClient(req.Client, d.Work)
+		}
 		return d, nil, err
 	}
-	w := &queuedRequest{query: *q, usesOverlaps: r.needsOverlapsLocked(p, &q.Override), since: time.Now(), done: make(chan struct{})}
+	w := &queuedRequest{query: *q, client: req.Client, usesOverlaps: r.needsOverlapsLocked(p, &q.Override), since: time.Now(), done: make(chan struct{})}
 	w.query.Chain = slices.Clone(q.Chain)
 	entry, err := p.queue.Push(now, queue.QueuedRequest{
-		Priority: req.Priority, Lane: p.router.QueueLane(q), Tokens: q.PromptTokens, Cached: typicalOverlap(q.Overlaps) * p.blockSize,
+		Priority: req.Priority, Lane: p.router.QueueLane(q), Client: req.Client, LatestStart: check.LatestStart, Missed: check.Late, Tokens: q.PromptTokens, Cached: typicalOverlap(q.Overlaps) * p.blockSize,
 	}, w)
 	if err != nil {
 		return route.Decision{}, nil, err
@@ -48,9 +60,9 @@ func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (
 	return route.Decision{}, w, nil
 }
 
-// mustWaitLocked reports whether q would wait if it arrived now.
-func (p *modelPool) mustWaitLocked(now kv.Mono, q *route.Query) bool {
-	return p.queue.HasLane(p.router.QueueLane(q)) || p.router.ShouldQueue(now, q)
+// mustWaitLocked reports whether q, whose targets were checked, would wait if it arrived now.
+func (p *modelPool) mustWaitLocked(now kv.Mono, q *route.Query, check *route.TargetCheck) bool {
+	return check.ShouldWait() || p.queue.MustFollow(p.router.QueueLane(q)) || p.router.ShouldQueue(now, q)
 }
 
 // typicalOverlap is the number of the prompt's blocks on a typical worker.
@@ -102,41 +114,57 @@ func (r *Router) admitLocked(p *modelPool) {
 		return
 	}
 	now := r.now()
-	if p.queue.OfferHeads(now, func(e *queue.Entry) bool { return r.tryPlaceLocked(now, p, e.Value.(*queuedRequest)) }) > 0 {
+	if p.queue.OfferHeads(now, func(e *queue.Entry) (float64, bool) { return r.tryPlaceLocked(now, p, e) }) > 0 {
 		r.wakeSyncLocked()
 	}
 }
 
-// tryPlaceLocked places w if possible, and reports whether it waits no more.
-func (r *Router) tryPlaceLocked(now kv.Mono, p *modelPool, w *queuedRequest) bool {
+// tryPlaceLocked places a queued request if possible. It reports whether it waits no more, and what it uses.
+func (r *Router) tryPlaceLocked(now kv.Mono, p *modelPool, e *queue.Entry) (work float64, done bool) {
+	w := e.Value.(*queuedRequest)
 	if !w.query.Override.RequiresLabels() && p.router.ShouldQueue(now, &w.query) {
-		return false // full, whatever is cached
+		return 0, false // full, whatever is cached
 	}
 	if w.usesOverlaps {
 		moe, asks := w.query.Override.LabelQuery()
 		w.query.Overlaps = r.lookUpPrefix(&r.mu.lookup, w.query.Chain, &moe, asks)
 	}
+	done = p.placeQueuedLocked(now, e, w)
+	w.query.Overlaps = nil // the memory is shared
+	if done {
+		close(w.done)
+	}
+	return w.decision.Work, done
+}
+
+// placeQueuedLocked places w, the request of e, if possible, or refuses it, and reports whether it waits no more.
+func (p *modelPool) placeQueuedLocked(now kv.Mono, e *queue.Entry, w *queuedRequest) bool {
 	if p.router.ShouldQueue(now, &w.query) {
 		return false
 	}
-	w.decision, w.err = p.router.Pick(now, &w.query)
-	w.query.Overlaps = nil // the memory is shared
-	if fault.CodeOf(w.err) == fault.Overloaded && w.err != nil {
-		w.err = nil // it arrived before the requests that are refused now
+	w.query.Waited = now.Sub(e.Arrival)
+	check := p.router.CheckTargets(now, &w.query)
+	if check.ShouldWait() && !e.IsOverdue(now) {
 		return false
 	}
-	close(w.done)
+	if w.err = check.Refusal(); w.err == nil {
+		w.decision, w.err = p.router.Pick(now, &w.query)
+		if fault.CodeOf(w.err) == fault.Overloaded && w.err != nil {
+			w.err = nil // it arrived before the requests that are refused now
+			return false
+		}
+	}
 	return true
 }
 
 // dispersePoolLocked makes all requests that wait in p start over: p is no longer the pool of its
 // model.
 func (r *Router) dispersePoolLocked(p *modelPool) {
-	p.queue.OfferHeads(r.now(), func(e *queue.Entry) bool {
+	p.queue.OfferHeads(r.now(), func(e *queue.Entry) (float64, bool) {
 		w := e.Value.(*queuedRequest)
 		w.mustRetry = true
 		close(w.done)
-		return true
+		return 0, true
 	})
 }
 

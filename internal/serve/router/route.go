@@ -78,7 +78,14 @@ func contextFault(ctx context.Context) error {
 // again if the worker reports it later. The router learns from it how fast the worker is.
 func (r *Router) RecordFirstToken(id string, attempt uint32, cached int) {
 	key := activeseq.AttemptKey{ID: id, Attempt: attempt}
-	r.recordPrefill(key, cached, func(p *modelPool) bool { return p.router.RecordFirstToken(r.now(), key, cached) })
+	observed := time.Duration(0)
+	r.recordPrefill(key, cached, func(p *modelPool) bool {
+		observed = max(observed, r.recordTTFTLocked(p, key))
+		return p.router.RecordFirstToken(r.now(), key, cached)
+	})
+	if observed > 0 {
+		r.decisions.recordTTFT(id, attempt, observed)
+	}
 }
 
 // MarkPrefilled is RecordFirstToken for an answer which arrives whole, at its end: it does not say how
@@ -189,7 +196,7 @@ func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*mode
 	}
 	q := route.Query{
 		Key:          activeseq.AttemptKey{ID: req.ID, Attempt: req.Attempt},
-		PromptTokens: len(req.Tokens), ExpectedOutput: max(0, req.ExpectedOutput),
+		PromptTokens: len(req.Tokens), Media: req.Media, ExpectedOutput: max(0, req.ExpectedOutput),
 		Override: req.Override, Pin: req.Pin, Allowed: req.Allowed, Exclude: req.Exclude, Session: req.Session,
 		Moving: req.Attempt > 1,
 	}

@@ -1,0 +1,218 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"penstock/core/fault"
+	"penstock/core/kv"
+)
+
+// Targets are the times which requests shall not exceed; 0 is no target. Mode Time chooses, among the workers for
+// which it predicts that they meet them, the one of least cost.
+type Targets struct {
+	TTFT time.Duration // from the request's arrival at the router to its first token
+	ITL  time.Duration // between two tokens of an answer, in the mean
+}
+
+// MaxTarget bounds targets.
+const MaxTarget = time.Hour
+
+// MissPolicy says what happens to a request for which no worker meets its targets.
+type MissPolicy string
+
+// The policies.
+const (
+	// MissWaits makes the request wait in the router: for a target of ITL until a worker meets it; for a target of
+	// TTFT, which waiting cannot save, until a worker has no prefill queued, behind all which can meet theirs.
+	MissWaits MissPolicy = "wait"
+	// MissRefuses refuses the request at once.
+	MissRefuses MissPolicy = "refuse"
+)
+
+func (c *Config) validateTargets() error {
+	var errs []error
+	if min(c.Targets.TTFT, c.Targets.ITL) < 0 || max(c.Targets.TTFT, c.Targets.ITL) > MaxTarget {
+		errs = append(errs, fmt.Errorf("route: targets must be between 0 and %v", MaxTarget))
+	}
+	if c.Targets != (Targets{}) && c.Mode != Time {
+		errs = append(errs, fmt.Errorf("route: targets need mode time, not %.100q", string(c.Mode)))
+	}
+	if c.OnMiss != MissWaits && c.OnMiss != MissRefuses {
+		errs = append(errs, fmt.Errorf("route: what happens to a request which misses its target is %s or %s, not %.100q", MissWaits, MissRefuses, string(c.OnMiss)))
+	}
+	return errors.Join(errs...)
+}
+
+// resolveTargets returns the targets in force for a request in a mode.
+func (r *Router) resolveTargets(mode Mode, o *Override) (t Targets, err error) {
+	t = r.cfg.Targets
+	if o.TTFTTarget != nil {
+		t.TTFT, err = readTarget("ttft_target_ms", *o.TTFTTarget, mode)
+	}
+	if o.ITLTarget != nil && err == nil {
+		t.ITL, err = readTarget("itl_target_ms", *o.ITLTarget, mode)
+	}
+	return t, err
+}
+
+func readTarget(name string, ms float64, mode Mode) (time.Duration, error) {
+	switch {
+	case !isInRange(ms, toMs(MaxTarget)):
+		return 0, fault.InvalidParam("router_config_override."+name, "%s must be between 0, which is no target, and %g", name, toMs(MaxTarget))
+	case ms > 0 && mode != Time:
+		return 0, fault.InvalidParam("router_config_override."+name, "targets need router mode time: give router_mode too, or leave the target out")
+	}
+	return toDuration(ms), nil
+}
+
+// hasTargets reports whether targets matter to the choice.
+func (p *requestPolicy) hasTargets() bool { return p.mode == Time && p.targets != Targets{} }
+
+// predictTimes sets the times which are predicted for a request at a candidate.
+func (r *Router) predictTimes(t *Target, c *Candidate) {
+	w, at := r.rates.WorkerOf(t.Worker), r.active.Now()
+	c.TTFT = r.predictWait(t.Worker) + r.predictOwn(t.Worker, c)
+	c.ITL = w.StepMs(shareOf(c.DecodeBlocks, t)) / (1 - w.PrefillShare(at))
+}
+
+// predictWait returns the time, in ms, until the prefills which are queued on a worker are done.
+func (r *Router) predictWait(id kv.Worker) float64 {
+	queue := r.active.PrefillQueueOf(id)
+	if queue.Requests == 0 {
+		return 0
+	}
+	w := r.rates.WorkerOf(id)
+	_, media, first := r.encodeTimes(w, id, 0)
+	done := min(toMs(r.active.Now().Sub(queue.Since)), w.PrefillMs(queue.FirstTokens)+first)
+	return max(w.PrefillMs(queue.Tokens)+media-max(done, 0), 0)
+}
+
+// predictOwn returns the time, in ms, of a request's own prefill and of fetching what it reuses.
+func (r *Router) predictOwn(id kv.Worker, c *Candidate) float64 {
+	w := r.rates.WorkerOf(id)
+	fetch := float64(c.FetchBlocks * float64(r.active.BlockSize()) * w.TokenMs())
+	return w.PrefillMs(max(c.PrefillTokens-c.QueuedTokens, 1)) + fetch + w.EncodeMs(c.MediaTokens)
+}
+
+// predictWork returns what a request uses of a worker's time, in ms: its own prefill, and its answer as far as that
+// counts against one (see TimeWeights).
+func (r *Router) predictWork(q *Query, t *Target, c *Candidate) float64 {
+	answer := r.rates.AnswerTokens("")
+	if q.ExpectedOutput > 0 {
+		answer = float64(q.ExpectedOutput)
+	}
+	step := r.rates.WorkerOf(t.Worker).StepMs(shareOf(c.DecodeBlocks, t))
+	return r.predictOwn(t.Worker, c) + float64(r.cfg.Time.Decode*answer*step)
+}
+
+// setProbabilitiesByTarget sets the probabilities of the candidates: if some of them meet the request's targets and
+// others do not, only of those which do.
+func (r *Router) setProbabilitiesByTarget(p *requestPolicy, q *Query, cands []scoredCandidate) {
+	if !p.hasTargets() {
+		r.setProbabilities(p, cands)
+		return
+	}
+	meet := r.meeting[:0]
+	for i := range cands {
+		c := &cands[i].Candidate
+		at, _ := findTarget(r.targets, c.Worker)
+		r.predictTimes(&r.targets[at], c)
+		if c.Misses = r.misses(p, q, &r.targets[at], c); !c.Misses {
+			meet = append(meet, cands[i])
+		}
+	}
+	r.meeting = meet
+	if len(meet) == 0 {
+		r.setProbabilities(p, cands)
+		return
+	}
+	r.setProbabilities(p, meet)
+	for i := range cands {
+		if !cands[i].Misses {
+			cands[i].Probability, cands[i].Near = meet[0].Probability, meet[0].Near
+			meet = meet[1:]
+		}
+	}
+}
+
+// misses reports whether a request would miss a target at a worker. A router process has workers of its own, and
+// applies targets itself.
+func (r *Router) misses(p *requestPolicy, q *Query, t *Target, c *Candidate) bool {
+	return !t.Router && (r.missesTTFT(p, q, c) || p.targets.ITL > 0 && c.ITL > toMs(p.targets.ITL))
+}
+
+func (r *Router) missesTTFT(p *requestPolicy, q *Query, c *Candidate) bool {
+	return p.targets.TTFT > 0 && toMs(q.Waited)+float64(c.TTFT*(1+r.margin.share)) > toMs(p.targets.TTFT)
+}
+
+// TargetCheck says whether a request can meet its targets.
+type TargetCheck struct {
+	// Targets are those in force; the rest is zero without any.
+	Targets Targets
+	OnMiss  MissPolicy
+	// Met says that a worker meets them. Late says that none meets the one of TTFT, so that waiting does not help.
+	Met, Late bool
+	// HasIdle says that a worker has no prefill queued.
+	HasIdle bool
+	// LatestStart is until when the request must be placed to meet the target of TTFT; 0 without one.
+	LatestStart kv.Mono
+	// TTFT is the least predicted time to the first token, with what the request has waited.
+	TTFT time.Duration
+}
+
+// ShouldWait reports whether the request should wait in the router rather than be placed now.
+func (c *TargetCheck) ShouldWait() bool {
+	return c.Targets != Targets{} && c.OnMiss == MissWaits && !c.Met && !(c.Late && c.HasIdle)
+}
+
+// Refusal returns the error for a request which is refused because it would miss its targets; nil if it is not.
+func (c *TargetCheck) Refusal() error {
+	if c.Targets == (Targets{}) || c.OnMiss != MissRefuses || c.Met {
+		return nil
+	}
+	f := fault.New(fault.Overloaded, "no worker meets the target of %v between two tokens now; try again", c.Targets.ITL)
+	f.RetryAfter = retrySoon
+	if c.Late {
+		f = fault.New(fault.Overloaded, "no worker meets the target of %v to the first token now: the least that is predicted is %v; try again", c.Targets.TTFT, roundDuration(c.TTFT))
+		seconds := math.Ceil((c.TTFT - c.Targets.TTFT).Seconds())
+		f.RetryAfter = min(max(time.Duration(seconds)*time.Second, retrySoon), maxRetry)
+	}
+	return f
+}
+
+// maxRetry bounds the time after which a refused request is told to try again.
+const maxRetry = time.Minute
+
+// CheckTargets returns whether q can meet its targets; it changes nothing. It is zero for a request without targets,
+// and if no worker can be picked at all: Pick then returns the reason.
+func (r *Router) CheckTargets(now kv.Mono, q *Query) TargetCheck {
+	if (r.cfg.Targets == Targets{} && q.Override.TTFTTarget == nil && q.Override.ITLTarget == nil) {
+		return TargetCheck{}
+	}
+	p, err := r.resolvePolicy(now, q)
+	if err != nil || !p.hasTargets() {
+		return TargetCheck{}
+	}
+	cands, err := r.assessCandidates(now, &p, q)
+	if err != nil {
+		return TargetCheck{}
+	}
+	c := TargetCheck{Targets: p.targets, OnMiss: r.cfg.OnMiss, Late: true}
+	least, own := math.Inf(1), math.Inf(1)
+	for i := range cands {
+		m := &cands[i].Candidate
+		c.Met = c.Met || !m.Misses
+		c.Late = c.Late && r.missesTTFT(&p, q, m)
+		c.HasIdle = c.HasIdle || r.active.PrefillQueueOf(m.Worker).Requests == 0
+		least, own = min(least, m.TTFT), min(own, r.predictOwn(m.Worker, m))
+	}
+	c.TTFT = q.Waited + toDuration(least)
+	if p.targets.TTFT > 0 {
+		c.LatestStart = now.Add(p.targets.TTFT - q.Waited - toDuration(own*(1+r.margin.share)))
+		c.LatestStart = max(c.LatestStart, 1) // 0 is none
+	}
+	return c
+}
