@@ -122,17 +122,31 @@ func (c *Config) EnsureDefaults() {
 // Validate reports every problem of c which the machines of the cluster do not report themselves. Call
 // EnsureDefaults first.
 func (c *Config) Validate() error {
-	errs := fault.Problems{c.Timing.Validate(), c.Route.Validate(), c.Faults.validate()}
-	errs.AddIf(c.Workers < 1 || c.Workers > 1<<20, "simcluster: %d workers: must be between 1 and %d", c.Workers, 1<<20)
-	errs.AddIf(c.Routers < 1 || c.Routers > 1<<10, "simcluster: %d routers: must be between 1 and %d", c.Routers, 1<<10)
-	errs.AddIf(c.Workers > 0 && c.Routers > 0 && c.Workers <= 1<<20 && c.Routers <= 1<<10 && c.Workers*c.Routers > maxMembers, "simcluster: %d routers that each know %d workers: their product must be at most %d", c.Routers, c.Workers, maxMembers)
-	errs.AddIf(min(c.EventDelay, c.Delay, c.StallTimeout, c.PredictedTTL) < 0 || max(c.EventDelay, c.Delay, c.StallTimeout, c.PredictedTTL) > maxDelay, "simcluster: delays, the stall timeout and the predicted ttl must be between 0 and %v", maxDelay)
-	errs.AddIf(c.Route.Mode == route.Direct, "simcluster: mode direct needs a worker in each request, and a workload has none: choose another mode")
+	errs := []error{c.Timing.Validate(), c.Route.Validate(), c.Faults.validate()}
+	if c.Workers < 1 || c.Workers > 1<<20 {
+		errs = append(errs, fault.New(fault.Invalid, "simcluster: %d workers: must be between 1 and %d", c.Workers, 1<<20))
+	}
+	if c.Routers < 1 || c.Routers > 1<<10 {
+		errs = append(errs, fault.New(fault.Invalid, "simcluster: %d routers: must be between 1 and %d", c.Routers, 1<<10))
+	}
+	if c.Workers > 0 && c.Routers > 0 && c.Workers <= 1<<20 && c.Routers <= 1<<10 && c.Workers*c.Routers > maxMembers {
+		errs = append(errs, fault.New(fault.Invalid, "simcluster: %d routers that each know %d workers: their product must be at most %d", c.Routers, c.Workers, maxMembers))
+	}
+	if min(c.EventDelay, c.Delay, c.StallTimeout, c.PredictedTTL) < 0 || max(c.EventDelay, c.Delay, c.StallTimeout, c.PredictedTTL) > maxDelay {
+		errs = append(errs, fault.New(fault.Invalid, "simcluster: delays, the stall timeout and the predicted ttl must be between 0 and %v", maxDelay))
+	}
+	if c.Route.Mode == route.Direct {
+		errs = append(errs, fault.New(fault.Invalid, "simcluster: mode direct needs a worker in each request, and a workload has none: choose another mode"))
+	}
 	for _, s := range c.Speeds {
-		errs.AddIf(!(s >= 1/maxSpeed && s <= maxSpeed), "simcluster: the speed of a worker must be between %g and %g, not %g", 1/maxSpeed, maxSpeed, s)
+		if !(s >= 1/maxSpeed && s <= maxSpeed) {
+			errs = append(errs, fault.New(fault.Invalid, "simcluster: the speed of a worker must be between %g and %g, not %g", 1/maxSpeed, maxSpeed, s))
+		}
 	}
 	for _, s := range c.SlowDowns {
-		errs.AddIf(s.Worker < 1 || s.Worker > c.Workers || s.At < 0 || !(s.Factor >= 1/maxSpeed && s.Factor <= maxSpeed), "simcluster: worker %d of %d cannot become slower by %g at %v", s.Worker, c.Workers, s.Factor, s.At)
+		if s.Worker < 1 || s.Worker > c.Workers || s.At < 0 || !(s.Factor >= 1/maxSpeed && s.Factor <= maxSpeed) {
+			errs = append(errs, fault.New(fault.Invalid, "simcluster: worker %d of %d cannot become slower by %g at %v", s.Worker, c.Workers, s.Factor, s.At))
+		}
 	}
 	errs = append(errs, c.Pool.validate())
 	return errors.Join(errs...)
