@@ -58,6 +58,7 @@ var mayImport = map[string][]string{
 	"bench/media":                        {"bench/child"},                                                      // measures what it starts
 	"bench/replicas":                     {"test/fleet"},                                                       // measures what it starts
 	"test/chaos":                         {"test/fleet"},                                                       // disturbs what it starts
+	"test/latency":                       {"test/fleet"},                                                       // measures what it starts
 	"test/planes":                        {"test/fleet"},                                                       // measures what it starts
 	"test/soak":                          {"test/fleet"},                                                       // measures what it starts
 }

@@ -470,14 +470,22 @@ type Health struct {
 
 // Check verifies the machine's invariants, for tests.
 func (m *Machine) Check() error {
-	var errs fault.Problems
-	errs.AddIf(!m.repair.active && len(m.held) > 0, "%d batches are held and nothing is repaired", len(m.held))
-	errs.AddIf(len(m.held) > m.cfg.HeldFrames || m.health.HeldBytes > m.cfg.HeldBytes, "%d batches of %d bytes are held", len(m.held), m.health.HeldBytes)
+	var errs []error
+	if !m.repair.active && len(m.held) > 0 {
+		errs = append(errs, fault.New(fault.Invalid, "%d batches are held and nothing is repaired", len(m.held)))
+	}
+	if len(m.held) > m.cfg.HeldFrames || m.health.HeldBytes > m.cfg.HeldBytes {
+		errs = append(errs, fault.New(fault.Invalid, "%d batches of %d bytes are held", len(m.held), m.health.HeldBytes))
+	}
 	bytes := 0
 	for i, h := range m.held {
 		bytes += len(h.payload)
-		errs.AddIf(i > 0 && h.seq <= m.held[i-1].seq || m.known && h.seq <= m.next-1 && m.next > 0, "batch %d is held behind another one, or was applied (next is %d)", h.seq, m.next)
+		if i > 0 && h.seq <= m.held[i-1].seq || m.known && h.seq <= m.next-1 && m.next > 0 {
+			errs = append(errs, fault.New(fault.Invalid, "batch %d is held behind another one, or was applied (next is %d)", h.seq, m.next))
+		}
 	}
-	errs.AddIf(bytes != m.health.HeldBytes, "%d bytes are held, %d are counted", bytes, m.health.HeldBytes)
+	if bytes != m.health.HeldBytes {
+		errs = append(errs, fault.New(fault.Invalid, "%d bytes are held, %d are counted", bytes, m.health.HeldBytes))
+	}
 	return errors.Join(errs...)
 }

@@ -67,12 +67,16 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c at once.
 func (c *Config) Validate() error {
-	var errs fault.Problems
+	var errs []error
 	if c.BlockSize < 2 || c.BlockSize > 65536 {
 		errs = append(errs, kv.ErrBlockSize)
 	}
-	errs.AddIf(c.EngineBlockSize < 1 || c.BlockSize%max(1, c.EngineBlockSize) != 0, "the engine's blocks have %d tokens: set a block size of %d or a multiple, not %d", c.EngineBlockSize, max(2, c.EngineBlockSize), c.BlockSize)
-	errs.AddIf(c.MaxBlocks < 0 || c.MaxBlocks > 1<<30, "engineevents: the most blocks must be between 0 and 2^30")
+	if c.EngineBlockSize < 1 || c.BlockSize%max(1, c.EngineBlockSize) != 0 {
+		errs = append(errs, fault.New(fault.Invalid, "the engine's blocks have %d tokens: set a block size of %d or a multiple, not %d", c.EngineBlockSize, max(2, c.EngineBlockSize), c.BlockSize))
+	}
+	if c.MaxBlocks < 0 || c.MaxBlocks > 1<<30 {
+		errs = append(errs, fault.New(fault.Invalid, "engineevents: the most blocks must be between 0 and 2^30"))
+	}
 	return errors.Join(errs...)
 }
 

@@ -117,13 +117,3 @@ func CodeOf(err error) Code {
 	}
 	return Internal
 }
-
-// Problems are all that is wrong with a configuration, for [errors.Join].
-type Problems []error
-
-// AddIf adds an Invalid error with a formatted message if bad.
-func (p *Problems) AddIf(bad bool, format string, args ...any) {
-	if bad {
-		*p = append(*p, New(Invalid, format, args...))
-	}
-}

@@ -67,9 +67,13 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c at once. Call EnsureDefaults first.
 func (c *Config) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(min(c.IdleAfter, c.BusyAfter, c.DoubtEvery, c.MinRetry, c.SteadyAfter) <= 0, "health: intervals must be positive")
-	errs.AddIf(c.MaxRetry < c.MinRetry, "health: the longest wait before a retry must not be shorter than the first")
+	var errs []error
+	if min(c.IdleAfter, c.BusyAfter, c.DoubtEvery, c.MinRetry, c.SteadyAfter) <= 0 {
+		errs = append(errs, fault.New(fault.Invalid, "health: intervals must be positive"))
+	}
+	if c.MaxRetry < c.MinRetry {
+		errs = append(errs, fault.New(fault.Invalid, "health: the longest wait before a retry must not be shorter than the first"))
+	}
 	return errors.Join(errs...)
 }
 

@@ -30,9 +30,13 @@ func (c *LogConfig) EnsureDefaults() {
 
 // Validate reports every problem of c at once.
 func (c *LogConfig) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(c.Events < 0 || c.Bytes < 0, "kvfeed: the events that are kept and their bytes must not be negative")
-	errs.AddIf(c.MinRepeat < 0 || c.MinDescribe < 0, "kvfeed: the times between answers must not be negative")
+	var errs []error
+	if c.Events < 0 || c.Bytes < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "kvfeed: the events that are kept and their bytes must not be negative"))
+	}
+	if c.MinRepeat < 0 || c.MinDescribe < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "kvfeed: the times between answers must not be negative"))
+	}
 	return errors.Join(errs...)
 }
 

@@ -43,12 +43,22 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c at once.
 func (c *Config) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(c.MinBackoff < 0, "kvfeed: min backoff must be positive")
-	errs.AddIf(c.MaxBackoff < c.MinBackoff, "kvfeed: max backoff must not be less than min backoff")
-	errs.AddIf(c.MaxRequests < 1, "kvfeed: at least 1 request must be possible at a time, not %d", c.MaxRequests)
-	errs.AddIf(c.RepairTimeout < 0, "kvfeed: the time after which a repair is given up must be positive")
-	errs.AddIf(c.StuckAfter < 0, "kvfeed: the time after which a feed is stuck must be positive")
+	var errs []error
+	if c.MinBackoff < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "kvfeed: min backoff must be positive"))
+	}
+	if c.MaxBackoff < c.MinBackoff {
+		errs = append(errs, fault.New(fault.Invalid, "kvfeed: max backoff must not be less than min backoff"))
+	}
+	if c.MaxRequests < 1 {
+		errs = append(errs, fault.New(fault.Invalid, "kvfeed: at least 1 request must be possible at a time, not %d", c.MaxRequests))
+	}
+	if c.RepairTimeout < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "kvfeed: the time after which a repair is given up must be positive"))
+	}
+	if c.StuckAfter < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "kvfeed: the time after which a feed is stuck must be positive"))
+	}
 	return errors.Join(errs...)
 }
 

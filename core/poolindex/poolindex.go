@@ -74,9 +74,13 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c at once.
 func (c *Config) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(min(c.TransitTimeout, c.SuspectTimeout, c.EvictedRetention) < 0, "poolindex: times must be positive")
-	errs.AddIf(min(c.MaxPools, c.MaxBlocks, c.MaxEvicted, c.Capacity) < 0 || max(c.MaxBlocks, c.MaxEvicted) > 1<<30, "poolindex: bounds must be between 0 and 2^30")
+	var errs []error
+	if min(c.TransitTimeout, c.SuspectTimeout, c.EvictedRetention) < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "poolindex: times must be positive"))
+	}
+	if min(c.MaxPools, c.MaxBlocks, c.MaxEvicted, c.Capacity) < 0 || max(c.MaxBlocks, c.MaxEvicted) > 1<<30 {
+		errs = append(errs, fault.New(fault.Invalid, "poolindex: bounds must be between 0 and 2^30"))
+	}
 	return errors.Join(errs...)
 }
 

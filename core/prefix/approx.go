@@ -33,9 +33,13 @@ func (c *ApproxConfig) EnsureDefaults() {
 
 // Validate reports every problem of c at once. Call EnsureDefaults first.
 func (c *ApproxConfig) Validate() error {
-	errs := fault.Problems{c.Index.Validate()}
-	errs.AddIf(c.TTL < time.Millisecond, "prefix: the ttl of what is predicted must be at least 1ms, not %v", c.TTL)
-	errs.AddIf(c.MaxBlocks < 1, "prefix: at least 1 predicted block must be possible, not %d", c.MaxBlocks)
+	errs := []error{c.Index.Validate()}
+	if c.TTL < time.Millisecond {
+		errs = append(errs, fault.New(fault.Invalid, "prefix: the ttl of what is predicted must be at least 1ms, not %v", c.TTL))
+	}
+	if c.MaxBlocks < 1 {
+		errs = append(errs, fault.New(fault.Invalid, "prefix: at least 1 predicted block must be possible, not %d", c.MaxBlocks))
+	}
 	return errors.Join(errs...)
 }
 

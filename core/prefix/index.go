@@ -66,9 +66,13 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c at once.
 func (c *Config) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(c.MaxBlocks < 0, "prefix: max blocks must not be negative")
-	errs.AddIf(c.MaxBytes < 0, "prefix: max bytes must not be negative")
+	var errs []error
+	if c.MaxBlocks < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "prefix: max blocks must not be negative"))
+	}
+	if c.MaxBytes < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "prefix: max bytes must not be negative"))
+	}
 	return errors.Join(errs...)
 }
 

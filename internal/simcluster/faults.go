@@ -53,12 +53,18 @@ const (
 )
 
 func (f *Faults) validate() error {
-	var errs fault.Problems
+	var errs []error
 	for _, share := range [...]float64{f.RecordsLost, f.RecordsRepeated, f.RecordsLate, f.ResyncsLost, f.LoadsLost, f.PingsLost, f.CallsBroken, f.Slow, f.DrainShare} {
-		errs.AddIf(!(share >= 0 && share <= 1), "simcluster: the share %g of faults is not between 0 and 1", share)
+		if !(share >= 0 && share <= 1) {
+			errs = append(errs, fault.New(fault.Invalid, "simcluster: the share %g of faults is not between 0 and 1", share))
+		}
 	}
-	errs.AddIf(min(f.Until, f.MaxLateness, f.CrashEvery, f.MaxDowntime, f.Lease, f.Drain) < 0 || f.SlowBy < 1 || f.SlowBy > maxSlow, "simcluster: times of faults must not be negative, nor may slow be fast, or more than %d times as long", maxSlow)
-	errs.AddIf(max(f.MaxLateness, f.CrashEvery, f.MaxDowntime, f.Lease, f.Drain) > maxIdle || f.CrashEvery > 0 && f.CrashEvery < minLifetime, "simcluster: times of faults must be at most %v, and a life at least %v: shorter ones have no end", maxIdle, minLifetime)
+	if min(f.Until, f.MaxLateness, f.CrashEvery, f.MaxDowntime, f.Lease, f.Drain) < 0 || f.SlowBy < 1 || f.SlowBy > maxSlow {
+		errs = append(errs, fault.New(fault.Invalid, "simcluster: times of faults must not be negative, nor may slow be fast, or more than %d times as long", maxSlow))
+	}
+	if max(f.MaxLateness, f.CrashEvery, f.MaxDowntime, f.Lease, f.Drain) > maxIdle || f.CrashEvery > 0 && f.CrashEvery < minLifetime {
+		errs = append(errs, fault.New(fault.Invalid, "simcluster: times of faults must be at most %v, and a life at least %v: shorter ones have no end", maxIdle, minLifetime))
+	}
 	return errors.Join(errs...)
 }
 

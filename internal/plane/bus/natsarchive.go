@@ -39,9 +39,13 @@ func (c *ArchiveConfig) EnsureDefaults() {
 
 // Validate reports all problems of c.
 func (c *ArchiveConfig) Validate() error {
-	errs := fault.Problems{checkPrefix(c.Prefix)}
-	errs.AddIf(c.Replicas < 1 || c.Replicas > 5, "archive replicas: have %d, JetStream allows 1 to 5", c.Replicas)
-	errs.AddIf(c.TTL < time.Second, "archive ttl: have %v, at least a second is needed", c.TTL)
+	errs := []error{checkPrefix(c.Prefix)}
+	if c.Replicas < 1 || c.Replicas > 5 {
+		errs = append(errs, fault.New(fault.Invalid, "archive replicas: have %d, JetStream allows 1 to 5", c.Replicas))
+	}
+	if c.TTL < time.Second {
+		errs = append(errs, fault.New(fault.Invalid, "archive ttl: have %v, at least a second is needed", c.TTL))
+	}
 	return errors.Join(errs...)
 }
 

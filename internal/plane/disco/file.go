@@ -46,10 +46,16 @@ func (c *FileConfig) EnsureDefaults() {
 
 // Validate reports all problems of c.
 func (c *FileConfig) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(c.Dir == "", "file discovery: no directory is given")
-	errs.AddIf(c.TTL < 100*time.Millisecond, "file discovery ttl: have %v, use at least 100ms", c.TTL)
-	errs.AddIf(c.Interval <= 0 || c.Interval > c.TTL/4, "file discovery interval: have %v, it must be positive and at most a quarter of the ttl %v", c.Interval, c.TTL)
+	var errs []error
+	if c.Dir == "" {
+		errs = append(errs, fault.New(fault.Invalid, "file discovery: no directory is given"))
+	}
+	if c.TTL < 100*time.Millisecond {
+		errs = append(errs, fault.New(fault.Invalid, "file discovery ttl: have %v, use at least 100ms", c.TTL))
+	}
+	if c.Interval <= 0 || c.Interval > c.TTL/4 {
+		errs = append(errs, fault.New(fault.Invalid, "file discovery interval: have %v, it must be positive and at most a quarter of the ttl %v", c.Interval, c.TTL))
+	}
 	return errors.Join(errs...)
 }
 

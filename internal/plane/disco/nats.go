@@ -44,10 +44,16 @@ func (c *NATSRegistryConfig) EnsureDefaults() {
 
 // Validate reports all problems of c.
 func (c *NATSRegistryConfig) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(checkKind(Kind(c.Bucket)) != nil, "discovery bucket %.100q: use up to 64 letters, digits, '-' and '_'", c.Bucket)
-	errs.AddIf(c.TTL < time.Second || c.TTL%time.Second != 0, "discovery ttl: have %v, use whole seconds, at least one", c.TTL)
-	errs.AddIf(c.Replicas < 1 || c.Replicas > 5, "discovery replicas: have %d, JetStream allows 1 to 5", c.Replicas)
+	var errs []error
+	if checkKind(Kind(c.Bucket)) != nil {
+		errs = append(errs, fault.New(fault.Invalid, "discovery bucket %.100q: use up to 64 letters, digits, '-' and '_'", c.Bucket))
+	}
+	if c.TTL < time.Second || c.TTL%time.Second != 0 {
+		errs = append(errs, fault.New(fault.Invalid, "discovery ttl: have %v, use whole seconds, at least one", c.TTL))
+	}
+	if c.Replicas < 1 || c.Replicas > 5 {
+		errs = append(errs, fault.New(fault.Invalid, "discovery replicas: have %d, JetStream allows 1 to 5", c.Replicas))
+	}
 	return errors.Join(errs...)
 }
 

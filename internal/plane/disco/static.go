@@ -44,11 +44,19 @@ func (c *StaticConfig) EnsureDefaults() {
 
 // Validate reports all problems of c.
 func (c *StaticConfig) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(len(c.Addrs) > maxAddrs, "static discovery: have %d addresses, at most %d are allowed", len(c.Addrs), maxAddrs)
-	errs.AddIf(slices.Contains(c.Addrs, ""), "static discovery: an address is empty")
-	errs.AddIf(c.Ask == nil, "static discovery: nothing asks the addresses")
-	errs.AddIf(c.Interval < 0 || c.Timeout < 0, "static discovery: intervals must be positive")
+	var errs []error
+	if len(c.Addrs) > maxAddrs {
+		errs = append(errs, fault.New(fault.Invalid, "static discovery: have %d addresses, at most %d are allowed", len(c.Addrs), maxAddrs))
+	}
+	if slices.Contains(c.Addrs, "") {
+		errs = append(errs, fault.New(fault.Invalid, "static discovery: an address is empty"))
+	}
+	if c.Ask == nil {
+		errs = append(errs, fault.New(fault.Invalid, "static discovery: nothing asks the addresses"))
+	}
+	if c.Interval < 0 || c.Timeout < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "static discovery: intervals must be positive"))
+	}
 	return errors.Join(errs...)
 }
 

@@ -50,12 +50,22 @@ func (c *NATSPlaneConfig) EnsureDefaults() {
 
 // Validate reports all problems of c.
 func (c *NATSPlaneConfig) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(!isValidSubject(c.Prefix), "rpc prefix %.100q: use words of letters, digits, '-' and '_' joined by dots", c.Prefix)
-	errs.AddIf(!isValidSubject(c.Bucket) || strings.Contains(c.Bucket, "."), "rpc bucket %.100q: use letters, digits, '-' and '_'", c.Bucket)
-	errs.AddIf(c.MaxStore < 2*MaxBody, "rpc bucket of %d bytes: use at least %d, two of the largest bodies", c.MaxStore, 2*MaxBody)
-	errs.AddIf(c.Replicas < 1 || c.Replicas > 5, "rpc replicas: have %d, JetStream allows 1 to 5", c.Replicas)
-	errs.AddIf(c.KeepAlive < silentBeats*time.Millisecond, "rpc keep-alive: have %v, use at least %v", c.KeepAlive, silentBeats*time.Millisecond)
+	var errs []error
+	if !isValidSubject(c.Prefix) {
+		errs = append(errs, fault.New(fault.Invalid, "rpc prefix %.100q: use words of letters, digits, '-' and '_' joined by dots", c.Prefix))
+	}
+	if !isValidSubject(c.Bucket) || strings.Contains(c.Bucket, ".") {
+		errs = append(errs, fault.New(fault.Invalid, "rpc bucket %.100q: use letters, digits, '-' and '_'", c.Bucket))
+	}
+	if c.MaxStore < 2*MaxBody {
+		errs = append(errs, fault.New(fault.Invalid, "rpc bucket of %d bytes: use at least %d, two of the largest bodies", c.MaxStore, 2*MaxBody))
+	}
+	if c.Replicas < 1 || c.Replicas > 5 {
+		errs = append(errs, fault.New(fault.Invalid, "rpc replicas: have %d, JetStream allows 1 to 5", c.Replicas))
+	}
+	if c.KeepAlive < silentBeats*time.Millisecond {
+		errs = append(errs, fault.New(fault.Invalid, "rpc keep-alive: have %v, use at least %v", c.KeepAlive, silentBeats*time.Millisecond))
+	}
 	return errors.Join(append(errs, validateLimits(c.MaxCalls, c.MaxBodies))...)
 }
 

@@ -102,7 +102,7 @@ type speedRow struct {
 // speedRowLocked returns the row of a worker; nil for a router process, whose workers have rates of their own.
 func (m *member) speedRowLocked(p *route.Router) *speedRow {
 	s, ok := p.SpeedOf(m.worker)
-	if !ok || m.card.Router {
+	if !ok || m.in.Card.Router {
 		return nil
 	}
 	row := &speedRow{PrefillFixed: roundMs(s.PrefillFixed), PrefillThousand: roundMs(s.PrefillThousand), Step: roundMs(s.Step), Relative: roundMs(s.Relative)}

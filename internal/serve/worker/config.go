@@ -88,11 +88,21 @@ func (c *Config) EnsureDefaults() {
 
 // Validate reports every problem of c.
 func (c *Config) Validate() error {
-	var errs fault.Problems
-	errs.AddIf(c.ID == 0 || c.ID > kv.MaxWorkerID, "worker: the id must be between 1 and %d, not %d", kv.MaxWorkerID, c.ID)
-	errs.AddIf(c.Epoch == 0, "worker: the epoch must not be 0")
-	errs.AddIf(c.MaxCalls < 1, "worker: max calls must be at least 1, not %d", c.MaxCalls)
-	errs.AddIf(c.LoadInterval < 0 || c.LoadRefresh < 0, "worker: the load intervals must be positive")
-	errs.AddIf(c.Linger < 0 || c.StallAfter < 0, "worker: Linger and StallAfter must not be negative")
+	var errs []error
+	if c.ID == 0 || c.ID > kv.MaxWorkerID {
+		errs = append(errs, fault.New(fault.Invalid, "worker: the id must be between 1 and %d, not %d", kv.MaxWorkerID, c.ID))
+	}
+	if c.Epoch == 0 {
+		errs = append(errs, fault.New(fault.Invalid, "worker: the epoch must not be 0"))
+	}
+	if c.MaxCalls < 1 {
+		errs = append(errs, fault.New(fault.Invalid, "worker: max calls must be at least 1, not %d", c.MaxCalls))
+	}
+	if c.LoadInterval < 0 || c.LoadRefresh < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "worker: the load intervals must be positive"))
+	}
+	if c.Linger < 0 || c.StallAfter < 0 {
+		errs = append(errs, fault.New(fault.Invalid, "worker: Linger and StallAfter must not be negative"))
+	}
 	return errors.Join(errs...)
 }

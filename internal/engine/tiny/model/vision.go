@@ -39,9 +39,13 @@ func (v *Vision) validate() error {
 			return fmt.Errorf("model config: vision %+v; every one must be between 1 and %d", *v, 1<<16)
 		}
 	}
-	var errs fault.Problems
-	errs.AddIf(v.Dim%v.Heads != 0 || v.Dim/v.Heads%4 != 0, "model config: vision of width %d cannot be cut into %d heads of whole quarters", v.Dim, v.Heads)
-	errs.AddIf(v.Patch > 1<<8 || v.Merge > 1<<4 || v.Temporal > 1<<4, "model config: vision with patches of %d pixels and %d frames, merged by %d; at most 256, 16 and 16 are supported", v.Patch, v.Temporal, v.Merge)
+	var errs []error
+	if v.Dim%v.Heads != 0 || v.Dim/v.Heads%4 != 0 {
+		errs = append(errs, fault.New(fault.Invalid, "model config: vision of width %d cannot be cut into %d heads of whole quarters", v.Dim, v.Heads))
+	}
+	if v.Patch > 1<<8 || v.Merge > 1<<4 || v.Temporal > 1<<4 {
+		errs = append(errs, fault.New(fault.Invalid, "model config: vision with patches of %d pixels and %d frames, merged by %d; at most 256, 16 and 16 are supported", v.Patch, v.Temporal, v.Merge))
+	}
 	return errors.Join(errs...)
 }
 
