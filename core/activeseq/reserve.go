@@ -18,7 +18,7 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 			d.PromptTokens, len(d.Chain), d.OverlapBlocks, d.ExpectedOutput)
 	}
 	at := t.addReservation(now, Reservation{
-		Worker: w, Chain: d.Chain, PromptTokens: d.PromptTokens, PrefillTokens: t.uncachedTokens(d),
+		Worker: w, Chain: d.Chain, PromptTokens: d.PromptTokens, PrefillTokens: t.uncachedTokens(&d),
 		ExpectedOutput: d.ExpectedOutput, ExpectedPrefill: d.ExpectedPrefill,
 	})
 	t.records[at].key = key
@@ -50,11 +50,7 @@ func (t *ReservationTable) AdoptReservation(now kv.Mono, v Reservation) Reservat
 
 // addReservation counts a reservation without output, and returns its index.
 func (t *ReservationTable) addReservation(now kv.Mono, v Reservation) int32 {
-	wk := t.workers[v.Worker]
-	if wk == nil {
-		wk = &workerLoad{id: v.Worker, chains: chainTrie{children: map[runKey]int32{}}, firstPrefill: noIndex, lastPrefill: noIndex}
-		t.workers[v.Worker] = wk
-	}
+	wk := t.ensureWorker(v.Worker)
 	at := t.takeVacant()
 	r := &t.records[at]
 	r.worker, r.renewed = wk, now
@@ -72,6 +68,16 @@ func (t *ReservationTable) addReservation(now kv.Mono, v Reservation) int32 {
 	wk.load.PrefillTokens += r.prefillTokens
 	wk.load.OutputTokens += r.expectedOutput
 	return at
+}
+
+// ensureWorker returns the load of a worker, which may be new.
+func (t *ReservationTable) ensureWorker(w kv.Worker) *workerLoad {
+	wk := t.workers[w]
+	if wk == nil {
+		wk = &workerLoad{id: w, chains: newChainTrie(), firstPrefill: noIndex, lastPrefill: noIndex}
+		t.workers[w] = wk
+	}
+	return wk
 }
 
 // countChain counts the request at an index among the users of its blocks.
@@ -331,7 +337,7 @@ func (t *ReservationTable) ExpireOld(now kv.Mono) int {
 func (r *reservationRecord) remainingOutput() int { return max(0, r.expectedOutput-r.outputTokens) }
 
 // uncachedTokens returns the prompt tokens of d which are not cached.
-func (t *ReservationTable) uncachedTokens(d Demand) int {
+func (t *ReservationTable) uncachedTokens(d *Demand) int {
 	return max(0, d.PromptTokens-d.OverlapBlocks*t.cfg.BlockSize)
 }
 

@@ -94,6 +94,37 @@ type Learner struct {
 	workers       map[kv.Worker]*WorkerRates
 	speeds        float64 // sum over the workers
 	typical       int     // workers whose speed is 1
+	decay         decayClock
+}
+
+// decayClock has sums of many workers decay together: a sum is kept as it would be at epoch, and one factor, which is
+// computed once for each moment, makes it that of now.
+type decayClock struct {
+	epoch, at kv.Mono
+	factor    float64 // at at
+}
+
+// epochTime bounds how far samples are from the epoch, so that what they are multiplied with stays finite.
+const epochTime = 60 * shareTime
+
+// factorAt returns the factor from the epoch to now.
+func (d *decayClock) factorAt(now kv.Mono) float64 {
+	if now != d.at || d.factor == 0 {
+		d.at, d.factor = now, exact.Exp(-float64(now.Sub(d.epoch))/float64(shareTime))
+	}
+	return d.factor
+}
+
+// advanceEpoch moves the epoch to now if it is long ago.
+func (t *Learner) advanceEpoch(now kv.Mono) {
+	if now.Sub(t.decay.epoch) < epochTime {
+		return
+	}
+	factor := t.decay.factorAt(now)
+	for _, r := range t.workers {
+		r.busy = float64(r.busy * factor)
+	}
+	t.decay = decayClock{epoch: now}
 }
 
 // New returns a table which has learned nothing.
@@ -121,8 +152,7 @@ type WorkerRates struct {
 	pass        prefillRun
 	earlyTokens int // of prompts which were computed before the head of the queue
 
-	busy      float64 // ms of prefill, decaying with shareTime, as of busyAt
-	busyAt    kv.Mono
+	busy      float64 // ms of prefill, decaying with shareTime, by Learner.decay
 	prefilled float64 // ms of prefill in total
 
 	evicted   bool
@@ -184,7 +214,8 @@ func (r *WorkerRates) RecordPrefill(now kv.Mono, tokens int, took time.Duration)
 	}
 	r.earlyTokens = 0
 	r.prefilled += ms
-	r.busy, r.busyAt = r.decayedBusy(now)+ms, max(now, r.busyAt)
+	r.table.advanceEpoch(now)
+	r.busy += ms / r.table.decay.factorAt(now)
 }
 
 // RecordEarlyPrefill records the first token of a request which was not the head of the queue: its tokens belong
@@ -306,15 +337,10 @@ func (r *WorkerRates) StepMs(share float64) float64 {
 
 // PrefillShare returns the share of its time, at most 0.5, which the worker spent on prefill lately.
 func (r *WorkerRates) PrefillShare(now kv.Mono) float64 {
-	return min(r.decayedBusy(now)/toMs(shareTime), maxShare)
-}
-
-func (r *WorkerRates) decayedBusy(now kv.Mono) float64 {
-	since := now.Sub(r.busyAt)
-	if r.busy == 0 || since <= 0 {
-		return r.busy
+	if r.busy == 0 {
+		return 0
 	}
-	return float64(r.busy * exact.Exp(-float64(since)/float64(shareTime)))
+	return min(float64(r.busy*r.table.decay.factorAt(now))/toMs(shareTime), maxShare)
 }
 
 // PrefilledMs returns the time which the worker has spent on prefills in total, in ms.

@@ -3,6 +3,7 @@ package route
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -429,6 +430,9 @@ func explanation(ex Explanation, err error) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "weight %g temperature %g prompt %d tokens, %d blocks\n", ex.OverlapWeight, ex.Temperature, ex.PromptTokens, ex.PromptBlocks)
 	for _, c := range ex.Candidates {
+		if sum := c.Time.Sum(); ex.Mode == Time && math.Abs(sum-c.Cost) > 1e-9*math.Abs(sum) {
+			fmt.Fprintf(&out, "the terms of %s add up to %g, not %g\n", short(c.Worker), sum, c.Cost)
+		}
 		if ex.Decision.Mode == Time {
 			fmt.Fprintf(&out, "  %s: overlap %v%s%s cost %.3f probability %.4f\n", short(c.Worker), c.Overlap, timeTerms(&c.Time), term("affinity", c.Affinity), c.Cost, c.Probability)
 			continue

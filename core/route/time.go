@@ -42,7 +42,7 @@ type TimeCost struct {
 
 // Sum returns the cost, in ms.
 func (c *TimeCost) Sum() float64 {
-	return c.Wait + c.Unheard + c.Own + c.Evict + c.Backlog + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
+	return c.Wait + c.Unheard + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity + c.Backlog
 }
 
 // TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.
@@ -62,24 +62,17 @@ func (w *TimeWeights) validate() error {
 	return errors.New("route: the weights of mode time must be between 0 and 1e+09")
 }
 
-// setTimeCost sets the cost of a candidate in mode Time: the predicted time to the request's first token, what its
-// prefill makes others repeat, and, with small weights, what it costs answers.
-func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCandidate, now, then activeseq.Load, tokens int) {
-	w := r.rates.WorkerOf(t.Worker)
-	queue := r.active.PrefillQueueOf(t.Worker)
-	at := r.active.Now()
-	tokenMs := w.TokenMs()
-	blockMs := float64(tokenMs * float64(r.active.BlockSize()))
-
-	step, later := w.StepMs(shareOf(now.Blocks, t)), w.StepMs(shareOf(then.Blocks, t))
-	answer := r.rates.AnswerTokens("")
-	if q.ExpectedOutput > 0 {
-		answer = float64(q.ExpectedOutput)
-	}
+// setTimeCost sets the cost in mode Time of the candidate which is being scored: the predicted time to the request's
+// first token, what its prefill makes others repeat, and, with small weights, what it costs answers. tokens are left of
+// its prompt to be computed.
+func (r *Router) setTimeCost(p *requestPolicy, t *Target, w *rates.WorkerRates, tokens int) {
+	c, now, queue := &r.scoring.candidate, &r.scoring.projection.Now, &r.scoring.projection.Prefills
+	at, answer := r.active.Now(), r.scoring.answer
+	blockMs := float64(w.TokenMs() * float64(r.active.BlockSize()))
+	step, later := w.StepMs(shareOf(now.Blocks, t)), w.StepMs(shareOf(c.DecodeBlocks, t))
 	decoding := float64(now.Requests - queue.Requests)
 
 	tc := &c.Time
-	c.prefills = queue.Requests
 	if queue.Requests > 0 {
 		done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens))
 		tc.Wait = max(w.PrefillMs(queue.Tokens)-max(done, 0), 0)
@@ -98,9 +91,6 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCan
 	tc.Slow = float64(weights.Decode * decoding * answer / 2 * (later - step))
 	rho := w.PrefillShare(at)
 	tc.Interrupt = float64(weights.Interrupt * answer * later * rho / (1 - rho))
-
-	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
-	r.setAffinities(p, q, t, &c.Candidate)
 	tc.Affinity = float64(c.Affinity * blockMs)
 	c.Cost = tc.Sum()
 }
@@ -117,8 +107,9 @@ func (r *Router) unheardByWorker(now kv.Mono) activeseq.Unheard {
 	return activeseq.Unheard{Requests: u.Requests / float64(len(r.targets)), Tokens: u.Tokens / float64(len(r.targets))}
 }
 
-// addBacklog adds to the costs in mode Time what depends on all candidates.
-func addBacklog(p *requestPolicy, cands []scoredCandidate) {
+// addBacklog adds to the costs in mode Time what depends on all candidates. details are the same candidates; nil if
+// they are not needed.
+func addBacklog(p *requestPolicy, cands []scoredCandidate, details []Candidate) {
 	shortest := cands[0].prefills
 	for i := range cands {
 		shortest = min(shortest, cands[i].prefills)
@@ -128,9 +119,11 @@ func addBacklog(p *requestPolicy, cands []scoredCandidate) {
 		return
 	}
 	for i := range cands {
-		tc := &cands[i].Time
-		tc.Backlog = float64(tc.Own * queued)
-		cands[i].Cost = tc.Sum()
+		backlog := float64(cands[i].own * queued)
+		cands[i].Cost += backlog
+		if details != nil {
+			details[i].Time.Backlog = backlog
+		}
 	}
 }
 
