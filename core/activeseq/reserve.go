@@ -23,7 +23,7 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 	})
 	t.records[at].key = key
 	t.byKey[key] = at
-	t.coarrivals.recordOwn(t.time)
+	t.coarrivals.recordOwn(t.time, t.records[at].worker, d.ExpectedPrefill)
 	if t.cfg.Journal != nil {
 		t.records[at].journalNumber = t.cfg.Journal.OnReserved(t.newRef(at))
 	}

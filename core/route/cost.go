@@ -30,6 +30,7 @@ type scoring struct {
 	projection activeseq.Projection
 	candidate  Candidate // which is being scored
 	answer     float64   // expected tokens of the request's answer
+	held       holding
 }
 
 // loadRank orders workers by how busy they are.
@@ -73,7 +74,7 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, at int, have *kv.Ove
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
 	r.setAffinities(p, q, t, c)
 	if p.mode == Time {
-		r.setTimeCost(p, t, r.refs[at].rates, r.prefillTokens(q, reuse))
+		r.setTimeCost(p, t, &r.refs[at], r.prefillTokens(q, reuse), reuse)
 	} else {
 		queued := float64(c.QueuedTokens) / float64(r.active.BlockSize())
 		work := c.PrefillBlocks + float64((*r.cfg.QueueWeight-1)*queued) + c.FetchBlocks

@@ -214,6 +214,7 @@ func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query, detai
 	if q.ExpectedOutput > 0 {
 		r.scoring.answer = float64(q.ExpectedOutput)
 	}
+	r.scoring.held = q.measureHolding()
 	cands := r.scoreWorkers(p, q, eligible, details)
 	if len(cands) == 0 && q.Moving {
 		cands = r.scoreWorkers(p, q, busy, details)
@@ -230,7 +231,7 @@ func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query, detai
 		all = *details
 	}
 	if p.mode == Time {
-		addBacklog(p, cands, all)
+		addBacklog(p, len(r.targets), cands, all)
 	}
 	r.setProbabilities(p, cands)
 	for i := range all {

@@ -48,7 +48,7 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 
 // TestScripts runs the golden scripts. Blocks have 16 tokens, and a path has one letter per block. Commands:
 //
-//	router [mode=M] [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
+//	router [mode=M|default] (default: kv) [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
 //	       [near=F] [queue-weight=F] [threshold=F] [sessions=soft|hard|off] [ttl=DURATION] [most=N]
 //	workers                    lines: W STATE [block-size=N] [blocks=N] [batch=N] [router] [experts=LAYER.EXPERT[*SHARE]+…] [adapters=NAME+…] [loaded=NAME+…]
 //	loaded w=W [adapters=NAME+…]
@@ -73,7 +73,7 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		s := &script{active: mustTable(t, 16)}
-		s.router = mustRouter(t, Config{}, s.active)
+		s.router = mustRouter(t, Config{Mode: KV}, s.active)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			out := s.run(t, d)
 			if err := s.active.Check(); err != nil {
@@ -93,9 +93,10 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "router":
 		cfg := Config{OverlapWeight: float(t, d, "weight")}
-		var mode string
-		d.MaybeScanArgs(t, "mode", &mode)
-		cfg.Mode = Mode(mode)
+		mode := string(KV)
+		if d.MaybeScanArgs(t, "mode", &mode); mode != "default" {
+			cfg.Mode = Mode(mode)
+		}
 		if v := float(t, d, "temperature"); v != nil {
 			cfg.Temperature = *v
 		}

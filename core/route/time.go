@@ -21,8 +21,10 @@ type TimeCost struct {
 	Unheard float64 `json:"unheard"`
 	// Own is the request's prefill, of what is not reused, and the fetching of reuse from slower tiers.
 	Own float64 `json:"own"`
-	// Evict is the prefill which others will repeat, because the request's blocks replace theirs: as much as Own
-	// on a worker which evicted blocks lately.
+	// Evict is the prefill which later requests will repeat. On a worker which evicted blocks lately it is as much as
+	// Own, because the request's blocks replace those of others. Elsewhere it is the prefill of the history which one
+	// other worker alone holds beyond a prefix which several hold, at most 5 steps: the conversation would continue
+	// here, and the history there would be in vain.
 	Evict float64 `json:"evict"`
 	// Backlog is the time by which the prefill delays later requests, if all workers have prefills queued: Own for
 	// each one in the shortest queue, and for those of which this router has probably not heard. Until that is worked off, all work which is saved is saved for others too.
@@ -62,10 +64,30 @@ func (w *TimeWeights) validate() error {
 	return errors.New("route: the weights of mode time must be between 0 and 1e+09")
 }
 
+// historySteps bounds what a moved conversation costs, in steps of decoding: a history of thousands of tokens must not
+// keep it on a busy worker.
+const historySteps = 5
+
+// holding says how much of a prompt the two workers hold which hold most of it, in blocks.
+type holding struct{ most, second int }
+
+func (q *Query) measureHolding() (h holding) {
+	for i := range q.Overlaps {
+		switch d := q.Overlaps[i].Depth(); {
+		case d > h.most:
+			h.most, h.second = d, h.most
+		case d > h.second:
+			h.second = d
+		}
+	}
+	return h
+}
+
 // setTimeCost sets the cost in mode Time of the candidate which is being scored: the predicted time to the request's
 // first token, what its prefill makes others repeat, and, with small weights, what it costs answers. tokens are left of
-// its prompt to be computed.
-func (r *Router) setTimeCost(p *requestPolicy, t *Target, w *rates.WorkerRates, tokens int) {
+// its prompt to be computed after reuse, in blocks.
+func (r *Router) setTimeCost(p *requestPolicy, t *Target, refs *targetRefs, tokens, reuse int) {
+	w, load := refs.rates, refs.load
 	c, now, queue := &r.scoring.candidate, &r.scoring.projection.Now, &r.scoring.projection.Prefills
 	at, answer := r.active.Now(), r.scoring.answer
 	blockMs := float64(w.TokenMs() * float64(r.active.BlockSize()))
@@ -77,12 +99,18 @@ func (r *Router) setTimeCost(p *requestPolicy, t *Target, w *rates.WorkerRates, 
 		done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens))
 		tc.Wait = max(w.PrefillMs(queue.Tokens)-max(done, 0), 0)
 	}
-	if n := p.unheard; n.Requests > 0 {
-		tc.Unheard = float64(2 * n.Requests * w.PrefillMs(int(n.Tokens/n.Requests)) * uniformAt(uint64(t.Worker.ID)<<16^uint64(t.Worker.Rank), p.mark))
+	if n := &p.unheard; n.Requests > 0 {
+		tc.Unheard = float64(n.Mirrored * toMs(r.active.BurstPrefillAt(load)))
+		if n.Next > 0 {
+			share := n.Next / float64(len(r.targets))
+			tc.Unheard += float64(2 * share * w.PrefillMs(int(n.Tokens/n.Next)) * uniformAt(uint64(t.Worker.ID)<<16^uint64(t.Worker.Rank), p.mark))
+		}
 	}
 	tc.Own = w.PrefillMs(max(tokens, 1)) + float64(c.FetchBlocks*blockMs)
 	if w.HasEvicted(at) {
 		tc.Evict = tc.Own
+	} else if history := r.scoring.held.most - max(reuse, r.scoring.held.second); history > 0 && r.scoring.held.second > 0 {
+		tc.Evict = min(float64(float64(history)*blockMs), historySteps*step)
 	}
 	tc.Step = step
 	weights := r.cfg.Time
@@ -98,23 +126,22 @@ func (r *Router) setTimeCost(p *requestPolicy, t *Target, w *rates.WorkerRates, 
 // SetRouters sets how many routers send to the same workers.
 func (r *Router) SetRouters(n int) { r.routers = n }
 
-// unheardByWorker returns what other routers probably sent unheard to each worker.
-func (r *Router) unheardByWorker(now kv.Mono) activeseq.Unheard {
+// unheardAt returns what other routers probably sent unheard.
+func (r *Router) unheardAt(now kv.Mono) activeseq.Unheard {
 	if r.routers < 2 || len(r.targets) == 0 {
 		return activeseq.Unheard{}
 	}
-	u := r.active.UnheardAt(now)
-	return activeseq.Unheard{Requests: u.Requests / float64(len(r.targets)), Tokens: u.Tokens / float64(len(r.targets))}
+	return r.active.UnheardAt(now)
 }
 
 // addBacklog adds to the costs in mode Time what depends on all candidates. details are the same candidates; nil if
 // they are not needed.
-func addBacklog(p *requestPolicy, cands []scoredCandidate, details []Candidate) {
+func addBacklog(p *requestPolicy, workers int, cands []scoredCandidate, details []Candidate) {
 	shortest := cands[0].prefills
 	for i := range cands {
 		shortest = min(shortest, cands[i].prefills)
 	}
-	queued := float64(shortest) + p.unheard.Requests
+	queued := float64(shortest) + p.unheard.Requests/float64(workers)
 	if queued == 0 {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/core/prefix"
+	"penstock/core/route"
 )
 
 // checkNow states what holds at any time, under any faults:
@@ -276,13 +277,17 @@ func (w *world) agreesOnRequests(at *chaosRouter) error {
 	return p.active.Check()
 }
 
-// loads returns the load that a router counts on each worker.
+// loads returns the load that a router counts on each worker: in mode time without prompt tokens, whose progress a router
+// counts from when it heard of them.
 func (w *world) loads(at *chaosRouter) (all [worldWorkers]activeseq.Load) {
 	r := at.router
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, wk := range w.workers {
 		all[i] = r.mu.names["m"].active.LoadOf(wk.as())
+		if w.mode == route.Time {
+			all[i].PrefillTokens = 0
+		}
 	}
 	return all
 }
