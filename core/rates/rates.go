@@ -157,6 +157,7 @@ type WorkerRates struct {
 
 	evicted   bool
 	evictedAt kv.Mono
+	cached    int // blocks
 }
 
 // prefillRun is a run of passes without a pause: a sample, once later first tokens cannot belong to it. A pass also
@@ -232,6 +233,22 @@ func (r *WorkerRates) RecordEviction(now kv.Mono) {
 // HasEvicted reports whether the worker evicted cached blocks in the last minute: new blocks then replace others.
 func (r *WorkerRates) HasEvicted(now kv.Mono) bool {
 	return r.evicted && now.Sub(r.evictedAt) < evictionTime
+}
+
+// RecordCached records how many blocks the worker has cached.
+func (r *WorkerRates) RecordCached(blocks int) { r.cached = max(blocks, 0) }
+
+// EvictedShare returns the share of a new block which the block will cost others, of a worker with so many blocks; 0 if
+// their number is unknown. It is 1 if the worker evicted lately. Before, it is the share of its blocks which are cached:
+// of two caches the one with more room is better.
+func (r *WorkerRates) EvictedShare(now kv.Mono, blocks int) float64 {
+	if r.HasEvicted(now) {
+		return 1
+	}
+	if blocks < 1 {
+		return 0
+	}
+	return min(float64(r.cached)/float64(blocks), 1)
 }
 
 // learnRun takes the mean of the last run as a sample.
@@ -335,9 +352,11 @@ func (r *WorkerRates) StepMs(share float64) float64 {
 	return float64(r.relativeSpeed() * r.table.step.at(min(max(share, 0), 1)))
 }
 
-// PrefillShare returns the share of its time, at most 0.5, which the worker spent on prefill lately.
+// PrefillShare returns the share of its time, at most 0.5, which the worker spent on prefill lately. It is 0 until the
+// times of prefills are known, because it is weighed against them: beside a prior which is far too low, the time which
+// one prompt took would seem to be that of many.
 func (r *WorkerRates) PrefillShare(now kv.Mono) float64 {
-	if r.busy == 0 {
+	if r.busy == 0 || r.table.prefill.samples < trusted {
 		return 0
 	}
 	return min(float64(r.busy*r.table.decay.factorAt(now))/toMs(shareTime), maxShare)

@@ -64,6 +64,7 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 //	first id=ID [cached=N]         the first token
 //	answer id=ID answered=N        the end of an answer, and free
 //	evicted w=W
+//	cached w=W blocks=N
 //
 // with QUERY any of chain=PATH, tokens=N (default: the tokens of the chain), overlap=(W:N,…) where N may be
 // DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) as parts of that, pin=W, exclude=(ID,…),
@@ -176,6 +177,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		var w string
 		d.ScanArgs(t, "w", &w)
 		s.router.RecordEviction(when(t, d), worker(t, w))
+	case "cached":
+		var w string
+		var blocks int
+		d.ScanArgs(t, "w", &w)
+		d.ScanArgs(t, "blocks", &blocks)
+		s.router.RecordCached(worker(t, w), blocks)
 	case "available":
 		var adapter string
 		d.MaybeScanArgs(t, "adapter", &adapter)

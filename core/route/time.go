@@ -21,10 +21,11 @@ type TimeCost struct {
 	Unheard float64 `json:"unheard"`
 	// Own is the request's prefill, of what is not reused, and the fetching of reuse from slower tiers.
 	Own float64 `json:"own"`
-	// Evict is the prefill which later requests will repeat. On a worker which evicted blocks lately it is as much as
-	// Own, because the request's blocks replace those of others. Elsewhere it is the prefill of the history which one
-	// other worker alone holds beyond a prefix which several hold, at most 5 steps: the conversation would continue
-	// here, and the history there would be in vain.
+	// Evict is the prefill which later requests will repeat, the larger of two. The request's blocks replace those of
+	// others: as much as Own on a worker which evicted blocks lately, and the share of it which
+	// [rates.WorkerRates.EvictedShare] says on one which fills up. And the history which one other worker alone holds
+	// beyond a prefix which several hold would be in vain, because the conversation continues here: its prefill, at
+	// most 5 steps.
 	Evict float64 `json:"evict"`
 	// Backlog is the time by which the prefill delays later requests, if all workers have prefills queued: Own for
 	// each one in the shortest queue, and for those of which this router has probably not heard. Until that is worked off, all work which is saved is saved for others too.
@@ -107,10 +108,9 @@ func (r *Router) setTimeCost(p *requestPolicy, t *Target, refs *targetRefs, toke
 		}
 	}
 	tc.Own = w.PrefillMs(max(tokens, 1)) + float64(c.FetchBlocks*blockMs)
-	if w.HasEvicted(at) {
-		tc.Evict = tc.Own
-	} else if history := r.scoring.held.most - max(reuse, r.scoring.held.second); history > 0 && r.scoring.held.second > 0 {
-		tc.Evict = min(float64(float64(history)*blockMs), historySteps*step)
+	tc.Evict = float64(tc.Own * w.EvictedShare(at, t.Blocks))
+	if history := r.scoring.held.most - max(reuse, r.scoring.held.second); history > 0 && r.scoring.held.second > 0 {
+		tc.Evict = max(tc.Evict, min(float64(float64(history)*blockMs), historySteps*step))
 	}
 	tc.Step = step
 	weights := r.cfg.Time
@@ -236,6 +236,13 @@ func (r *Router) RecordAnswer(now kv.Mono, key activeseq.AttemptKey, tokens int)
 func (r *Router) RecordEviction(now kv.Mono, w kv.Worker) {
 	if _, found := findTarget(r.targets, w); found {
 		r.rates.WorkerOf(w).RecordEviction(now)
+	}
+}
+
+// RecordCached records how many blocks a worker has cached.
+func (r *Router) RecordCached(w kv.Worker, blocks int) {
+	if at, found := findTarget(r.targets, w); found {
+		r.refs[at].rates.RecordCached(blocks)
 	}
 }
 
