@@ -23,7 +23,8 @@ type TimeCost struct {
 	Own float64 `json:"own"`
 	// Evict is the prefill which later requests will repeat, the larger of two. The request's blocks replace those of
 	// others: as much as Own on a worker which evicted blocks lately, and the share of it which
-	// [rates.WorkerRates.EvictedShare] says on one which fills up. And the history which one other worker alone holds
+	// [rates.WorkerRates.EvictedShare] says on one which fills up, if the prompt begins with what is cached somewhere:
+	// where all is new, room is used best where it is free soonest. And the history which one other worker alone holds
 	// beyond a prefix which several hold would be in vain, because the conversation continues here: its prefill, at
 	// most 5 steps.
 	Evict float64 `json:"evict"`
@@ -108,7 +109,9 @@ func (r *Router) setTimeCost(p *requestPolicy, t *Target, refs *targetRefs, toke
 		}
 	}
 	tc.Own = w.PrefillMs(max(tokens, 1)) + float64(c.FetchBlocks*blockMs)
-	tc.Evict = float64(tc.Own * w.EvictedShare(at, t.Blocks))
+	if r.scoring.held.most > 0 || w.HasEvicted(at) {
+		tc.Evict = float64(tc.Own * w.EvictedShare(at, t.Blocks))
+	}
 	if history := r.scoring.held.most - max(reuse, r.scoring.held.second); history > 0 && r.scoring.held.second > 0 {
 		tc.Evict = max(tc.Evict, min(float64(float64(history)*blockMs), historySteps*step))
 	}
