@@ -13,7 +13,7 @@ import (
 
 // Config is the policy of a Router.
 type Config struct {
-	// Mode is how a worker is chosen; "" is [DefaultMode].
+	// Mode is how a worker is chosen; "" is [DefaultMode], or [WeightedMode].
 	Mode Mode
 	// OverlapWeight is the cost in mode KV of one block of prefill work relative to one active block; nil is 1. At 0
 	// a worker's cache does not matter for the choice, and no overlaps need to be looked up.
@@ -63,19 +63,20 @@ const (
 	maxTemperature = 1e9
 )
 
-// DefaultMode returns the mode if none is set: KV if one of its weights is set, which has no meaning in another one,
-// else Time.
-func DefaultMode(weightIsSet bool) Mode {
-	if weightIsSet {
-		return KV
-	}
-	return Time
-}
+// The modes if none is set: WeightedMode if one of its weights is set, which has no meaning in another one, else
+// DefaultMode.
+const (
+	DefaultMode  = Time
+	WeightedMode = KV
+)
 
 // EnsureDefaults fills in the fields which are not set.
 func (c *Config) EnsureDefaults() {
 	if c.Mode == "" {
-		c.Mode = DefaultMode(c.OverlapWeight != nil || c.QueueWeight != nil)
+		c.Mode = DefaultMode
+		if c.OverlapWeight != nil || c.QueueWeight != nil {
+			c.Mode = WeightedMode
+		}
 	}
 	if c.OverlapWeight == nil {
 		c.OverlapWeight = new(1.0)
@@ -222,7 +223,7 @@ func (r *Router) applyOverride(o *Override) (requestPolicy, error) {
 		}
 		p.overlapWeight = *o.OverlapWeight
 		if o.Mode == nil && p.mode == Time {
-			p.mode = DefaultMode(true)
+			p.mode = WeightedMode
 		}
 	}
 	if o.Temperature != nil {

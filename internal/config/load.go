@@ -230,7 +230,7 @@ func (l *Loaded) deriveRouterMode() {
 	}
 	for _, key := range []string{"kv-overlap-score-weight", "router-prefill-queue-weight"} {
 		if l.IsSet(key) {
-			l.Router.Mode, l.origin["router-mode"] = string(route.DefaultMode(true)), l.origin[key]
+			l.Router.Mode, l.origin["router-mode"] = string(route.WeightedMode), l.origin[key]
 			return
 		}
 	}

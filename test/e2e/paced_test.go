@@ -14,7 +14,7 @@ import (
 // the 83 % of the tokens which were sent before are cached.
 func TestPacedSessions(t *testing.T) {
 	const sessions, turns, prefix, first, input = 60, 6, 800, 3000, 400
-	mode := string(route.DefaultMode(false))
+	mode := string(route.DefaultMode)
 	s := start(t, "router-mode="+mode, "engine=sim", "workers=4", "kv-cache-blocks=8192", "sim-speedup=4")
 	system := ids(1, prefix)
 	used := map[string]int{}
