@@ -66,7 +66,7 @@ func (c *apiClient) requireEvents(ctx context.Context) error {
 		return err
 	}
 	if !index.Events {
-		return fmt.Errorf("the router at %s follows no cache events: it was started with --no-kv-events, an overlap weight of 0, or a --router-mode other than kv", c.server)
+		return fmt.Errorf("the router at %s follows no cache events: it was started with --no-kv-events, an overlap weight of 0, or a --router-mode other than time and kv", c.server)
 	}
 	return nil
 }

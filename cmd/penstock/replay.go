@@ -127,7 +127,7 @@ could give. The same command gives the same result on any machine.`,
 	fs.IntVar(&f.tuneSeeds, "tune-seeds", 5, "seeds of --tune, from --seed on: 2 to 100")
 	fs.BoolVar(&f.describe, "describe", false, "run nothing: print what the workload consists of, and what caches of the sizes given could give it")
 	fs.IntSliceVar(&f.workers, "workers", []int{8}, "numbers of workers, such as 8,64")
-	fs.StringSliceVar(&f.policies, "policy", defaultPolicies(), "policies of the router: kv, time, round-robin, random, least-loaded, power-of-two")
+	fs.StringSliceVar(&f.policies, "policy", defaultPolicies(), "policies of the router: time, kv, round-robin, random, least-loaded, power-of-two")
 	fs.IntSliceVar(&f.blockSizes, "block-size", []int{16}, "tokens of a KV-cache block")
 	fs.IntSliceVar(&f.blocks, "blocks-per-worker", []int{65536}, "KV-cache blocks of a worker")
 	fs.IntSliceVar(&f.cacheTokens, "cache-tokens", nil, "tokens of a worker's KV cache, in place of --blocks-per-worker: block sizes side by side then have equal caches")
@@ -139,8 +139,8 @@ could give. The same command gives the same result on any machine.`,
 	fs.StringVar(&f.track, "router-track-output-blocks", config.Off, "on or off: blocks of answers count as load as they are generated")
 	fs.Float64Var(&f.weight, "kv-overlap-score-weight", 1, "what a block of prompt to compute costs against an active block, in mode kv")
 	fs.Float64Var(&f.queueWeight, "router-prefill-queue-weight", 1, "what a block of prefill work that other requests have on a worker costs against one of the request's own, in mode kv")
-	fs.Float64Var(&f.nearCost, "router-near-cost", 0, "share of the least cost by which another may exceed it and still count as equal, in mode kv")
-	fs.Float64Var(&f.temperature, "router-temperature", 0, "how far choices of mode kv are spread: 0 takes the cheapest worker")
+	fs.Float64Var(&f.nearCost, "router-near-cost", 0, "share of the least cost by which another may exceed it and still count as equal, in modes time and kv")
+	fs.Float64Var(&f.temperature, "router-temperature", 0, "how far choices of modes time and kv are spread: 0 takes the cheapest worker")
 	f.routing.addFlags(fs)
 	fs.BoolVar(&f.noEvents, "no-kv-events", false, "routers follow no cache events: they predict what is cached from what they sent, for 2m0s")
 	fs.DurationVar(&f.predicted, "router-predicted-ttl", 2*time.Second, "time for which routers predict so too beside the events; 0s is not at all")
@@ -182,7 +182,7 @@ func traceFormatNames() string {
 
 // defaultPolicies returns the policies which are compared if none is named.
 func defaultPolicies() []string {
-	return []string{string(route.KV), string(route.RoundRobin), string(route.Random), string(route.LeastLoaded), string(route.PowerOfTwo)}
+	return []string{string(route.Time), string(route.KV), string(route.RoundRobin), string(route.Random), string(route.LeastLoaded), string(route.PowerOfTwo)}
 }
 
 // timedWorkload is a workload with an arrival process.

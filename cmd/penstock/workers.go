@@ -108,7 +108,7 @@ type workerRow struct {
 		Prefill float64 `json:"prefill_ms_per_1000_tokens"`
 		Step    float64 `json:"step_ms"`
 	} `json:"speed"`
-	CachedBlocks int            `json:"cached_blocks"`
+	CachedBlocks int              `json:"cached_blocks"`
 	Warnings     []engine.Warning `json:"warnings"`
 	Feed         struct {
 		State     string  `json:"state"`

@@ -131,7 +131,7 @@ func (t *ReservationTable) checkBlocks(wk, sum *workerLoad) (sole map[int32]int,
 		for place := r.lastRun; place != noIndex; place = wk.chains.runs[place].parent {
 			s := &wk.chains.runs[place]
 			rest, found := cutSuffix(left, s.seqs)
-			if !found || s.first != s.seqs[0] || wk.chains.children[runKey{s.parent, s.first}] != place {
+			if !found || s.first != s.seqs[0] || wk.chains.findChild(s.parent, s.first) != place {
 				return nil, fmt.Errorf("activeseq: check: the blocks of request %v of worker %v differ from its chain", r.key, wk.id)
 			}
 			left = rest
@@ -143,7 +143,7 @@ func (t *ReservationTable) checkBlocks(wk, sum *workerLoad) (sole map[int32]int,
 		}
 	}
 	sole = map[int32]int{}
-	used := 0
+	used, branches := 0, make([]int32, len(users))
 	for place, want := range users {
 		s := &wk.chains.runs[place]
 		if s.users != want.users || s.userXor != want.userXor {
@@ -159,9 +159,18 @@ func (t *ReservationTable) checkBlocks(wk, sum *workerLoad) (sole map[int32]int,
 			continue
 		}
 		used++
+		if s.parent != noIndex {
+			branches[s.parent]++
+		}
 	}
-	if used != len(wk.chains.children) || used+len(wk.chains.vacant) != len(users) {
-		return nil, fmt.Errorf("activeseq: check: worker %v finds %d stretches, %d are used and %d vacant of %d", wk.id, len(wk.chains.children), used, len(wk.chains.vacant), len(users))
+	for place := range users {
+		s := &wk.chains.runs[place]
+		if s.branches != branches[place] || s.likely != noIndex && wk.chains.runs[s.likely].parent != int32(place) {
+			return nil, fmt.Errorf("activeseq: check: run %d of worker %v has %d branches, not %d, and the likely one is %d", place, wk.id, branches[place], s.branches, s.likely)
+		}
+	}
+	if found := len(wk.chains.roots) + len(wk.chains.children); used != found || used+len(wk.chains.vacant) != len(users) {
+		return nil, fmt.Errorf("activeseq: check: worker %v finds %d stretches, %d are used and %d vacant of %d", wk.id, found, used, len(wk.chains.vacant), len(users))
 	}
 	return sole, nil
 }

@@ -27,23 +27,61 @@ type PrefillQueue struct {
 	Requests int
 	// Tokens counts the prompt tokens of all of them and FirstTokens of the first one, without regard to elapsed time.
 	Tokens, FirstTokens int
+	// MediaTokens and FirstMedia are those of media among them, which are to be encoded.
+	MediaTokens, FirstMedia int
 	// Since is when the first one became the first.
 	Since kv.Mono
 }
 
 // PrefillQueueOf returns the queue of prefills of w.
 func (t *ReservationTable) PrefillQueueOf(w kv.Worker) (q PrefillQueue) {
-	wk := t.workers[w]
-	if wk == nil || wk.prefills == 0 {
+	if wk := t.workers[w]; wk != nil {
+		return t.prefillQueue(wk)
+	}
+	return q
+}
+
+func (t *ReservationTable) prefillQueue(wk *workerLoad) (q PrefillQueue) {
+	if wk.prefills == 0 {
 		return q
 	}
-	return PrefillQueue{wk.prefills, wk.load.PrefillTokens, t.records[wk.firstPrefill].prefillTokens, wk.firstSince}
+	first := &t.records[wk.firstPrefill]
+	return PrefillQueue{
+		Requests: wk.prefills, Tokens: wk.load.PrefillTokens, FirstTokens: first.prefillTokens,
+		MediaTokens: wk.mediaTokens, FirstMedia: first.mediaTokens, Since: wk.firstSince,
+	}
+}
+
+// WorkerRef refers to the load of a worker, so that it need not be looked up. It is valid until DropWorker.
+type WorkerRef struct{ load *workerLoad }
+
+// RefTo returns a reference to the load of w.
+func (t *ReservationTable) RefTo(w kv.Worker) WorkerRef { return WorkerRef{t.ensureWorker(w)} }
+
+// LoadAt is LoadOf by reference.
+func (t *ReservationTable) LoadAt(w WorkerRef) Load { return t.currentLoad(w.load) }
+
+// Projection says what sending a request to a worker would do to its load.
+type Projection struct {
+	Now, Then Load
+	// Prefills is the worker's queue of prefills now.
+	Prefills PrefillQueue
+}
+
+// ProjectAt sets p to the load of w as it is, and as it would be if d were sent there. It reserves nothing.
+func (t *ReservationTable) ProjectAt(w WorkerRef, d *Demand, p *Projection) {
+	p.Now, p.Then = t.projectLoad(w.load, d)
+	p.Prefills = t.prefillQueue(w.load)
 }
 
 // ProjectLoad returns the load of w as it is, and as it would be if d were sent there. It reserves nothing.
 func (t *ReservationTable) ProjectLoad(w kv.Worker, d Demand) (now, then Load) {
+	return t.projectLoad(t.workers[w], &d)
+}
+
+// projectLoad is ProjectLoad for a worker whose load is wk; nil if nothing was ever active there.
+func (t *ReservationTable) projectLoad(wk *workerLoad, d *Demand) (now, then Load) {
 	named, gains := len(d.Chain), int64(0)
-	wk := t.workers[w]
 	if wk != nil {
 		now = t.currentLoad(wk)
 		active, sole, who := wk.chains.matchChain(d.Chain)

@@ -313,7 +313,7 @@ func TestChainIsCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	table.Free(AttemptKey{"r", 1})
-	if left := table.workers[kv.Worker{ID: 1}].chains.children; len(left) > 0 {
+	if left := table.workers[kv.Worker{ID: 1}].chains.roots; len(left) > 0 {
 		t.Errorf("stretches %v are left", left)
 	}
 }

@@ -20,7 +20,7 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 			d.PromptTokens, len(d.Chain), d.OverlapBlocks, d.ExpectedOutput)
 	}
 	at := t.addReservation(now, Reservation{
-		Worker: w, Chain: d.Chain, PromptTokens: d.PromptTokens, PrefillTokens: t.uncachedTokens(d),
+		Worker: w, Chain: d.Chain, PromptTokens: d.PromptTokens, PrefillTokens: t.uncachedTokens(&d),
 		ExpectedOutput: d.ExpectedOutput, ExpectedPrefill: d.ExpectedPrefill,
 	})
 	t.records[at].key = key
@@ -30,7 +30,7 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 	}
 	t.records[at].placement = Placement{w, t.time, d.ExpectedFirst}
 	t.byKey[key] = at
-	t.coarrivals.recordOwn(t.time)
+	t.coarrivals.recordOwn(t.time, t.records[at].worker, d.ExpectedPrefill)
 	if t.cfg.Journal != nil {
 		t.records[at].journalNumber = t.cfg.Journal.OnReserved(t.newRef(at))
 	}
@@ -57,11 +57,7 @@ func (t *ReservationTable) AdoptReservation(now kv.Mono, v Reservation) Reservat
 
 // addReservation counts a reservation without output, and returns its index.
 func (t *ReservationTable) addReservation(now kv.Mono, v Reservation) int32 {
-	wk := t.workers[v.Worker]
-	if wk == nil {
-		wk = &workerLoad{id: v.Worker, chains: chainTrie{children: map[runKey]int32{}}, firstPrefill: noIndex, lastPrefill: noIndex}
-		t.workers[v.Worker] = wk
-	}
+	wk := t.ensureWorker(v.Worker)
 	at := t.takeVacant()
 	r := &t.records[at]
 	r.worker, r.renewed = wk, now
@@ -79,6 +75,16 @@ func (t *ReservationTable) addReservation(now kv.Mono, v Reservation) int32 {
 	wk.load.PrefillTokens += r.prefillTokens
 	wk.load.OutputTokens += r.expectedOutput
 	return at
+}
+
+// ensureWorker returns the load of a worker, which may be new.
+func (t *ReservationTable) ensureWorker(w kv.Worker) *workerLoad {
+	wk := t.workers[w]
+	if wk == nil {
+		wk = &workerLoad{id: w, chains: newChainTrie(), firstPrefill: noIndex, lastPrefill: noIndex}
+		t.workers[w] = wk
+	}
+	return wk
 }
 
 // countChain counts the request at an index among the users of its blocks.
@@ -204,15 +210,6 @@ func (t *ReservationTable) MediaTokensOf(key AttemptKey) int {
 		return t.records[at].mediaTokens
 	}
 	return 0
-}
-
-// MediaQueued returns the tokens of media in a worker's queue of prefills, and those of the first one.
-func (t *ReservationTable) MediaQueued(w kv.Worker) (all, first int) {
-	wk := t.workers[w]
-	if wk == nil || wk.prefills == 0 {
-		return 0, 0
-	}
-	return wk.mediaTokens, t.records[wk.firstPrefill].mediaTokens
 }
 
 // SetAnswerStart keeps s for AnswerStartOf.
@@ -374,7 +371,7 @@ func (t *ReservationTable) ExpireOld(now kv.Mono) int {
 func (r *reservationRecord) remainingOutput() int { return max(0, r.expectedOutput-r.outputTokens) }
 
 // uncachedTokens returns the prompt tokens of d which are not cached.
-func (t *ReservationTable) uncachedTokens(d Demand) int {
+func (t *ReservationTable) uncachedTokens(d *Demand) int {
 	return max(0, d.PromptTokens-d.OverlapBlocks*t.cfg.BlockSize)
 }
 

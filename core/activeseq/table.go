@@ -163,6 +163,9 @@ type workerLoad struct {
 	firstSince                kv.Mono
 	prefills                  int // in the queue
 	mediaTokens               int // of the queue
+	// burstPrefill is the expected time of the prefills which were reserved here in the burst of number burst.
+	burst        uint64
+	burstPrefill time.Duration
 }
 
 // LoadShare is a part of a worker's load.

@@ -7,17 +7,23 @@ import "penstock/core/kv"
 // a prompt which shares nothing is one run, which takes one step to add and one to remove.
 //
 // Runs are found by their parent and their first block. Chains from other routers may contain any blocks:
-// equal blocks after different parents are different blocks.
+// equal blocks after different parents are different blocks. A decision walks the trie of each worker, so a run
+// names its likely child: most steps compare one hash and look nothing up.
 type chainTrie struct {
 	runs     []blockRun // at indexes which do not change
 	vacant   []int32
-	children map[runKey]int32
+	roots    map[kv.SeqHash]int32 // first runs of chains, by their first block
+	children map[runKey]int32     // all other runs
 }
 
-// runKey identifies a run.
+// runKey identifies a run which is not the first of its chains.
 type runKey struct {
-	parent int32 // noIndex for the first run of a chain
+	parent int32
 	first  kv.SeqHash
+}
+
+func newChainTrie() chainTrie {
+	return chainTrie{roots: map[kv.SeqHash]int32{}, children: map[runKey]int32{}}
 }
 
 type blockRun struct {
@@ -28,14 +34,82 @@ type blockRun struct {
 	// with one user, its index.
 	users   int32
 	userXor int32
+	// branches counts the runs whose parent it is. likely is one of them, or noIndex: when it was entered last, no
+	// other one which was likely had more users.
+	branches int32
+	likely   int32
+}
+
+// findChild returns the run after parent which starts with a block, or noIndex.
+func (b *chainTrie) findChild(parent int32, first kv.SeqHash) int32 {
+	if parent == noIndex {
+		if at, ok := b.roots[first]; ok {
+			return at
+		}
+		return noIndex
+	}
+	p := &b.runs[parent]
+	if p.branches == 0 {
+		return noIndex
+	}
+	if p.likely != noIndex {
+		if b.runs[p.likely].first == first {
+			return p.likely
+		}
+		if p.branches == 1 {
+			return noIndex
+		}
+	}
+	if at, ok := b.children[runKey{parent, first}]; ok {
+		return at
+	}
+	return noIndex
+}
+
+// linkChild makes a run findable after its parent.
+func (b *chainTrie) linkChild(at int32) {
+	s := &b.runs[at]
+	if s.parent == noIndex {
+		b.roots[s.first] = at
+		return
+	}
+	b.children[runKey{s.parent, s.first}] = at
+	b.runs[s.parent].branches++
+}
+
+// unlinkChild undoes linkChild.
+func (b *chainTrie) unlinkChild(at int32) {
+	s := &b.runs[at]
+	if s.parent == noIndex {
+		delete(b.roots, s.first)
+		return
+	}
+	delete(b.children, runKey{s.parent, s.first})
+	p := &b.runs[s.parent]
+	if p.branches--; p.likely == at {
+		p.likely = noIndex
+	}
+}
+
+// preferChild makes a run the likely child of its parent, if it has as many users as the present one.
+func (b *chainTrie) preferChild(at int32) {
+	s := &b.runs[at]
+	if s.parent == noIndex {
+		return
+	}
+	if p := &b.runs[s.parent]; p.likely == noIndex || b.runs[p.likely].users <= s.users {
+		p.likely = at
+	}
 }
 
 // enterRun returns the run of chain after parent, split so that it ends where the chain ends or leaves it:
 // its index and its number of blocks. The run is new, without users, if no chain continued in this way.
 func (b *chainTrie) enterRun(before int32, chain []kv.SeqHash) (at int32, n int) {
-	at, ok := b.children[runKey{before, chain[0]}]
-	if !ok {
-		return b.addRun(before, chain), len(chain)
+	at = b.findChild(before, chain[0])
+	if at == noIndex {
+		at = b.addRun(before, chain)
+		b.preferChild(at)
+		return at, len(chain)
 	}
 	seqs := b.runs[at].seqs
 	for n < len(seqs) && n < len(chain) && seqs[n] == chain[n] {
@@ -44,6 +118,7 @@ func (b *chainTrie) enterRun(before int32, chain []kv.SeqHash) (at int32, n int)
 	if n < len(seqs) {
 		at = b.splitRun(at, n)
 	}
+	b.preferChild(at)
 	return at, n
 }
 
@@ -51,7 +126,7 @@ func (b *chainTrie) addRun(before int32, chain []kv.SeqHash) int32 {
 	at := b.takeVacant()
 	s := &b.runs[at]
 	s.seqs, s.first, s.parent = append(s.seqs, chain...), chain[0], before
-	b.children[runKey{before, chain[0]}] = at
+	b.linkChild(at)
 	return at
 }
 
@@ -59,24 +134,26 @@ func (b *chainTrie) addRun(before int32, chain []kv.SeqHash) int32 {
 // keep the old index, because requests end there.
 func (b *chainTrie) splitRun(at int32, n int) int32 {
 	first := b.takeVacant()
+	b.unlinkChild(at)
 	s, f := &b.runs[at], &b.runs[first]
 	f.seqs, f.first, f.parent, f.users, f.userXor = append(f.seqs, s.seqs[:n]...), s.first, s.parent, s.users, s.userXor
 	s.seqs = s.seqs[:copy(s.seqs, s.seqs[n:])]
 	s.first, s.parent = s.seqs[0], first
-	b.children[runKey{f.parent, f.first}] = first
-	b.children[runKey{first, s.first}] = at
+	b.linkChild(first)
+	b.linkChild(at)
+	f.likely = at
 	return first
 }
 
 // removeRun removes a run which no request uses; so no run which follows it is used either.
 func (b *chainTrie) removeRun(at int32) {
 	s := &b.runs[at]
-	delete(b.children, runKey{s.parent, s.first})
+	b.unlinkChild(at)
 	seqs := s.seqs[:0]
 	if cap(seqs) > keepChain {
 		seqs = nil
 	}
-	*s = blockRun{seqs: seqs}
+	*s = blockRun{seqs: seqs, likely: noIndex}
 	b.vacant = append(b.vacant, at)
 }
 
@@ -86,7 +163,7 @@ func (b *chainTrie) takeVacant() int32 {
 		b.vacant = b.vacant[:last]
 		return at
 	}
-	b.runs = append(b.runs, blockRun{})
+	b.runs = append(b.runs, blockRun{likely: noIndex})
 	return int32(len(b.runs) - 1)
 }
 
@@ -95,12 +172,12 @@ func (b *chainTrie) takeVacant() int32 {
 // uses a block uses all blocks before it.
 func (b *chainTrie) matchChain(chain []kv.SeqHash) (used, sole int, who int32) {
 	who = noIndex
-	if len(b.children) == 0 {
+	if len(b.roots) == 0 {
 		return 0, 0, who
 	}
 	for before := int32(noIndex); used < len(chain); {
-		at, ok := b.children[runKey{before, chain[used]}]
-		if !ok {
+		at := b.findChild(before, chain[used])
+		if at == noIndex {
 			break
 		}
 		s := &b.runs[at]

@@ -45,21 +45,33 @@ func TestUnheard(t *testing.T) {
 			if d := u.Requests - c.expect; d < -0.01 || d > 0.01 {
 				t.Errorf("%v requests are expected of the others, want %v", u.Requests, c.expect)
 			}
+			if d := u.Next - c.expect; d < -0.01 || d > 0.01 || u.Mirrored != 0 {
+				t.Errorf("%+v: nothing is placed yet, so %v are next", u, c.expect)
+			}
 			if d := u.Tokens - 200*c.expect; d < -1 || d > 1 {
 				t.Errorf("%v tokens are expected of the others, want %v", u.Tokens, 200*c.expect)
 			}
 			// What is heard is no longer unheard, and the second request of an instant expects the others' second ones.
-			if err := table.Reserve(now, activeseq.AttemptKey{ID: "first"}, w, activeseq.Demand{PromptTokens: 100}); err != nil {
+			if err := table.Reserve(now, activeseq.AttemptKey{ID: "first"}, w, activeseq.Demand{PromptTokens: 100, ExpectedPrefill: time.Second}); err != nil {
 				t.Fatal(err)
 			}
 			if u := table.UnheardAt(now); c.expect > 0 && (u.Requests < 2*c.expect-0.1 || u.Requests > 2*c.expect+0.1) {
 				t.Errorf("%v requests are expected after one, want %v", u.Requests, 2*c.expect)
+			}
+			if u := table.UnheardAt(now); u.Mirrored < c.expect-0.1 || u.Mirrored > c.expect+0.1 || table.BurstPrefillAt(table.RefTo(w)) != time.Second {
+				t.Errorf("%+v, %v: the others are not taken to place as this one did", u, table.BurstPrefillAt(table.RefTo(w)))
 			}
 			for range 2 * c.ratio {
 				table.AdoptReservation(now, activeseq.Reservation{Worker: w, PromptTokens: 200, PrefillTokens: 200})
 			}
 			if u := table.UnheardAt(now); u.Requests > 0.1 {
 				t.Errorf("%v requests are expected after all were heard of", u.Requests)
+			}
+			if err := table.Reserve(now.Add(time.Second), activeseq.AttemptKey{ID: "later"}, kv.Worker{ID: 2}, activeseq.Demand{PromptTokens: 100}); err != nil {
+				t.Fatal(err)
+			}
+			if d := table.BurstPrefillAt(table.RefTo(w)); d != 0 {
+				t.Errorf("%v were placed in another burst", d)
 			}
 		})
 	}

@@ -13,25 +13,25 @@ type Code uint8
 
 // The codes. The zero value reads as Internal.
 const (
-	Internal      Code = iota // a defect or an unclassified failure
-	Invalid                   // the request can never succeed as it is
-	NotFound                  // the model, request or worker named does not exist
-	TooLarge                  // the body exceeds a limit
-	Limited                   // the key is over its limit
-	Overloaded                // every queue that could take the request is full
-	Unavailable               // no worker can serve it now
-	Conflict                  // it contradicts existing state
-	Canceled                  // the client went away
-	Deadline                  // time ran out
-	Unauthorized              // credentials are missing or wrong
-	Unimplemented             // known, but not offered by this server
-	Draining                  // the worker is shutting down as planned: another one continues
-	Forbidden                 // the credentials are valid, but do not allow this
-	Ineligible                // workers serve it, but the request itself rules out every one of them
-	EngineError               // a working engine failed on the request and says why: one other may be tried
-	MediaFailed               // a medium of the request cannot be decoded or encoded, by any worker
-	TransferFailed            // KV blocks, embeddings or tensors did not arrive: they can be computed or sent again
-	PoolLost                  // the shared pool of KV blocks is gone: what it held can be computed again
+	Internal       Code = iota // a defect or an unclassified failure
+	Invalid                    // the request can never succeed as it is
+	NotFound                   // the model, request or worker named does not exist
+	TooLarge                   // the body exceeds a limit
+	Limited                    // the key is over its limit
+	Overloaded                 // every queue that could take the request is full
+	Unavailable                // no worker can serve it now
+	Conflict                   // it contradicts existing state
+	Canceled                   // the client went away
+	Deadline                   // time ran out
+	Unauthorized               // credentials are missing or wrong
+	Unimplemented              // known, but not offered by this server
+	Draining                   // the worker is shutting down as planned: another one continues
+	Forbidden                  // the credentials are valid, but do not allow this
+	Ineligible                 // workers serve it, but the request itself rules out every one of them
+	EngineError                // a working engine failed on the request and says why: one other may be tried
+	MediaFailed                // a medium of the request cannot be decoded or encoded, by any worker
+	TransferFailed             // KV blocks, embeddings or tensors did not arrive: they can be computed or sent again
+	PoolLost                   // the shared pool of KV blocks is gone: what it held can be computed again
 )
 
 // Class is what a Code means to clients.

@@ -95,6 +95,37 @@ type Learner struct {
 	workers       map[kv.Worker]*WorkerRates
 	speeds        float64 // sum over the workers
 	typical       int     // workers whose speed is 1
+	decay         decayClock
+}
+
+// decayClock has sums of many workers decay together: a sum is kept as it would be at epoch, and one factor, which is
+// computed once for each moment, makes it that of now.
+type decayClock struct {
+	epoch, at kv.Mono
+	factor    float64 // at at
+}
+
+// epochTime bounds how far samples are from the epoch, so that what they are multiplied with stays finite.
+const epochTime = 60 * shareTime
+
+// factorAt returns the factor from the epoch to now.
+func (d *decayClock) factorAt(now kv.Mono) float64 {
+	if now != d.at || d.factor == 0 {
+		d.at, d.factor = now, exact.Exp(-float64(now.Sub(d.epoch))/float64(shareTime))
+	}
+	return d.factor
+}
+
+// advanceEpoch moves the epoch to now if it is long ago.
+func (t *Learner) advanceEpoch(now kv.Mono) {
+	if now.Sub(t.decay.epoch) < epochTime {
+		return
+	}
+	factor := t.decay.factorAt(now)
+	for _, r := range t.workers {
+		r.busy = float64(r.busy * factor)
+	}
+	t.decay = decayClock{epoch: now}
 }
 
 // New returns a table which has learned nothing.
@@ -124,12 +155,12 @@ type WorkerRates struct {
 	mediaTokens int // for the next prefill, see RecordMedia
 	earlyTokens int // of prompts which were computed before the head of the queue
 
-	busy      float64 // ms of prefill, decaying with shareTime, as of busyAt
-	busyAt    kv.Mono
+	busy      float64 // ms of prefill, decaying with shareTime, by Learner.decay
 	prefilled float64 // ms of prefill in total
 
 	evicted   bool
 	evictedAt kv.Mono
+	cached    int // blocks
 }
 
 // prefillRun is a run of passes without a pause: a sample, once later first tokens cannot belong to it. A pass also
@@ -190,7 +221,8 @@ func (r *WorkerRates) RecordPrefill(now kv.Mono, tokens int, took time.Duration)
 	r.pass.media = min(r.pass.media+r.mediaTokens, maxTokens)
 	r.earlyTokens, r.mediaTokens = 0, 0
 	r.prefilled += ms
-	r.busy, r.busyAt = r.decayedBusy(now)+ms, max(now, r.busyAt)
+	r.table.advanceEpoch(now)
+	r.busy += ms / r.table.decay.factorAt(now)
 }
 
 // RecordEarlyPrefill records the first token of a request which was not the head of the queue: its tokens belong
@@ -207,6 +239,22 @@ func (r *WorkerRates) RecordEviction(now kv.Mono) {
 // HasEvicted reports whether the worker evicted cached blocks in the last minute: new blocks then replace others.
 func (r *WorkerRates) HasEvicted(now kv.Mono) bool {
 	return r.evicted && now.Sub(r.evictedAt) < evictionTime
+}
+
+// RecordCached records how many blocks the worker has cached.
+func (r *WorkerRates) RecordCached(blocks int) { r.cached = max(blocks, 0) }
+
+// EvictedShare returns the share of a new block which the block will cost others, of a worker with so many blocks; 0 if
+// their number is unknown. It is 1 if the worker evicted lately. Before, it is the share of its blocks which are cached:
+// of two caches the one with more room is better.
+func (r *WorkerRates) EvictedShare(now kv.Mono, blocks int) float64 {
+	if r.HasEvicted(now) {
+		return 1
+	}
+	if blocks < 1 {
+		return 0
+	}
+	return min(float64(r.cached)/float64(blocks), 1)
 }
 
 // learnRun takes the mean of the last run as a sample.
@@ -314,17 +362,14 @@ func (r *WorkerRates) StepMs(share float64) float64 {
 	return float64(r.relativeSpeed() * r.table.step.at(min(max(share, 0), 1)))
 }
 
-// PrefillShare returns the share of its time, at most 0.5, which the worker spent on prefill lately.
+// PrefillShare returns the share of its time, at most 0.5, which the worker spent on prefill lately. It is 0 until the
+// times of prefills are known, because it is weighed against them: beside a prior which is far too low, the time which
+// one prompt took would seem to be that of many.
 func (r *WorkerRates) PrefillShare(now kv.Mono) float64 {
-	return min(r.decayedBusy(now)/toMs(shareTime), maxShare)
-}
-
-func (r *WorkerRates) decayedBusy(now kv.Mono) float64 {
-	since := now.Sub(r.busyAt)
-	if r.busy == 0 || since <= 0 {
-		return r.busy
+	if r.busy == 0 || r.table.prefill.samples < trusted {
+		return 0
 	}
-	return float64(r.busy * exact.Exp(-float64(since)/float64(shareTime)))
+	return min(float64(r.busy*r.table.decay.factorAt(now))/toMs(shareTime), maxShare)
 }
 
 // PrefilledMs returns the time which the worker has spent on prefills in total, in ms.

@@ -156,6 +156,11 @@ func TestPassIsOneSample(t *testing.T) {
 // TestPrefillShare: the share rises while a worker prefills, and falls by e in 5 s.
 func TestPrefillShare(t *testing.T) {
 	w := newTable(t, Config{}).WorkerOf(kv.Worker{ID: 1})
+	if w.RecordPrefill(kv.Mono(time.Second), 100, time.Second); w.PrefillShare(kv.Mono(time.Second)) != 0 {
+		t.Error("a share is known before the times of prefills are")
+	}
+	w = newTable(t, Config{}).WorkerOf(kv.Worker{ID: 1})
+	w.table.prefill.samples = trusted
 	now := kv.Mono(0)
 	for range 1000 { // half of the time
 		now = now.Add(100 * time.Millisecond)
@@ -173,6 +178,26 @@ func TestPrefillShare(t *testing.T) {
 	}
 	if got := w.PrefillShare(now); got != maxShare {
 		t.Errorf("share %.3f, want %.1f", got, maxShare)
+	}
+}
+
+// TestEvictedShare: a cache which fills up costs ever more of a new block, and one which evicts all of it.
+func TestEvictedShare(t *testing.T) {
+	w := newTable(t, Config{}).WorkerOf(kv.Worker{ID: 1})
+	for _, c := range []struct {
+		cached, blocks int
+		want           float64
+	}{{0, 100, 0}, {50, 100, 0.5}, {100, 100, 1}, {200, 100, 1}, {-1, 100, 0}, {50, 0, 0}} {
+		if w.RecordCached(c.cached); w.EvictedShare(0, c.blocks) != c.want {
+			t.Errorf("%d of %d blocks are cached: %g, want %g", c.cached, c.blocks, w.EvictedShare(0, c.blocks), c.want)
+		}
+	}
+	w.RecordCached(10)
+	w.RecordEviction(0)
+	for at, want := range map[time.Duration]float64{0: 1, 59 * time.Second: 1, time.Minute: 0.1} {
+		if got := w.EvictedShare(kv.Mono(at), 100); math.Abs(got-want) > 1e-12 {
+			t.Errorf("%v after an eviction: %g, want %g", at, got, want)
+		}
 	}
 }
 

@@ -13,13 +13,13 @@ import (
 
 // Config is the policy of a Router.
 type Config struct {
-	// Mode is how a worker is chosen; "" is KV.
+	// Mode is how a worker is chosen; "" is [DefaultMode], or [WeightedMode].
 	Mode Mode
-	// OverlapWeight is the cost of one block of prefill work relative to one active block; nil is 1. At 0 a
-	// worker's cache does not matter for the choice, and no overlaps need to be looked up.
+	// OverlapWeight is the cost in mode KV of one block of prefill work relative to one active block; nil is 1. At 0
+	// a worker's cache does not matter for the choice, and no overlaps need to be looked up.
 	OverlapWeight *float64
-	// QueueWeight is the cost of a block of prefill work which other requests have on the worker, relative to
-	// one of the request's own; nil is 1. A value above 1 avoids workers where the request would wait.
+	// QueueWeight is the cost in mode KV of a block of prefill work which other requests have on the worker, relative
+	// to one of the request's own; nil is 1. A value above 1 avoids workers where the request would wait.
 	QueueWeight *float64
 	// Temperature spreads choices of mode KV: at 0 the least cost wins; the higher it is, the closer to
 	// uniform they are.
@@ -67,10 +67,20 @@ const (
 	maxTemperature = 1e9
 )
 
+// The modes if none is set: WeightedMode if one of its weights is set, which has no meaning in another one, else
+// DefaultMode.
+const (
+	DefaultMode  = Time
+	WeightedMode = KV
+)
+
 // EnsureDefaults fills in the fields which are not set.
 func (c *Config) EnsureDefaults() {
 	if c.Mode == "" {
-		c.Mode = KV
+		c.Mode = DefaultMode
+		if c.OverlapWeight != nil || c.QueueWeight != nil {
+			c.Mode = WeightedMode
+		}
 	}
 	if c.OverlapWeight == nil {
 		c.OverlapWeight = new(1.0)
@@ -140,7 +150,7 @@ func (c *Config) UsesOverlaps() bool { return c.Mode == Time || c.Mode == KV && 
 // isInRange reports whether v is between 0 and limit; NaN is not.
 func isInRange(v, limit float64) bool { return v >= 0 && v <= limit && !math.IsNaN(v) }
 
-const modeNames = "kv, time, round-robin, random, power-of-two, least-loaded, direct"
+const modeNames = "time, kv, round-robin, random, power-of-two, least-loaded, direct"
 
 func (m Mode) isKnown() bool {
 	switch m {
@@ -166,7 +176,7 @@ type requestPolicy struct {
 	// says that no other worker can be chosen.
 	bound        kv.Worker
 	mustUseBound bool
-	// unheard is what other routers probably sent unheard to each worker, in mode Time. mark is common to
+	// unheard is what other routers probably sent unheard, in mode Time. mark is common to
 	// requests which share what no worker holds yet.
 	unheard activeseq.Unheard
 	mark    uint64
@@ -187,7 +197,7 @@ func (r *Router) resolvePolicy(now kv.Mono, q *Query) (requestPolicy, error) {
 	}
 	r.resolveSession(now, &p, q)
 	if p.mode == Time {
-		if p.unheard = r.unheardByWorker(now); p.unheard.Requests > 0 {
+		if p.unheard = r.unheardAt(now); p.unheard.Requests > 0 {
 			p.mark = q.markUncached()
 		}
 	}
@@ -220,6 +230,9 @@ func (r *Router) applyOverride(o *Override) (requestPolicy, error) {
 			return p, fault.InvalidParam("router_config_override.overlap_score_weight", "overlap weight must be between 0 and %g", maxWeight)
 		}
 		p.overlapWeight = *o.OverlapWeight
+		if o.Mode == nil && p.mode == Time {
+			p.mode = WeightedMode
+		}
 	}
 	if o.Temperature != nil {
 		if !isInRange(*o.Temperature, maxTemperature) {

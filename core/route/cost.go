@@ -1,15 +1,38 @@
 package route
 
 import (
+	"penstock/core/activeseq"
 	"penstock/core/kv"
+	"penstock/core/rates"
 )
 
-// scoredCandidate is an eligible worker while a decision is made.
+// scoredCandidate is what a decision compares of an eligible worker. It is small, so that the candidates of a
+// fleet stay in the processor's nearest cache.
 type scoredCandidate struct {
-	Candidate
-	addr     string
-	rank     loadRank
-	prefills int // queued on the worker
+	Cost, Probability float64
+	own, ttft, itl    float64 // ms: TimeCost.Own, Candidate.TTFT and ITL
+	fetch             float64 // blocks
+	rank              loadRank
+	target            int32 // index of the worker among the router's
+	reuse             int32 // blocks
+	prefills          int32 // queued on the worker
+	decode            int32 // Candidate.DecodeBlocks
+	Near, misses      bool
+}
+
+// targetRefs are where the state of one worker is, so that a decision looks nothing up by worker.
+type targetRefs struct {
+	load  activeseq.WorkerRef
+	rates *rates.WorkerRates
+}
+
+// scoring is the scratch of a decision.
+type scoring struct {
+	demand     activeseq.Demand // of the request, on the worker which is being scored
+	projection activeseq.Projection
+	candidate  Candidate // which is being scored
+	answer     float64   // expected tokens of the request's answer
+	held       holding
 }
 
 // loadRank orders workers by how busy they are.
@@ -29,35 +52,49 @@ type loadRank struct {
 //
 // With a queue weight of 1 and all reuse on the device this is weight * prefill + decode, as NVIDIA Dynamo's
 // KV router defines it. Affinity is in no other term.
-func (r *Router) scoreCandidate(p *requestPolicy, q *Query, t *Target, have kv.Overlap) scoredCandidate {
+//
+// The result is also described in r.scoring.candidate, except for what depends on other candidates.
+func (r *Router) scoreCandidate(p *requestPolicy, q *Query, at int, have *kv.Overlap) scoredCandidate {
+	t, s := &r.targets[at], &r.scoring
 	reuse := have.Depth()
-	now, then := r.active.ProjectLoad(t.Worker, q.newDemand(p, reuse))
-	c := scoredCandidate{
-		Candidate: Candidate{
-			Worker:         t.Worker,
-			Overlap:        have.Blocks,
-			Attachable:     have.Attachable,
-			Labelled:       have.Labelled,
-			QueuedTokens:   now.PrefillTokens,
-			PrefillTokens:  now.PrefillTokens + r.prefillTokens(q, reuse),
-			MediaTokens:    q.mediaTokens(reuse * r.active.BlockSize()),
-			FetchBlocks:    r.cfg.Fetch.costOf(&have.Blocks),
-			DecodeBlocks:   then.Blocks,
-			ActiveRequests: now.Requests,
-		},
-		addr: t.Addr,
-		rank: loadRank{blocks: now.Blocks, requests: now.Requests},
+	if !p.untracked {
+		s.demand.OverlapBlocks = reuse
 	}
-	if p.mode == Time {
-		r.setTimeCost(p, q, t, &c, now, then, r.prefillTokens(q, reuse))
-		return c
+	r.active.ProjectAt(r.refs[at].load, &s.demand, &s.projection)
+	now, c := &s.projection.Now, &s.candidate
+	*c = Candidate{
+		Worker:         t.Worker,
+		Overlap:        have.Blocks,
+		Attachable:     have.Attachable,
+		Labelled:       have.Labelled,
+		QueuedTokens:   now.PrefillTokens,
+		PrefillTokens:  now.PrefillTokens + r.prefillTokens(q, reuse),
+		MediaTokens:    q.mediaTokens(reuse * r.active.BlockSize()),
+		FetchBlocks:    r.cfg.Fetch.costOf(&have.Blocks),
+		DecodeBlocks:   s.projection.Then.Blocks,
+		ActiveRequests: now.Requests,
 	}
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
-	r.setAffinities(p, q, t, &c.Candidate)
-	queued := float64(c.QueuedTokens) / float64(r.active.BlockSize())
-	work := c.PrefillBlocks + float64((*r.cfg.QueueWeight-1)*queued) + c.FetchBlocks
-	c.Cost = float64(p.overlapWeight*work) + float64(c.DecodeBlocks) - c.Affinity
-	return c
+	r.setAffinities(p, q, t, c)
+	if p.mode == Time {
+		r.setTimeCost(p, t, &r.refs[at], r.prefillTokens(q, reuse), reuse)
+	} else {
+		queued := float64(c.QueuedTokens) / float64(r.active.BlockSize())
+		work := c.PrefillBlocks + float64((*r.cfg.QueueWeight-1)*queued) + c.FetchBlocks
+		c.Cost = float64(p.overlapWeight*work) + float64(c.DecodeBlocks) - c.Affinity
+	}
+	return scoredCandidate{
+		Cost:     c.Cost,
+		own:      c.Time.Own,
+		ttft:     c.TTFT,
+		itl:      c.ITL,
+		fetch:    c.FetchBlocks,
+		decode:   int32(c.DecodeBlocks),
+		rank:     loadRank{blocks: now.Blocks, requests: now.Requests},
+		target:   int32(at),
+		reuse:    int32(reuse),
+		prefills: int32(s.projection.Prefills.Requests),
+	}
 }
 
 // prefillTokens returns the prompt tokens of q which are left after reuse.

@@ -31,9 +31,10 @@ const (
 	refusalCount
 )
 
-// checkEligible returns why t cannot be picked for q, or eligible. Conditions of the request come before the
-// worker's own state.
-func (r *Router) checkEligible(p *requestPolicy, t *Target, q *Query) refusal {
+// checkEligible returns why the target at an index cannot be picked for q, or eligible. Conditions of the request come
+// before the worker's own state.
+func (r *Router) checkEligible(p *requestPolicy, at int, q *Query) refusal {
+	t := &r.targets[at]
 	switch {
 	case q.Pin.ID != 0 && q.Pin != t.Worker:
 		return notPinned
@@ -57,7 +58,7 @@ func (r *Router) checkEligible(p *requestPolicy, t *Target, q *Query) refusal {
 		return notReady
 	case t.BlockSize != r.active.BlockSize():
 		return otherBlockSize
-	case r.cfg.Busy != BusyThresholds{} && r.cfg.Busy.areExceeded(r.active.LoadOf(t.Worker), t.Blocks):
+	case r.cfg.Busy != BusyThresholds{} && r.cfg.Busy.areExceeded(r.active.LoadAt(r.refs[at].load), t.Blocks):
 		return busy
 	case t.State == Suspected:
 		return suspected
@@ -149,7 +150,7 @@ func (r *Router) explainNoWorker(now kv.Mono, p *requestPolicy, q *Query) *fault
 	}
 	var counts [refusalCount]int
 	for i := range r.targets {
-		counts[r.checkEligible(p, &r.targets[i], q)]++
+		counts[r.checkEligible(p, i, q)]++
 	}
 	if p.mustUseBound {
 		return fault.New(fault.Overloaded, "worker %s, which has the request's session, is busy; try again", formatWorker(p.bound))
@@ -192,7 +193,7 @@ func (r *Router) explainPinRefusal(now kv.Mono, p *requestPolicy, q *Query) *fau
 		return fault.New(fault.NotFound, "worker %s does not serve this model; `penstock workers` lists those that do", formatWorker(q.Pin))
 	}
 	t := &r.targets[at]
-	why, code := r.checkEligible(p, t, q), fault.Unavailable
+	why, code := r.checkEligible(p, at, q), fault.Unavailable
 	switch why {
 	case busy:
 		code = fault.Overloaded
@@ -205,42 +206,61 @@ func (r *Router) explainPinRefusal(now kv.Mono, p *requestPolicy, q *Query) *fau
 // assessCandidates returns the eligible workers, ordered, with the cost and the probability of each. If there
 // is none it returns the busy workers, for a request which migrates, and if there is none either the
 // suspected ones, for which nothing worse than one failed call is known. The slice is valid until the next
-// call.
-func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query) ([]scoredCandidate, error) {
+// call. It sets details, if not nil, to the same candidates in full.
+func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query, details *[]Candidate) ([]scoredCandidate, error) {
 	r.active.AdvanceTime(now)
-	cands := r.scoreWorkers(p, q, eligible)
+	r.scoring.demand = q.newDemand(p, 0)
+	r.scoring.answer = r.rates.AnswerTokens("")
+	if q.ExpectedOutput > 0 {
+		r.scoring.answer = float64(q.ExpectedOutput)
+	}
+	r.scoring.held = q.measureHolding()
+	cands := r.scoreWorkers(p, q, eligible, details)
 	if len(cands) == 0 && q.Moving {
-		cands = r.scoreWorkers(p, q, busy)
+		cands = r.scoreWorkers(p, q, busy, details)
 	}
 	if len(cands) == 0 {
-		cands = r.scoreWorkers(p, q, suspected)
+		cands = r.scoreWorkers(p, q, suspected, details)
 	}
+	r.scoring.demand.Chain = nil
 	if len(cands) == 0 {
 		return nil, r.noWorkerError(now, p, q)
 	}
+	var all []Candidate
+	if details != nil {
+		all = *details
+	}
 	if p.mode == Time {
-		addBacklog(p, cands)
+		addBacklog(p, len(r.targets), cands, all)
 	}
 	r.setProbabilitiesByTarget(p, q, cands)
+	for i := range all {
+		all[i].Cost, all[i].Near, all[i].Probability = cands[i].Cost, cands[i].Near, cands[i].Probability
+	}
 	return cands, nil
 }
 
-// scoreWorkers returns the workers for which checkEligible returns condition, with their costs.
-func (r *Router) scoreWorkers(p *requestPolicy, q *Query, condition refusal) []scoredCandidate {
-	cands, overlaps := r.candidates[:0], q.Overlaps
+// scoreWorkers returns the workers for which checkEligible returns condition, with their costs, and appends them to
+// details, if not nil.
+func (r *Router) scoreWorkers(p *requestPolicy, q *Query, condition refusal, details *[]Candidate) []scoredCandidate {
+	cands, next := r.candidates[:0], 0
+	var none kv.Overlap
 	for i := range r.targets {
 		t := &r.targets[i]
-		for len(overlaps) > 0 && overlaps[0].Worker.Compare(t.Worker) < 0 {
-			overlaps = overlaps[1:]
+		for next < len(q.Overlaps) && q.Overlaps[next].Worker.Compare(t.Worker) < 0 {
+			next++
 		}
-		if r.checkEligible(p, t, q) != condition {
+		if r.checkEligible(p, i, q) != condition {
 			continue
 		}
-		var have kv.Overlap
-		if len(overlaps) > 0 && overlaps[0].Worker == t.Worker {
-			have = overlaps[0]
+		have := &none
+		if next < len(q.Overlaps) && q.Overlaps[next].Worker == t.Worker {
+			have = &q.Overlaps[next]
 		}
-		cands = append(cands, r.scoreCandidate(p, q, t, have))
+		cands = append(cands, r.scoreCandidate(p, q, i, have))
+		if details != nil {
+			*details = append(*details, r.scoring.candidate)
+		}
 	}
 	r.candidates = cands
 	return cands
@@ -262,7 +282,7 @@ func (r *Router) Availability(adapter string) Availability {
 	q := Query{Adapter: adapter}
 	var counts [refusalCount]int
 	for i := range r.targets {
-		counts[r.checkEligible(&requestPolicy{}, &r.targets[i], &q)]++
+		counts[r.checkEligible(&requestPolicy{}, i, &q)]++
 	}
 	a := Availability{
 		Workers: len(r.targets) - counts[lacksAdapter],

@@ -21,10 +21,10 @@ func (r *Router) ShouldQueue(now kv.Mono, q *Query) bool {
 	some := false
 	for i := range r.targets {
 		t := &r.targets[i]
-		if r.checkEligible(&p, t, q) != eligible {
+		if r.checkEligible(&p, i, q) != eligible {
 			continue
 		}
-		if t.BatchTokens == 0 || float64(r.active.LoadOf(t.Worker).PrefillTokens) <= *r.cfg.QueueThreshold*float64(t.BatchTokens) {
+		if t.BatchTokens == 0 || float64(r.active.LoadAt(r.refs[i].load).PrefillTokens) <= *r.cfg.QueueThreshold*float64(t.BatchTokens) {
 			return false
 		}
 		some = true

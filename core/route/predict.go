@@ -60,11 +60,46 @@ func (q *Query) mediaTokens(reused int) (n int) {
 	return n
 }
 
-// encodeTimes returns the time of encoding a prompt's media, in ms, and that of the media in a worker's queue: of all
-// prefills, and of the first one.
-func (r *Router) encodeTimes(w *rates.WorkerRates, id kv.Worker, tokens int) (own, queued, first float64) {
-	all, head := r.active.MediaQueued(id)
-	return w.EncodeMs(tokens), w.EncodeMs(all), w.EncodeMs(head)
+// mediaTokens returns the tokens of q's media which are to be encoded at a candidate.
+func (r *Router) mediaTokens(q *Query, c *scoredCandidate) int {
+	return q.mediaTokens(int(c.reuse) * r.active.BlockSize())
+}
+
+// waitMs returns the time, in ms, until the prefills of a worker's queue are done.
+func waitMs(w *rates.WorkerRates, queue *activeseq.PrefillQueue, at kv.Mono) float64 {
+	if queue.Requests == 0 {
+		return 0
+	}
+	done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens)+w.EncodeMs(queue.FirstMedia))
+	return max(w.PrefillMs(queue.Tokens)+w.EncodeMs(queue.MediaTokens)-max(done, 0), 0)
+}
+
+// predictTimes sets the times which are predicted for a request at a candidate, in ms: its own prefill with what is
+// fetched and encoded for it, and, unless it is a router process, TTFT and ITL. Mode Time has set them with the cost.
+func (r *Router) predictTimes(p *requestPolicy, q *Query, c *scoredCandidate) {
+	if p.mode == Time {
+		return
+	}
+	t, w, at := &r.targets[c.target], r.refs[c.target].rates, r.active.Now()
+	fetch := float64(c.fetch * float64(r.active.BlockSize()) * w.TokenMs())
+	c.own = w.PrefillMs(max(r.prefillTokens(q, int(c.reuse)), 1)) + fetch + w.EncodeMs(r.mediaTokens(q, c))
+	if t.Router {
+		return
+	}
+	queue := r.active.PrefillQueueOf(t.Worker)
+	c.ttft = waitMs(w, &queue, at) + c.own
+	c.itl = w.StepMs(shareOf(int(c.decode), t)) / (1 - w.PrefillShare(at))
+}
+
+// predictWork returns what a request uses of a worker's time, in ms: its own prefill, and its answer as far as that
+// counts against one (see TimeWeights).
+func (r *Router) predictWork(q *Query, c *scoredCandidate) float64 {
+	answer := r.rates.AnswerTokens("")
+	if q.ExpectedOutput > 0 {
+		answer = float64(q.ExpectedOutput)
+	}
+	step := r.refs[c.target].rates.StepMs(shareOf(int(c.decode), &r.targets[c.target]))
+	return c.own + float64(r.cfg.Time.Decode*answer*step)
 }
 
 // WorkerSpeed is what was learned of a worker's speed, in ms.

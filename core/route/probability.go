@@ -18,7 +18,12 @@ func (r *Router) setProbabilities(p *requestPolicy, cands []scoredCandidate) {
 	case p.mode == PowerOfTwo:
 		r.spreadPowerOfTwo(cands, func(*scoredCandidate) bool { return true })
 	case p.mode == LeastLoaded:
-		best := slices.MinFunc(cands, func(a, b scoredCandidate) int { return a.rank.compareTo(b.rank) }).rank
+		best := cands[0].rank
+		for i := range cands {
+			if cands[i].rank.compareTo(best) < 0 {
+				best = cands[i].rank
+			}
+		}
 		shareEvenly(cands, func(c *scoredCandidate) bool { return c.rank == best })
 	case p.mode.UsesCaches() && p.temperature > 0:
 		applySoftmax(cands, p.temperature)
@@ -33,7 +38,7 @@ func (r *Router) setProbabilities(p *requestPolicy, cands []scoredCandidate) {
 // added or removed since.
 func (r *Router) nextInTurn(cands []scoredCandidate) int {
 	for i := range cands {
-		if cands[i].Worker.Compare(r.lastChosen) > 0 {
+		if r.targets[cands[i].target].Worker.Compare(r.lastChosen) > 0 {
 			return i
 		}
 	}
@@ -82,7 +87,10 @@ func applySoftmax(cands []scoredCandidate, temperature float64) {
 // margin to the less loaded of two of them, without one evenly to the equal ones. A router sees the requests
 // of other routers late or never; if each took the single best worker, all would take the same.
 func (r *Router) spreadNearLeast(cands []scoredCandidate) {
-	least := slices.MinFunc(cands, func(a, b scoredCandidate) int { return cmp.Compare(a.Cost, b.Cost) }).Cost
+	least := cands[0].Cost
+	for i := range cands {
+		least = min(least, cands[i].Cost)
+	}
 	within := float64(math.Abs(least) * r.cfg.NearCost)
 	for i := range cands {
 		cands[i].Near = cands[i].Cost-least <= within

@@ -18,7 +18,7 @@ func anyCandidates(t *rapid.T) []scoredCandidate {
 	n := rapid.IntRange(1, 8).Draw(t, "candidates")
 	out := make([]scoredCandidate, n)
 	for i := range out {
-		out[i].Worker.ID = kv.WorkerID(i + 1)
+		out[i].target = int32(i)
 		out[i].Cost = rapid.SampledFrom([]float64{0, 1, 2.5, 40, 1e12, -3}).Draw(t, "cost")
 		out[i].rank = loadRank{rapid.IntRange(0, 2).Draw(t, "blocks"), rapid.IntRange(0, 2).Draw(t, "requests")}
 	}

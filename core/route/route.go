@@ -13,8 +13,8 @@ type Mode string
 
 // The modes, by the names which users see.
 const (
-	KV          Mode = "kv"           // least cost: prefill left after reuse, plus load
 	Time        Mode = "time"         // least cost: predicted time, for the request and for the others
+	KV          Mode = "kv"           // least cost: prefill left after reuse, plus load
 	RoundRobin  Mode = "round-robin"  // each in turn
 	Random      Mode = "random"       // uniformly
 	PowerOfTwo  Mode = "power-of-two" // the less loaded of two at random
@@ -25,7 +25,8 @@ const (
 // UsesCaches reports whether the mode's choice depends on what workers have cached.
 func (m Mode) UsesCaches() bool { return m == KV || m == Time }
 
-// Override changes the configured policy for one request; nil fields change nothing.
+// Override changes the configured policy for one request; nil fields change nothing. An overlap weight without a mode
+// changes mode Time to KV.
 type Override struct {
 	OverlapWeight *float64 `json:"overlap_score_weight,omitempty"`
 	Temperature   *float64 `json:"router_temperature,omitempty"`
@@ -130,7 +131,7 @@ type Candidate struct {
 	// process. Misses says that they exceed the request's targets.
 	TTFT, ITL float64
 	Misses    bool
-	// Cost is what is minimised in other modes: OverlapWeight*(PrefillBlocks + (QueueWeight-1)*QueuedTokens/BlockSize +
+	// Cost is what is minimised in mode KV: OverlapWeight*(PrefillBlocks + (QueueWeight-1)*QueuedTokens/BlockSize +
 	// FetchBlocks) + DecodeBlocks - Affinity.
 	Cost float64
 	// Near says that Cost is within the margin of the least one (see Config.NearCost), so that the less

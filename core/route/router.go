@@ -99,7 +99,8 @@ type Router struct {
 	cfg     Config
 	active  *activeseq.ReservationTable
 	rates   *rates.Learner
-	targets []Target // ascending by worker
+	targets []Target     // ascending by worker
+	refs    []targetRefs // of the targets
 
 	// decisions numbers the next decision: its draw is a function of that and the seed. last is the worker
 	// chosen last.
@@ -111,6 +112,7 @@ type Router struct {
 	candidates []scoredCandidate // scratch
 	meeting    []scoredCandidate // scratch
 	margin     ttftMargin
+	scoring    scoring    // scratch
 	ranks      []loadRank // scratch
 }
 
@@ -149,6 +151,10 @@ func (r *Router) SetWorkers(targets []Target) error {
 		}
 	}
 	r.targets = next
+	r.refs = r.refs[:0]
+	for i := range next {
+		r.refs = append(r.refs, targetRefs{r.active.RefTo(next[i].Worker), r.rates.WorkerOf(next[i].Worker)})
+	}
 	return nil
 }
 
@@ -195,23 +201,24 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	cands, err := r.assessCandidates(now, &p, q)
+	cands, err := r.assessCandidates(now, &p, q, nil)
 	if err != nil {
 		return Decision{}, err
 	}
 	c := &cands[r.drawCandidate(cands)]
-	d := q.newDemand(&p, sumTiers(&c.Overlap))
+	w := r.targets[c.target].Worker
+	d := q.newDemand(&p, int(c.reuse))
 	if p.mode == Time {
-		d.ExpectedPrefill = toDuration(c.Time.Own)
+		d.ExpectedPrefill = toDuration(c.own)
 	}
 	dec := r.newDecision(&p, q, c)
-	d.ExpectedFirst, d.MediaTokens = dec.TTFT, q.mediaTokens(sumTiers(&c.Overlap)*r.active.BlockSize())
-	if err := r.active.Reserve(now, q.Key, c.Worker, d); err != nil {
+	d.ExpectedFirst, d.MediaTokens = dec.TTFT, r.mediaTokens(q, c)
+	if err := r.active.Reserve(now, q.Key, w, d); err != nil {
 		return Decision{}, err
 	}
 	r.decisions++
-	r.lastChosen = c.Worker
-	r.recordSession(now, q, c.Worker)
+	r.lastChosen = w
+	r.recordSession(now, q, w)
 	return dec, nil
 }
 
@@ -240,42 +247,43 @@ func (r *Router) Explain(now kv.Mono, q *Query) (Explanation, error) {
 	if err != nil {
 		return ex, err
 	}
-	cands, err := r.assessCandidates(now, &p, q)
+	ex.Candidates = []Candidate{}
+	cands, err := r.assessCandidates(now, &p, q, &ex.Candidates)
 	left := cands
 	for i := range r.targets {
 		t := &r.targets[i]
-		if len(left) > 0 && left[0].Worker == t.Worker {
+		if len(left) > 0 && int(left[0].target) == i {
 			left = left[1:]
 			continue
 		}
-		ex.Excluded = append(ex.Excluded, Exclusion{Worker: t.Worker, Reason: r.describeRefusal(now, r.checkEligible(&p, t, q), &p, t, q)})
+		ex.Excluded = append(ex.Excluded, Exclusion{Worker: t.Worker, Reason: r.describeRefusal(now, r.checkEligible(&p, i, q), &p, t, q)})
 	}
 	if err != nil {
+		ex.Candidates = nil
 		return ex, err
 	}
-	for i := range cands {
-		cands[i].OthersRequests = r.active.OthersShare(cands[i].Worker).Requests
-		if at, _ := findTarget(r.targets, cands[i].Worker); !r.targets[at].Router {
-			r.predictTimes(&r.targets[at], &cands[i].Candidate)
-		}
-		ex.Candidates = append(ex.Candidates, cands[i].Candidate)
+	for i := range ex.Candidates {
+		c := &ex.Candidates[i]
+		c.OthersRequests = r.active.OthersShare(c.Worker).Requests
+		r.predictTimes(&p, q, &cands[i])
+		c.TTFT, c.ITL, c.Misses = cands[i].ttft, cands[i].itl, cands[i].misses
 	}
 	ex.Decision = r.newDecision(&p, q, &cands[r.drawCandidate(cands)])
 	return ex, nil
 }
 
 func (r *Router) newDecision(p *requestPolicy, q *Query, c *scoredCandidate) Decision {
+	t := &r.targets[c.target]
 	d := Decision{
-		Worker:        c.Worker,
-		Addr:          c.addr,
+		Worker:        t.Worker,
+		Addr:          t.Addr,
 		Mode:          p.mode,
-		OverlapBlocks: sumTiers(&c.Overlap),
+		OverlapBlocks: int(c.reuse),
 		BlockSize:     r.active.BlockSize(),
 		Cost:          c.Cost,
 	}
-	if at, _ := findTarget(r.targets, c.Worker); !r.targets[at].Router {
-		r.predictTimes(&r.targets[at], &c.Candidate)
-		d.TTFT, d.Work = toDuration(c.TTFT), r.predictWork(q, &r.targets[at], &c.Candidate)
+	if r.predictTimes(p, q, c); !t.Router {
+		d.TTFT, d.Work = toDuration(c.ttft), r.predictWork(q, c)
 	}
 	return d
 }
@@ -295,14 +303,6 @@ func (q *Query) newDemand(p *requestPolicy, reuse int) activeseq.Demand {
 		d.OverlapBlocks = q.PromptTokens // at least the number of its blocks
 	}
 	return d
-}
-
-// sumTiers returns the length of a run over all tiers, in blocks.
-func sumTiers(blocks *[kv.Tiers]int) (n int) {
-	for _, b := range blocks {
-		n += b
-	}
-	return n
 }
 
 func findTarget(targets []Target, w kv.Worker) (at int, found bool) {

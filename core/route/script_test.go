@@ -3,6 +3,7 @@ package route
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,7 +48,7 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 
 // TestScripts runs the golden scripts. Blocks have 16 tokens, and a path has one letter per block. Commands:
 //
-//	router [mode=M] [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
+//	router [mode=M|default] (default: kv) [weight=F] [temperature=F] [seed=N] [busy-blocks=F] [busy-tokens=N]
 //	       [near=F] [queue-weight=F] [threshold=F] [sessions=soft|hard|off] [ttl=DURATION] [most=N]
 //	       [ttft=DURATION] [itl=DURATION] [miss=wait|refuse]
 //	workers                    lines: W STATE [block-size=N] [blocks=N] [batch=N] [router] [experts=LAYER.EXPERT[*SHARE]+…] [adapters=NAME+…] [loaded=NAME+…]
@@ -65,6 +66,7 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 //	first id=ID [cached=N]         the first token
 //	answer id=ID answered=N        the end of an answer, and free
 //	evicted w=W
+//	cached w=W blocks=N
 //
 // with QUERY any of chain=PATH, tokens=N (default: the tokens of the chain), overlap=(W:N,…) where N may be
 // DEVICE+HOST+DISK+POOL, labelled=(W:N,…) and attachable=(W:N,…) as parts of that, pin=W, media=(START-END,…), exclude=(ID,…),
@@ -74,7 +76,7 @@ func mustRouter(t testing.TB, cfg Config, active *activeseq.ReservationTable) *R
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/script", func(t *testing.T, path string) {
 		s := &script{active: mustTable(t, 16)}
-		s.router = mustRouter(t, Config{}, s.active)
+		s.router = mustRouter(t, Config{Mode: KV}, s.active)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			out := s.run(t, d)
 			if err := s.active.Check(); err != nil {
@@ -94,9 +96,10 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "router":
 		cfg := Config{OverlapWeight: float(t, d, "weight")}
-		var mode string
-		d.MaybeScanArgs(t, "mode", &mode)
-		cfg.Mode = Mode(mode)
+		mode := string(KV)
+		if d.MaybeScanArgs(t, "mode", &mode); mode != "default" {
+			cfg.Mode = Mode(mode)
+		}
 		if v := float(t, d, "temperature"); v != nil {
 			cfg.Temperature = *v
 		}
@@ -180,6 +183,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		var w string
 		d.ScanArgs(t, "w", &w)
 		s.router.RecordEviction(when(t, d), worker(t, w))
+	case "cached":
+		var w string
+		var blocks int
+		d.ScanArgs(t, "w", &w)
+		d.ScanArgs(t, "blocks", &blocks)
+		s.router.RecordCached(worker(t, w), blocks)
 	case "available":
 		var adapter string
 		d.MaybeScanArgs(t, "adapter", &adapter)
@@ -469,6 +478,9 @@ func explanation(ex Explanation, err error) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "weight %g temperature %g prompt %d tokens, %d blocks\n", ex.OverlapWeight, ex.Temperature, ex.PromptTokens, ex.PromptBlocks)
 	for _, c := range ex.Candidates {
+		if sum := c.Time.Sum(); ex.Mode == Time && math.Abs(sum-c.Cost) > 1e-9*math.Abs(sum) {
+			fmt.Fprintf(&out, "the terms of %s add up to %g, not %g\n", short(c.Worker), sum, c.Cost)
+		}
 		if ex.Decision.Mode == Time {
 			fmt.Fprintf(&out, "  %s: overlap %v%s%s cost %.3f probability %.4f%s\n", short(c.Worker), c.Overlap, timeTerms(&c.Time), term("affinity", c.Affinity), c.Cost, c.Probability, targetTerms(&ex, &c))
 			continue

@@ -150,15 +150,15 @@ func (r *Router) resolveSession(now kv.Mono, p *requestPolicy, q *Query) {
 		p.bound = w
 		return
 	}
-	if at, found := findTarget(r.targets, w); w.ID == 0 || !found || !r.canHoldSession(p, &r.targets[at], q) {
+	if at, found := findTarget(r.targets, w); w.ID == 0 || !found || !r.canHoldSession(p, at, q) {
 		w = r.rendezvousWorker(p, q)
 	}
 	p.bound, p.mustUseBound = w, w.ID != 0
 }
 
-// canHoldSession reports whether a session may stay at t: t can be chosen, now or once it is less busy.
-func (r *Router) canHoldSession(p *requestPolicy, t *Target, q *Query) bool {
-	switch r.checkEligible(p, t, q) {
+// canHoldSession reports whether a session may stay at the target at an index: it can be chosen, now or once it is less busy.
+func (r *Router) canHoldSession(p *requestPolicy, at int, q *Query) bool {
+	switch r.checkEligible(p, at, q) {
 	case eligible:
 		return true
 	case busy:
@@ -174,7 +174,7 @@ func (r *Router) rendezvousWorker(p *requestPolicy, q *Query) (best kv.Worker) {
 	name, most := fnv1a(q.Session.ID), uint64(0)
 	for i := range r.targets {
 		t := &r.targets[i]
-		if !r.canHoldSession(p, t, q) {
+		if !r.canHoldSession(p, i, q) {
 			continue
 		}
 		h := splitmix.Mix(splitmix.Mix(name^uint64(t.Worker.ID)) + uint64(t.Worker.Rank)*splitmix.Step)

@@ -71,43 +71,6 @@ func readTarget(name string, ms float64, mode Mode) (time.Duration, error) {
 // hasTargets reports whether targets matter to the choice.
 func (p *requestPolicy) hasTargets() bool { return p.mode == Time && p.targets != Targets{} }
 
-// predictTimes sets the times which are predicted for a request at a candidate.
-func (r *Router) predictTimes(t *Target, c *Candidate) {
-	w, at := r.rates.WorkerOf(t.Worker), r.active.Now()
-	c.TTFT = r.predictWait(t.Worker) + r.predictOwn(t.Worker, c)
-	c.ITL = w.StepMs(shareOf(c.DecodeBlocks, t)) / (1 - w.PrefillShare(at))
-}
-
-// predictWait returns the time, in ms, until the prefills which are queued on a worker are done.
-func (r *Router) predictWait(id kv.Worker) float64 {
-	queue := r.active.PrefillQueueOf(id)
-	if queue.Requests == 0 {
-		return 0
-	}
-	w := r.rates.WorkerOf(id)
-	_, media, first := r.encodeTimes(w, id, 0)
-	done := min(toMs(r.active.Now().Sub(queue.Since)), w.PrefillMs(queue.FirstTokens)+first)
-	return max(w.PrefillMs(queue.Tokens)+media-max(done, 0), 0)
-}
-
-// predictOwn returns the time, in ms, of a request's own prefill and of fetching what it reuses.
-func (r *Router) predictOwn(id kv.Worker, c *Candidate) float64 {
-	w := r.rates.WorkerOf(id)
-	fetch := float64(c.FetchBlocks * float64(r.active.BlockSize()) * w.TokenMs())
-	return w.PrefillMs(max(c.PrefillTokens-c.QueuedTokens, 1)) + fetch + w.EncodeMs(c.MediaTokens)
-}
-
-// predictWork returns what a request uses of a worker's time, in ms: its own prefill, and its answer as far as that
-// counts against one (see TimeWeights).
-func (r *Router) predictWork(q *Query, t *Target, c *Candidate) float64 {
-	answer := r.rates.AnswerTokens("")
-	if q.ExpectedOutput > 0 {
-		answer = float64(q.ExpectedOutput)
-	}
-	step := r.rates.WorkerOf(t.Worker).StepMs(shareOf(c.DecodeBlocks, t))
-	return r.predictOwn(t.Worker, c) + float64(r.cfg.Time.Decode*answer*step)
-}
-
 // setProbabilitiesByTarget sets the probabilities of the candidates: if some of them meet the request's targets and
 // others do not, only of those which do.
 func (r *Router) setProbabilitiesByTarget(p *requestPolicy, q *Query, cands []scoredCandidate) {
@@ -117,11 +80,9 @@ func (r *Router) setProbabilitiesByTarget(p *requestPolicy, q *Query, cands []sc
 	}
 	meet := r.meeting[:0]
 	for i := range cands {
-		c := &cands[i].Candidate
-		at, _ := findTarget(r.targets, c.Worker)
-		r.predictTimes(&r.targets[at], c)
-		if c.Misses = r.misses(p, q, &r.targets[at], c); !c.Misses {
-			meet = append(meet, cands[i])
+		c := &cands[i]
+		if c.misses = r.misses(p, q, c); !c.misses {
+			meet = append(meet, *c)
 		}
 	}
 	r.meeting = meet
@@ -131,7 +92,7 @@ func (r *Router) setProbabilitiesByTarget(p *requestPolicy, q *Query, cands []sc
 	}
 	r.setProbabilities(p, meet)
 	for i := range cands {
-		if !cands[i].Misses {
+		if !cands[i].misses {
 			cands[i].Probability, cands[i].Near = meet[0].Probability, meet[0].Near
 			meet = meet[1:]
 		}
@@ -140,12 +101,12 @@ func (r *Router) setProbabilitiesByTarget(p *requestPolicy, q *Query, cands []sc
 
 // misses reports whether a request would miss a target at a worker. A router process has workers of its own, and
 // applies targets itself.
-func (r *Router) misses(p *requestPolicy, q *Query, t *Target, c *Candidate) bool {
-	return !t.Router && (r.missesTTFT(p, q, c) || p.targets.ITL > 0 && c.ITL > toMs(p.targets.ITL))
+func (r *Router) misses(p *requestPolicy, q *Query, c *scoredCandidate) bool {
+	return !r.targets[c.target].Router && (r.missesTTFT(p, q, c) || p.targets.ITL > 0 && c.itl > toMs(p.targets.ITL))
 }
 
-func (r *Router) missesTTFT(p *requestPolicy, q *Query, c *Candidate) bool {
-	return p.targets.TTFT > 0 && toMs(q.Waited)+float64(c.TTFT*(1+r.margin.share)) > toMs(p.targets.TTFT)
+func (r *Router) missesTTFT(p *requestPolicy, q *Query, c *scoredCandidate) bool {
+	return p.targets.TTFT > 0 && toMs(q.Waited)+float64(c.ttft*(1+r.margin.share)) > toMs(p.targets.TTFT)
 }
 
 // TargetCheck says whether a request can meet its targets.
@@ -196,18 +157,18 @@ func (r *Router) CheckTargets(now kv.Mono, q *Query) TargetCheck {
 	if err != nil || !p.hasTargets() {
 		return TargetCheck{}
 	}
-	cands, err := r.assessCandidates(now, &p, q)
+	cands, err := r.assessCandidates(now, &p, q, nil)
 	if err != nil {
 		return TargetCheck{}
 	}
 	c := TargetCheck{Targets: p.targets, OnMiss: r.cfg.OnMiss, Late: true}
 	least, own := math.Inf(1), math.Inf(1)
 	for i := range cands {
-		m := &cands[i].Candidate
-		c.Met = c.Met || !m.Misses
+		m := &cands[i]
+		c.Met = c.Met || !m.misses
 		c.Late = c.Late && r.missesTTFT(&p, q, m)
-		c.HasIdle = c.HasIdle || r.active.PrefillQueueOf(m.Worker).Requests == 0
-		least, own = min(least, m.TTFT), min(own, r.predictOwn(m.Worker, m))
+		c.HasIdle = c.HasIdle || m.prefills == 0
+		least, own = min(least, m.ttft), min(own, m.own)
 	}
 	c.TTFT = q.Waited + toDuration(least)
 	if p.targets.TTFT > 0 {

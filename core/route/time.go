@@ -22,8 +22,12 @@ type TimeCost struct {
 	// Own is the request's prefill, of what is not reused, the encoding of its media there, and the fetching of
 	// reuse from slower tiers.
 	Own float64 `json:"own"`
-	// Evict is the prefill which others will repeat, because the request's blocks replace theirs: as much as Own
-	// on a worker which evicted blocks lately.
+	// Evict is the prefill which later requests will repeat, the larger of two. The request's blocks replace those of
+	// others: as much as Own on a worker which evicted blocks lately, and the share of it which
+	// [rates.WorkerRates.EvictedShare] says on one which fills up, if the prompt begins with what is cached somewhere:
+	// where all is new, room is used best where it is free soonest. And the history which one other worker alone holds
+	// beyond a prefix which several hold would be in vain, because the conversation continues here: its prefill, at
+	// most 5 steps.
 	Evict float64 `json:"evict"`
 	// Backlog is the time by which the prefill delays later requests, if all workers have prefills queued: Own for
 	// each one in the shortest queue, and for those of which this router has probably not heard. Until that is worked off, all work which is saved is saved for others too.
@@ -43,7 +47,7 @@ type TimeCost struct {
 
 // Sum returns the cost, in ms.
 func (c *TimeCost) Sum() float64 {
-	return c.Wait + c.Unheard + c.Own + c.Evict + c.Backlog + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity
+	return c.Wait + c.Unheard + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity + c.Backlog
 }
 
 // TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.
@@ -63,35 +67,54 @@ func (w *TimeWeights) validate() error {
 	return errors.New("route: the weights of mode time must be between 0 and 1e+09")
 }
 
-// setTimeCost sets the cost of a candidate in mode Time: the predicted time to the request's first token, what its
-// prefill makes others repeat, and, with small weights, what it costs answers.
-func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCandidate, now, then activeseq.Load, tokens int) {
-	w := r.rates.WorkerOf(t.Worker)
-	queue := r.active.PrefillQueueOf(t.Worker)
-	at := r.active.Now()
-	tokenMs := w.TokenMs()
-	blockMs := float64(tokenMs * float64(r.active.BlockSize()))
+// historySteps bounds what a moved conversation costs, in steps of decoding: a history of thousands of tokens must not
+// keep it on a busy worker.
+const historySteps = 5
 
-	step, later := w.StepMs(shareOf(now.Blocks, t)), w.StepMs(shareOf(then.Blocks, t))
-	answer := r.rates.AnswerTokens("")
-	if q.ExpectedOutput > 0 {
-		answer = float64(q.ExpectedOutput)
+// holding says how much of a prompt the two workers hold which hold most of it, in blocks.
+type holding struct{ most, second int }
+
+func (q *Query) measureHolding() (h holding) {
+	for i := range q.Overlaps {
+		switch d := q.Overlaps[i].Depth(); {
+		case d > h.most:
+			h.most, h.second = d, h.most
+		case d > h.second:
+			h.second = d
+		}
 	}
+	return h
+}
+
+// setTimeCost sets the cost in mode Time of the candidate which is being scored: the predicted time to the request's
+// first token, what its prefill makes others repeat, and, with small weights, what it costs answers. tokens are left of
+// its prompt to be computed after reuse, in blocks.
+func (r *Router) setTimeCost(p *requestPolicy, t *Target, refs *targetRefs, tokens, reuse int) {
+	w, load := refs.rates, refs.load
+	c, now, queue := &r.scoring.candidate, &r.scoring.projection.Now, &r.scoring.projection.Prefills
+	at, answer := r.active.Now(), r.scoring.answer
+	blockMs := float64(w.TokenMs() * float64(r.active.BlockSize()))
+	step, later := w.StepMs(shareOf(now.Blocks, t)), w.StepMs(shareOf(c.DecodeBlocks, t))
 	decoding := float64(now.Requests - queue.Requests)
 
 	tc := &c.Time
-	c.prefills = queue.Requests
-	encode, media, firstMedia := r.encodeTimes(w, t.Worker, c.MediaTokens)
+	encode := w.EncodeMs(c.MediaTokens)
 	if queue.Requests > 0 {
-		done := min(toMs(at.Sub(queue.Since)), w.PrefillMs(queue.FirstTokens)+firstMedia)
-		tc.Wait = max(w.PrefillMs(queue.Tokens)+media-max(done, 0), 0)
+		tc.Wait = waitMs(w, queue, at)
 	}
-	if n := p.unheard; n.Requests > 0 {
-		tc.Unheard = float64(2 * n.Requests * w.PrefillMs(int(n.Tokens/n.Requests)) * uniformAt(uint64(t.Worker.ID)<<16^uint64(t.Worker.Rank), p.mark))
+	if n := &p.unheard; n.Requests > 0 {
+		tc.Unheard = float64(n.Mirrored * toMs(r.active.BurstPrefillAt(load)))
+		if n.Next > 0 {
+			share := n.Next / float64(len(r.targets))
+			tc.Unheard += float64(2 * share * w.PrefillMs(int(n.Tokens/n.Next)) * uniformAt(uint64(t.Worker.ID)<<16^uint64(t.Worker.Rank), p.mark))
+		}
 	}
 	tc.Own = w.PrefillMs(max(tokens, 1)) + encode + float64(c.FetchBlocks*blockMs)
-	if w.HasEvicted(at) {
-		tc.Evict = tc.Own
+	if r.scoring.held.most > 0 || w.HasEvicted(at) {
+		tc.Evict = float64(tc.Own * w.EvictedShare(at, t.Blocks))
+	}
+	if history := r.scoring.held.most - max(reuse, r.scoring.held.second); history > 0 && r.scoring.held.second > 0 {
+		tc.Evict = max(tc.Evict, min(float64(float64(history)*blockMs), historySteps*step))
 	}
 	tc.Step = step
 	weights := r.cfg.Time
@@ -100,9 +123,9 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCan
 	tc.Slow = float64(weights.Decode * decoding * answer / 2 * (later - step))
 	rho := w.PrefillShare(at)
 	tc.Interrupt = float64(weights.Interrupt * answer * later * rho / (1 - rho))
-
-	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
-	r.setAffinities(p, q, t, &c.Candidate)
+	if !t.Router {
+		c.TTFT, c.ITL = tc.Wait+tc.Own, later/(1-rho)
+	}
 	tc.Affinity = float64(c.Affinity * blockMs)
 	c.Cost = tc.Sum()
 }
@@ -110,29 +133,31 @@ func (r *Router) setTimeCost(p *requestPolicy, q *Query, t *Target, c *scoredCan
 // SetRouters sets how many routers send to the same workers.
 func (r *Router) SetRouters(n int) { r.routers = n }
 
-// unheardByWorker returns what other routers probably sent unheard to each worker.
-func (r *Router) unheardByWorker(now kv.Mono) activeseq.Unheard {
+// unheardAt returns what other routers probably sent unheard.
+func (r *Router) unheardAt(now kv.Mono) activeseq.Unheard {
 	if r.routers < 2 || len(r.targets) == 0 {
 		return activeseq.Unheard{}
 	}
-	u := r.active.UnheardAt(now)
-	return activeseq.Unheard{Requests: u.Requests / float64(len(r.targets)), Tokens: u.Tokens / float64(len(r.targets))}
+	return r.active.UnheardAt(now)
 }
 
-// addBacklog adds to the costs in mode Time what depends on all candidates.
-func addBacklog(p *requestPolicy, cands []scoredCandidate) {
+// addBacklog adds to the costs in mode Time what depends on all candidates. details are the same candidates; nil if
+// they are not needed.
+func addBacklog(p *requestPolicy, workers int, cands []scoredCandidate, details []Candidate) {
 	shortest := cands[0].prefills
 	for i := range cands {
 		shortest = min(shortest, cands[i].prefills)
 	}
-	queued := float64(shortest) + p.unheard.Requests
+	queued := float64(shortest) + p.unheard.Requests/float64(workers)
 	if queued == 0 {
 		return
 	}
 	for i := range cands {
-		tc := &cands[i].Time
-		tc.Backlog = float64(tc.Own * queued)
-		cands[i].Cost = tc.Sum()
+		backlog := float64(cands[i].own * queued)
+		cands[i].Cost += backlog
+		if details != nil {
+			details[i].Time.Backlog = backlog
+		}
 	}
 }
 
@@ -219,6 +244,13 @@ func (r *Router) RecordAnswer(now kv.Mono, key activeseq.AttemptKey, tokens int)
 func (r *Router) RecordEviction(now kv.Mono, w kv.Worker) {
 	if _, found := findTarget(r.targets, w); found {
 		r.rates.WorkerOf(w).RecordEviction(now)
+	}
+}
+
+// RecordCached records how many blocks a worker has cached.
+func (r *Router) RecordCached(w kv.Worker, blocks int) {
+	if at, found := findTarget(r.targets, w); found {
+		r.refs[at].rates.RecordCached(blocks)
 	}
 }
 

@@ -203,8 +203,8 @@ type Config struct {
 
 	// Router are the settings for the choice of a worker, and for requests whose worker fails.
 	Router struct {
-		Mode                string    `key:"router-mode" group:"common" default:"kv" valid:"kv|time|round-robin|random|power-of-two|least-loaded|direct" help:"how workers are chosen: kv, time, round-robin, random, power-of-two, least-loaded or direct"`
-		OverlapWeight       float64   `key:"kv-overlap-score-weight" default:"1" valid:"0..1e9" help:"weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
+		Mode                string    `key:"router-mode" group:"common" default:"time" valid:"time|kv|round-robin|random|power-of-two|least-loaded|direct" help:"how workers are chosen: time, kv, round-robin, random, power-of-two, least-loaded or direct; kv if a weight of it is set and no mode"`
+		OverlapWeight       float64   `key:"kv-overlap-score-weight" default:"1" valid:"0..1e9" help:"in mode kv, weight of the prefill left after cache reuse against decode load; 0 routes by load alone"`
 		NoKVEvents          bool      `key:"no-kv-events" bare:"true" help:"follow no cache events: what is cached is predicted from what was sent, for 2m0s, corrected by what workers report"`
 		PredictedTTL        Duration  `key:"router-predicted-ttl" default:"2s" valid:"0s turns it off" help:"time for which a prompt is believed to be cached where it was sent, until events say so; 0s waits for the events"`
 		Temperature         float64   `key:"router-temperature" valid:"0..1e9" help:"0 takes the cheapest worker, more spreads requests over near-equals"`
@@ -215,7 +215,7 @@ type Config struct {
 		BusyPrefillTokens   int       `key:"busy-prefill-tokens" valid:"0..1073741824" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
 		SnapshotThreshold   int       `key:"router-snapshot-threshold" default:"10000" valid:"0..1073741824" help:"messages of cache events after which a router leaves a snapshot of what it knows, for those that start later; 0 leaves none"`
 		ResetStates         string    `key:"router-reset-states" bare:"on" default:"off" valid:"off|on|force" help:"on: throw away what earlier routers left of cache events and snapshots, unless others are using it; force: throw it away; off: use it"`
-		QueueWeight         float64   `key:"router-prefill-queue-weight" default:"1" valid:"0..1e9" help:"what a block of prefill work that other requests have on a worker costs against one of the request's own"`
+		QueueWeight         float64   `key:"router-prefill-queue-weight" default:"1" valid:"0..1e9" help:"in mode kv, what a block of prefill work that other requests have on a worker costs against one of the request's own"`
 		NearCost            float64   `key:"router-near-cost" valid:"share" help:"share of the least cost by which another may exceed it and still count as equal: of two such workers drawn at random the less loaded is taken; 0 to 1"`
 		FetchCosts          []float64 `key:"router-fetch-costs" default:"0.25,0.75,0.25" valid:"share" help:"what a cached block costs that is not on the worker's device, as a share of computing it: in host memory, on disk, in a pool that the worker can attach"`
 		AffinityWeights     []float64 `key:"router-affinity-weights" default:"1,0.1,1" valid:"0..1e9" help:"what preferences are worth, in blocks: a block labelled as moe_query asks, the experts that it expects for each block of the prompt, the worker of the request's session for each block of the prompt"`
@@ -258,7 +258,7 @@ type Config struct {
 
 	// Log are the settings of the log.
 	Log struct {
-		Level  string `key:"log-level" default:"info" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, disco, nats, rpc, relay, access, traces): info,router=debug"`
+		Level  string `key:"log-level" default:"info" help:"debug, info, warn or error, with exceptions per component (frontend, router, worker, engine, bus, catalog, disco, nats, rpc, relay, access, traces): info,router=debug"`
 		Format string `key:"log-format" default:"text" valid:"text|json" help:"text or json"`
 	} `group:"common" on:"up,frontend,worker,router"`
 }
@@ -355,7 +355,7 @@ const autoParser = "auto"
 
 // LogComponents lists the components which log under a name of their own.
 func LogComponents() []string {
-	return []string{"frontend", "router", "worker", "engine", "bus", "disco", "nats", "rpc", "relay", "access", "traces"}
+	return []string{"frontend", "router", "worker", "engine", "bus", "catalog", "disco", "nats", "rpc", "relay", "access", "traces"}
 }
 
 // ParseLogLevels parses log-level. An unknown component is an error.

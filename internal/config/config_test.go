@@ -146,6 +146,35 @@ func TestFileOfTheEnvironment(t *testing.T) {
 	}
 }
 
+// TestWeightsOfKVSelectIt: whoever sets a weight of mode kv and no mode gets kv, from where the weight came.
+func TestWeightsOfKVSelectIt(t *testing.T) {
+	for _, c := range []struct {
+		file   string
+		env    []string
+		mode   string
+		origin string // without the path of the file
+	}{
+		{"", nil, "time", "default"},
+		{"", []string{"PENSTOCK_KV_OVERLAP_SCORE_WEIGHT=2"}, "kv", "env PENSTOCK_KV_OVERLAP_SCORE_WEIGHT"},
+		{"router-prefill-queue-weight: 2\n", nil, "kv", "file :1"},
+		{"kv-overlap-score-weight: 1\n", []string{"PENSTOCK_ROUTER_MODE=time"}, "time", "env PENSTOCK_ROUTER_MODE"},
+	} {
+		path := write(t, c.file)
+		l, err := Load(path, c.env, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range l.Settings() {
+			if s.Key == "router-mode" && (s.Value != c.mode || strings.Replace(s.Origin, path, "", 1) != c.origin) {
+				t.Errorf("%q, %v: %s from %s, want %s from %s", c.file, c.env, s.Value, s.Origin, c.mode, c.origin)
+			}
+		}
+		if got := l.RouteConfig().Mode; string(got) != c.mode {
+			t.Errorf("%q, %v: mode %s, want %s", c.file, c.env, got, c.mode)
+		}
+	}
+}
+
 func TestLayers(t *testing.T) {
 	path := write(t, "workers: 3\nrouter-mode: random\ndrain-timeout: 5s\nserved-model-name: [a, b]\n")
 	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
@@ -227,14 +256,14 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 			`PENSTOCK_WORKRS names no setting; did you mean "workers"?`, `PENSTOCK_MAX_INFLIGHT: `,
 		}},
 		{"values out of range", "workers: 0\nhttp-addr: 8000\nrouter-mode: best\nnamespace: a.b\ndrain-timeout: -1s\nmodel-path: /nonexistent\nkv-overlap-score-weight: .nan\nlog-level: loud\nmax-num-seqs: 1000\n", nil, []string{
-			"workers: 0 is not between", `http-addr: "8000" is not HOST:PORT`, `router-mode: "best" is not one of kv,`,
+			"workers: 0 is not between", `http-addr: "8000" is not HOST:PORT`, `router-mode: "best" is not one of time,`,
 			`namespace: "a.b" must be`, "drain-timeout: -1s must be positive", `model-path: "/nonexistent" is not a directory`, "kv-overlap-score-weight: NaN is not between 0 and 1e+09",
 			`log-level: log level "loud"`, "max-num-batched-tokens: 512 is less than the 1000",
 		}},
 		{"bad values beside unknown keys", "wokers: 2\nworkers: 0\n", []string{"PENSTOCK_MAX_WAITING=-1"}, []string{
 			`:1: unknown key "wokers"`, "workers: 0 is not between", "max-waiting: -1 is not between",
 		}},
-		{"a component that is not there", "log-level: info,ruoter=debug\n", nil, []string{`there is no component "ruoter"; there are frontend, router, worker, engine, bus, disco, nats`}},
+		{"a component that is not there", "log-level: info,ruoter=debug\n", nil, []string{`there is no component "ruoter"; there are frontend, router, worker, engine, bus, catalog, disco, nats`}},
 		{"a weight beyond sense", "router-temperature: 1e+308\n", nil, []string{"router-temperature: 1e+308 is not between 0 and 1e+09"}},
 		{"no values", "workers:\nhttp-addr: ~\n", []string{"PENSTOCK_MAX_INFLIGHT=", "PENSTOCK_DRAIN_TIMEOUT= "}, []string{
 			":1: workers has no value", ":2: http-addr has no value", "PENSTOCK_MAX_INFLIGHT: it is empty", "PENSTOCK_DRAIN_TIMEOUT: it is empty",

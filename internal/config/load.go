@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"penstock/core/route"
 )
 
 // maxConfigFile bounds the size of a configuration file, in bytes.
@@ -217,8 +219,22 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	err := errors.Join(l.applyFile(path), l.applyEnvironment(environ))
 	l.applyFlags(flags)
 	err = errors.Join(err, l.applyChatProcessor())
+	l.deriveRouterMode()
 	// A value which could not be read keeps the valid value of the layer below, so nothing is reported twice.
 	return l, errors.Join(err, l.Validate(), l.validateCommand(l.Command))
+}
+
+// deriveRouterMode sets the router mode, if it is not set, to the one for which weights are set.
+func (l *Loaded) deriveRouterMode() {
+	if l.IsSet("router-mode") {
+		return
+	}
+	for _, key := range []string{"kv-overlap-score-weight", "router-prefill-queue-weight"} {
+		if l.IsSet(key) {
+			l.Router.Mode, l.origin["router-mode"] = string(route.WeightedMode), l.origin[key]
+			return
+		}
+	}
 }
 
 // configFileFromEnv returns the value of EnvFile; "" if it is not set.

@@ -158,6 +158,7 @@ func ReplaceFile(path string, data []byte) (err error) {
 	}
 	return os.Rename(f.Name(), path)
 }
+
 // Certificate is a certificate chain with its private key, from PEM files. It follows changes of
 // them while its Files run.
 type Certificate struct {

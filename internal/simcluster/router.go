@@ -310,6 +310,9 @@ func (r *simRouter) applyVerdict(now kv.Mono, w kv.Worker, events []kv.Event, v 
 			}
 		}
 	}
+	if v.Outcome == kvfeed.Apply || v.Drop {
+		r.router.RecordCached(w, r.index.HeldBlocks(w))
+	}
 	if v.Partial {
 		r.pools.ApplyEffects(r.index, r.pools.SuspectWorker(now, w, nil))
 	}

@@ -92,7 +92,7 @@ type SlowDown struct {
 }
 
 // EnsureDefaults sets unset fields: one worker of 65536 blocks of 16 tokens with 256 sequences and 8192
-// tokens a pass, 65536 waiting and a context of 262144; one router of mode kv; the migration and the stall
+// tokens a pass, 65536 waiting and a context of 262144; one router of the default mode; the migration and the stall
 // timeout of a frontend.
 func (c *Config) EnsureDefaults() {
 	for _, f := range [...]struct {

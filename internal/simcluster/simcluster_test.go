@@ -27,7 +27,7 @@ func run(t *testing.T, cfg Config, all []replay.Request) *journal {
 // times that can be.
 func TestAnswers(t *testing.T) {
 	all := assistants.make(1)
-	for _, mode := range []route.Mode{route.KV, route.RoundRobin, route.Random, route.PowerOfTwo, route.LeastLoaded} {
+	for _, mode := range []route.Mode{route.Time, route.KV, route.RoundRobin, route.Random, route.PowerOfTwo, route.LeastLoaded} {
 		j := run(t, Config{Workers: 5, Blocks: 200, Route: route.Config{Mode: mode}, Routers: 2, Delay: time.Millisecond}, all)
 		checkAnswers(t, all, j)
 		tokens := 0

@@ -43,6 +43,9 @@ func roleOf(command config.Command) starter {
 func loadRole(t *testing.T, command config.Command, settings ...string) *config.Loaded {
 	t.Helper()
 	var env []string
+	if command != config.Worker {
+		env = append(env, routedByBlocks)
+	}
 	if command == config.Frontend {
 		env = append(env, "PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_DRAIN_GRACE=0s", "PENSTOCK_ACCESS_LOG=off")
 	}

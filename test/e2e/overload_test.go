@@ -74,13 +74,13 @@ func TestOverload(t *testing.T) {
 }
 
 func busyAbove(b route.BusyThresholds) router.Config {
-	return router.Config{Route: route.Config{Busy: b}}
+	return router.Config{Route: route.Config{Mode: route.KV, Busy: b}}
 }
 
 // queueing has up to so many requests wait in the router once a worker has prompts that
 // are worth overloadPrompts.
 func queueing(most int) router.Config {
-	return router.Config{Route: route.Config{QueueThreshold: new(1.0)}, Queue: queue.Config{MaxEntries: most}}
+	return router.Config{Route: route.Config{Mode: route.KV, QueueThreshold: new(1.0)}, Queue: queue.Config{MaxEntries: most}}
 }
 
 // overloadPrompts are the tokens of a few prompts.

@@ -50,6 +50,13 @@ type workerCache struct {
 	anomalies      eventAnomalies
 }
 
+// heldBlocks returns how many blocks a worker has in the index.
+func (c *cacheIndex) heldBlocks(w kv.Worker) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.index.HeldBlocks(w)
+}
+
 // workerCacheLocked returns the state of a worker's cache.
 func (c *cacheIndex) workerCacheLocked(w kv.Worker) workerCache {
 	h := workerCache{mismatchedSize: c.mismatchedSizeLocked(w), blocks: c.mu.index.HeldBlocks(w)}

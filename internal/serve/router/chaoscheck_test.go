@@ -8,6 +8,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/core/prefix"
+	"penstock/core/route"
 )
 
 // checkNow states what holds at any time, under any faults:
@@ -276,7 +277,8 @@ func (w *world) agreesOnRequests(at *chaosRouter) error {
 	return p.active.Check()
 }
 
-// loads returns the load that a router counts on each worker.
+// loads returns the load that a router counts on each worker: in mode time without prompt tokens, whose progress a router
+// counts from when it heard of them.
 func (w *world) loads(at *chaosRouter) (all [worldWorkers]activeseq.Load) {
 	r := at.router
 	r.mu.Lock()
@@ -284,6 +286,9 @@ func (w *world) loads(at *chaosRouter) (all [worldWorkers]activeseq.Load) {
 	p, _ := r.poolLocked("m")
 	for i, wk := range w.workers {
 		all[i] = p.active.LoadOf(wk.as())
+		if w.mode == route.Time {
+			all[i].PrefillTokens = 0
+		}
 	}
 	return all
 }

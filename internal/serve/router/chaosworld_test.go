@@ -31,6 +31,7 @@ const (
 // world is a fleet of workers and routers over faulty planes. Only the test's goroutine drives it.
 type world struct {
 	t        *testing.T
+	mode     route.Mode
 	rng      *rand.Rand
 	store    *storage
 	bus      *bustest.FaultyBus
@@ -87,7 +88,7 @@ func (r *chaosRouter) alive() bool { return r.process != nil && !r.dead.Load() }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, rng: rand.New(rand.NewPCG(seed, 0)), store: newStorage(), registry: servetest.NewRegistry(), calls: rpc.NewMemPlane(),
+		t: t, mode: [...]route.Mode{route.KV, route.Time}[seed%2], rng: rand.New(rand.NewPCG(seed, 0)), store: newStorage(), registry: servetest.NewRegistry(), calls: rpc.NewMemPlane(),
 		archive: bustest.NewFaultyArchive(bus.NewMemArchive(), seed, bustest.ArchiveFaults{}), told: map[kv.Worker][]*story{},
 	}
 	w.bus = bustest.WithFaults(w.store, seed, bustest.BusFaults{})
@@ -208,7 +209,7 @@ func (w *world) startRouter(at *chaosRouter, steps int64) {
 	at.process = &process{}
 	at.steps.Store(steps)
 	cfg := Config{
-		Sync: true, TrackOutput: true,
+		Sync: true, TrackOutput: true, Route: route.Config{Mode: w.mode},
 		Snapshots: SnapshotPolicy{Threshold: 20, Look: time.Second, Interval: 5 * time.Second},
 	}
 	r, err := New(cfg, Planes{

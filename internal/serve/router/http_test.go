@@ -55,7 +55,7 @@ func TestHTTP(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{cluster: newCluster(t), in: map[kv.WorkerID]disco.Instance{}}
-				defer s.startRouterOver(s, router.Config{Component: "backend", MaxBodyBytes: 4096})()
+				defer s.startRouterOver(s, router.Config{Component: "backend", MaxBodyBytes: 4096, Route: route.Config{Mode: route.KV}})()
 				datadriven.RunTest(t, "testdata/"+name+".txt", s.command)
 			})
 		})

@@ -38,7 +38,7 @@ func (r *Router) applyMessage(ctx context.Context, rec *kvfeed.Record, m bus.Mes
 		return
 	}
 	r.predictions.applyEvents(rec.Worker, rec.Events, verdict)
-	r.recordEvictions(rec, verdict)
+	r.recordCacheUse(rec, verdict)
 	r.metrics.countRecord(rec, verdict)
 	r.broadcaster.publishRecord(rec, verdict.Outcome.String(), verdict.Skip)
 	if verdict.Resync {
@@ -46,25 +46,37 @@ func (r *Router) applyMessage(ctx context.Context, rec *kvfeed.Record, m bus.Mes
 	}
 }
 
-// evictionInterval is how often an eviction of a worker is recorded.
-const evictionInterval = 5 * time.Second
+// cacheUseInterval is how often the use of a worker's cache is recorded.
+const cacheUseInterval = time.Second
 
-// recordEvictions tells the worker's pool that it evicts blocks. Only the goroutine which follows the events calls
-// it.
-func (r *Router) recordEvictions(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
-	if v.Outcome != kvfeed.Apply || !slices.ContainsFunc(rec.Events[v.Skip:], func(ev kv.Event) bool { return ev.Kind == kv.Removed && ev.Tier == kv.TierDevice }) {
+// cacheUse is when the use of a worker's cache was recorded, and whether the worker evicted blocks then.
+type cacheUse struct {
+	at      kv.Mono
+	evicted bool
+}
+
+// recordCacheUse tells the worker's pool how many blocks it has cached, and that it evicts some. Only the goroutine which
+// follows the events calls it.
+func (r *Router) recordCacheUse(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
+	if v.Outcome != kvfeed.Apply {
 		return
 	}
+	evicts := slices.ContainsFunc(rec.Events[v.Skip:], func(ev kv.Event) bool { return ev.Kind == kv.Removed && ev.Tier == kv.TierDevice })
 	now := r.now()
-	if last, known := r.evictions[rec.Worker]; known && now.Sub(last) < evictionInterval {
+	isRecent := func(u cacheUse) bool { return now.Sub(u.at) < cacheUseInterval }
+	if last, known := r.cacheUses[rec.Worker]; known && isRecent(last) && (last.evicted || !evicts) {
 		return
 	}
+	blocks := r.cache.heldBlocks(rec.Worker)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.evictions, func(_ kv.Worker, at kv.Mono) bool { return now.Sub(at) >= evictionInterval })
-	r.evictions[rec.Worker] = now
+	maps.DeleteFunc(r.cacheUses, func(_ kv.Worker, u cacheUse) bool { return !isRecent(u) })
+	r.cacheUses[rec.Worker] = cacheUse{now, evicts}
 	for _, p := range r.mu.pools {
-		p.router.RecordEviction(now, rec.Worker)
+		p.router.RecordCached(rec.Worker, blocks)
+		if evicts {
+			p.router.RecordEviction(now, rec.Worker)
+		}
 	}
 }
 

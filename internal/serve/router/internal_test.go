@@ -188,7 +188,7 @@ func TestDecisionsAreBounded(t *testing.T) {
 // TestHostedExperts: a worker whose card names the experts that a request expects is preferred, in
 // proportion to its share of them; this does not count as load.
 func TestHostedExperts(t *testing.T) {
-	r := serving(t, Config{}, obs.NewMetrics())
+	r := serving(t, Config{Route: route.Config{Mode: route.KV}}, obs.NewMetrics())
 	var list []disco.Instance
 	for i, spec := range []string{"3:1", "3:1-2", "3:2@0.5", ""} {
 		experts, err := engine.ParseExperts(spec)

@@ -27,7 +27,7 @@ import (
 // bubble.
 func queueing(t *testing.T, workers int, threshold float64, cfg queue.Config) *Router {
 	t.Helper()
-	r, err := New(Config{Route: route.Config{QueueThreshold: &threshold}, Queue: cfg, PredictedTTL: new(time.Duration(0))}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	r, err := New(Config{Route: route.Config{Mode: route.KV, QueueThreshold: &threshold}, Queue: cfg, PredictedTTL: new(time.Duration(0))}, Planes{}, nil, obs.NewMetrics(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -202,7 +202,7 @@ func (r *Router) withQuery(sc *decisionScratch, req *route.Request, f func(*mode
 	}
 	moe, asks := req.Override.LabelQuery()
 	if asks && !moe.Fallback && !r.usesEvents {
-		return fault.InvalidParam("router_config_override.moe_query.fallback_to_unlabeled", "this router does not follow cache events, so it knows no labelled blocks: start it with --router-mode kv and a kv-overlap-score-weight above 0")
+		return fault.InvalidParam("router_config_override.moe_query.fallback_to_unlabeled", "this router does not follow cache events, so it knows no labelled blocks: start it with --router-mode time, or kv and a kv-overlap-score-weight above 0")
 	}
 	for {
 		p, salt, match, err := r.resolveModel(req)

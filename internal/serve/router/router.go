@@ -76,7 +76,7 @@ type Router struct {
 
 	cache       cacheIndex
 	predictions predictions
-	evictions   map[kv.Worker]kv.Mono // when an eviction was last recorded; see recordEvictions
+	cacheUses   map[kv.Worker]cacheUse // what was recorded last; see recordCacheUse
 	mu          struct {
 		sync.Mutex
 		snapshot *catalog.Snapshot // what applySnapshot has applied
@@ -117,7 +117,7 @@ func New(cfg Config, planes Planes, prompter Prompter, metrics *obs.Metrics, log
 		cfg: cfg, planes: planes, prompter: prompter, log: log, throttle: obs.NewThrottle(log, 10*time.Second),
 		started:      time.Now(),
 		usesOverlaps: cfg.Route.UsesOverlaps(),
-		evictions:    map[kv.Worker]kv.Mono{},
+		cacheUses:    map[kv.Worker]cacheUse{},
 		resyncWake:   make(chan struct{}, 1),
 		probeWake:    make(chan struct{}, 1),
 		syncWake:     make(chan struct{}, 1),

@@ -284,7 +284,7 @@ func TestPrefixGoesToHolder(t *testing.T) {
 		}
 		for p := range 8 {
 			d := c.mustServe(fmt.Sprint("second-", p), prompt(1000*p, 42, 2))
-			if d.Worker.ID != holder[p] || d.OverlapBlocks != 10 || d.BlockSize != 4 || d.Mode != route.KV {
+			if d.Worker.ID != holder[p] || d.OverlapBlocks != 10 || d.BlockSize != 4 || d.Mode != route.Time {
 				t.Errorf("prompt %d was on worker %d and went to %+v", p, holder[p], d)
 			}
 		}

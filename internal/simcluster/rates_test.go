@@ -1,0 +1,106 @@
+package simcluster
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"penstock/core/kv"
+	"penstock/internal/engine/sim"
+	"penstock/internal/replay"
+)
+
+// unlike returns requests at equal distances whose prompts share nothing.
+func unlike(n int, every time.Duration, input, output int) []replay.Request {
+	all := make([]replay.Request, n)
+	for i := range all {
+		all[i] = replay.Request{Index: i, At: time.Duration(i) * every, Input: input + 37*(i%20), Output: output}
+	}
+	return all
+}
+
+// TestWrongRatesAreRightSoon: a router which takes prefills to be twice as fast, or half as fast, as they are knows
+// their time within a fifth after 50 requests.
+func TestWrongRatesAreRightSoon(t *testing.T) {
+	for _, factor := range []float64{0.5, 2} {
+		t.Run(fmt.Sprint(factor), func(t *testing.T) {
+			timing := plain()
+			timing.Prefill = sim.Prefill{Pass: 10 * factor, Token: 0.02 * factor} // the prior is 10 ms and 0.02 ms
+			c, err := newCluster(Config{Workers: 2, Timing: timing}, &requests{all: unlike(50, 100*time.Millisecond, 1500, 4)}, &journal{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			prompt := func() float64 {
+				return c.routers[0].router.Rates().WorkerOf(c.workers[0].id).PrefillMs(2000)
+			}
+			want := 50 * factor
+			if before := prompt(); math.Abs(before-50) > 1 {
+				t.Fatalf("before any request 2,000 tokens take %g ms, want 50", before)
+			}
+			for !c.isFinished() {
+				if err := c.runEvent(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// The first token comes with the step which ends the prefill, of 5 ms.
+			if got := prompt(); got < want*0.8 || got > want*1.2+5 {
+				t.Errorf("after 50 requests 2,000 tokens take %g ms, want %g", got, want)
+			}
+		})
+	}
+}
+
+// TestSlowWorkerGetsItsShare: a worker of four which becomes half as fast gets, 10 s later, no more than the work that
+// it can do in the time in which the others do theirs: a seventh, and not a quarter. It still gets some.
+func TestSlowWorkerGetsItsShare(t *testing.T) {
+	const slow, settled, end = 30 * time.Second, 40 * time.Second, 100 * time.Second
+	cfg := Config{Workers: 4, Timing: plain(), SlowDowns: []SlowDown{{Worker: 1, At: slow, Factor: 2}}}
+	var before, after [5]int
+	for _, s := range run(t, cfg, unlike(int(end/(50*time.Millisecond)), 50*time.Millisecond, 1000, 4)).samples {
+		switch {
+		case s.Error != "":
+			t.Fatalf("%+v", s)
+		case s.Sent < slow:
+			before[s.Worker]++
+		case s.Sent >= settled:
+			after[s.Worker]++
+		}
+	}
+	share := func(n [5]int) float64 { return float64(n[1]) / float64(n[1]+n[2]+n[3]+n[4]) }
+	if got := share(before); got < 0.22 || got > 0.28 {
+		t.Errorf("before it slows down, worker 1 gets %.3f of the requests: %v", got, before)
+	}
+	if got := share(after); got < 0.02 || got > 1./7 {
+		t.Errorf("10 s after it slowed down, worker 1 gets %.3f of the requests: %v", got, after)
+	}
+}
+
+// TestPacedSessions: 60 conversations behind one system prompt, one request at a time. Four caches hold the histories of
+// all, and one does not: all workers are used, and at least 75 of the 83 % of tokens which were sent before are cached.
+func TestPacedSessions(t *testing.T) {
+	const sessions, turns, block = 60, 6, 16
+	var all []replay.Request
+	for turn := range turns {
+		for s := range sessions {
+			r := replay.Request{Index: len(all), At: time.Duration(len(all)) * time.Second, BlockTokens: block, Output: 2}
+			for b := range 800 / block {
+				r.Blocks = append(r.Blocks, int64(1+b))
+			}
+			for b := range (3000 + 400*turn) / block {
+				r.Blocks = append(r.Blocks, int64(1000+1000*s+b))
+			}
+			r.Input = len(r.Blocks) * block
+			all = append(all, r)
+		}
+	}
+	used := map[kv.WorkerID]int{}
+	cached, sent := 0, 0
+	for _, s := range run(t, Config{Workers: 4, Blocks: 8192, BlockSize: block}, all).samples {
+		used[kv.WorkerID(s.Worker)]++
+		cached, sent = cached+s.Cached, sent+s.Input
+	}
+	if share := float64(cached) / float64(sent); share < 0.75 || len(used) != 4 {
+		t.Errorf("%.3f of the tokens are cached, and the workers got %v", share, used)
+	}
+}
