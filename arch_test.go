@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"core/route":                         {"core/activeseq", "core/rates"}, // choosing, reserving and learning are one step
 	"internal/dispatch":                  {"internal/obs"},                 // attempts and decisions are spans
 	"internal/plane/bus":                 {"internal/plane/natsd"},
-	"internal/plane/rpc":                 {"internal/plane/natsd"},
+	"internal/plane/rpc":                 {"internal/plane/natsd", "internal/plane/endpoint"},
 	"internal/plane/disco":               {"internal/plane/natsd"},
 	"internal/edge/openai":               {"internal/edge/api"},                                      // a dialect of it
 	"internal/edge/anthropic":            {"internal/edge/api"},                                      // a dialect of it
