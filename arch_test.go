@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"internal/plane/bus":                 {"internal/plane/natsd"},
 	"internal/plane/rpc":                 {"internal/plane/natsd", "internal/plane/endpoint"},
 	"internal/plane/disco":               {"internal/plane/natsd"},
+	"internal/plane/xfer":                {"internal/plane/endpoint"},
 	"internal/edge/openai":               {"internal/edge/api"},                                      // a dialect of it
 	"internal/edge/anthropic":            {"internal/edge/api"},                                      // a dialect of it
 	"internal/edge/openai/responses":     {"internal/edge/api"},                                      // a dialect of it
