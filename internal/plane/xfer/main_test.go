@@ -1,6 +1,7 @@
 package xfer_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -9,12 +10,11 @@ import (
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
-		runChild(role)
+		if err := runChild(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
-
-const childRole = "PENSTOCK_XFER_CHILD"
-
-func runChild(string) {}

@@ -3,6 +3,7 @@ package xfer
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -110,11 +111,11 @@ func (r *fileReader) Read(p []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, _, _, err := c.ReadMsgUnix(p, oob)
 	if err != nil {
-		return n, err
+		return 0, err // n is -1
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {
-		return n, err
+		return 0, err
 	}
 	for _, m := range messages {
 		if fds, err := unix.ParseUnixRights(&m); err == nil {
@@ -122,7 +123,7 @@ func (r *fileReader) Read(p []byte) (int, error) {
 		}
 	}
 	if n == 0 {
-		return 0, net.ErrClosed
+		return 0, io.EOF
 	}
 	return n, nil
 }
