@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -122,11 +123,12 @@ func (w *laneWriter) Write(p []byte) error {
 	}
 	for len(p) > 0 {
 		want := chunkLength(w.offset, w.size)
-		if w.fill == 0 && w.lane.window == nil && len(p) >= want {
-			if err := w.sendChunk(p[:want]); err != nil { // straight from the caller's memory
+		if w.fill == 0 && w.lane.window == nil && len(p) >= want { // straight from the caller's memory
+			n, err := w.sendDirect(p)
+			if err != nil {
 				return w.fail(err)
 			}
-			p = p[want:]
+			p = p[n:]
 			continue
 		}
 		if w.fill == 0 {
@@ -139,7 +141,7 @@ func (w *laneWriter) Write(p []byte) error {
 		p = p[n:]
 		if w.fill == want {
 			w.fill = 0
-			if err := w.sendChunk(w.buf[:want]); err != nil {
+			if err := w.sendChunk(w.buf[:want], digestBytes(w.buf[:want])); err != nil {
 				return w.fail(err)
 			}
 		}
@@ -178,10 +180,45 @@ func (w *laneWriter) reserveChunk() error {
 	return nil
 }
 
+// digestAhead is how many chunks are digested while one is written. The kernel copies a chunk on
+// the processor of the writer, so digests of long data are computed on another one.
+const digestAhead = 4
+
+// sendDirect sends the chunks at the beginning of p, at least one, and returns their length. It
+// does not keep p.
+func (w *laneWriter) sendDirect(p []byte) (n int, err error) {
+	n = chunkLength(w.offset, w.size)
+	if len(p) < 2*n {
+		return n, w.sendChunk(p[:n], digestBytes(p[:n]))
+	}
+	if n = len(p); w.offset+uint64(n) < w.size {
+		n -= n % ChunkSize
+	}
+	digests, quit := make(chan Digest, digestAhead), make(chan struct{})
+	var helper sync.WaitGroup
+	helper.Go(func() {
+		for at := 0; at < n; at += ChunkSize {
+			select {
+			case digests <- digestBytes(p[at:min(at+ChunkSize, n)]):
+			case <-quit:
+				return
+			}
+		}
+	})
+	defer helper.Wait()
+	defer close(quit)
+	for at := 0; at < n; at += ChunkSize {
+		if err := w.sendChunk(p[at:min(at+ChunkSize, n)], <-digests); err != nil {
+			return at, err
+		}
+	}
+	return n, nil
+}
+
 // sendChunk sends the current chunk, whose bytes are b.
-func (w *laneWriter) sendChunk(b []byte) error {
+func (w *laneWriter) sendChunk(b []byte, d Digest) error {
 	l := w.lane
-	h := chunkHeader{offset: w.offset, size: uint32(len(b)), digest: digestBytes(b)}
+	h := chunkHeader{offset: w.offset, size: uint32(len(b)), digest: d}
 	w.total.addChunk(h.digest, len(b))
 	w.offset += uint64(len(b))
 	if err := l.extendDeadline(w.ctx, w.pool.cfg.Silence); err != nil {
