@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -76,6 +78,58 @@ func testNotes(t *testing.T, s *setup) {
 	wantOutcome(t, err, xfer.Invalid)
 	if _, err := tr.Wait(s.ctx); err == nil {
 		t.Error("a note which is too long came")
+	}
+}
+
+// Files, with digests from when they were stored and without.
+func testFiles(t *testing.T, s *setup) {
+	const before, size = 1000, 5*xfer.ChunkSize + 33
+	content := s.randomBytes(before + size)
+	name := filepath.Join(t.TempDir(), "block")
+	if err := os.WriteFile(name, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	send := func(offset int64, digests []xfer.Digest) ([]byte, error, error) {
+		dst := make([]byte, size)
+		tr := s.expect(t, xfer.Incoming{Into: [][]byte{dst}})
+		w, err := s.Writer.Open(s.ctx, passed(t, tr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		written := xfer.WriteFile(w, f, offset, size, digests)
+		if written == nil {
+			written = w.Commit(nil)
+		}
+		_, err = tr.Wait(s.ctx)
+		return dst, written, err
+	}
+	good := xfer.ChunkDigests(content[before:])
+	for _, digests := range [][]xfer.Digest{nil, good, good[:2]} { // the last ones are of no use
+		dst, written, err := send(before, digests)
+		if err := errors.Join(written, err); err != nil || !bytes.Equal(dst, content[before:]) {
+			t.Errorf("with %d digests: %v", len(digests), err)
+		}
+	}
+	if _, written, err := send(before+1, good); written == nil || err == nil {
+		t.Errorf("a file which is too short was sent: %v, %v", written, err)
+	}
+	// Two parts, of which the first one ends within a chunk.
+	dst := make([]byte, size)
+	tr := s.expect(t, xfer.Incoming{Into: [][]byte{dst}})
+	w, err := s.Writer.Open(s.ctx, passed(t, tr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(xfer.WriteFile(w, f, before, 10, nil), xfer.WriteFile(w, f, before+10, size-10, nil), w.Commit(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tr.Wait(s.ctx); err != nil || !bytes.Equal(dst, content[before:]) {
+		t.Error(err)
 	}
 }
 

@@ -27,6 +27,7 @@ func Run(t *testing.T, open func(t *testing.T, cfg xfer.Config) Ends) {
 		{"scattered", xfer.Config{}, testScattered},
 		{"incremental", xfer.Config{}, testIncremental},
 		{"notes", xfer.Config{}, testNotes},
+		{"files", xfer.Config{}, testFiles},
 		{"bytes may change", xfer.Config{}, testBytesMayChange},
 		{"descriptor is good once", xfer.Config{}, testGoodOnce},
 		{"two writers", xfer.Config{}, testTwoWriters},
