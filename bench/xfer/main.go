@@ -32,6 +32,7 @@ const runTimeout = 10 * time.Minute
 type settings struct {
 	each   time.Duration
 	rounds int
+	bytes  int
 	asJSON bool
 	writer string // not empty in the writer
 	failed error  // of a measurement
@@ -50,6 +51,7 @@ func main() {
 	var s settings
 	flag.DurationVar(&s.each, "each", 300*time.Millisecond, "how long one measurement takes, at least")
 	flag.IntVar(&s.rounds, "rounds", 7, "measurements of each figure")
+	flag.IntVar(&s.bytes, "bytes", 0, "measure only the rates of this size; 0 is everything")
 	flag.BoolVar(&s.asJSON, "json", false, "print one JSON document")
 	flag.StringVar(&s.writer, "writer", "", "used by the program itself")
 	flag.Parse()
@@ -76,7 +78,9 @@ func (s *settings) runAll(ctx context.Context) error {
 		Machine:  fmt.Sprintf("%s/%s, %d processors", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()),
 		Settings: map[string]any{"each": s.each.String(), "rounds": s.rounds, "go": runtime.Version()},
 	}
-	out.Digests = s.measureDigests()
+	if s.bytes == 0 {
+		out.Digests = s.measureDigests()
+	}
 	pair, err := startPair(ctx)
 	if err != nil {
 		return err
@@ -85,8 +89,10 @@ func (s *settings) runAll(ctx context.Context) error {
 	if out.Rates, err = s.measureRates(ctx, pair); err != nil {
 		return err
 	}
-	if out.Latency, err = s.measureLatency(ctx, pair); err != nil {
-		return err
+	if s.bytes == 0 {
+		if out.Latency, err = s.measureLatency(ctx, pair); err != nil {
+			return err
+		}
 	}
 	if s.asJSON {
 		e := json.NewEncoder(os.Stdout)

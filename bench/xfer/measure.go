@@ -103,6 +103,9 @@ func (l *copyLoops) measureCopy(d time.Duration) float64 {
 // measureRates measures all planes at all sizes, in turns with their baselines.
 func (s *settings) measureRates(ctx context.Context, p *pair) (rows []rateRow, err error) {
 	for _, sh := range shapes() {
+		if s.bytes != 0 && s.bytes != sh.bytes {
+			continue
+		}
 		loops := newCopyLoops(sh)
 		figures := map[string][]float64{}
 		for range s.rounds + 1 {

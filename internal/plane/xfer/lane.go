@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"time"
 )
 
@@ -124,11 +123,10 @@ func (w *laneWriter) Write(p []byte) error {
 	for len(p) > 0 {
 		want := chunkLength(w.offset, w.size)
 		if w.fill == 0 && w.lane.window == nil && len(p) >= want { // straight from the caller's memory
-			n, err := w.sendDirect(p)
-			if err != nil {
+			if err := w.sendChunk(p[:want], digestBytes(p[:want])); err != nil {
 				return w.fail(err)
 			}
-			p = p[n:]
+			p = p[want:]
 			continue
 		}
 		if w.fill == 0 {
@@ -136,12 +134,18 @@ func (w *laneWriter) Write(p []byte) error {
 				return w.fail(err)
 			}
 		}
-		n := copy(w.buf[w.fill:want], p)
-		w.fill += n
+		var n int
+		var d Digest
+		_ = w.pool.bulk.do(w.size, func() error { // copying does not fail
+			if n = copy(w.buf[w.fill:want], p); w.fill+n == want {
+				d = digestBytes(w.buf[:want])
+			}
+			return nil
+		})
 		p = p[n:]
-		if w.fill == want {
+		if w.fill += n; w.fill == want {
 			w.fill = 0
-			if err := w.sendChunk(w.buf[:want], digestBytes(w.buf[:want])); err != nil {
+			if err := w.sendChunk(w.buf[:want], d); err != nil {
 				return w.fail(err)
 			}
 		}
@@ -178,41 +182,6 @@ func (w *laneWriter) reserveChunk() error {
 	w.free--
 	w.buf = l.window.slot(w.slot)
 	return nil
-}
-
-// digestAhead is how many chunks are digested while one is written. The kernel copies a chunk on
-// the processor of the writer, so digests of long data are computed on another one.
-const digestAhead = 4
-
-// sendDirect sends the chunks at the beginning of p, at least one, and returns their length. It
-// does not keep p.
-func (w *laneWriter) sendDirect(p []byte) (n int, err error) {
-	n = chunkLength(w.offset, w.size)
-	if len(p) < 2*n {
-		return n, w.sendChunk(p[:n], digestBytes(p[:n]))
-	}
-	if n = len(p); w.offset+uint64(n) < w.size {
-		n -= n % ChunkSize
-	}
-	digests, quit := make(chan Digest, digestAhead), make(chan struct{})
-	var helper sync.WaitGroup
-	helper.Go(func() {
-		for at := 0; at < n; at += ChunkSize {
-			select {
-			case digests <- digestBytes(p[at:min(at+ChunkSize, n)]):
-			case <-quit:
-				return
-			}
-		}
-	})
-	defer helper.Wait()
-	defer close(quit)
-	for at := 0; at < n; at += ChunkSize {
-		if err := w.sendChunk(p[at:min(at+ChunkSize, n)], <-digests); err != nil {
-			return at, err
-		}
-	}
-	return n, nil
 }
 
 // sendChunk sends the current chunk, whose bytes are b.

@@ -18,6 +18,7 @@ type lanePool struct {
 	cfg       *Config
 	transport Transport
 	dial      func(ctx context.Context, addr string) (*lane, error)
+	bulk      bulkWork
 	mu        struct {
 		sync.Mutex
 		owners map[string]*ownerLanes
@@ -34,7 +35,7 @@ type ownerLanes struct {
 }
 
 func newLanePool(cfg *Config, t Transport, dial func(context.Context, string) (*lane, error)) *lanePool {
-	p := &lanePool{cfg: cfg, transport: t, dial: dial}
+	p := &lanePool{cfg: cfg, transport: t, dial: dial, bulk: newBulkWork()}
 	p.mu.owners = make(map[string]*ownerLanes)
 	return p
 }

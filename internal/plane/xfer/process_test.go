@@ -63,7 +63,7 @@ func TestKilled(t *testing.T) {
 }
 
 // randomSize returns the size of a transfer.
-func randomSize(rng *rand.Rand) int { return 1 + rng.IntN(6*xfer.ChunkSize) }
+func randomSize(rng *rand.Rand) int { return 1 + rng.IntN(3*xfer.ChunkSize) }
 
 // killWriter has a process write to this one, which kills it when a random byte has come.
 func killWriter(t *testing.T, p xfer.Plane, transport string, rng *rand.Rand, result *roundResult) {
@@ -192,12 +192,12 @@ func pauseWriter(t *testing.T, p xfer.Plane, transport string, rng *rand.Rand) (
 	const transfers = 12
 	c := startChild(t, "writer "+transport)
 	var left atomic.Int64
-	left.Store(rng.Int64N(transfers * 8 * xfer.ChunkSize))
+	left.Store(rng.Int64N(transfers * 4 * xfer.ChunkSize))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	list := make([]*faultyTransfer, transfers)
 	for i := range list {
-		x := &faultyTransfer{into: make([]byte, 16*xfer.ChunkSize)}
+		x := &faultyTransfer{into: make([]byte, 8*xfer.ChunkSize)}
 		var last int64
 		tr, err := p.Expect(xfer.Incoming{Into: [][]byte{x.into}, Lease: 500 * time.Millisecond, OnProgress: func(n int64) {
 			if left.Add(last-n) <= 0 {
@@ -228,11 +228,11 @@ func pauseWriter(t *testing.T, p xfer.Plane, transport string, rng *rand.Rand) (
 		// The owner uses the memory for something else.
 		fillPattern(x.into, uint64(1000+i))
 	}
-	d, err := p.Expect(xfer.Incoming{Into: [][]byte{make([]byte, 16*xfer.ChunkSize)}})
+	d, err := p.Expect(xfer.Incoming{Into: [][]byte{make([]byte, 8*xfer.ChunkSize)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := xfer.Write(ctx, p, d.Descriptor(), nil, make([]byte, 16*xfer.ChunkSize)); err != nil {
+	if err := xfer.Write(ctx, p, d.Descriptor(), nil, make([]byte, 8*xfer.ChunkSize)); err != nil {
 		t.Error(err)
 	}
 	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {

@@ -4,12 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 )
 
 // Slots of a region: how far a writer may be ahead of its owner, in chunks. All of them fit the L2
-// cache of a core, and more is no faster.
+// cache of a core.
 const (
-	regionSlots = 8
+	regionSlots = 4
 	regionSize  = regionSlots * ChunkSize
 	// takenEvery is after how many chunks the owner returns slots.
 	takenEvery = regionSlots / 4
@@ -43,4 +44,24 @@ func decodeRegion(b []byte) (h regionHeader, err error) {
 		return h, fmt.Errorf("a REGION of %d bytes in %d slots", h.size, h.slots)
 	}
 	return h, nil
+}
+
+// bulkWork bounds how many goroutines copy chunks of bulk transfers at the same time, to all
+// processors but one. Otherwise those of a few bulk transfers keep all processors busy, and the
+// runtime looks for bytes of other connections only every 10 ms.
+type bulkWork chan struct{}
+
+func newBulkWork() bulkWork { return make(bulkWork, max(runtime.GOMAXPROCS(0)-1, 1)) }
+
+// isBulk reports whether a transfer of size is more than fits a region.
+func isBulk(size uint64) bool { return size > regionSize }
+
+// do calls f, when it is its turn.
+func (b bulkWork) do(size uint64, f func() error) error {
+	if !isBulk(size) {
+		return f()
+	}
+	b <- struct{}{}
+	defer func() { <-b }()
+	return f()
 }

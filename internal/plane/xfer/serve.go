@@ -33,10 +33,11 @@ type owner struct {
 		waiting bool // for room: a lane which becomes idle is closed
 	}
 	room chan struct{} // has one value for each connection
+	bulk bulkWork
 }
 
 func newOwner(cfg *Config, r *registry, t Transport) *owner {
-	o := &owner{cfg: cfg, registry: r, transport: t, room: make(chan struct{}, cfg.Serve)}
+	o := &owner{cfg: cfg, registry: r, transport: t, room: make(chan struct{}, cfg.Serve), bulk: newBulkWork()}
 	o.mu.lanes = make(map[*ownerLane]struct{})
 	return o
 }
@@ -377,10 +378,14 @@ func (l *ownerLane) serveFrame(taken int) (over bool, err error) {
 		if h.slot >= regionSlots || h.size > ChunkSize {
 			return false, newFailure(Invalid, "transfer: a chunk of %d bytes in slot %d", h.size, h.slot)
 		}
-		if err := l.sink.copyIn(h, l.window.slot(int(h.slot))[:h.size]); err != nil {
+		err = l.owner.bulk.do(uint64(l.sink.transfer.desc.Size), func() error {
+			return l.sink.copyIn(h, l.window.slot(int(h.slot))[:h.size])
+		})
+		if err != nil {
 			return false, err
 		}
-		return false, l.returnSlots(taken + 1)
+		l.returnSlots(taken + 1)
+		return false, nil
 	case frameEnd:
 		d, note, err := decodeEnd(payload)
 		if err != nil {
@@ -432,15 +437,15 @@ func (l *ownerLane) readChunk(h chunkHeader) error {
 }
 
 // returnSlots lets the writer use the slots of taken chunks again, if it needs them.
-func (l *ownerLane) returnSlots(taken int) error {
+func (l *ownerLane) returnSlots(taken int) {
 	size := uint64(l.sink.transfer.desc.Size)
 	needed := int((size+ChunkSize-1)/ChunkSize) - regionSlots // chunks which need a slot a second time
 	if taken%takenEvery != 0 || taken-takenEvery >= needed {
-		return nil
+		return
 	}
 	l.out = appendTaken(l.out[:0], takenEvery)
-	_, err := l.conn.Write(l.out)
-	return err
+	// If the writer has closed the connection, reading tells why: it may have sent an ABORT.
+	_, _ = l.conn.Write(l.out)
 }
 
 // sendVerdict tells the writer why its transfer failed, and waits until it has closed the

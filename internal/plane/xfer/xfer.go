@@ -26,7 +26,7 @@ const (
 	MaxNote = 64 << 10
 	// ChunkSize is the unit in which bytes are sent, digested and acknowledged. A chunk fits the L2
 	// cache of a core, so that digesting it after copying reads no memory.
-	ChunkSize = 128 << 10
+	ChunkSize = 256 << 10
 )
 
 // Plane moves bulk data between processes. Implementations are safe for concurrent use.

@@ -15,7 +15,7 @@ import (
 )
 
 func testSizes(t *testing.T, s *setup) {
-	for _, n := range []int{1, 100, xfer.ChunkSize - 1, xfer.ChunkSize, xfer.ChunkSize + 1, 3*xfer.ChunkSize + 7, 20 * xfer.ChunkSize, 2, 37*xfer.ChunkSize - 1} {
+	for _, n := range []int{1, 100, xfer.ChunkSize - 1, xfer.ChunkSize, xfer.ChunkSize + 1, 3*xfer.ChunkSize + 7, 11 * xfer.ChunkSize, 2, 19*xfer.ChunkSize - 1} {
 		s.moveBytes(t, [][]byte{s.randomBytes(n)}, [][]byte{make([]byte, n)}, []byte("sizes"))
 	}
 }

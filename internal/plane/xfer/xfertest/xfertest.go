@@ -5,6 +5,7 @@ package xfertest
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -106,8 +107,10 @@ func startOwner(t *testing.T, cfg xfer.Config, e Ends) *setup {
 // randomBytes returns n random bytes.
 func (s *setup) randomBytes(n int) []byte {
 	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(s.rng.Uint32())
+	for at := 0; at < n; at += 8 {
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], s.rng.Uint64())
+		copy(b[at:], word[:])
 	}
 	return b
 }
