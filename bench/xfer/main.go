@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -40,7 +41,9 @@ type settings struct {
 
 // document is the output of -json.
 type document struct {
-	Machine  string         `json:"machine"`
+	Machine string `json:"machine"`
+	// Load is the system's load averages before the run: other processes change the ratios.
+	Load     string         `json:"load_before"`
 	Rates    []rateRow      `json:"rates"`
 	Latency  []latencyRow   `json:"latency"`
 	Digests  []digestRow    `json:"digests"`
@@ -77,6 +80,9 @@ func (s *settings) runAll(ctx context.Context) error {
 	out := document{
 		Machine:  fmt.Sprintf("%s/%s, %d processors", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()),
 		Settings: map[string]any{"each": s.each.String(), "rounds": s.rounds, "go": runtime.Version()},
+	}
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		out.Load = strings.TrimSpace(string(load))
 	}
 	if s.bytes == 0 {
 		out.Digests = s.measureDigests()

@@ -95,3 +95,28 @@ func TestAbortWaits(t *testing.T) {
 		}
 	}
 }
+
+// TestCompleteTooLate: a transfer which was aborted cannot end well, even if its bytes have come.
+func TestCompleteTooLate(t *testing.T) {
+	r := newRegistry(1, discardObserver{})
+	r.addEndpoint(OwnerAddress{TCP, "test"})
+	tr, err := r.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	interrupted := false
+	if _, err := r.claimTransfer(beginHeader{epoch: r.epoch, id: tr.desc.id, size: 10}, TCP, func() { interrupted = true }); err != nil {
+		t.Fatal(err)
+	}
+	tr.abortWith(newFailure(Expired, "the lease has passed"))
+	if err := tr.addVerified(10); !interrupted || OutcomeOf(err) != Expired {
+		t.Errorf("interrupted %v, %v", interrupted, err)
+	}
+	if err := tr.complete(0, nil); OutcomeOf(err) != Expired {
+		t.Fatalf("it was completed: %v", err)
+	}
+	_ = tr.release(errUnknown())
+	if _, err := tr.Wait(t.Context()); OutcomeOf(err) != Expired {
+		t.Errorf("the reason is %v", err)
+	}
+}
