@@ -143,7 +143,7 @@ func (p *lanePool) putLane(l *lane) {
 	l.idleSince = now
 	o.idle = append(o.idle, l)
 	if p.mu.reaper == nil {
-		p.mu.reaper = time.AfterFunc(p.cfg.Idle, p.closeIdle)
+		p.mu.reaper = time.AfterFunc(min(p.cfg.Idle, peekEvery), p.closeIdle)
 	}
 }
 
@@ -157,7 +157,10 @@ func (p *lanePool) dropLane(l *lane) {
 	p.removeUser(l.addr, o)
 }
 
-// closeIdle closes the lanes which were idle for too long.
+// peekEvery is how often idle lanes are looked at: the owner may have died, or want one closed.
+const peekEvery = 100 * time.Millisecond
+
+// closeIdle closes the lanes which were idle for too long, or which the owner does not want any more.
 func (p *lanePool) closeIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,17 +168,18 @@ func (p *lanePool) closeIdle() {
 	limit := time.Now().Add(-p.cfg.Idle)
 	left := false
 	for addr, o := range p.mu.owners {
-		n := 0
-		for n < len(o.idle) && !o.idle[n].idleSince.After(limit) {
-			o.idle[n].close()
-			n++
-		}
-		o.idle = slices.Delete(o.idle, 0, n)
+		o.idle = slices.DeleteFunc(o.idle, func(l *lane) bool {
+			gone := !l.idleSince.After(limit) || !isUsable(l)
+			if gone {
+				l.close()
+			}
+			return gone
+		})
 		left = left || len(o.idle) > 0
 		p.removeEmptyLocked(addr, o)
 	}
-	if left {
-		p.mu.reaper = time.AfterFunc(p.cfg.Idle, p.closeIdle)
+	if left && !p.mu.closed {
+		p.mu.reaper = time.AfterFunc(min(p.cfg.Idle, peekEvery), p.closeIdle)
 	}
 }
 

@@ -198,19 +198,16 @@ func (l *ownerLane) setBusy() bool {
 	return true
 }
 
-// retireWait is how long a connection is still served after its RETIRE: the writer may have begun a
-// transfer before it came.
-const retireWait = 100 * time.Millisecond
-
-// retire makes room for another connection, if l's deadline passed for that. It reports false if l
-// must end.
+// retire makes room for another connection, if l's deadline passed for that: it asks the writer to
+// close l, and still serves a transfer which the writer began before it read that. A writer which
+// does neither, because it is paused, loses l after a while. It reports false if l must end.
 func (l *ownerLane) retire() bool {
 	o := l.owner
 	o.mu.Lock()
 	retiring := l.retiring && !o.mu.leaving && !l.retired
 	if retiring {
 		l.retiring, l.idle = false, false // it is not chosen again
-		_ = l.conn.SetReadDeadline(time.Now().Add(retireWait))
+		_ = l.conn.SetReadDeadline(time.Now().Add(o.cfg.Handshake))
 	}
 	o.mu.Unlock()
 	if !retiring {
