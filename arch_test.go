@@ -35,8 +35,9 @@ var mayImport = map[string][]string{
 	"internal/dispatch":                  {"internal/obs", "internal/engine", "internal/catalog"},     // attempts are spans, and calls of the engine contract
 	"internal/catalog":                   {"internal/plane/disco", "internal/engine", "internal/obs"}, // reads cards in the registry
 	"internal/plane/bus":                 {"internal/plane/natsd"},
-	"internal/plane/rpc":                 {"internal/plane/natsd"},
+	"internal/plane/rpc":                 {"internal/plane/natsd", "internal/plane/endpoint"},
 	"internal/plane/disco":               {"internal/plane/natsd"},
+	"internal/plane/xfer":                {"internal/plane/endpoint"},
 	"internal/edge/openai":               {"internal/edge/api"},                                      // a dialect of it
 	"internal/edge/anthropic":            {"internal/edge/api"},                                      // a dialect of it
 	"internal/edge/openai/responses":     {"internal/edge/api"},                                      // a dialect of it

@@ -20,8 +20,8 @@ const (
 	connectionWindow = 64 << 20
 )
 
-// rawCodec is that codec, for messages of type *[]byte. Buffers come from grpc-go's pool, as those of its own
-// protobuf codec do; the pool makes small ones anew.
+// rawCodec is that codec, for messages of type *[]byte. Buffers come from grpc-go's pool, as the buffers of its
+// own protobuf codec do; the pool makes small ones anew.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "raw" }

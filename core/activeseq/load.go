@@ -27,7 +27,7 @@ type PrefillQueue struct {
 	Requests int
 	// Tokens counts the prompt tokens of all of them and FirstTokens of the first one, without regard to elapsed time.
 	Tokens, FirstTokens int
-	// MediaTokens and FirstMedia are those of media among them, which are to be encoded.
+	// MediaTokens and FirstMedia count the tokens of media among them: they are to be encoded first.
 	MediaTokens, FirstMedia int
 	// Since is when the first one became the first.
 	Since kv.Mono

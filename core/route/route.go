@@ -106,7 +106,7 @@ type Candidate struct {
 	Attachable, Labelled int
 	// PrefillTokens are the tokens still to prefill on the worker if the request is sent there.
 	PrefillTokens int
-	// MediaTokens are those of media which the worker has to encode for the request.
+	// MediaTokens counts the tokens of media which the worker has to encode for the request.
 	MediaTokens int
 	// QueuedTokens is the part of PrefillTokens which other requests have there now.
 	QueuedTokens int

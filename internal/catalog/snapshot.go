@@ -26,7 +26,7 @@ func (s Selection) selects(in *disco.Instance) bool {
 // Snapshot is the set of registered workers, and of the models that they serve, at one time. It is
 // immutable.
 type Snapshot struct {
-	// Workers are all registered workers, by id, with those that get no requests.
+	// Workers are all registered workers, by id, including workers which get no requests.
 	Workers []*Worker
 	// Models are the served models, by name. LoRA adapters are models of their own. Models which lost
 	// their last worker stay, at most MaxLost, so that requests for them fail as unavailable and not as

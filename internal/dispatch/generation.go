@@ -56,7 +56,7 @@ const (
 
 // choiceProgress is the progress of one choice.
 type choiceProgress struct {
-	tokens []kv.Token // all that were delivered, including those that the request came with
+	tokens []kv.Token // all delivered tokens, including the ones of earlier attempts
 	done   bool
 	ended  bool // by the engine of the current attempt, or before it
 }

@@ -165,7 +165,7 @@ func (r *PrefillRequest) Validate() error {
 // Prefilled is a frame of the answer to a PrefillRequest: how far the work is. The last one has Done.
 type Prefilled struct {
 	Attempt uint32
-	// Computed are the tokens of the prompt computed so far, Cached those that the prefill worker's cache had.
+	// Computed are the tokens of the prompt computed so far, Cached the tokens which the prefill worker's cache had.
 	Computed, Cached int
 	// Blocks and Bytes are what has been written and may be read.
 	Blocks int

@@ -109,7 +109,7 @@ func (s *Server) dropLeases() {
 func (s *Server) removeLeaseLocked(key string) {
 	if l := s.mu.leases[key]; l != nil {
 		if l.end.IsZero() {
-			close(l.ready) // those who wait for it find that it is gone
+			close(l.ready) // waiting calls find that it is gone
 		}
 		delete(s.mu.leases, key)
 	}

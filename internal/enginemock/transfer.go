@@ -23,7 +23,7 @@ type kvTransfer struct {
 	offer string
 }
 
-// begin fetches the blocks of a decode, or offers those of a prefill. It returns how many tokens of the prompt need
+// begin fetches the blocks of a decode, or offers the blocks of a prefill. It returns how many tokens of the prompt need
 // not be computed: all but the last, or none if the fetch failed, which no answer mentions.
 func (t *kvTransfer) begin(ctx context.Context, prompt []kv.Token) (received int) {
 	switch {

@@ -15,7 +15,7 @@ func (m RouterMeta) Encode() []byte {
 	return meta
 }
 
-// FollowsKVEvents reports whether a router follows cache events. One whose Meta does not say so, as those of
+// FollowsKVEvents reports whether a router follows cache events. One whose Meta does not say so, like routers of
 // earlier builds, does.
 func FollowsKVEvents(in Instance) bool {
 	var meta struct {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/plane/endpoint"
 )
 
 // HTTPPlane is the request plane over HTTP/2, in clear text with prior knowledge or over TLS.
@@ -108,9 +109,9 @@ func (p *HTTPPlane) Serve(ctx context.Context, addr string, h Handler, ready fun
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
 	if err != nil {
-		return errListen(at, err)
+		return endpoint.ListenError(at, err)
 	}
-	told, err := advertiseAddress(p.cfg.Advertise, l.Addr())
+	told, err := endpoint.AdvertiseAddress("rpc", p.cfg.Advertise, l.Addr())
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/plane/endpoint"
 )
 
 // HTTPConfig configures a request plane over HTTP/2.
@@ -58,7 +59,7 @@ func (c *HTTPConfig) EnsureDefaults() {
 // Validate reports all problems of c.
 func (c *HTTPConfig) Validate() error {
 	var errs []error
-	errs = append(errs, validateListen(c.Listen, c.Advertise))
+	errs = append(errs, endpoint.ValidateListen("rpc", c.Listen, c.Advertise))
 	if strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		errs = append(errs, fault.New(fault.Invalid, "rpc token: use printable ASCII without spaces"))
 	}

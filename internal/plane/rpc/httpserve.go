@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/plane/endpoint"
 )
 
 // Path, header and content type of calls and answers over HTTP.
@@ -81,7 +82,7 @@ func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	escaped, ours := strings.CutPrefix(r.URL.EscapedPath(), httpPath)
 	method, err := url.PathUnescape(escaped)
 	switch {
-	case !tokensMatch(r.Header.Get("Authorization"), bearerHeader(s.cfg.Token)):
+	case !endpoint.TokensMatch(r.Header.Get("Authorization"), bearerHeader(s.cfg.Token)):
 		http.Error(w, "the token is missing or wrong", http.StatusUnauthorized)
 		return
 	case !ours || err != nil:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/core/fault"
+	"penstock/internal/plane/endpoint"
 )
 
 // TCPConfig configures a request plane over TCP: its server side, its client side, and the bounds
@@ -82,7 +83,7 @@ func (c *TCPConfig) Validate() error {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fault.New(fault.Invalid, "tcp: "+format, args...))
 	}
-	errs = append(errs, validateListen(c.Listen, c.Advertise))
+	errs = append(errs, endpoint.ValidateListen("rpc", c.Listen, c.Advertise))
 	if c.ServerTLS != nil && len(c.ServerTLS.Certificates) == 0 && c.ServerTLS.GetCertificate == nil && c.ServerTLS.GetConfigForClient == nil {
 		bad("a server with TLS needs a certificate")
 	}

@@ -1,8 +1,6 @@
 package rpc
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -237,14 +235,4 @@ func readFirstFrame(r io.Reader) (frameType, []byte, error) {
 	payload := slices.Grow([]byte(nil), n)[:n]
 	_, err := io.ReadFull(r, payload)
 	return t, payload, err
-}
-
-// tokensMatch compares in constant time, which reveals nothing of either token, not even its
-// length. A server without a token accepts every client.
-func tokensMatch(theirs, ours string) bool {
-	if ours == "" {
-		return true
-	}
-	a, b := sha256.Sum256([]byte(theirs)), sha256.Sum256([]byte(ours))
-	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }

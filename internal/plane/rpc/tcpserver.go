@@ -14,6 +14,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/backoff"
+	"penstock/internal/plane/endpoint"
 )
 
 // tcpLinger is how long a draining server waits for a client to close a connection without calls. A
@@ -59,9 +60,9 @@ func (t *TCPPlane) Serve(ctx context.Context, addr string, h Handler, ready func
 	}
 	l, err := t.listen(at)
 	if err != nil {
-		return errListen(addr, err)
+		return endpoint.ListenError(addr, err)
 	}
-	if at, err = advertiseAddress(t.cfg.Advertise, l.Addr()); err != nil {
+	if at, err = endpoint.AdvertiseAddress("rpc", t.cfg.Advertise, l.Addr()); err != nil {
 		l.Close()
 		return err
 	}
@@ -220,7 +221,7 @@ func (s *tcpServer) receiveGreeting(conn net.Conn) (net.Conn, hello, error) {
 		rejectClient(conn, fault.New(fault.Unimplemented, "%w", err))
 		return conn, hello{}, err
 	}
-	if !tokensMatch(h.token, s.cfg.Token) {
+	if !endpoint.TokensMatch(h.token, s.cfg.Token) {
 		rejectClient(conn, fault.New(fault.Unauthorized, "the rpc token of the client is missing or not the server's; give all processes the same"))
 		return conn, hello{}, errors.New("the rpc token is missing or wrong")
 	}

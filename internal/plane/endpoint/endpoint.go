@@ -1,6 +1,9 @@
-package rpc
+// Package endpoint validates the addresses at which planes listen and are reached, and their tokens.
+package endpoint
 
 import (
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net"
@@ -11,31 +14,32 @@ import (
 	"penstock/core/fault"
 )
 
-// errListen explains why listening at addr failed.
-func errListen(addr string, err error) error {
+// ListenError explains why listening at addr failed.
+func ListenError(addr string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fault.New(fault.Conflict, "serve %q: another process serves there; stop it or choose another port: %w", addr, err)
 	}
 	return fault.New(fault.Invalid, "serve %q: %w; choose an address of this machine", addr, err)
 }
 
-// validateListen validates a listen address and an advertised address.
-func validateListen(listen, advertise string) error {
+// ValidateListen validates a listen address and an advertised address of a plane, whose name is the
+// prefix of its settings.
+func ValidateListen(plane, listen, advertise string) error {
 	var errs []error
 	if _, _, err := net.SplitHostPort(listen); err != nil {
-		errs = append(errs, fault.New(fault.Invalid, "rpc listen address %.100q: %w; use HOST:PORT", listen, err))
+		errs = append(errs, fault.New(fault.Invalid, "%s listen address %.100q: %w; use HOST:PORT", plane, listen, err))
 	}
 	if advertise != "" {
-		_, err := advertiseAddress(advertise, &net.TCPAddr{Port: 1})
+		_, err := AdvertiseAddress(plane, advertise, &net.TCPAddr{Port: 1})
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// advertiseAddress returns the address to advertise, without the scheme. want is "host" or
+// AdvertiseAddress returns the address to advertise, without the scheme. want is "host" or
 // "host:port"; a missing port is that of the listener address at. If want is empty, the result is
 // at itself. Only tests listen on something other than TCP.
-func advertiseAddress(want string, at net.Addr) (string, error) {
+func AdvertiseAddress(plane, want string, at net.Addr) (string, error) {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok {
 		return at.String(), nil
@@ -43,7 +47,7 @@ func advertiseAddress(want string, at net.Addr) (string, error) {
 	port := fmt.Sprint(tcp.Port)
 	if want == "" {
 		if tcp.IP.IsUnspecified() {
-			return "", fault.New(fault.Invalid, "serve %v: it listens on every address of this host; say with rpc-advertise which of them others should use, for example 10.0.0.7", at)
+			return "", fault.New(fault.Invalid, "serve %v: it listens on every address of this host; say with %s-advertise which of them others should use, for example 10.0.0.7", at, plane)
 		}
 		return at.String(), nil
 	}
@@ -76,4 +80,14 @@ func isHostName(host string) bool {
 		}
 	}
 	return true
+}
+
+// TokensMatch compares in constant time, which reveals nothing of either token, not even its
+// length. A server without a token accepts every client.
+func TokensMatch(theirs, ours string) bool {
+	if ours == "" {
+		return true
+	}
+	a, b := sha256.Sum256([]byte(theirs)), sha256.Sum256([]byte(ours))
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/zeebo/xxh3"
+)
+
+// rateRow is the rate of one plane at one size.
+type rateRow struct {
+	Plane    string `json:"plane"`
+	Bytes    int    `json:"bytes"`
+	InFlight int    `json:"in_flight"`
+	// CPU is the processor time of both processes, in microseconds for each MiB.
+	CPU       float64    `json:"cpu_us_per_mib"`
+	GBps      float64    `json:"gb_per_s"`
+	Baselines []baseline `json:"baselines"`
+}
+
+// baseline is a rate of the same run. Ratio is the plane's rate to it, the median of the rounds.
+type baseline struct {
+	Name  string  `json:"name"`
+	GBps  float64 `json:"gb_per_s"`
+	Ratio float64 `json:"ratio"`
+	CPU   float64 `json:"cpu_us_per_mib,omitempty"`
+}
+
+// shape is a size and how many are in flight.
+type shape struct{ bytes, inFlight int }
+
+func shapes() []shape { return []shape{{64 << 10, 16}, {1 << 20, 1}, {64 << 20, 1}} }
+
+// median returns the median.
+func median(v []float64) float64 {
+	s := slices.Sorted(slices.Values(v))
+	return s[len(s)/2]
+}
+
+// rateOf returns GB/s.
+func rateOf(bytes int64, took time.Duration) float64 { return float64(bytes) / took.Seconds() / 1e9 }
+
+// loopUntil calls f, which moves n bytes, until d is over, and returns GB/s.
+func loopUntil(d time.Duration, n int, f func(i int)) float64 {
+	began, total := time.Now(), int64(0)
+	for i := 0; ; i++ {
+		f(i)
+		total += int64(n)
+		if took := time.Since(began); took >= d {
+			return rateOf(total, took)
+		}
+	}
+}
+
+// copyLoops are the plain loops over sets of buffers.
+type copyLoops struct{ src, mid, dst [][]byte }
+
+func newCopyLoops(s shape) *copyLoops {
+	l := &copyLoops{}
+	for range s.inFlight {
+		for _, list := range []*[][]byte{&l.src, &l.mid, &l.dst} {
+			b := make([]byte, s.bytes)
+			for i := range b {
+				b[i] = byte(i)
+			}
+			*list = append(*list, b)
+		}
+	}
+	return l
+}
+
+// measurePlain is the plain loop: copy, digest, copy.
+func (l *copyLoops) measurePlain(d time.Duration) float64 {
+	return loopUntil(d, len(l.src[0]), func(i int) {
+		i %= len(l.src)
+		copy(l.mid[i], l.src[i])
+		runtime.KeepAlive(xxh3.Hash(l.mid[i]))
+		copy(l.dst[i], l.mid[i])
+	})
+}
+
+// measureCopy is memcpy alone.
+func (l *copyLoops) measureCopy(d time.Duration) float64 {
+	return loopUntil(d, len(l.src[0]), func(i int) {
+		i %= len(l.src)
+		copy(l.dst[i], l.src[i])
+	})
+}
+
+// measureRates measures all planes at all sizes, in turns with their baselines.
+func (s *settings) measureRates(ctx context.Context, p *pair) (rows []rateRow, err error) {
+	for _, sh := range shapes() {
+		if s.bytes != 0 && s.bytes != sh.bytes {
+			continue
+		}
+		loops := newCopyLoops(sh)
+		figures := map[string][]float64{}
+		for range s.rounds + 1 {
+			plain := s.timeCPU(p, sh, "plain", figures, func() (float64, error) { return loops.measurePlain(s.each), nil })
+			shm := s.timeCPU(p, sh, "shm", figures, func() (float64, error) { return s.measurePlane(ctx, p, "shm", sh) })
+			stream := s.timeCPU(p, sh, "stream", figures, func() (float64, error) { return s.measureStream(p, sh) })
+			tcp := s.timeCPU(p, sh, "tcp", figures, func() (float64, error) { return s.measurePlane(ctx, p, "tcp", sh) })
+			if err := s.failed; err != nil {
+				return nil, err
+			}
+			iperf := s.measureIperf(ctx)
+			for name, v := range map[string]float64{
+				"two plain": s.measureTwoPlain(sh), "memcpy": loops.measureCopy(s.each), "iperf3": iperf,
+				"shm/plain": shm / plain, "tcp/stream": tcp / stream, "tcp/iperf3": tcp / cmp.Or(iperf, 1),
+			} {
+				figures[name] = append(figures[name], v)
+			}
+		}
+		of := func(name string) float64 { return median(figures[name][1:]) } // the first round warms up
+		rows = append(rows, rateRow{"shm", sh.bytes, sh.inFlight, of("shm CPU"), of("shm"), []baseline{
+			{"copy, digest, copy in a loop", of("plain"), of("shm/plain"), of("plain CPU")},
+			{"two such loops at once", of("two plain"), of("shm") / of("two plain"), 0},
+			{"memcpy", of("memcpy"), of("shm") / of("memcpy"), 0},
+		}})
+		tcp := rateRow{"tcp", sh.bytes, sh.inFlight, of("tcp CPU"), of("tcp"), []baseline{{"Go TCP stream", of("stream"), of("tcp/stream"), of("stream CPU")}}}
+		if of("iperf3") > 0 {
+			tcp.Baselines = append(tcp.Baselines, baseline{"iperf3", of("iperf3"), of("tcp/iperf3"), 0})
+		}
+		rows = append(rows, tcp)
+	}
+	return rows, nil
+}
+
+// timeCPU appends the rate which f measures, and the processor time of both processes for each MiB,
+// to figures. An error is kept in s.failed.
+func (s *settings) timeCPU(p *pair, sh shape, name string, figures map[string][]float64, f func() (float64, error)) float64 {
+	began, before := time.Now(), p.processorTime()
+	rate, err := f()
+	if err != nil && s.failed == nil {
+		s.failed = err
+	}
+	_, bytes := s.batchesFor(sh)
+	if name == "plain" { // it runs for a time
+		bytes = int64(rate * 1e9 * time.Since(began).Seconds())
+	}
+	used := p.processorTime() - before
+	figures[name] = append(figures[name], rate)
+	figures[name+" CPU"] = append(figures[name+" CPU"], used.Seconds()*1e6/(float64(bytes)/(1<<20)))
+	return rate
+}
+
+// measureTwoPlain runs two plain loops at the same time, and returns their sum.
+func (s *settings) measureTwoPlain(sh shape) float64 {
+	var both sync.WaitGroup
+	rates := make([]float64, 2)
+	half := shape{sh.bytes, max(sh.inFlight/2, 1)}
+	for i := range rates {
+		loops := newCopyLoops(half)
+		both.Go(func() {
+			began, total := time.Now(), int64(0)
+			for n := 0; time.Since(began) < s.each; n++ {
+				k := n % len(loops.src)
+				copy(loops.mid[k], loops.src[k])
+				d := xxh3.Hash(loops.mid[k])
+				copy(loops.dst[k], loops.mid[k])
+				runtime.KeepAlive(d)
+				total += int64(sh.bytes)
+			}
+			rates[i] = rateOf(total, time.Since(began))
+		})
+	}
+	both.Wait()
+	return rates[0] + rates[1]
+}
+
+// batchesFor returns batches which take about a measurement's time at 3 GB/s.
+func (s *settings) batchesFor(sh shape) (list []batch, bytes int64) {
+	count := max(int(s.each.Seconds()*3e9)/sh.bytes/sh.inFlight, 2)
+	for lane := range sh.inFlight {
+		list = append(list, batch{lane: lane, size: sh.bytes, count: count})
+	}
+	return list, int64(count) * int64(sh.bytes) * int64(sh.inFlight)
+}
+
+func (s *settings) measurePlane(ctx context.Context, p *pair, transport string, sh shape) (float64, error) {
+	list, bytes := s.batchesFor(sh)
+	took, _, err := p.moveBatches(ctx, transport, list)
+	return rateOf(bytes, took), err
+}
+
+// measureStream measures a bare stream of the same bytes, from and to the same memory.
+func (s *settings) measureStream(p *pair, sh shape) (float64, error) {
+	_, bytes := s.batchesFor(sh)
+	took, err := p.streamBare(sh.bytes, sh.inFlight, bytes)
+	return rateOf(bytes, took), err
+}
+
+// measureIperf returns the rate of iperf3 over loopback, 0 if it is not installed or fails.
+func (s *settings) measureIperf(ctx context.Context) float64 {
+	if _, err := exec.LookPath("iperf3"); err != nil {
+		return 0
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	l.Close()
+	server := exec.CommandContext(ctx, "iperf3", "-s", "-1", "-p", port, "-B", "127.0.0.1")
+	if server.Start() != nil {
+		return 0
+	}
+	defer func() { _ = server.Wait() }()
+	seconds := strconv.Itoa(max(int(s.each.Seconds()+0.5), 1))
+	for range 50 { // until the server listens
+		out, err := exec.CommandContext(ctx, "iperf3", "-c", "127.0.0.1", "-p", port, "-t", seconds, "-J").Output()
+		var r struct {
+			End struct {
+				Received struct {
+					Bits float64 `json:"bits_per_second"`
+				} `json:"sum_received"`
+			} `json:"end"`
+		}
+		if err == nil && json.Unmarshal(out, &r) == nil && r.End.Received.Bits > 0 {
+			return r.End.Received.Bits / 8e9
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	_ = server.Process.Kill()
+	return 0
+}
+
+// latencyRow is the time of single transfers of 64 KiB at the writer, from Open until Commit has
+// returned, beside others.
+type latencyRow struct {
+	Plane   string  `json:"plane"`
+	Bytes   int     `json:"bytes"`
+	Beside  int     `json:"bulk_transfers_beside"`
+	P50     float64 `json:"p50_us"`
+	P99     float64 `json:"p99_us"`
+	Samples int     `json:"samples"`
+}
+
+func (s *settings) measureLatency(ctx context.Context, p *pair) (rows []latencyRow, err error) {
+	for _, transport := range []string{"shm", "tcp"} {
+		for _, beside := range []int{0, 16} {
+			samples, err := s.timeSmall(ctx, p, transport, beside)
+			if err != nil {
+				return nil, fmt.Errorf("latency: %w", err)
+			}
+			slices.Sort(samples)
+			at := func(q float64) float64 { return float64(samples[int(q*float64(len(samples)-1))].Nanoseconds()) / 1e3 }
+			rows = append(rows, latencyRow{transport, 64 << 10, beside, at(0.5), at(0.99), len(samples)})
+		}
+	}
+	return rows, nil
+}
+
+// timeSmall returns the times of small transfers, one after the other, beside bulk ones.
+func (s *settings) timeSmall(ctx context.Context, p *pair, transport string, beside int) ([]time.Duration, error) {
+	list := []batch{{lane: 0, size: 64 << 10, count: 2000}}
+	for lane := range beside {
+		list = append(list, batch{lane: lane + 1, size: 64 << 20, count: 2})
+	}
+	_, times, err := p.moveBatches(ctx, transport, list)
+	return times, err
+}
+
+// digestRow is the rate of a digest on one core.
+type digestRow struct {
+	Digest string  `json:"digest"`
+	Bytes  int     `json:"bytes"`
+	GBps   float64 `json:"gb_per_s"`
+}
+
+func (s *settings) measureDigests() (rows []digestRow) {
+	castagnoli := crc32.MakeTable(crc32.Castagnoli)
+	for _, n := range []int{64 << 10, 128 << 10, 1 << 20} {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(i * 7)
+		}
+		for _, d := range []struct {
+			name string
+			f    func(int)
+		}{
+			{"xxh3-64", func(int) { runtime.KeepAlive(xxh3.Hash(b)) }},
+			{"xxh3-128", func(int) { runtime.KeepAlive(xxh3.Hash128(b)) }},
+			{"crc32c", func(int) { runtime.KeepAlive(crc32.Checksum(b, castagnoli)) }},
+		} {
+			var rates []float64
+			for range s.rounds {
+				rates = append(rates, loopUntil(s.each/10, n, d.f))
+			}
+			rows = append(rows, digestRow{d.name, n, median(rates)})
+		}
+	}
+	return rows
+}

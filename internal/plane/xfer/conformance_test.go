@@ -1,0 +1,94 @@
+package xfer_test
+
+import (
+	"crypto/tls"
+	"testing"
+
+	"penstock/internal/certtest"
+	"penstock/internal/plane/xfer"
+	"penstock/internal/plane/xfer/xfertest"
+)
+
+// closer closes a plane at the end of a test.
+func closer(t *testing.T, p interface{ Close() error }) {
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func newTCP(t *testing.T, cfg xfer.TCPConfig) *xfer.TCPPlane {
+	t.Helper()
+	p, err := xfer.NewTCPPlane(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closer(t, p)
+	return p
+}
+
+func newShm(t *testing.T, cfg xfer.Config) *xfer.ShmPlane {
+	t.Helper()
+	p, err := xfer.NewShmPlane(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closer(t, p)
+	return p
+}
+
+func newMem(t *testing.T, cfg xfer.Config) *xfer.MemPlane {
+	t.Helper()
+	p, err := xfer.NewMemPlane(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestMem(t *testing.T) {
+	xfertest.Run(t, func(t *testing.T, cfg xfer.Config) xfertest.Ends {
+		p := newMem(t, cfg)
+		return xfertest.Ends{Owner: p, Writer: p}
+	})
+}
+
+func TestShm(t *testing.T) {
+	xfertest.Run(t, func(t *testing.T, cfg xfer.Config) xfertest.Ends {
+		return xfertest.Ends{Owner: newShm(t, cfg), Writer: newShm(t, cfg)}
+	})
+}
+
+func TestTCP(t *testing.T) {
+	xfertest.Run(t, func(t *testing.T, cfg xfer.Config) xfertest.Ends {
+		return xfertest.Ends{Owner: newTCP(t, xfer.TCPConfig{Config: cfg}), Writer: newTCP(t, xfer.TCPConfig{Config: cfg})}
+	})
+}
+
+func TestTLS(t *testing.T) {
+	pair := certtest.NewPair(t, certtest.CertOptions{Name: "owner"})
+	xfertest.Run(t, func(t *testing.T, cfg xfer.Config) xfertest.Ends {
+		cfg.Token = "secret"
+		return xfertest.Ends{
+			Owner:  newTCP(t, xfer.TCPConfig{Config: cfg, ServerTLS: &tls.Config{Certificates: []tls.Certificate{pair.TLS}}}),
+			Writer: newTCP(t, xfer.TCPConfig{Config: cfg, ClientTLS: &tls.Config{RootCAs: pair.Pool}}),
+		}
+	})
+}
+
+// newFastest joins all planes of a process.
+func newFastest(t *testing.T, cfg xfer.Config) *xfer.Fastest {
+	t.Helper()
+	p, err := xfer.NewFastest(newMem(t, cfg), newShm(t, cfg), newTCP(t, xfer.TCPConfig{Config: cfg}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestFastest(t *testing.T) {
+	xfertest.Run(t, func(t *testing.T, cfg xfer.Config) xfertest.Ends {
+		return xfertest.Ends{Owner: newFastest(t, cfg), Writer: newFastest(t, cfg)}
+	})
+}

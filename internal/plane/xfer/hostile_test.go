@@ -1,0 +1,122 @@
+package xfer
+
+import (
+	"bytes"
+	"runtime"
+	"sync/atomic"
+	"testing"
+)
+
+// serveStream has an owner of 10 bytes serve one transfer of a writer which sends stream after its
+// BEGIN, and returns what the owner's Wait returned.
+func serveStream(t *testing.T, stream []byte) error {
+	t.Helper()
+	r := newRegistry(1, discardObserver{})
+	r.addEndpoint(OwnerAddress{TCP, "test"})
+	cfg := Config{}
+	cfg.EnsureDefaults()
+	tr, err := r.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &ownerLane{owner: newOwner(&cfg, r, TCP), conn: &bytesConn{r: bytes.NewReader(stream)}}
+	l.in.r = l.conn
+	begin := appendBegin(nil, beginHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: 10})
+	served := l.serveTransfer(begin[frameHead : len(begin)-frameSum])
+	_, err = tr.Wait(t.Context())
+	if OutcomeOf(served) != OutcomeOf(err) {
+		t.Errorf("the writer is told %v, the owner %v", served, err)
+	}
+	return err
+}
+
+// TestHostileWriter: whatever a writer sends, the owner announces only what it expects.
+func TestHostileWriter(t *testing.T) {
+	src := []byte("0123456789")
+	chunk := func(offset uint64, b []byte) []byte {
+		return append(appendChunk(nil, chunkHeader{offset: offset, size: uint32(len(b)), digest: digestBytes(b)}), b...)
+	}
+	good := chunk(0, src)
+	torn := bytes.Clone(good)
+	torn[len(torn)-1] ^= 1
+	for name, c := range map[string]struct {
+		stream []byte
+		want   TransferOutcome
+	}{
+		"good":          {appendEnd(bytes.Clone(good), DigestOf(src), nil), OK},
+		"early end":     {appendEnd(nil, DigestOf(), nil), Invalid},
+		"short chunk":   {appendEnd(chunk(0, src[:9]), DigestOf(src[:9]), nil), Invalid},
+		"long chunk":    {appendEnd(chunk(0, append(bytes.Clone(src), 'x')), DigestOf(src), nil), Invalid},
+		"other offset":  {appendEnd(chunk(1, src[:9]), DigestOf(src), nil), Invalid},
+		"chunk again":   {appendEnd(append(bytes.Clone(good), good...), DigestOf(src), nil), Invalid},
+		"torn":          {appendEnd(torn, DigestOf(src), nil), Corrupt},
+		"other digest":  {appendEnd(bytes.Clone(good), DigestOf(src)+1, nil), Corrupt},
+		"begin again":   {appendBegin(bytes.Clone(good), beginHeader{size: 10}), Invalid},
+		"cut off":       {good[:len(good)-1], Lost},
+		"no end":        {good, Lost},
+		"abort":         {appendVerdict(bytes.Clone(good), frameAbort, newFailure(Expired, "why")), Expired},
+		"abort with ok": {appendVerdict(bytes.Clone(good), frameAbort, nil), Aborted},
+		"damaged frame": {append(bytes.Clone(good), 8, 0, 0, 0, byte(frameEnd), 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0), Lost},
+	} {
+		if err := serveStream(t, c.stream); OutcomeOf(err) != c.want {
+			t.Errorf("%s: %v, not %v", name, err, c.want)
+		}
+	}
+}
+
+// TestAbortWaits: when Abort returns, the plane has let go of the memory.
+func TestAbortWaits(t *testing.T) {
+	for range 20 {
+		r := newRegistry(1, discardObserver{})
+		r.addEndpoint(OwnerAddress{TCP, "test"})
+		var letGo atomic.Bool
+		touching, aborting := make(chan struct{}), make(chan struct{})
+		tr, err := r.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.claimTransfer(beginHeader{epoch: r.epoch, id: tr.desc.id, size: 10}, TCP, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		go func() { // a lane, which ends with the release
+			close(touching)
+			<-aborting
+			for range 1000 {
+				runtime.Gosched()
+			}
+			letGo.Store(true)
+			_ = tr.release(errDamagedFrame) // the reason of Abort was first
+		}()
+		<-touching
+		close(aborting)
+		tr.Abort(errDamagedFrame)
+		if !letGo.Load() {
+			t.Fatal("Abort returned while the memory was in use")
+		}
+	}
+}
+
+// TestCompleteTooLate: a transfer which was aborted cannot end well, even if its bytes have come.
+func TestCompleteTooLate(t *testing.T) {
+	r := newRegistry(1, discardObserver{})
+	r.addEndpoint(OwnerAddress{TCP, "test"})
+	tr, err := r.Expect(Incoming{Into: [][]byte{make([]byte, 10)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	interrupted := false
+	if _, err := r.claimTransfer(beginHeader{epoch: r.epoch, id: tr.desc.id, size: 10}, TCP, func() { interrupted = true }); err != nil {
+		t.Fatal(err)
+	}
+	tr.abortWith(newFailure(Expired, "the lease has passed"))
+	if err := tr.addVerified(10); !interrupted || OutcomeOf(err) != Expired {
+		t.Errorf("interrupted %v, %v", interrupted, err)
+	}
+	if err := tr.complete(0, nil); OutcomeOf(err) != Expired {
+		t.Fatalf("it was completed: %v", err)
+	}
+	_ = tr.release(errUnknown())
+	if _, err := tr.Wait(t.Context()); OutcomeOf(err) != Expired {
+		t.Errorf("the reason is %v", err)
+	}
+}

@@ -1,0 +1,465 @@
+package xfer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"penstock/internal/backoff"
+	"penstock/internal/plane/endpoint"
+)
+
+// owner serves the connections of writers: one Run in progress.
+type owner struct {
+	cfg       *Config
+	registry  *registry
+	transport Transport
+	tls       *tls.Config
+	// newRegion makes the region of a connection; nil over TCP.
+	newRegion func() (*window, error)
+	// checkPeer, if not nil, refuses peers by their credentials.
+	checkPeer func(net.Conn) error
+	conns     sync.WaitGroup
+	mu        struct {
+		sync.Mutex
+		lanes   map[*ownerLane]struct{}
+		leaving bool
+		waiting bool // for room: a lane which becomes idle is closed
+	}
+	room chan struct{} // has one value for each connection
+	bulk bulkWork
+}
+
+func newOwner(cfg *Config, r *registry, t Transport) *owner {
+	o := &owner{cfg: cfg, registry: r, transport: t, room: make(chan struct{}, cfg.Serve), bulk: newBulkWork()}
+	o.mu.lanes = make(map[*ownerLane]struct{})
+	return o
+}
+
+// run serves at l, whose address writers know as at, until ctx ends.
+func (o *owner) run(ctx context.Context, l net.Listener, at string, ready func()) error {
+	e := OwnerAddress{o.transport, at}
+	o.registry.addEndpoint(e)
+	if ready != nil {
+		ready()
+	}
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	err := o.acceptConns(ctx, l)
+	stop()
+	l.Close()
+	o.registry.removeEndpoint(e)
+	o.closeLanes()
+	o.conns.Wait()
+	return err
+}
+
+// acceptConns accepts connections until ctx ends, which closes l. A connection for which there is no
+// room waits, and others wait in the queue of the listener.
+func (o *owner) acceptConns(ctx context.Context, l net.Listener) error {
+	again := backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			again.Reset()
+			if !o.waitRoom(ctx) {
+				conn.Close()
+				return nil
+			}
+			o.conns.Go(func() {
+				o.serveConn(conn)
+				<-o.room
+			})
+			continue
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("serve transfers at %v: %w", l.Addr(), err)
+		}
+		o.cfg.Log.Warn("accepting a connection for transfers failed", "err", err) // backoff bounds how often
+		if again.Wait(ctx) != nil {
+			return nil
+		}
+	}
+}
+
+// waitRoom reserves room for a connection: it retires an idle one if there is none, or waits for
+// one to end. It reports false if ctx ended.
+func (o *owner) waitRoom(ctx context.Context) bool {
+	select {
+	case o.room <- struct{}{}:
+		return true
+	default:
+	}
+	o.mu.Lock()
+	o.mu.waiting = true
+	for l := range o.mu.lanes { // any of them: none has work
+		if l.idle {
+			l.retiring = true
+			_ = l.conn.SetReadDeadline(past) // wakes its goroutine
+			break
+		}
+	}
+	o.mu.Unlock()
+	defer func() {
+		o.mu.Lock()
+		o.mu.waiting = false
+		o.mu.Unlock()
+	}()
+	select {
+	case o.room <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// closeLanes ends all connections. Their transfers are over already.
+func (o *owner) closeLanes() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.mu.leaving = true
+	for l := range o.mu.lanes {
+		l.interrupt()
+	}
+}
+
+// serveConn serves one connection until it ends.
+func (o *owner) serveConn(conn net.Conn) {
+	l := &ownerLane{owner: o, conn: conn}
+	o.mu.Lock()
+	leaving := o.mu.leaving
+	o.mu.lanes[l] = struct{}{}
+	o.mu.Unlock()
+	if !leaving {
+		if err := l.serve(); err != nil {
+			o.cfg.Log.Debug("a connection for transfers ended", "err", err)
+		}
+	}
+	o.mu.Lock()
+	delete(o.mu.lanes, l)
+	o.mu.Unlock()
+	l.close()
+}
+
+// ownerLane is the owner's end of a connection. It carries one transfer at a time.
+type ownerLane struct {
+	owner      *owner
+	conn       net.Conn
+	in         frameReader
+	out        []byte
+	sink       sink
+	window     *window // the region of this connection; nil over TCP
+	generation uint64  // of what is in it; one for each transfer
+	chunk      []byte  // a chunk which goes into small pieces; nil until it is needed
+	idle       bool    // no transfer is in progress; guarded by owner.mu
+	retiring   bool    // its read deadline has passed to make room; guarded by owner.mu
+	retired    bool    // RETIRE was sent
+}
+
+// interrupt makes reading and writing fail, and so ends the lane.
+func (l *ownerLane) interrupt() { _ = l.conn.SetDeadline(past) }
+
+func (l *ownerLane) close() {
+	_ = l.conn.Close()
+	if l.window != nil {
+		l.window.close()
+	}
+}
+
+// setIdle marks l as idle. It reports false if l must end.
+func (l *ownerLane) setIdle() bool {
+	o := l.owner
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l.idle = true
+	return !o.mu.leaving
+}
+
+// setBusy marks l as busy, if it need not end: a transfer has begun.
+func (l *ownerLane) setBusy() bool {
+	o := l.owner
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l.idle = false
+	if o.mu.leaving {
+		return false
+	}
+	if l.retiring { // the transfer was faster
+		l.retiring = false
+		return l.conn.SetReadDeadline(time.Time{}) == nil
+	}
+	return true
+}
+
+// retire makes room for another connection, if l's deadline passed for that: it asks the writer to
+// close l, and still serves a transfer which the writer began before it read that. A writer which
+// does neither, because it is paused, loses l after a while. It reports false if l must end.
+func (l *ownerLane) retire() bool {
+	o := l.owner
+	o.mu.Lock()
+	retiring := l.retiring && !o.mu.leaving && !l.retired
+	if retiring {
+		l.retiring, l.idle = false, false // it is not chosen again
+		_ = l.conn.SetReadDeadline(time.Now().Add(o.cfg.Handshake))
+	}
+	o.mu.Unlock()
+	if !retiring {
+		return false
+	}
+	l.retired = true
+	_, err := l.conn.Write(appendRetire(l.out[:0]))
+	return err == nil
+}
+
+// serve greets the writer and serves its transfers until one fails or the connection ends.
+func (l *ownerLane) serve() error {
+	if err := l.greet(); err != nil {
+		return err
+	}
+	l.setIdle()
+	for {
+		t, payload, err := l.in.next()
+		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) && l.retire() {
+				continue
+			}
+			return err
+		}
+		if !l.setBusy() {
+			return nil
+		}
+		switch t {
+		case frameBegin:
+			if l.retired && l.conn.SetReadDeadline(time.Time{}) != nil {
+				return nil
+			}
+			if err := l.serveTransfer(payload); err != nil {
+				l.sendVerdict(err)
+				return err
+			}
+			if l.retired {
+				return nil
+			}
+		case frameChunk, frameEnd:
+			return fmt.Errorf("a frame of type %d outside a transfer", t)
+		case frameAbort:
+			return nil
+		}
+		if !l.setIdle() {
+			return nil
+		}
+	}
+}
+
+// otherWaits reports whether a connection waits for room.
+func (l *ownerLane) otherWaits() bool {
+	l.owner.mu.Lock()
+	defer l.owner.mu.Unlock()
+	return l.owner.mu.waiting
+}
+
+// greet exchanges greetings, and hands the writer its region.
+func (l *ownerLane) greet() error {
+	o := l.owner
+	if err := l.conn.SetDeadline(time.Now().Add(o.cfg.Handshake)); err != nil {
+		return err
+	}
+	if o.checkPeer != nil {
+		if err := o.checkPeer(l.conn); err != nil {
+			return err
+		}
+	}
+	if o.tls != nil {
+		secure := tls.Server(l.conn, o.tls)
+		if err := secure.Handshake(); err != nil {
+			return err
+		}
+		o.mu.Lock() // interrupt reads it
+		l.conn = secure
+		o.mu.Unlock()
+	}
+	l.in.r = l.conn
+	h, err := l.in.readHello()
+	switch {
+	case err != nil:
+		return err
+	case !h.speaksOurVersion():
+		err = errVersions(h)
+	case !endpoint.TokensMatch(h.token, o.cfg.Token):
+		err = newFailure(Invalid, "the token of the writer is missing or not the owner's; give all processes the same")
+	case o.newRegion != nil:
+		l.window, err = o.newRegion()
+	}
+	if err != nil {
+		_, _ = l.conn.Write(appendVerdict([]byte(magic), frameOutcome, err)) // best effort
+		return err
+	}
+	l.generation = 1
+	greeting := appendHello(nil, hello{least: version, most: version})
+	if l.window == nil {
+		_, err = l.conn.Write(greeting)
+	} else {
+		greeting = appendRegion(greeting, regionHeader{size: regionSize, slots: regionSlots, generation: l.generation})
+		err = l.window.sendTo(l.conn, greeting)
+	}
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mu.leaving {
+		return net.ErrClosed
+	}
+	return l.conn.SetDeadline(time.Time{})
+}
+
+// serveTransfer serves the transfer which a BEGIN claims, until it is over.
+func (l *ownerLane) serveTransfer(begin []byte) error {
+	h, err := decodeBegin(begin)
+	if err != nil {
+		return newFailure(Invalid, "transfer: %w", err)
+	}
+	if l.window != nil && h.generation != l.generation {
+		return newFailure(Invalid, "transfer: the writer uses generation %d of a region whose generation is %d", h.generation, l.generation)
+	}
+	t, err := l.owner.registry.claimTransfer(h, l.owner.transport, l.interrupt)
+	if err != nil {
+		return err
+	}
+	l.sink.start(t)
+	for taken := 0; ; taken++ {
+		over, err := l.serveFrame(taken)
+		if err != nil {
+			if OutcomeOf(err) == Lost {
+				err = newFailure(Lost, "transfer: the connection to the writer broke: %w", err)
+			}
+			return t.release(err)
+		}
+		if over {
+			break
+		}
+	}
+	l.generation++
+	l.out = appendVerdict(l.out[:0], frameOutcome, nil)
+	if !l.retired && l.otherWaits() {
+		l.retired = true
+		l.out = appendRetire(l.out)
+	}
+	_, err = l.conn.Write(l.out)
+	return err
+}
+
+// serveFrame handles one frame of a transfer of which taken chunks have come. It reports whether
+// the transfer ended well.
+func (l *ownerLane) serveFrame(taken int) (over bool, err error) {
+	t, payload, err := l.in.next()
+	if err != nil {
+		return false, err
+	}
+	switch t {
+	case frameChunk:
+		h, err := decodeChunk(payload)
+		if err != nil {
+			return false, newFailure(Invalid, "transfer: %w", err)
+		}
+		if l.window == nil {
+			return false, l.readChunk(h)
+		}
+		if h.slot >= regionSlots || h.size > ChunkSize {
+			return false, newFailure(Invalid, "transfer: a chunk of %d bytes in slot %d", h.size, h.slot)
+		}
+		err = l.owner.bulk.do(uint64(l.sink.transfer.desc.Size), func() error {
+			return l.sink.copyIn(h, l.window.slot(int(h.slot))[:h.size])
+		})
+		if err != nil {
+			return false, err
+		}
+		l.returnSlots(taken + 1)
+		return false, nil
+	case frameEnd:
+		d, note, err := decodeEnd(payload)
+		if err != nil {
+			return false, newFailure(Invalid, "transfer: %w", err)
+		}
+		if err := l.sink.complete(d, note); err != nil {
+			return false, err
+		}
+		return true, nil
+	case frameAbort:
+		verdict, err := decodeVerdict(payload)
+		if err != nil || verdict == nil {
+			verdict = newFailure(Aborted, "transfer: the writer has aborted it")
+		}
+		return false, verdict
+	default:
+		return false, newFailure(Invalid, "transfer: a frame of type %d in it", t)
+	}
+}
+
+// directPiece is the size from which bytes are read straight into a piece of the owner's memory.
+const directPiece = 32 << 10
+
+// readChunk reads the bytes of a chunk from the connection.
+func (l *ownerLane) readChunk(h chunkHeader) error {
+	pieces, err := l.sink.reserve(h)
+	if err != nil {
+		return err
+	}
+	if len(pieces) > 1 && len(pieces[0]) < directPiece {
+		if l.chunk == nil {
+			l.chunk = make([]byte, ChunkSize)
+		}
+		from := l.chunk[:h.size]
+		if err := l.in.readFull(from); err != nil {
+			return err
+		}
+		for _, p := range pieces {
+			from = from[copy(p, from):]
+		}
+		return l.sink.verify(h)
+	}
+	for _, p := range pieces {
+		if err := l.in.readFull(p); err != nil {
+			return err
+		}
+	}
+	return l.sink.verify(h)
+}
+
+// returnSlots lets the writer use the slots of taken chunks again, if it needs them.
+func (l *ownerLane) returnSlots(taken int) {
+	size := uint64(l.sink.transfer.desc.Size)
+	needed := int((size+ChunkSize-1)/ChunkSize) - regionSlots // chunks which need a slot a second time
+	if taken%takenEvery != 0 || taken-takenEvery >= needed {
+		return
+	}
+	l.out = appendTaken(l.out[:0], takenEvery)
+	// If the writer has closed the connection, reading tells why: it may have sent an ABORT.
+	_, _ = l.conn.Write(l.out)
+}
+
+// sendVerdict tells the writer why its transfer failed, and waits until it has closed the
+// connection, so that the answer is not lost. The region is freed first: a writer which is paused
+// keeps only its own mapping.
+func (l *ownerLane) sendVerdict(err error) {
+	if l.window != nil {
+		l.window.discard()
+		l.window = nil
+	}
+	if l.conn.SetDeadline(time.Now().Add(verdictWait)) != nil {
+		return
+	}
+	if _, err := l.conn.Write(appendVerdict(l.out[:0], frameOutcome, err)); err != nil {
+		return
+	}
+	if c, ok := l.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, l.conn, regionSize)
+	}
+}

@@ -1,0 +1,85 @@
+package xfer
+
+import (
+	"github.com/zeebo/xxh3"
+)
+
+// sink moves verified chunks of one claimed transfer into the memory of its owner. One goroutine
+// uses it.
+type sink struct {
+	transfer *Transfer
+	into     scatter
+	offset   uint64
+	total    totalDigest
+	pieces   [][]byte // of the current chunk; reused
+	h        xxh3.Hasher
+}
+
+// start makes s the sink of t.
+func (s *sink) start(t *Transfer) {
+	s.transfer, s.into, s.offset = t, newScatter(t.in.Into), 0
+	s.total.reset()
+}
+
+// chunkLength returns how many bytes the chunk which begins at offset has, in a transfer of size.
+func chunkLength(offset, size uint64) int { return int(min(size-offset, ChunkSize)) }
+
+// reserve returns the pieces of the owner's memory into which the chunk of h goes.
+func (s *sink) reserve(h chunkHeader) ([][]byte, error) {
+	size := uint64(s.transfer.desc.Size)
+	if h.offset != s.offset || s.offset == size || int(h.size) != chunkLength(s.offset, size) {
+		return nil, newFailure(Invalid, "transfer: a chunk of %d bytes at %d where that at %d of %d is due", h.size, h.offset, s.offset, size)
+	}
+	s.pieces = s.pieces[:0]
+	for left := int(h.size); left > 0; {
+		piece := s.into.next(left)
+		s.pieces = append(s.pieces, piece)
+		left -= len(piece)
+	}
+	return s.pieces, nil
+}
+
+// verify checks the chunk of h, which is in the pieces that reserve returned.
+func (s *sink) verify(h chunkHeader) error {
+	if d := s.digestPieces(); d != h.digest {
+		return newFailure(Corrupt, "transfer: the digest of the chunk at %d is wrong", h.offset)
+	}
+	s.offset += uint64(h.size)
+	s.total.addChunk(h.digest, int(h.size))
+	return s.transfer.addVerified(int(h.size))
+}
+
+// digestPieces returns the digest of the current chunk.
+func (s *sink) digestPieces() Digest {
+	if len(s.pieces) == 1 {
+		return digestBytes(s.pieces[0])
+	}
+	s.h.Reset()
+	for _, p := range s.pieces {
+		_, _ = s.h.Write(p)
+	}
+	return Digest(s.h.Sum64())
+}
+
+// copyIn copies the chunk of h from memory which others may change, and verifies the copy.
+func (s *sink) copyIn(h chunkHeader, from []byte) error {
+	pieces, err := s.reserve(h)
+	if err != nil {
+		return err
+	}
+	for _, p := range pieces {
+		from = from[copy(p, from):]
+	}
+	return s.verify(h)
+}
+
+// complete ends the transfer well, if all its bytes have come and the writer's digest is theirs.
+func (s *sink) complete(d Digest, note []byte) error {
+	if size := uint64(s.transfer.desc.Size); s.offset != size {
+		return newFailure(Invalid, "transfer: it ended after %d of %d bytes", s.offset, size)
+	}
+	if s.total.sum() != d {
+		return newFailure(Corrupt, "transfer: the digest of all chunks is wrong")
+	}
+	return s.transfer.complete(d, note)
+}

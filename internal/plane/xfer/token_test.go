@@ -1,0 +1,49 @@
+package xfer_test
+
+import (
+	"crypto/tls"
+	"strings"
+	"testing"
+
+	"penstock/internal/certtest"
+	"penstock/internal/plane/xfer"
+)
+
+// TestTokens: an owner with a token refuses writers without it, and says why.
+func TestTokens(t *testing.T) {
+	for transport, open := range map[string]func(token string) xfer.Plane{
+		"shm": func(token string) xfer.Plane { return newShm(t, xfer.Config{Token: token}) },
+		"tcp": func(token string) xfer.Plane { return newTCP(t, xfer.TCPConfig{Config: xfer.Config{Token: token}}) },
+	} {
+		owner := open("secret")
+		run(t, owner)
+		for token, good := range map[string]bool{"secret": true, "": false, "other": false} {
+			tr, err := owner.Expect(xfer.Incoming{Into: [][]byte{make([]byte, 1)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = xfer.Write(t.Context(), open(token), tr.Descriptor(), nil, []byte{1})
+			if (err == nil) != good || !good && (xfer.OutcomeOf(err) != xfer.Invalid || !strings.Contains(err.Error(), "token")) {
+				t.Errorf("%s: a writer with token %q got %v", transport, token, err)
+			}
+		}
+	}
+}
+
+// TestTLSMismatch: a writer does not send to an owner whose certificate it does not trust, and one
+// without TLS learns nothing.
+func TestTLSMismatch(t *testing.T) {
+	pair, other := certtest.NewPair(t, certtest.CertOptions{Name: "owner"}), certtest.NewPair(t, certtest.CertOptions{Name: "other"})
+	owner := newTCP(t, xfer.TCPConfig{ServerTLS: &tls.Config{Certificates: []tls.Certificate{pair.TLS}}})
+	run(t, owner)
+	for name, cfg := range map[string]*tls.Config{"other": {RootCAs: other.Pool}, "none": nil} {
+		into := make([]byte, 1)
+		tr, err := owner.Expect(xfer.Incoming{Into: [][]byte{into}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := xfer.Write(t.Context(), newTCP(t, xfer.TCPConfig{ClientTLS: cfg}), tr.Descriptor(), nil, []byte{1}); err == nil || into[0] != 0 {
+			t.Errorf("%s: the bytes were sent", name)
+		}
+	}
+}
