@@ -13,6 +13,9 @@ import (
 // of them have.
 var workerKinds = [...]disco.Kind{disco.KindWorker, disco.KindPrefill, disco.KindEncode}
 
+// Kinds returns the kinds of instances which are workers.
+func Kinds() []disco.Kind { return slices.Clone(workerKinds[:]) }
+
 // KindOf returns the kind under which a worker of a role registers.
 func KindOf(role engine.Role) disco.Kind {
 	switch role {
