@@ -21,11 +21,11 @@ const module = "penstock/"
 // children, and the siblings listed in mayImport.
 var rank = map[string]int{
 	"core/kv": 0, "core/fault": 0, "core/exact": 0, "core/splitmix": 0,
-	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/certtest": 1, "internal/corpustest": 1,
+	"core/": 1, "internal/backoff": 1, "internal/strictjson": 1, "internal/reload": 1, "internal/fixturetest": 1,
 	"internal/zmtp": 1, "internal/media": 1, "internal/bounded": 1,
 	"internal/plane": 2, "internal/catalog": 2, "internal/edge": 2, "internal/obs": 2, "internal/dispatch": 2, "internal/engine": 2,
 	"internal/engine/watch": 1, "internal/engine/batch": 2, "internal/engine/remote": 2, "internal/engine/": 3,
-	"internal/serve": 3, "internal/replay": 3, "internal/enginemock": 3,
+	"internal/serve": 3, "internal/replay": 3, "internal/enginemock": 3, "internal/enginemock/enginemocktest": 4,
 	"internal/config": 4, "internal/node": 4, "internal/doctor": 4, "internal/simcluster": 4,
 	"cmd": 5, "test": 5, "bench": 5,
 }
@@ -48,11 +48,10 @@ var mayImport = map[string][]string{
 	"internal/media/probe":               {"core/media"},                                             // says what kind of object it read
 	"internal/media/fetch":               {"core/media", "internal/media/probe", "internal/bounded"}, // reads media as far as necessary
 	"internal/media/pixel":               {"core/media", "internal/media/probe"},                     // decodes what was probed
-	"internal/enginemock/enginemocktest": {"internal/engine/sim", "internal/engine/enginetest"},      // the engines which its servers wrap, and test support
+	"internal/enginemock/enginemocktest": {"internal/config"},                                        // the engines which its servers wrap, and test support
 	"internal/node":                      {"internal/config", "internal/doctor"},
 	"internal/node/engines":              {"internal/config"},
 	"internal/node/planes":               {"internal/config"},
-	"internal/node/nodetest":             {"internal/config"},
 	"internal/doctor":                    {"internal/config", "internal/node/engines", "internal/node/planes"}, // opens what it checks
 	"bench/feeds":                        {"bench/child"},                                                      // measures what it starts
 	"bench/gateway":                      {"bench/child"},                                                      // measures what it starts

@@ -84,7 +84,7 @@ for pkg in "$@"; do
         printf -- '-- %s/%s --\n%s\n' "$target" "$(basename "$input")" "$(cat "$input")"
       done >>"$work/corpus"
       cp "$work/corpus" "$archive"
-      grep -qs 'corpustest.Add(f)' "$pkg"/*_test.go || echo "$target needs corpustest.Add(f), which reads $archive"
+      grep -qs 'fixturetest.AddCorpus(f)' "$pkg"/*_test.go || echo "$target needs fixturetest.AddCorpus(f), which reads $archive"
     done
   fi
   rm -rf "$work"

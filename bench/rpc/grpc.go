@@ -57,7 +57,7 @@ func (grpcPlane) serveStreams(told func(string) error, until <-chan struct{}, st
 		}
 		return stream(func(frame []byte) error { return s.SendMsg(&frame) })
 	}
-	srv := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.SharedWriteBuffer(true),
+	srv := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}),
 		grpc.StaticStreamWindowSize(streamWindow), grpc.StaticConnWindowSize(connectionWindow))
 	srv.RegisterService(&grpc.ServiceDesc{ServiceName: "bench", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{desc}}, nil)
 	if err := told(l.Addr().String()); err != nil {
@@ -72,7 +72,7 @@ func (grpcPlane) serveStreams(told func(string) error, until <-chan struct{}, st
 
 func (grpcPlane) dialStreams(addr string) (func(context.Context, func([]byte) error) error, error) {
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.StaticMethod()), grpc.WithSharedWriteBuffer(true),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{}), grpc.StaticMethod()),
 		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connectionWindow))
 	if err != nil {
 		return nil, err

@@ -123,7 +123,7 @@ func (t *Learner) advanceEpoch(now kv.Mono) {
 	}
 	factor := t.decay.factorAt(now)
 	for _, r := range t.workers {
-		r.busy = float64(r.busy * factor)
+		r.interrupted = float64(r.interrupted * factor)
 	}
 	t.decay = decayClock{epoch: now}
 }
@@ -155,12 +155,13 @@ type WorkerRates struct {
 	mediaTokens int // for the next prefill, see RecordMedia
 	earlyTokens int // of prompts which were computed before the head of the queue
 
-	busy      float64 // ms of prefill, decaying with shareTime, by Learner.decay
-	prefilled float64 // ms of prefill in total
+	// interrupted is the time of prefills which interrupted answers, in ms, decaying with shareTime, by Learner.decay.
+	interrupted float64
+	prefilled   float64 // ms of prefill in total
 
+	cached    int // blocks
 	evicted   bool
 	evictedAt kv.Mono
-	cached    int // blocks
 }
 
 // prefillRun is a run of passes without a pause: a sample, once later first tokens cannot belong to it. A pass also
@@ -221,8 +222,15 @@ func (r *WorkerRates) RecordPrefill(now kv.Mono, tokens int, took time.Duration)
 	r.pass.media = min(r.pass.media+r.mediaTokens, maxTokens)
 	r.earlyTokens, r.mediaTokens = 0, 0
 	r.prefilled += ms
+}
+
+// RecordInterruption records that a prefill took so long while the worker computed answers, which it interrupted.
+func (r *WorkerRates) RecordInterruption(now kv.Mono, took time.Duration) {
+	if took <= 0 {
+		return
+	}
 	r.table.advanceEpoch(now)
-	r.busy += ms / r.table.decay.factorAt(now)
+	r.interrupted += toMs(min(took, maxSample)) / r.table.decay.factorAt(now)
 }
 
 // RecordEarlyPrefill records the first token of a request which was not the head of the queue: its tokens belong
@@ -245,8 +253,9 @@ func (r *WorkerRates) HasEvicted(now kv.Mono) bool {
 func (r *WorkerRates) RecordCached(blocks int) { r.cached = max(blocks, 0) }
 
 // EvictedShare returns the share of a new block which the block will cost others, of a worker with so many blocks; 0 if
-// their number is unknown. It is 1 if the worker evicted lately. Before, it is the share of its blocks which are cached:
-// of two caches the one with more room is better.
+// their number is unknown. It is 1 if the worker evicted lately. Before, it rises with the share of its blocks which are
+// cached, by the mean of that share and its square: of two caches the one with more room is better, and the more so the
+// fuller they are.
 func (r *WorkerRates) EvictedShare(now kv.Mono, blocks int) float64 {
 	if r.HasEvicted(now) {
 		return 1
@@ -254,7 +263,8 @@ func (r *WorkerRates) EvictedShare(now kv.Mono, blocks int) float64 {
 	if blocks < 1 {
 		return 0
 	}
-	return min(float64(r.cached)/float64(blocks), 1)
+	full := min(float64(r.cached)/float64(blocks), 1)
+	return float64(full*(1+full)) / 2
 }
 
 // learnRun takes the mean of the last run as a sample.
@@ -362,14 +372,15 @@ func (r *WorkerRates) StepMs(share float64) float64 {
 	return float64(r.relativeSpeed() * r.table.step.at(min(max(share, 0), 1)))
 }
 
-// PrefillShare returns the share of its time, at most 0.5, which the worker spent on prefill lately. It is 0 until the
-// times of prefills are known, because it is weighed against them: beside a prior which is far too low, the time which
+// InterruptedShare returns the share of its time, at most 0.5, for which prefills interrupted the worker's answers
+// lately. Prefills beside which nothing ran do not count: the requests of one client, each sent after the answer to the
+// one before, interrupt nothing. It is 0 until the times of prefills are known, because it is weighed against them: beside a prior which is far too low, the time which
 // one prompt took would seem to be that of many.
-func (r *WorkerRates) PrefillShare(now kv.Mono) float64 {
-	if r.busy == 0 || r.table.prefill.samples < trusted {
+func (r *WorkerRates) InterruptedShare(now kv.Mono) float64 {
+	if r.interrupted == 0 || r.table.prefill.samples < trusted {
 		return 0
 	}
-	return min(float64(r.busy*r.table.decay.factorAt(now))/toMs(shareTime), maxShare)
+	return min(float64(r.interrupted*r.table.decay.factorAt(now))/toMs(shareTime), maxShare)
 }
 
 // PrefilledMs returns the time which the worker has spent on prefills in total, in ms.
@@ -395,7 +406,7 @@ func (t *Learner) Check() error {
 		if r.speed == 1 {
 			typical++
 		}
-		if !(r.speed > 0 && r.speed < 1e6) || r.took < 0 || r.expected < 0 || r.busy < 0 {
+		if !(r.speed > 0 && r.speed < 1e6) || r.took < 0 || r.expected < 0 || r.interrupted < 0 {
 			return fmt.Errorf("rates: check: worker %v has the speed %g", id, r.speed)
 		}
 	}

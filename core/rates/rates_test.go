@@ -153,51 +153,59 @@ func TestPassIsOneSample(t *testing.T) {
 	}
 }
 
-// TestPrefillShare: the share rises while a worker prefills, and falls by e in 5 s.
-func TestPrefillShare(t *testing.T) {
-	w := newTable(t, Config{}).WorkerOf(kv.Worker{ID: 1})
-	if w.RecordPrefill(kv.Mono(time.Second), 100, time.Second); w.PrefillShare(kv.Mono(time.Second)) != 0 {
-		t.Error("a share is known before the times of prefills are")
-	}
-	w = newTable(t, Config{}).WorkerOf(kv.Worker{ID: 1})
-	w.table.prefill.samples = trusted
-	now := kv.Mono(0)
-	for range 1000 { // half of the time
-		now = now.Add(100 * time.Millisecond)
-		w.RecordPrefill(now, 1000, 50*time.Millisecond)
-	}
-	if got := w.PrefillShare(now); !isNear(got, 0.5, 0.02) {
-		t.Errorf("share %.3f, want 0.5", got)
-	}
-	if got := w.PrefillShare(now.Add(5 * time.Second)); !isNear(got, 0.5/math.E, 0.02) {
-		t.Errorf("share 5 s later %.3f, want %.3f", got, 0.5/math.E)
-	}
-	for range 1000 { // longer than the time between
-		now = now.Add(100 * time.Millisecond)
-		w.RecordPrefill(now, 1000, 300*time.Millisecond)
-	}
-	if got := w.PrefillShare(now); got != maxShare {
-		t.Errorf("share %.3f, want %.1f", got, maxShare)
-	}
-}
-
 // TestEvictedShare: a cache which fills up costs ever more of a new block, and one which evicts all of it.
 func TestEvictedShare(t *testing.T) {
 	w := newTable(t, Config{}).WorkerOf(kv.Worker{ID: 1})
 	for _, c := range []struct {
 		cached, blocks int
 		want           float64
-	}{{0, 100, 0}, {50, 100, 0.5}, {100, 100, 1}, {200, 100, 1}, {-1, 100, 0}, {50, 0, 0}} {
+	}{{0, 100, 0}, {50, 100, 0.375}, {100, 100, 1}, {200, 100, 1}, {-1, 100, 0}, {50, 0, 0}} {
 		if w.RecordCached(c.cached); w.EvictedShare(0, c.blocks) != c.want {
 			t.Errorf("%d of %d blocks are cached: %g, want %g", c.cached, c.blocks, w.EvictedShare(0, c.blocks), c.want)
 		}
 	}
 	w.RecordCached(10)
 	w.RecordEviction(0)
-	for at, want := range map[time.Duration]float64{0: 1, 59 * time.Second: 1, time.Minute: 0.1} {
+	for at, want := range map[time.Duration]float64{0: 1, 59 * time.Second: 1, time.Minute: 0.055} {
 		if got := w.EvictedShare(kv.Mono(at), 100); math.Abs(got-want) > 1e-12 {
 			t.Errorf("%v after an eviction: %g, want %g", at, got, want)
 		}
+	}
+}
+
+// TestInterruptedShare: the share rises while prefills interrupt answers, and falls by e in 5 s. Prefills beside which
+// nothing runs leave it at 0.
+func TestInterruptedShare(t *testing.T) {
+	w := newTable(t, Config{}).WorkerOf(kv.Worker{ID: 1})
+	if w.RecordInterruption(kv.Mono(time.Second), time.Second); w.InterruptedShare(kv.Mono(time.Second)) != 0 {
+		t.Error("a share is known before the times of prefills are")
+	}
+	w = newTable(t, Config{}).WorkerOf(kv.Worker{ID: 1})
+	w.table.prefill.samples = trusted
+	now := kv.Mono(0)
+	for range 1000 {
+		now = now.Add(100 * time.Millisecond)
+		w.RecordPrefill(now, 1000, 50*time.Millisecond)
+	}
+	if got := w.InterruptedShare(now); got != 0 {
+		t.Errorf("share %.3f of a worker without answers, want 0", got)
+	}
+	for range 1000 { // half of the time
+		now = now.Add(100 * time.Millisecond)
+		w.RecordInterruption(now, 50*time.Millisecond)
+	}
+	if got := w.InterruptedShare(now); !isNear(got, 0.5, 0.02) {
+		t.Errorf("share %.3f, want 0.5", got)
+	}
+	if got := w.InterruptedShare(now.Add(5 * time.Second)); !isNear(got, 0.5/math.E, 0.02) {
+		t.Errorf("share 5 s later %.3f, want %.3f", got, 0.5/math.E)
+	}
+	for range 1000 { // longer than the time between
+		now = now.Add(100 * time.Millisecond)
+		w.RecordInterruption(now, 300*time.Millisecond)
+	}
+	if got := w.InterruptedShare(now); got != maxShare {
+		t.Errorf("share %.3f, want %.1f", got, maxShare)
 	}
 }
 
@@ -320,7 +328,7 @@ func recordAnything(t *rapid.T) {
 		"ask": func(t *rapid.T) {
 			w := table.WorkerOf(worker.Draw(t, "w"))
 			tokens := rapid.IntRange(0, 1<<20).Draw(t, "tokens")
-			p, more, s, rho := w.PrefillMs(tokens), w.PrefillMs(tokens+1), w.StepMs(0.5), w.PrefillShare(now)
+			p, more, s, rho := w.PrefillMs(tokens), w.PrefillMs(tokens+1), w.StepMs(0.5), w.InterruptedShare(now)
 			if !(p >= 0 && more >= p && more < 1e15 && s > 0 && s < 1e15 && rho >= 0 && rho <= maxShare && w.Speed() > 0) {
 				t.Fatalf("prefill %g and %g ms, step %g ms, share %g, speed %g", p, more, s, rho, w.Speed())
 			}
@@ -344,7 +352,7 @@ func TestNoAllocation(t *testing.T) {
 		now = now.Add(time.Second)
 		w.RecordPrefill(now, 100, 30*time.Millisecond)
 		w.RecordAnswer(AnswerSample{Tokens: 10, Took: time.Second})
-		sum += w.PrefillMs(100) + w.StepMs(0.1) + w.PrefillShare(now) + table.AnswerTokens("")
+		sum += w.PrefillMs(100) + w.StepMs(0.1) + w.InterruptedShare(now) + table.AnswerTokens("")
 	})
 	if n != 0 {
 		t.Errorf("%g allocations", n)

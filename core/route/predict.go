@@ -88,7 +88,7 @@ func (r *Router) predictTimes(p *requestPolicy, q *Query, c *scoredCandidate) {
 	}
 	queue := r.active.PrefillQueueOf(t.Worker)
 	c.ttft = waitMs(w, &queue, at) + c.own
-	c.itl = w.StepMs(shareOf(int(c.decode), t)) / (1 - w.PrefillShare(at))
+	c.itl = w.StepMs(shareOf(int(c.decode), t)) / (1 - w.InterruptedShare(at))
 }
 
 // predictWork returns what a request uses of a worker's time, in ms: its own prefill, and its answer as far as that

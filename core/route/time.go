@@ -22,7 +22,7 @@ type TimeCost struct {
 	// Own is the request's prefill, of what is not reused, the encoding of its media there, and the fetching of
 	// reuse from slower tiers.
 	Own float64 `json:"own"`
-	// Evict is the prefill which later requests will repeat, the larger of two. The request's blocks replace those of
+	// Evict is the prefill which later requests will repeat, the larger of two. The request's blocks replace blocks of
 	// others: as much as Own on a worker which evicted blocks lately, and the share of it which
 	// [rates.WorkerRates.EvictedShare] says on one which fills up, if the prompt begins with what is cached somewhere:
 	// where all is new, room is used best where it is free soonest. And the history which one other worker alone holds
@@ -121,7 +121,7 @@ func (r *Router) setTimeCost(p *requestPolicy, t *Target, refs *targetRefs, toke
 	tc.Decode = float64(weights.Decode * answer * later)
 	tc.Stall = float64(weights.Decode * decoding * tc.Own)
 	tc.Slow = float64(weights.Decode * decoding * answer / 2 * (later - step))
-	rho := w.PrefillShare(at)
+	rho := w.InterruptedShare(at)
 	tc.Interrupt = float64(weights.Interrupt * answer * later * rho / (1 - rho))
 	if !t.Router {
 		c.TTFT, c.ITL = tc.Wait+tc.Own, later/(1-rho)
@@ -210,7 +210,11 @@ func (r *Router) prefilledMs(w *rates.WorkerRates, id kv.Worker, now kv.Mono) fl
 // recordPrefill records a prefill which ended at now.
 func (r *Router) recordPrefill(now kv.Mono, p *activeseq.Prefill) {
 	if w := r.rates.WorkerOf(p.Worker); p.IsFirst {
-		w.RecordPrefill(now, p.Tokens, now.Sub(p.Since))
+		took := now.Sub(p.Since)
+		w.RecordPrefill(now, p.Tokens, took)
+		if r.active.LoadOf(p.Worker).Requests > r.active.PrefillQueueOf(p.Worker).Requests {
+			w.RecordInterruption(now, took)
+		}
 	} else {
 		w.RecordEarlyPrefill(p.Tokens)
 	}

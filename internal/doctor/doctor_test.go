@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/enginemock/enginemocktest"
 	"penstock/internal/node/engines"
-	"penstock/internal/node/nodetest"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -107,7 +107,7 @@ func TestExamineFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	cfg := nodetest.LoadSettings(t, config.Worker, "NATS="+server.URL(), "SERVED_MODEL_NAME=m")
+	cfg := enginemocktest.LoadSettings(t, config.Worker, "NATS="+server.URL(), "SERVED_MODEL_NAME=m")
 	examine := func() []Finding { return Examine(t.Context(), Examination{Config: cfg}) }
 
 	// No process has registered yet, and the check does not change that.
@@ -206,7 +206,7 @@ func TestExamineFleet(t *testing.T) {
 	testSnapshots(t, conn, examine)
 
 	// As the process that embeds that server, and as a frontend.
-	cfg = nodetest.LoadSettings(t, config.Frontend, "NATS_LISTEN="+strings.TrimPrefix(server.URL(), "nats://"), "HTTP_ADDR=127.0.0.1:0")
+	cfg = enginemocktest.LoadSettings(t, config.Frontend, "NATS_LISTEN="+strings.TrimPrefix(server.URL(), "nats://"), "HTTP_ADDR=127.0.0.1:0")
 	found = examine()
 	checkFinding(t, found, "worker 1", CheckOK, "answers after")
 	checkNoFinding(t, found, "block size")
@@ -264,12 +264,12 @@ func TestExamineWithoutServer(t *testing.T) {
 	}
 	addr := ln.Addr().String()
 	ln.Close()
-	found := Examine(t.Context(), Examination{Config: nodetest.LoadSettings(t, config.Frontend, "NATS=nats://user:hidden@"+addr, "HTTP_ADDR=127.0.0.1:0")})
+	found := Examine(t.Context(), Examination{Config: enginemocktest.LoadSettings(t, config.Frontend, "NATS=nats://user:hidden@"+addr, "HTTP_ADDR=127.0.0.1:0")})
 	checkFinding(t, found, "nats", CheckFail, "check that a NATS server runs there")
 	if b, err := json.Marshal(found); err != nil || strings.Contains(string(b), "hidden") {
 		t.Errorf("the password is shown: %s", b)
 	}
-	found = Examine(t.Context(), Examination{Config: nodetest.LoadSettings(t, config.Frontend, "NATS_LISTEN="+addr, "HTTP_ADDR=127.0.0.1:0")})
+	found = Examine(t.Context(), Examination{Config: enginemocktest.LoadSettings(t, config.Frontend, "NATS_LISTEN="+addr, "HTTP_ADDR=127.0.0.1:0")})
 	checkFinding(t, found, "nats-listen", CheckOK, "is free")
 	checkNoFinding(t, found, "nats")
 }
@@ -277,7 +277,7 @@ func TestExamineWithoutServer(t *testing.T) {
 // TestExamineFiles: a discovery directory is read and not created.
 func TestExamineFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	cfg := nodetest.LoadSettings(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+dir, "HTTP_ADDR=127.0.0.1:0")
+	cfg := enginemocktest.LoadSettings(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+dir, "HTTP_ADDR=127.0.0.1:0")
 	checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "discovery", CheckWarn, "is not there")
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the doctor made the directory: %v", err)
@@ -309,7 +309,7 @@ func TestExamineListed(t *testing.T) {
 	}
 	defer plane.Close()
 	there := answerAt(t, plane, engine.Pong{LoadReport: engine.LoadReport{State: engine.StateReady}})
-	cfg := nodetest.LoadSettings(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS="+addr+","+there, "HTTP_ADDR=127.0.0.1:0")
+	cfg := enginemocktest.LoadSettings(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS="+addr+","+there, "HTTP_ADDR=127.0.0.1:0")
 	found := Examine(t.Context(), Examination{Config: cfg})
 	checkFinding(t, found, "worker at "+addr, CheckFail, "nobody answers")
 	checkNoFinding(t, found, "worker at "+there)
@@ -325,7 +325,7 @@ func TestExamineServerWithoutNATS(t *testing.T) {
 		fmt.Fprint(w, `{"status":"healthy"}`)
 	}))
 	defer server.Close()
-	cfg := nodetest.LoadSettings(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+t.TempDir(), "HTTP_ADDR=127.0.0.1:0")
+	cfg := enginemocktest.LoadSettings(t, config.Frontend, "DISCOVERY=file", "DISCOVERY_DIR="+t.TempDir(), "HTTP_ADDR=127.0.0.1:0")
 	found := Examine(t.Context(), Examination{Config: cfg, Server: server.URL})
 	checkNoFinding(t, found, "events of 1/0")
 	checkNoFinding(t, found, "events of 2/0")
@@ -343,7 +343,7 @@ func TestExaminePorts(t *testing.T) {
 	}
 	defer ln.Close()
 	addr := ln.Addr().String()
-	cfg := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR="+addr)
+	cfg := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR="+addr)
 	ports := func() []Finding {
 		d := &examiner{cfg: cfg, http: http.Client{Timeout: 100 * time.Millisecond}}
 		d.checkPorts(t.Context())
@@ -376,18 +376,18 @@ func TestExaminePorts(t *testing.T) {
 	_ = other.Wait() // it was killed
 	checkFinding(t, ports(), "http-addr", CheckOK, "is free")
 
-	cfg = nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=203.0.113.1:8000") // an address of no machine
+	cfg = enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=203.0.113.1:8000") // an address of no machine
 	checkFinding(t, ports(), "http-addr", CheckFail, "203.0.113.1:8000")
 }
 
 // TestExamineMachine: the needs of the settings are compared with the machine.
 func TestExamineMachine(t *testing.T) {
 	if engines.MemoryLimit() != 0 {
-		cfg := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
+		cfg := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
 		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckFail, "the engines reserve")
-		cfg = nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim", "KV_CACHE_BLOCKS=10000")
+		cfg = enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim", "KV_CACHE_BLOCKS=10000")
 		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckOK, "take up to 9 MiB, with full caches")
-		cfg = nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
+		cfg = enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim", "WORKERS=1024", "KV_CACHE_BLOCKS=16777216")
 		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckWarn, "with full caches")
 		checkpoint := t.TempDir()
 		f, err := os.Create(filepath.Join(checkpoint, "model.safetensors"))
@@ -397,15 +397,15 @@ func TestExamineMachine(t *testing.T) {
 		if err := errors.Join(f.Truncate(3<<20), f.Close()); err != nil { // a sparse file
 			t.Fatal(err)
 		}
-		cfg = nodetest.LoadSettings(t, config.Worker, "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+checkpoint)
+		cfg = enginemocktest.LoadSettings(t, config.Worker, "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+checkpoint)
 		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "memory", CheckOK, "3 MiB")
 	}
 	if n, known := fileLimit(); known {
-		cfg := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", fmt.Sprintf("MAX_INFLIGHT=%d", min(n, 1<<24)))
+		cfg := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", fmt.Sprintf("MAX_INFLIGHT=%d", min(n, 1<<24)))
 		checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "files", CheckWarn, "may be needed")
 	}
 	dir := t.TempDir()
-	cfg := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "DATA_DIR="+filepath.Join(dir, "to", "be", "made"))
+	cfg := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "DATA_DIR="+filepath.Join(dir, "to", "be", "made"))
 	if f := findFinding(t, Examine(t.Context(), Examination{Config: cfg}), "data-dir"); f.Status == CheckFail || !strings.Contains(f.Detail, dir) {
 		t.Errorf("%+v", f)
 	}
@@ -521,7 +521,7 @@ func TestExamineSilentEngines(t *testing.T) {
 // TestExamineOldNATS: a NATS server that is too old is a failure.
 func TestExamineOldNATS(t *testing.T) {
 	for _, command := range []config.Command{config.Worker, config.Frontend, config.Router} {
-		cfg := nodetest.LoadSettings(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")
+		cfg := enginemocktest.LoadSettings(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")
 		found := Examine(t.Context(), Examination{Config: cfg})
 		checkFinding(t, found, "nats", CheckFail, "2.9.10")
 		checkNoFinding(t, found, "jetstream")
@@ -536,7 +536,7 @@ func TestExamineDeafEventPlane(t *testing.T) {
 	}
 	addr := ln.Addr().String()
 	ln.Close()
-	cfg := nodetest.LoadSettings(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS=tcp://"+addr, "EVENT_PLANE=zmq", "EVENT_PEERS="+addr, "HTTP_ADDR=127.0.0.1:0")
+	cfg := enginemocktest.LoadSettings(t, config.Frontend, "DISCOVERY=static", "STATIC_WORKERS=tcp://"+addr, "EVENT_PLANE=zmq", "EVENT_PEERS="+addr, "HTTP_ADDR=127.0.0.1:0")
 	found := Examine(t.Context(), Examination{Config: cfg})
 	checkFinding(t, found, "events at tcp://"+addr, CheckFail, "")
 	checkNoFinding(t, found, "event plane")

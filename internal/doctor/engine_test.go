@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/enginemock/enginemocktest"
 	"penstock/internal/node/engines"
-	"penstock/internal/node/nodetest"
 
 	"penstock/internal/config"
 	"penstock/internal/engine"
@@ -22,9 +22,9 @@ import (
 // TestExamineEngines: one finding for each fact about a remote engine, before or beside the process that
 // serves it.
 func TestExamineEngines(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a, b := nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "m", "org/model")
-	down := nodetest.StartFakeEngine(t, "m", dir)
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b := enginemocktest.StartFakeEngine(t, "m", dir), enginemocktest.StartFakeEngine(t, "m", "org/model")
+	down := enginemocktest.StartFakeEngine(t, "m", dir)
 	down.Loading.Store(true)
 	free, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
 	if err != nil {
@@ -35,14 +35,14 @@ func TestExamineEngines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer events.Close()
-	s := &nodetest.Stubs{Change: func(of *config.RemoteEngine, s *nodetest.StubAdapter) {
+	s := &enginemocktest.Stubs{Change: func(of *config.RemoteEngine, s *enginemocktest.StubAdapter) {
 		if of.URL.String() == b.URL {
 			s.ReportedCard.KVPredicted = true
 			s.Problems = []engine.Warning{{Code: engine.WarnNoCachedTokens, Detail: "no cached tokens are reported", Remedy: "start it with the flag"}}
 		}
 	}}
 	d := &examiner{
-		cfg: nodetest.LoadSettings(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=tcp://%s,replay=tcp://127.0.0.1:1,vllm=%s,sglang=%s,trtllm=%s/x", a.URL, strings.TrimPrefix(events.Addr().String(), "tcp://"), b.URL, down.URL, a.URL)),
+		cfg: enginemocktest.LoadSettings(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=tcp://%s,replay=tcp://127.0.0.1:1,vllm=%s,sglang=%s,trtllm=%s/x", a.URL, strings.TrimPrefix(events.Addr().String(), "tcp://"), b.URL, down.URL, a.URL)),
 		log: slog.New(slog.DiscardHandler), openAdapter: openerOf(s),
 	}
 	d.checkEngines(t.Context())
@@ -60,18 +60,18 @@ func TestExamineEngines(t *testing.T) {
 
 // TestExamineBadTokenizers: the remedy for an unusable tokenizer differs from what failed, and works.
 func TestExamineBadTokenizers(t *testing.T) {
-	damaged, odd := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048`, ""), nodetest.WriteCheckpoint(t, "", "")
+	damaged, odd := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048`, ""), enginemocktest.WriteCheckpoint(t, "", "")
 	if err := os.WriteFile(filepath.Join(odd, "tokenizer.json"), []byte(`{"model":{"type":"Sorcery"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, b := nodetest.StartFakeEngine(t, "m", "org/model"), nodetest.StartFakeEngine(t, "m", odd)
+	a, b := enginemocktest.StartFakeEngine(t, "m", "org/model"), enginemocktest.StartFakeEngine(t, "m", odd)
 	for _, c := range []struct{ engine, status, detail, remedy string }{
 		{a.URL + ",model-path=" + damaged, CheckFail, damaged + ": checkpoint config.json: ", "mode=pass"},
 		{a.URL + ",model-path=" + odd, CheckFail, "name another directory with --model-path", "mode=pass"},
 		{a.URL + ",mode=pass", CheckOK, "engine", ""},
 		{b.URL, CheckWarn, "the tokenizer in " + odd + " cannot be used", "repair the file, or name a directory with a converted tokenizer"},
 	} {
-		d := &examiner{cfg: nodetest.LoadSettings(t, config.Up, "ENGINE=vllm="+c.engine), log: slog.New(slog.DiscardHandler), openAdapter: openerOf(&nodetest.Stubs{})}
+		d := &examiner{cfg: enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+c.engine), log: slog.New(slog.DiscardHandler), openAdapter: openerOf(&enginemocktest.Stubs{})}
 		d.checkEngines(t.Context())
 		at, _, _ := strings.Cut(c.engine, ",")
 		checkFinding(t, d.findings, "tokenizer of vllm="+at, c.status, c.detail)
@@ -84,8 +84,8 @@ func TestExamineBadTokenizers(t *testing.T) {
 // TestExamineWrongPorts: an endpoint which is not a publisher, or not a replay router, is a failure, and its
 // events do not count as followed.
 func TestExamineWrongPorts(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a := nodetest.StartFakeEngine(t, "m", dir)
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := enginemocktest.StartFakeEngine(t, "m", dir)
 	free, err := zmtp.ParseEndpoint("tcp://127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestExamineWrongPorts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := &examiner{
-				cfg: nodetest.LoadSettings(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=%s,replay=%s", a.URL, c.events, c.replay)),
+				cfg: enginemocktest.LoadSettings(t, config.Up, fmt.Sprintf("ENGINE=vllm=%s,events=%s,replay=%s", a.URL, c.events, c.replay)),
 				log: slog.New(slog.DiscardHandler),
 			}
 			of := d.cfg.RemoteEngines()[0]
@@ -129,15 +129,15 @@ func TestExamineWrongPorts(t *testing.T) {
 // TestExamineUnheardEngines: an adapter that receives no events has not followed them, even if the engine
 // itself announced their address.
 func TestExamineUnheardEngines(t *testing.T) {
-	a := nodetest.StartFakeEngine(t, "m", nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, ""))
-	s := &nodetest.Stubs{Change: func(_ *config.RemoteEngine, s *nodetest.StubAdapter) { s.Unheard = true }}
-	d := &examiner{cfg: nodetest.LoadSettings(t, config.Up, "ENGINE=sglang="+a.URL+",model-path="+nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")), log: slog.New(slog.DiscardHandler), openAdapter: openerOf(s)}
+	a := enginemocktest.StartFakeEngine(t, "m", enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, ""))
+	s := &enginemocktest.Stubs{Change: func(_ *config.RemoteEngine, s *enginemocktest.StubAdapter) { s.Unheard = true }}
+	d := &examiner{cfg: enginemocktest.LoadSettings(t, config.Up, "ENGINE=sglang="+a.URL+",model-path="+enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")), log: slog.New(slog.DiscardHandler), openAdapter: openerOf(s)}
 	d.checkEngines(t.Context())
 	checkFinding(t, d.findings, "events of sglang="+a.URL, CheckFail, "nobody is connected")
 }
 
 // openerOf opens the adapters of stubs.
-func openerOf(s *nodetest.Stubs) engines.AdapterOpener {
+func openerOf(s *enginemocktest.Stubs) engines.AdapterOpener {
 	return func(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *engines.RemoteModel, _ *slog.Logger) (engine.Engine, error) {
 		return s.OpenStub(of, rank, ranks, m.Ref)
 	}
@@ -145,10 +145,10 @@ func openerOf(s *nodetest.Stubs) engines.AdapterOpener {
 
 // TestExamineMimic: the doctor finds nothing wrong with a vLLM mock, and a problem if its events are off.
 func TestExamineMimic(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
-	spec, _ := nodetest.StartEngineMock(t, enginemock.VLLM, dir, nil)
-	silentSpec, _ := nodetest.StartEngineMock(t, enginemock.VLLM, dir, func(c *enginemock.Config) { c.KVEvents, c.KVReplay, c.Features.Details = "", "", enginemock.Off })
-	found := Examine(t.Context(), Examination{Config: nodetest.LoadSettings(t, config.Up, "ENGINE="+spec+","+silentSpec, "HTTP_ADDR=127.0.0.1:0")})
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	spec, _ := enginemocktest.StartEngineMock(t, enginemock.VLLM, dir, nil)
+	silentSpec, _ := enginemocktest.StartEngineMock(t, enginemock.VLLM, dir, func(c *enginemock.Config) { c.KVEvents, c.KVReplay, c.Features.Details = "", "", enginemock.Off })
+	found := Examine(t.Context(), Examination{Config: enginemocktest.LoadSettings(t, config.Up, "ENGINE="+spec+","+silentSpec, "HTTP_ADDR=127.0.0.1:0")})
 	of, _, _ := strings.Cut(spec, ",")
 	checkFinding(t, found, "engine "+of, CheckOK, "serves m")
 	checkFinding(t, found, "tokenizer of "+of, CheckOK, dir)

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
-	"penstock/internal/certtest"
 	"penstock/internal/config"
+	"penstock/internal/fixturetest"
 )
 
 // writeTempFile writes a file into a directory of the test.
@@ -52,11 +52,11 @@ func TestExamineKeys(t *testing.T) {
 	defer server.Close()
 	addr := strings.TrimPrefix(server.URL, "http://")
 	file := writeTempFile(t, "keys.yaml", []byte("keys:\n  - {name: a, key: "+admin+", admin: true}\n"))
-	own := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR="+addr, "API_KEY_FILE="+file)
+	own := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR="+addr, "API_KEY_FILE="+file)
 
 	found := Examine(t.Context(), Examination{Config: own})
 	checkFinding(t, found, "workers", CheckOK, "1 of 1")
-	other := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "API_KEY_FILE="+file)
+	other := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "API_KEY_FILE="+file)
 	shown = nil
 	found = Examine(t.Context(), Examination{Config: other, Server: server.URL})
 	checkFinding(t, found, "workers", CheckWarn, "401 Unauthorized")
@@ -65,7 +65,7 @@ func TestExamineKeys(t *testing.T) {
 	}
 	found = Examine(t.Context(), Examination{Config: other, Server: server.URL, Key: admin})
 	checkFinding(t, found, "workers", CheckOK, "1 of 1")
-	bad := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "API_KEY_FILE="+writeTempFile(t, "keys.yaml", []byte("keys: 3")))
+	bad := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "API_KEY_FILE="+writeTempFile(t, "keys.yaml", []byte("keys: 3")))
 	checkFinding(t, Examine(t.Context(), Examination{Config: bad}), "config", CheckFail, "api-key-file")
 }
 
@@ -81,14 +81,14 @@ func TestExamineCertificates(t *testing.T) {
 		{time.Hour, 365 * 24 * time.Hour, CheckFail},
 	} {
 		now := time.Now()
-		p := certtest.NewPair(t, certtest.CertOptions{From: now.Add(c.from), Until: now.Add(c.until)})
+		p := fixturetest.NewPair(t, fixturetest.CertOptions{From: now.Add(c.from), Until: now.Add(c.until)})
 		cert, key := writeTempFile(t, "cert.pem", p.Cert), writeTempFile(t, "key.pem", p.Key)
-		cfg := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "TLS_CERT="+cert, "TLS_KEY="+key)
+		cfg := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "TLS_CERT="+cert, "TLS_KEY="+key)
 		found := Examine(t.Context(), Examination{Config: cfg})
 		checkFinding(t, found, "config", CheckOK, "valid")
 		checkFinding(t, found, "tls-cert", c.status, "holds")
 	}
-	cfg := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "TLS_CERT=/nowhere", "TLS_KEY=/nowhere")
+	cfg := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "TLS_CERT=/nowhere", "TLS_KEY=/nowhere")
 	checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "config", CheckFail, "tls-cert /nowhere")
 }
 
@@ -99,9 +99,9 @@ func TestExamineOwnTLS(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
-	p := certtest.NewPair(t, certtest.CertOptions{})
+	p := fixturetest.NewPair(t, fixturetest.CertOptions{})
 	addr := strings.TrimPrefix(server.URL, "https://")
-	cfg := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR="+addr, "TLS_CERT="+writeTempFile(t, "cert.pem", p.Cert), "TLS_KEY="+writeTempFile(t, "key.pem", p.Key))
+	cfg := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR="+addr, "TLS_CERT="+writeTempFile(t, "cert.pem", p.Cert), "TLS_KEY="+writeTempFile(t, "key.pem", p.Key))
 	checkFinding(t, Examine(t.Context(), Examination{Config: cfg}), "server", CheckWarn, "is not trusted here")
 }
 

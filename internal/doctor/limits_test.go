@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"github.com/nats-io/nats.go"
 
@@ -62,7 +62,7 @@ func TestLimitsInOperation(t *testing.T) {
 		}
 		var free atomic.Uint64
 		free.Store(1 << 40)
-		var out nodetest.LogBuffer
+		var out enginemocktest.LogBuffer
 		all := ""
 		w := &LimitMonitor{cfg: l, log: limitLog{log: slog.New(slog.NewTextHandler(&out, nil)), logged: map[string]loggedLimit{}}}
 		var open atomic.Uint64

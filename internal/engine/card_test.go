@@ -12,7 +12,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/internal/corpustest"
+	"penstock/internal/fixturetest"
 )
 
 func goodCard() Card {
@@ -86,7 +86,7 @@ func TestCardBounds(t *testing.T) {
 }
 
 func FuzzDecodeCard(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	b, err := EncodeCard(goodCard())
 	if err != nil {
 		f.Fatal(err)
@@ -185,7 +185,7 @@ func TestLoadReport(t *testing.T) {
 }
 
 func FuzzDecodeLoadReport(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	b, err := EncodeLoadReport(LoadReport{WorkerID: 7, Epoch: 12, State: StateReady, KVNext: 9})
 	if err != nil {
 		f.Fatal(err)

@@ -18,7 +18,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/internal/corpustest"
+	"penstock/internal/fixturetest"
 )
 
 // sameBits compares messages: an empty slice is a nil one, floats by their bits.
@@ -331,7 +331,7 @@ func TestHostileCounts(t *testing.T) {
 }
 
 func FuzzDecodeRequest(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add(AppendRequest(nil, fullRequest()))
 	f.Add(AppendRequest(nil, &Request{}))
 	f.Add(AppendRequest(nil, &Request{OutputSchema: &OutputSchema{}}))
@@ -356,7 +356,7 @@ func FuzzDecodeRequest(f *testing.F) {
 }
 
 func FuzzDecodeDelta(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add(AppendDelta(nil, fullDelta()))
 	f.Add(AppendDelta(nil, &Delta{}))
 	f.Fuzz(func(t *testing.T, b []byte) {

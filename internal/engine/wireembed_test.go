@@ -10,7 +10,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/internal/corpustest"
+	"penstock/internal/fixturetest"
 )
 
 func fullEmbedRequest() *EmbedRequest {
@@ -118,7 +118,7 @@ func TestEmbedValidate(t *testing.T) {
 }
 
 func FuzzDecodeEmbedRequest(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add(AppendEmbedRequest(nil, fullEmbedRequest()))
 	f.Add(AppendEmbedRequest(nil, &EmbedRequest{}))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -139,7 +139,7 @@ func FuzzDecodeEmbedRequest(f *testing.F) {
 }
 
 func FuzzDecodeEmbedding(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add(AppendEmbedding(nil, fullEmbedding()))
 	f.Add(AppendEmbedding(nil, &Embedding{}))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -13,7 +13,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
-	"penstock/internal/corpustest"
+	"penstock/internal/fixturetest"
 )
 
 func chatRequest() *PreprocessRequest {
@@ -223,7 +223,7 @@ func TestPreprocessedFitsAFrame(t *testing.T) {
 }
 
 func FuzzDecodePreprocessRequest(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add(AppendPreprocessRequest(nil, chatRequest()))
 	f.Add(AppendPreprocessRequest(nil, textRequest()))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -244,7 +244,7 @@ func FuzzDecodePreprocessRequest(f *testing.F) {
 }
 
 func FuzzDecodePreprocessed(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add(AppendPreprocessed(nil, fullPreprocessed()))
 	f.Add(AppendPreprocessed(nil, shownPreprocessed()))
 	f.Add(AppendPreprocessed(nil, blindPreprocessed()))

@@ -17,7 +17,7 @@ import (
 
 	"penstock/internal/doctor"
 	"penstock/internal/enginemock"
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"github.com/spf13/pflag"
 
@@ -70,7 +70,7 @@ func startSimServer(t *testing.T, dir string) SimReady {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan SimReady, 1), make(chan error, 1)
 	go func() {
-		ended <- RunSim(ctx, cfg, SimServer{Mock: enginemock.Config{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}}, &nodetest.LogBuffer{}, func(r SimReady) { ready <- r })
+		ended <- RunSim(ctx, cfg, SimServer{Mock: enginemock.Config{Dialect: "vllm", HTTPAddr: "127.0.0.1:0", KVEvents: "tcp://127.0.0.1:0", Ranks: 1}}, &enginemocktest.LogBuffer{}, func(r SimReady) { ready <- r })
 	}()
 	select {
 	case r := <-ready:
@@ -197,7 +197,7 @@ func TestUncountedFamily(t *testing.T) {
 	})
 	waitFor(t, func() bool { return strings.Contains(log.String(), "--enable-scale-out") })
 	finding := func(more ...string) (of doctor.Finding) {
-		for _, f := range doctor.Examine(t.Context(), doctor.Examination{Config: nodetest.LoadSettings(t, config.Up, slices.Concat(settings, more)...)}) {
+		for _, f := range doctor.Examine(t.Context(), doctor.Examination{Config: enginemocktest.LoadSettings(t, config.Up, slices.Concat(settings, more)...)}) {
 			if strings.HasPrefix(f.Check, engine.WarnMediaUncounted) {
 				of = f
 			}

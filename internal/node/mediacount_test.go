@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/enginemock/enginemocktest"
 	"penstock/internal/node/engines"
-	"penstock/internal/node/nodetest"
 
 	"penstock/core/media"
 	"penstock/internal/backoff"
@@ -49,7 +49,7 @@ func exportMediaModel(t *testing.T, family string) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir = nodetest.WriteCheckpoint(t, string(config), "")
+	dir = enginemocktest.WriteCheckpoint(t, string(config), "")
 	if err := os.WriteFile(filepath.Join(dir, "preprocessor_config.json"), []byte(processor), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestMediaCountsDiffer(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s, render %v", name, render == enginemock.On), func(t *testing.T) {
-				spec, _ := nodetest.StartEngineMock(t, enginemock.VLLM, exportMediaModel(t, c.family), func(m *enginemock.Config) {
+				spec, _ := enginemocktest.StartEngineMock(t, enginemock.VLLM, exportMediaModel(t, c.family), func(m *enginemock.Config) {
 					m.Features.Tokens = render
 					if c.differ != nil {
 						c.differ(m)

@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"penstock/core/fault"
 	"penstock/core/media"
@@ -72,7 +72,7 @@ func newMediaRouter(t *testing.T, settings ...string) (*routerRole, *bytes.Buffe
 // mediaCard is the card of the built-in model.
 func mediaCard(t *testing.T, transfer string) engine.Card {
 	t.Helper()
-	eng, _ := openServedEngine(t, nodetest.SmallSettings(t))
+	eng, _ := openServedEngine(t, enginemocktest.SmallSettings(t))
 	card := eng.Card()
 	if transfer != "" {
 		card.MediaDecoder = &engine.MediaDecoder{Transfer: transfer}

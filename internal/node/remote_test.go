@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/enginemock/enginemocktest"
 	"penstock/internal/node/engines"
-	"penstock/internal/node/nodetest"
 
 	"penstock/internal/backoff"
 	"penstock/internal/config"
@@ -24,7 +24,7 @@ import (
 )
 
 // openerOf opens the adapters of stubs.
-func openerOf(s *nodetest.Stubs) engines.AdapterOpener {
+func openerOf(s *enginemocktest.Stubs) engines.AdapterOpener {
 	return func(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *engines.RemoteModel, _ *slog.Logger) (engine.Engine, error) {
 		return s.OpenStub(of, rank, ranks, m.Ref)
 	}
@@ -32,11 +32,11 @@ func openerOf(s *nodetest.Stubs) engines.AdapterOpener {
 
 // startUpWithStubs runs up with the stubs' engines until the end of the test, and returns what it announces
 // once it is ready, or its error.
-func startUpWithStubs(t *testing.T, s *nodetest.Stubs, env ...string) (Ready, *nodetest.LogBuffer, error) {
+func startUpWithStubs(t *testing.T, s *enginemocktest.Stubs, env ...string) (Ready, *enginemocktest.LogBuffer, error) {
 	t.Helper()
-	cfg := nodetest.LoadSettings(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
+	cfg := enginemocktest.LoadSettings(t, config.Up, append([]string{"ENGINE_WAIT=20s", "HTTP_ADDR=127.0.0.1:0"}, env...)...)
 	ctx, cancel := context.WithCancel(context.Background())
-	log := &nodetest.LogBuffer{}
+	log := &enginemocktest.LogBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
 	go func() {
 		ended <- runRole(ctx, cfg, log, func(p *process) role {
@@ -78,10 +78,10 @@ func answerFrom(t *testing.T, url, model string) (worker string) {
 // TestUpInFrontOfEngines: running engines are served as soon as they answer, each with its own model. One
 // that is down does not delay the others and is added later, and its problem is reported.
 func TestUpInFrontOfEngines(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a, b, c := nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "other", dir)
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b, c := enginemocktest.StartFakeEngine(t, "m", dir), enginemocktest.StartFakeEngine(t, "m", dir), enginemocktest.StartFakeEngine(t, "other", dir)
 	b.Loading.Store(true)
-	s := &nodetest.Stubs{Change: func(of *config.RemoteEngine, s *nodetest.StubAdapter) {
+	s := &enginemocktest.Stubs{Change: func(of *config.RemoteEngine, s *enginemocktest.StubAdapter) {
 		if of.Name == "other" {
 			s.Problems = []engine.Warning{{Code: engine.WarnNoEvents, Detail: "no events are configured", Remedy: "give events="}}
 			s.ReportedCard.KVPredicted = true
@@ -140,9 +140,9 @@ func TestUpInFrontOfEngines(t *testing.T) {
 
 // TestPathsAreNoNames: engines which clients know by one name serve one model, whatever their own names are.
 func TestPathsAreNoNames(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a, b := nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "m", dir)
-	s := &nodetest.Stubs{Change: func(of *config.RemoteEngine, s *nodetest.StubAdapter) {
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b := enginemocktest.StartFakeEngine(t, "m", dir), enginemocktest.StartFakeEngine(t, "m", dir)
+	s := &enginemocktest.Stubs{Change: func(of *config.RemoteEngine, s *enginemocktest.StubAdapter) {
 		s.ReportedCard.Aliases = []string{of.URL.Path + "/models/" + of.URL.Port()}
 	}}
 	r, _, err := startUpWithStubs(t, s, "ENGINE=sglang="+a.URL+",name=x,sglang="+b.URL+",name=x")
@@ -209,32 +209,32 @@ func waitFor(t *testing.T, ok func() bool) {
 
 // TestEnginesThatCannotBeServed: a wrong setting of an engine ends the process at the start, with a remedy.
 func TestEnginesThatCannotBeServed(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
 	for name, c := range map[string]struct {
 		env     func(a, b string) string
-		stub    func(of *config.RemoteEngine, s *nodetest.StubAdapter)
+		stub    func(of *config.RemoteEngine, s *enginemocktest.StubAdapter)
 		refuse  func(of *config.RemoteEngine) error
-		prepare func(o *nodetest.FakeEngine)
+		prepare func(o *enginemocktest.FakeEngine)
 		want    string
 	}{
 		"another tokenizer": {
 			env:  func(a, _ string) string { return "vllm=" + a },
-			stub: func(_ *config.RemoteEngine, s *nodetest.StubAdapter) { s.Shift = 1 },
+			stub: func(_ *config.RemoteEngine, s *enginemocktest.StubAdapter) { s.Shift = 1 },
 			want: "is not the engine's",
 		},
 		"no tokenizer for tokens": {
 			env:     func(a, _ string) string { return "vllm=" + a + ",mode=tokens" },
-			prepare: func(o *nodetest.FakeEngine) { o.Models = `{"data":[{"id":"m","root":"org/model"}]}` },
+			prepare: func(o *enginemocktest.FakeEngine) { o.Models = `{"data":[{"id":"m","root":"org/model"}]}` },
 			want:    "mode=tokens needs the model's tokenizer",
 		},
 		"a key": {
 			env:     func(a, _ string) string { return "vllm=" + a },
-			prepare: func(o *nodetest.FakeEngine) { o.Key = "k" },
+			prepare: func(o *enginemocktest.FakeEngine) { o.Key = "k" },
 			want:    "put that into a file and name it with api-key-file=FILE",
 		},
 		"not an engine": {
 			env:     func(a, _ string) string { return "vllm=" + a + "/elsewhere" },
-			prepare: func(o *nodetest.FakeEngine) {},
+			prepare: func(o *enginemocktest.FakeEngine) {},
 			want:    "is the path of the URL right",
 		},
 		"two cards of one name": {
@@ -254,11 +254,11 @@ func TestEnginesThatCannotBeServed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "m", dir)
+			a, b := enginemocktest.StartFakeEngine(t, "m", dir), enginemocktest.StartFakeEngine(t, "m", dir)
 			if c.prepare != nil {
 				c.prepare(a)
 			}
-			_, log, err := startUpWithStubs(t, &nodetest.Stubs{Change: c.stub, Refuse: c.refuse}, "ENGINE="+c.env(a.URL, b.URL))
+			_, log, err := startUpWithStubs(t, &enginemocktest.Stubs{Change: c.stub, Refuse: c.refuse}, "ENGINE="+c.env(a.URL, b.URL))
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), a.URL) && name != "two cards of one name" {
 				t.Errorf("%v, want %q\n%s", err, c.want, log)
 			}
@@ -268,9 +268,9 @@ func TestEnginesThatCannotBeServed(t *testing.T) {
 
 // TestNoEngineAnswers: a start without any engine ends after its time limit, as not ready.
 func TestNoEngineAnswers(t *testing.T) {
-	a := nodetest.StartFakeEngine(t, "m", "")
+	a := enginemocktest.StartFakeEngine(t, "m", "")
 	a.Loading.Store(true)
-	_, _, err := startUpWithStubs(t, &nodetest.Stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
+	_, _, err := startUpWithStubs(t, &enginemocktest.Stubs{}, "ENGINE=vllm="+a.URL, "ENGINE_WAIT=1s")
 	if !errors.Is(err, config.ErrNotReady) || !strings.Contains(err.Error(), "vllm="+a.URL+": loading (503)") {
 		t.Errorf("%v", err)
 	}
@@ -279,18 +279,18 @@ func TestNoEngineAnswers(t *testing.T) {
 // TestEngineThatReturnsAsAnother: an engine which answers while its adapter considers it unreachable is
 // reopened.
 func TestEngineThatReturnsAsAnother(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a := nodetest.StartFakeEngine(t, "m", dir)
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := enginemocktest.StartFakeEngine(t, "m", dir)
 	var opened atomic.Int32
-	s := &nodetest.Stubs{Change: func(_ *config.RemoteEngine, s *nodetest.StubAdapter) {
+	s := &enginemocktest.Stubs{Change: func(_ *config.RemoteEngine, s *enginemocktest.StubAdapter) {
 		if opened.Add(1) == 1 {
 			s.Problems = []engine.Warning{{Code: engine.WarnUnreachable, Detail: "another model"}}
 		}
 	}}
-	cfg := nodetest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")
+	cfg := enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	log, ended := &nodetest.LogBuffer{}, make(chan error, 1)
+	log, ended := &enginemocktest.LogBuffer{}, make(chan error, 1)
 	go func() {
 		ended <- runRole(ctx, cfg, log, func(p *process) role {
 			p.supervision.OpenAdapter = openerOf(s)
@@ -310,14 +310,14 @@ func TestEngineThatReturnsAsAnother(t *testing.T) {
 
 // TestStopWhileEnginesLoad: stopping a process that waits for engines does not wait for them.
 func TestStopWhileEnginesLoad(t *testing.T) {
-	a := nodetest.StartFakeEngine(t, "m", "")
+	a := enginemocktest.StartFakeEngine(t, "m", "")
 	a.Loading.Store(true)
-	cfg := nodetest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0")
+	cfg := enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL, "HTTP_ADDR=127.0.0.1:0")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended, made := make(chan error, 1), make(chan *upRole, 1)
 	go func() {
-		ended <- runRole(ctx, cfg, &nodetest.LogBuffer{}, func(p *process) role {
+		ended <- runRole(ctx, cfg, &enginemocktest.LogBuffer{}, func(p *process) role {
 			u := newUpRole(p, func(Ready) { t.Error("it is ready without an engine") })
 			return builtRole{u, func() { made <- u }}
 		})
@@ -344,11 +344,11 @@ func (b builtRole) buildServices() error {
 // TestLateMistakeIsTriedAgain: an engine that appears late and cannot be served does not affect the others,
 // and is added once it can.
 func TestLateMistakeIsTriedAgain(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a, b := nodetest.StartFakeEngine(t, "m", dir), nodetest.StartFakeEngine(t, "m", dir)
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a, b := enginemocktest.StartFakeEngine(t, "m", dir), enginemocktest.StartFakeEngine(t, "m", dir)
 	b.Loading.Store(true)
 	var refused atomic.Int32
-	s := &nodetest.Stubs{Refuse: func(of *config.RemoteEngine) error {
+	s := &enginemocktest.Stubs{Refuse: func(of *config.RemoteEngine) error {
 		if of.URL.String() == b.URL && refused.Add(1) == 1 {
 			return errors.New("it is not what it was")
 		}
@@ -366,14 +366,14 @@ func TestLateMistakeIsTriedAgain(t *testing.T) {
 
 // TestWorkerInFrontOfEngine: a worker serves all ranks of its engine, and reports them.
 func TestWorkerInFrontOfEngine(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a := nodetest.StartFakeEngine(t, "m", dir)
-	s := &nodetest.Stubs{}
-	cfg := nodetest.LoadSettings(t, config.Worker, "ENGINE=vllm="+a.URL+",ranks=3", "NATS_LISTEN=127.0.0.1:0", "HTTP_ADDR=127.0.0.1:0", "WORKER_ID=77")
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := enginemocktest.StartFakeEngine(t, "m", dir)
+	s := &enginemocktest.Stubs{}
+	cfg := enginemocktest.LoadSettings(t, config.Worker, "ENGINE=vllm="+a.URL+",ranks=3", "NATS_LISTEN=127.0.0.1:0", "HTTP_ADDR=127.0.0.1:0", "WORKER_ID=77")
 	ctx, cancel := context.WithCancel(context.Background())
 	started, ended := make(chan Started, 1), make(chan error, 1)
 	go func() {
-		ended <- runRole(ctx, cfg, &nodetest.LogBuffer{}, func(p *process) role {
+		ended <- runRole(ctx, cfg, &enginemocktest.LogBuffer{}, func(p *process) role {
 			p.supervision.OpenAdapter = openerOf(s)
 			return &workerRole{process: p, ready: func(s Started) { started <- s }}
 		})

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/internal/enginemock/enginemocktest"
 	"penstock/internal/node/engines"
-	"penstock/internal/node/nodetest"
 
 	"penstock/internal/config"
 	"penstock/internal/enginemock"
@@ -95,11 +95,11 @@ func knownBlocks(t *testing.T, url, prompt string) int {
 
 // startUp runs up with its own adapters until the end of the test, and returns what it announces once it is
 // ready.
-func startUp(t *testing.T, env ...string) (Ready, *nodetest.LogBuffer) {
+func startUp(t *testing.T, env ...string) (Ready, *enginemocktest.LogBuffer) {
 	t.Helper()
-	cfg := nodetest.LoadSettings(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")...)
+	cfg := enginemocktest.LoadSettings(t, config.Up, append(env, "HTTP_ADDR=127.0.0.1:0", "ENGINE_WAIT=20s")...)
 	ctx, cancel := context.WithCancel(context.Background())
-	log := &nodetest.LogBuffer{}
+	log := &enginemocktest.LogBuffer{}
 	ready, ended := make(chan Ready, 1), make(chan error, 1)
 	go func() { ended <- RunUp(ctx, cfg, log, func(r Ready) { ready <- r }) }()
 	select {
@@ -121,12 +121,12 @@ func startUp(t *testing.T, env ...string) (Ready, *nodetest.LogBuffer) {
 // TestRequestsPassAsTheyAre: without a local tokenizer requests reach the engine unchanged, a remedy is shown
 // on the screen, and the requests of one conversation go to one engine.
 func TestRequestsPassAsTheyAre(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
 	for _, dialect := range []enginemock.Dialect{enginemock.VLLM, enginemock.SGLang, enginemock.TRTLLM, enginemock.LlamaCPP} {
 		t.Run(string(dialect), func(t *testing.T) {
 			elsewhere := func(c *enginemock.Config) { c.Root = "/nowhere/here" }
-			a, _ := nodetest.StartEngineMock(t, dialect, dir, elsewhere)
-			b, _ := nodetest.StartEngineMock(t, dialect, dir, elsewhere)
+			a, _ := enginemocktest.StartEngineMock(t, dialect, dir, elsewhere)
+			b, _ := enginemocktest.StartEngineMock(t, dialect, dir, elsewhere)
 			r, log := startUp(t, "ENGINE="+a+","+b)
 			for _, e := range r.Engines {
 				if e.State != engines.StateServing || e.Tokenizer != "engine" || len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "--model-path") {
@@ -159,7 +159,7 @@ func TestRequestsPassAsTheyAre(t *testing.T) {
 // TestInFrontOfMimics: the adapters recognize engine mocks, tokenize for them, and their cached blocks decide
 // routing.
 func TestInFrontOfMimics(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 4096, "max_position_embeddings": 4096}`, "")
 	prompt := strings.Repeat("Where does the water go? It flows downhill. ", 20)
 	for _, c := range []struct {
 		name    string
@@ -188,7 +188,7 @@ func TestInFrontOfMimics(t *testing.T) {
 			}
 			var specs []string
 			for range c.servers {
-				spec, _ := nodetest.StartEngineMock(t, c.dialect, dir, c.change)
+				spec, _ := enginemocktest.StartEngineMock(t, c.dialect, dir, c.change)
 				specs = append(specs, spec)
 			}
 			r, log := startUp(t, "ENGINE="+strings.Join(specs, ","), "ROUTER_PREDICTED_TTL=0s", "MODEL_PATH="+modelPath)

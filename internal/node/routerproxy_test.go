@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/enginemock/enginemocktest"
 	"penstock/internal/node/engines"
-	"penstock/internal/node/nodetest"
 	"penstock/internal/node/planes"
 
 	"github.com/google/go-cmp/cmp"
@@ -106,7 +106,7 @@ func withoutFaults(p rpc.Plane) rpc.Plane { return p }
 
 // TestRelayConforms: workers behind a router proxy pass the engine conformance suite.
 func TestRelayConforms(t *testing.T) {
-	_, pipe := openServedEngine(t, nodetest.SmallSettings(t))
+	_, pipe := openServedEngine(t, enginemocktest.SmallSettings(t))
 	enginetest.Test(t, enginetest.Options{
 		New: func(t testing.TB) engine.Engine { return newProxyFleet(t, 1, withoutFaults) },
 		Text: func(token kv.Token) string {
@@ -155,7 +155,7 @@ func TestRelayMovesRequests(t *testing.T) {
 		return rpctest.WithFaults(p, 1, rpctest.CallFaults{Refuse: 0.05, Cut: 0.6, CutAfter: 12})
 	})
 	ctx := enginetest.Start(t, e)
-	direct, _ := openServedEngine(t, nodetest.SmallSettings(t))
+	direct, _ := openServedEngine(t, enginemocktest.SmallSettings(t))
 	directCtx := enginetest.Start(t, direct)
 	var wg sync.WaitGroup
 	for name, req := range proxiedRequests() {

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"penstock/internal/enginemock"
+	"penstock/internal/enginemock/enginemocktest"
 	"penstock/internal/node/engines"
-	"penstock/internal/node/nodetest"
 
 	"github.com/spf13/pflag"
 
@@ -92,7 +92,7 @@ func TestBadSim(t *testing.T) {
 // never finds a part of a file.
 func TestExportsAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sim-model")
-	cfg := nodetest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim")
+	cfg := enginemocktest.LoadSettings(t, config.Up, "HTTP_ADDR=127.0.0.1:0", "ENGINE=sim")
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"penstock/internal/config"
 	"penstock/internal/plane/natsd"
@@ -53,7 +53,7 @@ func TestReadyWithin(t *testing.T) {
 		readyTimeout:               {"ENGINE=tiny", "SIM_STARTUP=60s"},
 		readyTimeout + time.Minute: {"ENGINE=sim", "SIM_STARTUP=60s"},
 	} {
-		if got := startTimeout(nodetest.LoadSettings(t, config.Up, settings...)); got != want {
+		if got := startTimeout(enginemocktest.LoadSettings(t, config.Up, settings...)); got != want {
 			t.Errorf("%q: %v, want %v", settings, got, want)
 		}
 	}
@@ -64,7 +64,7 @@ func TestNATSTooOld(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a process that does not end
 	defer cancel()
 	for _, command := range []config.Command{config.Worker, config.Frontend, config.Router} {
-		cfg := nodetest.LoadSettings(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")
+		cfg := enginemocktest.LoadSettings(t, command, "NATS="+natsdtest.ServeVersion(t, "2.9.10"), "HTTP_ADDR=127.0.0.1:0")
 		run := map[config.Command]func() error{
 			config.Worker:   func() error { return RunWorker(ctx, cfg, new(bytes.Buffer), nil) },
 			config.Frontend: func() error { return RunFrontend(ctx, cfg, new(bytes.Buffer), nil) },

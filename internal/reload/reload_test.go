@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"penstock/internal/certtest"
+	"penstock/internal/fixturetest"
 )
 
 func write(t *testing.T, path, contents string) {
@@ -123,7 +123,7 @@ func TestOpenRefuses(t *testing.T) {
 // pair returns a certificate and its key, in PEM.
 func pair(t *testing.T, name string, until time.Time) (cert, key string) {
 	t.Helper()
-	p := certtest.NewPair(t, certtest.CertOptions{Name: name, Until: until})
+	p := fixturetest.NewPair(t, fixturetest.CertOptions{Name: name, Until: until})
 	return string(p.Cert), string(p.Key)
 }
 

@@ -12,14 +12,14 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"penstock/internal/corpustest"
+	"penstock/internal/fixturetest"
 )
 
 // FuzzReader compares the cursor with encoding/json: what it accepts means the
 // same there, and what it refuses beyond that is a duplicate key, a lone
 // surrogate, invalid UTF-8, depth or size.
 func FuzzReader(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	for _, s := range []string{
 		`null`, ` {"a":[1,-0.5e+3,"x\ud83d\ude00"],"b":{}} `, `[tru]`, `"\ud800"`, `{"a":1,"a":2}`, `-`, `1e5`, `"\u00zz"`, `[1,]`, `{"":{"":1}}`,
 	} {
@@ -95,7 +95,7 @@ func anyOf(r *Reader) (any, error) {
 
 // FuzzString compares AppendString with encoding/json.
 func FuzzString(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	for _, s := range []string{"", "plain", "\"\\/\b\f\n\r\t\x00\x1f\x7f", "é😀\u2028\u2029\ufffd", "<&>", "\xff\xc3", "a\xe2\x80b", "\xed\xa0\x80"} {
 		f.Add(s)
 	}

@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"penstock/internal/certtest"
+	"penstock/internal/fixturetest"
 )
 
 // certify writes a new certificate and its key, and returns who trusts it.
 func certify(t *testing.T, name, certPath, keyPath string) *x509.CertPool {
 	t.Helper()
-	p := certtest.NewPair(t, certtest.CertOptions{Name: name})
+	p := fixturetest.NewPair(t, fixturetest.CertOptions{Name: name})
 	write(t, certPath, p.Cert)
 	write(t, keyPath, p.Key)
 	return p.Pool

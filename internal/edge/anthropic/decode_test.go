@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"penstock/core/fault"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
+	"penstock/internal/fixturetest"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -386,7 +386,7 @@ func TestRefusalsAreCheap(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add([]byte(`{"model":"m","max_tokens":5,"system":[{"type":"text","text":"a\u00e9"}],"messages":[{"role":"user","content":[{"type":"text","text":"b"}]}],"stop_sequences":["x"]}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"t","signature":""},{"type":"tool_use","id":"a","name":"f","input":{"x":[1]}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":"y"}],"is_error":true}]}],"tools":[{"name":"f","description":"d","input_schema":{}}],"tool_choice":{"type":"tool","name":"f"}}`))
 	f.Add([]byte(`{"max_tokens":1,"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x"}},{"type":"text","text":"a"}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AA=="}}]}]}]}`))

@@ -17,8 +17,8 @@ import (
 	"penstock/core/kv"
 	"penstock/core/route"
 	"penstock/core/route/queue"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
+	"penstock/internal/fixturetest"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -569,7 +569,7 @@ func TestErrorsAreInTheClientsWords(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a\u00e9"}]}],"n":2,"stop":["x"],"logit_bias":{"1":2.5}}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"uuid":"u","type":"image_url","image_url":{"url":"http://x","detail":"low"}},{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}},{"type":"image","image":"data:,"}]}]}`))
 	f.Add([]byte(`{"model":"m","prompt":[[1,2],[3]],"logprobs":2,"nvext":{"token_data":[1]}}`))

@@ -14,8 +14,8 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
+	"penstock/internal/fixturetest"
 )
 
 func TestDecodeEmbeddings(t *testing.T) {
@@ -123,7 +123,7 @@ func readVector(t *testing.T, format VectorFormat, b []byte) (v []float32) {
 }
 
 func FuzzDecodeEmbeddings(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add([]byte(`{"model":"m","input":["a","b"],"encoding_format":"base64"}`))
 	f.Add([]byte(`{"model":"m","input":[[1],[2,3]],"dimensions":3}`))
 	d := described(f)

@@ -9,8 +9,8 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
+	"penstock/internal/fixturetest"
 )
 
 func TestDecodeTokenize(t *testing.T) {
@@ -111,7 +111,7 @@ func TestDecodeDetokenize(t *testing.T) {
 }
 
 func FuzzDecodeTokenize(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add([]byte(`{"model":"m","prompt":"a\u00e9","add_special_tokens":false,"return_token_strs":true}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"tools":[{"type":"function","function":{"name":"f"}}],"chat_template_kwargs":{"a":1}}`))
 	f.Add([]byte(`{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]}],"continue_final_message":true}`))
@@ -135,7 +135,7 @@ func FuzzDecodeTokenize(f *testing.F) {
 }
 
 func FuzzDecodeDetokenize(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add([]byte(`{"model":"m","tokens":[1,2e1,4294967295]}`))
 	f.Add([]byte(`{"model":null,"tokens":[]}`))
 	d := described(f)

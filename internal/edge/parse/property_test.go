@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"penstock/internal/corpustest"
+	"penstock/internal/fixturetest"
 )
 
 var testFunctions = []Function{{
@@ -238,7 +238,7 @@ func TestAllocations(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	cs := allConfigs()
 	words := markup()
 	for i, w := range words {

@@ -13,8 +13,8 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/media"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
+	"penstock/internal/fixturetest"
 )
 
 // full is a conversation with everything that one can have.
@@ -211,7 +211,7 @@ func TestDecodeChatRefuses(t *testing.T) {
 }
 
 func FuzzDecodeChat(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add(prep.AppendChat(nil, full()))
 	f.Add(prep.AppendChatWithMedia(nil, showing()))
 	f.Add([]byte(`{"messages":[{"role":"user","content":"hi"}]}`))

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"penstock/core/kv"
 	"penstock/internal/edge/prep"
@@ -17,7 +17,7 @@ import (
 
 // TestGuidedAnswers asks the built-in model for JSON of a schema, and parses its decoded answer.
 func TestGuidedAnswers(t *testing.T) {
-	m, err := OpenLocal(t.Context(), nodetest.SmallSettings(t), nil)
+	m, err := OpenLocal(t.Context(), enginemocktest.SmallSettings(t), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -28,7 +28,7 @@ func servedEngine(t testing.TB, cfg *config.Loaded) (engine.Engine, *prep.Pipeli
 
 // TestServedEngineConforms: the node's wrapper keeps to the engine contract.
 func TestServedEngineConforms(t *testing.T) {
-	cfg := nodetest.SmallSettings(t)
+	cfg := enginemocktest.SmallSettings(t)
 	enginetest.TestPreprocess(t, enginetest.Options{New: func(t testing.TB) engine.Engine {
 		e, _ := servedEngine(t, cfg)
 		if _, ok := e.(engine.Preprocessor); !ok {
@@ -41,7 +41,7 @@ func TestServedEngineConforms(t *testing.T) {
 // TestServedEngineIsTheFrontend: prompts and refusals equal the local pipeline's exactly, after a
 // conversation was encoded and decoded.
 func TestServedEngineIsTheFrontend(t *testing.T) {
-	e, pipe := servedEngine(t, nodetest.SmallSettings(t))
+	e, pipe := servedEngine(t, enginemocktest.SmallSettings(t))
 	local := prep.LocalEncoder{Pipeline: pipe}
 	ask := func(req *engine.PreprocessRequest) (prep.Prompt, error) {
 		body := engine.AppendPreprocessRequest(nil, req)

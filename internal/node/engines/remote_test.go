@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -17,7 +17,7 @@ import (
 )
 
 // openerOf opens the adapters of stubs.
-func openerOf(s *nodetest.Stubs) AdapterOpener {
+func openerOf(s *enginemocktest.Stubs) AdapterOpener {
 	return func(_ context.Context, of *config.RemoteEngine, rank, ranks int, _ string, m *RemoteModel, _ *slog.Logger) (engine.Engine, error) {
 		return s.OpenStub(of, rank, ranks, m.Ref)
 	}
@@ -25,12 +25,12 @@ func openerOf(s *nodetest.Stubs) AdapterOpener {
 
 // TestEngineWithoutTokens: a local tokenizer is of no use with an engine which accepts no tokens.
 func TestEngineWithoutTokens(t *testing.T) {
-	dir := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
-	a := nodetest.StartFakeEngine(t, "m", dir)
-	s := &nodetest.Stubs{Change: func(_ *config.RemoteEngine, s *nodetest.StubAdapter) {
+	dir := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048}`, "")
+	a := enginemocktest.StartFakeEngine(t, "m", dir)
+	s := &enginemocktest.Stubs{Change: func(_ *config.RemoteEngine, s *enginemocktest.StubAdapter) {
 		s.ReportedCard.Tokenizer = engine.TokenizerRef{Kind: engine.TokenizerOfEngine}
 	}}
-	of := nodetest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL)
+	of := enginemocktest.LoadSettings(t, config.Up, "ENGINE=vllm="+a.URL)
 	e := NewSupervisor(SupervisorConfig{Settings: of, OpenAdapter: openerOf(s), Log: slog.New(slog.DiscardHandler)}).all[0]
 	o, err := e.open(t.Context(), "", Facts{root: dir})
 	if err != nil || o.tokenizer != "engine" || o.chat {
@@ -43,8 +43,8 @@ func TestEngineWithoutTokens(t *testing.T) {
 }
 
 func TestLook(t *testing.T) {
-	a := nodetest.StartFakeEngine(t, "m", "org/model")
-	of := nodetest.LoadSettings(t, config.Up, "ENGINE=sglang="+a.URL).RemoteEngines()[0]
+	a := enginemocktest.StartFakeEngine(t, "m", "org/model")
+	of := enginemocktest.LoadSettings(t, config.Up, "ENGINE=sglang="+a.URL).RemoteEngines()[0]
 	got, err := probeEngine(t.Context(), &of, "")
 	if err != nil || got != (Facts{Model: "m", root: "org/tokenizer"}) {
 		t.Errorf("%+v (%v)", got, err)
@@ -72,10 +72,10 @@ func TestLook(t *testing.T) {
 // without its events; one behind a proxy with an unknown name is accepted.
 func TestLookAtAnotherKind(t *testing.T) {
 	for owner, kind := range map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "llamacpp": "llamacpp", "library": "", "": ""} {
-		a := nodetest.StartFakeEngine(t, "m", "org/model")
+		a := enginemocktest.StartFakeEngine(t, "m", "org/model")
 		a.Models = fmt.Sprintf(`{"data":[{"id":"m","root":"org/model","owned_by":%q}]}`, owner)
 		for _, as := range config.RemoteKinds() {
-			of := nodetest.LoadSettings(t, config.Up, "ENGINE="+as+"="+a.URL).RemoteEngines()[0]
+			of := enginemocktest.LoadSettings(t, config.Up, "ENGINE="+as+"="+a.URL).RemoteEngines()[0]
 			_, err := probeEngine(t.Context(), &of, "")
 			if good := kind == "" || kind == as; good != (err == nil) || !good && !strings.Contains(err.Error(), "write "+kind+"="+a.URL) {
 				t.Errorf("%q as %s: %v", owner, as, err)
@@ -86,8 +86,8 @@ func TestLookAtAnotherKind(t *testing.T) {
 
 // TestTokenizerOf: the places where the tokenizer of an engine is searched.
 func TestTokenizerOf(t *testing.T) {
-	dir, empty := nodetest.WriteCheckpoint(t, `{"vocab_size": 2048, "max_position_embeddings": 512}`, `{"temperature": 0.5}`), t.TempDir()
-	alone := nodetest.WriteCheckpoint(t, "", "") // the tokenizer
+	dir, empty := enginemocktest.WriteCheckpoint(t, `{"vocab_size": 2048, "max_position_embeddings": 512}`, `{"temperature": 0.5}`), t.TempDir()
+	alone := enginemocktest.WriteCheckpoint(t, "", "") // the tokenizer
 	for name, c := range map[string]struct {
 		of      config.RemoteEngine
 		root    string

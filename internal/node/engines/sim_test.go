@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"penstock/core/kv"
 	"penstock/internal/config"
@@ -25,8 +25,8 @@ func TestSimulatedCard(t *testing.T) {
 	}
 	size := tok.VocabSize()
 	own, _ := tok.EOS()
-	full := nodetest.WriteCheckpoint(t, fmt.Sprintf(`{"vocab_size": %d, "max_position_embeddings": 40960, "eos_token_id": 5}`, size+100), `{"eos_token_id": [7, 9]}`)
-	bare := nodetest.WriteCheckpoint(t, `{"text_config": {"vocab_size": 7}}`, "")
+	full := enginemocktest.WriteCheckpoint(t, fmt.Sprintf(`{"vocab_size": %d, "max_position_embeddings": 40960, "eos_token_id": 5}`, size+100), `{"eos_token_id": [7, 9]}`)
+	bare := enginemocktest.WriteCheckpoint(t, `{"text_config": {"vocab_size": 7}}`, "")
 	for _, c := range []struct {
 		name, dir      string
 		settings       []string
@@ -44,7 +44,7 @@ func TestSimulatedCard(t *testing.T) {
 		if c.dir != "" {
 			settings = append(settings, "MODEL_PATH="+c.dir)
 		}
-		m, err := OpenLocal(t.Context(), nodetest.LoadSettings(t, config.Up, settings...), nil)
+		m, err := OpenLocal(t.Context(), enginemocktest.LoadSettings(t, config.Up, settings...), nil)
 		if err != nil {
 			t.Errorf("%q: %v", c.settings, err)
 			continue
@@ -58,11 +58,11 @@ func TestSimulatedCard(t *testing.T) {
 		}
 	}
 	// A value in an unknown form is skipped; a file that is not an object is damaged.
-	_, err = OpenLocal(t.Context(), nodetest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+nodetest.WriteCheckpoint(t, `{"vocab_size": 7`, "")), nil)
+	_, err = OpenLocal(t.Context(), enginemocktest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+enginemocktest.WriteCheckpoint(t, `{"vocab_size": 7`, "")), nil)
 	if err == nil {
 		t.Error("a broken config.json was accepted")
 	}
-	_, err = OpenLocal(t.Context(), nodetest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_CHUNKED_PREFILL=off"), nil)
+	_, err = OpenLocal(t.Context(), enginemocktest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_CHUNKED_PREFILL=off"), nil)
 	if err == nil || !strings.Contains(err.Error(), "lower sim-context-length") {
 		t.Errorf("steps that do not hold a prompt: %v", err)
 	}
@@ -70,7 +70,7 @@ func TestSimulatedCard(t *testing.T) {
 
 // TestSimulatedEngineConforms: with the node's wrapper it passes the engine conformance suite.
 func TestSimulatedEngineConforms(t *testing.T) {
-	cfg := nodetest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_SPEEDUP=1000", "KV_CACHE_BLOCKS=40", "MAX_NUM_SEQS=16")
+	cfg := enginemocktest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_SPEEDUP=1000", "KV_CACHE_BLOCKS=40", "MAX_NUM_SEQS=16")
 	enginetest.Test(t, enginetest.Options{New: func(t testing.TB) engine.Engine {
 		e, _ := servedEngine(t, cfg)
 		return e
@@ -105,7 +105,7 @@ func TestSimulatedEvents(t *testing.T) {
 		{"SIM_MOE=61:256:8", 3, 3},
 		{"SIM_PREFIX_CACHING=off", 0, 0},
 	} {
-		cfg := nodetest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", c.setting)
+		cfg := enginemocktest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", c.setting)
 		m, err := OpenLocal(t.Context(), cfg, nil)
 		if err != nil {
 			t.Fatal(err)

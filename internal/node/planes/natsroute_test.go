@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"penstock/internal/config"
 	"penstock/internal/plane/natsd"
@@ -68,7 +68,7 @@ func TestChoosePlaceLog(t *testing.T) {
 		{[]string{"NATS_LISTEN=127.0.0.1:0", "RPC_ADDR=127.0.0.1:0"}, ""},
 		{[]string{"DISCOVERY=file", "DISCOVERY_DIR=" + t.TempDir()}, "there is no NATS server"},
 	} {
-		cfg := nodetest.LoadSettings(t, config.Worker, c.env...)
+		cfg := enginemocktest.LoadSettings(t, config.Worker, c.env...)
 		var out bytes.Buffer
 		p := &Set{}
 		if cfg.NATS.Listen != "" { // at loopback, regardless of the settings
@@ -92,7 +92,7 @@ func TestRouteOfConnection(t *testing.T) {
 	if p.Conn, err = natsd.Connect(server.URL(), "test", nil); err != nil {
 		t.Fatal(err)
 	}
-	cfg := nodetest.LoadSettings(t, config.Worker, "NATS="+server.URL())
+	cfg := enginemocktest.LoadSettings(t, config.Worker, "NATS="+server.URL())
 	if r, err := p.findNATSRoute(cfg); err != nil || r.isReachableRemotely() || r.shared || r.ip.String() != "127.0.0.1" {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/node/nodetest"
+	"penstock/internal/enginemock/enginemocktest"
 
 	"penstock/internal/config"
 	"penstock/internal/plane/bus"
@@ -41,7 +41,7 @@ func TestZMQRegistration(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	cfg := nodetest.LoadSettings(t, config.Worker, "DISCOVERY=file", "DISCOVERY_DIR="+t.TempDir(), "EVENT_PLANE=zmq", "RPC_ADVERTISE=10.0.0.7:7000")
+	cfg := enginemocktest.LoadSettings(t, config.Worker, "DISCOVERY=file", "DISCOVERY_DIR="+t.TempDir(), "EVENT_PLANE=zmq", "RPC_ADVERTISE=10.0.0.7:7000")
 	in, err := zmqInstance(cfg, cfg.EventHost(), b.LocalPeer())
 	if err != nil || !strings.HasPrefix(in.Addr, "tcp://10.0.0.7:") {
 		t.Fatalf("%+v, %v", in, err)

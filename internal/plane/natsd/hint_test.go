@@ -7,13 +7,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"penstock/internal/certtest"
+	"penstock/internal/fixturetest"
 )
 
 // TestTLSHints: an error of TLS names TLS and the setting that mends it, and does not send the
 // user to look whether a server runs.
 func TestTLSHints(t *testing.T) {
-	cert, other := certtest.NewPair(t, certtest.CertOptions{}), certtest.NewPair(t, certtest.CertOptions{})
+	cert, other := fixturetest.NewPair(t, fixturetest.CertOptions{}), fixturetest.NewPair(t, fixturetest.CertOptions{})
 	open := start(t, Config{Listen: "127.0.0.1:0"}).URL()
 	own := tls.Config{Certificates: []tls.Certificate{cert.TLS}}
 	secure := start(t, Config{Listen: "127.0.0.1:0", TLS: &own}).URL()

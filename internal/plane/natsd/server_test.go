@@ -17,7 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"penstock/internal/certtest"
+	"penstock/internal/fixturetest"
 )
 
 // start starts a server that ends with the test.
@@ -154,7 +154,7 @@ func TestToken(t *testing.T) {
 // TestTLS: with TLS others must speak it, and with authorities show a certificate;
 // this process need not.
 func TestTLS(t *testing.T) {
-	cert := certtest.NewPair(t, certtest.CertOptions{})
+	cert := fixturetest.NewPair(t, fixturetest.CertOptions{})
 	own, pool := cert.TLS, cert.Pool
 	s := start(t, Config{Listen: "127.0.0.1:0", TLS: &tls.Config{
 		Certificates: []tls.Certificate{own}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,

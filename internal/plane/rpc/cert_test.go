@@ -4,13 +4,13 @@ import (
 	"crypto/tls"
 	"testing"
 
-	"penstock/internal/certtest"
+	"penstock/internal/fixturetest"
 )
 
 // Certificates returns what a server and a client need to know each other.
 func Certificates(t *testing.T) (server, client *tls.Config) {
 	t.Helper()
-	p := certtest.NewPair(t, certtest.CertOptions{})
+	p := fixturetest.NewPair(t, fixturetest.CertOptions{})
 	pair := []tls.Certificate{p.TLS}
 	return &tls.Config{Certificates: pair, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: p.Pool},
 		&tls.Config{Certificates: pair, RootCAs: p.Pool}

@@ -4,7 +4,7 @@ import (
 	"crypto/tls"
 	"testing"
 
-	"penstock/internal/certtest"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/xfer"
 	"penstock/internal/plane/xfer/xfertest"
 )
@@ -67,7 +67,7 @@ func TestTCP(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
-	pair := certtest.NewPair(t, certtest.CertOptions{Name: "owner"})
+	pair := fixturetest.NewPair(t, fixturetest.CertOptions{Name: "owner"})
 	xfertest.Run(t, func(t *testing.T, cfg xfer.Config) xfertest.Ends {
 		cfg.Token = "secret"
 		return xfertest.Ends{

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/certtest"
+	"penstock/internal/fixturetest"
 	"penstock/internal/plane/xfer"
 )
 
@@ -33,7 +33,7 @@ func TestTokens(t *testing.T) {
 // TestTLSMismatch: a writer does not send to an owner whose certificate it does not trust, and one
 // without TLS learns nothing.
 func TestTLSMismatch(t *testing.T) {
-	pair, other := certtest.NewPair(t, certtest.CertOptions{Name: "owner"}), certtest.NewPair(t, certtest.CertOptions{Name: "other"})
+	pair, other := fixturetest.NewPair(t, fixturetest.CertOptions{Name: "owner"}), fixturetest.NewPair(t, fixturetest.CertOptions{Name: "other"})
 	owner := newTCP(t, xfer.TCPConfig{ServerTLS: &tls.Config{Certificates: []tls.Certificate{pair.TLS}}})
 	run(t, owner)
 	for name, cfg := range map[string]*tls.Config{"other": {RootCAs: other.Pool}, "none": nil} {

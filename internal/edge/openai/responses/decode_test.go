@@ -14,8 +14,8 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/api"
+	"penstock/internal/fixturetest"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -349,7 +349,7 @@ func TestHostile(t *testing.T) {
 // FuzzDecode: every body is decoded to a valid request which can be repeated as JSON, or is answered with an Invalid
 // error in valid UTF-8.
 func FuzzDecode(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	for _, s := range []string{
 		`{"model":"m","input":"hi","stream":true,"instructions":"x","metadata":{"a":"b"}}`,
 		`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"http://x","detail":"low"}]},{"type":"function_call_output","output":[{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}}]}]}`,

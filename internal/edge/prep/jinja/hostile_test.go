@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"penstock/core/fault"
-	"penstock/internal/corpustest"
+	"penstock/internal/fixturetest"
 )
 
 // hostileTemplates try to run forever, to fill memory or the stack, or to get
@@ -206,7 +206,7 @@ func TestConcurrentRenders(t *testing.T) {
 // FuzzTemplate: any source and any variables end, in text or in an error with a
 // code.
 func FuzzTemplate(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	for _, source := range hostileTemplates() {
 		if len(source) < 1000 {
 			f.Add(source, `{"messages":[{"role":"user","content":"x"}]}`)

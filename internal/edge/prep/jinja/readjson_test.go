@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/corpustest"
+	"penstock/internal/fixturetest"
 )
 
 // jsonTexts are values, and texts that nearly are.
@@ -99,7 +99,7 @@ func TestFromJSON(t *testing.T) {
 // FuzzFromJSON: what is JSON is read as the standard library reads it, and
 // nothing else is.
 func FuzzFromJSON(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	for _, text := range jsonTexts() {
 		f.Add([]byte(text))
 	}

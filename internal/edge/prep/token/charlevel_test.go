@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 
 	"penstock/core/kv"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
+	"penstock/internal/fixturetest"
 )
 
 // plainNames are the tokenizers of make_plain.py.
@@ -122,7 +122,7 @@ func (p *charTokenizer) byteID(b byte) kv.Token {
 // FuzzPlain: no text does harm, none makes a special token, and where every
 // character has an entry or bytes the text comes out as it went in.
 func FuzzPlain(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	for _, text := range plainFragments(f) {
 		f.Add(text)
 	}

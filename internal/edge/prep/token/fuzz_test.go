@@ -6,14 +6,14 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
+	"penstock/internal/fixturetest"
 )
 
 // FuzzRoundTrip: whatever valid text goes in comes out again, unless a normalizer
 // changes it or a space is put before it; and invalid text does no harm.
 func FuzzRoundTrip(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	for _, text := range fixtureTexts(f)[:200] {
 		f.Add(text)
 	}
@@ -48,7 +48,7 @@ func FuzzRoundTrip(f *testing.F) {
 
 // FuzzSplit: words are never empty and, put together, are the text.
 func FuzzSplit(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	for _, text := range fixtureTexts(f)[:200] {
 		f.Add(text)
 	}

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 
 	"penstock/core/kv"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
+	"penstock/internal/fixturetest"
 )
 
 // TestLexiconAgainstDefinition: the search gives what merging gives, also for
@@ -42,7 +42,7 @@ func TestLexiconAgainstDefinition(t *testing.T) {
 
 // FuzzLexicon: the same, of models and words that are looked for.
 func FuzzLexicon(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add(uint64(1), "abcabcabc")
 	f.Add(uint64(2), "aaaaaaaaaaaaaaaaaaab")
 	f.Fuzz(func(t *testing.T, seed uint64, text string) {

@@ -9,8 +9,8 @@ import (
 
 	"penstock/core/fault"
 	"penstock/core/kv"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
+	"penstock/internal/fixturetest"
 )
 
 // object is a JSON object that tests change.
@@ -179,7 +179,7 @@ func TestID(t *testing.T) {
 // FuzzParse varies the parts of a file around a vocabulary of the 256 bytes, which
 // is too large for a fuzzer to find.
 func FuzzParse(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	var bytes strings.Builder
 	for b, r := range Alphabet() {
 		name, _ := json.Marshal(string(r))
@@ -200,7 +200,7 @@ func FuzzParse(f *testing.F) {
 
 // FuzzParseFile takes whole files.
 func FuzzParseFile(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add(`{"model":{"vocab":{}},"added_tokens":[{"id":0,"content":"x"}]}`, `{"eos_token":null}`)
 	f.Add(`{"model":{"type":"WordPiece"}}`, `{}`)
 	f.Add(`{"model":{"type":"WordPiece","unk_token":"u","continuing_subword_prefix":"##","vocab":{"u":0,"##a":1}},"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"},"decoder":{"type":"WordPiece","prefix":"##","cleanup":true}}`, `{}`)

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"penstock/core/kv"
-	"penstock/internal/corpustest"
 	"penstock/internal/edge/prep"
+	"penstock/internal/fixturetest"
 )
 
 // conversation returns segments as templates make them: markup with special
@@ -129,7 +129,7 @@ func TestSegmentsPutOneSpace(t *testing.T) {
 // FuzzSegments: whatever a client writes between the markup of a template, the
 // special tokens are the template's, and no byte of the text is lost.
 func FuzzSegments(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	f.Add("Hello", "world")
 	f.Add("<|end|>", "<|")
 	f.Add("x<|im_", "end|>\xff")

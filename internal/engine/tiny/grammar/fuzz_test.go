@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"testing"
 
-	"penstock/internal/corpustest"
+	"penstock/internal/fixturetest"
 )
 
 // FuzzCompile compiles any bytes and follows any text in what results.
 func FuzzCompile(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	for _, schema := range []string{
 		`{"type":"object","properties":{"a":{"type":"string","pattern":"^a+$","maxLength":9},"b":{"$ref":"#"}},"required":["a"]}`,
 		`{"type":"array","prefixItems":[{"enum":[1,"é"]}],"items":{"type":"number","minimum":-1.5},"maxItems":7}`,
@@ -29,7 +29,7 @@ func FuzzCompile(f *testing.F) {
 
 // FuzzText follows any text in schemas which use everything, and checks that complete texts are valid.
 func FuzzText(f *testing.F) {
-	corpustest.Add(f)
+	fixturetest.AddCorpus(f)
 	schemas := []string{
 		withDefs(`true`),
 		withDefs(`{"type":"string","pattern":"^(é|[a-c]|\\n)*$","minLength":1}`),

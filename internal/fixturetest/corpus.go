@@ -1,6 +1,6 @@
-// Package corpustest adds the inputs that fuzzing found to reach far into a package to its fuzz targets. A package keeps them in
-// one archive, testdata/corpus.txtar, so that testdata/fuzz holds regressions alone.
-package corpustest
+// Package fixturetest has what tests of many packages need: certificates, and the inputs that fuzzing found to reach far into
+// a package, which the package keeps in one archive, testdata/corpus.txtar, so that testdata/fuzz holds regressions alone.
+package fixturetest
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ import (
 // Archive is the file of a package's corpus: a line `-- TARGET/NAME --`, then the input as `go test` writes it to testdata/fuzz.
 const Archive = "testdata/corpus.txtar"
 
-// Add adds the inputs of the target f. The target fails if the package has none for it.
-func Add(f *testing.F) {
+// AddCorpus adds the inputs of the target f. The target fails if the package has none for it.
+func AddCorpus(f *testing.F) {
 	f.Helper()
 	text, err := os.ReadFile(Archive)
 	if err != nil {

@@ -1,4 +1,4 @@
-package corpustest
+package fixturetest
 
 import (
 	"reflect"

@@ -1,5 +1,4 @@
-// Package nodetest has doubles of engines that run outside Penstock, and settings, for tests.
-package nodetest
+package enginemocktest
 
 import (
 	"bytes"

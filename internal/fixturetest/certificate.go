@@ -1,5 +1,4 @@
-// Package certtest creates certificates for tests.
-package certtest
+package fixturetest
 
 import (
 	"crypto/ecdsa"
