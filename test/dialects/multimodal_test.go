@@ -74,7 +74,7 @@ func pave(t *testing.T, dialect enginemock.Dialect, p plan) *street {
 		b := serve(t, dialect, dir, p)
 		s.engines = append(s.engines, b)
 		s.role(config.Worker, node.RunWorker, nats, fmt.Sprint("worker-id=", i+1), "model-path="+dir, "engine="+b.spec(dialect)+p.spec)
-		r := s.role(config.Router, node.RunRouter, nats, "multimodal=true", "http-addr=127.0.0.1:0", "router-predicted-ttl=0s", fmt.Sprint("router-seed=", i+1))
+		r := s.role(config.Router, node.RunRouter, nats, "multimodal=true", "router-mode=kv", "http-addr=127.0.0.1:0", "router-predicted-ttl=0s", fmt.Sprint("router-seed=", i+1))
 		seen := *s.house
 		seen.url = r.URL
 		s.routers = append(s.routers, &seen)

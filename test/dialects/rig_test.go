@@ -224,7 +224,8 @@ func build(t *testing.T, dialect enginemock.Dialect, p plan) *house {
 		h.engines = append(h.engines, b)
 		specs = append(specs, b.spec(dialect)+p.spec)
 	}
-	env := []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_ROUTER_PREDICTED_TTL=0s", "PENSTOCK_MODEL_PATH=" + dir, "PENSTOCK_ENGINE=" + strings.Join(specs, ",")}
+	// The prompts have some tens of tokens, which hardly matter in predicted times: mode kv counts blocks.
+	env := []string{"PENSTOCK_HTTP_ADDR=127.0.0.1:0", "PENSTOCK_ROUTER_SEED=1", "PENSTOCK_ROUTER_MODE=kv", "PENSTOCK_ROUTER_PREDICTED_TTL=0s", "PENSTOCK_MODEL_PATH=" + dir, "PENSTOCK_ENGINE=" + strings.Join(specs, ",")}
 	for _, s := range p.settings {
 		env = append(env, "PENSTOCK_"+s)
 	}
