@@ -111,7 +111,11 @@ func printRoleGreeting(w io.Writer, l *config.Loaded, s node.Started) {
 	case config.Frontend:
 		fmt.Fprintf(&b, "\n  Penstock frontend on %s  (ready in %v)\n  Sends to:  workers of namespace %s, component %s, as they come\n", s.URL, took, l.Fleet.Namespace, l.Fleet.Component)
 	case config.Worker:
-		fmt.Fprintf(&b, "\n  Penstock worker %d serves %s at %s  (ready in %v)\n", s.WorkerID, s.Model, s.Addr, took)
+		does := "serves"
+		if role := l.WorkerRoles()[0]; !role.TakesRequests() {
+			does = fmt.Sprintf("of role %s, which serves nothing in this version, is up for", role)
+		}
+		fmt.Fprintf(&b, "\n  Penstock worker %d %s %s at %s  (ready in %v)\n", s.WorkerID, does, s.Model, s.Addr, took)
 		if l.Fleet.Discovery == config.DiscoveryStatic {
 			fmt.Fprintf(&b, "  Tell others:  --discovery static --static-workers %s\n", s.Addr)
 		} else {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/core/route"
+	"penstock/internal/engine"
 )
 
 // maxPromptFile bounds a prompt file, in bytes.
@@ -163,6 +164,7 @@ type candidateRow struct {
 		Disk   int `json:"disk"`
 		Pool   int `json:"pool"`
 	} `json:"overlap_blocks"`
+	Role            string  `json:"role"`
 	Cache           string  `json:"cache"`
 	Predicted       int     `json:"predicted_blocks"`
 	Attachable      int     `json:"cxl_accessible_scores"`
@@ -444,6 +446,7 @@ func (e *routeExplanation) printCandidates(w io.Writer) error {
 	columns := []candidateColumn{
 		{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
 		{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
+		{"ROLE", (*candidateRow).specialRole, false},
 		{"DEVICE", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Device) }, true},
 		{"HOST", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Host) }, false},
 		{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
@@ -483,6 +486,7 @@ func (e *routeExplanation) printTimeCosts(w io.Writer) error {
 	return e.printColumns(w, []candidateColumn{
 		{"WORKER", func(c *candidateRow) string { return strconv.FormatUint(c.WorkerID, 10) }, true},
 		{"RANK", func(c *candidateRow) string { return fmt.Sprint(c.DPRank) }, true},
+		{"ROLE", (*candidateRow).specialRole, false},
 		{"DEVICE", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Device) }, true},
 		{"HOST", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Host) }, false},
 		{"DISK", func(c *candidateRow) string { return fmt.Sprint(c.Overlap.Disk) }, false},
@@ -535,6 +539,14 @@ type candidateColumn struct {
 	name   string
 	value  func(*candidateRow) string
 	always bool
+}
+
+// specialRole returns the role of a worker; 0 if it is aggregated, or of a router of an earlier build.
+func (c *candidateRow) specialRole() string {
+	if c.Role == "" || c.Role == engine.RoleAggregated.String() {
+		return "0"
+	}
+	return printable(c.Role)
 }
 
 // formatCost formats v with two decimals, and 0 as "0".

@@ -34,6 +34,7 @@ serves as soon as one engine does, and takes in the others when they come.`,
   penstock up --workers 4 --router-mode round-robin
   penstock up --model-path ./Qwen2.5-0.5B-Instruct --http-addr 127.0.0.1:9000
   penstock up --engine sim --workers 64 --sim-speedup 10
+  penstock up --workers 1 --prefill-workers 1 --encode-workers 1
   penstock up --engine vllm=http://a:8000,events=tcp://a:5557 --engine vllm=http://b:8000,events=tcp://b:5557
   penstock up --engine llamacpp=http://127.0.0.1:8080 --model-path ./Qwen2.5-0.5B-Instruct
   penstock up --http-addr 127.0.0.1:0 --json   # prints {"url":…} once it is ready`,
@@ -79,6 +80,9 @@ func printWelcome(w io.Writer, r node.Ready) {
 		fmt.Fprintf(w, "\n  %s, routed by %s\n", formatWorkerCount(r.Workers), r.RouterMode)
 	} else {
 		fmt.Fprintf(w, "  %s, engine %s, %d KV blocks of %d tokens each, routed by %s\n", formatWorkerCount(r.Workers), r.Engine, r.Blocks, r.BlockSize, r.RouterMode)
+	}
+	if n := r.PrefillWorkers + r.EncodeWorkers; n > 0 {
+		fmt.Fprintf(w, "  Beside them %d of role prefill and %d of role encode, which serve nothing in this version\n", r.PrefillWorkers, r.EncodeWorkers)
 	}
 	if r.Simulation != "" {
 		fmt.Fprintf(w, "  A simulation: caches, batches and events are real, tokens are not computed; model of time: %s\n", r.Simulation)

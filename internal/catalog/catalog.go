@@ -1,10 +1,10 @@
 // Package catalog knows the registered workers of a process's component, their model cards, the models
-// that they serve, and which workers fit their model. It reads the registry with one watch and publishes
-// one immutable [Snapshot] at a time, which router, frontend and router proxy share: none of them judges
-// a card itself, and none knows a worker that the others have judged otherwise.
+// that they serve, and which workers fit their model. It reads the registry with one watch for each kind of
+// worker and publishes one immutable [Snapshot] at a time, which router, frontend and router proxy share: none
+// of them judges a card itself, and none knows a worker that the others have judged otherwise.
 //
-// [Snapshot.Next] is the pure part: it reads and compares cards. What a further kind of worker must
-// agree on with its model, and under which kind it registers, belongs there and into [Catalog.Run].
+// [Snapshot.Next] is the pure part: it reads and compares cards. [KindOf] says under which kind a worker of a
+// role registers, and engine.Card says what workers of each role must agree on.
 package catalog
 
 import (
@@ -51,10 +51,50 @@ func (c *Catalog) Loaded() <-chan struct{} { return c.loaded }
 // fails is watched again; meanwhile the last snapshot stays.
 func (c *Catalog) Run(ctx context.Context, apply func(*Snapshot)) {
 	defer c.throttled.Flush(context.WithoutCancel(ctx))
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	updates := make(chan kindSet)
+	for i, kind := range workerKinds {
+		watches.Go(func() {
+			c.watchKind(ctx, kind, func(set []disco.Instance) {
+				u := kindSet{i, set, make(chan struct{})}
+				select {
+				case updates <- u:
+					<-u.applied
+				case <-ctx.Done():
+				}
+			})
+		})
+	}
+	var read [len(workerKinds)]bool
+	var sets [len(workerKinds)][]disco.Instance
+	for {
+		select {
+		case u := <-updates:
+			read[u.kind], sets[u.kind] = true, u.instances
+			if !slices.Contains(read[:], false) { // otherwise the registry has not said what it has of each kind
+				c.publish(slices.Concat(sets[:]...), apply)
+			}
+			close(u.applied)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// kindSet is the set of one of workerKinds.
+type kindSet struct {
+	kind      int // its index
+	instances []disco.Instance
+	applied   chan struct{} // closed when the set is taken over
+}
+
+// watchKind calls sink with the instances of a kind until ctx ends.
+func (c *Catalog) watchKind(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) {
 	wait := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	for {
-		err := c.registry.Watch(ctx, disco.KindWorker, func(set []disco.Instance) {
-			c.publish(set, apply)
+		err := c.registry.Watch(ctx, kind, func(set []disco.Instance) {
+			sink(set)
 			wait.Reset()
 		})
 		if ctx.Err() != nil {

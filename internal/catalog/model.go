@@ -21,9 +21,11 @@ type Model struct {
 	Workers []*Worker
 	// Unfit are the workers that serve the name with another card, by id.
 	Unfit []kv.WorkerID
+	// PrefillWorkers and EncodeWorkers are the fitting workers of these roles, by id. No request goes to them.
+	PrefillWorkers, EncodeWorkers []*Worker
 }
 
-// newModel returns the model of workers, at least one, that was served before as old, nil if it was not.
+// newModel returns the model of workers which take requests, at least one, that was served before as old, nil if it was not.
 // It marks the workers that do not fit.
 func newModel(old *Model, workers []*Worker, now time.Time) *Model {
 	reference := workers[0]
@@ -49,11 +51,16 @@ func newModel(old *Model, workers []*Worker, now time.Time) *Model {
 
 // newAdapter returns the model of one of m's adapters.
 func (m *Model) newAdapter(name string, now time.Time) *Model {
-	a := &Model{Card: m.Card, Checksum: m.Checksum, Parent: m.Card.Name, FirstSeen: now, Unfit: m.Unfit}
+	a := &Model{Card: m.Card, Checksum: m.Checksum, Parent: m.Card.Name, FirstSeen: now, Unfit: m.Unfit, EncodeWorkers: m.EncodeWorkers}
 	a.Card.Name, a.Card.Aliases, a.Card.Adapters = name, nil, nil
 	for _, w := range m.Workers {
 		if w.Card.ServesAdapter(name) {
 			a.Workers = append(a.Workers, w)
+		}
+	}
+	for _, w := range m.PrefillWorkers {
+		if w.Card.ServesAdapter(name) {
+			a.PrefillWorkers = append(a.PrefillWorkers, w)
 		}
 	}
 	return a

@@ -26,7 +26,7 @@ func (s Selection) selects(in *disco.Instance) bool {
 // Snapshot is the set of registered workers, and of the models that they serve, at one time. It is
 // immutable.
 type Snapshot struct {
-	// Workers are all registered workers, by id, including workers which get no requests.
+	// Workers are all registered workers, by id, of all roles, including workers which get no requests.
 	Workers []*Worker
 	// Models are the served models, by name. LoRA adapters are models of their own. Models which lost
 	// their last worker stay, at most MaxLost, so that requests for them fail as unavailable and not as
@@ -112,7 +112,7 @@ func (s *Snapshot) Refresh(m *Model) *Model {
 		return now
 	}
 	gone := *m
-	gone.Workers, gone.Unfit = nil, nil
+	gone.Workers, gone.Unfit, gone.PrefillWorkers, gone.EncodeWorkers = nil, nil, nil, nil
 	if now != nil {
 		for _, w := range now.Workers {
 			gone.Unfit = append(gone.Unfit, w.ID)
@@ -124,7 +124,8 @@ func (s *Snapshot) Refresh(m *Model) *Model {
 
 // Next returns the snapshot which follows s when the registry has the instances of set. A model keeps its
 // card while any worker has it, so that a new worker never changes a model that is being served;
-// otherwise it takes the card of its worker with the lowest id. Workers with another card do not fit.
+// otherwise it takes the card of its worker with the lowest id. Workers with another card do not fit. Prefill
+// and encode workers neither make a model nor give it its card: they must fit the workers that do.
 func (s *Snapshot) Next(sel Selection, set []disco.Instance, now time.Time) *Snapshot {
 	next := NewSnapshot()
 	for i := range set {
@@ -132,8 +133,7 @@ func (s *Snapshot) Next(sel Selection, set []disco.Instance, now time.Time) *Sna
 			next.Workers = append(next.Workers, s.readWorker(set[i]))
 		}
 	}
-	slices.SortStableFunc(next.Workers, func(a, b *Worker) int { return cmp.Compare(a.ID, b.ID) })
-	next.Workers = slices.CompactFunc(next.Workers, func(a, b *Worker) bool { return a.ID == b.ID })
+	next.dropRepeatedIDs()
 	next.addModels(s, now)
 	next.keepLost(s)
 	next.nameModels()
@@ -144,7 +144,7 @@ func (s *Snapshot) Next(sel Selection, set []disco.Instance, now time.Time) *Sna
 // readWorker returns the worker of an instance. It reuses the card of s if the registration has not
 // changed: of hundreds of workers few change at a time.
 func (s *Snapshot) readWorker(in disco.Instance) *Worker {
-	if was := s.Worker(in.ID); was != nil && was.Problem == "" && bytes.Equal(was.Meta, in.Meta) {
+	if was := s.Worker(in.ID); was != nil && was.Problem == "" && was.Kind == in.Kind && bytes.Equal(was.Meta, in.Meta) {
 		return &Worker{Instance: in, Card: was.Card, Checksum: was.Checksum}
 	}
 	w := &Worker{Instance: in, Card: &engine.Card{}}
@@ -157,17 +157,25 @@ func (s *Snapshot) readWorker(in disco.Instance) *Worker {
 		w.Problem = err.Error()
 		return w
 	}
+	if kind := KindOf(card.Role); kind != in.Kind {
+		w.Problem = fmt.Sprintf("it is registered as %s and its model card has the role %s", in.Kind, card.Role)
+		return w
+	}
 	w.Card, w.Checksum = &card, card.Checksum()
 	return w
 }
 
 // addModels adds the models of the workers.
 func (s *Snapshot) addModels(old *Snapshot, now time.Time) {
-	byName := map[string][]*Worker{}
+	byName, others := map[string][]*Worker{}, map[string][]*Worker{}
 	var order []string
 	for _, w := range s.Workers {
 		if w.Problem != "" {
 			s.findings = append(s.findings, finding{worker: w.ID, host: w.Host, text: w.Problem})
+			continue
+		}
+		if !w.Card.Role.TakesRequests() {
+			others[w.Card.Name] = append(others[w.Card.Name], w)
 			continue
 		}
 		if byName[w.Card.Name] == nil {
@@ -181,8 +189,9 @@ func (s *Snapshot) addModels(old *Snapshot, now time.Time) {
 			was = nil // the name was an alias or an adapter
 		}
 		m := newModel(was, byName[name], now)
+		m.addRoleWorkers(others[name])
 		s.Models = append(s.Models, m)
-		for _, w := range byName[name] {
+		for _, w := range slices.Concat(byName[name], others[name]) {
 			if w.Unfit != "" {
 				s.findings = append(s.findings, finding{worker: w.ID, host: w.Host, model: name, text: w.Unfit})
 			}
@@ -203,7 +212,7 @@ func (s *Snapshot) keepLost(old *Snapshot) {
 		}
 		lost++
 		gone := *m
-		gone.Workers, gone.Unfit = nil, nil
+		gone.Workers, gone.Unfit, gone.PrefillWorkers, gone.EncodeWorkers = nil, nil, nil, nil
 		s.Models = append(s.Models, &gone)
 	}
 }

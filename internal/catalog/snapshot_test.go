@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,7 +30,7 @@ func instanceOf(t testing.TB, id kv.WorkerID, card engine.Card) disco.Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return disco.Instance{Kind: disco.KindWorker, ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Host: fmt.Sprint("h", id), Meta: meta}
+	return disco.Instance{Kind: KindOf(card.Role), ID: id, Epoch: 1, Namespace: "penstock", Component: "backend", Host: fmt.Sprint("h", id), Meta: meta}
 }
 
 // check verifies what holds of every snapshot.
@@ -46,6 +47,8 @@ func (s *Snapshot) check() error {
 			switch {
 			case w.Problem != "" || w.Unfit != "" || s.Worker(w.ID) != w:
 				return fmt.Errorf("model %s has the unusable worker %d", m.Card.Name, w.ID)
+			case !w.Card.Role.TakesRequests():
+				return fmt.Errorf("requests for %s go to worker %d of role %s", m.Card.Name, w.ID, w.Card.Role)
 			case w.Checksum != m.Checksum || w.Checksum != w.Card.Checksum():
 				return fmt.Errorf("model %s has worker %d of another card", m.Card.Name, w.ID)
 			case i > 0 && m.Workers[i-1].ID >= w.ID:
@@ -57,6 +60,17 @@ func (s *Snapshot) check() error {
 				placed[w] = m
 			}
 		}
+		for role, list := range map[engine.Role][]*Worker{engine.RolePrefill: m.PrefillWorkers, engine.RoleEncode: m.EncodeWorkers} {
+			for i, w := range list {
+				fits := slices.ContainsFunc(m.Workers, func(of *Worker) bool { return w.Card.DescribeDifference(of.Card) == "" })
+				if w.Card.Role != role || w.Unfit != "" || m.Parent == "" && !fits || i > 0 && list[i-1].ID >= w.ID {
+					return fmt.Errorf("model %s has %s worker %d, which does not belong there", m.Card.Name, role, w.ID)
+				}
+				if m.Parent == "" {
+					placed[w] = m
+				}
+			}
+		}
 	}
 	for i, w := range s.Workers {
 		if i > 0 && s.Workers[i-1].ID >= w.ID {
@@ -65,6 +79,11 @@ func (s *Snapshot) check() error {
 		m := s.Find(w.Card.Name)
 		switch {
 		case w.Problem != "":
+		case !w.Card.Role.TakesRequests():
+			// A worker of a name that nobody serves is in no list, and fits.
+			if m != nil && m.Card.Name == w.Card.Name && len(m.Workers) > 0 && m.Parent == "" && (w.Unfit == "") != (placed[w] == m) {
+				return fmt.Errorf("worker %d of role %s is in none or both of the lists of %s", w.ID, w.Card.Role, w.Card.Name)
+			}
 		case m == nil || m.Card.Name != w.Card.Name || m.Parent != "":
 			return fmt.Errorf("the model of worker %d is unknown", w.ID)
 		case (w.Unfit == "") != (placed[w] == m) || (w.Unfit != "") != slices.Contains(m.Unfit, w.ID):
@@ -76,7 +95,8 @@ func (s *Snapshot) check() error {
 
 // TestScripts runs the golden scripts. The command "set" has one line for each instance:
 //
-//	ID MODEL [context=N] [aliases=A,…] [adapters=A,…] [miscounts=K,…] [epoch=N] [component=C] [broken]
+//	ID MODEL [role=R] [kind=K] [block=N] [numerics=N] [media=K,…] [args=JSON]
+//	         [context=N] [aliases=A,…] [adapters=A,…] [miscounts=K,…] [epoch=N] [component=C] [broken]
 //
 // Time is the number of the command, in seconds. It prints the snapshot that follows, and what was found.
 func TestScripts(t *testing.T) {
@@ -103,11 +123,23 @@ func parseInstance(t *testing.T, fields []string) disco.Instance {
 		t.Fatal(err)
 	}
 	card := cardOf(fields[1], 100)
-	epoch, component, broken := 1, "backend", false
+	epoch, component, broken, kind := 1, "backend", false, disco.Kind("")
 	for _, f := range fields[2:] {
 		key, value, _ := strings.Cut(f, "=")
 		list := strings.Split(value, ",")
 		switch key {
+		case "role":
+			card.Role, err = engine.ParseRole(value)
+		case "kind":
+			kind = disco.Kind(value)
+		case "block":
+			card.BlockSize, err = strconv.Atoi(value)
+		case "numerics":
+			card.Numerics = value
+		case "media":
+			card.Media = list
+		case "args":
+			card.ProcessorArgs = value
 		case "context":
 			card.ContextLength, err = strconv.Atoi(value)
 		case "aliases":
@@ -130,7 +162,7 @@ func parseInstance(t *testing.T, fields []string) disco.Instance {
 		}
 	}
 	in := instanceOf(t, kv.WorkerID(id), card)
-	in.Epoch, in.Component = uint64(epoch), component
+	in.Kind, in.Epoch, in.Component = cmp.Or(kind, in.Kind), uint64(epoch), component
 	if broken {
 		in.Meta = []byte("{}")
 	}
@@ -140,8 +172,8 @@ func parseInstance(t *testing.T, fields []string) disco.Instance {
 // describe prints the models with their workers, the names which find them, and what was found.
 func (s *Snapshot) describe() string {
 	var out bytes.Buffer
-	ids := func(m *Model) (list []kv.WorkerID) {
-		for _, w := range m.Workers {
+	ids := func(workers []*Worker) (list []kv.WorkerID) {
+		for _, w := range workers {
 			list = append(list, w.ID)
 		}
 		return list
@@ -151,12 +183,20 @@ func (s *Snapshot) describe() string {
 		names[s.names[name]] = append(names[s.names[name]], name)
 	}
 	for _, m := range s.Models {
-		fmt.Fprintf(&out, "%s %v context=%d since=%d names=%v", m.Card.Name, ids(m), m.Card.ContextLength, m.FirstSeen.Unix(), names[m])
+		fmt.Fprintf(&out, "%s %v context=%d since=%d names=%v", m.Card.Name, ids(m.Workers), m.Card.ContextLength, m.FirstSeen.Unix(), names[m])
 		if m.Parent != "" {
 			fmt.Fprintf(&out, " of=%s", m.Parent)
 		}
 		if len(m.Unfit) > 0 {
 			fmt.Fprintf(&out, " unfit=%v", m.Unfit)
+		}
+		for _, of := range [...]struct {
+			role engine.Role
+			list []*Worker
+		}{{engine.RolePrefill, m.PrefillWorkers}, {engine.RoleEncode, m.EncodeWorkers}} {
+			if len(of.list) > 0 {
+				fmt.Fprintf(&out, " %s=%v", of.role, ids(of.list))
+			}
 		}
 		if len(m.Card.MiscountedMedia) > 0 {
 			fmt.Fprintf(&out, " miscounts=%v", m.Card.MiscountedMedia)
@@ -187,6 +227,8 @@ func TestSnapshotsByChance(t *testing.T) {
 				card := cardOf([]string{"a", "b", "c"}[rng.Below(3)], 100+rng.Below(2))
 				card.Aliases = [][]string{nil, {"a"}, {"x"}, {"b", "y"}}[rng.Below(4)]
 				card.Adapters = [][]string{nil, {"c"}, {"law"}, {"law", "x"}}[rng.Below(4)]
+				card.Role = []engine.Role{engine.RoleAggregated, engine.RoleDecode, engine.RolePrefill, engine.RoleEncode}[rng.Below(4)]
+				card.Numerics = []string{"p", "q"}[rng.Below(2)]
 				in := instanceOf(t, id+1, card)
 				if rng.Below(10) == 0 {
 					in.Meta = in.Meta[1:]
@@ -203,7 +245,7 @@ func TestSnapshotsByChance(t *testing.T) {
 					continue
 				}
 				has := slices.ContainsFunc(next.Workers, func(w *Worker) bool {
-					return w.Problem == "" && w.Card.Name == m.Card.Name && w.Checksum == was.Checksum
+					return w.Problem == "" && w.Card.Role.TakesRequests() && w.Card.Name == m.Card.Name && w.Checksum == was.Checksum
 				})
 				if has && m.Checksum != was.Checksum {
 					t.Fatalf("seed %d, step %d: %s has another card though a worker has the one before", seed, step, m.Card.Name)

@@ -17,8 +17,6 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
-
-	"penstock/internal/obs"
 )
 
 // Command is a command which starts roles, and so has settings.
@@ -162,6 +160,9 @@ type Config struct {
 		KVEvents         string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
 		KVReplay         string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
 		Workers          int      `key:"workers" group:"common" on:"up" default:"2" valid:"1..1024" help:"number of workers; engines that run already have one for each data-parallel rank"`
+		PrefillWorkers   int      `key:"prefill-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role prefill, beside those of workers, which are decode workers then; engines of this program only. They serve nothing in this version"`
+		EncodeWorkers    int      `key:"encode-workers" group:"common" on:"up" valid:"0..1024" help:"number of workers with role encode, as prefill-workers"`
+		Role             string   `key:"role" group:"common" on:"worker" default:"aggregated" valid:"aggregated|prefill|decode|encode" help:"what the worker is for: aggregated (prefill and decode), decode (which takes whole requests too), prefill or encode (which serve nothing in this version)"`
 		Model            string   `key:"model" group:"common" help:"built-in model to serve, of which each engine has one: penstock-tiny or penstock-sim; empty is the engine's. Not used with --model-path"`
 		ModelPath        string   `key:"model-path" group:"common" on:"up,frontend,worker,router" help:"directory of a Hugging Face checkpoint; engine sim reads all but its weights. In front of engines that run already, and for frontends and routers: where the tokenizer is, if not where the engine or the worker names it"`
 		ServedModelName  []string `key:"served-model-name" group:"common" help:"name that clients use, repeatable; the first is the model's own"`
@@ -353,16 +354,6 @@ const ResetForce = "force"
 // autoParser is the name of a parser which is detected from the model.
 const autoParser = "auto"
 
-// LogComponents lists the components which log under a name of their own.
-func LogComponents() []string {
-	return []string{"frontend", "router", "worker", "engine", "bus", "catalog", "disco", "nats", "rpc", "relay", "access", "traces"}
-}
-
-// ParseLogLevels parses log-level. An unknown component is an error.
-func (c *Config) ParseLogLevels() (obs.Levels, error) {
-	return obs.ParseLevels(c.Log.Level, LogComponents())
-}
-
 // Validate reports everything wrong with the tree at once, each problem with its key.
 func (c *Config) Validate() error {
 	var p problems
@@ -373,6 +364,7 @@ func (c *Config) Validate() error {
 	p.requirePair("tls-cert", c.HTTP.TLSCert, "tls-key", c.HTTP.TLSKey)
 	p.checkEngines(c)
 	p.checkEngine(c)
+	p.checkRoles(c)
 	p.checkRouter(c)
 	p.checkMedia(c)
 	p.checkSimulation(c)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"penstock/internal/obs"
 )
 
 // valueKind describes the values of a setting or flag in words.
@@ -154,3 +156,13 @@ func (e *SettingError) Error() string { return e.cause.Error() }
 
 // Unwrap returns the cause.
 func (e *SettingError) Unwrap() error { return e.cause }
+
+// LogComponents lists the components which log under a name of their own.
+func LogComponents() []string {
+	return []string{"frontend", "router", "worker", "engine", "bus", "catalog", "disco", "nats", "rpc", "relay", "access", "traces"}
+}
+
+// ParseLogLevels parses log-level. An unknown component is an error.
+func (c *Config) ParseLogLevels() (obs.Levels, error) {
+	return obs.ParseLevels(c.Log.Level, LogComponents())
+}

@@ -26,6 +26,7 @@ import (
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/snapshot"
+	"penstock/internal/catalog"
 	"penstock/internal/config"
 	"penstock/internal/engine"
 	"penstock/internal/plane/bus"
@@ -149,7 +150,7 @@ func TestExamineFleet(t *testing.T) {
 			meta = []byte("{}")
 		}
 		_, err = registry.Register(t.Context(), disco.Instance{
-			Kind: disco.KindWorker, ID: id, Epoch: began, Namespace: "penstock", Component: component, Addr: addr, Host: host, PID: 7, Meta: meta,
+			Kind: catalog.KindOf(card.Role), ID: id, Epoch: began, Namespace: "penstock", Component: component, Addr: addr, Host: host, PID: 7, Meta: meta,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -178,8 +179,12 @@ func TestExamineFleet(t *testing.T) {
 	put(8, "other", nowhere, same)
 	put(11, "backend", answerWithoutChecksums(t, pong(engine.StateReady, began)), same)
 
+	put(12, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.Role, c.BlockSize = engine.RolePrefill, 64 })
+	put(13, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.Role, c.Numerics = engine.RolePrefill, "other" })
+	put(14, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.Role = engine.RoleEncode })
+
 	found = examine()
-	checkFinding(t, found, "discovery", CheckOK, "10 workers are registered in namespace penstock, component backend")
+	checkFinding(t, found, "discovery", CheckOK, "13 workers are registered in namespace penstock, component backend")
 	checkFinding(t, found, "worker 1", CheckOK, "node-1 (pid 7) for 1h0m")
 	checkFinding(t, found, "worker 2", CheckFail, "context_length is 99 here and 100 there")
 	checkFinding(t, found, "worker 3", CheckFail, "node-1 (pid 7) for 1h")
@@ -191,6 +196,9 @@ func TestExamineFleet(t *testing.T) {
 	checkFinding(t, found, "worker 6", CheckFail, "its model card cannot be read")
 	checkFinding(t, found, "worker 7", CheckOK, "within its process")
 	checkNoFinding(t, found, "worker 8")
+	checkFinding(t, found, "worker 12", CheckWarn, "role prefill serves nothing in this version")
+	checkFinding(t, found, "worker 13", CheckFail, `numerics is "other" here and "" there`)
+	checkFinding(t, found, "worker 14", CheckWarn, "role encode serves nothing in this version")
 	checkFinding(t, found, "worker 11", CheckWarn, "its version has no checksums")
 	checkFinding(t, found, "block size", CheckFail, "blocks of 32 tokens, and these settings say 16")
 	checkFinding(t, found, "stream KV_penstock_discovery", CheckOK, "messages")
@@ -473,7 +481,8 @@ func TestExamineWarnings(t *testing.T) {
 		case "/health":
 			_, _ = w.Write([]byte(`{"status":"healthy"}`))
 		case "/v1/router/workers":
-			_, _ = w.Write([]byte(`{"rows":[{"worker_id":3,"dp_rank":0,"state":"ready","host":"h","feed":{"state":"live","guessed":true,"events":1},"warnings":[{"code":"block_size","detail":"they differ","remedy":"set one"}]}]}`))
+			_, _ = w.Write([]byte(`{"rows":[{"worker_id":3,"dp_rank":0,"state":"ready","host":"h","feed":{"state":"live","guessed":true,"events":1},"warnings":[{"code":"block_size","detail":"they differ","remedy":"set one"}]},` +
+				`{"worker_id":4,"role":"prefill","state":"ready","feed":{"state":"live","events":1},"warnings":[{"code":"role_unused","detail":"it serves nothing"}]}]}`))
 		default:
 			w.WriteHeader(http.StatusNotFound)
 		}
@@ -481,6 +490,8 @@ func TestExamineWarnings(t *testing.T) {
 	defer server.Close()
 	found := Examine(t.Context(), Examination{Invalid: errors.New("none"), Server: server.URL})
 	checkFinding(t, found, "block_size of 3/0", CheckWarn, "they differ")
+	checkFinding(t, found, "role_unused of 4/0", CheckWarn, "it serves nothing")
+	checkFinding(t, found, "workers", CheckOK, "1 of 1 are ready")
 	checkFinding(t, found, "events", CheckOK, "1 of them are guesses")
 }
 

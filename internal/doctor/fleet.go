@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"penstock/internal/catalog"
 	"penstock/internal/config"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
@@ -59,7 +61,7 @@ func (d *examiner) checkFleet(ctx context.Context) {
 	if cfg.Events.Plane == config.PlaneZMQ && cfg.Command != config.Up {
 		d.checkEventPlane(ctx, p, &cfg)
 	}
-	cards := map[string]engine.Card{} // the first of each model
+	cards := map[string][]engine.Card{} // of each model, those of workers which take requests
 	for i := range set {
 		d.checkWorker(ctx, p.RPC, &set[i], cards)
 	}
@@ -197,7 +199,12 @@ func (d *examiner) discoverWorkers(ctx context.Context, p *planes.Set, cfg *conf
 		d.reportFailure("discovery", "correct --discovery", "%v", err)
 		return nil, false
 	}
-	all, known := listInstances(ctx, p.Registry, disco.KindWorker)
+	known := true
+	var all []disco.Instance
+	for _, kind := range catalog.Kinds() { // those which take requests first: the others are compared with them
+		of, answered := listInstances(ctx, p.Registry, kind)
+		all, known = append(all, of...), known && answered
+	}
 	for _, in := range all {
 		if in.Namespace == cfg.Fleet.Namespace && in.Component == cfg.Fleet.Component {
 			set = append(set, in)
@@ -230,7 +237,7 @@ func listInstances(ctx context.Context, registry disco.Registry, kind disco.Kind
 
 // checkWorker checks one worker: its registration, its card against the earlier cards of its model, and
 // whether it answers.
-func (d *examiner) checkWorker(ctx context.Context, plane rpc.Plane, in *disco.Instance, cards map[string]engine.Card) {
+func (d *examiner) checkWorker(ctx context.Context, plane rpc.Plane, in *disco.Instance, cards map[string][]engine.Card) {
 	check := fmt.Sprintf("worker %d", in.ID)
 	where := fmt.Sprintf("%s (pid %d)%s", in.Host, in.PID, workerAge(in.Epoch, time.Now()))
 	card, err := engine.DecodeCard(in.Meta)
@@ -238,11 +245,12 @@ func (d *examiner) checkWorker(ctx context.Context, plane rpc.Plane, in *disco.I
 		d.reportFailure(check, "run the same version everywhere", "%s: its model card cannot be read: %v", where, err)
 		return
 	}
-	if first, ok := cards[card.Name]; !ok {
-		cards[card.Name] = card
-	} else if why := card.DescribeDifference(&first); why != "" {
+	if why := differenceFrom(cards[card.Name], &card); why != "" {
 		d.reportFailure(check, "start the workers of one name with the same settings, or give one another name with --served-model-name", "%s: %s", where, why)
 		return
+	}
+	if card.Role.TakesRequests() {
+		cards[card.Name] = append(cards[card.Name], card)
 	}
 	if !strings.Contains(in.Addr, "://") {
 		d.reportOK(check, "%s serves %s within its process", where, card.Name)
@@ -262,9 +270,27 @@ func (d *examiner) checkWorker(ctx context.Context, plane rpc.Plane, in *disco.I
 		d.reportWarning(check, "look at the connection between it and the store", "%s at %s answers, but discovery does not confirm it", where, in.Addr)
 	case lacksChecksums(plane, in.Addr):
 		d.reportWarning(check, "run this version there too, or use TLS with the --rpc-tls- settings", "%s at %s answers, and its version has no checksums: bytes that are damaged on the way to it are not noticed", where, in.Addr)
+	case !card.Role.TakesRequests():
+		unused, _ := card.Role.UnusedRoleWarning()
+		d.reportWarning(check, unused.Remedy, "%s at %s answers; %s", where, in.Addr, unused.Detail)
 	default:
 		d.reportOK(check, "%s serves %s at %s, answers after %v, card %.8s", where, card.Name, in.Addr, took.Round(10*time.Microsecond), card.Checksum())
 	}
+}
+
+// differenceFrom describes how a card differs from those by which its name is served; "" if it agrees, or if
+// there are none. Workers which take requests must agree with the first, and so with all; a prefill worker
+// with any.
+func differenceFrom(served []engine.Card, card *engine.Card) string {
+	why := ""
+	for i := range served {
+		of := card.DescribeDifference(&served[i])
+		if of == "" {
+			return ""
+		}
+		why = cmp.Or(why, of)
+	}
+	return why
 }
 
 // onOtherHost reports whether an instance is on another host, by host name.
@@ -312,15 +338,15 @@ func workerAge(epoch uint64, now time.Time) string {
 
 // checkBlockSize checks that a worker of these settings would have the block size of the workers which
 // already serve its model.
-func (d *examiner) checkBlockSize(cards map[string]engine.Card) {
-	if d.cfg.Command != config.Worker || d.cfg.HasRemoteEngines() {
+func (d *examiner) checkBlockSize(cards map[string][]engine.Card) {
+	if d.cfg.Command != config.Worker || d.cfg.HasRemoteEngines() || !d.cfg.WorkerRoles()[0].TakesRequests() {
 		return
 	}
 	name := d.cfg.ModelName()
-	card, ok := cards[name]
-	if !ok {
+	if len(cards[name]) == 0 {
 		return
 	}
+	card := &cards[name][0]
 	if card.BlockSize != d.cfg.Engine.BlockSize {
 		d.reportFailure("block size", fmt.Sprintf("give --kv-cache-block-size %d, or another --served-model-name", card.BlockSize), "%s is served with blocks of %d tokens, and these settings say %d", name, card.BlockSize, d.cfg.Engine.BlockSize)
 		return

@@ -167,10 +167,13 @@ func (d *examiner) checkWorkers(ctx context.Context, server string) {
 		return // or the process has no router
 	}
 	table.Rows = includeWorkersBehind(table.Rows)
-	ready, live, guessed := 0, 0, 0
+	ready, unused, live, guessed := 0, 0, 0, 0
 	for _, r := range table.Rows {
 		of := fmt.Sprintf("worker %d rank %d", r.ID, r.Rank)
+		role, err := engine.ParseRole(r.Role)
 		switch {
+		case err == nil && !role.TakesRequests() && r.State == "ready": // its warning is below
+			unused++
 		case r.State == "ready":
 			ready++
 		case r.Problem != "":
@@ -208,7 +211,7 @@ func (d *examiner) checkWorkers(ctx context.Context, server string) {
 		}
 	}
 	if ready > 0 {
-		d.reportOK("workers", "%d of %d are ready", ready, len(table.Rows))
+		d.reportOK("workers", "%d of %d are ready", ready, len(table.Rows)-unused)
 	}
 	if d.lacksEventPlane() {
 		d.reportOK("events", "without NATS there are none: routing goes by load, not by caches")
@@ -325,6 +328,7 @@ func (d *examiner) lacksEventPlane() bool {
 type examinedWorker struct {
 	ID      uint64 `json:"worker_id"`
 	Rank    uint32 `json:"dp_rank"`
+	Role    string `json:"role"`
 	Model   string `json:"model"`
 	Host    string `json:"host"`
 	PID     int    `json:"pid"`

@@ -98,6 +98,8 @@ func (c *Card) Validate() error {
 	for _, a := range c.Aliases[:min(len(c.Aliases), maxAliases)] { // do not report more problems than a card may have aliases
 		check(isPrintableName(a), "every alias must be 1 to %d printable bytes", maxName)
 	}
+	check(c.Role.isKnown(), "role must be absent, prefill, decode or encode, not %.100q", string(c.Role))
+	check(!c.Router || c.Role == RoleAggregated, "a router process has no role")
 	check(c.BlockSize >= 2 && c.BlockSize <= 65536, "block_size must be between 2 and 65536 tokens, not %d", c.BlockSize)
 	check(c.Blocks >= 0, "blocks must not be negative, but is %d", c.Blocks)
 	check(c.Ranks >= 1 && c.Ranks <= maxRanks, "ranks must be between 1 and %d, not %d", maxRanks, c.Ranks)

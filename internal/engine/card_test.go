@@ -45,7 +45,7 @@ func TestCardRoundTrip(t *testing.T) {
 func TestCardReportsEverything(t *testing.T) {
 	c := Card{
 		Name: "a\nb", Aliases: []string{""}, BlockSize: 1, Blocks: -1, DefaultMaxTokens: -1, VocabSize: -1,
-		EOS: []kv.Token{1}, Defaults: Sampling{TopP: math.NaN()},
+		EOS: []kv.Token{1}, Defaults: Sampling{TopP: math.NaN()}, Role: "planner", Router: true,
 	}
 	err := c.Validate()
 	if err == nil {
@@ -53,6 +53,7 @@ func TestCardReportsEverything(t *testing.T) {
 	}
 	for _, want := range []string{
 		"name", "alias", "block_size", "blocks", "ranks", "context_length", "vocab_size", "default_max_tokens", "eos token 1", "defaults: top_p",
+		`not "planner"`, "a router process has no role",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not reported in:\n%v", want, err)
@@ -91,6 +92,7 @@ func FuzzDecodeCard(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
+	f.Add([]byte(strings.Replace(string(b), `"block_size"`, `"role":"decode","block_size"`, 1)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := DecodeCard(b)
 		if err != nil {

@@ -19,8 +19,11 @@ type sharedField struct {
 	unset bool   // the field has its zero value
 }
 
-// sharedFields returns the fields of c that define the model for clients, frontends and routers, in the order
-// in which they are compared and hashed:
+// sharedFields returns the fields on which c must agree with the workers of a model for the role of one of the
+// two, in the order in which they are compared and hashed.
+//
+// For workers which take requests they are the fields that define the model for clients, frontends and
+// routers:
 //
 //   - tokenizer and vocab_size: the same tokens mean the same text. A tokenizer with a digest is identified
 //     by the digest wherever its files lie; without one by their directory.
@@ -37,10 +40,29 @@ type sharedField struct {
 // into groups that continue each other's streams exactly, which is checked for each stream. guided,
 // preprocess, embeddings, passes, features, media_miscounted, kv_events, kv_guessed and no_reuse are
 // abilities: a request that needs one is routed to a worker that has it, as is a request for an adapter.
+// role divides the work on one model.
+//
+// A prefill worker computes blocks for others: numerics must be equal. An encode worker encodes media for
+// others: media and mm_processor_kwargs must be. Both are exempt from the rest, since no request is made by
+// their cards. Their role is a line of the checksum, so that builds which know no roles refuse these cards
+// wherever they meet one.
 //
 // A field of a later version is appended, and enters the checksum only where it is set: builds that know it
 // agree with builds that do not, until a deployment sets it.
-func (c *Card) sharedFields() []sharedField {
+func (c *Card) sharedFields(role Role) []sharedField {
+	switch role {
+	case RolePrefill:
+		return []sharedField{
+			newSharedField("name", c.Name, c.Name == ""),
+			newSharedField("numerics", c.Numerics, c.Numerics == ""),
+		}
+	case RoleEncode:
+		return []sharedField{
+			newSharedField("name", c.Name, c.Name == ""),
+			newSharedField("media", sortedSet(c.Media), len(c.Media) == 0),
+			newSharedField("mm_processor_kwargs", c.ProcessorArgs, c.ProcessorArgs == ""),
+		}
+	}
 	tokenizer := c.Tokenizer
 	if tokenizer.Digest != "" {
 		tokenizer.Dir = ""
@@ -85,10 +107,13 @@ func sortedSet[T kv.Token | string](s []T) []T {
 
 // Checksum returns the SHA-256, in hex, of the fields on which the cards of all workers of one name must
 // agree: for each field that is set a line of its JSON name, a space and its compact JSON. Cards that do not
-// differ have equal checksums.
+// differ have equal checksums, if both take requests or have the same role.
 func (c *Card) Checksum() string {
 	h := sha256.New()
-	for _, f := range c.sharedFields() {
+	if !c.Role.TakesRequests() {
+		fmt.Fprintf(h, "role %q\n", c.Role)
+	}
+	for _, f := range c.sharedFields(c.Role) {
 		if !f.unset {
 			fmt.Fprintf(h, "%s %s\n", f.name, f.value)
 		}
@@ -97,10 +122,14 @@ func (c *Card) Checksum() string {
 }
 
 // FirstDifference returns the first shared field in which c and other differ, with the value of each,
-// shortened for a message.
+// shortened for a message. The role of c says which fields are shared, or that of other if c takes requests.
 func (c *Card) FirstDifference(other *Card) (field, mine, theirs string, differ bool) {
-	theirFields := other.sharedFields()
-	for i, f := range c.sharedFields() {
+	role := c.Role
+	if role.TakesRequests() {
+		role = other.Role
+	}
+	theirFields := other.sharedFields(role)
+	for i, f := range c.sharedFields(role) {
 		if f.value != theirFields[i].value {
 			return f.name, shortenValue(f.value), shortenValue(theirFields[i].value), true
 		}

@@ -96,6 +96,8 @@ type Card struct {
 	Name    string   `json:"name"`
 	Aliases []string `json:"aliases,omitempty"`
 	Engine  string   `json:"engine"` // "tiny", "sim", "vllm", …
+	// Role is the part of requests that the worker is for. The worker sets it.
+	Role Role `json:"role,omitempty"`
 	// BlockSize is in tokens, Blocks the capacity of one rank, Ranks the number of data-parallel ranks (at
 	// least 1).
 	BlockSize int `json:"block_size"`

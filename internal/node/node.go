@@ -19,9 +19,13 @@ type Ready struct {
 	Chat       bool   `json:"chat"` // whether the model has a chat template
 	Engine     string `json:"engine"`
 	Simulation string `json:"simulation,omitempty"` // description of simulated timing, for people; "" for real engines
-	Workers    int    `json:"workers"`
-	Blocks     int    `json:"blocks"` // of each worker
-	BlockSize  int    `json:"block_size"`
+	// Workers take requests. PrefillWorkers and EncodeWorkers are those of these roles.
+	Workers        int `json:"workers"`
+	PrefillWorkers int `json:"prefill_workers,omitempty"`
+	EncodeWorkers  int `json:"encode_workers,omitempty"`
+
+	Blocks    int `json:"blocks"` // of each worker
+	BlockSize int `json:"block_size"`
 	// Media are the kinds of media that the model accepts.
 	Media      []string `json:"media,omitempty"`
 	RouterMode string   `json:"router_mode"`

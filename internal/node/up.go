@@ -68,7 +68,9 @@ func (u *upRole) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, config.ErrNotReady)
 	defer cancel()
 	model := u.model.Card().Name
-	err := backoff.Poll(ctx, time.Millisecond, func() bool { return u.frontend.WorkerCount(model) >= u.cfg.Engine.Workers })
+	err := backoff.Poll(ctx, time.Millisecond, func() bool {
+		return u.frontend.WorkerCount(model) >= u.cfg.Engine.Workers && len(u.router.Catalog().Current().Workers) >= len(u.workers)
+	})
 	if err == config.ErrNotReady {
 		return fmt.Errorf("%w: of %d workers the frontend sees %d after %v; the log says more with --log-level debug",
 			config.ErrNotReady, u.cfg.Engine.Workers, u.frontend.WorkerCount(model), limit)
@@ -91,7 +93,7 @@ func (u *upRole) announceReady() {
 	} else {
 		card := u.model.Card()
 		r.Model, r.Engine, r.Blocks, r.BlockSize, r.Chat, r.Media = card.Name, card.Engine, card.Blocks, card.BlockSize, u.model.Pipe.Template != nil, card.Media
-		r.Workers = u.cfg.Engine.Workers
+		r.Workers, r.PrefillWorkers, r.EncodeWorkers = u.cfg.Engine.Workers, u.cfg.Engine.PrefillWorkers, u.cfg.Engine.EncodeWorkers
 	}
 	if u.cfg.EngineKind() == config.EngineSim {
 		r.Simulation = u.cfg.DescribeSimulation()

@@ -98,6 +98,7 @@ type workerHealth struct {
 	Status   string      `json:"status"` // starting, or what the worker reports: ready, not_ready, draining
 	Model    string      `json:"model"`
 	WorkerID kv.WorkerID `json:"worker_id"`
+	Role     string      `json:"role"` // of its card
 	Addr     string      `json:"addr,omitempty"`
 	// Engine is the remote engine.
 	Engine *engines.Status `json:"engine,omitempty"`
@@ -106,7 +107,7 @@ type workerHealth struct {
 // healthStatus is the response to GET /health: 200 while requests are accepted; for an engine with several
 // ranks, by any of them.
 func (w *workerRole) healthStatus() (status int, body any) {
-	h := workerHealth{Status: "starting", WorkerID: w.id}
+	h := workerHealth{Status: "starting", WorkerID: w.id, Role: w.cfg.Engine.Role}
 	all := []*worker.Worker{w.worker}
 	if w.remoteEngines != nil {
 		engine := w.remoteEngines.Statuses()[0]
@@ -143,10 +144,13 @@ func (p *process) newWorkers() ([]*worker.Worker, error) {
 	}
 	metrics := worker.NewMetrics(p.metrics)
 	var all []*worker.Worker
+	roles := p.cfg.WorkerRoles()
 	for i, eng := range p.model.Engines {
 		// Small numbers: the workers of one process only need to differ from each other. A restart on the
 		// same data has a higher epoch.
-		w, err := p.newWorker(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component, engines.WithPrompts(eng, p.model.Pipe), metrics)
+		cfg := p.workerConfig(kv.WorkerID(i+1), epoch, p.cfg.Fleet.Component)
+		cfg.Role = roles[i]
+		w, err := worker.New(cfg, engines.WithPrompts(eng, p.model.Pipe), p.workerPlanes(), metrics, p.log)
 		if err != nil {
 			return nil, err
 		}
@@ -182,7 +186,7 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 		// A router's engines are workers, which check their own engines.
 		MaxCalls: p.cfg.HTTP.MaxInflight, CanaryInterval: new(time.Duration(0)), StallTimeout: -1,
 	}
-	if p.cfg.Command == config.Up && p.cfg.Engine.Workers > quietReadyWorkers {
+	if p.cfg.Command == config.Up && engines.Count(p.cfg) > quietReadyWorkers {
 		cfg.ReadyLevel = slog.LevelDebug
 	}
 	if p.cfg.Command != config.Up {
@@ -191,6 +195,9 @@ func (p *process) workerConfig(id kv.WorkerID, epoch uint64, component string) w
 	}
 	// Routers of earlier builds register only where snapshots can be written.
 	cfg.EventsOnDemand = p.planes.Archive != nil
+	if p.cfg.Command == config.Worker {
+		cfg.Role = p.cfg.WorkerRoles()[0]
+	}
 	if p.cfg.Command.HasEngines() {
 		cfg.CanaryInterval, cfg.StallTimeout = (*time.Duration)(&p.cfg.Engine.CanaryInterval), time.Duration(p.cfg.Engine.StallTimeout)
 		cfg.ToolParser, cfg.ReasoningParser = parserName(p.cfg.Engine.ToolCallParser), parserName(p.cfg.Engine.ReasoningParser)

@@ -61,8 +61,10 @@ type InstanceStatus struct {
 	WorkerID kv.WorkerID `json:"worker_id"`
 	Model    string      `json:"model"`
 	Engine   string      `json:"engine"`
-	Host     string      `json:"host"`
-	PID      int         `json:"pid"`
+	// Role is that of its card: aggregated, prefill, decode or encode; router of a router process.
+	Role string `json:"role,omitempty"`
+	Host string `json:"host"`
+	PID  int    `json:"pid"`
 	// State is one of the constants above or of engine, as docs/router-api.md says. Reason explains it.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`

@@ -48,9 +48,4 @@ func OpenLocal(ctx context.Context, cfg *config.Loaded, files tiny.Files) (*Loca
 }
 
 // Count is how many engines run in this process.
-func Count(cfg *config.Loaded) int {
-	if cfg.Command == config.Up {
-		return cfg.Engine.Workers
-	}
-	return 1
-}
+func Count(cfg *config.Loaded) int { return len(cfg.WorkerRoles()) }

@@ -16,9 +16,12 @@ const MaxRecord = 256 << 10
 // Kind is the type of an instance: a word of letters, digits, '-' and '_'.
 type Kind string
 
-// The kinds of instance.
+// The kinds of instance. Workers which are sent whole requests are of KindWorker. Workers of the roles prefill
+// and encode have kinds of their own, so that routers which know no roles do not see them.
 const (
 	KindWorker   Kind = "worker"
+	KindPrefill  Kind = "prefill"
+	KindEncode   Kind = "encode"
 	KindFrontend Kind = "frontend"
 	KindRouter   Kind = "router"
 )

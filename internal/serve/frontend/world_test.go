@@ -486,16 +486,18 @@ func (r *registry) Register(context.Context, disco.Instance) (disco.Lease, error
 	return nil, errors.New("not in this test")
 }
 
-func (r *registry) Watch(ctx context.Context, _ disco.Kind, sink func([]disco.Instance)) error {
-	for {
+func (r *registry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
+	for told := false; ; {
 		r.mu.Lock()
 		set, changed, broken, silent := slices.Clone(r.mu.set), r.mu.changed, r.mu.broken, r.mu.silent
 		r.mu.Unlock()
 		if broken != nil {
 			return broken
 		}
-		if !silent {
+		set = slices.DeleteFunc(set, func(in disco.Instance) bool { return in.Kind != kind })
+		if !silent && (kind == disco.KindWorker || !told) { // the tests list workers only
 			sink(set)
+			told = true
 		}
 		select {
 		case <-ctx.Done():

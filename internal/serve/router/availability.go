@@ -67,7 +67,7 @@ func (r *Router) Instances() []readiness.InstanceStatus {
 	var all []readiness.InstanceStatus
 	for _, m := range r.mu.members {
 		in := readiness.InstanceStatus{
-			WorkerID: m.worker.ID, Model: m.in.Card.Name, Engine: m.in.Card.Engine, Host: m.in.Host, PID: m.in.PID,
+			WorkerID: m.worker.ID, Model: m.in.Card.Name, Engine: m.in.Card.Engine, Role: roleOf(m.in.Card), Host: m.in.Host, PID: m.in.PID,
 			Warnings: m.warningsLocked(now, trials[m.worker].warning),
 		}
 		in.State, in.Reason = r.conditionLocked(now, m, caches[m.worker])

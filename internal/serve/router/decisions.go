@@ -38,6 +38,7 @@ type loggedAttempt struct {
 	number               uint32
 	prompt               int
 	decision             route.Decision
+	role                 string // of the worker
 	predicted, reported  int
 	at, prefilled, freed time.Time
 	observed             time.Duration // to the first token; 0 until then
@@ -61,6 +62,7 @@ type decisionAttempt struct {
 	PromptTokens  int        `json:"prompt_tokens"`
 	WorkerID      uint64     `json:"worker_id,omitempty"`
 	Rank          uint32     `json:"dp_rank"`
+	Role          string     `json:"role,omitempty"` // see workerRow
 	Mode          route.Mode `json:"mode,omitempty"`
 	OverlapBlocks int        `json:"overlap_blocks"`
 	BlockSize     int        `json:"block_size,omitempty"`
@@ -83,9 +85,9 @@ func (d *decisionLog) initialize(size int) {
 	d.mu.ring = make([]*loggedRequest, 0, size)
 }
 
-// recordDecision records one decision, or with err that there was none.
-func (d *decisionLog) recordDecision(req *route.Request, dec *route.Decision, err error, at time.Time) {
-	a := loggedAttempt{number: req.Attempt, at: at, prompt: len(req.Tokens), decision: *dec, predicted: tokensUnknown, reported: tokensUnknown}
+// recordDecision records one decision for a worker of a role, or with err that there was none.
+func (d *decisionLog) recordDecision(req *route.Request, dec *route.Decision, role string, err error, at time.Time) {
+	a := loggedAttempt{number: req.Attempt, at: at, prompt: len(req.Tokens), decision: *dec, role: role, predicted: tokensUnknown, reported: tokensUnknown}
 	if err != nil {
 		a.err = fault.CodeOf(err).String()
 	} else {
@@ -220,7 +222,7 @@ func (a *loggedAttempt) jsonRow() decisionAttempt {
 	d := &a.decision
 	row := decisionAttempt{
 		Attempt: a.number, DecidedAt: a.at.UTC(), PromptTokens: a.prompt,
-		WorkerID: uint64(d.Worker.ID), Rank: d.Worker.Rank, Mode: d.Mode,
+		WorkerID: uint64(d.Worker.ID), Rank: d.Worker.Rank, Role: a.role, Mode: d.Mode,
 		OverlapBlocks: d.OverlapBlocks, BlockSize: d.BlockSize, Cost: d.Cost,
 		PrefilledAt: timeOrNil(a.prefilled), Predicted: tokensOrNil(a.predicted), Reported: tokensOrNil(a.reported), FreedAt: timeOrNil(a.freed), Error: a.err,
 	}

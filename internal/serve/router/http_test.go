@@ -22,6 +22,7 @@ import (
 	"penstock/core/kv"
 	"penstock/core/kvfeed"
 	"penstock/core/route"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -34,7 +35,7 @@ import (
 // TestHTTP runs the scripts in testdata against a router whose workers are only
 // said to exist. Its commands:
 //
-//	worker id=N [epoch=N] [model=NAME] [alias=NAME] [adapters=NAME+…] [block-size=N] [feed=off] [namespace=NAME] [component=NAME] [unconfirmed]
+//	worker id=N [epoch=N] [model=NAME] [alias=NAME] [adapters=NAME+…] [block-size=N] [feed=off] [role=NAME] [namespace=NAME] [component=NAME] [unconfirmed]
 //	garbage id=N                          an instance with a broken card
 //	gone id=N
 //	events id=N seq=N [epoch=N] [block-size=N] [lora=NAME]
@@ -51,7 +52,7 @@ import (
 //	advance by=DURATION
 //	METHOD PATH, with a body: get, post, put
 func TestHTTP(t *testing.T) {
-	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy", "predictions", "adapters", "availability"} {
+	for _, name := range []string{"queries", "state", "feeds", "errors", "health", "busy", "predictions", "adapters", "availability", "roles"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{cluster: newCluster(t), in: map[kv.WorkerID]disco.Instance{}}
@@ -161,6 +162,7 @@ func (s *script) worker(d *datadriven.TestData) {
 	card := servetest.ModelCard(arg(d, "model", "m"))
 	card.BlockSize = arg(d, "block-size", 4)
 	card.KVEvents = arg(d, "feed", "on") == "on"
+	card.Role = arg(d, "role", engine.RoleAggregated)
 	if alias := arg(d, "alias", ""); alias != "" {
 		card.Aliases = []string{alias}
 	}
@@ -175,7 +177,7 @@ func (s *script) worker(d *datadriven.TestData) {
 		meta = []byte(`{"name":"m"}`)
 	}
 	in := disco.Instance{
-		Kind: disco.KindWorker, ID: id, Epoch: arg(d, "epoch", uint64(1)), Namespace: arg(d, "namespace", "penstock"), Component: arg(d, "component", "backend"),
+		Kind: catalog.KindOf(card.Role), ID: id, Epoch: arg(d, "epoch", uint64(1)), Namespace: arg(d, "namespace", "penstock"), Component: arg(d, "component", "backend"),
 		Addr: fmt.Sprint("addr-", id), Host: "host", PID: 100 + int(id), Meta: meta, Unconfirmed: d.HasArg("unconfirmed"),
 	}
 	s.in[id] = in

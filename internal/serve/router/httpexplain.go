@@ -73,6 +73,7 @@ type affinityWeights struct {
 type explainedCandidate struct {
 	WorkerID uint64       `json:"worker_id"`
 	Rank     uint32       `json:"dp_rank"`
+	Role     string       `json:"role"`  // see workerRow
 	Cache    string       `json:"cache"` // state of its feed: see feedRow
 	Overlap  tieredBlocks `json:"overlap_blocks"`
 	// Predicted is the part of the overlap on the device that no event has reported. Attachable and
@@ -124,6 +125,7 @@ type tieredBlocks struct {
 type explainedExclusion struct {
 	WorkerID uint64 `json:"worker_id"`
 	Rank     uint32 `json:"dp_rank"`
+	Role     string `json:"role"` // see workerRow
 	Reason   string `json:"reason"`
 	// Warnings are as in explainedCandidate.
 	Warnings []string `json:"warnings,omitempty"`
@@ -152,12 +154,23 @@ func (r *Router) answerExplain(ctx context.Context, req *route.Request, depth in
 	for i := range out.Candidates {
 		w := ac.Candidates[i].Worker
 		out.Candidates[i].Cache, out.Candidates[i].Warnings = caches[w], warned[w]
+		out.Candidates[i].Role = r.workerRole(w.ID)
 	}
 	for i := range out.Excluded {
-		out.Excluded[i].Warnings = warned[ac.Excluded[i].Worker]
+		w := ac.Excluded[i].Worker
+		out.Excluded[i].Role, out.Excluded[i].Warnings = r.workerRole(w.ID), warned[w]
 	}
 	out.Behind = r.askRoutersAbout(ctx, engine.InspectExplain, req, candidateIDs(&ac.Explanation), depth)
 	return &out, nil
+}
+
+// workerRole returns the role of a worker for operators; "" if it is not registered any more.
+func (r *Router) workerRole(id kv.WorkerID) string {
+	w := r.workers.Current().Worker(id)
+	if w == nil {
+		return ""
+	}
+	return roleOf(w.Card)
 }
 
 func (e *explainAnswer) show(a askedMedia) { e.askedMedia = a }

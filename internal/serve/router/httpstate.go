@@ -85,7 +85,7 @@ type workerRow struct {
 	WorkerID     uint64  `json:"worker_id"`
 	Rank         uint32  `json:"dp_rank"`
 	Name         string  `json:"name"` // name of the process for operators
-	Role         string  `json:"role"` // aggregated or router
+	Role         string  `json:"role"` // aggregated, prefill, decode, encode or router
 	Addr         string  `json:"addr"` // on the request plane
 	Model        string  `json:"model"`
 	Engine       string  `json:"engine"`
@@ -108,17 +108,15 @@ type workerRow struct {
 	BehindError string            `json:"behind_error,omitempty"`
 }
 
-// The roles of workers.
-const (
-	roleAggregated = "aggregated"
-	roleRouter     = "router"
-)
+// roleRouter is the role of a router process, which registers as a worker.
+const roleRouter = "router"
 
+// roleOf is the role of a card for operators.
 func roleOf(card *engine.Card) string {
 	if card.Router {
 		return roleRouter
 	}
-	return roleAggregated
+	return card.Role.String()
 }
 
 func (r *Router) serveWorkers(w http.ResponseWriter, req *http.Request) error {
@@ -149,7 +147,7 @@ func (r *Router) workerTable() []workerRow {
 	for _, w := range r.mu.snapshot.Workers {
 		if w.Problem != "" {
 			table = append(table, workerRow{
-				WorkerID: uint64(w.ID), Name: nameOf(&w.Instance), Role: roleAggregated, Addr: w.Addr, Host: w.Host, PID: w.PID,
+				WorkerID: uint64(w.ID), Name: nameOf(&w.Instance), Role: roleOf(w.Card), Addr: w.Addr, Host: w.Host, PID: w.PID,
 				State: readiness.StateError, Problem: w.Problem, Feed: feedRow{State: "none"}, Warnings: []engine.Warning{},
 			})
 		}
@@ -196,7 +194,7 @@ func (r *Router) conditionLocked(now kv.Mono, m *member, h workerCache) (state, 
 		return readiness.StateUnfit, m.in.Unfit + ": it gets no requests; start it with the model's settings, or under another name"
 	case h.mismatchedSize != 0:
 		return readiness.StateError, fmt.Sprintf("its events have blocks of %d tokens, its model card says %d: its cache is not counted; start it with the engine's block size", h.mismatchedSize, m.in.Card.BlockSize)
-	case p != nil && p.blockSize != m.in.Card.BlockSize:
+	case p != nil && p.blockSize != m.in.Card.BlockSize && m.in.Card.Role.TakesRequests():
 		return readiness.StateError, fmt.Sprintf("its blocks have %d tokens, those of %s here %d: it gets no requests", m.in.Card.BlockSize, m.in.Card.Name, p.blockSize)
 	case m.isDraining(now):
 		return engine.StateDraining, ""

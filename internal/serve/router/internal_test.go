@@ -160,7 +160,7 @@ func TestDecisionsAreBounded(t *testing.T) {
 	d.initialize(3)
 	at := time.Unix(0, 0)
 	add := func(id string, attempt uint32, err error) {
-		d.recordDecision(&route.Request{ID: id, Attempt: attempt, Model: "m"}, &route.Decision{}, err, at)
+		d.recordDecision(&route.Request{ID: id, Attempt: attempt, Model: "m"}, &route.Decision{}, "", err, at)
 	}
 	for i := range 5 {
 		add(fmt.Sprint(i), 1, nil)

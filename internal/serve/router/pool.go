@@ -33,6 +33,9 @@ func (r *Router) rebuildPoolsLocked(s *catalog.Snapshot) {
 	r.mu.snapshot = s
 	byModel := map[string][]*member{}
 	for _, m := range r.mu.members {
+		if !m.in.Card.Role.TakesRequests() {
+			continue
+		}
 		byModel[m.in.Card.Name] = append(byModel[m.in.Card.Name], m)
 	}
 	old := r.mu.pools

@@ -24,7 +24,7 @@ func (r *Router) Route(ctx context.Context, req *route.Request) (route.Decision,
 	sc := r.scratch.Get().(*decisionScratch)
 	defer r.scratch.Put(sc)
 	d, err := r.chooseWorker(ctx, sc, req)
-	r.decisions.recordDecision(req, &d, err, time.Now())
+	r.decisions.recordDecision(req, &d, r.workerRole(d.Worker.ID), err, time.Now())
 	if err != nil {
 		r.metrics.countFailure(err)
 		return route.Decision{}, err

@@ -1010,7 +1010,7 @@ type awayOnce struct {
 }
 
 func (a *awayOnce) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
-	if !a.failed {
+	if kind == disco.KindWorker && !a.failed {
 		a.failed = true
 		return fault.New(fault.Unavailable, "the store is away")
 	}

@@ -62,9 +62,9 @@ func TestWishesReachTheRouter(t *testing.T) {
 // TestCardOfARouter: a proxy's card says that it is a router, and has nothing specific to one worker.
 func TestCardOfARouter(t *testing.T) {
 	card := servetest.ModelCard("m")
-	card.MaxBatchedTokens = 100
+	card.MaxBatchedTokens, card.Role = 100, engine.RoleDecode
 	card.Experts = []engine.HostedExperts{{Layer: 1, Experts: []uint32{2}}}
-	if got := unionCard(&catalog.Model{Card: card, Workers: []*catalog.Worker{{Card: &card}}}); !got.Router || got.MaxBatchedTokens != 0 || got.Experts != nil {
+	if got := unionCard(&catalog.Model{Card: card, Workers: []*catalog.Worker{{Card: &card}}}); !got.Router || got.MaxBatchedTokens != 0 || got.Experts != nil || got.Role != engine.RoleAggregated {
 		t.Errorf("the card is %+v", got)
 	}
 }

@@ -43,7 +43,7 @@ func unionCard(m *catalog.Model) engine.Card {
 	card.Adapters = m.UnionOf(func(c *engine.Card) []string { return c.Adapters })
 	card.PassthroughPaths = m.UnionOf(func(c *engine.Card) []string { return c.PassthroughPaths })
 	card.KVEvents = false
-	card.Router = true
+	card.Router, card.Role = true, engine.RoleAggregated
 	card.MaxBatchedTokens = 0 // its queue is its own
 	card.Experts = nil
 	card.Ranks = 1

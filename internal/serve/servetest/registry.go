@@ -3,6 +3,7 @@ package servetest
 import (
 	"cmp"
 	"context"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -95,11 +96,16 @@ func (r *Registry) nextFailure() (err error) {
 
 // Watch implements disco.Registry.
 func (r *Registry) Watch(ctx context.Context, kind disco.Kind, sink func([]disco.Instance)) error {
-	for {
+	var last []disco.Instance
+	for first := true; ; first = false {
 		r.mu.Lock()
 		ins, changed := r.mu.ins, r.mu.changed
 		r.mu.Unlock()
-		sink(slices.DeleteFunc(slices.Clone(ins), func(in disco.Instance) bool { return in.Kind != kind }))
+		set := slices.DeleteFunc(slices.Clone(ins), func(in disco.Instance) bool { return in.Kind != kind })
+		if first || !reflect.DeepEqual(set, last) {
+			last = slices.Clone(set)
+			sink(set)
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -22,6 +22,8 @@ type Config struct {
 	// Namespace, Component and Endpoint place the worker in discovery. Namespace also selects its
 	// topics on the bus.
 	Namespace, Component, Endpoint string
+	// Role is set on the model's card. A worker of a role that takes no requests refuses them as Unimplemented.
+	Role engine.Role
 	// ToolParser and ReasoningParser are set on the model's card; "" sets nothing.
 	ToolParser, ReasoningParser string
 	// Aliases replace the engine's on the card; nil keeps the engine's.

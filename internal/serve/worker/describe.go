@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"penstock/core/fault"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/rpc"
@@ -46,8 +47,10 @@ func DescribeFunc(plane rpc.Plane) func(ctx context.Context, addr string) (disco
 		default:
 			return disco.Instance{}, fault.New(fault.Internal, "ask %s: %w", addr, err)
 		}
+		// Of a card that cannot be read the catalog says why.
+		card, _ := engine.DecodeCard(d.Card)
 		return disco.Instance{
-			Kind: disco.KindWorker, ID: d.ID, Epoch: d.Epoch, Namespace: d.Namespace, Component: d.Component, Endpoint: d.Endpoint,
+			Kind: catalog.KindOf(card.Role), ID: d.ID, Epoch: d.Epoch, Namespace: d.Namespace, Component: d.Component, Endpoint: d.Endpoint,
 			Addr: addr, Host: d.Host, PID: d.PID, Name: d.Name, Meta: d.Card,
 		}, nil
 	}

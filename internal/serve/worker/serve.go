@@ -60,6 +60,9 @@ func (s *callServer) abortCalls(err error) {
 }
 
 func (s *callServer) handleCall(ctx context.Context, method string, body []byte, send func([]byte) error) error {
+	if err := s.refuseByRole(method); err != nil {
+		return err
+	}
 	switch method {
 	case engine.MethodGenerate:
 		return s.serveGenerate(ctx, body, send)
@@ -80,6 +83,22 @@ func (s *callServer) handleCall(ctx context.Context, method string, body []byte,
 	}
 	return fault.New(fault.Unimplemented, "this worker serves %s, %s, %s, %s, %s and %s, not %.100q",
 		engine.MethodGenerate, engine.MethodEmbed, engine.MethodPreprocess, engine.MethodPassthrough, engine.MethodPing, engine.MethodDescribe, method)
+}
+
+// refuseByRole returns the error for requests to a worker whose role takes none. Such a worker answers only
+// what is asked about itself.
+func (s *callServer) refuseByRole(method string) error {
+	role := s.w.card.Role
+	switch method {
+	case engine.MethodPing, engine.MethodDescribe, engine.MethodInspect:
+		return nil
+	}
+	if role.TakesRequests() {
+		return nil
+	}
+	err := fault.New(fault.Unimplemented, "worker %d has the role %s, which serves nothing in this version; not %.100q", s.w.cfg.ID, role, method)
+	s.w.metrics.countRefused(err)
+	return err
 }
 
 func (s *callServer) servePing(send func([]byte) error) error {
@@ -128,6 +147,9 @@ func (s *callServer) loadReport() engine.LoadReport {
 	}
 	if src, ok := s.w.eng.(engine.WarningSource); ok {
 		r.Warnings = src.Warnings()
+	}
+	if unused, ok := s.w.card.Role.UnusedRoleWarning(); ok {
+		r.Warnings = append(r.Warnings, unused)
 	}
 	if r.State == engine.StateReady && slices.ContainsFunc(r.Warnings, func(w engine.Warning) bool { return w.Code == engine.WarnUnreachable }) {
 		r.State = engine.StateNotReady

@@ -13,6 +13,7 @@ import (
 
 	"penstock/core/fault"
 	"penstock/internal/backoff"
+	"penstock/internal/catalog"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus"
@@ -57,6 +58,7 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 		return nil, err
 	}
 	card := eng.Card()
+	card.Role = cfg.Role
 	_, card.KVEvents = eng.(engine.KVSource)
 	_, card.Embeddings = eng.(engine.Embedder)
 	_, card.Preprocess = eng.(engine.Preprocessor)
@@ -237,7 +239,7 @@ func (w *Worker) drainCalls(life context.Context, s *callServer) error {
 // is taken.
 func (w *Worker) registerWorker(ctx context.Context, addr <-chan string) (in disco.Instance, lease disco.Lease, err error) {
 	in = disco.Instance{
-		Kind: disco.KindWorker, ID: w.cfg.ID, Epoch: w.cfg.Epoch,
+		Kind: catalog.KindOf(w.card.Role), ID: w.cfg.ID, Epoch: w.cfg.Epoch,
 		Namespace: w.cfg.Namespace, Component: w.cfg.Component, Endpoint: w.cfg.Endpoint,
 		Host: w.cfg.Host, PID: w.cfg.PID, Name: w.cfg.Name,
 	}

@@ -1,0 +1,46 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestWorkerRoles: the roles of a process's workers follow from its settings.
+func TestWorkerRoles(t *testing.T) {
+	for _, c := range []struct {
+		command  Command
+		settings []string
+		want     string
+	}{
+		{Up, nil, "[aggregated aggregated]"},
+		{Up, []string{"PENSTOCK_ROLE=prefill"}, "[aggregated aggregated]"}, // another command's
+		{Up, []string{"PENSTOCK_WORKERS=1", "PENSTOCK_ENCODE_WORKERS=1"}, "[aggregated encode]"},
+		{Up, []string{"PENSTOCK_WORKERS=1", "PENSTOCK_PREFILL_WORKERS=2", "PENSTOCK_ENCODE_WORKERS=1"}, "[decode prefill prefill encode]"},
+		{Worker, nil, "[aggregated]"},
+		{Worker, []string{"PENSTOCK_ROLE=decode"}, "[decode]"},
+		{Worker, []string{"PENSTOCK_ROLE=encode", "PENSTOCK_PREFILL_WORKERS=2"}, "[encode]"},
+	} {
+		flags := NoFlags(c.command)
+		l, err := Load("", append(c.settings, "PENSTOCK_DISCOVERY=static"), flags)
+		if err != nil {
+			t.Fatalf("%s %q: %v", c.command, c.settings, err)
+		}
+		if got := fmt.Sprint(l.WorkerRoles()); got != c.want {
+			t.Errorf("%s %q: %s, want %s", c.command, c.settings, got, c.want)
+		}
+	}
+	for setting, want := range map[string]string{
+		"PENSTOCK_ROLE=router":        "role",
+		"PENSTOCK_PREFILL_WORKERS=-1": "prefill-workers",
+		"PENSTOCK_ENCODE_WORKERS=1":   "encode-workers: it counts workers of engines of this program",
+	} {
+		environ := []string{setting}
+		if strings.HasSuffix(setting, "=1") {
+			environ = append(environ, "PENSTOCK_ENGINE=vllm=http://a:1")
+		}
+		if _, err := Load("", environ, NoFlags(Up)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", setting, err)
+		}
+	}
+}

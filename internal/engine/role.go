@@ -1,0 +1,68 @@
+package engine
+
+import "fmt"
+
+// Role is the part of requests that a worker is for. It is part of the model card as its text, where
+// [RoleAggregated] is absent.
+type Role string
+
+// The roles. In this version only aggregated and decode workers are sent requests, each of them whole ones.
+const (
+	// RoleAggregated is prefill and decode on one worker.
+	RoleAggregated Role = ""
+	// RolePrefill computes prompts for decode workers.
+	RolePrefill Role = "prefill"
+	// RoleDecode computes outputs. It computes a prompt too where no prefill worker does.
+	RoleDecode Role = "decode"
+	// RoleEncode encodes media.
+	RoleEncode Role = "encode"
+)
+
+// aggregatedName is the name of RoleAggregated outside of cards.
+const aggregatedName = "aggregated"
+
+// ParseRole returns the role of a name as String writes it.
+func ParseRole(name string) (Role, error) {
+	if name == aggregatedName {
+		return RoleAggregated, nil
+	}
+	if r := Role(name); r != RoleAggregated && r.isKnown() {
+		return r, nil
+	}
+	return "", fmt.Errorf("%.100q is not a role: aggregated, prefill, decode or encode", name)
+}
+
+// String returns the name of the role: "aggregated", "prefill", "decode" or "encode".
+func (r Role) String() string {
+	if r == RoleAggregated {
+		return aggregatedName
+	}
+	return string(r)
+}
+
+// TakesRequests reports whether workers of the role are sent whole requests. The others register under
+// kinds of their own, so that no router sends them one.
+func (r Role) TakesRequests() bool { return r == RoleAggregated || r == RoleDecode }
+
+func (r Role) isKnown() bool {
+	switch r {
+	case RoleAggregated, RolePrefill, RoleDecode, RoleEncode:
+		return true
+	}
+	return false
+}
+
+// unusedRoleText says what a worker of a role without requests does in this version.
+const unusedRoleText = "role %s serves nothing in this version"
+
+// UnusedRoleWarning returns the warning about a worker whose role serves nothing in this version; ok is false
+// for a worker which is sent requests.
+func (r Role) UnusedRoleWarning() (w Warning, ok bool) {
+	if r.TakesRequests() {
+		return Warning{}, false
+	}
+	return Warning{
+		Code: WarnRoleUnused, Detail: fmt.Sprintf(unusedRoleText+": nothing is sent to the worker", r),
+		Remedy: "start it with --role aggregated to have it serve requests",
+	}, true
+}
