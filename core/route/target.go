@@ -116,8 +116,9 @@ type TargetCheck struct {
 	OnMiss  MissPolicy
 	// Met says that a worker meets them. Late says that none meets the one of TTFT, so that waiting does not help.
 	Met, Late bool
-	// HasIdle says that a worker has no prefill queued.
-	HasIdle bool
+	// HasIdle says that a worker has no prefill queued: no later time is better for the first token. HasUnused says
+	// that a worker runs no request at all: no later time is better for anything.
+	HasIdle, HasUnused bool
 	// LatestStart is until when the request must be placed to meet the target of TTFT; 0 without one.
 	LatestStart kv.Mono
 	// TTFT is the least predicted time to the first token, with what the request has waited.
@@ -126,12 +127,17 @@ type TargetCheck struct {
 
 // ShouldWait reports whether the request should wait in the router rather than be placed now.
 func (c *TargetCheck) ShouldWait() bool {
-	return c.Targets != Targets{} && c.OnMiss == MissWaits && !c.Met && !(c.Late && c.HasIdle)
+	return c.Targets != Targets{} && c.OnMiss == MissWaits && !c.Met && c.canImprove()
 }
 
-// Refusal returns the error for a request which is refused because it would miss its targets; nil if it is not.
+// canImprove reports whether the prediction may be better later: not if a worker is free of what delays the request.
+func (c *TargetCheck) canImprove() bool { return !c.HasUnused && !(c.Late && c.HasIdle) }
+
+// Refusal returns the error for a request which is refused because it would miss its targets; nil if it is not. If no
+// later time is better, the request is sent: a prediction which is too high would else refuse all requests for ever,
+// since only requests which are sent correct it.
 func (c *TargetCheck) Refusal() error {
-	if c.Targets == (Targets{}) || c.OnMiss != MissRefuses || c.Met {
+	if c.Targets == (Targets{}) || c.OnMiss != MissRefuses || c.Met || !c.canImprove() {
 		return nil
 	}
 	f := fault.New(fault.Overloaded, "no worker meets the target of %v between two tokens now; try again", c.Targets.ITL)
@@ -168,6 +174,7 @@ func (r *Router) CheckTargets(now kv.Mono, q *Query) TargetCheck {
 		c.Met = c.Met || !m.misses
 		c.Late = c.Late && r.missesTTFT(&p, q, m)
 		c.HasIdle = c.HasIdle || m.prefills == 0
+		c.HasUnused = c.HasUnused || m.rank.requests == 0
 		least, own = min(least, m.ttft), min(own, m.own)
 	}
 	c.TTFT = q.Waited + toDuration(least)

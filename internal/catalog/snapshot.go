@@ -218,7 +218,8 @@ func (s *Snapshot) keepLost(old *Snapshot) {
 }
 
 // nameModels sorts the models and builds the table of names. A model's own name takes precedence over
-// another's alias, and a served model over a lost one.
+// another's alias, and a served model over a lost one: also by an alias over a lost model's own name, so that a
+// successor can serve the name of its predecessor.
 func (s *Snapshot) nameModels() {
 	s.sortModels()
 	for _, m := range s.Models {
@@ -226,7 +227,7 @@ func (s *Snapshot) nameModels() {
 	}
 	for _, m := range s.Models {
 		for _, alias := range m.Card.Aliases {
-			if have := s.names[alias]; have == nil || len(have.Workers) == 0 && have.Card.Name != alias {
+			if have := s.names[alias]; have == nil || len(have.Workers) == 0 && len(m.Workers) > 0 {
 				s.names[alias] = m
 			}
 		}
@@ -261,7 +262,7 @@ func (s *Snapshot) addAdapters(old *Snapshot, now time.Time) {
 			all = append(all, m)
 		}
 	}
-	// An adapter takes the place of the lost model, or lost adapter, of its name.
+	// An adapter, and a model with the name as an alias, takes the place of the lost model of its name.
 	s.Models = slices.DeleteFunc(s.Models, func(m *Model) bool { return s.names[m.Card.Name] != m })
 	s.Models = append(s.Models, all...)
 	s.sortModels()
