@@ -77,8 +77,8 @@ func TestAppliedBeforeSeen(t *testing.T) {
 				t.Errorf("with %d workers %+v is seen, %+v was applied", id+1, s, applied.Load())
 			}
 		}
-		if seen != 5 {
-			t.Errorf("%d snapshots with workers were seen, want 5", seen)
+		if seen < 5 {
+			t.Errorf("%d snapshots with workers were seen, want at least 5", seen)
 		}
 	})
 }

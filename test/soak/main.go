@@ -34,8 +34,8 @@ const (
 	spareHeapBytes  = 32 << 20
 )
 
-// longestWarmUp bounds the wait for the server to reach its full size.
-const longestWarmUp = 3 * time.Minute
+// longestWarmUp bounds the wait for the server to reach its full size, on a busy machine too.
+const longestWarmUp = 10 * time.Minute
 
 // settleTime bounds the wait for the server to come to rest.
 const settleTime = 30 * time.Second
