@@ -34,8 +34,9 @@ const (
 	spareHeapBytes  = 32 << 20
 )
 
-// longestWarmUp bounds the wait for the server to reach its full size, on a busy machine too.
-const longestWarmUp = 10 * time.Minute
+// longestWarmUp bounds the wait for the server to reach its full size and for two collections of garbage after that: a
+// server of small requests collects every minute or two.
+const longestWarmUp = 20 * time.Minute
 
 // settleTime bounds the wait for the server to come to rest.
 const settleTime = 30 * time.Second
