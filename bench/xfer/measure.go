@@ -229,7 +229,7 @@ func (s *settings) measureIperf(ctx context.Context) float64 {
 		if err == nil && json.Unmarshal(out, &r) == nil && r.End.Received.Bits > 0 {
 			return r.End.Received.Bits / 8e9
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // until the server, another process, listens
 	}
 	_ = server.Process.Kill()
 	return 0

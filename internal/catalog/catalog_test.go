@@ -110,13 +110,13 @@ func TestRegistryFails(t *testing.T) {
 		var parts sync.WaitGroup
 		parts.Go(func() { c.Run(ctx, func(*catalog.Snapshot) {}) })
 		registry.Set(listed(t, 1, 100))
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // virtual time (synctest): watches fail and begin again
 		synctest.Wait()
 		if n := registry.watches.Load(); n < 8 || n > 100 || len(c.Current().Workers) != 0 {
 			t.Errorf("%d watches, %d workers", n, len(c.Current().Workers))
 		}
 		registry.err.Store(nil)
-		time.Sleep(8 * time.Second)
+		time.Sleep(8 * time.Second) // virtual time (synctest): longer than the longest wait
 		synctest.Wait()
 		if len(c.Current().Workers) != 1 {
 			t.Error("the registry is not watched again")
