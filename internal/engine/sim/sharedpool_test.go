@@ -61,6 +61,20 @@ func (l *listener) hear(events []kv.Event) error {
 	return nil
 }
 
+// labeled returns how many moves of blocks had the block's label.
+func (l *listener) labeled() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.marked
+}
+
+// accessible returns the largest number of workers that a move gave access.
+func (l *listener) accessible() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.access
+}
+
 func (l *listener) count(to kv.PoolState) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +91,7 @@ func TestSharedPool(t *testing.T) {
 		if n := told[0].count(kv.InTransit); n != 250 {
 			t.Errorf("%d blocks are said to be in transit, want the 250 of the prompt", n)
 		}
-		if n := told[0].access; n != 2 {
+		if n := told[0].accessible(); n != 2 {
 			t.Errorf("%d workers have access", n)
 		}
 		after(time.Minute) // the engine is idle, and is woken to report
@@ -114,7 +128,7 @@ func TestSharedPoolEvicts(t *testing.T) {
 		var w stopwatch
 		w.run(t.Context(), engines[0], request(1, 1600, 2))
 		after(time.Minute)
-		if n := told[0].marked; n != 200 {
+		if n := told[0].labeled(); n != 200 {
 			t.Errorf("%d moves of blocks have the block's label, want the 200 into the pool", n)
 		}
 		w.run(t.Context(), engines[1], request(2, 1600, 2))
