@@ -19,6 +19,7 @@ type lanePool struct {
 	transport Transport
 	dial      func(ctx context.Context, addr string) (*lane, error)
 	bulk      bulkWork
+	poll      *poller
 	mu        struct {
 		sync.Mutex
 		owners map[string]*ownerLanes
@@ -35,7 +36,7 @@ type ownerLanes struct {
 }
 
 func newLanePool(cfg *Config, t Transport, dial func(context.Context, string) (*lane, error)) *lanePool {
-	p := &lanePool{cfg: cfg, transport: t, dial: dial, bulk: newBulkWork()}
+	p := &lanePool{cfg: cfg, transport: t, dial: dial, bulk: newBulkWork(), poll: newPoller()}
 	p.mu.owners = make(map[string]*ownerLanes)
 	return p
 }
@@ -206,6 +207,9 @@ func (p *lanePool) close() {
 func isUsable(l *lane) bool {
 	if l.in.buffered() {
 		return false
+	}
+	if ring, ok := l.conn.(interface{ isQuiet() bool }); ok {
+		return ring.isQuiet()
 	}
 	conn, ok := l.conn.(syscall.Conn)
 	if secure, isTLS := l.conn.(interface{ NetConn() net.Conn }); isTLS {

@@ -34,10 +34,11 @@ type owner struct {
 	}
 	room chan struct{} // has one value for each connection
 	bulk bulkWork
+	poll *poller
 }
 
 func newOwner(cfg *Config, r *registry, t Transport) *owner {
-	o := &owner{cfg: cfg, registry: r, transport: t, room: make(chan struct{}, cfg.Serve), bulk: newBulkWork()}
+	o := &owner{cfg: cfg, registry: r, transport: t, room: make(chan struct{}, cfg.Serve), bulk: newBulkWork(), poll: newPoller()}
 	o.mu.lanes = make(map[*ownerLane]struct{})
 	return o
 }
@@ -307,7 +308,12 @@ func (l *ownerLane) greet() error {
 		_, err = l.conn.Write(greeting)
 	} else {
 		greeting = appendRegion(greeting, regionHeader{size: regionSize, slots: regionSlots, generation: l.generation})
-		err = l.window.sendTo(l.conn, greeting)
+		var conn net.Conn
+		if conn, err = l.window.sendTo(l.conn, greeting, o.poll); err == nil {
+			o.mu.Lock() // interrupt reads it
+			l.conn, l.in.r = conn, conn
+			o.mu.Unlock()
+		}
 	}
 	if err != nil {
 		return err
