@@ -19,7 +19,8 @@ type poller struct {
 
 func newPoller() *poller { return &poller{off: runtime.GOMAXPROCS(0) < 2 || runtime.NumCPU() < 2} }
 
-// await polls ready for a while, and returns its last answer.
+// await polls ready for a while, and returns its last answer. Between looks, other goroutines and other
+// processes run which wait for this processor: they may have work for the peer, or be the peer.
 func (p *poller) await(ready func() bool) bool {
 	if ready() {
 		return true
@@ -29,12 +30,11 @@ func (p *poller) await(ready func() bool) bool {
 	}
 	defer p.busy.Store(false)
 	for began := time.Now(); time.Since(began) < pollFor; {
-		for range 16 {
-			if ready() {
-				return true
-			}
+		if ready() {
+			return true
 		}
-		runtime.Gosched() // other goroutines first: they may have work for the peer
+		runtime.Gosched()
+		yieldProcessor()
 	}
 	return ready()
 }

@@ -67,7 +67,10 @@ func allocateSealed(fd, size, protection int) ([]byte, error) {
 }
 
 // slot returns the memory of a slot.
-func (w *window) slot(i int) []byte { return w.b[i*ChunkSize : (i+1)*ChunkSize] }
+func (w *window) slot(i int) []byte { return w.part(i*ChunkSize, ChunkSize) }
+
+// part returns n bytes from at.
+func (w *window) part(at, n int) []byte { return w.b[at : at+n : at+n] }
 
 // discard frees the memory of a region even if the writer still maps it, and closes w.
 func (w *window) discard() {

@@ -11,6 +11,8 @@ func newWindow() (*window, error) { return nil, errNoSharedMemory }
 
 func (w *window) slot(int) []byte { return nil }
 
+func (w *window) part(int, int) []byte { return nil }
+
 func (w *window) discard() {}
 
 func (w *window) close() {}

@@ -71,7 +71,7 @@ func (r *registry) Expect(in Incoming) (*Transfer, error) {
 	case in.Lease < time.Millisecond || in.Lease > maxLease:
 		return nil, newFailure(Invalid, "expect: a lease of %v", in.Lease)
 	}
-	t := &Transfer{registry: r, in: in, over: make(chan struct{})}
+	t := &Transfer{registry: r, in: in, into: into.slices, over: make(chan struct{})}
 	t.desc = Descriptor{epoch: r.epoch, id: newTransferID(), Size: into.left, Lease: in.Lease.Truncate(time.Millisecond)}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,11 +23,10 @@ import (
 //
 // An end which finds the peer asleep sends one byte on the socket of the connection.
 const (
-	wordWritten, wordTaken       = 0, 64
+	wordWritten, wordTaken        = 0, 64
 	wordWantsBytes, wordWantsRoom = 128, 192
-	ringAt                       = 4096
-	ringBytes                    = 64 << 10
-	ringMemory                   = ringAt + ringBytes
+	ringAt                        = 4096
+	ringMemory                    = ringAt + ringBytes
 )
 
 var errDamagedRing = errors.New("the peer's numbers of bytes in shared memory are impossible")
@@ -81,6 +80,15 @@ func (c *ringConn) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// tryRead implements burstReader. It reads nothing into q.
+func (c *ringConn) tryRead(p, _ []byte) (int, error) {
+	n, err := c.take(p)
+	if n == 0 && err == nil {
+		err = errWouldWait
+	}
+	return n, err
 }
 
 // take copies what is in the peer's ring, and makes room in it.
@@ -235,4 +243,3 @@ func (c *ringConn) isQuiet() bool {
 	})
 	return err == nil && open
 }
-

@@ -159,9 +159,13 @@ type ownerLane struct {
 	window     *window // the region of this connection; nil over TCP
 	generation uint64  // of what is in it; one for each transfer
 	chunk      []byte  // a chunk which goes into small pieces; nil until it is needed
-	idle       bool    // no transfer is in progress; guarded by owner.mu
-	retiring   bool    // its read deadline has passed to make room; guarded by owner.mu
-	retired    bool    // RETIRE was sent
+	note       []byte  // of a WHOLE over TCP
+	// current is the WHOLE whose bytes are read, nil if there is none.
+	current       *Transfer
+	interruptRead func() // makes reading the bytes of current fail
+	idle          bool   // no transfer is in progress; guarded by owner.mu
+	retiring      bool   // its read deadline has passed to make room; guarded by owner.mu
+	retired       bool   // RETIRE was sent
 }
 
 // interrupt makes reading and writing fail, and so ends the lane.
@@ -179,7 +183,7 @@ func (l *ownerLane) setIdle() bool {
 	o := l.owner
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l.idle = true
+	l.idle = !l.retired // a retired one ends by itself
 	return !o.mu.leaving
 }
 
@@ -224,6 +228,11 @@ func (l *ownerLane) serve() error {
 	if err := l.greet(); err != nil {
 		return err
 	}
+	l.interruptRead = func() {}
+	if l.window == nil {
+		l.interruptRead = func() { _ = l.conn.SetReadDeadline(past) }
+	}
+	l.in.beforeWait = l.sendOutcomes
 	l.setIdle()
 	for {
 		t, payload, err := l.in.next()
@@ -241,12 +250,19 @@ func (l *ownerLane) serve() error {
 			if l.retired && l.conn.SetReadDeadline(time.Time{}) != nil {
 				return nil
 			}
+			if err := l.sendOutcomes(); err != nil {
+				return err
+			}
 			if err := l.serveTransfer(payload); err != nil {
 				l.sendVerdict(err)
 				return err
 			}
 			if l.retired {
 				return nil
+			}
+		case frameWhole:
+			if err := l.serveWhole(payload); err != nil {
+				return err
 			}
 		case frameChunk, frameEnd:
 			return fmt.Errorf("a frame of type %d outside a transfer", t)
@@ -306,6 +322,7 @@ func (l *ownerLane) greet() error {
 	greeting := appendHello(nil, hello{least: version, most: version})
 	if l.window == nil {
 		_, err = l.conn.Write(greeting)
+		l.in.r = newTCPReader(l.conn, o.poll)
 	} else {
 		greeting = appendRegion(greeting, regionHeader{size: regionSize, slots: regionSlots, generation: l.generation})
 		var conn net.Conn
@@ -358,8 +375,7 @@ func (l *ownerLane) serveTransfer(begin []byte) error {
 		l.retired = true
 		l.out = appendRetire(l.out)
 	}
-	_, err = l.conn.Write(l.out)
-	return err
+	return l.sendOutcomes()
 }
 
 // serveFrame handles one frame of a transfer of which taken chunks have come. It reports whether
@@ -376,7 +392,10 @@ func (l *ownerLane) serveFrame(taken int) (over bool, err error) {
 			return false, newFailure(Invalid, "transfer: %w", err)
 		}
 		if l.window == nil {
-			return false, l.readChunk(h)
+			if _, err := l.readChunk(h); err != nil {
+				return false, err
+			}
+			return false, l.sink.verify(h)
 		}
 		if h.slot >= regionSlots || h.size > ChunkSize {
 			return false, newFailure(Invalid, "transfer: a chunk of %d bytes in slot %d", h.size, h.slot)
@@ -412,31 +431,34 @@ func (l *ownerLane) serveFrame(taken int) (over bool, err error) {
 // directPiece is the size from which bytes are read straight into a piece of the owner's memory.
 const directPiece = 32 << 10
 
-// readChunk reads the bytes of a chunk from the connection.
-func (l *ownerLane) readChunk(h chunkHeader) error {
+// readChunk reads the bytes of a chunk from the connection. It returns how many have come.
+func (l *ownerLane) readChunk(h chunkHeader) (int, error) {
 	pieces, err := l.sink.reserve(h)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if len(pieces) > 1 && len(pieces[0]) < directPiece {
 		if l.chunk == nil {
 			l.chunk = make([]byte, ChunkSize)
 		}
 		from := l.chunk[:h.size]
-		if err := l.in.readFull(from); err != nil {
-			return err
+		n, err := l.in.readFull(from)
+		if err != nil {
+			return n, err
 		}
 		for _, p := range pieces {
 			from = from[copy(p, from):]
 		}
-		return l.sink.verify(h)
+		return n, nil
 	}
+	done := 0
 	for _, p := range pieces {
-		if err := l.in.readFull(p); err != nil {
-			return err
+		n, err := l.in.readFull(p)
+		if done += n; err != nil {
+			return done, err
 		}
 	}
-	return l.sink.verify(h)
+	return done, nil
 }
 
 // returnSlots lets the writer use the slots of taken chunks again, if it needs them.
@@ -447,8 +469,7 @@ func (l *ownerLane) returnSlots(taken int) {
 		return
 	}
 	l.out = appendTaken(l.out[:0], takenEvery)
-	// If the writer has closed the connection, reading tells why: it may have sent an ABORT.
-	_, _ = l.conn.Write(l.out)
+	_ = l.sendOutcomes() // if the writer has closed the connection, reading tells why: it may have sent an ABORT
 }
 
 // sendVerdict tells the writer why its transfer failed, and waits until it has closed the
@@ -462,7 +483,8 @@ func (l *ownerLane) sendVerdict(err error) {
 	if l.conn.SetDeadline(time.Now().Add(verdictWait)) != nil {
 		return
 	}
-	if _, err := l.conn.Write(appendVerdict(l.out[:0], frameOutcome, err)); err != nil {
+	l.out = appendVerdict(l.out[:0], frameOutcome, err)
+	if l.sendOutcomes() != nil {
 		return
 	}
 	if c, ok := l.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {

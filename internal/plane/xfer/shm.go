@@ -27,7 +27,10 @@ type ShmPlane struct {
 	pool *lanePool
 }
 
-var _ Plane = (*ShmPlane)(nil)
+var (
+	_ Plane       = (*ShmPlane)(nil)
+	_ wholeOpener = (*ShmPlane)(nil)
+)
 
 // NewShmPlane returns a plane without connections. It is Unimplemented on systems other than Linux.
 func NewShmPlane(cfg Config) (*ShmPlane, error) {
@@ -66,6 +69,15 @@ func (p *ShmPlane) Open(ctx context.Context, d Descriptor) (TransferWriter, erro
 		return nil, errNoWay(d)
 	}
 	return p.pool.open(ctx, addr, d)
+}
+
+// openWhole implements wholeOpener.
+func (p *ShmPlane) openWhole(ctx context.Context, d Descriptor) (*sharedLane, error) {
+	addr, ok := d.endpoint(Shm)
+	if !ok {
+		return nil, errNoWay(d)
+	}
+	return p.pool.joinShared(ctx, addr)
 }
 
 // Close closes the connections to owners, with their regions: idle ones at once, others when their

@@ -23,6 +23,7 @@ type Transfer struct {
 	registry *registry
 	desc     Descriptor
 	in       Incoming
+	into     [][]byte // in.Into, merged
 	verified atomic.Int64
 	over     chan struct{} // closed in the state over
 	lease    *time.Timer
@@ -112,6 +113,13 @@ func (t *Transfer) abortWith(err error) {
 // expire ends a transfer whose writer was silent for the lease.
 func (t *Transfer) expire() {
 	t.abortWith(newFailure(Expired, "transfer: the writer was silent for %v", t.desc.Lease))
+}
+
+// endReason returns why t ends, nil if it goes on.
+func (t *Transfer) endReason() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.err
 }
 
 // claim makes a writer's connection the source of the transfer. It fails if the transfer ends.

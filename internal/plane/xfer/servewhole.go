@@ -1,0 +1,116 @@
+package xfer
+
+import (
+	"time"
+)
+
+// serveWhole serves a small transfer. Whatever becomes of it, the connection goes on, unless it is broken;
+// after a failure the writer is asked to close it.
+func (l *ownerLane) serveWhole(payload []byte) error {
+	h, note, err := decodeWhole(payload)
+	if err != nil {
+		return err
+	}
+	if l.window != nil && h.generation != l.generation {
+		return newFailure(Invalid, "transfer: the writer uses generation %d of a region whose generation is %d", h.generation, l.generation)
+	}
+	l.generation++
+	if l.window == nil {
+		l.note = append(l.note[:0], note...)
+		note = l.note
+	}
+	verdict, err := l.receiveWhole(h, note)
+	if err != nil {
+		return err
+	}
+	l.out = appendVerdict(l.out, frameOutcome, verdict)
+	if !l.retired && (verdict != nil || l.otherWaits()) {
+		l.retired = true
+		l.out = appendRetire(l.out)
+		if err := l.endSoon(); err != nil {
+			return err
+		}
+	}
+	if len(l.out) < ringBytes/4 {
+		return nil // sent before reading waits
+	}
+	return l.sendOutcomes()
+}
+
+// endSoon gives a writer which was asked to close the connection time to do so.
+func (l *ownerLane) endSoon() error {
+	return l.conn.SetReadDeadline(time.Now().Add(l.owner.cfg.Handshake))
+}
+
+// sendOutcomes sends what is in out: outcomes, and slots which may be written again.
+func (l *ownerLane) sendOutcomes() error {
+	if len(l.out) == 0 {
+		return nil
+	}
+	_, err := l.conn.Write(l.out)
+	l.out = l.out[:0]
+	return err
+}
+
+// receiveWhole takes the bytes of a small transfer, and returns its outcome. The error is that of the
+// connection.
+func (l *ownerLane) receiveWhole(h wholeHeader, note []byte) (verdict, err error) {
+	t, verdict := l.owner.registry.claimTransfer(beginHeader{epoch: h.epoch, id: h.id, size: uint64(h.size)}, l.owner.transport, l.interruptRead)
+	if verdict != nil {
+		if l.window == nil {
+			err = l.in.skip(int(h.size))
+		}
+		return verdict, err
+	}
+	l.sink.start(t)
+	c := chunkHeader{size: h.size, digest: h.digest}
+	if l.window != nil {
+		verdict = l.sink.copyWhole(c, l.window.part(int(h.at), int(h.size)), note)
+	} else {
+		verdict, err = l.readWhole(c, note)
+	}
+	switch {
+	case err != nil:
+		_ = t.release(newFailure(Lost, "transfer: the connection to the writer broke: %w", err)) // err says the same
+	case verdict != nil:
+		verdict = t.release(verdict)
+	}
+	return verdict, err
+}
+
+// readWhole reads the bytes of the claimed transfer from the connection.
+func (l *ownerLane) readWhole(c chunkHeader, note []byte) (verdict, err error) {
+	t := l.sink.transfer
+	l.current = t
+	l.in.onDeadline = l.goesOn
+	n, err := l.readChunk(c)
+	l.current, l.in.onDeadline = nil, nil
+	if err == nil {
+		return l.sink.verifyWhole(c, note), nil
+	}
+	reason := t.endReason()
+	if reason == nil || l.isLeaving() {
+		return nil, err
+	}
+	// The owner has aborted it, which interrupted reading. Others follow on the connection.
+	reason = t.release(reason)
+	l.in.onDeadline = l.goesOn
+	err = l.in.skip(int(c.size) - n)
+	l.in.onDeadline = nil
+	return reason, err
+}
+
+// goesOn handles a deadline for reading: it reports whether it is that of an abort of another transfer,
+// which was over in between.
+func (l *ownerLane) goesOn() bool {
+	if l.retired || l.conn.SetReadDeadline(time.Time{}) != nil {
+		return false
+	}
+	return !l.isLeaving() && (l.current == nil || l.current.endReason() == nil)
+}
+
+func (l *ownerLane) isLeaving() bool {
+	l.owner.mu.Lock()
+	defer l.owner.mu.Unlock()
+	return l.owner.mu.leaving
+}
