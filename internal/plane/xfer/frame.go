@@ -189,15 +189,20 @@ type frameReader struct {
 	from, end int    // what was read and not used
 	// beforeWait, if not nil, is called before reading waits for bytes: what the peer waits for is sent.
 	beforeWait func() error
+	// beforeSleep, if not nil, is called before reading waits and does not poll any more.
+	beforeSleep func()
 	// onDeadline, if not nil, reports whether reading goes on after a deadline.
 	onDeadline func() bool
 }
 
 // burstReader is a Reader which tells whether it would wait.
 type burstReader interface {
+	io.Reader
 	// tryRead reads what has come into p, and what follows into q, and returns errWouldWait instead of
 	// waiting.
 	tryRead(p, q []byte) (int, error)
+	// pollRead polls for a while, and then is tryRead.
+	pollRead(p []byte) (int, error)
 }
 
 var errWouldWait = errors.New("no bytes have come")
@@ -245,18 +250,7 @@ func (f *frameReader) fill() error {
 // read reads at least one byte into p. If p is filled, it may read on into q.
 func (f *frameReader) read(p, q []byte) (int, error) {
 	for {
-		n, err := 0, errWouldWait
-		if b, ok := f.r.(burstReader); ok {
-			n, err = b.tryRead(p, q)
-		}
-		if err == errWouldWait {
-			if f.beforeWait != nil {
-				if err := f.beforeWait(); err != nil {
-					return 0, err
-				}
-			}
-			n, err = f.r.Read(p)
-		}
+		n, err := f.readOnce(p, q)
 		switch {
 		case n > 0:
 			return n, nil
@@ -266,6 +260,29 @@ func (f *frameReader) read(p, q []byte) (int, error) {
 			return 0, err
 		}
 	}
+}
+
+func (f *frameReader) readOnce(p, q []byte) (int, error) {
+	burst, ok := f.r.(burstReader)
+	if ok {
+		if n, err := burst.tryRead(p, q); err != errWouldWait {
+			return n, err
+		}
+	}
+	if f.beforeWait != nil {
+		if err := f.beforeWait(); err != nil {
+			return 0, err
+		}
+	}
+	if ok {
+		if n, err := burst.pollRead(p); err != errWouldWait {
+			return n, err
+		}
+	}
+	if f.beforeSleep != nil {
+		f.beforeSleep()
+	}
+	return f.r.Read(p)
 }
 
 // buffered reports whether bytes were read that next or readFull have not returned.

@@ -19,8 +19,8 @@ type poller struct {
 
 func newPoller() *poller { return &poller{off: runtime.GOMAXPROCS(0) < 2 || runtime.NumCPU() < 2} }
 
-// await polls ready for a while, and returns its last answer. Between looks, other goroutines and other
-// processes run which wait for this processor: they may have work for the peer, or be the peer.
+// await polls ready for a while, and returns its last answer. Between looks, other processes run which wait
+// for this processor: one may be the peer.
 func (p *poller) await(ready func() bool) bool {
 	if ready() {
 		return true
@@ -33,7 +33,6 @@ func (p *poller) await(ready func() bool) bool {
 		if ready() {
 			return true
 		}
-		runtime.Gosched()
 		yieldProcessor()
 	}
 	return ready()

@@ -51,7 +51,10 @@ type ringConn struct {
 	doorbell    [1]byte
 }
 
-var _ net.Conn = (*ringConn)(nil)
+var (
+	_ net.Conn    = (*ringConn)(nil)
+	_ burstReader = (*ringConn)(nil)
+)
 
 // hasBytes reports whether reading does not block.
 func (c *ringConn) hasBytes() bool {
@@ -66,14 +69,8 @@ func (c *ringConn) hasRoom() bool {
 // Read implements net.Conn.
 func (c *ringConn) Read(p []byte) (int, error) {
 	for {
-		if c.expired.read.Load() {
-			return 0, os.ErrDeadlineExceeded
-		}
-		if n, err := c.take(p); n > 0 || err != nil || len(p) == 0 {
+		if n, err := c.tryRead(p, nil); err != errWouldWait {
 			return n, err
-		}
-		if c.poll.await(c.hasBytes) {
-			continue
 		}
 		// Bytes which were written before the peer closed the connection are still there.
 		if err := c.sleep(wordWantsBytes, c.hasBytes); err != nil && !c.hasBytes() {
@@ -84,11 +81,20 @@ func (c *ringConn) Read(p []byte) (int, error) {
 
 // tryRead implements burstReader. It reads nothing into q.
 func (c *ringConn) tryRead(p, _ []byte) (int, error) {
+	if c.expired.read.Load() {
+		return 0, os.ErrDeadlineExceeded
+	}
 	n, err := c.take(p)
 	if n == 0 && err == nil {
 		err = errWouldWait
 	}
 	return n, err
+}
+
+// pollRead implements burstReader.
+func (c *ringConn) pollRead(p []byte) (int, error) {
+	c.poll.await(c.hasBytes)
+	return c.tryRead(p, nil)
 }
 
 // take copies what is in the peer's ring, and makes room in it.

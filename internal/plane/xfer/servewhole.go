@@ -31,11 +31,14 @@ func (l *ownerLane) serveWhole(payload []byte) error {
 			return err
 		}
 	}
-	if len(l.out) < ringBytes/4 {
-		return nil // sent before reading waits
+	if l.window == nil && len(l.out) < maxOutcomes {
+		return nil // sent before reading waits: one system call for several
 	}
 	return l.sendOutcomes()
 }
+
+// maxOutcomes bounds the bytes of outcomes which wait to be sent.
+const maxOutcomes = 16 << 10
 
 // endSoon gives a writer which was asked to close the connection time to do so.
 func (l *ownerLane) endSoon() error {

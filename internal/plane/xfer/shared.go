@@ -115,11 +115,13 @@ func (l *sharedLane) join() bool {
 
 // leave removes a user. The last one closes the connection if it must not be used any more.
 func (l *sharedLane) leave() {
-	now := time.Now()
 	l.mu.Lock()
 	l.mu.users--
-	l.idleSince = now
-	last := l.mu.users == 0 && l.mu.closing
+	last := l.mu.users == 0
+	if last {
+		l.idleSince = time.Now()
+		last = l.mu.closing
+	}
 	l.mu.Unlock()
 	if last {
 		l.close()
@@ -420,8 +422,17 @@ func (l *sharedLane) abandon(t *wholeTransfer) bool {
 // readOutcomes reads outcomes until that of t has come, or ctx ends.
 func (l *sharedLane) readOutcomes(ctx context.Context, t *wholeTransfer) error {
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = l.conn.SetReadDeadline(past) })
-		defer stop()
+		var stop func() bool
+		l.in.beforeSleep = func() {
+			if stop == nil {
+				stop = context.AfterFunc(ctx, func() { _ = l.conn.SetReadDeadline(past) })
+			}
+		}
+		defer func() {
+			if l.in.beforeSleep = nil; stop != nil {
+				stop()
+			}
+		}()
 	}
 	for len(t.over) == 0 || l.in.hasFrame() {
 		if err := l.extendReading(); err != nil {

@@ -93,10 +93,7 @@ func (s *sink) verifyWhole(h chunkHeader, note []byte) error {
 		return newFailure(Corrupt, "transfer: the digest of the bytes is wrong")
 	}
 	s.offset = uint64(h.size)
-	if err := s.transfer.addVerified(int(h.size)); err != nil {
-		return err
-	}
-	return s.transfer.complete(totalOfOne(h.digest, int(h.size)), note)
+	return s.transfer.completeWhole(int(h.size), totalOfOne(h.digest, int(h.size)), note)
 }
 
 // complete ends the transfer well, if all its bytes have come and the writer's digest is theirs.

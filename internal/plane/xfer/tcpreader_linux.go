@@ -80,13 +80,18 @@ func (r *tcpReader) tryRead(p, q []byte) (int, error) {
 	return r.n, r.err
 }
 
+// pollRead implements burstReader.
+func (r *tcpReader) pollRead(p []byte) (int, error) {
+	r.setVectors(p, nil)
+	r.poll.await(r.hasRead)
+	return r.n, r.err
+}
+
 // Read implements io.Reader.
 func (r *tcpReader) Read(p []byte) (int, error) {
 	r.setVectors(p, nil)
-	if !r.poll.await(r.hasRead) {
-		if err := r.raw.Read(r.read); err != nil {
-			return 0, err
-		}
+	if err := r.raw.Read(r.read); err != nil {
+		return 0, err
 	}
 	return r.n, r.err
 }
