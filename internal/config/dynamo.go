@@ -3,11 +3,43 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// Names of Dynamo's settings which mean one of ours. DYN_REQUEST_PLANE and DYNAMO_MM_TRANSFER have the values of ours;
-// see applyEnvironment.
+// applyDynamoVariables applies variables of Dynamo which mean one of our settings. Those which are set and have no
+// effect are listed in a notice. DYN_REQUEST_PLANE and DYNAMO_MM_TRANSFER have the values of ours.
+func (l *Loaded) applyDynamoVariables(environ []string) {
+	var unread []string
+	disabled := ""
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		switch {
+		case value == "" || !strings.HasPrefix(name, "DYN_") && !strings.HasPrefix(name, "DYNAMO_"):
+		case name == "DYN_REQUEST_PLANE" && l.Command != Up:
+			l.RPC.Plane, l.origin["request-plane"] = value, "env "+name
+		case name == "DYNAMO_MM_TRANSFER":
+			l.Media.Transfer, l.origin["mm-transfer"] = value, "env "+name
+		case name == "DYNAMO_DISABLE_NIXL_MM":
+			if on, err := strconv.ParseBool(value); err != nil {
+				unread = append(unread, name)
+			} else if on {
+				disabled = name
+			}
+		case name == "DYN_LOG" && dynamoLogLevels(value) != "":
+			l.Log.Level, l.origin["log-level"] = dynamoLogLevels(value), "env "+name
+		default:
+			unread = append(unread, name)
+		}
+	}
+	if disabled != "" { // whatever the transfer would be
+		l.Media.Transfer, l.origin["mm-transfer"] = "off", "env "+disabled
+	}
+	if len(unread) > 0 {
+		slices.Sort(unread)
+		l.notices = append(l.notices, Notice{"variables of Dynamo are set which have no effect here", unread})
+	}
+}
 
 // dynamoLogLevels translates a filter of DYN_LOG, such as info,lightseek_mm=debug, to our log-level; "" if it says
 // nothing about this program. It drops levels of modules which are no component here, and what it cannot read: a

@@ -33,10 +33,10 @@ type Config struct {
 	Text func(dst []byte, t kv.Token) (out []byte, ok bool)
 	// Mask are tokens that a checkpoint's model must not sample.
 	Mask []kv.Token
-	// Files and Segment are the sources of media that do not travel with their requests; without them, only
+	// Files and Fetch are the sources of media that do not travel with their requests; without them, only
 	// decoded media in the request can be used. MediaLimits bound what is decoded.
 	Files       Files
-	Segment     SegmentFunc
+	Fetch       FetchFunc
 	MediaLimits pixel.Limits
 
 	BlockSize int // tokens per block; 16
