@@ -148,6 +148,8 @@ type Card struct {
 	// of a conversation (Preprocessed.Features), and that it takes such features in a Request's Features from
 	// any engine of the model, so that it need not process the media again.
 	Features bool `json:"features,omitempty"`
+	// Fetches says that the worker takes the Features of a request also by FeaturesAt.
+	Fetches bool `json:"fetches,omitempty"`
 	// MediaDecoder says that frontends fetch and decode media for the engine and identify them by their
 	// pixels; nil leaves both to the engine.
 	MediaDecoder *MediaDecoder `json:"media_decoder,omitempty"`
@@ -227,6 +229,9 @@ type Request struct {
 	// (Preprocessed.Features); nil if there is none. Only engines whose card says Features take it; others
 	// refuse it with [RefuseFeatures], since they would answer without having seen the media.
 	Features []byte
+	// FeaturesAt is where the worker fetches Features, if they do not travel with the request. Only workers whose card
+	// says Fetches take it; engines never see it.
+	FeaturesAt Lent
 	// Generated are, for each choice, the tokens that earlier attempts delivered; nil on a first attempt,
 	// else of length Choices.
 	Generated [][]kv.Token

@@ -114,7 +114,7 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 			"/busy_threshold": r.Handler(),
 			"/v1/config":      configHandler(p.cfg),
 		},
-		OnDrain: r.EndWatches, Engines: engines, Media: s.resolver,
+		OnDrain: r.EndWatches, Engines: engines, Media: s.resolver, Lender: s.lender,
 		Keys: p.endpoint.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})
 }
