@@ -5,7 +5,7 @@ import "math/bits"
 const (
 	// pieceUnit is the unit in which a shared region is divided between small transfers.
 	pieceUnit = 16 << 10
-	// regionUnits are those of a region. A bit set has one bit for each.
+	// regionUnits is how many a region has. A bit set has one bit for each.
 	regionUnits = regionSize / pieceUnit
 )
 

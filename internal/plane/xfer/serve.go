@@ -146,6 +146,9 @@ func (o *owner) serveConn(conn net.Conn) {
 	o.mu.Lock()
 	delete(o.mu.lanes, l)
 	o.mu.Unlock()
+	if l.failed && l.window != nil {
+		l.window.discard()
+	}
 	l.close()
 }
 
@@ -166,6 +169,7 @@ type ownerLane struct {
 	idle          bool   // no transfer is in progress; guarded by owner.mu
 	retiring      bool   // its read deadline has passed to make room; guarded by owner.mu
 	retired       bool   // RETIRE was sent
+	failed        bool   // a small transfer failed: the region is never used again
 }
 
 // interrupt makes reading and writing fail, and so ends the lane.

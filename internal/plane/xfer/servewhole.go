@@ -23,6 +23,7 @@ func (l *ownerLane) serveWhole(payload []byte) error {
 	if err != nil {
 		return err
 	}
+	l.failed = l.failed || verdict != nil
 	l.out = appendVerdict(l.out, frameOutcome, verdict)
 	if !l.retired && (verdict != nil || l.otherWaits()) {
 		l.retired = true
@@ -67,40 +68,36 @@ func (l *ownerLane) receiveWhole(h wholeHeader, note []byte) (verdict, err error
 	}
 	l.sink.start(t)
 	c := chunkHeader{size: h.size, digest: h.digest}
-	if l.window != nil {
-		verdict = l.sink.copyWhole(c, l.window.part(int(h.at), int(h.size)), note)
-	} else {
-		verdict, err = l.readWhole(c, note)
+	if l.window == nil {
+		return l.readWhole(t, c, note)
 	}
-	switch {
-	case err != nil:
-		_ = t.release(newFailure(Lost, "transfer: the connection to the writer broke: %w", err)) // err says the same
-	case verdict != nil:
+	if verdict = l.sink.copyWhole(c, l.window.part(int(h.at), int(h.size)), note); verdict != nil {
 		verdict = t.release(verdict)
 	}
-	return verdict, err
+	return verdict, nil
 }
 
-// readWhole reads the bytes of the claimed transfer from the connection.
-func (l *ownerLane) readWhole(c chunkHeader, note []byte) (verdict, err error) {
-	t := l.sink.transfer
+// readWhole reads the bytes of a claimed transfer from the connection.
+func (l *ownerLane) readWhole(t *Transfer, c chunkHeader, note []byte) (verdict, err error) {
 	l.current = t
 	l.in.onDeadline = l.goesOn
+	defer func() { l.current, l.in.onDeadline = nil, nil }()
 	n, err := l.readChunk(c)
-	l.current, l.in.onDeadline = nil, nil
 	if err == nil {
-		return l.sink.verifyWhole(c, note), nil
+		if verdict = l.sink.verifyWhole(c, note); verdict != nil {
+			verdict = t.release(verdict)
+		}
+		return verdict, nil
 	}
 	reason := t.endReason()
 	if reason == nil || l.isLeaving() {
+		_ = t.release(newFailure(Lost, "transfer: the connection to the writer broke: %w", err)) // err says the same
 		return nil, err
 	}
 	// The owner has aborted it, which interrupted reading. Others follow on the connection.
-	reason = t.release(reason)
-	l.in.onDeadline = l.goesOn
-	err = l.in.skip(int(c.size) - n)
-	l.in.onDeadline = nil
-	return reason, err
+	verdict = t.release(reason)
+	l.current = nil
+	return verdict, l.in.skip(int(c.size) - n)
 }
 
 // goesOn handles a deadline for reading: it reports whether it is that of an abort of another transfer,

@@ -171,7 +171,7 @@ func (l *sharedLane) breakOff(err error) {
 		}
 	}
 	l.mu.sent, l.mu.queued = nil, nil
-	_ = l.conn.SetDeadline(past) // whoever reads or writes stops
+	_ = l.conn.SetDeadline(past) // reading and writing stop
 }
 
 // writeWhole moves a small transfer: it is Open, Write and Commit. It must be called once after openWhole.
@@ -360,7 +360,7 @@ func (l *sharedLane) writeOnce() (again bool) {
 	return l.mu.writes
 }
 
-// awaitOutcome waits for the outcome of t, and reads those of others meanwhile if nobody else does.
+// awaitOutcome waits for the outcome of t. Meanwhile it reads all outcomes, unless another goroutine does.
 func (l *sharedLane) awaitOutcome(ctx context.Context, t *wholeTransfer) error {
 	for len(t.over) == 0 {
 		select {

@@ -21,8 +21,8 @@ type wholeHeader struct {
 const (
 	// wholeHead is the size of an encoded wholeHeader.
 	wholeHead = 8 + 16 + 4 + 4 + 8 + 8
-	// maxWholeNote bounds the note of a WHOLE, in bytes: so the ring has room for those of all pieces of
-	// a region. A transfer with a longer note has a connection of its own.
+	// maxWholeNote bounds the note of a WHOLE, in bytes, so that the ring has room for the frames of all
+	// pieces of a region. A transfer with a longer note has a connection of its own.
 	maxWholeNote = 512
 )
 
@@ -38,8 +38,8 @@ func appendWhole(dst []byte, h wholeHeader, note []byte) []byte {
 	return endFrame(append(dst, note...), start)
 }
 
-// decodeWhole returns the header and the note, which aliases b. Without a size between 1 and ChunkSize
-// nobody knows where the next frame is.
+// decodeWhole returns the header and the note, which aliases b. An error ends the connection: where the next
+// frame begins depends on the size.
 func decodeWhole(b []byte) (h wholeHeader, note []byte, err error) {
 	if len(b) < wholeHead {
 		return h, nil, errShortFrame("WHOLE", b)

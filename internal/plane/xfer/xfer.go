@@ -126,8 +126,8 @@ func Write(ctx context.Context, p Plane, d Descriptor, note []byte, src ...[]byt
 
 // wholeOpener is a Plane which has shared connections for small transfers.
 type wholeOpener interface {
-	// openWhole returns a connection to the owner, of which writeWhole must be called once. It is nil if
-	// Open is to be used instead.
+	// openWhole returns a connection to the owner, whose writeWhole must be called once. It is nil if Open is
+	// to be used instead.
 	openWhole(ctx context.Context, d Descriptor) (*sharedLane, error)
 }
 
