@@ -115,6 +115,8 @@ type Card struct {
 	// Numerics names what must be equal for two engines to continue each other's streams bit for bit:
 	// weights, kernel and CPU architecture.
 	Numerics string `json:"numerics"`
+	// Encoder names the weights of the media encoder: rows of one encoder are no rows of another. "" is unknown.
+	Encoder string `json:"encoder,omitempty"`
 	// KVEvents says that the worker publishes the content of its cache. The worker sets it; without it
 	// routers expect no event feed.
 	KVEvents bool `json:"kv_events,omitempty"`

@@ -606,3 +606,11 @@ func TestWaitingEnds(t *testing.T) {
 		t.Errorf("%d elements, %v", len(got.rows), err)
 	}
 }
+
+// TestEncoderOnCard: the card names the weights of the encoders, the same ones in every engine of the model.
+func TestEncoderOnCard(t *testing.T) {
+	a, b := seeing(t, nil).Card(), seeing(t, nil).Card()
+	if a.Encoder == "" || a.Encoder != b.Encoder {
+		t.Errorf("%q and %q", a.Encoder, b.Encoder)
+	}
+}

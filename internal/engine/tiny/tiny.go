@@ -145,6 +145,7 @@ func newEngine(cfg Config, n *network) (*Engine, error) {
 			EOS:              n.eos,
 			Defaults:         n.defaults,
 			Numerics:         describeNumerics(n),
+			Encoder:          n.model.EncoderDigest(),
 			StructuredOutput: n.vocab != nil,
 			Media:            n.encoders.mediaKinds(),
 			AcceptsObjects:   n.encoders != nil,
