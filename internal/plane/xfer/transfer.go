@@ -103,8 +103,8 @@ func (t *Transfer) abortWith(err error) {
 	case stateExpected:
 		t.finish()
 	case stateClaimed:
-		// Its connection cannot be used by another transfer: completing this one fails from now on,
-		// and connections on which a transfer failed are closed.
+		// Completing it fails from now on. Its connection is closed, or carries only small transfers which
+		// had begun.
 		interrupt()
 	}
 }

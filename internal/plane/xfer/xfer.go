@@ -9,6 +9,9 @@
 // from a connection of the transfer alone. Every chunk carries a digest, and the owner computes
 // it over its own copy.
 //
+// Small transfers, of one chunk and one call of [Write], share a connection, and so system calls and
+// wake-ups. Each has a piece of its region to itself. After a failure the region is never used again.
+//
 // Digests guard against torn, lost and mixed-up bytes. Writer and owner trust each other: an XXH3
 // digest is no protection against forgery.
 package xfer
