@@ -55,8 +55,8 @@ type cacheUse struct {
 	evicted bool
 }
 
-// recordCacheUse tells the worker's pool how many blocks it has cached, and that it evicts some. Only the goroutine which
-// follows the events calls it.
+// recordCacheUse tells the worker's pool how many blocks it has cached, and that it evicts some. Only the goroutine
+// which follows the events calls it.
 func (r *Router) recordCacheUse(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
 	if v.Outcome != kvfeed.Apply {
 		return

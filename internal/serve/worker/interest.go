@@ -54,7 +54,7 @@ func (i *eventInterest) follow(ctx context.Context, w *Worker) error {
 		err := w.planes.Registry.Watch(ctx, disco.KindRouter, func(routers []disco.Instance) {
 			i.setWanted(disco.WantsKVEvents(routers, w.cfg.Namespace, w.cfg.Component))
 		})
-		i.setWanted(true) // nobody tells any more
+		i.setWanted(true) // no further sets come
 		if ctx.Err() != nil {
 			return nil
 		}
