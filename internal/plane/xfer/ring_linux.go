@@ -37,7 +37,8 @@ type ringMem []byte
 func (m ringMem) word(at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&m[at])) }
 
 // ringConn is a connection whose bytes go through shared memory. The socket wakes sleeping ends, and its
-// end is that of the connection. One goroutine may read while others, in turns, write.
+// end is that of the connection. One goroutine may read while others, in turns, write what there is room
+// for: one at a time may sleep.
 type ringConn struct {
 	net.Conn
 	ours, peers ringMem
