@@ -290,8 +290,8 @@ func (f *frameReader) buffered() bool { return f.from < f.end }
 
 // hasFrame reports whether next returns without reading.
 func (f *frameReader) hasFrame() bool {
-	_, _, size, err := splitFrame(f.buf[f.from:f.end])
-	return size > 0 || err != nil
+	b := f.buf[f.from:f.end]
+	return len(b) >= frameHead && uint64(len(b)) >= frameHead+frameSum+uint64(binary.LittleEndian.Uint32(b))
 }
 
 // readFull fills p with the bytes after the last frame, whose payload is not valid any more. It returns

@@ -11,16 +11,17 @@ import (
 const pollFor = 30 * time.Microsecond
 
 // poller lets one goroutine of its users at a time wait by polling: more would take the processors from the
-// peers for which they wait. With one processor none polls.
+// peers for which they wait. On a machine with one processor none polls.
 type poller struct {
 	off  bool
 	busy atomic.Bool
 }
 
-func newPoller() *poller { return &poller{off: runtime.GOMAXPROCS(0) < 2 || runtime.NumCPU() < 2} }
+func newPoller() *poller { return &poller{off: runtime.NumCPU() < 2} }
 
-// await polls ready for a while, and returns its last answer. Between looks, other processes run which wait
-// for this processor: one may be the peer.
+// await polls ready for a while, and returns its last answer. Between looks, other goroutines and other
+// processes run which wait for this processor: they may have work for the peer, or be the peer. Without that the
+// rate of small transfers is a quarter lower (14 instead of 20 GB/s).
 func (p *poller) await(ready func() bool) bool {
 	if ready() {
 		return true
@@ -33,6 +34,7 @@ func (p *poller) await(ready func() bool) bool {
 		if ready() {
 			return true
 		}
+		runtime.Gosched()
 		yieldProcessor()
 	}
 	return ready()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/backoff"
@@ -30,11 +31,11 @@ type owner struct {
 		sync.Mutex
 		lanes   map[*ownerLane]struct{}
 		leaving bool
-		waiting bool // for room: a lane which becomes idle is closed
 	}
-	room chan struct{} // has one value for each connection
-	bulk bulkWork
-	poll *poller
+	waiting atomic.Bool   // for room: a lane which becomes idle is closed
+	room    chan struct{} // has one value for each connection
+	bulk    bulkWork
+	poll    *poller
 }
 
 func newOwner(cfg *Config, r *registry, t Transport) *owner {
@@ -99,7 +100,7 @@ func (o *owner) waitRoom(ctx context.Context) bool {
 	default:
 	}
 	o.mu.Lock()
-	o.mu.waiting = true
+	o.waiting.Store(true)
 	for l := range o.mu.lanes { // any of them: none has work
 		if l.idle {
 			l.retiring = true
@@ -108,11 +109,7 @@ func (o *owner) waitRoom(ctx context.Context) bool {
 		}
 	}
 	o.mu.Unlock()
-	defer func() {
-		o.mu.Lock()
-		o.mu.waiting = false
-		o.mu.Unlock()
-	}()
+	defer o.waiting.Store(false)
 	select {
 	case o.room <- struct{}{}:
 		return true
@@ -237,16 +234,19 @@ func (l *ownerLane) serve() error {
 		l.interruptRead = func() { _ = l.conn.SetReadDeadline(past) }
 	}
 	l.in.beforeWait = l.sendOutcomes
-	l.setIdle()
 	for {
+		idle := !l.in.hasFrame()
+		if idle && !l.setIdle() {
+			return nil
+		}
 		t, payload, err := l.in.next()
 		if err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) && l.retire() {
+			if errors.Is(err, os.ErrDeadlineExceeded) && (l.retire() || l.clearInterrupt() || l.retire()) {
 				continue
 			}
 			return err
 		}
-		if !l.setBusy() {
+		if idle && !l.setBusy() {
 			return nil
 		}
 		switch t {
@@ -273,17 +273,12 @@ func (l *ownerLane) serve() error {
 		case frameAbort:
 			return nil
 		}
-		if !l.setIdle() {
-			return nil
-		}
 	}
 }
 
 // otherWaits reports whether a connection waits for room.
 func (l *ownerLane) otherWaits() bool {
-	l.owner.mu.Lock()
-	defer l.owner.mu.Unlock()
-	return l.owner.mu.waiting
+	return l.owner.waiting.Load()
 }
 
 // greet exchanges greetings, and hands the writer its region.

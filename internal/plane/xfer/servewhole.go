@@ -103,10 +103,16 @@ func (l *ownerLane) readWhole(t *Transfer, c chunkHeader, note []byte) (verdict,
 // goesOn handles a deadline for reading: it reports whether it is that of an abort of another transfer,
 // which was over in between.
 func (l *ownerLane) goesOn() bool {
-	if l.retired || l.conn.SetReadDeadline(time.Time{}) != nil {
-		return false
-	}
-	return !l.isLeaving() && (l.current == nil || l.current.endReason() == nil)
+	return l.clearInterrupt() && (l.current == nil || l.current.endReason() == nil)
+}
+
+// clearInterrupt clears a deadline for reading which has passed to interrupt a transfer that is over. It reports
+// false if the deadline was for something else.
+func (l *ownerLane) clearInterrupt() bool {
+	o := l.owner
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.mu.leaving && !l.retiring && !l.retired && l.conn.SetReadDeadline(time.Time{}) == nil
 }
 
 func (l *ownerLane) isLeaving() bool {

@@ -435,11 +435,13 @@ func (l *sharedLane) readOutcomes(ctx context.Context, t *wholeTransfer) error {
 		}()
 	}
 	for len(t.over) == 0 || l.in.hasFrame() {
-		if err := l.extendReading(); err != nil {
-			return err
-		}
-		if ctx.Err() != nil { // its deadline may just have been overwritten
-			return nil
+		if !l.in.hasFrame() {
+			if err := l.extendReading(); err != nil {
+				return err
+			}
+			if ctx.Err() != nil { // its deadline may just have been overwritten
+				return nil
+			}
 		}
 		typ, payload, err := l.in.next()
 		switch {

@@ -96,7 +96,10 @@ type Receipt struct {
 
 // Write sends all of src over p, with a note, as the transfer which d names.
 func Write(ctx context.Context, p Plane, d Descriptor, note []byte, src ...[]byte) error {
-	runs := mergeAdjoining(src)
+	runs := src
+	if len(src) > 1 {
+		runs = mergeAdjoining(src)
+	}
 	if o, ok := p.(wholeOpener); ok && fitsWhole(d, note, runs) {
 		for {
 			l, err := o.openWhole(ctx, d)
