@@ -162,11 +162,12 @@ type ownerLane struct {
 	note       []byte  // of a WHOLE over TCP
 	// current is the WHOLE whose bytes are read, nil if there is none.
 	current       *Transfer
-	interruptRead func() // makes reading the bytes of current fail
-	idle          bool   // no transfer is in progress; guarded by owner.mu
-	retiring      bool   // its read deadline has passed to make room; guarded by owner.mu
-	retired       bool   // RETIRE was sent
-	failed        bool   // a small transfer failed: the region is never used again
+	interruptRead func()    // makes reading the bytes of current fail
+	idle          bool      // no transfer is in progress; guarded by owner.mu
+	retiring      bool      // its read deadline has passed to make room; guarded by owner.mu
+	retired       bool      // RETIRE was sent
+	endBy         time.Time // when a connection ends on which RETIRE was sent
+	failed        bool      // a small transfer failed: the region is never used again
 }
 
 // interrupt makes reading and writing fail, and so ends the lane.
@@ -213,7 +214,7 @@ func (l *ownerLane) retire() bool {
 	retiring := l.retiring && !o.mu.leaving && !l.retired
 	if retiring {
 		l.retiring, l.idle = false, false // it is not chosen again
-		_ = l.conn.SetReadDeadline(time.Now().Add(o.cfg.Handshake))
+		_ = l.endSoon()
 	}
 	o.mu.Unlock()
 	if !retiring {

@@ -43,7 +43,8 @@ const maxOutcomes = 16 << 10
 
 // endSoon gives a writer which was asked to close the connection time to do so.
 func (l *ownerLane) endSoon() error {
-	return l.conn.SetReadDeadline(time.Now().Add(l.owner.cfg.Handshake))
+	l.endBy = time.Now().Add(l.owner.cfg.Handshake)
+	return l.conn.SetReadDeadline(l.endBy)
 }
 
 // sendOutcomes sends what is in out: outcomes, and slots which may be written again.
@@ -112,7 +113,10 @@ func (l *ownerLane) clearInterrupt() bool {
 	o := l.owner
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.mu.leaving && !l.retiring && !l.retired && l.conn.SetReadDeadline(time.Time{}) == nil
+	if o.mu.leaving || l.retiring || l.retired && !time.Now().Before(l.endBy) {
+		return false
+	}
+	return l.conn.SetReadDeadline(l.endBy) == nil // zero is none
 }
 
 func (l *ownerLane) isLeaving() bool {

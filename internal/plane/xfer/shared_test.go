@@ -91,7 +91,10 @@ func (c *sharedCase) run(ctx context.Context) {
 	giveUp, stop := context.WithCancel(ctx)
 	defer stop()
 	var others sync.WaitGroup
-	second := errors.New("there is none")
+	ended := make(chan error, 1) // of the second writer
+	if kind != 3 {
+		ended <- errors.New("there is none")
+	}
 	switch kind {
 	case 0:
 		others.Go(func() { time.Sleep(soon); x.transfer.Abort(errors.New("not needed")) }) // at any point of its way
@@ -101,7 +104,7 @@ func (c *sharedCase) run(ctx context.Context) {
 		others.Go(func() { time.Sleep(soon); stop() }) // at any point of its way
 	case 3:
 		others.Go(func() {
-			second = xfer.Write(ctx, c.plane, d, nil, fillPattern(make([]byte, size), c.seed+1))
+			ended <- xfer.Write(ctx, c.plane, d, nil, fillPattern(make([]byte, size), c.seed+1))
 		})
 	case 4:
 		d.Size++
@@ -110,12 +113,18 @@ func (c *sharedCase) run(ctx context.Context) {
 	fillPattern(src, c.seed)
 	first := xfer.Write(giveUp, c.plane, d, []byte("note"), src[:d.Size/3], src[d.Size/3:])
 	clear(src) // it is the writer's again
-	if first != nil && second != nil {
-		x.transfer.Abort(first) // the owner hears of it by another plane
+	var second error
+	if first != nil {
+		if second = <-ended; second != nil {
+			x.transfer.Abort(first) // the owner hears of it by another plane
+		}
 	}
 	r, err := x.transfer.Wait(ctx)
 	x.after = bytes.Clone(x.into)
 	others.Wait()
+	if first == nil {
+		second = <-ended
+	}
 	good := err == nil
 	switch {
 	case good && first == nil && (!bytes.Equal(x.after, fillPattern(make([]byte, size), c.seed)) || string(r.Note) != "note"):

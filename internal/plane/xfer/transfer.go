@@ -204,8 +204,8 @@ func (t *Transfer) finishLocked(took time.Duration) {
 	t.mu.interrupt = nil
 	r := Report{Side: OwnerSide, Transport: t.mu.transport, Outcome: OutcomeOf(t.mu.err), Bytes: t.verified.Load(), Took: took}
 	t.mu.Unlock()
+	t.registry.remove(t) // waits for Expect, which sets the lease
 	t.lease.Stop()
-	t.registry.remove(t)
 	t.registry.observer.ObserveTransfer(r)
 	close(t.over)
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestAbortInTheMiddle: over TCP an owner aborts a small transfer whose bytes have not all come. It is over at once,
-// and those behind it on the connection come as ever.
+// TestAbortInTheMiddle: over TCP an owner aborts small transfers whose bytes have not all come. They are over at once,
+// and one behind them on the connection comes as ever.
 func TestAbortInTheMiddle(t *testing.T) {
 	p, err := NewTCPPlane(TCPConfig{})
 	if err != nil {
@@ -30,16 +30,18 @@ func TestAbortInTheMiddle(t *testing.T) {
 		}
 	}()
 	claimed := make(chan struct{})
-	first, err := p.Expect(Incoming{Into: [][]byte{make([]byte, 100)}})
-	if err != nil {
-		t.Fatal(err)
+	var aborted [2]*Transfer
+	for i := range aborted {
+		if aborted[i], err = p.Expect(Incoming{Into: [][]byte{make([]byte, 100)}}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	into := make([]byte, 10)
-	second, err := p.Expect(Incoming{Into: [][]byte{into}, OnProgress: func(int64) { close(claimed) }})
+	last, err := p.Expect(Incoming{Into: [][]byte{into}, OnProgress: func(int64) { close(claimed) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr, _ := first.desc.endpoint(TCP)
+	addr, _ := last.desc.endpoint(TCP)
 	l, err := p.dialLane(ctx, addr)
 	if err != nil {
 		t.Fatal(err)
@@ -50,24 +52,28 @@ func TestAbortInTheMiddle(t *testing.T) {
 		h := wholeHeader{epoch: tr.desc.epoch, id: tr.desc.id, size: uint32(len(b)), digest: digestBytes(b)}
 		return append(appendWhole(nil, h, nil), b...)
 	}
-	stream := append(whole(first, src), whole(second, src[:10])...)
-	cut := len(stream) / 3 // within the bytes of the first one
-	if _, err := l.conn.Write(stream[:cut]); err != nil {
-		t.Fatal(err)
+	var rest []byte
+	for _, tr := range aborted {
+		stream := append(rest, whole(tr, src)...)
+		cut := len(stream) - 50
+		if _, err := l.conn.Write(stream[:cut]); err != nil {
+			t.Fatal(err)
+		}
+		for tr.usedTransport() == 0 { // until the owner reads its bytes
+			runtime.Gosched()
+		}
+		tr.Abort(errors.New("not needed"))
+		rest = bytes.Clone(stream[cut:])
 	}
-	for first.usedTransport() == 0 { // until the owner reads its bytes
-		runtime.Gosched()
-	}
-	first.Abort(errors.New("not needed"))
-	if _, err := l.conn.Write(stream[cut:]); err != nil {
+	if _, err := l.conn.Write(append(rest, whole(last, src[:10])...)); err != nil {
 		t.Fatal(err)
 	}
 	<-claimed
-	if _, err := second.Wait(ctx); err != nil || !bytes.Equal(into, src[:10]) {
+	if _, err := last.Wait(ctx); err != nil || !bytes.Equal(into, src[:10]) {
 		t.Error(err)
 	}
 	var got []string
-	for len(got) < 3 {
+	for len(got) < 4 {
 		typ, payload, err := l.in.next()
 		if err != nil {
 			t.Fatal(got, err)
@@ -82,7 +88,7 @@ func TestAbortInTheMiddle(t *testing.T) {
 		}
 		got = append(got, OutcomeOf(verdict).String())
 	}
-	if want := "[aborted frame 9 ok]"; fmt.Sprint(got) != want {
+	if want := "[aborted frame 9 aborted ok]"; fmt.Sprint(got) != want {
 		t.Errorf("the owner answers %v, not %s", got, want)
 	}
 }
