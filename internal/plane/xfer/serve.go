@@ -234,7 +234,7 @@ func (l *ownerLane) serve() error {
 	if l.window == nil {
 		l.interruptRead = func() { _ = l.conn.SetReadDeadline(past) }
 	}
-	l.in.beforeWait = l.sendOutcomes
+	l.in.beforeWait, l.in.onDeadline = l.sendOutcomes, l.goesOn
 	for {
 		idle := !l.in.hasFrame()
 		if idle && !l.setIdle() {
@@ -242,7 +242,7 @@ func (l *ownerLane) serve() error {
 		}
 		t, payload, err := l.in.next()
 		if err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) && (l.retire() || l.clearInterrupt() || l.retire()) {
+			if errors.Is(err, os.ErrDeadlineExceeded) && l.retire() {
 				continue
 			}
 			return err
@@ -258,10 +258,12 @@ func (l *ownerLane) serve() error {
 			if err := l.sendOutcomes(); err != nil {
 				return err
 			}
+			l.in.onDeadline = nil
 			if err := l.serveTransfer(payload); err != nil {
 				l.sendVerdict(err)
 				return err
 			}
+			l.in.onDeadline = l.goesOn
 			if l.retired {
 				return nil
 			}

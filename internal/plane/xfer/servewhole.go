@@ -81,8 +81,7 @@ func (l *ownerLane) receiveWhole(h wholeHeader, note []byte) (verdict, err error
 // readWhole reads the bytes of a claimed transfer from the connection.
 func (l *ownerLane) readWhole(t *Transfer, c chunkHeader, note []byte) (verdict, err error) {
 	l.current = t
-	l.in.onDeadline = l.goesOn
-	defer func() { l.current, l.in.onDeadline = nil, nil }()
+	defer func() { l.current = nil }()
 	n, err := l.readChunk(c)
 	if err == nil {
 		if verdict = l.sink.verifyWhole(c, note); verdict != nil {
@@ -101,8 +100,8 @@ func (l *ownerLane) readWhole(t *Transfer, c chunkHeader, note []byte) (verdict,
 	return verdict, l.in.skip(int(c.size) - n)
 }
 
-// goesOn handles a deadline for reading: it reports whether it is that of an abort of another transfer,
-// which was over in between.
+// goesOn handles a deadline for reading outside transfers in chunks: it reports whether it is that of an abort of
+// another small transfer, which was over in between.
 func (l *ownerLane) goesOn() bool {
 	return l.clearInterrupt() && (l.current == nil || l.current.endReason() == nil)
 }
