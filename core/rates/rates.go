@@ -83,6 +83,8 @@ const (
 	evictionTime = time.Minute
 	// maxRun bounds the passes of a run.
 	maxRun = 8
+	// alikeShares is the difference of two shares of a worker's blocks below which its steps are alike.
+	alikeShares = 0.1
 	// passWindow is the time within which first tokens of one worker come from the same pass of its engine.
 	passWindow = time.Millisecond
 )
@@ -136,9 +138,9 @@ func New(cfg Config) (*Learner, error) {
 	}
 	fixed, each, step := toMs(cfg.PrefillFixed), toMs(cfg.PrefillToken), toMs(cfg.Step)
 	t := &Learner{workers: map[kv.Worker]*WorkerRates{}}
-	t.prefill.setPrior(line{fixed, each}, 0, 4096)
-	t.step.setPrior(line{step, 0}, 0, 1)
-	t.encode.setPrior(line{encodeFixed, encodeEach}, 64, 4096)
+	t.prefill.setPrior(line{fixed, each}, 4096, fixed/each)
+	t.step.setPrior(line{step, 0}, 1, alikeShares)
+	t.encode.setPrior(line{encodeFixed, encodeEach}, 4096, encodeFixed/encodeEach)
 	t.answers.setPrior(cfg.AnswerTokens)
 	return t, nil
 }

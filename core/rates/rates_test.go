@@ -98,6 +98,33 @@ func TestLearnsWrongPriors(t *testing.T) {
 	}
 }
 
+// TestAlikePromptsKeepTheSlope: prompts of nearly one length say how long that length takes, and not how long another
+// one would; errors of their times must not become a slope.
+func TestAlikePromptsKeepTheSlope(t *testing.T) {
+	for _, before := range []int{0, 200} {
+		table := newTable(t, Config{})
+		w := table.WorkerOf(kv.Worker{ID: 1})
+		e := engine{fixed: 22, each: 0.008, speed: 1}
+		for i := range before {
+			e.prefill(w, 100+i*37%3000)
+		}
+		for i := range 5000 {
+			tokens := 17 + i*7%16
+			e.speed = 1 + 0.2*float64(i%3-1) + 0.02*float64(tokens-24) // errors, which grow with the length by chance
+			e.prefill(w, tokens)
+			if got, want := w.PrefillMs(4000), 22+0.008*4000.0; i >= 20 && before > 0 && !isNear(got, want, 0.5) {
+				t.Fatalf("after %d prompts alike, 4,000 tokens take %.1f ms, want %.1f", i, got, want)
+			}
+			if got := w.PrefillMs(4000); i >= 20 && before == 0 && (got < 54 || got > 2.2*90*1.25) {
+				t.Fatalf("after %d prompts alike and no other, 4,000 tokens take %.1f ms; by the prior, scaled, 198", i, got)
+			}
+		}
+		if got := w.PrefillMs(24); !isNear(got, 22, 0.1) {
+			t.Errorf("24 tokens take %.1f ms, want 22", got)
+		}
+	}
+}
+
 // TestLearnsSpeeds: each worker's speed is learned beside the line of a typical one, also when it changes.
 func TestLearnsSpeeds(t *testing.T) {
 	table := newTable(t, Config{})
@@ -250,24 +277,45 @@ func TestClientsAreBounded(t *testing.T) {
 	}
 }
 
-// fitNaively is the weighted least squares fit of a list of samples by its definition. The first two are the
-// prior's.
-func fitNaively(samples [][3]float64) line {
-	var n, x, y, xx, xy float64
-	for i, s := range samples {
-		w := s[2]
-		for later := max(i, 1) + 1; later < len(samples); later++ {
-			w *= min(forget, 1-1/float64(later-1+firstForget))
+// naiveFit is the fit of a list of samples by its definition. The first two are the prior's, at the amount of the first.
+type naiveFit struct {
+	samples [][3]float64 // amount, time, weight
+	shape   line
+	scale   float64
+}
+
+func (f *naiveFit) add(x, y, weight float64) line {
+	if f.samples == nil {
+		f.samples = [][3]float64{{x, f.shape.at(x), weight}, {x, f.shape.at(x), weight}}
+	}
+	f.samples = append(f.samples, [3]float64{x, y, weight})
+	weights := make([]float64, len(f.samples))
+	var n, meanX, meanY float64
+	for i, s := range f.samples {
+		weights[i] = s[2]
+		for later := max(i, 1) + 1; later < len(f.samples); later++ {
+			weights[i] *= min(forget, 1-1/float64(later-1+firstForget))
 		}
-		n, x, y = n+w, x+w*s[0], y+w*s[1]
-		xx, xy = xx+w*s[0]*s[0], xy+w*s[0]*s[1]
+		n, meanX, meanY = n+weights[i], meanX+weights[i]*s[0], meanY+weights[i]*s[1]
 	}
-	each := max((n*xy-x*y)/(n*xx-x*x), 0)
-	fixed := (y - each*x) / n
-	if fixed < 0 {
-		fixed, each = 0, xy/xx
+	meanX, meanY = meanX/n, meanY/n
+	var xx, xy, through, square float64
+	for i, s := range f.samples {
+		xx += weights[i] * (s[0] - meanX) * (s[0] - meanX) / n
+		xy += weights[i] * (s[0] - meanX) * (s[1] - meanY) / n
+		through, square = through+weights[i]*s[0]*s[1], square+weights[i]*s[0]*s[0]
 	}
-	return line{max(fixed, minFixed), each}
+	lever := math.Pow(0.1*(f.scale+meanX), 2)
+	each := max((xy+lever*f.shape.each*meanY/f.shape.at(meanX))/(xx+lever), 0)
+	l := line{meanY - each*meanX, each}
+	if l.fixed < 0 {
+		l = line{0, through / square}
+	}
+	l.fixed = max(l.fixed, minFixed)
+	if xx >= lever && len(f.samples)-2 >= trusted {
+		f.shape = l
+	}
+	return l
 }
 
 // TestFitAgreesWithDefinition compares the running sums with the definition.
@@ -275,21 +323,17 @@ func TestFitAgreesWithDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prior := line{rapid.Float64Range(1, 100).Draw(t, "fixed"), rapid.Float64Range(0.001, 1).Draw(t, "each")}
 		var f lineFit
-		f.setPrior(prior, 0, 4096)
-		weigh := func(x, y float64) [3]float64 {
-			scale := 1 + x*prior.each/prior.fixed
-			return [3]float64{x, y, 1 / (scale * scale)}
-		}
-		samples := [][3]float64{weigh(0, prior.at(0)), weigh(4096, prior.at(4096))}
+		f.setPrior(prior, 4096, prior.fixed/prior.each)
+		naive := naiveFit{shape: prior, scale: prior.fixed / prior.each}
 		for range rapid.IntRange(1, 300).Draw(t, "n") {
 			x := float64(rapid.IntRange(1, 20000).Draw(t, "x"))
 			y := rapid.Float64Range(0.1, 5000).Draw(t, "y")
-			samples = append(samples, weigh(x, y))
+			scale := 1 + x*prior.each/prior.fixed
+			want := naive.add(x, y, 1/(scale*scale))
 			f.addSample(x, y)
-			want := fitNaively(samples)
 			for _, at := range []float64{1, 1000, 20000} {
 				if got, want := f.at(at), want.at(at); !isNear(got, want, 1e-4) {
-					t.Fatalf("after %d samples, %g takes %g, want %g", len(samples)-2, at, got, want)
+					t.Fatalf("after %d samples, %g takes %g, want %g", f.samples, at, got, want)
 				}
 			}
 		}
