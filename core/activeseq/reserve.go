@@ -106,6 +106,9 @@ func (t *ReservationTable) countChain(wk *workerLoad, at int32) {
 			wk.sharedBlocks += n
 		}
 		s.users, s.userXor = s.users+1, s.userXor^at
+		if r.prefillTokens > 0 {
+			s.queued++
+		}
 		chain = chain[n:]
 	}
 }
@@ -250,6 +253,7 @@ func (t *ReservationTable) finishPrefill(at int32) {
 		return
 	}
 	t.dequeuePrefill(at)
+	r.worker.chains.finishRuns(r.lastRun)
 	r.worker.mediaTokens -= r.mediaTokens
 	r.mediaTokens = 0
 	r.worker.load.PrefillTokens -= r.prefillTokens

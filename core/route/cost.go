@@ -62,6 +62,11 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, at int, have *kv.Ove
 	}
 	r.active.ProjectAt(r.refs[at].load, &s.demand, &s.projection)
 	now, c := &s.projection.Now, &s.candidate
+	more := 0
+	if p.mode == Time && t.ReusesQueued {
+		more = max(s.projection.QueuedBlocks-reuse, 0)
+		reuse += more
+	}
 	*c = Candidate{
 		Worker:         t.Worker,
 		Overlap:        have.Blocks,
@@ -74,6 +79,7 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, at int, have *kv.Ove
 		DecodeBlocks:   s.projection.Then.Blocks,
 		ActiveRequests: now.Requests,
 	}
+	c.Overlap[kv.TierDevice] += more
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
 	r.setAffinities(p, q, t, c)
 	if p.mode == Time {

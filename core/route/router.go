@@ -51,6 +51,9 @@ type Target struct {
 	// Router says that it is a router with workers of its own. It applies the request's constraints on
 	// workers (labelled blocks, allowed workers) itself.
 	Router bool
+	// ReusesQueued says that, in mode Time, a prompt is expected to reuse what it shares with prompts which are queued for
+	// prefill there.
+	ReusesQueued bool
 	// BatchTokens is how many tokens it computes in one step; 0 if unknown, and then no request waits for it
 	// in the router.
 	BatchTokens int

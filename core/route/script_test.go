@@ -166,6 +166,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			return failure(err)
 		}
 		return decision(dec)
+	case "adopt":
+		q := query(t, d)
+		var w string
+		d.ScanArgs(t, "w", &w)
+		s.active.AdoptReservation(when(t, d), activeseq.Reservation{Worker: worker(t, w), Chain: q.Chain, PromptTokens: q.PromptTokens, PrefillTokens: q.PromptTokens})
 	case "prefilled":
 		s.active.MarkPrefilled(query(t, d).Key)
 	case "first":
@@ -296,6 +301,8 @@ func targets(t *testing.T, d *datadriven.TestData) []Target {
 				target.Blocks = int(*number(t, v))
 			case "router":
 				target.Router = true
+			case "reuses-queued":
+				target.ReusesQueued = true
 			case "batch":
 				target.BatchTokens = int(*number(t, v))
 			case "adapters":
