@@ -33,6 +33,7 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 	t.coarrivals.recordOwn(t.time, t.records[at].worker, d.ExpectedPrefill)
 	if t.cfg.Journal != nil {
 		t.records[at].journalNumber = t.cfg.Journal.OnReserved(t.newRef(at))
+		t.publications.recordReserved(t.time, t.records[at].journalNumber)
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ type Router struct {
 	decisions  uint64
 	lastChosen kv.Worker
 	sessions   *sessionTable
-	routers    int // of the same workers
+	turns      turns
 
 	candidates []scoredCandidate // scratch
 	meeting    []scoredCandidate // scratch

@@ -130,15 +130,16 @@ func (r *Router) setTimeCost(p *requestPolicy, t *Target, refs *targetRefs, toke
 	c.Cost = tc.Sum()
 }
 
-// SetRouters sets how many routers send to the same workers.
-func (r *Router) SetRouters(n int) { r.routers = n }
-
 // unheardAt returns what other routers probably sent unheard.
 func (r *Router) unheardAt(now kv.Mono) activeseq.Unheard {
-	if r.routers < 2 || len(r.targets) == 0 {
+	if r.turns.routers < 2 || len(r.targets) == 0 {
 		return activeseq.Unheard{}
 	}
-	return r.active.UnheardAt(now)
+	share := 1.0
+	if r.active.IsBurst(now, r.turns.burst) {
+		share = r.turns.shareOfOthers()
+	}
+	return r.active.UnheardAt(now, share)
 }
 
 // addBacklog adds to the costs in mode Time what depends on all candidates. details are the same candidates; nil if

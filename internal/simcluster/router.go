@@ -42,6 +42,7 @@ type simRouter struct {
 	waiting         []uint32     // tasks which wait for a change of the worker set
 	queue           *queue.Queue // of *queuedTask: the tasks which wait for a worker with less to do
 	admitScheduled  bool
+	heldUntil       kv.Mono // requests of the latest burst which was held
 	pingScheduled   bool // a check for due pings is scheduled at pingAt, with number pingSeq
 	pingAt          kv.Mono
 	pingSeq         uint32
@@ -142,7 +143,7 @@ func (r *simRouter) lookUpRequest(c *cluster, q *route.Query, prompt []kv.Token)
 	}
 	r.advanceReplica(c.now)
 	if r.replica != nil {
-		r.router.SetRouters(r.replica.CountRouters())
+		r.router.SetRouters(r.replica.CountRouters(), r.replica.PlaceOf())
 	}
 	return nil
 }
