@@ -95,8 +95,9 @@ type Learner struct {
 	encode        lineFit // of media, by their tokens
 	answers       lengthTable
 	workers       map[kv.Worker]*WorkerRates
-	speeds        float64 // sum over the workers
-	typical       int     // workers whose speed is 1
+	sampled       int     // workers with samples of prefills
+	speeds        float64 // sum over them
+	typical       int     // of them, whose speed is 1
 	decay         decayClock
 }
 
@@ -151,7 +152,8 @@ type WorkerRates struct {
 	// took and expected are the decayed sums of the times of prefills and of what the line gives for them;
 	// samples is the decayed number of them, and spread the decayed sum of the squares by which they were off.
 	took, expected, samples, spread float64
-	speed                           float64
+	speed                           float64 // 1 without samples
+	sampled                         bool
 
 	pass        prefillRun
 	mediaTokens int // for the next prefill, see RecordMedia
@@ -184,8 +186,6 @@ func (t *Learner) WorkerOf(w kv.Worker) *WorkerRates {
 	if r == nil {
 		r = &WorkerRates{table: t, speed: 1}
 		t.workers[w] = r
-		t.speeds++
-		t.typical++
 	}
 	return r
 }
@@ -193,9 +193,7 @@ func (t *Learner) WorkerOf(w kv.Worker) *WorkerRates {
 // DropWorker forgets w. What was learned of it about the model stays.
 func (t *Learner) DropWorker(w kv.Worker) {
 	if r := t.workers[w]; r != nil {
-		t.setSpeed(r, 1)
-		t.speeds--
-		t.typical--
+		t.countSpeed(r, -1)
 		delete(t.workers, w)
 	}
 }
@@ -284,7 +282,7 @@ func (r *WorkerRates) learnRun() {
 	n := float64(p.passes)
 	tokens := float64(p.tokens) / n
 	expected := t.prefill.at(tokens)
-	took := t.prefill.boundSample(p.took/n, expected*r.speed)
+	took := t.prefill.boundSample(p.took/n, expected*r.relativeSpeed())
 	t.prefill.addSample(tokens, took/r.relativeSpeed())
 
 	r.took = float64(r.took*speedForget) + took
@@ -293,18 +291,21 @@ func (r *WorkerRates) learnRun() {
 	ratio := r.took / r.expected
 	off := took/expected - ratio
 	r.spread = float64(r.spread*speedForget) + float64(off*off)
-	t.setSpeed(r, 1+float64((ratio-1)*r.trustOf(ratio)))
+	t.countSpeed(r, -1)
+	r.speed, r.sampled = 1+float64((ratio-1)*r.trustOf(ratio)), true
+	t.countSpeed(r, 1)
 }
 
-func (t *Learner) setSpeed(r *WorkerRates, speed float64) {
+// countSpeed adds n times a worker to the sums over those with samples.
+func (t *Learner) countSpeed(r *WorkerRates, n int) {
+	if !r.sampled {
+		return
+	}
+	t.sampled += n
+	t.speeds += float64(float64(n) * r.speed)
 	if r.speed == 1 {
-		t.typical--
+		t.typical += n
 	}
-	if speed == 1 {
-		t.typical++
-	}
-	t.speeds += speed - r.speed
-	r.speed = speed
 }
 
 // trustOf returns how much of a worker's difference from the others is believed: none if it may be chance, nearly
@@ -318,14 +319,15 @@ func (r *WorkerRates) trustOf(ratio float64) float64 {
 	return max(0, 1-(float64(4*variance)+float64(lineError*lineError))/float64(d*d))
 }
 
-// relativeSpeed returns the worker's time for some work relative to a typical worker, for which the lines are: one
-// of those which do not differ, if they are at least half of all, else the mean.
+// relativeSpeed returns the worker's time for some work relative to a typical worker, for which the lines are: of those
+// with samples one of those which do not differ, if they are at least half, else the mean. One without samples is taken
+// to be typical: that the lines' prior is wrong must not make the only worker with samples a fast one.
 func (r *WorkerRates) relativeSpeed() float64 {
-	n := len(r.table.workers)
-	if 2*r.table.typical >= n {
+	t := r.table
+	if !r.sampled || 2*t.typical >= t.sampled {
 		return r.speed
 	}
-	return r.speed * float64(n) / r.table.speeds
+	return r.speed * float64(t.sampled) / t.speeds
 }
 
 // AnswerSample describes an answer which ended well.
@@ -362,11 +364,11 @@ func (r *WorkerRates) PrefillMs(tokens int) float64 {
 	if tokens <= 0 {
 		return 0
 	}
-	return float64(r.speed * r.table.prefill.at(float64(tokens)))
+	return float64(r.relativeSpeed() * r.table.prefill.at(float64(tokens)))
 }
 
 // TokenMs returns the part of PrefillMs which each token adds, in ms.
-func (r *WorkerRates) TokenMs() float64 { return float64(r.speed * r.table.prefill.each) }
+func (r *WorkerRates) TokenMs() float64 { return float64(r.relativeSpeed() * r.table.prefill.each) }
 
 // StepMs returns the expected time between two tokens of an answer, in ms, while a share of the worker's blocks
 // is active.
@@ -402,11 +404,16 @@ func (t *Learner) AnswerQuantile(client string, q float64) float64 {
 
 // Check reports the first violated invariant: all rates are finite and positive, and the workers' speeds sum up.
 func (t *Learner) Check() error {
-	sum, typical := 0.0, 0
+	sum, typical, sampled := 0.0, 0, 0
 	for id, r := range t.workers {
-		sum += r.speed
-		if r.speed == 1 {
-			typical++
+		switch {
+		case !r.sampled && r.speed != 1:
+			return fmt.Errorf("rates: check: worker %v without samples has the speed %g", id, r.speed)
+		case r.sampled:
+			sum, sampled = sum+r.speed, sampled+1
+			if r.speed == 1 {
+				typical++
+			}
 		}
 		if !(r.speed > 0 && r.speed < 1e6) || r.took < 0 || r.expected < 0 || r.interrupted < 0 {
 			return fmt.Errorf("rates: check: worker %v has the speed %g", id, r.speed)
@@ -415,8 +422,8 @@ func (t *Learner) Check() error {
 	if d := sum - t.speeds; !(d < 1e-6*(sum+1) && d > -1e-6*(sum+1)) {
 		return fmt.Errorf("rates: check: the speeds add up to %g, not %g", sum, t.speeds)
 	}
-	if typical != t.typical {
-		return fmt.Errorf("rates: check: %d workers are typical, %d are counted", typical, t.typical)
+	if typical != t.typical || sampled != t.sampled {
+		return fmt.Errorf("rates: check: %d of %d workers with samples are typical, %d of %d are counted", typical, sampled, t.typical, t.sampled)
 	}
 	for _, l := range []line{t.prefill.line, t.step.line, t.encode.line} {
 		if !(l.fixed >= 0 && l.each >= 0 && l.fixed+l.each > 0 && l.fixed+l.each < 1e12) {

@@ -160,6 +160,28 @@ func TestLearnsSpeeds(t *testing.T) {
 	check("40 requests after worker 1 slowed down")
 }
 
+// TestOnlyWorkerIsTypical: while one worker alone gets prompts, that the prior is wrong is a matter of the line, and not
+// of the worker: the others are as fast.
+func TestOnlyWorkerIsTypical(t *testing.T) {
+	for _, factor := range []float64{0.25, 4} {
+		table := newTable(t, Config{})
+		e := engine{fixed: 10 * factor, each: 0.02 * factor, speed: 1}
+		busy, idle := table.WorkerOf(kv.Worker{ID: 1}), table.WorkerOf(kv.Worker{ID: 2})
+		for i := range 30 {
+			e.prefill(busy, 500+i*37%1000)
+			if a, b := busy.PrefillMs(1000), idle.PrefillMs(1000); a != b {
+				t.Fatalf("after %d prompts of worker 1 it takes %.1f ms, worker 2 %.1f ms", i+1, a, b)
+			}
+		}
+		if got, want := idle.PrefillMs(1000), 30*factor; !isNear(got, want, 0.2) {
+			t.Errorf("a prompt takes %.1f ms, want %.1f", got, want)
+		}
+		if err := table.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestPassIsOneSample: first tokens which arrive together are of one pass, in whatever order they arrive.
 func TestPassIsOneSample(t *testing.T) {
 	one, many := newTable(t, Config{}), newTable(t, Config{})

@@ -113,8 +113,9 @@ func TestBurstsAtManyRouters(t *testing.T) {
 	}
 }
 
-// TestPacedSessions: 60 conversations behind one system prompt, one request at a time. Four caches hold the histories of
-// all, and one does not: all workers are used, and at least 75 of the 83 % of tokens which were sent before are cached.
+// TestPacedSessions: 60 conversations behind one system prompt, one request at a time, on engines which are as fast as the
+// router assumes at first, and four times as fast. Four caches hold the histories of all, and one does not: all workers
+// are used, and at least 75 of the 83 % of tokens which were sent before are cached.
 func TestPacedSessions(t *testing.T) {
 	const sessions, turns, block = 60, 6, 16
 	var all []replay.Request
@@ -131,13 +132,20 @@ func TestPacedSessions(t *testing.T) {
 			all = append(all, r)
 		}
 	}
-	used := map[kv.WorkerID]int{}
-	cached, sent := 0, 0
-	for _, s := range run(t, Config{Workers: 4, Blocks: 8192, BlockSize: block}, all).samples {
-		used[kv.WorkerID(s.Worker)]++
-		cached, sent = cached+s.Cached, sent+s.Input
-	}
-	if share := float64(cached) / float64(sent); share < 0.75 || len(used) != 4 {
-		t.Errorf("%.3f of the tokens are cached, and the workers got %v", share, used)
+	for _, speedup := range []float64{1, 4} {
+		timing, err := sim.PresetTiming("mocker")
+		if err != nil {
+			t.Fatal(err)
+		}
+		timing.Speedup = speedup
+		used := map[kv.WorkerID]int{}
+		cached, sent := 0, 0
+		for _, s := range run(t, Config{Workers: 4, Blocks: 8192, BlockSize: block, Timing: timing}, all).samples {
+			used[kv.WorkerID(s.Worker)]++
+			cached, sent = cached+s.Cached, sent+s.Input
+		}
+		if share := float64(cached) / float64(sent); share < 0.75 || len(used) != 4 {
+			t.Errorf("at %g times the speed %.3f of the tokens are cached, and the workers got %v", speedup, share, used)
+		}
 	}
 }

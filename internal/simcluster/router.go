@@ -43,7 +43,7 @@ type simRouter struct {
 	queue           *queue.Queue // of *queuedTask: the tasks which wait for a worker with less to do
 	admitScheduled  bool
 	heldUntil       kv.Mono // requests of the latest burst which was held
-	pingScheduled   bool // a check for due pings is scheduled at pingAt, with number pingSeq
+	pingScheduled   bool    // a check for due pings is scheduled at pingAt, with number pingSeq
 	pingAt          kv.Mono
 	pingSeq         uint32
 	pings           []health.Ping

@@ -96,7 +96,7 @@ func (r *Router) setTargetsLocked(p *modelPool, members []*member) {
 		targets = append(targets, route.Target{
 			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.in.Card.BlockSize, Blocks: m.in.Card.Blocks,
 			ReusesQueued: r.predictions.isEnabled() && !m.in.Card.NoPrefixCache && !m.in.Card.KVPredicted,
-			State: state, Since: since, Unfit: m.in.Unfit, Router: m.in.Card.Router, BatchTokens: m.in.Card.MaxBatchedTokens, Experts: m.experts,
+			State:        state, Since: since, Unfit: m.in.Unfit, Router: m.in.Card.Router, BatchTokens: m.in.Card.MaxBatchedTokens, Experts: m.experts,
 			Adapters: m.in.Card.Adapters, Loaded: m.loadedAdapters(),
 		})
 	}
