@@ -79,8 +79,10 @@ const (
 	// see a burst. Above maxShare workers are as good as saturated, and which one a little less so is chance.
 	shareTime = 5 * time.Second
 	maxShare  = 0.5
-	// evictionTime is how long an eviction shows that the cache is full.
+	// evictionTime is how long an eviction shows that the cache is full, and the time over which evictions are counted.
+	// maxPressure bounds how much more a block costs where blocks are evicted faster than elsewhere.
 	evictionTime = time.Minute
+	maxPressure  = 2
 	// maxRun bounds the passes of a run.
 	maxRun = 8
 	// alikeShares is the difference of two shares of a worker's blocks below which its steps are alike.
@@ -98,37 +100,36 @@ type Learner struct {
 	sampled       int     // workers with samples of prefills
 	speeds        float64 // sum over them
 	typical       int     // of them, whose speed is 1
-	decay         decayClock
+	interruptions decayClock // of WorkerRates.interrupted
+	evictions     decayClock // of evictedBlocks
+	evictedBlocks float64    // sum over the workers
 }
 
 // decayClock has sums of many workers decay together: a sum is kept as it would be at epoch, and one factor, which is
 // computed once for each moment, makes it that of now.
 type decayClock struct {
+	time      time.Duration // in which sums fall by e
 	epoch, at kv.Mono
 	factor    float64 // at at
 }
 
-// epochTime bounds how far samples are from the epoch, so that what they are multiplied with stays finite.
-const epochTime = 60 * shareTime
-
 // factorAt returns the factor from the epoch to now.
 func (d *decayClock) factorAt(now kv.Mono) float64 {
 	if now != d.at || d.factor == 0 {
-		d.at, d.factor = now, exact.Exp(-float64(now.Sub(d.epoch))/float64(shareTime))
+		d.at, d.factor = now, exact.Exp(-float64(now.Sub(d.epoch))/float64(d.time))
 	}
 	return d.factor
 }
 
-// advanceEpoch moves the epoch to now if it is long ago.
-func (t *Learner) advanceEpoch(now kv.Mono) {
-	if now.Sub(t.decay.epoch) < epochTime {
-		return
+// advanceEpoch moves the epoch to now if it is so long ago that what samples are divided by comes near 0. It returns what
+// the sums are to be multiplied with.
+func (d *decayClock) advanceEpoch(now kv.Mono) float64 {
+	if now.Sub(d.epoch) < 60*d.time {
+		return 1
 	}
-	factor := t.decay.factorAt(now)
-	for _, r := range t.workers {
-		r.interrupted = float64(r.interrupted * factor)
-	}
-	t.decay = decayClock{epoch: now}
+	factor := d.factorAt(now)
+	*d = decayClock{time: d.time, epoch: now}
+	return factor
 }
 
 // New returns a table which has learned nothing.
@@ -138,7 +139,9 @@ func New(cfg Config) (*Learner, error) {
 		return nil, err
 	}
 	fixed, each, step := toMs(cfg.PrefillFixed), toMs(cfg.PrefillToken), toMs(cfg.Step)
-	t := &Learner{workers: map[kv.Worker]*WorkerRates{}}
+	t := &Learner{
+		workers: map[kv.Worker]*WorkerRates{}, interruptions: decayClock{time: shareTime}, evictions: decayClock{time: evictionTime},
+	}
 	t.prefill.setPrior(line{fixed, each}, 4096, fixed/each)
 	t.step.setPrior(line{step, 0}, 1, alikeShares)
 	t.encode.setPrior(line{encodeFixed, encodeEach}, 4096, encodeFixed/encodeEach)
@@ -159,13 +162,16 @@ type WorkerRates struct {
 	mediaTokens int // for the next prefill, see RecordMedia
 	earlyTokens int // of prompts which were computed before the head of the queue
 
-	// interrupted is the time of prefills which interrupted answers, in ms, decaying with shareTime, by Learner.decay.
+	// interrupted is the time of prefills which interrupted answers, in ms, decaying with shareTime, by
+	// Learner.interruptions.
 	interrupted float64
 	prefilled   float64 // ms of prefill in total
 
 	cached    int // blocks
 	evicted   bool
 	evictedAt kv.Mono
+	// evictedBlocks decays with evictionTime, by Learner.evictions.
+	evictedBlocks float64
 }
 
 // prefillRun is a run of passes without a pause: a sample, once later first tokens cannot belong to it. A pass also
@@ -194,6 +200,7 @@ func (t *Learner) WorkerOf(w kv.Worker) *WorkerRates {
 func (t *Learner) DropWorker(w kv.Worker) {
 	if r := t.workers[w]; r != nil {
 		t.countSpeed(r, -1)
+		t.evictedBlocks = max(t.evictedBlocks-r.evictedBlocks, 0)
 		delete(t.workers, w)
 	}
 }
@@ -229,8 +236,13 @@ func (r *WorkerRates) RecordInterruption(now kv.Mono, took time.Duration) {
 	if took <= 0 {
 		return
 	}
-	r.table.advanceEpoch(now)
-	r.interrupted += toMs(min(took, maxSample)) / r.table.decay.factorAt(now)
+	t := r.table
+	if factor := t.interruptions.advanceEpoch(now); factor < 1 {
+		for _, o := range t.workers {
+			o.interrupted = float64(o.interrupted * factor)
+		}
+	}
+	r.interrupted += toMs(min(took, maxSample)) / t.interruptions.factorAt(now)
 }
 
 // RecordEarlyPrefill records the first token of a request which was not the head of the queue: its tokens belong
@@ -239,9 +251,19 @@ func (r *WorkerRates) RecordEarlyPrefill(tokens int) {
 	r.earlyTokens = min(r.earlyTokens+min(max(tokens, 1), maxTokens), maxTokens)
 }
 
-// RecordEviction records that the worker evicted cached blocks.
-func (r *WorkerRates) RecordEviction(now kv.Mono) {
+// RecordEviction records that the worker evicted so many cached blocks.
+func (r *WorkerRates) RecordEviction(now kv.Mono, blocks int) {
 	r.evicted, r.evictedAt = true, max(now, r.evictedAt)
+	t := r.table
+	if factor := t.evictions.advanceEpoch(now); factor < 1 {
+		for _, o := range t.workers {
+			o.evictedBlocks = float64(o.evictedBlocks * factor)
+		}
+		t.evictedBlocks = float64(t.evictedBlocks * factor)
+	}
+	n := float64(min(max(blocks, 0), maxTokens)) / t.evictions.factorAt(now)
+	r.evictedBlocks += n
+	t.evictedBlocks += n
 }
 
 // HasEvicted reports whether the worker evicted cached blocks in the last minute: new blocks then replace others.
@@ -253,12 +275,17 @@ func (r *WorkerRates) HasEvicted(now kv.Mono) bool {
 func (r *WorkerRates) RecordCached(blocks int) { r.cached = max(blocks, 0) }
 
 // EvictedShare returns the share of a new block which the block will cost others, of a worker with so many blocks; 0 if
-// their number is unknown. It is 1 if the worker evicted lately. Before, it rises with the share of its blocks which are
+// their number is unknown. If the worker evicted lately it is 1, and less or more, at most 2, where blocks are evicted
+// slower or faster than in the mean of all workers: what is evicted faster was used more lately. Before, it rises with the share of its blocks which are
 // cached, by the mean of that share and its square: of two caches the one with more room is better, and the more so the
 // fuller they are.
 func (r *WorkerRates) EvictedShare(now kv.Mono, blocks int) float64 {
 	if r.HasEvicted(now) {
-		return 1
+		t := r.table
+		if t.evictedBlocks == 0 {
+			return 1
+		}
+		return min(float64(r.evictedBlocks*float64(len(t.workers)))/t.evictedBlocks, maxPressure)
 	}
 	if blocks < 1 {
 		return 0
@@ -384,7 +411,7 @@ func (r *WorkerRates) InterruptedShare(now kv.Mono) float64 {
 	if r.interrupted == 0 || r.table.prefill.samples < trusted {
 		return 0
 	}
-	return min(float64(r.interrupted*r.table.decay.factorAt(now))/toMs(shareTime), maxShare)
+	return min(float64(r.interrupted*r.table.interruptions.factorAt(now))/toMs(shareTime), maxShare)
 }
 
 // PrefilledMs returns the time which the worker has spent on prefills in total, in ms.
@@ -404,8 +431,9 @@ func (t *Learner) AnswerQuantile(client string, q float64) float64 {
 
 // Check reports the first violated invariant: all rates are finite and positive, and the workers' speeds sum up.
 func (t *Learner) Check() error {
-	sum, typical, sampled := 0.0, 0, 0
+	sum, evicted, typical, sampled := 0.0, 0.0, 0, 0
 	for id, r := range t.workers {
+		evicted += r.evictedBlocks
 		switch {
 		case !r.sampled && r.speed != 1:
 			return fmt.Errorf("rates: check: worker %v without samples has the speed %g", id, r.speed)
@@ -418,6 +446,9 @@ func (t *Learner) Check() error {
 		if !(r.speed > 0 && r.speed < 1e6) || r.took < 0 || r.expected < 0 || r.interrupted < 0 {
 			return fmt.Errorf("rates: check: worker %v has the speed %g", id, r.speed)
 		}
+	}
+	if d := evicted - t.evictedBlocks; !(d < 1e-6*(evicted+1) && d > -1e-6*(evicted+1)) {
+		return fmt.Errorf("rates: check: the workers evicted %g blocks, %g are counted", evicted, t.evictedBlocks)
 	}
 	if d := sum - t.speeds; !(d < 1e-6*(sum+1) && d > -1e-6*(sum+1)) {
 		return fmt.Errorf("rates: check: the speeds add up to %g, not %g", sum, t.speeds)

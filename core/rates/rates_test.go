@@ -214,11 +214,45 @@ func TestEvictedShare(t *testing.T) {
 		}
 	}
 	w.RecordCached(10)
-	w.RecordEviction(0)
+	w.RecordEviction(0, 5)
 	for at, want := range map[time.Duration]float64{0: 1, 59 * time.Second: 1, time.Minute: 0.055} {
 		if got := w.EvictedShare(kv.Mono(at), 100); math.Abs(got-want) > 1e-12 {
 			t.Errorf("%v after an eviction: %g, want %g", at, got, want)
 		}
+	}
+}
+
+// TestEvictionPressure: where blocks are evicted faster than elsewhere a new one costs others more, up to twice as much.
+func TestEvictionPressure(t *testing.T) {
+	table := newTable(t, Config{})
+	var workers [4]*WorkerRates
+	for i := range workers {
+		workers[i] = table.WorkerOf(kv.Worker{ID: kv.WorkerID(i + 1)})
+	}
+	now := kv.Mono(0)
+	for range 2000 { // for longer than an epoch
+		now = now.Add(2 * time.Second)
+		for i, blocks := range []int{30, 10, 10, 10} {
+			workers[i].RecordEviction(now, blocks)
+		}
+	}
+	for i, want := range []float64{2, 2. / 3, 2. / 3, 2. / 3} {
+		if got := workers[i].EvictedShare(now, 1000); !isNear(got, want, 1e-6) {
+			t.Errorf("worker %d: %g, want %g", i+1, got, want)
+		}
+	}
+	for range 300 { // five minutes
+		now = now.Add(time.Second)
+		for _, w := range workers {
+			w.RecordEviction(now, 10)
+		}
+	}
+	if got := workers[0].EvictedShare(now, 1000); !isNear(got, 1, 0.02) {
+		t.Errorf("once all evict alike: %g, want 1", got)
+	}
+	table.DropWorker(kv.Worker{ID: 1})
+	if err := table.Check(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -390,6 +424,9 @@ func recordAnything(t *rapid.T) {
 				Took: duration.Draw(t, "took"), Prefilled: rapid.Float64Range(-1e9, 1e9).Draw(t, "prefilled"), Share: rapid.Float64Range(-1, 2).Draw(t, "share"),
 			})
 		},
+		"evict": func(t *rapid.T) {
+			table.WorkerOf(worker.Draw(t, "w")).RecordEviction(now, rapid.Int().Draw(t, "blocks"))
+		},
 		"drop": func(t *rapid.T) { table.DropWorker(worker.Draw(t, "w")) },
 		"ask": func(t *rapid.T) {
 			w := table.WorkerOf(worker.Draw(t, "w"))
@@ -397,6 +434,9 @@ func recordAnything(t *rapid.T) {
 			p, more, s, rho := w.PrefillMs(tokens), w.PrefillMs(tokens+1), w.StepMs(0.5), w.InterruptedShare(now)
 			if !(p >= 0 && more >= p && more < 1e15 && s > 0 && s < 1e15 && rho >= 0 && rho <= maxShare && w.Speed() > 0) {
 				t.Fatalf("prefill %g and %g ms, step %g ms, share %g, speed %g", p, more, s, rho, w.Speed())
+			}
+			if e := w.EvictedShare(now, 100); !(e >= 0 && e <= maxPressure) {
+				t.Fatalf("a block costs others %g", e)
 			}
 			if n := table.AnswerTokens("a"); !(n >= 1 && n <= maxTokens) {
 				t.Fatalf("%g tokens are expected", n)

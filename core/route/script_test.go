@@ -187,7 +187,9 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "evicted":
 		var w string
 		d.ScanArgs(t, "w", &w)
-		s.router.RecordEviction(when(t, d), worker(t, w))
+		blocks := 1
+		d.MaybeScanArgs(t, "blocks", &blocks)
+		s.router.RecordEviction(when(t, d), worker(t, w), blocks)
 	case "cached":
 		var w string
 		var blocks int

@@ -23,8 +23,8 @@ type TimeCost struct {
 	// reuse from slower tiers.
 	Own float64 `json:"own"`
 	// Evict is the prefill which later requests will repeat, the larger of two. The request's blocks replace blocks of
-	// others: as much as Own on a worker which evicted blocks lately, and the share of it which
-	// [rates.WorkerRates.EvictedShare] says on one which fills up, if the prompt begins with what is cached somewhere:
+	// others: the share of Own which [rates.WorkerRates.EvictedShare] says, on a worker which evicted blocks lately, and on
+	// one which fills up if the prompt begins with what is cached somewhere:
 	// where all is new, room is used best where it is free soonest. And the history which one other worker alone holds
 	// beyond a prefix which several hold would be in vain, because the conversation continues here: its prefill, at
 	// most 5 steps.
@@ -245,10 +245,10 @@ func (r *Router) RecordAnswer(now kv.Mono, key activeseq.AttemptKey, tokens int)
 	w.RecordAnswer(rates.AnswerSample{Tokens: tokens, Took: now.Sub(s.At), Prefilled: r.prefilledMs(w, id, now) - s.PrefilledMs, Share: share})
 }
 
-// RecordEviction records that a worker evicted blocks.
-func (r *Router) RecordEviction(now kv.Mono, w kv.Worker) {
-	if _, found := findTarget(r.targets, w); found {
-		r.rates.WorkerOf(w).RecordEviction(now)
+// RecordEviction records that a worker evicted so many blocks.
+func (r *Router) RecordEviction(now kv.Mono, w kv.Worker, blocks int) {
+	if at, found := findTarget(r.targets, w); found {
+		r.refs[at].rates.RecordEviction(now, blocks)
 	}
 }
 

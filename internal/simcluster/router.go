@@ -303,7 +303,7 @@ func (r *simRouter) applyVerdict(now kv.Mono, w kv.Worker, events []kv.Event, v 
 	if v.Outcome == kvfeed.Apply {
 		for i := range events[v.Skip:] {
 			if ev := &events[v.Skip+i]; ev.Kind == kv.Removed && ev.Tier == kv.TierDevice {
-				r.router.RecordEviction(now, w)
+				r.router.RecordEviction(now, w, len(ev.Seqs))
 			}
 			r.applyEvent(now, w, &events[v.Skip+i])
 			if r.predictions != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"slices"
 	"time"
 
 	"penstock/core/kv"
@@ -54,11 +53,13 @@ const (
 	cacheUseShare    = 32 // a 32nd
 )
 
-// cacheUse is when the use of a worker's cache was recorded, how many blocks it had, and whether it evicted some then.
+// cacheUse is when the use of a worker's cache was recorded, how many blocks it had, whether it evicted some then, and how
+// many it evicted since.
 type cacheUse struct {
 	at      kv.Mono
 	blocks  int
 	evicted bool
+	since   int
 }
 
 // differsFrom reports whether a cache of so many blocks is to be recorded before the interval is over.
@@ -72,13 +73,21 @@ func (r *Router) recordCacheUse(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
 	if v.Outcome != kvfeed.Apply {
 		return
 	}
-	evicts := slices.ContainsFunc(rec.Events[v.Skip:], func(ev kv.Event) bool { return ev.Kind == kv.Removed && ev.Tier == kv.TierDevice })
+	evicted := 0
+	for i := range rec.Events[v.Skip:] {
+		if ev := &rec.Events[v.Skip+i]; ev.Kind == kv.Removed && ev.Tier == kv.TierDevice {
+			evicted += len(ev.Seqs)
+		}
+	}
 	now := r.now()
 	isRecent := func(u cacheUse) bool { return now.Sub(u.at) < cacheUseInterval }
 	blocks := r.cache.heldBlocks(rec.Worker)
 	last, known := r.cacheUses[rec.Worker]
 	recent := known && isRecent(last)
-	if recent && (last.evicted || !evicts) && !last.differsFrom(blocks) {
+	evicted += last.since
+	if recent && (last.evicted || evicted == 0) && !last.differsFrom(blocks) {
+		last.since = evicted
+		r.cacheUses[rec.Worker] = last
 		return
 	}
 	r.mu.Lock()
@@ -86,11 +95,11 @@ func (r *Router) recordCacheUse(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
 	if !recent {
 		maps.DeleteFunc(r.cacheUses, func(_ kv.Worker, u cacheUse) bool { return !isRecent(u) })
 	}
-	r.cacheUses[rec.Worker] = cacheUse{now, blocks, evicts || recent && last.evicted}
+	r.cacheUses[rec.Worker] = cacheUse{now, blocks, evicted > 0 || recent && last.evicted, 0}
 	for _, p := range r.mu.pools {
 		p.router.RecordCached(rec.Worker, blocks)
-		if evicts {
-			p.router.RecordEviction(now, rec.Worker)
+		if evicted > 0 {
+			p.router.RecordEviction(now, rec.Worker, evicted)
 		}
 	}
 }
