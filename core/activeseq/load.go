@@ -66,15 +66,16 @@ type Projection struct {
 	Now, Then Load
 	// Prefills is the worker's queue of prefills now. QueuedBlocks counts the leading blocks of the demand's chain
 	// which are in prompts of that queue: they will be computed before the demand's own prompt.
-	Prefills     PrefillQueue
-	QueuedBlocks int
+	// UsedBlocks counts those which any active request uses.
+	Prefills                 PrefillQueue
+	QueuedBlocks, UsedBlocks int
 }
 
 // ProjectAt sets p to the load of w as it is, and as it would be if d were sent there. It reserves nothing.
 func (t *ReservationTable) ProjectAt(w WorkerRef, d *Demand, p *Projection) {
 	var m chainMatch
 	p.Now, p.Then = t.projectLoad(w.load, d, &m)
-	p.Prefills, p.QueuedBlocks = t.prefillQueue(w.load), m.queued
+	p.Prefills, p.QueuedBlocks, p.UsedBlocks = t.prefillQueue(w.load), m.queued, m.used
 }
 
 // ProjectLoad returns the load of w as it is, and as it would be if d were sent there. It reserves nothing.

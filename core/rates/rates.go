@@ -97,9 +97,9 @@ type Learner struct {
 	encode        lineFit // of media, by their tokens
 	answers       lengthTable
 	workers       map[kv.Worker]*WorkerRates
-	sampled       int     // workers with samples of prefills
-	speeds        float64 // sum over them
-	typical       int     // of them, whose speed is 1
+	sampled       int        // workers with samples of prefills
+	speeds        float64    // sum over them
+	typical       int        // of them, whose speed is 1
 	interruptions decayClock // of WorkerRates.interrupted
 	evictions     decayClock // of evictedBlocks
 	evictedBlocks float64    // sum over the workers

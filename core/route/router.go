@@ -111,6 +111,7 @@ type Router struct {
 	lastChosen kv.Worker
 	sessions   *sessionTable
 	turns      turns
+	copies     copyTable
 
 	candidates []scoredCandidate // scratch
 	meeting    []scoredCandidate // scratch
@@ -218,6 +219,9 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 	d.ExpectedFirst, d.MediaTokens = dec.TTFT, r.mediaTokens(q, c)
 	if err := r.active.Reserve(now, q.Key, w, d); err != nil {
 		return Decision{}, err
+	}
+	if p.mode == Time {
+		r.recordCopy(c)
 	}
 	r.decisions++
 	r.lastChosen = w

@@ -513,7 +513,7 @@ func timeTerms(c *TimeCost) (out string) {
 	for _, t := range []struct {
 		name string
 		ms   float64
-	}{{"wait", c.Wait}, {"unheard", c.Unheard}, {"own", c.Own}, {"evict", c.Evict}, {"step", c.Step}, {"decode", c.Decode}, {"stall", c.Stall}, {"slow", c.Slow}, {"interrupt", c.Interrupt}} {
+	}{{"wait", c.Wait}, {"unheard", c.Unheard}, {"own", c.Own}, {"evict", c.Evict}, {"step", c.Step}, {"decode", c.Decode}, {"stall", c.Stall}, {"slow", c.Slow}, {"interrupt", c.Interrupt}, {"copy", -c.Copy}} {
 		if t.ms != 0 {
 			out += fmt.Sprintf(" %s %.3f", t.name, t.ms)
 		}

@@ -43,11 +43,14 @@ type TimeCost struct {
 	Interrupt float64 `json:"interrupt"`
 	// Affinity is the time for which preferences count. It is subtracted.
 	Affinity float64 `json:"affinity"`
+	// Copy is a quarter of the time which requests have lost because they went to a holder of a prefix which many use,
+	// if the prefix would be copied to the worker. It is subtracted.
+	Copy float64 `json:"copy"`
 }
 
 // Sum returns the cost, in ms.
 func (c *TimeCost) Sum() float64 {
-	return c.Wait + c.Unheard + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity + c.Backlog
+	return c.Wait + c.Unheard + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity + c.Backlog - c.Copy
 }
 
 // TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.

@@ -3,6 +3,7 @@ package simcluster
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,6 +111,44 @@ func TestBurstsAtManyRouters(t *testing.T) {
 		if got := mean(routers); got > one*115/100 {
 			t.Errorf("%d routers: %v in the mean, one: %v", routers, got, one)
 		}
+	}
+}
+
+// TestHotPrefixIsCopied: requests behind two long prompts, which no queue drives away, do not stay with the two workers
+// which computed these first, where answers take longer. The prompts are computed a few times more.
+func TestHotPrefixIsCopied(t *testing.T) {
+	const workers, prefix, block = 8, 512, 16
+	timing, err := sim.PresetTiming("mocker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []replay.Request
+	for i := range 3000 {
+		r := replay.Request{Index: i, At: time.Duration(i) * 100 * time.Millisecond, BlockTokens: block, Output: 80}
+		for b := range prefix {
+			r.Blocks = append(r.Blocks, int64(1+1000*(i%2)+b))
+		}
+		for b := range 1 + i*7%60 {
+			r.Blocks = append(r.Blocks, int64(1e6+100*i+b))
+		}
+		r.Input = len(r.Blocks) * block
+		all = append(all, r)
+	}
+	var got [workers + 1]int
+	computed := 0
+	for _, s := range run(t, Config{Workers: workers, Timing: timing}, all).samples {
+		if s.Index >= len(all)/2 {
+			got[s.Worker]++
+		}
+		if s.Cached < prefix*block/2 {
+			computed++
+		}
+	}
+	if most := slices.Max(got[:]); most > 2*len(all)/2/workers {
+		t.Errorf("the workers got %v of the second half of the requests", got[1:])
+	}
+	if computed > workers {
+		t.Errorf("the two prompts were computed %d times, at %d workers", computed, workers)
 	}
 }
 
