@@ -63,7 +63,7 @@ func measureSteps(pipe *prep.Pipeline, source replay.Source, skip, n int) ([]ste
 			return nil, 0, err
 		}
 		at[2] = time.Now()
-		ids = pipe.EncodeSegments(ids[:0], segments)
+		ids, _ = pipe.EncodeSegments(ids[:0], segments, 0)
 		at[3] = time.Now()
 		blocks = hasher.AppendBlockHashes(blocks[:0], ids, nil)
 		chain = kv.AppendChain(chain[:0], blocks)

@@ -14,11 +14,12 @@ import (
 )
 
 // requireSubcommands makes every command which only groups others refuse unknown subcommands, and print its
-// help without any.
+// help without any. It gives every command its flag --help.
 func requireSubcommands(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		requireSubcommands(sub)
 	}
+	plainHelp(cmd)
 	if cmd.HasSubCommands() && !cmd.Runnable() {
 		cmd.Args = rejectUnknownCommand
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -27,7 +28,7 @@ func requireSubcommands(cmd *cobra.Command) {
 
 // newHelpCommand returns the command which prints the help of another one.
 func newHelpCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "help [COMMAND]",
 		Short:   "Print the help of a command",
 		Example: "  penstock help config show",
@@ -43,16 +44,19 @@ func newHelpCommand() *cobra.Command {
 			return about.Help()
 		},
 	}
+	plainHelp(cmd) // cobra adds this command after requireSubcommands
+	return cmd
 }
 
 // allGroups is the value of --help which shows the settings of every group.
 const allGroups = "all"
 
-// helpFlag is the flag --help of a command with settings: it may name the group which the help shows. Its
-// type is bool, because cobra asks for the flag's value as a bool.
+// helpFlag is the flag --help: it may name the group of flags which the help of a command with settings shows.
+// Its type is bool, because cobra asks for the flag's value as a bool.
 type helpFlag struct {
 	given bool
 	group string
+	plain bool // the command's flags have no groups: all of them are shown
 }
 
 func (h *helpFlag) String() string { return strconv.FormatBool(h.given) }
@@ -66,8 +70,18 @@ func (h *helpFlag) Set(group string) error {
 	if !slices.Contains(names, group) {
 		return fmt.Errorf("%.100q is not one of %s", group, strings.Join(names, ", "))
 	}
+	if h.plain && group != config.CommonGroup && group != allGroups {
+		return errors.New("the flags of this command have no groups: --help shows all of them")
+	}
 	h.given, h.group = true, group
 	return nil
+}
+
+// plainHelp lets --help=all print the help of a command whose flags have no groups, as --help does.
+func plainHelp(cmd *cobra.Command) {
+	if cmd.Flags().Lookup("help") == nil {
+		cmd.Flags().VarPF(&helpFlag{plain: true}, "help", "h", "help for "+cmd.DisplayName()).NoOptDefVal = "true"
+	}
 }
 
 // groupNames lists the values of --help.

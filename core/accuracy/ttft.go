@@ -2,8 +2,7 @@ package accuracy
 
 import "time"
 
-// minMeanError is the mean error of predicted times to the first token which is never large: it is noticed by
-// nobody.
+// minMeanError is a mean error of predicted times to the first token which is never large: users do not notice it.
 const minMeanError = 50 * time.Millisecond
 
 // TTFTRecord holds the latest times to the first token of one worker, predicted and observed. The zero value is

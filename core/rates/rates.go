@@ -276,9 +276,9 @@ func (r *WorkerRates) RecordCached(blocks int) { r.cached = max(blocks, 0) }
 
 // EvictedShare returns the share of a new block which the block will cost others, of a worker with so many blocks; 0 if
 // their number is unknown. If the worker evicted lately it is 1, and less or more, at most 2, where blocks are evicted
-// slower or faster than in the mean of all workers: what is evicted faster was used more lately. Before, it rises with the share of its blocks which are
-// cached, by the mean of that share and its square: of two caches the one with more room is better, and the more so the
-// fuller they are.
+// slower or faster than in the mean of all workers: what is evicted faster was used more lately. Before, it rises with
+// the share of its blocks which are cached, by the mean of that share and its square: of two caches the one with more
+// room is better, and the more so the fuller they are.
 func (r *WorkerRates) EvictedShare(now kv.Mono, blocks int) float64 {
 	if r.HasEvicted(now) {
 		t := r.table
@@ -405,8 +405,8 @@ func (r *WorkerRates) StepMs(share float64) float64 {
 
 // InterruptedShare returns the share of its time, at most 0.5, for which prefills interrupted the worker's answers
 // lately. Prefills beside which nothing ran do not count: the requests of one client, each sent after the answer to the
-// one before, interrupt nothing. It is 0 until the times of prefills are known, because it is weighed against them: beside a prior which is far too low, the time which
-// one prompt took would seem to be that of many.
+// one before, interrupt nothing. It is 0 until the times of prefills are known, because it is weighed against them:
+// beside a prior which is far too low, the time which one prompt took would seem to be that of many.
 func (r *WorkerRates) InterruptedShare(now kv.Mono) float64 {
 	if r.interrupted == 0 || r.table.prefill.samples < trusted {
 		return 0

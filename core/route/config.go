@@ -21,20 +21,20 @@ type Config struct {
 	// QueueWeight is the cost in mode KV of a block of prefill work which other requests have on the worker, relative
 	// to one of the request's own; nil is 1. A value above 1 avoids workers where the request would wait.
 	QueueWeight *float64
-	// Temperature spreads choices of mode KV: at 0 the least cost wins; the higher it is, the closer to
-	// uniform they are.
+	// Temperature spreads choices of the modes Time and KV: at 0 the least cost wins; the higher it is, the
+	// closer to uniform they are.
 	Temperature float64
 	// Fetch is the cost of reuse which is not on the device; nil is DefaultFetchCosts.
 	Fetch *FetchCosts
-	// Affinity weighs preferences; nil is DefaultAffinityWeights.
+	// Affinity weighs preferences, in blocks like AdapterAffinity; nil is DefaultAffinityWeights.
 	Affinity *AffinityWeights
-	// AdapterAffinity is the preference, in blocks, for a worker which has the request's LoRA adapter in
-	// memory; nil is DefaultAdapterAffinity.
+	// AdapterAffinity is the preference for a worker which has the request's LoRA adapter in memory, in blocks;
+	// mode Time takes the time of their prefill. nil is DefaultAdapterAffinity.
 	AdapterAffinity *float64
-	// NearCost, a share of at most 1, says which costs count as nearly equal in mode KV at temperature 0:
-	// costs which exceed the least by no more than this share of it. Two of these workers are drawn and the
-	// less loaded is taken, so that routers which do not see each other's decisions do not all choose the
-	// same one. At 0 only equal costs count, and each of their workers is as likely.
+	// NearCost, a share of at most 1, says which costs count as nearly equal in the modes Time and KV at
+	// temperature 0: costs which exceed the least by no more than this share of it. Two of these workers are
+	// drawn and the less loaded is taken, so that routers which do not see each other's decisions do not all
+	// choose the same one. At 0 only equal costs count, and each of their workers is as likely.
 	NearCost float64
 	// Sessions configures session affinity.
 	Sessions SessionConfig

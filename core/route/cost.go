@@ -45,7 +45,8 @@ type loadRank struct {
 	requests int
 }
 
-// scoreCandidate computes the cost of sending q to t, which has the overlap have:
+// scoreCandidate computes the cost of sending q to t, which has the overlap have. In mode Time that is setTimeCost's,
+// to which addBacklog adds when all candidates are known. In the other modes it is
 //
 //	reuse   = the leading blocks which t has in any tier, or in a pool which it can attach
 //	queued  = prefill tokens active on t / block size

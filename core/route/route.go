@@ -119,7 +119,7 @@ type Candidate struct {
 	// ActiveRequests counts the requests reserved on the worker now; OthersRequests counts the part of them
 	// which other routers reserved, and only Explain sets it.
 	ActiveRequests, OthersRequests int
-	// Affinity is the preference subtracted from Cost, in its units; 0 if there is none. It is the sum of its
+	// Affinity is the preference subtracted from Cost, in blocks; Time has it in ms. It is the sum of its
 	// parts: for labelled blocks, for experts which the worker hosts, for a session bound to the worker, and
 	// for an adapter in its memory.
 	Affinity, LabelAffinity, ExpertAffinity, SessionAffinity, AdapterAffinity float64
@@ -131,8 +131,8 @@ type Candidate struct {
 	// process. Misses says that they exceed the request's targets.
 	TTFT, ITL float64
 	Misses    bool
-	// Cost is what is minimised in mode KV: OverlapWeight*(PrefillBlocks + (QueueWeight-1)*QueuedTokens/BlockSize +
-	// FetchBlocks) + DecodeBlocks - Affinity.
+	// Cost is what is minimised: in mode Time the sum of Time, in ms, and in mode KV OverlapWeight*(PrefillBlocks +
+	// (QueueWeight-1)*QueuedTokens/BlockSize + FetchBlocks) + DecodeBlocks - Affinity.
 	Cost float64
 	// Near says that Cost is within the margin of the least one (see Config.NearCost), so that the less
 	// loaded of two drawn ones is taken.

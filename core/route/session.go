@@ -156,7 +156,8 @@ func (r *Router) resolveSession(now kv.Mono, p *requestPolicy, q *Query) {
 	p.bound, p.mustUseBound = w, w.ID != 0
 }
 
-// canHoldSession reports whether a session may stay at the target at an index: it can be chosen, now or once it is less busy.
+// canHoldSession reports whether a session may stay at the target at an index: it can be chosen, now or once it is
+// less busy.
 func (r *Router) canHoldSession(p *requestPolicy, at int, q *Query) bool {
 	switch r.checkEligible(p, at, q) {
 	case eligible:

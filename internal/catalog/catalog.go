@@ -116,6 +116,11 @@ func (c *Catalog) publish(set []disco.Instance, apply func(*Snapshot)) {
 			c.logFinding(f)
 		}
 	}
+	for _, clash := range next.clashes {
+		if !slices.Contains(old.clashes, clash) {
+			c.log.Warn("an alias of a model leads to another model", "alias", clash.Alias, "model", clash.Hidden, "leads_to", clash.Model)
+		}
+	}
 	apply(next)
 	c.current.Store(next)
 	close(old.superseded)

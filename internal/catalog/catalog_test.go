@@ -23,6 +23,11 @@ func listed(t *testing.T, id kv.WorkerID, context int) disco.Instance {
 	t.Helper()
 	card := servetest.ModelCard("m")
 	card.ContextLength = context
+	return registered(t, id, card)
+}
+
+func registered(t *testing.T, id kv.WorkerID, card engine.Card) disco.Instance {
+	t.Helper()
 	meta, err := engine.EncodeCard(card)
 	if err != nil {
 		t.Fatal(err)
@@ -158,6 +163,30 @@ func TestFindingsAreLoggedOnce(t *testing.T) {
 			if got := log.String(); (got == "") != (step.want == "") || !strings.Contains(got, step.want) || strings.Count(got, "a worker gets no requests") != min(1, len(step.want)) {
 				t.Errorf("worker %d: %q, want %q", step.in.ID, got, step.want)
 			}
+		}
+	})
+}
+
+// TestAliasClashesAreLoggedOnce: an alias which two models have is logged once, with both.
+func TestAliasClashesAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := servetest.NewRegistry()
+		var log bytes.Buffer
+		c := catalog.New(catalog.Selection{}, registry, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, stop := context.WithCancel(t.Context())
+		var parts sync.WaitGroup
+		defer parts.Wait()
+		defer stop()
+		parts.Go(func() { c.Run(ctx, func(*catalog.Snapshot) {}) })
+		for id, name := range []string{"m", "n", "m", "n"} {
+			card := servetest.ModelCard(name)
+			card.Aliases = []string{"large"}
+			registry.Set(registered(t, kv.WorkerID(id+1), card))
+			synctest.Wait()
+		}
+		const want = "an alias of a model leads to another model"
+		if got := log.String(); strings.Count(got, want) != 1 || !strings.Contains(got, "alias=large model=n leads_to=m") {
+			t.Errorf("logged %q, want %q once", got, want)
 		}
 	})
 }

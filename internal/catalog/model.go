@@ -25,8 +25,8 @@ type Model struct {
 	PrefillWorkers, EncodeWorkers []*Worker
 }
 
-// newModel returns the model of workers which take requests, at least one, that was served before as old, nil if it was not.
-// It marks the workers that do not fit.
+// newModel returns the model of workers which take requests, at least one, that was served before as old, nil if it
+// was not. It marks the workers that do not fit.
 func newModel(old *Model, workers []*Worker, now time.Time) *Model {
 	reference := workers[0]
 	m := &Model{FirstSeen: now}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ type Snapshot struct {
 	Models []*Model
 
 	names      map[string]*Model // by name, alias and adapter
+	clashes    []AliasClash
 	findings   []finding
 	superseded chan struct{}
 }
@@ -222,9 +224,14 @@ func (s *Snapshot) keepLost(old *Snapshot) {
 // successor can serve the name of its predecessor.
 func (s *Snapshot) nameModels() {
 	s.sortModels()
+	served := map[string][]string{}
 	for _, m := range s.Models {
 		s.names[m.Card.Name] = m
+		if len(m.Workers) > 0 {
+			served[m.Card.Name] = m.Card.Aliases
+		}
 	}
+	s.clashes = FindAliasClashes(served)
 	for _, m := range s.Models {
 		for _, alias := range m.Card.Aliases {
 			if have := s.names[alias]; have == nil || len(have.Workers) == 0 && len(m.Workers) > 0 {
@@ -232,6 +239,30 @@ func (s *Snapshot) nameModels() {
 			}
 		}
 	}
+}
+
+// AliasClash is an alias of two served models, or of one model where it is the name of another: requests for
+// Alias go to Model, and none to Hidden, which has the alias too.
+type AliasClash struct{ Alias, Model, Hidden string }
+
+// FindAliasClashes returns the clashes of served models, whose aliases are given by the models' own names: by
+// hidden model, in the order of its aliases.
+func FindAliasClashes(aliases map[string][]string) (clashes []AliasClash) {
+	owner := map[string]string{}
+	for name := range aliases {
+		owner[name] = name
+	}
+	for _, name := range slices.Sorted(maps.Keys(aliases)) {
+		for _, alias := range aliases[name] {
+			switch have, taken := owner[alias]; {
+			case !taken:
+				owner[alias] = name
+			case have != name:
+				clashes = append(clashes, AliasClash{alias, have, name})
+			}
+		}
+	}
+	return clashes
 }
 
 func (s *Snapshot) sortModels() {

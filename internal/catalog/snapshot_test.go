@@ -72,6 +72,12 @@ func (s *Snapshot) check() error {
 			}
 		}
 	}
+	for _, c := range s.clashes {
+		hidden := s.Find(c.Hidden)
+		if c.Model == c.Hidden || s.Find(c.Alias) != s.Find(c.Model) || len(hidden.Workers) == 0 || !slices.Contains(hidden.Card.Aliases, c.Alias) {
+			return fmt.Errorf("%+v is no clash", c)
+		}
+	}
 	for i, w := range s.Workers {
 		if i > 0 && s.Workers[i-1].ID >= w.ID {
 			return fmt.Errorf("the workers are not ascending")
@@ -206,6 +212,9 @@ func (s *Snapshot) describe() string {
 	for _, f := range s.findings {
 		text, _, _ := strings.Cut(f.text, "\n")
 		fmt.Fprintf(&out, "found: worker=%d model=%s adapter=%s: %s\n", f.worker, f.model, f.adapter, text)
+	}
+	for _, c := range s.clashes {
+		fmt.Fprintf(&out, "clash: the alias %s of %s leads to %s\n", c.Alias, c.Hidden, c.Model)
 	}
 	if out.Len() == 0 {
 		return "nothing\n"

@@ -156,7 +156,7 @@ type Config struct {
 	// Engine are the settings of engines, of their caches, batches and models.
 	Engine struct {
 		Engines          Engines  `key:"engine" group:"common" default:"tiny" help:"engine of the workers: tiny (computes on the CPU), sim (simulated), or one that runs already: vllm=URL, sglang=URL, trtllm=URL or llamacpp=URL, with options behind commas (docs/engines.md); up takes several of those"`
-		Wait             Duration `key:"engine-wait" default:"10m" valid:"positive" help:"time that an engine that runs already has to answer at the start, of several the first one; those that come later are taken in then"`
+		Wait             Duration `key:"engine-wait" default:"10m" valid:"positive" help:"time that an engine that runs already has to answer at the start, of several the first one; engines that answer later are taken in then"`
 		KVEvents         string   `key:"kv-events" on:"worker" help:"ZeroMQ endpoint at which the engine publishes its cache events, such as tcp://10.0.0.5:5557, or one to listen at for an engine that dials, such as tcp://*:5557; data-parallel rank i has the port plus i"`
 		KVReplay         string   `key:"kv-replay" on:"worker" help:"ZeroMQ endpoint at which the engine repeats cache events that were missed, such as tcp://10.0.0.5:5558"`
 		Workers          int      `key:"workers" group:"common" on:"up" default:"2" valid:"1..1024" help:"number of workers; engines that run already have one for each data-parallel rank"`
@@ -214,7 +214,7 @@ type Config struct {
 		TrackOutput         string    `key:"router-track-output-blocks" default:"off" valid:"on|off" help:"on or off: blocks of answers count as load of their worker as they are generated, and fade towards the expected end of a request that gives one (nvext.agent_hints.osl)"`
 		BusyThreshold       float64   `key:"busy-threshold" valid:"share" help:"share of a worker's KV-cache blocks above which it takes no new requests, 0 to 1; 0 is no bound"`
 		BusyPrefillTokens   int       `key:"busy-prefill-tokens" valid:"0..1073741824" help:"prompt tokens waiting for prefill on a worker above which it takes no new requests; 0 is no bound"`
-		SnapshotThreshold   int       `key:"router-snapshot-threshold" default:"10000" valid:"0..1073741824" help:"messages of cache events after which a router leaves a snapshot of what it knows, for those that start later; 0 leaves none"`
+		SnapshotThreshold   int       `key:"router-snapshot-threshold" default:"10000" valid:"0..1073741824" help:"messages of cache events after which a router leaves a snapshot of what it knows, for routers that start later; 0 leaves none"`
 		ResetStates         string    `key:"router-reset-states" bare:"on" default:"off" valid:"off|on|force" help:"on: throw away what earlier routers left of cache events and snapshots, unless others are using it; force: throw it away; off: use it"`
 		QueueWeight         float64   `key:"router-prefill-queue-weight" default:"1" valid:"0..1e9" help:"in mode kv, what a block of prefill work that other requests have on a worker costs against one of the request's own"`
 		NearCost            float64   `key:"router-near-cost" valid:"share" help:"share of the least cost by which another may exceed it and still count as equal: of two such workers drawn at random the less loaded is taken; 0 to 1"`
@@ -224,9 +224,9 @@ type Config struct {
 		SessionTTL          Duration  `key:"router-session-ttl" default:"10m" valid:"positive" help:"silence after which a session is forgotten"`
 		TTFTTarget          Duration  `key:"ttft-target" valid:"0s is no target" help:"longest time to the first token, in mode time: of the workers that are predicted to meet it the one of least cost is chosen; a request may give its own (router_config_override.ttft_target_ms)"`
 		ITLTarget           Duration  `key:"itl-target" valid:"0s is no target" help:"longest mean time between two tokens of an answer, in mode time, as ttft-target"`
-		TargetMiss          string    `key:"router-target-miss" default:"wait" valid:"wait|refuse" help:"what happens to a request that no worker can answer within its targets: wait (in the router, behind those that can meet theirs) or refuse (at once, with 503 and Retry-After)"`
+		TargetMiss          string    `key:"router-target-miss" default:"wait" valid:"wait|refuse" help:"what happens to a request that no worker can answer within its targets: wait (in the router, behind requests that can meet theirs) or refuse (at once, with 503 and Retry-After)"`
 		QueueThreshold      string    `key:"router-queue-threshold" default:"off" help:"share of a worker's max-num-batched-tokens above which so many prompt tokens wait there that requests rather wait in the router; off never"`
-		QueuePolicy         string    `key:"router-queue-policy" default:"fcfs" valid:"fcfs|wspt" help:"who of those that wait in the router goes first: fcfs (who came first) or wspt (who has least to compute)"`
+		QueuePolicy         string    `key:"router-queue-policy" default:"fcfs" valid:"fcfs|wspt" help:"which waiting request the router sends first: fcfs (the oldest) or wspt (the one with least to compute)"`
 		QueueDepth          int       `key:"router-queue-depth" default:"1024" valid:"1..1048576" help:"requests that may wait in the router for each model, 8/9 of them of one API key; one more is refused with 503"`
 		QueuePatience       Duration  `key:"router-queue-patience" default:"30s" valid:"positive" help:"time after which a request that waits in the router goes before those of higher priority"`
 		MigrationLimit      int       `key:"migration-limit" default:"3" valid:"0..100" help:"times a request may move to another worker after a failure"`

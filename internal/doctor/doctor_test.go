@@ -175,7 +175,8 @@ func TestExamineFleet(t *testing.T) {
 	put(4, "backend", answerAt(t, plane, pong(engine.StateReady, began+1)), same)
 	put(5, "backend", answerAt(t, plane, pong(engine.StateDraining, began)), same)
 	put(6, "backend", "tcp://127.0.0.1:1", same)
-	put(7, "backend", "mem-1", func(c *engine.Card) { c.Name = "n" })
+	put(7, "backend", "mem-1", func(c *engine.Card) { c.Name, c.Aliases = "n", []string{"large", "m"} })
+	put(15, "backend", "mem-2", func(c *engine.Card) { c.Name, c.Aliases = "o", []string{"large"} })
 	put(8, "other", nowhere, same)
 	put(11, "backend", answerWithoutChecksums(t, pong(engine.StateReady, began)), same)
 
@@ -184,7 +185,7 @@ func TestExamineFleet(t *testing.T) {
 	put(14, "backend", answerAt(t, plane, pong(engine.StateReady, began)), func(c *engine.Card) { c.Role = engine.RoleEncode })
 
 	found = examine()
-	checkFinding(t, found, "discovery", CheckOK, "13 workers are registered in namespace penstock, component backend")
+	checkFinding(t, found, "discovery", CheckOK, "14 workers are registered in namespace penstock, component backend")
 	checkFinding(t, found, "worker 1", CheckOK, "node-1 (pid 7) for 1h0m")
 	checkFinding(t, found, "worker 2", CheckFail, "context_length is 99 here and 100 there")
 	checkFinding(t, found, "worker 3", CheckFail, "node-1 (pid 7) for 1h")
@@ -196,6 +197,8 @@ func TestExamineFleet(t *testing.T) {
 	checkFinding(t, found, "worker 6", CheckFail, "its model card cannot be read")
 	checkFinding(t, found, "worker 7", CheckOK, "within its process")
 	checkNoFinding(t, found, "worker 8")
+	checkFinding(t, found, "alias large", CheckWarn, "the models n and o are both called large: requests for it go to n")
+	checkFinding(t, found, "alias m", CheckWarn, "the models m and n are both called m: requests for it go to m")
 	checkFinding(t, found, "worker 12", CheckWarn, "role prefill serves nothing in this version")
 	checkFinding(t, found, "worker 13", CheckFail, `numerics is "other" here and "" there`)
 	checkFinding(t, found, "worker 14", CheckWarn, "role encode serves nothing in this version")
@@ -418,7 +421,7 @@ func TestExamineMachine(t *testing.T) {
 func TestExamineServer(t *testing.T) {
 	date := time.Now()
 	answers := map[string]string{
-		"/health": `{"status":"healthy","models":[{"id":"m","workers":2},{"id":"n","workers":0,"reason":"no worker"}]}`,
+		"/health": `{"status":"healthy","models":[{"id":"k","workers":1,"aliases":["a"]},{"id":"m","workers":2,"aliases":["a"]},{"id":"n","aliases":["a"],"workers":0,"reason":"no worker"}]}`,
 		"/v1/router/workers": `{"rows":[
 			{"worker_id":1,"state":"ready","feed":{"state":"live"}},
 			{"worker_id":2,"state":"unfit","problem":"its card differs","feed":{"state":"live"}},
@@ -443,7 +446,8 @@ func TestExamineServer(t *testing.T) {
 	}
 	found := examine()
 	checkFinding(t, found, "config", CheckFail, "a: wrong; b: too")
-	checkFinding(t, found, "server", CheckOK, "serving m (workers: 2)")
+	checkFinding(t, found, "server", CheckOK, "serving k (workers: 1), m (workers: 2)")
+	checkFinding(t, found, "alias a", CheckWarn, "the models k and m are both called a: requests for it go to k")
 	checkFinding(t, found, "model n", CheckWarn, "no worker")
 	checkFinding(t, found, "clock", CheckOK, "agree")
 	checkFinding(t, found, "workers", CheckOK, "4 of 6 are ready")

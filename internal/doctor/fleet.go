@@ -68,7 +68,21 @@ func (d *examiner) checkFleet(ctx context.Context) {
 	if cfg.Fleet.Discovery == config.DiscoveryStatic {
 		d.checkStaticWorkers(ctx, p.RPC, cfg.Fleet.StaticWorkers, set)
 	}
+	aliases := map[string][]string{}
+	for name, of := range cards {
+		aliases[name] = of[0].Aliases
+	}
+	d.checkAliases(aliases)
 	d.checkBlockSize(cards)
+}
+
+// checkAliases warns of each alias of a model by which clients get another model. aliases are those of the served
+// models.
+func (f *findings) checkAliases(aliases map[string][]string) {
+	for _, c := range catalog.FindAliasClashes(aliases) {
+		f.reportWarning("alias "+c.Alias, "give one of the two models other names, with --served-model-name or name= of its --engine",
+			"the models %s and %s are both called %s: requests for it go to %s", c.Model, c.Hidden, c.Alias, c.Model)
+	}
 }
 
 // checkStaticWorkers checks the addresses of static discovery which have no worker in set: each should

@@ -91,11 +91,17 @@ func (d *examiner) checkHealth(server string, h *healthAnswer) {
 	var models []readiness.ModelStatus
 	_ = json.Unmarshal(h.Models, &models) // routers of earlier versions send only a count
 	var served []string
+	aliases := map[string][]string{}
 	for i := range models {
-		if m := &models[i]; d.checkModel(server, m) {
+		m := &models[i]
+		if d.checkModel(server, m) {
 			served = append(served, fmt.Sprintf("%s (%s)", m.ID, readyText(m)))
 		}
+		if m.Workers > 0 {
+			aliases[m.ID] = m.Aliases
+		}
 	}
+	d.checkAliases(aliases)
 	for i := range h.Engines {
 		switch e := &h.Engines[i]; e.State {
 		case engines.StateServing, engines.StateUnreachable: // their workers report the problem

@@ -110,8 +110,8 @@ func AppendPrefillRequest(dst []byte, r *PrefillRequest) []byte {
 	return c.dst
 }
 
-// DecodePrefillRequest sets r to the request that b encodes and keeps nothing of b. It fails on malformed bytes. After an
-// error r is unspecified.
+// DecodePrefillRequest sets r to the request that b encodes and keeps nothing of b. It fails on malformed bytes.
+// After an error r is unspecified.
 func DecodePrefillRequest(b []byte, r *PrefillRequest) error {
 	c, err := newDecoder("request to prefill", b, legVersion)
 	if err != nil {

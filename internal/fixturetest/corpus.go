@@ -1,5 +1,6 @@
-// Package fixturetest has what tests of many packages need: certificates, and the inputs that fuzzing found to reach far into
-// a package, which the package keeps in one archive, testdata/corpus.txtar, so that testdata/fuzz holds regressions alone.
+// Package fixturetest has what tests of many packages need: certificates, and the inputs that fuzzing found to
+// reach far into a package, which the package keeps in one archive, testdata/corpus.txtar, so that testdata/fuzz
+// holds regressions alone.
 package fixturetest
 
 import (
@@ -13,7 +14,8 @@ import (
 	"testing"
 )
 
-// Archive is the file of a package's corpus: a line `-- TARGET/NAME --`, then the input as `go test` writes it to testdata/fuzz.
+// Archive is the file of a package's corpus: a line `-- TARGET/NAME --`, then the input as `go test` writes it to
+// testdata/fuzz.
 const Archive = "testdata/corpus.txtar"
 
 // AddCorpus adds the inputs of the target f. The target fails if the package has none for it.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -58,13 +59,37 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(registered)) {
 		if have, want := documented[name], registered[name]; have != want {
-			t.Errorf("docs/metrics.md says of %s %q, want the item\n* **`%s`** (TYPE; %s): %s", name, have, name, want.labels, want.meaning)
+			t.Errorf("docs/metrics.md says of %s %q, want the item\n\n%s\n", name, have, formatItem(name, types[name], want))
 		}
 		delete(documented, name)
 	}
 	for name := range documented {
 		t.Errorf("docs/metrics.md lists %s, which does not exist", name)
 	}
+}
+
+// formatItem returns the item of a metric as docs/metrics.md has it. The type is "" if the metric has no value yet: its
+// name then tells a counter, and its code the others.
+func formatItem(name, typ string, m metric) string {
+	switch {
+	case typ != "":
+	case strings.HasSuffix(name, "_total"):
+		typ = "counter"
+	default:
+		typ = "gauge or histogram"
+	}
+	if m.labels != "" {
+		typ += "; " + m.labels
+	}
+	var lines []string
+	line := "*"
+	for word := range strings.FieldsSeq(fmt.Sprintf("**`%s`** (%s): %s", name, typ, m.meaning)) {
+		if utf8.RuneCountInString(line+" "+word) > 120 {
+			lines, line = append(lines, line), " "
+		}
+		line += " " + word
+	}
+	return strings.Join(append(lines, line), "\n")
 }
 
 // documentedMetrics returns the processes' own metrics, and the types of the metrics with a value before any

@@ -46,22 +46,25 @@ type failure struct {
 	code fault.Code
 }
 
-// loadDialects reads every directory with a dialect.json.
+// loadDialects reads every directory. One without a dialect.json is an error: its recordings would never be served.
 func loadDialects(files fs.FS) ([]*dialect, error) {
-	found, err := fs.Glob(files, "*/dialect.json")
-	if err == nil && len(found) == 0 {
-		err = errors.New("no directory has a dialect.json")
-	}
+	entries, err := fs.ReadDir(files, ".")
 	if err != nil {
 		return nil, fmt.Errorf("load recordings: %w", err)
 	}
 	var all []*dialect
-	for _, file := range found { // sorted
-		d, err := loadDialect(files, path.Dir(file))
+	for _, e := range entries { // sorted
+		if !e.IsDir() {
+			continue
+		}
+		d, err := loadDialect(files, e.Name())
 		if err != nil {
-			return nil, fmt.Errorf("load recordings of %s: %w", path.Dir(file), err)
+			return nil, fmt.Errorf("load recordings of %s: %w", e.Name(), err)
 		}
 		all = append(all, d)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("load recordings: there is no directory with a dialect.json")
 	}
 	return all, nil
 }

@@ -160,7 +160,8 @@ func read(t *testing.T, name string, v any) {
 
 func TestRecordingsRefused(t *testing.T) {
 	for name, files := range map[string]map[string]string{
-		"no directory has":      {"readme": ""},
+		"there is no directory": {"readme": ""},
+		"open m/dialect.json":   {"hermes/dialect.json": "{}", "m/a.txt": ""},
 		"m/dialect.json: ":      {"m/dialect.json": "{"},
 		"m/a.json: no fault is": {"m/dialect.json": "{}", "m/a.txt": "", "m/a.json": `{"fail":{"code":"bad_luck"}}`},
 		"open m/a.json":         {"m/dialect.json": "{}", "m/a.txt": ""},

@@ -59,7 +59,7 @@ func TestServe(t *testing.T) {
 
 func TestServeNothing(t *testing.T) {
 	err := runServer(t.Context(), "127.0.0.1:0", t.TempDir(), io.Discard, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "no directory has a dialect.json") {
+	if err == nil || !strings.Contains(err.Error(), "there is no directory with a dialect.json") {
 		t.Error(err)
 	}
 }

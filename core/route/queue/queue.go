@@ -152,8 +152,8 @@ func (q *Queue) Len() int { return q.count }
 // Tokens returns how many prompt tokens the entries have.
 func (q *Queue) Tokens() int { return q.tokens }
 
-// MustFollow reports whether a new request must not overtake those of a lane: one which can still meet its target,
-// or has none, waits there.
+// MustFollow reports whether a new request must not overtake the requests of a lane: a request with no target, or
+// with one which it can still meet, waits there.
 func (q *Queue) MustFollow(lane uint64) bool {
 	at, found := q.findLane(lane)
 	return found && q.lanes[at].missed < len(q.lanes[at].late.entries)

@@ -216,8 +216,9 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestSharesOfClients: of two clients which wait, the one which has had less goes first, by the predicted ms of
-// its requests; one which comes later starts with those that wait, and one which was idle has saved nothing up.
+// TestSharesOfClients: of two clients with waiting requests, the one which has had less goes first, by the predicted
+// ms of its requests. A client which comes later starts with the share of the waiting ones, and an idle client saves
+// nothing up.
 func TestSharesOfClients(t *testing.T) {
 	q := mustQueue(t, Config{})
 	ms := map[string]float64{}

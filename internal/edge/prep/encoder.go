@@ -43,7 +43,8 @@ func (p *Prompt) Free() {
 // on the network, so it takes a context and can fail. Implementations are safe for concurrent use.
 //
 // An error is a *fault.Error or that of ctx: Invalid for an invalid conversation, Unimplemented for a
-// template which cannot render it, Unavailable for an engine which does not answer.
+// template which cannot render it, Unavailable for an engine which does not answer. With a limit it may be a
+// *LengthError.
 type Encoder interface {
 	// EncodeChat returns the prompt of a conversation.
 	EncodeChat(ctx context.Context, c *Chat) (Prompt, error)
@@ -82,7 +83,13 @@ func (l LocalEncoder) EncodeText(ctx context.Context, text string, opts EncodeOp
 	if err := ctx.Err(); err != nil {
 		return Prompt{}, err
 	}
+	if err := checkLength(l.Pipeline.leastTokens(len(text)), opts.Limit); err != nil {
+		return Prompt{}, err
+	}
 	tokens := l.Pipeline.Tokenizer.Encode(nil, text, opts)
+	if err := checkLength(len(tokens), opts.Limit); err != nil {
+		return Prompt{}, err
+	}
 	if l.Pipeline.IndexMediaToken(tokens) >= 0 {
 		return Prompt{}, fault.InvalidParam("prompt", "the prompt spells what stands for media in this model's prompts: send messages, with the media as parts of them")
 	}

@@ -295,7 +295,7 @@ func (l LocalEncoder) tokensBeforeMedia(c *Chat, tokens []kv.Token) []kv.Token {
 	if err != nil {
 		return nil // unknown
 	}
-	other := p.EncodeSegments(nil, segments)
+	other, _ := p.EncodeSegments(nil, segments, 0)
 	n := 0
 	for n < min(len(tokens), len(other)) && tokens[n] == other[n] {
 		n++

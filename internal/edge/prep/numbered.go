@@ -88,7 +88,7 @@ func (p *Pipeline) encodeChunks(dst []kv.Token, chunks [][]Segment) []kv.Token {
 			dst = append(dst, placeholder)
 		}
 		dst = append(dst, begin...)
-		dst = p.encodeSegments(dst, chunk)
+		dst = p.encodeSegments(dst, chunk, 0)
 	}
 	return dst
 }

@@ -53,7 +53,7 @@ func (p *Pipeline) EncodeChat(dst []kv.Token, c *Chat) ([]kv.Token, error) {
 	if err != nil {
 		return dst, err
 	}
-	return p.EncodeSegments(dst, segments), nil
+	return p.EncodeSegments(dst, segments, c.Limit)
 }
 
 // RenderChat is the first half of EncodeChat: it renders the text of a conversation.
@@ -79,21 +79,57 @@ func (p *Pipeline) RenderText(c *Chat) (string, error) {
 	return joinSegments(segments), nil
 }
 
-// EncodeSegments is the second half of EncodeChat: it appends the tokens of the segments to dst.
-func (p *Pipeline) EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token {
+// EncodeSegments is the second half of EncodeChat: it appends the tokens of the segments to dst. It returns a
+// *LengthError if they are more than limit, unless that is 0.
+func (p *Pipeline) EncodeSegments(dst []kv.Token, segments []Segment, limit int) ([]kv.Token, error) {
 	if chunks := p.splitAtImages(segments); len(chunks) > 1 {
-		return p.encodeChunks(dst, chunks)
+		return p.encodeChunks(dst, chunks), nil
 	}
-	return p.encodeSegments(dst, segments)
+	size, before := 0, len(dst)
+	for _, s := range segments {
+		size += len(s.Text)
+	}
+	if err := checkLength(p.leastTokens(size), limit); err != nil {
+		return dst, err
+	}
+	dst = p.encodeSegments(dst, segments, limit)
+	return dst, checkLength(len(dst)-before, limit)
 }
 
-func (p *Pipeline) encodeSegments(dst []kv.Token, segments []Segment) []kv.Token {
+// leastTokens returns a number of tokens which a text of size bytes has at least.
+func (p *Pipeline) leastTokens(size int) int {
+	if t, ok := p.Tokenizer.(LengthBounder); ok && t.MaxTokenBytes() > 0 {
+		return size / t.MaxTokenBytes()
+	}
+	return 0
+}
+
+// LengthError says that a text has more tokens than an encoder was asked for.
+type LengthError struct {
+	AtLeast int    // the tokens of the text, or fewer
+	Param   string // the name of the text in the request, where a request has several
+}
+
+// Error implements error.
+func (e *LengthError) Error() string {
+	return fmt.Sprintf("the text has %d tokens or more, which is too long", e.AtLeast)
+}
+
+// checkLength returns a *LengthError if tokens are more than limit, unless that is 0.
+func checkLength(tokens, limit int) error {
+	if limit == 0 || tokens <= limit {
+		return nil
+	}
+	return &LengthError{AtLeast: tokens}
+}
+
+func (p *Pipeline) encodeSegments(dst []kv.Token, segments []Segment, limit int) []kv.Token {
 	if t, ok := p.Tokenizer.(SegmentEncoder); ok {
-		return t.EncodeSegments(dst, segments)
+		return t.EncodeSegments(dst, segments, limit)
 	}
 	for len(segments) > 0 {
 		n := countSameKind(segments)
-		dst = p.Tokenizer.Encode(dst, joinSegments(segments[:n]), EncodeOptions{ParseSpecial: segments[0].Special})
+		dst = p.Tokenizer.Encode(dst, joinSegments(segments[:n]), EncodeOptions{ParseSpecial: segments[0].Special, Limit: limit})
 		segments = segments[n:]
 	}
 	return dst

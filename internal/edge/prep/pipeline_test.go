@@ -49,11 +49,11 @@ func TestEncodeChatJoinsSegmentsOfAKind(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	want := []string{
-		`"<a><b>" {ParseSpecial:true AddSpecial:false}`,
-		`"user\nHello" {ParseSpecial:false AddSpecial:false}`,
-		`"<c>" {ParseSpecial:true AddSpecial:false}`,
-		`"" {ParseSpecial:false AddSpecial:false}`,
-		`"<d>" {ParseSpecial:true AddSpecial:false}`,
+		`"<a><b>" {ParseSpecial:true AddSpecial:false Limit:0}`,
+		`"user\nHello" {ParseSpecial:false AddSpecial:false Limit:0}`,
+		`"<c>" {ParseSpecial:true AddSpecial:false Limit:0}`,
+		`"" {ParseSpecial:false AddSpecial:false Limit:0}`,
+		`"<d>" {ParseSpecial:true AddSpecial:false Limit:0}`,
 	}
 	if !slices.Equal(s.calls, want) {
 		t.Errorf("encoded\n%s\nwant\n%s", strings.Join(s.calls, "\n"), strings.Join(want, "\n"))
@@ -78,7 +78,7 @@ func TestEncodeText(t *testing.T) {
 	if got := p.EncodeText([]kv.Token{7}, "a <b>"); !slices.Equal(got, []kv.Token{7, 1}) {
 		t.Errorf("%v", got)
 	}
-	if want := `"a <b>" {ParseSpecial:true AddSpecial:true}`; len(s.calls) != 1 || s.calls[0] != want {
+	if want := `"a <b>" {ParseSpecial:true AddSpecial:true Limit:0}`; len(s.calls) != 1 || s.calls[0] != want {
 		t.Errorf("encoded %v, want %s", s.calls, want)
 	}
 }
@@ -86,7 +86,7 @@ func TestEncodeText(t *testing.T) {
 // joiner is a tokenizer that takes segments as one text.
 type joiner struct{ spy }
 
-func (j *joiner) EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token {
+func (j *joiner) EncodeSegments(dst []kv.Token, segments []Segment, _ int) []kv.Token {
 	j.calls = append(j.calls, fmt.Sprint(segments))
 	return append(dst, 1)
 }

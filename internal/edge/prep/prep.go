@@ -28,14 +28,24 @@ type Tokenizer interface {
 // text. For other tokenizers each run of one kind is encoded by itself.
 type SegmentEncoder interface {
 	// EncodeSegments appends the ids of the segments as one text, in which special tokens are recognised in
-	// special segments only.
-	EncodeSegments(dst []kv.Token, segments []Segment) []kv.Token
+	// special segments only. limit is that of EncodeOptions.
+	EncodeSegments(dst []kv.Token, segments []Segment, limit int) []kv.Token
 }
 
-// EncodeOptions say how special tokens are treated.
+// LengthBounder is implemented by a Tokenizer which knows a least number of tokens before it encodes.
+type LengthBounder interface {
+	// MaxTokenBytes is the length in bytes of the longest text which one token can stand for: n bytes are
+	// n/MaxTokenBytes tokens or more. It is 0 if there is no such length.
+	MaxTokenBytes() int
+}
+
+// EncodeOptions say how special tokens are treated, and how much of a text is needed.
 type EncodeOptions struct {
 	ParseSpecial bool
 	AddSpecial   bool
+	// Limit, unless it is 0, is a number of tokens after which the rest is of no use: the result for a text with
+	// more tokens has more than Limit of them, but not necessarily all.
+	Limit int
 }
 
 // DecodeOptions say what a decoder leaves out.
@@ -95,6 +105,9 @@ type Chat struct {
 	Features bool
 	// ContinueFinal leaves the last message open for the model to continue.
 	ContinueFinal bool
+	// Limit, unless it is 0, is the number of tokens above which the prompt is refused with a [*LengthError],
+	// soon if it is far above. It is for an encoder in this process and is not encoded.
+	Limit int
 }
 
 // Segment is a run of prompt text. Names of special tokens stand for the tokens in special segments only. A

@@ -24,7 +24,7 @@ const (
 type ModelStatus struct {
 	ID string `json:"id"`
 	// Aliases are its other names, which a probe may use.
-	Aliases []string `json:"-"`
+	Aliases []string `json:"aliases,omitempty"`
 	Parent  string   `json:"parent,omitempty"` // the model which an adapter adapts
 	Status  string   `json:"status"`           // Healthy or Unhealthy
 	// Workers is the number of workers registered for the model; a frontend leaves out those whose model card

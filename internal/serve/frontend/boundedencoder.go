@@ -20,10 +20,12 @@ type boundedEncoder struct {
 
 var _ prep.Encoder = boundedEncoder{}
 
-// promptCost is the memory in bytes that one byte of a conversation takes while its prompt is made: the
-// values that a template sees (up to 8 bytes), the text (2), the tokens (4, and as much while their
-// array grows).
-const promptCost = 18
+// The memory in bytes that one byte of a conversation takes while its prompt is made.
+const (
+	templateCost = 8                       // the values that a template sees, until the text is there
+	textCost     = 10                      // the text (2), the tokens (4, and as much while their array grows)
+	promptCost   = templateCost + textCost // both
+)
 
 // chatCost is the memory that making the prompt of a conversation takes, in bytes.
 func chatCost(chat *prep.Chat) int {
@@ -58,7 +60,7 @@ func (c boundedEncoder) encodeChat(ctx context.Context, chat *prep.Chat, cost in
 	if err != nil {
 		return nil, err
 	}
-	defer c.memory.Release(reserved)
+	defer func() { c.memory.Release(reserved) }()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -69,16 +71,20 @@ func (c boundedEncoder) encodeChat(ctx context.Context, chat *prep.Chat, cost in
 	if err != nil {
 		return nil, err
 	}
+	// A long text takes seconds: others need not wait for what only its template needed.
+	left := min(reserved, int64(cost/promptCost*textCost))
+	c.memory.Release(reserved - left)
+	reserved = left
 	_, span = c.tracer.Start(ctx, "tokenize")
-	tokens := c.local.Pipeline.EncodeSegments(nil, segments)
+	tokens, err := c.local.Pipeline.EncodeSegments(nil, segments, chat.Limit)
 	span.SetInt("penstock.prompt_tokens", int64(len(tokens)))
-	span.End(nil)
-	return tokens, nil
+	span.End(err)
+	return tokens, err
 }
 
 // EncodeText implements prep.Encoder.
 func (c boundedEncoder) EncodeText(ctx context.Context, text string, opts prep.EncodeOptions) (prep.Prompt, error) {
-	reserved, err := c.memory.Reserve(ctx, promptCost*int64(len(text)))
+	reserved, err := c.memory.Reserve(ctx, textCost*int64(len(text)))
 	if err != nil {
 		return prep.Prompt{}, err
 	}

@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"context"
+	"errors"
 	"strconv"
 
 	"penstock/core/fault"
@@ -11,6 +12,7 @@ import (
 	"penstock/internal/dispatch"
 	"penstock/internal/edge/api"
 	"penstock/internal/edge/openai"
+	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
 )
 
@@ -88,7 +90,10 @@ func (c *apiCall) embeddingTasks(ctx context.Context, m *servedModel, req *opena
 		}
 		return "input[" + strconv.Itoa(i) + "]"
 	}
-	prompts, err := m.encodePrompts(ctx, req.Inputs, param)
+	prompts, err := m.encodePrompts(ctx, req.Inputs, countedContexts*m.Card.ContextLength, param)
+	if long, ok := errors.AsType[*prep.LengthError](err); ok {
+		return nil, m.refuseEmbeddingLength(long.Param, "at least "+strconv.Itoa(long.AtLeast))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +121,12 @@ func (m *servedModel) checkEmbeddingLength(param string, n int) error {
 	case n == 0:
 		return fault.InvalidParam(param, "'%s' has no tokens: it must have at least one", param)
 	case n >= m.Card.ContextLength:
-		return fault.InvalidParam(param, "'%s' has %d tokens, and the model '%s' takes at most %d: shorten it", param, n, m.Card.Name, m.Card.ContextLength-1)
+		return m.refuseEmbeddingLength(param, strconv.Itoa(n))
 	}
 	return nil
+}
+
+// refuseEmbeddingLength is the error for an input of so many tokens, which does not fit the context.
+func (m *servedModel) refuseEmbeddingLength(param, tokens string) error {
+	return fault.InvalidParam(param, "'%s' has %s tokens, and the model '%s' takes at most %d: shorten it", param, tokens, m.Card.Name, m.Card.ContextLength-1)
 }

@@ -96,7 +96,7 @@ func (c *apiCall) clientShare() uint64 {
 	return max(binary.BigEndian.Uint64(sum[:]), 1)
 }
 
-// leaveKey ends what admit started.
+// leaveKey ends what admitRequest started.
 func (c *apiCall) leaveKey() {
 	if c.enteredKey != nil {
 		c.enteredKey.FinishRequest()

@@ -33,7 +33,7 @@ func TestHealthFollowsTheRouter(t *testing.T) {
 		w.worker(2, constant("hi"))
 		w.router.mu.states = map[kv.WorkerID]string{2: "not_ready"}
 		if h := w.get("/health"); h.status != 200 || strings.Count(h.body, `"state":"ready"`) != 1 || !strings.Contains(h.body, `"state":"not_ready"`) ||
-			!strings.Contains(h.body, `{"id":"bytes","status":"healthy","workers":2,"ready_workers":1}`) {
+			!strings.Contains(h.body, `{"id":"bytes","aliases":["b"],"status":"healthy","workers":2,"ready_workers":1}`) {
 			t.Error(h)
 		}
 		w.router.mu.states = map[kv.WorkerID]string{1: "quarantined", 2: "not_ready"}

@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -54,11 +55,44 @@ func (c *apiCall) decodeTyped(body []byte, d *apiDialect) (generationRequest, er
 
 // serve implements generationRequest.
 func (p *typedRequest) serve(ctx context.Context) error {
-	prompts, err := p.makePrompts(ctx, p.model.makePrompts)
+	prompts, err := p.makePrompts(ctx, p.makeTypedPrompts)
 	if err != nil {
 		return err
 	}
 	return p.servePrompts(ctx, prompts)
+}
+
+// makeTypedPrompts returns the prompts of a request, and refuses a text which cannot fit before it has encoded all
+// of it. With media the length is known when they are in place.
+func (p *typedRequest) makeTypedPrompts(ctx context.Context, q *api.Request) ([]prep.Prompt, error) {
+	limit := 0
+	if !q.HasMedia() {
+		limit = countedContexts * p.model.Card.ContextLength
+	}
+	prompts, err := p.model.makePromptsUpTo(ctx, q, limit)
+	if long, ok := errors.AsType[*prep.LengthError](err); ok {
+		return nil, p.refuseLength("at least " + strconv.Itoa(long.AtLeast))
+	}
+	return prompts, err
+}
+
+// refuseLength is the error for a prompt of so many tokens, which does not fit the context.
+func (p *typedRequest) refuseLength(tokens string) error {
+	card := &p.model.Card
+	return fault.InvalidParam(p.promptParam(), "the prompt has %s tokens, and the context length of the model '%s' is %d tokens, output included: shorten the prompt", tokens, card.Name, card.ContextLength)
+}
+
+// promptParam names the field of the request which has its prompt.
+func (p *typedRequest) promptParam() string {
+	switch q := p.req; {
+	case q.Ext.Tokens != nil:
+		return "nvext.token_data"
+	case q.Endpoint == api.Completion:
+		return "prompt"
+	case q.Endpoint == api.Responses:
+		return "input"
+	}
+	return "messages"
 }
 
 // makePrompts checks the request, and then makes its prompts with encode.
@@ -270,20 +304,11 @@ func (p *typedRequest) echoText(i int, tokens []kv.Token) string {
 // stopConditions returns when choices end after a prompt of n tokens.
 func (p *typedRequest) stopConditions(n int) (engine.Stop, error) {
 	q, card := p.req, &p.model.Card
-	param := "messages"
-	switch {
-	case q.Ext.Tokens != nil:
-		param = "nvext.token_data"
-	case q.Endpoint == api.Completion:
-		param = "prompt"
-	case q.Endpoint == api.Responses:
-		param = "input"
-	}
 	switch {
 	case n == 0:
-		return engine.Stop{}, fault.InvalidParam(param, "the prompt has no tokens: it must have at least one")
+		return engine.Stop{}, fault.InvalidParam(p.promptParam(), "the prompt has no tokens: it must have at least one")
 	case n+1 > card.ContextLength:
-		return engine.Stop{}, fault.InvalidParam(param, "the prompt has %d tokens, and the context length of the model '%s' is %d tokens, output included: shorten the prompt", n, card.Name, card.ContextLength)
+		return engine.Stop{}, p.refuseLength(strconv.Itoa(n))
 	}
 	room := card.ContextLength - n
 	limit := q.MaxTokens

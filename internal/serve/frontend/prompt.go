@@ -61,22 +61,31 @@ func (m *servedModel) singlePrompt(ctx context.Context, q *api.Request) (prep.Pr
 
 // makePrompts returns each prompt of a request, as this model's engines see it.
 func (m *servedModel) makePrompts(ctx context.Context, q *api.Request) ([]prep.Prompt, error) {
+	return m.makePromptsUpTo(ctx, q, 0)
+}
+
+// makePromptsUpTo is makePrompts for a request without media which refuses prompts that have more tokens than
+// limit, unless that is 0: with a *prep.LengthError, before it has made all of a long one.
+func (m *servedModel) makePromptsUpTo(ctx context.Context, q *api.Request, limit int) ([]prep.Prompt, error) {
 	if q.Ext.Tokens != nil {
 		return []prep.Prompt{{Tokens: q.Ext.Tokens}}, m.checkPromptTokens("nvext.token_data", q.Ext.Tokens)
 	}
 	if q.Endpoint.IsConversation() {
-		p, err := m.encoder.EncodeChat(ctx, m.chatOf(q))
+		chat := m.chatOf(q)
+		chat.Limit = limit
+		p, err := m.encoder.EncodeChat(ctx, chat)
 		if err != nil && ctx.Err() != nil {
 			err = contextError(ctx)
 		}
 		return []prep.Prompt{p}, err
 	}
-	return m.encodePrompts(ctx, q.Prompts, func(int) string { return "prompt" })
+	return m.encodePrompts(ctx, q.Prompts, limit, func(int) string { return "prompt" })
 }
 
-// encodePrompts returns the prompts that a client gave as texts or tokens; param names each in errors.
-// An encoder that waits for engines works on several at a time.
-func (m *servedModel) encodePrompts(ctx context.Context, given []api.Prompt, param func(i int) string) ([]prep.Prompt, error) {
+// encodePrompts returns the prompts that a client gave as texts or tokens; param names each in errors, also in
+// the *prep.LengthError for a text with more tokens than limit, unless that is 0. An encoder that waits for
+// engines works on several at a time.
+func (m *servedModel) encodePrompts(ctx context.Context, given []api.Prompt, limit int, param func(i int) string) ([]prep.Prompt, error) {
 	all := make([]prep.Prompt, len(given))
 	var texts []int
 	for i, p := range given {
@@ -95,7 +104,9 @@ func (m *servedModel) encodePrompts(ctx context.Context, given []api.Prompt, par
 	}
 	err := bounded.ForEach(ctx, len(texts), hands, func(ctx context.Context, n int) (err error) {
 		i := texts[n]
-		all[i], err = m.encoder.EncodeText(ctx, given[i].Text, prep.RawPrompt())
+		opts := prep.RawPrompt()
+		opts.Limit = limit
+		all[i], err = m.encoder.EncodeText(ctx, given[i].Text, opts)
 		return renameParam(err, param(i))
 	})
 	if err != nil && ctx.Err() != nil {
@@ -104,8 +115,16 @@ func (m *servedModel) encodePrompts(ctx context.Context, given []api.Prompt, par
 	return all, err
 }
 
+// countedContexts is the number of context lengths up to which the tokens of a prompt that is too long are
+// counted for the error. Encoding all of a far longer one takes time and memory which others wait for.
+const countedContexts = 2
+
 // renameParam replaces the parameter name of an error about a text by the request's own.
 func renameParam(err error, param string) error {
+	if long, ok := errors.AsType[*prep.LengthError](err); ok {
+		long.Param = param
+		return long
+	}
 	var refused *fault.Error
 	if !errors.As(err, &refused) || refused.Param != "prompt" {
 		return err

@@ -67,8 +67,8 @@ func (u *cacheUse) differsFrom(blocks int) bool {
 	return max(blocks-u.blocks, u.blocks-blocks) >= cacheUseBlocks+u.blocks/cacheUseShare
 }
 
-// recordCacheUse tells the worker's pool how many blocks it has cached, and that it evicts some. Only the goroutine which
-// follows the events calls it.
+// recordCacheUse tells the worker's pool how many blocks it has cached, and that it evicts some. Only the goroutine
+// which follows the events calls it.
 func (r *Router) recordCacheUse(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
 	if v.Outcome != kvfeed.Apply {
 		return

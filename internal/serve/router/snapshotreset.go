@@ -32,9 +32,9 @@ const (
 	enlistTime = 2 * time.Second
 )
 
-// keepRegistered registers this router until ctx ends, so that others see whether its state is in use, and
-// workers whether it wants their events. It has no address, because requests do not come this way. It also watches the other routers: the store
-// removes entries of a killed router only for watchers of its kind.
+// keepRegistered registers this router until ctx ends, so that others see whether its state is in use, and workers
+// whether it wants their events. It has no address, because requests do not come this way. It also watches the
+// other routers: the store removes entries of a killed router only for watchers of its kind.
 func (r *Router) keepRegistered(ctx context.Context) error {
 	if r.lease == nil {
 		var err error

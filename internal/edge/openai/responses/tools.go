@@ -219,8 +219,8 @@ func (d *itemsDecoder) checkTools() error {
 	return nil
 }
 
-// addTools adds the tools to the request: all, or only the tools which allowed_tools names. The model does not see the others and
-// cannot call them.
+// addTools adds the tools to the request: all, or only the tools which allowed_tools names. The model does not see
+// the others and cannot call them.
 func (d *itemsDecoder) addTools() {
 	q := d.req
 	allowed := make(map[string]bool, len(d.choice.allowed))

@@ -96,7 +96,7 @@ func (c *Config) EnsureDefaults() {
 	}
 }
 
-// Resolver resolves media for models, each with its options ([Resolver.ForModel]). It is safe for concurrent
+// Resolver resolves media for models, each with its options ([Resolver.ResolverFor]). It is safe for concurrent
 // use.
 type Resolver struct {
 	cfg    Config
@@ -138,7 +138,7 @@ type ModelOptions struct {
 	FetchWhole bool
 }
 
-// ForModel returns the resolver of a model's media.
+// ResolverFor returns the resolver of a model's media.
 func (r *Resolver) ResolverFor(way ModelOptions) prep.Resolver {
 	way.Identity = cmp.Or(way.Identity, r.cfg.Identity)
 	if way.Identity != media.ByPixels || way.Transfer == "" {

@@ -92,25 +92,30 @@ func newChunkCache(classes *classes, budget int) *chunkCache {
 	return c
 }
 
-// appendChunks encodes text, chunk by chunk if it can be cut.
-func (t *Tokenizer) appendChunks(dst []kv.Token, text string, parseSpecial bool) []kv.Token {
+// appendChunks encodes text, chunk by chunk if it can be cut. It may leave out the rest once dst is longer than
+// limit.
+func (t *Tokenizer) appendChunks(dst []kv.Token, text string, parseSpecial bool, limit int) []kv.Token {
 	if t.chunks == nil {
-		return t.appendPlain(dst, text, parseSpecial)
+		return t.appendRuns(dst, text, []segmentRun{{len(text), parseSpecial}}, limit)
 	}
 	for len(text) >= minChunk {
+		if len(dst) > limit {
+			return dst
+		}
 		n := len(text)
 		if n > chunkSize {
 			n = t.chunks.classes.nextSeam(text, chunkSize)
 		}
-		dst = t.appendChunk(dst, text[:n], parseSpecial)
+		dst = t.appendChunk(dst, text[:n], parseSpecial, limit)
 		text = text[n:]
 	}
 	return t.appendPlain(dst, text, parseSpecial)
 }
 
-func (t *Tokenizer) appendChunk(dst []kv.Token, text string, parseSpecial bool) []kv.Token {
+// appendChunk encodes a chunk. One which is cached is encoded whole, whatever the limit.
+func (t *Tokenizer) appendChunk(dst []kv.Token, text string, parseSpecial bool, limit int) []kv.Token {
 	if len(text) > maxChunk {
-		return t.appendPlain(dst, text, parseSpecial)
+		return t.appendRuns(dst, text, []segmentRun{{len(text), parseSpecial}}, limit)
 	}
 	key := chunkKeyOf(text, parseSpecial)
 	dst, ok := t.chunks.appendCached(dst, key, text)

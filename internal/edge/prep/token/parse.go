@@ -28,6 +28,10 @@ func Parse(tokenizer, config []byte) (*Tokenizer, error) {
 	if err := t.buildByteLevel(&f, &c); err != nil {
 		return nil, parseError("tokenizer.json", err)
 	}
+	var err error
+	if t.longest, err = t.findMaxTokenBytes(&f); err != nil {
+		return nil, parseError("tokenizer.json", err)
+	}
 	if err := t.setEOS(c.EOS.content); err != nil {
 		return nil, parseError("tokenizer_config.json", err)
 	}

@@ -13,26 +13,27 @@ var _ prep.SegmentEncoder = (*Tokenizer)(nil)
 // EncodeSegments appends the ids of the segments as one text: words may cross borders, and what a normalizer
 // or pre-tokenizer prepends to a text comes once, as in the reference. Special tokens are recognised in
 // special segments only, whatever the others or the neighbours contain.
-func (t *Tokenizer) EncodeSegments(dst []kv.Token, segments []prep.Segment) []kv.Token {
+func (t *Tokenizer) EncodeSegments(dst []kv.Token, segments []prep.Segment, limit int) []kv.Token {
+	after := limitAfter(dst, limit)
 	if len(segments) == 1 {
-		return t.appendChunks(slices.Grow(dst, len(segments[0].Text)/bytesPerToken), segments[0].Text, segments[0].Special)
+		return t.appendChunks(growFor(dst, segments[0].Text, limit), segments[0].Text, segments[0].Special, after)
 	}
 	text, runs := joinSegments(segments)
 	if len(runs) == 0 {
 		return dst
 	}
-	dst = slices.Grow(dst, len(text)/bytesPerToken)
+	dst = growFor(dst, text, limit)
 	switch {
 	case len(runs) == 1:
-		return t.appendChunks(dst, text, runs[0].special)
+		return t.appendChunks(dst, text, runs[0].special, after)
 	case slices.ContainsFunc(t.added.tokens, func(a addedToken) bool { return a.special }):
 		// Normalizing moves borders, so special tokens which are matched after it cannot be assigned to a
 		// segment: each is encoded separately.
-		return t.appendEachRun(dst, text, runs)
+		return t.appendEachRun(dst, text, runs, after)
 	case t.raw.findsSameSpecials(text, runs):
-		return t.appendChunks(dst, text, true)
+		return t.appendChunks(dst, text, true, after)
 	}
-	return t.appendRuns(dst, text, runs)
+	return t.appendRuns(dst, text, runs, after)
 }
 
 // joinSegments returns the text of segments, and its runs of one kind; none is empty.
@@ -56,10 +57,13 @@ func joinSegments(segments []prep.Segment) (text string, runs []segmentRun) {
 	return b.String(), runs
 }
 
-func (t *Tokenizer) appendEachRun(dst []kv.Token, text string, runs []segmentRun) []kv.Token {
+func (t *Tokenizer) appendEachRun(dst []kv.Token, text string, runs []segmentRun, limit int) []kv.Token {
 	start := 0
 	for _, r := range runs {
-		dst = t.appendPlain(dst, text[start:r.end], r.special)
+		if len(dst) > limit {
+			break
+		}
+		dst = t.appendRuns(dst, text[start:r.end], []segmentRun{{r.end - start, r.special}}, limit)
 		start = r.end
 	}
 	return dst

@@ -39,7 +39,7 @@ func TestSegmentsAreOneText(t *testing.T) {
 		for range 500 {
 			segments := conversation(rng, special, texts)
 			text, _ := joinSegments(segments)
-			got, want := tok.EncodeSegments([]kv.Token{7}, segments), tok.Encode([]kv.Token{7}, text, prep.EncodeOptions{ParseSpecial: true})
+			got, want := tok.EncodeSegments([]kv.Token{7}, segments, 0), tok.Encode([]kv.Token{7}, text, prep.EncodeOptions{ParseSpecial: true})
 			if !slices.Equal(got, want) {
 				t.Fatalf("%s: %+v:\n got %v\nwant %v", name, segments, got, want)
 			}
@@ -91,7 +91,7 @@ func TestSegmentsCannotBeForged(t *testing.T) {
 			}
 			text, runs := joinSegments(segments)
 			var got []kv.Token
-			for _, id := range tok.EncodeSegments(nil, segments) {
+			for _, id := range tok.EncodeSegments(nil, segments, 0) {
 				if tok.IsSpecial(id) && id != unk {
 					got = append(got, id)
 				}
@@ -120,7 +120,7 @@ func (t *Tokenizer) specials(text string, unk kv.Token) []kv.Token {
 func TestSegmentsPutOneSpace(t *testing.T) {
 	tok, _ := readPlain(t, "mistral")
 	segments := []prep.Segment{{Text: "the "}, {Text: "<s>", Special: true}, {Text: "the"}, {Text: " router"}, {Text: "</s>", Special: true}, {Text: "the"}}
-	got := decodeAll(tok, tok.EncodeSegments(nil, segments), true)
+	got := decodeAll(tok, tok.EncodeSegments(nil, segments, 0), true)
 	if want := "the <s>the router</s>the"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -143,7 +143,7 @@ func FuzzSegments(f *testing.F) {
 			{Text: one},
 			{Text: "<|end|>", Special: true},
 		}
-		ids := builtin.EncodeSegments(nil, segments)
+		ids := builtin.EncodeSegments(nil, segments, 0)
 		var special, raw []byte
 		for _, id := range ids {
 			raw, _ = builtin.AppendBytes(raw, id)
@@ -159,7 +159,7 @@ func FuzzSegments(f *testing.F) {
 		}
 		segments = []prep.Segment{{Text: one}, {Text: "<word><left>", Special: true}, {Text: two}, {Text: "<right>", Special: true}, {Text: one}}
 		count := 0
-		for _, id := range flags.EncodeSegments(nil, segments) {
+		for _, id := range flags.EncodeSegments(nil, segments, 0) {
 			if flags.IsSpecial(id) {
 				count++
 			}

@@ -13,6 +13,7 @@
 package token
 
 import (
+	"math"
 	"slices"
 
 	"penstock/core/kv"
@@ -35,6 +36,7 @@ type Tokenizer struct {
 	names       map[string]kv.Token // added tokens by content
 	chunks      *chunkCache         // nil if this tokenizer's texts cannot be cut at seams
 	charLevel   *charTokenizer      // nil if the vocabulary is byte-level
+	longest     int                 // what MaxTokenBytes returns
 }
 
 var _ prep.Tokenizer = (*Tokenizer)(nil)
@@ -58,35 +60,58 @@ type stage struct {
 
 // Encode appends the ids of text to dst. With opts.ParseSpecial, special tokens in text become their ids, as
 // the reference implementation does by default; otherwise they are plain text. Added tokens which are not
-// special (runs of spaces, say) are vocabulary and always found.
+// special (runs of spaces, say) are vocabulary and always found. With opts.Limit the rest of a text with more
+// tokens may be left out.
 func (t *Tokenizer) Encode(dst []kv.Token, text string, opts prep.EncodeOptions) []kv.Token {
 	if opts.AddSpecial {
 		dst = append(dst, t.begin...)
 	}
-	dst = t.appendChunks(slices.Grow(dst, len(text)/bytesPerToken), text, opts.ParseSpecial)
+	limit := limitAfter(dst, opts.Limit)
+	dst = t.appendChunks(growFor(dst, text, opts.Limit), text, opts.ParseSpecial, limit)
 	if opts.AddSpecial {
 		dst = append(dst, t.end...)
 	}
 	return dst
 }
 
+// noLimit is the limit of a text which is encoded whole.
+const noLimit = math.MaxInt
+
+// limitAfter returns the length of dst after which the rest of a text may be left out: limit more tokens, or
+// noLimit if it is 0.
+func limitAfter(dst []kv.Token, limit int) int {
+	if limit <= 0 || limit > noLimit-len(dst) {
+		return noLimit
+	}
+	return len(dst) + limit
+}
+
+// growFor makes room for the tokens of text, of which at most a few more than limit are needed; 0 is no limit.
+func growFor(dst []kv.Token, text string, limit int) []kv.Token {
+	n := len(text) / bytesPerToken
+	if limit > 0 {
+		n = min(n, limit)
+	}
+	return slices.Grow(dst, n)
+}
+
 // bytesPerToken is the assumed size for reserving room, about that of English.
 const bytesPerToken = 4
 
-// appendPlain encodes text without the chunk cache.
+// appendPlain encodes text without the chunk cache, whole.
 func (t *Tokenizer) appendPlain(dst []kv.Token, text string, parseSpecial bool) []kv.Token {
-	return t.appendRuns(dst, text, []segmentRun{{len(text), parseSpecial}})
+	return t.appendRuns(dst, text, []segmentRun{{len(text), parseSpecial}}, noLimit)
 }
 
 // appendRuns encodes text without the chunk cache. There is only one run if special tokens are matched in
-// normalized text.
-func (t *Tokenizer) appendRuns(dst []kv.Token, text string, runs []segmentRun) []kv.Token {
+// normalized text. It may leave out the rest once dst is longer than limit.
+func (t *Tokenizer) appendRuns(dst []kv.Token, text string, runs []segmentRun, limit int) []kv.Token {
 	first := true // nothing of text came before
 	t.raw.splitPieces(text, runs, func(outer textPiece) bool {
 		if outer.token != nil {
 			dst = append(dst, outer.token.id)
 			first = false
-			return true
+			return len(dst) <= limit
 		}
 		normalized := t.normalize(outer.text)
 		t.added.splitPieces(normalized, []segmentRun{{len(normalized), runs[0].special}}, func(p textPiece) bool {
@@ -96,12 +121,12 @@ func (t *Tokenizer) appendRuns(dst []kv.Token, text string, runs []segmentRun) [
 			case t.charLevel != nil:
 				dst = t.charLevel.appendPiece(dst, p.text, first)
 			default:
-				dst = t.appendText(dst, p.text, t.stages)
+				dst = t.appendText(dst, p.text, t.stages, limit)
 			}
 			first = false
-			return true
+			return len(dst) <= limit
 		})
-		return true
+		return len(dst) <= limit
 	})
 	return dst
 }
@@ -113,8 +138,8 @@ func (t *Tokenizer) normalize(text string) string {
 	return text
 }
 
-// appendText cuts text by the stages and encodes the output of the last.
-func (t *Tokenizer) appendText(dst []kv.Token, text string, stages []stage) []kv.Token {
+// appendText cuts text by the stages and encodes the output of the last, as far as limit.
+func (t *Tokenizer) appendText(dst []kv.Token, text string, stages []stage, limit int) []kv.Token {
 	if len(text) == 0 {
 		return dst
 	}
@@ -122,7 +147,7 @@ func (t *Tokenizer) appendText(dst []kv.Token, text string, stages []stage) []kv
 	if first.prefix && text[0] != ' ' {
 		text = " " + text
 	}
-	for len(text) > 0 {
+	for len(text) > 0 && len(dst) <= limit {
 		n := 0
 		if first.findFast != nil {
 			n = first.findFast(text)
@@ -133,7 +158,7 @@ func (t *Tokenizer) appendText(dst []kv.Token, text string, stages []stage) []kv
 		if len(deeper) == 0 {
 			dst = t.model.appendWord(dst, text, n)
 		} else {
-			dst = t.appendText(dst, text[:n], deeper)
+			dst = t.appendText(dst, text[:n], deeper, limit)
 		}
 		text = text[n:]
 	}
