@@ -77,8 +77,8 @@ func (r *Router) addCopyCredit(p *requestPolicy, q *Query, cands []scoredCandida
 	credit := float64(copyShare * r.copies.lossOf(prefix))
 	for i := range cands {
 		c := &cands[i]
-		// It has a better time for answers and nothing queued, and most of what it would compute is shared.
-		if c.lasting >= holder.lasting || c.prefills > 0 || c.reuse >= holder.reuse || 2*(used-c.reuse) < holder.reuse-c.reuse {
+		// It has a better time for answers, nothing queued and room, and most of what it would compute is shared.
+		if c.lasting >= holder.lasting || c.prefills > 0 || r.refs[c.target].rates.HasEvicted(r.active.Now()) || c.reuse >= holder.reuse || 2*(used-c.reuse) < holder.reuse-c.reuse {
 			continue
 		}
 		least = min(least, c.lasting)
