@@ -228,7 +228,7 @@ type Config struct {
 		TargetMiss          string    `key:"router-target-miss" default:"wait" valid:"wait|refuse" help:"what happens to a request that no worker can answer within its targets: wait (in the router, behind requests that can meet theirs) or refuse (at once, with 503 and Retry-After)"`
 		QueueThreshold      string    `key:"router-queue-threshold" default:"off" help:"share of a worker's max-num-batched-tokens above which so many prompt tokens wait there that requests rather wait in the router; off never"`
 		QueuePolicy         string    `key:"router-queue-policy" default:"fcfs" valid:"fcfs|wspt" help:"which waiting request the router sends first: fcfs (the oldest) or wspt (the one with least to compute)"`
-		QueueDepth          int       `key:"router-queue-depth" default:"1024" valid:"1..1048576" help:"requests that may wait in the router for each model; one more is refused with 503"`
+		QueueDepth          int       `key:"router-queue-depth" default:"1024" valid:"1..1048576" help:"requests that may wait in the router for each model, 8/9 of them of one API key; one more is refused with 503"`
 		QueuePatience       Duration  `key:"router-queue-patience" default:"30s" valid:"positive" help:"time after which a request that waits in the router goes before those of higher priority"`
 		MigrationLimit      int       `key:"migration-limit" default:"3" valid:"0..100" help:"times a request may move to another worker after a failure"`
 		MigrationWait       Duration  `key:"migration-wait" default:"10s" valid:"0s turns it off" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
