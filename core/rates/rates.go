@@ -16,6 +16,8 @@ package rates
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"penstock/core/exact"
@@ -200,8 +202,12 @@ func (t *Learner) WorkerOf(w kv.Worker) *WorkerRates {
 func (t *Learner) DropWorker(w kv.Worker) {
 	if r := t.workers[w]; r != nil {
 		t.countSpeed(r, -1)
-		t.evictedBlocks = max(t.evictedBlocks-r.evictedBlocks, 0)
 		delete(t.workers, w)
+		// Summed anew and in a fixed order: a difference would keep the rounding errors of a large sum.
+		t.evictedBlocks = 0
+		for _, id := range slices.SortedFunc(maps.Keys(t.workers), kv.Worker.Compare) {
+			t.evictedBlocks += t.workers[id].evictedBlocks
+		}
 	}
 }
 

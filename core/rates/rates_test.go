@@ -470,3 +470,22 @@ func TestValidate(t *testing.T) {
 		t.Error("bad priors are taken")
 	}
 }
+
+// TestDropWorkerThatEvicted checks that a dropped worker leaves nothing of its evictions, whose number is large late in
+// an epoch.
+func TestDropWorkerThatEvicted(t *testing.T) {
+	l, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const late = kv.Mono(50 * evictionTime)
+	a, b := kv.Worker{ID: 1}, kv.Worker{ID: 2}
+	l.WorkerOf(a).RecordEviction(late, 993)
+	l.WorkerOf(b).RecordEviction(late, 1)
+	l.WorkerOf(kv.Worker{ID: 3}).RecordEviction(late, 0)
+	l.DropWorker(a)
+	l.DropWorker(b)
+	if got := l.WorkerOf(kv.Worker{ID: 3}).EvictedShare(late, 100); got != 1 {
+		t.Errorf("the share is %g, want 1: no worker which is left has counted evictions", got)
+	}
+}
