@@ -44,6 +44,13 @@ type State interface {
 	IsFinished() bool
 }
 
+// HeldState is a State that holds something. Release is called once for each state that StartRequest returned,
+// when the engine computes nothing of the request any more, by the goroutine that called StartRequest.
+type HeldState interface {
+	State
+	Release()
+}
+
 // Batch is the input and the output of one computation.
 type Batch struct {
 	// Plan has the work. It is not empty and belongs to the scheduler; Stats are the scheduler's statistics.

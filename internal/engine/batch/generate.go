@@ -24,6 +24,7 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 	if err != nil {
 		return err
 	}
+	defer r.releaseStates()
 	return e.serveRequest(ctx, r, sink)
 }
 

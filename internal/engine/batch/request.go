@@ -14,6 +14,8 @@ import (
 type request struct {
 	req *engine.Request // the caller's; it must not change until Generate returns
 	out *outbox
+	// states are the computer's, of all choices. Only the caller of Generate uses the slice.
+	states []State
 	// released is closed when the engine holds nothing of the request.
 	released chan struct{}
 
@@ -51,7 +53,7 @@ func (e *Engine) newRequest(ctx context.Context, req *engine.Request) (*request,
 	if err != nil {
 		return nil, err
 	}
-	r := &request{req: req, out: newOutbox(req.Attempt, req.Choices, req.Generated), released: make(chan struct{})}
+	r := &request{req: req, states: states, out: newOutbox(req.Attempt, req.Choices, req.Generated), released: make(chan struct{})}
 	most := min(req.Stop.MaxTokens, e.cfg.Card.ContextLength-len(req.Prompt))
 	for i := range req.Choices {
 		if req.Done != nil && req.Done[i] {
@@ -66,6 +68,15 @@ func (e *Engine) newRequest(ctx context.Context, req *engine.Request) (*request,
 		r.open = append(r.open, c)
 	}
 	return r, nil
+}
+
+// releaseStates releases what the computer holds for a request of which the loop has nothing.
+func (r *request) releaseStates() {
+	for _, s := range r.states {
+		if held, ok := s.(HeldState); ok {
+			held.Release()
+		}
+	}
 }
 
 // newPrefill returns the engine's form of req: a generation that ends before its first token.

@@ -41,13 +41,19 @@ type choiceState struct {
 	constraint *constraint // nil if the text is unconstrained
 	sum        []float64   // of the last hidden states; nil except for an embedding
 	placed     *model.PlacedMedia
+	media      *preparedMedia // what Release gives back; nil except for the first choice with media
 }
+
+var _ batch.HeldState = (*choiceState)(nil)
+
+// Release implements [batch.HeldState].
+func (c *choiceState) Release() { c.media.release() }
 
 // IsFinished implements [batch.State].
 func (c *choiceState) IsFinished() bool { return c.constraint != nil && c.constraint.isComplete() }
 
 // StartRequest implements [batch.Computer].
-func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) (states []batch.State, err error) {
 	if req.Salt.LoRA != "" {
 		return nil, fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
 	}
@@ -59,7 +65,13 @@ func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops 
 	if err != nil {
 		return nil, err
 	}
-	states := make([]batch.State, req.Choices)
+	held := false // by a state
+	defer func() {
+		if err != nil || !held {
+			shown.release()
+		}
+	}()
+	states = make([]batch.State, req.Choices)
 	for i := range states {
 		if req.Done != nil && req.Done[i] {
 			continue
@@ -68,7 +80,13 @@ func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops 
 		if req.Generated != nil {
 			before = req.Generated[i]
 		}
-		s := &choiceState{placed: shown}
+		s := &choiceState{}
+		if shown != nil {
+			s.placed = shown.placed
+		}
+		if !held {
+			s.media, held = shown, true
+		}
 		if rules != nil {
 			s.constraint = newConstraint(rules, stops, drawableTokens(stops, c.mask, c.card.VocabSize), req.Stop.MinTokens)
 			if err := s.constraint.resumeText(before); err != nil {

@@ -200,18 +200,18 @@ func baseName(dir string) string {
 // openNetwork returns the network that cfg names.
 func openNetwork(ctx context.Context, cfg *Config) (*network, error) {
 	if cfg.ModelPath == "" {
-		return newBuiltinNetwork(ctx, &cfg.Vocabulary)
+		return newBuiltinNetwork(ctx, cfg)
 	}
 	m, info, err := model.Load(ctx, cfg.ModelPath)
 	if err != nil {
 		return nil, err
 	}
-	senses, err := openEncoders(m, cfg.ModelPath)
+	encoders, err := openEncoders(cfg, m)
 	if err != nil {
 		return nil, err
 	}
 	return &network{
-		encoders: senses,
+		encoders: encoders,
 		model:    m,
 		eos:      checkpoint.EndOfSequence(&info.Config.Facts, &info.Generation, m.Config().VocabSize),
 		mask:     cfg.Mask,
@@ -220,11 +220,11 @@ func openNetwork(ctx context.Context, cfg *Config) (*network, error) {
 }
 
 // openEncoders returns the media encoders of a checkpoint's model, nil if it has none.
-func openEncoders(m *model.Model, dir string) (*mediaEncoders, error) {
+func openEncoders(cfg *Config, m *model.Model) (*mediaEncoders, error) {
 	if m.Config().Vision == (model.Vision{}) {
 		return nil, nil
 	}
-	p, err := checkpoint.ReadProcessors(dir)
+	p, err := checkpoint.ReadProcessors(cfg.ModelPath)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func openEncoders(m *model.Model, dir string) (*mediaEncoders, error) {
 	if err != nil {
 		return nil, fmt.Errorf("how many tokens its pictures take cannot be told: %w", err)
 	}
-	return newMediaEncoders(m, f, patch.Colours(colours)), nil
+	return newMediaEncoders(cfg, m, f, patch.Colours(colours)), nil
 }
 
 // MemoryError says that engines need more memory than Config.MemoryLimit.
