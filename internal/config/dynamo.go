@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Names of Dynamo's settings which mean one of ours. DYN_REQUEST_PLANE and DYNAMO_MM_TRANSFER have the values of ours;
+// Names of Dynamo's settings which mean one of ours. DYN_REQUEST_PLANE, DYNAMO_MM_TRANSFER and
+// DYN_MULTIMODAL_EMBEDDING_CACHE_GB have the values of ours;
 // see applyEnvironment.
 
 // dynamoLogLevels translates a filter of DYN_LOG, such as info,lightseek_mm=debug, to our log-level; "" if it says
@@ -68,5 +69,19 @@ func (l *Loaded) applyChatProcessor() error {
 		return fmt.Errorf("dyn-chat-processor %s means preprocess %s, and preprocess is %s (%s): give one of them", l.Engine.ChatProcessor, means, l.Engine.Preprocess, l.origin["preprocess"])
 	}
 	l.Engine.Preprocess, l.origin["preprocess"] = means, l.origin["dyn-chat-processor"]
+	return nil
+}
+
+// applyDynamoCache lets multimodal-embedding-cache-capacity-gb decide embedding-cache-capacity-gb.
+func (l *Loaded) applyDynamoCache() error {
+	const ours, theirs = "embedding-cache-capacity-gb", "multimodal-embedding-cache-capacity-gb"
+	m := &l.Media
+	switch {
+	case !l.IsSet(theirs):
+		return nil
+	case l.IsSet(ours) && m.EmbeddingCache != m.DynamoCache:
+		return fmt.Errorf("%s is %v and %s is %v (%s): give one of them", theirs, m.DynamoCache, ours, m.EmbeddingCache, l.origin[ours])
+	}
+	m.EmbeddingCache, l.origin[ours] = m.DynamoCache, l.origin[theirs]
 	return nil
 }

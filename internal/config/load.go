@@ -218,7 +218,7 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.hubCacheDir = findHubCacheDir(environ)
 	err := errors.Join(l.applyFile(path), l.applyEnvironment(environ))
 	l.applyFlags(flags)
-	err = errors.Join(err, l.applyChatProcessor())
+	err = errors.Join(err, l.applyChatProcessor(), l.applyDynamoCache())
 	l.deriveRouterMode()
 	// A value which could not be read keeps the valid value of the layer below, so nothing is reported twice.
 	return l, errors.Join(err, l.Validate(), l.validateCommand(l.Command))
@@ -313,6 +313,10 @@ func (l *Loaded) applyEnvironment(environ []string) error {
 			l.RPC.Plane, l.origin["request-plane"] = value, "env "+name
 		case name == "DYNAMO_MM_TRANSFER":
 			l.Media.Transfer, l.origin["mm-transfer"] = value, "env "+name
+		case name == "DYN_MULTIMODAL_EMBEDDING_CACHE_GB":
+			if gib, err := strconv.ParseFloat(value, 64); err == nil && gib >= 0 && gib <= maxEmbeddingCache {
+				l.Media.EmbeddingCache, l.origin["embedding-cache-capacity-gb"] = gib, "env "+name
+			}
 		case name == "DYN_LOG":
 			if levels := dynamoLogLevels(value); levels != "" {
 				l.Log.Level, l.origin["log-level"] = levels, "env "+name
