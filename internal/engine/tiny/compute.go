@@ -41,10 +41,19 @@ type choiceState struct {
 	constraint *constraint // nil if the text is unconstrained
 	sum        []float64   // of the last hidden states; nil except for an embedding
 	placed     *model.PlacedMedia
+	first      int            // position before which rows of media are missing
 	media      *preparedMedia // what Release gives back; nil except for the first choice with media
 }
 
-var _ batch.HeldState = (*choiceState)(nil)
+// Compile-time guards.
+var (
+	_ batch.PartialComputer = (*computer)(nil)
+	_ batch.PartialState    = (*choiceState)(nil)
+	_ batch.HeldState       = (*choiceState)(nil)
+)
+
+// FirstComputable implements [batch.PartialState].
+func (c *choiceState) FirstComputable() int { return c.first }
 
 // Release implements [batch.HeldState].
 func (c *choiceState) Release() { c.media.release() }
@@ -53,7 +62,13 @@ func (c *choiceState) Release() { c.media.release() }
 func (c *choiceState) IsFinished() bool { return c.constraint != nil && c.constraint.isComplete() }
 
 // StartRequest implements [batch.Computer].
-func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) (states []batch.State, err error) {
+func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+	return c.StartPartial(ctx, req, stops, 0)
+}
+
+// StartPartial implements [batch.PartialComputer]: media of which the KV cache has all tokens are neither
+// fetched nor encoded.
+func (c *computer) StartPartial(ctx context.Context, req *engine.Request, stops []kv.Token, cached int) (states []batch.State, err error) {
 	if req.Salt.LoRA != "" {
 		return nil, fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
 	}
@@ -61,7 +76,7 @@ func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops 
 	if err != nil {
 		return nil, err
 	}
-	shown, err := c.prepareMedia(ctx, req)
+	shown, err := c.prepareMedia(ctx, req, cached)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +97,7 @@ func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops 
 		}
 		s := &choiceState{}
 		if shown != nil {
-			s.placed = shown.placed
+			s.placed, s.first = shown.placed, shown.leftOut
 		}
 		if !held {
 			s.media, held = shown, true

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"penstock/core/embcache"
@@ -84,6 +85,8 @@ type preparedMedia struct {
 	placed *model.PlacedMedia
 	rows   []storedRows
 	store  *rowStore
+	// leftOut is the position after the last object that was left out, 0 if none was.
+	leftOut int
 }
 
 func (p *preparedMedia) release() {
@@ -96,9 +99,9 @@ func (p *preparedMedia) release() {
 	p.rows = nil
 }
 
-// prepareMedia returns the media objects of a request, nil if there are none. Its errors name the part of the
-// request that is wrong.
-func (c *computer) prepareMedia(ctx context.Context, req *engine.Request) (prepared *preparedMedia, err error) {
+// prepareMedia returns the media objects of a request, nil if there are none. It leaves out what is not needed
+// if the first cached tokens are in the KV cache. Its errors name the part of the request that is wrong.
+func (c *computer) prepareMedia(ctx context.Context, req *engine.Request, cached int) (prepared *preparedMedia, err error) {
 	switch {
 	case len(req.Objects) == 0 && (len(req.Media) == 0 || c.encoders == nil):
 		return nil, nil
@@ -120,6 +123,13 @@ func (c *computer) prepareMedia(ctx context.Context, req *engine.Request) (prepa
 		if err != nil {
 			return nil, err
 		}
+		if start+pads <= cached {
+			if grid, ok := c.encoders.gridOf(o, pads); ok {
+				objects[i] = model.Object{Start: start, Count: pads, Grid: grid}
+				p.leftOut = max(p.leftOut, start+pads)
+				continue
+			}
+		}
 		r, err := c.encoders.encodedRows(ctx, &c.content, o, req.Salt.Namespace, pads)
 		if err != nil {
 			return nil, err
@@ -131,6 +141,25 @@ func (c *computer) prepareMedia(ctx context.Context, req *engine.Request) (prepa
 		return nil, &fault.Error{Code: fault.Invalid, Param: "media", Message: "the media objects of the prompt overlap, or are not in its order", Err: err}
 	}
 	return p, nil
+}
+
+// SavesByPrefix implements [batch.PartialComputer]: rows that are not kept need not be computed.
+func (c *computer) SavesByPrefix(req *engine.Request) bool {
+	return c.encoders != nil && slices.ContainsFunc(req.Objects, func(o media.Object) bool {
+		key := c.encoders.rows.keyOf(&o, req.Salt.Namespace)
+		return !c.encoders.rows.hasRows(&key)
+	})
+}
+
+// gridOf returns the grid of an object with the given number of pads, if its size is known without its content.
+func (s *mediaEncoders) gridOf(o *media.Object, pads int) (grid [3]int, ok bool) {
+	size := o.Size
+	dimensions := [...]int{media.Image: 3, media.Video: 4, media.Audio: 1}
+	if len(o.Tensor.Shape) == dimensions[o.Kind] {
+		size = sizeOf(o, &o.Tensor)
+	}
+	layout, err := s.family.Layout(o.Kind, size)
+	return layout.Grid, err == nil && layout.PadCount == pads
 }
 
 // objectError is an error about an object, for its client.

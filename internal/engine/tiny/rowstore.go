@@ -57,6 +57,14 @@ func identifies(key *embcache.RowKey) bool { return key.Digest != kv.Digest{} }
 // now returns the time since the store was made, from 1 on: 0 is no time.
 func (s *rowStore) now() kv.Mono { return kv.Mono(time.Since(s.startedAt)) + 1 }
 
+// hasRows reports whether there are rows for a key. It counts nothing.
+func (s *rowStore) hasRows(key *embcache.RowKey) bool {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return identifies(key) && s.mu.cache.Contains(key, now)
+}
+
 // lookupRows returns the rows of an object with the given number of pads, and counts a hit or a miss.
 func (s *rowStore) lookupRows(key *embcache.RowKey, pads int) (storedRows, bool) {
 	return s.findRows(key, pads, true)

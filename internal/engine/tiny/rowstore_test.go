@@ -200,6 +200,61 @@ func TestRowsStayWhileInUse(t *testing.T) {
 	}
 }
 
+// TestKVHitsAreNotEncoded: an object all of whose tokens are cached is neither encoded nor fetched, and the
+// answer is the same. One whose last token is not cached is.
+func TestKVHitsAreNotEncoded(t *testing.T) {
+	for _, kind := range []struct {
+		kind  media.Kind
+		shape []int
+	}{{media.Image, []int{56, 84, 3}}, {media.Video, []int{3, 56, 56, 3}}, {media.Audio, []int{3000}}} {
+		t.Run(kind.kind.String(), func(t *testing.T) {
+			f := &files{by: map[string][]byte{}}
+			e := seeing(t, func(c *Config) { c.EmbeddingCache, c.Files = new(0), f })
+			ctx := enginetest.Start(t, e)
+			ran := encodes(t, e)
+			object := noise(kind.kind, 1, kind.shape...)
+			ask := func(end int, o media.Object) []enginetest.Choice {
+				t.Helper()
+				req := within(80, greedy(1, end, 12))
+				req.Logprobs = 3
+				show(t, req, 5, object)
+				req.Objects[0] = o
+				got, _, err := run(ctx, e, req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got
+			}
+			want := ask(12, object)
+			ran("cold", 1)
+			same(t, "with all of its tokens cached", [][]enginetest.Choice{want}, [][]enginetest.Choice{ask(12, object)})
+			ran("warm", 0)
+			away := object // its content is nowhere
+			away.Tensor, away.Source, away.Size = media.Tensor{}, "http://x/gone", sizeOf(&object, &object.Tensor)
+			same(t, "with its content gone", [][]enginetest.Choice{want}, [][]enginetest.Choice{ask(12, away)})
+			ran("warm, by its size", 0)
+			if n := f.asked.Load(); n != 0 {
+				t.Errorf("it was asked for %d times", n)
+			}
+			want = ask(5, object) // it ends the prompt: its last token is computed
+			ran("at the end of the prompt", 1)
+			same(t, "at the end of the prompt", [][]enginetest.Choice{want}, [][]enginetest.Choice{ask(5, object)})
+			ran("at the end of the prompt, again", 1)
+		})
+	}
+}
+
+// TestIdentityWithoutRows is TestSeeingIdentity with the embedding cache off: what is evicted from the KV cache
+// is encoded again, also in the middle of an answer.
+func TestIdentityWithoutRows(t *testing.T) {
+	identity(t, illustrated(t, workload(15, 80, 40)), []int{3, 16}, func(t testing.TB, change func(*Config)) *Engine {
+		return seeing(t, func(c *Config) {
+			c.EmbeddingCache = new(0)
+			change(c)
+		})
+	})
+}
+
 // TestHitOfStoreAllocatesNothing: rows from the cache are neither copied nor allocated.
 func TestHitOfStoreAllocatesNothing(t *testing.T) {
 	e := seeing(t, nil)

@@ -22,7 +22,8 @@
 // The built-in model, and checkpoints of Qwen2-VL, accept pictures and videos, and the former also sounds. An
 // object is encoded when its request arrives, once for all choices and for later requests with the same
 // object, and its rows replace the embeddings of its pads. They are a function of the object alone, so the
-// bit-identity above holds.
+// bit-identity above holds. An object all of whose pads are in the KV cache is left out: its grid gives the
+// positions of what follows. If blocks of it are evicted before they are used, its request is started again.
 //
 // # Embeddings
 //
