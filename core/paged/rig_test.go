@@ -70,6 +70,7 @@ func (r *rig) plan() error {
 	evicted, head, cached := r.s.pool.evictions, r.s.waiting.head, 0
 	if head != nil {
 		cached = r.s.CachedPrefix(*r.seqs[head.id])
+		r.s.CachedPrefix(Sequence{Tokens: prompt(7_000_000, 3*r.s.cfg.BlockSize)}) // changes nothing
 	}
 	r.s.Step(&r.step)
 	for _, w := range r.step.Work {
