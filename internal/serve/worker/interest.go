@@ -68,11 +68,11 @@ func (i *eventInterest) follow(ctx context.Context, w *Worker) error {
 // pause publishes that nothing is known of the cache, and returns when a router wants its events, or ctx ends.
 func (p *eventPublisher) pause(ctx context.Context) {
 	p.w.log.Debug("no router wants cache events, publishing none")
-	p.w.metrics.publishing.Set(0)
-	defer p.w.metrics.publishing.Set(1)
 	if p.publishEvents(ctx, []kv.Event{{Kind: kv.Cleared}}) != nil {
 		return
 	}
+	p.w.metrics.publishing.Set(0) // after the last record
+	defer p.w.metrics.publishing.Set(1)
 	for !p.interest.isWanted() {
 		select {
 		case <-p.interest.changed:

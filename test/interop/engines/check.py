@@ -196,24 +196,40 @@ def conversations(p, block, count, salt=None, common=0, slots=False):
         check(f"prompt {i} grown: predicted is reported", known and agrees(grown, block) and grown["reported"] > 0, grown)
 
 
+# Prompts of these lengths take less time than the times of a busy machine vary: mode time may rightly send one
+# away from the worker which has its blocks. What is checked here needs them where they are.
+WHERE_CACHED = ("--router-mode", "kv")
+
+
 def migration(p, engines, reference, limit=500):
-    """Kills the engine that serves a stream; the client must see it whole."""
-    prompt = words(900, 120)
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": limit, "temperature": 0, "ignore_eos": True}
-    want, _ = stream(reference, "/v1/completions", body)
-    killed = []
+    """Kills the engine that serves a stream; the client must see it whole.
 
-    def kill(count, worker):
-        if count >= 5 and not killed:  # a chunk may have many tokens on a busy machine
-            killed.append(int(worker))
-            engines[int(worker) - 1].kill()
+    On a busy machine an engine may have ended its stream before its first tokens are read here. Killing it then
+    proves nothing: it is started again, and killed in the next stream.
+    """
+    for trial in range(3):
+        prompt = words(900 + trial, 120)
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": limit, "temperature": 0, "ignore_eos": True}
+        want, _ = stream(reference, "/v1/completions", body)
+        killed = []
 
-    got, last = stream(p.url, "/v1/completions", body, kill)
-    if not check("an engine was killed in mid-stream", len(killed) == 1, last):
-        raise servers.Failed("there is nothing to recover from")
-    at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
-    check("the stream is whole", got == want, f"{len(got)} characters, want {len(want)}: after {at} {got[at - 20 : at + 40]!r}, want {want[at - 20 : at + 40]!r}")
-    check("all tokens are counted", last["usage"]["completion_tokens"] == limit, last["usage"])
+        def kill(count, worker):
+            if count >= 2 and not killed:
+                killed.append(int(worker))
+                engines[int(worker) - 1].kill()
+
+        got, last = stream(p.url, "/v1/completions", body, kill)
+        if not check("an engine was killed in mid-stream", len(killed) == 1, last):
+            raise servers.Failed("there is nothing to recover from")
+        at = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+        check("the stream is whole", got == want, f"{len(got)} characters, want {len(want)}: after {at} {got[at - 20 : at + 40]!r}, want {want[at - 20 : at + 40]!r}")
+        check("all tokens are counted", last["usage"]["completion_tokens"] == limit, last["usage"])
+        if last["nvext"]["attempts"] > 1:
+            break
+        print("the engine had ended its stream before it was killed")
+        until(lambda: p.workers()[killed[0]]["state"] == "not_ready", UNNOTICED)
+        engines[killed[0] - 1].start().ready(1200)
+        until(lambda: p.workers()[killed[0]]["state"] == "ready", 30)
     check("it took two engines", last["nvext"]["attempts"] == 2, last["nvext"])
     return killed[0], prompt
 
@@ -257,7 +273,7 @@ def vllm(binary, model, directory, work):
             e.start()
         for e in engines:
             e.ready()
-        p = Penstock(binary, model, work, [f"vllm={e.url},events={e.events},replay={e.replay}" for e in engines])
+        p = Penstock(binary, model, work, [f"vllm={e.url},events={e.events},replay={e.replay}" for e in engines], WHERE_CACHED)
         rows = p.workers()
         check("two engines are served", len(rows) == 2 and {r["engine"] for r in rows.values()} == {"vllm"}, rows)
         check("no engine has warnings", not any(r["warnings"] for r in rows.values()), [r["warnings"] for r in rows.values()])
@@ -272,7 +288,7 @@ def vllm(binary, model, directory, work):
         first = engines[0]
         passed_on(binary, model, work, f"vllm={first.url},events={first.events},replay={first.replay}")
         reference = p.ask("reference", words(5, 60), limit=64)["text"]
-        worker, _ = migration(p, engines, first.url)
+        worker, _ = migration(p, engines, first.url, limit=1500)
         recovery(p, engines, worker, block)
         check("penstock ends well", p.stop() == 0)
         p = None
@@ -313,7 +329,7 @@ def pictures(binary, model, directory, work):
             e.start()
         for e in engines:
             e.ready()
-        p = Penstock(binary, work / "vision", work, [f"vllm={e.url},events={e.events},replay={e.replay}" for e in engines])
+        p = Penstock(binary, work / "vision", work, [f"vllm={e.url},events={e.events},replay={e.replay}" for e in engines], WHERE_CACHED)
         cards = p.get("/v1/models")["data"]
         check("one model is served", [m["id"] for m in cards] == ["tiny"], cards)
         of = lambda: [e.get("media_checks") for e in p.get("/health")["engines"]]
@@ -481,7 +497,7 @@ def llamacpp(binary, model, directory, work):
             e.start()
         for e in engines:
             e.ready()
-        p = Penstock(binary, model, work, [f"llamacpp={e.url}" for e in engines])
+        p = Penstock(binary, model, work, [f"llamacpp={e.url}" for e in engines], WHERE_CACHED)
         rows = p.workers()
         check("two engines are served", len(rows) == 2 and {r["engine"] for r in rows.values()} == {"llamacpp"}, rows)
         guessed = [e["events"] for e in p.get("/health")["engines"]]

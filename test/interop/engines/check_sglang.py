@@ -49,7 +49,7 @@ class Running:
                 e.start()
             for e in engines:
                 e.ready(1200)
-            self.penstock = Penstock(binary, model, self.work, [given(e, directory, **options) for e in engines])
+            self.penstock = Penstock(binary, model, self.work, [given(e, directory, **options) for e in engines], check.WHERE_CACHED)
         except BaseException:
             self.end()
             raise
