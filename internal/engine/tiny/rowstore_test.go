@@ -1,6 +1,8 @@
 package tiny
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -8,9 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"penstock/core/fault"
 	"penstock/core/media"
 	"penstock/internal/engine"
 	"penstock/internal/engine/enginetest"
+	"penstock/internal/engine/tiny/model"
 )
 
 // rowsOf returns a copy of the rows of an object, which has the given number of pads.
@@ -253,6 +257,39 @@ func TestIdentityWithoutRows(t *testing.T) {
 			change(c)
 		})
 	})
+}
+
+// endedContext has ended, and nothing that waits for its end notices.
+type endedContext struct{ context.Context }
+
+func (endedContext) Err() error            { return context.Canceled }
+func (endedContext) Done() <-chan struct{} { return nil }
+
+// TestOutcomesOfJobs: a run of an encoder counts by its end, and only complete rows are kept.
+func TestOutcomesOfJobs(t *testing.T) {
+	e := seeing(t, nil)
+	s := e.cpu.encoders
+	o := noise(media.Image, 1, 56, 84, 3)
+	if _, err := s.encodedRows(endedContext{t.Context()}, &e.cpu.content, &o, "", 6); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	good := s.model
+	shape := good.Config()
+	shape.Vision.Merge = 1 // its rows are not those of the family
+	var err error
+	if s.model, err = model.New(t.Context(), shape, randomWeights(&shape, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.encodedRows(t.Context(), &e.cpu.content, &o, "", 6); fault.CodeOf(err) != fault.Internal {
+		t.Errorf("a wrong encoder: %v", err)
+	}
+	s.model = good
+	rowsOf(t, e, &o, "", 6)
+	rowsOf(t, e, &o, "", 6)
+	got := e.EncoderStats()
+	if got.Encoded != 1 || got.Failed != 1 || got.Cancelled != 1 || got.Cache.Entries != 1 || got.Cache.Misses != 3 || got.Cache.Hits != 1 {
+		t.Errorf("%+v", got)
+	}
 }
 
 // TestHitOfStoreAllocatesNothing: rows from the cache are neither copied nor allocated.
