@@ -119,19 +119,22 @@ func TestPinsAreChecked(t *testing.T) {
 	c := New(10 * Unit)
 	e, _, _ := c.Reserve(&Item{Bytes: 1}, 0, nil)
 	c.Commit(e.Ref, nil)
-	for name, do := range map[string]func(){
-		"commit twice":    func() { c.Commit(e.Ref, nil) },
-		"released":        func() { c.Release(e.Ref); c.Release(e.Ref) },
-		"of no entry":     func() { c.Release(Ref{index: 7}) },
-		"of an older one": func() { c.Remove(&RowKey{}, nil); c.Reserve(&Item{Bytes: 1}, 0, nil); c.Release(e.Ref) },
+	for _, c := range []struct {
+		name string
+		do   func()
+	}{
+		{"commit twice", func() { c.Commit(e.Ref, nil) }},
+		{"of no entry", func() { c.Release(Ref{index: 7}) }},
+		{"released", func() { c.Release(e.Ref); c.Release(e.Ref) }},
+		{"of an older one", func() { c.Remove(&RowKey{}, nil); c.Reserve(&Item{Bytes: 1}, 0, nil); c.Release(e.Ref) }},
 	} {
 		panicked := func() (p bool) {
 			defer func() { p = recover() != nil }()
-			do()
+			c.do()
 			return false
 		}()
 		if !panicked {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: accepted", c.name)
 		}
 	}
 }
