@@ -14,6 +14,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -79,7 +80,7 @@ func main() {
 func (s *settings) runAll(ctx context.Context) error {
 	out := document{
 		Machine:  fmt.Sprintf("%s/%s, %d processors", runtime.GOOS, runtime.GOARCH, runtime.NumCPU()),
-		Settings: map[string]any{"each": s.each.String(), "rounds": s.rounds, "go": runtime.Version()},
+		Settings: map[string]any{"each": s.each.String(), "rounds": s.rounds, "go": runtime.Version(), "scheduling": schedulingPolicy()},
 	}
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
 		out.Load = strings.TrimSpace(string(load))
@@ -107,6 +108,21 @@ func (s *settings) runAll(ctx context.Context) error {
 	}
 	out.printTables()
 	return nil
+}
+
+// schedulingPolicy is the policy of this process and those which it starts. Under a real-time one, processes of
+// others do not disturb it.
+func schedulingPolicy() string {
+	b, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return "unknown"
+	}
+	// The name, in parentheses, may have spaces; the policy is field 41.
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(fields) < 39 {
+		return "unknown"
+	}
+	return map[string]string{"0": "normal", "1": "fifo", "2": "round-robin", "3": "batch"}[fields[38]]
 }
 
 func (d *document) printTables() {

@@ -80,13 +80,18 @@ func newCopyLoops(s shape) *copyLoops {
 }
 
 // measurePlain is the plain loop: copy, digest, copy.
-func (l *copyLoops) measurePlain(d time.Duration) float64 {
-	return loopUntil(d, len(l.src[0]), func(i int) {
-		i %= len(l.src)
-		copy(l.mid[i], l.src[i])
-		runtime.KeepAlive(xxh3.Hash(l.mid[i]))
-		copy(l.dst[i], l.mid[i])
-	})
+func (s *settings) measurePlain(p *pair, l *copyLoops) (m measured) {
+	before, began := p.processorTime(), time.Now()
+	for i := 0; m.took < s.each; i++ {
+		k := i % len(l.src)
+		copy(l.mid[k], l.src[k])
+		runtime.KeepAlive(xxh3.Hash(l.mid[k]))
+		copy(l.dst[k], l.mid[k])
+		m.bytes += int64(len(l.src[k]))
+		m.took = time.Since(began)
+	}
+	m.used = p.processorTime() - before
+	return m
 }
 
 // measureCopy is memcpy alone.
@@ -106,10 +111,10 @@ func (s *settings) measureRates(ctx context.Context, p *pair) (rows []rateRow, e
 		loops := newCopyLoops(sh)
 		figures := map[string][]float64{}
 		for range s.rounds + 1 {
-			plain := s.timeCPU(p, sh, "plain", figures, func() (float64, error) { return loops.measurePlain(s.each), nil })
-			shm := s.timeCPU(p, sh, "shm", figures, func() (float64, error) { return s.measurePlane(ctx, p, "shm", sh) })
-			stream := s.timeCPU(p, sh, "stream", figures, func() (float64, error) { return s.measureStream(p, sh) })
-			tcp := s.timeCPU(p, sh, "tcp", figures, func() (float64, error) { return s.measurePlane(ctx, p, "tcp", sh) })
+			plain := s.record("plain", figures, func() (measured, error) { return s.measurePlain(p, loops), nil })
+			shm := s.record("shm", figures, func() (measured, error) { return s.measurePlane(ctx, p, "shm", sh) })
+			stream := s.record("stream", figures, func() (measured, error) { return s.measureStream(p, sh) })
+			tcp := s.record("tcp", figures, func() (measured, error) { return s.measurePlane(ctx, p, "tcp", sh) })
 			if err := s.failed; err != nil {
 				return nil, err
 			}
@@ -136,22 +141,16 @@ func (s *settings) measureRates(ctx context.Context, p *pair) (rows []rateRow, e
 	return rows, nil
 }
 
-// timeCPU appends the rate which f measures, and the processor time of both processes for each MiB,
-// to figures. An error is kept in s.failed.
-func (s *settings) timeCPU(p *pair, sh shape, name string, figures map[string][]float64, f func() (float64, error)) float64 {
-	began, before := time.Now(), p.processorTime()
-	rate, err := f()
+// record appends what f measures to figures: the rate, and the processor time for each MiB. An error is
+// kept in s.failed.
+func (s *settings) record(name string, figures map[string][]float64, f func() (measured, error)) float64 {
+	m, err := f()
 	if err != nil && s.failed == nil {
 		s.failed = err
 	}
-	_, bytes := s.batchesFor(sh)
-	if name == "plain" { // it runs for a time
-		bytes = int64(rate * 1e9 * time.Since(began).Seconds())
-	}
-	used := p.processorTime() - before
-	figures[name] = append(figures[name], rate)
-	figures[name+" CPU"] = append(figures[name+" CPU"], used.Seconds()*1e6/(float64(bytes)/(1<<20)))
-	return rate
+	figures[name] = append(figures[name], m.rate())
+	figures[name+" CPU"] = append(figures[name+" CPU"], m.used.Seconds()*1e6/(float64(m.bytes)/(1<<20)))
+	return m.rate()
 }
 
 // measureTwoPlain runs two plain loops at the same time, and returns their sum.
@@ -178,26 +177,56 @@ func (s *settings) measureTwoPlain(sh shape) float64 {
 	return rates[0] + rates[1]
 }
 
-// batchesFor returns batches which take about a measurement's time at 3 GB/s.
-func (s *settings) batchesFor(sh shape) (list []batch, bytes int64) {
-	count := max(int(s.each.Seconds()*3e9)/sh.bytes/sh.inFlight, 2)
+// ahead bounds the transfers which are open at a time: an owner opens one when it wants bytes, not
+// thousands in advance.
+const ahead = 1024
+
+// batchesFor returns batches which take a part of a measurement's time.
+func batchesFor(sh shape) (list []batch, bytes int64) {
+	count := max(min(ahead/sh.inFlight, 256<<20/sh.bytes/sh.inFlight), 2)
 	for lane := range sh.inFlight {
 		list = append(list, batch{lane: lane, size: sh.bytes, count: count})
 	}
 	return list, int64(count) * int64(sh.bytes) * int64(sh.inFlight)
 }
 
-func (s *settings) measurePlane(ctx context.Context, p *pair, transport string, sh shape) (float64, error) {
-	list, bytes := s.batchesFor(sh)
-	took, _, err := p.moveBatches(ctx, transport, list)
-	return rateOf(bytes, took), err
+// measured is what was moved, in which time, and the processor time of both processes meanwhile.
+type measured struct {
+	bytes      int64
+	took, used time.Duration
+}
+
+func (m *measured) add(bytes int64, p *pair, took time.Duration) {
+	m.bytes += bytes
+	m.took += took
+	m.used += p.used
+}
+
+func (m measured) rate() float64 { return rateOf(m.bytes, m.took) }
+
+func (s *settings) measurePlane(ctx context.Context, p *pair, transport string, sh shape) (m measured, err error) {
+	list, bytes := batchesFor(sh)
+	for m.took < s.each {
+		took, _, err := p.moveBatches(ctx, transport, list)
+		if err != nil {
+			return m, err
+		}
+		m.add(bytes, p, took)
+	}
+	return m, nil
 }
 
 // measureStream measures a bare stream of the same bytes, from and to the same memory.
-func (s *settings) measureStream(p *pair, sh shape) (float64, error) {
-	_, bytes := s.batchesFor(sh)
-	took, err := p.streamBare(sh.bytes, sh.inFlight, bytes)
-	return rateOf(bytes, took), err
+func (s *settings) measureStream(p *pair, sh shape) (m measured, err error) {
+	_, bytes := batchesFor(sh)
+	for m.took < s.each {
+		took, err := p.streamBare(sh.bytes, sh.inFlight, bytes)
+		if err != nil {
+			return m, err
+		}
+		m.add(bytes, p, took)
+	}
+	return m, nil
 }
 
 // measureIperf returns the rate of iperf3 over loopback, 0 if it is not installed or fails.

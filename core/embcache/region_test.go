@@ -119,7 +119,7 @@ func TestPinsAreChecked(t *testing.T) {
 	c := New(10 * Unit)
 	e, _, _ := c.Reserve(&Item{Bytes: 1}, 0, nil)
 	c.Commit(e.Ref, nil)
-	for _, c := range []struct {
+	for _, misuse := range []struct {
 		name string
 		do   func()
 	}{
@@ -130,11 +130,11 @@ func TestPinsAreChecked(t *testing.T) {
 	} {
 		panicked := func() (p bool) {
 			defer func() { p = recover() != nil }()
-			c.do()
+			misuse.do()
 			return false
 		}()
 		if !panicked {
-			t.Errorf("%s: accepted", c.name)
+			t.Errorf("%s: accepted", misuse.name)
 		}
 	}
 }

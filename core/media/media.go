@@ -68,10 +68,10 @@ type Size struct {
 // sound [S] little-endian float32 samples at 16 kHz.
 type Tensor struct {
 	Shape []int
-	// Data holds the elements, row by row, if they are sent with the request. Otherwise Segment names a
-	// shared-memory segment of the same host with them, whose lease the sender holds.
-	Data    []byte
-	Segment string
+	// Data holds the elements, row by row, if they are sent with the request. Otherwise Place says where a
+	// process lends them for as long as the request lasts.
+	Data  []byte
+	Place string
 }
 
 // IsZero reports whether there is no tensor.

@@ -137,8 +137,9 @@ type Config struct {
 	// RPC are the settings of the request plane.
 	RPC struct {
 		Plane     string `key:"request-plane" default:"tcp" valid:"tcp|http|nats" help:"what requests travel over to this process: tcp, http or nats; it calls others by what they advertise"`
-		Addr      string `key:"rpc-addr" on:"worker,router" valid:"address" help:"address to serve requests at, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of this host from which it reaches the NATS server, 127.0.0.1 if that is on this host"`
-		Advertise string `key:"rpc-advertise" on:"worker,router" help:"HOST or HOST:PORT at which others reach rpc-addr; empty is what it listens on, and of all interfaces the address from which it reaches the NATS server"`
+		Addr      string `key:"rpc-addr" on:"frontend,worker,router" valid:"address" help:"address to serve requests at, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of this host from which it reaches the NATS server, 127.0.0.1 if that is on this host"`
+		BulkAddr  string `key:"bulk-addr" on:"worker" valid:"address" help:"address to receive bulk data at, such as decoded media, HOST:PORT; port 0 picks a free one. Empty is a free port at the address of an empty rpc-addr. Others reach it at the host of rpc-advertise. A worker which needs nothing from other hosts does not listen there"`
+		Advertise string `key:"rpc-advertise" on:"frontend,worker,router" help:"HOST or HOST:PORT at which others reach rpc-addr; empty is what it listens on, and of all interfaces the address from which it reaches the NATS server"`
 		TLSCert   string `key:"rpc-tls-cert" help:"file with this process's certificate for the request plane (PEM)"`
 		TLSKey    string `key:"rpc-tls-key" help:"file with the key of rpc-tls-cert (PEM)"`
 		TLSCA     string `key:"rpc-tls-ca" help:"file with the certificates that sign those of the request plane (PEM): with it calls go over TLS, and a worker asks its callers for one"`
@@ -248,8 +249,8 @@ type Config struct {
 		CacheBytes       int64    `key:"media-cache-bytes" default:"268435456" help:"memory of files of media that are being fetched, in use, or kept for the next request"`
 		FrontendDecoding bool     `key:"frontend-decoding" on:"up,worker" bare:"true" help:"have frontends fetch and decode media for the engine: they are known by their pixels then, whatever URL they come from"`
 		EmbeddingCache   float64  `key:"embedding-cache-capacity-gb" on:"up,worker" default:"0.0625" valid:"0..1048576" help:"memory in GiB for what the encoders of engine tiny made of images, videos and sounds, shared by the workers of a process; 0 keeps none"`
-		DynamoCache      float64  `key:"multimodal-embedding-cache-capacity-gb" on:"up,worker" valid:"0..1048576" help:"Dynamo's name of embedding-cache-capacity-gb"`
-		Transfer         string   `key:"mm-transfer" on:"up,worker" default:"shm" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches), network (with the request), or off (the engine fetches). Off also keeps what an engine's own processor made of media from other engines"`
+		DynamoCache      string   `key:"multimodal-embedding-cache-capacity-gb" on:"up,worker" help:"Dynamo's name of embedding-cache-capacity-gb"`
+		Transfer         string   `key:"mm-transfer" on:"up,worker" default:"shm" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches from the URL), network (the fastest way there is: shared memory, TCP, or with the request; nixl is read as network), or off (the engine fetches). Off also keeps what an engine's own processor made of media from other engines"`
 		Multimodal       bool     `key:"multimodal" on:"router" bare:"true" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
 	} `group:"media" on:"up,frontend,worker,router"`
 
@@ -486,9 +487,5 @@ func (p *problems) checkMedia(c *Config) {
 	if least := c.Media.MaxBytes + (c.Media.MaxBytes+1)/2; c.Media.CacheBytes < least {
 		p.report("media-cache-bytes", fmt.Sprintf("%d has no room for one file of media-max-bytes: at least %d are needed", c.Media.CacheBytes, least))
 	}
-	if c.Media.Transfer == "nixl" {
-		p.report("mm-transfer", "nixl is not what is spoken here: use network")
-	} else {
-		p.requireOneOf("mm-transfer", c.Media.Transfer, "shm", "network", "off")
-	}
+	p.requireOneOf("mm-transfer", c.Media.Transfer, "shm", "network", "off")
 }

@@ -276,9 +276,9 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 		{"an event plane that cannot be", "event-plane: amqp\nevent-addr: here\nevent-advertise: 10.0.0.7:1\nevent-peers: [10.0.0.7]\n", nil, []string{
 			`event-plane: "amqp" is not one of nats, zmq`, `event-addr: "here" is not HOST:PORT`, `event-advertise: "10.0.0.7:1" is not HOST`, `event-peers: "10.0.0.7" is not HOST:PORT`, "event-peers: belongs to --event-plane zmq",
 		}},
-		{"media that cannot be", "media-identity: name\nmedia-url-ttl: -1s\nmedia-allow-hosts: [\"http://a\"]\nmedia-max-bytes: 1\nmedia-max-pixels: 1\nmedia-max-objects: 257\nmedia-timeout: 0s\nmedia-min-rate: -1\nmm-transfer: nixl\n", nil, []string{
+		{"media that cannot be", "media-identity: name\nmedia-url-ttl: -1s\nmedia-allow-hosts: [\"http://a\"]\nmedia-max-bytes: 1\nmedia-max-pixels: 1\nmedia-max-objects: 257\nmedia-timeout: 0s\nmedia-min-rate: -1\nmm-transfer: rdma\n", nil, []string{
 			`media-identity: "name" is not one of url, bytes, pixels`, "media-url-ttl: -1s must not be negative", `media-allow-hosts: "http://a" is no name of a host`, "media-max-bytes: 1 is not between",
-			"media-max-pixels: 1 is not between", "media-max-objects: 257 is not between 1 and 256", "media-timeout: 0s must be positive", "media-min-rate: -1 is not between 0", "mm-transfer: nixl is not what is spoken here: use network",
+			"media-max-pixels: 1 is not between", "media-max-objects: 257 is not between 1 and 256", "media-timeout: 0s must be positive", "media-min-rate: -1 is not between 0", `mm-transfer: "rdma" is not one of shm, network, off`,
 		}},
 		{"no room for media", "media-cache-bytes: 1048576\nmm-transfer: fax\n", nil, []string{"media-cache-bytes: 1048576 has no room", `mm-transfer: "fax" is not one of shm, network, off`}},
 		{"no mapping", "- a\n", nil, []string{`want lines of "key: value"`}},

@@ -50,6 +50,48 @@ func FuzzDynamoLogLevels(f *testing.F) {
 	})
 }
 
+// TestDynamoVariables: variables of Dynamo which mean a setting are applied below ours, and the others are named.
+func TestDynamoVariables(t *testing.T) {
+	for _, c := range []struct {
+		env     string
+		command Command
+		want    string // mm-transfer
+		names   string // of the notices
+	}{
+		{"", Worker, "shm", ""},
+		{"DYNAMO_MM_TRANSFER=shm", Worker, "shm", ""},
+		{"DYNAMO_MM_TRANSFER=nixl", Worker, "network", "env DYNAMO_MM_TRANSFER"},
+		{"DYNAMO_MM_TRANSFER=nixl", Up, "network", "env DYNAMO_MM_TRANSFER"},
+		{"DYNAMO_MM_TRANSFER=nixl", Frontend, "network", ""},
+		{"PENSTOCK_MM_TRANSFER=nixl", Worker, "network", "env PENSTOCK_MM_TRANSFER"},
+		{"DYNAMO_DISABLE_NIXL_MM=1", Worker, "off", ""},
+		{"DYNAMO_DISABLE_NIXL_MM=0", Worker, "shm", ""},
+		{"DYNAMO_DISABLE_NIXL_MM=perhaps", Worker, "shm", "DYNAMO_DISABLE_NIXL_MM"},
+		{"DYNAMO_DISABLE_NIXL_MM=1 DYNAMO_MM_TRANSFER=nixl", Worker, "off", ""},
+		{"DYNAMO_MM_TRANSFER=nixl DYNAMO_DISABLE_NIXL_MM=true", Worker, "off", ""},
+		{"DYNAMO_DISABLE_NIXL_MM=1 PENSTOCK_MM_TRANSFER=network", Worker, "network", ""},
+		{"DYN_REQUEST_PLANE=http", Worker, "shm", ""},
+		{"DYN_REQUEST_PLANE=http", Up, "shm", "DYN_REQUEST_PLANE"},
+		{"DYN_NAMESPACE=x DYN_LOG=*** DYN_EMPTY= DYNAMO_OTHER=1 DYNAMIC=1", Worker, "shm", "DYNAMO_OTHER DYN_LOG DYN_NAMESPACE"},
+	} {
+		cfg, err := Load("", append(strings.Fields(c.env), "PENSTOCK_NATS=nats://127.0.0.1:4222"), NoFlags(c.command))
+		if err != nil {
+			t.Errorf("%s: %v", c.env, err)
+			continue
+		}
+		var names []string
+		for _, n := range cfg.Notices() {
+			if n.Message == "" {
+				t.Errorf("%s: a notice says nothing", c.env)
+			}
+			names = append(names, n.Names...)
+		}
+		if got := strings.Join(names, " "); cfg.Media.Transfer != c.want || got != c.names {
+			t.Errorf("%s for %s: mm-transfer is %s, noted are %q", c.env, c.command, cfg.Media.Transfer, got)
+		}
+	}
+}
+
 func TestChatProcessor(t *testing.T) {
 	for _, c := range []struct{ args, want, trouble string }{
 		{"", "local", ""},
@@ -96,6 +138,8 @@ func TestDynamoEmbeddingCache(t *testing.T) {
 		{"", "DYN_MULTIMODAL_EMBEDDING_CACHE_GB=much", 64 << 20, ""},
 		{"", "DYN_MULTIMODAL_EMBEDDING_CACHE_GB=-1", 64 << 20, ""},
 		{"", "DYN_MULTIMODAL_EMBEDDING_CACHE_GB=NaN", 64 << 20, ""},
+		{"--multimodal-embedding-cache-capacity-gb=much", "", 0, "is not a number of GiB"},
+		{"--multimodal-embedding-cache-capacity-gb=NaN", "", 0, "is not a number of GiB"},
 		{"--embedding-cache-capacity-gb=-1", "", 0, "is not between 0 and"},
 		{"--embedding-cache-capacity-gb=NaN", "", 0, "is not between 0 and"},
 	} {

@@ -45,7 +45,18 @@ type Loaded struct {
 	tracesEnabled bool
 	tracesProblem string // why traces are off although an endpoint is configured
 	hubCacheDir   string
+
+	notices []Notice
 }
+
+// Notice tells how settings were taken, for the log.
+type Notice struct {
+	Message string
+	Names   []string // of what it is about
+}
+
+// Notices returns what the log says of the settings once, at the start.
+func (l *Loaded) Notices() []Notice { return l.notices }
 
 // IsSet reports whether a setting has its value from anywhere but its default.
 func (l *Loaded) IsSet(key string) bool { return l.origin[key] != "default" }
@@ -220,6 +231,7 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.applyFlags(flags)
 	err = errors.Join(err, l.applyChatProcessor(), l.applyDynamoCache())
 	l.deriveRouterMode()
+	l.deriveTransfer()
 	// A value which could not be read keeps the valid value of the layer below, so nothing is reported twice.
 	return l, errors.Join(err, l.Validate(), l.validateCommand(l.Command))
 }
@@ -234,6 +246,20 @@ func (l *Loaded) deriveRouterMode() {
 			l.Router.Mode, l.origin["router-mode"] = string(route.WeightedMode), l.origin[key]
 			return
 		}
+	}
+}
+
+// transferNIXL is the mm-transfer of Dynamo which moves media by RDMA.
+const transferNIXL = "nixl"
+
+// deriveTransfer takes the mm-transfer nixl as what it is for: the fastest way that there is.
+func (l *Loaded) deriveTransfer() {
+	if l.Media.Transfer != transferNIXL {
+		return
+	}
+	l.Media.Transfer = "network"
+	if l.Command.HasEngines() {
+		l.notices = append(l.notices, Notice{"NIXL is not spoken here: decoded media take the fastest way that there is, as with mm-transfer network", []string{l.origin["mm-transfer"]}})
 	}
 }
 
@@ -305,24 +331,7 @@ func readConfigFile(path string) ([]byte, error) {
 // ours.
 func (l *Loaded) applyEnvironment(environ []string) error {
 	var errs []error
-	for _, kv := range environ {
-		name, value, _ := strings.Cut(kv, "=")
-		switch {
-		case value == "":
-		case name == "DYN_REQUEST_PLANE" && l.Command != Up:
-			l.RPC.Plane, l.origin["request-plane"] = value, "env "+name
-		case name == "DYNAMO_MM_TRANSFER":
-			l.Media.Transfer, l.origin["mm-transfer"] = value, "env "+name
-		case name == "DYN_MULTIMODAL_EMBEDDING_CACHE_GB":
-			if gib, err := strconv.ParseFloat(value, 64); err == nil && gib >= 0 && gib <= maxEmbeddingCache {
-				l.Media.EmbeddingCache, l.origin["embedding-cache-capacity-gb"] = gib, "env "+name
-			}
-		case name == "DYN_LOG":
-			if levels := dynamoLogLevels(value); levels != "" {
-				l.Log.Level, l.origin["log-level"] = levels, "env "+name
-			}
-		}
-	}
+	l.applyDynamoVariables(environ)
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
 		if !strings.HasPrefix(name, envPrefix) || name == EnvFile || name == EnvKey {

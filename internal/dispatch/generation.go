@@ -102,8 +102,11 @@ func (g *Generation) ChooseWorker(ctx context.Context, number uint32, failed []k
 		strange = g.Workers().WorkersWhere(func(c *engine.Card) bool { return c.Numerics != g.firstNumerics })
 	}
 	var lacks func(*engine.Card) bool
-	if schema, features := g.Request.OutputSchema != nil, len(g.Request.Features) > 0; schema || features {
-		lacks = func(c *engine.Card) bool { return schema && !c.StructuredOutput || features && !c.Features }
+	schema, lent := g.Request.OutputSchema != nil, !g.Request.FeaturesAt.IsZero()
+	if features := lent || len(g.Request.Features) > 0; schema || features {
+		lacks = func(c *engine.Card) bool {
+			return schema && !c.StructuredOutput || features && !c.Features || lent && !c.Fetches
+		}
 	}
 	return g.routeTask(ctx, number, failed, strange, lacks)
 }

@@ -123,6 +123,7 @@ func (c *Card) Validate() error {
 		}
 	}
 	check(len(c.Numerics) <= maxNumerics, "numerics must be at most %d bytes, not %d", maxNumerics, len(c.Numerics))
+	check(len(c.Encoder) <= maxEncoder, "encoder must be at most %d bytes, not %d", maxEncoder, len(c.Encoder))
 	for _, t := range c.EOS[:min(len(c.EOS), maxEOS)] {
 		check(int64(t) < int64(c.VocabSize), "eos token %d is not below vocab_size %d", t, c.VocabSize)
 	}

@@ -43,7 +43,8 @@ type sharedField struct {
 // role divides the work on one model.
 //
 // A prefill worker computes blocks for others: numerics must be equal. An encode worker encodes media for
-// others: media and mm_processor_kwargs must be. Both are exempt from the rest, since no request is made by
+// others: media and mm_processor_kwargs must be, and encoder where both cards know theirs; it is no part of the
+// checksum, which earlier builds check. Both are exempt from the rest, since no request is made by
 // their cards. Their role is a line of the checksum, so that builds which know no roles refuse these cards
 // wherever they meet one.
 //
@@ -133,6 +134,9 @@ func (c *Card) FirstDifference(other *Card) (field, mine, theirs string, differ 
 		if f.value != theirFields[i].value {
 			return f.name, shortenValue(f.value), shortenValue(theirFields[i].value), true
 		}
+	}
+	if role == RoleEncode && c.Encoder != "" && other.Encoder != "" && c.Encoder != other.Encoder {
+		return "encoder", shortenValue(c.Encoder), shortenValue(other.Encoder), true
 	}
 	return "", "", "", false
 }

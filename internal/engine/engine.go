@@ -115,6 +115,8 @@ type Card struct {
 	// Numerics names what must be equal for two engines to continue each other's streams bit for bit:
 	// weights, kernel and CPU architecture.
 	Numerics string `json:"numerics"`
+	// Encoder names the weights of the media encoder: rows of one encoder are no rows of another. "" is unknown.
+	Encoder string `json:"encoder,omitempty"`
 	// KVEvents says that the worker publishes the content of its cache. The worker sets it; without it
 	// routers expect no event feed.
 	KVEvents bool `json:"kv_events,omitempty"`
@@ -148,6 +150,8 @@ type Card struct {
 	// of a conversation (Preprocessed.Features), and that it takes such features in a Request's Features from
 	// any engine of the model, so that it need not process the media again.
 	Features bool `json:"features,omitempty"`
+	// Fetches says that the worker takes the Features of a request also by FeaturesAt.
+	Fetches bool `json:"fetches,omitempty"`
 	// MediaDecoder says that frontends fetch and decode media for the engine and identify them by their
 	// pixels; nil leaves both to the engine.
 	MediaDecoder *MediaDecoder `json:"media_decoder,omitempty"`
@@ -227,6 +231,9 @@ type Request struct {
 	// (Preprocessed.Features); nil if there is none. Only engines whose card says Features take it; others
 	// refuse it with [RefuseFeatures], since they would answer without having seen the media.
 	Features []byte
+	// FeaturesAt is where the worker fetches Features, if they do not travel with the request. Only workers whose card
+	// says Fetches take it; engines never see it.
+	FeaturesAt Lent
 	// Generated are, for each choice, the tokens that earlier attempts delivered; nil on a first attempt,
 	// else of length Choices.
 	Generated [][]kv.Token

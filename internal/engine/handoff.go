@@ -197,6 +197,19 @@ func (r *FetchRequest) Validate() error {
 	return nil
 }
 
+// Lent says where bytes are which a process lends while a request lasts. The zero value is nowhere.
+type Lent struct {
+	// Place is an address on the request plane and a handle for [MethodFetch] there, as internal/serve/bulk writes it.
+	Place string
+	Size  int // bytes
+}
+
+// maxPlace bounds Lent.Place, in bytes.
+const maxPlace = 16 << 10
+
+// IsZero reports whether nothing is lent.
+func (l Lent) IsZero() bool { return l == Lent{} }
+
 // Fetched is a frame of the answer to a FetchRequest.
 type Fetched struct {
 	Attempt uint32

@@ -52,9 +52,13 @@ func TestRolesAgree(t *testing.T) {
 		{"encode", RoleEncode, others, ""},
 		{"encode, other numerics", RoleEncode, func(c *Card) { c.Numerics = "other" }, ""},
 		{"encode, other media", RoleEncode, func(c *Card) { c.Media = []string{"video"} }, "media"},
+		{"encode, other weights", RoleEncode, func(c *Card) { c.Encoder = "other" }, "encoder"},
+		{"encode, unknown weights", RoleEncode, func(c *Card) { c.Encoder = "" }, ""},
+		{"prefill, other encoder", RolePrefill, func(c *Card) { c.Encoder = "other" }, ""},
 		{"encode, other settings", RoleEncode, func(c *Card) { c.ProcessorArgs = `{"a":1}` }, "mm_processor_kwargs"},
 	} {
 		served, card := goodCard(), goodCard()
+		served.Encoder, card.Encoder = "weights", "weights"
 		card.Role = c.role
 		c.change(&card)
 		field, mine, theirs, differ := card.FirstDifference(&served)

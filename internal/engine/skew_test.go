@@ -84,6 +84,9 @@ func messages() map[string]message {
 		"request":        request(func(r *Request) { r.OutputSchema = nil }),
 		"request-guided": request(func(*Request) {}),
 		"request-first":  request(func(r *Request) { r.OutputSchema, r.Generated, r.Done, r.Attempt = nil, nil, nil, 1 }),
+		"request-lent": request(func(r *Request) {
+			r.OutputSchema, r.FeaturesAt = nil, Lent{Place: "tcp://127.0.0.1:7#0011", Size: 70000}
+		}),
 		"delta-accepted": delta(&Delta{Attempt: 1, Accepted: true}),
 		"delta-token":    delta(&Delta{Attempt: 1, Pos: 100, Tokens: []kv.Token{50256}}),
 		"delta":          delta(fullDelta()),

@@ -48,6 +48,9 @@ func (r *Request) Validate() error {
 	case len(r.Features) > 0 && len(r.Objects) > 0:
 		return fault.InvalidParam(FeaturesParam, "media that are processed and media that are not, of one prompt")
 	}
+	if at := r.FeaturesAt; !at.IsZero() && (at.Place == "" || at.Size < 1 || at.Size > MaxFeatures || len(r.Features) > 0 || len(r.Objects) > 0 || len(r.Media) == 0) {
+		return fault.InvalidParam(FeaturesParam, "%d bytes of processed media at %.100q for a prompt with %d media", at.Size, at.Place, len(r.Media))
+	}
 	if r.Leg > lastLeg {
 		return fault.InvalidParam("leg", "leg %d is not known here", r.Leg)
 	}

@@ -28,6 +28,9 @@ const (
 	// legVersion is the version of requests with a leg, a handoff or encoder rows: a reader that skipped them
 	// would compute the whole request, or answer without the media.
 	legVersion = 4
+	// lentVersion is the version of requests whose features are lent: a reader that skipped them would answer
+	// without the media.
+	lentVersion = 5
 )
 
 // MaxChoices bounds the choices of one request, and so what a decoder allocates for the bookkeeping of each.
@@ -48,6 +51,8 @@ const (
 func AppendRequest(dst []byte, r *Request) []byte {
 	version := byte(wireVersion)
 	switch {
+	case !r.FeaturesAt.IsZero():
+		version = lentVersion
 	case r.needsLegVersion():
 		version = legVersion
 	case len(r.Objects) > 0 || len(r.Features) > 0:
@@ -64,7 +69,7 @@ func AppendRequest(dst []byte, r *Request) []byte {
 // contents of media, and keeps nothing of b. It fails on malformed bytes; [Request.Validate] checks the
 // values. After an error r is unspecified.
 func DecodeRequest(b []byte, r *Request) error {
-	c, err := newDecoder("request", b, legVersion)
+	c, err := newDecoder("request", b, lentVersion)
 	if err != nil {
 		return err
 	}
@@ -75,7 +80,8 @@ func DecodeRequest(b []byte, r *Request) error {
 	case mediaVersion:
 		c.in.failUnless(len(r.Objects) > 0 || len(r.Features) > 0)
 	}
-	c.in.failUnless(r.needsLegVersion() == (c.in.version == legVersion))
+	lent := !r.FeaturesAt.IsZero()
+	c.in.failUnless(lent == (c.in.version == lentVersion) && (lent || r.needsLegVersion() == (c.in.version == legVersion)))
 	return c.finish()
 }
 
@@ -119,6 +125,8 @@ func (r *Request) codeFields(c *wireCodec) {
 	c.codeFeatures(29, &r.Features, mediaVersion)
 	codeUint8(c, 30, &r.Leg) // of legVersion, as the next
 	codeHandoff(c, 31, &r.Handoff)
+	c.codeStringUpTo(32, &r.FeaturesAt.Place, maxPlace) // of lentVersion, as the next
+	c.codeInt(33, &r.FeaturesAt.Size)
 }
 
 // The fields of a delta. Numbers are never reused.

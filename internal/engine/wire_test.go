@@ -123,7 +123,7 @@ func documentedMessages(t *testing.T) map[string]bool {
 }
 
 func TestRequestRoundTrip(t *testing.T) {
-	for _, want := range []*Request{{}, fullRequest()} {
+	for _, want := range []*Request{{}, fullRequest(), {FeaturesAt: Lent{Place: "p", Size: 1}}} {
 		target := fullRequest() // old content must not remain
 		target.Done = []bool{true, true, true, true}
 		if err := DecodeRequest(AppendRequest(nil, want), target); err != nil {
@@ -230,11 +230,14 @@ func TestMalformed(t *testing.T) {
 		code fault.Code
 	}{
 		"empty":              {nil, fault.Invalid},
-		"version":            {[]byte{5}, fault.Unimplemented},
+		"version":            {[]byte{6}, fault.Unimplemented},
 		"version too low":    {[]byte{0}, fault.Unimplemented},
 		"guide of version 1": {appendString([]byte{1}, reqSchema, "{}"), fault.Invalid},
 		"version 2 for none": {[]byte{2}, fault.Invalid},
 		"version 4 for none": {[]byte{4}, fault.Invalid},
+		"version 5 for none": {[]byte{5}, fault.Invalid},
+		"place in version 3": {appendString(appendString([]byte{3}, reqFeatures, "x"), reqPlace, "x"), fault.Invalid},
+		"long place":         {appendString([]byte{5}, reqPlace, strings.Repeat("x", maxPlace+1)), fault.Invalid},
 		"long hints":         {appendString([]byte{1}, reqHints, strings.Repeat(" ", MaxHints+1)), fault.Invalid},
 		"long guide":         {appendString([]byte{2}, reqSchema, strings.Repeat(" ", MaxSchema+1)), fault.Invalid},
 		"cut key":            {[]byte{1, 0x80}, fault.Invalid},

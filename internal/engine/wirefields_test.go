@@ -16,6 +16,7 @@ const (
 	reqDigests   = 27
 	reqObject    = 28
 	reqFeatures  = 29
+	reqPlace     = 32
 
 	embedID         = 1
 	embedAttempt    = 2

@@ -60,7 +60,7 @@ func (c *wireCodec) codeObjects(field uint64, objects *[]media.Object, version b
 		head.dst = head.dst[:0]
 		head.codeObject(o)
 		// The tensor data are large and are appended after the head, so that they are copied once.
-		size := len(head.dst) + bytesFieldLen(13, len(o.Tensor.Data)) + bytesFieldLen(14, len(o.Tensor.Segment)) +
+		size := len(head.dst) + bytesFieldLen(13, len(o.Tensor.Data)) + bytesFieldLen(14, len(o.Tensor.Place)) +
 			bytesFieldLen(15, len(o.Identity))
 		if rows.dst = rows.dst[:0]; o.Rows != nil {
 			rows.codeRows(16, o.Rows)
@@ -100,7 +100,7 @@ func (c *wireCodec) codeObject(o *media.Object) {
 
 func (c *wireCodec) codeTensorData(o *media.Object) {
 	c.codeBytes(13, &o.Tensor.Data)
-	codeString(c, 14, &o.Tensor.Segment)
+	codeString(c, 14, &o.Tensor.Place)
 	codeString(c, 15, &o.Identity)
 }
 

@@ -19,7 +19,7 @@ func fullObjects() []media.Object {
 			Size:   media.Size{Width: 640, Height: 480},
 			Tensor: media.Tensor{Shape: []int{1, 2, 3}, Data: []byte{1, 2, 3, 4, 5, 6}},
 		},
-		{Kind: media.Video, Size: media.Size{Width: 1, Height: 2, Frames: 3, Rate: 1.5}, Tensor: media.Tensor{Shape: []int{3, 2, 1, 3}, Segment: "s"}, Identity: media.ByPixels},
+		{Kind: media.Video, Size: media.Size{Width: 1, Height: 2, Frames: 3, Rate: 1.5}, Tensor: media.Tensor{Shape: []int{3, 2, 1, 3}, Place: "s"}, Identity: media.ByPixels},
 		{Kind: media.Audio, Size: media.Size{Samples: 16000}},
 		{},
 	}

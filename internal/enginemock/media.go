@@ -344,8 +344,9 @@ func (p *prompt) featuresBody(payload bool) any {
 	return o
 }
 
-// processedSize is how many bytes a processor makes for each position in a prompt.
-const processedSize = 64
+// processedSize is how many bytes a processor makes for each position in a prompt: Qwen2-VL's 4 patches of 2 times 14
+// by 14 pixels of 3 colors, in 2 bytes each.
+const processedSize = 4 * 2 * 14 * 14 * 3 * 2
 
 // Processed returns how many requests the server accepted whose media another server had processed.
 func (s *Server) Processed() int {

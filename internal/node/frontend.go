@@ -53,7 +53,7 @@ func (f *frontendRole) startServices(ctx context.Context, stages *stages) {
 
 // startFrontend starts the frontend, which serves once the router is ready.
 func (f *frontendRole) startFrontend(ctx context.Context, stages *stages) {
-	stages.startStage(ctx, "media", f.mediaResolver.run)
+	stages.startStage(ctx, "media", f.mediaResolver.lender.Run)
 	stages.startStage(ctx, "frontend", runAfter(f.router.StatesReady(), func(ctx context.Context) error { return f.frontend.Run(ctx, f.listener) }))
 }
 
@@ -114,7 +114,7 @@ func (p *process) newFrontend(r *router.Router, s *mediaResolver) (*frontend.Fro
 			"/busy_threshold": r.Handler(),
 			"/v1/config":      configHandler(p.cfg),
 		},
-		OnDrain: r.EndWatches, Engines: engines, Media: s.resolver,
+		OnDrain: r.EndWatches, Engines: engines, Media: s.resolver, Lender: s.lender,
 		Keys: p.endpoint.keys, AccessLog: p.accessLog(), Tracer: p.tracer,
 	})
 }

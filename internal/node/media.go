@@ -1,8 +1,7 @@
 package node
 
 import (
-	"context"
-	"errors"
+	"net"
 	"time"
 
 	"penstock/internal/node/engines"
@@ -12,30 +11,23 @@ import (
 	resolve "penstock/internal/edge/prep/media"
 	"penstock/internal/engine"
 	"penstock/internal/media/fetch"
-	"penstock/internal/media/shm"
 	"penstock/internal/obs"
+	"penstock/internal/serve/bulk"
 )
-
-// longestLease is the maximum lease of shared memory: leases end with their requests, and the limit covers
-// lost ends.
-const longestLease = time.Hour
 
 // mediaResolver is what a frontend needs to resolve the media of requests.
 type mediaResolver struct {
-	lender   *shm.Lender // nil without shared memory
+	lender   *bulk.Lender
 	resolver *resolve.Resolver
 }
 
 // newMediaResolver makes the media resolver of the settings.
 func newMediaResolver(p *process) (s *mediaResolver, err error) {
 	cfg, fetcher, log := p.cfg, p.fetcher, p.log
-	s = &mediaResolver{}
-	var lends resolve.Lender
-	if s.lender, err = shm.NewLender(shm.Config{}); err == nil {
-		lends = resolve.NewShmLender(s.lender, longestLease)
-	} else {
-		s.lender = nil
-		obs.Component(log, "frontend").Debug("there is no shared memory for media: engines that would have them there fetch them", "error", err)
+	s = &mediaResolver{lender: bulk.NewLender(p.planes.RPC, p.planes.Bulk, lenderAddr(p), obs.Component(log, "frontend"))}
+	var lends resolve.Lender = s.lender
+	if _, _, err := net.SplitHostPort(cfg.RPC.Advertise); err == nil && cfg.Command == config.Router {
+		lends = nil // others reach only the router's own calls
 	}
 	s.resolver, err = resolve.New(resolve.Config{
 		Identity:   media.Identity(cfg.Media.Identity),
@@ -45,7 +37,7 @@ func newMediaResolver(p *process) (s *mediaResolver, err error) {
 		Limits:     engines.MediaLimits(cfg),
 	}, mediaFiles(cfg, fetcher), lends)
 	if err != nil {
-		return nil, errors.Join(err, s.closeLender())
+		return nil, err
 	}
 	p.metrics.RegisterCollector(newMediaMetrics(fetcher, s.lender))
 	return s, nil
@@ -68,17 +60,18 @@ func mediaFiles(cfg *config.Loaded, fetcher *fetch.Fetcher) resolve.Source {
 	return resolve.NewFetcherSource(fetcher, cfg.Media.MaxBytes)
 }
 
-// run closes the resolver when ctx ends.
-func (s *mediaResolver) run(ctx context.Context) error {
-	<-ctx.Done()
-	return s.closeLender()
+// lenderAddr is the address at which a process lends media: a router's own is that of its calls.
+func lenderAddr(p *process) string {
+	host, port, err := net.SplitHostPort(p.planes.Addr)
+	if err != nil || port == "0" || !p.cfg.Command.ServesCalls() {
+		return p.planes.Addr
+	}
+	return net.JoinHostPort(host, "0")
 }
 
-func (s *mediaResolver) closeLender() error {
-	if s.lender == nil {
-		return nil
-	}
-	return s.lender.Close()
+// onlyOnHost reports whether engines take what frontends decoded in shared memory alone.
+func onlyOnHost(cfg *config.Loaded) bool {
+	return cfg.Media.Transfer == string(resolve.TransferShared) && !cfg.HasRemoteEngines() && cfg.Command != config.Up
 }
 
 // mediaDecoder returns the card's description of the media decoder; nil if the engines decode.

@@ -4,37 +4,37 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"penstock/internal/media/fetch"
-	"penstock/internal/media/shm"
 	"penstock/internal/obs"
+	"penstock/internal/serve/bulk"
 )
 
-// mediaMetrics reports media files and shared memory; it collects at each scrape.
+// mediaMetrics reports media files and what is lent; it collects at each scrape.
 type mediaMetrics struct {
 	fetcher *fetch.Fetcher // nil if none are fetched
-	lender  *shm.Lender    // nil without shared memory
+	lender  *bulk.Lender
 
-	asked, hits, bytes, segments, lent *prometheus.Desc
+	asked, hits, bytes, objects, lent *prometheus.Desc
 }
 
 var _ prometheus.Collector = (*mediaMetrics)(nil)
 
-func newMediaMetrics(fetcher *fetch.Fetcher, lender *shm.Lender) *mediaMetrics {
+func newMediaMetrics(fetcher *fetch.Fetcher, lender *bulk.Lender) *mediaMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(obs.Namespace+"_media_"+name, help, labels, nil)
 	}
 	return &mediaMetrics{
 		fetcher: fetcher, lender: lender,
-		asked:    desc("lookups_total", "Sizes and files of media that were asked for by URL.", "what"),
-		hits:     desc("hits_total", "Sizes and files of media that were known or there already when they were asked for.", "what"),
-		bytes:    desc("file_bytes", "Memory of files of media: being fetched, in use, or kept for the next request."),
-		segments: desc("lent_segments", "Segments of shared memory with decoded media that requests have on loan."),
-		lent:     desc("lent_bytes", "Bytes of shared memory with decoded media that requests have on loan."),
+		asked:   desc("lookups_total", "Sizes and files of media that were asked for by URL.", "what"),
+		hits:    desc("hits_total", "Sizes and files of media that were known or there already when they were asked for.", "what"),
+		bytes:   desc("file_bytes", "Memory of files of media: being fetched, in use, or kept for the next request."),
+		objects: desc("lent_objects", "Decoded media, and outputs of media processors, which are lent to workers while their requests last."),
+		lent:    desc("lent_bytes", "Bytes of what penstock_media_lent_objects counts."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *mediaMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.asked, m.hits, m.bytes, m.segments, m.lent} {
+	for _, d := range []*prometheus.Desc{m.asked, m.hits, m.bytes, m.objects, m.lent} {
 		ch <- d
 	}
 }
@@ -52,9 +52,7 @@ func (m *mediaMetrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(s.Bytes))
 	}
-	if m.lender != nil {
-		segments, bytes := m.lender.Usage()
-		ch <- prometheus.MustNewConstMetric(m.segments, prometheus.GaugeValue, float64(segments))
-		ch <- prometheus.MustNewConstMetric(m.lent, prometheus.GaugeValue, float64(bytes))
-	}
+	objects, bytes := m.lender.Usage()
+	ch <- prometheus.MustNewConstMetric(m.objects, prometheus.GaugeValue, float64(objects))
+	ch <- prometheus.MustNewConstMetric(m.lent, prometheus.GaugeValue, float64(bytes))
 }

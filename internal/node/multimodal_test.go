@@ -21,7 +21,9 @@ import (
 	"penstock/internal/config"
 	"penstock/internal/edge/prep"
 	"penstock/internal/engine"
+	"penstock/internal/node/planes"
 	"penstock/internal/obs"
+	"penstock/internal/plane/rpc"
 )
 
 // squarePNG is a picture in one colour, as a file.
@@ -57,12 +59,17 @@ func newMediaRouter(t *testing.T, settings ...string) (*routerRole, *bytes.Buffe
 			t.Error(err)
 		}
 	})
+	p.planes = &planes.Set{RPC: rpc.NewMemPlane()}
 	r := &routerRole{process: p, encodeSem: make(chan struct{}, 2)}
 	if r.mediaResolver, err = newMediaResolver(p); err != nil {
 		t.Fatal(err)
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	ran := make(chan error, 1)
+	go func() { ran <- r.mediaResolver.lender.Run(ctx) }()
 	t.Cleanup(func() {
-		if err := r.mediaResolver.closeLender(); err != nil {
+		stop()
+		if err := <-ran; err != nil {
 			t.Error(err)
 		}
 	})
@@ -122,11 +129,11 @@ func TestSightOfRouter(t *testing.T) {
 			t.Errorf("%s: the caller's object is %+v", transfer, given[0])
 		}
 		want := map[string][3]bool{"": {true}, "off": {true}, "shm": {true, true, false}, "network": {false, false, true}}[transfer]
-		if is := [3]bool{got[0].Source != "", got[0].Tensor.Segment != "", got[0].Tensor.Data != nil}; is != want {
-			t.Errorf("%s: attached is (URL, segment, data) %v, want %v", transfer, is, want)
+		if is := [3]bool{got[0].Source != "", got[0].Tensor.Place != "", got[0].Tensor.Data != nil}; is != want {
+			t.Errorf("%s: attached is (URL, place, data) %v, want %v", transfer, is, want)
 		}
 		again, free := sight.Attach(t.Context(), got)
-		if again[0].Tensor.Segment != got[0].Tensor.Segment {
+		if again[0].Tensor.Place != got[0].Tensor.Place {
 			t.Errorf("%s: what was attached is attached again", transfer)
 		}
 		free()
@@ -147,7 +154,7 @@ func TestSightOfRouter(t *testing.T) {
 		}
 		release()
 		if n, _ := r.mediaResolver.lender.Usage(); n != 0 {
-			t.Errorf("%s: %d segments are lent", transfer, n)
+			t.Errorf("%s: %d objects are lent", transfer, n)
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"penstock/internal/media/fetch"
 	"penstock/internal/obs"
 	"penstock/internal/obs/otlp"
+	"penstock/internal/serve/bulk"
 )
 
 // readyTimeout bounds the time from start to readiness. Loading a checkpoint is not part of it.
@@ -37,6 +38,7 @@ type process struct {
 	tracer        *obs.Tracer  // nil unless the environment enables traces
 	planes        *planes.Set
 	fetcher       *fetch.Fetcher           // of media; nil if this process resolves none
+	borrower      *bulk.Fetcher            // of what other processes lend; nil if engines take nothing from them
 	model         *engines.LocalModel      // nil unless engines run here
 	remoteEngines *engines.Supervisor      // nil unless this process follows remote engines
 	supervision   engines.SupervisorConfig // for tests: replaces defaults of the supervisor
@@ -60,6 +62,9 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 	p := &process{cfg: cfg, startedAt: time.Now(), metrics: obs.NewMetrics()}
 	if p.log, err = newLogger(cfg, stderr); err != nil {
 		return err
+	}
+	for _, n := range cfg.Notices() {
+		p.log.Warn(n.Message, "names", n.Names)
 	}
 	if cfg.HTTP.Addr != "" {
 		if p.endpoint, err = openHTTPEndpoint(cfg, p.log); err != nil {
@@ -101,6 +106,9 @@ func runRole(ctx context.Context, cfg *config.Loaded, stderr io.Writer, as func(
 	defer func() { err = errors.Join(err, stages.stopAll()) }()
 	stages.startStage(life, "garbage collector", func(ctx context.Context) error { tuneGC(ctx); return nil })
 	stages.startStage(life, "limits", limits.RunChecks)
+	if p.borrower != nil {
+		stages.startStage(life, "bulk data", p.borrower.Run)
+	}
 	p.endpoint.startReloading(life, stages, p.log)
 	r.startServices(life, stages)
 	if err := r.awaitReady(life); err != nil {
@@ -122,12 +130,19 @@ func (p *process) openAll(ctx context.Context) error {
 	var opening sync.WaitGroup
 	var modelErr error
 	if p.cfg.Command.HasEngines() && !p.cfg.HasRemoteEngines() {
-		opening.Go(func() { p.model, modelErr = engines.OpenLocal(ctx, p.cfg, mediaFiles(p.cfg, p.fetcher)) })
+		sources := engines.MediaSources{Files: mediaFiles(p.cfg, p.fetcher), Fetch: func(ctx context.Context, place string, size int) ([]byte, error) {
+			return p.borrower.Fetch(ctx, place, size) // there are requests only after openAll
+		}}
+		opening.Go(func() { p.model, modelErr = engines.OpenLocal(ctx, p.cfg, sources) })
 	}
 	var err error
 	p.planes, err = planes.Open(ctx, p.cfg, p.log)
 	opening.Wait()
-	return errors.Join(err, modelErr)
+	if err := errors.Join(err, modelErr); err != nil || !p.cfg.Command.HasEngines() {
+		return err
+	}
+	p.borrower = bulk.NewFetcher(bulk.FetcherConfig{BulkOnly: onlyOnHost(p.cfg), Log: obs.Component(p.log, "worker")}, p.planes.RPC, p.planes.Bulk)
+	return nil
 }
 
 // logServing logs what announce tells the caller.

@@ -116,7 +116,7 @@ func (r *routerRole) startServices(ctx context.Context, stages *stages) {
 	stages.startStage(ctx, "router", r.router.Run)
 	stages.startStage(ctx, "registration", r.awaitReplaced)
 	if r.mediaResolver != nil {
-		stages.startStage(ctx, "media", r.mediaResolver.run)
+		stages.startStage(ctx, "media", r.mediaResolver.lender.Run)
 	}
 	stages.startStage(ctx, "relay", runAfter(r.router.StatesReady(), r.proxy.Run))
 }

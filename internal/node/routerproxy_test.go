@@ -52,7 +52,7 @@ func newProxyFleet(t testing.TB, n int, faulty func(rpc.Plane) rpc.Plane) engine
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	model, err := engines.OpenLocal(t.Context(), cfg, nil)
+	model, err := engines.OpenLocal(t.Context(), cfg, engines.MediaSources{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestRelayMovesRequests(t *testing.T) {
 // openServedEngine makes the engine of a model as workers serve it.
 func openServedEngine(t testing.TB, cfg *config.Loaded) (engine.Engine, *prep.Pipeline) {
 	t.Helper()
-	m, err := engines.OpenLocal(t.Context(), cfg, nil)
+	m, err := engines.OpenLocal(t.Context(), cfg, engines.MediaSources{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func testIndexIsTheTruth(t *testing.T, engine string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	local, err := engines.OpenLocal(t.Context(), cfg, nil)
+	local, err := engines.OpenLocal(t.Context(), cfg, engines.MediaSources{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -251,7 +251,11 @@ func (p *process) newRankWorker(of engines.RankConfig, metrics *worker.Metrics) 
 }
 
 func (p *process) workerPlanes() worker.Planes {
-	return worker.Planes{RPC: p.planes.RPC, Bus: p.planes.Events, Registry: p.planes.Registry, Tracer: p.tracer}
+	all := worker.Planes{RPC: p.planes.RPC, Bus: p.planes.Events, Registry: p.planes.Registry, Tracer: p.tracer}
+	if p.borrower != nil {
+		all.Fetch = p.borrower.Fetch
+	}
+	return all
 }
 
 func workerRunners(workers []*worker.Worker) []func(context.Context) error {

@@ -390,6 +390,10 @@ func TestShippedPictures(t *testing.T) {
 	if n := processed() - before; n != 4 {
 		t.Errorf("%d of 4 requests came with what a processor made", n)
 	}
+	const fetched = `penstock_xfer_transfers_total{outcome="ok",side="owner",transport="mem"} 4`
+	if !strings.Contains(h.get("/metrics"), fetched) {
+		t.Error("the workers did not fetch it")
+	}
 	for _, e := range h.engines {
 		if err := e.Faults().Set(enginemock.Fault{Kind: enginemock.FaultFeatures}); err != nil {
 			t.Fatal(err)

@@ -149,8 +149,8 @@ func TestDecodedByFrontends(t *testing.T) {
 				t.Errorf("%q, and by URL %q", text, said)
 			}
 			resp, data := s.do(http.MethodGet, "/metrics", nil)
-			if resp.StatusCode != http.StatusOK || strings.Contains(string(data), "penstock_media_lent_segments ") && !strings.Contains(string(data), "penstock_media_lent_segments 0\n") {
-				t.Errorf("segments are still lent: %s", resp.Status)
+			if resp.StatusCode != http.StatusOK || strings.Contains(string(data), "penstock_media_lent_objects ") && !strings.Contains(string(data), "penstock_media_lent_objects 0\n") {
+				t.Errorf("objects are still lent: %s", resp.Status)
 			}
 			if strings.Contains(s.log.String(), "sig=") || strings.Contains(s.log.String(), "base64") {
 				t.Error("the log has URLs")

@@ -260,7 +260,7 @@ func TestHostileMedia(t *testing.T) {
 				t.Errorf("afterwards %+v, before %+v", again, want)
 			}
 			s.idle()
-			s.returned(nil)
+			s.returned()
 			s.client.CloseIdleConnections()
 			house.CloseClientConnections()
 			s.eventually("goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+10 })

@@ -6,47 +6,30 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
+	"image"
+	"log/slog"
 	"net/http"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"penstock/internal/config"
 	resolve "penstock/internal/edge/prep/media"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny"
 	"penstock/internal/media/fetch"
-	"penstock/internal/media/shm"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/xfer"
+	"penstock/internal/serve/bulk"
 	"penstock/internal/serve/frontend"
 	"penstock/internal/serve/worker"
 )
 
-// segments are the segments of shared memory that this process has made and not given back. On
-// systems without shared memory there are none.
-func segments() (names []string) {
-	const fds = "/proc/self/fd"
-	open, _ := os.ReadDir(fds) // no such directory: no segments either
-	for _, fd := range open {
-		if at, err := os.Readlink(filepath.Join(fds, fd.Name())); err == nil && strings.HasPrefix(at, filepath.Join(shm.Dir, "penstock-")) {
-			names = append(names, at)
-		}
-	}
-	return names
-}
-
-// returned waits until nothing is lent, and looks whether what was has left a file behind.
-func (s *server) returned(lent []string) {
+// returned waits until nothing is lent.
+func (s *server) returned() {
 	s.t.Helper()
-	s.eventually("all shared memory is given back", func() bool { return len(segments()) == 0 })
-	for _, name := range lent {
-		if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
-			s.t.Errorf("%s: %v", name, err)
-		}
-	}
+	s.eventually("all that is lent is given back", func() bool { return s.metric("penstock_media_lent_objects") == "0" })
 }
 
 // metric returns the value of a line of /metrics.
@@ -58,7 +41,7 @@ func (s *server) metric(line string) string {
 	return value
 }
 
-// hasShared says whether this system has shared memory that processes find by name.
+// hasShared says whether this system has shared memory for bulk data.
 const hasShared = runtime.GOOS == "linux"
 
 // TestTransfers: in whatever way what a request shows gets from a frontend to a worker, the answer is
@@ -81,12 +64,16 @@ func TestTransfers(t *testing.T) {
 		{"url", nil, 0},
 		{"off", []string{"frontend-decoding=true", "mm-transfer=off"}, 2},
 		{"network", []string{"frontend-decoding=true", "mm-transfer=network"}, 1},
+		{"nixl", []string{"frontend-decoding=true", "mm-transfer=nixl"}, 1},
 		{"shm", []string{"frontend-decoding=true"}, map[bool]int{true: 1, false: 2}[hasShared]},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := newGallery(t, map[string][]byte{"/picture.png": file})
 			f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0", "media-allow-private=true")
-			launch(t, config.Worker, append(tc.settings, "nats="+f.started.NATS, "media-allow-private=true")...)
+			w := launch(t, config.Worker, append(tc.settings, "nats="+f.started.NATS, "media-allow-private=true")...)
+			if warned := strings.Contains(w.log.String(), "NIXL is not spoken here"); warned != (tc.name == "nixl") {
+				t.Errorf("warned %v: %s", warned, w.log)
+			}
 			f.serves("penstock-tiny", 1)
 			for i, request := range requests {
 				body := strings.ReplaceAll(string(must(json.Marshal(request))(t)), "GALLERY", g.url)
@@ -114,19 +101,49 @@ func TestTransfers(t *testing.T) {
 					}
 				}
 			}
+			sent := f.metric(`penstock_xfer_transfers_total{outcome="ok",side="writer",transport="shm"}`)
+			if lends := tc.name == "shm" || tc.name == "network" || tc.name == "nixl"; hasShared && (sent != "0") != lends {
+				t.Errorf("%q objects went by shared memory", sent)
+			}
 			if n := g.count("/picture.png"); tc.asked == 0 && n < 2 || tc.asked > 0 && n != tc.asked {
 				t.Errorf("the picture was asked for %d times, want %d", n, tc.asked)
 			}
 			f.idle()
-			f.returned(nil)
+			f.returned()
 		})
 	}
 }
 
-// TestSharedMemoryIsReturned: shared memory is lent for as long as its request is under way, and not
+// TestLargePicture: a decoded picture which is larger than what goes with a request is lent, and nobody fetches it
+// a second time.
+func TestLargePicture(t *testing.T) {
+	const width, height = 4096, 3000
+	file := pngOf(t, image.NewGray(image.Rect(0, 0, width, height)))
+	if 3*width*height <= 32<<20 {
+		t.Fatal("it goes with the request")
+	}
+	g := newGallery(t, map[string][]byte{"/picture.png": file})
+	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0", "media-allow-private=true")
+	launch(t, config.Worker, "nats="+f.started.NATS, "media-allow-private=true", "frontend-decoding=true", "mm-transfer=network")
+	f.serves("penstock-tiny", 1)
+	request := showing(4, shown("image", g.url+"/picture.png"), said("What is it?"))
+	if got := f.complete("/v1/chat/completions", request); got.status != http.StatusOK || got.output != 4 {
+		t.Fatalf("%+v", got)
+	}
+	if n := g.count("/picture.png"); n != 1 {
+		t.Errorf("the picture was asked for %d times", n)
+	}
+	transport := map[bool]string{true: "shm", false: "tcp"}[hasShared]
+	if n := f.metric(fmt.Sprintf(`penstock_xfer_bytes_total{side="writer",transport=%q}`, transport)); n != "3.6864e+07" {
+		t.Errorf("%s bytes went by %s", n, transport)
+	}
+	f.returned()
+}
+
+// TestLentMediaAreReturned: decoded media are lent for as long as their request is under way, and not
 // longer, whether the request is answered, refused or given up by its client, or its worker leaves
 // in the middle of the answer, which goes on elsewhere.
-func TestSharedMemoryIsReturned(t *testing.T) {
+func TestLentMediaAreReturned(t *testing.T) {
 	const long = 1500
 	f := launch(t, config.Frontend, "nats-listen=127.0.0.1:0")
 	workers := map[uint64]*process{}
@@ -146,14 +163,14 @@ func TestSharedMemoryIsReturned(t *testing.T) {
 	if want.status != http.StatusOK || want.output != long {
 		t.Fatalf("%+v", want)
 	}
-	f.returned(nil)
+	f.returned()
 
-	// under starts an answer, and returns what is lent for it and who gives it.
+	// under starts an answer, and returns who gives it.
 	type result struct {
 		answer
 		err error
 	}
-	under := func(ctx context.Context) (lent []string, by uint64, end chan result) {
+	under := func(ctx context.Context) (by uint64, end chan result) {
 		const begun = `penstock_frontend_time_to_first_token_seconds_count{model="penstock-tiny"}`
 		end = make(chan result, 1)
 		before := f.metric(begun)
@@ -164,88 +181,78 @@ func TestSharedMemoryIsReturned(t *testing.T) {
 		f.eventually("the answer is under way", func() bool { return f.metric(begun) != before })
 		for _, w := range f.workers() {
 			if w.Load.ActiveRequests > 0 {
-				by, lent = w.WorkerID, segments()
+				by = w.WorkerID
 			}
 		}
-		if hasShared && len(lent) != 2 {
-			t.Errorf("while two pictures are answered about, %v are lent", lent)
+		if n := f.metric("penstock_media_lent_objects"); n != "2" {
+			t.Errorf("while two pictures are answered about, %s are lent", n)
 		}
-		return lent, by, end
+		return by, end
 	}
 
 	ctx, leave := context.WithCancel(t.Context())
-	lent, _, end := under(ctx)
+	_, end := under(ctx)
 	leave()
 	if got := <-end; got.err == nil {
 		t.Errorf("the answer came: %+v", got)
 	}
-	f.returned(lent)
+	f.returned()
 
 	refused := request(4, shown("image", dataURI("image/png", []byte("no picture"))))
 	if got := f.complete("/v1/chat/completions", refused); got.status != http.StatusBadRequest || !strings.Contains(got.err, "messages[0].content[4]") {
 		t.Errorf("the third picture is none: %+v", got)
 	}
-	f.returned(nil)
+	f.returned()
 
 	for left := len(workers) - 1; left > 0; left-- {
-		lent, by, end := under(t.Context())
+		by, end := under(t.Context())
 		if err := workers[by].stop(); err != nil {
 			t.Error(err)
 		}
 		if got := <-end; got.err != nil || got.text != want.text || got.output != long || got.answer.err != "" {
 			t.Errorf("%d workers are left: %d tokens, the same: %v, %v %s", left, got.output, got.text == want.text, got.err, got.answer.err)
 		}
-		f.returned(lent)
+		f.returned()
 	}
 	if n := f.metric(`penstock_frontend_migrations_total{kind="ongoing_request"}`); n != "2" {
 		t.Errorf("%s answers moved in their middle", n)
 	}
 }
 
-// TestEveryTokenOfPictures is TestEveryToken of requests that show something, which the workers have
-// from shared memory or with the request, the next one too. Nothing stays lent.
+// TestEveryTokenOfPictures is TestEveryToken of requests that show something, which the frontend lends the workers or
+// sends with the request, the next one too. Nothing stays lent.
 func TestEveryTokenOfPictures(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t, map[string][]byte{"/picture.png": pngOf(t, picture(1, 112, 84))})
 	fetcher := must(fetch.New(fetch.Config{AllowPrivate: true}))(t)
 	t.Cleanup(func() { _ = fetcher.Close() })
 	source := resolve.NewFetcherSource(fetcher, 1<<20)
-	dir := t.TempDir()
 	seeing := func(way resolve.Transfer, limit int) *fleet {
+		calls := rpc.NewMemPlane()
+		bytes := must(xfer.NewMemPlane(xfer.Config{}))(t)
+		log := slog.New(slog.DiscardHandler)
+		lender, borrower := bulk.NewLender(calls, bytes, "", log), bulk.NewFetcher(bulk.FetcherConfig{BulkOnly: true, Log: log}, calls, bytes)
+		ctx, stop := context.WithCancel(context.Background())
+		var running sync.WaitGroup
+		for _, run := range []func(context.Context) error{lender.Run, borrower.Run} {
+			running.Go(func() { _ = run(ctx) }) // it says nothing but that ctx has ended
+		}
+		t.Cleanup(func() { // after the fleet has stopped
+			if n, bytes := lender.Usage(); n != 0 {
+				t.Errorf("%d objects of %d bytes are still lent", n, bytes)
+			}
+			stop()
+			running.Wait()
+		})
 		cfg := fleetConfig{
 			workers: 3, pretend: true, frontend: frontend.Config{MigrationLimit: &limit},
 			worker: worker.Config{MediaDecoder: &engine.MediaDecoder{Transfer: string(way)}},
-			engine: tiny.Config{Files: nothing{}, Segment: func(name string, size int) ([]byte, func(), error) {
-				m, err := shm.OpenIn(dir, name, size)
-				if err != nil {
-					return nil, nil, err
-				}
-				return m.Bytes(), func() { _ = m.Close() }, nil
-			}},
+			engine: tiny.Config{Files: nothing{}, Fetch: borrower.Fetch},
 		}
-		var lends resolve.Lender
-		if way == resolve.TransferShared {
-			lender := must(shm.NewLender(shm.Config{Dir: dir}))(t)
-			t.Cleanup(func() { // after the fleet has stopped
-				if n, bytes := lender.Usage(); n != 0 {
-					t.Errorf("%d segments of %d bytes are still lent", n, bytes)
-				}
-				left, err := os.ReadDir(dir)
-				if err != nil || len(left) > 0 {
-					t.Errorf("left behind: %v %v", left, err)
-				}
-				_ = lender.Close()
-			})
-			lends = resolve.NewShmLender(lender, time.Hour)
-		}
-		cfg.media = must(resolve.New(resolve.Config{}, source, lends))(t)
+		cfg.media = must(resolve.New(resolve.Config{}, source, lender))(t)
 		return startFleet(t, cfg)
 	}
-	way := resolve.TransferShared
-	if !hasShared {
-		way = resolve.TransferNetwork
-	}
-	f, planned := seeing(way, 2), seeing(resolve.TransferNetwork, -1)
+	f, planned := seeing(resolve.TransferShared, 2), seeing(resolve.TransferNetwork, -1)
 
 	encoded := base64.StdEncoding.EncodeToString(pngOf(t, picture(2, 84, 60)))
 	byURL := fmt.Sprintf(`{"type":"image_url","image_url":{"url":"%s/picture.png?signature=1"}}`, g.url)

@@ -129,7 +129,7 @@ func TestMultimodalRouters(t *testing.T) {
 			looked := 0
 			for _, r := range v.routers {
 				n, _ := strconv.Atoi(r.metric(`penstock_router_process_media_resolve_seconds_count{outcome="resolved"}`))
-				if lent := r.metric("penstock_media_lent_segments"); c.router != nil && lent != "0" {
+				if lent := r.metric("penstock_media_lent_objects"); c.router != nil && lent != "0" {
 					t.Errorf("%q segments are lent", lent)
 				}
 				looked += n

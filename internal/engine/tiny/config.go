@@ -34,10 +34,10 @@ type Config struct {
 	Text func(dst []byte, t kv.Token) (out []byte, ok bool)
 	// Mask are tokens that a checkpoint's model must not sample.
 	Mask []kv.Token
-	// Files and Segment are the sources of media that do not travel with their requests; without them, only
+	// Files and Fetch are the sources of media that do not travel with their requests; without them, only
 	// decoded media in the request can be used. MediaLimits bound what is decoded.
 	Files       Files
-	Segment     SegmentFunc
+	Fetch       FetchFunc
 	MediaLimits pixel.Limits
 	// EmbeddingCache is the memory of the embedding cache in bytes, which all engines made together share; nil
 	// is 64 MiB, 0 keeps nothing. URLTTL is how long a URL counts as showing the same, as frontends have it; 0

@@ -315,22 +315,20 @@ func TestContent(t *testing.T) {
 	uri := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
 	torn := bytes.Clone(o.Tensor.Data)
 	clear(torn[len(torn)/2:])
-	segments := map[string][]byte{"good": o.Tensor.Data, "torn": torn, "stale": other.Tensor.Data, "short": o.Tensor.Data[:100]}
-	mapped := 0
-	lent := func(name string, size int) ([]byte, func(), error) {
-		data, ok := segments[name]
+	places := map[string][]byte{"good": o.Tensor.Data, "torn": torn, "stale": other.Tensor.Data, "short": o.Tensor.Data[:100]}
+	lent := func(_ context.Context, place string, _ int) ([]byte, error) {
+		data, ok := places[place]
 		if !ok {
-			return nil, nil, os.ErrNotExist
+			return nil, os.ErrNotExist
 		}
-		mapped++
-		return data, func() { mapped-- }, nil
+		return bytes.Clone(data), nil
 	}
 	base := o
 	base.Tensor = media.Tensor{}
 	with := func(change func(*media.Object)) media.Object { o := base; change(&o); return o }
-	in := func(segment, source string) media.Object {
+	in := func(place, source string) media.Object {
 		return with(func(m *media.Object) {
-			m.Source, m.Tensor = source, media.Tensor{Shape: o.Tensor.Shape, Segment: segment}
+			m.Source, m.Tensor = source, media.Tensor{Shape: o.Tensor.Shape, Place: place}
 		})
 	}
 	for name, c := range map[string]struct {
@@ -340,11 +338,11 @@ func TestContent(t *testing.T) {
 		"with the request": {o, ""},
 		"by URL":           {with(func(m *media.Object) { m.Source = "http://x/good" }), ""},
 		"in a data: URI":   {with(func(m *media.Object) { m.Source = uri }), ""},
-		"in a segment":     {in("good", ""), ""},
-		"torn segment":     {in("torn", uri), ""},
-		"stale segment":    {in("stale", "http://x/good"), ""},
-		"short segment":    {in("short", uri), ""},
-		"no segment":       {in("gone", "http://x/good"), ""},
+		"lent":             {in("good", ""), ""},
+		"torn":             {in("torn", uri), ""},
+		"stale":            {in("stale", "http://x/good"), ""},
+		"short":            {in("short", uri), ""},
+		"not lent":         {in("gone", "http://x/good"), ""},
 		"changed since":    {in("gone", "http://x/other"), "differs from when the request came"},
 		"another file": {with(func(m *media.Object) {
 			m.Source, m.Identity, m.Key = "http://x/other", media.ByBytes, media.BytesKey(file)
@@ -367,15 +365,15 @@ func TestContent(t *testing.T) {
 			f := &files{by: map[string][]byte{
 				"http://x/good": file, "http://x/other": encodePNG(t, &other), "http://x/text": []byte("not a picture"), "http://x/large": encodePNG(t, &large),
 			}}
-			e := seeing(t, func(c *Config) { c.Files, c.Segment = f, lent })
+			e := seeing(t, func(c *Config) { c.Files, c.Fetch = f, lent })
 			ctx := enginetest.Start(t, e)
 			req := within(80, greedy(2, 12, 10))
 			show(t, req, 4, o)
 			want := answerOf(t, o)
 			req.Objects[0] = c.object
 			got, _, err := run(ctx, e, req)
-			if f.open.Load() != 0 || mapped != 0 {
-				t.Errorf("%d files and %d segments are held", f.open.Load(), mapped)
+			if f.open.Load() != 0 {
+				t.Errorf("%d files are held", f.open.Load())
 			}
 			if c.err != "" {
 				var refused *fault.Error
@@ -563,4 +561,12 @@ func TestWaitingEnds(t *testing.T) {
 		t.Errorf("%d elements, %v", len(got.rows), err)
 	}
 	s.rows.releaseRows(&got)
+}
+
+// TestEncoderOnCard: the card names the weights of the encoders, the same ones in every engine of the model.
+func TestEncoderOnCard(t *testing.T) {
+	a, b := seeing(t, nil).Card(), seeing(t, nil).Card()
+	if a.Encoder == "" || a.Encoder != b.Encoder {
+		t.Errorf("%q and %q", a.Encoder, b.Encoder)
+	}
 }

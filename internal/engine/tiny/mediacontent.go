@@ -1,7 +1,6 @@
 package tiny
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -21,15 +20,14 @@ type Files interface {
 	ParseData(uri string) ([]byte, error)
 }
 
-// SegmentFunc opens the first size bytes of a shared-memory segment of this host, which may be read
-// until release is called.
-type SegmentFunc func(name string, size int) (data []byte, release func(), err error)
+// FetchFunc returns the size bytes which a process lends at place. They belong to the caller.
+type FetchFunc func(ctx context.Context, place string, size int) ([]byte, error)
 
 // mediaContent is the source of an engine's media objects.
 type mediaContent struct {
-	files   Files       // nil: only content that travels with requests
-	segment SegmentFunc // nil: no segments
-	limits  pixel.Limits
+	files  Files     // nil: only content that travels with requests
+	fetch  FetchFunc // nil: nothing that other processes lend
+	limits pixel.Limits
 }
 
 // objectContent is the content of an object: decoded, or a file.
@@ -40,15 +38,15 @@ type objectContent struct {
 	release func()
 }
 
-// findContent finds an object's content: in the request, or in shared memory, or in the file that its source
-// names, in that order.
+// findContent finds an object's content: in the request, or where a process lends it, or in the file that its
+// source names, in that order.
 func (c *mediaContent) findContent(ctx context.Context, o *media.Object) (*objectContent, error) {
 	f := &objectContent{tensor: o.Tensor, limits: &c.limits, release: func() {}}
 	if !o.Tensor.IsZero() {
 		if err := pixel.Check(o.Kind, &f.tensor); err != nil {
 			return nil, objectError(o, "%v", err)
 		}
-		if f.tensor.Data != nil || c.readSegment(o, &f.tensor) {
+		if f.tensor.Data != nil || c.fetchTensor(ctx, o, &f.tensor) {
 			return f, nil
 		}
 	}
@@ -56,10 +54,9 @@ func (c *mediaContent) findContent(ctx context.Context, o *media.Object) (*objec
 	return f, c.loadSource(ctx, o, f)
 }
 
-// readSegment reads the elements of a tensor from shared memory, if they are there. It copies them before it
-// checks them, because other processes may write the memory.
-func (c *mediaContent) readSegment(o *media.Object, t *media.Tensor) bool {
-	if c.segment == nil || t.Segment == "" {
+// fetchTensor fetches the elements of a tensor from the process which lends them, if it does.
+func (c *mediaContent) fetchTensor(ctx context.Context, o *media.Object, t *media.Tensor) bool {
+	if c.fetch == nil || t.Place == "" {
 		return false
 	}
 	size := 1
@@ -69,12 +66,10 @@ func (c *mediaContent) readSegment(o *media.Object, t *media.Tensor) bool {
 	if o.Kind == media.Audio {
 		size *= 4
 	}
-	data, release, err := c.segment(t.Segment, size)
-	if err != nil {
-		return false // the segment is on another host, or its lease has ended; the source remains
+	var err error
+	if t.Data, err = c.fetch(ctx, t.Place, size); err != nil {
+		return false // the process cannot be reached, or the request is over; the source remains
 	}
-	t.Data = bytes.Clone(data[:min(len(data), size)])
-	release()
 	return len(t.Data) == size && matchesKey(o, t)
 }
 

@@ -150,6 +150,7 @@ func newEngine(cfg Config, n *network) (*Engine, error) {
 			EOS:              n.eos,
 			Defaults:         n.defaults,
 			Numerics:         describeNumerics(n),
+			Encoder:          n.model.EncoderDigest(),
 			StructuredOutput: n.vocab != nil,
 			Media:            n.encoders.mediaKinds(),
 			AcceptsObjects:   n.encoders != nil,
@@ -167,7 +168,7 @@ func newEngine(cfg Config, n *network) (*Engine, error) {
 		forward:  n.model,
 		sampler:  sample.New(shape.VocabSize, n.mask),
 		encoders: n.encoders,
-		content:  mediaContent{files: cfg.Files, segment: cfg.Segment, limits: cfg.MediaLimits},
+		content:  mediaContent{files: cfg.Files, fetch: cfg.Fetch, limits: cfg.MediaLimits},
 	}
 	if n.vocab != nil {
 		cpu.grammars = newGrammarCache(n.vocab, cfg.Text)

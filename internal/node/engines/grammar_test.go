@@ -17,7 +17,7 @@ import (
 
 // TestGuidedAnswers asks the built-in model for JSON of a schema, and parses its decoded answer.
 func TestGuidedAnswers(t *testing.T) {
-	m, err := OpenLocal(t.Context(), enginemocktest.SmallSettings(t), nil)
+	m, err := OpenLocal(t.Context(), enginemocktest.SmallSettings(t), MediaSources{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,9 +36,14 @@ func (m *LocalModel) EncoderStats() tiny.EncoderStats {
 	return tiny.EncoderStats{}
 }
 
-// OpenLocal makes the engines of all workers and the pipeline of their model, unless ctx ends first. files is
-// the source of the engines' media; nil for none.
-func OpenLocal(ctx context.Context, cfg *config.Loaded, files tiny.Files) (*LocalModel, error) {
+// MediaSources are where engines get media which do not travel with requests. The zero value has none.
+type MediaSources struct {
+	Files tiny.Files     // by URL
+	Fetch tiny.FetchFunc // from processes which lend them
+}
+
+// OpenLocal makes the engines of all workers and the pipeline of their model, unless ctx ends first.
+func OpenLocal(ctx context.Context, cfg *config.Loaded, sources MediaSources) (*LocalModel, error) {
 	ref := chat.Ref{Kind: "builtin"}
 	if cfg.Engine.ModelPath != "" {
 		ref = chat.Ref{Kind: "dir", Dir: cfg.Engine.ModelPath}
@@ -52,7 +57,7 @@ func OpenLocal(ctx context.Context, cfg *config.Loaded, files tiny.Files) (*Loca
 	if cfg.EngineKind() == config.EngineSim {
 		m.Engines, err = OpenSim(cfg, pipe, engine.TokenizerRef(ref))
 	} else {
-		m.Engines, err = openTiny(ctx, cfg, pipe, engine.TokenizerRef(ref), files)
+		m.Engines, err = openTiny(ctx, cfg, pipe, engine.TokenizerRef(ref), sources)
 	}
 	return m, err
 }

@@ -19,7 +19,7 @@ import (
 
 func servedEngine(t testing.TB, cfg *config.Loaded) (engine.Engine, *prep.Pipeline) {
 	t.Helper()
-	m, err := OpenLocal(t.Context(), cfg, nil)
+	m, err := OpenLocal(t.Context(), cfg, MediaSources{})
 	if err != nil {
 		t.Fatal(err)
 	}

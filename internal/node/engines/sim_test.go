@@ -44,7 +44,7 @@ func TestSimulatedCard(t *testing.T) {
 		if c.dir != "" {
 			settings = append(settings, "MODEL_PATH="+c.dir)
 		}
-		m, err := OpenLocal(t.Context(), enginemocktest.LoadSettings(t, config.Up, settings...), nil)
+		m, err := OpenLocal(t.Context(), enginemocktest.LoadSettings(t, config.Up, settings...), MediaSources{})
 		if err != nil {
 			t.Errorf("%q: %v", c.settings, err)
 			continue
@@ -58,11 +58,11 @@ func TestSimulatedCard(t *testing.T) {
 		}
 	}
 	// A value in an unknown form is skipped; a file that is not an object is damaged.
-	_, err = OpenLocal(t.Context(), enginemocktest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+enginemocktest.WriteCheckpoint(t, `{"vocab_size": 7`, "")), nil)
+	_, err = OpenLocal(t.Context(), enginemocktest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "MODEL_PATH="+enginemocktest.WriteCheckpoint(t, `{"vocab_size": 7`, "")), MediaSources{})
 	if err == nil {
 		t.Error("a broken config.json was accepted")
 	}
-	_, err = OpenLocal(t.Context(), enginemocktest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_CHUNKED_PREFILL=off"), nil)
+	_, err = OpenLocal(t.Context(), enginemocktest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", "SIM_CHUNKED_PREFILL=off"), MediaSources{})
 	if err == nil || !strings.Contains(err.Error(), "lower sim-context-length") {
 		t.Errorf("steps that do not hold a prompt: %v", err)
 	}
@@ -106,7 +106,7 @@ func TestSimulatedEvents(t *testing.T) {
 		{"SIM_PREFIX_CACHING=off", 0, 0},
 	} {
 		cfg := enginemocktest.LoadSettings(t, config.Worker, "ENGINE=sim", "NATS_LISTEN=127.0.0.1:0", c.setting)
-		m, err := OpenLocal(t.Context(), cfg, nil)
+		m, err := OpenLocal(t.Context(), cfg, MediaSources{})
 		if err != nil {
 			t.Fatal(err)
 		}

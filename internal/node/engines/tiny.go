@@ -15,14 +15,13 @@ import (
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny"
 	"penstock/internal/media/pixel"
-	"penstock/internal/media/shm"
 )
 
 // openTiny makes engines which compute a model on the CPU and share its weights.
-func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, files tiny.Files) ([]Local, error) {
+func openTiny(ctx context.Context, cfg *config.Loaded, pipe *prep.Pipeline, ref engine.TokenizerRef, sources MediaSources) ([]Local, error) {
 	tc := tinyConfig(cfg)
 	tc.Tokenizer, tc.Text, tc.MemoryLimit = ref, tokenText(pipe.Tokenizer), MemoryLimit()
-	tc.Files, tc.Segment, tc.MediaLimits = files, openSegment, MediaLimits(cfg)
+	tc.Files, tc.Fetch, tc.MediaLimits = sources.Files, sources.Fetch, MediaLimits(cfg)
 	if len(cfg.Engine.ServedModelName) > 0 {
 		tc.Aliases = cfg.Engine.ServedModelName[1:]
 	}
@@ -119,15 +118,6 @@ func EstimateMemory(ctx context.Context, cfg *config.Loaded) error {
 	tc.Vocabulary, tc.MemoryLimit = vocabulary, 1
 	_, err = tiny.NewReplicas(ctx, tc, Count(cfg))
 	return err
-}
-
-// openSegment opens a segment of shared memory which a frontend on this host has lent.
-func openSegment(name string, size int) ([]byte, func(), error) {
-	m, err := shm.Open(name, size)
-	if err != nil {
-		return nil, nil, err
-	}
-	return m.Bytes(), func() { _ = m.Close() }, nil // readers have copied the data
 }
 
 // MediaLimits are the limits of one decoded object.

@@ -17,6 +17,7 @@ import (
 	"penstock/internal/plane/disco"
 	"penstock/internal/plane/natsd"
 	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/xfer"
 	"penstock/internal/serve/worker"
 )
 
@@ -30,11 +31,14 @@ type Set struct {
 	Registry disco.Registry
 	RPC      rpc.Plane
 	Addr     string // where to serve on rpc; "" lets the plane choose
+	// Bulk carries bulk data; nil if this process neither sends nor receives any. The process runs it.
+	Bulk xfer.Plane
 	// eventHost is the host at which others reach the mesh; "" is the listen address.
 	eventHost string
 
 	// What the planes lost or could not read; nil for planes that lose nothing.
 	dropped, malformed, unreadable, holes func() uint64
+	transfers                             *transferMetrics
 	closers                               []func() error
 }
 
@@ -199,6 +203,10 @@ func (p *Set) RegisterMetrics(m *obs.Metrics) {
 	count("bus_malformed_total", "Messages of the event plane whose key could not be read.", p.malformed)
 	count("bus_holes_total", "Times that messages of a peer of --event-plane zmq were lost for good: it no longer had them.", p.holes)
 	count("disco_malformed_total", "Records of the discovery plane that could not be read.", p.unreadable)
+	if p.transfers == nil { // without a request plane there are no transfers
+		p.transfers = newTransferMetrics()
+	}
+	p.transfers.register(m)
 }
 
 // onClose has Close call closer, which cannot fail.

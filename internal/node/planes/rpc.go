@@ -7,6 +7,7 @@ import (
 	"penstock/internal/config"
 	"penstock/internal/obs"
 	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/xfer"
 )
 
 // OpenRPC opens the request planes: the one on which this process serves, and all by which it may have to
@@ -14,7 +15,7 @@ import (
 func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
 	if cfg.Command == config.Up {
 		p.RPC = rpc.NewMemPlane() // all roles are in this process
-		return nil
+		return p.openBulk(cfg, xfer.TCPConfig{}, log)
 	}
 	log = obs.Component(log, "rpc")
 	token, err := config.ReadSecret("rpc-token-file", cfg.RPC.TokenFile)
@@ -29,12 +30,13 @@ func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
 		client = nil // calls use TLS only to servers whose authorities are known
 	}
 	at := planeAddr{cfg.RPC.Addr, cfg.RPC.Advertise}
-	if cfg.Command.ServesCalls() && cfg.RPC.Plane != config.PlaneNATS {
+	// Frontends serve what they lend, from when they lend something.
+	if cfg.RPC.Plane != config.PlaneNATS {
 		if at, err = p.choosePlaneAddr(cfg, "rpc-addr", at, log); err != nil {
 			return err
 		}
 		p.Addr = at.listen
-		if !config.IsLoopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
+		if cfg.Command.ServesCalls() && !config.IsLoopback(at.listen) && (server == nil || token == "" && server.ClientAuth == tls.NoClientCert) {
 			log.Warn("the request plane listens beyond this machine without TLS, or takes any caller: give --rpc-tls-cert and --rpc-tls-key, and --rpc-tls-ca or --rpc-token-file", "addr", at.listen)
 		}
 	}
@@ -64,7 +66,7 @@ func (p *Set) OpenRPC(cfg *config.Loaded, log *slog.Logger) error {
 		serving = overTCP
 	}
 	p.RPC = &rpc.SchemeMux{Plane: serving, ByScheme: planes}
-	return nil
+	return p.openBulk(cfg, xfer.TCPConfig{Config: xfer.Config{Token: token}, ServerTLS: server, ClientTLS: client}, log)
 }
 
 // loadTLS returns the TLS configurations of a plane for serving and making connections; nil is without TLS. With

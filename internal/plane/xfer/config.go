@@ -15,11 +15,11 @@ import (
 type Config struct {
 	// Transfers bounds the open transfers of an owner. Beyond it Expect is Overloaded.
 	Transfers int
-	// Serve bounds the connections which an owner serves. A connection carries one transfer at a
-	// time; beyond the bound idle ones are closed, then writers wait. In shared memory each has a
-	// region of 1 MiB.
+	// Serve bounds the connections which an owner serves; beyond it idle ones are closed, then writers
+	// wait. In shared memory each has a region of 1 MiB and 136 KiB for frames.
 	Serve int
-	// Lanes bounds the connections of this process to one owner. Beyond it Open waits.
+	// Lanes bounds the connections of this process to one owner for transfers of Open, which waits
+	// beyond it. Small transfers have one more.
 	Lanes int
 	// Idle is how long a connection without a transfer is kept, with its region.
 	Idle time.Duration

@@ -14,6 +14,18 @@ type Digest uint64
 // digestBytes returns the digest of a chunk which is one piece of memory.
 func digestBytes(chunk []byte) Digest { return Digest(xxh3.Hash(chunk)) }
 
+// digestSlices returns the digest of a chunk which is in several pieces of memory.
+func digestSlices(chunk [][]byte) Digest {
+	if len(chunk) == 1 {
+		return digestBytes(chunk[0])
+	}
+	var h xxh3.Hasher
+	for _, s := range chunk {
+		_, _ = h.Write(s) // never fails
+	}
+	return Digest(h.Sum64())
+}
+
 // totalDigest computes the digest of a transfer: XXH3-64 of the digests of its chunks, in order, and
 // its size. All chunks have ChunkSize bytes but the last one, so it depends on the bytes alone.
 type totalDigest struct {

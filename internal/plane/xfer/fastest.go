@@ -17,7 +17,10 @@ type Fastest struct {
 	order  []Plane
 }
 
-var _ Plane = (*Fastest)(nil)
+var (
+	_ Plane       = (*Fastest)(nil)
+	_ wholeOpener = (*Fastest)(nil)
+)
 
 // NewFastest joins the planes which are not nil. They must be new, and must not be used beside it.
 func NewFastest(mem *MemPlane, shm *ShmPlane, tcp *TCPPlane) (*Fastest, error) {
@@ -72,22 +75,41 @@ func (f *Fastest) Run(ctx context.Context, ready func()) error {
 
 // Open implements Plane.
 func (f *Fastest) Open(ctx context.Context, d Descriptor) (TransferWriter, error) {
+	return openFastest(ctx, f, d, Plane.Open)
+}
+
+// openWhole implements wholeOpener. Within a process there is none.
+func (f *Fastest) openWhole(ctx context.Context, d Descriptor) (*sharedLane, error) {
+	return openFastest(ctx, f, d, func(p Plane, ctx context.Context, d Descriptor) (*sharedLane, error) {
+		if o, ok := p.(wholeOpener); ok {
+			return o.openWhole(ctx, d)
+		}
+		if addr, _ := d.endpoint(Mem); addr == p.(*MemPlane).addr {
+			return nil, nil
+		}
+		return nil, fault.New(fault.Unavailable, "open transfer: it is another process's memory")
+	})
+}
+
+// openFastest calls open with the planes for the transports of d in turn, until one reaches the owner.
+func openFastest[W any](ctx context.Context, f *Fastest, d Descriptor, open func(Plane, context.Context, Descriptor) (W, error)) (W, error) {
+	var none W
 	var errs []error
 	for _, e := range d.Endpoints {
 		p := f.planes[e.Transport]
 		if p == nil {
 			continue
 		}
-		w, err := p.Open(ctx, d)
+		w, err := open(p, ctx, d)
 		if err == nil || fault.CodeOf(err) != fault.Unavailable || ctx.Err() != nil {
 			return w, err
 		}
 		errs = append(errs, err)
 	}
 	if errs == nil {
-		return nil, errNoWay(d)
+		return none, errNoWay(d)
 	}
-	return nil, fault.New(fault.Unavailable, "open transfer: no way to the owner: %w", errors.Join(errs...))
+	return none, fault.New(fault.Unavailable, "open transfer: no way to the owner: %w", errors.Join(errs...))
 }
 
 // Close closes the connections to owners; see TCPPlane.Close.

@@ -6,21 +6,23 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os"
 )
 
 // frameType is the type of a frame. Numbers are never reused.
 type frameType uint8
 
 const (
-	frameHello   frameType = 1 // both, first: versions; the client's has the token
-	frameBegin   frameType = 2 // writer: claims a transfer
-	frameChunk   frameType = 3 // writer: a chunk; over TCP its bytes follow the frame
-	frameEnd     frameType = 4 // writer: the digest of all chunks, and a note
-	frameAbort   frameType = 5 // writer: gives up; the connection ends
-	frameRegion  frameType = 6 // owner, shared memory: the region of the connection
-	frameTaken   frameType = 7 // owner, shared memory: slots which may be written again
-	frameOutcome frameType = 8 // owner: how the transfer ended; unless it is OK, the connection ends
-	frameRetire  frameType = 9 // owner: the writer should close the connection instead of keeping it
+	frameHello   frameType = 1  // both, first: versions; the client's has the token
+	frameBegin   frameType = 2  // writer: claims a transfer
+	frameChunk   frameType = 3  // writer: a chunk; over TCP its bytes follow the frame
+	frameEnd     frameType = 4  // writer: the digest of all chunks, and a note
+	frameAbort   frameType = 5  // writer: gives up; the connection ends
+	frameRegion  frameType = 6  // owner, shared memory: the region of the connection
+	frameTaken   frameType = 7  // owner, shared memory: slots which may be written again
+	frameOutcome frameType = 8  // owner: how the transfer ended; unless it is OK, the connection ends
+	frameRetire  frameType = 9  // owner: the writer should close the connection instead of keeping it
+	frameWhole   frameType = 10 // writer: all of a small transfer; over TCP its bytes follow the frame
 )
 
 const (
@@ -185,7 +187,25 @@ type frameReader struct {
 	r         io.Reader
 	buf       []byte // grows for long notes
 	from, end int    // what was read and not used
+	// beforeWait, if not nil, is called before reading waits for bytes: what the peer waits for is sent.
+	beforeWait func() error
+	// beforeSleep, if not nil, is called before reading waits and does not poll any more.
+	beforeSleep func()
+	// onDeadline, if not nil, reports whether reading goes on after a deadline.
+	onDeadline func() bool
 }
+
+// burstReader is a Reader which tells whether it would wait.
+type burstReader interface {
+	io.Reader
+	// tryRead reads what has come into p, and what follows into q, and returns errWouldWait instead of
+	// waiting.
+	tryRead(p, q []byte) (int, error)
+	// pollRead polls for a while, and then is tryRead.
+	pollRead(p []byte) (int, error)
+}
+
+var errWouldWait = errors.New("no bytes have come")
 
 // readBuffer is the initial size of the buffer. Small, so that few bytes of chunks pass through it.
 const readBuffer = 4 << 10
@@ -222,27 +242,84 @@ func (f *frameReader) fill() error {
 	if f.end == len(f.buf) {
 		f.buf = append(f.buf, make([]byte, len(f.buf))...) // at most to twice the longest frame
 	}
-	n, err := f.r.Read(f.buf[f.end:])
+	n, err := f.read(f.buf[f.end:], nil)
 	f.end += n
-	if n > 0 {
-		return nil
-	}
-	if err == nil {
-		err = io.ErrNoProgress
-	}
 	return err
+}
+
+// read reads at least one byte into p. If p is filled, it may read on into q.
+func (f *frameReader) read(p, q []byte) (int, error) {
+	for {
+		n, err := f.readOnce(p, q)
+		switch {
+		case n > 0:
+			return n, nil
+		case err == nil:
+			return 0, io.ErrNoProgress
+		case f.onDeadline == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !f.onDeadline():
+			return 0, err
+		}
+	}
+}
+
+func (f *frameReader) readOnce(p, q []byte) (int, error) {
+	burst, ok := f.r.(burstReader)
+	if ok {
+		if n, err := burst.tryRead(p, q); err != errWouldWait {
+			return n, err
+		}
+	}
+	if f.beforeWait != nil {
+		if err := f.beforeWait(); err != nil {
+			return 0, err
+		}
+	}
+	if ok {
+		if n, err := burst.pollRead(p); err != errWouldWait {
+			return n, err
+		}
+	}
+	if f.beforeSleep != nil {
+		f.beforeSleep()
+	}
+	return f.r.Read(p)
 }
 
 // buffered reports whether bytes were read that next or readFull have not returned.
 func (f *frameReader) buffered() bool { return f.from < f.end }
 
-// readFull fills p with the bytes after the last frame.
-func (f *frameReader) readFull(p []byte) error {
+// hasFrame reports whether next returns without reading.
+func (f *frameReader) hasFrame() bool {
+	b := f.buf[f.from:f.end]
+	return len(b) >= frameHead && uint64(len(b)) >= frameHead+frameSum+uint64(binary.LittleEndian.Uint32(b))
+}
+
+// readFull fills p with the bytes after the last frame, whose payload is not valid any more. It returns
+// how many have come.
+func (f *frameReader) readFull(p []byte) (int, error) {
 	n := copy(p, f.buf[f.from:f.end])
 	f.from += n
-	if n == len(p) {
-		return nil
+	for n < len(p) {
+		f.from, f.end = 0, 0
+		k, err := f.read(p[n:], f.buf)
+		if err != nil {
+			return n, err
+		}
+		f.end = max(k-(len(p)-n), 0)
+		n += k - f.end
 	}
-	_, err := io.ReadFull(f.r, p[n:])
-	return err
+	return n, nil
+}
+
+// skip reads n bytes and forgets them.
+func (f *frameReader) skip(n int) error {
+	scratch := make([]byte, min(n, 32<<10))
+	for n > 0 {
+		part := scratch[:min(n, len(scratch))]
+		if _, err := f.readFull(part); err != nil {
+			return err
+		}
+		n -= len(part)
+	}
+	return nil
 }

@@ -19,6 +19,7 @@ type lanePool struct {
 	transport Transport
 	dial      func(ctx context.Context, addr string) (*lane, error)
 	bulk      bulkWork
+	poll      *poller
 	mu        struct {
 		sync.Mutex
 		owners map[string]*ownerLanes
@@ -32,10 +33,13 @@ type ownerLanes struct {
 	room  chan struct{} // has one value for each lane in use
 	users int           // in Open or in a transfer
 	idle  []*lane       // the longest idle first
+	// shared is the connection for small transfers, nil if there is none.
+	shared  *sharedLane
+	dialing chan struct{} // closed when the goroutine which connects shared is done; nil if there is none
 }
 
 func newLanePool(cfg *Config, t Transport, dial func(context.Context, string) (*lane, error)) *lanePool {
-	p := &lanePool{cfg: cfg, transport: t, dial: dial, bulk: newBulkWork()}
+	p := &lanePool{cfg: cfg, transport: t, dial: dial, bulk: newBulkWork(), poll: newPoller()}
 	p.mu.owners = make(map[string]*ownerLanes)
 	return p
 }
@@ -53,18 +57,10 @@ func (p *lanePool) open(ctx context.Context, addr string, d Descriptor) (Transfe
 
 // takeLane returns an idle lane, or a new one. The caller must put or drop it.
 func (p *lanePool) takeLane(ctx context.Context, addr string) (*lane, error) {
-	p.mu.Lock()
-	if p.mu.closed {
-		p.mu.Unlock()
-		return nil, errPoolClosed
+	o, err := p.addUser(addr)
+	if err != nil {
+		return nil, err
 	}
-	o := p.mu.owners[addr]
-	if o == nil {
-		o = &ownerLanes{room: make(chan struct{}, p.cfg.Lanes)}
-		p.mu.owners[addr] = o
-	}
-	o.users++
-	p.mu.Unlock()
 	select {
 	case o.room <- struct{}{}:
 	case <-ctx.Done():
@@ -81,12 +77,37 @@ func (p *lanePool) takeLane(ctx context.Context, addr string) (*lane, error) {
 		}
 		l.close()
 	}
+	l, err := p.connect(ctx, addr)
+	if err != nil {
+		<-o.room
+		p.removeUser(addr, o)
+		return nil, err
+	}
+	return l, nil
+}
+
+// addUser counts the caller as a user of an owner's lanes. It must call removeUser.
+func (p *lanePool) addUser(addr string) (*ownerLanes, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.closed {
+		return nil, errPoolClosed
+	}
+	o := p.mu.owners[addr]
+	if o == nil {
+		o = &ownerLanes{room: make(chan struct{}, p.cfg.Lanes)}
+		p.mu.owners[addr] = o
+	}
+	o.users++
+	return o, nil
+}
+
+// connect returns a new lane.
+func (p *lanePool) connect(ctx context.Context, addr string) (*lane, error) {
 	dialing, cancel := context.WithTimeout(ctx, p.cfg.Handshake)
 	defer cancel()
 	l, err := p.dial(dialing, addr)
 	if err != nil {
-		<-o.room
-		p.removeUser(addr, o)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -98,6 +119,73 @@ func (p *lanePool) takeLane(ctx context.Context, addr string) (*lane, error) {
 	}
 	l.addr = addr
 	return l, nil
+}
+
+// joinShared returns the connection for small transfers, after join.
+func (p *lanePool) joinShared(ctx context.Context, addr string) (*sharedLane, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	for {
+		p.mu.Lock()
+		o := p.mu.owners[addr]
+		if o != nil && o.shared != nil {
+			if o.shared.join() {
+				defer p.mu.Unlock()
+				return o.shared, nil
+			}
+			o.shared = nil
+		}
+		var dialing chan struct{}
+		if o != nil {
+			dialing = o.dialing
+		}
+		p.mu.Unlock()
+		if dialing == nil {
+			if err := p.connectShared(ctx, addr); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		select {
+		case <-dialing:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// connectShared connects the connection for small transfers, unless another goroutine does.
+func (p *lanePool) connectShared(ctx context.Context, addr string) error {
+	o, err := p.addUser(addr)
+	if err != nil {
+		return err
+	}
+	defer p.removeUser(addr, o)
+	p.mu.Lock()
+	if o.dialing != nil || o.shared != nil {
+		p.mu.Unlock()
+		return nil
+	}
+	done := make(chan struct{})
+	o.dialing = done
+	p.mu.Unlock()
+	l, err := p.connect(ctx, addr)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o.dialing = nil
+	close(done)
+	switch {
+	case err != nil:
+		return err
+	case p.mu.closed:
+		l.close()
+		return errPoolClosed
+	}
+	l.idleSince = time.Now()
+	o.shared = newSharedLane(p, l)
+	p.startReaperLocked()
+	return nil
 }
 
 // popIdle returns the lane which was idle for the shortest time, or nil.
@@ -122,7 +210,7 @@ func (p *lanePool) removeUser(addr string, o *ownerLanes) {
 }
 
 func (p *lanePool) removeEmptyLocked(addr string, o *ownerLanes) {
-	if o.users == 0 && len(o.idle) == 0 && p.mu.owners[addr] == o {
+	if o.users == 0 && len(o.idle) == 0 && o.shared == nil && p.mu.owners[addr] == o {
 		delete(p.mu.owners, addr)
 	}
 }
@@ -142,6 +230,10 @@ func (p *lanePool) putLane(l *lane) {
 	}
 	l.idleSince = now
 	o.idle = append(o.idle, l)
+	p.startReaperLocked()
+}
+
+func (p *lanePool) startReaperLocked() {
 	if p.mu.reaper == nil {
 		p.mu.reaper = time.AfterFunc(min(p.cfg.Idle, peekEvery), p.closeIdle)
 	}
@@ -175,11 +267,14 @@ func (p *lanePool) closeIdle() {
 			}
 			return gone
 		})
-		left = left || len(o.idle) > 0
+		if o.shared != nil && o.shared.closeIf(limit, false) {
+			o.shared = nil
+		}
+		left = left || len(o.idle) > 0 || o.shared != nil
 		p.removeEmptyLocked(addr, o)
 	}
 	if left && !p.mu.closed {
-		p.mu.reaper = time.AfterFunc(min(p.cfg.Idle, peekEvery), p.closeIdle)
+		p.startReaperLocked()
 	}
 }
 
@@ -197,6 +292,10 @@ func (p *lanePool) close() {
 			l.close()
 		}
 		o.idle = nil
+		if o.shared != nil {
+			o.shared.closeIf(time.Time{}, true)
+			o.shared = nil
+		}
 		p.removeEmptyLocked(addr, o)
 	}
 }
@@ -206,6 +305,9 @@ func (p *lanePool) close() {
 func isUsable(l *lane) bool {
 	if l.in.buffered() {
 		return false
+	}
+	if ring, ok := l.conn.(interface{ isQuiet() bool }); ok {
+		return ring.isQuiet()
 	}
 	conn, ok := l.conn.(syscall.Conn)
 	if secure, isTLS := l.conn.(interface{ NetConn() net.Conn }); isTLS {

@@ -14,6 +14,8 @@ const (
 	regionSize  = regionSlots * ChunkSize
 	// takenEvery is after how many chunks the owner returns slots.
 	takenEvery = regionSlots / 4
+	// ringBytes is the size of the ring through which the frames of one direction go.
+	ringBytes = 64 << 10
 )
 
 var errNoSharedMemory = errors.New("shared memory is not available on this system")

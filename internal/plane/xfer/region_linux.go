@@ -24,45 +24,53 @@ type window struct {
 
 // newWindow makes a region.
 func newWindow() (*window, error) {
-	fd, err := unix.MemfdCreate("penstock-xfer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, b, err := newSealedMemory(regionSize, unix.PROT_READ) // the owner only reads
 	if err != nil {
-		return nil, fmt.Errorf("make a region: %w", err)
+		return nil, err
 	}
-	w := &window{fd: fd}
-	if err := w.allocate(); err != nil {
-		w.close()
-		return nil, newFailure(Overloaded, "make a region of %d bytes: %w", regionSize, err)
-	}
-	return w, nil
+	return &window{b: b, fd: fd}, nil
 }
 
-// allocate provides the memory in advance: a write to a page which the system does not have would
+// newSealedMemory makes an anonymous file of size bytes which cannot be resized, and maps it.
+func newSealedMemory(size, protection int) (fd int, b []byte, err error) {
+	fd, err = unix.MemfdCreate("penstock-xfer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, nil, fmt.Errorf("make a region: %w", err)
+	}
+	if b, err = allocateSealed(fd, size, protection); err != nil {
+		_ = unix.Close(fd)
+		return -1, nil, newFailure(Overloaded, "make a region of %d bytes: %w", size, err)
+	}
+	return fd, b, nil
+}
+
+// allocateSealed provides the memory in advance: a write to a page which the system does not have would
 // kill the process.
-func (w *window) allocate() error {
-	if err := unix.Ftruncate(w.fd, regionSize); err != nil {
-		return err
+func allocateSealed(fd, size, protection int) ([]byte, error) {
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return nil, err
 	}
 	for {
-		err := unix.Fallocate(w.fd, 0, 0, regionSize)
+		err := unix.Fallocate(fd, 0, 0, int64(size))
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		break
 	}
-	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, regionSeals); err != nil {
-		return err
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, regionSeals); err != nil {
+		return nil, err
 	}
-	// The owner only reads.
-	b, err := unix.Mmap(w.fd, 0, regionSize, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
-	w.b = b
-	return err
+	return unix.Mmap(fd, 0, size, protection, unix.MAP_SHARED|unix.MAP_POPULATE)
 }
 
 // slot returns the memory of a slot.
-func (w *window) slot(i int) []byte { return w.b[i*ChunkSize : (i+1)*ChunkSize] }
+func (w *window) slot(i int) []byte { return w.part(i*ChunkSize, ChunkSize) }
+
+// part returns n bytes from at.
+func (w *window) part(at, n int) []byte { return w.b[at : at+n : at+n] }
 
 // discard frees the memory of a region even if the writer still maps it, and closes w.
 func (w *window) discard() {
@@ -83,17 +91,40 @@ func (w *window) close() {
 	})
 }
 
-// sendTo sends greeting to the writer, with the region.
-func (w *window) sendTo(conn net.Conn, greeting []byte) error {
-	c, ok := conn.(*net.UnixConn)
+// sendTo sends greeting to the writer, with the region and two rings, and returns the connection over
+// these.
+func (w *window) sendTo(conn net.Conn, greeting []byte, poll *poller) (net.Conn, error) {
+	u, ok := conn.(*net.UnixConn)
 	if !ok {
-		return errNoSharedMemory
+		return nil, errNoSharedMemory
 	}
-	n, _, err := c.WriteMsgUnix(greeting, unix.UnixRights(w.fd), nil)
-	if err == nil && n < len(greeting) {
-		_, err = c.Write(greeting[n:])
+	c := &ringConn{Conn: conn, poll: poll}
+	fds := []int{w.fd}
+	err := func() error {
+		for _, r := range []struct {
+			mem        *ringMem
+			protection int
+		}{{&c.ours, unix.PROT_READ | unix.PROT_WRITE}, {&c.peers, unix.PROT_READ}} {
+			fd, b, err := newSealedMemory(ringMemory, r.protection)
+			if err != nil {
+				return err
+			}
+			fds, *r.mem = append(fds, fd), b
+		}
+		n, _, err := u.WriteMsgUnix(greeting, unix.UnixRights(fds...), nil)
+		if err == nil && n < len(greeting) {
+			_, err = u.Write(greeting[n:])
+		}
+		return err
+	}()
+	for _, fd := range fds[1:] {
+		_ = unix.Close(fd)
 	}
-	return err
+	if err != nil {
+		c.unmap()
+		return nil, err
+	}
+	return c, nil
 }
 
 // fileReader reads from a unix socket, and collects the files which come with the bytes.
@@ -108,7 +139,7 @@ func (r *fileReader) Read(p []byte) (int, error) {
 	if !ok {
 		return 0, errNoSharedMemory
 	}
-	oob := make([]byte, unix.CmsgSpace(4*4))
+	oob := make([]byte, unix.CmsgSpace(8*4))
 	n, oobn, _, _, err := c.ReadMsgUnix(p, oob)
 	if err != nil {
 		return 0, err // n is -1
@@ -136,27 +167,42 @@ func (r *fileReader) close() {
 	r.fds = nil
 }
 
-// mapWindow maps the region of size bytes which has come.
-func (r *fileReader) mapWindow(size int) (*window, error) {
-	if len(r.fds) != 1 {
-		return nil, fmt.Errorf("%d files came instead of a region", len(r.fds))
+// mapWindow maps the region of size bytes and the two rings which have come: the owner's and the writer's.
+func (r *fileReader) mapWindow(size int, poll *poller) (*window, net.Conn, error) {
+	if len(r.fds) != 3 {
+		return nil, nil, fmt.Errorf("%d files came instead of a region and two rings", len(r.fds))
 	}
-	seals, err := unix.FcntlInt(uintptr(r.fds[0]), unix.F_GET_SEALS, 0)
+	const readWrite = unix.PROT_READ | unix.PROT_WRITE
+	region, err := mapSealed(r.fds[0], size, readWrite)
+	if err != nil {
+		return nil, nil, err
+	}
+	w, c := &window{b: region, fd: -1}, &ringConn{Conn: r.conn, poll: poll}
+	if c.peers, err = mapSealed(r.fds[1], ringMemory, unix.PROT_READ); err == nil {
+		c.ours, err = mapSealed(r.fds[2], ringMemory, readWrite)
+	}
+	if err != nil {
+		w.close()
+		c.unmap()
+		return nil, nil, err
+	}
+	return w, c, nil
+}
+
+// mapSealed maps an anonymous file of a peer, which must have size bytes and be sealed.
+func mapSealed(fd, size, protection int) ([]byte, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
 		return nil, fmt.Errorf("what came is no region: %w", err)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(r.fds[0], &st); err != nil {
+	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
 	}
 	if seals&regionSeals != regionSeals || st.Size != int64(size) {
-		return nil, fmt.Errorf("the region has %d bytes and seals %#x, not %d and %#x", st.Size, seals, size, regionSeals)
+		return nil, fmt.Errorf("a region has %d bytes and seals %#x, not %d and %#x", st.Size, seals, size, regionSeals)
 	}
-	b, err := unix.Mmap(r.fds[0], 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	if err != nil {
-		return nil, err
-	}
-	return &window{b: b, fd: -1}, nil
+	return unix.Mmap(fd, 0, size, protection, unix.MAP_SHARED|unix.MAP_POPULATE)
 }
 
 // checkPeer refuses a peer of another user. Sockets in the abstract namespace have no permissions.

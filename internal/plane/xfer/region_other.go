@@ -11,11 +11,13 @@ func newWindow() (*window, error) { return nil, errNoSharedMemory }
 
 func (w *window) slot(int) []byte { return nil }
 
+func (w *window) part(int, int) []byte { return nil }
+
 func (w *window) discard() {}
 
 func (w *window) close() {}
 
-func (w *window) sendTo(net.Conn, []byte) error { return errNoSharedMemory }
+func (w *window) sendTo(net.Conn, []byte, *poller) (net.Conn, error) { return nil, errNoSharedMemory }
 
 // fileReader receives files: not available on this system.
 type fileReader struct{ conn net.Conn }
@@ -25,7 +27,9 @@ func (r *fileReader) Read([]byte) (int, error) { return 0, errNoSharedMemory }
 
 func (r *fileReader) close() {}
 
-func (r *fileReader) mapWindow(int) (*window, error) { return nil, errNoSharedMemory }
+func (r *fileReader) mapWindow(int, *poller) (*window, net.Conn, error) {
+	return nil, nil, errNoSharedMemory
+}
 
 func checkPeer(net.Conn) error { return errNoSharedMemory }
 

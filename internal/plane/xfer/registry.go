@@ -18,16 +18,14 @@ type registry struct {
 	observer Observer
 	mu       struct {
 		sync.Mutex
-		endpoints []OwnerAddress // where writers reach the owner; nil unless it runs
-		expected  map[transferID]*Transfer
-		open      map[*Transfer]struct{} // expected or claimed
+		endpoints []OwnerAddress           // where writers reach the owner; nil unless it runs
+		open      map[transferID]*Transfer // not over
 	}
 }
 
 func newRegistry(limit int, o Observer) *registry {
 	r := &registry{epoch: newEpoch(), limit: limit, observer: o}
-	r.mu.expected = make(map[transferID]*Transfer)
-	r.mu.open = make(map[*Transfer]struct{})
+	r.mu.open = make(map[transferID]*Transfer)
 	return r
 }
 
@@ -71,7 +69,7 @@ func (r *registry) Expect(in Incoming) (*Transfer, error) {
 	case in.Lease < time.Millisecond || in.Lease > maxLease:
 		return nil, newFailure(Invalid, "expect: a lease of %v", in.Lease)
 	}
-	t := &Transfer{registry: r, in: in, over: make(chan struct{})}
+	t := &Transfer{registry: r, in: in, into: into.slices, over: make(chan struct{})}
 	t.desc = Descriptor{epoch: r.epoch, id: newTransferID(), Size: into.left, Lease: in.Lease.Truncate(time.Millisecond)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,8 +80,7 @@ func (r *registry) Expect(in Incoming) (*Transfer, error) {
 		return nil, newFailure(Overloaded, "expect: %d transfers are open; try again", r.limit)
 	}
 	t.desc.Endpoints = r.mu.endpoints
-	r.mu.expected[t.desc.id] = t
-	r.mu.open[t] = struct{}{}
+	r.mu.open[t.desc.id] = t
 	t.lease = time.AfterFunc(t.desc.Lease, t.expire) // under the lock: expire needs it
 	return t, nil
 }
@@ -99,8 +96,7 @@ func (r *registry) claimTransfer(h beginHeader, by Transport, interrupt func()) 
 		return nil, newFailure(Stale, "transfer: it was that of an earlier life of the owner")
 	}
 	r.mu.Lock()
-	t := r.mu.expected[h.id]
-	delete(r.mu.expected, h.id)
+	t := r.mu.open[h.id]
 	r.mu.Unlock()
 	if t == nil {
 		return nil, errUnknown()
@@ -114,18 +110,11 @@ func (r *registry) claimTransfer(h beginHeader, by Transport, interrupt func()) 
 	return t, nil
 }
 
-// forgetID makes the descriptor of t unknown.
-func (r *registry) forgetID(t *Transfer) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.mu.expected, t.desc.id)
-}
-
 // remove makes room for another transfer.
 func (r *registry) remove(t *Transfer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.mu.open, t)
+	delete(r.mu.open, t.desc.id)
 }
 
 // abortOpen ends the open transfers whose writers use a transport for which which is true. It is 0
@@ -133,7 +122,7 @@ func (r *registry) remove(t *Transfer) {
 func (r *registry) abortOpen(which func(Transport) bool) {
 	r.mu.Lock()
 	var open []*Transfer
-	for t := range r.mu.open {
+	for _, t := range r.mu.open {
 		if which(t.usedTransport()) {
 			open = append(open, t)
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/internal/backoff"
@@ -30,14 +31,15 @@ type owner struct {
 		sync.Mutex
 		lanes   map[*ownerLane]struct{}
 		leaving bool
-		waiting bool // for room: a lane which becomes idle is closed
 	}
-	room chan struct{} // has one value for each connection
-	bulk bulkWork
+	waiting atomic.Bool   // for room: a lane which becomes idle is closed
+	room    chan struct{} // has one value for each connection
+	bulk    bulkWork
+	poll    *poller
 }
 
 func newOwner(cfg *Config, r *registry, t Transport) *owner {
-	o := &owner{cfg: cfg, registry: r, transport: t, room: make(chan struct{}, cfg.Serve), bulk: newBulkWork()}
+	o := &owner{cfg: cfg, registry: r, transport: t, room: make(chan struct{}, cfg.Serve), bulk: newBulkWork(), poll: newPoller()}
 	o.mu.lanes = make(map[*ownerLane]struct{})
 	return o
 }
@@ -98,7 +100,7 @@ func (o *owner) waitRoom(ctx context.Context) bool {
 	default:
 	}
 	o.mu.Lock()
-	o.mu.waiting = true
+	o.waiting.Store(true)
 	for l := range o.mu.lanes { // any of them: none has work
 		if l.idle {
 			l.retiring = true
@@ -107,11 +109,7 @@ func (o *owner) waitRoom(ctx context.Context) bool {
 		}
 	}
 	o.mu.Unlock()
-	defer func() {
-		o.mu.Lock()
-		o.mu.waiting = false
-		o.mu.Unlock()
-	}()
+	defer o.waiting.Store(false)
 	select {
 	case o.room <- struct{}{}:
 		return true
@@ -145,6 +143,9 @@ func (o *owner) serveConn(conn net.Conn) {
 	o.mu.Lock()
 	delete(o.mu.lanes, l)
 	o.mu.Unlock()
+	if l.failed && l.window != nil {
+		l.window.discard()
+	}
 	l.close()
 }
 
@@ -158,9 +159,15 @@ type ownerLane struct {
 	window     *window // the region of this connection; nil over TCP
 	generation uint64  // of what is in it; one for each transfer
 	chunk      []byte  // a chunk which goes into small pieces; nil until it is needed
-	idle       bool    // no transfer is in progress; guarded by owner.mu
-	retiring   bool    // its read deadline has passed to make room; guarded by owner.mu
-	retired    bool    // RETIRE was sent
+	note       []byte  // of a WHOLE over TCP
+	// current is the WHOLE whose bytes are read, nil if there is none.
+	current       *Transfer
+	interruptRead func()    // makes reading the bytes of current fail
+	idle          bool      // no transfer is in progress; guarded by owner.mu
+	retiring      bool      // its read deadline has passed to make room; guarded by owner.mu
+	retired       bool      // RETIRE was sent
+	endBy         time.Time // when a connection ends on which RETIRE was sent
+	failed        bool      // a small transfer failed: the region is never used again
 }
 
 // interrupt makes reading and writing fail, and so ends the lane.
@@ -178,7 +185,7 @@ func (l *ownerLane) setIdle() bool {
 	o := l.owner
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	l.idle = true
+	l.idle = !l.retired // a retired one ends by itself
 	return !o.mu.leaving
 }
 
@@ -207,7 +214,7 @@ func (l *ownerLane) retire() bool {
 	retiring := l.retiring && !o.mu.leaving && !l.retired
 	if retiring {
 		l.retiring, l.idle = false, false // it is not chosen again
-		_ = l.conn.SetReadDeadline(time.Now().Add(o.cfg.Handshake))
+		_ = l.endSoon()
 	}
 	o.mu.Unlock()
 	if !retiring {
@@ -223,8 +230,16 @@ func (l *ownerLane) serve() error {
 	if err := l.greet(); err != nil {
 		return err
 	}
-	l.setIdle()
+	l.interruptRead = func() {}
+	if l.window == nil {
+		l.interruptRead = func() { _ = l.conn.SetReadDeadline(past) }
+	}
+	l.in.beforeWait, l.in.onDeadline = l.sendOutcomes, l.goesOn
 	for {
+		idle := !l.in.hasFrame()
+		if idle && !l.setIdle() {
+			return nil
+		}
 		t, payload, err := l.in.next()
 		if err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) && l.retire() {
@@ -232,7 +247,7 @@ func (l *ownerLane) serve() error {
 			}
 			return err
 		}
-		if !l.setBusy() {
+		if idle && !l.setBusy() {
 			return nil
 		}
 		switch t {
@@ -240,19 +255,25 @@ func (l *ownerLane) serve() error {
 			if l.retired && l.conn.SetReadDeadline(time.Time{}) != nil {
 				return nil
 			}
+			if err := l.sendOutcomes(); err != nil {
+				return err
+			}
+			l.in.onDeadline = nil
 			if err := l.serveTransfer(payload); err != nil {
 				l.sendVerdict(err)
 				return err
 			}
+			l.in.onDeadline = l.goesOn
 			if l.retired {
 				return nil
+			}
+		case frameWhole:
+			if err := l.serveWhole(payload); err != nil {
+				return err
 			}
 		case frameChunk, frameEnd:
 			return fmt.Errorf("a frame of type %d outside a transfer", t)
 		case frameAbort:
-			return nil
-		}
-		if !l.setIdle() {
 			return nil
 		}
 	}
@@ -260,9 +281,7 @@ func (l *ownerLane) serve() error {
 
 // otherWaits reports whether a connection waits for room.
 func (l *ownerLane) otherWaits() bool {
-	l.owner.mu.Lock()
-	defer l.owner.mu.Unlock()
-	return l.owner.mu.waiting
+	return l.owner.waiting.Load()
 }
 
 // greet exchanges greetings, and hands the writer its region.
@@ -305,9 +324,15 @@ func (l *ownerLane) greet() error {
 	greeting := appendHello(nil, hello{least: version, most: version})
 	if l.window == nil {
 		_, err = l.conn.Write(greeting)
+		l.in.r = newTCPReader(l.conn, o.poll)
 	} else {
 		greeting = appendRegion(greeting, regionHeader{size: regionSize, slots: regionSlots, generation: l.generation})
-		err = l.window.sendTo(l.conn, greeting)
+		var conn net.Conn
+		if conn, err = l.window.sendTo(l.conn, greeting, o.poll); err == nil {
+			o.mu.Lock() // interrupt reads it
+			l.conn, l.in.r = conn, conn
+			o.mu.Unlock()
+		}
 	}
 	if err != nil {
 		return err
@@ -352,8 +377,7 @@ func (l *ownerLane) serveTransfer(begin []byte) error {
 		l.retired = true
 		l.out = appendRetire(l.out)
 	}
-	_, err = l.conn.Write(l.out)
-	return err
+	return l.sendOutcomes()
 }
 
 // serveFrame handles one frame of a transfer of which taken chunks have come. It reports whether
@@ -370,7 +394,10 @@ func (l *ownerLane) serveFrame(taken int) (over bool, err error) {
 			return false, newFailure(Invalid, "transfer: %w", err)
 		}
 		if l.window == nil {
-			return false, l.readChunk(h)
+			if _, err := l.readChunk(h); err != nil {
+				return false, err
+			}
+			return false, l.sink.verify(h)
 		}
 		if h.slot >= regionSlots || h.size > ChunkSize {
 			return false, newFailure(Invalid, "transfer: a chunk of %d bytes in slot %d", h.size, h.slot)
@@ -406,31 +433,34 @@ func (l *ownerLane) serveFrame(taken int) (over bool, err error) {
 // directPiece is the size from which bytes are read straight into a piece of the owner's memory.
 const directPiece = 32 << 10
 
-// readChunk reads the bytes of a chunk from the connection.
-func (l *ownerLane) readChunk(h chunkHeader) error {
+// readChunk reads the bytes of a chunk from the connection. It returns how many have come.
+func (l *ownerLane) readChunk(h chunkHeader) (int, error) {
 	pieces, err := l.sink.reserve(h)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if len(pieces) > 1 && len(pieces[0]) < directPiece {
 		if l.chunk == nil {
 			l.chunk = make([]byte, ChunkSize)
 		}
 		from := l.chunk[:h.size]
-		if err := l.in.readFull(from); err != nil {
-			return err
+		n, err := l.in.readFull(from)
+		if err != nil {
+			return n, err
 		}
 		for _, p := range pieces {
 			from = from[copy(p, from):]
 		}
-		return l.sink.verify(h)
+		return n, nil
 	}
+	done := 0
 	for _, p := range pieces {
-		if err := l.in.readFull(p); err != nil {
-			return err
+		n, err := l.in.readFull(p)
+		if done += n; err != nil {
+			return done, err
 		}
 	}
-	return l.sink.verify(h)
+	return done, nil
 }
 
 // returnSlots lets the writer use the slots of taken chunks again, if it needs them.
@@ -441,8 +471,7 @@ func (l *ownerLane) returnSlots(taken int) {
 		return
 	}
 	l.out = appendTaken(l.out[:0], takenEvery)
-	// If the writer has closed the connection, reading tells why: it may have sent an ABORT.
-	_, _ = l.conn.Write(l.out)
+	_ = l.sendOutcomes() // if the writer has closed the connection, reading tells why: it may have sent an ABORT
 }
 
 // sendVerdict tells the writer why its transfer failed, and waits until it has closed the
@@ -456,7 +485,8 @@ func (l *ownerLane) sendVerdict(err error) {
 	if l.conn.SetDeadline(time.Now().Add(verdictWait)) != nil {
 		return
 	}
-	if _, err := l.conn.Write(appendVerdict(l.out[:0], frameOutcome, err)); err != nil {
+	l.out = appendVerdict(l.out[:0], frameOutcome, err)
+	if l.sendOutcomes() != nil {
 		return
 	}
 	if c, ok := l.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {

@@ -27,7 +27,10 @@ type ShmPlane struct {
 	pool *lanePool
 }
 
-var _ Plane = (*ShmPlane)(nil)
+var (
+	_ Plane       = (*ShmPlane)(nil)
+	_ wholeOpener = (*ShmPlane)(nil)
+)
 
 // NewShmPlane returns a plane without connections. It is Unimplemented on systems other than Linux.
 func NewShmPlane(cfg Config) (*ShmPlane, error) {
@@ -68,6 +71,15 @@ func (p *ShmPlane) Open(ctx context.Context, d Descriptor) (TransferWriter, erro
 	return p.pool.open(ctx, addr, d)
 }
 
+// openWhole implements wholeOpener.
+func (p *ShmPlane) openWhole(ctx context.Context, d Descriptor) (*sharedLane, error) {
+	addr, ok := d.endpoint(Shm)
+	if !ok {
+		return nil, errNoWay(d)
+	}
+	return p.pool.joinShared(ctx, addr)
+}
+
 // Close closes the connections to owners, with their regions: idle ones at once, others when their
 // transfers end. Later Opens are Unavailable. It does not affect Run.
 func (p *ShmPlane) Close() error {
@@ -90,25 +102,27 @@ func (p *ShmPlane) dialLane(ctx context.Context, addr string) (*lane, error) {
 		return nil, err
 	}
 	l := &lane{conn: conn}
-	if err := l.receiveRegion(ctx, p.cfg.Token); err != nil {
+	if err := l.receiveRegion(ctx, p.cfg.Token, p.pool.poll); err != nil {
 		l.close()
 		return nil, err
 	}
 	return l, nil
 }
 
-// receiveRegion greets the owner and maps the region which comes with its greeting.
-func (l *lane) receiveRegion(ctx context.Context, token string) error {
-	if err := checkPeer(l.conn); err != nil {
+// receiveRegion greets the owner and maps the memory which comes with its greeting: the region, and the
+// rings through which frames go from then on.
+func (l *lane) receiveRegion(ctx context.Context, token string, poll *poller) error {
+	socket := l.conn
+	if err := checkPeer(socket); err != nil {
 		return err
 	}
-	files := &fileReader{conn: l.conn}
+	files := &fileReader{conn: socket}
 	defer files.close()
 	l.in.r = files
 	if err := l.greet(ctx, token); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(past) })
+	stop := context.AfterFunc(ctx, func() { _ = socket.SetDeadline(past) })
 	defer stop()
 	t, payload, err := l.in.next()
 	if err == nil && t != frameRegion {
@@ -121,11 +135,12 @@ func (l *lane) receiveRegion(ctx context.Context, token string) error {
 	if err != nil {
 		return err
 	}
-	if l.window, err = files.mapWindow(int(h.size)); err != nil {
+	window, conn, err := files.mapWindow(int(h.size), poll)
+	if err != nil {
 		return err
 	}
+	l.window, l.conn, l.in.r = window, conn, conn
 	l.slots, l.generation = int(h.slots), h.generation
-	l.in.r = l.conn
 	if !stop() {
 		return cmp.Or(ctx.Err(), context.DeadlineExceeded)
 	}

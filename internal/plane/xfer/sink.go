@@ -17,7 +17,8 @@ type sink struct {
 
 // start makes s the sink of t.
 func (s *sink) start(t *Transfer) {
-	s.transfer, s.into, s.offset = t, newScatter(t.in.Into), 0
+	s.transfer, s.offset = t, 0
+	s.into = scatter{slices: t.into, left: t.desc.Size}
 	s.total.reset()
 }
 
@@ -71,6 +72,28 @@ func (s *sink) copyIn(h chunkHeader, from []byte) error {
 		from = from[copy(p, from):]
 	}
 	return s.verify(h)
+}
+
+// copyWhole copies all bytes of a small transfer, as copyIn, and ends it well.
+func (s *sink) copyWhole(h chunkHeader, from, note []byte) error {
+	pieces, err := s.reserve(h)
+	if err != nil {
+		return err
+	}
+	for _, p := range pieces {
+		from = from[copy(p, from):]
+	}
+	return s.verifyWhole(h, note)
+}
+
+// verifyWhole checks all bytes of a small transfer, which are in the pieces that reserve returned, and
+// ends it well.
+func (s *sink) verifyWhole(h chunkHeader, note []byte) error {
+	if s.digestPieces() != h.digest {
+		return newFailure(Corrupt, "transfer: the digest of the bytes is wrong")
+	}
+	s.offset = uint64(h.size)
+	return s.transfer.completeWhole(int(h.size), totalOfOne(h.digest, int(h.size)), note)
 }
 
 // complete ends the transfer well, if all its bytes have come and the writer's digest is theirs.

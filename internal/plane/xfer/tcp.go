@@ -18,7 +18,10 @@ type TCPPlane struct {
 	pool *lanePool
 }
 
-var _ Plane = (*TCPPlane)(nil)
+var (
+	_ Plane       = (*TCPPlane)(nil)
+	_ wholeOpener = (*TCPPlane)(nil)
+)
 
 // NewTCPPlane returns a plane without connections.
 func NewTCPPlane(cfg TCPConfig) (*TCPPlane, error) {
@@ -61,6 +64,15 @@ func errNoWay(d Descriptor) error {
 	return fault.New(fault.Unavailable, "open transfer: the owner can be reached only by %v", d.Endpoints)
 }
 
+// openWhole implements wholeOpener.
+func (p *TCPPlane) openWhole(ctx context.Context, d Descriptor) (*sharedLane, error) {
+	addr, ok := d.endpoint(TCP)
+	if !ok {
+		return nil, errNoWay(d)
+	}
+	return p.pool.joinShared(ctx, addr)
+}
+
 // Close closes the connections to owners: idle ones at once, others when their transfers end. Later
 // Opens are Unavailable. It does not affect Run.
 func (p *TCPPlane) Close() error {
@@ -89,6 +101,7 @@ func (p *TCPPlane) dialLane(ctx context.Context, addr string) (*lane, error) {
 		conn.Close()
 		return nil, err
 	}
+	l.in.r = newTCPReader(conn, p.pool.poll)
 	return l, nil
 }
 

@@ -11,8 +11,8 @@ import (
 // Transfer is the owner's end of a transfer.
 //
 //	state     event                         next      what happens
-//	expected  a writer claims it            claimed   its id is forgotten: a descriptor is good once
-//	expected  Abort, lease, end of Run      over      its id is forgotten
+//	expected  a writer claims it            claimed   a descriptor is good once
+//	expected  Abort, lease, end of Run      over
 //	claimed   bytes verified, note read     over      Wait returns the receipt
 //	claimed   Abort, lease, end of Run      ending    the writer's connection is interrupted
 //	claimed   the connection fails          over
@@ -23,6 +23,7 @@ type Transfer struct {
 	registry *registry
 	desc     Descriptor
 	in       Incoming
+	into     [][]byte // in.Into, merged
 	verified atomic.Int64
 	over     chan struct{} // closed in the state over
 	lease    *time.Timer
@@ -100,11 +101,10 @@ func (t *Transfer) abortWith(err error) {
 	t.mu.Unlock()
 	switch state {
 	case stateExpected:
-		t.registry.forgetID(t)
 		t.finish()
 	case stateClaimed:
-		// Its connection cannot be used by another transfer: completing this one fails from now on,
-		// and connections on which a transfer failed are closed.
+		// Completing it fails from now on. Its connection is closed, or carries only small transfers which
+		// had begun.
 		interrupt()
 	}
 }
@@ -112,6 +112,13 @@ func (t *Transfer) abortWith(err error) {
 // expire ends a transfer whose writer was silent for the lease.
 func (t *Transfer) expire() {
 	t.abortWith(newFailure(Expired, "transfer: the writer was silent for %v", t.desc.Lease))
+}
+
+// endReason returns why t ends, nil if it goes on.
+func (t *Transfer) endReason() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.err
 }
 
 // claim makes a writer's connection the source of the transfer. It fails if the transfer ends.
@@ -153,14 +160,24 @@ func (t *Transfer) complete(d Digest, note []byte) error {
 		defer t.mu.Unlock()
 		return t.mu.err
 	}
-	t.mu.state = stateEnding // abortWith does nothing any more
 	t.mu.receipt = Receipt{
 		Bytes: t.verified.Load(), Digest: d, Note: append([]byte(nil), note...),
 		Transport: t.mu.transport, Took: time.Since(t.mu.claimed),
 	}
-	t.mu.Unlock()
-	t.finish()
+	t.finishLocked(t.mu.receipt.Took)
 	return nil
+}
+
+// completeWhole ends a claimed transfer well whose bytes have come at once, as addVerified and complete.
+func (t *Transfer) completeWhole(n int, d Digest, note []byte) error {
+	if t.in.OnProgress != nil {
+		if err := t.addVerified(n); err != nil {
+			return err
+		}
+	} else {
+		t.verified.Store(int64(n))
+	}
+	return t.complete(d, note)
 }
 
 // release ends a claimed transfer which failed, by err unless another reason was first. From then
@@ -168,26 +185,27 @@ func (t *Transfer) complete(d Digest, note []byte) error {
 func (t *Transfer) release(err error) error {
 	t.mu.Lock()
 	if t.mu.err == nil {
-		t.mu.state, t.mu.err = stateEnding, err
+		t.mu.err = err
 	}
 	err = t.mu.err
-	t.mu.Unlock()
-	t.finish()
+	t.finishLocked(time.Since(t.mu.claimed))
 	return err
 }
 
-// finish makes an ending transfer over.
+// finish makes a transfer over which no writer has claimed.
 func (t *Transfer) finish() {
 	t.mu.Lock()
+	t.finishLocked(0)
+}
+
+// finishLocked makes a transfer over, and unlocks it.
+func (t *Transfer) finishLocked(took time.Duration) {
 	t.mu.state = stateOver
 	t.mu.interrupt = nil
-	r := Report{Side: OwnerSide, Transport: t.mu.transport, Outcome: OutcomeOf(t.mu.err), Bytes: t.verified.Load()}
-	if !t.mu.claimed.IsZero() {
-		r.Took = time.Since(t.mu.claimed)
-	}
+	r := Report{Side: OwnerSide, Transport: t.mu.transport, Outcome: OutcomeOf(t.mu.err), Bytes: t.verified.Load(), Took: took}
 	t.mu.Unlock()
+	t.registry.remove(t) // waits for Expect, which sets the lease
 	t.lease.Stop()
-	t.registry.remove(t)
 	t.registry.observer.ObserveTransfer(r)
 	close(t.over)
 }

@@ -23,6 +23,9 @@ func exampleFrames() map[string][]byte {
 		"TAKEN":   appendTaken(nil, 2),
 		"OUTCOME": appendVerdict(nil, frameOutcome, nil),
 		"RETIRE":  appendRetire(nil),
+		"WHOLE": appendWhole(nil, wholeHeader{
+			epoch: 3, id: transferID{1, 2}, size: 500, at: 3 * pieceUnit, generation: 7, digest: 0x1122334455667788,
+		}, []byte("note")),
 	}
 }
 
@@ -34,7 +37,7 @@ func TestFrames(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", name, len(payload), err)
 		}
 		tail := make([]byte, 4)
-		if err := f.readFull(tail); err != nil || string(tail) != "tail" {
+		if _, err := f.readFull(tail); err != nil || string(tail) != "tail" {
 			t.Errorf("%s: %q follows, %v", name, tail, err)
 		}
 		for i := range b {
@@ -200,6 +203,11 @@ func decodeAny(t *testing.T, typ frameType, payload []byte) {
 	case frameRegion:
 		if h, err := decodeRegion(payload); err == nil && (h.slots == 0 || h.size != h.slots*ChunkSize) {
 			t.Fatalf("%+v", h)
+		}
+	case frameWhole:
+		h, note, err := decodeWhole(payload)
+		if err == nil && (h.size == 0 || h.size > ChunkSize || h.at+h.size > regionSize || len(note) > maxWholeNote) {
+			t.Fatalf("%+v and a note of %d bytes", h, len(note))
 		}
 	case frameTaken:
 		_, _ = decodeTaken(payload) // any number is possible

@@ -2,10 +2,12 @@ package frontend
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -54,6 +56,57 @@ func TestShipped(t *testing.T) {
 			t.Errorf("%s requests are counted; the engine that has none was asked for %d", v, len(cannot.asked()))
 		}
 	})
+}
+
+// mapLender is a Lender.
+type mapLender struct {
+	lent map[string][]byte
+	n    int
+}
+
+func (p *mapLender) Lend(data []byte) (string, func(), error) {
+	p.n++
+	place := fmt.Sprint("place", p.n)
+	p.lent[place] = data
+	return place, func() { delete(p.lent, place) }, nil
+}
+
+// TestShippedByPlace: large features are lent while their request lasts, if every worker which takes features can
+// fetch them.
+func TestShippedByPlace(t *testing.T) {
+	for _, c := range []struct {
+		size          int
+		first, second bool // which worker fetches
+		wantLent      bool
+	}{{sentFeatures + 1, true, true, true}, {sentFeatures, true, true, false}, {sentFeatures + 1, true, false, false}} {
+		lender := &mapLender{lent: map[string][]byte{}}
+		inWorldWith(t, Config{Preprocess: PreprocessEngine}, func(d *Deps) { d.Lender = lender }, func(t *testing.T, w *world) {
+			var lent, sent int
+			for i, fetches := range []bool{c.first, c.second} {
+				s := shipping("fine")
+				s.maker.features = bytes.Repeat([]byte{'1'}, c.size)
+				s.veto = func(r *engine.Request) error {
+					switch {
+					case len(r.Features) == c.size && r.FeaturesAt.IsZero():
+						sent++
+					case len(r.Features) == 0 && r.FeaturesAt.Size == c.size && len(lender.lent[r.FeaturesAt.Place]) == c.size:
+						lent++
+					default:
+						t.Errorf("%d bytes came, and %+v", len(r.Features), r.FeaturesAt)
+					}
+					return nil
+				}
+				w.worker(kv.WorkerID(i+1), s, ships, func(card *engine.Card) { card.Fetches = fetches })
+			}
+			if got := w.post(chats, showing("", "http://a/red")); got.status != http.StatusOK {
+				t.Fatalf("%v", got)
+			}
+			synctest.Wait() // the handler may still be on its way out
+			if lent+sent != 1 || (lent == 1) != c.wantLent || len(lender.lent) != 0 {
+				t.Errorf("%+v: %d requests with a place, %d with features, %d are still lent", c, lent, sent, len(lender.lent))
+			}
+		})
+	}
 }
 
 // TestShippedMoves: a stream about an image continues on another engine, token by token.

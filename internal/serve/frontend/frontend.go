@@ -21,6 +21,7 @@ import (
 	"penstock/internal/dispatch"
 	"penstock/internal/edge/keys"
 	"penstock/internal/edge/prep"
+	resolve "penstock/internal/edge/prep/media"
 	"penstock/internal/edge/readiness"
 	"penstock/internal/engine"
 	"penstock/internal/obs"
@@ -64,6 +65,8 @@ type Deps struct {
 	// Media, if not nil, resolves the media of requests. Without it media are unknown, and engines that
 	// cannot fetch them are not asked.
 	Media MediaSource
+	// Lender, if not nil, lends workers what is too large to be sent with each attempt.
+	Lender resolve.Lender
 	// Keys, if not nil, are in force: requests without a key reach only /health and /live, and Mount
 	// needs an admin key. The owner runs the ring.
 	Keys *keys.Keyring

@@ -285,11 +285,32 @@ func (r *mediaRequest) serve(ctx context.Context) error {
 	if prompts[0].TextOnlyReason != media.NoReason || t.req.Features && prompts[0].Features == nil {
 		return p.serveInstead(ctx)
 	}
-	if err := t.servePrompts(ctx, prompts); err == nil || !r.isUnshipped(ctx, err) {
+	release := t.lendFeatures(&prompts[0])
+	err = t.servePrompts(ctx, prompts)
+	release()
+	if err == nil || !r.isUnshipped(ctx, err) {
 		return err
 	}
 	p.countedPrompt = p.prompt
 	return p.serveInstead(ctx)
+}
+
+// sentFeatures is the size, in bytes, up to which features are sent with each attempt: fetching them costs more.
+const sentFeatures = 64 << 10
+
+// lendFeatures lends a prompt's features to the workers, if all which take features can fetch them. Otherwise they go
+// with the request.
+func (p *typedRequest) lendFeatures(prompt *prep.Prompt) (release func()) {
+	lender, n := p.call.f.deps.Lender, len(prompt.Features)
+	if lender == nil || n <= sentFeatures || p.call.f.catalog.currentModel(p.model).HasWorker(func(c *engine.Card) bool { return c.Features && !c.Fetches }) {
+		return func() {}
+	}
+	place, release, err := lender.Lend(prompt.Features)
+	if err != nil {
+		return func() {}
+	}
+	p.lent = engine.Lent{Place: place, Size: n}
+	return release
 }
 
 // isUnshipped reports whether err only says that no worker, or none that remains, takes the request's media

@@ -353,7 +353,7 @@ func TestLeases(t *testing.T) {
 			inGallery(t, Config{MigrationWait: new(time.Second)}, func(t *testing.T, w *world, g *gallery) {
 				for i, s := range c.workers {
 					s.veto = func(r *engine.Request) error {
-						if g.held() != len(r.Objects) || r.Objects[0].Tensor.Segment == "" || r.Objects[1].Source != "http://a/blue" {
+						if g.held() != len(r.Objects) || r.Objects[0].Tensor.Place == "" || r.Objects[1].Source != "http://a/blue" {
 							t.Errorf("attempt %d: %d segments are lent for %+v", r.Attempt, g.held(), r.Objects)
 						}
 						return nil
@@ -617,8 +617,8 @@ func TestPathsOfMedia(t *testing.T) {
 // TestTensorsThatAreSent: the tensors sent with a request are bounded.
 func TestTensorsThatAreSent(t *testing.T) {
 	big := media.Tensor{Shape: []int{1}, Data: make([]byte, maxTensors/2+1)}
-	got := TrimObjects([]media.Object{{Source: "a", Tensor: big}, {Source: "b", Tensor: big}, {Source: "c", Tensor: media.Tensor{Shape: []int{1}, Segment: "s"}}})
-	if got[0].Source != "" || got[0].Tensor.Data == nil || got[1].Source != "b" || !got[1].Tensor.IsZero() || got[2].Source != "c" || got[2].Tensor.Segment != "s" {
+	got := TrimObjects([]media.Object{{Source: "a", Tensor: big}, {Source: "b", Tensor: big}, {Source: "c", Tensor: media.Tensor{Shape: []int{1}, Place: "s"}}})
+	if got[0].Source != "" || got[0].Tensor.Data == nil || got[1].Source != "b" || !got[1].Tensor.IsZero() || got[2].Source != "c" || got[2].Tensor.Place != "s" {
 		t.Errorf("%q %q %q", got[0].Source, got[1].Source, got[2].Source)
 	}
 }

@@ -34,6 +34,8 @@ type typedRequest struct {
 	sampling engine.Sampling
 	guide    *engine.OutputSchema
 	grammar  *parse.Grammar
+
+	lent engine.Lent // the prompt's features, if they do not go with the request
 }
 
 // decodeTyped returns the request in body.
@@ -272,13 +274,15 @@ func (p *typedRequest) newGeneration(i int, prompt prep.Prompt, stop engine.Stop
 		Prompt:       prompt.Tokens,
 		Media:        prompt.Media,
 		Objects:      TrimObjects(prompt.Objects),
-		Features:     prompt.Features,
 		Choices:      q.N,
 		Sampling:     sampling,
 		Stop:         stop,
 		Logprobs:     q.Logprobs,
 		OutputSchema: p.guide,
 		Hints:        dispatch.EncodeHints(&g.Route),
+	}
+	if g.Request.FeaturesAt = p.lent; p.lent.IsZero() {
+		g.Request.Features = prompt.Features
 	}
 	g.Workers, g.Sink = p.call.f.catalog.latestWorkers(p.model), g
 	if q.Echo {

@@ -24,7 +24,7 @@ func seen(kind media.Kind) *engine.Preprocessed {
 	key := media.Key{Hash: 7, Digest: kv.Digest{1}}
 	return &engine.Preprocessed{
 		Tokens: []kv.Token{300, 301, 302, 303}, Media: []kv.Media{{Hash: 7, Digest: key.Digest, Start: 1, End: 3}},
-		Objects: []media.Object{{Kind: kind, Key: key, Identity: media.ByPixels, Size: media.Size{Width: 3, Height: 2}, Source: "http://evil", Tensor: media.Tensor{Shape: []int{1}, Segment: "evil"}}},
+		Objects: []media.Object{{Kind: kind, Key: key, Identity: media.ByPixels, Size: media.Size{Width: 3, Height: 2}, Source: "http://evil", Tensor: media.Tensor{Shape: []int{1}, Place: "evil"}}},
 	}
 }
 

@@ -35,7 +35,7 @@ func (e *eyes) Attach(_ context.Context, objects []media.Object) ([]media.Object
 	e.most++
 	with := slices.Clone(objects)
 	for i := range with {
-		with[i].Tensor = media.Tensor{Shape: []int{1}, Segment: fmt.Sprint("segment", i)}
+		with[i].Tensor = media.Tensor{Shape: []int{1}, Place: fmt.Sprint("segment", i)}
 	}
 	return with, func() { e.lent-- }
 }
@@ -63,7 +63,7 @@ func TestAttach(t *testing.T) {
 			tries := 0
 			r := newRig(t, Config{}, &book{pick: others(2)}, func(_ context.Context, addr string, req *engine.Request, send func(*engine.Delta) error) error {
 				tries++
-				if len(req.Objects) != len(c.objects) || len(req.Objects) > 0 && (req.Objects[0].Tensor.Segment != "segment0" || req.Objects[0].Source != object.Source) || sight.lent != c.lent {
+				if len(req.Objects) != len(c.objects) || len(req.Objects) > 0 && (req.Objects[0].Tensor.Place != "segment0" || req.Objects[0].Source != object.Source) || sight.lent != c.lent {
 					t.Errorf("the worker got %+v, %d are lent", req.Objects, sight.lent)
 				}
 				if addr == "w1" && c.one != nil {

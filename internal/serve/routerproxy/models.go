@@ -26,10 +26,11 @@ func (r *Proxy) currentModel(name string) *catalog.Model {
 }
 
 // unionCard is the card which represents all workers of the model: the model's, with every ability
-// that any of them has. Only NoReuse needs all of them.
+// that any of them has. Only NoReuse needs all of them, and Fetches all with Features.
 func unionCard(m *catalog.Model) engine.Card {
 	card := m.Card
 	card.Blocks = 0
+	card.Fetches = true
 	for _, w := range m.Workers {
 		c := w.Card
 		card.Blocks += c.Blocks
@@ -37,8 +38,10 @@ func unionCard(m *catalog.Model) engine.Card {
 		card.Preprocess = card.Preprocess || c.Preprocess
 		card.StructuredOutput = card.StructuredOutput || c.StructuredOutput
 		card.Features = card.Features || c.Features
+		card.Fetches = card.Fetches && (c.Fetches || !c.Features)
 		card.NoPrefixCache = card.NoPrefixCache && c.NoPrefixCache
 	}
+	card.Fetches = card.Fetches && card.Features
 	card.ResolvesMedia = false // this proxy decides it
 	card.Adapters = m.UnionOf(func(c *engine.Card) []string { return c.Adapters })
 	card.PassthroughPaths = m.UnionOf(func(c *engine.Card) []string { return c.PassthroughPaths })

@@ -128,6 +128,13 @@ func TestNoReuse(t *testing.T) {
 	for _, c := range []struct{ first, second, want bool }{{true, false, false}, {false, true, false}, {true, true, true}} {
 		first, second := engine.Card{NoPrefixCache: c.first}, engine.Card{NoPrefixCache: c.second}
 		m := &catalog.Model{Card: first, Workers: []*catalog.Worker{{Card: &first}, {Card: &second}}}
+		// Workers which take no features do not count.
+		a, b := engine.Card{Features: true, Fetches: c.first}, engine.Card{Features: true, Fetches: c.second}
+		for _, workers := range [][]*catalog.Worker{{{Card: &a}, {Card: &b}}, {{Card: &a}, {Card: &engine.Card{}}, {Card: &b}}} {
+			if got := unionCard(&catalog.Model{Card: a, Workers: workers}).Fetches; got != c.want {
+				t.Errorf("workers %v and %v fetch: %v", c.first, c.second, got)
+			}
+		}
 		if got := unionCard(m).NoPrefixCache; got != c.want {
 			t.Errorf("workers %v and %v: %v", c.first, c.second, got)
 		}

@@ -321,7 +321,30 @@ type generateCall struct {
 
 // run calls the engine.
 func (c *generateCall) run(ctx context.Context) error {
+	if err := c.fetchFeatures(ctx); err != nil {
+		return err
+	}
 	return c.w.guardEngine(ctx, c.subject, func() error { return c.w.eng.Generate(ctx, c.req, c.sendDelta) })
+}
+
+// fetchFeatures fetches the request's features from the process which lends them. If they do not come, the engine
+// is to take the media in another way.
+func (c *generateCall) fetchFeatures(ctx context.Context) (err error) {
+	at := c.req.FeaturesAt
+	if at.IsZero() || c.w.card.Router { // its workers fetch them
+		return nil
+	}
+	if c.w.planes.Fetch == nil {
+		return engine.RefuseFeatures(nil)
+	}
+	if c.req.Features, err = c.w.planes.Fetch(ctx, at.Place, at.Size); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return engine.RefuseFeatures(err)
+	}
+	c.req.FeaturesAt = engine.Lent{}
+	return nil
 }
 
 // sendDelta sends one delta to the caller.

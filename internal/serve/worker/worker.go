@@ -29,6 +29,8 @@ type Planes struct {
 	RPC      rpc.Plane
 	Bus      bus.Bus
 	Registry disco.Registry
+	// Fetch, if not nil, returns the size bytes which a process lends at place.
+	Fetch func(ctx context.Context, place string, size int) ([]byte, error)
 	// Tracer, if not nil, gets the spans of calls.
 	Tracer *obs.Tracer
 }
@@ -75,6 +77,9 @@ func New(cfg Config, eng engine.Engine, planes Planes, metrics *Metrics, log *sl
 		card.Experts = cfg.Experts
 	}
 	card.Features = card.Features && !cfg.KeepFeatures
+	if !card.Router { // a router's says what its workers do
+		card.Fetches = card.Features && planes.Fetch != nil
+	}
 	if cfg.MediaDecoder != nil && len(card.Media) > 0 {
 		card.MediaDecoder = cfg.MediaDecoder
 	}

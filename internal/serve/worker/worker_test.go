@@ -34,6 +34,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is a running worker on planes in memory.
 type rig struct {
+	fetch    func(context.Context, string, int) ([]byte, error)
 	t        *testing.T
 	cfg      worker.Config
 	engine   *servetest.Engine
@@ -87,7 +88,7 @@ func (r *rig) start(eng engine.Engine) {
 func (r *rig) startOn(eng engine.Engine, registry disco.Registry) {
 	r.t.Helper()
 	log := slog.New(slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	planes := worker.Planes{RPC: r.rpc, Bus: r.bus, Registry: registry}
+	planes := worker.Planes{RPC: r.rpc, Bus: r.bus, Registry: registry, Fetch: r.fetch}
 	if r.watched != nil {
 		planes.Registry, planes.Bus = watched{registry, r.watched}, notedBus{r.bus, r.watched}
 	}

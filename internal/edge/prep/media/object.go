@@ -240,24 +240,31 @@ func (m modelResolver) decodeAndShare(ctx context.Context, file []byte, o *media
 	}
 	o.Key = pixel.ContentKey(o.Kind, &t)
 	m.contents.addContent(content, o.Kind, o.Key, o.Size)
-	switch m.options.Transfer {
-	case TransferNetwork:
+	if m.options.Transfer == TransferOff {
+		free()
+		return nil
+	}
+	sends := m.options.Transfer == TransferNetwork
+	if m.lender != nil && (!sends || len(t.Data) > sentWithRequest) {
+		place, back, err := m.lender.Lend(t.Data)
+		if err == nil {
+			held.addRelease(back)
+			held.addRelease(free)
+			o.Tensor = media.Tensor{Shape: t.Shape, Place: place}
+			return nil
+		}
+	}
+	if sends {
 		held.addRelease(free)
 		o.Tensor = t
 		return nil
-	case TransferShared:
-		segment, back, err := m.lender.Lend(t.Data)
-		free()
-		if err != nil {
-			return nil // the engine fetches it from the client's URL
-		}
-		held.addRelease(back)
-		o.Tensor = media.Tensor{Shape: t.Shape, Segment: segment}
-		return nil
 	}
-	free()
+	free() // the engine fetches it from the client's URL
 	return nil
 }
+
+// sentWithRequest is the size, in bytes, up to which a tensor is sent with its request: fetching it costs more.
+const sentWithRequest = 64 << 10
 
 // decodeTensor decodes a file into a tensor and sets the object's size. The memory of the tensor stays
 // reserved until release is called.

@@ -45,16 +45,18 @@ type Source interface {
 	ReadHeader(file []byte) (FileInfo, error)
 }
 
-// Lender puts decoded media where engines of the same host find them.
+// Lender gives other processes decoded media which they fetch.
 type Lender interface {
-	// Lend returns the name of a segment with a copy of data; release frees it.
-	Lend(data []byte) (segment string, release func(), err error)
+	// Lend returns the place of data, which must not change until release is called.
+	Lend(data []byte) (place string, release func(), err error)
 }
 
 // Transfer says how decoded media reach an engine.
 type Transfer string
 
-// The transfer modes. With TransferOff an engine fetches media from the client's URL.
+// The transfer modes. With TransferOff an engine fetches media from the client's URL. Otherwise it fetches the
+// decoded media from this process: in shared memory alone, or in any way. Without a Lender TransferNetwork sends
+// them with the request.
 const (
 	TransferOff     Transfer = "off"
 	TransferShared  Transfer = "shm"

@@ -130,7 +130,7 @@ func (d *desk) Lend(data []byte) (string, func(), error) {
 		d.mu.lent = map[string][]byte{}
 	}
 	d.mu.n++
-	name := fmt.Sprint("segment", d.mu.n)
+	name := fmt.Sprint("place", d.mu.n)
 	d.mu.lent[name] = bytes.Clone(data)
 	return name, func() {
 		d.mu.Lock()
@@ -292,6 +292,29 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestLargeTensors: what is large is lent, also for engines to which it could be sent, and sent if it cannot be.
+func TestLargeTensors(t *testing.T) {
+	src := &shelf{files: map[string][]byte{"http://a/1": encoded(t, "png", picture(200, 200, red))}}
+	for _, full := range []bool{false, true} {
+		d := &desk{full: full}
+		r, err := New(Config{}, src, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects, release, err := r.ResolverFor(ModelOptions{Identity: media.ByPixels, Transfer: TransferNetwork}).Resolve(t.Context(), shown(media.Image, "http://a/1"), builtin(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := objects[0]; (o.Tensor.Data != nil) != full || (o.Tensor.Place != "") == full || r.memory.Used() != 200*200*3 {
+			t.Errorf("full %v: %d bytes, place %q, %d in use", full, len(o.Tensor.Data), o.Tensor.Place, r.memory.Used())
+		}
+		release()
+		if r.memory.Used() != 0 || len(d.mu.lent) != 0 {
+			t.Errorf("full %v: %d bytes are in use, %d lent", full, r.memory.Used(), len(d.mu.lent))
+		}
+	}
+}
+
 // TestTransfers: how what was decoded reaches an engine, and that all of it is given back.
 func TestTransfers(t *testing.T) {
 	file := encoded(t, "png", picture(28, 56, red))
@@ -308,7 +331,8 @@ func TestTransfers(t *testing.T) {
 		{TransferOff, &desk{}, "off"},
 		{"", &desk{}, "off"},
 		{TransferNetwork, nil, "network"},
-		{TransferShared, &desk{}, "shm"},
+		{TransferNetwork, &desk{}, "network"}, // it is small
+		{TransferShared, &desk{}, "lent"},
 		{TransferShared, &desk{full: true}, "off"},
 		{TransferShared, nil, "off"},
 	} {
@@ -331,10 +355,10 @@ func TestTransfers(t *testing.T) {
 			if !bytes.Equal(o.Tensor.Data, tensor.Data) || r.memory.Used() != int64(len(tensor.Data)) {
 				t.Errorf("%v: %d bytes, %d in use", c.transfer, len(o.Tensor.Data), r.memory.Used())
 			}
-		case o.Tensor.Segment != "":
-			got = "shm"
-			if !bytes.Equal(c.lender.mu.lent[o.Tensor.Segment], tensor.Data) || r.memory.Used() != 0 {
-				t.Errorf("%v: the segment has %d bytes, %d in use", c.transfer, len(c.lender.mu.lent[o.Tensor.Segment]), r.memory.Used())
+		case o.Tensor.Place != "":
+			got = "lent"
+			if !bytes.Equal(c.lender.mu.lent[o.Tensor.Place], tensor.Data) || r.memory.Used() != int64(len(tensor.Data)) {
+				t.Errorf("%v: lent are %d bytes, %d in use", c.transfer, len(c.lender.mu.lent[o.Tensor.Place]), r.memory.Used())
 			}
 		}
 		if got != c.want || o.Source != "http://a/1" || o.Key != pixel.ContentKey(media.Image, &tensor) || o.Identity != media.ByPixels {

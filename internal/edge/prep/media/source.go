@@ -3,12 +3,10 @@ package media
 import (
 	"context"
 	"errors"
-	"time"
 
 	"penstock/core/fault"
 	"penstock/internal/media/fetch"
 	"penstock/internal/media/probe"
-	"penstock/internal/media/shm"
 )
 
 // unorientedSizer is a Source which can skip the orientation of an image, for models to which it makes no
@@ -108,22 +106,4 @@ func (s fetcherSource) ReadHeader(file []byte) (FileInfo, error) {
 
 func newFileInfo(info probe.Info) FileInfo {
 	return FileInfo{Kind: info.Kind, Size: info.Size, Oriented: info.Oriented}
-}
-
-// NewShmLender returns a Lender of shared-memory segments, each leased for at most longest.
-func NewShmLender(l *shm.Lender, longest time.Duration) Lender { return shmLender{l, longest} }
-
-type shmLender struct {
-	lender   *shm.Lender
-	maxLease time.Duration
-}
-
-// Lend implements Lender.
-func (l shmLender) Lend(data []byte) (string, func(), error) {
-	lease, err := l.lender.Lend(data, l.maxLease)
-	if err != nil {
-		return "", nil, err
-	}
-	// A segment which cannot be removed is swept by the next process.
-	return lease.Name(), func() { _ = lease.Release() }, nil
 }

@@ -24,16 +24,17 @@ import (
 // Model is a decoder with its weights. It is immutable and may be used by any
 // number of caches at once.
 type Model struct {
-	cfg      Config
-	kernel   kernel
-	freqs    []float32 // of the rotary positions, [HeadDim/2]
-	layers   []layer
-	norm     []float32
-	head     *matrix
-	embed    []float32      // [VocabSize, HiddenSize]; nil when the head is tied
-	vision   *visionEncoder // nil if the model accepts no pictures
-	audio    *audioEncoder  // nil if the model accepts no sounds
-	numerics string
+	cfg           Config
+	kernel        kernel
+	freqs         []float32 // of the rotary positions, [HeadDim/2]
+	layers        []layer
+	norm          []float32
+	head          *matrix
+	embed         []float32      // [VocabSize, HiddenSize]; nil when the head is tied
+	vision        *visionEncoder // nil if the model accepts no pictures
+	audio         *audioEncoder  // nil if the model accepts no sounds
+	numerics      string
+	encoderDigest string
 }
 
 // layer holds the weights of one layer. The query, key and value projections
@@ -71,11 +72,15 @@ func newModel(ctx context.Context, cfg Config, w Tensors, k kernel) (*Model, err
 	}
 	m.norm = l.loadVector(finalNormName)
 	m.loadEmbeddings(l)
+	l.encoderSum = newDigester()
 	m.vision, m.audio = m.loadVision(l), m.loadAudio(l)
 	if l.err != nil {
 		return nil, l.err
 	}
 	m.numerics = m.describeNumerics(l.weightDigest())
+	if m.vision != nil || m.audio != nil {
+		m.encoderDigest = fmt.Sprintf("%016x", l.encoderSum.hash.Sum64())
+	}
 	return m, nil
 }
 
@@ -130,6 +135,9 @@ func (m *Model) Config() Config { return m.cfg }
 // continue each other's streams exactly.
 func (m *Model) Numerics() string { return m.numerics }
 
+// EncoderDigest is a digest of the weights of the media encoders, "" if there are none.
+func (m *Model) EncoderDigest() string { return m.encoderDigest }
+
 // checkNames finds weights that the model would ignore.
 func checkNames(c *Config, names []string) error {
 	known := make(map[string]bool)
@@ -163,6 +171,7 @@ type weightLoader struct {
 	panelWidth int // columns of a panel
 	shapes     map[string][]int
 	sum        *digester
+	encoderSum *digester // of the encoders' weights; nil before they are loaded
 	err        error
 }
 
@@ -200,6 +209,9 @@ func (l *weightLoader) fetchWeight(name string) []float32 {
 		l.err = fmt.Errorf("model: weight %.100q is not finite at element %d; the checkpoint is damaged", name, i)
 	default:
 		l.sum.addWeight(name, t.Data)
+		if l.encoderSum != nil {
+			l.encoderSum.addWeight(name, t.Data)
+		}
 		return t.Data
 	}
 	return nil

@@ -25,8 +25,8 @@ func testGoodOnce(t *testing.T, s *setup) {
 	if fault.CodeOf(err) != fault.NotFound {
 		t.Errorf("the code is %v", fault.CodeOf(err))
 	}
-	if !bytes.Equal(src, dst) {
-		t.Error("a second writer changed the bytes")
+	if _, err := tr.Wait(s.ctx); err != nil || !bytes.Equal(src, dst) {
+		t.Errorf("a second writer changed the bytes: %v", err)
 	}
 	s.moveBytes(t, [][]byte{src}, [][]byte{dst}, nil) // the plane goes on
 }

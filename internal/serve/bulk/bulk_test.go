@@ -1,0 +1,204 @@
+package bulk
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"penstock/core/fault"
+	"penstock/internal/engine"
+	"penstock/internal/plane/rpc"
+	"penstock/internal/plane/xfer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pair is a lender and a fetcher which run, as of two processes which share a request plane.
+type pair struct {
+	lender  *Lender
+	fetcher *Fetcher
+	stop    func() // ends both and waits
+}
+
+func startPair(t *testing.T, cfg FetcherConfig, sends, receives xfer.Plane) *pair {
+	t.Helper()
+	calls := rpc.NewMemPlane()
+	cfg.Log = slog.New(slog.DiscardHandler)
+	p := &pair{lender: NewLender(calls, sends, "", cfg.Log), fetcher: NewFetcher(cfg, calls, receives)}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, run := range []func(context.Context) error{p.lender.Run, p.fetcher.Run} {
+		running.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	p.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(p.stop)
+	return p
+}
+
+// countingPlane counts transfers.
+type countingPlane struct {
+	xfer.Plane
+	expected int
+}
+
+func (p *countingPlane) Expect(in xfer.Incoming) (*xfer.Transfer, error) {
+	p.expected++
+	return p.Plane.Expect(in)
+}
+
+func newTCP(t *testing.T) *xfer.TCPPlane {
+	t.Helper()
+	p, err := xfer.NewTCPPlane(xfer.TCPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// content returns n bytes which are not all equal.
+func content(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i ^ i>>8)
+	}
+	return b
+}
+
+// TestFetch: what is lent comes, over the plane for bulk data or with the answer, more than once, also beyond what a
+// call can carry, and not after its release.
+func TestFetch(t *testing.T) {
+	sends, receives := newTCP(t), newTCP(t)
+	for name, c := range map[string]struct {
+		sends, receives xfer.Plane
+		bulk            bool
+	}{
+		"bulk data":           {sends, receives, true},
+		"sender has no plane": {nil, newTCP(t), false},
+		"nobody has a plane":  {nil, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			counts := &countingPlane{Plane: c.receives}
+			var receives xfer.Plane
+			if c.receives != nil {
+				receives = counts
+			}
+			p := startPair(t, FetcherConfig{BulkOnly: c.bulk}, c.sends, receives)
+			for _, size := range []int{1, engine.MaxPiece, engine.MaxPiece + 1, rpc.MaxBody + 5} {
+				data := content(size)
+				place, release, err := p.lender.Lend(data)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					got, err := p.fetcher.Fetch(t.Context(), place, size)
+					if err != nil || !bytes.Equal(got, data) {
+						t.Fatalf("%d bytes: %v", size, err)
+					}
+				}
+				if n, lent := p.lender.Usage(); n != 1 || lent != int64(size) {
+					t.Errorf("%d objects of %d bytes are lent", n, lent)
+				}
+				release()
+				release()
+				if _, err := p.fetcher.Fetch(t.Context(), place, size); fault.CodeOf(err) != fault.NotFound {
+					t.Errorf("after its release: %v", err)
+				}
+			}
+			if n, lent := p.lender.Usage(); n != 0 || lent != 0 {
+				t.Errorf("%d objects of %d bytes are still lent", n, lent)
+			}
+			if (counts.expected > 0) != (c.receives != nil) {
+				t.Errorf("%d transfers were opened", counts.expected)
+			}
+		})
+	}
+}
+
+// TestFetchFails: what does not come is TransferFailed, which another worker may try again.
+func TestFetchFails(t *testing.T) {
+	const size = 100
+	lend := func(p *pair) string {
+		place, release, err := p.lender.Lend(content(size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(release)
+		return place
+	}
+	alone := startPair(t, FetcherConfig{BulkOnly: true}, nil, newTCP(t))
+	ended := startPair(t, FetcherConfig{}, nil, nil)
+	gone := lend(ended)
+	ended.stop()
+	good := startPair(t, FetcherConfig{}, newTCP(t), newTCP(t))
+	place := lend(good)
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		by    *pair
+		ctx   context.Context
+		place string
+		size  int
+		want  fault.Code
+	}{
+		"only bulk data":   {alone, t.Context(), lend(alone), size, fault.TransferFailed},
+		"lender has ended": {ended, t.Context(), gone, size, fault.TransferFailed},
+		"too few bytes":    {good, t.Context(), place, size - 1, fault.TransferFailed},
+		"too many bytes":   {good, t.Context(), place, size + 1, fault.TransferFailed},
+		"another handle":   {good, t.Context(), place[:len(place)-1] + "x", size, fault.Invalid},
+		"no handle":        {good, t.Context(), strings.TrimRight(place, "0123456789abcdef"), size, fault.Invalid},
+		"never lent":       {good, t.Context(), place[:len(place)-4] + "0000", size, fault.NotFound},
+		"canceled":         {good, canceled, place, size, 0},
+	} {
+		got, err := c.by.fetcher.Fetch(c.ctx, c.place, c.size)
+		if got != nil || err == nil || c.want != 0 && fault.CodeOf(err) != c.want || c.want == 0 && err != context.Canceled {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+	}
+	if got, err := good.fetcher.Fetch(t.Context(), place, size); err != nil || !bytes.Equal(got, content(size)) {
+		t.Errorf("after failures: %v", err)
+	}
+	if _, _, err := ended.lender.Lend(content(1)); err == nil {
+		t.Error("a lender which has ended lends")
+	}
+}
+
+// TestServesOnlyFetch: a lender answers the method fetch alone, and refuses what is malformed.
+func TestServesOnlyFetch(t *testing.T) {
+	l := NewLender(nil, nil, "", nil)
+	send := func([]byte) error { return nil }
+	for method, want := range map[string]fault.Code{engine.MethodGenerate: fault.Unimplemented, engine.MethodFetch: fault.Invalid} {
+		if err := l.serveFetch(t.Context(), method, []byte{4, 255}, send); fault.CodeOf(err) != want {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	empty := engine.AppendFetchRequest(nil, &engine.FetchRequest{Attempt: 1})
+	if err := l.serveFetch(t.Context(), engine.MethodFetch, empty, send); fault.CodeOf(err) != fault.Invalid {
+		t.Error(err)
+	}
+}
+
+// FuzzPlace: any text is a place or none, and a handle is within its bounds.
+func FuzzPlace(f *testing.F) {
+	f.Add("tcp://127.0.0.1:7000#00112233445566778899aabbccddeeff")
+	f.Add("#")
+	f.Fuzz(func(t *testing.T, place string) {
+		addr, h, ok := splitPlace(place)
+		if ok && (len(h) == 0 || len(h) > engine.MaxHandle || !strings.HasPrefix(place, addr+placeMark)) {
+			t.Fatalf("%q is %q and %x", place, addr, h)
+		}
+	})
+}
