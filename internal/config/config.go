@@ -238,7 +238,7 @@ type Config struct {
 	// Media are the settings for images, videos and audio in requests.
 	Media struct {
 		Identity         string   `key:"media-identity" on:"up,frontend,router" default:"url" valid:"url|bytes|pixels" help:"what images, videos and sounds are known by: url (as sent, data: URIs by their bytes; only the beginning of a file is fetched, for its size), bytes (of the file), or pixels (what it shows, whatever the file); models with frontend-decoding are always known by pixels"`
-		URLTTL           Duration `key:"media-url-ttl" on:"up,frontend,router" default:"1h" valid:"0s is for ever" help:"time for which a URL counts as showing the same; 0s is for ever"`
+		URLTTL           Duration `key:"media-url-ttl" default:"1h" valid:"0s is for ever" help:"time for which a URL counts as showing the same, in frontends, routers and embedding caches; 0s is for ever"`
 		AllowPrivate     bool     `key:"media-allow-private" bare:"true" help:"fetch media from addresses of private networks and of this machine too"`
 		AllowHosts       []string `key:"media-allow-hosts" help:"host that media are fetched from, and no other: example.com, or .example.com for it and all below it; repeatable; none is every host"`
 		MaxBytes         int64    `key:"media-max-bytes" default:"67108864" valid:"1024..4294967296" help:"largest file of an image, video or sound"`
@@ -248,6 +248,8 @@ type Config struct {
 		MinRate          int64    `key:"media-min-rate" default:"16384" valid:"0..1073741824" help:"least bytes a second at which a file of media must come, over each three seconds; 0 takes any"`
 		CacheBytes       int64    `key:"media-cache-bytes" default:"268435456" help:"memory of files of media that are being fetched, in use, or kept for the next request"`
 		FrontendDecoding bool     `key:"frontend-decoding" on:"up,worker" bare:"true" help:"have frontends fetch and decode media for the engine: they are known by their pixels then, whatever URL they come from"`
+		EmbeddingCache   float64  `key:"embedding-cache-capacity-gb" on:"up,worker" default:"0.0625" valid:"0..1048576" help:"memory in GiB for what the encoders of engine tiny made of images, videos and sounds, shared by the workers of a process; 0 keeps none"`
+		DynamoCache      string   `key:"multimodal-embedding-cache-capacity-gb" on:"up,worker" help:"Dynamo's name of embedding-cache-capacity-gb"`
 		Transfer         string   `key:"mm-transfer" on:"up,worker" default:"shm" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches from the URL), network (the fastest way there is: shared memory, TCP, or with the request; nixl is read as network), or off (the engine fetches). Off also keeps what an engine's own processor made of media from other engines"`
 		Multimodal       bool     `key:"multimodal" on:"router" bare:"true" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
 	} `group:"media" on:"up,frontend,worker,router"`
