@@ -249,6 +249,7 @@ func (w *laneWriter) Commit(note []byte) error {
 	}
 	if !w.ended {
 		w.lane.out = appendEnd(w.lane.out, w.total.sum(), note)
+		w.ended = true
 		if err := w.flush(nil, nil); err != nil {
 			return w.fail(err)
 		}
@@ -289,6 +290,9 @@ func (w *laneWriter) readFrame() error {
 		verdict, err := decodeVerdict(payload)
 		if err == nil {
 			err = verdict
+		}
+		if err == nil && !w.ended {
+			return newFailure(Invalid, "write: the owner says that it has the bytes before all were sent")
 		}
 		w.told = true
 		w.over = err == nil

@@ -127,6 +127,9 @@ func (w *window) sendTo(conn net.Conn, greeting []byte, poll *poller) (net.Conn,
 	return c, nil
 }
 
+// greetingFiles is how many files come with the greeting of an owner: a region and two rings.
+const greetingFiles = 3
+
 // fileReader reads from a unix socket, and collects the files which come with the bytes.
 type fileReader struct {
 	conn net.Conn
@@ -153,6 +156,9 @@ func (r *fileReader) Read(p []byte) (int, error) {
 			r.fds = append(r.fds, fds...)
 		}
 	}
+	if len(r.fds) > greetingFiles {
+		return 0, fmt.Errorf("%d files came instead of a region and two rings", len(r.fds))
+	}
 	if n == 0 {
 		return 0, io.EOF
 	}
@@ -169,7 +175,7 @@ func (r *fileReader) close() {
 
 // mapWindow maps the region of size bytes and the two rings which have come: the owner's and the writer's.
 func (r *fileReader) mapWindow(size int, poll *poller) (*window, net.Conn, error) {
-	if len(r.fds) != 3 {
+	if len(r.fds) != greetingFiles {
 		return nil, nil, fmt.Errorf("%d files came instead of a region and two rings", len(r.fds))
 	}
 	const readWrite = unix.PROT_READ | unix.PROT_WRITE

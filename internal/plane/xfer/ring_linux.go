@@ -29,7 +29,10 @@ const (
 	ringMemory                    = ringAt + ringBytes
 )
 
-var errDamagedRing = errors.New("the peer's numbers of bytes in shared memory are impossible")
+var (
+	errDamagedRing = errors.New("the peer's numbers of bytes in shared memory are impossible")
+	errFullRing    = errors.New("the peer has answered frames which it has not taken")
+)
 
 // ringMem is one end's memory.
 type ringMem []byte
@@ -134,6 +137,15 @@ func (c *ringConn) Write(p []byte) (int, error) {
 			return done, err
 		}
 	}
+}
+
+// writeNow writes all of p, for which there must be room: it never waits for the peer.
+func (c *ringConn) writeNow(p []byte) error {
+	n, err := c.put(p)
+	if err == nil && n < len(p) {
+		err = errFullRing
+	}
+	return err
 }
 
 // put copies what there is room for to our ring, and wakes the peer.
