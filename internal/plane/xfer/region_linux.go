@@ -98,9 +98,12 @@ func (w *window) sendTo(conn net.Conn, greeting []byte, poll *poller) (net.Conn,
 	if !ok {
 		return nil, errNoSharedMemory
 	}
-	c := &ringConn{Conn: conn, poll: poll}
+	c, err := newRingConn(conn, poll)
+	if err != nil {
+		return nil, err
+	}
 	fds := []int{w.fd}
-	err := func() error {
+	err = func() error {
 		for _, r := range []struct {
 			mem        *ringMem
 			protection int
@@ -178,12 +181,16 @@ func (r *fileReader) mapWindow(size int, poll *poller) (*window, net.Conn, error
 	if len(r.fds) != greetingFiles {
 		return nil, nil, fmt.Errorf("%d files came instead of a region and two rings", len(r.fds))
 	}
+	c, err := newRingConn(r.conn, poll)
+	if err != nil {
+		return nil, nil, err
+	}
 	const readWrite = unix.PROT_READ | unix.PROT_WRITE
 	region, err := mapSealed(r.fds[0], size, readWrite)
 	if err != nil {
 		return nil, nil, err
 	}
-	w, c := &window{b: region, fd: -1}, &ringConn{Conn: r.conn, poll: poll}
+	w := &window{b: region, fd: -1}
 	if c.peers, err = mapSealed(r.fds[1], ringMemory, unix.PROT_READ); err == nil {
 		c.ours, err = mapSealed(r.fds[2], ringMemory, readWrite)
 	}
