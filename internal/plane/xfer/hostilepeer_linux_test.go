@@ -137,6 +137,23 @@ func TestFullRing(t *testing.T) {
 	}
 }
 
+// TestAbortFullRing: an owner which takes no frames does not hold a writer which gives up.
+func TestAbortFullRing(t *testing.T) {
+	l, _ := ringLane(t, regionSlots)
+	p := newTestPool(t, Shm, l)
+	w, err := p.open(t.Context(), "owner", Descriptor{Size: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.conn.Write(make([]byte, ringBytes)); err != nil {
+		t.Fatal(err)
+	}
+	w.Abort(errors.New("not needed"))
+	if n := len(p.mu.owners); n > 0 {
+		t.Errorf("connections to %d owners are still in use", n)
+	}
+}
+
 // pipeLane returns the writer's end of a connection which holds no bytes, and the owner's end.
 func pipeLane(t *testing.T) (*lane, net.Conn) {
 	t.Helper()

@@ -332,7 +332,7 @@ func (w *laneWriter) fail(err error) error {
 	if !w.cut && !w.told {
 		// Without it the owner learns it when the connection closes, if it knows of the transfer.
 		reason := newFailure(Aborted, "%v", err)
-		_ = w.lane.conn.SetWriteDeadline(time.Now().Add(abortWait))
+		_ = w.lane.conn.SetDeadline(time.Now().Add(abortWait)) // a ring which waits for room obeys that for reading
 		w.lane.out = appendVerdict(w.lane.out, frameAbort, reason)
 		_ = w.lane.flush(nil, nil)
 	}
