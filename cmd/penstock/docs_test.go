@@ -170,8 +170,8 @@ A setting is a flag (` + "`--http-addr`), a key in `penstock.yaml` (`http-addr`)
 variable overrides the file, and a flag overrides both. ` + "`penstock config show --for COMMAND`" + ` prints the effective values
 and their origin. A file or a variable may hold settings which the command does not have; they have no effect on it.
 ` + "`DYN_REQUEST_PLANE` is read as `request-plane`, `DYNAMO_MM_TRANSFER` as `mm-transfer`, `DYN_LOG` as `log-level`," + `
-` + "`DYNAMO_DISABLE_NIXL_MM=1` as `mm-transfer=off`" + `. Other variables ` + "`DYN_…` and `DYNAMO_…`" + ` have no effect; the log
-names them once.
+` + "`DYN_MULTIMODAL_EMBEDDING_CACHE_GB` as `embedding-cache-capacity-gb`, `DYNAMO_DISABLE_NIXL_MM=1` as `mm-transfer=off`" + `.
+Other variables ` + "`DYN_…` and `DYNAMO_…`" + ` have no effect; the log names them once.
 
 The pages of ` + "`penstock COMMAND --help`" + ` have the same groups: it shows the common settings, ` + "`--help=all`" + ` all of them, and
 ` + "`--help=router`" + ` those of one group.

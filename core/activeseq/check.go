@@ -137,6 +137,9 @@ func (t *ReservationTable) checkBlocks(wk, sum *workerLoad) (sole map[int32]int,
 			left = rest
 			users[place].users++
 			users[place].userXor ^= at
+			if r.prefillTokens > 0 {
+				users[place].queued++
+			}
 		}
 		if len(left) > 0 {
 			return nil, fmt.Errorf("activeseq: check: %d blocks of request %v of worker %v are not counted", len(left), r.key, wk.id)
@@ -146,8 +149,9 @@ func (t *ReservationTable) checkBlocks(wk, sum *workerLoad) (sole map[int32]int,
 	used, branches := 0, make([]int32, len(users))
 	for place, want := range users {
 		s := &wk.chains.runs[place]
-		if s.users != want.users || s.userXor != want.userXor {
-			return nil, fmt.Errorf("activeseq: check: %d blocks of worker %v count %d and %d, their requests %d and %d", len(s.seqs), wk.id, s.users, s.userXor, want.users, want.userXor)
+		if s.users != want.users || s.userXor != want.userXor || s.queued != want.queued {
+			return nil, fmt.Errorf("activeseq: check: %d blocks of worker %v count %d, %d queued and %d, their requests %d, %d and %d",
+				len(s.seqs), wk.id, s.users, s.queued, s.userXor, want.users, want.queued, want.userXor)
 		}
 		switch {
 		case s.users > 1:

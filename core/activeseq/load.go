@@ -64,29 +64,35 @@ func (t *ReservationTable) LoadAt(w WorkerRef) Load { return t.currentLoad(w.loa
 // Projection says what sending a request to a worker would do to its load.
 type Projection struct {
 	Now, Then Load
-	// Prefills is the worker's queue of prefills now.
-	Prefills PrefillQueue
+	// Prefills is the worker's queue of prefills now. QueuedBlocks counts the leading blocks of the demand's chain
+	// which are in prompts of that queue: they will be computed before the demand's own prompt.
+	// UsedBlocks counts those which any active request uses.
+	Prefills                 PrefillQueue
+	QueuedBlocks, UsedBlocks int
 }
 
 // ProjectAt sets p to the load of w as it is, and as it would be if d were sent there. It reserves nothing.
 func (t *ReservationTable) ProjectAt(w WorkerRef, d *Demand, p *Projection) {
-	p.Now, p.Then = t.projectLoad(w.load, d)
-	p.Prefills = t.prefillQueue(w.load)
+	var m chainMatch
+	p.Now, p.Then = t.projectLoad(w.load, d, &m)
+	p.Prefills, p.QueuedBlocks, p.UsedBlocks = t.prefillQueue(w.load), m.queued, m.used
 }
 
 // ProjectLoad returns the load of w as it is, and as it would be if d were sent there. It reserves nothing.
 func (t *ReservationTable) ProjectLoad(w kv.Worker, d Demand) (now, then Load) {
-	return t.projectLoad(t.workers[w], &d)
+	var m chainMatch
+	return t.projectLoad(t.workers[w], &d, &m)
 }
 
-// projectLoad is ProjectLoad for a worker whose load is wk; nil if nothing was ever active there.
-func (t *ReservationTable) projectLoad(wk *workerLoad, d *Demand) (now, then Load) {
+// projectLoad is ProjectLoad for a worker whose load is wk; nil if nothing was ever active there. It sets m to the match
+// of d's chain.
+func (t *ReservationTable) projectLoad(wk *workerLoad, d *Demand, m *chainMatch) (now, then Load) {
 	named, gains := len(d.Chain), int64(0)
 	if wk != nil {
 		now = t.currentLoad(wk)
-		active, sole, who := wk.chains.matchChain(d.Chain)
-		named -= active
-		gains = t.weightGain(wk, sole, who)
+		wk.chains.matchChain(d.Chain, m)
+		named -= m.used
+		gains = t.weightGain(wk, m.sole, m.owner)
 	}
 	then = now
 	then.Requests++

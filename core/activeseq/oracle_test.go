@@ -97,6 +97,21 @@ func (n naive) others(w kv.Worker) (s LoadShare) {
 	return s
 }
 
+// queuedBlocks returns how many leading blocks of a path are in prompts on w which are not computed yet.
+func (n naive) queuedBlocks(w kv.Worker, path string) (most int) {
+	for _, r := range n {
+		if r.worker != w || r.left == 0 {
+			continue
+		}
+		same := 0
+		for same < len(path) && same < len(r.path) && path[same] == r.path[same] {
+			same++
+		}
+		most = max(most, same)
+	}
+	return most
+}
+
 func (n naive) find(key AttemptKey) int {
 	return slices.IndexFunc(n, func(r naiveRequest) bool { return r.key == key })
 }
@@ -167,6 +182,11 @@ func agrees(t *rapid.T) {
 				wantThen := append(slices.Clone(n), request(AttemptKey{}, w, p)).load(w, size, now)
 				if got := table.OthersShare(w); got != n.others(w) {
 					t.Fatalf("of others, worker %v has %+v, want %+v", w, got, n.others(w))
+				}
+				d := demand(p)
+				var projected Projection
+				if table.ProjectAt(table.RefTo(w), &d, &projected); projected.QueuedBlocks != n.queuedBlocks(w, p.path) {
+					t.Fatalf("%d blocks of %q are queued on worker %v, want %d", projected.QueuedBlocks, p.path, w, n.queuedBlocks(w, p.path))
 				}
 				got, gotThen := table.ProjectLoad(w, demand(p))
 				if got != want || gotThen != wantThen || table.LoadOf(w) != want {

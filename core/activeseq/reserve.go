@@ -33,6 +33,7 @@ func (t *ReservationTable) Reserve(now kv.Mono, key AttemptKey, w kv.Worker, d D
 	t.coarrivals.recordOwn(t.time, t.records[at].worker, d.ExpectedPrefill)
 	if t.cfg.Journal != nil {
 		t.records[at].journalNumber = t.cfg.Journal.OnReserved(t.newRef(at))
+		t.publications.recordReserved(t.time, t.records[at].journalNumber)
 	}
 	return nil
 }
@@ -106,6 +107,9 @@ func (t *ReservationTable) countChain(wk *workerLoad, at int32) {
 			wk.sharedBlocks += n
 		}
 		s.users, s.userXor = s.users+1, s.userXor^at
+		if r.prefillTokens > 0 {
+			s.queued++
+		}
 		chain = chain[n:]
 	}
 }
@@ -250,6 +254,7 @@ func (t *ReservationTable) finishPrefill(at int32) {
 		return
 	}
 	t.dequeuePrefill(at)
+	r.worker.chains.finishRuns(r.lastRun)
 	r.worker.mediaTokens -= r.mediaTokens
 	r.mediaTokens = 0
 	r.worker.load.PrefillTokens -= r.prefillTokens

@@ -109,6 +109,7 @@ type ReservationTable struct {
 	expired        uint64
 	time           kv.Mono // the latest time passed to the table
 	coarrivals     coarrivals
+	publications   publications
 	finished       []FinishedPrefill
 }
 

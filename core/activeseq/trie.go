@@ -34,6 +34,7 @@ type blockRun struct {
 	// with one user, its index.
 	users   int32
 	userXor int32
+	queued  int32 // users whose prompts are not computed yet
 	// branches counts the runs whose parent it is. likely is one of them, or noIndex: when it was entered last, no
 	// other one which was likely had more users.
 	branches int32
@@ -136,7 +137,8 @@ func (b *chainTrie) splitRun(at int32, n int) int32 {
 	first := b.takeVacant()
 	b.unlinkChild(at)
 	s, f := &b.runs[at], &b.runs[first]
-	f.seqs, f.first, f.parent, f.users, f.userXor = append(f.seqs, s.seqs[:n]...), s.first, s.parent, s.users, s.userXor
+	f.seqs, f.first, f.parent = append(f.seqs, s.seqs[:n]...), s.first, s.parent
+	f.users, f.userXor, f.queued = s.users, s.userXor, s.queued
 	s.seqs = s.seqs[:copy(s.seqs, s.seqs[n:])]
 	s.first, s.parent = s.seqs[0], first
 	b.linkChild(first)
@@ -167,30 +169,46 @@ func (b *chainTrie) takeVacant() int32 {
 	return int32(len(b.runs) - 1)
 }
 
-// matchChain returns how many leading blocks of a chain are used, how many of them by only one request, and
-// the index of that request. These are the last ones, and all of the same request, because a request which
-// uses a block uses all blocks before it.
-func (b *chainTrie) matchChain(chain []kv.SeqHash) (used, sole int, who int32) {
-	who = noIndex
+// chainMatch says what of a chain requests use: how many of its leading blocks, how many of those requests which are
+// not computed yet, and how many only one request, whose index is owner. Those are the last ones, and all of the same
+// request, because a request which uses a block uses all blocks before it.
+type chainMatch struct {
+	used, queued, sole int
+	owner              int32 // noIndex if sole is 0
+}
+
+// matchChain sets m to the match of a chain.
+func (b *chainTrie) matchChain(chain []kv.SeqHash, m *chainMatch) {
+	*m = chainMatch{owner: noIndex}
 	if len(b.roots) == 0 {
-		return 0, 0, who
+		return
 	}
-	for before := int32(noIndex); used < len(chain); {
-		at := b.findChild(before, chain[used])
+	for before := int32(noIndex); m.used < len(chain); {
+		at := b.findChild(before, chain[m.used])
 		if at == noIndex {
 			break
 		}
 		s := &b.runs[at]
-		n := commonLength(s.seqs, chain[used:])
+		n := commonLength(s.seqs, chain[m.used:])
 		if s.users == 1 {
-			sole, who = sole+n, s.userXor
+			m.sole, m.owner = m.sole+n, s.userXor
 		}
-		if used += n; n < len(s.seqs) {
+		m.used += n
+		if s.queued > 0 {
+			m.queued = m.used
+		}
+		if n < len(s.seqs) {
 			break
 		}
 		before = at
 	}
-	return used, sole, who
+}
+
+// finishRuns records that a request, whose chain ends with a run, is computed.
+func (b *chainTrie) finishRuns(last int32) {
+	for at := last; at != noIndex; at = b.runs[at].parent {
+		b.runs[at].queued--
+	}
 }
 
 // commonLength returns the number of equal leading blocks of p and q, whose first blocks are equal. Equal

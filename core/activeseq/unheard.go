@@ -16,33 +16,79 @@ const (
 	adoptedDecay   = 0.98
 	// maxCoarrivals bounds the reservations which count for one burst, such as of a list of all.
 	maxCoarrivals = 256
+	// rateSpan is the time over which the usual rate of others' reservations is measured; twice that at most.
+	rateSpan = 5 * time.Second
 )
 
 // coarrivals learns how many requests other routers send at the same time as this one.
 //
 // Reservations of routers which serve the same clients come together: a client's requests of one instant are spread
-// over all routers. Each then decides before it hears of the others. The reservations made here within syncHorizon
-// are a burst, and the adopted ones within twice that from its start belong to it. Over all bursts,
-// adopted = ratio * own is fitted through the origin.
+// over all routers. Each then decides before it hears of the others. The requests which arrive here within a burst's
+// length are a burst, and the adopted reservations within syncHorizon more belong to it, less those which come in such
+// a time anyway. Over all bursts, adopted = ratio * own is fitted through the origin.
 type coarrivals struct {
-	number       uint64  // of the latest burst
-	since        kv.Mono // start of it
-	own, adopted float64 // in it
-	ownOwn       float64 // sums over earlier bursts, with decay
+	number       uint64        // of the latest burst
+	since        kv.Mono       // start of it
+	length       time.Duration // syncHorizon, and more if its requests are held
+	own, adopted float64       // in it
+	ownOwn       float64       // sums over earlier bursts, with decay
 	ownAdopted   float64
 	tokens, seen float64 // decayed sum of the prefill tokens of adopted reservations, and of their number
+	usual        arrivalRate
+}
+
+// arrivalRate measures a rate over the last 5 to 10 s.
+type arrivalRate struct {
+	since       kv.Mono
+	count, past float64       // since then, and in the span before
+	pastSpan    time.Duration // 0 at first
+}
+
+func (r *arrivalRate) addArrival(now kv.Mono) {
+	r.advanceTime(now)
+	r.count++
+}
+
+func (r *arrivalRate) advanceTime(now kv.Mono) {
+	if span := now.Sub(r.since); span >= rateSpan {
+		r.past, r.pastSpan = r.count, span
+		r.since, r.count = now, 0
+	}
+}
+
+// expectedIn returns the usual number of arrivals in a time; 0 until it is known.
+func (r *arrivalRate) expectedIn(now kv.Mono, d time.Duration) float64 {
+	r.advanceTime(now)
+	if r.pastSpan == 0 {
+		return 0
+	}
+	return float64((r.count+r.past)*float64(d)) / float64(r.pastSpan+now.Sub(r.since))
+}
+
+// openBurst starts a burst unless one lasts.
+func (c *coarrivals) openBurst(now kv.Mono) {
+	if c.number > 0 && now.Sub(c.since) <= c.length {
+		return
+	}
+	more := c.adopted - c.usual.expectedIn(now, c.length+syncHorizon)
+	c.ownOwn = float64(c.ownOwn*coarrivalDecay) + float64(c.own*c.own)
+	c.ownAdopted = float64(c.ownAdopted*coarrivalDecay) + float64(c.own*more)
+	c.since, c.length, c.own, c.adopted = now, syncHorizon, 0, 0
+	c.number++
+}
+
+// ratio returns how many requests the others send for each one of a burst here.
+func (c *coarrivals) ratio() float64 {
+	if c.ownOwn == 0 || c.seen == 0 {
+		return 0
+	}
+	return max(c.ownAdopted/c.ownOwn, 0)
 }
 
 // recordOwn records a reservation which was made here on wk and is expected to take so long to prefill.
 func (c *coarrivals) recordOwn(now kv.Mono, wk *workerLoad, prefill time.Duration) {
-	if c.own > 0 && now.Sub(c.since) <= syncHorizon {
-		c.own++
-	} else {
-		c.ownOwn = float64(c.ownOwn*coarrivalDecay) + float64(c.own*c.own)
-		c.ownAdopted = float64(c.ownAdopted*coarrivalDecay) + float64(c.own*c.adopted)
-		c.since, c.own, c.adopted = now, 1, 0
-		c.number++
-	}
+	c.openBurst(now)
+	c.own++
 	if wk.burst != c.number {
 		wk.burst, wk.burstPrefill = c.number, 0
 	}
@@ -53,10 +99,40 @@ func (c *coarrivals) recordOwn(now kv.Mono, wk *workerLoad, prefill time.Duratio
 func (c *coarrivals) recordAdopted(now kv.Mono, prefillTokens int) {
 	c.tokens = float64(c.tokens*adoptedDecay) + float64(prefillTokens)
 	c.seen = float64(c.seen*adoptedDecay) + 1
-	if c.own > 0 && now.Sub(c.since) <= 2*syncHorizon {
+	c.usual.addArrival(now)
+	if c.number > 0 && now.Sub(c.since) <= c.length+syncHorizon {
 		c.adopted = min(c.adopted+1, maxCoarrivals)
 	}
 }
+
+// Burst is the present burst of requests.
+type Burst struct {
+	Number uint64
+	Since  kv.Mono
+	// Ratio is the number of requests which other routers get at the same time for each one here, and Tokens are the
+	// prompt tokens to be computed of a usual one.
+	Ratio, Tokens float64
+}
+
+// BurstAt returns the burst to which a request belongs which arrives at now; it may be the first of it.
+func (t *ReservationTable) BurstAt(now kv.Mono) Burst {
+	t.AdvanceTime(now)
+	c := &t.coarrivals
+	c.openBurst(t.time)
+	b := Burst{Number: c.number, Since: c.since, Ratio: c.ratio()}
+	if c.seen > 0 {
+		b.Tokens = c.tokens / c.seen
+	}
+	return b
+}
+
+// IsBurst reports whether the burst of a number lasts at now.
+func (t *ReservationTable) IsBurst(now kv.Mono, number uint64) bool {
+	return number > 0 && t.coarrivals.number == number && now.Sub(t.coarrivals.since) <= t.coarrivals.length
+}
+
+// ExtendBurst says that the requests of the present burst are held for so long.
+func (t *ReservationTable) ExtendBurst(d time.Duration) { t.coarrivals.length = syncHorizon + d }
 
 // Unheard is what other routers probably reserved at the time of the next reservation here, and what this router has
 // not heard of. Routers of one view place alike: what they have placed is like what this router has placed since
@@ -71,17 +147,18 @@ type Unheard struct {
 	Mirrored float64
 }
 
-// UnheardAt returns what other routers probably reserved unheard, for a reservation which is made here at now.
-func (t *ReservationTable) UnheardAt(now kv.Mono) Unheard {
+// UnheardAt returns what other routers probably reserved unheard, for a reservation which is made here at now. Only a
+// share of the others places at the same time.
+func (t *ReservationTable) UnheardAt(now kv.Mono, share float64) Unheard {
 	c := &t.coarrivals
-	if c.ownOwn == 0 || c.seen == 0 {
+	ratio := float64(c.ratio() * share)
+	if ratio == 0 {
 		return Unheard{}
 	}
 	placed, heard := 0.0, 0.0
-	if now.Sub(c.since) <= syncHorizon {
-		placed, heard = c.own, c.adopted
+	if now.Sub(c.since) <= c.length {
+		placed, heard = c.own, float64(c.adopted*share)
 	}
-	ratio := c.ownAdopted / c.ownOwn
 	u := Unheard{Requests: max(float64(ratio*(placed+1))-heard, 0)}
 	u.Next = min(u.Requests, ratio)
 	u.Tokens = u.Next * (c.tokens / c.seen)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"penstock/core/kv"
 )
@@ -55,6 +56,18 @@ func URLKey(url string, period uint64) Key {
 	var seed [8]byte
 	binary.LittleEndian.PutUint64(seed[:], period)
 	return Key{Hash: kv.ContentHash(period, []byte(url)), Digest: computeDigest(domainURL, seed[:], []byte(url))}
+}
+
+// URLPeriod returns the period of a URL's key at a time, if the URL counts as showing the same for ttl, and
+// when the period ends. Times are in nanoseconds since 1970. All processes agree on it, and the periods of
+// different URLs end at different times. Without a ttl the period is 0 and does not end: end is 0.
+func URLPeriod(url string, now int64, ttl time.Duration) (period uint64, end int64) {
+	if ttl <= 0 {
+		return 0, 0
+	}
+	offset := kv.ContentHash(0, []byte(url)) % uint64(ttl)
+	period = 1 + (uint64(now)+offset)/uint64(ttl)
+	return period, int64(period*uint64(ttl) - offset)
 }
 
 // BytesKey returns the key of a file by its bytes: Hash is XXH3-64 with seed 0 over them.

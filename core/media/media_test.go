@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"penstock/core/kv"
 )
@@ -39,6 +40,32 @@ func TestKeys(t *testing.T) {
 	k := URLKey("https://example.com/cat.jpg", 0)
 	if h, ok := kv.MediaHash(k.UUID()); !ok || h != k.Hash || len(k.UUID()) != 64 {
 		t.Errorf("%s reads back as %x", k.UUID(), h)
+	}
+}
+
+// TestURLPeriod: a period lasts for the ttl, the next one begins when it ends, and URLs differ in when.
+func TestURLPeriod(t *testing.T) {
+	const ttl = time.Hour
+	ends := map[int64]bool{}
+	for _, url := range []string{"", "a", "https://example.com/cat.jpg"} {
+		now := int64(1_800_000_000_123_456_789)
+		period, end := URLPeriod(url, now, ttl)
+		if end <= now || end > now+int64(ttl) {
+			t.Errorf("%q: the period of %d ends at %d", url, now, end)
+		}
+		if last, _ := URLPeriod(url, end-1, ttl); last != period {
+			t.Errorf("%q: %d and %d in one period", url, period, last)
+		}
+		if next, after := URLPeriod(url, end, ttl); next != period+1 || after != end+int64(ttl) {
+			t.Errorf("%q: %d, which ends at %d, follows %d, which ends at %d", url, next, after, period, end)
+		}
+		ends[end] = true
+	}
+	if period, end := URLPeriod("a", 5, 0); period != 0 || end != 0 {
+		t.Errorf("without a ttl: %d until %d", period, end)
+	}
+	if len(ends) != 3 {
+		t.Errorf("periods end together: %v", ends)
 	}
 }
 

@@ -51,6 +51,19 @@ func (s *Scheduler) matchPrefix(q *seqState) (hits []int32, tip kv.SeqHash) {
 	return s.hits, tip
 }
 
+// CachedPrefix returns how many of a sequence's first tokens are cached now: whole blocks, and never its last
+// token. It changes nothing, and the blocks may be evicted before the sequence is admitted.
+func (s *Scheduler) CachedPrefix(seq Sequence) int {
+	hasher, err := kv.NewHasher(s.cfg.BlockSize, seq.Salt)
+	if err != nil || len(seq.Tokens) == 0 || s.cfg.Reuse == Off {
+		return 0
+	}
+	miss := s.gate.miss // of the head of the queue
+	hits, _ := s.matchPrefix(newSeqState(seq, 0, hasher, s.cfg.BlockSize))
+	s.gate.miss = miss
+	return len(hits) * s.cfg.BlockSize
+}
+
 // canAdmit reports whether all known tokens of q fit in addition to what is held now, with the reserve left
 // over if other sequences run.
 func (s *Scheduler) canAdmit(q *seqState, hits []int32) bool {

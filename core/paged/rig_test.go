@@ -67,7 +67,17 @@ func (r *rig) remove(id SeqID) error {
 
 // plan calls Step on both.
 func (r *rig) plan() error {
+	evicted, head, cached := r.s.pool.evictions, r.s.waiting.head, 0
+	if head != nil {
+		cached = r.s.CachedPrefix(*r.seqs[head.id])
+		r.s.CachedPrefix(Sequence{Tokens: prompt(7_000_000, 3*r.s.cfg.BlockSize)}) // changes nothing
+	}
 	r.s.Step(&r.step)
+	for _, w := range r.step.Work {
+		if head != nil && w.ID == head.id && evicted == r.s.pool.evictions && w.Start-w.Fetched != cached {
+			return fmt.Errorf("sequence %d starts at %d, %d tokens are fetched, and %d were cached", w.ID, w.Start, w.Fetched, cached)
+		}
+	}
 	r.planned = true
 	r.twin.step(&r.want)
 	r.logf("step %s", describe(&r.step))

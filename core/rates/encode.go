@@ -19,7 +19,7 @@ func (r *WorkerRates) EncodeMs(tokens int) float64 {
 	if tokens <= 0 {
 		return 0
 	}
-	return float64(r.speed * r.table.encode.at(float64(tokens)))
+	return float64(r.relativeSpeed() * r.table.encode.at(float64(tokens)))
 }
 
 // learnEncoding takes what a run with media took beyond its prefill as a sample of the encoder.

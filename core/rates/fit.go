@@ -7,12 +7,20 @@ func (l line) at(x float64) float64 { return l.fixed + float64(l.each*x) }
 
 // lineFit fits a line to samples by weighted least squares. An earlier sample has a weight of forget relative to
 // the next one, and a sample of the amount x has a weight of 1/(1 + x/flat)^2, so that relative errors count. Two
-// samples of the prior, which are forgotten like others, determine the line before there is data.
+// samples of the prior at the amount of the first one, which are forgotten like others, determine the level of the line
+// before there is data.
+//
+// The slope is a ridge estimate. Samples whose amounts hardly differ say how long that amount takes, and nothing of
+// another one: their errors alone would make the slope anything. So it is drawn to the slope of shape, which is the line
+// as it was when amounts last differed, the prior at first, scaled to the samples: with the strength of samples whose
+// amounts have a standard deviation of leastLever of their mean and scale.
 type lineFit struct {
 	line
+	shape           line
 	n, x, y, xx, xy float64 // weighted sums
 	unit            float64 // the amount which counts as 1 in the sums
 	flat            float64 // the amount which takes as long as the fixed part
+	scale           float64 // amounts which differ by much less are alike
 	samples         int     // up to maxSamples
 }
 
@@ -28,21 +36,26 @@ const (
 	maxSurprise = 4
 	// minFixed is the least fixed part, in ms.
 	minFixed = 0.01
+	// leastLever keeps the error which 200 samples of 25 % error cause in the slope below a fifth of level/scale.
+	leastLever   = 0.1
+	priorSamples = 2
 )
 
-// setPrior makes l the line, as if its values at two amounts were samples.
-func (f *lineFit) setPrior(l line, low, high float64) {
-	*f = lineFit{line: l, unit: max(high, 1), flat: 1e12}
+// setPrior makes l the line, for amounts of about unit.
+func (f *lineFit) setPrior(l line, unit, scale float64) {
+	*f = lineFit{line: l, shape: l, unit: unit, flat: 1e12, scale: scale / unit}
 	if l.each > 0 {
 		f.flat = l.fixed / l.each
 	}
-	f.addWeighted(low, l.at(low))
-	f.addWeighted(high, l.at(high))
-	f.solve()
 }
 
 // addSample adds a sample and updates the line.
 func (f *lineFit) addSample(x, y float64) {
+	if f.samples == 0 {
+		for range priorSamples {
+			f.addWeighted(x, f.at(x))
+		}
+	}
 	keep := f.nextForget()
 	f.n, f.x, f.y = float64(f.n*keep), float64(f.x*keep), float64(f.y*keep)
 	f.xx, f.xy = float64(f.xx*keep), float64(f.xy*keep)
@@ -84,18 +97,18 @@ func (f *lineFit) addWeighted(x, y float64) {
 
 // solve computes the line; neither part is negative.
 func (f *lineFit) solve() {
-	det := float64(f.n*f.xx) - float64(f.x*f.x)
-	if det <= 1e-9*float64(f.n*f.xx) { // all samples are of one amount: keep the slope
-		f.fixed = max(f.y/f.n-float64(f.each*f.unit)*f.x/f.n, minFixed)
-		return
-	}
-	each := (float64(f.n*f.xy) - float64(f.x*f.y)) / det
-	if each < 0 {
-		each = 0
-	}
-	fixed := (f.y - float64(each*f.x)) / f.n
+	x, y := f.x/f.n, f.y/f.n
+	varies := max(f.xx/f.n-float64(x*x), 0)
+	lever := float64(leastLever * (f.scale + x))
+	lever = float64(lever * lever)
+	usual := float64(f.shape.each*f.unit) * y / f.shape.at(float64(x*f.unit))
+	each := max((f.xy/f.n-float64(x*y)+float64(lever*usual))/(varies+lever), 0)
+	fixed := y - float64(each*x)
 	if fixed < 0 {
 		fixed, each = 0, f.xy/f.xx
 	}
 	f.fixed, f.each = max(fixed, minFixed), each/f.unit
+	if varies >= lever && f.samples >= trusted {
+		f.shape = f.line
+	}
 }

@@ -16,6 +16,8 @@ package rates
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"penstock/core/exact"
@@ -79,10 +81,14 @@ const (
 	// see a burst. Above maxShare workers are as good as saturated, and which one a little less so is chance.
 	shareTime = 5 * time.Second
 	maxShare  = 0.5
-	// evictionTime is how long an eviction shows that the cache is full.
+	// evictionTime is how long an eviction shows that the cache is full, and the time over which evictions are counted.
+	// maxPressure bounds how much more a block costs where blocks are evicted faster than elsewhere.
 	evictionTime = time.Minute
+	maxPressure  = 2
 	// maxRun bounds the passes of a run.
 	maxRun = 8
+	// alikeShares is the difference of two shares of a worker's blocks below which its steps are alike.
+	alikeShares = 0.1
 	// passWindow is the time within which first tokens of one worker come from the same pass of its engine.
 	passWindow = time.Millisecond
 )
@@ -93,39 +99,39 @@ type Learner struct {
 	encode        lineFit // of media, by their tokens
 	answers       lengthTable
 	workers       map[kv.Worker]*WorkerRates
-	speeds        float64 // sum over the workers
-	typical       int     // workers whose speed is 1
-	decay         decayClock
+	sampled       int        // workers with samples of prefills
+	speeds        float64    // sum over them
+	typical       int        // of them, whose speed is 1
+	interruptions decayClock // of WorkerRates.interrupted
+	evictions     decayClock // of evictedBlocks
+	evictedBlocks float64    // sum over the workers
 }
 
 // decayClock has sums of many workers decay together: a sum is kept as it would be at epoch, and one factor, which is
 // computed once for each moment, makes it that of now.
 type decayClock struct {
+	time      time.Duration // in which sums fall by e
 	epoch, at kv.Mono
 	factor    float64 // at at
 }
 
-// epochTime bounds how far samples are from the epoch, so that what they are multiplied with stays finite.
-const epochTime = 60 * shareTime
-
 // factorAt returns the factor from the epoch to now.
 func (d *decayClock) factorAt(now kv.Mono) float64 {
 	if now != d.at || d.factor == 0 {
-		d.at, d.factor = now, exact.Exp(-float64(now.Sub(d.epoch))/float64(shareTime))
+		d.at, d.factor = now, exact.Exp(-float64(now.Sub(d.epoch))/float64(d.time))
 	}
 	return d.factor
 }
 
-// advanceEpoch moves the epoch to now if it is long ago.
-func (t *Learner) advanceEpoch(now kv.Mono) {
-	if now.Sub(t.decay.epoch) < epochTime {
-		return
+// advanceEpoch moves the epoch to now if it is so long ago that what samples are divided by comes near 0. It returns what
+// the sums are to be multiplied with.
+func (d *decayClock) advanceEpoch(now kv.Mono) float64 {
+	if now.Sub(d.epoch) < 60*d.time {
+		return 1
 	}
-	factor := t.decay.factorAt(now)
-	for _, r := range t.workers {
-		r.interrupted = float64(r.interrupted * factor)
-	}
-	t.decay = decayClock{epoch: now}
+	factor := d.factorAt(now)
+	*d = decayClock{time: d.time, epoch: now}
+	return factor
 }
 
 // New returns a table which has learned nothing.
@@ -135,10 +141,12 @@ func New(cfg Config) (*Learner, error) {
 		return nil, err
 	}
 	fixed, each, step := toMs(cfg.PrefillFixed), toMs(cfg.PrefillToken), toMs(cfg.Step)
-	t := &Learner{workers: map[kv.Worker]*WorkerRates{}}
-	t.prefill.setPrior(line{fixed, each}, 0, 4096)
-	t.step.setPrior(line{step, 0}, 0, 1)
-	t.encode.setPrior(line{encodeFixed, encodeEach}, 64, 4096)
+	t := &Learner{
+		workers: map[kv.Worker]*WorkerRates{}, interruptions: decayClock{time: shareTime}, evictions: decayClock{time: evictionTime},
+	}
+	t.prefill.setPrior(line{fixed, each}, 4096, fixed/each)
+	t.step.setPrior(line{step, 0}, 1, alikeShares)
+	t.encode.setPrior(line{encodeFixed, encodeEach}, 4096, encodeFixed/encodeEach)
 	t.answers.setPrior(cfg.AnswerTokens)
 	return t, nil
 }
@@ -149,19 +157,23 @@ type WorkerRates struct {
 	// took and expected are the decayed sums of the times of prefills and of what the line gives for them;
 	// samples is the decayed number of them, and spread the decayed sum of the squares by which they were off.
 	took, expected, samples, spread float64
-	speed                           float64
+	speed                           float64 // 1 without samples
+	sampled                         bool
 
 	pass        prefillRun
 	mediaTokens int // for the next prefill, see RecordMedia
 	earlyTokens int // of prompts which were computed before the head of the queue
 
-	// interrupted is the time of prefills which interrupted answers, in ms, decaying with shareTime, by Learner.decay.
+	// interrupted is the time of prefills which interrupted answers, in ms, decaying with shareTime, by
+	// Learner.interruptions.
 	interrupted float64
 	prefilled   float64 // ms of prefill in total
 
 	cached    int // blocks
 	evicted   bool
 	evictedAt kv.Mono
+	// evictedBlocks decays with evictionTime, by Learner.evictions.
+	evictedBlocks float64
 }
 
 // prefillRun is a run of passes without a pause: a sample, once later first tokens cannot belong to it. A pass also
@@ -182,8 +194,6 @@ func (t *Learner) WorkerOf(w kv.Worker) *WorkerRates {
 	if r == nil {
 		r = &WorkerRates{table: t, speed: 1}
 		t.workers[w] = r
-		t.speeds++
-		t.typical++
 	}
 	return r
 }
@@ -191,10 +201,13 @@ func (t *Learner) WorkerOf(w kv.Worker) *WorkerRates {
 // DropWorker forgets w. What was learned of it about the model stays.
 func (t *Learner) DropWorker(w kv.Worker) {
 	if r := t.workers[w]; r != nil {
-		t.setSpeed(r, 1)
-		t.speeds--
-		t.typical--
+		t.countSpeed(r, -1)
 		delete(t.workers, w)
+		// Summed anew and in a fixed order: a difference would keep the rounding errors of a large sum.
+		t.evictedBlocks = 0
+		for _, id := range slices.SortedFunc(maps.Keys(t.workers), kv.Worker.Compare) {
+			t.evictedBlocks += t.workers[id].evictedBlocks
+		}
 	}
 }
 
@@ -229,8 +242,13 @@ func (r *WorkerRates) RecordInterruption(now kv.Mono, took time.Duration) {
 	if took <= 0 {
 		return
 	}
-	r.table.advanceEpoch(now)
-	r.interrupted += toMs(min(took, maxSample)) / r.table.decay.factorAt(now)
+	t := r.table
+	if factor := t.interruptions.advanceEpoch(now); factor < 1 {
+		for _, o := range t.workers {
+			o.interrupted = float64(o.interrupted * factor)
+		}
+	}
+	r.interrupted += toMs(min(took, maxSample)) / t.interruptions.factorAt(now)
 }
 
 // RecordEarlyPrefill records the first token of a request which was not the head of the queue: its tokens belong
@@ -239,9 +257,19 @@ func (r *WorkerRates) RecordEarlyPrefill(tokens int) {
 	r.earlyTokens = min(r.earlyTokens+min(max(tokens, 1), maxTokens), maxTokens)
 }
 
-// RecordEviction records that the worker evicted cached blocks.
-func (r *WorkerRates) RecordEviction(now kv.Mono) {
+// RecordEviction records that the worker evicted so many cached blocks.
+func (r *WorkerRates) RecordEviction(now kv.Mono, blocks int) {
 	r.evicted, r.evictedAt = true, max(now, r.evictedAt)
+	t := r.table
+	if factor := t.evictions.advanceEpoch(now); factor < 1 {
+		for _, o := range t.workers {
+			o.evictedBlocks = float64(o.evictedBlocks * factor)
+		}
+		t.evictedBlocks = float64(t.evictedBlocks * factor)
+	}
+	n := float64(min(max(blocks, 0), maxTokens)) / t.evictions.factorAt(now)
+	r.evictedBlocks += n
+	t.evictedBlocks += n
 }
 
 // HasEvicted reports whether the worker evicted cached blocks in the last minute: new blocks then replace others.
@@ -253,12 +281,17 @@ func (r *WorkerRates) HasEvicted(now kv.Mono) bool {
 func (r *WorkerRates) RecordCached(blocks int) { r.cached = max(blocks, 0) }
 
 // EvictedShare returns the share of a new block which the block will cost others, of a worker with so many blocks; 0 if
-// their number is unknown. It is 1 if the worker evicted lately. Before, it rises with the share of its blocks which
-// are cached, by the mean of that share and its square: of two caches the one with more room is better, and the more so
-// the fuller they are.
+// their number is unknown. If the worker evicted lately it is 1, and less or more, at most 2, where blocks are evicted
+// slower or faster than in the mean of all workers: what is evicted faster was used more lately. Before, it rises with
+// the share of its blocks which are cached, by the mean of that share and its square: of two caches the one with more
+// room is better, and the more so the fuller they are.
 func (r *WorkerRates) EvictedShare(now kv.Mono, blocks int) float64 {
 	if r.HasEvicted(now) {
-		return 1
+		t := r.table
+		if t.evictedBlocks == 0 {
+			return 1
+		}
+		return min(float64(r.evictedBlocks*float64(len(t.workers)))/t.evictedBlocks, maxPressure)
 	}
 	if blocks < 1 {
 		return 0
@@ -282,7 +315,7 @@ func (r *WorkerRates) learnRun() {
 	n := float64(p.passes)
 	tokens := float64(p.tokens) / n
 	expected := t.prefill.at(tokens)
-	took := t.prefill.boundSample(p.took/n, expected*r.speed)
+	took := t.prefill.boundSample(p.took/n, expected*r.relativeSpeed())
 	t.prefill.addSample(tokens, took/r.relativeSpeed())
 
 	r.took = float64(r.took*speedForget) + took
@@ -291,18 +324,21 @@ func (r *WorkerRates) learnRun() {
 	ratio := r.took / r.expected
 	off := took/expected - ratio
 	r.spread = float64(r.spread*speedForget) + float64(off*off)
-	t.setSpeed(r, 1+float64((ratio-1)*r.trustOf(ratio)))
+	t.countSpeed(r, -1)
+	r.speed, r.sampled = 1+float64((ratio-1)*r.trustOf(ratio)), true
+	t.countSpeed(r, 1)
 }
 
-func (t *Learner) setSpeed(r *WorkerRates, speed float64) {
+// countSpeed adds n times a worker to the sums over those with samples.
+func (t *Learner) countSpeed(r *WorkerRates, n int) {
+	if !r.sampled {
+		return
+	}
+	t.sampled += n
+	t.speeds += float64(float64(n) * r.speed)
 	if r.speed == 1 {
-		t.typical--
+		t.typical += n
 	}
-	if speed == 1 {
-		t.typical++
-	}
-	t.speeds += speed - r.speed
-	r.speed = speed
 }
 
 // trustOf returns how much of a worker's difference from the others is believed: none if it may be chance, nearly
@@ -316,14 +352,15 @@ func (r *WorkerRates) trustOf(ratio float64) float64 {
 	return max(0, 1-(float64(4*variance)+float64(lineError*lineError))/float64(d*d))
 }
 
-// relativeSpeed returns the worker's time for some work relative to a typical worker, for which the lines are: one
-// of those which do not differ, if they are at least half of all, else the mean.
+// relativeSpeed returns the worker's time for some work relative to a typical worker, for which the lines are: of those
+// with samples one of those which do not differ, if they are at least half, else the mean. One without samples is taken
+// to be typical: that the lines' prior is wrong must not make the only worker with samples a fast one.
 func (r *WorkerRates) relativeSpeed() float64 {
-	n := len(r.table.workers)
-	if 2*r.table.typical >= n {
+	t := r.table
+	if !r.sampled || 2*t.typical >= t.sampled {
 		return r.speed
 	}
-	return r.speed * float64(n) / r.table.speeds
+	return r.speed * float64(t.sampled) / t.speeds
 }
 
 // AnswerSample describes an answer which ended well.
@@ -360,11 +397,11 @@ func (r *WorkerRates) PrefillMs(tokens int) float64 {
 	if tokens <= 0 {
 		return 0
 	}
-	return float64(r.speed * r.table.prefill.at(float64(tokens)))
+	return float64(r.relativeSpeed() * r.table.prefill.at(float64(tokens)))
 }
 
 // TokenMs returns the part of PrefillMs which each token adds, in ms.
-func (r *WorkerRates) TokenMs() float64 { return float64(r.speed * r.table.prefill.each) }
+func (r *WorkerRates) TokenMs() float64 { return float64(r.relativeSpeed() * r.table.prefill.each) }
 
 // StepMs returns the expected time between two tokens of an answer, in ms, while a share of the worker's blocks
 // is active.
@@ -380,7 +417,7 @@ func (r *WorkerRates) InterruptedShare(now kv.Mono) float64 {
 	if r.interrupted == 0 || r.table.prefill.samples < trusted {
 		return 0
 	}
-	return min(float64(r.interrupted*r.table.decay.factorAt(now))/toMs(shareTime), maxShare)
+	return min(float64(r.interrupted*r.table.interruptions.factorAt(now))/toMs(shareTime), maxShare)
 }
 
 // PrefilledMs returns the time which the worker has spent on prefills in total, in ms.
@@ -400,21 +437,30 @@ func (t *Learner) AnswerQuantile(client string, q float64) float64 {
 
 // Check reports the first violated invariant: all rates are finite and positive, and the workers' speeds sum up.
 func (t *Learner) Check() error {
-	sum, typical := 0.0, 0
+	sum, evicted, typical, sampled := 0.0, 0.0, 0, 0
 	for id, r := range t.workers {
-		sum += r.speed
-		if r.speed == 1 {
-			typical++
+		evicted += r.evictedBlocks
+		switch {
+		case !r.sampled && r.speed != 1:
+			return fmt.Errorf("rates: check: worker %v without samples has the speed %g", id, r.speed)
+		case r.sampled:
+			sum, sampled = sum+r.speed, sampled+1
+			if r.speed == 1 {
+				typical++
+			}
 		}
 		if !(r.speed > 0 && r.speed < 1e6) || r.took < 0 || r.expected < 0 || r.interrupted < 0 {
 			return fmt.Errorf("rates: check: worker %v has the speed %g", id, r.speed)
 		}
 	}
+	if d := evicted - t.evictedBlocks; !(d < 1e-6*(evicted+1) && d > -1e-6*(evicted+1)) {
+		return fmt.Errorf("rates: check: the workers evicted %g blocks, %g are counted", evicted, t.evictedBlocks)
+	}
 	if d := sum - t.speeds; !(d < 1e-6*(sum+1) && d > -1e-6*(sum+1)) {
 		return fmt.Errorf("rates: check: the speeds add up to %g, not %g", sum, t.speeds)
 	}
-	if typical != t.typical {
-		return fmt.Errorf("rates: check: %d workers are typical, %d are counted", typical, t.typical)
+	if typical != t.typical || sampled != t.sampled {
+		return fmt.Errorf("rates: check: %d of %d workers with samples are typical, %d of %d are counted", typical, sampled, t.typical, t.sampled)
 	}
 	for _, l := range []line{t.prefill.line, t.step.line, t.encode.line} {
 		if !(l.fixed >= 0 && l.each >= 0 && l.fixed+l.each > 0 && l.fixed+l.each < 1e12) {

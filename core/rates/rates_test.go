@@ -98,6 +98,33 @@ func TestLearnsWrongPriors(t *testing.T) {
 	}
 }
 
+// TestAlikePromptsKeepTheSlope: prompts of nearly one length say how long that length takes, and not how long another
+// one would; errors of their times must not become a slope.
+func TestAlikePromptsKeepTheSlope(t *testing.T) {
+	for _, before := range []int{0, 200} {
+		table := newTable(t, Config{})
+		w := table.WorkerOf(kv.Worker{ID: 1})
+		e := engine{fixed: 22, each: 0.008, speed: 1}
+		for i := range before {
+			e.prefill(w, 100+i*37%3000)
+		}
+		for i := range 5000 {
+			tokens := 17 + i*7%16
+			e.speed = 1 + 0.2*float64(i%3-1) + 0.02*float64(tokens-24) // errors, which grow with the length by chance
+			e.prefill(w, tokens)
+			if got, want := w.PrefillMs(4000), 22+0.008*4000.0; i >= 20 && before > 0 && !isNear(got, want, 0.5) {
+				t.Fatalf("after %d prompts alike, 4,000 tokens take %.1f ms, want %.1f", i, got, want)
+			}
+			if got := w.PrefillMs(4000); i >= 20 && before == 0 && (got < 54 || got > 2.2*90*1.25) {
+				t.Fatalf("after %d prompts alike and no other, 4,000 tokens take %.1f ms; by the prior, scaled, 198", i, got)
+			}
+		}
+		if got := w.PrefillMs(24); !isNear(got, 22, 0.1) {
+			t.Errorf("24 tokens take %.1f ms, want 22", got)
+		}
+	}
+}
+
 // TestLearnsSpeeds: each worker's speed is learned beside the line of a typical one, also when it changes.
 func TestLearnsSpeeds(t *testing.T) {
 	table := newTable(t, Config{})
@@ -133,6 +160,28 @@ func TestLearnsSpeeds(t *testing.T) {
 	check("40 requests after worker 1 slowed down")
 }
 
+// TestOnlyWorkerIsTypical: while one worker alone gets prompts, that the prior is wrong is a matter of the line, and not
+// of the worker: the others are as fast.
+func TestOnlyWorkerIsTypical(t *testing.T) {
+	for _, factor := range []float64{0.25, 4} {
+		table := newTable(t, Config{})
+		e := engine{fixed: 10 * factor, each: 0.02 * factor, speed: 1}
+		busy, idle := table.WorkerOf(kv.Worker{ID: 1}), table.WorkerOf(kv.Worker{ID: 2})
+		for i := range 30 {
+			e.prefill(busy, 500+i*37%1000)
+			if a, b := busy.PrefillMs(1000), idle.PrefillMs(1000); a != b {
+				t.Fatalf("after %d prompts of worker 1 it takes %.1f ms, worker 2 %.1f ms", i+1, a, b)
+			}
+		}
+		if got, want := idle.PrefillMs(1000), 30*factor; !isNear(got, want, 0.2) {
+			t.Errorf("a prompt takes %.1f ms, want %.1f", got, want)
+		}
+		if err := table.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestPassIsOneSample: first tokens which arrive together are of one pass, in whatever order they arrive.
 func TestPassIsOneSample(t *testing.T) {
 	one, many := newTable(t, Config{}), newTable(t, Config{})
@@ -165,11 +214,45 @@ func TestEvictedShare(t *testing.T) {
 		}
 	}
 	w.RecordCached(10)
-	w.RecordEviction(0)
+	w.RecordEviction(0, 5)
 	for at, want := range map[time.Duration]float64{0: 1, 59 * time.Second: 1, time.Minute: 0.055} {
 		if got := w.EvictedShare(kv.Mono(at), 100); math.Abs(got-want) > 1e-12 {
 			t.Errorf("%v after an eviction: %g, want %g", at, got, want)
 		}
+	}
+}
+
+// TestEvictionPressure: where blocks are evicted faster than elsewhere a new one costs others more, up to twice as much.
+func TestEvictionPressure(t *testing.T) {
+	table := newTable(t, Config{})
+	var workers [4]*WorkerRates
+	for i := range workers {
+		workers[i] = table.WorkerOf(kv.Worker{ID: kv.WorkerID(i + 1)})
+	}
+	now := kv.Mono(0)
+	for range 2000 { // for longer than an epoch
+		now = now.Add(2 * time.Second)
+		for i, blocks := range []int{30, 10, 10, 10} {
+			workers[i].RecordEviction(now, blocks)
+		}
+	}
+	for i, want := range []float64{2, 2. / 3, 2. / 3, 2. / 3} {
+		if got := workers[i].EvictedShare(now, 1000); !isNear(got, want, 1e-6) {
+			t.Errorf("worker %d: %g, want %g", i+1, got, want)
+		}
+	}
+	for range 300 { // five minutes
+		now = now.Add(time.Second)
+		for _, w := range workers {
+			w.RecordEviction(now, 10)
+		}
+	}
+	if got := workers[0].EvictedShare(now, 1000); !isNear(got, 1, 0.02) {
+		t.Errorf("once all evict alike: %g, want 1", got)
+	}
+	table.DropWorker(kv.Worker{ID: 1})
+	if err := table.Check(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -250,24 +333,45 @@ func TestClientsAreBounded(t *testing.T) {
 	}
 }
 
-// fitNaively is the weighted least squares fit of a list of samples by its definition. The first two are the
-// prior's.
-func fitNaively(samples [][3]float64) line {
-	var n, x, y, xx, xy float64
-	for i, s := range samples {
-		w := s[2]
-		for later := max(i, 1) + 1; later < len(samples); later++ {
-			w *= min(forget, 1-1/float64(later-1+firstForget))
+// naiveFit is the fit of a list of samples by its definition. The first two are the prior's, at the amount of the first.
+type naiveFit struct {
+	samples [][3]float64 // amount, time, weight
+	shape   line
+	scale   float64
+}
+
+func (f *naiveFit) add(x, y, weight float64) line {
+	if f.samples == nil {
+		f.samples = [][3]float64{{x, f.shape.at(x), weight}, {x, f.shape.at(x), weight}}
+	}
+	f.samples = append(f.samples, [3]float64{x, y, weight})
+	weights := make([]float64, len(f.samples))
+	var n, meanX, meanY float64
+	for i, s := range f.samples {
+		weights[i] = s[2]
+		for later := max(i, 1) + 1; later < len(f.samples); later++ {
+			weights[i] *= min(forget, 1-1/float64(later-1+firstForget))
 		}
-		n, x, y = n+w, x+w*s[0], y+w*s[1]
-		xx, xy = xx+w*s[0]*s[0], xy+w*s[0]*s[1]
+		n, meanX, meanY = n+weights[i], meanX+weights[i]*s[0], meanY+weights[i]*s[1]
 	}
-	each := max((n*xy-x*y)/(n*xx-x*x), 0)
-	fixed := (y - each*x) / n
-	if fixed < 0 {
-		fixed, each = 0, xy/xx
+	meanX, meanY = meanX/n, meanY/n
+	var xx, xy, through, square float64
+	for i, s := range f.samples {
+		xx += weights[i] * (s[0] - meanX) * (s[0] - meanX) / n
+		xy += weights[i] * (s[0] - meanX) * (s[1] - meanY) / n
+		through, square = through+weights[i]*s[0]*s[1], square+weights[i]*s[0]*s[0]
 	}
-	return line{max(fixed, minFixed), each}
+	lever := math.Pow(0.1*(f.scale+meanX), 2)
+	each := max((xy+lever*f.shape.each*meanY/f.shape.at(meanX))/(xx+lever), 0)
+	l := line{meanY - each*meanX, each}
+	if l.fixed < 0 {
+		l = line{0, through / square}
+	}
+	l.fixed = max(l.fixed, minFixed)
+	if xx >= lever && len(f.samples)-2 >= trusted {
+		f.shape = l
+	}
+	return l
 }
 
 // TestFitAgreesWithDefinition compares the running sums with the definition.
@@ -275,21 +379,17 @@ func TestFitAgreesWithDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prior := line{rapid.Float64Range(1, 100).Draw(t, "fixed"), rapid.Float64Range(0.001, 1).Draw(t, "each")}
 		var f lineFit
-		f.setPrior(prior, 0, 4096)
-		weigh := func(x, y float64) [3]float64 {
-			scale := 1 + x*prior.each/prior.fixed
-			return [3]float64{x, y, 1 / (scale * scale)}
-		}
-		samples := [][3]float64{weigh(0, prior.at(0)), weigh(4096, prior.at(4096))}
+		f.setPrior(prior, 4096, prior.fixed/prior.each)
+		naive := naiveFit{shape: prior, scale: prior.fixed / prior.each}
 		for range rapid.IntRange(1, 300).Draw(t, "n") {
 			x := float64(rapid.IntRange(1, 20000).Draw(t, "x"))
 			y := rapid.Float64Range(0.1, 5000).Draw(t, "y")
-			samples = append(samples, weigh(x, y))
+			scale := 1 + x*prior.each/prior.fixed
+			want := naive.add(x, y, 1/(scale*scale))
 			f.addSample(x, y)
-			want := fitNaively(samples)
 			for _, at := range []float64{1, 1000, 20000} {
 				if got, want := f.at(at), want.at(at); !isNear(got, want, 1e-4) {
-					t.Fatalf("after %d samples, %g takes %g, want %g", len(samples)-2, at, got, want)
+					t.Fatalf("after %d samples, %g takes %g, want %g", f.samples, at, got, want)
 				}
 			}
 		}
@@ -324,6 +424,9 @@ func recordAnything(t *rapid.T) {
 				Took: duration.Draw(t, "took"), Prefilled: rapid.Float64Range(-1e9, 1e9).Draw(t, "prefilled"), Share: rapid.Float64Range(-1, 2).Draw(t, "share"),
 			})
 		},
+		"evict": func(t *rapid.T) {
+			table.WorkerOf(worker.Draw(t, "w")).RecordEviction(now, rapid.Int().Draw(t, "blocks"))
+		},
 		"drop": func(t *rapid.T) { table.DropWorker(worker.Draw(t, "w")) },
 		"ask": func(t *rapid.T) {
 			w := table.WorkerOf(worker.Draw(t, "w"))
@@ -331,6 +434,9 @@ func recordAnything(t *rapid.T) {
 			p, more, s, rho := w.PrefillMs(tokens), w.PrefillMs(tokens+1), w.StepMs(0.5), w.InterruptedShare(now)
 			if !(p >= 0 && more >= p && more < 1e15 && s > 0 && s < 1e15 && rho >= 0 && rho <= maxShare && w.Speed() > 0) {
 				t.Fatalf("prefill %g and %g ms, step %g ms, share %g, speed %g", p, more, s, rho, w.Speed())
+			}
+			if e := w.EvictedShare(now, 100); !(e >= 0 && e <= maxPressure) {
+				t.Fatalf("a block costs others %g", e)
 			}
 			if n := table.AnswerTokens("a"); !(n >= 1 && n <= maxTokens) {
 				t.Fatalf("%g tokens are expected", n)
@@ -362,5 +468,24 @@ func TestNoAllocation(t *testing.T) {
 func TestValidate(t *testing.T) {
 	if _, err := New(Config{PrefillFixed: -1, Step: time.Hour, AnswerTokens: -3}); err == nil {
 		t.Error("bad priors are taken")
+	}
+}
+
+// TestDropWorkerThatEvicted checks that a dropped worker leaves nothing of its evictions, whose number is large late in
+// an epoch.
+func TestDropWorkerThatEvicted(t *testing.T) {
+	l, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const late = kv.Mono(50 * evictionTime)
+	a, b := kv.Worker{ID: 1}, kv.Worker{ID: 2}
+	l.WorkerOf(a).RecordEviction(late, 993)
+	l.WorkerOf(b).RecordEviction(late, 1)
+	l.WorkerOf(kv.Worker{ID: 3}).RecordEviction(late, 0)
+	l.DropWorker(a)
+	l.DropWorker(b)
+	if got := l.WorkerOf(kv.Worker{ID: 3}).EvictedShare(late, 100); got != 1 {
+		t.Errorf("the share is %g, want 1: no worker which is left has counted evictions", got)
 	}
 }

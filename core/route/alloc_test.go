@@ -47,7 +47,7 @@ func loadedOf(t testing.TB, cfg Config, workers int) (*Router, *Query) {
 	for i := range workers { // every worker has generated, evicted and spent time on prefill
 		at := kv.Mono(1e6 * (i + 1))
 		r.RecordFirstToken(at, activeseq.AttemptKey{ID: fmt.Sprint("background ", i), Attempt: 1}, UnknownCached)
-		r.RecordEviction(at, list[i].Worker)
+		r.RecordEviction(at, list[i].Worker, 1+i%3)
 	}
 	return r, q
 }

@@ -11,13 +11,16 @@ import (
 type scoredCandidate struct {
 	Cost, Probability float64
 	own, ttft, itl    float64 // ms: TimeCost.Own, Candidate.TTFT and ITL
+	lasting           float64 // ms: the cost which later requests will have here too, see addCopyCredit
 	fetch             float64 // blocks
 	rank              loadRank
 	target            int32 // index of the worker among the router's
 	reuse             int32 // blocks
 	prefills          int32 // queued on the worker
 	decode            int32 // Candidate.DecodeBlocks
+	used              int32 // leading blocks of the prompt which active requests use here
 	Near, misses      bool
+	copies            bool // a prefix which others use would be copied here
 }
 
 // targetRefs are where the state of one worker is, so that a decision looks nothing up by worker.
@@ -33,6 +36,7 @@ type scoring struct {
 	candidate  Candidate // which is being scored
 	answer     float64   // expected tokens of the request's answer
 	held       holding
+	shared     sharedPrefix
 }
 
 // loadRank orders workers by how busy they are.
@@ -63,6 +67,11 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, at int, have *kv.Ove
 	}
 	r.active.ProjectAt(r.refs[at].load, &s.demand, &s.projection)
 	now, c := &s.projection.Now, &s.candidate
+	more := 0
+	if p.mode == Time && t.ReusesQueued {
+		more = max(s.projection.QueuedBlocks-reuse, 0)
+		reuse += more
+	}
 	*c = Candidate{
 		Worker:         t.Worker,
 		Overlap:        have.Blocks,
@@ -75,6 +84,7 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, at int, have *kv.Ove
 		DecodeBlocks:   s.projection.Then.Blocks,
 		ActiveRequests: now.Requests,
 	}
+	c.Overlap[kv.TierDevice] += more
 	c.PrefillBlocks = float64(c.PrefillTokens) / float64(r.active.BlockSize())
 	r.setAffinities(p, q, t, c)
 	if p.mode == Time {
@@ -91,6 +101,8 @@ func (r *Router) scoreCandidate(p *requestPolicy, q *Query, at int, have *kv.Ove
 		itl:      c.ITL,
 		fetch:    c.FetchBlocks,
 		decode:   int32(c.DecodeBlocks),
+		used:     int32(s.projection.UsedBlocks),
+		lasting:  c.Time.Step + c.Time.Decode + c.Time.Slow + c.Time.Interrupt - c.Time.Affinity,
 		rank:     loadRank{blocks: now.Blocks, requests: now.Requests},
 		target:   int32(at),
 		reuse:    int32(reuse),

@@ -232,6 +232,7 @@ func (r *Router) assessCandidates(now kv.Mono, p *requestPolicy, q *Query, detai
 	}
 	if p.mode == Time {
 		addBacklog(p, len(r.targets), cands, all)
+		r.addCopyCredit(p, q, cands, all)
 	}
 	r.setProbabilitiesByTarget(p, q, cands)
 	for i := range all {

@@ -51,6 +51,9 @@ type Target struct {
 	// Router says that it is a router with workers of its own. It applies the request's constraints on
 	// workers (labelled blocks, allowed workers) itself.
 	Router bool
+	// ReusesQueued says that, in mode Time, a prompt is expected to reuse what it shares with prompts which are queued for
+	// prefill there.
+	ReusesQueued bool
 	// BatchTokens is how many tokens it computes in one step; 0 if unknown, and then no request waits for it
 	// in the router.
 	BatchTokens int
@@ -107,7 +110,8 @@ type Router struct {
 	decisions  uint64
 	lastChosen kv.Worker
 	sessions   *sessionTable
-	routers    int // of the same workers
+	turns      turns
+	copies     copyTable
 
 	candidates []scoredCandidate // scratch
 	meeting    []scoredCandidate // scratch
@@ -215,6 +219,9 @@ func (r *Router) Pick(now kv.Mono, q *Query) (Decision, error) {
 	d.ExpectedFirst, d.MediaTokens = dec.TTFT, r.mediaTokens(q, c)
 	if err := r.active.Reserve(now, q.Key, w, d); err != nil {
 		return Decision{}, err
+	}
+	if p.mode == Time {
+		r.recordCopy(c)
 	}
 	r.decisions++
 	r.lastChosen = w

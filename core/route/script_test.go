@@ -166,6 +166,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			return failure(err)
 		}
 		return decision(dec)
+	case "adopt":
+		q := query(t, d)
+		var w string
+		d.ScanArgs(t, "w", &w)
+		s.active.AdoptReservation(when(t, d), activeseq.Reservation{Worker: worker(t, w), Chain: q.Chain, PromptTokens: q.PromptTokens, PrefillTokens: q.PromptTokens})
 	case "prefilled":
 		s.active.MarkPrefilled(query(t, d).Key)
 	case "first":
@@ -182,7 +187,9 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "evicted":
 		var w string
 		d.ScanArgs(t, "w", &w)
-		s.router.RecordEviction(when(t, d), worker(t, w))
+		blocks := 1
+		d.MaybeScanArgs(t, "blocks", &blocks)
+		s.router.RecordEviction(when(t, d), worker(t, w), blocks)
 	case "cached":
 		var w string
 		var blocks int
@@ -296,6 +303,8 @@ func targets(t *testing.T, d *datadriven.TestData) []Target {
 				target.Blocks = int(*number(t, v))
 			case "router":
 				target.Router = true
+			case "reuses-queued":
+				target.ReusesQueued = true
 			case "batch":
 				target.BatchTokens = int(*number(t, v))
 			case "adapters":
@@ -504,7 +513,7 @@ func timeTerms(c *TimeCost) (out string) {
 	for _, t := range []struct {
 		name string
 		ms   float64
-	}{{"wait", c.Wait}, {"unheard", c.Unheard}, {"own", c.Own}, {"evict", c.Evict}, {"step", c.Step}, {"decode", c.Decode}, {"stall", c.Stall}, {"slow", c.Slow}, {"interrupt", c.Interrupt}} {
+	}{{"wait", c.Wait}, {"unheard", c.Unheard}, {"own", c.Own}, {"evict", c.Evict}, {"step", c.Step}, {"decode", c.Decode}, {"stall", c.Stall}, {"slow", c.Slow}, {"interrupt", c.Interrupt}, {"copy", -c.Copy}} {
 		if t.ms != 0 {
 			out += fmt.Sprintf(" %s %.3f", t.name, t.ms)
 		}

@@ -121,8 +121,9 @@ type TargetCheck struct {
 	HasIdle, HasUnused bool
 	// LatestStart is until when the request must be placed to meet the target of TTFT; 0 without one.
 	LatestStart kv.Mono
-	// TTFT is the least predicted time to the first token, with what the request has waited.
-	TTFT time.Duration
+	// TTFT is the least predicted time to the first token, with what the request has waited, and the margin by which
+	// predictions are increased. ITL is the least predicted time between two tokens.
+	TTFT, ITL time.Duration
 }
 
 // ShouldWait reports whether the request should wait in the router rather than be placed now.
@@ -140,14 +141,23 @@ func (c *TargetCheck) Refusal() error {
 	if c.Targets == (Targets{}) || c.OnMiss != MissRefuses || c.Met || !c.canImprove() {
 		return nil
 	}
-	f := fault.New(fault.Overloaded, "no worker meets the target of %v between two tokens now; try again", c.Targets.ITL)
+	f := fault.New(fault.Overloaded, "no worker meets the target of %v between two tokens now: at least %v are predicted; try again", c.Targets.ITL, roundPrediction(c.ITL))
 	f.RetryAfter = retrySoon
 	if c.Late {
-		f = fault.New(fault.Overloaded, "no worker meets the target of %v to the first token now: the least that is predicted is %v; try again", c.Targets.TTFT, roundDuration(c.TTFT))
+		f = fault.New(fault.Overloaded, "no worker meets the target of %v to the first token now: at least %v are predicted; try again", c.Targets.TTFT, roundPrediction(c.TTFT))
 		seconds := math.Ceil((c.TTFT - c.Targets.TTFT).Seconds())
 		f.RetryAfter = min(max(time.Duration(seconds)*time.Second, retrySoon), maxRetry)
 	}
 	return f
+}
+
+// roundPrediction rounds a predicted time for messages to two digits, so that it is never 0.
+func roundPrediction(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 100 {
+		unit *= 10
+	}
+	return max(d.Round(unit), time.Microsecond)
 }
 
 // maxRetry bounds the time after which a refused request is told to try again.
@@ -168,16 +178,16 @@ func (r *Router) CheckTargets(now kv.Mono, q *Query) TargetCheck {
 		return TargetCheck{}
 	}
 	c := TargetCheck{Targets: p.targets, OnMiss: r.cfg.OnMiss, Late: true}
-	least, own := math.Inf(1), math.Inf(1)
+	least, own, itl := math.Inf(1), math.Inf(1), math.Inf(1)
 	for i := range cands {
 		m := &cands[i]
 		c.Met = c.Met || !m.misses
 		c.Late = c.Late && r.missesTTFT(&p, q, m)
 		c.HasIdle = c.HasIdle || m.prefills == 0
 		c.HasUnused = c.HasUnused || m.rank.requests == 0
-		least, own = min(least, m.ttft), min(own, m.own)
+		least, own, itl = min(least, m.ttft), min(own, m.own), min(itl, m.itl)
 	}
-	c.TTFT = q.Waited + toDuration(least)
+	c.TTFT, c.ITL = q.Waited+toDuration(least*(1+r.margin.share)), toDuration(itl)
 	if p.targets.TTFT > 0 {
 		c.LatestStart = now.Add(p.targets.TTFT - q.Waited - toDuration(own*(1+r.margin.share)))
 		c.LatestStart = max(c.LatestStart, 1) // 0 is none

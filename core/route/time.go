@@ -23,8 +23,8 @@ type TimeCost struct {
 	// reuse from slower tiers.
 	Own float64 `json:"own"`
 	// Evict is the prefill which later requests will repeat, the larger of two. The request's blocks replace blocks of
-	// others: as much as Own on a worker which evicted blocks lately, and the share of it which
-	// [rates.WorkerRates.EvictedShare] says on one which fills up, if the prompt begins with what is cached somewhere:
+	// others: the share of Own which [rates.WorkerRates.EvictedShare] says, on a worker which evicted blocks lately, and on
+	// one which fills up if the prompt begins with what is cached somewhere:
 	// where all is new, room is used best where it is free soonest. And the history which one other worker alone holds
 	// beyond a prefix which several hold would be in vain, because the conversation continues here: its prefill, at
 	// most 5 steps.
@@ -44,11 +44,14 @@ type TimeCost struct {
 	Interrupt float64 `json:"interrupt"`
 	// Affinity is the time for which preferences count. It is subtracted.
 	Affinity float64 `json:"affinity"`
+	// Copy is a quarter of the time which requests have lost because they went to a holder of a prefix which many use,
+	// if the prefix would be copied to the worker. It is subtracted.
+	Copy float64 `json:"copy"`
 }
 
 // Sum returns the cost, in ms.
 func (c *TimeCost) Sum() float64 {
-	return c.Wait + c.Unheard + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity + c.Backlog
+	return c.Wait + c.Unheard + c.Own + c.Evict + c.Step + c.Decode + c.Stall + c.Slow + c.Interrupt - c.Affinity + c.Backlog - c.Copy
 }
 
 // TimeWeights say how much a ms of delay of answers costs, relative to a ms before a first token.
@@ -131,15 +134,16 @@ func (r *Router) setTimeCost(p *requestPolicy, t *Target, refs *targetRefs, toke
 	c.Cost = tc.Sum()
 }
 
-// SetRouters sets how many routers send to the same workers.
-func (r *Router) SetRouters(n int) { r.routers = n }
-
 // unheardAt returns what other routers probably sent unheard.
 func (r *Router) unheardAt(now kv.Mono) activeseq.Unheard {
-	if r.routers < 2 || len(r.targets) == 0 {
+	if r.turns.routers < 2 || len(r.targets) == 0 {
 		return activeseq.Unheard{}
 	}
-	return r.active.UnheardAt(now)
+	share := 1.0
+	if r.active.IsBurst(now, r.turns.burst) {
+		share = r.turns.shareOfOthers()
+	}
+	return r.active.UnheardAt(now, share)
 }
 
 // addBacklog adds to the costs in mode Time what depends on all candidates. details are the same candidates; nil if
@@ -245,10 +249,10 @@ func (r *Router) RecordAnswer(now kv.Mono, key activeseq.AttemptKey, tokens int)
 	w.RecordAnswer(rates.AnswerSample{Tokens: tokens, Took: now.Sub(s.At), Prefilled: r.prefilledMs(w, id, now) - s.PrefilledMs, Share: share})
 }
 
-// RecordEviction records that a worker evicted blocks.
-func (r *Router) RecordEviction(now kv.Mono, w kv.Worker) {
-	if _, found := findTarget(r.targets, w); found {
-		r.rates.WorkerOf(w).RecordEviction(now)
+// RecordEviction records that a worker evicted so many blocks.
+func (r *Router) RecordEviction(now kv.Mono, w kv.Worker, blocks int) {
+	if at, found := findTarget(r.targets, w); found {
+		r.refs[at].rates.RecordEviction(now, blocks)
 	}
 }
 

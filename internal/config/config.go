@@ -228,7 +228,7 @@ type Config struct {
 		TargetMiss          string    `key:"router-target-miss" default:"wait" valid:"wait|refuse" help:"what happens to a request that no worker can answer within its targets: wait (in the router, behind requests that can meet theirs) or refuse (at once, with 503 and Retry-After)"`
 		QueueThreshold      string    `key:"router-queue-threshold" default:"off" help:"share of a worker's max-num-batched-tokens above which so many prompt tokens wait there that requests rather wait in the router; off never"`
 		QueuePolicy         string    `key:"router-queue-policy" default:"fcfs" valid:"fcfs|wspt" help:"which waiting request the router sends first: fcfs (the oldest) or wspt (the one with least to compute)"`
-		QueueDepth          int       `key:"router-queue-depth" default:"1024" valid:"1..1048576" help:"requests that may wait in the router for each model; one more is refused with 503"`
+		QueueDepth          int       `key:"router-queue-depth" default:"1024" valid:"1..1048576" help:"requests that may wait in the router for each model, 8/9 of them of one API key; one more is refused with 503"`
 		QueuePatience       Duration  `key:"router-queue-patience" default:"30s" valid:"positive" help:"time after which a request that waits in the router goes before those of higher priority"`
 		MigrationLimit      int       `key:"migration-limit" default:"3" valid:"0..100" help:"times a request may move to another worker after a failure"`
 		MigrationWait       Duration  `key:"migration-wait" default:"10s" valid:"0s turns it off" help:"time that a request that lost its worker waits for another while there is none; 0s does not wait"`
@@ -238,7 +238,7 @@ type Config struct {
 	// Media are the settings for images, videos and audio in requests.
 	Media struct {
 		Identity         string   `key:"media-identity" on:"up,frontend,router" default:"url" valid:"url|bytes|pixels" help:"what images, videos and sounds are known by: url (as sent, data: URIs by their bytes; only the beginning of a file is fetched, for its size), bytes (of the file), or pixels (what it shows, whatever the file); models with frontend-decoding are always known by pixels"`
-		URLTTL           Duration `key:"media-url-ttl" on:"up,frontend,router" default:"1h" valid:"0s is for ever" help:"time for which a URL counts as showing the same; 0s is for ever"`
+		URLTTL           Duration `key:"media-url-ttl" default:"1h" valid:"0s is for ever" help:"time for which a URL counts as showing the same, in frontends, routers and embedding caches; 0s is for ever"`
 		AllowPrivate     bool     `key:"media-allow-private" bare:"true" help:"fetch media from addresses of private networks and of this machine too"`
 		AllowHosts       []string `key:"media-allow-hosts" help:"host that media are fetched from, and no other: example.com, or .example.com for it and all below it; repeatable; none is every host"`
 		MaxBytes         int64    `key:"media-max-bytes" default:"67108864" valid:"1024..4294967296" help:"largest file of an image, video or sound"`
@@ -248,6 +248,8 @@ type Config struct {
 		MinRate          int64    `key:"media-min-rate" default:"16384" valid:"0..1073741824" help:"least bytes a second at which a file of media must come, over each three seconds; 0 takes any"`
 		CacheBytes       int64    `key:"media-cache-bytes" default:"268435456" help:"memory of files of media that are being fetched, in use, or kept for the next request"`
 		FrontendDecoding bool     `key:"frontend-decoding" on:"up,worker" bare:"true" help:"have frontends fetch and decode media for the engine: they are known by their pixels then, whatever URL they come from"`
+		EmbeddingCache   float64  `key:"embedding-cache-capacity-gb" on:"up,worker" default:"0.0625" valid:"0..1048576" help:"memory in GiB for what the encoders of engine tiny made of images, videos and sounds, shared by the workers of a process; 0 keeps none"`
+		DynamoCache      string   `key:"multimodal-embedding-cache-capacity-gb" on:"up,worker" help:"Dynamo's name of embedding-cache-capacity-gb"`
 		Transfer         string   `key:"mm-transfer" on:"up,worker" default:"shm" help:"how what frontends decoded reaches the engine, if it takes media with tokens: shm (shared memory of the same host; elsewhere the engine fetches from the URL), network (the fastest way there is: shared memory, TCP, or with the request; nixl is read as network), or off (the engine fetches). Off also keeps what an engine's own processor made of media from other engines"`
 		Multimodal       bool     `key:"multimodal" on:"router" bare:"true" help:"find out here, and not in frontends, what the images, videos and sounds of requests are: fetch them, count their tokens, and choose workers by them"`
 	} `group:"media" on:"up,frontend,worker,router"`

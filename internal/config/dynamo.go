@@ -8,7 +8,8 @@ import (
 )
 
 // applyDynamoVariables applies variables of Dynamo which mean one of our settings. Those which are set and have no
-// effect are listed in a notice. DYN_REQUEST_PLANE and DYNAMO_MM_TRANSFER have the values of ours.
+// effect are listed in a notice. DYN_REQUEST_PLANE, DYNAMO_MM_TRANSFER and
+// DYN_MULTIMODAL_EMBEDDING_CACHE_GB have the values of ours.
 func (l *Loaded) applyDynamoVariables(environ []string) {
 	var unread []string
 	disabled := ""
@@ -20,6 +21,12 @@ func (l *Loaded) applyDynamoVariables(environ []string) {
 			l.RPC.Plane, l.origin["request-plane"] = value, "env "+name
 		case name == "DYNAMO_MM_TRANSFER":
 			l.Media.Transfer, l.origin["mm-transfer"] = value, "env "+name
+		case name == "DYN_MULTIMODAL_EMBEDDING_CACHE_GB" && l.Command.HasEngines():
+			if gib, err := parseGiB(value); err != nil {
+				unread = append(unread, name)
+			} else {
+				l.Media.EmbeddingCache, l.origin["embedding-cache-capacity-gb"] = gib, "env "+name
+			}
 		case name == "DYNAMO_DISABLE_NIXL_MM":
 			if on, err := strconv.ParseBool(value); err != nil {
 				unread = append(unread, name)
@@ -100,5 +107,31 @@ func (l *Loaded) applyChatProcessor() error {
 		return fmt.Errorf("dyn-chat-processor %s means preprocess %s, and preprocess is %s (%s): give one of them", l.Engine.ChatProcessor, means, l.Engine.Preprocess, l.origin["preprocess"])
 	}
 	l.Engine.Preprocess, l.origin["preprocess"] = means, l.origin["dyn-chat-processor"]
+	return nil
+}
+
+// parseGiB parses the size of an embedding cache in GiB.
+func parseGiB(text string) (float64, error) {
+	gib, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(gib >= 0 && gib <= maxEmbeddingCache) {
+		return 0, fmt.Errorf("%.40q is not a number of GiB between 0 and %d", text, maxEmbeddingCache)
+	}
+	return gib, nil
+}
+
+// applyDynamoCache lets multimodal-embedding-cache-capacity-gb decide embedding-cache-capacity-gb.
+func (l *Loaded) applyDynamoCache() error {
+	const ours, theirs = "embedding-cache-capacity-gb", "multimodal-embedding-cache-capacity-gb"
+	if l.Media.DynamoCache == "" {
+		return nil
+	}
+	gib, err := parseGiB(l.Media.DynamoCache)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", theirs, err)
+	case l.IsSet(ours) && l.Media.EmbeddingCache != gib:
+		return fmt.Errorf("%s is %v and %s is %v (%s): give one of them", theirs, gib, ours, l.Media.EmbeddingCache, l.origin[ours])
+	}
+	l.Media.EmbeddingCache, l.origin[ours] = gib, l.origin[theirs]
 	return nil
 }

@@ -117,3 +117,51 @@ func TestChatProcessor(t *testing.T) {
 		}
 	}
 }
+
+func TestDynamoEmbeddingCache(t *testing.T) {
+	for _, c := range []struct {
+		args, env string
+		want      int // bytes
+		trouble   string
+	}{
+		{"", "", 64 << 20, ""},
+		{"--embedding-cache-capacity-gb=0", "", 0, ""},
+		{"--embedding-cache-capacity-gb=1.5", "", 3 << 29, ""},
+		{"", "PENSTOCK_EMBEDDING_CACHE_CAPACITY_GB=2", 2 << 30, ""},
+		{"--multimodal-embedding-cache-capacity-gb=10", "", 10 << 30, ""},
+		{"--multimodal-embedding-cache-capacity-gb=0", "", 0, ""},
+		{"--multimodal-embedding-cache-capacity-gb=1 --embedding-cache-capacity-gb=1", "", 1 << 30, ""},
+		{"--multimodal-embedding-cache-capacity-gb=1 --embedding-cache-capacity-gb=2", "", 0, "give one of them"},
+		{"", "DYN_MULTIMODAL_EMBEDDING_CACHE_GB=4", 4 << 30, ""},
+		{"", "DYN_MULTIMODAL_EMBEDDING_CACHE_GB=0", 0, ""},
+		{"--embedding-cache-capacity-gb=2", "DYN_MULTIMODAL_EMBEDDING_CACHE_GB=4", 2 << 30, ""},
+		{"", "DYN_MULTIMODAL_EMBEDDING_CACHE_GB=much", 64 << 20, ""},
+		{"", "DYN_MULTIMODAL_EMBEDDING_CACHE_GB=-1", 64 << 20, ""},
+		{"", "DYN_MULTIMODAL_EMBEDDING_CACHE_GB=NaN", 64 << 20, ""},
+		{"--multimodal-embedding-cache-capacity-gb=much", "", 0, "is not a number of GiB"},
+		{"--multimodal-embedding-cache-capacity-gb=NaN", "", 0, "is not a number of GiB"},
+		{"--embedding-cache-capacity-gb=-1", "", 0, "is not between 0 and"},
+		{"--embedding-cache-capacity-gb=NaN", "", 0, "is not between 0 and"},
+	} {
+		for _, command := range []Command{Up, Worker} {
+			fs := pflag.NewFlagSet(string(command), pflag.ContinueOnError)
+			flags := AddFlags(fs, command)
+			if err := fs.Parse(strings.Fields(c.args)); err != nil {
+				t.Fatal(err)
+			}
+			environ := []string{"PENSTOCK_NATS=nats://127.0.0.1:4222"}
+			if command == Up {
+				environ = nil
+			}
+			cfg, err := Load("", append(environ, c.env), flags)
+			switch {
+			case c.trouble != "":
+				if err == nil || !strings.Contains(err.Error(), c.trouble) {
+					t.Errorf("%s: %v, want %q", c.args, err, c.trouble)
+				}
+			case err != nil || cfg.EmbeddingCacheBytes() != c.want:
+				t.Errorf("%s %s: %v, %v", c.args, c.env, cfg.EmbeddingCacheBytes(), err)
+			}
+		}
+	}
+}

@@ -58,6 +58,12 @@ func (c *Config) CacheBlocks() int {
 	return c.Engine.Blocks
 }
 
+// maxEmbeddingCache is the largest embedding cache in GiB.
+const maxEmbeddingCache = 1 << 20
+
+// EmbeddingCacheBytes returns the memory of this process's embedding cache.
+func (c *Config) EmbeddingCacheBytes() int { return int(c.Media.EmbeddingCache * (1 << 30)) }
+
 // ModelName returns the name which clients use for the model of this process's workers. For a remote engine
 // it is "" if no setting gives one.
 func (c *Config) ModelName() string {

@@ -229,7 +229,7 @@ func Read(path string, environ []string, flags *Flags) (*Loaded, error) {
 	l.hubCacheDir = findHubCacheDir(environ)
 	err := errors.Join(l.applyFile(path), l.applyEnvironment(environ))
 	l.applyFlags(flags)
-	err = errors.Join(err, l.applyChatProcessor())
+	err = errors.Join(err, l.applyChatProcessor(), l.applyDynamoCache())
 	l.deriveRouterMode()
 	l.deriveTransfer()
 	// A value which could not be read keeps the valid value of the layer below, so nothing is reported twice.

@@ -82,7 +82,7 @@ func (d *examiner) checkMemory(ctx context.Context) {
 	if have == 0 {
 		return
 	}
-	const remedy = "lower --kv-cache-blocks or --workers, or take a machine with more memory"
+	const remedy = "lower --kv-cache-blocks, --workers or --embedding-cache-capacity-gb, or take a machine with more memory"
 	if d.cfg.EngineKind() == config.EngineSim {
 		if full := simulatedBytes(d.cfg); full > have {
 			d.reportWarning("memory", remedy, "the simulated engines would take %s with full caches, and there are %s of memory", formatBytes(full), formatBytes(have))

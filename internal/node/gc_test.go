@@ -24,7 +24,7 @@ func TestTooMuchCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = RunUp(t.Context(), cfg, io.Discard, func(Ready) { t.Error("ready") })
-	if err == nil || !strings.Contains(err.Error(), "GiB are needed") || !strings.Contains(err.Error(), "lower --kv-cache-blocks or --workers") {
+	if err == nil || !strings.Contains(err.Error(), "GiB are needed") || !strings.Contains(err.Error(), "lower --kv-cache-blocks, --workers or") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -47,6 +47,7 @@ func (w *workerRole) buildServices() error {
 		w.metrics.RegisterCollector(engines.NewCollector(w.remoteEngines))
 		return err
 	}
+	w.registerEncoders()
 	epoch, err := nextEpoch(w.cfg.DataDir, time.Now())
 	if err != nil {
 		return err
@@ -136,12 +137,20 @@ func (w *workerRole) serveHealth(out http.ResponseWriter, _ *http.Request) {
 	readiness.WriteJSON(out, status, body)
 }
 
+// registerEncoders registers the metrics of the local engines' media encoders, if they have any.
+func (p *process) registerEncoders() {
+	if p.cfg.EngineKind() == config.EngineTiny {
+		p.metrics.RegisterCollector(newEmbeddingMetrics(p.model.EncoderStats))
+	}
+}
+
 // newWorkers makes the workers of up, which share one model.
 func (p *process) newWorkers() ([]*worker.Worker, error) {
 	epoch, err := nextEpoch(p.cfg.DataDir, time.Now())
 	if err != nil {
 		return nil, err
 	}
+	p.registerEncoders()
 	metrics := worker.NewMetrics(p.metrics)
 	var all []*worker.Worker
 	roles := p.cfg.WorkerRoles()

@@ -58,12 +58,10 @@ func (c *cluster) chooseWorker(at uint32, exclude []kv.WorkerID) (d route.Decisi
 	if err := check.Refusal(); err != nil {
 		return d, false, err
 	}
-	if q.Moving || !check.ShouldWait() && !r.queue.MustFollow(r.router.QueueLane(&q)) && !r.router.ShouldQueue(c.now, &q) {
-		d, err = r.pickWorker(c, &q)
-		if err == nil {
-			r.queue.ChargeClient(clientOf(t), d.Work)
-			c.tellDecision(t, &q, d)
-		}
+	held := !q.Moving && r.shouldHold(c, c.now, &q)
+	mustWait := !q.Moving && (check.ShouldWait() || r.router.ShouldQueue(c.now, &q))
+	if q.Moving || !held && !mustWait && !r.queue.MustFollow(r.router.QueueLane(&q)) {
+		d, err = r.pickUnqueued(c, t, &q)
 		return d, false, err
 	}
 	depths := make([]int, 0, len(q.Overlaps))
@@ -74,8 +72,32 @@ func (c *cluster) chooseWorker(at uint32, exclude []kv.WorkerID) (d route.Decisi
 		Lane: r.router.QueueLane(&q), Client: clientOf(t), LatestStart: check.LatestStart, Missed: check.Late,
 		Tokens: q.PromptTokens, Cached: queue.TypicalDepth(depths) * c.cfg.BlockSize,
 	}, &queuedTask{at, slices.Clone(exclude)})
+	if err != nil && held && !mustWait { // it was only held
+		d, err = r.pickUnqueued(c, t, &q)
+		return d, false, err
+	}
 	r.scheduleAdmission(c)
 	return d, err == nil, err
+}
+
+// pickUnqueued picks a worker for a request which does not wait.
+func (r *simRouter) pickUnqueued(c *cluster, t *requestTask, q *route.Query) (route.Decision, error) {
+	d, err := r.pickWorker(c, q)
+	if err == nil {
+		r.queue.ChargeClient(clientOf(t), d.Work)
+		c.tellDecision(t, q, d)
+	}
+	return d, err
+}
+
+// shouldHold reports whether a request waits for what other routers place at this instant.
+func (r *simRouter) shouldHold(c *cluster, arrived kv.Mono, q *route.Query) bool {
+	until := r.router.HoldUntil(c.now, arrived, q)
+	if until > c.now && until != r.heldUntil {
+		r.heldUntil = until
+		c.queue.push(until, eventAdmit, r.number, 0)
+	}
+	return until > c.now
 }
 
 func (c *cluster) tellDecision(t *requestTask, q *route.Query, d route.Decision) {
@@ -107,7 +129,7 @@ func (c *cluster) admitWaiting(r *simRouter) {
 		w := e.Value.(*queuedTask)
 		t := &c.tasks.all[w.task]
 		q := c.newQuery(t, w.exclude)
-		if r.router.ShouldQueue(c.now, &q) {
+		if r.router.ShouldQueue(c.now, &q) || r.shouldHold(c, e.Arrival, &q) {
 			return 0, false
 		}
 		q.Waited = c.now.Sub(e.Arrival)

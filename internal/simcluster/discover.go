@@ -39,6 +39,7 @@ func (c *cluster) updateMembers(number int) {
 		state, since := r.workerState(c, w.ID)
 		r.targets = append(r.targets, route.Target{
 			Worker: kv.Worker{ID: w.ID}, BlockSize: c.cfg.BlockSize, Blocks: c.cfg.Blocks, State: state, Since: since, BatchTokens: c.cfg.TokenBudget,
+			ReusesQueued: c.predictedTTL() > 0,
 		})
 	}
 	r.advanceReplica(c.now)

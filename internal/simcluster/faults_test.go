@@ -298,8 +298,17 @@ func cached(w *simWorker) []prefix.Block {
 	return all
 }
 
-// TestOverlapsAreTrue: without faults no decision believes more of a cache than is
-// in it, as long as nothing is evicted.
+// chainOf returns the prefixes of a request's prompt.
+func (c *cluster) chainOf(t *testing.T, r *replay.Request) []kv.SeqHash {
+	h, err := kv.NewHasher(c.cfg.BlockSize, kv.Salt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kv.AppendChain(nil, h.AppendBlockHashes(nil, replay.AppendTokens(nil, r, c.cfg.Vocabulary), nil))
+}
+
+// TestOverlapsAreTrue: without faults no decision believes more of a cache than is in it, or will be when the prompts
+// which wait there are computed, as long as nothing is evicted.
 func TestOverlapsAreTrue(t *testing.T) {
 	matched := 0
 	for seed := range uint64(5) {
@@ -312,6 +321,13 @@ func TestOverlapsAreTrue(t *testing.T) {
 			have := map[kv.SeqHash]bool{}
 			for _, b := range cached(w) {
 				have[b.Seq] = true
+			}
+			for i := range c.tasks.all {
+				if o := &c.tasks.all[i]; o.hasWorker && o.call != noCall && kv.WorkerID(o.worker+1) == d.Worker.ID && !o.prefilled {
+					for _, s := range c.chainOf(t, &o.request) {
+						have[s] = true
+					}
+				}
 			}
 			truth := 0
 			for truth < len(q.Chain) && have[q.Chain[truth]] {

@@ -42,7 +42,8 @@ type simRouter struct {
 	waiting         []uint32     // tasks which wait for a change of the worker set
 	queue           *queue.Queue // of *queuedTask: the tasks which wait for a worker with less to do
 	admitScheduled  bool
-	pingScheduled   bool // a check for due pings is scheduled at pingAt, with number pingSeq
+	heldUntil       kv.Mono // requests of the latest burst which was held
+	pingScheduled   bool    // a check for due pings is scheduled at pingAt, with number pingSeq
 	pingAt          kv.Mono
 	pingSeq         uint32
 	pings           []health.Ping
@@ -142,7 +143,7 @@ func (r *simRouter) lookUpRequest(c *cluster, q *route.Query, prompt []kv.Token)
 	}
 	r.advanceReplica(c.now)
 	if r.replica != nil {
-		r.router.SetRouters(r.replica.CountRouters())
+		r.router.SetRouters(r.replica.CountRouters(), r.replica.PlaceOf())
 	}
 	return nil
 }
@@ -302,7 +303,7 @@ func (r *simRouter) applyVerdict(now kv.Mono, w kv.Worker, events []kv.Event, v 
 	if v.Outcome == kvfeed.Apply {
 		for i := range events[v.Skip:] {
 			if ev := &events[v.Skip+i]; ev.Kind == kv.Removed && ev.Tier == kv.TierDevice {
-				r.router.RecordEviction(now, w)
+				r.router.RecordEviction(now, w, len(ev.Seqs))
 			}
 			r.applyEvent(now, w, &events[v.Skip+i])
 			if r.predictions != nil {

@@ -78,6 +78,8 @@ func (r *simRouter) receiveSync(c *cluster, at uint32) {
 	if err := r.replica.HandleMessage(c.now, l.data); err != nil {
 		c.internalError = err
 	}
+	r.active.MarkPublished(c.now, r.replica.EchoedNumber())
+	r.scheduleAdmission(c)
 	c.freeSyncMessage(at)
 	r.scheduleSync(c)
 }

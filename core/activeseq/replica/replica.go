@@ -21,6 +21,7 @@
 package replica
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -134,6 +135,7 @@ type Replica struct {
 	// lastEcho is when a message of this router last came back to it. hearsSince is since when they have,
 	// without a pause of half of PeerTimeout.
 	lastEcho, hearsSince kv.Mono
+	echoedSeq            uint64 // the latest of this router's changes which came back
 	// namedBlocks counts the blocks in the chains of all peers, up to maxNamedBlocks.
 	namedBlocks, maxNamed int
 	stats                 Stats
@@ -204,6 +206,16 @@ func (r *Replica) AppendPeers(dst []PeerInfo) []PeerInfo {
 
 // CountRouters returns the number of known routers, with this one.
 func (r *Replica) CountRouters() int { return len(r.peers) + 1 }
+
+// EchoedNumber returns the number of the latest change of this router which came back over the plane: the other
+// routers have probably received it too, and this router what they published before it.
+func (r *Replica) EchoedNumber() uint64 { return r.echoedSeq }
+
+// PlaceOf returns the place of this router in the order of the known routers, from 0 on.
+func (r *Replica) PlaceOf() int {
+	at, _ := slices.BinarySearchFunc(r.peers, r.cfg.Router, func(p *peerState, id uint64) int { return cmp.Compare(p.router, id) })
+	return at
+}
 
 // RequestUnplaced requests lists from the routers with reservations on workers which have become known since
 // the reservations were published, so that these are counted.
@@ -310,6 +322,9 @@ func (r *Replica) HandleMessage(now kv.Mono, data []byte) error {
 	}
 	if m.router == r.cfg.Router {
 		r.recordEcho()
+		if m.kind == kindChanges && m.epoch == r.cfg.Epoch {
+			r.echoedSeq = max(r.echoedSeq, m.first+uint64(len(m.changes))-1)
+		}
 		return nil
 	}
 	p := r.lookupPeer(m.router, m.epoch)

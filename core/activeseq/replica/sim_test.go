@@ -459,6 +459,40 @@ func TestWorkersComeLater(t *testing.T) {
 	}
 }
 
+// TestEchoes: a router knows its place among the routers, and which of its changes came back.
+func TestEchoes(t *testing.T) {
+	a, b := newNode(t, 7, 1, 2), newNode(t, 5, 1, 2)
+	now := kv.Mono(0)
+	exchange := func() {
+		for range 2 {
+			now += 300 * ms
+			for _, n := range []*node{a, b} {
+				for _, data := range n.replica.Tick(now, nil) {
+					for _, to := range []*node{a, b} {
+						if err := to.replica.HandleMessage(now, data); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+		}
+	}
+	exchange()
+	if x, y := a.replica.PlaceOf(), b.replica.PlaceOf(); x != 1 || y != 0 {
+		t.Errorf("router 7 is at place %d, router 5 at %d", x, y)
+	}
+	if err := a.tables[1].Reserve(now, activeseq.AttemptKey{ID: "a"}, kv.Worker{ID: 1}, activeseq.Demand{PromptTokens: 8}); err != nil {
+		t.Fatal(err)
+	}
+	if n := a.replica.EchoedNumber(); n != 0 {
+		t.Errorf("change %d came back before it was sent", n)
+	}
+	exchange()
+	if x, y := a.replica.EchoedNumber(), b.replica.EchoedNumber(); x != 1 || y != 0 {
+		t.Errorf("of router 7 change %d came back, of router 5 change %d", x, y)
+	}
+}
+
 // TestAloneSaysNothing: a router without peers sends only digests.
 func TestAloneSaysNothing(t *testing.T) {
 	w := newWorld(t, 1, 1)

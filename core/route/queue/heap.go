@@ -215,7 +215,7 @@ func (h *entryHeap) setEntry(at int, e *Entry) { h.entries[at], e.positions[h.in
 // Check returns an error if the queue's structures contradict each other.
 func (q *Queue) Check() error {
 	n, tokens := 0, 0
-	waiting := map[*share]int{}
+	waiting := map[*share]share{}
 	for i, l := range q.lanes {
 		if i > 0 && q.lanes[i-1].id >= l.id {
 			return fmt.Errorf("queue: lane %d comes after lane %d", l.id, q.lanes[i-1].id)
@@ -225,7 +225,9 @@ func (q *Queue) Check() error {
 		}
 		for _, e := range l.late.entries {
 			n, tokens = n+1, tokens+e.Tokens
-			waiting[e.line.share]++
+			s := waiting[e.line.share]
+			s.waiting, s.tokens = s.waiting+1, s.tokens+e.Tokens
+			waiting[e.line.share] = s
 		}
 	}
 	if n != q.count || tokens != q.tokens {

@@ -46,10 +46,11 @@ const (
 type Config struct {
 	// Policy is FCFS if "".
 	Policy Policy
-	// MaxEntries is the maximum number of entries; 0 is 1,024.
+	// MaxEntries is the maximum number of entries; 0 is 1,024. A client may have eight times as many as are left for
+	// others.
 	MaxEntries int
-	// MaxTokens is the maximum number of prompt tokens of all entries together; 0 is no bound. An empty
-	// queue accepts an entry of any size.
+	// MaxTokens is the maximum number of prompt tokens of all entries together, with the same bound for a client; 0
+	// is no bound. An empty queue accepts an entry of any size.
 	MaxTokens int
 	// Patience is the wait after which an entry of strict priority 0 goes before all entries which are not
 	// past their own deadlines; for strict priority n it is 1/(n+1) of that. 0 is 30 s.
@@ -163,13 +164,17 @@ func (q *Queue) ChargeClient(client uint64, ms float64) {
 	q.shares.chargeShare(q.shares.find(client), ms)
 }
 
-// Push adds a request. It fails with Overloaded if the queue is full.
+// Push adds a request. It fails with Overloaded if the queue is full, or if its client has its share of the queue.
 func (q *Queue) Push(now kv.Mono, item QueuedRequest, value any) (*Entry, error) {
 	if q.count >= q.cfg.MaxEntries {
 		return nil, q.newFullError("%d requests wait for a worker already, and no more may; try again", q.count)
 	}
 	if q.cfg.MaxTokens > 0 && q.count > 0 && q.tokens+item.Tokens > q.cfg.MaxTokens {
 		return nil, q.newFullError("%d requests with %d prompt tokens wait for a worker already, and no more than %d may; try again", q.count, q.tokens, q.cfg.MaxTokens)
+	}
+	of := q.shares.find(item.Client)
+	if !of.hasRoom(&q.cfg, q.count, q.tokens) {
+		return nil, q.newFullError("%d requests of this API key wait for a worker already, which is its share of the queue; try again", of.waiting)
 	}
 	item.Priority.Jump = max(0, item.Priority.Jump)
 	q.lastNumber++
@@ -182,7 +187,8 @@ func (q *Queue) Push(now kv.Mono, item QueuedRequest, value any) (*Entry, error)
 	if !found {
 		q.lanes = slices.Insert(q.lanes, at, newLane(item.Lane))
 	}
-	q.lanes[at].addEntry(e, q.shares.startWait(item.Client))
+	q.shares.startWait(of, item.Tokens)
+	q.lanes[at].addEntry(e, of)
 	q.count++
 	q.tokens += item.Tokens
 	return e, nil
@@ -213,7 +219,7 @@ func (q *Queue) Remove(e *Entry) bool {
 		return false
 	}
 	l := e.line.lane
-	e.line.share.waiting--
+	e.line.share.endWait(e.Tokens)
 	l.removeEntry(e)
 	if len(l.late.entries) == 0 {
 		at, _ := q.findLane(l.id)

@@ -149,6 +149,37 @@ func TestFullQueueRefuses(t *testing.T) {
 	refused(t, err)
 }
 
+// TestClientsShareTheDepth: one client cannot fill the queue. Others find room, and get as much of it as the first one
+// once it has less.
+func TestClientsShareTheDepth(t *testing.T) {
+	for _, cfg := range []Config{{MaxEntries: 90}, {MaxEntries: 1000, MaxTokens: 900}} {
+		q := mustQueue(t, cfg)
+		fill := func(client uint64) (entries []*Entry) {
+			for {
+				e, err := q.Push(0, QueuedRequest{Client: client, Tokens: 10}, "")
+				if err != nil {
+					refused(t, err)
+					return entries
+				}
+				entries = append(entries, e)
+			}
+		}
+		first, second := fill(1), fill(2)
+		if len(first) != 80 || len(second) < 8 || len(second) > 10 {
+			t.Errorf("one client has %d of 90 entries, and the next one %d", len(first), len(second))
+		}
+		for _, e := range first[:40] {
+			q.Remove(e)
+		}
+		if n := len(second) + len(fill(2)); n < 40 || n > 45 {
+			t.Errorf("once the first one has 40 of 90 entries, the second one has %d", n)
+		}
+		if err := q.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func refused(t *testing.T, err error) {
 	t.Helper()
 	f, ok := errors.AsType[*fault.Error](err)
@@ -229,7 +260,7 @@ func TestSharesOfClients(t *testing.T) {
 
 // TestSharesAreBounded: however many clients come, few are told apart.
 func TestSharesAreBounded(t *testing.T) {
-	q := mustQueue(t, Config{MaxEntries: 2 * maxShares})
+	q := mustQueue(t, Config{MaxEntries: 3 * maxShares})
 	for client := range uint64(3 * maxShares) {
 		q.ChargeClient(client, 5)
 	}
@@ -394,8 +425,14 @@ func agrees(t *rapid.T) {
 				item.Tokens, item.Priority.Jump = 1000+int(now), 0
 			}
 			e, err := q.Push(now, item, nil)
-			if (err != nil) != (len(w.entries) >= 40) {
-				t.Fatalf("with %d: %v", len(w.entries), err)
+			own := 0
+			for _, e := range w.entries {
+				if e.Client == item.Client {
+					own++
+				}
+			}
+			if (err != nil) != (len(w.entries) >= 40 || own >= 8*(40-len(w.entries))) {
+				t.Fatalf("with %d, %d of them of the client: %v", len(w.entries), own, err)
 			}
 			if err == nil {
 				w.starts[e.Client] = w.start(e.Client)

@@ -8,6 +8,16 @@ type share struct {
 	// counts only if it is later than the table's.
 	start   float64
 	waiting int // entries
+	tokens  int // of their prompts
+}
+
+// roomShare bounds what a client may have in the queue: so many times as much as is left for others. So one client alone
+// gets 8/9 of the queue, two get 8/17 each, and who comes later finds room (dynamic thresholds: Choudhury and Hahne, 1998).
+const roomShare = 8
+
+// hasRoom reports whether the client may have one more entry.
+func (s *share) hasRoom(cfg *Config, entries, tokens int) bool {
+	return s.waiting < roomShare*(cfg.MaxEntries-entries) && (cfg.MaxTokens == 0 || s.tokens == 0 || s.tokens < roomShare*(cfg.MaxTokens-tokens))
 }
 
 // maxShares bounds the clients which are told apart. Clients beyond it share the share of client 0.
@@ -46,14 +56,18 @@ func (t *shareTable) forgetIdle() {
 	}
 }
 
-// startWait counts an entry of a client, and returns its share.
-func (t *shareTable) startWait(client uint64) *share {
-	s := t.find(client)
+// startWait counts an entry of a client.
+func (t *shareTable) startWait(s *share, tokens int) {
 	if s.waiting == 0 {
 		s.start = max(s.start, t.now)
 	}
 	s.waiting++
-	return s
+	s.tokens += tokens
+}
+
+func (s *share) endWait(tokens int) {
+	s.waiting--
+	s.tokens -= tokens
 }
 
 // chargeShare counts the predicted ms of a request which is placed.
@@ -67,13 +81,13 @@ func (t *shareTable) chargeShare(s *share, ms float64) {
 	}
 }
 
-func (t *shareTable) check(waiting map[*share]int) error {
+func (t *shareTable) check(waiting map[*share]share) error {
 	if len(t.byClient) > maxShares {
 		return fmt.Errorf("queue: %d clients are told apart", len(t.byClient))
 	}
 	for client, s := range t.byClient {
-		if s.waiting != waiting[s] {
-			return fmt.Errorf("queue: %d entries of client %d are counted, there are %d", s.waiting, client, waiting[s])
+		if w := waiting[s]; s.waiting != w.waiting || s.tokens != w.tokens {
+			return fmt.Errorf("queue: %d entries of %d tokens of client %d are counted, there are %d of %d", s.waiting, s.tokens, client, w.waiting, w.tokens)
 		}
 	}
 	return nil

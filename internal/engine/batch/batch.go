@@ -44,6 +44,32 @@ type State interface {
 	IsFinished() bool
 }
 
+// PartialComputer is a Computer that can leave out part of a request's preparation if the KV cache has the
+// beginning of the prompt.
+type PartialComputer interface {
+	Computer
+	// SavesByPrefix reports whether StartPartial may do less than StartRequest. It must not wait.
+	SavesByPrefix(req *engine.Request) bool
+	// StartPartial is StartRequest for a request of whose prompt the first cached tokens are in the KV cache. Its
+	// states may be unable to compute them: see PartialState. If they must be computed after all, because blocks
+	// were evicted, the request is started again with StartRequest, as an attempt that continues this one.
+	StartPartial(ctx context.Context, req *engine.Request, stops []kv.Token, cached int) ([]State, error)
+}
+
+// PartialState is a State that cannot compute the tokens before a position.
+type PartialState interface {
+	State
+	// FirstComputable returns that position; 0 if the state can compute all tokens.
+	FirstComputable() int
+}
+
+// HeldState is a State that holds something. Release is called once for each state that StartRequest returned,
+// when the engine computes nothing of the request any more, by the goroutine that called StartRequest.
+type HeldState interface {
+	State
+	Release()
+}
+
 // Batch is the input and the output of one computation.
 type Batch struct {
 	// Plan has the work. It is not empty and belongs to the scheduler; Stats are the scheduler's statistics.
@@ -120,6 +146,15 @@ type Engine struct {
 	batches atomic.Uint64
 	// wake tells the loop that the inbox, the aborts or the watchers changed.
 	wake chan struct{}
+
+	// restarts counts requests that were started again: see PartialComputer.
+	restarts atomic.Uint64
+
+	// shared is the scheduler, nil unless Run runs. The loop holds the lock except while it waits or computes.
+	shared struct {
+		sync.Mutex
+		sched *paged.Scheduler
+	}
 
 	mu struct {
 		sync.Mutex

@@ -2,9 +2,11 @@ package batch
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"penstock/core/fault"
+	"penstock/core/paged"
 	"penstock/internal/engine"
 )
 
@@ -20,11 +22,41 @@ func (e *Engine) Generate(ctx context.Context, req *engine.Request, sink func(*e
 			return err
 		}
 	}
-	r, err := e.newRequest(ctx, req)
+	cached := e.cachedPrefix(req)
+	if cached == 0 {
+		return e.generateFrom(ctx, req, 0, sink)
+	}
+	p := newProgress(req, sink)
+	err := e.generateFrom(ctx, req, cached, p.deliver)
+	if errors.Is(err, errUnprepared) {
+		e.restarts.Add(1)
+		return e.generateFrom(ctx, p.restart(), 0, p.deliver)
+	}
+	return err
+}
+
+// generateFrom serves a request of whose prompt the first cached tokens need not be prepared.
+func (e *Engine) generateFrom(ctx context.Context, req *engine.Request, cached int, sink func(*engine.Delta) error) error {
+	r, err := e.newRequest(ctx, req, cached)
 	if err != nil {
 		return err
 	}
+	defer r.releaseStates()
 	return e.serveRequest(ctx, r, sink)
+}
+
+// cachedPrefix returns how many tokens of a prompt are cached now, if the computer can do less for it.
+func (e *Engine) cachedPrefix(req *engine.Request) int {
+	partial, ok := e.computer.(PartialComputer)
+	if !ok || !partial.SavesByPrefix(req) {
+		return 0
+	}
+	e.shared.Lock()
+	defer e.shared.Unlock()
+	if e.shared.sched == nil {
+		return 0
+	}
+	return e.shared.sched.CachedPrefix(paged.Sequence{Salt: req.Salt, Tokens: req.Prompt, Prompt: len(req.Prompt), Media: req.Media})
 }
 
 // Prefill computes one prompt for state and draws nothing. The prompt is neither served from the prefix cache

@@ -14,6 +14,8 @@ import (
 type request struct {
 	req *engine.Request // the caller's; it must not change until Generate returns
 	out *outbox
+	// states are the computer's, of all choices. Only the caller of Generate uses the slice.
+	states []State
 	// released is closed when the engine holds nothing of the request.
 	released chan struct{}
 
@@ -35,23 +37,25 @@ type choiceSequence struct {
 	id              paged.SeqID
 	scheduled       bool // the scheduler has it
 	state           State
+	firstComputable int        // position; see PartialState
 	stops           []kv.Token // tokens that end it
 	output          int        // tokens so far
 	maxOutput       int        // limit of output
 	cachedDelivered bool       // its cached count was delivered
 }
 
-// newRequest returns the engine's form of req, which is valid, or the computer's refusal.
-func (e *Engine) newRequest(ctx context.Context, req *engine.Request) (*request, error) {
+// newRequest returns the engine's form of req, which is valid, or the computer's refusal. The states may be
+// unable to compute the first cached tokens.
+func (e *Engine) newRequest(ctx context.Context, req *engine.Request, cached int) (*request, error) {
 	stops := req.Stop.Tokens
 	if !req.Stop.IgnoreEOS {
 		stops = slices.Concat(stops, e.cfg.Card.EOS)
 	}
-	states, err := e.computer.StartRequest(ctx, req, stops)
+	states, err := e.startStates(ctx, req, stops, cached)
 	if err != nil {
 		return nil, err
 	}
-	r := &request{req: req, out: newOutbox(req.Attempt, req.Choices, req.Generated), released: make(chan struct{})}
+	r := &request{req: req, states: states, out: newOutbox(req.Attempt, req.Choices, req.Generated), released: make(chan struct{})}
 	most := min(req.Stop.MaxTokens, e.cfg.Card.ContextLength-len(req.Prompt))
 	for i := range req.Choices {
 		if req.Done != nil && req.Done[i] {
@@ -59,6 +63,9 @@ func (e *Engine) newRequest(ctx context.Context, req *engine.Request) (*request,
 		}
 		before := deliveredTokens(req, i)
 		c := &choiceSequence{request: r, index: i, state: states[i], stops: stops, output: len(before), maxOutput: most}
+		if partial, ok := c.state.(PartialState); ok {
+			c.firstComputable = partial.FirstComputable()
+		}
 		if finish := c.earlierFinish(before); finish != engine.NotFinished {
 			r.out.finishChoice(i, finish)
 			continue
@@ -66,6 +73,23 @@ func (e *Engine) newRequest(ctx context.Context, req *engine.Request) (*request,
 		r.open = append(r.open, c)
 	}
 	return r, nil
+}
+
+// startStates calls the computer.
+func (e *Engine) startStates(ctx context.Context, req *engine.Request, stops []kv.Token, cached int) ([]State, error) {
+	if partial, ok := e.computer.(PartialComputer); ok && cached > 0 {
+		return partial.StartPartial(ctx, req, stops, cached)
+	}
+	return e.computer.StartRequest(ctx, req, stops)
+}
+
+// releaseStates releases what the computer holds for a request of which the loop has nothing.
+func (r *request) releaseStates() {
+	for _, s := range r.states {
+		if held, ok := s.(HeldState); ok {
+			held.Release()
+		}
+	}
 }
 
 // newPrefill returns the engine's form of req: a generation that ends before its first token.

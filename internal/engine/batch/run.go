@@ -32,6 +32,8 @@ func (e *Engine) Run(ctx context.Context) error {
 // runOnce handles the inputs of the loop, computes one batch and reports the results. It reports whether
 // there was a batch.
 func (l *loop) runOnce(ctx context.Context) bool {
+	l.shared.Lock()
+	defer l.shared.Unlock()
 	l.takeAborts()
 	l.takeInbox()
 	busy := l.stepBatch(ctx)
@@ -89,11 +91,17 @@ func (e *Engine) newLoop() (*loop, error) {
 		return nil, fault.New(fault.Conflict, "%s model %s: the engine ran already; make a new one", card.Engine, card.Name)
 	}
 	e.mu.phase = phaseRunning
+	e.shared.Lock()
+	defer e.shared.Unlock()
+	e.shared.sched = sched
 	return &loop{Engine: e, sched: sched, scheduled: map[paged.SeqID]*choiceSequence{}}, nil
 }
 
 // shutDown releases all requests and makes later ones fail.
 func (l *loop) shutDown() {
+	l.shared.Lock()
+	defer l.shared.Unlock()
+	l.shared.sched = nil
 	l.mu.Lock()
 	l.mu.phase = phaseStopped
 	waiting := l.mu.inbox

@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -13,20 +14,18 @@ import (
 
 // stepBatch computes one batch and reports whether there was one.
 func (l *loop) stepBatch(ctx context.Context) bool {
-	l.sched.Step(&l.plan)
-	for _, id := range l.plan.Failed {
-		// Impossible: a choice ends when it reaches the context length.
-		if c := l.scheduled[id]; c != nil {
-			l.failRequest(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
-		}
+	l.planBatch()
+	for l.failUnprepared() {
+		l.planBatch() // without them
 	}
 	if len(l.plan.Work) == 0 {
 		l.dropReferences()
 		return false
 	}
-	l.prepareBatch()
 	l.reportLoad() // a batch may take long, and its requests are no longer in the inbox
+	l.shared.Unlock()
 	err := l.computeBatch(ctx)
+	l.shared.Lock()
 	l.batch.BackToBack = true
 	switch {
 	case err == nil:
@@ -37,6 +36,35 @@ func (l *loop) stepBatch(ctx context.Context) bool {
 		l.failBatch(err)
 	}
 	return true
+}
+
+// planBatch plans a batch and prepares it.
+func (l *loop) planBatch() {
+	l.sched.Step(&l.plan)
+	for _, id := range l.plan.Failed {
+		// Impossible: a choice ends when it reaches the context length.
+		if c := l.scheduled[id]; c != nil {
+			l.failRequest(c.request, fault.New(fault.Internal, "the sequence outgrew the context; report this"))
+		}
+	}
+	l.prepareBatch()
+}
+
+// errUnprepared ends a request whose states cannot compute what is planned. Generate starts it again.
+var errUnprepared = errors.New("batch: a state cannot compute tokens that are no longer cached")
+
+// failUnprepared ends the requests that are planned and whose states cannot compute the plan, and reports
+// whether there are any: their part of the plan is lost.
+func (l *loop) failUnprepared() (found bool) {
+	for i, c := range l.choices {
+		if l.plan.Work[i].Start < c.firstComputable {
+			found = true
+			if !c.request.finished {
+				l.failRequest(c.request, errUnprepared)
+			}
+		}
+	}
+	return found
 }
 
 // dropReferences releases the memory of the last requests, which can be large, before the loop waits.

@@ -50,8 +50,9 @@ func builtinColours() patch.Colours {
 	return patch.Colours{Mean: half, Deviation: half}
 }
 
-// newBuiltinNetwork makes the built-in network for a vocabulary.
-func newBuiltinNetwork(ctx context.Context, v *Vocabulary) (*network, error) {
+// newBuiltinNetwork makes the built-in network for cfg's vocabulary.
+func newBuiltinNetwork(ctx context.Context, cfg *Config) (*network, error) {
+	v := &cfg.Vocabulary
 	shape := builtinShape(v.Size)
 	m, err := model.New(ctx, shape, randomWeights(&shape, builtinSeed))
 	if err != nil {
@@ -63,7 +64,7 @@ func newBuiltinNetwork(ctx context.Context, v *Vocabulary) (*network, error) {
 		if err != nil {
 			return nil, err
 		}
-		s = newMediaEncoders(m, f, builtinColours())
+		s = newMediaEncoders(cfg, m, f, builtinColours())
 	}
 	return &network{
 		model:            m,

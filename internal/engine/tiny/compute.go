@@ -41,13 +41,34 @@ type choiceState struct {
 	constraint *constraint // nil if the text is unconstrained
 	sum        []float64   // of the last hidden states; nil except for an embedding
 	placed     *model.PlacedMedia
+	first      int            // position before which rows of media are missing
+	media      *preparedMedia // what Release gives back; nil except for the first choice with media
 }
+
+// Compile-time guards.
+var (
+	_ batch.PartialComputer = (*computer)(nil)
+	_ batch.PartialState    = (*choiceState)(nil)
+	_ batch.HeldState       = (*choiceState)(nil)
+)
+
+// FirstComputable implements [batch.PartialState].
+func (c *choiceState) FirstComputable() int { return c.first }
+
+// Release implements [batch.HeldState].
+func (c *choiceState) Release() { c.media.release() }
 
 // IsFinished implements [batch.State].
 func (c *choiceState) IsFinished() bool { return c.constraint != nil && c.constraint.isComplete() }
 
 // StartRequest implements [batch.Computer].
 func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops []kv.Token) ([]batch.State, error) {
+	return c.StartPartial(ctx, req, stops, 0)
+}
+
+// StartPartial implements [batch.PartialComputer]: media of which the KV cache has all tokens are neither
+// fetched nor encoded.
+func (c *computer) StartPartial(ctx context.Context, req *engine.Request, stops []kv.Token, cached int) (states []batch.State, err error) {
 	if req.Salt.LoRA != "" {
 		return nil, fault.New(fault.Unimplemented, "this engine serves no adapters; ask for the base model")
 	}
@@ -55,11 +76,17 @@ func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops 
 	if err != nil {
 		return nil, err
 	}
-	shown, err := c.prepareMedia(ctx, req)
+	shown, err := c.prepareMedia(ctx, req, cached)
 	if err != nil {
 		return nil, err
 	}
-	states := make([]batch.State, req.Choices)
+	held := false // by a state
+	defer func() {
+		if err != nil || !held {
+			shown.release()
+		}
+	}()
+	states = make([]batch.State, req.Choices)
 	for i := range states {
 		if req.Done != nil && req.Done[i] {
 			continue
@@ -68,7 +95,13 @@ func (c *computer) StartRequest(ctx context.Context, req *engine.Request, stops 
 		if req.Generated != nil {
 			before = req.Generated[i]
 		}
-		s := &choiceState{placed: shown}
+		s := &choiceState{}
+		if shown != nil {
+			s.placed, s.first = shown.placed, shown.leftOut
+		}
+		if !held {
+			s.media, held = shown, true
+		}
 		if rules != nil {
 			s.constraint = newConstraint(rules, stops, drawableTokens(stops, c.mask, c.card.VocabSize), req.Stop.MinTokens)
 			if err := s.constraint.resumeText(before); err != nil {

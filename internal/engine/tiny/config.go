@@ -3,6 +3,7 @@ package tiny
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"penstock/core/kv"
 	"penstock/core/media/family"
@@ -38,6 +39,11 @@ type Config struct {
 	Files       Files
 	Fetch       FetchFunc
 	MediaLimits pixel.Limits
+	// EmbeddingCache is the memory of the embedding cache in bytes, which all engines made together share; nil
+	// is 64 MiB, 0 keeps nothing. URLTTL is how long a URL counts as showing the same, as frontends have it; 0
+	// is for ever.
+	EmbeddingCache *int
+	URLTTL         time.Duration
 
 	BlockSize int // tokens per block; 16
 	// Blocks is the capacity of the KV cache; by default as many as fit 128 MiB.
@@ -73,6 +79,9 @@ type Vocabulary struct {
 // defaultCacheBytes is the memory of a cache whose Blocks are not given.
 const defaultCacheBytes = 128 << 20
 
+// defaultEmbeddingCache is the memory of an embedding cache whose size is not given.
+const defaultEmbeddingCache = 64 << 20
+
 // EnsureDefaults fills in fields that are zero. Blocks stays 0 until the model
 // is known.
 func (c *Config) EnsureDefaults() {
@@ -85,6 +94,9 @@ func (c *Config) EnsureDefaults() {
 	ensure(&c.MaxSeqs, 32)
 	ensure(&c.TokenBudget, 256)
 	ensure(&c.MaxWaiting, 256)
+	if c.EmbeddingCache == nil {
+		c.EmbeddingCache = new(defaultEmbeddingCache)
+	}
 	if c.Name == "" {
 		c.Name = builtinName
 		if c.ModelPath != "" {
@@ -110,6 +122,7 @@ func (c *Config) Validate() error {
 	report(c.Name != "", "name is empty")
 	report(c.BlockSize >= 2 && c.BlockSize <= 1024, "block size is %d tokens; it must be between 2 and 1024", c.BlockSize)
 	report(c.Blocks >= 0, "blocks is %d; it must be at least 1, or 0 for the default", c.Blocks)
+	report(*c.EmbeddingCache >= 0 && c.URLTTL >= 0, "embedding cache of %d bytes, for URLs that last %v: neither may be negative", *c.EmbeddingCache, c.URLTTL)
 	report(c.MaxContext == 0 || c.MaxContext >= 2, "context is limited to %d tokens; it must be at least 2, or 0 for the model's", c.MaxContext)
 	report(c.MaxSeqs >= 1, "running sequences are limited to %d; it must be at least 1", c.MaxSeqs)
 	report(c.TokenBudget >= c.MaxSeqs, "token budget of a step is %d; it must be at least the %d sequences that may run", c.TokenBudget, c.MaxSeqs)

@@ -17,13 +17,13 @@ import (
 )
 
 func TestConfigReportsEveryProblem(t *testing.T) {
-	cfg := Config{BlockSize: 1, Blocks: -1, MaxContext: 1, MaxSeqs: -2, TokenBudget: -3, MaxWaiting: -1, Vocabulary: Vocabulary{Size: 1, EOS: []kv.Token{1}}}
+	cfg := Config{BlockSize: 1, Blocks: -1, MaxContext: 1, MaxSeqs: -2, TokenBudget: -3, MaxWaiting: -1, EmbeddingCache: new(-1), Vocabulary: Vocabulary{Size: 1, EOS: []kv.Token{1}}}
 	cfg.EnsureDefaults()
 	err := cfg.Validate()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, problem := range []string{"block size", "blocks is -1", "context", "running", "budget", "waiting", "vocabulary", "end-of-sequence"} {
+	for _, problem := range []string{"block size", "blocks is -1", "context", "running", "budget", "waiting", "embedding cache of -1", "vocabulary", "end-of-sequence"} {
 		if !strings.Contains(err.Error(), problem) {
 			t.Errorf("nothing about %q in:\n%v", problem, err)
 		}
@@ -38,7 +38,7 @@ func TestConfigDefaults(t *testing.T) {
 	cfg.EnsureDefaults()
 	want := Config{
 		ModelPath: "/models/llama/", Name: "llama", Tokenizer: engine.TokenizerRef{Kind: "dir", Dir: "/models/llama/"},
-		BlockSize: 16, MaxSeqs: 32, TokenBudget: 256, MaxWaiting: 256,
+		BlockSize: 16, MaxSeqs: 32, TokenBudget: 256, MaxWaiting: 256, EmbeddingCache: new(64 << 20),
 	}
 	if diff := cmp.Diff(want, cfg); diff != "" {
 		t.Error(diff)

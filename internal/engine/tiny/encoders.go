@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"sync"
+	"slices"
+	"sync/atomic"
 
+	"penstock/core/embcache"
 	"penstock/core/fault"
 	"penstock/core/kv"
 	"penstock/core/media"
 	"penstock/core/media/family"
-	"penstock/internal/bounded"
 	"penstock/internal/engine"
 	"penstock/internal/engine/tiny/model"
 	"penstock/internal/engine/tiny/patch"
@@ -25,18 +26,35 @@ type mediaEncoders struct {
 	model   *model.Model
 	family  *family.Family
 	colours patch.Colours
-	// rows are the rows of objects by identity; see [rowCache].
-	rows *rowCache
+	rows    *rowStore
+	// encoded, failed and cancelled count the runs of an encoder by their end.
+	encoded, failed, cancelled atomic.Uint64
 	// openSem bounds the objects which are held decoded to the number of processors. encodeSem has room for
 	// one: objects are encoded one at a time, each on all processors.
 	openSem, encodeSem chan struct{}
 }
 
-// keptBytes is the memory for the rows of objects that may be used again.
-const keptBytes = 64 << 20
+func newMediaEncoders(cfg *Config, m *model.Model, f *family.Family, c patch.Colours) *mediaEncoders {
+	return &mediaEncoders{
+		model: m, family: f, colours: c, openSem: make(chan struct{}, runtime.GOMAXPROCS(0)), encodeSem: make(chan struct{}, 1),
+		rows: newRowStore(cfg, fmt.Sprintf("%s %v", m.Numerics(), c), m.Config().HiddenSize),
+	}
+}
 
-func newMediaEncoders(m *model.Model, f *family.Family, c patch.Colours) *mediaEncoders {
-	return &mediaEncoders{model: m, family: f, colours: c, rows: newRowCache(keptBytes), openSem: make(chan struct{}, runtime.GOMAXPROCS(0)), encodeSem: make(chan struct{}, 1)}
+// EncoderStats are figures of media encoders and of their embedding cache.
+type EncoderStats struct {
+	Encoded, Failed, Cancelled uint64 // runs of an encoder
+	Cache                      embcache.Stats
+}
+
+// EncoderStats returns the figures of the engine's encoders, which are those of all engines made with it. A
+// text-only model has none.
+func (e *Engine) EncoderStats() EncoderStats {
+	s := e.cpu.encoders
+	if s == nil {
+		return EncoderStats{}
+	}
+	return EncoderStats{Encoded: s.encoded.Load(), Failed: s.failed.Load(), Cancelled: s.cancelled.Load(), Cache: s.rows.stats()}
 }
 
 // mediaKinds lists the media which a model accepts, ascending, for its card.
@@ -62,9 +80,28 @@ func (s *mediaEncoders) acceptsKind(k media.Kind) bool {
 	return able && s.family.Supports(k)
 }
 
-// prepareMedia returns the media objects of a request, nil if there are none. Its errors name the part of the
-// request that is wrong.
-func (c *computer) prepareMedia(ctx context.Context, req *engine.Request) (*model.PlacedMedia, error) {
+// preparedMedia are the media objects of a request. release gives their rows back.
+type preparedMedia struct {
+	placed *model.PlacedMedia
+	rows   []storedRows
+	store  *rowStore
+	// leftOut is the position after the last object that was left out, 0 if none was.
+	leftOut int
+}
+
+func (p *preparedMedia) release() {
+	if p == nil {
+		return
+	}
+	for i := range p.rows {
+		p.store.releaseRows(&p.rows[i])
+	}
+	p.rows = nil
+}
+
+// prepareMedia returns the media objects of a request, nil if there are none. It leaves out what is not needed
+// if the first cached tokens are in the KV cache. Its errors name the part of the request that is wrong.
+func (c *computer) prepareMedia(ctx context.Context, req *engine.Request, cached int) (prepared *preparedMedia, err error) {
 	switch {
 	case len(req.Objects) == 0 && (len(req.Media) == 0 || c.encoders == nil):
 		return nil, nil
@@ -73,6 +110,12 @@ func (c *computer) prepareMedia(ctx context.Context, req *engine.Request) (*mode
 	case len(req.Objects) != len(req.Media):
 		return nil, fault.InvalidParam("media", "%d media objects for the %d places that the prompt has for them", len(req.Objects), len(req.Media))
 	}
+	p := &preparedMedia{store: c.encoders.rows}
+	defer func() {
+		if err != nil {
+			p.release()
+		}
+	}()
 	objects := make([]model.Object, len(req.Objects))
 	for i := range req.Objects {
 		o := &req.Objects[i]
@@ -80,17 +123,43 @@ func (c *computer) prepareMedia(ctx context.Context, req *engine.Request) (*mode
 		if err != nil {
 			return nil, err
 		}
-		e, err := c.encoders.encodedRows(ctx, c.content, o, pads)
+		if start+pads <= cached {
+			if grid, ok := c.encoders.gridOf(o, pads); ok {
+				objects[i] = model.Object{Start: start, Count: pads, Grid: grid}
+				p.leftOut = max(p.leftOut, start+pads)
+				continue
+			}
+		}
+		r, err := c.encoders.encodedRows(ctx, &c.content, o, req.Salt.Namespace, pads)
 		if err != nil {
 			return nil, err
 		}
-		objects[i] = model.Object{Start: start, Rows: e.rows, Grid: e.grid}
+		p.rows = append(p.rows, r)
+		objects[i] = model.Object{Start: start, Rows: r.rows, Grid: r.grid}
 	}
-	shown, err := c.encoders.model.PlaceMedia(objects)
-	if err != nil {
+	if p.placed, err = c.encoders.model.PlaceMedia(objects); err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Param: "media", Message: "the media objects of the prompt overlap, or are not in its order", Err: err}
 	}
-	return shown, nil
+	return p, nil
+}
+
+// SavesByPrefix implements [batch.PartialComputer]: rows that are not kept need not be computed.
+func (c *computer) SavesByPrefix(req *engine.Request) bool {
+	return c.encoders != nil && slices.ContainsFunc(req.Objects, func(o media.Object) bool {
+		key := c.encoders.rows.keyOf(&o, req.Salt.Namespace)
+		return !c.encoders.rows.hasRows(&key)
+	})
+}
+
+// gridOf returns the grid of an object with the given number of pads, if its size is known without its content.
+func (s *mediaEncoders) gridOf(o *media.Object, pads int) (grid [3]int, ok bool) {
+	size := o.Size
+	dimensions := [...]int{media.Image: 3, media.Video: 4, media.Audio: 1}
+	if len(o.Tensor.Shape) == dimensions[o.Kind] {
+		size = sizeOf(o, &o.Tensor)
+	}
+	layout, err := s.family.Layout(o.Kind, size)
+	return layout.Grid, err == nil && layout.PadCount == pads
 }
 
 // objectError is an error about an object, for its client.
@@ -123,59 +192,56 @@ func (s *mediaEncoders) padRun(o *media.Object, prompt []kv.Token, at kv.Media) 
 	return start, n, nil
 }
 
-// encodedObject is an encoded object: one row for each of its pads, and its grid of patches.
-type encodedObject struct {
-	rows []float32
-	grid [3]int
-}
-
-// encodedRows returns the rows of an object with the given number of pads in the prompt.
-func (s *mediaEncoders) encodedRows(ctx context.Context, from mediaContent, o *media.Object, pads int) (encodedObject, error) {
-	width := s.model.Config().HiddenSize
-	key := rowKey{kind: o.Kind, digest: o.Key.Digest}
-	if e, ok := s.rows.lookupRows(key); ok && len(e.rows) == pads*width {
-		return e, nil
+// encodedRows returns the rows of an object with the given number of pads in the prompt, for requests of a
+// namespace. The caller gives them back to the store.
+func (s *mediaEncoders) encodedRows(ctx context.Context, from *mediaContent, o *media.Object, namespace string, pads int) (storedRows, error) {
+	key := s.rows.keyOf(o, namespace)
+	if r, ok := s.rows.lookupRows(&key, pads); ok {
+		return r, nil
 	}
 	in, err := from.findContent(ctx, o)
 	if err != nil {
-		return encodedObject{}, err
+		return storedRows{}, err
 	}
 	defer in.release()
 	if err := acquireSem(ctx, s.openSem); err != nil {
-		return encodedObject{}, err
+		return storedRows{}, err
 	}
 	defer releaseSem(s.openSem)
 	t, err := in.decodeTensor(o)
 	if err != nil {
-		return encodedObject{}, err
+		return storedRows{}, err
 	}
 	size := sizeOf(o, &t)
 	layout, err := s.family.Layout(o.Kind, size)
 	var refused *family.SizeError
 	switch {
 	case errors.As(err, &refused):
-		return encodedObject{}, objectError(o, "%s", refused.Detail)
+		return storedRows{}, objectError(o, "%s", refused.Detail)
 	case err != nil:
-		return encodedObject{}, objectError(o, "%v", err)
+		return storedRows{}, objectError(o, "%v", err)
 	case layout.PadCount != pads:
-		return encodedObject{}, objectError(o, "the prompt has %d tokens for it and it takes %d; is what its URL shows another one by now?", pads, layout.PadCount)
+		return storedRows{}, objectError(o, "the prompt has %d tokens for it and it takes %d; is what its URL shows another one by now?", pads, layout.PadCount)
 	}
 	if err := acquireSem(ctx, s.encodeSem); err != nil {
-		return encodedObject{}, err
+		return storedRows{}, err
 	}
 	defer releaseSem(s.encodeSem)
-	if e, ok := s.rows.lookupRows(key); ok && len(e.rows) == pads*width { // encoded while this one waited
-		return e, nil
+	if r, ok := s.rows.repeatLookup(&key, pads); ok { // encoded while this one waited
+		return r, nil
 	}
-	e := encodedObject{grid: layout.Grid}
-	if e.rows, err = s.encodeRows(ctx, o.Kind, &t, &layout); err != nil {
-		if ctx.Err() != nil {
-			return encodedObject{}, ctx.Err()
-		}
-		return encodedObject{}, &fault.Error{Code: fault.Internal, Message: "the engine failed to encode a media object; report this with the worker's log", Err: err}
+	rows, err := s.encodeRows(ctx, o.Kind, &t, &layout)
+	switch {
+	case err == nil:
+		s.encoded.Add(1)
+		return s.rows.storeRows(&key, o, rows, layout.Grid), nil
+	case ctx.Err() != nil:
+		s.cancelled.Add(1)
+		return storedRows{}, ctx.Err()
+	default:
+		s.failed.Add(1)
+		return storedRows{}, &fault.Error{Code: fault.Internal, Message: "the engine failed to encode a media object; report this with the worker's log", Err: err}
 	}
-	s.rows.storeRows(key, e)
-	return e, nil
 }
 
 // encodeRows computes one row for each pad of a layout.
@@ -234,45 +300,4 @@ func sizeOf(o *media.Object, t *media.Tensor) media.Size {
 		return media.Size{Samples: t.Shape[0]}
 	}
 	return media.Size{Height: t.Shape[0], Width: t.Shape[1]}
-}
-
-// rowCache keeps the most recently used encoded objects, within a number of bytes. It belongs to one model,
-// so a key names only the object. An object without a digest is not kept, since 64 bits do not identify it.
-type rowCache struct {
-	limit int
-	mu    struct {
-		sync.Mutex
-		objects *bounded.Cache[rowKey, encodedObject]
-	}
-}
-
-// rowKey identifies an object.
-type rowKey struct {
-	kind   media.Kind
-	digest kv.Digest
-}
-
-func (e encodedObject) sizeBytes() int { return 4*len(e.rows) + 256 } // including the index entry
-
-func newRowCache(limit int) *rowCache {
-	c := &rowCache{limit: limit}
-	c.mu.objects = bounded.NewCache[rowKey](limit, encodedObject.sizeBytes)
-	return c
-}
-
-// lookupRows returns the rows of an object. Callers must not change them.
-func (c *rowCache) lookupRows(key rowKey) (encodedObject, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.objects.Get(key)
-}
-
-// storeRows keeps the rows of an object and replaces earlier ones, if they fit at all.
-func (c *rowCache) storeRows(key rowKey, e encodedObject) {
-	if key.digest == (kv.Digest{}) || e.sizeBytes() > c.limit {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.objects.Put(key, e)
 }

@@ -64,11 +64,16 @@ func seeing(t testing.TB, change func(*Config)) *Engine {
 		t.Fatal(err)
 	}
 	e, err := newEngine(cfg, &network{
-		model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, encoders: newMediaEncoders(m, builtinFamily(t), builtinColours()),
+		model: m, eos: []kv.Token{7, 8}, mask: []kv.Token{0, 1, 2, 8, 90, 91, 92}, encoders: newMediaEncoders(&cfg, m, builtinFamily(t), builtinColours()),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if s := e.EncoderStats().Cache; s.PinnedBytes != 0 || s.HeldBytes != 0 {
+			t.Errorf("at the end rows are held: %+v", s)
+		}
+	})
 	return e
 }
 
@@ -513,57 +518,6 @@ func TestCheckpointSees(t *testing.T) {
 	}
 }
 
-// TestRowCache compares the cache with a list.
-func TestRowCache(t *testing.T) {
-	const limit = 10_000
-	c := newRowCache(limit)
-	type cachedRows struct {
-		key rowKey
-		encodedObject
-	}
-	var list []*cachedRows // the most recently used first
-	for step := range uint64(5000) {
-		x := randomOutput(1, step)
-		key := rowKey{kind: media.Image, digest: kv.Digest{byte(x % 30)}} // one of them has no digest
-		at := slices.IndexFunc(list, func(k *cachedRows) bool { return k.key == key })
-		if x>>8%3 == 0 {
-			k := &cachedRows{key, encodedObject{rows: make([]float32, x>>16%800)}}
-			c.storeRows(key, k.encodedObject)
-			if key.digest == (kv.Digest{}) || k.sizeBytes() > limit {
-				continue
-			}
-			if at >= 0 {
-				list = slices.Delete(list, at, at+1)
-			}
-			list = slices.Insert(list, 0, k)
-			for sum := 0; ; sum = 0 {
-				for _, k := range list {
-					sum += k.sizeBytes()
-				}
-				if sum <= limit {
-					break
-				}
-				list = list[:len(list)-1]
-			}
-			continue
-		}
-		got, ok := c.lookupRows(key)
-		if ok != (at >= 0) || ok && len(got.rows) != len(list[at].rows) {
-			t.Fatalf("step %d: %t, want %t", step, ok, at >= 0)
-		}
-		if ok {
-			list = slices.Insert(slices.Delete(slices.Clone(list), at, at+1), 0, list[at])
-		}
-	}
-	sum := 0
-	for _, k := range list {
-		sum += k.sizeBytes()
-	}
-	if got := c.mu.objects; got.Used() != sum || got.Len() != len(list) {
-		t.Errorf("%d bytes in %d entries, want %d in %d", got.Used(), got.Len(), sum, len(list))
-	}
-}
-
 // BenchmarkSee encodes a picture of 224 × 224 pixels with the built-in model.
 func BenchmarkSee(b *testing.B) {
 	e := newBuiltin(b, func(c *Config) { c.Vocabulary.Names, c.Blocks = pads, 16 })
@@ -573,7 +527,7 @@ func BenchmarkSee(b *testing.B) {
 			o.Key = media.Key{} // not kept
 			n := side / 28 * (side / 28)
 			for b.Loop() {
-				if _, err := e.cpu.encoders.encodedRows(b.Context(), e.cpu.content, &o, n); err != nil {
+				if _, err := e.cpu.encoders.encodedRows(b.Context(), &e.cpu.content, &o, "", n); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -594,7 +548,7 @@ func TestWaitingEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() {
-			_, err := s.encodedRows(ctx, e.cpu.content, &o, 4)
+			_, err := s.encodedRows(ctx, &e.cpu.content, &o, "", 4)
 			ended <- err
 		}()
 		cancel()
@@ -608,9 +562,11 @@ func TestWaitingEnds(t *testing.T) {
 			t.Errorf("%d and %d are held", len(s.encodeSem), len(s.openSem))
 		}
 	}
-	if got, err := s.encodedRows(t.Context(), e.cpu.content, &o, 4); err != nil || len(got.rows) != 4*32 {
+	got, err := s.encodedRows(t.Context(), &e.cpu.content, &o, "", 4)
+	if err != nil || len(got.rows) != 4*32 {
 		t.Errorf("%d elements, %v", len(got.rows), err)
 	}
+	s.rows.releaseRows(&got)
 }
 
 // TestEncoderOnCard: the card names the weights of the encoders, the same ones in every engine of the model.

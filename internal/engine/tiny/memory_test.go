@@ -21,18 +21,19 @@ func TestMemoryLimit(t *testing.T) {
 		}
 	}
 	shape := builtinShape(64)
-	weights, cache := shape.WeightBytes(), uint64(4*shape.BlockBytes(16))
+	const embeddings = 12345
+	weights, cache := shape.WeightBytes()+embeddings, uint64(4*shape.BlockBytes(16))
 	cfg.Blocks = 4
 	for limit, fits := range map[uint64]bool{
 		0: true, weights + 2*cache: true, weights + 2*cache - 1: false, weights: false, weights - 1: false, 1: false,
 	} {
 		cfg.MemoryLimit = limit
-		if err := checkMemory(&cfg, &shape, 2); (err == nil) != fits {
+		if err := checkMemory(&cfg, &shape, 2, embeddings); (err == nil) != fits {
 			t.Errorf("limit %d: %v", limit, err)
 		}
 	}
 	cfg.MemoryLimit, cfg.Blocks = 1<<63, 1<<24
-	if err := checkMemory(&cfg, &shape, 1<<40); err == nil {
+	if err := checkMemory(&cfg, &shape, 1<<40, 0); err == nil {
 		t.Error("a product beyond 64 bits fits")
 	}
 }

@@ -22,7 +22,8 @@
 // The built-in model, and checkpoints of Qwen2-VL, accept pictures and videos, and the former also sounds. An
 // object is encoded when its request arrives, once for all choices and for later requests with the same
 // object, and its rows replace the embeddings of its pads. They are a function of the object alone, so the
-// bit-identity above holds.
+// bit-identity above holds. An object all of whose pads are in the KV cache is left out: its grid gives the
+// positions of what follows. If blocks of it are evicted before they are used, its request is started again.
 //
 // # Embeddings
 //
@@ -93,7 +94,11 @@ func NewReplicas(ctx context.Context, cfg Config, count int) ([]*Engine, error) 
 	if cfg.Blocks == 0 {
 		cfg.Blocks = max(1, defaultCacheBytes/shape.BlockBytes(cfg.BlockSize))
 	}
-	if err := checkMemory(&cfg, &shape, count); err != nil {
+	embeddings := 0
+	if n.encoders != nil {
+		embeddings = *cfg.EmbeddingCache
+	}
+	if err := checkMemory(&cfg, &shape, count, embeddings); err != nil {
 		return nil, err
 	}
 	replicas := make([]*Engine, count)
@@ -201,18 +206,18 @@ func baseName(dir string) string {
 // openNetwork returns the network that cfg names.
 func openNetwork(ctx context.Context, cfg *Config) (*network, error) {
 	if cfg.ModelPath == "" {
-		return newBuiltinNetwork(ctx, &cfg.Vocabulary)
+		return newBuiltinNetwork(ctx, cfg)
 	}
 	m, info, err := model.Load(ctx, cfg.ModelPath)
 	if err != nil {
 		return nil, err
 	}
-	senses, err := openEncoders(m, cfg.ModelPath)
+	encoders, err := openEncoders(cfg, m)
 	if err != nil {
 		return nil, err
 	}
 	return &network{
-		encoders: senses,
+		encoders: encoders,
 		model:    m,
 		eos:      checkpoint.EndOfSequence(&info.Config.Facts, &info.Generation, m.Config().VocabSize),
 		mask:     cfg.Mask,
@@ -221,11 +226,11 @@ func openNetwork(ctx context.Context, cfg *Config) (*network, error) {
 }
 
 // openEncoders returns the media encoders of a checkpoint's model, nil if it has none.
-func openEncoders(m *model.Model, dir string) (*mediaEncoders, error) {
+func openEncoders(cfg *Config, m *model.Model) (*mediaEncoders, error) {
 	if m.Config().Vision == (model.Vision{}) {
 		return nil, nil
 	}
-	p, err := checkpoint.ReadProcessors(dir)
+	p, err := checkpoint.ReadProcessors(cfg.ModelPath)
 	if err != nil {
 		return nil, err
 	}
@@ -237,37 +242,40 @@ func openEncoders(m *model.Model, dir string) (*mediaEncoders, error) {
 	if err != nil {
 		return nil, fmt.Errorf("how many tokens its pictures take cannot be told: %w", err)
 	}
-	return newMediaEncoders(m, f, patch.Colours(colours)), nil
+	return newMediaEncoders(cfg, m, f, patch.Colours(colours)), nil
 }
 
 // MemoryError says that engines need more memory than Config.MemoryLimit.
 type MemoryError struct {
-	Model     string
-	Engines   int
-	Blocks    int    // of each engine's cache
-	Cache     uint64 // bytes of each engine's cache
-	Weights   uint64 // bytes, shared by all
-	Limit     uint64
-	BlockSize int
+	Model   string
+	Engines int
+	Blocks  int    // of each engine's cache
+	Cache   uint64 // bytes of each engine's cache
+	Weights uint64 // bytes, shared by all
+	// Embeddings are the bytes of the embedding cache, shared by all.
+	Embeddings uint64
+	Limit      uint64
+	BlockSize  int
 }
 
 // Error gives both figures.
 func (e *MemoryError) Error() string {
 	const gib = 1 << 30
-	need := float64(e.Weights) + float64(e.Engines)*float64(e.Cache) // it may overflow an integer
-	return fmt.Sprintf("tiny model %s: %.1f GiB are needed and there are %.1f GiB of memory: %.1f GiB of weights and, %d times, %.1f GiB of cache for %d blocks of %d tokens",
-		e.Model, need/gib, float64(e.Limit)/gib, float64(e.Weights)/gib, e.Engines, float64(e.Cache)/gib, e.Blocks, e.BlockSize)
+	need := float64(e.Weights) + float64(e.Embeddings) + float64(e.Engines)*float64(e.Cache) // it may overflow an integer
+	return fmt.Sprintf("tiny model %s: %.1f GiB are needed and there are %.1f GiB of memory: %.1f GiB of weights, %.1f GiB of embedding cache and, %d times, %.1f GiB of cache for %d blocks of %d tokens",
+		e.Model, need/gib, float64(e.Limit)/gib, float64(e.Weights)/gib, float64(e.Embeddings)/gib, e.Engines, float64(e.Cache)/gib, e.Blocks, e.BlockSize)
 }
 
-// checkMemory compares what count engines will reserve with the limit. It ignores the memory of intermediate
+// checkMemory compares what count engines will reserve, and their embedding cache, with the limit. It ignores the memory of intermediate
 // results, which is small compared to a cache.
-func checkMemory(cfg *Config, shape *model.Config, count int) error {
+func checkMemory(cfg *Config, shape *model.Config, count, embeddings int) error {
 	e := &MemoryError{
 		Model: cfg.Name, Engines: count, Blocks: cfg.Blocks, BlockSize: cfg.BlockSize, Limit: cfg.MemoryLimit,
-		Cache: uint64(cfg.Blocks) * uint64(shape.BlockBytes(cfg.BlockSize)), Weights: shape.WeightBytes(),
+		Cache: uint64(cfg.Blocks) * uint64(shape.BlockBytes(cfg.BlockSize)), Weights: shape.WeightBytes(), Embeddings: uint64(embeddings),
 	}
 	over, all := bits.Mul64(e.Cache, uint64(count))
-	if cfg.MemoryLimit == 0 || over == 0 && e.Weights <= cfg.MemoryLimit && all <= cfg.MemoryLimit-e.Weights {
+	shared := e.Weights + e.Embeddings
+	if cfg.MemoryLimit == 0 || over == 0 && shared <= cfg.MemoryLimit && all <= cfg.MemoryLimit-shared {
 		return nil
 	}
 	return e

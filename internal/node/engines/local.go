@@ -26,6 +26,16 @@ type LocalModel struct {
 // Card returns the model's card.
 func (m *LocalModel) Card() engine.Card { return m.Engines[0].Card() }
 
+// EncoderStats returns the figures of the engines' media encoders, which they share; zeros if they have none.
+func (m *LocalModel) EncoderStats() tiny.EncoderStats {
+	if len(m.Engines) > 0 {
+		if e, ok := m.Engines[0].(*tiny.Engine); ok {
+			return e.EncoderStats()
+		}
+	}
+	return tiny.EncoderStats{}
+}
+
 // MediaSources are where engines get media which do not travel with requests. The zero value has none.
 type MediaSources struct {
 	Files tiny.Files     // by URL

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 	"unicode/utf8"
 
 	"penstock/core/kv"
@@ -54,6 +55,9 @@ func tinyConfig(cfg *config.Loaded) tiny.Config {
 		MaxSeqs:     cfg.Engine.MaxNumSeqs,
 		TokenBudget: cfg.TokenBudget(),
 		MaxWaiting:  cfg.Engine.MaxWaiting,
+
+		EmbeddingCache: new(cfg.EmbeddingCacheBytes()),
+		URLTTL:         time.Duration(cfg.Media.URLTTL),
 	}
 }
 
@@ -100,7 +104,7 @@ func explainMemory(err error) error {
 	if !errors.As(err, &over) {
 		return err
 	}
-	return fmt.Errorf("%w; lower --kv-cache-blocks or --workers", err)
+	return fmt.Errorf("%w; lower --kv-cache-blocks, --workers or --embedding-cache-capacity-gb", err)
 }
 
 // EstimateMemory returns what the engines of the built-in model would reserve, as the error of a machine with

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"slices"
 	"time"
 
 	"penstock/core/kv"
@@ -46,13 +45,26 @@ func (r *Router) applyMessage(ctx context.Context, rec *kvfeed.Record, m bus.Mes
 	}
 }
 
-// cacheUseInterval is how often the use of a worker's cache is recorded.
-const cacheUseInterval = time.Second
+// The use of a worker's cache is recorded every cacheUseInterval, and sooner if it has changed by so many blocks and such
+// a share: a cache may fill up within a second.
+const (
+	cacheUseInterval = time.Second
+	cacheUseBlocks   = 64
+	cacheUseShare    = 32 // a 32nd
+)
 
-// cacheUse is when the use of a worker's cache was recorded, and whether the worker evicted blocks then.
+// cacheUse is when the use of a worker's cache was recorded, how many blocks it had, whether it evicted some then, and how
+// many it evicted since.
 type cacheUse struct {
 	at      kv.Mono
+	blocks  int
 	evicted bool
+	since   int
+}
+
+// differsFrom reports whether a cache of so many blocks is to be recorded before the interval is over.
+func (u *cacheUse) differsFrom(blocks int) bool {
+	return max(blocks-u.blocks, u.blocks-blocks) >= cacheUseBlocks+u.blocks/cacheUseShare
 }
 
 // recordCacheUse tells the worker's pool how many blocks it has cached, and that it evicts some. Only the goroutine
@@ -61,21 +73,33 @@ func (r *Router) recordCacheUse(rec *kvfeed.Record, v kvfeed.FeedVerdict) {
 	if v.Outcome != kvfeed.Apply {
 		return
 	}
-	evicts := slices.ContainsFunc(rec.Events[v.Skip:], func(ev kv.Event) bool { return ev.Kind == kv.Removed && ev.Tier == kv.TierDevice })
+	evicted := 0
+	for i := range rec.Events[v.Skip:] {
+		if ev := &rec.Events[v.Skip+i]; ev.Kind == kv.Removed && ev.Tier == kv.TierDevice {
+			evicted += len(ev.Seqs)
+		}
+	}
 	now := r.now()
 	isRecent := func(u cacheUse) bool { return now.Sub(u.at) < cacheUseInterval }
-	if last, known := r.cacheUses[rec.Worker]; known && isRecent(last) && (last.evicted || !evicts) {
+	blocks := r.cache.heldBlocks(rec.Worker)
+	last, known := r.cacheUses[rec.Worker]
+	recent := known && isRecent(last)
+	evicted += last.since
+	if recent && (last.evicted || evicted == 0) && !last.differsFrom(blocks) {
+		last.since = evicted
+		r.cacheUses[rec.Worker] = last
 		return
 	}
-	blocks := r.cache.heldBlocks(rec.Worker)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.cacheUses, func(_ kv.Worker, u cacheUse) bool { return !isRecent(u) })
-	r.cacheUses[rec.Worker] = cacheUse{now, evicts}
+	if !recent {
+		maps.DeleteFunc(r.cacheUses, func(_ kv.Worker, u cacheUse) bool { return !isRecent(u) })
+	}
+	r.cacheUses[rec.Worker] = cacheUse{now, blocks, evicted > 0 || recent && last.evicted, 0}
 	for _, p := range r.mu.pools {
 		p.router.RecordCached(rec.Worker, blocks)
-		if evicts {
-			p.router.RecordEviction(now, rec.Worker)
+		if evicted > 0 {
+			p.router.RecordEviction(now, rec.Worker, evicted)
 		}
 	}
 }

@@ -74,6 +74,40 @@ func TestBlockSizeChangesMeanwhile(t *testing.T) {
 	}
 }
 
+// TestFillingCacheIsFollowed: what is known of how full a cache is does not lag behind one which fills up in a moment.
+func TestFillingCacheIsFollowed(t *testing.T) {
+	meta, err := engine.EncodeCard(engine.Card{Name: "m", BlockSize: 4, Blocks: 1000, Ranks: 1, ContextLength: 100, VocabSize: 100, KVEvents: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := serving(t, Config{}, obs.NewMetrics())
+	r.setInstances([]disco.Instance{{Kind: disco.KindWorker, ID: 1, Epoch: 1, Namespace: "penstock", Component: "backend", Meta: meta}})
+	p, err := r.findPool("m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := kv.Worker{ID: 1}
+	first := hello(w.ID)
+	v, _ := r.cache.acceptRecord(streamPosition{1, 1}, first)
+	r.recordCacheUse(first, v)
+	for i := range 10 {
+		blocks := make([]kv.BlockHash, 100)
+		for b := range blocks {
+			blocks[b] = kv.BlockHash(1 + 100*i + b)
+		}
+		rec := &kvfeed.Record{Worker: w, Epoch: 1, First: uint64(i + 2), BlockSize: 4, Events: []kv.Event{{Kind: kv.Stored, Blocks: blocks}}}
+		v, ok := r.cache.acceptRecord(streamPosition{1, uint64(i + 2)}, rec)
+		if !ok || v.Outcome != kvfeed.Apply {
+			t.Fatalf("%+v, %t", v, ok)
+		}
+		r.recordCacheUse(rec, v)
+		full := float64(i+1) / 10
+		if got, want := p.router.Rates().WorkerOf(w).EvictedShare(r.now(), 1000), full*(1+full)/2; got < want*0.9 || got > want*1.1 {
+			t.Errorf("with %d of 1000 blocks cached a block costs others %.3f, want %.3f", 100*(i+1), got, want)
+		}
+	}
+}
+
 // TestLeaksAreCounted: a leaked reservation is counted, whether the upkeep or the next decision finds
 // it.
 func TestLeaksAreCounted(t *testing.T) {

@@ -95,7 +95,8 @@ func (r *Router) setTargetsLocked(p *modelPool, members []*member) {
 		state, since := r.memberStateLocked(now, m)
 		targets = append(targets, route.Target{
 			Worker: m.worker, Addr: m.in.Addr, BlockSize: m.in.Card.BlockSize, Blocks: m.in.Card.Blocks,
-			State: state, Since: since, Unfit: m.in.Unfit, Router: m.in.Card.Router, BatchTokens: m.in.Card.MaxBatchedTokens, Experts: m.experts,
+			ReusesQueued: r.predictions.isEnabled() && !m.in.Card.NoPrefixCache && !m.in.Card.KVPredicted,
+			State:        state, Since: since, Unfit: m.in.Unfit, Router: m.in.Card.Router, BatchTokens: m.in.Card.MaxBatchedTokens, Experts: m.experts,
 			Adapters: m.in.Card.Adapters, Loaded: m.loadedAdapters(),
 		})
 	}

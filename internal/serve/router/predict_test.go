@@ -109,7 +109,9 @@ func TestPredictionsAfterAnAnswer(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t)
 			defer c.startRouter(router.Config{})()
-			c.startWorker(1, 1)
+			card := servetest.ModelCard("m")
+			card.KVPredicted = true
+			c.startWorkerOf(1, 1, card)
 			defer c.stopWorkers()
 			sent := prompt(0, 42, 1)
 			size := c.engines[1].Card().BlockSize

@@ -18,6 +18,7 @@ type queuedRequest struct {
 	client       uint64
 	usesOverlaps bool // the choice depends on what is cached
 	since        time.Time
+	hold         time.Duration // time until the turn of this router in a burst; see route.Router.HoldUntil
 	entry        *queue.Entry
 	done         chan struct{}
 	// The outcome. mustRetry says that the pool is no longer the model's, and that the request must be
@@ -27,9 +28,9 @@ type queuedRequest struct {
 	mustRetry bool
 }
 
-// placeLocked picks a worker for q, or queues it if all eligible workers have enough load, or if it waits for a
-// worker which meets its targets. A migrated request does not wait. A new request does not overtake queued ones
-// for the same workers.
+// placeLocked picks a worker for q, or queues it if all eligible workers have enough load, if it waits for a
+// worker which meets its targets, or for the router's turn in a burst. A migrated request does not wait. A new request
+// does not overtake queued ones for the same workers.
 func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (route.Decision, *queuedRequest, error) {
 	now := r.now()
 	check := route.TargetCheck{}
@@ -39,18 +40,24 @@ func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (
 	if err := check.Refusal(); err != nil {
 		return route.Decision{}, nil, err
 	}
-	if q.Moving || !p.mustWaitLocked(now, q, &check) {
-		d, err := p.router.Pick(now, q)
-		if err == nil {
-			p.queue.ChargeClient(req.Client, d.Work)
-		}
+	if q.Moving {
+		d, err := p.pickLocked(now, q, req)
 		return d, nil, err
 	}
-	w := &queuedRequest{query: *q, client: req.Client, usesOverlaps: r.needsOverlapsLocked(p, &q.Override), since: time.Now(), done: make(chan struct{})}
+	hold := p.router.HoldUntil(now, now, q).Sub(now)
+	if hold <= 0 && !p.mustWaitLocked(now, q, &check) {
+		d, err := p.pickLocked(now, q, req)
+		return d, nil, err
+	}
+	w := &queuedRequest{query: *q, hold: hold, client: req.Client, usesOverlaps: r.needsOverlapsLocked(p, &q.Override), since: time.Now(), done: make(chan struct{})}
 	w.query.Chain = slices.Clone(q.Chain)
 	entry, err := p.queue.Push(now, queue.QueuedRequest{
 		Priority: req.Priority, Lane: p.router.QueueLane(q), Client: req.Client, LatestStart: check.LatestStart, Missed: check.Late, Tokens: q.PromptTokens, Cached: typicalOverlap(q.Overlaps) * p.blockSize,
 	}, w)
+	if err != nil && hold > 0 && !check.ShouldWait() && !p.router.ShouldQueue(now, q) { // it was only held
+		d, err := p.pickLocked(now, q, req)
+		return d, nil, err
+	}
 	if err != nil {
 		return route.Decision{}, nil, err
 	}
@@ -58,6 +65,15 @@ func (r *Router) placeLocked(p *modelPool, q *route.Query, req *route.Request) (
 	w.entry = entry
 	r.admitLocked(p) // it may be the first queued request that can be placed
 	return route.Decision{}, w, nil
+}
+
+// pickLocked picks a worker for a request which does not wait.
+func (p *modelPool) pickLocked(now kv.Mono, q *route.Query, req *route.Request) (route.Decision, error) {
+	d, err := p.router.Pick(now, q)
+	if err == nil {
+		p.queue.ChargeClient(req.Client, d.Work)
+	}
+	return d, err
 }
 
 // mustWaitLocked reports whether q, whose targets were checked, would wait if it arrived now.
@@ -77,12 +93,23 @@ func typicalOverlap(overlaps []kv.Overlap) int {
 // awaitPlacement waits until w, which waits in p, is placed or refused. If ctx ends first it removes w
 // from the queue and frees its reservation.
 func (r *Router) awaitPlacement(ctx context.Context, p *modelPool, w *queuedRequest) (again bool, d route.Decision, err error) {
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		r.abandonWait(p, w)
-		r.metrics.observeWait(waitAbandoned, w.since)
-		return false, route.Decision{}, contextFault(ctx)
+	var turn <-chan time.Time
+	if w.hold > 0 {
+		t := time.NewTimer(w.hold)
+		defer t.Stop()
+		turn = t.C
+	}
+	for waits := true; waits; {
+		select {
+		case <-w.done:
+			waits = false
+		case <-turn:
+			r.admitPool(p)
+		case <-ctx.Done():
+			r.abandonWait(p, w)
+			r.metrics.observeWait(waitAbandoned, w.since)
+			return false, route.Decision{}, contextFault(ctx)
+		}
 	}
 	switch {
 	case w.mustRetry:
@@ -106,6 +133,13 @@ func (r *Router) abandonWait(p *modelPool, w *queuedRequest) {
 	}
 	r.admitLocked(p) // the requests after it, or one that takes its place
 	r.wakeSyncLocked()
+}
+
+// admitPool places the requests waiting in p that can be placed.
+func (r *Router) admitPool(p *modelPool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.admitLocked(p)
 }
 
 // admitLocked places the requests waiting in p that can be placed.
@@ -139,7 +173,7 @@ func (r *Router) tryPlaceLocked(now kv.Mono, p *modelPool, e *queue.Entry) (work
 
 // placeQueuedLocked places w, the request of e, if possible, or refuses it, and reports whether it waits no more.
 func (p *modelPool) placeQueuedLocked(now kv.Mono, e *queue.Entry, w *queuedRequest) bool {
-	if p.router.ShouldQueue(now, &w.query) {
+	if p.router.ShouldQueue(now, &w.query) || p.router.HoldUntil(now, e.Arrival, &w.query) > now {
 		return false
 	}
 	w.query.Waited = now.Sub(e.Arrival)

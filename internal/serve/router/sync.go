@@ -102,7 +102,7 @@ func (r *Router) stepReplica(out [][]byte) ([][]byte, time.Duration) {
 	now := r.now()
 	out = r.mu.replica.Tick(now, out)
 	for _, p := range r.mu.pools {
-		p.router.SetRouters(r.mu.replica.CountRouters())
+		p.router.SetRouters(r.mu.replica.CountRouters(), r.mu.replica.PlaceOf())
 	}
 	return out, max(batchDelay, r.mu.replica.Deadline().Sub(now))
 }
@@ -129,7 +129,8 @@ func (r *Router) handlePeerMessage(m bus.Message) error {
 	r.mu.Lock()
 	err := r.mu.replica.HandleMessage(r.now(), m.Data)
 	for _, p := range r.mu.pools {
-		p.router.SetRouters(r.mu.replica.CountRouters())
+		p.router.SetRouters(r.mu.replica.CountRouters(), r.mu.replica.PlaceOf())
+		p.active.MarkPublished(r.now(), r.mu.replica.EchoedNumber())
 		r.admitLocked(p) // a worker may have less load
 	}
 	r.wakeSyncLocked() // possibly an answer

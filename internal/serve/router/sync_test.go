@@ -1,17 +1,21 @@
 package router_test
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"penstock/core/kv"
 	"penstock/core/route"
+	"penstock/core/route/queue"
 	"penstock/internal/obs"
 	"penstock/internal/plane/bus/bustest"
 	"penstock/internal/serve/router"
@@ -37,6 +41,58 @@ func ask(t *testing.T, r *router.Router, path string) string {
 		t.Fatalf("%s: status %d: %s", path, rec.Code, rec.Body)
 	}
 	return rec.Body.String()
+}
+
+// TestRoutersTakeTurns: two routers which get requests at the same instants place them one after the other, the second
+// one as soon as it has heard of the first. A queue which is full delays and refuses none which only waits for its turn.
+func TestRoutersTakeTurns(t *testing.T) {
+	for _, entries := range []int{100, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t)
+			cfg := router.Config{Sync: true, Queue: queue.Config{MaxEntries: entries}}
+			defer c.startRouter(cfg)()
+			second, stop := c.second(cfg)
+			defer stop()
+			c.startWorker(1, 1)
+			c.startWorker(2, 1)
+			defer c.stopWorkers()
+			time.Sleep(2 * time.Second) // virtual
+			routers := []*router.Router{c.router, second}
+			held := make([][]time.Duration, len(routers))
+			for burst := range 20 {
+				start := time.Now()
+				var clients sync.WaitGroup
+				var mu sync.Mutex
+				held = make([][]time.Duration, len(routers))
+				for i, r := range routers {
+					for n := range 3 {
+						id := fmt.Sprint(burst, i, n)
+						clients.Go(func() {
+							if _, err := r.Route(t.Context(), &route.Request{ID: id, Attempt: 1, Model: "m", Tokens: prompt(burst, 64, 7)}); err != nil {
+								t.Error(err)
+							}
+							mu.Lock()
+							held[i] = append(held[i], time.Since(start))
+							mu.Unlock()
+							time.Sleep(50 * time.Millisecond) // virtual
+							r.FreeReservation(id, 1, 0)
+						})
+					}
+				}
+				clients.Wait()
+				time.Sleep(time.Second) // virtual
+			}
+			slices.SortFunc(held, func(a, b []time.Duration) int { return cmp.Compare(slices.Max(a), slices.Max(b)) })
+			first, last := slices.Max(held[0]), held[1]
+			slices.Sort(last)
+			if entries > 1 && (first != 0 || last[0] < time.Millisecond || last[2] > 5*time.Millisecond) {
+				t.Errorf("one router places its requests after %v, the other one after %v", first, last)
+			}
+			if entries == 1 && (last[0] != 0 || last[1] != 0 || last[2] == 0) {
+				t.Errorf("with room for one, requests of a burst are placed after %v", last)
+			}
+		})
+	}
 }
 
 // TestRoutersCountEachOthersRequests: a request that one router sends to a worker is counted by the

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"strings"
-	"time"
 
 	"penstock/core/fault"
 	"penstock/core/kv"
@@ -71,7 +70,8 @@ func isDataURI(url string) bool { return len(url) >= 5 && strings.EqualFold(url[
 
 // resolveByURL identifies an object by its URL and reads no more of it than its size.
 func (m modelResolver) resolveByURL(ctx context.Context, f *family.Family, p *prep.Media, o *media.Object) error {
-	o.Key = media.URLKey(p.URL, ttlPeriod(p.URL, m.cfg.Now(), m.cfg.URLTTL))
+	period, _ := media.URLPeriod(p.URL, m.cfg.Now().UnixNano(), m.cfg.URLTTL)
+	o.Key = media.URLKey(p.URL, period)
 	size := m.source.FetchSize
 	if g, ok := m.source.(unorientedSizer); ok && !f.NeedsOrientation() {
 		size = g.FetchUnorientedSize
@@ -102,16 +102,6 @@ func (m modelResolver) readWholeFile(ctx context.Context, url string) (FileInfo,
 	}
 	defer release()
 	return m.source.ReadHeader(file)
-}
-
-// ttlPeriod returns the number of the TTL period during which a URL's content counts as unchanged. All
-// replicas agree on it. The periods of different URLs end at different times.
-func ttlPeriod(url string, now time.Time, ttl time.Duration) uint64 {
-	if ttl <= 0 {
-		return 0
-	}
-	offset := kv.ContentHash(0, []byte(url)) % uint64(ttl)
-	return 1 + (uint64(now.UnixNano())+offset)/uint64(ttl)
 }
 
 // setObjectSize sets the size from the header.

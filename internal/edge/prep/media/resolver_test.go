@@ -206,8 +206,8 @@ func TestIdentities(t *testing.T) {
 		gets     int
 	}{
 		{media.ByURL, []media.Key{
-			media.URLKey("http://a/1", ttlPeriod("http://a/1", now, time.Hour)),
-			media.URLKey("http://a/2?sig=x", ttlPeriod("http://a/2?sig=x", now, time.Hour)), media.BytesKey(file),
+			media.URLKey("http://a/1", urlPeriod("http://a/1", now, time.Hour)),
+			media.URLKey("http://a/2?sig=x", urlPeriod("http://a/2?sig=x", now, time.Hour)), media.BytesKey(file),
 		}, 0},
 		{media.ByBytes, []media.Key{media.BytesKey(file), media.BytesKey(again), media.BytesKey(file)}, 2},
 		{media.ByPixels, []media.Key{pixels, pixels, pixels}, 2},
@@ -238,9 +238,9 @@ func TestPeriods(t *testing.T) {
 	changes := map[time.Duration]int{}
 	for i := range 50 {
 		url := fmt.Sprint("http://a/", i)
-		first, changed := ttlPeriod(url, start, time.Hour), time.Duration(0)
+		first, changed := urlPeriod(url, start, time.Hour), time.Duration(0)
 		for d := time.Duration(0); d <= time.Hour; d += time.Minute {
-			switch p := ttlPeriod(url, start.Add(d), time.Hour); {
+			switch p := urlPeriod(url, start.Add(d), time.Hour); {
 			case p == first && changed == 0:
 			case p == first+1:
 				if changed == 0 {
@@ -254,7 +254,7 @@ func TestPeriods(t *testing.T) {
 			t.Errorf("%s shows the same for more than an hour", url)
 		}
 		changes[changed]++
-		if ttlPeriod(url, start, 0) != 0 {
+		if urlPeriod(url, start, 0) != 0 {
 			t.Error("a URL for ever has a period")
 		}
 	}
@@ -697,4 +697,9 @@ func TestNoRoom(t *testing.T) {
 			t.Errorf("%s: %v, want the code %v", url, err, want)
 		}
 	}
+}
+
+func urlPeriod(url string, now time.Time, ttl time.Duration) uint64 {
+	period, _ := media.URLPeriod(url, now.UnixNano(), ttl)
+	return period
 }

@@ -9,8 +9,10 @@ import (
 type Object struct {
 	// Start is the position of its first row; each row replaces one token.
 	Start int
-	// Rows are [n, HiddenSize], from EncodeImage or EncodeAudio.
-	Rows []float32
+	// Rows are [n, HiddenSize], from EncodeImage or EncodeAudio. They may be nil, with n in Count, if the K and V
+	// of all of them are in the cache: then none is computed.
+	Rows  []float32
+	Count int
 	// Grid is the number of patches in time, height and width given to EncodeImage; zero for a sound.
 	Grid [3]int
 }
@@ -37,6 +39,9 @@ func (m *Model) PlaceMedia(objects []Object) (*PlacedMedia, error) {
 	at := 0 // rotary position of the token at end
 	for _, o := range objects {
 		n := len(o.Rows) / m.cfg.HiddenSize
+		if o.Rows == nil {
+			n = max(0, min(o.Count, m.cfg.MaxPositions))
+		}
 		if n == 0 || len(o.Rows)%m.cfg.HiddenSize != 0 || o.Start < end || o.Start+n > m.cfg.MaxPositions {
 			return nil, fmt.Errorf("model show: %d elements at position %d, after %d", len(o.Rows), o.Start, end)
 		}
