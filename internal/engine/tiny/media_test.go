@@ -316,7 +316,10 @@ func TestContent(t *testing.T) {
 	torn := bytes.Clone(o.Tensor.Data)
 	clear(torn[len(torn)/2:])
 	places := map[string][]byte{"good": o.Tensor.Data, "torn": torn, "stale": other.Tensor.Data, "short": o.Tensor.Data[:100]}
-	lent := func(_ context.Context, place string, _ int) ([]byte, error) {
+	lent := func(_ context.Context, place string, size int) ([]byte, error) {
+		if size != len(o.Tensor.Data) {
+			t.Errorf("%d bytes are asked for", size)
+		}
 		data, ok := places[place]
 		if !ok {
 			return nil, os.ErrNotExist
@@ -343,7 +346,10 @@ func TestContent(t *testing.T) {
 		"stale":            {in("stale", "http://x/good"), ""},
 		"short":            {in("short", uri), ""},
 		"not lent":         {in("gone", "http://x/good"), ""},
-		"changed since":    {in("gone", "http://x/other"), "differs from when the request came"},
+		"lent, too large": {with(func(m *media.Object) {
+			m.Source, m.Tensor = "http://x/good", media.Tensor{Shape: []int{1 << 18, 1 << 18, 3}, Place: "gone"}
+		}), ""},
+		"changed since": {in("gone", "http://x/other"), "differs from when the request came"},
 		"another file": {with(func(m *media.Object) {
 			m.Source, m.Identity, m.Key = "http://x/other", media.ByBytes, media.BytesKey(file)
 		}), "differs from when the request came"},

@@ -66,6 +66,9 @@ func (c *mediaContent) fetchTensor(ctx context.Context, o *media.Object, t *medi
 	if o.Kind == media.Audio {
 		size *= 4
 	}
+	if size > c.limits.MaxTensor(o.Kind) { // no process decodes so many: the shape is wrong
+		return false
+	}
 	var err error
 	if t.Data, err = c.fetch(ctx, t.Place, size); err != nil {
 		return false // the process cannot be reached, or the request is over; the source remains

@@ -52,6 +52,15 @@ func (l *Limits) EnsureDefaults() {
 	}
 }
 
+// MaxTensor returns how many bytes the tensor of an object within l may have.
+func (l Limits) MaxTensor(kind media.Kind) int {
+	l.EnsureDefaults()
+	if kind == media.Audio {
+		return 4 * l.Samples
+	}
+	return 3 * l.Pixels
+}
+
 // DecodeObject decodes a file of the given kind with [DecodeImage], [DecodeFrames] or
 // [DecodeSamples].
 func DecodeObject(kind media.Kind, file []byte, l Limits) (media.Tensor, media.Size, error) {

@@ -249,6 +249,7 @@ func (w *laneWriter) Commit(note []byte) error {
 	}
 	if !w.ended {
 		w.lane.out = appendEnd(w.lane.out, w.total.sum(), note)
+		w.ended = true
 		if err := w.flush(nil, nil); err != nil {
 			return w.fail(err)
 		}
@@ -290,6 +291,9 @@ func (w *laneWriter) readFrame() error {
 		if err == nil {
 			err = verdict
 		}
+		if err == nil && !w.ended {
+			return newFailure(Invalid, "write: the owner says that it has the bytes before all were sent")
+		}
 		w.told = true
 		w.over = err == nil
 		return err
@@ -328,7 +332,7 @@ func (w *laneWriter) fail(err error) error {
 	if !w.cut && !w.told {
 		// Without it the owner learns it when the connection closes, if it knows of the transfer.
 		reason := newFailure(Aborted, "%v", err)
-		_ = w.lane.conn.SetWriteDeadline(time.Now().Add(abortWait))
+		_ = w.lane.conn.SetDeadline(time.Now().Add(abortWait)) // a ring which waits for room obeys that for reading
 		w.lane.out = appendVerdict(w.lane.out, frameAbort, reason)
 		_ = w.lane.flush(nil, nil)
 	}

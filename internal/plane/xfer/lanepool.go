@@ -35,7 +35,13 @@ type ownerLanes struct {
 	idle  []*lane       // the longest idle first
 	// shared is the connection for small transfers, nil if there is none.
 	shared  *sharedLane
-	dialing chan struct{} // closed when the goroutine which connects shared is done; nil if there is none
+	dialing *dialAttempt // of the goroutine which connects shared; nil if there is none
+}
+
+// dialAttempt is connecting once, for all who wait for it.
+type dialAttempt struct {
+	done chan struct{}
+	err  error // why it failed, once done is closed; nil if only its own context ended
 }
 
 func newLanePool(cfg *Config, t Transport, dial func(context.Context, string) (*lane, error)) *lanePool {
@@ -136,7 +142,7 @@ func (p *lanePool) joinShared(ctx context.Context, addr string) (*sharedLane, er
 			}
 			o.shared = nil
 		}
-		var dialing chan struct{}
+		var dialing *dialAttempt
 		if o != nil {
 			dialing = o.dialing
 		}
@@ -148,7 +154,10 @@ func (p *lanePool) joinShared(ctx context.Context, addr string) (*sharedLane, er
 			continue
 		}
 		select {
-		case <-dialing:
+		case <-dialing.done:
+			if dialing.err != nil { // one after the other would wait as long again
+				return nil, dialing.err
+			}
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -167,14 +176,17 @@ func (p *lanePool) connectShared(ctx context.Context, addr string) error {
 		p.mu.Unlock()
 		return nil
 	}
-	done := make(chan struct{})
-	o.dialing = done
+	attempt := &dialAttempt{done: make(chan struct{})}
+	o.dialing = attempt
 	p.mu.Unlock()
 	l, err := p.connect(ctx, addr)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o.dialing = nil
-	close(done)
+	if ctx.Err() == nil {
+		attempt.err = err
+	}
+	close(attempt.done)
 	switch {
 	case err != nil:
 		return err

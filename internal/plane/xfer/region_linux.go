@@ -98,9 +98,12 @@ func (w *window) sendTo(conn net.Conn, greeting []byte, poll *poller) (net.Conn,
 	if !ok {
 		return nil, errNoSharedMemory
 	}
-	c := &ringConn{Conn: conn, poll: poll}
+	c, err := newRingConn(conn, poll)
+	if err != nil {
+		return nil, err
+	}
 	fds := []int{w.fd}
-	err := func() error {
+	err = func() error {
 		for _, r := range []struct {
 			mem        *ringMem
 			protection int
@@ -126,6 +129,9 @@ func (w *window) sendTo(conn net.Conn, greeting []byte, poll *poller) (net.Conn,
 	}
 	return c, nil
 }
+
+// greetingFiles is how many files come with the greeting of an owner: a region and two rings.
+const greetingFiles = 3
 
 // fileReader reads from a unix socket, and collects the files which come with the bytes.
 type fileReader struct {
@@ -153,6 +159,9 @@ func (r *fileReader) Read(p []byte) (int, error) {
 			r.fds = append(r.fds, fds...)
 		}
 	}
+	if len(r.fds) > greetingFiles {
+		return 0, fmt.Errorf("%d files came instead of a region and two rings", len(r.fds))
+	}
 	if n == 0 {
 		return 0, io.EOF
 	}
@@ -169,15 +178,19 @@ func (r *fileReader) close() {
 
 // mapWindow maps the region of size bytes and the two rings which have come: the owner's and the writer's.
 func (r *fileReader) mapWindow(size int, poll *poller) (*window, net.Conn, error) {
-	if len(r.fds) != 3 {
+	if len(r.fds) != greetingFiles {
 		return nil, nil, fmt.Errorf("%d files came instead of a region and two rings", len(r.fds))
+	}
+	c, err := newRingConn(r.conn, poll)
+	if err != nil {
+		return nil, nil, err
 	}
 	const readWrite = unix.PROT_READ | unix.PROT_WRITE
 	region, err := mapSealed(r.fds[0], size, readWrite)
 	if err != nil {
 		return nil, nil, err
 	}
-	w, c := &window{b: region, fd: -1}, &ringConn{Conn: r.conn, poll: poll}
+	w := &window{b: region, fd: -1}
 	if c.peers, err = mapSealed(r.fds[1], ringMemory, unix.PROT_READ); err == nil {
 		c.ours, err = mapSealed(r.fds[2], ringMemory, readWrite)
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -29,7 +30,10 @@ const (
 	ringMemory                    = ringAt + ringBytes
 )
 
-var errDamagedRing = errors.New("the peer's numbers of bytes in shared memory are impossible")
+var (
+	errDamagedRing = errors.New("the peer's numbers of bytes in shared memory are impossible")
+	errFullRing    = errors.New("the peer has answered frames which it has not taken")
+)
 
 // ringMem is one end's memory.
 type ringMem []byte
@@ -42,6 +46,7 @@ func (m ringMem) word(at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Po
 type ringConn struct {
 	net.Conn
 	ours, peers ringMem
+	raw         syscall.RawConn // of Conn
 	poll        *poller
 	taken       uint64 // of the peer's ring
 	written     uint64 // to ours
@@ -49,13 +54,25 @@ type ringConn struct {
 	rungRoom    uint64
 	expired     struct{ read, write atomic.Bool } // the deadline is over
 	doorbells   [64]byte
-	doorbell    [1]byte
 }
 
 var (
 	_ net.Conn    = (*ringConn)(nil)
 	_ burstReader = (*ringConn)(nil)
 )
+
+// newRingConn returns a connection over a unix socket, without its rings.
+func newRingConn(conn net.Conn, poll *poller) (*ringConn, error) {
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, errNoSharedMemory
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &ringConn{Conn: conn, raw: raw, poll: poll}, nil
+}
 
 // hasBytes reports whether reading does not block.
 func (c *ringConn) hasBytes() bool {
@@ -136,6 +153,15 @@ func (c *ringConn) Write(p []byte) (int, error) {
 	}
 }
 
+// writeNow writes all of p, for which there must be room: it never waits for the peer.
+func (c *ringConn) writeNow(p []byte) error {
+	n, err := c.put(p)
+	if err == nil && n < len(p) {
+		err = errFullRing
+	}
+	return err
+}
+
 // put copies what there is room for to our ring, and wakes the peer.
 func (c *ringConn) put(p []byte) (int, error) {
 	used := c.written - c.peers.word(wordTaken).Load()
@@ -161,9 +187,17 @@ func (c *ringConn) wake(word int, rung *uint64) error {
 		return nil
 	}
 	*rung = sleeps
-	_, err := c.Conn.Write(c.doorbell[:])
-	return err
+	return c.raw.Write(sendDoorbell)
 }
+
+// sendDoorbell sends one byte on a socket, and never waits: one that is full has bytes which wake the peer. The end of
+// the connection is noticed when reading.
+func sendDoorbell(fd uintptr) bool {
+	_, _ = unix.SendmsgN(int(fd), doorbell, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	return true
+}
+
+var doorbell = []byte{0}
 
 // sleep waits for a byte on the socket, unless ready. word tells the peer.
 func (c *ringConn) sleep(word int, ready func() bool) error {
@@ -229,16 +263,8 @@ func (c *ringConn) isQuiet() bool {
 	if c.hasBytes() {
 		return false
 	}
-	u, ok := c.Conn.(*net.UnixConn)
-	if !ok {
-		return false
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return false
-	}
 	open := false
-	err = raw.Control(func(fd uintptr) {
+	err := c.raw.Control(func(fd uintptr) {
 		for {
 			n, _, err := unix.Recvfrom(int(fd), c.doorbells[:], unix.MSG_DONTWAIT)
 			if n > 0 {

@@ -31,7 +31,10 @@ func ringPair(t *testing.T) (a, b *ringConn) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		ends[i] = &ringConn{Conn: c, ours: memories[i], peers: memories[1-i], poll: newPoller()}
+		if ends[i], err = newRingConn(c, newPoller()); err != nil {
+			t.Fatal(err)
+		}
+		ends[i].ours, ends[i].peers = memories[i], memories[1-i]
 	}
 	return ends[0], ends[1]
 }
@@ -131,6 +134,17 @@ func TestRingDeadlines(t *testing.T) {
 	}
 	if n, err := b.Read(make([]byte, 1)); n != 1 || err != nil {
 		t.Error(n, err)
+	}
+}
+
+// TestSleeplessPeer: a peer which says again and again that it sleeps, and takes no wake-up, holds nobody.
+func TestSleeplessPeer(t *testing.T) {
+	a, b := ringPair(t)
+	for i := range uint64(ringBytes) {
+		b.ours.word(wordWantsBytes).Store(2*i + 1)
+		if _, err := a.Write([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -166,7 +166,7 @@ type ownerLane struct {
 	idle          bool      // no transfer is in progress; guarded by owner.mu
 	retiring      bool      // its read deadline has passed to make room; guarded by owner.mu
 	retired       bool      // RETIRE was sent
-	endBy         time.Time // when a connection ends on which RETIRE was sent
+	endBy         time.Time // when a connection ends which retires; zero if it does not
 	failed        bool      // a small transfer failed: the region is never used again
 }
 
@@ -359,6 +359,7 @@ func (l *ownerLane) serveTransfer(begin []byte) error {
 		return err
 	}
 	l.sink.start(t)
+	defer l.sink.forget()
 	for taken := 0; ; taken++ {
 		over, err := l.serveFrame(taken)
 		if err != nil {

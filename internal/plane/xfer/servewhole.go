@@ -63,11 +63,12 @@ func (l *ownerLane) receiveWhole(h wholeHeader, note []byte) (verdict, err error
 	t, verdict := l.owner.registry.claimTransfer(beginHeader{epoch: h.epoch, id: h.id, size: uint64(h.size)}, l.owner.transport, l.interruptRead)
 	if verdict != nil {
 		if l.window == nil {
-			err = l.in.skip(int(h.size))
+			err = l.skipBytes(int(h.size))
 		}
 		return verdict, err
 	}
 	l.sink.start(t)
+	defer l.sink.forget()
 	c := chunkHeader{size: h.size, digest: h.digest}
 	if l.window == nil {
 		return l.readWhole(t, c, note)
@@ -97,7 +98,18 @@ func (l *ownerLane) readWhole(t *Transfer, c chunkHeader, note []byte) (verdict,
 	// The owner has aborted it, which interrupted reading. Others follow on the connection.
 	verdict = t.release(reason)
 	l.current = nil
-	return verdict, l.in.skip(int(c.size) - n)
+	return verdict, l.skipBytes(int(c.size) - n)
+}
+
+// skipBytes reads the rest of a small transfer which is over. No lease bounds it, and the connection retires after
+// it, so it has the time of that.
+func (l *ownerLane) skipBytes(n int) error {
+	if l.endBy.IsZero() {
+		if err := l.endSoon(); err != nil {
+			return err
+		}
+	}
+	return l.in.skip(n)
 }
 
 // goesOn handles a deadline for reading outside transfers in chunks: it reports whether it is that of an abort of
@@ -112,7 +124,7 @@ func (l *ownerLane) clearInterrupt() bool {
 	o := l.owner
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.mu.leaving || l.retiring || l.retired && !time.Now().Before(l.endBy) {
+	if o.mu.leaving || l.retiring || !l.endBy.IsZero() && !time.Now().Before(l.endBy) {
 		return false
 	}
 	return l.conn.SetReadDeadline(l.endBy) == nil // zero is none

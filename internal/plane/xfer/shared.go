@@ -78,6 +78,9 @@ func newSharedLane(p *lanePool, l *lane) *sharedLane {
 	s := &sharedLane{lane: *l, pool: p, reading: make(chan struct{}, 1), more: make(chan struct{}, 1), done: make(chan struct{})}
 	s.mu.written.L = &s.mu
 	s.mu.free = 1<<regionUnits - 1
+	if s.window != nil { // the owner has chosen its size
+		s.mu.free = piece{count: min(regionUnits, s.slots*ChunkSize/pieceUnit)}.mask()
+	}
 	if s.window == nil {
 		go s.writeQueued()
 	} else {
@@ -209,7 +212,7 @@ func (l *sharedLane) moveWhole(ctx context.Context, d *Descriptor, note []byte, 
 		t.data = append(t.data[:0], src...)
 		h.digest = digestSlices(src)
 	}
-	if err := l.sendWhole(t, h, note); err != nil {
+	if err := l.sendWhole(ctx, t, h, note); err != nil {
 		return err
 	}
 	return l.awaitOutcome(ctx, t)
@@ -279,7 +282,7 @@ func (l *sharedLane) freePieceLocked(p piece) {
 
 // sendWhole sends t: in shared memory at once, since the ring has room for the frames of all pieces, over
 // TCP unless another goroutine writes, which sends it then.
-func (l *sharedLane) sendWhole(t *wholeTransfer, h wholeHeader, note []byte) error {
+func (l *sharedLane) sendWhole(ctx context.Context, t *wholeTransfer, h wholeHeader, note []byte) error {
 	l.mu.Lock()
 	if err := l.mu.err; err != nil {
 		l.mu.Unlock()
@@ -291,7 +294,10 @@ func (l *sharedLane) sendWhole(t *wholeTransfer, h wholeHeader, note []byte) err
 		t.frame = appendWhole(t.frame[:0], h, note)
 		t.state = wholeSent
 		l.mu.sent = append(l.mu.sent, t)
-		_, err := l.conn.Write(t.frame)
+		err := errNoSharedMemory
+		if ring, ok := l.conn.(interface{ writeNow([]byte) error }); ok {
+			err = ring.writeNow(t.frame)
+		}
 		l.mu.Unlock()
 		if err != nil {
 			l.breakOff(err)
@@ -306,11 +312,31 @@ func (l *sharedLane) sendWhole(t *wholeTransfer, h wholeHeader, note []byte) err
 	l.mu.Unlock()
 	if first {
 		runtime.Gosched() // others may be about to queue theirs
+		defer l.cutOffWith(ctx, t)()
 		if l.writeOnce() {
 			l.more <- struct{}{}
 		}
 	}
 	return nil
+}
+
+// cutOffWith cuts the writing of t off, with the connection, when ctx ends before stop is called.
+func (l *sharedLane) cutOffWith(ctx context.Context, t *wholeTransfer) (stop func() bool) {
+	if ctx.Done() == nil {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.cutOffLocked(t)
+	})
+}
+
+// cutOffLocked lets the writing of t take no longer than abortWait.
+func (l *sharedLane) cutOffLocked(t *wholeTransfer) {
+	if t.state == wholeWriting {
+		_ = l.conn.SetWriteDeadline(time.Now().Add(abortWait))
+	}
 }
 
 // writeQueued writes what was queued while another goroutine wrote, until close.
@@ -381,19 +407,28 @@ func (l *sharedLane) awaitOutcome(ctx context.Context, t *wholeTransfer) error {
 	err := <-t.over
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	writing := t.state == wholeWriting
+	if writing { // its memory is in use, also if the owner says that it has the bytes
+		defer l.cutOffWith(ctx, t)()
+		l.awaitWrittenLocked(t)
+	}
 	if err == nil {
 		clear(t.data)
-		t.state = wholeNew
-		l.mu.unused = append(l.mu.unused, t)
+		if !writing && ctx.Err() == nil { // otherwise a late cutOffWith may look at it
+			l.mu.unused = append(l.mu.unused, t)
+		}
 		return nil
-	}
-	for t.state == wholeWriting { // its memory is in use
-		l.mu.written.Wait()
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return err
+}
+
+func (l *sharedLane) awaitWrittenLocked(t *wholeTransfer) {
+	for t.state == wholeWriting {
+		l.mu.written.Wait()
+	}
 }
 
 // abandon gives t up. It reports false if the outcome has come.
@@ -406,10 +441,8 @@ func (l *sharedLane) abandon(t *wholeTransfer) bool {
 		return true
 	}
 	if t.state == wholeWriting { // a write which does not end soon is cut off, with the connection
-		_ = l.conn.SetWriteDeadline(time.Now().Add(abortWait))
-		for t.state == wholeWriting {
-			l.mu.written.Wait()
-		}
+		l.cutOffLocked(t)
+		l.awaitWrittenLocked(t)
 	}
 	if len(t.over) > 0 {
 		return false

@@ -22,6 +22,12 @@ func (s *sink) start(t *Transfer) {
 	s.total.reset()
 }
 
+// forget drops the transfer, which is over, so that an idle connection does not keep its owner's memory.
+func (s *sink) forget() {
+	clear(s.pieces)
+	s.transfer, s.into = nil, scatter{}
+}
+
 // chunkLength returns how many bytes the chunk which begins at offset has, in a transfer of size.
 func chunkLength(offset, size uint64) int { return int(min(size-offset, ChunkSize)) }
 

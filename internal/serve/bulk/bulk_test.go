@@ -78,6 +78,27 @@ func content(n int) []byte {
 	return b
 }
 
+// forgetfulPlane knows no transfer.
+type forgetfulPlane struct{ xfer.Plane }
+
+func (forgetfulPlane) Open(context.Context, xfer.Descriptor) (xfer.TransferWriter, error) {
+	return nil, fault.New(fault.NotFound, "it is over")
+}
+
+// TestTransferOver: a transfer which is over does not mean that nothing is lent: the bytes come with the answer.
+func TestTransferOver(t *testing.T) {
+	p := startPair(t, FetcherConfig{}, forgetfulPlane{}, newTCP(t))
+	data := content(10)
+	place, release, err := p.lender.Lend(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if got, err := p.fetcher.Fetch(t.Context(), place, len(data)); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%q %v", got, err)
+	}
+}
+
 // TestFetch: what is lent comes, over the plane for bulk data or with the answer, more than once, also beyond what a
 // call can carry, and not after its release.
 func TestFetch(t *testing.T) {

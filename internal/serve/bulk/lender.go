@@ -176,7 +176,11 @@ func (l *Lender) write(ctx context.Context, descriptor, data []byte) error {
 	case d.Size != int64(len(data)):
 		return fault.InvalidParam("descriptor", "room for %d bytes; what is lent has %d", d.Size, len(data))
 	}
-	return xfer.Write(ctx, l.bulk, d, nil, data)
+	err = xfer.Write(ctx, l.bulk, d, nil, data)
+	if fault.CodeOf(err) == fault.NotFound { // the transfer is over; what is lent is there
+		err = fault.New(fault.Unavailable, "fetch: %w", err)
+	}
+	return err
 }
 
 // sendPieces sends data in the frames of an answer.
