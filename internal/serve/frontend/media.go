@@ -285,14 +285,18 @@ func (r *mediaRequest) serve(ctx context.Context) error {
 	if prompts[0].TextOnlyReason != media.NoReason || t.req.Features && prompts[0].Features == nil {
 		return p.serveInstead(ctx)
 	}
-	release := t.lendFeatures(&prompts[0])
-	err = t.servePrompts(ctx, prompts)
-	release()
+	err = t.serveLent(ctx, prompts)
 	if err == nil || !r.isUnshipped(ctx, err) {
 		return err
 	}
 	p.countedPrompt = p.prompt
 	return p.serveInstead(ctx)
+}
+
+// serveLent serves prompts and lends the features of the first one meanwhile.
+func (p *typedRequest) serveLent(ctx context.Context, prompts []prep.Prompt) error {
+	defer p.lendFeatures(&prompts[0])()
+	return p.servePrompts(ctx, prompts)
 }
 
 // sentFeatures is the size, in bytes, up to which features are sent with each attempt: fetching them costs more.
