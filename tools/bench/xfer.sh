@@ -4,7 +4,6 @@
 # beside 16 bulk ones; digests. All in one run and in turns. It writes bench/results/DATE-COMMIT-xfer.json, takes a
 # minute, and wants a quiet machine. It installs iperf3 where apt-get is. Flags go to bench/xfer.
 #
-#
 #   tools/bench/xfer.sh
 #   tools/bench/xfer.sh -rounds 15 -each 1s
 set -euo pipefail
