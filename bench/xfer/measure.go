@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -240,28 +242,31 @@ func (s *settings) measureIperf(ctx context.Context) float64 {
 	}
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	l.Close()
-	server := exec.CommandContext(ctx, "iperf3", "-s", "-1", "-p", port, "-B", "127.0.0.1")
-	if server.Start() != nil {
+	server := exec.CommandContext(ctx, "iperf3", "-s", "-1", "-p", port, "-B", "127.0.0.1", "--forceflush")
+	said, err := server.StdoutPipe()
+	if err != nil || server.Start() != nil {
 		return 0
 	}
-	defer func() { _ = server.Wait() }()
-	seconds := strconv.Itoa(max(int(s.each.Seconds()+0.5), 1))
-	for range 50 { // until the server listens
-		out, err := exec.CommandContext(ctx, "iperf3", "-c", "127.0.0.1", "-p", port, "-t", seconds, "-J").Output()
-		var r struct {
-			End struct {
-				Received struct {
-					Bits float64 `json:"bits_per_second"`
-				} `json:"sum_received"`
-			} `json:"end"`
-		}
-		if err == nil && json.Unmarshal(out, &r) == nil && r.End.Received.Bits > 0 {
-			return r.End.Received.Bits / 8e9
-		}
-		time.Sleep(20 * time.Millisecond) // until the server, another process, listens
+	defer func() {
+		_ = server.Process.Kill() // if no client came
+		_ = server.Wait()
+	}()
+	lines := bufio.NewScanner(said)
+	for lines.Scan() && !strings.Contains(lines.Text(), "listening") {
 	}
-	_ = server.Process.Kill()
-	return 0
+	seconds := strconv.Itoa(max(int(s.each.Seconds()+0.5), 1))
+	out, err := exec.CommandContext(ctx, "iperf3", "-c", "127.0.0.1", "-p", port, "-t", seconds, "-J").Output()
+	var r struct {
+		End struct {
+			Received struct {
+				Bits float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	if err != nil || json.Unmarshal(out, &r) != nil {
+		return 0
+	}
+	return r.End.Received.Bits / 8e9
 }
 
 // latencyRow is the time of single transfers of 64 KiB at the writer, from Open until Commit has

@@ -116,7 +116,7 @@ type Change struct {
 	Slot  Slot
 }
 
-// Stats are figures of a cache. Bytes are those of slots, which are multiples of [Unit].
+// Stats are figures of a cache. They count the bytes of whole slots, which are multiples of [Unit].
 type Stats struct {
 	Capacity int // bytes of the region
 	Entries  int // readable

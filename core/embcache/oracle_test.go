@@ -72,7 +72,7 @@ func (n *naive) touch(s *naiveSlot) {
 
 func (n *naive) ended(s *naiveSlot) bool { return s.item.hasEnded(n.now) }
 
-// expire returns the changes of the entries which end by now, those that end together in any order.
+// expire returns the changes of the entries which end by now, ordered by their end.
 func (n *naive) expire() (changes []Change) {
 	all := slices.DeleteFunc(slices.Clone(n.slots), func(s *naiveSlot) bool { return !s.readable || !n.ended(s) })
 	slices.SortFunc(all, func(a, b *naiveSlot) int { return int(a.item.Until - b.item.Until) })
@@ -277,8 +277,7 @@ func (w *twins) pinned(draw func(n int) int) (*naiveSlot, Ref) {
 	return s, s.refs[0]
 }
 
-// compareExpired compares changes with those of the entries which ended. The order of those that end together
-// is free.
+// compareExpired compares the changes with the expired entries. Entries with the same end may come in any order.
 func (w *twins) compareExpired(got []Change) error {
 	order := func(a, b Change) int {
 		return int(a.Item.Until-b.Item.Until)<<20 + a.Slot.Offset - b.Slot.Offset

@@ -30,8 +30,8 @@ type TimeCost struct {
 	// most 5 steps.
 	Evict float64 `json:"evict"`
 	// Backlog is the time by which the prefill delays later requests, if all workers have prefills queued: Own for
-	// each one in the shortest queue, and for those of which this router has probably not heard. Until that is worked
-	// off, all work which is saved is saved for others too.
+	// each request in the shortest queue, and for each request which another router probably sent and did not yet
+	// report. Until the queue is empty, saved work is saved for later requests too.
 	Backlog float64 `json:"backlog"`
 	// Step is the time of one step: until the first token, once the prefill is done.
 	Step float64 `json:"step"`

@@ -76,8 +76,8 @@ func (d *examiner) checkFleet(ctx context.Context) {
 	d.checkBlockSize(cards)
 }
 
-// checkAliases warns of each alias of a model by which clients get another model. aliases are those of the served
-// models.
+// checkAliases warns of each alias of a model by which clients get another model. The map has the aliases of each served
+// model.
 func (f *findings) checkAliases(aliases map[string][]string) {
 	for _, c := range catalog.FindAliasClashes(aliases) {
 		f.reportWarning("alias "+c.Alias, "give one of the two models other names, with --served-model-name or name= of its --engine",
