@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import random
 import signal
 import socket
@@ -103,7 +104,10 @@ class Server:
         self.kill()
 
     def tail(self, lines=15):
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        """The end of the log, and the errors before it: an engine's own process tells the cause before its parent ends."""
+        log = self.log.read_text(errors="replace").splitlines()
+        causes = [line for line in log[:-lines] if re.search(r"\w(Error|Exception): ", line)]
+        return "\n".join(causes[-5:] + log[-lines:])
 
 
 def vllm(directory, model, work, name="vllm", blocks=256, block=32, context=2048, arguments=(), env=None):
